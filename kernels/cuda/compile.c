@@ -82,18 +82,14 @@ static xfer_status make_room(xfi_cuda_program *program, const xfi_copy *first, s
   xfi_cuda_table *t = &program->tables[first->convert == NULL       ? XFI_CUDA_ROWS
                                        : xfi_copy_has_scales(first) ? XFI_CUDA_BLOCKS
                                                                     : XFI_CUDA_CONVERTS];
-  xfer_status st = XFER_OK;
 
   XFI_TRY(xfi_vec_reserve(&t->pieces, &t->pieces_cap, n_copies, sizeof *t->pieces));
-  XFI_TRY(xfi_vec_reserve(&t->first_tile, &t->first_tile_cap, n_copies + 1, sizeof *t->first_tile));
-done:
-  return st;
+  return xfi_vec_reserve(&t->first_tile, &t->first_tile_cap, n_copies + 1, sizeof *t->first_tile);
 }
 
 xfer_status xfi_cuda_table_add(xfi_cuda_table *t, const xfi_cuda_piece *piece, int64_t n_tiles)
 {
   const size_t n = t->n_pieces;
-  xfer_status st = XFER_OK;
 
   XFI_TRY(xfi_vec_reserve(&t->pieces, &t->pieces_cap, n + 1, sizeof *t->pieces));
   XFI_TRY(xfi_vec_reserve(&t->first_tile, &t->first_tile_cap, n + 2, sizeof *t->first_tile));
@@ -101,8 +97,7 @@ xfer_status xfi_cuda_table_add(xfi_cuda_table *t, const xfi_cuda_piece *piece, i
   t->first_tile[n + 1] = t->first_tile[n] + n_tiles;
   t->n_pieces++;
   t->kinds |= UINT32_C(1) << piece->kind;
-done:
-  return st;
+  return XFER_OK;
 }
 
 xfi_cuda_piece xfi_cuda_piece_of(const xfi_copy *c, uint32_t word_log2)
@@ -273,7 +268,6 @@ static xfer_status add_swapped(xfi_cuda_table *table, const xfi_copy *copy, uint
 static xfer_status add_copy(xfi_cuda_program *program, const xfi_copy *c, int64_t tile_bytes)
 {
   xfi_cuda_table *tables = program->tables;
-  xfer_status st = XFER_OK;
   xfi_copy halves[2];
 
   if (xfi_cuda_halve(halves, c)) {
@@ -288,8 +282,7 @@ static xfer_status add_copy(xfi_cuda_program *program, const xfi_copy *c, int64_
   const int64_t fast = swapped_dim(c, word_log2);
   if (fast >= 0) return add_swapped(&tables[XFI_CUDA_SWAPPED], c, word_log2, fast);
   return add_rows(&tables[XFI_CUDA_ROWS], c, word_log2, tile_bytes);
-done:
-  return st;
+  return XFER_OK;
 }
 
 /* Tiles of a small batch are smaller, so that every warp of the launch has one. */
@@ -312,12 +305,12 @@ xfer_status xfi_cuda_compile(xfi_cuda_program *program, const xfi_copy *copies, 
   xfi_cuda_program made = {0};
   int64_t tile_bytes = tile_bytes_for(copies, n_copies, n_blocks);
 
-  if (n_copies > 0) XFI_TRY(make_room(&made, copies, n_copies));
+  if (n_copies > 0) XFI_TRY_DONE(make_room(&made, copies, n_copies));
   for (size_t i = 0; i < n_copies; i++) {
     xfi_copy c = copies[i];
     if (xfi_copy_bytes(&c) == 0) continue;
     xfi_copy_simplify(&c); /* the fastest dim of dst is the last: writes are coalesced */
-    XFI_TRY(add_copy(&made, &c, tile_bytes));
+    XFI_TRY_DONE(add_copy(&made, &c, tile_bytes));
   }
   *program = made;
   made = (xfi_cuda_program){0};

@@ -20,7 +20,6 @@ static void sort_by_memory(xfi_copy *c)
 /* In as many parts as its runs need. */
 static xfer_status add_box(xfi_cuda_table *table, const xfi_digest_box *box)
 {
-  xfer_status st = XFER_OK;
   xfi_copy c = box->copy;
   const int64_t offset = xfi_digest_offset(c.dst);
   uint64_t apart = (uint64_t)(uintptr_t)c.src - (uint64_t)offset;
@@ -57,18 +56,14 @@ static xfer_status add_box(xfi_cuda_table *table, const xfi_digest_box *box)
     piece.by_tile_cols = xfi_cuda_div_make(piece.tile_cols);
     piece.tile_rows = TILE_UNITS / piece.tile_cols;
   }
-  XFI_TRY(xfi_cuda_table_add(table, &piece,
-                             (n_rows + piece.tile_rows - 1) / (int64_t)piece.tile_rows *
-                                 piece.cols_per_row));
-done:
-  return st;
+  return xfi_cuda_table_add(table, &piece,
+                            (n_rows + piece.tile_rows - 1) / (int64_t)piece.tile_rows *
+                                piece.cols_per_row);
 }
 
 xfer_status xfi_cuda_digest_compile(xfi_cuda_table *table, const xfi_digest_box *boxes,
                                     size_t n_boxes)
 {
-  xfer_status st = XFER_OK;
-
   *table = (xfi_cuda_table){0};
   for (size_t i = 0; i < n_boxes; i++) {
     xfi_digest_box box = boxes[i];
@@ -77,6 +72,5 @@ xfer_status xfi_cuda_digest_compile(xfi_cuda_table *table, const xfi_digest_box 
     xfi_copy_simplify(&box.copy);
     XFI_TRY(add_box(table, &box));
   }
-done:
-  return st;
+  return XFER_OK;
 }

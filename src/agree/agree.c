@@ -54,7 +54,7 @@ static xfer_status same_everywhere(bool *same, xfi_comm *comm, const uint64_t di
   xfer_status st = XFER_OK;
   uint64_t(*all)[2] = xfi_comm_hear(comm, &st, digest, sizeof *all, deadline);
 
-  XFI_TRY(st);
+  XFI_TRY_DONE(st);
   *same = true;
   for (int r = 1; r < comm->size; r++)
     *same = *same && memcmp(all[r], all[0], sizeof *all) == 0;
@@ -67,7 +67,6 @@ done:
 static xfer_status find_difference(size_t *first, xfi_comm *comm, const xfer_tensor *tensors,
                                    size_t n, xfi_deadline deadline)
 {
-  xfer_status st = XFER_OK;
   size_t lo = 0; /* prefixes of lo tensors are the same, of hi are not */
   size_t hi = n;
 
@@ -84,8 +83,7 @@ static xfer_status find_difference(size_t *first, xfi_comm *comm, const xfer_ten
       hi = mid;
   }
   *first = lo;
-done:
-  return st;
+  return XFER_OK;
 }
 
 /* What a rank has of one tensor, in words. */
@@ -113,22 +111,22 @@ static xfer_status report_difference(xfi_comm *comm, const xfer_tensor *tensors,
   description mine = {{{0}}};
   description *all = NULL;
 
-  XFI_TRY(find_difference(&t, comm, tensors, n, deadline));
+  XFI_TRY_DONE(find_difference(&t, comm, tensors, n, deadline));
   xfi_conversion_format(how, sizeof how, tensors[t].conversion);
   (void)snprintf(mine.parts[0], DESCRIPTION_BYTES, "\"%s\"", end_of(tensors[t].name, 180));
   (void)xfi_problem_format(mine.parts[1], DESCRIPTION_BYTES, tensors[t].src, tensors[t].dst);
   (void)snprintf(mine.parts[2], DESCRIPTION_BYTES, "conversion \"%s\"", how);
   all = xfi_comm_hear(comm, &st, &mine, sizeof mine, deadline);
-  XFI_TRY(st);
+  XFI_TRY_DONE(st);
   (void)snprintf(what, sizeof what, "tensor %zu", t);
   for (int part = 0; part < 3; part++) {
     for (int r = 1; r < comm->size; r++)
-      XFI_CHECK(memcmp(all[r].parts[part], all[0].parts[part], DESCRIPTION_BYTES) == 0,
-                XFER_ERR_MISMATCH, "%s: rank %d has %.*s, rank 0 has %.*s", what, r,
-                DESCRIPTION_BYTES, all[r].parts[part], DESCRIPTION_BYTES, all[0].parts[part]);
+      XFI_CHECK_DONE(memcmp(all[r].parts[part], all[0].parts[part], DESCRIPTION_BYTES) == 0,
+                     XFER_ERR_MISMATCH, "%s: rank %d has %.*s, rank 0 has %.*s", what, r,
+                     DESCRIPTION_BYTES, all[r].parts[part], DESCRIPTION_BYTES, all[0].parts[part]);
     (void)snprintf(what, sizeof what, "tensor %zu \"%s\"", t, end_of(tensors[t].name, 100));
   }
-  XFI_CHECK(false, XFER_ERR_MISMATCH, "%s: ranks have different run tables or boxes", what);
+  XFI_CHECK_DONE(false, XFER_ERR_MISMATCH, "%s: ranks have different run tables or boxes", what);
 done:
   xfi_free(all);
   return st;
@@ -166,8 +164,6 @@ static xfi_statement *exchange_statements(xfi_comm *comm, xfer_status *st, const
 
 static xfer_status check_known(const xfi_agreed *agreed)
 {
-  xfer_status st = XFER_OK;
-
   for (size_t t = 0; t < agreed->n_tensors; t++) {
     const xfer_tensor *a = &agreed->tensors[t];
 
@@ -175,8 +171,7 @@ static xfer_status check_known(const xfi_agreed *agreed)
               "tensor %zu \"%.100s\": no rank gave its %s layout", t, a->name,
               a->src == NULL ? "source" : "destination");
   }
-done:
-  return st;
+  return XFER_OK;
 }
 
 xfer_status xfi_agree_tensors(xfi_agreed *agreed, xfi_comm *comm, xfer_status mine,
@@ -192,19 +187,19 @@ xfer_status xfi_agree_tensors(xfi_agreed *agreed, xfi_comm *comm, xfer_status mi
   if (st == XFER_OK && a.tensors == NULL) st = XFI_NO_MEMORY("%zu tensors", n_tensors);
   if (st == XFER_OK) share_all(&a, tensors);
   all = exchange_statements(comm, &st, &a, options, deadline);
-  XFI_TRY(st);
+  XFI_TRY_DONE(st);
   for (int r = 0; r < comm->size; r++)
     is_complete = is_complete && all[r].n_open == 0;
   if (!is_complete) {
-    XFI_TRY(xfi_agree_fill(a.tensors, n_tensors, comm, deadline));
+    XFI_TRY_DONE(xfi_agree_fill(a.tensors, n_tensors, comm, deadline));
     xfi_free(all);
     all = exchange_statements(comm, &st, &a, options, deadline);
-    XFI_TRY(st);
-    XFI_TRY(check_known(&a));
+    XFI_TRY_DONE(st);
+    XFI_TRY_DONE(check_known(&a));
   }
   for (int r = 1; r < comm->size; r++)
     same = same && memcmp(all[r].digest, all[0].digest, sizeof all[0].digest) == 0;
-  if (!same) XFI_TRY(report_difference(comm, a.tensors, n_tensors, deadline));
+  if (!same) XFI_TRY_DONE(report_difference(comm, a.tensors, n_tensors, deadline));
 
   *agreed = a;
   a.tensors = NULL;

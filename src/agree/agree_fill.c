@@ -78,15 +78,15 @@ static xfer_status gather(void **all, const filling *f, const void *mine, const 
   if (step > most) step = most;
   rows = xfi_comm_calloc(f->comm, size + 1, step); /* the last is what we say */
   *all = xfi_comm_calloc(f->comm, n_all, 1);
-  XFI_CHECK(rows != NULL && *all != NULL, XFER_ERR_NOMEM, "%zu bytes of layouts of %zu ranks",
-            n_all, size);
+  XFI_CHECK_DONE(rows != NULL && *all != NULL, XFER_ERR_NOMEM, "%zu bytes of layouts of %zu ranks",
+                 n_all, size);
   for (size_t first = 0; first < most; first += step) {
     const size_t n = most - first < step ? most - first : step;
     unsigned char *to = *all;
 
     if (mine != NULL && own > first)
       memcpy(rows + size * n, (const char *)mine + first, own - first < n ? own - first : n);
-    XFI_TRY(f->comm->ops->all_gather(f->comm, rows, rows + size * n, n, f->deadline));
+    XFI_TRY_DONE(f->comm->ops->all_gather(f->comm, rows, rows + size * n, n, f->deadline));
     for (size_t r = 0; r < size; to += sizes[r++])
       if (sizes[r] > first)
         memcpy(to + first, rows + r * n, sizes[r] - first < n ? sizes[r] - first : n);
@@ -104,8 +104,8 @@ static xfer_status list_mine(filling *f)
 
   f->mine = xfi_comm_calloc(f->comm, f->n_sides, sizeof(xfer_layout *));
   f->uses = xfi_comm_calloc(f->comm, f->n_sides, sizeof *f->uses);
-  XFI_CHECK(f->mine != NULL && f->uses != NULL, XFER_ERR_NOMEM, "%zu layouts", f->n_sides);
-  XFI_TRY(xfi_numbers_create(&own, f->comm, f->n_sides));
+  XFI_CHECK_DONE(f->mine != NULL && f->uses != NULL, XFER_ERR_NOMEM, "%zu layouts", f->n_sides);
+  XFI_TRY_DONE(xfi_numbers_create(&own, f->comm, f->n_sides));
   for (size_t s = 0; s < f->n_sides; s++) {
     const xfer_layout *layout = *at_side(f->tensors, s);
     uint32_t number;
@@ -133,20 +133,20 @@ static xfer_status number_all(filling *f)
   const uint64_t(*digest)[2];
   size_t n_all = 0;
 
-  XFI_TRY(st);
+  XFI_TRY_DONE(st);
   mine = xfi_comm_calloc(f->comm, f->n_mine, sizeof *mine);
-  XFI_CHECK(mine != NULL, XFER_ERR_NOMEM, "%zu layouts", f->n_mine);
+  XFI_CHECK_DONE(mine != NULL, XFER_ERR_NOMEM, "%zu layouts", f->n_mine);
   for (size_t i = 0; i < f->n_mine; i++)
     memcpy(mine[i], f->mine[i]->digest, sizeof *mine);
-  XFI_TRY(gather(&all, f, mine, sizes));
+  XFI_TRY_DONE(gather(&all, f, mine, sizes));
   for (size_t r = 0; r < size; r++) {
-    XFI_CHECK(sizes[r] % sizeof *digest == 0, XFER_ERR_MISMATCH,
-              "a received list of layouts is malformed");
+    XFI_CHECK_DONE(sizes[r] % sizeof *digest == 0, XFER_ERR_MISMATCH,
+                   "a received list of layouts is malformed");
     n_all += sizes[r] / sizeof *digest;
   }
   f->tellers = xfi_comm_calloc(f->comm, n_all, sizeof *f->tellers);
-  XFI_CHECK(f->tellers != NULL, XFER_ERR_NOMEM, "%zu layouts", n_all);
-  XFI_TRY(xfi_numbers_create(&f->known, f->comm, n_all));
+  XFI_CHECK_DONE(f->tellers != NULL, XFER_ERR_NOMEM, "%zu layouts", n_all);
+  XFI_TRY_DONE(xfi_numbers_create(&f->known, f->comm, n_all));
   digest = all;
   for (size_t r = 0; r < size; r++) {
     for (size_t i = 0; i < sizes[r] / sizeof *digest; i++) {
@@ -174,10 +174,10 @@ static xfer_status gather_uses(filling *f)
   void *all = NULL;
   uint64_t *sizes = xfi_comm_calloc(f->comm, size, sizeof *sizes);
 
-  XFI_CHECK(sizes != NULL, XFER_ERR_NOMEM, "%zu ranks", size);
+  XFI_CHECK_DONE(sizes != NULL, XFER_ERR_NOMEM, "%zu ranks", size);
   for (size_t r = 0; r < size; r++)
     sizes[r] = f->n_sides * sizeof *f->uses;
-  XFI_TRY(gather(&all, f, f->uses, sizes));
+  XFI_TRY_DONE(gather(&all, f, f->uses, sizes));
   f->all_uses = all;
 done:
   xfi_free(sizes);
@@ -207,10 +207,10 @@ static xfer_status write_mine(xfi_bytes *out, filling *f)
   xfer_status st = XFER_OK;
   bool *is_needed = xfi_calloc(f->known.n + 1, sizeof *is_needed); /* by use */
 
-  XFI_CHECK(is_needed != NULL, XFER_ERR_NOMEM, "%zu layouts", f->known.n);
+  XFI_CHECK_DONE(is_needed != NULL, XFER_ERR_NOMEM, "%zu layouts", f->known.n);
   for (size_t i = 0; i < (size_t)f->comm->size * f->n_sides; i++)
-    XFI_CHECK(f->all_uses[i] <= f->known.n, XFER_ERR_MISMATCH,
-              "rank %zu has a layout that it did not say", i / f->n_sides);
+    XFI_CHECK_DONE(f->all_uses[i] <= f->known.n, XFER_ERR_MISMATCH,
+                   "rank %zu has a layout that it did not say", i / f->n_sides);
   for (size_t s = 0; s < f->n_sides; s++) {
     bool lacks;
     const uint32_t first = first_use(f, s, &lacks);
@@ -222,8 +222,8 @@ static xfer_status write_mine(xfi_bytes *out, filling *f)
 
     if (f->tellers[number] != f->comm->rank || !(is_own(f->mine[i]) || is_needed[number + 1]))
       continue;
-    XFI_TRY(xfi_bytes_put(out, &number, sizeof number));
-    XFI_TRY(xfi_layout_put(out, f->mine[i]));
+    XFI_TRY_DONE(xfi_bytes_put(out, &number, sizeof number));
+    XFI_TRY_DONE(xfi_layout_put(out, f->mine[i]));
   }
 done:
   xfi_free(is_needed);
@@ -232,7 +232,6 @@ done:
 
 static xfer_status read_told(filling *f, const unsigned char *bytes, size_t n_bytes)
 {
-  xfer_status st = XFER_OK;
   xfi_reader r = {bytes, n_bytes, false};
 
   while (r.n_left > 0) {
@@ -246,8 +245,7 @@ static xfer_status read_told(filling *f, const unsigned char *bytes, size_t n_by
                   0,
               XFER_ERR_MISMATCH, "a received list of layouts is malformed");
   }
-done:
-  return st;
+  return XFER_OK;
 }
 
 /* What is needed, to every rank. */
@@ -260,10 +258,10 @@ static xfer_status tell(filling *f)
   void *all = NULL;
   const unsigned char *at;
 
-  XFI_TRY(st);
+  XFI_TRY_DONE(st);
   f->told = xfi_comm_calloc(f->comm, f->known.n, sizeof(xfer_layout *));
-  XFI_CHECK(f->told != NULL, XFER_ERR_NOMEM, "%zu layouts", f->known.n);
-  XFI_TRY(gather(&all, f, mine.at, sizes));
+  XFI_CHECK_DONE(f->told != NULL, XFER_ERR_NOMEM, "%zu layouts", f->known.n);
+  XFI_TRY_DONE(gather(&all, f, mine.at, sizes));
   at = all;
   for (int r = 0; r < f->comm->size && st == XFER_OK; at += sizes[r++])
     st = read_told(f, at, sizes[r]);
@@ -291,41 +289,44 @@ static xfer_status put_together(xfer_layout **whole, const filling *f, const uin
   xfer_mesh *mesh = NULL;
   int n = 0;
 
-  XFI_CHECK(first != NULL && ranks != NULL, XFER_ERR_NOMEM, "%d ranks", size);
+  XFI_CHECK_DONE(first != NULL && ranks != NULL, XFER_ERR_NOMEM, "%d ranks", size);
   for (int r = 0; r < size; r++) {
     const xfer_layout *l = layout_of(f, uses[r]);
     int64_t n_boxes;
 
     if (uses[r] == NO_LAYOUT) continue;
-    XFI_CHECK(is_own(l), XFER_ERR_MISMATCH,
-              "tensor \"%.100s\": rank %d has a whole layout, others their own boxes", name, r);
+    XFI_CHECK_DONE(is_own(l), XFER_ERR_MISMATCH,
+                   "tensor \"%.100s\": rank %d has a whole layout, others their own boxes", name,
+                   r);
     if (model == NULL) model = l;
-    XFI_CHECK(
+    XFI_CHECK_DONE(
         l->dtype == model->dtype && l->n_dims == model->n_dims, XFER_ERR_MISMATCH,
         "tensor \"%.100s\": rank %d has boxes of another dtype or number of dims than rank %d",
         name, r, ranks[0]);
     for (int d = 0; d < l->n_dims; d++) {
       shape[d] = model->dims[d].size;
-      XFI_CHECK(l->dims[d].size == shape[d], XFER_ERR_MISMATCH,
-                "tensor \"%.100s\", dim %d: rank %d has boxes of %lld indices, rank %d of %lld",
-                name, d, r, (long long)l->dims[d].size, ranks[0], (long long)shape[d]);
+      XFI_CHECK_DONE(
+          l->dims[d].size == shape[d], XFER_ERR_MISMATCH,
+          "tensor \"%.100s\", dim %d: rank %d has boxes of %lld indices, rank %d of %lld", name, d,
+          r, (long long)l->dims[d].size, ranks[0], (long long)shape[d]);
     }
     n_boxes = l->boxes->first[1];
-    XFI_TRY(xfi_bytes_put(&bounds, l->boxes->bounds,
-                          (size_t)n_boxes * 2 * (size_t)l->n_dims * sizeof *first));
+    XFI_TRY_DONE(xfi_bytes_put(&bounds, l->boxes->bounds,
+                               (size_t)n_boxes * 2 * (size_t)l->n_dims * sizeof *first));
     ranks[n] = r;
     first[n + 1] = first[n] + n_boxes;
     n++;
   }
-  XFI_CHECK(model != NULL, XFER_ERR_INTERNAL, "tensor \"%s\": no rank has boxes of its own", name);
-  XFI_TRY(xfi_mesh_create(&mesh, &n, 1, ranks));
+  XFI_CHECK_DONE(model != NULL, XFER_ERR_INTERNAL, "tensor \"%s\": no rank has boxes of its own",
+                 name);
+  XFI_TRY_DONE(xfi_mesh_create(&mesh, &n, 1, ranks));
   desc.mesh = mesh;
   desc.dtype = (int32_t)model->dtype;
   desc.n_dims = model->n_dims;
   desc.shape = shape;
   desc.first = first;
   desc.bounds = (const int64_t *)(const void *)bounds.at;
-  XFI_TRY(xfi_layout_create_boxes(whole, &desc));
+  XFI_TRY_DONE(xfi_layout_create_boxes(whole, &desc));
 done:
   xfi_bytes_free(&bounds);
   xfi_free(first);
@@ -351,8 +352,8 @@ static xfer_status fill(filling *f)
   uint32_t *uses = xfi_calloc(size, sizeof *uses);
 
   f->whole = xfi_calloc(f->n_sides, sizeof(xfer_layout *));
-  XFI_CHECK(uses != NULL && f->whole != NULL, XFER_ERR_NOMEM, "%zu ranks", size);
-  XFI_TRY(xfi_numbers_create(&different, NULL, f->n_sides));
+  XFI_CHECK_DONE(uses != NULL && f->whole != NULL, XFER_ERR_NOMEM, "%zu ranks", size);
+  XFI_TRY_DONE(xfi_numbers_create(&different, NULL, f->n_sides));
   for (size_t s = 0; s < f->n_sides; s++) {
     const xfer_layout **at = at_side(f->tensors, s);
     XXH128_hash_t hash;
@@ -370,7 +371,7 @@ static xfer_status fill(filling *f)
     hash = XXH3_128bits(uses, size * sizeof *uses);
     number = xfi_number_of(&different, (uint64_t[2]){hash.low64, hash.high64});
     if (number == f->n_whole) {
-      XFI_TRY(put_together(&f->whole[number], f, uses, f->tensors[s / 2].name));
+      XFI_TRY_DONE(put_together(&f->whole[number], f, uses, f->tensors[s / 2].name));
       f->n_whole++;
     }
     put(at, f->whole[number]);
@@ -387,12 +388,12 @@ xfer_status xfi_agree_fill(xfer_tensor *tensors, size_t n_tensors, xfi_comm *com
   xfer_status st = XFER_OK;
   filling f = {.comm = comm, .deadline = deadline, .tensors = tensors, .n_sides = 2 * n_tensors};
 
-  XFI_TRY(list_mine(&f));
-  XFI_TRY(number_all(&f));
-  XFI_TRY(gather_uses(&f));
+  XFI_TRY_DONE(list_mine(&f));
+  XFI_TRY_DONE(number_all(&f));
+  XFI_TRY_DONE(gather_uses(&f));
   st = tell(&f);
   if (st == XFER_OK) st = fill(&f);
-  XFI_TRY(xfi_comm_agree(comm, st, deadline));
+  XFI_TRY_DONE(xfi_comm_agree(comm, st, deadline));
 done:
   for (size_t i = 0; f.told != NULL && i < f.known.n; i++)
     xfi_layout_destroy(f.told[i]);

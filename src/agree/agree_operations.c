@@ -106,7 +106,7 @@ static xfer_status compare_pair(char text[TEXT_BYTES], xfi_comm *comm, const xfi
   xfer_status st = XFER_OK;
   size_t k = STEP;
 
-  XFI_CHECK(all != NULL, XFER_ERR_NOMEM, "%d ranks", comm->size);
+  XFI_CHECK_DONE(all != NULL, XFER_ERR_NOMEM, "%d ranks", comm->size);
   if (comm->rank != src) n[0] = 0;
   if (comm->rank != dst) n[1] = 0;
   for (size_t first = 0; k == STEP; first += STEP) {
@@ -115,7 +115,7 @@ static xfer_status compare_pair(char text[TEXT_BYTES], xfi_comm *comm, const xfi
       if (first + i < n[0]) mine[0][i] = tell(&ops->sends.at[keys[0][first + i].index], src, true);
       if (first + i < n[1]) mine[1][i] = tell(&ops->recvs.at[keys[1][first + i].index], dst, false);
     }
-    XFI_TRY(comm->ops->all_gather(comm, all, mine, sizeof mine, deadline));
+    XFI_TRY_DONE(comm->ops->all_gather(comm, all, mine, sizeof mine, deadline));
     const told *sent = all[src][0];
     const told *received = all[dst][1];
     for (k = 0; k < STEP && sent[k].n_dims >= 0; k++)
@@ -131,7 +131,6 @@ done:
 static xfer_status find_pair(int *src, int *dst, const sum *all, int size)
 {
   const size_t n = (size_t)size;
-  xfer_status st = XFER_OK;
 
   for (size_t pair = 0; pair < n * n; pair++) {
     const size_t s = pair / n;
@@ -142,8 +141,7 @@ static xfer_status find_pair(int *src, int *dst, const sum *all, int size)
     if (memcmp(&all[(2 * s) * n + d], &all[(2 * d + 1) * n + s], sizeof *all) != 0) return XFER_OK;
   }
   XFI_CHECK(false, XFER_ERR_INTERNAL, "operations differ, and those of each pair do not");
-done:
-  return st;
+  return XFER_OK;
 }
 
 /* Every rank ends here with XFER_ERR_MISMATCH, and all with the same text. */
@@ -158,13 +156,13 @@ static xfer_status report_difference(xfi_comm *comm, const xfi_operations *ops,
   int src;
   int dst;
 
-  XFI_CHECK(mine != NULL && all != NULL, XFER_ERR_NOMEM, "%zu ranks", n);
+  XFI_CHECK_DONE(mine != NULL && all != NULL, XFER_ERR_NOMEM, "%zu ranks", n);
   add_list(mine, true, &ops->sends, comm->rank, true);
   add_list(mine + n, true, &ops->recvs, comm->rank, false);
-  XFI_TRY(comm->ops->all_gather(comm, all, mine, 2 * n * sizeof *mine, deadline));
-  XFI_TRY(find_pair(&src, &dst, all, comm->size));
-  XFI_TRY(compare_pair(text, comm, ops, src, dst, deadline));
-  XFI_CHECK(false, XFER_ERR_MISMATCH, "%s", text);
+  XFI_TRY_DONE(comm->ops->all_gather(comm, all, mine, 2 * n * sizeof *mine, deadline));
+  XFI_TRY_DONE(find_pair(&src, &dst, all, comm->size));
+  XFI_TRY_DONE(compare_pair(text, comm, ops, src, dst, deadline));
+  XFI_CHECK_DONE(false, XFER_ERR_MISMATCH, "%s", text);
 done:
   xfi_free(mine);
   xfi_free(all);
@@ -189,11 +187,12 @@ xfer_status xfi_operations_agree(xfi_comm *comm, xfer_status mine, const xfi_ope
       said.digest[k] = sent.words[k] - received.words[k];
   }
   all = xfi_statements_exchange(comm, &st, &said, options, deadline);
-  XFI_TRY(st);
+  XFI_TRY_DONE(st);
   for (int r = 0; r < comm->size; r++)
     for (int k = 0; k < 2; k++)
       left.words[k] += all[r].digest[k];
-  if (left.words[0] != 0 || left.words[1] != 0) XFI_TRY(report_difference(comm, ops, deadline));
+  if (left.words[0] != 0 || left.words[1] != 0)
+    XFI_TRY_DONE(report_difference(comm, ops, deadline));
 done:
   xfi_free(all);
   return st;

@@ -12,16 +12,13 @@ static void *room(xfi_comm *comm, size_t n, size_t size)
 
 xfer_status xfi_numbers_create(xfi_numbers *of, xfi_comm *comm, size_t n)
 {
-  xfer_status st = XFER_OK;
-
   of->mask = 15;
   while (of->mask < 2 * n)
     of->mask = 2 * of->mask + 1;
   of->slots = room(comm, of->mask + 1, sizeof *of->slots);
   of->digests = room(comm, n, sizeof *of->digests);
   XFI_CHECK(of->slots != NULL && of->digests != NULL, XFER_ERR_NOMEM, "%zu digests", n);
-done:
-  return st;
+  return XFER_OK;
 }
 
 void xfi_numbers_free(xfi_numbers *of)

@@ -27,7 +27,6 @@ static int by_peer(const void *a, const void *b)
 
 static xfer_status sort_list(xfi_op_list *list, const char *way)
 {
-  xfer_status st = XFER_OK;
   bool sorted = true;
 
   XFI_CHECK(list->n <= UINT32_MAX / 4, XFER_ERR_UNSUPPORTED, "%zu operations", list->n);
@@ -42,18 +41,13 @@ static xfer_status sort_list(xfi_op_list *list, const char *way)
     XFI_CHECK(by_peer(&list->keys[i - 1], &list->keys[i]) != 0, XFER_ERR_ARG,
               "operation %llu %s rank %d is given twice", (unsigned long long)list->keys[i].id, way,
               (int)list->keys[i].peer);
-done:
-  return st;
+  return XFER_OK;
 }
 
 xfer_status xfi_operations_sort(xfi_operations *ops)
 {
-  xfer_status st = XFER_OK;
-
   XFI_TRY(sort_list(&ops->sends, "to"));
-  XFI_TRY(sort_list(&ops->recvs, "from"));
-done:
-  return st;
+  return sort_list(&ops->recvs, "from");
 }
 
 void xfi_operations_free(xfi_operations *ops)
@@ -80,14 +74,14 @@ static xfer_status make_layout(xfer_layout **layout, const xfer_operation *op, i
   xfer_mesh *mesh = NULL;
   xfer_status st = XFER_OK;
 
-  XFI_TRY(xfi_mesh_create(&mesh, &one, 1, &rank));
+  XFI_TRY_DONE(xfi_mesh_create(&mesh, &one, 1, &rank));
   desc.mesh = mesh;
   desc.dtype = op->dtype;
   desc.n_dims = op->n_dims;
   desc.shape = op->shape;
   desc.placements = &whole;
   desc.n_placements = 1;
-  XFI_TRY(xfi_layout_create(layout, &desc));
+  XFI_TRY_DONE(xfi_layout_create(layout, &desc));
 done:
   xfi_mesh_destroy(mesh);
   return st;
@@ -97,7 +91,6 @@ static xfer_status find_layout(const xfer_layout **layout, making *m, const xfer
                                int rank)
 {
   int64_t key[XFER_MAX_DIMS + 3] = {rank, op->dtype, op->n_dims};
-  xfer_status st = XFER_OK;
   XXH128_hash_t hash;
   uint32_t number;
 
@@ -110,8 +103,7 @@ static xfer_status find_layout(const xfer_layout **layout, making *m, const xfer
     m->made->n_layouts++;
   }
   *layout = m->made->layouts[number];
-done:
-  return st;
+  return XFER_OK;
 }
 
 static xfer_status add_tensor(making *m, const xfer_operation *op, int src, int dst, uint32_t send,
@@ -120,7 +112,6 @@ static xfer_status add_tensor(making *m, const xfer_operation *op, int src, int 
   xfi_op_tensors *made = m->made;
   const size_t t = made->n++;
   xfer_tensor *tensor = &made->tensors[t];
-  xfer_status st = XFER_OK;
 
   (void)snprintf(made->names[t], sizeof *made->names, "operation %llu from rank %d to rank %d",
                  (unsigned long long)op->id, src, dst);
@@ -128,9 +119,7 @@ static xfer_status add_tensor(making *m, const xfer_operation *op, int src, int 
   made->ends[t][0] = send;
   made->ends[t][1] = recv;
   XFI_TRY(find_layout(&tensor->src, m, op, src));
-  XFI_TRY(find_layout(&tensor->dst, m, op, dst));
-done:
-  return st;
+  return find_layout(&tensor->dst, m, op, dst);
 }
 
 /* The first key of a peer; of none, where it would be. */
@@ -155,7 +144,6 @@ static xfer_status add_tensors(making *m)
   const xfi_op_list *sends = &m->ops->sends;
   const xfi_op_list *recvs = &m->ops->recvs;
   const int rank = m->ops->rank;
-  xfer_status st = XFER_OK;
 
   for (size_t i = 0; i < sends->n; i++)
     XFI_TRY(add_tensor(m, &sends->at[i], rank, sends->at[i].peer, (uint32_t)i, XFI_NO_OPERATION));
@@ -167,8 +155,7 @@ static xfer_status add_tensors(making *m)
   for (size_t s = find_peer(sends, rank), r = find_peer(recvs, rank);
        s < sends->n && sends->keys[s].peer == rank; s++, r++)
     m->made->ends[sends->keys[s].index][1] = recvs->keys[r].index; /* the same ids: agreed */
-done:
-  return st;
+  return XFER_OK;
 }
 
 /* By element size, largest first, then peer and id. */
@@ -200,11 +187,11 @@ xfer_status xfi_op_tensors_create(xfi_op_tensors *made, const xfi_operations *op
   made->ends = xfi_calloc(most, sizeof *made->ends);
   made->names = xfi_calloc(most, sizeof *made->names);
   made->layouts = xfi_calloc(2 * most, sizeof(xfer_layout *));
-  XFI_CHECK(made->tensors != NULL && made->order != NULL && made->ends != NULL &&
-                made->names != NULL && made->layouts != NULL && m.of_recv != NULL,
-            XFER_ERR_NOMEM, "%zu operations", most);
-  XFI_TRY(xfi_numbers_create(&m.known, NULL, 2 * most));
-  XFI_TRY(add_tensors(&m));
+  XFI_CHECK_DONE(made->tensors != NULL && made->order != NULL && made->ends != NULL &&
+                     made->names != NULL && made->layouts != NULL && m.of_recv != NULL,
+                 XFER_ERR_NOMEM, "%zu operations", most);
+  XFI_TRY_DONE(xfi_numbers_create(&m.known, NULL, 2 * most));
+  XFI_TRY_DONE(add_tensors(&m));
   set_order(&m);
 done:
   xfi_numbers_free(&m.known);

@@ -32,8 +32,6 @@ static const char *subject_name(uint64_t subject)
 /* Everything but the digest and the options. `all` is [size]. */
 static xfer_status compare_statements(const xfi_comm *comm, const xfi_statement *all)
 {
-  xfer_status st = XFER_OK;
-
   for (int r = 1; r < comm->size; r++) {
     const xfi_statement *s = &all[r];
 
@@ -46,8 +44,7 @@ static xfer_status compare_statements(const xfi_comm *comm, const xfi_statement 
               "rank %d has %llu tensors, rank 0 %llu", r, (unsigned long long)s->n_tensors,
               (unsigned long long)all[0].n_tensors);
   }
-done:
-  return st;
+  return XFER_OK;
 }
 
 /* The options by name, for the text. */
@@ -91,12 +88,12 @@ static xfer_status compare_options(xfi_comm *comm, const xfi_statement *said,
     same = same && memcmp(said[r].options, said[0].options, sizeof said[0].options) == 0;
   if (same) return XFER_OK;
   all = xfi_comm_hear(comm, &st, options, sizeof *options, deadline);
-  XFI_TRY(st);
+  XFI_TRY_DONE(st);
   for (int r = 1; r < comm->size; r++)
     for (size_t f = 0; f < sizeof option_fields / sizeof *option_fields; f++)
-      XFI_CHECK(option_value(&all[r], f) == option_value(&all[0], f), XFER_ERR_MISMATCH,
-                "plan option %s is %llu on rank %d, %llu on rank 0", option_fields[f].name,
-                option_value(&all[r], f), r, option_value(&all[0], f));
+      XFI_CHECK_DONE(option_value(&all[r], f) == option_value(&all[0], f), XFER_ERR_MISMATCH,
+                     "plan option %s is %llu on rank %d, %llu on rank 0", option_fields[f].name,
+                     option_value(&all[r], f), r, option_value(&all[0], f));
 done:
   xfi_free(all);
   return st;

@@ -77,7 +77,6 @@ static const row rows[] = {
 
 xfer_status xfer_abi_check(const char *name, size_t value)
 {
-  xfer_status st = XFER_OK;
   size_t i = 0;
 
   XFI_NEED(name);
@@ -86,6 +85,5 @@ xfer_status xfer_abi_check(const char *name, size_t value)
   XFI_CHECK(i < sizeof rows / sizeof *rows, XFER_ERR_ARG, "abi check: there is no \"%s\"", name);
   XFI_CHECK(rows[i].value == value, XFER_ERR_MISMATCH, "%s is %zu here, the caller has %zu", name,
             rows[i].value, value);
-done:
-  return st;
+  return XFER_OK;
 }

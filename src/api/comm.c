@@ -17,7 +17,7 @@ xfer_status xfi_comm_wrap(xfer_comm **comm, xfi_comm *transport, xfi_device *dev
   xfer_comm *c = xfi_calloc(1, sizeof *c);
   xfi_span span;
 
-  XFI_CHECK(c != NULL, XFER_ERR_NOMEM, "comm");
+  XFI_CHECK_DONE(c != NULL, XFER_ERR_NOMEM, "comm");
   c->transport = transport;
   c->device = device;
   c->plans.comm = transport;
@@ -36,8 +36,8 @@ static xfer_status wrap_on_host(xfer_comm **comm, xfi_comm *transport)
   xfer_status st = XFER_OK;
   xfi_device *device = NULL;
 
-  XFI_TRY(xfi_device_create_host(&device));
-  XFI_TRY(xfi_comm_wrap(comm, transport, device));
+  XFI_TRY_DONE(xfi_device_create_host(&device));
+  XFI_TRY_DONE(xfi_comm_wrap(comm, transport, device));
   device = NULL;
 done:
   if (device != NULL) device->ops->destroy(device);
@@ -52,13 +52,13 @@ xfer_status xfer_comm_create_local(xfer_comm **comms, int n_ranks)
   int n = 0;
 
   XFI_NEED(comms);
-  XFI_CHECK(n_ranks >= 1, XFER_ERR_ARG, "a comm of %d ranks", n_ranks);
+  XFI_CHECK_DONE(n_ranks >= 1, XFER_ERR_ARG, "a comm of %d ranks", n_ranks);
   transports = xfi_calloc((size_t)n_ranks, sizeof *transports);
   made = xfi_calloc((size_t)n_ranks, sizeof *made);
-  XFI_CHECK(transports != NULL && made != NULL, XFER_ERR_NOMEM, "a comm of %d ranks", n_ranks);
-  XFI_TRY(xfi_comm_create_local(transports, n_ranks));
+  XFI_CHECK_DONE(transports != NULL && made != NULL, XFER_ERR_NOMEM, "a comm of %d ranks", n_ranks);
+  XFI_TRY_DONE(xfi_comm_create_local(transports, n_ranks));
   for (; n < n_ranks; n++) {
-    XFI_TRY(wrap_on_host(&made[n], transports[n]));
+    XFI_TRY_DONE(wrap_on_host(&made[n], transports[n]));
     transports[n] = NULL;
   }
   memcpy(comms, made, (size_t)n_ranks * sizeof *made);
@@ -81,9 +81,9 @@ xfer_status xfer_comm_create_host(xfer_comm **comm, xfer_all_gather_fn all_gathe
 
   XFI_NEED(comm);
   XFI_NEED(all_gather);
-  XFI_CHECK(size >= 1 && rank >= 0 && rank < size, XFER_ERR_ARG, "rank %d of %d", rank, size);
-  XFI_TRY(xfi_comm_create_host(&transport, all_gather, context, rank, size));
-  XFI_TRY(wrap_on_host(comm, transport));
+  XFI_CHECK_DONE(size >= 1 && rank >= 0 && rank < size, XFER_ERR_ARG, "rank %d of %d", rank, size);
+  XFI_TRY_DONE(xfi_comm_create_host(&transport, all_gather, context, rank, size));
+  XFI_TRY_DONE(wrap_on_host(comm, transport));
   transport = NULL;
 done:
   if (transport != NULL) transport->ops->destroy(transport);
@@ -118,35 +118,28 @@ int xfer_comm_size(const xfer_comm *comm)
 
 xfer_status xfer_comm_set_timeout(xfer_comm *comm, uint64_t timeout_ms)
 {
-  xfer_status st = XFER_OK;
-
   XFI_NEED(comm);
   XFI_CHECK(timeout_ms <= INT64_MAX, XFER_ERR_ARG, "timeout of %llu ms",
             (unsigned long long)timeout_ms);
   comm->timeout_ms = timeout_ms == 0 ? DEFAULT_TIMEOUT_MS : timeout_ms;
   for (int i = 0; i < XFI_CACHE_PLANS; i++)
     if (comm->kept[i].plan != NULL) comm->kept[i].plan->options.timeout_ms = comm->timeout_ms;
-done:
-  return st;
+  return XFER_OK;
 }
 
 xfer_status xfer_comm_set_staging(xfer_comm *comm, xfer_alloc_fn alloc, xfer_free_fn free,
                                   void *context)
 {
-  xfer_status st = XFER_OK;
-
   XFI_NEED(comm);
   XFI_NEED_WHERE(free != NULL, alloc);
   XFI_NEED_WHERE(alloc != NULL, free);
   comm->plans.giver = (xfi_giver){alloc, free, context};
-done:
-  return st;
+  return XFER_OK;
 }
 
 static xfer_status check_gathering(const xfi_comm *transport, const void *all, const void *mine,
                                    size_t n_bytes)
 {
-  xfer_status st = XFER_OK;
   size_t n_all;
 
   XFI_NEED_IN("xfer_comm_all_gather", n_bytes > 0, all);
@@ -154,8 +147,7 @@ static xfer_status check_gathering(const xfi_comm *transport, const void *all, c
   XFI_CHECK(xfi_mul_fits((size_t)transport->size, n_bytes, &n_all) && n_all <= PTRDIFF_MAX,
             XFER_ERR_OVERFLOW, "all-gather of %zu bytes of each of %d ranks", n_bytes,
             transport->size);
-done:
-  return st;
+  return XFER_OK;
 }
 
 xfer_status xfer_comm_all_gather(xfer_comm *comm, void *all, const void *mine, size_t n_bytes)
@@ -175,6 +167,5 @@ xfer_status xfer_comm_all_gather(xfer_comm *comm, void *all, const void *mine, s
     xfi_comm_leave(transport, transport->ops->abort); /* the others wait there */
   transport->inside = XFI_INSIDE_ANOTHER;
   xfi_device_leave(comm->device, &before);
-done:
   return st;
 }

@@ -34,7 +34,6 @@ xfer_status xfer_conversion_get(xfer_conversion conversion, xfer_conversion_data
 {
   const xfer_conversion_kind kind = xfi_conversion_kind(conversion);
   xfer_conversion_data d = {.kind = (int32_t)kind};
-  xfer_status st = XFER_OK;
 
   XFI_NEED(data);
   XFI_CHECK(xfi_conversion_is_known(conversion), XFER_ERR_ARG, "conversion %#llx is not known",
@@ -48,6 +47,5 @@ xfer_status xfer_conversion_get(xfer_conversion conversion, xfer_conversion_data
     d.scale = (int32_t)xfi_conversion_scale(conversion);
   }
   *data = d;
-done:
-  return st;
+  return XFER_OK;
 }

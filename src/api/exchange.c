@@ -17,8 +17,6 @@
 
 static xfer_status check_list(const xfer_operation *at, size_t n, int n_ranks)
 {
-  xfer_status st = XFER_OK;
-
   for (size_t i = 0; i < n; i++) {
     const unsigned long long id = at[i].id;
     int64_t n_bytes = (int64_t)xfi_dtype_size(at[i].dtype);
@@ -37,33 +35,26 @@ static xfer_status check_list(const xfer_operation *at, size_t n, int n_ranks)
                 XFER_ERR_OVERFLOW, "operation %llu: its bytes do not fit in 62 bits", id);
     }
   }
-done:
-  return st;
+  return XFER_OK;
 }
 
 static xfer_status check_operations(const char *who, const xfi_operations *ops, int n_ranks)
 {
-  xfer_status st = XFER_OK;
   const xfer_operation *sends = ops->sends.at;
   const xfer_operation *recvs = ops->recvs.at;
 
   XFI_NEED_IN(who, ops->sends.n > 0, sends);
   XFI_NEED_IN(who, ops->recvs.n > 0, recvs);
   XFI_TRY(check_list(sends, ops->sends.n, n_ranks));
-  XFI_TRY(check_list(recvs, ops->recvs.n, n_ranks));
-done:
-  return st;
+  return check_list(recvs, ops->recvs.n, n_ranks);
 }
 
 static xfer_status copy_options(xfer_plan_options *out, const xfer_plan_options *given)
 {
-  xfer_status st = XFER_OK;
-
   XFI_TRY(xfi_plan_options_copy(out, given));
   XFI_CHECK(out->lane != XFER_LANE_BROADCAST, XFER_ERR_UNSUPPORTED,
             "an exchange has nothing to broadcast");
-done:
-  return st;
+  return XFER_OK;
 }
 
 /* ---- planned ---- */
@@ -95,7 +86,6 @@ xfer_status xfer_plan_create_exchange(xfer_plan **plan, xfer_comm *comm,
   xfi_span_end(&span, st, "%zu sends, %zu receives", n_sends, n_recvs);
   xfi_device_leave(comm->device, &before);
   xfi_operations_free(&ops);
-done:
   return st;
 }
 
@@ -106,7 +96,6 @@ xfer_status xfer_plan_bind_exchange(xfer_plan *plan, const xfer_view *send_views
 
   XFI_NEED(plan);
   XFI_ON_DEVICE(plan->device, st = xfi_run_bind_exchange(plan, send_views, recv_views));
-done:
   return st;
 }
 
@@ -148,12 +137,9 @@ static bool all_registered(const xfer_comm *comm, const xfer_view *views, size_t
 static xfer_status check_views(const xfi_operations *ops, const xfer_view *send_views,
                                const xfer_view *recv_views)
 {
-  xfer_status st = XFER_OK;
-
   XFI_NEED_IN("xfer_exchange", ops->sends.n > 0, send_views);
   XFI_NEED_IN("xfer_exchange", ops->recvs.n > 0, recv_views);
-done:
-  return st;
+  return XFER_OK;
 }
 
 typedef struct given {
@@ -209,6 +195,5 @@ xfer_status xfer_exchange(xfer_comm *comm, const xfer_operation *sends, const xf
   xfi_span_end(&span, st, "%zu sends, %zu receives", n_sends, n_recvs);
   xfi_device_leave(comm->device, &before);
   xfi_operations_free(&g.ops);
-done:
   return st;
 }

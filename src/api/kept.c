@@ -34,15 +34,13 @@ typedef struct heard {
 static xfer_status find_room(heard *room, xfer_comm *comm)
 {
   const size_t size = (size_t)comm->transport->size;
-  xfer_status st = XFER_OK;
 
   if (comm->heard == NULL)
     comm->heard = xfi_comm_calloc(comm->transport, size, sizeof *room->all + sizeof *room->words);
   XFI_CHECK(comm->heard != NULL, XFER_ERR_NOMEM, "%zu ranks", size);
   room->all = comm->heard;
   room->words = (xfi_commit_word *)(room->all + size);
-done:
-  return st;
+  return XFER_OK;
 }
 
 /* What this rank can say before anything is done: an earlier call that failed after it returned,
@@ -82,7 +80,6 @@ static xfer_status settle(word *said, bool *begun, const heard *room, xfi_comm *
                           const xfi_kept *guess, xfi_deadline deadline)
 {
   const xfer_status mine = (xfer_status)said->status;
-  xfer_status st = XFER_OK;
   bool failed = false;
 
   XFI_TRY(comm->ops->all_gather(comm, room->all, said, sizeof *said, deadline));
@@ -99,8 +96,7 @@ static xfer_status settle(word *said, bool *begun, const heard *room, xfi_comm *
   if (guess != NULL && !xfi_commit_leads_on(room->words, comm->size))
     xfi_commit_take_back(guess->plan);
   if (failed) XFI_TRY(xfi_comm_agree(comm, mine, deadline)); /* for the text */
-done:
-  return st;
+  return XFER_OK;
 }
 
 /* The plan that all ranks keep; NULL: there is none. */
@@ -145,7 +141,7 @@ static xfer_status bind(const xfi_kept *k, const xfi_one_call *call, xfer_stream
 {
   xfer_status st = XFER_OK;
 
-  XFI_TRY(xfi_run_follow(k->plan, stream));
+  XFI_TRY_DONE(xfi_run_follow(k->plan, stream));
   st = call->bind(k->plan, call->given);
 done:
   return st;
@@ -172,21 +168,21 @@ xfer_status xfi_kept_call(xfer_comm *comm, xfer_status checked, const xfi_one_ca
   bool begun = false;
   heard room;
 
-  XFI_TRY(find_room(&room, comm));
+  XFI_TRY_DONE(find_room(&room, comm));
   if (checked == XFER_OK) said.status = check(comm, stream);
   if (said.status == XFER_OK) guess = find_kept(&said.found, comm, call);
   if (guess != NULL) {
     said.commit = xfi_commit_begin(guess->plan, bind(guess, call, stream));
     xfi_commit_send(guess->plan, &said.commit);
   }
-  XFI_TRY(settle(&said, &begun, &room, comm->transport, guess, deadline));
+  XFI_TRY_DONE(settle(&said, &begun, &room, comm->transport, guess, deadline));
   k = begun ? guess : find_agreed(comm, &said);
-  if (k == NULL) XFI_TRY(make(&k, comm, call, said.mapped != 0));
+  if (k == NULL) XFI_TRY_DONE(make(&k, comm, call, said.mapped != 0));
   k->used = ++comm->n_calls;
   if (begun)
-    XFI_TRY(xfi_commit_end(k->plan, room.words, deadline));
+    XFI_TRY_DONE(xfi_commit_end(k->plan, room.words, deadline));
   else
-    XFI_TRY(xfi_run_commit_with(k->plan, bind(k, call, stream)));
+    XFI_TRY_DONE(xfi_run_commit_with(k->plan, bind(k, call, stream)));
   st = run(comm, k, stream);
 done:
   return st;

@@ -15,13 +15,9 @@
 
 xfer_status xfer_mesh_create(xfer_mesh **mesh, const int *shape, int n_axes, const int *ranks)
 {
-  xfer_status st = XFER_OK;
-
   XFI_NEED(mesh);
   XFI_NEED(shape);
-  XFI_TRY(xfi_mesh_create(mesh, shape, n_axes, ranks));
-done:
-  return st;
+  return xfi_mesh_create(mesh, shape, n_axes, ranks);
 }
 
 void xfer_mesh_destroy(xfer_mesh *mesh)
@@ -46,46 +42,30 @@ const char *xfer_dtype_name(xfer_dtype dtype)
 
 xfer_status xfer_dtype_parse(xfer_dtype *dtype, const char *name)
 {
-  xfer_status st = XFER_OK;
-
   XFI_NEED(dtype);
   XFI_NEED(name);
-  XFI_TRY(xfi_dtype_parse(dtype, name));
-done:
-  return st;
+  return xfi_dtype_parse(dtype, name);
 }
 
 xfer_status xfer_layout_create(xfer_layout **layout, const xfer_layout_desc *desc)
 {
-  xfer_status st = XFER_OK;
-
   XFI_NEED(layout);
   XFI_NEED(desc);
-  XFI_TRY(xfi_layout_create(layout, desc));
-done:
-  return st;
+  return xfi_layout_create(layout, desc);
 }
 
 xfer_status xfer_layout_create_boxes(xfer_layout **layout, const xfer_boxes_desc *desc)
 {
-  xfer_status st = XFER_OK;
-
   XFI_NEED(layout);
   XFI_NEED(desc);
-  XFI_TRY(xfi_layout_create_boxes(layout, desc));
-done:
-  return st;
+  return xfi_layout_create_boxes(layout, desc);
 }
 
 xfer_status xfer_layout_create_flat(xfer_layout **layout, const xfer_boxes_desc *desc)
 {
-  xfer_status st = XFER_OK;
-
   XFI_NEED(layout);
   XFI_NEED(desc);
-  XFI_TRY(xfi_layout_create_flat(layout, desc));
-done:
-  return st;
+  return xfi_layout_create_flat(layout, desc);
 }
 
 void xfer_layout_destroy(xfer_layout *layout)
@@ -108,17 +88,13 @@ int xfer_layout_shape(const xfer_layout *layout, int64_t *shape)
 
 static xfer_status find_place(const xfer_layout *layout, int rank, xfi_place *place)
 {
-  xfer_status st = XFER_OK;
-
   XFI_CHECK(xfi_layout_place(layout, rank, place), XFER_ERR_ARG, "rank %d is not in the mesh",
             rank);
-done:
-  return st;
+  return XFER_OK;
 }
 
 xfer_status xfer_layout_local_shape(const xfer_layout *layout, int rank, int64_t *shape)
 {
-  xfer_status st = XFER_OK;
   xfi_place place;
   int64_t stacked[XFER_MAX_DIMS];
 
@@ -134,14 +110,12 @@ xfer_status xfer_layout_local_shape(const xfer_layout *layout, int rank, int64_t
   }
   for (int d = 0; d < layout->n_dims; d++)
     shape[d] = xfi_dim_length(&layout->dims[d], place.part[d]);
-done:
-  return st;
+  return XFER_OK;
 }
 
 /* The run of the only box of a rank; what lies past the shape is none. */
 static xfer_status run_of_box(xfi_runs *runs, const xfer_layout *layout, int rank, int dim)
 {
-  xfer_status st = XFER_OK;
   size_t i;
   const size_t n = xfi_boxes_of(&i, layout, rank);
   const int64_t *b = xfi_listed_bounds(layout, i);
@@ -154,8 +128,7 @@ static xfer_status run_of_box(xfi_runs *runs, const xfer_layout *layout, int ran
   if (b[dim] >= hi) return XFER_OK;
   XFI_TRY(xfi_vec_reserve(&runs->at, &runs->capacity, 1, sizeof *runs->at));
   runs->at[runs->n++] = (xfer_run){b[dim], hi - b[dim], 0};
-done:
-  return st;
+  return XFER_OK;
 }
 
 xfer_status xfer_layout_runs(const xfer_layout *layout, int rank, int dim, xfer_run *runs,
@@ -168,14 +141,14 @@ xfer_status xfer_layout_runs(const xfer_layout *layout, int rank, int dim, xfer_
   XFI_NEED(layout);
   XFI_NEED(n_runs);
   XFI_NEED_WHERE(capacity > 0, runs);
-  XFI_CHECK(dim >= -layout->n_dims && dim < layout->n_dims, XFER_ERR_ARG,
-            "dim %d of a tensor of %d dims", dim, layout->n_dims);
-  XFI_TRY(find_place(layout, rank, &place));
+  XFI_CHECK_DONE(dim >= -layout->n_dims && dim < layout->n_dims, XFER_ERR_ARG,
+                 "dim %d of a tensor of %d dims", dim, layout->n_dims);
+  XFI_TRY_DONE(find_place(layout, rank, &place));
   if (dim < 0) dim += layout->n_dims;
   if (layout->boxes != NULL)
-    XFI_TRY(run_of_box(&found, layout, rank, dim));
+    XFI_TRY_DONE(run_of_box(&found, layout, rank, dim));
   else
-    XFI_TRY(xfi_dim_runs(&layout->dims[dim], place.part[dim], &found));
+    XFI_TRY_DONE(xfi_dim_runs(&layout->dims[dim], place.part[dim], &found));
   if (found.n > 0 && capacity > 0)
     memcpy(runs, found.at, (found.n < capacity ? found.n : capacity) * sizeof *runs);
   *n_runs = found.n;
@@ -197,8 +170,8 @@ xfer_status xfer_layout_boxes(const xfer_layout *layout, int rank, int64_t *boun
   XFI_NEED(layout);
   XFI_NEED(n_boxes);
   XFI_NEED_WHERE(capacity > 0, bounds);
-  XFI_TRY(find_place(layout, rank, &place));
-  if (layout->boxes == NULL) XFI_TRY(xfi_layout_held(&held, layout, rank, false));
+  XFI_TRY_DONE(find_place(layout, rank, &place));
+  if (layout->boxes == NULL) XFI_TRY_DONE(xfi_layout_held(&held, layout, rank, false));
   n = layout->boxes == NULL ? held.n : xfi_boxes_of(&first, layout, rank);
   n_bytes = 2 * (size_t)layout->n_dims * sizeof *bounds;
   for (size_t i = 0; i < n && i < capacity && n_bytes > 0; i++)
@@ -224,7 +197,7 @@ static xfer_status list_box_owners(const xfer_layout *layout, const int64_t *ind
     bounds[d] = index[d];
     bounds[layout->n_dims + d] = index[d] + 1;
   }
-  XFI_TRY(xfi_boxes_meet(&units, layout, bounds));
+  XFI_TRY_DONE(xfi_boxes_meet(&units, layout, bounds));
   for (size_t u = 0; u < units.n; u++) {
     const uint32_t unit = units.at[u];
     const uint32_t first = b->first_holder[unit];
@@ -281,15 +254,15 @@ xfer_status xfer_layout_owners(const xfer_layout *layout, const int64_t *index, 
   XFI_NEED_WHERE(capacity > 0, owners);
   XFI_NEED(n_owners);
   for (int d = 0; d < layout->n_dims; d++) {
-    XFI_CHECK(index[d] >= 0 && index[d] < layout->dims[d].size, XFER_ERR_ARG,
-              "dim %d: index %lld of %lld", d, (long long)index[d],
-              (long long)layout->dims[d].size);
+    XFI_CHECK_DONE(index[d] >= 0 && index[d] < layout->dims[d].size, XFER_ERR_ARG,
+                   "dim %d: index %lld of %lld", d, (long long)index[d],
+                   (long long)layout->dims[d].size);
     if (layout->boxes != NULL) continue;
-    XFI_TRY(xfi_dim_holders(&layout->dims[d], index[d], index[d] + 1, false, &holds[d]));
+    XFI_TRY_DONE(xfi_dim_holders(&layout->dims[d], index[d], index[d] + 1, false, &holds[d]));
     held = held && holds[d].n > 0;
   }
   if (layout->boxes != NULL)
-    XFI_TRY(list_box_owners(layout, index, owners, capacity, &n));
+    XFI_TRY_DONE(list_box_owners(layout, index, owners, capacity, &n));
   else if (held)
     list_owners(layout, holds, owners, capacity, &n);
   *n_owners = n;
@@ -301,14 +274,10 @@ done:
 
 xfer_status xfer_problem_parse(xfer_layout **src, xfer_layout **dst, const char *line)
 {
-  xfer_status st = XFER_OK;
-
   XFI_NEED(src);
   XFI_NEED(dst);
   XFI_NEED(line);
-  XFI_TRY(xfi_problem_parse(src, dst, line));
-done:
-  return st;
+  return xfi_problem_parse(src, dst, line);
 }
 
 size_t xfer_problem_format(char *text, size_t n_bytes, const xfer_layout *src,

@@ -10,14 +10,10 @@
 
 xfer_status xfer_locals_create(xfer_locals **locals, const xfer_refit *refit, int rank)
 {
-  xfer_status st = XFER_OK;
-
   XFI_NEED(locals);
   XFI_NEED(refit);
   XFI_CHECK(rank >= 0, XFER_ERR_ARG, "xfer_locals_create: rank %d", rank);
-  XFI_TRY(xfi_locals_create(locals, refit, rank));
-done:
-  return st;
+  return xfi_locals_create(locals, refit, rank);
 }
 
 void xfer_locals_destroy(xfer_locals *locals)
@@ -33,7 +29,6 @@ size_t xfer_locals_count(const xfer_locals *locals)
 xfer_status xfer_locals_get(const xfer_locals *locals, size_t i, xfer_local *local)
 {
   const xfi_local *l;
-  xfer_status st = XFER_OK;
 
   XFI_NEED(locals);
   XFI_NEED(local);
@@ -51,30 +46,24 @@ xfer_status xfer_locals_get(const xfer_locals *locals, size_t i, xfer_local *loc
   memcpy(local->shape, l->shape, sizeof local->shape);
   for (int k = 0; k < l->n_dims; k++)
     local->dims[k] = l->dims[k];
-done:
-  return st;
+  return XFER_OK;
 }
 
 xfer_status xfer_locals_part_get(const xfer_locals *locals, size_t i, size_t k,
                                  xfer_local_part *part)
 {
-  xfer_status st = XFER_OK;
-
   XFI_NEED(locals);
   XFI_NEED(part);
   XFI_CHECK(i < locals->n_listed && k < (size_t)locals->at[i].n_parts, XFER_ERR_ARG,
             "no part %zu of local tensor %zu", k, i);
   *part = locals->parts[locals->at[i].first_part + k];
-done:
-  return st;
+  return XFER_OK;
 }
 
 static xfer_status hand_in(const char *who, xfer_locals *locals, int side, const char *name,
                            int32_t dtype, void *base, const int64_t *shape, const int64_t *strides,
                            int n_dims, bool again)
 {
-  xfer_status st = XFER_OK;
-
   XFI_NEED_IN(who, 1, locals);
   XFI_NEED_IN(who, 1, name);
   XFI_NEED_IN(who, n_dims != 0, shape);
@@ -82,10 +71,8 @@ static xfer_status hand_in(const char *who, xfer_locals *locals, int side, const
             side);
   XFI_CHECK(n_dims >= 0 && n_dims <= XFER_MAX_DIMS, XFER_ERR_ARG, "\"%s\" with %d dims", name,
             n_dims);
-  XFI_TRY(
-      xfi_locals_give(locals, side, name, (xfer_dtype)dtype, base, shape, strides, n_dims, again));
-done:
-  return st;
+  return xfi_locals_give(locals, side, name, (xfer_dtype)dtype, base, shape, strides, n_dims,
+                         again);
 }
 
 xfer_status xfer_locals_give(xfer_locals *locals, int side, const char *name, int32_t dtype,
@@ -105,7 +92,6 @@ xfer_status xfer_locals_view(xfer_locals *locals, size_t tensor, xfer_view *src,
 {
   xfer_view found[2];
   bool has_src, has_dst;
-  xfer_status st = XFER_OK;
 
   XFI_NEED(locals);
   XFI_NEED(src);
@@ -117,8 +103,7 @@ xfer_status xfer_locals_view(xfer_locals *locals, size_t tensor, xfer_view *src,
   if (has_src) *src = found[0];
   if (has_dst) *dst = found[1];
   *has = (has_src ? 1 : 0) | (has_dst ? 2 : 0);
-done:
-  return st;
+  return XFER_OK;
 }
 
 xfer_status xfer_locals_bind(xfer_locals *locals, xfer_plan *plan)
@@ -129,22 +114,23 @@ xfer_status xfer_locals_bind(xfer_locals *locals, xfer_plan *plan)
 
   XFI_NEED(locals);
   XFI_NEED(plan);
-  XFI_TRY(xfi_locals_complete(locals));
-  XFI_CHECK(locals->n_problems == 0, XFER_ERR_MISMATCH, "%s (one of %zu problems)",
-            locals->problems[0].text, locals->n_problems);
-  XFI_CHECK(plan->device != NULL, XFER_ERR_STATE,
-            "xfer_locals_bind: a simulated plan cannot be bound");
+  XFI_TRY_DONE(xfi_locals_complete(locals));
+  XFI_CHECK_DONE(locals->n_problems == 0, XFER_ERR_MISMATCH, "%s (one of %zu problems)",
+                 locals->problems[0].text, locals->n_problems);
+  XFI_CHECK_DONE(plan->device != NULL, XFER_ERR_STATE,
+                 "xfer_locals_bind: a simulated plan cannot be bound");
   XFI_ON_DEVICE(plan->device, st = xfi_locals_own(locals, &plan->device->ops->host_memory));
-  XFI_TRY(st);
-  XFI_CHECK(plan->moves->n_tensors >= locals->refit->n_tensors, XFER_ERR_ARG,
-            "xfer_locals_bind: the plan has %zu tensors and the refit %zu", plan->moves->n_tensors,
-            locals->refit->n_tensors);
+  XFI_TRY_DONE(st);
+  XFI_CHECK_DONE(plan->moves->n_tensors >= locals->refit->n_tensors, XFER_ERR_ARG,
+                 "xfer_locals_bind: the plan has %zu tensors and the refit %zu",
+                 plan->moves->n_tensors, locals->refit->n_tensors);
   for (size_t t = 0; t < locals->refit->n_tensors; t++) {
     if (locals->bound_to == plan->serial && plan->bindings[t] != NULL && !locals->moved[t])
       continue;
-    XFI_TRY(xfer_locals_view(locals, t, &src, &dst, &has));
+    XFI_TRY_DONE(xfer_locals_view(locals, t, &src, &dst, &has));
     if (has == 0) continue;
-    XFI_TRY(xfer_plan_bind(plan, t, (has & 1) != 0 ? &src : NULL, (has & 2) != 0 ? &dst : NULL));
+    XFI_TRY_DONE(
+        xfer_plan_bind(plan, t, (has & 1) != 0 ? &src : NULL, (has & 2) != 0 ? &dst : NULL));
   }
   memset(locals->moved, 0, locals->refit->n_tensors * sizeof *locals->moved);
   locals->bound_to = plan->serial;
@@ -164,19 +150,14 @@ size_t xfer_locals_ignored(const xfer_locals *locals)
 
 xfer_status xfer_locals_take_misc(xfer_locals *locals, xfer_misc_fn fn, void *context)
 {
-  xfer_status st = XFER_OK;
-
   XFI_NEED(locals);
   locals->misc_fn = fn;
   locals->misc_context = context;
-done:
-  return st;
+  return XFER_OK;
 }
 
 xfer_status xfer_locals_wait(xfer_locals *locals, xfer_plan *plan, uint64_t timeout_ms)
 {
-  xfer_status st = XFER_OK;
-
   XFI_NEED(locals);
   XFI_NEED(plan);
   XFI_TRY(xfer_plan_wait(plan, timeout_ms));
@@ -187,6 +168,5 @@ xfer_status xfer_locals_wait(xfer_locals *locals, xfer_plan *plan, uint64_t time
     locals->misc_fn(locals->misc_context, l->name, (int32_t)l->dtype, l->shape, l->n_dims,
                     l->owned);
   }
-done:
-  return st;
+  return XFER_OK;
 }

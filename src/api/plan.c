@@ -16,8 +16,6 @@
 static xfer_status check_tensors(const char *who, const xfer_tensor *tensors, size_t n_tensors,
                                  bool both_sides)
 {
-  xfer_status st = XFER_OK;
-
   XFI_NEED_IN(who, n_tensors > 0, tensors);
   XFI_CHECK(n_tensors <= UINT32_MAX, XFER_ERR_ARG, "%s: n_tensors is %zu, above %u", who, n_tensors,
             UINT32_MAX);
@@ -32,8 +30,7 @@ static xfer_status check_tensors(const char *who, const xfer_tensor *tensors, si
     XFI_CHECK((made || !tensors[t].src->is_own) && !tensors[t].dst->is_own, XFER_ERR_ARG,
               "tensor %zu \"%s\": a simulation needs every rank's boxes", t, tensors[t].name);
   }
-done:
-  return st;
+  return XFER_OK;
 }
 
 xfer_status xfi_plan_options_copy(xfer_plan_options *out, const xfer_plan_options *given)
@@ -85,25 +82,20 @@ xfer_status xfer_plan_create(xfer_plan **plan, xfer_comm *comm, const xfer_tenso
     say_plan(&span, *plan);
   else
     xfi_span_end(&span, st, "%s", "");
-done:
   return st;
 }
 
 /* As many as a mesh may have. */
 static xfer_status check_ranks(int n_ranks)
 {
-  xfer_status st = XFER_OK;
-
   XFI_CHECK(n_ranks <= XFI_MOST_RANKS, XFER_ERR_OVERFLOW, "%d ranks, more than %d", n_ranks,
             XFI_MOST_RANKS);
-done:
-  return st;
+  return XFER_OK;
 }
 
 xfer_status xfer_plan_simulate(xfer_plan **plan, int n_ranks, int rank, const xfer_tensor *tensors,
                                size_t n_tensors, const xfer_plan_options *given)
 {
-  xfer_status st = XFER_OK;
   xfer_plan_options options;
 
   XFI_NEED(plan);
@@ -111,9 +103,7 @@ xfer_status xfer_plan_simulate(xfer_plan **plan, int n_ranks, int rank, const xf
   XFI_TRY(check_ranks(n_ranks));
   XFI_TRY(xfi_plan_options_copy(&options, given));
   XFI_TRY(check_tensors(__func__, tensors, n_tensors, true));
-  XFI_TRY(xfi_run_simulate(plan, n_ranks, rank, tensors, n_tensors, &options));
-done:
-  return st;
+  return xfi_run_simulate(plan, n_ranks, rank, tensors, n_tensors, &options);
 }
 
 typedef struct told {
@@ -153,7 +143,6 @@ static bool tell(void *context, const xfi_plan *plan, const xfi_traffic_row *row
 xfer_status xfer_plan_traffic(int n_ranks, const xfer_tensor *tensors, size_t n_tensors,
                               const xfer_plan_options *given, xfer_traffic_fn fn, void *context)
 {
-  xfer_status st = XFER_OK;
   xfer_plan_options options;
   told to = {fn, context};
 
@@ -162,9 +151,7 @@ xfer_status xfer_plan_traffic(int n_ranks, const xfer_tensor *tensors, size_t n_
   XFI_TRY(check_ranks(n_ranks));
   XFI_TRY(xfi_plan_options_copy(&options, given));
   XFI_TRY(check_tensors(__func__, tensors, n_tensors, true));
-  XFI_TRY(xfi_run_traffic(n_ranks, tensors, n_tensors, &options, tell, &to));
-done:
-  return st;
+  return xfi_run_traffic(n_ranks, tensors, n_tensors, &options, tell, &to);
 }
 
 void xfer_plan_destroy(xfer_plan *plan)
@@ -181,7 +168,6 @@ xfer_status xfer_plan_bind(xfer_plan *plan, size_t tensor, const xfer_view *src_
 
   XFI_NEED(plan);
   XFI_ON_DEVICE(plan->device, st = xfi_run_bind(plan, tensor, src_view, dst_view));
-done:
   return st;
 }
 
@@ -206,7 +192,6 @@ xfer_status xfer_plan_commit(xfer_plan *plan)
   else
     xfi_span_end(&span, st, "%s", "");
   xfi_device_leave(plan->device, &before);
-done:
   return st;
 }
 
@@ -222,7 +207,6 @@ xfer_status xfer_plan_run(xfer_plan *plan, uint64_t version, xfer_stream stream)
   st = xfi_run_start(plan, version, stream);
   xfi_span_end(&span, st, "version %llu", (unsigned long long)version);
   xfi_device_leave(plan->device, &before);
-done:
   return st;
 }
 
@@ -233,7 +217,6 @@ xfer_status xfer_plan_refuse(xfer_plan *plan, const char *why)
   XFI_NEED(plan);
   XFI_NEED(why);
   XFI_ON_DEVICE(plan->device, st = xfi_run_refuse(plan, why));
-done:
   return st;
 }
 
@@ -250,7 +233,6 @@ xfer_status xfer_plan_wait(xfer_plan *plan, uint64_t timeout_ms)
   st = xfi_run_wait(plan, timeout_ms);
   xfi_span_end(&span, st, "version %llu", (unsigned long long)plan->version);
   xfi_device_leave(plan->device, &before);
-done:
   return st;
 }
 
@@ -263,7 +245,6 @@ xfer_status xfer_plan_test(const xfer_plan *plan, int *over)
   XFI_NEED(over);
   XFI_ON_DEVICE(plan->device, st = xfi_run_test(plan, &is_over));
   if (st == XFER_OK) *over = is_over ? 1 : 0;
-done:
   return st;
 }
 
@@ -274,7 +255,6 @@ xfer_status xfer_plan_release(xfer_plan *plan)
   XFI_NEED(plan);
   enter(plan, XFI_INSIDE_RELEASE);
   XFI_ON_DEVICE(plan->device, st = xfi_run_release(plan));
-done:
   return st;
 }
 
@@ -299,7 +279,6 @@ xfer_status xfer_plan_digest(xfer_plan *plan, xfer_digest *digests, size_t n_dig
   enter(plan, XFI_INSIDE_DIGEST);
   XFI_ON_DEVICE(plan->device,
                 st = xfi_run_digest(plan, digests, side == XFER_PLAN_SRC, checked, stream));
-done:
   return st;
 }
 
@@ -310,26 +289,21 @@ xfer_status xfer_plan_check_replicas(xfer_plan *plan, xfer_stream stream)
   XFI_NEED(plan);
   enter(plan, XFI_INSIDE_REPLICAS);
   XFI_ON_DEVICE(plan->device, st = xfi_run_check_replicas(plan, stream));
-done:
   return st;
 }
 
 xfer_status xfer_plan_report(const xfer_plan *plan, xfer_plan_report_data *report)
 {
-  xfer_status st = XFER_OK;
   xfer_plan_report_data full = XFER_PLAN_REPORT_INIT;
 
   XFI_NEED(plan);
   XFI_NEED(report);
   XFI_TRY(xfi_run_full_report(plan, &full));
-  XFI_TRY(xfi_report_copy(report, &full, sizeof full, "xfer_plan_report_data"));
-done:
-  return st;
+  return xfi_report_copy(report, &full, sizeof full, "xfer_plan_report_data");
 }
 
 xfer_status xfer_plan_move_get(const xfer_plan *plan, size_t i, xfer_move *move)
 {
-  xfer_status st = XFER_OK;
   xfi_listing lists[XFI_LISTINGS];
   int n = 0;
   size_t at = i;
@@ -362,21 +336,17 @@ xfer_status xfer_plan_move_get(const xfer_plan *plan, size_t i, xfer_move *move)
     return XFER_OK;
   }
   XFI_CHECK(false, XFER_ERR_ARG, "move %zu is past the last one", i);
-done:
-  return st;
+  return XFER_OK;
 }
 
 xfer_status xfer_plan_print(const xfer_plan *plan, char **text, int json)
 {
-  xfer_status st = XFER_OK;
   xfer_plan_report_data report = XFER_PLAN_REPORT_INIT;
 
   XFI_NEED(plan);
   XFI_NEED(text);
   XFI_TRY(xfi_run_full_report(plan, &report));
-  XFI_TRY(xfi_plan_print(plan->moves, &report, xfi_direct_way, plan, text, json != 0));
-done:
-  return st;
+  return xfi_plan_print(plan->moves, &report, xfi_direct_way, plan, text, json != 0);
 }
 
 void xfer_text_free(char *text)

@@ -48,6 +48,5 @@ xfer_status xfer_redistribute(xfer_comm *comm, const xfer_layout *src_layout,
   st = xfi_kept_call(comm, XFER_OK, &call, stream);
   xfi_span_end(&span, st, "%d ranks", comm->transport->size);
   xfi_device_leave(comm->device, &before);
-done:
   return st;
 }

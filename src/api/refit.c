@@ -17,13 +17,9 @@
 
 xfer_status xfer_rules_load(xfer_rules **rules, const char *folder)
 {
-  xfer_status st = XFER_OK;
-
   XFI_NEED(rules);
   XFI_NEED(folder);
-  XFI_TRY(xfi_rules_load(rules, folder));
-done:
-  return st;
+  return xfi_rules_load(rules, folder);
 }
 
 void xfer_rules_destroy(xfer_rules *rules)
@@ -41,8 +37,6 @@ static bool is_range(int32_t begin, int32_t end)
 
 static xfer_status check_options(const xfer_model_options *o)
 {
-  xfer_status st = XFER_OK;
-
   XFI_CHECK(is_range(o->layers_begin, o->layers_end), XFER_ERR_ARG,
             "layers_begin is %d and layers_end %d", (int)o->layers_begin, (int)o->layers_end);
   XFI_CHECK(is_range(o->experts_begin, o->experts_end), XFER_ERR_ARG,
@@ -56,8 +50,7 @@ static xfer_status check_options(const xfer_model_options *o)
               "rename %lld is NULL", (long long)i);
     XFI_TRY(xfi_glob_check(o->renames[2 * i], o->renames[2 * i + 1]));
   }
-done:
-  return st;
+  return XFER_OK;
 }
 
 xfer_status xfer_model_load(xfer_model **model, const char *path, const xfer_model_options *options)
@@ -69,12 +62,14 @@ xfer_status xfer_model_load(xfer_model **model, const char *path, const xfer_mod
 
   XFI_NEED(model);
   XFI_NEED(path);
-  XFI_TRY(xfi_options_copy(&o, sizeof o, options, "xfer_model_options"));
-  XFI_TRY(check_options(&o));
-  XFI_TRY(xfi_model_create(&m, o.rules));
-  XFI_CHECK(stat(path, &info) == 0, XFER_ERR_IO, "%s cannot be read: %s", path, strerror(errno));
-  XFI_TRY(S_ISDIR(info.st_mode) ? xfi_checkpoint_read(m, path, &o) : xfi_table_read(m, path, &o));
-  XFI_TRY(xfi_model_finish(m, &o));
+  XFI_TRY_DONE(xfi_options_copy(&o, sizeof o, options, "xfer_model_options"));
+  XFI_TRY_DONE(check_options(&o));
+  XFI_TRY_DONE(xfi_model_create(&m, o.rules));
+  XFI_CHECK_DONE(stat(path, &info) == 0, XFER_ERR_IO, "%s cannot be read: %s", path,
+                 strerror(errno));
+  XFI_TRY_DONE(S_ISDIR(info.st_mode) ? xfi_checkpoint_read(m, path, &o)
+                                     : xfi_table_read(m, path, &o));
+  XFI_TRY_DONE(xfi_model_finish(m, &o));
   *model = m;
   m = NULL;
 done:
@@ -91,7 +86,6 @@ xfer_status xfer_model_add(xfer_model *model, const char *name, int32_t dtype, c
                            int n_dims)
 {
   xfi_raw raw = {.pattern = name, .n_dims = n_dims, .dtype = (xfer_dtype)dtype};
-  xfer_status st = XFER_OK;
 
   XFI_NEED(model);
   XFI_NEED(name);
@@ -108,22 +102,16 @@ xfer_status xfer_model_add(xfer_model *model, const char *name, int32_t dtype, c
               d);
     raw.shape[d] = shape[d];
   }
-  XFI_TRY(xfi_model_add(model, &raw));
-done:
-  return st;
+  return xfi_model_add(model, &raw);
 }
 
 /* ---- sides ---- */
 
 xfer_status xfer_side_create(xfer_side **side, const char *spec, const xfer_side_options *options)
 {
-  xfer_status st = XFER_OK;
-
   XFI_NEED(side);
   XFI_NEED(spec);
-  XFI_TRY(xfi_side_create(side, spec, options));
-done:
-  return st;
+  return xfi_side_create(side, spec, options);
 }
 
 void xfer_side_destroy(xfer_side *side)
@@ -138,39 +126,27 @@ int xfer_side_size(const xfer_side *side)
 
 xfer_status xfer_side_coordinate(const xfer_side *side, const char *axis, int rank, int *coordinate)
 {
-  xfer_status st = XFER_OK;
-
   XFI_NEED(side);
   XFI_NEED(axis);
   XFI_NEED(coordinate);
-  XFI_TRY(xfi_side_coordinate(side, axis, rank, coordinate));
-done:
-  return st;
+  return xfi_side_coordinate(side, axis, rank, coordinate);
 }
 
 static xfer_status say(const char *who, xfer_side *side, xfi_saying what, const char *pattern,
                        const char *to, int value)
 {
-  xfer_status st = XFER_OK;
-
   XFI_NEED_IN(who, 1, side);
   XFI_NEED_IN(who, 1, pattern);
   XFI_CHECK(atomic_load(&side->n_refs) == 1, XFER_ERR_STATE, "\"%s\": a refit was made of the side",
             side->spec);
-  XFI_TRY(xfi_side_say(side, what, pattern, to, value));
-done:
-  return st;
+  return xfi_side_say(side, what, pattern, to, value);
 }
 
 xfer_status xfer_side_rename(xfer_side *side, const char *from, const char *to)
 {
-  xfer_status st = XFER_OK;
-
   XFI_NEED(from);
   XFI_NEED(to);
-  XFI_TRY(say(__func__, side, XFI_SAID_RENAME, from, to, 0));
-done:
-  return st;
+  return say(__func__, side, XFI_SAID_RENAME, from, to, 0);
 }
 
 xfer_status xfer_side_ignore(xfer_side *side, const char *pattern)
@@ -185,26 +161,19 @@ xfer_status xfer_side_place(xfer_side *side, const char *pattern, int dim)
 
 xfer_status xfer_side_give_whole(xfer_side *side, const char *pattern, int rank)
 {
-  xfer_status st = XFER_OK;
   int at;
 
   XFI_NEED(side);
   at = xfi_mesh_find(side->mesh, rank);
   XFI_CHECK(at >= 0, XFER_ERR_ARG, "rank %d is none of the side's", rank);
-  XFI_TRY(say(__func__, side, XFI_SAID_WHOLE, pattern, NULL, at));
-done:
-  return st;
+  return say(__func__, side, XFI_SAID_WHOLE, pattern, NULL, at);
 }
 
 xfer_status xfer_side_dtype(xfer_side *side, const char *pattern, int32_t dtype)
 {
-  xfer_status st = XFER_OK;
-
   XFI_CHECK(dtype == 0 || xfi_dtype_size(dtype) > 0, XFER_ERR_ARG, "%d is no element type",
             (int)dtype);
-  XFI_TRY(say(__func__, side, XFI_SAID_DTYPE, pattern, NULL, dtype));
-done:
-  return st;
+  return say(__func__, side, XFI_SAID_DTYPE, pattern, NULL, dtype);
 }
 
 /* ---- joins ---- */
@@ -212,14 +181,10 @@ done:
 xfer_status xfer_refit_create(xfer_refit **refit, xfer_model *model, const xfer_side *train,
                               const xfer_side *gen)
 {
-  xfer_status st = XFER_OK;
-
   XFI_NEED(refit);
   XFI_NEED(model);
   XFI_CHECK(train != NULL || gen != NULL, XFER_ERR_ARG, "xfer_refit_create: neither side is known");
-  XFI_TRY(xfi_refit_create(refit, model, train, gen));
-done:
-  return st;
+  return xfi_refit_create(refit, model, train, gen);
 }
 
 void xfer_refit_destroy(xfer_refit *refit)
@@ -240,25 +205,19 @@ int xfer_refit_ranks(const xfer_refit *refit)
 
 xfer_status xfer_refit_tensor_get(const xfer_refit *refit, size_t i, xfer_refit_tensor *tensor)
 {
-  xfer_status st = XFER_OK;
-
   XFI_NEED(refit);
   XFI_NEED(tensor);
   XFI_CHECK(i < refit->n_tensors, XFER_ERR_ARG, "no tensor %zu", i);
   xfi_refit_tensor(refit, i, tensor);
-done:
-  return st;
+  return XFER_OK;
 }
 
 xfer_status xfer_refit_report(const xfer_refit *refit, xfer_refit_report_data *report)
 {
   xfer_refit_report_data r = XFER_REFIT_REPORT_INIT;
-  xfer_status st = XFER_OK;
 
   XFI_NEED(refit);
   XFI_NEED(report);
   xfi_refit_report(refit, &r);
-  XFI_TRY(xfi_report_copy(report, &r, sizeof r, "xfer_refit_report_data"));
-done:
-  return st;
+  return xfi_report_copy(report, &r, sizeof r, "xfer_refit_report_data");
 }

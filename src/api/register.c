@@ -21,7 +21,6 @@ static xfer_status make_offer(offer *mine, xfi_registered *entry, const xfer_com
                               void *memory)
 {
   const xfi_device_ops *dev = comm->device->ops;
-  xfer_status st = XFER_OK;
   xfi_allocation found = {.base = NULL};
 
   memset(mine, 0, sizeof *mine);
@@ -32,8 +31,7 @@ static xfer_status make_offer(offer *mine, xfi_registered *entry, const xfer_com
   entry->id = found.id;
   XFI_TRY(dev->mem_export(comm->device, found, &mine->handle));
   mine->has_memory = true; /* where nobody can map it kept plans go through slots */
-done:
-  return st;
+  return XFER_OK;
 }
 
 static xfer_status map_offers(xfi_registered *entry, const xfer_comm *comm, const offer *all,
@@ -43,7 +41,7 @@ static xfer_status map_offers(xfi_registered *entry, const xfer_comm *comm, cons
   xfer_status st = XFER_OK;
 
   entry->mapped = xfi_calloc((size_t)t->size, sizeof *entry->mapped);
-  XFI_CHECK(entry->mapped != NULL, XFER_ERR_NOMEM, "%d ranks", t->size);
+  XFI_CHECK_DONE(entry->mapped != NULL, XFER_ERR_NOMEM, "%d ranks", t->size);
   for (int r = 0; r < t->size; r++) {
     void *base = NULL;
 
@@ -52,7 +50,7 @@ static xfer_status map_offers(xfi_registered *entry, const xfer_comm *comm, cons
     st = comm->device->ops->mem_import(comm->device, &all[r].handle, &base, deadline);
     if (st == XFER_OK) entry->mapped[entry->n_mapped++] = base;
     if (st == XFER_ERR_UNSUPPORTED) st = XFER_OK;
-    XFI_TRY(st);
+    XFI_TRY_DONE(st);
   }
 done:
   return st;
@@ -79,9 +77,9 @@ static xfer_status register_memory(xfer_comm *comm, void *memory)
     st = xfi_vec_reserve(&comm->registered, &comm->registered_capacity, comm->n_registered + 1,
                          sizeof *comm->registered);
   all = xfi_comm_hear(comm->transport, &st, &mine, sizeof mine, deadline);
-  XFI_TRY(st);
+  XFI_TRY_DONE(st);
   st = map_offers(&entry, comm, all, &mine, deadline);
-  XFI_TRY(xfi_comm_agree(comm->transport, st, deadline));
+  XFI_TRY_DONE(xfi_comm_agree(comm->transport, st, deadline));
   comm->registered[comm->n_registered++] = entry;
   entry = (xfi_registered){NULL, 0, NULL, 0};
 done:
@@ -104,7 +102,6 @@ xfer_status xfer_comm_register(xfer_comm *comm, void *memory)
   st = register_memory(comm, memory);
   xfi_span_end(&span, st, "%d ranks", comm->transport->size);
   xfi_device_leave(comm->device, &before);
-done:
   return st;
 }
 
@@ -112,7 +109,6 @@ done:
 static xfer_status list_matches(unsigned char **mine, const xfer_comm *comm, const void *memory)
 {
   const size_t n = comm->n_registered;
-  xfer_status st = XFER_OK;
   bool any = false;
 
   *mine = xfi_calloc(n, sizeof **mine);
@@ -122,8 +118,7 @@ static xfer_status list_matches(unsigned char **mine, const xfer_comm *comm, con
     any = any || (*mine)[i] != 0;
   }
   XFI_CHECK(any, XFER_ERR_ARG, "unregister: %p was not registered", memory);
-done:
-  return st;
+  return XFER_OK;
 }
 
 /* The first call in which every rank named what it names now. Lists are the same length and in the
@@ -136,7 +131,7 @@ static xfer_status find_call(size_t *call, xfer_comm *comm, const unsigned char 
   xfer_status st = XFER_OK;
   unsigned char *all = xfi_comm_hear(comm->transport, &st, mine, n, deadline);
 
-  XFI_TRY(st);
+  XFI_TRY_DONE(st);
   for (*call = 0; *call < n; ++*call) {
     int r = 0;
 
@@ -144,8 +139,8 @@ static xfer_status find_call(size_t *call, xfer_comm *comm, const unsigned char 
       r++;
     if (r == n_ranks) break;
   }
-  XFI_CHECK(*call < n, XFER_ERR_MISMATCH,
-            "unregister: in none of %zu calls did every rank register what it names now", n);
+  XFI_CHECK_DONE(*call < n, XFER_ERR_MISMATCH,
+                 "unregister: in none of %zu calls did every rank register what it names now", n);
 done:
   xfi_free(all);
   return st;
@@ -159,8 +154,8 @@ static xfer_status unregister_memory(xfer_comm *comm, void *memory)
   size_t i = 0;
 
   st = list_matches(&mine, comm, memory);
-  XFI_TRY(xfi_comm_agree(comm->transport, st, deadline));
-  XFI_TRY(find_call(&i, comm, mine, deadline));
+  XFI_TRY_DONE(xfi_comm_agree(comm->transport, st, deadline));
+  XFI_TRY_DONE(find_call(&i, comm, mine, deadline));
   for (int k = 0; k < XFI_CACHE_PLANS; k++) { /* kept plans may map it too */
     xfi_run_destroy(comm->kept[k].plan);
     comm->kept[k].plan = NULL;
@@ -169,7 +164,8 @@ static xfer_status unregister_memory(xfer_comm *comm, void *memory)
   comm->n_registered--;
   memmove(&comm->registered[i], &comm->registered[i + 1],
           (comm->n_registered - i) * sizeof *comm->registered);
-  XFI_TRY(xfi_comm_agree(comm->transport, XFER_OK, deadline)); /* nobody maps our memory any more */
+  XFI_TRY_DONE(
+      xfi_comm_agree(comm->transport, XFER_OK, deadline)); /* nobody maps our memory any more */
 done:
   xfi_free(mine);
   return st;
@@ -182,7 +178,6 @@ xfer_status xfer_comm_unregister(xfer_comm *comm, void *memory)
   XFI_NEED(comm);
   comm->transport->inside = XFI_INSIDE_UNREGISTER;
   XFI_ON_DEVICE(comm->device, st = unregister_memory(comm, memory));
-done:
   return st;
 }
 

@@ -89,7 +89,6 @@ static void alarms_free(xfi_alarms *alarms)
 
 xfer_status xfi_alarms_create(xfi_alarms **out, void (*begin)(void *context), void *context)
 {
-  xfer_status st = XFER_OK;
   pthread_condattr_t attr;
   xfi_alarms *alarms = xfi_calloc(1, sizeof *alarms);
 
@@ -108,8 +107,7 @@ xfer_status xfi_alarms_create(xfi_alarms **out, void (*begin)(void *context), vo
   }
   XFI_CHECK(alarms != NULL, XFER_ERR_NOMEM, "a thread for deadlines");
   *out = alarms;
-done:
-  return st;
+  return XFER_OK;
 }
 
 void xfi_alarms_destroy(xfi_alarms *alarms)

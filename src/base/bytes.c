@@ -9,14 +9,11 @@
 
 xfer_status xfi_bytes_put(xfi_bytes *bytes, const void *from, size_t n)
 {
-  xfer_status st = XFER_OK;
-
   if (n == 0) return XFER_OK;
   XFI_TRY(xfi_vec_reserve(&bytes->at, &bytes->capacity, bytes->n + n, 1));
   memcpy(bytes->at + bytes->n, from, n);
   bytes->n += n;
-done:
-  return st;
+  return XFER_OK;
 }
 
 void xfi_bytes_free(xfi_bytes *bytes)

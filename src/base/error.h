@@ -1,5 +1,4 @@
-/* The text of a thread's last failed call, and the two macros that every owning function is built
- * from.
+/* The text of a thread's last failed call, and the macros that every function is built from.
  *
  * The function that decides an error sets the text, once, with the values; its callers pass the
  * status up unchanged. Nothing here allocates, so that running out of memory can be reported too.
@@ -21,9 +20,17 @@ XFI_DOOR __attribute__((format(printf, 1, 2))) void xfi_set_error(const char *fm
  * xfi_set_error. */
 XFI_DOOR const char *xfi_last_error(void);
 
-/* Both need `xfer_status st` in scope and a label `done`. The text is a literal and its arguments;
- * of XFER_ERR_NOMEM it says what there was no memory for. */
+/* In a function that has nothing to free an error is returned at once. One that has something goes
+ * to its label `done`, with the error in its `xfer_status st`, and uses those in ..._DONE alone.
+ * The text is a literal and its arguments; of XFER_ERR_NOMEM it says what there was no memory for.
+ */
 #define XFI_TRY(call)                                                                              \
+  do {                                                                                             \
+    const xfer_status xfi_st = (call);                                                             \
+    if (xfi_st != XFER_OK) return xfi_st;                                                          \
+  } while (0)
+
+#define XFI_TRY_DONE(call)                                                                         \
   do {                                                                                             \
     st = (call);                                                                                   \
     if (st != XFER_OK) goto done;                                                                  \
@@ -32,20 +39,25 @@ XFI_DOOR const char *xfi_last_error(void);
 /* XFER_ERR_NOMEM, its text set. */
 #define XFI_NO_MEMORY(...) (xfi_set_error("no memory for " __VA_ARGS__), XFER_ERR_NOMEM)
 
+/* Sets the text of an error and gives its status, which is known as it is compiled. */
+#define XFI_ERROR(status, ...)                                                                     \
+  ((status) == XFER_ERR_NOMEM ? XFI_NO_MEMORY(__VA_ARGS__) : (xfi_set_error(__VA_ARGS__), (status)))
+
 #define XFI_CHECK(cond, status, ...)                                                               \
   do {                                                                                             \
+    if (!(cond)) return XFI_ERROR(status, __VA_ARGS__);                                            \
+  } while (0)
+
+#define XFI_CHECK_DONE(cond, status, ...)                                                          \
+  do {                                                                                             \
     if (!(cond)) {                                                                                 \
-      st = (status);                                                                               \
-      if ((status) == XFER_ERR_NOMEM) /* known as it is compiled */                                \
-        st = XFI_NO_MEMORY(__VA_ARGS__);                                                           \
-      else                                                                                         \
-        xfi_set_error(__VA_ARGS__);                                                                \
+      st = XFI_ERROR(status, __VA_ARGS__);                                                         \
       goto done;                                                                                   \
     }                                                                                              \
   } while (0)
 
-/* Arguments that may not be NULL, of a public function; of `who`, from a function of its own; where
- * `needed`. */
+/* Arguments that may not be NULL, of a public function, before it makes anything; of `who`, from a
+ * function of its own; where `needed`. */
 #define XFI_NEED_IN(who, needed, pointer)                                                          \
   XFI_CHECK(!(needed) || (pointer) != NULL, XFER_ERR_ARG, "%s: %s is NULL", who, #pointer)
 #define XFI_NEED_WHERE(needed, pointer) XFI_NEED_IN(__func__, needed, pointer)

@@ -12,7 +12,6 @@ enum { MAX_STRUCT_BYTES = 4096 };
 
 xfer_status xfi_options_copy(void *dst, size_t dst_size, const void *src, const char *name)
 {
-  xfer_status st = XFER_OK;
   const unsigned char *bytes = src;
   size_t src_size = 0;
 
@@ -31,13 +30,11 @@ xfer_status xfi_options_copy(void *dst, size_t dst_size, const void *src, const 
   memset(dst, 0, dst_size);
   if (src != NULL) memcpy(dst, src, src_size < dst_size ? src_size : dst_size);
   memcpy(dst, &dst_size, sizeof dst_size);
-done:
-  return st;
+  return XFER_OK;
 }
 
 xfer_status xfi_report_copy(void *report, const void *own, size_t own_size, const char *name)
 {
-  xfer_status st = XFER_OK;
   size_t size = 0;
 
   memcpy(&size, report, sizeof size);
@@ -46,6 +43,5 @@ xfer_status xfi_report_copy(void *report, const void *own, size_t own_size, cons
   memset(report, 0, size);
   memcpy(report, own, size < own_size ? size : own_size);
   memcpy(report, &size, sizeof size);
-done:
-  return st;
+  return XFER_OK;
 }

@@ -10,7 +10,6 @@ enum { FIRST_CAPACITY = 8 };
 
 xfer_status xfi_vec_reserve(void *items, size_t *cap, size_t need, size_t elem_size)
 {
-  xfer_status st = XFER_OK;
   void *old = NULL;
   void *grown = NULL;
   size_t new_cap = *cap > SIZE_MAX / 2 ? need : 2 * *cap;
@@ -28,6 +27,5 @@ xfer_status xfi_vec_reserve(void *items, size_t *cap, size_t need, size_t elem_s
   memcpy(items, &grown, sizeof grown);
   *cap = new_cap;
   xfi_free(old);
-done:
-  return st;
+  return XFER_OK;
 }

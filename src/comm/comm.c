@@ -47,7 +47,7 @@ xfer_status xfi_broken_check(xfi_broken *broken)
   xfer_status st = XFER_OK;
 
   (void)pthread_mutex_lock(&broken->lock);
-  XFI_CHECK(!atomic_load(&broken->is), XFER_ERR_COMM, "the comm is broken: %s", broken->why);
+  XFI_CHECK_DONE(!atomic_load(&broken->is), XFER_ERR_COMM, "the comm is broken: %s", broken->why);
 done:
   (void)pthread_mutex_unlock(&broken->lock);
   return st;
@@ -99,7 +99,6 @@ xfer_status xfi_comm_check_same(const xfi_comm *comm, xfi_gathering mine, xfi_ga
   const bool one_is_callers =
       mine.inside != theirs.inside &&
       (mine.inside == XFI_INSIDE_ALL_GATHER || theirs.inside == XFI_INSIDE_ALL_GATHER);
-  xfer_status st = XFER_OK;
 
   if (theirs.n_bytes == mine.n_bytes && theirs.number == mine.number && !one_is_callers)
     return XFER_OK;
@@ -112,8 +111,7 @@ xfer_status xfi_comm_check_same(const xfi_comm *comm, xfi_gathering mine, xfi_ga
   XFI_CHECK(false, XFER_ERR_MISMATCH,
             "rank %d is in gathering %llu and rank %d in %llu" IN_ONE_ORDER, comm->rank,
             (unsigned long long)mine.number, rank, (unsigned long long)theirs.number);
-done:
-  return st;
+  return XFER_OK;
 }
 
 xfer_status xfi_comm_gather(xfi_comm *comm, void *all, const void *mine, size_t n_bytes,
@@ -128,13 +126,13 @@ xfer_status xfi_comm_gather(xfi_comm *comm, void *all, const void *mine, size_t 
   head *heads = size <= STACK_HEADS ? few : xfi_calloc(size, sizeof *heads);
   char *rests = rest > 0 ? xfi_calloc(size, rest) : NULL;
 
-  XFI_CHECK(heads != NULL && (rests != NULL || rest == 0), XFER_ERR_NOMEM,
-            "a gathering of %zu bytes", n_bytes);
+  XFI_CHECK_DONE(heads != NULL && (rests != NULL || rest == 0), XFER_ERR_NOMEM,
+                 "a gathering of %zu bytes", n_bytes);
   if (first > 0) memcpy(own.bytes, mine, first);
-  XFI_TRY(gather(comm, heads, &own, sizeof own, deadline));
+  XFI_TRY_DONE(gather(comm, heads, &own, sizeof own, deadline));
   for (int r = 0; r < comm->size; r++)
-    XFI_TRY(xfi_comm_check_same(comm, own.of, heads[r].of, r));
-  if (rest > 0) XFI_TRY(gather(comm, rests, (const char *)mine + first, rest, deadline));
+    XFI_TRY_DONE(xfi_comm_check_same(comm, own.of, heads[r].of, r));
+  if (rest > 0) XFI_TRY_DONE(gather(comm, rests, (const char *)mine + first, rest, deadline));
   for (size_t r = 0; r < size && n_bytes > 0; r++) {
     memcpy((char *)all + r * n_bytes, heads[r].bytes, first);
     if (rest > 0) memcpy((char *)all + r * n_bytes + first, rests + r * rest, rest);
@@ -170,8 +168,8 @@ static xfer_status share_text(xfi_comm *comm, char quote[TEXT_BYTES], const char
   char *texts = NULL;
 
   texts = xfi_comm_calloc(comm, (size_t)comm->size, TEXT_BYTES);
-  XFI_CHECK(texts != NULL, XFER_ERR_NOMEM, "the texts of a failure");
-  XFI_TRY(comm->ops->all_gather(comm, texts, mine, TEXT_BYTES, deadline));
+  XFI_CHECK_DONE(texts != NULL, XFER_ERR_NOMEM, "the texts of a failure");
+  XFI_TRY_DONE(comm->ops->all_gather(comm, texts, mine, TEXT_BYTES, deadline));
   memcpy(quote, texts + (size_t)failed * TEXT_BYTES, TEXT_BYTES);
   quote[TEXT_BYTES - 1] = '\0';
 done:

@@ -40,17 +40,15 @@ static xfer_status call(xfi_comm *base, void *all, const void *mine, size_t n_by
                         xfi_deadline deadline)
 {
   gather_comm *comm = (gather_comm *)base;
-  xfer_status st = XFER_OK;
 
   (void)deadline;
   XFI_TRY(xfi_broken_check(&comm->broken));
-  if (n_bytes == 0) goto done;
+  if (n_bytes == 0) return XFER_OK;
   int answer = comm->all_gather(comm->context, all, mine, n_bytes);
   if (answer != 0) gather_abort(base, "the caller's all-gather failed");
   XFI_CHECK(answer == 0, XFER_ERR_COMM, "the caller's all-gather of %zu bytes answered %d", n_bytes,
             answer);
-done:
-  return st;
+  return XFER_OK;
 }
 
 static xfer_status gather_all_gather(xfi_comm *base, void *all, const void *mine, size_t n_bytes,
@@ -66,7 +64,6 @@ static xfer_status gather_all_gather(xfi_comm *base, void *all, const void *mine
 static xfer_status open_envelopes(const xfi_comm *base, const char *bytes, size_t n_bytes, int peer,
                                   const xfi_message *recvs, int n_recvs)
 {
-  xfer_status st = XFER_OK;
   const xfi_message *awaited = NULL;
   envelope head = {0, 0};
 
@@ -85,8 +82,7 @@ static xfer_status open_envelopes(const xfi_comm *base, const char *bytes, size_
   }
   XFI_CHECK(awaited == NULL, XFER_ERR_MISMATCH, "rank %d sent less than rank %d expects", peer,
             base->rank);
-done:
-  return st;
+  return XFER_OK;
 }
 
 static void fill_envelopes(char *bytes, const xfi_message *sends, int n_sends)
@@ -114,12 +110,12 @@ static xfer_status gather_exchange(xfi_comm *base, const xfi_message *sends, int
 
   for (int i = 0; i < n_sends; i++)
     mine_bytes += sizeof(envelope) + sends[i].n_bytes;
-  XFI_TRY(gather_all_gather(base, all_bytes, &mine_bytes, sizeof mine_bytes, deadline));
+  XFI_TRY_DONE(gather_all_gather(base, all_bytes, &mine_bytes, sizeof mine_bytes, deadline));
   for (size_t r = 0; r < size; r++) {
     if (all_bytes[r] > most) most = all_bytes[r];
   }
-  XFI_CHECK(most > 0 || n_recvs == 0, XFER_ERR_MISMATCH, "rank %d sent less than rank %d expects",
-            recvs[0].peer, base->rank);
+  XFI_CHECK_DONE(most > 0 || n_recvs == 0, XFER_ERR_MISMATCH,
+                 "rank %d sent less than rank %d expects", recvs[0].peer, base->rank);
   if (most == 0) goto done;
   mine = xfi_calloc(1, most);
   all = xfi_calloc(size, most);
@@ -127,10 +123,10 @@ static xfer_status gather_exchange(xfi_comm *base, const xfi_message *sends, int
   st = xfi_comm_agree(base, st, deadline);
   if (st != XFER_OK || mine == NULL || all == NULL) goto done;
   fill_envelopes(mine, sends, n_sends);
-  XFI_TRY(gather_all_gather(base, all, mine, most, deadline));
+  XFI_TRY_DONE(gather_all_gather(base, all, mine, most, deadline));
   for (size_t r = 0; r < size; r++) {
     if ((int)r == base->rank) continue;
-    XFI_TRY(open_envelopes(base, all + r * most, all_bytes[r], (int)r, recvs, n_recvs));
+    XFI_TRY_DONE(open_envelopes(base, all + r * most, all_bytes[r], (int)r, recvs, n_recvs));
   }
 done:
   if (st == XFER_ERR_MISMATCH || st == XFER_ERR_INTERNAL) /* which others may not have found */
@@ -165,13 +161,13 @@ static xfer_status assemble(xfer_comm **comm, const gather_comm *like)
   gather_comm *made = xfi_calloc(1, sizeof *made);
   xfi_device *device = NULL;
 
-  XFI_CHECK(made != NULL, XFER_ERR_NOMEM, "a CUDA comm");
+  XFI_CHECK_DONE(made != NULL, XFER_ERR_NOMEM, "a CUDA comm");
   *made = *like;
   (void)pthread_mutex_init(&made->broken.lock, NULL);
   made->words = xfi_calloc((size_t)like->base.size, sizeof *made->words);
-  XFI_CHECK(made->words != NULL, XFER_ERR_NOMEM, "a CUDA comm of %d ranks", like->base.size);
-  XFI_TRY(xfi_device_create_cuda(&device));
-  XFI_TRY(xfi_comm_wrap(comm, &made->base, device));
+  XFI_CHECK_DONE(made->words != NULL, XFER_ERR_NOMEM, "a CUDA comm of %d ranks", like->base.size);
+  XFI_TRY_DONE(xfi_device_create_cuda(&device));
+  XFI_TRY_DONE(xfi_comm_wrap(comm, &made->base, device));
   made = NULL;
   device = NULL;
 done:
@@ -191,7 +187,7 @@ xfer_status xfer_comm_create_cuda(xfer_comm **comm, xfer_all_gather_fn all_gathe
 
   XFI_NEED(comm);
   XFI_NEED(all_gather);
-  XFI_CHECK(size >= 1 && rank >= 0 && rank < size, XFER_ERR_ARG, "rank %d of %d", rank, size);
+  XFI_CHECK_DONE(size >= 1 && rank >= 0 && rank < size, XFER_ERR_ARG, "rank %d of %d", rank, size);
   st = assemble(&made, &first);
   /* A rank that has none would leave the others waiting in their first call. */
   (void)pthread_mutex_init(&first.broken.lock, NULL);

@@ -95,7 +95,6 @@ void xfi_host_warn(xfi_comm *base, uint64_t number, const char *why)
 xfer_status xfi_host_heed(xfi_comm *base, uint64_t number)
 {
   xfi_host_comm *comm = (xfi_host_comm *)base;
-  xfer_status st = XFER_OK;
 
   for (int r = 0; r < base->size; r++)
     hear(comm, r);
@@ -106,15 +105,12 @@ xfer_status xfi_host_heed(xfi_comm *base, uint64_t number)
     XFI_CHECK(r == base->rank || !(comm->peers[r].is_deaf || comm->peers[r].has_ended),
               XFER_ERR_COMM, "rank %d has %s", r,
               comm->peers[r].has_left ? "left the comm" : "ended");
-done:
-  return st;
+  return XFER_OK;
 }
 
 /* A peer's socket is closed, or failed with an errno. */
 static xfer_status fail_for_lost(xfi_host_comm *comm, int call, int rank, int error)
 {
-  xfer_status st = XFER_OK;
-
   for (int r = 0; r < comm->base.size; r++)
     hear(comm, r); /* it may have ended for what another one told */
   XFI_TRY(xfi_broken_check(&comm->broken));
@@ -124,8 +120,7 @@ static xfer_status fail_for_lost(xfi_host_comm *comm, int call, int rank, int er
             "%s: the process of rank %d has ended", calls[call], rank);
   XFI_CHECK(false, XFER_ERR_COMM, "%s: the socket to rank %d: %s", calls[call], rank,
             strerror(error));
-done:
-  return st;
+  return XFER_OK;
 }
 
 /* ---- carrying ----------------------------------------------------------------------------- */
@@ -159,22 +154,19 @@ static int move_part(xfi_parcel *parcel, int socket, int way, void *part, size_t
 static xfer_status check_head(const xfi_parcel *parcel, const xfi_host_comm *comm, int call)
 {
   const xfi_host_head *head = &parcel->head;
-  xfer_status st = XFER_OK;
 
   XFI_CHECK(head->call == (uint64_t)call && head->n_bytes == parcel->message.n_bytes,
             XFER_ERR_MISMATCH, "rank %d sent %llu bytes in %s, rank %d expects %zu in %s",
             parcel->message.peer, (unsigned long long)head->n_bytes,
             head->call <= BROADCAST ? calls[head->call] : "?", comm->base.rank,
             parcel->message.n_bytes, calls[call]);
-done:
-  return st;
+  return XFER_OK;
 }
 
 /* What can be done now one way between us and a peer. */
 static xfer_status serve(carrying *c, int rank, int way)
 {
   xfi_host_peer *peer = &c->comm->peers[rank];
-  xfer_status st = XFER_OK;
 
   while (peer->next_parcel[way] < c->n_parcels) {
     xfi_parcel *parcel = &c->comm->parcels[peer->next_parcel[way]];
@@ -189,8 +181,7 @@ static xfer_status serve(carrying *c, int rank, int way)
     peer->next_parcel[way] = parcel->next;
     c->n_left--;
   }
-done:
-  return st;
+  return XFER_OK;
 }
 
 /* Sleeps until something can be done, or it is time to look round. */
@@ -214,7 +205,6 @@ static void sleep_for_more(const carrying *c, xfi_deadline deadline)
 
 static xfer_status fail_for_late(const carrying *c)
 {
-  xfer_status st = XFER_OK;
   int late = 0;
 
   for (int way = FROM; way >= TO; way--) { /* who does not send is late, before who does not read */
@@ -222,15 +212,13 @@ static xfer_status fail_for_late(const carrying *c)
       XFI_CHECK(c->comm->peers[late].next_parcel[way] >= c->n_parcels, XFER_ERR_TIMEOUT,
                 "%s: rank %d did not come before the deadline", calls[c->call], late);
   }
-done:
-  return st;
+  return XFER_OK;
 }
 
 static xfer_status carry_all(carrying *c, xfi_deadline deadline)
 {
   xfi_host_comm *comm = c->comm;
   xfi_deadline until = {0}; /* who gave up has sent its part too: alarms are heard before that */
-  xfer_status st = XFER_OK;
 
   XFI_TRY(xfi_broken_check(&comm->broken));
   while (c->n_left > 0) {
@@ -248,21 +236,17 @@ static xfer_status carry_all(carrying *c, xfi_deadline deadline)
     if (c->n_left > 0 && xfi_deadline_expired(deadline)) XFI_TRY(fail_for_late(c));
     until = deadline;
   }
-done:
-  return st;
+  return XFER_OK;
 }
 
 /* Makes room for the parcels of a call, none of which is under way. */
 static xfer_status begin(carrying *c, xfi_host_comm *comm, int call, size_t n)
 {
-  xfer_status st = XFER_OK;
-
   *c = (carrying){.comm = comm, .call = call, .n_parcels = n};
   XFI_TRY(xfi_vec_reserve(&comm->parcels, &comm->capacity, n, sizeof *comm->parcels));
   for (int r = 0; r < comm->base.size; r++)
     comm->peers[r].next_parcel[TO] = comm->peers[r].next_parcel[FROM] = n;
-done:
-  return st;
+  return XFER_OK;
 }
 
 /* Puts a parcel in front of the others of its peer, so the last one is added first. */
@@ -290,12 +274,12 @@ static xfer_status carry(xfi_comm *base, int call, const xfi_message *sends, int
   xfer_status st = XFER_OK;
   carrying c;
 
-  XFI_TRY(begin(&c, comm, call, (size_t)n_sends + (size_t)n_recvs));
+  XFI_TRY_DONE(begin(&c, comm, call, (size_t)n_sends + (size_t)n_recvs));
   for (int i = n_sends; i-- > 0;)
     add(&c, TO, sends[i]);
   for (int i = n_recvs; i-- > 0;)
     add(&c, FROM, recvs[i]);
-  XFI_TRY(carry_all(&c, deadline));
+  XFI_TRY_DONE(carry_all(&c, deadline));
 done:
   return finish(comm, st);
 }
@@ -307,7 +291,6 @@ static xfer_status gather(xfi_comm *base, void *all, const void *mine, size_t n_
 {
   xfi_host_comm *comm = (xfi_host_comm *)base;
   char *own = (char *)all + (size_t)base->rank * n_bytes;
-  xfer_status st = XFER_OK;
   carrying c;
 
   memcpy(own, mine, n_bytes);
@@ -317,9 +300,7 @@ static xfer_status gather(xfi_comm *base, void *all, const void *mine, size_t n_
     add(&c, TO, (xfi_message){own, n_bytes, r});
     add(&c, FROM, (xfi_message){(char *)all + (size_t)r * n_bytes, n_bytes, r});
   }
-  XFI_TRY(carry_all(&c, deadline));
-done:
-  return st;
+  return carry_all(&c, deadline);
 }
 
 static xfer_status host_all_gather(xfi_comm *base, void *all, const void *mine, size_t n_bytes,
@@ -356,14 +337,14 @@ static xfer_status host_broadcast(xfi_comm *base, const xfi_message *messages, i
   carrying c;
 
   (void)stream;
-  XFI_TRY(begin(&c, comm, BROADCAST, (size_t)n * (size_t)base->size));
+  XFI_TRY_DONE(begin(&c, comm, BROADCAST, (size_t)n * (size_t)base->size));
   for (int i = n; i-- > 0;) {
     for (int r = 0; r < base->size; r++) {
       if (r == base->rank || (way == FROM && r != root)) continue;
       add(&c, way, (xfi_message){messages[i].data, messages[i].n_bytes, r});
     }
   }
-  XFI_TRY(carry_all(&c, deadline));
+  XFI_TRY_DONE(carry_all(&c, deadline));
 done:
   return finish(comm, st);
 }

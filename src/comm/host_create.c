@@ -91,7 +91,6 @@ static xfer_status listen_here(meeting *m)
 {
   unsigned char random[NAME_BYTES / 2];
   struct sockaddr_un address;
-  xfer_status st = XFER_OK;
   word *own = &m->words[m->rank];
 
   XFI_CHECK(getrandom(random, sizeof random, 0) == (ssize_t)sizeof random, XFER_ERR_COMM,
@@ -108,15 +107,13 @@ static xfer_status listen_here(meeting *m)
                   listen(m->listener[is_alarm], m->size) == 0,
               XFER_ERR_COMM, "a socket for the other ranks: %s", strerror(errno));
   }
-done:
-  return st;
+  return XFER_OK;
 }
 
 /* All ranks: how each of them fared. Called whatever happened, since the caller's function may not
  * be called by some ranks alone. */
 static xfer_status tell(meeting *m, xfer_status mine)
 {
-  xfer_status st = XFER_OK;
   word own = m->words[m->rank];
   int answer;
 
@@ -130,8 +127,7 @@ static xfer_status tell(meeting *m, xfer_status mine)
   for (int r = 0; r < m->size; r++)
     XFI_CHECK(m->words[r].status == XFER_OK, XFER_ERR_PEER, "rank %d: %.*s", r, WORD_TEXT_BYTES - 1,
               m->words[r].text);
-done:
-  return st;
+  return XFER_OK;
 }
 
 static int *end_of(xfi_host_peer *peer, int is_alarm)
@@ -145,7 +141,6 @@ static xfer_status connect_to(meeting *m, int rank, int is_alarm)
   int *end = end_of(&m->comm->peers[rank], is_alarm);
   hello said = {.rank = m->rank, .is_alarm = is_alarm};
   struct sockaddr_un address;
-  xfer_status st = XFER_OK;
   const socklen_t n_bytes = address_of(&address, m->words[rank].name, is_alarm);
 
   memcpy(said.name, m->words[rank].name, NAME_BYTES);
@@ -155,8 +150,7 @@ static xfer_status connect_to(meeting *m, int rank, int is_alarm)
   XFI_CHECK(is_same_user(*end), XFER_ERR_COMM, "rank %d is another user's process", rank);
   XFI_CHECK(send(*end, &said, sizeof said, MSG_NOSIGNAL) == (ssize_t)sizeof said, XFER_ERR_COMM,
             "rank %d does not listen: %s", rank, strerror(errno));
-done:
-  return st;
+  return XFER_OK;
 }
 
 /* One that has connected already; a stranger's is closed. Returns whether it was one of ours. */
@@ -179,7 +173,6 @@ static bool take(meeting *m, int is_alarm, int made)
 static xfer_status accept_all(meeting *m, int is_alarm)
 {
   int n_missing = m->size - 1 - m->rank;
-  xfer_status st = XFER_OK;
 
   while (n_missing > 0) {
     const int made = accept4(m->listener[is_alarm], NULL, NULL, SOCK_CLOEXEC);
@@ -187,8 +180,7 @@ static xfer_status accept_all(meeting *m, int is_alarm)
     XFI_CHECK(made >= 0, XFER_ERR_COMM, "%d ranks did not connect: %s", n_missing, strerror(errno));
     if (take(m, is_alarm, made)) n_missing--;
   }
-done:
-  return st;
+  return XFER_OK;
 }
 
 static void watch_processes(meeting *m)
@@ -199,31 +191,24 @@ static void watch_processes(meeting *m)
 
 static xfer_status connect_below(meeting *m)
 {
-  xfer_status st = XFER_OK;
-
   for (int r = 0; r < m->rank; r++) {
     XFI_TRY(connect_to(m, r, 0));
     XFI_TRY(connect_to(m, r, 1));
   }
-done:
-  return st;
+  return XFER_OK;
 }
 
 static xfer_status accept_above(meeting *m)
 {
-  xfer_status st = XFER_OK;
-
   XFI_TRY(accept_all(m, 0));
   XFI_TRY(accept_all(m, 1));
   watch_processes(m);
-done:
-  return st;
+  return XFER_OK;
 }
 
 /* Local. What it has made is in *m, whatever it returns. */
 static xfer_status prepare(meeting *m)
 {
-  xfer_status st = XFER_OK;
   const size_t size = (size_t)m->size;
   xfi_host_comm *comm = xfi_calloc(1, sizeof *comm);
 
@@ -238,9 +223,7 @@ static xfer_status prepare(meeting *m)
         (xfi_host_peer){.data = -1, .alarm = -1, .process = -1, .is_deaf = r == m->rank};
   comm->polled = xfi_calloc(3 * size, sizeof *comm->polled);
   XFI_CHECK(comm->polled != NULL, XFER_ERR_NOMEM, "a comm of %d ranks", m->size);
-  XFI_TRY(listen_here(m));
-done:
-  return st;
+  return listen_here(m);
 }
 
 xfer_status xfi_comm_create_host(xfi_comm **comm, xfer_all_gather_fn all_gather, void *context,
@@ -250,12 +233,12 @@ xfer_status xfi_comm_create_host(xfi_comm **comm, xfer_all_gather_fn all_gather,
   xfer_status st = XFER_OK;
 
   m.words = xfi_calloc((size_t)size, sizeof *m.words);
-  XFI_CHECK(m.words != NULL, XFER_ERR_NOMEM, /* without this there is no word to the others */
-            "a comm of %d ranks", size);
+  XFI_CHECK_DONE(m.words != NULL, XFER_ERR_NOMEM, /* without this there is no word to the others */
+                 "a comm of %d ranks", size);
   st = tell(&m, prepare(&m));
   st = tell(&m, st == XFER_OK ? connect_below(&m) : st);
   st = tell(&m, st == XFER_OK ? accept_above(&m) : st);
-  XFI_TRY(st);
+  XFI_TRY_DONE(st);
   *comm = &m.comm->base;
   m.comm = NULL;
 done:

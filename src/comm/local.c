@@ -103,7 +103,6 @@ static const xfi_comm_ops local_ops = {
 static xfer_status rank_init(xfi_local_rank *rank, xfi_local_group *group, int number)
 {
   const size_t n = (size_t)group->n_ranks;
-  xfer_status st = XFER_OK;
 
   rank->base = (xfi_comm){.ops = &local_ops, .rank = number, .size = group->n_ranks};
   rank->group = group;
@@ -112,8 +111,7 @@ static xfer_status rank_init(xfi_local_rank *rank, xfi_local_group *group, int n
   rank->casts = xfi_calloc(n, sizeof *rank->casts);
   XFI_CHECK(rank->posts != NULL && rank->awaits != NULL && rank->casts != NULL, XFER_ERR_NOMEM,
             "%d ranks of a comm", group->n_ranks);
-done:
-  return st;
+  return XFER_OK;
 }
 
 xfer_status xfi_comm_create_local(xfi_comm **comms, int n_ranks)
@@ -121,16 +119,16 @@ xfer_status xfi_comm_create_local(xfi_comm **comms, int n_ranks)
   xfer_status st = XFER_OK;
   xfi_local_group *made = NULL;
 
-  XFI_CHECK(n_ranks >= 1, XFER_ERR_ARG, "a comm of %d ranks", n_ranks);
+  XFI_CHECK_DONE(n_ranks >= 1, XFER_ERR_ARG, "a comm of %d ranks", n_ranks);
   made = xfi_calloc(1, sizeof *made);
-  XFI_CHECK(made != NULL, XFER_ERR_NOMEM, "a comm of %d ranks", n_ranks);
+  XFI_CHECK_DONE(made != NULL, XFER_ERR_NOMEM, "a comm of %d ranks", n_ranks);
   (void)pthread_mutex_init(&made->broken.lock, NULL); /* cannot fail without attributes */
   made->n_ranks = n_ranks;
   atomic_init(&made->n_handles, n_ranks);
   made->ranks = xfi_calloc((size_t)n_ranks, sizeof *made->ranks);
-  XFI_CHECK(made->ranks != NULL, XFER_ERR_NOMEM, "%d ranks of a comm", n_ranks);
+  XFI_CHECK_DONE(made->ranks != NULL, XFER_ERR_NOMEM, "%d ranks of a comm", n_ranks);
   for (int r = 0; r < n_ranks; r++)
-    XFI_TRY(rank_init(&made->ranks[r], made, r));
+    XFI_TRY_DONE(rank_init(&made->ranks[r], made, r));
   for (int r = 0; r < n_ranks; r++)
     comms[r] = &made->ranks[r].base;
   made = NULL; /* the handles' now */

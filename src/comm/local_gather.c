@@ -97,7 +97,6 @@ static void slot_fill(xfi_local_slot *slot, xfi_gathering of, const void *bytes)
 /* Every rank comes to the same conclusion: any two that differ make each rank differ from one. */
 static xfer_status slots_check(const xfi_local_rank *me, uint32_t generation, xfi_gathering mine)
 {
-  xfer_status st = XFER_OK;
   const xfi_local_rank *ranks = me->group->ranks;
 
   for (int r = 0; r < me->base.size; r++)
@@ -106,8 +105,7 @@ static xfer_status slots_check(const xfi_local_rank *me, uint32_t generation, xf
     XFI_CHECK(!ranks[r].slots[generation % 2].failed,
               r == me->base.rank ? XFER_ERR_NOMEM : XFER_ERR_PEER,
               "a gathering of %zu bytes on rank %d, which has not enough", (size_t)mine.n_bytes, r);
-done:
-  return st;
+  return XFER_OK;
 }
 
 xfer_status xfi_local_all_gather(xfi_comm *comm, void *all, const void *mine, size_t n_bytes,
@@ -120,7 +118,7 @@ xfer_status xfi_local_all_gather(xfi_comm *comm, void *all, const void *mine, si
 
   const xfi_gathering of = xfi_comm_gathering(comm, n_bytes, 0);
   slot_fill(&me->slots[generation % 2], of, mine);
-  XFI_TRY(arrive(me, generation, deadline));
+  XFI_TRY_DONE(arrive(me, generation, deadline));
   st = slots_check(me, generation, of);
   if (st != XFER_OK) XFI_LOCAL_BREAK(me->group, "%s", xfi_last_error());
   if (st != XFER_OK || n_bytes == 0) goto done;

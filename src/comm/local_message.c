@@ -89,8 +89,6 @@ static xfer_status receive(xfi_local_rank *me, const xfi_message *recv, receives
 /* Receives all that is wanted and there. */
 static xfer_status receive_ready(xfi_local_rank *me, receives *recvs)
 {
-  xfer_status st = XFER_OK;
-
   for (int i = 0; i < recvs->n && recvs->n_left > 0; i++) {
     const xfi_message *recv = &recvs->messages[i];
     const xfi_local_rank *sender = &me->group->ranks[recv->peer];
@@ -99,8 +97,7 @@ static xfer_status receive_ready(xfi_local_rank *me, receives *recvs)
     if (me->awaits[recv->peer] && atomic_load_explicit(state, memory_order_relaxed) == POSTED)
       XFI_TRY(receive(me, recv, recvs));
   }
-done:
-  return st;
+  return XFER_OK;
 }
 
 /* ---- a call ----------------------------------------------------------------------------- */
@@ -142,8 +139,6 @@ static xfer_status fail_for_late(const xfi_local_rank *me, xfi_local_call in)
 /* Until all is received and all that we sent has been. */
 static xfer_status serve(xfi_local_rank *me, receives *recvs, xfi_deadline deadline)
 {
-  xfer_status st = XFER_OK;
-
   for (int yields = 0;; yields++) {
     uint32_t bell = atomic_load(&me->bell);
     XFI_TRY(receive_ready(me, recvs));
@@ -158,8 +153,7 @@ static xfer_status serve(xfi_local_rank *me, receives *recvs, xfi_deadline deadl
     xfi_futex_wait(&me->bell, bell, deadline, XFI_FUTEX_OWN);
     atomic_store(&me->sleeping, false);
   }
-done:
-  return st;
+  return XFER_OK;
 }
 
 static xfer_status transfer(xfi_local_rank *me, xfi_local_call in, const xfi_message *sends,
@@ -201,7 +195,6 @@ xfer_status xfi_local_broadcast(xfi_comm *comm, const xfi_message *messages, int
 {
   xfi_local_rank *me = (xfi_local_rank *)comm;
   const bool sends = comm->rank == root;
-  xfer_status st = XFER_OK;
 
   (void)stream;
   for (int i = 0; i < n; i++) {
@@ -213,6 +206,5 @@ xfer_status xfi_local_broadcast(xfi_comm *comm, const xfi_message *messages, int
     XFI_TRY(transfer(me, XFI_IN_BROADCAST, me->casts, sends ? n_peers : 0, me->casts,
                      sends ? 0 : n_peers, deadline));
   }
-done:
-  return st;
+  return XFER_OK;
 }

@@ -93,12 +93,12 @@ static xfer_status transport_create(xfi_mpi_comm **out, MPI_Comm comm, MPI_Comm 
   xfi_mpi_comm *t = NULL;
   int size = 0;
 
-  XFI_TRY(xfi_mpi_check(MPI_Comm_size(comm, &size), "MPI_Comm_size"));
+  XFI_TRY_DONE(xfi_mpi_check(MPI_Comm_size(comm, &size), "MPI_Comm_size"));
   t = xfi_calloc(1, sizeof *t);
-  XFI_CHECK(t != NULL, XFER_ERR_NOMEM, "a comm of %d ranks", size);
+  XFI_CHECK_DONE(t != NULL, XFER_ERR_NOMEM, "a comm of %d ranks", size);
   (void)pthread_mutex_init(&t->broken.lock, NULL); /* cannot fail without attributes */
   t->base = (xfi_comm){.ops = &mpi_ops, .size = size};
-  XFI_TRY(xfi_mpi_check(MPI_Comm_rank(comm, &t->base.rank), "MPI_Comm_rank"));
+  XFI_TRY_DONE(xfi_mpi_check(MPI_Comm_rank(comm, &t->base.rank), "MPI_Comm_rank"));
   t->comm = comm;
   t->token = token;
   t->owner = pthread_self();
@@ -112,12 +112,12 @@ static xfer_status transport_create(xfi_mpi_comm **out, MPI_Comm comm, MPI_Comm 
   t->requests = xfi_calloc(2 * (size_t)size, sizeof(MPI_Request));
   t->telling = xfi_calloc((size_t)size, sizeof(MPI_Request));
   t->is_waiting = xfi_calloc((size_t)size, sizeof *t->is_waiting);
-  XFI_CHECK(t->out != NULL && t->in != NULL && t->requests != NULL && t->telling != NULL &&
-                t->is_waiting != NULL,
-            XFER_ERR_NOMEM, "a comm of %d ranks", size);
+  XFI_CHECK_DONE(t->out != NULL && t->in != NULL && t->requests != NULL && t->telling != NULL &&
+                     t->is_waiting != NULL,
+                 XFER_ERR_NOMEM, "a comm of %d ranks", size);
   for (int r = 0; r < size; r++)
     t->telling[r] = MPI_REQUEST_NULL;
-  XFI_TRY(xfi_segments_create(&t->segments, size, t->base.rank, host, token));
+  XFI_TRY_DONE(xfi_segments_create(&t->segments, size, t->base.rank, host, token));
   *out = t;
   t = NULL;
 done:
@@ -130,7 +130,6 @@ done:
 /* What this rank can see alone, before it makes others wait. */
 static xfer_status check_caller(MPI_Comm mpi_comm)
 {
-  xfer_status st = XFER_OK;
   int initialized = 0;
   int finalized = 0;
   int is_inter = 0;
@@ -142,13 +141,11 @@ static xfer_status check_caller(MPI_Comm mpi_comm)
   XFI_CHECK(mpi_comm != MPI_COMM_NULL, XFER_ERR_ARG, "the communicator is MPI_COMM_NULL");
   XFI_TRY(xfi_mpi_check(MPI_Comm_test_inter(mpi_comm, &is_inter), "MPI_Comm_test_inter"));
   XFI_CHECK(is_inter == 0, XFER_ERR_ARG, "the communicator is an inter-communicator");
-done:
-  return st;
+  return XFER_OK;
 }
 
 static xfer_status check_threads(void)
 {
-  xfer_status st = XFER_OK;
   int level = MPI_THREAD_SINGLE;
   int is_main = 0;
 
@@ -158,8 +155,7 @@ static xfer_status check_threads(void)
   XFI_TRY(xfi_mpi_check(MPI_Is_thread_main(&is_main), "MPI_Is_thread_main"));
   XFI_CHECK(level > MPI_THREAD_FUNNELED || is_main != 0, XFER_ERR_UNSUPPORTED,
             "with MPI_THREAD_FUNNELED the main thread must make the comm");
-done:
-  return st;
+  return XFER_OK;
 }
 
 /* Collective: a communicator of our own, that of this host's ranks, and a number that no other comm
@@ -170,12 +166,13 @@ static xfer_status duplicate(MPI_Comm *comm, MPI_Comm *host, uint64_t *token, MP
   MPI_Comm made = MPI_COMM_NULL;
   uint64_t number = (uint64_t)xfi_now_ns() ^ (uint64_t)getpid() << 48;
 
-  XFI_TRY(xfi_mpi_check(MPI_Comm_dup(mpi_comm, &made), "MPI_Comm_dup"));
-  XFI_TRY(
+  XFI_TRY_DONE(xfi_mpi_check(MPI_Comm_dup(mpi_comm, &made), "MPI_Comm_dup"));
+  XFI_TRY_DONE(
       xfi_mpi_check(MPI_Comm_set_errhandler(made, MPI_ERRORS_RETURN), "MPI_Comm_set_errhandler"));
-  XFI_TRY(xfi_mpi_check(MPI_Bcast(&number, 1, MPI_UINT64_T, 0, made), "MPI_Bcast"));
-  XFI_TRY(xfi_mpi_check(MPI_Comm_split_type(made, MPI_COMM_TYPE_SHARED, 0, MPI_INFO_NULL, host),
-                        "MPI_Comm_split_type"));
+  XFI_TRY_DONE(xfi_mpi_check(MPI_Bcast(&number, 1, MPI_UINT64_T, 0, made), "MPI_Bcast"));
+  XFI_TRY_DONE(
+      xfi_mpi_check(MPI_Comm_split_type(made, MPI_COMM_TYPE_SHARED, 0, MPI_INFO_NULL, host),
+                    "MPI_Comm_split_type"));
   *comm = made;
   *token = number;
   made = MPI_COMM_NULL;
@@ -192,10 +189,10 @@ static xfer_status assemble(xfer_comm **comm, xfi_mpi_comm **transport, MPI_Comm
   xfi_mpi_comm *t = NULL;
   xfi_device *device = NULL;
 
-  XFI_TRY(check_threads());
-  XFI_TRY(xfi_device_create_host(&device));
-  XFI_TRY(transport_create(&t, mpi_comm, host, token));
-  XFI_TRY(xfi_comm_wrap(comm, &t->base, device));
+  XFI_TRY_DONE(check_threads());
+  XFI_TRY_DONE(xfi_device_create_host(&device));
+  XFI_TRY_DONE(transport_create(&t, mpi_comm, host, token));
+  XFI_TRY_DONE(xfi_comm_wrap(comm, &t->base, device));
   xfi_mpi_hear(t);
   *transport = t;
   t = NULL; /* the comm's now */
@@ -216,15 +213,15 @@ static xfer_status agree(MPI_Comm comm, xfer_status mine)
   } worst = {(int)mine, 0};
   char text[XFI_BROKEN_BYTES] = "";
 
-  XFI_TRY(xfi_mpi_check(MPI_Comm_rank(comm, &worst.rank), "MPI_Comm_rank"));
+  XFI_TRY_DONE(xfi_mpi_check(MPI_Comm_rank(comm, &worst.rank), "MPI_Comm_rank"));
   if (mine != XFER_OK)
     (void)snprintf(text, sizeof text, "%.*s", XFI_BROKEN_BYTES - 1, xfi_last_error());
-  XFI_TRY(xfi_mpi_check(MPI_Allreduce(MPI_IN_PLACE, &worst, 1, MPI_2INT, MPI_MINLOC, comm),
-                        "MPI_Allreduce"));
+  XFI_TRY_DONE(xfi_mpi_check(MPI_Allreduce(MPI_IN_PLACE, &worst, 1, MPI_2INT, MPI_MINLOC, comm),
+                             "MPI_Allreduce"));
   if (worst.status == XFER_OK) return XFER_OK;
-  XFI_TRY(
+  XFI_TRY_DONE(
       xfi_mpi_check(MPI_Bcast(text, XFI_BROKEN_BYTES, MPI_CHAR, worst.rank, comm), "MPI_Bcast"));
-  XFI_CHECK(mine != XFER_OK, XFER_ERR_PEER, "rank %d: %s", worst.rank, text);
+  XFI_CHECK_DONE(mine != XFER_OK, XFER_ERR_PEER, "rank %d: %s", worst.rank, text);
 done:
   return mine != XFER_OK ? mine : st;
 }
@@ -239,14 +236,14 @@ xfer_status xfer_comm_create_mpi(xfer_comm **comm, MPI_Comm mpi_comm)
   uint64_t token = 0;
 
   XFI_NEED(comm);
-  XFI_TRY(check_caller(mpi_comm));
-  XFI_TRY(duplicate(&own, &host, &token, mpi_comm));
+  XFI_TRY_DONE(check_caller(mpi_comm));
+  XFI_TRY_DONE(duplicate(&own, &host, &token, mpi_comm));
   st = assemble(&made, &transport, own, host, token);
   st = agree(own, st);
   if (st == XFER_OK && transport != NULL)
     st = xfi_segments_connect(transport->segments, host, &transport->base);
   if (made != NULL) own = MPI_COMM_NULL; /* made's */
-  XFI_TRY(st);
+  XFI_TRY_DONE(st);
   *comm = made;
   made = NULL;
 done:

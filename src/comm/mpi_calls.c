@@ -28,7 +28,7 @@ static xfer_status gather_chunk(xfi_mpi_comm *t, size_t n_bytes, xfi_deadline de
   int n = (int)n_bytes; /* a chunk fits */
   int code = MPI_SUCCESS;
 
-  XFI_TRY(xfi_mpi_check(
+  XFI_TRY_DONE(xfi_mpi_check(
       MPI_Iallgather(t->out, n, MPI_BYTE, t->in, n, MPI_BYTE, t->comm, &t->collective),
       "MPI_Iallgather"));
   st = xfi_mpi_await(t, &t->collective, MPI_STATUS_IGNORE, &code, deadline);
@@ -43,7 +43,6 @@ static xfer_status gather(xfi_comm *comm, void *all, const void *mine, size_t n_
                           xfi_deadline deadline)
 {
   xfi_mpi_comm *t = (xfi_mpi_comm *)comm;
-  xfer_status st = XFER_OK;
 
   for (size_t at = 0; at < n_bytes; at += t->chunk_bytes) {
     size_t n = n_bytes - at < t->chunk_bytes ? n_bytes - at : t->chunk_bytes;
@@ -52,8 +51,7 @@ static xfer_status gather(xfi_comm *comm, void *all, const void *mine, size_t n_
     for (size_t r = 0; r < (size_t)comm->size; r++)
       memcpy((char *)all + r * n_bytes + at, t->in + r * n, n);
   }
-done:
-  return st;
+  return XFER_OK;
 }
 
 xfer_status xfi_mpi_all_gather(xfi_comm *comm, void *all, const void *mine, size_t n_bytes,
@@ -62,7 +60,7 @@ xfer_status xfi_mpi_all_gather(xfi_comm *comm, void *all, const void *mine, size
   xfer_status st = XFER_OK;
   xfi_mpi_comm *t = (xfi_mpi_comm *)comm;
 
-  XFI_TRY(xfi_mpi_check_begin(t));
+  XFI_TRY_DONE(xfi_mpi_check_begin(t));
   if (comm->shares_all) {
     st = xfi_mpi_gather_shared(t, all, mine, n_bytes, deadline);
   } else {
@@ -93,8 +91,8 @@ static xfer_status start_one(xfi_mpi_comm *t, const xfi_message *m, bool receive
   xfer_status st = XFER_OK;
   int n = (int)m->n_bytes; /* used only if it fits */
 
-  XFI_CHECK(m->n_bytes <= XFI_MESSAGE_BYTES, XFER_ERR_OVERFLOW,
-            "round: a message of %zu bytes; at most %zu", m->n_bytes, XFI_MESSAGE_BYTES);
+  XFI_CHECK_DONE(m->n_bytes <= XFI_MESSAGE_BYTES, XFER_ERR_OVERFLOW,
+                 "round: a message of %zu bytes; at most %zu", m->n_bytes, XFI_MESSAGE_BYTES);
   if (receives)
     st = xfi_mpi_check(
         MPI_Irecv(m->data, n, MPI_BYTE, m->peer, XFI_MPI_TAG_ROUND, t->comm, request), "MPI_Irecv");
@@ -107,21 +105,18 @@ done:
 
 static xfer_status start(xfi_mpi_comm *t, const mpi_transfer *transfer)
 {
-  xfer_status st = XFER_OK;
   MPI_Request *request = t->requests;
 
   for (int i = 0; i < transfer->n_recvs; i++)
     XFI_TRY(start_one(t, &transfer->recvs[i], true, request++));
   for (int i = 0; i < transfer->n_sends; i++)
     XFI_TRY(start_one(t, &transfer->sends[i], false, request++));
-done:
-  return st;
+  return XFER_OK;
 }
 
 static xfer_status check_received(const xfi_mpi_comm *t, const xfi_message *recv, int code,
                                   const MPI_Status *status)
 {
-  xfer_status st = XFER_OK;
   int class = MPI_SUCCESS;
   int n_sent = 0;
 
@@ -134,8 +129,7 @@ static xfer_status check_received(const xfi_mpi_comm *t, const xfi_message *recv
   XFI_CHECK((size_t)n_sent == recv->n_bytes, XFER_ERR_MISMATCH,
             "rank %d sends %d bytes in round to rank %d, which expects %zu", recv->peer, n_sent,
             t->base.rank, recv->n_bytes);
-done:
-  return st;
+  return XFER_OK;
 }
 
 /* All are under way, so it does not matter in which order we wait for them. */
@@ -150,10 +144,10 @@ static xfer_status await_all(xfi_mpi_comm *t, const mpi_transfer *transfer, xfi_
     int code = MPI_SUCCESS;
 
     st = xfi_mpi_await(t, &t->requests[i], &status, &code, deadline);
-    XFI_CHECK(st != XFER_ERR_TIMEOUT, XFER_ERR_TIMEOUT,
-              "round: rank %d did not come before the deadline", m->peer);
-    XFI_TRY(st);
-    XFI_TRY(receives ? check_received(t, m, code, &status) : xfi_mpi_check(code, "MPI_Isend"));
+    XFI_CHECK_DONE(st != XFER_ERR_TIMEOUT, XFER_ERR_TIMEOUT,
+                   "round: rank %d did not come before the deadline", m->peer);
+    XFI_TRY_DONE(st);
+    XFI_TRY_DONE(receives ? check_received(t, m, code, &status) : xfi_mpi_check(code, "MPI_Isend"));
   }
 done:
   return st;
@@ -178,8 +172,8 @@ static xfer_status carry(xfi_mpi_comm *t, const mpi_transfer *transfer, xfi_dead
   assert(n <= 2 * t->base.size);
   for (int i = 0; i < n; i++)
     t->requests[i] = MPI_REQUEST_NULL;
-  XFI_TRY(start(t, transfer));
-  XFI_TRY(await_all(t, transfer, deadline));
+  XFI_TRY_DONE(start(t, transfer));
+  XFI_TRY_DONE(await_all(t, transfer, deadline));
 done:
   if (st != XFER_OK) {
     (void)xfi_mpi_fail(t, st);
@@ -209,13 +203,13 @@ static xfer_status broadcast_one(xfi_mpi_comm *t, const xfi_message *m, int root
   int code = MPI_SUCCESS;
 
   assert(m->n_bytes <= XFI_MESSAGE_BYTES);
-  XFI_TRY(xfi_mpi_check(
+  XFI_TRY_DONE(xfi_mpi_check(
       MPI_Ibcast(m->data, (int)m->n_bytes, MPI_BYTE, root, t->comm, &t->collective), "MPI_Ibcast"));
   st = xfi_mpi_await(t, &t->collective, MPI_STATUS_IGNORE, &code, deadline);
-  XFI_CHECK(st != XFER_ERR_TIMEOUT, XFER_ERR_TIMEOUT,
-            "broadcast: what rank %d sends did not pass before the deadline", root);
-  XFI_TRY(st);
-  XFI_TRY(xfi_mpi_check(code, "MPI_Ibcast"));
+  XFI_CHECK_DONE(st != XFER_ERR_TIMEOUT, XFER_ERR_TIMEOUT,
+                 "broadcast: what rank %d sends did not pass before the deadline", root);
+  XFI_TRY_DONE(st);
+  XFI_TRY_DONE(xfi_mpi_check(code, "MPI_Ibcast"));
 done:
   return st;
 }
@@ -229,7 +223,7 @@ xfer_status xfi_mpi_broadcast(xfi_comm *comm, const xfi_message *messages, int n
   (void)stream;
   if (st != XFER_OK) return st;
   for (int i = 0; i < n; i++)
-    XFI_TRY(broadcast_one(t, &messages[i], root, deadline));
+    XFI_TRY_DONE(broadcast_one(t, &messages[i], root, deadline));
 done:
   if (st != XFER_OK) (void)xfi_mpi_fail(t, st);
   if (st != XFER_OK && t->collective != MPI_REQUEST_NULL) comm->holds_memory = t->holds_own = true;

@@ -83,7 +83,7 @@ xfer_status xfi_segments_create(xfi_segments **segments, int size, int rank, MPI
   xfi_segments *s = xfi_calloc(1, sizeof *s);
   size_t n;
 
-  XFI_CHECK(s != NULL, XFER_ERR_NOMEM, "a comm of %d ranks", size);
+  XFI_CHECK_DONE(s != NULL, XFER_ERR_NOMEM, "a comm of %d ranks", size);
   s->size = size;
   s->file = -1;
   (void)MPI_Comm_size(host, &s->n_places);
@@ -94,8 +94,8 @@ xfer_status xfi_segments_create(xfi_segments **segments, int size, int rank, MPI
   s->places = xfi_calloc((size_t)size, sizeof *s->places);
   s->mapped = xfi_calloc(n, n);
   s->at = xfi_calloc(n, sizeof *s->at);
-  XFI_CHECK(s->cards != NULL && s->places != NULL && s->mapped != NULL && s->at != NULL,
-            XFER_ERR_NOMEM, "a comm of %d ranks", size);
+  XFI_CHECK_DONE(s->cards != NULL && s->places != NULL && s->mapped != NULL && s->at != NULL,
+                 XFER_ERR_NOMEM, "a comm of %d ranks", size);
   for (int r = 0; r < size; r++)
     s->places[r] = -1;
   if (s->n_places > 1) make_own(s, rank, token);
@@ -190,7 +190,8 @@ xfer_status xfi_segments_connect(xfi_segments *s, MPI_Comm host, xfi_comm *comm)
   const size_t n = (size_t)s->n_places;
   xfer_status st = XFER_OK;
 
-  XFI_CHECK(gather_rows(s->cards, sizeof *s->cards, host), XFER_ERR_COMM, "MPI_Allgather failed");
+  XFI_CHECK_DONE(gather_rows(s->cards, sizeof *s->cards, host), XFER_ERR_COMM,
+                 "MPI_Allgather failed");
   for (int i = 0; i < s->n_places; i++) {
     const xfi_card *card = &s->cards[i];
 
@@ -198,7 +199,7 @@ xfer_status xfi_segments_connect(xfi_segments *s, MPI_Comm host, xfi_comm *comm)
     if (i != s->place && s->file >= 0) s->at[i] = open_peer(card, s->n_bytes);
     s->mapped[(size_t)s->place * n + (size_t)i] = s->at[i] != NULL;
   }
-  XFI_CHECK(gather_rows(s->mapped, n, host), XFER_ERR_COMM, "MPI_Allgather failed");
+  XFI_CHECK_DONE(gather_rows(s->mapped, n, host), XFER_ERR_COMM, "MPI_Allgather failed");
   comm->shares_all = memchr(s->mapped, 0, n * n) == NULL && s->n_places == s->size;
   settle(s);
   comm->has_cores = all_have_cores(s);

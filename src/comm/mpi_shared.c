@@ -58,14 +58,12 @@ static xfer_status check_lost(const awaited *what)
 {
   const int gone = what->find_late(what, xfi_segment_has_left);
   const int lost = what->find_late(what, xfi_segment_is_lost);
-  xfer_status st = XFER_OK;
 
   XFI_CHECK(gone < 0 || what->is_there(what), XFER_ERR_COMM, "%s: rank %d has left the comm",
             what->name, gone);
   XFI_CHECK(lost < 0 || what->is_there(what), XFER_ERR_COMM, "%s: the process of rank %d has ended",
             what->name, lost);
-done:
-  return st;
+  return XFER_OK;
 }
 
 static xfer_status await(const awaited *what, xfi_deadline deadline)
@@ -86,10 +84,10 @@ static xfer_status await(const awaited *what, xfi_deadline deadline)
     st = xfi_mpi_check_broken(t);
     /* Who breaks the comm may have seen all that this rank waits for. */
     if (st != XFER_OK) return what->is_there(what) ? XFER_OK : st;
-    XFI_CHECK(!xfi_deadline_expired(deadline), XFER_ERR_TIMEOUT,
-              "%s: rank %d did not come before the deadline", what->name,
-              what->find_late(what, is_any));
-    if (++n_naps % LOOK_FOR_LOST == 0) XFI_TRY(check_lost(what));
+    XFI_CHECK_DONE(!xfi_deadline_expired(deadline), XFER_ERR_TIMEOUT,
+                   "%s: rank %d did not come before the deadline", what->name,
+                   what->find_late(what, is_any));
+    if (++n_naps % LOOK_FOR_LOST == 0) XFI_TRY_DONE(check_lost(what));
     nap(own, what, sleeping, deadline);
   }
 done:
@@ -129,7 +127,6 @@ static xfer_status gather_step(xfi_mpi_comm *t, const unsigned char *mine, unsig
   const size_t left = n_bytes - at;
   const size_t n = left < XFI_SEGMENT_GATHER_BYTES ? left : XFI_SEGMENT_GATHER_BYTES;
   xfi_given *given = &own->given[step % 2];
-  xfer_status st = XFER_OK;
 
   given->of = xfi_comm_gathering(&t->base, n_bytes, at);
   if (n > 0) memcpy(given->bytes, mine + at, n);
@@ -149,22 +146,19 @@ static xfer_status gather_step(xfi_mpi_comm *t, const unsigned char *mine, unsig
   }
   for (int r = 0; r < t->base.size && n > 0; r++)
     memcpy(all + (size_t)r * n_bytes + at, xfi_segment_of(s, r)->given[step % 2].bytes, n);
-done:
-  return st;
+  return XFER_OK;
 }
 
 xfer_status xfi_mpi_gather_shared(xfi_mpi_comm *t, void *all, const void *mine, size_t n_bytes,
                                   xfi_deadline deadline)
 {
-  xfer_status st = XFER_OK;
   size_t at = 0;
 
   do {
     XFI_TRY(gather_step(t, mine, all, n_bytes, at, deadline));
     at += XFI_SEGMENT_GATHER_BYTES;
   } while (at < n_bytes);
-done:
-  return st;
+  return XFER_OK;
 }
 
 /* ---- streams ------------------------------------------------------------------------------- */
@@ -294,7 +288,6 @@ static xfer_status empty_slot(streams *s, size_t i)
   const xfi_label label = ring->labels[slot];
   uint32_t expected;
   const uint32_t n = next_bytes(s, c, &expected);
-  xfer_status st = XFER_OK;
 
   XFI_CHECK(label.n_bytes == expected && label.shared <= XFI_CHANNEL_SLOTS, XFER_ERR_MISMATCH,
             "rank %d streams %u bytes (%#x) to rank %d, which expects %u (%#x)", c->peer,
@@ -305,22 +298,18 @@ static xfer_status empty_slot(streams *s, size_t i)
                              : xfi_segment_of(s->t->segments, c->peer)->shared[label.shared - 1],
            n);
   count_slot(s, c, n, &ring->n_emptied);
-done:
-  return st;
+  return XFER_OK;
 }
 
 static xfer_status move_slots(streams *s, size_t i)
 {
-  xfer_status st = XFER_OK;
-
   while (is_to_do(&s->channels[i]) && can_move(s, &s->channels[i])) {
     if (s->channels[i].send)
       fill_slot(s, i);
     else
       XFI_TRY(empty_slot(s, i));
   }
-done:
-  return st;
+  return XFER_OK;
 }
 
 static bool any_can_move(const awaited *what)
@@ -347,15 +336,13 @@ static int find_peer(const awaited *what, is_meant *of)
 static xfer_status stream_all(streams *s, xfi_deadline deadline)
 {
   const awaited any = {"stream", any_can_move, find_peer, -1, s->t, s};
-  xfer_status st = XFER_OK;
 
   while (s->n_left > 0) {
     for (size_t i = 0; i < s->n; i++)
       XFI_TRY(move_slots(s, i));
     if (s->n_left > 0) XFI_TRY(await(&any, deadline));
   }
-done:
-  return st;
+  return XFER_OK;
 }
 
 xfer_status xfi_mpi_stream(xfi_comm *comm, xfi_channel *channels, size_t n, size_t slot_bytes,

@@ -126,7 +126,6 @@ int64_t xfi_nccl_ring(xfi_alarm *alarm, int64_t now_ns)
  * as long as it finds work in flight, so that runs in a row need not wake its thread. */
 static xfer_status put_in_flight(xfi_nccl_comm *comm, cudaStream_t stream, xfi_deadline deadline)
 {
-  xfer_status st = XFER_OK;
   xfi_nccl_flight *flight = flight_of(comm, comm->n_rounds);
   xfi_deadline look = xfi_deadline_after(WATCH_MS);
 
@@ -135,11 +134,10 @@ static xfer_status put_in_flight(xfi_nccl_comm *comm, cudaStream_t stream, xfi_d
   comm->n_rounds++;
   comm->is_late = false;
   if (deadline.at_ns < look.at_ns) look = deadline;
-  if (look.at_ns >= comm->look.at_ns) goto done;
+  if (look.at_ns >= comm->look.at_ns) return XFER_OK;
   comm->look = look;
   xfi_alarm_set(comm->alarms, &comm->alarm, look);
-done:
-  return st;
+  return XFER_OK;
 }
 
 /* ---- data --------------------------------------------------------------------------------- */
@@ -183,13 +181,13 @@ static xfer_status carry(xfi_comm *base, const xfi_message *sends, int n_sends,
   (void)pthread_mutex_lock(&comm->lock);
   /* In a queue that is full the driver waits, for a peer that may never come, and the alarm with
    * it. */
-  XFI_TRY(wait_for_rounds(comm, XFI_NCCL_ROUNDS_AHEAD, deadline));
-  XFI_CHECK(n_sends + n_recvs <= XFI_ROUND_MESSAGES, XFER_ERR_INTERNAL, "%d messages in a group",
-            n_sends + n_recvs);
+  XFI_TRY_DONE(wait_for_rounds(comm, XFI_NCCL_ROUNDS_AHEAD, deadline));
+  XFI_CHECK_DONE(n_sends + n_recvs <= XFI_ROUND_MESSAGES, XFER_ERR_INTERNAL,
+                 "%d messages in a group", n_sends + n_recvs);
   if (n_sends + n_recvs == 0) goto done;
   remember_peers(comm, n_recvs > 0 ? recvs : sends, n_recvs > 0 ? n_recvs : n_sends, root);
-  XFI_TRY(xfi_nccl_group(&comm->data, sends, n_sends, recvs, n_recvs, root, stream, deadline));
-  XFI_TRY(put_in_flight(comm, stream, deadline));
+  XFI_TRY_DONE(xfi_nccl_group(&comm->data, sends, n_sends, recvs, n_recvs, root, stream, deadline));
+  XFI_TRY_DONE(put_in_flight(comm, stream, deadline));
 done:
   (void)pthread_mutex_unlock(&comm->lock);
   return st;
@@ -253,13 +251,13 @@ static xfer_status make_data(xfi_nccl_comm *comm, xfi_deadline deadline)
   (void)pthread_mutex_unlock(&comm->lock);
   if (comm->base.rank == 0) mine.has_id = ncclGetUniqueId(&mine.id) == ncclSuccess;
   all = xfi_comm_hear(&comm->base, &st, &mine, sizeof mine, deadline);
-  XFI_TRY(st);
+  XFI_TRY_DONE(st);
   for (size_t r = 0; r < size; r++)
     all_have = all_have && all[r].has_data != 0;
   if (all_have) goto done;
   xfi_nccl_abort_data(&comm->base, "a rank makes a new one");
-  XFI_CHECK(all[0].has_id != 0, XFER_ERR_COMM, "rank 0: ncclGetUniqueId failed");
-  XFI_TRY(xfi_nccl_join(&comm->data, &comm->base, &all[0].id, "xfer", 0, deadline));
+  XFI_CHECK_DONE(all[0].has_id != 0, XFER_ERR_COMM, "rank 0: ncclGetUniqueId failed");
+  XFI_TRY_DONE(xfi_nccl_join(&comm->data, &comm->base, &all[0].id, "xfer", 0, deadline));
 done:
   xfi_free(all);
   return st;
@@ -289,16 +287,17 @@ xfer_status xfi_nccl_connect(xfi_comm *base, const bool *peers, bool broadcasts,
 
   comm->data.host = comm->host;
   comm->data.number++;
-  XFI_CHECK(greetings != NULL, XFER_ERR_NOMEM, "%d ranks", base->size);
+  XFI_CHECK_DONE(greetings != NULL, XFER_ERR_NOMEM, "%d ranks", base->size);
   for (int r = 0; r < base->size; r++)
     if (peers[r]) greetings[n++] = (xfi_message){NULL, XFI_NCCL_SLOT_BYTES, r};
-  XFI_TRY(make_data(comm, deadline));
+  XFI_TRY_DONE(make_data(comm, deadline));
   if (n == 0 && !broadcasts) goto done;
-  XFI_TRY(have_data_alone(comm, deadline));
-  XFI_TRY(xfi_nccl_carry(comm, &comm->data, greetings, n, greetings, n, deadline));
+  XFI_TRY_DONE(have_data_alone(comm, deadline));
+  XFI_TRY_DONE(xfi_nccl_carry(comm, &comm->data, greetings, n, greetings, n, deadline));
   if (broadcasts) {
-    XFI_TRY(xfi_nccl_group(&comm->data, &first, 1, NULL, 0, 0, comm->control_stream, deadline));
-    XFI_TRY(xfi_nccl_control_wait(comm, &comm->data, deadline));
+    XFI_TRY_DONE(
+        xfi_nccl_group(&comm->data, &first, 1, NULL, 0, 0, comm->control_stream, deadline));
+    XFI_TRY_DONE(xfi_nccl_control_wait(comm, &comm->data, deadline));
   }
 done:
   if (st != XFER_OK && st != XFER_ERR_PEER && comm->host != NULL)

@@ -49,7 +49,6 @@ xfer_status xfi_nccl_launched(xfi_nccl *nccl, ncclResult_t result, const char *c
 {
   const xfi_deadline spin = xfi_deadline_after(SPIN_MS);
   ncclResult_t state = ncclInProgress;
-  xfer_status st = XFER_OK;
   int n_pauses = 0;
 
   if (result != ncclSuccess && result != ncclInProgress) return xfi_nccl_failed(nccl, result, call);
@@ -71,8 +70,7 @@ xfer_status xfi_nccl_launched(xfi_nccl *nccl, ncclResult_t result, const char *c
       (void)nanosleep(&pause, NULL);
     }
   }
-done:
-  return st;
+  return XFER_OK;
 }
 
 xfer_status xfi_nccl_join(xfi_nccl *nccl, const xfi_comm *comm, const ncclUniqueId *id,

@@ -22,7 +22,7 @@ xfer_status xfi_nccl_control_wait(xfi_nccl_comm *comm, xfi_nccl *nccl, xfi_deadl
   ncclResult_t state = ncclSuccess;
   int polls = 0;
 
-  XFI_CUDA_TRY(cudaEventRecord, (comm->control_done, comm->control_stream));
+  XFI_CUDA_TRY_DONE(cudaEventRecord, (comm->control_done, comm->control_stream));
   while ((error = xfi_cuda_asked(cudaEventQuery(comm->control_done))) == cudaErrorNotReady) {
     ncclResult_t result = ncclCommGetAsyncError(nccl->handle, &state);
     if (result != ncclSuccess || (state != ncclSuccess && state != ncclInProgress)) {
@@ -38,7 +38,7 @@ xfer_status xfi_nccl_control_wait(xfi_nccl_comm *comm, xfi_nccl *nccl, xfi_deadl
     }
     if (xfi_now_ns() - began > SPIN_NS) {
       struct timespec pause = {.tv_sec = 0, .tv_nsec = PAUSE_NS};
-      XFI_TRY(xfi_nccl_heed(nccl, ++polls));
+      XFI_TRY_DONE(xfi_nccl_heed(nccl, ++polls));
       (void)nanosleep(&pause, NULL);
     }
   }
@@ -52,7 +52,6 @@ done:
 /* `n_bytes` of each rank, which fit the buffer: from host_bytes + rank * n_bytes, in place. */
 static xfer_status gather_launch(xfi_nccl_comm *comm, size_t n_bytes, xfi_deadline deadline)
 {
-  xfer_status st = XFER_OK;
   size_t at = (size_t)comm->base.rank * n_bytes;
   size_t total = (size_t)comm->base.size * n_bytes;
 
@@ -63,15 +62,13 @@ static xfer_status gather_launch(xfi_nccl_comm *comm, size_t n_bytes, xfi_deadli
   XFI_TRY(xfi_nccl_launched(&comm->control, result, "ncclAllGather of control bytes", deadline));
   XFI_CUDA_TRY(cudaMemcpyAsync, (comm->host_bytes, comm->device_bytes, total,
                                  cudaMemcpyDeviceToHost, comm->control_stream));
-done:
-  return st;
+  return XFER_OK;
 }
 
 static xfer_status gather(xfi_comm *base, void *all, const void *mine, size_t n_bytes,
                           xfi_deadline deadline)
 {
   xfi_nccl_comm *comm = xfi_nccl_of(base);
-  xfer_status st = XFER_OK;
   size_t size = (size_t)base->size;
   size_t most = XFI_NCCL_CONTROL_BYTES / size;
 
@@ -85,8 +82,7 @@ static xfer_status gather(xfi_comm *base, void *all, const void *mine, size_t n_
     for (size_t r = 0; r < size; r++)
       memcpy((char *)all + r * n_bytes + first, comm->host_bytes + r * n, n);
   }
-done:
-  return st;
+  return XFER_OK;
 }
 
 xfer_status xfi_nccl_all_gather(xfi_comm *base, void *all, const void *mine, size_t n_bytes,
@@ -146,7 +142,7 @@ xfer_status xfi_nccl_meet_on_host(xfi_nccl_comm *comm, const unsigned char domai
 
   memcpy(mine.domain, domain, sizeof mine.domain);
   all = xfi_comm_hear(&comm->base, &st, &mine, sizeof mine, deadline);
-  XFI_TRY(st);
+  XFI_TRY_DONE(st);
   if (!are_processes_of_one_host(all, comm->base.size)) goto done;
   if (xfi_comm_create_host(&host, gather_to_meet, &m, comm->base.rank, comm->base.size) ==
       XFER_OK) {
@@ -216,7 +212,6 @@ static void group_fill(const xfi_nccl_comm *comm, group_side *side, const xfi_me
 static xfer_status group_carry(xfi_nccl_comm *comm, xfi_nccl *nccl, const group_side *send,
                                const group_side *recv, xfi_deadline deadline)
 {
-  xfer_status st = XFER_OK;
   size_t send_bytes = (size_t)send->n * XFI_NCCL_SLOT_BYTES;
   size_t recv_bytes = (size_t)recv->n * XFI_NCCL_SLOT_BYTES;
   size_t recv_at = slot_offset(0, false);
@@ -235,15 +230,13 @@ static xfer_status group_carry(xfi_nccl_comm *comm, xfi_nccl *nccl, const group_
   for (int i = 0; i < recv->n; i++)
     if (recv->at[i] != NULL)
       memcpy(recv->at[i], comm->host_bytes + slot_offset(i, false), recv->in_slot[i].n_bytes);
-done:
-  return st;
+  return XFER_OK;
 }
 
 xfer_status xfi_nccl_carry(xfi_nccl_comm *comm, xfi_nccl *nccl, const xfi_message *sends,
                            int n_sends, const xfi_message *recvs, int n_recvs,
                            xfi_deadline deadline)
 {
-  xfer_status st = XFER_OK;
   group_side send;
   group_side recv;
   bool more = n_sends + n_recvs > 0;
@@ -259,8 +252,7 @@ xfer_status xfi_nccl_carry(xfi_nccl_comm *comm, xfi_nccl *nccl, const xfi_messag
       XFI_TRY(group_carry(comm, nccl, &send, &recv, deadline));
     }
   }
-done:
-  return st;
+  return XFER_OK;
 }
 
 xfer_status xfi_nccl_exchange(xfi_comm *base, const xfi_message *sends, int n_sends,

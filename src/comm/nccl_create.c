@@ -63,7 +63,6 @@ static const xfi_comm_ops nccl_ops = {
  * it returns. */
 static xfer_status control_create(xfi_nccl_comm **comm, int rank, int size)
 {
-  xfer_status st = XFER_OK;
   xfi_nccl_comm *made = xfi_calloc(1, sizeof *made);
 
   *comm = made;
@@ -77,8 +76,7 @@ static xfer_status control_create(xfi_nccl_comm **comm, int rank, int size)
   XFI_CUDA_TRY(cudaMalloc, ((void **)&made->device_bytes, XFI_NCCL_CONTROL_BYTES));
   XFI_CUDA_TRY(cudaHostAlloc,
                ((void **)&made->host_bytes, XFI_NCCL_CONTROL_BYTES, cudaHostAllocDefault));
-done:
-  return st;
+  return XFER_OK;
 }
 
 /* Local: the device, and the public comm around both, which owns `made` on success. */
@@ -87,12 +85,12 @@ static xfer_status assemble(xfer_comm **comm, xfi_nccl_comm *made, unsigned char
   xfer_status st = XFER_OK;
   xfi_device *device = NULL;
 
-  XFI_CUDA_TRY(cudaGetDevice, (&made->ordinal));
+  XFI_CUDA_TRY_DONE(cudaGetDevice, (&made->ordinal));
   for (int i = 0; i < XFI_NCCL_ROUNDS_AHEAD; i++)
-    XFI_CUDA_TRY(cudaEventCreateWithFlags, (&made->flights[i].done, cudaEventDisableTiming));
-  XFI_TRY(xfi_device_create_cuda(&device));
+    XFI_CUDA_TRY_DONE(cudaEventCreateWithFlags, (&made->flights[i].done, cudaEventDisableTiming));
+  XFI_TRY_DONE(xfi_device_create_cuda(&device));
   device->ops->domain(device, domain);
-  XFI_TRY(xfi_comm_wrap(comm, &made->base, device));
+  XFI_TRY_DONE(xfi_comm_wrap(comm, &made->base, device));
   made->alarms = device->alarms;
   device = NULL;
 done:
@@ -111,10 +109,10 @@ static xfer_status comm_create(xfer_comm **comm, xfi_nccl_comm *made, const nccl
   char why[XFI_ERROR_BYTES];
 
   (void)snprintf(why, sizeof why, "%s", xfi_last_error());
-  XFI_TRY(xfi_nccl_join(&made->control, &made->base, id, "xfer control", 1, deadline));
+  XFI_TRY_DONE(xfi_nccl_join(&made->control, &made->base, id, "xfer control", 1, deadline));
   xfi_set_error("%s", why);
-  XFI_TRY(xfi_comm_agree(&made->base, mine, deadline));
-  XFI_TRY(xfi_nccl_meet_on_host(made, domain, deadline));
+  XFI_TRY_DONE(xfi_comm_agree(&made->base, mine, deadline));
+  XFI_TRY_DONE(xfi_nccl_meet_on_host(made, domain, deadline));
   *comm = whole;
   return XFER_OK;
 done:
@@ -127,13 +125,10 @@ done:
 /* NCCL and a driver: where they are not, this rank says so before it asks anybody. */
 static xfer_status vendors_here(void)
 {
-  xfer_status st = XFER_OK;
   const char *missing = xfi_nccl_load();
 
   XFI_CHECK(missing == NULL, XFER_ERR_UNSUPPORTED, "NCCL was not found: %s", missing);
-  XFI_TRY(xfi_cuda_here());
-done:
-  return st;
+  return xfi_cuda_here();
 }
 
 /* ---- makers ------------------------------------------------------------------------------- */
@@ -142,7 +137,6 @@ _Static_assert(sizeof(ncclUniqueId) == XFER_NCCL_ID_BYTES, "an id is an ncclUniq
 
 xfer_status xfer_nccl_id(unsigned char id[XFER_NCCL_ID_BYTES])
 {
-  xfer_status st = XFER_OK;
   ncclUniqueId made;
 
   XFI_NEED(id);
@@ -151,8 +145,7 @@ xfer_status xfer_nccl_id(unsigned char id[XFER_NCCL_ID_BYTES])
   XFI_CHECK(result == ncclSuccess, XFER_ERR_COMM, "ncclGetUniqueId: %s: %s",
             ncclGetErrorString(result), ncclGetLastError(NULL));
   memcpy(id, &made, sizeof made);
-done:
-  return st;
+  return XFER_OK;
 }
 
 /* Local things first, then with the other ranks. */
@@ -177,9 +170,9 @@ xfer_status xfer_comm_create_nccl_id(xfer_comm **comm, const unsigned char id[XF
 
   XFI_NEED(comm);
   XFI_NEED(id);
-  XFI_CHECK(size >= 1 && rank >= 0 && rank < size, XFER_ERR_ARG, "rank %d of %d", rank, size);
+  XFI_CHECK_DONE(size >= 1 && rank >= 0 && rank < size, XFER_ERR_ARG, "rank %d of %d", rank, size);
   memcpy(&copy, id, sizeof copy);
-  XFI_TRY(vendors_here());
+  XFI_TRY_DONE(vendors_here());
   before = xfi_cuda_mode(cudaStreamCaptureModeRelaxed);
   st = create(comm, rank, size, &copy, deadline);
   (void)xfi_cuda_mode(before);
@@ -203,11 +196,11 @@ static xfer_status borrowed_wait(ncclComm_t nccl, cudaEvent_t event, xfi_deadlin
   while ((error = xfi_cuda_asked(cudaEventQuery(event))) == cudaErrorNotReady) {
     ncclResult_t state = ncclSuccess;
     ncclResult_t result = ncclCommGetAsyncError(nccl, &state);
-    XFI_CHECK(result == ncclSuccess && (state == ncclSuccess || state == ncclInProgress),
-              XFER_ERR_COMM, "the borrowed communicator: %s",
-              ncclGetErrorString(result != ncclSuccess ? result : state));
-    XFI_CHECK(!xfi_deadline_expired(deadline), XFER_ERR_TIMEOUT,
-              "not all ranks of the borrowed communicator came in time");
+    XFI_CHECK_DONE(result == ncclSuccess && (state == ncclSuccess || state == ncclInProgress),
+                   XFER_ERR_COMM, "the borrowed communicator: %s",
+                   ncclGetErrorString(result != ncclSuccess ? result : state));
+    XFI_CHECK_DONE(!xfi_deadline_expired(deadline), XFER_ERR_TIMEOUT,
+                   "not all ranks of the borrowed communicator came in time");
     (void)nanosleep(&pause, NULL);
   }
   if (error != cudaSuccess) st = xfi_cuda_failed(error, "cudaEventQuery");
@@ -219,7 +212,6 @@ done:
  */
 static xfer_status borrowed_launched(ncclComm_t nccl, ncclResult_t result, xfi_deadline deadline)
 {
-  xfer_status st = XFER_OK;
   ncclResult_t state = result;
 
   while (result == ncclInProgress || state == ncclInProgress) {
@@ -232,15 +224,13 @@ static xfer_status borrowed_launched(ncclComm_t nccl, ncclResult_t result, xfi_d
   XFI_CHECK(result == ncclSuccess, XFER_ERR_COMM,
             "ncclBroadcast on the borrowed communicator: %s: %s", ncclGetErrorString(result),
             ncclGetLastError(nccl));
-done:
-  return st;
+  return XFER_OK;
 }
 
 /* Rank 0's message to everybody, over the borrowed communicator. */
 static xfer_status borrowed_broadcast(ncclComm_t nccl, const xfi_nccl_comm *made,
                                       id_message *message, xfi_deadline deadline)
 {
-  xfer_status st = XFER_OK;
   char *bytes = made->device_bytes;
   const cudaStream_t stream = made->control_stream;
 
@@ -254,14 +244,12 @@ static xfer_status borrowed_broadcast(ncclComm_t nccl, const xfi_nccl_comm *made
   XFI_CUDA_TRY(cudaEventRecord, (made->control_done, stream));
   XFI_TRY(borrowed_wait(nccl, made->control_done, deadline));
   memcpy(message, made->host_bytes, sizeof *message);
-done:
-  return st;
+  return XFER_OK;
 }
 
 /* What the communicator says of this rank. */
 static xfer_status borrowed_rank(ncclComm_t nccl, int *rank, int *size)
 {
-  xfer_status st = XFER_OK;
   int ordinal = 0;
   int current = 0;
 
@@ -274,8 +262,7 @@ static xfer_status borrowed_rank(ncclComm_t nccl, int *rank, int *size)
   XFI_CHECK(ordinal == current, XFER_ERR_ARG,
             "the communicator's rank %d is on CUDA device %d; the current device is %d", *rank,
             ordinal, current);
-done:
-  return st;
+  return XFER_OK;
 }
 
 static xfer_status create_beside(xfer_comm **comm, ncclComm_t nccl)
@@ -287,8 +274,8 @@ static xfer_status create_beside(xfer_comm **comm, ncclComm_t nccl)
   int rank = 0;
   int size = 0;
 
-  XFI_TRY(borrowed_rank(nccl, &rank, &size));
-  XFI_TRY(control_create(&made, rank, size));
+  XFI_TRY_DONE(borrowed_rank(nccl, &rank, &size));
+  XFI_TRY_DONE(control_create(&made, rank, size));
   if (rank == 0 && ncclGetUniqueId(&message.id) == ncclSuccess) message.valid[0] = 1;
   st = borrowed_broadcast(nccl, made, &message, deadline);
   /* What is still on its way, or not launched yet, touches what was made, and may be so for as long
@@ -296,8 +283,8 @@ static xfer_status create_beside(xfer_comm **comm, ncclComm_t nccl)
   if (st == XFER_ERR_TIMEOUT ||
       (st != XFER_OK && xfi_cuda_asked(cudaEventQuery(made->control_done)) == cudaErrorNotReady))
     made = NULL;
-  XFI_TRY(st);
-  XFI_CHECK(message.valid[0] == 1, XFER_ERR_COMM, "rank 0: ncclGetUniqueId failed");
+  XFI_TRY_DONE(st);
+  XFI_CHECK_DONE(message.valid[0] == 1, XFER_ERR_COMM, "rank 0: ncclGetUniqueId failed");
   st = comm_create(comm, made, &message.id, deadline);
   made = NULL;
 done:
@@ -312,7 +299,7 @@ xfer_status xfer_comm_create_nccl(xfer_comm **comm, struct ncclComm *nccl)
 
   XFI_NEED(comm);
   XFI_NEED(nccl);
-  XFI_TRY(vendors_here());
+  XFI_TRY_DONE(vendors_here());
   before = xfi_cuda_mode(cudaStreamCaptureModeRelaxed);
   st = create_beside(comm, nccl);
   (void)xfi_cuda_mode(before);

@@ -43,9 +43,9 @@ xfer_status xfi_blocks_make(xfi_blocks *blocks, const xfer_layout *layout, int r
 
   blocks->n_dims = n_dims;
   xfi_conversion_block(blocks->block, conversion, n_dims);
-  XFI_TRY(xfi_layout_held(&held, layout, rank, false));
+  XFI_TRY_DONE(xfi_layout_held(&held, layout, rank, false));
   blocks->boxes = xfi_calloc(held.n, sizeof *blocks->boxes);
-  XFI_CHECK(blocks->boxes != NULL, XFER_ERR_NOMEM, "%zu boxes", held.n);
+  XFI_CHECK_DONE(blocks->boxes != NULL, XFER_ERR_NOMEM, "%zu boxes", held.n);
   for (; blocks->n < held.n; blocks->n++) {
     xfi_block_box *box = &blocks->boxes[blocks->n];
 
@@ -179,8 +179,6 @@ static xfer_status add_copy(const cut *c)
 /* Cut dims d and on: in each the block that is begun, the whole ones, and the last. */
 static xfer_status cut_from(cut *c, const int64_t *length, int d)
 {
-  xfer_status st = XFER_OK;
-
   if (d == c->blocks->n_dims) return add_copy(c);
   for (int64_t at = 0, block = c->blocks->block[d]; at < length[d];) {
     const int64_t left = length[d] - at;
@@ -192,8 +190,7 @@ static xfer_status cut_from(cut *c, const int64_t *length, int d)
     at += c->n[d] * c->inner[d];
     XFI_TRY(cut_from(c, length, d + 1));
   }
-done:
-  return st;
+  return XFER_OK;
 }
 
 static const xfi_block_box *find_box(const xfi_blocks *blocks, const int64_t *local)
@@ -213,7 +210,6 @@ static const xfi_block_box *find_box(const xfi_blocks *blocks, const int64_t *lo
 xfer_status xfi_blocks_add(xfi_copies *copies, const xfi_end *dst, const xfi_end *src,
                            const int64_t *length, const xfi_convert *convert)
 {
-  xfer_status st = XFER_OK;
   cut c = {.copies = copies, .blocks = src->bound->blocks, .src = src};
 
   XFI_CHECK(c.blocks != NULL, XFER_ERR_INTERNAL, "scales that are a peer's");
@@ -222,7 +218,5 @@ xfer_status xfi_blocks_add(xfi_copies *copies, const xfi_end *dst, const xfi_end
   if (convert->op == XFI_CONVERT_BLOCKS) c.dst = dst;
   for (int d = 0; d < c.blocks->n_dims; d++)
     c.global[d] = c.box->at.bounds[d] + (src->start[d] - c.box->at.local[d]);
-  XFI_TRY(cut_from(&c, length, 0));
-done:
-  return st;
+  return cut_from(&c, length, 0);
 }

@@ -64,7 +64,6 @@ xfi_bound xfi_bound_dense(char *base, const int64_t *shape, int n_dims, int elem
 static xfer_status copy_strides(int64_t *strides, const int64_t *given, const int64_t *shape,
                                 int n_dims, int elem_bytes, const char *what)
 {
-  xfer_status st = XFER_OK;
   int64_t reach = elem_bytes;
 
   for (int d = 0; d < n_dims; d++) {
@@ -81,23 +80,18 @@ static xfer_status copy_strides(int64_t *strides, const int64_t *given, const in
               XFER_ERR_OVERFLOW, "%s: stride %lld in dim %d reaches past 2^62 bytes", what,
               (long long)given[d], d);
   }
-done:
-  return st;
+  return XFER_OK;
 }
 
 static xfer_status check_dims(const xfer_view *view, int n_dims, const char *what)
 {
-  xfer_status st = XFER_OK;
-
   XFI_CHECK(view->n_dims == n_dims, XFER_ERR_SHAPE, "%s: a view of %d dims for a tensor of %d",
             what, (int)view->n_dims, n_dims);
-done:
-  return st;
+  return XFER_OK;
 }
 
 static xfer_status copy_pieces(xfi_bound *b, const xfer_view *view, const char *what)
 {
-  xfer_status st = XFER_OK;
   const int d = view->piece_dim;
 
   XFI_CHECK(d >= 0 && d < b->n_dims, XFER_ERR_SHAPE,
@@ -116,8 +110,7 @@ static xfer_status copy_pieces(xfi_bound *b, const xfer_view *view, const char *
   b->n_pieces = view->n_pieces;
   b->piece_dim = d;
   b->piece_length = b->shape[d] / view->n_pieces;
-done:
-  return st;
+  return XFER_OK;
 }
 
 xfer_status xfi_bound_set(xfi_bound *bound, const xfer_view *view, const int64_t *shape, int n_dims,
@@ -126,22 +119,23 @@ xfer_status xfi_bound_set(xfi_bound *bound, const xfer_view *view, const int64_t
   xfer_status st = XFER_OK;
   xfi_bound b = xfi_bound_dense(view->base, shape, n_dims, elem_bytes);
 
-  XFI_CHECK(view->kind >= XFER_VIEW_DENSE && view->kind <= XFER_VIEW_BOXES, XFER_ERR_ARG,
-            "%s: view kind %d", what, (int)view->kind);
-  XFI_CHECK(view->kind != XFER_VIEW_BOXES, XFER_ERR_SHAPE,
-            "%s: a view by boxes of a layout that is by placements", what);
-  XFI_CHECK(view->reserved == 0, XFER_ERR_ARG, "%s: a reserved field of the view is not 0", what);
+  XFI_CHECK_DONE(view->kind >= XFER_VIEW_DENSE && view->kind <= XFER_VIEW_BOXES, XFER_ERR_ARG,
+                 "%s: view kind %d", what, (int)view->kind);
+  XFI_CHECK_DONE(view->kind != XFER_VIEW_BOXES, XFER_ERR_SHAPE,
+                 "%s: a view by boxes of a layout that is by placements", what);
+  XFI_CHECK_DONE(view->reserved == 0, XFER_ERR_ARG, "%s: a reserved field of the view is not 0",
+                 what);
   if (view->kind == XFER_VIEW_PIECES) {
-    XFI_TRY(copy_pieces(&b, view, what));
+    XFI_TRY_DONE(copy_pieces(&b, view, what));
   } else {
-    XFI_CHECK(view->base != NULL, XFER_ERR_ARG, "%s: the view's base is NULL", what);
+    XFI_CHECK_DONE(view->base != NULL, XFER_ERR_ARG, "%s: the view's base is NULL", what);
   }
   if (view->kind != XFER_VIEW_DENSE) {
     int64_t in_piece[XFER_MAX_DIMS] = {0};
 
     xfi_bound_shape(in_piece, &b, 0);
-    XFI_TRY(check_dims(view, n_dims, what));
-    XFI_TRY(copy_strides(b.strides, view->strides, in_piece, n_dims, elem_bytes, what));
+    XFI_TRY_DONE(check_dims(view, n_dims, what));
+    XFI_TRY_DONE(copy_strides(b.strides, view->strides, in_piece, n_dims, elem_bytes, what));
   }
   xfi_bound_clear(bound);
   *bound = b;
@@ -158,7 +152,6 @@ static xfer_status add_box(xfi_bound *b, int64_t i, const xfer_view *view, char 
 {
   xfi_bound_box *box = &b->boxes[b->n_pieces];
   char **piece = &b->pieces[b->n_pieces++];
-  xfer_status st = XFER_OK;
   const int64_t n_bytes = dense_strides(box->strides, box->length, b->n_dims, elem_bytes);
 
   if (view->kind == XFER_VIEW_DENSE) {
@@ -171,8 +164,7 @@ static xfer_status add_box(xfi_bound *b, int64_t i, const xfer_view *view, char 
   if (view->box_strides != NULL)
     XFI_TRY(copy_strides(box->strides, view->box_strides + i * b->n_dims, box->length, b->n_dims,
                          elem_bytes, what));
-done:
-  return st;
+  return XFER_OK;
 }
 
 xfer_status xfi_bound_set_boxes(xfi_bound *bound, const xfer_view *view, xfi_bound_box *boxes,
@@ -182,20 +174,21 @@ xfer_status xfi_bound_set_boxes(xfi_bound *bound, const xfer_view *view, xfi_bou
   xfi_bound b = {.is_set = true, .n_dims = n_dims, .piece_length = INT64_MAX, .boxes = boxes};
   char *dense = view->base;
 
-  XFI_CHECK(view->reserved == 0, XFER_ERR_ARG, "%s: a reserved field of the view is not 0", what);
-  XFI_CHECK(view->kind == XFER_VIEW_DENSE || view->kind == XFER_VIEW_BOXES, XFER_ERR_SHAPE,
-            "%s: view kind %d of %lld boxes that do not stack", what, (int)view->kind,
-            (long long)n);
+  XFI_CHECK_DONE(view->reserved == 0, XFER_ERR_ARG, "%s: a reserved field of the view is not 0",
+                 what);
+  XFI_CHECK_DONE(view->kind == XFER_VIEW_DENSE || view->kind == XFER_VIEW_BOXES, XFER_ERR_SHAPE,
+                 "%s: view kind %d of %lld boxes that do not stack", what, (int)view->kind,
+                 (long long)n);
   if (view->kind == XFER_VIEW_BOXES) {
-    XFI_TRY(check_dims(view, n_dims, what));
-    XFI_CHECK(view->n_pieces == n && view->pieces != NULL, XFER_ERR_SHAPE,
-              "%s: a view of %lld boxes, the rank has %lld", what,
-              view->pieces == NULL ? 0LL : (long long)view->n_pieces, (long long)n);
+    XFI_TRY_DONE(check_dims(view, n_dims, what));
+    XFI_CHECK_DONE(view->n_pieces == n && view->pieces != NULL, XFER_ERR_SHAPE,
+                   "%s: a view of %lld boxes, the rank has %lld", what,
+                   view->pieces == NULL ? 0LL : (long long)view->n_pieces, (long long)n);
   } else {
-    XFI_CHECK(dense != NULL, XFER_ERR_ARG, "%s: the view's base is NULL", what);
+    XFI_CHECK_DONE(dense != NULL, XFER_ERR_ARG, "%s: the view's base is NULL", what);
   }
   b.pieces = xfi_calloc((size_t)n, sizeof *b.pieces);
-  XFI_CHECK(b.pieces != NULL, XFER_ERR_NOMEM, "%s: %lld boxes", what, (long long)n);
+  XFI_CHECK_DONE(b.pieces != NULL, XFER_ERR_NOMEM, "%s: %lld boxes", what, (long long)n);
   for (int64_t i = 0; i < n; i++) {
     bool empty = false;
 
@@ -203,7 +196,7 @@ xfer_status xfi_bound_set_boxes(xfi_bound *bound, const xfer_view *view, xfi_bou
       empty = empty || boxes[i].length[d] == 0;
     if (empty) continue;
     boxes[b.n_pieces] = boxes[i];
-    XFI_TRY(add_box(&b, i, view, &dense, elem_bytes, what));
+    XFI_TRY_DONE(add_box(&b, i, view, &dense, elem_bytes, what));
   }
   xfi_bound_clear(bound);
   *bound = b;
@@ -257,12 +250,9 @@ void xfi_copies_free(xfi_copies *copies)
 
 xfer_status xfi_copies_push(xfi_copies *copies, const xfi_copy *copy)
 {
-  xfer_status st = XFER_OK;
-
   XFI_TRY(xfi_vec_reserve(&copies->at, &copies->capacity, copies->n + 1, sizeof *copies->at));
   copies->at[copies->n++] = *copy;
-done:
-  return st;
+  return XFER_OK;
 }
 
 bool xfi_bound_lies_as(const xfi_bound *bound, const xfer_view *view, int elem_bytes)

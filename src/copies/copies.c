@@ -42,7 +42,6 @@ static xfer_status add_split(xfi_copies *copies, const xfi_end *dst, const xfi_e
 {
   const xfi_bound *by = by_dst ? dst->bound : src->bound;
   const int d = by->piece_dim;
-  xfer_status st = XFER_OK;
   xfi_end dst_end = *dst;
   xfi_end src_end = src == NULL ? *dst : *src;
   int64_t part[XFER_MAX_DIMS];
@@ -60,8 +59,7 @@ static xfer_status add_split(xfi_copies *copies, const xfi_end *dst, const xfi_e
     dst_end.start[d] += part[d];
     src_end.start[d] += part[d];
   }
-done:
-  return st;
+  return XFER_OK;
 }
 
 xfer_status xfi_copies_add(xfi_copies *copies, const xfi_end *dst, const xfi_end *src,

@@ -133,7 +133,6 @@ static bool measure(int64_t *n_bytes, const xfi_use *use, int64_t piece)
 static xfer_status make_grid(grid *g, sweep *s, const xfi_use *use, int64_t piece)
 {
   const xfi_bound *bound = use->bound;
-  xfer_status st = XFER_OK;
   xfi_end end = {bound, {0}};
   int64_t length[XFER_MAX_DIMS];
 
@@ -143,8 +142,7 @@ static xfer_status make_grid(grid *g, sweep *s, const xfi_use *use, int64_t piec
   XFI_TRY(xfi_copies_add(&s->copies, &end, NULL, length, bound->n_dims,
                          (xfi_elem){use->elem_bytes, NULL}));
   *g = (grid){s->copies.at[0], true};
-done:
-  return st;
+  return XFER_OK;
 }
 
 /* Append the extent of one piece, unless that is empty. */
@@ -152,7 +150,6 @@ static xfer_status add_extent(sweep *s, size_t owner, int64_t piece)
 {
   const xfi_use *use = &s->uses[owner];
   const char *start = xfi_bound_piece(use->bound, piece);
-  xfer_status st = XFER_OK;
   int64_t n_bytes;
   const bool clears = measure(&n_bytes, use, piece);
   grid g;
@@ -165,8 +162,7 @@ static xfer_status add_extent(sweep *s, size_t owner, int64_t piece)
               use->name);
   }
   if (n_bytes > 0) s->at[s->n++] = (extent){start, start + n_bytes, owner, piece};
-done:
-  return st;
+  return XFER_OK;
 }
 
 static void sort(sweep *s)
@@ -189,8 +185,6 @@ static void sort(sweep *s)
 /* One for each piece of every view, by address. */
 static xfer_status make_extents(sweep *s, size_t n)
 {
-  xfer_status st = XFER_OK;
-
   for (size_t i = 0; i < n; i++)
     s->n += (size_t)s->uses[i].bound->n_pieces;
   s->at = s->n <= FEW ? s->few : xfi_calloc(s->n, sizeof *s->at);
@@ -200,8 +194,7 @@ static xfer_status make_extents(sweep *s, size_t n)
     for (int64_t p = 0; p < s->uses[i].bound->n_pieces; p++)
       XFI_TRY(add_extent(s, i, p));
   sort(s);
-done:
-  return st;
+  return XFER_OK;
 }
 
 /* ---- those that meet ---- */
@@ -210,7 +203,6 @@ static xfer_status need_grid(sweep *s, size_t i)
 {
   grid *g = &s->grids[i];
   const extent *e = &s->at[i];
-  xfer_status st = XFER_OK;
 
   if (g->is_made) return XFER_OK;
   XFI_TRY(make_grid(g, s, &s->uses[e->owner], e->piece));
@@ -218,22 +210,18 @@ static xfer_status need_grid(sweep *s, size_t i)
     g->copy.n_dims = 0;
     g->copy.run_bytes = e->end - e->start;
   }
-done:
-  return st;
+  return XFER_OK;
 }
 
 /* Extents i and k meet: do their runs? */
 static xfer_status runs_meet(bool *meet, sweep *s, size_t i, size_t k)
 {
-  xfer_status st = XFER_OK;
-
   if (s->grids == NULL) s->grids = xfi_calloc(s->n, sizeof *s->grids);
   XFI_CHECK(s->grids != NULL, XFER_ERR_NOMEM, "%zu views", s->n);
   XFI_TRY(need_grid(s, i));
   XFI_TRY(need_grid(s, k));
   *meet = grids_meet(&s->grids[k], &s->grids[i]);
-done:
-  return st;
+  return XFER_OK;
 }
 
 /* Neither writes what the other reads or writes. */
@@ -268,7 +256,7 @@ static xfer_status check_pair(sweep *s, size_t i, size_t k)
   bool meet = false;
 
   if (may_meet(a, b)) return XFER_OK;
-  XFI_TRY(runs_meet(&meet, s, i, k));
+  XFI_TRY_DONE(runs_meet(&meet, s, i, k));
   if (!meet || is_tie(a, b)) return XFER_OK;
   say_overlap(a, b);
   st = XFER_ERR_SHAPE;
@@ -286,7 +274,6 @@ static void move_extent(sweep *s, size_t to, size_t from)
  * since one extent may last beside very many short ones. */
 static xfer_status check_extent(sweep *s, size_t i, size_t *n_open)
 {
-  xfer_status st = XFER_OK;
   size_t n = 0;
 
   for (size_t k = 0; k < *n_open; k++) {
@@ -296,8 +283,7 @@ static xfer_status check_extent(sweep *s, size_t i, size_t *n_open)
   }
   move_extent(s, n++, i);
   *n_open = n;
-done:
-  return st;
+  return XFER_OK;
 }
 
 xfer_status xfi_uses_check_disjoint(const xfi_use *uses, size_t n)
@@ -306,9 +292,9 @@ xfer_status xfi_uses_check_disjoint(const xfi_use *uses, size_t n)
   sweep s = {.uses = uses};
   size_t n_open = 0;
 
-  XFI_TRY(make_extents(&s, n));
+  XFI_TRY_DONE(make_extents(&s, n));
   for (size_t i = 0; i < s.n; i++)
-    XFI_TRY(check_extent(&s, i, &n_open));
+    XFI_TRY_DONE(check_extent(&s, i, &n_open));
 done:
   xfi_copies_free(&s.copies);
   xfi_free(s.grids);

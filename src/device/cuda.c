@@ -37,8 +37,8 @@ static xfer_status cuda_alloc(xfi_device *base, void **memory, size_t n_bytes)
     goto done;
   }
   /* On the aside stream: the default stream may be held up by the caller's work. */
-  XFI_CUDA_TRY(cudaMemsetAsync, (made, 0, at_least, device->aside));
-  XFI_CUDA_TRY(cudaStreamSynchronize, (device->aside));
+  XFI_CUDA_TRY_DONE(cudaMemsetAsync, (made, 0, at_least, device->aside));
+  XFI_CUDA_TRY_DONE(cudaStreamSynchronize, (device->aside));
   *memory = made;
   made = NULL;
 done:
@@ -54,12 +54,9 @@ static void cuda_free(xfi_device *base, void *memory)
 
 static xfer_status cuda_host_alloc(void **memory, size_t n_bytes)
 {
-  xfer_status st = XFER_OK;
-
   XFI_CUDA_TRY(cudaHostAlloc, (memory, n_bytes, cudaHostAllocPortable | cudaHostAllocMapped));
   memset(*memory, 0, n_bytes);
-done:
-  return st;
+  return XFER_OK;
 }
 
 static void cuda_host_free(void *memory)
@@ -71,14 +68,12 @@ static void cuda_host_free(void *memory)
 
 static xfer_status cuda_stream_create(xfi_device *base, xfer_stream *stream)
 {
-  xfer_status st = XFER_OK;
   cudaStream_t made = NULL;
 
   (void)base;
   XFI_CUDA_TRY(cudaStreamCreateWithFlags, (&made, cudaStreamNonBlocking));
   *stream = made;
-done:
-  return st;
+  return XFER_OK;
 }
 
 static void cuda_stream_destroy(xfi_device *base, xfer_stream stream)
@@ -95,8 +90,8 @@ static xfer_status cuda_stream_check(xfi_device *base, xfer_stream stream)
 
   (void)base;
   /* NCCL would take it for that of a thread of its own. */
-  XFI_CHECK(stream != cudaStreamPerThread, XFER_ERR_UNSUPPORTED,
-            "the stream is cudaStreamPerThread, which is another one on each thread");
+  XFI_CHECK_DONE(stream != cudaStreamPerThread, XFER_ERR_UNSUPPORTED,
+                 "the stream is cudaStreamPerThread, which is another one on each thread");
   cudaError_t error = cudaStreamIsCapturing(stream, &capture);
   if (error == cudaErrorStreamCaptureImplicit) {
     (void)cudaGetLastError();
@@ -107,8 +102,9 @@ static xfer_status cuda_stream_check(xfi_device *base, xfer_stream stream)
     st = xfi_cuda_failed(error, "cudaStreamIsCapturing");
     goto done;
   }
-  XFI_CHECK(capture == cudaStreamCaptureStatusNone, XFER_ERR_STATE,
-            "the stream is capturing a graph; a run waits for other ranks and cannot be captured");
+  XFI_CHECK_DONE(
+      capture == cudaStreamCaptureStatusNone, XFER_ERR_STATE,
+      "the stream is capturing a graph; a run waits for other ranks and cannot be captured");
 done:
   return st;
 }
@@ -127,14 +123,12 @@ static cudaEvent_t event_of(xfi_event *event)
 
 static xfer_status cuda_event_create(xfi_device *base, xfi_event **event)
 {
-  xfer_status st = XFER_OK;
   cudaEvent_t made = NULL;
 
   (void)base;
   XFI_CUDA_TRY(cudaEventCreateWithFlags, (&made, cudaEventDisableTiming));
   *event = (xfi_event *)(void *)made;
-done:
-  return st;
+  return XFER_OK;
 }
 
 static void cuda_event_destroy(xfi_device *base, xfi_event *event)
@@ -145,22 +139,16 @@ static void cuda_event_destroy(xfi_device *base, xfi_event *event)
 
 static xfer_status cuda_event_record(xfi_device *base, xfi_event *event, xfer_stream stream)
 {
-  xfer_status st = XFER_OK;
-
   (void)base;
   XFI_CUDA_TRY(cudaEventRecord, (event_of(event), stream));
-done:
-  return st;
+  return XFER_OK;
 }
 
 static xfer_status cuda_stream_wait(xfi_device *base, xfer_stream stream, xfi_event *event)
 {
-  xfer_status st = XFER_OK;
-
   (void)base;
   XFI_CUDA_TRY(cudaStreamWaitEvent, (stream, event_of(event), 0));
-done:
-  return st;
+  return XFER_OK;
 }
 
 static bool cuda_stream_is_idle(xfi_device *base, xfer_stream stream)
@@ -177,8 +165,8 @@ static xfer_status cuda_event_sync(xfi_device *base, xfi_event *event, xfi_deadl
   cudaError_t error = xfi_cuda_asked(cudaEventQuery(event_of(event)));
 
   while (error == cudaErrorNotReady) {
-    XFI_CHECK(!xfi_deadline_expired(deadline), XFER_ERR_TIMEOUT,
-              "work on CUDA device %d is not done in time", device->ordinal);
+    XFI_CHECK_DONE(!xfi_deadline_expired(deadline), XFER_ERR_TIMEOUT,
+                   "work on CUDA device %d is not done in time", device->ordinal);
     if (xfi_now_ns() - began > SPIN_NS) {
       struct timespec pause = {.tv_sec = 0, .tv_nsec = SLEEP_NS};
       (void)nanosleep(&pause, NULL);
@@ -275,34 +263,26 @@ static const xfi_device_ops cuda_ops = {
 /* CUDA itself would call a driver that is not there too old. */
 xfer_status xfi_cuda_here(void)
 {
-  xfer_status st = XFER_OK;
   int version = 0;
 
   XFI_CHECK(cudaDriverGetVersion(&version) != cudaSuccess || version != 0, XFER_ERR_CUDA,
             "there is no CUDA driver here: libcuda.so.1 was not found");
-done:
-  return st;
+  return XFER_OK;
 }
 
 xfer_status xfer_cuda_device_get(int *device)
 {
-  xfer_status st = XFER_OK;
-
   XFI_NEED(device);
   XFI_TRY(xfi_cuda_here());
   XFI_CUDA_TRY(cudaGetDevice, (device));
-done:
-  return st;
+  return XFER_OK;
 }
 
 xfer_status xfer_cuda_device_set(int device)
 {
-  xfer_status st = XFER_OK;
-
   XFI_TRY(xfi_cuda_here());
   XFI_CUDA_TRY(cudaSetDevice, (device));
-done:
-  return st;
+  return XFER_OK;
 }
 
 /* The thread's current device and context; it gets the primary one if it has none. */
@@ -311,10 +291,10 @@ static xfer_status find_context(xfi_cuda_device *device)
   xfer_status st = XFER_OK;
   CUresult error;
 
-  XFI_CUDA_TRY(cudaGetDevice, (&device->ordinal));
+  XFI_CUDA_TRY_DONE(cudaGetDevice, (&device->ordinal));
   error = device->driver.context_get(&device->context);
   if (error == CUDA_SUCCESS && device->context == NULL) {
-    XFI_CUDA_TRY(cudaSetDevice, (device->ordinal));
+    XFI_CUDA_TRY_DONE(cudaSetDevice, (device->ordinal));
     error = device->driver.context_get(&device->context);
   }
   if (error != CUDA_SUCCESS) st = xfi_cuda_driver_failed(device, error, "cuCtxGetCurrent");
@@ -331,22 +311,22 @@ static xfer_status create(xfi_device **device)
   int has_ops64 = 0;
 
   made = xfi_calloc(1, sizeof *made);
-  XFI_CHECK(made != NULL, XFER_ERR_NOMEM, "a CUDA device");
+  XFI_CHECK_DONE(made != NULL, XFER_ERR_NOMEM, "a CUDA device");
   made->base.ops = &cuda_ops;
-  XFI_TRY(xfi_cuda_driver_load(&made->driver));
-  XFI_TRY(find_context(made));
+  XFI_TRY_DONE(xfi_cuda_driver_load(&made->driver));
+  XFI_TRY_DONE(find_context(made));
   made->base.place = xfi_cuda_place(made->ordinal);
-  XFI_TRY(xfi_cuda_gpu(&made->gpu, made->ordinal));
+  XFI_TRY_DONE(xfi_cuda_gpu(&made->gpu, made->ordinal));
   xfi_cuda_engine_limits(made);
-  XFI_TRY(xfi_cuda_kernels_load());
-  XFI_CUDA_TRY(cudaDeviceGetStreamPriorityRange, (&least, &greatest));
-  XFI_CUDA_TRY(cudaStreamCreateWithPriority, (&made->aside, cudaStreamNonBlocking, greatest));
+  XFI_TRY_DONE(xfi_cuda_kernels_load());
+  XFI_CUDA_TRY_DONE(cudaDeviceGetStreamPriorityRange, (&least, &greatest));
+  XFI_CUDA_TRY_DONE(cudaStreamCreateWithPriority, (&made->aside, cudaStreamNonBlocking, greatest));
   CUresult error =
       made->driver.device_attribute(&has_ops64, CU_DEVICE_ATTRIBUTE_CAN_USE_64_BIT_STREAM_MEM_OPS,
                                     made->ordinal); /* a CUdevice is an ordinal */
   made->has_ops64 = error == CUDA_SUCCESS && has_ops64 != 0;
   xfi_cuda_nvtx();
-  XFI_TRY(xfi_alarms_create(&made->base.alarms, xfi_cuda_begin_thread, made));
+  XFI_TRY_DONE(xfi_alarms_create(&made->base.alarms, xfi_cuda_begin_thread, made));
   *device = &made->base;
   made = NULL;
 done:
@@ -362,7 +342,7 @@ xfer_status xfi_device_create_cuda(xfi_device **device)
   xfer_status st = XFER_OK;
   enum cudaStreamCaptureMode before;
 
-  XFI_TRY(xfi_cuda_here());
+  XFI_TRY_DONE(xfi_cuda_here());
   before = xfi_cuda_mode(cudaStreamCaptureModeRelaxed);
   st = create(device);
   (void)xfi_cuda_mode(before);

@@ -38,7 +38,6 @@ xfer_status xfi_cuda_table_upload(xfi_cuda_job *job, const xfi_cuda_table *table
 {
   const size_t pieces_bytes = table->n_pieces * sizeof *table->pieces;
   const size_t tiles_bytes = (table->n_pieces + 1) * sizeof *table->first_tile;
-  xfer_status st = XFER_OK;
 
   XFI_CUDA_TRY(cudaMemcpyAsync, (at, table->pieces, pieces_bytes, cudaMemcpyHostToDevice, stream));
   XFI_CUDA_TRY(cudaMemcpyAsync,
@@ -48,14 +47,12 @@ xfer_status xfi_cuda_table_upload(xfi_cuda_job *job, const xfi_cuda_table *table
                         .n_pieces = (int64_t)table->n_pieces,
                         .n_tiles = table->first_tile[table->n_pieces],
                         .kinds = table->kinds};
-done:
-  return st;
+  return XFER_OK;
 }
 
 static xfer_status upload(xfi_cuda_device *device, xfi_batch *batch,
                           const xfi_cuda_program *program, int n_blocks, const xfi_guard *guard)
 {
-  xfer_status st = XFER_OK;
   size_t n_bytes = 0;
   char *at;
 
@@ -74,21 +71,17 @@ static xfer_status upload(xfi_cuda_device *device, xfi_batch *batch,
     at += xfi_cuda_table_bytes(table);
   }
   XFI_CUDA_TRY(cudaStreamSynchronize, (device->aside));
-done:
-  return st;
+  return XFER_OK;
 }
 
 /* ---- the device's operations -------------------------------------------------------------- */
 
 static xfer_status make_side(xfi_batch *batch)
 {
-  xfer_status st = XFER_OK;
-
   XFI_CUDA_TRY(cudaEventCreateWithFlags, (&batch->fork, cudaEventDisableTiming));
   XFI_CUDA_TRY(cudaEventCreateWithFlags, (&batch->join, cudaEventDisableTiming));
   XFI_CUDA_TRY(cudaStreamCreateWithFlags, (&batch->side, cudaStreamNonBlocking));
-done:
-  return st;
+  return XFER_OK;
 }
 
 /* What the engine leaves of the copies, of which there are `*n`. The caller frees it. */
@@ -96,7 +89,6 @@ static xfer_status let_engine_take(xfi_copy **rest, size_t *n, xfi_batch *batch,
                                    const xfi_cuda_device *device, const xfi_copy *copies, bool open)
 {
   const size_t n_copies = *n;
-  xfer_status st = XFER_OK;
 
   *n = 0;
   *rest = xfi_calloc(n_copies, sizeof **rest);
@@ -109,9 +101,7 @@ static xfer_status let_engine_take(xfi_copy **rest, size_t *n, xfi_batch *batch,
     if (xfi_copy_bytes(c) > 0) ++*n;
   }
   *n = xfi_cuda_join(device, *rest, *n);
-  XFI_TRY(xfi_cuda_engine_take(&batch->engine, device, open, *rest, n));
-done:
-  return st;
+  return xfi_cuda_engine_take(&batch->engine, device, open, *rest, n);
 }
 
 /* `open`: only if the engine has something to do. */
@@ -125,13 +115,13 @@ static xfer_status batch_fill(xfi_cuda_device *device, xfi_batch *batch, const x
   xfi_copy *rest = NULL;
 
   if (guard == NULL || !guard->strict) {
-    XFI_TRY(let_engine_take(&rest, &n_copies, batch, device, copies, open));
+    XFI_TRY_DONE(let_engine_take(&rest, &n_copies, batch, device, copies, open));
     copies = rest;
   }
   if (open && xfi_cuda_engine_is_empty(&batch->engine)) goto done;
-  XFI_TRY(xfi_cuda_compile(&program, copies, n_copies, n_blocks));
-  XFI_TRY(upload(device, batch, &program, n_blocks, guard));
-  if (!xfi_cuda_engine_is_empty(&batch->engine) && n_copies > 0) XFI_TRY(make_side(batch));
+  XFI_TRY_DONE(xfi_cuda_compile(&program, copies, n_copies, n_blocks));
+  XFI_TRY_DONE(upload(device, batch, &program, n_blocks, guard));
+  if (!xfi_cuda_engine_is_empty(&batch->engine) && n_copies > 0) XFI_TRY_DONE(make_side(batch));
 done:
   xfi_free(rest);
   xfi_cuda_program_free(&program);
@@ -147,8 +137,8 @@ static xfer_status batch_make(xfi_device *base, xfi_batch **batch, const xfi_cop
   *batch = NULL;
   if (open && !xfi_cuda(base)->maps_across) return XFER_OK; /* the engine takes what crosses */
   made = xfi_calloc(1, sizeof *made);
-  XFI_CHECK(made != NULL, XFER_ERR_NOMEM, "a batch of %zu copies", n_copies);
-  XFI_TRY(batch_fill(xfi_cuda(base), made, copies, n_copies, percent, guard, open));
+  XFI_CHECK_DONE(made != NULL, XFER_ERR_NOMEM, "a batch of %zu copies", n_copies);
+  XFI_TRY_DONE(batch_fill(xfi_cuda(base), made, copies, n_copies, percent, guard, open));
   if (open && xfi_cuda_engine_is_empty(&made->engine)) goto done;
   *batch = made;
   made = NULL;
@@ -203,12 +193,12 @@ xfer_status xfi_cuda_batch_launch(xfi_device *base, xfi_batch *batch, xfer_strea
   const xfi_cuda_device *device = xfi_cuda(base);
 
   if (batch->side == NULL) {
-    XFI_TRY(xfi_cuda_copy_all(batch->jobs, stream));
-    XFI_TRY(xfi_cuda_engine_launch(device, &batch->engine, stream));
+    XFI_TRY_DONE(xfi_cuda_copy_all(batch->jobs, stream));
+    XFI_TRY_DONE(xfi_cuda_engine_launch(device, &batch->engine, stream));
     goto done;
   }
-  XFI_CUDA_TRY(cudaEventRecord, (batch->fork, stream));
-  XFI_CUDA_TRY(cudaStreamWaitEvent, (batch->side, batch->fork, 0));
+  XFI_CUDA_TRY_DONE(cudaEventRecord, (batch->fork, stream));
+  XFI_CUDA_TRY_DONE(cudaStreamWaitEvent, (batch->side, batch->fork, 0));
   st = xfi_cuda_copy_all(batch->jobs, batch->side);
   if (st == XFER_OK) st = xfi_cuda_engine_launch(device, &batch->engine, stream);
   joined = join_side(batch, stream);

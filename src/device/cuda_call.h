@@ -25,10 +25,15 @@ static inline cudaError_t xfi_cuda_asked(cudaError_t error)
   return error;
 }
 
-/* XFI_CUDA_TRY(cudaMalloc, (&p, n)) */
+/* XFI_CUDA_TRY(cudaMalloc, (&p, n)); which of the two, as of XFI_TRY() */
 #define XFI_CUDA_TRY(function, arguments)                                                          \
   do {                                                                                             \
-    cudaError_t xfi_error = function arguments;                                                    \
+    const cudaError_t xfi_error = function arguments;                                              \
+    if (xfi_error != cudaSuccess) return xfi_cuda_failed(xfi_error, #function);                    \
+  } while (0)
+#define XFI_CUDA_TRY_DONE(function, arguments)                                                     \
+  do {                                                                                             \
+    const cudaError_t xfi_error = function arguments;                                              \
     if (xfi_error != cudaSuccess) {                                                                \
       st = xfi_cuda_failed(xfi_error, #function);                                                  \
       goto done;                                                                                   \

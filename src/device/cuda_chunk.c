@@ -251,18 +251,18 @@ static xfer_status offers_open(xfi_cuda_offers **out, const xfi_cuda_device *dev
   struct sockaddr_un address;
 
   offers = xfi_calloc(1, sizeof *offers);
-  XFI_CHECK(offers != NULL, XFER_ERR_NOMEM, "a socket for peers");
+  XFI_CHECK_DONE(offers != NULL, XFER_ERR_NOMEM, "a socket for peers");
   offers->device = device;
   (void)pthread_mutex_init(&offers->lock, NULL);
   offers->listener = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
   choose_name(offers);
   const socklen_t n_bytes = socket_address(&address, offers->name);
-  XFI_CHECK(offers->listener >= 0 &&
-                bind(offers->listener, (struct sockaddr *)&address, n_bytes) == 0 &&
-                listen(offers->listener, BACKLOG) == 0,
-            XFER_ERR_UNSUPPORTED, "a socket for peers that map our memory: %s", strerror(errno));
-  XFI_CHECK(xfi_thread_start(&offers->thread, serve_main, offers), XFER_ERR_UNSUPPORTED,
-            "no thread for peers that map our memory");
+  XFI_CHECK_DONE(
+      offers->listener >= 0 && bind(offers->listener, (struct sockaddr *)&address, n_bytes) == 0 &&
+          listen(offers->listener, BACKLOG) == 0,
+      XFER_ERR_UNSUPPORTED, "a socket for peers that map our memory: %s", strerror(errno));
+  XFI_CHECK_DONE(xfi_thread_start(&offers->thread, serve_main, offers), XFER_ERR_UNSUPPORTED,
+                 "no thread for peers that map our memory");
   *out = offers;
   offers = NULL;
 done:
@@ -277,7 +277,7 @@ xfer_status xfi_cuda_chunks_offer(xfi_cuda_device *device, const xfi_allocation 
   xfer_status st = XFER_OK;
   xfi_cuda_offers *offers = device->offers;
 
-  if (offers == NULL) XFI_TRY(offers_open(&offers, device));
+  if (offers == NULL) XFI_TRY_DONE(offers_open(&offers, device));
   device->offers = offers;
   memcpy(name, offers->name, sizeof offers->name);
   if (is_offered(offers, &range)) return XFER_OK;
@@ -318,11 +318,11 @@ static xfer_status ask(int *connected, const char *name, const request *wanted,
     set_deadline(made, deadline);
     AGAIN(n, connect(made, (struct sockaddr *)&address, n_bytes));
   }
-  XFI_CHECK(n != 0 || is_same_user(made), XFER_ERR_UNSUPPORTED,
-            "the process whose memory is to be mapped is another user's");
+  XFI_CHECK_DONE(n != 0 || is_same_user(made), XFER_ERR_UNSUPPORTED,
+                 "the process whose memory is to be mapped is another user's");
   if (n == 0) AGAIN(n, send(made, wanted, sizeof *wanted, MSG_NOSIGNAL));
-  XFI_CHECK(n == (ssize_t)sizeof *wanted, XFER_ERR_UNSUPPORTED,
-            "the socket of a peer whose memory is to be mapped: %s", strerror(errno));
+  XFI_CHECK_DONE(n == (ssize_t)sizeof *wanted, XFER_ERR_UNSUPPORTED,
+                 "the socket of a peer whose memory is to be mapped: %s", strerror(errno));
   *connected = made;
   made = -1;
 done:
@@ -343,8 +343,8 @@ static xfer_status map_chunk(const xfi_cuda_device *device, int socket, CUdevice
 
   set_deadline(socket, deadline); /* others may be before us, and a chunk takes about 1 ms */
   const bool received = receive_reply(socket, &said, &file);
-  XFI_CHECK(received && said.n_bytes <= most, XFER_ERR_UNSUPPORTED,
-            "a peer's memory, mapped chunk by chunk, was not made to leave its process");
+  XFI_CHECK_DONE(received && said.n_bytes <= most, XFER_ERR_UNSUPPORTED,
+                 "a peer's memory, mapped chunk by chunk, was not made to leave its process");
   error = driver->import_handle(&chunk, (void *)(intptr_t)file, /* NOLINT: as the driver wants it */
                                 CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR);
   if (error == CUDA_SUCCESS) {
@@ -381,16 +381,16 @@ xfer_status xfi_cuda_chunks_map(const xfi_cuda_device *device,
   size_t n_mapped = 0;
   int socket = -1;
 
-  XFI_TRY(ask(&socket, name, &wanted, deadline));
+  XFI_TRY_DONE(ask(&socket, name, &wanted, deadline));
   CUresult error = device->driver.address_reserve(&at, n_bytes, 0, 0, 0);
-  XFI_CHECK(error == CUDA_SUCCESS, XFER_ERR_UNSUPPORTED, "no addresses for %zu bytes of a peer",
-            n_bytes);
+  XFI_CHECK_DONE(error == CUDA_SUCCESS, XFER_ERR_UNSUPPORTED,
+                 "no addresses for %zu bytes of a peer", n_bytes);
   for (size_t n = 0; n_mapped < n_bytes; n_mapped += n)
-    XFI_TRY(map_chunk(device, socket, at + n_mapped, n_bytes - n_mapped, &n, deadline));
+    XFI_TRY_DONE(map_chunk(device, socket, at + n_mapped, n_bytes - n_mapped, &n, deadline));
   error = device->driver.set_access(at, n_bytes, &access, 1);
-  XFI_CHECK(error == CUDA_SUCCESS, XFER_ERR_UNSUPPORTED,
-            "device %d cannot reach a peer's memory that is mapped chunk by chunk",
-            device->ordinal);
+  XFI_CHECK_DONE(error == CUDA_SUCCESS, XFER_ERR_UNSUPPORTED,
+                 "device %d cannot reach a peer's memory that is mapped chunk by chunk",
+                 device->ordinal);
   *mapped = (char *)(uintptr_t)at; /* NOLINT: the driver's pointers are integers */
   at = 0;
 done:

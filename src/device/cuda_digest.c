@@ -25,7 +25,6 @@ void xfi_cuda_digest_destroy(xfi_device *device, xfi_digest *digest)
 
 static xfer_status upload(xfi_cuda_device *device, xfi_digest *digest, const xfi_cuda_table *table)
 {
-  xfer_status st = XFER_OK;
   void *memory = NULL;
 
   XFI_CUDA_TRY(cudaMalloc, (&memory, digest->n_bytes + xfi_cuda_table_bytes(table)));
@@ -34,8 +33,7 @@ static xfer_status upload(xfi_cuda_device *device, xfi_digest *digest, const xfi
       xfi_cuda_table_upload(&digest->job, table, (char *)memory + digest->n_bytes, device->aside));
   digest->job.n_blocks = XFI_CUDA_BLOCKS_ALONE;
   XFI_CUDA_TRY(cudaStreamSynchronize, (device->aside));
-done:
-  return st;
+  return XFER_OK;
 }
 
 xfer_status xfi_cuda_digest_create(xfi_device *device, xfi_digest **digest,
@@ -45,12 +43,12 @@ xfer_status xfi_cuda_digest_create(xfi_device *device, xfi_digest **digest,
   xfi_cuda_table table = {0};
   xfi_digest *made = xfi_calloc(1, sizeof *made);
 
-  XFI_CHECK(made != NULL, XFER_ERR_NOMEM, "a digest of %zu boxes", n_boxes);
+  XFI_CHECK_DONE(made != NULL, XFER_ERR_NOMEM, "a digest of %zu boxes", n_boxes);
   made->n_bytes = n_slots * sizeof *made->sums;
-  XFI_CUDA_TRY(cudaHostAlloc, ((void **)&made->sums, made->n_bytes + 1, cudaHostAllocDefault));
+  XFI_CUDA_TRY_DONE(cudaHostAlloc, ((void **)&made->sums, made->n_bytes + 1, cudaHostAllocDefault));
   memset(made->sums, 0, made->n_bytes);
-  XFI_TRY(xfi_cuda_digest_compile(&table, boxes, n_boxes));
-  if (table.n_pieces > 0) XFI_TRY(upload(xfi_cuda(device), made, &table));
+  XFI_TRY_DONE(xfi_cuda_digest_compile(&table, boxes, n_boxes));
+  if (table.n_pieces > 0) XFI_TRY_DONE(upload(xfi_cuda(device), made, &table));
   *digest = made;
   made = NULL;
 done:
@@ -61,16 +59,13 @@ done:
 
 xfer_status xfi_cuda_digest_launch(xfi_device *device, xfi_digest *digest, xfer_stream stream)
 {
-  xfer_status st = XFER_OK;
-
   (void)device;
   if (digest->job.n_tiles == 0) return XFER_OK;
   XFI_CUDA_TRY(cudaMemsetAsync, (digest->sums_there, 0, digest->n_bytes, stream));
   XFI_TRY(xfi_cuda_digest(&digest->job, digest->sums_there, stream));
   XFI_CUDA_TRY(cudaMemcpyAsync,
                (digest->sums, digest->sums_there, digest->n_bytes, cudaMemcpyDeviceToHost, stream));
-done:
-  return st;
+  return XFER_OK;
 }
 
 const xfi_sum *xfi_cuda_digest_sums(const xfi_digest *digest)

@@ -35,7 +35,6 @@ void xfi_cuda_begin_thread(void *device)
 /* As of a version of CUDA; NULL where it is not `needed` and the driver has none. */
 static xfer_status driver_function(void *function, const char *name, unsigned version, bool needed)
 {
-  xfer_status st = XFER_OK;
   void *found = NULL;
   enum cudaDriverEntryPointQueryResult result = cudaDriverEntryPointSymbolNotFound;
 
@@ -55,14 +54,12 @@ static xfer_status driver_function(void *function, const char *name, unsigned ve
   XFI_CHECK(found != NULL || !needed, XFER_ERR_UNSUPPORTED,
             "the CUDA driver has no %s of CUDA %u.%u", name, version / 1000, version % 1000 / 10);
   memcpy(function, &found, sizeof found); /* C has no cast between the two kinds of pointer */
-done:
-  return st;
+  return XFER_OK;
 }
 
 #define WANTED(type, ours, name) {&driver->ours, name},
 xfer_status xfi_cuda_driver_load(xfi_cuda_driver *driver)
 {
-  xfer_status st = XFER_OK;
   struct {
     void *function;
     const char *name;
@@ -74,6 +71,5 @@ xfer_status xfi_cuda_driver_load(xfi_cuda_driver *driver)
 #if CUDA_VERSION >= 12080
   XFI_TRY(driver_function(&driver->memcpy_batch, "cuMemcpyBatchAsync", 12080, false));
 #endif
-done:
-  return st;
+  return XFER_OK;
 }

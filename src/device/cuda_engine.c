@@ -131,7 +131,7 @@ xfer_status xfi_cuda_engine_take(xfi_cuda_runs *runs, const xfi_cuda_device *dev
   int64_t n_bytes = 0;
   candidate *candidates = xfi_calloc(*n_rest, sizeof *candidates);
 
-  XFI_CHECK(candidates != NULL, XFER_ERR_NOMEM, "a batch of %zu copies", *n_rest);
+  XFI_CHECK_DONE(candidates != NULL, XFER_ERR_NOMEM, "a batch of %zu copies", *n_rest);
   for (size_t i = 0; i < *n_rest; i++) {
     const candidate c = look_at(device, &rest[i], most);
 
@@ -147,8 +147,9 @@ xfer_status xfi_cuda_engine_take(xfi_cuda_runs *runs, const xfi_cuda_device *dev
   runs->src = xfi_calloc(room[0], sizeof *runs->src);
   runs->n_bytes = xfi_calloc(room[0], sizeof *runs->n_bytes);
   runs->rows = xfi_calloc(room[1], sizeof *runs->rows);
-  XFI_CHECK(runs->dst != NULL && runs->src != NULL && runs->n_bytes != NULL && runs->rows != NULL,
-            XFER_ERR_NOMEM, "%zu runs", room[0] + room[1]);
+  XFI_CHECK_DONE(runs->dst != NULL && runs->src != NULL && runs->n_bytes != NULL &&
+                     runs->rows != NULL,
+                 XFER_ERR_NOMEM, "%zu runs", room[0] + room[1]);
   for (size_t i = 0; i < n_candidates; i++) {
     if (candidates[i].n_ops == 0) continue;
     add(runs, &candidates[i]);
@@ -194,7 +195,6 @@ xfer_status xfi_cuda_engine_launch(const xfi_cuda_device *device, const xfi_cuda
 {
   /* The legacy stream takes none. */
   const bool batches = has_batches(device) && stream != NULL && stream != cudaStreamLegacy;
-  xfer_status st = XFER_OK;
 
   for (size_t i = 0; i < runs->n_rows; i++) {
     const xfi_cuda_rows *r = &runs->rows[i];
@@ -209,6 +209,5 @@ xfer_status xfi_cuda_engine_launch(const xfi_cuda_device *device, const xfi_cuda
     XFI_CUDA_TRY(cudaMemcpyAsync,
                  ((void *)(uintptr_t)runs->dst[i], (const void *)(uintptr_t)runs->src[i],
                   runs->n_bytes[i], cudaMemcpyDefault, stream));
-done:
-  return st;
+  return XFER_OK;
 }

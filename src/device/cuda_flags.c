@@ -54,14 +54,11 @@ xfer_status xfi_cuda_flags_sync(xfi_device *base, const xfi_flags *set, const xf
                                 int *late)
 {
   xfi_cuda_device *device = xfi_cuda(base);
-  xfer_status st = XFER_OK;
 
   (void)deadline, (void)late;
   if (device->has_ops64) return by_stream_ops(device, set, wait, value, stream);
   XFI_TRY(xfi_cuda_flags_set(set->at, set->n, value, NULL, stream));
-  XFI_TRY(xfi_cuda_flags_spin(wait->at, wait->n, value, stream));
-done:
-  return st;
+  return xfi_cuda_flags_spin(wait->at, wait->n, value, stream);
 }
 
 xfer_status xfi_cuda_flags_set_op(xfi_device *base, const xfi_flags *set, const xfi_guard *guard,
@@ -88,13 +85,13 @@ xfer_status xfi_cuda_guard_create(xfi_device *base, xfi_guard **out, const xfi_f
   void *go = NULL;
   xfi_guard *guard = xfi_calloc(1, sizeof *guard);
 
-  XFI_CHECK(guard != NULL, XFER_ERR_NOMEM, "a guard");
-  XFI_CHECK(flags->n <= XFI_GUARD_FLAGS, XFER_ERR_INTERNAL, "a guard of %d flags", flags->n);
+  XFI_CHECK_DONE(guard != NULL, XFER_ERR_NOMEM, "a guard");
+  XFI_CHECK_DONE(flags->n <= XFI_GUARD_FLAGS, XFER_ERR_INTERNAL, "a guard of %d flags", flags->n);
   guard->n_flags = flags->n;
   guard->strict = strict;
   for (int i = 0; i < flags->n; i++)
     guard->flags[i] = flags->at[i];
-  XFI_TRY(base->ops->alloc(base, &go, sizeof *guard->go));
+  XFI_TRY_DONE(base->ops->alloc(base, &go, sizeof *guard->go));
   guard->go = go;
   *out = guard;
   guard = NULL;

@@ -75,11 +75,10 @@ xfer_status xfi_cuda_find_allocation(xfi_device *base, const void *pointer, size
                                      xfi_allocation *found)
 {
   xfi_cuda_device *device = xfi_cuda(base);
-  xfer_status st = XFER_OK;
   xfi_cuda_pointer seen = {0};
   xfi_cuda_file file;
 
-  if (xfi_cuda_page_find(device, pointer, found, &file)) goto done;
+  if (xfi_cuda_page_find(device, pointer, found, &file)) return XFER_OK;
   XFI_TRY(xfi_cuda_look(device, pointer, &seen));
   XFI_CHECK(seen.type == CU_MEMORYTYPE_DEVICE || seen.type == CU_MEMORYTYPE_HOST, XFER_ERR_ARG,
             "%p is pageable host memory or freed; CUDA device %d needs its own memory or pinned "
@@ -101,8 +100,7 @@ xfer_status xfi_cuda_find_allocation(xfi_device *base, const void *pointer, size
     found->n_bytes += seen.n_bytes;
     found->id = id_of_several(found->id, seen.id);
   }
-done:
-  return st;
+  return XFER_OK;
 }
 
 /* The last answer of the driver: allocations in chunks have their ends in common. */

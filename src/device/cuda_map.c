@@ -82,13 +82,11 @@ static uint64_t hash_text(uint64_t hash, const char *text)
 
 xfer_status xfi_cuda_gpu(uint64_t *gpu, int ordinal)
 {
-  xfer_status st = XFER_OK;
   char bus[32] = "";
 
   XFI_CUDA_TRY(cudaDeviceGetPCIBusId, (bus, sizeof bus, ordinal));
   *gpu = hash_text(UINT64_C(0xcbf29ce484222325), bus);
-done:
-  return st;
+  return XFER_OK;
 }
 
 /* One boot of one kernel, one user, and the same namespaces: a container is a host of its own. */
@@ -135,7 +133,7 @@ xfer_status xfi_cuda_export(xfi_device *base, xfi_allocation allocation, xfi_mem
   if (xfi_cuda_page_find(device, allocation.base, &page, &made.file)) {
     made.kind = HANDLE_PAGE;
   } else {
-    XFI_TRY(xfi_cuda_look(device, allocation.base, &seen));
+    XFI_TRY_DONE(xfi_cuda_look(device, allocation.base, &seen));
   }
   if (seen.ipc && seen.type == CU_MEMORYTYPE_DEVICE && !seen.managed) {
     if (cudaIpcGetMemHandle(&made.ipc, allocation.base) == cudaSuccess) {
@@ -147,7 +145,7 @@ xfer_status xfi_cuda_export(xfi_device *base, xfi_allocation allocation, xfi_mem
     st = xfi_cuda_chunks_offer(device, &allocation, made.socket);
     if (st == XFER_OK) made.kind = HANDLE_CHUNKS;
     if (st == XFER_ERR_UNSUPPORTED) st = XFER_OK; /* likewise */
-    XFI_TRY(st);
+    XFI_TRY_DONE(st);
   }
   memset(out, 0, sizeof *out);
   memcpy(out, &made, sizeof made);
@@ -220,12 +218,13 @@ static xfer_status reach_within_process(xfi_cuda_device *device, const handle *f
   int can = 0;
 
   if (from->ordinal == device->ordinal) return XFER_OK;
-  XFI_CHECK(from->kind == HANDLE_IPC, XFER_ERR_UNSUPPORTED,
-            "memory of device %d is not of cudaMalloc: device %d may not be allowed to reach it",
-            from->ordinal, device->ordinal);
-  XFI_CUDA_TRY(cudaDeviceCanAccessPeer, (&can, device->ordinal, from->ordinal));
-  XFI_CHECK(can != 0, XFER_ERR_UNSUPPORTED, "device %d cannot reach memory of device %d",
-            device->ordinal, from->ordinal);
+  XFI_CHECK_DONE(
+      from->kind == HANDLE_IPC, XFER_ERR_UNSUPPORTED,
+      "memory of device %d is not of cudaMalloc: device %d may not be allowed to reach it",
+      from->ordinal, device->ordinal);
+  XFI_CUDA_TRY_DONE(cudaDeviceCanAccessPeer, (&can, device->ordinal, from->ordinal));
+  XFI_CHECK_DONE(can != 0, XFER_ERR_UNSUPPORTED, "device %d cannot reach memory of device %d",
+                 device->ordinal, from->ordinal);
   cudaError_t error = cudaDeviceEnablePeerAccess(from->ordinal, 0);
   if (error == cudaErrorPeerAccessAlreadyEnabled) {
     (void)cudaGetLastError();
@@ -244,9 +243,10 @@ static xfer_status map_by_ipc(const handle *from, char **mapped)
   xfer_status st = XFER_OK;
   void *base = NULL;
 
-  XFI_CHECK(from->kind == HANDLE_IPC, XFER_ERR_UNSUPPORTED,
-            "memory of device %d is neither of cudaMalloc nor in chunks that leave their process",
-            from->ordinal);
+  XFI_CHECK_DONE(
+      from->kind == HANDLE_IPC, XFER_ERR_UNSUPPORTED,
+      "memory of device %d is neither of cudaMalloc nor in chunks that leave their process",
+      from->ordinal);
   cudaError_t error = cudaIpcOpenMemHandle(&base, from->ipc, cudaIpcMemLazyEnablePeerAccess);
   if (error != cudaSuccess) {
     (void)xfi_cuda_failed(error, "cudaIpcOpenMemHandle");
@@ -263,7 +263,6 @@ static xfer_status open_mapping(mapping *m, xfi_cuda_device *device, const handl
                                 xfi_deadline deadline)
 {
   const bool same_process = from->process == process_number();
-  xfer_status st = XFER_OK;
 
   m->kind = from->kind;
   if (from->kind == HANDLE_CHUNKS && (!same_process || from->ordinal != device->ordinal)) {
@@ -279,8 +278,7 @@ static xfer_status open_mapping(mapping *m, xfi_cuda_device *device, const handl
   } else {
     XFI_TRY(map_by_ipc(from, &m->base));
   }
-done:
-  return st;
+  return XFER_OK;
 }
 
 static void close_mapping(const xfi_cuda_device *device, const mapping *m)
@@ -317,14 +315,14 @@ xfer_status xfi_cuda_import(xfi_device *base, const xfi_mem_handle *in, void **o
     return XFER_OK;
   }
   made = xfi_calloc(1, sizeof *made);
-  XFI_CHECK(made != NULL, XFER_ERR_NOMEM, "a mapping");
+  XFI_CHECK_DONE(made != NULL, XFER_ERR_NOMEM, "a mapping");
   *made = (mapping){.n_bytes = from.n_bytes,
                     .process = from.process,
                     .id = from.id,
                     .origin = from.base,
                     .n_refs = 1,
                     .is_across = from.gpu != device->gpu};
-  XFI_TRY(open_mapping(made, device, &from, deadline));
+  XFI_TRY_DONE(open_mapping(made, device, &from, deadline));
   device->maps_across = device->maps_across || made->is_across;
   known = held_by(tsearch(made, &device->mappings, by_address));
   if (known != NULL && known != made && known->kind == HANDLE_LOCAL && made->kind == HANDLE_LOCAL) {
@@ -337,7 +335,7 @@ xfer_status xfi_cuda_import(xfi_device *base, const xfi_mem_handle *in, void **o
   if (known != made || held_by(tsearch(made, &device->known, by_allocation)) != made) {
     forget(device, made);
     close_mapping(device, made);
-    XFI_CHECK(false, XFER_ERR_NOMEM, "a mapping of %zu bytes", made->n_bytes);
+    XFI_CHECK_DONE(false, XFER_ERR_NOMEM, "a mapping of %zu bytes", made->n_bytes);
   }
   *out = made->base;
   made = NULL;

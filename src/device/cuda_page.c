@@ -40,15 +40,15 @@ static xfer_status page_map(int file, size_t n_bytes, bool by_streams, char **ma
   bool registered = false;
   void *base = mmap(NULL, n_bytes, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
 
-  XFI_CHECK(base != MAP_FAILED, XFER_ERR_NOMEM, "mmap of %zu bytes of flags: %s", n_bytes,
-            strerror(errno));
+  XFI_CHECK_DONE(base != MAP_FAILED, XFER_ERR_NOMEM, "mmap of %zu bytes of flags: %s", n_bytes,
+                 strerror(errno));
   if (by_streams) {
-    XFI_CUDA_TRY(cudaHostRegister,
-                 (base, n_bytes, cudaHostRegisterPortable | cudaHostRegisterMapped));
+    XFI_CUDA_TRY_DONE(cudaHostRegister,
+                      (base, n_bytes, cudaHostRegisterPortable | cudaHostRegisterMapped));
     registered = true;
-    XFI_CUDA_TRY(cudaHostGetDevicePointer, (&seen, base, 0));
-    XFI_CHECK(seen == base, XFER_ERR_UNSUPPORTED,
-              "the CUDA device has another address for registered memory");
+    XFI_CUDA_TRY_DONE(cudaHostGetDevicePointer, (&seen, base, 0));
+    XFI_CHECK_DONE(seen == base, XFER_ERR_UNSUPPORTED,
+                   "the CUDA device has another address for registered memory");
   }
   *mapped = base;
   base = MAP_FAILED;
@@ -76,16 +76,16 @@ xfer_status xfi_cuda_page_alloc(xfi_device *base, uint64_t **flags, size_t n_fla
   struct rlimit most;
 
   page = xfi_calloc(1, sizeof *page);
-  XFI_CHECK(page != NULL, XFER_ERR_NOMEM, "%zu flags", n_flags);
+  XFI_CHECK_DONE(page != NULL, XFER_ERR_NOMEM, "%zu flags", n_flags);
   page->n_bytes = (n_flags * sizeof **flags + unit) / unit * unit;
   errno = EFBIG; /* past the limit of files ftruncate() is a signal, which ends the process */
   page->file = memfd_create("xfer-flags", MFD_CLOEXEC);
-  XFI_CHECK(page->file >= 0 &&
-                (getrlimit(RLIMIT_FSIZE, &most) != 0 || most.rlim_cur >= page->n_bytes) &&
-                ftruncate(page->file, (off_t)page->n_bytes) == 0,
-            XFER_ERR_NOMEM, "%zu bytes of shared memory: %s", page->n_bytes, strerror(errno));
+  XFI_CHECK_DONE(page->file >= 0 &&
+                     (getrlimit(RLIMIT_FSIZE, &most) != 0 || most.rlim_cur >= page->n_bytes) &&
+                     ftruncate(page->file, (off_t)page->n_bytes) == 0,
+                 XFER_ERR_NOMEM, "%zu bytes of shared memory: %s", page->n_bytes, strerror(errno));
   page->by_streams = by_streams;
-  XFI_TRY(page_map(page->file, page->n_bytes, by_streams, &page->base));
+  XFI_TRY_DONE(page_map(page->file, page->n_bytes, by_streams, &page->base));
   page->id = ++last_id;
   page->next = device->pages;
   device->pages = page;
@@ -136,11 +136,11 @@ xfer_status xfi_cuda_page_open(const xfi_cuda_file *file, size_t n_bytes, char *
 
   (void)snprintf(path, sizeof path, "/proc/%d/fd/%d", file->process, file->number);
   int here = open(path, O_RDWR | O_CLOEXEC | O_NONBLOCK);
-  XFI_CHECK(here >= 0 && fstat(here, &about) == 0 && about.st_dev == file->device &&
-                about.st_ino == file->inode,
-            XFER_ERR_UNSUPPORTED, "%s is not a peer's flags any more: %s", path,
-            here < 0 ? strerror(errno) : "another file");
-  XFI_TRY(page_map(here, n_bytes, file->by_streams != 0, mapped));
+  XFI_CHECK_DONE(here >= 0 && fstat(here, &about) == 0 && about.st_dev == file->device &&
+                     about.st_ino == file->inode,
+                 XFER_ERR_UNSUPPORTED, "%s is not a peer's flags any more: %s", path,
+                 here < 0 ? strerror(errno) : "another file");
+  XFI_TRY_DONE(page_map(here, n_bytes, file->by_streams != 0, mapped));
 done:
   if (here >= 0) (void)close(here);
   return st;

@@ -150,9 +150,9 @@ static xfer_status host_batch_create(xfi_device *device, xfi_batch **out, const 
   (void)percent;
   (void)guard; /* a wait that fails says so, and nothing is launched behind it */
   batch = xfi_calloc(1, sizeof *batch);
-  XFI_CHECK(batch != NULL, XFER_ERR_NOMEM, "a batch of %zu copies", n_copies);
+  XFI_CHECK_DONE(batch != NULL, XFER_ERR_NOMEM, "a batch of %zu copies", n_copies);
   batch->copies = xfi_calloc(n_copies, sizeof *batch->copies);
-  XFI_CHECK(batch->copies != NULL, XFER_ERR_NOMEM, "%zu copies of a batch", n_copies);
+  XFI_CHECK_DONE(batch->copies != NULL, XFER_ERR_NOMEM, "%zu copies of a batch", n_copies);
   batch->n_copies = n_copies;
   for (size_t i = 0; i < n_copies; i++) {
     batch->copies[i] = copies[i];
@@ -267,7 +267,6 @@ static page **find_page(const uint64_t *flags)
 static xfer_status host_flags_alloc(xfi_device *device, uint64_t **flags, size_t n_flags,
                                     bool by_streams)
 {
-  xfer_status st = XFER_OK;
   page *made = NULL;
 
   (void)device, (void)by_streams;
@@ -281,8 +280,7 @@ static xfer_status host_flags_alloc(xfi_device *device, uint64_t **flags, size_t
   pages = made;
   (void)pthread_mutex_unlock(&pages_lock);
   *flags = made->flags;
-done:
-  return st;
+  return XFER_OK;
 }
 
 static bool host_flags_share(xfi_device *device, uint64_t *flags)

@@ -28,11 +28,11 @@ xfer_status xfi_host_digest_create(xfi_device *device, xfi_digest **digest,
   xfer_status st = XFER_OK;
   xfi_digest *made = xfi_calloc(1, sizeof *made);
 
-  XFI_CHECK(made != NULL, XFER_ERR_NOMEM, "a digest of %zu boxes", n_boxes);
+  XFI_CHECK_DONE(made != NULL, XFER_ERR_NOMEM, "a digest of %zu boxes", n_boxes);
   made->boxes = xfi_calloc(n_boxes, sizeof *made->boxes);
   made->sums = xfi_calloc(n_slots, sizeof *made->sums);
-  XFI_CHECK(made->boxes != NULL && made->sums != NULL, XFER_ERR_NOMEM, "a digest of %zu boxes",
-            n_boxes);
+  XFI_CHECK_DONE(made->boxes != NULL && made->sums != NULL, XFER_ERR_NOMEM, "a digest of %zu boxes",
+                 n_boxes);
   made->n_boxes = n_boxes;
   made->n_slots = n_slots;
   for (size_t i = 0; i < n_boxes; i++) {

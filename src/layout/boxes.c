@@ -140,7 +140,6 @@ static xfer_status meet_nodes(xfi_units *units, const xfer_layout *l, const int6
   const size_t n = b->level_first[level + 1] - b->level_first[level];
   const size_t end = first + XFI_FAN < n ? first + XFI_FAN : n;
   const int64_t *at = b->unit_bounds + (b->level_first[level] + first) * n_words;
-  xfer_status st = XFER_OK;
 
   for (size_t i = first; i < end; i++, at += n_words) {
     if (n_words > 0 && at[0] >= bounds[l->n_dims]) break; /* none of the others begins before */
@@ -152,8 +151,7 @@ static xfer_status meet_nodes(xfi_units *units, const xfer_layout *l, const int6
     XFI_TRY(xfi_vec_reserve(&units->at, &units->capacity, units->n + 1, sizeof *units->at));
     units->at[units->n++] = (uint32_t)i;
   }
-done:
-  return st;
+  return XFER_OK;
 }
 
 xfer_status xfi_boxes_meet(xfi_units *units, const xfer_layout *layout, const int64_t *bounds)
@@ -175,22 +173,18 @@ int64_t xfi_bounds_elems(const int64_t *bounds, int n_dims)
 xfer_status xfi_bounds_add(xfi_bounds *list, int n_dims, const int64_t *bounds)
 {
   const size_t n_words = 2 * (size_t)n_dims;
-  xfer_status st = XFER_OK;
 
   XFI_TRY(
       xfi_vec_reserve(&list->at, &list->capacity, (list->n + 1) * n_words + 1, sizeof *list->at));
   if (n_words > 0) memcpy(list->at + list->n * n_words, bounds, n_words * sizeof *bounds);
   list->n++;
-done:
-  return st;
+  return XFER_OK;
 }
 
 /* What is left of `whole` without `bounds`, which it meets: dim by dim what lies before and after.
  */
 static xfer_status add_rest(xfi_bounds *list, int n_dims, int64_t *whole, const int64_t *bounds)
 {
-  xfer_status st = XFER_OK;
-
   for (int d = 0; d < n_dims; d++) {
     const int64_t lo = whole[d];
     const int64_t hi = whole[n_dims + d];
@@ -208,8 +202,7 @@ static xfer_status add_rest(xfi_bounds *list, int n_dims, int64_t *whole, const 
       whole[n_dims + d] = bounds[n_dims + d];
     }
   }
-done:
-  return st;
+  return XFER_OK;
 }
 
 xfer_status xfi_bounds_subtract(xfi_bounds *list, size_t from, int n_dims, const int64_t *bounds)
@@ -217,7 +210,6 @@ xfer_status xfi_bounds_subtract(xfi_bounds *list, size_t from, int n_dims, const
   const size_t n_words = 2 * (size_t)n_dims;
   const size_t n = list->n;
   size_t kept = from;
-  xfer_status st = XFER_OK;
 
   for (size_t i = from; i < n; i++) {
     int64_t whole[2 * XFER_MAX_DIMS] = {0};
@@ -234,8 +226,7 @@ xfer_status xfi_bounds_subtract(xfi_bounds *list, size_t from, int n_dims, const
     memmove(list->at + kept * n_words, list->at + n * n_words,
             (list->n - n) * n_words * sizeof *list->at);
   list->n = kept + (list->n - n);
-done:
-  return st;
+  return XFER_OK;
 }
 
 xfer_status xfi_boxes_read_from(xfi_bounds *list, const xfer_layout *layout, uint32_t unit)
@@ -246,12 +237,12 @@ xfer_status xfi_boxes_read_from(xfi_bounds *list, const xfer_layout *layout, uin
   xfer_status st = XFER_OK;
   xfi_units units = {NULL, 0, 0};
 
-  XFI_TRY(xfi_bounds_add(list, layout->n_dims, bounds));
+  XFI_TRY_DONE(xfi_bounds_add(list, layout->n_dims, bounds));
   if (!b->overlap) return XFER_OK;
-  XFI_TRY(xfi_boxes_meet(&units, layout, bounds));
+  XFI_TRY_DONE(xfi_boxes_meet(&units, layout, bounds));
   for (size_t i = 0; i < units.n; i++)
     if (b->holders[b->first_holder[units.at[i]]] < b->holders[b->first_holder[unit]])
-      XFI_TRY(
+      XFI_TRY_DONE(
           xfi_bounds_subtract(list, from, layout->n_dims, xfi_unit_bounds(layout, units.at[i])));
 done:
   xfi_free(units.at);

@@ -55,7 +55,6 @@ static xfer_status strided_runs(const xfi_cut *cut, int64_t n, int64_t coord, xf
 {
   const int64_t m = cut->n_coords;
   const int64_t c1 = n == 0 ? 1 : xfi_ceil_div(n, cut->split_factor);
-  xfer_status st = XFER_OK;
   int64_t local = 0;
 
   for (int64_t start = 0; start < n; start += c1) {
@@ -66,14 +65,12 @@ static xfer_status strided_runs(const xfi_cut *cut, int64_t n, int64_t coord, xf
     XFI_TRY(visit(context, coord, (xfer_run){start + xfi_ceil_div(nj, m) * coord, length, local}));
     local += length;
   }
-done:
-  return st;
+  return XFER_OK;
 }
 
 xfer_status xfi_cut_runs(const xfi_cut *cut, int64_t n, int64_t coord, xfi_cut_visit visit,
                          void *context)
 {
-  xfer_status st = XFER_OK;
   int64_t length;
 
   switch (cut->kind) {
@@ -89,8 +86,7 @@ xfer_status xfi_cut_runs(const xfi_cut *cut, int64_t n, int64_t coord, xfi_cut_v
     if (length > 0)
       XFI_TRY(visit(context, coord, (xfer_run){xfi_cut_start(cut, n, coord), length, 0}));
   }
-done:
-  return st;
+  return XFER_OK;
 }
 
 /* Which coordinate holds index x under SHARD. */
@@ -107,8 +103,6 @@ static int64_t shard_coord(const xfi_cut *cut, int64_t n, int64_t x)
 static xfer_status shard_holders(const xfi_cut *cut, int64_t n, int64_t lo, int64_t hi,
                                  xfi_cut_visit visit, void *context)
 {
-  xfer_status st = XFER_OK;
-
   while (lo < hi) {
     const int64_t i = shard_coord(cut, n, lo);
     const int64_t start = xfi_cut_start(cut, n, i);
@@ -117,8 +111,7 @@ static xfer_status shard_holders(const xfi_cut *cut, int64_t n, int64_t lo, int6
     XFI_TRY(visit(context, i, (xfer_run){lo, end - lo, lo - start}));
     lo = end;
   }
-done:
-  return st;
+  return XFER_OK;
 }
 
 static xfer_status strided_holders(const xfi_cut *cut, int64_t n, int64_t lo, int64_t hi,
@@ -126,7 +119,6 @@ static xfer_status strided_holders(const xfi_cut *cut, int64_t n, int64_t lo, in
 {
   const int64_t m = cut->n_coords;
   const int64_t c1 = n == 0 ? 1 : xfi_ceil_div(n, cut->split_factor);
-  xfer_status st = XFER_OK;
 
   while (lo < hi) {
     const int64_t j = lo / c1;
@@ -139,8 +131,7 @@ static xfer_status strided_holders(const xfi_cut *cut, int64_t n, int64_t lo, in
     XFI_TRY(visit(context, i, (xfer_run){lo, end - lo, j * chunk_length(c1, m, i) + (q - i * c2)}));
     lo = end;
   }
-done:
-  return st;
+  return XFER_OK;
 }
 
 /* The first entry whose global is >= `at`. */
@@ -157,7 +148,6 @@ static xfer_status table_holders(const xfi_table *table, int64_t lo, int64_t hi,
 {
   const xfi_table_entry *entries = table->entries;
   const int64_t n = table->first[table->n_coords];
-  xfer_status st = XFER_OK;
 
   for (int64_t e = first_at(entries, n, lo - table->longest); e < n; e++) {
     const xfer_run *run = &entries[e].run;
@@ -169,8 +159,7 @@ static xfer_status table_holders(const xfi_table *table, int64_t lo, int64_t hi,
     XFI_TRY(visit(context, entries[e].coord,
                   (xfer_run){from, to - from, run->local + (from - run->global)}));
   }
-done:
-  return st;
+  return XFER_OK;
 }
 
 xfer_status xfi_cut_holders(const xfi_cut *cut, int64_t n, int64_t lo, int64_t hi,

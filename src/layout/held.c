@@ -9,12 +9,9 @@
 /* Another one, to be filled. */
 static xfer_status add(xfi_held **held, xfi_held_list *list)
 {
-  xfer_status st = XFER_OK;
-
   XFI_TRY(xfi_vec_reserve(&list->at, &list->capacity, list->n + 1, sizeof *list->at));
   *held = &list->at[list->n++];
-done:
-  return st;
+  return XFER_OK;
 }
 
 static xfer_status add_placed(xfi_held_list *list, const xfer_layout *l, const xfi_place *place,
@@ -28,11 +25,11 @@ static xfer_status add_placed(xfi_held_list *list, const xfer_layout *l, const x
   int d;
 
   for (d = 0; d < n; d++) {
-    XFI_TRY((once ? xfi_dim_runs_once : xfi_dim_runs)(&l->dims[d], place->part[d], &runs[d]));
+    XFI_TRY_DONE((once ? xfi_dim_runs_once : xfi_dim_runs)(&l->dims[d], place->part[d], &runs[d]));
     if (runs[d].n == 0) goto done;
   }
   do {
-    XFI_TRY(add(&held, list));
+    XFI_TRY_DONE(add(&held, list));
     held->part = (uint32_t)place->number;
     held->replica = place->replica;
     held->unit = XFI_NO_UNIT;
@@ -59,7 +56,6 @@ static xfer_status add_of(xfi_held_list *list, const xfer_layout *l, size_t list
   const xfi_listed *box = &l->boxes->listed[listed];
   const int64_t *given = xfi_listed_bounds(l, listed);
   const int n = l->n_dims;
-  xfer_status st = XFER_OK;
   xfi_held *held;
 
   XFI_TRY(add(&held, list));
@@ -71,8 +67,7 @@ static xfer_status add_of(xfi_held_list *list, const xfer_layout *l, size_t list
     held->bounds[n + d] = bounds[n + d];
     held->local[d] = bounds[d] - given[d] + (d == 0 ? box->row : 0);
   }
-done:
-  return st;
+  return XFER_OK;
 }
 
 static xfer_status add_boxes(xfi_held_list *list, const xfer_layout *l, int rank, bool once)
@@ -88,13 +83,13 @@ static xfer_status add_boxes(xfi_held_list *list, const xfer_layout *l, int rank
 
     if (!xfi_listed_clip(clipped, l, i)) continue;
     if (!once || !l->boxes->overlap) {
-      XFI_TRY(add_of(list, l, i, clipped));
+      XFI_TRY_DONE(add_of(list, l, i, clipped));
       continue;
     }
     read.n = 0;
-    XFI_TRY(xfi_boxes_read_from(&read, l, l->boxes->listed[i].unit));
+    XFI_TRY_DONE(xfi_boxes_read_from(&read, l, l->boxes->listed[i].unit));
     for (size_t k = 0; k < read.n; k++)
-      XFI_TRY(add_of(list, l, i, read.at + k * n_words));
+      XFI_TRY_DONE(add_of(list, l, i, read.at + k * n_words));
   }
 done:
   xfi_free(read.at);

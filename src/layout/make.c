@@ -27,27 +27,22 @@ typedef struct lengths {
 
 static xfer_status add_length(lengths *list, int64_t length)
 {
-  xfer_status st = XFER_OK;
-
   for (size_t i = 0; i < list->n; i++)
     if (list->at[i] == length) return XFER_OK;
   XFI_TRY(xfi_vec_reserve(&list->at, &list->capacity, list->n + 1, sizeof *list->at));
   list->at[list->n++] = length;
-done:
-  return st;
+  return XFER_OK;
 }
 
 static xfer_status check_table(const xfi_cut *cut, int dim, int64_t n)
 {
   const xfi_table *t = cut->table;
-  xfer_status st = XFER_OK;
 
   for (int64_t r = 0; r < t->first[t->n_coords]; r++)
     XFI_CHECK(t->runs[r].global + t->runs[r].length <= n, XFER_ERR_SHAPE,
               "dim %d: the run table of axis %d reaches index %lld of a part of %lld", dim,
               cut->axis, (long long)(t->runs[r].global + t->runs[r].length), (long long)n);
-done:
-  return st;
+  return XFER_OK;
 }
 
 /* Does the cut work on every length it can meet? Leaves the lengths that it makes in `list`. SHARD
@@ -60,17 +55,17 @@ static xfer_status check_cut(const xfi_cut *cut, int dim, lengths *list)
   for (size_t i = 0; i < list->n; i++) {
     const int64_t n = list->at[i];
 
-    XFI_CHECK(cut->kind != XFER_SHARD || cut->rule != XFER_EVEN || n % cut->n_coords == 0,
-              XFER_ERR_SHAPE,
-              "dim %d: EVEN split of %lld indices over the %d coordinates of axis %d", dim,
-              (long long)n, cut->n_coords, cut->axis);
-    if (cut->kind == XFER_RUNS) XFI_TRY(check_table(cut, dim, n));
-    XFI_CHECK(cut->kind != XFER_STRIDED || cut->split_factor <= MAX_STRIDED_PIECES ||
-                  n <= MAX_STRIDED_PIECES,
-              XFER_ERR_UNSUPPORTED, "dim %d: split factor %lld makes too many pieces", dim,
-              (long long)cut->split_factor);
+    XFI_CHECK_DONE(cut->kind != XFER_SHARD || cut->rule != XFER_EVEN || n % cut->n_coords == 0,
+                   XFER_ERR_SHAPE,
+                   "dim %d: EVEN split of %lld indices over the %d coordinates of axis %d", dim,
+                   (long long)n, cut->n_coords, cut->axis);
+    if (cut->kind == XFER_RUNS) XFI_TRY_DONE(check_table(cut, dim, n));
+    XFI_CHECK_DONE(cut->kind != XFER_STRIDED || cut->split_factor <= MAX_STRIDED_PIECES ||
+                       n <= MAX_STRIDED_PIECES,
+                   XFER_ERR_UNSUPPORTED, "dim %d: split factor %lld makes too many pieces", dim,
+                   (long long)cut->split_factor);
     for (int64_t c = 0; c < cut->n_coords; c++)
-      XFI_TRY(add_length(&next, xfi_cut_length(cut, n, c)));
+      XFI_TRY_DONE(add_length(&next, xfi_cut_length(cut, n, c)));
   }
   xfi_free(list->at);
   *list = next;
@@ -86,9 +81,9 @@ static xfer_status check_dim(const xfi_dim *dim, int d, int64_t *longest)
   xfer_status st = XFER_OK;
   lengths list = {NULL, 0, 0};
 
-  XFI_TRY(add_length(&list, dim->padded));
+  XFI_TRY_DONE(add_length(&list, dim->padded));
   for (int c = 0; c < dim->n_cuts; c++)
-    XFI_TRY(check_cut(&dim->cuts[c], d, &list));
+    XFI_TRY_DONE(check_cut(&dim->cuts[c], d, &list));
   *longest = dim->padded;
   for (size_t i = 0; i < list.n; i++)
     if (list.at[i] > *longest) *longest = list.at[i];
@@ -100,19 +95,15 @@ done:
 /* `dim` of a placement in 0 .. n_dims-1. */
 static xfer_status resolve_dim(int *dim, const xfer_placement *p, int axis, int n_dims)
 {
-  xfer_status st = XFER_OK;
-
   XFI_CHECK(p->dim >= -n_dims && p->dim < n_dims, XFER_ERR_ARG,
             "axis %d shards dim %d of a tensor of %d dims", axis, (int)p->dim, n_dims);
   *dim = p->dim < 0 ? p->dim + n_dims : p->dim;
-done:
-  return st;
+  return XFER_OK;
 }
 
 /* Append axis `axis` with placement p to the cuts of its dim. */
 static xfer_status add_cut(xfer_layout *l, const xfer_placement *p, int axis)
 {
-  xfer_status st = XFER_OK;
   int dim = 0;
   xfi_cut *cut;
 
@@ -144,15 +135,13 @@ static xfer_status add_cut(xfer_layout *l, const xfer_placement *p, int axis)
   }
   l->dims[dim].n_cuts++;
   l->dims[dim].n_parts *= cut->n_coords;
-done:
-  return st;
+  return XFER_OK;
 }
 
 static xfer_status add_cuts(xfer_layout *l, const xfer_layout_desc *desc)
 {
   const int n_axes = l->mesh->n_axes;
   bool seen[XFER_MAX_DIMS] = {false};
-  xfer_status st = XFER_OK;
 
   XFI_CHECK(desc->n_placements == n_axes, XFER_ERR_ARG, "%d placements for a mesh of %d axes",
             (int)desc->n_placements, n_axes);
@@ -174,14 +163,11 @@ static xfer_status add_cuts(xfer_layout *l, const xfer_layout_desc *desc)
     l->replica_axes[l->n_replica_axes++] = axis;
     l->n_replicas *= l->mesh->shape[axis];
   }
-done:
-  return st;
+  return XFER_OK;
 }
 
 static xfer_status set_sizes(xfer_layout *l, const xfer_layout_desc *desc)
 {
-  xfer_status st = XFER_OK;
-
   l->elem_bytes = (int)xfi_dtype_size(desc->dtype);
   XFI_CHECK(l->elem_bytes != 0, XFER_ERR_ARG, "dtype %d is not known", (int)desc->dtype);
   l->dtype = (xfer_dtype)desc->dtype;
@@ -202,14 +188,12 @@ static xfer_status set_sizes(xfer_layout *l, const xfer_layout_desc *desc)
               "dim %d has size %lld but is padded to %lld", d, (long long)dim->size,
               (long long)dim->padded);
   }
-done:
-  return st;
+  return XFER_OK;
 }
 
 /* Bytes of the padded tensor, and of the largest local part, fit in 62 bits. */
 static xfer_status check_bytes(xfer_layout *l)
 {
-  xfer_status st = XFER_OK;
   int64_t bytes = l->elem_bytes;
   int64_t longest;
   bool fits = true;
@@ -231,8 +215,7 @@ static xfer_status check_bytes(xfer_layout *l)
         fits && xfi_imul_fits(bytes, longest > 0 ? longest : 1, &bytes) && bytes <= INT64_MAX / 2;
   }
   XFI_CHECK(fits, XFER_ERR_OVERFLOW, "a local part whose bytes do not fit in 62 bits");
-done:
-  return st;
+  return XFER_OK;
 }
 
 xfer_status xfi_layout_begin(xfer_layout **layout, const xfer_layout_desc *desc)
@@ -240,13 +223,13 @@ xfer_status xfi_layout_begin(xfer_layout **layout, const xfer_layout_desc *desc)
   xfer_status st = XFER_OK;
   xfer_layout *l = NULL;
 
-  XFI_CHECK(desc->mesh != NULL, XFER_ERR_ARG, "a layout without a mesh");
+  XFI_CHECK_DONE(desc->mesh != NULL, XFER_ERR_ARG, "a layout without a mesh");
   l = xfi_calloc(1, sizeof *l);
-  XFI_CHECK(l != NULL, XFER_ERR_NOMEM, "layout");
+  XFI_CHECK_DONE(l != NULL, XFER_ERR_NOMEM, "layout");
   atomic_init(&l->n_refs, 1);
   l->mesh = xfi_mesh_share(desc->mesh);
   l->n_replicas = 1;
-  XFI_TRY(set_sizes(l, desc));
+  XFI_TRY_DONE(set_sizes(l, desc));
 
   *layout = l;
   l = NULL;
@@ -257,12 +240,8 @@ done:
 
 xfer_status xfi_layout_end(xfer_layout *layout)
 {
-  xfer_status st = XFER_OK;
-
   XFI_TRY(check_bytes(layout));
-  XFI_TRY(xfi_layout_digest(layout));
-done:
-  return st;
+  return xfi_layout_digest(layout);
 }
 
 xfer_status xfi_layout_create(xfer_layout **layout, const xfer_layout_desc *given)
@@ -271,10 +250,10 @@ xfer_status xfi_layout_create(xfer_layout **layout, const xfer_layout_desc *give
   xfer_layout *l = NULL;
   xfer_layout_desc desc;
 
-  XFI_TRY(xfi_options_copy(&desc, sizeof desc, given, "xfer_layout_desc"));
-  XFI_TRY(xfi_layout_begin(&l, &desc));
-  XFI_TRY(add_cuts(l, &desc));
-  XFI_TRY(xfi_layout_end(l));
+  XFI_TRY_DONE(xfi_options_copy(&desc, sizeof desc, given, "xfer_layout_desc"));
+  XFI_TRY_DONE(xfi_layout_begin(&l, &desc));
+  XFI_TRY_DONE(add_cuts(l, &desc));
+  XFI_TRY_DONE(xfi_layout_end(l));
 
   *layout = l;
   l = NULL;

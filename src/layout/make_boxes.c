@@ -17,7 +17,6 @@
 static xfer_status check_box(const xfer_layout *l, const int64_t *b, int rank, int64_t i,
                              int64_t *bytes)
 {
-  xfer_status st = XFER_OK;
   int64_t n = l->elem_bytes;
   bool fits = true;
 
@@ -33,8 +32,7 @@ static xfer_status check_box(const xfer_layout *l, const int64_t *b, int rank, i
   XFI_CHECK(fits && xfi_iadd_fits(n, *bytes, bytes) && *bytes <= INT64_MAX / 2, XFER_ERR_OVERFLOW,
             "the boxes of rank %d up to box %lld: their bytes do not fit in 62 bits", rank,
             (long long)i);
-done:
-  return st;
+  return XFER_OK;
 }
 
 static xfer_status copy_given(xfer_layout *l, const xfer_boxes_desc *desc)
@@ -42,7 +40,6 @@ static xfer_status copy_given(xfer_layout *l, const xfer_boxes_desc *desc)
   const int n_ranks = l->mesh->size;
   const size_t n_words = 2 * (size_t)l->n_dims;
   xfi_boxes *b = l->boxes;
-  xfer_status st = XFER_OK;
   size_t n;
 
   XFI_CHECK(desc->first != NULL, XFER_ERR_ARG, "boxes: first is NULL");
@@ -77,8 +74,7 @@ static xfer_status copy_given(xfer_layout *l, const xfer_boxes_desc *desc)
       row += box[l->n_dims] - box[0]; /* at most as many as bytes */
     }
   }
-done:
-  return st;
+  return XFER_OK;
 }
 
 /* ---- units ---- */
@@ -140,7 +136,6 @@ static xfer_status fill_units(xfer_layout *l, const key *keys, size_t n)
 {
   xfi_boxes *b = l->boxes;
   const size_t n_words = 2 * (size_t)l->n_dims;
-  xfer_status st = XFER_OK;
 
   b->n_units = n == 0 ? 0 : keys[n - 1].unit + 1;
   b->unit_bounds = xfi_calloc(xfi_boxes_levels(b, b->n_units), n_words * sizeof *b->unit_bounds);
@@ -163,8 +158,7 @@ static xfer_status fill_units(xfer_layout *l, const key *keys, size_t n)
     l->n_held += (double)xfi_bounds_elems(keys[i].bounds, l->n_dims);
   }
   xfi_boxes_index(l);
-done:
-  return st;
+  return XFER_OK;
 }
 
 /* ---- parts ---- */
@@ -191,8 +185,8 @@ static xfer_status fill_parts(xfi_boxes *b, const uint32_t *position)
   slots = xfi_calloc(mask + 1, sizeof *slots);
   b->parts = xfi_calloc(b->n_units, sizeof *b->parts);
   b->positions = xfi_calloc(n, sizeof *b->positions);
-  XFI_CHECK(slots != NULL && b->parts != NULL && b->positions != NULL, XFER_ERR_NOMEM, "%u boxes",
-            b->n_units);
+  XFI_CHECK_DONE(slots != NULL && b->parts != NULL && b->positions != NULL, XFER_ERR_NOMEM,
+                 "%u boxes", b->n_units);
   for (uint32_t u = 0; u < b->n_units; u++) {
     int *at = b->positions + end; /* of a new part, if it is one */
     const size_t n_at = b->first_holder[u + 1] - b->first_holder[u];
@@ -243,7 +237,7 @@ static xfer_status find_overlaps(xfer_layout *l)
   }
   for (uint32_t u = 0; u < b->n_units && !ordered && !b->overlap; u++) {
     units.n = 0;
-    XFI_TRY(xfi_boxes_meet(&units, l, xfi_unit_bounds(l, u)));
+    XFI_TRY_DONE(xfi_boxes_meet(&units, l, xfi_unit_bounds(l, u)));
     b->overlap = units.n > 1;
   }
 done:
@@ -260,13 +254,14 @@ static xfer_status make_units(xfer_layout *l)
   int64_t *clipped = xfi_calloc(n, 2 * (size_t)l->n_dims * sizeof *clipped);
   uint32_t *position = xfi_calloc(n, sizeof *position); /* of each listed box */
 
-  XFI_CHECK(keys != NULL && clipped != NULL && position != NULL, XFER_ERR_NOMEM, "%zu boxes", n);
+  XFI_CHECK_DONE(keys != NULL && clipped != NULL && position != NULL, XFER_ERR_NOMEM, "%zu boxes",
+                 n);
   for (int p = 0; p < l->mesh->size; p++)
     for (int64_t i = b->first[p]; i < b->first[p + 1]; i++)
       position[i] = (uint32_t)p;
-  XFI_TRY(fill_units(l, keys, make_keys(keys, clipped, l, position)));
-  XFI_TRY(fill_parts(l->boxes, position));
-  XFI_TRY(find_overlaps(l));
+  XFI_TRY_DONE(fill_units(l, keys, make_keys(keys, clipped, l, position)));
+  XFI_TRY_DONE(fill_parts(l->boxes, position));
+  XFI_TRY_DONE(find_overlaps(l));
 done:
   xfi_free(keys);
   xfi_free(clipped);
@@ -293,19 +288,19 @@ xfer_status xfi_layout_create_boxes(xfer_layout **layout, const xfer_boxes_desc 
   xfer_mesh *mesh = NULL;
   xfer_layout *l = NULL;
 
-  XFI_TRY(xfi_options_copy(&desc, sizeof desc, given, "xfer_boxes_desc"));
-  XFI_TRY(row_of_ranks(&mesh, desc.mesh));
+  XFI_TRY_DONE(xfi_options_copy(&desc, sizeof desc, given, "xfer_boxes_desc"));
+  XFI_TRY_DONE(row_of_ranks(&mesh, desc.mesh));
   base.mesh = mesh;
   base.dtype = desc.dtype;
   base.n_dims = desc.n_dims;
   base.shape = desc.shape;
-  XFI_TRY(xfi_layout_begin(&l, &base));
+  XFI_TRY_DONE(xfi_layout_begin(&l, &base));
   l->boxes = xfi_calloc(1, sizeof *l->boxes);
-  XFI_CHECK(l->boxes != NULL, XFER_ERR_NOMEM, "boxes");
+  XFI_CHECK_DONE(l->boxes != NULL, XFER_ERR_NOMEM, "boxes");
   l->is_own = desc.mesh == NULL;
-  XFI_TRY(copy_given(l, &desc));
-  XFI_TRY(xfi_layout_end(l));
-  XFI_TRY(make_units(l));
+  XFI_TRY_DONE(copy_given(l, &desc));
+  XFI_TRY_DONE(xfi_layout_end(l));
+  XFI_TRY_DONE(make_units(l));
 
   *layout = l;
   l = NULL;
@@ -322,7 +317,6 @@ done:
 static xfer_status add_range(xfi_bounds *list, int n, const int64_t *shape, int64_t *box, int d,
                              int64_t begin, int64_t end)
 {
-  xfer_status st = XFER_OK;
   int64_t row = 1;
   int64_t lo;
   int64_t hi;
@@ -355,8 +349,7 @@ static xfer_status add_range(xfi_bounds *list, int n, const int64_t *shape, int6
     box[n + d] = hi + 1;
     XFI_TRY(add_range(list, n, shape, box, d + 1, 0, end - hi * row));
   }
-done:
-  return st;
+  return XFER_OK;
 }
 
 xfer_status xfi_bounds_add_flat(xfi_bounds *list, int n_dims, const int64_t *shape, int64_t begin,
@@ -365,7 +358,6 @@ xfer_status xfi_bounds_add_flat(xfi_bounds *list, int n_dims, const int64_t *sha
   int64_t box[2 * XFER_MAX_DIMS] = {0};
   int64_t n_elems = 1;
   int64_t from; /* of the padding, one box past the shape */
-  xfer_status st = XFER_OK;
 
   for (int d = 0; d < n_dims; d++) {
     XFI_CHECK(shape[d] >= 0, XFER_ERR_SHAPE, "dim %d: size %lld", d, (long long)shape[d]);
@@ -383,9 +375,7 @@ xfer_status xfi_bounds_add_flat(xfi_bounds *list, int n_dims, const int64_t *sha
     box[n_dims + d] = box[d] + 1;
   }
   box[2 * n_dims - 1] = box[n_dims - 1] + (end - from);
-  XFI_TRY(xfi_bounds_add(list, n_dims, box));
-done:
-  return st;
+  return xfi_bounds_add(list, n_dims, box);
 }
 
 xfer_status xfi_layout_create_flat(xfer_layout **layout, const xfer_boxes_desc *given)
@@ -396,22 +386,23 @@ xfer_status xfi_layout_create_flat(xfer_layout **layout, const xfer_boxes_desc *
   int64_t *first = NULL;
   size_t n_ranks;
 
-  XFI_TRY(xfi_options_copy(&desc, sizeof desc, given, "xfer_boxes_desc"));
-  XFI_CHECK(desc.n_dims >= 0 && desc.n_dims <= XFER_MAX_DIMS, XFER_ERR_ARG,
-            "a tensor of %d dims; 0 to %d are possible", (int)desc.n_dims, XFER_MAX_DIMS);
-  XFI_CHECK(desc.bounds != NULL && (desc.n_dims == 0 || desc.shape != NULL) && desc.first == NULL,
-            XFER_ERR_ARG, "flat ranges: shape and bounds are needed, first is not");
+  XFI_TRY_DONE(xfi_options_copy(&desc, sizeof desc, given, "xfer_boxes_desc"));
+  XFI_CHECK_DONE(desc.n_dims >= 0 && desc.n_dims <= XFER_MAX_DIMS, XFER_ERR_ARG,
+                 "a tensor of %d dims; 0 to %d are possible", (int)desc.n_dims, XFER_MAX_DIMS);
+  XFI_CHECK_DONE(desc.bounds != NULL && (desc.n_dims == 0 || desc.shape != NULL) &&
+                     desc.first == NULL,
+                 XFER_ERR_ARG, "flat ranges: shape and bounds are needed, first is not");
   n_ranks = desc.mesh == NULL ? 1 : (size_t)desc.mesh->size;
   first = xfi_calloc(n_ranks + 1, sizeof *first);
-  XFI_CHECK(first != NULL, XFER_ERR_NOMEM, "%zu ranks", n_ranks);
+  XFI_CHECK_DONE(first != NULL, XFER_ERR_NOMEM, "%zu ranks", n_ranks);
   for (size_t r = 0; r < n_ranks; r++) {
-    XFI_TRY(xfi_bounds_add_flat(&list, desc.n_dims, desc.shape, desc.bounds[2 * r],
-                                desc.bounds[2 * r + 1]));
+    XFI_TRY_DONE(xfi_bounds_add_flat(&list, desc.n_dims, desc.shape, desc.bounds[2 * r],
+                                     desc.bounds[2 * r + 1]));
     first[r + 1] = (int64_t)list.n;
   }
   desc.first = first;
   desc.bounds = list.at;
-  XFI_TRY(xfi_layout_create_boxes(layout, &desc));
+  XFI_TRY_DONE(xfi_layout_create_boxes(layout, &desc));
 done:
   xfi_free(list.at);
   xfi_free(first);

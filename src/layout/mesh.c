@@ -43,7 +43,6 @@ int xfi_mesh_find(const xfer_mesh *mesh, int rank)
 
 static xfer_status set_shape(xfer_mesh *mesh, const int *shape, int n_axes)
 {
-  xfer_status st = XFER_OK;
   int64_t size = 1;
 
   mesh->n_axes = n_axes;
@@ -58,8 +57,7 @@ static xfer_status set_shape(xfer_mesh *mesh, const int *shape, int n_axes)
   mesh->stride[n_axes - 1] = 1;
   for (int a = n_axes - 1; a > 0; a--)
     mesh->stride[a - 1] = mesh->stride[a] * shape[a];
-done:
-  return st;
+  return XFER_OK;
 }
 
 /* Fill `order` where ranks do not ascend: pairs (rank, position), sorted. */
@@ -74,7 +72,8 @@ static xfer_status set_order(xfer_mesh *mesh)
   if (ascending) return XFER_OK;
   pairs = xfi_calloc((size_t)mesh->size, sizeof *pairs);
   mesh->order = xfi_calloc((size_t)mesh->size, sizeof *mesh->order);
-  XFI_CHECK(pairs != NULL && mesh->order != NULL, XFER_ERR_NOMEM, "mesh of %d ranks", mesh->size);
+  XFI_CHECK_DONE(pairs != NULL && mesh->order != NULL, XFER_ERR_NOMEM, "mesh of %d ranks",
+                 mesh->size);
   for (int i = 0; i < mesh->size; i++) {
     pairs[i][0] = mesh->ranks[i];
     pairs[i][1] = i;
@@ -83,8 +82,8 @@ static xfer_status set_order(xfer_mesh *mesh)
   for (int i = 0; i < mesh->size; i++)
     mesh->order[i] = pairs[i][1];
   for (int i = 1; i < mesh->size; i++)
-    XFI_CHECK(pairs[i - 1][0] != pairs[i][0], XFER_ERR_ARG, "rank %d is in the mesh twice",
-              pairs[i][0]);
+    XFI_CHECK_DONE(pairs[i - 1][0] != pairs[i][0], XFER_ERR_ARG, "rank %d is in the mesh twice",
+                   pairs[i][0]);
 done:
   xfi_free(pairs);
   return st;
@@ -109,19 +108,20 @@ xfer_status xfi_mesh_create(xfer_mesh **mesh, const int *shape, int n_axes, cons
   xfer_status st = XFER_OK;
   xfer_mesh *m = NULL;
 
-  XFI_CHECK(n_axes >= 1 && n_axes <= XFER_MAX_DIMS, XFER_ERR_ARG,
-            "a mesh of %d axes; 1 to %d are possible", n_axes, XFER_MAX_DIMS);
+  XFI_CHECK_DONE(n_axes >= 1 && n_axes <= XFER_MAX_DIMS, XFER_ERR_ARG,
+                 "a mesh of %d axes; 1 to %d are possible", n_axes, XFER_MAX_DIMS);
   m = xfi_calloc(1, sizeof *m);
-  XFI_CHECK(m != NULL, XFER_ERR_NOMEM, "mesh");
+  XFI_CHECK_DONE(m != NULL, XFER_ERR_NOMEM, "mesh");
   atomic_init(&m->n_refs, 1);
-  XFI_TRY(set_shape(m, shape, n_axes));
+  XFI_TRY_DONE(set_shape(m, shape, n_axes));
   m->ranks = xfi_calloc((size_t)m->size, sizeof *m->ranks);
-  XFI_CHECK(m->ranks != NULL, XFER_ERR_NOMEM, "mesh of %d ranks", m->size);
+  XFI_CHECK_DONE(m->ranks != NULL, XFER_ERR_NOMEM, "mesh of %d ranks", m->size);
   for (int i = 0; i < m->size; i++) {
     m->ranks[i] = ranks == NULL ? i : ranks[i];
-    XFI_CHECK(m->ranks[i] >= 0, XFER_ERR_ARG, "rank %d at position %d of the mesh", m->ranks[i], i);
+    XFI_CHECK_DONE(m->ranks[i] >= 0, XFER_ERR_ARG, "rank %d at position %d of the mesh",
+                   m->ranks[i], i);
   }
-  XFI_TRY(set_order(m));
+  XFI_TRY_DONE(set_order(m));
   m->min_rank = m->ranks[m->order == NULL ? 0 : m->order[0]];
   m->max_rank = m->ranks[m->order == NULL ? m->size - 1 : m->order[m->size - 1]];
   set_digest(m);

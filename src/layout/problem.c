@@ -61,18 +61,14 @@ static bool take(parser *p, const char *text)
 /* The same; it must be. */
 static xfer_status expect(parser *p, const char *text, const char *what)
 {
-  xfer_status st = XFER_OK;
-
   XFI_CHECK(take(p, text), XFER_ERR_ARG, "column %d: expected %s", column(p, p->at), what);
-done:
-  return st;
+  return XFER_OK;
 }
 
 /* int, at most `max`; `after` is what stands before it. */
 static xfer_status parse_int(parser *p, const char *after, int64_t max, int64_t *value)
 {
   const char *start = p->at;
-  xfer_status st = XFER_OK;
   int64_t v = 0;
 
   XFI_CHECK(*start >= '0' && *start <= '9', XFER_ERR_ARG, "column %d: expected a digit after '%s'",
@@ -81,8 +77,7 @@ static xfer_status parse_int(parser *p, const char *after, int64_t max, int64_t 
     XFI_CHECK(xfi_imul_fits(v, 10, &v) && xfi_iadd_fits(v, *p->at - '0', &v) && v <= max,
               XFER_ERR_ARG, "column %d: a number above %lld", column(p, start), (long long)max);
   *value = v;
-done:
-  return st;
+  return XFER_OK;
 }
 
 /* ["-"] int, a dim; counted from the start in *dim. */
@@ -90,7 +85,6 @@ static xfer_status parse_dim(parser *p, const char *after, int n_dims, int *dim)
 {
   const char *start = p->at;
   const bool negative = take(p, "-");
-  xfer_status st = XFER_OK;
   int64_t value = 0;
 
   XFI_TRY(parse_int(p, negative ? "-" : after, INT_MAX, &value));
@@ -98,8 +92,7 @@ static xfer_status parse_dim(parser *p, const char *after, int n_dims, int *dim)
   XFI_CHECK(value >= 0 && value < n_dims, XFER_ERR_ARG, "column %d: no such dim, the tensor has %d",
             column(p, start), n_dims);
   *dim = (int)value;
-done:
-  return st;
+  return XFER_OK;
 }
 
 /* dtype "[" [int {"," int}] "]" */
@@ -107,7 +100,6 @@ static xfer_status parse_head(parser *p, head *h)
 {
   const char *open = strchr(p->at, '[');
   char name[8] = "";
-  xfer_status st = XFER_OK;
 
   XFI_CHECK(open != NULL, XFER_ERR_ARG, "column %d: expected a dtype and '['", column(p, p->at));
   if ((size_t)(open - p->at) < sizeof name) memcpy(name, p->at, (size_t)(open - p->at));
@@ -121,16 +113,13 @@ static xfer_status parse_head(parser *p, head *h)
     XFI_TRY(parse_int(p, p->at[-1] == '[' ? "[" : ",", INT64_MAX, &h->shape[h->n_dims]));
     h->n_dims++;
   } while (take(p, ","));
-  XFI_TRY(expect(p, "]", "a digit, ',' or ']'"));
-done:
-  return st;
+  return expect(p, "]", "a digit, ',' or ']'");
 }
 
 /* "(" int {"," int} ")" */
 static xfer_status parse_mesh(parser *p, side *s)
 {
   const char *start = p->at;
-  xfer_status st = XFER_OK;
   int64_t size = 0;
 
   XFI_TRY(expect(p, "(", "'(' or '{'"));
@@ -147,16 +136,13 @@ static xfer_status parse_mesh(parser *p, side *s)
     XFI_CHECK(s->n_ranks <= XFI_MOST_RANKS, XFER_ERR_OVERFLOW,
               "column %d: a mesh of more than %d ranks", column(p, start), XFI_MOST_RANKS);
   } while (take(p, ","));
-  XFI_TRY(expect(p, ")", "a digit, ',' or ')'"));
-done:
-  return st;
+  return expect(p, ")", "a digit, ',' or ')'");
 }
 
 /* int ["-" int ["/" step]] */
 static xfer_status parse_range(parser *p, side *s)
 {
   const char *start = p->at;
-  xfer_status st = XFER_OK;
   int64_t first = 0;
   int64_t last = 0;
   int64_t step = 1;
@@ -181,15 +167,12 @@ static xfer_status parse_range(parser *p, side *s)
   XFI_TRY(xfi_vec_reserve(&s->ranks, &s->capacity, (size_t)s->n_ranks, sizeof *s->ranks));
   for (int64_t rank = first; rank <= last; rank += step)
     s->ranks[s->n_given++] = (int)rank;
-done:
-  return st;
+  return XFER_OK;
 }
 
 /* ["@" range {"," range}] */
 static xfer_status parse_ranks(parser *p, side *s)
 {
-  xfer_status st = XFER_OK;
-
   if (!take(p, "@")) return XFER_OK;
   do {
     XFI_TRY(parse_range(p, s));
@@ -197,14 +180,12 @@ static xfer_status parse_ranks(parser *p, side *s)
   XFI_CHECK((int64_t)s->n_given == s->n_ranks, XFER_ERR_ARG,
             "column %d: %zu ranks for a mesh of %d; expected ',' and a rank", column(p, p->at),
             s->n_given, (int)s->n_ranks);
-done:
-  return st;
+  return XFER_OK;
 }
 
 /* "R" | "S" dim ["b" | "e" | "f" int] */
 static xfer_status parse_placement(parser *p, int n_dims, xfer_placement *placement)
 {
-  xfer_status st = XFER_OK;
   int64_t factor = 0;
   int dim = 0;
 
@@ -224,15 +205,12 @@ static xfer_status parse_placement(parser *p, int n_dims, xfer_placement *placem
     XFI_CHECK(factor >= 1, XFER_ERR_ARG, "column %d: a split factor of 0", column(p, number));
     *placement = xfer_shard_strided(dim, factor);
   }
-done:
-  return st;
+  return XFER_OK;
 }
 
 /* ":" p {"," p}, one p for each axis */
 static xfer_status parse_placements(parser *p, int n_dims, side *s)
 {
-  xfer_status st = XFER_OK;
-
   XFI_CHECK(take(p, ":"), XFER_ERR_ARG, "column %d: expected %s':'", column(p, p->at),
             s->n_given == 0 ? "'@' or " : "");
   for (int axis = 0; axis < s->n_axes; axis++) {
@@ -243,15 +221,13 @@ static xfer_status parse_placements(parser *p, int n_dims, side *s)
   }
   XFI_CHECK(*p->at != ',', XFER_ERR_ARG, "column %d: more placements than mesh axes, %d",
             column(p, p->at), s->n_axes);
-done:
-  return st;
+  return XFER_OK;
 }
 
 /* axis {"," axis}, each axis once */
 static xfer_status parse_order(parser *p, side *s)
 {
   bool seen[XFER_MAX_DIMS] = {false};
-  xfer_status st = XFER_OK;
   int64_t axis = 0;
 
   XFI_CHECK(!s->ordered, XFER_ERR_ARG, "column %d: a second order", column(p, p->at));
@@ -269,15 +245,13 @@ static xfer_status parse_order(parser *p, side *s)
     seen[axis] = true;
     s->order[i] = (int32_t)axis;
   }
-done:
-  return st;
+  return XFER_OK;
 }
 
 /* dim ":" int */
 static xfer_status parse_pad(parser *p, const head *h, side *s)
 {
   const char *start = p->at;
-  xfer_status st = XFER_OK;
   int dim = 0;
 
   XFI_TRY(parse_dim(p, "pad=", h->n_dims, &dim));
@@ -290,14 +264,11 @@ static xfer_status parse_pad(parser *p, const head *h, side *s)
   XFI_CHECK(s->padded[dim] >= h->shape[dim], XFER_ERR_ARG,
             "column %d: dim %d of size %lld is padded to %lld", column(p, start), dim,
             (long long)h->shape[dim], (long long)s->padded[dim]);
-done:
-  return st;
+  return XFER_OK;
 }
 
 static xfer_status parse_options(parser *p, const head *h, side *s)
 {
-  xfer_status st = XFER_OK;
-
   while (take(p, ";")) {
     if (take(p, "order=")) {
       XFI_TRY(parse_order(p, s));
@@ -306,8 +277,7 @@ static xfer_status parse_options(parser *p, const head *h, side *s)
       XFI_TRY(parse_pad(p, h, s));
     }
   }
-done:
-  return st;
+  return XFER_OK;
 }
 
 static xfer_status make_layout(xfer_layout **layout, const head *h, const side *s)
@@ -316,7 +286,7 @@ static xfer_status make_layout(xfer_layout **layout, const head *h, const side *
   xfer_status st = XFER_OK;
   xfer_mesh *mesh = NULL;
 
-  XFI_TRY(xfi_mesh_create(&mesh, s->mesh, s->n_axes, s->n_given > 0 ? s->ranks : NULL));
+  XFI_TRY_DONE(xfi_mesh_create(&mesh, s->mesh, s->n_axes, s->n_given > 0 ? s->ranks : NULL));
   desc.mesh = mesh;
   desc.dtype = (int32_t)h->dtype;
   desc.n_dims = h->n_dims;
@@ -326,7 +296,7 @@ static xfer_status make_layout(xfer_layout **layout, const head *h, const side *
   desc.n_placements = s->n_axes;
   desc.n_order = s->ordered ? s->n_axes : 0;
   desc.order = s->ordered ? s->order : NULL;
-  XFI_TRY(xfi_layout_create(layout, &desc));
+  XFI_TRY_DONE(xfi_layout_create(layout, &desc));
 done:
   xfi_mesh_destroy(mesh);
   return st;
@@ -335,7 +305,6 @@ done:
 /* "[" [int ":" int {"," int ":" int}] "]" */
 static xfer_status parse_box(parser *p, const head *h, xfi_bounds *boxes)
 {
-  xfer_status st = XFER_OK;
   int64_t bounds[2 * XFER_MAX_DIMS];
 
   XFI_TRY(expect(p, "[", "'[' and a box"));
@@ -351,15 +320,12 @@ static xfer_status parse_box(parser *p, const head *h, xfi_bounds *boxes)
               "column %d: an interval that ends before it begins", column(p, start));
   }
   XFI_TRY(expect(p, "]", "']'"));
-  XFI_TRY(xfi_bounds_add(boxes, h->n_dims, bounds));
-done:
-  return st;
+  return xfi_bounds_add(boxes, h->n_dims, bounds);
 }
 
 /* rank "=" ["f" int ":" int | box {"+" box}] */
 static xfer_status parse_list(parser *p, const head *h, int64_t *rank, xfi_bounds *boxes)
 {
-  xfer_status st = XFER_OK;
   int64_t begin = 0;
   int64_t end = 0;
 
@@ -375,8 +341,7 @@ static xfer_status parse_list(parser *p, const head *h, int64_t *rank, xfi_bound
       XFI_TRY(parse_box(p, h, boxes));
     } while (take(p, "+"));
   }
-done:
-  return st;
+  return XFER_OK;
 }
 
 /* "{" list {";" list} "}", the opening brace taken */
@@ -392,25 +357,25 @@ static xfer_status parse_boxes(parser *p, const head *h, xfer_layout **layout)
   xfer_mesh *mesh = NULL;
   int n = 0;
 
-  XFI_TRY(xfi_vec_reserve(&first, &first_capacity, 1, sizeof *first));
+  XFI_TRY_DONE(xfi_vec_reserve(&first, &first_capacity, 1, sizeof *first));
   do {
     int64_t rank = 0;
 
-    XFI_TRY(parse_list(p, h, &rank, &boxes));
-    XFI_TRY(xfi_vec_reserve(&first, &first_capacity, (size_t)n + 2, sizeof *first));
-    XFI_TRY(xfi_vec_reserve(&ranks, &ranks_capacity, (size_t)n + 1, sizeof *ranks));
+    XFI_TRY_DONE(parse_list(p, h, &rank, &boxes));
+    XFI_TRY_DONE(xfi_vec_reserve(&first, &first_capacity, (size_t)n + 2, sizeof *first));
+    XFI_TRY_DONE(xfi_vec_reserve(&ranks, &ranks_capacity, (size_t)n + 1, sizeof *ranks));
     ranks[n++] = (int)rank;
     first[n] = (int64_t)boxes.n;
   } while (take(p, ";"));
-  XFI_TRY(expect(p, "}", "'+', ';' or '}'"));
-  XFI_TRY(xfi_mesh_create(&mesh, &n, 1, ranks));
+  XFI_TRY_DONE(expect(p, "}", "'+', ';' or '}'"));
+  XFI_TRY_DONE(xfi_mesh_create(&mesh, &n, 1, ranks));
   desc.mesh = mesh;
   desc.dtype = (int32_t)h->dtype;
   desc.n_dims = h->n_dims;
   desc.shape = h->shape;
   desc.first = first;
   desc.bounds = boxes.at;
-  XFI_TRY(xfi_layout_create_boxes(layout, &desc));
+  XFI_TRY_DONE(xfi_layout_create_boxes(layout, &desc));
 done:
   xfi_mesh_destroy(mesh);
   xfi_free(boxes.at);
@@ -427,13 +392,13 @@ static xfer_status parse_side(parser *p, const head *h, xfer_layout **layout)
 
   if (take(p, "{")) return parse_boxes(p, h, layout);
   memcpy(s.padded, h->shape, sizeof s.padded);
-  XFI_TRY(parse_mesh(p, &s));
-  XFI_TRY(parse_ranks(p, &s));
-  XFI_TRY(parse_placements(p, h->n_dims, &s));
-  XFI_TRY(parse_options(p, h, &s));
-  XFI_CHECK(*p->at == '\0' || *p->at == ' ', XFER_ERR_ARG,
-            "column %d: expected ';' or the end of the side", column(p, p->at));
-  XFI_TRY(make_layout(layout, h, &s));
+  XFI_TRY_DONE(parse_mesh(p, &s));
+  XFI_TRY_DONE(parse_ranks(p, &s));
+  XFI_TRY_DONE(parse_placements(p, h->n_dims, &s));
+  XFI_TRY_DONE(parse_options(p, h, &s));
+  XFI_CHECK_DONE(*p->at == '\0' || *p->at == ' ', XFER_ERR_ARG,
+                 "column %d: expected ';' or the end of the side", column(p, p->at));
+  XFI_TRY_DONE(make_layout(layout, h, &s));
 done:
   xfi_free(s.ranks);
   return st;
@@ -444,15 +409,13 @@ static xfer_status parse_dtype(parser *p, head *h)
 {
   const char *end = p->at + strcspn(p->at, " ({");
   char name[8] = "";
-  xfer_status st = XFER_OK;
 
   if (end == p->at || *end != ' ' || !isalpha((unsigned char)*p->at)) return XFER_OK;
   if ((size_t)(end - p->at) < sizeof name) memcpy(name, p->at, (size_t)(end - p->at));
   XFI_CHECK(xfi_dtype_parse(&h->dtype, name) == XFER_OK, XFER_ERR_ARG,
             "column %d: expected '(' or '{', or a dtype and a blank", column(p, p->at));
   p->at = end + 1;
-done:
-  return st;
+  return XFER_OK;
 }
 
 /* dtype "[" [int {"," int}] "]" " " side " -> " [dtype " "] side */
@@ -464,15 +427,16 @@ xfer_status xfi_problem_parse(xfer_layout **src, xfer_layout **dst, const char *
   xfer_layout *to = NULL;
   head h = {.n_dims = 0};
 
-  XFI_CHECK(strlen(line) < INT_MAX, XFER_ERR_ARG, "a line of more than %d characters", INT_MAX - 1);
-  XFI_TRY(parse_head(&p, &h));
-  XFI_TRY(expect(&p, " ", "one blank after ']'"));
-  XFI_TRY(parse_side(&p, &h, &from));
-  XFI_TRY(expect(&p, " -> ", "' -> '"));
-  XFI_TRY(parse_dtype(&p, &h));
-  XFI_TRY(parse_side(&p, &h, &to));
-  XFI_CHECK(*p.at == '\0', XFER_ERR_ARG, "column %d: expected the end of the line",
-            column(&p, p.at));
+  XFI_CHECK_DONE(strlen(line) < INT_MAX, XFER_ERR_ARG, "a line of more than %d characters",
+                 INT_MAX - 1);
+  XFI_TRY_DONE(parse_head(&p, &h));
+  XFI_TRY_DONE(expect(&p, " ", "one blank after ']'"));
+  XFI_TRY_DONE(parse_side(&p, &h, &from));
+  XFI_TRY_DONE(expect(&p, " -> ", "' -> '"));
+  XFI_TRY_DONE(parse_dtype(&p, &h));
+  XFI_TRY_DONE(parse_side(&p, &h, &to));
+  XFI_CHECK_DONE(*p.at == '\0', XFER_ERR_ARG, "column %d: expected the end of the line",
+                 column(&p, p.at));
 
   *src = from;
   *dst = to;

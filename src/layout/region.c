@@ -34,7 +34,6 @@ int64_t xfi_dim_length(const xfi_dim *dim, int64_t part)
 static xfer_status append_run(xfi_runs *runs, xfer_run run)
 {
   xfer_run *last = runs->n > 0 ? &runs->at[runs->n - 1] : NULL;
-  xfer_status st = XFER_OK;
 
   if (last != NULL && last->global + last->length == run.global &&
       last->local + last->length == run.local) {
@@ -43,8 +42,7 @@ static xfer_status append_run(xfi_runs *runs, xfer_run run)
   }
   XFI_TRY(xfi_vec_reserve(&runs->at, &runs->capacity, runs->n + 1, sizeof *runs->at));
   runs->at[runs->n++] = run;
-done:
-  return st;
+  return XFER_OK;
 }
 
 /* Cutting `from` (global, length, local; ascending in local) into `to`. */
@@ -68,7 +66,6 @@ static xfer_status select_run(void *context, int64_t coord, xfer_run wanted)
 {
   const selection *s = context;
   const int64_t end = wanted.global + wanted.length;
-  xfer_status st = XFER_OK;
 
   (void)coord;
   for (size_t i = first_after(s->from, wanted.global); i < s->from->n; i++) {
@@ -80,8 +77,7 @@ static xfer_status select_run(void *context, int64_t coord, xfer_run wanted)
     XFI_TRY(append_run(s->to, (xfer_run){r->global + (lo - r->local), hi - lo,
                                          wanted.local + (lo - wanted.global)}));
   }
-done:
-  return st;
+  return XFER_OK;
 }
 
 xfer_status xfi_dim_runs(const xfi_dim *dim, int64_t part, xfi_runs *runs)
@@ -93,7 +89,7 @@ xfer_status xfi_dim_runs(const xfi_dim *dim, int64_t part, xfi_runs *runs)
 
   split_part(dim, part, coords);
   runs->n = 0;
-  if (dim->size > 0) XFI_TRY(append_run(runs, (xfer_run){0, dim->size, 0}));
+  if (dim->size > 0) XFI_TRY_DONE(append_run(runs, (xfer_run){0, dim->size, 0}));
   for (int c = 0; c < dim->n_cuts; c++) {
     xfi_runs spare = from;
     selection s = {&from, runs};
@@ -101,7 +97,7 @@ xfer_status xfi_dim_runs(const xfi_dim *dim, int64_t part, xfi_runs *runs)
     from = *runs; /* swap the two lists */
     *runs = spare;
     runs->n = 0;
-    XFI_TRY(xfi_cut_runs(&dim->cuts[c], n, coords[c], select_run, &s));
+    XFI_TRY_DONE(xfi_cut_runs(&dim->cuts[c], n, coords[c], select_run, &s));
     n = xfi_cut_length(&dim->cuts[c], n, coords[c]);
   }
 done:
@@ -121,12 +117,9 @@ typedef struct walk {
 
 static xfer_status append_hold(xfi_holds *holds, xfi_hold hold)
 {
-  xfer_status st = XFER_OK;
-
   XFI_TRY(xfi_vec_reserve(&holds->at, &holds->capacity, holds->n + 1, sizeof *holds->at));
   holds->at[holds->n++] = hold;
-done:
-  return st;
+  return XFER_OK;
 }
 
 static xfer_status descend(void *context, int64_t coord, xfer_run run)
@@ -176,7 +169,7 @@ static xfer_status append_first_holders(xfi_holds *out, const xfi_hold *holds, s
   size_t next = 0;
   int64_t at = 0;
 
-  XFI_CHECK(open != NULL, XFER_ERR_NOMEM, "%zu runs", n);
+  XFI_CHECK_DONE(open != NULL, XFER_ERR_NOMEM, "%zu runs", n);
   while (next < n || n_open > 0) {
     const xfi_hold *best = NULL;
     int64_t end = INT64_MAX;
@@ -193,7 +186,7 @@ static xfer_status append_first_holders(xfi_holds *out, const xfi_hold *holds, s
       if (best == NULL || h->part < best->part || (h->part == best->part && h->local < best->local))
         best = h;
     }
-    XFI_TRY(
+    XFI_TRY_DONE(
         append_hold(out, (xfi_hold){best->part, at, end - at, best->local + (at - best->global)}));
     at = end;
     for (size_t i = 0; i < n_open; i++)
@@ -218,9 +211,9 @@ xfer_status xfi_dim_holders(const xfi_dim *dim, int64_t lo, int64_t hi, bool onc
   xfi_holds all = {NULL, 0, 0};
 
   if (!once || !xfi_dim_has_table(dim)) return all_holders(dim, lo, hi, holds);
-  XFI_TRY(all_holders(dim, lo, hi, &all));
+  XFI_TRY_DONE(all_holders(dim, lo, hi, &all));
   xfi_sort(all.at, all.n, sizeof *all.at, by_global);
-  XFI_TRY(append_first_holders(holds, all.at, all.n));
+  XFI_TRY_DONE(append_first_holders(holds, all.at, all.n));
 done:
   xfi_free(all.at);
   return st;
@@ -240,13 +233,13 @@ xfer_status xfi_dim_runs_once(const xfi_dim *dim, int64_t part, xfi_runs *runs)
   xfi_holds holds = {NULL, 0, 0};
 
   if (!xfi_dim_has_table(dim)) return xfi_dim_runs(dim, part, runs);
-  XFI_TRY(xfi_dim_holders(dim, 0, dim->size, true, &holds));
+  XFI_TRY_DONE(xfi_dim_holders(dim, 0, dim->size, true, &holds));
   xfi_sort(holds.at, holds.n, sizeof *holds.at, by_local);
   runs->n = 0;
   for (size_t i = 0; i < holds.n; i++) {
     const xfi_hold *h = &holds.at[i];
 
-    if (h->part == part) XFI_TRY(append_run(runs, (xfer_run){h->global, h->length, h->local}));
+    if (h->part == part) XFI_TRY_DONE(append_run(runs, (xfer_run){h->global, h->length, h->local}));
   }
 done:
   xfi_free(holds.at);

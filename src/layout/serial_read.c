@@ -66,14 +66,14 @@ static xfer_status read_mesh(reader *r, xfer_mesh **mesh, int n_axes)
     shape[a] = (int)take_between(r, 1, INT32_MAX);
     size = size > n_left ? size : size * (size_t)shape[a];
   }
-  XFI_CHECK(!r->of.failed && size <= words_left(r), XFER_ERR_MISMATCH,
-            "a received layout is malformed: mesh");
+  XFI_CHECK_DONE(!r->of.failed && size <= words_left(r), XFER_ERR_MISMATCH,
+                 "a received layout is malformed: mesh");
   ranks = xfi_calloc(size, sizeof *ranks);
-  XFI_CHECK(ranks != NULL, XFER_ERR_NOMEM, "mesh of %zu ranks", size);
+  XFI_CHECK_DONE(ranks != NULL, XFER_ERR_NOMEM, "mesh of %zu ranks", size);
   for (size_t i = 0; i < size; i++)
     ranks[i] = (int)take_between(r, 0, INT32_MAX);
-  XFI_CHECK(!r->of.failed, XFER_ERR_MISMATCH, "a received layout is malformed: mesh");
-  XFI_TRY(xfi_mesh_create(mesh, shape, n_axes, ranks));
+  XFI_CHECK_DONE(!r->of.failed, XFER_ERR_MISMATCH, "a received layout is malformed: mesh");
+  XFI_TRY_DONE(xfi_mesh_create(mesh, shape, n_axes, ranks));
 done:
   xfi_free(ranks);
   return st;
@@ -140,21 +140,22 @@ static xfer_status read_boxes(reader *r, xfer_layout **layout)
   desc.n_dims = (int32_t)take_between(r, 0, XFER_MAX_DIMS);
   take(r, sizes, (size_t)desc.n_dims);
   is_own = take_between(r, 0, 1);
-  XFI_TRY(read_mesh(r, &mesh, 1));
+  XFI_TRY_DONE(read_mesh(r, &mesh, 1));
   n_ranks = mesh->size;
   n = take_between(r, 0, INT32_MAX);
   first = take_array(r, (size_t)n_ranks + 1);
   bounds = take_array(r, (size_t)n * 2 * (size_t)desc.n_dims);
-  XFI_CHECK(!r->no_memory, XFER_ERR_NOMEM, "a received layout of %lld boxes", (long long)n);
-  XFI_CHECK(!r->of.failed && r->of.n_left == 0 && first[n_ranks] == n, XFER_ERR_MISMATCH,
-            "a received layout is malformed: boxes");
+  XFI_CHECK_DONE(!r->no_memory, XFER_ERR_NOMEM, "a received layout of %lld boxes", (long long)n);
+  XFI_CHECK_DONE(!r->of.failed && r->of.n_left == 0 && first[n_ranks] == n, XFER_ERR_MISMATCH,
+                 "a received layout is malformed: boxes");
   for (int64_t i = 0; i < n_ranks; i++) /* of own boxes only the first rank's are looked at below */
-    XFI_CHECK(first[i] <= first[i + 1], XFER_ERR_MISMATCH, "a received layout is malformed: first");
+    XFI_CHECK_DONE(first[i] <= first[i + 1], XFER_ERR_MISMATCH,
+                   "a received layout is malformed: first");
   desc.mesh = is_own != 0 ? NULL : mesh;
   desc.shape = sizes;
   desc.first = first;
   desc.bounds = bounds;
-  XFI_TRY(xfi_layout_create_boxes(layout, &desc));
+  XFI_TRY_DONE(xfi_layout_create_boxes(layout, &desc));
 done:
   xfi_free(first);
   xfi_free(bounds);
@@ -179,13 +180,13 @@ static xfer_status read_placements(reader *r, xfer_layout **layout)
   desc.n_dims = (int32_t)take_between(r, 0, XFER_MAX_DIMS);
   take(r, sizes, (size_t)desc.n_dims);
   take(r, padded, (size_t)desc.n_dims);
-  XFI_TRY(read_mesh(r, &mesh, (int)take_between(r, 1, XFER_MAX_DIMS)));
+  XFI_TRY_DONE(read_mesh(r, &mesh, (int)take_between(r, 1, XFER_MAX_DIMS)));
   n_cuts = (int)take_between(r, 0, mesh->n_axes);
   for (int i = 0; i < n_cuts && !r->of.failed; i++)
     read_cut(r, mesh, desc.n_dims, placements, &parts[i], &order[i]);
-  XFI_CHECK(!r->no_memory, XFER_ERR_NOMEM, "a received layout of %d cuts", n_cuts);
-  XFI_CHECK(!r->of.failed && r->of.n_left == 0, XFER_ERR_MISMATCH,
-            "a received layout is malformed");
+  XFI_CHECK_DONE(!r->no_memory, XFER_ERR_NOMEM, "a received layout of %d cuts", n_cuts);
+  XFI_CHECK_DONE(!r->of.failed && r->of.n_left == 0, XFER_ERR_MISMATCH,
+                 "a received layout is malformed");
   for (int a = 0; a < mesh->n_axes; a++)
     if (placements[a].kind == XFER_REPLICATE) order[n_cuts++] = a;
   desc.mesh = mesh;
@@ -195,7 +196,7 @@ static xfer_status read_placements(reader *r, xfer_layout **layout)
   desc.n_placements = mesh->n_axes;
   desc.order = order;
   desc.n_order = mesh->n_axes;
-  XFI_TRY(xfi_layout_create(layout, &desc));
+  XFI_TRY_DONE(xfi_layout_create(layout, &desc));
 done:
   for (int i = 0; i < XFER_MAX_DIMS; i++)
     free_parts(&parts[i]);
@@ -205,20 +206,16 @@ done:
 
 xfer_status xfi_layout_read(xfer_layout **layout, const unsigned char *bytes, size_t n_bytes)
 {
-  xfer_status st = XFER_OK;
   reader r = {{bytes, n_bytes, n_bytes % sizeof(int64_t) != 0}, false};
   const int64_t magic = take1(&r);
 
   XFI_CHECK(!r.of.failed && (magic == XFI_SERIAL_PLACED || magic == XFI_SERIAL_BOXES),
             XFER_ERR_MISMATCH, "a received layout is malformed");
-  XFI_TRY(magic == XFI_SERIAL_PLACED ? read_placements(&r, layout) : read_boxes(&r, layout));
-done:
-  return st;
+  return magic == XFI_SERIAL_PLACED ? read_placements(&r, layout) : read_boxes(&r, layout);
 }
 
 xfer_status xfi_layout_take(xfer_layout **layout, xfi_reader *r)
 {
-  xfer_status st = XFER_OK;
   uint64_t n_bytes;
 
   xfi_reader_take(r, &n_bytes, sizeof n_bytes);
@@ -227,6 +224,5 @@ xfer_status xfi_layout_take(xfer_layout **layout, xfi_reader *r)
   XFI_TRY(xfi_layout_read(layout, r->at, n_bytes));
   r->at += n_bytes;
   r->n_left -= n_bytes;
-done:
-  return st;
+  return XFER_OK;
 }

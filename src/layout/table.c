@@ -31,7 +31,6 @@ static int by_global(const void *a, const void *b)
  */
 static xfer_status check_coord(const xfi_table *t, int64_t i)
 {
-  xfer_status st = XFER_OK;
   int64_t at = 0;
 
   XFI_CHECK(t->local_lengths[i] >= 0 && t->local_lengths[i] <= INT64_MAX / 2, XFER_ERR_SHAPE,
@@ -56,14 +55,12 @@ static xfer_status check_coord(const xfi_table *t, int64_t i)
   XFI_CHECK(at <= t->local_lengths[i] && (at == t->local_lengths[i] || t->allow_zero != 0),
             XFER_ERR_SHAPE, "run table: coordinate %lld has runs up to local index %lld of %lld",
             (long long)i, (long long)at, (long long)t->local_lengths[i]);
-done:
-  return st;
+  return XFER_OK;
 }
 
 static xfer_status fill_back(xfi_table *t)
 {
   const int64_t n = t->first[t->n_coords];
-  xfer_status st = XFER_OK;
 
   t->entries = xfi_calloc((size_t)n, sizeof *t->entries);
   XFI_CHECK(t->entries != NULL, XFER_ERR_NOMEM, "run table of %lld runs", (long long)n);
@@ -74,13 +71,11 @@ static xfer_status fill_back(xfi_table *t)
     }
   }
   xfi_sort(t->entries, (size_t)n, sizeof *t->entries, by_global);
-done:
-  return st;
+  return XFER_OK;
 }
 
 static xfer_status copy_given(xfi_table *t, const xfer_run_table *given)
 {
-  xfer_status st = XFER_OK;
   const int64_t n_coords = given->n_coords;
   int64_t n;
 
@@ -107,8 +102,7 @@ static xfer_status copy_given(xfi_table *t, const xfer_run_table *given)
   memcpy(t->first, given->first, ((size_t)n_coords + 1) * sizeof *t->first);
   memcpy(t->local_lengths, given->local_lengths, (size_t)n_coords * sizeof *t->local_lengths);
   if (n > 0) memcpy(t->runs, given->runs, (size_t)n * sizeof *t->runs);
-done:
-  return st;
+  return XFER_OK;
 }
 
 xfer_status xfi_table_create(xfi_table **table, const xfer_run_table *given)
@@ -117,14 +111,14 @@ xfer_status xfi_table_create(xfi_table **table, const xfer_run_table *given)
   xfi_table *t = NULL;
 
   t = xfi_calloc(1, sizeof *t);
-  XFI_CHECK(t != NULL, XFER_ERR_NOMEM, "run table");
-  XFI_TRY(copy_given(t, given));
+  XFI_CHECK_DONE(t != NULL, XFER_ERR_NOMEM, "run table");
+  XFI_TRY_DONE(copy_given(t, given));
   for (int64_t i = 0; i < t->n_coords; i++) {
     xfi_sort(t->runs + t->first[i], (size_t)(t->first[i + 1] - t->first[i]), sizeof *t->runs,
              by_local);
-    XFI_TRY(check_coord(t, i));
+    XFI_TRY_DONE(check_coord(t, i));
   }
-  XFI_TRY(fill_back(t));
+  XFI_TRY_DONE(fill_back(t));
 
   *table = t;
   t = NULL;

@@ -40,7 +40,6 @@ bool xfi_class_find_dst(xfi_class *cls, int rank)
 
 xfer_status xfi_class_fill_receives(xfi_class *cls, const xfi_plan *plan, xfi_scratch *scratch)
 {
-  xfer_status st = XFER_OK;
   int64_t n = count_dst(cls, plan->rank);
 
   XFI_TRY(fill_flows(cls, plan, false, scratch));
@@ -54,20 +53,15 @@ xfer_status xfi_class_fill_receives(xfi_class *cls, const xfi_plan *plan, xfi_sc
     flow->sharers = xfi_find_sharers(plan, cls, flow->part, flow->mine, plan->rank);
   }
   cls->recvs = scratch->recvs;
-done:
-  return st;
+  return XFER_OK;
 }
 
 xfer_status xfi_class_fill(xfi_class *cls, const xfi_plan *plan, xfi_scratch *scratch)
 {
-  xfer_status st = XFER_OK;
-
   scratch->sends.n = scratch->sends.n_boxes = 0;
   scratch->recvs.n = scratch->recvs.n_boxes = 0;
   cls->in_src = xfi_layout_place(cls->src, plan->rank, &cls->src_place);
   if (cls->in_src) XFI_TRY(fill_flows(cls, plan, true, scratch));
   if (xfi_class_find_dst(cls, plan->rank)) XFI_TRY(xfi_class_fill_receives(cls, plan, scratch));
-  XFI_TRY(xfi_class_keep(cls, &scratch->sends, &scratch->recvs));
-done:
-  return st;
+  return xfi_class_keep(cls, &scratch->sends, &scratch->recvs);
 }

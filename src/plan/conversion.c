@@ -132,7 +132,6 @@ xfer_status xfi_conversion_check(xfer_conversion c, const char *name)
 {
   const xfer_conversion_kind kind = xfi_conversion_kind(c);
   const float value = xfi_conversion_value(c);
-  xfer_status st = XFER_OK;
 
   XFI_CHECK(xfi_conversion_is_known(c), XFER_ERR_ARG,
             "tensor \"%.100s\": conversion %#llx is not known", name, (unsigned long long)c);
@@ -141,8 +140,7 @@ xfer_status xfi_conversion_check(xfer_conversion c, const char *name)
                 (kind != XFER_CONVERSION_SCALE || (value > 0 && isfinite(1 / value))),
             XFER_ERR_ARG, "tensor \"%.100s\": conversion \"%s\" by %g", name, kinds[kind].name,
             (double)value);
-done:
-  return st;
+  return XFER_OK;
 }
 
 xfer_status xfi_conversion_fits(xfer_conversion c, const xfer_layout *src, const xfer_layout *dst,
@@ -150,7 +148,6 @@ xfer_status xfi_conversion_fits(xfer_conversion c, const xfer_layout *src, const
 {
   const char *from = xfi_dtype_name((int)src->dtype);
   const char *to = xfi_dtype_name((int)dst->dtype);
-  xfer_status st = XFER_OK;
 
   if (c == 0)
     XFI_CHECK(
@@ -160,8 +157,7 @@ xfer_status xfi_conversion_fits(xfer_conversion c, const xfer_layout *src, const
   else
     XFI_CHECK(converts(xfi_conversion_kind(c), src->dtype, dst->dtype), XFER_ERR_SHAPE,
               "tensor \"%.100s\": there is no conversion from %s to %s", name, from, to);
-done:
-  return st;
+  return XFER_OK;
 }
 
 void xfi_conversion_format(char *text, size_t n, xfer_conversion c)

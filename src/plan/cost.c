@@ -30,7 +30,7 @@ static xfer_status count_sources(const xfi_plan *plan, int *n_sources)
   unsigned char *seen = xfi_calloc((size_t)plan->n_ranks, 1);
   int n = 0;
 
-  XFI_CHECK(seen != NULL, XFER_ERR_NOMEM, "%d ranks", plan->n_ranks);
+  XFI_CHECK_DONE(seen != NULL, XFER_ERR_NOMEM, "%d ranks", plan->n_ranks);
   for (size_t c = 0; c < plan->n_classes; c++) {
     const xfer_mesh *mesh = plan->classes[c].src->mesh;
 
@@ -54,7 +54,7 @@ static xfer_status held_by_parts(const xfi_dim *dim, double *held)
 
   *held = (double)dim->size;
   if (!xfi_dim_has_table(dim)) return XFER_OK;
-  XFI_TRY(xfi_dim_holders(dim, 0, dim->size, false, &holds));
+  XFI_TRY_DONE(xfi_dim_holders(dim, 0, dim->size, false, &holds));
   *held = 0;
   for (size_t i = 0; i < holds.n; i++)
     *held += (double)holds.at[i].length;
@@ -66,8 +66,6 @@ done:
 /* Elements held by all ranks together. */
 static xfer_status held_by_ranks(const xfer_layout *layout, double *held)
 {
-  xfer_status st = XFER_OK;
-
   *held = layout->n_replicas;
   if (layout->boxes != NULL) {
     *held = layout->n_held;
@@ -79,8 +77,7 @@ static xfer_status held_by_ranks(const xfer_layout *layout, double *held)
     XFI_TRY(held_by_parts(&layout->dims[d], &by_dim));
     *held *= by_dim;
   }
-done:
-  return st;
+  return XFER_OK;
 }
 
 /* Do all ranks of the mesh hold the same? */
@@ -106,7 +103,6 @@ static xfer_status is_cheaper(bool *broadcast, const xfi_class *cls, int n_sourc
 {
   const xfer_layout *src = cls->src;
   const xfer_layout *dst = cls->dst;
-  xfer_status st = XFER_OK;
   const double whole = (double)src->n_elems * cls->wire_bytes;
   const double share = share_remote(src, dst);
   double held;
@@ -117,13 +113,11 @@ static xfer_status is_cheaper(bool *broadcast, const xfi_class *cls, int n_sourc
   out = held * cls->wire_bytes * share / n_sources;
   in = share > 0 ? held * cls->wire_bytes / dst->mesh->size : 0;
   *broadcast = whole > 0 && whole * BROADCAST_GAIN < (out > in ? out : in);
-done:
-  return st;
+  return XFER_OK;
 }
 
 xfer_status xfi_cost_choose(xfi_plan *plan)
 {
-  xfer_status st = XFER_OK;
   int n_sources = 0;
 
   if (plan->options.lane != XFER_LANE_AUTO && plan->options.lane != XFER_LANE_BROADCAST)
@@ -137,6 +131,5 @@ xfer_status xfi_cost_choose(xfi_plan *plan)
     if (!cls->broadcast) XFI_TRY(is_cheaper(&cls->broadcast, cls, n_sources));
     if (cls->broadcast) plan->n_broadcast += cls->n_tensors;
   }
-done:
-  return st;
+  return XFER_OK;
 }

@@ -80,8 +80,8 @@ xfer_status xfi_flows_reserve(xfi_flows *flows, int n_dims, size_t n_boxes)
 {
   xfer_status st = XFER_OK;
 
-  XFI_CHECK(n_boxes <= UINT32_MAX, XFER_ERR_UNSUPPORTED, "more than %u boxes in one tensor",
-            UINT32_MAX);
+  XFI_CHECK_DONE(n_boxes <= UINT32_MAX, XFER_ERR_UNSUPPORTED, "more than %u boxes in one tensor",
+                 UINT32_MAX);
   flows->n_dims = n_dims;
   st = xfi_vec_reserve(&flows->boxes, &flows->boxes_capacity, n_boxes * xfi_flows_box_words(flows),
                        sizeof *flows->boxes);
@@ -110,15 +110,13 @@ xfer_status xfi_class_keep(xfi_class *cls, const xfi_flows *sends, const xfi_flo
   int64_t *boxes =
       xfi_calloc(1, n_words * sizeof *boxes + (sends->n + recvs->n) * sizeof *sends->at);
   xfi_flow *at;
-  xfer_status st = XFER_OK;
 
   XFI_CHECK(boxes != NULL, XFER_ERR_NOMEM, "%zu boxes", sends->n_boxes + recvs->n_boxes);
   cls->memory = boxes;
   at = (xfi_flow *)(void *)(boxes + n_words);
   cls->sends = put_flows(sends, &boxes, &at);
   cls->recvs = put_flows(recvs, &boxes, &at);
-done:
-  return st;
+  return XFER_OK;
 }
 
 void xfi_class_free(xfi_class *cls)

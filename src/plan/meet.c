@@ -43,7 +43,6 @@ static xfer_status add_met(const xfi_look *look, const xfi_held *mine, uint32_t 
 {
   xfi_scratch *s = look->scratch;
   const int n_dims = look->mine->n_dims;
-  xfer_status st = XFER_OK;
   met *x;
   int64_t *local;
 
@@ -58,8 +57,7 @@ static xfer_status add_met(const xfi_look *look, const xfi_held *mine, uint32_t 
   local = look->is_source ? x->box.src_local : x->box.dst_local;
   for (int d = 0; d < n_dims; d++)
     local[d] = mine->local[d] + (box->lo[d] - mine->bounds[d]);
-done:
-  return st;
+  return XFER_OK;
 }
 
 /* What `bounds` of a unit of the other side has in common with a box of this rank's. */
@@ -91,7 +89,6 @@ static xfer_status meet_boxes(const xfi_look *look, const xfi_held *mine)
   const xfer_layout *other = look->other;
   xfi_units *units = &look->scratch->units;
   xfi_bounds *read = &look->scratch->bounds;
-  xfer_status st = XFER_OK;
 
   units->n = 0;
   XFI_TRY(xfi_boxes_meet(units, other, mine->bounds));
@@ -104,8 +101,7 @@ static xfer_status meet_boxes(const xfi_look *look, const xfi_held *mine)
     for (size_t k = 0; k < read->n; k++)
       XFI_TRY(meet_bounds(look, mine, units->at[i], read->at + k * 2 * (size_t)other->n_dims));
   }
-done:
-  return st;
+  return XFER_OK;
 }
 
 static xfer_status meet_placements(const xfi_look *look, const xfi_held *mine)
@@ -120,14 +116,15 @@ static xfer_status meet_placements(const xfi_look *look, const xfi_held *mine)
   for (int d = 0; d < n; d++) {
     xfer_run run = {mine->bounds[d], mine->bounds[n + d] - mine->bounds[d], mine->local[d]};
 
-    XFI_TRY(xfi_pieces_add(&lists[d], &(xfi_runs){&run, 1, 1}, &other->dims[d], look->is_source));
+    XFI_TRY_DONE(
+        xfi_pieces_add(&lists[d], &(xfi_runs){&run, 1, 1}, &other->dims[d], look->is_source));
   }
-  XFI_TRY(xfi_flows_add(flows, lists, other, mine->part, mine->replica));
+  XFI_TRY_DONE(xfi_flows_add(flows, lists, other, mine->part, mine->replica));
   for (size_t f = 0; f < flows->n; f++)
     for (size_t b = 0; b < flows->at[f].n; b++) {
       const xfi_box box = xfi_flows_box(flows, flows->at[f].first + b);
 
-      XFI_TRY(add_met(look, mine, flows->at[f].part, &box));
+      XFI_TRY_DONE(add_met(look, mine, flows->at[f].part, &box));
     }
 done:
   for (int d = 0; d < n; d++)
@@ -154,7 +151,6 @@ static xfer_status say_missing(const xfi_look *look, const xfi_held *mine, const
 {
   const int n_dims = look->mine->n_dims;
   xfi_bounds *left = &look->scratch->bounds;
-  xfer_status st = XFER_OK;
   char box[BOUNDS_BYTES];
   char rest[BOUNDS_BYTES];
 
@@ -174,8 +170,7 @@ static xfer_status say_missing(const xfi_look *look, const xfi_held *mine, const
   XFI_CHECK(false, XFER_ERR_SHAPE,
             "tensor \"%.100s\": rank %d needs [%s] of its box [%s], which no source holds",
             look->plan->tensors[look->cls->first_tensor].name, look->plan->rank, rest, box);
-done:
-  return st;
+  return XFER_OK;
 }
 
 /* The dim in which the boxes are shortest beside the whole: few of them lie side by side there. */
@@ -219,7 +214,6 @@ static xfer_status prove_box(const xfi_look *look, const xfi_held *mine, const m
   const int n_dims = look->mine->n_dims;
   const int64_t whole = xfi_bounds_elems(mine->bounds, n_dims);
   const int by = dim_to_sweep(mine, in, n, n_dims);
-  xfer_status st = XFER_OK;
   xfi_start *starts;
   int64_t sum = 0;
 
@@ -240,22 +234,18 @@ static xfer_status prove_box(const xfi_look *look, const xfi_held *mine, const m
                 "tensor \"%.100s\": rank %d would get an element twice",
                 look->plan->tensors[look->cls->first_tensor].name, look->plan->rank);
   }
-done:
-  return st;
+  return XFER_OK;
 }
 
 static xfer_status meet_own(const xfi_look *look, const xfi_held *mine)
 {
   xfi_scratch *s = look->scratch;
   const size_t first = s->n_met;
-  xfer_status st = XFER_OK;
 
   XFI_TRY((look->other->boxes != NULL ? meet_boxes : meet_placements)(look, mine));
   if (look->is_source) return XFER_OK;
   if (s->n_met == first) return say_missing(look, mine, NULL, 0);
-  XFI_TRY(prove_box(look, mine, &s->met[first], s->n_met - first));
-done:
-  return st;
+  return prove_box(look, mine, &s->met[first], s->n_met - first);
 }
 
 /* ---- flows ---- */
@@ -270,7 +260,6 @@ static bool begins_flow(met *const *order, size_t i)
 static xfer_status make_flows(xfi_flows *flows, xfi_scratch *s, int n_dims, bool is_source)
 {
   const size_t n = s->n_met;
-  xfer_status st = XFER_OK;
   size_t n_flows = 0;
 
   XFI_TRY(xfi_vec_reserve(&s->order, &s->order_capacity, n, sizeof(met *)));
@@ -294,8 +283,7 @@ static xfer_status make_flows(xfi_flows *flows, xfi_scratch *s, int n_dims, bool
     flows->at[flows->n - 1].n++;
     xfi_flows_put(flows, i, &x->box);
   }
-done:
-  return st;
+  return XFER_OK;
 }
 
 void xfi_scratch_free(xfi_scratch *scratch)
@@ -314,15 +302,12 @@ void xfi_scratch_free(xfi_scratch *scratch)
 xfer_status xfi_meet_fill(const xfi_look *look)
 {
   xfi_scratch *s = look->scratch;
-  xfer_status st = XFER_OK;
 
   s->n_met = s->held.n = 0;
   XFI_TRY(xfi_layout_held(&s->held, look->mine, look->plan->rank, look->is_source));
   for (size_t i = 0; i < s->held.n; i++)
     XFI_TRY(meet_own(look, &s->held.at[i]));
-  XFI_TRY(make_flows(look->flows, s, look->mine->n_dims, look->is_source));
-done:
-  return st;
+  return make_flows(look->flows, s, look->mine->n_dims, look->is_source);
 }
 
 xfer_status xfi_meet_sources(xfi_flows *flows, const xfi_class *cls)
@@ -334,9 +319,9 @@ xfer_status xfi_meet_sources(xfi_flows *flows, const xfi_class *cls)
 
   for (int p = 0; p < src->mesh->size; p++) {
     (void)xfi_layout_place(src, src->mesh->ranks[p], &place);
-    if (place.replica == 0) XFI_TRY(xfi_layout_held(&s.held, src, src->mesh->ranks[p], true));
+    if (place.replica == 0) XFI_TRY_DONE(xfi_layout_held(&s.held, src, src->mesh->ranks[p], true));
   }
-  XFI_TRY(xfi_vec_reserve(&s.met, &s.met_capacity, s.held.n, sizeof *s.met));
+  XFI_TRY_DONE(xfi_vec_reserve(&s.met, &s.met_capacity, s.held.n, sizeof *s.met));
   for (size_t i = 0; i < s.held.n; i++) {
     const xfi_held *held = &s.held.at[i];
     met *x = &s.met[s.n_met];
@@ -352,7 +337,7 @@ xfer_status xfi_meet_sources(xfi_flows *flows, const xfi_class *cls)
                              : held->bounds[d] - xfi_unit_bounds(src, held->unit)[d];
     }
   }
-  XFI_TRY(make_flows(flows, &s, src->n_dims, false));
+  XFI_TRY_DONE(make_flows(flows, &s, src->n_dims, false));
 done:
   xfi_scratch_free(&s);
   return st;

@@ -23,7 +23,6 @@ enum { MAX_ELEM_BYTES = 8 };
 
 xfer_status xfi_plan_set_order(xfi_plan *plan, const uint32_t *given)
 {
-  xfer_status st = XFER_OK;
   size_t next[MAX_ELEM_BYTES + 1] = {0}; /* by wire_bytes: where in the order */
 
   plan->order = xfi_calloc(plan->n_tensors, sizeof *plan->order);
@@ -37,29 +36,22 @@ xfer_status xfi_plan_set_order(xfi_plan *plan, const uint32_t *given)
       next[bytes] += plan->classes[c].n_tensors;
   for (size_t t = 0; t < plan->n_tensors; t++)
     plan->order[next[xfi_plan_class(plan, t)->wire_bytes]++] = (uint32_t)t;
-done:
-  return st;
+  return XFER_OK;
 }
 
 xfer_status xfi_moves_begin(const xfi_plan *plan, xfi_move_list *list)
 {
-  xfer_status st = XFER_OK;
-
   list->peer_bytes = xfi_calloc((size_t)plan->n_ranks, sizeof *list->peer_bytes);
   XFI_CHECK(list->peer_bytes != NULL, XFER_ERR_NOMEM, "%d ranks", plan->n_ranks);
-done:
-  return st;
+  return XFER_OK;
 }
 
 xfer_status xfi_move_add(xfi_move_list *list, xfi_move move, uint64_t n_bytes)
 {
-  xfer_status st = XFER_OK;
-
   XFI_TRY(xfi_vec_reserve(&list->moves, &list->capacity, list->n_moves + 1, sizeof *list->moves));
   list->moves[list->n_moves++] = move;
   if (list->peer_bytes != NULL) list->peer_bytes[move.peer] += n_bytes;
-done:
-  return st;
+  return XFER_OK;
 }
 
 static xfer_status add_send(xfi_plan *plan, const xfi_class *cls, uint32_t tensor, size_t box,
@@ -68,13 +60,10 @@ static xfer_status add_send(xfi_plan *plan, const xfi_class *cls, uint32_t tenso
   const xfi_move move = {tensor, peer, (uint32_t)box, (uint16_t)turn->stripe,
                          (uint16_t)turn->n_stripes};
   const uint64_t n_bytes = xfi_move_bytes(cls, &cls->sends, &move);
-  xfer_status st = XFER_OK;
 
   XFI_CHECK(xfi_add_fits(plan->out_bytes, n_bytes, &plan->out_bytes), XFER_ERR_OVERFLOW,
             "the bytes that rank %d sends do not fit in 64 bits", plan->rank);
-  XFI_TRY(xfi_move_add(&plan->sends, move, cls->broadcast ? 0 : n_bytes));
-done:
-  return st;
+  return xfi_move_add(&plan->sends, move, cls->broadcast ? 0 : n_bytes);
 }
 
 /* ---- sends of a tensor ---- */
@@ -95,7 +84,6 @@ static xfer_status send_stripe(send_job *job)
   const xfi_class *cls = job->cls;
   const int step = cls->broadcast ? 1 : xfi_part_n_replicas(cls->src, job->turn.src_part);
   const int n_replicas = xfi_part_n_replicas(cls->dst, job->turn.dst_part);
-  xfer_status st = XFER_OK;
   int first = 0;
 
   if (!cls->broadcast) {
@@ -111,15 +99,13 @@ static xfer_status send_stripe(send_job *job)
     if (xfi_choose_source(job->plan, cls, &job->turn, peer) == job->plan->rank)
       XFI_TRY(add_send(job->plan, cls, job->tensor, job->box, &job->turn, peer));
   }
-done:
-  return st;
+  return XFER_OK;
 }
 
 static xfer_status send_tensor(xfi_plan *plan, uint32_t tensor)
 {
   const xfi_class *cls = xfi_plan_class(plan, tensor);
   send_job job = {.plan = plan, .cls = cls, .tensor = tensor};
-  xfer_status st = XFER_OK;
 
   for (size_t f = 0; f < cls->sends.n; f++) {
     const xfi_flow *flow = &cls->sends.at[f];
@@ -134,8 +120,7 @@ static xfer_status send_tensor(xfi_plan *plan, uint32_t tensor)
         XFI_TRY(send_stripe(&job));
     }
   }
-done:
-  return st;
+  return XFER_OK;
 }
 
 /* ---- sends of a class, where there are domains ---- */
@@ -155,7 +140,6 @@ typedef struct offer {
 static xfer_status offer_stripe(const offer *o, xfi_turn turn, xfi_sharers sharers, int peer)
 {
   const xfi_class *cls = o->cls;
-  xfer_status st = XFER_OK;
   int i = o->mine -
           (o->near ? xfi_choose_near(cls, &turn, o->n_sources) : xfi_choose_replica(cls, &turn));
 
@@ -166,8 +150,7 @@ static xfer_status offer_stripe(const offer *o, xfi_turn turn, xfi_sharers share
       XFI_TRY(add_send(o->plan, cls, o->by_ordinal[turn.ordinal], o->flow->first + turn.box, &turn,
                        peer));
   }
-done:
-  return st;
+  return XFER_OK;
 }
 
 /* Who holds a part. */
@@ -182,7 +165,6 @@ static xfer_status offer_flow(const offer *o, const holder *to, int n)
   const xfi_class *cls = o->cls;
   const xfi_flow *flow = o->flow;
   const int n_replicas = xfi_part_n_replicas(cls->src, flow->mine);
-  xfer_status st = XFER_OK;
 
   for (int i = 0; i < n; i++) {
     const xfi_sharers sharers = o->near ? (xfi_sharers){1, 0} : (xfi_sharers){n, i};
@@ -202,8 +184,7 @@ static xfer_status offer_flow(const offer *o, const holder *to, int n)
         XFI_TRY(offer_stripe(o, turn, sharers, to[i].rank));
     }
   }
-done:
-  return st;
+  return XFER_OK;
 }
 
 static int by_rank(const void *a, const void *b)
@@ -217,16 +198,13 @@ static int by_rank(const void *a, const void *b)
 /* By rank, so by domain. */
 static xfer_status find_holders(holder **holders, int *n, const xfer_layout *layout, uint32_t part)
 {
-  xfer_status st = XFER_OK;
-
   *n = xfi_part_n_replicas(layout, part);
   *holders = xfi_calloc((size_t)*n, sizeof **holders);
   XFI_CHECK(*holders != NULL, XFER_ERR_NOMEM, "%d ranks", *n);
   for (int r = 0; r < *n; r++)
     (*holders)[r] = (holder){xfi_part_rank(layout, part, r), r};
   xfi_sort(*holders, (size_t)*n, sizeof **holders, by_rank);
-done:
-  return st;
+  return XFER_OK;
 }
 
 /* Where the holders of the first one's domain end. */
@@ -250,8 +228,8 @@ static xfer_status send_flow(xfi_plan *plan, const xfi_class *cls, const xfi_flo
   int n_to;
   int s = 0;
 
-  XFI_TRY(find_holders(&from, &n_from, cls->src, flow->mine));
-  XFI_TRY(find_holders(&to, &n_to, cls->dst, flow->part));
+  XFI_TRY_DONE(find_holders(&from, &n_from, cls->src, flow->mine));
+  XFI_TRY_DONE(find_holders(&to, &n_to, cls->dst, flow->part));
   for (int first = 0, end; first < n_to; first = end) {
     offer o = {plan, cls, flow, by_ordinal, 0, -1, true};
 
@@ -263,7 +241,7 @@ static xfer_status send_flow(xfi_plan *plan, const xfi_class *cls, const xfi_flo
       o.n_sources++;
     }
     if (o.n_sources == 0) o = (offer){plan, cls, flow, by_ordinal, n_from, flow->my_replica, false};
-    if (o.mine >= 0) XFI_TRY(offer_flow(&o, to + first, end - first));
+    if (o.mine >= 0) XFI_TRY_DONE(offer_flow(&o, to + first, end - first));
   }
 done:
   xfi_free(from);
@@ -275,7 +253,6 @@ static xfer_status receive_box(xfi_plan *plan, uint32_t tensor, const xfi_flow *
                                size_t box_in_flow)
 {
   const xfi_class *cls = xfi_plan_class(plan, tensor);
-  xfer_status st = XFER_OK;
   xfi_move move = {tensor, plan->rank, (uint32_t)(flow->first + box_in_flow), 0, 1};
   xfi_turn turn;
 
@@ -292,14 +269,12 @@ static xfer_status receive_box(xfi_plan *plan, uint32_t tensor, const xfi_flow *
     XFI_TRY(xfi_move_add(&plan->recvs, move,
                          cls->broadcast ? 0 : xfi_move_bytes(cls, &cls->recvs, &move)));
   }
-done:
-  return st;
+  return XFER_OK;
 }
 
 static xfer_status receive_tensor(xfi_plan *plan, uint32_t tensor)
 {
   const xfi_class *cls = xfi_plan_class(plan, tensor);
-  xfer_status st = XFER_OK;
 
   if (!cls->in_dst) return XFER_OK;
   XFI_CHECK(xfi_add_fits(plan->in_bytes, cls->dst_bytes, &plan->in_bytes), XFER_ERR_OVERFLOW,
@@ -308,8 +283,7 @@ static xfer_status receive_tensor(xfi_plan *plan, uint32_t tensor)
   for (size_t f = 0; f < cls->recvs.n; f++)
     for (size_t b = 0; b < cls->recvs.at[f].n; b++)
       XFI_TRY(receive_box(plan, tensor, &cls->recvs.at[f], b));
-done:
-  return st;
+  return XFER_OK;
 }
 
 /* All of them, in another order. */
@@ -329,13 +303,13 @@ xfer_status xfi_moves_group(const xfi_plan *plan, xfi_move_list *list)
       xfi_calloc((size_t)plan->n_ranks + 1, sizeof *next); /* [rank] where its next move goes */
   size_t n_peers = 0;
 
-  XFI_CHECK(sorted != NULL && next != NULL, XFER_ERR_NOMEM, "%zu moves", list->n_moves);
+  XFI_CHECK_DONE(sorted != NULL && next != NULL, XFER_ERR_NOMEM, "%zu moves", list->n_moves);
   for (size_t i = 0; i < list->n_moves; i++)
     next[list->moves[i].peer + 1]++;
   for (int r = 0; r < plan->n_ranks; r++)
     n_peers += next[r + 1] > 0;
   list->peers = xfi_calloc(n_peers, sizeof *list->peers);
-  XFI_CHECK(list->peers != NULL, XFER_ERR_NOMEM, "%zu peers", n_peers);
+  XFI_CHECK_DONE(list->peers != NULL, XFER_ERR_NOMEM, "%zu peers", n_peers);
   for (int r = 0; r < plan->n_ranks; r++) {
     const size_t n = next[r + 1];
 
@@ -359,7 +333,6 @@ static xfer_status fill_tensor(xfi_plan *plan, uint32_t tensor, const uint32_t *
 {
   xfi_class *cls = &plan->classes[plan->tensors[tensor].class_index];
   const bool by_class = by_ordinal != NULL && !cls->broadcast;
-  xfer_status st = XFER_OK;
 
   if (!cls->is_filled) {
     XFI_TRY(xfi_class_fill(cls, plan, scratch));
@@ -368,23 +341,18 @@ static xfer_status fill_tensor(xfi_plan *plan, uint32_t tensor, const uint32_t *
       XFI_TRY(send_flow(plan, cls, &cls->sends.at[f], by_ordinal));
   }
   if (!by_class) XFI_TRY(send_tensor(plan, tensor));
-  XFI_TRY(receive_tensor(plan, tensor));
-done:
-  return st;
+  return receive_tensor(plan, tensor);
 }
 
 /* Tensors by ordinal, where sends are made class by class. */
 static xfer_status list_by_ordinal(const xfi_plan *plan, uint32_t **by_ordinal)
 {
-  xfer_status st = XFER_OK;
-
   if (plan->options.ranks_per_domain == 0) return XFER_OK;
   *by_ordinal = xfi_calloc(plan->n_tensors, sizeof **by_ordinal);
   XFI_CHECK(*by_ordinal != NULL, XFER_ERR_NOMEM, "%zu tensors", plan->n_tensors);
   for (size_t t = 0; t < plan->n_tensors; t++)
     (*by_ordinal)[plan->tensors[t].ordinal] = (uint32_t)t;
-done:
-  return st;
+  return XFER_OK;
 }
 
 /* Moves that were made class by class, in the order of tensors. */
@@ -395,7 +363,7 @@ static xfer_status order_moves(const xfi_plan *plan, xfi_move_list *list)
   size_t *next = xfi_calloc(plan->n_tensors, sizeof *next); /* [tensor] where its next move goes */
   size_t at = 0;
 
-  XFI_CHECK(sorted != NULL && next != NULL, XFER_ERR_NOMEM, "%zu moves", list->n_moves);
+  XFI_CHECK_DONE(sorted != NULL && next != NULL, XFER_ERR_NOMEM, "%zu moves", list->n_moves);
   for (size_t i = 0; i < list->n_moves; i++)
     next[list->moves[i].tensor]++;
   for (size_t i = 0; i < plan->n_tensors; i++) {
@@ -431,17 +399,17 @@ xfer_status xfi_moves_fill(xfi_plan *plan)
   xfi_scratch scratch = {0};
   uint32_t *by_ordinal = NULL;
 
-  XFI_TRY(xfi_moves_begin(plan, &plan->sends));
-  XFI_TRY(xfi_moves_begin(plan, &plan->recvs));
-  XFI_TRY(list_by_ordinal(plan, &by_ordinal));
+  XFI_TRY_DONE(xfi_moves_begin(plan, &plan->sends));
+  XFI_TRY_DONE(xfi_moves_begin(plan, &plan->recvs));
+  XFI_TRY_DONE(list_by_ordinal(plan, &by_ordinal));
   for (size_t i = 0; i < plan->n_tensors; i++) {
     for (int step = 0; step < XFI_FETCH_STEPS; step++)
       expect(plan, i + (size_t)(XFI_FETCH_STEPS - step), step);
-    XFI_TRY(fill_tensor(plan, plan->order[i], by_ordinal, &scratch));
+    XFI_TRY_DONE(fill_tensor(plan, plan->order[i], by_ordinal, &scratch));
   }
-  if (by_ordinal != NULL) XFI_TRY(order_moves(plan, &plan->sends));
-  XFI_TRY(xfi_moves_group(plan, &plan->sends));
-  XFI_TRY(xfi_moves_group(plan, &plan->recvs));
+  if (by_ordinal != NULL) XFI_TRY_DONE(order_moves(plan, &plan->sends));
+  XFI_TRY_DONE(xfi_moves_group(plan, &plan->sends));
+  XFI_TRY_DONE(xfi_moves_group(plan, &plan->recvs));
 done:
   xfi_free(by_ordinal);
   xfi_scratch_free(&scratch);

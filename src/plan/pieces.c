@@ -72,12 +72,12 @@ xfer_status xfi_pieces_add(xfi_pieces *list, const xfi_runs *runs, const xfi_dim
     const xfer_run *r = &runs->at[i];
 
     holds.n = 0;
-    XFI_TRY(xfi_dim_holders(other, r->global, r->global + r->length, !is_source, &holds));
+    XFI_TRY_DONE(xfi_dim_holders(other, r->global, r->global + r->length, !is_source, &holds));
     for (size_t k = 0; k < holds.n; k++) {
       const xfi_hold *h = &holds.at[k];
       const int64_t my_local = r->local + (h->global - r->global);
 
-      XFI_TRY(xfi_vec_reserve(&list->at, &list->capacity, list->n + 1, sizeof *list->at));
+      XFI_TRY_DONE(xfi_vec_reserve(&list->at, &list->capacity, list->n + 1, sizeof *list->at));
       list->at[list->n++] =
           (xfi_piece){h->part, h->global, h->length, is_source ? my_local : h->local,
                       is_source ? h->local : my_local};
@@ -98,7 +98,7 @@ static xfer_status prove_dim(const xfi_runs *runs, const xfi_pieces *list, int d
   xfi_piece *sorted = xfi_calloc(list->n, sizeof *sorted);
   size_t k = 0;
 
-  XFI_CHECK(sorted != NULL, XFER_ERR_NOMEM, "%zu pieces", list->n);
+  XFI_CHECK_DONE(sorted != NULL, XFER_ERR_NOMEM, "%zu pieces", list->n);
   if (list->n > 0) memcpy(sorted, list->at, list->n * sizeof *sorted);
   xfi_sort(sorted, list->n, sizeof *sorted, by_dst);
   for (size_t i = 0; i < runs->n; i++) {
@@ -107,19 +107,20 @@ static xfer_status prove_dim(const xfi_runs *runs, const xfi_pieces *list, int d
     const int64_t to_global = runs->at[i].global - runs->at[i].local;
 
     while (at < end) {
-      XFI_CHECK(k < list->n && sorted[k].dst_local == at && sorted[k].global == at + to_global,
-                XFER_ERR_SHAPE,
-                "tensor \"%.100s\", dim %d: rank %d needs index %lld, which no source part holds",
-                tensor, d, rank, (long long)(at + to_global));
+      XFI_CHECK_DONE(
+          k < list->n && sorted[k].dst_local == at && sorted[k].global == at + to_global,
+          XFER_ERR_SHAPE,
+          "tensor \"%.100s\", dim %d: rank %d needs index %lld, which no source part holds", tensor,
+          d, rank, (long long)(at + to_global));
       at += sorted[k++].length;
     }
-    XFI_CHECK(at == end, XFER_ERR_INTERNAL,
-              "tensor \"%.100s\", dim %d: rank %d would get local index %lld twice", tensor, d,
-              rank, (long long)end);
+    XFI_CHECK_DONE(at == end, XFER_ERR_INTERNAL,
+                   "tensor \"%.100s\", dim %d: rank %d would get local index %lld twice", tensor, d,
+                   rank, (long long)end);
   }
-  XFI_CHECK(k == list->n, XFER_ERR_INTERNAL,
-            "tensor \"%.100s\", dim %d: rank %d would get local index %lld twice", tensor, d, rank,
-            (long long)sorted[k].dst_local);
+  XFI_CHECK_DONE(k == list->n, XFER_ERR_INTERNAL,
+                 "tensor \"%.100s\", dim %d: rank %d would get local index %lld twice", tensor, d,
+                 rank, (long long)sorted[k].dst_local);
 done:
   xfi_free(sorted);
   return st;
@@ -175,7 +176,6 @@ static xfer_status add_flow(xfi_flows *flows, const xfi_pieces *lists, const gro
                             const xfer_layout *other, uint32_t mine, int my_replica)
 {
   const int n_dims = other->n_dims;
-  xfer_status st = XFER_OK;
   size_t at[XFER_MAX_DIMS] = {0};
   group ties[XFER_MAX_DIMS] = {{0, 0}};
   xfi_flow *flow;
@@ -205,15 +205,13 @@ static xfer_status add_flow(xfi_flows *flows, const xfi_pieces *lists, const gro
   } while (next_box(at, ties, lists, groups, n_dims));
   flow->n = (uint32_t)flows->n_boxes - flow->first;
   flows->n++;
-done:
-  return st;
+  return XFER_OK;
 }
 
 xfer_status xfi_flows_add(xfi_flows *flows, const xfi_pieces *lists, const xfer_layout *other,
                           uint32_t mine, int my_replica)
 {
   const int n_dims = other->n_dims;
-  xfer_status st = XFER_OK;
   group groups[XFER_MAX_DIMS] = {{0, 0}};
   int d;
 
@@ -230,8 +228,7 @@ xfer_status xfi_flows_add(xfi_flows *flows, const xfi_pieces *lists, const xfer_
       if (!last) break;
     }
   } while (d >= 0);
-done:
-  return st;
+  return XFER_OK;
 }
 
 xfer_status xfi_pieces_fill(const xfi_look *look)
@@ -243,17 +240,18 @@ xfer_status xfi_pieces_fill(const xfi_look *look)
   xfi_runs runs[XFER_MAX_DIMS] = {{NULL, 0, 0}};
 
   for (int d = 0; d < n_dims; d++) {
-    XFI_TRY((look->is_source ? xfi_dim_runs_once : xfi_dim_runs)(&look->mine->dims[d],
-                                                                 place->part[d], &runs[d]));
+    XFI_TRY_DONE((look->is_source ? xfi_dim_runs_once : xfi_dim_runs)(&look->mine->dims[d],
+                                                                      place->part[d], &runs[d]));
     if (runs[d].n == 0) goto done;
   }
   for (int d = 0; d < n_dims; d++) {
-    XFI_TRY(xfi_pieces_add(&lists[d], &runs[d], &look->other->dims[d], look->is_source));
+    XFI_TRY_DONE(xfi_pieces_add(&lists[d], &runs[d], &look->other->dims[d], look->is_source));
     if (!look->is_source)
-      XFI_TRY(prove_dim(&runs[d], &lists[d], d, look->plan->tensors[look->cls->first_tensor].name,
-                        look->plan->rank));
+      XFI_TRY_DONE(prove_dim(&runs[d], &lists[d], d,
+                             look->plan->tensors[look->cls->first_tensor].name, look->plan->rank));
   }
-  XFI_TRY(xfi_flows_add(look->flows, lists, look->other, (uint32_t)place->number, place->replica));
+  XFI_TRY_DONE(
+      xfi_flows_add(look->flows, lists, look->other, (uint32_t)place->number, place->replica));
 done:
   for (int d = 0; d < n_dims; d++) {
     xfi_free(runs[d].at);

@@ -49,7 +49,6 @@ static void find_class(xfi_plan *plan, const class_table *table, size_t t)
  * before stopped. */
 static xfer_status make_classes(xfi_plan *plan)
 {
-  xfer_status st = XFER_OK;
   uint32_t next = 0;
 
   plan->classes = xfi_calloc(plan->n_classes, sizeof *plan->classes);
@@ -72,26 +71,21 @@ static xfer_status make_classes(xfi_plan *plan)
   }
   for (size_t t = 0; t < plan->n_tensors; t++)
     plan->tensors[t].ordinal += xfi_plan_class(plan, t)->first_ordinal;
-done:
-  return st;
+  return XFER_OK;
 }
 
 /* Ranks of a mesh exist. */
 static xfer_status check_mesh(const xfi_plan *plan, const char *name, const char *side,
                               const xfer_mesh *mesh)
 {
-  xfer_status st = XFER_OK;
-
   XFI_CHECK(mesh->max_rank < plan->n_ranks, XFER_ERR_ARG,
             "tensor \"%.100s\": its %s mesh has rank %d, the comm has %d ranks", name, side,
             mesh->max_rank, plan->n_ranks);
-done:
-  return st;
+  return XFER_OK;
 }
 
 static xfer_status check_class(xfi_plan *plan, xfi_class *cls)
 {
-  xfer_status st = XFER_OK;
   const char *name = plan->tensors[cls->first_tensor].name;
   const xfer_layout *a = cls->src;
   const xfer_layout *b = cls->dst;
@@ -111,8 +105,7 @@ static xfer_status check_class(xfi_plan *plan, xfi_class *cls)
   XFI_CHECK(xfi_mul_fits((size_t)(a->n_elems * cls->wire_bytes), cls->n_tensors, &n_bytes) &&
                 xfi_add_fits(plan->payload_bytes, n_bytes, &plan->payload_bytes),
             XFER_ERR_OVERFLOW, "the tensors' bytes do not fit in 64 bits");
-done:
-  return st;
+  return XFER_OK;
 }
 
 static xfer_status add_tensors(xfi_plan *plan, const xfer_tensor *tensors)
@@ -124,20 +117,20 @@ static xfer_status add_tensors(xfi_plan *plan, const xfer_tensor *tensors)
     table.mask = 2 * table.mask + 1;
   table.slots = xfi_calloc(table.mask + 1, sizeof *table.slots);
   plan->tensors = xfi_calloc(plan->n_tensors, sizeof *plan->tensors);
-  XFI_CHECK(table.slots != NULL && plan->tensors != NULL, XFER_ERR_NOMEM, "%zu tensors",
-            plan->n_tensors);
+  XFI_CHECK_DONE(table.slots != NULL && plan->tensors != NULL, XFER_ERR_NOMEM, "%zu tensors",
+                 plan->n_tensors);
   for (size_t t = 0; t < plan->n_tensors; t++) {
     xfi_tensor *tensor = &plan->tensors[t];
 
     tensor->name = xfi_strdup(tensors[t].name);
-    XFI_CHECK(tensor->name != NULL, XFER_ERR_NOMEM, "%zu tensors", plan->n_tensors);
+    XFI_CHECK_DONE(tensor->name != NULL, XFER_ERR_NOMEM, "%zu tensors", plan->n_tensors);
     tensor->src = xfi_layout_share(tensors[t].src);
     tensor->dst = xfi_layout_share(tensors[t].dst);
     tensor->conversion = xfi_conversion_settle(tensors[t].conversion, tensor->src, tensor->dst);
     plan->n_converted += tensor->conversion != 0;
     find_class(plan, &table, t);
   }
-  XFI_TRY(make_classes(plan));
+  XFI_TRY_DONE(make_classes(plan));
 done:
   xfi_free(table.slots);
   return st;
@@ -150,18 +143,18 @@ xfer_status xfi_plan_classify(xfi_plan **plan, int n_ranks, int rank, const xfer
   xfi_plan *p = NULL;
 
   p = xfi_calloc(1, sizeof *p);
-  XFI_CHECK(p != NULL, XFER_ERR_NOMEM, "plan");
-  XFI_CHECK(n_tensors <= UINT32_MAX / 4, XFER_ERR_UNSUPPORTED, "%zu tensors", n_tensors);
+  XFI_CHECK_DONE(p != NULL, XFER_ERR_NOMEM, "plan");
+  XFI_CHECK_DONE(n_tensors <= UINT32_MAX / 4, XFER_ERR_UNSUPPORTED, "%zu tensors", n_tensors);
   p->n_ranks = n_ranks;
   p->rank = rank;
   p->options = *options;
   p->n_tensors = n_tensors;
-  XFI_TRY(add_tensors(p, tensors));
+  XFI_TRY_DONE(add_tensors(p, tensors));
   for (size_t c = 0; c < p->n_classes; c++)
-    XFI_TRY(check_class(p, &p->classes[c]));
-  XFI_TRY(xfi_plan_set_order(p, options->order));
+    XFI_TRY_DONE(check_class(p, &p->classes[c]));
+  XFI_TRY_DONE(xfi_plan_set_order(p, options->order));
   p->options.order = NULL;
-  XFI_TRY(xfi_cost_choose(p));
+  XFI_TRY_DONE(xfi_cost_choose(p));
 
   *plan = p;
   p = NULL;
@@ -176,9 +169,9 @@ xfer_status xfi_plan_create(xfi_plan **plan, int n_ranks, int rank, const xfer_t
   xfer_status st = XFER_OK;
   xfi_plan *p = NULL;
 
-  XFI_TRY(xfi_plan_classify(&p, n_ranks, rank, tensors, n_tensors, options));
-  XFI_TRY(xfi_moves_fill(p));
-  XFI_TRY(xfi_relay_fill(p));
+  XFI_TRY_DONE(xfi_plan_classify(&p, n_ranks, rank, tensors, n_tensors, options));
+  XFI_TRY_DONE(xfi_moves_fill(p));
+  XFI_TRY_DONE(xfi_relay_fill(p));
   *plan = p;
   p = NULL;
 done:

@@ -22,8 +22,6 @@
 /* The same tensors, each from its destination to its destination. */
 static xfer_status make_classes(xfi_plan *relay, const xfi_plan *plan)
 {
-  xfer_status st = XFER_OK;
-
   relay->classes = xfi_calloc(plan->n_classes, sizeof *relay->classes);
   XFI_CHECK(relay->classes != NULL, XFER_ERR_NOMEM, "%zu classes", plan->n_classes);
   relay->n_classes = plan->n_classes;
@@ -37,8 +35,7 @@ static xfer_status make_classes(xfi_plan *relay, const xfi_plan *plan)
     cls->n_tensors = from->n_tensors;
     cls->first_ordinal = from->first_ordinal;
   }
-done:
-  return st;
+  return XFER_OK;
 }
 
 /* The unit that this rank holds at a local row of its boxes, and where it begins. */
@@ -80,7 +77,7 @@ static xfer_status copy_flows(xfi_flows *to, const xfi_flows *from, int n_dims)
   begun *order = xfi_calloc(from->n, sizeof *order);
 
   to->at = xfi_calloc(from->n, sizeof *to->at);
-  XFI_CHECK(order != NULL && to->at != NULL, XFER_ERR_NOMEM, "%zu flows", from->n);
+  XFI_CHECK_DONE(order != NULL && to->at != NULL, XFER_ERR_NOMEM, "%zu flows", from->n);
   to->capacity = from->n;
   for (size_t f = 0; f < from->n; f++)
     if (from->at[f].sharers.n > 1)
@@ -102,10 +99,10 @@ static xfer_status fill_class(xfi_class *cls, const xfi_class *from, int rank)
   xfi_flows recvs = {0};
 
   if (cls->is_filled) return XFER_OK;
-  XFI_TRY(copy_flows(&recvs, &from->recvs, cls->dst->n_dims));
+  XFI_TRY_DONE(copy_flows(&recvs, &from->recvs, cls->dst->n_dims));
   if (recvs.n == 0) goto done;
-  XFI_TRY(xfi_flows_reserve(&sends, cls->dst->n_dims, from->recvs.n_boxes));
-  XFI_TRY(xfi_flows_reserve(&recvs, cls->dst->n_dims, from->recvs.n_boxes));
+  XFI_TRY_DONE(xfi_flows_reserve(&sends, cls->dst->n_dims, from->recvs.n_boxes));
+  XFI_TRY_DONE(xfi_flows_reserve(&recvs, cls->dst->n_dims, from->recvs.n_boxes));
   for (size_t b = 0; b < from->recvs.n_boxes; b++) {
     xfi_box in = xfi_flows_box(&from->recvs, b);
     xfi_box out;
@@ -120,7 +117,7 @@ static xfer_status fill_class(xfi_class *cls, const xfi_class *from, int rank)
     xfi_flows_put(&sends, sends.n_boxes++, &out);
     xfi_flows_put(&recvs, recvs.n_boxes++, &in);
   }
-  XFI_TRY(xfi_class_keep(cls, &sends, &recvs));
+  XFI_TRY_DONE(xfi_class_keep(cls, &sends, &recvs));
 done:
   xfi_flows_free(&sends);
   xfi_flows_free(&recvs);
@@ -138,7 +135,6 @@ static xfer_status add_stripe(xfi_plan *plan, const xfi_flow *flow, const xfi_tu
                    (uint16_t)turn->n_stripes};
   const uint64_t n_bytes = xfi_move_bytes(cls, &cls->recvs, &move);
   const int taker = xfi_taker(cls, turn, flow->sharers.n);
-  xfer_status st = XFER_OK;
 
   if (taker != flow->sharers.index) {
     move.peer = xfi_find_near(plan, cls->dst, flow->mine, plan->rank, taker);
@@ -151,15 +147,13 @@ static xfer_status add_stripe(xfi_plan *plan, const xfi_flow *flow, const xfi_tu
               "the bytes that rank %d sends do not fit in 64 bits", plan->rank);
     XFI_TRY(xfi_move_add(&relay->sends, move, n_bytes));
   }
-done:
-  return st;
+  return XFER_OK;
 }
 
 static xfer_status add_tensor(xfi_plan *plan, uint32_t tensor)
 {
   const xfi_class *cls = xfi_plan_class(plan, tensor);
   xfi_class *own = &plan->relay->classes[plan->tensors[tensor].class_index];
-  xfer_status st = XFER_OK;
 
   XFI_TRY(fill_class(own, cls, plan->rank));
   for (size_t f = 0; f < own->recvs.n; f++) {
@@ -173,13 +167,11 @@ static xfer_status add_tensor(xfi_plan *plan, uint32_t tensor)
         XFI_TRY(add_stripe(plan, flow, &turn, tensor));
     }
   }
-done:
-  return st;
+  return XFER_OK;
 }
 
 xfer_status xfi_relay_fill(xfi_plan *plan)
 {
-  xfer_status st = XFER_OK;
   xfi_plan *relay;
 
   if (plan->options.ranks_per_domain < 2 || plan->n_broadcast == plan->n_tensors) return XFER_OK;
@@ -196,7 +188,5 @@ xfer_status xfi_relay_fill(xfi_plan *plan)
   for (size_t i = 0; i < relay->n_tensors; i++)
     XFI_TRY(add_tensor(plan, relay->order[i]));
   XFI_TRY(xfi_moves_group(relay, &relay->sends));
-  XFI_TRY(xfi_moves_group(relay, &relay->recvs));
-done:
-  return st;
+  return xfi_moves_group(relay, &relay->recvs);
 }

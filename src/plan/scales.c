@@ -37,13 +37,13 @@ xfer_status xfi_layout_of_cells(xfer_layout **made, const xfer_layout *of, const
   int64_t shape[XFER_MAX_DIMS];
   int64_t *first = xfi_calloc((size_t)mesh->size + 1, sizeof *first);
 
-  XFI_CHECK(first != NULL, XFER_ERR_NOMEM, "%d ranks", mesh->size);
+  XFI_CHECK_DONE(first != NULL, XFER_ERR_NOMEM, "%d ranks", mesh->size);
   for (int p = 0; p < mesh->size; p++) {
     held.n = 0;
-    XFI_TRY(xfi_layout_held(&held, of, mesh->ranks[p], false));
+    XFI_TRY_DONE(xfi_layout_held(&held, of, mesh->ranks[p], false));
     for (size_t i = 0; i < held.n; i++) {
       xfi_block_cells(cells, held.at[i].bounds, block, n_dims);
-      XFI_TRY(xfi_bounds_add(&list, n_dims, cells));
+      XFI_TRY_DONE(xfi_bounds_add(&list, n_dims, cells));
     }
     first[p + 1] = (int64_t)list.n;
   }
@@ -55,7 +55,7 @@ xfer_status xfi_layout_of_cells(xfer_layout **made, const xfer_layout *of, const
   desc.shape = shape;
   desc.first = first;
   desc.bounds = list.at;
-  XFI_TRY(xfi_layout_create_boxes(made, &desc));
+  XFI_TRY_DONE(xfi_layout_create_boxes(made, &desc));
 done:
   xfi_free(held.at);
   xfi_free(list.at);
@@ -75,7 +75,6 @@ typedef struct source {
 static xfer_status find_source(const xfer_layout **found, xfi_scale_tensors *tensors,
                                source *sources, const xfer_tensor *weights)
 {
-  xfer_status st = XFER_OK;
   int64_t block[XFER_MAX_DIMS];
 
   for (size_t i = tensors->n_made; i-- > 0;) { /* a model's tensors repeat the last few */
@@ -91,15 +90,13 @@ static xfer_status find_source(const xfer_layout **found, xfi_scale_tensors *ten
   XFI_TRY(xfi_layout_of_cells(&tensors->made[tensors->n_made], weights->src, block, XFER_F32));
   sources[tensors->n_made] = (source){weights->src, weights->conversion};
   *found = tensors->made[tensors->n_made++];
-done:
-  return st;
+  return XFER_OK;
 }
 
 /* A tensor of scales: of which weights, and that all is as it should be. */
 static xfer_status check_scales(const xfer_tensor *given, size_t n, size_t t, bool *has_scales)
 {
   const size_t of = xfi_conversion_tensor(given[t].conversion);
-  xfer_status st = XFER_OK;
 
   XFI_CHECK(of < n && xfi_conversion_kind(given[of].conversion) == XFER_CONVERSION_BLOCKS,
             XFER_ERR_ARG,
@@ -118,8 +115,7 @@ static xfer_status check_scales(const xfer_tensor *given, size_t n, size_t t, bo
             "tensor \"%.100s\": blocks of a tensor of more than %d dims", given[of].name,
             XFI_SCALE_DIMS);
   has_scales[of] = true;
-done:
-  return st;
+  return XFER_OK;
 }
 
 xfer_status xfi_scale_tensors_make(xfi_scale_tensors *tensors, const xfer_tensor *given, size_t n)
@@ -139,22 +135,23 @@ xfer_status xfi_scale_tensors_make(xfi_scale_tensors *tensors, const xfer_tensor
   tensors->made = xfi_calloc(n_blocks, sizeof(xfer_layout *));
   sources = xfi_calloc(n_blocks, sizeof *sources);
   has_scales = xfi_calloc(n, sizeof *has_scales);
-  XFI_CHECK(tensors->at != NULL && tensors->made != NULL && sources != NULL && has_scales != NULL,
-            XFER_ERR_NOMEM, "%zu tensors", n);
+  XFI_CHECK_DONE(tensors->at != NULL && tensors->made != NULL && sources != NULL &&
+                     has_scales != NULL,
+                 XFER_ERR_NOMEM, "%zu tensors", n);
   memcpy(tensors->at, given, n * sizeof *given);
   for (size_t t = 0; t < n; t++) {
     const size_t of = xfi_conversion_tensor(given[t].conversion);
 
     if (xfi_conversion_kind(given[t].conversion) != XFER_CONVERSION_SCALES) continue;
-    XFI_TRY(check_scales(given, n, t, has_scales));
+    XFI_TRY_DONE(check_scales(given, n, t, has_scales));
     if (given[of].src != NULL)
-      XFI_TRY(find_source(&tensors->at[t].src, tensors, sources, &given[of]));
+      XFI_TRY_DONE(find_source(&tensors->at[t].src, tensors, sources, &given[of]));
   }
   for (size_t t = 0; t < n; t++)
-    XFI_CHECK(xfi_conversion_kind(given[t].conversion) != XFER_CONVERSION_BLOCKS || has_scales[t],
-              XFER_ERR_ARG,
-              "tensor \"%.100s\" is quantised by blocks, and no tensor has its scales",
-              given[t].name);
+    XFI_CHECK_DONE(
+        xfi_conversion_kind(given[t].conversion) != XFER_CONVERSION_BLOCKS || has_scales[t],
+        XFER_ERR_ARG, "tensor \"%.100s\" is quantised by blocks, and no tensor has its scales",
+        given[t].name);
 done:
   xfi_free(sources);
   xfi_free(has_scales);

@@ -93,7 +93,6 @@ static xfer_status add_stream(survey *s, intake *in, const xfi_class *cls, const
 {
   const int n_replicas = xfi_part_n_replicas(cls->src, flow->part);
   stream made = {.part = flow->part, .my_replica = flow->my_replica, .first = in->n_shares};
-  xfer_status st = XFER_OK;
 
   XFI_TRY(xfi_vec_reserve(&s->turns, &s->turns_capacity, (size_t)n_replicas, sizeof *s->turns));
   memset(s->turns, 0, (size_t)n_replicas * sizeof *s->turns);
@@ -121,8 +120,7 @@ static xfer_status add_stream(survey *s, intake *in, const xfi_class *cls, const
   XFI_TRY(
       xfi_vec_reserve(&in->streams, &in->streams_capacity, in->n_streams + 1, sizeof *in->streams));
   in->streams[in->n_streams++] = made;
-done:
-  return st;
+  return XFER_OK;
 }
 
 /* Of the class as it is filled for the plan's rank. */
@@ -132,13 +130,13 @@ static xfer_status intake_create(intake **out, survey *s, size_t c, uint32_t par
   xfer_status st = XFER_OK;
   intake *in = xfi_calloc(1, sizeof *in);
 
-  XFI_CHECK(in != NULL, XFER_ERR_NOMEM, "what goes to a part");
+  XFI_CHECK_DONE(in != NULL, XFER_ERR_NOMEM, "what goes to a part");
   in->cls = c;
   in->part = part;
   in->in_bytes = cls->dst_bytes * cls->n_tensors;
   in->zero_bytes = cls->zero_bytes * cls->n_tensors;
   for (size_t f = 0; f < cls->recvs.n; f++)
-    XFI_TRY(add_stream(s, in, cls, &cls->recvs.at[f]));
+    XFI_TRY_DONE(add_stream(s, in, cls, &cls->recvs.at[f]));
   *out = in;
   in = NULL;
 done:
@@ -157,7 +155,6 @@ static size_t slot_of(const survey *s, size_t c, uint32_t part)
 
 static xfer_status grow(survey *s)
 {
-  xfer_status st = XFER_OK;
   intake **old = s->kept;
   const size_t n = old == NULL ? 0 : s->mask + 1;
 
@@ -169,8 +166,7 @@ static xfer_status grow(survey *s)
   for (size_t i = 0; i < n; i++)
     if (old[i] != NULL) s->kept[slot_of(s, old[i]->cls, old[i]->part)] = old[i];
   xfi_free(old);
-done:
-  return st;
+  return XFER_OK;
 }
 
 /* ---- a rank's row ---- */
@@ -178,7 +174,6 @@ done:
 static xfer_status add(survey *s, int src_rank, const xfi_class *cls, uint64_t n_bytes,
                        uint64_t n_moves, bool is_relayed)
 {
-  xfer_status st = XFER_OK;
   xfi_traffic_row *row = &s->row;
   xfer_traffic *from;
 
@@ -192,8 +187,7 @@ static xfer_status add(survey *s, int src_rank, const xfi_class *cls, uint64_t n
   from->n_moves += n_moves;
   if (cls->broadcast) from->broadcast_bytes += n_bytes;
   if (is_relayed) from->relayed_bytes += n_bytes;
-done:
-  return st;
+  return XFER_OK;
 }
 
 /* One stripe of so many tensors, from whom it comes: who takes it for the domain has it from its
@@ -228,7 +222,6 @@ static xfer_status add_by_turns(survey *s, const xfi_class *cls, const xfi_flow 
 {
   const size_t period = period_of(s->plan, cls, flow);
   const size_t n = period < cls->n_tensors ? period : cls->n_tensors;
-  xfer_status st = XFER_OK;
 
   for (size_t i = 0; i < n * flow->n; i++) {
     const size_t tensor = i / flow->n;
@@ -238,8 +231,7 @@ static xfer_status add_by_turns(survey *s, const xfi_class *cls, const xfi_flow 
     for (; turn.stripe < turn.n_stripes; turn.stripe++)
       XFI_TRY(add_turn(s, cls, flow, &turn, (cls->n_tensors - tensor + period - 1) / period));
   }
-done:
-  return st;
+  return XFER_OK;
 }
 
 static xfer_status add_stream_to_row(survey *s, const xfi_class *cls, const intake *in,
@@ -247,7 +239,6 @@ static xfer_status add_stream_to_row(survey *s, const xfi_class *cls, const inta
 {
   const int n = xfi_part_n_replicas(cls->src, from->part);
   const int shift = cls->broadcast ? 0 : my_replica % n;
-  xfer_status st = XFER_OK;
 
   if (xfi_part_replica(cls->src, from->part, s->row.rank) >= 0)
     return add(s, s->row.rank, cls, from->n_bytes, from->n_moves, false);
@@ -258,15 +249,13 @@ static xfer_status add_stream_to_row(survey *s, const xfi_class *cls, const inta
     XFI_TRY(add(s, xfi_part_rank(cls->src, from->part, replica < n ? replica : replica - n), cls,
                 one->n_bytes, one->n_moves, false));
   }
-done:
-  return st;
+  return XFER_OK;
 }
 
 static xfer_status add_intake(survey *s, const xfi_class *cls, const intake *in)
 {
   const bool near = s->plan->options.ranks_per_domain > 0 && !cls->broadcast;
   const bool listed = cls->dst->boxes != NULL;
-  xfer_status st = XFER_OK;
 
   s->row.in_bytes += in->in_bytes;
   s->row.zero_bytes += in->zero_bytes;
@@ -279,8 +268,7 @@ static xfer_status add_intake(survey *s, const xfi_class *cls, const intake *in)
     else
       XFI_TRY(add_stream_to_row(s, cls, in, from, replica));
   }
-done:
-  return st;
+  return XFER_OK;
 }
 
 /* Fills the class for the plan's rank, and drops what it held. */
@@ -304,13 +292,13 @@ static xfer_status add_class(survey *s, size_t c)
   if (keep) part = (uint32_t)cls->dst_place.number;
   keep = keep && cls->dst->n_replicas > 1;
   if (keep) {
-    XFI_TRY(grow(s));
+    XFI_TRY_DONE(grow(s));
     slot = slot_of(s, c, part);
     in = s->kept[slot];
   }
   if (in == NULL) {
-    XFI_TRY(fill(s, cls));
-    XFI_TRY(intake_create(&in, s, c, part));
+    XFI_TRY_DONE(fill(s, cls));
+    XFI_TRY_DONE(intake_create(&in, s, c, part));
     if (keep) {
       s->kept[slot] = in;
       s->n_kept++;
@@ -341,14 +329,14 @@ xfer_status xfi_traffic(int n_ranks, const xfer_tensor *tensors, size_t n_tensor
   survey s = {.plan = NULL};
   bool more = true;
 
-  XFI_TRY(xfi_plan_classify(&s.plan, n_ranks, 0, tensors, n_tensors, options));
+  XFI_TRY_DONE(xfi_plan_classify(&s.plan, n_ranks, 0, tensors, n_tensors, options));
   s.place = xfi_calloc((size_t)n_ranks, sizeof *s.place);
-  XFI_CHECK(s.place != NULL, XFER_ERR_NOMEM, "%d ranks", n_ranks);
+  XFI_CHECK_DONE(s.place != NULL, XFER_ERR_NOMEM, "%d ranks", n_ranks);
   for (int r = 0; r < n_ranks && more; r++) {
     s.plan->rank = r;
     s.row = (xfi_traffic_row){.rank = r, .from = s.row.from};
     for (size_t c = 0; c < s.plan->n_classes; c++)
-      XFI_TRY(add_class(&s, c));
+      XFI_TRY_DONE(add_class(&s, c));
     for (size_t i = 0; i < s.row.n; i++)
       s.place[s.row.from[i].src_rank] = 0;
     more = fn(context, s.plan, &s.row);

@@ -74,22 +74,18 @@ static int compare_offsets(const void *a, const void *b)
 /* No byte of a file is of two tensors. */
 static xfer_status check_offsets(record *records, size_t n, const char *file)
 {
-  xfer_status st = XFER_OK;
-
   qsort(records, n, sizeof *records, compare_offsets);
   for (size_t i = 1; i < n; i++)
     XFI_CHECK(records[i].begin >= records[i - 1].end, XFER_ERR_IO,
               "%s: the data_offsets of \"%s\" begin at %lld, within those of \"%s\"", file,
               records[i].pattern, (long long)records[i].begin, records[i - 1].pattern);
-done:
-  return st;
+  return XFER_OK;
 }
 
 static xfer_status read_record(folder *f, const char *file, const char *name, const json_t *object)
 {
   char pattern[XFI_NAME_BYTES];
   record r = {0};
-  xfer_status st = XFER_OK;
 
   XFI_CHECK(strchr(name, '{') == NULL, XFER_ERR_IO, "%s: \"%s\" is no name of a tensor", file,
             name);
@@ -100,8 +96,7 @@ static xfer_status read_record(folder *f, const char *file, const char *name, co
   XFI_TRY(xfi_vec_reserve(&f->records, &f->capacity, f->n + 1, sizeof *f->records));
   XFI_TRY(xfi_name_copy(&r.pattern, pattern));
   f->records[f->n++] = r;
-done:
-  return st;
+  return XFER_OK;
 }
 
 static xfer_status read_header(folder *f, const char *file)
@@ -119,28 +114,28 @@ static xfer_status read_header(folder *f, const char *file)
   json_t *object;
   xfer_status st = XFER_OK;
 
-  XFI_TRY(xfi_path_join(path, f->path, file));
-  XFI_TRY(xfi_file_open(&in, &size, path));
-  XFI_CHECK(fread(head, 1, sizeof head, in) == sizeof head, XFER_ERR_IO,
-            "%s ends before its header", path);
+  XFI_TRY_DONE(xfi_path_join(path, f->path, file));
+  XFI_TRY_DONE(xfi_file_open(&in, &size, path));
+  XFI_CHECK_DONE(fread(head, 1, sizeof head, in) == sizeof head, XFER_ERR_IO,
+                 "%s ends before its header", path);
   for (int i = 7; i >= 0; i--)
     n = n << 8 | head[i];
-  XFI_CHECK(n > 0 && n <= MAX_HEADER, XFER_ERR_IO, "%s: a header of %llu bytes", path,
-            (unsigned long long)n);
+  XFI_CHECK_DONE(n > 0 && n <= MAX_HEADER, XFER_ERR_IO, "%s: a header of %llu bytes", path,
+                 (unsigned long long)n);
   text = xfi_calloc(n, 1);
-  XFI_CHECK(text != NULL, XFER_ERR_NOMEM, "%s: a header of %llu bytes", path,
-            (unsigned long long)n);
-  XFI_CHECK(fread(text, 1, n, in) == n, XFER_ERR_IO, "%s ends inside its header", path);
+  XFI_CHECK_DONE(text != NULL, XFER_ERR_NOMEM, "%s: a header of %llu bytes", path,
+                 (unsigned long long)n);
+  XFI_CHECK_DONE(fread(text, 1, n, in) == n, XFER_ERR_IO, "%s ends inside its header", path);
   root = json_loadb(text, n, JSON_REJECT_DUPLICATES, &error);
-  XFI_CHECK(root != NULL || !xfi_doc_had_no_memory(&error), XFER_ERR_NOMEM, "the header of %s",
-            path);
-  XFI_CHECK(json_is_object(root), XFER_ERR_IO, "%s: its header is no JSON object: %s", path,
-            error.text);
+  XFI_CHECK_DONE(root != NULL || !xfi_doc_had_no_memory(&error), XFER_ERR_NOMEM, "the header of %s",
+                 path);
+  XFI_CHECK_DONE(json_is_object(root), XFER_ERR_IO, "%s: its header is no JSON object: %s", path,
+                 error.text);
   json_object_foreach(root, name, object)
   {
-    if (strcmp(name, "__metadata__") != 0) XFI_TRY(read_record(f, path, name, object));
+    if (strcmp(name, "__metadata__") != 0) XFI_TRY_DONE(read_record(f, path, name, object));
   }
-  if (f->n > first) XFI_TRY(check_offsets(f->records + first, f->n - first, path));
+  if (f->n > first) XFI_TRY_DONE(check_offsets(f->records + first, f->n - first, path));
 done:
   if (in != NULL) fclose(in);
   xfi_free(text);
@@ -157,7 +152,6 @@ static xfer_status list_files(folder *f, const json_t *index)
   const json_t *map = json_object_get(index, "weight_map");
   const char *name;
   json_t *file;
-  xfer_status st = XFER_OK;
 
   if (index == NULL) return xfi_folder_list(&f->files, f->path, ".safetensors");
   XFI_CHECK(json_is_object(map), XFER_ERR_IO, "%s: its index has no weight_map", f->path);
@@ -170,8 +164,7 @@ static xfer_status list_files(folder *f, const json_t *index)
     XFI_TRY(xfi_folder_add(&f->files, text));
   }
   xfi_folder_sort(&f->files);
-done:
-  return st;
+  return XFER_OK;
 }
 
 static xfer_status read_headers(folder *f)
@@ -180,15 +173,15 @@ static xfer_status read_headers(folder *f)
   xfi_doc index = {0};
   xfer_status st = XFER_OK;
 
-  XFI_TRY(xfi_path_join(path, f->path, "model.safetensors.index.json"));
-  if (access(path, F_OK) == 0) XFI_TRY(xfi_doc_read(&index, path, NULL));
-  XFI_TRY(list_files(f, index.root));
+  XFI_TRY_DONE(xfi_path_join(path, f->path, "model.safetensors.index.json"));
+  if (access(path, F_OK) == 0) XFI_TRY_DONE(xfi_doc_read(&index, path, NULL));
+  XFI_TRY_DONE(list_files(f, index.root));
   for (size_t i = 0; i < f->files.n; i++)
-    XFI_TRY(read_header(f, f->files.names[i]));
-  XFI_CHECK(index.root == NULL ||
-                json_object_size(json_object_get(index.root, "weight_map")) == f->n,
-            XFER_ERR_IO, "%s: its index names %zu tensors, its files have %zu", f->path,
-            json_object_size(json_object_get(index.root, "weight_map")), f->n);
+    XFI_TRY_DONE(read_header(f, f->files.names[i]));
+  XFI_CHECK_DONE(index.root == NULL ||
+                     json_object_size(json_object_get(index.root, "weight_map")) == f->n,
+                 XFER_ERR_IO, "%s: its index names %zu tensors, its files have %zu", f->path,
+                 json_object_size(json_object_get(index.root, "weight_map")), f->n);
 done:
   xfi_doc_free(&index);
   return st;
@@ -223,7 +216,6 @@ static int compare_records(const void *a, const void *b)
 static xfer_status scan_layer(const folder *f, size_t at, size_t *end)
 {
   const record *first = &f->records[at];
-  xfer_status st = XFER_OK;
 
   for (*end = at + 1; *end < f->n; (*end)++) {
     const record *r = &f->records[*end];
@@ -234,8 +226,7 @@ static xfer_status scan_layer(const folder *f, size_t at, size_t *end)
     XFI_CHECK(r->expert == r[-1].expert + 1, XFER_ERR_IO, "%s: \"%s\" of layer %d has no expert %d",
               f->path, r->pattern, r->layer, r[-1].expert + 1);
   }
-done:
-  return st;
+  return XFER_OK;
 }
 
 /* They become an entry of so many experts. */
@@ -261,18 +252,19 @@ xfer_status xfi_checkpoint_read(xfer_model *model, const char *path,
   size_t end;
   xfer_status st = XFER_OK;
 
-  XFI_CHECK(options->extra == NULL, XFER_ERR_ARG, "%s: a checkpoint has no extra_params", path);
-  XFI_TRY(xfi_path_join(config, path, "config.json"));
-  XFI_TRY(xfi_doc_read(&model->config, config, NULL));
-  XFI_CHECK(json_is_object(model->config.root), XFER_ERR_IO, "%s: line 1: no object", config);
+  XFI_CHECK_DONE(options->extra == NULL, XFER_ERR_ARG, "%s: a checkpoint has no extra_params",
+                 path);
+  XFI_TRY_DONE(xfi_path_join(config, path, "config.json"));
+  XFI_TRY_DONE(xfi_doc_read(&model->config, config, NULL));
+  XFI_CHECK_DONE(json_is_object(model->config.root), XFER_ERR_IO, "%s: line 1: no object", config);
   model->top = model->config.root;
-  XFI_TRY(xfi_config_read(model));
-  XFI_TRY(read_headers(&f));
-  XFI_CHECK(f.n > 0, XFER_ERR_IO, "%s has no tensor", path);
+  XFI_TRY_DONE(xfi_config_read(model));
+  XFI_TRY_DONE(read_headers(&f));
+  XFI_CHECK_DONE(f.n > 0, XFER_ERR_IO, "%s has no tensor", path);
   qsort(f.records, f.n, sizeof *f.records, compare_records);
   for (size_t at = 0; at < f.n; at = end) {
-    XFI_TRY(scan_layer(&f, at, &end));
-    XFI_TRY(append_layer(model, &f, &f.records[at], end - at, options));
+    XFI_TRY_DONE(scan_layer(&f, at, &end));
+    XFI_TRY_DONE(append_layer(model, &f, &f.records[at], end - at, options));
   }
 done:
   folder_free(&f);

@@ -51,7 +51,6 @@ static xfer_status read_block(xfer_model *model, const json_t *object)
 {
   const json_t *quant = json_object_get(object, "quantization_config");
   const json_t *block = json_object_get(object, "weight_block_size");
-  xfer_status st = XFER_OK;
 
   if (block == NULL) block = json_object_get(quant, "weight_block_size");
   if (block == NULL || json_is_null(block)) return XFER_OK;
@@ -61,8 +60,7 @@ static xfer_status read_block(xfer_model *model, const json_t *object)
                 model->block[1] > 0 && model->block[1] < 1 << 20,
             XFER_ERR_IO, "%s: line %d: weight_block_size is not two numbers", model->config.where,
             xfi_doc_line(&model->config, block));
-done:
-  return st;
+  return XFER_OK;
 }
 
 /* The text part's first, but for what concerns the whole model. */
@@ -82,7 +80,6 @@ static xfer_status check_sizes(const xfer_model *model)
   static const char *const KEYS[] = {"vocab_size",          "hidden_size",
                                      "num_hidden_layers",   "num_attention_heads",
                                      "num_key_value_heads", "head_dim"};
-  xfer_status st = XFER_OK;
 
   for (size_t i = 0; i < sizeof KEYS / sizeof *KEYS; i++) {
     const json_t *value = lookup(model->top, KEYS[i]);
@@ -93,14 +90,12 @@ static xfer_status check_sizes(const xfer_model *model)
               XFER_ERR_IO, "%s: line %d: \"%s\" is no size", model->config.where,
               xfi_doc_line(&model->config, value), KEYS[i]);
   }
-done:
-  return st;
+  return XFER_OK;
 }
 
 xfer_status xfi_config_read(xfer_model *model)
 {
   const json_t *text = text_part(model->top);
-  xfer_status st = XFER_OK;
 
   model->model_type = "";
   XFI_TRY(check_sizes(model));
@@ -110,8 +105,7 @@ xfer_status xfi_config_read(xfer_model *model)
   if (!family_of_type(model, model->top) && text != NULL) family_of_type(model, text);
   XFI_TRY(read_block(model, model->top));
   if (text != NULL) XFI_TRY(read_block(model, text));
-done:
-  return st;
+  return XFER_OK;
 }
 
 /* ---- without a model_type ---- */
@@ -150,12 +144,9 @@ void xfi_config_recognise(xfer_model *model)
 
 static xfer_status add_var(xfer_model *model, const char *name, int64_t value)
 {
-  xfer_status st = XFER_OK;
-
   XFI_TRY(xfi_vec_reserve(&model->vars, &model->vars_cap, model->n_vars + 1, sizeof *model->vars));
   model->vars[model->n_vars++] = (xfi_var){name, value};
-done:
-  return st;
+  return XFER_OK;
 }
 
 /* A figure of the configuration: "hidden_size", or "ffn_config.moe_num_experts" of an object in it;
@@ -203,7 +194,6 @@ static void set_scopes(xfer_model *model, size_t n_figures)
 xfer_status xfi_config_vars(xfer_model *model)
 {
   size_t n_figures;
-  xfer_status st = XFER_OK;
 
   model->n_vars = 0;
   XFI_TRY(xfi_vec_reserve(&model->vars, &model->vars_cap, 1, sizeof *model->vars));
@@ -228,8 +218,7 @@ xfer_status xfi_config_vars(xfer_model *model)
       set_scopes(model, n_figures);
     }
   }
-done:
-  return st;
+  return XFER_OK;
 }
 
 /* ---- of one layer ---- */

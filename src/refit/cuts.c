@@ -13,7 +13,6 @@ static xfer_status add_rows(xfi_stretches *rows, int part, int64_t global, int64
 {
   xfi_stretch *last = rows->n > 0 ? &rows->at[rows->n - 1] : NULL;
   const int64_t at = last == NULL ? 0 : last->at + last->length;
-  xfer_status st = XFER_OK;
 
   if (length <= 0) return XFER_OK;
   if (last != NULL && last->part == part && last->global + last->length == global) {
@@ -22,8 +21,7 @@ static xfer_status add_rows(xfi_stretches *rows, int part, int64_t global, int64
   }
   XFI_TRY(xfi_vec_reserve(&rows->at, &rows->capacity, rows->n + 1, sizeof *rows->at));
   rows->at[rows->n++] = (xfi_stretch){part, global, length, at};
-done:
-  return st;
+  return XFER_OK;
 }
 
 /* The row of a unit that comes i-th. */
@@ -38,8 +36,6 @@ static int64_t turned(const xfi_block *b, int64_t i)
 /* Units [lo, hi). */
 static xfer_status add_units(xfi_stretches *rows, const xfi_block *b, int64_t lo, int64_t hi)
 {
-  xfer_status st = XFER_OK;
-
   for (int64_t u = lo; u < hi; u++) {
     const int64_t base = b->offset + u * b->stride;
 
@@ -49,8 +45,7 @@ static xfer_status add_units(xfi_stretches *rows, const xfi_block *b, int64_t lo
     for (int64_t i = 0; i < b->size && b->order != XFI_AS_IT_IS; i++)
       XFI_TRY(add_rows(rows, b->part, base + turned(b, i), 1));
   }
-done:
-  return st;
+  return XFER_OK;
 }
 
 static int64_t n_rows(const xfi_stretches *all)
@@ -61,8 +56,6 @@ static int64_t n_rows(const xfi_stretches *all)
 /* Rows [lo, hi) of all, as they lie one after the other. */
 static xfer_status add_slice(xfi_stretches *rows, const xfi_stretches *all, int64_t lo, int64_t hi)
 {
-  xfer_status st = XFER_OK;
-
   for (size_t k = 0; k < all->n; k++) {
     const xfi_stretch *s = &all->at[k];
     const int64_t from = lo > s->at ? lo - s->at : 0;
@@ -70,8 +63,7 @@ static xfer_status add_slice(xfi_stretches *rows, const xfi_stretches *all, int6
 
     XFI_TRY(add_rows(rows, s->part, s->global + from, to - from));
   }
-done:
-  return st;
+  return XFER_OK;
 }
 
 /* The i-th of n chunks, as torch.chunk makes them. */
@@ -110,13 +102,13 @@ static xfer_status rows_of(const xfi_fusing *f, int r, xfi_stretches *rows)
       const xfi_block *b = &f->blocks[k];
       const int64_t n = b->count / n_groups;
 
-      XFI_TRY(add_units(&all, b, g * n, (g + 1) * n));
+      XFI_TRY_DONE(add_units(&all, b, g * n, (g + 1) * n));
       if (f->groups > 0) continue;
-      XFI_TRY(add_share(rows, &all, f, b, r));
+      XFI_TRY_DONE(add_share(rows, &all, f, b, r));
       all.n = 0;
     }
   }
-  if (f->groups > 0) XFI_TRY(add_share(rows, &all, f, NULL, r));
+  if (f->groups > 0) XFI_TRY_DONE(add_share(rows, &all, f, NULL, r));
 done:
   xfi_free(all.at);
   return st;
@@ -128,8 +120,8 @@ static xfer_status fusing_rows(const xfi_fusing *fusing, int r, xfi_stretches *r
   xfer_status st = XFER_OK;
 
   if (fusing->inner == 0) return rows_of(fusing, r, rows);
-  XFI_TRY(rows_of(fusing, r % fusing->n, &all));
-  XFI_TRY(add_chunk(rows, &all, r / fusing->n, fusing->inner));
+  XFI_TRY_DONE(rows_of(fusing, r % fusing->n, &all));
+  XFI_TRY_DONE(add_chunk(rows, &all, r / fusing->n, fusing->inner));
 done:
   xfi_free(all.at);
   return st;
@@ -145,7 +137,6 @@ static int compare_stretches(const void *a, const void *b)
 xfer_status xfi_fusing_part(const xfi_fusing *fusing, int part, int r, xfi_stretches *rows)
 {
   size_t n = 0;
-  xfer_status st = XFER_OK;
 
   rows->n = 0;
   XFI_TRY(fusing_rows(fusing, r, rows));
@@ -154,8 +145,7 @@ xfer_status xfi_fusing_part(const xfi_fusing *fusing, int part, int r, xfi_stret
   }
   rows->n = n;
   xfi_sort(rows->at, n, sizeof *rows->at, compare_stretches);
-done:
-  return st;
+  return XFER_OK;
 }
 
 int xfi_fusing_ranks(const xfi_fusing *fusing)
@@ -168,7 +158,6 @@ static xfer_status check_fusing(const xfi_fusing *f, const xfer_side *side, cons
 {
   const char *what = entry->pattern;
   int64_t rows = 0, heads = 0;
-  xfer_status st = XFER_OK;
 
   for (int k = 0; k < f->n_blocks; k++) {
     const xfi_block *b = &f->blocks[k];
@@ -199,8 +188,7 @@ static xfer_status check_fusing(const xfi_fusing *f, const xfer_side *side, cons
   XFI_CHECK(f->groups == 0 || f->whole || rows % f->n == 0, XFER_ERR_SHAPE,
             "\"%s\": the %lld rows that lie together do not divide by tp %d", what, (long long)rows,
             f->n);
-done:
-  return st;
+  return XFER_OK;
 }
 
 /* ---- tables of runs ---- */
@@ -219,27 +207,21 @@ void xfi_spread_free(xfi_spread *spread)
 static xfer_status table_begin(xfi_spread_table **table, xfi_spread *spread, int n)
 {
   xfi_spread_table *t = &spread->tables[spread->n_tables++];
-  xfer_status st = XFER_OK;
 
   *table = t;
   t->first = xfi_calloc((size_t)n + 1, sizeof *t->first);
   t->lengths = xfi_calloc((size_t)n, sizeof *t->lengths);
   XFI_CHECK(t->first != NULL && t->lengths != NULL, XFER_ERR_NOMEM, "the runs of %d ranks", n);
   /* A table of empty parts has no run, but needs an address. */
-  XFI_TRY(xfi_vec_reserve(&t->runs, &t->capacity, 1, sizeof *t->runs));
-done:
-  return st;
+  return xfi_vec_reserve(&t->runs, &t->capacity, 1, sizeof *t->runs);
 }
 
 static xfer_status table_run(xfi_spread_table *t, int64_t global, int64_t length, int64_t local)
 {
-  xfer_status st = XFER_OK;
-
   if (length == 0) return XFER_OK;
   XFI_TRY(xfi_vec_reserve(&t->runs, &t->capacity, t->n_runs + 1, sizeof *t->runs));
   t->runs[t->n_runs++] = (xfer_run){global, length, local};
-done:
-  return st;
+  return XFER_OK;
 }
 
 static void table_coord(xfi_spread_table *t, int64_t local_length)
@@ -260,15 +242,12 @@ static void table_place(xfi_spread_table *t, xfi_spread *spread, int axis, int d
 static xfer_status check_scale(int64_t begin, int64_t end, int64_t rows, int64_t block,
                                const xfer_side *side, const xfi_entry *entry)
 {
-  xfer_status st = XFER_OK;
-
   XFI_CHECK(block == 0 ||
                 ((begin % block == 0 || begin >= rows) && (end % block == 0 || end >= rows)),
             XFER_ERR_UNSUPPORTED,
             "\"%s\": rows %lld to %lld of a shard in \"%s\" are no multiple of the block of %lld",
             entry->pattern, (long long)begin, (long long)end, side->spec, (long long)block);
-done:
-  return st;
+  return XFER_OK;
 }
 
 /* Several ranks have the same: is the part one block, all its rows in their order, of few units? */
@@ -304,21 +283,21 @@ xfer_status xfi_cut_rows(xfi_spread *spread, int axis, const xfi_fusing *f, int 
   xfi_stretches all = {0};
   xfer_status st = XFER_OK;
 
-  XFI_TRY(check_fusing(f, side, entry));
-  XFI_TRY(table_begin(&table, spread, n));
+  XFI_TRY_DONE(check_fusing(f, side, entry));
+  XFI_TRY_DONE(table_begin(&table, spread, n));
   for (int r = 0; r < n; r++) {
     const int64_t left = rows - r * each, want = left < each ? left : each;
     int64_t local = 0, first = 0;
     int n_runs = 0;
 
-    XFI_TRY(xfi_fusing_part(f, part, r * (all_ranks / n), &all));
+    XFI_TRY_DONE(xfi_fusing_part(f, part, r * (all_ranks / n), &all));
     for (size_t i = 0; i < all.n; n_runs++) {
       int64_t begin = all.at[i].global, end = begin;
 
       for (; i < all.n && all.at[i].global == end; i++)
         end += all.at[i].length;
-      XFI_TRY(check_scale(begin, end, rows, block, side, entry));
-      XFI_TRY(table_run(table, begin, end - begin, local));
+      XFI_TRY_DONE(check_scale(begin, end, rows, block, side, entry));
+      XFI_TRY_DONE(table_run(table, begin, end - begin, local));
       local += end - begin;
       first = begin;
     }
@@ -352,8 +331,8 @@ xfer_status xfi_cut_map(xfi_spread *spread, int axis, const xfi_map *map, const 
   xfi_spread_table *table;
   xfer_status st = XFER_OK;
 
-  XFI_CHECK(held != NULL, XFER_ERR_NOMEM, "%lld experts", (long long)n_experts);
-  XFI_TRY(table_begin(&table, spread, n));
+  XFI_CHECK_DONE(held != NULL, XFER_ERR_NOMEM, "%lld experts", (long long)n_experts);
+  XFI_TRY_DONE(table_begin(&table, spread, n));
   for (int r = 0; r < n; r++) {
     const int64_t count =
         map != NULL ? map->first[r + 1] - map->first[r] : (n_experts - r + n - 1) / n;
@@ -361,17 +340,17 @@ xfer_status xfi_cut_map(xfi_spread *spread, int axis, const xfi_map *map, const 
     for (int64_t i = 0; i < count; i++) {
       const int64_t expert = map != NULL ? map->experts[map->first[r] + i] : r + i * n;
 
-      XFI_CHECK(expert >= 0 && expert < n_experts, XFER_ERR_ARG,
-                "\"%s\": the expert map has expert %lld, \"%s\" has %lld", side->spec,
-                (long long)expert, entry->pattern, (long long)n_experts);
+      XFI_CHECK_DONE(expert >= 0 && expert < n_experts, XFER_ERR_ARG,
+                     "\"%s\": the expert map has expert %lld, \"%s\" has %lld", side->spec,
+                     (long long)expert, entry->pattern, (long long)n_experts);
       held[expert] = true;
-      XFI_TRY(table_run(table, expert, 1, i));
+      XFI_TRY_DONE(table_run(table, expert, 1, i));
     }
     table_coord(table, count);
   }
   for (int64_t e = 0; e < n_experts; e++) {
-    XFI_CHECK(held[e], XFER_ERR_ARG, "\"%s\": the expert map gives expert %lld to no rank",
-              side->spec, (long long)e);
+    XFI_CHECK_DONE(held[e], XFER_ERR_ARG, "\"%s\": the expert map gives expert %lld to no rank",
+                   side->spec, (long long)e);
   }
   table_place(table, spread, axis, 0, false);
 done:
@@ -384,7 +363,6 @@ xfer_status xfi_cut_roomy(xfi_spread *spread, int axis, int dim, int64_t length,
 {
   const int n = spread->shape[axis];
   xfi_spread_table *table;
-  xfer_status st = XFER_OK;
 
   XFI_TRY(table_begin(&table, spread, n));
   for (int64_t r = 0, left = length; r < n; r++, left -= left < each ? left : each) {
@@ -394,6 +372,5 @@ xfer_status xfi_cut_roomy(xfi_spread *spread, int axis, int dim, int64_t length,
     table_coord(table, room < 0 ? mine : room);
   }
   table_place(table, spread, axis, dim, true);
-done:
-  return st;
+  return XFER_OK;
 }

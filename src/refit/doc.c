@@ -20,23 +20,17 @@ enum { MAX_FILE = 256 << 20 };
 
 xfer_status xfi_path_join(char path[XFI_PATH_BYTES], const char *folder, const char *file)
 {
-  xfer_status st = XFER_OK;
-
   XFI_CHECK(snprintf(path, XFI_PATH_BYTES, "%s/%s", folder, file) < XFI_PATH_BYTES, XFER_ERR_IO,
             "the path %s/%s is too long", folder, file);
-done:
-  return st;
+  return XFER_OK;
 }
 
 xfer_status xfi_folder_add(xfi_folder *folder, const char *name)
 {
-  xfer_status st = XFER_OK;
-
   XFI_TRY(xfi_vec_reserve(&folder->names, &folder->capacity, folder->n + 1, sizeof *folder->names));
   XFI_TRY(xfi_name_copy(&folder->names[folder->n], name));
   folder->n++;
-done:
-  return st;
+  return XFER_OK;
 }
 
 static int compare_texts(const void *a, const void *b)
@@ -64,13 +58,15 @@ xfer_status xfi_folder_list(xfi_folder *folder, const char *path, const char *en
   DIR *dir = opendir(path);
   xfer_status st = XFER_OK;
 
-  XFI_CHECK(dir != NULL, XFER_ERR_IO, "%s cannot be read as a folder: %s", path, strerror(errno));
+  XFI_CHECK_DONE(dir != NULL, XFER_ERR_IO, "%s cannot be read as a folder: %s", path,
+                 strerror(errno));
   for (const struct dirent *e = readdir(dir); e != NULL; e = readdir(dir)) {
     const size_t n = strlen(e->d_name);
 
-    if (n > k && strcmp(e->d_name + n - k, ending) == 0) XFI_TRY(xfi_folder_add(folder, e->d_name));
+    if (n > k && strcmp(e->d_name + n - k, ending) == 0)
+      XFI_TRY_DONE(xfi_folder_add(folder, e->d_name));
   }
-  XFI_CHECK(folder->n > 0, XFER_ERR_IO, "%s has no *%s", path, ending);
+  XFI_CHECK_DONE(folder->n > 0, XFER_ERR_IO, "%s has no *%s", path, ending);
   xfi_folder_sort(folder);
 done:
   if (dir != NULL) closedir(dir);
@@ -89,15 +85,13 @@ void xfi_folder_free(xfi_folder *folder)
 xfer_status xfi_file_open(FILE **in, size_t *n_bytes, const char *path)
 {
   struct stat info;
-  xfer_status st = XFER_OK;
 
   XFI_CHECK(stat(path, &info) == 0, XFER_ERR_IO, "%s cannot be read: %s", path, strerror(errno));
   XFI_CHECK(S_ISREG(info.st_mode), XFER_ERR_IO, "%s is no regular file", path);
   *in = fopen(path, "rb");
   XFI_CHECK(*in != NULL, XFER_ERR_IO, "%s cannot be read: %s", path, strerror(errno));
   *n_bytes = (size_t)info.st_size;
-done:
-  return st;
+  return XFER_OK;
 }
 
 /* All of a file, with a zero after its end. */
@@ -108,10 +102,10 @@ static xfer_status read_file(char **text, size_t *n_chars, const char *path)
   FILE *in = NULL;
   xfer_status st = XFER_OK;
 
-  XFI_TRY(xfi_file_open(&in, &size, path));
-  XFI_CHECK(size <= MAX_FILE, XFER_ERR_IO, "%s has %zu bytes", path, size);
+  XFI_TRY_DONE(xfi_file_open(&in, &size, path));
+  XFI_CHECK_DONE(size <= MAX_FILE, XFER_ERR_IO, "%s has %zu bytes", path, size);
   all = xfi_calloc(size + 1, 1);
-  XFI_CHECK(all != NULL, XFER_ERR_NOMEM, "the text of %s", path);
+  XFI_CHECK_DONE(all != NULL, XFER_ERR_NOMEM, "the text of %s", path);
   *n_chars = fread(all, 1, size, in);
   *text = all;
   all = NULL;
@@ -160,14 +154,14 @@ xfer_status xfi_doc_read(xfi_doc *doc, const char *where, const char *text)
   memset(doc, 0, sizeof *doc);
   doc->where = xfi_strdup(where);
   if (text != NULL) doc->text = xfi_strdup(text);
-  XFI_CHECK(doc->where != NULL && (text == NULL || doc->text != NULL), XFER_ERR_NOMEM,
-            "the text of %s", where);
-  if (text == NULL) XFI_TRY(read_file(&doc->text, &n_chars, where));
+  XFI_CHECK_DONE(doc->where != NULL && (text == NULL || doc->text != NULL), XFER_ERR_NOMEM,
+                 "the text of %s", where);
+  if (text == NULL) XFI_TRY_DONE(read_file(&doc->text, &n_chars, where));
   drop_infinities(doc->text);
   doc->root = json_loadb(doc->text, n_chars, JSON_REJECT_DUPLICATES, &error);
-  XFI_CHECK(doc->root != NULL || !xfi_doc_had_no_memory(&error), XFER_ERR_NOMEM, "what is in %s",
-            where);
-  XFI_CHECK(doc->root != NULL, XFER_ERR_IO, "%s: line %d: %s", where, error.line, error.text);
+  XFI_CHECK_DONE(doc->root != NULL || !xfi_doc_had_no_memory(&error), XFER_ERR_NOMEM,
+                 "what is in %s", where);
+  XFI_CHECK_DONE(doc->root != NULL, XFER_ERR_IO, "%s: line %d: %s", where, error.line, error.text);
 done:
   if (st != XFER_OK) xfi_doc_free(doc);
   return st;

@@ -34,20 +34,20 @@ static xfer_status check_raw(const xfi_raw *raw)
       (int64_t)xfi_dtype_size((int)raw->dtype) * (raw->n_experts > 0 ? raw->n_experts : 1);
   xfer_status st = XFER_OK;
 
-  XFI_CHECK(raw->pattern[0] != '\0', XFER_ERR_IO, "a tensor without a name");
-  XFI_CHECK(n_dims <= XFER_MAX_DIMS, XFER_ERR_IO, "\"%s\" has %d dims, more than %d", raw->pattern,
-            n_dims, XFER_MAX_DIMS);
-  XFI_CHECK((raw->n_layers > 0) == (strstr(raw->pattern, "{layer}") != NULL), XFER_ERR_IO,
-            "\"%s\": {layer} and a list of layers go together", raw->pattern);
-  XFI_CHECK((raw->n_experts > 0) == (strstr(raw->pattern, "{expert}") != NULL), XFER_ERR_IO,
-            "\"%s\": {expert} and a range of experts go together", raw->pattern);
+  XFI_CHECK_DONE(raw->pattern[0] != '\0', XFER_ERR_IO, "a tensor without a name");
+  XFI_CHECK_DONE(n_dims <= XFER_MAX_DIMS, XFER_ERR_IO, "\"%s\" has %d dims, more than %d",
+                 raw->pattern, n_dims, XFER_MAX_DIMS);
+  XFI_CHECK_DONE((raw->n_layers > 0) == (strstr(raw->pattern, "{layer}") != NULL), XFER_ERR_IO,
+                 "\"%s\": {layer} and a list of layers go together", raw->pattern);
+  XFI_CHECK_DONE((raw->n_experts > 0) == (strstr(raw->pattern, "{expert}") != NULL), XFER_ERR_IO,
+                 "\"%s\": {expert} and a range of experts go together", raw->pattern);
   for (int i = 0; i < raw->n_layers; i++) {
-    XFI_CHECK(raw->layers[i] >= 0 && (i == 0 || raw->layers[i] > raw->layers[i - 1]), XFER_ERR_IO,
-              "\"%s\": layers must ascend from 0", raw->pattern);
+    XFI_CHECK_DONE(raw->layers[i] >= 0 && (i == 0 || raw->layers[i] > raw->layers[i - 1]),
+                   XFER_ERR_IO, "\"%s\": layers must ascend from 0", raw->pattern);
   }
   for (int d = 0; d < raw->n_dims; d++)
-    XFI_CHECK(xfi_imul_fits(bytes, raw->shape[d], &bytes), XFER_ERR_OVERFLOW,
-              "\"%s\" has more bytes than 63 bits count", raw->pattern);
+    XFI_CHECK_DONE(xfi_imul_fits(bytes, raw->shape[d], &bytes), XFER_ERR_OVERFLOW,
+                   "\"%s\" has more bytes than 63 bits count", raw->pattern);
 done:
   if (st != XFER_OK && raw->path != NULL) xfi_set_error("%s: %s", raw->path, xfi_last_error());
   return st;
@@ -73,8 +73,6 @@ static void set_shape(xfi_entry *entry, const xfi_raw *raw)
 /* Applies the caller's renames, in order. */
 static xfer_status rename_entry(xfi_entry *entry, const xfer_model_options *options, bool **renamed)
 {
-  xfer_status st = XFER_OK;
-
   if (options->n_renames > 0 && *renamed == NULL) {
     *renamed = xfi_calloc((size_t)options->n_renames, sizeof **renamed);
     XFI_CHECK(*renamed != NULL, XFER_ERR_NOMEM, "%lld renames", (long long)options->n_renames);
@@ -90,25 +88,20 @@ static xfer_status rename_entry(xfi_entry *entry, const xfer_model_options *opti
     xfi_free(entry->known);
     entry->known = next;
   }
-done:
-  return st;
+  return XFER_OK;
 }
 
 /* What an entry has for itself. */
 static xfer_status own_lists(xfi_entry *entry, const char *pattern, const char *known,
                              const char *name, const int *layers)
 {
-  xfer_status st = XFER_OK;
-
   entry->pattern = entry->known = entry->name = NULL;
   entry->layers = xfi_calloc((size_t)entry->n_layers, sizeof *entry->layers);
   XFI_CHECK(entry->layers != NULL, XFER_ERR_NOMEM, "the layers of \"%s\"", pattern);
   if (entry->n_layers > 0) memcpy(entry->layers, layers, (size_t)entry->n_layers * sizeof *layers);
   XFI_TRY(xfi_name_copy(&entry->pattern, pattern));
   XFI_TRY(xfi_name_copy(&entry->known, known));
-  XFI_TRY(xfi_name_copy(&entry->name, name));
-done:
-  return st;
+  return xfi_name_copy(&entry->name, name);
 }
 
 xfer_status xfi_model_append(xfer_model *model, const xfi_raw *raw,
@@ -125,12 +118,12 @@ xfer_status xfi_model_append(xfer_model *model, const xfi_raw *raw,
                      .scale_of = -1};
   xfer_status st = XFER_OK;
 
-  XFI_TRY(check_raw(raw));
-  XFI_TRY(own_lists(&entry, raw->pattern, raw->pattern, raw->pattern, raw->layers));
-  XFI_TRY(rename_entry(&entry, options, &model->renamed));
+  XFI_TRY_DONE(check_raw(raw));
+  XFI_TRY_DONE(own_lists(&entry, raw->pattern, raw->pattern, raw->pattern, raw->layers));
+  XFI_TRY_DONE(rename_entry(&entry, options, &model->renamed));
   set_shape(&entry, raw);
-  XFI_TRY(xfi_vec_reserve(&model->entries, &model->entries_cap, model->n_entries + 1,
-                          sizeof *model->entries));
+  XFI_TRY_DONE(xfi_vec_reserve(&model->entries, &model->entries_cap, model->n_entries + 1,
+                               sizeof *model->entries));
   model->entries[model->n_entries++] = entry;
   memset(&entry, 0, sizeof entry);
 done:
@@ -144,7 +137,6 @@ xfer_status xfi_model_append_name(xfer_model *model, const xfi_raw *raw,
   char pattern[XFI_NAME_BYTES];
   xfi_raw taken = *raw;
   int layer, expert;
-  xfer_status st = XFER_OK;
 
   XFI_TRY(xfi_name_split(pattern, &layer, &expert, raw->pattern, model->words, model->n_words));
   taken.pattern = pattern;
@@ -156,9 +148,7 @@ xfer_status xfi_model_append_name(xfer_model *model, const xfi_raw *raw,
     taken.first_expert = expert;
     taken.n_experts = 1;
   }
-  XFI_TRY(xfi_model_append(model, &taken, options));
-done:
-  return st;
+  return xfi_model_append(model, &taken, options);
 }
 
 /* ---- putting together ---- */
@@ -196,8 +186,8 @@ static xfer_status take_layers(xfi_entry *const *entries, size_t n)
   for (size_t i = 0; i < n; i++)
     n_layers += (size_t)entries[i]->n_layers;
   layers = xfi_calloc(n_layers, sizeof *layers);
-  XFI_CHECK(layers != NULL && n_layers <= INT_MAX, XFER_ERR_NOMEM, "the %zu layers of \"%s\"",
-            n_layers, first->pattern);
+  XFI_CHECK_DONE(layers != NULL && n_layers <= INT_MAX, XFER_ERR_NOMEM, "the %zu layers of \"%s\"",
+                 n_layers, first->pattern);
   n_layers = 0;
   for (size_t i = 0; i < n; i++) {
     memcpy(layers + n_layers, entries[i]->layers, (size_t)entries[i]->n_layers * sizeof *layers);
@@ -219,7 +209,7 @@ xfer_status xfi_model_gather(xfer_model *model)
   size_t n = 0, end;
   xfer_status st = XFER_OK;
 
-  XFI_CHECK(sorted != NULL, XFER_ERR_NOMEM, "%zu names to put together", model->n_entries);
+  XFI_CHECK_DONE(sorted != NULL, XFER_ERR_NOMEM, "%zu names to put together", model->n_entries);
   for (size_t i = 0; i < model->n_entries; i++)
     sorted[i] = &model->entries[i];
   qsort(sorted, model->n_entries, sizeof(xfi_entry *), compare_entries);
@@ -231,7 +221,7 @@ xfer_status xfi_model_gather(xfer_model *model)
           last->layers[last->n_layers - 1] >= sorted[end]->layers[0])
         break; /* what is there twice stays so, and is found out */
     }
-    if (end > at + 1) XFI_TRY(take_layers(&sorted[at], end - at));
+    if (end > at + 1) XFI_TRY_DONE(take_layers(&sorted[at], end - at));
   }
   for (size_t i = 0; i < model->n_entries; i++) {
     if (model->entries[i].pattern != NULL) model->entries[n++] = model->entries[i];
@@ -246,13 +236,10 @@ done:
 
 xfer_status xfi_entry_copy(xfi_entry *copy, const xfi_entry *e)
 {
-  xfer_status st = XFER_OK;
-
   *copy = *e;
   XFI_TRY(own_lists(copy, e->pattern, e->known, e->name, e->layers));
   copy->stem = copy->known + (e->stem - e->known);
-done:
-  return st;
+  return XFER_OK;
 }
 
 xfer_status xfi_model_double(xfer_model *model, size_t at)
@@ -260,9 +247,9 @@ xfer_status xfi_model_double(xfer_model *model, size_t at)
   xfi_entry copy;
   xfer_status st = XFER_OK;
 
-  XFI_TRY(xfi_entry_copy(&copy, &model->entries[at]));
-  XFI_TRY(xfi_vec_reserve(&model->entries, &model->entries_cap, model->n_entries + 1,
-                          sizeof *model->entries));
+  XFI_TRY_DONE(xfi_entry_copy(&copy, &model->entries[at]));
+  XFI_TRY_DONE(xfi_vec_reserve(&model->entries, &model->entries_cap, model->n_entries + 1,
+                               sizeof *model->entries));
   memmove(model->entries + at + 2, model->entries + at + 1,
           (model->n_entries++ - at - 1) * sizeof *model->entries);
   model->entries[at + 1] = copy;
@@ -280,13 +267,13 @@ xfer_status xfi_model_part(xfer_model *model, size_t at, xfi_stays stays, const 
   bool *staying = xfi_calloc((size_t)n, sizeof *staying);
   xfer_status st = XFER_OK;
 
-  XFI_CHECK(staying != NULL, XFER_ERR_NOMEM, "the layers of \"%s\"", e->pattern);
+  XFI_CHECK_DONE(staying != NULL, XFER_ERR_NOMEM, "the layers of \"%s\"", e->pattern);
   for (int k = 0; k < n; k++) {
-    XFI_TRY(stays(&staying[k], e, k, context));
+    XFI_TRY_DONE(stays(&staying[k], e, k, context));
     n_staying += staying[k];
   }
   if (n_staying == 0 || n_staying == n) goto done;
-  XFI_TRY(xfi_model_double(model, at));
+  XFI_TRY_DONE(xfi_model_double(model, at));
   e = &model->entries[at];
   rest = e + 1;
   e->n_layers = rest->n_layers = 0;

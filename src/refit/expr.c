@@ -202,8 +202,6 @@ static int64_t choice(parser *p) /* NOLINT(misc-no-recursion): MAX_DEPTH */
 
 static xfer_status run(parser *p, int64_t *value)
 {
-  xfer_status st = XFER_OK;
-
   p->at = p->text;
   *value = choice(p);
   blanks(p);
@@ -216,8 +214,7 @@ static xfer_status run(parser *p, int64_t *value)
   XFI_CHECK(p->fault != UNKNOWN, XFER_ERR_SHAPE, "\"%s\": the configuration has no \"%.*s\"",
             p->text, (int)p->n_place, p->place);
   XFI_CHECK(p->fault != RANGE, XFER_ERR_SHAPE, "\"%s\" has no value that 63 bits hold", p->text);
-done:
-  return st;
+  return XFER_OK;
 }
 
 xfer_status xfi_expr_check(const char *text)

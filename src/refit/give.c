@@ -20,14 +20,12 @@
 static xfer_status add_problem(xfer_locals *locals, const xfi_local *of, bool is_missing)
 {
   xfi_local_problem made = {NULL, of, is_missing};
-  xfer_status st = XFER_OK;
 
   XFI_TRY(xfi_vec_reserve(&locals->problems, &locals->problems_capacity, locals->n_problems + 1,
                           sizeof *locals->problems));
   XFI_TRY(xfi_name_copy(&made.text, xfi_last_error()));
   locals->problems[locals->n_problems++] = made;
-done:
-  return st;
+  return XFER_OK;
 }
 
 /* Those of one tensor; NULL: those of tensors that are missing. */
@@ -61,7 +59,6 @@ static xfi_local *find_local(const xfer_locals *locals, int side, const char *na
 static xfer_status rename_given(char **renamed, const xfer_side *side, const char *name)
 {
   char *next = NULL;
-  xfer_status st = XFER_OK;
 
   XFI_TRY(xfi_name_copy(renamed, name));
   for (size_t i = 0; i < side->n_said; i++) {
@@ -71,8 +68,7 @@ static xfer_status rename_given(char **renamed, const xfer_side *side, const cha
     xfi_free(*renamed);
     *renamed = next;
   }
-done:
-  return st;
+  return XFER_OK;
 }
 
 static xfer_status
@@ -89,11 +85,11 @@ find_spelling(xfi_local **local, const xfer_locals *locals, int side,
     const char *from = xfi_doc_text(json_array_get(list, i), 0);
     const char *to = xfi_doc_text(json_array_get(list, i), 1);
 
-    XFI_TRY(xfi_glob_rename(&other, from, to, name));
+    XFI_TRY_DONE(xfi_glob_rename(&other, from, to, name));
     if (other == NULL) continue;
     *local = find_local(locals, side, other);
     if (*local == NULL && strlen(other) < strlen(name))
-      XFI_TRY(find_spelling(local, locals, side, other));
+      XFI_TRY_DONE(find_spelling(local, locals, side, other));
     xfi_free(other);
     other = NULL;
   }
@@ -171,7 +167,6 @@ static xfer_status take(xfer_locals *locals, xfi_local *local, const char *name,
                         void *base, int64_t *shape, int64_t *strides, int n_dims)
 {
   char want[128], have[128];
-  xfer_status st = XFER_OK;
 
   format_shape(have, sizeof have, shape, n_dims);
   format_shape(want, sizeof want, local->shape, local->n_dims);
@@ -195,8 +190,7 @@ static xfer_status take(xfer_locals *locals, xfi_local *local, const char *name,
     xfi_local_make_dense(local);
   for (int i = 0; i < local->n_parts; i++)
     locals->moved[locals->parts[local->first_part + (size_t)i].tensor] = true;
-done:
-  return st;
+  return XFER_OK;
 }
 
 xfer_status xfi_locals_give(xfer_locals *locals, int side, const char *name, xfer_dtype dtype,
@@ -209,27 +203,29 @@ xfer_status xfi_locals_give(xfer_locals *locals, int side, const char *name, xfe
   xfi_local *local = NULL;
   xfer_status st = XFER_OK;
 
-  XFI_CHECK(s != NULL, XFER_ERR_ARG, "\"%s\": this refit does not know that side", name);
+  XFI_CHECK_DONE(s != NULL, XFER_ERR_ARG, "\"%s\": this refit does not know that side", name);
   if (is_ignored(s, name, shape, n_dims)) {
     locals->n_ignored += !again;
     return XFER_OK;
   }
-  XFI_TRY(rename_given(&renamed, s, name));
-  XFI_TRY(find_spelling(&local, locals, side, renamed));
+  XFI_TRY_DONE(rename_given(&renamed, s, name));
+  XFI_TRY_DONE(find_spelling(&local, locals, side, renamed));
   if (local != NULL && !local->unused) {
-    XFI_CHECK(again || !local->given, XFER_ERR_MISMATCH, "\"%s\": \"%s\" is there twice", name,
-              local->name);
-    XFI_CHECK(local->owned == NULL, XFER_ERR_MISMATCH, "\"%s\" is taken by the callback", name);
+    XFI_CHECK_DONE(again || !local->given, XFER_ERR_MISMATCH, "\"%s\": \"%s\" is there twice", name,
+                   local->name);
+    XFI_CHECK_DONE(local->owned == NULL, XFER_ERR_MISMATCH, "\"%s\" is taken by the callback",
+                   name);
     if (n_dims > 0) memcpy(sizes, shape, (size_t)n_dims * sizeof *shape);
     if (n_dims > 0 && strides != NULL) memcpy(steps, strides, (size_t)n_dims * sizeof *strides);
-    XFI_TRY(take(locals, local, name, dtype, base, sizes, strides == NULL ? NULL : steps, n_dims));
+    XFI_TRY_DONE(
+        take(locals, local, name, dtype, base, sizes, strides == NULL ? NULL : steps, n_dims));
   } else if (local != NULL || is_tied_name(locals, s, renamed) || is_made(locals, side, renamed)) {
     locals->n_ignored += !again;
   } else {
-    XFI_CHECK(strstr(name, "lora_") == NULL, XFER_ERR_MISMATCH,
-              "\"%s\" is not merged into its weight", name);
-    XFI_CHECK(false, XFER_ERR_MISMATCH, "\"%s\" is not a tensor of rank %d in \"%s\"", name,
-              locals->rank, s->spec);
+    XFI_CHECK_DONE(strstr(name, "lora_") == NULL, XFER_ERR_MISMATCH,
+                   "\"%s\" is not merged into its weight", name);
+    XFI_CHECK_DONE(false, XFER_ERR_MISMATCH, "\"%s\" is not a tensor of rank %d in \"%s\"", name,
+                   locals->rank, s->spec);
   }
 done:
   xfi_free(renamed);
@@ -249,8 +245,6 @@ static bool is_taken(const xfer_locals *locals, const xfi_local *local)
 
 xfer_status xfi_locals_complete(xfer_locals *locals)
 {
-  xfer_status st = XFER_OK;
-
   drop_problems(locals, NULL);
   for (size_t i = 0; i < locals->n; i++) {
     const xfi_local *local = &locals->at[i];
@@ -262,14 +256,11 @@ xfer_status xfi_locals_complete(xfer_locals *locals)
                   locals->refit->sides[local->side].side->spec);
     XFI_TRY(add_problem(locals, local, true));
   }
-done:
-  return st;
+  return XFER_OK;
 }
 
 xfer_status xfi_locals_own(xfer_locals *locals, const xfi_host_memory *memory)
 {
-  xfer_status st = XFER_OK;
-
   for (size_t i = 0; i < locals->n; i++) {
     xfi_local *local = &locals->at[i];
 
@@ -279,6 +270,5 @@ xfer_status xfi_locals_own(xfer_locals *locals, const xfi_host_memory *memory)
     local->base = local->owned;
     local->given = true;
   }
-done:
-  return st;
+  return XFER_OK;
 }

@@ -14,22 +14,18 @@ static xfer_status eval_size(const xfer_side *side, const char *expr, int *size)
 {
   const xfi_scope scope = xfi_side_scope(side, NULL);
   int64_t value;
-  xfer_status st = XFER_OK;
 
   XFI_TRY(xfi_expr_eval(&value, expr, &scope));
   XFI_CHECK(value > 0 && value <= INT_MAX, XFER_ERR_ARG, "\"%s\": an axis of %lld ranks",
             side->spec, (long long)value);
   *size = (int)value;
-done:
-  return st;
+  return XFER_OK;
 }
 
 /* In *n how many ranks its axes make. */
 static xfer_status make_grid(const xfer_side *side, xfi_grid *grid, const xfi_grid_rule *rule,
                              int *n)
 {
-  xfer_status st = XFER_OK;
-
   *n = 1;
   grid->rule = rule;
   grid->cut = grid->experts = -1;
@@ -40,22 +36,19 @@ static xfer_status make_grid(const xfer_side *side, xfi_grid *grid, const xfi_gr
     if (rule->uses[a] == XFI_AXIS_CUT) grid->cut = a;
     if (rule->uses[a] == XFI_AXIS_EXPERTS) grid->experts = a;
   }
-done:
-  return st;
+  return XFER_OK;
 }
 
 static xfer_status make_stage_grid(const xfer_side *side, xfi_grid *grid, const xfi_grid_rule *rule)
 {
   const int all = xfi_side_stage_size(side);
   int n;
-  xfer_status st = XFER_OK;
 
   XFI_TRY(make_grid(side, grid, rule, &n));
   XFI_CHECK(all % n == 0, XFER_ERR_ARG,
             "\"%s\": the axes of %d ranks do not divide the %d of a stage", side->spec, n, all);
   grid->replicas = all / n;
-done:
-  return st;
+  return XFER_OK;
 }
 
 /* ---- ranks ---- */
@@ -85,21 +78,23 @@ static xfer_status make_ranks(xfer_side *side, const xfer_side_options *o)
   int stage, place;
   xfer_status st = XFER_OK;
 
-  XFI_CHECK(side->size <= XFI_MOST_RANKS, XFER_ERR_OVERFLOW, "\"%s\" has %d ranks, more than %d",
-            side->spec, side->size, XFI_MOST_RANKS);
-  XFI_CHECK(o->first_rank >= 0 && side->size <= INT_MAX - o->first_rank, XFER_ERR_ARG,
-            "\"%s\": first_rank %d", side->spec, (int)o->first_rank);
-  XFI_CHECK(o->n_ranks == (o->ranks != NULL ? side->size : 0), XFER_ERR_ARG,
-            "\"%s\" has %d ranks, %lld are listed", side->spec, side->size, (long long)o->n_ranks);
-  XFI_CHECK(o->n_ranks == 0 || o->first_rank == 0, XFER_ERR_ARG,
-            "\"%s\": ranks are listed, and first_rank is %d too", side->spec, (int)o->first_rank);
+  XFI_CHECK_DONE(side->size <= XFI_MOST_RANKS, XFER_ERR_OVERFLOW,
+                 "\"%s\" has %d ranks, more than %d", side->spec, side->size, XFI_MOST_RANKS);
+  XFI_CHECK_DONE(o->first_rank >= 0 && side->size <= INT_MAX - o->first_rank, XFER_ERR_ARG,
+                 "\"%s\": first_rank %d", side->spec, (int)o->first_rank);
+  XFI_CHECK_DONE(o->n_ranks == (o->ranks != NULL ? side->size : 0), XFER_ERR_ARG,
+                 "\"%s\" has %d ranks, %lld are listed", side->spec, side->size,
+                 (long long)o->n_ranks);
+  XFI_CHECK_DONE(o->n_ranks == 0 || o->first_rank == 0, XFER_ERR_ARG,
+                 "\"%s\": ranks are listed, and first_rank is %d too", side->spec,
+                 (int)o->first_rank);
   side->staged = xfi_calloc((size_t)side->size, sizeof *side->staged);
-  XFI_CHECK(side->staged != NULL, XFER_ERR_NOMEM, "%d ranks", side->size);
+  XFI_CHECK_DONE(side->staged != NULL, XFER_ERR_NOMEM, "%d ranks", side->size);
   for (int i = 0; i < side->size; i++)
     side->staged[i] = o->n_ranks > 0 ? o->ranks[i] : o->first_rank + i;
   st = xfi_mesh_create(&side->mesh, &side->size, 1, side->staged);
   if (st != XFER_OK) xfi_set_error("\"%s\": %s", side->spec, xfi_last_error());
-  XFI_TRY(st);
+  XFI_TRY_DONE(st);
   for (int i = 0; i < side->size; i++) {
     stage = divide(side, i, &place);
     side->staged[stage * xfi_side_stage_size(side) + place] = side->mesh->ranks[i];
@@ -112,7 +107,6 @@ xfer_status xfi_grid_make(xfer_side *side, const xfer_side_options *options)
 {
   const xfi_side_rules *r = side->rules;
   int n_listed = 0;
-  xfer_status st = XFER_OK;
 
   side->pp = side->chunks = 1;
   side->stage_axis = -1;
@@ -136,8 +130,7 @@ xfer_status xfi_grid_make(xfer_side *side, const xfer_side_options *options)
               "\"%s\": layers= lists %d stages, there are %d%s", side->spec, n_listed,
               side->pp * side->chunks, side->chunks > 1 ? " virtual ones" : "");
   }
-done:
-  return st;
+  return XFER_OK;
 }
 
 int xfi_side_stage_size(const xfer_side *side)
@@ -176,7 +169,6 @@ static bool find_in_grid(const xfi_grid *grid, const char *axis, int place, int 
 xfer_status xfi_side_coordinate(const xfer_side *side, const char *axis, int rank, int *coordinate)
 {
   int i = xfi_mesh_find(side->mesh, rank), place;
-  xfer_status st = XFER_OK;
 
   XFI_CHECK(i >= 0, XFER_ERR_ARG, "\"%s\" has no rank %d", side->spec, rank);
   divide(side, i, &place);
@@ -184,8 +176,7 @@ xfer_status xfi_side_coordinate(const xfer_side *side, const char *axis, int ran
                 find_in_grid(&side->dense, axis, place, coordinate) ||
                 find_in_grid(&side->experts, axis, place, coordinate),
             XFER_ERR_ARG, "\"%s\" has no axis called \"%s\"", side->spec, axis);
-done:
-  return st;
+  return XFER_OK;
 }
 
 /* ---- layers ---- */
@@ -197,7 +188,6 @@ static xfer_status stage_count(const xfer_side *side, int n_layers, int stage, i
   const int n_stages = side->pp * side->chunks, last = n_stages - 1;
   const int ends = spare == XFI_SPARE_FIRST && n_stages > 1; /* count as a layer each */
   const int rest = (n_layers + 2 * ends) % n_stages;
-  xfer_status st = XFER_OK;
 
   *count = (n_layers + 2 * ends) / n_stages;
   if (side->stage_layers != NULL) {
@@ -211,8 +201,7 @@ static xfer_status stage_count(const xfer_side *side, int n_layers, int stage, i
             : spare == XFI_SPARE_LAST ? stage > last - rest
                                       : stage < last && stage >= last - rest;
   *count -= ends && (stage == 0 || stage == last);
-done:
-  return st;
+  return XFER_OK;
 }
 
 xfer_status xfi_side_stages(const xfer_side *side, const xfer_model *model, int **stages)
@@ -221,18 +210,18 @@ xfer_status xfi_side_stages(const xfer_side *side, const xfer_model *model, int 
   int at = 0;
   xfer_status st = XFER_OK;
 
-  XFI_CHECK(of != NULL, XFER_ERR_NOMEM, "the stages of %d layers", model->n_layers);
+  XFI_CHECK_DONE(of != NULL, XFER_ERR_NOMEM, "the stages of %d layers", model->n_layers);
   for (int stage = 0; stage < side->pp * side->chunks; stage++) {
     int count;
 
-    XFI_TRY(stage_count(side, model->n_layers, stage, &count));
-    XFI_CHECK(count <= model->n_layers - at, XFER_ERR_ARG,
-              "\"%s\" lists more than the model's %d layers", side->spec, model->n_layers);
+    XFI_TRY_DONE(stage_count(side, model->n_layers, stage, &count));
+    XFI_CHECK_DONE(count <= model->n_layers - at, XFER_ERR_ARG,
+                   "\"%s\" lists more than the model's %d layers", side->spec, model->n_layers);
     for (int i = 0; i < count; i++)
       of[at++] = stage;
   }
-  XFI_CHECK(at == model->n_layers, XFER_ERR_ARG, "\"%s\" lists %d layers, the model has %d",
-            side->spec, at, model->n_layers);
+  XFI_CHECK_DONE(at == model->n_layers, XFER_ERR_ARG, "\"%s\" lists %d layers, the model has %d",
+                 side->spec, at, model->n_layers);
   *stages = of;
   of = NULL;
 done:

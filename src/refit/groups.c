@@ -32,8 +32,8 @@ xfer_status xfi_joined_group(xfi_joined *joined, const xfer_model *model)
 
   joined->by_name = xfi_calloc(n, sizeof *joined->by_name);
   joined->groups = xfi_calloc(n, sizeof *joined->groups);
-  XFI_CHECK(keys != NULL && joined->by_name != NULL && joined->groups != NULL, XFER_ERR_NOMEM,
-            "the local tensors of %zu entries", n);
+  XFI_CHECK_DONE(keys != NULL && joined->by_name != NULL && joined->groups != NULL, XFER_ERR_NOMEM,
+                 "the local tensors of %zu entries", n);
   for (size_t i = 0; i < n; i++) {
     keys[i] = (name_key){joined->held[i].slot.local, joined->held[i].slot.slot, i};
   }
@@ -63,7 +63,6 @@ static xfer_status check_layer(const xfer_refit *refit, const xfi_joined *joined
   const xfi_entry *held = NULL, *ignored = NULL, *kept = NULL;
   xfer_dtype dtype = 0;
   int n = 0;
-  xfer_status st = XFER_OK;
 
   for (size_t i = group->begin; i < group->end; i++) {
     const size_t at = joined->by_name[i];
@@ -98,14 +97,11 @@ static xfer_status check_layer(const xfer_refit *refit, const xfi_joined *joined
       "\"%s\" is ignored, \"%s\" is not, but they lie in one tensor of \"%s\"; partial allows "
       "it",
       ignored->name, kept->name, joined->side->spec);
-done:
-  return st;
+  return XFER_OK;
 }
 
 xfer_status xfi_joined_check(const xfer_refit *refit, const xfi_joined *joined)
 {
-  xfer_status st = XFER_OK;
-
   for (size_t g = 0; g < joined->n_groups; g++) {
     const xfi_group *group = &joined->groups[g];
     const bool alone = group->end - group->begin == 1 &&
@@ -118,6 +114,5 @@ xfer_status xfi_joined_check(const xfer_refit *refit, const xfi_joined *joined)
         XFI_TRY(check_layer(refit, joined, group, xfi_entry_layer(e, k)));
     }
   }
-done:
-  return st;
+  return XFER_OK;
 }

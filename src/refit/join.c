@@ -50,8 +50,6 @@ void xfi_refit_destroy(xfer_refit *refit)
 static xfer_status check_same(const xfi_quant *quant, const xfi_quant *other, const xfer_side *side,
                               const char *who)
 {
-  xfer_status st = XFER_OK;
-
   XFI_CHECK(memcmp(other->block, quant->block, sizeof quant->block) == 0 &&
                 other->dtype == quant->dtype && strcmp(other->scales, quant->scales) == 0,
             XFER_ERR_UNSUPPORTED,
@@ -60,8 +58,7 @@ static xfer_status check_same(const xfi_quant *quant, const xfi_quant *other, co
             side->spec, (long long)quant->block[0], (long long)quant->block[1], quant->scales,
             xfi_dtype_name((int)quant->dtype), who, (long long)other->block[0],
             (long long)other->block[1], other->scales, xfi_dtype_name((int)other->dtype));
-done:
-  return st;
+  return XFER_OK;
 }
 
 /* How a side quantises the model; `by` NULL: none does, or the table is quantised already. */
@@ -70,7 +67,6 @@ static xfer_status find_quant(xfi_quant *quant, const xfer_side **by, const xfer
 {
   const xfer_side *side = gen != NULL && gen->quant != NULL ? gen : train;
   xfi_quant other;
-  xfer_status st = XFER_OK;
 
   *by = NULL;
   if (side == NULL || side->quant == NULL) return XFER_OK;
@@ -87,24 +83,20 @@ static xfer_status find_quant(xfi_quant *quant, const xfer_side **by, const xfer
     return check_same(quant, &other, side, "the model is");
   }
   *by = side;
-done:
-  return st;
+  return XFER_OK;
 }
 
 /* Layers of which something else was said than of the others become entries of their own, in a
  * copy of the model. */
 static xfer_status part_said(xfer_model **copy, xfer_model *model, const xfer_side *side)
 {
-  xfer_status st = XFER_OK;
-
   for (size_t s = 0; side != NULL && s < side->n_said; s++) {
     if (side->said[s].what < XFI_SAID_PLACE) continue;
     if (*copy == NULL) XFI_TRY(xfi_model_copy(copy, model));
     for (size_t i = 0; i < (*copy)->n_entries; i++)
       XFI_TRY(xfi_model_part(*copy, i, xfi_entry_matches, side->said[s].pattern));
   }
-done:
-  return st;
+  return XFER_OK;
 }
 
 /* The model as this refit has it: the caller's, or a copy of it. */
@@ -116,15 +108,15 @@ static xfer_status share_model(xfer_model **made, xfer_model *model, const xfer_
   xfi_quant quant;
   xfer_status st = XFER_OK;
 
-  XFI_TRY(find_quant(&quant, &by, model, train, gen));
+  XFI_TRY_DONE(find_quant(&quant, &by, model, train, gen));
   if (by != NULL) {
-    XFI_TRY(xfi_model_copy(&copy, model));
-    XFI_TRY(xfi_scales_make(copy, &quant));
+    XFI_TRY_DONE(xfi_model_copy(&copy, model));
+    XFI_TRY_DONE(xfi_scales_make(copy, &quant));
     copy->quantised = true;
   }
-  XFI_TRY(part_said(&copy, model, train));
-  XFI_TRY(part_said(&copy, model, gen));
-  if (copy != NULL) XFI_TRY(xfi_model_settle(copy));
+  XFI_TRY_DONE(part_said(&copy, model, train));
+  XFI_TRY_DONE(part_said(&copy, model, gen));
+  if (copy != NULL) XFI_TRY_DONE(xfi_model_settle(copy));
   *made = copy != NULL ? copy : xfi_model_share(model);
   copy = NULL;
 done:
@@ -138,7 +130,6 @@ done:
 static xfer_status check_used(const xfer_side *side, const xfer_model *model)
 {
   static const char *const WHATS[] = {"rename", "ignore", "place", "whole", "dtype"};
-  xfer_status st = XFER_OK;
 
   for (size_t i = 0; i < side->n_said; i++) {
     const xfi_said *said = &side->said[i];
@@ -149,14 +140,11 @@ static xfer_status check_used(const xfer_side *side, const xfer_model *model)
     XFI_CHECK(used, XFER_ERR_ARG, "\"%s\": no tensor of the model matches %s \"%s\"", side->spec,
               WHATS[said->what], said->pattern);
   }
-done:
-  return st;
+  return XFER_OK;
 }
 
 static xfer_status join_side(xfi_joined *joined, const xfer_model *model, const xfer_side *side)
 {
-  xfer_status st = XFER_OK;
-
   if (side == NULL) return XFER_OK;
   joined->side = xfi_side_share(side);
   joined->held = xfi_calloc(model->n_entries, sizeof *joined->held);
@@ -166,9 +154,7 @@ static xfer_status join_side(xfi_joined *joined, const xfer_model *model, const 
   XFI_TRY(xfi_placing_open(&joined->placing, side, model, joined->stages));
   for (size_t i = 0; i < model->n_entries; i++)
     XFI_TRY(xfi_held_make(&joined->held[i], &joined->placing, i));
-  XFI_TRY(xfi_joined_group(joined, model));
-done:
-  return st;
+  return xfi_joined_group(joined, model);
 }
 
 /* ---- tensors ---- */
@@ -220,10 +206,11 @@ static xfer_status add_tensor(xfer_refit *refit, size_t entry, int k)
   char *name = NULL;
   xfer_status st = XFER_OK;
 
-  XFI_TRY(xfi_name_layer(&name, e->name, layer));
-  XFI_CHECK(!has_no_source(refit, entry) || is_ignored(refit, name), XFER_ERR_UNSUPPORTED,
-            "\"%s\": \"%s\" has it and \"%s\" has not; name a rank that has it whole, or ignore it",
-            name, refit->sides[XFER_SIDE_GEN].side->spec, refit->sides[XFER_SIDE_TRAIN].side->spec);
+  XFI_TRY_DONE(xfi_name_layer(&name, e->name, layer));
+  XFI_CHECK_DONE(
+      !has_no_source(refit, entry) || is_ignored(refit, name), XFER_ERR_UNSUPPORTED,
+      "\"%s\": \"%s\" has it and \"%s\" has not; name a rank that has it whole, or ignore it", name,
+      refit->sides[XFER_SIDE_GEN].side->spec, refit->sides[XFER_SIDE_TRAIN].side->spec);
   if (is_absent(refit, entry) || is_ignored(refit, name)) {
     size_t n = (size_t)(e->n_experts > 0 ? e->n_experts : 1) * (e->held == 0);
 
@@ -237,7 +224,7 @@ static xfer_status add_tensor(xfer_refit *refit, size_t entry, int k)
   tensor->dst = layout_at(&refit->sides[1], entry, k);
   *origin = (xfi_origin){.entry = entry, .place = k};
   if (strcmp(e->name, e->pattern) != 0)
-    XFI_TRY(xfi_name_layer(&origin->hf_name, e->pattern, layer));
+    XFI_TRY_DONE(xfi_name_layer(&origin->hf_name, e->pattern, layer));
   *index = (int64_t)refit->n_tensors++;
   name = NULL;
 done:
@@ -249,7 +236,6 @@ static xfer_status list_tensors(xfer_refit *refit)
 {
   const xfer_model *model = refit->model;
   size_t n = 0;
-  xfer_status st = XFER_OK;
 
   for (size_t i = 0; i < model->n_entries; i++)
     n += (size_t)xfi_entry_places(&model->entries[i]);
@@ -266,8 +252,7 @@ static xfer_status list_tensors(xfer_refit *refit)
     for (int k = 0; k < n_places; k++)
       XFI_TRY(add_tensor(refit, i, k));
   }
-done:
-  return st;
+  return XFER_OK;
 }
 
 /* A source must say where a tensor is; where no rule does, the caller must. A framework that serves
@@ -277,7 +262,6 @@ static xfer_status check_known(const xfer_refit *refit, const xfi_joined *joined
   const xfer_model *model = refit->model;
   const char *first = NULL;
   size_t n = 0;
-  xfer_status st = XFER_OK;
 
   for (size_t i = 0; i < model->n_entries; i++) {
     const xfi_entry *e = &model->entries[i];
@@ -295,8 +279,7 @@ static xfer_status check_known(const xfer_refit *refit, const xfi_joined *joined
       "name a rank that has them whole, or ignore them",
       joined->side->spec, model->family != NULL ? "family" : "model_type",
       model->family != NULL ? model->family->name : model->model_type, n, first);
-done:
-  return st;
+  return XFER_OK;
 }
 
 /* The scales of a tensor that is quantised on the way; -1: the model has none. */
@@ -320,7 +303,6 @@ static int64_t scales_of(const xfer_refit *refit, size_t tensor)
 static xfer_status difference(int64_t *more, const xfer_refit *refit, size_t i)
 {
   int64_t less[2] = {0, 0};
-  xfer_status st = XFER_OK;
 
   for (int s = 0; s < 2; s++)
     if (refit->sides[s].side != NULL) less[s] = refit->sides[s].held[refit->origins[i].entry].less;
@@ -330,8 +312,7 @@ static xfer_status difference(int64_t *more, const xfer_refit *refit, size_t i)
             "\"%s\" is held as the checkpoint's value less %lld, so all ranks must be told both "
             "sides",
             refit->tensors[i].name, (long long)(less[0] != 0 ? less[0] : less[1]));
-done:
-  return st;
+  return XFER_OK;
 }
 
 /* By a number, or by blocks, where the model's weights have scales; else a cast. */
@@ -340,7 +321,6 @@ static xfer_status convert_tensor(const xfer_refit *refit, size_t i, int64_t mor
   xfer_tensor *t = &refit->tensors[i];
   const int64_t *block = refit->model->entries[refit->origins[i].entry].block;
   const int64_t scales = block[0] > 0 ? scales_of(refit, i) : -1;
-  xfer_status st = XFER_OK;
 
   t->conversion =
       xfi_conversion_make(more != 0 ? XFER_CONVERSION_ADD : XFER_CONVERSION_CAST, (float)more);
@@ -358,16 +338,13 @@ static xfer_status convert_tensor(const xfer_refit *refit, size_t i, int64_t mor
             "\"%s\" is %s in \"%s\" and %s in \"%s\", and there is no conversion", t->name,
             xfi_dtype_name((int)t->src->dtype), refit->sides[0].side->spec,
             xfi_dtype_name((int)t->dst->dtype), refit->sides[1].side->spec);
-done:
-  return st;
+  return XFER_OK;
 }
 
 /* Element types differ where a side was told so, and values where its rule says so, which asks for
  * a conversion. */
 static xfer_status convert_elements(const xfer_refit *refit)
 {
-  xfer_status st = XFER_OK;
-
   for (size_t i = 0; i < refit->n_tensors; i++) {
     const xfer_tensor *t = &refit->tensors[i];
     int64_t more;
@@ -381,21 +358,17 @@ static xfer_status convert_elements(const xfer_refit *refit)
                   !refit->sides[0].held[refit->origins[i].entry].made,
               XFER_ERR_MISMATCH, "\"%s\" are scales of weights that are not quantised on the way",
               refit->tensors[i].name);
-done:
-  return st;
+  return XFER_OK;
 }
 
 /* Ranks that serve give nothing. */
 static xfer_status check_receiver(const xfer_side *gen)
 {
-  xfer_status st = XFER_OK;
-
   for (size_t i = 0; i < gen->n_said; i++)
     XFI_CHECK(gen->said[i].what != XFI_SAID_WHOLE, XFER_ERR_ARG,
               "\"%s\" is the generation side, of which no rank can give \"%s\" whole", gen->spec,
               gen->said[i].pattern);
-done:
-  return st;
+  return XFER_OK;
 }
 
 /* Is there a family, and are its names those of the model? */
@@ -416,20 +389,21 @@ xfer_status xfi_refit_create(xfer_refit **refit, xfer_model *model, const xfer_s
   xfer_refit *r = xfi_calloc(1, sizeof *r);
   xfer_status st = XFER_OK;
 
-  XFI_CHECK(r != NULL, XFER_ERR_NOMEM, "a refit");
-  if (gen != NULL) XFI_TRY(check_receiver(gen));
-  XFI_TRY(xfi_model_check_said(model));
-  XFI_TRY(share_model(&r->model, model, train, gen));
-  XFI_TRY(join_side(&r->sides[XFER_SIDE_TRAIN], r->model, train));
-  XFI_TRY(join_side(&r->sides[XFER_SIDE_GEN], r->model, gen));
-  XFI_TRY(list_tensors(r));
+  XFI_CHECK_DONE(r != NULL, XFER_ERR_NOMEM, "a refit");
+  if (gen != NULL) XFI_TRY_DONE(check_receiver(gen));
+  XFI_TRY_DONE(xfi_model_check_said(model));
+  XFI_TRY_DONE(share_model(&r->model, model, train, gen));
+  XFI_TRY_DONE(join_side(&r->sides[XFER_SIDE_TRAIN], r->model, train));
+  XFI_TRY_DONE(join_side(&r->sides[XFER_SIDE_GEN], r->model, gen));
+  XFI_TRY_DONE(list_tensors(r));
   for (int s = 0; s < 2; s++)
-    XFI_TRY(xfi_joined_check(r, &r->sides[s]));
-  XFI_CHECK(r->n_tensors > 0, XFER_ERR_ARG, "nothing is left to refit: all tensors are ignored");
-  if (train != NULL) XFI_TRY(check_known(r, &r->sides[XFER_SIDE_TRAIN]));
+    XFI_TRY_DONE(xfi_joined_check(r, &r->sides[s]));
+  XFI_CHECK_DONE(r->n_tensors > 0, XFER_ERR_ARG,
+                 "nothing is left to refit: all tensors are ignored");
+  if (train != NULL) XFI_TRY_DONE(check_known(r, &r->sides[XFER_SIDE_TRAIN]));
   if (gen != NULL && !knows_layers(model) && gen->rules->block_main != NULL)
-    XFI_TRY(check_known(r, &r->sides[XFER_SIDE_GEN]));
-  XFI_TRY(convert_elements(r));
+    XFI_TRY_DONE(check_known(r, &r->sides[XFER_SIDE_GEN]));
+  XFI_TRY_DONE(convert_elements(r));
   atomic_store(&model->frozen, true);
   *refit = r;
   r = NULL;

@@ -66,14 +66,11 @@ static int local_dim(const xfi_slot *slot, int tensor_dim)
 
 static xfer_status add_part(xfer_locals *locals, xfi_local *local, const xfer_local_part *part)
 {
-  xfer_status st = XFER_OK;
-
   XFI_TRY(xfi_vec_reserve(&locals->parts, &locals->parts_capacity, locals->n_parts + 1,
                           sizeof *locals->parts));
   locals->parts[locals->n_parts++] = *part;
   local->n_parts++;
-done:
-  return st;
+  return XFER_OK;
 }
 
 /* Rows that are the rank's part of the tensor as it is. */
@@ -107,11 +104,11 @@ static xfer_status add_placed(xfer_locals *locals, xfi_local *local, const measu
     part.end = rows == 0 ? part.begin : part.begin + (rows - 1) * part.step + 1;
     return add_part(locals, local, &part);
   }
-  XFI_TRY(xfi_fusing_part(&m->slot->fusing, m->slot->slot, r, &all));
+  XFI_TRY_DONE(xfi_fusing_part(&m->slot->fusing, m->slot->slot, r, &all));
   for (size_t i = 0; i < all.n; i++) {
     part.begin = all.at[i].at;
     part.end = part.begin + all.at[i].length;
-    XFI_TRY(add_part(locals, local, &part));
+    XFI_TRY_DONE(add_part(locals, local, &part));
     part.first += all.at[i].length;
   }
 done:
@@ -121,8 +118,6 @@ done:
 
 static xfer_status add_parts(xfer_locals *locals, xfi_local *local, const measured *all, int n)
 {
-  xfer_status st = XFER_OK;
-
   local->first_part = locals->n_parts;
   for (int i = 0; i < n; i++) {
     const measured *m = &all[i];
@@ -138,8 +133,7 @@ static xfer_status add_parts(xfer_locals *locals, xfi_local *local, const measur
     XFI_TRY(is_plain(m->slot) ? add_part(locals, local, &part)
                               : add_placed(locals, local, m, part));
   }
-done:
-  return st;
+  return XFER_OK;
 }
 
 /* ---- local tensors ---- */
@@ -158,7 +152,6 @@ static xfer_status shape_local(xfi_local *local, const measured *all, int n)
 {
   const measured *m = &all[0];
   size_t n_bytes = xfi_dtype_size((int)local->dtype);
-  xfer_status st = XFER_OK;
 
   local->n_dims = m->layout->n_dims - m->slot->each_expert;
   for (int k = 0; k < local->n_dims; k++) {
@@ -177,8 +170,7 @@ static xfer_status shape_local(xfi_local *local, const measured *all, int n)
   }
   xfi_local_make_dense(local);
   local->n_bytes = n_bytes;
-done:
-  return st;
+  return XFER_OK;
 }
 
 static xfer_status add_local(xfer_locals *locals, int side, const measured *all, int n,
@@ -200,12 +192,12 @@ static xfer_status add_local(xfer_locals *locals, int side, const measured *all,
       xfi_side_stage_of(joined->side, locals->rank, NULL) == joined->side->pp - 1) {
     pattern = slot->last;
   }
-  XFI_TRY(shape_local(&local, all, n));
-  XFI_TRY(xfi_name_fill(&local.name, pattern, &numbers));
-  if (slot->made != NULL) XFI_TRY(xfi_name_fill(&local.made, slot->made, &numbers));
+  XFI_TRY_DONE(shape_local(&local, all, n));
+  XFI_TRY_DONE(xfi_name_fill(&local.name, pattern, &numbers));
+  if (slot->made != NULL) XFI_TRY_DONE(xfi_name_fill(&local.made, slot->made, &numbers));
   local.made_dtype = slot->made_dtype;
-  XFI_TRY(add_parts(locals, &local, all, n));
-  XFI_TRY(xfi_vec_reserve(&locals->at, &locals->capacity, locals->n + 1, sizeof *locals->at));
+  XFI_TRY_DONE(add_parts(locals, &local, all, n));
+  XFI_TRY_DONE(xfi_vec_reserve(&locals->at, &locals->capacity, locals->n + 1, sizeof *locals->at));
   for (int i = 0; i < n && numbers.local <= 0; i++) {
     if (all[i].tensor >= 0) locals->local_of[side][all[i].tensor] = (int64_t)locals->n;
   }
@@ -225,12 +217,12 @@ static xfer_status add_each_expert(xfer_locals *locals, int side, const measured
   xfi_runs runs = {0};
   xfer_status st = XFER_OK;
 
-  XFI_TRY(xfi_dim_runs(&all[0].layout->dims[0], all[0].place.part[0], &runs));
+  XFI_TRY_DONE(xfi_dim_runs(&all[0].layout->dims[0], all[0].place.part[0], &runs));
   for (size_t i = 0; i < runs.n; i++) {
     for (int64_t e = 0; e < runs.at[i].length; e++) {
       numbers.expert = entry->first_expert + (int)(runs.at[i].global + e);
       numbers.local++;
-      XFI_TRY(add_local(locals, side, all, n, numbers));
+      XFI_TRY_DONE(add_local(locals, side, all, n, numbers));
     }
   }
 done:
@@ -326,7 +318,6 @@ static xfer_status add_group(xfer_locals *locals, int side, const xfi_group *gro
 {
   const xfi_joined *joined = &locals->refit->sides[side];
   int first_slot = joined->held[joined->by_name[group->begin]].slot.slot;
-  xfer_status st = XFER_OK;
 
   for (size_t i = group->begin; i < group->end; i++) {
     const xfi_entry *e = &locals->refit->model->entries[joined->by_name[i]];
@@ -335,8 +326,7 @@ static xfer_status add_group(xfer_locals *locals, int side, const xfi_group *gro
     for (int k = 0; k < xfi_entry_places(e); k++)
       XFI_TRY(add_group_layer(locals, side, group, xfi_entry_layer(e, k), unused));
   }
-done:
-  return st;
+  return XFER_OK;
 }
 
 /* ---- by name ---- */
@@ -352,7 +342,6 @@ static xfer_status sort_names(xfer_locals *locals, int side)
 {
   xfi_name_ref *refs = xfi_calloc(locals->n, sizeof *refs);
   size_t n = 0;
-  xfer_status st = XFER_OK;
 
   locals->by_name[side] = refs;
   XFI_CHECK(refs != NULL, XFER_ERR_NOMEM, "%zu names", locals->n);
@@ -365,8 +354,7 @@ static xfer_status sort_names(xfer_locals *locals, int side)
               "\"%s\": two tensors are called \"%s\"", locals->refit->sides[side].side->spec,
               refs[i].name);
   locals->n_by_name[side] = n;
-done:
-  return st;
+  return XFER_OK;
 }
 
 static bool is_there(const xfer_side *side, int rank)
@@ -377,13 +365,11 @@ static bool is_there(const xfer_side *side, int rank)
 static xfer_status add_side(xfer_locals *locals, int side, bool unused)
 {
   const xfi_joined *joined = &locals->refit->sides[side];
-  xfer_status st = XFER_OK;
 
   if (!is_there(joined->side, locals->rank)) return XFER_OK;
   for (size_t g = 0; g < joined->n_groups; g++)
     XFI_TRY(add_group(locals, side, &joined->groups[g], unused));
-done:
-  return st;
+  return XFER_OK;
 }
 
 xfer_status xfi_locals_create(xfer_locals **locals, const xfer_refit *refit, int rank)
@@ -391,22 +377,22 @@ xfer_status xfi_locals_create(xfer_locals **locals, const xfer_refit *refit, int
   xfer_locals *l = xfi_calloc(1, sizeof *l);
   xfer_status st = XFER_OK;
 
-  XFI_CHECK(l != NULL, XFER_ERR_NOMEM, "the local tensors of rank %d", rank);
+  XFI_CHECK_DONE(l != NULL, XFER_ERR_NOMEM, "the local tensors of rank %d", rank);
   l->refit = refit;
   l->rank = rank;
   l->moved = xfi_calloc(refit->n_tensors, sizeof *l->moved);
-  XFI_CHECK(l->moved != NULL, XFER_ERR_NOMEM, "the local tensors of rank %d", rank);
+  XFI_CHECK_DONE(l->moved != NULL, XFER_ERR_NOMEM, "the local tensors of rank %d", rank);
   for (int s = 0; s < 2; s++) {
     l->local_of[s] = xfi_calloc(refit->n_tensors, sizeof *l->local_of[s]);
-    XFI_CHECK(l->local_of[s] != NULL, XFER_ERR_NOMEM, "the local tensors of rank %d", rank);
+    XFI_CHECK_DONE(l->local_of[s] != NULL, XFER_ERR_NOMEM, "the local tensors of rank %d", rank);
     for (size_t t = 0; t < refit->n_tensors; t++)
       l->local_of[s][t] = -1;
-    XFI_TRY(add_side(l, s, false));
+    XFI_TRY_DONE(add_side(l, s, false));
   }
   l->n_listed = l->n;
   for (int s = 0; s < 2; s++) {
-    if (refit->n_ignored > 0) XFI_TRY(add_side(l, s, true));
-    if (is_there(refit->sides[s].side, rank)) XFI_TRY(sort_names(l, s));
+    if (refit->n_ignored > 0) XFI_TRY_DONE(add_side(l, s, true));
+    if (is_there(refit->sides[s].side, rank)) XFI_TRY_DONE(sort_names(l, s));
   }
   *locals = l;
   l = NULL;

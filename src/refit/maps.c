@@ -34,7 +34,6 @@ const xfi_map *xfi_map_find(const xfer_side *side, int layer)
 static xfer_status open_map(xfer_side *side, xfi_map **map, int layer, size_t n_ranks, size_t n)
 {
   xfi_map *m;
-  xfer_status st = XFER_OK;
 
   XFI_TRY(xfi_vec_reserve(&side->maps, &side->maps_cap, side->n_maps + 1, sizeof *side->maps));
   m = *map = &side->maps[side->n_maps++];
@@ -43,8 +42,7 @@ static xfer_status open_map(xfer_side *side, xfi_map **map, int layer, size_t n_
   m->first = xfi_calloc(n_ranks + 1, sizeof *m->first);
   m->experts = xfi_calloc(n, sizeof *m->experts);
   XFI_CHECK(m->first != NULL && m->experts != NULL, XFER_ERR_NOMEM, "an expert map");
-done:
-  return st;
+  return XFER_OK;
 }
 
 static size_t count_map(const json_t *root)
@@ -60,7 +58,6 @@ static xfer_status read_lists(xfer_side *side, const xfi_doc *doc, const json_t 
 {
   size_t n_ranks = json_array_size(lists), n = 0;
   xfi_map *map;
-  xfer_status st = XFER_OK;
 
   XFI_CHECK(n_ranks > 0 && n_ranks < 1 << 20 && count_map(lists) < 1 << 24, XFER_ERR_IO,
             "%s: line %d: want a list of a list of experts for each rank", doc->where,
@@ -80,8 +77,7 @@ static xfer_status read_lists(xfer_side *side, const xfi_doc *doc, const json_t 
     }
     map->first[r + 1] = (int)n;
   }
-done:
-  return st;
+  return XFER_OK;
 }
 
 /* A list of lists is for all layers; {"3": [..], ..} for those that it names. */
@@ -92,21 +88,21 @@ xfer_status xfi_map_read(xfer_side *side, const char *path)
   const json_t *lists;
   xfer_status st = XFER_OK;
 
-  XFI_CHECK(*path != '\0', XFER_ERR_ARG, "map= wants a file");
-  XFI_TRY(xfi_doc_read(&doc, path, NULL));
+  XFI_CHECK_DONE(*path != '\0', XFER_ERR_ARG, "map= wants a file");
+  XFI_TRY_DONE(xfi_doc_read(&doc, path, NULL));
   if (json_is_array(doc.root)) {
-    XFI_TRY(read_lists(side, &doc, doc.root, -1));
+    XFI_TRY_DONE(read_lists(side, &doc, doc.root, -1));
     goto done;
   }
   json_object_foreach(doc.root, name, lists)
   {
-    XFI_CHECK(isdigit((unsigned char)name[0]) && strlen(name) < 7 &&
-                  strspn(name, "0123456789") == strlen(name),
-              XFER_ERR_IO, "%s: line %d: \"%.40s\" is no layer", path, xfi_doc_line(&doc, lists),
-              name);
-    XFI_TRY(read_lists(side, &doc, lists, (int)strtol(name, NULL, 10)));
+    XFI_CHECK_DONE(isdigit((unsigned char)name[0]) && strlen(name) < 7 &&
+                       strspn(name, "0123456789") == strlen(name),
+                   XFER_ERR_IO, "%s: line %d: \"%.40s\" is no layer", path,
+                   xfi_doc_line(&doc, lists), name);
+    XFI_TRY_DONE(read_lists(side, &doc, lists, (int)strtol(name, NULL, 10)));
   }
-  XFI_CHECK(side->n_maps > 0, XFER_ERR_IO, "%s: line 1: an empty expert map", path);
+  XFI_CHECK_DONE(side->n_maps > 0, XFER_ERR_IO, "%s: line 1: an empty expert map", path);
 done:
   xfi_doc_free(&doc);
   return st;
@@ -116,19 +112,16 @@ done:
 static xfer_status check_ranks(const xfer_side *side, int64_t n_ranks)
 {
   const int ep = side->experts.experts < 0 ? 1 : side->experts.sizes[side->experts.experts];
-  xfer_status st = XFER_OK;
 
   XFI_CHECK(n_ranks == ep, XFER_ERR_ARG, "\"%s\": an expert map of %lld ranks, ep is %d",
             side->spec, (long long)n_ranks, ep);
-done:
-  return st;
+  return XFER_OK;
 }
 
 xfer_status xfi_map_copy(xfer_side *side, const xfer_side_options *o)
 {
   xfi_map *map;
   size_t n;
-  xfer_status st = XFER_OK;
 
   XFI_CHECK(o->n_map > 0 && o->map_experts != NULL && o->map_first != NULL && o->map_first[0] == 0,
             XFER_ERR_ARG, "an expert map of %lld ranks without its lists", (long long)o->n_map);
@@ -143,16 +136,12 @@ xfer_status xfi_map_copy(xfer_side *side, const xfer_side_options *o)
   XFI_TRY(open_map(side, &map, -1, (size_t)o->n_map, n));
   memcpy(map->first, o->map_first, ((size_t)o->n_map + 1) * sizeof *map->first);
   if (n > 0) memcpy(map->experts, o->map_experts, n * sizeof *map->experts);
-done:
-  return st;
+  return XFER_OK;
 }
 
 xfer_status xfi_map_check(const xfer_side *side)
 {
-  xfer_status st = XFER_OK;
-
   for (size_t i = 0; i < side->n_maps; i++)
     XFI_TRY(check_ranks(side, side->maps[i].n_ranks));
-done:
-  return st;
+  return XFER_OK;
 }

@@ -20,14 +20,14 @@ xfer_status xfi_model_create(xfer_model **model, const xfer_rules *rules)
   xfer_model *m = xfi_calloc(1, sizeof *m);
   xfer_status st = XFER_OK;
 
-  XFI_CHECK(m != NULL, XFER_ERR_NOMEM, "a model table");
+  XFI_CHECK_DONE(m != NULL, XFER_ERR_NOMEM, "a model table");
   atomic_store(&m->n_refs, 1);
   m->model_type = "";
   m->words[m->n_words++] = "layers.";
   if (rules != NULL)
     m->rules = xfi_rules_share(rules);
   else
-    XFI_TRY(xfi_rules_builtin(&m->rules));
+    XFI_TRY_DONE(xfi_rules_builtin(&m->rules));
   *model = m;
   m = NULL;
 done:
@@ -54,10 +54,10 @@ static xfer_status copy_entries(xfi_entry **copies, const xfer_model *model)
   size_t n = 0;
   xfer_status st = XFER_OK;
 
-  XFI_CHECK(made != NULL, XFER_ERR_NOMEM, "%zu tensors of a model", model->n_entries);
+  XFI_CHECK_DONE(made != NULL, XFER_ERR_NOMEM, "%zu tensors of a model", model->n_entries);
   while (n < model->n_entries) {
     n++;
-    XFI_TRY(xfi_entry_copy(&made[n - 1], &model->entries[n - 1]));
+    XFI_TRY_DONE(xfi_entry_copy(&made[n - 1], &model->entries[n - 1]));
   }
   *copies = made;
   made = NULL;
@@ -87,8 +87,8 @@ xfer_status xfi_model_add(xfer_model *model, const xfi_raw *raw)
   char why[XFI_ERROR_BYTES];
   xfer_status st = XFER_OK;
 
-  XFI_TRY(copy_entries(&before, model));
-  XFI_TRY(xfi_model_append_name(model, raw, &all));
+  XFI_TRY_DONE(copy_entries(&before, model));
+  XFI_TRY_DONE(xfi_model_append_name(model, raw, &all));
   st = xfi_model_finish(model, &all);
   if (st == XFER_OK) goto done;
   snprintf(why, sizeof why, "%s", xfi_last_error());
@@ -139,7 +139,6 @@ static xfer_status check_experts(const xfer_model *model, const xfer_model_optio
 {
   int end = 0;
   bool stacked = false;
-  xfer_status st = XFER_OK;
 
   if (o->experts_end == 0) return XFER_OK;
   for (size_t i = 0; i < model->n_entries; i++) {
@@ -156,8 +155,7 @@ static xfer_status check_experts(const xfer_model *model, const xfer_model_optio
             o->experts_begin, o->experts_end - 1);
   XFI_CHECK(o->experts_end <= end, XFER_ERR_ARG, "experts %d to %d are wanted; the model has %d",
             o->experts_begin, o->experts_end - 1, end);
-done:
-  return st;
+  return XFER_OK;
 }
 
 /* Experts are as many as the configuration says: those that the checkpoint lists one by one, or
@@ -165,7 +163,6 @@ done:
 static xfer_status check_experts_said(const xfer_model *model, bool listed)
 {
   int64_t said;
-  xfer_status st = XFER_OK;
 
   if (!xfi_scope_find(&model->scope, "experts", 7, &said)) return XFER_OK;
   for (size_t i = 0; i < model->n_entries; i++) {
@@ -176,8 +173,7 @@ static xfer_status check_experts_said(const xfer_model *model, bool listed)
               "\"%s\" has %lld experts; the configuration says %lld", e->pattern, (long long)n,
               (long long)said);
   }
-done:
-  return st;
+  return XFER_OK;
 }
 
 /* ---- what the configuration says ---- */
@@ -199,12 +195,11 @@ xfer_status xfi_model_check_said(const xfer_model *model)
   const int last = model->n_layers > 0 ? model->layers[model->n_layers - 1] : -1;
   int64_t n_experts;
   bool says;
-  xfer_status st = XFER_OK;
 
   XFI_TRY(check_experts_said(model, false));
   XFI_CHECK(last < 0 || model->selected || last + 1 >= model->n_config_layers, XFER_ERR_IO,
             "the last layer is %d; the configuration says %d layers", last, model->n_config_layers);
-  if (!xfi_scope_find(&model->scope, "experts", 7, &n_experts) || n_experts < 2) goto done;
+  if (!xfi_scope_find(&model->scope, "experts", 7, &n_experts) || n_experts < 2) return XFER_OK;
   for (int i = 0; i < model->n_layers; i++) {
     const int layer = model->layers[i];
 
@@ -213,14 +208,12 @@ xfer_status xfi_model_check_said(const xfer_model *model)
               "layer %d has %s; the configuration says that it has %s", layer,
               says ? "no experts" : "experts", says ? "some" : "none");
   }
-done:
-  return st;
+  return XFER_OK;
 }
 
 static xfer_status select_ranges(xfer_model *model, const xfer_model_options *options)
 {
   size_t n = 0;
-  xfer_status st = XFER_OK;
 
   XFI_TRY(check_experts_said(model, true));
   XFI_TRY(check_experts(model, options));
@@ -231,8 +224,7 @@ static xfer_status select_ranges(xfer_model *model, const xfer_model_options *op
       xfi_entry_clear(&model->entries[i]);
   }
   model->n_entries = n;
-done:
-  return st;
+  return XFER_OK;
 }
 
 /* ---- checks ---- */
@@ -268,16 +260,16 @@ static xfer_status check_unique(const xfer_model *model)
   const xfi_entry **sorted = xfi_calloc(model->n_entries, sizeof(const xfi_entry *));
   xfer_status st = XFER_OK;
 
-  XFI_CHECK(sorted != NULL, XFER_ERR_NOMEM, "%zu names to compare", model->n_entries);
+  XFI_CHECK_DONE(sorted != NULL, XFER_ERR_NOMEM, "%zu names to compare", model->n_entries);
   for (size_t i = 0; i < model->n_entries; i++)
     sorted[i] = &model->entries[i];
   qsort(sorted, model->n_entries, sizeof(const xfi_entry *), compare_patterns);
   for (size_t i = 0; i < model->n_entries; i++) {
     for (size_t k = i + 1; k < model->n_entries; k++) {
       if (compare_names(sorted[i], sorted[k]) != 0) break;
-      XFI_CHECK(!layers_meet(sorted[i], sorted[k]), XFER_ERR_ARG,
-                "\"%s\" and \"%s\" are one name, \"%s\"", sorted[i]->pattern, sorted[k]->pattern,
-                sorted[i]->known);
+      XFI_CHECK_DONE(!layers_meet(sorted[i], sorted[k]), XFER_ERR_ARG,
+                     "\"%s\" and \"%s\" are one name, \"%s\"", sorted[i]->pattern,
+                     sorted[k]->pattern, sorted[i]->known);
     }
   }
 done:
@@ -302,7 +294,7 @@ static xfer_status collect_layers(xfer_model *model)
   for (size_t i = 0; i < model->n_entries; i++)
     n += (size_t)model->entries[i].n_layers;
   all = xfi_calloc(n, sizeof *all);
-  XFI_CHECK(all != NULL, XFER_ERR_NOMEM, "%zu layer numbers", n);
+  XFI_CHECK_DONE(all != NULL, XFER_ERR_NOMEM, "%zu layer numbers", n);
   n = 0;
   model->n_extra = 0;
   for (size_t i = 0; i < model->n_entries; i++) {
@@ -334,20 +326,15 @@ static void split_names(xfer_model *model)
 
 xfer_status xfi_model_settle(xfer_model *model)
 {
-  xfer_status st = XFER_OK;
-
   XFI_TRY(check_unique(model));
   XFI_TRY(collect_layers(model));
   XFI_TRY(xfi_roles_collect(model));
-  XFI_TRY(xfi_scales_pair(model));
-done:
-  return st;
+  return xfi_scales_pair(model);
 }
 
 xfer_status xfi_model_finish(xfer_model *model, const xfer_model_options *options)
 {
   static const xfi_quant BLOCK128 = {{128, 128}, "weight_scale_inv", XFER_F32};
-  xfer_status st = XFER_OK;
 
   XFI_CHECK(model->n_config_layers == 0 || options->layers_end <= model->n_config_layers,
             XFER_ERR_ARG, "layers %d to %d are wanted; the model has %d", options->layers_begin,
@@ -369,9 +356,7 @@ xfer_status xfi_model_finish(xfer_model *model, const xfer_model_options *option
     XFI_TRY(xfi_scales_make(model, &BLOCK128));
   model->selected = model->selected || options->layers_end > 0;
   model->scanned = true;
-  XFI_TRY(xfi_model_settle(model));
-done:
-  return st;
+  return xfi_model_settle(model);
 }
 
 xfer_status xfi_model_copy(xfer_model **made, xfer_model *model)
@@ -379,7 +364,7 @@ xfer_status xfi_model_copy(xfer_model **made, xfer_model *model)
   xfer_model *m = NULL;
   xfer_status st = XFER_OK;
 
-  XFI_TRY(xfi_model_create(&m, model->rules));
+  XFI_TRY_DONE(xfi_model_create(&m, model->rules));
   m->base = xfi_model_share(model);
   m->top = model->top;
   m->family = model->family;
@@ -390,7 +375,7 @@ xfer_status xfi_model_copy(xfer_model **made, xfer_model *model)
   m->figures = model->figures;
   m->n_config_layers = model->n_config_layers;
   memcpy(m->block, model->block, sizeof m->block);
-  XFI_TRY(copy_entries(&m->entries, model));
+  XFI_TRY_DONE(copy_entries(&m->entries, model));
   m->n_entries = m->entries_cap = model->n_entries;
   *made = m;
   m = NULL;

@@ -62,15 +62,12 @@ bool xfi_glob_match(const char *pattern, const char *name)
 
 xfer_status xfi_glob_check(const char *from, const char *to)
 {
-  xfer_status st = XFER_OK;
-
   XFI_CHECK(from[0] != '\0', XFER_ERR_ARG, "an empty name pattern");
   XFI_CHECK(count_stars(from) <= XFI_GLOB_STARS, XFER_ERR_ARG,
             "name pattern \"%s\" has more than %d stars", from, XFI_GLOB_STARS);
   XFI_CHECK(to == NULL || count_stars(to) <= count_stars(from), XFER_ERR_ARG,
             "rename \"%s\" -> \"%s\": the new name has more stars than the old", from, to);
-done:
-  return st;
+  return XFER_OK;
 }
 
 xfer_status xfi_glob_rename(char **renamed, const char *from, const char *to, const char *name)
@@ -94,12 +91,9 @@ xfer_status xfi_glob_rename(char **renamed, const char *from, const char *to, co
 
 xfer_status xfi_name_copy(char **copy, const char *name)
 {
-  xfer_status st = XFER_OK;
-
   *copy = xfi_strdup(name);
   XFI_CHECK(*copy != NULL, XFER_ERR_NOMEM, "the name \"%s\"", name);
-done:
-  return st;
+  return XFER_OK;
 }
 
 /* ---- numbers in names ---- */
@@ -157,8 +151,6 @@ static int take_number(char *name, const char *word, const char *place)
 xfer_status xfi_name_split(char *pattern, int *layer, int *expert, const char *name,
                            const char *const *words, int n_words)
 {
-  xfer_status st = XFER_OK;
-
   XFI_CHECK(strlen(name) + 16 < XFI_NAME_BYTES, XFER_ERR_IO, "a tensor name of %zu characters",
             strlen(name));
   snprintf(pattern, XFI_NAME_BYTES, "%s", name);
@@ -166,6 +158,5 @@ xfer_status xfi_name_split(char *pattern, int *layer, int *expert, const char *n
   for (int i = 0; i < n_words && *layer < 0; i++)
     *layer = take_number(pattern, words[i], "{layer}");
   *expert = take_number(pattern, "experts.", "{expert}");
-done:
-  return st;
+  return XFER_OK;
 }

@@ -94,8 +94,6 @@ static bool has_roles(const xfi_placing *placing, const xfi_entry *entry,
 
 xfer_status xfi_rule_find(xfi_ruling *ruling, const xfi_placing *placing, const xfi_entry *entry)
 {
-  xfer_status st = XFER_OK;
-
   memset(ruling, 0, sizeof *ruling);
   for (size_t i = 0; i < placing->n_rules && entry->role != NULL; i++) {
     const xfi_local_rule *r = placing->rules[i];
@@ -109,14 +107,11 @@ xfer_status xfi_rule_find(xfi_ruling *ruling, const xfi_placing *placing, const 
       XFI_TRY(xfi_placing_eval(&ruling->is[t], placing, entry, r->traits[t]));
     break;
   }
-done:
-  return st;
+  return XFER_OK;
 }
 
 xfer_status xfi_rule_missing(const xfi_placing *placing, const xfi_entry *entry)
 {
-  xfer_status st = XFER_OK;
-
   for (size_t i = 0; i < placing->n_rules && entry->role != NULL; i++) {
     const xfi_local_rule *r = placing->rules[i];
     const char *missing = NULL;
@@ -133,8 +128,7 @@ xfer_status xfi_rule_missing(const xfi_placing *placing, const xfi_entry *entry)
               "\"%s\" lies in one tensor of \"%s\" with a part that is missing in layer %d: %s",
               entry->pattern, placing->side->spec, xfi_entry_layer(entry, 0), missing);
   }
-done:
-  return st;
+  return XFER_OK;
 }
 
 /* ---- names ---- */
@@ -200,13 +194,10 @@ static xfer_status make_name(char **name, const xfi_placing *placing, const xfi_
 
 static xfer_status add_block(xfi_fusing *f, xfi_block block, const xfi_entry *entry)
 {
-  xfer_status st = XFER_OK;
-
   XFI_CHECK(f->n_blocks < XFI_MAX_BLOCKS, XFER_ERR_UNSUPPORTED,
             "\"%s\" lies with others in more than %d blocks", entry->pattern, XFI_MAX_BLOCKS);
   f->blocks[f->n_blocks++] = block;
-done:
-  return st;
+  return XFER_OK;
 }
 
 /* The rows of a weight that `part` takes; all, where it is NULL. */
@@ -217,7 +208,6 @@ static xfer_status add_blocks(xfi_fusing *f, int number, const xfi_entry *entry,
   const char *take = part != NULL ? part->take : NULL;
   xfi_block b = {.part = number};
   int64_t offset = 0;
-  xfer_status st = XFER_OK;
 
   if (part != NULL) {
     b.few = part->few;
@@ -238,8 +228,7 @@ static xfer_status add_blocks(xfi_fusing *f, int number, const xfi_entry *entry,
     }
     offset += seg->count * seg->unit;
   }
-done:
-  return st;
+  return XFER_OK;
 }
 
 /* The weights of a rule, each once, in the order of their first block. */
@@ -250,7 +239,6 @@ static xfer_status add_parts(xfi_slot *slot, const xfi_placing *placing, const x
   const bool reverse = ruling->is[XFI_REVERSE] != 0;
   const xfi_entry *parts[XFI_MAX_PARTS];
   int n = 0;
-  xfer_status st = XFER_OK;
 
   for (int i = 0; i < rule->n_parts; i++) {
     const xfi_part_rule *p = &rule->parts[reverse ? rule->n_parts - 1 - i : i];
@@ -269,8 +257,7 @@ static xfer_status add_parts(xfi_slot *slot, const xfi_placing *placing, const x
     XFI_TRY(add_blocks(&slot->fusing, number, e, p));
   }
   slot->n_slots = n;
-done:
-  return st;
+  return XFER_OK;
 }
 
 /* A tensor of the checkpoint that holds several weights has them as it says. */
@@ -278,7 +265,6 @@ static xfer_status add_held(xfi_slot *slot, const xfi_placing *placing, const xf
 {
   const xfer_model *model = placing->model;
   int found = 0;
-  xfer_status st = XFER_OK;
 
   slot->slot = entry->held;
   slot->n_slots = entry->n_held;
@@ -291,8 +277,7 @@ static xfer_status add_held(xfi_slot *slot, const xfi_placing *placing, const xf
     XFI_TRY(add_blocks(&slot->fusing, found++, e, NULL));
   }
   XFI_CHECK(found == entry->n_held, XFER_ERR_INTERNAL, "\"%s\": a part is missing", entry->pattern);
-done:
-  return st;
+  return XFER_OK;
 }
 
 /* FSDP cuts what tensor parallelism leaves, as it lies there: through several weights, or through
@@ -318,7 +303,6 @@ static xfer_status set_cut(xfi_slot *slot, const xfi_placing *placing, const xfi
   const xfer_side *side = placing->side;
   const bool wide = ruling->is[XFI_WIDE] != 0;
   const xfi_grid *grid = entry->experts ? &side->experts : wide ? &side->wide : &side->dense;
-  xfer_status st = XFER_OK;
 
   XFI_CHECK(grid->rule->n_axes > 0 || !wide, XFER_ERR_ARG,
             "\"%s\" is wide, and \"%s\" has no such grid", entry->pattern, side->spec);
@@ -327,8 +311,7 @@ static xfer_status set_cut(xfi_slot *slot, const xfi_placing *placing, const xfi
   slot->fusing.inner = inner_ranks(slot, entry, ruling->rule);
   slot->fusing.whole = slot->whole || ruling->rule->cut != XFI_CUT_ROWS;
   slot->fusing.even = side->rules->even;
-done:
-  return st;
+  return XFER_OK;
 }
 
 /* A block of scales is of one weight's rows. */
@@ -336,30 +319,25 @@ static xfer_status check_blocks(const xfi_slot *slot, const xfi_placing *placing
                                 const xfi_entry *entry)
 {
   const int64_t block = entry->block[0], rows = entry->shape[slot->fuse_dim];
-  xfer_status st = XFER_OK;
 
   XFI_CHECK(
       block == 0 || slot->slot + 1 == slot->n_slots || rows % block == 0, XFER_ERR_UNSUPPORTED,
       "\"%s\": its %lld rows are no whole number of blocks of %lld, and others follow them in "
       "one tensor of \"%s\"",
       entry->name, (long long)rows, (long long)block, placing->side->spec);
-done:
-  return st;
+  return XFER_OK;
 }
 
 /* Dims and rows as the checkpoint has them. */
 static xfer_status as_checkpoint(xfi_slot *slot, const xfi_placing *placing, const xfi_entry *entry)
 {
-  xfer_status st = XFER_OK;
-
   slot->own_names = true;
   slot->each_expert = entry->n_experts > 0;
   memcpy(slot->order, entry->order, sizeof slot->order);
   XFI_TRY(add_held(slot, placing, entry));
   XFI_TRY(check_blocks(slot, placing, entry));
   slot->fusing.alternate = entry->alternate;
-done:
-  return st;
+  return XFER_OK;
 }
 
 /* What kernels or rules do to rows and dims after loading. */
@@ -368,7 +346,6 @@ static xfer_status shape_slot(xfi_slot *slot, const xfi_placing *placing, const 
 {
   const bool alternate = ruling->is[XFI_ALTERNATE] != 0;
   bool scaled = entry->scale_of >= 0 || entry->block[0] > 0;
-  xfer_status st = XFER_OK;
 
   XFI_CHECK(!alternate || !scaled, XFER_ERR_UNSUPPORTED,
             "\"%s\": rows with block scales cannot be interleaved", entry->pattern);
@@ -381,15 +358,13 @@ static xfer_status shape_slot(xfi_slot *slot, const xfi_placing *placing, const 
     slot->order[1] = 2;
     slot->order[2] = 1;
   }
-done:
-  return st;
+  return XFER_OK;
 }
 
 xfer_status xfi_slot_make(xfi_slot *slot, const xfi_placing *placing, const xfi_entry *entry,
                           const xfi_ruling *ruling)
 {
   const xfi_local_rule *rule = ruling->rule;
-  xfer_status st = XFER_OK;
 
   *slot = (xfi_slot){.whole = ruling->is[XFI_WHOLE] != 0,
                      .made_dtype = rule->made_dtype,
@@ -410,7 +385,5 @@ xfer_status xfi_slot_make(xfi_slot *slot, const xfi_placing *placing, const xfi_
     XFI_TRY(add_parts(slot, placing, entry, ruling));
     XFI_TRY(shape_slot(slot, placing, entry, ruling));
   }
-  XFI_TRY(set_cut(slot, placing, entry, ruling));
-done:
-  return st;
+  return set_cut(slot, placing, entry, ruling);
 }

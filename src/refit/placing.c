@@ -24,14 +24,11 @@ void xfi_held_free(xfi_held *held, const xfi_entry *entry)
 
 static xfer_status add_rules(xfi_placing *p, const xfi_local_rule *rules, size_t n)
 {
-  xfer_status st = XFER_OK;
-
   XFI_TRY(
       xfi_vec_reserve(&p->rules, &p->rules_cap, p->n_rules + n, sizeof(const xfi_local_rule *)));
   for (size_t i = 0; i < n; i++)
     p->rules[p->n_rules++] = &rules[i];
-done:
-  return st;
+  return XFER_OK;
 }
 
 static xfer_status add_set(xfi_placing *p, const json_t *set)
@@ -39,7 +36,6 @@ static xfer_status add_set(xfi_placing *p, const json_t *set)
   const xfi_scope scope = xfi_side_scope(p->side, &p->model->scope);
   const char *name;
   const json_t *expr;
-  xfer_status st = XFER_OK;
 
   json_object_foreach((json_t *)(uintptr_t)set, name, expr)
   {
@@ -49,8 +45,7 @@ static xfer_status add_set(xfi_placing *p, const json_t *set)
     XFI_TRY(xfi_vec_reserve(&p->set, &p->set_cap, p->n_set + 1, sizeof *p->set));
     p->set[p->n_set++] = (xfi_var){name, value};
   }
-done:
-  return st;
+  return XFER_OK;
 }
 
 /* Stages without experts, of a model that has some and all of whose layers are there. */
@@ -79,7 +74,6 @@ xfer_status xfi_placing_open(xfi_placing *p, const xfer_side *side, const xfer_m
 {
   const xfi_family_side *said[XFI_MAX_INCLUDES];
   int n = 0;
-  xfer_status st = XFER_OK;
 
   *p = (xfi_placing){.side = side, .model = model, .stages = stages};
   p->block = side->rules->block_main;
@@ -104,8 +98,7 @@ xfer_status xfi_placing_open(xfi_placing *p, const xfer_side *side, const xfer_m
   for (int i = 0; i < n; i++)
     XFI_TRY(xfi_rules_require(said[i]->require, &p->scopes[0], XFER_ERR_UNSUPPORTED,
                               "\"%s\" and family \"%s\"", side->spec, model->family->name));
-done:
-  return st;
+  return XFER_OK;
 }
 
 void xfi_placing_close(xfi_placing *p)
@@ -126,7 +119,7 @@ xfer_status xfi_entry_matches(bool *matches, const xfi_entry *entry, int k, cons
 
   *matches = xfi_glob_match(pattern, entry->pattern) || xfi_glob_match(pattern, entry->name);
   if (*matches || entry->n_layers == 0) return XFER_OK;
-  XFI_TRY(xfi_name_layer(&name, entry->name, entry->layers[k]));
+  XFI_TRY_DONE(xfi_name_layer(&name, entry->name, entry->layers[k]));
   *matches = xfi_glob_match(pattern, name);
 done:
   xfi_free(name);
@@ -135,13 +128,10 @@ done:
 
 xfer_status xfi_entry_touches(bool *touches, const xfi_entry *entry, const char *pattern)
 {
-  xfer_status st = XFER_OK;
-
   *touches = false;
   for (int k = 0; k < xfi_entry_places(entry) && !*touches; k++)
     XFI_TRY(xfi_entry_matches(touches, entry, k, pattern));
-done:
-  return st;
+  return XFER_OK;
 }
 
 /* The first such thing that the caller said of the entry, all of whose layers are alike in that,
@@ -149,8 +139,6 @@ done:
 static xfer_status find_said(const xfi_said **said, const xfi_placing *p, xfi_saying what,
                              const xfi_entry *entry)
 {
-  xfer_status st = XFER_OK;
-
   *said = NULL;
   for (size_t i = 0; i < p->side->n_said && *said == NULL; i++) {
     const xfi_said *s = &p->side->said[i];
@@ -161,8 +149,7 @@ static xfer_status find_said(const xfi_said **said, const xfi_placing *p, xfi_sa
                                     : xfi_entry_matches(&matches, entry, 0, s->pattern));
     if (matches) *said = s;
   }
-done:
-  return st;
+  return XFER_OK;
 }
 
 /* ---- meshes ---- */
@@ -199,7 +186,7 @@ static xfer_status find_mesh(xfer_mesh **mesh, xfi_placing *p, const xfi_spread 
     ranks = &side->staged[(size_t)h->first_stage * n];
     if (h->ends) {
       ends = xfi_calloc(2 * n, sizeof *ends);
-      XFI_CHECK(ends != NULL, XFER_ERR_NOMEM, "%zu ranks", 2 * n);
+      XFI_CHECK_DONE(ends != NULL, XFER_ERR_NOMEM, "%zu ranks", 2 * n);
       memcpy(ends, ranks, n * sizeof *ends);
       memcpy(&ends[n], &side->staged[(size_t)h->last_stage * n], n * sizeof *ends);
       ranks = ends;
@@ -209,8 +196,8 @@ static xfer_status find_mesh(xfer_mesh **mesh, xfi_placing *p, const xfi_spread 
     *mesh = p->meshes[i];
     if (is_mesh(*mesh, shape, n_axes, ranks)) goto done;
   }
-  XFI_TRY(xfi_vec_reserve(&p->meshes, &p->meshes_cap, p->n_meshes + 1, sizeof(xfer_mesh *)));
-  XFI_TRY(xfi_mesh_create(mesh, shape, n_axes, ranks));
+  XFI_TRY_DONE(xfi_vec_reserve(&p->meshes, &p->meshes_cap, p->n_meshes + 1, sizeof(xfer_mesh *)));
+  XFI_TRY_DONE(xfi_mesh_create(mesh, shape, n_axes, ranks));
   p->meshes[p->n_meshes++] = *mesh;
 done:
   xfi_free(ends);
@@ -226,7 +213,6 @@ static xfer_status make_layout(xfer_layout **layout, xfi_placing *p, const xfi_e
   int lead = !whole && n_stages(set) > 1;
   xfer_mesh *mesh = NULL;
   xfer_layout_desc desc = XFER_LAYOUT_DESC_INIT;
-  xfer_status st = XFER_OK;
 
   XFI_TRY(find_mesh(&mesh, p, spread, set));
   placements[0] = xfer_replicate();
@@ -244,9 +230,7 @@ static xfer_status make_layout(xfer_layout **layout, xfi_placing *p, const xfi_e
   desc.n_placements = whole ? 1 : spread->n_axes + lead;
   desc.n_order = spread->n_order > 0 && !whole ? spread->n_order + lead : 0;
   desc.order = desc.n_order > 0 ? order : NULL;
-  XFI_TRY(xfi_layout_create(layout, &desc));
-done:
-  return st;
+  return xfi_layout_create(layout, &desc);
 }
 
 /* ---- which stages ---- */
@@ -299,11 +283,11 @@ static xfer_status layout_of(xfi_held *held, xfi_placing *p, const xfi_entry *en
   else
     set.first_stage = set.last_stage = stage_of(p, entry, k);
   if (!whole && of->ruling.rule != NULL)
-    XFI_TRY(
+    XFI_TRY_DONE(
         xfi_spread_make(&spread, p, entry, &of->ruling, &held->slot, xfi_entry_layer(entry, k)));
   else if (!whole && of->place != NULL)
-    XFI_TRY(xfi_spread_place(&spread, p, entry, of->place->value));
-  XFI_TRY(make_layout(layout, p, entry, of->dtype, &spread, &set));
+    XFI_TRY_DONE(xfi_spread_place(&spread, p, entry, of->place->value));
+  XFI_TRY_DONE(make_layout(layout, p, entry, of->dtype, &spread, &set));
 done:
   xfi_spread_free(&spread);
   return st;
@@ -330,7 +314,6 @@ static xfer_status make_layouts(xfi_held *held, xfi_placing *p, const xfi_entry 
                                 const plan *of)
 {
   int n = xfi_entry_places(entry);
-  xfer_status st = XFER_OK;
 
   held->layouts = xfi_calloc((size_t)n, sizeof(xfer_layout *));
   XFI_CHECK(held->layouts != NULL, XFER_ERR_NOMEM, "the layouts of \"%s\"", entry->pattern);
@@ -342,8 +325,7 @@ static xfer_status make_layouts(xfi_held *held, xfi_placing *p, const xfi_entry 
     else
       XFI_TRY(layout_of(held, p, entry, of, k, &held->layouts[k]));
   }
-done:
-  return st;
+  return XFER_OK;
 }
 
 /* ---- one entry ---- */
@@ -353,13 +335,11 @@ static xfer_status is_absent(bool *absent, const xfi_placing *p, const xfi_entry
 {
   const xfi_side_rules *r = p->side->rules;
   int64_t value;
-  xfer_status st = XFER_OK;
 
   XFI_TRY(xfi_placing_eval(&value, p, entry,
                            entry->stack == XFI_EXTRA ? r->absent_mtp : r->absent_main));
   *absent = value != 0 || ruling->is[XFI_ABSENT] != 0;
-done:
-  return st;
+  return XFER_OK;
 }
 
 /* As the checkpoint has it, under the checkpoint's name. */
@@ -372,7 +352,6 @@ static const xfi_ruling EVERYWHERE = {.rule = &BY_NAME, .is[XFI_EVERYWHERE] = 1}
 static xfer_status hold_unruled(xfi_held *held, xfi_placing *p, const xfi_entry *entry, plan *of)
 {
   int64_t known;
-  xfer_status st = XFER_OK;
 
   XFI_TRY(xfi_placing_eval(&known, p, entry, p->side->rules->holds_unknown));
   if (known != 0 || (p->side->size == 1 && p->side->rules->block_main == NULL)) {
@@ -387,9 +366,7 @@ static xfer_status hold_unruled(xfi_held *held, xfi_placing *p, const xfi_entry 
     of->set.all = true;
   }
   XFI_TRY(xfi_slot_make(&held->slot, p, entry, held->unknown ? &WHOLE : &EVERYWHERE));
-  XFI_TRY(make_layouts(held, p, entry, of));
-done:
-  return st;
+  return make_layouts(held, p, entry, of);
 }
 
 /* The element type that the side has an entry in: as the caller said, as the rule says, or as the
@@ -413,12 +390,10 @@ static xfer_status are_made(bool *made, const xfi_placing *p, const xfi_entry *e
 {
   const xfi_entry *weight = &p->model->entries[entry->scale_of < 0 ? 0 : entry->scale_of];
   const xfi_said *said;
-  xfer_status st = XFER_OK;
 
   XFI_TRY(find_said(&said, p, XFI_SAID_DTYPE, weight));
   *made = entry->scale_of >= 0 && dtype_of(p, weight, NULL, said) != weight->dtype;
-done:
-  return st;
+  return XFER_OK;
 }
 
 xfer_status xfi_held_make(xfi_held *held, xfi_placing *p, size_t at)
@@ -428,7 +403,6 @@ xfer_status xfi_held_make(xfi_held *held, xfi_placing *p, size_t at)
   const xfi_said *place, *whole, *ignored, *typed;
   const xfi_local_rule *rule;
   plan of = {.set = {.one_rank = -1}};
-  xfer_status st = XFER_OK;
 
   XFI_TRY(find_said(&place, p, XFI_SAID_PLACE, entry));
   XFI_TRY(find_said(&whole, p, XFI_SAID_WHOLE, entry));
@@ -461,6 +435,5 @@ xfer_status xfi_held_make(xfi_held *held, xfi_placing *p, size_t at)
   held->less = typed == NULL || typed->value != 0 ? of.ruling.is[XFI_LESS] : 0;
   held->hook = rule->hook;
   held->misc = rule->made != NULL;
-done:
-  return st;
+  return XFER_OK;
 }

@@ -13,16 +13,13 @@
 
 xfer_status xfi_quant_find(xfi_quant *quant, const xfi_quant_rule *rule, const xfer_model *model)
 {
-  xfer_status st = XFER_OK;
-
   *quant = (xfi_quant){.scales = rule->scales, .dtype = (xfer_dtype)rule->dtype};
   for (int d = 0; d < 2; d++) {
     XFI_TRY(xfi_expr_eval(&quant->block[d], rule->block[d], &model->scope));
     XFI_CHECK(quant->block[d] > 0 && quant->block[d] < 1 << 16, XFER_ERR_UNSUPPORTED,
               "quant=%s by blocks of %lld", rule->name, (long long)quant->block[d]);
   }
-done:
-  return st;
+  return XFER_OK;
 }
 
 static bool is_quantised(const xfer_model *model, const xfi_entry *entry)
@@ -44,14 +41,12 @@ static xfer_status lengthen(char **name, size_t n, const char *suffix)
 {
   xfi_text text = {0};
   char *made = NULL;
-  xfer_status st = XFER_OK;
 
   xfi_text_printf(&text, "%.*s%s%s", (int)n, *name, suffix + strlen("weight"), *name + n);
   XFI_TRY(xfi_text_end(&text, &made));
   xfi_free(*name);
   *name = made;
-done:
-  return st;
+  return XFER_OK;
 }
 
 /* The copy of a weight becomes its scales. */
@@ -60,7 +55,6 @@ static xfer_status become_scales(xfi_entry *e, const xfi_quant *quant)
   const size_t n_pattern = strlen(e->pattern), stem = (size_t)(e->stem - e->known);
   const int rows = e->n_dims - 2;
   int64_t stride = 1;
-  xfer_status st = XFER_OK;
 
   XFI_CHECK(!e->alternate, XFER_ERR_UNSUPPORTED,
             "\"%s\": rows of several weights that alternate have no blocks", e->pattern);
@@ -81,14 +75,11 @@ static xfer_status become_scales(xfi_entry *e, const xfi_quant *quant)
   }
   e->held_first /= quant->block[0];
   e->offset = e->held_first * e->strides[rows];
-done:
-  return st;
+  return XFER_OK;
 }
 
 xfer_status xfi_scales_make(xfer_model *model, const xfi_quant *quant)
 {
-  xfer_status st = XFER_OK;
-
   for (size_t i = model->n_entries; i-- > 0;) {
     xfi_entry *e = &model->entries[i];
 
@@ -99,8 +90,7 @@ xfer_status xfi_scales_make(xfer_model *model, const xfi_quant *quant)
     XFI_TRY(become_scales(&model->entries[i + 1], quant));
   }
   memcpy(model->block, quant->block, sizeof model->block);
-done:
-  return st;
+  return XFER_OK;
 }
 
 /* ---- pairing them ---- */
@@ -125,7 +115,6 @@ static xfer_status pair_scale(xfer_model *model, size_t at)
   xfi_entry *scale = &model->entries[at];
   xfi_entry *weight = weight_of(model, scale);
   const int64_t *block = model->block;
-  xfer_status st = XFER_OK;
 
   XFI_CHECK(weight != NULL && weight->n_dims == scale->n_dims, XFER_ERR_IO,
             "\"%s\" has no weight beside it", scale->pattern);
@@ -141,8 +130,7 @@ static xfer_status pair_scale(xfer_model *model, size_t at)
     weight->block[d] = block[d];
   }
   scale->scale_of = (int)(weight - model->entries);
-done:
-  return st;
+  return XFER_OK;
 }
 
 /* Layers of scales whose weights are another entry's become an entry of their own. */
@@ -156,8 +144,6 @@ static xfer_status is_beside(bool *beside, const xfi_entry *scale, int k, const 
 
 xfer_status xfi_scales_pair(xfer_model *model)
 {
-  xfer_status st = XFER_OK;
-
   for (size_t i = 0; i < model->n_entries; i++) {
     if (model->entries[i].is_scale) XFI_TRY(xfi_model_part(model, i, is_beside, model));
   }
@@ -168,6 +154,5 @@ xfer_status xfi_scales_pair(xfer_model *model)
   for (size_t i = 0; i < model->n_entries; i++) {
     if (model->entries[i].is_scale) XFI_TRY(pair_scale(model, i));
   }
-done:
-  return st;
+  return XFER_OK;
 }

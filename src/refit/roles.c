@@ -46,14 +46,12 @@ static xfer_status is_own(bool *own, const xfi_entry *e, int k, const void *mode
 static xfer_status split_extra(xfer_model *model, size_t at)
 {
   const xfi_entry *e = &model->entries[at];
-  xfer_status st = XFER_OK;
 
   if (e->stack != XFI_LAYERS || model->n_config_layers == 0) return XFER_OK;
   XFI_TRY(xfi_model_part(model, at, is_own, model));
   e = &model->entries[at];
   if (e->layers[0] >= model->n_config_layers) model->entries[at].stack = XFI_EXTRA;
-done:
-  return st;
+  return XFER_OK;
 }
 
 /* What follows the place of a layer's number; NULL: it is in no layer, as a rename may say of what
@@ -124,7 +122,6 @@ static xfer_status rule_fits(bool *fits, const xfer_model *model, const xfi_tens
   int first = e->n_experts > 0; /* dim 0 is ours, not the checkpoint's */
   int n = e->n_dims - first, said = 0;
   int64_t value;
-  xfer_status st = XFER_OK;
 
   *fits = false;
   if (rule->when != NULL) XFI_TRY(xfi_expr_eval(&value, rule->when, &model->scope));
@@ -141,15 +138,12 @@ static xfer_status rule_fits(bool *fits, const xfer_model *model, const xfi_tens
     if (xfi_ceil_div(value, block) != e->shape[first + d]) return XFER_OK;
   }
   *fits = true;
-done:
-  return st;
+  return XFER_OK;
 }
 
 static xfer_status find_rule(const xfi_tensor_rule **rule, const xfer_model *model,
                              const xfi_entry *e, int *n_named)
 {
-  xfer_status st = XFER_OK;
-
   *rule = NULL;
   *n_named = 0;
   for (int f = 0; f < model->n_all; f++) {
@@ -167,8 +161,7 @@ static xfer_status find_rule(const xfi_tensor_rule **rule, const xfer_model *mod
       return XFER_OK;
     }
   }
-done:
-  return st;
+  return XFER_OK;
 }
 
 /* ---- rows ---- */
@@ -176,8 +169,6 @@ done:
 /* Scales have a row for each block of rows: whole units where a unit is whole blocks. */
 xfer_status xfi_roles_scale(xfi_segment *s, int64_t block, bool alone, const xfi_entry *e)
 {
-  xfer_status st = XFER_OK;
-
   if (s->unit % block == 0) {
     s->unit /= block;
   } else {
@@ -195,8 +186,7 @@ xfer_status xfi_roles_scale(xfi_segment *s, int64_t block, bool alone, const xfi
               (long long)s->sub_rows[i], s->sub_names[i], (long long)block);
     s->sub_rows[i] /= block;
   }
-done:
-  return st;
+  return XFER_OK;
 }
 
 /* Of an entry; `alone`: no other segment follows or comes before. */
@@ -206,7 +196,6 @@ static xfer_status make_segment(xfi_segment *s, const xfi_segment_rule *rule,
   const int64_t block = e->is_scale && model->block[0] > 0 ? model->block[0] : 1;
   xfi_var rows = {"rows", e->shape[e->experts ? 1 : 0]};
   const xfi_scope scope = {.vars = &rows, .n_vars = 1, .next = &model->scope};
-  xfer_status st = XFER_OK;
 
   XFI_CHECK(xfi_imul_fits(rows.value, block, &rows.value), XFER_ERR_OVERFLOW,
             "\"%s\" is scales of more rows than 63 bits count", e->pattern);
@@ -223,15 +212,13 @@ static xfer_status make_segment(xfi_segment *s, const xfi_segment_rule *rule,
   XFI_CHECK(s->count >= 0 && s->unit >= 0 && s->count < 1 << 30 && s->unit < 1 << 30,
             XFER_ERR_SHAPE, "\"%s\" times \"%s\" is no number of rows", rule->count, rule->name);
   if (block > 1) XFI_TRY(xfi_roles_scale(s, block, alone, e));
-done:
-  return st;
+  return XFER_OK;
 }
 
 static xfer_status set_rows(const xfer_model *model, xfi_entry *e, const xfi_segment_rule *rules,
                             int n)
 {
   int64_t rows = e->shape[e->experts ? 1 : 0], total = 0;
-  xfer_status st = XFER_OK;
 
   e->n_segments = n;
   for (int i = 0; i < n; i++) {
@@ -242,8 +229,7 @@ static xfer_status set_rows(const xfer_model *model, xfi_entry *e, const xfi_seg
             "\"%s\" has %lld rows; %lld %s of %lld%s make %lld", e->pattern, (long long)rows,
             (long long)e->segments[0].count, n > 1 ? "times" : "heads or parts",
             (long long)e->segments[0].unit, n > 1 ? " and the others" : "", (long long)total);
-done:
-  return st;
+  return XFER_OK;
 }
 
 /* ---- tensors that hold several ---- */
@@ -307,7 +293,6 @@ static xfer_status take_apart(xfer_model *model, size_t at, const xfi_tensor_rul
   const int n = rule->n_segments;
   int64_t first = 0, rows, total;
   int dim;
-  xfer_status st = XFER_OK;
 
   dim = model->entries[at].experts ? 1 : 0;
   total = model->entries[at].shape[dim];
@@ -337,8 +322,7 @@ static xfer_status take_apart(xfer_model *model, size_t at, const xfi_tensor_rul
   }
   XFI_CHECK(first == total, XFER_ERR_SHAPE, "\"%s\" has %lld rows; what it holds makes %lld",
             model->entries[at].pattern, (long long)total, (long long)first);
-done:
-  return st;
+  return XFER_OK;
 }
 
 /* A form that rules name, in a shape that none of them has: which forms there are. */
@@ -396,7 +380,6 @@ static xfer_status match(xfer_model *model, size_t *at)
   xfi_entry *e = &model->entries[*at];
   const xfi_tensor_rule *rule;
   int n_named;
-  xfer_status st = XFER_OK;
 
   XFI_TRY(find_rule(&rule, model, e, &n_named));
   e->matched = true;
@@ -414,37 +397,30 @@ static xfer_status match(xfer_model *model, size_t *at)
     e->role = rule->role;
     XFI_TRY(set_rows(model, e, rule->segments, rule->n_segments));
   }
-done:
-  return st;
+  return XFER_OK;
 }
 
 /* Experts that a checkpoint keeps in one tensor have forms that differ by family: without a rule
  * nothing says which. */
 static xfer_status check_stacked(const xfer_model *model, const xfi_entry *e)
 {
-  xfer_status st = XFER_OK;
-
   XFI_CHECK(e->role != NULL || e->stack == XFI_OUTSIDE || e->n_experts > 0 || e->n_dims != 3 ||
                 strstr(e->stem, "experts.") == NULL,
             XFER_ERR_UNSUPPORTED,
             "\"%s\" holds experts in one tensor, and no rule of model_type \"%s\" says in which "
             "form: gate and up as halves or alternating, of rows or of columns",
             e->pattern, model->model_type);
-done:
-  return st;
+  return XFER_OK;
 }
 
 xfer_status xfi_roles_find(xfer_model *model)
 {
-  xfer_status st = XFER_OK;
-
   for (size_t i = 0; i < model->n_entries; i++)
     XFI_TRY(split_extra(model, i));
   for (size_t i = 0; i < model->n_entries; i++) {
     if (!model->entries[i].matched && model->family != NULL) XFI_TRY(match(model, &i));
   }
-done:
-  return st;
+  return XFER_OK;
 }
 
 /* ---- kinds of layers ---- */
@@ -467,12 +443,9 @@ static xfer_status is_alike(bool *alike, const xfi_entry *entry, int k, const vo
 
 xfer_status xfi_roles_collect(xfer_model *model)
 {
-  xfer_status st = XFER_OK;
-
   for (size_t i = 0; i < model->n_entries; i++) {
     if (model->entries[i].role != NULL) XFI_TRY(xfi_model_part(model, i, is_alike, model));
     XFI_TRY(check_stacked(model, &model->entries[i]));
   }
-done:
-  return st;
+  return XFER_OK;
 }

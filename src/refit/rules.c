@@ -49,9 +49,10 @@ static xfer_status add_file(xfer_rules *rules, const char *name, const char *tex
   xfi_doc *doc = xfi_calloc(1, sizeof *doc);
   xfer_status st = XFER_OK;
 
-  XFI_CHECK(doc != NULL, XFER_ERR_NOMEM, "the rules of %s", name);
-  XFI_TRY(xfi_doc_read(doc, name, text));
-  XFI_TRY(xfi_vec_reserve(&rules->docs, &rules->docs_cap, rules->n_docs + 1, sizeof *rules->docs));
+  XFI_CHECK_DONE(doc != NULL, XFER_ERR_NOMEM, "the rules of %s", name);
+  XFI_TRY_DONE(xfi_doc_read(doc, name, text));
+  XFI_TRY_DONE(
+      xfi_vec_reserve(&rules->docs, &rules->docs_cap, rules->n_docs + 1, sizeof *rules->docs));
   rules->docs[rules->n_docs++] = doc;
   st = xfi_rules_add(rules, doc);
   doc = NULL;
@@ -66,10 +67,10 @@ static xfer_status create(xfer_rules **rules)
   xfer_rules *r = xfi_calloc(1, sizeof *r);
   xfer_status st = XFER_OK;
 
-  XFI_CHECK(r != NULL, XFER_ERR_NOMEM, "a set of rules");
+  XFI_CHECK_DONE(r != NULL, XFER_ERR_NOMEM, "a set of rules");
   atomic_store(&r->n_refs, 1);
   for (const xfi_rules_file *f = XFI_RULES_FILES; f->name != NULL; f++)
-    XFI_TRY(add_file(r, f->name, f->text));
+    XFI_TRY_DONE(add_file(r, f->name, f->text));
   *rules = r;
   r = NULL;
 done:
@@ -85,13 +86,13 @@ xfer_status xfi_rules_builtin(xfer_rules **rules)
   xfer_status st = XFER_OK;
 
   if (known == NULL) {
-    XFI_TRY(create(&mine));
+    XFI_TRY_DONE(create(&mine));
     st = xfi_rules_check(mine);
     if (st == XFER_OK && atomic_compare_exchange_strong(&shared, &known, mine)) {
       known = mine;
       mine = NULL;
     }
-    XFI_TRY(st);
+    XFI_TRY_DONE(st);
   }
   *rules = xfi_rules_share(known);
 done:
@@ -106,13 +107,13 @@ xfer_status xfi_rules_load(xfer_rules **rules, const char *folder)
   xfer_rules *r = NULL;
   xfer_status st = XFER_OK;
 
-  XFI_TRY(xfi_folder_list(&files, folder, ".json"));
-  XFI_TRY(create(&r));
+  XFI_TRY_DONE(xfi_folder_list(&files, folder, ".json"));
+  XFI_TRY_DONE(create(&r));
   for (size_t i = 0; i < files.n; i++) {
-    XFI_TRY(xfi_path_join(path, folder, files.names[i]));
-    XFI_TRY(add_file(r, path, NULL));
+    XFI_TRY_DONE(xfi_path_join(path, folder, files.names[i]));
+    XFI_TRY_DONE(add_file(r, path, NULL));
   }
-  XFI_TRY(xfi_rules_check(r));
+  XFI_TRY_DONE(xfi_rules_check(r));
   *rules = r;
   r = NULL;
 done:
@@ -171,7 +172,6 @@ xfer_status xfi_rules_require(const json_t *list, const xfi_scope *scope, xfer_s
 {
   char text[256], name[256];
   va_list args;
-  xfer_status st = XFER_OK;
 
   for (size_t i = 0; i < json_array_size(list); i++) {
     const json_t *pair = json_array_get(list, i);
@@ -185,14 +185,11 @@ xfer_status xfi_rules_require(const json_t *list, const xfi_scope *scope, xfer_s
     xfi_expr_print(text, sizeof text, xfi_doc_text(pair, 1), scope);
     XFI_CHECK(false, refusal, "%s: %s", name, text);
   }
-done:
-  return st;
+  return XFER_OK;
 }
 
 xfer_status xfi_rules_check(const xfer_rules *rules)
 {
-  xfer_status st = XFER_OK;
-
   for (size_t i = 0; i < rules->n_families; i++) {
     const xfi_family *f = &rules->families[i];
 
@@ -209,6 +206,5 @@ xfer_status xfi_rules_check(const xfer_rules *rules)
                 f->sides[k].side);
     }
   }
-done:
-  return st;
+  return XFER_OK;
 }

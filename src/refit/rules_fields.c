@@ -88,7 +88,6 @@ static xfer_status check_exprs(const xfi_doc *doc, const json_t *value, xfi_fiel
   const char *name;
   const json_t *child;
   size_t i;
-  xfer_status st = XFER_OK;
 
   if (k == EXPR) return xfi_rules_check_expr(doc, value);
   if (k == EXPRS) {
@@ -102,8 +101,7 @@ static xfer_status check_exprs(const xfi_doc *doc, const json_t *value, xfi_fiel
       XFI_TRY(xfi_rules_check_expr(doc, k == REQUIRES ? json_array_get(child, 0) : child));
     }
   }
-done:
-  return st;
+  return XFER_OK;
 }
 
 /* False: it is none of the choices. */
@@ -137,7 +135,6 @@ xfer_status xfi_rules_fields(const xfi_doc *doc, const json_t *object, const cha
   const char *key;
   const json_t *value;
   size_t k;
-  xfer_status st = XFER_OK;
 
   if (!json_is_object(object)) return xfi_rules_bad(doc, object, "%s is no object", what);
   json_object_foreach((json_t *)(uintptr_t)object, key, value)
@@ -159,6 +156,5 @@ xfer_status xfi_rules_fields(const xfi_doc *doc, const json_t *object, const cha
     if (fields[k].needed && json_object_get(object, fields[k].name) == NULL)
       return xfi_rules_bad(doc, object, "%s needs \"%s\"", what, fields[k].name);
   }
-done:
-  return st;
+  return XFER_OK;
 }

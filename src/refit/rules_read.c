@@ -17,7 +17,6 @@
 static xfer_status read_segment(const xfi_doc *doc, const json_t *list, xfi_segment_rule *segment)
 {
   const json_t *unit = json_array_get(list, 2);
-  xfer_status st = XFER_OK;
 
   if (json_array_size(list) != 3 || !xfi_rules_is_text(json_array_get(list, 0)) ||
       !xfi_rules_is_text(json_array_get(list, 1)))
@@ -40,21 +39,17 @@ static xfer_status read_segment(const xfi_doc *doc, const json_t *list, xfi_segm
     segment->sub_rows[i] = xfi_doc_text(sub, 1);
     XFI_TRY(xfi_rules_check_expr(doc, json_array_get(sub, 1)));
   }
-done:
-  return st;
+  return XFER_OK;
 }
 
 static xfer_status read_segments(const xfi_doc *doc, const json_t *list, xfi_tensor_rule *t)
 {
-  xfer_status st = XFER_OK;
-
   if (json_array_size(list) > XFI_MAX_SEGMENTS)
     return BAD(doc, list, "more than %d parts", XFI_MAX_SEGMENTS);
   t->n_segments = (int)json_array_size(list);
   for (int i = 0; i < t->n_segments; i++)
     XFI_TRY(read_segment(doc, json_array_get(list, (size_t)i), &t->segments[i]));
-done:
-  return st;
+  return XFER_OK;
 }
 
 static xfer_status read_dims(const xfi_doc *doc, const json_t *dims, const json_t *shape,
@@ -95,7 +90,6 @@ static xfer_status read_tensor(const xfi_doc *doc, const json_t *object, xfi_ten
                               FIELD("dims", TEXTS, &dims),
                               FIELD("shape", LISTED, &shape),
                               FIELD("alternate", FLAG, &t->alternate)};
-  xfer_status st = XFER_OK;
 
   XFI_TRY(XFI_RULES_READ(doc, object, "a tensor", fields));
   if ((t->role == NULL) == (holds == NULL))
@@ -106,9 +100,7 @@ static xfer_status read_tensor(const xfi_doc *doc, const json_t *object, xfi_ten
   XFI_TRY(read_segments(doc, holds != NULL ? holds : rows, t));
   if (t->alternate && (holds == NULL || t->n_segments < 2))
     return BAD(doc, object, "\"%.80s\": what alternates?", t->name);
-  XFI_TRY(read_dims(doc, dims, shape, t));
-done:
-  return st;
+  return read_dims(doc, dims, shape, t);
 }
 
 /* ---- local tensors of a side ---- */
@@ -164,7 +156,6 @@ static xfer_status read_local(const xfi_doc *doc, const json_t *object, xfi_loca
                               FIELD("dtype", DTYPE, &r->dtype),
                               FIELD("less", EXPR, &is[XFI_LESS]),
                               FIELD("says", TEXT, &r->says)};
-  xfer_status st = XFER_OK;
 
   XFI_TRY(XFI_RULES_READ(doc, object, "a local tensor", fields));
   if ((parts == NULL) == (each == NULL))
@@ -182,8 +173,7 @@ static xfer_status read_local(const xfi_doc *doc, const json_t *object, xfi_loca
     XFI_TRY(read_part(doc, json_array_get(parts, (size_t)i), &r->parts[i]));
   if (r->local == NULL && is[XFI_ABSENT] == NULL && r->says == NULL)
     return BAD(doc, object, "a local tensor needs \"local\", its name");
-done:
-  return st;
+  return XFER_OK;
 }
 
 /* "each" stands for as many rules. */
@@ -192,7 +182,6 @@ static xfer_status read_locals(const xfi_doc *doc, const json_t *list, xfi_local
 {
   size_t i, k, capacity = 0;
   const json_t *object, *each, *part;
-  xfer_status st = XFER_OK;
 
   json_array_foreach(list, i, object)
   {
@@ -208,8 +197,7 @@ static xfer_status read_locals(const xfi_doc *doc, const json_t *list, xfi_local
       (*rules)[(*n)++] = rule;
     }
   }
-done:
-  return st;
+  return XFER_OK;
 }
 
 /* ---- a family ---- */
@@ -218,7 +206,6 @@ static xfer_status read_family_sides(const xfi_doc *doc, const json_t *sides, xf
 {
   const char *name;
   const json_t *object;
-  xfer_status st = XFER_OK;
 
   f->sides = xfi_calloc(json_object_size(sides) + 1, sizeof *f->sides);
   XFI_CHECK(f->sides != NULL, XFER_ERR_NOMEM, "the sides of %s", doc->where);
@@ -234,8 +221,7 @@ static xfer_status read_family_sides(const xfi_doc *doc, const json_t *sides, xf
     XFI_TRY(XFI_RULES_READ(doc, object, "a side of a family", fields));
     XFI_TRY(read_locals(doc, locals, &s->locals, &s->n_locals));
   }
-done:
-  return st;
+  return XFER_OK;
 }
 
 /* What stands before the number of a layer in a tensor's name, "layers" or "h", is a word of the
@@ -261,7 +247,6 @@ static xfer_status read_family(xfer_rules *rules, const xfi_doc *doc)
   const json_t *tensors = NULL, *sides = NULL, *object;
   xfi_family *f;
   size_t i;
-  xfer_status st = XFER_OK;
 
   XFI_TRY(xfi_vec_reserve(&rules->families, &rules->families_cap, rules->n_families + 1,
                           sizeof *rules->families));
@@ -290,8 +275,7 @@ static xfer_status read_family(xfer_rules *rules, const xfi_doc *doc)
     XFI_TRY(find_word(doc, object, t, f));
   }
   if (sides != NULL) XFI_TRY(read_family_sides(doc, sides, f));
-done:
-  return st;
+  return XFER_OK;
 }
 
 /* ---- a side ---- */
@@ -302,7 +286,6 @@ static xfer_status read_axes(const xfi_doc *doc, const json_t *list, xfi_grid_ru
   static const char *const USES[] = {"cut", "experts", "fsdp", NULL};
   const json_t *axis;
   size_t i;
-  xfer_status st = XFER_OK;
 
   if (json_array_size(list) > XFI_MAX_AXES)
     return BAD(doc, list, "more than %d axes", XFI_MAX_AXES);
@@ -322,8 +305,7 @@ static xfer_status read_axes(const xfi_doc *doc, const json_t *list, xfi_grid_ru
       if (grid->uses[k] == grid->uses[i]) return BAD(doc, axis, "a second axis for \"%s\"", use);
   }
   grid->n_axes = (int)json_array_size(list);
-done:
-  return st;
+  return XFER_OK;
 }
 
 static xfer_status check_name(const xfi_doc *doc, const json_t *at, const char *name)
@@ -338,7 +320,6 @@ static xfer_status check_items(const xfi_doc *doc, const xfi_side_rules *s)
   const char *name;
   const json_t *value;
   size_t i;
-  xfer_status st = XFER_OK;
 
   json_object_foreach((json_t *)(uintptr_t)s->numbers, name, value)
   {
@@ -356,8 +337,7 @@ static xfer_status check_items(const xfi_doc *doc, const xfi_side_rules *s)
   {
     XFI_TRY(check_name(doc, value, json_string_value(value)));
   }
-done:
-  return st;
+  return XFER_OK;
 }
 
 static xfer_status check_spellings(const xfi_doc *doc, const json_t *list)
@@ -379,22 +359,19 @@ static xfer_status read_quant(const xfi_doc *doc, const json_t *object, xfi_quan
   const xfi_field fields[] = {NEEDED("name", TEXT, &q->name), NEEDED("block", TWO, q->block),
                               NEEDED("scales", TEXT, &q->scales),
                               NEEDED("dtype", DTYPE, &q->dtype)};
-  xfer_status st = XFER_OK;
 
   XFI_TRY(XFI_RULES_READ(doc, object, "a way to quantise", fields));
   if (strncmp(q->scales, WEIGHT, sizeof WEIGHT - 1) != 0)
     return BAD(doc, object, "scales are called \"%s..\", not \"%.60s\"", WEIGHT, q->scales);
   if (q->dtype != XFER_F32 && q->dtype != XFER_F8E8M0)
     return BAD(doc, object, "scales are f32 or f8e8m0");
-done:
-  return st;
+  return XFER_OK;
 }
 
 static xfer_status read_quants(const xfi_doc *doc, const json_t *list, xfi_side_rules *s)
 {
   size_t i;
   const json_t *object;
-  xfer_status st = XFER_OK;
 
   if (json_array_size(list) > XFI_MAX_QUANTS)
     return BAD(doc, list, "more than %d ways to quantise", XFI_MAX_QUANTS);
@@ -402,8 +379,7 @@ static xfer_status read_quants(const xfi_doc *doc, const json_t *list, xfi_side_
   {
     XFI_TRY(read_quant(doc, object, &s->quants[s->n_quants++]));
   }
-done:
-  return st;
+  return XFER_OK;
 }
 
 static xfer_status read_side(xfer_rules *rules, const xfi_doc *doc)
@@ -413,7 +389,6 @@ static xfer_status read_side(xfer_rules *rules, const xfi_doc *doc)
   const json_t *ranks = NULL, *dense = NULL, *wide = NULL, *experts = NULL, *locals = NULL,
                *quants = NULL;
   xfi_side_rules *s;
-  xfer_status st = XFER_OK;
 
   XFI_TRY(
       xfi_vec_reserve(&rules->sides, &rules->sides_cap, rules->n_sides + 1, sizeof *rules->sides));
@@ -459,9 +434,7 @@ static xfer_status read_side(xfer_rules *rules, const xfi_doc *doc)
   XFI_TRY(read_axes(doc, dense, &s->dense, true));
   XFI_TRY(read_axes(doc, wide, &s->wide, true));
   XFI_TRY(read_axes(doc, experts, &s->experts, true));
-  XFI_TRY(read_locals(doc, locals, &s->locals, &s->n_locals));
-done:
-  return st;
+  return read_locals(doc, locals, &s->locals, &s->n_locals);
 }
 
 xfer_status xfi_rules_add(xfer_rules *rules, const xfi_doc *doc)

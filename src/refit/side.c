@@ -53,10 +53,10 @@ xfer_status xfi_side_say(xfer_side *side, xfi_saying what, const char *pattern, 
   xfi_said said = {.what = what, .value = value};
   xfer_status st = XFER_OK;
 
-  XFI_TRY(xfi_glob_check(pattern, to));
-  XFI_TRY(xfi_vec_reserve(&side->said, &side->said_cap, side->n_said + 1, sizeof *side->said));
-  XFI_TRY(xfi_name_copy(&said.pattern, pattern));
-  if (to != NULL) XFI_TRY(xfi_name_copy(&said.to, to));
+  XFI_TRY_DONE(xfi_glob_check(pattern, to));
+  XFI_TRY_DONE(xfi_vec_reserve(&side->said, &side->said_cap, side->n_said + 1, sizeof *side->said));
+  XFI_TRY_DONE(xfi_name_copy(&said.pattern, pattern));
+  if (to != NULL) XFI_TRY_DONE(xfi_name_copy(&said.to, to));
   side->said[side->n_said++] = said;
   memset(&said, 0, sizeof said);
 done:
@@ -71,21 +71,21 @@ xfer_status xfi_side_create(xfer_side **side, const char *spec, const xfer_side_
   xfer_side *s = NULL;
   xfer_status st = XFER_OK;
 
-  XFI_TRY(xfi_options_copy(&o, sizeof o, options, "xfer_side_options"));
+  XFI_TRY_DONE(xfi_options_copy(&o, sizeof o, options, "xfer_side_options"));
   s = xfi_calloc(1, sizeof *s);
-  XFI_CHECK(s != NULL, XFER_ERR_NOMEM, "the side \"%s\"", spec);
+  XFI_CHECK_DONE(s != NULL, XFER_ERR_NOMEM, "the side \"%s\"", spec);
   atomic_store(&s->n_refs, 1);
-  XFI_TRY(xfi_name_copy(&s->spec, spec));
+  XFI_TRY_DONE(xfi_name_copy(&s->spec, spec));
   if (o.rules != NULL)
     s->set = xfi_rules_share(o.rules);
   else
-    XFI_TRY(xfi_rules_builtin(&s->set));
+    XFI_TRY_DONE(xfi_rules_builtin(&s->set));
   s->partial = o.partial != 0;
   s->strict = o.strict != 0;
-  XFI_TRY(xfi_spec_parse(s, spec, &o));
-  XFI_TRY(xfi_grid_make(s, &o));
-  XFI_TRY(xfi_map_check(s));
-  if (o.n_map != 0) XFI_TRY(xfi_map_copy(s, &o));
+  XFI_TRY_DONE(xfi_spec_parse(s, spec, &o));
+  XFI_TRY_DONE(xfi_grid_make(s, &o));
+  XFI_TRY_DONE(xfi_map_check(s));
+  if (o.n_map != 0) XFI_TRY_DONE(xfi_map_copy(s, &o));
   *side = s;
   s = NULL;
 done:

@@ -51,7 +51,6 @@ static void set_var(xfer_side *side, const char *name, int64_t value)
 static xfer_status add_var(xfer_side *side, const char *name, const char *tail, int64_t value)
 {
   xfi_text text = {0};
-  xfer_status st = XFER_OK;
 
   XFI_CHECK(side->n_vars < XFI_MAX_ITEMS, XFER_ERR_UNSUPPORTED, "side \"%s\" has too many items",
             side->rules->name);
@@ -61,8 +60,7 @@ static xfer_status add_var(xfer_side *side, const char *name, const char *tail, 
     name = side->var_names[side->n_vars];
   }
   side->vars[side->n_vars++] = (xfi_var){name, value};
-done:
-  return st;
+  return XFER_OK;
 }
 
 /* Every item at its default. */
@@ -71,7 +69,6 @@ static xfer_status add_vars(xfer_side *side)
   const xfi_side_rules *r = side->rules;
   const char *name;
   const json_t *value;
-  xfer_status st = XFER_OK;
 
   json_object_foreach((json_t *)(uintptr_t)r->numbers, name, value)
   {
@@ -84,9 +81,7 @@ static xfer_status add_vars(xfer_side *side)
   }
   for (size_t i = 0; i < json_array_size(r->flags); i++)
     XFI_TRY(add_var(side, xfi_doc_text(r->flags, i), NULL, 0));
-  XFI_TRY(add_var(side, "map", NULL, 0));
-done:
-  return st;
+  return add_var(side, "map", NULL, 0);
 }
 
 /* ---- items ---- */
@@ -106,7 +101,6 @@ static xfer_status parse_layers(xfer_side *side, const char *text)
 {
   const char *at = text;
   int n_stages = 0;
-  xfer_status st = XFER_OK;
 
   side->stage_layers = xfi_calloc(MAX_PP + 1, sizeof *side->stage_layers);
   XFI_CHECK(side->stage_layers != NULL, XFER_ERR_NOMEM, "the layers of the stages");
@@ -127,18 +121,14 @@ static xfer_status parse_layers(xfer_side *side, const char *text)
       side->stage_layers[n_stages++] = layers;
   }
   side->stage_layers[n_stages] = -1;
-done:
-  return st;
+  return XFER_OK;
 }
 
 static xfer_status parse_dtype(xfer_side *side, const char *name)
 {
-  xfer_status st = XFER_OK;
-
   XFI_CHECK(xfi_dtype_parse(&side->dtype, name) == XFER_OK, XFER_ERR_ARG,
             "\"%s\": dtype=%s: no element type is called that", side->spec, name);
-done:
-  return st;
+  return XFER_OK;
 }
 
 enum { LISTED_BYTES = 256 };
@@ -154,7 +144,6 @@ static void list_word(char *text, size_t size, const char *word, const char *aft
 static xfer_status parse_quant(xfer_side *side, const char *name)
 {
   char known[LISTED_BYTES] = "";
-  xfer_status st = XFER_OK;
 
   for (int i = 0; i < side->rules->n_quants; i++) {
     const xfi_quant_rule *quant = &side->rules->quants[i];
@@ -164,8 +153,7 @@ static xfer_status parse_quant(xfer_side *side, const char *name)
   }
   XFI_CHECK(side->quant != NULL, XFER_ERR_ARG, "\"%s\": quant=%s: want one of %s", side->spec, name,
             known);
-done:
-  return st;
+  return XFER_OK;
 }
 
 /* An item is given once; these are the names so far. */
@@ -223,16 +211,13 @@ static xfer_status no_item(const xfer_side *side, const char *name, const char *
 
 static xfer_status see(const xfer_side *side, seen *s, const char *name)
 {
-  xfer_status st = XFER_OK;
-
   for (int i = 0; i < s->n; i++) {
     XFI_CHECK(strcmp(name, s->names[i]) != 0, XFER_ERR_ARG, "\"%s\": %s is given twice", side->spec,
               name);
   }
   XFI_CHECK(s->n < XFI_MAX_ITEMS, XFER_ERR_ARG, "\"%s\" has too many items", side->spec);
   snprintf(s->names[s->n++], sizeof *s->names, "%s", name);
-done:
-  return st;
+  return XFER_OK;
 }
 
 static xfer_status parse_choice(xfer_side *side, const char *name, const char *item)
@@ -240,7 +225,6 @@ static xfer_status parse_choice(xfer_side *side, const char *name, const char *i
   const json_t *list = json_object_get(side->rules->choices, name);
   const char *value = item + strlen(name) + 1;
   char text[LISTED_BYTES] = "";
-  xfer_status st = XFER_OK;
 
   if (list == NULL) return no_item(side, name, item);
   list_words(text, sizeof text, list);
@@ -253,22 +237,19 @@ static xfer_status parse_choice(xfer_side *side, const char *name, const char *i
     snprintf(var, sizeof var, "%s_%s", name, choice);
     set_var(side, var, strcmp(choice, value) == 0);
   }
-done:
-  return st;
+  return XFER_OK;
 }
 
 static xfer_status parse_number(xfer_side *side, const char *name, const char *item)
 {
   const char *at = item + strlen(name);
   const int value = number(&at);
-  xfer_status st = XFER_OK;
 
   if (json_object_get(side->rules->numbers, name) == NULL) return no_item(side, item, item);
   XFI_CHECK(value > 0, XFER_ERR_ARG, "\"%s\": %s wants a number from 1 to 999999999", side->spec,
             item);
   set_var(side, name, value);
-done:
-  return st;
+  return XFER_OK;
 }
 
 /* A flag, NAME=VALUE, or a name with its number behind it. */
@@ -278,7 +259,6 @@ static xfer_status parse_item(xfer_side *side, const char *item, seen *s)
   const bool flag = equals == NULL && xfi_doc_lists(side->rules->flags, item);
   size_t n = equals != NULL ? (size_t)(equals - item) : strlen(item);
   char name[XFI_ITEM_BYTES];
-  xfer_status st = XFER_OK;
 
   while (equals == NULL && !flag && n > 0 && isdigit((unsigned char)item[n - 1]))
     n--;
@@ -299,8 +279,7 @@ static xfer_status parse_item(xfer_side *side, const char *item, seen *s)
     XFI_TRY(parse_quant(side, equals + 1));
   else
     XFI_TRY(parse_choice(side, name, item));
-done:
-  return st;
+  return XFER_OK;
 }
 
 /* ---- what fits together ---- */
@@ -314,7 +293,6 @@ static xfer_status take_weights(xfer_side *side, const xfer_side_options *o)
   uint32_t all = 0;
   uint32_t said = 0; /* by the SPEC */
   bool takes = false;
-  xfer_status st = XFER_OK;
 
   for (int i = 0; i < N_WEIGHTS; i++) {
     all |= WEIGHTS[i].bit;
@@ -332,15 +310,13 @@ static xfer_status take_weights(xfer_side *side, const xfer_side_options *o)
             (unsigned)said);
   for (int i = 0; i < N_WEIGHTS && said == 0; i++)
     set_var(side, WEIGHTS[i].name, (o->weights & WEIGHTS[i].bit) != 0);
-done:
-  return st;
+  return XFER_OK;
 }
 
 /* Items of the options: as in the SPEC, but each with its number. */
 static xfer_status parse_options(xfer_side *side, const xfer_side_options *o, seen *s)
 {
   char item[96];
-  xfer_status st = XFER_OK;
 
   XFI_CHECK(o->n_items >= 0 &&
                 (o->n_items == 0 || (o->item_names != NULL && o->item_values != NULL)),
@@ -363,8 +339,7 @@ static xfer_status parse_options(xfer_side *side, const xfer_side_options *o, se
     if (xfi_doc_lists(side->rules->flags, name) && o->item_values[i] == 0) continue;
     XFI_TRY(parse_item(side, item, s));
   }
-done:
-  return st;
+  return XFER_OK;
 }
 
 xfer_status xfi_spec_parse(xfer_side *side, const char *spec, const xfer_side_options *options)
@@ -380,21 +355,22 @@ xfer_status xfi_spec_parse(xfer_side *side, const char *spec, const xfer_side_op
   side->rules = xfi_rules_side(side->set, spec, n);
   for (size_t i = 0; side->rules == NULL && i < side->set->n_sides; i++)
     list_word(known, sizeof known, side->set->sides[i].name, "");
-  XFI_CHECK(side->rules != NULL, XFER_ERR_ARG,
-            "\"%s\": no framework is called \"%.*s\"; there are %s", spec, (int)n, spec, known);
-  XFI_TRY(add_vars(side));
+  XFI_CHECK_DONE(side->rules != NULL, XFER_ERR_ARG,
+                 "\"%s\": no framework is called \"%.*s\"; there are %s", spec, (int)n, spec,
+                 known);
+  XFI_TRY_DONE(add_vars(side));
   scope = xfi_side_scope(side, NULL);
-  XFI_TRY(xfi_name_copy(&items, colon == NULL ? "" : colon + 1));
+  XFI_TRY_DONE(xfi_name_copy(&items, colon == NULL ? "" : colon + 1));
   for (char *at = items, *next; at != NULL && *items != '\0'; at = next) {
     next = strchr(at, ',');
     if (next != NULL) *next++ = '\0';
-    XFI_CHECK(*at != '\0', XFER_ERR_ARG, "\"%s\": an empty item", spec);
-    XFI_TRY(parse_item(side, at, &s));
+    XFI_CHECK_DONE(*at != '\0', XFER_ERR_ARG, "\"%s\": an empty item", spec);
+    XFI_TRY_DONE(parse_item(side, at, &s));
   }
-  XFI_TRY(parse_options(side, options, &s));
+  XFI_TRY_DONE(parse_options(side, options, &s));
   set_var(side, "map", side->n_maps > 0 || options->n_map > 0);
-  XFI_TRY(take_weights(side, options));
-  XFI_TRY(xfi_rules_require(side->rules->require, &scope, XFER_ERR_ARG, "\"%s\"", spec));
+  XFI_TRY_DONE(take_weights(side, options));
+  XFI_TRY_DONE(xfi_rules_require(side->rules->require, &scope, XFER_ERR_ARG, "\"%s\"", spec));
 done:
   xfi_free(items);
   return st;

@@ -25,7 +25,6 @@ static xfer_status cut_dim(xfi_spread *spread, const xfer_side *side, const xfi_
   const int64_t block = in_block >= 0 && in_block < 2 ? entry->block[in_block] : 0;
   const int64_t length = entry->shape[dim], part = xfi_ceil_div(length, n);
   const bool even = side->rules->even;
-  xfer_status st = XFER_OK;
 
   if (n == 1) return XFER_OK;
   XFI_CHECK(!even || length % n == 0, XFER_ERR_SHAPE,
@@ -35,8 +34,7 @@ static xfer_status cut_dim(xfi_spread *spread, const xfer_side *side, const xfi_
             "\"%s\": %lld per shard of dim %d in \"%s\" is not a multiple of the block of %lld",
             entry->pattern, (long long)part, dim, side->spec, (long long)block);
   spread->placements[axis] = xfer_shard_rule(dim, even ? XFER_EVEN : XFER_CHUNK);
-done:
-  return st;
+  return XFER_OK;
 }
 
 /* Where each rank has it whole it is padded all the same. */
@@ -46,7 +44,6 @@ static xfer_status cut_vocab(xfi_spread *spread, const xfi_placing *placing, con
   const xfer_side *side = placing->side;
   int64_t unit, padded;
   int n = spread->shape[axis];
-  xfer_status st = XFER_OK;
 
   if (side->rules->vocab == NULL) return whole ? XFER_OK : cut_dim(spread, side, entry, axis, 0);
   XFI_TRY(xfi_placing_eval(&unit, placing, entry, side->rules->vocab));
@@ -60,8 +57,7 @@ static xfer_status cut_vocab(xfi_spread *spread, const xfi_placing *placing, con
   spread->padded_shape[0] = padded;
   spread->padded = true;
   if (!whole) spread->placements[axis] = xfer_shard_rule(0, XFER_EVEN);
-done:
-  return st;
+  return XFER_OK;
 }
 
 /* ---- tensor parallelism ---- */
@@ -72,7 +68,6 @@ static xfer_status share_units(const xfi_entry *entry, const int64_t units[2], i
                                int64_t *each, int64_t *room)
 {
   const int64_t count = units[0], multiple = units[1], length = entry->shape[dim];
-  xfer_status st = XFER_OK;
 
   XFI_CHECK(count > 0 && count < 1 << 30 && length % count == 0 && multiple > 0 &&
                 multiple < 1 << 20,
@@ -80,8 +75,7 @@ static xfer_status share_units(const xfi_entry *entry, const int64_t units[2], i
             entry->pattern, (long long)length, (long long)count, (long long)multiple);
   *each = xfi_ceil_div(count, n) * (length / count);
   *room = xfi_ceil_div(xfi_ceil_div(count, n), multiple) * multiple * (length / count);
-done:
-  return st;
+  return XFER_OK;
 }
 
 /* By whole units, where that is not an even cut. */
@@ -90,13 +84,10 @@ static xfer_status cut_units(xfi_spread *spread, const xfer_side *side, const xf
 {
   int n = spread->shape[axis];
   int64_t length = entry->shape[dim], each, room;
-  xfer_status st = XFER_OK;
 
   XFI_TRY(share_units(entry, units, dim, n, &each, &room));
   if (each * n == length && each == room) return cut_dim(spread, side, entry, axis, dim);
-  XFI_TRY(xfi_cut_roomy(spread, axis, dim, length, each, room));
-done:
-  return st;
+  return xfi_cut_roomy(spread, axis, dim, length, each, room);
 }
 
 /* The dim that is not cut has room for more than there is. */
@@ -117,7 +108,6 @@ static xfer_status cut_tp(xfi_spread *spread, const xfi_placing *placing, const 
   bool bias = strcmp(entry->suffix, "bias") == 0;
   int rows = entry->experts ? 1 : 0, last = entry->n_dims - 1, n = spread->shape[axis];
   int across = rule->cut == XFI_CUT_COLS ? rows : last > rows ? last : -1;
-  xfer_status st = XFER_OK;
 
   if (rule->cut == XFI_CUT_NONE || entry->n_dims <= rows) return XFER_OK;
   if (rule->traits[XFI_ACROSS] != NULL && across >= 0)
@@ -134,8 +124,7 @@ static xfer_status cut_tp(xfi_spread *spread, const xfi_placing *placing, const 
   if (ruling->is[XFI_BIAS_FIRST] != 0 && n > 1)
     XFI_TRY(xfi_cut_roomy(spread, axis, rows, entry->shape[rows], entry->shape[rows],
                           spread->padded ? spread->padded_shape[rows] : entry->shape[rows]));
-done:
-  return st;
+  return XFER_OK;
 }
 
 /* ---- experts ---- */
@@ -148,7 +137,6 @@ static xfer_status cut_experts(xfi_spread *spread, const xfi_placing *placing,
   const xfi_map *map = xfi_map_find(side, layer);
   int n = spread->shape[axis];
   int64_t round_robin;
-  xfer_status st = XFER_OK;
 
   if (n == 1 && map == NULL) return XFER_OK;
   XFI_TRY(xfi_placing_eval(&round_robin, placing, entry, r->round_robin));
@@ -157,8 +145,7 @@ static xfer_status cut_experts(xfi_spread *spread, const xfi_placing *placing,
             "\"%s\": %lld experts do not divide by ep %d", entry->pattern,
             (long long)entry->shape[0], n);
   spread->placements[axis] = xfer_shard_rule(0, r->expert_cut);
-done:
-  return st;
+  return XFER_OK;
 }
 
 /* ---- FSDP: cuts what the others left, along the first dim of the framework's own tensor ---- */
@@ -167,7 +154,6 @@ static xfer_status cut_fsdp(xfi_spread *spread, const xfer_side *side, const xfi
                             const xfi_slot *slot, int axis)
 {
   const int n = spread->shape[axis], dim = slot->order[slot->each_expert];
-  xfer_status st = XFER_OK;
 
   if (entry->n_dims <= dim || n == 1 || slot->whole) return XFER_OK;
   XFI_CHECK(slot->n_slots == 1 || slot->fuse_dim != dim, XFER_ERR_UNSUPPORTED,
@@ -186,8 +172,7 @@ static xfer_status cut_fsdp(xfi_spread *spread, const xfer_side *side, const xfi
     if (a != axis) spread->order[k++] = a;
   }
   spread->order[spread->n_axes - 1] = axis; /* last of all */
-done:
-  return st;
+  return XFER_OK;
 }
 
 xfer_status xfi_spread_make(xfi_spread *spread, const xfi_placing *placing, const xfi_entry *entry,
@@ -195,7 +180,6 @@ xfer_status xfi_spread_make(xfi_spread *spread, const xfi_placing *placing, cons
 {
   const xfi_grid *grid = slot->grid;
   int at[XFI_MAX_AXES];
-  xfer_status st = XFER_OK;
 
   memset(spread, 0, sizeof *spread);
   add_axis(spread, grid->replicas);
@@ -215,8 +199,7 @@ xfer_status xfi_spread_make(xfi_spread *spread, const xfi_placing *placing, cons
     if (grid->rule->uses[a] == XFI_AXIS_FSDP)
       XFI_TRY(cut_fsdp(spread, placing->side, entry, slot, at[a]));
   }
-done:
-  return st;
+  return XFER_OK;
 }
 
 xfer_status xfi_spread_place(xfi_spread *spread, const xfi_placing *placing, const xfi_entry *entry,
@@ -225,7 +208,6 @@ xfer_status xfi_spread_place(xfi_spread *spread, const xfi_placing *placing, con
   const xfi_grid *grid = &placing->side->dense;
   int n = grid->cut < 0 ? 1 : grid->sizes[grid->cut];
   int axis;
-  xfer_status st = XFER_OK;
 
   memset(spread, 0, sizeof *spread);
   XFI_CHECK(dim < entry->n_dims, XFER_ERR_ARG, "\"%s\" has %d dims, none of them dim %d",
@@ -235,6 +217,5 @@ xfer_status xfi_spread_place(xfi_spread *spread, const xfi_placing *placing, con
   add_axis(spread, xfi_side_stage_size(placing->side) / n);
   axis = add_axis(spread, n);
   if (dim >= 0) XFI_TRY(cut_dim(spread, placing->side, entry, axis, dim));
-done:
-  return st;
+  return XFER_OK;
 }

@@ -19,7 +19,6 @@ xfer_status xfi_raw_read(xfi_raw *raw, const json_t *object, const char *where, 
   const char *spelling = json_string_value(json_object_get(object, "dtype"));
   const json_t *list = json_object_get(object, "shape");
   int theirs;
-  xfer_status st = XFER_OK;
 
   if (spelling == NULL) spelling = "";
   theirs = xfi_rules_choice(SPELLINGS, spelling);
@@ -36,8 +35,7 @@ xfer_status xfi_raw_read(xfi_raw *raw, const json_t *object, const char *where, 
               "%s: \"%s\": dim %d of its shape is no size", where, name, d);
     raw->shape[d] = json_integer_value(size);
   }
-done:
-  return st;
+  return XFER_OK;
 }
 
 /* ---- tensors ---- */
@@ -54,7 +52,6 @@ static xfer_status read_range(const reader *r, const json_t *range, const char *
 {
   json_int_t first = json_integer_value(json_array_get(range, 0));
   json_int_t last = json_integer_value(json_array_get(range, 1));
-  xfer_status st = XFER_OK;
 
   XFI_CHECK(json_array_size(range) == 2 && json_is_integer(json_array_get(range, 0)) &&
                 json_is_integer(json_array_get(range, 1)) && 0 <= first && first <= last &&
@@ -62,8 +59,7 @@ static xfer_status read_range(const reader *r, const json_t *range, const char *
             XFER_ERR_IO, "%s: \"%s\": a range is [first, last]", r->path, name);
   *lo = (int)first;
   *n = (int)(last - first + 1);
-done:
-  return st;
+  return XFER_OK;
 }
 
 static xfer_status read_layers(reader *r, const json_t *object, const char *name, xfi_raw *raw)
@@ -71,7 +67,6 @@ static xfer_status read_layers(reader *r, const json_t *object, const char *name
   const json_t *range = json_object_get(object, "layer");
   const json_t *list = json_object_get(object, "layer_list");
   int first = 0;
-  xfer_status st = XFER_OK;
 
   if (range == NULL && list == NULL) return XFER_OK;
   XFI_CHECK(range == NULL || list == NULL, XFER_ERR_IO,
@@ -97,8 +92,7 @@ static xfer_status read_layers(reader *r, const json_t *object, const char *name
     r->layers[i] = (int)layer;
   }
   raw->layers = r->layers;
-done:
-  return st;
+  return XFER_OK;
 }
 
 static xfer_status read_tensor(reader *r, const json_t *object)
@@ -110,7 +104,6 @@ static xfer_status read_tensor(reader *r, const json_t *object)
                               FIELD("layer", LIST, NULL),     FIELD("layer_list", LIST, NULL),
                               FIELD("expert", LIST, &experts)};
   xfi_raw raw = {.path = r->path};
-  xfer_status st = XFER_OK;
 
   XFI_TRY(XFI_RULES_READ(&r->model->config, object, "a tensor", fields));
   raw.pattern = pattern == NULL ? name : pattern;
@@ -122,16 +115,13 @@ static xfer_status read_tensor(reader *r, const json_t *object)
             "%s: \"%s\" is a pattern, not a name", r->path, name);
   XFI_TRY(read_layers(r, object, name, &raw));
   if (experts != NULL) XFI_TRY(read_range(r, experts, name, &raw.first_expert, &raw.n_experts));
-  XFI_TRY(xfi_model_append_name(r->model, &raw, r->options));
-done:
-  return st;
+  return xfi_model_append_name(r->model, &raw, r->options);
 }
 
 static xfer_status read_list(reader *r, const json_t *list, const char *what)
 {
   size_t i;
   const json_t *object;
-  xfer_status st = XFER_OK;
 
   XFI_CHECK(json_is_array(list), XFER_ERR_IO, "%s: no list \"%s\"", r->path, what);
   json_array_foreach(list, i, object)
@@ -140,8 +130,7 @@ static xfer_status read_list(reader *r, const json_t *list, const char *what)
               i);
     XFI_TRY(read_tensor(r, object));
   }
-done:
-  return st;
+  return XFER_OK;
 }
 
 xfer_status xfi_table_read(xfer_model *model, const char *path, const xfer_model_options *options)
@@ -151,20 +140,20 @@ xfer_status xfi_table_read(xfer_model *model, const char *path, const xfer_model
   const char *format;
   xfer_status st = XFER_OK;
 
-  XFI_TRY(xfi_doc_read(&model->config, path, NULL));
+  XFI_TRY_DONE(xfi_doc_read(&model->config, path, NULL));
   root = model->config.root;
   format = json_string_value(json_object_get(root, "format"));
-  XFI_CHECK(format != NULL && strcmp(format, "xfer-model-v1") == 0, XFER_ERR_IO,
-            "%s: its format is \"%s\", not xfer-model-v1", path, format == NULL ? "" : format);
+  XFI_CHECK_DONE(format != NULL && strcmp(format, "xfer-model-v1") == 0, XFER_ERR_IO,
+                 "%s: its format is \"%s\", not xfer-model-v1", path, format == NULL ? "" : format);
   model->top = json_object_get(root, "config");
-  XFI_TRY(xfi_config_read(model));
-  XFI_TRY(read_list(&r, json_object_get(root, "params"), "params"));
+  XFI_TRY_DONE(xfi_config_read(model));
+  XFI_TRY_DONE(read_list(&r, json_object_get(root, "params"), "params"));
   if (options->extra != NULL) {
     const json_t *extra = json_object_get(json_object_get(root, "extra_params"), options->extra);
 
-    XFI_CHECK(extra != NULL, XFER_ERR_ARG, "%s has no extra_params called \"%s\"", path,
-              options->extra);
-    XFI_TRY(read_list(&r, extra, options->extra));
+    XFI_CHECK_DONE(extra != NULL, XFER_ERR_ARG, "%s has no extra_params called \"%s\"", path,
+                   options->extra);
+    XFI_TRY_DONE(read_list(&r, extra, options->extra));
   }
 done:
   xfi_free(r.layers);

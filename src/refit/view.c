@@ -11,8 +11,6 @@
 /* The view has so many pieces along a dim: room for them. */
 static xfer_status in_pieces(xfer_locals *locals, int side, int64_t n, int dim, xfer_view *view)
 {
-  xfer_status st = XFER_OK;
-
   XFI_TRY(xfi_vec_reserve(&locals->pieces[side], &locals->pieces_capacity[side], (size_t)n,
                           sizeof *locals->pieces[side]));
   view->kind = XFER_VIEW_PIECES;
@@ -20,8 +18,7 @@ static xfer_status in_pieces(xfer_locals *locals, int side, int64_t n, int dim, 
   view->pieces = locals->pieces[side];
   view->n_pieces = n;
   view->piece_dim = dim;
-done:
-  return st;
+  return XFER_OK;
 }
 
 /* Strides of the tensor's dims in a local tensor. */
@@ -37,11 +34,8 @@ static void set_strides(xfer_view *view, const xfi_local *local, const xfi_slot 
 
 static xfer_status check_given(const xfi_local *local)
 {
-  xfer_status st = XFER_OK;
-
   XFI_CHECK(local->base != NULL, XFER_ERR_STATE, "\"%s\" was not handed in", local->name);
-done:
-  return st;
+  return XFER_OK;
 }
 
 /* Where the part begins in a local tensor. */
@@ -75,7 +69,6 @@ static xfer_status view_stretches(xfer_locals *locals, int side, const xfi_local
 {
   int64_t rows = 0, piece = 0;
   size_t at = 0;
-  xfer_status st = XFER_OK;
 
   for (int i = 0; i < n; i++) {
     piece = xfi_gcd(part[i].end - part[i].begin, piece);
@@ -87,15 +80,12 @@ static xfer_status view_stretches(xfer_locals *locals, int side, const xfi_local
       locals->pieces[side][at++] = (char *)local->base + row * local->strides[part->dim];
     }
   }
-done:
-  return st;
+  return XFER_OK;
 }
 
 static xfer_status view_experts(xfer_locals *locals, int side, const xfi_local *first,
                                 const xfer_local_part *part, int64_t n, xfer_view *view)
 {
-  xfer_status st = XFER_OK;
-
   XFI_TRY(in_pieces(locals, side, n, 0, view));
   for (int64_t e = 0; e < n; e++) {
     XFI_TRY(check_given(&first[e]));
@@ -105,8 +95,7 @@ static xfer_status view_experts(xfer_locals *locals, int side, const xfi_local *
     }
     locals->pieces[side][e] = part_base(&first[e], part);
   }
-done:
-  return st;
+  return XFER_OK;
 }
 
 xfer_status xfi_locals_view(xfer_locals *locals, size_t tensor, int side, xfer_view *view,
@@ -119,7 +108,6 @@ xfer_status xfi_locals_view(xfer_locals *locals, size_t tensor, int side, xfer_v
   const xfi_local *local;
   xfi_place place;
   int n_parts;
-  xfer_status st = XFER_OK;
 
   *has = false;
   if (index < 0) return XFER_OK;
@@ -147,6 +135,5 @@ xfer_status xfi_locals_view(xfer_locals *locals, size_t tensor, int side, xfer_v
     view->base = part_base(local, part);
   }
   *has = true;
-done:
-  return st;
+  return XFER_OK;
 }

@@ -46,7 +46,6 @@ static xfer_status bind_boxes(xfi_bound *bound, const xfer_view *view, const sid
   const xfer_layout *l = s->layout;
   size_t first;
   const size_t n = xfi_boxes_of(&first, l, s->rank);
-  xfer_status st = XFER_OK;
   int64_t shape[XFER_MAX_DIMS];
   xfi_bound_box *boxes;
 
@@ -61,9 +60,7 @@ static xfer_status bind_boxes(xfi_bound *bound, const xfer_view *view, const sid
     for (int d = 0; d < l->n_dims; d++)
       boxes[i].length[d] = bounds[l->n_dims + d] - bounds[d];
   }
-  XFI_TRY(xfi_bound_set_boxes(bound, view, boxes, (int64_t)n, l->n_dims, l->elem_bytes, what));
-done:
-  return st;
+  return xfi_bound_set_boxes(bound, view, boxes, (int64_t)n, l->n_dims, l->elem_bytes, what);
 }
 
 static xfer_status bind_part(xfi_bound *bound, const xfer_view *view, const side *s,
@@ -191,13 +188,13 @@ static xfer_status bind_views(xfer_plan *plan, size_t tensor, const xfer_view *s
 
   if (xfi_quant_source(plan->quant, tensor, &scales)) src_view = &scales;
   if (bind_elsewhere(plan, tensor, src_view, dst_view)) return XFER_OK;
-  XFI_TRY(bind_side(&fresh.src, src_view, cls, plan->moves->rank, true, name));
+  XFI_TRY_DONE(bind_side(&fresh.src, src_view, cls, plan->moves->rank, true, name));
   fresh.src.blocks = xfi_quant_blocks(plan->quant, tensor);
-  XFI_TRY(bind_side(&fresh.dst, dst_view, cls, plan->moves->rank, false, name));
+  XFI_TRY_DONE(bind_side(&fresh.dst, dst_view, cls, plan->moves->rank, false, name));
   if (is_same_binding(plan->bindings[tensor], &fresh)) goto done;
   if (plan->bindings[tensor] == NULL) plan->bindings[tensor] = xfi_calloc(1, sizeof *bound);
   bound = plan->bindings[tensor];
-  XFI_CHECK(bound != NULL, XFER_ERR_NOMEM, "tensor \"%.100s\"", name);
+  XFI_CHECK_DONE(bound != NULL, XFER_ERR_NOMEM, "tensor \"%.100s\"", name);
   plan->keeps_lanes = plan->keeps_lanes && xfi_bound_is_alike(&bound->src, &fresh.src) &&
                       xfi_bound_is_alike(&bound->dst, &fresh.dst);
   clear(bound);
@@ -214,10 +211,10 @@ xfer_status xfi_run_bind(xfer_plan *plan, size_t tensor, const xfer_view *src_vi
 {
   xfer_status st = XFER_OK;
 
-  XFI_CHECK(plan->comm != NULL, XFER_ERR_STATE, "a simulated plan cannot be bound");
-  XFI_TRY(xfi_state_allows(plan->state, XFI_CALL_BIND));
-  XFI_CHECK(tensor < plan->moves->n_tensors, XFER_ERR_ARG, "tensor %zu of %zu", tensor,
-            plan->moves->n_tensors);
+  XFI_CHECK_DONE(plan->comm != NULL, XFER_ERR_STATE, "a simulated plan cannot be bound");
+  XFI_TRY_DONE(xfi_state_allows(plan->state, XFI_CALL_BIND));
+  XFI_CHECK_DONE(tensor < plan->moves->n_tensors, XFER_ERR_ARG, "tensor %zu of %zu", tensor,
+                 plan->moves->n_tensors);
   st = bind_views(plan, tensor, src_view, dst_view);
   if (st != XFER_OK)
     unbind(plan, tensor, st);
@@ -229,8 +226,6 @@ done:
 
 xfer_status xfi_run_bind_exchange(xfer_plan *plan, const xfer_view *sends, const xfer_view *recvs)
 {
-  xfer_status st = XFER_OK;
-
   XFI_CHECK(plan->ends != NULL, XFER_ERR_ARG, "the plan is no exchange");
   for (size_t t = 0; t < plan->moves->n_tensors; t++) {
     const uint32_t *ends = plan->ends[t];
@@ -241,8 +236,7 @@ xfer_status xfi_run_bind_exchange(xfer_plan *plan, const xfer_view *sends, const
     XFI_TRY(xfi_run_bind(plan, t, ends[0] == XFI_NO_OPERATION ? NULL : &sends[ends[0]],
                          ends[1] == XFI_NO_OPERATION ? NULL : &recvs[ends[1]]));
   }
-done:
-  return st;
+  return XFER_OK;
 }
 
 /* The part of tensor t on one side, if there is one. */
@@ -254,23 +248,21 @@ static xfer_status check_bound(const xfer_plan *plan, size_t t, bool source)
   int64_t shape[XFER_MAX_DIMS];
 
   if (!part_shape(shape, &s) || (b != NULL && (source ? &b->src : &b->dst)->is_set)) return XFER_OK;
-  if (b != NULL && b->bad != NULL) XFI_CHECK(false, b->bad->st, "%s", b->bad->why);
-  XFI_CHECK(false, XFER_ERR_STATE, "tensor %zu \"%.100s\": the %s part of rank %d is not bound", t,
-            plan->moves->tensors[t].name, source ? "source" : "destination", plan->moves->rank);
+  if (b != NULL && b->bad != NULL) XFI_CHECK_DONE(false, b->bad->st, "%s", b->bad->why);
+  XFI_CHECK_DONE(
+      false, XFER_ERR_STATE, "tensor %zu \"%.100s\": the %s part of rank %d is not bound", t,
+      plan->moves->tensors[t].name, source ? "source" : "destination", plan->moves->rank);
 done:
   return st;
 }
 
 xfer_status xfi_bindings_check(const xfer_plan *plan)
 {
-  xfer_status st = XFER_OK;
-
   for (size_t t = 0; t < plan->moves->n_tensors; t++) {
     XFI_TRY(check_bound(plan, t, true));
     XFI_TRY(check_bound(plan, t, false));
   }
-done:
-  return st;
+  return XFER_OK;
 }
 
 /* Does a tensor's destination part get from its source part, and where both are the same memory,
@@ -306,7 +298,7 @@ xfer_status xfi_bindings_check_disjoint(const xfer_plan *plan)
 
   if (plan->moves->in_bytes == 0) return XFER_OK; /* this rank only reads */
   if (n_tensors > 1) uses = xfi_calloc(n_tensors, 2 * sizeof *uses);
-  XFI_CHECK(uses != NULL, XFER_ERR_NOMEM, "%zu tensors", n_tensors);
+  XFI_CHECK_DONE(uses != NULL, XFER_ERR_NOMEM, "%zu tensors", n_tensors);
   for (size_t t = 0; t < n_tensors; t++) {
     const xfi_binding *b = plan->bindings[t];
     const xfi_class *cls = xfi_plan_class(plan->moves, t);
@@ -319,7 +311,7 @@ xfer_status xfi_bindings_check_disjoint(const xfer_plan *plan)
     if (b->src.is_set)
       uses[n++] = (xfi_use){&b->src, name, cls->src->elem_bytes, .is_source = true};
   }
-  XFI_TRY(xfi_uses_check_disjoint(uses, n));
+  XFI_TRY_DONE(xfi_uses_check_disjoint(uses, n));
 done:
   if (uses != few) xfi_free(uses);
   return st;

@@ -39,7 +39,6 @@ void xfi_run_drop_lanes(xfer_plan *plan)
 static xfer_status note_allocation(xfer_plan *plan, size_t *capacity, const void *pointer,
                                    size_t n_bytes)
 {
-  xfer_status st = XFER_OK;
   xfi_allocation found;
 
   if (plan->n_allocations > 0) { /* as views of one buffer tend to be: nothing to ask */
@@ -54,8 +53,7 @@ static xfer_status note_allocation(xfer_plan *plan, size_t *capacity, const void
   XFI_TRY(xfi_vec_reserve(&plan->allocations, capacity, plan->n_allocations + 1,
                           sizeof *plan->allocations));
   plan->allocations[plan->n_allocations++] = found;
-done:
-  return st;
+  return XFER_OK;
 }
 
 static int by_base(const void *a, const void *b)
@@ -88,7 +86,6 @@ static xfer_status note_view(xfer_plan *plan, size_t *capacity, size_t t, const 
  * that copies cannot use. */
 static xfer_status note_allocations(xfer_plan *plan)
 {
-  xfer_status st = XFER_OK;
   size_t capacity = 0;
   size_t n = 0; /* the last one kept */
 
@@ -98,21 +95,18 @@ static xfer_status note_allocations(xfer_plan *plan)
     XFI_TRY(note_view(plan, &capacity, t, &plan->bindings[t]->dst));
     XFI_TRY(note_view(plan, &capacity, t, &plan->bindings[t]->shadow));
   }
-  if (plan->n_allocations == 0) goto done;
+  if (plan->n_allocations == 0) return XFER_OK;
   qsort(plan->allocations, plan->n_allocations, sizeof *plan->allocations, by_base);
   for (size_t i = 1; i < plan->n_allocations; i++)
     if (by_base(&plan->allocations[i], &plan->allocations[n]) != 0)
       plan->allocations[++n] = plan->allocations[i];
   plan->n_allocations = n + 1;
-done:
-  return st;
+  return XFER_OK;
 }
 
 /* The part of commit that needs no other rank. */
 static xfer_status commit_local(xfer_plan *plan)
 {
-  xfer_status st = XFER_OK;
-
   if (plan->main == NULL) { /* a relay uses what is bound to its plan */
     XFI_TRY(xfi_bindings_check(plan));
     XFI_TRY(xfi_bindings_check_disjoint(plan));
@@ -121,9 +115,7 @@ static xfer_status commit_local(xfer_plan *plan)
   }
   XFI_TRY(xfi_quant_prepare(plan));
   XFI_TRY(xfi_local_create(&plan->local, plan));
-  XFI_TRY(xfi_verify_prepare(plan));
-done:
-  return st;
+  return xfi_verify_prepare(plan);
 }
 
 /* What a commit has to do with the lanes: nothing, give them other addresses, or make them. */
@@ -138,10 +130,11 @@ static xfer_status check_words(const xfer_plan *plan, const xfi_commit_word *all
   bool failed = false;
 
   for (int r = 0; r < comm->size; r++)
-    XFI_CHECK(all[r].plan == all[0].plan, XFER_ERR_MISMATCH,
-              "rank %d commits plan %llu of the comm and rank 0 plan %llu: all ranks use its plans "
-              "in one order",
-              r, (unsigned long long)all[r].plan, (unsigned long long)all[0].plan);
+    XFI_CHECK_DONE(
+        all[r].plan == all[0].plan, XFER_ERR_MISMATCH,
+        "rank %d commits plan %llu of the comm and rank 0 plan %llu: all ranks use its plans "
+        "in one order",
+        r, (unsigned long long)all[r].plan, (unsigned long long)all[0].plan);
   for (int r = 0; r < comm->size; r++)
     failed = failed || all[r].status != XFER_OK;
   if (failed) st = xfi_comm_agree(comm, all[comm->rank].status, deadline); /* for the text */
@@ -165,13 +158,13 @@ static xfer_status connect_peers(const xfer_plan *plan, xfer_status mine, xfi_de
   bool *peers = xfi_comm_calloc(comm, (size_t)comm->size, sizeof *peers);
   int n_used = 0;
 
-  XFI_CHECK(peers != NULL, XFER_ERR_NOMEM, "%d ranks", comm->size);
-  XFI_TRY(
+  XFI_CHECK_DONE(peers != NULL, XFER_ERR_NOMEM, "%d ranks", comm->size);
+  XFI_TRY_DONE(
       xfi_run_hear(&n_used, plan, mine, mine == XFER_OK && plan->pipeline->n_steps > 0, deadline));
   if (n_used == 0 || comm->ops->connect == NULL) goto done;
   mark_peers(peers, plan->pipeline);
   st = comm->ops->connect(comm, peers, xfi_run_n_broadcast(plan) > 0, deadline);
-  XFI_TRY(xfi_comm_agree(comm, st, deadline));
+  XFI_TRY_DONE(xfi_comm_agree(comm, st, deadline));
 done:
   xfi_free(peers);
   return st;
@@ -193,17 +186,18 @@ static xfer_status make_lanes(xfer_plan *plan, const xfi_commit_word *words, xfi
   const xfi_commit_word *own = &words[comm->rank];
   xfi_near *near = xfi_comm_calloc(comm, (size_t)comm->size, sizeof *near);
 
-  XFI_CHECK(near != NULL, XFER_ERR_NOMEM, "%d ranks", comm->size);
+  XFI_CHECK_DONE(near != NULL, XFER_ERR_NOMEM, "%d ranks", comm->size);
   for (int r = 0; r < comm->size; r++)
     near[r] = r == comm->rank || comm->ops->exchange == NULL ? XFI_FAR : nearness(own, &words[r]);
   xfi_run_drop_lanes(plan);
   plan->epoch = 0;
   mine = commit_local(plan);
-  XFI_TRY(xfi_direct_create(&plan->direct, plan, near, &mine, deadline));
-  XFI_TRY(xfi_comm_agree(comm, mine, deadline)); /* also: nobody maps what is offered any more */
+  XFI_TRY_DONE(xfi_direct_create(&plan->direct, plan, near, &mine, deadline));
+  XFI_TRY_DONE(
+      xfi_comm_agree(comm, mine, deadline)); /* also: nobody maps what is offered any more */
   if (plan->device->ops->exports_end != NULL) plan->device->ops->exports_end(plan->device);
   mine = xfi_pipeline_create(&plan->pipeline, plan);
-  XFI_TRY(connect_peers(plan, mine, deadline));
+  XFI_TRY_DONE(connect_peers(plan, mine, deadline));
 done:
   if (plan->device->ops->exports_end != NULL) plan->device->ops->exports_end(plan->device);
   xfi_free(near);
@@ -212,12 +206,8 @@ done:
 
 xfer_status xfi_run_commit(xfer_plan *plan)
 {
-  xfer_status st = XFER_OK;
-
   XFI_CHECK(plan->comm != NULL, XFER_ERR_STATE, "a simulated plan cannot be committed");
-  XFI_TRY(xfi_run_commit_with(plan, XFER_OK));
-done:
-  return st;
+  return xfi_run_commit_with(plan, XFER_OK);
 }
 
 /* What this rank needs. */
@@ -247,7 +237,6 @@ static xfer_status commit_relay(xfer_plan *relay)
 static xfer_status do_work(xfer_plan *plan, work *most, const xfi_commit_word *words,
                            xfi_deadline deadline)
 {
-  xfer_status st = XFER_OK;
   bool tells = false;
   bool moved = true;
 
@@ -257,12 +246,11 @@ static xfer_status do_work(xfer_plan *plan, work *most, const xfi_commit_word *w
   }
   if (*most == LANES_MOVE && tells) XFI_TRY(xfi_rebind_direct(plan, &moved, deadline));
   if (!moved) *most = LANES_MADE;
-  if (*most != LANES_MADE) goto done;
+  if (*most != LANES_MADE) return XFER_OK;
   if (plan->asks != NULL) XFI_TRY(xfi_run_commit(plan->asks));
   XFI_TRY(make_lanes(plan, words, deadline));
   if (plan->relay != NULL) XFI_TRY(commit_relay(plan->relay));
-done:
-  return st;
+  return XFER_OK;
 }
 
 xfi_commit_word xfi_commit_begin(xfer_plan *plan, xfer_status mine)
@@ -344,8 +332,6 @@ xfer_status xfi_run_commit_with(xfer_plan *plan, xfer_status mine)
 
 xfer_status xfi_run_release(xfer_plan *plan)
 {
-  xfer_status st = XFER_OK;
-
   XFI_CHECK(plan->comm != NULL, XFER_ERR_STATE, "a simulated plan has nothing to release");
   XFI_TRY(xfi_comm_agree(plan->comm, xfi_state_allows(plan->state, XFI_CALL_RELEASE),
                          xfi_run_deadline(plan)));
@@ -354,6 +340,5 @@ xfer_status xfi_run_release(xfer_plan *plan)
   plan->state = xfi_state_after(plan->state, XFI_CALL_RELEASE, XFI_ENDED);
   XFI_TRY(
       xfi_comm_agree(plan->comm, XFER_OK, xfi_run_deadline(plan))); /* nobody maps us any more */
-done:
-  return st;
+  return XFER_OK;
 }

@@ -30,14 +30,12 @@ static xfi_convert convert_of(const xfi_class *cls)
 xfer_status xfi_run_fill_converts(xfer_plan *plan)
 {
   const xfi_plan *m = plan->moves;
-  xfer_status st = XFER_OK;
 
   plan->converts = xfi_calloc(m->n_classes, sizeof *plan->converts);
   XFI_CHECK(plan->converts != NULL, XFER_ERR_NOMEM, "%zu classes", m->n_classes);
   for (size_t c = 0; c < m->n_classes; c++)
     plan->converts[c] = convert_of(&m->classes[c]);
-done:
-  return st;
+  return XFER_OK;
 }
 
 xfi_elem xfi_run_elem(const xfer_plan *plan, const xfi_class *cls, xfi_leg leg)

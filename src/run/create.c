@@ -22,7 +22,6 @@
 static xfer_status fill_options(xfer_plan_options *o, const xfi_device *device)
 {
   const uint32_t known = XFER_PLAN_VERIFY | XFER_PLAN_STAGED;
-  xfer_status st = XFER_OK;
 
   XFI_CHECK(o->lane <= XFER_LANE_BROADCAST, XFER_ERR_ARG, "plan option lane is %u: want 0 to %d",
             o->lane, XFER_LANE_BROADCAST);
@@ -43,8 +42,7 @@ static xfer_status fill_options(xfer_plan_options *o, const xfi_device *device)
     o->max_staging_bytes = device == NULL ? 64 << 20 : device->ops->default_staging_bytes;
   if (o->window_bytes == 0)
     o->window_bytes = device == NULL ? 256 << 10 : device->ops->default_window_bytes;
-done:
-  return st;
+  return XFER_OK;
 }
 
 static xfi_plan_options moves_options(const xfer_plan_options *o, const uint32_t *order)
@@ -58,7 +56,6 @@ static xfer_status set_window(xfer_plan *plan, int32_t n_messages)
 {
   const uint64_t cap = xfi_run_staging_share(plan);
   const uint64_t slots = 2 * (uint64_t)n_messages;
-  xfer_status st = XFER_OK;
   uint64_t window = plan->options.window_bytes;
 
   if (window < XFI_SLOT_ALIGN) window = XFI_SLOT_ALIGN; /* as small as it gets */
@@ -71,8 +68,7 @@ static xfer_status set_window(xfer_plan *plan, int32_t n_messages)
             "max_staging_bytes %llu is too small for a broadcast",
             (unsigned long long)plan->options.max_staging_bytes);
   plan->window_bytes = window;
-done:
-  return st;
+  return XFER_OK;
 }
 
 /* The relay of a plan whose moves have one, on any rank. */
@@ -80,7 +76,6 @@ static xfer_status create_relay(xfer_plan *plan)
 {
   /* First of all, since ranks count alike whatever fails on one of them. */
   const uint64_t number = plan->of == NULL ? 0 : plan->of->n_created++;
-  xfer_status st = XFER_OK;
   xfer_plan *r = xfi_calloc(1, sizeof *r);
 
   XFI_CHECK(r != NULL, XFER_ERR_NOMEM, "relays");
@@ -97,9 +92,7 @@ static xfer_status create_relay(xfer_plan *plan)
   XFI_TRY(xfi_run_fill_converts(r));
   if (r->of == NULL) return XFER_OK;
   XFI_TRY(r->device->ops->event_create(r->device, &r->started));
-  XFI_TRY(r->device->ops->event_create(r->device, &r->finished));
-done:
-  return st;
+  return r->device->ops->event_create(r->device, &r->finished);
 }
 
 /* Messages in a round: of a plan's lanes, and of its relay's. */
@@ -112,8 +105,6 @@ static void most_of(int32_t most[2], const xfi_plan *moves)
 /* They become the larger of them and what a rank says. */
 static xfer_status take_more(int32_t most[2], const int32_t said[2], int rank, bool relays)
 {
-  xfer_status st = XFER_OK;
-
   for (int i = 0; i < 2; i++) {
     XFI_CHECK(said[i] >= 0 && said[i] <= XFI_ROUND_MESSAGES, XFER_ERR_MISMATCH,
               "rank %d has %d messages in a round", rank, said[i]);
@@ -121,8 +112,7 @@ static xfer_status take_more(int32_t most[2], const int32_t said[2], int rank, b
   }
   XFI_CHECK(relays || said[1] == 0, XFER_ERR_MISMATCH, "rank %d relays %d messages in a round",
             rank, said[1]);
-done:
-  return st;
+  return XFER_OK;
 }
 
 /* Windows, and the relay if there is one on any rank. Here alone, but what may fail does on all. */
@@ -130,12 +120,12 @@ static xfer_status settle_windows(xfer_plan *plan, const int32_t most[2])
 {
   xfer_status st = XFER_OK;
 
-  XFI_TRY(set_window(plan, most[0]));
+  XFI_TRY_DONE(set_window(plan, most[0]));
   if (most[1] == 0) return XFER_OK;
   st = create_relay(plan);
   if (plan->comm != NULL) st = xfi_comm_agree(plan->comm, st, xfi_run_deadline(plan));
-  XFI_TRY(st);
-  XFI_TRY(set_window(plan->relay, most[1]));
+  XFI_TRY_DONE(st);
+  XFI_TRY_DONE(set_window(plan->relay, most[1]));
 done:
   return st;
 }
@@ -149,10 +139,10 @@ static xfer_status agree_window(xfer_plan *plan, xfer_status mine)
 
   if (mine == XFER_OK) most_of(most, plan->moves);
   all = xfi_comm_hear(plan->comm, &st, most, sizeof most, xfi_run_deadline(plan));
-  XFI_TRY(st);
+  XFI_TRY_DONE(st);
   for (int r = 0; r < plan->comm->size; r++)
-    XFI_TRY(take_more(most, all[r], r, plan->moves->relay != NULL));
-  XFI_TRY(settle_windows(plan, most));
+    XFI_TRY_DONE(take_more(most, all[r], r, plan->moves->relay != NULL));
+  XFI_TRY_DONE(settle_windows(plan, most));
 done:
   xfi_free(all);
   return st;
@@ -162,7 +152,6 @@ static xfer_status make_plan(xfer_plan *p, const xfer_tensor *tensors, size_t n_
                              const uint32_t *order)
 {
   const xfi_plan_options options = moves_options(&p->options, order);
-  xfer_status st = XFER_OK;
 
   p->bindings = xfi_calloc(n_tensors, sizeof *p->bindings);
   XFI_CHECK(p->bindings != NULL, XFER_ERR_NOMEM, "%zu tensors", n_tensors);
@@ -171,9 +160,7 @@ static xfer_status make_plan(xfer_plan *p, const xfer_tensor *tensors, size_t n_
   XFI_TRY(xfi_plan_create(&p->moves, p->comm->size, p->comm->rank, tensors, n_tensors, &options));
   XFI_TRY(xfi_run_fill_converts(p));
   XFI_TRY(p->device->ops->event_create(p->device, &p->started));
-  XFI_TRY(p->device->ops->event_create(p->device, &p->finished));
-done:
-  return st;
+  return p->device->ops->event_create(p->device, &p->finished);
 }
 
 /* An empty plan with its options. *checked becomes what they came to, too. */
@@ -181,7 +168,6 @@ static xfer_status begin(xfer_plan **plan, xfi_plans *of, xfer_status *checked,
                          const xfer_plan_options *options)
 {
   static _Atomic uint64_t n_begun;
-  xfer_status st = XFER_OK;
   xfer_plan *p = xfi_comm_calloc(of->comm, 1, sizeof *p);
 
   XFI_CHECK(p != NULL, XFER_ERR_NOMEM, "plan");
@@ -194,8 +180,7 @@ static xfer_status begin(xfer_plan **plan, xfi_plans *of, xfer_status *checked,
   if (*checked == XFER_OK) *checked = fill_options(&p->options, p->device);
   if (p->options.timeout_ms > INT64_MAX) p->options.timeout_ms = DEFAULT_TIMEOUT_MS;
   *plan = p;
-done:
-  return st;
+  return XFER_OK;
 }
 
 static xfer_status bind_cut(xfer_plan *asks, size_t i, const xfi_quant *q)
@@ -214,14 +199,12 @@ static xfer_status bind_cut(xfer_plan *asks, size_t i, const xfi_quant *q)
 static xfer_status bind_tables(xfer_plan *plan)
 {
   const xfi_quant *q = plan->quant;
-  xfer_status st = XFER_OK;
 
   for (size_t i = 0; i < q->n_cuts; i++)
     XFI_TRY(bind_cut(plan->asks, i, q));
   for (size_t i = 0; i < q->n_pairs; i++)
     XFI_TRY(xfi_run_bind(plan, q->pairs[i].scales, NULL, NULL));
-done:
-  return st;
+  return XFER_OK;
 }
 
 /* Collective. */
@@ -239,7 +222,7 @@ static xfer_status create_asks(xfer_plan *plan)
     tensors[i] = (xfer_tensor){plan->moves->tensors[q->pairs[q->cuts[i].pair].weights].name,
                                q->cuts[i].src, q->cuts[i].dst, 0};
   const xfer_status mine = tensors != NULL ? XFER_OK : XFI_NO_MEMORY("%zu tensors", q->n_cuts);
-  XFI_TRY(xfi_run_create(&plan->asks, plan->of, mine, tensors, q->n_cuts, &options));
+  XFI_TRY_DONE(xfi_run_create(&plan->asks, plan->of, mine, tensors, q->n_cuts, &options));
 done:
   xfi_free(tensors);
   return st;
@@ -248,13 +231,9 @@ done:
 /* What ranks do together for tensors that are quantised by blocks. */
 static xfer_status connect_blocks(xfer_plan *plan)
 {
-  xfer_status st = XFER_OK;
-
   if (plan->quant == NULL) return XFER_OK; /* on all ranks */
   XFI_TRY(create_asks(plan));
-  XFI_TRY(xfi_comm_agree(plan->comm, bind_tables(plan), xfi_run_deadline(plan)));
-done:
-  return st;
+  return xfi_comm_agree(plan->comm, bind_tables(plan), xfi_run_deadline(plan));
 }
 
 xfer_status xfi_run_create(xfer_plan **plan, xfi_plans *of, xfer_status checked,
@@ -266,14 +245,15 @@ xfer_status xfi_run_create(xfer_plan **plan, xfi_plans *of, xfer_status checked,
   xfi_scale_tensors scaled = {NULL, NULL, 0};
   xfer_plan *p = NULL;
 
-  XFI_TRY(begin(&p, of, &checked, options));
+  XFI_TRY_DONE(begin(&p, of, &checked, options));
   if (checked == XFER_OK) checked = xfi_scale_tensors_make(&scaled, tensors, n_tensors);
-  XFI_TRY(xfi_agree_tensors(&agreed, of->comm, checked, scaled.at == NULL ? tensors : scaled.at,
-                            n_tensors, &p->options, xfi_run_deadline(p)));
+  XFI_TRY_DONE(xfi_agree_tensors(&agreed, of->comm, checked,
+                                 scaled.at == NULL ? tensors : scaled.at, n_tensors, &p->options,
+                                 xfi_run_deadline(p)));
   st = make_plan(p, agreed.tensors, agreed.n_tensors, NULL);
   if (st == XFER_OK) st = xfi_quant_create(&p->quant, p, agreed.tensors);
-  XFI_TRY(agree_window(p, st));
-  XFI_TRY(connect_blocks(p));
+  XFI_TRY_DONE(agree_window(p, st));
+  XFI_TRY_DONE(connect_blocks(p));
 
   *plan = p;
   p = NULL;
@@ -289,8 +269,8 @@ static xfer_status make_exchange(xfer_plan *p, const xfi_operations *ops)
   xfer_status st = XFER_OK;
   xfi_op_tensors made = {0};
 
-  XFI_TRY(xfi_op_tensors_create(&made, ops));
-  XFI_TRY(make_plan(p, made.tensors, made.n, made.order));
+  XFI_TRY_DONE(xfi_op_tensors_create(&made, ops));
+  XFI_TRY_DONE(make_plan(p, made.tensors, made.n, made.order));
   p->ends = made.ends;
   made.ends = NULL;
 done:
@@ -304,14 +284,14 @@ xfer_status xfi_run_create_exchange(xfer_plan **plan, xfi_plans *of, xfer_status
   xfer_status st = XFER_OK;
   xfer_plan *p = NULL;
 
-  XFI_TRY(begin(&p, of, &checked, options));
+  XFI_TRY_DONE(begin(&p, of, &checked, options));
   if (checked == XFER_OK && p->options.flags != 0) {
     xfi_set_error("an exchange has no flags: its arrays are those of two ranks each");
     checked = XFER_ERR_UNSUPPORTED;
   }
   if (checked == XFER_OK) checked = xfi_operations_sort(ops);
-  XFI_TRY(xfi_operations_agree(of->comm, checked, ops, &p->options, xfi_run_deadline(p)));
-  XFI_TRY(agree_window(p, make_exchange(p, ops)));
+  XFI_TRY_DONE(xfi_operations_agree(of->comm, checked, ops, &p->options, xfi_run_deadline(p)));
+  XFI_TRY_DONE(agree_window(p, make_exchange(p, ops)));
 
   *plan = p;
   p = NULL;
@@ -329,15 +309,15 @@ xfer_status xfi_run_simulate(xfer_plan **plan, int n_ranks, int rank, const xfer
   xfi_scale_tensors scaled = {NULL, NULL, 0};
   xfer_plan *p = xfi_calloc(1, sizeof *p);
 
-  XFI_CHECK(p != NULL, XFER_ERR_NOMEM, "plan");
+  XFI_CHECK_DONE(p != NULL, XFER_ERR_NOMEM, "plan");
   p->options = *options;
-  XFI_TRY(fill_options(&p->options, NULL));
+  XFI_TRY_DONE(fill_options(&p->options, NULL));
   moves = moves_options(&p->options, NULL);
-  XFI_TRY(xfi_scale_tensors_make(&scaled, tensors, n_tensors));
-  XFI_TRY(xfi_plan_create(&p->moves, n_ranks, rank, scaled.at == NULL ? tensors : scaled.at,
-                          n_tensors, &moves));
+  XFI_TRY_DONE(xfi_scale_tensors_make(&scaled, tensors, n_tensors));
+  XFI_TRY_DONE(xfi_plan_create(&p->moves, n_ranks, rank, scaled.at == NULL ? tensors : scaled.at,
+                               n_tensors, &moves));
   most_of(most, p->moves);
-  XFI_TRY(settle_windows(p, most));
+  XFI_TRY_DONE(settle_windows(p, most));
 
   *plan = p;
   p = NULL;
@@ -355,11 +335,11 @@ xfer_status xfi_run_traffic(int n_ranks, const xfer_tensor *tensors, size_t n_te
   xfi_scale_tensors scaled = {NULL, NULL, 0};
   xfi_plan_options moves;
 
-  XFI_TRY(fill_options(&options, NULL));
+  XFI_TRY_DONE(fill_options(&options, NULL));
   moves = moves_options(&options, NULL);
-  XFI_TRY(xfi_scale_tensors_make(&scaled, tensors, n_tensors));
-  XFI_TRY(xfi_traffic(n_ranks, scaled.at == NULL ? tensors : scaled.at, n_tensors, &moves, fn,
-                      context));
+  XFI_TRY_DONE(xfi_scale_tensors_make(&scaled, tensors, n_tensors));
+  XFI_TRY_DONE(xfi_traffic(n_ranks, scaled.at == NULL ? tensors : scaled.at, n_tensors, &moves, fn,
+                           context));
 done:
   xfi_scale_tensors_free(&scaled);
   return st;

@@ -14,22 +14,18 @@
 static xfer_status note_ends(xfi_local *l, const xfi_copies *copies, const xfi_bound *dst,
                              const xfi_bound *src)
 {
-  xfer_status st = XFER_OK;
-
   l->in_pieces = l->in_pieces || dst->pieces != NULL || (src != NULL && src->pieces != NULL);
   XFI_TRY(xfi_vec_reserve(&l->ends, &l->capacity, copies->n, sizeof *l->ends));
   for (; l->n < copies->n; l->n++) {
     l->ends[l->n][0] = xfi_anchor_at(src, copies->at[l->n].src);
     l->ends[l->n][1] = xfi_anchor_at(dst, copies->at[l->n].dst);
   }
-done:
-  return st;
+  return XFER_OK;
 }
 
 static xfer_status add_selfs(xfi_local *l, xfi_copies *copies, const xfer_plan *plan)
 {
   const xfi_move_list *selfs = &plan->moves->selfs;
-  xfer_status st = XFER_OK;
 
   for (size_t i = 0; i < selfs->n_moves; i++) {
     const xfi_move *move = &selfs->moves[i];
@@ -45,8 +41,7 @@ static xfer_status add_selfs(xfi_local *l, xfi_copies *copies, const xfer_plan *
                            xfi_run_elem(plan, cls, XFI_WHOLE_WAY)));
     XFI_TRY(note_ends(l, copies, dst.bound, src.bound));
   }
-done:
-  return st;
+  return XFER_OK;
 }
 
 /* Zeroing one tensor: a block of its part minus the product of runs in it, as disjoint boxes. */
@@ -65,7 +60,6 @@ typedef struct zeroing {
 /* Dims before d are fixed to a run; zero what has no source in dims d and on. */
 static xfer_status zero_from(zeroing *z, int d)
 {
-  xfer_status st = XFER_OK;
   int64_t at = 0;
 
   if (d == z->n_dims) return XFER_OK;
@@ -88,8 +82,7 @@ static xfer_status zero_from(zeroing *z, int d)
     XFI_TRY(zero_from(z, d + 1));
     at = z->runs[d].at[i].local + z->runs[d].at[i].length;
   }
-done:
-  return st;
+  return XFER_OK;
 }
 
 /* What of a box lies past the tensor's shape. */
@@ -127,8 +120,8 @@ static xfer_status add_zeros(xfi_copies *copies, const xfer_plan *plan, size_t t
   }
   memcpy(z.shape, bound->shape, sizeof z.shape);
   for (int d = 0; d < l->n_dims; d++)
-    XFI_TRY(xfi_dim_runs(&l->dims[d], cls->dst_place.part[d], &z.runs[d]));
-  XFI_TRY(zero_from(&z, 0));
+    XFI_TRY_DONE(xfi_dim_runs(&l->dims[d], cls->dst_place.part[d], &z.runs[d]));
+  XFI_TRY_DONE(zero_from(&z, 0));
 done:
   for (int d = 0; d < XFER_MAX_DIMS; d++)
     xfi_free(z.runs[d].at);
@@ -153,17 +146,17 @@ xfer_status xfi_local_create(xfi_local **local, const xfer_plan *plan)
   xfi_copies copies = {NULL, 0, 0};
   xfi_local *l = xfi_calloc(1, sizeof *l);
 
-  XFI_CHECK(l != NULL, XFER_ERR_NOMEM, "the copies within rank %d", plan->moves->rank);
+  XFI_CHECK_DONE(l != NULL, XFER_ERR_NOMEM, "the copies within rank %d", plan->moves->rank);
   l->in_pieces = plan->quant != NULL; /* its copies have scales too */
-  XFI_TRY(add_selfs(l, &copies, plan));
+  XFI_TRY_DONE(add_selfs(l, &copies, plan));
   for (size_t t = 0; t < plan->moves->n_tensors; t++) {
     if (xfi_plan_class(plan->moves, t)->zero_bytes == 0) continue;
-    XFI_TRY(add_zeros(&copies, plan, t));
-    XFI_TRY(note_ends(l, &copies, xfi_run_dst(plan, t), NULL));
+    XFI_TRY_DONE(add_zeros(&copies, plan, t));
+    XFI_TRY_DONE(note_ends(l, &copies, xfi_run_dst(plan, t), NULL));
   }
   if (l->n == 0) goto done;
-  XFI_TRY(plan->device->ops->batch_create(plan->device, &l->batch, copies.at, copies.n,
-                                          local_percent(plan->moves), NULL));
+  XFI_TRY_DONE(plan->device->ops->batch_create(plan->device, &l->batch, copies.at, copies.n,
+                                               local_percent(plan->moves), NULL));
   *local = l;
   l = NULL;
 done:
@@ -183,7 +176,6 @@ void xfi_local_destroy(xfi_local *local, xfi_device *device)
 xfer_status xfi_local_move(xfer_plan *plan)
 {
   const xfi_device_ops *dev = plan->device->ops;
-  xfer_status st = XFER_OK;
   xfi_local *l = plan->local;
   xfi_copy *copies;
 
@@ -198,6 +190,5 @@ xfer_status xfi_local_move(xfer_plan *plan)
     copies[i].src = xfi_anchor_address(&l->ends[i][0]);
     copies[i].dst = xfi_anchor_address(&l->ends[i][1]);
   }
-done:
-  return st;
+  return XFER_OK;
 }

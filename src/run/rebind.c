@@ -52,27 +52,21 @@ bool xfi_rebind_keeps(xfer_plan *plan)
 
 xfer_status xfi_rebind_local(xfer_plan *plan)
 {
-  xfer_status st = XFER_OK;
-
   XFI_TRY(xfi_run_await_last(plan));
   XFI_TRY(xfi_bindings_check_disjoint(plan));
   XFI_TRY(xfi_quant_prepare(plan));
   XFI_TRY(xfi_local_move(plan));
   XFI_TRY(xfi_verify_prepare(plan));
-  XFI_TRY(xfi_pipeline_move(plan->pipeline, plan));
-done:
-  return st;
+  return xfi_pipeline_move(plan->pipeline, plan);
 }
 
 xfer_status xfi_rebind_direct(xfer_plan *plan, bool *moved, xfi_deadline deadline)
 {
-  xfer_status st = XFER_OK;
   xfer_status mine = xfi_run_await_last(plan);
   int n_moved = 0;
 
   XFI_TRY(xfi_direct_move(plan->direct, plan, &mine, moved, deadline));
   XFI_TRY(xfi_run_hear(&n_moved, plan, mine, *moved, deadline));
   *moved = n_moved == plan->comm->size;
-done:
-  return st;
+  return XFER_OK;
 }

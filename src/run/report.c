@@ -95,7 +95,6 @@ void xfi_run_report(const xfer_plan *plan, xfer_plan_report_data *r)
 
 xfer_status xfi_run_full_report(const xfer_plan *plan, xfer_plan_report_data *r)
 {
-  xfer_status st = XFER_OK;
   uint64_t relay_bytes = 0;
 
   xfi_run_report(plan, r);
@@ -104,6 +103,5 @@ xfer_status xfi_run_full_report(const xfer_plan *plan, xfer_plan_report_data *r)
   if (plan->relay != NULL) XFI_TRY(xfi_pipeline_foresee(&relay_bytes, plan->relay));
   if (relay_bytes > r->staging_bytes) r->staging_bytes = relay_bytes;
   r->staging_bytes += xfi_shadow_bytes(plan);
-done:
-  return st;
+  return XFER_OK;
 }

@@ -31,16 +31,17 @@ static xfer_status enqueue(xfer_plan *plan, xfer_stream stream)
   const xfi_device_ops *dev = plan->device->ops;
   xfer_status st = XFER_OK;
 
-  XFI_TRY(xfi_quant_start(plan, stream));
-  if (plan->asks != NULL) XFI_TRY(xfi_run_start(plan->asks, plan->asks->n_begun + 1, stream));
-  XFI_TRY(xfi_quant_go_on(plan, stream));
-  XFI_TRY(xfi_direct_start(plan->direct, plan, stream));
-  if (plan->local != NULL) XFI_TRY(copy_locally(plan, stream));
-  XFI_TRY(xfi_pipeline_start(plan->pipeline, plan, stream));
+  XFI_TRY_DONE(xfi_quant_start(plan, stream));
+  if (plan->asks != NULL) XFI_TRY_DONE(xfi_run_start(plan->asks, plan->asks->n_begun + 1, stream));
+  XFI_TRY_DONE(xfi_quant_go_on(plan, stream));
+  XFI_TRY_DONE(xfi_direct_start(plan->direct, plan, stream));
+  if (plan->local != NULL) XFI_TRY_DONE(copy_locally(plan, stream));
+  XFI_TRY_DONE(xfi_pipeline_start(plan->pipeline, plan, stream));
   plan->is_sent = true;
-  XFI_TRY(xfi_direct_finish(plan->direct, plan, stream));
-  if (plan->relay != NULL) XFI_TRY(xfi_run_start(plan->relay, plan->relay->n_begun + 1, stream));
-  XFI_TRY(xfi_verify_start(plan, stream));
+  XFI_TRY_DONE(xfi_direct_finish(plan->direct, plan, stream));
+  if (plan->relay != NULL)
+    XFI_TRY_DONE(xfi_run_start(plan->relay, plan->relay->n_begun + 1, stream));
+  XFI_TRY_DONE(xfi_verify_start(plan, stream));
 done:
   if (st == XFER_OK) st = dev->event_record(plan->device, plan->finished, stream);
   if (st != XFER_OK) (void)xfi_run_record(plan->device, plan->finished, stream); /* what there is */
@@ -50,19 +51,15 @@ done:
 /* Has nobody left the run that is so many after the last one begun, of what they relay either? */
 static xfer_status check_peers(const xfer_plan *plan, uint64_t later)
 {
-  xfer_status st = XFER_OK;
-
   XFI_TRY(xfi_direct_check(plan->direct, plan->epoch + later));
   if (plan->relay != NULL) XFI_TRY(check_peers(plan->relay, later));
-done:
-  return st;
+  return XFER_OK;
 }
 
 /* Of a plan that may run: may this run begin? */
 static xfer_status check_run(const xfer_plan *plan, uint64_t version, xfer_stream stream)
 {
   const xfi_allocation *changed;
-  xfer_status st = XFER_OK;
 
   XFI_CHECK(version != UINT64_MAX, XFER_ERR_STATE, "version 2^64 - 1: none could follow it");
   XFI_CHECK(plan->n_complete == 0 || version > plan->version, XFER_ERR_STATE,
@@ -75,9 +72,7 @@ static xfer_status check_run(const xfer_plan *plan, uint64_t version, xfer_strea
             changed->base);
   XFI_CHECK(!xfi_staging_is_lost(plan), XFER_ERR_STATE,
             "staging memory was left to a failed run of another plan; commit again");
-  XFI_TRY(check_peers(plan, 1));
-done:
-  return st;
+  return check_peers(plan, 1);
 }
 
 /* No message of a run is in the comm's hands, of the plans inside it neither. */
@@ -122,22 +117,19 @@ static void refuse(xfer_plan *plan, xfi_call call, xfer_status st)
 
 xfer_status xfi_run_refuse(xfer_plan *plan, const char *why)
 {
-  xfer_status st = XFER_OK;
-
   XFI_CHECK(plan->comm != NULL, XFER_ERR_STATE, "a simulated plan cannot be run");
   XFI_TRY(xfi_state_allows(plan->state, XFI_CALL_REFUSE));
   xfi_set_error("%s", why);
   refuse(plan, XFI_CALL_REFUSE, XFER_ERR_STATE);
-done:
-  return st;
+  return XFER_OK;
 }
 
 xfer_status xfi_run_start(xfer_plan *plan, uint64_t version, xfer_stream stream)
 {
   xfer_status st = XFER_OK;
 
-  XFI_CHECK(plan->comm != NULL, XFER_ERR_STATE, "a simulated plan cannot be run");
-  XFI_TRY(xfi_state_allows(plan->state, XFI_CALL_RUN));
+  XFI_CHECK_DONE(plan->comm != NULL, XFER_ERR_STATE, "a simulated plan cannot be run");
+  XFI_TRY_DONE(xfi_state_allows(plan->state, XFI_CALL_RUN));
   st = check_run(plan, version, stream);
   if (st != XFER_OK) {
     refuse(plan, XFI_CALL_RUN, st);
@@ -233,13 +225,10 @@ static void leave(xfer_plan *plan, xfi_deadline deadline)
 /* Did all signals of a run come, whose work on this rank has ended? */
 static xfer_status outcome(const xfer_plan *plan)
 {
-  xfer_status st = XFER_OK;
-
   if (plan->asks != NULL) XFI_TRY(outcome(plan->asks));
   XFI_TRY(xfi_direct_outcome(plan->direct, plan));
   if (plan->relay != NULL) XFI_TRY(xfi_direct_outcome(plan->relay->direct, plan->relay));
-done:
-  return st;
+  return XFER_OK;
 }
 
 void xfi_run_abandon(xfer_plan *plan)
@@ -296,18 +285,18 @@ static xfer_status await_part(const xfer_plan *plan, xfi_deadline deadline, bool
     if (deadline.at_ns < next.at_ns) next = deadline;
     st = dev->event_sync(plan->device, plan->finished, next);
     if (st != XFER_ERR_TIMEOUT) break;
-    XFI_TRY(check_peers(plan, 0));
-    XFI_CHECK(!xfi_deadline_expired(last), XFER_ERR_TIMEOUT,
-              "the work of run %llu is not done in time", (unsigned long long)plan->epoch);
+    XFI_TRY_DONE(check_peers(plan, 0));
+    XFI_CHECK_DONE(!xfi_deadline_expired(last), XFER_ERR_TIMEOUT,
+                   "the work of run %llu is not done in time", (unsigned long long)plan->epoch);
     st = XFER_ERR_TIMEOUT;
     *is_late = xfi_deadline_expired(deadline) && !xfi_deadline_expired(plan->run_ends);
     if (*is_late) return XFER_OK;
     if (xfi_deadline_expired(deadline)) deadline = last; /* of the run: it is about to end */
   }
-  XFI_TRY(st);
+  XFI_TRY_DONE(st);
   if (plan->comm->ops->check_data != NULL && has_messages(plan))
-    XFI_TRY(plan->comm->ops->check_data(plan->comm));
-  XFI_TRY(outcome(plan));
+    XFI_TRY_DONE(plan->comm->ops->check_data(plan->comm));
+  XFI_TRY_DONE(outcome(plan));
 done:
   return st;
 }
@@ -333,18 +322,19 @@ static xfer_status agree_on_run(const xfer_plan *plan, xfer_status mine, xfi_dea
   if (st != XFER_OK) return mine != XFER_OK ? mine : st;
   for (int r = 0; r < comm->size; r++) { /* before what failed, which may be for that alone */
     failed = failed || plan->words[r].status != XFER_OK;
-    XFI_CHECK(plan->words[r].plan == plan->words[0].plan, XFER_ERR_MISMATCH,
-              "rank %d waits for plan %llu of the comm and rank 0 for plan %llu: all ranks use its "
-              "plans in one order",
-              r, (unsigned long long)plan->words[r].plan, (unsigned long long)plan->words[0].plan);
+    XFI_CHECK_DONE(
+        plan->words[r].plan == plan->words[0].plan, XFER_ERR_MISMATCH,
+        "rank %d waits for plan %llu of the comm and rank 0 for plan %llu: all ranks use its "
+        "plans in one order",
+        r, (unsigned long long)plan->words[r].plan, (unsigned long long)plan->words[0].plan);
   }
   if (failed) return xfi_comm_agree(comm, mine, deadline);
   while (other < last && plan->words[other].version == plan->words[last].version)
     other++;
-  XFI_CHECK(other == last, XFER_ERR_MISMATCH, "rank %d ran version %llu, rank %d version %llu",
-            other, (unsigned long long)plan->words[other].version, last,
-            (unsigned long long)plan->words[last].version);
-  XFI_TRY(xfi_verify_outcome(plan, deadline));
+  XFI_CHECK_DONE(other == last, XFER_ERR_MISMATCH, "rank %d ran version %llu, rank %d version %llu",
+                 other, (unsigned long long)plan->words[other].version, last,
+                 (unsigned long long)plan->words[last].version);
+  XFI_TRY_DONE(xfi_verify_outcome(plan, deadline));
 done:
   return st;
 }
@@ -369,12 +359,12 @@ xfer_status xfi_run_wait(xfer_plan *plan, uint64_t timeout_ms)
   xfer_status mine;
   bool is_late = false;
 
-  XFI_TRY(xfi_state_allows(plan->state, XFI_CALL_WAIT));
+  XFI_TRY_DONE(xfi_state_allows(plan->state, XFI_CALL_WAIT));
   if (xfi_state_is_refused(plan->state)) plan->run_ends = xfi_run_deadline(plan);
   mine = kept_status(plan);
   if (mine == XFER_OK) mine = await_part(plan, deadline, &is_late);
-  XFI_CHECK(!is_late, XFER_ERR_TIMEOUT, "run %llu is not complete on rank %d yet; wait again",
-            (unsigned long long)plan->epoch, plan->moves->rank);
+  XFI_CHECK_DONE(!is_late, XFER_ERR_TIMEOUT, "run %llu is not complete on rank %d yet; wait again",
+                 (unsigned long long)plan->epoch, plan->moves->rank);
   if (mine != XFER_OK) leave(plan, xfi_deadline_after(XFI_LEAVE_MS));
   st = agree_on_run(plan, mine, agreement_deadline(plan, deadline));
   if (st == XFER_OK && xfi_run_is_staged(plan))
@@ -392,14 +382,12 @@ done:
 xfer_status xfi_run_test(const xfer_plan *plan, bool *over)
 {
   const xfi_deadline now = {0};
-  xfer_status st = XFER_OK;
 
   XFI_TRY(xfi_state_allows(plan->state, XFI_CALL_WAIT));
   *over = xfi_state_is_refused(plan->state) || plan->run_status != XFER_OK ||
           plan->device->ops->event_sync(plan->device, plan->finished, now) != XFER_ERR_TIMEOUT ||
           check_peers(plan, 0) != XFER_OK || xfi_deadline_expired(plan->run_ends);
-done:
-  return st;
+  return XFER_OK;
 }
 
 xfer_status xfi_run_follow(xfer_plan *plan, xfer_stream stream)

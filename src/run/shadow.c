@@ -49,7 +49,6 @@ static xfer_status add_writes(xfi_copies *copies, const xfer_plan *plan, size_t 
   xfi_end live = {&b->dst, {0}};
   xfi_end shadow = {&b->shadow, {0}};
   int64_t length[XFER_MAX_DIMS];
-  xfer_status st = XFER_OK;
 
   for (int64_t p = 0; p < b->dst.n_pieces; p++) {
     xfi_bound_shape(length, &b->dst, p);
@@ -57,8 +56,7 @@ static xfer_status add_writes(xfi_copies *copies, const xfer_plan *plan, size_t 
     xfi_bound_start(shadow.start, &b->dst, p);
     XFI_TRY(xfi_copies_add(copies, &live, &shadow, length, b->dst.n_dims, elem));
   }
-done:
-  return st;
+  return XFER_OK;
 }
 
 static xfer_status fill(xfi_shadow *s, const xfer_plan *plan)
@@ -70,13 +68,13 @@ static xfer_status fill(xfi_shadow *s, const xfer_plan *plan)
 
   for (size_t t = 0; t < plan->moves->n_tensors; t++) {
     if (bytes_of(plan, t) == 0) continue;
-    XFI_TRY(xfi_bind_shadow(plan, t, at));
-    XFI_TRY(add_writes(&copies, plan, t));
+    XFI_TRY_DONE(xfi_bind_shadow(plan, t, at));
+    XFI_TRY_DONE(add_writes(&copies, plan, t));
     at += bytes_of(plan, t);
   }
-  XFI_TRY(dev->batch_create(plan->device, &s->write, copies.at, copies.n, 100, NULL));
-  XFI_TRY(dev->stream_create(plan->device, &s->stream));
-  XFI_TRY(dev->event_create(plan->device, &s->written));
+  XFI_TRY_DONE(dev->batch_create(plan->device, &s->write, copies.at, copies.n, 100, NULL));
+  XFI_TRY_DONE(dev->stream_create(plan->device, &s->stream));
+  XFI_TRY_DONE(dev->event_create(plan->device, &s->written));
 done:
   xfi_copies_free(&copies);
   return st;
@@ -85,16 +83,13 @@ done:
 xfer_status xfi_shadow_create(xfer_plan *plan)
 {
   const uint64_t n_bytes = xfi_shadow_bytes(plan);
-  xfer_status st = XFER_OK;
 
   if (n_bytes == 0) return XFER_OK;
   plan->shadow = xfi_calloc(1, sizeof *plan->shadow);
   XFI_CHECK(plan->shadow != NULL, XFER_ERR_NOMEM, "a staged plan");
   plan->shadow->from = plan->of->giver;
   XFI_TRY(xfi_staging_take(&plan->shadow->memory, plan->of, n_bytes));
-  XFI_TRY(fill(plan->shadow, plan));
-done:
-  return st;
+  return fill(plan->shadow, plan);
 }
 
 void xfi_shadow_destroy(xfer_plan *plan)
@@ -129,9 +124,9 @@ static xfer_status write_own(xfer_plan *plan, xfi_deadline deadline)
   xfer_status st = XFER_OK;
 
   if (s == NULL) return XFER_OK;
-  XFI_TRY(dev->batch_launch(plan->device, s->write, s->stream));
-  XFI_TRY(xfi_run_record(plan->device, s->written, s->stream));
-  XFI_TRY(dev->event_sync(plan->device, s->written, deadline));
+  XFI_TRY_DONE(dev->batch_launch(plan->device, s->write, s->stream));
+  XFI_TRY_DONE(xfi_run_record(plan->device, s->written, s->stream));
+  XFI_TRY_DONE(dev->event_sync(plan->device, s->written, deadline));
 done:
   /* Asked once more: nothing is written once we are back, or it is left there. */
   if (st != XFER_OK && (xfi_run_record(plan->device, s->written, s->stream) != XFER_OK ||

@@ -24,9 +24,10 @@ NAMES = {"&&": "and is or", "||": "and is or", "+": "plus is minus", "-": "plus 
 ENDS = {";", "{", "}", ",", "?", ":", "=", "return", "case", "else", "do"} | {o + "=" for o in "+-*/%&|^"}
 ENDS |= {"<<=", ">>="}
 OPENING, CLOSING = "([{", ")]}"
+CHECKS = ("XFI_CHECK", "XFI_CHECK_DONE")
 TEXTS = re.compile(r"xfi_set_error|v?snprintf|xfi_text_\w+|xfi_span_\w+|xfi_trace_\w+|static_assert|_Static_assert")
 STATEMENT = re.compile(
-    r"(XFI_TRY\(.+\);|[\w>.\-\[\]]+ (=|\+=|-=|\|=) [^=].*;|\(void\)[\w>.\-]+\(.*\);|xfi_\w+\(.*\);)$"
+    r"(XFI_TRY(?:_DONE)?\(.+\);|[\w>.\-\[\]]+ (=|\+=|-=|\|=) [^=].*;|\(void\)[\w>.\-]+\(.*\);|xfi_\w+\(.*\);)$"
 )
 DECLARATION = re.compile(r"(const|int|size_t|u?int\d+_t|bool|char|xfer_\w+|xfi_\w+|static|struct|unsigned) +\*?\w+ =")
 
@@ -89,7 +90,7 @@ class Source:
             end = self.partner[i + 1]
             if TEXTS.fullmatch(t):
                 skipped.update(range(i, end))
-            elif t == "XFI_CHECK":
+            elif t in CHECKS:
                 skipped.update(range(self._comma(i + 2), end))
         return skipped
 
@@ -145,7 +146,7 @@ class Source:
         for i, (start, t) in enumerate(self.tokens):
             if not lo <= start < hi:
                 continue
-            if t == "XFI_CHECK":
+            if t in CHECKS:
                 last = self._comma(i + 2) - 1
                 if self.tokens[i + 2][1] != "false" or last != i + 2:
                     yield start, Change("guard removed", self.tokens[i + 2][0], self._end(last), "1")

@@ -132,16 +132,16 @@ static xfer_status map(things *t, void *pointer, size_t n_bytes)
   xfi_mem_handle handle;
   void *again = NULL;
 
-  XFI_TRY(t->device->ops->find_allocation(t->device, pointer, n_bytes, &found));
-  XFI_TRY(t->device->ops->mem_export(t->device, found, &handle));
-  XFI_TRY(t->device->ops->mem_export(t->device, found, &handle));
+  XFI_TRY_DONE(t->device->ops->find_allocation(t->device, pointer, n_bytes, &found));
+  XFI_TRY_DONE(t->device->ops->mem_export(t->device, found, &handle));
+  XFI_TRY_DONE(t->device->ops->mem_export(t->device, found, &handle));
   (void)t->device->ops->find_changed(t->device, &found, 1);
   (void)cudaSetDevice(1);
   st = t->other->ops->mem_import(t->other, &handle, &t->mapped, xfi_deadline_after(INT64_MAX / 2));
   if (st == XFER_OK)
     st = t->other->ops->mem_import(t->other, &handle, &again, xfi_deadline_after(1000));
   (void)cudaSetDevice(0);
-  XFI_TRY(st);
+  XFI_TRY_DONE(st);
   NEED(again == t->mapped);
   t->other->ops->mem_unimport(t->other, again);
   t->other->ops->mem_unimport(t->other, t->mapped);
@@ -164,7 +164,6 @@ static xfer_status copy(things *t)
                          .dst_stride = {8}};
   const xfi_digest_box box = {
       {.src = t->to, .dst = (char *)XFI_DIGEST_ORIGIN, .run_bytes = 32}, 1, 0}; /* NOLINT */
-  xfer_status st = XFER_OK;
 
   XFI_TRY(ops->batch_create(t->device, &t->batch, &rows, 1, 50, NULL));
   XFI_TRY(ops->digest_create(t->device, &t->digest, &box, 1, 1));
@@ -176,8 +175,7 @@ static xfer_status copy(things *t)
   for (size_t i = 0; i < 32; i++)
     NEED(t->to[i] == t->from[i / 8 * 24 + i % 8]);
   NEED(ops->digest_sums(t->digest)[0].word[0] != 0);
-done:
-  return st;
+  return XFER_OK;
 }
 
 static xfer_status signal(things *t)
@@ -185,7 +183,6 @@ static xfer_status signal(things *t)
   const xfi_device_ops *ops = t->device->ops;
   uint64_t *at[] = {NULL};
   const xfi_flags flags = {at, 1};
-  xfer_status st = XFER_OK;
 
   XFI_TRY(ops->flags_alloc(t->device, &t->flags, 8, true));
   at[0] = t->flags + 3;
@@ -197,13 +194,11 @@ static xfer_status signal(things *t)
   XFI_TRY(ops->event_record(t->device, t->event, t->stream));
   XFI_TRY(ops->event_sync(t->device, t->event, xfi_deadline_after(20000)));
   NEED(t->flags[3] == 3);
-done:
-  return st;
+  return XFER_OK;
 }
 
 static xfer_status use(things *t)
 {
-  xfer_status st = XFER_OK;
   void *made = NULL;
 
   XFI_TRY(on_device(1, &t->other));
@@ -223,9 +218,7 @@ static xfer_status use(things *t)
   XFI_TRY(copy(t));
   XFI_TRY(signal(t));
   XFI_TRY(map(t, t->from, BYTES));
-  XFI_TRY(map(t, chunks, CHUNKS_BYTES));
-done:
-  return st;
+  return map(t, chunks, CHUNKS_BYTES);
 }
 
 /* What was not made is given back, too. */
@@ -274,7 +267,7 @@ static xfer_status make_comm(xfer_comm **comm)
 
   if (how == LENT) return xfer_comm_create_nccl(comm, lent);
   if (how == GATHER) return xfer_comm_create_cuda(comm, gather_alone, NULL, 0, 1);
-  XFI_TRY(xfer_nccl_id(id));
+  XFI_TRY_DONE(xfer_nccl_id(id));
   st = xfer_comm_create_nccl_id(comm, id, 0, 1);
 done:
   return st;
@@ -287,7 +280,6 @@ static xfer_status use_comm(xfer_comm **made)
   const xfi_message one = {bytes_of_comm, 8, 0};
   const bool nobody = false;
   char all[LONG] = "";
-  xfer_status st = XFER_OK;
 
   XFI_TRY(make_comm(made));
   xfi_comm *comm = (*made)->transport;
@@ -301,9 +293,7 @@ static xfer_status use_comm(xfer_comm **made)
   XFI_TRY(comm->ops->connect(comm, &nobody, true, xfi_deadline_after(20000)));
   XFI_TRY(comm->ops->broadcast(comm, &one, 1, 0, stream_of_comm, xfi_deadline_after(20000)));
   XFI_TRY(comm->ops->round(comm, NULL, 0, NULL, 0, stream_of_comm, xfi_deadline_after(20000)));
-  XFI_TRY(comm->ops->check_data(comm));
-done:
-  return st;
+  return comm->ops->check_data(comm);
 }
 
 /* ---- each in turn -------------------------------------------------------------------------- */

@@ -15,6 +15,12 @@ case $mode in
     [ "$mode" = format ] || how=(-i)
     find include src kernels tools examples tests -path tests/data -prune -o '(' -name '*.[ch]' -o -name '*.cu' -o -name '*.cuh' ')' -print 2> /dev/null \
       | xargs -r "$1" "${how[@]}"
+    # What a function with `done:` has to free would be lost where it returns at once.
+    find src kernels -name '*.c' -print0 | xargs -0 awk '
+      /^\{/ { returns = "" }
+      /XFI_(TRY|CHECK|CUDA_TRY)\(/ { returns = FILENAME ":" FNR }
+      /^done:/ && returns != "" { print returns ": returns past the label done"; n++ }
+      END { exit n > 0 }'
     ;;
   tidy)
     cd "$2"

@@ -81,23 +81,17 @@ static int steps;
 
 static xfer_status checked(int value)
 {
-  xfer_status st = XFER_OK;
-
   steps = 1;
   XFI_CHECK(value >= 0, XFER_ERR_ARG, "value %d is negative", value);
   steps = 2;
-done:
-  return st;
+  return XFER_OK;
 }
 
 static xfer_status tried(int value)
 {
-  xfer_status st = XFER_OK;
-
   XFI_TRY(checked(value));
   steps = 3;
-done:
-  return st;
+  return XFER_OK;
 }
 
 static void test_check_and_try_jump_with_status_and_text(void **state)
@@ -112,11 +106,8 @@ static void test_check_and_try_jump_with_status_and_text(void **state)
 
 static xfer_status without_memory(const void *memory)
 {
-  xfer_status st = XFER_OK;
-
   XFI_CHECK(memory != NULL, XFER_ERR_NOMEM, "%d ranks", 7);
-done:
-  return st;
+  return XFER_OK;
 }
 
 static void test_text_without_memory_says_for_what(void **state)

@@ -25,13 +25,13 @@ static xfer_status add_flow(xfi_copies *parts, const xfer_plan *plan, const xfi_
   xfi_walk w = xfi_walk_begin(plan, link, send);
   xfer_status st = XFER_OK;
 
-  XFI_TRY(xfi_vec_reserve(&parts->at, &parts->capacity, parts->n + (size_t)(w.end - w.next),
-                          sizeof *parts->at));
+  XFI_TRY_DONE(xfi_vec_reserve(&parts->at, &parts->capacity, parts->n + (size_t)(w.end - w.next),
+                               sizeof *parts->at));
   while (xfi_walk_next(&w, &st)) {
     if (both && xfi_walk_is_pushed(&w) != send) continue; /* the peer's */
-    XFI_TRY(xfi_copies_add(&parts[xfi_quant_part(plan->quant, w.move->tensor)], &w.dst, &w.src,
-                           w.box.length, w.cls->src->n_dims,
-                           xfi_run_elem(plan, w.cls, XFI_WHOLE_WAY)));
+    XFI_TRY_DONE(xfi_copies_add(&parts[xfi_quant_part(plan->quant, w.move->tensor)], &w.dst, &w.src,
+                                w.box.length, w.cls->src->n_dims,
+                                xfi_run_elem(plan, w.cls, XFI_WHOLE_WAY)));
   }
 done:
   return st;
@@ -106,13 +106,14 @@ static xfer_status make_batches(xfi_group *g, const xfi_direct *d, const xfer_pl
 
   drop_batches(g, d);
   for (int i = 0; i < g->ready.n; i++)
-    XFI_TRY(add_flow(parts, plan, g->links[i], g->way == XFI_PUSH));
+    XFI_TRY_DONE(add_flow(parts, plan, g->links[i], g->way == XFI_PUSH));
   for (int k = 0; k < XFI_QUANT_PARTS; k++) {
     if (parts[k].n == 0) continue;
-    XFI_TRY(dev->batch_create(d->device, &g->batches[k], parts[k].at, parts[k].n, g->percent,
-                              g->guard));
+    XFI_TRY_DONE(dev->batch_create(d->device, &g->batches[k], parts[k].at, parts[k].n, g->percent,
+                                   g->guard));
     if (opens)
-      XFI_TRY(dev->batch_create_open(d->device, &g->open, parts[k].at, parts[k].n, g->percent));
+      XFI_TRY_DONE(
+          dev->batch_create_open(d->device, &g->open, parts[k].at, parts[k].n, g->percent));
   }
 done:
   for (int k = 0; k < XFI_QUANT_PARTS; k++)
@@ -166,7 +167,6 @@ static void list_groups(xfi_direct *d, int rank, int way, bool one, int percent)
 static xfer_status make_groups(xfi_direct *d, const xfer_plan *plan)
 {
   const int rank = plan->moves->rank;
-  xfer_status st = XFER_OK;
   bool one = !d->device->ops->is_synchronous && d->links.n <= (XFI_GUARD_FLAGS - 1) / 2;
   int n = 0;
   int percent;
@@ -185,8 +185,7 @@ static xfer_status make_groups(xfi_direct *d, const xfer_plan *plan)
     XFI_TRY(make_guard(&d->groups[g], d));
     XFI_TRY(make_batches(&d->groups[g], d, plan));
   }
-done:
-  return st;
+  return XFER_OK;
 }
 
 static xfer_status make_streams(xfi_direct *d)
@@ -201,12 +200,12 @@ static xfer_status make_streams(xfi_direct *d)
   if (d->may_share) n++;
   d->streams = xfi_calloc((size_t)n, sizeof(xfer_stream));
   d->ended = xfi_calloc((size_t)n, sizeof *d->ended);
-  XFI_CHECK(d->streams != NULL && d->ended != NULL, XFER_ERR_NOMEM, "%d streams", n);
+  XFI_CHECK_DONE(d->streams != NULL && d->ended != NULL, XFER_ERR_NOMEM, "%d streams", n);
   for (; d->n_streams < n; d->n_streams++) {
-    XFI_TRY(d->device->ops->stream_create(d->device, &d->streams[d->n_streams]));
+    XFI_TRY_DONE(d->device->ops->stream_create(d->device, &d->streams[d->n_streams]));
     st = d->device->ops->event_create(d->device, &d->ended[d->n_streams]);
     if (st != XFER_OK) d->device->ops->stream_destroy(d->device, d->streams[d->n_streams]);
-    XFI_TRY(st);
+    XFI_TRY_DONE(st);
   }
 done:
   return st;
@@ -234,7 +233,6 @@ static void list_waits(xfi_direct *d, int rank)
 static xfer_status make_room(xfi_direct *d, int rank, int n_ranks)
 {
   const size_t n = d->links.n;
-  xfer_status st = XFER_OK;
   bool by_streams = false;
 
   d->groups = xfi_calloc(2 * n, sizeof *d->groups);
@@ -251,20 +249,16 @@ static xfer_status make_room(xfi_direct *d, int rank, int n_ranks)
     XFI_TRY(
         d->device->ops->flags_alloc(d->device, &d->page, (size_t)n_ranks * XFI_WORDS, by_streams));
   if (n > 0) d->watch.given_up = xfi_word(d->page, rank, XFI_LEFT);
-done:
-  return st;
+  return XFER_OK;
 }
 
 /* The part of commit that is this rank's alone. */
 static xfer_status prepare(xfi_direct *d, const xfer_plan *plan)
 {
-  xfer_status st = XFER_OK;
-
   XFI_TRY(make_groups(d, plan));
   XFI_TRY(make_streams(d));
   list_waits(d, plan->moves->rank);
-done:
-  return st;
+  return XFER_OK;
 }
 
 xfer_status xfi_direct_create(xfi_direct **direct, xfer_plan *plan, const xfi_near *near,
@@ -273,12 +267,12 @@ xfer_status xfi_direct_create(xfi_direct **direct, xfer_plan *plan, const xfi_ne
   xfer_status st = XFER_OK;
   xfi_direct *d = xfi_comm_calloc(plan->comm, 1, sizeof *d);
 
-  XFI_CHECK(d != NULL, XFER_ERR_NOMEM, "direct lane");
+  XFI_CHECK_DONE(d != NULL, XFER_ERR_NOMEM, "direct lane");
   d->device = plan->device;
   d->watch.alarm.ring = xfi_direct_ring;
-  XFI_TRY(xfi_links_list(&d->links, plan, near));
+  XFI_TRY_DONE(xfi_links_list(&d->links, plan, near));
   if (*mine == XFER_OK) *mine = make_room(d, plan->moves->rank, plan->moves->n_ranks);
-  XFI_TRY(xfi_links_connect(&d->links, plan, d->page, mine, deadline));
+  XFI_TRY_DONE(xfi_links_connect(&d->links, plan, d->page, mine, deadline));
   if (*mine == XFER_OK) *mine = prepare(d, plan);
   *direct = d;
   d = NULL;
@@ -290,13 +284,10 @@ done:
 xfer_status xfi_direct_move(xfi_direct *d, xfer_plan *plan, xfer_status *mine, bool *moved,
                             xfi_deadline deadline)
 {
-  xfer_status st = XFER_OK;
-
   XFI_TRY(xfi_links_move(&d->links, plan, mine, moved, deadline));
   for (int g = 0; g < d->n_groups && *moved && *mine == XFER_OK; g++)
     *mine = make_batches(&d->groups[g], d, plan);
-done:
-  return st;
+  return XFER_OK;
 }
 
 bool xfi_direct_has_flows(const xfi_direct *d)

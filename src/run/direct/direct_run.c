@@ -95,22 +95,16 @@ static bool has_left(const xfi_direct *d, const xfi_link *link, uint64_t epoch)
 
 static xfer_status check_group(const xfi_direct *d, const xfi_group *g, uint64_t epoch)
 {
-  xfer_status st = XFER_OK;
-
   for (int i = 0; i < g->ready.n; i++)
     XFI_CHECK(!has_left(d, g->links[i], epoch), XFER_ERR_PEER, LEFT_TEXT, g->links[i]->rank);
-done:
-  return st;
+  return XFER_OK;
 }
 
 xfer_status xfi_direct_check(const xfi_direct *d, uint64_t epoch)
 {
-  xfer_status st = XFER_OK;
-
   for (size_t i = 0; i < d->links.n; i++)
     XFI_CHECK(!has_left(d, &d->links.at[i], epoch), XFER_ERR_PEER, LEFT_TEXT, d->links.at[i].rank);
-done:
-  return st;
+  return XFER_OK;
 }
 
 static const xfi_flags nothing; /* to tell, or to wait for */
@@ -156,7 +150,7 @@ static xfer_status start_group(const xfi_direct *d, const xfer_plan *plan, const
   xfer_status st = XFER_OK;
   bool open;
 
-  XFI_TRY(sync_flags(d, plan, tell, &g->ready, stream, NOT_STARTED));
+  XFI_TRY_DONE(sync_flags(d, plan, tell, &g->ready, stream, NOT_STARTED));
   for (int i = 0; i < g->ready.n; i++)
     dev->flags_store(d->device,
                      xfi_word(g->links[i]->page, plan->moves->rank, XFI_STARTED + g->way),
@@ -164,16 +158,16 @@ static xfer_status start_group(const xfi_direct *d, const xfer_plan *plan, const
   st = check_group(d, g, plan->epoch);
   for (int i = 0; st != XFER_OK && i < g->done.n; i++) /* nothing was started after all */
     dev->flags_store(d->device, g->done.at[i], plan->epoch | XFI_FLAG_VOID);
-  XFI_TRY(st);
+  XFI_TRY_DONE(st);
   open = goes_at_once(d, g, plan->epoch, looks, stream);
-  if (g->guard != NULL) XFI_TRY(dev->guard_check(d->device, g->guard, stream));
-  if (open) XFI_TRY(dev->batch_launch(d->device, g->open, stream));
+  if (g->guard != NULL) XFI_TRY_DONE(dev->guard_check(d->device, g->guard, stream));
+  if (open) XFI_TRY_DONE(dev->batch_launch(d->device, g->open, stream));
   for (int k = 0; k < XFI_QUANT_PARTS && !open; k++) {
     if (g->batches[k] == NULL) continue;
-    XFI_TRY(xfi_quant_await(plan, k, stream));
-    XFI_TRY(dev->batch_launch(d->device, g->batches[k], stream));
+    XFI_TRY_DONE(xfi_quant_await(plan, k, stream));
+    XFI_TRY_DONE(dev->batch_launch(d->device, g->batches[k], stream));
   }
-  XFI_TRY(dev->flags_set(d->device, &g->done, g->guard, plan->epoch, stream));
+  XFI_TRY_DONE(dev->flags_set(d->device, &g->done, g->guard, plan->epoch, stream));
 done:
   return st;
 }
@@ -185,7 +179,6 @@ static xfer_status meet(const xfi_direct *d, const xfer_plan *plan)
 {
   const struct timespec pause = {.tv_nsec = LOOK_NS};
   const xfi_link *links = d->links.at;
-  xfer_status st = XFER_OK;
 
   for (size_t i = 0; i < d->links.n; i++)
     if (links[i].near == XFI_SAME_DEVICE && links[i].page != NULL)
@@ -200,8 +193,7 @@ static xfer_status meet(const xfi_direct *d, const xfer_plan *plan)
       (void)nanosleep(&pause, NULL);
     }
   }
-done:
-  return st;
+  return XFER_OK;
 }
 
 xfer_status xfi_direct_start(xfi_direct *d, xfer_plan *plan, xfer_stream stream)
@@ -216,15 +208,15 @@ xfer_status xfi_direct_start(xfi_direct *d, xfer_plan *plan, xfer_stream stream)
   d->watch.value = plan->epoch;
   if (watched) xfi_alarm_set(d->device->alarms, &d->watch.alarm, plan->run_ends);
   for (int i = 0; i < d->n_streams; i++)
-    XFI_TRY(dev->stream_wait(d->device, d->streams[i], plan->started));
+    XFI_TRY_DONE(dev->stream_wait(d->device, d->streams[i], plan->started));
   if (d->may_share && dev->stream_is_shared(d->device, stream)) {
-    XFI_TRY(meet(d, plan));
+    XFI_TRY_DONE(meet(d, plan));
     stream = d->streams[d->n_streams - 1];
-    XFI_TRY(xfi_quant_await(plan, XFI_QUANT_PARTS - 1, stream));
+    XFI_TRY_DONE(xfi_quant_await(plan, XFI_QUANT_PARTS - 1, stream));
   }
   /* One call sets and waits where both are on the caller's stream. */
   if (!told && (d->n_groups == 0 || d->groups[0].stream >= 0)) {
-    XFI_TRY(sync_flags(d, plan, &d->tell, &nothing, stream, NOT_STARTED));
+    XFI_TRY_DONE(sync_flags(d, plan, &d->tell, &nothing, stream, NOT_STARTED));
     told = true;
   }
   for (int i = 0; i < d->n_groups; i++) {
@@ -236,7 +228,7 @@ xfer_status xfi_direct_start(xfi_direct *d, xfer_plan *plan, xfer_stream stream)
                      g->stream < 0 ? stream : d->streams[g->stream]);
     xfi_span_end(&span, st, "with rank %d%s", g->links[0]->rank,
                  g->ready.n > 1 ? " and others" : "");
-    XFI_TRY(st);
+    XFI_TRY_DONE(st);
     told = true;
   }
 done:
@@ -246,15 +238,12 @@ done:
 xfer_status xfi_direct_finish(xfi_direct *d, xfer_plan *plan, xfer_stream stream)
 {
   const xfi_device_ops *dev = d->device->ops;
-  xfer_status st = XFER_OK;
 
   for (int i = 0; i < d->n_streams; i++) {
     XFI_TRY(dev->event_record(d->device, d->ended[i], d->streams[i]));
     XFI_TRY(dev->stream_wait(d->device, stream, d->ended[i]));
   }
-  XFI_TRY(sync_flags(d, plan, &nothing, &d->await, stream, NOT_FINISHED));
-done:
-  return st;
+  return sync_flags(d, plan, &nothing, &d->await, stream, NOT_FINISHED);
 }
 
 /* ---- the end of a run ---- */
@@ -262,7 +251,6 @@ done:
 xfer_status xfi_direct_outcome(const xfi_direct *d, const xfer_plan *plan)
 {
   const uint64_t *late = __atomic_load_n(&d->watch.late, __ATOMIC_SEQ_CST);
-  xfer_status st = XFER_OK;
 
   if (late != NULL)
     XFI_CHECK(false, XFER_ERR_TIMEOUT, LATE_TEXT, rank_of(d, late),
@@ -272,8 +260,7 @@ xfer_status xfi_direct_outcome(const xfi_direct *d, const xfer_plan *plan)
   for (int i = 0; i < d->await.n; i++)
     XFI_CHECK(!is_void(d->await.at[i], plan->epoch), XFER_ERR_PEER, "rank %d failed in this run",
               rank_of(d, d->await.at[i]));
-done:
-  return st;
+  return XFER_OK;
 }
 
 /* Has a peer that copies for us ended what it started in this run? */
@@ -331,21 +318,16 @@ void xfi_direct_give_up(xfi_direct *d, const xfer_plan *plan)
 /* What this rank has enqueued ends: its streams wait for nothing any more. */
 static xfer_status drain(xfi_direct *d, const xfer_plan *plan, xfi_deadline deadline)
 {
-  xfer_status st = XFER_OK;
-
   xfi_direct_give_up(d, plan);
   for (int i = 0; i < d->n_streams; i++) {
     XFI_TRY(xfi_run_record(d->device, d->ended[i], d->streams[i]));
     XFI_TRY(await_event(d, d->ended[i], deadline));
   }
-  XFI_TRY(await_event(d, plan->finished, deadline));
-done:
-  return st;
+  return await_event(d, plan->finished, deadline);
 }
 
 xfer_status xfi_direct_leave(xfi_direct *d, const xfer_plan *plan, xfi_deadline deadline)
 {
-  xfer_status st = XFER_OK;
   xfer_status drained;
   int late;
 
@@ -362,6 +344,5 @@ xfer_status xfi_direct_leave(xfi_direct *d, const xfer_plan *plan, xfi_deadline 
   XFI_TRY(drained);
   XFI_CHECK(late < 0, XFER_ERR_TIMEOUT, "rank %d may still copy to or from this rank's memory",
             rank_of(d, d->await.at[late]));
-done:
-  return st;
+  return XFER_OK;
 }

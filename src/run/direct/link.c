@@ -24,7 +24,6 @@ static size_t wanted(const xfer_plan *plan, const xfi_move_list *list, size_t pe
 xfer_status xfi_links_list(xfi_links *links, xfer_plan *plan, const xfi_near *near)
 {
   const xfi_plan *m = plan->moves;
-  xfer_status st = XFER_OK;
 
   links->at = xfi_comm_calloc(plan->comm, (size_t)m->n_ranks, sizeof *links->at);
   links->messages = xfi_comm_calloc(plan->comm, 2 * (size_t)m->n_ranks, sizeof *links->messages);
@@ -43,8 +42,7 @@ xfer_status xfi_links_list(xfi_links *links, xfer_plan *plan, const xfi_near *ne
                                        .recv = wanted(plan, &m->recvs, recv),
                                        .near = near[rank]};
   }
-done:
-  return st;
+  return XFER_OK;
 }
 
 /* ---- the peer's memory ---- */

@@ -98,7 +98,6 @@ static xfer_status choose(xfi_by *by, const xfer_plan *plan, xfi_link *link, boo
       send ? xfi_link_n_told(link, XFI_OF_SRC) : xfi_link_n_remotes(link, XFI_OF_SRC);
   const size_t n_dst =
       send ? xfi_link_n_remotes(link, XFI_OF_DST) : xfi_link_n_told(link, XFI_OF_DST);
-  xfer_status st = XFER_OK;
 
   if (index == XFI_NO_FLOW) return XFER_OK;
   XFI_TRY(look_at_moves(plan, link, send));
@@ -110,16 +109,11 @@ static xfer_status choose(xfi_by *by, const xfer_plan *plan, xfi_link *link, boo
     *by = link->pushed_bytes[send] < xfi_run_flow_bytes(plan, send, &list->peers[index])
               ? XFI_BY_BOTH
               : XFI_BY_PUSH;
-done:
-  return st;
+  return XFER_OK;
 }
 
 xfer_status xfi_link_choose(xfi_link *link, const xfer_plan *plan)
 {
-  xfer_status st = XFER_OK;
-
   XFI_TRY(choose(&link->send_by, plan, link, true));
-  XFI_TRY(choose(&link->recv_by, plan, link, false));
-done:
-  return st;
+  return choose(&link->recv_by, plan, link, false);
 }

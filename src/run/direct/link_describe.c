@@ -45,14 +45,12 @@ typedef struct blob {
 
 static xfer_status tell(blob *b, uint32_t *index, const xfi_allocation *at)
 {
-  xfer_status st = XFER_OK;
   xfi_link *link = b->link;
 
   XFI_TRY(xfi_vec_reserve(&link->told, &link->told_capacity, link->n_told + 1, sizeof *link->told));
   link->told[link->n_told] = (xfi_told){*at, 0};
   *index = (uint32_t)++link->n_told;
-done:
-  return st;
+  return XFER_OK;
 }
 
 /* 1 + the index of what bytes lie in, which is told if it was not. That may be more than the peer
@@ -64,7 +62,6 @@ static xfer_status find_told(blob *b, uint32_t *index, const void *pointer, size
   const xfi_link *link = b->link;
   uint32_t none = 0;
   uint32_t *seen = at == NULL ? &none : &b->of_plan[at - xfi_run_owner(b->plan)->allocations];
-  xfer_status st = XFER_OK;
   xfi_allocation found;
 
   if (at == NULL) {
@@ -77,13 +74,11 @@ static xfer_status find_told(blob *b, uint32_t *index, const void *pointer, size
   }
   if (*seen == 0) XFI_TRY(tell(b, seen, at));
   *index = *seen;
-done:
-  return st;
+  return XFER_OK;
 }
 
 static xfer_status put_place(blob *b, const void *pointer, size_t n_bytes, int half)
 {
-  xfer_status st = XFER_OK;
   uint32_t index;
   xfi_told *t;
 
@@ -92,9 +87,7 @@ static xfer_status put_place(blob *b, const void *pointer, size_t n_bytes, int h
   t->halves |= half;
   const uint64_t place[2] = {index - 1,
                              (uint64_t)((const char *)pointer - (const char *)t->at.base)};
-  XFI_TRY(xfi_bytes_put(&b->bytes, place, sizeof place));
-done:
-  return st;
+  return xfi_bytes_put(&b->bytes, place, sizeof place);
 }
 
 static xfer_status put_bound(blob *b, const xfi_bound *bound, int elem_bytes, int half)
@@ -105,7 +98,6 @@ static xfer_status put_bound(blob *b, const xfi_bound *bound, int elem_bytes, in
                      bound->boxes != NULL,
                      {0},
                      {0}};
-  xfer_status st = XFER_OK;
 
   if (!b->is_told) {
     memcpy(told.strides, bound->strides, sizeof told.strides);
@@ -117,15 +109,13 @@ static xfer_status put_bound(blob *b, const xfi_bound *bound, int elem_bytes, in
     XFI_TRY(put_place(b, xfi_bound_piece(bound, i), xfi_bound_reach(bound, i, elem_bytes), half));
   if (!b->is_told && bound->boxes != NULL)
     XFI_TRY(xfi_bytes_put(&b->bytes, bound->boxes, (size_t)bound->n_pieces * sizeof *bound->boxes));
-done:
-  return st;
+  return XFER_OK;
 }
 
 /* The bounds of a flow's tensors, each once, in the order of its moves. */
 static xfer_status put_flow(blob *b, uint64_t *n, const xfi_move_list *list, size_t peer, int half)
 {
   const xfer_plan *plan = b->plan;
-  xfer_status st = XFER_OK;
   uint32_t last = UINT32_MAX;
 
   *n = 0;
@@ -144,8 +134,7 @@ static xfer_status put_flow(blob *b, uint64_t *n, const xfi_move_list *list, siz
                       (half == XFI_OF_SRC ? cls->src : cls->dst)->elem_bytes, half));
     ++*n;
   }
-done:
-  return st;
+  return XFER_OK;
 }
 
 static xfer_status begin_blob(blob *b, const xfer_plan *plan)
@@ -174,21 +163,21 @@ xfer_status xfi_link_describe(xfi_link *link, const xfer_plan *plan, const uint6
   uint64_t n_dst;
   uint32_t first;
 
-  XFI_TRY(begin_blob(&b, plan));
-  XFI_TRY(find_told(&b, &first, page, sizeof *page));
+  XFI_TRY_DONE(begin_blob(&b, plan));
+  XFI_TRY_DONE(find_told(&b, &first, page, sizeof *page));
   h.page_offset = (uint64_t)((const char *)page - (const char *)link->told->at.base);
-  XFI_TRY(plan->device->ops->mem_export(plan->device, link->told->at, &h.page));
-  XFI_TRY(put_flow(&b, &h.n_src_bounds, &plan->moves->sends, link->send, XFI_OF_SRC));
-  XFI_TRY(put_flow(&b, &n_dst, &plan->moves->recvs, link->recv, XFI_OF_DST));
+  XFI_TRY_DONE(plan->device->ops->mem_export(plan->device, link->told->at, &h.page));
+  XFI_TRY_DONE(put_flow(&b, &h.n_src_bounds, &plan->moves->sends, link->send, XFI_OF_SRC));
+  XFI_TRY_DONE(put_flow(&b, &n_dst, &plan->moves->recvs, link->recv, XFI_OF_DST));
   h.n_bounds = h.n_src_bounds + n_dst;
   h.n_allocations = link->n_told;
-  XFI_TRY(xfi_bytes_put(&link->said, &h, sizeof h));
+  XFI_TRY_DONE(xfi_bytes_put(&link->said, &h, sizeof h));
   for (size_t i = 0; i < link->n_told; i++) {
     const told_allocation told = {link->told[i].at.n_bytes, (uint64_t)link->told[i].halves};
 
-    XFI_TRY(xfi_bytes_put(&link->said, &told, sizeof told));
+    XFI_TRY_DONE(xfi_bytes_put(&link->said, &told, sizeof told));
   }
-  XFI_TRY(xfi_bytes_put(&link->said, b.bytes.at, b.bytes.n));
+  XFI_TRY_DONE(xfi_bytes_put(&link->said, b.bytes.at, b.bytes.n));
 done:
   xfi_bytes_free(&b.bytes);
   xfi_free(b.of_plan);
@@ -201,9 +190,9 @@ xfer_status xfi_link_tell(xfi_link *link, const xfer_plan *plan)
   blob b = {.link = link, .bytes = {link->said.at, 0, link->said.capacity}, .is_told = true};
   uint64_t n;
 
-  XFI_TRY(begin_blob(&b, plan));
-  XFI_TRY(put_flow(&b, &n, &plan->moves->sends, link->send, XFI_OF_SRC));
-  XFI_TRY(put_flow(&b, &n, &plan->moves->recvs, link->recv, XFI_OF_DST));
+  XFI_TRY_DONE(begin_blob(&b, plan));
+  XFI_TRY_DONE(put_flow(&b, &n, &plan->moves->sends, link->send, XFI_OF_SRC));
+  XFI_TRY_DONE(put_flow(&b, &n, &plan->moves->recvs, link->recv, XFI_OF_DST));
 done:
   xfi_free(b.of_plan);
   return st;
@@ -261,15 +250,15 @@ static xfer_status read_bound(xfi_link *link, xfi_reader *r, size_t i)
   memcpy(b->strides, told.strides, sizeof b->strides);
   memcpy(b->shape, told.shape, sizeof b->shape);
   b->pieces = xfi_calloc(told.n_pieces, sizeof *b->pieces); /* see xfi_link_resolve() */
-  XFI_CHECK(b->pieces != NULL, XFER_ERR_NOMEM, "%lld pieces", (long long)b->n_pieces);
-  XFI_TRY(xfi_vec_reserve(&link->places, &link->places_capacity, link->n_places + told.n_pieces,
-                          sizeof *link->places));
+  XFI_CHECK_DONE(b->pieces != NULL, XFER_ERR_NOMEM, "%lld pieces", (long long)b->n_pieces);
+  XFI_TRY_DONE(xfi_vec_reserve(&link->places, &link->places_capacity,
+                               link->n_places + told.n_pieces, sizeof *link->places));
   for (int64_t p = 0; p < b->n_pieces; p++, link->n_places++)
     if (!read_place(link, r, link->n_places)) return malformed(link);
   if (i < link->n_src_bounds) link->n_src_places = link->n_places;
   if (told.by_boxes == 0) return XFER_OK;
   b->boxes = xfi_calloc(told.n_pieces, sizeof *b->boxes);
-  XFI_CHECK(b->boxes != NULL, XFER_ERR_NOMEM, "%lld boxes", (long long)b->n_pieces);
+  XFI_CHECK_DONE(b->boxes != NULL, XFER_ERR_NOMEM, "%lld boxes", (long long)b->n_pieces);
   xfi_reader_take(r, b->boxes, told.n_pieces * sizeof *b->boxes);
   if (r->failed) st = malformed(link);
 done:
@@ -278,7 +267,6 @@ done:
 
 xfer_status xfi_link_read(xfi_link *link)
 {
-  xfer_status st = XFER_OK;
   xfi_reader r = {link->heard.at, link->heard.n, false};
   head h;
 
@@ -304,6 +292,5 @@ xfer_status xfi_link_read(xfi_link *link)
   if (h.page_offset >= link->remotes->n_bytes) return malformed(link);
   for (size_t i = 0; i < link->n_bounds; i++)
     XFI_TRY(read_bound(link, &r, i));
-done:
-  return st;
+  return XFER_OK;
 }

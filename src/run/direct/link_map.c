@@ -72,8 +72,6 @@ static xfer_status exchange_descriptions(xfi_links *links, const xfer_plan *plan
                                          const uint64_t *page, xfer_status *mine,
                                          xfi_deadline deadline)
 {
-  xfer_status st = XFER_OK;
-
   for (size_t i = 0; i < links->n && *mine == XFER_OK; i++)
     *mine = xfi_link_describe(&links->at[i], plan, page);
   for (size_t i = 0; i < links->n && *mine != XFER_OK; i++)
@@ -90,8 +88,7 @@ static xfer_status exchange_descriptions(xfi_links *links, const xfer_plan *plan
   XFI_TRY(xfi_links_exchange(links, plan, deadline));
   for (size_t i = 0; i < links->n && *mine == XFER_OK; i++)
     if (links->at[i].heard.n > 0) *mine = xfi_link_read(&links->at[i]);
-done:
-  return st;
+  return XFER_OK;
 }
 
 /* ---- handles ---- */
@@ -131,8 +128,6 @@ static int halves_wanted(const xfi_link *link, bool second)
 static xfer_status exchange_handles(xfi_links *links, const xfer_plan *plan, bool second,
                                     xfer_status *mine, xfi_deadline deadline)
 {
-  xfer_status st = XFER_OK;
-
   for (size_t i = 0; i < links->n; i++) {
     xfi_link *link = &links->at[i];
     const int asked = halves_asked(link, second);
@@ -146,9 +141,7 @@ static xfer_status exchange_handles(xfi_links *links, const xfer_plan *plan, boo
       if ((link->told[k].halves & asked) != 0)
         *mine = plan->device->ops->mem_export(plan->device, link->told[k].at, handle++);
   }
-  XFI_TRY(xfi_links_exchange(links, plan, deadline));
-done:
-  return st;
+  return xfi_links_exchange(links, plan, deadline);
 }
 
 /* ---- mapping ---- */
@@ -171,7 +164,6 @@ static xfer_status map_remote(xfi_remote *remote, const xfi_mem_handle *handle, 
 static xfer_status map_link(xfi_link *link, xfi_device *device, int wanted, xfi_deadline deadline)
 {
   const xfi_mem_handle *handle = (const xfi_mem_handle *)(const void *)link->heard.at;
-  xfer_status st = XFER_OK;
   xfi_verdict *v = &link->ours;
   const xfi_remote *last = link->remotes;
 
@@ -184,22 +176,18 @@ static xfer_status map_link(xfi_link *link, xfi_device *device, int wanted, xfi_
   }
   if ((wanted & XFI_OF_DST) != 0) v->can_push = xfi_link_is_mapped(link, false);
   if ((wanted & XFI_OF_SRC) != 0) v->can_pull = xfi_link_is_mapped(link, true);
-done:
-  return st;
+  return XFER_OK;
 }
 
 /* First what this rank should copy, then what its peers should and cannot. */
 static xfer_status attempt(xfi_links *links, const xfer_plan *plan, bool second, xfer_status *mine,
                            xfi_deadline deadline)
 {
-  xfer_status st = XFER_OK;
-
   XFI_TRY(exchange_handles(links, plan, second, mine, deadline));
   for (size_t i = 0; i < links->n && *mine == XFER_OK; i++)
     if (goes_on(&links->at[i]))
       *mine = map_link(&links->at[i], plan->device, halves_wanted(&links->at[i], second), deadline);
-done:
-  return st;
+  return XFER_OK;
 }
 
 /* What was meant, if who was meant can; else whoever can. */
@@ -226,8 +214,6 @@ static void settle(xfi_link *link, int rank)
 
 static xfer_status resolve(xfi_link *link, xfi_device *device)
 {
-  xfer_status st = XFER_OK;
-
   if (link->remotes[0].mapped != NULL) {
     uint64_t *page = (uint64_t *)(void *)(link->remotes[0].mapped + link->page_offset);
 
@@ -236,15 +222,12 @@ static xfer_status resolve(xfi_link *link, xfi_device *device)
     link->page = page;
   }
   xfi_link_resolve(link);
-done:
-  return st;
+  return XFER_OK;
 }
 
 xfer_status xfi_links_connect(xfi_links *links, xfer_plan *plan, uint64_t *page, xfer_status *mine,
                               xfi_deadline deadline)
 {
-  xfer_status st = XFER_OK;
-
   XFI_TRY(exchange_descriptions(links, plan, page, mine, deadline));
   for (size_t i = 0; i < links->n && *mine == XFER_OK; i++)
     if (links->at[i].heard.n > 0) *mine = xfi_link_choose(&links->at[i], plan);
@@ -261,6 +244,5 @@ xfer_status xfi_links_connect(xfi_links *links, xfer_plan *plan, uint64_t *page,
     xfi_bytes_free(&links->at[i].said);
     xfi_bytes_free(&links->at[i].heard);
   }
-done:
-  return st;
+  return XFER_OK;
 }

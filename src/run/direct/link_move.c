@@ -22,7 +22,7 @@ static xfer_status unmap_unused(xfi_link *link, xfi_device *device)
   xfer_status st = XFER_OK;
   bool *used = xfi_calloc(link->n_remotes, sizeof *used);
 
-  XFI_CHECK(used != NULL, XFER_ERR_NOMEM, "%zu allocations", link->n_remotes);
+  XFI_CHECK_DONE(used != NULL, XFER_ERR_NOMEM, "%zu allocations", link->n_remotes);
   used[0] = true; /* its page */
   for (size_t p = 0; is_copied_by_us(link) && p < link->n_places; p++)
     used[link->places[p][0]] = true;
@@ -51,8 +51,6 @@ static bool move_link(xfi_link *link)
 xfer_status xfi_links_move(xfi_links *links, xfer_plan *plan, xfer_status *mine, bool *moved,
                            xfi_deadline deadline)
 {
-  xfer_status st = XFER_OK;
-
   for (size_t i = 0; i < links->n; i++) {
     xfi_link *link = &links->at[i];
     const size_t n_said = is_copied_by_peer(link) ? link->n_own_places : 0;
@@ -71,6 +69,5 @@ xfer_status xfi_links_move(xfi_links *links, xfer_plan *plan, xfer_status *mine,
     if (*moved) *mine = unmap_unused(link, plan->device);
     *moved = *moved && *mine == XFER_OK;
   }
-done:
-  return st;
+  return XFER_OK;
 }

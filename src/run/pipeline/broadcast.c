@@ -70,13 +70,10 @@ static bool is_full(const xfi_pipeline *p, const xfi_step *step)
 /* Make sure that the turn has a step with room for a message: the pipeline's last. */
 static xfer_status open_step(xfi_pipeline *p, turn *t)
 {
-  xfer_status st = XFER_OK;
-
   if (t->step != NULL && !is_full(p, t->step)) return XFER_OK;
   XFI_TRY(xfi_steps_add(&t->step, p, XFI_ROUND_MESSAGES));
   t->step->root = t->root;
-done:
-  return st;
+  return XFER_OK;
 }
 
 static void add_message(const turn *t, char *memory, uint64_t n_bytes)
@@ -119,7 +116,6 @@ static xfer_status scatter_slice(xfi_copies *copies, const xfer_plan *plan, uint
                                  const xfi_slice *slice, char *slot)
 {
   const xfi_flows *recvs = &xfi_plan_class(plan->moves, tensor)->recvs;
-  xfer_status st = XFER_OK;
   int64_t hi[XFER_MAX_DIMS];
 
   for (int d = 0; d < recvs->n_dims; d++)
@@ -134,8 +130,7 @@ static xfer_status scatter_slice(xfi_copies *copies, const xfer_plan *plan, uint
       XFI_TRY(scatter_box(copies, plan, tensor, &box, source, slice, slot));
     }
   }
-done:
-  return st;
+  return XFER_OK;
 }
 
 /* Elements [first, end) of one source box of a part: gathered on the root, scattered where
@@ -145,7 +140,6 @@ static xfer_status add_box(xfi_step *step, const turn *t, const xfi_cast *c, con
 {
   const xfer_plan *plan = t->plan;
   const xfi_class *cls = xfi_plan_class(plan->moves, c->tensor);
-  xfer_status st = XFER_OK;
   xfi_slice slices[XFI_MAX_SLICES];
   int n;
 
@@ -160,15 +154,13 @@ static xfer_status add_box(xfi_step *step, const turn *t, const xfi_cast *c, con
   for (int i = 0; i < n; i++)
     XFI_TRY(scatter_slice(&step->scatter, plan, c->tensor, &t->needed, box, &slices[i],
                           slot + slices[i].offset * cls->wire_bytes));
-done:
-  return st;
+  return XFER_OK;
 }
 
 /* The window [first, end) of a root's stream. Windows come in order. */
 static xfer_status add_window(xfi_pipeline *p, turn *t, uint64_t first, uint64_t end)
 {
   const bool is_root = t->root == t->plan->moves->rank;
-  xfer_status st = XFER_OK;
   xfi_step *step;
   char *slot;
 
@@ -200,26 +192,22 @@ static xfer_status add_window(xfi_pipeline *p, turn *t, uint64_t first, uint64_t
     t->at = box_end;
     t->box++;
   }
-done:
-  return st;
+  return XFER_OK;
 }
 
 /* All windows; the first joins what the turn's last step has. */
 static xfer_status add_windows(xfi_pipeline *p, turn *t)
 {
   const uint64_t window = xfi_casts_window(t->plan);
-  xfer_status st = XFER_OK;
 
   for (uint64_t at = 0; at < t->n_bytes; at += window)
     XFI_TRY(add_window(p, t, at, t->n_bytes - at < window ? t->n_bytes : at + window));
-done:
-  return st;
+  return XFER_OK;
 }
 
 static xfer_status add_turn(xfi_pipeline *p, turn *t)
 {
   bool has_windows = false;
-  xfer_status st = XFER_OK;
 
   for (size_t i = t->first; i < t->end; i++) {
     const xfi_cast *c = &t->casts->at[i];
@@ -236,14 +224,12 @@ static xfer_status add_turn(xfi_pipeline *p, turn *t)
     }
   }
   if (!has_windows) XFI_TRY(add_windows(p, t));
-done:
-  return st;
+  return XFER_OK;
 }
 
 xfer_status xfi_broadcast_add(xfi_pipeline *p, const xfer_plan *plan)
 {
   const xfi_casts *casts = p->casts;
-  xfer_status st = XFER_OK;
 
   for (size_t i = 0; casts != NULL && i < casts->n;) {
     turn t = turn_from(casts, plan, i);
@@ -251,6 +237,5 @@ xfer_status xfi_broadcast_add(xfi_pipeline *p, const xfer_plan *plan)
     XFI_TRY(add_turn(p, &t));
     i = t.end;
   }
-done:
-  return st;
+  return XFER_OK;
 }

@@ -56,7 +56,6 @@ static xfer_status add_tensor(xfi_casts *casts, const xfi_plan *m, uint32_t tens
 {
   const xfi_class *cls = xfi_plan_class(m, tensor);
   const xfi_flows *flows = &casts->sources[m->tensors[tensor].class_index];
-  xfer_status st = XFER_OK;
 
   for (size_t f = 0; f < flows->n; f++) {
     const uint64_t n_bytes = flow_bytes(cls, flows, &flows->at[f]);
@@ -69,8 +68,7 @@ static xfer_status add_tensor(xfi_casts *casts, const xfi_plan *m, uint32_t tens
     casts->at[casts->n] = (xfi_cast){root, tensor, casts->n, flows, &flows->at[f], n_bytes, NULL};
     casts->n++;
   }
-done:
-  return st;
+  return XFER_OK;
 }
 
 xfer_status xfi_casts_list(xfi_casts **out, const xfer_plan *plan)
@@ -81,16 +79,16 @@ xfer_status xfi_casts_list(xfi_casts **out, const xfer_plan *plan)
 
   if (xfi_run_n_broadcast(plan) == 0) return XFER_OK;
   casts = xfi_calloc(1, sizeof *casts);
-  XFI_CHECK(casts != NULL, XFER_ERR_NOMEM, "broadcasts");
+  XFI_CHECK_DONE(casts != NULL, XFER_ERR_NOMEM, "broadcasts");
   casts->n_classes = m->n_classes;
   casts->sources = xfi_calloc(m->n_classes, sizeof *casts->sources);
-  XFI_CHECK(casts->sources != NULL, XFER_ERR_NOMEM, "%zu classes", m->n_classes);
+  XFI_CHECK_DONE(casts->sources != NULL, XFER_ERR_NOMEM, "%zu classes", m->n_classes);
   for (size_t c = 0; c < m->n_classes; c++)
     if (xfi_run_broadcasts(plan, &m->classes[c]))
-      XFI_TRY(xfi_meet_sources(&casts->sources[c], &m->classes[c]));
+      XFI_TRY_DONE(xfi_meet_sources(&casts->sources[c], &m->classes[c]));
   for (size_t i = 0; i < m->n_tensors; i++)
     if (xfi_run_broadcasts(plan, xfi_plan_class(m, m->order[i])))
-      XFI_TRY(add_tensor(casts, m, m->order[i]));
+      XFI_TRY_DONE(add_tensor(casts, m, m->order[i]));
   xfi_sort(casts->at, casts->n, sizeof *casts->at, by_root);
   *out = casts;
   casts = NULL;
@@ -134,7 +132,7 @@ static xfer_status find_run(char **run, xfi_copies *scratch, const xfi_bound *bo
   xfi_end end = {bound, {0}};
 
   memcpy(end.start, start, sizeof *start * (size_t)n_dims);
-  XFI_TRY(xfi_copies_add(scratch, &end, &in_order, length, n_dims, (xfi_elem){elem, NULL}));
+  XFI_TRY_DONE(xfi_copies_add(scratch, &end, &in_order, length, n_dims, (xfi_elem){elem, NULL}));
   if (scratch->n == 1 && scratch->at[0].n_dims == 0) *run = scratch->at[0].dst;
 done:
   scratch->n = 0;
@@ -179,7 +177,7 @@ static xfer_status find_memories(xfi_casts *casts, const xfer_plan *plan, unsign
     xfi_cast *c = &casts->at[i];
 
     if (c->n_bytes < min_in_place(plan)) continue;
-    XFI_TRY(find_memory(&c->memory, &scratch, plan, c));
+    XFI_TRY_DONE(find_memory(&c->memory, &scratch, plan, c));
     mine[k++] = c->memory != NULL;
   }
 done:
@@ -195,7 +193,7 @@ static xfer_status agree_on_memories(xfi_casts *casts, const xfer_plan *plan,
   xfer_status st = XFER_OK;
   unsigned char *all = xfi_comm_hear(comm, &st, mine, n_large, xfi_run_deadline(plan));
 
-  XFI_TRY(st);
+  XFI_TRY_DONE(st);
   for (size_t i = 0, k = 0; i < casts->n; i++) {
     if (casts->at[i].n_bytes < min_in_place(plan)) continue;
     for (size_t r = 0; r < (size_t)comm->size; r++)
@@ -222,8 +220,8 @@ xfer_status xfi_casts_create(xfi_casts **out, const xfer_plan *plan)
     mine = xfi_calloc(n_large, sizeof *mine);
     st = mine == NULL ? XFI_NO_MEMORY("%zu broadcasts", n_large) : find_memories(casts, plan, mine);
   }
-  XFI_TRY(xfi_comm_agree(plan->comm, st, xfi_run_deadline(plan)));
-  if (n_large > 0) XFI_TRY(agree_on_memories(casts, plan, mine, n_large));
+  XFI_TRY_DONE(xfi_comm_agree(plan->comm, st, xfi_run_deadline(plan)));
+  if (n_large > 0) XFI_TRY_DONE(agree_on_memories(casts, plan, mine, n_large));
   *out = casts;
   casts = NULL;
 done:

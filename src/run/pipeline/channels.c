@@ -93,7 +93,6 @@ static xfer_status add_box(xfi_load *l, char *base, xfi_anchor anchor, const xfi
                            const xfi_strided_dim *dims)
 {
   const size_t n_dims = (size_t)form->n_dims;
-  xfer_status st = XFER_OK;
 
   XFI_TRY(xfi_vec_reserve(&l->bases, &l->bases_capacity, l->n_boxes + 1, sizeof *l->bases));
   XFI_TRY(xfi_vec_reserve(&l->anchors, &l->anchors_capacity, l->n_boxes + 1, sizeof *l->anchors));
@@ -108,8 +107,7 @@ static xfer_status add_box(xfi_load *l, char *base, xfi_anchor anchor, const xfi
       l->dims[l->n_dims++] = dims[d];
   }
   l->groups[l->n_groups - 1].n++;
-done:
-  return st;
+  return XFER_OK;
 }
 
 /* A box in one piece of memory, with as few dims as it has. */
@@ -142,7 +140,6 @@ static xfer_status add_in_pieces(xfi_load *l, const int64_t *start, const int64_
                                  const shape *s, int d)
 {
   const xfi_bound *b = s->bound;
-  xfer_status st = XFER_OK;
   int64_t from[XFER_MAX_DIMS];
   int64_t part[XFER_MAX_DIMS];
 
@@ -163,8 +160,7 @@ static xfer_status add_in_pieces(xfi_load *l, const int64_t *start, const int64_
       XFI_TRY(add_in_pieces(l, from, part, s, d + 1));
     from[d] += part[d];
   }
-done:
-  return st;
+  return XFER_OK;
 }
 
 static xfer_status add_move(xfi_channels *c, xfi_load *l, const xfer_plan *plan,
@@ -194,7 +190,6 @@ static xfer_status add_channel(xfi_channels *c, const xfer_plan *plan, const xfi
                                const xfi_peer *peer, bool send)
 {
   xfi_load *l = &c->loads[c->n];
-  xfer_status st = XFER_OK;
 
   c->at[c->n++] = (xfi_channel){
       .peer = peer->rank, .send = send, .n_bytes = xfi_run_flow_bytes(plan, send, peer)};
@@ -203,8 +198,7 @@ static xfer_status add_channel(xfi_channels *c, const xfer_plan *plan, const xfi
   XFI_TRY(xfi_vec_reserve(&l->anchors, &l->anchors_capacity, peer->n, sizeof *l->anchors));
   for (size_t i = 0; i < peer->n; i++)
     XFI_TRY(add_move(c, l, plan, &list->moves[peer->first + i], send));
-done:
-  return st;
+  return XFER_OK;
 }
 
 /* Peers by distance, so that not all ranks begin with the same one. */
@@ -212,7 +206,6 @@ static xfer_status add_all(xfi_channels *c, const xfer_plan *plan, bool send)
 {
   const xfi_plan *m = plan->moves;
   const xfi_move_list *list = send ? &m->sends : &m->recvs;
-  xfer_status st = XFER_OK;
   size_t first = 0;
 
   while (first < list->n_peers && list->peers[first].rank < m->rank)
@@ -222,8 +215,7 @@ static xfer_status add_all(xfi_channels *c, const xfer_plan *plan, bool send)
 
     if (has_channel(plan, send, p)) XFI_TRY(add_channel(c, plan, list, &list->peers[p], send));
   }
-done:
-  return st;
+  return XFER_OK;
 }
 
 static bool are_same(const xfi_channels *c, size_t i, size_t k)
@@ -294,7 +286,6 @@ static bool may_lines_be_slow(void)
 static xfer_status fill(xfi_channels *c, const xfer_plan *plan)
 {
   const xfi_plan *m = plan->moves;
-  xfer_status st = XFER_OK;
 
   c->n = 0;
   XFI_TRY(add_all(c, plan, false));
@@ -302,23 +293,19 @@ static xfer_status fill(xfi_channels *c, const xfer_plan *plan)
   c->past_cache = c->n > 0 && m->in_bytes + m->self_bytes + m->out_bytes > cache_bytes(plan);
   c->slots_past_cache = c->past_cache && may_lines_be_slow();
   find_same(c);
-done:
-  return st;
+  return XFER_OK;
 }
 
 xfer_status xfi_channels_create(xfi_channels *c, const xfer_plan *plan)
 {
   const size_t most = plan->moves->sends.n_peers + plan->moves->recvs.n_peers;
-  xfer_status st = XFER_OK;
 
   c->slot_bytes = slot_bytes_of(plan);
   c->at = xfi_calloc(most, sizeof *c->at);
   c->loads = xfi_calloc(most, sizeof *c->loads);
   XFI_CHECK(c->at != NULL && c->loads != NULL, XFER_ERR_NOMEM, "%zu channels", most);
   c->n_loads = most;
-  XFI_TRY(fill(c, plan));
-done:
-  return st;
+  return fill(c, plan);
 }
 
 xfer_status xfi_channels_move(xfi_channels *c, const xfer_plan *plan)

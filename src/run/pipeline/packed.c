@@ -111,7 +111,6 @@ static void add_flows(flows *list, const xfer_plan *plan, bool send)
 static xfer_status list_flows(flows *list, const xfer_plan *plan)
 {
   const size_t most = plan->moves->sends.n_peers + plan->moves->recvs.n_peers;
-  xfer_status st = XFER_OK;
 
   *list = (flows){xfi_calloc(most, sizeof *list->at), 0};
   XFI_CHECK(list->at != NULL, XFER_ERR_NOMEM, "%zu peers", most);
@@ -123,8 +122,7 @@ static xfer_status list_flows(flows *list, const xfer_plan *plan)
       "nothing can go between rank %d and rank %d, since this comm has no other way than direct "
       "copies; %s",
       plan->moves->rank, list->at->peer->rank, reason(list->at, plan));
-done:
-  return st;
+  return XFER_OK;
 }
 
 static size_t block_end(const flows *list, size_t first)
@@ -150,7 +148,7 @@ xfer_status xfi_packed_measure(xfi_pipeline *p, const xfer_plan *plan)
   xfer_status st = XFER_OK;
   flows list;
 
-  XFI_TRY(list_flows(&list, plan));
+  XFI_TRY_DONE(list_flows(&list, plan));
   for (size_t i = 0, end; i < list.n; i = end) {
     size_t n_bytes[2] = {0, 0}; /* of receives, of sends */
 
@@ -176,7 +174,6 @@ xfer_status xfi_slot_copies(xfi_copies *copies, const xfer_plan *plan, const xfi
   const xfi_elem elem = xfi_run_elem(plan, cls, to_slot ? XFI_TO_WIRE : XFI_FROM_WIRE);
   const int n_dims = cls->src->n_dims;
   const int wire = cls->wire_bytes;
-  xfer_status st = XFER_OK;
   xfi_slice slices[XFI_MAX_SLICES];
   const int n = xfi_slice_box(slices, length, n_dims, first, end);
 
@@ -191,8 +188,7 @@ xfer_status xfi_slot_copies(xfi_copies *copies, const xfer_plan *plan, const xfi
     XFI_TRY(xfi_copies_add(copies, to_slot ? &in_slot : &user, to_slot ? &user : &in_slot,
                            slices[i].length, n_dims, elem));
   }
-done:
-  return st;
+  return XFER_OK;
 }
 
 /* The copies between a slot and the part [first, end) of a flow's stream. Windows come in order, so
@@ -201,7 +197,6 @@ static xfer_status window_copies(xfi_copies *copies, const xfer_plan *plan, flow
                                  uint64_t end, char *slot)
 {
   const xfi_move_list *list = f->send ? &plan->moves->sends : &plan->moves->recvs;
-  xfer_status st = XFER_OK;
 
   for (uint64_t n_bytes; f->move < f->peer->n && f->at < end; f->at += n_bytes, f->move++) {
     const xfi_move *move = &list->moves[f->peer->first + f->move];
@@ -223,8 +218,7 @@ static xfer_status window_copies(xfi_copies *copies, const xfer_plan *plan, flow
                               (int64_t)((from - f->at) / elem), (int64_t)((to - f->at) / elem)));
     if (f->at + n_bytes > end) break; /* the rest is the next window's */
   }
-done:
-  return st;
+  return XFER_OK;
 }
 
 /* One copy that is one run of all `n_bytes`: the caller's memory can be the message. */
@@ -239,7 +233,6 @@ static xfer_status add_window(xfi_step *step, const xfer_plan *plan, flow *f, ui
 {
   xfi_copies *copies = f->send ? &step->gather : &step->scatter;
   const size_t before = copies->n;
-  xfer_status st = XFER_OK;
   xfi_message *m = &step->messages[step->n_sends + step->n_recvs];
 
   *m = (xfi_message){slot, n_bytes, f->peer->rank};
@@ -250,8 +243,7 @@ static xfer_status add_window(xfi_step *step, const xfer_plan *plan, flow *f, ui
     copies->n--;
   }
   *(f->send ? &step->n_sends : &step->n_recvs) += 1;
-done:
-  return st;
+  return XFER_OK;
 }
 
 /* The windows that begin at `first` of the `n` flows of a block, if there are any. */
@@ -259,7 +251,6 @@ static xfer_status add_round(xfi_pipeline *p, const xfer_plan *plan, flow *at, s
                              uint64_t first)
 {
   char *slots[2] = {xfi_steps_slot(p, p->n_steps, false), xfi_steps_slot(p, p->n_steps, true)};
-  xfer_status st = XFER_OK;
   xfi_step *step = NULL;
 
   for (flow *f = at; f < at + n; f++) {
@@ -270,8 +261,7 @@ static xfer_status add_round(xfi_pipeline *p, const xfer_plan *plan, flow *at, s
     XFI_TRY(add_window(step, plan, f, first, n_bytes, slots[f->send]));
     slots[f->send] += xfi_slot_aligned(n_bytes);
   }
-done:
-  return st;
+  return XFER_OK;
 }
 
 xfer_status xfi_packed_add(xfi_pipeline *p, const xfer_plan *plan)
@@ -280,13 +270,13 @@ xfer_status xfi_packed_add(xfi_pipeline *p, const xfer_plan *plan)
   uint64_t longest = 0;
   flows list;
 
-  XFI_TRY(list_flows(&list, plan));
+  XFI_TRY_DONE(list_flows(&list, plan));
   for (size_t i = 0; i < list.n; i++)
     if (list.at[i].n_bytes > longest) longest = list.at[i].n_bytes;
   for (uint64_t first = 0; first < longest; first += plan->window_bytes)
     for (size_t i = 0, end; i < list.n; i = end) {
       end = block_end(&list, i);
-      XFI_TRY(add_round(p, plan, &list.at[i], end - i, first));
+      XFI_TRY_DONE(add_round(p, plan, &list.at[i], end - i, first));
     }
 done:
   xfi_free(list.at);

@@ -11,34 +11,26 @@
  * and those of channels. */
 static xfer_status measure(xfi_pipeline *p, const xfer_plan *plan)
 {
-  xfer_status st = XFER_OK;
-
   XFI_TRY(xfi_packed_measure(p, plan));
   xfi_broadcast_measure(p, plan);
   p->staging_bytes = 2 * (p->send_slot_bytes + p->recv_slot_bytes);
   xfi_channels_measure(plan, &p->sent_bytes, &p->staging_bytes);
-done:
-  return st;
+  return XFER_OK;
 }
 
 /* In the slots there are. */
 static xfer_status make_steps(xfi_pipeline *p, const xfer_plan *plan)
 {
-  xfer_status st = XFER_OK;
-
   XFI_TRY(xfi_packed_add(p, plan));
   p->n_rounds = p->n_steps;
   XFI_TRY(xfi_broadcast_add(p, plan));
-  XFI_TRY(xfi_steps_make_batches(p, plan->device));
-done:
-  return st;
+  return xfi_steps_make_batches(p, plan->device);
 }
 
 /* A plan among those of its comm that have slots. If it needs a larger block the others move there;
  * who cannot has to be committed again. */
 static xfer_status join_staging(xfi_pipeline *p, xfer_plan *plan)
 {
-  xfer_status st = XFER_OK;
   const char *before = plan->of->slots;
 
   XFI_TRY(xfi_staging_join(plan, p));
@@ -48,8 +40,7 @@ static xfer_status join_staging(xfi_pipeline *p, xfer_plan *plan)
     q->pipeline->slots = plan->of->slots;
     if (xfi_pipeline_move(q->pipeline, q) != XFER_OK) q->pipeline->slots = NULL;
   }
-done:
-  return st;
+  return XFER_OK;
 }
 
 xfer_status xfi_pipeline_create(xfi_pipeline **pipeline, xfer_plan *plan)
@@ -58,16 +49,16 @@ xfer_status xfi_pipeline_create(xfi_pipeline **pipeline, xfer_plan *plan)
   xfi_pipeline *p = NULL;
   xfi_casts *casts = NULL;
 
-  XFI_TRY(xfi_casts_create(&casts, plan)); /* collective */
+  XFI_TRY_DONE(xfi_casts_create(&casts, plan)); /* collective */
   p = xfi_calloc(1, sizeof *p);
-  XFI_CHECK(p != NULL, XFER_ERR_NOMEM, "pipeline");
+  XFI_CHECK_DONE(p != NULL, XFER_ERR_NOMEM, "pipeline");
   p->casts = casts;
   casts = NULL;
-  XFI_TRY(measure(p, plan));
-  XFI_TRY(join_staging(p, plan));
-  XFI_TRY(xfi_channels_create(&p->channels, plan));
-  XFI_TRY(make_steps(p, plan));
-  XFI_TRY(xfi_steps_make_streams(p, plan->device));
+  XFI_TRY_DONE(measure(p, plan));
+  XFI_TRY_DONE(join_staging(p, plan));
+  XFI_TRY_DONE(xfi_channels_create(&p->channels, plan));
+  XFI_TRY_DONE(make_steps(p, plan));
+  XFI_TRY_DONE(xfi_steps_make_streams(p, plan->device));
   *pipeline = p;
   p = NULL;
 done:
@@ -78,14 +69,10 @@ done:
 
 xfer_status xfi_pipeline_move(xfi_pipeline *p, const xfer_plan *plan)
 {
-  xfer_status st = XFER_OK;
-
   XFI_TRY(xfi_channels_move(&p->channels, plan));
   if (p->n_steps == 0) return XFER_OK;
   xfi_steps_free(p, plan->device);
-  XFI_TRY(make_steps(p, plan));
-done:
-  return st;
+  return make_steps(p, plan);
 }
 
 void xfi_pipeline_destroy(xfi_pipeline *p, xfer_plan *plan)
@@ -107,8 +94,8 @@ xfer_status xfi_pipeline_foresee(uint64_t *staging_bytes, const xfer_plan *plan)
 
   *staging_bytes = 0;
   if (plan->comm != NULL && plan->comm->ops->round == NULL) return XFER_OK;
-  XFI_TRY(xfi_casts_list(&p.casts, plan));
-  XFI_TRY(measure(&p, plan));
+  XFI_TRY_DONE(xfi_casts_list(&p.casts, plan));
+  XFI_TRY_DONE(measure(&p, plan));
   *staging_bytes = p.staging_bytes;
 done:
   xfi_casts_free(p.casts);
@@ -123,10 +110,7 @@ bool xfi_pipeline_is_empty(const xfi_pipeline *p)
 xfer_status xfi_pipeline_start(xfi_pipeline *p, xfer_plan *plan, xfer_stream stream)
 {
   xfi_event *before = xfi_staging_turn(plan);
-  xfer_status st = XFER_OK;
 
   XFI_TRY(xfi_channels_run(&p->channels, plan));
-  XFI_TRY(xfi_steps_start(p, plan, before, stream));
-done:
-  return st;
+  return xfi_steps_start(p, plan, before, stream);
 }

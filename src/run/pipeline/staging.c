@@ -12,14 +12,15 @@ xfer_status xfi_staging_take(char **block, const xfi_plans *s, size_t n_bytes)
   void *memory = NULL;
 
   if (s->giver.alloc == NULL) {
-    XFI_TRY(s->device->ops->alloc(s->device, &memory, n_bytes));
+    XFI_TRY_DONE(s->device->ops->alloc(s->device, &memory, n_bytes));
   } else {
     memory = s->giver.alloc(s->giver.context, n_bytes);
-    XFI_CHECK(memory != NULL, XFER_ERR_NOMEM, "%zu bytes of staging: the caller gave no memory",
-              n_bytes);
-    XFI_TRY(s->device->ops->find_allocation(s->device, memory, n_bytes, &found));
-    XFI_CHECK((uintptr_t)memory % XFI_SLOT_ALIGN == 0, XFER_ERR_ARG,
-              "the caller's staging memory at %p is not a multiple of %d", memory, XFI_SLOT_ALIGN);
+    XFI_CHECK_DONE(memory != NULL, XFER_ERR_NOMEM,
+                   "%zu bytes of staging: the caller gave no memory", n_bytes);
+    XFI_TRY_DONE(s->device->ops->find_allocation(s->device, memory, n_bytes, &found));
+    XFI_CHECK_DONE((uintptr_t)memory % XFI_SLOT_ALIGN == 0, XFER_ERR_ARG,
+                   "the caller's staging memory at %p is not a multiple of %d", memory,
+                   XFI_SLOT_ALIGN);
   }
   *block = memory;
   memory = NULL;
@@ -49,7 +50,6 @@ static void give_block(xfi_plans *s)
 /* A larger block for all. */
 static xfer_status grow(xfi_plans *s, size_t n_bytes)
 {
-  xfer_status st = XFER_OK;
   char *block = NULL;
 
   for (const xfer_plan *q = s->first; q != NULL; q = q->next)
@@ -59,15 +59,13 @@ static xfer_status grow(xfi_plans *s, size_t n_bytes)
   s->slots = block;
   s->n_bytes = n_bytes;
   s->from = s->giver;
-done:
-  return st;
+  return XFER_OK;
 }
 
 xfer_status xfi_staging_join(xfer_plan *plan, xfi_pipeline *p)
 {
   xfi_plans *s = plan->of;
   const size_t n_bytes = 2 * (p->send_slot_bytes + p->recv_slot_bytes);
-  xfer_status st = XFER_OK;
 
   if (n_bytes == 0) return XFER_OK;
   if (n_bytes > s->n_bytes) XFI_TRY(grow(s, n_bytes));
@@ -75,8 +73,7 @@ xfer_status xfi_staging_join(xfer_plan *plan, xfi_pipeline *p)
   plan->next = s->first;
   s->first = plan;
   plan->has_slots = true;
-done:
-  return st;
+  return XFER_OK;
 }
 
 void xfi_staging_leave(xfer_plan *plan)

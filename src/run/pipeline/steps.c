@@ -21,7 +21,6 @@ enum { GATHER, COMM, SCATTER };
 
 xfer_status xfi_steps_add(xfi_step **step, xfi_pipeline *p, int n_messages)
 {
-  xfer_status st = XFER_OK;
   xfi_step *s;
 
   XFI_TRY(xfi_vec_reserve(&p->steps, &p->capacity, p->n_steps + 1, sizeof *p->steps));
@@ -31,8 +30,7 @@ xfer_status xfi_steps_add(xfi_step **step, xfi_pipeline *p, int n_messages)
   s->messages = xfi_calloc((size_t)n_messages, sizeof *s->messages);
   XFI_CHECK(s->messages != NULL, XFER_ERR_NOMEM, "%d messages", n_messages);
   *step = s;
-done:
-  return st;
+  return XFER_OK;
 }
 
 char *xfi_steps_slot(const xfi_pipeline *p, size_t step, bool send)
@@ -48,8 +46,6 @@ char *xfi_steps_slot(const xfi_pipeline *p, size_t step, bool send)
 
 xfer_status xfi_steps_make_batches(xfi_pipeline *p, xfi_device *device)
 {
-  xfer_status st = XFER_OK;
-
   for (size_t i = 0; i < p->n_steps; i++) {
     xfi_step *s = &p->steps[i];
 
@@ -62,8 +58,7 @@ xfer_status xfi_steps_make_batches(xfi_pipeline *p, xfi_device *device)
     xfi_copies_free(&s->gather);
     xfi_copies_free(&s->scatter);
   }
-done:
-  return st;
+  return XFER_OK;
 }
 
 static bool is_alone(const xfi_pipeline *p)
@@ -79,8 +74,6 @@ static bool is_alone(const xfi_pipeline *p)
 
 xfer_status xfi_steps_make_streams(xfi_pipeline *p, xfi_device *device)
 {
-  xfer_status st = XFER_OK;
-
   if (p->n_steps == 0 || is_alone(p)) return XFER_OK;
   for (int i = 0; i < 3; i++) {
     XFI_TRY(device->ops->stream_create(device, &p->streams[i]));
@@ -88,8 +81,7 @@ xfer_status xfi_steps_make_streams(xfi_pipeline *p, xfi_device *device)
     XFI_TRY(device->ops->event_create(device, &p->done_with[i][0]));
     XFI_TRY(device->ops->event_create(device, &p->done_with[i][1]));
   }
-done:
-  return st;
+  return XFER_OK;
 }
 
 void xfi_steps_free(xfi_pipeline *p, xfi_device *device)
@@ -152,7 +144,6 @@ static xfer_status start_step(xfi_pipeline *p, xfer_plan *plan, size_t i)
   const xfi_device_ops *dev = plan->device->ops;
   const int parity = (int)(i % 2);
   xfi_step *s = &p->steps[i];
-  xfer_status st = XFER_OK;
 
   if (s->gather_batch != NULL) {
     if (i >= 2)
@@ -169,26 +160,19 @@ static xfer_status start_step(xfi_pipeline *p, xfer_plan *plan, size_t i)
     XFI_TRY(dev->stream_wait(plan->device, p->streams[SCATTER], p->done_with[COMM][parity]));
     XFI_TRY(launch(plan, s->scatter_batch, p->streams[SCATTER], XFI_TRACK_SCATTER));
   }
-  XFI_TRY(dev->event_record(plan->device, p->done_with[SCATTER][parity], p->streams[SCATTER]));
-done:
-  return st;
+  return dev->event_record(plan->device, p->done_with[SCATTER][parity], p->streams[SCATTER]);
 }
 
 static xfer_status start_alone(xfer_plan *plan, const xfi_step *s, xfer_stream stream)
 {
-  xfer_status st = XFER_OK;
-
   XFI_TRY(launch(plan, s->gather_batch, stream, XFI_TRACK_GATHER));
   XFI_TRY(start_messages(plan, s, stream));
-  XFI_TRY(launch(plan, s->scatter_batch, stream, XFI_TRACK_SCATTER));
-done:
-  return st;
+  return launch(plan, s->scatter_batch, stream, XFI_TRACK_SCATTER);
 }
 
 xfer_status xfi_steps_start(xfi_pipeline *p, xfer_plan *plan, xfi_event *before, xfer_stream stream)
 {
   const xfi_device_ops *dev = plan->device->ops;
-  xfer_status st = XFER_OK;
 
   if (p->n_steps == 0) return XFER_OK;
   if (is_alone(p)) {
@@ -206,6 +190,5 @@ xfer_status xfi_steps_start(xfi_pipeline *p, xfer_plan *plan, xfi_event *before,
     XFI_TRY(dev->event_record(plan->device, p->ended[i], p->streams[i]));
     XFI_TRY(dev->stream_wait(plan->device, stream, p->ended[i]));
   }
-done:
-  return st;
+  return XFER_OK;
 }

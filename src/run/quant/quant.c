@@ -12,7 +12,6 @@
 static xfer_status list_pairs(xfi_quant *q, const xfer_plan *plan, const xfer_tensor *tensors)
 {
   const xfi_plan *m = plan->moves;
-  xfer_status st = XFER_OK;
 
   for (size_t t = 0; t < m->n_tensors; t++) {
     const size_t of = xfi_conversion_tensor(tensors[t].conversion);
@@ -28,13 +27,11 @@ static xfer_status list_pairs(xfi_quant *q, const xfer_plan *plan, const xfer_te
     pair->n_scales = xfi_blocks_n_scales(&pair->blocks);
     q->n_table_bytes += xfi_slot_aligned(pair->n_scales * sizeof(float));
   }
-done:
-  return st;
+  return XFER_OK;
 }
 
 static xfer_status place_tables(xfi_quant *q)
 {
-  xfer_status st = XFER_OK;
   char *at;
 
   if (q->n_table_bytes == 0) return XFER_OK;
@@ -45,13 +42,11 @@ static xfer_status place_tables(xfi_quant *q)
     xfi_blocks_place(&q->pairs[i].blocks, q->pairs[i].table);
     at += xfi_slot_aligned(q->pairs[i].n_scales * sizeof(float));
   }
-done:
-  return st;
+  return XFER_OK;
 }
 
 static xfer_status place_heard(xfi_quant *q)
 {
-  xfer_status st = XFER_OK;
   void *memory = NULL;
 
   if (q->n_heard_bytes == 0) return XFER_OK;
@@ -59,8 +54,7 @@ static xfer_status place_heard(xfi_quant *q)
   q->heard = memory;
   for (size_t i = 0; i < q->from_heard.n; i++)
     q->from_heard.at[i].src = q->heard + (uintptr_t)q->from_heard.at[i].src;
-done:
-  return st;
+  return XFER_OK;
 }
 
 xfer_status xfi_quant_create(xfi_quant **quant, const xfer_plan *plan, const xfer_tensor *tensors)
@@ -74,15 +68,16 @@ xfer_status xfi_quant_create(xfi_quant **quant, const xfer_plan *plan, const xfe
     n_pairs += xfi_conversion_kind(tensors[t].conversion) == XFER_CONVERSION_SCALES;
   if (n_pairs == 0) return XFER_OK;
   q = xfi_calloc(1, sizeof *q);
-  XFI_CHECK(q != NULL, XFER_ERR_NOMEM, "scales");
+  XFI_CHECK_DONE(q != NULL, XFER_ERR_NOMEM, "scales");
   q->device = plan->device;
   q->pairs = xfi_calloc(n_pairs, sizeof *q->pairs);
   q->of = xfi_calloc(n, sizeof(const xfi_quant_pair *));
-  XFI_CHECK(q->pairs != NULL && q->of != NULL, XFER_ERR_NOMEM, "scales of %zu tensors", n_pairs);
-  XFI_TRY(list_pairs(q, plan, tensors));
-  XFI_TRY(place_tables(q));
-  XFI_TRY(xfi_quant_find_cuts(q, plan));
-  XFI_TRY(place_heard(q));
+  XFI_CHECK_DONE(q->pairs != NULL && q->of != NULL, XFER_ERR_NOMEM, "scales of %zu tensors",
+                 n_pairs);
+  XFI_TRY_DONE(list_pairs(q, plan, tensors));
+  XFI_TRY_DONE(place_tables(q));
+  XFI_TRY_DONE(xfi_quant_find_cuts(q, plan));
+  XFI_TRY_DONE(place_heard(q));
   *quant = q;
   q = NULL;
 done:
@@ -162,7 +157,6 @@ static uint64_t elems_of(const xfi_quant_pair *pair, const xfer_plan *plan)
 /* Not where ranks have to hear of each other before any scale is known. */
 static xfer_status make_parts(xfi_quant *q, const xfer_plan *plan)
 {
-  xfer_status st = XFER_OK;
   uint64_t n_elems = 0;
   uint64_t seen = 0;
   uint64_t most;
@@ -177,8 +171,7 @@ static xfer_status make_parts(xfi_quant *q, const xfer_plan *plan)
   }
   for (int k = 1; k < q->n_parts; k++)
     XFI_TRY(q->device->ops->event_create(q->device, &q->ready[k]));
-done:
-  return st;
+  return XFER_OK;
 }
 
 int xfi_quant_part(const xfi_quant *q, size_t tensor)
@@ -200,11 +193,11 @@ static xfer_status prepare_amax(xfi_quant *q, const xfer_plan *plan, int part)
       xfi_end end = {xfi_run_src(plan, pair->weights), {0}};
 
       memcpy(end.start, box->at.local, sizeof end.start);
-      XFI_TRY(xfi_copies_add(&copies, &end, &end, box->length, pair->blocks.n_dims,
-                             (xfi_elem){1, &box->amax}));
+      XFI_TRY_DONE(xfi_copies_add(&copies, &end, &end, box->length, pair->blocks.n_dims,
+                                  (xfi_elem){1, &box->amax}));
     }
   }
-  XFI_TRY(make_batch(&q->amax[part], q, &copies));
+  XFI_TRY_DONE(make_batch(&q->amax[part], q, &copies));
 done:
   xfi_copies_free(&copies);
   return st;
@@ -233,9 +226,9 @@ static xfer_status prepare_finish(xfi_quant *q, const xfer_plan *plan, int part)
     if (last != NULL && last->convert == how)
       last->run_bytes += copy.run_bytes;
     else
-      XFI_TRY(xfi_copies_push(&copies, &copy));
+      XFI_TRY_DONE(xfi_copies_push(&copies, &copy));
   }
-  XFI_TRY(make_batch(&q->finish[part], q, &copies));
+  XFI_TRY_DONE(make_batch(&q->finish[part], q, &copies));
 done:
   xfi_copies_free(&copies);
   return st;
@@ -244,7 +237,6 @@ done:
 xfer_status xfi_quant_prepare(xfer_plan *plan)
 {
   xfi_quant *q = plan->quant;
-  xfer_status st = XFER_OK;
 
   if (q == NULL) return XFER_OK;
   xfi_copy zero = {.dst = q->tables, .run_bytes = (int64_t)q->n_table_bytes};
@@ -256,8 +248,7 @@ xfer_status xfi_quant_prepare(xfer_plan *plan)
     XFI_TRY(prepare_amax(q, plan, k));
     XFI_TRY(prepare_finish(q, plan, k));
   }
-done:
-  return st;
+  return XFER_OK;
 }
 
 /* ---- with a run ---- */
@@ -270,20 +261,16 @@ static xfer_status launch(const xfi_quant *q, xfi_batch *batch, xfer_stream stre
 xfer_status xfi_quant_start(const xfer_plan *plan, xfer_stream stream)
 {
   const xfi_quant *q = plan->quant;
-  xfer_status st = XFER_OK;
 
   if (q == NULL) return XFER_OK;
   XFI_TRY(launch(q, q->clear, stream));
-  XFI_TRY(launch(q, q->amax[0], stream));
-done:
-  return st;
+  return launch(q, q->amax[0], stream);
 }
 
 xfer_status xfi_quant_go_on(const xfer_plan *plan, xfer_stream stream)
 {
   const xfi_device_ops *dev = plan->device->ops;
   const xfi_quant *q = plan->quant;
-  xfer_status st = XFER_OK;
 
   if (q == NULL) return dev->event_record(plan->device, plan->started, stream);
   XFI_TRY(launch(q, q->combine, stream));
@@ -294,8 +281,7 @@ xfer_status xfi_quant_go_on(const xfer_plan *plan, xfer_stream stream)
     XFI_TRY(launch(q, q->finish[k], stream));
     XFI_TRY(dev->event_record(plan->device, q->ready[k], stream));
   }
-done:
-  return st;
+  return XFER_OK;
 }
 
 xfer_status xfi_quant_await(const xfer_plan *plan, int part, xfer_stream stream)

@@ -49,14 +49,14 @@ static xfer_status meet_others(finding *f, size_t listed)
 
   f->met.n = 0;
   f->seen[f->units->boxes->listed[listed].unit] = mark;
-  XFI_TRY(xfi_boxes_meet(&cells, f->cells, xfi_listed_bounds(f->cells, listed)));
+  XFI_TRY_DONE(xfi_boxes_meet(&cells, f->cells, xfi_listed_bounds(f->cells, listed)));
   for (size_t i = 0; i < cells.n; i++)
     for (uint32_t h = b->first_holder[cells.at[i]]; h < b->first_holder[cells.at[i] + 1]; h++) {
       const uint32_t unit = f->units->boxes->listed[b->holders[h]].unit;
 
       if (f->seen[unit] == mark) continue;
       f->seen[unit] = mark;
-      XFI_TRY(xfi_vec_reserve(&f->met.at, &f->met.capacity, f->met.n + 1, sizeof *f->met.at));
+      XFI_TRY_DONE(xfi_vec_reserve(&f->met.at, &f->met.capacity, f->met.n + 1, sizeof *f->met.at));
       f->met.at[f->met.n++] = unit;
     }
 done:
@@ -110,7 +110,6 @@ static xfer_status list_rank(finding *f, xfi_quant *q, xfi_quant_cut *cut, int p
 {
   const xfi_boxes *b = f->units->boxes;
   const int n_dims = f->units->n_dims;
-  xfer_status st = XFER_OK;
 
   for (int64_t i = b->first[position]; i < b->first[position + 1]; i++) {
     const xfi_block_box *box = mine == NULL ? NULL : &mine->boxes[i - b->first[position]];
@@ -125,8 +124,7 @@ static xfer_status list_rank(finding *f, xfi_quant *q, xfi_quant_cut *cut, int p
         XFI_TRY(add_heard(q, box, f->dst.at + (f->dst.n - 1) * 2 * (size_t)(n_dims + 1), n_dims));
     }
   }
-done:
-  return st;
+  return XFER_OK;
 }
 
 static xfer_status make_layout(xfer_layout **layout, const finding *f, const xfi_bounds *list,
@@ -152,7 +150,6 @@ static xfer_status list_ranks(finding *f, xfi_quant *q, xfi_quant_cut *cut, cons
                               int rank)
 {
   const xfer_mesh *mesh = f->units->mesh;
-  xfer_status st = XFER_OK;
 
   f->seen = xfi_calloc(f->units->boxes->n_units, sizeof *f->seen);
   f->src_first = xfi_calloc((size_t)mesh->size + 1, sizeof *f->src_first);
@@ -165,8 +162,7 @@ static xfer_status list_ranks(finding *f, xfi_quant *q, xfi_quant_cut *cut, cons
     f->src_first[i + 1] = (int64_t)f->src.n;
     f->dst_first[i + 1] = (int64_t)f->dst.n;
   }
-done:
-  return st;
+  return XFER_OK;
 }
 
 /* What is cut of a pair, as the next of quant->cuts; nothing, if no two units share a block. */
@@ -183,13 +179,13 @@ static xfer_status find_cut(xfi_quant *q, size_t p, const xfi_plan *m)
   xfi_conversion_block(block, weights->conversion, weights->src->n_dims);
   for (int d = 0; d < XFER_MAX_DIMS; d++)
     one[d] = 1;
-  XFI_TRY(xfi_layout_of_cells(&f.units, weights->src, one, weights->src->dtype));
+  XFI_TRY_DONE(xfi_layout_of_cells(&f.units, weights->src, one, weights->src->dtype));
   if (!f.cells->boxes->overlap && f.cells->boxes->n_units == f.units->boxes->n_units) goto done;
   cut->pair = p;
   cut->heard = q->n_heard_bytes = xfi_slot_aligned(q->n_heard_bytes);
-  XFI_TRY(list_ranks(&f, q, cut, &pair->blocks, m->rank));
-  XFI_TRY(make_layout(&cut->src, &f, &f.src, f.src_first));
-  XFI_TRY(make_layout(&cut->dst, &f, &f.dst, f.dst_first));
+  XFI_TRY_DONE(list_ranks(&f, q, cut, &pair->blocks, m->rank));
+  XFI_TRY_DONE(make_layout(&cut->src, &f, &f.src, f.src_first));
+  XFI_TRY_DONE(make_layout(&cut->dst, &f, &f.dst, f.dst_first));
   q->n_cuts++;
 done:
   end_finding(&f);
@@ -209,14 +205,11 @@ static bool is_whole(const xfi_quant *q, size_t p, const xfi_plan *m)
 
 xfer_status xfi_quant_find_cuts(xfi_quant *q, const xfer_plan *plan)
 {
-  xfer_status st = XFER_OK;
-
   q->cuts = xfi_calloc(q->n_pairs, sizeof *q->cuts);
   XFI_CHECK(q->cuts != NULL, XFER_ERR_NOMEM, "%zu tensors", q->n_pairs);
   for (size_t p = 0; p < q->n_pairs; p++)
     if (!is_whole(q, p, plan->moves)) XFI_TRY(find_cut(q, p, plan->moves));
-done:
-  return st;
+  return XFER_OK;
 }
 
 void xfi_quant_free_cuts(xfi_quant *q)

@@ -56,9 +56,10 @@ static xfer_status count_box(const counter *c, const int64_t *lo, const int64_t 
     size[d] = end - to.start[d];
   }
   order = xfi_bound_dense((char *)XFI_DIGEST_ORIGIN, shape, l->n_dims, l->elem_bytes);
-  XFI_TRY(xfi_copies_add(&copies, &to, &from, size, l->n_dims, (xfi_elem){l->elem_bytes, NULL}));
-  XFI_TRY(xfi_vec_reserve(&c->list->at, &c->list->capacity, c->list->n + copies.n,
-                          sizeof *c->list->at));
+  XFI_TRY_DONE(
+      xfi_copies_add(&copies, &to, &from, size, l->n_dims, (xfi_elem){l->elem_bytes, NULL}));
+  XFI_TRY_DONE(xfi_vec_reserve(&c->list->at, &c->list->capacity, c->list->n + copies.n,
+                               sizeof *c->list->at));
   for (size_t i = 0; i < copies.n; i++)
     c->list->at[c->list->n++] = (xfi_digest_box){copies.at[i], c->factor, c->slot};
 done:
@@ -74,7 +75,7 @@ static xfer_status count_side(counter c, int rank, uint32_t turn)
   const int n_dims = c.layout->n_dims;
   xfi_held_list held = {NULL, 0, 0};
 
-  XFI_TRY(xfi_layout_held(&held, c.layout, rank, true));
+  XFI_TRY_DONE(xfi_layout_held(&held, c.layout, rank, true));
   for (size_t i = 0; i < held.n; i++) {
     const xfi_held *h = &held.at[i];
     int64_t length[XFER_MAX_DIMS];
@@ -82,7 +83,7 @@ static xfer_status count_side(counter c, int rank, uint32_t turn)
     if (h->replica != (int)(turn % (uint32_t)xfi_part_n_replicas(c.layout, h->part))) continue;
     for (int d = 0; d < n_dims; d++)
       length[d] = h->bounds[n_dims + d] - h->bounds[d];
-    XFI_TRY(count_box(&c, h->bounds, length, h->local));
+    XFI_TRY_DONE(count_box(&c, h->bounds, length, h->local));
   }
 done:
   xfi_free(held.at);
@@ -117,7 +118,6 @@ static uint64_t source_factor(const xfi_class *cls, const xfi_flow *flow, uint32
 static xfer_status count_sends(counter c, const xfi_class *cls, uint32_t ordinal, xfi_count what)
 {
   const size_t before = c.list->n;
-  xfer_status st = XFER_OK;
 
   for (size_t f = 0; f < cls->sends.n; f++) {
     const xfi_flow *flow = &cls->sends.at[f];
@@ -131,14 +131,12 @@ static xfer_status count_sends(counter c, const xfi_class *cls, uint32_t ordinal
       XFI_TRY(count_box(&c, box.lo, box.length, box.src_local));
     }
   }
-done:
-  return st;
+  return XFER_OK;
 }
 
 static xfer_status count_recvs(counter c, const xfi_class *cls, xfi_count what)
 {
   const size_t before = c.list->n;
-  xfer_status st = XFER_OK;
 
   c.factor = what == XFI_COUNT_OWN_DST ? 1 : UINT64_MAX;
   for (size_t i = 0; i < cls->recvs.n_boxes; i++) {
@@ -147,8 +145,7 @@ static xfer_status count_recvs(counter c, const xfi_class *cls, xfi_count what)
     if (what == XFI_COUNT_OWN_DST && c.list->n > before) return XFER_OK;
     XFI_TRY(count_box(&c, box.lo, box.length, box.dst_local));
   }
-done:
-  return st;
+  return XFER_OK;
 }
 
 xfer_status xfi_count_add(xfi_counted *list, const xfer_plan *plan, size_t tensor, uint32_t slot,
@@ -158,7 +155,6 @@ xfer_status xfi_count_add(xfi_counted *list, const xfer_plan *plan, size_t tenso
   const xfi_binding *b = plan->bindings[tensor];
   const uint32_t ordinal = plan->moves->tensors[tensor].ordinal;
   const int rank = plan->moves->rank;
-  xfer_status st = XFER_OK;
   counter src = {list, cls->src, NULL, within, slot, 1};
   counter dst = {list, cls->dst, NULL, within, slot, 1};
 
@@ -171,8 +167,7 @@ xfer_status xfi_count_add(xfi_counted *list, const xfer_plan *plan, size_t tenso
   if (cls->conversion != 0 && what == XFI_COUNT_RUN) what = XFI_COUNT_REPLICAS;
   if (what != XFI_COUNT_OWN_DST) XFI_TRY(count_sends(src, cls, ordinal, what));
   if (what != XFI_COUNT_REPLICAS && what != XFI_COUNT_OWN_SRC) XFI_TRY(count_recvs(dst, cls, what));
-done:
-  return st;
+  return XFER_OK;
 }
 
 xfer_status xfi_count_make(xfi_digest **digest, const xfer_plan *plan, size_t first, size_t n,
@@ -182,8 +177,8 @@ xfer_status xfi_count_make(xfi_digest **digest, const xfer_plan *plan, size_t fi
   xfi_counted list = {NULL, 0, 0};
 
   for (size_t t = 0; t < n; t++)
-    XFI_TRY(xfi_count_add(&list, plan, first + t, (uint32_t)t, what, within));
-  XFI_TRY(plan->device->ops->digest_create(plan->device, digest, list.at, list.n, n));
+    XFI_TRY_DONE(xfi_count_add(&list, plan, first + t, (uint32_t)t, what, within));
+  XFI_TRY_DONE(plan->device->ops->digest_create(plan->device, digest, list.at, list.n, n));
 done:
   xfi_free(list.at);
   return st;
@@ -197,11 +192,11 @@ xfer_status xfi_count_now(xfi_sum *sums, const xfer_plan *plan, size_t first, si
   xfi_digest *digest = NULL;
   xfi_event *event = NULL;
 
-  XFI_TRY(xfi_count_make(&digest, plan, first, n, what, within));
-  XFI_TRY(dev->event_create(plan->device, &event));
-  XFI_TRY(dev->digest_launch(plan->device, digest, stream));
-  XFI_TRY(dev->event_record(plan->device, event, stream));
-  XFI_TRY(dev->event_sync(plan->device, event, xfi_run_deadline(plan)));
+  XFI_TRY_DONE(xfi_count_make(&digest, plan, first, n, what, within));
+  XFI_TRY_DONE(dev->event_create(plan->device, &event));
+  XFI_TRY_DONE(dev->digest_launch(plan->device, digest, stream));
+  XFI_TRY_DONE(dev->event_record(plan->device, event, stream));
+  XFI_TRY_DONE(dev->event_sync(plan->device, event, xfi_run_deadline(plan)));
   memcpy(sums, dev->digest_sums(digest), n * sizeof *sums);
 done:
   if (event != NULL) dev->event_destroy(plan->device, event);

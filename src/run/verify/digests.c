@@ -11,8 +11,6 @@
 /* May bound memory be read now? */
 static xfer_status check_readable(const xfer_plan *plan, xfer_stream stream)
 {
-  xfer_status st = XFER_OK;
-
   XFI_CHECK(plan->state != XFI_RUNNING, XFER_ERR_STATE,
             "a run is in flight: call xfer_plan_wait() before digesting");
   XFI_CHECK(plan->state != XFI_UNCOMMITTED && plan->state != XFI_WITHHELD && plan->pipeline != NULL,
@@ -20,20 +18,15 @@ static xfer_status check_readable(const xfer_plan *plan, xfer_stream stream)
   XFI_CHECK(xfi_run_find_changed(plan) == NULL, XFER_ERR_STATE,
             "bound memory was freed or remapped since the commit; bind and commit again");
   XFI_TRY(xfi_bindings_check(plan));
-  XFI_TRY(plan->device->ops->stream_check(plan->device, stream));
-done:
-  return st;
+  return plan->device->ops->stream_check(plan->device, stream);
 }
 
 static xfer_status check_kind(const xfer_plan *plan)
 {
-  xfer_status st = XFER_OK;
-
   XFI_CHECK(plan->comm != NULL, XFER_ERR_STATE, "a simulated plan has no data");
   XFI_CHECK(plan->ends == NULL, XFER_ERR_UNSUPPORTED,
             "an exchange has no digests: its arrays are those of two ranks each");
-done:
-  return st;
+  return XFER_OK;
 }
 
 /* What a rank says of a count; of no other gathering's size. */
@@ -55,11 +48,11 @@ static xfer_status agree_on_count(const xfer_plan *plan, xfi_count what, xfer_st
   xfer_status st = mine;
   count_word *all = xfi_comm_hear(plan->comm, &st, &word, sizeof word, xfi_run_deadline(plan));
 
-  XFI_TRY(st);
+  XFI_TRY_DONE(st);
   for (int r = 0; r < plan->comm->size; r++)
-    XFI_CHECK(all[r].what == all[0].what && all[r].plan == all[0].plan, XFER_ERR_MISMATCH,
-              "rank %d looks for %s of plan %u of the comm, rank 0 for %s of plan %u", r,
-              name_of(all[r].what), all[r].plan, name_of(all[0].what), all[0].plan);
+    XFI_CHECK_DONE(all[r].what == all[0].what && all[r].plan == all[0].plan, XFER_ERR_MISMATCH,
+                   "rank %d looks for %s of plan %u of the comm, rank 0 for %s of plan %u", r,
+                   name_of(all[r].what), all[r].plan, name_of(all[0].what), all[0].plan);
 done:
   xfi_free(all);
   return st;
@@ -78,11 +71,11 @@ static xfer_status gather_sums(const xfer_plan *plan, xfi_sum *sums, size_t n)
   xfer_status st = XFER_OK;
   xfi_sum *all = xfi_comm_calloc(comm, step, row);
 
-  XFI_CHECK(all != NULL, XFER_ERR_NOMEM, "digests of %zu tensors", step);
+  XFI_CHECK_DONE(all != NULL, XFER_ERR_NOMEM, "digests of %zu tensors", step);
   for (size_t first = 0; first < n; first += step) {
     const size_t k = n - first < step ? n - first : step;
 
-    XFI_TRY(
+    XFI_TRY_DONE(
         comm->ops->all_gather(comm, all, sums + first, k * sizeof *sums, xfi_run_deadline(plan)));
     memset(sums + first, 0, k * sizeof *sums);
     for (size_t i = 0; i < (size_t)comm->size * k; i++)
@@ -98,16 +91,13 @@ static xfer_status count_all(xfi_sum **sums, const xfer_plan *plan, xfi_count wh
                              xfer_status mine, xfer_stream stream)
 {
   const size_t n = plan->moves->n_tensors;
-  xfer_status st = XFER_OK;
 
   XFI_TRY(check_kind(plan));
   *sums = xfi_comm_calloc(plan->comm, n, sizeof **sums);
   XFI_CHECK(*sums != NULL, XFER_ERR_NOMEM, "digests of %zu tensors", n);
   if (mine == XFER_OK) mine = check_readable(plan, stream);
   if (mine == XFER_OK) mine = xfi_count_now(*sums, plan, 0, n, what, NULL, stream);
-  XFI_TRY(agree_on_count(plan, what, mine));
-done:
-  return st;
+  return agree_on_count(plan, what, mine);
 }
 
 xfer_status xfi_run_digest(const xfer_plan *plan, xfer_digest *digests, bool source,
@@ -117,8 +107,8 @@ xfer_status xfi_run_digest(const xfer_plan *plan, xfer_digest *digests, bool sou
   xfer_status st = XFER_OK;
   xfi_sum *sums = NULL;
 
-  XFI_TRY(count_all(&sums, plan, source ? XFI_COUNT_SRC : XFI_COUNT_DST, checked, stream));
-  XFI_TRY(gather_sums(plan, sums, n));
+  XFI_TRY_DONE(count_all(&sums, plan, source ? XFI_COUNT_SRC : XFI_COUNT_DST, checked, stream));
+  XFI_TRY_DONE(gather_sums(plan, sums, n));
   for (size_t t = 0; t < n; t++)
     memcpy(digests[t].word, sums[t].word, sizeof sums[t].word);
 done:
@@ -132,9 +122,9 @@ xfer_status xfi_run_check_replicas(const xfer_plan *plan, xfer_stream stream)
   xfi_sum *sums = NULL;
   xfi_sum total;
 
-  XFI_TRY(count_all(&sums, plan, XFI_COUNT_REPLICAS, XFER_OK, stream));
+  XFI_TRY_DONE(count_all(&sums, plan, XFI_COUNT_REPLICAS, XFER_OK, stream));
   total = xfi_verify_total(sums, plan->moves->n_tensors);
-  XFI_TRY(gather_sums(plan, &total, 1));
+  XFI_TRY_DONE(gather_sums(plan, &total, 1));
   if (!xfi_sum_is_zero(total))
     st = xfi_verify_explain(plan, sums, XFI_COUNT_REPLICAS, xfi_run_deadline(plan));
 done:

@@ -113,7 +113,6 @@ static xfer_status bisect(search *s, int64_t *first, int64_t n, const xfi_sum *s
 {
   int64_t good = 0; /* so many are all right */
   int64_t bad = n;
-  xfer_status st = XFER_OK;
 
   while (bad - good > 1) {
     const int64_t mid = good + (bad - good) / 2;
@@ -128,21 +127,17 @@ static xfer_status bisect(search *s, int64_t *first, int64_t n, const xfi_sum *s
     *(zero ? &good : &bad) = mid;
   }
   *first = good;
-done:
-  return st;
+  return XFER_OK;
 }
 
 /* The first index, in the order of the tensor, of those within. */
 static xfer_status find_index(search *s, int n_dims)
 {
-  xfer_status st = XFER_OK;
-
   for (int d = 0; d < n_dims; d++) {
     XFI_TRY(bisect(s, &s->within.lo[d], s->within.hi[d], NULL, d));
     s->within.hi[d] = s->within.lo[d] + 1;
   }
-done:
-  return st;
+  return XFER_OK;
 }
 
 /* What a rank has of one element. */
@@ -202,19 +197,20 @@ static xfer_status name_ranks(search *s)
   int other;
   char index[160];
 
-  XFI_TRY(st);
+  XFI_TRY_DONE(st);
   compare_own(all, comm->size, side, &ref, &other);
   index_text(index, sizeof index, s, t->src->n_dims);
-  XFI_CHECK(other >= 0, XFER_ERR_MISMATCH, "tensor \"%.100s\": %s at [%s]", t->name,
-            side == 0 ? "replicas of the source differ" : "destinations differ from the source",
-            index);
-  XFI_CHECK(side == 1, XFER_ERR_MISMATCH,
-            "tensor \"%.100s\": replicas of the source differ, first at [%s]: rank %d has another "
-            "value than rank %d",
-            t->name, index, other, ref);
-  XFI_CHECK(false, XFER_ERR_MISMATCH,
-            "tensor \"%.100s\": rank %d did not get what rank %d has, first at [%s]", t->name,
-            other, ref, index);
+  XFI_CHECK_DONE(
+      other >= 0, XFER_ERR_MISMATCH, "tensor \"%.100s\": %s at [%s]", t->name,
+      side == 0 ? "replicas of the source differ" : "destinations differ from the source", index);
+  XFI_CHECK_DONE(
+      side == 1, XFER_ERR_MISMATCH,
+      "tensor \"%.100s\": replicas of the source differ, first at [%s]: rank %d has another "
+      "value than rank %d",
+      t->name, index, other, ref);
+  XFI_CHECK_DONE(false, XFER_ERR_MISMATCH,
+                 "tensor \"%.100s\": rank %d did not get what rank %d has, first at [%s]", t->name,
+                 other, ref, index);
 done:
   xfi_free(all);
   return st;
@@ -223,7 +219,6 @@ done:
 static xfer_status explain(search *s, const xfi_sum *sums)
 {
   const xfi_plan *m = s->plan->moves;
-  xfer_status st = XFER_OK;
   int64_t tensor = 0;
   bool zero = true;
 
@@ -241,9 +236,7 @@ static xfer_status explain(search *s, const xfi_sum *sums)
             "tensor \"%.100s\": sources and destinations differed, and do not any more",
             m->tensors[s->tensor].name);
   XFI_TRY(find_index(s, m->tensors[s->tensor].src->n_dims));
-  XFI_TRY(name_ranks(s));
-done:
-  return st;
+  return name_ranks(s);
 }
 
 xfer_status xfi_verify_explain(const xfer_plan *plan, const xfi_sum *sums, xfi_count what,
