@@ -23,7 +23,7 @@ MORE = {
 }
 WITHOUT = (2, 2, 2, 0)
 DEEP = 100000
-CELL = re.compile(r"\[XFI_(\w+)\] =\s*\{\s*(NULL|\w+|(?:\"[^\"]*\"\s*)+),\s*\{XFI_(\w+), XFI_(\w+), XFI_(\w+)\}\}")
+CELL = re.compile(r"\[XFI_(\w+)\] =\s*\{(?:NULL,\s*\{XFI_(\w+), XFI_(\w+)\}|\.refusal = (?:\w+|(?:\"[^\"]*\"\s*)+))\}")
 
 
 def states_of(text):
@@ -42,9 +42,9 @@ def states_of(text):
         lines.append(f"#define {macro}(s) {nested}")
 
     for call, rows in table.items():
-        choice(f"REFUSES_{call}", [str(int(row[1] != "NULL")) for row in rows])
-        for column, end in enumerate(("ENDED", "AS_IT_WAS", "FAILED")):
-            choice(f"AFTER_{call}_{end}", [row[2 + column] for row in rows])
+        choice(f"REFUSES_{call}", [str(int(row[1] == "")) for row in rows])
+        for column, end in enumerate(("ENDED", "FAILED")):
+            choice(f"AFTER_{call}_{end}", [row[1 + column] or row[0] for row in rows])
     return "\n".join(lines) + "\n"
 
 
