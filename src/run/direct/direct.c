@@ -347,8 +347,9 @@ const char *xfi_direct_way(const void *plan, bool relay, bool send, size_t peer)
   if (link != NULL) return link->way;
   if (!xfi_run_has_flow(plan, &list->peers[peer])) return "broadcast";
   if (p->options.lane == XFER_LANE_PACKED) return "packed: the lane was asked for";
-  if (p->comm->ops->shares != NULL && p->comm->ops->shares(p->comm, list->peers[peer].rank))
+  if (!p->device->ops->is_synchronous) return "packed: not of one host, user and container";
+  if (p->quant == NULL && p->comm->ops->shares != NULL &&
+      p->comm->ops->shares(p->comm, list->peers[peer].rank))
     return "packed: through slots that both processes have";
-  if (p->device->ops->is_synchronous) return "packed: another process's memory cannot be addressed";
-  return "packed: not of one host, user and container";
+  return "packed: another process's memory cannot be addressed";
 }
