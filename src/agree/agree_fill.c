@@ -70,6 +70,7 @@ static xfer_status gather(void **all, const filling *f, const void *mine, const 
   size_t n_all = 0;
   xfer_status st = XFER_OK;
   unsigned char *rows = NULL;
+  unsigned char *made = NULL;
 
   for (size_t r = 0; r < size; r++) {
     if (!xfi_add_fits(n_all, sizes[r], &n_all)) n_all = SIZE_MAX;
@@ -77,12 +78,12 @@ static xfer_status gather(void **all, const filling *f, const void *mine, const 
   }
   if (step > most) step = most;
   rows = xfi_comm_calloc(f->comm, size + 1, step); /* the last is what we say */
-  *all = xfi_comm_calloc(f->comm, n_all, 1);
-  XFI_CHECK_DONE(rows != NULL && *all != NULL, XFER_ERR_NOMEM, "%zu bytes of layouts of %zu ranks",
+  made = xfi_comm_calloc(f->comm, n_all, 1);
+  XFI_CHECK_DONE(rows != NULL && made != NULL, XFER_ERR_NOMEM, "%zu bytes of layouts of %zu ranks",
                  n_all, size);
   for (size_t first = 0; first < most; first += step) {
     const size_t n = most - first < step ? most - first : step;
-    unsigned char *to = *all;
+    unsigned char *to = made;
 
     if (mine != NULL && own > first)
       memcpy(rows + size * n, (const char *)mine + first, own - first < n ? own - first : n);
@@ -91,7 +92,10 @@ static xfer_status gather(void **all, const filling *f, const void *mine, const 
       if (sizes[r] > first)
         memcpy(to + first, rows + r * n, sizes[r] - first < n ? sizes[r] - first : n);
   }
+  *all = made;
+  made = NULL;
 done:
+  xfi_free(made);
   xfi_free(rows);
   return st;
 }
