@@ -10,7 +10,6 @@
  */
 #include <string.h>
 
-#include "direct.h"
 #include "error.h"
 #include "object.h"
 
@@ -44,34 +43,33 @@ static xfer_status find_room(heard *room, xfer_comm *comm)
 }
 
 /* What this rank can say before anything is done: an earlier call that failed after it returned,
- * and a stream on which nothing may be put. */
+ * which is over then, and a stream on which nothing may be put. */
 static xfer_status check(const xfer_comm *comm, xfer_stream stream)
 {
   xfer_status st = XFER_OK;
 
-  for (int i = 0; i < comm->n_kept && st == XFER_OK; i++) {
-    const xfer_plan *plan = comm->kept[i].plan;
-
-    if (plan != NULL && plan->state == XFI_RUNNING)
-      st = xfi_direct_check(plan->direct, plan->epoch);
-  }
+  for (int i = 0; i < comm->n_kept && st == XFER_OK; i++)
+    if (comm->kept[i].plan != NULL) st = xfi_run_check(comm->kept[i].plan);
   return st == XFER_OK ? comm->device->ops->stream_check(comm->device, stream) : st;
 }
 
 /* The places where this rank keeps what it was given. Returns the one that it means, if nobody's
- * memory is other than its own: that which was used last. */
+ * memory is other than its own; NULL: there is none, or several, between which others decide. */
 static xfi_kept *find_kept(uint64_t *found, xfer_comm *comm, const xfi_one_call *call)
 {
   xfi_kept *guess = NULL;
+  int n = 0;
 
   for (int i = 0; i < comm->n_kept; i++) {
     xfi_kept *k = &comm->kept[i];
 
     if (k->plan == NULL || memcmp(k->key, call->key, sizeof k->key) != 0) continue;
     *found |= UINT64_C(1) << i;
-    if (k->mapped == call->mapped && (guess == NULL || k->used > guess->used)) guess = k;
+    if (k->mapped != call->mapped) continue;
+    guess = k;
+    n++;
   }
-  return guess;
+  return n == 1 ? guess : NULL;
 }
 
 /* *said becomes what holds for all ranks, if none has failed. *begun: all have begun the commit of

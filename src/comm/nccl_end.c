@@ -67,8 +67,10 @@ static void await(pthread_t thread)
 void xfi_nccl_end(xfi_nccl_comm *comm)
 {
   pthread_t thread;
-  ending *e = xfi_calloc(1, sizeof *e);
+  ending *e = NULL;
 
+  if (comm->data.handle == NULL && comm->control.handle == NULL) return;
+  e = xfi_calloc(1, sizeof *e);
   if (e == NULL) { /* at least it waits for no peer that has failed */
     xfi_nccl_break(&comm->data, "");
     xfi_nccl_break(&comm->control, "");

@@ -244,16 +244,15 @@ static xfer_status check_bound(const xfer_plan *plan, size_t t, bool source)
 {
   const side s = side_of(xfi_plan_class(plan->moves, t), plan->moves->rank, source);
   const xfi_binding *b = plan->bindings[t];
-  xfer_status st = XFER_OK;
   int64_t shape[XFER_MAX_DIMS];
 
   if (!part_shape(shape, &s) || (b != NULL && (source ? &b->src : &b->dst)->is_set)) return XFER_OK;
-  if (b != NULL && b->bad != NULL) XFI_CHECK_DONE(false, b->bad->st, "%s", b->bad->why);
-  XFI_CHECK_DONE(
-      false, XFER_ERR_STATE, "tensor %zu \"%.100s\": the %s part of rank %d is not bound", t,
-      plan->moves->tensors[t].name, source ? "source" : "destination", plan->moves->rank);
-done:
-  return st;
+  if (b != NULL && b->bad != NULL) {
+    xfi_set_error("%s", b->bad->why);
+    return b->bad->st;
+  }
+  XFI_CHECK(false, XFER_ERR_STATE, "tensor %zu \"%.100s\": the %s part of rank %d is not bound", t,
+            plan->moves->tensors[t].name, source ? "source" : "destination", plan->moves->rank);
 }
 
 xfer_status xfi_bindings_check(const xfer_plan *plan)

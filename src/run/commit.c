@@ -262,7 +262,10 @@ xfi_commit_word xfi_commit_begin(xfer_plan *plan, xfer_status mine)
       plan->number, plan->device->place, {0}};
 
   if (mine == XFER_OK) mine = allowed;
-  if (mine == XFER_OK && own == LANES_MOVE) mine = xfi_rebind_local(plan);
+  if (mine == XFER_OK && own == LANES_MOVE) {
+    mine = xfi_rebind_local(plan);
+    plan->keeps_lanes = mine == XFER_OK; /* also where the ranks then mean another plan */
+  }
   said.status = mine;
   if (own == LANES_MADE) plan->device->ops->domain(plan->device, plan->domain); /* stays so */
   memcpy(said.domain, plan->domain, sizeof said.domain);
@@ -292,9 +295,8 @@ void xfi_commit_take_back(xfer_plan *plan)
 /* What is known of the plan once its commit came to `st`. */
 static void conclude(xfer_plan *plan, xfer_status st)
 {
-  if (xfi_state_allows(plan->state, XFI_CALL_COMMIT) == XFER_OK)
-    plan->state =
-        xfi_state_after(plan->state, XFI_CALL_COMMIT, st == XFER_OK ? XFI_ENDED : XFI_FAILED);
+  plan->state =
+      xfi_state_after(plan->state, XFI_CALL_COMMIT, st == XFER_OK ? XFI_ENDED : XFI_FAILED);
   plan->keeps_lanes = st == XFER_OK;
 }
 

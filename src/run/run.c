@@ -390,6 +390,21 @@ xfer_status xfi_run_test(const xfer_plan *plan, bool *over)
   return XFER_OK;
 }
 
+/* A run in flight that came to nothing is over on this rank. */
+static void give_up(xfer_plan *plan)
+{
+  leave(plan, xfi_deadline_after(XFI_LEAVE_MS));
+  plan->state = xfi_state_after(plan->state, XFI_CALL_WAIT, XFI_FAILED);
+}
+
+xfer_status xfi_run_check(xfer_plan *plan)
+{
+  const xfer_status st = plan->state == XFI_RUNNING ? check_peers(plan, 0) : XFER_OK;
+
+  if (st != XFER_OK) give_up(plan);
+  return st;
+}
+
 xfer_status xfi_run_follow(xfer_plan *plan, xfer_stream stream)
 {
   xfer_status st = XFER_OK;
@@ -398,11 +413,9 @@ xfer_status xfi_run_follow(xfer_plan *plan, xfer_stream stream)
   st = kept_status(plan);
   if (st == XFER_OK) st = plan->device->ops->stream_wait(plan->device, stream, plan->finished);
   if (st == XFER_OK) st = outcome(plan);
-  if (st == XFER_OK) {
+  if (st == XFER_OK)
     complete(plan);
-  } else {
-    leave(plan, xfi_deadline_after(XFI_LEAVE_MS));
-    plan->state = xfi_state_after(plan->state, XFI_CALL_WAIT, XFI_FAILED);
-  }
+  else
+    give_up(plan);
   return st;
 }

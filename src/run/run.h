@@ -72,6 +72,8 @@ xfer_status xfi_run_test(const xfer_plan *plan, bool *over);
 /* For runs that nobody waits for: order `stream` after the last one, if there is one. Says so if
  * that one is known to have failed. */
 xfer_status xfi_run_follow(xfer_plan *plan, xfer_stream stream);
+/* Did a peer fail in the run in flight, if there is one? It is over on this rank then. Local. */
+xfer_status xfi_run_check(xfer_plan *plan);
 /* Of a plan that is given back while it has lanes: others may be in a run, or begin one. */
 void xfi_run_abandon(xfer_plan *plan);
 xfer_status xfi_run_release(xfer_plan *plan);

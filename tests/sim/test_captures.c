@@ -282,6 +282,37 @@ static void test_e6_redistribute_tells_of_a_refused_rank_nccl(void)
   world_go(one_captures_later);
 }
 
+/* A run that fails on one rank after the other's call has returned: the next call says so, and the
+ * ones after it work. */
+static void one_run_fails(int rank)
+{
+  const sim_fault fault = {.name = "cudaEventRecord", .rank = 0, .nth = 1, .code = 2};
+  cudaStream_t stream = world_stream();
+
+  OK(xfer_comm_set_timeout(w.comms[rank], 3000));
+  tensor_make(&tensors[rank], RING, rank, WIDTH);
+  for (uint64_t i = 0; i < 12; i++) {
+    redistribute_well(rank, stream, 2 * i + 1);
+    if (rank == 0) sim_fault_add(&fault);
+    ranks_barrier();
+    tensor_open(&tensors[rank], 2 * i + 2);
+    (void)!redistribute(rank, stream);
+    ranks_barrier();
+    if (rank == 0) sim_fault_clear();
+    ranks_barrier();
+    (void)!redistribute(rank, stream);
+    NEED(cudaStreamSynchronize(stream) == cudaSuccess);
+    tensor_close(&tensors[rank]);
+    ranks_barrier();
+  }
+}
+
+static void test_e6_redistribute_goes_on_after_a_run_that_failed(void)
+{
+  world_make(2, COMM_GATHER, (sim_config){.eager = true});
+  world_go(one_run_fails);
+}
+
 static void test_e7_redistribute_looks_at_the_stream_first_gather(void)
 {
   world_make(2, COMM_GATHER, (sim_config){.seed = 0});
@@ -339,6 +370,8 @@ int main(int argc, char **argv)
        test_e6_redistribute_tells_of_a_refused_rank_gather},
       {"e6_redistribute_tells_of_a_refused_rank_nccl",
        test_e6_redistribute_tells_of_a_refused_rank_nccl},
+      {"e6_redistribute_goes_on_after_a_run_that_failed",
+       test_e6_redistribute_goes_on_after_a_run_that_failed},
       {"e7_redistribute_looks_at_the_stream_first_gather",
        test_e7_redistribute_looks_at_the_stream_first_gather},
       {"e7_redistribute_looks_at_the_stream_first_nccl",

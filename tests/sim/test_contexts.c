@@ -103,11 +103,27 @@ static void test_no_context_on_another_gpu_gather(void)
   with_a_comm(false);
 }
 
+static void test_a_comm_that_is_not_made_leaves_no_context(void)
+{
+  const sim_fault full = {
+      .name = "cudaMalloc", .rank = SIM_NO_RANK, .percent = 100, .code = cudaErrorMemoryAllocation};
+  unsigned char id[XFER_NCCL_ID_BYTES];
+
+  world_clear(2, (sim_config){.eager = true});
+  NEED(cudaSetDevice(OWN) == cudaSuccess);
+  OK(xfer_nccl_id(id));
+  sim_fault_add(&full);
+  NEED(xfer_comm_create_nccl_id(&comm, id, 0, 1) == XFER_ERR_NOMEM);
+  sim_fault_clear();
+  NEED(sim_contexts() == UINT64_C(1) << OWN);
+}
+
 int main(int argc, char **argv)
 {
   static const world_test tests[] = {
       {"no_context_on_another_gpu_nccl", test_no_context_on_another_gpu_nccl},
       {"no_context_on_another_gpu_gather", test_no_context_on_another_gpu_gather},
+      {"a_comm_that_is_not_made_leaves_no_context", test_a_comm_that_is_not_made_leaves_no_context},
   };
 
   return world_main(argc, argv, tests, sizeof tests / sizeof *tests);
