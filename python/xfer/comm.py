@@ -329,7 +329,7 @@ class Comm(_handle.Handle):
             try:
                 words = self._gather(sayable(word)[:_WORD].ljust(_WORD, b"\0"))
             finally:
-                if timeout_ms:
+                if timeout_ms and not self._is_stuck():  # a call that was left behind is still in C
                     self._now(lib.xfer_comm_set_timeout, self, self._timeout_ms)
             if error is None:
                 _raise_first([decoded(each.rstrip(b"\0")) for each in words])

@@ -15,6 +15,7 @@ import xfer
 WAITS = {
     "all_gather": "comm.all_gather(b'a')",
     "plan": "xfer.Plan(comm, [('w', src, dst)])",
+    "plan with a deadline": "xfer.Plan(comm, [('w', src, dst)], timeout_ms=30000)",
     "redistribute": "xfer.redistribute(comm, src, np.zeros(4, np.float32), dst, np.zeros(4, np.float32))",
 }
 
