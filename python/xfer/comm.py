@@ -40,11 +40,9 @@ class _Alone:
     def __enter__(self) -> None:
         comm, thread = self._comm, threading.get_ident()
         if comm._is_forked():
-            raise StateError(f"the comm is of process {comm._process}, of which this is a fork")
-        if not comm._busy.acquire(blocking=False):
-            interrupted = comm._is_stuck() or comm._user == thread
-            why = "a call on it was interrupted" if interrupted else "another thread is using it"
-            raise StateError(f"the comm cannot be used now: {why}")
+            raise comm._of_parent()
+        if thread in comm._beside or not comm._busy.acquire(blocking=False):
+            raise comm._in_use()
         comm._user = thread
 
     def __exit__(self, *exception: object) -> None:
@@ -110,6 +108,7 @@ class Comm(_handle.Handle):
         self._user = 0
         self._calling = threading.Lock()  # while C is in a call that touches what others may give back
         self._given_back: deque[tuple[Any, ...]] = deque()  # and its calls, until then
+        self._beside: set[int] = set()  # threads that have _calling, or try to, and not the comm
         self._worker: Worker | None = None
         self._on_main_only = False  # MPI_THREAD_FUNNELED: no other thread may call
         self._callback: _bootstrap.GatherCallback | None = None  # that C holds
@@ -262,6 +261,14 @@ class Comm(_handle.Handle):
         """Is this a child that has neither the threads nor a place among the ranks?"""
         return os.getpid() != self._process
 
+    def _of_parent(self) -> StateError:
+        return StateError(f"the comm is of process {self._process}, of which this is a fork")
+
+    def _in_use(self) -> StateError:
+        interrupted = self._is_stuck() or threading.get_ident() in (self._user, *self._beside)
+        why = "a call on it was interrupted" if interrupted else "another thread is using it"
+        return StateError(f"the comm cannot be used now: {why}")
+
     def _call(self, function: Callable[..., Any], *arguments: Any) -> Any:
         """A call that may wait for other ranks; by the caller of _alone()."""
         return self._call_on(self._on_main_only or not _is_on_main(), function, *arguments)
@@ -305,13 +312,42 @@ class Comm(_handle.Handle):
             self._given_back.append(call)
         if self._is_forked() or (self._on_main_only and not _is_on_main()):
             return
-        while self._given_back and self._calling.acquire(blocking=False):
+        while self._given_back and self._if_free(self._give_all):
+            pass
+
+    def _give_all(self) -> None:
+        while self._given_back:
+            function, *arguments = self._given_back.popleft()
+            function(*arguments)
+
+    def _if_free(self, function: Callable[..., Any], *arguments: Any) -> bool:
+        """A short call beside those of the thread that has the comm, made where none is in progress. A handler of
+        signals that interrupts it finds the comm in use, since it would wait for itself."""
+        thread = threading.get_ident()
+        if thread in self._beside:
+            return False
+        try:
+            self._beside.add(thread)
+            if not self._calling.acquire(blocking=False):
+                return False
             try:
-                while self._given_back:
-                    function, *arguments = self._given_back.popleft()
-                    function(*arguments)
+                function(*arguments)
             finally:
                 self._calling.release()
+            return True
+        finally:
+            self._beside.discard(thread)
+
+    def _look(self, function: Callable[..., Any], *arguments: Any) -> bool:
+        """A call that changes nothing, by any thread; it keeps no other from the comm. False: a call is in progress."""
+        if self._is_forked():
+            raise self._of_parent()
+        if self._is_stuck():
+            raise self._in_use()
+        try:
+            return self._if_free(function, *arguments)
+        finally:
+            self._give_back()
 
     def _gather(self, data: bytes) -> list[bytes]:
         everything = create_string_buffer(self.size * len(data) + 1)

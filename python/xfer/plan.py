@@ -197,6 +197,7 @@ class Plan(_handle.Handle):
         self._wrong: Exception | None = None  # the first thing that was wrong since the last commit
         self._unbound: dict[int | str, str] = {}  # what was wrong, by what is to be bound anew
         self._refused = False
+        self._figures: Any = None  # of the last look
         self._timeout_ms = 0  # the comm's
 
     def _agree(self, error: Exception | None) -> None:
@@ -278,6 +279,9 @@ class Plan(_handle.Handle):
             self._agree(wrong)
             comm._call(lib.xfer_plan_commit, self)
             self._refused = False
+            figures = _structs.sized(_structs.PlanReport)
+            comm._now(lib.xfer_plan_report, self, byref(figures))
+            self._figures = figures
 
     # ---- at every step
 
@@ -388,18 +392,30 @@ class Plan(_handle.Handle):
         """A call that waits for nobody; of a simulated plan too."""
         if (comm := self._comm) is None:
             function(self, *arguments)
-            return
-        with _Alone(comm):
-            comm._now(function, self, *arguments)
+        elif not comm._look(function, self, *arguments):
+            raise comm._in_use()
 
     def report(self) -> dict[str, int]:
-        """What the plan does on this rank, in figures: the fields of xfer_plan_report_data. Local."""
-        report = _structs.sized(_structs.PlanReport)
-        self._look(lib.xfer_plan_report, byref(report))
-        return _structs.fields_of(report)
+        """What the plan does on this rank, in figures: the fields of xfer_plan_report_data. Local.
+
+        While a call of another thread, or one that a handler of signals interrupts, is in progress these are the
+        figures of the last look, or of the last commit(); StateError where there was neither.
+        """
+        self._as_parameter_  # raises
+        figures = _structs.sized(_structs.PlanReport)
+        if (comm := self._comm) is None:
+            lib.xfer_plan_report(self, byref(figures))
+        elif comm._look(lib.xfer_plan_report, self, byref(figures)):
+            self._figures = figures
+        elif self._figures is None:
+            raise comm._in_use()
+        else:
+            figures = self._figures
+        return _structs.fields_of(figures)
 
     def moves(self) -> list[dict[str, Any]]:
-        """The moves in which this rank takes part, each with the fields of xfer_move. Local."""
+        """The moves in which this rank takes part, each with the fields of xfer_move. Local. Raises StateError while a
+        call is in progress."""
         moves = []
         for i in range(self.report()["n_moves"]):
             move = _structs.Move()
@@ -410,7 +426,7 @@ class Plan(_handle.Handle):
         return moves
 
     def text(self, json: bool = False) -> str:
-        """A summary for people, or one JSON object. Local."""
+        """A summary for people, or one JSON object. Local. Raises StateError while a call is in progress."""
         text = c_void_p()
         self._look(lib.xfer_plan_print, byref(text), int(json))
         try:
@@ -425,7 +441,7 @@ class Plan(_handle.Handle):
     def __repr__(self) -> str:
         try:
             figures = {} if self.closed else self.report()
-        except StateError:  # another thread uses it
+        except StateError:  # a call is in progress
             figures = {}
         if not figures:
             return self._repr("in use")

@@ -114,6 +114,7 @@ def test_a_handler_of_signals_may_close_what_the_main_thread_is_using():
 
     def interrupt():
         pair.wait_until_called()
+        time.sleep(0.1)  # until the main thread waits
         signal.pthread_kill(threading.main_thread().ident, signal.SIGUSR1)
 
     before = signal.signal(signal.SIGUSR1, close)
@@ -205,18 +206,118 @@ def test_what_another_thread_closes_while_all_is_bound_is_given_back_after_it(mo
     assert (during, after) == ([], ["plan", "locals", "comm"])
 
 
-def test_a_plan_that_another_thread_uses_is_not_looked_at():
+def test_a_plan_in_a_call_of_another_thread_has_the_figures_of_its_commit():
     pair = Pair()
     threads = [pair.start(0), pair.start(1)]
     pair.wait_until_called()
-    plan = pair.of(0)[1]
+    plan = pair.of(0)[0]
+    assert (len(plan), plan.report()["committed_version"]) == (1, 0)
+    assert repr(plan) == "<Plan 1 tensors, 32 bytes in on rank 0>"
+    for look in (plan.text, plan.moves):
+        with pytest.raises(xfer.StateError, match="another thread is using it"):
+            look()
+    plan._figures = None  # as before its first commit
     with pytest.raises(xfer.StateError, match="another thread is using it"):
         plan.report()
     assert repr(plan) == "<Plan in use>"
     pair.late.set()
     for thread in threads:
         thread.join(20)
-    assert plan.report()["n_tensors"] == 1
+    assert plan.report()["committed_version"] == 1
+
+
+def test_a_handler_of_signals_looks_at_a_plan_that_the_main_thread_runs():
+    pair = Pair()
+    plan, seen = pair.of(0)[0], []
+
+    def look(*_):
+        seen.append(plan.report()["committed_version"])
+        pair.late.set()
+
+    def interrupt():
+        pair.wait_until_called()
+        time.sleep(0.1)  # until the main thread waits
+        signal.pthread_kill(threading.main_thread().ident, signal.SIGUSR1)
+
+    before = signal.signal(signal.SIGUSR1, look)
+    threads = [pair.start(1), threading.Thread(target=interrupt)]
+    threads[1].start()
+    plan.run(1)
+    plan.wait()
+    for thread in threads:
+        thread.join(20)
+    signal.signal(signal.SIGUSR1, before)
+    assert seen == [0]
+    assert plan.report()["committed_version"] == 1
+
+
+def looked_at_during(monkeypatch, name, look, call):
+    """What `look` gave, or raised, while C was in the function of that name; `call` comes to it."""
+    seen, original = [], getattr(lib, name)
+
+    def function(*arguments):
+        original(*arguments)
+        try:
+            seen.append(look())
+        except xfer.StateError as error:
+            seen.append(error.text)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(lib, name, function)
+        call()
+    return seen
+
+
+def on_another_thread(call):
+    thread = threading.Thread(target=call, daemon=True)
+    thread.start()
+    thread.join(20)
+    assert not thread.is_alive()
+
+
+def test_the_thread_that_uses_a_plan_does_not_notice_another_that_looks_at_it(monkeypatch):
+    pair = Pair()
+    plan, done = pair.of(0)[0], []
+
+    def use():
+        threads = [threading.Thread(target=call, daemon=True) for call in (lambda: pair.run(1), step)]
+        for thread in threads:
+            thread.start()
+        time.sleep(0.1)  # the step waits for the look, which is in C
+
+    def step():
+        plan.run(1)
+        plan.wait()
+        done.append(plan.report()["committed_version"])
+
+    pair.late.set()
+    looked_at_during(monkeypatch, "xfer_plan_print", use, plan.text)
+    for _ in range(200):
+        if done:
+            break
+        time.sleep(0.1)
+    assert done == [1]
+
+
+def test_a_handler_that_interrupts_a_look_or_a_close_finds_the_comm_in_use(monkeypatch):
+    pair = Pair()
+    plan, other = pair.of(0)
+    interrupted = ["the comm cannot be used now: a call on it was interrupted"]
+    calls = {
+        "xfer_plan_print": (lambda: plan.run(1), plan.text, interrupted),
+        "xfer_plan_report": (lambda: plan.bind("w", None, None), plan.report, interrupted),
+        "xfer_plan_destroy": (lambda: repr(plan), other.close, ["<Plan 1 tensors, 32 bytes in on rank 0>"]),
+    }
+
+    def look_during_all():
+        for name, (look, call, seen) in calls.items():
+            assert looked_at_during(monkeypatch, name, look, call) == seen
+        done.append(True)
+
+    done = []
+    on_another_thread(look_during_all)
+    assert done == [True]
+    assert plan.text()
 
 
 def test_ctrl_c_while_a_call_is_handed_to_its_thread_is_noticed():
