@@ -173,7 +173,10 @@ class _Recorder(TorchDispatchMode):  # type: ignore[misc, unused-ignore]
         written = _written(func, args, kwargs)
         if name in ("copy_", "_foreach_copy_"):
             for target, source in zip(_flat(args[0]), _flat(args[1]), strict=True):
-                self._copy(target, source)
+                if self._has_elements(target) or self._has_elements(source):
+                    self._copy(target, source)
+                else:  # one of several that has nothing to do with the checkpoint
+                    self._untracked(torch.ops.aten.copy_.default, (target, source), {})
             return _returned(func, written)
         if name == "_local_scalar_dense":
             raise ValueError(f"the loader looks at a value of {self._sources_of(tensors)[0]!r}: there is none here")

@@ -263,6 +263,18 @@ def test_a_parameter_that_a_list_of_constants_fills_is_left_alone():
     assert model.p.tolist() == [0.0] * 4
 
 
+def test_a_scratch_tensor_among_several_that_are_copied_has_its_values():
+    scratch = torch.zeros(3, dtype=torch.int64)
+
+    def load(model, weights):
+        torch._foreach_copy_([model.p.data, scratch, model.q.data], [weights["w"], torch.arange(3), torch.ones(4)])
+
+    found = capture(Model({"p": (4,), "q": (4,)}, load, device="cpu"), {"w": ("f64", (4,))})
+    assert scratch.tolist() == [0, 1, 2]
+    assert [(each.source, each.target) for each in found.copies] == [("w", "p")]
+    assert [(each.target, each.how, each.sources) for each in found.made] == [("q", "copy_", ())]
+
+
 def test_casts_that_keep_values_are_copies():
     def load(model, weights):
         model.a.data.copy_(weights["w"].float())
