@@ -137,7 +137,7 @@ class Exchange(Plan):
     def _bind_sides(self, sides: _Sides) -> None:
         self._on()._now(lib.xfer_plan_bind_exchange, self, sides.to.views, sides.from_.views)
         self._views = {0: sides}
-        self._unbound.clear()
+        self._all_bound_anew()
 
 
 def exchange(comm: Comm, sends: Operations, recvs: Operations, stream: Any = None) -> None:

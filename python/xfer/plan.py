@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Sequence
 from ctypes import byref, c_int, c_uint64, c_void_p, string_at
 from typing import TYPE_CHECKING, Any, TypedDict
 
@@ -196,6 +196,7 @@ class Plan(_handle.Handle):
         self._kept: dict[_handle.Handle, Any] = {}  # whose memory it may use, and what they bound to it
         self._wrong: Exception | None = None  # the first thing that was wrong since the last commit
         self._unbound: dict[int | str, str] = {}  # what was wrong, by what is to be bound anew
+        self._anew: set[int] | None = None  # tensors that were bound since several at once were not
         self._refused = False
         self._figures: Any = None  # of the last look
         self._timeout_ms = 0  # the comm's
@@ -205,10 +206,26 @@ class Plan(_handle.Handle):
         self._comm._agree(error, timeout_ms=self._timeout_ms)
 
     def _note(self, wrong: Exception, what: int | str | None = None) -> None:
-        """For commit(), which fails until `what` is bound: a tensor, or several at once."""
+        """For commit(), which fails until `what` is bound: a tensor, or (a str) all at once."""
         self._wrong = self._wrong or wrong
         if what is not None:
             self._unbound[what] = described(wrong)
+        if isinstance(what, int) and self._anew is not None:
+            self._anew.discard(what)
+        elif isinstance(what, str):
+            self._anew = set()
+
+    def _is_bound_anew(self, number: int) -> None:
+        """One tensor; with all of them, also what was to be bound at once."""
+        self._unbound.pop(number, None)
+        if self._anew is not None:
+            self._anew.add(number)
+            if len(self._anew) == len(self._layouts):
+                self._all_bound_anew()
+
+    def _all_bound_anew(self, but: Container[int | str] = ()) -> None:
+        self._unbound = {what: why for what, why in self._unbound.items() if what in but}
+        self._anew = None
 
     def _keep(self, other: _handle.Handle) -> None:
         """As long as the plan is there."""
@@ -246,7 +263,7 @@ class Plan(_handle.Handle):
                 dst_view = view_of(dst, dst_layout, self._rank, comm._device, "destination")
                 comm._now(lib.xfer_plan_bind, self, number, _reference(src_view), _reference(dst_view))
                 self._views[number] = src_view, dst_view
-                self._unbound.pop(number, None)
+                self._is_bound_anew(number)
             except Exception as wrong:
                 if not isinstance(wrong, XferError):
                     wrong.args = (f"tensor {tensor!r}: {wrong}",)

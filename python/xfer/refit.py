@@ -469,10 +469,11 @@ class Locals(_handle.Handle):
                 for (_, name), memory in self._given.items():
                     if comm._device == HOST != memory.device:
                         raise ValueError(f"{name!r} is on a GPU, and this comm's memory is the host's")
+                left = () if plan._kept.get(self) is None else plan._views  # C binds what lies elsewhere than before
                 plan._keep(self)  # memory of its own is bound too
                 comm._now(lib.xfer_locals_bind, self, plan)
                 plan._kept[self] = dict(self._given)
-                plan._unbound.pop("locals", None)
+                plan._all_bound_anew(but=left)
             except Exception as wrong:
                 plan._note(wrong, "locals")
 

@@ -110,6 +110,55 @@ def test_a_tensor_that_lies_elsewhere_is_updated_by_name(table):
     on_ranks(3, work)
 
 
+def of_one_rank(table):
+    """A plan, its Locals with all tensors handed in, and a wrong array."""
+    (comm,) = xfer.Comm.local(1)
+    refit = Refit(Model(table), Side("full"), Side("full"))
+    plan, locals_ = refit.plan(comm), refit.locals(0)
+    for each in locals_:
+        locals_.give(each.side, each.name, np.zeros(each.shape, np.uint16), dtype=each.dtype)
+    return plan, locals_, np.ones((3, 3, 3), np.float32)
+
+
+def test_locals_bind_anew_what_bind_refused(table):
+    plan, locals_, wrong = of_one_rank(table)
+    plan.bind(0, wrong)
+    locals_.bind(plan)
+    with pytest.raises(ValueError, match="tensor 0: "):
+        plan.commit()
+    plan.commit()
+
+
+def test_locals_that_bind_only_what_moved_leave_a_refused_tensor_of_other_memory_refused(table):
+    plan, locals_, wrong = of_one_rank(table)
+    locals_.bind(plan)
+    plan.commit()
+    layout = plan._layouts[0][0]
+    other = np.zeros(layout.local_shape(0), np.uint16)
+    plan.bind(0, xfer.View(other, dtype="bf16"), xfer.View(other.copy(), dtype="bf16"))
+    plan.commit()
+    plan.bind(0, wrong)
+    locals_.bind(plan)
+    with pytest.raises(ValueError, match="tensor 0: "):
+        plan.commit()
+    with pytest.raises(xfer.StateError, match="not bound anew: "):
+        plan.commit()
+
+
+def test_bind_of_each_tensor_binds_anew_what_locals_refused(table):
+    plan, _, _ = of_one_rank(table)
+    with Refit(Model(table), Side("full"), Side("full")).locals(0) as locals_:
+        locals_.bind(plan)
+    with pytest.raises(xfer.MismatchError):
+        plan.commit()
+    for number, (src, dst) in enumerate(plan._layouts):
+        with pytest.raises(xfer.StateError, match="not bound anew: "):
+            plan.commit()
+        arrays = [xfer.View(np.zeros(each.local_shape(0), np.uint16), dtype="bf16") for each in (src, dst)]
+        plan.bind(number, *arrays)
+    plan.commit()
+
+
 def test_what_is_missing_is_an_error_on_all_ranks(table):
     refit = join(table)
 
