@@ -21,6 +21,9 @@ class Steps:
 
     def step(self, version: int, stream: Any = None) -> None:
         """Move all tensors and wait until they are there on every rank. Collective."""
+        self._move(version, stream)
+
+    def _move(self, version: int, stream: Any) -> None:
         try:
             self.plan.run(version, stream)
         except Exception:

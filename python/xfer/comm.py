@@ -267,7 +267,9 @@ class Comm(_handle.Handle):
     def _in_use(self) -> StateError:
         interrupted = self._is_stuck() or threading.get_ident() in (self._user, *self._beside)
         why = "a call on it was interrupted" if interrupted else "another thread is using it"
-        return StateError(f"the comm cannot be used now: {why}")
+        error = StateError(f"the comm cannot be used now: {why}")
+        error._is_in_use = True
+        return error
 
     def _call(self, function: Callable[..., Any], *arguments: Any) -> Any:
         """A call that may wait for other ranks; by the caller of _alone()."""

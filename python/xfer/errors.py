@@ -35,6 +35,7 @@ class XferError(RuntimeError):
 
     status: int = 0
     name: str = "XFER_ERR"
+    _is_in_use = False  # the comm is, here: nothing was begun, and no other rank knows
 
     def __init__(self, text: str) -> None:
         super().__init__(f"{self.name}: {text}")

@@ -407,7 +407,7 @@ def test_a_comm_of_the_callers_is_given_back_with_what_it_keeps():
     assert not any(comm._handle for comm in comms)
 
 
-def test_ranks_meet_anew_after_a_push_that_failed(pair_of_groups):
+def test_ranks_meet_anew_after_a_move_that_failed_and_not_after_one_that_was_refused(pair_of_groups):
     torch = pytest.importorskip("torch", reason="torch is not installed")
     source, target = {"w": torch.arange(4.0)}, {"w": torch.zeros(4)}
     assert moved(pair_of_groups, source, target) == [None, None]
@@ -415,20 +415,104 @@ def test_ranks_meet_anew_after_a_push_that_failed(pair_of_groups):
         assert len(comm) == 2
     errors = moved(pair_of_groups, {"w": torch.zeros(5)}, target)
     assert [type(error) for error in errors] == [ValueError, xfer.PeerError]
-    target["w"].zero_()
-    assert moved(pair_of_groups, source, target) == [None, None]
-    assert target["w"].tolist() == [0, 1, 2, 3]
-    assert [len(group.comms) for group in pair_of_groups] == [1, 1]
+    for left in (2, 1):
+        target["w"].zero_()
+        assert moved(pair_of_groups, source, target) == [None, None]
+        assert target["w"].tolist() == [0, 1, 2, 3]
+        assert [len(group.comms) for group in pair_of_groups] == [left, left]
+        errors = moved(pair_of_groups, source, target, version=1)  # it must grow
+        assert [type(error) for error in errors] == [xfer.StateError] * 2
+
+
+def piece(shape, key="w"):
+    data = np.zeros(shape, np.float32)
+    return types.SimpleNamespace(
+        key=key, data=data, local_shape=shape, global_shape=shape, global_offset=(0,), prepend_axis_num=0
+    )
+
+
+@pytest.fixture
+def group_of_one(monkeypatch):
+    from xfer.integrations import _comms
+
+    monkeypatch.setattr(_comms, "_made", lambda group: group.comms.pop(0))
+    return Group([comm for _ in range(3) for comm in xfer.Comm.local(1)])
+
+
+def transfer(group, target="w"):
+    from xfer.integrations.megatron_state import StateTransfer
+
+    return StateTransfer(group, source={"w": piece((4,))}, target={target: piece((4,), target)})
+
+
+def test_other_users_of_a_group_go_on_after_a_state_transfer_that_was_refused(group_of_one):
+    weights = transfer(group_of_one)
+    weights.step(1)
+    with pytest.raises(xfer.MismatchError, match="in the target alone"):
+        transfer(group_of_one, "v")
+    weights.step(2)
+    assert len(group_of_one.comms) == 2
+
+
+def test_a_state_transfer_of_a_comm_that_was_given_back_leaves_the_next_comm_alone(group_of_one):
+    old, lost = transfer(group_of_one), transfer(group_of_one)
+    old.step(1)
+    with pytest.raises(xfer.StateError):
+        old.step(1)  # it must grow
+    new = transfer(group_of_one)
+    with pytest.raises(ValueError, match="comm is closed"):
+        lost.step(1)
+    new.step(1)
+    assert len(group_of_one.comms) == 1
+
+
+def test_a_comm_that_another_thread_uses_is_kept(group_of_one):
+    torch = pytest.importorskip("torch", reason="torch is not installed")
+    from xfer.integrations import _comms, state_dict
+
+    weights, comm = transfer(group_of_one), _comms.known_comm(group_of_one)
+    source, target = {"w": torch.arange(4.0)}, {"w": torch.zeros(4)}
+    kept = comm._transfers["model"] = state_dict._Kept(comm, source=source, target=target)
+    with comm._alone():
+        for call in (
+            lambda: weights.step(1),
+            lambda: transfer(group_of_one),
+            lambda: state_dict.push_state_dict(source, group_of_one),
+        ):
+            with pytest.raises(xfer.StateError, match="cannot be used now"):
+                call()
+    weights.step(1)
+    assert (comm._transfers["model"], kept.version) == (kept, 0)
+    assert _comms.known_comm(group_of_one) is comm
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, xfer.CommError, xfer.TimeoutError])
+def test_a_service_whose_comm_broke_makes_another(service_class, group_of_one, error, monkeypatch):
+    def fail(*_):
+        raise error("")
+
+    made, x, y = service_class(group_of_one), np.arange(3, dtype=np.float32), np.zeros(3, np.float32)
+    with monkeypatch.context() as patch, pytest.raises(error):
+        patch.setattr("xfer.integrations.megatron.exchange", fail)
+        made.run()
+    made.submit_send(x, 0)
+    made.submit_recv(y, 0)
+    made.run()
+    assert y.tolist() == [0, 1, 2]
+    assert len(group_of_one.comms) == 1
+
+
+def test_a_service_goes_on_after_a_run_that_was_refused(service_class, group_of_one):
+    made = service_class(group_of_one)
+    made.submit_send(np.zeros(3, np.float32), 0)
+    with pytest.raises(xfer.MismatchError):
+        made.run()
+    made.run()
+    assert len(group_of_one.comms) == 2
 
 
 def test_a_state_transfer_that_failed_leaves_the_group_another_comm(pair_of_groups):
     from xfer.integrations.megatron_state import StateTransfer
-
-    def piece(shape):
-        data = np.zeros(shape, np.float32)
-        return types.SimpleNamespace(
-            key="w", data=data, local_shape=shape, global_shape=shape, global_offset=(0,), prepend_axis_num=0
-        )
 
     def work(rank, shapes):
         group, side = pair_of_groups[rank], ("source", "target")[rank]
@@ -441,7 +525,7 @@ def test_a_state_transfer_that_failed_leaves_the_group_another_comm(pair_of_grou
     errors = on_threads(2, lambda rank: work(rank, [(4,), (4,)]))
     assert [type(error) for error in errors] == [xfer.StateError] * 2
     on_threads(2, lambda rank: work(rank, [(4,), (4,)]))
-    assert [len(group.comms) for group in pair_of_groups] == [0, 0]
+    assert [len(group.comms) for group in pair_of_groups] == [1, 1]
 
 
 def meeting_of(n_trainers, world_size):

@@ -8,8 +8,9 @@ from contextlib import contextmanager
 from typing import Any
 
 from ..comm import Comm
+from ..errors import CommError, TimeoutError, XferError
 
-__all__ = ["comm_of", "drop_comm", "dropped_if_failed", "known_comm"]
+__all__ = ["comm_of", "drop_comm", "dropped_if_broken", "is_in_use", "known_comm"]
 
 _kept: dict[int, tuple[Any, Comm]] = {}  # by id() of the group; what is weakly known, or the address
 
@@ -63,11 +64,24 @@ def drop_comm(group: Any) -> None:
 
 
 @contextmanager
-def dropped_if_failed(group: Any) -> Iterator[None]:
-    """Where the block fails, which it does on all ranks, the comm of a group may be broken: the next comm_of() makes
-    another. A Comm of the caller's stays."""
+def dropped_if_broken(comm: Comm, runs: bool = False) -> Iterator[None]:
+    """Where the block breaks a comm of comm_of(), which it does on all ranks, the next comm_of() makes another. runs:
+    the block is a run and its wait, of which any failure may break it. A Comm of the caller's stays."""
     try:
         yield
-    except BaseException:
-        drop_comm(group)
+    except BaseException as error:
+        if _is_broken(comm, error, runs):
+            for key in [key for key, kept in list(_kept.items()) if kept[1] is comm]:
+                drop_comm(key)
         raise
+
+
+def _is_broken(comm: Comm, error: BaseException, runs: bool) -> bool:
+    if comm._is_stuck() or not isinstance(error, Exception):
+        return True
+    return not is_in_use(error) and (runs or isinstance(error, CommError | TimeoutError))
+
+
+def is_in_use(error: BaseException) -> bool:
+    """Was nothing begun, since another thread uses the comm?"""
+    return isinstance(error, XferError) and error._is_in_use

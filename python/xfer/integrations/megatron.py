@@ -14,7 +14,7 @@ from typing import Any
 from megatron.core.resharding.copy_services.base import CopyService
 
 from ..exchange import exchange
-from ._comms import comm_of, drop_comm
+from ._comms import comm_of, drop_comm, dropped_if_broken
 
 __all__ = ["XferCopyService"]
 
@@ -33,8 +33,8 @@ class XferCopyService(CopyService):
             import torch.distributed
 
             group = torch.distributed.group.WORLD
-        self.group, self._comm = group, comm_of(group)
-        self.rank, self.world_size = self._comm.rank, self._comm.size
+        self.group, comm = group, comm_of(group)
+        self.rank, self.world_size = comm.rank, comm.size
         self._sends: list[tuple[int, int, Any]] = []
         self._recvs: list[tuple[int, int, Any]] = []
 
@@ -49,10 +49,13 @@ class XferCopyService(CopyService):
         self._recvs.append((src_rank, number, dest_tensor))
 
     def run(self) -> None:
-        """All that was submitted. Collective over the group, also for ranks that submitted nothing."""
+        """All that was submitted. Collective over the group, also for ranks that submitted nothing. After a failure
+        that broke the comm the next one meets the others anew, unless `group` is a Comm."""
         sends, recvs = self._sends, self._recvs
         self._sends, self._recvs = [], []
-        exchange(self._comm, sends, recvs)
+        comm = comm_of(self.group)  # another than before where a failure broke that one
+        with dropped_if_broken(comm):
+            exchange(comm, sends, recvs)
 
     def close(self) -> None:
         """Give the comm back. Not collective."""

@@ -21,7 +21,7 @@ from ..errors import MismatchError
 from ..layout import Layout
 from ..memory import View, memory_of
 from ..plan import Plan, PlanOptions
-from ._comms import comm_of, drop_comm, dropped_if_failed
+from ._comms import comm_of, drop_comm, dropped_if_broken
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -114,13 +114,14 @@ class StateTransfer(Steps):
     Planned once; the parameters must stay where they are. Collective.
 
     A tensor of the target that the source lacks is an error; one that the target lacks is left out. What is wrong on
-    one rank is raised on all. After a failure make another, which meets the others anew unless `group` is a Comm.
+    one rank is raised on all. After a step that failed make another, which meets the others anew unless `group` is a
+    Comm; what the constructor refuses leaves the group's comm as it is.
     """
 
     def __init__(self, group: Any, *, source: Any = None, target: Any = None, **options: Unpack[PlanOptions]) -> None:
-        self._group = group
-        with dropped_if_failed(group):
-            self._plan(comm_of(group), source, target, **options)
+        self._comm = comm_of(group)
+        with dropped_if_broken(self._comm):
+            self._plan(self._comm, source, target, **options)
 
     def _plan(self, comm: Comm, source: Any, target: Any, **options: Unpack[PlanOptions]) -> None:
         with Agreed(comm.agree):
@@ -145,5 +146,5 @@ class StateTransfer(Steps):
 
     def step(self, version: int, stream: Any = None) -> None:
         """Move all tensors and wait until they are there on every rank. Collective."""
-        with dropped_if_failed(self._group):
+        with dropped_if_broken(self._comm, runs=True):
             super().step(version, stream)

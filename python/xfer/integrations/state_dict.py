@@ -9,8 +9,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from ..comm import Comm
 from ..torch import Transfer
-from ._comms import comm_of, drop_comm, dropped_if_failed, known_comm
+from ._comms import comm_of, drop_comm, dropped_if_broken, is_in_use, known_comm
 
 __all__ = ["drop_comm", "drop_state_dict", "pull_state_dict", "push_state_dict"]
 
@@ -18,31 +19,40 @@ __all__ = ["drop_comm", "drop_state_dict", "pull_state_dict", "push_state_dict"]
 class _Kept(Transfer):
     """A transfer that a comm keeps, and the last version."""
 
-    version = 0
+    def __init__(self, comm: Comm, **side: Any) -> None:
+        super().__init__(comm, **side)
+        self.comm, self.version = comm, 0
+
+    def _move(self, version: int, stream: Any) -> None:
+        with dropped_if_broken(self.comm, runs=True):
+            super()._move(version, stream)
 
 
 def _move(group: Any, key: str, version: int | None, **side: Any) -> None:
-    with dropped_if_failed(group):
-        comm = comm_of(group)
+    comm = comm_of(group)
+    with dropped_if_broken(comm):
         kept = comm._transfers.get(key)
         if kept is None:
             kept = comm._transfers[key] = _Kept(comm, **side)
         else:
             kept.look_at(**side)
-        kept.version = version if version is not None else kept.version + 1
+        version = version if version is not None else kept.version + 1
         try:
-            kept.step(kept.version)
-        except BaseException:
-            drop_state_dict(comm, key)
+            kept.step(version)
+        except BaseException as error:
+            if not is_in_use(error):  # it is not on the other ranks
+                drop_state_dict(comm, key)
             raise
+        kept.version = version
 
 
 def push_state_dict(state_dict: Any, group: Any, key: str = "model", version: int | None = None) -> None:
     """This rank's part of the weights, to those that pull. Collective over the group: each rank pushes or pulls.
 
     group: see comm_of(). key: of transfers that differ in their tensors. version: must grow; None: it is counted.
-    Raises MismatchError where the two sides have other names, shapes or types, on all ranks. After a failure the next
-    call meets the others anew, unless `group` is a Comm. What is kept of a group goes with it, or by drop_comm().
+    Raises MismatchError where the two sides have other names, shapes or types, on all ranks. After a move that
+    failed the next call meets the others anew, unless `group` is a Comm. What is kept of a group goes with it, or by
+    drop_comm().
     """
     _move(group, key, version, source=state_dict)
 
