@@ -6,8 +6,10 @@
  * NCCL is looked for when a comm is made over it: the process's own, else libnccl.so.2. The library
  * needs of CUDA the driver alone.
  *
- * Each maker binds the comm to the calling thread's current device (cudaSetDevice). Bound memory is
- * that device's, or pinned host memory in lanes other than the direct one.
+ * Each maker binds the comm to the calling thread's current device (cudaSetDevice). Calls on it,
+ * from whatever thread, leave that thread's current device and context as they were, and make no
+ * context on another GPU. Bound memory is that device's, or pinned host memory in lanes other than
+ * the direct one.
  *
  * Runs wait for peers on the device, in streams of their own and in the caller's. With
  * CUDA_DEVICE_MAX_CONNECTIONS=1 all streams of a process share one queue, so that a run which waits
