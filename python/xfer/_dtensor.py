@@ -92,7 +92,7 @@ def layout_in(
     shape: Sequence[int],
     dtype: Any,
     meaning: str,
-    order: list[int] | None = None,
+    order: Sequence[int] | None = None,
 ) -> Layout | None:
     """The layout in one meaning of `_StridedShard`; None: it has none in this meaning."""
     ours = [plain(placement, len(shape)) for placement in placements]
@@ -107,13 +107,34 @@ def layout_in(
     return Layout(grid.mesh(), tuple(shape), dtype, ours, order=order)
 
 
-def _explicit_order(tensor: Any) -> list[int] | None:
+def _explicit_order(tensor: Any) -> tuple[int, ...] | None:
     """Of a spec that names an order beside plain placements."""
     entries = getattr(tensor._spec, "shard_order", None)
     if not entries:
         return None
     order = [axis for entry in entries for axis in entry.mesh_dims]
-    return order + [axis for axis in range(tensor.device_mesh.ndim) if axis not in order]
+    return (*order, *(axis for axis in range(tensor.device_mesh.ndim) if axis not in order))
+
+
+@dataclass(frozen=True)
+class Description:
+    """All that tells the layouts of a DTensor, but for its mesh."""
+
+    placements: tuple[Any, ...]
+    shape: tuple[int, ...]
+    dtype: Any
+    local: tuple[int, ...]
+    order: tuple[int, ...] | None
+    is_view: bool  # torch says itself that a `_StridedShard` is no order
+
+    @classmethod
+    def of(cls, tensor: Any) -> Description:
+        """Of one."""
+        placements = tuple(tensor.placements)
+        strided = any(kind_of(p) == "_StridedShard" for p in placements)
+        order = None if strided else _explicit_order(tensor)
+        is_view = strided and getattr(tensor._spec, "use_strided_shard_as_shard_order", True) is False
+        return cls(placements, tuple(tensor.shape), tensor.dtype, tuple(tensor._local_tensor.shape), order, is_view)
 
 
 def _same(a: Layout, b: Layout, numbers: Sequence[int]) -> bool:
@@ -122,20 +143,17 @@ def _same(a: Layout, b: Layout, numbers: Sequence[int]) -> bool:
     return all(a.runs(rank, dim) == b.runs(rank, dim) for rank in numbers for dim in dims)
 
 
-def candidates(tensor: Any, rank: int, grid: Grid) -> dict[str, Layout]:
+def candidates(said: Description, rank: int, grid: Grid) -> dict[str, Layout]:
     """By meaning, the layouts that a DTensor's placements can have and this rank's local tensor fits. Where both mean
     the same, as they do unless a `_StridedShard` is uneven, it is one layout under both names."""
-    placements, local = tensor.placements, tuple(tensor._local_tensor.shape)
-    strided = any(kind_of(p) == "_StridedShard" for p in placements)
-    order = None if strided else _explicit_order(tensor)
-    made = {m: layout_in(grid, placements, tensor.shape, tensor.dtype, m, order) for m in MEANINGS}
-    if strided and getattr(tensor._spec, "use_strided_shard_as_shard_order", True) is False:
-        made["order"] = None  # of a view: torch says itself that it is no order
+    made = {m: layout_in(grid, said.placements, said.shape, said.dtype, m, said.order) for m in MEANINGS}
+    if said.is_view:
+        made["order"] = None
     inside = rank in grid.ranks
-    found = {m: each for m, each in made.items() if each and not (inside and each.local_shape(rank) != local)}
+    found = {m: each for m, each in made.items() if each and not (inside and each.local_shape(rank) != said.local)}
     if not found:
         expected = " or ".join(str(each.local_shape(rank)) for each in made.values() if each)
-        raise ValueError(f"rank {rank} has a local tensor of shape {local}; {placements} say {expected}")
+        raise ValueError(f"rank {rank} has a local tensor of shape {said.local}; {said.placements} say {expected}")
     if len(found) == 2 and _same(found["order"], found["pieces"], grid.ranks):
         found["pieces"] = found["order"]
     return found
@@ -149,12 +167,13 @@ def differ(found: Mapping[str, Layout], grid: Grid) -> bool:
     return all(one.local_shape(rank) == other.local_shape(rank) for rank in grid.ranks)
 
 
-def chosen(found: Mapping[str, Layout], grid: Grid, tensor: Any, meaning: str | None) -> Layout:
+def chosen(said: Description, rank: int, grid: Grid, meaning: str | None) -> Layout:
     """The layout of a meaning; None: what the local shape fits, "order" if both do."""
+    found = candidates(said, rank, grid)
     if meaning is not None:
         if meaning not in found:
-            raise ValueError(f"{tensor.placements} with this local shape have no meaning {meaning!r}")
+            raise ValueError(f"{said.placements} with this local shape have no meaning {meaning!r}")
         return found[meaning]
     if differ(found, grid):
-        raise ValueError(f"no local shape tells what {tensor.placements} mean: say meaning='order' or 'pieces'")
+        raise ValueError(f"no local shape tells what {said.placements} mean: say meaning='order' or 'pieces'")
     return next(iter(found.values()))

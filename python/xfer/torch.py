@@ -21,7 +21,7 @@ from torch.distributed._functional_collectives import AsyncCollectiveTensor
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor
 
-from ._dtensor import MEANINGS, Grid, Ranks, candidates, chosen, differ, grid_of, layout_in, mesh_of
+from ._dtensor import MEANINGS, Description, Grid, Ranks, candidates, chosen, differ, grid_of, layout_in, mesh_of
 from ._flat import FlatPart, flat_parts, is_flat
 from ._places import Places
 from ._steps import Steps
@@ -89,8 +89,7 @@ def layout_of(tensor: Any, ranks: Ranks = None, meaning: str | None = None) -> L
     Raises TypeError for Partial, ValueError where the local tensor is of another shape than the placements say, or
     where nothing tells the meaning and it is not given.
     """
-    grid = grid_of(tensor.device_mesh, ranks)
-    return chosen(candidates(tensor, _our_rank(ranks), grid), grid, tensor, meaning)
+    return chosen(Description.of(tensor), _our_rank(ranks), grid_of(tensor.device_mesh, ranks), meaning)
 
 
 def tensors_of(source: Source) -> dict[str, Any]:
@@ -104,14 +103,19 @@ def tensors_of(source: Source) -> dict[str, Any]:
     return tensors
 
 
+def _grids_of(tensors: Mapping[str, Any], ranks: Ranks) -> dict[DeviceMesh, tuple[Grid, str]]:
+    """The meshes of the DTensors among them, each with the first name that lies on it."""
+    first: dict[DeviceMesh, str] = {}
+    for name, tensor in tensors.items():
+        if isinstance(tensor, DTensor):
+            first.setdefault(tensor.device_mesh, name)
+    return {mesh: (grid_of(mesh, ranks), name) for mesh, name in first.items()}
+
+
 def meshes_of(source: Source, ranks: Ranks = None) -> dict[str, Any]:
     """The meshes of this rank's DTensors, by the first name that lies on each: what layouts_of() takes of all ranks.
     JSON can hold it."""
-    grids: dict[Grid, str] = {}
-    for name, tensor in tensors_of(source).items():
-        if isinstance(tensor, DTensor):
-            grids.setdefault(grid_of(tensor.device_mesh, ranks), name)
-    return {name: [grid.sizes, grid.ranks] for grid, name in grids.items()}
+    return {name: [grid.sizes, grid.ranks] for grid, name in _grids_of(tensors_of(source), ranks).values()}
 
 
 def _all_replicas(mine: Grid, name: str, theirs: Sequence[dict[str, Any] | None]) -> Grid:
@@ -130,21 +134,26 @@ def layouts_of(
     meshes: Sequence[dict[str, Any] | None] | None = None,
     meaning: str | None = None,
 ) -> dict[str, Layout]:
-    """Layouts of the DTensors of a module (FSDP2, tensor parallelism) or a state dict, by name.
+    """Layouts of the DTensors of a module (FSDP2, tensor parallelism) or a state dict, by name; one object for all
+    tensors that it fits.
 
     meshes: what meshes_of() gives on each rank of the comm, None on those without the module. Then a tensor that
     several meshes have, as FSDP2 makes one for each rank of tp of what tp leaves whole, is the same on each of them.
     meaning: as in layout_of().
     """
+    tensors = tensors_of(source)
+    grids = {
+        mesh: grid if meshes is None else _all_replicas(grid, name, meshes)
+        for mesh, (grid, name) in _grids_of(tensors, ranks).items()
+    }
+    made: dict[tuple[Grid, Description], Layout] = {}
     layouts = {}
-    grids: dict[Grid, Grid] = {}
-    for name, tensor in tensors_of(source).items():
+    for name, tensor in tensors.items():
         if isinstance(tensor, DTensor):
-            grid = grid_of(tensor.device_mesh, ranks)
-            if grid not in grids:
-                grids[grid] = grid if meshes is None else _all_replicas(grid, name, meshes)
-            found = candidates(tensor, _our_rank(ranks), grids[grid])
-            layouts[name] = chosen(found, grids[grid], tensor, meaning)
+            key = grids[tensor.device_mesh], Description.of(tensor)
+            if key not in made:
+                made[key] = chosen(key[1], _our_rank(ranks), key[0], meaning)
+            layouts[name] = made[key]
     return layouts
 
 
@@ -225,7 +234,7 @@ def redistribute(
             tensor = None  # outside the mesh torch has a wrong shape for a scalar: the others know better
         if tensor is not None:
             grid = grid_of(tensor.device_mesh, ranks)
-            found = candidates(tensor, comm.rank, grid)
+            found = candidates(Description.of(tensor), comm.rank, grid)
     said, agreed = _agreed(share(comm, _record(tensor, found, meaning, grid)))
     target, made, local = None, None, None
     with Agreed(comm.agree), _on(stream, comm):  # what had the memory before is done on the stream that writes to it
@@ -268,12 +277,16 @@ def _layouts(
     """Of one side's tensors; a tensor that is no DTensor is whole on every rank of the side."""
     everywhere = [r for r, has in enumerate(meshes) if has is not None]
     layouts = layouts_of(tensors, ranks, meshes, meaning)
+    whole = Mesh([len(everywhere)], everywhere) if everywhere else None
+    made: dict[Any, Layout] = {}
     for name, tensor in tensors.items():
         if isinstance(tensor, FlatPart):
             layouts[name] = tensor.layout()
-        elif not isinstance(tensor, DTensor):
-            whole = Mesh([len(everywhere)], everywhere)
-            layouts[name] = Layout(whole, tuple(tensor.shape), tensor.dtype, [Replicate()])
+        elif whole is not None and not isinstance(tensor, DTensor):
+            key = tuple(tensor.shape), tensor.dtype
+            if key not in made:
+                made[key] = Layout(whole, *key, [Replicate()])
+            layouts[name] = made[key]
     return layouts
 
 
