@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 
 
 @dataclass(frozen=True)
@@ -55,6 +56,7 @@ class Block:
     boxes: list[Box] = field(default_factory=list)
     made: tuple[str, tuple[str, ...]] | None = None
 
+    @cached_property
     def strides(self) -> tuple[int, ...]:
         """In elements."""
         found = [1] * len(self.shape)
@@ -69,6 +71,10 @@ class Block:
     def sources(self) -> tuple[str, ...]:
         """All that are in it."""
         return self.made[1] if self.made else tuple(dict.fromkeys(box.source for box in self.boxes if box.source))
+
+    def is_known(self) -> bool:
+        """Is something of a source in it, or of who knows what?"""
+        return self.made is not None or any(box.source for box in self.boxes)
 
 
 class Unmapped(Exception):
@@ -89,7 +95,7 @@ def _steps(dim: Dim, index: Sequence[int], block: Block) -> Iterator[_Step]:
     if dim.of == 0:  # the same element again and again
         yield _Step(dim, 0, 0)
         return
-    strides = block.strides()
+    strides = block.strides
     fitting = [j for j, s in enumerate(strides) if block.shape[j] > 1 and dim.of >= s and dim.of % s == 0]
     if not fitting:
         raise Unmapped
@@ -108,7 +114,7 @@ def _steps(dim: Dim, index: Sequence[int], block: Block) -> Iterator[_Step]:
 
 def _unravel(offset: int, block: Block) -> tuple[int, ...]:
     index = []
-    for stride, n in zip(block.strides(), block.shape, strict=True):
+    for stride, n in zip(block.strides, block.shape, strict=True):
         index.append(offset // stride)
         offset %= stride
         if index[-1] >= n:

@@ -16,6 +16,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import cache
 from typing import Any
 
 import torch
@@ -156,7 +157,7 @@ class _Recorder(TorchDispatchMode):  # type: ignore[misc, unused-ignore]
         n = tensor.untyped_storage().nbytes() // max(1, tensor.element_size())
         dims = sorted(_region(tensor), key=lambda dim: (-dim[1], -dim[0]))
         shape = tuple(n for n, _ in dims)
-        if tensor.storage_offset() or tensor.numel() != n or Block(shape).strides() != tuple(s for _, s in dims):
+        if tensor.storage_offset() or tensor.numel() != n or Block(shape).strides != tuple(s for _, s in dims):
             shape = (n,)
         shape = shape or (1,)
         made = _Storage(tensor.untyped_storage(), Block(shape), _name_of(tensor), name)
@@ -169,6 +170,8 @@ class _Recorder(TorchDispatchMode):  # type: ignore[misc, unused-ignore]
         tensors = [x for x in _flat((args, kwargs)) if isinstance(x, torch.Tensor)]
         if not any(self._has_elements(x) for x in tensors):
             return self._untracked(func, args, kwargs)
+        if _kind_of(func).is_view:
+            return func(*args, **kwargs)
         name = func.overloadpacket.__name__
         written = _written(func, args, kwargs)
         if name in ("copy_", "_foreach_copy_"):
@@ -218,7 +221,7 @@ class _Recorder(TorchDispatchMode):  # type: ignore[misc, unused-ignore]
     def _has_elements(self, tensor: Any) -> bool:
         """Is something of the checkpoint in its storage?"""
         known = self.known.get(_key(tensor))
-        return known is not None and (known.block.made is not None or known.block.sources() != ())
+        return known is not None and known.block.is_known()
 
     def _sources_of(self, tensors: Iterable[Any]) -> tuple[str, ...]:
         known = [self.known[_key(tensor)] for tensor in tensors if _key(tensor) in self.known]
@@ -398,7 +401,7 @@ class _Recorder(TorchDispatchMode):  # type: ignore[misc, unused-ignore]
 
 def _last_of(known: _Storage) -> list[_Write]:
     """What is in a storage, where writes were written over."""
-    writes, strides = [], known.block.strides()
+    writes, strides = [], known.block.strides
     for box in known.block.boxes:
         to = sum(lo * s for lo, s in zip(box.lo, strides, strict=True))
         sizes = [hi - lo for lo, hi in zip(box.lo, box.hi, strict=True)]
@@ -421,14 +424,27 @@ def _flat(x: Any) -> Iterator[Any]:
         yield x
 
 
+@dataclass(frozen=True)
+class _Kind:
+    """What an operation does, by its schema. writes: (position, name) of the arguments that it writes to. is_view: all
+    that it returns lies in storages of its arguments."""
+
+    writes: tuple[tuple[int, str], ...]
+    is_view: bool
+
+
+@cache
+def _kind_of(func: Any) -> _Kind:
+    schema = func._schema
+    arguments = [(i, each.name, each.alias_info) for i, each in enumerate(schema.arguments)]
+    writes = tuple((i, name) for i, name, alias in arguments if alias is not None and alias.is_write)
+    return _Kind(writes, not writes and bool(schema.returns) and all(each.alias_info for each in schema.returns))
+
+
 def _written(func: Any, args: Any, kwargs: Any) -> list[Any]:
-    """The tensors that an operation writes to, by its schema: one in place, several in lists, and `out`."""
-    found: list[Any] = []
-    for i, schema in enumerate(func._schema.arguments):
-        if schema.alias_info is not None and schema.alias_info.is_write:
-            given = args[i] if i < len(args) else kwargs.get(schema.name)
-            found += [x for x in _flat(given) if isinstance(x, torch.Tensor)]
-    return found
+    """The tensors that an operation writes to: one in place, several in lists, and `out`."""
+    given = [args[i] if i < len(args) else kwargs.get(name) for i, name in _kind_of(func).writes]
+    return [x for x in _flat(given) if isinstance(x, torch.Tensor)]
 
 
 def _returned(func: Any, written: list[Any]) -> Any:
