@@ -6,6 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
+from weakref import WeakKeyDictionary
 
 from torch.distributed.device_mesh import DeviceMesh
 
@@ -35,10 +36,16 @@ class Grid:
         return Mesh(sizes, self.ranks)
 
 
+_grids: WeakKeyDictionary[DeviceMesh, Grid] = WeakKeyDictionary()  # torch takes 0.1 ms to say what is in a mesh
+
+
 def grid_of(mesh: DeviceMesh, ranks: Ranks = None) -> Grid:
     """Of one mesh."""
-    numbers = [int(rank) for rank in mesh.mesh.flatten().tolist()]
-    return Grid(tuple(mesh.mesh.shape), tuple(numbers if ranks is None else [ranks[rank] for rank in numbers]))
+    grid = _grids.get(mesh)
+    if grid is None:
+        numbers = mesh.mesh
+        grid = _grids[mesh] = Grid(tuple(numbers.shape), tuple(int(rank) for rank in numbers.flatten().tolist()))
+    return grid if ranks is None else Grid(grid.sizes, tuple(ranks[rank] for rank in grid.ranks))
 
 
 def mesh_of(mesh: DeviceMesh, ranks: Ranks = None) -> Mesh:
@@ -50,7 +57,12 @@ def kind_of(placement: Any) -> str:
     return type(placement).__name__
 
 
-def plain(placement: Any, n_dims: int) -> Placement:
+def plain(placements: Sequence[Any], n_dims: int) -> tuple[Placement, ...]:
+    """Ours of torch's. torch itself takes a `_StridedShard` and a Shard for equal."""
+    return tuple(_plain(placement, n_dims) for placement in placements)
+
+
+def _plain(placement: Any, n_dims: int) -> Placement:
     """One placement as distribute_tensor() takes it."""
     if kind_of(placement) == "Replicate":
         return Replicate()
@@ -88,14 +100,14 @@ def _order_of(placements: Sequence[Placement], sizes: Sequence[int]) -> list[int
 
 def layout_in(
     grid: Grid,
-    placements: Sequence[Any],
+    placements: Sequence[Placement],
     shape: Sequence[int],
     dtype: Any,
     meaning: str,
     order: Sequence[int] | None = None,
 ) -> Layout | None:
     """The layout in one meaning of `_StridedShard`; None: it has none in this meaning."""
-    ours = [plain(placement, len(shape)) for placement in placements]
+    ours = list(placements)
     if meaning == "order" and any(isinstance(placement, StridedShard) for placement in ours):
         order = _order_of(ours, grid.sizes)
         if order is None:
@@ -120,7 +132,7 @@ def _explicit_order(tensor: Any) -> tuple[int, ...] | None:
 class Description:
     """All that tells the layouts of a DTensor, but for its mesh."""
 
-    placements: tuple[Any, ...]
+    placements: tuple[Placement, ...]
     shape: tuple[int, ...]
     dtype: Any
     local: tuple[int, ...]
@@ -130,8 +142,8 @@ class Description:
     @classmethod
     def of(cls, tensor: Any) -> Description:
         """Of one."""
-        placements = tuple(tensor.placements)
-        strided = any(kind_of(p) == "_StridedShard" for p in placements)
+        placements = plain(tensor.placements, tensor.ndim)
+        strided = any(isinstance(p, StridedShard) for p in placements)
         order = None if strided else _explicit_order(tensor)
         is_view = strided and getattr(tensor._spec, "use_strided_shard_as_shard_order", True) is False
         return cls(placements, tuple(tensor.shape), tensor.dtype, tuple(tensor._local_tensor.shape), order, is_view)

@@ -360,19 +360,48 @@ class Comm(_handle.Handle):
     def _agree(self, error: BaseException | None, what: str = "", timeout_ms: int = 0) -> None:
         """What one rank found wrong in its arguments becomes an error of all ranks: its own here, a PeerError with its
         rank and its sentence elsewhere. `what` must be the same on every rank. timeout_ms: 0: the comm's."""
+        words = self._words(error, f"={what}", timeout_ms)
+        for rank, word in enumerate(words):
+            if word != words[0]:
+                raise MismatchError(f"rank 0 has {words[0][1:]}, rank {rank} {word[1:]}")
+
+    def _words(self, error: BaseException | None, word: str, timeout_ms: int = 0) -> list[str]:
+        """Each rank's word, where none has an error in its place."""
+        if error is not None:
+            word = f"!{described(error)}"
+        words = [word]
         if self.size > 1:
-            word = f"!{described(error)}" if error is not None else f"={what}"
             if timeout_ms:
                 self._now(lib.xfer_comm_set_timeout, self, timeout_ms)
             try:
-                words = self._gather(sayable(word)[:_WORD].ljust(_WORD, b"\0"))
+                said = self._gather(sayable(word)[:_WORD].ljust(_WORD, b"\0"))
             finally:
                 if timeout_ms and not self._is_stuck():  # a call that was left behind is still in C
                     self._now(lib.xfer_comm_set_timeout, self, self._timeout_ms)
-            if error is None:
-                _raise_first([decoded(each.rstrip(b"\0")) for each in words])
+            words = [decoded(each.rstrip(b"\0")) for each in said]
         if error is not None:
             raise error
+        for rank, each in enumerate(words):
+            if each.startswith("!"):
+                raise PeerError(f"rank {rank} failed: {each[1:]}")
+        return words
+
+    def share(self, tell: Callable[[], Any]) -> list[Any]:
+        """What tell() returns on each rank, by rank, as JSON carries it; agree() on what it raises. Collective; tell()
+        itself calls nothing that is. For small control data."""
+        with self._alone():
+            error, said = None, ""
+            try:
+                said = json.dumps(tell())
+            except Exception as wrong:
+                error = wrong
+            words = self._words(error, f"#{said}" if len(said) < _WORD else f"+{len(said)}")
+            if any(each[:1] not in ("#", "+") for each in words):
+                raise MismatchError(f"one rank shares what others do not: {words}")
+            longer = [int(each[1:]) for each in words if each.startswith("+")]
+            if not longer:
+                return [json.loads(each[1:]) for each in words]
+            return [json.loads(each) for each in self._gather(said.encode().ljust(max(max(longer), _WORD)))]
 
     def agree(self, error: BaseException | None = None, what: str = "") -> None:
         """Raise what one rank found wrong on all ranks: `error` here, where there is one, and a PeerError with its rank
@@ -444,13 +473,6 @@ class Comm(_handle.Handle):
             self._worker.end()
 
 
-def share(comm: Comm, record: Any) -> list[Any]:
-    """What each rank says, by rank, as JSON carries it. Collective."""
-    mine = json.dumps(record).encode()
-    n = max(int.from_bytes(each, "little") for each in comm.all_gather(len(mine).to_bytes(8, "little")))
-    return [json.loads(word) for word in comm.all_gather(mine.ljust(n))]
-
-
 def _is_on_main() -> bool:
     return threading.current_thread() is threading.main_thread()
 
@@ -461,13 +483,3 @@ def _is_mpi(gather: Any) -> bool:
 
 def _destroy(handle: c_void_p, keep: object) -> None:
     lib.xfer_comm_destroy(handle)
-
-
-def _raise_first(words: list[str]) -> None:
-    """The first rank's error, if there is one; else they must all say the same."""
-    for rank, word in enumerate(words):
-        if word.startswith("!"):
-            raise PeerError(f"rank {rank} failed: {word[1:]}")
-    for rank, word in enumerate(words):
-        if word != words[0]:
-            raise MismatchError(f"rank 0 has {words[0][1:]}, rank {rank} {word[1:]}")

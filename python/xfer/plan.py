@@ -514,9 +514,18 @@ def redistribute(
     Raises MismatchError where ranks disagree about the layouts, ShapeError where layouts or views do not fit, and what
     is wrong with an array (TypeError, ValueError) on the rank that has it, with PeerError on the others.
     """
+    redistribute_sides(comm, lambda: ((src_layout, src), (dst_layout, dst)), stream)
+
+
+Sides = tuple[tuple[Layout | None, Any], tuple[Layout | None, Any]]  # of the source and of the destination
+
+
+def redistribute_sides(comm: Comm, sides: Callable[[], Sides], stream: Any) -> None:
+    """redistribute() of what a function returns, whose errors are raised on all ranks."""
     _structs.needed("comm", comm, "comm")
     with comm._alone():
         with Agreed(comm._agree):
+            (src_layout, src), (dst_layout, dst) = sides()
             for layout in (src_layout, dst_layout):
                 _structs.checked("layout", layout, "layout")
             src_view = view_of(src, src_layout, comm.rank, comm._device, "source")

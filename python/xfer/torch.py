@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from functools import partial
+from functools import cache, lru_cache, partial
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -21,17 +21,16 @@ from torch.distributed._functional_collectives import AsyncCollectiveTensor
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor
 
-from ._dtensor import MEANINGS, Description, Grid, Ranks, candidates, chosen, differ, grid_of, layout_in, mesh_of
+from ._dtensor import MEANINGS, Description, Grid, Ranks, candidates, chosen, differ, grid_of, layout_in, mesh_of, plain
 from ._flat import FlatPart, flat_parts, is_flat
 from ._places import Places
 from ._steps import Steps
-from .comm import Agreed, Comm, share
+from .comm import Agreed, Comm
 from .dtypes import dtype_name, torch_dtype
 from .errors import MismatchError
 from .layout import Layout, Replicate
 from .mesh import Mesh
-from .plan import Plan, PlanOptions, torch_stream
-from .plan import redistribute as _redistribute
+from .plan import Plan, PlanOptions, Sides, redistribute_sides, torch_stream
 from .refit import Model, Refit, Side
 from .stream import stream_pointer
 
@@ -146,15 +145,12 @@ def layouts_of(
         mesh: grid if meshes is None else _all_replicas(grid, name, meshes)
         for mesh, (grid, name) in _grids_of(tensors, ranks).items()
     }
-    made: dict[tuple[Grid, Description], Layout] = {}
-    layouts = {}
-    for name, tensor in tensors.items():
-        if isinstance(tensor, DTensor):
-            key = grids[tensor.device_mesh], Description.of(tensor)
-            if key not in made:
-                made[key] = chosen(key[1], _our_rank(ranks), key[0], meaning)
-            layouts[name] = made[key]
-    return layouts
+    layout = cache(lambda said, grid: chosen(said, _our_rank(ranks), grid, meaning))
+    return {
+        name: layout(Description.of(tensor), grids[tensor.device_mesh])
+        for name, tensor in tensors.items()
+        if isinstance(tensor, DTensor)
+    }
 
 
 def local_part(tensor: Any) -> Any:
@@ -172,14 +168,14 @@ def local_part(tensor: Any) -> Any:
 
 # ---- one DTensor across meshes
 
+_candidates, _layout_in = lru_cache(256)(candidates), lru_cache(256)(layout_in)  # the same in call after call
+
 
 def _device(comm: Comm) -> Any:
     return torch.device("cpu") if comm.device is None else torch.device("cuda", comm.device)
 
 
-def _record(tensor: Any, found: Mapping[str, Layout], meaning: str | None, grid: Grid | None) -> dict[str, Any]:
-    if tensor is None or grid is None:
-        return {}
+def _record(tensor: Any, found: Mapping[str, Layout], meaning: str | None, grid: Grid) -> dict[str, Any]:
     meanings = [m for m in found if meaning in (None, m)]
     unclear = meaning is None and differ(found, grid)
     return {"meanings": meanings, "unclear": unclear, "shape": list(tensor.shape), "dtype": dtype_name(tensor.dtype)}
@@ -226,22 +222,30 @@ def redistribute(
     other ranks PeerError.
     """
     found: dict[str, Layout] = {}
-    grid: Grid | None = None
-    with Agreed(comm.agree):
-        if tensor is not None and not isinstance(tensor, DTensor):
+    made: Any = None
+
+    def tell() -> dict[str, Any]:
+        if tensor is None:
+            return {}
+        if not isinstance(tensor, DTensor):
             raise TypeError(f"a {type(tensor).__name__} is no DTensor")
-        if tensor is not None and tensor.device_mesh.get_coordinate() is None:
-            tensor = None  # outside the mesh torch has a wrong shape for a scalar: the others know better
-        if tensor is not None:
-            grid = grid_of(tensor.device_mesh, ranks)
-            found = candidates(Description.of(tensor), comm.rank, grid)
-    said, agreed = _agreed(share(comm, _record(tensor, found, meaning, grid)))
-    target, made, local = None, None, None
-    with Agreed(comm.agree), _on(stream, comm):  # what had the memory before is done on the stream that writes to it
-        if mesh is not None and placements is not None:
-            target, made, local = _empty(mesh, placements, said, comm, ranks)
-    source = found.get(agreed)
-    _redistribute(comm, source, None if source is None else local_part(tensor), target, local, stream)
+        if tensor.device_mesh.get_coordinate() is None:
+            return {}  # outside the mesh torch has a wrong shape for a scalar: the others know better
+        grid = grid_of(tensor.device_mesh, ranks)
+        found.update(_candidates(Description.of(tensor), comm.rank, grid))
+        return _record(tensor, found, meaning, grid)
+
+    said, agreed = _agreed(comm.share(tell))
+
+    def sides() -> Sides:
+        nonlocal made
+        source, target, local = found.get(agreed), None, None
+        with _on(stream, comm):  # what had the memory before is done on the stream that writes to it
+            if mesh is not None and placements is not None:
+                target, made, local = _empty(mesh, placements, said, comm, ranks)
+        return (source, None if source is None else local_part(tensor)), (target, local)
+
+    redistribute_sides(comm, sides, stream)
     return made
 
 
@@ -258,7 +262,8 @@ def _empty(
 ) -> tuple[Layout, Any, Any]:
     """(layout, DTensor, the memory of this rank's part or None) of a tensor that is to come."""
     shape, dtype = tuple(said["shape"]), torch_dtype(torch, said["dtype"])
-    by_meaning = [layout_in(grid_of(mesh, ranks), placements, shape, dtype, meaning) for meaning in MEANINGS]
+    ours, grid = plain(placements, len(shape)), grid_of(mesh, ranks)
+    by_meaning = [_layout_in(grid, ours, shape, dtype, meaning) for meaning in MEANINGS]
     layout = by_meaning[0] or by_meaning[1]
     assert layout is not None
     inside = mesh.get_coordinate() is not None
@@ -277,16 +282,13 @@ def _layouts(
     """Of one side's tensors; a tensor that is no DTensor is whole on every rank of the side."""
     everywhere = [r for r, has in enumerate(meshes) if has is not None]
     layouts = layouts_of(tensors, ranks, meshes, meaning)
-    whole = Mesh([len(everywhere)], everywhere) if everywhere else None
-    made: dict[Any, Layout] = {}
+    mesh = cache(lambda: Mesh([len(everywhere)], everywhere))  # of a side that has tensors
+    whole = cache(lambda shape, dtype: Layout(mesh(), shape, dtype, [Replicate()]))
     for name, tensor in tensors.items():
         if isinstance(tensor, FlatPart):
             layouts[name] = tensor.layout()
-        elif whole is not None and not isinstance(tensor, DTensor):
-            key = tuple(tensor.shape), tensor.dtype
-            if key not in made:
-                made[key] = Layout(whole, *key, [Replicate()])
-            layouts[name] = made[key]
+        elif not isinstance(tensor, DTensor):
+            layouts[name] = whole(tuple(tensor.shape), tensor.dtype)
     return layouts
 
 
@@ -366,16 +368,18 @@ class Transfer(Steps):
         meaning: str | None = None,
         **options: Unpack[PlanOptions],
     ) -> None:
-        with Agreed(comm.agree):
-            have = [tensors_of(side) if side is not None else {} for side in (source, target)]
-            meshes: list[Any] = [
-                None if side is None else meshes_of(h, ranks) for side, h in zip((source, target), have, strict=True)
-            ]
-            if None not in meshes and set(have[0]) != set(have[1]):
+        have: list[dict[str, Any]] = []
+        layouts: list[dict[str, Layout]] = [{}, {}]
+
+        def tell() -> list[Any]:
+            sides = (source, target)
+            have[:] = [tensors_of(side) if side is not None else {} for side in sides]
+            if None not in sides and set(have[0]) != set(have[1]):
                 lacking = min(set(have[0]) ^ set(have[1]))
                 raise ValueError(f"{lacking!r} is in one of source and target alone")
-        said = share(comm, meshes)
-        layouts: list[dict[str, Layout]] = [{}, {}]
+            return [None if side is None else meshes_of(h, ranks) for side, h in zip(sides, have, strict=True)]
+
+        said = comm.share(tell)
         with Agreed(comm.agree):
             for side in (0, 1):
                 theirs = [each[side] for each in said]

@@ -147,6 +147,22 @@ def test_all_gather_and_register():
         assert "1 bytes" in str(result)
 
 
+@pytest.mark.parametrize("lengths", [(0, 0, 0), (508, 508, 508), (508, 509, 3), (0, 4, 5000)])
+def test_what_ranks_share_may_be_of_any_length(lengths):
+    texts = ["é" * 3 + "x" * n for n in lengths]
+    results = on_ranks(3, lambda comm: [comm.share(lambda: [texts[comm.rank], None]) for _ in range(2)])
+    assert results == [[[[text, None] for text in texts]] * 2] * 3
+
+
+def test_what_a_rank_cannot_share_is_an_error_on_all():
+    def tell():
+        raise ValueError("no such tensor")
+
+    check(outcomes(3, lambda comm: comm.share(tell if comm.rank == 2 else lambda: "x" * 600)), 2, ValueError, "no such")
+    results = outcomes(3, lambda comm: comm.share(lambda: 1) if comm.rank else comm.agree(what="other"))
+    assert all(isinstance(result, xfer.MismatchError) for result in results), results
+
+
 def test_run_that_cannot_begin_is_told_by_wait():
     def work(comm):
         with xfer.Plan(comm, [("w", LAYOUT, LAYOUT)]) as plan:

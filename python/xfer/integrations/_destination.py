@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager
-from functools import partial
+from functools import cache, partial
 from typing import Any
 
 import torch
@@ -106,14 +106,15 @@ class Destination:
         """This rank's boxes of each tensor, none if it takes nothing of it; all of one that the loader itself takes.
         casts: of all workers."""
         self._types = {name: torch_dtype(torch, dtype) for name, dtype in casts.items()}
-        return [(name, None, self._layout(name)) for name in self.checkpoint]
-
-    def _layout(self, name: str) -> Layout:
-        dtype, shape = self.checkpoint[name]
-        boxes = [(box.lo, box.hi) for box in self.boxes.get(name, ())]
-        if name in self.whole:
-            boxes = [((0,) * len(shape), tuple(shape))]
-        return Layout.by_boxes(None, shape, self._types.get(name, dtype), boxes)
+        of_boxes = cache(partial(Layout.by_boxes, None))  # most are equal, as those of experts
+        rows: list[tuple[str, None, Layout]] = []
+        whole = set(self.whole)
+        for name, (dtype, shape) in self.checkpoint.items():
+            boxes = tuple((box.lo, box.hi) for box in self.boxes.get(name, ()))
+            if name in whole:
+                boxes = (((0,) * len(shape), tuple(shape)),)
+            rows.append((name, None, of_boxes(tuple(shape), self._types.get(name, dtype), boxes)))
+        return rows
 
     # ---- one update
 

@@ -23,7 +23,7 @@ import torch
 
 from .._store import Gather, store_gather
 from .._store import session as new_session
-from ..comm import Agreed, Comm, nccl_id, share
+from ..comm import Agreed, Comm, nccl_id
 from ..dtypes import torch_dtype
 from ..errors import CommError
 from ..plan import Conversion, Plan
@@ -181,7 +181,7 @@ def _portions_of(
     """Of the rows (name, source layout, destination layout) of this rank. casts: of what workers hold in another
     element type than trainers, that type by name; layouts() is called with all workers'. passing: names whose memory
     this rank has for one update, or whether it has all so. Collective."""
-    said = share(comm, [casts, passing])
+    said = comm.share(lambda: [casts, passing])
     all_casts = {name: dtype for each, _ in said for name, dtype in each.items()}
     rows = _on_this_rank(comm, lambda: layouts(all_casts))
     if not rows:

@@ -6,14 +6,14 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from functools import partial
+from functools import cache, partial
 from operator import is_not
 from typing import Any
 
 import torch
 
 from .._places import Places
-from ..comm import Comm, share
+from ..comm import Comm
 from ..dtypes import dtype_name
 from ..errors import MismatchError
 from ..layout import Layout, Replicate
@@ -30,9 +30,9 @@ def tables_of(comm: Comm, mine: Table | None, note: Any = None) -> tuple[list[Ta
     """The tables of all ranks, and their notes; None: a rank has no weights. One of several that are equal is told by
     the first rank alone. Collective."""
     digest = None if mine is None else hashlib.sha256(json.dumps(mine).encode()).hexdigest()
-    said = share(comm, [digest, note])
+    said = comm.share(lambda: [digest, note])
     digests = [each[0] for each in said]
-    told = share(comm, mine if mine is not None and digests.index(digest) == comm.rank else None)
+    told = comm.share(lambda: mine if mine is not None and digests.index(digest) == comm.rank else None)
     return [None if each is None else told[digests.index(each)] for each in digests], [each[1] for each in said]
 
 
@@ -84,9 +84,10 @@ class Source:
         state = tensors_of(self._source)
         of_dtensors = layouts_of(state, meshes=meshes)
         having = {ranks: Mesh([len(ranks)], ranks) for ranks in {holders[name] for name in state}}
+        whole_of = cache(whole)
         return {
             name: of_dtensors.get(name)
-            or (x.layout() if isinstance(x, FlatPart) else whole(x.shape, x.dtype, having[holders[name]]))
+            or (x.layout() if isinstance(x, FlatPart) else whole_of(tuple(x.shape), x.dtype, having[holders[name]]))
             for name, x in state.items()
         }
 

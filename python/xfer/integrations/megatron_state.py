@@ -15,7 +15,7 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from .._steps import Steps
-from ..comm import Agreed, Comm, share
+from ..comm import Comm
 from ..dtypes import dtype_name
 from ..errors import MismatchError
 from ..layout import Layout
@@ -124,11 +124,15 @@ class StateTransfer(Steps):
             self._plan(self._comm, source, target, **options)
 
     def _plan(self, comm: Comm, source: Any, target: Any, **options: Unpack[PlanOptions]) -> None:
-        with Agreed(comm.agree):
-            have = [_pieces(source), _pieces(target)]
-            mine = [_described(pieces) for pieces in have]
-            views = [{key: _view(each) for key, each in pieces.items()} for pieces in have]
-        said = share(comm, mine)  # the same everywhere: what follows is wrong on all ranks or on none
+        have: list[dict[str, list[Any]]] = []
+        views: list[dict[str, View]] = []
+
+        def tell() -> list[Any]:
+            have[:] = [_pieces(source), _pieces(target)]
+            views[:] = [{key: _view(each) for key, each in pieces.items()} for pieces in have]
+            return [_described(pieces) for pieces in have]
+
+        said = comm.share(tell)  # the same everywhere: what follows is wrong on all ranks or on none
         sides = [_joined(said, side) for side in (0, 1)]
         for key in sorted(sides[1].keys() - sides[0].keys()):
             raise MismatchError(f"{key!r} is in the target alone")

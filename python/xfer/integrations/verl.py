@@ -21,7 +21,7 @@ import torch
 from verl.checkpoint_engine.base import CheckpointEngine, CheckpointEngineRegistry
 
 from .._store import store_gather
-from ..comm import Comm, nccl_id, share
+from ..comm import Comm, nccl_id
 from ..dtypes import dtype_name, torch_dtype
 from ..layout import Layout, Replicate
 from ..mesh import Mesh
@@ -186,8 +186,9 @@ class XferCheckpointEngine(CheckpointEngine):
         """A bucket from the actors to the rollout ranks, whose `sent` is None; an empty one ends an update."""
         if self._comm is None:
             raise RuntimeError("xfer: the ranks have not met: the last update failed, or there was none")
-        table = None if sent is None else [[name, dtype_name(x.dtype), list(x.shape)] for name, x in sent]
-        said = share(self._comm, table)
+        said = self._comm.share(
+            lambda: None if sent is None else [[name, dtype_name(x.dtype), list(x.shape)] for name, x in sent]
+        )
         if any(each != said[0] for each in said[: self._n_actors]):
             rank = next(r for r in range(self._n_actors) if said[r] != said[0])
             raise RuntimeError(f"xfer: actor rank {rank} has other tensors than rank 0")
