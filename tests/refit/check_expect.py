@@ -1,5 +1,5 @@
 #!/usr/bin/python3
-"""Check what `xfer_plan --expect R` says a vLLM rank binds: names, dtypes, shapes and row ranges.
+"""Check what `xfer_plan --expect` says a vLLM rank binds: names, dtypes, shapes and row ranges.
 
     check_expect.py --models DIR --plan XFER_PLAN [--train SPEC] [--only MODEL[/KEY]]
         runs xfer_plan for every model and TP/EP size in data/vllm_shapes.json and every rank of one engine; also those

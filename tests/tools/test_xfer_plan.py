@@ -215,6 +215,11 @@ class TestModel(unittest.TestCase):
         self.assertEqual([part["hf"] for part in weird["parts"]], [name])
         self.assertEqual([local["name"] for local in found if "misc" in local], [name])  # which vLLM does not have
 
+    def test_expect_of_several_ranks_is_that_of_each(self):
+        said = [lines(*JOB, "--expect", ranks) for ranks in ("0", "1", "2", "0-2")]
+        self.assertEqual(said[0] + said[1] + said[2], said[3])
+        self.assertEqual([{json.loads(line)["rank"] for line in each} for each in said], [{0}, {1}, {2}, {0, 1, 2}])
+
 
 class TestSweep(unittest.TestCase):
     """Predicted times; that they are those which docs/performance.md has beside measured ones is docs_say_what_is's."""
@@ -298,6 +303,8 @@ class TestCommandLine(unittest.TestCase):
             ),
             (("--problem", line, "--bench", "--rank", "1", "--nic", "7"), "--rank does not go with --nic"),
             (JOB + ("--expect", "1", "--link", "5"), "--expect does not go with --link"),
+            (JOB + ("--expect", "3-2"), "--expect 3-2: want A-B"),
+            (JOB + ("--expect", "0-4000"), "--expect 0-4000: there are"),
             (JOB + ("--layers", "5-3"), "--layers 5-3: want A-B, from A up to B, or A alone"),
             (JOB + ("--experts", "3-"), "--experts 3-: want A-B, from A up to B, or A alone"),
             (JOB + ("--layers", "0", "--partial"), "--partial goes with --ignore"),

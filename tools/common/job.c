@@ -10,8 +10,7 @@
 
 enum { MAX_NUMBER = 1 << 20, MAX_PATTERN = 4096 };
 
-/* "3" or "3-5", as [begin, end). */
-static bool parse_range(const char *text, int32_t *begin, int32_t *end)
+bool job_range(const char *text, int32_t *begin, int32_t *end)
 {
   char *stop = NULL;
   long first, last;
@@ -106,9 +105,9 @@ static int parse_options(xfer_model_options *options, const job_args *args)
 {
   int wrong;
 
-  if (!parse_range(args->layers, &options->layers_begin, &options->layers_end))
+  if (!job_range(args->layers, &options->layers_begin, &options->layers_end))
     return args_wrong("--layers %s: want A-B, from A up to B, or A alone", args->layers);
-  if (!parse_range(args->experts, &options->experts_begin, &options->experts_end))
+  if (!job_range(args->experts, &options->experts_begin, &options->experts_end))
     return args_wrong("--experts %s: want A-B, from A up to B, or A alone", args->experts);
   options->ends = args->ends;
   options->extra = args->extra;

@@ -83,6 +83,9 @@ typedef struct job {
 /* Is there a job, or a --problem LINE (NULL: not given)? 0, or ARGS_WRONG after a
  * sentence on stderr. */
 int job_check(const job_args *args, const char *problem);
+
+/* Of "3" or "3-5", as [begin, end); NULL leaves them. False: `text` is no range. */
+bool job_range(const char *text, int32_t *begin, int32_t *end);
 /* 0; ARGS_WRONG after a sentence on stderr about the options, the SPECs among them; else
  * EXIT_FAILURE, with xfer_last_error(). */
 int job_create(job *out, const job_args *args);

@@ -1,4 +1,4 @@
-/* xfer_plan --expect: the local tensors that a rank binds, one JSON line each. */
+/* xfer_plan --expect: the local tensors that ranks bind, one JSON line each. */
 #include "expect.h"
 
 #include "interrupt.h"
@@ -201,10 +201,11 @@ static int print_parts(const xfer_refit *refit, const xfer_locals *locals, const
   return 1;
 }
 
-static void print_head(const xfer_local *local, const char *name, int32_t dtype,
+static void print_head(int rank, const xfer_local *local, const char *name, int32_t dtype,
                        xfer_conversion conversion)
 {
-  printf("{\"side\":\"%s\",\"name\":", local->side == XFER_SIDE_TRAIN ? "train" : "gen");
+  printf("{\"rank\":%d,\"side\":\"%s\",\"name\":", rank,
+         local->side == XFER_SIDE_TRAIN ? "train" : "gen");
   print_name(name, -1);
   printf(",\"shape\":[");
   for (int d = 0; d < local->n_dims; d++)
@@ -235,9 +236,9 @@ static int print_local(const xfer_refit *refit, const xfer_locals *locals, size_
   /* Where the framework makes other values of what it gets, its own tensor is listed, and after
    * "hook" the name under which the values to make it of arrive. */
   if (local.made != NULL)
-    print_head(&local, local.made, local.made_dtype, 0);
+    print_head(rank, &local, local.made, local.made_dtype, 0);
   else
-    print_head(&local, local.name, local.dtype, conversion_of(refit, locals, i));
+    print_head(rank, &local, local.name, local.dtype, conversion_of(refit, locals, i));
   for (int k = 0; k < local.n_parts && !failed;) {
     k += print_parts(refit, locals, &local, i, rank, k, &comma, &failed);
   }
@@ -250,7 +251,7 @@ static int print_local(const xfer_refit *refit, const xfer_locals *locals, size_
   return failed;
 }
 
-int plan_expect(const xfer_refit *refit, int rank)
+static int print_rank(const xfer_refit *refit, int rank)
 {
   xfer_locals *locals = NULL;
   const xfer_status st = xfer_locals_create(&locals, refit, rank);
@@ -263,4 +264,19 @@ int plan_expect(const xfer_refit *refit, int rank)
     return args_failed("the tensors of rank %d: %s; --layers takes a part of the model", rank,
                        xfer_last_error());
   return failed ? plan_failed() : EXIT_SUCCESS;
+}
+
+int plan_expect(const xfer_refit *refit, const char *ranks)
+{
+  const int n_ranks = xfer_refit_ranks(refit);
+  int32_t rank = 0;
+  int32_t end = 0;
+  int status = EXIT_SUCCESS;
+
+  if (!job_range(ranks, &rank, &end))
+    return args_wrong("--expect %s: want A-B, from A up to B, or A alone", ranks);
+  if (end > n_ranks) return args_wrong("--expect %s: there are %d ranks", ranks, n_ranks);
+  while (status == EXIT_SUCCESS && rank < end && !interrupt_came())
+    status = print_rank(refit, rank++);
+  return status;
 }

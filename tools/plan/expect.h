@@ -4,7 +4,7 @@
 #include <stdbool.h>
 #include <xfer/refit.h>
 
-/* Prints the local tensors of `rank`; the exit status. */
-int plan_expect(const xfer_refit *refit, int rank);
+/* Prints the local tensors of `ranks`, "A-B" or "A"; the exit status. */
+int plan_expect(const xfer_refit *refit, const char *ranks);
 
 #endif

@@ -275,8 +275,8 @@ static int parse(plan_args *args, int argc, char **argv)
       {"--tensor", ARG_TEXT, &args->tensor, "NAME  the one that --draw and --svg show", 0, 0},
       {"--regions", ARG_FLAG, &args->regions, "what each rank holds, one JSON line a rank", 0, 0},
       {"--moves", ARG_FLAG, &args->moves, "who sends what to whom, one JSON line a move", 0, 0},
-      {"--expect", ARG_INT, &args->expect, "R  the local tensors that rank R binds, as JSON", 0,
-       INT_MAX},
+      {"--expect", ARG_TEXT, &args->expect,
+       "A-B  the local tensors that ranks A to B bind, or A alone, as JSON", 0, 0},
       {"--bench", ARG_FLAG, &args->bench, "how long --rank plans, and in how much memory", 0, 0},
       {"What if", ARG_GROUP, NULL, NULL, 0, 0},
       {"--sweep", ARG_INT, &args->sweep,
@@ -310,8 +310,7 @@ static int parse(plan_args *args, int argc, char **argv)
 
 int main(int argc, char **argv)
 {
-  plan_args args = {
-      .rank = -1, .expect = -1, .sweep = -1, .tensors = 1, .machine = {394, 49, 8, false}};
+  plan_args args = {.rank = -1, .sweep = -1, .tensors = 1, .machine = {394, 49, 8, false}};
   int status = parse(&args, argc, argv);
 
   if (status != ARGS_GO_ON) return status;

@@ -22,7 +22,7 @@ typedef struct plan_args {
   const char *problem; /* NULL: job.model */
   job_args job;        /* job.model NULL: problem */
   int64_t rank;        /* -1: all ranks */
-  int64_t expect;      /* print the local tensors of this rank; -1: no */
+  const char *expect;  /* print the local tensors of these ranks, "A-B"; NULL: no */
   const char *html;    /* NULL: no page */
   const char *svg;     /* NULL: no picture */
   const char *tensor;  /* to draw; NULL: the only one */

@@ -3,7 +3,7 @@
     check_answers.py --bin BUILD/bin [--only FRAMEWORK.FAMILY] [--layouts N] [--bytes N] [--table FILE] [--page FILE]
         [ANSWER.json.xz..]
 
-For each answer and rank: the names, shapes and elements of `xfer_plan --expect RANK`; in N layouts of each also the bytes
+For each answer and rank: the names, shapes and elements of `xfer_plan --expect`; in N layouts of each also the bytes
 of `xfer_refit --dump` (serving side) or `--dump-train` (training side). The last line is `answers ok: ..` or
 `answers FAILED: ..`. README.md has the format of the answers; nothing here is shared with the library.
 """
@@ -228,20 +228,24 @@ class Case:
         sides = ["--train", "full", "--gen", spec] if self.serves else ["--train", spec, "--gen", "full"]
         args = ["--model", folder, *sides]
         dump = self.dump(args) if self.dumps and not more else None
-        for rank, held in enumerate(self.layout["ranks"]):
-            done = subprocess.run([self.program("xfer_plan"), *args, "--expect", str(rank + self.serves)],
-                                  capture_output=True, text=True)
-            if done.returncode != 0 or "error" in held:
-                self.refusal = (done.stderr.strip().splitlines() or ["no sentence"])[-1]
-                why = REFUSED.get((self.answer["framework"], self.answer["family"]))
-                if why and why in self.refusal:
-                    break
-                if done.returncode == 0 or "error" not in held:
-                    self.differ(rank, "refused", f"the framework: {held.get('error', 'no')}; xfer: "
-                                f"{self.refusal if done.returncode != 0 else 'no'}")
-                break
-            if what in held:
-                self.compare(rank, held[what], done.stdout, held.get("unloaded", False), dump)
+        ranks = self.layout["ranks"]
+        done = subprocess.run([self.program("xfer_plan"), *args, "--expect", f"{self.serves:d}-{self.serves + len(ranks) - 1}"],
+                              capture_output=True, text=True)
+        error = next((held["error"] for held in ranks if "error" in held), None)
+        if done.returncode != 0 or error is not None:
+            self.refusal = (done.stderr.strip().splitlines() or ["no sentence"])[-1]
+            why = REFUSED.get((self.answer["framework"], self.answer["family"]))
+            if not (why and why in self.refusal) and (done.returncode == 0 or error is None):
+                self.differ("of the layout", "refused", f"the framework: {error or 'no'}; xfer: "
+                            f"{self.refusal if done.returncode != 0 else 'no'}")
+        else:
+            lines = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
+            said = [[] for _ in ranks]
+            for line in lines:
+                said[line.pop("rank") - self.serves].append(line)
+            for rank, held in enumerate(ranks):
+                if what in held:
+                    self.compare(rank, held[what], said[rank], held.get("unloaded", False), dump)
         if dump:
             shutil.rmtree(dump)
 
@@ -296,9 +300,8 @@ class Case:
         shutil.rmtree(folder)
         return None
 
-    def compare(self, rank, params, output, unloaded, dump):
+    def compare(self, rank, params, lines, unloaded, dump):
         side = "gen" if self.serves else "train"
-        lines = (json.loads(line) for line in output.splitlines() if line.startswith("{"))
         mine = {line["name"]: line for line in lines if line["side"] == side}
         aliases = {}
         for p in params:
