@@ -89,6 +89,25 @@ XFER_API int xfer_comm_size(const xfer_comm *comm);
  */
 XFER_API XFER_MUST_CHECK xfer_status xfer_comm_set_timeout(xfer_comm *comm, uint64_t timeout_ms);
 
+/**
+ * Let the next collective call of this rank fail on all ranks: what a caller does who cannot make
+ * that call's arguments, and must not leave the others waiting in it. Local; the rank then makes
+ * the call, whose other arguments are not looked at, with any that would not crash: NULL, or 0.
+ *
+ * It counts for one call of those that fail on all ranks without breaking the comm:
+ * xfer_plan_create(), xfer_plan_create_exchange(), xfer_plan_commit(), xfer_plan_digest(),
+ * xfer_plan_check_replicas(), xfer_plan_release(), xfer_redistribute(), xfer_exchange(),
+ * xfer_comm_register(), xfer_comm_unregister(). That is XFER_ERR_ARG here, with `why` as its text,
+ * and XFER_ERR_PEER elsewhere. For a run see xfer_plan_refuse().
+ *
+ * @param comm  The comm, or that of the plan.
+ * @param why   A sentence, which is copied; 200 bytes of it come to the others, after this rank's
+ *              number.
+ * @retval XFER_ERR_ARG  An argument is NULL.
+ * @since 0.1
+ */
+XFER_API XFER_MUST_CHECK xfer_status xfer_comm_refuse(xfer_comm *comm, const char *why);
+
 /** Give `n_bytes` of memory, aligned to 16 bytes; NULL: there are none. */
 typedef void *(*xfer_alloc_fn)(void *context, size_t n_bytes);
 /** Take memory back. */

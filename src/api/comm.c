@@ -1,6 +1,7 @@
 /*
  * Comms.
  */
+#include <stdio.h>
 #include <string.h>
 
 #include "alloc.h"
@@ -134,6 +135,15 @@ xfer_status xfer_comm_set_staging(xfer_comm *comm, xfer_alloc_fn alloc, xfer_fre
   XFI_NEED_WHERE(free != NULL, alloc);
   XFI_NEED_WHERE(alloc != NULL, free);
   comm->plans.giver = (xfi_giver){alloc, free, context};
+  return XFER_OK;
+}
+
+xfer_status xfer_comm_refuse(xfer_comm *comm, const char *why)
+{
+  XFI_NEED(comm);
+  XFI_NEED(why);
+  comm->transport->refuses = true;
+  (void)snprintf(comm->transport->refusal, sizeof comm->transport->refusal, "%s", why);
   return XFER_OK;
 }
 

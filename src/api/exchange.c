@@ -79,6 +79,7 @@ xfer_status xfer_plan_create_exchange(xfer_plan **plan, xfer_comm *comm,
     xfi_set_error("%s: plan is NULL", __func__);
     st = XFER_ERR_ARG;
   }
+  st = xfi_comm_refused(comm->transport, st);
   xfi_device_enter(comm->device, &before);
   span = xfi_span_begin(XFI_SYS_PLAN, ops.rank, XFI_TRACK_CALLS, "xfer_plan_create_exchange");
   comm->transport->inside = XFI_INSIDE_PLAN_EXCHANGE;
@@ -169,6 +170,7 @@ static xfer_status exchange(xfer_comm *comm, given *g, xfer_stream stream)
   xfer_status st = check_operations("xfer_exchange", &g->ops, comm->transport->size);
 
   if (st == XFER_OK) st = check_views(&g->ops, g->send_views, g->recv_views);
+  st = xfi_comm_refused(comm->transport, st);
   if (st == XFER_OK) {
     digest_of(call.key, &g->ops);
     call.mapped = all_registered(comm, g->send_views, g->ops.sends.n) &&

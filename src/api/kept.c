@@ -180,7 +180,7 @@ xfer_status xfi_kept_call(xfer_comm *comm, xfer_status checked, const xfi_one_ca
   if (begun)
     XFI_TRY_DONE(xfi_commit_end(k->plan, room.words, deadline));
   else
-    XFI_TRY_DONE(xfi_run_commit_with(k->plan, bind(k, call, stream)));
+    XFI_TRY_DONE(xfi_run_commit(k->plan, bind(k, call, stream)));
   st = run(comm, k, stream);
 done:
   return st;

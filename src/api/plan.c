@@ -73,6 +73,7 @@ xfer_status xfer_plan_create(xfer_plan **plan, xfer_comm *comm, const xfer_tenso
     xfi_set_error("%s: plan is NULL", __func__);
     st = XFER_ERR_ARG;
   }
+  st = xfi_comm_refused(comm->transport, st);
   span = xfi_span_begin(XFI_SYS_PLAN, comm->transport->rank, XFI_TRACK_CALLS, "xfer_plan_create");
   xfi_device_enter(comm->device, &before);
   comm->transport->inside = XFI_INSIDE_PLAN_CREATE;
@@ -176,6 +177,11 @@ static void enter(const xfer_plan *plan, xfi_inside call)
   if (plan->comm != NULL) plan->comm->inside = call;
 }
 
+static xfer_status refused(const xfer_plan *plan, xfer_status checked)
+{
+  return plan->comm != NULL ? xfi_comm_refused(plan->comm, checked) : checked;
+}
+
 xfer_status xfer_plan_commit(xfer_plan *plan)
 {
   xfer_status st = XFER_OK;
@@ -186,7 +192,7 @@ xfer_status xfer_plan_commit(xfer_plan *plan)
   xfi_device_enter(plan->device, &before);
   span = xfi_span_begin(XFI_SYS_PLAN, plan->moves->rank, XFI_TRACK_CALLS, "xfer_plan_commit");
   enter(plan, XFI_INSIDE_COMMIT);
-  st = xfi_run_commit(plan);
+  st = xfi_run_commit(plan, refused(plan, XFER_OK));
   if (st == XFER_OK)
     say_plan(&span, plan);
   else
@@ -254,7 +260,7 @@ xfer_status xfer_plan_release(xfer_plan *plan)
 
   XFI_NEED(plan);
   enter(plan, XFI_INSIDE_RELEASE);
-  XFI_ON_DEVICE(plan->device, st = xfi_run_release(plan));
+  XFI_ON_DEVICE(plan->device, st = xfi_run_release(plan, refused(plan, XFER_OK)));
   return st;
 }
 
@@ -277,6 +283,7 @@ xfer_status xfer_plan_digest(xfer_plan *plan, xfer_digest *digests, size_t n_dig
     checked = XFER_ERR_ARG;
   }
   enter(plan, XFI_INSIDE_DIGEST);
+  checked = refused(plan, checked);
   XFI_ON_DEVICE(plan->device,
                 st = xfi_run_digest(plan, digests, side == XFER_PLAN_SRC, checked, stream));
   return st;
@@ -288,7 +295,7 @@ xfer_status xfer_plan_check_replicas(xfer_plan *plan, xfer_stream stream)
 
   XFI_NEED(plan);
   enter(plan, XFI_INSIDE_REPLICAS);
-  XFI_ON_DEVICE(plan->device, st = xfi_run_check_replicas(plan, stream));
+  XFI_ON_DEVICE(plan->device, st = xfi_run_check_replicas(plan, refused(plan, XFER_OK), stream));
   return st;
 }
 

@@ -45,7 +45,7 @@ xfer_status xfer_redistribute(xfer_comm *comm, const xfer_layout *src_layout,
   span = xfi_span_begin(XFI_SYS_RUN, comm->transport->rank, XFI_TRACK_CALLS, "xfer_redistribute");
   comm->transport->inside = XFI_INSIDE_REDISTRIBUTE;
   call.mapped = xfi_comm_is_registered(comm, src_view) && xfi_comm_is_registered(comm, dst_view);
-  st = xfi_kept_call(comm, XFER_OK, &call, stream);
+  st = xfi_kept_call(comm, xfi_comm_refused(comm->transport, XFER_OK), &call, stream);
   xfi_span_end(&span, st, "%d ranks", comm->transport->size);
   xfi_device_leave(comm->device, &before);
   return st;

@@ -72,7 +72,7 @@ static xfer_status register_memory(xfer_comm *comm, void *memory)
   offer mine;
   offer *all = NULL;
 
-  st = make_offer(&mine, &entry, comm, memory);
+  st = xfi_comm_refused(comm->transport, make_offer(&mine, &entry, comm, memory));
   if (st == XFER_OK)
     st = xfi_vec_reserve(&comm->registered, &comm->registered_capacity, comm->n_registered + 1,
                          sizeof *comm->registered);
@@ -153,7 +153,7 @@ static xfer_status unregister_memory(xfer_comm *comm, void *memory)
   unsigned char *mine = NULL;
   size_t i = 0;
 
-  st = list_matches(&mine, comm, memory);
+  st = xfi_comm_refused(comm->transport, list_matches(&mine, comm, memory));
   XFI_TRY_DONE(xfi_comm_agree(comm->transport, st, deadline));
   XFI_TRY_DONE(find_call(&i, comm, mine, deadline));
   for (int k = 0; k < XFI_CACHE_PLANS; k++) { /* kept plans may map it too */

@@ -64,6 +64,14 @@ void xfi_comm_leave(xfi_comm *comm, void (*abort)(xfi_comm *comm, const char *wh
   xfi_set_error("%s", why);
 }
 
+xfer_status xfi_comm_refused(xfi_comm *comm, xfer_status checked)
+{
+  if (!comm->refuses) return checked;
+  comm->refuses = false;
+  xfi_set_error("%s", comm->refusal);
+  return XFER_ERR_ARG;
+}
+
 /* What goes first, with what all must agree on. */
 enum { HEAD_BYTES = 104, STACK_HEADS = 64 };
 typedef struct head {

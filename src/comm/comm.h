@@ -19,6 +19,7 @@
 
 #include "clock.h"
 #include "door.h"
+#include "error.h"
 #include "xfer/xfer.h"
 
 /* One message of an exchange or a round. Sizes are equal on both ends, > 0. */
@@ -137,6 +138,8 @@ struct xfi_comm {
   bool holds_memory;
   uint64_t n_gatherings; /* of xfi_comm_gather() */
   xfi_inside inside;
+  bool refuses;                      /* the next call that asks xfi_comm_refused(), */
+  char refusal[XFI_ERROR_BYTES + 4]; /* with this text, which setting it as an error cuts */
 };
 
 /* A rank's part in a gathering: its bytes, which one it is, where the transport counts them, and in
@@ -182,6 +185,10 @@ XFI_DOOR xfer_status xfi_comm_create_host(xfi_comm **comm, xfer_all_gather_fn al
 XFI_DOOR void xfi_host_warn(xfi_comm *comm, uint64_t number, const char *why);
 /* Has a rank told so of that time (XFER_ERR_PEER), or ended, or broken the comm? */
 XFI_DOOR xfer_status xfi_host_heed(xfi_comm *comm, uint64_t number);
+
+/* What a collective call's own checks came to, or what the caller refused it for, which holds for
+ * one call. */
+xfer_status xfi_comm_refused(xfi_comm *comm, xfer_status checked);
 
 /* All ranks: the first of our own error, a peer's (XFER_ERR_PEER, naming the lowest failed rank and
  * quoting its text; one that failed by itself goes before one that says PEER), OK. What each

@@ -204,12 +204,6 @@ done:
   return st;
 }
 
-xfer_status xfi_run_commit(xfer_plan *plan)
-{
-  XFI_CHECK(plan->comm != NULL, XFER_ERR_STATE, "a simulated plan cannot be committed");
-  return xfi_run_commit_with(plan, XFER_OK);
-}
-
 /* What this rank needs. */
 static work find_work(xfer_plan *plan)
 {
@@ -230,7 +224,7 @@ static xfer_status commit_relay(xfer_plan *relay)
 {
   relay->keeps_lanes = false;
   relay->state = xfi_state_after(relay->state, XFI_CALL_BIND, XFI_ENDED);
-  return xfi_run_commit(relay);
+  return xfi_run_commit(relay, XFER_OK);
 }
 
 /* *most: the most that a rank needs, which all do. */
@@ -247,7 +241,7 @@ static xfer_status do_work(xfer_plan *plan, work *most, const xfi_commit_word *w
   if (*most == LANES_MOVE && tells) XFI_TRY(xfi_rebind_direct(plan, &moved, deadline));
   if (!moved) *most = LANES_MADE;
   if (*most != LANES_MADE) return XFER_OK;
-  if (plan->asks != NULL) XFI_TRY(xfi_run_commit(plan->asks));
+  if (plan->asks != NULL) XFI_TRY(xfi_run_commit(plan->asks, XFER_OK));
   XFI_TRY(make_lanes(plan, words, deadline));
   if (plan->relay != NULL) XFI_TRY(commit_relay(plan->relay));
   return XFER_OK;
@@ -255,13 +249,14 @@ static xfer_status do_work(xfer_plan *plan, work *most, const xfi_commit_word *w
 
 xfi_commit_word xfi_commit_begin(xfer_plan *plan, xfer_status mine)
 {
-  const xfer_status allowed = xfi_state_allows(plan->state, XFI_CALL_COMMIT);
+  const xfer_status allowed =
+      mine == XFER_OK ? xfi_state_allows(plan->state, XFI_CALL_COMMIT) : mine;
   const work own = allowed == XFER_OK ? find_work(plan) : LANES_STAY;
   xfi_commit_word said = {
       XFER_OK,      (uint16_t)own,       plan->direct != NULL && xfi_direct_has_flows(plan->direct),
       plan->number, plan->device->place, {0}};
 
-  if (mine == XFER_OK) mine = allowed;
+  mine = allowed;
   if (mine == XFER_OK && own == LANES_MOVE) {
     mine = xfi_rebind_local(plan);
     plan->keeps_lanes = mine == XFER_OK; /* also where the ranks then mean another plan */
@@ -312,14 +307,17 @@ xfer_status xfi_commit_end(xfer_plan *plan, const xfi_commit_word *words, xfi_de
   return st;
 }
 
-xfer_status xfi_run_commit_with(xfer_plan *plan, xfer_status mine)
+xfer_status xfi_run_commit(xfer_plan *plan, xfer_status mine)
 {
   const xfi_deadline deadline = xfi_run_deadline(plan);
   xfi_comm *comm = plan->comm;
   xfi_commit_word own;
-  xfi_commit_word *words = xfi_comm_calloc(comm, (size_t)comm->size, sizeof *words);
-  xfer_status st = words != NULL ? XFER_OK : XFI_NO_MEMORY("%d ranks", comm->size);
+  xfi_commit_word *words;
+  xfer_status st = XFER_OK;
 
+  XFI_CHECK(comm != NULL, XFER_ERR_STATE, "a simulated plan cannot be committed");
+  words = xfi_comm_calloc(comm, (size_t)comm->size, sizeof *words);
+  if (words == NULL) st = XFI_NO_MEMORY("%d ranks", comm->size);
   if (st == XFER_OK) {
     own = xfi_commit_begin(plan, mine);
     st = comm->ops->all_gather(comm, words, &own, sizeof own, deadline);
@@ -332,12 +330,12 @@ xfer_status xfi_run_commit_with(xfer_plan *plan, xfer_status mine)
   return st;
 }
 
-xfer_status xfi_run_release(xfer_plan *plan)
+xfer_status xfi_run_release(xfer_plan *plan, xfer_status mine)
 {
   XFI_CHECK(plan->comm != NULL, XFER_ERR_STATE, "a simulated plan has nothing to release");
-  XFI_TRY(xfi_comm_agree(plan->comm, xfi_state_allows(plan->state, XFI_CALL_RELEASE),
-                         xfi_run_deadline(plan)));
-  if (plan->asks != NULL) XFI_TRY(xfi_run_release(plan->asks));
+  if (mine == XFER_OK) mine = xfi_state_allows(plan->state, XFI_CALL_RELEASE);
+  XFI_TRY(xfi_comm_agree(plan->comm, mine, xfi_run_deadline(plan)));
+  if (plan->asks != NULL) XFI_TRY(xfi_run_release(plan->asks, XFER_OK));
   xfi_run_drop_lanes(plan);
   plan->state = xfi_state_after(plan->state, XFI_CALL_RELEASE, XFI_ENDED);
   XFI_TRY(

@@ -39,9 +39,8 @@ xfer_status xfi_run_bind(xfer_plan *plan, size_t tensor, const xfer_view *src_vi
                          const xfer_view *dst_view);
 /* The views of all operations of an exchange. */
 xfer_status xfi_run_bind_exchange(xfer_plan *plan, const xfer_view *sends, const xfer_view *recvs);
-xfer_status xfi_run_commit(xfer_plan *plan);
-/* Likewise, where this rank may have failed already: all ranks fail. */
-xfer_status xfi_run_commit_with(xfer_plan *plan, xfer_status mine);
+/* Where this rank has failed already, all ranks fail. */
+xfer_status xfi_run_commit(xfer_plan *plan, xfer_status mine);
 
 /* The same in two, around an all-gather of the caller's. What ranks tell each other: */
 typedef struct xfi_commit_word {
@@ -76,13 +75,14 @@ xfer_status xfi_run_follow(xfer_plan *plan, xfer_stream stream);
 xfer_status xfi_run_check(xfer_plan *plan);
 /* Of a plan that is given back while it has lanes: others may be in a run, or begin one. */
 void xfi_run_abandon(xfer_plan *plan);
-xfer_status xfi_run_release(xfer_plan *plan);
+/* `mine` is what the caller's own checks came to. Collective. */
+xfer_status xfi_run_release(xfer_plan *plan, xfer_status mine);
 /* Each tensor's digest on one side. digests[n_tensors] of the plan; `checked` is what the caller's
  * checks came to. Collective. */
 xfer_status xfi_run_digest(const xfer_plan *plan, xfer_digest *digests, bool source,
                            xfer_status checked, xfer_stream stream);
 /* Are replicas of sources equal? Collective. */
-xfer_status xfi_run_check_replicas(const xfer_plan *plan, xfer_stream stream);
+xfer_status xfi_run_check_replicas(const xfer_plan *plan, xfer_status checked, xfer_stream stream);
 /* Without staging_bytes of a plan that is not committed, which cost more: */
 void xfi_run_report(const xfer_plan *plan, xfer_plan_report_data *report);
 xfer_status xfi_run_full_report(const xfer_plan *plan, xfer_plan_report_data *report);

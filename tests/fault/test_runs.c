@@ -134,6 +134,83 @@ static void test_a_run_that_the_caller_refuses_is_said_on_every_rank(void **stat
   by_every_lane(refuse_by_the_caller);
 }
 
+enum { N_CALLS = 10 };
+
+/* The i-th of the calls that xfer_comm_refuse() names; where it is refused without arguments. */
+static xfer_status call(int i, input *in, xfer_plan *plan, int rank, bool refused)
+{
+  xfer_comm *comm = comms[rank];
+  xfer_plan *made = NULL;
+  xfer_digest digests[8];
+  const size_t n = refused ? 0 : in->n_tensors;
+  xfer_layout *src = refused ? NULL : in->src[0];
+  xfer_layout *dst = refused ? NULL : in->dst[0];
+  xfer_status st = XFER_ERR_STATE;
+
+  switch (i) {
+  case 0:
+    st = xfer_plan_create(&made, comm, refused ? NULL : in->tensors, n, NULL);
+    break;
+  case 1:
+    st = xfer_plan_create_exchange(&made, comm, NULL, 0, NULL, 0, NULL);
+    break;
+  case 2:
+    st = xfer_plan_commit(plan);
+    break;
+  case 3:
+    st = xfer_plan_digest(plan, digests, n, XFER_PLAN_SRC, NULL);
+    break;
+  case 4:
+    st = xfer_plan_check_replicas(plan, NULL);
+    break;
+  case 5:
+    st = xfer_redistribute(comm, src, &in->src_views[0], dst, &in->dst_views[0], NULL);
+    break;
+  case 6:
+    st = xfer_exchange(comm, NULL, NULL, 0, NULL, NULL, 0, NULL);
+    break;
+  case 7:
+    st = xfer_comm_register(comm, refused ? NULL : in->src_views[0].base);
+    break;
+  case 8:
+    st = xfer_comm_unregister(comm, refused ? NULL : in->src_views[0].base);
+    break;
+  default:
+    st = xfer_plan_release(plan);
+    break;
+  }
+  xfer_plan_destroy(made);
+  return st;
+}
+
+/* Each call refused by one rank, and then made by all: nothing is left of the refusal. Commit comes
+ * twice, since a plan whose commit failed wants another one. */
+static void refuse_calls(int rank, void *context)
+{
+  static const char *const why = "no arguments for it";
+  input in;
+  xfer_plan *plan = NULL;
+
+  start(&in, &plan, rank, *(const uint32_t *)context);
+  expect(in.n_tensors <= 8);
+  expect(xfer_comm_refuse(comms[rank], NULL) == XFER_ERR_ARG);
+  for (int i = 0; i < N_CALLS; i++) {
+    if (rank == 1) expect(xfer_comm_refuse(comms[rank], why) == XFER_OK);
+    expect(call(i, &in, plan, rank, rank == 1) == (rank == 1 ? XFER_ERR_ARG : XFER_ERR_PEER));
+    expect(strstr(xfer_last_error(), rank == 1 ? why : "rank 1: no arguments for it") != NULL);
+    expect(call(i, &in, plan, rank, false) == XFER_OK);
+  }
+  run_again(&in, plan, 1);
+  xfer_plan_destroy(plan);
+  input_destroy(&in);
+}
+
+static void test_a_call_that_the_caller_refuses_fails_on_every_rank(void **state)
+{
+  (void)state;
+  by_every_lane(refuse_calls);
+}
+
 /* A plan whose ranks tell each other of a block that both have, and nothing else. After a good run
  * one of them refuses the next: who waits for its word on the block is told. */
 static void refuse_where_blocks_are_cut(int rank, void *context)
@@ -302,6 +379,7 @@ int main(void)
       cmocka_unit_test(test_versions_that_differ_are_seen_and_not_committed),
       cmocka_unit_test(test_a_rank_whose_run_is_refused_lets_the_others_go),
       cmocka_unit_test(test_a_run_that_the_caller_refuses_is_said_on_every_rank),
+      cmocka_unit_test(test_a_call_that_the_caller_refuses_fails_on_every_rank),
       cmocka_unit_test(test_a_refused_run_is_said_where_blocks_are_cut),
       cmocka_unit_test(test_a_run_that_all_ranks_refuse_changes_nothing),
       cmocka_unit_test(test_versions_begin_at_0_and_grow),

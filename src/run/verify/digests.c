@@ -116,13 +116,13 @@ done:
   return st;
 }
 
-xfer_status xfi_run_check_replicas(const xfer_plan *plan, xfer_stream stream)
+xfer_status xfi_run_check_replicas(const xfer_plan *plan, xfer_status checked, xfer_stream stream)
 {
   xfer_status st = XFER_OK;
   xfi_sum *sums = NULL;
   xfi_sum total;
 
-  XFI_TRY_DONE(count_all(&sums, plan, XFI_COUNT_REPLICAS, XFER_OK, stream));
+  XFI_TRY_DONE(count_all(&sums, plan, XFI_COUNT_REPLICAS, checked, stream));
   total = xfi_verify_total(sums, plan->moves->n_tensors);
   XFI_TRY_DONE(gather_sums(plan, &total, 1));
   if (!xfi_sum_is_zero(total))
