@@ -7,6 +7,7 @@ import os
 import threading
 from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
 from ctypes import c_int, c_void_p, create_string_buffer
 from typing import Any
 
@@ -14,7 +15,7 @@ from . import _bootstrap, _functions, _handle
 from ._lib import lib, plugin
 from ._structs import checked, decoded, sayable
 from ._worker import Worker
-from .errors import ArgError, CommError, MismatchError, NoMemoryError, PeerError, StateError, described
+from .errors import ArgError, CommError, MismatchError, NoMemoryError, PeerError, StateError, XferError, described
 from .memory import HOST, View
 
 __all__ = ["Comm", "nccl_id"]
@@ -102,7 +103,6 @@ class Comm(_handle.Handle):
     def __init__(self) -> None:
         super().__init__()
         self._device = HOST
-        self._timeout_ms = 0  # as C has it
         self._process = os.getpid()
         self._busy = threading.Lock()  # of the thread that uses it, _user
         self._user = 0
@@ -357,27 +357,34 @@ class Comm(_handle.Handle):
         raw = everything.raw  # a copy of all, at each look
         return [raw[i * len(data) : (i + 1) * len(data)] for i in range(self.size)]
 
-    def _agree(self, error: BaseException | None, what: str = "", timeout_ms: int = 0) -> None:
-        """What one rank found wrong in its arguments becomes an error of all ranks: its own here, a PeerError with its
-        rank and its sentence elsewhere. `what` must be the same on every rank. timeout_ms: 0: the comm's."""
-        words = self._words(error, f"={what}", timeout_ms)
+    def _collective(self, function: Callable[..., Any], make: Callable[[], tuple[Any, ...]], *instead: Any) -> None:
+        """function(*make()), a collective call of C's, by the caller of _alone(). What make() raises is raised here; on
+        the others the call then fails with a PeerError that has its sentence, since this rank makes it too, with
+        `instead`."""
+        try:
+            arguments = make()
+        except Exception as wrong:
+            self._now(lib.xfer_comm_refuse, self, sayable(described(wrong)))
+            with suppress(XferError):
+                self._call(function, *instead)
+            raise
+        self._call(function, *arguments)
+
+    def _agree(self, error: BaseException | None, what: str = "") -> None:
+        """What one rank found wrong becomes an error of all ranks: its own here, a PeerError with its rank and its
+        sentence elsewhere. `what` must be the same on every rank."""
+        words = self._words(error, f"={what}")
         for rank, word in enumerate(words):
             if word != words[0]:
                 raise MismatchError(f"rank 0 has {words[0][1:]}, rank {rank} {word[1:]}")
 
-    def _words(self, error: BaseException | None, word: str, timeout_ms: int = 0) -> list[str]:
+    def _words(self, error: BaseException | None, word: str) -> list[str]:
         """Each rank's word, where none has an error in its place."""
         if error is not None:
             word = f"!{described(error)}"
         words = [word]
         if self.size > 1:
-            if timeout_ms:
-                self._now(lib.xfer_comm_set_timeout, self, timeout_ms)
-            try:
-                said = self._gather(sayable(word)[:_WORD].ljust(_WORD, b"\0"))
-            finally:
-                if timeout_ms and not self._is_stuck():  # a call that was left behind is still in C
-                    self._now(lib.xfer_comm_set_timeout, self, self._timeout_ms)
+            said = self._gather(sayable(word)[:_WORD].ljust(_WORD, b"\0"))
             words = [decoded(each.rstrip(b"\0")) for each in said]
         if error is not None:
             raise error
@@ -407,11 +414,21 @@ class Comm(_handle.Handle):
         """Raise what one rank found wrong on all ranks: `error` here, where there is one, and a PeerError with its rank
         and its sentence elsewhere. what: must be the same on every rank; else a MismatchError. Collective.
 
-        All other collective calls begin with this, so a rank that cannot make its arguments calls agree(error) instead
-        of the call that the others are in.
+        share() and all_gather() begin with this, so a rank that has nothing to say there calls agree(error) in their
+        place. For other calls see refuse().
         """
         with self._alone():
             self._agree(error, what)
+
+    def refuse(self, why: str) -> None:
+        """Let the next collective call of this rank fail on all ranks, with `why` as its text: what a rank says that
+        cannot make that call's arguments, before it makes it with any. Local.
+
+        For making, committing and releasing plans, digest() and check_replicas(), redistribute(), exchange(),
+        register() and unregister(); for a run see Plan.refuse(), for all_gather() and share() agree().
+        """
+        with self._alone():
+            self._now(lib.xfer_comm_refuse, self, sayable(why))
 
     def all_gather(self, data: Any) -> list[bytes]:
         """[bytes of rank 0, bytes of rank 1, ...]; `data` is bytes-like and everywhere of one length. Collective. For
@@ -427,7 +444,6 @@ class Comm(_handle.Handle):
         of their own. Local; the same on every rank. 0: 10 minutes, as it was."""
         with self._alone():
             self._now(lib.xfer_comm_set_timeout, self, timeout_ms)
-            self._timeout_ms = timeout_ms
 
     def set_staging(self, alloc: Callable[[int], int | None] | None, free: Callable[[int], None] | None) -> None:
         """Let staging memory come from alloc(n_bytes), an address on the comm's device that is a multiple of 16, and
@@ -454,9 +470,7 @@ class Comm(_handle.Handle):
 
     def _registering(self, function: Callable[..., Any], x: Any) -> None:
         with self._alone():
-            with Agreed(self._agree):
-                address = None if x is None else View(x).addresses[0]
-            self._call(function, self, address)
+            self._collective(function, lambda: (self, None if x is None else View(x).addresses[0]), self, None)
 
     # ---- the end
 

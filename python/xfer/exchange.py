@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from . import _structs, dtypes
 from ._lib import lib
-from .comm import Agreed, Comm
+from .comm import Comm
 from .errors import XferError
 from .memory import HOST, Memory, check_device, one_array
 from .plan import Plan, PlanOptions, note_use, options_struct
@@ -67,6 +67,10 @@ class _Side:
         self.memory.append(memory)
         return view
 
+    def listed(self) -> tuple[Any, Any, int]:
+        """As an exchange in one call takes it."""
+        return self.operations, self.views, len(self.operations)
+
     def owners(self) -> list[Any]:
         """What keeps the memory alive."""
         return [memory.owner for memory in self.memory]
@@ -105,18 +109,19 @@ class Exchange(Plan):
         _structs.needed("comm", comm, "comm")
         self._begin(comm, comm.rank)
         self._note_tensors(())
+        made: list[_Sides] = []
+
+        def make() -> tuple[Any, ...]:
+            struct = options_struct(options)
+            made.append(_Sides(comm, sends, recvs))
+            to, from_ = made[0].to.operations, made[0].from_.operations
+            return self._out(), comm, to, len(to), from_, len(from_), byref(struct)
+
         with comm._alone():
-            with Agreed(self._agree):
-                options_of = options_struct(options)
-                self._timeout_ms = options_of.timeout_ms
-                sides = _Sides(comm, sends, recvs)
-            to, from_ = sides.to.operations, sides.from_.operations
-            comm._call(
-                lib.xfer_plan_create_exchange, self._out(), comm, to, len(to), from_, len(from_), byref(options_of)
-            )
-            self._key = sides.key()
+            comm._collective(lib.xfer_plan_create_exchange, make, self._out(), comm, None, 0, None, 0, None)
+            self._key = made[0].key()
             try:
-                self._bind_sides(sides)
+                self._bind_sides(made[0])
             except XferError as wrong:
                 self._note(wrong, "all")
         self._use(comm)
@@ -151,17 +156,18 @@ def exchange(comm: Comm, sends: Operations, recvs: Operations, stream: Any = Non
     ValueError) on the rank that has it, with PeerError on the others.
     """
     _structs.needed("comm", comm, "comm")
-    with comm._alone():
-        with Agreed(comm._agree):
-            sides = _Sides(comm, sends, recvs)
-            pointer = stream_pointer(stream, comm._device)
+
+    def make() -> tuple[Any, ...]:
+        sides = _Sides(comm, sends, recvs)
+        pointer = stream_pointer(stream, comm._device)
         if comm._device != HOST:
             note_use(pointer, comm._device, sides.owners())
-        comm._call(_exchange, comm, sides, pointer)
+        return comm, sides, pointer
+
+    with comm._alone():
+        comm._collective(_exchange, make, comm, None, 0)
 
 
-def _exchange(comm: Any, sides: _Sides, stream: int) -> None:
-    to, from_ = sides.to, sides.from_
-    lib.xfer_exchange(
-        comm, to.operations, to.views, len(to.operations), from_.operations, from_.views, len(from_.operations), stream
-    )
+def _exchange(comm: Any, sides: _Sides | None, stream: int) -> None:
+    lists = (None, None, 0, None, None, 0) if sides is None else (*sides.to.listed(), *sides.from_.listed())
+    lib.xfer_exchange(comm, *lists, stream)

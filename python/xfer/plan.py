@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TypedDict
 from . import _handle, _structs
 from ._lib import lib
 from ._structs import decoded
-from .comm import Agreed, Comm, _Alone
+from .comm import Comm, _Alone
 from .errors import ArgError, StateError, XferError, described
 from .layout import Layout
 from .memory import HOST, View, view_of
@@ -170,13 +170,14 @@ class Plan(_handle.Handle):
         _structs.needed("comm", comm, "comm")
         self._begin(comm, comm.rank)
         self._note_tensors(())
+
+        def make() -> tuple[Any, ...]:
+            struct, rows = options_struct(options), _rows(tensors)
+            self._note_tensors(tensors)
+            return self._out(), comm, rows, len(rows), byref(struct)
+
         with comm._alone():
-            with Agreed(self._agree):
-                struct = options_struct(options)
-                self._timeout_ms = struct.timeout_ms
-                rows = _rows(tensors)
-                self._note_tensors(tensors)
-            comm._call(lib.xfer_plan_create, self._out(), comm, rows, len(rows), byref(struct))
+            comm._collective(lib.xfer_plan_create, make, self._out(), comm, None, 0, None)
         self._use(comm)
 
     @classmethod
@@ -199,11 +200,6 @@ class Plan(_handle.Handle):
         self._anew: set[int] | None = None  # tensors that were bound since several at once were not
         self._refused = False
         self._figures: Any = None  # of the last look
-        self._timeout_ms = 0  # the comm's
-
-    def _agree(self, error: Exception | None) -> None:
-        assert self._comm is not None
-        self._comm._agree(error, timeout_ms=self._timeout_ms)
 
     def _note(self, wrong: Exception, what: int | str | None = None) -> None:
         """For commit(), which fails until `what` is bound: a tensor, or (a str) all at once."""
@@ -290,15 +286,20 @@ class Plan(_handle.Handle):
         """
         comm = self._on()
         with comm._alone():
-            wrong, self._wrong = self._wrong, None
-            if wrong is None and self._unbound:
-                wrong = StateError(f"what was refused is not bound anew: {next(iter(self._unbound.values()))}")
-            self._agree(wrong)
-            comm._call(lib.xfer_plan_commit, self)
+            comm._collective(lib.xfer_plan_commit, self._checked, self)
             self._refused = False
             figures = _structs.sized(_structs.PlanReport)
             comm._now(lib.xfer_plan_report, self, byref(figures))
             self._figures = figures
+
+    def _checked(self) -> tuple[Plan]:
+        """What commit() takes. Raises what was noted since the last one."""
+        wrong, self._wrong = self._wrong, None
+        if wrong is None and self._unbound:
+            wrong = StateError(f"what was refused is not bound anew: {next(iter(self._unbound.values()))}")
+        if wrong is not None:
+            raise wrong
+        return (self,)
 
     # ---- at every step
 
@@ -385,12 +386,14 @@ class Plan(_handle.Handle):
         """
         comm = self._on()
         digests = (_structs.Digest * len(self))()
+
+        def make() -> tuple[Any, ...]:
+            if side not in _SIDES:
+                raise ValueError(f"there is no side {side!r}: it is src or dst")
+            return self, digests, len(digests), _SIDES[side], stream_pointer(stream, comm._device)
+
         with comm._alone():
-            with Agreed(self._agree):
-                if side not in _SIDES:
-                    raise ValueError(f"there is no side {side!r}: it is src or dst")
-                pointer = stream_pointer(stream, comm._device)
-            comm._call(lib.xfer_plan_digest, self, digests, len(digests), _SIDES[side], pointer)
+            comm._collective(lib.xfer_plan_digest, make, self, digests, len(digests), _SIDES["src"], 0)
         return [f"{d.word[0]:016x}{d.word[1]:016x}" for d in digests]
 
     def check_replicas(self, stream: Any = None) -> None:
@@ -399,9 +402,8 @@ class Plan(_handle.Handle):
         """
         comm = self._on()
         with comm._alone():
-            with Agreed(self._agree):
-                pointer = stream_pointer(stream, comm._device)
-            comm._call(lib.xfer_plan_check_replicas, self, pointer)
+            function = lib.xfer_plan_check_replicas
+            comm._collective(function, lambda: (self, stream_pointer(stream, comm._device)), self, 0)
 
     # ---- looking at it
 
@@ -523,23 +525,27 @@ Sides = tuple[tuple[Layout | None, Any], tuple[Layout | None, Any]]  # of the so
 def redistribute_sides(comm: Comm, sides: Callable[[], Sides], stream: Any) -> None:
     """redistribute() of what a function returns, whose errors are raised on all ranks."""
     _structs.needed("comm", comm, "comm")
-    with comm._alone():
-        with Agreed(comm._agree):
-            (src_layout, src), (dst_layout, dst) = sides()
-            for layout in (src_layout, dst_layout):
-                _structs.checked("layout", layout, "layout")
-            src_view = view_of(src, src_layout, comm.rank, comm._device, "source")
-            dst_view = view_of(dst, dst_layout, comm.rank, comm._device, "destination")
-            pointer = stream_pointer(stream, comm._device)
+
+    def make() -> tuple[Any, ...]:
+        (src_layout, src), (dst_layout, dst) = sides()
+        for layout in (src_layout, dst_layout):
+            _structs.checked("layout", layout, "layout")
+        views = (
+            view_of(src, src_layout, comm.rank, comm._device, "source"),
+            view_of(dst, dst_layout, comm.rank, comm._device, "destination"),
+        )
+        pointer = stream_pointer(stream, comm._device)
         if comm._device != HOST:
-            views = [view for view in (src_view, dst_view) if view is not None]
-            note_use(pointer, comm._device, [owner for view in views for owner in view.owners()])
-        references = _reference(src_view), _reference(dst_view)
-        comm._call(_redistribute, comm, src_layout, references, dst_layout, pointer, (src_view, dst_view))
+            note_use(pointer, comm._device, [owner for view in views if view is not None for owner in view.owners()])
+        return comm, (src_layout, dst_layout), views, pointer
+
+    with comm._alone():
+        comm._collective(_redistribute, make, comm, (None, None), (None, None), 0)
 
 
-def _redistribute(comm: Any, src_layout: Any, views: Any, dst_layout: Any, stream: int, kept: object) -> None:
-    lib.xfer_redistribute(comm, src_layout, views[0], dst_layout, views[1], stream)
+def _redistribute(comm: Any, layouts: Any, views: Any, stream: int) -> None:
+    src, dst = map(_reference, views)
+    lib.xfer_redistribute(comm, layouts[0], src, layouts[1], dst, stream)
 
 
 def note_use(stream: int, device: int, owners: Sequence[Any]) -> None:

@@ -163,6 +163,19 @@ def test_what_a_rank_cannot_share_is_an_error_on_all():
     assert all(isinstance(result, xfer.MismatchError) for result in results), results
 
 
+def test_the_next_call_is_refused_and_the_one_after_it_is_not():
+    def work(comm):
+        new = np.zeros_like(GOOD)
+        if comm.rank == 1:
+            comm.refuse("no weights yet")
+        with pytest.raises(xfer.ArgError if comm.rank == 1 else xfer.PeerError, match="no weights yet"):
+            xfer.redistribute(comm, LAYOUT, GOOD, LAYOUT, new)
+        xfer.redistribute(comm, LAYOUT, GOOD + comm.rank, LAYOUT, new)
+        return new.tolist()
+
+    assert on_ranks(3, work) == [[float(rank)] * 2 for rank in range(3)]
+
+
 def test_run_that_cannot_begin_is_told_by_wait():
     def work(comm):
         with xfer.Plan(comm, [("w", LAYOUT, LAYOUT)]) as plan:

@@ -153,7 +153,7 @@ def _not_met(store: Any, info: Any, session: str, rank: int, error: BaseExceptio
 
 
 def _on_this_rank(comm: Comm, work: Callable[[], Any]) -> Any:
-    """What `work` returns; what it raises is raised on all, which are in another collective call or come to one."""
+    """What `work` returns; what it raises is raised on all, which come to a share() or all_gather()."""
     try:
         return work()
     except Exception as error:
@@ -183,7 +183,8 @@ def _portions_of(
     this rank has for one update, or whether it has all so. Collective."""
     said = comm.share(lambda: [casts, passing])
     all_casts = {name: dtype for each, _ in said for name, dtype in each.items()}
-    rows = _on_this_rank(comm, lambda: layouts(all_casts))
+    with Agreed(comm.agree):
+        rows = layouts(all_casts)
     if not rows:
         raise ValueError("the trainers have no weights to send")
     cast = (Conversion.cast(),)
@@ -232,20 +233,34 @@ class _Update:
         of_name = {name: portion.plan for portion in portions for name in portion.names}
         self._passing = [(name, of_name[name]) for name in passing]
         self._fresh: list[tuple[str, Any, Any]] = []
+        self._wrong: Exception | None = None  # with where they lie
 
     @property
     def plans(self) -> list[Plan]:
         return [portion.plan for portion, _ in self._portions]
 
     def look(self) -> None:
-        """Where the first portion lies; run() comes next. What this raises is raised on all."""
-        _on_this_rank(self._comm, self._begin)
-        self._fresh = self._look(0)
+        """Where the first portion lies; run() comes next, which raises on all what is wrong with it. Local."""
+        self._fresh, self._wrong = [], None
+        try:
+            self._begin()
+            self._fresh = self._look(0)
+        except Exception as error:
+            self._wrong = error
 
     def _look(self, i: int) -> list[tuple[str, Any, Any]]:
-        found: list[tuple[str, Any, Any]] = []
-        _on_this_rank(self._comm, lambda: found.extend(self._portions[i][1](not self._is_bound)))
-        return found
+        return list(self._portions[i][1](not self._is_bound))
+
+    def _bind(self, i: int) -> None:
+        """What the commit that comes next needs, which raises on all what this finds wrong."""
+        plan = self.plans[i]
+        try:
+            if self._wrong is not None:
+                raise self._wrong
+            for name, src, dst in self._look(i) if i > 0 else self._fresh:
+                plan.bind(name, src, dst)
+        except Exception as error:
+            plan._note(error)
 
     def run(self, version: int) -> None:
         """Bind what is elsewhere, move the weights, wait. Collective."""
@@ -255,8 +270,7 @@ class _Update:
             for i, plan in enumerate(self.plans):
                 if running:
                     self._comm.agree(wrong)
-                for name, src, dst in self._look(i) if running else self._fresh:
-                    plan.bind(name, src, dst)
+                self._bind(i)
                 plan.commit()
                 running.append(plan)
                 try:
@@ -380,7 +394,9 @@ class WorkerSide:
                 update = None
             if update is not None:
                 update.look()  # while the trainers do
-            if _is_to_plan(self._comm.all_gather(bytes([is_draft, update is None]))):
+            said = self._comm.all_gather(bytes([is_draft, update is None]))
+            _check_models(said)
+            if _is_to_plan(said):
                 if destination is not None:
                     _on_this_rank(self._comm, destination.abandon)
                 destination, update = self.plan(model)
@@ -411,9 +427,9 @@ def _is_to_plan(said: list[bytes]) -> bool:
     return any(each[1] for each in said)
 
 
-def _check_models(said: list[bytes], draft: bool) -> None:
+def _check_models(said: list[bytes]) -> None:
     for rank, each in enumerate(said):
-        if each[0] != draft:
+        if each[0] != said[0][0]:
             raise ValueError(f"rank {rank} updates its {'draft' if each[0] else 'main'} model, the trainers the other")
 
 
@@ -501,7 +517,7 @@ class TrainerSide:
         if update is not None:
             update.look()  # while the workers are being called
         said = self._comm.all_gather(bytes([is_draft, False]))
-        _on_this_rank(self._comm, lambda: _check_models(said, is_draft))
+        _check_models(said)
         if update is None or _is_to_plan(said):
             update = self.plan(is_draft)
             update.look()

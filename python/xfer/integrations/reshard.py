@@ -21,7 +21,7 @@ from ..dtypes import dtype_name
 from ..layout import Layout, Placement, Replicate, Shard
 from ..memory import memory_of
 from ..mesh import Mesh
-from ..plan import redistribute
+from ..plan import Sides, redistribute_sides
 from ._comms import comm_of, drop_comm
 
 __all__ = ["drop_comm", "reshard", "xferdtensor"]
@@ -102,6 +102,12 @@ def _layouts(src: _Side, dst: _Side, global_shape: Sequence[int] | None) -> list
     return [_layout(side.axes, _cuts(side.placements, len(shape)), shape, dtype) for side in (src, dst)]
 
 
+def _sides(src: Any, dst: Any, global_shape: Sequence[int] | None) -> Sides:
+    """src, dst: what _Side.of() takes."""
+    layouts = _layouts(_Side.of(*src), _Side.of(*dst), global_shape)
+    return (layouts[0], src[0]), (layouts[1], dst[0])
+
+
 def reshard(
     src: Any,
     dst: Any,
@@ -132,15 +138,9 @@ def reshard(
     placements say; on the other ranks PeerError.
     """
     del handle
-    comm = comm_of(comm)
-    try:
-        src_side = _Side.of(src, src_mesh, src_placements, src_local_shape, src_dtype)
-        dst_side = _Side.of(dst, dst_mesh, dst_placements, dst_local_shape, dst_dtype)
-        layouts = _layouts(src_side, dst_side, global_shape)
-    except Exception as wrong:
-        comm.agree(wrong)
-        raise
-    redistribute(comm, layouts[0], src, layouts[1], dst, stream)
+    from_ = src, src_mesh, src_placements, src_local_shape, src_dtype
+    to = dst, dst_mesh, dst_placements, dst_local_shape, dst_dtype
+    redistribute_sides(comm_of(comm), lambda: _sides(from_, to, global_shape), stream)
 
 
 def xferdtensor(
@@ -154,21 +154,11 @@ def xferdtensor(
     stream: Any = None,
 ) -> None:
     """NeMo-RL's: tensors are None or have `shape`, which is global, and `_local_tensor`. See reshard()."""
-    ref = src_tensor if src_tensor is not None else dst_tensor
-    comm = comm_of(process_group)
-    try:
+
+    def sides() -> Sides:
+        ref = src_tensor if src_tensor is not None else dst_tensor
         src, dst = (None if x is None else x._local_tensor for x in (src_tensor, dst_tensor))
-    except AttributeError as wrong:
-        comm.agree(wrong)
-        raise
-    reshard(
-        src,
-        dst,
-        comm,
-        stream,
-        src_mesh=src_mesh,
-        src_placements=src_placement,
-        dst_mesh=dst_mesh,
-        dst_placements=dst_placement,
-        global_shape=None if ref is None else tuple(ref.shape),
-    )
+        shape = None if ref is None else tuple(ref.shape)
+        return _sides((src, src_mesh, src_placement, None, None), (dst, dst_mesh, dst_placement, None, None), shape)
+
+    redistribute_sides(comm_of(process_group), sides, stream)
