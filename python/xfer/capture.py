@@ -29,7 +29,7 @@ from .memory import View
 
 __all__ = ["Capture", "Copy", "Made", "TargetBox", "capture", "destinations"]
 
-_CLONES = ("clone", "_to_copy", "contiguous")
+_CLONES = ("clone", "_to_copy")
 _CONSTANTS = ("zeros", "zeros_like", "new_zeros", "full", "full_like", "new_full", "ones", "ones_like", "new_ones")
 _EMPTY = ("empty_like", "new_empty", "new_empty_strided")
 _WIDER = {"bf16": ("f32", "f64"), "f16": ("f32", "f64"), "f32": ("f64",)}
@@ -167,6 +167,9 @@ class _Recorder(TorchDispatchMode):  # type: ignore[misc, unused-ignore]
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
+        if _kind_of(func).is_composite:
+            with self:
+                return func.decompose(*args, **kwargs)
         tensors = [x for x in _flat((args, kwargs)) if isinstance(x, torch.Tensor)]
         if not any(self._has_elements(x) for x in tensors):
             return self._untracked(func, args, kwargs)
@@ -427,10 +430,12 @@ def _flat(x: Any) -> Iterator[Any]:
 @dataclass(frozen=True)
 class _Kind:
     """What an operation does, by its schema. writes: (position, name) of the arguments that it writes to. is_view: all
-    that it returns lies in storages of its arguments."""
+    that it returns lies in storages of its arguments. is_composite: it is made of others, as reshape() and to() are,
+    which torch.inference_mode() leaves whole; of what they return the schema says that it may be a view."""
 
     writes: tuple[tuple[int, str], ...]
     is_view: bool
+    is_composite: bool
 
 
 @cache
@@ -438,7 +443,8 @@ def _kind_of(func: Any) -> _Kind:
     schema = func._schema
     arguments = [(i, each.name, each.alias_info) for i, each in enumerate(schema.arguments)]
     writes = tuple((i, name) for i, name, alias in arguments if alias is not None and alias.is_write)
-    return _Kind(writes, not writes and bool(schema.returns) and all(each.alias_info for each in schema.returns))
+    is_view = not writes and bool(schema.returns) and all(each.alias_info for each in schema.returns)
+    return _Kind(writes, is_view, func.has_kernel_for_dispatch_key(torch._C.DispatchKey.CompositeImplicitAutograd))
 
 
 def _written(func: Any, args: Any, kwargs: Any) -> list[Any]:

@@ -200,6 +200,15 @@ def test_record_makes_what_the_load_makes(name, device):
     assert found.unused == (["unused"] if "unused" in checkpoint else [])
 
 
+@pytest.mark.parametrize("name", CASES)
+def test_a_load_in_inference_mode_is_the_same(name):
+    loader, shapes, checkpoint = CASES[name]
+    with torch.inference_mode():
+        found = check(shapes, checkpoint, loader)
+    checkpoint = {name: ("f64", shape) for name, shape in checkpoint.items()}
+    assert found == capture(Model(shapes, loader), checkpoint)
+
+
 def test_boxes_are_those_of_the_checkpoint():
     loader, shapes, checkpoint = CASES["qkv"]
     found = check(shapes, checkpoint, loader)
