@@ -280,6 +280,19 @@ def test_a_dtensors_new_memory_is_of_the_stream_that_writes_to_it(monkeypatch, o
     assert seen == [current]
 
 
+def test_a_mesh_has_the_ranks_of_the_group_that_it_was_made_in():
+    from torch.testing._internal.distributed.fake_pg import FakeStore
+
+    meshes, ranks = [], []
+    for rank in (0, 3):
+        torch.distributed.init_process_group("fake", rank=rank, world_size=4, store=FakeStore())
+        meshes.append(torch.distributed.init_device_mesh("cpu", (2, 2), mesh_dim_names=("dp", "tp"))["tp"])
+        ranks.append(xfer.torch.mesh_of(meshes[-1]).ranks)
+        torch.distributed.destroy_process_group()
+    assert meshes[0] == meshes[1]  # for torch
+    assert ranks == [(0, 1), (2, 3)]
+
+
 class Copying(torch.nn.Linear):
     """As hooks that merge or cast do, where `copies`."""
 
