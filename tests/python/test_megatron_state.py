@@ -183,6 +183,10 @@ def changed(what):
             },
             "'object' object is not subscriptable",
         ),
+        (
+            {"embed": ShardedTensor("embed", np.zeros((10, 6), np.float32), (10, 6), (10, 6), (0,))},
+            "argument 2 is longer",
+        ),
     ],
 )
 def test_what_does_not_fit_is_said_by_all(target, text):

@@ -15,7 +15,7 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from .._steps import Steps
-from ..comm import Comm
+from ..comm import Agreed, Comm
 from ..dtypes import dtype_name
 from ..errors import MismatchError
 from ..layout import Layout
@@ -132,7 +132,7 @@ class StateTransfer(Steps):
             views[:] = [{key: _view(each) for key, each in pieces.items()} for pieces in have]
             return [_described(pieces) for pieces in have]
 
-        said = comm.share(tell)  # the same everywhere: what follows is wrong on all ranks or on none
+        said = comm.share(tell)  # the same everywhere, and what is wrong in it is on all ranks
         sides = [_joined(said, side) for side in (0, 1)]
         for key in sorted(sides[1].keys() - sides[0].keys()):
             raise MismatchError(f"{key!r} is in the target alone")
@@ -143,7 +143,9 @@ class StateTransfer(Steps):
             boxes = [_box(piece) for piece in have[side].get(key, [])]
             return Layout.by_boxes(None, shapes[key], sides[0][key][0], boxes)
 
-        self.plan = Plan(comm, [(key, layout(key, 0), layout(key, 1)) for key in names], **options)
+        with Agreed(comm.agree):
+            rows = [(key, layout(key, 0), layout(key, 1)) for key in names]
+        self.plan = Plan(comm, rows, **options)
         for key in names:
             self.plan.bind(key, *(side.get(key) for side in views))
         self.plan.commit()
