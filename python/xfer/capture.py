@@ -188,6 +188,9 @@ class _Recorder(TorchDispatchMode):  # type: ignore[misc, unused-ignore]
             raise ValueError(f"the loader looks at a value of {self._sources_of(tensors)[0]!r}: there is none here")
         if written:
             others = [x for x in tensors if all(x is not y for y in written)]
+            empty = [x for x in written if x.numel() == 0 and any(x is y for y in _flat(kwargs))]
+            if empty and any(x.numel() for x in others):
+                func(*args, **kwargs)  # which makes `out` as large as the result
             for x in written:
                 self._spoil(x, name, others)
             return _returned(func, written)

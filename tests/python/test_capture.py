@@ -266,6 +266,17 @@ def test_what_is_written_through_out_or_a_list_is_named(name, device):
     assert found.unused == ([] if sources else ["w"])
 
 
+def test_what_is_written_through_an_empty_out_is_named():
+    def load(model, weights):
+        made = torch.empty(0, dtype=torch.float64, device="meta")
+        torch.cat([weights["w"], weights["w"]], out=made)
+        model.p.data.copy_(made)
+
+    found = capture(Model({"p": (8,)}, load), {"w": ("f64", (4,))})
+    assert [(each.how, each.sources) for each in found.made] == [("cat", ("w",))]
+    assert found.unused == []
+
+
 def test_a_parameter_that_a_list_of_constants_fills_is_left_alone():
     model = Model({"p": (4,)}, lambda m, _: torch._foreach_add_([m.p.data], 1.0), device="cpu")
     capture(model, {"w": ("f64", (4,))})
