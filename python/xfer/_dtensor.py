@@ -165,7 +165,7 @@ def candidates(said: Description, rank: int, grid: Grid) -> dict[str, Layout]:
     inside = rank in grid.ranks
     found = {m: each for m, each in made.items() if each and not (inside and each.local_shape(rank) != said.local)}
     if not found:
-        expected = " or ".join(str(each.local_shape(rank)) for each in made.values() if each)
+        expected = " or ".join(dict.fromkeys(str(each.local_shape(rank)) for each in made.values() if each))
         raise ValueError(f"rank {rank} has a local tensor of shape {said.local}; {said.placements} say {expected}")
     if len(found) == 2 and _same(found["order"], found["pieces"], grid.ranks):
         found["pieces"] = found["order"]
