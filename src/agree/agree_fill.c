@@ -1,6 +1,8 @@
 /* Each layout that some rank needs of another is told once, from the lowest rank that has it: own
  * boxes, which become whole layouts, and what ranks were not told. Sides of tensors are numbered,
- * two for each. */
+ * two for each. A rank says in two bits of each side whether it has a layout there and whether that
+ * is boxes of its own. Which layout it is, all say where some have own boxes; where some merely
+ * lack it the lowest rank that has one does. */
 #include <string.h>
 
 #include <xxhash.h>
@@ -24,13 +26,19 @@ typedef struct filling {
   xfi_deadline deadline;
   xfer_tensor *tensors;
   size_t n_sides;
+  size_t n_words;           /* of bits of them */
   const xfer_layout **mine; /* [n_mine] this rank's distinct layouts */
   size_t n_mine;
   uint32_t *uses;      /* [n_sides] of `mine`, later of all */
   xfi_numbers known;   /* of all ranks' */
   int *tellers;        /* [known.n] the lowest rank that has it */
   xfer_layout **told;  /* [known.n] NULL: nobody needs it */
-  uint32_t *all_uses;  /* [size][n_sides] */
+  uint64_t *own;       /* [n_words] sides of which some rank has own boxes */
+  size_t n_own;        /* so many */
+  uint64_t *fills;     /* [size][n_words] other sides, that some lack and this rank is to fill */
+  uint32_t *said;      /* each rank's uses of the n_own sides, then of those that it fills */
+  size_t *from;        /* [size + 1] where a rank's begin */
+  uint32_t *filled;    /* [n_sides] the uses of those that any rank fills */
   xfer_layout **whole; /* [n_whole] of own boxes */
   size_t n_whole;
 } filling;
@@ -40,9 +48,9 @@ static const xfer_layout **at_side(xfer_tensor *tensors, size_t side)
   return side % 2 == 0 ? &tensors[side / 2].src : &tensors[side / 2].dst;
 }
 
-static uint32_t use_of(const filling *f, size_t rank, size_t side)
+static bool has_bit(const uint64_t *words, size_t side)
 {
-  return f->all_uses[rank * f->n_sides + side];
+  return (words[side / 64] >> side % 64 & 1) != 0;
 }
 
 /* The layout of a use; NULL: there is none, or it was not told. */
@@ -125,41 +133,90 @@ done:
   return st;
 }
 
-/* Number the layouts of all ranks, and use these numbers. */
-static xfer_status number_all(filling *f)
+/* What a rank says first, in pairs of words: n_words times bits of sides that have a layout, and of
+ * those that have own boxes, then the digests of its layouts. */
+static void write_pairs(uint64_t (*pairs)[2], const filling *f)
+{
+  for (size_t s = 0; s < f->n_sides; s++) {
+    const xfer_layout *layout = *at_side(f->tensors, s);
+
+    pairs[s / 64][0] |= (uint64_t)(layout != NULL) << s % 64;
+    pairs[s / 64][1] |= (uint64_t)is_own(layout) << s % 64;
+  }
+  for (size_t i = 0; i < f->n_mine; i++)
+    memcpy(pairs[f->n_words + i], f->mine[i]->digest, sizeof *pairs);
+}
+
+/* Of one rank. */
+static void read_pairs(filling *f, size_t rank, const uint64_t (*pairs)[2], size_t n)
+{
+  for (size_t w = 0; w < f->n_words; w++) {
+    f->fills[rank * f->n_words + w] = pairs[w][0]; /* so far: all that it could */
+    f->own[w] |= pairs[w][1];
+  }
+  for (size_t i = f->n_words; i < n; i++) {
+    const size_t n_known = f->known.n;
+    const uint32_t number = xfi_number_of(&f->known, pairs[i]);
+
+    if (number == n_known) f->tellers[number] = (int)rank;
+  }
+}
+
+/* What some lack is filled by the lowest rank that has it. Sides past n_sides are nobody's. */
+static void choose_fills(filling *f)
 {
   const size_t size = (size_t)f->comm->size;
-  const uint64_t n_bytes = f->n_mine * sizeof *f->known.digests;
+
+  for (size_t w = 0; w < f->n_words; w++) {
+    const size_t n = f->n_sides - 64 * w;
+    uint64_t left = n < 64 ? (UINT64_C(1) << n) - 1 : UINT64_MAX;
+    uint64_t all = left;
+
+    f->own[w] &= left;
+    f->n_own += (size_t)__builtin_popcountll(f->own[w]);
+    for (size_t r = 0; r < size; r++)
+      all &= f->fills[r * f->n_words + w];
+    left &= ~(f->own[w] | all);
+    for (size_t r = 0; r < size; r++) {
+      f->fills[r * f->n_words + w] &= left;
+      left &= ~f->fills[r * f->n_words + w];
+    }
+  }
+}
+
+/* Which sides have a layout, and which layouts there are, of all ranks. Their numbers are used from
+ * here on. */
+static xfer_status hear_all(filling *f)
+{
+  const size_t size = (size_t)f->comm->size;
+  const uint64_t n_bytes = (f->n_words + f->n_mine) * sizeof *f->known.digests;
   xfer_status st = XFER_OK;
   uint64_t *sizes = xfi_comm_hear(f->comm, &st, &n_bytes, sizeof n_bytes, f->deadline);
   uint64_t(*mine)[2] = NULL;
   void *all = NULL;
-  const uint64_t(*digest)[2];
+  const uint64_t(*pairs)[2];
   size_t n_all = 0;
 
   XFI_TRY_DONE(st);
-  mine = xfi_comm_calloc(f->comm, f->n_mine, sizeof *mine);
-  XFI_CHECK_DONE(mine != NULL, XFER_ERR_NOMEM, "%zu layouts", f->n_mine);
-  for (size_t i = 0; i < f->n_mine; i++)
-    memcpy(mine[i], f->mine[i]->digest, sizeof *mine);
+  mine = xfi_comm_calloc(f->comm, f->n_words + f->n_mine, sizeof *mine);
+  f->fills = xfi_comm_calloc(f->comm, size, f->n_words * sizeof *f->fills);
+  f->own = xfi_comm_calloc(f->comm, f->n_words, sizeof *f->own);
+  XFI_CHECK_DONE(mine != NULL && f->fills != NULL && f->own != NULL, XFER_ERR_NOMEM, "%zu layouts",
+                 f->n_sides);
+  write_pairs(mine, f);
   XFI_TRY_DONE(gather(&all, f, mine, sizes));
   for (size_t r = 0; r < size; r++) {
-    XFI_CHECK_DONE(sizes[r] % sizeof *digest == 0, XFER_ERR_MISMATCH,
-                   "a received list of layouts is malformed");
-    n_all += sizes[r] / sizeof *digest;
+    XFI_CHECK_DONE(sizes[r] % sizeof *pairs == 0 && sizes[r] / sizeof *pairs >= f->n_words,
+                   XFER_ERR_MISMATCH, "a received list of layouts is malformed");
+    n_all += sizes[r] / sizeof *pairs - f->n_words;
   }
   f->tellers = xfi_comm_calloc(f->comm, n_all, sizeof *f->tellers);
   XFI_CHECK_DONE(f->tellers != NULL, XFER_ERR_NOMEM, "%zu layouts", n_all);
   XFI_TRY_DONE(xfi_numbers_create(&f->known, f->comm, n_all));
-  digest = all;
-  for (size_t r = 0; r < size; r++) {
-    for (size_t i = 0; i < sizes[r] / sizeof *digest; i++) {
-      const size_t n = f->known.n;
-      const uint32_t number = xfi_number_of(&f->known, *digest++);
-
-      if (number == n) f->tellers[number] = (int)r;
-    }
-  }
+  pairs = all;
+  for (size_t r = 0; r < size; pairs += sizes[r++] / sizeof *pairs)
+    read_pairs(f, r, pairs, sizes[r] / sizeof *pairs);
+  choose_fills(f);
   for (size_t s = 0; s < f->n_sides; s++)
     if (f->uses[s] != NO_LAYOUT)
       f->uses[s] = xfi_number_of(&f->known, f->mine[f->uses[s] - 1]->digest) + 1;
@@ -170,39 +227,63 @@ done:
   return st;
 }
 
-/* Who uses which. */
+static void write_uses(uint32_t *to, const filling *f)
+{
+  const uint64_t *fills = f->fills + (size_t)f->comm->rank * f->n_words;
+
+  for (size_t s = 0; s < f->n_sides; s++)
+    if (has_bit(f->own, s)) *to++ = f->uses[s];
+  for (size_t s = 0; s < f->n_sides; s++)
+    if (has_bit(fills, s)) *to++ = f->uses[s];
+}
+
+/* Which layouts they are, where that is needed. */
 static xfer_status gather_uses(filling *f)
 {
   const size_t size = (size_t)f->comm->size;
   xfer_status st = XFER_OK;
-  void *all = NULL;
   uint64_t *sizes = xfi_comm_calloc(f->comm, size, sizeof *sizes);
+  uint32_t *mine = xfi_comm_calloc(f->comm, f->n_sides, sizeof *mine);
+  void *all = NULL;
 
-  XFI_CHECK_DONE(sizes != NULL, XFER_ERR_NOMEM, "%zu ranks", size);
-  for (size_t r = 0; r < size; r++)
-    sizes[r] = f->n_sides * sizeof *f->uses;
-  XFI_TRY_DONE(gather(&all, f, f->uses, sizes));
-  f->all_uses = all;
+  f->from = xfi_comm_calloc(f->comm, size + 1, sizeof *f->from);
+  XFI_CHECK_DONE(sizes != NULL && mine != NULL && f->from != NULL, XFER_ERR_NOMEM, "%zu ranks",
+                 size);
+  for (size_t r = 0; r < size; r++) {
+    size_t n = f->n_own;
+
+    for (size_t w = 0; w < f->n_words; w++)
+      n += (size_t)__builtin_popcountll(f->fills[r * f->n_words + w]);
+    f->from[r + 1] = f->from[r] + n;
+    sizes[r] = n * sizeof *mine;
+  }
+  write_uses(mine, f);
+  XFI_TRY_DONE(gather(&all, f, mine, sizes));
+  f->said = all;
 done:
   xfi_free(sizes);
+  xfi_free(mine);
   return st;
 }
 
 /* ---- what is told ---- */
 
-/* The lowest rank's on one side; and does a rank lack it? */
-static uint32_t first_use(const filling *f, size_t side, bool *lacks)
+/* What ranks said of the sides that they fill. */
+static xfer_status read_uses(filling *f)
 {
-  uint32_t first = NO_LAYOUT;
+  f->filled = xfi_calloc(f->n_sides, sizeof *f->filled);
+  XFI_CHECK(f->filled != NULL, XFER_ERR_NOMEM, "%zu layouts", f->n_sides);
+  for (size_t r = 0; r < (size_t)f->comm->size; r++) {
+    const uint32_t *use = f->said + f->from[r] + f->n_own;
 
-  *lacks = false;
-  for (size_t r = (size_t)f->comm->size; r-- > 0;) {
-    if (use_of(f, r, side) == NO_LAYOUT)
-      *lacks = true;
-    else
-      first = use_of(f, r, side);
+    for (size_t i = f->from[r]; i < f->from[r + 1]; i++)
+      XFI_CHECK(f->said[i] <= f->known.n, XFER_ERR_MISMATCH,
+                "rank %zu has a layout that it did not say", r);
+    for (size_t w = 0; w < f->n_words; w++)
+      for (uint64_t left = f->fills[r * f->n_words + w]; left != 0; left &= left - 1)
+        f->filled[64 * w + (size_t)__builtin_ctzll(left)] = *use++;
   }
-  return first;
+  return XFER_OK;
 }
 
 /* The layouts that this rank tells: (number, length, bytes) each. */
@@ -212,15 +293,9 @@ static xfer_status write_mine(xfi_bytes *out, filling *f)
   bool *is_needed = xfi_calloc(f->known.n + 1, sizeof *is_needed); /* by use */
 
   XFI_CHECK_DONE(is_needed != NULL, XFER_ERR_NOMEM, "%zu layouts", f->known.n);
-  for (size_t i = 0; i < (size_t)f->comm->size * f->n_sides; i++)
-    XFI_CHECK_DONE(f->all_uses[i] <= f->known.n, XFER_ERR_MISMATCH,
-                   "rank %zu has a layout that it did not say", i / f->n_sides);
-  for (size_t s = 0; s < f->n_sides; s++) {
-    bool lacks;
-    const uint32_t first = first_use(f, s, &lacks);
-
-    if (lacks) is_needed[first] = true;
-  }
+  XFI_TRY_DONE(read_uses(f));
+  for (size_t s = 0; s < f->n_sides; s++)
+    is_needed[f->filled[s]] = true;
   for (size_t i = 0; i < f->n_mine; i++) {
     const uint64_t number = xfi_number_of(&f->known, f->mine[i]->digest);
 
@@ -354,6 +429,7 @@ static xfer_status fill(filling *f)
   xfer_status st = XFER_OK;
   xfi_numbers different = {0};
   uint32_t *uses = xfi_calloc(size, sizeof *uses);
+  size_t n_own = 0;
 
   f->whole = xfi_calloc(f->n_sides, sizeof(xfer_layout *));
   XFI_CHECK_DONE(uses != NULL && f->whole != NULL, XFER_ERR_NOMEM, "%zu ranks", size);
@@ -362,16 +438,12 @@ static xfer_status fill(filling *f)
     const xfer_layout **at = at_side(f->tensors, s);
     XXH128_hash_t hash;
     uint32_t number;
-    bool any_own = false;
-    bool lacks;
-    const xfer_layout *first = layout_of(f, first_use(f, s, &lacks));
 
-    for (size_t r = 0; r < size; r++) {
-      uses[r] = use_of(f, r, s);
-      any_own = any_own || is_own(layout_of(f, uses[r]));
-    }
-    if (!any_own && *at == NULL && first != NULL) put(at, first);
-    if (!any_own) continue;
+    if (*at == NULL && layout_of(f, f->filled[s]) != NULL) put(at, layout_of(f, f->filled[s]));
+    if (!has_bit(f->own, s)) continue;
+    for (size_t r = 0; r < size; r++)
+      uses[r] = f->said[f->from[r] + n_own];
+    n_own++;
     hash = XXH3_128bits(uses, size * sizeof *uses);
     number = xfi_number_of(&different, (uint64_t[2]){hash.low64, hash.high64});
     if (number == f->n_whole) {
@@ -392,8 +464,9 @@ xfer_status xfi_agree_fill(xfer_tensor *tensors, size_t n_tensors, xfi_comm *com
   xfer_status st = XFER_OK;
   filling f = {.comm = comm, .deadline = deadline, .tensors = tensors, .n_sides = 2 * n_tensors};
 
+  f.n_words = (f.n_sides + 63) / 64;
   XFI_TRY_DONE(list_mine(&f));
-  XFI_TRY_DONE(number_all(&f));
+  XFI_TRY_DONE(hear_all(&f));
   XFI_TRY_DONE(gather_uses(&f));
   st = tell(&f);
   if (st == XFER_OK) st = fill(&f);
@@ -408,7 +481,11 @@ done:
   xfi_free(f.mine);
   xfi_free(f.uses);
   xfi_free(f.tellers);
-  xfi_free(f.all_uses);
+  xfi_free(f.own);
+  xfi_free(f.fills);
+  xfi_free(f.said);
+  xfi_free(f.from);
+  xfi_free(f.filled);
   xfi_numbers_free(&f.known);
   return st;
 }

@@ -136,6 +136,67 @@ static void test_what_nobody_has_is_named_to_all(void **state)
     assert_int_equal(j.st[r], XFER_ERR_PEER);
 }
 
+/* Of `n` tensors, each cut among all ranks and then whole on one. Every fourth comes from boxes of
+ * the ranks' own. */
+static xfer_plan_report_data report_of_some(const job *j, int rank, int n, bool knows_all)
+{
+  xfer_plan_report_data report = XFER_PLAN_REPORT_INIT;
+  xfer_tensor *tensors = calloc((size_t)n, sizeof *tensors);
+  xfer_layout *(*layouts)[2] = calloc((size_t)n, sizeof *layouts);
+  xfer_plan *made = NULL;
+
+  if (tensors == NULL || layouts == NULL) abort();
+  for (int t = 0; t < n; t++) {
+    const said mine = {{N_RANKS, t + 2}, {0, 1}, {rank, 0, rank + 1, t + 2}, false, false};
+    const bool own = t % 4 == 0 && !knows_all;
+    char line[64];
+
+    (void)snprintf(line, sizeof line, "f32[3,%d] (3):S0 -> (1)@%d:R", t + 2, t % N_RANKS);
+    expect(xfer_problem_parse(&layouts[t][0], &layouts[t][1], line) == XFER_OK);
+    tensors[t].name = "w";
+    if (own) {
+      xfer_layout_destroy(layouts[t][0]);
+      layouts[t][0] = source_of(&mine);
+    }
+    if (own || knows_all || (t + rank) % 3 == 0 || (5 * t + rank) % 7 < 2)
+      tensors[t].src = layouts[t][0];
+    if (knows_all || (t + rank) % 3 == 1 || (3 * t + rank) % 5 < 2) tensors[t].dst = layouts[t][1];
+  }
+  expect(xfer_plan_create(&made, j->comms[rank], tensors, (size_t)n, NULL) == XFER_OK);
+  expect(made == NULL || xfer_plan_report(made, &report) == XFER_OK);
+  xfer_plan_destroy(made);
+  for (int t = 0; t < n; t++)
+    for (int side = 0; side < 2; side++)
+      xfer_layout_destroy(layouts[t][side]);
+  free(layouts);
+  free(tensors);
+  return report;
+}
+
+static void plan_of_some(int rank, void *context)
+{
+  for (const int *n = (const int[]){1, 31, 32, 33, 64, 200, 0}; *n != 0; n++) {
+    const xfer_plan_report_data some = report_of_some(context, rank, *n, false);
+    const xfer_plan_report_data all = report_of_some(context, rank, *n, true);
+
+    expect(all.payload_bytes > 0 && some.payload_bytes == all.payload_bytes);
+    expect(some.n_moves == all.n_moves);
+    expect(some.in_bytes == all.in_bytes);
+    expect(some.out_bytes == all.out_bytes);
+  }
+}
+
+static void test_whoever_knows_what_the_plan_is_the_same(void **state)
+{
+  job j = {.victim = -1};
+
+  (void)state;
+  make_comms(&j);
+  run_ranks(N_RANKS, plan_of_some, &j);
+  drop_comms(&j);
+  assert_all_as_expected();
+}
+
 /* More boxes on rank 0 than are gathered at once; the others were told nothing of them. */
 static void plan_of_many(int rank, void *context)
 {
@@ -330,6 +391,7 @@ int main(void)
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(test_own_boxes_must_fit_each_other),
       cmocka_unit_test(test_what_nobody_has_is_named_to_all),
+      cmocka_unit_test(test_whoever_knows_what_the_plan_is_the_same),
       cmocka_unit_test(test_many_boxes_are_gathered_in_steps),
       cmocka_unit_test(test_gathering_survives_each_failed_allocation),
       cmocka_unit_test(test_views_that_do_not_fit_the_boxes_are_refused),
