@@ -390,7 +390,7 @@ xfer_status xfi_run_test(const xfer_plan *plan, bool *over)
   return XFER_OK;
 }
 
-/* A run in flight that came to nothing is over on this rank. */
+/* A run in flight, or that others may have begun, came to nothing and is over on this rank. */
 static void give_up(xfer_plan *plan)
 {
   leave(plan, xfi_deadline_after(XFI_LEAVE_MS));
@@ -409,7 +409,10 @@ xfer_status xfi_run_follow(xfer_plan *plan, xfer_stream stream)
 {
   xfer_status st = XFER_OK;
 
-  if (plan->state != XFI_RUNNING) return XFER_OK;
+  if (xfi_state_is_refused(plan->state))
+    (void)xfi_run_await_last(plan); /* which is well, and would be given up too */
+  else if (plan->state != XFI_RUNNING)
+    return XFER_OK;
   st = kept_status(plan);
   if (st == XFER_OK) st = plan->device->ops->stream_wait(plan->device, stream, plan->finished);
   if (st == XFER_OK) st = outcome(plan);

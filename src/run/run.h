@@ -69,7 +69,7 @@ xfer_status xfi_run_wait(xfer_plan *plan, uint64_t timeout_ms);
 /* Would wait not wait for this rank's part any more, whatever came of it? */
 xfer_status xfi_run_test(const xfer_plan *plan, bool *over);
 /* For runs that nobody waits for: order `stream` after the last one, if there is one. Says so if
- * that one is known to have failed. */
+ * that one is known to have failed, or did not begin here, and tells the others. */
 xfer_status xfi_run_follow(xfer_plan *plan, xfer_stream stream);
 /* Did a peer fail in the run in flight, if there is one? It is over on this rank then. Local. */
 xfer_status xfi_run_check(xfer_plan *plan);

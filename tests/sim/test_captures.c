@@ -313,6 +313,76 @@ static void test_e6_redistribute_goes_on_after_a_run_that_failed(void)
   world_go(one_run_fails);
 }
 
+static void *let_go_later(void *unused)
+{
+  world_sleep_ms(100);
+  sim_hold(1, false);
+  return unused;
+}
+
+/* A run that does not begin on rank 0, of which all have said that they will: the others' streams
+ * go on at once. The run before it is as it should be, also where rank 1's device is late for it.
+ */
+static void one_run_does_not_begin(int rank, bool late)
+{
+  const sim_fault fault = {.name = "cudaStreamIsCapturing", .rank = 0, .nth = 2, .code = 2};
+  cudaStream_t stream = world_stream();
+  pthread_t thread;
+
+  late = late && rank == 1;
+  OK(xfer_comm_set_timeout(w.comms[rank], TIMEOUT_MS));
+  tensor_make(&tensors[rank], RING, rank, WIDTH);
+  for (int side = FROM; side <= TO; side++)
+    OK(xfer_comm_register(w.comms[rank], tensors[rank].bytes[side]));
+  for (uint64_t i = 1; i < 9; i += 2) {
+    const int64_t began = world_ms();
+
+    redistribute_well(rank, stream, i);
+    if (late) sim_hold(1, true);
+    tensor_fill(&tensors[rank], i + 1, 0x5a);
+    tensor_open(&tensors[rank], i + 1);
+    OK(redistribute(rank, stream));
+    if (rank == 0) sim_fault_add(&fault);
+    if (late) NEED(pthread_create(&thread, NULL, let_go_later, NULL) == 0);
+    const xfer_status st = redistribute(rank, stream);
+    NEED(rank == 0 ? st == XFER_ERR_NOMEM : st == XFER_OK || st == XFER_ERR_PEER);
+    NEED(cudaStreamSynchronize(stream) == cudaSuccess);
+    NEED(world_ms() - began < TIMEOUT_MS / 2);
+    if (late) NEED(pthread_join(thread, NULL) == 0);
+    NEED(tensor_holds(&tensors[rank], i + 1));
+    ranks_barrier();
+    sim_fault_clear();
+    ranks_barrier();
+    (void)!redistribute(rank, stream); /* says so where a rank has not heard of it yet */
+    NEED(cudaStreamSynchronize(stream) == cudaSuccess);
+    NEED(world_ms() - began < TIMEOUT_MS / 2);
+    tensor_close(&tensors[rank]);
+    ranks_barrier();
+  }
+}
+
+static void one_does_not_begin(int rank)
+{
+  one_run_does_not_begin(rank, false);
+}
+
+static void one_does_not_begin_behind_a_late_one(int rank)
+{
+  one_run_does_not_begin(rank, true);
+}
+
+static void test_e6_redistribute_tells_of_a_run_that_does_not_begin_gather(void)
+{
+  world_make(2, COMM_GATHER, (sim_config){.seed = 0});
+  world_go(one_does_not_begin_behind_a_late_one);
+}
+
+static void test_e6_redistribute_tells_of_a_run_that_does_not_begin_nccl(void)
+{
+  world_make(3, COMM_NCCL, (sim_config){.seed = 0}); /* its ranks meet on their devices */
+  world_go(one_does_not_begin);
+}
+
 static void test_e7_redistribute_looks_at_the_stream_first_gather(void)
 {
   world_make(2, COMM_GATHER, (sim_config){.seed = 0});
@@ -372,6 +442,10 @@ int main(int argc, char **argv)
        test_e6_redistribute_tells_of_a_refused_rank_nccl},
       {"e6_redistribute_goes_on_after_a_run_that_failed",
        test_e6_redistribute_goes_on_after_a_run_that_failed},
+      {"e6_redistribute_tells_of_a_run_that_does_not_begin_gather",
+       test_e6_redistribute_tells_of_a_run_that_does_not_begin_gather},
+      {"e6_redistribute_tells_of_a_run_that_does_not_begin_nccl",
+       test_e6_redistribute_tells_of_a_run_that_does_not_begin_nccl},
       {"e7_redistribute_looks_at_the_stream_first_gather",
        test_e7_redistribute_looks_at_the_stream_first_gather},
       {"e7_redistribute_looks_at_the_stream_first_nccl",
