@@ -30,11 +30,16 @@ def stream_pointer(stream: Any, device: int) -> int:
     """
     if stream is None:
         return _current(device) if device >= 0 else 0
+    pointer = _given(stream)
+    if not 0 <= pointer < 2**64:
+        raise OverflowError(f"stream = {pointer} is no address")
+    return pointer
+
+
+def _given(stream: Any) -> int:
     if isinstance(stream, bool):
         raise TypeError("a bool is no stream")
     if isinstance(stream, int):
-        if not 0 <= stream < 2**64:
-            raise OverflowError(f"stream = {stream} is no address")
         return stream
     protocol = getattr(stream, "__cuda_stream__", None)
     if protocol is not None:

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from ranks import outcomes
 
 import xfer
 from xfer import stream_pointer
@@ -24,7 +25,8 @@ class Torch:
 
 
 class Cupy:
-    ptr = 46
+    def __init__(self, ptr=46):
+        self.ptr = ptr
 
 
 def test_what_is_a_stream():
@@ -42,11 +44,16 @@ def test_what_is_a_stream():
 @pytest.mark.parametrize(
     ("wrong", "kind"),
     [(True, TypeError), ("0", TypeError), (1.0, TypeError), (object(), TypeError), (Protocol(1, 43), TypeError)]
-    + [(-1, OverflowError), (2**64, OverflowError)],
+    + [(wrong, OverflowError) for wrong in (-1, 2**64, Cupy(-1), Cupy(2**64), Protocol(0, -1))],
 )
 def test_what_is_none(wrong, kind):
     with pytest.raises(kind):
         stream_pointer(wrong, 0)
-    src, dst = xfer.parse_problem("u8[4] (1):R -> (1):R")
-    with xfer.Comm.local(1)[0] as comm, pytest.raises(kind):
-        xfer.redistribute(comm, src, np.zeros(4, np.uint8), dst, np.zeros(4, np.uint8), stream=wrong)
+    src, dst = xfer.parse_problem("u8[4] (2):R -> (2):R")
+
+    def work(comm):
+        stream = wrong if comm.rank == 0 else None
+        xfer.redistribute(comm, src, np.zeros(4, np.uint8), dst, np.zeros(4, np.uint8), stream=stream)
+
+    results = outcomes(2, work)
+    assert [type(result) for result in results] == [kind, xfer.PeerError], results
