@@ -262,7 +262,8 @@ class Plan(_handle.Handle):
                 self._is_bound_anew(number)
             except Exception as wrong:
                 if not isinstance(wrong, XferError):
-                    wrong.args = (f"tensor {tensor!r}: {wrong}",)
+                    with contextlib.suppress(Exception):  # of a text that cannot be made
+                        wrong.args = (f"tensor {tensor!r}: {wrong}",)
                 self._note(wrong, number)
 
     def _number(self, tensor: int | str) -> int:

@@ -318,27 +318,38 @@ class Unsayable(Exception):
 
 @pytest.mark.parametrize("error", [ValueError("\udc80 of a file's name"), ValueError("a\0b"), Unsayable()])
 def test_an_error_that_cannot_be_said_is_one_on_all(error):
-    """Of agree(), of a collective call and of a run."""
+    """Of agree(), of a collective call, of what is noted for one, and of a run."""
 
     class Version:
         def __index__(self):
             raise error
 
+    class Unreadable:
+        @property
+        def __array_interface__(self):
+            raise error
+
     def work(comm):
         mine = comm.rank == 1
+        source = Unreadable() if mine else GOOD
         kind = type(error) if mine else xfer.PeerError
         with pytest.raises(kind) as raised:
             comm.agree(error if mine else None)
         with pytest.raises(xfer.MismatchError):
             comm.agree(None, "\udc80" if mine else "a")
         with xfer.Plan(comm, [("w", LAYOUT, LAYOUT)]) as plan:
+            with pytest.raises(kind) as moved:
+                xfer.redistribute(comm, LAYOUT, source, LAYOUT, np.zeros_like(GOOD))
+            plan.bind(0, source, np.zeros_like(GOOD))
+            with pytest.raises(kind) as committed:
+                plan.commit()
             plan.bind(0, GOOD, np.zeros_like(GOOD))
             plan.commit()
             with contextlib.suppress(kind, xfer.XferError):
                 plan.run(Version() if mine else 1)
             with pytest.raises(xfer.XferError) as waited:
                 plan.wait()
-        return str(waited.value) if mine else [str(each.value) for each in (raised, waited)]
+        return str(waited.value) if mine else [str(each.value) for each in (raised, moved, committed, waited)]
 
     results = on_ranks(3, work)
     for text in (results[1], *results[0], *results[2]):
