@@ -14,7 +14,7 @@ from ._lib import lib
 from .comm import Comm
 from .errors import XferError
 from .memory import HOST, Memory, check_device, one_array
-from .plan import Plan, PlanOptions, note_use, options_struct
+from .plan import Plan, PlanOptions, no_options, note_use, set_options
 from .stream import stream_pointer
 
 if TYPE_CHECKING:
@@ -110,15 +110,16 @@ class Exchange(Plan):
         self._begin(comm, comm.rank)
         self._note_tensors(())
         made: list[_Sides] = []
+        struct = no_options()
 
         def make() -> tuple[Any, ...]:
-            struct = options_struct(options)
+            set_options(struct, options)
             made.append(_Sides(comm, sends, recvs))
             to, from_ = made[0].to.operations, made[0].from_.operations
             return self._out(), comm, to, len(to), from_, len(from_), byref(struct)
 
         with comm._alone():
-            comm._collective(lib.xfer_plan_create_exchange, make, self._out(), comm, None, 0, None, 0, None)
+            comm._collective(lib.xfer_plan_create_exchange, make, self._out(), comm, None, 0, None, 0, byref(struct))
             self._key = made[0].key()
             try:
                 self._bind_sides(made[0])

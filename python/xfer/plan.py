@@ -111,9 +111,15 @@ class PlanOptions(TypedDict, total=False):
     staged: bool
 
 
-def options_struct(options: PlanOptions) -> Any:
-    """The xfer_plan_options."""
-    struct = _structs.sized(_structs.PlanOptions)
+def no_options() -> Any:
+    """An xfer_plan_options of defaults."""
+    return _structs.sized(_structs.PlanOptions)
+
+
+def set_options(struct: Any, options: PlanOptions) -> None:
+    """In an xfer_plan_options; the deadline first, which also a call that is refused has."""
+    if "timeout_ms" in options:
+        struct.timeout_ms = options["timeout_ms"]
     for key, value in options.items():
         if key not in PlanOptions.__annotations__:
             raise TypeError(f"a plan has no option {key!r}")
@@ -124,7 +130,6 @@ def options_struct(options: PlanOptions) -> Any:
         if key in _FLAGS:
             key, value = "flags", struct.flags | (_FLAGS[key] if value else 0)
         setattr(struct, key, value)
-    return struct
 
 
 def _rows(tensors: Tensors) -> Any:
@@ -170,14 +175,16 @@ class Plan(_handle.Handle):
         _structs.needed("comm", comm, "comm")
         self._begin(comm, comm.rank)
         self._note_tensors(())
+        struct = no_options()
 
         def make() -> tuple[Any, ...]:
-            struct, rows = options_struct(options), _rows(tensors)
+            set_options(struct, options)
+            rows = _rows(tensors)
             self._note_tensors(tensors)
             return self._out(), comm, rows, len(rows), byref(struct)
 
         with comm._alone():
-            comm._collective(lib.xfer_plan_create, make, self._out(), comm, None, 0, None)
+            comm._collective(lib.xfer_plan_create, make, self._out(), comm, None, 0, byref(struct))
         self._use(comm)
 
     @classmethod
@@ -185,7 +192,8 @@ class Plan(_handle.Handle):
         """The plan that `rank` of `n_ranks` would make, with no comm and no memory; it can be looked at, not run."""
         plan = cls.__new__(cls)
         plan._begin(None, rank)
-        rows, struct = _rows(tensors), options_struct(options)
+        rows, struct = _rows(tensors), no_options()
+        set_options(struct, options)
         plan._note_tensors(tensors)
         lib.xfer_plan_simulate(plan._out(), n_ranks, rank, rows, len(rows), byref(struct))
         return plan

@@ -139,6 +139,30 @@ def test_create(tensors, options, kind, words):
     check(outcomes(3, work), 1, kind, words)
 
 
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda comm, **options: xfer.Plan(comm, 3, **options),
+        lambda comm, **options: xfer.Plan(comm, [], lane="fast", **options),
+        lambda comm, **options: xfer.Exchange(comm, 3, [], **options),
+    ],
+)
+def test_a_plan_that_cannot_be_made_waits_no_longer_than_its_deadline(make):
+    told = threading.Event()
+
+    def work(comm):
+        if comm.rank == 1:  # does not come
+            return told.wait(30)
+        try:
+            return make(comm, timeout_ms=100)
+        finally:
+            told.set()
+
+    wrong, came = outcomes(2, work)
+    assert isinstance(wrong, (TypeError, ValueError)), wrong
+    assert came is True
+
+
 def test_all_gather_and_register():
     check(outcomes(3, lambda comm: comm.all_gather("text" if comm.rank == 2 else b"four")), 2, TypeError, "str")
     check(outcomes(3, lambda comm: comm.register([1] if comm.rank == 2 else None)), 2, TypeError, "no array")
