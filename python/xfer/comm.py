@@ -7,7 +7,6 @@ import os
 import threading
 from collections import deque
 from collections.abc import Callable
-from contextlib import suppress
 from ctypes import c_int, c_void_p, create_string_buffer
 from typing import Any
 
@@ -15,7 +14,17 @@ from . import _bootstrap, _functions, _handle
 from ._lib import lib, plugin
 from ._structs import checked, decoded, sayable
 from ._worker import Worker
-from .errors import ArgError, CommError, MismatchError, NoMemoryError, PeerError, StateError, XferError, described
+from .errors import (
+    ArgError,
+    CommError,
+    MismatchError,
+    NoMemoryError,
+    PeerError,
+    StateError,
+    TimeoutError,
+    XferError,
+    described,
+)
 from .memory import HOST, View
 
 __all__ = ["Comm", "nccl_id"]
@@ -360,13 +369,17 @@ class Comm(_handle.Handle):
     def _collective(self, function: Callable[..., Any], make: Callable[[], tuple[Any, ...]], *instead: Any) -> None:
         """function(*make()), a collective call of C's, by the caller of _alone(). What make() raises is raised here; on
         the others the call then fails with a PeerError that has its sentence, since this rank makes it too, with
-        `instead`."""
+        `instead`. Where that breaks the comm, on all ranks, its error goes before."""
         try:
             arguments = make()
         except Exception as wrong:
             self._now(lib.xfer_comm_refuse, self, sayable(described(wrong)))
-            with suppress(XferError):
+            try:
                 self._call(function, *instead)
+            except (CommError, TimeoutError):
+                raise
+            except XferError:
+                pass
             raise
         self._call(function, *arguments)
 

@@ -200,6 +200,27 @@ def test_the_next_call_is_refused_and_the_one_after_it_is_not():
     assert on_ranks(3, work) == [[float(rank)] * 2 for rank in range(3)]
 
 
+def test_a_broken_comm_goes_before_what_is_wrong_here():
+    """Who keeps a comm drops it on all ranks, or on none."""
+    told = threading.Event()
+
+    def work(comm):
+        comm.set_timeout(100)
+        if comm.rank == 2:  # does not come
+            return told.wait(30)
+        try:
+            return xfer.redistribute(comm, LAYOUT, [1.0] if comm.rank == 1 else GOOD, LAYOUT, np.zeros_like(GOOD))
+        finally:
+            if comm.rank == 1:
+                told.set()
+
+    results = outcomes(3, work)
+    for result in results[:2]:
+        assert isinstance(result, (xfer.TimeoutError, xfer.CommError)), results
+    assert "no array" in str(results[1].__context__)
+    assert results[2] is True
+
+
 def test_run_that_cannot_begin_is_told_by_wait():
     def work(comm):
         with xfer.Plan(comm, [("w", LAYOUT, LAYOUT)]) as plan:
