@@ -406,22 +406,28 @@ class Comm(_handle.Handle):
                 raise PeerError(f"rank {rank} failed: {each[1:]}")
         return words
 
-    def share(self, tell: Callable[[], Any]) -> list[Any]:
-        """What tell() returns on each rank, by rank, as JSON carries it; agree() on what it raises. Collective; tell()
-        itself calls nothing that is. For small control data."""
+    def share(self, tell: Callable[[], Any], what: str = "") -> list[Any]:
+        """What tell() returns on each rank, by rank, as JSON carries it; agree() on what it raises. what: which call it
+        is for, the same on every rank; else a MismatchError. Collective; tell() itself calls nothing that is. For
+        small control data."""
         with self._alone():
             error, said = None, ""
             try:
                 said = json.dumps(tell())
             except Exception as wrong:
                 error = wrong
-            words = self._words(error, f"#{said}" if len(said) < _WORD else f"+{len(said)}")
-            if any(each[:1] not in ("#", "+") for each in words):
-                raise MismatchError(f"one rank shares what others do not: {words}")
-            longer = [int(each[1:]) for each in words if each.startswith("+")]
-            if not longer:
-                return [json.loads(each[1:]) for each in words]
-            return [json.loads(each) for each in self._gather(said.encode().ljust(max(max(longer), _WORD)))]
+            word = f"#{what}\n{said}"
+            if len(sayable(word)) > _WORD:
+                word = f"+{what}\n{len(said)}"
+            words = self._words(error, word)
+            for rank, each in enumerate(words):
+                if each[:1] not in ("#", "+") or each[1:].partition("\n")[0] != what:
+                    raise MismatchError(f"rank {self.rank} shares what is for {what!r}, rank {rank} says {each[1:]!r}")
+            told = [each.partition("\n")[2] for each in words]
+            longer = [int(n) for n, each in zip(told, words, strict=True) if each.startswith("+")]
+            if longer:
+                told = [decoded(each) for each in self._gather(said.encode().ljust(max(max(longer), _WORD)))]
+            return [json.loads(each) for each in told]
 
     def agree(self, error: BaseException | None = None, what: str = "") -> None:
         """Raise what one rank found wrong on all ranks: `error` here, where there is one, and a PeerError with its rank

@@ -235,7 +235,7 @@ def redistribute(
         found.update(_candidates(Description.of(tensor), comm.rank, grid))
         return _record(tensor, found, meaning, grid)
 
-    said, agreed = _agreed(comm.share(tell))
+    said, agreed = _agreed(comm.share(tell, "redistribute"))
 
     def sides() -> Sides:
         nonlocal made
@@ -379,7 +379,7 @@ class Transfer(Steps):
                 raise ValueError(f"{lacking!r} is in one of source and target alone")
             return [None if side is None else meshes_of(h, ranks) for side, h in zip(sides, have, strict=True)]
 
-        said = comm.share(tell)
+        said = comm.share(tell, "Transfer")
         with Agreed(comm.agree):
             for side in (0, 1):
                 theirs = [each[side] for each in said]

@@ -171,7 +171,7 @@ def test_all_gather_and_register():
         assert "1 bytes" in str(result)
 
 
-@pytest.mark.parametrize("lengths", [(0, 0, 0), (508, 508, 508), (508, 509, 3), (0, 4, 5000)])
+@pytest.mark.parametrize("lengths", [(0, 0, 0), (480, 480, 480), (482, 483, 484), (500, 1, 3), (0, 4, 5000)])
 def test_what_ranks_share_may_be_of_any_length(lengths):
     texts = ["é" * 3 + "x" * n for n in lengths]
     results = on_ranks(3, lambda comm: [comm.share(lambda: [texts[comm.rank], None]) for _ in range(2)])
@@ -185,6 +185,9 @@ def test_what_a_rank_cannot_share_is_an_error_on_all():
     check(outcomes(3, lambda comm: comm.share(tell if comm.rank == 2 else lambda: "x" * 600)), 2, ValueError, "no such")
     results = outcomes(3, lambda comm: comm.share(lambda: 1) if comm.rank else comm.agree(what="other"))
     assert all(isinstance(result, xfer.MismatchError) for result in results), results
+    results = outcomes(3, lambda comm: comm.share(lambda: 1, "one call" if comm.rank else "another"))
+    assert all(isinstance(result, xfer.MismatchError) for result in results), results
+    assert "another" in str(results[1])
 
 
 def test_the_next_call_is_refused_and_the_one_after_it_is_not():

@@ -181,7 +181,7 @@ def _portions_of(
     """Of the rows (name, source layout, destination layout) of this rank. casts: of what workers hold in another
     element type than trainers, that type by name; layouts() is called with all workers'. passing: names whose memory
     this rank has for one update, or whether it has all so. Collective."""
-    said = comm.share(lambda: [casts, passing])
+    said = comm.share(lambda: [casts, passing], "a plan")
     all_casts = {name: dtype for each, _ in said for name, dtype in each.items()}
     with Agreed(comm.agree):
         rows = layouts(all_casts)

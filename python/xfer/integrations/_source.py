@@ -30,9 +30,9 @@ def tables_of(comm: Comm, mine: Table | None, note: Any = None) -> tuple[list[Ta
     """The tables of all ranks, and their notes; None: a rank has no weights. One of several that are equal is told by
     the first rank alone. Collective."""
     digest = None if mine is None else hashlib.sha256(json.dumps(mine).encode()).hexdigest()
-    said = comm.share(lambda: [digest, note])
+    said = comm.share(lambda: [digest, note], "digests of tables")
     digests = [each[0] for each in said]
-    told = comm.share(lambda: mine if mine is not None and digests.index(digest) == comm.rank else None)
+    told = comm.share(lambda: mine if digest is not None and digests.index(digest) == comm.rank else None, "tables")
     return [None if each is None else told[digests.index(each)] for each in digests], [each[1] for each in said]
 
 

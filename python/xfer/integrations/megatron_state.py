@@ -132,7 +132,7 @@ class StateTransfer(Steps):
             views[:] = [{key: _view(each) for key, each in pieces.items()} for pieces in have]
             return [_described(pieces) for pieces in have]
 
-        said = comm.share(tell)  # the same everywhere, and what is wrong in it is on all ranks
+        said = comm.share(tell, "StateTransfer")  # the same everywhere, and what is wrong in it is on all ranks
         sides = [_joined(said, side) for side in (0, 1)]
         for key in sorted(sides[1].keys() - sides[0].keys()):
             raise MismatchError(f"{key!r} is in the target alone")

@@ -187,7 +187,8 @@ class XferCheckpointEngine(CheckpointEngine):
         if self._comm is None:
             raise RuntimeError("xfer: the ranks have not met: the last update failed, or there was none")
         said = self._comm.share(
-            lambda: None if sent is None else [[name, dtype_name(x.dtype), list(x.shape)] for name, x in sent]
+            lambda: None if sent is None else [[name, dtype_name(x.dtype), list(x.shape)] for name, x in sent],
+            "a bucket",
         )
         if any(each != said[0] for each in said[: self._n_actors]):
             rank = next(r for r in range(self._n_actors) if said[r] != said[0])
