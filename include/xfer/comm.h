@@ -92,7 +92,8 @@ XFER_API XFER_MUST_CHECK xfer_status xfer_comm_set_timeout(xfer_comm *comm, uint
 /**
  * Let the next collective call of this rank fail on all ranks: what a caller does who cannot make
  * that call's arguments, and must not leave the others waiting in it. Local; the rank then makes
- * the call, whose other arguments are not looked at, with any that would not crash: NULL, or 0.
+ * the call, with any arguments that would not crash: NULL, or 0. Of these only the comm, the plan
+ * and the options' `timeout_ms` count, so the last is to be the others'.
  *
  * It counts for one call of those that fail on all ranks without breaking the comm:
  * xfer_plan_create(), xfer_plan_create_exchange(), xfer_plan_commit(), xfer_plan_digest(),
