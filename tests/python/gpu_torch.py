@@ -27,6 +27,7 @@ import xfer
 import xfer.torch
 
 TIMED, WARM_UP = 7, 2
+DTYPE = torch.bfloat16
 R, S0, S1 = Replicate(), Shard(0), Shard(1)
 
 
@@ -40,11 +41,10 @@ class Workload:
     source: tuple  # ranks, placement
     target: tuple
     ways: tuple  # torch's
-    dtype: torch.dtype = torch.bfloat16
 
 
 def workloads(size, is_small):
-    """For `size` ranks; of a thousandth of the bytes for the CPU."""
+    """For `size` ranks; fewer and smaller ones for the CPU."""
     every, half = tuple(range(size)), size // 2
     trainers, servers = every[:half], every[half:]
     n = 1 if is_small else 16
@@ -77,15 +77,13 @@ class Tensors:
     def __init__(self, work, rank, device, meshes):
         self.work, self.rank, self.device = work, rank, device
         self.mesh = [meshes[side[0]] for side in (work.source, work.target)]
-        self.source = self._made(0, self.whole) if rank in work.source[0] else None
-        self.target = self._made(1, lambda _: torch.full(work.shape, -1, dtype=work.dtype, device=device))
-        if rank not in work.target[0]:
-            self.target = None
+        self.source = self._made(0, self.whole)
+        self.target = self._made(1, lambda _: torch.full(work.shape, -1, dtype=DTYPE, device=device))
 
     def whole(self, i):
-        """What tensor i is as a whole; integers that every type has exactly."""
+        """What tensor i is as a whole; integers that bf16 has exactly."""
         at = torch.arange(math.prod(self.work.shape), device=self.device)
-        return ((at * 31 + at // 251 + 7 * i) % 253).to(self.work.dtype).view(self.work.shape)
+        return ((at * 31 + at // 251 + 7 * i) % 253).to(DTYPE).view(self.work.shape)
 
     def part(self, whole, side):
         ranks, placement = (self.work.source, self.work.target)[side]
@@ -98,9 +96,10 @@ class Tensors:
         return parts[at].clone(memory_format=torch.contiguous_format) if at < len(parts) else whole.new_empty(shape)
 
     def _made(self, side, whole):
+        """By name; None: this rank is not of that side."""
         ranks, placement = (self.work.source, self.work.target)[side]
         if self.rank not in ranks:
-            return {}
+            return None
         shape = torch.Size(self.work.shape)
         stride = torch.empty(shape, device="meta").stride()
         parts = {f"t{i}": self.part(whole(i), side) for i in range(self.work.count)}
@@ -131,7 +130,7 @@ def by_full(tensors):
     """The source gathers each tensor, its first rank broadcasts it, and the target keeps its part."""
     work = tensors.work
     root, names = work.source[0][0], [f"t{i}" for i in range(work.count)]
-    room = torch.empty(work.shape, dtype=work.dtype, device=tensors.device)
+    room = torch.empty(work.shape, dtype=DTYPE, device=tensors.device)
 
     def step():
         kept = {}
@@ -293,7 +292,7 @@ class Job:
         median = self.median(lambda: made[0].step(next(version)))
         self.check(f"{work.text}, xfer", tensors.n_wrong(lambda name: tensors.target[name].to_local()))
         made[0].close()
-        n_bytes = work.count * math.prod(work.shape) * work.dtype.itemsize
+        n_bytes = work.count * math.prod(work.shape) * DTYPE.itemsize
         self.say(
             f"{work.text:40} {work.count:5} {n_bytes / 1e6:8.0f} MB  xfer {first:9.2f} {median:8.2f}  " + "  ".join(row)
         )
