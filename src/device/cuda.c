@@ -209,6 +209,7 @@ static void cuda_destroy(xfi_device *base)
   xfi_alarms_destroy(device->base.alarms);
   xfi_cuda_chunks_close(base);
   xfi_cuda_unimport_all(device);
+  xfi_cuda_probe_free(device);
   if (device->aside != NULL) (void)cudaStreamDestroy(device->aside);
   cuda_leave(base, &before);
   xfi_free(device);
@@ -257,6 +258,7 @@ static const xfi_device_ops cuda_ops = {
     .flags_set = xfi_cuda_flags_set_op,
     .flags_store = xfi_cuda_flags_store,
     .find_changed = xfi_cuda_find_changed,
+    .allocation_mark = xfi_cuda_allocation_mark,
     .exports_end = xfi_cuda_chunks_close,
 };
 

@@ -1,9 +1,9 @@
 /*
  * What the files of the CUDA device share, from the ground up. cuda_driver.c: the driver and what
  * failed calls say; cuda_page.c: where signals lie; cuda_flags.c: signals; cuda_look.c: what memory
- * is; cuda_chunk.c: peers' memory that is mapped chunk by chunk; cuda_map.c: peers' memory;
- * cuda_join.c, cuda_engine.c, cuda_batch.c: copies; cuda_digest.c: digests; cuda.c: memory,
- * streams, events, and the table of it all.
+ * is; cuda_probe.c: whether there is new memory; cuda_chunk.c: peers' memory that is mapped chunk
+ * by chunk; cuda_map.c: peers' memory; cuda_join.c, cuda_engine.c, cuda_batch.c: copies;
+ * cuda_digest.c: digests; cuda.c: memory, streams, events, and the table of it all.
  *
  * Callers have entered the device (device.h): it is current, and captures by other threads do not
  * forbid what we call.
@@ -30,6 +30,7 @@
   X(PFN_cuStreamBatchMemOp_v11070, stream_mem_ops, "cuStreamBatchMemOp")                           \
   X(PFN_cuMemAddressReserve_v10020, address_reserve, "cuMemAddressReserve")                        \
   X(PFN_cuMemAddressFree_v10020, address_free, "cuMemAddressFree")                                 \
+  X(PFN_cuMemCreate_v10020, create, "cuMemCreate")                                                 \
   X(PFN_cuMemMap_v10020, map, "cuMemMap")                                                          \
   X(PFN_cuMemUnmap_v10020, unmap, "cuMemUnmap")                                                    \
   X(PFN_cuMemSetAccess_v10020, set_access, "cuMemSetAccess")                                       \
@@ -49,6 +50,7 @@ typedef struct xfi_cuda_driver {
 
 typedef struct xfi_cuda_page xfi_cuda_page;     /* cuda_page.c */
 typedef struct xfi_cuda_offers xfi_cuda_offers; /* cuda_chunk.c */
+typedef struct xfi_cuda_probe xfi_cuda_probe;   /* cuda_probe.c */
 
 typedef struct xfi_cuda_device {
   xfi_device base;
@@ -65,6 +67,7 @@ typedef struct xfi_cuda_device {
 
   xfi_cuda_page *pages;    /* of flags_alloc() */
   xfi_cuda_offers *offers; /* to peers, in chunks; NULL: none now */
+  xfi_cuda_probe *probe;   /* NULL: not asked for yet */
 
   void *mappings;   /* of peers' memory: trees of tsearch() by address, */
   void *known;      /* and by what they are mappings of */
@@ -146,6 +149,11 @@ xfer_status xfi_cuda_look(const xfi_cuda_device *device, const void *pointer,
 xfer_status xfi_cuda_find_allocation(xfi_device *device, const void *pointer, size_t n_bytes,
                                      xfi_allocation *found);
 size_t xfi_cuda_find_changed(xfi_device *device, const xfi_allocation *then, size_t n);
+
+/* ---- cuda_probe.c ---- */
+
+uint64_t xfi_cuda_allocation_mark(xfi_device *device);
+void xfi_cuda_probe_free(xfi_cuda_device *device);
 
 /* ---- cuda_chunk.c ---- */
 

@@ -165,6 +165,10 @@ typedef struct xfi_device_ops {
   /* NULL below: nothing to do. The index of the first of `then` that is not the same, living
    * allocation any more; n: all are. */
   size_t (*find_changed)(xfi_device *device, const xfi_allocation *then, size_t n);
+  /* Another number than before, unless nothing at all was allocated in this process since: what was
+   * looked at after a call that gave the same one may be freed by now, but is no other allocation.
+   * 0: not known. Takes 2 us; the first call takes memory. */
+  uint64_t (*allocation_mark)(xfi_device *device);
   /* After a commit: no peer imports what was exported so far, until the next export. */
   void (*exports_end)(xfi_device *device);
 } xfi_device_ops;

@@ -93,6 +93,7 @@ struct xfer_plan {
   bool keeps_lanes;            /* what was bound since the commit differs in addresses alone */
   xfi_allocation *allocations; /* [n_allocations] what bound memory lay in at commit, ascending */
   size_t n_allocations;
+  uint64_t mark; /* allocation_mark() when they were looked at, or made lanes of; 0: not known */
 };
 
 /* The plan's deadline for a wait that starts now. */

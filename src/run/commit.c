@@ -204,12 +204,31 @@ done:
   return st;
 }
 
+/* A few are asked about faster. */
+static uint64_t allocation_mark(const xfer_plan *plan)
+{
+  enum { MANY = 16 };
+
+  if (plan->n_allocations < MANY || plan->device->ops->allocation_mark == NULL) return 0;
+  return plan->device->ops->allocation_mark(plan->device);
+}
+
+/* May what is bound, maybe anew at the same addresses, lie in other allocations by now? Where
+ * nothing was allocated it cannot; what was but freed is the run's to find. */
+static bool may_lie_in_others(xfer_plan *plan)
+{
+  const uint64_t mark = allocation_mark(plan);
+
+  if (mark != 0 && mark == plan->mark) return false;
+  if (xfi_run_find_changed(plan) != NULL) return true;
+  plan->mark = mark;
+  return false;
+}
+
 /* What this rank needs. */
 static work find_work(xfer_plan *plan)
 {
-  /* Bound anew at the same addresses, which another allocation may have by now; or without slots.
-   */
-  if (xfi_run_find_changed(plan) != NULL || xfi_staging_is_lost(plan) ||
+  if (may_lie_in_others(plan) || xfi_staging_is_lost(plan) ||
       (plan->relay != NULL && xfi_staging_is_lost(plan->relay))) {
     plan->keeps_lanes = false;
     plan->state = xfi_state_after(plan->state, XFI_CALL_BIND, XFI_ENDED);
@@ -302,6 +321,8 @@ xfer_status xfi_commit_end(xfer_plan *plan, const xfi_commit_word *words, xfi_de
   const bool told = st == XFER_OK; /* what all need is known to all */
 
   if (told) st = do_work(plan, &most, words, deadline);
+  if (st == XFER_OK && most == LANES_MADE)
+    plan->mark = allocation_mark(plan); /* after what the commit itself allocated */
   conclude(plan, st);
   if (st != XFER_OK && told && most != LANES_STAY) xfi_run_drop_lanes(plan);
   return st;

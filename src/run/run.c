@@ -57,7 +57,7 @@ static xfer_status check_peers(const xfer_plan *plan, uint64_t later)
 }
 
 /* Of a plan that may run: may this run begin? */
-static xfer_status check_run(const xfer_plan *plan, uint64_t version, xfer_stream stream)
+static xfer_status check_run(xfer_plan *plan, uint64_t version, xfer_stream stream)
 {
   const xfi_allocation *changed;
 
@@ -67,6 +67,7 @@ static xfer_status check_run(const xfer_plan *plan, uint64_t version, xfer_strea
             (unsigned long long)plan->version);
   XFI_TRY(plan->device->ops->stream_check(plan->device, stream));
   changed = xfi_run_find_changed(plan);
+  if (changed != NULL) plan->mark = 0; /* a commit asks about each again */
   XFI_CHECK(changed == NULL, XFER_ERR_STATE,
             "memory at %p was freed or remapped since the commit; bind and commit again",
             changed->base);

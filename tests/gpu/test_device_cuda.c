@@ -122,6 +122,39 @@ static void test_find_allocation_refuses_bytes_past_the_end(void **state)
   device->ops->destroy(device);
 }
 
+/* One allocation of each kind: all are numbered together, or the mark would miss one. */
+static void test_each_kind_of_allocation_makes_another_mark(void **state)
+{
+  enum { ASYNC, MALLOC, HOST, REGISTERED, MANAGED, CHUNK, KINDS };
+  const size_t chunk = 2 << 20;
+  static _Alignas(4096) char page[4096];
+  void *memory[KINDS] = {NULL};
+
+  (void)state;
+  NEEDS_GPUS(1);
+  xfi_device *device = device_make(0);
+  uint64_t mark = device->ops->allocation_mark(device);
+  assert_true(mark != 0);
+  for (int kind = ASYNC; kind < KINDS; kind++) {
+    assert_int_equal(device->ops->allocation_mark(device), mark);
+    if (kind == ASYNC) CUDA(cudaMallocAsync, (&memory[kind], 1000, NULL));
+    if (kind == MALLOC) CUDA(cudaMalloc, (&memory[kind], 1000));
+    if (kind == HOST) CUDA(cudaHostAlloc, (&memory[kind], 1000, cudaHostAllocDefault));
+    if (kind == REGISTERED) CUDA(cudaHostRegister, (page, sizeof page, 0));
+    if (kind == MANAGED) CUDA(cudaMallocManaged, (&memory[kind], 1000, cudaMemAttachGlobal));
+    if (kind == CHUNK) memory[kind] = chunks_alloc(chunk, true);
+    if (device->ops->allocation_mark(device) == mark) fail_msg("kind %d went unseen", kind);
+    mark = device->ops->allocation_mark(device);
+  }
+  CUDA(cudaFreeAsync, (memory[ASYNC], NULL));
+  CUDA(cudaFree, (memory[MALLOC]));
+  CUDA(cudaFreeHost, (memory[HOST]));
+  CUDA(cudaHostUnregister, (page));
+  CUDA(cudaFree, (memory[MANAGED]));
+  chunks_free(memory[CHUNK], chunk);
+  device->ops->destroy(device);
+}
+
 static void test_capturing_stream_is_refused(void **state)
 {
   cudaStream_t stream = NULL;
@@ -328,6 +361,7 @@ int main(void)
       cmocka_unit_test(test_find_allocation_refuses_another_devices_memory),
       cmocka_unit_test(test_find_allocation_counts_the_chunks_of_mapped_memory),
       cmocka_unit_test(test_find_allocation_refuses_bytes_past_the_end),
+      cmocka_unit_test(test_each_kind_of_allocation_makes_another_mark),
       cmocka_unit_test(test_capturing_stream_is_refused),
       cmocka_unit_test(test_alloc_gives_zeros_and_too_much_is_named),
       cmocka_unit_test(test_batch_of_engine_and_kernel_equals_ref),

@@ -219,6 +219,7 @@ static CUresult CUDAAPI sim_cuMemSetAccess(CUdeviceptr at, size_t n_bytes,
     }
     p = found->base + found->n_bytes;
   }
+  sim.last_id++; /* as was seen on an H100 */
   return sim_leave_driver(CUDA_SUCCESS);
 }
 

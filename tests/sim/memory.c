@@ -95,7 +95,8 @@ sim_memory *sim_memory_add(sim_memory memory)
   }
   memmove(living + at + 1, living + at, (n_living - at) * sizeof *living);
   n_living++;
-  memory.id = ++sim.last_id;
+  sim.last_id += sim.config.numbers_apart ? 2 : 1;
+  memory.id = sim.last_id;
   living[at] = memory;
   return &living[at];
 }

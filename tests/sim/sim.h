@@ -16,9 +16,10 @@
  * one more blocks, and is counted.
  * - Waits on words compare cyclically (CU_STREAM_WAIT_VALUE_GEQ is a signed difference; so it was
  * on an H100: UINT64_MAX does not end a wait for 5).
- * - Memory has identities that are never used again, and addresses that are: a free block is taken
- *   again at once, more often than not. New and freed memory is poisoned. cudaFree waits for its
- *   device. A kernel that was not loaded waits for its device when it is launched.
+ * - Memory has numbers that follow each other, and are never used again, and addresses that are: a
+ * free block is taken again at once, more often than not. New and freed memory is poisoned.
+ * cudaFree waits for its device. A kernel that was not loaded waits for its device when it is
+ * launched.
  * - Capture: a call that may be unsafe, from a thread whose mode forbids it, fails and invalidates.
  * - NCCL: kernels of one communicator run in order of launch; each holds its stream until its
  * peers' kernels have come. Pairs connect at their first message, both at once. An abort is local.
@@ -50,6 +51,7 @@ typedef struct sim_config {
   const char *lacks;           /* a function that the driver has not; NULL: it has all */
   unsigned driver;             /* CUDA's version of it, 12040 say; 0: it knows all */
   bool maps_elsewhere;         /* devices have another address for registered host memory */
+  bool numbers_apart;          /* of allocations: each is two above the one before */
   bool small_engine;           /* ranks_make_comm(): the copy engine is worth using for any size */
 } sim_config;
 
