@@ -154,6 +154,7 @@ static CUresult CUDAAPI sim_cuMemAddressFree(CUdeviceptr at, size_t n_bytes)
     return sim_leave_driver(CUDA_ERROR_INVALID_VALUE);
   for (size_t i = 0; i < n_bytes; i += GRANULARITY)
     if (sim_memory_at(r->base + i) != NULL) return sim_leave_driver(CUDA_ERROR_INVALID_VALUE);
+  sim_addresses_release(r->base);
   (void)munmap(r->base, r->n_bytes);
   *r = reservations[--n_reservations];
   return sim_leave_driver(CUDA_SUCCESS);

@@ -160,6 +160,8 @@ void sim_memory_remove(const void *base);
 bool sim_memory_is_ours(const void *pointer);
 /* An interval of addresses that is the machine's from here on. */
 void sim_addresses_claim(const void *base, size_t n_bytes);
+/* One that begins there is not any more, since the system may give it to anybody. */
+void sim_addresses_release(const void *base);
 /* May operations of `device` touch it? */
 bool sim_memory_reaches(int device, const sim_memory *memory);
 

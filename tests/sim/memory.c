@@ -116,6 +116,12 @@ void sim_addresses_claim(const void *base, size_t n_bytes)
   if (n_claims < CLAIMS_MAX) claims[n_claims++] = (block){(size_t)base, n_bytes};
 }
 
+void sim_addresses_release(const void *base)
+{
+  for (size_t i = 0; i < n_claims; i++)
+    if (claims[i].at == (size_t)base) claims[i--] = claims[--n_claims];
+}
+
 bool sim_memory_is_ours(const void *pointer)
 {
   for (size_t i = 0; i < n_claims; i++)
