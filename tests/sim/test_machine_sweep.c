@@ -11,39 +11,24 @@
  * nothing is left behind but what a broken communicator may still write; and the same ranks make a
  * new comm and finish. (Allocations of the engine itself: tests/fault/test_allocations.c.)
  */
+#include "as_processes.h"
+#include "limited_waits.h"
 #include "world.h"
 
 #include "alloc.h"
-#include "clock.h"
 
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
-enum { LIVE = 0x77, LIMIT_MS = 300, LIMIT_MOST = 20000, LEAVE_MS = 2000, SLACK_MS = 6000 };
+enum { LIVE = 0x77, LEAVE_MS = 2000, SLACK_MS = 6000 };
 enum { MOST = 1000, WIDTH = 3000, RELAYED_WIDTH = 40000 };
 
-static int64_t limit_ms = LIMIT_MS; /* of every wait; longer where the host is too slow for it */
-
-/* ---- of the program's link ---------------------------------------------------------------- */
+/* ---- allocations that fail, of the program's link ------------------------------------------ */
 
 void *__real_xfi_calloc(size_t n, size_t size);
 void *__wrap_xfi_calloc(size_t n, size_t size);
-xfi_deadline __real_xfi_deadline_after(int64_t timeout_ms);
-xfi_deadline __wrap_xfi_deadline_after(int64_t timeout_ms);
-
-pid_t __real_getpid(void);
-pid_t __wrap_getpid(void);
-
-static bool are_processes; /* ranks are taken for them while they make a comm */
-static _Thread_local int rank_that_meets = -1;
-
-pid_t __wrap_getpid(void)
-{
-  return rank_that_meets >= 0 ? 1000 + rank_that_meets : __real_getpid();
-}
 
 static _Atomic long until_failure = -1; /* allocations; < 0: none fails */
 static _Atomic bool has_failed;
@@ -56,12 +41,6 @@ void *__wrap_xfi_calloc(size_t n, size_t size)
     return NULL;
   }
   return __real_xfi_calloc(n, size);
-}
-
-/* What waits ten minutes otherwise. */
-xfi_deadline __wrap_xfi_deadline_after(int64_t timeout_ms)
-{
-  return __real_xfi_deadline_after(timeout_ms < limit_ms ? timeout_ms : limit_ms);
 }
 
 /* ---- one point ---------------------------------------------------------------------------- */
@@ -83,6 +62,7 @@ typedef struct point {
 
 static point now;
 static ranks_meeting *meeting;
+static bool are_processes;            /* ranks are taken for them while they make a comm */
 static xfer_status said[WORLD_RANKS]; /* of the step */
 static char texts[WORLD_RANKS][200];
 static int64_t took_ms[WORLD_RANKS];
@@ -134,9 +114,8 @@ static xfer_status take(step at, int rank, tensor *t, xfer_plan **plan, cudaStre
 
   switch (at) {
   case COMM:
-    rank_that_meets = are_processes ? rank : -1;
-    st = ranks_make_comm(&w.comms[rank], meeting, rank);
-    rank_that_meets = -1;
+    st = are_processes ? make_comm_as_process(&w.comms[rank], meeting, rank)
+                       : ranks_make_comm(&w.comms[rank], meeting, rank);
     if (st == XFER_OK) OK(xfer_comm_set_timeout(w.comms[rank], (uint64_t)limit_ms));
     return st;
   case PLAN:
@@ -445,37 +424,6 @@ static void test_comm_host(void)
   sweep(COMM_NCCL, XFER_LANE_AUTO, COMM, COMM);
 }
 
-/* Rank 1 gathers bytes of its own, as many as the others gather in their call. */
-static void one_gathers(int rank)
-{
-  uint32_t all[2] = {0};
-  const uint32_t own = 0;
-  xfer_plan *plan = NULL;
-  xfer_status st;
-  tensor t;
-
-  tensor_make(&t, EACH_EACH, rank, WIDTH);
-  NEED(ranks_come(meeting, rank));
-  OK(take(COMM, rank, NULL, NULL, NULL));
-  OK(take(PLAN, rank, &t, &plan, NULL));
-  st =
-      rank == 1 ? xfer_comm_all_gather(w.comms[1], all, &own, sizeof own) : xfer_plan_release(plan);
-  NEED(st == XFER_ERR_MISMATCH || st == XFER_ERR_COMM); /* the other one said it first */
-  NEED(strstr(xfer_last_error(), "in xfer_comm_all_gather()") != NULL);
-  NEED(strstr(xfer_last_error(), "in xfer_plan_release()") != NULL);
-}
-
-static void test_different_calls(void)
-{
-  are_processes = true;
-  world_clear(2, (sim_config){.seed = 0});
-  now = (point){.kind = COMM_NCCL, .n_ranks = 2};
-  meeting = ranks_meet(now.n_ranks, now.kind);
-  NEED(meeting != NULL);
-  limit_ms = LIMIT_MOST;
-  world_go(one_gathers);
-}
-
 /* What NCCL refuses to one rank while the others wait for it is known at once. */
 static void refused_to_one(const char *call)
 {
@@ -501,38 +449,6 @@ static void test_life_host(void)
   refused_to_one("ncclCommInitRankConfig");
   refused_to_one("ncclGroupEnd");
   sweep(COMM_NCCL, XFER_LANE_PACKED, PLAN, RELEASE);
-}
-
-static const sim_fault lost = {.name = "ncclCommGetAsyncError", .rank = 0, .nth = 1, .code = 3};
-
-/* Both use the communicator that is lent; then rank 1 does not come to what rank 0 asks of it. What
- * that may still touch is left to it. */
-static void borrow_alone(int rank)
-{
-  NEED(ranks_come(meeting, rank));
-  OK(ranks_make_comm(&w.comms[rank], meeting, rank));
-  xfer_comm_destroy(w.comms[rank]);
-  ranks_barrier();
-  if (rank == 0) {
-    limit_ms = LIMIT_MS;
-    NEED(ranks_make_comm(&w.comms[0], meeting, 0) == XFER_ERR_TIMEOUT);
-    NEED(strstr(xfer_last_error(), "not all ranks of the borrowed communicator") != NULL);
-    sim_fault_add(&lost);
-    NEED(ranks_make_comm(&w.comms[0], meeting, 0) == XFER_ERR_COMM);
-    NEED(strstr(xfer_last_error(), "the borrowed communicator: ") != NULL);
-    sim_fault_clear();
-  }
-  ranks_barrier();
-}
-
-static void test_comm_lent_by_one(void)
-{
-  world_clear(2, (sim_config){.seed = 0});
-  now = (point){.kind = COMM_BORROWED, .n_ranks = 2};
-  limit_ms = LIMIT_MOST; /* both make one */
-  meeting = ranks_meet(now.n_ranks, now.kind);
-  NEED(meeting != NULL);
-  world_go(borrow_alone);
 }
 
 static void test_comm_borrowed(void)
@@ -573,18 +489,11 @@ static void test_life_relayed(void)
 int main(int argc, char **argv)
 {
   static const world_test tests[] = {
-      {"sweep_comm_nccl", test_comm_nccl},
-      {"sweep_comm_borrowed", test_comm_borrowed},
-      {"comm_lent_by_one", test_comm_lent_by_one},
-      {"sweep_comm_host", test_comm_host},
-      {"sweep_life_host", test_life_host},
-      {"sweep_comm_gather", test_comm_gather},
-      {"ranks_of_one_host_in_different_calls_are_told_which", test_different_calls},
-      {"sweep_life_direct", test_life_direct},
-      {"sweep_life_gather", test_life_gather},
-      {"sweep_life_packed", test_life_packed},
-      {"sweep_life_broadcast", test_life_broadcast},
-      {"sweep_life_relayed", test_life_relayed}};
+      {"sweep_comm_nccl", test_comm_nccl},           {"sweep_comm_borrowed", test_comm_borrowed},
+      {"sweep_comm_host", test_comm_host},           {"sweep_life_host", test_life_host},
+      {"sweep_comm_gather", test_comm_gather},       {"sweep_life_direct", test_life_direct},
+      {"sweep_life_gather", test_life_gather},       {"sweep_life_packed", test_life_packed},
+      {"sweep_life_broadcast", test_life_broadcast}, {"sweep_life_relayed", test_life_relayed}};
   int kept = 1;
 
   for (int i = 1; i < argc; i++) {
