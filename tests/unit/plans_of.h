@@ -3,6 +3,7 @@
 #ifndef PLANS_OF_H
 #define PLANS_OF_H
 
+#include "class.h"
 #include "layouts_of.h"
 #include "plan.h"
 
@@ -68,6 +69,12 @@ static inline void free_plans(xfi_plan **plans, int n_ranks)
 {
   for (int r = 0; r < n_ranks; r++)
     xfi_plan_destroy(plans[r]);
+}
+
+/* Bytes of a box of one tensor. */
+static inline uint64_t bytes_of(const xfi_class *cls, const int64_t *length)
+{
+  return (uint64_t)(xfi_box_elems(length, cls->src->n_dims) * cls->src->elem_bytes);
 }
 
 #endif

@@ -1,4 +1,5 @@
-/* Moves of all ranks of a problem: both ends agree, destinations are tiled, replicas share. */
+/* Moves of all ranks of a problem: both ends agree, destinations are tiled, a domain gets once what
+ * its ranks want. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -9,7 +10,6 @@
 #include "class.h"
 #include "moves.h"
 
-#include "moves_models.h"
 #include "plans_of.h"
 
 /* ---- what every problem must satisfy ---- */
@@ -19,11 +19,6 @@ static const xfi_peer *find_peer(const xfi_move_list *list, int rank)
   for (size_t p = 0; p < list->n_peers; p++)
     if (list->peers[p].rank == rank) return &list->peers[p];
   return NULL;
-}
-
-static uint64_t bytes_of(const xfi_class *cls, const int64_t *length)
-{
-  return (uint64_t)(xfi_box_elems(length, cls->src->n_dims) * cls->src->elem_bytes);
 }
 
 /* What `from` sends to `to` is what `to` receives, in the same order, place by place. */
@@ -258,103 +253,6 @@ static void test_a_destination_that_holds_an_index_twice_gets_it_twice(void **st
   free_tensors(&list);
 }
 
-/* ---- replicas share the work ---- */
-
-enum { MAX_SETS = 512 };
-
-/* Bytes that some rank of a set must send, by set. */
-typedef struct demand {
-  uint64_t ranks[MAX_SETS]; /* bit r: rank r holds it */
-  double n_bytes[MAX_SETS];
-  int n;
-} demand;
-
-static void add_demand(demand *d, uint64_t ranks, double n_bytes)
-{
-  int i = 0;
-
-  while (i < d->n && d->ranks[i] != ranks)
-    i++;
-  assert_true(i < MAX_SETS);
-  if (i == d->n) {
-    d->ranks[d->n++] = ranks;
-    d->n_bytes[i] = 0;
-  }
-  d->n_bytes[i] += n_bytes;
-}
-
-/* All ranks that hold what `rank` holds. */
-static uint64_t holders(const xfer_layout *layout, int rank)
-{
-  uint64_t ranks = 0;
-  xfi_place place;
-
-  assert_true(xfi_layout_place(layout, rank, &place));
-  for (int r = 0; r < layout->n_replicas; r++)
-    ranks |= UINT64_C(1) << xfi_part_rank(layout, (uint32_t)place.number, r);
-  return ranks;
-}
-
-/* No way to share lets every rank send less than this: what only the ranks of a set can send,
- * shared evenly by them. */
-static double least_possible_maximum(const demand *d)
-{
-  double least = 0;
-  uint64_t all = 0;
-
-  for (int i = 0; i < d->n; i++)
-    all |= d->ranks[i];
-  for (int i = 0; i <= d->n; i++) {
-    const uint64_t set = i < d->n ? d->ranks[i] : all;
-    double sum = 0;
-
-    for (int k = 0; k < d->n; k++)
-      if ((d->ranks[k] & ~set) == 0) sum += d->n_bytes[k];
-    sum /= __builtin_popcountll(set);
-    if (sum > least) least = sum;
-  }
-  return least;
-}
-
-static void check_sharing(const char *name, const tensor_list *list, int n_ranks)
-{
-  const double stripe = 1 << 20;
-  xfi_plan *plans[MAX_PLANS];
-  demand d = {.n = 0};
-  double most = 0;
-  double least;
-
-  plans_of(plans, list, n_ranks, &plain_options);
-  for (int r = 0; r < n_ranks; r++) {
-    if ((double)plans[r]->out_bytes > most) most = (double)plans[r]->out_bytes;
-    for (size_t i = 0; i < plans[r]->recvs.n_moves; i++) {
-      const xfi_move *move = &plans[r]->recvs.moves[i];
-      const xfi_class *cls = xfi_plan_class(plans[r], move->tensor);
-      xfi_box box;
-
-      xfi_move_box(&box, cls, &cls->recvs, move);
-      add_demand(&d, holders(cls->src, move->peer), (double)bytes_of(cls, box.length));
-    }
-  }
-  least = least_possible_maximum(&d);
-  print_message("%-32s at least %.0f, is %.0f, %.4f %% more\n", name, least, most,
-                least > 0 ? 100 * (most - least) / least : 0);
-  assert_true(most - least <= (least * 0.0002 > stripe ? least * 0.0002 : stripe));
-  free_plans(plans, n_ranks);
-}
-
-static void test_source_replicas_share_the_work(void **state)
-{
-  (void)state;
-  for (size_t m = 0; m < sizeof models / sizeof *models; m++) {
-    tensor_list list = {.n = 0};
-
-    for (const weight *w = models[m].weights; w->name != NULL; w++)
-      add_line(&list, w->name, w->count, w->line);
-    check_sharing(models[m].name, &list, models[m].n_ranks);
-    free_tensors(&list);
-  }
-}
 /* ---- cost ---- */
 
 static void test_a_ranks_moves_do_not_grow_with_the_number_of_ranks(void **state)
@@ -430,25 +328,6 @@ static void test_a_sender_looks_at_domains_once_per_class(void **state)
       free_tensors(&list);
     }
   }
-}
-
-static void test_near_sources_are_preferred_and_share(void **state)
-{
-  (void)state;
-  xfi_plan_options options = plain_options;
-  xfi_plan *plans[16];
-  tensor_list list = {.n = 0};
-
-  options.ranks_per_domain = 4; /* two sources and two destinations in each of four domains */
-  add_line(&list, "w", 8, "bf16[64,64] (8)@0,1,4,5,8,9,12,13:R -> (8)@2,3,6,7,10,11,14,15:S0");
-  plans_of(plans, &list, 16, &options);
-  for (int r = 0; r < 16; r++) {
-    for (size_t p = 0; p < plans[r]->recvs.n_peers; p++)
-      assert_int_equal(plans[r]->recvs.peers[p].rank / 4, r / 4);
-    if (r % 4 < 2) assert_int_equal(plans[r]->out_bytes, 8 * 64 * 64 * 2 / 8);
-  }
-  free_plans(plans, 16);
-  free_tensors(&list);
 }
 
 /* ---- once per domain ---- */
@@ -602,10 +481,8 @@ int main(void)
       cmocka_unit_test(test_both_ends_of_each_pair_have_the_same_list),
       cmocka_unit_test(test_tensors_of_many_classes_are_in_one_common_order),
       cmocka_unit_test(test_a_destination_that_holds_an_index_twice_gets_it_twice),
-      cmocka_unit_test(test_source_replicas_share_the_work),
       cmocka_unit_test(test_a_ranks_moves_do_not_grow_with_the_number_of_ranks),
       cmocka_unit_test(test_a_sender_looks_at_domains_once_per_class),
-      cmocka_unit_test(test_near_sources_are_preferred_and_share),
       cmocka_unit_test(test_what_ranks_of_a_domain_want_crosses_to_it_once),
       cmocka_unit_test(test_ranks_of_a_domain_receive_alike),
       cmocka_unit_test(test_growing_lists_survive_each_failed_allocation),

@@ -1,6 +1,6 @@
 /* Models and meshes whose source replicas share work: sizes as in the published configurations. */
-#ifndef MOVES_MODELS_H
-#define MOVES_MODELS_H
+#ifndef SHARING_MODELS_H
+#define SHARING_MODELS_H
 
 #include <stddef.h>
 
