@@ -1,0 +1,173 @@
+/* Checkpoints: read right, and refused with a sentence when they are broken, as are files that
+ * cannot be read. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <sys/resource.h>
+
+#include <cmocka.h>
+
+#include "refit_sides.h"
+
+#define EXPERT_AT(l, e, p, offsets)                                                                \
+  "\"model.layers." #l ".mlp.experts." #e "." p                                                    \
+  "_proj.weight\":{\"dtype\":\"BF16\",\"shape\":[8,16],\"data_offsets\":" offsets "}"
+#define EXPERT(l, e, p) EXPERT_AT(l, e, p, "[0,256]")
+#define SECOND(l, e, p) EXPERT_AT(l, e, p, "[256,512]")
+
+static void test_checkpoint_names_become_stacked_experts(void **state)
+{
+  xfer_model *model = NULL;
+  xfer_side *full = NULL;
+  xfer_refit *refit = NULL;
+  size_t n = 0;
+
+  (void)state;
+  mkdir(refit_path("hf"), 0777);
+  refit_write("hf/config.json", "{\"text_config\":{\"num_hidden_layers\":2,\"hidden_size\":16}}");
+  refit_write_header("hf/a.safetensors",
+                     "{\"__metadata__\":{}," EXPERT(0, 0, "up") "," SECOND(1, 1, "up") "}");
+  refit_write_header("hf/b.safetensors", "{" EXPERT(0, 1, "up") "," SECOND(1, 0, "up") "}");
+  assert_int_equal(xfer_model_load(&model, refit_path("hf"), NULL), XFER_OK);
+  assert_int_equal(xfer_side_create(&full, "full", NULL), XFER_OK);
+  assert_int_equal(xfer_refit_create(&refit, model, full, NULL), XFER_OK);
+  const xfer_tensor *tensors = xfer_refit_tensors(refit, &n);
+  assert_int_equal(n, 2);
+  assert_string_equal(tensors[1].name, "model.layers.1.mlp.experts.{expert}.up_proj.weight");
+  xfer_refit_destroy(refit);
+  xfer_side_destroy(full);
+  xfer_model_destroy(model);
+}
+
+static void refuse_folder(const char *name, const char *word)
+{
+  xfer_model *model = NULL;
+
+  assert_int_equal(xfer_model_load(&model, refit_path(name), NULL), XFER_ERR_IO);
+  assert_null(model);
+  refit_expect_error(word);
+}
+
+static void test_checkpoint_that_is_broken_is_refused(void **state)
+{
+  static const struct {
+    const char *text, *word;
+  } headers[] = {
+      {"", "of 0 bytes"},
+      {"[]", "no JSON object"},
+      {"{", "no JSON object"},
+      {"{" EXPERT(0, 0, "up") "," SECOND(0, 2, "up") "}", "no expert 1"},
+      {"{" EXPERT(0, 0, "up") "," EXPERT_AT(0, 1, "up", "[255,511]") "}", "begin at 255, within"},
+      /* expert 1 is missing */
+      {"{\"a\":{\"dtype\":\"X9\",\"shape\":[1]}}", "is called \"X9\""},
+      {"{\"a\":{\"dtype\":\"F32\"}}", "has no shape"},
+      {"{\"a\":{\"dtype\":\"F32\",\"shape\":[-1]}}", "dim 0 of its shape"},
+      {"{\"a\":{\"dtype\":\"F32\",\"shape\":[3],\"data_offsets\":[8,16]}}", "data_offsets"},
+      {"{\"a{\":{\"dtype\":\"F32\",\"shape\":[1]}}", "no name of a tensor"},
+      {"{}", "has no tensor"},
+  };
+
+  static const struct {
+    const char *text, *word;
+  } indices[] = {
+      {"{\"weight_map\":{\"a\":\"a.safetensors\",\"b\":\"a.safetensors\"}}", "2"},
+      {"{\"weight_map\":{\"a\":\"../a.safetensors\"}}", "no file for \"a\""},
+      {"{\"weight_map\":{\"a\":3}}", "no file for \"a\""},
+      {"{\"weight_map\":[]}", "no weight_map"},
+      {"{\"weight_map\":{\"a\":\"b.safetensors\"}}", "b.safetensors cannot be read"},
+  };
+
+  (void)state;
+  mkdir(refit_path("bad"), 0777);
+  refit_write("bad/config.json", "{}");
+  for (size_t i = 0; i < sizeof headers / sizeof *headers; i++) {
+
+    print_message("%s\n", headers[i].text);
+    refit_write_header("bad/a.safetensors", headers[i].text);
+    refuse_folder("bad", headers[i].word);
+  }
+  assert_int_equal(remove(refit_path("bad/a.safetensors")), 0);
+  assert_int_equal(mkfifo(refit_path("bad/a.safetensors"), 0600), 0);
+  refuse_folder("bad", "a.safetensors is no regular file");
+  assert_int_equal(remove(refit_path("bad/a.safetensors")), 0);
+  refit_write("bad/a.safetensors", "1234567");
+  refuse_folder("bad", "ends before its header");
+  refit_write("bad/a.safetensors", "zzzzzzzzzzzz"); /* a length beyond the file */
+  refuse_folder("bad", "a header of");
+  refit_write_header("bad/a.safetensors", "{" EXPERT(0, 0, "up") "}");
+  for (size_t i = 0; i < sizeof indices / sizeof *indices; i++) {
+    refit_write("bad/model.safetensors.index.json", indices[i].text);
+    refuse_folder("bad", indices[i].word);
+  }
+  mkdir(refit_path("none"), 0777);
+  refit_write("none/config.json", "{}");
+  refuse_folder("none", "has no *.safetensors");
+  refit_write("none/config.json", "[]");
+  refuse_folder("none", "no object");
+  refit_write("none/config.json", "{}");
+  refit_write_header("none/a.safetensors", "{" EXPERT(0, 0, "up") "}");
+  refit_write_header("none/b.safetensors", "{" EXPERT(0, 0, "up") "}");
+  refuse_folder("none", "is there twice");
+}
+
+/* ---- files, of tables as well ---- */
+
+static void test_unreadable_paths_are_refused(void **state)
+{
+  xfer_model *model = NULL;
+
+  (void)state;
+  assert_int_equal(xfer_model_load(&model, "/nonexistent", NULL), XFER_ERR_IO);
+  assert_int_equal(xfer_model_load(&model, refit_folder, NULL), XFER_ERR_IO);
+  assert_int_equal(xfer_model_load(&model, NULL, NULL), XFER_ERR_ARG);
+}
+
+/* What is there and cannot be opened, or is too large. */
+static void test_files_that_cannot_be_read_are_refused(void **state)
+{
+  struct rlimit before;
+  xfer_model *model = NULL;
+
+  (void)state;
+  assert_int_equal(truncate(refit_write("large.json", ""), INT64_C(1) << 33), 0);
+  assert_int_equal(xfer_model_load(&model, refit_path("large.json"), NULL), XFER_ERR_IO);
+  refit_expect_error("has 8589934592 bytes");
+  refit_write("small.json", "{}");
+  assert_int_equal(getrlimit(RLIMIT_NOFILE, &before), 0);
+  const struct rlimit none = {3, before.rlim_max};
+  assert_int_equal(setrlimit(RLIMIT_NOFILE, &none), 0);
+  const xfer_status st = xfer_model_load(&model, refit_path("small.json"), NULL);
+  assert_int_equal(setrlimit(RLIMIT_NOFILE, &before), 0);
+  assert_int_equal(st, XFER_ERR_IO);
+  refit_expect_error("cannot be read: Too many open files");
+}
+
+static void test_files_that_are_no_files_are_refused(void **state)
+{
+  xfer_model *model = NULL;
+
+  (void)state;
+  assert_int_equal(mkfifo(refit_path("pipe"), 0600), 0);
+  assert_int_equal(xfer_model_load(&model, refit_path("pipe"), NULL), XFER_ERR_IO);
+  refit_expect_error("no regular file");
+  assert_int_equal(
+      refit_load(&model, REFIT_TABLE("\"time_step_limit\":[0.0,Infinity],\"x\":-Infinity",
+                                     REFIT_N("a.weight", "[2]"))),
+      XFER_OK);
+  xfer_model_destroy(model);
+}
+
+int main(void)
+{
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(test_checkpoint_names_become_stacked_experts),
+      cmocka_unit_test(test_checkpoint_that_is_broken_is_refused),
+      cmocka_unit_test(test_unreadable_paths_are_refused),
+      cmocka_unit_test(test_files_that_cannot_be_read_are_refused),
+      cmocka_unit_test(test_files_that_are_no_files_are_refused),
+  };
+
+  return cmocka_run_group_tests(tests, refit_files_begin, refit_files_end);
+}
