@@ -21,27 +21,6 @@ static int gather_alone(void *context, void *all, const void *mine, size_t n_byt
   return 0;
 }
 
-static xfer_layout *layout_of_one(void)
-{
-  const int one = 1;
-  const int64_t n = N;
-  const xfer_placement whole = xfer_shard(0);
-  xfer_layout_desc desc = XFER_LAYOUT_DESC_INIT;
-  xfer_mesh *mesh = NULL;
-  xfer_layout *layout = NULL;
-
-  OK(xfer_mesh_create(&mesh, &one, 1, NULL));
-  desc.mesh = mesh;
-  desc.dtype = XFER_F32;
-  desc.n_dims = 1;
-  desc.shape = &n;
-  desc.placements = &whole;
-  desc.n_placements = 1;
-  OK(xfer_layout_create(&layout, &desc));
-  xfer_mesh_destroy(mesh);
-  return layout;
-}
-
 /* Of a thread that has not used CUDA, or has another device. */
 static void *use_plan(void *with_device)
 {
@@ -68,6 +47,8 @@ static void with_a_comm(bool of_nccl)
 {
   unsigned char id[XFER_NCCL_ID_BYTES];
   void *memory = NULL;
+  xfer_layout *src = NULL;
+  xfer_layout *dst = NULL;
 
   world_clear(2, (sim_config){.eager = true});
   NEED(cudaSetDevice(OWN) == cudaSuccess);
@@ -80,16 +61,17 @@ static void with_a_comm(bool of_nccl)
   NEED(cudaMalloc(&memory, 2 * N * sizeof(float)) == cudaSuccess);
   const xfer_view from = xfer_view_dense(memory);
   const xfer_view to = xfer_view_dense((float *)memory + N);
-  xfer_layout *layout = layout_of_one();
-  const xfer_tensor both = {.name = "w", .src = layout, .dst = layout};
-  OK(xfer_plan_create(&plan, comm, &both, 1, NULL));
+  OK(xfer_problem_parse(&src, &dst, "f32[1000] (1):S0 -> (1):S0"));
+  const xfer_tensor weights = {.name = "w", .src = src, .dst = dst};
+  OK(xfer_plan_create(&plan, comm, &weights, 1, NULL));
   OK(xfer_plan_bind(plan, 0, &from, &to));
   go(use_plan, NULL);
   NEED(sim_contexts() == UINT64_C(1) << OWN);
   go(use_plan, &comm);
   xfer_plan_destroy(plan);
   xfer_comm_destroy(comm);
-  xfer_layout_destroy(layout);
+  xfer_layout_destroy(src);
+  xfer_layout_destroy(dst);
   NEED(cudaFree(memory) == cudaSuccess);
 }
 

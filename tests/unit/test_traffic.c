@@ -155,25 +155,11 @@ static void test_missing_source_is_named(void **state)
   static const xfer_run runs[] = {{0, 3, 0}};
   static const int64_t first[] = {0, 1};
   static const int64_t lengths[] = {3};
-  static const int64_t shape[] = {4};
   const xfer_run_table table = {runs, first, lengths, 1, 0};
-  const xfer_placement part = xfer_shard_runs(0, &table);
-  const int one = 1;
-  xfer_layout_desc desc = XFER_LAYOUT_DESC_INIT;
-  xfer_layout *src = NULL;
-  xfer_mesh *mesh = NULL;
   tensor_list list = {.n = 0};
   int n = 0;
 
-  assert_int_equal(xfi_mesh_create(&mesh, &one, 1, NULL), XFER_OK);
-  desc.mesh = mesh;
-  desc.dtype = XFER_U8;
-  desc.n_dims = desc.n_placements = 1;
-  desc.shape = shape;
-  desc.placements = &part;
-  assert_int_equal(xfi_layout_create(&src, &desc), XFER_OK);
-  xfi_mesh_destroy(mesh);
-  add_layouts(&list, "short", 1, src, layout_of("u8[4] (2)@1,2:R"));
+  add_layouts(&list, "short", 1, layout_of_table(4, &table, NULL), layout_of("u8[4] (2)@1,2:R"));
   assert_int_equal(xfi_traffic(N_RANKS, list.at, list.n, &plain_options, stop_at_third, &n),
                    XFER_ERR_SHAPE);
   assert_non_null(strstr(xfi_last_error(), "\"short\""));
