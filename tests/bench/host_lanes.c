@@ -5,13 +5,9 @@
  *
  *   host_lanes [ROUNDS]
  */
-#include <pthread.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <time.h>
+#include "bench.h"
 
-#include <xfer/xfer.h>
+#include <string.h>
 
 enum { SIDE = 4, RANKS = 2 * SIDE, MAX_ROUNDS = 101 };
 
@@ -30,26 +26,10 @@ static const workload workloads[] = {
 
 static int n_rounds = 7;
 static pthread_barrier_t barrier;
-static double seconds[MAX_ROUNDS];
+static double ms[MAX_ROUNDS];
 static char *buffers[RANKS];
-static xfer_comm *comms[RANKS];
 static const workload *current;
 static uint32_t lane; /* of the plan; UINT32_MAX: the plain loop */
-
-static double now(void)
-{
-  struct timespec t;
-
-  clock_gettime(CLOCK_MONOTONIC, &t);
-  return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
-
-static void need(xfer_status st, const char *what)
-{
-  if (st == XFER_OK) return;
-  fprintf(stderr, "%s: %s: %s\n", what, xfer_status_name(st), xfer_last_error());
-  exit(1);
-}
 
 /* Each source thread copies its rows, a quarter to each destination. */
 static void plain_loop(int rank)
@@ -71,7 +51,7 @@ static void plain_loop(int rank)
   }
 }
 
-static xfer_plan *make_plan(int rank, xfer_layout *src, xfer_layout *dst)
+static xfer_plan *make_plan(xfer_comm *comm, int rank, xfer_layout *src, xfer_layout *dst)
 {
   const xfer_tensor tensor = {"matrix", src, dst, 0};
   const xfer_view view = xfer_view_dense(buffers[rank]);
@@ -79,66 +59,44 @@ static xfer_plan *make_plan(int rank, xfer_layout *src, xfer_layout *dst)
   xfer_plan *plan = NULL;
 
   options.lane = lane;
-  need(xfer_plan_create(&plan, comms[rank], &tensor, 1, &options), "create");
-  need(xfer_plan_bind(plan, 0, &view, &view), "bind");
-  need(xfer_plan_commit(plan), "commit");
+  OK(xfer_plan_create(&plan, comm, &tensor, 1, &options));
+  OK(xfer_plan_bind(plan, 0, &view, &view));
+  OK(xfer_plan_commit(plan));
   return plan;
 }
 
-static void *rank_main(void *argument)
+static void run_rank(xfer_comm *comm, int rank)
 {
-  const int rank = *(const int *)argument;
   xfer_layout *src = NULL;
   xfer_layout *dst = NULL;
   xfer_plan *plan = NULL;
 
-  need(xfer_problem_parse(&src, &dst, current->line), "problem");
-  if (lane != UINT32_MAX) plan = make_plan(rank, src, dst);
+  OK(xfer_problem_parse(&src, &dst, current->line));
+  if (lane != UINT32_MAX) plan = make_plan(comm, rank, src, dst);
   for (int round = 0; round < n_rounds; round++) {
     double start;
 
     pthread_barrier_wait(&barrier);
-    start = now();
+    start = clock_ms(CLOCK_MONOTONIC);
     if (plan == NULL)
       plain_loop(rank);
     else
-      need(xfer_plan_run(plan, (uint64_t)round + 1, NULL), "run");
+      OK(xfer_plan_run(plan, (uint64_t)round + 1, NULL));
     pthread_barrier_wait(&barrier);
-    if (rank == 0) seconds[round] = now() - start;
-    if (plan != NULL) need(xfer_plan_wait(plan, 0), "wait");
+    if (rank == 0) ms[round] = clock_ms(CLOCK_MONOTONIC) - start;
+    if (plan != NULL) OK(xfer_plan_wait(plan, 0));
   }
   xfer_plan_destroy(plan);
   xfer_layout_destroy(src);
   xfer_layout_destroy(dst);
-  return NULL;
-}
-
-static int ascending(const void *a, const void *b)
-{
-  const double x = *(const double *)a;
-  const double y = *(const double *)b;
-
-  return (x > y) - (x < y);
 }
 
 /* Median of the rounds but the first, in milliseconds. */
 static double measure(uint32_t which)
 {
-  pthread_t threads[RANKS];
-  int ranks[RANKS];
-
   lane = which;
-  need(xfer_comm_create_local(comms, RANKS), "comm");
-  for (int r = 0; r < RANKS; r++) {
-    ranks[r] = r;
-    if (pthread_create(&threads[r], NULL, rank_main, &ranks[r]) != 0) exit(1);
-  }
-  for (int r = 0; r < RANKS; r++)
-    pthread_join(threads[r], NULL);
-  for (int r = 0; r < RANKS; r++)
-    xfer_comm_destroy(comms[r]);
-  qsort(seconds + 1, (size_t)n_rounds - 1, sizeof *seconds, ascending);
-  return 1e3 * seconds[1 + (n_rounds - 1) / 2];
+  run_ranks(RANKS, run_rank);
+  return median(ms + 1, n_rounds - 1);
 }
 
 int main(int argc, char **argv)

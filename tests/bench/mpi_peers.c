@@ -9,13 +9,12 @@
  *
  * TENSORS: also how long it takes to make a plan for that many small tensors, all ranks to all.
  */
+#include "bench.h"
 #include "mpi_workload.h"
 
 #include <mpi.h>
 #include <stdbool.h>
 #include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <xfer/mpi.h>
 
@@ -226,20 +225,6 @@ static void run_way(int way, prepared *p, const workload *w)
 }
 
 /* ---- measuring ---- */
-
-static int ascending(const void *a, const void *b)
-{
-  const double x = *(const double *)a;
-  const double y = *(const double *)b;
-
-  return (x > y) - (x < y);
-}
-
-static double median(double *values, int n)
-{
-  qsort(values, (size_t)n, sizeof *values, ascending);
-  return values[n / 2];
-}
 
 /* Seconds until the last rank is done. */
 static double time_way(int way, prepared *p, const workload *w)

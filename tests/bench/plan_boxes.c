@@ -4,27 +4,14 @@
  * with few distinct layouts and with each tensor's own; and of one model by placements and by the
  * boxes that they come to. Making the layouts is timed apart.
  */
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <time.h>
-
-#include <xfer/xfer.h>
+#include "bench.h"
 
 enum { BOXES = 4 };
 
+/* Others may use the machine too. */
 static double now_ms(void)
 {
-  struct timespec t;
-  (void)clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t); /* others may use the machine too */
-  return (double)t.tv_sec * 1e3 + (double)t.tv_nsec * 1e-6;
-}
-
-static void must(xfer_status st)
-{
-  if (st == XFER_OK) return;
-  fprintf(stderr, "plan_boxes: %s: %s\n", xfer_status_name(st), xfer_last_error());
-  exit(1);
+  return clock_ms(CLOCK_THREAD_CPUTIME_ID);
 }
 
 /* Rows cut in BOXES blocks for each rank, `shift` rows off; `cyclic`: a rank's are far apart. */
@@ -33,12 +20,11 @@ static xfer_layout *blocks(const xfer_mesh *mesh, int64_t rows, int64_t shift, i
   const int n_ranks = xfer_mesh_size(mesh);
   const int64_t shape[2] = {rows, 64};
   const int64_t n = (int64_t)n_ranks * BOXES;
-  int64_t *first = calloc((size_t)n_ranks + 1, sizeof *first);
-  int64_t *bounds = calloc((size_t)n * 4, sizeof *bounds);
+  int64_t *first = room((size_t)n_ranks + 1, sizeof *first);
+  int64_t *bounds = room((size_t)n * 4, sizeof *bounds);
   xfer_boxes_desc desc = XFER_BOXES_DESC_INIT;
   xfer_layout *layout = NULL;
 
-  if (first == NULL || bounds == NULL) exit(1);
   for (int r = 0; r < n_ranks; r++) {
     for (int64_t b = 0; b < BOXES; b++) {
       const int64_t block = cyclic ? b * n_ranks + r : (int64_t)r * BOXES + b;
@@ -56,7 +42,7 @@ static xfer_layout *blocks(const xfer_mesh *mesh, int64_t rows, int64_t shift, i
   desc.shape = shape;
   desc.first = first;
   desc.bounds = bounds;
-  must(xfer_layout_create_boxes(&layout, &desc));
+  OK(xfer_layout_create_boxes(&layout, &desc));
   free(first);
   free(bounds);
   return layout;
@@ -68,7 +54,7 @@ static xfer_layout *as_boxes(const xfer_mesh *mesh, const xfer_layout *placed)
   const int n_ranks = xfer_mesh_size(mesh);
   int64_t shape[XFER_MAX_DIMS];
   const int n_dims = xfer_layout_shape(placed, shape);
-  int64_t *first = calloc((size_t)n_ranks + 1, sizeof *first);
+  int64_t *first = room((size_t)n_ranks + 1, sizeof *first);
   int64_t *bounds = NULL;
   size_t n = 0;
   xfer_boxes_desc desc = XFER_BOXES_DESC_INIT;
@@ -77,10 +63,10 @@ static xfer_layout *as_boxes(const xfer_mesh *mesh, const xfer_layout *placed)
   for (int r = 0; r < n_ranks; r++) {
     size_t more = 0;
 
-    must(xfer_layout_boxes(placed, r, NULL, 0, &more));
+    OK(xfer_layout_boxes(placed, r, NULL, 0, &more));
     bounds = realloc(bounds, (n + more + 1) * 2 * (size_t)n_dims * sizeof *bounds);
-    if (bounds == NULL || first == NULL) exit(1);
-    must(xfer_layout_boxes(placed, r, bounds + n * 2 * (size_t)n_dims, more, &more));
+    if (bounds == NULL) abort();
+    OK(xfer_layout_boxes(placed, r, bounds + n * 2 * (size_t)n_dims, more, &more));
     n += more;
     first[r + 1] = (int64_t)n;
   }
@@ -90,7 +76,7 @@ static xfer_layout *as_boxes(const xfer_mesh *mesh, const xfer_layout *placed)
   desc.shape = shape;
   desc.first = first;
   desc.bounds = bounds;
-  must(xfer_layout_create_boxes(&layout, &desc));
+  OK(xfer_layout_create_boxes(&layout, &desc));
   free(first);
   free(bounds);
   return layout;
@@ -106,11 +92,11 @@ static double plan_ms(const xfer_tensor *tensors, size_t n, int n_ranks, int ran
     xfer_plan *plan = NULL;
     const double start = now_ms();
 
-    must(xfer_plan_simulate(&plan, n_ranks, rank, tensors, n, NULL));
+    OK(xfer_plan_simulate(&plan, n_ranks, rank, tensors, n, NULL));
     const double ms = now_ms() - start;
     if (i == 0 || ms < best) best = ms;
     *report = (xfer_plan_report_data)XFER_PLAN_REPORT_INIT;
-    must(xfer_plan_report(plan, report));
+    OK(xfer_plan_report(plan, report));
     xfer_plan_destroy(plan);
   }
   return best;
@@ -118,14 +104,13 @@ static double plan_ms(const xfer_tensor *tensors, size_t n, int n_ranks, int ran
 
 static void bench_blocks(int n_tensors, int n_ranks, int n_distinct, const char *what)
 {
-  xfer_tensor *tensors = calloc((size_t)n_tensors, sizeof *tensors);
-  xfer_layout **layouts = calloc((size_t)n_distinct * 2, sizeof(xfer_layout *));
+  xfer_tensor *tensors = room((size_t)n_tensors, sizeof *tensors);
+  xfer_layout **layouts = room((size_t)n_distinct * 2, sizeof(xfer_layout *));
   xfer_mesh *mesh = NULL;
   xfer_plan_report_data report;
   const double start = now_ms();
 
-  if (tensors == NULL || layouts == NULL) exit(1);
-  must(xfer_mesh_create(&mesh, &n_ranks, 1, NULL));
+  OK(xfer_mesh_create(&mesh, &n_ranks, 1, NULL));
   for (int i = 0; i < n_distinct; i++) {
     const int64_t rows = (int64_t)n_ranks * BOXES * 16 + i;
 
@@ -158,19 +143,18 @@ static void bench_placements(int n_tensors, int n_ranks)
   enum { N = sizeof lines / sizeof *lines };
   xfer_layout *placed[2 * N];
   xfer_layout *boxed[2 * N];
-  xfer_tensor *tensors = calloc((size_t)n_tensors, sizeof *tensors);
+  xfer_tensor *tensors = room((size_t)n_tensors, sizeof *tensors);
   xfer_plan_report_data a;
   xfer_plan_report_data b;
   xfer_mesh *mesh = NULL;
   double ms[2];
 
-  if (tensors == NULL) exit(1);
-  must(xfer_mesh_create(&mesh, &n_ranks, 1, NULL));
+  OK(xfer_mesh_create(&mesh, &n_ranks, 1, NULL));
   for (int i = 0; i < N; i++) {
     char line[128];
 
     snprintf(line, sizeof line, lines[i], i < 2 ? n_ranks : n_ranks / 8, n_ranks / 8);
-    must(xfer_problem_parse(&placed[2 * i], &placed[2 * i + 1], line));
+    OK(xfer_problem_parse(&placed[2 * i], &placed[2 * i + 1], line));
     boxed[2 * i] = as_boxes(mesh, placed[2 * i]);
     boxed[2 * i + 1] = as_boxes(mesh, placed[2 * i + 1]);
   }
