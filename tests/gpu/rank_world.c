@@ -2,7 +2,7 @@
 #include "rank_world.h"
 
 #include "chunks.h"
-#include "perf/part.h"
+#include "fill_stream.h"
 #include "random_line.h"
 
 #include <xfer/nccl.h>
@@ -108,7 +108,7 @@ static void part_make(tensor *t, int side, bool strided)
   int64_t lead = word * from_to(0, 5); /* drawn on every rank alike */
   int64_t gap = strided ? from_to(0, 2) : 0;
   int64_t turn = strided ? from_to(0, 3) : 0;
-  size_t n_bytes = perf_part_bytes(layout, w.ranks.rank, shape);
+  size_t n_bytes = fill_part_bytes(layout, w.ranks.rank, shape);
 
   t->n_bytes[side] = 0;
   if (n_bytes == 0) return;
@@ -122,13 +122,26 @@ static void part_make(tensor *t, int side, bool strided)
   t->views[side] = xfer_view_strided(t->memory[side] + lead, strides, n_dims);
 }
 
+bool part_visit(const tensor *t, bool is_source, uint64_t *n_bytes)
+{
+  fill_stream on = {w.wrong, w.stream};
+  const fill_device device = fill_device_of(&on);
+  const xfer_refit_tensor whole = fill_whole(t->name, t->src);
+  const fill_job job = {.tensor = &whole,
+                        .layout = is_source ? t->src : t->dst,
+                        .rank = w.ranks.rank,
+                        .view = &t->views[is_source ? 0 : 1],
+                        .device = &device};
+  fill_sum sum = {0};
+  const bool ok = is_source ? fill_write(&job) : fill_check(&job, &sum);
+
+  if (n_bytes != NULL) *n_bytes = sum.bytes;
+  return ok;
+}
+
 void tensor_fill(const tensor *t)
 {
-  if (t->n_bytes[0] == 0) return;
-  const perf_content content = {.seed = fill_box_seed(t->name)};
-  EXPECT(perf_part(PERF_FILL, t->src, w.ranks.rank, &t->views[0], &content, NULL, NULL, w.stream) ==
-             0,
-         "fill");
+  if (t->n_bytes[0] > 0) EXPECT(part_visit(t, true, NULL), "fill");
 }
 
 void tensor_make(tensor *t, int index, const char *line, bool strided)
@@ -187,12 +200,9 @@ void check(const tensor *tensors, int n)
 {
   for (int i = 0; i < n; i++) {
     if (tensors[i].n_bytes[1] == 0) continue;
-    const perf_content content = {.seed = fill_box_seed(tensors[i].name)};
     uint64_t n_bytes = 0;
-    EXPECT(perf_part(PERF_CHECK, tensors[i].dst, w.ranks.rank, &tensors[i].views[1], &content,
-                     w.wrong, &n_bytes, w.stream) == 0,
-           "check");
-    EXPECT(n_bytes == perf_part_bytes(tensors[i].dst, w.ranks.rank, NULL), "a part of other bytes");
+    EXPECT(part_visit(&tensors[i], false, &n_bytes), "check");
+    EXPECT(n_bytes == fill_part_bytes(tensors[i].dst, w.ranks.rank, NULL), "a part of other bytes");
   }
 }
 

@@ -68,6 +68,9 @@ typedef struct tensor {
 /* In new memory; the source is filled. */
 void tensor_make(tensor *t, int index, const char *line, bool strided);
 void tensor_fill(const tensor *t);
+/* Enqueue: fill this rank's source, or count in w.wrong what is wrong in its destination, padding
+ * included, which has *n_bytes. False: after a message. */
+bool part_visit(const tensor *t, bool is_source, uint64_t *n_bytes);
 void tensor_free(tensor *t);
 /* Some tensors between the first and the second half of the ranks, small and large, dense and in
  * rows. Returns how many. */

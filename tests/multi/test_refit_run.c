@@ -8,7 +8,7 @@
 
 #include <xfer/refit.h>
 
-#include "../../tools/refit/fill.h"
+#include "../../tools/common/fill.h"
 #include "../unit/ranks.h"
 #include "../unit/refit_files.h"
 #ifdef REFIT_ON_SIM

@@ -16,7 +16,7 @@
 #include <xfer/mpi.h>
 #include <xfer/refit.h>
 
-#include "../../tools/refit/fill.h"
+#include "../../tools/common/fill.h"
 
 enum { N_TRAIN = 8, N_GEN = 4 };
 
@@ -204,7 +204,7 @@ static uint64_t seed_of(const xfer_refit_tensor *info, int64_t expert)
   return h;
 }
 
-/* The values of a rank's boxes, one after the other, as refit_fill.h has them. */
+/* The values of a rank's boxes, one after the other, as fill_box.h has them. */
 static char *fill_boxes(const xfer_refit_tensor *info, const xfer_layout *layout)
 {
   const int n = xfer_layout_shape(layout, NULL);

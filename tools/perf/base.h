@@ -10,7 +10,8 @@ typedef enum perf_base_way {
   BASE_PACKED      /* tensors packed in buckets of 1 GiB, one broadcast each */
 } perf_base_way;
 
-/* A row; `ratio` is how often `reference_ms` goes into its time. Collective. */
+/* A row; `ratio` is how often `reference_ms` goes into its time. The case has no padding, which no
+ * way here would zero. Collective. */
 void perf_base(perf_world *w, const perf_case *c, perf_base_way way, const char *name,
                double reference_ms, double bar);
 

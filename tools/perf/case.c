@@ -1,7 +1,7 @@
 /* Models and problem lines as memory of one rank, filled and checked on the device. */
 #include "case.h"
 
-#include "fill_change.h"
+#include "fill_stream.h"
 #include "job.h"
 
 #include <stdio.h>
@@ -9,8 +9,6 @@
 #include <string.h>
 
 enum { POISON = 0xa5 };
-/* Experts that a checkpoint lists one by one: any distance that keeps their elements apart. */
-static const int64_t EXPERT_STRIDE = INT64_C(1) << 40;
 
 static bool add_buffer(perf_case *c, const perf_world *w, size_t n_bytes, bool is_dst)
 {
@@ -106,7 +104,7 @@ static bool add_line(perf_case *c, const perf_world *w, const perf_lines *lines,
   c->own[i] = (xfer_tensor){c->names[i], layouts[0], layouts[1], conversion};
   c->n_tensors++;
   for (int side = 0; side < 2; side++) {
-    size_t n_bytes = layouts[side] != NULL ? perf_part_bytes(layouts[side], w->rank, NULL) : 0;
+    size_t n_bytes = layouts[side] != NULL ? fill_part_bytes(layouts[side], w->rank, NULL) : 0;
     if (n_bytes == 0) continue;
     if (!add_buffer(c, w, n_bytes, side == 1)) return false;
     c->views[i][side] = xfer_view_dense(c->buffers[c->n_buffers - 1].base);
@@ -169,54 +167,33 @@ bool perf_case_view(const perf_case *c, size_t tensor, xfer_view *src, xfer_view
   return true;
 }
 
-/* The contents of a model's tensor are those of the checkpoint's, of which it may be a part. */
-static bool contents(const perf_case *c, size_t tensor, uint64_t *seed, int64_t *strides)
+/* Of this rank's sources; or of its destinations, whose bytes are *n_bytes then. */
+static bool each_part(const perf_case *c, const perf_world *w, bool is_source, uint64_t *n_bytes)
 {
-  xfer_refit_tensor info;
+  fill_stream on = {w->wrong, w->stream};
+  const fill_device device = fill_device_of(&on);
+  fill_sum sum = {0};
+  bool ok = true;
 
-  if (xfer_refit_tensor_get(c->refit, tensor, &info) != XFER_OK) return false;
-  *seed = fill_box_seed(info.hf) + (uint64_t)info.offset;
-  memcpy(strides, info.strides, sizeof info.strides);
-  if (info.n_experts > 0) strides[0] = EXPERT_STRIDE;
-  return true;
-}
-
-/* What a tensor's source holds, or what must arrive. */
-static bool content_of(const perf_case *c, size_t t, bool is_source, perf_content *content,
-                       int64_t *strides)
-{
-  size_t of;
-
-  if (!fill_change_of(c->tensors, t, is_source, &content->change, &of)) return false;
-  if (content->change.block[0] > 0) fill_change_extent(c->tensors[of].src, content->extent);
-  content->seed = fill_box_seed(c->tensors[of].name);
-  if (c->refit == NULL) return true;
-  content->strides = strides;
-  return contents(c, of, &content->seed, strides);
-}
-
-static bool each_part(const perf_case *c, const perf_world *w, perf_op op, uint64_t *n_bytes)
-{
-  for (size_t t = 0; t < c->n_tensors; t++) {
-    const xfer_layout *layout = op == PERF_FILL ? c->tensors[t].src : c->tensors[t].dst;
-    perf_content content = {0};
-    int64_t strides[XFER_MAX_DIMS] = {0};
+  for (size_t t = 0; t < c->n_tensors && ok; t++) {
     xfer_view src;
     xfer_view dst;
+    xfer_refit_tensor info;
+    fill_job part = {.rank = w->rank, .view = is_source ? &src : &dst, .device = &device};
     int has = 0;
-    if (!perf_case_view(c, t, &src, &dst, &has)) return false;
-    if ((has & (op == PERF_FILL ? 1 : 2)) == 0) continue;
-    if (!content_of(c, t, op == PERF_FILL, &content, strides) ||
-        perf_part(op, layout, w->rank, op == PERF_FILL ? &src : &dst, &content, w->wrong, n_bytes,
-                  w->stream) != 0)
-      return false;
+
+    ok = perf_case_view(c, t, &src, &dst, &has);
+    if (!ok || (has & (is_source ? 1 : 2)) == 0) continue;
+    ok = fill_job_of(&part, &info, c->refit, c->tensors, t, is_source) &&
+         (is_source ? fill_write(&part) : fill_check(&part, &sum));
   }
-  return true;
+  if (!is_source) *n_bytes = sum.bytes;
+  return ok;
 }
 
 bool perf_case_fill(const perf_case *c, const perf_world *w)
 {
-  return each_part(c, w, PERF_FILL, NULL);
+  return each_part(c, w, true, NULL);
 }
 
 void perf_case_poison(const perf_case *c, const perf_world *w)
@@ -233,7 +210,7 @@ double perf_case_check(const perf_case *c, const perf_world *w)
   uint64_t visited = 0;
 
   CUDA(w, cudaMemsetAsync, (w->wrong, 0, sizeof *w->wrong, w->stream));
-  if (!each_part(c, w, PERF_CHECK, &visited)) perf_die(w, "check", xfer_last_error());
+  if (!each_part(c, w, false, &visited)) perf_die(w, "check", xfer_last_error());
   CUDA(w, cudaMemcpyAsync, (&wrong, w->wrong, sizeof wrong, cudaMemcpyDeviceToHost, w->stream));
   CUDA(w, cudaStreamSynchronize, (w->stream));
   if (visited > c->dst_bytes) visited = c->dst_bytes;

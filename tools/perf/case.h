@@ -2,7 +2,6 @@
 #ifndef PERF_CASE_H
 #define PERF_CASE_H
 
-#include "part.h"
 #include "world.h"
 
 #include <xfer/refit.h>

@@ -5,6 +5,8 @@
  */
 #include "slices.h"
 
+#include "fill.h"
+
 #include <stdlib.h>
 #include <string.h>
 
@@ -80,7 +82,7 @@ static bool is_copy(const maker *m, const xfer_layout *layout)
   int n_dims = xfer_layout_shape(layout, NULL);
 
   for (int r = 0; r < m->root; r++) {
-    bool same = perf_part_bytes(layout, r, NULL) > 0;
+    bool same = fill_part_bytes(layout, r, NULL) > 0;
     for (int d = 0; d < n_dims && same; d++) {
       size_t n = runs_of(m, layout, m->root, d, mine);
       same = runs_of(m, layout, r, d, others) == n && memcmp(mine, others, n * sizeof *mine) == 0;
@@ -181,7 +183,7 @@ static void strides_of(const xfer_layout *layout, int rank, const xfer_view *vie
   int64_t shape[XFER_MAX_DIMS] = {0};
   int64_t stride = (int64_t)xfer_dtype_size(xfer_layout_dtype(layout));
 
-  (void)perf_part_bytes(layout, rank, shape);
+  (void)fill_part_bytes(layout, rank, shape);
   for (int d = xfer_layout_shape(layout, NULL) - 1; d >= 0; d--) {
     strides[d] = view->kind == XFER_VIEW_DENSE ? stride : view->strides[d];
     stride *= shape[d];
@@ -205,7 +207,7 @@ static void slice_part(maker *m, size_t tensor, const xfer_view *src, int64_t ex
 
   if (!perf_case_view(m->c, tensor, &unused, &dst, &has)) perf_die(m->w, "view", xfer_last_error());
   if ((has & 2) == 0) return;
-  (void)perf_part_bytes(t->src, m->root, shape);
+  (void)fill_part_bytes(t->src, m->root, shape);
   if (src->kind == XFER_VIEW_PIECES) cut = shape[src->piece_dim] / src->n_pieces;
   strides_of(t->src, m->root, src, b.src_stride);
   strides_of(t->dst, m->w->rank, &dst, b.dst_stride);
@@ -245,7 +247,7 @@ static void add_experts(maker *m, size_t tensor, const xfer_view *src)
   int64_t shape[XFER_MAX_DIMS] = {0};
   int64_t strides[XFER_MAX_DIMS] = {0};
 
-  (void)perf_part_bytes(m->c->tensors[tensor].src, m->root, shape);
+  (void)fill_part_bytes(m->c->tensors[tensor].src, m->root, shape);
   strides_of(m->c->tensors[tensor].src, m->root, src, strides);
   for (int64_t e = 0; e < shape[0]; e++) {
     uintptr_t at = (uintptr_t)src->base + (uintptr_t)(e * strides[0]);

@@ -48,13 +48,15 @@ static bool make_counts(void)
   return cuda_set(counts, 0, 2 * sizeof *counts);
 }
 
-static bool cuda_fill(const fill_box *box)
+static bool cuda_fill(void *unused, const fill_box *box)
 {
+  (void)unused;
   return fill_box_write(box, NULL) == 0;
 }
 
-static bool cuda_check(const fill_box *box, bool zero)
+static bool cuda_check(void *unused, const fill_box *box, bool zero)
 {
+  (void)unused;
   if (!make_counts()) return false;
   return (zero ? fill_box_check_zero(box, counts, NULL) : fill_box_check_sums(box, counts, NULL)) ==
          0;
@@ -70,8 +72,8 @@ static bool cuda_sums(uint64_t *wrong, uint64_t *digest)
   return cuda_set(counts, 0, sizeof now);
 }
 
-const refit_device refit_cuda = {cuda_alloc, cuda_free,  cuda_copy, cuda_set,
-                                 cuda_fill,  cuda_check, cuda_sums};
+const refit_device refit_cuda = {
+    cuda_alloc, cuda_free, cuda_copy, cuda_set, {cuda_fill, cuda_check, NULL}, cuda_sums};
 
 static int all_gather(void *context, void *all, const void *mine, size_t n_bytes)
 {

@@ -6,7 +6,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "../common/fill_box.h"
+#include "../common/fill.h"
 
 /* All false: after a message on stderr. What is begun is done when sums() or copy() returns. */
 typedef struct refit_device {
@@ -14,8 +14,7 @@ typedef struct refit_device {
   void (*free)(void *memory);
   bool (*copy)(void *to, const void *from, size_t n_bytes);
   bool (*set)(void *memory, int byte, size_t n_bytes);
-  bool (*fill)(const fill_box *box);
-  bool (*check)(const fill_box *box, bool zero);
+  fill_device boxes;
   bool (*sums)(uint64_t *wrong, uint64_t *digest); /* of all checks since it was last asked */
 } refit_device;
 

@@ -262,18 +262,3 @@ bool refit_memory_bind(refit_memory *memory, xfer_plan *plan)
   return xfer_plan_bind(plan, 0, (has & 1) != 0 ? &src : NULL, (has & 2) != 0 ? &dst : NULL) ==
          XFER_OK;
 }
-
-bool refit_memory_tensor(const refit_memory *memory, size_t tensor, xfer_refit_tensor *info)
-{
-  int64_t shape[XFER_MAX_DIMS], stride = 1;
-
-  if (memory->what->refit != NULL)
-    return xfer_refit_tensor_get(memory->what->refit, tensor, info) == XFER_OK;
-  *info = (xfer_refit_tensor){.hf = "problem", .layer = -1};
-  info->n_dims = xfer_layout_shape(memory->what->tensors[0].src, shape);
-  for (int d = info->n_dims - 1; d >= 0; d--) {
-    info->strides[d] = stride;
-    stride *= shape[d];
-  }
-  return true;
-}

@@ -46,7 +46,5 @@ bool refit_memory_bind(refit_memory *memory, xfer_plan *plan);
 /* The views of a tensor, as xfer_locals_view() gives them. */
 bool refit_memory_view(refit_memory *memory, size_t tensor, xfer_view *src, xfer_view *dst,
                        int *has);
-/* What a tensor is in the table. */
-bool refit_memory_tensor(const refit_memory *memory, size_t tensor, xfer_refit_tensor *info);
 
 #endif

@@ -9,7 +9,6 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "../common/fill_change.h"
 #include "fill.h"
 #include "interrupt.h"
 #include "memory.h"
@@ -209,27 +208,19 @@ static void advance(void *context, double n_bytes)
 /* A tensor's part of one side, `wanted` 1 or 2 as xfer_locals_view() has it. False: it failed. */
 static bool each_part(state *s, size_t t, int wanted, fill_sum *sum)
 {
-  const xfer_tensor *tensor = &s->what->tensors[t];
+  const refit_device *device = s->options->device;
   const fill_watch watch = {advance, &s->progress};
   xfer_refit_tensor info;
   xfer_view views[2];
-  size_t of;
   int has = 0;
-  fill_job job = {&info,
-                  {0},
-                  {0},
-                  wanted == 1 ? tensor->src : tensor->dst,
-                  s->rank,
-                  &views[wanted - 1],
-                  s->options->device,
-                  &watch};
+  fill_job job = {.rank = s->rank,
+                  .view = &views[wanted - 1],
+                  .device = device == NULL ? NULL : &device->boxes,
+                  .watch = &watch};
 
   if (!refit_memory_view(&s->memory, t, &views[0], &views[1], &has)) return false;
   if ((has & wanted) == 0) return true;
-  if (!fill_change_of(s->what->tensors, t, wanted == 1, &job.change, &of) ||
-      !refit_memory_tensor(&s->memory, of, &info))
-    return false;
-  if (job.change.block[0] > 0) fill_change_extent(s->what->tensors[of].src, job.extent);
+  if (!fill_job_of(&job, &info, s->what->refit, s->what->tensors, t, wanted == 1)) return false;
   return sum == NULL ? fill_write(&job) : fill_check(&job, sum);
 }
 

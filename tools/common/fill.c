@@ -1,6 +1,6 @@
 #include "fill.h"
 
-#include "../common/fill_change.h"
+#include "fill_change.h"
 
 #include <inttypes.h>
 #include <stdio.h>
@@ -189,8 +189,8 @@ static bool visit(const fill_job *job, const fill_box *box, bool zero, fill_sum 
     sum == NULL ? fill_host_write(box) : fill_host_check(box, zero, sum);
   } else {
     if (sum != NULL) sum->bytes += n_bytes;
-    if (sum != NULL) ok = job->device->check(box, zero);
-    if (sum == NULL && !zero) ok = job->device->fill(box);
+    if (sum != NULL) ok = job->device->check(job->device->context, box, zero);
+    if (sum == NULL && !zero) ok = job->device->fill(job->device->context, box);
   }
   if (job->watch != NULL) job->watch->done(job->watch->context, (double)n_bytes);
   return ok;
@@ -240,6 +240,50 @@ static bool walk_all(const fill_job *job, fill_sum *sum)
     ok = walk_one(job, bounds + 2 * n_dims * i, v->pieces[i], sum);
   free(bounds);
   return ok;
+}
+
+/* ---- whole parts ---- */
+
+size_t fill_part_bytes(const xfer_layout *layout, int rank, int64_t *shape)
+{
+  const int n_dims = xfer_layout_shape(layout, NULL);
+  size_t n_bytes = xfer_dtype_size(xfer_layout_dtype(layout));
+  int64_t sizes[XFER_MAX_DIMS] = {0};
+
+  if (xfer_layout_local_shape(layout, rank, sizes) != XFER_OK) return 0;
+  for (int d = 0; d < n_dims; d++) {
+    if (shape != NULL) shape[d] = sizes[d];
+    n_bytes *= (size_t)sizes[d];
+  }
+  return n_bytes;
+}
+
+xfer_refit_tensor fill_whole(const char *name, const xfer_layout *layout)
+{
+  xfer_refit_tensor tensor = {.hf = name, .layer = -1};
+  int64_t shape[XFER_MAX_DIMS];
+  int64_t stride = 1;
+
+  tensor.n_dims = xfer_layout_shape(layout, shape);
+  for (int d = tensor.n_dims - 1; d >= 0; d--) {
+    tensor.strides[d] = stride;
+    stride *= shape[d];
+  }
+  return tensor;
+}
+
+bool fill_job_of(fill_job *job, xfer_refit_tensor *info, const xfer_refit *refit,
+                 const xfer_tensor *tensors, size_t t, bool is_source)
+{
+  size_t of;
+
+  if (!fill_change_of(tensors, t, is_source, &job->change, &of)) return false;
+  if (refit == NULL) *info = fill_whole(tensors[of].name, tensors[of].src);
+  if (refit != NULL && xfer_refit_tensor_get(refit, of, info) != XFER_OK) return false;
+  if (job->change.block[0] > 0) fill_change_extent(tensors[of].src, job->extent);
+  job->tensor = info;
+  job->layout = is_source ? tensors[t].src : tensors[t].dst;
+  return true;
 }
 
 bool fill_write(const fill_job *job)
