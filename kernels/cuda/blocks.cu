@@ -87,77 +87,18 @@ template <int from_bytes> struct quantise_one {
 
 /* ---- amaxes --------------------------------------------------------------------------------- */
 
-/* A lane keeps the amax of the block that it was last in. The lanes that have the same runs settle
- * amaxes among themselves before the table is told: of many at once each lane ends with its share
- * of the words, so that eight words take eight shuffles however many lanes have them. Magnitudes
- * are compared as bits: of 2-byte types two at once. */
-template <int from_bytes, int n_bytes> struct amax {
-  struct loaded {
-    word<n_bytes> numbers;
-    uint32_t block;
-  };
-  static constexpr int IN_FLIGHT = 8;
-  static constexpr int SRC_BYTES = n_bytes;
-  static constexpr int DST_BYTES = 0;
-
-  __device__ __forceinline__ amax(const xfi_cuda_piece &piece, const tile_at &tile)
-      : scales(piece.scales), type(piece.convert.from),
-        block(run_of(piece, (uint32_t)tile.row).block), largest(0), lanes(lanes_of(tile))
+/* Where amaxes go. The lanes that have the same runs settle theirs among themselves before the
+ * table is told: of many at once each lane ends with its share of the words, so that eight words
+ * take eight shuffles however many lanes have them. Magnitudes are compared as bits: of 2-byte
+ * types two at once. */
+template <int from_bytes> struct amax_table {
+  __device__ __forceinline__ amax_table(const xfi_cuda_piece &piece, const tile_at &tile)
+      : scales(piece.scales), type(piece.convert.from), lanes(lanes_of(tile))
   {
-  }
-  __device__ __forceinline__ loaded load(const char *at, uint32_t in) const
-  {
-    return {load_word<n_bytes>(at), in};
-  }
-  __device__ __forceinline__ void store_all(const loaded *words, int n)
-  {
-    uint32_t found[IN_FLIGHT];
-    bool stays = true;
-
-#pragma unroll
-    for (int u = 0; u < IN_FLIGHT; u++) {
-      found[u] = u < n ? largest_of(words[u].numbers) : 0;
-      stays &= u >= n || words[u].block == block;
-    }
-    if (__all_sync(ALL, stays)) {
-#pragma unroll
-      for (int u = 0; u < IN_FLIGHT; u++)
-        largest = larger(largest, found[u]);
-      return;
-    }
-    end();
-    largest = 0;
-    uint32_t to[IN_FLIGHT];
-#pragma unroll
-    for (int u = 0; u < IN_FLIGHT; u++)
-      to[u] = words[u].block;
-    settle(found, to, 1);
-  }
-  __device__ __forceinline__ void end() const
-  {
-    uint32_t found[1] = {largest};
-    uint32_t to[1] = {block};
-    settle(found, to, 1);
-  }
-
-private:
-  static __device__ __forceinline__ uint32_t lanes_of(const tile_at &tile)
-  {
-    if (tile.rows == 1) return 32; /* whose words are all of one run */
-    return tile.cols <= 32 && (tile.cols & (tile.cols - 1)) == 0 ? tile.cols : 1;
   }
   static __device__ __forceinline__ uint32_t larger(uint32_t a, uint32_t b)
   {
     return from_bytes == 4 ? max(a, b) : __vmaxu2(a, b);
-  }
-  static __device__ __forceinline__ uint32_t largest_of(const word<n_bytes> &w)
-  {
-    uint32_t found = 0;
-
-#pragma unroll
-    for (uint32_t bits : w.at)
-      found = larger(found, bits & (from_bytes == 4 ? 0x7fffffffu : 0x7fff7fffu));
-    return found;
   }
   /* Lanes that are less than `apart` from each other already have different words. */
   template <int n>
@@ -190,6 +131,13 @@ private:
     for (int i = 0; i < n; i++)
       if (found[i] != 0) tell(to[i], found[i]);
   }
+
+private:
+  static __device__ __forceinline__ uint32_t lanes_of(const tile_at &tile)
+  {
+    if (tile.rows == 1) return 32; /* whose words are all of one run */
+    return tile.cols <= 32 && (tile.cols & (tile.cols - 1)) == 0 ? tile.cols : 1;
+  }
   __device__ __forceinline__ void tell(uint32_t to, uint32_t found) const
   {
     if (from_bytes == 2)
@@ -199,9 +147,73 @@ private:
 
   float *scales;
   uint32_t type;
-  uint32_t block;   /* that `largest` is of */
-  uint32_t largest; /* bits of magnitudes */
-  uint32_t lanes;   /* that have the same runs */
+  uint32_t lanes; /* that have the same runs */
+};
+
+/* A lane keeps the amax of the block that it was last in. */
+template <int from_bytes, int n_bytes> struct amax {
+  struct loaded {
+    word<n_bytes> numbers;
+    uint32_t block;
+  };
+  static constexpr int IN_FLIGHT = 8;
+  static constexpr int SRC_BYTES = n_bytes;
+  static constexpr int DST_BYTES = 0;
+
+  __device__ __forceinline__ amax(const xfi_cuda_piece &piece, const tile_at &tile)
+      : block(run_of(piece, (uint32_t)tile.row).block), largest(0), table(piece, tile)
+  {
+  }
+  __device__ __forceinline__ loaded load(const char *at, uint32_t in) const
+  {
+    return {load_word<n_bytes>(at), in};
+  }
+  __device__ __forceinline__ void store_all(const loaded *words, int n)
+  {
+    uint32_t found[IN_FLIGHT];
+    bool stays = true;
+
+#pragma unroll
+    for (int u = 0; u < IN_FLIGHT; u++) {
+      found[u] = u < n ? largest_of(words[u].numbers) : 0;
+      stays &= u >= n || words[u].block == block;
+    }
+    if (__all_sync(ALL, stays)) {
+#pragma unroll
+      for (int u = 0; u < IN_FLIGHT; u++)
+        largest = table.larger(largest, found[u]);
+      return;
+    }
+    end();
+    largest = 0;
+    uint32_t to[IN_FLIGHT];
+#pragma unroll
+    for (int u = 0; u < IN_FLIGHT; u++)
+      to[u] = words[u].block;
+    table.settle(found, to, 1);
+  }
+  __device__ __forceinline__ void end() const
+  {
+    uint32_t found[1] = {largest};
+    uint32_t to[1] = {block};
+    table.settle(found, to, 1);
+  }
+
+private:
+  static __device__ __forceinline__ uint32_t largest_of(const word<n_bytes> &w)
+  {
+    uint32_t found = 0;
+
+#pragma unroll
+    for (uint32_t bits : w.at)
+      found = amax_table<from_bytes>::larger(found,
+                                             bits & (from_bytes == 4 ? 0x7fffffffu : 0x7fff7fffu));
+    return found;
+  }
+
+  uint32_t block;               /* that `largest` is of */
+  uint32_t largest;             /* bits of magnitudes */
+  amax_table<from_bytes> table; /* last: where it is first nvcc 13 makes a tenth more code */
 };
 
 template <int from_bytes, int n_bytes, typename To>
