@@ -69,8 +69,9 @@ XFER_API XFER_MUST_CHECK xfer_status xfer_comm_create_host(xfer_comm **comm,
                                                            xfer_all_gather_fn all_gather,
                                                            void *context, int rank, int size);
 
-/** Give a comm back; NULL is fine. Its plans must be gone. Not collective: over NCCL it waits for
- * the others of its host for 2 seconds at most, and what they still hold up ends without it. */
+/** Give a comm back; NULL is fine. Its plans must be gone. Not collective: over MPI it waits for
+ * the others, and over NCCL for those of its host, for 2 seconds at most, and what they still hold
+ * up ends without it; over MPI a communicator that they have not given back by then is lost. */
 XFER_API void xfer_comm_destroy(xfer_comm *comm);
 /** This rank; of NULL -1. */
 XFER_API int xfer_comm_rank(const xfer_comm *comm);

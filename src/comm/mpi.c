@@ -10,9 +10,10 @@
  * Ranks of one host share memory (mpi_segment.c): what goes between them needs no message, and if
  * all ranks do, nor do gatherings. Notices are given there as well, and come at once.
  *
- * A broken comm's communicator is never freed: MPI could give its context to the next one, where
- * a message that is still under way would be taken for a new one. Notices carry a token for the
- * same reason.
+ * A communicator is freed once all ranks have given the comm back unbroken, else never: MPI could
+ * give its context to the next one, where a message that is still under way would be taken for a
+ * new one, and after a notice to a rank that had freed its own Open MPI 4.1 does not come to an end
+ * of making the one after the next. Notices carry a token for the same reason.
  */
 #include "xfer/mpi.h"
 
@@ -58,13 +59,16 @@ static void mpi_destroy(xfi_comm *comm)
   int finalized = 0;
 
   (void)MPI_Finalized(&finalized);
-  if (finalized == 0) {
+  xfi_segments_leave(t->segments);
+  if (finalized == 0 && t->process == getpid()) {
+    const bool all_leave = !atomic_load(&t->broken.is) && xfi_mpi_all_leave(t);
+
     if (atomic_load(&t->broken.is)) xfi_mpi_tell_all(t);
     if (t->hearing != MPI_REQUEST_NULL) (void)MPI_Cancel(&t->hearing);
     if (!xfi_mpi_all_end(&t->hearing, 1, xfi_deadline_after(XFI_MPI_GRACE_MS))) t->holds_own = true;
     if (!xfi_mpi_all_end(t->telling, comm->size, xfi_deadline_after(XFI_MPI_GRACE_MS)))
       t->holds_own = true;
-    if (!atomic_load(&t->broken.is)) (void)MPI_Comm_free(&t->comm);
+    if (all_leave) (void)MPI_Comm_free(&t->comm);
   }
   xfi_segments_destroy(t->segments); /* nothing of MPI's is in them */
   t->segments = NULL;
@@ -102,6 +106,7 @@ static xfer_status transport_create(xfi_mpi_comm **out, MPI_Comm comm, MPI_Comm 
   t->comm = comm;
   t->token = token;
   t->owner = pthread_self();
+  t->process = getpid();
   t->hearing = MPI_REQUEST_NULL;
   t->collective = MPI_REQUEST_NULL;
   t->chunk_bytes = MOST_GATHER_BYTES / (size_t)size;

@@ -11,7 +11,8 @@
 enum {
   XFI_MPI_TAG_ROUND = 1,
   XFI_MPI_TAG_NOTICE = 2,
-  XFI_MPI_GRACE_MS = 200 /* for what should end by itself after a failure */
+  XFI_MPI_GRACE_MS = 200, /* for what should end by itself after a failure */
+  XFI_MPI_LEAVE_MS = 2000 /* for the others, to give the comm back too */
 };
 
 /* Tells other ranks that the sender's comm is broken, and whether it waits in a gathering. */
@@ -26,7 +27,8 @@ typedef struct xfi_mpi_notice {
 typedef struct xfi_mpi_comm {
   xfi_comm base;
   MPI_Comm comm;
-  pthread_t owner; /* the thread that may call MPI */
+  pthread_t owner; /* the thread that may call MPI, */
+  pid_t process;   /* in this process: not in a child that was forked */
   uint64_t token;  /* of this comm, the same on every rank */
 
   xfi_segments *segments; /* of this host */
@@ -71,6 +73,8 @@ xfer_status xfi_mpi_check_broken(xfi_mpi_comm *t);
 xfer_status xfi_mpi_check_begin(xfi_mpi_comm *t);
 /* Breaks it if a notice waited for the end of the gathering in progress. */
 void xfi_mpi_end_gathering(xfi_mpi_comm *t);
+/* Has every rank given the comm back, unbroken? Then no notice comes any more. */
+bool xfi_mpi_all_leave(xfi_mpi_comm *t);
 /* Starts to listen for notices. */
 void xfi_mpi_hear(xfi_mpi_comm *t);
 /* Who was not waiting with us in a gathering that we gave up? -1: nobody, it was about to end. */

@@ -108,11 +108,17 @@ done:
   return st;
 }
 
+void xfi_segments_leave(xfi_segments *s)
+{
+  if (s == NULL || s->at == NULL || s->at[s->place] == NULL) return;
+  if (s->cards[s->place].pid == getpid()) /* a child that was forked has not */
+    atomic_store(&s->at[s->place]->has_left, 1);
+}
+
 void xfi_segments_destroy(xfi_segments *s)
 {
   if (s == NULL) return;
-  if (s->at != NULL && s->at[s->place] != NULL && s->cards[s->place].pid == getpid())
-    atomic_store(&s->at[s->place]->has_left, 1); /* a child that was forked has not */
+  xfi_segments_leave(s);
   for (int i = 0; s->at != NULL && i < s->n_places; i++)
     if (s->at[i] != NULL) (void)munmap(s->at[i], s->n_bytes);
   if (s->file >= 0) (void)close(s->file);

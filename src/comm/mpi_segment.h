@@ -84,6 +84,8 @@ typedef struct xfi_segments {
 /* Local. Where no segment can be made, others are told so and nothing is shared. */
 xfer_status xfi_segments_create(xfi_segments **segments, int size, int rank, MPI_Comm host,
                                 uint64_t token);
+/* The others' waits for this rank end. */
+void xfi_segments_leave(xfi_segments *segments);
 void xfi_segments_destroy(xfi_segments *segments);
 /* All ranks of a host: map what can be, which is noted in the comm, the same on all. */
 xfer_status xfi_segments_connect(xfi_segments *segments, MPI_Comm host, xfi_comm *comm);

@@ -176,6 +176,25 @@ int xfi_mpi_find_late(xfi_mpi_comm *t)
 
 /* ---- waiting ------------------------------------------------------------------------------ */
 
+bool xfi_mpi_all_leave(xfi_mpi_comm *t)
+{
+  const xfi_deadline deadline = xfi_deadline_after(XFI_MPI_LEAVE_MS);
+  MPI_Request request = MPI_REQUEST_NULL;
+  int n_polls = 0;
+  int done = 0;
+
+  if (MPI_Ibarrier(t->comm, &request) != MPI_SUCCESS) return false;
+  while (done == 0) {
+    look_for_alarm(t);
+    listen_once(t);
+    if (atomic_load(&t->broken.is) || xfi_deadline_expired(deadline) ||
+        MPI_Test(&request, &done, MPI_STATUS_IGNORE) != MPI_SUCCESS)
+      return false;
+    if (done == 0) back_off(&n_polls);
+  }
+  return true;
+}
+
 xfer_status xfi_mpi_await(xfi_mpi_comm *t, MPI_Request *request, MPI_Status *status, int *code,
                           xfi_deadline deadline)
 {

@@ -325,6 +325,27 @@ static void test_comms_come_and_go(void **state)
   assert_all_as_expected();
 }
 
+/* While the others wait for it. What they then tell it must not be in the way of comms that come.
+ */
+static void test_comms_after_a_rank_that_left_first(void **state)
+{
+  int all[64];
+
+  (void)state;
+  if (world_size < 2) return;
+  xfer_comm *comm = make();
+  if (world_rank != 1)
+    expect(comm->transport->ops->all_gather(comm->transport, all, &world_rank, sizeof world_rank,
+                                            xfi_deadline_after(SHORT_MS)) != XFER_OK);
+  xfer_comm_destroy(comm);
+  for (int i = 0; i < 3; i++) {
+    comm = make();
+    check_gathers(comm->transport, 2);
+    xfer_comm_destroy(comm);
+  }
+  assert_all_as_expected();
+}
+
 static void expect_broken(xfi_comm *comm)
 {
   int value = 0;
@@ -513,6 +534,7 @@ int main(int argc, char **argv)
       cmocka_unit_test(test_abort_ends_a_stream),
       cmocka_unit_test(test_cores_are_counted),
       cmocka_unit_test(test_comms_come_and_go),
+      cmocka_unit_test(test_comms_after_a_rank_that_left_first),
       cmocka_unit_test(test_gather_names_the_rank_that_does_not_come),
       cmocka_unit_test(test_round_names_the_rank_that_does_not_come),
       cmocka_unit_test(test_a_receive_that_times_out_is_called_back),
