@@ -88,6 +88,18 @@ xfer_status xfi_run_record(xfi_device *device, xfi_event *event, xfer_stream str
   return st;
 }
 
+xfer_status xfi_run_await_event(xfi_device *device, xfi_event *event, xfi_deadline deadline)
+{
+  const struct timespec pause = {.tv_nsec = XFI_RETRY_NS};
+  xfer_status st = XFER_ERR_CUDA;
+
+  for (int n = 0; n < XFI_RETRIES && st != XFER_OK && st != XFER_ERR_TIMEOUT; n++) {
+    if (n > 0) (void)nanosleep(&pause, NULL);
+    st = device->ops->event_sync(device, event, deadline);
+  }
+  return st == XFER_ERR_TIMEOUT ? st : XFER_OK;
+}
+
 xfer_status xfi_run_await_last(const xfer_plan *plan)
 {
   if (plan->n_begun == 0) return XFER_OK;

@@ -87,8 +87,9 @@ struct xfer_plan {
    * nothing. */
   xfer_plan *asks;
 
-  xfi_event *started; /* on the caller's stream */
-  xfi_event *finished;
+  xfi_event *started;          /* on the caller's stream */
+  xfi_event *finished;         /* the last run that began has ended here, */
+  xfi_event *before;           /* and the one before that, which nobody may have waited for */
   unsigned char domain[64];    /* of its device, once the lanes were made */
   bool keeps_lanes;            /* what was bound since the commit differs in addresses alone */
   xfi_allocation *allocations; /* [n_allocations] what bound memory lay in at commit, ascending */
@@ -126,6 +127,10 @@ const xfi_allocation *xfi_run_allocation(const xfer_plan *plan, const void *poin
 
 /* Until the last run has ended on this rank, for which nobody may have waited. */
 xfer_status xfi_run_await_last(const xfer_plan *plan);
+
+/* Wait for an event, whatever the device says meanwhile: where it goes on saying something else
+ * than "not yet", it has stopped. */
+xfer_status xfi_run_await_event(xfi_device *device, xfi_event *event, xfi_deadline deadline);
 
 /* How long a rank waits, once a run has failed, for what is on its way to end. What a wait may take
  * beyond the deadline is twice that: waits on streams are let go at the deadline and end, and then

@@ -71,6 +71,18 @@ static xfer_status set_window(xfer_plan *plan, int32_t n_messages)
   return XFER_OK;
 }
 
+static xfer_status create_events(xfer_plan *p)
+{
+  XFI_TRY(p->device->ops->event_create(p->device, &p->started));
+  XFI_TRY(p->device->ops->event_create(p->device, &p->finished));
+  return p->device->ops->event_create(p->device, &p->before);
+}
+
+static void destroy_event(const xfer_plan *plan, xfi_event *event)
+{
+  if (plan->device != NULL && event != NULL) plan->device->ops->event_destroy(plan->device, event);
+}
+
 /* The relay of a plan whose moves have one, on any rank. */
 static xfer_status create_relay(xfer_plan *plan)
 {
@@ -91,8 +103,7 @@ static xfer_status create_relay(xfer_plan *plan)
   r->number = number;
   XFI_TRY(xfi_run_fill_converts(r));
   if (r->of == NULL) return XFER_OK;
-  XFI_TRY(r->device->ops->event_create(r->device, &r->started));
-  return r->device->ops->event_create(r->device, &r->finished);
+  return create_events(r);
 }
 
 /* Messages in a round: of a plan's lanes, and of its relay's. */
@@ -159,8 +170,7 @@ static xfer_status make_plan(xfer_plan *p, const xfer_tensor *tensors, size_t n_
   XFI_CHECK(p->words != NULL, XFER_ERR_NOMEM, "%d ranks", p->comm->size);
   XFI_TRY(xfi_plan_create(&p->moves, p->comm->size, p->comm->rank, tensors, n_tensors, &options));
   XFI_TRY(xfi_run_fill_converts(p));
-  XFI_TRY(p->device->ops->event_create(p->device, &p->started));
-  return p->device->ops->event_create(p->device, &p->finished);
+  return create_events(p);
 }
 
 /* An empty plan with its options. *checked becomes what they came to, too. */
@@ -361,10 +371,9 @@ void xfi_run_destroy(xfer_plan *plan)
   xfi_free(plan->ends);
   xfi_free(plan->converts);
   xfi_free(plan->words);
-  if (plan->device != NULL && plan->started != NULL)
-    plan->device->ops->event_destroy(plan->device, plan->started);
-  if (plan->device != NULL && plan->finished != NULL)
-    plan->device->ops->event_destroy(plan->device, plan->finished);
+  destroy_event(plan, plan->started);
+  destroy_event(plan, plan->finished);
+  destroy_event(plan, plan->before);
   if (plan->main == NULL) xfi_plan_destroy(plan->moves); /* a relay's are of its plan's */
   xfi_free(plan);
 }

@@ -97,12 +97,34 @@ static xfer_status kept_status(const xfer_plan *plan)
   return plan->run_status;
 }
 
+enum { LOOK_MS = 20 }; /* between two looks at whether a peer has left */
+
+/* What ends a run that came to nothing would end the one before it too. Where nobody waited for
+ * that one (xfi_run_follow), whose call has said that it is well, it may be under way: it comes to
+ * its end first, unless a peer has left it. Keeps the text. */
+static void await_before(const xfer_plan *plan)
+{
+  const bool has_begun = plan->state == XFI_RUNNING; /* what came to nothing */
+  xfi_event *const ended = has_begun ? plan->before : plan->finished;
+  const uint64_t epoch = has_begun ? plan->epoch - 1 : plan->epoch;
+  xfer_status st = XFER_ERR_TIMEOUT;
+  char why[XFI_ERROR_BYTES];
+
+  snprintf(why, sizeof why, "%s", xfi_last_error());
+  while (st == XFER_ERR_TIMEOUT && !xfi_deadline_expired(plan->run_ends) &&
+         xfi_direct_check(plan->direct, epoch) == XFER_OK)
+    st = xfi_run_await_event(plan->device, ended, xfi_deadline_after(LOOK_MS));
+  xfi_set_error("%s", why);
+}
+
 /* Where not all of a run's messages were sent, those of another plan on the comm would be taken for
  * them. Keeps the text of what happened. */
 static void break_messages(xfer_plan *plan)
 {
-  if (!plan->is_sent && !xfi_pipeline_is_empty(plan->pipeline))
+  if (!plan->is_sent && !xfi_pipeline_is_empty(plan->pipeline)) {
+    await_before(plan);
     xfi_comm_leave(plan->comm, plan->comm->ops->abort_data);
+  }
   if (plan->relay != NULL) break_messages(plan->relay);
   if (plan->asks != NULL) break_messages(plan->asks);
 }
@@ -125,6 +147,14 @@ xfer_status xfi_run_refuse(xfer_plan *plan, const char *why)
   return XFER_OK;
 }
 
+static void swap_events(xfer_plan *plan)
+{
+  xfi_event *before = plan->before;
+
+  plan->before = plan->finished;
+  plan->finished = before;
+}
+
 xfer_status xfi_run_start(xfer_plan *plan, uint64_t version, xfer_stream stream)
 {
   xfer_status st = XFER_OK;
@@ -142,6 +172,7 @@ xfer_status xfi_run_start(xfer_plan *plan, uint64_t version, xfer_stream stream)
   plan->run_version = version;
   plan->run_ends = plan->main != NULL ? plan->main->run_ends : xfi_run_deadline(plan);
   plan->state = xfi_state_after(plan->state, XFI_CALL_RUN, XFI_ENDED);
+  swap_events(plan);
   keep_status(plan, enqueue(plan, stream));
   if (plan->run_status != XFER_OK) break_messages(plan);
   st = plan->run_status;
@@ -207,6 +238,7 @@ static void leave(xfer_plan *plan, xfi_deadline deadline)
   char left[XFI_ERROR_BYTES] = "";
 
   snprintf(why, sizeof why, "%s", xfi_last_error());
+  await_before(plan);
   end_messages(plan);
   for (size_t i = 0; i < n; i++) {
     if (inside[i] == NULL) continue;
@@ -245,6 +277,7 @@ void xfi_run_abandon(xfer_plan *plan)
     if (st != XFER_OK) leave(plan, xfi_deadline_after(XFI_LEAVE_MS));
   }
   if (plan->state == XFI_COMMITTED || xfi_state_is_refused(plan->state)) {
+    await_before(plan);
     plan->epoch++;
     (void)xfi_direct_leave(plan->direct, plan, xfi_deadline_after(XFI_LEAVE_MS));
   }
@@ -265,8 +298,6 @@ static bool has_messages(const xfer_plan *plan)
   return plan->pipeline->n_steps > 0 || (plan->relay != NULL && has_messages(plan->relay)) ||
          (plan->asks != NULL && has_messages(plan->asks));
 }
-
-enum { LOOK_MS = 20 }; /* between two looks at whether a peer has left */
 
 /* What came of this rank's part; *is_late: nothing yet, and its deadline has not passed. */
 static xfer_status await_part(const xfer_plan *plan, xfi_deadline deadline, bool *is_late)
@@ -410,12 +441,12 @@ xfer_status xfi_run_follow(xfer_plan *plan, xfer_stream stream)
 {
   xfer_status st = XFER_OK;
 
-  if (xfi_state_is_refused(plan->state))
-    (void)xfi_run_await_last(plan); /* which is well, and would be given up too */
-  else if (plan->state != XFI_RUNNING)
-    return XFER_OK;
+  if (plan->state != XFI_RUNNING && !xfi_state_is_refused(plan->state)) return XFER_OK;
   st = kept_status(plan);
-  if (st == XFER_OK) st = plan->device->ops->stream_wait(plan->device, stream, plan->finished);
+  /* Where the stream cannot be told to wait, the host does: that is no fault of the run's. */
+  if (st == XFER_OK &&
+      plan->device->ops->stream_wait(plan->device, stream, plan->finished) != XFER_OK)
+    st = xfi_run_await_last(plan);
   if (st == XFER_OK) st = outcome(plan);
   if (st == XFER_OK)
     complete(plan);

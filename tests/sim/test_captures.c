@@ -371,6 +371,114 @@ static void one_does_not_begin_behind_a_late_one(int rank)
   one_run_does_not_begin(rank, true);
 }
 
+static void *let_spare_go_later(void *unused)
+{
+  world_sleep_ms(50);
+  sim_hold(w.n, false);
+  return unused;
+}
+
+/* The stream waits for what runs on the spare device, which is held. */
+static void put_behind_the_spare(cudaStream_t stream)
+{
+  cudaStream_t other = NULL;
+  cudaEvent_t event = NULL;
+
+  NEED(cudaSetDevice(w.n) == cudaSuccess);
+  NEED(cudaStreamCreate(&other) == cudaSuccess && cudaEventCreate(&event) == cudaSuccess);
+  sim_hold(w.n, true);
+  NEED(cudaEventRecord(event, other) == cudaSuccess);
+  NEED(cudaSetDevice(1) == cudaSuccess);
+  NEED(cudaStreamWaitEvent(stream, event, 0) == cudaSuccess);
+  NEED(cudaEventDestroy(event) == cudaSuccess && cudaStreamDestroy(other) == cudaSuccess);
+}
+
+/* A call of the device in the second of two runs fails on rank 0. The first, for which rank 1's
+ * stream is late, had begun well, so it ends as it should.
+ */
+static void fail_behind_a_late_run(int rank, cudaStream_t stream, const sim_fault *fault,
+                                   uint64_t key)
+{
+  const int64_t began = world_ms();
+  pthread_t thread;
+
+  redistribute_well(rank, stream, key - 1);
+  tensor_fill(&tensors[rank], key, 0x5a);
+  tensor_open(&tensors[rank], key);
+  if (rank == 1) put_behind_the_spare(stream);
+  OK(redistribute(rank, stream));
+  ranks_barrier();
+  if (rank == 0) sim_fault_add(fault);
+  if (rank == 1) NEED(pthread_create(&thread, NULL, let_spare_go_later, NULL) == 0);
+  (void)!redistribute(rank, stream);
+  if (rank == 0) sim_fault_clear();
+  NEED(cudaStreamSynchronize(stream) == cudaSuccess);
+  NEED(world_ms() - began < TIMEOUT_MS / 2);
+  if (rank == 1) NEED(pthread_join(thread, NULL) == 0);
+  NEED(tensor_holds(&tensors[rank], key));
+  NEED_NO_VIOLATION();
+  ranks_barrier();
+  (void)!redistribute(rank, stream); /* says so where a rank has not heard of it yet */
+  NEED(cudaStreamSynchronize(stream) == cudaSuccess);
+  tensor_close(&tensors[rank]);
+  ranks_barrier();
+}
+
+static cudaStream_t make_registered(int rank)
+{
+  OK(xfer_comm_set_timeout(w.comms[rank], TIMEOUT_MS));
+  tensor_make(&tensors[rank], RING, rank, WIDTH);
+  for (int side = FROM; side <= TO; side++)
+    OK(xfer_comm_register(w.comms[rank], tensors[rank].bytes[side]));
+  return world_stream();
+}
+
+static void each_call_fails(int rank)
+{
+  cudaStream_t stream = make_registered(rank);
+  uint64_t n_failed = 0;
+
+  for (uint64_t n = 1; n_failed == n - 1; n++) {
+    const sim_fault fault = {.rank = 0, .nth = n, .code = 2};
+
+    if (rank == 0) world_case(n);
+    fail_behind_a_late_run(rank, stream, &fault, 2 * n);
+    n_failed = sim_count().faults;
+    ranks_barrier();
+  }
+  NEED(n_failed > 10);
+}
+
+/* None that is the communicator's own. */
+static void each_call_of_the_run_fails(int rank)
+{
+  static const char *const names[] = {"cudaStreamIsCapturing", "cudaStreamWaitEvent",
+                                      "cuStreamBatchMemOp",    "guard kernel",
+                                      "copy kernel",           "flag kernel"};
+  cudaStream_t stream = make_registered(rank);
+
+  for (uint64_t i = 0; i < sizeof names / sizeof names[0]; i++) {
+    const sim_fault fault = {.name = names[i], .rank = 0, .nth = 1, .code = 2};
+
+    if (rank == 0) world_case(i);
+    fail_behind_a_late_run(rank, stream, &fault, 2 * i + 2);
+    NEED(sim_count().faults == i + 1);
+    ranks_barrier();
+  }
+}
+
+static void test_e6_redistribute_that_fails_spares_the_one_before_gather(void)
+{
+  world_make(2, COMM_GATHER, (sim_config){.n_devices = 3});
+  world_go(each_call_fails);
+}
+
+static void test_e6_redistribute_that_fails_spares_the_one_before_nccl(void)
+{
+  world_make(3, COMM_NCCL, (sim_config){.n_devices = 4});
+  world_go(each_call_of_the_run_fails);
+}
+
 static void test_e6_redistribute_tells_of_a_run_that_does_not_begin_gather(void)
 {
   world_make(2, COMM_GATHER, (sim_config){.seed = 0});
@@ -446,6 +554,10 @@ int main(int argc, char **argv)
        test_e6_redistribute_tells_of_a_run_that_does_not_begin_gather},
       {"e6_redistribute_tells_of_a_run_that_does_not_begin_nccl",
        test_e6_redistribute_tells_of_a_run_that_does_not_begin_nccl},
+      {"e6_redistribute_that_fails_spares_the_one_before_gather",
+       test_e6_redistribute_that_fails_spares_the_one_before_gather},
+      {"e6_redistribute_that_fails_spares_the_one_before_nccl",
+       test_e6_redistribute_that_fails_spares_the_one_before_nccl},
       {"e7_redistribute_looks_at_the_stream_first_gather",
        test_e7_redistribute_looks_at_the_stream_first_gather},
       {"e7_redistribute_looks_at_the_stream_first_nccl",

@@ -295,20 +295,6 @@ static void say_void(const xfi_direct *d, const xfer_plan *plan, const xfi_link 
                                 plan->epoch | XFI_FLAG_VOID);
 }
 
-/* Wait for an event, whatever the device says meanwhile: where it goes on saying something else
- * than "not yet", it has stopped. */
-static xfer_status await_event(const xfi_direct *d, xfi_event *event, xfi_deadline deadline)
-{
-  const struct timespec pause = {.tv_nsec = XFI_RETRY_NS};
-  xfer_status st = XFER_ERR_CUDA;
-
-  for (int n = 0; n < XFI_RETRIES && st != XFER_OK && st != XFER_ERR_TIMEOUT; n++) {
-    if (n > 0) (void)nanosleep(&pause, NULL);
-    st = d->device->ops->event_sync(d->device, event, deadline);
-  }
-  return st == XFER_ERR_TIMEOUT ? st : XFER_OK;
-}
-
 void xfi_direct_give_up(xfi_direct *d, const xfer_plan *plan)
 {
   for (int i = 0; i < d->watch.flags.n; i++)
@@ -321,9 +307,9 @@ static xfer_status drain(xfi_direct *d, const xfer_plan *plan, xfi_deadline dead
   xfi_direct_give_up(d, plan);
   for (int i = 0; i < d->n_streams; i++) {
     XFI_TRY(xfi_run_record(d->device, d->ended[i], d->streams[i]));
-    XFI_TRY(await_event(d, d->ended[i], deadline));
+    XFI_TRY(xfi_run_await_event(d->device, d->ended[i], deadline));
   }
-  return await_event(d, plan->finished, deadline);
+  return xfi_run_await_event(d->device, plan->finished, deadline);
 }
 
 xfer_status xfi_direct_leave(xfi_direct *d, const xfer_plan *plan, xfi_deadline deadline)
