@@ -17,7 +17,7 @@ from typing import Any
 from ._functions import AllGather
 from ._store import Gather, awaited, is_store, session, store_gather
 from ._structs import decoded
-from .errors import CommError, TimeoutError, UnsupportedError
+from .errors import CommError, TimeoutError, UnsupportedError, described
 
 NCCL_ID_BYTES = 128
 _WAIT_S = 600
@@ -267,15 +267,16 @@ def all_gather(source: Any, rank: int | None, size: int | None, prefix: str) -> 
     raise TypeError(f"a {type(source).__name__} is neither a group, nor a communicator, a store, or a function")
 
 
-class GatherCallback:
-    """An all-gather as C calls it. `error`: what it raised last."""
+class _Gathering:
+    """What an all-gather's C function calls, which has no way back to that function: else both would be there until
+    the collector comes, with all that the caller's has."""
 
     def __init__(self, gather: Gather, size: int) -> None:
-        self.error: BaseException | None = None
         self._gather, self._size = gather, size
-        self.function = AllGather(self._call)
+        self.why = ""
+        self.error: BaseException | None = None
 
-    def _call(self, context: Any, everything: int, mine: int, n_bytes: int) -> int:
+    def call(self, context: Any, everything: int, mine: int, n_bytes: int) -> int:
         try:
             parts = self._gather(ctypes.string_at(mine, n_bytes))
             if len(parts) != self._size or any(len(part) != n_bytes for part in parts):
@@ -283,6 +284,20 @@ class GatherCallback:
                 raise ValueError(f"the all-gather of {n_bytes} bytes of {self._size} ranks gave {lengths}")
             ctypes.memmove(everything, b"".join(parts), self._size * n_bytes)
         except BaseException as error:  # C gets a number; Comm raises this as the cause
-            self.error = error
+            self.why, self.error = described(error), error
             return 1
         return 0
+
+
+class GatherCallback:
+    """An all-gather as C calls it."""
+
+    def __init__(self, gather: Gather, size: int) -> None:
+        self._of = _Gathering(gather, size)
+        self.function = AllGather(self._of.call)
+
+    def take(self) -> tuple[str, BaseException | None]:
+        """What it raised last: the sentence, "" where there is none, which stays, since a comm whose all-gather failed
+        goes on failing; and the exception, once, since it keeps alive what all that was called then has."""
+        error, self._of.error = self._of.error, None
+        return self._of.why, error

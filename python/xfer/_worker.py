@@ -44,7 +44,10 @@ class Worker:
             self.stuck = True
             raise
         if error is not None:
-            raise error
+            try:
+                raise error
+            finally:
+                del error  # else it keeps itself alive, by this frame, and the frames of all that called
         return result
 
     def end(self) -> None:

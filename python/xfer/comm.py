@@ -61,12 +61,12 @@ class _Alone:
 
 
 class Agreed:
-    """What its block raises on one rank is raised on all, whose turn it is to come to such a block. tell: agree() of a
-    comm, or what is like it."""
+    """What its block raises on one rank is raised on all, whose turn it is to come to such a block. tell: _tell() of a
+    comm, or what is like it: told what is wrong here, in a sentence, or None."""
 
     __slots__ = ("_tell",)
 
-    def __init__(self, tell: Callable[[Exception | None], None]) -> None:
+    def __init__(self, tell: Callable[[str | None], None]) -> None:
         self._tell = tell
 
     def __enter__(self) -> None:
@@ -74,26 +74,42 @@ class Agreed:
 
     def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
         if error is None or isinstance(error, Exception):
-            self._tell(error)
+            self._tell(None if error is None else described(error))
+
+
+class _Alloc:
+    """A function for staging memory as C's calls it."""
+
+    def __init__(self, alloc: Callable[[int], int | None]) -> None:
+        self._alloc = alloc
+        self._why = ""
+        self._error: BaseException | None = None
+
+    def call(self, context: Any, n_bytes: int) -> int | None:
+        self._why, self._error = "", None
+        try:
+            address = self._alloc(n_bytes)
+            return None if address is None else c_void_p(address).value
+        except BaseException as error:  # C gets NULL; Comm raises this as the cause
+            self._why, self._error = described(error), error
+            return None
+
+    def take(self) -> tuple[str, BaseException | None]:
+        """What it raised last, told once: the sentence, "" where there is none, and the exception."""
+        why, error, self._why, self._error = self._why, self._error, "", None
+        return why, error
 
 
 class _Staging:
-    """Functions for staging memory as C calls them; None: the library's own. `error`: what alloc() raised last."""
+    """Functions for staging memory as C calls them; None: the library's own."""
 
     def __init__(self, alloc: Callable[[int], int | None] | None, free: Callable[[int], None] | None) -> None:
-        self.error: BaseException | None = None
-        self._alloc = alloc
-        self.alloc = _functions.Alloc() if alloc is None else _functions.Alloc(self._call)
+        self._alloc = None if alloc is None else _Alloc(alloc)
+        self.alloc = _functions.Alloc() if self._alloc is None else _functions.Alloc(self._alloc.call)
         self.free = _functions.Free() if free is None else _functions.Free(lambda _, address: free(address))
 
-    def _call(self, context: Any, n_bytes: int) -> int | None:
-        self.error = None
-        try:
-            address = self._alloc(n_bytes) if self._alloc is not None else None
-            return None if address is None else c_void_p(address).value
-        except BaseException as error:  # C gets NULL; Comm raises this as the cause
-            self.error = error
-            return None
+    def take(self) -> tuple[str, BaseException | None]:
+        return ("", None) if self._alloc is None else self._alloc.take()
 
 
 class Comm(_handle.Handle):
@@ -293,20 +309,14 @@ class Comm(_handle.Handle):
                 self._worker = Worker()
             return self._worker.call(self._now, function, *arguments)
         except (CommError, NoMemoryError) as error:
-            why = self._raised_in(
-                self._callback if isinstance(error, CommError) else next(reversed(self._staging), None)
-            )
-            if why is None:
+            callback = self._callback if isinstance(error, CommError) else next(reversed(self._staging), None)
+            why, cause = callback.take() if callback is not None else ("", None)
+            if not why:
                 raise
-            raise type(error)(f"{error.text}: {described(why)}") from why
-
-    @staticmethod
-    def _raised_in(callback: _bootstrap.GatherCallback | _Staging | None) -> BaseException | None:
-        """What a function of the caller's raised while C called it."""
-        why = callback.error if callback is not None else None
-        if isinstance(callback, _Staging):
-            callback.error = None  # told; a comm whose all-gather failed goes on failing
-        return why
+            try:
+                raise type(error)(f"{error.text}: {why}") from cause
+            finally:
+                del cause
 
     def _now(self, function: Callable[..., Any], *arguments: Any) -> Any:
         """A call by this thread, with nothing given back meanwhile."""
@@ -383,43 +393,51 @@ class Comm(_handle.Handle):
             raise
         self._call(function, *arguments)
 
-    def _agree(self, error: BaseException | None, what: str = "") -> None:
-        """What one rank found wrong becomes an error of all ranks: its own here, a PeerError with its rank and its
-        sentence elsewhere. `what` must be the same on every rank."""
-        words = self._words(error, f"={what}")
+    # An exception that a frame of its own traceback holds lives until the collector comes, and with it what all those
+    # frames hold, tensors too. So what is wrong goes down as a sentence, and is raised where it was caught.
+
+    def _agree(self, wrong: str | None, what: str = "") -> None:
+        """What one rank found wrong becomes an error of all ranks: a PeerError with its rank and its sentence; here the
+        caller raises its own. `what` must be the same on every rank."""
+        words = self._words(wrong, f"={what}")
         for rank, word in enumerate(words):
             if word != words[0]:
                 raise MismatchError(f"rank 0 has {words[0][1:]}, rank {rank} {word[1:]}")
 
-    def _words(self, error: BaseException | None, word: str) -> list[str]:
-        """Each rank's word, where none has an error in its place."""
-        if error is not None:
-            word = f"!{described(error)}"
+    def _words(self, wrong: str | None, word: str) -> list[str]:
+        """Each rank's word, where nothing is wrong on any; none where it is here."""
+        if wrong is not None:
+            word = f"!{wrong}"
         words = [word]
         if self.size > 1:
             said = self._gather(sayable(word)[:_WORD].ljust(_WORD, b"\0"))
             words = [decoded(each.rstrip(b"\0")) for each in said]
-        if error is not None:
-            raise error
+        if wrong is not None:
+            return []
         for rank, each in enumerate(words):
             if each.startswith("!"):
                 raise PeerError(f"rank {rank} failed: {each[1:]}")
         return words
+
+    def _tell(self, wrong: str | None) -> None:
+        """_agree(), by the caller of no _alone()."""
+        with self._alone():
+            self._agree(wrong)
 
     def share(self, tell: Callable[[], Any], what: str = "") -> list[Any]:
         """What tell() returns on each rank, by rank, as JSON carries it; agree() on what it raises. what: which call it
         is for, the same on every rank; else a MismatchError. Collective; tell() itself calls nothing that is. For
         small control data."""
         with self._alone():
-            error, said = None, ""
             try:
                 said = json.dumps(tell())
-            except Exception as wrong:
-                error = wrong
+            except Exception as error:
+                self._words(described(error), "")
+                raise
             word = f"#{what}\n{said}"
             if len(sayable(word)) > _WORD:
                 word = f"+{what}\n{len(said)}"
-            words = self._words(error, word)
+            words = self._words(None, word)
             for rank, each in enumerate(words):
                 if each[:1] not in ("#", "+") or each[1:].partition("\n")[0] != what:
                     raise MismatchError(f"rank {self.rank} shares what is for {what!r}, rank {rank} says {each[1:]!r}")
@@ -437,7 +455,12 @@ class Comm(_handle.Handle):
         place. For other calls see refuse().
         """
         with self._alone():
-            self._agree(error, what)
+            self._agree(None if error is None else described(error), what)
+        if error is not None:
+            try:
+                raise error
+            finally:
+                del error
 
     def refuse(self, why: str) -> None:
         """Let the next collective call of this rank fail on all ranks, with `why` as its text: what a rank says that
@@ -454,7 +477,7 @@ class Comm(_handle.Handle):
         small control data."""
         with self._alone():
             sent = b""
-            with Agreed(lambda error: self._agree(error, f"{len(sent)} bytes")):
+            with Agreed(lambda wrong: self._agree(wrong, f"{len(sent)} bytes")):
                 sent = bytes(memoryview(data))
             return self._gather(sent)
 

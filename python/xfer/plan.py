@@ -307,7 +307,10 @@ class Plan(_handle.Handle):
         if wrong is None and self._unbound:
             wrong = StateError(f"what was refused is not bound anew: {next(iter(self._unbound.values()))}")
         if wrong is not None:
-            raise wrong
+            try:
+                raise wrong
+            finally:
+                del wrong  # else it keeps itself alive, by this frame
         return (self,)
 
     # ---- at every step
@@ -479,7 +482,7 @@ class Plan(_handle.Handle):
     # ---- the end
 
     def _destroy(self, handle: c_void_p) -> None:
-        comm, self._comm = self._comm, None
+        comm, self._comm, self._wrong = self._comm, None, None
         views, self._views = self._views, {}
         kept, self._kept = self._kept, {}
         if comm is None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numbers
 import os
 import pathlib
+import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from ctypes import byref, c_char_p, c_int, c_int32, c_int64, c_size_t, c_void_p
 from dataclasses import dataclass
@@ -492,12 +493,16 @@ class Locals(_handle.Handle):
     def take_misc(self, function: Callable[[str, Misc], None]) -> None:
         """Take misc tensors that were not handed in by a callback: function(name, memory), called by wait()."""
 
+        taker = weakref.ref(self)  # which has the function that has this
+
         def call(_context: Any, name: bytes, dtype: int, shape: Any, n_dims: int, data: int) -> None:
+            me = taker()
+            assert me is not None  # it waits
             try:
                 sizes = tuple(shape[:n_dims])
-                function(decoded(name), Misc(dtypes.name_of_code(dtype), sizes, data or 0, self._device))
+                function(decoded(name), Misc(dtypes.name_of_code(dtype), sizes, data or 0, me._device))
             except BaseException as error:  # raised by wait()
-                self._misc_error = self._misc_error or error
+                me._misc_error = me._misc_error or error
 
         callback = _functions.Misc(call)
         lib.xfer_locals_take_misc(self, callback, None)
@@ -510,7 +515,10 @@ class Locals(_handle.Handle):
         plan._wait(lib.xfer_locals_wait, self, plan, timeout_ms)
         error, self._misc_error = self._misc_error, None
         if error is not None:
-            raise error
+            try:
+                raise error
+            finally:
+                del error  # else it keeps itself alive, by this frame
 
     def __repr__(self) -> str:
         return self._repr("" if self.closed else f"{len(self)} tensors, {len(self._given)} handed in")

@@ -380,7 +380,7 @@ class Transfer(Steps):
             return [None if side is None else meshes_of(h, ranks) for side, h in zip(sides, have, strict=True)]
 
         said = comm.share(tell, "Transfer")
-        with Agreed(comm.agree):
+        with Agreed(comm._tell):
             for side in (0, 1):
                 theirs = [each[side] for each in said]
                 layouts[side] = _layouts(have[side], theirs, ranks, meaning)

@@ -1,8 +1,10 @@
 """What one rank finds wrong is an error on every rank, at once, with its rank and its sentence (and no rank hangs)."""
 
 import contextlib
+import gc
 import threading
 import time
+import weakref
 
 import numpy as np
 import pytest
@@ -402,3 +404,73 @@ def test_an_error_that_cannot_be_said_is_one_on_all(error):
     results = on_ranks(3, work)
     for text in (results[1], *results[0], *results[2]):
         assert type(error).__name__ in text
+
+
+def fail(array):
+    raise ValueError(f"no good: {array.shape}")
+
+
+def bind_and_commit(comm, array):
+    with xfer.Plan(comm, [("w", LAYOUT, LAYOUT)]) as plan:
+        plan.bind("w", array, array)
+        plan.commit()
+
+
+def bind_alone(comm, array):
+    with xfer.Plan(comm, [("w", LAYOUT, LAYOUT)]) as plan:
+        plan.bind("w", array, array)
+    fail(array)
+
+
+def alloc_fails(comm, array):
+    src, dst = xfer.parse_problem(f"f32[8,8] ({comm.size}):S0 -> ({comm.size}):S1")
+    its = weakref.ref(array)
+    comm.set_staging(lambda _: fail(its()), lambda _: None)  # which the comm keeps
+    try:
+        with xfer.Plan(comm, [("w", src, dst)], lane="packed") as plan:
+            plan.bind("w", *(np.zeros(layout.local_shape(comm.rank), np.float32) for layout in (src, dst)))
+            plan.commit()
+    finally:
+        comm.set_staging(None, None)
+
+
+RAISES = {
+    "share": lambda comm, array: comm.share(lambda: fail(array)),
+    "agree": lambda comm, _: comm.agree(ValueError("no good")),
+    "all_gather": lambda comm, _: comm.all_gather(None),
+    "redistribute": lambda comm, array: xfer.redistribute(comm, LAYOUT, array, LAYOUT, array),
+    "exchange": lambda comm, array: xfer.exchange(comm, [(0, 0, array[::-1])], []),
+    "plan": lambda comm, array: xfer.Plan(comm, [("w", array, array)]),
+    "commit": bind_and_commit,
+    "close": bind_alone,
+    "staging": alloc_fails,
+    "meet": lambda _, array: xfer.Comm.host(lambda _: fail(array), 0, 1),
+}
+
+
+@pytest.mark.parametrize("n_ranks", [1, 2])
+@pytest.mark.parametrize("name", RAISES)
+def test_what_is_raised_keeps_no_array_alive(name, n_ranks):
+    """Not until the collector comes: a rank that goes on after an error needs the memory at once."""
+
+    def work(comm):
+        array = np.zeros(5, np.float32)
+        kept = weakref.ref(array)
+        with contextlib.suppress(ValueError, TypeError, xfer.XferError):
+            RAISES[name](comm, array)
+            raise AssertionError("nothing was raised")
+        del array
+        return kept() is None
+
+    if name == "staging" and n_ranks == 1:
+        pytest.skip("nothing is staged")
+    gc.collect()
+    gc.disable()
+    try:
+        if n_ranks == 1:  # whose calls another thread makes
+            with xfer.Comm.local(1)[0] as comm:
+                assert work(comm)
+        else:
+            assert outcomes(n_ranks, work) == [True] * n_ranks
+    finally:
+        gc.enable()

@@ -183,7 +183,7 @@ def _portions_of(
     this rank has for one update, or whether it has all so. Collective."""
     said = comm.share(lambda: [casts, passing], "a plan")
     all_casts = {name: dtype for each, _ in said for name, dtype in each.items()}
-    with Agreed(comm.agree):
+    with Agreed(comm._tell):
         rows = layouts(all_casts)
     if not rows:
         raise ValueError("the trainers have no weights to send")
@@ -254,16 +254,18 @@ class _Update:
     def _bind(self, i: int) -> None:
         """What the commit that comes next needs, which raises on all what this finds wrong."""
         plan = self.plans[i]
+        wrong, self._wrong = self._wrong, None
+        if wrong is not None:
+            plan._note(wrong)
+            return
         try:
-            if self._wrong is not None:
-                raise self._wrong
             for name, src, dst in self._look(i) if i > 0 else self._fresh:
                 plan.bind(name, src, dst)
         except Exception as error:
             plan._note(error)
 
-    def run(self, version: int) -> None:
-        """Bind what is elsewhere, move the weights, wait. Collective."""
+    def _start(self, version: int) -> tuple[list[Plan], Exception | None]:
+        """The runs that began, and what the last one raised, of which the others learn where all come next."""
         running: list[Plan] = []
         wrong: Exception | None = None
         try:
@@ -275,17 +277,28 @@ class _Update:
                 running.append(plan)
                 try:
                     plan.run(version)
-                except Exception as error:  # the others learn of it where all come next
+                except Exception as error:
                     wrong = error
+            return running, wrong
         except Exception:
             for plan in running:
                 with suppress(Exception):
                     plan.wait()
             raise
-        for plan in running:
-            plan.wait()
-        if wrong is not None:
-            raise wrong
+        finally:
+            del wrong  # else it keeps itself alive, by this frame, and the frames of all that called
+
+    def run(self, version: int) -> None:
+        """Bind what is elsewhere, move the weights, wait. Collective."""
+        wrong: Exception | None = None
+        try:
+            running, wrong = self._start(version)
+            for plan in running:
+                plan.wait()
+            if wrong is not None:
+                raise wrong
+        finally:
+            del wrong  # else it keeps itself alive, by this frame, and the frames of all that called
         self._is_bound, self._fresh = True, []
         for portion, _ in self._portions:
             if portion.is_passing:
@@ -403,7 +416,7 @@ class WorkerSide:
                 update.look()
             assert update is not None
             update.run(version)
-            with Agreed(self._comm.agree):
+            with Agreed(self._comm._tell):
                 destination.finish()
         except Exception as error:
             try:
@@ -567,9 +580,13 @@ class _Call:
             self._error = error
 
     def look(self) -> None:
-        """Raise what it raised so far."""
-        if self._error is not None:
-            raise self._error
+        """Raise what it raised so far, once."""
+        error, self._error = self._error, None
+        if error is not None:
+            try:
+                raise error
+            finally:
+                del error  # else it keeps itself alive, by this frame, and the frames of all that called
 
     def result(self) -> None:
         """Wait for it, and raise what it raised."""
@@ -582,5 +599,5 @@ class _Call:
         of the error, have a moment to be done with the call before another one comes."""
         if self._thread.ident is not None:
             self._thread.join(PATIENCE_S)
-        if self._error is not None and isinstance(error, TimeoutError):
-            raise self._error from error
+        if isinstance(error, TimeoutError):
+            self.look()

@@ -143,7 +143,7 @@ class StateTransfer(Steps):
             boxes = [_box(piece) for piece in have[side].get(key, [])]
             return Layout.by_boxes(None, shapes[key], sides[0][key][0], boxes)
 
-        with Agreed(comm.agree):
+        with Agreed(comm._tell):
             rows = [(key, layout(key, 0), layout(key, 1)) for key in names]
         self.plan = Plan(comm, rows, **options)
         for key in names:

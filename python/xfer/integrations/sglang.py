@@ -321,8 +321,11 @@ def _each(sessions: Sequence[_Session], does: Callable[[_Session], None]) -> Non
             does(session)
         except Exception as error:
             wrong.append(error)
-    if wrong:
-        raise wrong[0]
+    try:
+        if wrong:
+            raise wrong[0]
+    finally:
+        wrong.clear()  # else they keep themselves alive, by this frame
 
 
 # ---- workers

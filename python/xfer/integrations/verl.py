@@ -158,9 +158,12 @@ class XferCheckpointEngine(CheckpointEngine):
 
     def _refuse(self, error: Exception) -> None:
         """What the actor cannot give is raised on all ranks."""
-        if self._comm is not None:
-            self._comm.agree(error)
-        raise error
+        try:
+            if self._comm is not None:
+                self._comm.agree(error)
+            raise error
+        finally:
+            del error  # else it keeps itself alive, by this frame
 
     def _buckets(self, weights: Iterator[tuple[str, Any]]) -> Iterator[Bucket]:
         bucket: Bucket = []
