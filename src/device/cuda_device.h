@@ -71,6 +71,7 @@ typedef struct xfi_cuda_device {
 
   void *mappings;   /* of peers' memory: trees of tsearch() by address, */
   void *known;      /* and by what they are mappings of */
+  void *displaced;  /* a list of those whose memory was freed, and others lie there now */
   bool maps_across; /* memory of another GPU is, or was, among them */
 } xfi_cuda_device;
 

@@ -39,6 +39,7 @@ typedef struct handle {
 _Static_assert(sizeof(handle) <= sizeof(xfi_mem_handle), "a handle fits");
 
 typedef struct mapping {
+  struct mapping *next; /* of the displaced */
   char *base;
   size_t n_bytes;
   uint64_t process; /* with id and origin: which allocation */
@@ -297,6 +298,43 @@ static void forget(xfi_cuda_device *device, mapping *m)
     (void)tdelete(m, &device->known, by_allocation);
 }
 
+/* Where a mapping comes to lie there may be one of memory of this process that was freed, for a
+ * plan that has not heard of it; nothing is mapped there. Copies find it no longer, but it is still
+ * to be given back. (Or of other chunks, some of which are the new one's too, on one device: what
+ * copies would find is known to the driver.) */
+static void displace(xfi_cuda_device *device, const mapping *made)
+{
+  mapping *m;
+
+  while ((m = held_by(tfind(made, &device->mappings, by_address))) != NULL &&
+         m->kind == HANDLE_LOCAL) {
+    forget(device, m);
+    m->next = device->displaced;
+    device->displaced = m;
+  }
+}
+
+/* Gives back one that was displaced, of those that began there; false: none is. What is there now
+ * then stays until all have given back what they had there. */
+static bool return_displaced(xfi_cuda_device *device, const void *base)
+{
+  mapping *before = NULL;
+  mapping *m = device->displaced;
+
+  while (m != NULL && m->base != base) {
+    before = m;
+    m = m->next;
+  }
+  if (m == NULL) return false;
+  if (--m->n_refs > 0) return true;
+  if (before == NULL)
+    device->displaced = m->next;
+  else
+    before->next = m->next;
+  xfi_free(m);
+  return true;
+}
+
 xfer_status xfi_cuda_import(xfi_device *base, const xfi_mem_handle *in, void **out,
                             xfi_deadline deadline)
 {
@@ -324,15 +362,9 @@ xfer_status xfi_cuda_import(xfi_device *base, const xfi_mem_handle *in, void **o
                     .is_across = from.gpu != device->gpu};
   XFI_TRY_DONE(open_mapping(made, device, &from, deadline));
   device->maps_across = device->maps_across || made->is_across;
-  known = held_by(tsearch(made, &device->mappings, by_address));
-  if (known != NULL && known != made && known->kind == HANDLE_LOCAL && made->kind == HANDLE_LOCAL) {
-    /* Of memory that was freed, for a plan that has not heard of it. Nothing is mapped either way.
-     */
-    *out = made->base;
-    if (known->base == made->base) known->n_refs++;
-    goto done;
-  }
-  if (known != made || held_by(tsearch(made, &device->known, by_allocation)) != made) {
+  displace(device, made);
+  if (held_by(tsearch(made, &device->mappings, by_address)) != made ||
+      held_by(tsearch(made, &device->known, by_allocation)) != made) {
     forget(device, made);
     close_mapping(device, made);
     XFI_CHECK_DONE(false, XFER_ERR_NOMEM, "a mapping of %zu bytes", made->n_bytes);
@@ -349,6 +381,7 @@ void xfi_cuda_unimport(xfi_device *base, void *mapped)
   xfi_cuda_device *device = xfi_cuda(base);
   mapping *m = mapping_at(device, mapped);
 
+  if (return_displaced(device, mapped)) return;
   if (m == NULL || m->base != mapped || --m->n_refs > 0) return;
   forget(device, m);
   close_mapping(device, m);
@@ -362,6 +395,10 @@ void xfi_cuda_unimport_all(xfi_cuda_device *device)
   while ((m = held_by(device->mappings)) != NULL) { /* the root */
     forget(device, m);
     close_mapping(device, m);
+    xfi_free(m);
+  }
+  while ((m = device->displaced) != NULL) {
+    device->displaced = m->next;
     xfi_free(m);
   }
 }

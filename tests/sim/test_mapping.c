@@ -6,6 +6,7 @@
 
 #include <stdio.h>
 #include <string.h>
+#include <sys/mman.h>
 
 static void in_world_of(comm_kind kind, void (*work)(int rank))
 {
@@ -327,6 +328,86 @@ static void test_many_destinations_are_pulled_into(void)
   in_world(into_many);
 }
 
+/* The system maps what comes next where some memory was: all higher places are taken. */
+static void take_until(const unsigned char *from, size_t n_bytes)
+{
+  enum { PAGE = 4096, MOST = 1 << 20 };
+  const unsigned char *at = NULL;
+  int n = 0;
+
+  while (n++ < MOST && (at < from || at >= from + n_bytes)) {
+    at = mmap(NULL, PAGE, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    NEED(at != MAP_FAILED);
+  }
+  NEED(n < MOST);
+  NEED(munmap((void *)(uintptr_t)at, PAGE) == 0); /* NOLINT: to be const no longer */
+}
+
+static xfer_plan *both_ways(int rank, unsigned char *memory, xfer_layout *layouts[4])
+{
+  xfer_plan *plan = NULL;
+
+  OK(xfer_problem_parse(&layouts[0], &layouts[1], "u8[4096] (1)@0:R -> (1)@1:R"));
+  OK(xfer_problem_parse(&layouts[2], &layouts[3], "u8[4096] (1)@1:R -> (1)@0:R"));
+  const xfer_tensor list[2] = {{"a", layouts[0], layouts[1], 0}, {"b", layouts[2], layouts[3], 0}};
+  const xfer_view src = xfer_view_dense(memory);
+  const xfer_view dst = xfer_view_dense(memory + 4096);
+
+  memset(memory, 1 + rank, 4096);
+  memset(memory + 4096, 0xee, 4096);
+  OK(xfer_plan_create(&plan, w.comms[rank], list, 2, NULL));
+  for (int i = 0; i < 2; i++)
+    OK(xfer_plan_bind(plan, (size_t)i, i == rank ? &src : NULL, i == rank ? NULL : &dst));
+  OK(xfer_plan_commit(plan));
+  return plan;
+}
+
+static void run_both_ways(xfer_plan *plan, int rank, const unsigned char *memory)
+{
+  OK(xfer_plan_run(plan, 1, world_stream()));
+  OK(xfer_plan_wait(plan, 0));
+  NEED(memory[4096] == 2 - rank && memory[2 * 4096 - 1] == 2 - rank);
+}
+
+/* Chunks that a peer on the same device has freed, of which the plan has not heard. What another
+ * plan maps comes to lie there. */
+static void where_freed_chunks_were(int rank)
+{
+  enum { BYTES = 8 << 20 };
+  unsigned char *chunks = chunks_alloc(BYTES, 0, false);
+  unsigned char *memory = world_alloc(2 * 4096);
+  xfer_layout *layouts[2][4] = {{NULL}};
+  xfer_plan *plans[2] = {both_ways(rank, chunks, layouts[0]), NULL};
+
+  run_both_ways(plans[0], rank, chunks);
+  ranks_barrier();
+  if (rank == 0) {
+    DRIVER(PFN_cuMemUnmap_v10020, cuMemUnmap, ((CUdeviceptr)(uintptr_t)chunks, BYTES));
+    DRIVER(PFN_cuMemAddressFree_v10020, cuMemAddressFree, ((CUdeviceptr)(uintptr_t)chunks, BYTES));
+    take_until(chunks, BYTES);
+  }
+  ranks_barrier();
+  plans[1] = both_ways(rank, memory, layouts[1]);
+  if (rank == 0) NEED(xfer_plan_run(plans[0], 2, world_stream()) == XFER_ERR_STATE);
+  ranks_barrier();
+  xfer_plan_destroy(plans[0]);
+  ranks_barrier();
+  run_both_ways(plans[1], rank, memory); /* what it has mapped is there still */
+  ranks_barrier();
+  xfer_plan_destroy(plans[1]);
+  world_free(memory);
+  for (int i = 0; i < 8; i++)
+    xfer_layout_destroy(layouts[i / 4][i % 4]);
+}
+
+static void test_what_lies_where_a_peers_memory_was_is_mapped(void)
+{
+  world_make(2, COMM_GATHER, (sim_config){.n_devices = 1});
+  world_go(where_freed_chunks_were);
+  NEED_NO_VIOLATION();
+  world_destroy();
+}
+
 int main(int argc, char **argv)
 {
   static const world_test tests[] = {
@@ -335,7 +416,9 @@ int main(int argc, char **argv)
       {"what_nobody_is_bound_to_is_not_mapped", test_what_nobody_is_bound_to_is_not_mapped},
       {"where_both_send_destinations_are_mapped", test_where_both_send_destinations_are_mapped},
       {"a_bind_to_what_was_not_mapped_is_mapped", test_a_bind_to_what_was_not_mapped_is_mapped},
-      {"many_destinations_are_pulled_into", test_many_destinations_are_pulled_into}};
+      {"many_destinations_are_pulled_into", test_many_destinations_are_pulled_into},
+      {"what_lies_where_a_peers_memory_was_is_mapped",
+       test_what_lies_where_a_peers_memory_was_is_mapped}};
 
   return world_main(argc, argv, tests, sizeof tests / sizeof tests[0]);
 }
