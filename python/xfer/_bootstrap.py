@@ -20,7 +20,7 @@ from ._structs import decoded
 from .errors import CommError, TimeoutError, UnsupportedError, described
 
 NCCL_ID_BYTES = 128
-_WAIT_S = 600
+WAIT_S = 600.0  # for ranks that are to make a comm; what C's makers wait at most
 _PATIENCE_S = 10  # with one connection
 _POLL_S = 0.05
 _HELLO = b"xfer id, please: "
@@ -151,9 +151,9 @@ def _hand_out(connection: socket.socket, word: bytes) -> int:
         return 0
 
 
-def _hand_out_to_all(address: str, size: int, word: bytes) -> None:
+def _hand_out_to_all(address: str, size: int, word: bytes, timeout_s: float) -> None:
     """One thread for each connection, since some are silent."""
-    missing, deadline = set(range(1, size)), time.monotonic() + _WAIT_S
+    missing, deadline = set(range(1, size)), time.monotonic() + timeout_s
 
     def serve(connection: socket.socket) -> None:
         with connection:
@@ -167,7 +167,7 @@ def _hand_out_to_all(address: str, size: int, word: bytes) -> None:
         server.settimeout(_POLL_S)
         while missing:
             if time.monotonic() > deadline:
-                raise TimeoutError(f"rank {min(missing, default=0)} did not come to {address} in {_WAIT_S} s")
+                raise TimeoutError(f"rank {min(missing, default=0)} did not come to {address} in {timeout_s:.3g} s")
             try:
                 connection = server.accept()[0]
             except OSError:  # nobody, or one that has gone already
@@ -191,16 +191,16 @@ def _asked(address: str, rank: int) -> bytes:
         return b""
 
 
-def _by_socket(address: str, rank: int, size: int, made: Callable[[], bytes]) -> bytes:
+def _by_socket(address: str, rank: int, size: int, made: Callable[[], bytes], timeout_s: float) -> bytes:
     """Rank 0 listens at "host:port" and hands its word to the others, who may come before it does."""
     if rank == 0:
         word = _tell(made)
-        _hand_out_to_all(address, size, word)
+        _hand_out_to_all(address, size, word, timeout_s)
         return _told(word)
-    deadline = time.monotonic() + _WAIT_S
+    deadline = time.monotonic() + timeout_s
     while not (word := _asked(address, rank)):
         if time.monotonic() > deadline:
-            raise TimeoutError(f"rank 0 does not listen at {address}")
+            raise TimeoutError(f"rank 0 does not listen at {address}, after {timeout_s:.3g} s")
         time.sleep(_POLL_S)
     return _told(word)
 
@@ -212,23 +212,23 @@ def _needs_rank(rank: int | None, size: int | None, what: str) -> tuple[int, int
 
 
 def nccl_unique_id(
-    source: Any, rank: int | None, size: int | None, made: Callable[[], bytes]
+    source: Any, rank: int | None, size: int | None, made: Callable[[], bytes], timeout_s: float = WAIT_S
 ) -> tuple[bytes, int, int]:
-    """(the id that all ranks share, this rank, the number of ranks)."""
+    """(the id that all ranks share, this rank, the number of ranks). An mpi4py communicator has no timeout."""
     if isinstance(source, bytes):
         if len(source) != NCCL_ID_BYTES:
             raise ValueError(f"an ncclUniqueId has {NCCL_ID_BYTES} bytes, not {len(source)}")
         return source, *_needs_rank(rank, size, "a unique id")
     if isinstance(source, str):
         rank, size = _needs_rank(rank, size, "an address")
-        return _by_socket(source, rank, size, made), rank, size
+        return _by_socket(source, rank, size, made, timeout_s), rank, size
     if _torch_of(source) is not None:
         rank, size = source.rank(), source.size()
         store = source.get_group_store()
-        key = f"xfer/id/{session(store, 'xfer/id', rank, size, _WAIT_S)}"
+        key = f"xfer/id/{session(store, 'xfer/id', rank, size, timeout_s)}"
         if rank == 0:
             store.set(key, _tell(made))
-        return _told(awaited(store, key, 0, _WAIT_S)), rank, size
+        return _told(awaited(store, key, 0, timeout_s)), rank, size
     if _module_of(source) == "mpi4py":
         rank, size = source.Get_rank(), source.Get_size()
         return _told(source.bcast(_tell(made) if rank == 0 else None, 0)), rank, size
@@ -251,17 +251,35 @@ def _gather_of_torch(torch: Any, group: Any) -> Gather:
     return gather
 
 
-def all_gather(source: Any, rank: int | None, size: int | None, prefix: str) -> tuple[Gather, int, int]:
-    """(a function that gathers bytes, this rank, the number of ranks). prefix: of the keys in a store. Collective."""
+class _MpiGather:
+    """Of a duplicate of an mpi4py communicator, for free() to give back."""
+
+    def __init__(self, comm: Any) -> None:
+        self._comm = comm.Dup()
+
+    def __call__(self, mine: bytes) -> list[bytes]:
+        return list(self._comm.allgather(mine))
+
+    def free(self) -> None:
+        comm, self._comm = self._comm, None
+        if comm is not None and not _mpi().Is_finalized():
+            comm.Free()
+
+
+def all_gather(
+    source: Any, rank: int | None, size: int | None, prefix: str, timeout_s: float = WAIT_S
+) -> tuple[Gather, int, int]:
+    """(a function that gathers bytes, this rank, the number of ranks). Collective. prefix, timeout_s: of the keys in a
+    store, and for each of them."""
     torch = _torch_of(source)
     if torch is not None:
         return _gather_of_torch(torch, source), source.rank(), source.size()
     if _module_of(source) == "mpi4py":
-        return source.Dup().allgather, source.Get_rank(), source.Get_size()
+        return _MpiGather(source), source.Get_rank(), source.Get_size()
     if is_store(source):
         rank, size = _needs_rank(rank, size, "a store")
-        prefix = f"{prefix}/{session(source, prefix, rank, size, _WAIT_S)}"
-        return store_gather(source, prefix, rank, size, _WAIT_S), rank, size
+        prefix = f"{prefix}/{session(source, prefix, rank, size, timeout_s)}"
+        return store_gather(source, prefix, rank, size, timeout_s), rank, size
     if callable(source):
         return source, *_needs_rank(rank, size, "a function")
     raise TypeError(f"a {type(source).__name__} is neither a group, nor a communicator, a store, or a function")
@@ -272,13 +290,13 @@ class _Gathering:
     the collector comes, with all that the caller's has."""
 
     def __init__(self, gather: Gather, size: int) -> None:
-        self._gather, self._size = gather, size
+        self.gather, self._size = gather, size
         self.why = ""
         self.error: BaseException | None = None
 
     def call(self, context: Any, everything: int, mine: int, n_bytes: int) -> int:
         try:
-            parts = self._gather(ctypes.string_at(mine, n_bytes))
+            parts = self.gather(ctypes.string_at(mine, n_bytes))
             if len(parts) != self._size or any(len(part) != n_bytes for part in parts):
                 lengths = [len(part) for part in parts]
                 raise ValueError(f"the all-gather of {n_bytes} bytes of {self._size} ranks gave {lengths}")
@@ -295,6 +313,11 @@ class GatherCallback:
     def __init__(self, gather: Gather, size: int) -> None:
         self._of = _Gathering(gather, size)
         self.function = AllGather(self._of.call)
+
+    def free(self) -> None:
+        """What this package made for it; C calls it no more."""
+        if isinstance(self._of.gather, _MpiGather):
+            self._of.gather.free()
 
     def take(self) -> tuple[str, BaseException | None]:
         """What it raised last: the sentence, "" where there is none, which stays, since a comm whose all-gather failed

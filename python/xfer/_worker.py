@@ -12,6 +12,8 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
+from .errors import TimeoutError
+
 Reply = tuple[Any, BaseException | None]
 
 
@@ -34,12 +36,15 @@ class Worker:
             replies.put(reply)
             del item, function, arguments, reply  # what they keep alive
 
-    def call(self, function: Callable[..., Any], *arguments: Any) -> Any:
-        """function(*arguments), made by the thread."""
+    def call(self, function: Callable[..., Any], *arguments: Any, timeout_s: float | None = None) -> Any:
+        """function(*arguments), made by the thread. TimeoutError where it is not back by then; the call goes on."""
         replies: queue.SimpleQueue[Reply] = queue.SimpleQueue()
         try:
             self._calls.put((function, arguments, replies))
-            result, error = replies.get()
+            result, error = replies.get(timeout=timeout_s)
+        except queue.Empty:
+            self.stuck = True
+            raise TimeoutError(f"not all ranks came in {timeout_s:.3g} s") from None
         except BaseException:
             self.stuck = True
             raise

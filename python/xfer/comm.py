@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import threading
+import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from ctypes import c_int, c_void_p, create_string_buffer
 from typing import Any
 
@@ -156,22 +158,27 @@ class Comm(_handle.Handle):
         return comms
 
     @classmethod
-    def host(cls, gather: Any, rank: int | None = None, size: int | None = None, prefix: str = "xfer") -> Comm:
+    def host(
+        cls,
+        gather: Any,
+        rank: int | None = None,
+        size: int | None = None,
+        prefix: str = "xfer",
+        timeout_s: float = _bootstrap.WAIT_S,
+    ) -> Comm:
         """Of processes of one host, over sockets, which meet by an all-gather. Host memory. Collective.
 
-        gather, prefix: as in cuda(); used to meet and not afterwards. A process that ends, or a rank that misses a
-        deadline, ends the waits of all others with an error that names it.
+        gather, prefix, timeout_s: as in cuda(); used to meet and not afterwards. A process that ends, or a rank that
+        misses a deadline, ends the waits of all others with an error that names it.
 
         Raises CommError where the all-gather fails or a rank is on another host, PeerError where another rank failed,
-        TimeoutError where a rank does not come to a store in 10 minutes.
+        TimeoutError where a rank does not come to a store in time.
         """
         made = cls()
-        made._on_main_only = _is_mpi(gather) and _bootstrap.mpi_main_only()
-        function, rank, size = made._call(_bootstrap.all_gather, gather, rank, size, prefix)
-        made._callback = _bootstrap.GatherCallback(function, size)
-        made._call(lib.xfer_comm_create_host, made._out(), made._callback.function, None, rank, size)
-        if _is_mpi(gather):
-            made._call(function.__self__.Free)  # of all_gather()'s own duplicate
+        rank, size = made._meet(gather, rank, size, prefix, timeout_s)
+        with made._freed_on_failure():
+            made._call(lib.xfer_comm_create_host, made._out(), made._gathers().function, None, rank, size)
+        made._call(made._gathers().free)
         made._callback, made._on_main_only = None, False  # it has met the others
         return made
 
@@ -187,26 +194,36 @@ class Comm(_handle.Handle):
         return made
 
     @classmethod
-    def nccl(cls, source: Any, rank: int | None = None, size: int | None = None, device: int | None = None) -> Comm:
+    def nccl(
+        cls,
+        source: Any,
+        rank: int | None = None,
+        size: int | None = None,
+        device: int | None = None,
+        timeout_s: float = _bootstrap.WAIT_S,
+    ) -> Comm:
         """Of ranks that own one GPU each, over NCCL. Collective.
 
         source: a torch ProcessGroup (of NCCL: its communicator carries one small broadcast; any other hands a unique
         id round), an nccl4py Communicator, the address of an ncclComm_t, or an mpi4py communicator; or with `rank` and
         `size` the bytes of a unique id, or "host:port", where rank 0 listens and hands one out.
         device: the CUDA ordinal; None: the calling thread's current one.
+        timeout_s: how long to wait for the other ranks, at most 10 minutes; an mpi4py communicator's broadcast waits
+        for ever. After a TimeoutError a thread may wait on for the rest of these, with a communicator of yours in use.
 
         Raises UnsupportedError where libxfer_nccl cannot be loaded, CudaError where there is no device, CommError
-        where NCCL fails, TimeoutError where a rank does not come in 10 minutes.
+        where NCCL fails, TimeoutError where a rank does not come in time.
         """
-        made = cls()
+        made, deadline = cls(), time.monotonic() + timeout_s
         functions = plugin("nccl")
         made._device = _bootstrap.device_of(functions, device)
         address = _bootstrap.nccl_address(source, made._device)
         if address is not None:
-            made._make(functions.xfer_comm_create_nccl, address)
+            made._make(functions.xfer_comm_create_nccl, address, timeout_s=timeout_s)
         else:
-            unique, rank, size = _bootstrap.nccl_unique_id(source, rank, size, nccl_id)
-            made._make(functions.xfer_comm_create_nccl_id, unique, rank, size)
+            unique, rank, size = _bootstrap.nccl_unique_id(source, rank, size, nccl_id, timeout_s)
+            left_s = max(0.0, deadline - time.monotonic())
+            made._make(functions.xfer_comm_create_nccl_id, unique, rank, size, timeout_s=left_s)
         return made
 
     @classmethod
@@ -217,6 +234,7 @@ class Comm(_handle.Handle):
         size: int | None = None,
         device: int | None = None,
         prefix: str = "xfer",
+        timeout_s: float = _bootstrap.WAIT_S,
     ) -> Comm:
         """Of ranks on GPUs of one host, which may share one, without NCCL: data goes straight into peers' memory,
         and control through an all-gather. Collective.
@@ -224,17 +242,38 @@ class Comm(_handle.Handle):
         gather: a torch ProcessGroup of the CPU (gloo), an mpi4py communicator, a torch Store with `rank` and `size`,
         or with them a function that takes this rank's bytes and returns those of all ranks, a list by rank.
         prefix: what the keys in a Store begin with; of their own where several groups of ranks share one Store.
+        timeout_s: how long to wait for a rank's word in a Store; a group, a communicator and a function have their own.
         """
         made = cls()
         functions = plugin("nccl")
         made._device = _bootstrap.device_of(functions, device)
-        made._on_main_only = _is_mpi(gather) and _bootstrap.mpi_main_only()
-        function, rank, size = made._call(_bootstrap.all_gather, gather, rank, size, prefix)
-        made._callback = _bootstrap.GatherCallback(function, size)
-        made._make(functions.xfer_comm_create_cuda, made._callback.function, None, rank, size)
+        rank, size = made._meet(gather, rank, size, prefix, timeout_s)
+        with made._freed_on_failure():
+            made._make(functions.xfer_comm_create_cuda, made._gathers().function, None, rank, size)
         return made
 
-    def _make(self, function: Callable[..., Any], *arguments: Any) -> None:
+    def _meet(self, gather: Any, rank: int | None, size: int | None, prefix: str, timeout_s: float) -> tuple[int, int]:
+        """(this rank, the number of ranks), and an all-gather for C."""
+        self._on_main_only = _is_mpi(gather) and _bootstrap.mpi_main_only()
+        function, rank, size = self._call(_bootstrap.all_gather, gather, rank, size, prefix, timeout_s)
+        self._callback = _bootstrap.GatherCallback(function, size)
+        return rank, size
+
+    def _gathers(self) -> _bootstrap.GatherCallback:
+        assert self._callback is not None
+        return self._callback
+
+    @contextlib.contextmanager
+    def _freed_on_failure(self) -> Iterator[None]:
+        """Where the block raises, what _meet() made is given back. (Where Ctrl-C ends it, a call may still use it.)"""
+        try:
+            yield
+        except Exception:
+            if not self._is_stuck():
+                self._call(self._gathers().free)
+            raise
+
+    def _make(self, function: Callable[..., Any], *arguments: Any, timeout_s: float | None = None) -> None:
         """A maker that binds the comm to the current device of the thread that calls it: one of the comm's own where it
         may be, since to give a thread back a device that it never used makes a context there."""
         functions = plugin("nccl")
@@ -247,7 +286,7 @@ class Comm(_handle.Handle):
             with _bootstrap.device_after(functions):
                 self._call_on(True, call)
         else:
-            self._call_on(False, call)
+            self._call_on(False, call, timeout_s=timeout_s)
 
     # ---- what it is
 
@@ -300,14 +339,16 @@ class Comm(_handle.Handle):
         """A call that may wait for other ranks; by the caller of _alone()."""
         return self._call_on(self._on_main_only or not _is_on_main(), function, *arguments)
 
-    def _call_on(self, this_thread: bool, function: Callable[..., Any], *arguments: Any) -> Any:
-        """Such a call, on this thread or the comm's own."""
+    def _call_on(
+        self, this_thread: bool, function: Callable[..., Any], *arguments: Any, timeout_s: float | None = None
+    ) -> Any:
+        """Such a call, on this thread or the comm's own. timeout_s: for its own alone."""
         try:
             if this_thread:
                 return self._now(function, *arguments)
             if self._worker is None:
                 self._worker = Worker()
-            return self._worker.call(self._now, function, *arguments)
+            return self._worker.call(self._now, function, *arguments, timeout_s=timeout_s)
         except (CommError, NoMemoryError) as error:
             callback = self._callback if isinstance(error, CommError) else next(reversed(self._staging), None)
             why, cause = callback.take() if callback is not None else ("", None)
@@ -537,5 +578,7 @@ def _is_mpi(gather: Any) -> bool:
     return type(gather).__module__.startswith("mpi4py")
 
 
-def _destroy(handle: c_void_p, keep: object) -> None:
+def _destroy(handle: c_void_p, callback: _bootstrap.GatherCallback | None) -> None:
     lib.xfer_comm_destroy(handle)
+    if callback is not None:
+        callback.free()

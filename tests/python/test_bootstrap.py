@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 import time
+from types import SimpleNamespace
 
 import pytest
 from ranks import on_threads
@@ -81,17 +82,17 @@ def test_stranger_at_the_address_does_no_harm(stranger):
 
 
 def test_another_service_at_the_address_is_no_rank_0(monkeypatch):
+    timeout_s = 0.2
     with socket.create_server(("127.0.0.1", 0)) as other:
         threading.Thread(target=lambda: other.accept()[0].sendall(b"220 mail\r\n" * 9), daemon=True).start()
-        monkeypatch.setattr(_bootstrap, "_WAIT_S", 0.2)
         monkeypatch.setattr(_bootstrap, "_PATIENCE_S", 0.2)
         address = f"127.0.0.1:{other.getsockname()[1]}"
         with pytest.raises(xfer.TimeoutError, match=f"rank 0 does not listen at {address}"):
-            _bootstrap.nccl_unique_id(address, 1, 2, no_id)
+            _bootstrap.nccl_unique_id(address, 1, 2, no_id, timeout_s)
         with pytest.raises(xfer.CommError, match="rank 0 cannot listen at 127"):
             _bootstrap.nccl_unique_id(address, 0, 2, lambda: ID)
     with pytest.raises(xfer.TimeoutError, match="rank 1 did not come to 127"):
-        _bootstrap.nccl_unique_id(f"127.0.0.1:{free_port()}", 0, 2, lambda: ID)
+        _bootstrap.nccl_unique_id(f"127.0.0.1:{free_port()}", 0, 2, lambda: ID, timeout_s)
 
 
 def test_no_id_is_an_error_of_all_ranks():
@@ -164,32 +165,89 @@ def test_callback_that_fails_answers_so(gather, words):
     assert words in callback.take()[0]
 
 
-def test_the_duplicate_of_an_mpi_communicator_is_freed():
+class Duplicates:
+    """What is done to a communicator of mpi4py's of one rank and to its duplicate. fails: the latter's all-gathers."""
+
+    def __init__(self, fails=False):
+        done = self.done = []
+
+        class Intracomm:
+            __module__ = "mpi4py.MPI"
+
+            def Get_rank(self):  # noqa: N802
+                return 0
+
+            def Get_size(self):  # noqa: N802
+                return 1
+
+            def Dup(self):  # noqa: N802
+                done.append("Dup")
+                return Intracomm()
+
+            def allgather(self, mine):
+                if fails:
+                    raise OSError("no network")
+                return [mine]
+
+            def Free(self):  # noqa: N802
+                done.append("Free")
+
+        self.comm = Intracomm()
+
+
+@pytest.fixture
+def stand_in(monkeypatch):
+    """The functions of libxfer_nccl, for comms of the host."""
+    functions = SimpleNamespace(
+        xfer_cuda_device_get=lambda _: None,
+        xfer_cuda_device_set=lambda _: None,
+        xfer_comm_create_cuda=_lib.lib.xfer_comm_create_host,
+    )
+    monkeypatch.setattr("xfer.comm.plugin", lambda _: functions)
+    return functions
+
+
+def test_the_duplicate_of_an_mpi_communicator_is_freed(stand_in):
     pytest.importorskip("mpi4py.MPI", reason="mpi4py is not installed")
-    done = []
-
-    class Intracomm:
-        __module__ = "mpi4py.MPI"
-
-        def Get_rank(self):  # noqa: N802
-            return 0
-
-        def Get_size(self):  # noqa: N802
-            return 1
-
-        def Dup(self):  # noqa: N802
-            done.append("Dup")
-            return Intracomm()
-
-        def allgather(self, mine):
-            return [mine]
-
-        def Free(self):  # noqa: N802
-            done.append("Free")
-
-    with xfer.Comm.host(Intracomm()) as comm:
-        assert done == ["Dup", "Free"]
+    mpi = Duplicates()
+    with xfer.Comm.host(mpi.comm) as comm:
+        assert mpi.done == ["Dup", "Free"]
         assert comm.all_gather(b"a") == [b"a"]
+    mpi = Duplicates()
+    with xfer.Comm.cuda(mpi.comm, device=0) as comm:
+        assert mpi.done == ["Dup"]  # whose all-gathers it makes
+        assert comm.all_gather(b"a") == [b"a"]
+    assert mpi.done == ["Dup", "Free"]
+
+
+def test_the_duplicate_of_an_mpi_communicator_is_freed_where_no_comm_is_made(stand_in):
+    pytest.importorskip("mpi4py.MPI", reason="mpi4py is not installed")
+    for make in (xfer.Comm.host, lambda gather: xfer.Comm.cuda(gather, device=0)):
+        mpi = Duplicates(fails=True)
+        with pytest.raises(xfer.CommError, match="no network"):
+            make(mpi.comm)
+        assert mpi.done == ["Dup", "Free"]
+
+
+def test_ranks_that_do_not_come_are_waited_for_as_long_as_the_caller_says(stand_in):
+    came, go_on = threading.Event(), threading.Event()
+
+    def create(out, unique, rank, size):
+        came.set()
+        assert go_on.wait(60)  # the others come, at last
+        _lib.lib.xfer_comm_create_host(out, callback.function, None, 0, 1)
+
+    callback = _bootstrap.GatherCallback(lambda mine: [mine], 1)
+    stand_in.xfer_comm_create_nccl_id = create
+    for _ in range(2):
+        with pytest.raises(xfer.TimeoutError, match="not all ranks came in 0.2 s"):
+            xfer.Comm.nccl(ID, 0, 2, device=0, timeout_s=0.2)
+    assert came.is_set()
+    with pytest.raises(xfer.TimeoutError, match="rank 0 does not listen at .*, after 0.2 s"):
+        xfer.Comm.nccl(f"127.0.0.1:{free_port()}", 1, 2, device=0, timeout_s=0.2)
+    go_on.set()
+    with xfer.Comm.nccl(ID, 0, 2, device=0, timeout_s=60) as comm:
+        assert comm.size == 1
 
 
 def test_what_is_no_all_gather():

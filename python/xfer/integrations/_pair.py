@@ -107,7 +107,7 @@ def _of_gpus(gather: Gather, rank: int, info: Any, device: int, opened: ExitStac
         if gpus.setdefault(gpu, r) != r:
             shared.append((gpus[gpu], r))
     if not shared:
-        return _opened(Comm.nccl(said[0][:_ID_BYTES], rank, info.world_size, device), info, opened)
+        return _opened(Comm.nccl(said[0][:_ID_BYTES], rank, info.world_size, device, info.timeout_s), info, opened)
     if len(hosts) > 1:
         a, b = (f"rank {r}{_who(info)(r)}" for r in shared[0])
         raise ValueError(f"{a} and {b} share a GPU, which they may where all ranks are on one host")

@@ -107,7 +107,7 @@ class XferCheckpointEngine(CheckpointEngine):
             self._comm = Comm.host(gather, rank, world_size)
         else:
             words = gather(nccl_id() if rank == 0 else bytes(128))
-            self._comm = Comm.nccl(words[0], rank, world_size, self._device.index)
+            self._comm = Comm.nccl(words[0], rank, world_size, self._device.index, self.timeout_s)
         self._comm.set_timeout(int(self.timeout_s * 1000))
         self._made_of, self._n_actors, self._met_in = made_of, n_actors, session
 
