@@ -185,6 +185,18 @@ done:
   return st;
 }
 
+xfer_status xfi_comm_untold(xfer_status mine, const char *text, xfer_status met)
+{
+  char transport[XFI_ERROR_BYTES];
+
+  snprintf(transport, sizeof transport, "%s", xfi_last_error());
+  if (strstr(transport, text) != NULL) /* for which this rank broke the comm */
+    xfi_set_error("%s", text);
+  else
+    xfi_set_error("%.250s; %s", text, transport);
+  return mine == XFER_ERR_PEER ? met : mine;
+}
+
 /* rows become all ranks', of which this one's begins with `mine`; and what is agreed. */
 static xfer_status gather_rows(xfi_comm *comm, void *rows, const void *own, size_t row_bytes,
                                xfer_status mine, xfi_deadline deadline)
@@ -205,7 +217,7 @@ static xfer_status gather_rows(xfi_comm *comm, void *rows, const void *own, size
     }
   }
   if (mine == XFER_OK) return st;
-  /* Our own error goes before whatever the agreement met. */
+  if (st != XFER_OK && failed < 0) return xfi_comm_untold(mine, text, st);
   if (mine == XFER_ERR_PEER && failed >= 0 && strstr(text, quote) == NULL)
     xfi_set_error("%.200s; rank %d: %s", text, failed, quote); /* why */
   else

@@ -190,6 +190,12 @@ XFI_DOOR xfer_status xfi_host_heed(xfi_comm *comm, uint64_t number);
  * one call. */
 xfer_status xfi_comm_refused(xfi_comm *comm, xfer_status checked);
 
+/* Of a rank that has failed, with `text`, and could not tell the others, since the transport, whose
+ * text is the last error, came to `met`. Both texts: an error of its own, which no other rank
+ * knows, and that the comm is of no more use, which it must know too. What it passes on for another
+ * rank gives way to what all others have. */
+xfer_status xfi_comm_untold(xfer_status mine, const char *text, xfer_status met);
+
 /* All ranks: the first of our own error, a peer's (XFER_ERR_PEER, naming the lowest failed rank and
  * quoting its text; one that failed by itself goes before one that says PEER), OK. What each
  * collective call ends with. */

@@ -347,11 +347,8 @@ static xfer_status agree_on_run(const xfer_plan *plan, xfer_status mine, xfi_dea
 
   snprintf(why, sizeof why, "%s", xfi_last_error());
   st = comm->ops->all_gather(comm, plan->words, &word, sizeof word, deadline);
-  if (st != XFER_OK && mine == XFER_ERR_PEER)
-    xfi_set_error("%.200s; %s", why, xfi_last_error()); /* what that rank said */
-  else if (mine != XFER_OK)
-    xfi_set_error("%s", why); /* our own goes before the transport's */
-  if (st != XFER_OK) return mine != XFER_OK ? mine : st;
+  if (st != XFER_OK) return mine == XFER_OK ? st : xfi_comm_untold(mine, why, st);
+  if (mine != XFER_OK) xfi_set_error("%s", why);
   for (int r = 0; r < comm->size; r++) { /* before what failed, which may be for that alone */
     failed = failed || plan->words[r].status != XFER_OK;
     XFI_CHECK_DONE(

@@ -113,6 +113,49 @@ static void test_no_memory_for_the_text_of_a_failure(void **state)
   assert_int_equal(n_aborts, 1);
 }
 
+static xfer_status fall(xfi_comm *comm, void *all, const void *mine, size_t n_bytes,
+                        xfi_deadline deadline)
+{
+  (void)comm;
+  (void)all;
+  (void)mine;
+  (void)n_bytes;
+  (void)deadline;
+  xfi_set_error("the comm is broken: rank 1 fell");
+  return XFER_ERR_COMM;
+}
+
+/* A rank that has failed, and cannot tell the others, says that too. */
+static void test_what_is_wrong_and_that_the_comm_is_broken_are_both_told(void **state)
+{
+  static const struct {
+    xfer_status mine;
+    const char *text;
+    xfer_status st;
+    const char *said;
+  } cases[] = {
+      {XFER_OK, "", XFER_ERR_COMM, "the comm is broken: rank 1 fell"},
+      {XFER_ERR_ARG, "the cause", XFER_ERR_ARG, "the cause; the comm is broken: rank 1 fell"},
+      {XFER_ERR_PEER, "rank 2: no", XFER_ERR_COMM, "rank 2: no; the comm is broken: rank 1 fell"},
+      {XFER_ERR_NOMEM, "rank 1 fell", XFER_ERR_NOMEM, "rank 1 fell"}, /* and broke it so */
+  };
+  static const xfi_comm_ops falling = {.all_gather = fall, .abort = note_abort};
+  xfi_comm comm = {.ops = &falling, .size = FEW};
+
+  (void)state;
+  for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+    xfer_status st = cases[i].mine;
+
+    xfi_set_error("%s", cases[i].text);
+    assert_int_equal(xfi_comm_agree(&comm, st, (xfi_deadline){0}), cases[i].st);
+    assert_string_equal(xfi_last_error(), cases[i].said);
+    xfi_set_error("%s", cases[i].text);
+    assert_null(xfi_comm_hear(&comm, &st, NULL, 0, (xfi_deadline){0}));
+    assert_int_equal(st, cases[i].st);
+    assert_string_equal(xfi_last_error(), cases[i].said);
+  }
+}
+
 static void test_the_first_reason_stays(void **state)
 {
   xfi_broken broken = {.lock = PTHREAD_MUTEX_INITIALIZER};
@@ -132,6 +175,7 @@ int main(void)
       cmocka_unit_test(test_many_ranks_need_memory_to_gather),
       cmocka_unit_test(test_no_memory_for_the_text_of_a_failure),
       cmocka_unit_test(test_many_ranks_need_memory_to_agree),
+      cmocka_unit_test(test_what_is_wrong_and_that_the_comm_is_broken_are_both_told),
       cmocka_unit_test(test_the_first_reason_stays),
   };
 
