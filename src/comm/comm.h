@@ -107,7 +107,18 @@ typedef struct xfi_comm_ops {
   void (*abort_data)(xfi_comm *comm, const char *why);
   /* What those that have ended came to; NULL: that is known when they return. */
   xfer_status (*check_data)(xfi_comm *comm);
+  /* Look no longer at what those in flight are of, with this context. NULL: nobody does. */
+  void (*unwatch)(xfi_comm *comm, const void *context);
 } xfi_comm_ops;
+
+/* What a round or broadcast is of: where this says that it comes to nothing, since a peer takes no
+ * part, nobody waits for it any longer on a device either. Any thread; `look` NULL: nobody can say.
+ */
+typedef struct xfi_purpose {
+  xfer_status (*look)(void *context, uint64_t number);
+  void *context;
+  uint64_t number;
+} xfi_purpose;
 
 /* The public call that a rank is in: for texts, and since a caller's own gathering must be no other
  * call's. */
@@ -138,6 +149,7 @@ struct xfi_comm {
   bool holds_memory;
   uint64_t n_gatherings; /* of xfi_comm_gather() */
   xfi_inside inside;
+  xfi_purpose purpose;               /* of the next rounds and broadcasts */
   bool refuses;                      /* the next call that asks xfi_comm_refused(), */
   char refusal[XFI_ERROR_BYTES + 4]; /* with this text, which setting it as an error cuts */
 };

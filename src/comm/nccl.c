@@ -84,6 +84,15 @@ static void break_late(xfi_nccl_comm *comm)
   break_data(comm, text);
 }
 
+/* Has a peer left what the oldest round in flight is of? That round would wait for it; those before
+ * it, which may be of a run that is well, have ended. */
+static bool has_come_to_nothing(xfi_nccl_comm *comm)
+{
+  const xfi_purpose *p = &flight_of(comm, comm->n_ended)->purpose;
+
+  return p->look != NULL && p->look(p->context, p->number) != XFER_OK;
+}
+
 /* Looks at the work in flight; the lock is held. */
 static void watch_look(xfi_nccl_comm *comm)
 {
@@ -102,12 +111,14 @@ static void watch_look(xfi_nccl_comm *comm)
     (void)snprintf(text, sizeof text, "%s: %s", ncclGetErrorString(state),
                    ncclGetLastError(comm->data.handle));
     break_data(comm, text);
+  } else if (has_come_to_nothing(comm)) {
+    break_data(comm, xfi_last_error());
   } else if (xfi_deadline_expired(deadline_in_flight(comm))) {
     break_late(comm);
   }
 }
 
-/* Looks at the deadlines, and now and then for what NCCL may have to say. */
+/* Looks at the deadlines, and now and then for what NCCL and peers may have to say. */
 int64_t xfi_nccl_ring(xfi_alarm *alarm, int64_t now_ns)
 {
   xfi_nccl_comm *comm = (xfi_nccl_comm *)(void *)((char *)alarm - offsetof(xfi_nccl_comm, alarm));
@@ -131,6 +142,7 @@ static xfer_status put_in_flight(xfi_nccl_comm *comm, cudaStream_t stream, xfi_d
 
   XFI_CUDA_TRY(cudaEventRecord, (flight->done, stream));
   flight->deadline = deadline;
+  flight->purpose = comm->base.purpose;
   comm->n_rounds++;
   comm->is_late = false;
   if (deadline.at_ns < look.at_ns) look = deadline;
@@ -227,6 +239,16 @@ xfer_status xfi_nccl_check_data(xfi_comm *base)
   }
   (void)pthread_mutex_unlock(&comm->lock);
   return st;
+}
+
+void xfi_nccl_unwatch(xfi_comm *base, const void *context)
+{
+  xfi_nccl_comm *comm = xfi_nccl_of(base);
+
+  (void)pthread_mutex_lock(&comm->lock);
+  for (int i = 0; i < XFI_NCCL_ROUNDS_AHEAD; i++)
+    if (comm->flights[i].purpose.context == context) comm->flights[i].purpose.look = NULL;
+  (void)pthread_mutex_unlock(&comm->lock);
 }
 
 /* ---- connecting --------------------------------------------------------------------------- */

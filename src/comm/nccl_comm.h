@@ -23,6 +23,7 @@ typedef struct xfi_nccl_flight {
   xfi_deadline deadline;
   int peers[XFI_ROUND_MESSAGES]; /* [n_peers] for the error text */
   int n_peers;
+  xfi_purpose purpose;
 } xfi_nccl_flight;
 
 typedef struct xfi_nccl_comm {
@@ -64,6 +65,7 @@ xfer_status xfi_nccl_connect(xfi_comm *comm, const bool *peers, bool broadcasts,
                              xfi_deadline deadline);
 void xfi_nccl_abort_data(xfi_comm *comm, const char *why);
 xfer_status xfi_nccl_check_data(xfi_comm *comm);
+void xfi_nccl_unwatch(xfi_comm *comm, const void *context);
 
 /* nccl_end.c: give back the communicators that there are, waiting for no other rank for long. */
 void xfi_nccl_end(xfi_nccl_comm *comm);

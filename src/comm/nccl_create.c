@@ -57,6 +57,7 @@ static const xfi_comm_ops nccl_ops = {
     .abort = nccl_abort,
     .abort_data = xfi_nccl_abort_data,
     .check_data = xfi_nccl_check_data,
+    .unwatch = xfi_nccl_unwatch,
 };
 
 /* Local: what this rank needs to speak, not connected yet. What it made is the caller's, whatever

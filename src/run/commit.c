@@ -21,6 +21,8 @@ void xfi_run_drop_lanes(xfer_plan *plan)
 {
   if (plan->relay != NULL) xfi_run_drop_lanes(plan->relay);
   (void)xfi_run_await_last(plan);
+  if (plan->direct != NULL && plan->comm->ops->unwatch != NULL)
+    plan->comm->ops->unwatch(plan->comm, plan->direct);
   xfi_local_destroy(plan->local, plan->device);
   xfi_direct_destroy(plan->direct);
   xfi_pipeline_destroy(plan->pipeline, plan);

@@ -36,6 +36,7 @@ static xfer_status enqueue(xfer_plan *plan, xfer_stream stream)
   XFI_TRY_DONE(xfi_quant_go_on(plan, stream));
   XFI_TRY_DONE(xfi_direct_start(plan->direct, plan, stream));
   if (plan->local != NULL) XFI_TRY_DONE(copy_locally(plan, stream));
+  plan->comm->purpose = (xfi_purpose){xfi_direct_look, plan->direct, plan->epoch};
   XFI_TRY_DONE(xfi_pipeline_start(plan->pipeline, plan, stream));
   plan->is_sent = true;
   XFI_TRY_DONE(xfi_direct_finish(plan->direct, plan, stream));
@@ -326,6 +327,7 @@ static xfer_status await_part(const xfer_plan *plan, xfi_deadline deadline, bool
     if (xfi_deadline_expired(deadline)) deadline = last; /* of the run: it is about to end */
   }
   XFI_TRY_DONE(st);
+  XFI_TRY_DONE(check_peers(plan, 0)); /* for which the comm may have ended its messages */
   if (plan->comm->ops->check_data != NULL && has_messages(plan))
     XFI_TRY_DONE(plan->comm->ops->check_data(plan->comm));
   XFI_TRY_DONE(outcome(plan));

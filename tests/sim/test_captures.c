@@ -491,6 +491,51 @@ static void test_e6_redistribute_tells_of_a_run_that_does_not_begin_nccl(void)
   world_go(one_does_not_begin);
 }
 
+/* A run whose messages rank 0 does not send: nobody's stream waits for them until the deadline,
+ * also of who exchanges nothing with rank 0. The run before it had begun well, and the next call
+ * but one is well again. */
+static void messages_do_not_come(int rank)
+{
+  static const char *const names[] = {"copy kernel", "ncclSend", "ncclRecv"};
+  cudaStream_t stream = world_stream();
+
+  OK(xfer_comm_set_timeout(w.comms[rank], TIMEOUT_MS));
+  tensor_make(&tensors[rank], RING, rank, WIDTH);
+  for (uint64_t i = 0; i < sizeof names / sizeof names[0]; i++) {
+    const sim_fault fault = {.name = names[i], .rank = 0, .nth = 1, .code = 2};
+    const uint64_t key = 2 * i + 2;
+    const int64_t began = world_ms();
+
+    if (rank == 0) world_case(i);
+    redistribute_well(rank, stream, key - 1);
+    tensor_fill(&tensors[rank], key, 0x5a);
+    tensor_open(&tensors[rank], key);
+    OK(redistribute(rank, stream));
+    if (rank == 0) NEED(cudaStreamSynchronize(stream) == cudaSuccess);
+    ranks_barrier();
+    if (rank == 0) sim_fault_add(&fault);
+    const xfer_status st = redistribute(rank, stream);
+    NEED(rank == 0 ? st == XFER_ERR_CUDA || st == XFER_ERR_COMM || st == XFER_ERR_NOMEM
+                   : st == XFER_OK || st == XFER_ERR_PEER);
+    if (rank == 0) sim_fault_clear();
+    NEED(cudaStreamSynchronize(stream) == cudaSuccess);
+    if (rank == 0) NEED(tensor_holds(&tensors[rank], key));
+    NEED(world_ms() - began < TIMEOUT_MS / 2);
+    ranks_barrier();
+    (void)!redistribute(rank, stream); /* says so where a rank has not heard of it yet */
+    NEED(cudaStreamSynchronize(stream) == cudaSuccess);
+    tensor_close(&tensors[rank]);
+    NEED_NO_VIOLATION();
+    ranks_barrier();
+  }
+}
+
+static void test_e6_redistribute_tells_of_messages_that_do_not_come(void)
+{
+  world_make(4, COMM_NCCL, (sim_config){.seed = 0});
+  world_go(messages_do_not_come);
+}
+
 static void test_e7_redistribute_looks_at_the_stream_first_gather(void)
 {
   world_make(2, COMM_GATHER, (sim_config){.seed = 0});
@@ -558,6 +603,8 @@ int main(int argc, char **argv)
        test_e6_redistribute_that_fails_spares_the_one_before_gather},
       {"e6_redistribute_that_fails_spares_the_one_before_nccl",
        test_e6_redistribute_that_fails_spares_the_one_before_nccl},
+      {"e6_redistribute_tells_of_messages_that_do_not_come",
+       test_e6_redistribute_tells_of_messages_that_do_not_come},
       {"e7_redistribute_looks_at_the_stream_first_gather",
        test_e7_redistribute_looks_at_the_stream_first_gather},
       {"e7_redistribute_looks_at_the_stream_first_nccl",

@@ -36,6 +36,7 @@ typedef struct xfi_watch {
 
 struct xfi_direct {
   xfi_device *device;
+  int rank; /* this one */
   xfi_links links;
   uint64_t bytes; /* that this rank copies */
   uint64_t *page; /* [n_ranks][XFI_WORDS]; NULL without links */
@@ -85,6 +86,9 @@ xfer_status xfi_direct_finish(xfi_direct *direct, xfer_plan *plan, xfer_stream s
 xfer_status xfi_direct_check(const xfi_direct *direct, uint64_t epoch);
 /* Of a run whose work on this rank has ended: did all signals come? Names who was late. */
 xfer_status xfi_direct_outcome(const xfi_direct *direct, const xfer_plan *plan);
+/* An xfi_purpose of a run's messages: has a peer left it? Then this rank's part comes to nothing
+ * too, which its other peers hear from here. */
+xfer_status xfi_direct_look(void *direct, uint64_t epoch);
 /* This rank's streams wait for none of its peers any more. */
 void xfi_direct_give_up(xfi_direct *direct, const xfer_plan *plan);
 /* A run failed: tell peers, let this rank's streams go, and return once nobody touches its memory

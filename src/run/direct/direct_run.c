@@ -288,11 +288,21 @@ static int await_rest(const xfi_direct *d, const xfer_plan *plan, xfi_deadline d
 }
 
 /* A word of ours on a peer's page says that nothing comes of this run. */
-static void say_void(const xfi_direct *d, const xfer_plan *plan, const xfi_link *link, int which)
+static void say_void(const xfi_direct *d, uint64_t epoch, const xfi_link *link, int which)
 {
   if (link->page != NULL)
-    d->device->ops->flags_store(d->device, xfi_word(link->page, plan->moves->rank, which),
-                                plan->epoch | XFI_FLAG_VOID);
+    d->device->ops->flags_store(d->device, xfi_word(link->page, d->rank, which),
+                                epoch | XFI_FLAG_VOID);
+}
+
+xfer_status xfi_direct_look(void *direct, uint64_t epoch)
+{
+  const xfi_direct *d = direct;
+  const xfer_status st = xfi_direct_check(d, epoch);
+
+  for (size_t i = 0; i < d->links.n && st != XFER_OK; i++)
+    say_void(d, epoch, &d->links.at[i], XFI_LEFT);
+  return st;
 }
 
 void xfi_direct_give_up(xfi_direct *d, const xfer_plan *plan)
@@ -318,14 +328,14 @@ xfer_status xfi_direct_leave(xfi_direct *d, const xfer_plan *plan, xfi_deadline 
   int late;
 
   for (size_t i = 0; i < d->links.n; i++) {
-    say_void(d, plan, &d->links.at[i], XFI_LEFT); /* before READY, which lets waits go */
-    say_void(d, plan, &d->links.at[i], XFI_READY);
+    say_void(d, plan->epoch, &d->links.at[i], XFI_LEFT); /* before READY, which lets waits go */
+    say_void(d, plan->epoch, &d->links.at[i], XFI_READY);
   }
   drained = drain(d, plan, deadline);
   if (d->device->alarms != NULL) xfi_alarm_clear(d->device->alarms, &d->watch.alarm);
   for (size_t i = 0; i < d->links.n && drained == XFER_OK; i++)
     for (int way = XFI_PUSH; way <= XFI_PULL; way++)
-      say_void(d, plan, &d->links.at[i], XFI_DONE + way);
+      say_void(d, plan->epoch, &d->links.at[i], XFI_DONE + way);
   late = await_rest(d, plan, deadline);
   XFI_TRY(drained);
   XFI_CHECK(late < 0, XFER_ERR_TIMEOUT, "rank %d may still copy to or from this rank's memory",
