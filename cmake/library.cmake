@@ -69,7 +69,7 @@ endif()
 if(XFER_HAVE_CUDA)
   file(GLOB xfi_cuda_sources RELATIVE ${PROJECT_SOURCE_DIR} CONFIGURE_DEPENDS
     ${PROJECT_SOURCE_DIR}/src/device/cuda*.c ${PROJECT_SOURCE_DIR}/src/comm/nccl*.c
-    ${PROJECT_SOURCE_DIR}/src/comm/gather.c
+    ${PROJECT_SOURCE_DIR}/src/comm/cuda_create.c
     ${PROJECT_SOURCE_DIR}/kernels/cuda/*.c ${PROJECT_SOURCE_DIR}/kernels/cuda/*.cu)
   if(xfi_cuda_sources)
     xfi_plugin(nccl LAYERS device comm kernels SOURCES ${xfi_cuda_sources} PRIVATE_LIBS CUDA::cudart_static)

@@ -116,26 +116,32 @@ XFER_API XFER_MUST_CHECK xfer_status xfer_comm_create_nccl_id(
     xfer_comm **comm, const unsigned char id[XFER_NCCL_ID_BYTES], int rank, int size);
 
 /**
- * Make a comm without NCCL: data goes straight into peers' memory, and control through a function
- * of the caller.
+ * Make a comm without NCCL, of processes of one host and of one user, or threads of them: data goes
+ * straight into peers' memory, and control over sockets, two between each two ranks.
  *
- * Ranks may share a device. Only ranks of one host whose memory can be mapped reach each other:
- * committing a plan that needs another pair fails with XFER_ERR_UNSUPPORTED. A deadline cannot
- * interrupt `all_gather`, which should have one of its own; what it gives late is used.
+ * Ranks may share a device. Committing a plan that needs a pair of which neither can map the
+ * other's memory fails with XFER_ERR_UNSUPPORTED.
  *
- * Collective: all `size` ranks; calls `all_gather`.
+ * Collective: all `size` ranks. Calls `all_gather` three times and not afterwards, and returns when
+ * every rank has come.
  * Stream: none.
- * Threads: `all_gather` is called by the thread that calls the library.
+ * Threads: safe.
+ * Failure: as of xfer_comm_create_host().
  *
  * @param comm        Receives the comm; the caller owns it.
- * @param all_gather  Called by collective calls, the same number of times and sizes on every rank.
+ * @param all_gather  Called by this thread, the same number of times and sizes on every rank. How
+ *                    long it waits is its own affair.
  * @param context     Passed to it.
  * @param rank        This rank, 0 to size - 1.
  * @param size        The number of ranks.
- * @retval XFER_ERR_ARG   `all_gather` is NULL, or `rank` or `size` is out of range.
- * @retval XFER_ERR_COMM  `all_gather` failed.
- * @retval XFER_ERR_CUDA  CUDA failed, or there is no device or no driver.
- * @retval XFER_ERR_PEER  Likewise on another rank.
+ * @retval XFER_ERR_ARG      `all_gather` is NULL, or `rank` or `size` is out of range. The rank
+ *                           returns alone.
+ * @retval XFER_ERR_COMM     `all_gather` failed, or a rank cannot be reached: it is on another
+ *                           host.
+ * @retval XFER_ERR_CUDA     CUDA failed, or there is no device or no driver.
+ * @retval XFER_ERR_NOMEM    Out of memory.
+ * @retval XFER_ERR_PEER     Another rank failed; the text names it and quotes its own.
+ * @retval XFER_ERR_TIMEOUT  A rank has met the others, and had no device 10 minutes later.
  * @since 0.1
  */
 XFER_API XFER_MUST_CHECK xfer_status xfer_comm_create_cuda(xfer_comm **comm,

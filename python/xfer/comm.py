@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from ctypes import c_int, c_void_p, create_string_buffer
+from functools import partial
 from typing import Any
 
 from . import _bootstrap, _functions, _handle
@@ -138,7 +138,7 @@ class Comm(_handle.Handle):
         self._beside: set[int] = set()  # threads that have _calling, or try to, and not the comm
         self._worker: Worker | None = None
         self._on_main_only = False  # MPI_THREAD_FUNNELED: no other thread may call
-        self._callback: _bootstrap.GatherCallback | None = None  # that C holds
+        self._callback: _bootstrap.GatherCallback | None = None  # while C meets by it
         self._transfers: dict[str, Any] = {}  # that an integration keeps for it, by name: they are closed with it
         self._staging: list[_Staging] = []  # likewise; blocks go by the functions that they came from
 
@@ -175,11 +175,8 @@ class Comm(_handle.Handle):
         TimeoutError where a rank does not come to a store in time.
         """
         made = cls()
-        rank, size = made._meet(gather, rank, size, prefix, timeout_s)
-        with made._freed_on_failure():
-            made._call(lib.xfer_comm_create_host, made._out(), made._gathers().function, None, rank, size)
-        made._call(made._gathers().free)
-        made._callback, made._on_main_only = None, False  # it has met the others
+        make = partial(made._call, lib.xfer_comm_create_host, made._out())
+        made._meet(gather, rank, size, prefix, timeout_s, make)
         return made
 
     @classmethod
@@ -237,41 +234,39 @@ class Comm(_handle.Handle):
         timeout_s: float = _bootstrap.WAIT_S,
     ) -> Comm:
         """Of ranks on GPUs of one host, which may share one, without NCCL: data goes straight into peers' memory,
-        and control through an all-gather. Collective.
+        and control over sockets, which meet by an all-gather. Collective.
 
         gather: a torch ProcessGroup of the CPU (gloo), an mpi4py communicator, a torch Store with `rank` and `size`,
-        or with them a function that takes this rank's bytes and returns those of all ranks, a list by rank.
+        or with them a function that takes this rank's bytes and returns those of all ranks, a list by rank. Used to
+        meet and not afterwards; for what goes wrong see host().
         prefix: what the keys in a Store begin with; of their own where several groups of ranks share one Store.
         timeout_s: how long to wait for a rank's word in a Store; a group, a communicator and a function have their own.
         """
         made = cls()
         functions = plugin("nccl")
         made._device = _bootstrap.device_of(functions, device)
-        rank, size = made._meet(gather, rank, size, prefix, timeout_s)
-        with made._freed_on_failure():
-            made._make(functions.xfer_comm_create_cuda, made._gathers().function, None, rank, size)
+        made._meet(gather, rank, size, prefix, timeout_s, partial(made._make, functions.xfer_comm_create_cuda))
         return made
 
-    def _meet(self, gather: Any, rank: int | None, size: int | None, prefix: str, timeout_s: float) -> tuple[int, int]:
-        """(this rank, the number of ranks), and an all-gather for C."""
+    def _meet(
+        self,
+        gather: Any,
+        rank: int | None,
+        size: int | None,
+        prefix: str,
+        timeout_s: float,
+        make: Callable[..., None],
+    ) -> None:
+        """make: calls a maker that takes an all-gather, which serves that call alone."""
         self._on_main_only = _is_mpi(gather) and _bootstrap.mpi_main_only()
         function, rank, size = self._call(_bootstrap.all_gather, gather, rank, size, prefix, timeout_s)
-        self._callback = _bootstrap.GatherCallback(function, size)
-        return rank, size
-
-    def _gathers(self) -> _bootstrap.GatherCallback:
-        assert self._callback is not None
-        return self._callback
-
-    @contextlib.contextmanager
-    def _freed_on_failure(self) -> Iterator[None]:
-        """Where the block raises, what _meet() made is given back. (Where Ctrl-C ends it, a call may still use it.)"""
+        self._callback = callback = _bootstrap.GatherCallback(function, size)
         try:
-            yield
-        except Exception:
-            if not self._is_stuck():
-                self._call(self._gathers().free)
-            raise
+            make(callback.function, None, rank, size)
+        finally:
+            if not self._is_stuck():  # else a call may still use it
+                self._call(callback.free)
+        self._callback, self._on_main_only = None, False
 
     def _make(self, function: Callable[..., Any], *arguments: Any, timeout_s: float | None = None) -> None:
         """A maker that binds the comm to the current device of the thread that calls it: one of the comm's own where it
@@ -565,7 +560,7 @@ class Comm(_handle.Handle):
         super().close()
 
     def _destroy(self, handle: c_void_p) -> None:
-        self._give_back(_destroy, handle, self._callback)
+        self._give_back(lib.xfer_comm_destroy, handle)
         if self._worker is not None and not self._is_forked():
             self._worker.end()
 
@@ -576,9 +571,3 @@ def _is_on_main() -> bool:
 
 def _is_mpi(gather: Any) -> bool:
     return type(gather).__module__.startswith("mpi4py")
-
-
-def _destroy(handle: c_void_p, callback: _bootstrap.GatherCallback | None) -> None:
-    lib.xfer_comm_destroy(handle)
-    if callback is not None:
-        callback.free()

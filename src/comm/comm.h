@@ -192,6 +192,8 @@ xfer_status xfi_comm_create_local(xfi_comm **comms, int n_ranks);
 /* Processes (or threads) of one host, which meet by the caller's all-gather. */
 XFI_DOOR xfer_status xfi_comm_create_host(xfi_comm **comm, xfer_all_gather_fn all_gather,
                                           void *context, int rank, int size);
+/* Of such a comm, on all ranks: it carries no data, which goes straight into peers' memory. */
+XFI_DOOR void xfi_host_control_only(xfi_comm *comm);
 /* Of such a comm, by who makes calls. What all ranks do apart from it, their `number`-th time (from
  * 1), came to nothing here: tell those that may wait for it there. The comm goes on. */
 XFI_DOOR void xfi_host_warn(xfi_comm *comm, uint64_t number, const char *why);

@@ -385,3 +385,15 @@ const xfi_comm_ops xfi_host_ops = {
     .abort = host_abort,
     .abort_data = host_abort,
 };
+
+static const xfi_comm_ops control_ops = {
+    .destroy = host_destroy,
+    .all_gather = host_all_gather,
+    .exchange = host_exchange,
+    .abort = host_abort,
+};
+
+void xfi_host_control_only(xfi_comm *comm)
+{
+  comm->ops = &control_ops;
+}

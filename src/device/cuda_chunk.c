@@ -33,6 +33,7 @@ enum {
   BACKLOG = 256,
   REQUEST_TIMEOUT_MS = 1000, /* of a client that has connected */
   SEND_TIMEOUT_MS = 20000,   /* to a client that maps what it gets */
+  TICK_MS = 10,              /* of the kernel: a limit of a socket may end one early */
   PAUSE_NS = 1000 * 1000
 };
 
@@ -89,11 +90,11 @@ static void set_timeouts(int socket, int64_t receive_ms, int64_t send_ms)
   (void)setsockopt(socket, SOL_SOCKET, SO_SNDTIMEO, &send, sizeof send); /* of connecting too */
 }
 
-/* What is left of the deadline, at least a little: 0 would be for ever. */
+/* What is left of the deadline, and as much as a limit may end early; 0 would be for ever. */
 static void set_deadline(int socket, xfi_deadline deadline)
 {
   const int64_t left_ms = xfi_deadline_left_ms(deadline);
-  const int64_t ms = left_ms < 1 ? 1 : left_ms < INT32_MAX ? left_ms : INT32_MAX;
+  const int64_t ms = left_ms < INT32_MAX ? left_ms + TICK_MS : INT32_MAX;
 
   set_timeouts(socket, ms, ms);
 }

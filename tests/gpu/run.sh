@@ -104,7 +104,7 @@ for tool in memcheck racecheck initcheck; do
     "$bin/test_digest_cuda" --small
 done
 
-# Ranks that share what GPUs there are: the direct lane alone, over an all-gather.
+# Ranks that share what GPUs there are: the direct lane alone, without NCCL.
 for n in 1 2 8; do
   run "share:random:$n" 1 150 "$bin/test_ranks" random $n gather "$(times 60)" $n
 done

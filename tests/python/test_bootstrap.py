@@ -209,15 +209,11 @@ def stand_in(monkeypatch):
 
 def test_the_duplicate_of_an_mpi_communicator_is_freed(stand_in):
     pytest.importorskip("mpi4py.MPI", reason="mpi4py is not installed")
-    mpi = Duplicates()
-    with xfer.Comm.host(mpi.comm) as comm:
-        assert mpi.done == ["Dup", "Free"]
-        assert comm.all_gather(b"a") == [b"a"]
-    mpi = Duplicates()
-    with xfer.Comm.cuda(mpi.comm, device=0) as comm:
-        assert mpi.done == ["Dup"]  # whose all-gathers it makes
-        assert comm.all_gather(b"a") == [b"a"]
-    assert mpi.done == ["Dup", "Free"]
+    for make in (xfer.Comm.host, lambda gather: xfer.Comm.cuda(gather, device=0)):
+        mpi = Duplicates()
+        with make(mpi.comm) as comm:
+            assert mpi.done == ["Dup", "Free"]
+            assert comm.all_gather(b"a") == [b"a"]
 
 
 def test_the_duplicate_of_an_mpi_communicator_is_freed_where_no_comm_is_made(stand_in):
@@ -312,6 +308,24 @@ def test_the_thread_that_makes_a_comm_of_gpus_keeps_its_device(monkeypatch):
     with pytest.raises(xfer.CudaError, match="enough"):
         xfer.Comm.cuda(lambda mine: [mine], 0, 1, device=3)
     assert chosen == [(False, 3)]
+
+
+def test_gpus_use_an_all_gather_to_meet_alone(monkeypatch):
+    class Functions:
+        xfer_cuda_device_get = xfer_cuda_device_set = staticmethod(lambda _: None)
+        xfer_comm_create_cuda = _lib.lib.xfer_comm_create_host
+
+    gathered = []
+
+    def gather(mine):
+        gathered.append(mine)
+        return [mine]
+
+    monkeypatch.setattr(xfer.comm, "plugin", lambda _: Functions)
+    with xfer.Comm.cuda(gather, 0, 1, device=0) as comm:
+        assert len(gathered) == 3
+        assert comm.all_gather(b"a") == [b"a"]
+        assert len(gathered) == 3
 
 
 def test_plug_ins_have_what_they_should():

@@ -1,12 +1,12 @@
 /*
  * kill_calls [--every K] [--ranks N] [--seed S] [--relays 1]
  *
- * Ranks are processes with a simulated GPU each, over the caller's all-gather. One of them is
- * killed in its n-th call of CUDA, for every K-th n, from the making of its comm to the release of
- * its plan; with --relays all but the last rank are a domain and relay to each other what comes
- * from that. The others come back in time, do not say that all is well where it is not, and where
- * the plan is staged, half of the points, hold the old weights or the new ones; then they make a
- * new comm without it and finish a refit. The last line has the number of points.
+ * Ranks are processes with a simulated GPU each, without NCCL. One of them is killed in its n-th
+ * call of CUDA, for every K-th n, from the making of its comm to the release of its plan; with
+ * --relays all but the last rank are a domain and relay to each other what comes from that. The
+ * others come back in time, do not say that all is well where it is not, and where the plan is
+ * staged, half of the points, hold the old weights or the new ones; then they make a new comm
+ * without it and finish a refit. The last line has the number of points.
  */
 #include "world.h"
 
@@ -19,7 +19,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-enum { MOST_RANKS = 4, TURNS = 400, WORD = 8192, WIDTH = 3000, RELAYED_WIDTH = 40000, OLD = 0x77 };
+enum { MOST_RANKS = 4, TURNS = 4, WORD = 1024, WIDTH = 3000, RELAYED_WIDTH = 40000, OLD = 0x77 };
 enum {
   DEADLINE_MS = 1000,
   PATIENCE_MS = 2000,

@@ -298,16 +298,6 @@ static void make_one(void *context, int rank)
   ranks_go(m->meeting, rank);
 }
 
-/* Kept to the end: a comm does not say when it no longer needs its context. */
-static void keep(ranks_meeting *meeting)
-{
-  static ranks_meeting *kept[4096];
-  static size_t n_kept;
-
-  if (n_kept == sizeof kept / sizeof kept[0]) abort();
-  kept[n_kept++] = meeting;
-}
-
 xfer_status ranks_make_comms(xfer_comm **comms, int n_ranks, comm_kind kind, int n_devices)
 {
   making m = {.meeting = ranks_meet(n_ranks, kind), .comms = comms};
@@ -317,10 +307,7 @@ xfer_status ranks_make_comms(xfer_comm **comms, int n_ranks, comm_kind kind, int
     sim_dump(); /* the threads that are left have `m`, so nothing can go on */
     abort();
   }
-  if (kind == COMM_GATHER)
-    keep(m.meeting);
-  else
-    ranks_meeting_free(m.meeting);
+  ranks_meeting_free(m.meeting);
   for (int r = 0; r < n_ranks; r++)
     if (m.status[r] != XFER_OK) return m.status[r];
   return XFER_OK;

@@ -12,12 +12,11 @@ typedef enum comm_kind {
   COMM_UNBLOCKED /* xfer_comm_create_nccl(), of a communicator that does not block */
 } comm_kind;
 
-/* All ranks' comms, rank r on device r modulo n_devices. Of a gather comm, at most MAX_GATHERS live
- * at once. */
+/* All ranks' comms, rank r on device r modulo n_devices. */
 xfer_status ranks_make_comms(xfer_comm **comms, int n_ranks, comm_kind kind, int n_devices);
 
-/* The same where ranks make theirs by themselves: what they must know of each other, for as long as
- * their comms live, and each rank's own call. */
+/* The same where ranks make theirs by themselves: what they must know of each other until all have
+ * made them, and each rank's own call. */
 typedef struct ranks_meeting ranks_meeting;
 ranks_meeting *ranks_meet(int n_ranks, comm_kind kind); /* NULL: there is no id */
 bool ranks_come(ranks_meeting *meeting, int rank);      /* each rank, first */

@@ -28,84 +28,14 @@ static int no_gather(void *context, void *all, const void *mine, size_t n_bytes)
   return 1;
 }
 
-static int64_t gather_ms;
+static int n_gathered;
 
-static int slow_gather(void *context, void *all, const void *mine, size_t n_bytes)
+static int gather_alone(void *context, void *all, const void *mine, size_t n_bytes)
 {
   (void)context;
-  world_sleep_ms(gather_ms);
+  n_gathered++;
   memcpy(all, mine, n_bytes);
   return 0;
-}
-
-/* ---- a peer that lies --------------------------------------------------------------------- */
-
-/* What rank 1 says in an exchange that is to bring 8 bytes, and what becomes of it. */
-typedef struct lie {
-  uint64_t in_all;    /* bytes of its messages, with what stands before each, */
-  xfer_status memory; /* what having room for them came to */
-  uint64_t n_bytes;   /* and of its message */
-  xfer_status st;
-  const char *says;
-} lie;
-
-static const lie *now;
-static int n_said;
-
-/* The other of two ranks says what this one does, and then lies. Its words stand behind the number
- * of the gathering and their own. */
-static int gather_of_a_liar(void *context, void *all, const void *mine, size_t n_bytes)
-{
-  enum { HEAD_BYTES = sizeof(xfi_gathering) };
-  unsigned char *theirs = (unsigned char *)all + n_bytes;
-
-  (void)context;
-  memcpy(all, mine, n_bytes);
-  memcpy(theirs, mine, n_bytes);
-  if (now == NULL || n_said > 2) return 0;
-  const int64_t to = 0;
-  const uint64_t words[3] = {now->in_all, (uint32_t)now->memory, (uint64_t)to};
-  memcpy(theirs + HEAD_BYTES, &words[n_said], sizeof *words);
-  if (n_said == 2) memcpy(theirs + HEAD_BYTES + sizeof to, &now->n_bytes, sizeof now->n_bytes);
-  if (n_said == 2) memset(theirs + HEAD_BYTES + 2 * sizeof to, 7, 8);
-  n_said++;
-  return 0;
-}
-
-static void test_a_peer_that_lies_in_an_exchange_is_found(void)
-{
-  static const lie lies[] = {
-      {24, XFER_OK, 8, XFER_OK, ""},
-      {24, XFER_OK, 9, XFER_ERR_INTERNAL, "a message of rank 1 is cut"},
-      {24, XFER_OK, 4, XFER_ERR_MISMATCH, "4 bytes that rank 0 did not expect"},
-      {24, XFER_OK, 0, XFER_ERR_MISMATCH, "rank 1 sent less than rank 0 expects"},
-      {0, XFER_OK, 0, XFER_ERR_MISMATCH, "rank 1 sent less than rank 0 expects"},
-      {24, XFER_ERR_NOMEM, 8, XFER_ERR_PEER, "rank 1: "}};
-
-  world_clear(1, (sim_config){.seed = 0});
-  for (size_t i = 0; i < sizeof lies / sizeof *lies; i++) {
-    unsigned char bytes[8] = {0};
-    const xfi_message from_1 = {bytes, sizeof bytes, 1};
-    xfer_comm *comm = NULL;
-    xfi_comm *transport;
-
-    now = NULL;
-    OK(xfer_comm_create_cuda(&comm, gather_of_a_liar, NULL, 0, 2));
-    transport = comm->transport;
-    now = &lies[i];
-    n_said = 0;
-    NEED(transport->ops->exchange(transport, NULL, 0, &from_1, 1, xfi_deadline_after(1000)) ==
-         lies[i].st);
-    if (lies[i].st != XFER_OK) NEED(strstr(xfer_last_error(), lies[i].says) != NULL);
-    NEED((bytes[7] == 7) == (lies[i].st == XFER_OK));
-    /* What not all ranks found breaks the comm; what they agreed on does not. */
-    const bool is_whole = lies[i].st == XFER_OK || lies[i].st == XFER_ERR_PEER;
-    unsigned char all[2] = {0};
-    now = NULL;
-    NEED(transport->ops->all_gather(transport, all, bytes, 1, xfi_deadline_after(1000)) ==
-         (is_whole ? XFER_OK : XFER_ERR_COMM));
-    xfer_comm_destroy(comm);
-  }
 }
 
 /* ---- what a driver may lack --------------------------------------------------------------- */
@@ -127,7 +57,7 @@ static void test_a_driver_that_cannot_serve_is_refused(void)
   xfer_comm *comm = NULL;
 
   world_clear(1, (sim_config){.lacks = "cuMemMap"});
-  NEED(xfer_comm_create_cuda(&comm, slow_gather, NULL, 0, 1) == XFER_ERR_UNSUPPORTED);
+  NEED(xfer_comm_create_cuda(&comm, gather_alone, NULL, 0, 1) == XFER_ERR_UNSUPPORTED);
   NEED(strstr(xfer_last_error(), "the CUDA driver has no cuMemMap of CUDA 12.0") != NULL);
   NEED(comm == NULL);
   world_make(2, COMM_GATHER, (sim_config){.maps_elsewhere = true});
@@ -141,7 +71,7 @@ static void test_a_driver_older_than_the_toolkit_serves(void)
   xfer_comm *comm = NULL;
 
   world_clear(1, (sim_config){.driver = 12040});
-  OK(xfer_comm_create_cuda(&comm, slow_gather, NULL, 0, 1));
+  OK(xfer_comm_create_cuda(&comm, gather_alone, NULL, 0, 1));
   xfer_comm_destroy(comm);
 }
 
@@ -347,20 +277,65 @@ static void test_a_host_without_a_number_is_one(void)
 
 /* ---- makers ------------------------------------------------------------------------------- */
 
-/* On this rank alone: the others go on, and would wait for it in their next. */
-static void test_a_gather_that_comes_back_late_is_used(void)
+static void test_a_gather_serves_to_meet_alone(void)
 {
   xfer_comm *comm = NULL;
   char all = 0;
 
   world_clear(1, (sim_config){.seed = 0});
-  OK(xfer_comm_create_cuda(&comm, slow_gather, NULL, 0, 1));
+  n_gathered = 0;
+  OK(xfer_comm_create_cuda(&comm, gather_alone, NULL, 0, 1));
+  NEED(n_gathered == 3);
   OK(xfer_comm_all_gather(comm, &all, "x", 1));
-  OK(xfer_comm_set_timeout(comm, 20));
-  gather_ms = 60;
-  OK(xfer_comm_all_gather(comm, &all, "y", 1));
-  NEED(all == 'y');
+  NEED(n_gathered == 3 && all == 'x');
   xfer_comm_destroy(comm);
+}
+
+/* Whoever listens under a name of another host does not here. */
+static int gather_from_afar(void *context, void *all, const void *mine, size_t n_bytes)
+{
+  char *theirs = all;
+
+  (void)context;
+  memcpy(theirs + n_bytes, mine, n_bytes);
+  memcpy(theirs, mine, n_bytes);
+  for (size_t i = sizeof(int32_t); i < n_bytes; i++) /* behind how it fared */
+    if (theirs[i] != '\0') theirs[i] ^= 1;
+  return 0;
+}
+
+static void test_ranks_of_two_hosts_are_refused_as_they_meet(void)
+{
+  xfer_comm *comm = NULL;
+
+  world_clear(1, (sim_config){.seed = 0});
+  NEED(xfer_comm_create_cuda(&comm, gather_from_afar, NULL, 1, 2) == XFER_ERR_COMM);
+  NEED(strstr(xfer_last_error(), "a socket to rank 0, which must be on this host: ") != NULL);
+  NEED(comm == NULL);
+}
+
+/* One of three does not come: it is named at the deadline, and the comm is broken for all. */
+static void stays_away(int rank)
+{
+  char all[3];
+
+  OK(xfer_comm_set_timeout(w.comms[rank], 100));
+  if (rank == 2) {
+    ranks_barrier();
+  } else {
+    const xfer_status st = xfer_comm_all_gather(w.comms[rank], all, "x", 1);
+    NEED(st == XFER_ERR_TIMEOUT || st == XFER_ERR_COMM);
+    NEED(strstr(xfer_last_error(), "rank 2 did not come before the deadline") != NULL);
+    ranks_barrier();
+  }
+  NEED(xfer_comm_all_gather(w.comms[rank], all, "x", 1) == XFER_ERR_COMM);
+}
+
+static void test_a_rank_that_does_not_come_is_named_at_the_deadline(void)
+{
+  world_make(3, COMM_GATHER, (sim_config){.seed = 0});
+  world_go(stays_away);
+  world_destroy();
 }
 
 #define REFUSED(words, call)                                                                       \
@@ -383,7 +358,7 @@ static void test_makers_refuse_null_and_what_is_not_there(void)
   REFUSED("rank -1 of 1", xfer_comm_create_cuda(&comm, no_gather, NULL, -1, 1));
   REFUSED("rank 0 of 0", xfer_comm_create_cuda(&comm, no_gather, NULL, 0, 0));
   NEED(xfer_comm_create_cuda(&comm, no_gather, NULL, 0, 2) == XFER_ERR_COMM);
-  NEED(strstr(xfer_last_error(), "the caller's all-gather of 128 bytes answered 1") != NULL);
+  NEED(strstr(xfer_last_error(), "the caller's all-gather of 236 bytes answered 1") != NULL);
   REFUSED("NULL", xfer_comm_create_nccl_id(NULL, id, 0, 1));
   REFUSED("NULL", xfer_comm_create_nccl_id(&comm, NULL, 0, 1));
   REFUSED("rank 1 of 1", xfer_comm_create_nccl_id(&comm, id, 1, 1));
@@ -544,7 +519,6 @@ static void test_a_commit_without_an_id_fails_on_all(void)
 int main(int argc, char **argv)
 {
   static const world_test tests[] = {
-      {"a_peer_that_lies_in_an_exchange_is_found", test_a_peer_that_lies_in_an_exchange_is_found},
       {"a_host_without_a_number_is_one", test_a_host_without_a_number_is_one},
       {"pages_that_the_system_refuses", test_pages_that_the_system_refuses},
       {"a_page_that_one_rank_cannot_reach", test_a_page_that_one_rank_cannot_reach},
@@ -555,7 +529,11 @@ int main(int argc, char **argv)
       {"an_error_of_the_callers_stays", test_an_error_of_the_callers_stays},
       {"a_thread_chooses_its_device", test_a_thread_chooses_its_device},
       {"makers_refuse_null_and_what_is_not_there", test_makers_refuse_null_and_what_is_not_there},
-      {"a_gather_that_comes_back_late_is_used", test_a_gather_that_comes_back_late_is_used},
+      {"a_gather_serves_to_meet_alone", test_a_gather_serves_to_meet_alone},
+      {"ranks_of_two_hosts_are_refused_as_they_meet",
+       test_ranks_of_two_hosts_are_refused_as_they_meet},
+      {"a_rank_that_does_not_come_is_named_at_the_deadline",
+       test_a_rank_that_does_not_come_is_named_at_the_deadline},
       {"memory_of_another_device_is_refused", test_memory_of_another_device_is_refused},
       {"a_commit_without_an_id_fails_on_all", test_a_commit_without_an_id_fails_on_all},
       {"a_borrowed_communicator_is_asked_who_it_is",

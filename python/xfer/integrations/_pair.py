@@ -111,8 +111,7 @@ def _of_gpus(gather: Gather, rank: int, info: Any, device: int, opened: ExitStac
     if len(hosts) > 1:
         a, b = (f"rank {r}{_who(info)(r)}" for r in shared[0])
         raise ValueError(f"{a} and {b} share a GPU, which they may where all ranks are on one host")
-    control = _opened(Comm.host(gather, rank, info.world_size), info, opened)
-    return _opened(Comm.cuda(control.all_gather, rank, info.world_size, device), info, opened)
+    return _opened(Comm.cuda(gather, rank, info.world_size, device), info, opened)
 
 
 def _host() -> str:

@@ -1,0 +1,49 @@
+/*
+ * A comm of GPUs without NCCL: data goes straight into peers' memory, and control over sockets of
+ * the host (host.c), the only place where that memory can be reached. Ranks may share a device,
+ * which NCCL refuses.
+ */
+#include "comm.h"
+
+#include "device.h"
+#include "error.h"
+#include "plugin.h"
+#include "xfer/nccl.h"
+
+enum { CREATE_TIMEOUT_MS = 10 * 60 * 1000 };
+
+/* Local: the device, and the public comm around both, which owns `transport` on success. */
+static xfer_status assemble(xfer_comm **comm, xfi_comm *transport)
+{
+  xfer_status st = XFER_OK;
+  xfi_device *device = NULL;
+
+  XFI_TRY_DONE(xfi_device_create_cuda(&device));
+  XFI_TRY_DONE(xfi_comm_wrap(comm, transport, device));
+  device = NULL;
+done:
+  if (device != NULL) device->ops->destroy(device);
+  return st;
+}
+
+xfer_status xfer_comm_create_cuda(xfer_comm **comm, xfer_all_gather_fn all_gather, void *context,
+                                  int rank, int size)
+{
+  xfer_status st = XFER_OK;
+  xfi_comm *transport = NULL;
+  xfer_comm *made = NULL;
+
+  XFI_NEED(comm);
+  XFI_NEED(all_gather);
+  XFI_CHECK_DONE(size >= 1 && rank >= 0 && rank < size, XFER_ERR_ARG, "rank %d of %d", rank, size);
+  XFI_TRY_DONE(xfi_comm_create_host(&transport, all_gather, context, rank, size));
+  xfi_host_control_only(transport);
+  st = assemble(&made, transport);
+  XFI_TRY_DONE(xfi_comm_agree(transport, st, xfi_deadline_after(CREATE_TIMEOUT_MS)));
+  *comm = made;
+  return XFER_OK;
+done:
+  if (made == NULL && transport != NULL) transport->ops->destroy(transport);
+  xfer_comm_destroy(made);
+  return st;
+}
