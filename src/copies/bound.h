@@ -22,7 +22,8 @@ typedef struct xfi_bound_box {
 typedef struct xfi_blocks xfi_blocks;
 
 /* A view with the shape of the part that it holds. Every kind of view becomes pieces: a dense or
- * strided one is one piece. Also what a slot is. */
+ * strided one is one piece. Also what a slot is, and what peers are told of a view: a change of
+ * this changes PLAN_VERSION (agree/statement.c). */
 typedef struct xfi_bound {
   bool is_set;
   int n_dims;

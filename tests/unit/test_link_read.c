@@ -21,21 +21,24 @@ typedef struct told {
   struct {
     uint64_t n_bytes, halves;
   } remote;
-  struct {
-    uint64_t piece_dim, piece_length, n_pieces, has_boxes;
-    int64_t strides[XFER_MAX_DIMS], shape[XFER_MAX_DIMS];
-  } bound;
+  xfi_bound bound;
   uint64_t place[2];
 } told;
+
+static char of_the_peer[8]; /* addresses there mean nothing here */
 
 static told good(void)
 {
   told t;
 
   memset(&t, 0, sizeof t);
-  t.head.n_remotes = t.head.n_bounds = t.bound.n_pieces = 1;
+  t.head.n_remotes = t.head.n_bounds = 1;
+  t.bound.n_pieces = 1;
   t.bound.piece_length = 4;
   t.bound.shape[0] = 4;
+  t.bound.pieces = (char **)(void *)of_the_peer;
+  t.bound.only = of_the_peer;
+  t.bound.blocks = (xfi_blocks *)(void *)of_the_peer;
   t.remote.n_bytes = 64;
   t.remote.halves = XFI_OF_DST;
   t.place[1] = 16;
@@ -61,6 +64,9 @@ static xfer_status read_told(told t, size_t n_bytes)
     assert_int_equal(link.places[0][1], 16);
     assert_int_equal(link.remotes[0].n_bytes, 64);
     assert_int_equal(link.remotes[0].halves, XFI_OF_DST);
+    assert_ptr_not_equal(link.bounds[0].pieces, of_the_peer);
+    assert_null(link.bounds[0].only);
+    assert_null(link.bounds[0].blocks);
   }
   release(&link);
   return st;
@@ -105,15 +111,16 @@ static void test_numbers_that_cannot_be_are_refused(void **state)
   REFUSED(head.n_bounds, UINT64_MAX);
   REFUSED(head.n_src_bounds, 2);
   REFUSED(bound.piece_dim, XFER_MAX_DIMS);
-  REFUSED(bound.piece_dim, UINT64_MAX);
+  REFUSED(bound.piece_dim, -1);
   REFUSED(bound.piece_length, 0);
-  REFUSED(bound.piece_length, UINT64_MAX);
+  REFUSED(bound.piece_length, -1);
   REFUSED(bound.piece_length, 3); /* of 4 indices */
   REFUSED(bound.shape[0], INT64_MAX);
   REFUSED(bound.n_pieces, 0);
   REFUSED(bound.n_pieces, 17);
-  REFUSED(bound.n_pieces, UINT64_MAX);
-  REFUSED(bound.has_boxes, 1);
+  REFUSED(bound.n_pieces, -1);
+  REFUSED(bound.n_pieces, INT64_MAX);
+  REFUSED(bound.boxes, (xfi_bound_box *)(void *)of_the_peer);
   REFUSED(place[0], 1);
   REFUSED(place[0], UINT64_MAX);
   REFUSED(place[1], 64);

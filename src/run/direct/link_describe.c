@@ -24,15 +24,6 @@ typedef struct told_allocation {
   uint64_t halves;
 } told_allocation;
 
-typedef struct told_bound {
-  uint64_t piece_dim;
-  uint64_t piece_length;
-  uint64_t n_pieces;
-  uint64_t by_boxes;
-  int64_t strides[XFER_MAX_DIMS];
-  int64_t shape[XFER_MAX_DIMS];
-} told_bound;
-
 /* ---- what we tell a peer ---- */
 
 typedef struct blob {
@@ -92,17 +83,8 @@ static xfer_status put_place(blob *b, const void *pointer, size_t n_bytes, int h
 
 static xfer_status put_bound(blob *b, const xfi_bound *bound, int elem_bytes, int half)
 {
-  told_bound told = {(uint64_t)bound->piece_dim,
-                     (uint64_t)bound->piece_length,
-                     (uint64_t)bound->n_pieces,
-                     bound->boxes != NULL,
-                     {0},
-                     {0}};
-
   if (!b->is_told) {
-    memcpy(told.strides, bound->strides, sizeof told.strides);
-    memcpy(told.shape, bound->shape, sizeof told.shape);
-    XFI_TRY(xfi_bytes_put(&b->bytes, &told, sizeof told));
+    XFI_TRY(xfi_bytes_put(&b->bytes, bound, sizeof *bound)); /* addresses mean nothing there */
     b->link->n_own_places += (size_t)bound->n_pieces;
   }
   for (int64_t i = 0; i < bound->n_pieces; i++)
@@ -123,7 +105,7 @@ static xfer_status put_flow(blob *b, uint64_t *n, const xfi_move_list *list, siz
   if (!b->is_told) /* as if each tensor had one piece and one move */
     XFI_TRY(xfi_vec_reserve(
         &b->bytes.at, &b->bytes.capacity,
-        b->bytes.n + list->peers[peer].n * (sizeof(told_bound) + sizeof *b->link->places), 1));
+        b->bytes.n + list->peers[peer].n * (sizeof(xfi_bound) + sizeof *b->link->places), 1));
   for (size_t i = 0; i < list->peers[peer].n; i++) {
     const uint32_t tensor = list->moves[list->peers[peer].first + i].tensor;
     const xfi_class *cls = xfi_plan_class(plan->moves, tensor);
@@ -225,41 +207,40 @@ static xfer_status malformed(const xfi_link *link)
 }
 
 /* Has each index of the dim that is in pieces its piece? */
-static bool has_pieces(const told_bound *told)
+static bool has_pieces(const xfi_bound *told)
 {
-  const int64_t length = (int64_t)told->piece_length;
+  const int d = told->piece_dim;
 
-  if (told->piece_dim >= XFER_MAX_DIMS || told->n_pieces < 1 || length < 1) return false;
-  return told->shape[told->piece_dim] < 1 ||
-         (uint64_t)((told->shape[told->piece_dim] - 1) / length) < told->n_pieces;
+  if (d < 0 || d >= XFER_MAX_DIMS || told->n_pieces < 1 || told->piece_length < 1) return false;
+  return told->shape[d] < 1 || (told->shape[d] - 1) / told->piece_length < told->n_pieces;
 }
 
 static xfer_status read_bound(xfi_link *link, xfi_reader *r, size_t i)
 {
   xfer_status st = XFER_OK;
   xfi_bound *b = &link->bounds[i];
-  told_bound told;
+  xfi_bound told;
 
   xfi_reader_take(r, &told, sizeof told);
-  if (r->failed || !has_pieces(&told) || told.n_pieces > r->n_left) return malformed(link);
+  if (r->failed || !has_pieces(&told) || (uint64_t)told.n_pieces > r->n_left)
+    return malformed(link);
+  *b = told;
   b->is_set = true;
   b->n_dims = XFER_MAX_DIMS;
-  b->piece_dim = (int)told.piece_dim;
-  b->piece_length = (int64_t)told.piece_length;
-  b->n_pieces = (int64_t)told.n_pieces;
-  memcpy(b->strides, told.strides, sizeof b->strides);
-  memcpy(b->shape, told.shape, sizeof b->shape);
-  b->pieces = xfi_calloc(told.n_pieces, sizeof *b->pieces); /* see xfi_link_resolve() */
+  b->only = NULL;
+  b->boxes = NULL;
+  b->blocks = NULL;
+  b->pieces = xfi_calloc((size_t)told.n_pieces, sizeof *b->pieces); /* see xfi_link_resolve() */
   XFI_CHECK_DONE(b->pieces != NULL, XFER_ERR_NOMEM, "%lld pieces", (long long)b->n_pieces);
   XFI_TRY_DONE(xfi_vec_reserve(&link->places, &link->places_capacity,
-                               link->n_places + told.n_pieces, sizeof *link->places));
+                               link->n_places + (size_t)told.n_pieces, sizeof *link->places));
   for (int64_t p = 0; p < b->n_pieces; p++, link->n_places++)
     if (!read_place(link, r, link->n_places)) return malformed(link);
   if (i < link->n_src_bounds) link->n_src_places = link->n_places;
-  if (told.by_boxes == 0) return XFER_OK;
-  b->boxes = xfi_calloc(told.n_pieces, sizeof *b->boxes);
+  if (told.boxes == NULL) return XFER_OK;
+  b->boxes = xfi_calloc((size_t)told.n_pieces, sizeof *b->boxes);
   XFI_CHECK_DONE(b->boxes != NULL, XFER_ERR_NOMEM, "%lld boxes", (long long)b->n_pieces);
-  xfi_reader_take(r, b->boxes, told.n_pieces * sizeof *b->boxes);
+  xfi_reader_take(r, b->boxes, (size_t)told.n_pieces * sizeof *b->boxes);
   if (r->failed) st = malformed(link);
 done:
   return st;
