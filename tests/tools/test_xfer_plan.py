@@ -3,6 +3,7 @@
 usage: test_xfer_plan.py BIN_DIR
 """
 
+import fcntl
 import itertools
 import json
 import os
@@ -11,6 +12,8 @@ import resource
 import subprocess
 import sys
 import tempfile
+import termios
+import time
 import unittest
 import xml.etree.ElementTree
 
@@ -47,6 +50,11 @@ def few():
 def limited(*args):
     words = [os.path.join(BIN, "xfer_plan"), *args]
     return subprocess.run(words, capture_output=True, text=True, timeout=60, check=False, preexec_fn=few)
+
+
+def waiting(pipe):
+    """How many bytes are there that nobody has read."""
+    return int.from_bytes(fcntl.ioctl(pipe, termios.FIONREAD, bytes(4)), sys.byteorder)
 
 
 def elements(region):
@@ -448,6 +456,42 @@ class TestCommandLine(unittest.TestCase):
                     interrupt(process)
                     _, err = process.communicate(timeout=60)
                 self.assertEqual((process.returncode, err), (130, "xfer_plan: interrupted\n"))
+
+    def interrupted(self, *args, rest):
+        """Status, stdout and stderr, with a reader that begins `rest` seconds after the interrupt."""
+        words = [os.path.join(BIN, "xfer_plan"), *args]
+        with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+            size = 0
+            while size != (size := waiting(process.stdout)) or size == 0:
+                time.sleep(0.2)
+            interrupt(process)
+            time.sleep(rest)
+            out, err = process.communicate(timeout=60)
+        return process.returncode, out, err
+
+    def test_what_an_interrupt_finds_done_is_whole_for_a_slow_reader(self):
+        status, out, err = self.interrupted("--problem", "f32[3000] (3000):S0 -> (3000):S0", "--json", rest=1)
+        self.assertEqual((status, err), (0, ""))
+        self.assertEqual(len(json.loads(out)["ranks"]), 3000)
+
+    def test_an_interrupted_list_has_no_hole(self):
+        line = ("--problem", "f32[30000] (30000):S0 -> (30000):S0", "--regions")
+        status, out, err = self.interrupted(*line, rest=1)
+        self.assertEqual((status, err), (130, "xfer_plan: interrupted\n"))
+        ranks = [json.loads(line)["rank"] for line in out.splitlines()]
+        self.assertEqual(ranks, list(range(len(ranks))))
+        self.assertTrue(out.endswith("}\n"))
+
+    def test_interrupted_output_that_nobody_reads_is_cut_off_at_its_end(self):
+        for more in (("--json",), ("--regions",)):
+            with self.subTest(more=more):
+                status, out, err = self.interrupted("--problem", "f32[3000] (3000):S0 -> (3000):S0", *more, rest=5)
+                self.assertEqual(
+                    (status, err), (130, "xfer_plan: interrupted; nobody read the output, which is cut off\n")
+                )
+                whole = run("--problem", "f32[3000] (3000):S0 -> (3000):S0", *more)[1]
+                self.assertTrue(whole.startswith(out))
+                self.assertLess(len(out), len(whole))
 
     def test_full_disk_is_a_failure(self):
         if not os.path.exists("/dev/full"):

@@ -10,6 +10,7 @@
 
 #include <xfer/xfer.h>
 
+#include "interrupt.h"
 #include "text.h"
 
 enum { FOLLOWS_SECONDS = 4 }; /* a launcher wants one or two to end all */
@@ -18,6 +19,7 @@ static const char *program_name = "xfer";
 
 static bool owes_object;   /* --json is given, and stdout has no object yet */
 static bool others_object; /* it is there, or another process has it */
+static bool has_said;      /* a sentence is on stderr */
 static bool follows;       /* another process of those started together speaks first */
 static char *kept;         /* a sentence goes here and is not said; NULL: it is said */
 
@@ -60,6 +62,7 @@ void args_say(const char *who, const char *sentence)
   }
   if (follows) (void)sleep(FOLLOWS_SECONDS);
   print_line(who, sentence);
+  has_said = true;
   if (!owes_object || others_object) return;
   owes_object = false;
   printf("{\"ok\":false,\"error\":");
@@ -100,7 +103,10 @@ int args_end(int status)
 {
   if (fflush(stdout) == 0 && ferror(stdout) == 0) return status;
   owes_object = false;
-  return args_failed("the output cannot be written");
+  if (has_said) return status; /* one sentence is enough */
+  if (!interrupt_has_cut()) return args_failed("the output cannot be written");
+  args_failed("interrupted; nobody read the output, which is cut off");
+  return ARGS_INTERRUPTED;
 }
 
 /* What k, M, G or T at the end of a number multiplies by, also as KiB and so on; 0: no suffix. */

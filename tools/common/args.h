@@ -79,7 +79,7 @@ void args_keep(char sentence[ARGS_SENTENCE_BYTES]);
 __attribute__((format(printf, 1, 2))) int args_wrong(const char *fmt, ...);
 __attribute__((format(printf, 1, 2))) int args_failed(const char *fmt, ...);
 /* How a program ends that has printed: with `status`, or if stdout did not take it all, with a
- * failure. */
+ * failure, or as interrupted. */
 int args_end(int status);
 
 /* ---- as text (args_print.c), with the options that every program has ---- */

@@ -278,5 +278,5 @@ int plan_expect(const xfer_refit *refit, const char *ranks)
   if (end > n_ranks) return args_wrong("--expect %s: there are %d ranks", ranks, n_ranks);
   while (status == EXIT_SUCCESS && rank < end && !interrupt_came())
     status = print_rank(refit, rank++);
-  return status;
+  return status == EXIT_SUCCESS && interrupt_came() ? ARGS_INTERRUPTED : status;
 }

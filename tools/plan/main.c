@@ -173,7 +173,7 @@ static int run_problem(const plan_args *args, problem_work *work)
                                     : print_moves(tensor, n_ranks, rank, args->domain);
       if (!ok) return plan_failed();
     }
-    return EXIT_SUCCESS;
+    return interrupt_came() ? ARGS_INTERRUPTED : EXIT_SUCCESS;
   }
 
   xfer_plan_report_data report = XFER_PLAN_REPORT_INIT;
@@ -322,7 +322,7 @@ int main(int argc, char **argv)
     status = plan_sweep(&args);
   else
     status = args.job.model != NULL ? plan_model_main(&args) : problem_main(&args);
-  if (!interrupt_came()) return args_end(status);
-  if (status == EXIT_SUCCESS && !args.json) args_failed("interrupted"); /* lists just end */
-  return ARGS_INTERRUPTED;
+  if (status == ARGS_INTERRUPTED && fflush(stdout) == 0) args_failed("interrupted"); /* a list */
+  /* What was all done when it came is a success. */
+  return args_end(status == EXIT_FAILURE && interrupt_came() ? ARGS_INTERRUPTED : status);
 }
