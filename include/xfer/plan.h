@@ -236,7 +236,10 @@ XFER_API XFER_MUST_CHECK xfer_status xfer_plan_bind(xfer_plan *plan, size_t tens
  *                         its allocation; the text names the tensor.
  * @retval XFER_ERR_STATE  A non-empty part is not bound, or a run is in flight.
  * @retval XFER_ERR_SHAPE  Destination views overlap each other or a source; the text names both
- *                         tensors. One view may be both where a tensor stays as it is here.
+ *                         tensors, or why a tensor does not stay. One view may be both where a
+ *                         tensor stays as it is here: each element lies at the same place on both
+ *                         sides and comes from this rank. Padding, which both then have at the
+ *                         same places, is zeroed.
  * @retval XFER_ERR_UNSUPPORTED  Two ranks reach each other by no way that the comm has.
  * @retval XFER_ERR_MISMATCH  Ranks commit other plans.
  * @retval XFER_ERR_NOMEM  Out of memory. Where the others have XFER_ERR_COMM the comm is broken.

@@ -129,12 +129,17 @@ typedef struct xfi_use {
   const xfi_bound *bound;
   const char *name;
   int elem_bytes;
+  size_t tensor;
   bool is_source;
-  bool stays; /* a destination that is given what it has */
+  /* Of a destination. NULL: it is given what it has; "": it is not its source's view; else why it
+   * may not be that. */
+  const char *moves;
+  bool zeroes; /* of a destination that stays: its padding is written, which is its source's too */
 } xfi_use;
 
-/* No destination overlaps another or a source; one that stays may be anybody's source. Destinations
- * that are the same view are a declared tie and fine; sources may overlap each other. */
+/* No destination overlaps another or a source; one that stays may be anybody's source, or where
+ * it has padding its own. Destinations that are the same view are a declared tie and fine; sources
+ * may overlap each other. */
 xfer_status xfi_uses_check_disjoint(const xfi_use *uses, size_t n);
 
 #endif

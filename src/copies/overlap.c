@@ -224,10 +224,18 @@ static xfer_status runs_meet(bool *meet, sweep *s, size_t i, size_t k)
   return XFER_OK;
 }
 
+/* Does a destination leave what a source has as it is? */
+static bool leaves(const xfi_use *destination, const xfi_use *source)
+{
+  return destination->moves == NULL &&
+         (!destination->zeroes || destination->tensor == source->tensor);
+}
+
 /* Neither writes what the other reads or writes. */
 static bool may_meet(const xfi_use *a, const xfi_use *b)
 {
-  return (a->is_source && (b->is_source || b->stays)) || (b->is_source && a->stays);
+  if (a->is_source) return b->is_source || leaves(b, a);
+  return b->is_source && leaves(a, b);
 }
 
 /* Two destinations that are one view. */
@@ -239,13 +247,20 @@ static bool is_tie(const xfi_use *a, const xfi_use *b)
 
 static void say_overlap(const xfi_use *a, const xfi_use *b)
 {
-  if (!a->is_source && !b->is_source)
+  const xfi_use *src = a->is_source ? a : b;
+  const xfi_use *dst = a->is_source ? b : a;
+
+  if (!src->is_source)
     xfi_set_error("the destination views of tensors \"%.100s\" and \"%.100s\" overlap", a->name,
                   b->name);
+  else if (src->tensor == dst->tensor && dst->moves != NULL && dst->moves[0] != '\0')
+    xfi_set_error("tensor \"%.100s\" has one view for source and destination, but does not stay "
+                  "as it is here: %s",
+                  src->name, dst->moves);
   else
     xfi_set_error(
         "the source view of tensor \"%.100s\" and the destination view of \"%.100s\" overlap",
-        a->is_source ? a->name : b->name, a->is_source ? b->name : a->name);
+        src->name, dst->name);
 }
 
 static xfer_status check_pair(sweep *s, size_t i, size_t k)

@@ -9,6 +9,7 @@
 #include "bind.h"
 #include "boxes.h"
 #include "error.h"
+#include "held.h"
 #include "quant.h"
 #include "run.h"
 
@@ -264,27 +265,67 @@ xfer_status xfi_bindings_check(const xfer_plan *plan)
   return XFER_OK;
 }
 
-/* Does a tensor's destination part get from its source part, and where both are the same memory,
- * what is there already? */
-static bool stays_in_place(const xfi_class *cls, const xfi_binding *b, int rank)
+/* Does what comes from elements that this rank holds lie there already? NULL; else what does not.
+ * *n_elems: how many do. */
+static const char *what_moves(int64_t *n_elems, const xfi_class *cls, int rank)
 {
   const xfi_flows *recvs = &cls->recvs;
   const size_t n = sizeof(int64_t) * (size_t)cls->src->n_dims;
-  uint64_t n_bytes = 0;
 
-  if (cls->conversion != 0) return false;
-  if (!b->src.is_set || !b->dst.is_set || !xfi_bound_equal(&b->src, &b->dst)) return false;
+  *n_elems = 0;
   for (size_t f = 0; f < recvs->n; f++) {
-    if (xfi_part_replica(cls->src, recvs->at[f].part, rank) < 0) return false;
+    if (xfi_part_replica(cls->src, recvs->at[f].part, rank) < 0)
+      return cls->src->boxes != NULL
+                 ? "of its elements some come from another rank, whose box is read for them"
+                 : "of its elements some come from another rank";
     for (size_t i = 0; i < recvs->at[f].n; i++) {
       xfi_box box = xfi_flows_box(recvs, recvs->at[f].first + i);
 
       xfi_box_resolve(box.src_local, box.unit, cls->src, rank);
-      if (memcmp(box.src_local, box.dst_local, n) != 0) return false;
-      n_bytes += (uint64_t)(xfi_box_elems(box.length, cls->src->n_dims) * cls->src->elem_bytes);
+      if (memcmp(box.src_local, box.dst_local, n) != 0)
+        return "some of its elements lie elsewhere on the two sides";
+      *n_elems += xfi_box_elems(box.length, cls->src->n_dims);
     }
   }
-  return n_bytes == cls->dst_bytes;
+  return NULL;
+}
+
+/* ZERO elements are written: are these the source's ZERO elements too, which nobody reads? So they
+ * are where all that it has stays. */
+static xfer_status zeroes_a_source(bool *does, const xfi_class *cls, int rank, int64_t n_staying)
+{
+  const int n_dims = cls->src->n_dims;
+  xfer_status st = XFER_OK;
+  xfi_held_list held = {NULL, 0, 0};
+
+  *does = false;
+  if (cls->zero_bytes == 0) goto done;
+  XFI_TRY_DONE(xfi_layout_held(&held, cls->src, rank, false));
+  for (size_t i = 0; i < held.n; i++)
+    n_staying -= xfi_bounds_elems(held.at[i].bounds, n_dims);
+  *does = n_staying != 0;
+done:
+  xfi_free(held.at);
+  return st;
+}
+
+/* A destination that is its source's view, where each element stays as it is; NULL; else why it
+ * must be another view. */
+static xfer_status find_moving(const char **moves, const xfi_class *cls, const xfi_binding *b,
+                               int rank)
+{
+  int64_t n_staying;
+  bool zeroes;
+
+  *moves = "";
+  if (!b->src.is_set || !b->dst.is_set || !xfi_bound_equal(&b->src, &b->dst)) return XFER_OK;
+  *moves = "its elements are converted";
+  if (cls->conversion != 0) return XFER_OK;
+  *moves = what_moves(&n_staying, cls, rank);
+  if (*moves != NULL) return XFER_OK;
+  XFI_TRY(zeroes_a_source(&zeroes, cls, rank, n_staying));
+  if (zeroes) *moves = "some of the source's elements are ZERO elements of the destination";
+  return XFER_OK;
 }
 
 xfer_status xfi_bindings_check_disjoint(const xfer_plan *plan)
@@ -304,11 +345,13 @@ xfer_status xfi_bindings_check_disjoint(const xfer_plan *plan)
     const char *name = plan->moves->tensors[t].name;
 
     if (b == NULL) continue;
-    if (b->dst.is_set)
-      uses[n++] = (xfi_use){&b->dst, name, cls->dst->elem_bytes,
-                            .stays = stays_in_place(cls, b, plan->moves->rank)};
+    if (b->dst.is_set) {
+      uses[n] = (xfi_use){&b->dst, name, cls->dst->elem_bytes, .tensor = t};
+      XFI_TRY_DONE(find_moving(&uses[n].moves, cls, b, plan->moves->rank));
+      uses[n++].zeroes = cls->zero_bytes > 0;
+    }
     if (b->src.is_set)
-      uses[n++] = (xfi_use){&b->src, name, cls->src->elem_bytes, .is_source = true};
+      uses[n++] = (xfi_use){&b->src, name, cls->src->elem_bytes, .tensor = t, .is_source = true};
   }
   XFI_TRY_DONE(xfi_uses_check_disjoint(uses, n));
 done:

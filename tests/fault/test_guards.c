@@ -332,28 +332,42 @@ static void test_e1_a_round_has_at_most_64_messages(void **state)
 typedef struct in_place {
   const char *line;            /* NULL: to `swapped` */
   xfer_status commit[N_RANKS]; /* what it comes to */
+  const char *why;             /* of those that refuse */
+  int zeroes[N_RANKS][2];      /* what is 0 afterwards: from and to */
+  const xfer_layout *to;       /* in place of the line's destination */
+  uint32_t lane, flags, domain;
 } in_place;
-
-static xfer_layout *swapped; /* of one rank, whose second half lies before its first */
 
 static void bind_in_place(int rank, void *context)
 {
   const in_place *p = context;
   unsigned char memory[16] = {1, 2, 3, 4, 5, 6, 7, 8};
   const xfer_view view = xfer_view_dense(memory);
+  xfer_plan_options options = XFER_PLAN_OPTIONS_INIT;
   xfer_layout *src = NULL;
   xfer_layout *dst = NULL;
   xfer_plan *plan = NULL;
   xfer_status st;
 
-  expect(xfer_problem_parse(&src, &dst, p->line == NULL ? "u8[8] (1):R -> (1):R" : p->line) ==
-         XFER_OK);
-  const xfer_tensor tensor = {"w", src, p->line == NULL ? swapped : dst, 0};
-  expect(xfer_plan_create(&plan, comms[rank], &tensor, 1, NULL) == XFER_OK);
+  options.lane = p->lane;
+  options.flags = p->flags;
+  options.ranks_per_domain = p->domain;
+  expect(xfer_problem_parse(&src, &dst, p->line) == XFER_OK);
+  const xfer_tensor tensor = {"w", src, p->to != NULL ? p->to : dst, 0};
+  expect(xfer_plan_create(&plan, comms[rank], &tensor, 1, &options) == XFER_OK);
   expect(xfer_plan_bind(plan, 0, &view, &view) == XFER_OK);
   st = xfer_plan_commit(plan);
-  if (st != p->commit[rank]) print_message("rank %d: %s\n", rank, xfer_status_name(st));
+  if (st != p->commit[rank])
+    print_message("rank %d: %s %s\n", rank, xfer_status_name(st), xfer_last_error());
   expect(st == p->commit[rank]);
+  if (st == XFER_ERR_SHAPE) expect(strstr(xfer_last_error(), p->why) != NULL);
+  for (uint64_t version = 1; version < 3 && st == XFER_OK; version++) {
+    expect(xfer_plan_run(plan, version, NULL) == XFER_OK);
+    expect(xfer_plan_wait(plan, 0) == XFER_OK);
+  }
+  for (int i = 0; i < 8; i++)
+    expect(memory[i] ==
+           (p->zeroes[rank][0] <= i && i < p->zeroes[rank][1] ? 0 : (unsigned char)(i + 1)));
   xfer_plan_destroy(plan);
   xfer_layout_destroy(src);
   xfer_layout_destroy(dst);
@@ -362,23 +376,54 @@ static void bind_in_place(int rank, void *context)
 static void test_a_tensor_is_in_place_only_where_each_element_stays(void **state)
 {
   enum { FINE = XFER_OK, OTHERS = XFER_ERR_PEER, BAD = XFER_ERR_SHAPE };
-  static in_place plays[] = {
-      {"u8[8] (2)@0-1:S0 -> (2)@0-1:S0", {FINE, FINE, FINE, FINE}},
-      {"u8[8] (2)@0-1:S0 -> (2)@1,0:S0", {BAD, BAD, OTHERS, OTHERS}}, /* another part */
-      {NULL, {BAD, OTHERS, OTHERS, OTHERS}},                          /* other places */
-      {"u8[5] (1)@0:S0;pad=0:8 -> (1)@0:S0;pad=0:8", {BAD, OTHERS, OTHERS, OTHERS}}, /* zeros */
-  };
-  static const xfer_run runs[] = {{4, 4, 0}, {0, 4, 4}};
-  static const int64_t first[] = {0, 2};
+  static const xfer_run turned[] = {{4, 4, 0}, {0, 4, 4}};
+  static const xfer_run few[] = {{0, 5, 0}};
+  static const int64_t first[][2] = {{0, 2}, {0, 1}};
   static const int64_t length = 8;
+  xfer_layout *swapped =
+      layout_of_table(8, &(xfer_run_table){turned, first[0], &length, 1, 0}, NULL);
+  xfer_layout *less = layout_of_table(8, &(xfer_run_table){few, first[1], &length, 1, 1}, NULL);
+  in_place plays[] = {
+      {.line = "u8[8] (2)@0-1:S0 -> (2)@0-1:S0"},
+      {.line = "u8[8] (2)@0-1:S0 -> (2)@1,0:S0",
+       .commit = {BAD, BAD, OTHERS, OTHERS},
+       .why = "but does not stay as it is here: of its elements some come from another rank"},
+      {.line = "u8[8] (1):R -> (1):R",
+       .to = swapped,
+       .commit = {BAD, OTHERS, OTHERS, OTHERS},
+       .why = "some of its elements lie elsewhere"},
+      {.line = "u8[8] (1):R -> (1):R",
+       .to = less,
+       .commit = {BAD, OTHERS, OTHERS, OTHERS},
+       .why = "some of the source's elements are ZERO elements"},
+      /* padding on both sides, which is zeroed */
+      {.line = "u8[5] (1)@0:S0;pad=0:8 -> (1)@0:S0;pad=0:8", .zeroes = {{5, 8}}},
+      {.line = "u8[5] (2)@1-2:S0;pad=0:8 -> (2)@1-2:S0;pad=0:8", .zeroes = {{0}, {0}, {1, 4}}},
+      {.line = "u8[5] (2)@0-1:S0;pad=0:8 -> (2,2)@0,2,1,3:S0,R;pad=0:8", /* read by 2 and 3 */
+       .zeroes = {{0}, {1, 4}, {0}, {1, 4}}},
+      /* boxes that are equal, and some that only overlap */
+      {.line = "u8[4] {0=[0:4];1=[0:4]} -> {0=[0:4];1=[0:4]}"},
+      {.line = "u8[5] {0=[0:8]} -> {0=[0:8]}", .zeroes = {{5, 8}}},
+      {.line = "u8[4] {0=[0:4];1=[0:2]+[2:4]} -> {0=[0:4];1=[0:2]+[2:4]}",
+       .commit = {OTHERS, BAD, OTHERS, OTHERS},
+       .why = "some come from another rank, whose box is read for them"},
+  };
+  static const uint32_t lanes[] = {XFER_LANE_AUTO, XFER_LANE_PACKED, XFER_LANE_BROADCAST};
+  static const uint32_t flags[] = {0, XFER_PLAN_STAGED, XFER_PLAN_VERIFY};
 
   (void)state;
-  swapped = layout_of_table(8, &(xfer_run_table){runs, first, &length, 1, 0}, NULL);
-  for (size_t i = 0; i < sizeof plays / sizeof *plays; i++) {
-    print_message("case %zu\n", i);
-    with_ranks(bind_in_place, &plays[i]);
+  for (size_t k = 0; k < 18 * (sizeof plays / sizeof *plays); k++) {
+    in_place *play = &plays[k / 18];
+
+    play->lane = lanes[k % 3];
+    play->flags = flags[k / 3 % 3];
+    play->domain = k / 9 % 2 == 0 ? 0 : 2;
+    print_message("%s, lane %u, flags %u, domain %u\n", play->line, play->lane, play->flags,
+                  play->domain);
+    with_ranks(bind_in_place, play);
   }
   xfer_layout_destroy(swapped);
+  xfer_layout_destroy(less);
 }
 
 /* ---- one call ----------------------------------------------------------------------------- */

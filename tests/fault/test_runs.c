@@ -367,10 +367,43 @@ static void share_memory(int rank, void *context)
   xfer_layout_destroy(dst);
 }
 
+/* What stays has padding, which is zeroed, and which is no padding to another tensor. */
+static void share_padding(int rank, void *context)
+{
+  int32_t kept[2] = {rank + 1, -1};
+  int32_t other[2] = {-1, -1};
+  const xfer_view kept_view = xfer_view_dense(kept);
+  const xfer_view other_view = xfer_view_dense(other);
+  xfer_plan_options options = XFER_PLAN_OPTIONS_INIT;
+  xfer_layout *src[2];
+  xfer_layout *dst[2];
+  xfer_plan *plan = NULL;
+
+  options.lane = *(const uint32_t *)context;
+  expect(xfer_problem_parse(&src[0], &dst[0], "i32[7] (4):S0;pad=0:8 -> (4):S0;pad=0:8") ==
+         XFER_OK);
+  expect(xfer_problem_parse(&src[1], &dst[1], "i32[8] (4):S0 -> (4):S0") == XFER_OK);
+  const xfer_tensor tensors[] = {{"stays", src[0], dst[0], 0}, {"reads", src[1], dst[1], 0}};
+  expect(xfer_plan_create(&plan, comms[rank], tensors, 2, &options) == XFER_OK);
+  expect(xfer_plan_bind(plan, 0, &kept_view, &kept_view) == XFER_OK);
+  expect(xfer_plan_bind(plan, 1, &kept_view, &other_view) == XFER_OK);
+  const xfer_status st = xfer_plan_commit(plan);
+  expect(st == (rank == 3 ? XFER_ERR_SHAPE : XFER_ERR_PEER));
+  if (rank == 3)
+    expect(strstr(xfer_last_error(), "the source view of tensor \"reads\" and the destination "
+                                     "view of \"stays\" overlap") != NULL);
+  xfer_plan_destroy(plan);
+  for (int i = 0; i < 2; i++) {
+    xfer_layout_destroy(src[i]);
+    xfer_layout_destroy(dst[i]);
+  }
+}
+
 static void test_memory_that_is_read_is_not_written(void **state)
 {
   (void)state;
   by_every_lane(share_memory);
+  by_every_lane(share_padding);
 }
 
 int main(void)
