@@ -145,6 +145,49 @@ done:
 
 /* ---- which files ---- */
 
+/* A name such as model-00001-of-00003.safetensors, or model-1-of-3: the length of what stands
+ * before its number, and of how many files it is one; 0: it is none. */
+static int read_numbered(int *of, const char *name)
+{
+  static const char digits[] = "0123456789";
+  const char *at = name;
+  const char *next;
+  int n;
+
+  while ((next = strstr(at, "-of-")) != NULL)
+    at = next + 1;
+  n = (int)(at - name) - 1; /* up to the last "-of-" */
+  const size_t k = strspn(at == name ? at : at + 3, digits);
+  if (n <= 0 || k == 0 || k > 9 || strcmp(at + 3 + k, ".safetensors") != 0) return 0;
+  *of = (int)strtol(at + 3, NULL, 10);
+  while (n > 0 && strchr(digits, name[n - 1]) != NULL)
+    n--;
+  return name + n + 1 < at && n > 1 && name[n - 1] == '-' ? n : 0;
+}
+
+/* Of files that say how many they are, all are there. Those of one name follow each other. */
+static xfer_status check_numbered(const folder *f)
+{
+  for (size_t i = 0, next; i < f->files.n; i = next) {
+    const char *name = f->files.names[i];
+    int of, n_files = 1;
+    const int n = read_numbered(&of, name);
+
+    for (next = i + 1; n > 0 && next < f->files.n; next++) {
+      int of_next;
+      const int k = read_numbered(&of_next, f->files.names[next]);
+
+      if (k > 0 && (k != n || of_next != of || strncmp(name, f->files.names[next], (size_t)n) != 0))
+        break;
+      n_files += k > 0;
+    }
+    XFI_CHECK(n == 0 || n_files == of, XFER_ERR_IO,
+              "%s: of the %d files \"%.*s*-of-%d.safetensors\" %d are there", f->path, of, n, name,
+              of, n_files);
+  }
+  return XFER_OK;
+}
+
 /* The files that the index names, or all there are. The index' count of tensors is checked
  * afterwards. */
 static xfer_status list_files(folder *f, const json_t *index)
@@ -153,7 +196,10 @@ static xfer_status list_files(folder *f, const json_t *index)
   const char *name;
   json_t *file;
 
-  if (index == NULL) return xfi_folder_list(&f->files, f->path, ".safetensors");
+  if (index == NULL) {
+    XFI_TRY(xfi_folder_list(&f->files, f->path, ".safetensors"));
+    return check_numbered(f);
+  }
   XFI_CHECK(json_is_object(map), XFER_ERR_IO, "%s: its index has no weight_map", f->path);
   json_object_foreach((json_t *)(uintptr_t)map, name, file)
   {

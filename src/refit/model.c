@@ -188,17 +188,37 @@ static bool has_experts(const xfer_model *model, int layer)
   return false;
 }
 
-/* Of the layers that are kept: experts are where the configuration says so, and the last layer is
- * there; one in between may have nothing. A single expert some families call an MLP. */
-xfer_status xfi_model_check_said(const xfer_model *model)
+/* As many layers as the configuration says, unless some were kept alone; in some families one may
+ * have no weight. */
+static xfer_status check_layers_said(const xfer_model *model)
 {
   const int last = model->n_layers > 0 ? model->layers[model->n_layers - 1] : -1;
+  bool empty;
+
+  if (last < 0 || model->selected) return XFER_OK;
+  XFI_CHECK(last + 1 >= model->n_config_layers, XFER_ERR_IO,
+            "the last layer is %d; the configuration says %d layers", last, model->n_config_layers);
+  for (int i = 0, layer = 0; layer < model->n_config_layers; layer++) {
+    if (model->layers[i] == layer) {
+      i++;
+      continue;
+    }
+    XFI_CHECK(xfi_config_says(&empty, model, "empty", layer) && empty, XFER_ERR_IO,
+              "layer %d has no tensor; the configuration says %d layers", layer,
+              model->n_config_layers);
+  }
+  return XFER_OK;
+}
+
+/* Of the layers that are kept: experts are where the configuration says so, and all layers are
+ * there. A single expert some families call an MLP. */
+xfer_status xfi_model_check_said(const xfer_model *model)
+{
   int64_t n_experts;
   bool says;
 
   XFI_TRY(check_experts_said(model, false));
-  XFI_CHECK(last < 0 || model->selected || last + 1 >= model->n_config_layers, XFER_ERR_IO,
-            "the last layer is %d; the configuration says %d layers", last, model->n_config_layers);
+  XFI_TRY(check_layers_said(model));
   if (!xfi_scope_find(&model->scope, "experts", 7, &n_experts) || n_experts < 2) return XFER_OK;
   for (int i = 0; i < model->n_layers; i++) {
     const int layer = model->layers[i];

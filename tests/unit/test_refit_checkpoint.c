@@ -112,6 +112,50 @@ static void test_checkpoint_that_is_broken_is_refused(void **state)
   refuse_folder("none", "is there twice");
 }
 
+static void test_files_that_say_how_many_they_are_must_all_be_there(void **state)
+{
+  static const struct {
+    const char *files[4];
+    const char *word; /* NULL: they are all */
+  } cases[] = {
+      {{"model-00001-of-00003", "model-00003-of-00003"},
+       "of the 3 files \"model-*-of-3.safetensors\" 2 are there"},
+      {{"model-00001-of-00003", "model-00002-of-00003"}, "2 are there"},
+      {{"model-2-of-2"}, "of the 2 files \"model-*-of-2.safetensors\" 1 are there"},
+      {{"model-1-of-10", "model-10-of-10", "model-2-of-10"}, "3 are there"},
+      {{"a-1-of-2", "b-1-of-2"}, "of the 2 files \"a-*-of-2.safetensors\" 1 are there"},
+      {{"a-1-of-2", "a-1-of-3"}, "1 are there"},
+      {{"model-1-of-2", "model-2-of-2"}, NULL},
+      {{"model-00000-of-00002", "model-00001-of-00002"}, NULL},
+      {{"a-1-of-2", "a-1-of-2-old", "a-2-of-2", "b"}, NULL},
+      {{"best-of-3", "-1-of-3", "of-2", "x-of-"}, NULL}, /* these say no such thing */
+  };
+  char name[64], text[128];
+
+  (void)state;
+  mkdir(refit_path("parts"), 0777);
+  refit_write("parts/config.json", "{}");
+  for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+    xfer_model *model = NULL;
+
+    print_message("%s ..\n", cases[i].files[0]);
+    for (int k = 0; k < 4 && cases[i].files[k] != NULL; k++) {
+      snprintf(name, sizeof name, "parts/%s.safetensors", cases[i].files[k]);
+      snprintf(text, sizeof text, "{\"t%d\":{\"dtype\":\"F32\",\"shape\":[1]}}", k);
+      refit_write_header(name, text);
+    }
+    if (cases[i].word != NULL)
+      refuse_folder("parts", cases[i].word);
+    else
+      assert_int_equal(xfer_model_load(&model, refit_path("parts"), NULL), XFER_OK);
+    xfer_model_destroy(model);
+    for (int k = 0; k < 4 && cases[i].files[k] != NULL; k++) {
+      snprintf(name, sizeof name, "parts/%s.safetensors", cases[i].files[k]);
+      assert_int_equal(remove(refit_path(name)), 0);
+    }
+  }
+}
+
 /* ---- files, of tables as well ---- */
 
 static void test_unreadable_paths_are_refused(void **state)
@@ -164,6 +208,7 @@ int main(void)
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(test_checkpoint_names_become_stacked_experts),
       cmocka_unit_test(test_checkpoint_that_is_broken_is_refused),
+      cmocka_unit_test(test_files_that_say_how_many_they_are_must_all_be_there),
       cmocka_unit_test(test_unreadable_paths_are_refused),
       cmocka_unit_test(test_files_that_cannot_be_read_are_refused),
       cmocka_unit_test(test_files_that_are_no_files_are_refused),

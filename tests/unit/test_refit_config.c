@@ -84,6 +84,11 @@ static void test_layers_have_experts_where_the_configuration_says(void **state)
       {SPARSE("qwen3_moe", "\"decoder_sparse_step\":2", "[0,2]", "[1]"), NULL},
       {SPARSE("qwen3_moe", "\"decoder_sparse_step\":1", "[0]", "[1]"),
        "the last layer is 1; the configuration says 3 layers"},
+      {SPARSE("qwen3_moe", "\"decoder_sparse_step\":null", "[0]", "[2]"),
+       "layer 1 has no tensor; the configuration says 3 layers"},
+      {SPARSE("qwen3_moe", "\"decoder_sparse_step\":null", "[2]", "[1]"),
+       "layer 0 has no tensor; the configuration says 3 layers"},
+      {SPARSE("nemotron-nas", "\"decoder_sparse_step\":null", "[0]", "[2]"), NULL},
       {SPARSE("qwen3_moe", "\"decoder_sparse_step\":null", "[0]", "[1,2]"), NULL},
       {REFIT_TABLE("\"num_hidden_layers\":1,\"hidden_size\":16,\"num_experts\":1,"
                    "\"first_k_dense_replace\":0,\"model_type\":\"deepseek_v3\"",
