@@ -65,11 +65,23 @@ def _dense(shape: Sequence[int], size: int) -> tuple[int, ...]:
 # ---- torch
 
 
+def _made_plain_by(torch: Any, x: Any) -> str | None:
+    """What gives a tensor whose elements lie in memory as they are; None: they do."""
+    if x.layout is not torch.strided:
+        return "to_dense()"
+    if x.is_quantized:
+        return "int_repr() or dequantize()"
+    if x.is_conj():
+        return "resolve_conj()"
+    return "resolve_neg()" if x.is_neg() else None
+
+
 def _of_torch(torch: Any, x: Any) -> Memory:
     if type(x).__name__ == "DTensor":
         raise TypeError("a DTensor is no memory: give its to_local(), or see xfer.torch")
-    if x.layout is not torch.strided or x.is_quantized or x.is_neg() or x.is_conj():
-        raise TypeError(f"a torch tensor of layout {x.layout} whose elements are not plainly in memory")
+    plain = _made_plain_by(torch, x)
+    if plain is not None:
+        raise TypeError(f"a torch tensor whose elements are not plainly in memory: give its {plain}")
     if x.device.type not in ("cpu", "cuda"):
         raise TypeError(f"a torch tensor on {x.device}: memory is of the cpu or of cuda")
     name, size, address = dtypes.dtype_name(x.dtype), x.element_size(), x.data_ptr()

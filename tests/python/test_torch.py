@@ -77,14 +77,15 @@ def test_storage_is_kept_alive_and_not_only_the_tensor():
 
 def test_what_is_not_plainly_in_memory_is_refused():
     eye = torch.eye(3)
-    for wrong in (
-        eye.to_sparse(),
-        eye.to("meta"),
-        torch.quantize_per_tensor(eye, 0.1, 0, torch.qint8),
-        torch.zeros(3, dtype=torch.complex64),
-        torch._neg_view(eye),
+    for wrong, said in (
+        (eye.to_sparse(), r"to_dense\(\)"),
+        (eye.to("meta"), "meta"),
+        (torch.quantize_per_tensor(eye, 0.1, 0, torch.qint8), r"int_repr\(\) or dequantize\(\)"),
+        (torch.zeros(3, dtype=torch.complex64), "complex64"),
+        (torch.zeros(3, dtype=torch.complex64).conj(), r"resolve_conj\(\)"),
+        (torch._neg_view(eye), r"resolve_neg\(\)"),
     ):
-        with pytest.raises(TypeError):
+        with pytest.raises(TypeError, match=said):
             memory_of(wrong)
 
 
