@@ -64,7 +64,9 @@ typedef enum xfer_block_scale {
  * By 128 x 128 and F32 or POW2 bit-equal to per_block_cast_to_fp8() of vLLM 0.33
  * (vllm/utils/deep_gemm.py) in torch, F32 or UE8M0 to the function of that name of DeepGEMM
  * (deep_gemm/utils/math.py), by 1 x 128 to its per_token_cast_to_fp8(), by 1 x 32 and MX to
- * _mxfp8_e4m3_quantize_torch() of vLLM; but NaNs are all 0x7f.
+ * _mxfp8_e4m3_quantize_torch() of vLLM; but NaNs are all 0x7f. A block with a NaN
+ * has a NaN as its scale and is NaN as a whole; but by UE8M0, as in DeepGEMM, its scale is 2^127:
+ * the NaN stays one, and what else is in it, up to 2^117, becomes 0 of its sign.
  *
  * @param rows     1 to 65535.
  * @param columns  1 to 65535.
