@@ -1,6 +1,7 @@
 #include "trace.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <pthread.h>
 #include <stdarg.h>
 #include <stdatomic.h>
@@ -31,6 +32,20 @@ static unsigned char named[MAX_NAMED / 8]; /* bits: tracks that have their name 
 
 /* ---- the environment ---- */
 
+/* A pipe that nobody reads is a file that cannot be written: no program waits for a reader of its
+ * log. */
+static FILE *open_to_write(const char *path)
+{
+  const int fd = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NONBLOCK, 0666);
+  FILE *file = NULL;
+
+  if (fd < 0) return NULL;
+  const int flags = fcntl(fd, F_GETFL);
+  if (flags >= 0 && fcntl(fd, F_SETFL, flags & ~O_NONBLOCK) == 0) file = fdopen(fd, "w");
+  if (file == NULL) close(fd);
+  return file;
+}
+
 /* %h and %p of a name of a file. */
 static FILE *open_named(const char *name)
 {
@@ -47,7 +62,7 @@ static FILE *open_named(const char *name)
     if (name[0] == '%' && (name[1] == 'h' || name[1] == 'p')) name++;
   }
   path[n] = '\0';
-  return fopen(path, "we");
+  return open_to_write(path);
 }
 
 static void read_subsystems(const char *list)

@@ -176,20 +176,27 @@ class TestOutput(unittest.TestCase):
             self.assertEqual((status, out), (1, ""))
             self.assertRegex(err, rf"\Arefit FAILED: rank \d: trace: {path} cannot be written: {why}\n\Z")
 
-    def test_a_trace_or_a_log_on_a_full_disk(self):
+    def test_a_trace_or_a_log_on_a_full_disk_or_that_nobody_reads(self):
         cut = r"xfer: the file of {} cannot be written: No space left on device\n"
         for more in ((), ("--iters", "100")):  # at the end; and the library gives up before
             status, out, err = run("xfer_refit", "--problem", LINE, "--trace", "/dev/full", *more)
             self.assertEqual((status, out), (1, ""))
             self.assertRegex(err, r"\Arefit FAILED: rank \d: trace: /dev/full cannot be written: No space left on device\n\Z")
         words = command("xfer_refit", "--problem", LINE)
+        folder = tempfile.mkdtemp()
+        self.addCleanup(shutil.rmtree, folder)
+        pipe = os.path.join(folder, "pipe")
+        os.mkfifo(pipe)
+        unread = r"xfer: the file of {} cannot be written: No such device or address\n"
         for variable, value, said in (
+            ("XFER_TRACE", pipe, r"\A" + unread.format("XFER_TRACE") + r"\Z"),
+            ("XFER_DEBUG_FILE", pipe, r"\A" + unread.format("XFER_DEBUG_FILE") + r"(\S+ \[\d\] XFER .*\n)+\Z"),
             ("XFER_TRACE", "/dev/full", r"\A" + cut.format("XFER_TRACE") + r"\Z"),
             ("XFER_TRACE", "/nowhere/x", r"\Axfer: the file of XFER_TRACE cannot be written: No such file or directory\n\Z"),
             ("XFER_DEBUG_FILE", "/dev/full", r"\A" + cut.format("XFER_DEBUG_FILE") + r"(\S+ \[\d\] XFER .*\n)+\Z"),
         ):
             environment = os.environ | {variable: value, "XFER_DEBUG": "TRACE" if "DEBUG" in variable else ""}
-            done = subprocess.run(words, capture_output=True, text=True, check=False, env=environment)
+            done = subprocess.run(words, capture_output=True, text=True, check=False, env=environment, timeout=60)
             self.assertEqual(done.returncode, 0)
             self.assertRegex(done.stderr, said)
 
