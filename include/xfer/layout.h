@@ -379,14 +379,14 @@ XFER_API_INLINE xfer_view xfer_view_dense(void *base)
   return v;
 }
 
-/** A part at `base` with `n_dims` strides in bytes. */
+/** A part at `base` with `n_dims` strides in bytes. Without strides, NULL, no part has it. */
 XFER_API_INLINE xfer_view xfer_view_strided(void *base, const int64_t *strides, int n_dims)
 {
   xfer_view v = {XFER_VIEW_STRIDED, 0, NULL, {0, 0, 0, 0, 0, 0, 0, 0}, NULL, 0, 0, 0, NULL};
   int d;
   v.base = base;
-  v.n_dims = (int32_t)n_dims;
-  for (d = 0; d < n_dims && d < XFER_MAX_DIMS; d++)
+  v.n_dims = strides == NULL && n_dims > 0 ? -1 : (int32_t)n_dims;
+  for (d = 0; d < v.n_dims && d < XFER_MAX_DIMS; d++)
     v.strides[d] = strides[d];
   return v;
 }

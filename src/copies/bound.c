@@ -85,6 +85,7 @@ static xfer_status copy_strides(int64_t *strides, const int64_t *given, const in
 
 static xfer_status check_dims(const xfer_view *view, int n_dims, const char *what)
 {
+  XFI_CHECK(view->n_dims >= 0, XFER_ERR_ARG, "%s: the view has no strides", what);
   XFI_CHECK(view->n_dims == n_dims, XFER_ERR_SHAPE, "%s: a view of %d dims for a tensor of %d",
             what, (int)view->n_dims, n_dims);
   return XFER_OK;

@@ -208,6 +208,8 @@ static void test_a_view_that_does_not_fit_leaves_the_bound_as_it_was(void **stat
   } cases[] = {
       {xfer_view_dense(NULL), XFER_ERR_ARG, "w: the view's base is NULL"},
       {xfer_view_strided(memory, strides, 2), XFER_ERR_SHAPE, "a view of 2 dims"},
+      {xfer_view_strided(memory, NULL, 3), XFER_ERR_ARG, "w: the view has no strides"},
+      {xfer_view_pieces(pieces, 2, 0, NULL, 3), XFER_ERR_ARG, "w: the view has no strides"},
       {xfer_view_strided(memory, small, 3), XFER_ERR_SHAPE, "stride 1 in dim 2"},
       {xfer_view_strided(memory, far, 3), XFER_ERR_OVERFLOW, "in dim 0"},
       {xfer_view_pieces(pieces, 3, 0, strides, 3), XFER_ERR_SHAPE, "3 pieces along dim 0"},
