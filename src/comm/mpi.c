@@ -7,7 +7,7 @@
  * memory: that of gather is the library's own, that of round and broadcast the run's
  * slots (xfi_comm.holds_memory).
  *
- * Ranks of one host share memory (mpi_segment.c): what goes between them needs no message, and if
+ * Ranks of one host share memory (shared.c): what goes between them needs no message, and if
  * all ranks do, nor do gatherings. Notices are given there as well, and come at once.
  *
  * A communicator is freed once all ranks have given the comm back unbroken, else never: MPI could
@@ -44,7 +44,7 @@ static void transport_free(xfi_mpi_comm *t)
 {
   if (t == NULL) return;
   (void)pthread_mutex_destroy(&t->broken.lock);
-  xfi_segments_destroy(t->segments);
+  xfi_mpi_segments_end(t);
   xfi_free(t->out);
   xfi_free(t->in);
   xfi_free(t->requests);
@@ -59,7 +59,7 @@ static void mpi_destroy(xfi_comm *comm)
   int finalized = 0;
 
   (void)MPI_Finalized(&finalized);
-  xfi_segments_leave(t->segments);
+  if (t->process == getpid()) xfi_shared_leave(&t->shared);
   if (finalized == 0 && t->process == getpid()) {
     const bool all_leave = !atomic_load(&t->broken.is) && xfi_mpi_all_leave(t);
 
@@ -70,8 +70,7 @@ static void mpi_destroy(xfi_comm *comm)
       t->holds_own = true;
     if (all_leave) (void)MPI_Comm_free(&t->comm);
   }
-  xfi_segments_destroy(t->segments); /* nothing of MPI's is in them */
-  t->segments = NULL;
+  xfi_mpi_segments_end(t); /* nothing of MPI's is in them */
   if (!t->holds_own) transport_free(t);
 }
 
@@ -81,10 +80,10 @@ static const xfi_comm_ops mpi_ops = {
     .all_gather = xfi_mpi_all_gather,
     .round = xfi_mpi_round,
     .broadcast = xfi_mpi_broadcast,
-    .shares = xfi_mpi_shares,
-    .stream = xfi_mpi_stream,
-    .stream_begin = xfi_mpi_stream_begin,
-    .stream_undo = xfi_mpi_stream_undo,
+    .shares = xfi_shared_shares,
+    .stream = xfi_shared_stream,
+    .stream_begin = xfi_shared_stream_begin,
+    .stream_undo = xfi_shared_stream_undo,
     .abort = mpi_abort,
     .abort_data = mpi_abort,
 };
@@ -101,8 +100,8 @@ static xfer_status transport_create(xfi_mpi_comm **out, MPI_Comm comm, MPI_Comm 
   t = xfi_calloc(1, sizeof *t);
   XFI_CHECK_DONE(t != NULL, XFER_ERR_NOMEM, "a comm of %d ranks", size);
   (void)pthread_mutex_init(&t->broken.lock, NULL); /* cannot fail without attributes */
-  t->base = (xfi_comm){.ops = &mpi_ops, .size = size};
-  XFI_TRY_DONE(xfi_mpi_check(MPI_Comm_rank(comm, &t->base.rank), "MPI_Comm_rank"));
+  t->shared.base = (xfi_comm){.ops = &mpi_ops, .size = size};
+  XFI_TRY_DONE(xfi_mpi_check(MPI_Comm_rank(comm, &t->shared.base.rank), "MPI_Comm_rank"));
   t->comm = comm;
   t->token = token;
   t->owner = pthread_self();
@@ -122,7 +121,7 @@ static xfer_status transport_create(xfi_mpi_comm **out, MPI_Comm comm, MPI_Comm 
                  XFER_ERR_NOMEM, "a comm of %d ranks", size);
   for (int r = 0; r < size; r++)
     t->telling[r] = MPI_REQUEST_NULL;
-  XFI_TRY_DONE(xfi_segments_create(&t->segments, size, t->base.rank, host, token));
+  XFI_TRY_DONE(xfi_mpi_segments_create(t, host));
   *out = t;
   t = NULL;
 done:
@@ -197,7 +196,7 @@ static xfer_status assemble(xfer_comm **comm, xfi_mpi_comm **transport, MPI_Comm
   XFI_TRY_DONE(check_threads());
   XFI_TRY_DONE(xfi_device_create_host(&device));
   XFI_TRY_DONE(transport_create(&t, mpi_comm, host, token));
-  XFI_TRY_DONE(xfi_comm_wrap(comm, &t->base, device));
+  XFI_TRY_DONE(xfi_comm_wrap(comm, &t->shared.base, device));
   xfi_mpi_hear(t);
   *transport = t;
   t = NULL; /* the comm's now */
@@ -245,8 +244,7 @@ xfer_status xfer_comm_create_mpi(xfer_comm **comm, MPI_Comm mpi_comm)
   XFI_TRY_DONE(duplicate(&own, &host, &token, mpi_comm));
   st = assemble(&made, &transport, own, host, token);
   st = agree(own, st);
-  if (st == XFER_OK && transport != NULL)
-    st = xfi_segments_connect(transport->segments, host, &transport->base);
+  if (st == XFER_OK && transport != NULL) st = xfi_mpi_segments_connect(transport, host);
   if (made != NULL) own = MPI_COMM_NULL; /* made's */
   XFI_TRY_DONE(st);
   *comm = made;

@@ -10,7 +10,8 @@
 
 static xfer_status gather_timeout(xfi_mpi_comm *t)
 {
-  (void)xfi_broken_set(&t->broken, "rank %d waited in all_gather until the deadline", t->base.rank);
+  (void)xfi_broken_set(&t->broken, "rank %d waited in all_gather until the deadline",
+                       t->shared.base.rank);
   xfi_mpi_tell_all(t);
   int late = xfi_mpi_find_late(t);
   if (late >= 0)
@@ -60,16 +61,16 @@ xfer_status xfi_mpi_all_gather(xfi_comm *comm, void *all, const void *mine, size
   xfer_status st = XFER_OK;
   xfi_mpi_comm *t = (xfi_mpi_comm *)comm;
 
-  XFI_TRY_DONE(xfi_mpi_check_begin(t));
+  XFI_TRY_DONE(xfi_mpi_check_begin(&t->shared.base));
   if (comm->shares_all) {
-    st = xfi_mpi_gather_shared(t, all, mine, n_bytes, deadline);
+    st = xfi_shared_gather(&t->shared, all, mine, n_bytes, deadline);
   } else {
     t->gathering = comm->n_gatherings + 1;
     st = xfi_comm_gather(comm, all, mine, n_bytes, gather, deadline);
     if (st == XFER_OK) t->n_gathered = t->gathering;
   }
   if (st == XFER_ERR_MISMATCH) t->has_told = true; /* everybody finds it out */
-  if (st != XFER_OK) (void)xfi_mpi_fail(t, st);
+  if (st != XFER_OK) (void)xfi_mpi_fail(&t->shared.base, st);
   xfi_mpi_end_gathering(t);
 done:
   return st;
@@ -123,12 +124,12 @@ static xfer_status check_received(const xfi_mpi_comm *t, const xfi_message *recv
   if (code != MPI_SUCCESS) (void)MPI_Error_class(code, &class);
   XFI_CHECK(class != MPI_ERR_TRUNCATE, XFER_ERR_MISMATCH,
             "rank %d sends more in round to rank %d than the %zu bytes that it expects", recv->peer,
-            t->base.rank, recv->n_bytes);
+            t->shared.base.rank, recv->n_bytes);
   XFI_TRY(xfi_mpi_check(code, "MPI_Irecv"));
   XFI_TRY(xfi_mpi_check(MPI_Get_count(status, MPI_BYTE, &n_sent), "MPI_Get_count"));
   XFI_CHECK((size_t)n_sent == recv->n_bytes, XFER_ERR_MISMATCH,
             "rank %d sends %d bytes in round to rank %d, which expects %zu", recv->peer, n_sent,
-            t->base.rank, recv->n_bytes);
+            t->shared.base.rank, recv->n_bytes);
   return XFER_OK;
 }
 
@@ -169,15 +170,15 @@ static xfer_status carry(xfi_mpi_comm *t, const mpi_transfer *transfer, xfi_dead
   xfer_status st = XFER_OK;
   int n = transfer->n_recvs + transfer->n_sends;
 
-  assert(n <= 2 * t->base.size);
+  assert(n <= 2 * t->shared.base.size);
   for (int i = 0; i < n; i++)
     t->requests[i] = MPI_REQUEST_NULL;
   XFI_TRY_DONE(start(t, transfer));
   XFI_TRY_DONE(await_all(t, transfer, deadline));
 done:
   if (st != XFER_OK) {
-    (void)xfi_mpi_fail(t, st);
-    t->base.holds_memory = call_back(t, transfer);
+    (void)xfi_mpi_fail(&t->shared.base, st);
+    t->shared.base.holds_memory = call_back(t, transfer);
   }
   return st;
 }
@@ -188,7 +189,7 @@ xfer_status xfi_mpi_round(xfi_comm *comm, const xfi_message *sends, int n_sends,
 {
   xfi_mpi_comm *t = (xfi_mpi_comm *)comm;
   mpi_transfer round = {sends, n_sends, recvs, n_recvs};
-  xfer_status st = xfi_mpi_check_broken(t);
+  xfer_status st = xfi_mpi_check_broken(&t->shared.base);
 
   (void)stream;
   assert(n_sends + n_recvs <= XFI_ROUND_MESSAGES);
@@ -218,14 +219,14 @@ xfer_status xfi_mpi_broadcast(xfi_comm *comm, const xfi_message *messages, int n
                               xfer_stream stream, xfi_deadline deadline)
 {
   xfi_mpi_comm *t = (xfi_mpi_comm *)comm;
-  xfer_status st = xfi_mpi_check_broken(t);
+  xfer_status st = xfi_mpi_check_broken(&t->shared.base);
 
   (void)stream;
   if (st != XFER_OK) return st;
   for (int i = 0; i < n; i++)
     XFI_TRY_DONE(broadcast_one(t, &messages[i], root, deadline));
 done:
-  if (st != XFER_OK) (void)xfi_mpi_fail(t, st);
+  if (st != XFER_OK) (void)xfi_mpi_fail(&t->shared.base, st);
   if (st != XFER_OK && t->collective != MPI_REQUEST_NULL) comm->holds_memory = t->holds_own = true;
   return st;
 }

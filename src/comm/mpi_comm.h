@@ -1,10 +1,10 @@
 /* Inside of the comm over MPI. mpi.c has the idea and makes it; mpi_wait.c has waiting and failing,
- * mpi_calls.c the calls, mpi_shared.c those between ranks that share memory (mpi_segment.c).
+ * mpi_calls.c the calls, mpi_segment.c the memory that ranks of a host share.
  */
 #ifndef XFI_MPI_COMM_H
 #define XFI_MPI_COMM_H
 
-#include "mpi_segment.h"
+#include "shared.h"
 
 #include <mpi.h>
 
@@ -24,16 +24,26 @@ typedef struct xfi_mpi_notice {
   char why[XFI_BROKEN_BYTES];
 } xfi_mpi_notice;
 
+/* By which another process finds a rank's segment. */
+typedef struct xfi_card {
+  int64_t pid;
+  int32_t file; /* -1: there is no segment */
+  int32_t rank;
+  uint64_t token;
+  xfi_cores cores;
+} xfi_card;
+
 typedef struct xfi_mpi_comm {
-  xfi_comm base;
+  xfi_shared shared; /* with the ranks of this host */
   MPI_Comm comm;
   pthread_t owner; /* the thread that may call MPI, */
   pid_t process;   /* in this process: not in a child that was forked */
   uint64_t token;  /* of this comm, the same on every rank */
 
-  xfi_segments *segments; /* of this host */
+  xfi_card *cards;       /* [n_places] */
+  unsigned char *mapped; /* [n_places, n_places]; row i says whose segments rank i has mapped */
+  int file;              /* of the own segment; -1: there is none, or all have mapped it */
 
-  uint64_t n_steps;       /* of gatherings in shared memory */
   uint64_t gathering;     /* by messages, in which this rank waits; 0: none */
   uint64_t n_gathered;    /* by messages that are complete */
   size_t chunk_bytes;     /* of a rank in one operation of a gathering */
@@ -66,11 +76,11 @@ xfer_status xfi_mpi_await(xfi_mpi_comm *t, MPI_Request *request, MPI_Status *sta
 /* Breaks a broken comm, once, on all other ranks too. Owner's thread, as all below. */
 void xfi_mpi_tell_all(xfi_mpi_comm *t);
 /* Breaks it everywhere, for our own error, which has its text. Returns `st`. */
-xfer_status xfi_mpi_fail(xfi_mpi_comm *t, xfer_status st);
+xfer_status xfi_mpi_fail(xfi_comm *comm, xfer_status st);
 /* XFER_ERR_COMM with its text if the comm is broken, by whomever. */
-xfer_status xfi_mpi_check_broken(xfi_mpi_comm *t);
+xfer_status xfi_mpi_check_broken(xfi_comm *comm);
 /* The same before a call that needs no message, without MPI where all failures come by memory. */
-xfer_status xfi_mpi_check_begin(xfi_mpi_comm *t);
+xfer_status xfi_mpi_check_begin(xfi_comm *comm);
 /* Breaks it if a notice waited for the end of the gathering in progress. */
 void xfi_mpi_end_gathering(xfi_mpi_comm *t);
 /* Has every rank given the comm back, unbroken? Then no notice comes any more. */
@@ -80,15 +90,11 @@ void xfi_mpi_hear(xfi_mpi_comm *t);
 /* Who was not waiting with us in a gathering that we gave up? -1: nobody, it was about to end. */
 int xfi_mpi_find_late(xfi_mpi_comm *t);
 
-bool xfi_mpi_shares(const xfi_comm *comm, int peer);
-xfer_status xfi_mpi_stream(xfi_comm *comm, xfi_channel *channels, size_t n, size_t slot_bytes,
-                           xfi_carry_fn *carry, void *context, xfi_deadline deadline);
-void xfi_mpi_stream_begin(xfi_comm *comm, xfi_channel *channels, size_t n, size_t slot_bytes,
-                          xfi_carry_fn *carry, void *context);
-void xfi_mpi_stream_undo(xfi_comm *comm, xfi_channel *channels, size_t n, size_t slot_bytes);
-/* Where all ranks share memory. */
-xfer_status xfi_mpi_gather_shared(xfi_mpi_comm *t, void *all, const void *mine, size_t n_bytes,
-                                  xfi_deadline deadline);
+/* Local. Where no segment can be made, others are told so and nothing is shared. */
+xfer_status xfi_mpi_segments_create(xfi_mpi_comm *t, MPI_Comm host);
+void xfi_mpi_segments_end(xfi_mpi_comm *t);
+/* All ranks of a host: map what can be, which is noted in the comm, the same on all. */
+xfer_status xfi_mpi_segments_connect(xfi_mpi_comm *t, MPI_Comm host);
 
 xfi_all_gather_fn xfi_mpi_all_gather;
 xfi_round_fn xfi_mpi_round;

@@ -1,12 +1,6 @@
-/* Segments: files in memory, made by each rank and mapped by the others of its host.
- *
- * MPI could make shared memory too (MPI_Win_allocate_shared), but gives it back by a collective
- * call only, which a lost rank would never make, and keeps it in files that a killed job leaves
- * behind.
- */
-#define _GNU_SOURCE /* memfd_create, sched_getaffinity */
-
-#include "mpi_segment.h"
+/* The segments of the ranks of a host under MPI (segment.c): found under /proc by what each tells
+ * the others. A sleeping rank is woken by its bell. */
+#include "mpi_comm.h"
 
 #include "alloc.h"
 #include "error.h"
@@ -15,129 +9,99 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
-#include <sched.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/mman.h>
-#include <sys/resource.h>
-#include <sys/stat.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
-#define FILE_NAME "xfer-comm"
+/* ---- sleeping, lost ranks ------------------------------------------------------------------ */
 
-/* ---- making one ---------------------------------------------------------------------------- */
+enum {
+  NAP_NS = 1000000,
+  NAPS = 16, /* between looks for lost ranks */
+  SPIN_NS = 2000000,
+  YIELDS = 1000 /* to be woken costs more than a turn of all others */
+};
 
-static size_t segment_bytes(int n_places)
+static void mpi_nap(xfi_comm *comm, uint32_t bell, xfi_deadline deadline)
 {
-  return sizeof(xfi_segment) + (size_t)n_places * sizeof(xfi_ring);
+  const int64_t until = xfi_now_ns() + NAP_NS;
+  const xfi_deadline end = {until < deadline.at_ns ? until : deadline.at_ns};
+  const xfi_segment *own = xfi_segment_of(&((xfi_mpi_comm *)comm)->shared, comm->rank);
+
+  xfi_futex_wait(&own->bell, bell, end, XFI_FUTEX_SHARED);
 }
 
-static xfi_segment *map_file(int file, size_t n_bytes)
+static void mpi_wake(xfi_comm *comm, int rank)
 {
-  void *at = mmap(NULL, n_bytes, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
+  xfi_segment *segment = xfi_segment_of(&((xfi_mpi_comm *)comm)->shared, rank);
 
-  return at == MAP_FAILED ? NULL : at;
+  (void)atomic_fetch_add(&segment->bell, 1);
+  xfi_futex_wake_all(&segment->bell, XFI_FUTEX_SHARED);
 }
 
-/* Sealed, so that nobody who maps it can be made to touch what is not there. None where files may
- * not be as large: that is a signal which ends the process. */
-static void make_own(xfi_segments *s, int rank, uint64_t token)
+static bool mpi_is_lost(const xfi_comm *comm, int rank)
 {
-  xfi_segment *own = NULL;
-  struct rlimit most;
+  const xfi_mpi_comm *t = (const xfi_mpi_comm *)comm;
+  struct pollfd process = {-1, POLLIN, 0};
+  bool lost;
 
-  if (getrlimit(RLIMIT_FSIZE, &most) != 0 || most.rlim_cur < s->n_bytes) return;
-  s->file = memfd_create(FILE_NAME, MFD_CLOEXEC | MFD_ALLOW_SEALING);
-  if (s->file < 0) return;
-  if (ftruncate(s->file, (off_t)s->n_bytes) == 0 &&
-      fcntl(s->file, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) == 0)
-    own = map_file(s->file, s->n_bytes);
-  if (own == NULL) {
-    (void)close(s->file);
-    s->file = -1;
-    return;
-  }
-  own->token = token;
-  own->rank = rank;
-  atomic_store(&own->sleeping, XFI_AWAKE);
-  s->at[s->place] = own;
+  process.fd = (int)syscall(SYS_pidfd_open, (pid_t)t->cards[t->shared.places[rank]].pid, 0);
+  if (process.fd < 0) return errno == ESRCH;
+  lost = poll(&process, 1, 0) == 1;
+  (void)close(process.fd);
+  return lost;
 }
 
-static void count_cores(xfi_card *card)
-{
-  cpu_set_t cores;
-  size_t first = 0;
+static const xfi_shared_ops mpi_shared_ops = {
+    .begin = xfi_mpi_check_begin,
+    .check = xfi_mpi_check_broken,
+    .fail = xfi_mpi_fail,
+    .nap = mpi_nap,
+    .wake = mpi_wake,
+    .is_lost = mpi_is_lost,
+    .naps = NAPS,
+    .spin_ns = SPIN_NS,
+    .yields = YIELDS,
+};
 
-  if (sched_getaffinity(0, sizeof cores, &cores) != 0) return;
-  while (first < CPU_SETSIZE - 1 && !CPU_ISSET(first, &cores))
-    first++;
-  card->first_core = (int32_t)first;
-  card->n_cores = CPU_COUNT(&cores);
+/* ---- making one's own, mapping the others' -------------------------------------------------- */
+
+xfer_status xfi_mpi_segments_create(xfi_mpi_comm *t, MPI_Comm host)
+{
+  int n_places = 0;
+  int place = 0;
+
+  t->file = -1;
+  (void)MPI_Comm_size(host, &n_places);
+  (void)MPI_Comm_rank(host, &place);
+  t->cards = xfi_calloc((size_t)n_places, sizeof *t->cards);
+  t->mapped = xfi_calloc((size_t)n_places, (size_t)n_places);
+  XFI_CHECK(t->cards != NULL && t->mapped != NULL, XFER_ERR_NOMEM, "a comm of %d ranks",
+            t->shared.base.size);
+  XFI_TRY(xfi_shared_init(&t->shared, &mpi_shared_ops, n_places, place));
+  if (n_places > 1) t->file = xfi_shared_make(&t->shared, t->token);
+  t->cards[place] = (xfi_card){getpid(), t->file, t->shared.base.rank, t->token, xfi_cores_own()};
+  return XFER_OK;
 }
 
-xfer_status xfi_segments_create(xfi_segments **segments, int size, int rank, MPI_Comm host,
-                                uint64_t token)
+void xfi_mpi_segments_end(xfi_mpi_comm *t)
 {
-  xfer_status st = XFER_OK;
-  xfi_segments *s = xfi_calloc(1, sizeof *s);
-  size_t n;
-
-  XFI_CHECK_DONE(s != NULL, XFER_ERR_NOMEM, "a comm of %d ranks", size);
-  s->size = size;
-  s->file = -1;
-  (void)MPI_Comm_size(host, &s->n_places);
-  (void)MPI_Comm_rank(host, &s->place);
-  n = (size_t)s->n_places;
-  s->n_bytes = segment_bytes(s->n_places);
-  s->cards = xfi_calloc(n, sizeof *s->cards);
-  s->places = xfi_calloc((size_t)size, sizeof *s->places);
-  s->mapped = xfi_calloc(n, n);
-  s->at = xfi_calloc(n, sizeof *s->at);
-  XFI_CHECK_DONE(s->cards != NULL && s->places != NULL && s->mapped != NULL && s->at != NULL,
-                 XFER_ERR_NOMEM, "a comm of %d ranks", size);
-  for (int r = 0; r < size; r++)
-    s->places[r] = -1;
-  if (s->n_places > 1) make_own(s, rank, token);
-  s->cards[s->place] = (xfi_card){getpid(), s->file, rank, token, 0, 0};
-  count_cores(&s->cards[s->place]);
-  *segments = s;
-  s = NULL;
-done:
-  xfi_segments_destroy(s);
-  return st;
+  if (t->cards != NULL && t->file >= 0) (void)close(t->file);
+  xfi_shared_end(&t->shared);
+  xfi_free(t->cards);
+  xfi_free(t->mapped);
+  t->cards = NULL;
+  t->mapped = NULL;
 }
-
-void xfi_segments_leave(xfi_segments *s)
-{
-  if (s == NULL || s->at == NULL || s->at[s->place] == NULL) return;
-  if (s->cards[s->place].pid == getpid()) /* a child that was forked has not */
-    atomic_store(&s->at[s->place]->has_left, 1);
-}
-
-void xfi_segments_destroy(xfi_segments *s)
-{
-  if (s == NULL) return;
-  xfi_segments_leave(s);
-  for (int i = 0; s->at != NULL && i < s->n_places; i++)
-    if (s->at[i] != NULL) (void)munmap(s->at[i], s->n_bytes);
-  if (s->file >= 0) (void)close(s->file);
-  xfi_free(s->cards);
-  xfi_free(s->places);
-  xfi_free(s->mapped);
-  xfi_free(s->at);
-  xfi_free(s);
-}
-
-/* ---- mapping the others' ------------------------------------------------------------------- */
 
 /* Under /proc a number may mean another process than the one that gave it, in a container: so look
  * at the file's name before it is opened, and at the token inside before it is used. */
-static xfi_segment *open_peer(const xfi_card *card, size_t n_bytes)
+static xfi_segment *open_peer(const xfi_shared *s, const xfi_card *card)
 {
-  static const char wanted[] = "/memfd:" FILE_NAME " (deleted)";
-  xfi_segment *peer = NULL;
-  struct stat about;
+  static const char wanted[] = "/memfd:" XFI_SEGMENT_NAME " (deleted)";
+  xfi_segment *peer;
   char path[64];
   char name[sizeof wanted + 1];
   ssize_t length;
@@ -150,38 +114,24 @@ static xfi_segment *open_peer(const xfi_card *card, size_t n_bytes)
     return NULL;
   file = open(path, O_RDWR | O_CLOEXEC);
   if (file < 0) return NULL;
-  if (fstat(file, &about) == 0 && (size_t)about.st_size == n_bytes) peer = map_file(file, n_bytes);
+  peer = xfi_shared_map(s, file);
   (void)close(file);
-  if (peer == NULL) return NULL;
-  if (peer->token == card->token && peer->rank == card->rank) return peer;
-  (void)munmap(peer, n_bytes);
+  if (peer == NULL || (peer->token == card->token && peer->rank == card->rank)) return peer;
+  (void)munmap(peer, s->n_bytes);
   return NULL;
 }
 
 /* Keep those that both ends have. */
-static void settle(xfi_segments *s)
+static void settle(xfi_mpi_comm *t)
 {
+  xfi_shared *s = &t->shared;
   const size_t n = (size_t)s->n_places;
 
   for (size_t i = 0; i < n; i++) {
-    if (s->at[i] == NULL || s->mapped[i * n + (size_t)s->place] != 0) continue;
+    if (s->at[i] == NULL || t->mapped[i * n + (size_t)s->place] != 0) continue;
     (void)munmap(s->at[i], s->n_bytes);
     s->at[i] = NULL;
   }
-}
-
-/* Ranks are bound alike, or to cores of their own, or to groups of cores that have none in common.
- */
-static bool all_have_cores(const xfi_segments *s)
-{
-  for (int i = 0; i < s->n_places; i++) {
-    int n = 0;
-
-    for (int k = 0; k < s->n_places; k++)
-      n += s->cards[k].first_core == s->cards[i].first_core;
-    if (n > s->cards[i].n_cores) return false;
-  }
-  return true;
 }
 
 /* Row i is rank i's. */
@@ -191,78 +141,28 @@ static bool gather_rows(void *rows, size_t row_bytes, MPI_Comm host)
          MPI_SUCCESS;
 }
 
-xfer_status xfi_segments_connect(xfi_segments *s, MPI_Comm host, xfi_comm *comm)
+xfer_status xfi_mpi_segments_connect(xfi_mpi_comm *t, MPI_Comm host)
 {
+  xfi_shared *s = &t->shared;
   const size_t n = (size_t)s->n_places;
   xfer_status st = XFER_OK;
 
-  XFI_CHECK_DONE(gather_rows(s->cards, sizeof *s->cards, host), XFER_ERR_COMM,
+  XFI_CHECK_DONE(gather_rows(t->cards, sizeof *t->cards, host), XFER_ERR_COMM,
                  "MPI_Allgather failed");
   for (int i = 0; i < s->n_places; i++) {
-    const xfi_card *card = &s->cards[i];
+    const xfi_card *card = &t->cards[i];
 
     s->places[card->rank] = i;
-    if (i != s->place && s->file >= 0) s->at[i] = open_peer(card, s->n_bytes);
-    s->mapped[(size_t)s->place * n + (size_t)i] = s->at[i] != NULL;
+    if (i != s->place && t->file >= 0) s->at[i] = open_peer(s, card);
+    t->mapped[(size_t)s->place * n + (size_t)i] = s->at[i] != NULL;
   }
-  XFI_CHECK_DONE(gather_rows(s->mapped, n, host), XFER_ERR_COMM, "MPI_Allgather failed");
-  comm->shares_all = memchr(s->mapped, 0, n * n) == NULL && s->n_places == s->size;
-  settle(s);
-  comm->has_cores = all_have_cores(s);
+  XFI_CHECK_DONE(gather_rows(t->mapped, n, host), XFER_ERR_COMM, "MPI_Allgather failed");
+  t->shared.base.shares_all =
+      memchr(t->mapped, 0, n * n) == NULL && s->n_places == t->shared.base.size;
+  settle(t);
+  t->shared.base.has_cores = xfi_cores_suffice(&t->cards[0].cores, sizeof *t->cards, s->n_places);
 done:
-  if (s->file >= 0) (void)close(s->file);
-  s->file = -1;
+  if (t->file >= 0) (void)close(t->file);
+  t->file = -1;
   return st;
-}
-
-/* ---- bells, alarms, lost ranks ------------------------------------------------------------- */
-
-static void wake(xfi_segment *segment)
-{
-  (void)atomic_fetch_add(&segment->bell, 1);
-  xfi_futex_wake_all(&segment->bell, XFI_FUTEX_SHARED);
-}
-
-void xfi_segment_ring(xfi_segment *segment, int rank)
-{
-  uint32_t sleeping;
-
-  atomic_thread_fence(memory_order_seq_cst); /* either we see it sleep, or it sees what we wrote */
-  sleeping = atomic_load_explicit(&segment->sleeping, memory_order_relaxed);
-  if (sleeping == XFI_ASLEEP || sleeping == (uint32_t)rank) wake(segment);
-}
-
-void xfi_segments_alarm(xfi_segments *s, int rank, const char *why)
-{
-  xfi_segment *own = s == NULL ? NULL : s->at[s->place];
-
-  if (own == NULL) return;
-  (void)snprintf(own->why, sizeof own->why, "%s", why);
-  for (int i = 0; i < s->n_places; i++) {
-    uint32_t none = 0;
-
-    if (s->at[i] == NULL || i == s->place) continue;
-    (void)atomic_compare_exchange_strong(&s->at[i]->alarm, &none, (uint32_t)rank + 1);
-    wake(s->at[i]);
-  }
-}
-
-bool xfi_segment_has_left(const xfi_segments *s, int rank)
-{
-  const xfi_segment *segment = xfi_segment_of(s, rank);
-
-  return segment != NULL && atomic_load(&segment->has_left) != 0;
-}
-
-bool xfi_segment_is_lost(const xfi_segments *s, int rank)
-{
-  struct pollfd process = {-1, POLLIN, 0};
-  bool lost;
-
-  if (xfi_segment_of(s, rank) == NULL) return false;
-  process.fd = (int)syscall(SYS_pidfd_open, (pid_t)s->cards[s->places[rank]].pid, 0);
-  if (process.fd < 0) return errno == ESRCH;
-  lost = poll(&process, 1, 0) == 1;
-  (void)close(process.fd);
-  return lost;
 }

@@ -61,14 +61,14 @@ void xfi_mpi_tell_all(xfi_mpi_comm *t)
   t->told = (xfi_mpi_notice){.token = t->token,
                              .gathering = t->gathering,
                              .n_gathered = t->n_gathered,
-                             .from = t->base.rank};
+                             .from = t->shared.base.rank};
   memcpy(t->told.why, t->broken.why, sizeof t->told.why); /* which stays */
-  xfi_segments_alarm(t->segments, t->base.rank, t->told.why);
-  for (int r = 0; r < t->base.size; r++)
-    if (r != t->base.rank)
+  xfi_shared_alarm(&t->shared, t->told.why);
+  for (int r = 0; r < t->shared.base.size; r++)
+    if (r != t->shared.base.rank)
       (void)MPI_Isend(&t->told, (int)sizeof t->told, MPI_BYTE, r, XFI_MPI_TAG_NOTICE, t->comm,
                       &t->telling[r]);
-  if (!xfi_mpi_all_end(t->telling, t->base.size, xfi_deadline_after(XFI_MPI_GRACE_MS)))
+  if (!xfi_mpi_all_end(t->telling, t->shared.base.size, xfi_deadline_after(XFI_MPI_GRACE_MS)))
     t->holds_own = true;
 }
 
@@ -116,12 +116,10 @@ static void listen_once(xfi_mpi_comm *t)
  * notice must be answered, so that alone counts. */
 static void look_for_alarm(xfi_mpi_comm *t)
 {
-  const xfi_segment *own = xfi_segment_of(t->segments, t->base.rank);
-  const uint32_t alarm = own == NULL ? 0 : atomic_load(&own->alarm);
+  const char *why = xfi_shared_alarmed(&t->shared);
 
-  if (alarm == 0 || t->gathering != 0 || atomic_load(&t->broken.is)) return;
-  (void)xfi_broken_set(&t->broken, "%.*s", XFI_BROKEN_BYTES - 1,
-                       xfi_segment_of(t->segments, (int)alarm - 1)->why);
+  if (why == NULL || t->gathering != 0 || atomic_load(&t->broken.is)) return;
+  (void)xfi_broken_set(&t->broken, "%.*s", XFI_BROKEN_BYTES - 1, why);
   t->has_told = true;
 }
 
@@ -131,8 +129,10 @@ static xfer_status say_broken(xfi_mpi_comm *t)
   return xfi_broken_check(&t->broken);
 }
 
-xfer_status xfi_mpi_check_broken(xfi_mpi_comm *t)
+xfer_status xfi_mpi_check_broken(xfi_comm *comm)
 {
+  xfi_mpi_comm *t = (xfi_mpi_comm *)comm;
+
   look_for_alarm(t);
   listen_once(t);
   return say_broken(t);
@@ -140,16 +140,20 @@ xfer_status xfi_mpi_check_broken(xfi_mpi_comm *t)
 
 /* MPI_Test() may give the core away, and with more ranks than cores all others run before this one
  * does again. */
-xfer_status xfi_mpi_check_begin(xfi_mpi_comm *t)
+xfer_status xfi_mpi_check_begin(xfi_comm *comm)
 {
-  if (!t->base.shares_all) return xfi_mpi_check_broken(t);
+  xfi_mpi_comm *t = (xfi_mpi_comm *)comm;
+
+  if (!t->shared.base.shares_all) return xfi_mpi_check_broken(&t->shared.base);
   look_for_alarm(t);
   return say_broken(t);
 }
 
-xfer_status xfi_mpi_fail(xfi_mpi_comm *t, xfer_status st)
+xfer_status xfi_mpi_fail(xfi_comm *comm, xfer_status st)
 {
-  (void)xfi_broken_set(&t->broken, "rank %d: %s", t->base.rank, xfi_last_error());
+  xfi_mpi_comm *t = (xfi_mpi_comm *)comm;
+
+  (void)xfi_broken_set(&t->broken, "rank %d: %s", t->shared.base.rank, xfi_last_error());
   xfi_mpi_tell_all(t);
   return st;
 }
@@ -161,8 +165,8 @@ int xfi_mpi_find_late(xfi_mpi_comm *t)
   int n_polls = 0;
   int late = 0;
 
-  t->is_waiting[t->base.rank] = true;
-  while (late < t->base.size) {
+  t->is_waiting[t->shared.base.rank] = true;
+  while (late < t->shared.base.size) {
     if (t->is_waiting[late]) {
       late++;
       continue;
@@ -202,7 +206,7 @@ xfer_status xfi_mpi_await(xfi_mpi_comm *t, MPI_Request *request, MPI_Status *sta
     int done = 0;
     *code = MPI_Test(request, &done, status);
     if (*code != MPI_SUCCESS || done) return XFER_OK;
-    xfer_status st = xfi_mpi_check_broken(t);
+    xfer_status st = xfi_mpi_check_broken(&t->shared.base);
     if (st != XFER_OK) return st;
     if (xfi_deadline_expired(deadline)) return XFER_ERR_TIMEOUT;
     back_off(&n_polls);

@@ -256,7 +256,7 @@ static void test_streams_that_differ_are_named(void **state)
     if (world_rank < 2) st = stream_one(comm->transport, 0, 1, sizes[i][world_rank], 60000);
     if (world_rank == 1) {
       expect(st == XFER_ERR_MISMATCH);
-      expect(error_has("rank 0 streams"));
+      expect(error_has("rank 0 sends"));
     }
     (void)MPI_Barrier(MPI_COMM_WORLD);
     if (world_rank != 1) expect_broken(comm->transport);
@@ -303,7 +303,7 @@ static void test_cores_are_counted(void **state)
 
   assert_int_equal(sched_setaffinity(0, sizeof one, &one), 0);
   comm = make();
-  const int first = ((xfi_mpi_comm *)comm->transport)->segments->cards[0].first_core;
+  const int first = ((xfi_mpi_comm *)comm->transport)->cards[0].cores.first;
   int is_alike = CPU_ISSET((size_t)first, &one);
   assert_int_equal(MPI_Allreduce(MPI_IN_PLACE, &is_alike, 1, MPI_INT, MPI_LAND, MPI_COMM_WORLD), 0);
   if (is_alike) assert_int_equal(comm->transport->has_cores, world_size == 1);

@@ -1,0 +1,121 @@
+/* Segments: files in memory, made by each rank and mapped by the others of its host.
+ *
+ * MPI could make shared memory too (MPI_Win_allocate_shared), but gives it back by a collective
+ * call only, which a lost rank would never make, and keeps it in files that a killed job leaves
+ * behind.
+ */
+#ifndef _GNU_SOURCE
+#define _GNU_SOURCE /* memfd_create, sched_getaffinity */
+#endif
+#include "shared.h"
+
+#include "alloc.h"
+#include "error.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <sched.h>
+#include <sys/mman.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+xfer_status xfi_shared_init(xfi_shared *s, const xfi_shared_ops *ops, int n_places, int place)
+{
+  const xfi_comm *comm = &s->base;
+
+  s->ops = ops;
+  s->n_places = n_places;
+  s->place = place;
+  s->n_bytes = sizeof(xfi_segment) + (size_t)n_places * sizeof(xfi_ring);
+  s->places = xfi_calloc((size_t)comm->size, sizeof *s->places);
+  s->at = xfi_calloc((size_t)n_places, sizeof *s->at);
+  XFI_CHECK(s->places != NULL && s->at != NULL, XFER_ERR_NOMEM, "a comm of %d ranks", comm->size);
+  for (int r = 0; r < comm->size; r++)
+    s->places[r] = -1;
+  s->places[comm->rank] = place;
+  return XFER_OK;
+}
+
+void xfi_shared_leave(xfi_shared *s)
+{
+  if (s->at != NULL && s->at[s->place] != NULL) atomic_store(&s->at[s->place]->has_left, 1);
+}
+
+void xfi_shared_end(xfi_shared *s)
+{
+  for (int i = 0; s->at != NULL && i < s->n_places; i++)
+    if (s->at[i] != NULL) (void)munmap(s->at[i], s->n_bytes);
+  xfi_free(s->places);
+  xfi_free(s->at);
+  s->places = NULL;
+  s->at = NULL;
+}
+
+xfi_segment *xfi_shared_map(const xfi_shared *s, int file)
+{
+  struct stat about;
+  void *at;
+
+  if (fstat(file, &about) != 0 || (size_t)about.st_size != s->n_bytes) return NULL;
+  at = mmap(NULL, s->n_bytes, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
+  return at == MAP_FAILED ? NULL : at;
+}
+
+/* Sealed, so that nobody who maps it can be made to touch what is not there. None where files may
+ * not be as large: that is a signal which ends the process. */
+int xfi_shared_make(xfi_shared *s, uint64_t token)
+{
+  xfi_segment *own = NULL;
+  struct rlimit most;
+  int file;
+
+  errno = EFBIG;
+  if (getrlimit(RLIMIT_FSIZE, &most) != 0 || most.rlim_cur < s->n_bytes) return -1;
+  file = memfd_create(XFI_SEGMENT_NAME, MFD_CLOEXEC | MFD_ALLOW_SEALING);
+  if (file < 0) return -1;
+  if (ftruncate(file, (off_t)s->n_bytes) == 0 &&
+      fcntl(file, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) == 0)
+    own = xfi_shared_map(s, file);
+  if (own == NULL) {
+    const int error = errno;
+
+    (void)close(file);
+    errno = error;
+    return -1;
+  }
+  own->token = token;
+  own->rank = s->base.rank;
+  atomic_store(&own->sleeping, XFI_AWAKE);
+  s->at[s->place] = own;
+  return file;
+}
+
+xfi_cores xfi_cores_own(void)
+{
+  xfi_cores own = {0};
+  cpu_set_t cores;
+  int first = 0;
+
+  if (sched_getaffinity(0, sizeof cores, &cores) != 0) return own;
+  while (first < CPU_SETSIZE - 1 && !CPU_ISSET((size_t)first, &cores))
+    first++;
+  return (xfi_cores){first, CPU_COUNT(&cores)};
+}
+
+/* Ranks are bound alike, or to cores of their own, or to groups of cores that have none in common.
+ */
+bool xfi_cores_suffice(const xfi_cores *cores, size_t pitch, int n)
+{
+  const char *at = (const char *)cores;
+
+  for (size_t i = 0; i < (size_t)n; i++) {
+    const xfi_cores *one = (const void *)(at + i * pitch);
+    int n_alike = 0;
+
+    for (size_t k = 0; k < (size_t)n; k++)
+      n_alike += ((const xfi_cores *)(const void *)(at + k * pitch))->first == one->first;
+    if (n_alike > one->n) return false;
+  }
+  return true;
+}

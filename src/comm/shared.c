@@ -1,0 +1,428 @@
+/* Gathering and streams between ranks that share memory: flags in it and no message. A rank that
+ * waits looks again and again for a while, with more ranks than cores yielding, so that the others
+ * come to write what it waits for; then it sleeps until it is woken, and looks now and then whether
+ * the comm is broken, or whether a process that it waits for has ended.
+ *
+ * Who sleeps says so and looks once more; who writes looks then who sleeps: in the one order of all
+ * that is done to atomics, one of the two sees the other.
+ */
+#include "shared.h"
+
+#include "error.h"
+
+#include <assert.h>
+#include <sched.h>
+#include <stdio.h>
+#include <string.h>
+
+enum { YIELD_NS = 2000000 }; /* on a loaded host one yield may take any time */
+
+static const char *const calls[] = {"stream", "exchange", "round", "broadcast"};
+
+static xfi_segment *own_of(const xfi_shared *s)
+{
+  return s->at[s->place];
+}
+
+/* ---- bells, alarms ------------------------------------------------------------------------- */
+
+/* Wakes a rank if it sleeps and waits for this one, which has written what it waits for. */
+static void ring_bell(xfi_shared *s, int rank)
+{
+  _Atomic uint32_t *sleeping = &xfi_segment_of(s, rank)->sleeping;
+  uint32_t until = atomic_load(sleeping);
+
+  if (until != XFI_ASLEEP && until != (uint32_t)s->base.rank) return;
+  if (atomic_compare_exchange_strong(sleeping, &until, XFI_AWAKE)) s->ops->wake(&s->base, rank);
+}
+
+void xfi_shared_alarm(xfi_shared *s, const char *why)
+{
+  if (s->at == NULL || own_of(s) == NULL) return;
+  (void)snprintf(own_of(s)->why, sizeof own_of(s)->why, "%s", why);
+  for (int r = 0; r < s->base.size; r++) {
+    xfi_segment *segment = xfi_segment_of(s, r);
+    uint32_t none = 0;
+
+    if (segment == NULL || r == s->base.rank) continue;
+    (void)atomic_compare_exchange_strong(&segment->alarm, &none, (uint32_t)s->base.rank + 1);
+    s->ops->wake(&s->base, r);
+  }
+}
+
+const char *xfi_shared_alarmed(const xfi_shared *s)
+{
+  const uint32_t alarm = s->at == NULL || own_of(s) == NULL ? 0 : atomic_load(&own_of(s)->alarm);
+
+  return alarm == 0 ? NULL : xfi_segment_of(s, (int)alarm - 1)->why;
+}
+
+/* ---- waiting ------------------------------------------------------------------------------- */
+
+typedef bool is_meant(const xfi_shared *s, int rank);
+
+static bool is_any(const xfi_shared *s, int rank)
+{
+  (void)s, (void)rank;
+  return true;
+}
+
+static bool has_left(const xfi_shared *s, int rank)
+{
+  return atomic_load(&xfi_segment_of(s, rank)->has_left) != 0;
+}
+
+static bool is_lost(const xfi_shared *s, int rank)
+{
+  return s->ops->is_lost(&s->base, rank);
+}
+
+/* What a rank waits for. */
+typedef struct awaited {
+  const char *name; /* of the call */
+  bool (*is_there)(const struct awaited *what);
+  /* A rank that has not come, of those that `of` says; -1: none. */
+  int (*find_late)(const struct awaited *what, is_meant *of);
+  int ringer; /* the rank that will ring; -1: several may */
+  xfi_shared *shared;
+  const void *of; /* the caller's */
+} awaited;
+
+static void nap(const awaited *what, xfi_deadline deadline)
+{
+  xfi_shared *s = what->shared;
+  const uint32_t bell = atomic_load(&own_of(s)->bell);
+
+  atomic_store(&own_of(s)->sleeping, what->ringer < 0 ? XFI_ASLEEP : (uint32_t)what->ringer);
+  if (!what->is_there(what)) s->ops->nap(&s->base, bell, deadline);
+  atomic_store(&own_of(s)->sleeping, XFI_AWAKE);
+}
+
+/* What they wrote before they left is there, and why they left is known. */
+static xfer_status check_lost(const awaited *what)
+{
+  const int gone = what->find_late(what, has_left);
+  const int lost = what->find_late(what, is_lost);
+
+  if ((gone < 0 && lost < 0) || what->is_there(what)) return XFER_OK;
+  XFI_TRY(what->shared->ops->check(&what->shared->base));
+  XFI_CHECK(gone < 0, XFER_ERR_COMM, "%s: rank %d has left the comm", what->name, gone);
+  XFI_CHECK(false, XFER_ERR_COMM, "%s: the process of rank %d has ended", what->name, lost);
+  return XFER_OK;
+}
+
+static xfer_status await(const awaited *what, xfi_deadline deadline)
+{
+  xfi_shared *s = what->shared;
+  const xfi_comm *comm = &s->base;
+  xfer_status st = XFER_OK;
+  xfi_deadline looking = {0};
+  int n_naps = 0;
+
+  for (int looks = 0; !what->is_there(what); looks++) {
+    if (looks == 0) looking.at_ns = xfi_now_ns() + (comm->has_cores ? s->ops->spin_ns : YIELD_NS);
+    if ((comm->has_cores || looks < s->ops->yields) && !xfi_deadline_expired(looking)) {
+      if (!comm->has_cores) (void)sched_yield();
+      continue;
+    }
+    st = s->ops->check(&s->base);
+    /* Who breaks the comm may have seen all that this rank waits for. */
+    if (st != XFER_OK) return what->is_there(what) ? XFER_OK : st;
+    XFI_CHECK_DONE(!xfi_deadline_expired(deadline), XFER_ERR_TIMEOUT,
+                   "%s: rank %d did not come before the deadline", what->name,
+                   what->find_late(what, is_any));
+    if (++n_naps % s->ops->naps == 0) XFI_TRY_DONE(check_lost(what));
+    nap(what, deadline);
+  }
+done:
+  return st;
+}
+
+/* ---- gathering ----------------------------------------------------------------------------- */
+
+/* A rank's part of a step. */
+typedef struct part {
+  const xfi_segment *segment;
+  uint64_t step;
+} part;
+
+static bool is_given(const awaited *what)
+{
+  const part *p = what->of;
+
+  return atomic_load(&p->segment->n_given) >= p->step;
+}
+
+static int find_giver(const awaited *what, is_meant *of)
+{
+  return of(what->shared, what->ringer) ? what->ringer : -1;
+}
+
+/* Two places to give in, used in turn: to give a second time after this a rank must have seen
+ * everybody give once, when all had read what was given now. */
+static xfer_status gather_step(xfi_shared *s, const unsigned char *mine, unsigned char *all,
+                               size_t n_bytes, size_t at, xfi_deadline deadline)
+{
+  const xfi_comm *comm = &s->base;
+  const uint64_t step = ++s->n_steps;
+  const size_t left = n_bytes - at;
+  const size_t n = left < XFI_SEGMENT_GATHER_BYTES ? left : XFI_SEGMENT_GATHER_BYTES;
+  xfi_given *given = &own_of(s)->given[step % 2];
+
+  given->of = xfi_comm_gathering(comm, n_bytes, at);
+  if (n > 0) memcpy(given->bytes, mine + at, n);
+  atomic_store(&own_of(s)->n_given, step);
+  for (int r = 0; r < comm->size; r++)
+    if (r != comm->rank) ring_bell(s, r);
+  for (int r = 0; r < comm->size; r++) {
+    const part peer = {xfi_segment_of(s, r), step};
+
+    XFI_TRY(await(&(awaited){"all_gather", is_given, find_giver, r, s, &peer}, deadline));
+  }
+  for (int r = 0; r < comm->size; r++)
+    XFI_TRY(xfi_comm_check_same(comm, given->of, xfi_segment_of(s, r)->given[step % 2].of, r));
+  for (int r = 0; r < comm->size && n > 0; r++)
+    memcpy(all + (size_t)r * n_bytes + at, xfi_segment_of(s, r)->given[step % 2].bytes, n);
+  return XFER_OK;
+}
+
+xfer_status xfi_shared_gather(xfi_shared *s, void *all, const void *mine, size_t n_bytes,
+                              xfi_deadline deadline)
+{
+  size_t at = 0;
+
+  do {
+    XFI_TRY(gather_step(s, mine, all, n_bytes, at, deadline));
+    at += XFI_SEGMENT_GATHER_BYTES;
+  } while (at < n_bytes);
+  return XFER_OK;
+}
+
+/* ---- streams ------------------------------------------------------------------------------- */
+
+typedef struct streams {
+  xfi_shared *shared;
+  xfi_stream_call call;
+  xfi_channel *channels; /* [n] */
+  size_t n;
+  size_t slot_bytes;
+  xfi_carry_fn *carry;
+  void *context;
+  bool rings;    /* somebody may wait for what is moved */
+  size_t n_left; /* channels that are not done */
+} streams;
+
+/* The slots between this rank and the channel's peer: in the sender's segment, at the place of the
+ * receiver. */
+static xfi_ring *ring_of(const streams *s, const xfi_channel *c)
+{
+  const xfi_shared *shared = s->shared;
+
+  return c->send ? &own_of(shared)->rings[shared->places[c->peer]]
+                 : &xfi_segment_of(shared, c->peer)->rings[shared->place];
+}
+
+/* The next channel that sends the same; NULL: none. */
+static xfi_channel *next_same(const streams *s, const xfi_channel *c)
+{
+  return c->next_same == 0 ? NULL : &s->channels[c->next_same];
+}
+
+/* Has everybody emptied what the next shared slot held, be it of another stream? */
+static bool is_shared_free(const streams *s)
+{
+  const xfi_segment *own = own_of(s->shared);
+  const size_t slot = own->n_shared % XFI_CHANNEL_SLOTS;
+
+  for (int i = 0; i < s->shared->n_places; i++)
+    if (atomic_load(&own->rings[i].n_emptied) < own->rings[i].n_when_shared[slot]) return false;
+  return true;
+}
+
+/* Is there a slot to fill, or to empty? What the other end did in the slots is acquired with
+ * its count. */
+static bool can_move(const streams *s, const xfi_channel *c)
+{
+  const xfi_ring *ring = ring_of(s, c);
+  uint64_t emptied;
+
+  if (!c->send)
+    return atomic_load(&ring->n_filled) !=
+           atomic_load_explicit(&ring->n_emptied, memory_order_relaxed);
+  if (c->next_same != 0 && !is_shared_free(s)) return false;
+  for (; c != NULL; c = next_same(s, c)) {
+    ring = ring_of(s, c);
+    emptied = atomic_load(&ring->n_emptied);
+    if (atomic_load_explicit(&ring->n_filled, memory_order_relaxed) - emptied >= XFI_CHANNEL_SLOTS)
+      return false;
+  }
+  return true;
+}
+
+/* What this rank has still to carry in a channel. */
+static bool is_to_do(const xfi_channel *c)
+{
+  return !c->is_again && c->n_done < c->n_bytes;
+}
+
+/* Of the channel's next slot, in the ring. */
+static xfi_label next_label(const streams *s, const xfi_channel *c)
+{
+  const uint64_t left = c->n_bytes - c->n_done;
+
+  return (xfi_label){.n_in_all = c->n_bytes,
+                     .n_bytes = (uint32_t)(left < s->slot_bytes ? left : s->slot_bytes),
+                     .call = (uint16_t)s->call};
+}
+
+static void count_slot(streams *s, xfi_channel *c, uint32_t n, _Atomic uint64_t *ours)
+{
+  const uint64_t count = atomic_load_explicit(ours, memory_order_relaxed);
+
+  c->n_done += n;
+  if (c->n_done == c->n_bytes) s->n_left--;
+  atomic_store(ours, count + 1);
+  if (s->rings) ring_bell(s->shared, c->peer);
+}
+
+static void fill_slot(streams *s, size_t i)
+{
+  xfi_segment *own = own_of(s->shared);
+  xfi_channel *c = &s->channels[i];
+  xfi_ring *ring = ring_of(s, c);
+  uint64_t count = atomic_load_explicit(&ring->n_filled, memory_order_relaxed);
+  const bool is_shared = c->next_same != 0;
+  const size_t slot = (is_shared ? own->n_shared : count) % XFI_CHANNEL_SLOTS;
+  xfi_label label = next_label(s, c);
+
+  if (is_shared) label.shared = (uint16_t)(slot + 1);
+  s->carry(s->context, i, is_shared ? own->shared[slot] : ring->slots[slot], label.n_bytes);
+  for (; c != NULL; c = next_same(s, c)) {
+    ring = ring_of(s, c);
+    count = atomic_load_explicit(&ring->n_filled, memory_order_relaxed);
+    ring->labels[count % XFI_CHANNEL_SLOTS] = label;
+    if (is_shared) ring->n_when_shared[slot] = count + 1;
+    count_slot(s, c, label.n_bytes, &ring->n_filled);
+  }
+  own->n_shared += is_shared;
+}
+
+static xfer_status empty_slot(streams *s, size_t i)
+{
+  xfi_channel *c = &s->channels[i];
+  xfi_ring *ring = ring_of(s, c);
+  const size_t slot =
+      atomic_load_explicit(&ring->n_emptied, memory_order_relaxed) % XFI_CHANNEL_SLOTS;
+  const xfi_label label = ring->labels[slot];
+  const xfi_label wanted = next_label(s, c);
+
+  XFI_CHECK(label.n_in_all == wanted.n_in_all && label.n_bytes == wanted.n_bytes &&
+                label.call == wanted.call && label.shared <= XFI_CHANNEL_SLOTS,
+            XFER_ERR_MISMATCH,
+            "rank %d sends %llu bytes in %s to rank %d, which expects %llu in %s", c->peer,
+            (unsigned long long)label.n_in_all,
+            label.call <= XFI_OF_BROADCAST ? calls[label.call] : "?", s->shared->base.rank,
+            (unsigned long long)wanted.n_in_all, calls[s->call]);
+  s->carry(s->context, i,
+           label.shared == 0 ? ring->slots[slot]
+                             : xfi_segment_of(s->shared, c->peer)->shared[label.shared - 1],
+           label.n_bytes);
+  count_slot(s, c, label.n_bytes, &ring->n_emptied);
+  return XFER_OK;
+}
+
+static xfer_status move_slots(streams *s, size_t i)
+{
+  while (is_to_do(&s->channels[i]) && can_move(s, &s->channels[i])) {
+    if (s->channels[i].send)
+      fill_slot(s, i);
+    else
+      XFI_TRY(empty_slot(s, i));
+  }
+  return XFER_OK;
+}
+
+static bool any_can_move(const awaited *what)
+{
+  const streams *s = what->of;
+
+  for (size_t i = 0; i < s->n; i++)
+    if (is_to_do(&s->channels[i]) && can_move(s, &s->channels[i])) return true;
+  return false;
+}
+
+static int find_peer(const awaited *what, is_meant *of)
+{
+  const streams *s = what->of;
+
+  for (size_t i = 0; i < s->n; i++)
+    if (s->channels[i].n_done < s->channels[i].n_bytes && of(what->shared, s->channels[i].peer))
+      return s->channels[i].peer;
+  return -1;
+}
+
+/* Until all is done: whatever can be moved, channel by channel, and wait when nothing can. */
+static xfer_status stream_all(streams *s, xfi_deadline deadline)
+{
+  const awaited any = {calls[s->call], any_can_move, find_peer, -1, s->shared, s};
+
+  while (s->n_left > 0) {
+    for (size_t i = 0; i < s->n; i++)
+      XFI_TRY(move_slots(s, i));
+    if (s->n_left > 0) XFI_TRY(await(&any, deadline));
+  }
+  return XFER_OK;
+}
+
+bool xfi_shared_shares(const xfi_comm *comm, int peer)
+{
+  return xfi_segment_of((const xfi_shared *)comm, peer) != NULL;
+}
+
+xfer_status xfi_shared_carry(xfi_comm *comm, xfi_stream_call call, xfi_channel *channels, size_t n,
+                             size_t slot_bytes, xfi_carry_fn *carry, void *context,
+                             xfi_deadline deadline)
+{
+  xfi_shared *shared = (xfi_shared *)comm;
+  streams s = {shared, call, channels, n, slot_bytes, carry, context, true, 0};
+  xfer_status st = shared->ops->begin(comm);
+
+  assert(slot_bytes > 0 && slot_bytes <= XFI_CHANNEL_SLOT_BYTES);
+  if (st != XFER_OK) return st;
+  for (size_t i = 0; i < n; i++)
+    s.n_left += channels[i].n_done < channels[i].n_bytes;
+  st = stream_all(&s, deadline);
+  return st == XFER_OK ? st : shared->ops->fail(comm, st);
+}
+
+xfer_status xfi_shared_stream(xfi_comm *comm, xfi_channel *channels, size_t n, size_t slot_bytes,
+                              xfi_carry_fn *carry, void *context, xfi_deadline deadline)
+{
+  return xfi_shared_carry(comm, XFI_OF_STREAM, channels, n, slot_bytes, carry, context, deadline);
+}
+
+void xfi_shared_stream_begin(xfi_comm *comm, xfi_channel *channels, size_t n, size_t slot_bytes,
+                             xfi_carry_fn *carry, void *context)
+{
+  streams s = {
+      (xfi_shared *)comm, XFI_OF_STREAM, channels, n, slot_bytes, carry, context, false, n};
+
+  for (size_t i = 0; i < n; i++)
+    if (channels[i].send && !channels[i].is_again && channels[i].next_same == 0)
+      (void)move_slots(&s, i);
+}
+
+/* Nobody looks at the slots before the stream. None is shared. */
+void xfi_shared_stream_undo(xfi_comm *comm, xfi_channel *channels, size_t n, size_t slot_bytes)
+{
+  const streams s = {.shared = (xfi_shared *)comm};
+
+  for (size_t i = 0; i < n; i++) {
+    xfi_channel *c = &channels[i];
+    xfi_ring *ring = ring_of(&s, c);
+
+    if (c->n_done > 0)
+      (void)atomic_fetch_sub(&ring->n_filled, (c->n_done + slot_bytes - 1) / slot_bytes);
+    c->n_done = 0;
+  }
+}

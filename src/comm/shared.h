@@ -1,0 +1,149 @@
+/* Memory that the ranks of one host share, and what goes through it: gathering and streams, for
+ * comms that make it (host_create.c, mpi_segment.c). Each rank makes one segment, a file without a
+ * name, that the others map: what concerns its owner (an alarm, what it gives to gatherings), a
+ * ring of slots to each of the others, and slots that several of them read. Nothing is left behind,
+ * however the processes end.
+ */
+#ifndef XFI_SHARED_H
+#define XFI_SHARED_H
+
+#include "comm.h"
+
+enum {
+  XFI_SEGMENT_GATHER_BYTES = 16 << 10, /* of a rank in one step of a gathering */
+  XFI_CACHE_LINE = 64
+};
+
+#define XFI_SEGMENT_NAME "xfer-comm"
+
+/* Instead of the rank that a sleeper waits for. */
+#define XFI_AWAKE UINT32_MAX
+#define XFI_ASLEEP (UINT32_MAX - 1) /* until anybody rings */
+
+/* What a rank gives to one step of a gathering. */
+typedef struct xfi_given {
+  xfi_gathering of; /* whose number is where this step's bytes begin */
+  unsigned char bytes[XFI_SEGMENT_GATHER_BYTES];
+} xfi_given;
+
+/* The call that a stream belongs to. */
+typedef enum xfi_stream_call {
+  XFI_OF_STREAM,
+  XFI_OF_EXCHANGE,
+  XFI_OF_ROUND,
+  XFI_OF_BROADCAST
+} xfi_stream_call;
+
+/* What a ring's slot has, and where: what both ends must agree on. */
+typedef struct xfi_label {
+  uint64_t n_in_all; /* bytes of the stream */
+  uint32_t n_bytes;
+  uint16_t call;
+  uint16_t shared; /* 1 + which of the segment's shared slots; 0: in the ring */
+} xfi_label;
+
+/* Slots from the segment's owner to one other rank. Both count for as long as the comm lives. */
+typedef struct xfi_ring {
+  _Alignas(XFI_CACHE_LINE) _Atomic uint64_t n_filled;  /* by the owner */
+  _Alignas(XFI_CACHE_LINE) _Atomic uint64_t n_emptied; /* by the other one */
+  _Alignas(XFI_CACHE_LINE) xfi_label labels[XFI_CHANNEL_SLOTS];
+  uint64_t n_when_shared[XFI_CHANNEL_SLOTS]; /* n_filled with the last label of each shared slot */
+  _Alignas(4096) char slots[XFI_CHANNEL_SLOTS][XFI_CHANNEL_SLOT_BYTES];
+} xfi_ring;
+
+typedef struct xfi_segment {
+  uint64_t token; /* of the comm */
+  int64_t rank;
+  _Alignas(
+      XFI_CACHE_LINE) _Atomic uint32_t bell; /* counts what its sleeping owner should look at */
+  _Atomic uint32_t sleeping;                 /* until whom: a rank, or one of the two above */
+  _Alignas(
+      XFI_CACHE_LINE) _Atomic uint32_t alarm; /* 1 + the rank that told the owner of a failure */
+  char why[XFI_BROKEN_BYTES];                 /* what the owner told others */
+  _Atomic uint64_t warned;                    /* xfi_host_warn() of that number, and */
+  char warning[XFI_BROKEN_BYTES];             /* with that text */
+  _Atomic uint32_t has_left;                  /* the owner, the comm */
+  _Alignas(XFI_CACHE_LINE) _Atomic uint64_t n_given; /* steps of gatherings, counted over all */
+  xfi_given given[2];                                /* by turns */
+  uint64_t n_shared; /* slots filled for several ranks, by turns; the owner's */
+  _Alignas(4096) char shared[XFI_CHANNEL_SLOTS][XFI_CHANNEL_SLOT_BYTES];
+  xfi_ring rings[]; /* by place among the ranks of the host */
+} xfi_segment;
+
+/* What each comm does in its own way. */
+typedef struct xfi_shared_ops {
+  /* XFER_ERR_COMM with its text if the comm is broken: before a call, and in its waits. */
+  xfer_status (*begin)(xfi_comm *comm);
+  xfer_status (*check)(xfi_comm *comm);
+  xfer_status (*fail)(xfi_comm *comm, xfer_status st); /* break it, for the last error; `st` */
+  /* Sleeps until the rank is woken or the own bell is no longer `bell`; a while at most. */
+  void (*nap)(xfi_comm *comm, uint32_t bell, xfi_deadline deadline);
+  void (*wake)(xfi_comm *comm, int rank);
+  bool (*is_lost)(const xfi_comm *comm, int rank); /* has its process ended? */
+  int naps;                                        /* between looks at that */
+  int64_t spin_ns; /* before sleeping, where every rank has a core, */
+  int yields;      /* and where it has not */
+} xfi_shared_ops;
+
+/* What a comm with such memory begins with. */
+typedef struct xfi_shared {
+  xfi_comm base;
+  const xfi_shared_ops *ops;
+  int n_places;     /* ranks of the host */
+  int place;        /* this rank's among them */
+  int *places;      /* [size] by rank; -1: on another host */
+  xfi_segment **at; /* [n_places]; NULL: memory is not shared with that rank */
+  size_t n_bytes;   /* of a segment */
+  uint64_t n_steps; /* of gatherings */
+} xfi_shared;
+
+/* That a rank may run on; n is 0 where that is not known. */
+typedef struct xfi_cores {
+  int32_t first;
+  int32_t n;
+} xfi_cores;
+
+/* Local, with no segment yet. What it has made is in *shared, whatever it returns. */
+XFI_DOOR xfer_status xfi_shared_init(xfi_shared *shared, const xfi_shared_ops *ops, int n_places,
+                                     int place);
+/* The others' waits for this rank end. Not for a child that was forked. */
+XFI_DOOR void xfi_shared_leave(xfi_shared *shared);
+/* Unmaps what is there; of zeroes too. */
+XFI_DOOR void xfi_shared_end(xfi_shared *shared);
+/* The own segment's file, to be closed once the others have it; -1: there is none, see errno. */
+XFI_DOOR int xfi_shared_make(xfi_shared *shared, uint64_t token);
+/* Another's file; NULL: it is none. */
+XFI_DOOR xfi_segment *xfi_shared_map(const xfi_shared *shared, int file);
+XFI_DOOR xfi_cores xfi_cores_own(void);
+/* Are there enough for n ranks, whose cores lie so many bytes apart? */
+XFI_DOOR bool xfi_cores_suffice(const xfi_cores *cores, size_t pitch, int n);
+
+/* The segment of a rank; NULL: no memory is shared with it. */
+static inline xfi_segment *xfi_segment_of(const xfi_shared *s, int rank)
+{
+  return s->at == NULL || s->places[rank] < 0 ? NULL : s->at[s->places[rank]];
+}
+
+/* Tell all that share memory with this rank why the comm is broken. Any thread; once. */
+XFI_DOOR void xfi_shared_alarm(xfi_shared *shared, const char *why);
+/* What this rank was told so; NULL: nothing. */
+XFI_DOOR const char *xfi_shared_alarmed(const xfi_shared *shared);
+
+/* Of a comm that is not broken; does not break it. */
+XFI_DOOR xfer_status xfi_shared_gather(xfi_shared *shared, void *all, const void *mine,
+                                       size_t n_bytes, xfi_deadline deadline);
+/* As xfi_comm_ops has them. */
+XFI_DOOR bool xfi_shared_shares(const xfi_comm *comm, int peer);
+XFI_DOOR xfer_status xfi_shared_stream(xfi_comm *comm, xfi_channel *channels, size_t n,
+                                       size_t slot_bytes, xfi_carry_fn *carry, void *context,
+                                       xfi_deadline deadline);
+XFI_DOOR void xfi_shared_stream_begin(xfi_comm *comm, xfi_channel *channels, size_t n,
+                                      size_t slot_bytes, xfi_carry_fn *carry, void *context);
+XFI_DOOR void xfi_shared_stream_undo(xfi_comm *comm, xfi_channel *channels, size_t n,
+                                     size_t slot_bytes);
+/* A stream of another call. */
+xfer_status xfi_shared_carry(xfi_comm *comm, xfi_stream_call call, xfi_channel *channels, size_t n,
+                             size_t slot_bytes, xfi_carry_fn *carry, void *context,
+                             xfi_deadline deadline);
+
+#endif
