@@ -42,8 +42,9 @@ typedef int (*xfer_all_gather_fn)(void *context, void *all, const void *mine, si
 
 /**
  * Make a comm whose ranks are processes of one host and of one user, or threads of them; memory is
- * host memory. Data and control go over sockets, two between each two ranks; what a plan moves
- * between threads of one process is copied straight.
+ * host memory. Data and control go through memory that the ranks share, a file without a name of
+ * each, which they hand to each other over sockets; these stay, two between each two ranks, and
+ * tell of a process that ends. What a plan moves between threads of one process is copied straight.
  *
  * Collective: all `size` ranks. Calls `all_gather` three times and not afterwards, and returns when
  * every rank has come.
@@ -60,7 +61,8 @@ typedef int (*xfer_all_gather_fn)(void *context, void *all, const void *mine, si
  * @param size        The number of ranks.
  * @retval XFER_ERR_ARG    An argument is NULL, or `rank` or `size` is out of range. Found before
  * the others are asked: the rank returns alone, as it does without memory for what they say.
- * @retval XFER_ERR_COMM   `all_gather` failed, or a rank cannot be reached: it is on another host.
+ * @retval XFER_ERR_COMM   `all_gather` failed, or a rank cannot be reached: it is on another host;
+ * or the system gives no memory to share, as where files may not be so large (RLIMIT_FSIZE).
  * @retval XFER_ERR_NOMEM  Out of memory.
  * @retval XFER_ERR_PEER   Another rank failed; the text names it and quotes its own.
  * @since 0.1

@@ -117,7 +117,7 @@ XFER_API XFER_MUST_CHECK xfer_status xfer_comm_create_nccl_id(
 
 /**
  * Make a comm without NCCL, of processes of one host and of one user, or threads of them: data goes
- * straight into peers' memory, and control over sockets, two between each two ranks.
+ * straight into peers' memory, and control through memory that they share.
  *
  * Ranks may share a device. Committing a plan that needs a pair of which neither can map the
  * other's memory fails with XFER_ERR_UNSUPPORTED.

@@ -166,7 +166,7 @@ class Comm(_handle.Handle):
         prefix: str = "xfer",
         timeout_s: float = _bootstrap.WAIT_S,
     ) -> Comm:
-        """Of processes of one host, over sockets, which meet by an all-gather. Host memory. Collective.
+        """Of processes of one host, which share memory and meet by an all-gather. Host memory. Collective.
 
         gather, prefix, timeout_s: as in cuda(); used to meet and not afterwards. A process that ends, or a rank that
         misses a deadline, ends the waits of all others with an error that names it.
@@ -234,7 +234,7 @@ class Comm(_handle.Handle):
         timeout_s: float = _bootstrap.WAIT_S,
     ) -> Comm:
         """Of ranks on GPUs of one host, which may share one, without NCCL: data goes straight into peers' memory,
-        and control over sockets, which meet by an all-gather. Collective.
+        and control through memory that processes share, which meet by an all-gather. Collective.
 
         gather: a torch ProcessGroup of the CPU (gloo), an mpi4py communicator, a torch Store with `rank` and `size`,
         or with them a function that takes this rank's bytes and returns those of all ranks, a list by rank. Used to

@@ -1,9 +1,12 @@
-/* Making a comm over sockets of one host: every rank listens for a moment at a random address, the
- * caller's all-gather tells the addresses, each rank connects to those below it and accepts those
- * above it. Two more of the caller's gatherings see to it that nobody waits for one that failed.
+/* Making a comm of processes of one host: every rank makes memory for what it gives the others and
+ * listens for a moment at a random address; the caller's all-gather tells the addresses, and each
+ * rank connects to every other one, which is handed the memory's file. Two more of the caller's
+ * gatherings see to it that nobody waits for one that failed.
  *
  * An address of Linux's abstract namespace is in no file system and may be connected to by anybody,
  * so both ends look whose process the other is, and the connecting one says the name that was told.
+ * A file that comes over a socket needs no process number and no /proc, so ranks may be in
+ * containers of their own, where these share the network.
  */
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE /* accept4, struct ucred */
@@ -25,19 +28,24 @@
 
 enum { NAME_BYTES = 32, WORD_TEXT_BYTES = 200 };
 
-/* What each rank tells all others: how it fared, and where it listens. */
+/* What each rank tells all others: how it fared, where it listens, and where it runs. */
 typedef struct word {
   int32_t status;
   char name[NAME_BYTES];
+  xfi_cores cores;
   char text[WORD_TEXT_BYTES];
 } word;
 
-/* What a rank says of a connection that it makes. */
+/* What a rank says of a connection that it makes, with its file. */
 typedef struct hello {
   char name[NAME_BYTES]; /* of whom it connects to */
   int32_t rank;
-  int32_t is_alarm;
 } hello;
+
+typedef union one_file {
+  struct cmsghdr head;
+  char bytes[CMSG_SPACE(sizeof(int))];
+} one_file;
 
 typedef struct meeting {
   int rank;
@@ -45,23 +53,17 @@ typedef struct meeting {
   xfi_host_comm *comm;
   xfer_all_gather_fn all_gather;
   void *context;
-  int listener[2]; /* for data and for alarms */
-  word *words;     /* [size] */
+  int listener;
+  int file;    /* of the own segment */
+  word *words; /* [size] */
 } meeting;
 
-/* An end that differs from `name` in its last byte is for alarms. */
-static socklen_t address_of(struct sockaddr_un *address, const char name[NAME_BYTES], int is_alarm)
+static socklen_t address_of(struct sockaddr_un *address, const char name[NAME_BYTES])
 {
   memset(address, 0, sizeof *address);
   address->sun_family = AF_UNIX;
   memcpy(address->sun_path + 1, name, NAME_BYTES);
-  address->sun_path[1 + NAME_BYTES] = is_alarm ? 'a' : 'd';
-  return (socklen_t)(offsetof(struct sockaddr_un, sun_path) + 2 + NAME_BYTES);
-}
-
-static int type_of(int is_alarm)
-{
-  return (is_alarm ? SOCK_SEQPACKET : SOCK_STREAM) | SOCK_CLOEXEC;
+  return (socklen_t)(offsetof(struct sockaddr_un, sun_path) + 1 + NAME_BYTES);
 }
 
 static bool is_same_user(int socket)
@@ -99,14 +101,15 @@ static xfer_status listen_here(meeting *m)
     own->name[2 * i] = "0123456789abcdef"[random[i] >> 4];
     own->name[2 * i + 1] = "0123456789abcdef"[random[i] & 15];
   }
-  for (int is_alarm = 0; is_alarm < 2; is_alarm++) {
-    const socklen_t n_bytes = address_of(&address, own->name, is_alarm);
-    m->listener[is_alarm] = socket(AF_UNIX, type_of(is_alarm) | SOCK_NONBLOCK, 0);
-    XFI_CHECK(m->listener[is_alarm] >= 0 &&
-                  bind(m->listener[is_alarm], (struct sockaddr *)&address, n_bytes) == 0 &&
-                  listen(m->listener[is_alarm], m->size) == 0,
-              XFER_ERR_COMM, "a socket for the other ranks: %s", strerror(errno));
-  }
+  own->cores = xfi_cores_own();
+  m->listener = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+  XFI_CHECK(m->listener >= 0 &&
+                bind(m->listener, (struct sockaddr *)&address, address_of(&address, own->name)) ==
+                    0 &&
+                listen(m->listener, m->size) == 0,
+            XFER_ERR_COMM, "a socket for the other ranks: %s", strerror(errno));
+  m->file = xfi_shared_make(&m->comm->shared, 0);
+  XFI_CHECK(m->file >= 0, XFER_ERR_COMM, "memory for the other ranks: %s", strerror(errno));
   return XFER_OK;
 }
 
@@ -130,79 +133,109 @@ static xfer_status tell(meeting *m, xfer_status mine)
   return XFER_OK;
 }
 
-static int *end_of(xfi_host_peer *peer, int is_alarm)
+/* The word with the file, by one call. */
+static bool say_hello(int socket, const hello *said, int file)
 {
-  return is_alarm ? &peer->alarm : &peer->data;
+  one_file control = {.head = {.cmsg_len = CMSG_LEN(sizeof file),
+                               .cmsg_level = SOL_SOCKET,
+                               .cmsg_type = SCM_RIGHTS}};
+  struct iovec bytes = {(void *)said, sizeof *said};
+  struct msghdr message = {.msg_iov = &bytes,
+                           .msg_iovlen = 1,
+                           .msg_control = &control,
+                           .msg_controllen = sizeof control};
+
+  memcpy(CMSG_DATA(&control.head), &file, sizeof file);
+  return sendmsg(socket, &message, MSG_NOSIGNAL) == (ssize_t)sizeof *said;
+}
+
+/* The file, to be closed, or -1. */
+static int take_hello(int socket, hello *said)
+{
+  one_file control = {.bytes = {0}};
+  struct iovec bytes = {said, sizeof *said};
+  struct msghdr message = {.msg_iov = &bytes,
+                           .msg_iovlen = 1,
+                           .msg_control = &control,
+                           .msg_controllen = sizeof control};
+  const ssize_t n = recvmsg(socket, &message, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
+  const struct cmsghdr *head = n < 0 ? NULL : CMSG_FIRSTHDR(&message);
+  int file = -1;
+
+  if (n != (ssize_t)sizeof *said) said->rank = -1;
+  if (head != NULL && head->cmsg_level == SOL_SOCKET && head->cmsg_type == SCM_RIGHTS &&
+      head->cmsg_len == CMSG_LEN(sizeof file))
+    memcpy(&file, CMSG_DATA(head), sizeof file);
+  return file;
 }
 
 /* Its listener has room for all ranks, so this does not wait. */
-static xfer_status connect_to(meeting *m, int rank, int is_alarm)
+static xfer_status connect_to(meeting *m, int rank)
 {
-  int *end = end_of(&m->comm->peers[rank], is_alarm);
-  hello said = {.rank = m->rank, .is_alarm = is_alarm};
+  int *out = &m->comm->peers[rank].out;
+  hello said = {.rank = m->rank};
   struct sockaddr_un address;
-  const socklen_t n_bytes = address_of(&address, m->words[rank].name, is_alarm);
+  const socklen_t n_bytes = address_of(&address, m->words[rank].name);
 
   memcpy(said.name, m->words[rank].name, NAME_BYTES);
-  *end = socket(AF_UNIX, type_of(is_alarm), 0);
-  XFI_CHECK(*end >= 0 && connect(*end, (struct sockaddr *)&address, n_bytes) == 0, XFER_ERR_COMM,
+  *out = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  XFI_CHECK(*out >= 0 && connect(*out, (struct sockaddr *)&address, n_bytes) == 0, XFER_ERR_COMM,
             "a socket to rank %d, which must be on this host: %s", rank, strerror(errno));
-  XFI_CHECK(is_same_user(*end), XFER_ERR_COMM, "rank %d is another user's process", rank);
-  XFI_CHECK(send(*end, &said, sizeof said, MSG_NOSIGNAL) == (ssize_t)sizeof said, XFER_ERR_COMM,
-            "rank %d does not listen: %s", rank, strerror(errno));
+  XFI_CHECK(is_same_user(*out), XFER_ERR_COMM, "rank %d is another user's process", rank);
+  XFI_CHECK(say_hello(*out, &said, m->file), XFER_ERR_COMM, "rank %d does not listen: %s", rank,
+            strerror(errno));
   return XFER_OK;
 }
 
-/* One that has connected already; a stranger's is closed. Returns whether it was one of ours. */
-static bool take(meeting *m, int is_alarm, int made)
+/* Who has connected already, with a file; -1: a stranger. */
+static int rank_of(const meeting *m, int made, const hello *said, int file)
+{
+  const bool is_ours = file >= 0 && is_same_user(made) &&
+                       memcmp(said->name, m->words[m->rank].name, NAME_BYTES) == 0 &&
+                       said->rank >= 0 && said->rank < m->size && said->rank != m->rank &&
+                       m->comm->peers[said->rank].in < 0;
+
+  return is_ours ? said->rank : -1;
+}
+
+/* A stranger's is closed. */
+static xfer_status take(meeting *m, int made, int *n_missing)
 {
   hello said = {.rank = -1};
-  const word *own = &m->words[m->rank];
-  const ssize_t n = recv(made, &said, sizeof said, MSG_DONTWAIT);
+  const int file = take_hello(made, &said);
+  const int rank = rank_of(m, made, &said, file);
+  xfi_segment *theirs = rank < 0 ? NULL : xfi_shared_map(&m->comm->shared, file);
 
-  if (n != (ssize_t)sizeof said || !is_same_user(made) || said.is_alarm != is_alarm ||
-      memcmp(said.name, own->name, NAME_BYTES) != 0 || said.rank <= m->rank ||
-      said.rank >= m->size || *end_of(&m->comm->peers[said.rank], is_alarm) >= 0) {
-    (void)close(made);
-    return false;
-  }
-  *end_of(&m->comm->peers[said.rank], is_alarm) = made;
-  return true;
+  if (file >= 0) (void)close(file);
+  if (rank < 0) (void)close(made);
+  if (rank < 0) return XFER_OK;
+  m->comm->peers[rank].in = made;
+  m->comm->peers[rank].process = watch_process(made);
+  m->comm->shared.at[rank] = theirs;
+  XFI_CHECK(theirs != NULL && theirs->rank == rank, XFER_ERR_COMM, "the memory of rank %d: %s",
+            rank, strerror(errno));
+  --*n_missing;
+  return XFER_OK;
 }
 
-static xfer_status accept_all(meeting *m, int is_alarm)
+static xfer_status accept_all(meeting *m)
 {
-  int n_missing = m->size - 1 - m->rank;
+  int n_missing = m->size - 1;
 
   while (n_missing > 0) {
-    const int made = accept4(m->listener[is_alarm], NULL, NULL, SOCK_CLOEXEC);
+    const int made = accept4(m->listener, NULL, NULL, SOCK_CLOEXEC);
     if (made < 0 && (errno == EINTR || errno == ECONNABORTED)) continue;
     XFI_CHECK(made >= 0, XFER_ERR_COMM, "%d ranks did not connect: %s", n_missing, strerror(errno));
-    if (take(m, is_alarm, made)) n_missing--;
+    XFI_TRY(take(m, made, &n_missing));
   }
+  m->comm->shared.base.has_cores = xfi_cores_suffice(&m->words[0].cores, sizeof *m->words, m->size);
   return XFER_OK;
 }
 
-static void watch_processes(meeting *m)
+static xfer_status connect_all(meeting *m)
 {
   for (int r = 0; r < m->size; r++)
-    if (r != m->rank) m->comm->peers[r].process = watch_process(m->comm->peers[r].data);
-}
-
-static xfer_status connect_below(meeting *m)
-{
-  for (int r = 0; r < m->rank; r++) {
-    XFI_TRY(connect_to(m, r, 0));
-    XFI_TRY(connect_to(m, r, 1));
-  }
-  return XFER_OK;
-}
-
-static xfer_status accept_above(meeting *m)
-{
-  XFI_TRY(accept_all(m, 0));
-  XFI_TRY(accept_all(m, 1));
-  watch_processes(m);
+    if (r != m->rank) XFI_TRY(connect_to(m, r));
   return XFER_OK;
 }
 
@@ -214,36 +247,44 @@ static xfer_status prepare(meeting *m)
 
   XFI_CHECK(comm != NULL, XFER_ERR_NOMEM, "a comm of %d ranks", m->size);
   m->comm = comm;
-  comm->base = (xfi_comm){.ops = &xfi_host_ops, .rank = m->rank, .size = m->size};
+  comm->shared.base = (xfi_comm){.ops = &xfi_host_ops, .rank = m->rank, .size = m->size};
+  comm->shared.base.shares_all = true;
+  comm->pid = getpid();
   (void)pthread_mutex_init(&comm->broken.lock, NULL); /* cannot fail without attributes */
   comm->peers = xfi_calloc(size, sizeof *comm->peers);
-  XFI_CHECK(comm->peers != NULL, XFER_ERR_NOMEM, "a comm of %d ranks", m->size);
+  comm->polled = xfi_calloc(2 * size, sizeof *comm->polled);
+  comm->channels = xfi_calloc(2 * size, sizeof *comm->channels);
+  comm->data = xfi_calloc(2 * size, sizeof *comm->data);
+  for (int r = 0; comm->peers != NULL && r < m->size; r++)
+    comm->peers[r] = (xfi_host_peer){.in = -1, .out = -1, .process = -1};
+  XFI_CHECK(comm->peers != NULL && comm->polled != NULL && comm->channels != NULL &&
+                comm->data != NULL,
+            XFER_ERR_NOMEM, "a comm of %d ranks", m->size);
+  XFI_TRY(xfi_shared_init(&comm->shared, &xfi_host_shared_ops, m->size, m->rank));
   for (int r = 0; r < m->size; r++)
-    comm->peers[r] =
-        (xfi_host_peer){.data = -1, .alarm = -1, .process = -1, .is_deaf = r == m->rank};
-  comm->polled = xfi_calloc(3 * size, sizeof *comm->polled);
-  XFI_CHECK(comm->polled != NULL, XFER_ERR_NOMEM, "a comm of %d ranks", m->size);
+    comm->shared.places[r] = r;
   return listen_here(m);
 }
 
 xfer_status xfi_comm_create_host(xfi_comm **comm, xfer_all_gather_fn all_gather, void *context,
                                  int rank, int size)
 {
-  meeting m = {rank, size, .all_gather = all_gather, .context = context, .listener = {-1, -1}};
+  meeting m = {rank,           size,      .all_gather = all_gather, .context = context,
+               .listener = -1, .file = -1};
   xfer_status st = XFER_OK;
 
   m.words = xfi_calloc((size_t)size, sizeof *m.words);
   XFI_CHECK_DONE(m.words != NULL, XFER_ERR_NOMEM, /* without this there is no word to the others */
                  "a comm of %d ranks", size);
   st = tell(&m, prepare(&m));
-  st = tell(&m, st == XFER_OK ? connect_below(&m) : st);
-  st = tell(&m, st == XFER_OK ? accept_above(&m) : st);
+  st = tell(&m, st == XFER_OK ? connect_all(&m) : st);
+  st = tell(&m, st == XFER_OK ? accept_all(&m) : st);
   XFI_TRY_DONE(st);
-  *comm = &m.comm->base;
+  *comm = &m.comm->shared.base;
   m.comm = NULL;
 done:
-  for (int i = 0; i < 2; i++)
-    if (m.listener[i] >= 0) (void)close(m.listener[i]);
+  if (m.listener >= 0) (void)close(m.listener);
+  if (m.file >= 0) (void)close(m.file);
   xfi_free(m.words);
   xfi_host_free(m.comm);
   return st;

@@ -1,7 +1,7 @@
 /*
  * Host bytes over NCCL: small messages of planning and agreement, staged through a pinned buffer
- * and its twin on the device. Slow and rare. Between processes of one host they go over sockets
- * instead (host.c), once these have met.
+ * and its twin on the device. Slow and rare. Between processes of one host they go through
+ * shared memory instead (host.c), once these have met.
  */
 #include "nccl_comm.h"
 

@@ -7,7 +7,7 @@
 
 enum { LIMIT_MS = 300, LIMIT_MOST = 20000 };
 
-static int64_t limit_ms = LIMIT_MS; /* longer where the host is too slow for it */
+static _Atomic int64_t limit_ms = LIMIT_MS; /* longer where the host is too slow for it */
 
 xfi_deadline __real_xfi_deadline_after(int64_t timeout_ms);
 xfi_deadline __wrap_xfi_deadline_after(int64_t timeout_ms);

@@ -105,12 +105,6 @@ typedef enum refusal {
 
 static _Thread_local refusal refused; /* what this thread's calls for pages of flags meet */
 
-int __real_memfd_create(const char *name, unsigned flags);
-int __wrap_memfd_create(const char *name, unsigned flags);
-int __real_ftruncate(int file, off_t n_bytes);
-int __wrap_ftruncate(int file, off_t n_bytes);
-void *__real_mmap(void *at, size_t n_bytes, int access, int flags, int file, off_t from);
-void *__wrap_mmap(void *at, size_t n_bytes, int access, int flags, int file, off_t from);
 int __real_open(const char *path, int flags, ...);
 int __wrap_open(const char *path, int flags, ...);
 
@@ -118,6 +112,12 @@ static _Atomic bool has_no_number; /* neither this process nor its host */
 
 /* Libraries have such calls, too. */
 #pragma GCC visibility push(default)
+int __real_memfd_create(const char *name, unsigned flags);
+int __wrap_memfd_create(const char *name, unsigned flags);
+int __real_ftruncate(int file, off_t n_bytes);
+int __wrap_ftruncate(int file, off_t n_bytes);
+void *__real_mmap(void *at, size_t n_bytes, int access, int flags, int file, off_t from);
+void *__wrap_mmap(void *at, size_t n_bytes, int access, int flags, int file, off_t from);
 void *__real_tsearch(const void *key, void **root, int (*compare)(const void *, const void *));
 void *__wrap_tsearch(const void *key, void **root, int (*compare)(const void *, const void *));
 ssize_t __real_getrandom(void *bytes, size_t n_bytes, unsigned flags);

@@ -411,7 +411,7 @@ static void control_is_given_back(int rank)
   ranks_go(meeting, rank);
 }
 
-/* Its control goes over sockets, and NCCL's communicator for it is given back. */
+/* Its control goes through shared memory, and NCCL's communicator for it is given back. */
 static void test_comm_host(void)
 {
   are_processes = true;

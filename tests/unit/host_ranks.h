@@ -1,4 +1,4 @@
-/* What tests of ranks that meet over sockets of one host share. */
+/* What tests of ranks of one host that share memory have in common. */
 #ifndef HOST_RANKS_H
 #define HOST_RANKS_H
 

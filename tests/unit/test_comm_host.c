@@ -1,4 +1,4 @@
-/* Ranks that meet over sockets of one host, as threads: what they exchange, and what ends it. */
+/* Ranks of one host that share memory, as threads: what they exchange, and what ends it. */
 #include "alloc.h"
 #include "unit/host_ranks.h"
 
@@ -26,7 +26,7 @@ static void test_all_calls_with_1_to_7_ranks(void **state)
     with_threads(n, everything);
 }
 
-/* Larger than any socket's room, both ways at once, with the sides in opposite order. */
+/* Larger than all slots, both ways at once, with the sides in opposite order. */
 static void large_both_ways(int rank, void *context)
 {
   enum { LARGE = 8 << 20 };
@@ -44,7 +44,7 @@ static void large_both_ways(int rank, void *context)
   free(in);
 }
 
-static void test_messages_larger_than_the_sockets(void **state)
+static void test_messages_larger_than_the_slots(void **state)
 {
   (void)state;
   with_threads(2, large_both_ways);
@@ -234,7 +234,7 @@ int main(void)
 {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(test_all_calls_with_1_to_7_ranks),
-      cmocka_unit_test(test_messages_larger_than_the_sockets),
+      cmocka_unit_test(test_messages_larger_than_the_slots),
       cmocka_unit_test(test_messages_that_differ_are_not_taken),
       cmocka_unit_test(test_abort_ends_all_waits),
       cmocka_unit_test(test_a_rank_that_left_is_named),

@@ -1,4 +1,4 @@
-/* Ranks that meet over sockets of one host, as processes: one that is killed or late is named by
+/* Ranks of one host that share memory, as processes: one that is killed or late is named by
  * all others, and these may go on. */
 #include "unit/host_ranks.h"
 
