@@ -358,7 +358,8 @@ static void test_makers_refuse_null_and_what_is_not_there(void)
   REFUSED("rank -1 of 1", xfer_comm_create_cuda(&comm, no_gather, NULL, -1, 1));
   REFUSED("rank 0 of 0", xfer_comm_create_cuda(&comm, no_gather, NULL, 0, 0));
   NEED(xfer_comm_create_cuda(&comm, no_gather, NULL, 0, 2) == XFER_ERR_COMM);
-  NEED(strstr(xfer_last_error(), "the caller's all-gather of 236 bytes answered 1") != NULL);
+  NEED(strstr(xfer_last_error(), "the caller's all-gather of ") != NULL);
+  NEED(strstr(xfer_last_error(), " bytes answered 1") != NULL);
   REFUSED("NULL", xfer_comm_create_nccl_id(NULL, id, 0, 1));
   REFUSED("NULL", xfer_comm_create_nccl_id(&comm, NULL, 0, 1));
   REFUSED("rank 1 of 1", xfer_comm_create_nccl_id(&comm, id, 1, 1));
