@@ -61,7 +61,7 @@ static void mpi_destroy(xfi_comm *comm)
   (void)MPI_Finalized(&finalized);
   if (t->process == getpid()) xfi_shared_leave(&t->shared);
   if (finalized == 0 && t->process == getpid()) {
-    const bool all_leave = !atomic_load(&t->broken.is) && xfi_mpi_all_leave(t);
+    const bool all_leave = !atomic_load(&t->broken.is) && (!t->is_made || xfi_mpi_all_leave(t));
 
     if (atomic_load(&t->broken.is)) xfi_mpi_tell_all(t);
     if (t->hearing != MPI_REQUEST_NULL) (void)MPI_Cancel(&t->hearing);
@@ -244,7 +244,10 @@ xfer_status xfer_comm_create_mpi(xfer_comm **comm, MPI_Comm mpi_comm)
   XFI_TRY_DONE(duplicate(&own, &host, &token, mpi_comm));
   st = assemble(&made, &transport, own, host, token);
   st = agree(own, st);
-  if (st == XFER_OK && transport != NULL) st = xfi_mpi_segments_connect(transport, host);
+  if (st == XFER_OK && transport != NULL) {
+    transport->is_made = true;
+    st = xfi_mpi_segments_connect(transport, host);
+  }
   if (made != NULL) own = MPI_COMM_NULL; /* made's */
   XFI_TRY_DONE(st);
   *comm = made;

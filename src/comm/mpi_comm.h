@@ -11,6 +11,7 @@
 enum {
   XFI_MPI_TAG_ROUND = 1,
   XFI_MPI_TAG_NOTICE = 2,
+  XFI_MPI_TAG_LEAVE = 3,
   XFI_MPI_GRACE_MS = 200, /* for what should end by itself after a failure */
   XFI_MPI_LEAVE_MS = 2000 /* for the others, to give the comm back too */
 };
@@ -58,6 +59,7 @@ typedef struct xfi_mpi_comm {
   MPI_Request hearing;
   MPI_Request *telling; /* [size] */
   bool *is_waiting;     /* [size] in the gathering that this rank gave up */
+  bool is_made;         /* by all ranks, who may send notices from then on */
   bool has_told;
   bool holds_own; /* an operation that will not end uses our memory */
 

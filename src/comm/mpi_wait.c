@@ -183,18 +183,32 @@ int xfi_mpi_find_late(xfi_mpi_comm *t)
 bool xfi_mpi_all_leave(xfi_mpi_comm *t)
 {
   const xfi_deadline deadline = xfi_deadline_after(XFI_MPI_LEAVE_MS);
-  MPI_Request request = MPI_REQUEST_NULL;
+  const int size = t->shared.base.size;
+  const int rank = t->shared.base.rank;
   int n_polls = 0;
-  int done = 0;
 
-  if (MPI_Ibarrier(t->comm, &request) != MPI_SUCCESS) return false;
-  while (done == 0) {
-    look_for_alarm(t);
-    listen_once(t);
-    if (atomic_load(&t->broken.is) || xfi_deadline_expired(deadline) ||
-        MPI_Test(&request, &done, MPI_STATUS_IGNORE) != MPI_SUCCESS)
-      return false;
-    if (done == 0) back_off(&n_polls);
+  /* A barrier by messages of our own: the others may be in one of MPI's collective calls. */
+  for (int step = 1; step < size; step *= 2) {
+    MPI_Request pair[2] = {MPI_REQUEST_NULL, MPI_REQUEST_NULL};
+    int code = MPI_Irecv(NULL, 0, MPI_BYTE, (rank + size - step) % size, XFI_MPI_TAG_LEAVE, t->comm,
+                         &pair[0]);
+    int done = 0;
+
+    if (code == MPI_SUCCESS)
+      code =
+          MPI_Isend(NULL, 0, MPI_BYTE, (rank + step) % size, XFI_MPI_TAG_LEAVE, t->comm, &pair[1]);
+    while (code == MPI_SUCCESS && done == 0) {
+      look_for_alarm(t);
+      listen_once(t);
+      if (atomic_load(&t->broken.is) || xfi_deadline_expired(deadline)) break;
+      code = MPI_Testall(2, pair, &done, MPI_STATUSES_IGNORE);
+      if (done == 0) back_off(&n_polls);
+    }
+    if (done != 0) continue;
+    if (pair[0] != MPI_REQUEST_NULL) (void)MPI_Cancel(&pair[0]);
+    for (int i = 0; i < 2; i++)
+      if (pair[i] != MPI_REQUEST_NULL) (void)MPI_Request_free(&pair[i]);
+    return false;
   }
   return true;
 }
