@@ -105,15 +105,14 @@ typedef enum refusal {
 
 static _Thread_local refusal refused; /* what this thread's calls for pages of flags meet */
 
-int __real_open(const char *path, int flags, ...);
-int __wrap_open(const char *path, int flags, ...);
-
 static _Atomic bool has_no_number; /* neither this process nor its host */
 
 /* Libraries have such calls, too. */
 #pragma GCC visibility push(default)
 int __real_memfd_create(const char *name, unsigned flags);
 int __wrap_memfd_create(const char *name, unsigned flags);
+int __real_open(const char *path, int flags, ...);
+int __wrap_open(const char *path, int flags, ...);
 int __real_ftruncate(int file, off_t n_bytes);
 int __wrap_ftruncate(int file, off_t n_bytes);
 void *__real_mmap(void *at, size_t n_bytes, int access, int flags, int file, off_t from);
