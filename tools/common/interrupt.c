@@ -15,7 +15,7 @@ enum {
   PATIENCE_MS = 3000 /* that a reader may rest, once the work is interrupted */
 };
 
-static volatile sig_atomic_t came;
+static _Atomic sig_atomic_t came; /* other threads look at it */
 static bool is_cut;
 
 static void note(int number)
