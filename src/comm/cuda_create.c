@@ -1,7 +1,7 @@
 /*
- * A comm of GPUs without NCCL: data goes straight into peers' memory, and control over sockets of
- * the host (host.c), the only place where that memory can be reached. Ranks may share a device,
- * which NCCL refuses.
+ * A comm of GPUs without NCCL: data goes straight into peers' memory, and control through memory of
+ * the host that ranks share (host.c); only there can a peer's memory be reached. Ranks may share a
+ * device, which NCCL refuses.
  */
 #include "comm.h"
 
