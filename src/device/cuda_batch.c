@@ -84,51 +84,42 @@ static xfer_status make_side(xfi_batch *batch)
   return XFER_OK;
 }
 
-/* What the engine leaves of the copies, of which there are `*n`. The caller frees it. */
-static xfer_status let_engine_take(xfi_copy **rest, size_t *n, xfi_batch *batch,
-                                   const xfi_cuda_device *device, const xfi_copy *copies, bool open)
+/* It leaves the first `*n` of the copies. */
+static xfer_status let_engine_take(xfi_batch *batch, const xfi_cuda_device *device,
+                                   xfi_copy *copies, size_t *n, bool open)
 {
   const size_t n_copies = *n;
 
   *n = 0;
-  *rest = xfi_calloc(n_copies, sizeof **rest);
-  XFI_CHECK(*rest != NULL, XFER_ERR_NOMEM, "a batch of %zu copies", n_copies);
   for (size_t i = 0; i < n_copies; i++) {
-    xfi_copy *c = &(*rest)[*n];
-
-    *c = copies[i];
-    xfi_copy_simplify(c);
-    if (xfi_copy_bytes(c) > 0) ++*n;
+    xfi_copy_simplify(&copies[i]);
+    if (xfi_copy_bytes(&copies[i]) > 0) copies[(*n)++] = copies[i];
   }
-  *n = xfi_cuda_join(device, *rest, *n);
-  return xfi_cuda_engine_take(&batch->engine, device, open, *rest, n);
+  *n = xfi_cuda_join(device, copies, *n);
+  return xfi_cuda_engine_take(&batch->engine, device, open, copies, n);
 }
 
 /* `open`: only if the engine has something to do. */
-static xfer_status batch_fill(xfi_cuda_device *device, xfi_batch *batch, const xfi_copy *copies,
+static xfer_status batch_fill(xfi_cuda_device *device, xfi_batch *batch, xfi_copy *copies,
                               size_t n_copies, int percent, const xfi_guard *guard, bool open)
 {
   const int share = XFI_CUDA_MULTIPROCESSORS * percent / 100;
   const int n_blocks = percent == 100 ? XFI_CUDA_BLOCKS_ALONE : share > 0 ? share : 1;
   xfer_status st = XFER_OK;
   xfi_cuda_program program = {0};
-  xfi_copy *rest = NULL;
 
-  if (guard == NULL || !guard->strict) {
-    XFI_TRY_DONE(let_engine_take(&rest, &n_copies, batch, device, copies, open));
-    copies = rest;
-  }
+  if (guard == NULL || !guard->strict)
+    XFI_TRY_DONE(let_engine_take(batch, device, copies, &n_copies, open));
   if (open && xfi_cuda_engine_is_empty(&batch->engine)) goto done;
   XFI_TRY_DONE(xfi_cuda_compile(&program, copies, n_copies, n_blocks));
   XFI_TRY_DONE(upload(device, batch, &program, n_blocks, guard));
   if (!xfi_cuda_engine_is_empty(&batch->engine) && n_copies > 0) XFI_TRY_DONE(make_side(batch));
 done:
-  xfi_free(rest);
   xfi_cuda_program_free(&program);
   return st;
 }
 
-static xfer_status batch_make(xfi_device *base, xfi_batch **batch, const xfi_copy *copies,
+static xfer_status batch_make(xfi_device *base, xfi_batch **batch, xfi_copy *copies,
                               size_t n_copies, int percent, const xfi_guard *guard, bool open)
 {
   xfer_status st = XFER_OK;
@@ -147,14 +138,14 @@ done:
   return st;
 }
 
-xfer_status xfi_cuda_batch_create(xfi_device *device, xfi_batch **batch, const xfi_copy *copies,
+xfer_status xfi_cuda_batch_create(xfi_device *device, xfi_batch **batch, xfi_copy *copies,
                                   size_t n_copies, int percent, const xfi_guard *guard)
 {
   return batch_make(device, batch, copies, n_copies, percent, guard, false);
 }
 
-xfer_status xfi_cuda_batch_create_open(xfi_device *device, xfi_batch **batch,
-                                       const xfi_copy *copies, size_t n_copies, int percent)
+xfer_status xfi_cuda_batch_create_open(xfi_device *device, xfi_batch **batch, xfi_copy *copies,
+                                       size_t n_copies, int percent)
 {
   return batch_make(device, batch, copies, n_copies, percent, NULL, true);
 }

@@ -237,10 +237,10 @@ size_t xfi_cuda_table_bytes(const struct xfi_cuda_table *table);
  * waited for. */
 xfer_status xfi_cuda_table_upload(struct xfi_cuda_job *job, const struct xfi_cuda_table *table,
                                   char *at, cudaStream_t stream);
-xfer_status xfi_cuda_batch_create(xfi_device *device, xfi_batch **batch, const xfi_copy *copies,
+xfer_status xfi_cuda_batch_create(xfi_device *device, xfi_batch **batch, xfi_copy *copies,
                                   size_t n_copies, int percent, const xfi_guard *guard);
-xfer_status xfi_cuda_batch_create_open(xfi_device *device, xfi_batch **batch,
-                                       const xfi_copy *copies, size_t n_copies, int percent);
+xfer_status xfi_cuda_batch_create_open(xfi_device *device, xfi_batch **batch, xfi_copy *copies,
+                                       size_t n_copies, int percent);
 void xfi_cuda_batch_destroy(xfi_device *device, xfi_batch *batch);
 xfer_status xfi_cuda_batch_launch(xfi_device *device, xfi_batch *batch, xfer_stream stream);
 

@@ -96,14 +96,15 @@ typedef struct xfi_device_ops {
   /* Block the calling thread until the event has passed. XFER_ERR_TIMEOUT at the deadline. */
   xfer_status (*event_sync)(xfi_device *device, xfi_event *event, xfi_deadline deadline);
 
-  /* Make copies ready. They may touch this device's memory and imported memory. The array is
-   * copied. `percent` of what computes on the device may copy, at most; 100: all of it. `guard`
-   * NULL: none; else a launch copies nothing where the guard says no, but see guard_create(). */
-  xfer_status (*batch_create)(xfi_device *device, xfi_batch **batch, const xfi_copy *copies,
+  /* Make copies ready. They may touch this device's memory and imported memory. The array is of no
+   * more use to the caller, unless the guard is strict. `percent` of what computes on the device
+   * may copy, at most; 100: all of it. `guard` NULL: none; else a launch copies nothing where the
+   * guard says no, but see guard_create(). */
+  xfer_status (*batch_create)(xfi_device *device, xfi_batch **batch, xfi_copy *copies,
                               size_t n_copies, int percent, const xfi_guard *guard);
   /* The same copies for launches that nothing can keep from going at once, so that they need no
    * guard; *batch becomes NULL where they would be no faster. NULL: they never are. */
-  xfer_status (*batch_create_open)(xfi_device *device, xfi_batch **batch, const xfi_copy *copies,
+  xfer_status (*batch_create_open)(xfi_device *device, xfi_batch **batch, xfi_copy *copies,
                                    size_t n_copies, int percent);
   void (*batch_destroy)(xfi_device *device, xfi_batch *batch);
   xfer_status (*batch_launch)(xfi_device *device, xfi_batch *batch, xfer_stream stream);

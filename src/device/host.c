@@ -141,7 +141,7 @@ static void host_batch_destroy(xfi_device *device, xfi_batch *batch)
   xfi_free(batch);
 }
 
-static xfer_status host_batch_create(xfi_device *device, xfi_batch **out, const xfi_copy *copies,
+static xfer_status host_batch_create(xfi_device *device, xfi_batch **out, xfi_copy *copies,
                                      size_t n_copies, int percent, const xfi_guard *guard)
 {
   xfer_status st = XFER_OK;

@@ -142,7 +142,7 @@ static bool next_plan_is_good(input *in, xfer_comm *comm)
 static const xfi_device_ops *real;
 
 /* Nobody makes copies to where it has mapped nothing, as of a peer that has failed. */
-static xfer_status batch_create(xfi_device *device, xfi_batch **batch, const xfi_copy *copies,
+static xfer_status batch_create(xfi_device *device, xfi_batch **batch, xfi_copy *copies,
                                 size_t n_copies, int percent, const xfi_guard *guard)
 {
   for (size_t i = 0; i < n_copies; i++)

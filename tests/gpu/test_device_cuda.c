@@ -330,7 +330,7 @@ static void test_guarded_copies_do_nothing_where_a_flag_is_void(void **state)
   OK(device->ops->stream_create(device, &stream));
   uint64_t *watched[2] = {flags, flags + 1};
   uint64_t *done = flags + 8;
-  const xfi_copy copy = {.src = memory, .dst = memory + BYTES, .run_bytes = BYTES};
+  xfi_copy copy = {.src = memory, .dst = memory + BYTES, .run_bytes = BYTES};
   OK(device->ops->guard_create(device, &guard, &(xfi_flags){watched, 2}, true));
   OK(device->ops->batch_create(device, &batch, &copy, 1, 100, guard));
   for (int is_void = 0; is_void < 2; is_void++) {

@@ -246,9 +246,8 @@ static inline void told_exports_end(xfi_device *device)
   told(device)->n_exports_ended++;
 }
 
-static inline xfer_status told_batch_create(xfi_device *device, xfi_batch **out,
-                                            const xfi_copy *copies, size_t n_copies, int percent,
-                                            const xfi_guard *guard)
+static inline xfer_status told_batch_create(xfi_device *device, xfi_batch **out, xfi_copy *copies,
+                                            size_t n_copies, int percent, const xfi_guard *guard)
 {
   told_batch *batch = xfi_calloc(1, sizeof *batch);
   xfer_status st = XFER_ERR_NOMEM;
@@ -256,11 +255,12 @@ static inline xfer_status told_batch_create(xfi_device *device, xfi_batch **out,
   if (batch != NULL) batch->copies = xfi_calloc(n_copies, sizeof *copies);
   if (batch == NULL || batch->copies == NULL)
     xfi_set_error("a batch of %zu copies", n_copies);
-  else
-    st = host_ops->batch_create(device, &batch->made, copies, n_copies, percent, guard);
-  if (st == XFER_OK) {
+  else {
     memcpy(batch->copies, copies, n_copies * sizeof *copies);
     batch->n_copies = n_copies;
+    st = host_ops->batch_create(device, &batch->made, copies, n_copies, percent, guard);
+  }
+  if (st == XFER_OK) {
     *out = (xfi_batch *)batch;
     return XFER_OK;
   }

@@ -155,7 +155,7 @@ done:
 static xfer_status copy(things *t)
 {
   const xfi_device_ops *ops = t->device->ops;
-  const xfi_copy rows = {.src = t->from,
+  xfi_copy rows = {.src = t->from,
                          .dst = t->to,
                          .run_bytes = 8,
                          .n_dims = 1,

@@ -80,7 +80,7 @@ static void takes_what_crosses(int64_t least, int64_t all)
 static void launches(bool by_batches)
 {
   const cudaStream_t streams[] = {world_stream(), NULL, cudaStreamLegacy};
-  const xfi_copy nothing = runs_apart(1, 0);
+  xfi_copy nothing = runs_apart(1, 0);
   CUdeviceptr dst[2] = {(CUdeviceptr)(uintptr_t)near, (CUdeviceptr)(uintptr_t)near + 8};
   CUdeviceptr src[2] = {(CUdeviceptr)(uintptr_t)near + 32, (CUdeviceptr)(uintptr_t)near + 24};
   size_t n_bytes[2] = {8, 8};

@@ -23,10 +23,11 @@ static xfer_status add_flow(xfi_copies *parts, const xfer_plan *plan, const xfi_
 {
   const bool both = (send ? link->send_by : link->recv_by) == XFI_BY_BOTH;
   xfi_walk w = xfi_walk_begin(plan, link, send);
+  /* As if each piece were cut once: growing large lists costs page faults. */
+  const size_t about = (size_t)(w.end - w.next) + link->n_own_places + link->n_places;
   xfer_status st = XFER_OK;
 
-  XFI_TRY_DONE(xfi_vec_reserve(&parts->at, &parts->capacity, parts->n + (size_t)(w.end - w.next),
-                               sizeof *parts->at));
+  XFI_TRY_DONE(xfi_vec_reserve(&parts->at, &parts->capacity, parts->n + about, sizeof *parts->at));
   while (xfi_walk_next(&w, &st)) {
     if (both && xfi_walk_is_pushed(&w) != send) continue; /* the peer's */
     XFI_TRY_DONE(xfi_copies_add(&parts[xfi_quant_part(plan->quant, w.move->tensor)], &w.dst, &w.src,
