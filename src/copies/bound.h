@@ -135,11 +135,12 @@ typedef struct xfi_use {
    * may not be that. */
   const char *moves;
   bool zeroes; /* of a destination that stays: its padding is written, which is its source's too */
+  bool unties; /* of a destination: another may not be the same view */
 } xfi_use;
 
 /* No destination overlaps another or a source; one that stays may be anybody's source, or where
- * it has padding its own. Destinations that are the same view are a declared tie and fine; sources
- * may overlap each other. */
+ * it has padding its own. Destinations that are the same view are a declared tie, if they may;
+ * sources may overlap each other. */
 xfer_status xfi_uses_check_disjoint(const xfi_use *uses, size_t n);
 
 #endif

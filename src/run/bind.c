@@ -348,6 +348,7 @@ xfer_status xfi_bindings_check_disjoint(const xfer_plan *plan)
     if (b->dst.is_set) {
       uses[n] = (xfi_use){&b->dst, name, cls->dst->elem_bytes, .tensor = t};
       XFI_TRY_DONE(find_moving(&uses[n].moves, cls, b, plan->moves->rank));
+      uses[n].unties = plan->ends != NULL; /* arrays of an exchange: each has its own sender */
       uses[n++].zeroes = cls->zero_bytes > 0;
     }
     if (b->src.is_set)
