@@ -67,29 +67,6 @@ done:
   return st;
 }
 
-/* Replicas take turns. What is held is found from the layout alone, since a digest shall not depend
- * on what a plan makes of it. */
-static xfer_status count_side(counter c, int rank, uint32_t turn)
-{
-  xfer_status st = XFER_OK;
-  const int n_dims = c.layout->n_dims;
-  xfi_held_list held = {NULL, 0, 0};
-
-  XFI_TRY_DONE(xfi_layout_held(&held, c.layout, rank, true));
-  for (size_t i = 0; i < held.n; i++) {
-    const xfi_held *h = &held.at[i];
-    int64_t length[XFER_MAX_DIMS];
-
-    if (h->replica != (int)(turn % (uint32_t)xfi_part_n_replicas(c.layout, h->part))) continue;
-    for (int d = 0; d < n_dims; d++)
-      length[d] = h->bounds[n_dims + d] - h->bounds[d];
-    XFI_TRY_DONE(count_box(&c, h->bounds, length, h->local));
-  }
-done:
-  xfi_free(held.at);
-  return st;
-}
-
 /* What replica k of n counts with: over all replicas these add up to 0. */
 static uint64_t replica_factor(int k, int n)
 {
@@ -101,18 +78,57 @@ static uint64_t replica_factor(int k, int n)
   return mine[0] - next[0];
 }
 
+static bool is_within(const xfi_within *within, const xfi_held *held)
+{
+  return within == NULL ||
+         (held->unit >= within->lo[XFI_WITHIN_UNIT] && held->unit < within->hi[XFI_WITHIN_UNIT]);
+}
+
+/* Replicas take turns, unless it is them that count. */
+static uint64_t held_factor(const counter *c, const xfi_held *held, uint32_t turn, xfi_count what)
+{
+  const int n = xfi_part_n_replicas(c->layout, held->part);
+
+  if (what == XFI_COUNT_SRC || what == XFI_COUNT_DST)
+    return held->replica == (int)(turn % (uint32_t)n);
+  if (n == 1 || !is_within(c->within, held)) return 0;
+  return what == XFI_COUNT_OWN_REPLICA ? 1 : replica_factor(held->replica, n);
+}
+
+/* What is held is found from the layout alone, since neither a digest nor replicas depend on what a
+ * plan makes of it. */
+static xfer_status count_side(counter c, int rank, uint32_t turn, xfi_count what)
+{
+  const bool once = what == XFI_COUNT_SRC || what == XFI_COUNT_DST;
+  const size_t before = c.list->n;
+  xfer_status st = XFER_OK;
+  const int n_dims = c.layout->n_dims;
+  xfi_held_list held = {NULL, 0, 0};
+
+  XFI_TRY_DONE(xfi_layout_held(&held, c.layout, rank, once));
+  for (size_t i = 0; i < held.n; i++) {
+    const xfi_held *h = &held.at[i];
+    int64_t length[XFER_MAX_DIMS];
+
+    c.factor = held_factor(&c, h, turn, what);
+    if (c.factor == 0 || (what == XFI_COUNT_OWN_REPLICA && c.list->n > before)) continue;
+    for (int d = 0; d < n_dims; d++)
+      length[d] = h->bounds[n_dims + d] - h->bounds[d];
+    XFI_TRY_DONE(count_box(&c, h->bounds, length, h->local));
+  }
+done:
+  xfi_free(held.at);
+  return st;
+}
+
 /* A source part is read by one of its replicas in turn, as often as ranks hold it afterwards. */
 static uint64_t source_factor(const xfi_class *cls, const xfi_flow *flow, uint32_t turn,
                               xfi_count what)
 {
-  const int n = xfi_part_n_replicas(cls->src, flow->mine);
-  uint64_t factor = 0;
-
   if (what == XFI_COUNT_OWN_SRC) return 1;
-  if (what != XFI_COUNT_REPLICAS && (int)(turn % (uint32_t)n) == flow->my_replica)
-    factor = (uint64_t)xfi_part_n_replicas(cls->dst, flow->part);
-  if (what != XFI_COUNT_MOVED && n > 1) factor += replica_factor(flow->my_replica, n);
-  return factor;
+  if ((int)(turn % (uint32_t)xfi_part_n_replicas(cls->src, flow->mine)) != flow->my_replica)
+    return 0;
+  return (uint64_t)xfi_part_n_replicas(cls->dst, flow->part);
 }
 
 static xfer_status count_sends(counter c, const xfi_class *cls, uint32_t ordinal, xfi_count what)
@@ -161,12 +177,14 @@ xfer_status xfi_count_add(xfi_counted *list, const xfer_plan *plan, size_t tenso
   if (b == NULL) return XFER_OK; /* this rank has none of it */
   src.bound = &b->src;
   dst.bound = what == XFI_COUNT_DST ? &b->dst : xfi_run_dst(plan, tensor);
-  if (what == XFI_COUNT_SRC) return count_side(src, rank, ordinal);
-  if (what == XFI_COUNT_DST) return count_side(dst, rank, ordinal);
-  if (cls->conversion != 0 && what == XFI_COUNT_MOVED) return XFER_OK; /* it is meant to differ */
-  if (cls->conversion != 0 && what == XFI_COUNT_RUN) what = XFI_COUNT_REPLICAS;
+  if (what == XFI_COUNT_DST) return count_side(dst, rank, ordinal, what);
+  if (what == XFI_COUNT_SRC || what == XFI_COUNT_REPLICAS || what == XFI_COUNT_OWN_REPLICA)
+    return count_side(src, rank, ordinal, what);
+  if (what == XFI_COUNT_RUN) XFI_TRY(count_side(src, rank, ordinal, XFI_COUNT_REPLICAS));
+  if (cls->conversion != 0 && (what == XFI_COUNT_MOVED || what == XFI_COUNT_RUN))
+    return XFER_OK; /* it is meant to differ */
   if (what != XFI_COUNT_OWN_DST) XFI_TRY(count_sends(src, cls, ordinal, what));
-  if (what != XFI_COUNT_REPLICAS && what != XFI_COUNT_OWN_SRC) XFI_TRY(count_recvs(dst, cls, what));
+  if (what != XFI_COUNT_OWN_SRC) XFI_TRY(count_recvs(dst, cls, what));
   return XFER_OK;
 }
 

@@ -14,19 +14,22 @@
 
 /* What is counted of a tensor. */
 typedef enum xfi_count {
-  XFI_COUNT_SRC,      /* each element once: the digest of a side */
-  XFI_COUNT_DST,      /* likewise */
-  XFI_COUNT_REPLICAS, /* 0 if replicas of the source are equal */
-  XFI_COUNT_MOVED,    /* 0 if every destination holds what the source does */
-  XFI_COUNT_RUN,      /* both of these */
-  XFI_COUNT_OWN_SRC,  /* the first place of this rank's that holds it: for one element */
+  XFI_COUNT_SRC,         /* each element once: the digest of a side */
+  XFI_COUNT_DST,         /* likewise */
+  XFI_COUNT_REPLICAS,    /* 0 if replicas of the source are equal */
+  XFI_COUNT_MOVED,       /* 0 if every destination holds what the source does */
+  XFI_COUNT_RUN,         /* both of these */
+  XFI_COUNT_OWN_REPLICA, /* the first place of this rank's that counts so: for one element */
+  XFI_COUNT_OWN_SRC,
   XFI_COUNT_OWN_DST
 } xfi_count;
 
-/* Elements of a tensor, by global index. */
+/* Elements of a tensor, by global index, and of replicas by the unit of their box: what one place
+ * of a rank's says of an element another may say too. */
+enum { XFI_WITHIN_UNIT = XFER_MAX_DIMS };
 typedef struct xfi_within {
-  int64_t lo[XFER_MAX_DIMS];
-  int64_t hi[XFER_MAX_DIMS];
+  int64_t lo[XFER_MAX_DIMS + 1];
+  int64_t hi[XFER_MAX_DIMS + 1];
 } xfi_within;
 
 /* A growing list of boxes. */

@@ -130,10 +130,11 @@ static xfer_status bisect(search *s, int64_t *first, int64_t n, const xfi_sum *s
   return XFER_OK;
 }
 
-/* The first index, in the order of the tensor, of those within. */
+/* The first index, in the order of the tensor, of those within, and the first box that has it. */
 static xfer_status find_index(search *s, int n_dims)
 {
-  for (int d = 0; d < n_dims; d++) {
+  for (int d = 0; d <= XFI_WITHIN_UNIT; d++) {
+    if (d < XFI_WITHIN_UNIT ? d >= n_dims : s->what != XFI_COUNT_REPLICAS) continue;
     XFI_TRY(bisect(s, &s->within.lo[d], s->within.hi[d], NULL, d));
     s->within.hi[d] = s->within.lo[d] + 1;
   }
@@ -151,7 +152,9 @@ static xfer_status look_at_own(const search *s, own *mine)
   xfer_status st = s->status;
 
   for (int side = 0; side < 2 && st == XFER_OK; side++) {
-    const xfi_count what = side == 0 ? XFI_COUNT_OWN_SRC : XFI_COUNT_OWN_DST;
+    const xfi_count what = side == 1                       ? XFI_COUNT_OWN_DST
+                           : s->what == XFI_COUNT_REPLICAS ? XFI_COUNT_OWN_REPLICA
+                                                           : XFI_COUNT_OWN_SRC;
     xfi_counted list = {NULL, 0, 0};
 
     st = xfi_count_add(&list, s->plan, s->tensor, 0, what, &s->within);
@@ -226,6 +229,7 @@ static xfer_status explain(search *s, const xfi_sum *sums)
   s->tensor = (size_t)tensor;
   for (int d = 0; d < XFER_MAX_DIMS; d++)
     s->within.hi[d] = m->tensors[s->tensor].src->dims[d].size; /* 0 past the last */
+  s->within.hi[XFI_WITHIN_UNIT] = INT64_C(1) << 32;            /* also past XFI_NO_UNIT */
   if (s->what == XFI_COUNT_RUN) {
     s->what = XFI_COUNT_REPLICAS;
     XFI_TRY(count(s, &zero));
