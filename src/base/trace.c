@@ -2,13 +2,13 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <inttypes.h>
 #include <pthread.h>
 #include <stdarg.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <strings.h>
 #include <unistd.h>
 
 #include "clock.h"
@@ -18,6 +18,7 @@ enum { TRACKS = 64, MAX_NAMED = 4096 };
 
 static pthread_once_t once = PTHREAD_ONCE_INIT;
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static _Thread_local bool has_lock; /* this thread */
 static _Atomic(const xfi_ranges *) ranges;
 static int said = XFER_LOG_NONE; /* by XFER_DEBUG */
 static xfer_log_fn told;         /* under the lock */
@@ -25,7 +26,7 @@ static void *told_context;
 static int told_level = XFER_LOG_NONE;
 static atomic_int wanted; /* the higher of both levels */
 static int subsystems = XFI_SYS_COMM | XFI_SYS_PLAN | XFI_SYS_RUN;
-static FILE *lines;           /* of XFER_DEBUG */
+static FILE *lines;           /* of XFER_DEBUG; under the lock, as what is written to spans */
 static _Atomic(FILE *) spans; /* of XFER_TRACE */
 static char host[64];
 static unsigned char named[MAX_NAMED / 8]; /* bits: tracks that have their name in the file */
@@ -65,6 +66,15 @@ static FILE *open_named(const char *name)
   return open_to_write(path);
 }
 
+/* Is it that word, but for case? Whatever the program's locale takes for a capital I. */
+static bool is_word(const char *text, size_t n, const char *word)
+{
+  if (strlen(word) != n) return false;
+  for (size_t i = 0; i < n; i++)
+    if ((text[i] >= 'a' && text[i] <= 'z' ? text[i] - 'a' + 'A' : text[i]) != word[i]) return false;
+  return true;
+}
+
 static void read_subsystems(const char *list)
 {
   static const struct {
@@ -79,7 +89,7 @@ static void read_subsystems(const char *list)
     int bits = 0;
 
     for (size_t i = 0; i < sizeof all / sizeof *all; i++)
-      if (strlen(all[i].name) == n && strncasecmp(list, all[i].name, n) == 0) bits = all[i].bit;
+      if (is_word(list, n, all[i].name)) bits = all[i].bit;
     if (bits == 0)
       fprintf(stderr, "xfer: XFER_DEBUG_SUBSYS has COMM, PLAN, RUN and ALL, not \"%.*s\"\n", (int)n,
               list);
@@ -94,7 +104,7 @@ static void read_level(const char *debug)
   static const char *const levels[] = {"", "WARN", "INFO", "TRACE"};
 
   for (int i = XFER_LOG_NONE; i <= XFER_LOG_TRACE; i++) {
-    if (strcasecmp(debug, levels[i]) != 0) continue;
+    if (!is_word(debug, strlen(debug), levels[i])) continue;
     said = i;
     return;
   }
@@ -126,14 +136,42 @@ static void end_spans(void)
   if (fclose(file) != 0 || failed) say_not_written("XFER_TRACE", failed ? why : errno);
 }
 
-static void close_spans(void)
+/* A function that is told, which the lock is held for, may fork or end the process. */
+static void take_lock(void)
 {
-  pthread_mutex_lock(&lock);
+  if (!has_lock) pthread_mutex_lock(&lock);
+}
+
+static void give_lock(void)
+{
+  if (!has_lock) pthread_mutex_unlock(&lock);
+}
+
+/* Nobody else writes while a process forks. The child has no place in the file of spans, nor what
+ * waits to be written, else it would come twice. */
+static void before_fork(void)
+{
+  take_lock();
+  if (spans != NULL) (void)fflush(spans);
+}
+
+static void in_child(void)
+{
+  if (spans != NULL) (void)fclose(atomic_exchange(&spans, NULL));
+  give_lock();
+}
+
+/* The process ends, or the library goes out of it. */
+static void close_files(void)
+{
+  take_lock();
   if (spans != NULL) {
     fprintf(spans, "{}]\n");
     end_spans();
   }
-  pthread_mutex_unlock(&lock);
+  if (lines != NULL && lines != stderr) (void)fclose(lines);
+  lines = NULL;
+  give_lock();
 }
 
 static void read_environment(void)
@@ -156,9 +194,9 @@ static void read_environment(void)
     spans = open_named(trace);
     if (spans == NULL) say_not_written("XFER_TRACE", errno);
   }
-  if (spans == NULL) return;
-  fprintf(spans, "[\n");
-  atexit(close_spans);
+  if (spans != NULL) fprintf(spans, "[\n");
+  pthread_atfork(before_fork, give_lock, in_child);
+  atexit(close_files);
 }
 
 /* ---- writing ---- */
@@ -211,13 +249,14 @@ static void write_span(const xfi_span *span, int64_t ended, xfer_status st, cons
 {
   const int track = span->track < TRACKS ? span->track : TRACKS - 1;
   const long id = (long)span->rank * TRACKS + track;
+  const int64_t ns = ended - span->began; /* as numbers of microseconds, in no locale's way */
 
   name_track(span, id);
   fprintf(spans,
-          "{\"ph\":\"X\",\"name\":\"%s\",\"pid\":%ld,\"tid\":%ld,\"ts\":%.3f,\"dur\":%.3f,"
-          "\"args\":{\"status\":\"%s\",\"what\":\"%s\"}},\n",
-          span->name, (long)getpid(), id, (double)span->began / 1e3,
-          (double)(ended - span->began) / 1e3, xfer_status_name(st), text);
+          "{\"ph\":\"X\",\"name\":\"%s\",\"pid\":%ld,\"tid\":%ld,\"ts\":%" PRId64
+          ".%03d,\"dur\":%" PRId64 ".%03d,\"args\":{\"status\":\"%s\",\"what\":\"%s\"}},\n",
+          span->name, (long)getpid(), id, span->began / 1000, (int)(span->began % 1000), ns / 1000,
+          (int)(ns % 1000), xfer_status_name(st), text);
   if (ferror(spans) != 0) end_spans(); /* what comes after a gap is worth nothing */
 }
 
@@ -261,8 +300,10 @@ __attribute__((format(printf, 3, 0))) static void tell_end(const xfi_span *span,
   }
   make_plain(text);
   pthread_mutex_lock(&lock);
+  has_lock = true;
   write_line(level, span, (double)(ended - span->began) / 1e6, text);
   if (spans != NULL) write_span(span, ended, st, text);
+  has_lock = false;
   pthread_mutex_unlock(&lock);
 }
 

@@ -3,6 +3,9 @@
 import ctypes
 import json
 import logging
+import os
+import subprocess
+import sys
 import threading
 
 import numpy as np
@@ -328,3 +331,27 @@ def test_a_line_that_ends_inside_a_character_is_told(caplog):
         xfer.log_to(None)
     assert told == [("info", 0, "caf\ufffd")]
     assert "rank 0: caf\ufffd" in caplog.messages
+
+
+def test_the_trace_of_a_process_that_forks_is_json(tmp_path):
+    program = """if True:
+        import os
+        import numpy as np
+        import xfer
+        src, dst = xfer.parse_problem("f32[8] (1):R -> (1):R")
+        [comm] = xfer.Comm.local(1)
+        for _ in range(2):
+            xfer.redistribute(comm, src, np.ones(8, np.float32), dst, np.zeros(8, np.float32))
+            if os.fork() == 0:
+                xfer.redistribute(xfer.Comm.local(1)[0], src, np.ones(8, np.float32), dst, np.zeros(8, np.float32))
+                raise SystemExit
+            assert os.wait()[1] == 0
+    """
+    trace = tmp_path / "trace.json"
+    subprocess.run(
+        [sys.executable, "-c", program], env={**os.environ, "XFER_TRACE": str(trace)}, check=True, timeout=60
+    )
+    spans = [each for each in json.loads(trace.read_text()) if each.get("ph") == "X"]
+    assert [each["name"] for each in spans].count("xfer_redistribute") == 2
+    assert len({each["pid"] for each in spans}) == 1
+    assert all(each["ts"] > 0 and each["dur"] >= 0 for each in spans)

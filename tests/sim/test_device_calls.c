@@ -156,12 +156,12 @@ static xfer_status copy(things *t)
 {
   const xfi_device_ops *ops = t->device->ops;
   xfi_copy rows = {.src = t->from,
-                         .dst = t->to,
-                         .run_bytes = 8,
-                         .n_dims = 1,
-                         .extent = {4},
-                         .src_stride = {24},
-                         .dst_stride = {8}};
+                   .dst = t->to,
+                   .run_bytes = 8,
+                   .n_dims = 1,
+                   .extent = {4},
+                   .src_stride = {24},
+                   .dst_stride = {8}};
   const xfi_digest_box box = {
       {.src = t->to, .dst = (char *)XFI_DIGEST_ORIGIN, .run_bytes = 32}, 1, 0}; /* NOLINT */
 

@@ -1,11 +1,18 @@
 /* What the library does, told to a function: levels, lines, and no more of it once it is taken
  * away. */
+#include <errno.h>
+#include <pthread.h>
 #include <setjmp.h>
 #include <stdarg.h>
+#include <stdatomic.h>
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <cmocka.h>
 
@@ -75,10 +82,74 @@ static void test_levels_say_what_is_told(void **state)
   assert_int_equal(heard.n[XFER_LOG_WARN], 0);
 }
 
+/* A child may be forked while others write, and by who is told of it. */
+static void *write_lines(void *context)
+{
+  for (const atomic_bool *ends = context; !atomic_load(ends);) {
+    xfer_comm *comm = NULL;
+    char all = 0;
+
+    if (xfer_comm_create_local(&comm, 1) != XFER_OK) abort();
+    for (int i = 0; i < 20; i++)
+      if (xfer_comm_all_gather(comm, &all, "x", 1) != XFER_OK) abort();
+    xfer_comm_destroy(comm);
+  }
+  return NULL;
+}
+
+static void hear_any(void *context, int level, int rank, const char *line)
+{
+  (void)context, (void)level, (void)rank, (void)line;
+}
+
+static void fork_in_it(void *context, int level, int rank, const char *line)
+{
+  int status = 1;
+
+  (void)level, (void)rank, (void)line;
+  if (*(pid_t *)context == 0 && (*(pid_t *)context = fork()) == 0) exit(0);
+  while (waitpid(*(pid_t *)context, &status, 0) < 0 && errno == EINTR)
+    continue;
+}
+
+static void test_a_child_ends_whoever_writes(void **state)
+{
+  enum { CHILDREN = 200 };
+  pthread_t threads[3];
+  atomic_bool ends = false;
+  pid_t child = 0;
+
+  (void)state;
+  xfer_log_set(hear_any, NULL, XFER_LOG_TRACE);
+  for (int i = 0; i < 3; i++)
+    assert_int_equal(pthread_create(&threads[i], NULL, write_lines, &ends), 0);
+  for (int i = 0; i < CHILDREN; i++) {
+    int status = 1;
+    const pid_t pid = fork();
+
+    if (pid == 0) {
+      xfer_comm *comm = NULL;
+
+      (void)alarm(20);
+      _exit(xfer_comm_create_local(&comm, 1) == XFER_OK ? 0 : 1);
+    }
+    assert_int_equal(waitpid(pid, &status, 0), pid);
+    assert_int_equal(status, 0);
+  }
+  atomic_store(&ends, true);
+  for (int i = 0; i < 3; i++)
+    assert_int_equal(pthread_join(threads[i], NULL), 0);
+  xfer_log_set(fork_in_it, &child, XFER_LOG_INFO);
+  do_some();
+  xfer_log_set(NULL, NULL, XFER_LOG_NONE);
+  assert_true(child > 0);
+}
+
 int main(void)
 {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(test_levels_say_what_is_told),
+      cmocka_unit_test(test_a_child_ends_whoever_writes),
   };
 
   return cmocka_run_group_tests(tests, NULL, NULL);
