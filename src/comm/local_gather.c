@@ -118,15 +118,14 @@ xfer_status xfi_local_all_gather(xfi_comm *comm, void *all, const void *mine, si
 
   const xfi_gathering of = xfi_comm_gathering(comm, n_bytes, 0);
   slot_fill(&me->slots[generation % 2], of, mine);
-  XFI_TRY_DONE(arrive(me, generation, deadline));
+  XFI_TRY(arrive(me, generation, deadline));
   st = slots_check(me, generation, of);
   if (st != XFER_OK) XFI_LOCAL_BREAK(me->group, "%s", xfi_last_error());
-  if (st != XFER_OK || n_bytes == 0) goto done;
+  if (st != XFER_OK || n_bytes == 0) return st;
   for (int r = 0; r < comm->size; r++) {
     const xfi_local_slot *slot = &me->group->ranks[r].slots[generation % 2];
     memcpy((char *)all + (size_t)r * n_bytes,
            n_bytes > XFI_LOCAL_SLOT_BYTES ? slot->large : slot->small, n_bytes);
   }
-done:
   return st;
 }

@@ -61,7 +61,7 @@ xfer_status xfi_mpi_all_gather(xfi_comm *comm, void *all, const void *mine, size
   xfer_status st = XFER_OK;
   xfi_mpi_comm *t = (xfi_mpi_comm *)comm;
 
-  XFI_TRY_DONE(xfi_mpi_check_begin(&t->shared.base));
+  XFI_TRY(xfi_mpi_check_begin(&t->shared.base));
   if (comm->shares_all) {
     st = xfi_shared_gather(&t->shared, all, mine, n_bytes, deadline);
   } else {
@@ -72,7 +72,6 @@ xfer_status xfi_mpi_all_gather(xfi_comm *comm, void *all, const void *mine, size
   if (st == XFER_ERR_MISMATCH) t->has_told = true; /* everybody finds it out */
   if (st != XFER_OK) (void)xfi_mpi_fail(&t->shared.base, st);
   xfi_mpi_end_gathering(t);
-done:
   return st;
 }
 
@@ -89,19 +88,15 @@ typedef struct mpi_transfer {
 static xfer_status start_one(xfi_mpi_comm *t, const xfi_message *m, bool receives,
                              MPI_Request *request)
 {
-  xfer_status st = XFER_OK;
   int n = (int)m->n_bytes; /* used only if it fits */
 
-  XFI_CHECK_DONE(m->n_bytes <= XFI_MESSAGE_BYTES, XFER_ERR_OVERFLOW,
-                 "round: a message of %zu bytes; at most %zu", m->n_bytes, XFI_MESSAGE_BYTES);
+  XFI_CHECK(m->n_bytes <= XFI_MESSAGE_BYTES, XFER_ERR_OVERFLOW,
+            "round: a message of %zu bytes; at most %zu", m->n_bytes, XFI_MESSAGE_BYTES);
   if (receives)
-    st = xfi_mpi_check(
+    return xfi_mpi_check(
         MPI_Irecv(m->data, n, MPI_BYTE, m->peer, XFI_MPI_TAG_ROUND, t->comm, request), "MPI_Irecv");
-  else
-    st = xfi_mpi_check(
-        MPI_Isend(m->data, n, MPI_BYTE, m->peer, XFI_MPI_TAG_ROUND, t->comm, request), "MPI_Isend");
-done:
-  return st;
+  return xfi_mpi_check(
+      MPI_Isend(m->data, n, MPI_BYTE, m->peer, XFI_MPI_TAG_ROUND, t->comm, request), "MPI_Isend");
 }
 
 static xfer_status start(xfi_mpi_comm *t, const mpi_transfer *transfer)
@@ -145,12 +140,11 @@ static xfer_status await_all(xfi_mpi_comm *t, const mpi_transfer *transfer, xfi_
     int code = MPI_SUCCESS;
 
     st = xfi_mpi_await(t, &t->requests[i], &status, &code, deadline);
-    XFI_CHECK_DONE(st != XFER_ERR_TIMEOUT, XFER_ERR_TIMEOUT,
-                   "round: rank %d did not come before the deadline", m->peer);
-    XFI_TRY_DONE(st);
-    XFI_TRY_DONE(receives ? check_received(t, m, code, &status) : xfi_mpi_check(code, "MPI_Isend"));
+    XFI_CHECK(st != XFER_ERR_TIMEOUT, XFER_ERR_TIMEOUT,
+              "round: rank %d did not come before the deadline", m->peer);
+    XFI_TRY(st);
+    XFI_TRY(receives ? check_received(t, m, code, &status) : xfi_mpi_check(code, "MPI_Isend"));
   }
-done:
   return st;
 }
 
@@ -204,15 +198,13 @@ static xfer_status broadcast_one(xfi_mpi_comm *t, const xfi_message *m, int root
   int code = MPI_SUCCESS;
 
   assert(m->n_bytes <= XFI_MESSAGE_BYTES);
-  XFI_TRY_DONE(xfi_mpi_check(
+  XFI_TRY(xfi_mpi_check(
       MPI_Ibcast(m->data, (int)m->n_bytes, MPI_BYTE, root, t->comm, &t->collective), "MPI_Ibcast"));
   st = xfi_mpi_await(t, &t->collective, MPI_STATUS_IGNORE, &code, deadline);
-  XFI_CHECK_DONE(st != XFER_ERR_TIMEOUT, XFER_ERR_TIMEOUT,
-                 "broadcast: what rank %d sends did not pass before the deadline", root);
-  XFI_TRY_DONE(st);
-  XFI_TRY_DONE(xfi_mpi_check(code, "MPI_Ibcast"));
-done:
-  return st;
+  XFI_CHECK(st != XFER_ERR_TIMEOUT, XFER_ERR_TIMEOUT,
+            "broadcast: what rank %d sends did not pass before the deadline", root);
+  XFI_TRY(st);
+  return xfi_mpi_check(code, "MPI_Ibcast");
 }
 
 xfer_status xfi_mpi_broadcast(xfi_comm *comm, const xfi_message *messages, int n, int root,

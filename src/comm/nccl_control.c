@@ -16,35 +16,30 @@ enum { SPIN_NS = 200 * 1000, PAUSE_NS = 20 * 1000 };
 
 xfer_status xfi_nccl_control_wait(xfi_nccl_comm *comm, xfi_nccl *nccl, xfi_deadline deadline)
 {
-  xfer_status st = XFER_OK;
   int64_t began = xfi_now_ns();
   cudaError_t error = cudaSuccess;
   ncclResult_t state = ncclSuccess;
   int polls = 0;
 
-  XFI_CUDA_TRY_DONE(cudaEventRecord, (comm->control_done, comm->control_stream));
+  XFI_CUDA_TRY(cudaEventRecord, (comm->control_done, comm->control_stream));
   while ((error = xfi_cuda_asked(cudaEventQuery(comm->control_done))) == cudaErrorNotReady) {
     ncclResult_t result = ncclCommGetAsyncError(nccl->handle, &state);
-    if (result != ncclSuccess || (state != ncclSuccess && state != ncclInProgress)) {
-      st = xfi_nccl_failed(nccl, result != ncclSuccess ? result : state, "a control message");
-      goto done;
-    }
+    if (result != ncclSuccess || (state != ncclSuccess && state != ncclInProgress))
+      return xfi_nccl_failed(nccl, result != ncclSuccess ? result : state, "a control message");
     if (xfi_deadline_expired(deadline)) {
       xfi_set_error("rank %d waited in vain for the other ranks' control messages",
                     comm->base.rank);
       xfi_nccl_break(nccl, xfi_last_error());
-      st = XFER_ERR_TIMEOUT;
-      goto done;
+      return XFER_ERR_TIMEOUT;
     }
     if (xfi_now_ns() - began > SPIN_NS) {
       struct timespec pause = {.tv_sec = 0, .tv_nsec = PAUSE_NS};
-      XFI_TRY_DONE(xfi_nccl_heed(nccl, ++polls));
+      XFI_TRY(xfi_nccl_heed(nccl, ++polls));
       (void)nanosleep(&pause, NULL);
     }
   }
-  if (error != cudaSuccess) st = xfi_cuda_failed(error, "cudaEventQuery");
-done:
-  return st;
+  if (error != cudaSuccess) return xfi_cuda_failed(error, "cudaEventQuery");
+  return XFER_OK;
 }
 
 /* ---- all-gather --------------------------------------------------------------------------- */

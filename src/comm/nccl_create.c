@@ -171,13 +171,12 @@ xfer_status xfer_comm_create_nccl_id(xfer_comm **comm, const unsigned char id[XF
 
   XFI_NEED(comm);
   XFI_NEED(id);
-  XFI_CHECK_DONE(size >= 1 && rank >= 0 && rank < size, XFER_ERR_ARG, "rank %d of %d", rank, size);
+  XFI_CHECK(size >= 1 && rank >= 0 && rank < size, XFER_ERR_ARG, "rank %d of %d", rank, size);
   memcpy(&copy, id, sizeof copy);
-  XFI_TRY_DONE(vendors_here());
+  XFI_TRY(vendors_here());
   before = xfi_cuda_mode(cudaStreamCaptureModeRelaxed);
   st = create(comm, rank, size, &copy, deadline);
   (void)xfi_cuda_mode(before);
-done:
   return st;
 }
 
@@ -190,23 +189,21 @@ typedef struct id_message {
 /* Wait for what is on the control stream and in the borrowed communicator. */
 static xfer_status borrowed_wait(ncclComm_t nccl, cudaEvent_t event, xfi_deadline deadline)
 {
-  xfer_status st = XFER_OK;
   struct timespec pause = {.tv_sec = 0, .tv_nsec = PAUSE_NS};
   cudaError_t error = cudaErrorNotReady;
 
   while ((error = xfi_cuda_asked(cudaEventQuery(event))) == cudaErrorNotReady) {
     ncclResult_t state = ncclSuccess;
     ncclResult_t result = ncclCommGetAsyncError(nccl, &state);
-    XFI_CHECK_DONE(result == ncclSuccess && (state == ncclSuccess || state == ncclInProgress),
-                   XFER_ERR_COMM, "the borrowed communicator: %s",
-                   ncclGetErrorString(result != ncclSuccess ? result : state));
-    XFI_CHECK_DONE(!xfi_deadline_expired(deadline), XFER_ERR_TIMEOUT,
-                   "not all ranks of the borrowed communicator came in time");
+    XFI_CHECK(result == ncclSuccess && (state == ncclSuccess || state == ncclInProgress),
+              XFER_ERR_COMM, "the borrowed communicator: %s",
+              ncclGetErrorString(result != ncclSuccess ? result : state));
+    XFI_CHECK(!xfi_deadline_expired(deadline), XFER_ERR_TIMEOUT,
+              "not all ranks of the borrowed communicator came in time");
     (void)nanosleep(&pause, NULL);
   }
-  if (error != cudaSuccess) st = xfi_cuda_failed(error, "cudaEventQuery");
-done:
-  return st;
+  if (error != cudaSuccess) return xfi_cuda_failed(error, "cudaEventQuery");
+  return XFER_OK;
 }
 
 /* Until a group or call on a borrowed communicator, which may be non-blocking, has been launched.
@@ -300,10 +297,9 @@ xfer_status xfer_comm_create_nccl(xfer_comm **comm, struct ncclComm *nccl)
 
   XFI_NEED(comm);
   XFI_NEED(nccl);
-  XFI_TRY_DONE(vendors_here());
+  XFI_TRY(vendors_here());
   before = xfi_cuda_mode(cudaStreamCaptureModeRelaxed);
   st = create_beside(comm, nccl);
   (void)xfi_cuda_mode(before);
-done:
   return st;
 }

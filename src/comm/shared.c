@@ -128,13 +128,12 @@ static xfer_status await(const awaited *what, xfi_deadline deadline)
     st = s->ops->check(&s->base);
     /* Who breaks the comm may have seen all that this rank waits for. */
     if (st != XFER_OK) return what->is_there(what) ? XFER_OK : st;
-    XFI_CHECK_DONE(!xfi_deadline_expired(deadline), XFER_ERR_TIMEOUT,
-                   "%s: rank %d did not come before the deadline", what->name,
-                   what->find_late(what, is_any));
-    if (++n_naps % s->ops->naps == 0) XFI_TRY_DONE(check_lost(what));
+    XFI_CHECK(!xfi_deadline_expired(deadline), XFER_ERR_TIMEOUT,
+              "%s: rank %d did not come before the deadline", what->name,
+              what->find_late(what, is_any));
+    if (++n_naps % s->ops->naps == 0) XFI_TRY(check_lost(what));
     nap(what, deadline);
   }
-done:
   return st;
 }
 

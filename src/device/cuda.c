@@ -85,28 +85,22 @@ static void cuda_stream_destroy(xfi_device *base, xfer_stream stream)
 
 static xfer_status cuda_stream_check(xfi_device *base, xfer_stream stream)
 {
-  xfer_status st = XFER_OK;
   enum cudaStreamCaptureStatus capture = cudaStreamCaptureStatusNone;
 
   (void)base;
   /* NCCL would take it for that of a thread of its own. */
-  XFI_CHECK_DONE(stream != cudaStreamPerThread, XFER_ERR_UNSUPPORTED,
-                 "the stream is cudaStreamPerThread, which is another one on each thread");
+  XFI_CHECK(stream != cudaStreamPerThread, XFER_ERR_UNSUPPORTED,
+            "the stream is cudaStreamPerThread, which is another one on each thread");
   cudaError_t error = cudaStreamIsCapturing(stream, &capture);
   if (error == cudaErrorStreamCaptureImplicit) {
     (void)cudaGetLastError();
     capture = cudaStreamCaptureStatusActive;
     error = cudaSuccess;
   }
-  if (error != cudaSuccess) {
-    st = xfi_cuda_failed(error, "cudaStreamIsCapturing");
-    goto done;
-  }
-  XFI_CHECK_DONE(
-      capture == cudaStreamCaptureStatusNone, XFER_ERR_STATE,
-      "the stream is capturing a graph; a run waits for other ranks and cannot be captured");
-done:
-  return st;
+  if (error != cudaSuccess) return xfi_cuda_failed(error, "cudaStreamIsCapturing");
+  XFI_CHECK(capture == cudaStreamCaptureStatusNone, XFER_ERR_STATE,
+            "the stream is capturing a graph; a run waits for other ranks and cannot be captured");
+  return XFER_OK;
 }
 
 /* The default stream of a device is the process's. */
@@ -160,22 +154,20 @@ static bool cuda_stream_is_idle(xfi_device *base, xfer_stream stream)
 static xfer_status cuda_event_sync(xfi_device *base, xfi_event *event, xfi_deadline deadline)
 {
   const xfi_cuda_device *device = xfi_cuda(base);
-  xfer_status st = XFER_OK;
   const int64_t began = xfi_now_ns();
   cudaError_t error = xfi_cuda_asked(cudaEventQuery(event_of(event)));
 
   while (error == cudaErrorNotReady) {
-    XFI_CHECK_DONE(!xfi_deadline_expired(deadline), XFER_ERR_TIMEOUT,
-                   "work on CUDA device %d is not done in time", device->ordinal);
+    XFI_CHECK(!xfi_deadline_expired(deadline), XFER_ERR_TIMEOUT,
+              "work on CUDA device %d is not done in time", device->ordinal);
     if (xfi_now_ns() - began > SPIN_NS) {
       struct timespec pause = {.tv_sec = 0, .tv_nsec = SLEEP_NS};
       (void)nanosleep(&pause, NULL);
     }
     error = xfi_cuda_asked(cudaEventQuery(event_of(event)));
   }
-  if (error != cudaSuccess) st = xfi_cuda_failed(error, "cudaEventQuery");
-done:
-  return st;
+  if (error != cudaSuccess) return xfi_cuda_failed(error, "cudaEventQuery");
+  return XFER_OK;
 }
 
 /* ---- the device --------------------------------------------------------------------------- */
@@ -290,18 +282,16 @@ xfer_status xfer_cuda_device_set(int device)
 /* The thread's current device and context; it gets the primary one if it has none. */
 static xfer_status find_context(xfi_cuda_device *device)
 {
-  xfer_status st = XFER_OK;
   CUresult error;
 
-  XFI_CUDA_TRY_DONE(cudaGetDevice, (&device->ordinal));
+  XFI_CUDA_TRY(cudaGetDevice, (&device->ordinal));
   error = device->driver.context_get(&device->context);
   if (error == CUDA_SUCCESS && device->context == NULL) {
-    XFI_CUDA_TRY_DONE(cudaSetDevice, (device->ordinal));
+    XFI_CUDA_TRY(cudaSetDevice, (device->ordinal));
     error = device->driver.context_get(&device->context);
   }
-  if (error != CUDA_SUCCESS) st = xfi_cuda_driver_failed(device, error, "cuCtxGetCurrent");
-done:
-  return st;
+  if (error != CUDA_SUCCESS) return xfi_cuda_driver_failed(device, error, "cuCtxGetCurrent");
+  return XFER_OK;
 }
 
 static xfer_status create(xfi_device **device)
@@ -344,10 +334,9 @@ xfer_status xfi_device_create_cuda(xfi_device **device)
   xfer_status st = XFER_OK;
   enum cudaStreamCaptureMode before;
 
-  XFI_TRY_DONE(xfi_cuda_here());
+  XFI_TRY(xfi_cuda_here());
   before = xfi_cuda_mode(cudaStreamCaptureModeRelaxed);
   st = create(device);
   (void)xfi_cuda_mode(before);
-done:
   return st;
 }

@@ -184,16 +184,13 @@ xfer_status xfi_cuda_batch_launch(xfi_device *base, xfi_batch *batch, xfer_strea
   const xfi_cuda_device *device = xfi_cuda(base);
 
   if (batch->side == NULL) {
-    XFI_TRY_DONE(xfi_cuda_copy_all(batch->jobs, stream));
-    XFI_TRY_DONE(xfi_cuda_engine_launch(device, &batch->engine, stream));
-    goto done;
+    XFI_TRY(xfi_cuda_copy_all(batch->jobs, stream));
+    return xfi_cuda_engine_launch(device, &batch->engine, stream);
   }
-  XFI_CUDA_TRY_DONE(cudaEventRecord, (batch->fork, stream));
-  XFI_CUDA_TRY_DONE(cudaStreamWaitEvent, (batch->side, batch->fork, 0));
+  XFI_CUDA_TRY(cudaEventRecord, (batch->fork, stream));
+  XFI_CUDA_TRY(cudaStreamWaitEvent, (batch->side, batch->fork, 0));
   st = xfi_cuda_copy_all(batch->jobs, batch->side);
   if (st == XFER_OK) st = xfi_cuda_engine_launch(device, &batch->engine, stream);
   joined = join_side(batch, stream);
-  if (st == XFER_OK) st = joined;
-done:
-  return st;
+  return st == XFER_OK ? joined : st;
 }

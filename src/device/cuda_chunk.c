@@ -278,7 +278,7 @@ xfer_status xfi_cuda_chunks_offer(xfi_cuda_device *device, const xfi_allocation 
   xfer_status st = XFER_OK;
   xfi_cuda_offers *offers = device->offers;
 
-  if (offers == NULL) XFI_TRY_DONE(offers_open(&offers, device));
+  if (offers == NULL) XFI_TRY(offers_open(&offers, device));
   device->offers = offers;
   memcpy(name, offers->name, sizeof offers->name);
   if (is_offered(offers, &range)) return XFER_OK;
@@ -286,7 +286,6 @@ xfer_status xfi_cuda_chunks_offer(xfi_cuda_device *device, const xfi_allocation 
   st = xfi_vec_reserve(&offers->ranges, &offers->capacity, offers->n + 1, sizeof *offers->ranges);
   if (st == XFER_OK) offers->ranges[offers->n++] = range;
   (void)pthread_mutex_unlock(&offers->lock);
-done:
   return st;
 }
 

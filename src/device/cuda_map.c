@@ -134,7 +134,7 @@ xfer_status xfi_cuda_export(xfi_device *base, xfi_allocation allocation, xfi_mem
   if (xfi_cuda_page_find(device, allocation.base, &page, &made.file)) {
     made.kind = HANDLE_PAGE;
   } else {
-    XFI_TRY_DONE(xfi_cuda_look(device, allocation.base, &seen));
+    XFI_TRY(xfi_cuda_look(device, allocation.base, &seen));
   }
   if (seen.ipc && seen.type == CU_MEMORYTYPE_DEVICE && !seen.managed) {
     if (cudaIpcGetMemHandle(&made.ipc, allocation.base) == cudaSuccess) {
@@ -146,11 +146,10 @@ xfer_status xfi_cuda_export(xfi_device *base, xfi_allocation allocation, xfi_mem
     st = xfi_cuda_chunks_offer(device, &allocation, made.socket);
     if (st == XFER_OK) made.kind = HANDLE_CHUNKS;
     if (st == XFER_ERR_UNSUPPORTED) st = XFER_OK; /* likewise */
-    XFI_TRY_DONE(st);
+    XFI_TRY(st);
   }
   memset(out, 0, sizeof *out);
   memcpy(out, &made, sizeof made);
-done:
   return st;
 }
 
@@ -219,13 +218,12 @@ static xfer_status reach_within_process(xfi_cuda_device *device, const handle *f
   int can = 0;
 
   if (from->ordinal == device->ordinal) return XFER_OK;
-  XFI_CHECK_DONE(
-      from->kind == HANDLE_IPC, XFER_ERR_UNSUPPORTED,
-      "memory of device %d is not of cudaMalloc: device %d may not be allowed to reach it",
-      from->ordinal, device->ordinal);
-  XFI_CUDA_TRY_DONE(cudaDeviceCanAccessPeer, (&can, device->ordinal, from->ordinal));
-  XFI_CHECK_DONE(can != 0, XFER_ERR_UNSUPPORTED, "device %d cannot reach memory of device %d",
-                 device->ordinal, from->ordinal);
+  XFI_CHECK(from->kind == HANDLE_IPC, XFER_ERR_UNSUPPORTED,
+            "memory of device %d is not of cudaMalloc: device %d may not be allowed to reach it",
+            from->ordinal, device->ordinal);
+  XFI_CUDA_TRY(cudaDeviceCanAccessPeer, (&can, device->ordinal, from->ordinal));
+  XFI_CHECK(can != 0, XFER_ERR_UNSUPPORTED, "device %d cannot reach memory of device %d",
+            device->ordinal, from->ordinal);
   cudaError_t error = cudaDeviceEnablePeerAccess(from->ordinal, 0);
   if (error == cudaErrorPeerAccessAlreadyEnabled) {
     (void)cudaGetLastError();
@@ -235,28 +233,23 @@ static xfer_status reach_within_process(xfi_cuda_device *device, const handle *f
     (void)xfi_cuda_failed(error, "cudaDeviceEnablePeerAccess");
     st = XFER_ERR_UNSUPPORTED;
   }
-done:
   return st;
 }
 
 static xfer_status map_by_ipc(const handle *from, char **mapped)
 {
-  xfer_status st = XFER_OK;
   void *base = NULL;
 
-  XFI_CHECK_DONE(
-      from->kind == HANDLE_IPC, XFER_ERR_UNSUPPORTED,
-      "memory of device %d is neither of cudaMalloc nor in chunks that leave their process",
-      from->ordinal);
+  XFI_CHECK(from->kind == HANDLE_IPC, XFER_ERR_UNSUPPORTED,
+            "memory of device %d is neither of cudaMalloc nor in chunks that leave their process",
+            from->ordinal);
   cudaError_t error = cudaIpcOpenMemHandle(&base, from->ipc, cudaIpcMemLazyEnablePeerAccess);
   if (error != cudaSuccess) {
     (void)xfi_cuda_failed(error, "cudaIpcOpenMemHandle");
-    st = XFER_ERR_UNSUPPORTED; /* the pair takes another lane */
-    goto done;
+    return XFER_ERR_UNSUPPORTED; /* the pair takes another lane */
   }
   *mapped = base;
-done:
-  return st;
+  return XFER_OK;
 }
 
 /* Maps what a handle names. */

@@ -212,16 +212,15 @@ xfer_status xfi_run_bind(xfer_plan *plan, size_t tensor, const xfer_view *src_vi
 {
   xfer_status st = XFER_OK;
 
-  XFI_CHECK_DONE(plan->comm != NULL, XFER_ERR_STATE, "a simulated plan cannot be bound");
-  XFI_TRY_DONE(xfi_state_allows(plan->state, XFI_CALL_BIND));
-  XFI_CHECK_DONE(tensor < plan->moves->n_tensors, XFER_ERR_ARG, "tensor %zu of %zu", tensor,
-                 plan->moves->n_tensors);
+  XFI_CHECK(plan->comm != NULL, XFER_ERR_STATE, "a simulated plan cannot be bound");
+  XFI_TRY(xfi_state_allows(plan->state, XFI_CALL_BIND));
+  XFI_CHECK(tensor < plan->moves->n_tensors, XFER_ERR_ARG, "tensor %zu of %zu", tensor,
+            plan->moves->n_tensors);
   st = bind_views(plan, tensor, src_view, dst_view);
   if (st != XFER_OK)
     unbind(plan, tensor, st);
   else if (plan->bindings[tensor] != NULL)
     forgive(plan->bindings[tensor]);
-done:
   return st;
 }
 

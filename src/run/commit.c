@@ -132,15 +132,13 @@ static xfer_status check_words(const xfer_plan *plan, const xfi_commit_word *all
   bool failed = false;
 
   for (int r = 0; r < comm->size; r++)
-    XFI_CHECK_DONE(
-        all[r].plan == all[0].plan, XFER_ERR_MISMATCH,
-        "rank %d commits plan %llu of the comm and rank 0 plan %llu: all ranks use its plans "
-        "in one order",
-        r, (unsigned long long)all[r].plan, (unsigned long long)all[0].plan);
+    XFI_CHECK(all[r].plan == all[0].plan, XFER_ERR_MISMATCH,
+              "rank %d commits plan %llu of the comm and rank 0 plan %llu: all ranks use its plans "
+              "in one order",
+              r, (unsigned long long)all[r].plan, (unsigned long long)all[0].plan);
   for (int r = 0; r < comm->size; r++)
     failed = failed || all[r].status != XFER_OK;
   if (failed) st = xfi_comm_agree(comm, all[comm->rank].status, deadline); /* for the text */
-done:
   return st;
 }
 

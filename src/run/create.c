@@ -131,14 +131,12 @@ static xfer_status settle_windows(xfer_plan *plan, const int32_t most[2])
 {
   xfer_status st = XFER_OK;
 
-  XFI_TRY_DONE(set_window(plan, most[0]));
+  XFI_TRY(set_window(plan, most[0]));
   if (most[1] == 0) return XFER_OK;
   st = create_relay(plan);
   if (plan->comm != NULL) st = xfi_comm_agree(plan->comm, st, xfi_run_deadline(plan));
-  XFI_TRY_DONE(st);
-  XFI_TRY_DONE(set_window(plan->relay, most[1]));
-done:
-  return st;
+  XFI_TRY(st);
+  return set_window(plan->relay, most[1]);
 }
 
 /* The most messages in a round of any rank. Collective; `mine` is this rank's status so far. */

@@ -160,8 +160,8 @@ xfer_status xfi_run_start(xfer_plan *plan, uint64_t version, xfer_stream stream)
 {
   xfer_status st = XFER_OK;
 
-  XFI_CHECK_DONE(plan->comm != NULL, XFER_ERR_STATE, "a simulated plan cannot be run");
-  XFI_TRY_DONE(xfi_state_allows(plan->state, XFI_CALL_RUN));
+  XFI_CHECK(plan->comm != NULL, XFER_ERR_STATE, "a simulated plan cannot be run");
+  XFI_TRY(xfi_state_allows(plan->state, XFI_CALL_RUN));
   st = check_run(plan, version, stream);
   if (st != XFER_OK) {
     refuse(plan, XFI_CALL_RUN, st);
@@ -176,9 +176,7 @@ xfer_status xfi_run_start(xfer_plan *plan, uint64_t version, xfer_stream stream)
   swap_events(plan);
   keep_status(plan, enqueue(plan, stream));
   if (plan->run_status != XFER_OK) break_messages(plan);
-  st = plan->run_status;
-done:
-  return st;
+  return plan->run_status;
 }
 
 /* ---- ending ---- */
@@ -318,21 +316,19 @@ static xfer_status await_part(const xfer_plan *plan, xfi_deadline deadline, bool
     if (deadline.at_ns < next.at_ns) next = deadline;
     st = dev->event_sync(plan->device, plan->finished, next);
     if (st != XFER_ERR_TIMEOUT) break;
-    XFI_TRY_DONE(check_peers(plan, 0));
-    XFI_CHECK_DONE(!xfi_deadline_expired(last), XFER_ERR_TIMEOUT,
-                   "the work of run %llu is not done in time", (unsigned long long)plan->epoch);
+    XFI_TRY(check_peers(plan, 0));
+    XFI_CHECK(!xfi_deadline_expired(last), XFER_ERR_TIMEOUT,
+              "the work of run %llu is not done in time", (unsigned long long)plan->epoch);
     st = XFER_ERR_TIMEOUT;
     *is_late = xfi_deadline_expired(deadline) && !xfi_deadline_expired(plan->run_ends);
     if (*is_late) return XFER_OK;
     if (xfi_deadline_expired(deadline)) deadline = last; /* of the run: it is about to end */
   }
-  XFI_TRY_DONE(st);
-  XFI_TRY_DONE(check_peers(plan, 0)); /* for which the comm may have ended its messages */
+  XFI_TRY(st);
+  XFI_TRY(check_peers(plan, 0)); /* for which the comm may have ended its messages */
   if (plan->comm->ops->check_data != NULL && has_messages(plan))
-    XFI_TRY_DONE(plan->comm->ops->check_data(plan->comm));
-  XFI_TRY_DONE(outcome(plan));
-done:
-  return st;
+    XFI_TRY(plan->comm->ops->check_data(plan->comm));
+  return outcome(plan);
 }
 
 /* Every rank's word of the run. */
@@ -353,21 +349,18 @@ static xfer_status agree_on_run(const xfer_plan *plan, xfer_status mine, xfi_dea
   if (mine != XFER_OK) xfi_set_error("%s", why);
   for (int r = 0; r < comm->size; r++) { /* before what failed, which may be for that alone */
     failed = failed || plan->words[r].status != XFER_OK;
-    XFI_CHECK_DONE(
-        plan->words[r].plan == plan->words[0].plan, XFER_ERR_MISMATCH,
-        "rank %d waits for plan %llu of the comm and rank 0 for plan %llu: all ranks use its "
-        "plans in one order",
-        r, (unsigned long long)plan->words[r].plan, (unsigned long long)plan->words[0].plan);
+    XFI_CHECK(plan->words[r].plan == plan->words[0].plan, XFER_ERR_MISMATCH,
+              "rank %d waits for plan %llu of the comm and rank 0 for plan %llu: all ranks use its "
+              "plans in one order",
+              r, (unsigned long long)plan->words[r].plan, (unsigned long long)plan->words[0].plan);
   }
   if (failed) return xfi_comm_agree(comm, mine, deadline);
   while (other < last && plan->words[other].version == plan->words[last].version)
     other++;
-  XFI_CHECK_DONE(other == last, XFER_ERR_MISMATCH, "rank %d ran version %llu, rank %d version %llu",
-                 other, (unsigned long long)plan->words[other].version, last,
-                 (unsigned long long)plan->words[last].version);
-  XFI_TRY_DONE(xfi_verify_outcome(plan, deadline));
-done:
-  return st;
+  XFI_CHECK(other == last, XFER_ERR_MISMATCH, "rank %d ran version %llu, rank %d version %llu",
+            other, (unsigned long long)plan->words[other].version, last,
+            (unsigned long long)plan->words[last].version);
+  return xfi_verify_outcome(plan, deadline);
 }
 
 /* Others may wait for their part until their own deadline. */
@@ -390,23 +383,22 @@ xfer_status xfi_run_wait(xfer_plan *plan, uint64_t timeout_ms)
   xfer_status mine;
   bool is_late = false;
 
-  XFI_TRY_DONE(xfi_state_allows(plan->state, XFI_CALL_WAIT));
+  XFI_TRY(xfi_state_allows(plan->state, XFI_CALL_WAIT));
   if (xfi_state_is_refused(plan->state)) plan->run_ends = xfi_run_deadline(plan);
   mine = kept_status(plan);
   if (mine == XFER_OK) mine = await_part(plan, deadline, &is_late);
-  XFI_CHECK_DONE(!is_late, XFER_ERR_TIMEOUT, "run %llu is not complete on rank %d yet; wait again",
-                 (unsigned long long)plan->epoch, plan->moves->rank);
+  XFI_CHECK(!is_late, XFER_ERR_TIMEOUT, "run %llu is not complete on rank %d yet; wait again",
+            (unsigned long long)plan->epoch, plan->moves->rank);
   if (mine != XFER_OK) leave(plan, xfi_deadline_after(XFI_LEAVE_MS));
   st = agree_on_run(plan, mine, agreement_deadline(plan, deadline));
   if (st == XFER_OK && xfi_run_is_staged(plan))
     st = xfi_shadow_write(plan, agreement_deadline(plan, deadline));
   if (st == XFER_OK) {
     complete(plan);
-    goto done;
+    return XFER_OK;
   }
   if (mine == XFER_OK) leave(plan, xfi_deadline_after(XFI_LEAVE_MS));
   plan->state = xfi_state_after(plan->state, XFI_CALL_WAIT, XFI_FAILED);
-done:
   return st;
 }
 

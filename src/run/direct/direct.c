@@ -27,14 +27,13 @@ static xfer_status add_flow(xfi_copies *parts, const xfer_plan *plan, const xfi_
   const size_t about = (size_t)(w.end - w.next) + link->n_own_places + link->n_places;
   xfer_status st = XFER_OK;
 
-  XFI_TRY_DONE(xfi_vec_reserve(&parts->at, &parts->capacity, parts->n + about, sizeof *parts->at));
+  XFI_TRY(xfi_vec_reserve(&parts->at, &parts->capacity, parts->n + about, sizeof *parts->at));
   while (xfi_walk_next(&w, &st)) {
     if (both && xfi_walk_is_pushed(&w) != send) continue; /* the peer's */
-    XFI_TRY_DONE(xfi_copies_add(&parts[xfi_quant_part(plan->quant, w.move->tensor)], &w.dst, &w.src,
-                                w.box.length, w.cls->src->n_dims,
-                                xfi_run_elem(plan, w.cls, XFI_WHOLE_WAY)));
+    XFI_TRY(xfi_copies_add(&parts[xfi_quant_part(plan->quant, w.move->tensor)], &w.dst, &w.src,
+                           w.box.length, w.cls->src->n_dims,
+                           xfi_run_elem(plan, w.cls, XFI_WHOLE_WAY)));
   }
-done:
   return st;
 }
 
@@ -201,14 +200,13 @@ static xfer_status make_streams(xfi_direct *d)
   if (d->may_share) n++;
   d->streams = xfi_calloc((size_t)n, sizeof(xfer_stream));
   d->ended = xfi_calloc((size_t)n, sizeof *d->ended);
-  XFI_CHECK_DONE(d->streams != NULL && d->ended != NULL, XFER_ERR_NOMEM, "%d streams", n);
+  XFI_CHECK(d->streams != NULL && d->ended != NULL, XFER_ERR_NOMEM, "%d streams", n);
   for (; d->n_streams < n; d->n_streams++) {
-    XFI_TRY_DONE(d->device->ops->stream_create(d->device, &d->streams[d->n_streams]));
+    XFI_TRY(d->device->ops->stream_create(d->device, &d->streams[d->n_streams]));
     st = d->device->ops->event_create(d->device, &d->ended[d->n_streams]);
     if (st != XFER_OK) d->device->ops->stream_destroy(d->device, d->streams[d->n_streams]);
-    XFI_TRY_DONE(st);
+    XFI_TRY(st);
   }
-done:
   return st;
 }
 

@@ -150,7 +150,7 @@ static xfer_status start_group(const xfi_direct *d, const xfer_plan *plan, const
   xfer_status st = XFER_OK;
   bool open;
 
-  XFI_TRY_DONE(sync_flags(d, plan, tell, &g->ready, stream, NOT_STARTED));
+  XFI_TRY(sync_flags(d, plan, tell, &g->ready, stream, NOT_STARTED));
   for (int i = 0; i < g->ready.n; i++)
     dev->flags_store(d->device,
                      xfi_word(g->links[i]->page, plan->moves->rank, XFI_STARTED + g->way),
@@ -158,18 +158,16 @@ static xfer_status start_group(const xfi_direct *d, const xfer_plan *plan, const
   st = check_group(d, g, plan->epoch);
   for (int i = 0; st != XFER_OK && i < g->done.n; i++) /* nothing was started after all */
     dev->flags_store(d->device, g->done.at[i], plan->epoch | XFI_FLAG_VOID);
-  XFI_TRY_DONE(st);
+  XFI_TRY(st);
   open = goes_at_once(d, g, plan->epoch, looks, stream);
-  if (g->guard != NULL) XFI_TRY_DONE(dev->guard_check(d->device, g->guard, stream));
-  if (open) XFI_TRY_DONE(dev->batch_launch(d->device, g->open, stream));
+  if (g->guard != NULL) XFI_TRY(dev->guard_check(d->device, g->guard, stream));
+  if (open) XFI_TRY(dev->batch_launch(d->device, g->open, stream));
   for (int k = 0; k < XFI_QUANT_PARTS && !open; k++) {
     if (g->batches[k] == NULL) continue;
-    XFI_TRY_DONE(xfi_quant_await(plan, k, stream));
-    XFI_TRY_DONE(dev->batch_launch(d->device, g->batches[k], stream));
+    XFI_TRY(xfi_quant_await(plan, k, stream));
+    XFI_TRY(dev->batch_launch(d->device, g->batches[k], stream));
   }
-  XFI_TRY_DONE(dev->flags_set(d->device, &g->done, g->guard, plan->epoch, stream));
-done:
-  return st;
+  return dev->flags_set(d->device, &g->done, g->guard, plan->epoch, stream);
 }
 
 /* Ranks that share the stream: what the first to come puts there to wait for its peers would hold
@@ -208,15 +206,15 @@ xfer_status xfi_direct_start(xfi_direct *d, xfer_plan *plan, xfer_stream stream)
   d->watch.value = plan->epoch;
   if (watched) xfi_alarm_set(d->device->alarms, &d->watch.alarm, plan->run_ends);
   for (int i = 0; i < d->n_streams; i++)
-    XFI_TRY_DONE(dev->stream_wait(d->device, d->streams[i], plan->started));
+    XFI_TRY(dev->stream_wait(d->device, d->streams[i], plan->started));
   if (d->may_share && dev->stream_is_shared(d->device, stream)) {
-    XFI_TRY_DONE(meet(d, plan));
+    XFI_TRY(meet(d, plan));
     stream = d->streams[d->n_streams - 1];
-    XFI_TRY_DONE(xfi_quant_await(plan, XFI_QUANT_PARTS - 1, stream));
+    XFI_TRY(xfi_quant_await(plan, XFI_QUANT_PARTS - 1, stream));
   }
   /* One call sets and waits where both are on the caller's stream. */
   if (!told && (d->n_groups == 0 || d->groups[0].stream >= 0)) {
-    XFI_TRY_DONE(sync_flags(d, plan, &d->tell, &nothing, stream, NOT_STARTED));
+    XFI_TRY(sync_flags(d, plan, &d->tell, &nothing, stream, NOT_STARTED));
     told = true;
   }
   for (int i = 0; i < d->n_groups; i++) {
@@ -228,10 +226,9 @@ xfer_status xfi_direct_start(xfi_direct *d, xfer_plan *plan, xfer_stream stream)
                      g->stream < 0 ? stream : d->streams[g->stream]);
     xfi_span_end(&span, st, "with rank %d%s", g->links[0]->rank,
                  g->ready.n > 1 ? " and others" : "");
-    XFI_TRY_DONE(st);
+    XFI_TRY(st);
     told = true;
   }
-done:
   return st;
 }
 

@@ -217,7 +217,6 @@ static bool has_pieces(const xfi_bound *told)
 
 static xfer_status read_bound(xfi_link *link, xfi_reader *r, size_t i)
 {
-  xfer_status st = XFER_OK;
   xfi_bound *b = &link->bounds[i];
   xfi_bound told;
 
@@ -231,19 +230,18 @@ static xfer_status read_bound(xfi_link *link, xfi_reader *r, size_t i)
   b->boxes = NULL;
   b->blocks = NULL;
   b->pieces = xfi_calloc((size_t)told.n_pieces, sizeof *b->pieces); /* see xfi_link_resolve() */
-  XFI_CHECK_DONE(b->pieces != NULL, XFER_ERR_NOMEM, "%lld pieces", (long long)b->n_pieces);
-  XFI_TRY_DONE(xfi_vec_reserve(&link->places, &link->places_capacity,
-                               link->n_places + (size_t)told.n_pieces, sizeof *link->places));
+  XFI_CHECK(b->pieces != NULL, XFER_ERR_NOMEM, "%lld pieces", (long long)b->n_pieces);
+  XFI_TRY(xfi_vec_reserve(&link->places, &link->places_capacity,
+                          link->n_places + (size_t)told.n_pieces, sizeof *link->places));
   for (int64_t p = 0; p < b->n_pieces; p++, link->n_places++)
     if (!read_place(link, r, link->n_places)) return malformed(link);
   if (i < link->n_src_bounds) link->n_src_places = link->n_places;
   if (told.boxes == NULL) return XFER_OK;
   b->boxes = xfi_calloc((size_t)told.n_pieces, sizeof *b->boxes);
-  XFI_CHECK_DONE(b->boxes != NULL, XFER_ERR_NOMEM, "%lld boxes", (long long)b->n_pieces);
+  XFI_CHECK(b->boxes != NULL, XFER_ERR_NOMEM, "%lld boxes", (long long)b->n_pieces);
   xfi_reader_take(r, b->boxes, (size_t)told.n_pieces * sizeof *b->boxes);
-  if (r->failed) st = malformed(link);
-done:
-  return st;
+  if (r->failed) return malformed(link);
+  return XFER_OK;
 }
 
 xfer_status xfi_link_read(xfi_link *link)
