@@ -15,7 +15,6 @@
 #include "alloc.h"
 #include "error.h"
 #include "futex.h"
-#include "host_digest.h"
 
 #include <pthread.h>
 #include <sched.h>
@@ -42,6 +41,14 @@ struct xfi_event {
 struct xfi_batch {
   size_t n_copies;
   xfi_copy *copies;
+};
+
+/* Boxes that kernels/ref adds up when it is launched. */
+struct xfi_digest {
+  xfi_digest_box *boxes;
+  size_t n_boxes;
+  xfi_sum *sums;
+  size_t n_slots;
 };
 
 /* ---- memory ------------------------------------------------------------------------------- */
@@ -175,6 +182,54 @@ static xfer_status host_batch_launch(xfi_device *device, xfi_batch *batch, xfer_
   (void)device, (void)stream;
   xfi_ref_copy(batch->copies, batch->n_copies);
   return XFER_OK;
+}
+
+/* ---- digests ------------------------------------------------------------------------------ */
+
+static void host_digest_destroy(xfi_device *device, xfi_digest *digest)
+{
+  (void)device;
+  if (digest == NULL) return;
+  xfi_free(digest->boxes);
+  xfi_free(digest->sums);
+  xfi_free(digest);
+}
+
+static xfer_status host_digest_create(xfi_device *device, xfi_digest **digest,
+                                      const xfi_digest_box *boxes, size_t n_boxes, size_t n_slots)
+{
+  xfer_status st = XFER_OK;
+  xfi_digest *made = xfi_calloc(1, sizeof *made);
+
+  XFI_CHECK_DONE(made != NULL, XFER_ERR_NOMEM, "a digest of %zu boxes", n_boxes);
+  made->boxes = xfi_calloc(n_boxes, sizeof *made->boxes);
+  made->sums = xfi_calloc(n_slots, sizeof *made->sums);
+  XFI_CHECK_DONE(made->boxes != NULL && made->sums != NULL, XFER_ERR_NOMEM, "a digest of %zu boxes",
+                 n_boxes);
+  made->n_boxes = n_boxes;
+  made->n_slots = n_slots;
+  for (size_t i = 0; i < n_boxes; i++) {
+    made->boxes[i] = boxes[i];
+    xfi_copy_simplify(&made->boxes[i].copy);
+  }
+  *digest = made;
+  made = NULL;
+done:
+  host_digest_destroy(device, made);
+  return st;
+}
+
+static xfer_status host_digest_launch(xfi_device *device, xfi_digest *digest, xfer_stream stream)
+{
+  (void)device, (void)stream;
+  memset(digest->sums, 0, digest->n_slots * sizeof *digest->sums);
+  xfi_ref_digest(digest->sums, digest->boxes, digest->n_boxes);
+  return XFER_OK;
+}
+
+static const xfi_sum *host_digest_sums(const xfi_digest *digest)
+{
+  return digest->sums;
 }
 
 /* ---- peers' memory ------------------------------------------------------------------------ */
@@ -408,10 +463,10 @@ static const xfi_device_ops host_ops = {
     .batch_destroy = host_batch_destroy,
     .batch_launch = host_batch_launch,
     .batch_copies = host_batch_copies,
-    .digest_create = xfi_host_digest_create,
-    .digest_destroy = xfi_host_digest_destroy,
-    .digest_launch = xfi_host_digest_launch,
-    .digest_sums = xfi_host_digest_sums,
+    .digest_create = host_digest_create,
+    .digest_destroy = host_digest_destroy,
+    .digest_launch = host_digest_launch,
+    .digest_sums = host_digest_sums,
     .domain = host_domain,
     .mem_export = host_mem_export,
     .mem_import = host_mem_import,
