@@ -14,11 +14,11 @@
 
 xfer_status xfi_comm_wrap(xfer_comm **comm, xfi_comm *transport, xfi_device *device)
 {
-  xfer_status st = XFER_OK;
   xfer_comm *c = xfi_calloc(1, sizeof *c);
   xfi_span span;
 
-  XFI_CHECK_DONE(c != NULL, XFER_ERR_NOMEM, "comm");
+  if (c == NULL) device->ops->destroy(device);
+  XFI_CHECK(c != NULL, XFER_ERR_NOMEM, "comm");
   c->transport = transport;
   c->device = device;
   c->plans.comm = transport;
@@ -26,23 +26,17 @@ xfer_status xfi_comm_wrap(xfer_comm **comm, xfi_comm *transport, xfi_device *dev
   c->timeout_ms = DEFAULT_TIMEOUT_MS;
   *comm = c;
   span = xfi_span_begin(XFI_SYS_COMM, transport->rank, XFI_TRACK_CALLS, "comm");
-  xfi_span_end(&span, st, "%d ranks, xfer %s", transport->size, xfer_version());
-done:
-  return st;
+  xfi_span_end(&span, XFER_OK, "%d ranks, xfer %s", transport->size, xfer_version());
+  return XFER_OK;
 }
 
 /* Wrap a transport with a host device; on failure it stays the caller's. */
 static xfer_status wrap_on_host(xfer_comm **comm, xfi_comm *transport)
 {
-  xfer_status st = XFER_OK;
   xfi_device *device = NULL;
 
-  XFI_TRY_DONE(xfi_device_create_host(&device));
-  XFI_TRY_DONE(xfi_comm_wrap(comm, transport, device));
-  device = NULL;
-done:
-  if (device != NULL) device->ops->destroy(device);
-  return st;
+  XFI_TRY(xfi_device_create_host(&device));
+  return xfi_comm_wrap(comm, transport, device);
 }
 
 xfer_status xfer_comm_create_local(xfer_comm **comms, int n_ranks)

@@ -10,7 +10,8 @@
 #include "device.h"
 #include "door.h"
 
-/* Make a public comm. Owns both on success; on failure the caller still does. */
+/* Make a public comm, which owns both. On failure the device is gone, and the transport still the
+ * caller's. */
 XFI_DOOR xfer_status xfi_comm_wrap(xfer_comm **comm, xfi_comm *transport, xfi_device *device);
 
 #endif

@@ -12,25 +12,12 @@
 
 enum { CREATE_TIMEOUT_MS = 10 * 60 * 1000 };
 
-/* Local: the device, and the public comm around both, which owns `transport` on success. */
-static xfer_status assemble(xfer_comm **comm, xfi_comm *transport)
-{
-  xfer_status st = XFER_OK;
-  xfi_device *device = NULL;
-
-  XFI_TRY_DONE(xfi_device_create_cuda(&device));
-  XFI_TRY_DONE(xfi_comm_wrap(comm, transport, device));
-  device = NULL;
-done:
-  if (device != NULL) device->ops->destroy(device);
-  return st;
-}
-
 xfer_status xfer_comm_create_cuda(xfer_comm **comm, xfer_all_gather_fn all_gather, void *context,
                                   int rank, int size)
 {
   xfer_status st = XFER_OK;
   xfi_comm *transport = NULL;
+  xfi_device *device = NULL;
   xfer_comm *made = NULL;
 
   XFI_NEED(comm);
@@ -38,7 +25,8 @@ xfer_status xfer_comm_create_cuda(xfer_comm **comm, xfer_all_gather_fn all_gathe
   XFI_CHECK_DONE(size >= 1 && rank >= 0 && rank < size, XFER_ERR_ARG, "rank %d of %d", rank, size);
   XFI_TRY_DONE(xfi_comm_create_host(&transport, all_gather, context, rank, size));
   xfi_host_control_only(transport);
-  st = assemble(&made, transport);
+  st = xfi_device_create_cuda(&device);
+  if (st == XFER_OK) st = xfi_comm_wrap(&made, transport, device);
   XFI_TRY_DONE(xfi_comm_agree(transport, st, xfi_deadline_after(CREATE_TIMEOUT_MS)));
   *comm = made;
   return XFER_OK;

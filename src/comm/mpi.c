@@ -194,16 +194,14 @@ static xfer_status assemble(xfer_comm **comm, xfi_mpi_comm **transport, MPI_Comm
   xfi_device *device = NULL;
 
   XFI_TRY_DONE(check_threads());
-  XFI_TRY_DONE(xfi_device_create_host(&device));
   XFI_TRY_DONE(transport_create(&t, mpi_comm, host, token));
+  XFI_TRY_DONE(xfi_device_create_host(&device));
   XFI_TRY_DONE(xfi_comm_wrap(comm, &t->shared.base, device));
   xfi_mpi_hear(t);
   *transport = t;
   t = NULL; /* the comm's now */
-  device = NULL;
 done:
   transport_free(t);
-  if (device != NULL) device->ops->destroy(device);
   return st;
 }
 

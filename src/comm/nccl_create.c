@@ -83,20 +83,16 @@ static xfer_status control_create(xfi_nccl_comm **comm, int rank, int size)
 /* Local: the device, and the public comm around both, which owns `made` on success. */
 static xfer_status assemble(xfer_comm **comm, xfi_nccl_comm *made, unsigned char domain[64])
 {
-  xfer_status st = XFER_OK;
   xfi_device *device = NULL;
 
-  XFI_CUDA_TRY_DONE(cudaGetDevice, (&made->ordinal));
+  XFI_CUDA_TRY(cudaGetDevice, (&made->ordinal));
   for (int i = 0; i < XFI_NCCL_ROUNDS_AHEAD; i++)
-    XFI_CUDA_TRY_DONE(cudaEventCreateWithFlags, (&made->flights[i].done, cudaEventDisableTiming));
-  XFI_TRY_DONE(xfi_device_create_cuda(&device));
+    XFI_CUDA_TRY(cudaEventCreateWithFlags, (&made->flights[i].done, cudaEventDisableTiming));
+  XFI_TRY(xfi_device_create_cuda(&device));
   device->ops->domain(device, domain);
-  XFI_TRY_DONE(xfi_comm_wrap(comm, &made->base, device));
+  XFI_TRY(xfi_comm_wrap(comm, &made->base, device));
   made->alarms = device->alarms;
-  device = NULL;
-done:
-  if (device != NULL) device->ops->destroy(device);
-  return st;
+  return XFER_OK;
 }
 
 /* Takes `made`, whatever comes of it. */

@@ -8,7 +8,7 @@ xfer_status xfi_comm_wrap(xfer_comm **comm, xfi_comm *transport, xfi_device *dev
 {
   (void)comm;
   (void)transport;
-  (void)device;
+  device->ops->destroy(device);
   xfi_set_error("no core in this program");
   return XFER_ERR_INTERNAL;
 }

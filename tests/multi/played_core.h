@@ -16,7 +16,10 @@ xfer_status xfi_comm_wrap(xfer_comm **comm, xfi_comm *transport, xfi_device *dev
 {
   xfer_comm *made = xfi_calloc(1, sizeof *made);
 
-  if (made == NULL) return XFER_ERR_NOMEM;
+  if (made == NULL) {
+    device->ops->destroy(device);
+    return XFER_ERR_NOMEM;
+  }
   *made = (xfer_comm){transport, device};
   *comm = made;
   return XFER_OK;

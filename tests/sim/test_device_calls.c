@@ -59,7 +59,8 @@ MAY_FAIL(bool, xfi_thread_start, SYSTEM, false,
 MAY_FAIL(xfer_status, xfi_alarms_create, SYSTEM, XFI_NO_MEMORY("a thread"),
          (xfi_alarms * *alarms, void (*begin)(void *context), void *context),
          (alarms, begin, context))
-MAY_FAIL(xfer_status, xfi_comm_wrap, SYSTEM, XFI_NO_MEMORY("a comm"),
+MAY_FAIL(xfer_status, xfi_comm_wrap, SYSTEM,
+         (device->ops->destroy(device), XFI_NO_MEMORY("a comm")),
          (xfer_comm * *comm, xfi_comm *transport, xfi_device *device), (comm, transport, device))
 /* Libraries have such calls, too. */
 #pragma GCC visibility push(default)
