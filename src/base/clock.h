@@ -6,6 +6,7 @@
 #include "door.h"
 
 #include <stdbool.h>
+#include <stddef.h>
 #include <stdint.h>
 #include <time.h>
 
@@ -23,6 +24,14 @@ XFI_DOOR bool xfi_deadline_expired(xfi_deadline deadline);
 
 /* Milliseconds left, rounded up, so that it is 0 only when expired; INT64_MAX: never. */
 XFI_DOOR int64_t xfi_deadline_left_ms(xfi_deadline deadline);
+
+/* Less than a second. */
+static inline void xfi_sleep_ns(long ns)
+{
+  const struct timespec time = {0, ns};
+
+  (void)nanosleep(&time, NULL);
+}
 
 /* For pthread_cond_timedwait on a condition of CLOCK_MONOTONIC. */
 XFI_DOOR struct timespec xfi_deadline_timespec(xfi_deadline deadline);

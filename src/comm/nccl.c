@@ -12,7 +12,6 @@
 #include "error.h"
 
 #include <stdio.h>
-#include <time.h>
 
 enum {
   WATCH_MS = 500, /* between two looks: each may hold up a run that is just being enqueued */
@@ -168,13 +167,12 @@ static void remember_peers(xfi_nccl_comm *comm, const xfi_message *messages, int
 /* Until fewer than n rounds are in flight; the lock is held, but not while this waits. */
 static xfer_status wait_for_rounds(xfi_nccl_comm *comm, uint64_t n, xfi_deadline deadline)
 {
-  const struct timespec pause = {.tv_sec = 0, .tv_nsec = PAUSE_NS};
   xfer_status st = xfi_nccl_usable(&comm->data);
 
   for (int n_pauses = 1; st == XFER_OK && is_behind(comm, n); n_pauses++) {
     if (xfi_deadline_expired(deadline)) break_late(comm);
     (void)pthread_mutex_unlock(&comm->lock);
-    (void)nanosleep(&pause, NULL);
+    xfi_sleep_ns(PAUSE_NS);
     (void)pthread_mutex_lock(&comm->lock);
     st = xfi_nccl_usable(&comm->data);
     if (st == XFER_OK) st = xfi_nccl_heed(&comm->data, n_pauses);

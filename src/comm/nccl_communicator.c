@@ -4,7 +4,6 @@
 
 #include <sched.h>
 #include <stdio.h>
-#include <time.h>
 
 enum {
   SPIN_MS = 5, /* then polls yield the processor for longer, */
@@ -65,9 +64,8 @@ xfer_status xfi_nccl_launched(xfi_nccl *nccl, ncclResult_t result, const char *c
     if (!xfi_deadline_expired(spin)) {
       (void)sched_yield();
     } else {
-      struct timespec pause = {.tv_sec = 0, .tv_nsec = PAUSE_NS};
       XFI_TRY(xfi_nccl_heed(nccl, ++n_pauses));
-      (void)nanosleep(&pause, NULL);
+      xfi_sleep_ns(PAUSE_NS);
     }
   }
   return XFER_OK;

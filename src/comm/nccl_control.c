@@ -9,7 +9,6 @@
 #include "error.h"
 
 #include <string.h>
-#include <time.h>
 #include <unistd.h>
 
 enum { SPIN_NS = 200 * 1000, PAUSE_NS = 20 * 1000 };
@@ -33,9 +32,8 @@ xfer_status xfi_nccl_control_wait(xfi_nccl_comm *comm, xfi_nccl *nccl, xfi_deadl
       return XFER_ERR_TIMEOUT;
     }
     if (xfi_now_ns() - began > SPIN_NS) {
-      struct timespec pause = {.tv_sec = 0, .tv_nsec = PAUSE_NS};
       XFI_TRY(xfi_nccl_heed(nccl, ++polls));
-      (void)nanosleep(&pause, NULL);
+      xfi_sleep_ns(PAUSE_NS);
     }
   }
   if (error != cudaSuccess) return xfi_cuda_failed(error, "cudaEventQuery");

@@ -15,7 +15,6 @@
 #include <sched.h>
 #include <stdio.h>
 #include <string.h>
-#include <time.h>
 
 enum { CREATE_TIMEOUT_MS = 10 * 60 * 1000, PAUSE_NS = 20 * 1000 };
 
@@ -185,7 +184,6 @@ typedef struct id_message {
 /* Wait for what is on the control stream and in the borrowed communicator. */
 static xfer_status borrowed_wait(ncclComm_t nccl, cudaEvent_t event, xfi_deadline deadline)
 {
-  struct timespec pause = {.tv_sec = 0, .tv_nsec = PAUSE_NS};
   cudaError_t error = cudaErrorNotReady;
 
   while ((error = xfi_cuda_asked(cudaEventQuery(event))) == cudaErrorNotReady) {
@@ -196,7 +194,7 @@ static xfer_status borrowed_wait(ncclComm_t nccl, cudaEvent_t event, xfi_deadlin
               ncclGetErrorString(result != ncclSuccess ? result : state));
     XFI_CHECK(!xfi_deadline_expired(deadline), XFER_ERR_TIMEOUT,
               "not all ranks of the borrowed communicator came in time");
-    (void)nanosleep(&pause, NULL);
+    xfi_sleep_ns(PAUSE_NS);
   }
   if (error != cudaSuccess) return xfi_cuda_failed(error, "cudaEventQuery");
   return XFER_OK;

@@ -11,7 +11,6 @@
 #include "thread.h"
 
 #include <errno.h>
-#include <time.h>
 
 enum {
   FLUSH_MS = 5000, /* for what is on its way; then it is aborted */
@@ -53,14 +52,13 @@ static void *end_main(void *argument)
 static void await(pthread_t thread)
 {
   const xfi_deadline deadline = xfi_deadline_after(AWAIT_MS);
-  const struct timespec pause = {.tv_nsec = LOOK_NS};
 
   while (pthread_tryjoin_np(thread, NULL) == EBUSY) {
     if (xfi_deadline_expired(deadline)) {
       (void)pthread_detach(thread);
       return;
     }
-    (void)nanosleep(&pause, NULL);
+    xfi_sleep_ns(LOOK_NS);
   }
 }
 

@@ -8,7 +8,6 @@
 #include "xfer/nccl.h"
 
 #include <string.h>
-#include <time.h>
 
 static const uint64_t DEFAULT_STAGING_BYTES = UINT64_C(1) << 30;
 /* Per peer and round, where there is so much staging memory. One H100 to another, of NCCL's one
@@ -160,10 +159,7 @@ static xfer_status cuda_event_sync(xfi_device *base, xfi_event *event, xfi_deadl
   while (error == cudaErrorNotReady) {
     XFI_CHECK(!xfi_deadline_expired(deadline), XFER_ERR_TIMEOUT,
               "work on CUDA device %d is not done in time", device->ordinal);
-    if (xfi_now_ns() - began > SPIN_NS) {
-      struct timespec pause = {.tv_sec = 0, .tv_nsec = SLEEP_NS};
-      (void)nanosleep(&pause, NULL);
-    }
+    if (xfi_now_ns() - began > SPIN_NS) xfi_sleep_ns(SLEEP_NS);
     error = xfi_cuda_asked(cudaEventQuery(event_of(event)));
   }
   if (error != cudaSuccess) return xfi_cuda_failed(error, "cudaEventQuery");

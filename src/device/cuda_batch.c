@@ -11,8 +11,6 @@
 #include "error.h"
 #include "launch.h"
 
-#include <time.h>
-
 enum { JOIN_RETRIES = 100, JOIN_RETRY_NS = 1000 * 1000 };
 
 struct xfi_batch {
@@ -166,11 +164,10 @@ void xfi_cuda_batch_destroy(xfi_device *base, xfi_batch *batch)
  * device says meanwhile. */
 static xfer_status join_side(const xfi_batch *batch, xfer_stream stream)
 {
-  const struct timespec pause = {.tv_nsec = JOIN_RETRY_NS};
   cudaError_t error = cudaErrorUnknown;
 
   for (int n = 0; n < JOIN_RETRIES && error != cudaSuccess; n++) {
-    if (n > 0) (void)nanosleep(&pause, NULL);
+    if (n > 0) xfi_sleep_ns(JOIN_RETRY_NS);
     error = cudaEventRecord(batch->join, batch->side);
     if (error == cudaSuccess) error = cudaStreamWaitEvent(stream, batch->join, 0);
   }

@@ -26,7 +26,6 @@
 #include <sys/socket.h>
 #include <sys/time.h>
 #include <sys/un.h>
-#include <time.h>
 #include <unistd.h>
 
 enum {
@@ -209,7 +208,6 @@ static void serve(xfi_cuda_offers *offers, int socket)
 static void *serve_main(void *argument)
 {
   xfi_cuda_offers *offers = argument;
-  const struct timespec pause = {.tv_nsec = PAUSE_NS};
 
   xfi_cuda_begin_thread((void *)offers->device); /* only read */
   while (!atomic_load(&offers->stops)) {
@@ -218,7 +216,7 @@ static void *serve_main(void *argument)
       serve(offers, socket);
       (void)close(socket);
     } else if (!atomic_load(&offers->stops)) {
-      (void)nanosleep(&pause, NULL); /* no files left, say */
+      xfi_sleep_ns(PAUSE_NS); /* no files left, say */
     }
   }
   return NULL;

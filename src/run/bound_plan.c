@@ -1,7 +1,6 @@
 #include "bound_plan.h"
 
 #include <stdlib.h>
-#include <time.h>
 
 #include "alloc.h"
 #include "error.h"
@@ -78,11 +77,10 @@ uint64_t xfi_run_flow_bytes(const xfer_plan *plan, bool send, const xfi_peer *pe
 
 xfer_status xfi_run_record(xfi_device *device, xfi_event *event, xfer_stream stream)
 {
-  const struct timespec pause = {.tv_nsec = XFI_RETRY_NS};
   xfer_status st = device->ops->event_record(device, event, stream);
 
   for (int n = 1; n < XFI_RETRIES && st != XFER_OK; n++) {
-    (void)nanosleep(&pause, NULL);
+    xfi_sleep_ns(XFI_RETRY_NS);
     st = device->ops->event_record(device, event, stream);
   }
   return st;
@@ -90,11 +88,10 @@ xfer_status xfi_run_record(xfi_device *device, xfi_event *event, xfer_stream str
 
 xfer_status xfi_run_await_event(xfi_device *device, xfi_event *event, xfi_deadline deadline)
 {
-  const struct timespec pause = {.tv_nsec = XFI_RETRY_NS};
   xfer_status st = XFER_ERR_CUDA;
 
   for (int n = 0; n < XFI_RETRIES && st != XFER_OK && st != XFER_ERR_TIMEOUT; n++) {
-    if (n > 0) (void)nanosleep(&pause, NULL);
+    if (n > 0) xfi_sleep_ns(XFI_RETRY_NS);
     st = device->ops->event_sync(device, event, deadline);
   }
   return st == XFER_ERR_TIMEOUT ? st : XFER_OK;

@@ -16,8 +16,6 @@
  */
 #include "direct.h"
 
-#include <time.h>
-
 #include "error.h"
 #include "trace.h"
 
@@ -175,7 +173,6 @@ static xfer_status start_group(const xfi_direct *d, const xfer_plan *plan, const
  * own. */
 static xfer_status meet(const xfi_direct *d, const xfer_plan *plan)
 {
-  const struct timespec pause = {.tv_nsec = LOOK_NS};
   const xfi_link *links = d->links.at;
 
   for (size_t i = 0; i < d->links.n; i++)
@@ -188,7 +185,7 @@ static xfer_status meet(const xfi_direct *d, const xfer_plan *plan)
       XFI_TRY(xfi_direct_check(d, plan->epoch));
       XFI_CHECK(!xfi_deadline_expired(plan->run_ends), XFER_ERR_TIMEOUT, LATE_TEXT, links[i].rank,
                 NOT_STARTED, (unsigned long long)plan->epoch);
-      (void)nanosleep(&pause, NULL);
+      xfi_sleep_ns(LOOK_NS);
     }
   }
   return XFER_OK;
@@ -274,12 +271,10 @@ static bool is_at_rest(const xfi_direct *d, const xfer_plan *plan, int i)
 /* Until all are; the first that is not by the deadline, or -1. */
 static int await_rest(const xfi_direct *d, const xfer_plan *plan, xfi_deadline deadline)
 {
-  const struct timespec pause = {.tv_nsec = LOOK_NS};
-
   for (int i = 0; i < d->await.n; i++)
     while (!is_at_rest(d, plan, i)) {
       if (xfi_deadline_expired(deadline)) return i;
-      (void)nanosleep(&pause, NULL);
+      xfi_sleep_ns(LOOK_NS);
     }
   return -1;
 }
