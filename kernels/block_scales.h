@@ -29,8 +29,9 @@
 #define XFI_BLOCK_SCALES_H
 
 #include <stdint.h>
+#include <string.h>
 
-#include "xfer/xfer.h"
+#include "convert.h"
 
 #ifdef __CUDACC__
 #define XFI_BLOCKS_INLINE static __host__ __device__ __forceinline__
@@ -38,9 +39,8 @@
 #define XFI_BLOCKS_INLINE static inline
 #endif
 
-/* Bits of positive numbers, where a compiler may not make of 2^-127 what it likes. */
-#define XFI_BLOCKS_INF UINT32_C(0x7f800000)
-#define XFI_BLOCKS_NAN UINT32_C(0x7fc00000)
+/* Below, numbers are positive and go by their bits, since a compiler may not make of 2^-127 what it
+ * likes. */
 
 /* ceil(log2(x)) of a positive, finite number's bits, with log2 rounded to f32: for x = 2^k (1 + n
  * ulp) that is k where n is at most half the distance from k to the next number, times ln 2. */
@@ -76,30 +76,31 @@ XFI_BLOCKS_INLINE int xfi_ceil_log2(uint32_t bits)
 /* 2^k from 2^-127 on; above 2^127 infinite. */
 XFI_BLOCKS_INLINE uint32_t xfi_bits_of_power(int k)
 {
-  if (k > 127) return XFI_BLOCKS_INF;
+  if (k > 127) return XFI_F32_INF;
   return k < -126 ? UINT32_C(0x400000) : (uint32_t)(k + 127) << 23;
-}
-
-/* `by_448` has the bits of max(amax, eps) / 448; not of a NaN or an infinity. */
-XFI_BLOCKS_INLINE uint32_t xfi_scale_of(uint32_t by_448, uint32_t how)
-{
-  if (how == XFER_SCALE_F32) return by_448;
-  if (how == XFER_SCALE_UE8M0) return (by_448 + 0x7fffff) & XFI_BLOCKS_INF;
-  return xfi_bits_of_power(xfi_ceil_log2(by_448));
-}
-
-/* Below it there is no amax. */
-XFI_BLOCKS_INLINE float xfi_block_eps(uint32_t how)
-{
-  return how == XFER_SCALE_MX ? 0x1p-126F : 1e-4F;
 }
 
 /* What an amax that is no number, or infinite, comes to. */
 XFI_BLOCKS_INLINE uint32_t xfi_scale_of_none(uint32_t amax_bits, uint32_t how)
 {
   if (how == XFER_SCALE_UE8M0) return xfi_bits_of_power(127);
-  if (amax_bits > XFI_BLOCKS_INF) return XFI_BLOCKS_NAN;
-  return how == XFER_SCALE_MX ? xfi_bits_of_power(127) : XFI_BLOCKS_INF;
+  if (amax_bits > XFI_F32_INF) return XFI_F32_NAN;
+  return how == XFER_SCALE_MX ? xfi_bits_of_power(127) : XFI_F32_INF;
+}
+
+/* The scale of an amax, both by their bits. */
+XFI_BLOCKS_INLINE uint32_t xfi_scale_of(uint32_t amax, uint32_t how)
+{
+  const float eps = how == XFER_SCALE_MX ? 0x1p-126F : 1e-4F;
+  float x;
+
+  if (amax >= XFI_F32_INF) return xfi_scale_of_none(amax, how);
+  memcpy(&x, &amax, sizeof x);
+  x = (x < eps ? eps : x) / 448;
+  memcpy(&amax, &x, sizeof x);
+  if (how == XFER_SCALE_F32) return amax;
+  if (how == XFER_SCALE_UE8M0) return (amax + 0x7fffff) & XFI_F32_INF;
+  return xfi_bits_of_power(xfi_ceil_log2(amax));
 }
 
 #endif

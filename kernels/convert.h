@@ -10,6 +10,11 @@
 
 #include "xfer/xfer.h"
 
+/* Bits of an f32. */
+#define XFI_F32_SIGN UINT32_C(0x80000000)
+#define XFI_F32_INF UINT32_C(0x7f800000)
+#define XFI_F32_NAN UINT32_C(0x7fc00000)
+
 /* What happens to a number, as f32, before it is rounded to the destination's type. */
 typedef enum xfi_convert_op {
   XFI_CONVERT_AS_IT_IS = 0,
@@ -38,6 +43,17 @@ typedef struct xfi_convert {
 static inline bool xfi_convert_has_scales(const xfi_convert *convert)
 {
   return convert->op == XFI_CONVERT_BLOCKS || convert->op == XFI_CONVERT_AMAX;
+}
+
+/* Where a type of elements stands in tables of loops and of kernels. */
+static inline uint32_t xfi_convert_type(uint8_t type)
+{
+  static const uint8_t order[] = {XFER_F32, XFER_BF16, XFER_F16, XFER_F8E4M3, XFER_F8E5M2};
+  uint32_t place = 0;
+
+  while (place < 4 && order[place] != type)
+    place++;
+  return place;
 }
 
 /*

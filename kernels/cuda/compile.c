@@ -192,7 +192,7 @@ static void join_dims(xfi_cuda_piece *piece)
 /* Of words of `n_elems` elements. */
 static uint32_t kind_of(const xfi_convert *v, int64_t n_elems)
 {
-  const uint32_t from = xfi_cuda_type(v->from);
+  const uint32_t from = xfi_convert_type(v->from);
 
   if (xfi_convert_has_scales(v)) {
     if (n_elems == 1) return XFI_CUDA_BLOCKS_ONE_BY_ONE;
@@ -201,7 +201,7 @@ static uint32_t kind_of(const xfi_convert *v, int64_t n_elems)
   }
   if (n_elems == 1 || v->op == XFI_CONVERT_TO_SCALE || v->to == XFER_F8E8M0)
     return XFI_CUDA_CONVERT_ONE_BY_ONE;
-  return XFI_CUDA_CONVERT + 5 * from + xfi_cuda_type(v->to);
+  return XFI_CUDA_CONVERT + 5 * from + xfi_convert_type(v->to);
 }
 
 /* Where elements change: as many to a word as have 16 bytes in their larger type, or one by one

@@ -12,8 +12,6 @@
 
 namespace {
 
-constexpr uint32_t SIGN = 0x80000000u;
-
 /* ---- one number: bits in the low end of a register ------------------------------------------ */
 
 template <int n_bytes> __device__ __forceinline__ uint32_t round_number(float x, uint32_t type)
@@ -27,27 +25,18 @@ template <int n_bytes> __device__ __forceinline__ uint32_t round_number(float x,
 
 template <int n_bytes> __device__ __forceinline__ uint32_t nan_number(float x, uint32_t type)
 {
-  const uint32_t sign = (__float_as_uint(x) & SIGN) >> (32 - 8 * n_bytes);
+  const uint32_t sign = (__float_as_uint(x) & XFI_F32_SIGN) >> (32 - 8 * n_bytes);
 
-  if (n_bytes == 4) return sign | NAN_F32;
+  if (n_bytes == 4) return sign | XFI_F32_NAN;
   if (n_bytes == 2) return sign | (type == XFER_BF16 ? 0x7fc0 : 0x7e00);
   return sign | 0x7f;
-}
-
-/* From an amax to its scale. */
-__device__ __forceinline__ uint32_t scale_number(uint32_t amax, uint32_t how)
-{
-  const float eps = xfi_block_eps(how);
-
-  if (amax >= XFI_BLOCKS_INF) return xfi_scale_of_none(amax, how);
-  return xfi_scale_of(__float_as_uint(__fdiv_rn(fmaxf(__uint_as_float(amax), eps), 448)), how);
 }
 
 template <int from_bytes, int to_bytes>
 __device__ __forceinline__ uint32_t convert_number(uint32_t bits, const xfi_convert &c)
 {
   if (from_bytes == 4 && to_bytes == 4 && c.op == XFI_CONVERT_TO_SCALE)
-    return scale_number(bits, c.scale);
+    return xfi_scale_of(bits, c.scale);
   if (from_bytes == 4 && to_bytes == 1 && c.to == XFER_F8E8M0) return bits >> 23 & 0xff;
   float x = load_number<from_bytes>(bits, c.from);
 

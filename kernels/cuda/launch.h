@@ -42,32 +42,15 @@ typedef struct xfi_cuda_div {
 
 /* Kinds of pieces in the tables of converts and of blocks; each has a kernel to itself. */
 enum {
-  XFI_CUDA_CONVERT = 0, /* + 5 * xfi_cuda_type() of the source + that of the destination */
+  XFI_CUDA_CONVERT = 0, /* + 5 * xfi_convert_type() of the source + that of the destination */
   XFI_CUDA_CONVERT_ONE_BY_ONE = 15,
   XFI_CUDA_N_CONVERTS = 16,
-  XFI_CUDA_QUANTISE = 0, /* + xfi_cuda_type() of the source */
+  XFI_CUDA_QUANTISE = 0, /* + xfi_convert_type() of the source */
   XFI_CUDA_AMAX_OF_4_BYTES = 3,
   XFI_CUDA_AMAX_OF_2_BYTES = 4,
   XFI_CUDA_BLOCKS_ONE_BY_ONE = 5,
   XFI_CUDA_N_BLOCKS = 6
 };
-
-/* 0 to 4 of the types that elements have. */
-static inline uint32_t xfi_cuda_type(int dtype)
-{
-  switch (dtype) {
-  case XFER_F32:
-    return 0;
-  case XFER_BF16:
-    return 1;
-  case XFER_F16:
-    return 2;
-  case XFER_F8E4M3:
-    return 3;
-  default:
-    return 4;
-  }
-}
 
 /* A copy made ready: words instead of bytes, dims from the fastest of dst to the slowest. Of
  * converts a word is a number of elements. A box of a digest is one as well: dims go from the

@@ -8,8 +8,6 @@
 #include <cuda_fp16.h>
 #include <cuda_fp8.h>
 
-static constexpr uint32_t NAN_F32 = 0x7fc00000u;
-
 /* Of an xfer_dtype. */
 static constexpr __host__ __device__ int bytes_of(int type)
 {
@@ -87,7 +85,7 @@ static __device__ __forceinline__ float load_number(uint32_t bits, uint32_t type
 {
   if (n_bytes == 4) return __uint_as_float(bits);
   if (type == XFER_BF16) return __uint_as_float(bits << 16);
-  if ((bits & 0x7fff) > 0x7c00) return __uint_as_float((bits & 0x8000) << 16 | NAN_F32);
+  if ((bits & 0x7fff) > 0x7c00) return __uint_as_float((bits & 0x8000) << 16 | XFI_F32_NAN);
   return __half2float(__ushort_as_half((unsigned short)bits));
 }
 

@@ -7,11 +7,6 @@
 #include <string.h>
 
 #include "block_scales.h"
-#include "kernels.h"
-
-#define SIGN UINT32_C(0x80000000)
-#define F32_INF UINT32_C(0x7f800000)
-#define F32_NAN UINT32_C(0x7fc00000)
 
 static uint32_t bits_of(float x)
 {
@@ -56,8 +51,8 @@ static inline float load_f16(const char *at)
   memcpy(&half, at, sizeof half);
   sign = (uint32_t)(half & 0x8000) << 16;
   rest = half & 0x7fff;
-  if (rest > 0x7c00) return float_of(sign | F32_NAN);
-  if (rest == 0x7c00) return float_of(sign | F32_INF);
+  if (rest > 0x7c00) return float_of(sign | XFI_F32_NAN);
+  if (rest == 0x7c00) return float_of(sign | XFI_F32_INF);
   if (rest >= 0x0400) return float_of(sign | ((rest << 13) + (UINT32_C(112) << 23)));
   return float_of(sign | bits_of((float)rest * 0x1p-24f));
 }
@@ -73,7 +68,8 @@ static inline uint32_t round_off(uint32_t magnitude, int n)
 static inline void store_f32(char *at, float x)
 {
   const uint32_t bits = bits_of(x);
-  const uint32_t kept = (bits & ~SIGN) > F32_INF ? (bits & SIGN) | F32_NAN : bits;
+  const uint32_t kept =
+      (bits & ~XFI_F32_SIGN) > XFI_F32_INF ? (bits & XFI_F32_SIGN) | XFI_F32_NAN : bits;
 
   memcpy(at, &kept, sizeof kept);
 }
@@ -83,8 +79,8 @@ static inline void store_bf16(char *at, float x)
   const uint32_t bits = bits_of(x);
   const uint32_t rounded =
       round_off(bits, 16); /* a carry goes on into the exponent, as it should */
-  const uint32_t nan = (bits & SIGN) >> 16 | 0x7fc0;
-  const uint16_t half = (uint16_t)((bits & ~SIGN) > F32_INF ? nan : rounded);
+  const uint32_t nan = (bits & XFI_F32_SIGN) >> 16 | 0x7fc0;
+  const uint16_t half = (uint16_t)((bits & ~XFI_F32_SIGN) > XFI_F32_INF ? nan : rounded);
 
   memcpy(at, &half, sizeof half);
 }
@@ -92,10 +88,10 @@ static inline void store_bf16(char *at, float x)
 static inline void store_f16(char *at, float x)
 {
   const uint32_t bits = bits_of(x);
-  const uint32_t magnitude = bits & ~SIGN;
+  const uint32_t magnitude = bits & ~XFI_F32_SIGN;
   uint32_t half;
 
-  if (magnitude > F32_INF)
+  if (magnitude > XFI_F32_INF)
     half = 0x7e00;
   else if (magnitude >= UINT32_C(0x477ff000)) /* 65520 rounds to the first that is too large */
     half = 0x7c00;
@@ -103,7 +99,7 @@ static inline void store_f16(char *at, float x)
     half = round_off(magnitude - (UINT32_C(112) << 23), 13);
   else /* the sum's last bit counts 2^-24, the smallest denormal one */
     half = bits_of(float_of(magnitude) + 0.5F) - bits_of(0.5F);
-  half |= (bits & SIGN) >> 16;
+  half |= (bits & XFI_F32_SIGN) >> 16;
   memcpy(at, &(uint16_t){(uint16_t)half}, sizeof(uint16_t));
 }
 
@@ -112,12 +108,12 @@ static inline void store_f16(char *at, float x)
 static inline uint8_t round_f8(float x, int fraction, int exponent_min, uint32_t largest)
 {
   const uint32_t bits = bits_of(x);
-  const uint32_t magnitude = bits & ~SIGN;
+  const uint32_t magnitude = bits & ~XFI_F32_SIGN;
   const uint32_t bias_gap = (uint32_t)(exponent_min - 1 + 127) << 23;
   const uint32_t smallest = (uint32_t)(exponent_min + 127) << 23;
   uint32_t byte;
 
-  if (magnitude > F32_INF) {
+  if (magnitude > XFI_F32_INF) {
     byte = 0x7f;
   } else if (magnitude >= smallest) {
     byte = round_off(magnitude - bias_gap, 23 - fraction);
@@ -164,22 +160,16 @@ static void to_exponents(char *dst, const char *src, int64_t n)
 static void to_scales(char *dst, const char *src, int64_t n, uint32_t how)
 {
   for (int64_t i = 0; i < n; i++) {
-    const float amax = load_f32(src + 4 * i);
-    const float eps = xfi_block_eps(how);
-    uint32_t bits = bits_of(amax);
+    const uint32_t scale = xfi_scale_of(bits_of(load_f32(src + 4 * i)), how);
 
-    if (bits >= XFI_BLOCKS_INF)
-      bits = xfi_scale_of_none(bits, how);
-    else
-      bits = xfi_scale_of(bits_of((amax < eps ? eps : amax) / 448), how);
-    memcpy(dst + 4 * i, &bits, sizeof bits);
+    memcpy(dst + 4 * i, &scale, sizeof scale);
   }
 }
 
 /* NaNs have no sign there. */
 static inline float quantised(float x)
 {
-  return x != x ? float_of(F32_NAN) : x;
+  return x != x ? float_of(XFI_F32_NAN) : x;
 }
 
 #define BLOCK_LOOPS(from, from_bytes)                                                              \
@@ -193,7 +183,7 @@ static inline float quantised(float x)
     uint32_t most = 0;                                                                             \
                                                                                                    \
     for (int64_t i = 0; i < n; i++) {                                                              \
-      const uint32_t magnitude = bits_of(load_##from(src + (from_bytes)*i)) & ~SIGN;               \
+      const uint32_t magnitude = bits_of(load_##from(src + (from_bytes)*i)) & ~XFI_F32_SIGN;       \
                                                                                                    \
       if (magnitude > most) most = magnitude;                                                      \
     }                                                                                              \
@@ -204,17 +194,6 @@ BLOCK_LOOPS(f32, 4)
 BLOCK_LOOPS(bf16, 2)
 BLOCK_LOOPS(f16, 2)
 
-/* Where a type stands in the tables of loops. */
-static int place_of(uint8_t type)
-{
-  static const uint8_t order[] = {XFER_F32, XFER_BF16, XFER_F16, XFER_F8E4M3, XFER_F8E5M2};
-  int place = 0;
-
-  while (place < 4 && order[place] != type)
-    place++;
-  return place;
-}
-
 void xfi_ref_run_with_scale(char *dst, const char *src, int64_t n, const xfi_convert *convert,
                             float *scale)
 {
@@ -222,7 +201,7 @@ void xfi_ref_run_with_scale(char *dst, const char *src, int64_t n, const xfi_con
     void (*quantise)(char *dst, const char *src, int64_t n, float inverse);
     uint32_t (*amax)(const char *src, int64_t n);
   } loops[] = {{quantise_f32, amax_f32}, {quantise_bf16, amax_bf16}, {quantise_f16, amax_f16}};
-  const int from = place_of(convert->from);
+  const uint32_t from = xfi_convert_type(convert->from);
   uint32_t most;
   uint32_t held;
 
@@ -297,5 +276,5 @@ void xfi_ref_convert(char *dst, const char *src, int64_t n, const xfi_convert *c
   else if (convert->op == XFI_CONVERT_TO_SCALE)
     to_scales(dst, src, n, convert->scale);
   else
-    loops[place_of(convert->from)][place_of(convert->to)](dst, src, n, convert);
+    loops[xfi_convert_type(convert->from)][xfi_convert_type(convert->to)](dst, src, n, convert);
 }
