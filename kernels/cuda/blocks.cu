@@ -12,29 +12,39 @@ constexpr uint32_t ALL = 0xffffffffu;
 
 /* ---- by the scale of a block ---------------------------------------------------------------- */
 
-/* A word and the scale of its run. */
-template <int n_bytes> struct scaled {
-  word<n_bytes> numbers;
-  float scale;
-};
+/* Words, each with the scale of its run. */
+template <int src_bytes, int dst_bytes> struct by_scale {
+  struct loaded {
+    word<src_bytes> numbers;
+    float scale;
+  };
+  static constexpr int SRC_BYTES = src_bytes;
+  static constexpr int DST_BYTES = dst_bytes;
 
-/* NaNs become 0x7f. */
-template <int from> struct quantise {
-  static constexpr int N = 16 / bytes_of(from);
-  using loaded = scaled<16>;
-  static constexpr int IN_FLIGHT = 8;
-  static constexpr int SRC_BYTES = 16;
-  static constexpr int DST_BYTES = N;
-
-  __device__ __forceinline__ quantise(const xfi_cuda_piece &piece, const tile_at &)
-      : scales(piece.scales)
+  __device__ __forceinline__ by_scale(const xfi_cuda_piece &piece, const tile_at &)
+      : scales(piece.scales), type(piece.convert.from)
   {
   }
   __device__ __forceinline__ loaded load(const char *at, uint32_t block) const
   {
     return {load_word<SRC_BYTES>(at), scales[block]};
   }
-  __device__ __forceinline__ void store(char *at, const loaded &w) const
+  __device__ __forceinline__ void end() const
+  {
+  }
+
+  const float *scales;
+  uint32_t type;
+};
+
+/* NaNs become 0x7f. */
+template <int from> struct quantise : by_scale<16, 16 / bytes_of(from)> {
+  using base = by_scale<16, 16 / bytes_of(from)>;
+  static constexpr int N = base::DST_BYTES;
+  static constexpr int IN_FLIGHT = 8;
+
+  using base::base;
+  __device__ __forceinline__ void store(char *at, const typename base::loaded &w) const
   {
     const float inverse = __frcp_rn(w.scale);
     word<N> made = {};
@@ -48,41 +58,21 @@ template <int from> struct quantise {
     }
     store_word(at, made);
   }
-  __device__ __forceinline__ void end() const
-  {
-  }
-
-  const float *scales;
 };
 
 /* What is not aligned. */
-template <int from_bytes> struct quantise_one {
-  using loaded = scaled<from_bytes>;
+template <int from_bytes> struct quantise_one : by_scale<from_bytes, 1> {
+  using base = by_scale<from_bytes, 1>;
   static constexpr int IN_FLIGHT = 4;
-  static constexpr int SRC_BYTES = from_bytes;
-  static constexpr int DST_BYTES = 1;
 
-  __device__ __forceinline__ quantise_one(const xfi_cuda_piece &piece, const tile_at &)
-      : scales(piece.scales), type(piece.convert.from)
+  using base::base;
+  __device__ __forceinline__ void store(char *at, const typename base::loaded &w) const
   {
-  }
-  __device__ __forceinline__ loaded load(const char *at, uint32_t block) const
-  {
-    return {load_word<SRC_BYTES>(at), scales[block]};
-  }
-  __device__ __forceinline__ void store(char *at, const loaded &w) const
-  {
-    const float x = load_number<from_bytes>(w.numbers.at[0], type);
+    const float x = load_number<from_bytes>(w.numbers.at[0], this->type);
 
     word_store<uint8_t>(
         at, __nv_cvt_float_to_fp8(__fmul_rn(x, __frcp_rn(w.scale)), __NV_SATFINITE, __NV_E4M3));
   }
-  __device__ __forceinline__ void end() const
-  {
-  }
-
-  const float *scales;
-  uint32_t type;
 };
 
 /* ---- amaxes --------------------------------------------------------------------------------- */
