@@ -7,11 +7,10 @@
  * between its ends. Views are swept by address, as extents; only two whose extents meet become
  * grids, and are walked side by side.
  */
-#include <stdlib.h>
-
 #include "alloc.h"
 #include "bound.h"
 #include "error.h"
+#include "vec.h"
 
 /* From the first to the last byte of one piece of a view. */
 typedef struct extent {
@@ -27,7 +26,7 @@ typedef struct grid {
   bool is_made;
 } grid;
 
-enum { FEW = 8 }; /* extents that need no memory, and are sorted by hand */
+enum { FEW = 8 }; /* extents that need no memory */
 
 typedef struct sweep {
   const xfi_use *uses;
@@ -165,23 +164,6 @@ static xfer_status add_extent(sweep *s, size_t owner, int64_t piece)
   return XFER_OK;
 }
 
-static void sort(sweep *s)
-{
-  bool is_sorted = true;
-
-  for (size_t i = 1; i < s->n && is_sorted; i++)
-    is_sorted = by_address(&s->at[i - 1], &s->at[i]) <= 0;
-  if (!is_sorted && s->n > FEW) qsort(s->at, s->n, sizeof *s->at, by_address);
-  for (size_t i = 1; !is_sorted && s->n <= FEW && i < s->n; i++) {
-    const extent one = s->at[i];
-    size_t k = i;
-
-    for (; k > 0 && by_address(&s->at[k - 1], &one) > 0; k--)
-      s->at[k] = s->at[k - 1];
-    s->at[k] = one;
-  }
-}
-
 /* One for each piece of every view, by address. */
 static xfer_status make_extents(sweep *s, size_t n)
 {
@@ -193,7 +175,7 @@ static xfer_status make_extents(sweep *s, size_t n)
   for (size_t i = 0; i < n; i++)
     for (int64_t p = 0; p < s->uses[i].bound->n_pieces; p++)
       XFI_TRY(add_extent(s, i, p));
-  sort(s);
+  xfi_sort(s->at, s->n, sizeof *s->at, by_address);
   return XFER_OK;
 }
 
