@@ -282,7 +282,6 @@ static xfer_status add_copy(xfi_cuda_program *program, const xfi_copy *c, int64_
   const int64_t fast = swapped_dim(c, word_log2);
   if (fast >= 0) return add_swapped(&tables[XFI_CUDA_SWAPPED], c, word_log2, fast);
   return add_rows(&tables[XFI_CUDA_ROWS], c, word_log2, tile_bytes);
-  return XFER_OK;
 }
 
 /* Tiles of a small batch are smaller, so that every warp of the launch has one. */

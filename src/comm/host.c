@@ -12,7 +12,6 @@
 #include "alloc.h"
 #include "error.h"
 
-#include <errno.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/socket.h>

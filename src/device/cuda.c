@@ -1,6 +1,5 @@
 /* A CUDA device: memory, streams and events, and the table of the rest. */
 #include "cuda_device.h"
-#include "cuda_nvtx.h"
 
 #include "alloc.h"
 #include "error.h"

@@ -3,7 +3,8 @@
  * failed calls say; cuda_page.c: where signals lie; cuda_flags.c: signals; cuda_look.c: what memory
  * is; cuda_probe.c: whether there is new memory; cuda_chunk.c: peers' memory that is mapped chunk
  * by chunk; cuda_map.c: peers' memory; cuda_join.c, cuda_engine.c, cuda_batch.c: copies;
- * cuda_digest.c: digests; cuda.c: memory, streams, events, and the table of it all.
+ * cuda_digest.c: digests; cuda_nvtx.c: ranges of profilers; cuda.c: memory, streams, events, and
+ * the table of it all.
  *
  * Callers have entered the device (device.h): it is current, and captures by other threads do not
  * forbid what we call.
@@ -89,6 +90,12 @@ xfer_status xfi_cuda_driver_failed(const xfi_cuda_device *device, CUresult error
 /* What a thread of the library calls first, before anything of the runtime's, which would make a
  * context on GPU 0: an xfi_cuda_device. */
 void xfi_cuda_begin_thread(void *device);
+
+/* ---- cuda_nvtx.c ---- */
+
+/* From now on calls are ranges of NVIDIA's profilers, where the toolkit's header was there when
+ * this was built. */
+void xfi_cuda_nvtx(void);
 
 /* ---- cuda_page.c ---- */
 

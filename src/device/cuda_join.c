@@ -5,7 +5,6 @@
  */
 #include "cuda_device.h"
 
-#include "error.h"
 #include "vec.h"
 
 /* Where what is joined may lie. */

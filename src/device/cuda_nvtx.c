@@ -1,5 +1,5 @@
 /* NVTX is header only: without a profiler a range is one test of a pointer. */
-#include "cuda_nvtx.h"
+#include "cuda_device.h"
 
 #if __has_include(<nvtx3/nvToolsExt.h>)
 #include <nvtx3/nvToolsExt.h>

@@ -3,7 +3,6 @@
 #include <stdlib.h>
 
 #include "alloc.h"
-#include "error.h"
 
 xfi_deadline xfi_run_deadline(const xfer_plan *plan)
 {

@@ -11,14 +11,15 @@
 #include "error.h"
 #include "plan.h"
 #include "state.h"
+#include "vec.h"
 
-/* Where a tensor's parts lie on this rank. */
 /* Why a binding is none. */
 typedef struct xfi_misbound {
   xfer_status st;
   char why[XFI_ERROR_BYTES];
 } xfi_misbound;
 
+/* Where a tensor's parts lie on this rank. */
 typedef struct xfi_binding {
   xfi_bound src;
   xfi_bound dst;
@@ -172,15 +173,9 @@ static inline bool xfi_run_is_staged(const xfer_plan *plan)
 static inline size_t xfi_run_find_peer(const xfi_move_list *list, int rank)
 {
   size_t first = 0;
+  size_t end = list->n_peers;
 
-  for (size_t end = list->n_peers; first < end;) {
-    const size_t middle = first + (end - first) / 2;
-
-    if (list->peers[middle].rank < rank)
-      first = middle + 1;
-    else
-      end = middle;
-  }
+  XFI_BISECT(first, end, mid, list->peers[mid].rank < rank);
   return first < list->n_peers && list->peers[first].rank == rank ? first : list->n_peers;
 }
 

@@ -4,7 +4,7 @@
  * root, broadcast from slot to slot, scattered where needed. Windows come after the first call in
  * place, so that gathering and scattering have something to run beside.
  */
-#include "broadcast.h"
+#include "broadcast_list.h"
 
 #include "error.h"
 #include "packed.h"

@@ -48,4 +48,10 @@ typedef struct xfi_needed {
 } xfi_needed;
 xfi_needed xfi_cast_needed(const xfer_plan *plan, const xfi_cast *c);
 
+/* ---- broadcast.c: the list turned into steps ---- */
+
+/* What slots the list needs, then its steps. */
+void xfi_broadcast_measure(xfi_pipeline *pipeline, const xfer_plan *plan);
+xfer_status xfi_broadcast_add(xfi_pipeline *pipeline, const xfer_plan *plan);
+
 #endif

@@ -1,7 +1,7 @@
 #include "pipeline.h"
 
 #include "alloc.h"
-#include "broadcast.h"
+#include "broadcast_list.h"
 #include "channels.h"
 #include "error.h"
 #include "packed.h"

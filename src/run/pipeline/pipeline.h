@@ -1,6 +1,6 @@
 /*
  * What goes through slots: steps of gather, message and scatter (steps.h), made of packed rounds
- * (packed.h) and of broadcasts (broadcast.h); and channels between ranks that share memory
+ * (packed.h) and of broadcasts (broadcast_list.h); and channels between ranks that share memory
  * (channels.h).
  */
 #ifndef XFI_PIPELINE_H
