@@ -34,10 +34,9 @@ typedef struct xfi_convert {
   uint8_t to;
   uint8_t src_bytes; /* of an element */
   uint8_t dst_bytes;
-  uint32_t op;                 /* xfi_convert_op */
-  float value;                 /* of it */
-  uint32_t scale;              /* xfer_block_scale */
-  const int64_t *scale_stride; /* of blocks: [n_dims] of the copy, elements. Not owned */
+  uint32_t op;    /* xfi_convert_op */
+  float value;    /* of it */
+  uint32_t scale; /* xfer_block_scale */
 } xfi_convert;
 
 static inline bool xfi_convert_has_scales(const xfi_convert *convert)

@@ -31,9 +31,10 @@ typedef struct xfi_copy {
   int64_t extent[XFI_COPY_DIMS];
   int64_t src_stride[XFI_COPY_DIMS];
   int64_t dst_stride[XFI_COPY_DIMS];
+  int64_t scale_stride[XFI_COPY_DIMS]; /* of blocks: elements */
 } xfi_copy;
 
-/* Do runs have scales? Such a copy keeps its dims as they are. */
+/* Do runs have scales? */
 static inline bool xfi_copy_has_scales(const xfi_copy *copy)
 {
   return copy->convert != NULL && xfi_convert_has_scales(copy->convert);
@@ -84,6 +85,7 @@ static inline void xfi_copy_swap_dims(xfi_copy *c, int64_t a, int64_t b)
   const int64_t extent = c->extent[a];
   const int64_t src = c->src_stride[a];
   const int64_t dst = c->dst_stride[a];
+  const int64_t scale = c->scale_stride[a];
 
   c->extent[a] = c->extent[b];
   c->src_stride[a] = c->src_stride[b];
@@ -91,6 +93,8 @@ static inline void xfi_copy_swap_dims(xfi_copy *c, int64_t a, int64_t b)
   c->extent[b] = extent;
   c->src_stride[b] = src;
   c->dst_stride[b] = dst;
+  c->scale_stride[a] = c->scale_stride[b];
+  c->scale_stride[b] = scale;
 }
 
 /* The same copy with fewer, larger dims: dims of extent 1 go, the others are put in order of

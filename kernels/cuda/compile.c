@@ -46,7 +46,7 @@ bool xfi_cuda_halve(xfi_copy halves[2], const xfi_copy *c)
   halves[1].extent[widest] -= low;
   halves[1].dst += low * c->dst_stride[widest];
   if (c->src != NULL) halves[1].src += low * c->src_stride[widest];
-  if (xfi_copy_has_scales(c)) halves[1].scales += low * c->convert->scale_stride[widest];
+  if (xfi_copy_has_scales(c)) halves[1].scales += low * c->scale_stride[widest];
   return true;
 }
 
@@ -111,6 +111,7 @@ xfi_cuda_piece xfi_cuda_piece_of(const xfi_copy *c, uint32_t word_log2)
     piece.by_extent[d] = xfi_cuda_div_make(piece.extent[d]);
     piece.src_stride[d] = c->src_stride[from];
     piece.dst_stride[d] = c->dst_stride[from];
+    piece.scale_stride[d] = (uint32_t)c->scale_stride[from];
   }
   return piece;
 }
@@ -157,38 +158,6 @@ static xfer_status add_rows(xfi_cuda_table *table, const xfi_copy *c, uint32_t w
                   least(tile_bytes >> word_log2, is_shifted ? run_words : TILE_WORDS_MAX));
 }
 
-static bool continues(const xfi_cuda_piece *piece, uint32_t d, uint32_t inner)
-{
-  const int64_t n = piece->extent[inner];
-
-  return piece->src_stride[d] == n * piece->src_stride[inner] &&
-         piece->dst_stride[d] == n * piece->dst_stride[inner] &&
-         piece->scale_stride[d] == n * piece->scale_stride[inner];
-}
-
-/* Dims of one run are dropped, and those that go on where the one below ends joined with it: what
- * xfi_copy_simplify does where runs have no scales. */
-static void join_dims(xfi_cuda_piece *piece)
-{
-  uint32_t n_dims = 0;
-
-  for (uint32_t d = 0; d < piece->n_dims; d++) {
-    const uint32_t extent = piece->extent[d];
-
-    if (extent == 1) continue;
-    if (n_dims > 0 && continues(piece, d, n_dims - 1)) {
-      piece->extent[n_dims - 1] *= extent;
-    } else {
-      piece->extent[n_dims] = extent;
-      piece->src_stride[n_dims] = piece->src_stride[d];
-      piece->dst_stride[n_dims] = piece->dst_stride[d];
-      piece->scale_stride[n_dims++] = piece->scale_stride[d];
-    }
-    piece->by_extent[n_dims - 1] = xfi_cuda_div_make(piece->extent[n_dims - 1]);
-  }
-  piece->n_dims = n_dims;
-}
-
 /* Of words of `n_elems` elements. */
 static uint32_t kind_of(const xfi_convert *v, int64_t n_elems)
 {
@@ -221,12 +190,7 @@ static xfer_status add_elements(xfi_cuda_table *table, const xfi_copy *c, int64_
   piece = xfi_cuda_piece_of(c, xfi_cuda_word_log2((uint64_t)n_elems));
   piece.convert = *v;
   piece.kind = kind_of(v, n_elems);
-  if (xfi_convert_has_scales(v)) {
-    piece.scales = c->scales;
-    for (int64_t d = 0; d < c->n_dims; d++)
-      piece.scale_stride[c->n_dims - 1 - d] = (uint32_t)v->scale_stride[d];
-    join_dims(&piece);
-  }
+  piece.scales = c->scales;
   return add_runs(table, c, piece, c->run_bytes / v->dst_bytes / n_elems,
                   least(tile_bytes / (n_elems * wide), TILE_WORDS_MAX));
 }

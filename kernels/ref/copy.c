@@ -19,6 +19,7 @@ static void dim_move(xfi_copy *copy, int64_t to, int64_t from)
   copy->extent[to] = copy->extent[from];
   copy->src_stride[to] = copy->src_stride[from];
   copy->dst_stride[to] = copy->dst_stride[from];
+  copy->scale_stride[to] = copy->scale_stride[from];
 }
 
 /* Keeps the dims that have a choice of index. */
@@ -43,9 +44,10 @@ static void sort_dims(xfi_copy *copy)
 
 /* Is a step of the outer dim the same as `n` inner steps of `inner` bytes, on both sides? */
 static bool continues(const xfi_copy *copy, int64_t outer, int64_t n, int64_t src_inner,
-                      int64_t dst_inner)
+                      int64_t dst_inner, int64_t scale_inner)
 {
   if (copy->dst_stride[outer] != n * dst_inner) return false;
+  if (copy->scale_stride[outer] != n * scale_inner) return false;
   return copy->src == NULL || copy->src_stride[outer] == n * src_inner;
 }
 
@@ -54,7 +56,8 @@ static void merge_dims(xfi_copy *copy)
   int64_t last = 0; /* of the merged dims */
 
   for (int64_t d = 1; d < copy->n_dims; d++) {
-    if (continues(copy, last, copy->extent[d], copy->src_stride[d], copy->dst_stride[d])) {
+    if (continues(copy, last, copy->extent[d], copy->src_stride[d], copy->dst_stride[d],
+                  copy->scale_stride[d])) {
       int64_t extent = copy->extent[last] * copy->extent[d];
       dim_move(copy, last, d);
       copy->extent[last] = extent;
@@ -67,12 +70,12 @@ static void merge_dims(xfi_copy *copy)
 
 void xfi_copy_simplify(xfi_copy *copy)
 {
-  if (xfi_copy_bytes(copy) == 0 || xfi_copy_has_scales(copy)) return;
+  if (xfi_copy_bytes(copy) == 0) return;
   drop_single_dims(copy);
   sort_dims(copy);
   merge_dims(copy);
   if (copy->n_dims > 0 &&
-      continues(copy, copy->n_dims - 1, 1, xfi_copy_src_run(copy), copy->run_bytes))
+      continues(copy, copy->n_dims - 1, 1, xfi_copy_src_run(copy), copy->run_bytes, 0))
     copy->run_bytes *= copy->extent[--copy->n_dims];
 }
 
@@ -201,8 +204,6 @@ static void copy_one(const xfi_copy *copy)
 static void copy_with_scales(const xfi_copy *copy, int64_t d, char *dst, const char *src,
                              float *scales)
 {
-  const int64_t *strides = copy->convert->scale_stride;
-
   if (d == copy->n_dims) {
     xfi_ref_run_with_scale(dst, src, copy->run_bytes / copy->convert->dst_bytes, copy->convert,
                            scales);
@@ -210,7 +211,7 @@ static void copy_with_scales(const xfi_copy *copy, int64_t d, char *dst, const c
   }
   for (int64_t i = 0; i < copy->extent[d]; i++)
     copy_with_scales(copy, d + 1, dst + i * copy->dst_stride[d], src + i * copy->src_stride[d],
-                     scales + i * strides[d]);
+                     scales + i * copy->scale_stride[d]);
 }
 
 void xfi_ref_copy(const xfi_copy *copies, size_t n_copies)

@@ -6,32 +6,24 @@
 
 /* ---- a rank's part ---- */
 
-/* Strides of the scales in the dims of both kinds of copies. */
 static void set_strides(xfi_block_box *box, const xfi_blocks *blocks)
 {
   const int n_dims = blocks->n_dims;
   int64_t stride = 1;
-  int quantise = 0;
 
   for (int d = n_dims - 1; d >= 0; d--) {
     box->cell_stride[d] = stride;
     stride *= box->cells[n_dims + d] - box->cells[d];
   }
-  for (int d = 0; d < n_dims; d++) {
-    box->quantise_stride[quantise++] = box->cell_stride[d];
-    if (blocks->block[d] > 1) quantise++;
-    box->amax_stride[d] = box->cell_stride[d];
-  }
 }
 
-static xfi_convert convert_of(const xfer_layout *layout, xfi_convert_op op, const int64_t *strides)
+static xfi_convert convert_of(const xfer_layout *layout, xfi_convert_op op)
 {
   return (xfi_convert){.from = (uint8_t)layout->dtype,
                        .to = XFER_F8E4M3,
                        .src_bytes = (uint8_t)layout->elem_bytes,
                        .dst_bytes = 1,
-                       .op = (uint32_t)op,
-                       .scale_stride = strides};
+                       .op = (uint32_t)op};
 }
 
 xfer_status xfi_blocks_make(xfi_blocks *blocks, const xfer_layout *layout, int rank,
@@ -42,6 +34,8 @@ xfer_status xfi_blocks_make(xfi_blocks *blocks, const xfer_layout *layout, int r
   xfi_held_list held = {NULL, 0, 0};
 
   blocks->n_dims = n_dims;
+  blocks->quantise = convert_of(layout, XFI_CONVERT_BLOCKS);
+  blocks->amax = convert_of(layout, XFI_CONVERT_AMAX);
   xfi_conversion_block(blocks->block, conversion, n_dims);
   XFI_TRY_DONE(xfi_layout_held(&held, layout, rank, false));
   blocks->boxes = xfi_calloc(held.n, sizeof *blocks->boxes);
@@ -54,10 +48,6 @@ xfer_status xfi_blocks_make(xfi_blocks *blocks, const xfer_layout *layout, int r
       box->length[d] = box->at.bounds[n_dims + d] - box->at.bounds[d];
     xfi_block_cells(box->cells, box->at.bounds, blocks->block, n_dims);
     set_strides(box, blocks);
-    box->quantise = convert_of(layout, XFI_CONVERT_BLOCKS, box->quantise_stride);
-    box->amax = convert_of(layout, XFI_CONVERT_AMAX, box->amax_stride);
-    box->combine = (xfi_convert){XFER_F32, XFER_F8E4M3, sizeof(float),   1, XFI_CONVERT_AMAX,
-                                 0,        0,           box->cell_stride};
   }
 done:
   xfi_free(held.at);
@@ -113,9 +103,11 @@ typedef struct cut {
 } cut;
 
 /* One more dim of a copy. */
-static void add_dim(xfi_copy *copy, int64_t extent, int64_t src_stride, int64_t dst_stride)
+static void add_dim(xfi_copy *copy, int64_t extent, int64_t src_stride, int64_t dst_stride,
+                    int64_t scale_stride)
 {
   copy->extent[copy->n_dims] = extent;
+  copy->scale_stride[copy->n_dims] = scale_stride;
   copy->src_stride[copy->n_dims] = src_stride;
   copy->dst_stride[copy->n_dims++] = dst_stride;
 }
@@ -147,8 +139,8 @@ static bool has_run(const cut *c, const int64_t *src, const int64_t *dst)
 {
   const int last = c->blocks->n_dims - 1;
 
-  return c->blocks->block[last] > 1 && src[last] == c->box->quantise.src_bytes &&
-         (c->dst == NULL || dst[last] == c->box->quantise.dst_bytes);
+  return c->blocks->block[last] > 1 && src[last] == c->blocks->quantise.src_bytes &&
+         (c->dst == NULL || dst[last] == c->blocks->quantise.dst_bytes);
 }
 
 static xfer_status add_copy(const cut *c)
@@ -161,17 +153,18 @@ static xfer_status add_copy(const cut *c)
   xfi_copy copy = {.run_bytes = 1, .scales = scale_of(c)};
   bool run;
 
-  copy.convert = c->dst == NULL ? &c->box->amax : &c->box->quantise;
+  copy.convert = c->dst == NULL ? &c->blocks->amax : &c->blocks->quantise;
   copy.src = address_of(c, c->src, &src_stride);
   if (c->dst != NULL) copy.dst = address_of(c, c->dst, &dst_stride);
   run = has_run(c, src_stride, dst_stride);
   for (int d = 0; d < n_dims; d++) {
-    add_dim(&copy, c->n[d], block[d] * src_stride[d], block[d] * dst_stride[d]);
+    add_dim(&copy, c->n[d], block[d] * src_stride[d], block[d] * dst_stride[d],
+            c->box->cell_stride[d]);
     if (c->dst != NULL && block[d] > 1 && !(run && d == n_dims - 1))
-      add_dim(&copy, c->inner[d], src_stride[d], dst_stride[d]);
+      add_dim(&copy, c->inner[d], src_stride[d], dst_stride[d], 0);
   }
   for (int d = 0; d < n_dims && c->dst == NULL; d++)
-    if (block[d] > 1 && !(run && d == n_dims - 1)) add_dim(&copy, c->inner[d], src_stride[d], 0);
+    if (block[d] > 1 && !(run && d == n_dims - 1)) add_dim(&copy, c->inner[d], src_stride[d], 0, 0);
   if (run) copy.run_bytes = c->inner[n_dims - 1];
   return xfi_copies_push(c->copies, &copy);
 }

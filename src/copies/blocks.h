@@ -9,19 +9,13 @@
 #include "held.h"
 #include "scales.h"
 
-/* A box of a rank's source part with its scales. The strides are those of a copy's dims: of
- * `quantise` each dim's blocks, then what is in them; of `amax` first all dims' blocks. */
+/* A box of a rank's source part with its scales. */
 typedef struct xfi_block_box {
   xfi_held at;
   int64_t length[XFER_MAX_DIMS];
   int64_t cells[2 * XFER_MAX_DIMS]; /* bounds */
   float *scales;                    /* of the cells, row-major */
   int64_t cell_stride[XFI_COPY_DIMS];
-  int64_t quantise_stride[XFI_COPY_DIMS];
-  int64_t amax_stride[XFI_COPY_DIMS];
-  xfi_convert quantise;
-  xfi_convert amax;
-  xfi_convert combine; /* amaxes of others */
 } xfi_block_box;
 
 /* A rank's source part of a tensor that is quantised by blocks. */
@@ -30,6 +24,8 @@ struct xfi_blocks {
   int64_t block[XFER_MAX_DIMS];
   xfi_block_box *boxes; /* [n] */
   size_t n;
+  xfi_convert quantise;
+  xfi_convert amax;
 };
 
 /* The boxes of a part. */

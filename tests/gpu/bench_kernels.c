@@ -63,12 +63,12 @@ static void conversions(const char *src, char *dst, double flat)
     const char *name;
     xfi_convert convert;
   } cases[] = {
-      {"f32 to bf16", {XFER_F32, XFER_BF16, 4, 2, XFI_CONVERT_AS_IT_IS, 0, 0, NULL}},
-      {"f32 to f8e4m3, scaled", {XFER_F32, XFER_F8E4M3, 4, 1, XFI_CONVERT_TIMES, 3.5F, 0, NULL}},
-      {"bf16 to f32", {XFER_BF16, XFER_F32, 2, 4, XFI_CONVERT_AS_IT_IS, 0, 0, NULL}},
-      {"bf16 to f16", {XFER_BF16, XFER_F16, 2, 2, XFI_CONVERT_AS_IT_IS, 0, 0, NULL}},
-      {"bf16 to f8e4m3, scaled", {XFER_BF16, XFER_F8E4M3, 2, 1, XFI_CONVERT_TIMES, 3.5F, 0, NULL}},
-      {"bf16 plus 1", {XFER_BF16, XFER_BF16, 2, 2, XFI_CONVERT_PLUS, 1, 0, NULL}},
+      {"f32 to bf16", {XFER_F32, XFER_BF16, 4, 2, XFI_CONVERT_AS_IT_IS, 0, 0}},
+      {"f32 to f8e4m3, scaled", {XFER_F32, XFER_F8E4M3, 4, 1, XFI_CONVERT_TIMES, 3.5F, 0}},
+      {"bf16 to f32", {XFER_BF16, XFER_F32, 2, 4, XFI_CONVERT_AS_IT_IS, 0, 0}},
+      {"bf16 to f16", {XFER_BF16, XFER_F16, 2, 2, XFI_CONVERT_AS_IT_IS, 0, 0}},
+      {"bf16 to f8e4m3, scaled", {XFER_BF16, XFER_F8E4M3, 2, 1, XFI_CONVERT_TIMES, 3.5F, 0}},
+      {"bf16 plus 1", {XFER_BF16, XFER_BF16, 2, 2, XFI_CONVERT_PLUS, 1, 0}},
   };
 
   for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
@@ -111,11 +111,8 @@ static void in_blocks(const char *src, char *dst, double flat)
   for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
     const int64_t r = cases[i].rows;
     const int64_t c = cases[i].columns;
-    const int64_t by_quantise[XFI_COPY_DIMS] = {row / c, 0, 1};
-    const int64_t by_amax[XFI_COPY_DIMS] = {row / c, 1, 0};
-    const xfi_convert amax = {XFER_BF16, XFER_F8E4M3, 2, 1, XFI_CONVERT_AMAX, 0, 0, by_amax};
-    const xfi_convert quantise = {XFER_BF16,          XFER_F8E4M3, 2, 1,
-                                  XFI_CONVERT_BLOCKS, 0,           0, by_quantise};
+    const xfi_convert amax = {XFER_BF16, XFER_F8E4M3, 2, 1, XFI_CONVERT_AMAX, 0, 0};
+    const xfi_convert quantise = {XFER_BF16, XFER_F8E4M3, 2, 1, XFI_CONVERT_BLOCKS, 0, 0};
     float *scales = (float *)(void *)(dst + n_rows * row);
     const xfi_copy find = {.src = src,
                            .run_bytes = c,
@@ -123,7 +120,8 @@ static void in_blocks(const char *src, char *dst, double flat)
                            .scales = scales,
                            .n_dims = 3,
                            .extent = {n_rows / r, row / c, r},
-                           .src_stride = {2 * r * row, 2 * c, 2 * row}};
+                           .src_stride = {2 * r * row, 2 * c, 2 * row},
+                           .scale_stride = {row / c, 1, 0}};
     const xfi_copy by = {.src = src,
                          .dst = dst,
                          .run_bytes = c,
@@ -132,7 +130,8 @@ static void in_blocks(const char *src, char *dst, double flat)
                          .n_dims = 3,
                          .extent = {n_rows / r, r, row / c},
                          .src_stride = {2 * r * row, 2 * row, 2 * c},
-                         .dst_stride = {r * row, row, c}};
+                         .dst_stride = {r * row, row, c},
+                         .scale_stride = {row / c, 0, 1}};
     const double finds = run_bytes(&find, 1, XFI_CUDA_BLOCKS_ALONE, 2 * n_rows * row);
     const int64_t n_scales = n_rows / r * (row / c);
     const double makes = run_bytes(&by, 1, XFI_CUDA_BLOCKS_ALONE, 3 * n_rows * row + 4 * n_scales);

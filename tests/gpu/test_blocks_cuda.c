@@ -85,26 +85,11 @@ static void check_shape(const shape *s, int type, uint32_t how, const both *src,
 {
   const int64_t wide = types[type].n_bytes;
   const int64_t n_cells = s->n_rows * s->n_columns;
-  const int64_t quantise_stride[XFI_COPY_DIMS] = {s->n_columns, 0, 1};
-  const int64_t amax_stride[XFI_COPY_DIMS] = {s->n_columns, 1, 0};
-  const xfi_convert amax = {(uint8_t)types[type].dtype,
-                            XFER_F8E4M3,
-                            (uint8_t)wide,
-                            1,
-                            XFI_CONVERT_AMAX,
-                            0,
-                            0,
-                            amax_stride};
-  const xfi_convert quantise = {(uint8_t)types[type].dtype,
-                                XFER_F8E4M3,
-                                (uint8_t)wide,
-                                1,
-                                XFI_CONVERT_BLOCKS,
-                                0,
-                                0,
-                                quantise_stride};
-  const xfi_convert to_scale = {XFER_F32, XFER_F32, 4, 4, XFI_CONVERT_TO_SCALE, 0, how, NULL};
-  const xfi_convert exponents = {XFER_F32, XFER_F8E8M0, 4, 1, XFI_CONVERT_AS_IT_IS, 0, 0, NULL};
+  const uint8_t from = (uint8_t)types[type].dtype;
+  const xfi_convert amax = {from, XFER_F8E4M3, (uint8_t)wide, 1, XFI_CONVERT_AMAX, 0, 0};
+  const xfi_convert quantise = {from, XFER_F8E4M3, (uint8_t)wide, 1, XFI_CONVERT_BLOCKS, 0, 0};
+  const xfi_convert to_scale = {XFER_F32, XFER_F32, 4, 4, XFI_CONVERT_TO_SCALE, 0, how};
+  const xfi_convert exponents = {XFER_F32, XFER_F8E8M0, 4, 1, XFI_CONVERT_AS_IT_IS, 0, 0};
   const int64_t row = COLUMNS;
 
   memset(scales->host, 0, scales->n_bytes);
@@ -116,7 +101,8 @@ static void check_shape(const shape *s, int type, uint32_t how, const both *src,
                       .convert = &amax,
                       .n_dims = 3,
                       .extent = {s->n_rows, s->n_columns, s->rows},
-                      .src_stride = {s->rows * row * wide, s->columns * wide, row * wide}},
+                      .src_stride = {s->rows * row * wide, s->columns * wide, row * wide},
+                      .scale_stride = {s->n_columns, 1, 0}},
           src, NULL, scales);
   check_same(scales, "amax", s, type);
   do_both(&(xfi_copy){.run_bytes = 4 * n_cells, .convert = &to_scale}, scales, scales, NULL);
@@ -128,7 +114,8 @@ static void check_shape(const shape *s, int type, uint32_t how, const both *src,
                       .n_dims = 3,
                       .extent = {s->n_rows, s->rows, s->n_columns},
                       .src_stride = {s->rows * row * wide, row * wide, s->columns * wide},
-                      .dst_stride = {s->rows * row, row, s->columns}},
+                      .dst_stride = {s->rows * row, row, s->columns},
+                      .scale_stride = {s->n_columns, 0, 1}},
           src, dst, scales);
   check_same(dst, "element", s, type);
   do_both(&(xfi_copy){.run_bytes = n_cells, .convert = &exponents}, scales, dst, NULL);

@@ -9,8 +9,6 @@ typedef struct part {
   xfi_copy copy;
   uint64_t src_id;
   uint64_t dst_id;
-  xfi_convert convert; /* with scales: what `copy` points to, and this to the strides; else 0 */
-  int64_t scale_stride[XFI_COPY_DIMS];
 } part;
 
 typedef struct copy_op {
@@ -79,7 +77,7 @@ static xfi_copy split(xfi_copy *rest)
   rest->extent[d] -= first.extent[d];
   rest->dst += first.extent[d] * rest->dst_stride[d];
   if (rest->src != NULL) rest->src += first.extent[d] * rest->src_stride[d];
-  if (xfi_copy_has_scales(rest)) rest->scales += first.extent[d] * rest->convert->scale_stride[d];
+  if (xfi_copy_has_scales(rest)) rest->scales += first.extent[d] * rest->scale_stride[d];
   return first;
 }
 
@@ -89,7 +87,7 @@ static bool touch_scales(const sim_op *op, const xfi_copy *copy)
   size_t n = 1;
 
   for (int64_t d = 0; d < copy->n_dims; d++)
-    n += (size_t)((copy->extent[d] - 1) * copy->convert->scale_stride[d]);
+    n += (size_t)((copy->extent[d] - 1) * copy->scale_stride[d]);
   return sim_touch(op, copy->scales, n * sizeof *copy->scales,
                    copy->convert->op == XFI_CONVERT_AMAX, sim_id_at(copy->scales));
 }
@@ -111,18 +109,6 @@ bool sim_copy_part(const sim_op *op, xfi_copy *copy, uint64_t src_id, uint64_t d
   return whole;
 }
 
-/* Parts move about. */
-static part *part_at(copy_op *o, size_t i)
-{
-  part *p = &o->parts[i];
-
-  if (p->convert.dst_bytes > 0) {
-    p->convert.scale_stride = p->scale_stride;
-    p->copy.convert = &p->convert;
-  }
-  return p;
-}
-
 static bool copies_step(sim_op *op)
 {
   copy_op *o = (copy_op *)(void *)op;
@@ -135,7 +121,7 @@ static bool copies_step(sim_op *op)
   o->has_begun = true;
   for (uint64_t i = 0; i < most && o->n > 0; i++) {
     const size_t at = (size_t)sim_draw(o->n);
-    part *p = part_at(o, at);
+    part *p = &o->parts[at];
     if (!sim_copy_part(op, &p->copy, p->src_id, p->dst_id)) continue;
     o->parts[at] = o->parts[--o->n];
   }
@@ -176,15 +162,8 @@ static copy_op *copies_make(const sim_op_class *cls, const xfi_copy *copies, siz
   op->parts = calloc(n + 1, sizeof *op->parts);
   if (op->parts == NULL) abort();
   op->n = n;
-  for (size_t i = 0; i < n; i++) {
-    part *p = &op->parts[i];
-
-    *p = (part){copies[i], sim_id_at(copies[i].src), sim_id_at(copies[i].dst), {0}, {0}};
-    if (!xfi_copy_has_scales(&p->copy)) continue;
-    p->convert = *p->copy.convert;
-    memcpy(p->scale_stride, p->convert.scale_stride,
-           (size_t)p->copy.n_dims * sizeof *p->scale_stride);
-  }
+  for (size_t i = 0; i < n; i++)
+    op->parts[i] = (part){copies[i], sim_id_at(copies[i].src), sim_id_at(copies[i].dst)};
   return op;
 }
 

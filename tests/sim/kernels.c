@@ -66,14 +66,8 @@ cudaError_t sim_kernel_enqueue(int kernel, void *op, sim_stream *stream)
   return sim_enqueue(op, stream);
 }
 
-/* What a copy with scales points to. */
-typedef struct pointed {
-  xfi_convert convert;
-  int64_t strides[XFI_COPY_DIMS];
-} pointed;
-
 /* From the fastest dim first, in words, to a copy. */
-static xfi_copy copy_of(const xfi_cuda_piece *piece, pointed *held)
+static xfi_copy copy_of(const xfi_cuda_piece *piece)
 {
   xfi_copy copy = {.src = piece->src,
                    .dst = piece->dst,
@@ -82,9 +76,7 @@ static xfi_copy copy_of(const xfi_cuda_piece *piece, pointed *held)
 
   if (piece->convert.dst_bytes > 0) { /* words are elements */
     copy.run_bytes *= piece->convert.dst_bytes;
-    held->convert = piece->convert;
-    held->convert.scale_stride = held->strides;
-    copy.convert = xfi_convert_has_scales(&piece->convert) ? &held->convert : &piece->convert;
+    copy.convert = &piece->convert;
     copy.scales = piece->scales;
   }
   for (uint32_t d = 0; d < piece->n_dims; d++) {
@@ -92,7 +84,7 @@ static xfi_copy copy_of(const xfi_cuda_piece *piece, pointed *held)
     copy.extent[to] = piece->extent[d];
     copy.src_stride[to] = piece->src_stride[d];
     copy.dst_stride[to] = piece->dst_stride[d];
-    held->strides[to] = piece->scale_stride[d];
+    copy.scale_stride[to] = piece->scale_stride[d];
   }
   return copy;
 }
@@ -108,14 +100,12 @@ static xfer_status launch(int kernel, const xfi_cuda_job *job, xfer_stream handl
   if (refused == 0) {
     sim_stream *stream = sim_stream_of(handle);
     xfi_copy *copies = calloc((size_t)job->n_pieces, sizeof *copies);
-    pointed *parts = calloc((size_t)job->n_pieces, sizeof *parts);
-    if (copies == NULL || parts == NULL) abort();
+    if (copies == NULL) abort();
     for (int64_t i = 0; i < job->n_pieces; i++)
-      copies[i] = copy_of(&job->pieces[i], &parts[i]);
+      copies[i] = copy_of(&job->pieces[i]);
     ensure_loaded(kernel, stream);
     error = sim_copies_enqueue(copies, (size_t)job->n_pieces, job->pieces,
                                (size_t)job->n_pieces * sizeof *job->pieces, job->go, stream);
-    free(parts);
     free(copies);
   }
   (void)sim_leave(error);

@@ -194,7 +194,7 @@ static xfer_status prepare_amax(xfi_quant *q, const xfer_plan *plan, int part)
 
       memcpy(end.start, box->at.local, sizeof end.start);
       XFI_TRY_DONE(xfi_copies_add(&copies, &end, &end, box->length, pair->blocks.n_dims,
-                                  (xfi_elem){1, &box->amax}));
+                                  (xfi_elem){1, &pair->blocks.amax}));
     }
   }
   XFI_TRY_DONE(make_batch(&q->amax[part], q, &copies));
@@ -207,7 +207,7 @@ done:
 static xfer_status prepare_finish(xfi_quant *q, const xfer_plan *plan, int part)
 {
   static const xfi_convert by[] = {
-#define BY(how) {XFER_F32, XFER_F32, 4, 4, XFI_CONVERT_TO_SCALE, 0, how, NULL}
+#define BY(how) {XFER_F32, XFER_F32, 4, 4, XFI_CONVERT_TO_SCALE, 0, how}
       BY(XFER_SCALE_F32), BY(XFER_SCALE_POW2), BY(XFER_SCALE_UE8M0), BY(XFER_SCALE_MX)};
   xfer_status st = XFER_OK;
   xfi_copies copies = {NULL, 0, 0};

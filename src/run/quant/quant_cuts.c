@@ -87,16 +87,22 @@ static xfer_status add_cells(xfi_bounds *list, const finding *f, uint32_t unit, 
 /* The amaxes of a part of a box, the next that are heard. */
 static xfer_status add_heard(xfi_quant *q, const xfi_block_box *box, const int64_t *row, int n_dims)
 {
+  static const xfi_convert combine = {.from = XFER_F32,
+                                      .to = XFER_F8E4M3,
+                                      .src_bytes = sizeof(float),
+                                      .dst_bytes = 1,
+                                      .op = XFI_CONVERT_AMAX};
   int64_t stride = (int64_t)sizeof(float);
   xfi_copy copy = {.src = (const char *)(uintptr_t)q->n_heard_bytes,
                    .run_bytes = 1,
-                   .convert = &box->combine,
+                   .convert = &combine,
                    .scales = box->scales,
                    .n_dims = n_dims};
 
   for (int d = n_dims - 1; d >= 0; d--) {
     copy.extent[d] = row[n_dims + 2 + d] - row[1 + d];
     copy.src_stride[d] = stride;
+    copy.scale_stride[d] = box->cell_stride[d];
     copy.scales += (row[1 + d] - box->cells[d]) * box->cell_stride[d];
     stride *= copy.extent[d];
   }
