@@ -99,10 +99,10 @@ static void read_subsystems(const char *list)
   subsystems = without ? ~given : given;
 }
 
+static const char *const levels[] = {"", "WARN", "INFO", "TRACE"}; /* by xfer_log_level */
+
 static void read_level(const char *debug)
 {
-  static const char *const levels[] = {"", "WARN", "INFO", "TRACE"};
-
   for (int i = XFER_LOG_NONE; i <= XFER_LOG_TRACE; i++) {
     if (!is_word(debug, strlen(debug), levels[i])) continue;
     said = i;
@@ -203,8 +203,6 @@ static void read_environment(void)
 
 static void print_line(int level, const xfi_span *span, const char *line)
 {
-  static const char *const levels[] = {"", "WARN", "INFO", "TRACE"};
-
   fprintf(lines, "%s:%ld [%d] XFER %s %s\n", host, (long)getpid(), span->rank, levels[level], line);
 }
 

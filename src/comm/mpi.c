@@ -65,9 +65,8 @@ static void mpi_destroy(xfi_comm *comm)
 
     if (atomic_load(&t->broken.is)) xfi_mpi_tell_all(t);
     if (t->hearing != MPI_REQUEST_NULL) (void)MPI_Cancel(&t->hearing);
-    if (!xfi_mpi_all_end(&t->hearing, 1, xfi_deadline_after(XFI_MPI_GRACE_MS))) t->holds_own = true;
-    if (!xfi_mpi_all_end(t->telling, comm->size, xfi_deadline_after(XFI_MPI_GRACE_MS)))
-      t->holds_own = true;
+    if (!xfi_mpi_all_end(&t->hearing, 1)) t->holds_own = true;
+    if (!xfi_mpi_all_end(t->telling, comm->size)) t->holds_own = true;
     if (all_leave) (void)MPI_Comm_free(&t->comm);
   }
   xfi_mpi_segments_end(t); /* nothing of MPI's is in them */

@@ -153,28 +153,9 @@ static bool call_back(xfi_mpi_comm *t, const mpi_transfer *transfer)
 {
   for (int i = 0; i < transfer->n_recvs; i++)
     if (t->requests[i] != MPI_REQUEST_NULL) (void)MPI_Cancel(&t->requests[i]);
-  bool end = xfi_mpi_all_end(t->requests, transfer->n_recvs + transfer->n_sends,
-                             xfi_deadline_after(XFI_MPI_GRACE_MS));
+  bool end = xfi_mpi_all_end(t->requests, transfer->n_recvs + transfer->n_sends);
   if (!end) t->holds_own = true; /* the requests themselves */
   return !end;
-}
-
-static xfer_status carry(xfi_mpi_comm *t, const mpi_transfer *transfer, xfi_deadline deadline)
-{
-  xfer_status st = XFER_OK;
-  int n = transfer->n_recvs + transfer->n_sends;
-
-  assert(n <= 2 * t->shared.base.size);
-  for (int i = 0; i < n; i++)
-    t->requests[i] = MPI_REQUEST_NULL;
-  XFI_TRY_DONE(start(t, transfer));
-  XFI_TRY_DONE(await_all(t, transfer, deadline));
-done:
-  if (st != XFER_OK) {
-    (void)xfi_mpi_fail(&t->shared.base, st);
-    t->shared.base.holds_memory = call_back(t, transfer);
-  }
-  return st;
 }
 
 xfer_status xfi_mpi_round(xfi_comm *comm, const xfi_message *sends, int n_sends,
@@ -182,13 +163,23 @@ xfer_status xfi_mpi_round(xfi_comm *comm, const xfi_message *sends, int n_sends,
                           xfi_deadline deadline)
 {
   xfi_mpi_comm *t = (xfi_mpi_comm *)comm;
-  mpi_transfer round = {sends, n_sends, recvs, n_recvs};
-  xfer_status st = xfi_mpi_check_broken(&t->shared.base);
+  const mpi_transfer round = {sends, n_sends, recvs, n_recvs};
+  const int n = n_sends + n_recvs;
+  xfer_status st = xfi_mpi_check_broken(comm);
 
   (void)stream;
-  assert(n_sends + n_recvs <= XFI_ROUND_MESSAGES);
+  assert(n <= XFI_ROUND_MESSAGES && n <= 2 * comm->size);
   if (st != XFER_OK) return st;
-  return carry(t, &round, deadline);
+  for (int i = 0; i < n; i++)
+    t->requests[i] = MPI_REQUEST_NULL;
+  XFI_TRY_DONE(start(t, &round));
+  XFI_TRY_DONE(await_all(t, &round, deadline));
+done:
+  if (st != XFER_OK) {
+    (void)xfi_mpi_fail(comm, st);
+    comm->holds_memory = call_back(t, &round);
+  }
+  return st;
 }
 
 static xfer_status broadcast_one(xfi_mpi_comm *t, const xfi_message *m, int root,
@@ -211,7 +202,7 @@ xfer_status xfi_mpi_broadcast(xfi_comm *comm, const xfi_message *messages, int n
                               xfer_stream stream, xfi_deadline deadline)
 {
   xfi_mpi_comm *t = (xfi_mpi_comm *)comm;
-  xfer_status st = xfi_mpi_check_broken(&t->shared.base);
+  xfer_status st = xfi_mpi_check_broken(comm);
 
   (void)stream;
   if (st != XFER_OK) return st;

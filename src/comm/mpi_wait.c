@@ -35,8 +35,9 @@ static void back_off(int *n_polls)
     (void)usleep(POLL_SLEEP_US);
 }
 
-bool xfi_mpi_all_end(MPI_Request *requests, int n, xfi_deadline deadline)
+bool xfi_mpi_all_end(MPI_Request *requests, int n)
 {
+  const xfi_deadline deadline = xfi_deadline_after(XFI_MPI_GRACE_MS);
   int n_polls = 0;
 
   for (int i = 0; i < n;) {
@@ -68,8 +69,7 @@ void xfi_mpi_tell_all(xfi_mpi_comm *t)
     if (r != t->shared.base.rank)
       (void)MPI_Isend(&t->told, (int)sizeof t->told, MPI_BYTE, r, XFI_MPI_TAG_NOTICE, t->comm,
                       &t->telling[r]);
-  if (!xfi_mpi_all_end(t->telling, t->shared.base.size, xfi_deadline_after(XFI_MPI_GRACE_MS)))
-    t->holds_own = true;
+  if (!xfi_mpi_all_end(t->telling, t->shared.base.size)) t->holds_own = true;
 }
 
 void xfi_mpi_hear(xfi_mpi_comm *t)

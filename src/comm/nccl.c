@@ -62,23 +62,16 @@ static xfi_deadline deadline_in_flight(xfi_nccl_comm *comm)
 }
 
 /* "...with ranks 4,5,6", whom the others in flight wait for too. */
-static void late_text(xfi_nccl_comm *comm, char *text, size_t size)
-{
-  const xfi_nccl_flight *oldest = flight_of(comm, comm->n_ended);
-  int n =
-      snprintf(text, size, "work in flight missed a deadline; rank %d was exchanging with rank%s ",
-               comm->base.rank, oldest->n_peers == 1 ? "" : "s");
-
-  for (int i = 0; i < oldest->n_peers && n > 0 && (size_t)n < size; i++) {
-    n += snprintf(text + n, size - (size_t)n, i == 0 ? "%d" : ",%d", oldest->peers[i]);
-  }
-}
-
 static void break_late(xfi_nccl_comm *comm)
 {
+  const xfi_nccl_flight *oldest = flight_of(comm, comm->n_ended);
   char text[XFI_NCCL_WHY_BYTES];
+  int n = snprintf(text, sizeof text,
+                   "work in flight missed a deadline; rank %d was exchanging with rank%s ",
+                   comm->base.rank, oldest->n_peers == 1 ? "" : "s");
 
-  late_text(comm, text, sizeof text);
+  for (int i = 0; i < oldest->n_peers && n > 0 && (size_t)n < sizeof text; i++)
+    n += snprintf(text + n, sizeof text - (size_t)n, i == 0 ? "%d" : ",%d", oldest->peers[i]);
   comm->is_late = true;
   break_data(comm, text);
 }

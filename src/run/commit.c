@@ -359,7 +359,5 @@ xfer_status xfi_run_release(xfer_plan *plan, xfer_status mine)
   if (plan->asks != NULL) XFI_TRY(xfi_run_release(plan->asks, XFER_OK));
   xfi_run_drop_lanes(plan);
   plan->state = xfi_state_after(plan->state, XFI_CALL_RELEASE, XFI_ENDED);
-  XFI_TRY(
-      xfi_comm_agree(plan->comm, XFER_OK, xfi_run_deadline(plan))); /* nobody maps us any more */
-  return XFER_OK;
+  return xfi_comm_agree(plan->comm, XFER_OK, xfi_run_deadline(plan)); /* nobody maps us any more */
 }

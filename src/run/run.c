@@ -148,16 +148,9 @@ xfer_status xfi_run_refuse(xfer_plan *plan, const char *why)
   return XFER_OK;
 }
 
-static void swap_events(xfer_plan *plan)
-{
-  xfi_event *before = plan->before;
-
-  plan->before = plan->finished;
-  plan->finished = before;
-}
-
 xfer_status xfi_run_start(xfer_plan *plan, uint64_t version, xfer_stream stream)
 {
+  xfi_event *const before = plan->before;
   xfer_status st = XFER_OK;
 
   XFI_CHECK(plan->comm != NULL, XFER_ERR_STATE, "a simulated plan cannot be run");
@@ -173,7 +166,8 @@ xfer_status xfi_run_start(xfer_plan *plan, uint64_t version, xfer_stream stream)
   plan->run_version = version;
   plan->run_ends = plan->main != NULL ? plan->main->run_ends : xfi_run_deadline(plan);
   plan->state = xfi_state_after(plan->state, XFI_CALL_RUN, XFI_ENDED);
-  swap_events(plan);
+  plan->before = plan->finished;
+  plan->finished = before; /* which is recorded anew */
   keep_status(plan, enqueue(plan, stream));
   if (plan->run_status != XFER_OK) break_messages(plan);
   return plan->run_status;
@@ -228,8 +222,9 @@ static void fail_run(xfer_plan *plan)
  * on. On a stream the plans inside a plan come before its lanes, and between these and the end of
  * the run, so no wait of any may hold up another's end. Keeps the text of what happened, and adds
  * what may still happen. */
-static void leave(xfer_plan *plan, xfi_deadline deadline)
+static void leave(xfer_plan *plan)
 {
+  const xfi_deadline deadline = xfi_deadline_after(XFI_LEAVE_MS);
   xfer_plan *const asks = plan->asks;
   xfer_plan *const inside[] = {asks, asks == NULL ? NULL : asks->relay, plan->relay};
   const size_t n = sizeof inside / sizeof *inside;
@@ -273,7 +268,7 @@ void xfi_run_abandon(xfer_plan *plan)
     if (st == XFER_OK)
       st = plan->device->ops->event_sync(plan->device, plan->finished, plan->run_ends);
     if (st == XFER_OK) st = outcome(plan);
-    if (st != XFER_OK) leave(plan, xfi_deadline_after(XFI_LEAVE_MS));
+    if (st != XFER_OK) leave(plan);
   }
   if (plan->state == XFI_COMMITTED || xfi_state_is_refused(plan->state)) {
     await_before(plan);
@@ -389,7 +384,7 @@ xfer_status xfi_run_wait(xfer_plan *plan, uint64_t timeout_ms)
   if (mine == XFER_OK) mine = await_part(plan, deadline, &is_late);
   XFI_CHECK(!is_late, XFER_ERR_TIMEOUT, "run %llu is not complete on rank %d yet; wait again",
             (unsigned long long)plan->epoch, plan->moves->rank);
-  if (mine != XFER_OK) leave(plan, xfi_deadline_after(XFI_LEAVE_MS));
+  if (mine != XFER_OK) leave(plan);
   st = agree_on_run(plan, mine, agreement_deadline(plan, deadline));
   if (st == XFER_OK && xfi_run_is_staged(plan))
     st = xfi_shadow_write(plan, agreement_deadline(plan, deadline));
@@ -397,7 +392,7 @@ xfer_status xfi_run_wait(xfer_plan *plan, uint64_t timeout_ms)
     complete(plan);
     return XFER_OK;
   }
-  if (mine == XFER_OK) leave(plan, xfi_deadline_after(XFI_LEAVE_MS));
+  if (mine == XFER_OK) leave(plan);
   plan->state = xfi_state_after(plan->state, XFI_CALL_WAIT, XFI_FAILED);
   return st;
 }
@@ -416,7 +411,7 @@ xfer_status xfi_run_test(const xfer_plan *plan, bool *over)
 /* A run in flight, or that others may have begun, came to nothing and is over on this rank. */
 static void give_up(xfer_plan *plan)
 {
-  leave(plan, xfi_deadline_after(XFI_LEAVE_MS));
+  leave(plan);
   plan->state = xfi_state_after(plan->state, XFI_CALL_WAIT, XFI_FAILED);
 }
 
