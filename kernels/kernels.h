@@ -97,6 +97,15 @@ static inline void xfi_copy_swap_dims(xfi_copy *c, int64_t a, int64_t b)
   c->scale_stride[b] = scale;
 }
 
+/* By falling strides of one side, which are the copy's. Stable, since equal views should give equal
+ * loops. */
+static inline void xfi_copy_sort_dims(xfi_copy *c, const int64_t *stride)
+{
+  for (int64_t d = 1; d < c->n_dims; d++)
+    for (int64_t at = d; at > 0 && stride[at - 1] < stride[at]; at--)
+      xfi_copy_swap_dims(c, at - 1, at);
+}
+
 /* The same copy with fewer, larger dims: dims of extent 1 go, the others are put in order of
  * falling destination stride, dims that continue each other on both sides merge, and the innermost
  * joins the run where it is contiguous. */

@@ -9,14 +9,6 @@ enum {
   TILE_UNITS = 1024 /* so that a tile holds several of the runs that are shorter than a block */
 };
 
-/* Lanes go along what is fastest in memory. */
-static void sort_by_memory(xfi_copy *c)
-{
-  for (int64_t d = 1; d < c->n_dims; d++)
-    for (int64_t at = d; at > 0 && c->src_stride[at - 1] < c->src_stride[at]; at--)
-      xfi_copy_swap_dims(c, at - 1, at);
-}
-
 /* In as many parts as its runs need. */
 static xfer_status add_box(xfi_cuda_table *table, const xfi_digest_box *box)
 {
@@ -36,7 +28,7 @@ static xfer_status add_box(xfi_cuda_table *table, const xfi_digest_box *box)
     apart |= (uint64_t)(c.src_stride[d] - c.dst_stride[d]);
     starts |= (uint64_t)c.dst_stride[d];
   }
-  sort_by_memory(&c);
+  xfi_copy_sort_dims(&c, c.src_stride); /* lanes go along what is fastest in memory */
   piece = xfi_cuda_piece_of(&c, xfi_cuda_word_log2(apart));
   piece.factor = box->factor;
   piece.slot = box->slot;

@@ -32,16 +32,6 @@ static void drop_single_dims(xfi_copy *copy)
   copy->n_dims = n_dims;
 }
 
-/* Falling destination strides: each byte is written once, so the order of writing is free, and dims
- * that continue each other come to stand side by side. Stable, since equal views should give equal
- * loops. */
-static void sort_dims(xfi_copy *copy)
-{
-  for (int64_t d = 1; d < copy->n_dims; d++)
-    for (int64_t at = d; at > 0 && copy->dst_stride[at - 1] < copy->dst_stride[at]; at--)
-      xfi_copy_swap_dims(copy, at - 1, at);
-}
-
 /* Is a step of the outer dim the same as `n` inner steps of `inner` bytes, on both sides? */
 static bool continues(const xfi_copy *copy, int64_t outer, int64_t n, int64_t src_inner,
                       int64_t dst_inner, int64_t scale_inner)
@@ -72,7 +62,9 @@ void xfi_copy_simplify(xfi_copy *copy)
 {
   if (xfi_copy_bytes(copy) == 0) return;
   drop_single_dims(copy);
-  sort_dims(copy);
+  /* Each byte is written once, so the order of writing is free, and dims that continue each other
+   * come to stand side by side. */
+  xfi_copy_sort_dims(copy, copy->dst_stride);
   merge_dims(copy);
   if (copy->n_dims > 0 &&
       continues(copy, copy->n_dims - 1, 1, xfi_copy_src_run(copy), copy->run_bytes, 0))
