@@ -13,7 +13,7 @@ constexpr uint32_t ALL = 0xffffffffu;
 /* ---- by the scale of a block ---------------------------------------------------------------- */
 
 /* Words, each with the scale of its run. */
-template <int src_bytes, int dst_bytes> struct by_scale {
+template <int src_bytes, int dst_bytes> struct by_scale : no_end {
   struct loaded {
     word<src_bytes> numbers;
     float scale;
@@ -28,9 +28,6 @@ template <int src_bytes, int dst_bytes> struct by_scale {
   __device__ __forceinline__ loaded load(const char *at, uint32_t block) const
   {
     return {load_word<SRC_BYTES>(at), scales[block]};
-  }
-  __device__ __forceinline__ void end() const
-  {
   }
 
   const float *scales;

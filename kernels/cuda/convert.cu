@@ -48,7 +48,7 @@ __device__ __forceinline__ uint32_t convert_number(uint32_t bits, const xfi_conv
 }
 
 /* Words of N, number by number: what is not aligned, and scales. */
-template <int N, int from_bytes, int to_bytes> struct each_number {
+template <int N, int from_bytes, int to_bytes> struct each_number : no_end {
   using loaded = word<N * from_bytes>;
   static constexpr int IN_FLIGHT = 4;
   static constexpr int SRC_BYTES = N * from_bytes;
@@ -73,9 +73,6 @@ template <int N, int from_bytes, int to_bytes> struct each_number {
     }
     store_word(to, made);
   }
-  __device__ __forceinline__ void end() const
-  {
-  }
 
   const xfi_convert &convert;
 };
@@ -97,7 +94,7 @@ template <int type> __device__ __forceinline__ uint32_t round_two(float x, float
   }
 }
 
-template <int from, int to> struct all_numbers {
+template <int from, int to> struct all_numbers : no_end {
   static constexpr int FROM_BYTES = bytes_of(from);
   static constexpr int TO_BYTES = bytes_of(to);
   static constexpr int N = 16 / (FROM_BYTES > TO_BYTES ? FROM_BYTES : TO_BYTES); /* as compile.c */
@@ -136,9 +133,6 @@ template <int from, int to> struct all_numbers {
     }
     if (has_nan) put_nans(made, w);
     store_word(at, made);
-  }
-  __device__ __forceinline__ void end() const
-  {
   }
 
 private:

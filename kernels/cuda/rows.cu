@@ -10,7 +10,7 @@ constexpr int THREADS = 512;
 constexpr int WARPS = THREADS / 32;
 
 /* Words stay as they are, or are zeros. */
-template <typename Word> struct copy_words {
+template <typename Word> struct copy_words : no_end {
   using loaded = Word;
   static constexpr int IN_FLIGHT = XFI_CUDA_WARP_WORDS / 32;
   static constexpr int SRC_BYTES = sizeof(Word);
@@ -27,9 +27,6 @@ template <typename Word> struct copy_words {
   __device__ __forceinline__ void store(char *to, const loaded &word) const
   {
     word_store<Word>(to, word);
-  }
-  __device__ __forceinline__ void end() const
-  {
   }
 
   bool zeros;

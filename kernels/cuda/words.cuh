@@ -20,6 +20,13 @@
 
 #include "tiles.cuh"
 
+/* Of an Op that has nothing to do after the last word. */
+struct no_end {
+  __device__ __forceinline__ void end() const
+  {
+  }
+};
+
 /* The first n words of a lane. to(): where the next one goes. */
 template <typename Op, typename To>
 static __device__ __forceinline__ void store_words(Op &op, const typename Op::loaded *words, int n,
