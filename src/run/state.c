@@ -26,63 +26,43 @@ static const char *const doing[XFI_N_CALLS] = {[XFI_CALL_BIND] = "binding",
                                                [XFI_CALL_REFUSE] = "refusing the next",
                                                [XFI_CALL_RELEASE] = "releasing"};
 
-static const cell table[XFI_N_CALLS][XFI_N_STATES] =
-    {
-        [XFI_CALL_BIND] =
-            {
-                [XFI_UNCOMMITTED] = {NULL, {XFI_UNCOMMITTED, XFI_UNCOMMITTED}},
-                [XFI_COMMITTED] = {NULL, {XFI_UNCOMMITTED, XFI_COMMITTED}},
-                [XFI_RUNNING] = {.refusal = IN_FLIGHT},
-                [XFI_REFUSED] = {NULL, {XFI_WITHHELD, XFI_REFUSED}},
-                [XFI_WITHHELD] = {NULL, {XFI_WITHHELD, XFI_WITHHELD}},
-                [XFI_TORN] = {NULL, {XFI_TORN, XFI_TORN}},
-            },
-        [XFI_CALL_COMMIT] =
-            {
-                [XFI_UNCOMMITTED] = {NULL, {XFI_COMMITTED, XFI_UNCOMMITTED}},
-                [XFI_COMMITTED] = {NULL, {XFI_COMMITTED, XFI_UNCOMMITTED}},
-                [XFI_RUNNING] = {.refusal = IN_FLIGHT},
-                [XFI_REFUSED] = {NULL, {XFI_COMMITTED, XFI_UNCOMMITTED}},
-                [XFI_WITHHELD] = {NULL, {XFI_COMMITTED, XFI_UNCOMMITTED}},
-                [XFI_TORN] = {NULL, {XFI_COMMITTED, XFI_TORN}},
-            },
-        [XFI_CALL_RUN] =
-            {
-                [XFI_UNCOMMITTED] = {.refusal = NOT_COMMITTED},
-                [XFI_COMMITTED] = {NULL, {XFI_RUNNING, XFI_REFUSED}},
-                [XFI_RUNNING] = {.refusal = IN_FLIGHT},
-                [XFI_REFUSED] = {NULL, {XFI_RUNNING, XFI_REFUSED}},
-                [XFI_WITHHELD] = {.refusal = WAS_WITHHELD},
-                [XFI_TORN] = {.refusal = WAS_TORN},
-            },
-        [XFI_CALL_REFUSE] =
-            {
-                [XFI_UNCOMMITTED] = {.refusal = NOT_COMMITTED},
-                [XFI_COMMITTED] = {NULL, {XFI_WITHHELD, XFI_WITHHELD}},
-                [XFI_RUNNING] = {.refusal = IN_FLIGHT},
-                [XFI_REFUSED] = {NULL, {XFI_WITHHELD, XFI_WITHHELD}},
-                [XFI_WITHHELD] = {NULL, {XFI_WITHHELD, XFI_WITHHELD}},
-                [XFI_TORN] = {.refusal = WAS_TORN},
-            },
-        [XFI_CALL_WAIT] =
-            {
-                [XFI_UNCOMMITTED] = {.refusal = NONE_IN_FLIGHT},
-                [XFI_COMMITTED] = {.refusal = NONE_IN_FLIGHT},
-                [XFI_RUNNING] = {NULL, {XFI_COMMITTED, XFI_TORN}},
-                [XFI_REFUSED] = {NULL, {XFI_TORN, XFI_TORN}},
-                [XFI_WITHHELD] = {NULL, {XFI_TORN, XFI_TORN}},
-                [XFI_TORN] = {.refusal = NONE_IN_FLIGHT},
-            },
-        [XFI_CALL_RELEASE] =
-            {
-                [XFI_UNCOMMITTED] = {NULL, {XFI_UNCOMMITTED, XFI_UNCOMMITTED}},
-                [XFI_COMMITTED] = {NULL, {XFI_UNCOMMITTED, XFI_UNCOMMITTED}},
-                [XFI_RUNNING] = {.refusal = IN_FLIGHT},
-                [XFI_REFUSED] = {NULL, {XFI_UNCOMMITTED, XFI_UNCOMMITTED}},
-                [XFI_WITHHELD] = {NULL, {XFI_UNCOMMITTED, XFI_UNCOMMITTED}},
-                [XFI_TORN] = {NULL, {XFI_UNCOMMITTED, XFI_UNCOMMITTED}},
-            },
-};
+static const cell table[XFI_N_CALLS][XFI_N_STATES] = {
+    [XFI_CALL_BIND] = {[XFI_UNCOMMITTED] = {NULL, {XFI_UNCOMMITTED, XFI_UNCOMMITTED}},
+                       [XFI_COMMITTED] = {NULL, {XFI_UNCOMMITTED, XFI_COMMITTED}},
+                       [XFI_RUNNING] = {.refusal = IN_FLIGHT},
+                       [XFI_REFUSED] = {NULL, {XFI_WITHHELD, XFI_REFUSED}},
+                       [XFI_WITHHELD] = {NULL, {XFI_WITHHELD, XFI_WITHHELD}},
+                       [XFI_TORN] = {NULL, {XFI_TORN, XFI_TORN}}},
+    [XFI_CALL_COMMIT] = {[XFI_UNCOMMITTED] = {NULL, {XFI_COMMITTED, XFI_UNCOMMITTED}},
+                         [XFI_COMMITTED] = {NULL, {XFI_COMMITTED, XFI_UNCOMMITTED}},
+                         [XFI_RUNNING] = {.refusal = IN_FLIGHT},
+                         [XFI_REFUSED] = {NULL, {XFI_COMMITTED, XFI_UNCOMMITTED}},
+                         [XFI_WITHHELD] = {NULL, {XFI_COMMITTED, XFI_UNCOMMITTED}},
+                         [XFI_TORN] = {NULL, {XFI_COMMITTED, XFI_TORN}}},
+    [XFI_CALL_RUN] = {[XFI_UNCOMMITTED] = {.refusal = NOT_COMMITTED},
+                      [XFI_COMMITTED] = {NULL, {XFI_RUNNING, XFI_REFUSED}},
+                      [XFI_RUNNING] = {.refusal = IN_FLIGHT},
+                      [XFI_REFUSED] = {NULL, {XFI_RUNNING, XFI_REFUSED}},
+                      [XFI_WITHHELD] = {.refusal = WAS_WITHHELD},
+                      [XFI_TORN] = {.refusal = WAS_TORN}},
+    [XFI_CALL_REFUSE] = {[XFI_UNCOMMITTED] = {.refusal = NOT_COMMITTED},
+                         [XFI_COMMITTED] = {NULL, {XFI_WITHHELD, XFI_WITHHELD}},
+                         [XFI_RUNNING] = {.refusal = IN_FLIGHT},
+                         [XFI_REFUSED] = {NULL, {XFI_WITHHELD, XFI_WITHHELD}},
+                         [XFI_WITHHELD] = {NULL, {XFI_WITHHELD, XFI_WITHHELD}},
+                         [XFI_TORN] = {.refusal = WAS_TORN}},
+    [XFI_CALL_WAIT] = {[XFI_UNCOMMITTED] = {.refusal = NONE_IN_FLIGHT},
+                       [XFI_COMMITTED] = {.refusal = NONE_IN_FLIGHT},
+                       [XFI_RUNNING] = {NULL, {XFI_COMMITTED, XFI_TORN}},
+                       [XFI_REFUSED] = {NULL, {XFI_TORN, XFI_TORN}},
+                       [XFI_WITHHELD] = {NULL, {XFI_TORN, XFI_TORN}},
+                       [XFI_TORN] = {.refusal = NONE_IN_FLIGHT}},
+    [XFI_CALL_RELEASE] = {[XFI_UNCOMMITTED] = {NULL, {XFI_UNCOMMITTED, XFI_UNCOMMITTED}},
+                          [XFI_COMMITTED] = {NULL, {XFI_UNCOMMITTED, XFI_UNCOMMITTED}},
+                          [XFI_RUNNING] = {.refusal = IN_FLIGHT},
+                          [XFI_REFUSED] = {NULL, {XFI_UNCOMMITTED, XFI_UNCOMMITTED}},
+                          [XFI_WITHHELD] = {NULL, {XFI_UNCOMMITTED, XFI_UNCOMMITTED}},
+                          [XFI_TORN] = {NULL, {XFI_UNCOMMITTED, XFI_UNCOMMITTED}}}};
 
 xfer_status xfi_state_allows(xfi_state state, xfi_call call)
 {

@@ -36,9 +36,11 @@ typedef struct flows {
   size_t n;
 } flows;
 
-static int block_of(int n_ranks, int src, int dst)
+static int block_of(const xfi_plan *m, bool send, int peer)
 {
-  return ((dst - src + n_ranks) % n_ranks - 1) / PEERS_PER_ROUND;
+  const int distance = send ? peer - m->rank : m->rank - peer;
+
+  return ((distance + m->n_ranks) % m->n_ranks - 1) / PEERS_PER_ROUND;
 }
 
 /* The most peers that share a block. Peers ascend in rank, so by distance they are two ascending
@@ -51,9 +53,7 @@ static int most_in_block(const xfi_plan *m, const xfi_move_list *list, bool send
   int last = -1;
 
   for (size_t p = 0; p < list->n_peers; p++) {
-    const int peer = list->peers[p].rank;
-    const int block =
-        sends ? block_of(m->n_ranks, m->rank, peer) : block_of(m->n_ranks, peer, m->rank);
+    const int block = block_of(m, sends, list->peers[p].rank);
 
     n = block == last ? n + 1 : 1;
     last = block;
@@ -98,8 +98,7 @@ static void add_flows(flows *list, const xfer_plan *plan, bool send)
 
   for (size_t p = 0; p < moves->n_peers; p++) {
     const xfi_peer *peer = &moves->peers[p];
-    const int block = send ? block_of(m->n_ranks, m->rank, peer->rank)
-                           : block_of(m->n_ranks, peer->rank, m->rank);
+    const int block = block_of(m, send, peer->rank);
 
     if (xfi_run_has_flow(plan, peer) && !xfi_direct_carries(plan->direct, send, p) &&
         !xfi_run_shares(plan, peer->rank))
