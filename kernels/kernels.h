@@ -80,21 +80,20 @@ static inline int64_t xfi_copy_bytes(const xfi_copy *copy)
   return copy->run_bytes * xfi_copy_runs(copy);
 }
 
+static inline void xfi_swap(int64_t *of_dims, int64_t a, int64_t b)
+{
+  const int64_t first = of_dims[a];
+
+  of_dims[a] = of_dims[b];
+  of_dims[b] = first;
+}
+
 static inline void xfi_copy_swap_dims(xfi_copy *c, int64_t a, int64_t b)
 {
-  const int64_t extent = c->extent[a];
-  const int64_t src = c->src_stride[a];
-  const int64_t dst = c->dst_stride[a];
-  const int64_t scale = c->scale_stride[a];
-
-  c->extent[a] = c->extent[b];
-  c->src_stride[a] = c->src_stride[b];
-  c->dst_stride[a] = c->dst_stride[b];
-  c->extent[b] = extent;
-  c->src_stride[b] = src;
-  c->dst_stride[b] = dst;
-  c->scale_stride[a] = c->scale_stride[b];
-  c->scale_stride[b] = scale;
+  xfi_swap(c->extent, a, b);
+  xfi_swap(c->src_stride, a, b);
+  xfi_swap(c->dst_stride, a, b);
+  xfi_swap(c->scale_stride, a, b);
 }
 
 /* By falling strides of one side, which are the copy's. Stable, since equal views should give equal

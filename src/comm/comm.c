@@ -227,19 +227,13 @@ static xfer_status gather_rows(xfi_comm *comm, void *rows, const void *own, size
 
 xfer_status xfi_comm_agree(xfi_comm *comm, xfer_status mine, xfi_deadline deadline)
 {
-  int32_t on_stack[STACK_RANKS];
-  int32_t *statuses = on_stack;
+  int32_t statuses[STACK_RANKS];
   const int32_t status = (int32_t)mine;
-  xfer_status st = mine;
 
-  if (comm->size > STACK_RANKS)
-    statuses = xfi_comm_calloc(comm, (size_t)comm->size, sizeof *statuses);
-  if (statuses != NULL)
-    st = gather_rows(comm, statuses, &status, sizeof status, mine, deadline);
-  else if (mine == XFER_OK)
-    st = XFI_NO_MEMORY("an agreement of %d ranks", comm->size);
-  if (statuses != on_stack) xfi_free(statuses);
-  return st;
+  if (comm->size <= STACK_RANKS)
+    return gather_rows(comm, statuses, &status, sizeof status, mine, deadline);
+  xfi_free(xfi_comm_hear(comm, &mine, NULL, 0, deadline));
+  return mine;
 }
 
 void *xfi_comm_hear(xfi_comm *comm, xfer_status *st, const void *word, size_t n_bytes,

@@ -41,14 +41,9 @@ typedef struct request {
   uint64_t n_bytes;
 } request;
 
-/* A chunk, with its file beside it; of 0 bytes and without one: it cannot leave the process. */
-typedef struct reply {
-  uint64_t n_bytes;
-} reply;
-
 /* Room for one file in a message. */
 typedef union file_room {
-  struct cmsghdr align;
+  struct cmsghdr head;
   char bytes[CMSG_SPACE(sizeof(int))];
 } file_room;
 
@@ -108,32 +103,29 @@ static bool is_same_user(int socket)
          other.uid == geteuid();
 }
 
+/* The bytes of a chunk, with its file beside them; 0 and without one: it cannot leave the process.
+ */
 static bool send_reply(int socket, uint64_t n_bytes, int file)
 {
-  reply said = {n_bytes};
-  struct iovec part = {&said, sizeof said};
-  file_room room;
-  struct msghdr message = {.msg_iov = &part, .msg_iovlen = 1};
+  struct iovec part = {&n_bytes, sizeof n_bytes};
+  file_room room = {.head = {.cmsg_len = CMSG_LEN(sizeof file),
+                             .cmsg_level = SOL_SOCKET,
+                             .cmsg_type = SCM_RIGHTS}};
+  const struct msghdr message = {.msg_iov = &part,
+                                 .msg_iovlen = 1,
+                                 .msg_control = &room,
+                                 .msg_controllen = file >= 0 ? sizeof room : 0};
   ssize_t n;
 
-  if (file >= 0) {
-    memset(&room, 0, sizeof room);
-    message.msg_control = room.bytes;
-    message.msg_controllen = sizeof room.bytes;
-    struct cmsghdr *head = CMSG_FIRSTHDR(&message);
-    head->cmsg_level = SOL_SOCKET;
-    head->cmsg_type = SCM_RIGHTS;
-    head->cmsg_len = CMSG_LEN(sizeof file);
-    memcpy(CMSG_DATA(head), &file, sizeof file);
-  }
+  memcpy(CMSG_DATA(&room.head), &file, sizeof file);
   AGAIN(n, sendmsg(socket, &message, MSG_NOSIGNAL));
-  return n == (ssize_t)sizeof said;
+  return n == (ssize_t)sizeof n_bytes;
 }
 
 /* False: the other end could not. The file is the caller's to close all the same; -1: none. */
-static bool receive_reply(int socket, reply *said, int *file)
+static bool receive_reply(int socket, uint64_t *n_bytes, int *file)
 {
-  struct iovec part = {said, sizeof *said};
+  struct iovec part = {n_bytes, sizeof *n_bytes};
   file_room room;
   struct msghdr message = {.msg_iov = &part,
                            .msg_iovlen = 1,
@@ -149,7 +141,7 @@ static bool receive_reply(int socket, reply *said, int *file)
       head->cmsg_len != CMSG_LEN(sizeof *file))
     return false;
   memcpy(file, CMSG_DATA(head), sizeof *file);
-  return n == (ssize_t)sizeof *said && said->n_bytes > 0;
+  return n == (ssize_t)sizeof *n_bytes && *n_bytes > 0;
 }
 
 /* ---- the side that owns the memory -------------------------------------------------------- */
@@ -336,17 +328,17 @@ static xfer_status map_chunk(const xfi_cuda_device *device, int socket, CUdevice
   xfer_status st = XFER_OK;
   CUmemGenericAllocationHandle chunk = 0;
   CUresult error;
-  reply said = {0};
+  uint64_t said = 0;
   int file = -1;
 
   set_deadline(socket, deadline); /* others may be before us, and a chunk takes about 1 ms */
   const bool received = receive_reply(socket, &said, &file);
-  XFI_CHECK_DONE(received && said.n_bytes <= most, XFER_ERR_UNSUPPORTED,
+  XFI_CHECK_DONE(received && said <= most, XFER_ERR_UNSUPPORTED,
                  "a peer's memory, mapped chunk by chunk, was not made to leave its process");
   error = driver->import_handle(&chunk, (void *)(intptr_t)file, /* NOLINT: as the driver wants it */
                                 CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR);
   if (error == CUDA_SUCCESS) {
-    error = driver->map(at, (size_t)said.n_bytes, 0, chunk, 0);
+    error = driver->map(at, (size_t)said, 0, chunk, 0);
     (void)driver->release(chunk); /* the mapping keeps it */
   }
   if (error != CUDA_SUCCESS) {
@@ -354,7 +346,7 @@ static xfer_status map_chunk(const xfi_cuda_device *device, int socket, CUdevice
     st = XFER_ERR_UNSUPPORTED; /* the pair takes another lane */
     goto done;
   }
-  *n_bytes = (size_t)said.n_bytes;
+  *n_bytes = (size_t)said;
 done:
   if (file >= 0) (void)close(file);
   return st;
