@@ -68,8 +68,7 @@ xfer_status xfi_comm_refused(xfi_comm *comm, xfer_status checked)
 {
   if (!comm->refuses) return checked;
   comm->refuses = false;
-  xfi_set_error("%s", comm->refusal);
-  return XFER_ERR_ARG;
+  return XFI_ERROR(XFER_ERR_ARG, "%s", comm->refusal);
 }
 
 /* What goes first, with what all must agree on. */
@@ -116,10 +115,9 @@ xfer_status xfi_comm_check_same(const xfi_comm *comm, xfi_gathering mine, xfi_ga
   XFI_CHECK(theirs.n_bytes == mine.n_bytes, XFER_ERR_MISMATCH,
             "rank %d gathers %llu bytes and rank %d %llu" IN_ONE_ORDER, comm->rank,
             (unsigned long long)mine.n_bytes, rank, (unsigned long long)theirs.n_bytes);
-  XFI_CHECK(false, XFER_ERR_MISMATCH,
-            "rank %d is in gathering %llu and rank %d in %llu" IN_ONE_ORDER, comm->rank,
-            (unsigned long long)mine.number, rank, (unsigned long long)theirs.number);
-  return XFER_OK;
+  return XFI_ERROR(XFER_ERR_MISMATCH,
+                   "rank %d is in gathering %llu and rank %d in %llu" IN_ONE_ORDER, comm->rank,
+                   (unsigned long long)mine.number, rank, (unsigned long long)theirs.number);
 }
 
 xfer_status xfi_comm_gather(xfi_comm *comm, void *all, const void *mine, size_t n_bytes,

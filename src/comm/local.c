@@ -52,8 +52,7 @@ xfer_status xfi_local_fail_for_gone(const xfi_local_rank *me, int peer, const ch
 {
   XFI_LOCAL_BREAK(me->group, "rank %d left the comm while rank %d was in %s", peer, me->base.rank,
                   what);
-  xfi_set_error("%s: rank %d has left the comm", what, peer);
-  return XFER_ERR_COMM;
+  return XFI_ERROR(XFER_ERR_COMM, "%s: rank %d has left the comm", what, peer);
 }
 
 /* ---- the comm ----------------------------------------------------------------------------- */

@@ -17,8 +17,7 @@ static xfer_status gather_failed(const xfi_local_rank *me)
   if (st != XFER_OK) return st;
   for (int r = 0; r < me->base.size; r++)
     if (atomic_load(&me->group->ranks[r].gone)) return xfi_local_fail_for_gone(me, r, "all_gather");
-  xfi_set_error("alarm without a cause");
-  return XFER_ERR_INTERNAL;
+  return XFI_ERROR(XFER_ERR_INTERNAL, "alarm without a cause");
 }
 
 /* The deadline has passed: OK if the gathering has taken place or failed meanwhile, which the
@@ -42,8 +41,7 @@ static xfer_status gather_give_up(xfi_local_rank *me, uint32_t generation)
   (void)pthread_mutex_unlock(&group->broken.lock);
   if (!mine) return XFER_OK;
   xfi_local_raise_alarm(group);
-  xfi_set_error("all_gather: rank %d did not come before the deadline", late);
-  return XFER_ERR_TIMEOUT;
+  return XFI_ERROR(XFER_ERR_TIMEOUT, "all_gather: rank %d did not come before the deadline", late);
 }
 
 static xfer_status await_generation(xfi_local_rank *me, uint32_t generation, xfi_deadline deadline)

@@ -32,10 +32,10 @@ static void offer(xfi_local_rank *me, xfi_local_call in, const xfi_message *send
 
 static xfer_status fail_for_terms(const xfi_local_post *post, int from, int to)
 {
-  xfi_set_error("rank %d sends %zu bytes in %s to rank %d, which expects %zu in %s", from,
-                post->offered.n_bytes, call_names[post->offered.in], to, post->wanted.n_bytes,
-                call_names[post->wanted.in]);
-  return XFER_ERR_MISMATCH;
+  return XFI_ERROR(XFER_ERR_MISMATCH,
+                   "rank %d sends %zu bytes in %s to rank %d, which expects %zu in %s", from,
+                   post->offered.n_bytes, call_names[post->offered.in], to, post->wanted.n_bytes,
+                   call_names[post->wanted.in]);
 }
 
 /* After a failure: no receiver reads our memory once this returns. A refusal explains the failure
@@ -132,8 +132,8 @@ static xfer_status fail_for_late(const xfi_local_rank *me, xfi_local_call in)
   if (late < 0) return XFER_OK; /* the last one has come just now */
   XFI_LOCAL_BREAK(me->group, "rank %d waited in %s for rank %d until the deadline", me->base.rank,
                   call_names[in], late);
-  xfi_set_error("%s: rank %d did not come before the deadline", call_names[in], late);
-  return XFER_ERR_TIMEOUT;
+  return XFI_ERROR(XFER_ERR_TIMEOUT, "%s: rank %d did not come before the deadline", call_names[in],
+                   late);
 }
 
 /* Until all is received and all that we sent has been. */

@@ -14,11 +14,9 @@ static xfer_status gather_timeout(xfi_mpi_comm *t)
                        t->shared.base.rank);
   xfi_mpi_tell_all(t);
   int late = xfi_mpi_find_late(t);
-  if (late >= 0)
-    xfi_set_error("all_gather: rank %d did not come before the deadline", late);
-  else
-    xfi_set_error("all_gather did not end before the deadline");
-  return XFER_ERR_TIMEOUT;
+  XFI_CHECK(late < 0, XFER_ERR_TIMEOUT, "all_gather: rank %d did not come before the deadline",
+            late);
+  return XFI_ERROR(XFER_ERR_TIMEOUT, "all_gather did not end before the deadline");
 }
 
 /* n_bytes <= chunk_bytes of each rank from t->out to t->in. Our own memory, since a collective

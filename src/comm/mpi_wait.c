@@ -22,8 +22,7 @@ xfer_status xfi_mpi_check(int code, const char *call)
 
   if (code == MPI_SUCCESS) return XFER_OK;
   (void)MPI_Error_string(code, text, &length);
-  xfi_set_error("%s: %s", call, text);
-  return XFER_ERR_COMM;
+  return XFI_ERROR(XFER_ERR_COMM, "%s: %s", call, text);
 }
 
 /* Lets others use the core, the ranks that we wait for among them. */

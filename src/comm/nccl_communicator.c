@@ -14,8 +14,8 @@ enum {
 xfer_status xfi_nccl_usable(const xfi_nccl *nccl)
 {
   if (nccl->handle != NULL) return XFER_OK;
-  xfi_set_error("the comm is broken: %s", nccl->why[0] != '\0' ? nccl->why : "it is not connected");
-  return XFER_ERR_COMM;
+  return XFI_ERROR(XFER_ERR_COMM, "the comm is broken: %s",
+                   nccl->why[0] != '\0' ? nccl->why : "it is not connected");
 }
 
 void xfi_nccl_break(xfi_nccl *nccl, const char *why)

@@ -107,8 +107,7 @@ static xfer_status check_lost(const awaited *what)
   if ((gone < 0 && lost < 0) || what->is_there(what)) return XFER_OK;
   XFI_TRY(what->shared->ops->check(&what->shared->base));
   XFI_CHECK(gone < 0, XFER_ERR_COMM, "%s: rank %d has left the comm", what->name, gone);
-  XFI_CHECK(false, XFER_ERR_COMM, "%s: the process of rank %d has ended", what->name, lost);
-  return XFER_OK;
+  return XFI_ERROR(XFER_ERR_COMM, "%s: the process of rank %d has ended", what->name, lost);
 }
 
 static xfer_status await(const awaited *what, xfi_deadline deadline)

@@ -281,10 +281,8 @@ static xfer_status host_mem_import(xfi_device *device, const xfi_mem_handle *in,
 {
   (void)device, (void)deadline;
   token own = own_token();
-  if (memcmp(in->bytes, &own, sizeof own) != 0) {
-    xfi_set_error("the memory of another process cannot be mapped by the host device");
-    return XFER_ERR_UNSUPPORTED;
-  }
+  XFI_CHECK(memcmp(in->bytes, &own, sizeof own) == 0, XFER_ERR_UNSUPPORTED,
+            "the memory of another process cannot be mapped by the host device");
   *base = (void *)SPACE_BASE;
   return XFER_OK;
 }
@@ -431,10 +429,9 @@ static xfer_status host_flags_sync(xfi_device *device, const xfi_flags *set, con
   for (int i = 0; i < wait->n; i++) {
     if (flag_wait(wait->at[i], value, deadline)) continue;
     *late = i;
-    xfi_set_error("flag %d of %d is %llu, not yet %llu, at the deadline", i, wait->n,
-                  (unsigned long long)atomic_load(as_atomic(wait->at[i])),
-                  (unsigned long long)value);
-    return XFER_ERR_TIMEOUT;
+    return XFI_ERROR(XFER_ERR_TIMEOUT, "flag %d of %d is %llu, not yet %llu, at the deadline", i,
+                     wait->n, (unsigned long long)atomic_load(as_atomic(wait->at[i])),
+                     (unsigned long long)value);
   }
   return XFER_OK;
 }

@@ -251,8 +251,9 @@ static xfer_status check_bound(const xfer_plan *plan, size_t t, bool source)
     xfi_set_error("%s", b->bad->why);
     return b->bad->st;
   }
-  XFI_CHECK(false, XFER_ERR_STATE, "tensor %zu \"%.100s\": the %s part of rank %d is not bound", t,
-            plan->moves->tensors[t].name, source ? "source" : "destination", plan->moves->rank);
+  return XFI_ERROR(XFER_ERR_STATE, "tensor %zu \"%.100s\": the %s part of rank %d is not bound", t,
+                   plan->moves->tensors[t].name, source ? "source" : "destination",
+                   plan->moves->rank);
 }
 
 xfer_status xfi_bindings_check(const xfer_plan *plan)

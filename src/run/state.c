@@ -69,11 +69,8 @@ xfer_status xfi_state_allows(xfi_state state, xfi_call call)
   const char *refusal = table[call][state].refusal;
 
   if (refusal == NULL) return XFER_OK;
-  if (state == XFI_RUNNING)
-    xfi_set_error(IN_FLIGHT, doing[call]);
-  else
-    xfi_set_error("%s", refusal);
-  return XFER_ERR_STATE;
+  if (state == XFI_RUNNING) return XFI_ERROR(XFER_ERR_STATE, IN_FLIGHT, doing[call]);
+  return XFI_ERROR(XFER_ERR_STATE, "%s", refusal);
 }
 
 xfi_state xfi_state_after(xfi_state state, xfi_call call, xfi_end_of_call end)

@@ -247,9 +247,9 @@ xfer_status xfi_direct_outcome(const xfi_direct *d, const xfer_plan *plan)
   const uint64_t *late = __atomic_load_n(&d->watch.late, __ATOMIC_SEQ_CST);
 
   if (late != NULL)
-    XFI_CHECK(false, XFER_ERR_TIMEOUT, LATE_TEXT, rank_of(d, late),
-              (size_t)(late - d->page) % XFI_WORDS == XFI_READY ? NOT_STARTED : NOT_FINISHED,
-              (unsigned long long)plan->epoch);
+    return XFI_ERROR(XFER_ERR_TIMEOUT, LATE_TEXT, rank_of(d, late),
+                     (size_t)(late - d->page) % XFI_WORDS == XFI_READY ? NOT_STARTED : NOT_FINISHED,
+                     (unsigned long long)plan->epoch);
   XFI_TRY(xfi_direct_check(d, plan->epoch));
   for (int i = 0; i < d->await.n; i++)
     XFI_CHECK(!is_void(d->await.at[i], plan->epoch), XFER_ERR_PEER, "rank %d failed in this run",

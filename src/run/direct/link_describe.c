@@ -202,8 +202,7 @@ bool xfi_link_read_places(xfi_link *link)
 
 static xfer_status malformed(const xfi_link *link)
 {
-  xfi_set_error("rank %d sent a malformed description", link->rank);
-  return XFER_ERR_MISMATCH;
+  return XFI_ERROR(XFER_ERR_MISMATCH, "rank %d sent a malformed description", link->rank);
 }
 
 /* Has each index of the dim that is in pieces its piece? */
