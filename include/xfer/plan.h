@@ -311,8 +311,8 @@ XFER_API XFER_MUST_CHECK xfer_status xfer_plan_refuse(xfer_plan *plan, const cha
  * @retval XFER_ERR_STATE   No run is in flight; or it was refused on this rank, whose reason the
  *                          text has.
  * @retval XFER_ERR_TIMEOUT  The run is not complete on this rank after `timeout_ms`: wait again, as
- *                           the others wait for this rank. Or a peer missed the run's deadline: the
- *                           text names it, and the run has failed.
+ *                           the others wait for this rank. Or a peer missed the run's deadline, or
+ *                           this wait was interrupted: the text says so, and the run has failed.
  * @retval XFER_ERR_PEER    Another rank's run failed; destinations may be torn.
  * @retval XFER_ERR_MISMATCH  Ranks ran different versions, or wait for other plans; the text has
  *                            two. Or the plan verifies,

@@ -40,7 +40,7 @@ typedef enum xfer_status {
   XFER_ERR_IO = -7,          /**< A file cannot be read or is malformed. */
   XFER_ERR_MISMATCH = -8,    /**< Ranks, or the two sides, disagree. */
   XFER_ERR_PEER = -9,        /**< Another rank failed; its own error says why. */
-  XFER_ERR_TIMEOUT = -10,    /**< A deadline passed. */
+  XFER_ERR_TIMEOUT = -10,    /**< A deadline passed, or the wait was interrupted. */
   XFER_ERR_CUDA = -11,       /**< CUDA failed; the text quotes it. */
   XFER_ERR_COMM = -12,       /**< The transport failed; the text quotes it. */
   XFER_ERR_INTERNAL = -13    /**< A defect of this library. */
@@ -102,6 +102,40 @@ typedef void (*xfer_log_fn)(void *context, int level, int rank, const char *line
  * @since 0.1
  */
 XFER_API void xfer_log_set(xfer_log_fn fn, void *context, int level);
+
+/* ---- ending a wait -------------------------------------------------------------------------- */
+
+/**
+ * Asked by a thread that waits whether to go on.
+ *
+ * @param context  The caller's.
+ * @return         0: go on. Else the wait ends.
+ */
+typedef int (*xfer_interrupt_fn)(void *context);
+
+/**
+ * Let a function end this thread's waits, as where a signal has come. Calls that wait for other
+ * ranks or for a device ask it every 20 to 50 ms, and not before they have waited so long. When it
+ * says so, whatever the call waits for is late: it returns within some 2 s, mostly at once, with
+ * XFER_ERR_TIMEOUT and a text that says that the rank was interrupted. The other ranks, the comm
+ * and its plans are then as after a missed deadline; in xfer_plan_wait() as after the run's own, so
+ * nothing of the run touches memory any more. What has come meanwhile is no error: the call may
+ * still return XFER_OK. Later calls wait again, and ask again.
+ *
+ * Say so once: if it is said again before the call has returned, that ends the waits too by which
+ * it leaves the others in order, up to 2 s; a text then says what may still touch memory.
+ *
+ * Not asked while MPI itself waits, where a comm is made of an MPI_Comm.
+ *
+ * Threads: for the calling thread alone. `fn` is called by it and must return; what it calls of the
+ * library, for other comms, asks nobody, or whom it sets for that; when it has returned it is set
+ * again itself.
+ *
+ * @param fn       NULL: nobody is asked, as it was.
+ * @param context  Passed to it.
+ * @since 0.1
+ */
+XFER_API void xfer_interrupt_set(xfer_interrupt_fn fn, void *context);
 
 /* ---- element types ------------------------------------------------------------------------ */
 

@@ -13,6 +13,7 @@ AllGather = CFUNCTYPE(c_int, c_void_p, c_void_p, c_void_p, c_size_t)
 Misc = CFUNCTYPE(None, c_void_p, c_char_p, c_int32, POINTER(c_int64), c_int, c_void_p)
 Alloc = CFUNCTYPE(c_void_p, c_void_p, c_size_t)
 Free = CFUNCTYPE(None, c_void_p, c_void_p)
+Interrupt = CFUNCTYPE(c_int, c_void_p)
 Log = CFUNCTYPE(None, c_void_p, c_int, c_int, c_char_p)
 TrafficOf = CFUNCTYPE(c_int, c_void_p, c_int, POINTER(s.PlanReport), POINTER(s.Traffic), c_size_t)
 
@@ -43,6 +44,7 @@ CORE: dict[str, Prototype] = {
     "xfer_last_error": _f(c_char_p),
     "xfer_version": _f(c_char_p),
     "xfer_log_set": _f(None, fn=Log, context=c_void_p, level=c_int),
+    "xfer_interrupt_set": _f(None, fn=Interrupt, context=c_void_p),
     "xfer_abi_check": _f(STATUS, name=c_char_p, value=c_size_t),
     "xfer_dtype_size": _f(c_size_t, dtype=c_int),
     "xfer_dtype_name": _f(c_char_p, dtype=c_int),

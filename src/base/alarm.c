@@ -71,7 +71,7 @@ static void *alarms_main(void *argument)
     if (at_ns == INT64_MAX) {
       (void)pthread_cond_wait(&alarms->wake, &alarms->lock);
     } else {
-      const struct timespec until = xfi_deadline_timespec((xfi_deadline){at_ns});
+      const struct timespec until = xfi_deadline_timespec((xfi_deadline){.at_ns = at_ns});
       (void)pthread_cond_timedwait(&alarms->wake, &alarms->lock, &until);
     }
   }

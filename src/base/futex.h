@@ -19,15 +19,15 @@
 /* Words of memory that other processes map, and of this process's alone, which is cheaper. */
 enum { XFI_FUTEX_SHARED = 0, XFI_FUTEX_OWN = FUTEX_PRIVATE_FLAG };
 
-/* Sleeps until woken or the deadline; not at all if *word != seen. */
+/* Sleeps until woken or the deadline, or less; not at all if *word != seen. */
 static inline void xfi_futex_wait(const _Atomic uint32_t *word, uint32_t seen,
                                   xfi_deadline deadline, int whose)
 {
-  struct timespec at = xfi_deadline_timespec(deadline);
+  const struct timespec at = xfi_deadline_timespec(deadline);
 
   /* WAIT_BITSET, since its time is absolute and on CLOCK_MONOTONIC. */
-  (void)syscall(SYS_futex, word, FUTEX_WAIT_BITSET | whose, seen,
-                deadline.at_ns == INT64_MAX ? NULL : &at, NULL, FUTEX_BITSET_MATCH_ANY);
+  (void)syscall(SYS_futex, word, FUTEX_WAIT_BITSET | whose, seen, &at, NULL,
+                FUTEX_BITSET_MATCH_ANY);
 }
 
 static inline void xfi_futex_wake_all(const _Atomic uint32_t *word, int whose)

@@ -22,7 +22,7 @@ static xfer_status gather_failed(const xfi_local_rank *me)
 
 /* The deadline has passed: OK if the gathering has taken place or failed meanwhile, which the
  * caller looks at once more. */
-static xfer_status gather_give_up(xfi_local_rank *me, uint32_t generation)
+static xfer_status gather_give_up(xfi_local_rank *me, uint32_t generation, xfi_deadline deadline)
 {
   xfi_local_group *group = me->group;
   uint32_t turn = generation * 2;
@@ -35,13 +35,14 @@ static xfer_status gather_give_up(xfi_local_rank *me, uint32_t generation)
   if (mine) {
     atomic_store(&group->broken.is, true);
     (void)snprintf(group->broken.why, sizeof group->broken.why,
-                   "rank %d waited in all_gather for rank %d until the deadline", me->base.rank,
-                   late);
+                   "rank %d waited in all_gather for rank %d until %s", me->base.rank, late,
+                   xfi_deadline_end(deadline));
   }
   (void)pthread_mutex_unlock(&group->broken.lock);
   if (!mine) return XFER_OK;
   xfi_local_raise_alarm(group);
-  return XFI_ERROR(XFER_ERR_TIMEOUT, "all_gather: rank %d did not come before the deadline", late);
+  return XFI_ERROR(XFER_ERR_TIMEOUT, "all_gather: rank %d did not come before %s", late,
+                   xfi_deadline_end(deadline));
 }
 
 static xfer_status await_generation(xfi_local_rank *me, uint32_t generation, xfi_deadline deadline)
@@ -55,7 +56,7 @@ static xfer_status await_generation(xfi_local_rank *me, uint32_t generation, xfi
     if (yields < XFI_LOCAL_YIELDS) {
       (void)sched_yield();
     } else if (xfi_deadline_expired(deadline)) {
-      xfer_status st = gather_give_up(me, generation);
+      xfer_status st = gather_give_up(me, generation, deadline);
       if (st != XFER_OK) return st;
     } else {
       (void)atomic_fetch_add(&group->n_sleepers, 1);

@@ -125,15 +125,15 @@ static xfer_status check_alarm(const xfi_local_rank *me, xfi_local_call in)
   return gone < 0 ? XFER_OK : xfi_local_fail_for_gone(me, gone, call_names[in]);
 }
 
-static xfer_status fail_for_late(const xfi_local_rank *me, xfi_local_call in)
+static xfer_status fail_for_late(const xfi_local_rank *me, xfi_local_call in, xfi_deadline deadline)
 {
   int late = find_awaited(me, false);
 
   if (late < 0) return XFER_OK; /* the last one has come just now */
-  XFI_LOCAL_BREAK(me->group, "rank %d waited in %s for rank %d until the deadline", me->base.rank,
-                  call_names[in], late);
-  return XFI_ERROR(XFER_ERR_TIMEOUT, "%s: rank %d did not come before the deadline", call_names[in],
-                   late);
+  XFI_LOCAL_BREAK(me->group, "rank %d waited in %s for rank %d until %s", me->base.rank,
+                  call_names[in], late, xfi_deadline_end(deadline));
+  return XFI_ERROR(XFER_ERR_TIMEOUT, "%s: rank %d did not come before %s", call_names[in], late,
+                   xfi_deadline_end(deadline));
 }
 
 /* Until all is received and all that we sent has been. */
@@ -148,7 +148,7 @@ static xfer_status serve(xfi_local_rank *me, receives *recvs, xfi_deadline deadl
       (void)sched_yield();
       continue;
     }
-    if (xfi_deadline_expired(deadline)) XFI_TRY(fail_for_late(me, recvs->in));
+    if (xfi_deadline_expired(deadline)) XFI_TRY(fail_for_late(me, recvs->in, deadline));
     atomic_store(&me->sleeping, true);
     xfi_futex_wait(&me->bell, bell, deadline, XFI_FUTEX_OWN);
     atomic_store(&me->sleeping, false);

@@ -8,15 +8,16 @@
 
 /* ---- gathering ---------------------------------------------------------------------------- */
 
-static xfer_status gather_timeout(xfi_mpi_comm *t)
+static xfer_status gather_timeout(xfi_mpi_comm *t, xfi_deadline deadline)
 {
-  (void)xfi_broken_set(&t->broken, "rank %d waited in all_gather until the deadline",
-                       t->shared.base.rank);
+  const char *const end = xfi_deadline_end(deadline);
+
+  (void)xfi_broken_set(&t->broken, "rank %d waited in all_gather until %s", t->shared.base.rank,
+                       end);
   xfi_mpi_tell_all(t);
   int late = xfi_mpi_find_late(t);
-  XFI_CHECK(late < 0, XFER_ERR_TIMEOUT, "all_gather: rank %d did not come before the deadline",
-            late);
-  return XFI_ERROR(XFER_ERR_TIMEOUT, "all_gather did not end before the deadline");
+  XFI_CHECK(late < 0, XFER_ERR_TIMEOUT, "all_gather: rank %d did not come before %s", late, end);
+  return XFI_ERROR(XFER_ERR_TIMEOUT, "all_gather did not end before %s", end);
 }
 
 /* n_bytes <= chunk_bytes of each rank from t->out to t->in. Our own memory, since a collective
@@ -32,7 +33,7 @@ static xfer_status gather_chunk(xfi_mpi_comm *t, size_t n_bytes, xfi_deadline de
       "MPI_Iallgather"));
   st = xfi_mpi_await(t, &t->collective, MPI_STATUS_IGNORE, &code, deadline);
   if (st == XFER_OK) st = xfi_mpi_check(code, "MPI_Iallgather");
-  if (st == XFER_ERR_TIMEOUT) st = gather_timeout(t);
+  if (st == XFER_ERR_TIMEOUT) st = gather_timeout(t, deadline);
 done:
   if (st != XFER_OK && t->collective != MPI_REQUEST_NULL) t->holds_own = true;
   return st;
@@ -138,8 +139,8 @@ static xfer_status await_all(xfi_mpi_comm *t, const mpi_transfer *transfer, xfi_
     int code = MPI_SUCCESS;
 
     st = xfi_mpi_await(t, &t->requests[i], &status, &code, deadline);
-    XFI_CHECK(st != XFER_ERR_TIMEOUT, XFER_ERR_TIMEOUT,
-              "round: rank %d did not come before the deadline", m->peer);
+    XFI_CHECK(st != XFER_ERR_TIMEOUT, XFER_ERR_TIMEOUT, "round: rank %d did not come before %s",
+              m->peer, xfi_deadline_end(deadline));
     XFI_TRY(st);
     XFI_TRY(receives ? check_received(t, m, code, &status) : xfi_mpi_check(code, "MPI_Isend"));
   }
@@ -191,7 +192,8 @@ static xfer_status broadcast_one(xfi_mpi_comm *t, const xfi_message *m, int root
       MPI_Ibcast(m->data, (int)m->n_bytes, MPI_BYTE, root, t->comm, &t->collective), "MPI_Ibcast"));
   st = xfi_mpi_await(t, &t->collective, MPI_STATUS_IGNORE, &code, deadline);
   XFI_CHECK(st != XFER_ERR_TIMEOUT, XFER_ERR_TIMEOUT,
-            "broadcast: what rank %d sends did not pass before the deadline", root);
+            "broadcast: what rank %d sends did not pass before %s", root,
+            xfi_deadline_end(deadline));
   XFI_TRY(st);
   return xfi_mpi_check(code, "MPI_Ibcast");
 }

@@ -27,7 +27,7 @@ enum {
 static void mpi_nap(xfi_comm *comm, uint32_t bell, xfi_deadline deadline)
 {
   const int64_t until = xfi_now_ns() + NAP_NS;
-  const xfi_deadline end = {until < deadline.at_ns ? until : deadline.at_ns};
+  const xfi_deadline end = {.at_ns = until < deadline.at_ns ? until : deadline.at_ns};
   const xfi_segment *own = xfi_segment_of(&((xfi_mpi_comm *)comm)->shared, comm->rank);
 
   xfi_futex_wait(&own->bell, bell, end, XFI_FUTEX_SHARED);

@@ -53,7 +53,7 @@ static bool is_behind(xfi_nccl_comm *comm, uint64_t n)
 /* The earliest of all in flight; never: none is. */
 static xfi_deadline deadline_in_flight(xfi_nccl_comm *comm)
 {
-  xfi_deadline earliest = {INT64_MAX};
+  xfi_deadline earliest = {.at_ns = INT64_MAX};
 
   for (uint64_t i = comm->n_ended; i < comm->n_rounds; i++)
     if (flight_of(comm, i)->deadline.at_ns < earliest.at_ns)

@@ -57,7 +57,7 @@ xfer_status xfi_nccl_launched(xfi_nccl *nccl, ncclResult_t result, const char *c
     if (state == ncclSuccess) return XFER_OK;
     if (state != ncclInProgress) return xfi_nccl_failed(nccl, state, call);
     if (xfi_deadline_expired(deadline)) {
-      xfi_set_error("%s: not all ranks came in time", call);
+      xfi_set_error("%s: not all ranks came before %s", call, xfi_deadline_end(deadline));
       xfi_nccl_break(nccl, xfi_last_error());
       return XFER_ERR_TIMEOUT;
     }

@@ -128,8 +128,8 @@ static xfer_status await(const awaited *what, xfi_deadline deadline)
     /* Who breaks the comm may have seen all that this rank waits for. */
     if (st != XFER_OK) return what->is_there(what) ? XFER_OK : st;
     XFI_CHECK(!xfi_deadline_expired(deadline), XFER_ERR_TIMEOUT,
-              "%s: rank %d did not come before the deadline", what->name,
-              what->find_late(what, is_any));
+              "%s: rank %d did not come before %s", what->name, what->find_late(what, is_any),
+              xfi_deadline_end(deadline));
     if (++n_naps % s->ops->naps == 0) XFI_TRY(check_lost(what));
     nap(what, deadline);
   }

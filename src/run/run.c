@@ -300,9 +300,7 @@ static xfer_status await_part(const xfer_plan *plan, xfi_deadline deadline, bool
   xfer_status st = XFER_ERR_TIMEOUT;
   /* By then all waits have been let go, and half of the time is left in which others still wait for
    * this rank's word after it has left. */
-  const xfi_deadline last = {plan->run_ends.at_ns == INT64_MAX
-                                 ? INT64_MAX
-                                 : plan->run_ends.at_ns + XFI_LEAVE_MS * INT64_C(500000)};
+  const xfi_deadline last = xfi_deadline_later(plan->run_ends, XFI_LEAVE_MS / 2);
 
   *is_late = false;
   while (st == XFER_ERR_TIMEOUT) {
@@ -313,7 +311,8 @@ static xfer_status await_part(const xfer_plan *plan, xfi_deadline deadline, bool
     if (st != XFER_ERR_TIMEOUT) break;
     XFI_TRY(check_peers(plan, 0));
     XFI_CHECK(!xfi_deadline_expired(last), XFER_ERR_TIMEOUT,
-              "the work of run %llu is not done in time", (unsigned long long)plan->epoch);
+              "the work of run %llu is not done before %s", (unsigned long long)plan->epoch,
+              xfi_deadline_end(last));
     st = XFER_ERR_TIMEOUT;
     *is_late = xfi_deadline_expired(deadline) && !xfi_deadline_expired(plan->run_ends);
     if (*is_late) return XFER_OK;
@@ -361,25 +360,22 @@ static xfer_status agree_on_run(const xfer_plan *plan, xfer_status mine, xfi_dea
 /* Others may wait for their part until their own deadline. */
 static xfi_deadline agreement_deadline(const xfer_plan *plan, xfi_deadline deadline)
 {
-  const int64_t at_ns =
-      deadline.at_ns > plan->run_ends.at_ns ? deadline.at_ns : plan->run_ends.at_ns;
-
-  return (xfi_deadline){at_ns > INT64_MAX - INT64_C(2000000) * XFI_LEAVE_MS
-                            ? INT64_MAX
-                            : at_ns + INT64_C(2000000) * XFI_LEAVE_MS};
+  return xfi_deadline_later(deadline.at_ns > plan->run_ends.at_ns ? deadline : plan->run_ends,
+                            INT64_C(2) * XFI_LEAVE_MS);
 }
 
 xfer_status xfi_run_wait(xfer_plan *plan, uint64_t timeout_ms)
 {
-  const xfi_deadline deadline = timeout_ms == 0 || timeout_ms > INT64_MAX
-                                    ? plan->run_ends
-                                    : xfi_deadline_after((int64_t)timeout_ms);
+  xfi_deadline deadline = xfi_deadline_after((int64_t)timeout_ms);
   xfer_status st = XFER_OK;
   xfer_status mine;
   bool is_late = false;
 
   XFI_TRY(xfi_state_allows(plan->state, XFI_CALL_WAIT));
   if (xfi_state_is_refused(plan->state)) plan->run_ends = xfi_run_deadline(plan);
+  if (plan->run_status != XFER_ERR_TIMEOUT) /* else it may be that the run was interrupted */
+    plan->run_ends.made_ns = deadline.made_ns;
+  if (timeout_ms == 0 || timeout_ms > INT64_MAX) deadline = plan->run_ends;
   mine = kept_status(plan);
   if (mine == XFER_OK) mine = await_part(plan, deadline, &is_late);
   XFI_CHECK(!is_late, XFER_ERR_TIMEOUT, "run %llu is not complete on rank %d yet; wait again",
@@ -400,11 +396,12 @@ xfer_status xfi_run_wait(xfer_plan *plan, uint64_t timeout_ms)
 xfer_status xfi_run_test(const xfer_plan *plan, bool *over)
 {
   const xfi_deadline now = {0};
+  const xfi_deadline ends = {.at_ns = plan->run_ends.at_ns}; /* whatever was interrupted */
 
   XFI_TRY(xfi_state_allows(plan->state, XFI_CALL_WAIT));
   *over = xfi_state_is_refused(plan->state) || plan->run_status != XFER_OK ||
           plan->device->ops->event_sync(plan->device, plan->finished, now) != XFER_ERR_TIMEOUT ||
-          check_peers(plan, 0) != XFER_OK || xfi_deadline_expired(plan->run_ends);
+          check_peers(plan, 0) != XFER_OK || xfi_deadline_expired(ends);
   return XFER_OK;
 }
 

@@ -30,6 +30,7 @@ SIMPLE = {
     "xfer_traffic_fn": _functions.TrafficOf,
     "xfer_alloc_fn": _functions.Alloc,
     "xfer_free_fn": _functions.Free,
+    "xfer_interrupt_fn": _functions.Interrupt,
     "xfer_log_fn": _functions.Log,
     "xfer_placement": _structs.Placement,
     "xfer_view": _structs.View,

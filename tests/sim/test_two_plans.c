@@ -243,7 +243,7 @@ static void one_does_not_end(int rank)
   (void)!xfer_plan_run(plans[0], 2, streams[0]);
   if (rank == 0) {
     NEED(xfer_plan_wait(plans[0], 0) != XFER_OK);
-    NEED(strstr(xfer_last_error(), "the work of run 2 is not done in time") != NULL);
+    NEED(strstr(xfer_last_error(), "the work of run 2 is not done before the deadline") != NULL);
     NEED(xfer_plan_run(plans[1], 2, streams[1]) == XFER_ERR_STATE);
     NEED(strstr(xfer_last_error(), "staging memory was left to a failed run") != NULL);
     sim_hold(0, false);

@@ -7,6 +7,10 @@
 #include <cmocka.h>
 
 #include "clock.h"
+#include "error.h"
+#include "futex.h"
+
+#include <xfer/status.h>
 
 static void test_now_does_not_go_back(void **state)
 {
@@ -59,7 +63,7 @@ static void test_left_counts_down_and_rounds_up(void **state)
   assert_false(xfi_deadline_expired(hour));
   assert_true(left > 3500000 && left <= 3600000);
 
-  xfi_deadline soon = {xfi_now_ns() + 900000000};
+  xfi_deadline soon = {.at_ns = xfi_now_ns() + 900000000};
   left = xfi_deadline_left_ms(soon);
   assert_true(left >= 1 && left <= 900);
 }
@@ -67,11 +71,132 @@ static void test_left_counts_down_and_rounds_up(void **state)
 static void test_timespec_is_the_same_moment(void **state)
 {
   (void)state;
-  xfi_deadline deadline = {INT64_C(12) * 1000000000 + 345};
+  xfi_deadline deadline = {.at_ns = INT64_C(12) * 1000000000 + 345};
   struct timespec at = xfi_deadline_timespec(deadline);
 
   assert_int_equal(at.tv_sec, 12);
   assert_int_equal(at.tv_nsec, 345);
+}
+
+/* ---- interrupts ---- */
+
+enum { HOUR_MS = 3600000, SLACK_MS = 5000 /* of this host */ };
+
+static int n_asked;
+static int answer;
+
+static int say(void *context)
+{
+  const int64_t *made_ns = context;
+
+  assert_true(made_ns == NULL || xfi_now_ns() - *made_ns >= 20000000);
+  n_asked++;
+  xfi_set_error("a call of the function's failed");
+  return answer;
+}
+
+static int let_go(void **state)
+{
+  (void)state;
+  n_asked = answer = 0;
+  xfer_interrupt_set(NULL, NULL);
+  return 0;
+}
+
+/* Until a wait of so long has ended; whether that was before its deadline. */
+static bool is_cut(xfi_deadline deadline, int ms)
+{
+  const xfi_deadline end = {.at_ns = xfi_now_ns() + ms * INT64_C(1000000)};
+
+  while (!xfi_deadline_expired(end))
+    if (xfi_deadline_expired(deadline)) return true;
+  return false;
+}
+
+static void test_a_wait_asks_once_it_has_lasted_and_now_and_then(void **state)
+{
+  (void)state;
+  const xfi_deadline never = xfi_deadline_after(-1);
+
+  xfer_interrupt_set(say, (void *)&never.made_ns);
+  assert_false(is_cut(never, 200));
+  assert_in_range(n_asked, 1, 10);
+}
+
+static void test_an_interrupt_ends_what_was_made_before_it(void **state)
+{
+  (void)state;
+  const xfi_deadline never = xfi_deadline_after(-1);
+  const xfi_deadline hour = xfi_deadline_after(HOUR_MS);
+  const xfi_deadline bare = {.at_ns = INT64_MAX};
+
+  xfer_interrupt_set(say, NULL);
+  answer = 1;
+  assert_string_equal(xfi_deadline_end(never), "the deadline");
+  xfi_set_error("what failed before");
+  assert_true(is_cut(never, SLACK_MS));
+  assert_string_equal(xfi_last_error(), "what failed before");
+  xfer_interrupt_set(NULL, NULL);
+  assert_true(xfi_deadline_expired(hour));
+  assert_true(xfi_deadline_left_ms(hour) == 0);
+  assert_string_equal(xfi_deadline_end(hour), "this rank was interrupted");
+  assert_false(xfi_deadline_expired(bare));
+  assert_true(xfi_deadline_left_ms(xfi_deadline_later(hour, 1000)) <= 1000);
+}
+
+static void test_what_is_made_after_an_interrupt_holds_until_the_next(void **state)
+{
+  (void)state;
+
+  xfer_interrupt_set(say, NULL);
+  answer = 1;
+  assert_true(is_cut(xfi_deadline_after(HOUR_MS), SLACK_MS));
+  answer = 0;
+  const xfi_deadline grace = xfi_deadline_after(HOUR_MS);
+  assert_false(is_cut(grace, 100));
+  answer = 1;
+  assert_true(is_cut(grace, SLACK_MS));
+}
+
+static int wait_too(void *context)
+{
+  assert_int_equal(n_asked++, 0);
+  assert_false(is_cut(*(const xfi_deadline *)context, 100));
+  return 0;
+}
+
+static void test_what_the_function_waits_for_asks_nobody(void **state)
+{
+  (void)state;
+  xfi_deadline never = xfi_deadline_after(-1);
+
+  xfer_interrupt_set(wait_too, &never);
+  while (n_asked == 0)
+    assert_false(xfi_deadline_expired(never));
+}
+
+static void test_sleeps_are_short_where_somebody_is_asked(void **state)
+{
+  (void)state;
+  const _Atomic uint32_t word = 0;
+  const int64_t began = xfi_now_ns();
+
+  xfer_interrupt_set(say, NULL);
+  xfi_futex_wait(&word, 0, xfi_deadline_after(-1), XFI_FUTEX_OWN);
+  assert_true(xfi_now_ns() - began < SLACK_MS * INT64_C(1000000));
+  xfer_interrupt_set(NULL, NULL);
+  assert_true(xfi_deadline_timespec(xfi_deadline_after(-1)).tv_sec > INT32_MAX);
+}
+
+/* Its deadline is later than another by so much, and counts from then on. */
+static void test_later_is_later(void **state)
+{
+  (void)state;
+  const xfi_deadline hour = xfi_deadline_after(HOUR_MS);
+  const xfi_deadline later = xfi_deadline_later(hour, 7);
+
+  assert_true(later.at_ns == hour.at_ns + 7000000 && later.made_ns >= hour.made_ns);
+  assert_true(xfi_deadline_later(xfi_deadline_after(-1), 7).at_ns == INT64_MAX);
 }
 
 int main(void)
@@ -83,6 +208,12 @@ int main(void)
       cmocka_unit_test(test_zero_timeout_is_expired_at_once),
       cmocka_unit_test(test_left_counts_down_and_rounds_up),
       cmocka_unit_test(test_timespec_is_the_same_moment),
+      cmocka_unit_test(test_later_is_later),
+      cmocka_unit_test_setup(test_a_wait_asks_once_it_has_lasted_and_now_and_then, let_go),
+      cmocka_unit_test_setup(test_an_interrupt_ends_what_was_made_before_it, let_go),
+      cmocka_unit_test_setup(test_what_is_made_after_an_interrupt_holds_until_the_next, let_go),
+      cmocka_unit_test_setup(test_what_the_function_waits_for_asks_nobody, let_go),
+      cmocka_unit_test_setup(test_sleeps_are_short_where_somebody_is_asked, let_go),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

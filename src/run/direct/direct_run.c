@@ -74,7 +74,7 @@ int64_t xfi_direct_ring(xfi_alarm *alarm, int64_t now_ns)
 }
 
 /* Of a peer whose signal did not come. */
-#define LATE_TEXT "rank %d %s in run %llu within the deadline"
+#define LATE_TEXT "rank %d %s in run %llu before %s"
 #define NOT_STARTED "did not start"
 #define NOT_FINISHED "did not finish"
 
@@ -117,7 +117,8 @@ static xfer_status sync_flags(const xfi_direct *d, const xfer_plan *plan, const 
   if (set->n + wait->n == 0) return XFER_OK;
   st = d->device->ops->flags_sync(d->device, set, wait, plan->epoch, stream, plan->run_ends, &late);
   if (st == XFER_ERR_TIMEOUT && wait->at != NULL)
-    xfi_set_error(LATE_TEXT, rank_of(d, wait->at[late]), what, (unsigned long long)plan->epoch);
+    xfi_set_error(LATE_TEXT, rank_of(d, wait->at[late]), what, (unsigned long long)plan->epoch,
+                  xfi_deadline_end(plan->run_ends));
   return st;
 }
 
@@ -184,7 +185,7 @@ static xfer_status meet(const xfi_direct *d, const xfer_plan *plan)
     while (read_flag(xfi_word(d->page, links[i].rank, XFI_MET)) < plan->epoch) {
       XFI_TRY(xfi_direct_check(d, plan->epoch));
       XFI_CHECK(!xfi_deadline_expired(plan->run_ends), XFER_ERR_TIMEOUT, LATE_TEXT, links[i].rank,
-                NOT_STARTED, (unsigned long long)plan->epoch);
+                NOT_STARTED, (unsigned long long)plan->epoch, xfi_deadline_end(plan->run_ends));
       xfi_sleep_ns(LOOK_NS);
     }
   }
@@ -249,7 +250,7 @@ xfer_status xfi_direct_outcome(const xfi_direct *d, const xfer_plan *plan)
   if (late != NULL)
     return XFI_ERROR(XFER_ERR_TIMEOUT, LATE_TEXT, rank_of(d, late),
                      (size_t)(late - d->page) % XFI_WORDS == XFI_READY ? NOT_STARTED : NOT_FINISHED,
-                     (unsigned long long)plan->epoch);
+                     (unsigned long long)plan->epoch, xfi_deadline_end(plan->run_ends));
   XFI_TRY(xfi_direct_check(d, plan->epoch));
   for (int i = 0; i < d->await.n; i++)
     XFI_CHECK(!is_void(d->await.at[i], plan->epoch), XFER_ERR_PEER, "rank %d failed in this run",
