@@ -4,6 +4,7 @@
 #include "error.h"
 #include "mpi_comm.h"
 #include "played_core.h"
+#include "unit/interrupts.h"
 #include "xfer/mpi.h"
 
 #include <setjmp.h>
@@ -194,6 +195,32 @@ static void test_e5_a_rank_that_does_not_gather_is_named(void **state)
   in_both_ways(gather_alone);
 }
 
+static void gather_interrupted(xfi_comm *comm, bool by_messages)
+{
+  char all[RANKS];
+
+  (void)by_messages;
+  if (rank == 0) {
+    interrupt_after(SHORT_MS);
+    assert_int_equal(comm->ops->all_gather(comm, all, "x", 1, xfi_deadline_after(-1)),
+                     XFER_ERR_TIMEOUT);
+    assert_text("all_gather: rank 1 did not come before this rank was interrupted");
+    interrupt_no_more();
+  }
+  (void)MPI_Barrier(MPI_COMM_WORLD);
+  if (rank == 1) {
+    assert_int_equal(comm->ops->all_gather(comm, all, "x", 1, xfi_deadline_after(LONG_MS)),
+                     XFER_ERR_COMM);
+    assert_text("was interrupted");
+  }
+}
+
+static void test_a_rank_that_is_interrupted_gathers_no_more(void **state)
+{
+  (void)state;
+  in_both_ways(gather_interrupted);
+}
+
 /* Rank 1 has what both give, and gives up; rank 0 hears that before it looks at what it has. */
 static void give_up_early(xfi_comm *comm, bool by_messages)
 {
@@ -354,6 +381,7 @@ int main(int argc, char **argv)
       cmocka_unit_test(test_gathers_of_other_sizes_fail_everywhere),
       cmocka_unit_test(test_e6_another_gathering_fails_everywhere),
       cmocka_unit_test(test_e5_a_rank_that_does_not_gather_is_named),
+      cmocka_unit_test(test_a_rank_that_is_interrupted_gathers_no_more),
       cmocka_unit_test(test_a_gathering_before_a_failure_ends_well),
       cmocka_unit_test(test_e5_a_rank_that_sends_nothing_is_named),
       cmocka_unit_test(test_f1_a_message_above_1_gib_is_refused),

@@ -5,7 +5,9 @@
  */
 #include "as_processes.h"
 #include "rank_plans.h"
+#include "unit/interrupts.h"
 
+#include <string.h>
 #include <time.h>
 
 /* ---- E5: a wait that is too short --------------------------------------------------------- */
@@ -114,7 +116,55 @@ static void test_e5_waits_end_in_time_broadcast(void)
   waits_end_in_time(XFER_LANE_BROADCAST);
 }
 
+/* ---- an interrupt -------------------------------------------------------------------------- */
+
+/* Rank 0's wait is interrupted before rank 1 has begun, whose memory nobody touches any more. Rank
+ * 1 then hears of it, long before its deadline, and a commit makes all well. */
+static void interrupted(int rank)
+{
+  enum { SOON_MS = 100 };
+  tensor *t = &tensors[0][rank];
+
+  make(rank, 0, RING);
+  run_well(rank, 0, 1);
+  tensor_fill(t, 2, LIVE);
+  ranks_barrier();
+  if (rank == 1) {
+    world_sleep_ms(5 * SOON_MS);
+    NEED(tensor_is_all(t, LIVE));
+  }
+  tensor_open(t, 2);
+  (void)!xfer_plan_run(plans[0][rank], 2, streams[0][rank]);
+  if (rank == 0) interrupt_after(SOON_MS);
+  need_failed_wait(rank, 0, LONG_MS / 2);
+  NEED(strstr(xfer_last_error(), rank == 0 ? "this rank was interrupted" : "rank 0") != NULL);
+  interrupt_no_more();
+  ranks_barrier();
+  NEED_NO_VIOLATION();
+  NEED(xfer_plan_run(plans[0][rank], 3, streams[0][rank]) == XFER_ERR_STATE);
+  OK(xfer_plan_commit(plans[0][rank]));
+  run_well(rank, 0, 3);
+  unmake(rank, 0);
+}
+
+static void test_a_wait_is_interrupted_direct(void)
+{
+  in_world(2, COMM_NCCL, XFER_LANE_DIRECT, interrupted);
+}
+
+static void test_a_wait_is_interrupted_gather(void)
+{
+  in_world(2, COMM_GATHER, XFER_LANE_DIRECT, interrupted);
+}
+
+static void test_a_wait_is_interrupted_packed(void)
+{
+  in_world(2, COMM_NCCL, XFER_LANE_PACKED, interrupted);
+}
+
 /* ---- E2: more than a queue takes ----------------------------------------------------------- */
+
+static bool by_interrupt; /* before the deadline */
 
 /* Of a run of more rounds than a stream's queue has room for, a peer never comes. */
 static void unmet(int rank)
@@ -137,12 +187,14 @@ static void unmet(int rank)
   OK(xfer_plan_commit(plan));
   OK(xfer_plan_run(plan, 1, stream));
   OK(xfer_plan_wait(plan, 0));
-  ranks_set_timeout(plan, SHORT_MS);
+  if (!by_interrupt) ranks_set_timeout(plan, SHORT_MS);
   ranks_barrier();
   if (rank == 0) {
     const int64_t began = world_ms();
+    if (by_interrupt) interrupt_after(SHORT_MS);
     NEED(xfer_plan_run(plan, 2, stream) == XFER_ERR_TIMEOUT);
     NEED(xfer_plan_wait(plan, 0) != XFER_OK);
+    interrupt_no_more();
     NEED(world_ms() - began < 10000);
   }
   ranks_barrier();
@@ -151,6 +203,12 @@ static void unmet(int rank)
 
 static void test_e2_a_full_queue_ends_at_the_deadline_packed(void)
 {
+  in_world(2, COMM_NCCL, XFER_LANE_PACKED, unmet);
+}
+
+static void test_a_full_queue_is_interrupted_packed(void)
+{
+  by_interrupt = true;
   in_world(2, COMM_NCCL, XFER_LANE_PACKED, unmet);
 }
 
@@ -344,6 +402,10 @@ int main(int argc, char **argv)
       {"e5_waits_end_in_time_direct", test_e5_waits_end_in_time_direct},
       {"e5_waits_end_in_time_packed", test_e5_waits_end_in_time_packed},
       {"e5_waits_end_in_time_broadcast", test_e5_waits_end_in_time_broadcast},
+      {"a_full_queue_is_interrupted_packed", test_a_full_queue_is_interrupted_packed},
+      {"a_wait_is_interrupted_direct", test_a_wait_is_interrupted_direct},
+      {"a_wait_is_interrupted_gather", test_a_wait_is_interrupted_gather},
+      {"a_wait_is_interrupted_packed", test_a_wait_is_interrupted_packed},
       {"looking_does_not_block_nccl", test_looking_does_not_block_nccl},
       {"looking_does_not_block_packed", test_looking_does_not_block_packed},
       {"looking_sees_that_a_rank_that_relays_has_left",

@@ -2,6 +2,7 @@
 #ifndef UNIT_MEETING_H
 #define UNIT_MEETING_H
 
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
