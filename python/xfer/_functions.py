@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 from ctypes import CFUNCTYPE, POINTER, c_char_p, c_float, c_int, c_int32, c_int64, c_size_t, c_uint64, c_void_p
 from typing import Any
 
@@ -11,7 +12,7 @@ STATUS = object()  # a function that returns an xfer_status
 _out = POINTER(c_void_p)
 AllGather = CFUNCTYPE(c_int, c_void_p, c_void_p, c_void_p, c_size_t)
 Misc = CFUNCTYPE(None, c_void_p, c_char_p, c_int32, POINTER(c_int64), c_int, c_void_p)
-Alloc = CFUNCTYPE(c_void_p, c_void_p, c_size_t)
+Alloc = CFUNCTYPE(c_void_p, ctypes.py_object, c_size_t)  # the context is a generator
 Free = CFUNCTYPE(None, c_void_p, c_void_p)
 Interrupt = CFUNCTYPE(c_int, c_void_p)
 Log = CFUNCTYPE(None, c_void_p, c_int, c_int, c_char_p)

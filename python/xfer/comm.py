@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import json
 import os
+import queue
 import threading
 import time
 from collections import deque
 from collections.abc import Callable
 from ctypes import c_int, c_void_p, create_string_buffer
 from functools import partial
+from types import GeneratorType
 from typing import Any
 
 from . import _bootstrap, _functions, _handle
+from ._interrupt import answering, interruptible, is_on_main
 from ._lib import lib, plugin
 from ._structs import checked, decoded, sayable
-from ._worker import Worker
 from .errors import (
     ArgError,
     CommError,
@@ -58,8 +60,7 @@ class _Alone:
         comm._user = thread
 
     def __exit__(self, *exception: object) -> None:
-        if not self._comm._is_stuck():
-            self._comm._busy.release()
+        self._comm._busy.release()
 
 
 class Agreed:
@@ -79,39 +80,24 @@ class Agreed:
             self._tell(None if error is None else described(error))
 
 
-class _Alloc:
-    """A function for staging memory as C's calls it."""
-
-    def __init__(self, alloc: Callable[[int], int | None]) -> None:
-        self._alloc = alloc
-        self._why = ""
-        self._error: BaseException | None = None
-
-    def call(self, context: Any, n_bytes: int) -> int | None:
-        self._why, self._error = "", None
-        try:
-            address = self._alloc(n_bytes)
-            return None if address is None else c_void_p(address).value
-        except BaseException as error:  # C gets NULL; Comm raises this as the cause
-            self._why, self._error = described(error), error
-            return None
-
-    def take(self) -> tuple[str, BaseException | None]:
-        """What it raised last, told once: the sentence, "" where there is none, and the exception."""
-        why, error, self._why, self._error = self._why, self._error, "", None
-        return why, error
-
-
 class _Staging:
-    """Functions for staging memory as C calls them; None: the library's own."""
+    """Functions for staging memory as C calls them, with `context`; None: the library's own."""
 
     def __init__(self, alloc: Callable[[int], int | None] | None, free: Callable[[int], None] | None) -> None:
-        self._alloc = None if alloc is None else _Alloc(alloc)
-        self.alloc = _functions.Alloc() if self._alloc is None else _functions.Alloc(self._alloc.call)
+        self._raised: list[BaseException] = []
+        self._answers = answering(lambda n_bytes: alloc and c_void_p(alloc(n_bytes)).value, self._raised, None)
+        next(self._answers)
+        self.context = id(self._answers)
+        self.alloc = _functions.Alloc() if alloc is None else _functions.Alloc(GeneratorType.send)
         self.free = _functions.Free() if free is None else _functions.Free(lambda _, address: free(address))
 
     def take(self) -> tuple[str, BaseException | None]:
-        return ("", None) if self._alloc is None else self._alloc.take()
+        """What alloc raised last, told once: the sentence, "" where there is none, and the exception."""
+        if not self._raised:
+            return "", None
+        error = self._raised.pop()
+        self._raised.clear()
+        return described(error), error
 
 
 class Comm(_handle.Handle):
@@ -121,7 +107,8 @@ class Comm(_handle.Handle):
     StateError. What is closed while a call is in progress is given back after it. "Collective" means: every rank makes
     the same calls in the same order. If one rank fails, all do, the others with PeerError.
 
-    Waiting calls give the GIL back. On the main thread Ctrl-C ends them at once; the comm is of no more use then.
+    Waiting calls give the GIL back, and on the main thread let handlers of signals run. One that raises, as Ctrl-C's,
+    ends the call; the comm is then as after a deadline that was missed.
     """
 
     _kind = "comm"
@@ -136,7 +123,6 @@ class Comm(_handle.Handle):
         self._calling = threading.Lock()  # while C is in a call that touches what others may give back
         self._given_back: deque[tuple[Any, ...]] = deque()  # and its calls, until then
         self._beside: set[int] = set()  # threads that have _calling, or try to, and not the comm
-        self._worker: Worker | None = None
         self._on_main_only = False  # MPI_THREAD_FUNNELED: no other thread may call
         self._callback: _bootstrap.GatherCallback | None = None  # while C meets by it
         self._transfers: dict[str, Any] = {}  # that an integration keeps for it, by name: they are closed with it
@@ -187,7 +173,8 @@ class Comm(_handle.Handle):
         """
         made = cls()
         pointer, made._on_main_only = _bootstrap.mpi_comm(comm), _bootstrap.mpi_main_only()
-        made._call(plugin("mpi").xfer_comm_create_mpi, made._out(), pointer)
+        make = partial(made._call, plugin("mpi").xfer_comm_create_mpi, made._out(), pointer)
+        make() if made._on_main_only else _aside(make)
         return made
 
     @classmethod
@@ -216,11 +203,11 @@ class Comm(_handle.Handle):
         made._device = _bootstrap.device_of(functions, device)
         address = _bootstrap.nccl_address(source, made._device)
         if address is not None:
-            made._make(functions.xfer_comm_create_nccl, address, timeout_s=timeout_s)
+            _aside(partial(made._make, functions.xfer_comm_create_nccl, address), timeout_s)
         else:
             unique, rank, size = _bootstrap.nccl_unique_id(source, rank, size, nccl_id, timeout_s)
             left_s = max(0.0, deadline - time.monotonic())
-            made._make(functions.xfer_comm_create_nccl_id, unique, rank, size, timeout_s=left_s)
+            _aside(partial(made._make, functions.xfer_comm_create_nccl_id, unique, rank, size), left_s)
         return made
 
     @classmethod
@@ -258,30 +245,29 @@ class Comm(_handle.Handle):
         make: Callable[..., None],
     ) -> None:
         """make: calls a maker that takes an all-gather, which serves that call alone."""
-        self._on_main_only = _is_mpi(gather) and _bootstrap.mpi_main_only()
-        function, rank, size = self._call(_bootstrap.all_gather, gather, rank, size, prefix, timeout_s)
-        self._callback = callback = _bootstrap.GatherCallback(function, size)
-        try:
-            make(callback.function, None, rank, size)
-        finally:
-            if not self._is_stuck():  # else a call may still use it
-                self._call(callback.free)
-        self._callback, self._on_main_only = None, False
 
-    def _make(self, function: Callable[..., Any], *arguments: Any, timeout_s: float | None = None) -> None:
-        """A maker that binds the comm to the current device of the thread that calls it: one of the comm's own where it
-        may be, since to give a thread back a device that it never used makes a context there."""
-        functions = plugin("nccl")
+        def meet() -> None:
+            function, here, n_ranks = _bootstrap.all_gather(gather, rank, size, prefix, timeout_s)
+            self._callback = callback = _bootstrap.GatherCallback(function, n_ranks)
+            try:
+                make(callback.function, None, here, n_ranks)
+            finally:
+                callback.free()
+            self._callback = None
 
-        def call() -> None:
-            functions.xfer_cuda_device_set(self._device)
-            function(self._out(), *arguments)
-
-        if self._on_main_only:
-            with _bootstrap.device_after(functions):
-                self._call_on(True, call)
+        if not (_is_mpi(gather) and _bootstrap.mpi_main_only()):
+            _aside(meet)
+        elif self._device == HOST:
+            meet()
         else:
-            self._call_on(False, call, timeout_s=timeout_s)
+            with _bootstrap.device_after(plugin("nccl")):
+                meet()
+
+    def _make(self, function: Callable[..., Any], *arguments: Any) -> None:
+        """A maker that binds the comm to the current device of the thread that calls it: one of its own where it may
+        be, since to give a thread back a device that it never used makes a context there."""
+        plugin("nccl").xfer_cuda_device_set(self._device)
+        self._call(function, self._out(), *arguments)
 
     # ---- what it is
 
@@ -313,9 +299,6 @@ class Comm(_handle.Handle):
         self._as_parameter_  # raises
         return _Alone(self)
 
-    def _is_stuck(self) -> bool:
-        return self._worker is not None and self._worker.stuck
-
     def _is_forked(self) -> bool:
         """Is this a child that has neither the threads nor a place among the ranks?"""
         return os.getpid() != self._process
@@ -324,7 +307,7 @@ class Comm(_handle.Handle):
         return StateError(f"the comm is of process {self._process}, of which this is a fork")
 
     def _in_use(self) -> StateError:
-        interrupted = self._is_stuck() or threading.get_ident() in (self._user, *self._beside)
+        interrupted = threading.get_ident() in (self._user, *self._beside)
         why = "a call on it was interrupted" if interrupted else "another thread is using it"
         error = StateError(f"the comm cannot be used now: {why}")
         error._is_in_use = True
@@ -332,24 +315,16 @@ class Comm(_handle.Handle):
 
     def _call(self, function: Callable[..., Any], *arguments: Any) -> Any:
         """A call that may wait for other ranks; by the caller of _alone()."""
-        return self._call_on(self._on_main_only or not _is_on_main(), function, *arguments)
-
-    def _call_on(
-        self, this_thread: bool, function: Callable[..., Any], *arguments: Any, timeout_s: float | None = None
-    ) -> Any:
-        """Such a call, on this thread or the comm's own. timeout_s: for its own alone."""
         try:
-            if this_thread:
-                return self._now(function, *arguments)
-            if self._worker is None:
-                self._worker = Worker()
-            return self._worker.call(self._now, function, *arguments, timeout_s=timeout_s)
+            return interruptible(self._now, function, *arguments)
         except (CommError, NoMemoryError) as error:
             callback = self._callback if isinstance(error, CommError) else next(reversed(self._staging), None)
             why, cause = callback.take() if callback is not None else ("", None)
             if not why:
                 raise
             try:
+                if cause is not None and not isinstance(cause, Exception):
+                    raise cause  # of a handler of signals
                 raise type(error)(f"{error.text}: {why}") from cause
             finally:
                 del cause
@@ -367,7 +342,7 @@ class Comm(_handle.Handle):
         A collector, a handler of signals and a thread that looks after others close things at any time."""
         if call:
             self._given_back.append(call)
-        if self._is_forked() or (self._on_main_only and not _is_on_main()):
+        if self._is_forked() or (self._on_main_only and not is_on_main()):
             return
         while self._given_back and self._if_free(self._give_all):
             pass
@@ -399,8 +374,6 @@ class Comm(_handle.Handle):
         """A call that changes nothing, by any thread; it keeps no other from the comm. False: a call is in progress."""
         if self._is_forked():
             raise self._of_parent()
-        if self._is_stuck():
-            raise self._in_use()
         try:
             return self._if_free(function, *arguments)
         finally:
@@ -534,7 +507,7 @@ class Comm(_handle.Handle):
             raise TypeError("staging memory needs both alloc and free")
         staging = _Staging(alloc, free)
         with self._alone():
-            self._now(lib.xfer_comm_set_staging, self, staging.alloc, staging.free, None)
+            self._now(lib.xfer_comm_set_staging, self, staging.alloc, staging.free, staging.context)
             self._staging.append(staging)
 
     def register(self, x: Any) -> None:
@@ -561,12 +534,30 @@ class Comm(_handle.Handle):
 
     def _destroy(self, handle: c_void_p) -> None:
         self._give_back(lib.xfer_comm_destroy, handle)
-        if self._worker is not None and not self._is_forked():
-            self._worker.end()
 
 
-def _is_on_main() -> bool:
-    return threading.current_thread() is threading.main_thread()
+def _aside(function: Callable[[], None], timeout_s: float | None = None) -> None:
+    """function(), made by a thread of its own, since what ranks meet by may block for ever. It goes on where it is not
+    back by then, a TimeoutError, or a handler of signals ends the wait for it."""
+    replies: queue.SimpleQueue[BaseException | None] = queue.SimpleQueue()
+
+    def work() -> None:
+        try:
+            function()
+            replies.put(None)
+        except BaseException as error:  # handed to the caller
+            replies.put(error)
+
+    threading.Thread(target=work, name="xfer", daemon=True).start()
+    try:
+        error = replies.get(timeout=timeout_s)
+    except queue.Empty:
+        raise TimeoutError(f"not all ranks came in {timeout_s:.3g} s") from None
+    if error is not None:
+        try:
+            raise error
+        finally:
+            del error  # else it keeps itself alive, by this frame, and the frames of all that called
 
 
 def _is_mpi(gather: Any) -> bool:

@@ -329,8 +329,7 @@ class Plan(_handle.Handle):
             self._refused = True
             try:
                 pointer = stream_pointer(stream, comm._device)
-                call = comm._call if comm._device == HOST else comm._now
-                call(lib.xfer_plan_run, self, version, pointer)
+                comm._call(lib.xfer_plan_run, self, version, pointer)
             except XferError:
                 raise
             except Exception as wrong:  # of an argument: C has not seen it
@@ -351,8 +350,7 @@ class Plan(_handle.Handle):
             self._refuse(why)
 
     def _refuse(self, why: str) -> None:
-        """By the thread that waits, since C keeps texts by thread."""
-        self._on()._call(lib.xfer_plan_refuse, self, _structs.sayable(why))
+        self._on()._now(lib.xfer_plan_refuse, self, _structs.sayable(why))
         self._refused = True
 
     def wait(self, timeout_ms: int = 0) -> None:

@@ -1,5 +1,6 @@
-"""Ctrl-C ends a wait within a second, and what is left behind is given back later, or never, without harm."""
+"""Ctrl-C, and what else handlers of signals raise, ends a wait within a second, and is not lost."""
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -8,6 +9,7 @@ import textwrap
 import threading
 import time
 
+import numpy as np
 import pytest
 
 import xfer
@@ -36,7 +38,7 @@ def test_ctrl_c_ends_a_wait(name):
             print("interrupted", flush=True)
         try:
             comm.all_gather(b"a")
-        except xfer.StateError as error:
+        except xfer.CommError as error:
             print(error, flush=True)
         comm.close()
     """)
@@ -53,48 +55,162 @@ def test_ctrl_c_ends_a_wait(name):
         assert running.wait(20) == 0
 
 
-def test_call_that_was_left_behind_ends_and_is_given_back():
-    comm, other = xfer.Comm.local(2)
+@contextlib.contextmanager
+def signalled(handler, number=signal.SIGUSR1):
+    """The main thread, on which the handler runs once meanwhile."""
     main = threading.main_thread().ident
-
-    def interrupt():
-        while comm._worker is None:
-            time.sleep(0.01)
-        time.sleep(0.3)
-        signal.pthread_kill(main, signal.SIGINT)
-
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    with pytest.raises(KeyboardInterrupt):
-        threading.Thread(target=interrupt).start()
-        comm.all_gather(b"abc")
-    signal.signal(signal.SIGINT, before)
-    worker = comm._worker
-    comm.close()
-    with pytest.raises(ValueError, match="is closed"):
-        comm.rank
-    with pytest.raises(xfer.CommError, match="left the comm"):  # the first call has ended, and rank 0 was given back
-        for _ in range(2):
-            on_thread(lambda: other.all_gather(b"def"))
-    assert worker.stuck
+    before = signal.signal(number, handler)
+    timer = threading.Timer(0.1, lambda: signal.pthread_kill(main, number))
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.join()
+        signal.signal(number, before)
 
 
-def on_thread(work):
-    """Its result, or what it raised."""
-    got = []
+class Gone(Exception):
+    pass
 
-    def call():
+
+def gone(*_):
+    raise Gone
+
+
+def gathering(comm):
+    """A thread in which the comm gathers, and what came of it."""
+    said = []
+
+    def gather():
         try:
-            got.append(work())
+            said.append(comm.all_gather(b"b"))
         except xfer.XferError as error:
-            got.append(error)
+            said.append(error)
 
-    thread = threading.Thread(target=call, daemon=True)
+    thread = threading.Thread(target=gather)
     thread.start()
+    return thread, said
+
+
+def test_what_a_handler_raises_ends_a_wait_and_the_others_hear_of_it():
+    comm, other, _ = xfer.Comm.local(3)
+    thread, said = gathering(other)
+    with signalled(gone), pytest.raises(Gone) as raised:
+        comm.all_gather(b"a")
+    assert isinstance(raised.value.__context__, xfer.TimeoutError)
     thread.join(20)
-    assert not thread.is_alive()
-    if isinstance(got[0], Exception):
-        raise got[0]
-    return got[0]
+    assert isinstance(said[0], xfer.CommError)
+    assert "interrupted" in said[0].text
+
+
+def test_a_wait_goes_on_after_a_handler_that_raises_nothing():
+    comm, other = xfer.Comm.local(2)
+    seen = []
+
+    def handle(*_):
+        try:
+            comm.all_gather(b"c")
+        except xfer.StateError as error:
+            seen.append(error.text)
+        pair = xfer.Comm.local(2)
+        thread = gathering(pair[1])[0]
+        seen.append(pair[0].all_gather(b"a"))
+        thread.join()
+        seen.append(gathering(other))
+
+    with signalled(handle):
+        assert comm.all_gather(b"a") == [b"a", b"b"]
+    assert seen[:2] == ["the comm cannot be used now: a call on it was interrupted", [b"a", b"b"]]
+    seen[2][0].join()
+
+
+def test_what_a_handler_raises_in_a_wait_of_a_handler_ends_both():
+    comms, others = xfer.Comm.local(2), xfer.Comm.local(2)
+
+    def handle(*_):
+        with signalled(gone, signal.SIGUSR2):
+            others[0].all_gather(b"a")
+
+    with signalled(handle), pytest.raises(Gone):
+        comms[0].all_gather(b"a")
+    for pair in (comms, others):
+        with pytest.raises(xfer.CommError, match="interrupted"):
+            pair[0].all_gather(b"a")
+
+
+def test_what_a_handler_raises_is_raised_after_a_call_that_ended_well():
+    comm, other = xfer.Comm.local(2)
+
+    def handle(*_):
+        other._gather(b"b")  # all have come
+        raise Gone
+
+    with signalled(handle), comm._alone(), pytest.raises(Gone) as raised:
+        comm._gather(b"a")
+    assert raised.value.__context__ is None
+    thread, said = gathering(other)
+    assert comm.all_gather(b"a") == [b"a", b"b"]
+    thread.join()
+    assert said == [[b"a", b"b"]]
+
+
+def test_ctrl_c_while_staging_memory_is_asked_for_ends_the_commit():
+    src, dst = xfer.parse_problem("f32[64,64] (2):S0 -> (2):S1")
+    comms = xfer.Comm.local(2)
+
+    def commit(comm):
+        with xfer.Plan(comm, [("w", src, dst)], lane="packed") as plan:
+            plan.bind("w", np.zeros((32, 64), np.float32), np.zeros((64, 32), np.float32))
+            plan.commit()
+
+    def other():
+        with pytest.raises(xfer.PeerError, match="no memory"):
+            commit(comms[1])
+
+    before = signal.signal(signal.SIGUSR1, signal.default_int_handler)
+    comms[0].set_staging(lambda _: signal.raise_signal(signal.SIGUSR1), lambda _: None)
+    thread = threading.Thread(target=other)
+    thread.start()
+    with pytest.raises(KeyboardInterrupt):
+        commit(comms[0])
+    thread.join()
+    signal.signal(signal.SIGUSR1, before)
+
+
+def test_no_interrupt_is_lost():
+    """200 at any time of a call, of its beginning and its end."""
+    program = textwrap.dedent("""
+        import random, signal, threading, time
+        import xfer
+        main, caught = threading.main_thread().ident, 0
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        for _ in range(200):
+            comm, other = xfer.Comm.local(2)
+            begun = []
+            def come():
+                while not begun:  # starting a thread is not to be interrupted
+                    time.sleep(0)
+                time.sleep(random.random() * 0.002)
+                signal.pthread_kill(main, signal.SIGINT)
+                time.sleep(random.choice((0, 0.04)))
+                try:
+                    other.all_gather(b"b")
+                except xfer.CommError:
+                    pass
+            thread = threading.Thread(target=come)
+            thread.start()
+            try:
+                begun.append(True)
+                comm.all_gather(b"a")
+                time.sleep(20)
+            except KeyboardInterrupt:
+                caught += 1
+                comm.close()
+            thread.join()
+        print(caught)
+    """)
+    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120)
+    assert (ended.stdout, ended.stderr) == ("200\n", "")
 
 
 def test_gil_is_free_while_a_call_waits():

@@ -320,27 +320,6 @@ def test_a_handler_that_interrupts_a_look_or_a_close_finds_the_comm_in_use(monke
     assert plan.text()
 
 
-def test_ctrl_c_while_a_call_is_handed_to_its_thread_is_noticed():
-    comm, _ = xfer.Comm.local(2)
-
-    class Calls:
-        def __init__(self, calls):
-            self.calls = calls
-
-        def put(self, item):
-            self.calls.put(item)
-            if item is not None:
-                raise KeyboardInterrupt
-
-    comm._call(len, "")  # it has a thread from here on
-    comm._worker._calls = Calls(comm._worker._calls)
-    with pytest.raises(KeyboardInterrupt):
-        comm.all_gather(b"a")
-    with pytest.raises(xfer.StateError, match="interrupted"):
-        comm.all_gather(b"a")
-    comm.close()
-
-
 def test_a_forked_child_has_no_comm():
     (alone,) = xfer.Comm.local(1)
     assert alone.all_gather(b"a") == [b"a"]

@@ -70,14 +70,14 @@ def dropped_if_broken(comm: Comm, runs: bool = False) -> Iterator[None]:
     try:
         yield
     except BaseException as error:
-        if _is_broken(comm, error, runs):
+        if _is_broken(error, runs):
             for key in [key for key, kept in list(_kept.items()) if kept[1] is comm]:
                 drop_comm(key)
         raise
 
 
-def _is_broken(comm: Comm, error: BaseException, runs: bool) -> bool:
-    if comm._is_stuck() or not isinstance(error, Exception):
+def _is_broken(error: BaseException, runs: bool) -> bool:
+    if not isinstance(error, Exception):
         return True
     return not is_in_use(error) and (runs or isinstance(error, CommError | TimeoutError))
 
