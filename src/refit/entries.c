@@ -153,57 +153,102 @@ xfer_status xfi_model_append_name(xfer_model *model, const xfi_raw *raw,
 
 /* ---- putting together ---- */
 
-/* By all that an entry is but its layers. */
+/* By all that an entry is but its layers and its experts. */
 static int compare_kinds(const xfi_entry *x, const xfi_entry *y)
 {
   int c = strcmp(x->pattern, y->pattern);
 
   if (c == 0) c = (x->dtype > y->dtype) - (x->dtype < y->dtype);
-  if (c == 0) c = (x->first_expert > y->first_expert) - (x->first_expert < y->first_expert);
   if (c == 0) c = (x->n_dims > y->n_dims) - (x->n_dims < y->n_dims);
-  for (int d = 0; d < x->n_dims && c == 0; d++)
+  for (int d = x->n_experts > 0; d < x->n_dims && c == 0; d++)
     c = (x->shape[d] > y->shape[d]) - (x->shape[d] < y->shape[d]);
   return c;
 }
 
-static int compare_entries(const void *a, const void *b)
+static int compare_experts(const xfi_entry *x, const xfi_entry *y)
+{
+  if (x->first_expert != y->first_expert) return x->first_expert < y->first_expert ? -1 : 1;
+  return (x->n_experts > y->n_experts) - (x->n_experts < y->n_experts);
+}
+
+static int compare_layers(const xfi_entry *x, const xfi_entry *y)
+{
+  int c = (x->n_layers > y->n_layers) - (x->n_layers < y->n_layers);
+
+  for (int i = 0; i < x->n_layers && c == 0; i++)
+    c = (x->layers[i] > y->layers[i]) - (x->layers[i] < y->layers[i]);
+  return c;
+}
+
+static int by_experts(const void *a, const void *b)
 {
   const xfi_entry *x = *(xfi_entry *const *)a, *y = *(xfi_entry *const *)b;
   int c = compare_kinds(x, y);
 
+  if (c == 0) c = compare_layers(x, y);
+  return c != 0 ? c : compare_experts(x, y);
+}
+
+/* Does `y` have the experts after those of `x`? */
+static bool has_next_experts(const xfi_entry *x, const xfi_entry *y)
+{
+  return x->n_experts > 0 && compare_kinds(x, y) == 0 && compare_layers(x, y) == 0 &&
+         x->first_expert + x->n_experts == y->first_expert;
+}
+
+/* The first of n entries takes the experts of the others. */
+static xfer_status take_experts(xfi_entry *const *entries, size_t n)
+{
+  for (size_t i = 1; i < n; i++) {
+    entries[0]->n_experts += entries[i]->n_experts;
+    entries[0]->shape[0] += entries[i]->shape[0];
+  }
+  return XFER_OK;
+}
+
+static int by_layers(const void *a, const void *b)
+{
+  const xfi_entry *x = *(xfi_entry *const *)a, *y = *(xfi_entry *const *)b;
+  int c = compare_kinds(x, y);
+
+  if (c == 0) c = compare_experts(x, y);
   if (c != 0 || x->n_layers == 0 || y->n_layers == 0) return c != 0 ? c : x->n_layers - y->n_layers;
   return (x->layers[0] > y->layers[0]) - (x->layers[0] < y->layers[0]);
 }
 
-/* The first of n entries takes the layers of the others, which have none then. */
+static bool has_next_layers(const xfi_entry *x, const xfi_entry *y)
+{
+  return x->n_layers > 0 && compare_kinds(x, y) == 0 && compare_experts(x, y) == 0 &&
+         x->layers[x->n_layers - 1] < y->layers[0];
+}
+
+/* Or their layers. */
 static xfer_status take_layers(xfi_entry *const *entries, size_t n)
 {
   xfi_entry *first = entries[0];
   size_t n_layers = 0;
   int *layers;
-  xfer_status st = XFER_OK;
 
   for (size_t i = 0; i < n; i++)
     n_layers += (size_t)entries[i]->n_layers;
   layers = xfi_calloc(n_layers, sizeof *layers);
-  XFI_CHECK_DONE(layers != NULL && n_layers <= INT_MAX, XFER_ERR_NOMEM, "the %zu layers of \"%s\"",
-                 n_layers, first->pattern);
+  XFI_CHECK(layers != NULL && n_layers <= INT_MAX, XFER_ERR_NOMEM, "the %zu layers of \"%s\"",
+            n_layers, first->pattern);
   n_layers = 0;
   for (size_t i = 0; i < n; i++) {
     memcpy(layers + n_layers, entries[i]->layers, (size_t)entries[i]->n_layers * sizeof *layers);
     n_layers += (size_t)entries[i]->n_layers;
-    if (i > 0) xfi_entry_clear(entries[i]);
   }
   xfi_free(first->layers);
   first->layers = layers;
   first->n_layers = (int)n_layers;
-  layers = NULL;
-done:
-  xfi_free(layers);
-  return st;
+  return XFER_OK;
 }
 
-xfer_status xfi_model_gather(xfer_model *model)
+/* What is there twice stays so, and is found out. */
+static xfer_status put_together(xfer_model *model, int (*compare)(const void *, const void *),
+                                bool (*has_next)(const xfi_entry *, const xfi_entry *),
+                                xfer_status (*take)(xfi_entry *const *, size_t))
 {
   xfi_entry **sorted = xfi_calloc(model->n_entries, sizeof(xfi_entry *));
   size_t n = 0, end;
@@ -212,16 +257,13 @@ xfer_status xfi_model_gather(xfer_model *model)
   XFI_CHECK_DONE(sorted != NULL, XFER_ERR_NOMEM, "%zu names to put together", model->n_entries);
   for (size_t i = 0; i < model->n_entries; i++)
     sorted[i] = &model->entries[i];
-  qsort(sorted, model->n_entries, sizeof(xfi_entry *), compare_entries);
+  qsort(sorted, model->n_entries, sizeof(xfi_entry *), compare);
   for (size_t at = 0; at < model->n_entries; at = end) {
-    for (end = at + 1; end < model->n_entries; end++) {
-      const xfi_entry *last = sorted[end - 1];
-
-      if (compare_kinds(last, sorted[end]) != 0 || last->n_layers == 0 ||
-          last->layers[last->n_layers - 1] >= sorted[end]->layers[0])
-        break; /* what is there twice stays so, and is found out */
-    }
-    if (end > at + 1) XFI_TRY_DONE(take_layers(&sorted[at], end - at));
+    for (end = at + 1; end < model->n_entries && has_next(sorted[end - 1], sorted[end]);)
+      end++;
+    if (end > at + 1) XFI_TRY_DONE(take(&sorted[at], end - at));
+    for (size_t i = at + 1; i < end; i++)
+      xfi_entry_clear(sorted[i]);
   }
   for (size_t i = 0; i < model->n_entries; i++) {
     if (model->entries[i].pattern != NULL) model->entries[n++] = model->entries[i];
@@ -230,6 +272,12 @@ xfer_status xfi_model_gather(xfer_model *model)
 done:
   xfi_free(sorted);
   return st;
+}
+
+xfer_status xfi_model_gather(xfer_model *model)
+{
+  XFI_TRY(put_together(model, by_experts, has_next_experts, take_experts));
+  return put_together(model, by_layers, has_next_layers, take_layers);
 }
 
 /* ---- splitting ---- */

@@ -117,7 +117,7 @@ xfer_status xfi_model_append(xfer_model *model, const xfi_raw *raw,
                              const xfer_model_options *options);
 xfer_status xfi_model_append_name(xfer_model *model, const xfi_raw *raw,
                                   const xfer_model_options *options);
-/* Of those that differ in their layers alone, as a list of names has them, one is left. */
+/* Of those whose experts or layers follow each other, as a list of names has them, one is left. */
 xfer_status xfi_model_gather(xfer_model *model);
 /* Does the k-th layer of an entry stay in it? */
 typedef xfer_status (*xfi_stays)(bool *stays, const xfi_entry *entry, int k, const void *context);

@@ -282,6 +282,38 @@ static void test_ranges_keep_what_they_say(void **state)
   refit_expect_error("has no extra_params");
 }
 
+/* Experts by name, in any order, are the experts of a pattern. */
+static void test_experts_may_be_listed_by_name(void **state)
+{
+  static const char config[] =
+      "\"model_type\":\"mixtral\",\"vocab_size\":64,\"hidden_size\":8,\"num_hidden_layers\":1,"
+      "\"num_attention_heads\":2,\"num_key_value_heads\":2,\"intermediate_size\":8,"
+      "\"num_local_experts\":3";
+  static const char *const listed[] = {"0.w1", "0.w2", "0.w3", "1.w1", "1.w2",
+                                       "1.w3", "2.w3", "2.w2", "2.w1"};
+  char text[4000];
+
+  (void)state;
+  for (int n = 9; n >= 8; n--) {
+    xfer_model *model = NULL;
+    size_t at = (size_t)snprintf(text, sizeof text,
+                                 "{\"format\":\"xfer-model-v1\",\"config\":{%s},"
+                                 "\"params\":[",
+                                 config);
+
+    for (int i = 0; i < n; i++)
+      at += (size_t)snprintf(text + at, sizeof text - at,
+                             "%s{\"name\":\"model.layers.0.block_sparse_moe.experts.%s.weight\","
+                             "\"shape\":[8,8],\"dtype\":\"bf16\"}",
+                             i == 0 ? "" : ",", listed[i]);
+    (void)snprintf(text + at, sizeof text - at, "]}");
+    assert_int_equal(refit_load(&model, text), n == 9 ? XFER_OK : XFER_ERR_IO);
+    if (n == 9) assert_int_equal(report_of(model).payload_bytes, 9 * 8 * 8 * 2);
+    if (n == 8) refit_expect_error("has 2 experts; the configuration says 3");
+    xfer_model_destroy(model);
+  }
+}
+
 static void test_quantised_projections_get_scales(void **state)
 {
   xfer_model_options options = XFER_MODEL_OPTIONS_INIT;
@@ -446,6 +478,7 @@ int main(void)
       cmocka_unit_test(test_texts_stand_for_no_figure),
       cmocka_unit_test(test_a_name_that_is_too_long_is_refused),
       cmocka_unit_test(test_ranges_keep_what_they_say),
+      cmocka_unit_test(test_experts_may_be_listed_by_name),
       cmocka_unit_test(test_quantised_projections_get_scales),
       cmocka_unit_test(test_added_tensors_join_the_table),
       cmocka_unit_test(test_a_refused_tensor_takes_no_other_with_it),
