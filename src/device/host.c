@@ -252,9 +252,16 @@ static void process_token_make(void)
   (void)!getrandom(process_token.random, sizeof process_token.random, GRND_NONBLOCK);
 }
 
+/* Two children of one process may have one number, each in a namespace of its own. */
+static void process_token_begin(void)
+{
+  process_token_make();
+  (void)pthread_atfork(NULL, NULL, process_token_make);
+}
+
 static token own_token(void)
 {
-  (void)pthread_once(&process_token_once, process_token_make);
+  (void)pthread_once(&process_token_once, process_token_begin);
   token own = process_token;
   own.pid = (int64_t)getpid();
   return own;
