@@ -12,6 +12,7 @@
 #include <unistd.h>
 
 #include "clock.h"
+#include "descriptor.h"
 #include "text.h"
 
 enum { TRACKS = 64, MAX_NAMED = 4096 };
@@ -37,7 +38,8 @@ static unsigned char named[MAX_NAMED / 8]; /* bits: tracks that have their name 
  * log. */
 static FILE *open_to_write(const char *path)
 {
-  const int fd = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NONBLOCK, 0666);
+  const int fd =
+      xfi_descriptor_kept(open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NONBLOCK, 0666));
   FILE *file = NULL;
 
   if (fd < 0) return NULL;

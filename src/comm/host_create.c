@@ -14,6 +14,7 @@
 #include "host_comm.h"
 
 #include "alloc.h"
+#include "descriptor.h"
 #include "error.h"
 
 #include <errno.h>
@@ -82,7 +83,7 @@ static int watch_process(int socket)
   socklen_t n = sizeof peer;
 
   if (getsockopt(socket, SOL_SOCKET, SO_PEERCRED, &peer, &n) != 0 || peer.pid <= 0) return -1;
-  return peer.pid == getpid() ? -1 : (int)syscall(SYS_pidfd_open, peer.pid, 0);
+  return peer.pid == getpid() ? -1 : xfi_descriptor_kept((int)syscall(SYS_pidfd_open, peer.pid, 0));
 #else
   (void)socket;
   return -1;
@@ -102,7 +103,7 @@ static xfer_status listen_here(meeting *m)
     own->name[2 * i + 1] = "0123456789abcdef"[random[i] & 15];
   }
   own->cores = xfi_cores_own();
-  m->listener = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+  m->listener = xfi_descriptor_kept(socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
   XFI_CHECK(m->listener >= 0 &&
                 bind(m->listener, (struct sockaddr *)&address, address_of(&address, own->name)) ==
                     0 &&
@@ -166,7 +167,7 @@ static int take_hello(int socket, hello *said)
   if (head != NULL && head->cmsg_level == SOL_SOCKET && head->cmsg_type == SCM_RIGHTS &&
       head->cmsg_len == CMSG_LEN(sizeof file))
     memcpy(&file, CMSG_DATA(head), sizeof file);
-  return file;
+  return xfi_descriptor_kept(file);
 }
 
 /* Its listener has room for all ranks, so this does not wait. */
@@ -178,7 +179,7 @@ static xfer_status connect_to(meeting *m, int rank)
   const socklen_t n_bytes = address_of(&address, m->words[rank].name);
 
   memcpy(said.name, m->words[rank].name, NAME_BYTES);
-  *out = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  *out = xfi_descriptor_kept(socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
   XFI_CHECK(*out >= 0 && connect(*out, (struct sockaddr *)&address, n_bytes) == 0, XFER_ERR_COMM,
             "a socket to rank %d, which must be on this host: %s", rank, strerror(errno));
   XFI_CHECK(is_same_user(*out), XFER_ERR_COMM, "rank %d is another user's process", rank);
@@ -223,7 +224,7 @@ static xfer_status accept_all(meeting *m)
   int n_missing = m->size - 1;
 
   while (n_missing > 0) {
-    const int made = accept4(m->listener, NULL, NULL, SOCK_CLOEXEC);
+    const int made = xfi_descriptor_kept(accept4(m->listener, NULL, NULL, SOCK_CLOEXEC));
     if (made < 0 && (errno == EINTR || errno == ECONNABORTED)) continue;
     XFI_CHECK(made >= 0, XFER_ERR_COMM, "%d ranks did not connect: %s", n_missing, strerror(errno));
     XFI_TRY(take(m, made, &n_missing));

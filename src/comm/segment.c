@@ -10,6 +10,7 @@
 #include "shared.h"
 
 #include "alloc.h"
+#include "descriptor.h"
 #include "error.h"
 
 #include <errno.h>
@@ -72,7 +73,7 @@ int xfi_shared_make(xfi_shared *s, uint64_t token)
 
   errno = EFBIG;
   if (getrlimit(RLIMIT_FSIZE, &most) != 0 || most.rlim_cur < s->n_bytes) return -1;
-  file = memfd_create(XFI_SEGMENT_NAME, MFD_CLOEXEC | MFD_ALLOW_SEALING);
+  file = xfi_descriptor_kept(memfd_create(XFI_SEGMENT_NAME, MFD_CLOEXEC | MFD_ALLOW_SEALING));
   if (file < 0) return -1;
   if (ftruncate(file, (off_t)s->n_bytes) == 0 &&
       fcntl(file, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) == 0)

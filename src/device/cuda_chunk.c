@@ -13,6 +13,7 @@
 #include "cuda_device.h"
 
 #include "alloc.h"
+#include "descriptor.h"
 #include "error.h"
 #include "thread.h"
 #include "vec.h"
@@ -141,6 +142,8 @@ static bool receive_reply(int socket, uint64_t *n_bytes, int *file)
       head->cmsg_len != CMSG_LEN(sizeof *file))
     return false;
   memcpy(file, CMSG_DATA(head), sizeof *file);
+  *file = xfi_descriptor_kept(*file);
+  if (*file < 0) return false;
   return n == (ssize_t)sizeof *n_bytes && *n_bytes > 0;
 }
 
@@ -203,7 +206,7 @@ static void *serve_main(void *argument)
 
   xfi_cuda_begin_thread((void *)offers->device); /* only read */
   while (!atomic_load(&offers->stops)) {
-    const int socket = accept4(offers->listener, NULL, NULL, SOCK_CLOEXEC);
+    const int socket = xfi_descriptor_kept(accept4(offers->listener, NULL, NULL, SOCK_CLOEXEC));
     if (socket >= 0) {
       serve(offers, socket);
       (void)close(socket);
@@ -245,7 +248,7 @@ static xfer_status offers_open(xfi_cuda_offers **out, const xfi_cuda_device *dev
   XFI_CHECK_DONE(offers != NULL, XFER_ERR_NOMEM, "a socket for peers");
   offers->device = device;
   (void)pthread_mutex_init(&offers->lock, NULL);
-  offers->listener = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
+  offers->listener = xfi_descriptor_kept(socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0));
   choose_name(offers);
   const socklen_t n_bytes = socket_address(&address, offers->name);
   XFI_CHECK_DONE(
@@ -301,7 +304,7 @@ static xfer_status ask(int *connected, const char *name, const request *wanted,
   xfer_status st = XFER_OK;
   struct sockaddr_un address;
   const socklen_t n_bytes = socket_address(&address, name);
-  int made = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
+  int made = xfi_descriptor_kept(socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0));
   ssize_t n = -1;
 
   if (made >= 0) {

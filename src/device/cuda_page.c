@@ -12,6 +12,7 @@
 #include "cuda_device.h"
 
 #include "alloc.h"
+#include "descriptor.h"
 #include "error.h"
 
 #include <errno.h>
@@ -79,7 +80,7 @@ xfer_status xfi_cuda_page_alloc(xfi_device *base, uint64_t **flags, size_t n_fla
   XFI_CHECK_DONE(page != NULL, XFER_ERR_NOMEM, "%zu flags", n_flags);
   page->n_bytes = (n_flags * sizeof **flags + unit) / unit * unit;
   errno = EFBIG; /* past the limit of files ftruncate() is a signal, which ends the process */
-  page->file = memfd_create("xfer-flags", MFD_CLOEXEC);
+  page->file = xfi_descriptor_kept(memfd_create("xfer-flags", MFD_CLOEXEC));
   XFI_CHECK_DONE(page->file >= 0 &&
                      (getrlimit(RLIMIT_FSIZE, &most) != 0 || most.rlim_cur >= page->n_bytes) &&
                      ftruncate(page->file, (off_t)page->n_bytes) == 0,

@@ -2,6 +2,7 @@
  * all others, and these may go on. */
 #include "unit/host_ranks.h"
 
+#include <fcntl.h>
 #include <signal.h>
 #include <sys/mman.h>
 #include <sys/wait.h>
@@ -104,6 +105,27 @@ static void test_children_of_a_killed_process_do_not_stand_for_it(void **state)
   leaves_a_child = false;
 }
 
+/* As a daemon does. */
+static int closes_its_streams(int rank, meeting_place *place)
+{
+  char all[2];
+
+  for (int file = STDIN_FILENO; file <= STDERR_FILENO; file++)
+    (void)close(file);
+  xfi_comm *comm = join_at(place, rank, 0);
+  if (comm->ops->all_gather(comm, all, &"xy"[rank], 1, soon()) != XFER_OK) return 1;
+  for (int file = STDIN_FILENO; file <= STDERR_FILENO; file++)
+    if (fcntl(file, F_GETFD) != -1) return 2;
+  comm->ops->destroy(comm);
+  return 0;
+}
+
+static void test_what_is_printed_to_closed_streams_goes_to_no_rank(void **state)
+{
+  (void)state;
+  with_processes(2, -1, closes_its_streams);
+}
+
 static int is_late(int rank, meeting_place *place)
 {
   xfi_comm *comm = join_at(place, rank, 0);
@@ -137,6 +159,7 @@ int main(void)
       cmocka_unit_test(test_the_end_of_a_process_is_heeded),
       cmocka_unit_test(test_a_killed_process_is_named_and_the_others_go_on),
       cmocka_unit_test(test_children_of_a_killed_process_do_not_stand_for_it),
+      cmocka_unit_test(test_what_is_printed_to_closed_streams_goes_to_no_rank),
       cmocka_unit_test(test_a_late_process_is_named_by_all_and_told),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
