@@ -28,10 +28,13 @@ xfer_status xfi_shared_init(xfi_shared *s, const xfi_shared_ops *ops, int n_plac
   s->ops = ops;
   s->n_places = n_places;
   s->place = place;
-  s->n_bytes = sizeof(xfi_segment) + (size_t)n_places * sizeof(xfi_ring);
+  s->n_bytes = sizeof(xfi_segment) + (size_t)n_places * sizeof(xfi_ring) + (size_t)comm->size;
   s->places = xfi_calloc((size_t)comm->size, sizeof *s->places);
   s->at = xfi_calloc((size_t)n_places, sizeof *s->at);
-  XFI_CHECK(s->places != NULL && s->at != NULL, XFER_ERR_NOMEM, "a comm of %d ranks", comm->size);
+  s->awaits = xfi_calloc((size_t)comm->size, sizeof *s->awaits);
+  s->asked = xfi_calloc((size_t)comm->size, sizeof *s->asked);
+  XFI_CHECK(s->places != NULL && s->at != NULL && s->awaits != NULL && s->asked != NULL,
+            XFER_ERR_NOMEM, "a comm of %d ranks", comm->size);
   for (int r = 0; r < comm->size; r++)
     s->places[r] = -1;
   s->places[comm->rank] = place;
@@ -49,8 +52,12 @@ void xfi_shared_end(xfi_shared *s)
     if (s->at[i] != NULL) (void)munmap(s->at[i], s->n_bytes);
   xfi_free(s->places);
   xfi_free(s->at);
+  xfi_free(s->awaits);
+  xfi_free(s->asked);
   s->places = NULL;
   s->at = NULL;
+  s->awaits = NULL;
+  s->asked = NULL;
 }
 
 xfi_segment *xfi_shared_map(const xfi_shared *s, int file)

@@ -1,7 +1,8 @@
 /* Gathering and streams between ranks that share memory: flags in it and no message. A rank that
  * waits looks again and again for a while, with more ranks than cores yielding, so that the others
- * come to write what it waits for; then it sleeps until it is woken, and looks now and then whether
- * the comm is broken, or whether a process that it waits for has ended.
+ * come to write what it waits for; then it says for whom it waits (late.c), sleeps until it is
+ * woken, and looks now and then whether the comm is broken, or whether a process that it waits for
+ * has ended.
  *
  * Who sleeps says so and looks once more; who writes looks then who sleeps: in the one order of all
  * that is done to atomics, one of the two sees the other.
@@ -88,14 +89,38 @@ typedef struct awaited {
   const void *of; /* the caller's */
 } awaited;
 
+static bool note(const xfi_shared *s, int rank)
+{
+  s->awaits[rank] = true;
+  return false; /* and who else? */
+}
+
+static void say(const awaited *what)
+{
+  xfi_shared *s = what->shared;
+
+  memset(s->awaits, 0, (size_t)s->base.size * sizeof *s->awaits);
+  (void)what->find_late(what, note);
+  xfi_shared_say(s, what->ringer < 0 ? XFI_ASLEEP : (uint32_t)what->ringer);
+}
+
 static void nap(const awaited *what, xfi_deadline deadline)
 {
   xfi_shared *s = what->shared;
   const uint32_t bell = atomic_load(&own_of(s)->bell);
 
-  atomic_store(&own_of(s)->sleeping, what->ringer < 0 ? XFI_ASLEEP : (uint32_t)what->ringer);
+  say(what);
   if (!what->is_there(what)) s->ops->nap(&s->base, bell, deadline);
-  atomic_store(&own_of(s)->sleeping, XFI_AWAKE);
+}
+
+/* Who told it of a failure, and ends as well, may not have told this one yet. */
+static void hear_from(xfi_shared *s, int rank)
+{
+  uint32_t none = 0;
+  const uint32_t alarm = rank < 0 ? 0 : atomic_load(&xfi_segment_of(s, rank)->alarm);
+
+  if (alarm == 0 || xfi_segment_of(s, (int)alarm - 1) == NULL) return;
+  (void)atomic_compare_exchange_strong(&own_of(s)->alarm, &none, alarm);
 }
 
 /* What they wrote before they left is there, and why they left is known. */
@@ -105,9 +130,28 @@ static xfer_status check_lost(const awaited *what)
   const int lost = what->find_late(what, is_lost);
 
   if ((gone < 0 && lost < 0) || what->is_there(what)) return XFER_OK;
+  hear_from(what->shared, gone);
+  hear_from(what->shared, lost);
   XFI_TRY(what->shared->ops->check(&what->shared->base));
   XFI_CHECK(gone < 0, XFER_ERR_COMM, "%s: rank %d has left the comm", what->name, gone);
   return XFI_ERROR(XFER_ERR_COMM, "%s: the process of rank %d has ended", what->name, lost);
+}
+
+/* The deadline has passed: OK if what is awaited has come after all. Else this rank says for whom
+ * it waits for as long as the comm lives. */
+static xfer_status give_up(const awaited *what, xfi_deadline deadline)
+{
+  xfi_shared *s = what->shared;
+  xfi_late late = {0};
+
+  do {
+    say(what);
+    if (what->is_there(what)) return XFER_OK;
+    XFI_TRY(s->ops->check(&s->base));
+  } while (!xfi_shared_find_late(s, &late));
+  return XFI_ERROR(XFER_ERR_TIMEOUT, "%s: rank %d did not come before %s", what->name,
+                   late.rank >= 0 ? late.rank : what->find_late(what, is_any),
+                   xfi_deadline_end(deadline));
 }
 
 static xfer_status await(const awaited *what, xfi_deadline deadline)
@@ -127,12 +171,11 @@ static xfer_status await(const awaited *what, xfi_deadline deadline)
     st = s->ops->check(&s->base);
     /* Who breaks the comm may have seen all that this rank waits for. */
     if (st != XFER_OK) return what->is_there(what) ? XFER_OK : st;
-    XFI_CHECK(!xfi_deadline_expired(deadline), XFER_ERR_TIMEOUT,
-              "%s: rank %d did not come before %s", what->name, what->find_late(what, is_any),
-              xfi_deadline_end(deadline));
+    if (xfi_deadline_expired(deadline)) XFI_TRY(give_up(what, deadline));
     if (++n_naps % s->ops->naps == 0) XFI_TRY(check_lost(what));
     nap(what, deadline);
   }
+  if (n_naps > 0) atomic_store(&own_of(s)->sleeping, XFI_AWAKE);
   return st;
 }
 
@@ -226,15 +269,18 @@ static xfi_channel *next_same(const streams *s, const xfi_channel *c)
   return c->next_same == 0 ? NULL : &s->channels[c->next_same];
 }
 
-/* Has everybody emptied what the next shared slot held, be it of another stream? */
-static bool is_shared_free(const streams *s)
+/* A rank that has not emptied what the next shared slot held, be it of another stream; -1: all
+ * have. */
+static int find_reader(const streams *s, is_meant *of)
 {
   const xfi_segment *own = own_of(s->shared);
   const size_t slot = own->n_shared % XFI_CHANNEL_SLOTS;
 
-  for (int i = 0; i < s->shared->n_places; i++)
-    if (atomic_load(&own->rings[i].n_emptied) < own->rings[i].n_when_shared[slot]) return false;
-  return true;
+  for (int i = 0; i < s->shared->n_places; i++) {
+    if (atomic_load(&own->rings[i].n_emptied) >= own->rings[i].n_when_shared[slot]) continue;
+    if (of(s->shared, (int)s->shared->at[i]->rank)) return (int)s->shared->at[i]->rank;
+  }
+  return -1;
 }
 
 /* Is there a slot to fill, or to empty? What the other end did in the slots is acquired with
@@ -247,7 +293,7 @@ static bool can_move(const streams *s, const xfi_channel *c)
   if (!c->send)
     return atomic_load(&ring->n_filled) !=
            atomic_load_explicit(&ring->n_emptied, memory_order_relaxed);
-  if (c->next_same != 0 && !is_shared_free(s)) return false;
+  if (c->next_same != 0 && find_reader(s, is_any) >= 0) return false;
   for (; c != NULL; c = next_same(s, c)) {
     ring = ring_of(s, c);
     emptied = atomic_load(&ring->n_emptied);
@@ -352,11 +398,16 @@ static bool any_can_move(const awaited *what)
 static int find_peer(const awaited *what, is_meant *of)
 {
   const streams *s = what->of;
+  bool fills_shared = false;
 
-  for (size_t i = 0; i < s->n; i++)
-    if (s->channels[i].n_done < s->channels[i].n_bytes && of(what->shared, s->channels[i].peer))
-      return s->channels[i].peer;
-  return -1;
+  for (size_t i = 0; i < s->n; i++) {
+    const xfi_channel *c = &s->channels[i];
+
+    if (c->n_done == c->n_bytes) continue;
+    if (of(what->shared, c->peer)) return c->peer;
+    if (c->send && c->next_same != 0) fills_shared = true;
+  }
+  return fills_shared ? find_reader(s, of) : -1;
 }
 
 /* Until all is done: whatever can be moved, channel by channel, and wait when nothing can. */

@@ -56,7 +56,8 @@ typedef struct xfi_segment {
   int64_t rank;
   _Alignas(
       XFI_CACHE_LINE) _Atomic uint32_t bell; /* counts what its sleeping owner should look at */
-  _Atomic uint32_t sleeping;                 /* until whom: a rank, or one of the two above */
+  _Atomic uint32_t sleeping; /* until whom: a rank, or one of those above. From the first nap
+                                until what is waited for has come, or who brings it has rung */
   _Alignas(
       XFI_CACHE_LINE) _Atomic uint32_t alarm; /* 1 + the rank that told the owner of a failure */
   char why[XFI_BROKEN_BYTES];                 /* what the owner told others */
@@ -67,7 +68,7 @@ typedef struct xfi_segment {
   xfi_given given[2];                                /* by turns */
   uint64_t n_shared; /* slots filled for several ranks, by turns; the owner's */
   _Alignas(4096) char shared[XFI_CHANNEL_SLOTS][XFI_CHANNEL_SLOT_BYTES];
-  xfi_ring rings[]; /* by place among the ranks of the host */
+  xfi_ring rings[]; /* by place among the ranks of the host; then xfi_awaits_of() */
 } xfi_segment;
 
 /* What each comm does in its own way. */
@@ -95,6 +96,8 @@ typedef struct xfi_shared {
   xfi_segment **at; /* [n_places]; NULL: memory is not shared with that rank */
   size_t n_bytes;   /* of a segment */
   uint64_t n_steps; /* of gatherings */
+  bool *awaits;     /* [size] whom this rank waits for, to be said */
+  bool *asked;      /* [size] in looking for who is late */
 } xfi_shared;
 
 /* That a rank may run on; n is 0 where that is not known. */
@@ -128,6 +131,25 @@ static inline xfi_segment *xfi_segment_of(const xfi_shared *s, int rank)
 XFI_DOOR void xfi_shared_alarm(xfi_shared *shared, const char *why);
 /* What this rank was told so; NULL: nothing. */
 XFI_DOOR const char *xfi_shared_alarmed(const xfi_shared *shared);
+
+/* Whom a segment's owner waits for, by rank, [size]; it counts unless the owner is XFI_AWAKE. */
+static inline _Atomic bool *xfi_awaits_of(const xfi_shared *s, xfi_segment *segment)
+{
+  return (_Atomic bool *)(void *)&segment->rings[s->n_places];
+}
+
+/* late.c: tell whom this rank waits for, as `awaits` has it, and `sleeping`; where it has a
+ * segment. */
+XFI_DOOR void xfi_shared_say(xfi_shared *shared, uint32_t sleeping);
+/* Who is late. Zero at first. */
+typedef struct xfi_late {
+  int rank; /* -1: nobody is seen to be */
+  int n_alike;
+  int n_looks;
+} xfi_late;
+/* Looks once more, of a rank that has just said whom it waits for: true when that is enough, and
+ * false after a while, when it is to say it again. */
+XFI_DOOR bool xfi_shared_find_late(xfi_shared *shared, xfi_late *late);
 
 /* Of a comm that is not broken; does not break it. */
 XFI_DOOR xfer_status xfi_shared_gather(xfi_shared *shared, void *all, const void *mine,

@@ -153,7 +153,7 @@ static void test_create_survives_each_failed_allocation(void **state)
   xfer_status st = XFER_ERR_NOMEM;
   xfi_comm *comm = NULL;
 
-  for (long n = 0; st != XFER_OK && n < 10; n++) {
+  for (long n = 0; st != XFER_OK && n < 20; n++) {
     visitor v = {place, 0, 0, -1};
     xfi_alloc_fail_after(n);
     st = xfi_comm_create_host(&comm, gather_there, &v, 0, 1);

@@ -153,6 +153,185 @@ static void test_a_late_process_is_named_by_all_and_told(void **state)
   with_processes(3, -1, is_late);
 }
 
+/* ---- who is late ---------------------------------------------------------------------------- */
+
+enum { LONG = 1 << 20 }; /* more than the slots hold */
+static char longs[2][LONG];
+
+static xfer_status broadcast_of_0(xfi_comm *comm, xfi_deadline deadline)
+{
+  const xfi_message one = {longs[0], LONG, 0};
+
+  return comm->ops->broadcast(comm, &one, 1, 0, NULL, deadline);
+}
+
+/* Each one's to the next, and the last one's to the first. */
+static xfer_status round_in_a_ring(xfi_comm *comm, xfi_deadline deadline)
+{
+  const xfi_message send = {longs[0], LONG, (comm->rank + 1) % comm->size};
+  const xfi_message recv = {longs[1], LONG, (comm->rank + comm->size - 1) % comm->size};
+
+  return comm->ops->round(comm, &send, 1, &recv, 1, NULL, deadline);
+}
+
+static void carry_nothing(void *context, size_t channel, char *slot, size_t n_bytes)
+{
+  (void)context, (void)channel, (void)slot, (void)n_bytes;
+}
+
+/* Everybody's same bytes to all others. */
+static xfer_status stream_to_all(xfi_comm *comm, xfi_deadline deadline)
+{
+  const size_t n_peers = (size_t)comm->size - 1;
+  xfi_channel channels[2 * MOST_RANKS];
+
+  for (size_t i = 0; i < 2 * n_peers; i++) {
+    const bool send = i < n_peers;
+
+    channels[i] = (xfi_channel){.peer = (comm->rank + 1 + (int)(i % n_peers)) % comm->size,
+                                .send = send,
+                                .n_bytes = LONG,
+                                .next_same = send && i + 1 < n_peers ? i + 1 : 0,
+                                .is_again = send && i > 0};
+  }
+  return comm->ops->stream(comm, channels, 2 * n_peers, XFI_CHANNEL_SLOT_BYTES, carry_nothing, NULL,
+                           deadline);
+}
+
+static xfer_status gather_of_all(xfi_comm *comm, xfi_deadline deadline)
+{
+  char all[MOST_RANKS];
+
+  return comm->ops->all_gather(comm, all, "x", 1, deadline);
+}
+
+typedef xfer_status collective(xfi_comm *comm, xfi_deadline deadline);
+static collective *const collectives[] = {broadcast_of_0, round_in_a_ring, stream_to_all,
+                                          gather_of_all};
+enum { N_COLLECTIVES = sizeof collectives / sizeof *collectives };
+
+static collective *collective_now;
+static int late_now;
+
+static bool names_the_late(xfer_status st)
+{
+  char words[64];
+
+  (void)snprintf(words, sizeof words, "rank %d did not come before the deadline", late_now);
+  return (st == XFER_ERR_TIMEOUT || st == XFER_ERR_COMM) && error_has(words);
+}
+
+/* The first to give up need not wait for the late one itself. */
+static int waits_for_the_late(int rank, meeting_place *place)
+{
+  xfi_comm *comm = join_at(place, rank, 0);
+  const int64_t first_ms = rank == (late_now + 2) % comm->size ? 0 : 100;
+
+  if (collective_now(comm, soon()) != XFER_OK) return 1;
+  if (rank == late_now) {
+    while (place->n_gave_up < comm->size - 1)
+      (void)usleep(1000);
+    return 0;
+  }
+  xfer_status st = XFER_OK;
+  while (st == XFER_OK) /* it may have all it needs, once */
+    st = collective_now(comm, xfi_deadline_after(300 + first_ms));
+  const bool right = names_the_late(st);
+  place->n_gave_up++;
+  return right ? 0 : 2;
+}
+
+static void test_the_late_one_is_named_by_all_whoever_waits_for_it(void **state)
+{
+  (void)state;
+  for (int i = 0; i < N_COLLECTIVES; i++) {
+    collective_now = collectives[i];
+    for (late_now = 0; late_now < 4; late_now++) {
+      print_message("collective %d, rank %d is late\n", i, late_now);
+      with_processes(4, -1, waits_for_the_late);
+    }
+  }
+}
+
+/* Rank 0 fills slots again that one has not emptied which has no part in the call. */
+static int waits_for_a_reader(int rank, meeting_place *place)
+{
+  xfi_comm *comm = join_at(place, rank, 0);
+  const xfi_message first = {longs[0], XFI_CHANNEL_SLOTS * XFI_CHANNEL_SLOT_BYTES, 0};
+  xfer_status st;
+
+  /* What rank 3 does not come to read is in slots that all of rank 0's peers read. */
+  if (rank != 3 && comm->ops->broadcast(comm, &first, 1, 0, NULL, soon()) != XFER_OK) return 1;
+  if (rank == 3) {
+    while (place->n_gave_up < 3)
+      (void)usleep(1000);
+    return 0;
+  }
+  if (rank == 0) {
+    xfi_channel both[] = {{.peer = 1, .send = true, .n_bytes = LONG, .next_same = 1},
+                          {.peer = 2, .send = true, .n_bytes = LONG, .is_again = true}};
+    st = comm->ops->stream(comm, both, 2, XFI_CHANNEL_SLOT_BYTES, carry_nothing, NULL,
+                           xfi_deadline_after(400));
+  } else {
+    xfi_channel one = {.peer = 0, .n_bytes = LONG};
+    st = comm->ops->stream(comm, &one, 1, XFI_CHANNEL_SLOT_BYTES, carry_nothing, NULL,
+                           xfi_deadline_after(300));
+  }
+  const bool right = names_the_late(st);
+  place->n_gave_up++;
+  return right ? 0 : 2;
+}
+
+static void test_a_reader_of_an_earlier_call_is_named(void **state)
+{
+  (void)state;
+  late_now = 3;
+  with_processes(4, -1, waits_for_a_reader);
+}
+
+/* Calls go on until a process is stopped, in any of them and wherever it is. */
+static int is_cut_short(int rank, meeting_place *place)
+{
+  xfi_comm *comm = join_at(place, rank, 0);
+  xfer_status st = XFER_OK;
+
+  for (uint64_t i = 0; st == XFER_OK; i++) {
+    if (i == 20) place->n_gave_up++;
+    st = collectives[mix(i) % N_COLLECTIVES](comm, xfi_deadline_after(500));
+  }
+  if (rank == late_now) return 0;
+  return names_the_late(st) ? 0 : 2;
+}
+
+static void test_a_stopped_process_is_named_wherever_it_was(void **state)
+{
+  (void)state;
+  enum { N_RANKS = 3 };
+  for (int i = 0; i < 12; i++) {
+    meeting_place *place = open_place(N_RANKS);
+    pid_t pids[N_RANKS];
+    int how[N_RANKS];
+
+    late_now = i % N_RANKS;
+    for (int r = 0; r < N_RANKS; r++) {
+      pids[r] = fork();
+      if (pids[r] == 0) _exit(is_cut_short(r, place));
+      assert_true(pids[r] > 0);
+    }
+    while (place->n_gave_up < N_RANKS)
+      (void)usleep(1000);
+    (void)usleep((useconds_t)(mix((uint64_t)i) % 20000));
+    (void)kill(pids[late_now], SIGSTOP);
+    for (int r = 0; r < N_RANKS; r++)
+      if (r != late_now) assert_int_equal(waitpid(pids[r], &how[r], 0), pids[r]);
+    (void)kill(pids[late_now], SIGCONT);
+    assert_int_equal(waitpid(pids[late_now], &how[late_now], 0), pids[late_now]);
+    for (int r = 0; r < N_RANKS; r++)
+      assert_int_equal(how[r], 0);
+    (void)munmap(place, sizeof *place);
+  }
+}
+
 int main(void)
 {
   const struct CMUnitTest tests[] = {
@@ -161,6 +340,9 @@ int main(void)
       cmocka_unit_test(test_children_of_a_killed_process_do_not_stand_for_it),
       cmocka_unit_test(test_what_is_printed_to_closed_streams_goes_to_no_rank),
       cmocka_unit_test(test_a_late_process_is_named_by_all_and_told),
+      cmocka_unit_test(test_the_late_one_is_named_by_all_whoever_waits_for_it),
+      cmocka_unit_test(test_a_reader_of_an_earlier_call_is_named),
+      cmocka_unit_test(test_a_stopped_process_is_named_wherever_it_was),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
