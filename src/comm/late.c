@@ -4,7 +4,8 @@
  *
  * A rank that was woken and has not said anything again is taken for awake: one that was stopped in
  * its sleep is found once what it waited for has come. One that only has no time to say it is
- * awake for a moment; so several looks must agree.
+ * awake for a moment; so several looks must agree. Who waits for messages is woken by nobody: where
+ * all wait in a circle, one that says nothing for a while has been stopped.
  */
 #include "shared.h"
 
@@ -12,7 +13,7 @@
 
 enum {
   ALIKE = 3,  /* looks that must agree, */
-  LOOKS = 20, /* of so many at most */
+  LOOKS = 70, /* of so many at most: 210 ms; whoever sleeps says so again at least each 50 ms */
   PAUSE_NS = 3000000
 };
 
@@ -23,6 +24,7 @@ void xfi_shared_say(xfi_shared *s, uint32_t sleeping)
   if (own == NULL) return;
   for (int r = 0; r < s->base.size; r++)
     atomic_store_explicit(&xfi_awaits_of(s, own)[r], s->awaits[r], memory_order_relaxed);
+  (void)atomic_fetch_add(&own->n_said, 1);
   atomic_store(&own->sleeping, sleeping);
 }
 
@@ -38,9 +40,17 @@ static bool add_awaited(const xfi_shared *s, bool *to_ask, xfi_segment *segment)
   return is_new;
 }
 
+/* Also one, at last, that has said nothing since the first look. */
+static bool is_awake(const xfi_shared *s, const xfi_segment *segment, bool at_last)
+{
+  if (segment->rank == s->base.rank) return false;
+  return atomic_load(&segment->sleeping) == XFI_AWAKE ||
+         (at_last && atomic_load(&segment->n_said) == s->n_said[segment->rank]);
+}
+
 /* The lowest rank that this one waits for, by others or not, and that is awake; else one that
  * cannot be asked; -1: neither. What this rank waits for has been said, so `awaits` is free. */
-static int look(xfi_shared *s)
+static int look(xfi_shared *s, bool at_last)
 {
   const size_t n_bytes = (size_t)s->base.size * sizeof *s->asked;
   bool *to_ask = s->awaits;
@@ -59,7 +69,7 @@ static int look(xfi_shared *s)
       s->asked[r] = true;
       if (segment == NULL)
         mute = mute < 0 || r < mute ? r : mute;
-      else if (r != s->base.rank && atomic_load(&segment->sleeping) == XFI_AWAKE)
+      else if (is_awake(s, segment, at_last))
         awake = awake < 0 || r < awake ? r : awake;
       else if (add_awaited(s, to_ask, segment))
         more = true;
@@ -70,11 +80,16 @@ static int look(xfi_shared *s)
 
 bool xfi_shared_find_late(xfi_shared *s, xfi_late *late)
 {
-  const int found = xfi_segment_of(s, s->base.rank) == NULL ? -1 : look(s);
+  int found = -1;
 
-  late->n_alike = late->n_looks > 0 && found == late->rank ? late->n_alike + 1 : 1;
+  late->rank = late->n_looks == 0 ? -1 : late->rank;
+  if (xfi_segment_of(s, s->base.rank) == NULL) return true;
+  for (int r = 0; late->n_looks == 0 && r < s->base.size; r++)
+    if (xfi_segment_of(s, r) != NULL) s->n_said[r] = atomic_load(&xfi_segment_of(s, r)->n_said);
+  found = look(s, ++late->n_looks == LOOKS);
+  late->n_alike = found == late->rank ? late->n_alike + 1 : 1;
   late->rank = found;
-  if (late->n_alike == ALIKE || ++late->n_looks == LOOKS) return true;
+  if (late->n_looks == LOOKS || (found >= 0 && late->n_alike == ALIKE)) return true;
   xfi_sleep_ns(PAUSE_NS);
   return false;
 }

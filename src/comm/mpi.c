@@ -105,6 +105,7 @@ static xfer_status transport_create(xfi_mpi_comm **out, MPI_Comm comm, MPI_Comm 
   t->token = token;
   t->owner = pthread_self();
   t->process = getpid();
+  t->awaited = -1;
   t->hearing = MPI_REQUEST_NULL;
   t->collective = MPI_REQUEST_NULL;
   t->chunk_bytes = MOST_GATHER_BYTES / (size_t)size;

@@ -138,9 +138,11 @@ static xfer_status await_all(xfi_mpi_comm *t, const mpi_transfer *transfer, xfi_
     MPI_Status status;
     int code = MPI_SUCCESS;
 
+    t->awaited = m->peer;
     st = xfi_mpi_await(t, &t->requests[i], &status, &code, deadline);
+    t->awaited = -1;
     XFI_CHECK(st != XFER_ERR_TIMEOUT, XFER_ERR_TIMEOUT, "round: rank %d did not come before %s",
-              m->peer, xfi_deadline_end(deadline));
+              t->late >= 0 ? t->late : m->peer, xfi_deadline_end(deadline));
     XFI_TRY(st);
     XFI_TRY(receives ? check_received(t, m, code, &status) : xfi_mpi_check(code, "MPI_Isend"));
   }
@@ -184,13 +186,19 @@ done:
 static xfer_status broadcast_one(xfi_mpi_comm *t, const xfi_message *m, int root,
                                  xfi_deadline deadline)
 {
+  xfi_segment *own = xfi_segment_of(&t->shared, t->shared.base.rank);
   xfer_status st = XFER_OK;
   int code = MPI_SUCCESS;
 
   assert(m->n_bytes <= XFI_MESSAGE_BYTES);
+  if (own != NULL) (void)atomic_fetch_add(&own->n_casts, 1);
   XFI_TRY(xfi_mpi_check(
       MPI_Ibcast(m->data, (int)m->n_bytes, MPI_BYTE, root, t->comm, &t->collective), "MPI_Ibcast"));
+  t->casts = true;
   st = xfi_mpi_await(t, &t->collective, MPI_STATUS_IGNORE, &code, deadline);
+  t->casts = false;
+  XFI_CHECK(st != XFER_ERR_TIMEOUT || t->late < 0, XFER_ERR_TIMEOUT,
+            "broadcast: rank %d did not come before %s", t->late, xfi_deadline_end(deadline));
   XFI_CHECK(st != XFER_ERR_TIMEOUT, XFER_ERR_TIMEOUT,
             "broadcast: what rank %d sends did not pass before %s", root,
             xfi_deadline_end(deadline));

@@ -59,6 +59,9 @@ typedef struct xfi_mpi_comm {
   MPI_Request hearing;
   MPI_Request *telling; /* [size] */
   bool *is_waiting;     /* [size] in the gathering that this rank gave up */
+  int awaited;          /* whom the round in progress waits for; -1: none is */
+  bool casts;           /* a broadcast is in progress */
+  int late;             /* of a wait that ended by its deadline; -1: nobody is seen to be */
   bool is_made;         /* by all ranks, who may send notices from then on */
   bool has_told;
   bool holds_own; /* an operation that will not end uses our memory */
@@ -71,7 +74,7 @@ xfer_status xfi_mpi_check(int code, const char *call);
 /* Did all end within XFI_MPI_GRACE_MS? Errors count as an end: this is for clearing up. */
 bool xfi_mpi_all_end(MPI_Request *requests, int n);
 /* Until the operation has ended: OK, with what MPI says of it in *code. XFER_ERR_COMM if the comm
- * is broken meanwhile; XFER_ERR_TIMEOUT, without a text. */
+ * is broken meanwhile; XFER_ERR_TIMEOUT, without a text, and t->late. */
 xfer_status xfi_mpi_await(xfi_mpi_comm *t, MPI_Request *request, MPI_Status *status, int *code,
                           xfi_deadline deadline);
 

@@ -212,16 +212,55 @@ bool xfi_mpi_all_leave(xfi_mpi_comm *t)
   return true;
 }
 
+/* Tells the ranks of this host for which of them the call in progress waits. */
+static void say(xfi_mpi_comm *t)
+{
+  xfi_shared *s = &t->shared;
+  const xfi_segment *own = xfi_segment_of(s, s->base.rank);
+
+  for (int r = 0; own != NULL && r < s->base.size; r++) {
+    const xfi_segment *theirs = xfi_segment_of(s, r);
+
+    s->awaits[r] = r == t->awaited || (t->casts && theirs != NULL &&
+                                       atomic_load(&theirs->n_casts) < atomic_load(&own->n_casts));
+  }
+  xfi_shared_say(s, XFI_POLLING);
+}
+
+static void say_no_more(xfi_mpi_comm *t)
+{
+  xfi_segment *own = xfi_segment_of(&t->shared, t->shared.base.rank);
+
+  if (own != NULL) atomic_store(&own->sleeping, XFI_AWAKE);
+}
+
+/* The deadline has passed. */
+static xfer_status give_up(xfi_mpi_comm *t)
+{
+  xfi_late late = {.rank = -1};
+
+  do {
+    XFI_TRY(xfi_mpi_check_broken(&t->shared.base));
+    say(t);
+  } while (t->gathering == 0 && !xfi_shared_find_late(&t->shared, &late));
+  t->late = late.rank;
+  return XFER_ERR_TIMEOUT;
+}
+
 xfer_status xfi_mpi_await(xfi_mpi_comm *t, MPI_Request *request, MPI_Status *status, int *code,
                           xfi_deadline deadline)
 {
   for (int n_polls = 0;;) {
     int done = 0;
     *code = MPI_Test(request, &done, status);
-    if (*code != MPI_SUCCESS || done) return XFER_OK;
+    if (*code != MPI_SUCCESS || done) {
+      if (n_polls > POLLS_YIELDING) say_no_more(t);
+      return XFER_OK;
+    }
     xfer_status st = xfi_mpi_check_broken(&t->shared.base);
     if (st != XFER_OK) return st;
-    if (xfi_deadline_expired(deadline)) return XFER_ERR_TIMEOUT;
+    if (xfi_deadline_expired(deadline)) return give_up(t);
+    if (n_polls >= POLLS_YIELDING) say(t);
     back_off(&n_polls);
   }
 }

@@ -33,7 +33,9 @@ xfer_status xfi_shared_init(xfi_shared *s, const xfi_shared_ops *ops, int n_plac
   s->at = xfi_calloc((size_t)n_places, sizeof *s->at);
   s->awaits = xfi_calloc((size_t)comm->size, sizeof *s->awaits);
   s->asked = xfi_calloc((size_t)comm->size, sizeof *s->asked);
-  XFI_CHECK(s->places != NULL && s->at != NULL && s->awaits != NULL && s->asked != NULL,
+  s->n_said = xfi_calloc((size_t)comm->size, sizeof *s->n_said);
+  XFI_CHECK(s->places != NULL && s->at != NULL && s->awaits != NULL && s->asked != NULL &&
+                s->n_said != NULL,
             XFER_ERR_NOMEM, "a comm of %d ranks", comm->size);
   for (int r = 0; r < comm->size; r++)
     s->places[r] = -1;
@@ -54,10 +56,12 @@ void xfi_shared_end(xfi_shared *s)
   xfi_free(s->at);
   xfi_free(s->awaits);
   xfi_free(s->asked);
+  xfi_free(s->n_said);
   s->places = NULL;
   s->at = NULL;
   s->awaits = NULL;
   s->asked = NULL;
+  s->n_said = NULL;
 }
 
 xfi_segment *xfi_shared_map(const xfi_shared *s, int file)

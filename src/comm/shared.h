@@ -18,7 +18,8 @@ enum {
 
 /* Instead of the rank that a sleeper waits for. */
 #define XFI_AWAKE UINT32_MAX
-#define XFI_ASLEEP (UINT32_MAX - 1) /* until anybody rings */
+#define XFI_ASLEEP (UINT32_MAX - 1)  /* until anybody rings */
+#define XFI_POLLING (UINT32_MAX - 2) /* waits for what no bell tells of */
 
 /* What a rank gives to one step of a gathering. */
 typedef struct xfi_given {
@@ -66,7 +67,9 @@ typedef struct xfi_segment {
   _Atomic uint32_t has_left;                  /* the owner, the comm */
   _Alignas(XFI_CACHE_LINE) _Atomic uint64_t n_given; /* steps of gatherings, counted over all */
   xfi_given given[2];                                /* by turns */
-  uint64_t n_shared; /* slots filled for several ranks, by turns; the owner's */
+  _Atomic uint64_t n_said;  /* how often the owner said for whom it waits */
+  _Atomic uint64_t n_casts; /* broadcasts by other means that the owner has come to */
+  uint64_t n_shared;        /* slots filled for several ranks, by turns; the owner's */
   _Alignas(4096) char shared[XFI_CHANNEL_SLOTS][XFI_CHANNEL_SLOT_BYTES];
   xfi_ring rings[]; /* by place among the ranks of the host; then xfi_awaits_of() */
 } xfi_segment;
@@ -97,7 +100,8 @@ typedef struct xfi_shared {
   size_t n_bytes;   /* of a segment */
   uint64_t n_steps; /* of gatherings */
   bool *awaits;     /* [size] whom this rank waits for, to be said */
-  bool *asked;      /* [size] in looking for who is late */
+  bool *asked;      /* [size] in looking for who is late, */
+  uint64_t *n_said; /* [size] and when that began */
 } xfi_shared;
 
 /* That a rank may run on; n is 0 where that is not known. */

@@ -409,6 +409,67 @@ static void test_round_names_the_rank_that_does_not_come(void **state)
   drop(comm);
 }
 
+static xfer_status broadcast_of_0(xfi_comm *comm, unsigned char *bytes, size_t n, int64_t ms)
+{
+  const xfi_message m = {bytes, n, 0};
+
+  return comm->ops->broadcast(comm, &m, 1, 0, NULL, xfi_deadline_after(ms));
+}
+
+/* Rank 0 cannot send to the late one, or has sent it; others wait for that one or for rank 0. */
+static void test_broadcast_names_the_rank_that_does_not_come(void **state)
+{
+  static const size_t sizes[] = {(size_t)4 << 20, 100};
+
+  (void)state;
+  for (int i = 0; world_size >= 3 && i < 4; i++) {
+    const int late = i % 2 == 0 ? world_size - 1 : 1;
+    unsigned char *bytes = calloc(1, sizes[i / 2]);
+    xfer_comm *comm = make();
+    char words[64];
+    char all[64];
+
+    assert_non_null(bytes);
+    (void)snprintf(words, sizeof words, "rank %d did not come before the deadline", late);
+    expect(broadcast_of_0(comm->transport, bytes, sizes[i / 2], 60000) == XFER_OK);
+    if (world_rank != late) {
+      xfer_status st = broadcast_of_0(comm->transport, bytes, sizes[i / 2], 3 * SHORT_MS);
+
+      if (st == XFER_OK)
+        st = comm->transport->ops->all_gather(comm->transport, all, "x", 1,
+                                              xfi_deadline_after(3 * SHORT_MS));
+      expect(st == XFER_ERR_TIMEOUT || st == XFER_ERR_COMM);
+      expect(by_messages || error_has(words));
+    }
+    (void)MPI_Barrier(MPI_COMM_WORLD);
+    if (!comm->transport->holds_memory) free(bytes);
+    drop(comm);
+  }
+}
+
+/* A rank that this one waits for may wait itself, in another way. */
+static void test_who_is_late_is_found_through_another(void **state)
+{
+  (void)state;
+  for (int i = 0; world_size >= 3 && i < 2; i++) {
+    xfer_comm *comm = make();
+
+    xfer_status st = XFER_OK;
+    char byte = 0;
+    const xfi_message from_2 = {&byte, 1, 2};
+    if (world_rank == 0) st = stream_one(comm->transport, 1, 0, STREAM_BYTES, 2 * SHORT_MS);
+    if (world_rank == 1 && i == 0) st = stream_one(comm->transport, 2, 1, STREAM_BYTES, 60000);
+    if (world_rank == 1 && i == 1)
+      st = comm->transport->ops->round(comm->transport, NULL, 0, &from_2, 1, NULL, soon());
+    if (world_rank < 2) {
+      expect(st == (world_rank == 0 ? XFER_ERR_TIMEOUT : XFER_ERR_COMM));
+      expect(error_has("rank 2 did not come before the deadline"));
+    }
+    (void)MPI_Barrier(MPI_COMM_WORLD);
+    drop(comm);
+  }
+}
+
 static void test_a_receive_that_times_out_is_called_back(void **state)
 {
   (void)state;
@@ -537,6 +598,8 @@ int main(int argc, char **argv)
       cmocka_unit_test(test_comms_after_a_rank_that_left_first),
       cmocka_unit_test(test_gather_names_the_rank_that_does_not_come),
       cmocka_unit_test(test_round_names_the_rank_that_does_not_come),
+      cmocka_unit_test(test_broadcast_names_the_rank_that_does_not_come),
+      cmocka_unit_test(test_who_is_late_is_found_through_another),
       cmocka_unit_test(test_a_receive_that_times_out_is_called_back),
       cmocka_unit_test(test_abort_ends_all_waits),
       cmocka_unit_test(test_sizes_that_differ_are_named),
