@@ -22,17 +22,20 @@
 #include <stdio.h>
 #include <string.h>
 #include <sys/random.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
 #include <sys/un.h>
 #include <unistd.h>
 
-enum { NAME_BYTES = 32, WORD_TEXT_BYTES = 200 };
+enum { NAME_BYTES = 32, WORD_TEXT_BYTES = 200, REASON_BYTES = 160 };
 
-/* What each rank tells all others: how it fared, where it listens, and where it runs. */
+/* What each rank tells all others: how it fared, where it listens, who it is, and where it runs. */
 typedef struct word {
   int32_t status;
   char name[NAME_BYTES];
+  int32_t number; /* 1 + its rank, so that 0 is nobody's */
+  int32_t size;
   xfi_cores cores;
   char text[WORD_TEXT_BYTES];
 } word;
@@ -55,9 +58,24 @@ typedef struct meeting {
   xfer_all_gather_fn all_gather;
   void *context;
   int listener;
-  int file;    /* of the own segment */
-  word *words; /* [size] */
+  int file; /* of the own segment */
+  word own;
+  word *words; /* [size] of all ranks, as last told */
 } meeting;
+
+/* What errno says, with the limit where there is one; `text` is room for it. */
+static const char *reason(char text[REASON_BYTES])
+{
+  const int error = errno;
+  struct rlimit most;
+
+  if ((error != EMFILE && error != ETOOMANYREFS) || getrlimit(RLIMIT_NOFILE, &most) != 0)
+    return strerror(error);
+  (void)snprintf(text, REASON_BYTES, "%s: the limit of this process is %llu (RLIMIT_NOFILE)",
+                 strerror(error), (unsigned long long)most.rlim_cur);
+  return text;
+}
+#define REASON reason((char[REASON_BYTES]){""})
 
 static socklen_t address_of(struct sockaddr_un *address, const char name[NAME_BYTES])
 {
@@ -94,7 +112,7 @@ static xfer_status listen_here(meeting *m)
 {
   unsigned char random[NAME_BYTES / 2];
   struct sockaddr_un address;
-  word *own = &m->words[m->rank];
+  word *own = &m->own;
 
   XFI_CHECK(getrandom(random, sizeof random, 0) == (ssize_t)sizeof random, XFER_ERR_COMM,
             "no random name for a socket: %s", strerror(errno));
@@ -108,9 +126,34 @@ static xfer_status listen_here(meeting *m)
                 bind(m->listener, (struct sockaddr *)&address, address_of(&address, own->name)) ==
                     0 &&
                 listen(m->listener, m->size) == 0,
-            XFER_ERR_COMM, "a socket for the other ranks: %s", strerror(errno));
+            XFER_ERR_COMM, "a socket for the other ranks: %s", REASON);
   m->file = xfi_shared_make(&m->comm->shared, 0);
-  XFI_CHECK(m->file >= 0, XFER_ERR_COMM, "memory for the other ranks: %s", strerror(errno));
+  XFI_CHECK(m->file >= 0, XFER_ERR_COMM, "memory for the other ranks: %s", REASON);
+  return XFER_OK;
+}
+
+/* Is the word of each rank at its place? */
+static xfer_status check_words(const meeting *m)
+{
+  for (int r = 0; r < m->size; r++) {
+    const word *one = &m->words[r];
+    const int teller = one->number - 1;
+
+    XFI_CHECK(teller >= 0 && teller < one->size, XFER_ERR_COMM,
+              "what the caller's all-gather gave for rank %d is the word of no rank", r);
+    XFI_CHECK(one->size == m->size, XFER_ERR_COMM,
+              "rank %d makes a comm of %d ranks, rank %d of %d", teller, one->size, m->rank,
+              m->size);
+    if (teller == r) continue;
+    XFI_CHECK(m->words[teller].number != one->number ||
+                  memcmp(m->words[teller].name, one->name, NAME_BYTES) == 0,
+              XFER_ERR_COMM, "two ranks have the number %d", teller);
+    return XFI_ERROR(XFER_ERR_COMM,
+                     "the caller's all-gather gave the word of rank %d at the place of rank %d",
+                     teller, r);
+  }
+  XFI_CHECK(memcmp(m->words[m->rank].name, m->own.name, NAME_BYTES) == 0, XFER_ERR_COMM,
+            "two ranks have the number %d", m->rank);
   return XFER_OK;
 }
 
@@ -118,16 +161,17 @@ static xfer_status listen_here(meeting *m)
  * be called by some ranks alone. */
 static xfer_status tell(meeting *m, xfer_status mine)
 {
-  word own = m->words[m->rank];
+  word *own = &m->own;
   int answer;
 
-  own.status = (int32_t)mine;
+  own->status = (int32_t)mine;
   if (mine != XFER_OK)
-    (void)snprintf(own.text, sizeof own.text, "%.*s", WORD_TEXT_BYTES - 1, xfi_last_error());
-  answer = m->all_gather(m->context, m->words, &own, sizeof own);
+    (void)snprintf(own->text, sizeof own->text, "%.*s", WORD_TEXT_BYTES - 1, xfi_last_error());
+  answer = m->all_gather(m->context, m->words, own, sizeof *own);
   if (mine != XFER_OK) return mine;
   XFI_CHECK(answer == 0, XFER_ERR_COMM, "the caller's all-gather of %zu bytes answered %d",
-            sizeof own, answer);
+            sizeof *own, answer);
+  XFI_TRY(check_words(m));
   for (int r = 0; r < m->size; r++)
     XFI_CHECK(m->words[r].status == XFER_OK, XFER_ERR_PEER, "rank %d: %.*s", r, WORD_TEXT_BYTES - 1,
               m->words[r].text);
@@ -150,8 +194,8 @@ static bool say_hello(int socket, const hello *said, int file)
   return sendmsg(socket, &message, MSG_NOSIGNAL) == (ssize_t)sizeof *said;
 }
 
-/* The file, to be closed, or -1. */
-static int take_hello(int socket, hello *said)
+/* The file, to be closed, or -1, with *is_lost where the system did not let us have it. */
+static int take_hello(int socket, hello *said, bool *is_lost)
 {
   one_file control = {.bytes = {0}};
   struct iovec bytes = {said, sizeof *said};
@@ -163,11 +207,15 @@ static int take_hello(int socket, hello *said)
   const struct cmsghdr *head = n < 0 ? NULL : CMSG_FIRSTHDR(&message);
   int file = -1;
 
+  *is_lost = n >= 0 && (message.msg_flags & MSG_CTRUNC) != 0;
   if (n != (ssize_t)sizeof *said) said->rank = -1;
   if (head != NULL && head->cmsg_level == SOL_SOCKET && head->cmsg_type == SCM_RIGHTS &&
       head->cmsg_len == CMSG_LEN(sizeof file))
     memcpy(&file, CMSG_DATA(head), sizeof file);
-  return xfi_descriptor_kept(file);
+  if (file < 0) return -1;
+  file = xfi_descriptor_kept(file);
+  *is_lost = file < 0;
+  return file;
 }
 
 /* Its listener has room for all ranks, so this does not wait. */
@@ -180,19 +228,19 @@ static xfer_status connect_to(meeting *m, int rank)
 
   memcpy(said.name, m->words[rank].name, NAME_BYTES);
   *out = xfi_descriptor_kept(socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
-  XFI_CHECK(*out >= 0 && connect(*out, (struct sockaddr *)&address, n_bytes) == 0, XFER_ERR_COMM,
-            "a socket to rank %d, which must be on this host: %s", rank, strerror(errno));
+  XFI_CHECK(*out >= 0, XFER_ERR_COMM, "a socket to rank %d: %s", rank, REASON);
+  XFI_CHECK(connect(*out, (struct sockaddr *)&address, n_bytes) == 0, XFER_ERR_COMM,
+            "a socket to rank %d, which must be on this host: %s", rank, REASON);
   XFI_CHECK(is_same_user(*out), XFER_ERR_COMM, "rank %d is another user's process", rank);
-  XFI_CHECK(say_hello(*out, &said, m->file), XFER_ERR_COMM, "rank %d does not listen: %s", rank,
-            strerror(errno));
+  XFI_CHECK(say_hello(*out, &said, m->file), XFER_ERR_COMM, "rank %d was not given memory: %s",
+            rank, REASON);
   return XFER_OK;
 }
 
-/* Who has connected already, with a file; -1: a stranger. */
-static int rank_of(const meeting *m, int made, const hello *said, int file)
+/* Who has connected, once; -1: a stranger. */
+static int rank_of(const meeting *m, int made, const hello *said)
 {
-  const bool is_ours = file >= 0 && is_same_user(made) &&
-                       memcmp(said->name, m->words[m->rank].name, NAME_BYTES) == 0 &&
+  const bool is_ours = is_same_user(made) && memcmp(said->name, m->own.name, NAME_BYTES) == 0 &&
                        said->rank >= 0 && said->rank < m->size && said->rank != m->rank &&
                        m->comm->peers[said->rank].in < 0;
 
@@ -203,9 +251,10 @@ static int rank_of(const meeting *m, int made, const hello *said, int file)
 static xfer_status take(meeting *m, int made, int *n_missing)
 {
   hello said = {.rank = -1};
-  const int file = take_hello(made, &said);
-  const int rank = rank_of(m, made, &said, file);
-  xfi_segment *theirs = rank < 0 ? NULL : xfi_shared_map(&m->comm->shared, file);
+  bool is_lost = false;
+  const int file = take_hello(made, &said, &is_lost);
+  const int rank = file < 0 && !is_lost ? -1 : rank_of(m, made, &said);
+  xfi_segment *theirs = rank < 0 || is_lost ? NULL : xfi_shared_map(&m->comm->shared, file);
 
   if (file >= 0) (void)close(file);
   if (rank < 0) (void)close(made);
@@ -213,8 +262,9 @@ static xfer_status take(meeting *m, int made, int *n_missing)
   m->comm->peers[rank].in = made;
   m->comm->peers[rank].process = watch_process(made);
   m->comm->shared.at[rank] = theirs;
+  if (is_lost) errno = EMFILE; /* nothing else drops it */
   XFI_CHECK(theirs != NULL && theirs->rank == rank, XFER_ERR_COMM, "the memory of rank %d: %s",
-            rank, strerror(errno));
+            rank, REASON);
   --*n_missing;
   return XFER_OK;
 }
@@ -226,7 +276,7 @@ static xfer_status accept_all(meeting *m)
   while (n_missing > 0) {
     const int made = xfi_descriptor_kept(accept4(m->listener, NULL, NULL, SOCK_CLOEXEC));
     if (made < 0 && (errno == EINTR || errno == ECONNABORTED)) continue;
-    XFI_CHECK(made >= 0, XFER_ERR_COMM, "%d ranks did not connect: %s", n_missing, strerror(errno));
+    XFI_CHECK(made >= 0, XFER_ERR_COMM, "%d ranks did not connect: %s", n_missing, REASON);
     XFI_TRY(take(m, made, &n_missing));
   }
   m->comm->shared.base.has_cores = xfi_cores_suffice(&m->words[0].cores, sizeof *m->words, m->size);
@@ -274,6 +324,8 @@ xfer_status xfi_comm_create_host(xfi_comm **comm, xfer_all_gather_fn all_gather,
                .listener = -1, .file = -1};
   xfer_status st = XFER_OK;
 
+  m.own.number = rank + 1;
+  m.own.size = size;
   m.words = xfi_calloc((size_t)size, sizeof *m.words);
   XFI_CHECK_DONE(m.words != NULL, XFER_ERR_NOMEM, /* without this there is no word to the others */
                  "a comm of %d ranks", size);

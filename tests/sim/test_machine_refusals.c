@@ -293,13 +293,16 @@ static void test_a_gather_serves_to_meet_alone(void)
 /* Whoever listens under a name of another host does not here. */
 static int gather_from_afar(void *context, void *all, const void *mine, size_t n_bytes)
 {
+  enum { NAME_AT = sizeof(int32_t), NUMBER_AT = NAME_AT + 32 }; /* behind how it fared */
+  static const int32_t first = 1;
   char *theirs = all;
 
   (void)context;
   memcpy(theirs + n_bytes, mine, n_bytes);
   memcpy(theirs, mine, n_bytes);
-  for (size_t i = sizeof(int32_t); i < n_bytes; i++) /* behind how it fared */
-    if (theirs[i] != '\0') theirs[i] ^= 1;
+  for (size_t i = NAME_AT; i < NUMBER_AT; i++)
+    theirs[i] ^= 1;
+  memcpy(theirs + NUMBER_AT, &first, sizeof first);
   return 0;
 }
 

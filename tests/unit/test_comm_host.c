@@ -146,6 +146,65 @@ static void test_a_rank_that_cannot_join_fails_on_all(void **state)
   with_threads(3, fails_while_meeting);
 }
 
+/* What is wrong with what the caller says or gathers. */
+typedef struct mistake {
+  int numbers[3]; /* the ranks that they say they are */
+  int sizes[3];
+  int turns[3]; /* by so many places are the words turned in each gathering; -1: none is given */
+  bool by_one;  /* of rank 2 alone */
+  const char *text;
+} mistake;
+
+static const mistake *mistake_now;
+
+static int gather_wrongly(void *context, void *all, const void *mine, size_t n_bytes)
+{
+  const visitor *v = context;
+  const int by = mistake_now->by_one && v->rank != 2 ? 0 : mistake_now->turns[v->turn];
+  char words[3][MOST_WORD] = {""};
+  const int answer = gather_there(context, all, mine, n_bytes);
+
+  for (int r = 0; r < 3 && by >= 0; r++)
+    memcpy(words[r], (char *)all + (size_t)((r + by) % 3) * n_bytes, n_bytes);
+  for (int r = 0; r < 3; r++)
+    memcpy((char *)all + (size_t)r * n_bytes, words[r], n_bytes);
+  return answer;
+}
+
+static void meets_wrongly(int rank, void *context)
+{
+  visitor v = {context, rank, 0, -1};
+  xfi_comm *comm = NULL;
+  const xfer_status st = xfi_comm_create_host(&comm, gather_wrongly, &v, mistake_now->numbers[rank],
+                                              mistake_now->sizes[rank]);
+
+  expect(comm == NULL);
+  expect(st == XFER_ERR_COMM || st == XFER_ERR_PEER);
+  expect(error_has(mistake_now->text));
+}
+
+static void test_who_is_not_who_is_meant_is_named(void **state)
+{
+  (void)state;
+  static const mistake mistakes[] = {
+      {{0, 0, 2}, {3, 3, 3}, {0}, false, "two ranks have the number 0"},
+      {{0, 2, 2}, {3, 3, 3}, {0}, false, "two ranks have the number 2"},
+      {{1, 0, 2}, {3, 3, 3}, {0}, false, "the word of rank 1 at the place of rank 0"},
+      {{0, 1, 2}, {3, 4, 3}, {0}, false, " makes a comm of "},
+      {{0, 1, 2}, {3, 3, 3}, {1, 1, 1}, false, "the word of rank 1 at the place of rank 0"},
+      {{0, 1, 2}, {3, 3, 3}, {0, 2, 2}, false, "the word of rank 2 at the place of rank 0"},
+      {{0, 1, 2}, {3, 3, 3}, {-1, -1, -1}, false, "rank 0 is the word of no rank"},
+      {{0, 1, 2}, {3, 3, 3}, {0, -1, -1}, false, "rank 0 is the word of no rank"},
+      {{0, 1, 2}, {3, 3, 3}, {1, 0, 0}, true, "the word of rank 1 at the place of rank 0"},
+  };
+
+  for (size_t i = 0; i < sizeof mistakes / sizeof *mistakes; i++) {
+    print_message("%s\n", mistakes[i].text);
+    mistake_now = &mistakes[i];
+    with_threads(3, meets_wrongly);
+  }
+}
+
 static void test_create_survives_each_failed_allocation(void **state)
 {
   (void)state;
@@ -239,6 +298,7 @@ int main(void)
       cmocka_unit_test(test_abort_ends_all_waits),
       cmocka_unit_test(test_a_rank_that_left_is_named),
       cmocka_unit_test(test_a_rank_that_cannot_join_fails_on_all),
+      cmocka_unit_test(test_who_is_not_who_is_meant_is_named),
       cmocka_unit_test(test_create_survives_each_failed_allocation),
       cmocka_unit_test(test_calls_survive_each_failed_allocation),
       cmocka_unit_test(test_warnings_are_heeded),

@@ -5,6 +5,7 @@
 #include <fcntl.h>
 #include <signal.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -151,6 +152,53 @@ static void test_a_late_process_is_named_by_all_and_told(void **state)
 {
   (void)state;
   with_processes(3, -1, is_late);
+}
+
+static int n_files; /* that rank 1 may open */
+
+/* Is a comm made, and if not, do all know why? */
+static int has_few_files(int rank, meeting_place *place)
+{
+  visitor v = {place, rank, 0, -1};
+  const int first = dup(STDOUT_FILENO);
+  const struct rlimit few = {(rlim_t)(first + n_files), (rlim_t)(first + n_files)};
+  xfi_comm *comm = NULL;
+  char words[80];
+
+  (void)close(first);
+  if (rank == 1 && setrlimit(RLIMIT_NOFILE, &few) != 0) return 1;
+  (void)snprintf(words, sizeof words, "Too many open files: the limit of this process is %d ",
+                 first + n_files);
+  const xfer_status st = xfi_comm_create_host(&comm, gather_there, &v, rank, place->n_ranks);
+  if (st == XFER_OK) place->n_gave_up = 1; /* enough */
+  if (st == XFER_OK) return 0;
+  if (st != (rank == 1 ? XFER_ERR_COMM : XFER_ERR_PEER)) return 2;
+  return error_has(words) && (rank == 1 || error_has("rank 1: ")) ? 0 : 3;
+}
+
+static void test_too_few_files_are_said_on_all(void **state)
+{
+  (void)state;
+  for (n_files = 0; n_files < 40; n_files++) {
+    meeting_place *place = open_place(4);
+    pid_t pids[4];
+    int how = 0;
+
+    print_message("%d files\n", n_files);
+    for (int r = 0; r < 4; r++) {
+      pids[r] = fork();
+      if (pids[r] == 0) _exit(has_few_files(r, place));
+      assert_true(pids[r] > 0);
+    }
+    for (int r = 0; r < 4; r++) {
+      assert_int_equal(waitpid(pids[r], &how, 0), pids[r]);
+      assert_int_equal(how, 0);
+    }
+    const bool is_enough = place->n_gave_up != 0;
+    (void)munmap(place, sizeof *place);
+    if (is_enough) break;
+  }
+  assert_true(n_files > 6 && n_files < 40);
 }
 
 /* ---- who is late ---------------------------------------------------------------------------- */
@@ -340,6 +388,7 @@ int main(void)
       cmocka_unit_test(test_children_of_a_killed_process_do_not_stand_for_it),
       cmocka_unit_test(test_what_is_printed_to_closed_streams_goes_to_no_rank),
       cmocka_unit_test(test_a_late_process_is_named_by_all_and_told),
+      cmocka_unit_test(test_too_few_files_are_said_on_all),
       cmocka_unit_test(test_the_late_one_is_named_by_all_whoever_waits_for_it),
       cmocka_unit_test(test_a_reader_of_an_earlier_call_is_named),
       cmocka_unit_test(test_a_stopped_process_is_named_wherever_it_was),
