@@ -118,6 +118,107 @@ static void test_random_copies_equal_the_naive_one(void **state)
   }
 }
 
+enum { TILED_BYTES = 3 << 20, TILED_MARGIN = 8 };
+
+/* Extents about the edges of tiles, which are 32 to 128 words wide. */
+static int64_t tiled_extent(void)
+{
+  static const int64_t edges[] = {32, 64, 96, 128, 192, 256};
+
+  return edges[random_below(6)] - 2 + random_below(5);
+}
+
+/* src fast along one dim, dst along another, a third before, between or behind them. */
+static void random_transpose(xfi_copy *copy)
+{
+  static const int64_t runs[] = {1, 2, 4, 8, 16, 3};
+  const int64_t from = random_below(3);
+  const int64_t to = (from + 1 + random_below(2)) % 3;
+  const int64_t other = 3 - from - to;
+  const int64_t run = runs[random_below(6)];
+  int64_t *const src = copy->src_stride;
+  int64_t *const dst = copy->dst_stride;
+
+  *copy = (xfi_copy){.run_bytes = run, .n_dims = 3};
+  copy->extent[from] = tiled_extent();
+  copy->extent[to] = tiled_extent();
+  copy->extent[other] = 1 + random_below(2);
+  src[from] = run + (random_below(3) == 0 ? random_below(9) : 0);
+  src[to] = copy->extent[from] * src[from] + random_below(3);
+  if (src[to] <= 4096 && random_below(3) > 0) src[to] = 4096;
+  src[other] = copy->extent[to] * src[to];
+  dst[to] = run + (random_below(3) == 0 ? random_below(9) : 0);
+  dst[from] = copy->extent[to] * dst[to] + random_below(3);
+  dst[other] = copy->extent[from] * dst[from];
+}
+
+static int64_t span_of(const xfi_copy *copy, const int64_t *stride)
+{
+  int64_t span = copy->run_bytes;
+
+  for (int64_t d = 0; d < copy->n_dims; d++)
+    span += (copy->extent[d] - 1) * stride[d];
+  return span;
+}
+
+static void test_transposes_equal_the_naive_copy(void **state)
+{
+  unsigned char *memory = malloc((size_t)3 * TILED_BYTES);
+  unsigned char *const is = memory + TILED_BYTES;
+  unsigned char *const should_be = is + TILED_BYTES;
+
+  (void)state;
+  assert_non_null(memory);
+  random_numbers.state = 4;
+  for (int64_t i = 0; i < TILED_BYTES; i++)
+    memory[i] = (unsigned char)random_below(256);
+  for (int n = 0; n < 150;) {
+    xfi_copy copy;
+
+    random_transpose(&copy);
+    const int64_t src_bytes = span_of(&copy, copy.src_stride);
+    const int64_t dst_bytes = span_of(&copy, copy.dst_stride) + TILED_MARGIN + TILED_MARGIN;
+    if (src_bytes + TILED_MARGIN > TILED_BYTES || dst_bytes > TILED_BYTES) continue;
+    copy.src = (const char *)memory + random_below(TILED_MARGIN);
+    const int64_t offset = random_below(TILED_MARGIN);
+    memset(is, GUARD, (size_t)dst_bytes);
+    memset(should_be, GUARD, (size_t)dst_bytes);
+    naive_copy(should_be + offset, &copy);
+    copy.dst = (char *)is + offset;
+    if (n % 2 == 0) xfi_copy_simplify(&copy);
+    xfi_ref_copy(&copy, 1);
+    assert_memory_equal(is, should_be, (size_t)dst_bytes);
+    n++;
+  }
+  free(memory);
+}
+
+static void test_a_transpose_converts_each_element(void **state)
+{
+  enum { ROWS = 150, COLS = 131 };
+  static uint32_t from[COLS][ROWS];
+  static uint16_t to[ROWS][COLS];
+  const xfi_convert to_bf16 = {
+      .from = XFER_F32, .to = XFER_BF16, .src_bytes = sizeof **from, .dst_bytes = sizeof **to};
+  const xfi_copy copy = {.src = (const char *)from,
+                         .dst = (char *)to,
+                         .run_bytes = sizeof **to,
+                         .convert = &to_bf16,
+                         .n_dims = 2,
+                         .extent = {ROWS, COLS},
+                         .src_stride = {sizeof **from, sizeof *from},
+                         .dst_stride = {sizeof *to, sizeof **to}};
+
+  (void)state;
+  for (int i = 0; i < ROWS; i++)
+    for (int k = 0; k < COLS; k++)
+      from[k][i] = (uint32_t)(i * COLS + k) << 16;
+  xfi_ref_copy(&copy, 1);
+  for (int i = 0; i < ROWS; i++)
+    for (int k = 0; k < COLS; k++)
+      assert_int_equal(to[i][k], i * COLS + k);
+}
+
 static void test_simplify_keeps_the_result(void **state)
 {
   (void)state;
@@ -284,6 +385,8 @@ int main(void)
 {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(test_random_copies_equal_the_naive_one),
+      cmocka_unit_test(test_transposes_equal_the_naive_copy),
+      cmocka_unit_test(test_a_transpose_converts_each_element),
       cmocka_unit_test(test_simplify_keeps_the_result),
       cmocka_unit_test(test_boxes_are_packed_and_unpacked_from_any_byte_to_any_byte),
       cmocka_unit_test(test_simplify_of_a_dense_copy_is_one_run),
