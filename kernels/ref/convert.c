@@ -1,9 +1,13 @@
 /*
  * Conversions of numbers in plain C. Every type goes through f32, which holds all values of the
  * smaller ones; rounding is done on the bits, so that no mode of the machine has a say in it.
+ *
+ * Compilers make vectors of it: what one number becomes has no branches, all cases being computed
+ * and one chosen; and loops go over blocks of a constant length, in three steps by way of f32.
  */
 #include "convert.h"
 
+#include <stdbool.h>
 #include <string.h>
 
 #include "block_scales.h"
@@ -26,6 +30,12 @@ static float float_of(uint32_t bits)
 
 /* ---- loading as f32 ----------------------------------------------------------------------- */
 
+/* Both are computed: a compiler that skips one has a branch, which is no vector's. */
+static inline uint32_t choose(bool first, uint32_t a, uint32_t b)
+{
+  return b ^ ((a ^ b) & -(uint32_t)first);
+}
+
 static inline float load_f32(const char *at)
 {
   float x;
@@ -45,16 +55,16 @@ static inline float load_bf16(const char *at)
 static inline float load_f16(const char *at)
 {
   uint16_t half;
-  uint32_t sign;
-  uint32_t rest;
 
   memcpy(&half, at, sizeof half);
-  sign = (uint32_t)(half & 0x8000) << 16;
-  rest = half & 0x7fff;
-  if (rest > 0x7c00) return float_of(sign | XFI_F32_NAN);
-  if (rest == 0x7c00) return float_of(sign | XFI_F32_INF);
-  if (rest >= 0x0400) return float_of(sign | ((rest << 13) + (UINT32_C(112) << 23)));
-  return float_of(sign | bits_of((float)rest * 0x1p-24f));
+  const uint32_t rest = half & 0x7fff;
+  const uint32_t denormal = bits_of((float)(int32_t)rest * 0x1p-24F);
+  const uint32_t normal = (rest << 13) + (UINT32_C(112) << 23);
+  uint32_t bits = choose(rest >= 0x0400, normal, denormal);
+
+  bits = choose(rest >= 0x7c00, XFI_F32_INF, bits);
+  bits = choose(rest > 0x7c00, XFI_F32_NAN, bits);
+  return float_of((uint32_t)(half & 0x8000) << 16 | bits);
 }
 
 /* ---- rounding from f32 -------------------------------------------------------------------- */
@@ -89,16 +99,14 @@ static inline void store_f16(char *at, float x)
 {
   const uint32_t bits = bits_of(x);
   const uint32_t magnitude = bits & ~XFI_F32_SIGN;
-  uint32_t half;
+  const uint32_t normal = round_off(magnitude - (UINT32_C(112) << 23), 13);
+  /* the sum's last bit counts 2^-24, the smallest denormal one */
+  const uint32_t denormal = bits_of(float_of(magnitude) + 0.5F) - bits_of(0.5F);
+  uint32_t half = choose(magnitude >= UINT32_C(0x38800000), normal, denormal); /* 2^-14 on */
 
-  if (magnitude > XFI_F32_INF)
-    half = 0x7e00;
-  else if (magnitude >= UINT32_C(0x477ff000)) /* 65520 rounds to the first that is too large */
-    half = 0x7c00;
-  else if (magnitude >= UINT32_C(0x38800000)) /* 2^-14, the smallest normal one */
-    half = round_off(magnitude - (UINT32_C(112) << 23), 13);
-  else /* the sum's last bit counts 2^-24, the smallest denormal one */
-    half = bits_of(float_of(magnitude) + 0.5F) - bits_of(0.5F);
+  /* 65520 rounds to the first that is too large */
+  half = choose(magnitude >= UINT32_C(0x477ff000), 0x7c00, half);
+  half = choose(magnitude > XFI_F32_INF, 0x7e00, half);
   half |= (bits & XFI_F32_SIGN) >> 16;
   memcpy(at, &(uint16_t){(uint16_t)half}, sizeof(uint16_t));
 }
@@ -111,18 +119,14 @@ static inline uint8_t round_f8(float x, int fraction, int exponent_min, uint32_t
   const uint32_t magnitude = bits & ~XFI_F32_SIGN;
   const uint32_t bias_gap = (uint32_t)(exponent_min - 1 + 127) << 23;
   const uint32_t smallest = (uint32_t)(exponent_min + 127) << 23;
-  uint32_t byte;
+  /* as for f16: the last bit of the sum counts as much as that of a denormal number */
+  const uint32_t magic = (uint32_t)(exponent_min - fraction + 23 + 127) << 23;
+  const uint32_t denormal = bits_of(float_of(magnitude) + float_of(magic)) - magic;
+  uint32_t byte = round_off(magnitude - bias_gap, 23 - fraction);
 
-  if (magnitude > XFI_F32_INF) {
-    byte = 0x7f;
-  } else if (magnitude >= smallest) {
-    byte = round_off(magnitude - bias_gap, 23 - fraction);
-    if (byte > largest) byte = largest;
-  } else { /* as for f16: the last bit of the sum counts as much as that of a denormal number */
-    const uint32_t magic = (uint32_t)(exponent_min - fraction + 23 + 127) << 23;
-
-    byte = bits_of(float_of(magnitude) + float_of(magic)) - magic;
-  }
+  byte = byte > largest ? largest : byte;
+  byte = choose(magnitude >= smallest, byte, denormal);
+  byte = choose(magnitude > XFI_F32_INF, 0x7f, byte);
   return (uint8_t)(byte | (bits >> 24 & 0x80));
 }
 
@@ -140,141 +144,186 @@ static inline void store_f8e5m2(char *at, float x)
 
 static inline float times(float x, float value)
 {
-  return x != x ? x : x * value;
+  return float_of(choose(x != x, bits_of(x), bits_of(x * value)));
 }
 
 static inline float plus(float x, float value)
 {
-  return x != x ? x : x + value;
+  return float_of(choose(x != x, bits_of(x), bits_of(x + value)));
 }
 
-/* ---- blocks -------------------------------------------------------------------------------- */
+/* NaNs have no sign there. */
+static inline float quantised(float x, float inverse)
+{
+  const float product = x * inverse;
+
+  return product != product ? float_of(XFI_F32_NAN) : product;
+}
+
+/* ---- loops -------------------------------------------------------------------------------- */
+
+#define N_AT_ONCE INT64_C(128)
+/* Into a function for a target, so that it has its vectors. */
+#define INLINED static inline __attribute__((always_inline))
+#define FOR_EACH(i, n) for (int64_t i = 0; i < (n); i++)
+
+INLINED void load(float *restrict x, const char *restrict src, int64_t n, uint8_t from)
+{
+  if (from == XFER_BF16)
+    FOR_EACH(i, n) x[i] = load_bf16(src + 2 * i);
+  else if (from == XFER_F16)
+    FOR_EACH(i, n) x[i] = load_f16(src + 2 * i);
+  else
+    FOR_EACH(i, n) x[i] = load_f32(src + 4 * i);
+}
+
+INLINED void operate(float *x, int64_t n, uint32_t op, float value)
+{
+  if (op == XFI_CONVERT_TIMES)
+    FOR_EACH(i, n) x[i] = times(x[i], value);
+  else if (op == XFI_CONVERT_PLUS)
+    FOR_EACH(i, n) x[i] = plus(x[i], value);
+  else if (op == XFI_CONVERT_BLOCKS)
+    FOR_EACH(i, n) x[i] = quantised(x[i], value);
+}
+
+INLINED void store(char *restrict dst, const char *restrict src, int64_t n, uint8_t to)
+{
+  if (to == XFER_BF16)
+    FOR_EACH(i, n) store_bf16(dst + 2 * i, load_f32(src + 4 * i));
+  else if (to == XFER_F16)
+    FOR_EACH(i, n) store_f16(dst + 2 * i, load_f32(src + 4 * i));
+  else if (to == XFER_F8E4M3)
+    FOR_EACH(i, n) store_f8e4m3(dst + i, load_f32(src + 4 * i));
+  else if (to == XFER_F8E5M2)
+    FOR_EACH(i, n) store_f8e5m2(dst + i, load_f32(src + 4 * i));
+  else
+    FOR_EACH(i, n) store_f32(dst + 4 * i, load_f32(src + 4 * i));
+}
+
+/* The largest magnitude; of numbers without a sign the bits have their order. */
+INLINED int32_t most_of(const float *x, int64_t n, int32_t most)
+{
+  FOR_EACH(i, n)
+  {
+    const int32_t magnitude = (int32_t)(bits_of(x[i]) & ~XFI_F32_SIGN);
+
+    most = magnitude > most ? magnitude : most;
+  }
+  return most;
+}
+
+/* Up to N_AT_ONCE numbers. */
+INLINED void convert_some(char *restrict dst, const char *restrict src, int64_t n,
+                          const xfi_convert *c, float value)
+{
+  const bool as_it_is = c->op == XFI_CONVERT_AS_IT_IS;
+  float x[N_AT_ONCE];
+
+  if (as_it_is && c->from == XFER_F32) {
+    store(dst, src, n, c->to);
+  } else if (as_it_is && c->from == XFER_BF16 && c->to == XFER_F32) {
+    FOR_EACH(i, n) memcpy(dst + 4 * i, &(float){load_bf16(src + 2 * i)}, sizeof *x);
+  } else {
+    load(x, src, n, c->from);
+    operate(x, n, c->op, value);
+    store(dst, (const char *)x, n, c->to);
+  }
+}
+
+static void convert_rest(char *dst, const char *src, int64_t n, const xfi_convert *c, float value)
+{
+  if (n >= 4) {
+    convert_some(dst, src, n, c, value);
+    return;
+  }
+  for (; n > 0; n--) { /* what has no loop needs no buffer */
+    convert_some(dst, src, 1, c, value);
+    dst += c->dst_bytes;
+    src += c->src_bytes;
+  }
+}
+
+INLINED void convert_all(char *dst, const char *src, int64_t n, const xfi_convert *c, float value)
+{
+  for (; n >= N_AT_ONCE; n -= N_AT_ONCE) {
+    convert_some(dst, src, N_AT_ONCE, c, value);
+    dst += N_AT_ONCE * c->dst_bytes;
+    src += N_AT_ONCE * c->src_bytes;
+  }
+  convert_rest(dst, src, n, c, value);
+}
+
+INLINED int32_t most_of_all(const char *src, int64_t n, const xfi_convert *c, int32_t most)
+{
+  float x[N_AT_ONCE];
+
+  for (; n >= N_AT_ONCE; n -= N_AT_ONCE) {
+    load(x, src, N_AT_ONCE, c->from);
+    most = most_of(x, N_AT_ONCE, most);
+    src += N_AT_ONCE * c->src_bytes;
+  }
+  load(x, src, n, c->from);
+  return most_of(x, n, most);
+}
+
+/* Once for each kind of vectors. */
+#define FOR_TARGET(name, attribute)                                                                \
+  attribute static void convert_##name(char *dst, const char *src, int64_t n,                      \
+                                       const xfi_convert *c, float value)                          \
+  {                                                                                                \
+    convert_all(dst, src, n, c, value);                                                            \
+  }                                                                                                \
+  attribute static int32_t most_##name(const char *src, int64_t n, const xfi_convert *c,           \
+                                       int32_t most)                                               \
+  {                                                                                                \
+    return most_of_all(src, n, c, most);                                                           \
+  }
+
+FOR_TARGET(plain, )
+#ifdef __x86_64__
+FOR_TARGET(avx2, __attribute__((target("avx2"))))
+#define CHOOSE(what) (__builtin_cpu_supports("avx2") ? what##_avx2 : what##_plain)
+#else
+#define CHOOSE(what) what##_plain
+#endif
 
 /* The exponent of a power of two; a NaN stays one. */
 static void to_exponents(char *dst, const char *src, int64_t n)
 {
-  for (int64_t i = 0; i < n; i++)
-    *(uint8_t *)(dst + i) = (uint8_t)(bits_of(load_f32(src + 4 * i)) >> 23);
+  FOR_EACH(i, n) dst[i] = (char)(bits_of(load_f32(src + 4 * i)) >> 23);
 }
 
 static void to_scales(char *dst, const char *src, int64_t n, uint32_t how)
 {
-  for (int64_t i = 0; i < n; i++) {
+  FOR_EACH(i, n)
+  {
     const uint32_t scale = xfi_scale_of(bits_of(load_f32(src + 4 * i)), how);
 
     memcpy(dst + 4 * i, &scale, sizeof scale);
   }
 }
 
-/* NaNs have no sign there. */
-static inline float quantised(float x)
-{
-  return x != x ? float_of(XFI_F32_NAN) : x;
-}
-
-#define BLOCK_LOOPS(from, from_bytes)                                                              \
-  static void quantise_##from(char *dst, const char *src, int64_t n, float inverse)                \
-  {                                                                                                \
-    for (int64_t i = 0; i < n; i++)                                                                \
-      store_f8e4m3(dst + i, quantised(load_##from(src + (from_bytes)*i) * inverse));               \
-  }                                                                                                \
-  static uint32_t amax_##from(const char *src, int64_t n)                                          \
-  {                                                                                                \
-    uint32_t most = 0;                                                                             \
-                                                                                                   \
-    for (int64_t i = 0; i < n; i++) {                                                              \
-      const uint32_t magnitude = bits_of(load_##from(src + (from_bytes)*i)) & ~XFI_F32_SIGN;       \
-                                                                                                   \
-      if (magnitude > most) most = magnitude;                                                      \
-    }                                                                                              \
-    return most;                                                                                   \
-  }
-
-BLOCK_LOOPS(f32, 4)
-BLOCK_LOOPS(bf16, 2)
-BLOCK_LOOPS(f16, 2)
-
 void xfi_ref_run_with_scale(char *dst, const char *src, int64_t n, const xfi_convert *convert,
                             float *scale)
 {
-  static const struct {
-    void (*quantise)(char *dst, const char *src, int64_t n, float inverse);
-    uint32_t (*amax)(const char *src, int64_t n);
-  } loops[] = {{quantise_f32, amax_f32}, {quantise_bf16, amax_bf16}, {quantise_f16, amax_f16}};
-  const uint32_t from = xfi_convert_type(convert->from);
-  uint32_t most;
-  uint32_t held;
+  int32_t most;
 
   if (convert->op == XFI_CONVERT_BLOCKS) {
-    loops[from].quantise(dst, src, n, 1 / *scale);
+    CHOOSE(convert)(dst, src, n, convert, 1 / *scale);
     return;
   }
-  most = loops[from].amax(src, n);
-  memcpy(&held, scale, sizeof held);
-  if (most > held) memcpy(scale, &most, sizeof most);
-}
-
-/* ---- loops -------------------------------------------------------------------------------- */
-
-typedef void loop_fn(char *dst, const char *src, int64_t n, const xfi_convert *convert);
-
-/* A loop for each operation, so that none of them asks in it. */
-#define LOOP(from, from_bytes, to, to_bytes)                                                       \
-  static void from##_to_##to(char *dst, const char *src, int64_t n, const xfi_convert *convert)    \
-  {                                                                                                \
-    const float value = convert->value;                                                            \
-                                                                                                   \
-    if (convert->op == XFI_CONVERT_TIMES)                                                          \
-      for (int64_t i = 0; i < n; i++)                                                              \
-        store_##to(dst + (to_bytes)*i, times(load_##from(src + (from_bytes)*i), value));           \
-    else if (convert->op == XFI_CONVERT_PLUS)                                                      \
-      for (int64_t i = 0; i < n; i++)                                                              \
-        store_##to(dst + (to_bytes)*i, plus(load_##from(src + (from_bytes)*i), value));            \
-    else                                                                                           \
-      for (int64_t i = 0; i < n; i++)                                                              \
-        store_##to(dst + (to_bytes)*i, load_##from(src + (from_bytes)*i));                         \
-  }
-
-#define LOOPS(from, from_bytes)                                                                    \
-  LOOP(from, from_bytes, bf16, 2)                                                                  \
-  LOOP(from, from_bytes, f16, 2)                                                                   \
-  LOOP(from, from_bytes, f8e4m3, 1)                                                                \
-  LOOP(from, from_bytes, f8e5m2, 1)
-
-LOOPS(f32, 4)
-LOOPS(bf16, 2)
-LOOPS(f16, 2)
-LOOP(f32, 4, f32, 4)
-LOOP(f16, 2, f32, 4)
-
-/* To f32 nothing is rounded: without an operation the bits stay. */
-static void bf16_to_f32(char *dst, const char *src, int64_t n, const xfi_convert *convert)
-{
-  for (int64_t i = 0; i < n; i++) {
-    float x = load_bf16(src + 2 * i);
-
-    if (convert->op == XFI_CONVERT_AS_IT_IS) {
-      memcpy(dst + 4 * i, &x, sizeof x);
-      continue;
-    }
-    x = convert->op == XFI_CONVERT_TIMES ? times(x, convert->value) : plus(x, convert->value);
-    store_f32(dst + 4 * i, x);
-  }
+  memcpy(&most, scale, sizeof most);
+  most = CHOOSE(most)(src, n, convert, most);
+  memcpy(scale, &most, sizeof most);
 }
 
 void xfi_ref_convert(char *dst, const char *src, int64_t n, const xfi_convert *convert)
 {
-#define ROW(from)                                                                                  \
-  {                                                                                                \
-    from##_to_f32, from##_to_bf16, from##_to_f16, from##_to_f8e4m3, from##_to_f8e5m2               \
-  }
-  static loop_fn *const loops[3][5] = {ROW(f32), ROW(bf16), ROW(f16)};
-#undef ROW
-
   if (convert->to == XFER_F8E8M0)
     to_exponents(dst, src, n);
   else if (convert->op == XFI_CONVERT_TO_SCALE)
     to_scales(dst, src, n, convert->scale);
   else
-    loops[xfi_convert_type(convert->from)][xfi_convert_type(convert->to)](dst, src, n, convert);
+    CHOOSE(convert)(dst, src, n, convert, convert->value);
 }

@@ -120,12 +120,64 @@ static void test_operations_come_before_rounding(void **state)
   assert_int_equal(convert(XFER_BF16, 2, XFER_F32, 4, 0x8000, XFI_CONVERT_AS_IT_IS, 0), 0x80000000);
 }
 
+/* Numbers one after the other, at any address, against each by itself. */
+static void check_many(const char *src, int64_t n, const xfi_convert *c)
+{
+  const size_t n_bytes = (size_t)n * c->dst_bytes;
+  char *const got = malloc(n_bytes + 2);
+  char *const wanted = malloc(n_bytes + 2);
+
+  assert_non_null(got);
+  assert_non_null(wanted);
+  memset(got, 0xa5, n_bytes + 2);
+  memset(wanted, 0xa5, n_bytes + 2);
+  xfi_ref_convert(got + 1, src, n, c);
+  for (int64_t i = 0; i < n; i++)
+    xfi_ref_convert(wanted + 1 + i * c->dst_bytes, src + i * c->src_bytes, 1, c);
+  assert_memory_equal(got, wanted, n_bytes + 2);
+  free(got);
+  free(wanted);
+}
+
+/* All of 16 bits; of f32 what is near each value of them, and near half way between two. */
+static void test_many_at_once_are_each_by_itself(void **state)
+{
+  enum { N_PATTERNS = 1 << 16, PER_PATTERN = 8 };
+  static char src[sizeof(uint32_t) * N_PATTERNS * PER_PATTERN + 1];
+
+  (void)state;
+  for (int from = 0; from <= 2; from++) {
+    const number_type *f = &number_types[from];
+    const int64_t n = from == 0 ? N_PATTERNS * PER_PATTERN : N_PATTERNS;
+
+    for (int64_t i = 0; i < n; i++) {
+      const int64_t bits = from == 0 ? i * (0x10000 / PER_PATTERN) + i % 3 - 1 : i;
+      memcpy(src + 1 + i * f->n_bytes, &(uint32_t){(uint32_t)bits}, (size_t)f->n_bytes);
+    }
+    for (int to = 0; to < N_NUMBER_TYPES; to++)
+      for (uint32_t op = XFI_CONVERT_AS_IT_IS; op <= XFI_CONVERT_PLUS; op++) {
+        const number_type *t = &number_types[to];
+        const xfi_convert c = {.from = (uint8_t)f->dtype,
+                               .to = (uint8_t)t->dtype,
+                               .src_bytes = (uint8_t)f->n_bytes,
+                               .dst_bytes = (uint8_t)t->n_bytes,
+                               .op = op,
+                               .value = -1.25F};
+
+        check_many(src + 1, n, &c);
+        for (int64_t some = 0; some < 300; some++)
+          check_many(src + 1 + some * f->n_bytes * 200, some, &c);
+      }
+  }
+}
+
 int main(void)
 {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(test_rounding_f32_at_every_value_and_between),
       cmocka_unit_test(test_every_pattern_of_16_bits),
       cmocka_unit_test(test_operations_come_before_rounding),
+      cmocka_unit_test(test_many_at_once_are_each_by_itself),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
