@@ -113,11 +113,30 @@ static void line_of_zeros(char *dst, const char *src, int64_t n, int64_t ds, int
     memset(dst + i * ds, 0, (size_t)run);
 }
 
+static line_fn *choose_line(int64_t run_bytes, const xfi_convert *convert);
+
+/* Short runs side by side, since numbers are converted many at once. */
 static void line_converting(char *dst, const char *src, int64_t n, int64_t ds, int64_t ss,
                             int64_t run, const xfi_convert *convert)
 {
+  enum { SHORT = 16, MOST = 1024 }; /* numbers */
+  const int64_t n_in_run = run / convert->dst_bytes;
+  const int64_t src_run = n_in_run * convert->src_bytes;
+  char from[MOST * sizeof(float)];
+  char to[MOST * sizeof(float)];
+
+  while (n >= 8 && n_in_run < SHORT) {
+    const int64_t taken = n * n_in_run <= MOST ? n : MOST / n_in_run;
+
+    choose_line(src_run, NULL)(from, src, taken, src_run, ss, src_run, NULL);
+    xfi_ref_convert(to, from, taken * n_in_run, convert);
+    choose_line(run, NULL)(dst, to, taken, ds, run, run, NULL);
+    dst += taken * ds;
+    src += taken * ss;
+    n -= taken;
+  }
   for (int64_t i = 0; i < n; i++)
-    xfi_ref_convert(dst + i * ds, src + i * ss, run / convert->dst_bytes, convert);
+    xfi_ref_convert(dst + i * ds, src + i * ss, n_in_run, convert);
 }
 
 /* Stores that go past the cache: memory that is written as a whole need not be read first, which is
