@@ -269,7 +269,7 @@ INLINED int32_t most_of_all(const char *src, int64_t n, const xfi_convert *c, in
 
 /* Once for each kind of vectors. */
 #define FOR_TARGET(name, attribute)                                                                \
-  attribute static void convert_##name(char *dst, const char *src, int64_t n,                      \
+  attribute static void convert_##name(char *restrict dst, const char *restrict src, int64_t n,    \
                                        const xfi_convert *c, float value)                          \
   {                                                                                                \
     convert_all(dst, src, n, c, value);                                                            \
