@@ -223,8 +223,8 @@ static bool may_meet(const xfi_use *a, const xfi_use *b)
 /* Two destinations that are one view. */
 static bool is_tie(const xfi_use *a, const xfi_use *b)
 {
-  return a != b && !a->is_source && !b->is_source && !a->unties &&
-         a->elem_bytes == b->elem_bytes && xfi_bound_equal(a->bound, b->bound);
+  return a != b && !a->is_source && !b->is_source && !a->unties && a->elem_bytes == b->elem_bytes &&
+         xfi_bound_equal(a->bound, b->bound);
 }
 
 static void say_overlap(const xfi_use *a, const xfi_use *b)
