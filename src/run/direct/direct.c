@@ -95,12 +95,25 @@ static void drop_batches(xfi_group *g, const xfi_direct *d)
   g->open = NULL;
 }
 
+/* Does this rank send to several peers that send to it, as where the ranks that train also serve?
+ * The engines of all then cross: between 4 H200 they moved at 0.70 to 0.94 of the link, another
+ * share in each process, and kernels at 0.89. */
+static bool is_all_to_all(const xfi_direct *d)
+{
+  int n = 0;
+
+  for (size_t i = 0; i < d->links.n; i++)
+    n += d->links.at[i].send != XFI_NO_FLOW && d->links.at[i].recv != XFI_NO_FLOW;
+  return n > 1;
+}
+
 /* Where everything lies now. Copies may go without a strict guard where nothing can keep them from
  * going at once: not where scales have to be known first. */
 static xfer_status make_batches(xfi_group *g, const xfi_direct *d, const xfer_plan *plan)
 {
   const xfi_device_ops *dev = d->device->ops;
-  const bool opens = plan->quant == NULL && g->strict && dev->batch_create_open != NULL;
+  const bool opens =
+      plan->quant == NULL && g->strict && dev->batch_create_open != NULL && !is_all_to_all(d);
   xfer_status st = XFER_OK;
   xfi_copies parts[XFI_QUANT_PARTS] = {{NULL, 0, 0}};
 
