@@ -1,8 +1,9 @@
 /* Which copies are the engine's, of sizes that no test could move, and how they are enqueued. */
 #include "cuda_device.h"
-
+#include "object.h"
 #include "world.h"
 
+#include <stdio.h>
 #include <string.h>
 
 enum { MIB = 1 << 20 };
@@ -228,12 +229,62 @@ static void test_nothing_between_processes_on_a_gpu(void)
   end(peer);
 }
 
+/* ---- all to all ----------------------------------------------------------------------------- */
+
+/* Each of `n` ranks pushes 1 MiB to each: the engine does where there is one peer alone. */
+static void each_to_all(int rank)
+{
+  const int n = xfer_comm_size(w.comms[rank]);
+  const size_t n_bytes = (size_t)n * MIB;
+  char *memory = world_alloc(2 * n_bytes);
+  cudaStream_t stream = world_stream();
+  xfer_tensor moved = {.name = "t"};
+  xfer_plan *plan = NULL;
+  xfer_layout *layouts[2];
+  char line[80];
+
+  xfi_cuda(w.comms[rank]->device)->engine_all_bytes = MIB;
+  (void)snprintf(line, sizeof line, "u8[%d,%d,1048576] (%d):S0 -> (%d):S1", n, n, n, n);
+  OK(xfer_problem_parse(&layouts[0], &layouts[1], line));
+  moved.src = layouts[0];
+  moved.dst = layouts[1];
+  memset(memory, 3 + rank, n_bytes);
+  const xfer_view views[2] = {xfer_view_dense(memory), xfer_view_dense(memory + n_bytes)};
+  OK(xfer_plan_create(&plan, w.comms[rank], &moved, 1, NULL));
+  OK(xfer_plan_bind(plan, 0, &views[0], &views[1]));
+  OK(xfer_plan_commit(plan));
+  ranks_barrier();
+  const uint64_t before = sim_calls_of(BATCH);
+  if (rank != 0) OK(xfer_plan_run(plan, 1, stream));
+  ranks_barrier(); /* what the last one pushes goes at once */
+  if (rank == 0) OK(xfer_plan_run(plan, 1, stream));
+  OK(xfer_plan_wait(plan, 0));
+  for (size_t i = 0; i < n_bytes; i += 511)
+    NEED(memory[n_bytes + i] == 3 + (char)(i / MIB));
+  ranks_barrier();
+  NEED(sim_calls_of(BATCH) == before + (n == 2 ? 1 : 0));
+  xfer_plan_destroy(plan);
+  for (int i = 0; i < 2; i++)
+    xfer_layout_destroy(layouts[i]);
+  world_free(memory);
+}
+
+static void test_all_to_all(void)
+{
+  for (int n = 2; n <= 3; n++) {
+    world_make(n, COMM_GATHER, (sim_config){.eager = true});
+    world_go(each_to_all);
+    world_destroy();
+  }
+}
+
 int main(int argc, char **argv)
 {
   static const world_test tests[] = {
       {"the_engine_takes_what_is_large_and_few", test_what_is_large_and_few},
       {"the_engine_takes_rows_in_one_copy", test_rows_in_one_copy},
-      {"the_engine_takes_nothing_on_one_gpu", test_nothing_between_processes_on_a_gpu}};
+      {"the_engine_takes_nothing_on_one_gpu", test_nothing_between_processes_on_a_gpu},
+      {"the_engine_takes_nothing_from_all_to_all", test_all_to_all}};
 
   return world_main(argc, argv, tests, sizeof tests / sizeof tests[0]);
 }
