@@ -39,8 +39,8 @@ static __device__ __forceinline__ void store_words(Op &op, const typename Op::lo
   }
 }
 
-/* All lanes go through each loop together, also those that have no word left, which load the first
- * one again: nothing branches between loads. */
+/* All lanes go through each loop together, also those that have no word left, which load the
+ * last one again, as it is near: nothing branches between loads. */
 
 /* Part of one run: nothing to divide. */
 template <typename Op>
@@ -59,9 +59,8 @@ static __device__ __forceinline__ void do_part(Op &op, const xfi_cuda_piece &pie
 #pragma unroll
     for (int u = 0; u < Op::IN_FLIGHT; u++) {
       const uint32_t i = to + 32 * u;
-      const bool is_one = i < tile.cols;
-      words[u] = op.load(src + (is_one ? i : 0) * (uint32_t)Op::SRC_BYTES, run.block);
-      n += is_one;
+      words[u] = op.load(src + min(i, tile.cols - 1) * (uint32_t)Op::SRC_BYTES, run.block);
+      n += i < tile.cols;
     }
     store_words(op, words, n, [&] {
       char *const at = dst + to * (uint32_t)Op::DST_BYTES;
@@ -99,8 +98,8 @@ static __device__ __forceinline__ void do_line(Op &op, const xfi_cuda_piece &pie
 #pragma unroll
     for (int u = 0; u < Op::IN_FLIGHT; u++) {
       const bool is_one = row < tile.rows;
-      const uint32_t r = is_one ? row : 0;
-      const uint32_t c = is_one ? col : 0;
+      const uint32_t r = is_one ? row : tile.rows - 1;
+      const uint32_t c = is_one ? col : tile.cols - 1;
       words[u] =
           op.load(src + r * src_stride + c * (uint32_t)Op::SRC_BYTES, run.block + r * block_stride);
       to[u] = dst + r * dst_stride + c * (uint32_t)Op::DST_BYTES;
@@ -132,7 +131,7 @@ static __device__ __forceinline__ void do_runs(Op &op, const xfi_cuda_piece &pie
 #pragma unroll
     for (int u = 0; u < Op::IN_FLIGHT; u++) {
       const uint32_t i = first + 32 * u + (threadIdx.x & 31);
-      const uint32_t word = i < n_words ? i : 0;
+      const uint32_t word = min(i, n_words - 1);
       const uint32_t row = div_by(word, piece.by_tile_cols);
       const uint32_t col = word - row * tile.cols;
       const run_at run = run_of(piece, (uint32_t)tile.row + row);
