@@ -29,13 +29,14 @@
 enum {
   ROUNDS_FEW = 3, /* where each takes so long that no more are worth it */
   ROUNDS_MIN = 5,
-  ROUNDS_MAX = 31,
-  MAKE_S = 40, /* what memory, plans and our own lanes may take */
-  WAY_S = 20,  /* and each way of M2N */
+  ROUNDS_MAX = 21,
+  CLEARED_MS = 300, /* in which the driver clears what was freed, and copies are slower */
+  MAKE_S = 40,      /* what memory, plans and our own lanes may take */
+  WAY_S = 20,       /* and each way of M2N */
   TIMEOUT_MS = 20000,
   TRIES_MAX = 2 /* failures after which a way is given up */
 };
-static const double TURNS_S = 1.0; /* what all rounds of a way should take */
+static const double TURNS_S = 0.6; /* what all rounds of a way should take */
 
 typedef struct bench {
   perf_world w;
@@ -158,6 +159,7 @@ static bool measure(bench *b, int way, figures *f)
   const double seconds = checked_run(b, way, f);
 
   if (seconds < 0) return false;
+  (void)usleep(CLEARED_MS * 1000);
   take_turns(b, way, rounds_of(2 * seconds), f);
   if (checked_run(b, way, f) < 0) return false;
   if (b->w.rank == 0) f->measured = true;
