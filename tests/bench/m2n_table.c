@@ -63,7 +63,7 @@ static void print_line(const bench_workload *what, const figures *of, double gb)
 static void print_legend(void)
 {
   printf("\nMilliseconds from a common barrier to the end of the last rank's stream, medians.\n"
-         "GB: written on the rank that receives most.\n"
+         "GB: written on the rank that receives most. From one to one all tensors are whole.\n"
          "xfer direct, xfer packed: one plan of all tensors, committed before, by that lane\n");
   for (int i = 0; i < N_M2N_WAYS; i++)
     printf("%s: %s\n", m2n_ways[i].name, m2n_ways[i].usage);
@@ -74,6 +74,17 @@ static void print_legend(void)
       "issue: the host's time until all was enqueued, on the slowest rank\n"
       "setup: plan, bind and commit; M2N's handle and first call, up to its end\n"
       "fused: the same weights into qkv, gate_up and w13 of vLLM, which M2N cannot describe\n\n");
+}
+
+/* Why ways were not measured. */
+static void print_notes(const results *all)
+{
+  printf("\n");
+  for (int i = 0; bench_workload_get(i) != NULL; i++)
+    for (int way = 0; way < N_WAYS; way++)
+      if (all->of[i][way].note[0] != '\0')
+        printf("%s, %s: %s\n", bench_workload_get(i)->name, table_way_name(way),
+               all->of[i][way].note);
 }
 
 double table_print(const results *all)
@@ -91,5 +102,6 @@ double table_print(const results *all)
     for (int way = 0; way < N_WAYS; way++)
       wrong += all->of[i][way].wrong;
   }
+  print_notes(all);
   return wrong;
 }
