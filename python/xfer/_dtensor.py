@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
+import weakref
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 from torch.distributed.device_mesh import DeviceMesh
-from torch.utils.weak import WeakIdKeyDictionary
 
 from .layout import Layout, Placement, Replicate, Shard, StridedShard
 from .mesh import Mesh
@@ -36,22 +37,29 @@ class Grid:
         return Mesh(sizes, self.ranks)
 
 
-# torch takes 0.1 ms to say what is in a mesh. It takes parts of meshes for equal where this process was another rank.
-_grids: Any = WeakIdKeyDictionary()
+# By id(): torch takes 0.1 ms to say what is in a mesh, and takes parts of meshes for equal where this process was
+# another rank.
+_grids: dict[int, tuple[weakref.ref[DeviceMesh], Grid]] = {}
 
 
 def grid_of(mesh: DeviceMesh, ranks: Ranks = None) -> Grid:
     """Of one mesh."""
-    grid: Grid | None = _grids.get(mesh)
-    if grid is None:
+    key = id(mesh)
+    kept = _grids.get(key)
+    if kept is None:
         numbers = mesh.mesh
-        grid = _grids[mesh] = Grid(tuple(numbers.shape), tuple(int(rank) for rank in numbers.flatten().tolist()))
+        grid = Grid(tuple(numbers.shape), tuple(int(rank) for rank in numbers.flatten().tolist()))
+        kept = _grids[key] = weakref.ref(mesh, lambda _: _grids.pop(key, None)), grid
+    grid = kept[1]
     return grid if ranks is None else Grid(grid.sizes, tuple(ranks[rank] for rank in grid.ranks))
 
 
 def mesh_of(mesh: DeviceMesh, ranks: Ranks = None) -> Mesh:
     """The ranks of a DeviceMesh."""
     return grid_of(mesh, ranks).mesh()
+
+
+_REPLICATE, _shard, _strided_shard = Replicate(), lru_cache(64)(Shard), lru_cache(64)(StridedShard)
 
 
 def kind_of(placement: Any) -> str:
@@ -65,13 +73,13 @@ def plain(placements: Sequence[Any], n_dims: int) -> tuple[Placement, ...]:
 
 def _plain(placement: Any, n_dims: int) -> Placement:
     """One placement as distribute_tensor() takes it."""
-    if kind_of(placement) == "Replicate":
-        return Replicate()
-    if kind_of(placement) in ("Shard", "_StridedShard"):
+    kind = kind_of(placement)
+    if kind == "Replicate":
+        return _REPLICATE
+    if kind in ("Shard", "_StridedShard"):
         dim = placement.dim + n_dims if placement.dim < 0 else placement.dim
-        strided = kind_of(placement) == "_StridedShard"
-        return StridedShard(dim, int(placement.split_factor)) if strided else Shard(dim)
-    if "Partial" in kind_of(placement):
+        return _strided_shard(dim, int(placement.split_factor)) if kind == "_StridedShard" else _shard(dim)
+    if "Partial" in kind:
         raise TypeError("a Partial DTensor holds terms of sums: redistribute it to Shard or Replicate first")
     raise TypeError(f"there is no layout of {placement!r}")
 

@@ -117,6 +117,7 @@ class Comm(_handle.Handle):
     def __init__(self) -> None:
         super().__init__()
         self._device = HOST
+        self._known_place: tuple[int, int] | None = None
         self._process = os.getpid()
         self._busy = threading.Lock()  # of the thread that uses it, _user
         self._user = 0
@@ -274,12 +275,19 @@ class Comm(_handle.Handle):
     @property
     def rank(self) -> int:
         """This rank, 0 to size - 1."""
-        return int(lib.xfer_comm_rank(self))
+        return self._place[0]
 
     @property
     def size(self) -> int:
         """The number of ranks."""
-        return int(lib.xfer_comm_size(self))
+        return self._place[1]
+
+    @property
+    def _place(self) -> tuple[int, int]:
+        self._as_parameter_  # raises
+        if self._known_place is None:
+            self._known_place = int(lib.xfer_comm_rank(self)), int(lib.xfer_comm_size(self))
+        return self._known_place
 
     @property
     def device(self) -> int | None:
@@ -437,9 +445,13 @@ class Comm(_handle.Handle):
         """What tell() returns on each rank, by rank, as JSON carries it; agree() on what it raises. what: which call it
         is for, the same on every rank; else a MismatchError. Collective; tell() itself calls nothing that is. For
         small control data."""
+        return [json.loads(each) for each in self._share(lambda: json.dumps(tell()), what)]
+
+    def _share(self, tell: Callable[[], str], what: str) -> list[str]:
+        """The same of texts."""
         with self._alone():
             try:
-                said = json.dumps(tell())
+                said = tell()
             except Exception as error:
                 self._words(described(error), "")
                 raise
@@ -454,7 +466,7 @@ class Comm(_handle.Handle):
             longer = [int(n) for n, each in zip(told, words, strict=True) if each.startswith("+")]
             if longer:
                 told = [decoded(each) for each in self._gather(said.encode().ljust(max(max(longer), _WORD)))]
-            return [json.loads(each) for each in told]
+            return told
 
     def agree(self, error: BaseException | None = None, what: str = "") -> None:
         """Raise what one rank found wrong on all ranks: `error` here, where there is one, and a PeerError with its rank

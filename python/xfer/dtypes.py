@@ -6,8 +6,9 @@ Types are compared by kind: bf16 is not f16, and i32 is not f32. A tensor change
 from __future__ import annotations
 
 import sys
+from collections.abc import Hashable
 from ctypes import byref, c_int
-from functools import cache
+from functools import cache, lru_cache
 from typing import Any
 
 from ._lib import lib
@@ -55,6 +56,10 @@ def dtype_name(dtype: Any) -> str:
 
     Raises TypeError for a type that the library does not have, or in another byte order than this machine's.
     """
+    return _known_name(dtype) if isinstance(dtype, Hashable) else _name_of(dtype)
+
+
+def _name_of(dtype: Any) -> str:
     if isinstance(dtype, str) and dtype in _OURS:
         return dtype
     name = dtype if isinstance(dtype, str) else getattr(dtype, "name", None) or str(dtype)
@@ -66,6 +71,9 @@ def dtype_name(dtype: Any) -> str:
     if ours is None:
         raise TypeError(f"there is no dtype {dtype!r}: it is one of {', '.join(_NAMES.values())}")
     return ours
+
+
+_known_name = lru_cache(256)(_name_of)  # each call asks for that of each of its arrays
 
 
 @cache
@@ -82,8 +90,12 @@ def dtype_code(dtype: Any) -> int:
 
 def torch_dtype(torch: Any, dtype: Any) -> Any:
     """The torch.dtype of a dtype."""
-    ours = dtype_name(dtype)
-    return getattr(torch, next(name for name, each in _NAMES.items() if each == ours))
+    return getattr(torch, _torch_name(dtype_name(dtype)))
+
+
+@cache
+def _torch_name(ours: str) -> str:
+    return next(name for name, each in _NAMES.items() if each == ours)
 
 
 @cache

@@ -82,15 +82,16 @@ def _of_torch(torch: Any, x: Any) -> Memory:
     plain = _made_plain_by(torch, x)
     if plain is not None:
         raise TypeError(f"a torch tensor whose elements are not plainly in memory: give its {plain}")
-    if x.device.type not in ("cpu", "cuda"):
-        raise TypeError(f"a torch tensor on {x.device}: memory is of the cpu or of cuda")
+    device = x.device
+    if device.type not in ("cpu", "cuda"):
+        raise TypeError(f"a torch tensor on {device}: memory is of the cpu or of cuda")
     name, size, address = dtypes.dtype_name(x.dtype), x.element_size(), x.data_ptr()
     if address == 0 and x.numel() > 0:
         raise TypeError(f"a {type(x).__name__} without memory of its own")
     # The tensor alone would not do: `x.data = y` gives it other memory, and frees this.
     owner = (x, x.untyped_storage())
-    device = HOST if x.device.type == "cpu" else x.device.index
-    return Memory(address, tuple(x.shape), tuple(s * size for s in x.stride()), name, False, device, owner)
+    ordinal = HOST if device.type == "cpu" else device.index
+    return Memory(address, tuple(x.shape), tuple([s * size for s in x.stride()]), name, False, ordinal, owner)
 
 
 # ---- array interfaces

@@ -11,6 +11,7 @@ shapes and yet other elements, the caller must say it.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from functools import cache, lru_cache, partial
@@ -21,14 +22,26 @@ from torch.distributed._functional_collectives import AsyncCollectiveTensor
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor
 
-from ._dtensor import MEANINGS, Description, Grid, Ranks, candidates, chosen, differ, grid_of, layout_in, mesh_of, plain
+from ._dtensor import (
+    MEANINGS,
+    Description,
+    Grid,
+    Ranks,
+    candidates,
+    chosen,
+    differ,
+    grid_of,
+    layout_in,
+    mesh_of,
+    plain,
+)
 from ._flat import FlatPart, flat_parts, is_flat
 from ._places import Places
 from ._steps import Steps
 from .comm import Agreed, Comm
 from .dtypes import dtype_name, torch_dtype
 from .errors import MismatchError
-from .layout import Layout, Replicate
+from .layout import Layout, Placement, Replicate
 from .mesh import Mesh
 from .plan import Plan, PlanOptions, Sides, redistribute_sides, torch_stream
 from .refit import Model, Refit, Side
@@ -168,35 +181,37 @@ def local_part(tensor: Any) -> Any:
 
 # ---- one DTensor across meshes
 
-_candidates, _layout_in = lru_cache(256)(candidates), lru_cache(256)(layout_in)  # the same in call after call
+_candidates = lru_cache(256)(candidates)  # the same in call after call
 
 
 def _device(comm: Comm) -> Any:
     return torch.device("cpu") if comm.device is None else torch.device("cuda", comm.device)
 
 
-def _record(tensor: Any, found: Mapping[str, Layout], meaning: str | None, grid: Grid) -> dict[str, Any]:
-    meanings = [m for m in found if meaning in (None, m)]
-    unclear = meaning is None and differ(found, grid)
-    return {"meanings": meanings, "unclear": unclear, "shape": list(tensor.shape), "dtype": dtype_name(tensor.dtype)}
+@lru_cache(256)
+def _record(meanings: tuple[str, ...], unclear: bool, shape: Sequence[int], dtype: str) -> str:
+    """What a rank that has a tensor says of it, as JSON."""
+    return json.dumps({"meanings": meanings, "unclear": unclear, "shape": shape, "dtype": dtype})
 
 
-def _agreed(records: Sequence[dict[str, Any]]) -> tuple[dict[str, Any], str]:
-    """What the ranks say of a tensor: its shape and dtype, and a meaning that fits everywhere."""
+@lru_cache(256)
+def _agreed(said: tuple[str, ...]) -> tuple[torch.Size, str, str]:
+    """Of what the ranks say of a tensor: its shape and dtype, and a meaning that fits everywhere."""
+    records = [json.loads(each) for each in said]
     known = [(rank, record) for rank, record in enumerate(records) if "shape" in record]
     if not known:
         raise ValueError("no rank has the tensor")
-    first, said = known[0]
+    first, one = known[0]
     for rank, record in known:
-        if (record["shape"], record["dtype"]) != (said["shape"], said["dtype"]):
+        if (record["shape"], record["dtype"]) != (one["shape"], one["dtype"]):
             raise MismatchError(
-                f"rank {first} has {said['dtype']}{said['shape']}, rank {rank} {record['dtype']}{record['shape']}"
+                f"rank {first} has {one['dtype']}{one['shape']}, rank {rank} {record['dtype']}{record['shape']}"
             )
     fits = [m for m in MEANINGS if all(m in record["meanings"] for _, record in known)]
     if len(fits) == 2 and any(record["unclear"] for _, record in known):
         raise ValueError("no local shape tells what _StridedShard means: say meaning='order' or 'pieces'")
     if fits:
-        return said, fits[0]
+        return torch.Size(one["shape"]), one["dtype"], fits[0]
     raise MismatchError("the local shapes of the ranks fit no meaning of the placements together")
 
 
@@ -221,28 +236,30 @@ def redistribute(
     Raises TypeError for Partial, ValueError where a local tensor has another shape than the placements say; on the
     other ranks PeerError.
     """
-    found: dict[str, Layout] = {}
+    found: Mapping[str, Layout] = {}
     made: Any = None
 
-    def tell() -> dict[str, Any]:
+    def tell() -> str:
+        nonlocal found
         if tensor is None:
-            return {}
+            return "{}"
         if not isinstance(tensor, DTensor):
             raise TypeError(f"a {type(tensor).__name__} is no DTensor")
         if tensor.device_mesh.get_coordinate() is None:
-            return {}  # outside the mesh torch has a wrong shape for a scalar: the others know better
-        grid = grid_of(tensor.device_mesh, ranks)
-        found.update(_candidates(Description.of(tensor), comm.rank, grid))
-        return _record(tensor, found, meaning, grid)
+            return "{}"  # outside the mesh torch has a wrong shape for a scalar: the others know better
+        grid, about = grid_of(tensor.device_mesh, ranks), Description.of(tensor)
+        found = _candidates(about, comm.rank, grid)
+        unclear = meaning is None and differ(found, grid)
+        return _record(tuple(m for m in found if meaning in (None, m)), unclear, about.shape, dtype_name(about.dtype))
 
-    said, agreed = _agreed(comm.share(tell, "redistribute"))
+    shape, dtype, agreed = _agreed(tuple(comm._share(tell, "redistribute")))
 
     def sides() -> Sides:
         nonlocal made
         source, target, local = found.get(agreed), None, None
         with _on(stream, comm):  # what had the memory before is done on the stream that writes to it
             if mesh is not None and placements is not None:
-                target, made, local = _empty(mesh, placements, said, comm, ranks)
+                target, made, local = _empty(mesh, placements, shape, dtype, comm, ranks)
         return (source, None if source is None else local_part(tensor)), (target, local)
 
     redistribute_sides(comm, sides, stream)
@@ -258,19 +275,29 @@ def _on(stream: Any, comm: Comm) -> AbstractContextManager[Any]:
 
 
 def _empty(
-    mesh: DeviceMesh, placements: Sequence[Any], said: Mapping[str, Any], comm: Comm, ranks: Ranks
+    mesh: DeviceMesh, placements: Sequence[Any], shape: torch.Size, dtype: str, comm: Comm, ranks: Ranks
 ) -> tuple[Layout, Any, Any]:
     """(layout, DTensor, the memory of this rank's part or None) of a tensor that is to come."""
-    shape, dtype = tuple(said["shape"]), torch_dtype(torch, said["dtype"])
-    ours, grid = plain(placements, len(shape)), grid_of(mesh, ranks)
-    by_meaning = [_layout_in(grid, ours, shape, dtype, meaning) for meaning in MEANINGS]
+    layout = _target(grid_of(mesh, ranks), plain(placements, len(shape)), shape, dtype)
+    inside = mesh.get_coordinate() is not None
+    local_shape = layout._part(comm.rank)[1] if inside else (0,)
+    local = torch.empty(local_shape, dtype=torch_dtype(torch, dtype), device=_device(comm))
+    made = DTensor.from_local(local, mesh, placements, run_check=False, shape=shape, stride=_stride(shape))
+    return layout, made, local if inside else None
+
+
+@lru_cache(256)
+def _target(grid: Grid, placements: Sequence[Placement], shape: Sequence[int], dtype: str) -> Layout:
+    by_meaning = [layout_in(grid, placements, shape, dtype, meaning) for meaning in MEANINGS]
     layout = by_meaning[0] or by_meaning[1]
     assert layout is not None
-    inside = mesh.get_coordinate() is not None
-    local = torch.empty(layout.local_shape(comm.rank) if inside else (0,), dtype=dtype, device=_device(comm))
-    stride = torch.empty(shape, device="meta").stride()
-    made = DTensor.from_local(local, mesh, placements, run_check=False, shape=torch.Size(shape), stride=stride)
-    return layout, made, local if inside else None
+    return layout
+
+
+@lru_cache(256)
+def _stride(shape: Sequence[int]) -> tuple[int, ...]:
+    """Of a dense tensor, in elements."""
+    return tuple(torch.empty(shape, device="meta").stride())
 
 
 # ---- modules
