@@ -12,10 +12,12 @@
 #include "launch.h"
 
 enum { JOIN_RETRIES = 100, JOIN_RETRY_NS = 1000 * 1000 };
+enum { ROOM_MIN_BYTES = 4096 }; /* for the tables of a few copies */
 
 struct xfi_batch {
   xfi_cuda_runs engine;
   void *memory; /* of the jobs' tables, on the device */
+  size_t n_room;
   xfi_cuda_job jobs[XFI_CUDA_N_TABLES];
   cudaStream_t side; /* of the kernels where the engine has work too; NULL: they need none */
   cudaEvent_t fork;
@@ -48,6 +50,20 @@ xfer_status xfi_cuda_table_upload(xfi_cuda_job *job, const xfi_cuda_table *table
   return XFER_OK;
 }
 
+/* Freeing memory waits for all that the device does: what is there stays if it is enough. */
+static xfer_status make_room(xfi_batch *batch, size_t n_bytes)
+{
+  const size_t n_room = n_bytes > ROOM_MIN_BYTES ? n_bytes : ROOM_MIN_BYTES;
+
+  if (n_bytes <= batch->n_room) return XFER_OK;
+  if (batch->memory != NULL) (void)cudaFree(batch->memory);
+  batch->memory = NULL;
+  batch->n_room = 0;
+  XFI_CUDA_TRY(cudaMalloc, (&batch->memory, n_room));
+  batch->n_room = n_room;
+  return XFER_OK;
+}
+
 static xfer_status upload(xfi_cuda_device *device, xfi_batch *batch,
                           const xfi_cuda_program *program, int n_blocks, const xfi_guard *guard)
 {
@@ -57,7 +73,7 @@ static xfer_status upload(xfi_cuda_device *device, xfi_batch *batch,
   for (int k = 0; k < XFI_CUDA_N_TABLES; k++)
     n_bytes += xfi_cuda_table_bytes(&program->tables[k]);
   if (n_bytes == 0) return XFER_OK;
-  XFI_CUDA_TRY(cudaMalloc, (&batch->memory, n_bytes));
+  XFI_TRY(make_room(batch, n_bytes));
   at = batch->memory;
   for (int k = 0; k < XFI_CUDA_N_TABLES; k++) {
     const xfi_cuda_table *table = &program->tables[k];
@@ -121,18 +137,25 @@ static xfer_status batch_make(xfi_device *base, xfi_batch **batch, xfi_copy *cop
                               size_t n_copies, int percent, const xfi_guard *guard, bool open)
 {
   xfer_status st = XFER_OK;
+  xfi_batch *before = *batch;
   xfi_batch *made = NULL;
 
   *batch = NULL;
-  if (open && !xfi_cuda(base)->maps_across) return XFER_OK; /* the engine takes what crosses */
+  if (open && !xfi_cuda(base)->maps_across) goto done; /* the engine takes what crosses */
   made = xfi_calloc(1, sizeof *made);
   XFI_CHECK_DONE(made != NULL, XFER_ERR_NOMEM, "a batch of %zu copies", n_copies);
+  if (before != NULL) {
+    made->memory = before->memory;
+    made->n_room = before->n_room;
+    before->memory = NULL;
+  }
   XFI_TRY_DONE(batch_fill(xfi_cuda(base), made, copies, n_copies, percent, guard, open));
   if (open && xfi_cuda_engine_is_empty(&made->engine)) goto done;
   *batch = made;
   made = NULL;
 done:
   xfi_cuda_batch_destroy(base, made);
+  xfi_cuda_batch_destroy(base, before);
   return st;
 }
 

@@ -96,8 +96,10 @@ typedef struct xfi_device_ops {
   /* Block the calling thread until the event has passed. XFER_ERR_TIMEOUT at the deadline. */
   xfer_status (*event_sync)(xfi_device *device, xfi_event *event, xfi_deadline deadline);
 
-  /* Make copies ready. They may touch this device's memory and imported memory. The array is of no
-   * more use to the caller, unless the guard is strict. `percent` of what computes on the device
+  /* Make copies ready. They may touch this device's memory and imported memory. *batch is NULL, or
+   * one that has run for the last time: the new one takes its place and its memory, and it is gone
+   * also after a failure, with NULL there. The array is of no more use to the caller, unless the
+   * guard is strict. `percent` of what computes on the device
    * may copy, at most; 100: all of it. `guard` NULL: none; else a launch copies nothing where the
    * guard says no, but see guard_create(). */
   xfer_status (*batch_create)(xfi_device *device, xfi_batch **batch, xfi_copy *copies,

@@ -156,6 +156,8 @@ static xfer_status host_batch_create(xfi_device *device, xfi_batch **out, xfi_co
 
   (void)percent;
   (void)guard; /* a wait that fails says so, and nothing is launched behind it */
+  host_batch_destroy(device, *out);
+  *out = NULL;
   batch = xfi_calloc(1, sizeof *batch);
   XFI_CHECK_DONE(batch != NULL, XFER_ERR_NOMEM, "a batch of %zu copies", n_copies);
   batch->copies = xfi_calloc(n_copies, sizeof *batch->copies);

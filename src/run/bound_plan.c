@@ -23,40 +23,6 @@ xfer_status xfi_run_hear(int *n_said, const xfer_plan *plan, xfer_status mine, b
   return st;
 }
 
-const xfi_allocation *xfi_run_find_changed(const xfer_plan *plan)
-{
-  const xfi_device_ops *dev = plan->device->ops;
-  size_t i = plan->n_allocations;
-
-  if (plan->main != NULL) return NULL; /* it is looked at there */
-  if (dev->find_changed != NULL)
-    i = dev->find_changed(plan->device, plan->allocations, plan->n_allocations);
-  return i < plan->n_allocations ? &plan->allocations[i] : NULL;
-}
-
-/* Those that overlap are equal. */
-static int by_overlap(const void *a, const void *b)
-{
-  const xfi_allocation *x = a;
-  const xfi_allocation *y = b;
-
-  if (x->base > (const void *)((const char *)y->base + y->n_bytes - 1)) return 1;
-  return (const char *)x->base + x->n_bytes <= (const char *)y->base ? -1 : 0;
-}
-
-const xfi_allocation *xfi_run_allocation(const xfer_plan *plan, const void *pointer, size_t n_bytes)
-{
-  const xfi_allocation wanted = {.base = (void *)pointer, .n_bytes = 1}; /* only compared */
-  const xfer_plan *owner = xfi_run_owner(plan);
-  const xfi_allocation *found = NULL;
-
-  if (owner->n_allocations > 0)
-    found = bsearch(&wanted, owner->allocations, owner->n_allocations, sizeof wanted, by_overlap);
-  if (found == NULL || (const char *)pointer + n_bytes > (const char *)found->base + found->n_bytes)
-    return NULL; /* of chunks beside each other several count as one, so it may be another */
-  return found;
-}
-
 uint64_t xfi_run_flow_bytes(const xfer_plan *plan, bool send, const xfi_peer *peer)
 {
   const xfi_move_list *list = send ? &plan->moves->sends : &plan->moves->recvs;

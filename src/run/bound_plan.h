@@ -119,6 +119,10 @@ static inline size_t xfi_slot_aligned(uint64_t n_bytes)
   return (size_t)((n_bytes + XFI_SLOT_ALIGN - 1) / XFI_SLOT_ALIGN * XFI_SLOT_ALIGN);
 }
 
+/* The allocations that bound memory lies in, each once, for what follows. Also finds memory that
+ * copies cannot use. */
+xfer_status xfi_run_note_allocations(xfer_plan *plan);
+
 /* What bound memory lay in at commit, and is not there any more; NULL: all is. */
 const xfi_allocation *xfi_run_find_changed(const xfer_plan *plan);
 

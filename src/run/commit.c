@@ -1,7 +1,6 @@
 /*
  * Commit: from bindings to lanes. And release, which takes the lanes back.
  */
-#include <stdlib.h>
 #include <string.h>
 
 #include "alloc.h"
@@ -14,7 +13,6 @@
 #include "quant.h"
 #include "run.h"
 #include "staging.h"
-#include "vec.h"
 
 /* All that commit made. What a run that nobody waited for may still do is waited for. */
 void xfi_run_drop_lanes(xfer_plan *plan)
@@ -38,74 +36,6 @@ void xfi_run_drop_lanes(xfer_plan *plan)
   plan->keeps_lanes = false;
 }
 
-static xfer_status note_allocation(xfer_plan *plan, size_t *capacity, const void *pointer,
-                                   size_t n_bytes)
-{
-  xfi_allocation found;
-
-  if (plan->n_allocations > 0) { /* as views of one buffer tend to be: nothing to ask */
-    const xfi_allocation *last = &plan->allocations[plan->n_allocations - 1];
-    const char *at = pointer;
-
-    if (at >= (const char *)last->base && at + n_bytes <= (const char *)last->base + last->n_bytes)
-      return XFER_OK;
-  }
-  XFI_TRY(plan->device->ops->find_allocation(plan->device, pointer, n_bytes, &found));
-  if (found.id == 0) return XFER_OK; /* this device cannot tell one allocation from the next */
-  XFI_TRY(xfi_vec_reserve(&plan->allocations, capacity, plan->n_allocations + 1,
-                          sizeof *plan->allocations));
-  plan->allocations[plan->n_allocations++] = found;
-  return XFER_OK;
-}
-
-static int by_base(const void *a, const void *b)
-{
-  const xfi_allocation *x = a;
-  const xfi_allocation *y = b;
-
-  if (x->base != y->base) return x->base < y->base ? -1 : 1;
-  if (x->n_bytes != y->n_bytes) return x->n_bytes < y->n_bytes ? -1 : 1;
-  return (x->id > y->id) - (x->id < y->id);
-}
-
-/* Those of one view of tensor t. */
-static xfer_status note_view(xfer_plan *plan, size_t *capacity, size_t t, const xfi_bound *b)
-{
-  const bool source = b == xfi_run_src(plan, t);
-  const xfi_class *cls = xfi_plan_class(plan->moves, t);
-  const int elem_bytes = (source ? cls->src : cls->dst)->elem_bytes;
-  xfer_status st = XFER_OK;
-
-  for (int64_t p = 0; b->is_set && p < b->n_pieces && st == XFER_OK; p++)
-    st = note_allocation(plan, capacity, xfi_bound_piece(b, p), xfi_bound_reach(b, p, elem_bytes));
-  if (st != XFER_OK)
-    xfi_set_error("tensor \"%.100s\", %s view: %s", plan->moves->tensors[t].name,
-                  source ? "source" : "destination", xfi_last_error());
-  return st;
-}
-
-/* Which allocations bound memory lies in, each once, for run to look at again. Also finds memory
- * that copies cannot use. */
-static xfer_status note_allocations(xfer_plan *plan)
-{
-  size_t capacity = 0;
-  size_t n = 0; /* the last one kept */
-
-  for (size_t t = 0; t < plan->moves->n_tensors; t++) {
-    if (plan->bindings[t] == NULL) continue;
-    XFI_TRY(note_view(plan, &capacity, t, xfi_run_src(plan, t)));
-    XFI_TRY(note_view(plan, &capacity, t, &plan->bindings[t]->dst));
-    XFI_TRY(note_view(plan, &capacity, t, &plan->bindings[t]->shadow));
-  }
-  if (plan->n_allocations == 0) return XFER_OK;
-  qsort(plan->allocations, plan->n_allocations, sizeof *plan->allocations, by_base);
-  for (size_t i = 1; i < plan->n_allocations; i++)
-    if (by_base(&plan->allocations[i], &plan->allocations[n]) != 0)
-      plan->allocations[++n] = plan->allocations[i];
-  plan->n_allocations = n + 1;
-  return XFER_OK;
-}
-
 /* The part of commit that needs no other rank. */
 static xfer_status commit_local(xfer_plan *plan)
 {
@@ -113,7 +43,7 @@ static xfer_status commit_local(xfer_plan *plan)
     XFI_TRY(xfi_bindings_check(plan));
     XFI_TRY(xfi_bindings_check_disjoint(plan));
     XFI_TRY(xfi_shadow_create(plan));
-    XFI_TRY(note_allocations(plan));
+    XFI_TRY(xfi_run_note_allocations(plan));
   }
   XFI_TRY(xfi_quant_prepare(plan));
   XFI_TRY(xfi_local_create(&plan->local, plan));

@@ -140,13 +140,13 @@ static int local_percent(const xfi_plan *moves)
   return moves->self_bytes + moves->zero_bytes > 2 * across ? 100 : (int)(100 / (2 * n_peers + 1));
 }
 
-xfer_status xfi_local_create(xfi_local **local, const xfer_plan *plan)
+/* All that it has, where everything lies now. */
+static xfer_status fill(xfi_local *l, const xfer_plan *plan)
 {
   xfer_status st = XFER_OK;
   xfi_copies copies = {NULL, 0, 0};
-  xfi_local *l = xfi_calloc(1, sizeof *l);
 
-  XFI_CHECK_DONE(l != NULL, XFER_ERR_NOMEM, "the copies within rank %d", plan->moves->rank);
+  l->n = 0;
   l->in_pieces = plan->quant != NULL; /* its copies have scales too */
   XFI_TRY_DONE(add_selfs(l, &copies, plan));
   for (size_t t = 0; t < plan->moves->n_tensors; t++) {
@@ -154,14 +154,26 @@ xfer_status xfi_local_create(xfi_local **local, const xfer_plan *plan)
     XFI_TRY_DONE(add_zeros(&copies, plan, t));
     XFI_TRY_DONE(note_ends(l, &copies, xfi_run_dst(plan, t), NULL));
   }
+  if (l->n > 0)
+    st = plan->device->ops->batch_create(plan->device, &l->batch, copies.at, copies.n,
+                                         local_percent(plan->moves), NULL);
+done:
+  xfi_copies_free(&copies);
+  return st;
+}
+
+xfer_status xfi_local_create(xfi_local **local, const xfer_plan *plan)
+{
+  xfer_status st = XFER_OK;
+  xfi_local *l = xfi_calloc(1, sizeof *l);
+
+  XFI_CHECK_DONE(l != NULL, XFER_ERR_NOMEM, "the copies within rank %d", plan->moves->rank);
+  XFI_TRY_DONE(fill(l, plan));
   if (l->n == 0) goto done;
-  XFI_TRY_DONE(plan->device->ops->batch_create(plan->device, &l->batch, copies.at, copies.n,
-                                               local_percent(plan->moves), NULL));
   *local = l;
   l = NULL;
 done:
   xfi_local_destroy(l, plan->device);
-  xfi_copies_free(&copies);
   return st;
 }
 
@@ -180,11 +192,7 @@ xfer_status xfi_local_move(xfer_plan *plan)
   xfi_copy *copies;
 
   if (l == NULL) return XFER_OK; /* nothing anywhere */
-  if (l->in_pieces || dev->batch_copies == NULL) {
-    XFI_TRY(xfi_local_create(&plan->local, plan));
-    xfi_local_destroy(l, plan->device);
-    return XFER_OK;
-  }
+  if (l->in_pieces || dev->batch_copies == NULL) return fill(l, plan);
   copies = dev->batch_copies(l->batch);
   for (size_t i = 0; i < l->n; i++) {
     copies[i].src = xfi_anchor_address(&l->ends[i][0]);

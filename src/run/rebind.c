@@ -34,6 +34,8 @@ bool xfi_rebind_keeps(xfer_plan *plan)
   /* Where broadcasts are in place is settled by all ranks. */
   if (xfi_run_n_broadcast(plan) > 0 || xfi_run_is_staged(plan) || plan->relay != NULL) return false;
   if (n == 0) return true; /* the device cannot tell them apart, and reaches them all */
+  if (plan->options.lane == XFER_LANE_PACKED) /* nobody else reaches any */
+    return xfi_run_note_allocations(plan) == XFER_OK;
   used = xfi_calloc(n, sizeof *used);
   knows = used != NULL;
   for (size_t t = 0; t < plan->moves->n_tensors && knows; t++) {

@@ -246,12 +246,23 @@ static inline void told_exports_end(xfi_device *device)
   told(device)->n_exports_ended++;
 }
 
+static inline void told_batch_destroy(xfi_device *device, xfi_batch *batch)
+{
+  told_batch *b = (told_batch *)batch;
+
+  host_ops->batch_destroy(device, b->made);
+  xfi_free(b->copies);
+  xfi_free(b);
+}
+
 static inline xfer_status told_batch_create(xfi_device *device, xfi_batch **out, xfi_copy *copies,
                                             size_t n_copies, int percent, const xfi_guard *guard)
 {
   told_batch *batch = xfi_calloc(1, sizeof *batch);
   xfer_status st = XFER_ERR_NOMEM;
 
+  if (*out != NULL) told_batch_destroy(device, *out);
+  *out = NULL;
   if (batch != NULL) batch->copies = xfi_calloc(n_copies, sizeof *copies);
   if (batch == NULL || batch->copies == NULL)
     xfi_set_error("a batch of %zu copies", n_copies);
@@ -267,15 +278,6 @@ static inline xfer_status told_batch_create(xfi_device *device, xfi_batch **out,
   if (batch != NULL) xfi_free(batch->copies);
   xfi_free(batch);
   return st;
-}
-
-static inline void told_batch_destroy(xfi_device *device, xfi_batch *batch)
-{
-  told_batch *b = (told_batch *)batch;
-
-  host_ops->batch_destroy(device, b->made);
-  xfi_free(b->copies);
-  xfi_free(b);
 }
 
 /* Does `pointer` lie in another rank's arena? It must be mapped then. The caller holds the lock. */

@@ -212,6 +212,53 @@ static void test_freed_memory_is_refused_before_the_first_byte(void)
   in_world(free_one, (sim_config){.eager = true});
 }
 
+/* ---- other memory at each run --------------------------------------------------------------- */
+
+static uint64_t n_made(void)
+{
+  return sim_calls_of("cudaMalloc") + sim_calls_of("cudaFree") +
+         sim_calls_of("cudaStreamCreateWithFlags");
+}
+
+/* Nobody maps memory of a packed plan: it goes on with what it has, wherever that lies. */
+static void run_elsewhere(int rank)
+{
+  tensor places[2];
+  uint64_t before;
+  xfer_plan *plan;
+
+  for (int i = 0; i < 2; i++)
+    tensor_make(&places[i], RING, rank, WIDTH);
+  plan = world_plan(rank, places, 1, XFER_LANE_PACKED, 20000);
+  OK(xfer_plan_commit(plan));
+  world_run(plan, places, 1, 1, world_stream());
+  ranks_barrier();
+  before = n_made();
+  ranks_barrier();
+  for (uint64_t i = 2; i <= 6; i++) {
+    const xfer_view from = xfer_view_dense(places[i % 2].bytes[FROM]);
+    const xfer_view to = xfer_view_dense(places[i % 2].bytes[TO]);
+
+    OK(xfer_plan_bind(plan, 0, &from, &to));
+    OK(xfer_plan_commit(plan));
+    world_run(plan, &places[i % 2], 1, i, NULL);
+  }
+  ranks_barrier();
+  NEED(n_made() == before);
+  ranks_barrier();
+  xfer_plan_destroy(plan);
+  for (int i = 0; i < 2; i++)
+    tensor_free(&places[i]);
+}
+
+static void test_a_packed_plan_makes_nothing_anew_at_other_memory(void)
+{
+  world_make(2, COMM_NCCL, (sim_config){.eager = true});
+  world_go(run_elsewhere);
+  NEED_NO_VIOLATION();
+  world_destroy();
+}
+
 int main(int argc, char **argv)
 {
   static const world_test tests[] = {
@@ -227,6 +274,8 @@ int main(int argc, char **argv)
        test_memory_made_anew_at_the_same_address_is_seen},
       {"freed_memory_is_refused_before_the_first_byte",
        test_freed_memory_is_refused_before_the_first_byte},
+      {"a_packed_plan_makes_nothing_anew_at_other_memory",
+       test_a_packed_plan_makes_nothing_anew_at_other_memory},
   };
 
   return world_main(argc, argv, tests, sizeof tests / sizeof *tests);

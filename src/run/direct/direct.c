@@ -117,7 +117,6 @@ static xfer_status make_batches(xfi_group *g, const xfi_direct *d, const xfer_pl
   xfer_status st = XFER_OK;
   xfi_copies parts[XFI_QUANT_PARTS] = {{NULL, 0, 0}};
 
-  drop_batches(g, d);
   for (int i = 0; i < g->ready.n; i++)
     XFI_TRY_DONE(add_flow(parts, plan, g->links[i], g->way == XFI_PUSH));
   for (int k = 0; k < XFI_QUANT_PARTS; k++) {

@@ -71,7 +71,7 @@ xfer_status xfi_pipeline_move(xfi_pipeline *p, const xfer_plan *plan)
 {
   XFI_TRY(xfi_channels_move(&p->channels, plan));
   if (p->n_steps == 0) return XFER_OK;
-  xfi_steps_free(p, plan->device);
+  xfi_steps_clear(p);
   return make_steps(p, plan);
 }
 

@@ -6,8 +6,6 @@
  */
 #include "steps.h"
 
-#include <string.h>
-
 #include "alloc.h"
 #include "error.h"
 #include "quant.h"
@@ -25,8 +23,7 @@ xfer_status xfi_steps_add(xfi_step **step, xfi_pipeline *p, int n_messages)
 
   XFI_TRY(xfi_vec_reserve(&p->steps, &p->capacity, p->n_steps + 1, sizeof *p->steps));
   s = &p->steps[p->n_steps++];
-  memset(s, 0, sizeof *s);
-  s->root = -1;
+  *s = (xfi_step){.gather_batch = s->gather_batch, .scatter_batch = s->scatter_batch, .root = -1};
   s->messages = xfi_calloc((size_t)n_messages, sizeof *s->messages);
   XFI_CHECK(s->messages != NULL, XFER_ERR_NOMEM, "%d messages", n_messages);
   *step = s;
@@ -44,19 +41,29 @@ char *xfi_steps_slot(const xfi_pipeline *p, size_t step, bool send)
 /* Of the device, for gather and scatter beside each other and the messages between them. */
 #define SLOT_PERCENT 36
 
+static void drop_batch(xfi_batch **batch, xfi_device *device)
+{
+  if (*batch != NULL) device->ops->batch_destroy(device, *batch);
+  *batch = NULL;
+}
+
+static xfer_status make_batch(xfi_batch **batch, xfi_copies *copies, xfi_device *device)
+{
+  xfer_status st = XFER_OK;
+
+  if (copies->n > 0)
+    st = device->ops->batch_create(device, batch, copies->at, copies->n, SLOT_PERCENT, NULL);
+  else
+    drop_batch(batch, device);
+  xfi_copies_free(copies);
+  return st;
+}
+
 xfer_status xfi_steps_make_batches(xfi_pipeline *p, xfi_device *device)
 {
   for (size_t i = 0; i < p->n_steps; i++) {
-    xfi_step *s = &p->steps[i];
-
-    if (s->gather.n > 0)
-      XFI_TRY(device->ops->batch_create(device, &s->gather_batch, s->gather.at, s->gather.n,
-                                        SLOT_PERCENT, NULL));
-    if (s->scatter.n > 0)
-      XFI_TRY(device->ops->batch_create(device, &s->scatter_batch, s->scatter.at, s->scatter.n,
-                                        SLOT_PERCENT, NULL));
-    xfi_copies_free(&s->gather);
-    xfi_copies_free(&s->scatter);
+    XFI_TRY(make_batch(&p->steps[i].gather_batch, &p->steps[i].gather, device));
+    XFI_TRY(make_batch(&p->steps[i].scatter_batch, &p->steps[i].scatter, device));
   }
   return XFER_OK;
 }
@@ -84,18 +91,23 @@ xfer_status xfi_steps_make_streams(xfi_pipeline *p, xfi_device *device)
   return XFER_OK;
 }
 
-void xfi_steps_free(xfi_pipeline *p, xfi_device *device)
+void xfi_steps_clear(xfi_pipeline *p)
 {
   for (size_t i = 0; i < p->n_steps; i++) {
-    xfi_step *s = &p->steps[i];
-
-    if (s->gather_batch != NULL) device->ops->batch_destroy(device, s->gather_batch);
-    if (s->scatter_batch != NULL) device->ops->batch_destroy(device, s->scatter_batch);
-    xfi_copies_free(&s->gather);
-    xfi_copies_free(&s->scatter);
-    xfi_free(s->messages);
+    xfi_copies_free(&p->steps[i].gather);
+    xfi_copies_free(&p->steps[i].scatter);
+    xfi_free(p->steps[i].messages);
   }
   p->n_steps = 0;
+}
+
+void xfi_steps_free(xfi_pipeline *p, xfi_device *device)
+{
+  xfi_steps_clear(p);
+  for (size_t i = 0; i < p->capacity; i++) {
+    drop_batch(&p->steps[i].gather_batch, device);
+    drop_batch(&p->steps[i].scatter_batch, device);
+  }
 }
 
 void xfi_steps_free_streams(xfi_pipeline *p, xfi_device *device)

@@ -1,0 +1,112 @@
+/*
+ * Which allocations bound memory lies in, as a commit finds them, and whether it still does.
+ */
+#include <stdlib.h>
+
+#include "alloc.h"
+#include "bind.h"
+#include "error.h"
+#include "vec.h"
+
+static xfer_status note_allocation(xfer_plan *plan, size_t *capacity, const void *pointer,
+                                   size_t n_bytes)
+{
+  xfi_allocation found;
+
+  if (plan->n_allocations > 0) { /* as views of one buffer tend to be: nothing to ask */
+    const xfi_allocation *last = &plan->allocations[plan->n_allocations - 1];
+    const char *at = pointer;
+
+    if (at >= (const char *)last->base && at + n_bytes <= (const char *)last->base + last->n_bytes)
+      return XFER_OK;
+  }
+  XFI_TRY(plan->device->ops->find_allocation(plan->device, pointer, n_bytes, &found));
+  if (found.id == 0) return XFER_OK; /* this device cannot tell one allocation from the next */
+  XFI_TRY(xfi_vec_reserve(&plan->allocations, capacity, plan->n_allocations + 1,
+                          sizeof *plan->allocations));
+  plan->allocations[plan->n_allocations++] = found;
+  return XFER_OK;
+}
+
+static int by_base(const void *a, const void *b)
+{
+  const xfi_allocation *x = a;
+  const xfi_allocation *y = b;
+
+  if (x->base != y->base) return x->base < y->base ? -1 : 1;
+  if (x->n_bytes != y->n_bytes) return x->n_bytes < y->n_bytes ? -1 : 1;
+  return (x->id > y->id) - (x->id < y->id);
+}
+
+/* Those of one view of tensor t. */
+static xfer_status note_view(xfer_plan *plan, size_t *capacity, size_t t, const xfi_bound *b)
+{
+  const bool source = b == xfi_run_src(plan, t);
+  const xfi_class *cls = xfi_plan_class(plan->moves, t);
+  const int elem_bytes = (source ? cls->src : cls->dst)->elem_bytes;
+  xfer_status st = XFER_OK;
+
+  for (int64_t p = 0; b->is_set && p < b->n_pieces && st == XFER_OK; p++)
+    st = note_allocation(plan, capacity, xfi_bound_piece(b, p), xfi_bound_reach(b, p, elem_bytes));
+  if (st != XFER_OK)
+    xfi_set_error("tensor \"%.100s\", %s view: %s", plan->moves->tensors[t].name,
+                  source ? "source" : "destination", xfi_last_error());
+  return st;
+}
+
+xfer_status xfi_run_note_allocations(xfer_plan *plan)
+{
+  size_t capacity = 0;
+  size_t n = 0; /* the last one kept */
+
+  xfi_free(plan->allocations);
+  plan->allocations = NULL;
+  plan->n_allocations = 0;
+  for (size_t t = 0; t < plan->moves->n_tensors; t++) {
+    if (plan->bindings[t] == NULL) continue;
+    XFI_TRY(note_view(plan, &capacity, t, xfi_run_src(plan, t)));
+    XFI_TRY(note_view(plan, &capacity, t, &plan->bindings[t]->dst));
+    XFI_TRY(note_view(plan, &capacity, t, &plan->bindings[t]->shadow));
+  }
+  if (plan->n_allocations == 0) return XFER_OK;
+  qsort(plan->allocations, plan->n_allocations, sizeof *plan->allocations, by_base);
+  for (size_t i = 1; i < plan->n_allocations; i++)
+    if (by_base(&plan->allocations[i], &plan->allocations[n]) != 0)
+      plan->allocations[++n] = plan->allocations[i];
+  plan->n_allocations = n + 1;
+  return XFER_OK;
+}
+
+const xfi_allocation *xfi_run_find_changed(const xfer_plan *plan)
+{
+  const xfi_device_ops *dev = plan->device->ops;
+  size_t i = plan->n_allocations;
+
+  if (plan->main != NULL) return NULL; /* it is looked at there */
+  if (dev->find_changed != NULL)
+    i = dev->find_changed(plan->device, plan->allocations, plan->n_allocations);
+  return i < plan->n_allocations ? &plan->allocations[i] : NULL;
+}
+
+/* Those that overlap are equal. */
+static int by_overlap(const void *a, const void *b)
+{
+  const xfi_allocation *x = a;
+  const xfi_allocation *y = b;
+
+  if (x->base > (const void *)((const char *)y->base + y->n_bytes - 1)) return 1;
+  return (const char *)x->base + x->n_bytes <= (const char *)y->base ? -1 : 0;
+}
+
+const xfi_allocation *xfi_run_allocation(const xfer_plan *plan, const void *pointer, size_t n_bytes)
+{
+  const xfi_allocation wanted = {.base = (void *)pointer, .n_bytes = 1}; /* only compared */
+  const xfer_plan *owner = xfi_run_owner(plan);
+  const xfi_allocation *found = NULL;
+
+  if (owner->n_allocations > 0)
+    found = bsearch(&wanted, owner->allocations, owner->n_allocations, sizeof wanted, by_overlap);
+  if (found == NULL || (const char *)pointer + n_bytes > (const char *)found->base + found->n_bytes)
+    return NULL; /* of chunks beside each other several count as one, so it may be another */
+  return found;
+}
