@@ -138,6 +138,11 @@ static void test_batch_copies_what_it_was_made_of(void **state)
   copy = (xfi_copy){0}; /* it was copied */
   assert_int_equal(device->ops->batch_launch(device, batch, NULL), XFER_OK);
   assert_string_equal(to, "ace...");
+  copy = (xfi_copy){.src = from, .dst = to + 3, .run_bytes = 3};
+  assert_int_equal(device->ops->batch_create(device, &batch, &copy, 1, 100, NULL), XFER_OK);
+  memset(to, '.', 6); /* the first one is gone */
+  assert_int_equal(device->ops->batch_launch(device, batch, NULL), XFER_OK);
+  assert_string_equal(to, "...abc");
   device->ops->batch_destroy(device, batch);
   device->ops->batch_destroy(device, NULL);
 }
@@ -154,9 +159,11 @@ static void test_batch_create_survives_each_failed_allocation(void **state)
     st = device->ops->batch_create(device, &batch, copies, 3, 100, NULL);
     if (st != XFER_OK) assert_null(batch);
   }
-  xfi_alloc_fail_after(-1);
   assert_int_equal(st, XFER_OK);
-  device->ops->batch_destroy(device, batch);
+  xfi_alloc_fail_after(0); /* nor is one left that it was to take the place of */
+  assert_int_equal(device->ops->batch_create(device, &batch, copies, 3, 100, NULL), XFER_ERR_NOMEM);
+  xfi_alloc_fail_after(-1);
+  assert_null(batch);
 }
 
 static void test_streams_and_events_are_done_at_once(void **state)
