@@ -93,21 +93,6 @@ static xfer_status check_sizes(const xfer_model *model)
   return XFER_OK;
 }
 
-xfer_status xfi_config_read(xfer_model *model)
-{
-  const json_t *text = text_part(model->top);
-
-  model->model_type = "";
-  XFI_TRY(check_sizes(model));
-  model->n_config_layers = (int)json_integer_value(lookup(model->top, "num_hidden_layers"));
-  XFI_CHECK(model->n_config_layers < 1 << 20, XFER_ERR_IO, "%s: %d layers", model->config.where,
-            model->n_config_layers);
-  if (!family_of_type(model, model->top) && text != NULL) family_of_type(model, text);
-  XFI_TRY(read_block(model, model->top));
-  if (text != NULL) XFI_TRY(read_block(model, text));
-  return XFER_OK;
-}
-
 /* ---- without a model_type ---- */
 
 static bool has_name(const xfer_model *model, const char *name)
@@ -149,10 +134,20 @@ static xfer_status add_var(xfer_model *model, const char *name, int64_t value)
   return XFER_OK;
 }
 
+/* null is nothing, as a key that is not there, and so are lists and objects, of which rules ask for
+ * items. A text or a fraction in place of a number is a mistake: what reads it as nothing would
+ * take another value in silence. */
+static xfi_found number_of(int64_t *value, const json_t *at)
+{
+  *value = json_is_true(at) ? 1 : json_integer_value(at);
+  if (json_is_boolean(at) || json_is_integer(at)) return XFI_FOUND;
+  return json_is_string(at) || json_is_real(at) ? XFI_NO_NUMBER : XFI_NOT_FOUND;
+}
+
 /* A figure of the configuration: "hidden_size", or "ffn_config.moe_num_experts" of an object in it;
  * "router_dtype.fp32" is 1 where the key has that text. A dot is in none of their own names, so
  * that nothing can stand for another. */
-static bool find_figure(int64_t *value, const char *name, size_t n_chars, const void *top)
+static xfi_found find_figure(int64_t *value, const char *name, size_t n_chars, const void *top)
 {
   const char *end = name + n_chars, *dot = name;
   const json_t *at = NULL;
@@ -163,20 +158,21 @@ static bool find_figure(int64_t *value, const char *name, size_t n_chars, const 
 
     dot = memchr(name, '.', (size_t)(end - name));
     n = (size_t)((dot != NULL ? dot : end) - name);
-    if (n >= sizeof key) return false;
+    if (n >= sizeof key) return XFI_NOT_FOUND;
     memcpy(key, name, n);
     key[n] = '\0';
     at = at == NULL ? lookup(top, key) : json_object_get(at, key);
-    if (at == NULL) return false;
+    if (at == NULL) return XFI_NOT_FOUND;
     name += n + (dot != NULL);
   }
   if (json_is_string(at) && dot != NULL) {
     *value = 1;
     return strlen(json_string_value(at)) == (size_t)(end - name) &&
-           memcmp(json_string_value(at), name, (size_t)(end - name)) == 0;
+                   memcmp(json_string_value(at), name, (size_t)(end - name)) == 0
+               ? XFI_FOUND
+               : XFI_NOT_FOUND;
   }
-  *value = json_is_true(at) ? 1 : json_integer_value(at);
-  return json_is_boolean(at) || json_is_integer(at);
+  return number_of(value, at);
 }
 
 /* Words may use the figures, and words that are there already. */
@@ -190,7 +186,7 @@ static void set_scopes(xfer_model *model, size_t n_figures)
 }
 
 /* A family's words count before those of what it includes. One that has no value here is left out:
- * only what asks for it fails. */
+ * only what asks for it fails. What should be a number and is none is refused. */
 xfer_status xfi_config_vars(xfer_model *model)
 {
   size_t n_figures;
@@ -211,13 +207,49 @@ xfer_status xfi_config_vars(xfer_model *model)
     {
       const xfi_scope words = {.vars = model->scope.vars, .n_vars = model->scope.n_vars};
       int64_t value;
+      const xfer_status st = xfi_expr_eval(&value, json_string_value(expr), &model->scope);
 
-      if (xfi_expr_eval(&value, json_string_value(expr), &model->scope) != XFER_OK) continue;
+      if (st == XFER_ERR_SHAPE) continue;
+      XFI_CHECK(st == XFER_OK, st, "%s: %s", model->config.where, xfi_last_error());
       if (xfi_scope_find(&words, name, strlen(name), &(int64_t){0})) continue;
       XFI_TRY(add_var(model, name, value));
       set_scopes(model, n_figures);
     }
   }
+  return XFER_OK;
+}
+
+/* ---- all of it ---- */
+
+/* How many layers there are: by a word of the family, where that has another key for it. */
+static xfer_status count_layers(xfer_model *model)
+{
+  const xfi_scope figures = {.find = find_figure, .context = model->top};
+  const char *expr = NULL;
+  int64_t n;
+  xfer_status st;
+
+  for (int i = 0; i < model->n_all && expr == NULL; i++)
+    expr = json_string_value(json_object_get(model->all[i]->config, "layers"));
+  st = xfi_expr_eval(&n, expr != NULL ? expr : "num_hidden_layers", &figures);
+  if (st == XFER_ERR_SHAPE) return XFER_OK;
+  XFI_CHECK(st == XFER_OK, st, "%s: %s", model->config.where, xfi_last_error());
+  XFI_CHECK(n >= 0 && n < 1 << 20, XFER_ERR_IO, "%s: %lld layers", model->config.where,
+            (long long)n);
+  model->n_config_layers = (int)n;
+  return XFER_OK;
+}
+
+xfer_status xfi_config_read(xfer_model *model)
+{
+  const json_t *text = text_part(model->top);
+
+  model->model_type = "";
+  XFI_TRY(check_sizes(model));
+  if (!family_of_type(model, model->top) && text != NULL) family_of_type(model, text);
+  XFI_TRY(count_layers(model));
+  XFI_TRY(read_block(model, model->top));
+  if (text != NULL) XFI_TRY(read_block(model, text));
   return XFER_OK;
 }
 
@@ -230,7 +262,8 @@ typedef struct of_layer {
 
 /* A figure of the configuration; of a list the layer's own, or with ".has" whether it has the
  * layer's number. */
-static bool find_of_layer(int64_t *value, const char *name, size_t n_chars, const void *context)
+static xfi_found find_of_layer(int64_t *value, const char *name, size_t n_chars,
+                               const void *context)
 {
   const of_layer *layer = context;
   const char *dot = memchr(name, '.', n_chars);
@@ -239,7 +272,7 @@ static bool find_of_layer(int64_t *value, const char *name, size_t n_chars, cons
   char key[XFI_NAME_BYTES];
   size_t i;
 
-  if (n >= sizeof key) return false;
+  if (n >= sizeof key) return XFI_NOT_FOUND;
   memcpy(key, name, n);
   key[n] = '\0';
   list = lookup(layer->top, key);
@@ -250,15 +283,13 @@ static bool find_of_layer(int64_t *value, const char *name, size_t n_chars, cons
     {
       if (json_is_integer(item) && json_integer_value(item) == layer->number) *value = 1;
     }
-    return true;
+    return XFI_FOUND;
   }
   item = json_array_get(list, (size_t)layer->number);
-  if (dot != NULL)
-    *value = json_string_length(item) == n_chars - n - 1 &&
-             memcmp(json_string_value(item), dot + 1, n_chars - n - 1) == 0;
-  else
-    *value = json_is_true(item) ? 1 : json_integer_value(item);
-  return dot != NULL ? json_is_string(item) : json_is_boolean(item) || json_is_integer(item);
+  if (dot == NULL) return number_of(value, item);
+  *value = json_string_length(item) == n_chars - n - 1 &&
+           memcmp(json_string_value(item), dot + 1, n_chars - n - 1) == 0;
+  return json_is_string(item) ? XFI_FOUND : XFI_NOT_FOUND;
 }
 
 bool xfi_config_says(bool *says, const xfer_model *model, const char *word, int layer)

@@ -89,7 +89,7 @@ struct xfer_model {
   size_t n_entries, entries_cap;
   int *layers; /* [n_layers] the model's own layers that are kept, ascending */
   int n_layers;
-  int n_config_layers; /* num_hidden_layers; 0: not said */
+  int n_config_layers; /* of the configuration; 0: not said */
   int n_extra;         /* extra layers that are kept */
   bool *renamed;       /* [n_renames] of the options: it matched something; NULL: there are none */
   bool scanned;        /* ranges were kept, quantised */

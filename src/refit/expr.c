@@ -10,7 +10,7 @@
 
 enum { MAX_DEPTH = 32 };
 
-typedef enum fault { FINE = 0, SYNTAX, UNKNOWN, RANGE } fault;
+typedef enum fault { FINE = 0, SYNTAX, UNKNOWN, RANGE, NO_NUMBER } fault;
 
 typedef struct parser {
   const char *text, *at;
@@ -21,24 +21,33 @@ typedef struct parser {
   size_t n_place;
 } parser;
 
-bool xfi_scope_find(const xfi_scope *scope, const char *name, size_t n_chars, int64_t *value)
+static xfi_found look_up(const xfi_scope *scope, const char *name, size_t n_chars, int64_t *value)
 {
   for (; scope != NULL; scope = scope->next) {
+    xfi_found found = XFI_NOT_FOUND;
+
     for (size_t i = 0; i < scope->n_vars; i++) {
       const char *have = scope->vars[i].name;
 
       if (strncmp(have, name, n_chars) != 0 || have[n_chars] != '\0') continue;
       *value = scope->vars[i].value;
-      return true;
+      return XFI_FOUND;
     }
-    if (scope->find != NULL && scope->find(value, name, n_chars, scope->context)) return true;
+    if (scope->find != NULL) found = scope->find(value, name, n_chars, scope->context);
+    if (found != XFI_NOT_FOUND) return found;
   }
-  return false;
+  return XFI_NOT_FOUND;
 }
 
+bool xfi_scope_find(const xfi_scope *scope, const char *name, size_t n_chars, int64_t *value)
+{
+  return look_up(scope, name, n_chars, value) == XFI_FOUND;
+}
+
+/* The first counts, but what is no number counts more than what is not there. */
 static void fail(parser *p, fault f, const char *place, size_t n)
 {
-  if (p->fault != FINE) return;
+  if (p->fault != FINE && (p->fault != UNKNOWN || f != NO_NUMBER)) return;
   p->fault = f;
   p->place = place;
   p->n_place = n;
@@ -83,9 +92,11 @@ static int64_t name_or_number(parser *p)
     p->at++;
   if (p->at == begin) {
     fail(p, SYNTAX, begin, strlen(begin));
-  } else if (p->scope != NULL &&
-             !xfi_scope_find(p->scope, begin, (size_t)(p->at - begin), &value)) {
-    fail(p, UNKNOWN, begin, (size_t)(p->at - begin));
+  } else if (p->scope != NULL) {
+    const xfi_found found = look_up(p->scope, begin, (size_t)(p->at - begin), &value);
+
+    if (found != XFI_FOUND)
+      fail(p, found == XFI_NO_NUMBER ? NO_NUMBER : UNKNOWN, begin, (size_t)(p->at - begin));
   }
   return value;
 }
@@ -213,6 +224,9 @@ static xfer_status run(parser *p, int64_t *value)
             (int)p->n_place, p->place);
   XFI_CHECK(p->fault != UNKNOWN, XFER_ERR_SHAPE, "\"%s\": the configuration has no \"%.*s\"",
             p->text, (int)p->n_place, p->place);
+  XFI_CHECK(p->fault != NO_NUMBER, XFER_ERR_IO,
+            "\"%s\": \"%.*s\" of the configuration is no whole number", p->text, (int)p->n_place,
+            p->place);
   XFI_CHECK(p->fault != RANGE, XFER_ERR_SHAPE, "\"%s\" has no value that 63 bits hold", p->text);
   return XFER_OK;
 }

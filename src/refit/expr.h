@@ -14,12 +14,15 @@ typedef struct xfi_var {
   int64_t value;
 } xfi_var;
 
+/* What a name stands for: nothing, a number, or something that should be one and is not. */
+typedef enum xfi_found { XFI_NOT_FOUND = 0, XFI_FOUND, XFI_NO_NUMBER } xfi_found;
+
 /* Names are looked for here, then in `next`; the last may ask `find` for those that have dots. */
 typedef struct xfi_scope {
   const xfi_var *vars;
   size_t n_vars;
   const struct xfi_scope *next;
-  bool (*find)(int64_t *value, const char *name, size_t n_chars, const void *context);
+  xfi_found (*find)(int64_t *value, const char *name, size_t n_chars, const void *context);
   const void *context;
 } xfi_scope;
 
@@ -27,7 +30,8 @@ bool xfi_scope_find(const xfi_scope *scope, const char *name, size_t n_chars, in
 
 /* XFER_ERR_IO: no expression. */
 xfer_status xfi_expr_check(const char *text);
-/* XFER_ERR_SHAPE: a name without a value, a division by zero, or too large a number. */
+/* XFER_ERR_SHAPE: a name without a value, a division by zero, or too large a number; XFER_ERR_IO: a
+ * name that stands for no number. */
 xfer_status xfi_expr_eval(int64_t *value, const char *text, const xfi_scope *scope);
 /* "ep is {ep}": each {expression} becomes its value, cut to the size of `out`. */
 void xfi_expr_print(char *out, size_t size, const char *text, const xfi_scope *scope);

@@ -89,6 +89,34 @@ static void test_what_has_no_value_says_why(void **state)
   }
 }
 
+static xfi_found find_text(int64_t *value, const char *name, size_t n_chars, const void *context)
+{
+  (void)value;
+  (void)context;
+  return n_chars == 4 && memcmp(name, "text", 4) == 0 ? XFI_NO_NUMBER : XFI_NOT_FOUND;
+}
+
+/* Where nothing stands for a name another may; not so where a text does. */
+static void test_what_is_no_number_stands_for_nothing_else(void **state)
+{
+  static const char *const REFUSED[] = {"text", "text ?? 1", "nothing ?? text ?? 2",
+                                        "(nothing + text) ?? 3", "nothing + text ?? 3"};
+  const xfi_scope last = {.find = find_text};
+  const xfi_scope scope = {.vars = inner_vars, .n_vars = 2, .next = &last};
+  int64_t value;
+
+  (void)state;
+  for (size_t i = 0; i < sizeof REFUSED / sizeof *REFUSED; i++) {
+    print_message("%s\n", REFUSED[i]);
+    assert_int_equal(xfi_expr_eval(&value, REFUSED[i], &scope), XFER_ERR_IO);
+    assert_non_null(strstr(xfi_last_error(), "\"text\" of the configuration is no whole number"));
+  }
+  assert_int_equal(xfi_expr_eval(&value, "heads ?? text", &scope), XFER_OK);
+  assert_int_equal(value, 16);
+  assert_int_equal(xfi_expr_eval(&value, "none ? text : 2", &scope), XFER_OK);
+  assert_int_equal(value, 2);
+}
+
 #define DEEP "1?1:1?1:1?1:1?1:1?1:1?1:1?1:1?1:"
 
 /* Whether it is one does not depend on what names are worth. */
@@ -146,6 +174,7 @@ int main(void)
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(test_values),
       cmocka_unit_test(test_what_has_no_value_says_why),
+      cmocka_unit_test(test_what_is_no_number_stands_for_nothing_else),
       cmocka_unit_test(test_what_is_no_expression),
       cmocka_unit_test(test_braces_are_printed_as_values),
   };

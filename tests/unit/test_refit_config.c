@@ -105,6 +105,77 @@ static void test_layers_have_experts_where_the_configuration_says(void **state)
 #undef SPARSE
 }
 
+/* Each family by its own key; what the checkpoint lacks then is not silently left out. */
+static void test_layers_are_counted_by_the_key_of_their_family(void **state)
+{
+#define COUNTED(type, said, name)                                                                  \
+  REFIT_TABLE(said "\"hidden_size\":16,\"n_embd\":16,\"num_attention_heads\":4,\"n_head\":4,"      \
+                   "\"vocab_size\":64,\"model_type\":\"" type "\"",                                \
+              "{\"pattern\":\"" name "\",\"layer\":[0,1],\"shape\":[16],\"dtype\":\"bf16\"}")
+  static const struct {
+    const char *text, *word;
+  } cases[] = {
+      {COUNTED("gpt2", "\"n_layer\":2,", "transformer.h.{layer}.ln_1.weight"), NULL},
+      {COUNTED("gpt2", "\"n_layer\":3,", "transformer.h.{layer}.ln_1.weight"),
+       "the last layer is 1; the configuration says 3 layers"},
+      {COUNTED("bloom", "\"n_layer\":3,", "transformer.h.{layer}.input_layernorm.weight"),
+       "the last layer is 1; the configuration says 3 layers"},
+      {COUNTED("exaone", "\"num_layers\":3,", "transformer.h.{layer}.ln_1.weight"),
+       "the last layer is 1; the configuration says 3 layers"},
+      {COUNTED("telechat", "\"n_layer\":3,", "transformer.h.{layer}.input_layernorm.weight"),
+       "the last layer is 1; the configuration says 3 layers"},
+      {COUNTED("falcon", "\"n_layer\":3,", "transformer.h.{layer}.input_layernorm.weight"),
+       "the last layer is 1; the configuration says 3 layers"},
+      /* Each of LongCat's layers counts as two where transformers says num_hidden_layers. */
+      {COUNTED("longcat_flash", "\"num_layers\":2,\"num_hidden_layers\":4,",
+               "model.layers.{layer}.input_layernorm.0.weight"),
+       NULL},
+  };
+
+  (void)state;
+  for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+    print_message("case %zu\n", i);
+    expect_refit(cases[i].text, cases[i].word);
+  }
+#undef COUNTED
+}
+
+/* A number that is a text, or a fraction, would count as one that is not there. */
+static void test_figures_that_are_no_numbers_are_refused(void **state)
+{
+  static const struct {
+    const char *text, *word;
+  } cases[] = {
+      {REFIT_TABLE("\"num_experts\":\"4\",\"model_type\":\"qwen3_moe\"",
+                   REFIT_P("mlp.gate.weight", "[4,16]")),
+       "table.json: \"n_routed_experts ?? num_experts ?? num_local_experts ?? moe_num_experts\": "
+       "\"num_experts\" of the configuration is no whole number"},
+      {REFIT_TABLE("\"num_experts\":4.5,\"model_type\":\"qwen3_moe\"",
+                   REFIT_P("mlp.gate.weight", "[4,16]")),
+       "\"num_experts\" of the configuration is no whole number"},
+      {REFIT_TABLE("\"tie_word_embeddings\":\"true\",\"model_type\":\"llama\"",
+                   REFIT_P("mlp.gate_proj.weight", "[4,16]")),
+       "\"tie_word_embeddings\" of the configuration is no whole number"},
+      {REFIT_TABLE("\"n_layer\":\"2\",\"model_type\":\"gpt2\"",
+                   REFIT_P("mlp.gate_proj.weight", "[4,16]")),
+       "\"n_layer\" of the configuration is no whole number"},
+      {REFIT_TABLE("\"num_experts\":null,\"num_local_experts\":4,\"model_type\":\"qwen3_moe\"",
+                   REFIT_P("mlp.gate.weight", "[4,16]")),
+       NULL},
+  };
+
+  (void)state;
+  for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+    xfer_model *model = NULL;
+
+    print_message("case %zu\n", i);
+    assert_int_equal(refit_load(&model, cases[i].text),
+                     cases[i].word == NULL ? XFER_OK : XFER_ERR_IO);
+    if (cases[i].word != NULL) refit_expect_error(cases[i].word);
+    xfer_model_destroy(model);
+  }
+}
+
 static void test_experts_in_one_tensor_are_as_many_as_the_configuration_says(void **state)
 {
   (void)state;
@@ -140,6 +211,8 @@ int main(void)
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(test_experts_are_as_many_as_the_configuration_says),
       cmocka_unit_test(test_layers_have_experts_where_the_configuration_says),
+      cmocka_unit_test(test_layers_are_counted_by_the_key_of_their_family),
+      cmocka_unit_test(test_figures_that_are_no_numbers_are_refused),
       cmocka_unit_test(test_experts_in_one_tensor_are_as_many_as_the_configuration_says),
       cmocka_unit_test(test_fused_experts_have_the_form_of_their_model_type),
   };
