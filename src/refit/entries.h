@@ -52,7 +52,7 @@ typedef struct xfi_entry {
   bool own_numbers;   /* extra layers that the checkpoint numbers from 0 */
   const char *stem;   /* in `known`: after prefix and layer */
   size_t n_stem;      /* without the suffix */
-  const char *suffix; /* "weight", "bias", "weight_scale_inv" or "" */
+  const char *suffix; /* "weight", "bias", "weight_scale_inv", "weight_scale" or "" */
   const char *role;   /* NULL: no rule knows it */
   bool matched;       /* the rules were asked */
   bool beside;        /* no role of its own, but of a weight that has one: a scale, packed values */
@@ -63,6 +63,7 @@ typedef struct xfi_entry {
   bool alternate;
   int64_t held_first; /* row of the first */
   bool is_scale;
+  bool of_rows;     /* scales, one for each row of their weight */
   int scale_of;     /* index of the weight whose scales these are; -1: they are no scales */
   int64_t block[2]; /* a weight with scales: the size of a block; 0: none */
 } xfi_entry;

@@ -79,6 +79,10 @@ static xfer_status find_quant(xfi_quant *quant, const xfer_side **by, const xfer
     const xfi_entry *e = &model->entries[i];
 
     if (!e->is_scale) continue;
+    XFI_CHECK(!e->of_rows, XFER_ERR_UNSUPPORTED,
+              "\"%s\" quantises by blocks, and the model has a scale for each row of its weights "
+              "already: \"%s\"",
+              side->spec, e->pattern);
     other = (xfi_quant){{model->block[0], model->block[1]}, e->suffix, e->dtype};
     return check_same(quant, &other, side, "the model is");
   }
@@ -353,11 +357,15 @@ static xfer_status convert_elements(const xfer_refit *refit)
     if (t->src == NULL || t->dst == NULL || (more == 0 && t->src->dtype == t->dst->dtype)) continue;
     XFI_TRY(convert_tensor(refit, i, more));
   }
-  for (size_t i = 0; i < refit->n_tensors; i++)
-    XFI_CHECK(refit->sides[0].side == NULL || refit->tensors[i].conversion != 0 ||
-                  !refit->sides[0].held[refit->origins[i].entry].made,
+  for (size_t i = 0; i < refit->n_tensors; i++) {
+    const size_t entry = refit->origins[i].entry;
+    const bool by_blocks =
+        refit->tensors[i].conversion != 0 && !refit->model->entries[entry].of_rows;
+
+    XFI_CHECK(refit->sides[0].side == NULL || by_blocks || !refit->sides[0].held[entry].made,
               XFER_ERR_MISMATCH, "\"%s\" are scales of weights that are not quantised on the way",
               refit->tensors[i].name);
+  }
   return XFER_OK;
 }
 

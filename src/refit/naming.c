@@ -9,6 +9,7 @@
 
 #include "alloc.h"
 #include "error.h"
+#include "quantise.h"
 #include "roles.h"
 #include "text.h"
 
@@ -349,6 +350,12 @@ static xfer_status shape_slot(xfi_slot *slot, const xfi_placing *placing, const 
 
   XFI_CHECK(!alternate || !scaled, XFER_ERR_UNSUPPORTED,
             "\"%s\": rows with block scales cannot be interleaved", entry->pattern);
+  XFI_CHECK(!entry->of_rows || (placing->side->rules->row_scales != 0 &&
+                                xfi_role_is_scaled(placing->model, entry) && !alternate &&
+                                ruling->is[XFI_REVERSE] == 0 && ruling->is[XFI_TRANSPOSE] == 0),
+            XFER_ERR_UNSUPPORTED,
+            "\"%s\": no rule says what \"%s\" makes of a scale for each of its rows",
+            entry->pattern, placing->side->spec);
   slot->fusing.alternate = alternate && slot->n_slots > 1;
   XFI_TRY(check_blocks(slot, placing, entry));
   XFI_CHECK(ruling->rule->traits[XFI_UNITS] == NULL || slot->fusing.alternate || slot->n_slots == 1,

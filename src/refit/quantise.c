@@ -22,10 +22,8 @@ xfer_status xfi_quant_find(xfi_quant *quant, const xfi_quant_rule *rule, const x
   return XFER_OK;
 }
 
-static bool is_quantised(const xfer_model *model, const xfi_entry *entry)
+bool xfi_role_is_scaled(const xfer_model *model, const xfi_entry *entry)
 {
-  if (entry->role == NULL || strcmp(entry->suffix, "weight") != 0) return false;
-  if (entry->n_dims != (entry->experts ? 3 : 2)) return false;
   for (int f = 0; f < model->n_all; f++) {
     for (size_t i = 0; i < json_array_size(model->all[f]->scaled); i++) {
       const char *pattern = xfi_doc_text(model->all[f]->scaled, i);
@@ -34,6 +32,13 @@ static bool is_quantised(const xfer_model *model, const xfi_entry *entry)
     }
   }
   return false;
+}
+
+static bool is_quantised(const xfer_model *model, const xfi_entry *entry)
+{
+  if (entry->role == NULL || strcmp(entry->suffix, "weight") != 0) return false;
+  if (entry->n_dims != (entry->experts ? 3 : 2)) return false;
+  return xfi_role_is_scaled(model, entry);
 }
 
 /* The name with what the suffix has more than "weight" behind its first n characters. */
@@ -118,6 +123,8 @@ static xfer_status pair_scale(xfer_model *model, size_t at)
 
   XFI_CHECK(weight != NULL && weight->n_dims == scale->n_dims, XFER_ERR_IO,
             "\"%s\" has no weight beside it", scale->pattern);
+  scale->scale_of = (int)(weight - model->entries);
+  if (scale->of_rows) return XFER_OK; /* wherever their weight is cut, they are of whole rows */
   XFI_CHECK(block[0] > 0 && block[1] > 0, XFER_ERR_IO,
             "\"%s\" is there, but the configuration has no weight_block_size", scale->pattern);
   for (int d = 0; d < 2; d++) {
@@ -129,7 +136,6 @@ static xfer_status pair_scale(xfer_model *model, size_t at)
               (long long)scale->shape[k], k, (long long)want, (long long)block[d]);
     weight->block[d] = block[d];
   }
-  scale->scale_of = (int)(weight - model->entries);
   return XFER_OK;
 }
 

@@ -12,6 +12,8 @@ typedef struct xfi_quant {
 } xfi_quant;
 
 xfer_status xfi_quant_find(xfi_quant *quant, const xfi_quant_rule *rule, const xfer_model *model);
+/* Is the entry's role one of those that published fp8 checkpoints quantise? */
+bool xfi_role_is_scaled(const xfer_model *model, const xfi_entry *entry);
 xfer_status xfi_scales_make(xfer_model *model, const xfi_quant *quant);
 xfer_status xfi_scales_pair(xfer_model *model);
 

@@ -17,7 +17,9 @@
 
 /* ---- names ---- */
 
-static const char *const SUFFIXES[] = {"weight_scale_inv", "weight", "bias"};
+enum { SCALE_INV, SCALE, N_SUFFIXES = 4 };
+static const char *const SUFFIXES[N_SUFFIXES] = {"weight_scale_inv", "weight_scale", "weight",
+                                                 "bias"};
 
 /* What follows the first of the family's prefixes that fits. */
 static const char *skip_prefix(const xfer_model *model, const char *known)
@@ -69,6 +71,26 @@ static const char *skip_layer(const xfer_model *model, const xfi_entry *entry, c
   return NULL;
 }
 
+/* Are these scales of an fp8 weight, one for each of its rows, as compressed-tensors calls them? */
+static bool are_of_rows(const xfer_model *model, const xfi_entry *e)
+{
+  static const char MORE[] = "_scale";
+  const size_t n = strlen(e->known), more = sizeof MORE - 1, last = (size_t)e->n_dims - 1;
+
+  if (n <= more || strcmp(e->known + n - more, MORE) != 0 || e->n_dims < 2) return false;
+  if (e->shape[last] != 1 || (e->dtype != XFER_F32 && e->dtype != XFER_BF16)) return false;
+  for (size_t i = 0; i < model->n_entries; i++) {
+    const xfi_entry *w = &model->entries[i];
+
+    if (w->dtype != XFER_F8E4M3 || w->n_dims != e->n_dims || strlen(w->known) != n - more) continue;
+    if (memcmp(w->known, e->known, n - more) == 0 &&
+        memcmp(w->shape, e->shape, last * sizeof *w->shape) == 0 &&
+        xfi_entry_place(w, xfi_entry_layer(e, 0)) >= 0)
+      return true;
+  }
+  return false;
+}
+
 void xfi_roles_split_name(const xfer_model *model, xfi_entry *entry)
 {
   static const char EXTRA[] = "mtp.";
@@ -83,15 +105,16 @@ void xfi_roles_split_name(const xfer_model *model, xfi_entry *entry)
   entry->stem = layered != NULL ? layered : rest;
   entry->n_stem = strlen(entry->stem);
   entry->suffix = "";
-  for (size_t i = 0; i < sizeof SUFFIXES / sizeof *SUFFIXES; i++) {
+  entry->of_rows = are_of_rows(model, entry);
+  for (int i = 0; i < N_SUFFIXES; i++) {
     size_t k = strlen(SUFFIXES[i]);
     const char *end = entry->stem + entry->n_stem;
 
-    if (entry->n_stem <= k + 1 || end[-(ptrdiff_t)k - 1] != '.' ||
-        strcmp(end - k, SUFFIXES[i]) != 0)
+    if ((i == SCALE && !entry->of_rows) || entry->n_stem <= k + 1 ||
+        end[-(ptrdiff_t)k - 1] != '.' || strcmp(end - k, SUFFIXES[i]) != 0)
       continue;
     entry->suffix = SUFFIXES[i];
-    entry->is_scale = i == 0;
+    entry->is_scale = i == SCALE_INV || i == SCALE;
     entry->n_stem -= k + 1;
     break;
   }
@@ -131,10 +154,12 @@ static xfer_status rule_fits(bool *fits, const xfer_model *model, const xfi_tens
     said++;
   if (said > 0 && said != n) return XFER_OK;
   for (int d = 0; d < said; d++) {
-    const int64_t block = e->is_scale && d >= said - 2 ? model->block[d - said + 2] : 1;
+    const bool blocks = e->is_scale && !e->of_rows && d >= said - 2;
+    const int64_t block = blocks ? model->block[d - said + 2] : 1;
 
-    if (e->is_scale && block == 0) break; /* refused when it is paired with its weight */
+    if (blocks && block == 0) break; /* refused when it is paired with its weight */
     XFI_TRY(xfi_expr_eval(&value, rule->shape[d], &model->scope));
+    if (e->of_rows && d == said - 1) value = 1;
     if (xfi_ceil_div(value, block) != e->shape[first + d]) return XFER_OK;
   }
   *fits = true;
@@ -193,7 +218,7 @@ xfer_status xfi_roles_scale(xfi_segment *s, int64_t block, bool alone, const xfi
 static xfer_status make_segment(xfi_segment *s, const xfi_segment_rule *rule,
                                 const xfer_model *model, const xfi_entry *e, bool alone)
 {
-  const int64_t block = e->is_scale && model->block[0] > 0 ? model->block[0] : 1;
+  const int64_t block = e->is_scale && !e->of_rows && model->block[0] > 0 ? model->block[0] : 1;
   xfi_var rows = {"rows", e->shape[e->experts ? 1 : 0]};
   const xfi_scope scope = {.vars = &rows, .n_vars = 1, .next = &model->scope};
 
@@ -371,7 +396,7 @@ static void set_suffix(const xfer_model *model, xfi_entry *e, const xfi_tensor_r
 
   if (e->suffix[0] != '\0' || (rule->suffix == NULL && rule->n_dims == 0)) return;
   e->suffix = rule->suffix != NULL ? rule->suffix : "weight";
-  e->is_scale = strcmp(e->suffix, SUFFIXES[0]) == 0;
+  e->is_scale = strcmp(e->suffix, SUFFIXES[SCALE_INV]) == 0;
   if (rule->suffix != NULL && n > 0) e->n_stem = n;
 }
 

@@ -423,6 +423,7 @@ static xfer_status read_side(xfer_rules *rules, const xfi_doc *doc)
                               FIELD("holds_unknown", EXPR, &s->holds_unknown),
                               FIELD("spellings", PAIRS, &s->spellings),
                               FIELD("tied_names", TEXTS, &s->tied_names),
+                              FIELD("row_scales", DTYPE, &s->row_scales),
                               FIELD("quants", LIST, &quants),
                               NEEDED("locals", LIST, &locals)};
   s->name = s->chunk_prefix = "";

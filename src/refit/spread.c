@@ -105,23 +105,23 @@ static xfer_status cut_tp(xfi_spread *spread, const xfi_placing *placing, const 
                           const xfi_ruling *ruling, const xfi_slot *slot, int axis)
 {
   const xfi_local_rule *rule = ruling->rule;
-  bool bias = strcmp(entry->suffix, "bias") == 0;
+  bool bias = strcmp(entry->suffix, "bias") == 0, rows_alone = bias || entry->of_rows;
   int rows = entry->experts ? 1 : 0, last = entry->n_dims - 1, n = spread->shape[axis];
   int across = rule->cut == XFI_CUT_COLS ? rows : last > rows ? last : -1;
 
   if (rule->cut == XFI_CUT_NONE || entry->n_dims <= rows) return XFER_OK;
   if (rule->traits[XFI_ACROSS] != NULL && across >= 0)
     XFI_TRY(widen(spread, entry, &ruling->is[XFI_ACROSS], across));
-  if (rule->traits[XFI_UNITS] != NULL && !slot->whole && (rule->cut == XFI_CUT_ROWS || !bias))
+  if (rule->traits[XFI_UNITS] != NULL && !slot->whole && (rule->cut == XFI_CUT_ROWS || !rows_alone))
     return cut_units(spread, placing->side, entry, &ruling->is[XFI_UNITS], axis,
                      rule->cut == XFI_CUT_ROWS ? rows : last);
   if (rule->cut == XFI_CUT_ROWS)
     return xfi_cut_rows(spread, axis, &slot->fusing, slot->slot, placing->side, entry);
   if (rule->cut == XFI_CUT_VOCAB) return cut_vocab(spread, placing, entry, slot->whole, axis);
   if (slot->whole) return XFER_OK;
-  if (!bias) return cut_dim(spread, placing->side, entry, axis, last);
+  if (!rows_alone) return cut_dim(spread, placing->side, entry, axis, last);
   /* Partial sums are added up over the ranks, so only one of them adds the bias. */
-  if (ruling->is[XFI_BIAS_FIRST] != 0 && n > 1)
+  if (bias && ruling->is[XFI_BIAS_FIRST] != 0 && n > 1)
     XFI_TRY(xfi_cut_roomy(spread, axis, rows, entry->shape[rows], entry->shape[rows],
                           spread->padded ? spread->padded_shape[rows] : entry->shape[rows]));
   return XFER_OK;

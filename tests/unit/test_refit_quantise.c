@@ -209,6 +209,77 @@ static void test_scales_are_of_the_layers_that_their_weights_have(void **state)
 }
 
 /* dtype= asks what the table has, not what the other side makes of it. */
+#define ROWS_OF(name, rows, columns, scales)                                                       \
+  "{\"pattern\":\"model.layers.{layer}." name ".weight\",\"layer\":[0,1],\"shape\":[" #rows        \
+  "," #columns "],\"dtype\":\"f8e4m3\"},{\"pattern\":\"model.layers.{layer}." name                 \
+  ".weight_scale\",\"layer\":[0,1],\"shape\":" scales ",\"dtype\":\"bf16\"}"
+#define ROWS                                                                                       \
+  REFIT_TABLE(REFIT_DENSE_CONFIG ",\"model_type\":\"llama\"",                                      \
+              REFIT_ENDS "," ROWS_OF("mlp.gate_proj", 32, 16, "[32,1]") "," ROWS_OF(               \
+                  "mlp.up_proj", 32, 16, "[32,1]") "," ROWS_OF("mlp.down_proj", 16, 32, "[16,1]"))
+
+/* Those of what is cut by rows are cut with them, and lie in one tensor with others; what is cut by
+ * columns has all of its scales on each rank. vLLM has them in f32, whatever the checkpoint has. */
+static void test_scales_of_rows_go_with_their_rows(void **state)
+{
+  refit_sides s = refit_sides_make(ROWS, "full", "vllm:tp2");
+  xfer_locals *locals = NULL;
+  xfer_local local;
+  size_t n_scales = 0;
+
+  (void)state;
+  assert_int_equal(refit_sides_join(&s), XFER_OK);
+  refit_expect_plans(&s);
+  assert_int_equal(xfer_locals_create(&locals, s.refit, 2), XFER_OK);
+  for (size_t i = 0; i < xfer_locals_count(locals); i++) {
+    assert_int_equal(xfer_locals_get(locals, i, &local), XFER_OK);
+    const bool down = strstr(local.name, "down_proj") != NULL;
+
+    if (strstr(local.name, ".weight_scale") == NULL) continue;
+    n_scales++;
+    print_message("%s\n", local.name);
+    assert_non_null(
+        strstr(local.name, down ? ".down_proj.weight_scale" : ".gate_up_proj.weight_scale"));
+    assert_int_equal(local.dtype, XFER_F32);
+    assert_int_equal(local.n_dims, 2);
+    assert_int_equal(local.shape[0], down ? 16 : 32);
+    assert_int_equal(local.shape[1], 1);
+  }
+  assert_int_equal(n_scales, 4);
+  xfer_locals_destroy(locals);
+  refit_sides_end(&s);
+}
+
+static void test_scales_of_rows_are_refused_where_no_rule_knows_them(void **state)
+{
+  static const struct {
+    const char *table, *train, *gen, *word;
+  } cases[] = {
+      {ROWS, "full", "vllm:quant=fp8_per_block", "the model has a scale for each row"},
+      {ROWS, "full",
+       "sglang:", "no rule says what \"sglang:\" makes of a scale for each of its rows"},
+      {ROWS, "megatron:tp2", "vllm:", "no rule says what \"megatron:tp2\" makes of a scale"},
+      {ROWS, "full:dtype=bf16", "vllm:", "are scales of weights that are not quantised on the way"},
+      /* a role that no published checkpoint quantises */
+      {REFIT_TABLE(REFIT_DENSE_CONFIG ",\"model_type\":\"qwen3_moe\"",
+                   REFIT_ENDS "," ROWS_OF("mlp.gate", 8, 16, "[8,1]")),
+       "full", "vllm:", "makes of a scale for each of its rows"},
+      /* a scale for each group of columns, which is no row's */
+      {REFIT_TABLE(REFIT_DENSE_CONFIG ",\"model_type\":\"llama\"",
+                   REFIT_ENDS "," ROWS_OF("mlp.down_proj", 16, 32, "[16,2]")),
+       "full", "vllm:", "no rule says what \"vllm:\" makes of this beside its weight"},
+  };
+
+  (void)state;
+  for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+    refit_sides s = refit_sides_make(cases[i].table, cases[i].train, cases[i].gen);
+
+    assert_int_not_equal(refit_sides_join(&s), XFER_OK);
+    refit_expect_error(cases[i].word);
+    refit_sides_end(&s);
+  }
+}
+
 static void test_a_type_for_all_but_f32_is_of_the_table(void **state)
 {
   static const char *const gens[] = {"vllm:", "vllm:quant=fp8_per_block"};
@@ -303,6 +374,8 @@ int main(void)
       cmocka_unit_test(test_ways_to_quantise_that_do_not_fit_are_refused),
       cmocka_unit_test(test_a_side_that_quantises_has_scales_beside_its_weights),
       cmocka_unit_test(test_scales_are_of_the_layers_that_their_weights_have),
+      cmocka_unit_test(test_scales_of_rows_go_with_their_rows),
+      cmocka_unit_test(test_scales_of_rows_are_refused_where_no_rule_knows_them),
       cmocka_unit_test(test_a_type_for_all_but_f32_is_of_the_table),
       cmocka_unit_test(test_what_lies_in_one_tensor_is_quantised_or_not),
       cmocka_unit_test(test_a_plan_where_one_was_destroyed_is_bound_as_a_new_one),

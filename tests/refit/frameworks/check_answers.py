@@ -78,7 +78,7 @@ def write_checkpoint(folder, answer, dtype="F32", size_of=4):
     """config.json and the header of a safetensors file: no element is ever read."""
     with open(os.path.join(folder, "config.json"), "w", encoding="utf-8") as file:
         json.dump(answer["config"], file)
-    scaled, header, at = {SCALES.sub(".weight", name) for name, _ in answer["hf"] if SCALES.search(name)}, {}, 0
+    scaled, header, at = {end.sub(".weight", name) for name, _ in answer["hf"] for end in (SCALES, ROWS) if end.search(name)}, {}, 0
     for name, shape in answer["hf"]:
         said = "F8_E4M3" if name in scaled else dtype
         said = next((t for end, t in answer.get("types", {}).items() if name.endswith(end)), said)
@@ -198,6 +198,7 @@ def filled(tensor, flat, names, converted):
 NO_BLOCKS = ["rows of several weights that alternate have no blocks", "are no whole number of blocks of 16",
              "vLLM ties no output layer of this family"]
 SCALES = re.compile(r"\.weight_scale_inv$|(?<!router)\.scale$")
+ROWS = re.compile(r"\.weight_scale$")  # scales of rows, or of integers in groups
 OF_OTHERS = ("visual.", "vision_model.", "vision_tower.", "audio_tower.", "multi_modal_projector.", "mm_projector.", "model.vision_model.",
              "model.connector.", "vision_encoder.", "vision_adapter.", "vision_projection.")  # parts of a model that are no text
 

@@ -104,6 +104,10 @@ def patch():
     if hasattr(f, "select_fp8_moe_backend"):
         from vllm.model_executor.layers.fused_moe.oracle.fp8 import Fp8MoeBackend
         f.select_fp8_moe_backend = lambda *a, **k: (Fp8MoeBackend.TRITON, TritonExperts)
+    import vllm.model_executor.layers.quantization.compressed_tensors.schemes.compressed_tensors_w8a8_fp8 as r
+    r.init_fp8_linear_kernel = f.init_fp8_linear_kernel
+    import vllm.model_executor.layers.quantization.compressed_tensors.compressed_tensors_moe.compressed_tensors_moe_w8a8_fp8 as e
+    e.select_fp8_moe_backend = f.select_fp8_moe_backend
     # mxfp4 and int4: no kernel of CPU's here; these leave the weights as they are loaded.
     import vllm.model_executor.layers.quantization.mxfp4 as x
     x.select_mxfp4_moe_backend = lambda *a, **k: (x.Mxfp4MoeBackend[packed.MXFP4[KERNEL]], TritonExperts)

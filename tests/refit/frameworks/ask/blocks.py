@@ -1,4 +1,4 @@
-"""Reduced models whose linear weights are fp8 with a scale for each block of 16 x 16.
+"""Reduced models whose linear weights are fp8 with a scale for each block of 16 x 16, or for each row.
 
 The scales carry codes. Of the weights names and shapes alone are compared: no fp8 holds a code, and where their elements
 lie the same models in f32 say.
@@ -26,3 +26,20 @@ def fp8(config, plain, scales="weight_scale_inv", scaled=SCALED):
         if scaled.search(name) and not LEFT.search(name):
             table.add(name.removesuffix("weight") + scales, *shape[:-2], *(-(-n // BLOCK) for n in shape[-2:]))
     return config, table
+
+
+def fp8_rows(config, plain):
+    """Likewise with a scale for each row, as compressed-tensors writes FP8_DYNAMIC."""
+    _, scaled = fp8(dict(config), plain, "weight_scale")
+    left = [name.removesuffix(".weight") for name in plain if name.endswith(".weight") and name + "_scale" not in scaled]
+    config["quantization_config"] = {
+        "quant_method": "compressed-tensors", "format": "float-quantized", "quantization_status": "compressed",
+        "config_groups": {"group_0": {
+            "targets": ["Linear"], "output_activations": None,
+            "input_activations": {"num_bits": 8, "type": "float", "symmetric": True, "dynamic": True, "strategy": "token", "group_size": None,
+                                  "block_structure": None, "actorder": None, "observer": None, "observer_kwargs": {}},
+            "weights": {"num_bits": 8, "type": "float", "symmetric": True, "dynamic": False, "strategy": "channel", "group_size": None,
+                        "block_structure": None, "actorder": None, "observer": "minmax", "observer_kwargs": {}}}},
+        "ignore": left, "kv_cache_scheme": None}
+    return config, Table((name, (*plain[name.removesuffix("_scale")][:-1], 1) if name.endswith(".weight_scale") else shape)
+                         for name, shape in scaled.items())

@@ -11,7 +11,7 @@ import families
 import packed
 
 # Of the cache, where a model is fp8: gone once all is loaded.
-CACHE_SCALES = (".q_scale", ".k_scale", ".v_scale", ".attn.prob_scale")
+CACHE_SCALES = (".q_scale", ".k_scale", ".v_scale", ".attn.prob_scale", ".q_zero_point", ".k_zero_point", ".v_zero_point")
 LOADED_BUFFERS = ("e_score_correction_bias", "layer_scalar")  # of the checkpoint, and no parameters
 
 

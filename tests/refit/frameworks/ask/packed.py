@@ -18,7 +18,7 @@ MXFP4 = {None: "EMULATION", "triton": "TRITON", "marlin": "MARLIN", "trtllm": "F
 
 def scales_of(name, table):
     """What the scales of a weight are called, if it has some."""
-    return next((said for said in (name + "_scale_inv", re.sub(r"\bweight$", "scale", name)) if said != name and said in table), None)
+    return next((said for said in (name + "_scale_inv", name + "_scale", re.sub(r"\bweight$", "scale", name)) if said != name and said in table), None)
 
 
 def types(table):
