@@ -220,6 +220,8 @@ xfer_status xfi_locals_give(xfer_locals *locals, int side, const char *name, xfe
     XFI_TRY_DONE(
         take(locals, local, name, dtype, base, sizes, strides == NULL ? NULL : steps, n_dims));
   } else if (local != NULL || is_tied_name(locals, s, renamed) || is_made(locals, side, renamed)) {
+    if (local == NULL && side == XFER_SIDE_GEN && is_tied_name(locals, s, renamed))
+      locals->tied = base;
     locals->n_ignored += !again;
   } else {
     XFI_CHECK_DONE(strstr(name, "lora_") == NULL, XFER_ERR_MISMATCH,
@@ -243,9 +245,38 @@ static bool is_taken(const xfer_locals *locals, const xfi_local *local)
          locals->misc_fn != NULL;
 }
 
+/* The engine's embedding, if this rank has one and nothing else lies in its tensor. */
+static const xfi_local *find_embedding(const xfer_locals *locals)
+{
+  const xfer_refit *refit = locals->refit;
+
+  for (size_t t = 0; t < refit->n_tensors; t++) {
+    const xfi_entry *e = &refit->model->entries[refit->origins[t].entry];
+    const int64_t at = locals->local_of[XFER_SIDE_GEN][t];
+
+    if (at >= 0 && e->role != NULL && strcmp(e->role, "embed") == 0) return &locals->at[at];
+  }
+  return NULL;
+}
+
+/* What should be a second name of the embedding, and has memory of its own, nothing would write:
+ * vLLM has such where its checkpoint had both, and they differed. */
+static xfer_status check_tied(xfer_locals *locals)
+{
+  const xfi_local *embedding = locals->tied == NULL ? NULL : find_embedding(locals);
+
+  if (embedding == NULL || !embedding->given || embedding->base == locals->tied) return XFER_OK;
+  xfi_set_error("the output layer of rank %d in \"%s\" has memory of its own beside \"%s\", though "
+                "the configuration ties them: say tie_word_embeddings false where the trainer has "
+                "both, or have the engine tie them",
+                locals->rank, locals->refit->sides[XFER_SIDE_GEN].side->spec, embedding->name);
+  return add_problem(locals, NULL, true);
+}
+
 xfer_status xfi_locals_complete(xfer_locals *locals)
 {
   drop_problems(locals, NULL);
+  XFI_TRY(check_tied(locals));
   for (size_t i = 0; i < locals->n; i++) {
     const xfi_local *local = &locals->at[i];
 

@@ -297,6 +297,33 @@ static void test_surplus_twice_and_lora_are_listed(void **state)
   unmake(&o);
 }
 
+/* What has memory of its own no refit would write, so that it would stay as it was loaded. */
+static void test_a_tied_output_layer_is_the_embeddings_memory(void **state)
+{
+  static const int64_t shape[] = {64, 16};
+  one o = make(REFIT_TABLE(REFIT_DENSE_CONFIG ",\"tie_word_embeddings\":true", REFIT_DENSE_PARAMS),
+               "vllm:tp2", XFER_SIDE_GEN, NULL, 0);
+
+  (void)state;
+  give_all(&o, XFER_SIDE_GEN, NULL);
+  assert_int_equal(count_problems(&o), 0);
+  assert_int_equal(xfer_locals_give(o.locals, XFER_SIDE_GEN, "lm_head.weight", XFER_BF16, memory,
+                                    shape, NULL, 2),
+                   XFER_OK);
+  assert_int_equal(count_problems(&o), 0);
+  assert_int_equal(xfer_locals_update(o.locals, XFER_SIDE_GEN, "lm_head.weight", XFER_BF16,
+                                      memory + 4096, shape, NULL, 2),
+                   XFER_OK);
+  assert_int_equal(count_problems(&o), 1);
+  assert_non_null(strstr(xfer_locals_problem(o.locals, 0), "has memory of its own beside "
+                                                           "\"model.embed_tokens.weight\""));
+  assert_int_equal(xfer_locals_update(o.locals, XFER_SIDE_GEN, "lm_head.weight", XFER_BF16, memory,
+                                      shape, NULL, 2),
+                   XFER_OK);
+  assert_int_equal(count_problems(&o), 0);
+  unmake(&o);
+}
+
 /* In place of what was handed in before; what is wrong changes nothing, and is no problem. */
 static void test_an_update_takes_the_place_of_what_was_given(void **state)
 {
@@ -405,6 +432,7 @@ int main(void)
       cmocka_unit_test(test_stars_take_the_shortest_text),
       cmocka_unit_test(test_what_is_wrong_is_listed),
       cmocka_unit_test(test_surplus_twice_and_lora_are_listed),
+      cmocka_unit_test(test_a_tied_output_layer_is_the_embeddings_memory),
       cmocka_unit_test(test_an_update_takes_the_place_of_what_was_given),
       cmocka_unit_test(test_what_is_handed_in_rightly_is_no_problem_any_more),
       cmocka_unit_test(test_a_missing_tensor_that_is_handed_in_wrongly_is_one_problem),
