@@ -106,13 +106,25 @@ static bool is_ignored(const xfer_side *side, const char *name, const int64_t *s
   return xfi_side_ignores(side, name);
 }
 
-/* With tied weights the output layer is a second name of the embedding. */
-static bool is_tied_name(const xfer_locals *locals, const xfer_side *side, const char *name)
+/* With tied weights the output layer is a second name of the embedding, by any spelling. */
+static xfer_status find_tied(bool *is_tied, const xfer_locals *locals, const xfer_side *side,
+                             const char *name)
 {
+  const json_t *list = side->rules->spellings;
   int64_t tied = 0;
 
-  if (!xfi_scope_find(&locals->refit->model->scope, "tied", 4, &tied) || tied == 0) return false;
-  return xfi_doc_lists(side->rules->tied_names, name);
+  *is_tied = false;
+  if (!xfi_scope_find(&locals->refit->model->scope, "tied", 4, &tied) || tied == 0) return XFER_OK;
+  *is_tied = xfi_doc_lists(side->rules->tied_names, name);
+  for (size_t i = 0; i < json_array_size(list) && !*is_tied; i++) {
+    char *other = NULL;
+
+    XFI_TRY(xfi_glob_rename(&other, xfi_doc_text(json_array_get(list, i), 0),
+                            xfi_doc_text(json_array_get(list, i), 1), name));
+    *is_tied = other != NULL && xfi_doc_lists(side->rules->tied_names, other);
+    xfi_free(other);
+  }
+  return XFER_OK;
 }
 
 static bool is_made(const xfer_locals *locals, int side, const char *name)
@@ -201,6 +213,7 @@ xfer_status xfi_locals_give(xfer_locals *locals, int side, const char *name, xfe
   int64_t sizes[XFER_MAX_DIMS] = {0}, steps[XFER_MAX_DIMS] = {0};
   char *renamed = NULL;
   xfi_local *local = NULL;
+  bool tied;
   xfer_status st = XFER_OK;
 
   XFI_CHECK_DONE(s != NULL, XFER_ERR_ARG, "\"%s\": this refit does not know that side", name);
@@ -210,6 +223,7 @@ xfer_status xfi_locals_give(xfer_locals *locals, int side, const char *name, xfe
   }
   XFI_TRY_DONE(rename_given(&renamed, s, name));
   XFI_TRY_DONE(find_spelling(&local, locals, side, renamed));
+  XFI_TRY_DONE(find_tied(&tied, locals, s, renamed));
   if (local != NULL && !local->unused) {
     XFI_CHECK_DONE(again || !local->given, XFER_ERR_MISMATCH, "\"%s\": \"%s\" is there twice", name,
                    local->name);
@@ -219,9 +233,8 @@ xfer_status xfi_locals_give(xfer_locals *locals, int side, const char *name, xfe
     if (n_dims > 0 && strides != NULL) memcpy(steps, strides, (size_t)n_dims * sizeof *strides);
     XFI_TRY_DONE(
         take(locals, local, name, dtype, base, sizes, strides == NULL ? NULL : steps, n_dims));
-  } else if (local != NULL || is_tied_name(locals, s, renamed) || is_made(locals, side, renamed)) {
-    if (local == NULL && side == XFER_SIDE_GEN && is_tied_name(locals, s, renamed))
-      locals->tied = base;
+  } else if (local != NULL || tied || is_made(locals, side, renamed)) {
+    if (local == NULL && side == XFER_SIDE_GEN && tied) locals->tied = base;
     locals->n_ignored += !again;
   } else {
     XFI_CHECK_DONE(strstr(name, "lora_") == NULL, XFER_ERR_MISMATCH,

@@ -317,8 +317,8 @@ static void test_a_tied_output_layer_is_the_embeddings_memory(void **state)
   assert_int_equal(count_problems(&o), 1);
   assert_non_null(strstr(xfer_locals_problem(o.locals, 0), "has memory of its own beside "
                                                            "\"model.embed_tokens.weight\""));
-  assert_int_equal(xfer_locals_update(o.locals, XFER_SIDE_GEN, "lm_head.weight", XFER_BF16, memory,
-                                      shape, NULL, 2),
+  assert_int_equal(xfer_locals_update(o.locals, XFER_SIDE_GEN, "language_model.lm_head.weight",
+                                      XFER_BF16, memory, shape, NULL, 2),
                    XFER_OK);
   assert_int_equal(count_problems(&o), 0);
   unmake(&o);
