@@ -22,6 +22,16 @@
               "config\":{\"num_heads\":4}",                                                        \
               REFIT_P("self_attn.A_log", shape))
 
+/* What Gemma 3 of 4B says of its text, with a layer: all else is what its class has without it. */
+#define GEMMA3                                                                                     \
+  REFIT_TABLE(                                                                                     \
+      "\"model_type\":\"gemma3\",\"text_config\":{\"model_type\":\"gemma3_text\","                 \
+      "\"hidden_size\":2560,\"intermediate_size\":10240,\"num_hidden_layers\":1}",                 \
+      REFIT_N("language_model.model.layers.0.self_attn.q_proj.weight", "[2048,2560]") "," REFIT_N( \
+          "language_model.model.layers.0.self_attn.k_proj.weight",                                 \
+          "[1024,2560]") "," REFIT_N("language_model.model.layers.0.self_attn.v_proj.weight",      \
+                                     "[1024,2560]"))
+
 static void test_names_and_shapes_are_the_frameworks_own(void **state)
 {
   static const struct {
@@ -73,6 +83,8 @@ static void test_names_and_shapes_are_the_frameworks_own(void **state)
       {GPT2, "vllm:tp2", 1, "transformer.h.0.mlp.c_proj.weight", {16, 16}, 2},
       {GPT2, "full", 0, "h.1.attn.c_attn.weight", {16, 48}, 2},
       {GPT2, "fsdp:dp2", 0, "h.1.attn.c_attn.weight", {8, 48}, 2},
+      {GEMMA3, "vllm:tp2", 1, "model.layers.0.self_attn.qkv_proj.weight", {2048, 2560}, 2},
+      {GEMMA3, "vllm:tp8", 1, "model.layers.0.self_attn.qkv_proj.weight", {768, 2560}, 2},
       {KIMI("[1,1,4,1]"), "vllm:tp2", 1, "model.layers.1.self_attn.A_log", {2}, 1},
       {KIMI("[1,1,4,1]"), "full", 0, "model.layers.1.self_attn.A_log", {4}, 1},
   };

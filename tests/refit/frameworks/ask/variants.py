@@ -359,6 +359,9 @@ FAMILIES = {
     "phimoe": wide("PhimoeForCausalLM", "phimoe", num_local_experts=8, num_experts_per_tok=2, attention_bias=True,
                    lm_head_bias=True, sliding_window=None),
     "gemma": of("GemmaForCausalLM", "gemma", ("tie_word_embeddings",), **GEMMA),
+    "gemma_untied": of("GemmaForCausalLM", "gemma", **{**GEMMA, "tie_word_embeddings": False}),
+    "gemma3_untied": of("Gemma3ForCausalLM", "gemma3_text", **{**GEMMA, "tie_word_embeddings": False}, sliding_window=64,
+                        layer_types=["sliding_attention", "full_attention"], rope_local_base_freq=10000.0),
     "gemma2": of("Gemma2ForCausalLM", "gemma2", ("tie_word_embeddings",), **GEMMA),
     "gemma3_multi": seeing(
         "Gemma3ForConditionalGeneration", "gemma3",
