@@ -203,6 +203,8 @@ static void test_fused_experts_have_the_form_of_their_model_type(void **state)
   refit_expect_error("model_type");
   assert_int_equal(refit_load(&model, EXPERTS("qwen3_5_moe")), XFER_ERR_UNSUPPORTED);
   refit_expect_error("want [num_experts");
+  assert_int_equal(refit_load(&model, EXPERTS("qwen3_moe")), XFER_ERR_UNSUPPORTED);
+  refit_expect_error("want [experts, hidden, moe_size]");
   assert_null(model);
 }
 

@@ -9,6 +9,7 @@ import torch
 import codes
 import families
 import packed
+import trainer
 
 # Of the cache, where a model is fp8: gone once all is loaded.
 CACHE_SCALES = (".q_scale", ".k_scale", ".v_scale", ".attn.prob_scale", ".q_zero_point", ".k_zero_point", ".v_zero_point")
@@ -60,6 +61,8 @@ def poison(model):
 
 def load(model, table):
     """Loads codes; the names that were loaded, and where weights are packed, or bf16 whatever the model is, their values put together."""
+    if isinstance(table, trainer.Held):
+        return model.load_weights(trainer.published(table)), None
     if not packed.is_packed(table) and not any(t.dtype == torch.bfloat16 for t in model.parameters()):
         return model.load_weights((n, values_of(n, table)) for n in table), None
     total, loaded = packed.Sum(), None
