@@ -32,6 +32,18 @@
           "[1024,2560]") "," REFIT_N("language_model.model.layers.0.self_attn.v_proj.weight",      \
                                      "[1024,2560]"))
 
+/* Heads of full attention as transformers 5 saves them: of single layers. */
+#define GEMMA4_ATTENTION(layer, q, kv)                                                             \
+  REFIT_N("model.layers." layer ".self_attn.q_proj.weight", q)                                     \
+  "," REFIT_N("model.layers." layer ".self_attn.k_proj.weight",                                    \
+              kv) "," REFIT_N("model.layers." layer ".self_attn.v_proj.weight", kv)
+#define GEMMA4                                                                                     \
+  REFIT_TABLE(                                                                                     \
+      "\"model_type\":\"gemma4_text\",\"hidden_size\":16,\"num_hidden_layers\":2,"                 \
+      "\"num_attention_heads\":4,\"num_key_value_heads\":2,\"head_dim\":4,"                        \
+      "\"per_layer_config\":{\"1\":{\"head_dim\":8}}",                                             \
+      GEMMA4_ATTENTION("0", "[16,16]", "[8,16]") "," GEMMA4_ATTENTION("1", "[32,16]", "[16,16]"))
+
 static void test_names_and_shapes_are_the_frameworks_own(void **state)
 {
   static const struct {
@@ -85,6 +97,8 @@ static void test_names_and_shapes_are_the_frameworks_own(void **state)
       {GPT2, "fsdp:dp2", 0, "h.1.attn.c_attn.weight", {8, 48}, 2},
       {GEMMA3, "vllm:tp2", 1, "model.layers.0.self_attn.qkv_proj.weight", {2048, 2560}, 2},
       {GEMMA3, "vllm:tp8", 1, "model.layers.0.self_attn.qkv_proj.weight", {768, 2560}, 2},
+      {GEMMA4, "vllm:tp2", 1, "model.layers.0.self_attn.qkv_proj.weight", {16, 16}, 2},
+      {GEMMA4, "vllm:tp2", 1, "model.layers.1.self_attn.qkv_proj.weight", {32, 16}, 2},
       {KIMI("[1,1,4,1]"), "vllm:tp2", 1, "model.layers.1.self_attn.A_log", {2}, 1},
       {KIMI("[1,1,4,1]"), "full", 0, "model.layers.1.self_attn.A_log", {4}, 1},
   };
