@@ -55,6 +55,9 @@ GEMMA = dict(hidden_act="gelu_pytorch_tanh", hidden_activation="gelu_pytorch_tan
 MAMBA = dict(mamba_n_heads=16, mamba_d_head=64, mamba_n_groups=1, mamba_d_state=16, mamba_d_conv=4, mamba_expand=2)
 VISION = dict(depth=2, hidden_size=32, intermediate_size=64, num_heads=8, in_channels=3, patch_size=4,
               spatial_merge_size=2, temporal_patch_size=2, out_hidden_size=64, hidden_act="gelu_pytorch_tanh")
+SIGLIP = dict(model_type="siglip_vision_model", hidden_size=32, intermediate_size=64, num_hidden_layers=1, num_attention_heads=4, image_size=32,
+              patch_size=8)
+CLIP = dict(SIGLIP, model_type="clip_vision_model", projection_dim=32, hidden_act="gelu")
 LFM2 = dict(norm_eps=1e-5, conv_bias=False, conv_L_cache=3, layer_types=["conv", "full_attention", "conv"],
             num_hidden_layers=3, tie_word_embeddings=True)
 SPARSE = dict(moe_intermediate_size=48, num_experts_per_tok=2, first_k_dense_replace=1, n_group=1, topk_group=1,
@@ -270,6 +273,16 @@ NEWER = {
                             hidden_act="silu", rope_theta=10000.0),
                        dict(model_type="mistral"), image_token_index=990, vision_feature_layer=-1,
                        spatial_merge_size=2, multimodal_projector_bias=False, projector_hidden_act="gelu"),
+    "llava": seeing("LlavaForConditionalGeneration", "llava", CLIP, dict(model_type="llama"), tie=False, image_token_index=990,
+                    projector_hidden_act="gelu", vision_feature_layer=-1),
+    "paligemma2": seeing("PaliGemmaForConditionalGeneration", "paligemma", dict(SIGLIP, vision_use_head=False, projection_dim=64),
+                         dict(GEMMA, model_type="gemma2", sliding_window=64), image_token_index=990, projection_dim=64, hidden_size=64),
+    "cohere2_vision": seeing("Cohere2VisionForConditionalGeneration", "cohere2_vision", SIGLIP,
+                             dict(model_type="cohere2", hidden_size=512, layer_norm_eps=1e-5, logit_scale=0.25, sliding_window=64),
+                             image_token_id=990, downsample_factor=2, alignment_intermediate_size=64),
+    "lfm2_vl": seeing("Lfm2VlForConditionalGeneration", "lfm2_vl", dict(SIGLIP, model_type="siglip2_vision_model", num_patches=16),
+                      dict(LFM2, model_type="lfm2", hidden_size=512, conv_dim=512, block_dim=512, block_ff_dim=96, block_auto_adjust_ff_dim=False),
+                      image_token_id=990, downsample_factor=2, projector_hidden_size=64),
     "muse_glimmer": muse_glimmer(),
     "smolvlm": smolvlm("SmolVLMForConditionalGeneration", "smolvlm"),
     "idefics3": smolvlm("Idefics3ForConditionalGeneration", "idefics3", tie_word_embeddings=True),
