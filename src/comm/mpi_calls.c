@@ -191,7 +191,6 @@ static xfer_status broadcast_one(xfi_mpi_comm *t, const xfi_message *m, int root
   int code = MPI_SUCCESS;
 
   assert(m->n_bytes <= XFI_MESSAGE_BYTES);
-  if (own != NULL) (void)atomic_fetch_add(&own->n_casts, 1);
   XFI_TRY(xfi_mpi_check(
       MPI_Ibcast(m->data, (int)m->n_bytes, MPI_BYTE, root, t->comm, &t->collective), "MPI_Ibcast"));
   t->casts = true;
@@ -203,6 +202,7 @@ static xfer_status broadcast_one(xfi_mpi_comm *t, const xfi_message *m, int root
             "broadcast: what rank %d sends did not pass before %s", root,
             xfi_deadline_end(deadline));
   XFI_TRY(st);
+  if (own != NULL) (void)atomic_fetch_add(&own->n_casts, 1);
   return xfi_mpi_check(code, "MPI_Ibcast");
 }
 

@@ -222,7 +222,7 @@ static void say(xfi_mpi_comm *t)
     const xfi_segment *theirs = xfi_segment_of(s, r);
 
     s->awaits[r] = r == t->awaited || (t->casts && theirs != NULL &&
-                                       atomic_load(&theirs->n_casts) < atomic_load(&own->n_casts));
+                                       atomic_load(&theirs->n_casts) <= atomic_load(&own->n_casts));
   }
   xfi_shared_say(s, XFI_POLLING);
 }

@@ -68,7 +68,7 @@ typedef struct xfi_segment {
   _Alignas(XFI_CACHE_LINE) _Atomic uint64_t n_given; /* steps of gatherings, counted over all */
   xfi_given given[2];                                /* by turns */
   _Atomic uint64_t n_said;  /* how often the owner said for whom it waits */
-  _Atomic uint64_t n_casts; /* broadcasts by other means that the owner has come to */
+  _Atomic uint64_t n_casts; /* broadcasts by other means that the owner has had */
   uint64_t n_shared;        /* slots filled for several ranks, by turns; the owner's */
   _Alignas(4096) char shared[XFI_CHANNEL_SLOTS][XFI_CHANNEL_SLOT_BYTES];
   xfi_ring rings[]; /* by place among the ranks of the host; then xfi_awaits_of() */
