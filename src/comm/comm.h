@@ -56,6 +56,7 @@ typedef void xfi_carry_fn(void *context, size_t channel, char *slot, size_t n_by
 #define XFI_CHANNEL_SLOT_BYTES ((size_t)64 << 10)
 
 typedef struct xfi_comm xfi_comm;
+typedef struct xfi_waits xfi_waits;
 
 /* Host memory; blocks. all is [size * n_bytes]. */
 typedef xfer_status xfi_all_gather_fn(xfi_comm *comm, void *all, const void *mine, size_t n_bytes,
@@ -148,6 +149,7 @@ struct xfi_comm {
    * or broadcast() may still be read or written and must be leaked, not freed. */
   bool holds_memory;
   uint64_t n_gatherings; /* of xfi_comm_gather() */
+  xfi_waits *waits;      /* late.h; NULL: no rank can be asked */
   xfi_inside inside;
   xfi_purpose purpose;               /* of the next rounds and broadcasts */
   bool refuses;                      /* the next call that asks xfi_comm_refused(), */

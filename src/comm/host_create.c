@@ -279,6 +279,7 @@ static xfer_status accept_all(meeting *m)
     XFI_CHECK(made >= 0, XFER_ERR_COMM, "%d ranks did not connect: %s", n_missing, REASON);
     XFI_TRY(take(m, made, &n_missing));
   }
+  xfi_shared_hear(&m->comm->shared);
   m->comm->shared.base.has_cores = xfi_cores_suffice(&m->words[0].cores, sizeof *m->words, m->size);
   return XFER_OK;
 }

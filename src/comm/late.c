@@ -1,92 +1,142 @@
 /* Who is late, when a deadline passes between ranks that share memory. Whom a rank waits for often
- * waits itself: so each says in its segment for whom it waits before it sleeps, and one that gives
- * up follows what the others say, from rank to rank, down to those who wait for nobody.
+ * waits itself: so each says for whom it waits before it sleeps, whatever it waits in, and one that
+ * gives up follows what the others say, from rank to rank, down to those who wait for nobody.
  *
  * A rank that was woken and has not said anything again is taken for awake: one that was stopped in
  * its sleep is found once what it waited for has come. One that only has no time to say it is
- * awake for a moment; so several looks must agree. Who waits for messages is woken by nobody: where
- * all wait in a circle, one that says nothing for a while has been stopped.
+ * awake for a moment; so several looks must agree. Who waits for messages or flags is woken by
+ * nobody: where all wait in a circle, one that says nothing for a while has been stopped.
  */
-#include "shared.h"
+#include "late.h"
+
+#include "alloc.h"
 
 #include <string.h>
 
 enum {
   ALIKE = 3,  /* looks that must agree, */
-  LOOKS = 70, /* of so many at most: 210 ms; whoever sleeps says so again at least each 50 ms */
-  PAUSE_NS = 3000000
+  LOOKS = 70, /* of so many at most: 210 ms */
+  PAUSE_NS = 3000000,
+  SAY_NS = 50000000,  /* whoever sleeps says so again at least so often, */
+  FIRST_NS = 1000000, /* and not before this */
 };
 
-void xfi_shared_say(xfi_shared *s, uint32_t sleeping)
+xfer_status xfi_waits_create(xfi_waits **waits, int rank, int size)
 {
-  xfi_segment *own = xfi_segment_of(s, s->base.rank);
+  const size_t n = (size_t)size;
+  xfi_waits *made = NULL;
+  char *room = xfi_calloc(1, sizeof *made + n * (sizeof(xfi_said *) + sizeof(uint64_t) + 2));
 
-  if (own == NULL) return;
-  for (int r = 0; r < s->base.size; r++)
-    atomic_store_explicit(&xfi_awaits_of(s, own)[r], s->awaits[r], memory_order_relaxed);
-  (void)atomic_fetch_add(&own->n_said, 1);
-  atomic_store(&own->sleeping, sleeping);
+  if (room == NULL) return XFI_NO_MEMORY("a comm of %d ranks", size);
+  made = (void *)room;
+  made->rank = rank;
+  made->size = size;
+  made->said = (void *)(room += sizeof *made);
+  made->n = (void *)(room += n * sizeof(xfi_said *));
+  made->awaits = (void *)(room += n * sizeof(uint64_t));
+  made->asked = (void *)(room + n);
+  *waits = made;
+  return XFER_OK;
 }
 
-/* Whom `rank` waits for is to be asked too, unless it was. */
-static bool add_awaited(const xfi_shared *s, bool *to_ask, xfi_segment *segment)
+static xfi_said *own_of(const xfi_waits *w)
+{
+  return w == NULL ? NULL : w->said[w->rank];
+}
+
+bool *xfi_waits_note(xfi_waits *w)
+{
+  return own_of(w) == NULL ? NULL : memset(w->awaits, 0, (size_t)w->size * sizeof *w->awaits);
+}
+
+void xfi_waits_sleep(xfi_waits *w, uint32_t until)
+{
+  xfi_said *own = own_of(w);
+
+  if (own == NULL) return;
+  for (int r = 0; r < w->size; r++)
+    atomic_store_explicit(&own->awaits[r], w->awaits[r], memory_order_relaxed);
+  (void)atomic_fetch_add(&own->n, 1);
+  atomic_store(&own->until, until);
+}
+
+void xfi_waits_say(xfi_waits *w)
+{
+  xfi_waits_sleep(w, XFI_POLLING);
+}
+
+void xfi_waits_end(xfi_waits *w)
+{
+  xfi_said *own = own_of(w);
+
+  if (own != NULL && atomic_load_explicit(&own->until, memory_order_relaxed) != XFI_AWAKE)
+    atomic_store(&own->until, XFI_AWAKE);
+}
+
+xfi_deadline xfi_waits_part(xfi_deadline end, int n)
+{
+  const int64_t at_ns = xfi_now_ns() + (n == 0 ? FIRST_NS : SAY_NS);
+
+  if (at_ns < end.at_ns) end.at_ns = at_ns;
+  return end;
+}
+
+/* Whom a rank waits for is to be asked too, unless it was. */
+static bool add_awaited(const xfi_waits *w, bool *to_ask, const xfi_said *said)
 {
   bool is_new = false;
 
-  for (int r = 0; r < s->base.size; r++) {
-    if (s->asked[r] || to_ask[r] || !atomic_load(&xfi_awaits_of(s, segment)[r])) continue;
+  for (int r = 0; r < w->size; r++) {
+    if (w->asked[r] || to_ask[r] || !atomic_load(&said->awaits[r])) continue;
     is_new = to_ask[r] = true;
   }
   return is_new;
 }
 
 /* Also one, at last, that has said nothing since the first look. */
-static bool is_awake(const xfi_shared *s, const xfi_segment *segment, bool at_last)
+static bool is_awake(const xfi_waits *w, int rank, bool at_last)
 {
-  if (segment->rank == s->base.rank) return false;
-  return atomic_load(&segment->sleeping) == XFI_AWAKE ||
-         (at_last && atomic_load(&segment->n_said) == s->n_said[segment->rank]);
+  const xfi_said *said = w->said[rank];
+
+  if (rank == w->rank) return false;
+  return atomic_load(&said->until) == XFI_AWAKE || (at_last && atomic_load(&said->n) == w->n[rank]);
 }
 
 /* The lowest rank that this one waits for, by others or not, and that is awake; else one that
  * cannot be asked; -1: neither. What this rank waits for has been said, so `awaits` is free. */
-static int look(xfi_shared *s, bool at_last)
+static int look(xfi_waits *w, bool at_last)
 {
-  const size_t n_bytes = (size_t)s->base.size * sizeof *s->asked;
-  bool *to_ask = s->awaits;
+  bool *to_ask = xfi_waits_note(w);
   int awake = -1;
   int mute = -1;
 
-  memset(to_ask, 0, n_bytes);
-  memset(s->asked, 0, n_bytes);
-  to_ask[s->base.rank] = true;
+  memset(w->asked, 0, (size_t)w->size * sizeof *w->asked);
+  to_ask[w->rank] = true;
   for (bool more = true; more;) {
     more = false;
-    for (int r = 0; r < s->base.size; r++) {
-      xfi_segment *segment = xfi_segment_of(s, r);
-
-      if (s->asked[r] || !to_ask[r]) continue;
-      s->asked[r] = true;
-      if (segment == NULL)
+    for (int r = 0; r < w->size; r++) {
+      if (w->asked[r] || !to_ask[r]) continue;
+      w->asked[r] = true;
+      if (w->said[r] == NULL)
         mute = mute < 0 || r < mute ? r : mute;
-      else if (is_awake(s, segment, at_last))
+      else if (is_awake(w, r, at_last))
         awake = awake < 0 || r < awake ? r : awake;
-      else if (add_awaited(s, to_ask, segment))
+      else if (add_awaited(w, to_ask, w->said[r]))
         more = true;
     }
   }
   return awake >= 0 ? awake : mute;
 }
 
-bool xfi_shared_find_late(xfi_shared *s, xfi_late *late)
+bool xfi_waits_find_late(xfi_waits *w, xfi_late *late)
 {
   int found = -1;
 
   late->rank = late->n_looks == 0 ? -1 : late->rank;
-  if (xfi_segment_of(s, s->base.rank) == NULL) return true;
-  for (int r = 0; late->n_looks == 0 && r < s->base.size; r++)
-    if (xfi_segment_of(s, r) != NULL) s->n_said[r] = atomic_load(&xfi_segment_of(s, r)->n_said);
-  found = look(s, ++late->n_looks == LOOKS);
+  if (own_of(w) == NULL) return true;
+  for (int r = 0; late->n_looks == 0 && r < w->size; r++)
+    if (w->said[r] != NULL) w->n[r] = atomic_load(&w->said[r]->n);
+  found = look(w, ++late->n_looks == LOOKS);
   late->n_alike = found == late->rank ? late->n_alike + 1 : 1;
   late->rank = found;
   if (late->n_looks == LOOKS || (found >= 0 && late->n_alike == ALIKE)) return true;

@@ -72,6 +72,8 @@ static void group_destroy(xfi_local_group *group)
     xfi_free(rank->posts);
     xfi_free(rank->awaits);
     xfi_free(rank->casts);
+    xfi_free(rank->said);
+    xfi_free(rank->base.waits);
   }
   (void)pthread_mutex_destroy(&group->broken.lock);
   xfi_free(group->ranks);
@@ -108,9 +110,12 @@ static xfer_status rank_init(xfi_local_rank *rank, xfi_local_group *group, int n
   rank->posts = xfi_calloc(n, sizeof *rank->posts);
   rank->awaits = xfi_calloc(n, sizeof *rank->awaits);
   rank->casts = xfi_calloc(n, sizeof *rank->casts);
-  XFI_CHECK(rank->posts != NULL && rank->awaits != NULL && rank->casts != NULL, XFER_ERR_NOMEM,
-            "%d ranks of a comm", group->n_ranks);
-  return XFER_OK;
+  rank->said = xfi_calloc(1, xfi_said_bytes(group->n_ranks));
+  XFI_CHECK(rank->posts != NULL && rank->awaits != NULL && rank->casts != NULL &&
+                rank->said != NULL,
+            XFER_ERR_NOMEM, "%d ranks of a comm", group->n_ranks);
+  atomic_store(&rank->said->until, XFI_AWAKE);
+  return xfi_waits_create(&rank->base.waits, number, group->n_ranks);
 }
 
 xfer_status xfi_comm_create_local(xfi_comm **comms, int n_ranks)
@@ -128,8 +133,11 @@ xfer_status xfi_comm_create_local(xfi_comm **comms, int n_ranks)
   XFI_CHECK_DONE(made->ranks != NULL, XFER_ERR_NOMEM, "%d ranks of a comm", n_ranks);
   for (int r = 0; r < n_ranks; r++)
     XFI_TRY_DONE(rank_init(&made->ranks[r], made, r));
-  for (int r = 0; r < n_ranks; r++)
+  for (int r = 0; r < n_ranks; r++) {
+    for (int of = 0; of < n_ranks; of++)
+      made->ranks[r].base.waits->said[of] = made->ranks[of].said;
     comms[r] = &made->ranks[r].base;
+  }
   made = NULL; /* the handles' now */
 done:
   group_destroy(made);

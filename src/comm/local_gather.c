@@ -20,16 +20,27 @@ static xfer_status gather_failed(const xfi_local_rank *me)
   return XFI_ERROR(XFER_ERR_INTERNAL, "alarm without a cause");
 }
 
+/* Says for whom this rank waits, of whom the lowest is returned. */
+static int say(xfi_local_rank *me, uint32_t generation)
+{
+  bool *awaits = xfi_waits_note(me->base.waits);
+  int first = me->base.size - 1;
+
+  for (int r = me->base.size - 1; r >= 0; r--) {
+    awaits[r] = atomic_load(&me->group->ranks[r].arrived) != generation + 1;
+    if (awaits[r]) first = r;
+  }
+  xfi_waits_say(me->base.waits);
+  return first;
+}
+
 /* The deadline has passed: OK if the gathering has taken place or failed meanwhile, which the
  * caller looks at once more. */
-static xfer_status gather_give_up(xfi_local_rank *me, uint32_t generation, xfi_deadline deadline)
+static xfer_status gather_give_up(xfi_local_rank *me, uint32_t generation, int late,
+                                  xfi_deadline deadline)
 {
   xfi_local_group *group = me->group;
   uint32_t turn = generation * 2;
-  int late = 0;
-
-  while (late < group->n_ranks - 1 && atomic_load(&group->ranks[late].arrived) == generation + 1)
-    late++;
   (void)pthread_mutex_lock(&group->broken.lock); /* nobody asks why before it is written */
   bool mine = atomic_compare_exchange_strong(&group->turn, &turn, turn | XFI_LOCAL_ALARM);
   if (mine) {
@@ -48,6 +59,8 @@ static xfer_status gather_give_up(xfi_local_rank *me, uint32_t generation, xfi_d
 static xfer_status await_generation(xfi_local_rank *me, uint32_t generation, xfi_deadline deadline)
 {
   xfi_local_group *group = me->group;
+  xfi_late late = {0};
+  int n_naps = 0;
 
   for (int yields = 0;; yields++) {
     uint32_t turn = atomic_load_explicit(&group->turn, memory_order_acquire);
@@ -56,11 +69,14 @@ static xfer_status await_generation(xfi_local_rank *me, uint32_t generation, xfi
     if (yields < XFI_LOCAL_YIELDS) {
       (void)sched_yield();
     } else if (xfi_deadline_expired(deadline)) {
-      xfer_status st = gather_give_up(me, generation, deadline);
-      if (st != XFER_OK) return st;
+      const int first = say(me, generation);
+
+      if (xfi_waits_find_late(me->base.waits, &late))
+        XFI_TRY(gather_give_up(me, generation, late.rank < 0 ? first : late.rank, deadline));
     } else {
+      if (n_naps > 0) (void)say(me, generation);
       (void)atomic_fetch_add(&group->n_sleepers, 1);
-      xfi_futex_wait(&group->turn, turn, deadline, XFI_FUTEX_OWN);
+      xfi_futex_wait(&group->turn, turn, xfi_waits_part(deadline, n_naps++), XFI_FUTEX_OWN);
       (void)atomic_fetch_sub(&group->n_sleepers, 1);
     }
   }
@@ -118,6 +134,7 @@ xfer_status xfi_local_all_gather(xfi_comm *comm, void *all, const void *mine, si
   const xfi_gathering of = xfi_comm_gathering(comm, n_bytes, 0);
   slot_fill(&me->slots[generation % 2], of, mine);
   XFI_TRY(arrive(me, generation, deadline));
+  xfi_waits_end(comm->waits);
   st = slots_check(me, generation, of);
   if (st != XFER_OK) XFI_LOCAL_BREAK(me->group, "%s", xfi_last_error());
   if (st != XFER_OK || n_bytes == 0) return st;

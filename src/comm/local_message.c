@@ -125,11 +125,23 @@ static xfer_status check_alarm(const xfi_local_rank *me, xfi_local_call in)
   return gone < 0 ? XFER_OK : xfi_local_fail_for_gone(me, gone, call_names[in]);
 }
 
-static xfer_status fail_for_late(const xfi_local_rank *me, xfi_local_call in, xfi_deadline deadline)
+static void say(xfi_local_rank *me)
 {
-  int late = find_awaited(me, false);
+  bool *awaits = xfi_waits_note(me->base.waits);
 
-  if (late < 0) return XFER_OK; /* the last one has come just now */
+  for (int r = 0; r < me->base.size; r++)
+    awaits[r] = me->awaits[r] || atomic_load(&me->posts[r].state) != TAKEN;
+  xfi_waits_say(me->base.waits);
+}
+
+/* `late`: who is seen to be; -1: nobody. */
+static xfer_status fail_for_late(const xfi_local_rank *me, xfi_local_call in, int late,
+                                 xfi_deadline deadline)
+{
+  const int awaited = find_awaited(me, false);
+
+  if (awaited < 0) return XFER_OK; /* the last one has come just now */
+  if (late < 0) late = awaited;
   XFI_LOCAL_BREAK(me->group, "rank %d waited in %s for rank %d until %s", me->base.rank,
                   call_names[in], late, xfi_deadline_end(deadline));
   return XFI_ERROR(XFER_ERR_TIMEOUT, "%s: rank %d did not come before %s", call_names[in], late,
@@ -139,6 +151,9 @@ static xfer_status fail_for_late(const xfi_local_rank *me, xfi_local_call in, xf
 /* Until all is received and all that we sent has been. */
 static xfer_status serve(xfi_local_rank *me, receives *recvs, xfi_deadline deadline)
 {
+  xfi_late late = {0};
+  int n_naps = 0;
+
   for (int yields = 0;; yields++) {
     uint32_t bell = atomic_load(&me->bell);
     XFI_TRY(receive_ready(me, recvs));
@@ -148,11 +163,19 @@ static xfer_status serve(xfi_local_rank *me, receives *recvs, xfi_deadline deadl
       (void)sched_yield();
       continue;
     }
-    if (xfi_deadline_expired(deadline)) XFI_TRY(fail_for_late(me, recvs->in, deadline));
+    const bool is_over = xfi_deadline_expired(deadline);
+
+    if (is_over || n_naps > 0) say(me);
+    if (is_over) {
+      if (xfi_waits_find_late(me->base.waits, &late))
+        XFI_TRY(fail_for_late(me, recvs->in, late.rank, deadline));
+      continue;
+    }
     atomic_store(&me->sleeping, true);
-    xfi_futex_wait(&me->bell, bell, deadline, XFI_FUTEX_OWN);
+    xfi_futex_wait(&me->bell, bell, xfi_waits_part(deadline, n_naps++), XFI_FUTEX_OWN);
     atomic_store(&me->sleeping, false);
   }
+  xfi_waits_end(me->base.waits);
   return XFER_OK;
 }
 

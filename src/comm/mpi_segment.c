@@ -160,6 +160,7 @@ xfer_status xfi_mpi_segments_connect(xfi_mpi_comm *t, MPI_Comm host)
   t->shared.base.shares_all =
       memchr(t->mapped, 0, n * n) == NULL && s->n_places == t->shared.base.size;
   settle(t);
+  xfi_shared_hear(s);
   t->shared.base.has_cores = xfi_cores_suffice(&t->cards[0].cores, sizeof *t->cards, s->n_places);
 done:
   if (t->file >= 0) (void)close(t->file);

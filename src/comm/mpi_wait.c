@@ -215,23 +215,17 @@ bool xfi_mpi_all_leave(xfi_mpi_comm *t)
 /* Tells the ranks of this host for which of them the call in progress waits. */
 static void say(xfi_mpi_comm *t)
 {
-  xfi_shared *s = &t->shared;
+  const xfi_shared *s = &t->shared;
   const xfi_segment *own = xfi_segment_of(s, s->base.rank);
+  bool *awaits = xfi_waits_note(s->base.waits);
 
-  for (int r = 0; own != NULL && r < s->base.size; r++) {
+  for (int r = 0; awaits != NULL && r < s->base.size; r++) {
     const xfi_segment *theirs = xfi_segment_of(s, r);
 
-    s->awaits[r] = r == t->awaited || (t->casts && theirs != NULL &&
-                                       atomic_load(&theirs->n_casts) <= atomic_load(&own->n_casts));
+    awaits[r] = r == t->awaited || (t->casts && theirs != NULL &&
+                                    atomic_load(&theirs->n_casts) <= atomic_load(&own->n_casts));
   }
-  xfi_shared_say(s, XFI_POLLING);
-}
-
-static void say_no_more(xfi_mpi_comm *t)
-{
-  xfi_segment *own = xfi_segment_of(&t->shared, t->shared.base.rank);
-
-  if (own != NULL) atomic_store(&own->sleeping, XFI_AWAKE);
+  xfi_waits_say(s->base.waits);
 }
 
 /* The deadline has passed. */
@@ -242,7 +236,7 @@ static xfer_status give_up(xfi_mpi_comm *t)
   do {
     XFI_TRY(xfi_mpi_check_broken(&t->shared.base));
     say(t);
-  } while (t->gathering == 0 && !xfi_shared_find_late(&t->shared, &late));
+  } while (t->gathering == 0 && !xfi_waits_find_late(t->shared.base.waits, &late));
   t->late = late.rank;
   return XFER_ERR_TIMEOUT;
 }
@@ -254,7 +248,7 @@ xfer_status xfi_mpi_await(xfi_mpi_comm *t, MPI_Request *request, MPI_Status *sta
     int done = 0;
     *code = MPI_Test(request, &done, status);
     if (*code != MPI_SUCCESS || done) {
-      if (n_polls > POLLS_YIELDING) say_no_more(t);
+      xfi_waits_end(t->shared.base.waits);
       return XFER_OK;
     }
     xfer_status st = xfi_mpi_check_broken(&t->shared.base);

@@ -140,6 +140,7 @@ xfer_status xfi_nccl_meet_on_host(xfi_nccl_comm *comm, const unsigned char domai
   if (xfi_comm_create_host(&host, gather_to_meet, &m, comm->base.rank, comm->base.size) ==
       XFER_OK) {
     comm->host = host;
+    comm->base.waits = host->waits;
     xfi_nccl_end(comm); /* of control, so far; its buffers on the device are some 10 MiB */
   } else {
     st = xfi_nccl_usable(&comm->control); /* what failed on one rank failed on all: it stays */

@@ -28,15 +28,12 @@ xfer_status xfi_shared_init(xfi_shared *s, const xfi_shared_ops *ops, int n_plac
   s->ops = ops;
   s->n_places = n_places;
   s->place = place;
-  s->n_bytes = sizeof(xfi_segment) + (size_t)n_places * sizeof(xfi_ring) + (size_t)comm->size;
+  s->n_bytes =
+      sizeof(xfi_segment) + (size_t)n_places * sizeof(xfi_ring) + xfi_said_bytes(comm->size);
   s->places = xfi_calloc((size_t)comm->size, sizeof *s->places);
   s->at = xfi_calloc((size_t)n_places, sizeof *s->at);
-  s->awaits = xfi_calloc((size_t)comm->size, sizeof *s->awaits);
-  s->asked = xfi_calloc((size_t)comm->size, sizeof *s->asked);
-  s->n_said = xfi_calloc((size_t)comm->size, sizeof *s->n_said);
-  XFI_CHECK(s->places != NULL && s->at != NULL && s->awaits != NULL && s->asked != NULL &&
-                s->n_said != NULL,
-            XFER_ERR_NOMEM, "a comm of %d ranks", comm->size);
+  XFI_CHECK(s->places != NULL && s->at != NULL, XFER_ERR_NOMEM, "a comm of %d ranks", comm->size);
+  XFI_TRY(xfi_waits_create(&s->base.waits, comm->rank, comm->size));
   for (int r = 0; r < comm->size; r++)
     s->places[r] = -1;
   s->places[comm->rank] = place;
@@ -54,14 +51,10 @@ void xfi_shared_end(xfi_shared *s)
     if (s->at[i] != NULL) (void)munmap(s->at[i], s->n_bytes);
   xfi_free(s->places);
   xfi_free(s->at);
-  xfi_free(s->awaits);
-  xfi_free(s->asked);
-  xfi_free(s->n_said);
+  xfi_free(s->base.waits);
   s->places = NULL;
   s->at = NULL;
-  s->awaits = NULL;
-  s->asked = NULL;
-  s->n_said = NULL;
+  s->base.waits = NULL;
 }
 
 xfi_segment *xfi_shared_map(const xfi_shared *s, int file)
@@ -98,7 +91,7 @@ int xfi_shared_make(xfi_shared *s, uint64_t token)
   }
   own->token = token;
   own->rank = s->base.rank;
-  atomic_store(&own->sleeping, XFI_AWAKE);
+  atomic_store(&xfi_said_in(s, own)->until, XFI_AWAKE);
   s->at[s->place] = own;
   return file;
 }

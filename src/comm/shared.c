@@ -30,11 +30,12 @@ static xfi_segment *own_of(const xfi_shared *s)
 /* Wakes a rank if it sleeps and waits for this one, which has written what it waits for. */
 static void ring_bell(xfi_shared *s, int rank)
 {
-  _Atomic uint32_t *sleeping = &xfi_segment_of(s, rank)->sleeping;
-  uint32_t until = atomic_load(sleeping);
+  xfi_said *theirs = s->base.waits->said[rank];
+  uint32_t until = atomic_load(&theirs->until);
 
   if (until != XFI_ASLEEP && until != (uint32_t)s->base.rank) return;
-  if (atomic_compare_exchange_strong(sleeping, &until, XFI_AWAKE)) s->ops->wake(&s->base, rank);
+  if (atomic_compare_exchange_strong(&theirs->until, &until, XFI_AWAKE))
+    s->ops->wake(&s->base, rank);
 }
 
 void xfi_shared_alarm(xfi_shared *s, const char *why)
@@ -91,7 +92,7 @@ typedef struct awaited {
 
 static bool note(const xfi_shared *s, int rank)
 {
-  s->awaits[rank] = true;
+  s->base.waits->awaits[rank] = true;
   return false; /* and who else? */
 }
 
@@ -99,9 +100,9 @@ static void say(const awaited *what)
 {
   xfi_shared *s = what->shared;
 
-  memset(s->awaits, 0, (size_t)s->base.size * sizeof *s->awaits);
+  (void)xfi_waits_note(s->base.waits);
   (void)what->find_late(what, note);
-  xfi_shared_say(s, what->ringer < 0 ? XFI_ASLEEP : (uint32_t)what->ringer);
+  xfi_waits_sleep(s->base.waits, what->ringer < 0 ? XFI_ASLEEP : (uint32_t)what->ringer);
 }
 
 static void nap(const awaited *what, xfi_deadline deadline)
@@ -148,7 +149,7 @@ static xfer_status give_up(const awaited *what, xfi_deadline deadline)
     say(what);
     if (what->is_there(what)) return XFER_OK;
     XFI_TRY(s->ops->check(&s->base));
-  } while (!xfi_shared_find_late(s, &late));
+  } while (!xfi_waits_find_late(s->base.waits, &late));
   return XFI_ERROR(XFER_ERR_TIMEOUT, "%s: rank %d did not come before %s", what->name,
                    late.rank >= 0 ? late.rank : what->find_late(what, is_any),
                    xfi_deadline_end(deadline));
@@ -175,7 +176,7 @@ static xfer_status await(const awaited *what, xfi_deadline deadline)
     if (++n_naps % s->ops->naps == 0) XFI_TRY(check_lost(what));
     nap(what, deadline);
   }
-  if (n_naps > 0) atomic_store(&own_of(s)->sleeping, XFI_AWAKE);
+  xfi_waits_end(s->base.waits);
   return st;
 }
 

@@ -7,7 +7,7 @@
 #ifndef XFI_SHARED_H
 #define XFI_SHARED_H
 
-#include "comm.h"
+#include "late.h"
 
 enum {
   XFI_SEGMENT_GATHER_BYTES = 16 << 10, /* of a rank in one step of a gathering */
@@ -15,11 +15,6 @@ enum {
 };
 
 #define XFI_SEGMENT_NAME "xfer-comm"
-
-/* Instead of the rank that a sleeper waits for. */
-#define XFI_AWAKE UINT32_MAX
-#define XFI_ASLEEP (UINT32_MAX - 1)  /* until anybody rings */
-#define XFI_POLLING (UINT32_MAX - 2) /* waits for what no bell tells of */
 
 /* What a rank gives to one step of a gathering. */
 typedef struct xfi_given {
@@ -57,8 +52,6 @@ typedef struct xfi_segment {
   int64_t rank;
   _Alignas(
       XFI_CACHE_LINE) _Atomic uint32_t bell; /* counts what its sleeping owner should look at */
-  _Atomic uint32_t sleeping; /* until whom: a rank, or one of those above. From the first nap
-                                until what is waited for has come, or who brings it has rung */
   _Alignas(
       XFI_CACHE_LINE) _Atomic uint32_t alarm; /* 1 + the rank that told the owner of a failure */
   char why[XFI_BROKEN_BYTES];                 /* what the owner told others */
@@ -67,11 +60,10 @@ typedef struct xfi_segment {
   _Atomic uint32_t has_left;                  /* the owner, the comm */
   _Alignas(XFI_CACHE_LINE) _Atomic uint64_t n_given; /* steps of gatherings, counted over all */
   xfi_given given[2];                                /* by turns */
-  _Atomic uint64_t n_said;  /* how often the owner said for whom it waits */
   _Atomic uint64_t n_casts; /* broadcasts by other means that the owner has had */
   uint64_t n_shared;        /* slots filled for several ranks, by turns; the owner's */
   _Alignas(4096) char shared[XFI_CHANNEL_SLOTS][XFI_CHANNEL_SLOT_BYTES];
-  xfi_ring rings[]; /* by place among the ranks of the host; then xfi_awaits_of() */
+  xfi_ring rings[]; /* by place among the ranks of the host; then xfi_said_in() */
 } xfi_segment;
 
 /* What each comm does in its own way. */
@@ -99,9 +91,6 @@ typedef struct xfi_shared {
   xfi_segment **at; /* [n_places]; NULL: memory is not shared with that rank */
   size_t n_bytes;   /* of a segment */
   uint64_t n_steps; /* of gatherings */
-  bool *awaits;     /* [size] whom this rank waits for, to be said */
-  bool *asked;      /* [size] in looking for who is late, */
-  uint64_t *n_said; /* [size] and when that began */
 } xfi_shared;
 
 /* That a rank may run on; n is 0 where that is not known. */
@@ -136,24 +125,18 @@ XFI_DOOR void xfi_shared_alarm(xfi_shared *shared, const char *why);
 /* What this rank was told so; NULL: nothing. */
 XFI_DOOR const char *xfi_shared_alarmed(const xfi_shared *shared);
 
-/* Whom a segment's owner waits for, by rank, [size]; it counts unless the owner is XFI_AWAKE. */
-static inline _Atomic bool *xfi_awaits_of(const xfi_shared *s, xfi_segment *segment)
+/* What a segment's owner says of its waits; NULL of NULL. */
+static inline xfi_said *xfi_said_in(const xfi_shared *s, xfi_segment *segment)
 {
-  return (_Atomic bool *)(void *)&segment->rings[s->n_places];
+  return segment == NULL ? NULL : (void *)&segment->rings[s->n_places];
 }
 
-/* late.c: tell whom this rank waits for, as `awaits` has it, and `sleeping`; where it has a
- * segment. */
-XFI_DOOR void xfi_shared_say(xfi_shared *shared, uint32_t sleeping);
-/* Who is late. Zero at first. */
-typedef struct xfi_late {
-  int rank; /* -1: nobody is seen to be */
-  int n_alike;
-  int n_looks;
-} xfi_late;
-/* Looks once more, of a rank that has just said whom it waits for: true when that is enough, and
- * false after a while, when it is to say it again. */
-XFI_DOOR bool xfi_shared_find_late(xfi_shared *shared, xfi_late *late);
+/* All that will be mapped is. */
+static inline void xfi_shared_hear(xfi_shared *s)
+{
+  for (int r = 0; r < s->base.size; r++)
+    s->base.waits->said[r] = xfi_said_in(s, xfi_segment_of(s, r));
+}
 
 /* Of a comm that is not broken; does not break it. */
 XFI_DOOR xfer_status xfi_shared_gather(xfi_shared *shared, void *all, const void *mine,

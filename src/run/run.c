@@ -10,6 +10,7 @@
 #include "direct.h"
 #include "error.h"
 #include "lanes.h"
+#include "late.h"
 #include "pipeline.h"
 #include "quant.h"
 #include "staging.h"
@@ -293,6 +294,23 @@ static bool has_messages(const xfer_plan *plan)
          (plan->asks != NULL && has_messages(plan->asks));
 }
 
+/* For whom the run waits on this rank's device. */
+static void note(const xfer_plan *plan, bool *awaits)
+{
+  xfi_direct_note(plan->direct, plan->epoch, awaits);
+  if (plan->relay != NULL) note(plan->relay, awaits);
+  if (plan->asks != NULL) note(plan->asks, awaits);
+}
+
+static void say(const xfer_plan *plan)
+{
+  bool *awaits = xfi_waits_note(plan->comm->waits);
+
+  if (awaits == NULL) return;
+  note(plan, awaits);
+  xfi_waits_say(plan->comm->waits);
+}
+
 /* What came of this rank's part; *is_late: nothing yet, and its deadline has not passed. */
 static xfer_status await_part(const xfer_plan *plan, xfi_deadline deadline, bool *is_late)
 {
@@ -310,14 +328,17 @@ static xfer_status await_part(const xfer_plan *plan, xfi_deadline deadline, bool
     st = dev->event_sync(plan->device, plan->finished, next);
     if (st != XFER_ERR_TIMEOUT) break;
     XFI_TRY(check_peers(plan, 0));
+    say(plan);
     XFI_CHECK(!xfi_deadline_expired(last), XFER_ERR_TIMEOUT,
               "the work of run %llu is not done before %s", (unsigned long long)plan->epoch,
               xfi_deadline_end(last));
     st = XFER_ERR_TIMEOUT;
     *is_late = xfi_deadline_expired(deadline) && !xfi_deadline_expired(plan->run_ends);
-    if (*is_late) return XFER_OK;
+    if (*is_late) break;
     if (xfi_deadline_expired(deadline)) deadline = last; /* of the run: it is about to end */
   }
+  xfi_waits_end(plan->comm->waits);
+  if (*is_late) return XFER_OK;
   XFI_TRY(st);
   XFI_TRY(check_peers(plan, 0)); /* for which the comm may have ended its messages */
   if (plan->comm->ops->check_data != NULL && has_messages(plan))

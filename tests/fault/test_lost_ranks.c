@@ -149,6 +149,32 @@ static void test_a_rank_that_never_runs_is_an_error_of_all_others(void **state)
   play_lanes(run_without_one);
 }
 
+/* Rank 0 alone has flows with the lost rank, and more patience than those who wait for rank 0. */
+static void name_the_lost(int rank, void *context)
+{
+  job *j = context;
+  xfer_status st;
+
+  begin(j, rank, rank == 0 || rank == LOST ? LONG_MS : SHORT_MS);
+  while (rank == LOST && j->n_gave_up < N_RANKS - 2)
+    sleep_ms(1);
+  st = xfer_plan_run(j->plans[rank], 1, NULL);
+  if (st == XFER_OK) st = xfer_plan_wait(j->plans[rank], 0);
+  expect(st != XFER_OK);
+  if (rank != 0 && rank != LOST && strstr(xfer_last_error(), "rank 3") == NULL) {
+    (void)fprintf(stderr, "lane %u, rank %d: %s\n", j->lane, rank, xfer_last_error());
+    expect(false);
+  }
+  j->n_gave_up++;
+  end(j, rank);
+}
+
+static void test_the_lost_rank_is_named_by_those_who_wait_for_another(void **state)
+{
+  (void)state;
+  play_lanes(name_the_lost);
+}
+
 /* ---- left --------------------------------------------------------------------------------- */
 
 static void leave(int rank, void *context)
@@ -508,6 +534,7 @@ int main(void)
 {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(test_a_rank_that_never_runs_is_an_error_of_all_others),
+      cmocka_unit_test(test_the_lost_rank_is_named_by_those_who_wait_for_another),
       cmocka_unit_test(test_a_rank_that_destroys_its_comm_is_an_error_of_all_others),
       cmocka_unit_test(test_a_late_rank_touches_nothing_of_those_who_gave_up),
       cmocka_unit_test(test_a_torn_plan_is_whole_after_the_next_commit_and_run),

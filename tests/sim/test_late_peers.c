@@ -78,6 +78,34 @@ static void test_e2_runs_after_a_timeout_and_a_commit_nccl(void)
   in_world(2, COMM_NCCL, XFER_LANE_DIRECT, e2_again);
 }
 
+/* Rank 0 waits for ranks 1 and 3, whose devices wait for rank 2. */
+static void e1_chain(int rank)
+{
+  static _Atomic bool has_given_up;
+
+  make(rank, 0, RING);
+  run_well(rank, 0, 1);
+  ranks_set_timeout(plans[0][rank], rank == 0 ? SHORT_MS : LONG_MS);
+  tensor_fill(&tensors[0][rank], 2, LIVE);
+  tensor_open(&tensors[0][rank], 2);
+  ranks_barrier();
+  while (rank == 2 && !has_given_up)
+    world_sleep_ms(1);
+  (void)!xfer_plan_run(plans[0][rank], 2, streams[0][rank]);
+  need_failed_wait(rank, 0, 10000);
+  if (rank == 0) NEED(strstr(xfer_last_error(), "rank 2 did not come") != NULL);
+  if (rank == 0) has_given_up = true;
+  ranks_barrier();
+  xfer_plan_destroy(plans[0][rank]);
+  ranks_barrier();
+  tensor_free(&tensors[0][rank]);
+}
+
+static void test_e1_late_rank_is_named_by_those_who_wait_for_another_gather(void)
+{
+  in_world(5, COMM_GATHER, XFER_LANE_DIRECT, e1_chain);
+}
+
 /* A plan whose deadline passes does not let go the waits of another with a later deadline. */
 static void e1_other_plan(int rank)
 {
@@ -271,6 +299,8 @@ int main(int argc, char **argv)
   static const world_test tests[] = {
       {"e1_late_rank_keeps_its_memory_gather", test_e1_late_rank_keeps_its_memory_gather},
       {"e1_late_rank_keeps_its_memory_nccl", test_e1_late_rank_keeps_its_memory_nccl},
+      {"e1_late_rank_is_named_by_those_who_wait_for_another_gather",
+       test_e1_late_rank_is_named_by_those_who_wait_for_another_gather},
       {"e1_deadline_of_one_plan_spares_the_other", test_e1_deadline_of_one_plan_spares_the_other},
       {"e1_refused_rank_keeps_its_memory_gather", test_e1_refused_rank_keeps_its_memory_gather},
       {"e1_refused_rank_keeps_its_memory_nccl", test_e1_refused_rank_keeps_its_memory_nccl},

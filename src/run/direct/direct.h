@@ -86,6 +86,9 @@ xfer_status xfi_direct_finish(xfi_direct *direct, xfer_plan *plan, xfer_stream s
 xfer_status xfi_direct_check(const xfi_direct *direct, uint64_t epoch);
 /* Of a run whose work on this rank has ended: did all signals come? Names who was late. */
 xfer_status xfi_direct_outcome(const xfi_direct *direct, const xfer_plan *plan);
+/* Of a run: the peers whose signals have not come, besides those that are in `awaits`, [n_ranks].
+ */
+void xfi_direct_note(const xfi_direct *direct, uint64_t epoch, bool *awaits);
 /* An xfi_purpose of a run's messages: has a peer left it? Then this rank's part comes to nothing
  * too, which its other peers hear from here. */
 xfer_status xfi_direct_look(void *direct, uint64_t epoch);

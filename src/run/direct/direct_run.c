@@ -17,6 +17,7 @@
 #include "direct.h"
 
 #include "error.h"
+#include "late.h"
 #include "trace.h"
 
 /* With it a void flag is one that this rank gave up waiting for. */
@@ -77,6 +78,7 @@ int64_t xfi_direct_ring(xfi_alarm *alarm, int64_t now_ns)
 #define LATE_TEXT "rank %d %s in run %llu before %s"
 #define NOT_STARTED "did not start"
 #define NOT_FINISHED "did not finish"
+#define NOT_COME "did not come" /* of one that such a peer waits for */
 
 #define LEFT_TEXT "rank %d failed and left the plan's runs"
 
@@ -105,20 +107,65 @@ xfer_status xfi_direct_check(const xfi_direct *d, uint64_t epoch)
   return XFER_OK;
 }
 
+/* Whose flags of ours have not come. */
+static void note(const xfi_direct *d, uint64_t epoch, const xfi_flags *flags, bool *awaits)
+{
+  for (int i = 0; i < flags->n; i++) {
+    const uint64_t seen = read_flag(flags->at[i]);
+
+    if (seen < epoch || (seen & LATE) != 0) awaits[rank_of(d, flags->at[i])] = true;
+  }
+}
+
+void xfi_direct_note(const xfi_direct *d, uint64_t epoch, bool *awaits)
+{
+  note(d, epoch, &d->watch.flags, awaits);
+}
+
+/* That this rank waits for these flags. */
+static void say(const xfi_direct *d, const xfer_plan *plan, const xfi_flags *flags)
+{
+  bool *awaits = xfi_waits_note(plan->comm->waits);
+
+  if (awaits == NULL) return;
+  note(d, plan->epoch, flags, awaits);
+  xfi_waits_say(plan->comm->waits);
+}
+
+/* One of these flags has not come before the run's deadline: the text says who is late, its peer or
+ * who holds that one up. */
+static xfer_status fail_for_late(const xfi_direct *d, const xfer_plan *plan, const xfi_flags *flags,
+                                 const uint64_t *flag, const char *what)
+{
+  const int peer = rank_of(d, flag);
+  xfi_late late = {0};
+
+  do
+    say(d, plan, flags);
+  while (!xfi_waits_find_late(plan->comm->waits, &late));
+  if (late.rank < 0) late.rank = peer;
+  return XFI_ERROR(XFER_ERR_TIMEOUT, LATE_TEXT, late.rank, late.rank == peer ? what : NOT_COME,
+                   (unsigned long long)plan->epoch, xfi_deadline_end(plan->run_ends));
+}
+
 static const xfi_flags nothing; /* to tell, or to wait for */
 
 /* Tell, then wait. Whether it was in vain is looked at later: in check_group(), or at the end. */
 static xfer_status sync_flags(const xfi_direct *d, const xfer_plan *plan, const xfi_flags *set,
                               const xfi_flags *wait, xfer_stream stream, const char *what)
 {
-  xfer_status st = XFER_OK;
+  xfer_status st = XFER_ERR_TIMEOUT;
   int late = 0;
 
   if (set->n + wait->n == 0) return XFER_OK;
-  st = d->device->ops->flags_sync(d->device, set, wait, plan->epoch, stream, plan->run_ends, &late);
-  if (st == XFER_ERR_TIMEOUT && wait->at != NULL)
-    xfi_set_error(LATE_TEXT, rank_of(d, wait->at[late]), what, (unsigned long long)plan->epoch,
-                  xfi_deadline_end(plan->run_ends));
+  for (int n = 0; st == XFER_ERR_TIMEOUT; n++) {
+    if (n > 0 && xfi_deadline_expired(plan->run_ends))
+      return fail_for_late(d, plan, wait, wait->at[late], what);
+    if (n > 0) say(d, plan, wait);
+    st = d->device->ops->flags_sync(d->device, n == 0 ? set : &nothing, wait, plan->epoch, stream,
+                                    xfi_waits_part(plan->run_ends, n), &late);
+  }
+  if (st == XFER_OK) xfi_waits_end(plan->comm->waits);
   return st;
 }
 
@@ -181,14 +228,18 @@ static xfer_status meet(const xfi_direct *d, const xfer_plan *plan)
       d->device->ops->flags_store(d->device, xfi_word(links[i].page, plan->moves->rank, XFI_MET),
                                   plan->epoch);
   for (size_t i = 0; i < d->links.n; i++) {
+    uint64_t *word = xfi_word(d->page, links[i].rank, XFI_MET);
+
     if (links[i].near != XFI_SAME_DEVICE) continue;
-    while (read_flag(xfi_word(d->page, links[i].rank, XFI_MET)) < plan->epoch) {
+    while (read_flag(word) < plan->epoch) {
       XFI_TRY(xfi_direct_check(d, plan->epoch));
-      XFI_CHECK(!xfi_deadline_expired(plan->run_ends), XFER_ERR_TIMEOUT, LATE_TEXT, links[i].rank,
-                NOT_STARTED, (unsigned long long)plan->epoch, xfi_deadline_end(plan->run_ends));
+      if (xfi_deadline_expired(plan->run_ends))
+        return fail_for_late(d, plan, &(xfi_flags){&word, 1}, word, NOT_STARTED);
+      say(d, plan, &(xfi_flags){&word, 1});
       xfi_sleep_ns(LOOK_NS);
     }
   }
+  xfi_waits_end(plan->comm->waits);
   return XFER_OK;
 }
 
@@ -248,9 +299,9 @@ xfer_status xfi_direct_outcome(const xfi_direct *d, const xfer_plan *plan)
   const uint64_t *late = __atomic_load_n(&d->watch.late, __ATOMIC_SEQ_CST);
 
   if (late != NULL)
-    return XFI_ERROR(XFER_ERR_TIMEOUT, LATE_TEXT, rank_of(d, late),
-                     (size_t)(late - d->page) % XFI_WORDS == XFI_READY ? NOT_STARTED : NOT_FINISHED,
-                     (unsigned long long)plan->epoch, xfi_deadline_end(plan->run_ends));
+    return fail_for_late(d, plan, &d->watch.flags, late,
+                         (size_t)(late - d->page) % XFI_WORDS == XFI_READY ? NOT_STARTED
+                                                                           : NOT_FINISHED);
   XFI_TRY(xfi_direct_check(d, plan->epoch));
   for (int i = 0; i < d->await.n; i++)
     XFI_CHECK(!is_void(d->await.at[i], plan->epoch), XFER_ERR_PEER, "rank %d failed in this run",
