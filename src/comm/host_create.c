@@ -14,19 +14,15 @@
 #include "host_comm.h"
 
 #include "alloc.h"
-#include "descriptor.h"
 #include "error.h"
+#include "socket.h"
 
 #include <errno.h>
-#include <stddef.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/random.h>
 #include <sys/resource.h>
-#include <sys/socket.h>
 #include <sys/syscall.h>
-#include <sys/un.h>
-#include <unistd.h>
 
 enum { NAME_BYTES = 32, WORD_TEXT_BYTES = 200, REASON_BYTES = 160 };
 
@@ -45,11 +41,6 @@ typedef struct hello {
   char name[NAME_BYTES]; /* of whom it connects to */
   int32_t rank;
 } hello;
-
-typedef union one_file {
-  struct cmsghdr head;
-  char bytes[CMSG_SPACE(sizeof(int))];
-} one_file;
 
 typedef struct meeting {
   int rank;
@@ -76,22 +67,6 @@ static const char *reason(char text[REASON_BYTES])
   return text;
 }
 #define REASON reason((char[REASON_BYTES]){""})
-
-static socklen_t address_of(struct sockaddr_un *address, const char name[NAME_BYTES])
-{
-  memset(address, 0, sizeof *address);
-  address->sun_family = AF_UNIX;
-  memcpy(address->sun_path + 1, name, NAME_BYTES);
-  return (socklen_t)(offsetof(struct sockaddr_un, sun_path) + 1 + NAME_BYTES);
-}
-
-static bool is_same_user(int socket)
-{
-  struct ucred peer = {.uid = (uid_t)-1};
-  socklen_t n = sizeof peer;
-
-  return getsockopt(socket, SOL_SOCKET, SO_PEERCRED, &peer, &n) == 0 && peer.uid == geteuid();
-}
 
 /* Of the process at the other end; -1: this one, or the system does not let us. */
 static int watch_process(int socket)
@@ -123,8 +98,8 @@ static xfer_status listen_here(meeting *m)
   own->cores = xfi_cores_own();
   m->listener = xfi_descriptor_kept(socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
   XFI_CHECK(m->listener >= 0 &&
-                bind(m->listener, (struct sockaddr *)&address, address_of(&address, own->name)) ==
-                    0 &&
+                bind(m->listener, (struct sockaddr *)&address,
+                     xfi_socket_address(&address, own->name, NAME_BYTES)) == 0 &&
                 listen(m->listener, m->size) == 0,
             XFER_ERR_COMM, "a socket for the other ranks: %s", REASON);
   m->file = xfi_shared_make(&m->comm->shared, 0);
@@ -178,70 +153,32 @@ static xfer_status tell(meeting *m, xfer_status mine)
   return XFER_OK;
 }
 
-/* The word with the file, by one call. */
-static bool say_hello(int socket, const hello *said, int file)
-{
-  one_file control = {.head = {.cmsg_len = CMSG_LEN(sizeof file),
-                               .cmsg_level = SOL_SOCKET,
-                               .cmsg_type = SCM_RIGHTS}};
-  struct iovec bytes = {(void *)said, sizeof *said};
-  struct msghdr message = {.msg_iov = &bytes,
-                           .msg_iovlen = 1,
-                           .msg_control = &control,
-                           .msg_controllen = sizeof control};
-
-  memcpy(CMSG_DATA(&control.head), &file, sizeof file);
-  return sendmsg(socket, &message, MSG_NOSIGNAL) == (ssize_t)sizeof *said;
-}
-
-/* The file, to be closed, or -1, with *is_lost where the system did not let us have it. */
-static int take_hello(int socket, hello *said, bool *is_lost)
-{
-  one_file control = {.bytes = {0}};
-  struct iovec bytes = {said, sizeof *said};
-  struct msghdr message = {.msg_iov = &bytes,
-                           .msg_iovlen = 1,
-                           .msg_control = &control,
-                           .msg_controllen = sizeof control};
-  const ssize_t n = recvmsg(socket, &message, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
-  const struct cmsghdr *head = n < 0 ? NULL : CMSG_FIRSTHDR(&message);
-  int file = -1;
-
-  *is_lost = n >= 0 && (message.msg_flags & MSG_CTRUNC) != 0;
-  if (n != (ssize_t)sizeof *said) said->rank = -1;
-  if (head != NULL && head->cmsg_level == SOL_SOCKET && head->cmsg_type == SCM_RIGHTS &&
-      head->cmsg_len == CMSG_LEN(sizeof file))
-    memcpy(&file, CMSG_DATA(head), sizeof file);
-  if (file < 0) return -1;
-  file = xfi_descriptor_kept(file);
-  *is_lost = file < 0;
-  return file;
-}
-
 /* Its listener has room for all ranks, so this does not wait. */
 static xfer_status connect_to(meeting *m, int rank)
 {
   int *out = &m->comm->peers[rank].out;
   hello said = {.rank = m->rank};
   struct sockaddr_un address;
-  const socklen_t n_bytes = address_of(&address, m->words[rank].name);
+  const socklen_t n_bytes = xfi_socket_address(&address, m->words[rank].name, NAME_BYTES);
 
   memcpy(said.name, m->words[rank].name, NAME_BYTES);
   *out = xfi_descriptor_kept(socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
   XFI_CHECK(*out >= 0, XFER_ERR_COMM, "a socket to rank %d: %s", rank, REASON);
   XFI_CHECK(connect(*out, (struct sockaddr *)&address, n_bytes) == 0, XFER_ERR_COMM,
             "a socket to rank %d, which must be on this host: %s", rank, REASON);
-  XFI_CHECK(is_same_user(*out), XFER_ERR_COMM, "rank %d is another user's process", rank);
-  XFI_CHECK(say_hello(*out, &said, m->file), XFER_ERR_COMM, "rank %d was not given memory: %s",
-            rank, REASON);
+  XFI_CHECK(xfi_socket_is_same_user(*out), XFER_ERR_COMM, "rank %d is another user's process",
+            rank);
+  XFI_CHECK(xfi_socket_send(*out, &said, sizeof said, m->file), XFER_ERR_COMM,
+            "rank %d was not given memory: %s", rank, REASON);
   return XFER_OK;
 }
 
 /* Who has connected, once; -1: a stranger. */
 static int rank_of(const meeting *m, int made, const hello *said)
 {
-  const bool is_ours = is_same_user(made) && memcmp(said->name, m->own.name, NAME_BYTES) == 0 &&
-                       said->rank >= 0 && said->rank < m->size && said->rank != m->rank &&
+  const bool is_ours = xfi_socket_is_same_user(made) &&
+                       memcmp(said->name, m->own.name, NAME_BYTES) == 0 && said->rank >= 0 &&
+                       said->rank < m->size && said->rank != m->rank &&
                        m->comm->peers[said->rank].in < 0;
 
   return is_ours ? said->rank : -1;
@@ -252,8 +189,9 @@ static xfer_status take(meeting *m, int made, int *n_missing)
 {
   hello said = {.rank = -1};
   bool is_lost = false;
-  const int file = take_hello(made, &said, &is_lost);
-  const int rank = file < 0 && !is_lost ? -1 : rank_of(m, made, &said);
+  int file = -1;
+  const bool is_whole = xfi_socket_receive(made, &said, sizeof said, MSG_DONTWAIT, &file, &is_lost);
+  const int rank = is_whole && (file >= 0 || is_lost) ? rank_of(m, made, &said) : -1;
   xfi_segment *theirs = rank < 0 || is_lost ? NULL : xfi_shared_map(&m->comm->shared, file);
 
   if (file >= 0) (void)close(file);

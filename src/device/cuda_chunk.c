@@ -13,8 +13,8 @@
 #include "cuda_device.h"
 
 #include "alloc.h"
-#include "descriptor.h"
 #include "error.h"
+#include "socket.h"
 #include "thread.h"
 #include "vec.h"
 
@@ -42,12 +42,6 @@ typedef struct request {
   uint64_t n_bytes;
 } request;
 
-/* Room for one file in a message. */
-typedef union file_room {
-  struct cmsghdr head;
-  char bytes[CMSG_SPACE(sizeof(int))];
-} file_room;
-
 struct xfi_cuda_offers {
   const xfi_cuda_device *device;
   char name[XFI_CUDA_SOCKET_BYTES];
@@ -61,20 +55,6 @@ struct xfi_cuda_offers {
 };
 
 /* ---- sockets ------------------------------------------------------------------------------ */
-
-static socklen_t socket_address(struct sockaddr_un *address, const char *name)
-{
-  memset(address, 0, sizeof *address);
-  address->sun_family = AF_UNIX; /* and sun_path[0] == 0: the name is in no file system */
-  memcpy(address->sun_path + 1, name, XFI_CUDA_SOCKET_BYTES);
-  return (socklen_t)(offsetof(struct sockaddr_un, sun_path) + 1 + XFI_CUDA_SOCKET_BYTES);
-}
-
-/* A socket with a limit is interrupted by every signal, whatever the handler says. */
-#define AGAIN(result, call)                                                                        \
-  do {                                                                                             \
-    (result) = (call);                                                                             \
-  } while ((result) < 0 && errno == EINTR)
 
 static void set_timeouts(int socket, int64_t receive_ms, int64_t send_ms)
 {
@@ -92,59 +72,6 @@ static void set_deadline(int socket, xfi_deadline deadline)
   const int64_t ms = left_ms < INT32_MAX ? left_ms + TICK_MS : INT32_MAX;
 
   set_timeouts(socket, ms, ms);
-}
-
-/* Is the other end a process of our user? */
-static bool is_same_user(int socket)
-{
-  struct ucred other = {.uid = (uid_t)-1};
-  socklen_t n_bytes = sizeof other;
-
-  return getsockopt(socket, SOL_SOCKET, SO_PEERCRED, &other, &n_bytes) == 0 &&
-         other.uid == geteuid();
-}
-
-/* The bytes of a chunk, with its file beside them; 0 and without one: it cannot leave the process.
- */
-static bool send_reply(int socket, uint64_t n_bytes, int file)
-{
-  struct iovec part = {&n_bytes, sizeof n_bytes};
-  file_room room = {.head = {.cmsg_len = CMSG_LEN(sizeof file),
-                             .cmsg_level = SOL_SOCKET,
-                             .cmsg_type = SCM_RIGHTS}};
-  const struct msghdr message = {.msg_iov = &part,
-                                 .msg_iovlen = 1,
-                                 .msg_control = &room,
-                                 .msg_controllen = file >= 0 ? sizeof room : 0};
-  ssize_t n;
-
-  memcpy(CMSG_DATA(&room.head), &file, sizeof file);
-  AGAIN(n, sendmsg(socket, &message, MSG_NOSIGNAL));
-  return n == (ssize_t)sizeof n_bytes;
-}
-
-/* False: the other end could not. The file is the caller's to close all the same; -1: none. */
-static bool receive_reply(int socket, uint64_t *n_bytes, int *file)
-{
-  struct iovec part = {n_bytes, sizeof *n_bytes};
-  file_room room;
-  struct msghdr message = {.msg_iov = &part,
-                           .msg_iovlen = 1,
-                           .msg_control = room.bytes,
-                           .msg_controllen = CMSG_LEN(sizeof *file)}; /* one, and no more */
-  const struct cmsghdr *head;
-  ssize_t n;
-
-  *file = -1;
-  AGAIN(n, recvmsg(socket, &message, MSG_CMSG_CLOEXEC));
-  head = n >= 0 ? CMSG_FIRSTHDR(&message) : NULL;
-  if (head == NULL || head->cmsg_level != SOL_SOCKET || head->cmsg_type != SCM_RIGHTS ||
-      head->cmsg_len != CMSG_LEN(sizeof *file))
-    return false;
-  memcpy(file, CMSG_DATA(head), sizeof *file);
-  *file = xfi_descriptor_kept(*file);
-  if (*file < 0) return false;
-  return n == (ssize_t)sizeof *n_bytes && *n_bytes > 0;
 }
 
 /* ---- the side that owns the memory -------------------------------------------------------- */
@@ -185,14 +112,15 @@ static void serve(xfi_cuda_offers *offers, int socket)
 
   set_timeouts(socket, REQUEST_TIMEOUT_MS, SEND_TIMEOUT_MS);
   (void)setsockopt(socket, SOL_SOCKET, SO_SNDBUF, &few, sizeof few);
-  if (!is_same_user(socket)) return;
-  AGAIN(got, recv(socket, &wanted, sizeof wanted, 0));
+  if (!xfi_socket_is_same_user(socket)) return;
+  XFI_AGAIN(got, recv(socket, &wanted, sizeof wanted, 0));
   if (got != (ssize_t)sizeof wanted || !is_offered(offers, &wanted)) return;
   for (uint64_t at = wanted.base; at < wanted.base + wanted.n_bytes;) {
     size_t n_bytes = 0;
     int file = -1;
     const bool exported = export_chunk(offers->device, at, &file, &n_bytes);
-    const bool sent = send_reply(socket, exported ? n_bytes : 0, file);
+    const uint64_t said = exported ? n_bytes : 0;
+    const bool sent = xfi_socket_send(socket, &said, sizeof said, file);
 
     if (file >= 0) (void)close(file);
     if (!exported || !sent || atomic_load(&offers->stops)) return;
@@ -250,7 +178,7 @@ static xfer_status offers_open(xfi_cuda_offers **out, const xfi_cuda_device *dev
   (void)pthread_mutex_init(&offers->lock, NULL);
   offers->listener = xfi_descriptor_kept(socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0));
   choose_name(offers);
-  const socklen_t n_bytes = socket_address(&address, offers->name);
+  const socklen_t n_bytes = xfi_socket_address(&address, offers->name, XFI_CUDA_SOCKET_BYTES);
   XFI_CHECK_DONE(
       offers->listener >= 0 && bind(offers->listener, (struct sockaddr *)&address, n_bytes) == 0 &&
           listen(offers->listener, BACKLOG) == 0,
@@ -303,17 +231,17 @@ static xfer_status ask(int *connected, const char *name, const request *wanted,
 {
   xfer_status st = XFER_OK;
   struct sockaddr_un address;
-  const socklen_t n_bytes = socket_address(&address, name);
+  const socklen_t n_bytes = xfi_socket_address(&address, name, XFI_CUDA_SOCKET_BYTES);
   int made = xfi_descriptor_kept(socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0));
   ssize_t n = -1;
 
   if (made >= 0) {
     set_deadline(made, deadline);
-    AGAIN(n, connect(made, (struct sockaddr *)&address, n_bytes));
+    XFI_AGAIN(n, connect(made, (struct sockaddr *)&address, n_bytes));
   }
-  XFI_CHECK_DONE(n != 0 || is_same_user(made), XFER_ERR_UNSUPPORTED,
+  XFI_CHECK_DONE(n != 0 || xfi_socket_is_same_user(made), XFER_ERR_UNSUPPORTED,
                  "the process whose memory is to be mapped is another user's");
-  if (n == 0) AGAIN(n, send(made, wanted, sizeof *wanted, MSG_NOSIGNAL));
+  if (n == 0) XFI_AGAIN(n, send(made, wanted, sizeof *wanted, MSG_NOSIGNAL));
   XFI_CHECK_DONE(n == (ssize_t)sizeof *wanted, XFER_ERR_UNSUPPORTED,
                  "the socket of a peer whose memory is to be mapped: %s", strerror(errno));
   *connected = made;
@@ -332,11 +260,12 @@ static xfer_status map_chunk(const xfi_cuda_device *device, int socket, CUdevice
   CUmemGenericAllocationHandle chunk = 0;
   CUresult error;
   uint64_t said = 0;
+  bool is_lost = false;
   int file = -1;
 
   set_deadline(socket, deadline); /* others may be before us, and a chunk takes about 1 ms */
-  const bool received = receive_reply(socket, &said, &file);
-  XFI_CHECK_DONE(received && said <= most, XFER_ERR_UNSUPPORTED,
+  const bool received = xfi_socket_receive(socket, &said, sizeof said, 0, &file, &is_lost);
+  XFI_CHECK_DONE(received && file >= 0 && said > 0 && said <= most, XFER_ERR_UNSUPPORTED,
                  "a peer's memory, mapped chunk by chunk, was not made to leave its process");
   error = driver->import_handle(&chunk, (void *)(intptr_t)file, /* NOLINT: as the driver wants it */
                                 CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR);

@@ -5,6 +5,7 @@
 #endif
 #include "unit/host_ranks.h"
 
+#include <dirent.h>
 #include <errno.h>
 #include <poll.h>
 #include <sched.h>
@@ -218,7 +219,7 @@ static void test_a_rank_that_comes_late_fails_as_the_others_did(void **state)
 typedef struct stranger {
   const char *name; /* NULL: rank 0's */
   int32_t rank;
-  bool has_file;
+  int n_files;
   size_t n_bytes;
 } stranger;
 
@@ -235,12 +236,13 @@ static int gather_behind_a_stranger(void *context, void *all, const void *mine, 
   struct iovec bytes = {hello, stranger_now->n_bytes};
   union {
     struct cmsghdr head;
-    char room[CMSG_SPACE(sizeof(int))];
+    char room[CMSG_SPACE(2 * sizeof(int))];
   } control = {.room = {0}};
+  const size_t n_control = (size_t)stranger_now->n_files * sizeof(int);
   const struct msghdr message = {.msg_iov = &bytes,
                                  .msg_iovlen = 1,
-                                 .msg_control = stranger_now->has_file ? &control : NULL,
-                                 .msg_controllen = stranger_now->has_file ? sizeof control : 0};
+                                 .msg_control = n_control > 0 ? &control : NULL,
+                                 .msg_controllen = n_control > 0 ? CMSG_SPACE(n_control) : 0};
   const int answer = gather_there(context, all, mine, n_bytes);
 
   if (v->turn != 1) return answer;
@@ -250,8 +252,9 @@ static int gather_behind_a_stranger(void *context, void *all, const void *mine, 
   const int made = socket(AF_UNIX, SOCK_STREAM, 0);
   expect(connect(made, (struct sockaddr *)&address,
                  (socklen_t)(offsetof(struct sockaddr_un, sun_path) + 1 + NAME_BYTES)) == 0);
-  control.head = (struct cmsghdr){CMSG_LEN(sizeof made), SOL_SOCKET, SCM_RIGHTS};
-  memcpy(CMSG_DATA(&control.head), &made, sizeof made);
+  control.head = (struct cmsghdr){CMSG_LEN(n_control), SOL_SOCKET, SCM_RIGHTS};
+  for (size_t at = 0; at < n_control; at += sizeof made)
+    memcpy(CMSG_DATA(&control.head) + at, &made, sizeof made);
   expect(sendmsg(made, &message, 0) == (ssize_t)stranger_now->n_bytes);
   (void)close(made);
   return answer;
@@ -270,18 +273,34 @@ static void behind_a_stranger(int rank, void *context)
   comm->ops->destroy(comm);
 }
 
+static int count_open(void)
+{
+  DIR *files = opendir("/proc/self/fd");
+  int n = 0;
+
+  assert_non_null(files);
+  while (readdir(files) != NULL)
+    n++;
+  (void)closedir(files);
+  return n;
+}
+
 static void test_strangers_are_not_taken_for_ranks(void **state)
 {
   (void)state;
-  static const stranger strangers[] = {{NULL, 1, true, 7},
-                                       {NULL, 1, false, HELLO_BYTES},
-                                       {"a name that nobody has, and more", 1, true, HELLO_BYTES},
-                                       {NULL, 0, true, HELLO_BYTES},
-                                       {NULL, 2, true, HELLO_BYTES}};
+  static const stranger strangers[] = {{NULL, 1, 1, 7},
+                                       {NULL, 1, 0, HELLO_BYTES},
+                                       {NULL, 1, 2, HELLO_BYTES},
+                                       {"a name that nobody has, and more", 1, 1, HELLO_BYTES},
+                                       {"a name that nobody has, and more", 1, 2, HELLO_BYTES},
+                                       {NULL, 0, 1, HELLO_BYTES},
+                                       {NULL, 2, 1, HELLO_BYTES}};
+  const int n_open = count_open();
 
   for (size_t i = 0; i < sizeof strangers / sizeof *strangers; i++) {
     stranger_now = &strangers[i];
     with_threads(2, behind_a_stranger);
+    assert_int_equal(count_open(), n_open);
   }
 }
 
