@@ -50,6 +50,7 @@ def _asked() -> tuple[Any, list[BaseException]]:
 
 
 _idle: list[tuple[Any, list[BaseException]]] = []
+_now = _NOBODY  # who is asked; what C calls may call C, too
 
 
 def is_on_main() -> bool:
@@ -62,12 +63,16 @@ def interruptible(function: Callable[..., Any], *arguments: Any) -> Any:
     what it returned is lost, or its error the context."""
     if not is_on_main():
         return function(*arguments)
+    global _now
+    before = _now
     asked, raised = _idle.pop() if _idle else _asked()
     try:
+        _now = asked
         _set(asked, None)
         return function(*arguments)
     finally:
-        _set(_NOBODY, None)
+        _set(before, None)
+        _now = before
         _idle.append((asked, raised))
         if raised:
             del raised[:-1]

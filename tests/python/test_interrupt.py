@@ -1,6 +1,7 @@
 """Ctrl-C, and what else handlers of signals raise, ends a wait within a second, and is not lost."""
 
 import contextlib
+import ctypes
 import os
 import signal
 import subprocess
@@ -13,6 +14,8 @@ import numpy as np
 import pytest
 
 import xfer
+from xfer._interrupt import interruptible
+from xfer._lib import lib
 
 WAITS = {
     "all_gather": "comm.all_gather(b'a')",
@@ -136,6 +139,22 @@ def test_what_a_handler_raises_in_a_wait_of_a_handler_ends_both():
     for pair in (comms, others):
         with pytest.raises(xfer.CommError, match="interrupted"):
             pair[0].all_gather(b"a")
+
+
+def test_a_call_can_be_interrupted_after_one_inside_of_it():
+    outer, inner = xfer.Comm.local(2), xfer.Comm.local(2)
+
+    def call():  # as a gathering of a caller's may
+        thread = gathering(inner[1])[0]
+        assert inner[0].all_gather(b"a") == [b"a", b"b"]
+        thread.join()
+        outer[0]._now(lib.xfer_comm_all_gather, outer[0], ctypes.create_string_buffer(2), b"a", 1)
+
+    outer[0].set_timeout(20000)
+    began = time.monotonic()
+    with signalled(gone), pytest.raises(Gone):
+        interruptible(call)
+    assert time.monotonic() - began < 10
 
 
 def test_what_a_handler_raises_is_raised_after_a_call_that_ended_well():
