@@ -337,13 +337,15 @@ static xfer_status await_part(const xfer_plan *plan, xfi_deadline deadline, bool
     if (*is_late) break;
     if (xfi_deadline_expired(deadline)) deadline = last; /* of the run: it is about to end */
   }
+  if (!*is_late) { /* who fails goes on to say for whom it waited */
+    XFI_TRY(st);
+    XFI_TRY(check_peers(plan, 0)); /* for which the comm may have ended its messages */
+    if (plan->comm->ops->check_data != NULL && has_messages(plan))
+      XFI_TRY(plan->comm->ops->check_data(plan->comm));
+    XFI_TRY(outcome(plan));
+  }
   xfi_waits_end(plan->comm->waits);
-  if (*is_late) return XFER_OK;
-  XFI_TRY(st);
-  XFI_TRY(check_peers(plan, 0)); /* for which the comm may have ended its messages */
-  if (plan->comm->ops->check_data != NULL && has_messages(plan))
-    XFI_TRY(plan->comm->ops->check_data(plan->comm));
-  return outcome(plan);
+  return XFER_OK;
 }
 
 /* Every rank's word of the run. */

@@ -122,13 +122,16 @@ void xfi_direct_note(const xfi_direct *d, uint64_t epoch, bool *awaits)
   note(d, epoch, &d->watch.flags, awaits);
 }
 
-/* That this rank waits for these flags. */
-static void say(const xfi_direct *d, const xfer_plan *plan, const xfi_flags *flags)
+/* That this rank waits for these flags, of which `late` has not come, whatever its peer wrote when
+ * that gave up as well. */
+static void say(const xfi_direct *d, const xfer_plan *plan, const xfi_flags *flags,
+                const uint64_t *late)
 {
   bool *awaits = xfi_waits_note(plan->comm->waits);
 
   if (awaits == NULL) return;
   note(d, plan->epoch, flags, awaits);
+  awaits[rank_of(d, late)] = true;
   xfi_waits_say(plan->comm->waits);
 }
 
@@ -141,7 +144,7 @@ static xfer_status fail_for_late(const xfi_direct *d, const xfer_plan *plan, con
   xfi_late late = {0};
 
   do
-    say(d, plan, flags);
+    say(d, plan, flags, flag);
   while (!xfi_waits_find_late(plan->comm->waits, &late));
   if (late.rank < 0) late.rank = peer;
   return XFI_ERROR(XFER_ERR_TIMEOUT, LATE_TEXT, late.rank, late.rank == peer ? what : NOT_COME,
@@ -161,7 +164,7 @@ static xfer_status sync_flags(const xfi_direct *d, const xfer_plan *plan, const 
   for (int n = 0; st == XFER_ERR_TIMEOUT; n++) {
     if (n > 0 && xfi_deadline_expired(plan->run_ends))
       return fail_for_late(d, plan, wait, wait->at[late], what);
-    if (n > 0) say(d, plan, wait);
+    if (n > 0) say(d, plan, wait, wait->at[late]);
     st = d->device->ops->flags_sync(d->device, n == 0 ? set : &nothing, wait, plan->epoch, stream,
                                     xfi_waits_part(plan->run_ends, n), &late);
   }
@@ -235,7 +238,7 @@ static xfer_status meet(const xfi_direct *d, const xfer_plan *plan)
       XFI_TRY(xfi_direct_check(d, plan->epoch));
       if (xfi_deadline_expired(plan->run_ends))
         return fail_for_late(d, plan, &(xfi_flags){&word, 1}, word, NOT_STARTED);
-      say(d, plan, &(xfi_flags){&word, 1});
+      say(d, plan, &(xfi_flags){&word, 1}, word);
       xfi_sleep_ns(LOOK_NS);
     }
   }
