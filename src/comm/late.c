@@ -18,7 +18,7 @@ enum {
   LOOKS = 70, /* of so many at most: 210 ms */
   PAUSE_NS = 3000000,
   SAY_NS = 50000000,  /* whoever sleeps says so again at least so often, */
-  FIRST_NS = 1000000, /* and not before this */
+  FIRST_NS = 5000000, /* and not before this */
 };
 
 xfer_status xfi_waits_create(xfi_waits **waits, int rank, int size)
