@@ -18,16 +18,19 @@
 enum { TRACKS = 64, MAX_NAMED = 4096 };
 
 static pthread_once_t once = PTHREAD_ONCE_INIT;
-static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-static _Thread_local bool has_lock; /* this thread */
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* of both files; forks take it */
+/* Of who is told, while it is told. Nobody who forks waits for it: what is told may wait for what
+ * the forking thread has, such as Python's interpreter. */
+static pthread_mutex_t telling = PTHREAD_MUTEX_INITIALIZER;
+static _Thread_local bool is_telling; /* this thread */
 static _Atomic(const xfi_ranges *) ranges;
 static int said = XFER_LOG_NONE; /* by XFER_DEBUG */
-static xfer_log_fn told;         /* under the lock */
+static xfer_log_fn told;
 static void *told_context;
 static int told_level = XFER_LOG_NONE;
 static atomic_int wanted; /* the higher of both levels */
 static int subsystems = XFI_SYS_COMM | XFI_SYS_PLAN | XFI_SYS_RUN;
-static FILE *lines;           /* of XFER_DEBUG; under the lock, as what is written to spans */
+static FILE *lines;           /* of XFER_DEBUG */
 static _Atomic(FILE *) spans; /* of XFER_TRACE */
 static char host[64];
 static unsigned char named[MAX_NAMED / 8]; /* bits: tracks that have their name in the file */
@@ -113,67 +116,80 @@ static void read_level(const char *debug)
   fprintf(stderr, "xfer: XFER_DEBUG is WARN, INFO or TRACE, not \"%s\"\n", debug);
 }
 
+/* False: nobody is told such lines. What is told may fork or end the process. */
+static bool tell(int level, int rank, const char *line)
+{
+  const bool is_first = !is_telling;
+  bool tells;
+
+  if (is_first) pthread_mutex_lock(&telling);
+  is_telling = true;
+  tells = told != NULL && level <= told_level;
+  if (tells) told(told_context, level, rank, line);
+  if (!is_first) return tells;
+  is_telling = false;
+  pthread_mutex_unlock(&telling);
+  return tells;
+}
+
 /* Who asks for a file and does not get it should not look for the reason elsewhere. A program that
  * has its own log has it there, with errno set. */
 static void say_not_written(const char *variable, int error)
 {
+  if (error == 0) return;
   char why[128] = "", line[256];
 
   (void)strerror_r(error, why, sizeof why);
   snprintf(line, sizeof line, "the file of %s cannot be written: %s", variable, why);
   errno = error;
-  if (told != NULL && told_level >= XFER_LOG_WARN)
-    told(told_context, XFER_LOG_WARN, -1, line);
-  else
-    fprintf(stderr, "xfer: %s\n", line);
+  if (!tell(XFER_LOG_WARN, -1, line)) fprintf(stderr, "xfer: %s\n", line);
 }
 
-/* No more is written. Under the lock. */
-static void end_spans(void)
+/* No more is written; 0, or what went wrong. Under the lock. */
+static int end_spans(void)
 {
   FILE *file = atomic_exchange(&spans, NULL);
   const bool failed = ferror(file) != 0;
   const int why = errno;
 
-  if (fclose(file) != 0 || failed) say_not_written("XFER_TRACE", failed ? why : errno);
-}
-
-/* A function that is told, which the lock is held for, may fork or end the process. */
-static void take_lock(void)
-{
-  if (!has_lock) pthread_mutex_lock(&lock);
+  if (fclose(file) == 0 && !failed) return 0;
+  return failed ? why : errno;
 }
 
 static void give_lock(void)
 {
-  if (!has_lock) pthread_mutex_unlock(&lock);
+  pthread_mutex_unlock(&lock);
 }
 
 /* Nobody else writes while a process forks. The child has no place in the file of spans, nor what
  * waits to be written, else it would come twice. */
 static void before_fork(void)
 {
-  take_lock();
+  pthread_mutex_lock(&lock);
   if (spans != NULL) (void)fflush(spans);
 }
 
 static void in_child(void)
 {
   if (spans != NULL) (void)fclose(atomic_exchange(&spans, NULL));
+  if (!is_telling) (void)pthread_mutex_init(&telling, NULL); /* whoever had it is not here */
   give_lock();
 }
 
 /* The process ends, or the library goes out of it. */
 static void close_files(void)
 {
-  take_lock();
+  int failed = 0;
+
+  pthread_mutex_lock(&lock);
   if (spans != NULL) {
     fprintf(spans, "{}]\n");
-    end_spans();
+    failed = end_spans();
   }
   if (lines != NULL && lines != stderr) (void)fclose(lines);
   lines = NULL;
   give_lock();
+  say_not_written("XFER_TRACE", failed);
 }
 
 static void read_environment(void)
@@ -203,26 +219,23 @@ static void read_environment(void)
 
 /* ---- writing ---- */
 
-static void print_line(int level, const xfi_span *span, const char *line)
+static void print_line(FILE *file, int level, const xfi_span *span, const char *line)
 {
-  fprintf(lines, "%s:%ld [%d] XFER %s %s\n", host, (long)getpid(), span->rank, levels[level], line);
+  fprintf(file, "%s:%ld [%d] XFER %s %s\n", host, (long)getpid(), span->rank, levels[level], line);
 }
 
-static void write_line(int level, const xfi_span *span, double ms, const char *text)
+/* 0, or why the file is given up, in which the line is not. Under the lock. */
+static int write_line(int level, const xfi_span *span, const char *line)
 {
-  static const char *const names[] = {"", "COMM", "PLAN", "", "RUN"};
-  char line[XFI_ERROR_BYTES + 256];
+  int why;
 
-  snprintf(line, sizeof line, "%s %s: %s%s%.3f ms", names[span->subsys], span->name, text,
-           text[0] != '\0' ? ", " : "", ms);
-  if (told != NULL && level <= told_level) told(told_context, level, span->rank, line);
-  if (lines == NULL || level > said || (subsystems & (int)span->subsys) == 0) return;
-  print_line(level, span, line);
-  if (fflush(lines) == 0 || lines == stderr) return;
-  say_not_written("XFER_DEBUG_FILE", errno);
+  if (lines == NULL || level > said || (subsystems & (int)span->subsys) == 0) return 0;
+  print_line(lines, level, span, line);
+  if (fflush(lines) == 0 || lines == stderr) return 0;
+  why = errno;
   (void)fclose(lines);
   lines = stderr;
-  print_line(level, span, line);
+  return why;
 }
 
 /* What a track is called, once in the file. */
@@ -245,7 +258,8 @@ static void name_track(const xfi_span *span, long id)
   fprintf(spans, "\"}},\n");
 }
 
-static void write_span(const xfi_span *span, int64_t ended, xfer_status st, const char *text)
+/* Likewise. */
+static int write_span(const xfi_span *span, int64_t ended, xfer_status st, const char *text)
 {
   const int track = span->track < TRACKS ? span->track : TRACKS - 1;
   const long id = (long)span->rank * TRACKS + track;
@@ -257,7 +271,7 @@ static void write_span(const xfi_span *span, int64_t ended, xfer_status st, cons
           ".%03d,\"dur\":%" PRId64 ".%03d,\"args\":{\"status\":\"%s\",\"what\":\"%s\"}},\n",
           span->name, (long)getpid(), id, span->began / 1000, (int)(span->began % 1000), ns / 1000,
           (int)(ns % 1000), xfer_status_name(st), text);
-  if (ferror(spans) != 0) end_spans(); /* what comes after a gap is worth nothing */
+  return ferror(spans) == 0 ? 0 : end_spans(); /* what comes after a gap is worth nothing */
 }
 
 /* No character that JSON would take for another, and none that it does not have. */
@@ -288,7 +302,10 @@ xfi_span xfi_span_begin(xfi_subsys subsys, int rank, int track, const char *name
 __attribute__((format(printf, 3, 0))) static void tell_end(const xfi_span *span, xfer_status st,
                                                            const char *fmt, va_list args)
 {
+  static const char *const names[] = {"", "COMM", "PLAN", "", "RUN"};
   const int64_t ended = xfi_now_ns();
+  char line[XFI_ERROR_BYTES + 256];
+  int lines_failed = 0, spans_failed = 0;
   int level = span->subsys == XFI_SYS_RUN ? XFER_LOG_TRACE : XFER_LOG_INFO;
   char text[XFI_ERROR_BYTES + 128] = "";
 
@@ -299,12 +316,16 @@ __attribute__((format(printf, 3, 0))) static void tell_end(const xfi_span *span,
     snprintf(text, sizeof text, "%s: %s", xfer_status_name(st), xfi_last_error());
   }
   make_plain(text);
+  snprintf(line, sizeof line, "%s %s: %s%s%.3f ms", names[span->subsys], span->name, text,
+           text[0] != '\0' ? ", " : "", (double)(ended - span->began) / 1e6);
+  (void)tell(level, span->rank, line);
   pthread_mutex_lock(&lock);
-  has_lock = true;
-  write_line(level, span, (double)(ended - span->began) / 1e6, text);
-  if (spans != NULL) write_span(span, ended, st, text);
-  has_lock = false;
+  lines_failed = write_line(level, span, line);
+  if (spans != NULL) spans_failed = write_span(span, ended, st, text);
   pthread_mutex_unlock(&lock);
+  say_not_written("XFER_DEBUG_FILE", lines_failed);
+  if (lines_failed != 0) print_line(stderr, level, span, line);
+  say_not_written("XFER_TRACE", spans_failed);
 }
 
 void xfi_span_end(const xfi_span *span, xfer_status st, const char *fmt, ...)
@@ -322,12 +343,12 @@ void xfi_span_end(const xfi_span *span, xfer_status st, const char *fmt, ...)
 void xfi_trace_tell(xfer_log_fn fn, void *context, int level)
 {
   pthread_once(&once, read_environment);
-  pthread_mutex_lock(&lock);
+  pthread_mutex_lock(&telling);
   told = fn;
   told_context = context;
   told_level = fn == NULL ? XFER_LOG_NONE : level;
   atomic_store(&wanted, said > told_level ? said : told_level);
-  pthread_mutex_unlock(&lock);
+  pthread_mutex_unlock(&telling);
 }
 
 void xfi_trace_ranges(const xfi_ranges *those)

@@ -145,9 +145,45 @@ static void test_a_child_ends_whoever_writes(void **state)
   assert_true(child > 0);
 }
 
+/* As Python does, whose function waits for the interpreter that the forking thread has. */
+static struct {
+  atomic_bool is_told;
+  atomic_bool has_forked;
+} meeting;
+
+static void hear_once_it_forked(void *context, int level, int rank, const char *line)
+{
+  (void)context, (void)level, (void)rank, (void)line;
+  atomic_store(&meeting.is_told, true);
+  while (!atomic_load(&meeting.has_forked))
+    (void)usleep(100);
+}
+
+static void test_who_forks_does_not_wait_for_who_is_told(void **state)
+{
+  atomic_bool ends = false;
+  pthread_t thread;
+
+  (void)state;
+  xfer_log_set(hear_once_it_forked, NULL, XFER_LOG_TRACE);
+  (void)alarm(60); /* else it would wait for ever */
+  assert_int_equal(pthread_create(&thread, NULL, write_lines, &ends), 0);
+  while (!atomic_load(&meeting.is_told))
+    (void)usleep(100);
+  const pid_t pid = fork();
+  if (pid == 0) _exit(0);
+  atomic_store(&meeting.has_forked, true);
+  assert_int_equal(waitpid(pid, NULL, 0), pid);
+  (void)alarm(0);
+  atomic_store(&ends, true);
+  assert_int_equal(pthread_join(thread, NULL), 0);
+  xfer_log_set(NULL, NULL, XFER_LOG_NONE);
+}
+
 int main(void)
 {
   const struct CMUnitTest tests[] = {
+      cmocka_unit_test(test_who_forks_does_not_wait_for_who_is_told),
       cmocka_unit_test(test_levels_say_what_is_told),
       cmocka_unit_test(test_a_child_ends_whoever_writes),
   };
