@@ -316,10 +316,7 @@ xfer_status xfi_cuda_chunks_map(const xfi_cuda_device *device,
   *mapped = (char *)(uintptr_t)at; /* NOLINT: the driver's pointers are integers */
   at = 0;
 done:
-  if (st != XFER_OK && xfi_deadline_expired(deadline)) {
-    xfi_set_error("a peer whose memory is to be mapped did not answer in time");
-    st = XFER_ERR_TIMEOUT;
-  }
+  if (st != XFER_OK && xfi_deadline_expired(deadline)) st = XFER_ERR_TIMEOUT;
   if (at != 0) unmap(device, at, n_mapped, n_bytes);
   if (socket >= 0) (void)close(socket);
   return st;

@@ -138,7 +138,7 @@ typedef struct xfi_device_ops {
   xfer_status (*mem_export)(xfi_device *device, xfi_allocation allocation, xfi_mem_handle *handle);
   /* Map a peer's allocation; `base` corresponds to the exporter's xfi_allocation.base. Reference
    * counted: mapping the same allocation twice gives the same base. XFER_ERR_UNSUPPORTED if it
-   * cannot be reached. */
+   * cannot be reached; XFER_ERR_TIMEOUT, and nothing about whose it is, if nobody answers. */
   xfer_status (*mem_import)(xfi_device *device, const xfi_mem_handle *handle, void **base,
                             xfi_deadline deadline);
   void (*mem_unimport)(xfi_device *device, void *base);

@@ -184,9 +184,13 @@ static xfer_status attempt(xfi_links *links, const xfer_plan *plan, bool second,
                            xfi_deadline deadline)
 {
   XFI_TRY(exchange_handles(links, plan, second, mine, deadline));
-  for (size_t i = 0; i < links->n && *mine == XFER_OK; i++)
-    if (goes_on(&links->at[i]))
-      *mine = map_link(&links->at[i], plan->device, halves_wanted(&links->at[i], second), deadline);
+  for (size_t i = 0; i < links->n && *mine == XFER_OK; i++) {
+    if (!goes_on(&links->at[i])) continue;
+    *mine = map_link(&links->at[i], plan->device, halves_wanted(&links->at[i], second), deadline);
+    if (*mine == XFER_ERR_TIMEOUT)
+      xfi_set_error("rank %d, whose memory is to be mapped, did not answer before %s",
+                    links->at[i].rank, xfi_deadline_end(deadline));
+  }
   return XFER_OK;
 }
 
