@@ -10,6 +10,7 @@
 
 enum {
   POLLS_YIELDING = 1000, /* then sleeping between polls */
+  QUIET_NS = 5000000,    /* then saying for whom, since on a loaded host a yield takes any time */
   POLL_SLEEP_US = 50
 };
 
@@ -244,6 +245,8 @@ static xfer_status give_up(xfi_mpi_comm *t)
 xfer_status xfi_mpi_await(xfi_mpi_comm *t, MPI_Request *request, MPI_Status *status, int *code,
                           xfi_deadline deadline)
 {
+  const int64_t quiet_ns = xfi_now_ns() + QUIET_NS;
+
   for (int n_polls = 0;;) {
     int done = 0;
     *code = MPI_Test(request, &done, status);
@@ -254,7 +257,7 @@ xfer_status xfi_mpi_await(xfi_mpi_comm *t, MPI_Request *request, MPI_Status *sta
     xfer_status st = xfi_mpi_check_broken(&t->shared.base);
     if (st != XFER_OK) return st;
     if (xfi_deadline_expired(deadline)) return give_up(t);
-    if (n_polls >= POLLS_YIELDING) say(t);
+    if (n_polls >= POLLS_YIELDING || xfi_now_ns() >= quiet_ns) say(t);
     back_off(&n_polls);
   }
 }
