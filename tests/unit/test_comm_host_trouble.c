@@ -254,7 +254,7 @@ static int gather_behind_a_stranger(void *context, void *all, const void *mine, 
                  (socklen_t)(offsetof(struct sockaddr_un, sun_path) + 1 + NAME_BYTES)) == 0);
   control.head = (struct cmsghdr){CMSG_LEN(n_control), SOL_SOCKET, SCM_RIGHTS};
   for (size_t at = 0; at < n_control; at += sizeof made)
-    memcpy(CMSG_DATA(&control.head) + at, &made, sizeof made);
+    memcpy(control.room + CMSG_LEN(at), &made, sizeof made);
   expect(sendmsg(made, &message, 0) == (ssize_t)stranger_now->n_bytes);
   (void)close(made);
   return answer;
