@@ -4,7 +4,7 @@
 #include <stdlib.h>
 
 #include "alloc.h"
-#include "bind.h"
+#include "bound_plan.h"
 #include "error.h"
 #include "vec.h"
 

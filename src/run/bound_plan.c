@@ -1,7 +1,5 @@
 #include "bound_plan.h"
 
-#include <stdlib.h>
-
 #include "alloc.h"
 
 xfi_deadline xfi_run_deadline(const xfer_plan *plan)
