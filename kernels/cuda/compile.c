@@ -4,6 +4,8 @@
  */
 #include "launch.h"
 
+#include <string.h>
+
 #include "alloc.h"
 #include "error.h"
 #include "vec.h"
@@ -280,6 +282,17 @@ xfer_status xfi_cuda_compile(xfi_cuda_program *program, const xfi_copy *copies, 
 done:
   xfi_cuda_program_free(&made);
   return st;
+}
+
+bool xfi_cuda_few_make(xfi_cuda_few *few, const xfi_cuda_program *program, int k)
+{
+  const xfi_cuda_table *table = &program->tables[k];
+
+  if (table->n_pieces > XFI_CUDA_FEW || (k != XFI_CUDA_ROWS && k != XFI_CUDA_SWAPPED)) return false;
+  if (table->n_pieces == 0) return true;
+  memcpy(few->pieces, table->pieces, table->n_pieces * sizeof *few->pieces);
+  memcpy(few->first_tile, table->first_tile, (table->n_pieces + 1) * sizeof *few->first_tile);
+  return true;
 }
 
 void xfi_cuda_table_free(xfi_cuda_table *table)

@@ -79,10 +79,19 @@ typedef struct xfi_cuda_piece {
   int64_t dst_stride[XFI_COPY_DIMS];
 } xfi_cuda_piece;
 
-/* One launch. All pointers are device memory. */
+/* A small table of rows or of swapped pieces, which travels with its launch as a parameter: nothing
+ * is uploaded, and launches under way read nothing that is written anew. At most 4 KiB. */
+enum { XFI_CUDA_FEW = 8 };
+typedef struct xfi_cuda_few {
+  xfi_cuda_piece pieces[XFI_CUDA_FEW];
+  int64_t first_tile[XFI_CUDA_FEW + 1];
+} xfi_cuda_few;
+
+/* One launch. Pointers are device memory but for `few`. */
 typedef struct xfi_cuda_job {
   const xfi_cuda_piece *pieces; /* [n_pieces] */
   const int64_t *first_tile;    /* [n_pieces + 1] */
+  const xfi_cuda_few *few;      /* host memory: the table is there; NULL: as above */
   int64_t n_pieces;
   int64_t n_tiles;
   uint32_t kinds;     /* a bit for each that there are */
@@ -102,6 +111,15 @@ typedef struct xfi_cuda_table {
 
 void xfi_cuda_table_free(xfi_cuda_table *table);
 
+/* What a launch knows of a table, wherever it lies. */
+static inline xfi_cuda_job xfi_cuda_job_of(const xfi_cuda_table *table)
+{
+  xfi_cuda_job job = {NULL, NULL, NULL, (int64_t)table->n_pieces, 0, table->kinds, 0, NULL};
+
+  if (table->n_pieces > 0) job.n_tiles = table->first_tile[table->n_pieces];
+  return job;
+}
+
 /* The tables of copies, each with a launch of its own. */
 enum { XFI_CUDA_ROWS, XFI_CUDA_SWAPPED, XFI_CUDA_CONVERTS, XFI_CUDA_BLOCKS, XFI_CUDA_N_TABLES };
 
@@ -114,6 +132,8 @@ typedef struct xfi_cuda_program {
 xfer_status xfi_cuda_compile(xfi_cuda_program *program, const xfi_copy *copies, size_t n_copies,
                              int n_blocks);
 void xfi_cuda_program_free(xfi_cuda_program *program);
+/* Puts table `k` of a program into `few`; false: it cannot go there. */
+bool xfi_cuda_few_make(xfi_cuda_few *few, const xfi_cuda_program *program, int k);
 
 /* The table of a digest. Free with xfi_cuda_table_free, also after a failure. */
 xfer_status xfi_cuda_digest_compile(xfi_cuda_table *table, const xfi_digest_box *boxes,

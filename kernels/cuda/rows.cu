@@ -111,9 +111,9 @@ __device__ __forceinline__ void copy_shifted(const xfi_cuda_piece &piece, const 
   }
 }
 
-__global__ void __launch_bounds__(THREADS, 2)
-    rows_kernel(const xfi_cuda_piece *__restrict__ pieces, const int64_t *__restrict__ first_tile,
-                int64_t n_pieces, int64_t n_tiles, const uint64_t *go)
+__device__ __forceinline__ void copy_rows(const xfi_cuda_piece *__restrict__ pieces,
+                                          const int64_t *__restrict__ first_tile, int64_t n_pieces,
+                                          int64_t n_tiles, const uint64_t *go)
 {
   if (go != NULL && *go == 0) return;
   const int64_t n_warps = (int64_t)gridDim.x * WARPS;
@@ -131,14 +131,31 @@ __global__ void __launch_bounds__(THREADS, 2)
   }
 }
 
+__global__ void __launch_bounds__(THREADS, 2)
+    rows_kernel(const xfi_cuda_piece *__restrict__ pieces, const int64_t *__restrict__ first_tile,
+                int64_t n_pieces, int64_t n_tiles, const uint64_t *go)
+{
+  copy_rows(pieces, first_tile, n_pieces, n_tiles, go);
+}
+
+__global__ void __launch_bounds__(THREADS, 2)
+    few_rows_kernel(const __grid_constant__ xfi_cuda_few few, int64_t n_pieces, int64_t n_tiles,
+                    const uint64_t *go)
+{
+  copy_rows(few.pieces, few.first_tile, n_pieces, n_tiles, go);
+}
+
 } // namespace
 
 extern "C" xfer_status xfi_cuda_rows_load(void)
 {
-  return load(rows_kernel, "copy kernel");
+  const xfer_status st = load(rows_kernel, "copy kernel");
+
+  return st == XFER_OK ? load(few_rows_kernel, "copy kernel") : st;
 }
 
 extern "C" xfer_status xfi_cuda_copy_rows(const xfi_cuda_job *job, xfer_stream stream)
 {
-  return launch_job(rows_kernel, job, THREADS, WARPS, job->n_blocks, "copy kernel", stream);
+  return launch_job(rows_kernel, few_rows_kernel, job, THREADS, WARPS, job->n_blocks, "copy kernel",
+                    stream);
 }

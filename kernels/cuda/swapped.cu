@@ -69,10 +69,9 @@ __device__ __forceinline__ void swap_tile(const xfi_cuda_piece &piece, int64_t i
   __syncthreads(); /* the next tile overwrites this one */
 }
 
-__global__ void __launch_bounds__(THREADS)
-    swapped_kernel(const xfi_cuda_piece *__restrict__ pieces,
-                   const int64_t *__restrict__ first_tile, int64_t n_pieces, int64_t n_tiles,
-                   const uint64_t *go)
+__device__ __forceinline__ void copy_swapped(const xfi_cuda_piece *__restrict__ pieces,
+                                             const int64_t *__restrict__ first_tile,
+                                             int64_t n_pieces, int64_t n_tiles, const uint64_t *go)
 {
   if (go != NULL && *go == 0) return;
   __shared__ __align__(16) char shared[SHARED_BYTES];
@@ -86,16 +85,33 @@ __global__ void __launch_bounds__(THREADS)
   }
 }
 
+__global__ void __launch_bounds__(THREADS)
+    swapped_kernel(const xfi_cuda_piece *__restrict__ pieces,
+                   const int64_t *__restrict__ first_tile, int64_t n_pieces, int64_t n_tiles,
+                   const uint64_t *go)
+{
+  copy_swapped(pieces, first_tile, n_pieces, n_tiles, go);
+}
+
+__global__ void __launch_bounds__(THREADS)
+    few_swapped_kernel(const __grid_constant__ xfi_cuda_few few, int64_t n_pieces, int64_t n_tiles,
+                       const uint64_t *go)
+{
+  copy_swapped(few.pieces, few.first_tile, n_pieces, n_tiles, go);
+}
+
 } // namespace
 
 extern "C" xfer_status xfi_cuda_swapped_load(void)
 {
-  return load(swapped_kernel, "transpose kernel");
+  const xfer_status st = load(swapped_kernel, "transpose kernel");
+
+  return st == XFER_OK ? load(few_swapped_kernel, "transpose kernel") : st;
 }
 
 extern "C" xfer_status xfi_cuda_copy_swapped(const xfi_cuda_job *job, xfer_stream stream)
 {
   /* These blocks are half as large as those of rows.cu, which n_blocks counts. */
-  return launch_job(swapped_kernel, job, THREADS, 1, 2 * (int64_t)job->n_blocks, "transpose kernel",
-                    stream);
+  return launch_job(swapped_kernel, few_swapped_kernel, job, THREADS, 1, 2 * (int64_t)job->n_blocks,
+                    "transpose kernel", stream);
 }

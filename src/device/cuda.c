@@ -226,6 +226,7 @@ static const xfi_device_ops cuda_ops = {
     .batch_create = xfi_cuda_batch_create,
     .batch_create_open = xfi_cuda_batch_create_open,
     .batch_destroy = xfi_cuda_batch_destroy,
+    .batch_is_read = xfi_cuda_batch_is_read,
     .batch_launch = xfi_cuda_batch_launch,
     .digest_create = xfi_cuda_digest_create,
     .digest_destroy = xfi_cuda_digest_destroy,

@@ -16,9 +16,11 @@ enum { ROOM_MIN_BYTES = 4096 }; /* for the tables of a few copies */
 
 struct xfi_batch {
   xfi_cuda_runs engine;
-  void *memory; /* of the jobs' tables, on the device */
-  size_t n_room;
   xfi_cuda_job jobs[XFI_CUDA_N_TABLES];
+  xfi_cuda_few few[XFI_CUDA_N_TABLES]; /* tables that launches carry */
+  void *memory;                        /* of the others, on the device */
+  size_t n_room;
+  bool is_read;      /* by launches */
   cudaStream_t side; /* of the kernels where the engine has work too; NULL: they need none */
   cudaEvent_t fork;
   cudaEvent_t join;
@@ -42,11 +44,9 @@ xfer_status xfi_cuda_table_upload(xfi_cuda_job *job, const xfi_cuda_table *table
   XFI_CUDA_TRY(cudaMemcpyAsync, (at, table->pieces, pieces_bytes, cudaMemcpyHostToDevice, stream));
   XFI_CUDA_TRY(cudaMemcpyAsync,
                (at + pieces_bytes, table->first_tile, tiles_bytes, cudaMemcpyHostToDevice, stream));
-  *job = (xfi_cuda_job){.pieces = (const xfi_cuda_piece *)(void *)at,
-                        .first_tile = (const int64_t *)(void *)(at + pieces_bytes),
-                        .n_pieces = (int64_t)table->n_pieces,
-                        .n_tiles = table->first_tile[table->n_pieces],
-                        .kinds = table->kinds};
+  *job = xfi_cuda_job_of(table);
+  job->pieces = (const xfi_cuda_piece *)(void *)at;
+  job->first_tile = (const int64_t *)(void *)(at + pieces_bytes);
   return XFER_OK;
 }
 
@@ -64,8 +64,19 @@ static xfer_status make_room(xfi_batch *batch, size_t n_bytes)
   return XFER_OK;
 }
 
-static xfer_status upload(xfi_cuda_device *device, xfi_batch *batch,
-                          const xfi_cuda_program *program, int n_blocks, const xfi_guard *guard)
+/* Those that launches carry. What is left of the program is to lie on the device. */
+static void carry(xfi_batch *batch, xfi_cuda_program *program)
+{
+  for (int k = 0; k < XFI_CUDA_N_TABLES; k++) {
+    if (!xfi_cuda_few_make(&batch->few[k], program, k)) continue;
+    batch->jobs[k] = xfi_cuda_job_of(&program->tables[k]);
+    batch->jobs[k].few = &batch->few[k];
+    xfi_cuda_table_free(&program->tables[k]);
+  }
+}
+
+static xfer_status upload(const xfi_cuda_device *device, xfi_batch *batch,
+                          const xfi_cuda_program *program)
 {
   size_t n_bytes = 0;
   char *at;
@@ -80,10 +91,9 @@ static xfer_status upload(xfi_cuda_device *device, xfi_batch *batch,
 
     if (table->n_pieces == 0) continue;
     XFI_TRY(xfi_cuda_table_upload(&batch->jobs[k], table, at, device->aside));
-    batch->jobs[k].n_blocks = n_blocks;
-    batch->jobs[k].go = guard == NULL ? NULL : guard->go;
     at += xfi_cuda_table_bytes(table);
   }
+  batch->is_read = true;
   XFI_CUDA_TRY(cudaStreamSynchronize, (device->aside));
   return XFER_OK;
 }
@@ -126,7 +136,12 @@ static xfer_status batch_fill(xfi_cuda_device *device, xfi_batch *batch, xfi_cop
     XFI_TRY_DONE(let_engine_take(batch, device, copies, &n_copies, open));
   if (open && xfi_cuda_engine_is_empty(&batch->engine)) goto done;
   XFI_TRY_DONE(xfi_cuda_compile(&program, copies, n_copies, n_blocks));
-  XFI_TRY_DONE(upload(device, batch, &program, n_blocks, guard));
+  carry(batch, &program);
+  XFI_TRY_DONE(upload(device, batch, &program));
+  for (int k = 0; k < XFI_CUDA_N_TABLES; k++) {
+    batch->jobs[k].n_blocks = n_blocks;
+    batch->jobs[k].go = guard == NULL ? NULL : guard->go;
+  }
   if (!xfi_cuda_engine_is_empty(&batch->engine) && n_copies > 0) XFI_TRY_DONE(make_side(batch));
 done:
   xfi_cuda_program_free(&program);
@@ -181,6 +196,11 @@ void xfi_cuda_batch_destroy(xfi_device *base, xfi_batch *batch)
   if (batch->memory != NULL) (void)cudaFree(batch->memory);
   xfi_cuda_engine_free(&batch->engine);
   xfi_free(batch);
+}
+
+bool xfi_cuda_batch_is_read(const xfi_batch *batch)
+{
+  return batch->is_read;
 }
 
 /* Later work on `stream` comes after what went aside: also where a launch failed, whatever the

@@ -249,6 +249,7 @@ xfer_status xfi_cuda_batch_create(xfi_device *device, xfi_batch **batch, xfi_cop
 xfer_status xfi_cuda_batch_create_open(xfi_device *device, xfi_batch **batch, xfi_copy *copies,
                                        size_t n_copies, int percent);
 void xfi_cuda_batch_destroy(xfi_device *device, xfi_batch *batch);
+bool xfi_cuda_batch_is_read(const xfi_batch *batch);
 xfer_status xfi_cuda_batch_launch(xfi_device *device, xfi_batch *batch, xfer_stream stream);
 
 /* ---- cuda_digest.c ---- */

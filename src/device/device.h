@@ -97,11 +97,11 @@ typedef struct xfi_device_ops {
   xfer_status (*event_sync)(xfi_device *device, xfi_event *event, xfi_deadline deadline);
 
   /* Make copies ready. They may touch this device's memory and imported memory. *batch is NULL, or
-   * one that has run for the last time: the new one takes its place and its memory, and it is gone
-   * also after a failure, with NULL there. The array is of no more use to the caller, unless the
-   * guard is strict. `percent` of what computes on the device
-   * may copy, at most; 100: all of it. `guard` NULL: none; else a launch copies nothing where the
-   * guard says no, but see guard_create(). */
+   * one that is not launched again: the new one takes its place and its memory, and it is gone also
+   * after a failure, with NULL there; launches of it that are under way go on, unless it is read by
+   * them. The array is of no more use to the caller, unless the guard is strict. `percent` of what
+   * computes on the device may copy, at most; 100: all of it. `guard` NULL: none; else a launch
+   * copies nothing where the guard says no, but see guard_create(). */
   xfer_status (*batch_create)(xfi_device *device, xfi_batch **batch, xfi_copy *copies,
                               size_t n_copies, int percent, const xfi_guard *guard);
   /* The same copies for launches that nothing can keep from going at once, so that they need no
@@ -109,6 +109,8 @@ typedef struct xfi_device_ops {
   xfer_status (*batch_create_open)(xfi_device *device, xfi_batch **batch, xfi_copy *copies,
                                    size_t n_copies, int percent);
   void (*batch_destroy)(xfi_device *device, xfi_batch *batch);
+  /* Do launches read it while they are under way? NULL: none does, after the call. */
+  bool (*batch_is_read)(const xfi_batch *batch);
   xfer_status (*batch_launch)(xfi_device *device, xfi_batch *batch, xfer_stream stream);
   /* Its copies, in order: other addresses may be written there while it is not launched. NULL: such
    * a batch is made anew. */
@@ -192,6 +194,12 @@ static inline void xfi_device_enter(const xfi_device *device, xfi_entered *befor
 static inline void xfi_device_leave(const xfi_device *device, const xfi_entered *before)
 {
   if (device != NULL && device->ops->leave != NULL) device->ops->leave(device, before);
+}
+
+/* NULL is fine. */
+static inline bool xfi_batch_is_read(const xfi_device *device, const xfi_batch *batch)
+{
+  return batch != NULL && device->ops->batch_is_read != NULL && device->ops->batch_is_read(batch);
 }
 
 /* Do what is between both. */

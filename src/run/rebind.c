@@ -11,6 +11,7 @@
 #include "lanes.h"
 #include "pipeline.h"
 #include "quant.h"
+#include "steps.h"
 
 /* Marks what a bound view lies in; false: the commit did not know all of it. */
 static bool mark_used(bool *used, const xfer_plan *plan, const xfi_bound *b, int elem_bytes)
@@ -52,9 +53,17 @@ bool xfi_rebind_keeps(xfer_plan *plan)
   return knows;
 }
 
+/* Does a run under way read what its lanes are written in? */
+static bool is_read(const xfer_plan *plan)
+{
+  return plan->quant != NULL || plan->verify != NULL ||
+         (plan->local != NULL && xfi_batch_is_read(plan->device, plan->local->batch)) ||
+         xfi_steps_are_read(plan->pipeline, plan->device);
+}
+
 xfer_status xfi_rebind_local(xfer_plan *plan)
 {
-  XFI_TRY(xfi_run_await_last(plan));
+  if (is_read(plan)) XFI_TRY(xfi_run_await_last(plan));
   XFI_TRY(xfi_bindings_check_disjoint(plan));
   XFI_TRY(xfi_quant_prepare(plan));
   XFI_TRY(xfi_local_move(plan));

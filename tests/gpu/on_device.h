@@ -7,11 +7,15 @@
 #include "kernels.h"
 #include "launch.h"
 
+/* Small tables: with the launch, or in memory like large ones. */
+static bool carries = true;
+
 /* Runs `copies`, whose pointers are device memory, as batch_launch would. */
 static inline void run_on_device(const xfi_copy *copies, size_t n_copies, int n_blocks)
 {
   xfi_cuda_program program;
   xfi_cuda_job jobs[XFI_CUDA_N_TABLES] = {0};
+  xfi_cuda_few few[XFI_CUDA_N_TABLES];
 
   OK(xfi_cuda_compile(&program, copies, n_copies, n_blocks));
   for (int i = 0; i < XFI_CUDA_N_TABLES; i++) {
@@ -20,17 +24,19 @@ static inline void run_on_device(const xfi_copy *copies, size_t n_copies, int n_
     xfi_cuda_piece *pieces = NULL;
     int64_t *first_tile = NULL;
     if (n == 0) continue;
+    jobs[i] = xfi_cuda_job_of(table);
+    jobs[i].n_blocks = n_blocks;
+    if (carries && xfi_cuda_few_make(&few[i], &program, i)) {
+      jobs[i].few = &few[i];
+      continue;
+    }
     CUDA(cudaMalloc, ((void **)&pieces, n * sizeof *pieces));
     CUDA(cudaMalloc, ((void **)&first_tile, (n + 1) * sizeof *first_tile));
     CUDA(cudaMemcpy, (pieces, table->pieces, n * sizeof *pieces, cudaMemcpyHostToDevice));
     CUDA(cudaMemcpy,
          (first_tile, table->first_tile, (n + 1) * sizeof *first_tile, cudaMemcpyHostToDevice));
-    jobs[i] = (xfi_cuda_job){.pieces = pieces,
-                             .first_tile = first_tile,
-                             .n_pieces = (int64_t)n,
-                             .n_tiles = table->first_tile[n],
-                             .kinds = table->kinds,
-                             .n_blocks = n_blocks};
+    jobs[i].pieces = pieces;
+    jobs[i].first_tile = first_tile;
   }
   OK(xfi_cuda_copy_all(jobs, NULL));
   CUDA(cudaDeviceSynchronize, ());

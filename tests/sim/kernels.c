@@ -89,8 +89,8 @@ static xfi_copy copy_of(const xfi_cuda_piece *piece)
   return copy;
 }
 
-/* The table is read when the kernel is launched and looked at again when it runs: the operation
- * holds its allocation by touching it. */
+/* The table is read when the kernel is launched and, unless the launch carries it, looked at again
+ * when it runs: the operation holds its allocation by touching it. */
 static xfer_status launch(int kernel, const xfi_cuda_job *job, xfer_stream handle, const char *what)
 {
   if (job->n_tiles == 0) return XFER_OK;
@@ -99,10 +99,11 @@ static xfer_status launch(int kernel, const xfi_cuda_job *job, xfer_stream handl
 
   if (refused == 0) {
     sim_stream *stream = sim_stream_of(handle);
+    const xfi_cuda_piece *pieces = job->few != NULL ? job->few->pieces : job->pieces;
     xfi_copy *copies = calloc((size_t)job->n_pieces, sizeof *copies);
     if (copies == NULL) abort();
     for (int64_t i = 0; i < job->n_pieces; i++)
-      copies[i] = copy_of(&job->pieces[i]);
+      copies[i] = copy_of(&pieces[i]);
     ensure_loaded(kernel, stream);
     error = sim_copies_enqueue(copies, (size_t)job->n_pieces, job->pieces,
                                (size_t)job->n_pieces * sizeof *job->pieces, job->go, stream);

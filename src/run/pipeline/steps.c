@@ -68,6 +68,16 @@ xfer_status xfi_steps_make_batches(xfi_pipeline *p, xfi_device *device)
   return XFER_OK;
 }
 
+bool xfi_steps_are_read(const xfi_pipeline *p, const xfi_device *device)
+{
+  bool any = false;
+
+  for (size_t i = 0; i < p->n_steps && !any; i++)
+    any = xfi_batch_is_read(device, p->steps[i].gather_batch) ||
+          xfi_batch_is_read(device, p->steps[i].scatter_batch);
+  return any;
+}
+
 static bool is_alone(const xfi_pipeline *p)
 {
   const xfi_step *s = p->steps;

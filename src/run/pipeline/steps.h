@@ -47,6 +47,8 @@ char *xfi_steps_slot(const xfi_pipeline *pipeline, size_t step, bool send);
 /* What the steps do, made ready; and once that is known, the streams for it. */
 xfer_status xfi_steps_make_batches(xfi_pipeline *pipeline, xfi_device *device);
 xfer_status xfi_steps_make_streams(xfi_pipeline *pipeline, xfi_device *device);
+/* Does a run under way read what they are made of? */
+bool xfi_steps_are_read(const xfi_pipeline *pipeline, const xfi_device *device);
 /* Enqueue them all; after `before`, unless it is NULL. */
 xfer_status xfi_steps_start(xfi_pipeline *pipeline, xfer_plan *plan, xfi_event *before,
                             xfer_stream stream);
