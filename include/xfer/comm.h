@@ -193,9 +193,11 @@ XFER_API XFER_MUST_CHECK xfer_status xfer_comm_unregister(xfer_comm *comm, void 
  * addresses: the last 64 of this and of xfer_exchange(), of which the one that was not used for
  * longest goes first.
  * Data goes straight into the peers' memory where ranks are threads, and where all ranks' memory
- * was registered by xfer_comm_register(); else through slots. Stream: starts after what is already
- * on `stream`; a later reader on it sees the result. On a host comm the data is there when the call
- * returns.
+ * was registered by xfer_comm_register(). Else GPUs that reach each other's memory read it from a
+ * copy of the source part, in memory of the comm's that they keep mapped: on no rank more than 256
+ * MiB for all kept plans together. All else goes through slots. Stream: starts after what is
+ * already on `stream`; a later reader on it sees the result. On a host comm the data is there when
+ * the call returns.
  *
  * @param comm        The comm; every rank of both meshes must be one of its ranks.
  * @param src_layout  Source; NULL on a rank that does not know it, if some rank does.

@@ -132,7 +132,9 @@ static xfer_status make(xfi_kept **kept, xfer_comm *comm, const xfi_one_call *ca
   memcpy(k->key, call->key, sizeof k->key);
   k->mapped = mapped;
   *kept = k;
-  return call->create(&k->plan, &comm->plans, call->given, &options);
+  XFI_TRY(call->create(&k->plan, &comm->plans, call->given, &options));
+  k->plan->is_transient = !mapped;
+  return XFER_OK;
 }
 
 static xfer_status bind(const xfi_kept *k, const xfi_one_call *call, xfer_stream stream)

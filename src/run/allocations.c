@@ -41,7 +41,7 @@ static int by_base(const void *a, const void *b)
 /* Those of one view of tensor t. */
 static xfer_status note_view(xfer_plan *plan, size_t *capacity, size_t t, const xfi_bound *b)
 {
-  const bool source = b == xfi_run_src(plan, t);
+  const bool source = b == &plan->bindings[t]->src;
   const xfi_class *cls = xfi_plan_class(plan->moves, t);
   const int elem_bytes = (source ? cls->src : cls->dst)->elem_bytes;
   xfer_status st = XFER_OK;
@@ -64,7 +64,7 @@ xfer_status xfi_run_note_allocations(xfer_plan *plan)
   plan->n_allocations = 0;
   for (size_t t = 0; t < plan->moves->n_tensors; t++) {
     if (plan->bindings[t] == NULL) continue;
-    XFI_TRY(note_view(plan, &capacity, t, xfi_run_src(plan, t)));
+    XFI_TRY(note_view(plan, &capacity, t, &plan->bindings[t]->src));
     XFI_TRY(note_view(plan, &capacity, t, &plan->bindings[t]->dst));
     XFI_TRY(note_view(plan, &capacity, t, &plan->bindings[t]->shadow));
   }

@@ -95,6 +95,27 @@ xfer_status xfi_bind_shadow(const xfer_plan *plan, size_t tensor, void *memory)
                    plan->moves->rank, false, plan->moves->tensors[tensor].name);
 }
 
+xfer_status xfi_bind_offer(const xfer_plan *plan, size_t tensor, void *memory)
+{
+  const xfer_view dense = xfer_view_dense(memory);
+
+  return bind_side(&plan->bindings[tensor]->offer, &dense, xfi_plan_class(plan->moves, tensor),
+                   plan->moves->rank, true, plan->moves->tensors[tensor].name);
+}
+
+uint64_t xfi_bind_src_bytes(const xfer_plan *plan, size_t tensor)
+{
+  const side s = side_of(xfi_plan_class(plan->moves, tensor), plan->moves->rank, true);
+  uint64_t n_bytes = (uint64_t)s.layout->elem_bytes;
+  int64_t shape[XFER_MAX_DIMS];
+
+  if (!part_shape(shape, &s)) return 0;
+  if (s.layout->boxes != NULL) return n_bytes * (uint64_t)xfi_boxes_elems(s.layout, s.rank);
+  for (int d = 0; d < s.layout->n_dims; d++)
+    n_bytes *= (uint64_t)shape[d];
+  return n_bytes;
+}
+
 static void forgive(xfi_binding *binding)
 {
   xfi_free(binding->bad);
@@ -106,6 +127,7 @@ static void clear(xfi_binding *binding)
 {
   if (binding == NULL) return;
   xfi_bound_clear(&binding->shadow);
+  xfi_bound_clear(&binding->offer);
   xfi_bound_clear(&binding->src);
   xfi_bound_clear(&binding->dst);
   forgive(binding);
@@ -198,6 +220,8 @@ static xfer_status bind_views(xfer_plan *plan, size_t tensor, const xfer_view *s
   XFI_CHECK_DONE(bound != NULL, XFER_ERR_NOMEM, "tensor \"%.100s\"", name);
   plan->keeps_lanes = plan->keeps_lanes && xfi_bound_is_alike(&bound->src, &fresh.src) &&
                       xfi_bound_is_alike(&bound->dst, &fresh.dst);
+  fresh.offer = bound->offer; /* of any source */
+  memset(&bound->offer, 0, sizeof bound->offer);
   clear(bound);
   *bound = fresh;
   memset(&fresh, 0, sizeof fresh);

@@ -9,6 +9,9 @@
 void xfi_binding_destroy(xfi_binding *binding);
 /* A dense shadow of a tensor's destination. */
 xfer_status xfi_bind_shadow(const xfer_plan *plan, size_t tensor, void *memory);
+/* A dense copy of its source; and its bytes. */
+xfer_status xfi_bind_offer(const xfer_plan *plan, size_t tensor, void *memory);
+uint64_t xfi_bind_src_bytes(const xfer_plan *plan, size_t tensor);
 /* Every part that is not empty is bound. */
 xfer_status xfi_bindings_check(const xfer_plan *plan);
 /* No destinations overlap. */

@@ -24,6 +24,7 @@ typedef struct xfi_binding {
   xfi_bound src;
   xfi_bound dst;
   xfi_bound shadow;  /* what lanes write in place of dst; not set: dst */
+  xfi_bound offer;   /* what peers read in place of src; not set: src */
   xfi_misbound *bad; /* the last bind failed; NULL: it did not */
 } xfi_binding;
 
@@ -37,6 +38,7 @@ typedef struct xfi_run_word {
 
 typedef struct xfi_direct xfi_direct;
 typedef struct xfi_local xfi_local;
+typedef struct xfi_offer xfi_offer;
 typedef struct xfi_pipeline xfi_pipeline;
 typedef struct xfi_plans xfi_plans;
 typedef struct xfi_quant xfi_quant;
@@ -58,6 +60,7 @@ struct xfer_plan {
   xfi_convert *converts;  /* [n_classes]; see xfi_run_elem() */
   xfi_quant *quant;       /* NULL: no tensor is quantised by blocks, on any rank */
   uint64_t window_bytes;  /* per peer and round, and of a broadcast; agreed */
+  bool is_transient;      /* nobody may keep what is bound mapped; agreed */
 
   xfi_state state;
   uint64_t epoch;       /* runs since the lanes were made */
@@ -77,6 +80,8 @@ struct xfer_plan {
   xfi_pipeline *pipeline;
   xfi_digest *verify; /* what a run counts; NULL: runs are not verified */
   xfi_shadow *shadow; /* NULL: lanes write into the destinations */
+  bool offers;        /* peers read offers; agreed */
+  xfi_offer *offer;   /* NULL: this rank has none */
 
   /* Plans inside the plan, with lanes, flags and slots of their own, which run on the same stream.
    * What ranks of a domain pass on to each other, so that it crosses to the domain once
@@ -166,6 +171,14 @@ static inline const xfi_bound *xfi_run_dst(const xfer_plan *plan, size_t tensor)
 static inline const xfi_bound *xfi_run_src(const xfer_plan *plan, size_t tensor)
 {
   return plan->main != NULL ? xfi_run_dst(plan, tensor) : &plan->bindings[tensor]->src;
+}
+
+/* Where peers read it, who can map that. */
+static inline const xfi_bound *xfi_run_offer(const xfer_plan *plan, size_t tensor)
+{
+  const xfi_binding *b = xfi_run_owner(plan)->bindings[tensor];
+
+  return plan->offers && b->offer.is_set ? &b->offer : xfi_run_src(plan, tensor);
 }
 
 static inline bool xfi_run_is_staged(const xfer_plan *plan)

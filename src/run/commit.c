@@ -26,6 +26,7 @@ void xfi_run_drop_lanes(xfer_plan *plan)
   xfi_pipeline_destroy(plan->pipeline, plan);
   xfi_verify_drop(plan);
   xfi_shadow_destroy(plan);
+  xfi_offer_destroy(plan);
   if (plan->quant != NULL) xfi_quant_drop(plan->quant);
   xfi_free(plan->allocations);
   plan->local = NULL;
@@ -43,6 +44,7 @@ static xfer_status commit_local(xfer_plan *plan)
     XFI_TRY(xfi_bindings_check(plan));
     XFI_TRY(xfi_bindings_check_disjoint(plan));
     XFI_TRY(xfi_shadow_create(plan));
+    XFI_TRY(xfi_offer_create(plan));
     XFI_TRY(xfi_run_note_allocations(plan));
   }
   XFI_TRY(xfi_quant_prepare(plan));
@@ -181,15 +183,18 @@ static xfer_status do_work(xfer_plan *plan, work *most, const xfi_commit_word *w
                            xfi_deadline deadline)
 {
   bool tells = false;
+  bool offers = true;
   bool moved = true;
 
   for (int r = 0; r < plan->comm->size; r++) {
     if (words[r].work > *most) *most = (work)words[r].work;
     tells = tells || words[r].tells != 0;
+    offers = offers && words[r].offers != 0;
   }
   if (*most == LANES_MOVE && tells) XFI_TRY(xfi_rebind_direct(plan, &moved, deadline));
   if (!moved) *most = LANES_MADE;
   if (*most != LANES_MADE) return XFER_OK;
+  plan->offers = offers;
   if (plan->asks != NULL) XFI_TRY(xfi_run_commit(plan->asks, XFER_OK));
   XFI_TRY(make_lanes(plan, words, deadline));
   if (plan->relay != NULL) XFI_TRY(commit_relay(plan->relay));
@@ -201,9 +206,12 @@ xfi_commit_word xfi_commit_begin(xfer_plan *plan, xfer_status mine)
   const xfer_status allowed =
       mine == XFER_OK ? xfi_state_allows(plan->state, XFI_CALL_COMMIT) : mine;
   const work own = allowed == XFER_OK ? find_work(plan) : LANES_STAY;
-  xfi_commit_word said = {
-      XFER_OK,      (uint16_t)own,       plan->direct != NULL && xfi_direct_has_flows(plan->direct),
-      plan->number, plan->device->place, {0}};
+  xfi_commit_word said = {.work = (uint8_t)own,
+                          .tells = plan->direct != NULL && !plan->offers &&
+                                   xfi_direct_has_flows(plan->direct),
+                          .offers = allowed == XFER_OK && xfi_offer_fits(plan),
+                          .plan = plan->number,
+                          .place = plan->device->place};
 
   mine = allowed;
   if (mine == XFER_OK && own == LANES_MOVE) {

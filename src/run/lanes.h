@@ -26,6 +26,23 @@ xfer_status xfi_local_create(xfi_local **local, const xfer_plan *plan);
 xfer_status xfi_local_move(xfer_plan *plan);
 void xfi_local_destroy(xfi_local *local, xfi_device *device);
 
+/* ---- offer.c ---- */
+
+/* Has this rank memory for the plan's offers, if it is to have any? */
+bool xfi_offer_fits(const xfer_plan *plan);
+/* Of all sources, where the plan offers; what it made is the plan's, whatever it returns. */
+xfer_status xfi_offer_create(xfer_plan *plan);
+void xfi_offer_destroy(xfer_plan *plan);
+uint64_t xfi_offer_bytes(const xfer_plan *plan);
+/* Of sources that lie elsewhere now. */
+xfer_status xfi_offer_move(const xfer_plan *plan);
+/* Does a run under way read what it is made of? */
+bool xfi_offer_is_read(const xfer_plan *plan);
+/* Somebody may still read a run that failed there: leave them to it. */
+void xfi_offer_lose(xfer_plan *plan);
+/* Enqueue: fill them. Peers have read the last run's. */
+xfer_status xfi_offer_start(const xfer_plan *plan, xfer_stream stream);
+
 /* ---- shadow.c ---- */
 
 /* Shadows of all destinations, where the plan is staged; what it made is the plan's, whatever it

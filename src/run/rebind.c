@@ -35,7 +35,7 @@ bool xfi_rebind_keeps(xfer_plan *plan)
   /* Where broadcasts are in place is settled by all ranks. */
   if (xfi_run_n_broadcast(plan) > 0 || xfi_run_is_staged(plan) || plan->relay != NULL) return false;
   if (n == 0) return true; /* the device cannot tell them apart, and reaches them all */
-  if (plan->options.lane == XFER_LANE_PACKED) /* nobody else reaches any */
+  if (plan->offers || plan->options.lane == XFER_LANE_PACKED) /* nobody else reaches any */
     return xfi_run_note_allocations(plan) == XFER_OK;
   used = xfi_calloc(n, sizeof *used);
   knows = used != NULL;
@@ -58,6 +58,7 @@ static bool is_read(const xfer_plan *plan)
 {
   return plan->quant != NULL || plan->verify != NULL ||
          (plan->local != NULL && xfi_batch_is_read(plan->device, plan->local->batch)) ||
+         (plan->offers && (xfi_offer_is_read(plan) || xfi_direct_is_read(plan->direct))) ||
          xfi_steps_are_read(plan->pipeline, plan->device);
 }
 
@@ -68,6 +69,8 @@ xfer_status xfi_rebind_local(xfer_plan *plan)
   XFI_TRY(xfi_quant_prepare(plan));
   XFI_TRY(xfi_local_move(plan));
   XFI_TRY(xfi_verify_prepare(plan));
+  XFI_TRY(xfi_offer_move(plan));
+  if (plan->offers) XFI_TRY(xfi_direct_move_own(plan->direct, plan));
   return xfi_pipeline_move(plan->pipeline, plan);
 }
 

@@ -88,7 +88,7 @@ void xfi_run_report(const xfer_plan *plan, xfer_plan_report_data *r)
   add_lanes(plan, r);
   add_relay(plan, r);
   if (plan->relay != NULL) add_lanes(plan->relay, r);
-  if (plan->pipeline != NULL) r->staging_bytes += xfi_shadow_bytes(plan);
+  if (plan->pipeline != NULL) r->staging_bytes += xfi_shadow_bytes(plan) + xfi_offer_bytes(plan);
   r->bound_bytes = r->wire_bytes > r->out_bytes ? r->wire_bytes : r->out_bytes;
   r->predicted_ns = predict_ns(plan, r);
 }

@@ -32,6 +32,7 @@ static xfer_status enqueue(xfer_plan *plan, xfer_stream stream)
   const xfi_device_ops *dev = plan->device->ops;
   xfer_status st = XFER_OK;
 
+  XFI_TRY_DONE(xfi_offer_start(plan, stream));
   XFI_TRY_DONE(xfi_quant_start(plan, stream));
   if (plan->asks != NULL) XFI_TRY_DONE(xfi_run_start(plan->asks, plan->asks->n_begun + 1, stream));
   XFI_TRY_DONE(xfi_quant_go_on(plan, stream));
@@ -203,6 +204,7 @@ static void leave_lanes(xfer_plan *plan, xfi_deadline deadline, char left[XFI_ER
   if (xfi_direct_leave(plan->direct, plan, deadline) != XFER_OK) {
     snprintf(left, XFI_ERROR_BYTES, "; %s", xfi_last_error());
     xfi_shadow_lose(owner);
+    xfi_offer_lose(owner);
     if (dev->event_sync(plan->device, plan->finished, now) != XFER_OK)
       xfi_staging_lose(plan->of); /* one round alone is on the caller's stream */
   }

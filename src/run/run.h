@@ -10,7 +10,8 @@
  *   scatter through staging slots, made of packed rounds (packed.c) and of broadcasts
  *   (broadcast_list.c, broadcast.c);
  * - count.c, verify.c, digests.c: digests of what sources and destinations hold;
- * - shadow.c: what the lanes of a staged plan write in place of destinations.
+ * - shadow.c: what the lanes of a staged plan write in place of destinations;
+ * - offer.c: what peers read in place of sources that they may not keep mapped.
  *
  * create.c makes it, run.c starts the lanes and waits, report.c says what a plan does; what may be
  * called when is in state.c. All of it is written over the tables of device.h and comm.h.
@@ -45,8 +46,9 @@ xfer_status xfi_run_commit(xfer_plan *plan, xfer_status mine);
 /* The same in two, around an all-gather of the caller's. What ranks tell each other: */
 typedef struct xfi_commit_word {
   int32_t status;
-  uint16_t work;            /* what has to be done with the lanes */
-  uint16_t tells;           /* peers have to know of addresses */
+  uint8_t work;             /* what has to be done with the lanes */
+  uint8_t tells;            /* peers have to know of addresses */
+  uint16_t offers;          /* there is room for offers */
   uint64_t plan;            /* its number */
   uint64_t place;           /* see xfi_device */
   unsigned char domain[64]; /* ranks with equal ones may reach each other's memory */

@@ -233,6 +233,8 @@ xfer_status ranks_make_comm(xfer_comm **comm, const ranks_meeting *meeting, int 
     device->engine_row_bytes = 16;
     device->engine_call_bytes = 64;
   }
+  if (st == XFER_OK && sim_config_now().without_room == rank + 1)
+    (*comm)->plans.offered_bytes = UINT64_MAX / 2;
   return st;
 }
 

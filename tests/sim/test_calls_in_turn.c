@@ -7,6 +7,7 @@ enum { WIDTH = 3000, TIMEOUT_MS = 20000, CALLS = 6 };
 
 static tensor tensors[WORLD_RANKS][CALLS];
 static cudaStream_t spare;
+static uint64_t n_sent; /* messages of NCCL, after the first call */
 
 static void redistribute(int rank, const tensor *t, cudaStream_t stream)
 {
@@ -38,6 +39,12 @@ static void check_tensors(int rank, cudaStream_t stream)
   ranks_barrier();
 }
 
+/* How often peers' memory was mapped. */
+static uint64_t mappings(void)
+{
+  return sim_calls_of("cudaIpcOpenMemHandle") + sim_calls_of("cuMemMap");
+}
+
 /* Rank 1's stream waits for another one, on a device that is held. */
 static void put_behind_the_spare(cudaStream_t stream)
 {
@@ -53,7 +60,7 @@ static void put_behind_the_spare(cudaStream_t stream)
 }
 
 /* A small transfer's copies travel with their launches: no call waits for the runs before it, none
- * of which can begin on rank 1. */
+ * of which can begin on rank 1. Nobody maps the tensors, which are elsewhere in each call. */
 static void calls_while_the_first_waits(int rank, form shape)
 {
   cudaStream_t stream = world_stream();
@@ -62,6 +69,9 @@ static void calls_while_the_first_waits(int rank, form shape)
   redistribute(rank, &tensors[rank][0], stream);
   NEED(cudaStreamSynchronize(stream) == cudaSuccess);
   ranks_barrier();
+  const uint64_t n_mapped = mappings();
+  const uint64_t n_before = sim_calls_of("ncclSend");
+  ranks_barrier();
   if (rank == 1) put_behind_the_spare(stream);
   ranks_barrier();
   for (int i = 1; i < CALLS; i++)
@@ -69,6 +79,9 @@ static void calls_while_the_first_waits(int rank, form shape)
   ranks_barrier();
   NEED(rank != 1 || cudaStreamQuery(stream) == cudaErrorNotReady);
   NEED(rank != 1 || tensor_is_all(&tensors[rank][1], 0x5a));
+  NEED(mappings() == n_mapped);
+  if (rank == 0) n_sent = sim_calls_of("ncclSend") - n_before;
+  ranks_barrier();
   if (rank == 1) sim_hold(w.n, false);
   check_tensors(rank, stream);
 }
@@ -83,16 +96,34 @@ static void each_each(int rank)
   calls_while_the_first_waits(rank, EACH_EACH);
 }
 
+/* Peers read copies that stay where they are. */
 static void test_small_calls_do_not_wait_for_those_before(void)
 {
   world_make(2, COMM_NCCL, (sim_config){.n_devices = 3});
   world_go(ring);
+  NEED(n_sent == 0);
 }
 
 static void test_small_calls_of_columns_do_not_wait_for_those_before(void)
 {
   world_make(3, COMM_NCCL, (sim_config){.n_devices = 4});
   world_go(each_each);
+  NEED(n_sent == 0);
+}
+
+/* Where one rank has no room for a copy, and where none can read another's, messages go. */
+static void test_small_messages_do_not_wait_for_those_before(void)
+{
+  world_make(3, COMM_NCCL, (sim_config){.n_devices = 4, .without_room = 2});
+  world_go(each_each);
+  NEED(n_sent > 0);
+}
+
+static void test_small_messages_between_islands_do_not_wait_for_those_before(void)
+{
+  world_make(2, COMM_NCCL, (sim_config){.n_devices = 3, .apart = {2, 1}});
+  world_go(ring);
+  NEED(n_sent > 0);
 }
 
 /* Of 12 ranks each has 11 messages, whose table does not travel with a launch. */
@@ -112,13 +143,88 @@ static void test_calls_with_large_tables(void)
   world_go(calls_at_once);
 }
 
+static void test_messages_with_large_tables(void)
+{
+  world_make(12, COMM_NCCL, (sim_config){.n_devices = 12, .without_room = 1});
+  world_go(calls_at_once);
+}
+
+/* The tensor is freed, and another lies at its address: peers have kept nothing of it. */
+static void calls_of_freed_memory(int rank)
+{
+  cudaStream_t stream = world_stream();
+
+  OK(xfer_comm_set_timeout(w.comms[rank], TIMEOUT_MS));
+  for (uint64_t key = 1; key <= CALLS; key++) {
+    tensor *t = &tensors[rank][0];
+
+    tensor_make(t, EACH_EACH, rank, WIDTH);
+    tensor_fill(t, key, 0x5a);
+    tensor_open(t, key);
+    redistribute(rank, t, stream);
+    NEED(cudaStreamSynchronize(stream) == cudaSuccess);
+    ranks_barrier();
+    tensor_close(t);
+    NEED(tensor_holds(t, key));
+    NEED_NO_VIOLATION();
+    tensor_free(t);
+    ranks_barrier();
+  }
+}
+
+static void test_calls_of_freed_memory(void)
+{
+  world_make(3, COMM_NCCL, (sim_config){.seed = 0});
+  world_go(calls_of_freed_memory);
+}
+
+/* Plans of one comm offer at once, and take their turns. */
+static void calls_of_two_forms(int rank)
+{
+  cudaStream_t stream = world_stream();
+  tensor *const of[2] = {tensors[rank], tensors[rank] + 1};
+
+  OK(xfer_comm_set_timeout(w.comms[rank], TIMEOUT_MS));
+  tensor_make(of[0], RING, rank, WIDTH);
+  tensor_make(of[1], EACH_EACH, rank, WIDTH);
+  for (uint64_t key = 1; key <= CALLS; key++) {
+    for (int i = 0; i < 2; i++) {
+      tensor_fill(of[i], key, 0x5a);
+      tensor_open(of[i], key);
+    }
+    for (int i = 0; i < 2; i++)
+      redistribute(rank, of[i], stream);
+    NEED(cudaStreamSynchronize(stream) == cudaSuccess);
+    ranks_barrier();
+    for (int i = 0; i < 2; i++) {
+      tensor_close(of[i]);
+      NEED(tensor_holds(of[i], key));
+    }
+    NEED_NO_VIOLATION();
+    ranks_barrier();
+  }
+}
+
+static void test_calls_of_two_forms(void)
+{
+  world_make(4, COMM_NCCL, (sim_config){.seed = 0});
+  world_go(calls_of_two_forms);
+}
+
 int main(int argc, char **argv)
 {
   static const world_test tests[] = {
       {"small_calls_do_not_wait_for_those_before", test_small_calls_do_not_wait_for_those_before},
       {"small_calls_of_columns_do_not_wait_for_those_before",
        test_small_calls_of_columns_do_not_wait_for_those_before},
+      {"small_messages_do_not_wait_for_those_before",
+       test_small_messages_do_not_wait_for_those_before},
+      {"small_messages_between_islands_do_not_wait_for_those_before",
+       test_small_messages_between_islands_do_not_wait_for_those_before},
       {"calls_with_large_tables", test_calls_with_large_tables},
+      {"messages_with_large_tables", test_messages_with_large_tables},
+      {"calls_of_freed_memory", test_calls_of_freed_memory},
+      {"calls_of_two_forms", test_calls_of_two_forms},
   };
 
   return world_main(argc, argv, tests, sizeof tests / sizeof tests[0]);

@@ -293,12 +293,30 @@ done:
   return st;
 }
 
+xfer_status xfi_direct_move_own(xfi_direct *d, const xfer_plan *plan)
+{
+  for (int g = 0; g < d->n_groups; g++)
+    XFI_TRY(make_batches(&d->groups[g], d, plan));
+  return XFER_OK;
+}
+
+bool xfi_direct_is_read(const xfi_direct *d)
+{
+  bool any = false;
+
+  for (int g = 0; g < d->n_groups && !any; g++) {
+    any = xfi_batch_is_read(d->device, d->groups[g].open);
+    for (int k = 0; k < XFI_QUANT_PARTS; k++)
+      any = any || xfi_batch_is_read(d->device, d->groups[g].batches[k]);
+  }
+  return any;
+}
+
 xfer_status xfi_direct_move(xfi_direct *d, xfer_plan *plan, xfer_status *mine, bool *moved,
                             xfi_deadline deadline)
 {
   XFI_TRY(xfi_links_move(&d->links, plan, mine, moved, deadline));
-  for (int g = 0; g < d->n_groups && *moved && *mine == XFER_OK; g++)
-    *mine = make_batches(&d->groups[g], d, plan);
+  if (*moved && *mine == XFER_OK) *mine = xfi_direct_move_own(d, plan);
   return XFER_OK;
 }
 

@@ -68,6 +68,10 @@ void xfi_direct_destroy(xfi_direct *direct);
  * the lane is of no more use. All ranks likewise. */
 xfer_status xfi_direct_move(xfi_direct *direct, xfer_plan *plan, xfer_status *mine, bool *moved,
                             xfi_deadline deadline);
+/* The same lane where only this rank's memory is elsewhere, which no peer knows. */
+xfer_status xfi_direct_move_own(xfi_direct *direct, const xfer_plan *plan);
+/* Does a run under way read what its copies are made of? */
+bool xfi_direct_is_read(const xfi_direct *direct);
 /* Does a peer have to know where this rank's memory is? */
 bool xfi_direct_has_flows(const xfi_direct *direct);
 /* Is a flow carried directly? By index in plan->moves->sends.peers and recvs.peers. */

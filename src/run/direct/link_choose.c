@@ -100,6 +100,10 @@ static xfer_status choose(xfi_by *by, const xfer_plan *plan, xfi_link *link, boo
       send ? xfi_link_n_remotes(link, XFI_OF_DST) : xfi_link_n_told(link, XFI_OF_DST);
 
   if (index == XFI_NO_FLOW) return XFER_OK;
+  if (plan->offers) { /* nothing else may be mapped */
+    *by = XFI_BY_PULL;
+    return XFER_OK;
+  }
   XFI_TRY(look_at_moves(plan, link, send));
   if (link->only_push[send] || (pulls ? n_src > n_dst + MANY_ALLOCATIONS : n_dst <= n_src))
     *by = XFI_BY_PUSH;

@@ -112,7 +112,8 @@ static xfer_status put_flow(blob *b, uint64_t *n, const xfi_move_list *list, siz
 
     if (tensor == last || xfi_run_broadcasts(plan, cls)) continue;
     last = tensor;
-    XFI_TRY(put_bound(b, half == XFI_OF_SRC ? xfi_run_src(plan, tensor) : xfi_run_dst(plan, tensor),
+    XFI_TRY(put_bound(b,
+                      half == XFI_OF_SRC ? xfi_run_offer(plan, tensor) : xfi_run_dst(plan, tensor),
                       (half == XFI_OF_SRC ? cls->src : cls->dst)->elem_bytes, half));
     ++*n;
   }

@@ -26,6 +26,7 @@ struct xfi_plans {
   xfi_giver from;     /* of this one */
   char *slots;        /* NULL: none */
   size_t n_bytes;
+  uint64_t offered_bytes; /* of their offers, which are blocks of their own */
   xfer_plan *first; /* those that have slots there, by xfer_plan.next */
   xfer_plan *last;  /* whose run used them last; NULL: none */
 };
