@@ -538,7 +538,7 @@ def meeting_of(n_trainers, world_size):
 def test_trainers_meet_though_one_was_killed_while_it_waited_for_rank_0():
     """It has left a word in the store, which rank 0 finds before that of the one in its place."""
     torch = pytest.importorskip("torch", reason="torch is not installed")
-    from xfer.integrations import _pair
+    from xfer.integrations import _meeting, _pair
 
     weights = types.SimpleNamespace(device=torch.device("cpu"))
     meeting = meeting_of(2, 3)
@@ -546,7 +546,7 @@ def test_trainers_meet_though_one_was_killed_while_it_waited_for_rank_0():
 
     def begin(rank):
         if rank == 1:
-            _pair._store(sides[0]._info, is_master=False).set("xfer/asks/1", "of the one that was killed")
+            _meeting.open_store(sides[0]._info, is_master=False).set("xfer/asks/1", "of the one that was killed")
             time.sleep(0.5)
         return sides[rank].begin()
 

@@ -1,4 +1,4 @@
-"""Trainers and the workers of inference engines: how they meet, plan and update, whatever the framework.
+"""Trainers and the workers of inference engines: how they plan and update, whatever the framework.
 
 A framework's module drives a TrainerSide on each trainer rank and a WorkerSide in each worker; how a worker is called
 is the framework's. Trainers are ranks 0 to n_trainers - 1 of the comm, workers come after them. `info` is anything with
@@ -7,148 +7,24 @@ address, port, n_trainers, world_size and timeout_s, and, of a trainer, rank.
 
 from __future__ import annotations
 
-import json
-import socket
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
-from datetime import timedelta
 from functools import partial
 from itertools import chain
-from pathlib import Path
 from typing import Any, ClassVar
 
 import torch
 
-from .._store import Gather, store_gather
 from .._store import session as new_session
-from ..comm import Agreed, Comm, nccl_id
+from ..comm import Agreed, Comm
 from ..dtypes import torch_dtype
-from ..errors import CommError
 from ..plan import Conversion, Plan
+from ._meeting import at_work, lives, look_for_failure, not_met, open_comm, open_store, who
 from ._source import Source, joined, tables_of
 
-__all__ = ["TrainerSide", "WorkerSide", "beside", "check_ranks"]
-
-
-# ---- how they meet
-
-
-def check_ranks(info: Any) -> None:
-    """Raises ValueError unless a trainer's numbers can be."""
-    if not 0 <= info.rank < info.n_trainers < info.world_size:
-        raise ValueError(
-            f"rank {info.rank}, n_trainers {info.n_trainers} and world_size {info.world_size}: trainers are "
-            "ranks 0 to n_trainers - 1, and world_size counts the workers too"
-        )
-
-
-def _who(info: Any) -> Callable[[int], str]:
-    return lambda rank: f" (trainer {rank})" if rank < info.n_trainers else f" (worker {rank - info.n_trainers})"
-
-
-def _store(info: Any, is_master: bool) -> Any:
-    return torch.distributed.TCPStore(
-        info.address, info.port, is_master=is_master, timeout=timedelta(seconds=info.timeout_s), wait_for_workers=False
-    )
-
-
-def _comm(
-    store: Any,
-    info: Any,
-    session: str,
-    rank: int,
-    device: Any,
-    opened: ExitStack,
-    look: Callable[[], None] = lambda: None,
-) -> Comm:
-    """Of trainers, then workers. opened: what closes it. look: as in awaited()."""
-
-    def look_both() -> None:
-        look()
-        _look(store, session)
-
-    gather = store_gather(store, f"xfer/{session}", rank, info.world_size, info.timeout_s, _who(info), look_both)
-    try:
-        _check_kinds(gather(device.type.encode()), info)
-        if device.type == "cpu":
-            return _opened(Comm.host(gather, rank, info.world_size), info, opened)  # processes of one host
-        return _of_gpus(gather, rank, info, device.index, opened)
-    except CommError as error:
-        raise error.__cause__ or error from None  # what gather() raised
-
-
-def _check_kinds(said: list[bytes], info: Any) -> None:
-    for rank, kind in enumerate(said):
-        if kind != said[0]:
-            a, b = (f"those of rank {r}{_who(info)(r)} on {said[r].decode()}" for r in (0, rank))
-            raise ValueError(f"weights are on devices of two kinds when trainers and workers meet: {a}, {b}")
-
-
-def _opened(comm: Comm, info: Any, opened: ExitStack) -> Comm:
-    opened.callback(comm.close)
-    comm.set_timeout(int(info.timeout_s * 1000))
-    return comm
-
-
-_ID_BYTES = 128
-
-
-def _of_gpus(gather: Gather, rank: int, info: Any, device: int, opened: ExitStack) -> Comm:
-    """Over NCCL, which refuses ranks that share a GPU; these must be of one host, and go without it."""
-    mine = nccl_id() if rank == 0 else bytes(_ID_BYTES)
-    said = gather(mine + json.dumps([_host(), str(torch.cuda.get_device_properties(device).uuid)]).encode())
-    gpus: dict[str, int] = {}  # the first rank on each
-    hosts, shared = set(), []
-    for r, each in enumerate(said):
-        host, gpu = json.loads(each[_ID_BYTES:])
-        hosts.add(host)
-        if gpus.setdefault(gpu, r) != r:
-            shared.append((gpus[gpu], r))
-    if not shared:
-        return _opened(Comm.nccl(said[0][:_ID_BYTES], rank, info.world_size, device, info.timeout_s), info, opened)
-    if len(hosts) > 1:
-        a, b = (f"rank {r}{_who(info)(r)}" for r in shared[0])
-        raise ValueError(f"{a} and {b} share a GPU, which they may where all ranks are on one host")
-    return _opened(Comm.cuda(gather, rank, info.world_size, device), info, opened)
-
-
-def _host() -> str:
-    return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
-
-
-def _look(store: Any, session: str) -> None:
-    """Raise what _not_met() said on a rank."""
-    if store.check([f"xfer/{session}/failed"]):
-        raise RuntimeError(store.get(f"xfer/{session}/failed").decode())
-
-
-def _lives(info: Any, session: str) -> bool:
-    """Are these trainers at work, so far as rank 0 of them can be asked?"""
-    try:
-        with socket.create_connection((info.address, info.port), timeout=_ASK_S):
-            pass
-        wait = timedelta(seconds=_ASK_S)
-        store = torch.distributed.TCPStore(info.address, info.port, timeout=wait, wait_for_workers=False)
-        return bool(store.check([_at_work(session)]))
-    except Exception:
-        return False
-
-
-_ASK_S = 5.0
-
-
-def _at_work(session: str) -> str:
-    return f"xfer/{session}/lives"
-
-
-def _not_met(store: Any, info: Any, session: str, rank: int, error: BaseException) -> None:
-    """Lets those go that wait for this rank to meet them."""
-    with suppress(Exception):
-        if not store.check([f"xfer/{session}/failed"]):
-            who = f"rank {rank}{_who(info)(rank)}"
-            store.set(f"xfer/{session}/failed", f"{who} failed: {type(error).__name__}: {error}")
+__all__ = ["TrainerSide", "WorkerSide", "beside"]
 
 
 def _on_this_rank(comm: Comm, work: Callable[[], Any]) -> Any:
@@ -332,21 +208,21 @@ class WorkerSide:
         """The trainers, as the worker with n_before workers before it. Those that were met before are left, unless they
         meet elsewhere and are at work. Collective."""
         rank = info.n_trainers + n_before
-        store = _store(info, is_master=False)
+        store = open_store(info, is_master=False)
         try:
             self._check_free(info)
         except Exception as error:
-            _not_met(store, info, session, rank, error)
+            not_met(store, info, session, rank, error)
             raise
         self.leave()
         try:
             if rank >= info.world_size:
                 n = info.world_size - info.n_trainers
                 raise ValueError(f"the trainers' world_size has {n} workers, and there are more")
-            self._comm = _comm(store, info, session, rank, torch.device(device), self._opened)
+            self._comm = open_comm(store, info, session, rank, torch.device(device), self._opened)
             self._timeout_s, self.session, self.failed, self._trainers = info.timeout_s, session, "", info
         except Exception as error:
-            _not_met(store, info, session, rank, error)
+            not_met(store, info, session, rank, error)
             self.leave()
             raise
 
@@ -354,7 +230,7 @@ class WorkerSide:
         known = self._trainers
         if known is None or (known.address, known.port) == (info.address, info.port):
             return
-        if _lives(known, self.session):
+        if lives(known, self.session):
             raise RuntimeError(
                 f"this worker takes part in the updates of the trainers that meet at {known.address}:{known.port} and "
                 "are at work: they shutdown() before others come"
@@ -366,7 +242,7 @@ class WorkerSide:
         if self.session != session:
             error = RuntimeError("this worker is not in the trainers' session" + self._why())
             rank = info.n_trainers + n_before
-            _not_met(_store(info, is_master=False), info, session, rank, error)
+            not_met(open_store(info, is_master=False), info, session, rank, error)
             raise error
 
     def _why(self) -> str:
@@ -480,27 +356,27 @@ class TrainerSide:
         """A meeting of the trainers, by name: workers are told of it while meet() is called. Collective."""
         info, where = self._info, (self._info.address, self._info.port)
         if info.rank != 0:
-            self._store = _store(info, is_master=False)
+            self._store = open_store(info, is_master=False)
         else:
-            self._store = self._stores[where] = self._stores.get(where) or _store(info, is_master=True)
-        self._session = new_session(self._store, "xfer", info.rank, info.n_trainers, info.timeout_s, _who(info))
+            self._store = self._stores[where] = self._stores.get(where) or open_store(info, is_master=True)
+        self._session = new_session(self._store, "xfer", info.rank, info.n_trainers, info.timeout_s, who(info))
         if info.rank == 0:
-            self._store.set(_at_work(self._session), "")
+            self._store.set(at_work(self._session), "")
         return self._session
 
     def meet(self, look: Callable[[], None]) -> None:
         """The other trainers and the workers. look: as in awaited(). Collective."""
         device = self._weights.device  # now: they may have lain elsewhere at a meeting that failed
-        self._comm = _comm(self._store, self._info, self._session, self._info.rank, device, self._opened, look)
+        self._comm = open_comm(self._store, self._info, self._session, self._info.rank, device, self._opened, look)
 
     def look(self) -> None:
         """Raise what keeps a rank from taking part in this session."""
-        _look(self._store, self._session)
+        look_for_failure(self._store, self._session)
 
     def fail(self, error: BaseException) -> None:
         """Leave; who still waits to meet this rank is told why it does not come."""
         if self._comm is None and self._session:
-            _not_met(self._store, self._info, self._session, self._info.rank, error)
+            not_met(self._store, self._info, self._session, self._info.rank, error)
         self.leave()
 
     def plan(self, is_draft: bool) -> _Update:
@@ -543,7 +419,7 @@ class TrainerSide:
         for update in self._updates.values():
             update.close()
         if self._session and self._info.rank == 0:
-            self._store.delete_key(_at_work(self._session))
+            self._store.delete_key(at_work(self._session))
         self._updates, self._comm, self._session = {}, None, ""
         self._opened.close()
 

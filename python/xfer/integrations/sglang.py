@@ -34,7 +34,8 @@ import torch
 
 from ._destination import Checkpoint, Destination, split
 from ._http import Routes
-from ._pair import TrainerSide, WorkerSide, beside, check_ranks
+from ._meeting import check_ranks
+from ._pair import TrainerSide, WorkerSide, beside
 from ._source import Source
 
 __all__ = ["HttpClient", "Meeting", "Trainer", "load", "report"]

@@ -19,7 +19,8 @@ from typing import Any, ClassVar
 from vllm.distributed.weight_transfer import base
 from vllm.distributed.weight_transfer.base import TrainerInitInfo, TrainerWeightTransferEngine, WeightTransferEngine
 
-from ._pair import TrainerSide, WorkerSide, beside, check_ranks
+from ._meeting import check_ranks
+from ._pair import TrainerSide, WorkerSide, beside
 from ._vllm_source import source_of
 
 __all__ = ["XferTrainerEngine", "XferTrainerInitInfo", "XferWorkerEngine"]
