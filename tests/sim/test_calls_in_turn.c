@@ -6,7 +6,6 @@
 enum { WIDTH = 3000, TIMEOUT_MS = 20000, CALLS = 6 };
 
 static tensor tensors[WORLD_RANKS][CALLS];
-static cudaStream_t spare;
 static uint64_t n_sent; /* messages of NCCL, after the first call */
 
 static void redistribute(int rank, const tensor *t, cudaStream_t stream)
@@ -45,20 +44,6 @@ static uint64_t mappings(void)
   return sim_calls_of("cudaIpcOpenMemHandle") + sim_calls_of("cuMemMap");
 }
 
-/* Rank 1's stream waits for another one, on a device that is held. */
-static void put_behind_the_spare(cudaStream_t stream)
-{
-  cudaEvent_t event = NULL;
-
-  NEED(cudaSetDevice(w.n) == cudaSuccess);
-  NEED(cudaStreamCreate(&spare) == cudaSuccess && cudaEventCreate(&event) == cudaSuccess);
-  sim_hold(w.n, true);
-  NEED(cudaEventRecord(event, spare) == cudaSuccess);
-  NEED(cudaSetDevice(1) == cudaSuccess);
-  NEED(cudaStreamWaitEvent(stream, event, 0) == cudaSuccess);
-  NEED(cudaEventDestroy(event) == cudaSuccess);
-}
-
 /* A small transfer's copies travel with their launches: no call waits for the runs before it, none
  * of which can begin on rank 1. Nobody maps the tensors, which are elsewhere in each call. */
 static void calls_while_the_first_waits(int rank, form shape)
@@ -72,7 +57,7 @@ static void calls_while_the_first_waits(int rank, form shape)
   const uint64_t n_mapped = mappings();
   const uint64_t n_before = sim_calls_of("ncclSend");
   ranks_barrier();
-  if (rank == 1) put_behind_the_spare(stream);
+  if (rank == 1) world_hold_up(stream, w.n);
   ranks_barrier();
   for (int i = 1; i < CALLS; i++)
     redistribute(rank, &tensors[rank][i], stream);

@@ -1,6 +1,6 @@
 /* Captures of graphs beside the library, and calls while the caller's stream captures. Names of
  * tests are rows of the review of the engine. */
-#include "world.h"
+#include "redistributes.h"
 
 #include <nccl.h>
 #include <pthread.h>
@@ -8,9 +8,8 @@
 #include <string.h>
 #include <xfer/nccl.h>
 
-enum { WIDTH = 3000, TIMEOUT_MS = 20000, RUNS = 60, LIVES = 40 };
+enum { TIMEOUT_MS = 20000, RUNS = 60, LIVES = 40 };
 
-static tensor tensors[WORLD_RANKS];
 static xfer_plan *plans[WORLD_RANKS];
 static xfer_lane lane;
 
@@ -173,27 +172,6 @@ static void test_e3_captures_survive_commits(void)
 
 /* ---- E4, E6, E7: redistribute while a stream captures ------------------------------------- */
 
-static xfer_status redistribute(int rank, cudaStream_t stream)
-{
-  const tensor *t = &tensors[rank];
-  const xfer_view src = xfer_view_dense(t->bytes[FROM]);
-  const xfer_view dst = xfer_view_dense(t->bytes[TO]);
-
-  return xfer_redistribute(w.comms[rank], t->layouts[FROM], &src, t->layouts[TO], &dst, stream);
-}
-
-static void redistribute_well(int rank, cudaStream_t stream, uint64_t key)
-{
-  tensor_fill(&tensors[rank], key, 0x5a);
-  tensor_open(&tensors[rank], key);
-  OK(redistribute(rank, stream));
-  NEED(cudaStreamSynchronize(stream) == cudaSuccess);
-  tensor_close(&tensors[rank]);
-  NEED(tensor_holds(&tensors[rank], key));
-  NEED_NO_VIOLATION();
-  ranks_barrier();
-}
-
 /* All ranks' streams capture: an error on each, and the captures live. */
 static void all_capture(int rank)
 {
@@ -282,261 +260,6 @@ static void test_e6_redistribute_tells_of_a_refused_rank_nccl(void)
   world_go(one_captures_later);
 }
 
-/* A run that fails on one rank after the other's call has returned: the next call says so, and the
- * ones after it work. */
-static void one_run_fails(int rank)
-{
-  const sim_fault fault = {.name = "cudaEventRecord", .rank = 0, .nth = 1, .code = 2};
-  cudaStream_t stream = world_stream();
-
-  OK(xfer_comm_set_timeout(w.comms[rank], 3000));
-  tensor_make(&tensors[rank], RING, rank, WIDTH);
-  for (uint64_t i = 0; i < 12; i++) {
-    redistribute_well(rank, stream, 2 * i + 1);
-    if (rank == 0) sim_fault_add(&fault);
-    ranks_barrier();
-    tensor_open(&tensors[rank], 2 * i + 2);
-    (void)!redistribute(rank, stream);
-    ranks_barrier();
-    if (rank == 0) sim_fault_clear();
-    ranks_barrier();
-    (void)!redistribute(rank, stream);
-    NEED(cudaStreamSynchronize(stream) == cudaSuccess);
-    tensor_close(&tensors[rank]);
-    ranks_barrier();
-  }
-}
-
-static void test_e6_redistribute_goes_on_after_a_run_that_failed(void)
-{
-  world_make(2, COMM_GATHER, (sim_config){.eager = true});
-  world_go(one_run_fails);
-}
-
-static void *let_go_later(void *unused)
-{
-  world_sleep_ms(100);
-  sim_hold(1, false);
-  return unused;
-}
-
-/* A run that does not begin on rank 0, of which all have said that they will: the others' streams
- * go on at once. The run before it is as it should be, also where rank 1's device is late for it.
- */
-static void one_run_does_not_begin(int rank, bool late)
-{
-  const sim_fault fault = {.name = "cudaStreamIsCapturing", .rank = 0, .nth = 2, .code = 2};
-  cudaStream_t stream = world_stream();
-  pthread_t thread;
-
-  late = late && rank == 1;
-  OK(xfer_comm_set_timeout(w.comms[rank], TIMEOUT_MS));
-  tensor_make(&tensors[rank], RING, rank, WIDTH);
-  for (int side = FROM; side <= TO; side++)
-    OK(xfer_comm_register(w.comms[rank], tensors[rank].bytes[side]));
-  for (uint64_t i = 1; i < 9; i += 2) {
-    const int64_t began = world_ms();
-
-    redistribute_well(rank, stream, i);
-    if (late) sim_hold(1, true);
-    tensor_fill(&tensors[rank], i + 1, 0x5a);
-    tensor_open(&tensors[rank], i + 1);
-    OK(redistribute(rank, stream));
-    if (rank == 0) sim_fault_add(&fault);
-    if (late) NEED(pthread_create(&thread, NULL, let_go_later, NULL) == 0);
-    const xfer_status st = redistribute(rank, stream);
-    NEED(rank == 0 ? st == XFER_ERR_NOMEM : st == XFER_OK || st == XFER_ERR_PEER);
-    NEED(cudaStreamSynchronize(stream) == cudaSuccess);
-    NEED(world_ms() - began < TIMEOUT_MS / 2);
-    if (late) NEED(pthread_join(thread, NULL) == 0);
-    NEED(tensor_holds(&tensors[rank], i + 1));
-    ranks_barrier();
-    sim_fault_clear();
-    ranks_barrier();
-    (void)!redistribute(rank, stream); /* says so where a rank has not heard of it yet */
-    NEED(cudaStreamSynchronize(stream) == cudaSuccess);
-    NEED(world_ms() - began < TIMEOUT_MS / 2);
-    tensor_close(&tensors[rank]);
-    ranks_barrier();
-  }
-}
-
-static void one_does_not_begin(int rank)
-{
-  one_run_does_not_begin(rank, false);
-}
-
-static void one_does_not_begin_behind_a_late_one(int rank)
-{
-  one_run_does_not_begin(rank, true);
-}
-
-static void *let_spare_go_later(void *unused)
-{
-  world_sleep_ms(50);
-  sim_hold(w.n, false);
-  return unused;
-}
-
-/* The stream waits for what runs on the spare device, which is held. */
-static void put_behind_the_spare(cudaStream_t stream)
-{
-  cudaStream_t other = NULL;
-  cudaEvent_t event = NULL;
-
-  NEED(cudaSetDevice(w.n) == cudaSuccess);
-  NEED(cudaStreamCreate(&other) == cudaSuccess && cudaEventCreate(&event) == cudaSuccess);
-  sim_hold(w.n, true);
-  NEED(cudaEventRecord(event, other) == cudaSuccess);
-  NEED(cudaSetDevice(1) == cudaSuccess);
-  NEED(cudaStreamWaitEvent(stream, event, 0) == cudaSuccess);
-  NEED(cudaEventDestroy(event) == cudaSuccess && cudaStreamDestroy(other) == cudaSuccess);
-}
-
-/* A call of the device in the second of two runs fails on rank 0. The first, for which rank 1's
- * stream is late, had begun well, so it ends as it should.
- */
-static void fail_behind_a_late_run(int rank, cudaStream_t stream, const sim_fault *fault,
-                                   uint64_t key)
-{
-  const int64_t began = world_ms();
-  pthread_t thread;
-
-  redistribute_well(rank, stream, key - 1);
-  tensor_fill(&tensors[rank], key, 0x5a);
-  tensor_open(&tensors[rank], key);
-  if (rank == 1) put_behind_the_spare(stream);
-  OK(redistribute(rank, stream));
-  ranks_barrier();
-  if (rank == 0) sim_fault_add(fault);
-  if (rank == 1) NEED(pthread_create(&thread, NULL, let_spare_go_later, NULL) == 0);
-  (void)!redistribute(rank, stream);
-  if (rank == 0) sim_fault_clear();
-  NEED(cudaStreamSynchronize(stream) == cudaSuccess);
-  NEED(world_ms() - began < TIMEOUT_MS / 2);
-  if (rank == 1) NEED(pthread_join(thread, NULL) == 0);
-  NEED(tensor_holds(&tensors[rank], key));
-  NEED_NO_VIOLATION();
-  ranks_barrier();
-  (void)!redistribute(rank, stream); /* says so where a rank has not heard of it yet */
-  NEED(cudaStreamSynchronize(stream) == cudaSuccess);
-  tensor_close(&tensors[rank]);
-  ranks_barrier();
-}
-
-static cudaStream_t make_registered(int rank)
-{
-  OK(xfer_comm_set_timeout(w.comms[rank], TIMEOUT_MS));
-  tensor_make(&tensors[rank], RING, rank, WIDTH);
-  for (int side = FROM; side <= TO; side++)
-    OK(xfer_comm_register(w.comms[rank], tensors[rank].bytes[side]));
-  return world_stream();
-}
-
-static void each_call_fails(int rank)
-{
-  cudaStream_t stream = make_registered(rank);
-  uint64_t n_failed = 0;
-
-  for (uint64_t n = 1; n_failed == n - 1; n++) {
-    const sim_fault fault = {.rank = 0, .nth = n, .code = 2};
-
-    if (rank == 0) world_case(n);
-    fail_behind_a_late_run(rank, stream, &fault, 2 * n);
-    n_failed = sim_count().faults;
-    ranks_barrier();
-  }
-  NEED(n_failed > 10);
-}
-
-/* None that is the communicator's own. */
-static void each_call_of_the_run_fails(int rank)
-{
-  static const char *const names[] = {"cudaStreamIsCapturing", "cudaStreamWaitEvent",
-                                      "cuStreamBatchMemOp",    "guard kernel",
-                                      "copy kernel",           "flag kernel"};
-  cudaStream_t stream = make_registered(rank);
-
-  for (uint64_t i = 0; i < sizeof names / sizeof names[0]; i++) {
-    const sim_fault fault = {.name = names[i], .rank = 0, .nth = 1, .code = 2};
-
-    if (rank == 0) world_case(i);
-    fail_behind_a_late_run(rank, stream, &fault, 2 * i + 2);
-    NEED(sim_count().faults == i + 1);
-    ranks_barrier();
-  }
-}
-
-static void test_e6_redistribute_that_fails_spares_the_one_before_gather(void)
-{
-  world_make(2, COMM_GATHER, (sim_config){.n_devices = 3});
-  world_go(each_call_fails);
-}
-
-static void test_e6_redistribute_that_fails_spares_the_one_before_nccl(void)
-{
-  world_make(3, COMM_NCCL, (sim_config){.n_devices = 4});
-  world_go(each_call_of_the_run_fails);
-}
-
-static void test_e6_redistribute_tells_of_a_run_that_does_not_begin_gather(void)
-{
-  world_make(2, COMM_GATHER, (sim_config){.seed = 0});
-  world_go(one_does_not_begin_behind_a_late_one);
-}
-
-static void test_e6_redistribute_tells_of_a_run_that_does_not_begin_nccl(void)
-{
-  world_make(3, COMM_NCCL, (sim_config){.seed = 0}); /* its ranks meet on their devices */
-  world_go(one_does_not_begin);
-}
-
-/* A run whose messages rank 0 does not send: nobody's stream waits for them until the deadline,
- * also of who exchanges nothing with rank 0. The run before it had begun well, and the next call
- * but one is well again. */
-static void messages_do_not_come(int rank)
-{
-  static const char *const names[] = {"copy kernel", "ncclSend", "ncclRecv"};
-  cudaStream_t stream = world_stream();
-
-  OK(xfer_comm_set_timeout(w.comms[rank], TIMEOUT_MS));
-  tensor_make(&tensors[rank], RING, rank, WIDTH);
-  for (uint64_t i = 0; i < sizeof names / sizeof names[0]; i++) {
-    const sim_fault fault = {.name = names[i], .rank = 0, .nth = 1, .code = 2};
-    const uint64_t key = 2 * i + 2;
-    const int64_t began = world_ms();
-
-    if (rank == 0) world_case(i);
-    redistribute_well(rank, stream, key - 1);
-    tensor_fill(&tensors[rank], key, 0x5a);
-    tensor_open(&tensors[rank], key);
-    OK(redistribute(rank, stream));
-    if (rank == 0) NEED(cudaStreamSynchronize(stream) == cudaSuccess);
-    ranks_barrier();
-    if (rank == 0) sim_fault_add(&fault);
-    const xfer_status st = redistribute(rank, stream);
-    NEED(rank == 0 ? st == XFER_ERR_CUDA || st == XFER_ERR_COMM || st == XFER_ERR_NOMEM
-                   : st == XFER_OK || st == XFER_ERR_PEER);
-    if (rank == 0) sim_fault_clear();
-    NEED(cudaStreamSynchronize(stream) == cudaSuccess);
-    if (rank == 0) NEED(tensor_holds(&tensors[rank], key));
-    NEED(world_ms() - began < TIMEOUT_MS / 2);
-    ranks_barrier();
-    (void)!redistribute(rank, stream); /* says so where a rank has not heard of it yet */
-    NEED(cudaStreamSynchronize(stream) == cudaSuccess);
-    tensor_close(&tensors[rank]);
-    NEED_NO_VIOLATION();
-    ranks_barrier();
-  }
-}
-
-/* On devices that cannot reach each other, where a small tensor goes in messages. */
-static void test_e6_redistribute_tells_of_messages_that_do_not_come(void)
-{
-  world_make(4, COMM_NCCL, (sim_config){.apart = {0xe, 0xd, 0xb, 0x7}});
-  world_go(messages_do_not_come);
-}
-
 static void test_e7_redistribute_looks_at_the_stream_first_gather(void)
 {
   world_make(2, COMM_GATHER, (sim_config){.seed = 0});
@@ -594,18 +317,6 @@ int main(int argc, char **argv)
        test_e6_redistribute_tells_of_a_refused_rank_gather},
       {"e6_redistribute_tells_of_a_refused_rank_nccl",
        test_e6_redistribute_tells_of_a_refused_rank_nccl},
-      {"e6_redistribute_goes_on_after_a_run_that_failed",
-       test_e6_redistribute_goes_on_after_a_run_that_failed},
-      {"e6_redistribute_tells_of_a_run_that_does_not_begin_gather",
-       test_e6_redistribute_tells_of_a_run_that_does_not_begin_gather},
-      {"e6_redistribute_tells_of_a_run_that_does_not_begin_nccl",
-       test_e6_redistribute_tells_of_a_run_that_does_not_begin_nccl},
-      {"e6_redistribute_that_fails_spares_the_one_before_gather",
-       test_e6_redistribute_that_fails_spares_the_one_before_gather},
-      {"e6_redistribute_that_fails_spares_the_one_before_nccl",
-       test_e6_redistribute_that_fails_spares_the_one_before_nccl},
-      {"e6_redistribute_tells_of_messages_that_do_not_come",
-       test_e6_redistribute_tells_of_messages_that_do_not_come},
       {"e7_redistribute_looks_at_the_stream_first_gather",
        test_e7_redistribute_looks_at_the_stream_first_gather},
       {"e7_redistribute_looks_at_the_stream_first_nccl",

@@ -221,6 +221,21 @@ cudaStream_t world_stream(void)
   return stream;
 }
 
+void world_hold_up(cudaStream_t stream, int spare)
+{
+  cudaStream_t other = NULL;
+  cudaEvent_t event = NULL;
+  int device = 0;
+
+  NEED(cudaGetDevice(&device) == cudaSuccess && cudaSetDevice(spare) == cudaSuccess);
+  NEED(cudaStreamCreate(&other) == cudaSuccess && cudaEventCreate(&event) == cudaSuccess);
+  sim_hold(spare, true);
+  NEED(cudaEventRecord(event, other) == cudaSuccess);
+  NEED(cudaSetDevice(device) == cudaSuccess);
+  NEED(cudaStreamWaitEvent(stream, event, 0) == cudaSuccess);
+  NEED(cudaEventDestroy(event) == cudaSuccess && cudaStreamDestroy(other) == cudaSuccess);
+}
+
 /* ---- tensors ------------------------------------------------------------------------------ */
 
 static void line_of(char *line, size_t n_bytes, form shape, int64_t width)

@@ -111,6 +111,9 @@ xfer_plan *world_plan(int rank, const tensor *tensors, size_t n, xfer_lane lane,
 void world_run(xfer_plan *plan, const tensor *tensors, size_t n, uint64_t version,
                cudaStream_t stream);
 cudaStream_t world_stream(void);
+/* From here on the stream waits, until sim_hold(spare, false), for a device that nobody else uses.
+ */
+void world_hold_up(cudaStream_t stream, int spare);
 /* Device memory, whatever other threads capture. */
 void *world_alloc(size_t n_bytes);
 void world_free(void *memory);
