@@ -141,6 +141,7 @@ static void test_broadcast_names_the_rank_that_does_not_come(void **state)
   for (int i = 0; world_size >= 3 && i < 6; i++) {
     const int late = i % 2 == 0 ? world_size - 1 : 1;
     const size_t n = sizes[(i < 4 ? i / 2 : i) % 2];
+    const int64_t ms = by_messages ? SHORT_MS : 3 * SHORT_MS; /* time for them to say who */
     unsigned char *bytes = calloc(1, n);
     xfer_comm *comm = make();
     char words[64];
@@ -152,11 +153,10 @@ static void test_broadcast_names_the_rank_that_does_not_come(void **state)
     stops_inside = world_rank == late && i >= 4;
     if (stops_inside) (void)broadcast_of_0(comm->transport, bytes, n, 60000);
     if (world_rank != late) {
-      xfer_status st = broadcast_of_0(comm->transport, bytes, n, 3 * SHORT_MS);
+      xfer_status st = broadcast_of_0(comm->transport, bytes, n, ms);
 
       if (st == XFER_OK)
-        st = comm->transport->ops->all_gather(comm->transport, all, "x", 1,
-                                              xfi_deadline_after(3 * SHORT_MS));
+        st = comm->transport->ops->all_gather(comm->transport, all, "x", 1, xfi_deadline_after(ms));
       expect(st == XFER_ERR_TIMEOUT || st == XFER_ERR_COMM);
       expect(by_messages || error_has(words));
       if (i >= 4) (void)MPI_Send(NULL, 0, MPI_BYTE, late, 1, MPI_COMM_WORLD);
