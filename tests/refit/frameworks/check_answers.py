@@ -66,12 +66,23 @@ MEMORY = "/dev/shm" if os.path.isdir("/dev/shm") and shutil.disk_usage("/dev/shm
 
 def unpack(runs):
     """(tensor, flat index) of each element of a local tensor, row-major."""
-    tensor, flat = [np.zeros(0, np.int64)], [np.zeros(0, np.int64)]
+    tensor = np.empty(sum(times * n for _, _, n, _, times, _ in runs), np.int64)
+    flat, at = np.zeros_like(tensor), 0
     for number, first, n, step, times, jump in runs:
-        flat.append((first + (np.arange(times) * jump)[:, None] + (np.arange(n) * step)[None, :]).reshape(-1))
-        tensor.append(np.full(times * n, number, np.int64))
-    tensor, flat = np.concatenate(tensor), np.concatenate(flat)
-    return np.where(tensor == NEVER, ZERO, tensor), np.where(tensor < 0, 0, flat)
+        tensor[at:at + times * n] = ZERO if number == NEVER else number
+        if number >= 0:
+            rows = flat[at:at + times * n].reshape(times, n)
+            np.add((first + np.arange(times) * jump)[:, None], np.arange(n) * step, out=rows)
+        at += times * n
+    return tensor, flat
+
+
+def slices(indices):
+    """The same of an array as np.ix_(*indices), in less time where all are ranges."""
+    ends = [(i[0], i[-1] + 1) if len(i) else (0, 0) for i in indices]
+    if all(b - a == len(i) for (a, b), i in zip(ends, indices)):
+        return tuple(slice(a, b) for a, b in ends)
+    return np.ix_(*indices)
 
 
 def write_checkpoint(folder, answer, dtype="F32", size_of=4):
@@ -152,7 +163,7 @@ class Checkpoint:
             there.append(index)
         mine = [np.flatnonzero(i >= 0) for i in there]
         grid = np.meshgrid(*[i[m] for i, m in zip(there, mine)], indexing="ij", sparse=True)
-        spot = np.ix_(*mine)
+        spot = slices(mine)
         if grouped:
             lookup = np.array([numbers.get(e, -9) for e in range(max(numbers) + 1)])
             tensor[spot] = lookup[grid[0]]
@@ -369,6 +380,8 @@ class Case:
             if np.any(self.checkpoint.code(tensor, flat) != self.checkpoint.code(*got) + more):
                 return (f"are not the checkpoint's values and {more}",)
             tensor, flat = got
+        if np.array_equal(tensor, got[0]) and np.array_equal(flat, got[1]):
+            return None, tensor, flat
         wrong = np.flatnonzero((tensor != got[0]) | (flat != np.where(got[0] < 0, 0, got[1])))
         if len(wrong):
             return (f"{len(wrong)} of {len(tensor)} elements differ, the first at {wrong[0]}",)
