@@ -11,6 +11,7 @@ The last line is `expect ok: ranks=N tensors=N refused=N` (exit 0) or `expect FA
 """
 
 import argparse
+import functools
 import json
 import os
 import re
@@ -154,6 +155,13 @@ def check_refused(plan, path, train, key, what):
         raise Mismatch(f"{path} {key}, layers {layers}: refused without naming {pattern}: {text.strip()[-300:]}")
 
 
+@functools.lru_cache(maxsize=2)
+def loaded(path):
+    """A model and its parameters, which nobody changes: its sizes and ranks come one after the other."""
+    model = load_model(path)
+    return model, vllm_model.parameters(model)
+
+
 def check_key(args, name, key, entry):
     """Check all ranks of one model and TP/EP size; return (ranks, tensors, refused)."""
     path = os.path.join(args.models, name + ".json")
@@ -162,9 +170,8 @@ def check_key(args, name, key, entry):
             check_refused(args.plan, path, args.train, key, what)
     if entry["refused"]:
         return 0, 0, len(entry["refused"])
-    model = load_model(path)
+    model, groups = loaded(path)
     tp, text = gen_spec(key)
-    groups = vllm_model.parameters(model)
     n_experts = next((g.tensors[None].shape[0] for g in groups.values() if g.kind == "fused_w13"), len(model.experts))
     n_tensors, train_world = 0, specs.parse(args.train).world
     for number, rank in enumerate(vllm_loader.engine_ranks(specs.parse(text), n_experts)):

@@ -5,6 +5,7 @@ the box's values from their global indices.
 """
 
 import dataclasses
+import functools
 import itertools
 import json
 import re
@@ -181,13 +182,13 @@ class HfTensor:
         """The box that is all of the tensor."""
         return Narrowed(self, (0,) * len(self.shape), self.shape)
 
-    @property
+    @functools.cached_property
     def layer(self):
         """The layer's number, None outside the layers."""
         found = re.search(r"(?:^|\.)layers\.(\d+)\.", self.name)
         return int(found[1]) if found else None
 
-    @property
+    @functools.cached_property
     def expert(self):
         """The routed expert's number, None if it is not a per-expert tensor."""
         found = re.search(r"\.experts\.(\d+)\.", self.name)

@@ -2,6 +2,7 @@
 """Self test of check_expect.py, and of the reference against vLLM's shapes and published byte counts."""
 
 import contextlib
+import functools
 import io
 import json
 import os
@@ -79,8 +80,7 @@ class Sizes(unittest.TestCase):
         with open(check_expect.SHAPES, encoding="utf-8") as file:
             shapes = json.load(file)["models"]
         for name, keys in shapes.items():
-            model = hf_model.load_model(os.path.join(self.models, name + ".json"))
-            groups = vllm_model.parameters(model)
+            model, groups = check_expect.loaded(os.path.join(self.models, name + ".json"))
             n_experts = model.config.get("num_local_experts", len(model.experts))
             for key, entry in keys.items():
                 with self.subTest(model=name, key=key):
@@ -97,13 +97,19 @@ class Sizes(unittest.TestCase):
     def test_bytes_of_the_refit_matrix(self):
         with open(os.path.join(HERE, "data", "refit_bytes.json"), encoding="utf-8") as file:
             cases = json.load(file)["cases"]
+
+        @functools.cache
+        def loaded(name, quant):
+            model = hf_model.load_model(os.path.join(self.models, name + ".json"), quant=quant)
+            return model, vllm_model.parameters(model, hooks_sharded=True)
+
         for case in cases:
             with self.subTest(case=case["id"]):
-                model = hf_model.load_model(os.path.join(self.models, case["model"] + ".json"), quant=case["quant"])
+                model, groups = loaded(case["model"], case["quant"])
                 self.assertEqual(sum(t.n_bytes for t in model.tensors.values()), case["payload_bytes"])
                 spec, n_bytes, sizes = specs.parse(case["gen"]), 0, {}
                 rank = vllm_loader.engine_ranks(spec, len(model.experts))[0]
-                for group in vllm_model.parameters(model, hooks_sharded=True).values():
+                for group in groups.values():
                     kind = re.sub(r"layers\.\d+", "", group.name)
                     if kind not in sizes:
                         sizes[kind] = vllm_model.load(group, rank, model, set()).size
@@ -133,8 +139,8 @@ class Tool(unittest.TestCase):
         sizes = Sizes()
         sizes.setUp()
         self.addCleanup(sizes.doCleanups)
-        model = hf_model.load_model(os.path.join(shipped_models(), "qwen3-30b-a3b.json"))
-        groups, files = vllm_model.parameters(model), []
+        model, groups = check_expect.loaded(os.path.join(shipped_models(), "qwen3-30b-a3b.json"))
+        files = []
         for number, rank in enumerate(vllm_loader.engine_ranks(specs.parse("vllm:tp8,ep8"), 128)):
             files.append(os.path.join(self.folder, str(number)))
             lines = list(sizes.lines(model, groups, rank))
