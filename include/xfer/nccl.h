@@ -59,7 +59,8 @@ struct ncclComm;
  * The borrowed communicator carries one broadcast of 256 bytes and is not kept: private,
  * non-blocking ones are made, so that a missed deadline can abort them without touching the
  * caller's. One is for control; another, for data, is made by the first commit of a plan that sends
- * over NCCL.
+ * over NCCL. NCCL makes none while a thread of the process captures a graph in global mode: the
+ * call fails with XFER_ERR_COMM, and a commit may be called again after the capture.
  *
  * Collective: all ranks of `nccl`, with nothing of theirs in flight on it.
  * Stream: none of the caller's; blocks until all ranks have come, at most 10 minutes, but within

@@ -292,6 +292,10 @@ static void runs_beside_captures(int n_runs)
   CUDA(cudaStreamSynchronize, (w.stream));
   for (uint32_t lane = XFER_LANE_DIRECT; lane <= (w.has_nccl ? XFER_LANE_PACKED : XFER_LANE_DIRECT);
        lane++) {
+    xfer_plan *first = plan_make(tensors, n, lane, 0);
+    OK(xfer_plan_commit(first)); /* NCCL makes communicators beside no capture in global mode */
+    xfer_plan_destroy(first);
+    barrier();
     captures.stop = false;
     captures.n = 0;
     EXPECT(pthread_create(&thread, NULL, capture_all_the_time, memory) == 0, "thread");
