@@ -15,6 +15,7 @@ import sys
 import tempfile
 
 import cases
+from memory import MEMORY
 
 HERE = pathlib.Path(__file__).resolve().parent
 
@@ -85,7 +86,7 @@ def main():
             run_on_gpus(args, refits, folder)
             return
         for what, words, options in refits:
-            with tempfile.TemporaryDirectory() as dump:
+            with tempfile.TemporaryDirectory(dir=MEMORY) as dump:
                 run_on_threads(args, words, options, what, dump)
         print(f"refits ok: {len(refits)}")
 

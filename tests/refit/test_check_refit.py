@@ -16,6 +16,7 @@ import hf_model
 import naive
 import specs
 import vllm_loader
+from memory import MEMORY
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 TRAIN = "megatron:tp2"  # two training ranks: generation rank g is rank 2 + g
@@ -66,7 +67,7 @@ class DumpCase(unittest.TestCase):
     """A test with a folder for dumps."""
 
     def setUp(self):
-        self.folder = tempfile.mkdtemp()
+        self.folder = tempfile.mkdtemp(dir=MEMORY)
         self.addCleanup(shutil.rmtree, self.folder)
 
     def check(self, model, gen, *more):
