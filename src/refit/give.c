@@ -154,6 +154,11 @@ static int join_dims(int64_t *shape, int64_t *strides, int n_dims, const xfi_loc
 {
   int n = 0;
 
+  if (n_dims == 0 && local->n_dims == 1) { /* a number has no dim, or one of one element */
+    shape[0] = 1;
+    if (strides != NULL) strides[0] = (int64_t)xfi_dtype_size((int)local->dtype);
+    return 1;
+  }
   for (int d = 0; d < n_dims; d++) {
     bool joins = n > 0 && n_dims - d > local->n_dims - n &&
                  (n == local->n_dims || shape[n - 1] != local->shape[n - 1]);

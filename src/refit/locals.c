@@ -50,6 +50,7 @@ void xfi_locals_destroy(xfer_locals *locals)
 /* The dim that tells most about where a part comes from: the one that is cut. */
 static int telling_dim(const measured *m)
 {
+  if (m->slot->flat) return 0;
   for (int d = m->layout->n_dims - 1; d >= 0; d--) {
     if (m->layout->dims[d].n_cuts > 0 && (d > 0 || m->slot->fuse_dim == 0)) return d;
   }
@@ -153,7 +154,7 @@ static xfer_status shape_local(xfi_local *local, const measured *all, int n)
   const measured *m = &all[0];
   size_t n_bytes = xfi_dtype_size((int)local->dtype);
 
-  local->n_dims = m->layout->n_dims - m->slot->each_expert;
+  local->n_dims = m->layout->n_dims - m->slot->each_expert - m->slot->flat;
   for (int k = 0; k < local->n_dims; k++) {
     int d = m->slot->order[k + m->slot->each_expert];
 

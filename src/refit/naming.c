@@ -30,6 +30,8 @@ xfer_status xfi_placing_eval(int64_t *value, const xfi_placing *placing, const x
   const xfi_var own[] = {{"alternating", entry->alternate},
                          {"is_extra", entry->stack == XFI_EXTRA},
                          {"is_bias", strcmp(entry->suffix, "bias") == 0},
+                         {"row_scale", entry->of_rows && !entry->of_all},
+                         {"one_scale", entry->of_all},
                          {"rows", entry->shape[entry->experts ? 1 : 0]}};
   const xfi_scope scope = {
       .vars = own, .n_vars = sizeof own / sizeof *own, .next = &placing->scopes[0]};
@@ -353,9 +355,15 @@ static xfer_status shape_slot(xfi_slot *slot, const xfi_placing *placing, const 
   XFI_CHECK(!entry->of_rows || (placing->side->rules->row_scales != 0 &&
                                 xfi_role_is_scaled(placing->model, entry) && !alternate &&
                                 ruling->is[XFI_REVERSE] == 0 && ruling->is[XFI_TRANSPOSE] == 0),
+            XFER_ERR_UNSUPPORTED, "\"%s\": no rule says what \"%s\" makes of a scale for %s",
+            entry->pattern, placing->side->spec,
+            entry->of_all ? "all of a weight" : "each of its rows");
+  XFI_CHECK(!entry->of_all || !entry->experts || strcmp(entry->suffix, "input_scale") != 0,
             XFER_ERR_UNSUPPORTED,
-            "\"%s\": no rule says what \"%s\" makes of a scale for each of its rows",
+            "\"%s\": \"%s\" has one for gate and up together, and no rule says of which",
             entry->pattern, placing->side->spec);
+  slot->flat =
+      entry->of_all && entry->experts && ruling->rule->cut == XFI_CUT_COLS && !slot->each_expert;
   slot->fusing.alternate = alternate && slot->n_slots > 1;
   XFI_TRY(check_blocks(slot, placing, entry));
   XFI_CHECK(ruling->rule->traits[XFI_UNITS] == NULL || slot->fusing.alternate || slot->n_slots == 1,
@@ -388,6 +396,7 @@ xfer_status xfi_slot_make(xfi_slot *slot, const xfi_placing *placing, const xfi_
     XFI_TRY(as_checkpoint(slot, placing, entry));
   } else {
     slot->each_expert = entry->experts && strstr(rule->local, "{local}") != NULL;
+    slot->whole = slot->whole || entry->of_all;
     slot->fusing.groups = ruling->is[XFI_GROUPS];
     XFI_TRY(add_parts(slot, placing, entry, ruling));
     XFI_TRY(shape_slot(slot, placing, entry, ruling));

@@ -4,6 +4,7 @@
 #include "alloc.h"
 #include "error.h"
 #include "names.h"
+#include "text.h"
 #include "vec.h"
 
 #include <jansson.h>
@@ -347,6 +348,31 @@ static const xfi_local_rule BY_NAME = {.local = "{name}"};
 static const xfi_ruling WHOLE = {.rule = &BY_NAME, .is[XFI_WHOLE] = 1};
 static const xfi_ruling EVERYWHERE = {.rule = &BY_NAME, .is[XFI_EVERYWHERE] = 1};
 
+/* Most often its checkpoint is quantised in a form that no rule has, which its configuration names.
+ */
+static xfer_status refuse_beside(const xfi_placing *p, const xfi_entry *entry)
+{
+  static const char *const KEYS[] = {"quant_method", "quant_algo", "format"};
+  const json_t *said = json_object_get(p->model->top, "quantization_config");
+  xfi_text text = {0};
+  char form[96] = "";
+
+  xfi_text_fixed(&text, form, sizeof form);
+  for (size_t i = 0; i < sizeof KEYS / sizeof *KEYS; i++) {
+    const char *value = json_string_value(json_object_get(said, KEYS[i]));
+
+    if (value != NULL) xfi_text_printf(&text, "%s%.30s", text.n_chars > 0 ? " " : "", value);
+  }
+  xfi_set_error("\"%s\": no rule says what \"%s\" makes of this beside its weight, as a scale, "
+                "packed values or an adapter; %s%s%splace it, or ignore it",
+                entry->pattern, p->side->spec,
+                text.n_chars > 0 ? "the checkpoint is quantised (" : "", form,
+                text.n_chars > 0 ? "): refit the unquantised one into an engine that "
+                                   "quantises it, "
+                                 : "");
+  return XFER_ERR_UNSUPPORTED;
+}
+
 /* Whole on every rank, under the checkpoint's name: what the side is known to hold so, or what no
  * rule knows. */
 static xfer_status hold_unruled(xfi_held *held, xfi_placing *p, const xfi_entry *entry, plan *of)
@@ -357,11 +383,9 @@ static xfer_status hold_unruled(xfi_held *held, xfi_placing *p, const xfi_entry 
   if (known != 0 || (p->side->size == 1 && p->side->rules->block_main == NULL)) {
     of->ruling = EVERYWHERE;
   } else {
-    XFI_CHECK(
-        !entry->beside || p->side->rules->block_main == NULL, XFER_ERR_UNSUPPORTED,
-        "\"%s\": no rule says what \"%s\" makes of this beside its weight, as a scale, packed "
-        "values or an adapter; place it, or ignore it",
-        entry->pattern, p->side->spec);
+    const bool is_beside = entry->beside || (entry->of_rows && !held->absent);
+
+    if (is_beside && p->side->rules->block_main != NULL) return refuse_beside(p, entry);
     held->misc = held->unknown = true;
     of->set.all = true;
   }

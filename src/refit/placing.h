@@ -19,6 +19,7 @@ typedef struct xfi_slot {
   bool with_last_layer;     /* it is where the last layer is */
   bool own_names;           /* the checkpoint's own name and number of the layer */
   bool each_expert;         /* one local tensor per expert; dim 0 is none of theirs */
+  bool flat;                /* its last dim, of one element, is none of the local tensor's */
   const xfi_grid *grid;     /* the ranks of a stage, as they share it */
   int slot, n_slots;        /* of the weights that lie in one, by their first block */
   int fuse_dim;             /* a dim of the tensor: the rows */

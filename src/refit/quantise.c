@@ -121,7 +121,7 @@ static xfer_status pair_scale(xfer_model *model, size_t at)
   xfi_entry *weight = weight_of(model, scale);
   const int64_t *block = model->block;
 
-  XFI_CHECK(weight != NULL && weight->n_dims == scale->n_dims, XFER_ERR_IO,
+  XFI_CHECK(weight != NULL && (scale->of_all || weight->n_dims == scale->n_dims), XFER_ERR_IO,
             "\"%s\" has no weight beside it", scale->pattern);
   scale->scale_of = (int)(weight - model->entries);
   if (scale->of_rows) return XFER_OK; /* wherever their weight is cut, they are of whole rows */

@@ -17,9 +17,9 @@
 
 /* ---- names ---- */
 
-enum { SCALE_INV, SCALE, N_SUFFIXES = 4 };
-static const char *const SUFFIXES[N_SUFFIXES] = {"weight_scale_inv", "weight_scale", "weight",
-                                                 "bias"};
+enum { SCALE_INV, SCALE, SCALE_OF_INPUT, N_SUFFIXES = 5 };
+static const char *const SUFFIXES[N_SUFFIXES] = {"weight_scale_inv", "weight_scale", "input_scale",
+                                                 "weight", "bias"};
 
 /* What follows the first of the family's prefixes that fits. */
 static const char *skip_prefix(const xfer_model *model, const char *known)
@@ -71,24 +71,42 @@ static const char *skip_layer(const xfer_model *model, const xfi_entry *entry, c
   return NULL;
 }
 
-/* Are these scales of an fp8 weight, one for each of its rows, as compressed-tensors calls them? */
-static bool are_of_rows(const xfer_model *model, const xfi_entry *e)
+/* The fp8 weight beside which something is that its name calls `suffix`; NULL: none. */
+static const xfi_entry *find_fp8(const xfer_model *model, const xfi_entry *e, const char *suffix)
 {
-  static const char MORE[] = "_scale";
-  const size_t n = strlen(e->known), more = sizeof MORE - 1, last = (size_t)e->n_dims - 1;
+  static const char WEIGHT[] = "weight";
+  const size_t n = strlen(e->known), k = strlen(suffix);
 
-  if (n <= more || strcmp(e->known + n - more, MORE) != 0 || e->n_dims < 2) return false;
-  if (e->shape[last] != 1 || (e->dtype != XFER_F32 && e->dtype != XFER_BF16)) return false;
+  if (n <= k || strcmp(e->known + n - k, suffix) != 0) return NULL;
   for (size_t i = 0; i < model->n_entries; i++) {
     const xfi_entry *w = &model->entries[i];
 
-    if (w->dtype != XFER_F8E4M3 || w->n_dims != e->n_dims || strlen(w->known) != n - more) continue;
-    if (memcmp(w->known, e->known, n - more) == 0 &&
-        memcmp(w->shape, e->shape, last * sizeof *w->shape) == 0 &&
-        xfi_entry_place(w, xfi_entry_layer(e, 0)) >= 0)
-      return true;
+    if (w->dtype == XFER_F8E4M3 && strncmp(w->known, e->known, n - k) == 0 &&
+        strcmp(w->known + n - k, WEIGHT) == 0 && xfi_entry_place(w, xfi_entry_layer(e, 0)) >= 0)
+      return w;
   }
-  return false;
+  return NULL;
+}
+
+/* Scales of an fp8 weight as compressed-tensors calls them: one for each of its rows, or one for
+ * all of it, which may have no dim; likewise one of what goes in. */
+static void find_scales(const xfer_model *model, xfi_entry *e)
+{
+  const int lead = e->n_experts > 0, last = e->n_dims - 1;
+  const xfi_entry *weight = find_fp8(model, e, SUFFIXES[SCALE]);
+  const bool rows = weight != NULL && e->n_dims == weight->n_dims && last >= 0 &&
+                    memcmp(e->shape, weight->shape, (size_t)last * sizeof *e->shape) == 0;
+
+  e->of_rows = e->of_all = false;
+  if (weight == NULL) weight = find_fp8(model, e, SUFFIXES[SCALE_OF_INPUT]);
+  if (weight == NULL || (e->dtype != XFER_F32 && e->dtype != XFER_BF16)) return;
+  e->of_all = weight->n_dims == lead + 2 && e->n_dims <= lead + 1;
+  e->of_rows = (rows || e->of_all) && (last < lead || e->shape[last] == 1);
+  e->of_all = e->of_all && e->of_rows;
+  if (!e->of_all || last == lead) return;
+  e->order[e->n_dims] = e->n_dims;
+  e->shape[e->n_dims] = e->strides[e->n_dims] = 1;
+  e->n_dims++;
 }
 
 void xfi_roles_split_name(const xfer_model *model, xfi_entry *entry)
@@ -105,16 +123,16 @@ void xfi_roles_split_name(const xfer_model *model, xfi_entry *entry)
   entry->stem = layered != NULL ? layered : rest;
   entry->n_stem = strlen(entry->stem);
   entry->suffix = "";
-  entry->of_rows = are_of_rows(model, entry);
+  find_scales(model, entry);
   for (int i = 0; i < N_SUFFIXES; i++) {
     size_t k = strlen(SUFFIXES[i]);
     const char *end = entry->stem + entry->n_stem;
 
-    if ((i == SCALE && !entry->of_rows) || entry->n_stem <= k + 1 ||
+    if (((i == SCALE || i == SCALE_OF_INPUT) && !entry->of_rows) || entry->n_stem <= k + 1 ||
         end[-(ptrdiff_t)k - 1] != '.' || strcmp(end - k, SUFFIXES[i]) != 0)
       continue;
     entry->suffix = SUFFIXES[i];
-    entry->is_scale = i == SCALE_INV || i == SCALE;
+    entry->is_scale = i <= SCALE_OF_INPUT;
     entry->n_stem -= k + 1;
     break;
   }
@@ -149,7 +167,8 @@ static xfer_status rule_fits(bool *fits, const xfer_model *model, const xfi_tens
   *fits = false;
   if (rule->when != NULL) XFI_TRY(xfi_expr_eval(&value, rule->when, &model->scope));
   if (rule->when != NULL && value == 0) return XFER_OK;
-  if (rule->n_dims > 0 && rule->n_dims != n) return XFER_OK;
+  *fits = e->of_all;
+  if (e->of_all || (rule->n_dims > 0 && rule->n_dims != n)) return XFER_OK;
   while (said < 4 && rule->shape[said] != NULL)
     said++;
   if (said > 0 && said != n) return XFER_OK;
@@ -414,13 +433,16 @@ static xfer_status match(xfer_model *model, size_t *at)
     return XFER_OK;
   }
   set_suffix(model, e, rule);
-  turn(e, rule);
+  if (!e->of_all) turn(e, rule);
+  XFI_CHECK(!e->of_all || (rule->role != NULL && rule->n_segments < 2), XFER_ERR_UNSUPPORTED,
+            "\"%s\" is one scale of several weights, and no rule says what engines make of it",
+            e->pattern);
   if (rule->role == NULL) {
     XFI_TRY(take_apart(model, *at, rule));
     *at += (size_t)rule->n_segments - 1;
   } else {
     e->role = rule->role;
-    XFI_TRY(set_rows(model, e, rule->segments, rule->n_segments));
+    XFI_TRY(set_rows(model, e, rule->segments, e->of_all ? 0 : rule->n_segments));
   }
   return XFER_OK;
 }

@@ -109,7 +109,8 @@ static xfer_status cut_tp(xfi_spread *spread, const xfi_placing *placing, const 
   int rows = entry->experts ? 1 : 0, last = entry->n_dims - 1, n = spread->shape[axis];
   int across = rule->cut == XFI_CUT_COLS ? rows : last > rows ? last : -1;
 
-  if (rule->cut == XFI_CUT_NONE || entry->n_dims <= rows) return XFER_OK;
+  if (rule->cut == XFI_CUT_NONE || entry->n_dims <= rows || (entry->of_all && slot->whole))
+    return XFER_OK;
   if (rule->traits[XFI_ACROSS] != NULL && across >= 0)
     XFI_TRY(widen(spread, entry, &ruling->is[XFI_ACROSS], across));
   if (rule->traits[XFI_UNITS] != NULL && !slot->whole && (rule->cut == XFI_CUT_ROWS || !rows_alone))

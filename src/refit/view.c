@@ -24,6 +24,7 @@ static xfer_status in_pieces(xfer_locals *locals, int side, int64_t n, int dim, 
 /* Strides of the tensor's dims in a local tensor. */
 static void set_strides(xfer_view *view, const xfi_local *local, const xfi_slot *slot)
 {
+  if (slot->flat) view->strides[view->n_dims - 1] = (int64_t)xfi_dtype_size((int)local->dtype);
   for (int k = 0; k < local->n_dims; k++) {
     int d = slot->order[k + slot->each_expert];
 

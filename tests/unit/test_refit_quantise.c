@@ -250,14 +250,71 @@ static void test_scales_of_rows_go_with_their_rows(void **state)
   refit_sides_end(&s);
 }
 
+/* A scale for all of a weight, with a dim or without one: those of weights that lie in one tensor
+ * lie in one, uncut, and of each expert there is one beside a down projection. */
+#define EXPERTS_OF(name, rows, columns)                                                            \
+  "{\"pattern\":\"model.layers.{layer}.mlp.experts.{expert}." name                                 \
+  ".weight\",\"layer\":[0,1],\"expert\":[0,3],\"shape\":[" #rows "," #columns                      \
+  "],\"dtype\":\"f8e4m3\"},{\"pattern\":\"model.layers.{layer}.mlp.experts.{expert}." name         \
+  ".weight_scale\",\"layer\":[0,1],\"expert\":[0,3],\"shape\":[],\"dtype\":\"f32\"}"
+#define INPUT_OF(name) REFIT_P(name ".input_scale", "[1]")
+
+static void test_scales_of_whole_weights_are_on_all_ranks(void **state)
+{
+  static const struct {
+    const char *end;
+    int n_dims, shape[2];
+  } want[] = {{".mlp.gate_up_proj.weight_scale", 1, {2}},
+              {".mlp.down_proj.weight_scale", 1, {1}},
+              {".mlp.gate_up_proj.input_scale", 1, {2}},
+              {".w13_weight_scale", 2, {4, 2}},
+              {".w2_weight_scale", 1, {4}}};
+  refit_sides s = refit_sides_make(
+      REFIT_TABLE(
+          REFIT_DENSE_CONFIG ",\"model_type\":\"qwen3_moe\",\"num_experts\":4", REFIT_ENDS
+          "," ROWS_OF("mlp.gate_proj", 32, 16, "[1]") "," ROWS_OF("mlp.up_proj", 32, 16, "[]") "," ROWS_OF(
+              "mlp.down_proj", 16, 32,
+              "[1]") "," INPUT_OF("mlp.gate_proj") "," INPUT_OF("mlp.up_proj") "," EXPERTS_OF("gate"
+                                                                                              "_pro"
+                                                                                              "j",
+                                                                                              8,
+                                                                                              16) "," EXPERTS_OF("up_proj",
+                                                                                                                 8,
+                                                                                                                 16) "," EXPERTS_OF("down_proj",
+                                                                                                                                    16,
+                                                                                                                                    8)),
+      "full", "vllm:tp2");
+  xfer_locals *locals = NULL;
+  xfer_local local;
+  size_t n_found = 0;
+
+  (void)state;
+  assert_int_equal(refit_sides_join(&s), XFER_OK);
+  refit_expect_plans(&s);
+  assert_int_equal(xfer_locals_create(&locals, s.refit, 2), XFER_OK);
+  for (size_t i = 0; i < xfer_locals_count(locals); i++) {
+    assert_int_equal(xfer_locals_get(locals, i, &local), XFER_OK);
+    for (size_t k = 0; k < sizeof want / sizeof *want; k++) {
+      if (strstr(local.name, want[k].end) == NULL) continue;
+      n_found++;
+      print_message("%s\n", local.name);
+      assert_int_equal(local.dtype, XFER_F32);
+      assert_int_equal(local.n_dims, want[k].n_dims);
+      for (int d = 0; d < local.n_dims; d++)
+        assert_int_equal(local.shape[d], want[k].shape[d]);
+    }
+  }
+  assert_int_equal(n_found, 2 * (sizeof want / sizeof *want));
+  xfer_locals_destroy(locals);
+  refit_sides_end(&s);
+}
+
 static void test_scales_of_rows_are_refused_where_no_rule_knows_them(void **state)
 {
   static const struct {
     const char *table, *train, *gen, *word;
   } cases[] = {
       {ROWS, "full", "vllm:quant=fp8_per_block", "the model has a scale for each row"},
-      {ROWS, "full",
-       "sglang:", "no rule says what \"sglang:\" makes of a scale for each of its rows"},
       {ROWS, "megatron:tp2", "vllm:", "no rule says what \"megatron:tp2\" makes of a scale"},
       {ROWS, "full:dtype=bf16", "vllm:", "are scales of weights that are not quantised on the way"},
       /* a role that no published checkpoint quantises */
@@ -268,6 +325,14 @@ static void test_scales_of_rows_are_refused_where_no_rule_knows_them(void **stat
       {REFIT_TABLE(REFIT_DENSE_CONFIG ",\"model_type\":\"llama\"",
                    REFIT_ENDS "," ROWS_OF("mlp.down_proj", 16, 32, "[16,2]")),
        "full", "vllm:", "no rule says what \"vllm:\" makes of this beside its weight"},
+      {REFIT_TABLE(REFIT_DENSE_CONFIG ",\"model_type\":\"llama\",\"quantization_config\":{"
+                                      "\"quant_method\":\"gptq\"}",
+                   REFIT_ENDS "," REFIT_P("mlp.down_proj.qzeros", "[2,16]")),
+       "full",
+       "vllm:", "an adapter; the checkpoint is quantised (gptq): refit the unquantised one"},
+      {REFIT_TABLE(REFIT_DENSE_CONFIG ",\"model_type\":\"llama\"",
+                   REFIT_ENDS "," ROWS_OF("mlp.down_proj", 16, 32, "[1]")),
+       "full", "megatron:", "makes of a scale for all of a weight"},
   };
 
   (void)state;
@@ -278,6 +343,20 @@ static void test_scales_of_rows_are_refused_where_no_rule_knows_them(void **stat
     refit_expect_error(cases[i].word);
     refit_sides_end(&s);
   }
+}
+
+/* vLLM has such a one as often as there are weights. */
+static void test_one_scale_of_several_weights_is_refused(void **state)
+{
+  xfer_model *model = NULL;
+
+  (void)state;
+  assert_int_equal(
+      refit_load(&model,
+                 REFIT_TABLE(REFIT_DENSE_CONFIG ",\"model_type\":\"phi3\",\"intermediate_size\":32",
+                             REFIT_ENDS "," ROWS_OF("mlp.gate_up_proj", 64, 16, "[1]"))),
+      XFER_ERR_UNSUPPORTED);
+  refit_expect_error("is one scale of several weights");
 }
 
 static void test_a_type_for_all_but_f32_is_of_the_table(void **state)
@@ -375,7 +454,9 @@ int main(void)
       cmocka_unit_test(test_a_side_that_quantises_has_scales_beside_its_weights),
       cmocka_unit_test(test_scales_are_of_the_layers_that_their_weights_have),
       cmocka_unit_test(test_scales_of_rows_go_with_their_rows),
+      cmocka_unit_test(test_scales_of_whole_weights_are_on_all_ranks),
       cmocka_unit_test(test_scales_of_rows_are_refused_where_no_rule_knows_them),
+      cmocka_unit_test(test_one_scale_of_several_weights_is_refused),
       cmocka_unit_test(test_a_type_for_all_but_f32_is_of_the_table),
       cmocka_unit_test(test_what_lies_in_one_tensor_is_quantised_or_not),
       cmocka_unit_test(test_a_plan_where_one_was_destroyed_is_bound_as_a_new_one),

@@ -33,6 +33,8 @@ REFUSED = {("vllm", "deepseek_tied"): "ties no output layer",
            ("vllm", "granite_4_bias"): "cuts this bias as if its rows were of one kind",
            ("vllm", "jamba_tied"): "ties no output layer",
            ("vllm", "qwen2_moe_plain"): "vLLM has biases of q, k and v in this family",
+           ("vllm", "phi3_tensors"): "is one scale of several weights",
+           ("vllm", "qwen3_5_tensors"): "is one scale of several weights",
            ("vllm", "stablelm_one_norm"): "a norm before the MLP, which layers with one norm have not",
            ("vllm", "kimi_linear_room"): "pads gate and up of each expert",
            ("vllm", "kimi_linear_tied"): "ties no output layer",
@@ -144,6 +146,8 @@ class Checkpoint:
         offset = 0
         if not grouped and expert is not None and len(source) == len(shape) + 1:
             offset, source = expert * int(np.prod(source[1:])), source[1:]
+        if name.endswith(".weight_scale") and source[-1] == 1 and len(source) == len(shape) + 1:
+            source = source[:-1]  # of experts one number each
         if len(source) != len(shape):
             return f"{name} has {len(source)} dims"
         dims = list(range(len(shape)))

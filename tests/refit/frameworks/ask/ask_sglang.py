@@ -92,6 +92,8 @@ def patch():
         init(self, *args, **{key: not key.startswith("use_") and value for key, value in kwargs.items()})
 
     ps.GroupCoordinator.__init__ = plain
+    import sglang.srt.models.deepseek_common.deepseek_weight_loader as loader
+    loader.channel_quant_to_tensor_quant = lambda weight, scale: (weight, torch.ones(1))  # a kernel's, for what is made of kv_b_proj
     return FakeStore
 
 
