@@ -49,15 +49,15 @@ typedef struct xfi_entry {
   int64_t lead;             /* the checkpoint's first dim, where it is more here; 0: it is not */
   bool experts;             /* dim 0 counts experts */
   xfi_stack stack;
-  bool own_numbers; /* extra layers that the checkpoint numbers from 0 */
-  const char *stem; /* in `known`: after prefix and layer */
-  size_t n_stem;    /* without the suffix */
-  const char
-      *suffix;      /* "weight", "bias", "weight_scale_inv", "weight_scale", "input_scale" or "" */
-  const char *role; /* NULL: no rule knows it */
-  bool matched;     /* the rules were asked */
-  bool beside;      /* no role of its own, but of a weight that has one: a scale, packed values */
-  int n_segments;   /* 0: rows of which nothing is said */
+  bool own_numbers;   /* extra layers that the checkpoint numbers from 0 */
+  const char *stem;   /* in `known`: after prefix and layer */
+  size_t n_stem;      /* without the suffix */
+  const char *as;     /* the stem by which sides call it; NULL: that one */
+  const char *suffix; /* "weight", "bias", "" or what scales are called */
+  const char *role;   /* NULL: no rule knows it */
+  bool matched;       /* the rules were asked */
+  bool beside;        /* no role of its own, but of a weight that has one: a scale, packed values */
+  int n_segments;     /* 0: rows of which nothing is said */
   xfi_segment segments[XFI_MAX_SEGMENTS];
   int n_held,
       held; /* several weights in one tensor of the checkpoint, and which this is; 1, 0: alone */

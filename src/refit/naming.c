@@ -149,16 +149,17 @@ static bool take(const char **at, const char *token)
 static void add_stem(xfi_text *text, const xfi_entry *entry, bool parent)
 {
   static const char EXPERT[] = ".{expert}";
-  size_t n = entry->n_stem;
+  const char *stem = entry->as != NULL ? entry->as : entry->stem;
+  size_t n = entry->as != NULL ? strlen(stem) : entry->n_stem;
 
-  while (parent && n > 0 && entry->stem[n - 1] != '.')
+  while (parent && n > 0 && stem[n - 1] != '.')
     n--;
   if (parent && n > 0) n--;
   for (size_t i = 0; i < n;) {
-    if (n - i >= sizeof EXPERT - 1 && strncmp(entry->stem + i, EXPERT, sizeof EXPERT - 1) == 0)
+    if (n - i >= sizeof EXPERT - 1 && strncmp(stem + i, EXPERT, sizeof EXPERT - 1) == 0)
       i += sizeof EXPERT - 1;
     else
-      xfi_text_add(text, &entry->stem[i++], 1);
+      xfi_text_add(text, &stem[i++], 1);
   }
 }
 

@@ -433,6 +433,7 @@ static xfer_status match(xfer_model *model, size_t *at)
     return XFER_OK;
   }
   set_suffix(model, e, rule);
+  e->as = rule->as;
   if (!e->of_all) turn(e, rule);
   XFI_CHECK(!e->of_all || (rule->role != NULL && rule->n_segments < 2), XFER_ERR_UNSUPPORTED,
             "\"%s\" is one scale of several weights, and no rule says what engines make of it",

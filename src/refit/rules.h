@@ -41,6 +41,7 @@ typedef struct xfi_segment_rule {
 typedef struct xfi_tensor_rule {
   const char *name;   /* after the family's prefix, without ".weight" and the like */
   size_t n_layer;     /* of its characters: those of "layers.{layer}." or the like; 0: in none */
+  const char *as;     /* the name after that by which sides call it; NULL: its own */
   const char *suffix; /* NULL: any */
   const char *when;   /* an expression; NULL: always */
   const char *role;   /* NULL: it holds several, by their roles in its segments */

@@ -81,15 +81,12 @@ static xfer_status read_dims(const xfi_doc *doc, const json_t *dims, const json_
 static xfer_status read_tensor(const xfi_doc *doc, const json_t *object, xfi_tensor_rule *t)
 {
   const json_t *rows = NULL, *holds = NULL, *dims = NULL, *shape = NULL;
-  const xfi_field fields[] = {NEEDED("name", TEXT, &t->name),
-                              FIELD("suffix", TEXT, &t->suffix),
-                              FIELD("when", EXPR, &t->when),
-                              FIELD("role", TEXT, &t->role),
-                              FIELD("rows", LIST, &rows),
-                              FIELD("holds", LIST, &holds),
-                              FIELD("dims", TEXTS, &dims),
-                              FIELD("shape", LISTED, &shape),
-                              FIELD("alternate", FLAG, &t->alternate)};
+  const xfi_field fields[] = {
+      NEEDED("name", TEXT, &t->name), FIELD("suffix", TEXT, &t->suffix),
+      FIELD("as", TEXT, &t->as),      FIELD("when", EXPR, &t->when),
+      FIELD("role", TEXT, &t->role),  FIELD("rows", LIST, &rows),
+      FIELD("holds", LIST, &holds),   FIELD("dims", TEXTS, &dims),
+      FIELD("shape", LISTED, &shape), FIELD("alternate", FLAG, &t->alternate)};
 
   XFI_TRY(XFI_RULES_READ(doc, object, "a tensor", fields));
   if ((t->role == NULL) == (holds == NULL))

@@ -60,7 +60,8 @@ REFUSED = {("vllm", "deepseek_tied"): "ties no output layer",
 
 # What the framework has for a tensor of the checkpoint, and does not load: names and shapes are compared.
 UNLOADED = {("sglang", "llama3_blocks", "weight_scale_inv"),
-            ("vllm", "laguna", "e_score_correction_bias"), ("vllm", "laguna_elements", "e_score_correction_bias")}
+            ("vllm", "laguna", "e_score_correction_bias"), ("vllm", "laguna_elements", "e_score_correction_bias"),
+            ("vllm", "laguna_held", "e_score_correction_bias")}
 
 # Where dumps lie for a moment: many small files, which a disk makes slowly.
 MEMORY = "/dev/shm" if os.path.isdir("/dev/shm") and shutil.disk_usage("/dev/shm").free > 1 << 30 else None
