@@ -74,6 +74,15 @@ static const json_t *lookup(const json_t *top, const char *key)
   return value;
 }
 
+/* The text part's word alone: transformers, and engines after it, go by the whole model's, and what
+ * it is where it is not said differs by class. */
+static bool is_tied_by_text(const json_t *top)
+{
+  static const char KEY[] = "tie_word_embeddings";
+
+  return json_object_get(top, KEY) == NULL && json_is_true(json_object_get(text_part(top), KEY));
+}
+
 /* What every configuration has must be numbers. */
 static xfer_status check_sizes(const xfer_model *model)
 {
@@ -197,6 +206,7 @@ xfer_status xfi_config_vars(xfer_model *model)
     XFI_TRY(add_var(model, "block_rows", model->block[0]));
     XFI_TRY(add_var(model, "block_columns", model->block[1]));
   }
+  XFI_TRY(add_var(model, "tied_by_text", is_tied_by_text(model->top)));
   n_figures = model->n_vars;
   set_scopes(model, n_figures);
   for (int i = 0; i < model->n_all; i++) {

@@ -30,6 +30,8 @@ ZERO, NEVER = -1, -2  # numbers of no tensor: zeros or padding; not written by t
 REFUSED = {("vllm", "deepseek_tied"): "ties no output layer",
            ("vllm", "bailing_2_5_rest"): "in layers past the last whole group of 2",
            ("vllm", "deepseek_v4_mxfp4_room"): "vLLM pads experts of these sizes",
+           ("vllm", "gpt_oss_no_bias"): "has biases of attention in this family",
+           ("vllm", "qwen3_vl_tied_text"): "the text's configuration alone ties it",
            ("vllm", "granite_4_bias"): "cuts this bias as if its rows were of one kind",
            ("vllm", "jamba_tied"): "ties no output layer",
            ("vllm", "qwen2_moe_plain"): "vLLM has biases of q, k and v in this family",

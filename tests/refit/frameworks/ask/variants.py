@@ -65,12 +65,12 @@ SPARSE = dict(moe_intermediate_size=48, num_experts_per_tok=2, first_k_dense_rep
 TOKENS = dict(image_token_id=990, video_token_id=991, vision_start_token_id=992, vision_end_token_id=993)
 
 
-def seeing(architecture, model_type, vision, text, tie=True, **more):
-    """A model that sees: its text part in a configuration of its own."""
+def seeing(architecture, model_type, vision, text, tie=True, alone=False, **more):
+    """A model that sees: its text part in a configuration of its own, which `alone` says whether the output layer is tied."""
     tied = {} if model_type == "gemma3" else {"tie_word_embeddings": tie}  # Gemma's do not say it
     text = {**COMMON, "model_type": model_type + "_text", **text}
     text.pop("tie_word_embeddings")
-    return lambda: saved({**more, **tied, "architectures": [architecture], "model_type": model_type,
+    return lambda: saved({**more, **({} if alone else tied), "architectures": [architecture], "model_type": model_type,
                           "text_config": {**text, **tied}, "vision_config": vision})
 
 
@@ -90,12 +90,18 @@ def muse_glimmer(**more):
                   image_token_id=990, video_token_id=991, projector_hidden_size=32, out_hidden_size=128)
 
 
-def qwen3_5(**more):
+def qwen3_vl(**more):
+    return seeing("Qwen3VLForConditionalGeneration", "qwen3_vl",
+                  dict(VISION, model_type="qwen3_vl", num_position_embeddings=64, deepstack_visual_indexes=[0]),
+                  dict(rope_scaling={"rope_type": "default", "mrope_section": [8, 4, 4], "mrope_interleaved": True}), **TOKENS, **more)
+
+
+def qwen3_5(tie=True, alone=False, **more):
     return seeing("Qwen3_5ForConditionalGeneration", "qwen3_5", dict(VISION, model_type="qwen3_5", num_position_embeddings=64),
                   dict(num_key_value_heads=2, linear_num_key_heads=8, linear_num_value_heads=16, linear_key_head_dim=16,
                        linear_value_head_dim=16, linear_conv_kernel_dim=4,
                        rope_parameters={"rope_type": "default", "rope_theta": 10000.0, "partial_rotary_factor": 0.25,
-                                        "mrope_section": [2, 1, 1], "mrope_interleaved": True}, **more), **TOKENS)
+                                        "mrope_section": [2, 1, 1], "mrope_interleaved": True}, **more), tie=tie, alone=alone, **TOKENS)
 
 
 def longcat_flash():
@@ -198,6 +204,15 @@ MAMBA1_LESS = (*MAMBA2_LESS, "head_dim")
 MINICPM3 = dict(hidden_size=512, kv_lora_rank=32, q_lora_rank=48, qk_rope_head_dim=16, qk_nope_head_dim=32, v_head_dim=32,
                 num_key_value_heads=16, scale_emb=12, scale_depth=1.4, dim_model_base=256)
 
+MIMO_V2 = dict(moe_intermediate_size=48, n_routed_experts=8,
+               num_experts_per_tok=2, n_group=1, topk_group=1, norm_topk_prob=True, v_head_dim=16,
+               sliding_window=64, sliding_window_size=64, layer_types=["full_attention", "sliding_attention"],
+               mlp_layer_types=["dense", "sparse"], hybrid_layer_pattern=[0, 1], moe_layer_freq=[0, 1],
+               swa_num_attention_heads=16, swa_num_key_value_heads=8, swa_head_dim=32, swa_v_head_dim=16,
+               swa_rope_theta=10000.0, layernorm_epsilon=1e-5, scoring_func="sigmoid",
+               add_swa_attention_sink_bias=True, add_full_attention_sink_bias=False, topk_method="noaux_tc",
+               partial_rotary_factor=0.5)
+
 # Layers that are called h.N or blocks.N, and configurations with other keys.
 GPT2 = dict(n_embd=512, n_head=16, n_layer=2, n_positions=512, n_inner=96, activation_function="gelu", layer_norm_epsilon=1e-5)
 GPT2_LESS = ("hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads", "num_key_value_heads", "head_dim", "rms_norm_eps",
@@ -253,14 +268,7 @@ NEWER = {
     "gemma4_moe": of("Gemma4ForCausalLM", "gemma4_text", GEMMA4_LESS,
                      **{**GEMMA4, "num_hidden_layers": 2, "layer_types": ["sliding_attention", "full_attention"]},
                      enable_moe_block=True, num_experts=8, top_k_experts=2, moe_intermediate_size=48),
-    "mimo_v2_flash": of("MiMoV2FlashForCausalLM", "mimo_v2_flash", moe_intermediate_size=48, n_routed_experts=8,
-                        num_experts_per_tok=2, n_group=1, topk_group=1, norm_topk_prob=True, v_head_dim=16,
-                        sliding_window=64, sliding_window_size=64, layer_types=["full_attention", "sliding_attention"],
-                        mlp_layer_types=["dense", "sparse"], hybrid_layer_pattern=[0, 1], moe_layer_freq=[0, 1],
-                        swa_num_attention_heads=16, swa_num_key_value_heads=8, swa_head_dim=32, swa_v_head_dim=16,
-                        swa_rope_theta=10000.0, layernorm_epsilon=1e-5, scoring_func="sigmoid",
-                        add_swa_attention_sink_bias=True, add_full_attention_sink_bias=False, topk_method="noaux_tc",
-                        partial_rotary_factor=0.5),
+    "mimo_v2_flash": of("MiMoV2FlashForCausalLM", "mimo_v2_flash", **MIMO_V2),
     "hy_v3": of("HYV3ForCausalLM", "hy_v3", num_experts=8, num_experts_per_tok=2, num_shared_experts=1,
                 moe_intermediate_size=48, first_k_dense_replace=1, qk_norm=True, route_norm=True, expert_hidden_dim=48,
                 moe_router_use_sigmoid=True, moe_router_enable_expert_bias=True, enable_attention_fp32_softmax=False),
@@ -415,10 +423,16 @@ FAMILIES = {
                          "scoring_func": "softmax"}),
     "deepseek_v32": of("DeepseekV32ForCausalLM", "deepseek_v32", ("head_dim",), **MLA, **INDEXER),
     "glm_moe_dsa": of("GlmMoeDsaForCausalLM", "glm_moe_dsa", ("head_dim",), **{**MLA, "n_group": 1}, **INDEXER),
-    "qwen3_vl": seeing("Qwen3VLForConditionalGeneration", "qwen3_vl",
-                       dict(VISION, model_type="qwen3_vl", num_position_embeddings=64, deepstack_visual_indexes=[0]),
-                       dict(rope_scaling={"rope_type": "default", "mrope_section": [8, 4, 4],
-                                          "mrope_interleaved": True}), **TOKENS),
+    "qwen3_vl": qwen3_vl(),
+    "qwen3_vl_tied_text": qwen3_vl(alone=True),
+    "qwen3_vl_untied_text": qwen3_vl(tie=False, alone=True),
+    "llava_tied_text": seeing("LlavaForConditionalGeneration", "llava", CLIP, dict(model_type="llama"), alone=True, image_token_index=990,
+                              projector_hidden_act="gelu", vision_feature_layer=-1),
+    "qwen3_5_untied_text": qwen3_5(num_hidden_layers=4, full_attention_interval=4, layer_types=["linear_attention"] * 3 + ["full_attention"],
+                                   tie=False, alone=True),
+    "gpt_oss_no_bias": of("GptOssForCausalLM", "gpt_oss", num_local_experts=4, num_experts_per_tok=2, sliding_window=128, attention_bias=False,
+                          layer_types=["sliding_attention", "full_attention"]),
+    "mimo_v2_bias": of("MiMoV2FlashForCausalLM", "mimo_v2_flash", **{**MIMO_V2, "attention_bias": True}),
     "qwen3_5": qwen3_5(num_hidden_layers=4, full_attention_interval=4, layer_types=["linear_attention"] * 3 + ["full_attention"]),
     "qwen3_5_bias": qwen3_5(full_attention_interval=2, layer_types=["linear_attention", "full_attention"], attention_bias=True),
     "qwen2_5_vl": wide("Qwen2_5_VLForConditionalGeneration", "qwen2_5_vl",
