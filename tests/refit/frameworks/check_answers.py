@@ -215,10 +215,10 @@ def filled(tensor, flat, names, converted):
 # Blocks that are refused, and why.
 NO_BLOCKS = ["rows of several weights that alternate have no blocks", "are no whole number of blocks of 16",
              "vLLM ties no output layer of this family"]
-SCALES = re.compile(r"\.weight_scale_inv$|(?<!router)\.scale$")
+SCALES = re.compile(r"\.weight_scale_inv$|(?<!router)(?<!_hc)\.scale$")
 ROWS = re.compile(r"\.weight_scale$")  # scales of rows, or of integers in groups
 OF_OTHERS = ("visual.", "vision_model.", "vision_tower.", "audio_tower.", "multi_modal_projector.", "mm_projector.", "model.vision_model.",
-             "model.connector.", "vision_encoder.", "vision_adapter.", "vision_projection.")  # parts of a model that are no text
+             "model.connector.", "vision_encoder.", "vision_adapter.", "vision_projection.", "embed_vision.", "vision_embedder.")  # parts of a model that are no text
 
 
 def of_text(name):

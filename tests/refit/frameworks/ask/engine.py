@@ -61,14 +61,16 @@ def poison(model):
 
 def load(model, table):
     """Loads codes; the names that were loaded, and where weights are packed, or bf16 whatever the model is, their values put together."""
-    if isinstance(table, trainer.Held):
+    in_bf16 = any(t.dtype == torch.bfloat16 for t in model.parameters())
+    if isinstance(table, trainer.Held) and not in_bf16:
         return model.load_weights(trainer.published(table)), None
-    if not packed.is_packed(table) and not any(t.dtype == torch.bfloat16 for t in model.parameters()):
+    if not packed.is_packed(table) and not in_bf16:
         return model.load_weights((n, values_of(n, table)) for n in table), None
     total, loaded = packed.Sum(), None
     for at in range(packed.DIGITS):
         poison(model)
-        loaded = model.load_weights((n, packed.digits(n, values_of(n, table), at, packed.type_of(n, table))) for n in table)
+        values = trainer.published(table) if isinstance(table, trainer.Held) else ((n, values_of(n, table)) for n in table)
+        loaded = model.load_weights((n, packed.digits(n, x, at, packed.type_of(n, table))) for n, x in values)
         total.add(model, at)
     return loaded, total
 
