@@ -47,18 +47,35 @@ static bool family_of_type(xfer_model *model, const json_t *object)
   return false;
 }
 
+/* As compressed-tensors says it, of groups of layers: those of the first that has some. */
+static const json_t *block_of_groups(const json_t *quant)
+{
+  const json_t *groups = json_object_get(quant, "config_groups");
+  const char *name;
+  json_t *group;
+
+  json_object_foreach((json_t *)(uintptr_t)groups, name, group)
+  {
+    const json_t *block = json_object_get(json_object_get(group, "weights"), "block_structure");
+
+    if (json_is_array(block)) return block;
+  }
+  return NULL;
+}
+
 static xfer_status read_block(xfer_model *model, const json_t *object)
 {
   const json_t *quant = json_object_get(object, "quantization_config");
   const json_t *block = json_object_get(object, "weight_block_size");
 
   if (block == NULL) block = json_object_get(quant, "weight_block_size");
+  if (block == NULL) block = block_of_groups(quant);
   if (block == NULL || json_is_null(block)) return XFER_OK;
   for (size_t d = 0; d < 2; d++)
     model->block[d] = json_integer_value(json_array_get(block, d));
   XFI_CHECK(json_array_size(block) == 2 && model->block[0] > 0 && model->block[0] < 1 << 20 &&
                 model->block[1] > 0 && model->block[1] < 1 << 20,
-            XFER_ERR_IO, "%s: line %d: weight_block_size is not two numbers", model->config.where,
+            XFER_ERR_IO, "%s: line %d: the size of blocks is not two numbers", model->config.where,
             xfi_doc_line(&model->config, block));
   return XFER_OK;
 }

@@ -84,6 +84,7 @@ static xfer_status find_quant(xfi_quant *quant, const xfer_side **by, const xfer
               "already: \"%s\"",
               side->spec, e->pattern);
     other = (xfi_quant){{model->block[0], model->block[1]}, e->suffix, e->dtype};
+    if (e->dtype == XFER_BF16) other.dtype = XFER_F32; /* as engines have them */
     return check_same(quant, &other, side, "the model is");
   }
   *by = side;

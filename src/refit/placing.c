@@ -403,7 +403,7 @@ static xfer_dtype dtype_of(const xfi_placing *p, const xfi_entry *entry, const x
   const bool plain = own == XFER_F32 || own == XFER_BF16 || own == XFER_F16;
 
   if (said != NULL) return said->value == 0 ? own : (xfer_dtype)said->value;
-  if (rule != NULL && entry->of_rows && p->side->rules->row_scales != 0)
+  if (rule != NULL && entry->is_scale && plain && p->side->rules->row_scales != 0)
     return (xfer_dtype)p->side->rules->row_scales;
   if (rule != NULL && rule->dtype != 0 && plain) return (xfer_dtype)rule->dtype;
   if (p->side->dtype != 0 && own != XFER_F32 && !quantised && entry->scale_of < 0)

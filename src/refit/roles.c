@@ -88,8 +88,19 @@ static const xfi_entry *find_fp8(const xfer_model *model, const xfi_entry *e, co
   return NULL;
 }
 
+/* Are they one for each block? */
+static bool are_of_blocks(const xfer_model *model, const xfi_entry *e, const xfi_entry *weight)
+{
+  const int64_t *block = model->block;
+  const int n = e->n_dims;
+
+  return block[0] > 0 && n == weight->n_dims && n >= 2 &&
+         e->shape[n - 2] == xfi_ceil_div(weight->shape[n - 2], block[0]) &&
+         e->shape[n - 1] == xfi_ceil_div(weight->shape[n - 1], block[1]);
+}
+
 /* Scales of an fp8 weight as compressed-tensors calls them: one for each of its rows, or one for
- * all of it, which may have no dim; likewise one of what goes in. */
+ * all of it, which may have no dim, or else one for each block; likewise one of what goes in. */
 static void find_scales(const xfer_model *model, xfi_entry *e)
 {
   const int lead = e->n_experts > 0, last = e->n_dims - 1;
@@ -97,12 +108,13 @@ static void find_scales(const xfer_model *model, xfi_entry *e)
   const bool rows = weight != NULL && e->n_dims == weight->n_dims && last >= 0 &&
                     memcmp(e->shape, weight->shape, (size_t)last * sizeof *e->shape) == 0;
 
-  e->of_rows = e->of_all = false;
+  e->of_rows = e->of_all = e->is_scale = false;
   if (weight == NULL) weight = find_fp8(model, e, SUFFIXES[SCALE_OF_INPUT]);
   if (weight == NULL || (e->dtype != XFER_F32 && e->dtype != XFER_BF16)) return;
   e->of_all = weight->n_dims == lead + 2 && e->n_dims <= lead + 1;
   e->of_rows = (rows || e->of_all) && (last < lead || e->shape[last] == 1);
   e->of_all = e->of_all && e->of_rows;
+  e->is_scale = e->of_rows || are_of_blocks(model, e, weight);
   if (!e->of_all || last == lead) return;
   e->order[e->n_dims] = e->n_dims;
   e->shape[e->n_dims] = e->strides[e->n_dims] = 1;
@@ -128,7 +140,7 @@ void xfi_roles_split_name(const xfer_model *model, xfi_entry *entry)
     size_t k = strlen(SUFFIXES[i]);
     const char *end = entry->stem + entry->n_stem;
 
-    if (((i == SCALE || i == SCALE_OF_INPUT) && !entry->of_rows) || entry->n_stem <= k + 1 ||
+    if (((i == SCALE || i == SCALE_OF_INPUT) && !entry->is_scale) || entry->n_stem <= k + 1 ||
         end[-(ptrdiff_t)k - 1] != '.' || strcmp(end - k, SUFFIXES[i]) != 0)
       continue;
     entry->suffix = SUFFIXES[i];

@@ -193,7 +193,7 @@ typedef struct xfi_side_rules {
       *absent_mtp;           /* the model's own layers, or its extra ones, are not held */
   const char *holds_unknown; /* tensors of no rule are held whole */
   const struct json_t *spellings, *tied_names;
-  int row_scales; /* the element type of scales of rows or whole weights; 0: no rule has them */
+  int row_scales; /* the element type of scales; 0: no rule has those of rows or whole weights */
   int n_quants;
   xfi_quant_rule quants[XFI_MAX_QUANTS];
   xfi_local_rule *locals;

@@ -309,6 +309,40 @@ static void test_scales_of_whole_weights_are_on_all_ranks(void **state)
   refit_sides_end(&s);
 }
 
+/* compressed-tensors does not call scales of blocks inverse, and says of groups of layers how large
+ * these are. Engines have them in f32, whatever the checkpoint has. */
+static void test_scales_of_blocks_by_another_name(void **state)
+{
+  refit_sides s = refit_sides_make(
+      REFIT_TABLE(
+          REFIT_DENSE_CONFIG ",\"model_type\":\"llama\",\"quantization_config\":{\"config_"
+                             "groups\":{\"g\":{\"weights\":{\"block_structure\":[8,16]}}}}",
+          REFIT_ENDS "," ROWS_OF("mlp.gate_proj", 32, 16, "[4,1]") "," ROWS_OF(
+              "mlp.up_proj", 32, 16, "[4,1]") "," ROWS_OF("mlp.down_proj", 16, 32, "[2,2]")),
+      "full", "vllm:tp2");
+  xfer_locals *locals = NULL;
+  xfer_local local;
+  size_t n_scales = 0;
+
+  (void)state;
+  assert_int_equal(refit_sides_join(&s), XFER_OK);
+  refit_expect_plans(&s);
+  assert_int_equal(xfer_locals_create(&locals, s.refit, 2), XFER_OK);
+  for (size_t i = 0; i < xfer_locals_count(locals); i++) {
+    assert_int_equal(xfer_locals_get(locals, i, &local), XFER_OK);
+    const bool down = strstr(local.name, "down_proj") != NULL;
+
+    if (strstr(local.name, ".weight_scale") == NULL) continue;
+    n_scales++;
+    assert_int_equal(local.dtype, XFER_F32);
+    assert_int_equal(local.shape[0], down ? 2 : 4);
+    assert_int_equal(local.shape[1], 1);
+  }
+  assert_int_equal(n_scales, 4);
+  xfer_locals_destroy(locals);
+  refit_sides_end(&s);
+}
+
 static void test_scales_of_rows_are_refused_where_no_rule_knows_them(void **state)
 {
   static const struct {
@@ -455,6 +489,7 @@ int main(void)
       cmocka_unit_test(test_scales_are_of_the_layers_that_their_weights_have),
       cmocka_unit_test(test_scales_of_rows_go_with_their_rows),
       cmocka_unit_test(test_scales_of_whole_weights_are_on_all_ranks),
+      cmocka_unit_test(test_scales_of_blocks_by_another_name),
       cmocka_unit_test(test_scales_of_rows_are_refused_where_no_rule_knows_them),
       cmocka_unit_test(test_one_scale_of_several_weights_is_refused),
       cmocka_unit_test(test_a_type_for_all_but_f32_is_of_the_table),

@@ -43,6 +43,14 @@ def compressed(config, plain, strategy, act, dynamic=True):
     return scaled
 
 
+def fp8_groups(config, plain):
+    """With a scale for each block, which are not called inverse: FP8_BLOCK."""
+    table = compressed(config, plain, "block", "group")
+    config["quantization_config"]["config_groups"]["group_0"]["weights"]["block_structure"] = [BLOCK, BLOCK]
+    config["quantization_config"]["config_groups"]["group_0"]["input_activations"]["group_size"] = BLOCK
+    return config, table
+
+
 def fp8_rows(config, plain):
     """With a scale for each row: FP8_DYNAMIC."""
     scaled = compressed(config, plain, "channel", "token")
