@@ -48,6 +48,8 @@ REFUSED = {("vllm", "deepseek_tied"): "ties no output layer",
            ("sglang", "qwen2_moe"): "SGLang makes experts of each layer",
            ("sglang", "qwen3_moe_dense_first"): "SGLang makes experts of each layer",
            ("sglang", "llama_bias"): "SGLang makes no such bias",
+           ("sglang", "laguna_elements"): "ties no output layer",
+           ("sglang", "ernie4_5_moe"): "SGLang makes no such bias",
            ("sglang", "qwen3_moe_tied"): "SGLang ties no output layer",
            ("megatron", "glm4_moe_tied"): "ties no output layer",
            ("megatron", "nemotron_bias"): "makes no biases of this family's MLP",
@@ -327,7 +329,7 @@ class Case:
             aliases.setdefault(p.get("alias"), []).append(p["name"])
         for p in params:
             name = of_text(p["name"])
-            if name.endswith("A_log"):
+            if name.endswith(("A_log", ".e_score_correction_bias")):
                 p = dict(p, shape=[int(np.prod(p["shape"]))])  # dims that are one of the join
             if name.endswith("fused_fg_b_proj.weight"):
                 p = dict(p, shape=[p["shape"][0] * p["shape"][1], p["shape"][2]])
