@@ -4,11 +4,19 @@
 #include "error.h"
 
 #include <assert.h>
+#include <stdbool.h>
 #include <string.h>
 
 /* No option struct comes near it; a larger struct_size was never set and must not be followed into
  * memory. */
 enum { MAX_STRUCT_BYTES = 4096 };
+
+/* Could it be the size of a struct that begins with a size_t? None ends inside a field: half a
+ * pointer must not be followed either. */
+static bool is_struct_size(size_t size)
+{
+  return size >= sizeof size && size <= MAX_STRUCT_BYTES && size % sizeof size == 0;
+}
 
 xfer_status xfi_options_copy(void *dst, size_t dst_size, const void *src, const char *name)
 {
@@ -18,7 +26,7 @@ xfer_status xfi_options_copy(void *dst, size_t dst_size, const void *src, const 
   assert(dst_size >= sizeof dst_size && dst_size <= MAX_STRUCT_BYTES);
   if (src != NULL) {
     memcpy(&src_size, src, sizeof src_size);
-    XFI_CHECK(src_size >= sizeof src_size && src_size <= MAX_STRUCT_BYTES, XFER_ERR_ARG,
+    XFI_CHECK(is_struct_size(src_size), XFER_ERR_ARG,
               "%s.struct_size is %zu; begin with its _INIT macro", name, src_size);
   }
   for (size_t i = dst_size; i < src_size; i++) {
@@ -38,8 +46,8 @@ xfer_status xfi_report_copy(void *report, const void *own, size_t own_size, cons
   size_t size = 0;
 
   memcpy(&size, report, sizeof size);
-  XFI_CHECK(size >= sizeof size && size <= MAX_STRUCT_BYTES, XFER_ERR_ARG,
-            "%s.struct_size is %zu; begin with its _INIT macro", name, size);
+  XFI_CHECK(is_struct_size(size), XFER_ERR_ARG, "%s.struct_size is %zu; begin with its _INIT macro",
+            name, size);
   memset(report, 0, size);
   memcpy(report, own, size < own_size ? size : own_size);
   memcpy(report, &size, sizeof size);

@@ -372,7 +372,8 @@ xfer_status xfi_bounds_add_flat(xfi_bounds *list, int n_dims, const int64_t *sha
   XFI_CHECK(n_dims > 0, XFER_ERR_UNSUPPORTED, "a flat range past the end of a scalar");
   for (int d = 0; d < n_dims; d++) {
     box[d] = d == 0 ? shape[0] : 0;
-    box[n_dims + d] = box[d] + 1;
+    XFI_CHECK(xfi_iadd_fits(box[d], 1, &box[n_dims + d]), XFER_ERR_OVERFLOW,
+              "a flat range past the end of a dim of %lld", (long long)shape[0]);
   }
   box[2 * n_dims - 1] = box[n_dims - 1] + (end - from);
   return xfi_bounds_add(list, n_dims, box);

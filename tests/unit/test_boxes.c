@@ -101,6 +101,7 @@ static void test_what_describes_no_boxes_is_refused(void **state)
   (void)state;
   static const int64_t none_of_7[] = {7, -1};
   static const int64_t huge[] = {INT64_MAX, 2};
+  static const int64_t huge_of_none[] = {INT64_MAX, 0};
   static const int64_t whole[] = {0, 24};
   static const int64_t below[] = {-1, 24};
   static const int64_t far[] = {0, INT64_MAX};
@@ -127,9 +128,12 @@ static void test_what_describes_no_boxes_is_refused(void **state)
       {DESC(size, 2, shape, first, whole), false, XFER_ERR_ARG, "first is not"},
       {DESC(size, 2, none_of_7, NULL, whole), false, XFER_ERR_SHAPE, "dim 1: size -1"},
       {DESC(size, 2, huge, NULL, whole), false, XFER_ERR_OVERFLOW, "dim 1: size 2"},
+      {DESC(size, 2, huge_of_none, NULL, whole), false, XFER_ERR_OVERFLOW,
+       "the end of a dim of 922"},
       {DESC(size, 2, shape, NULL, below), false, XFER_ERR_SHAPE, "a flat range from -1 to 24"},
       {DESC(size, 2, shape, NULL, far), false, XFER_ERR_SHAPE, "a flat range from 0 to 922"},
       {DESC(size, 0, NULL, NULL, whole), false, XFER_ERR_UNSUPPORTED, "the end of a scalar"},
+      {DESC(size + 1, 2, shape, NULL, whole), false, XFER_ERR_ARG, "struct_size is "},
       {DESC(0, 2, shape, first, whole), true, XFER_ERR_ARG, "struct_size is 0"},
       {DESC(size, 2, shape, NULL, whole), true, XFER_ERR_ARG, "first is NULL"},
 #undef DESC
