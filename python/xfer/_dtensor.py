@@ -84,6 +84,19 @@ def _plain(placement: Any, n_dims: int) -> Placement:
     raise TypeError(f"there is no layout of {placement!r}")
 
 
+def from_start(placements: Sequence[Any], n_dims: int) -> list[Any]:
+    """torch's, with dims that count from the start. DTensor.from_local() counts negative ones from the end of the local
+    tensor, which outside the mesh has one dim."""
+    return [_from_start(placement, n_dims) for placement in placements]
+
+
+def _from_start(placement: Any, n_dims: int) -> Any:
+    if getattr(placement, "dim", 0) >= 0:
+        return placement
+    factor = {"split_factor": placement.split_factor} if kind_of(placement) == "_StridedShard" else {}
+    return type(placement)(placement.dim + n_dims, **factor)
+
+
 def _order_of(placements: Sequence[Placement], sizes: Sequence[int]) -> list[int] | None:
     """The order of cuts that the split factors tell; None: they tell none.
 

@@ -30,6 +30,7 @@ from ._dtensor import (
     candidates,
     chosen,
     differ,
+    from_start,
     grid_of,
     layout_in,
     mesh_of,
@@ -228,8 +229,8 @@ def redistribute(
     """A DTensor on another mesh: any mesh and placements to any other. Collective over all ranks of the comm.
 
     tensor: the DTensor; None on a rank that has none. mesh, placements: where it goes; None on a rank that does not
-    know. meaning: of `_StridedShard` in the source, see layout_of(). Returns the new DTensor, or None where `mesh` is
-    None. Not differentiable.
+    know. meaning: of `_StridedShard` in the source, see layout_of(); in the target it is an order of cuts, and pieces
+    only where its factor tells no order. Returns the new DTensor, or None where `mesh` is None. Not differentiable.
 
     stream: see stream_pointer(); the new tensor is one that torch made on it.
 
@@ -280,6 +281,7 @@ def _empty(
     """(layout, DTensor, the memory of this rank's part or None) of a tensor that is to come."""
     layout = _target(grid_of(mesh, ranks), plain(placements, len(shape)), shape, dtype)
     inside = mesh.get_coordinate() is not None
+    placements = from_start(placements, len(shape))
     local_shape = layout._part(comm.rank)[1] if inside else (0,)
     local = torch.empty(local_shape, dtype=torch_dtype(torch, dtype), device=_device(comm))
     made = DTensor.from_local(local, mesh, placements, run_check=False, shape=shape, stride=_stride(shape))
