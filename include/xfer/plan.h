@@ -16,7 +16,7 @@ typedef struct xfer_plan xfer_plan;
 
 /**
  * What becomes of a tensor's elements on the way: 0, nothing, or what a function below returns. The
- * same on every rank.
+ * same on every rank. These functions do not fail: xfer_plan_create() refuses what cannot be.
  *
  * From f32, bf16 or f16 to these, f8e4m3 or f8e5m2. Rounding is to nearest even, once, from f32;
  * denormals count. What is too large becomes infinite in bf16 and f16, and the largest number of f8

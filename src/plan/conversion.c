@@ -133,6 +133,10 @@ xfer_status xfi_conversion_check(xfer_conversion c, const char *name)
   const xfer_conversion_kind kind = xfi_conversion_kind(c);
   const float value = xfi_conversion_value(c);
 
+  XFI_CHECK(
+      c != UINT64_MAX, XFER_ERR_ARG,
+      "tensor \"%.100s\": the rows, columns, scale or tensor of its conversion are out of range",
+      name);
   XFI_CHECK(xfi_conversion_is_known(c), XFER_ERR_ARG,
             "tensor \"%.100s\": conversion %#llx is not known", name, (unsigned long long)c);
   if (!kinds[kind].has_value) return XFER_OK;
