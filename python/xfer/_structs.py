@@ -53,8 +53,15 @@ def _text(value: Any, name: str) -> Any:
     return value
 
 
+def _number(value: Any, name: str) -> float:
+    """Also one of NumPy's or torch's; float() alone would read a text."""
+    if not hasattr(type(value), "__float__"):
+        raise TypeError(f"{name} is {value!r}, not a number")
+    return float(value)
+
+
 _CHECKS: dict[Any, Check] = {c_type: _integers(c_type) for c_type in (c_int32, c_int64, c_size_t, c_uint32, c_uint64)}
-_CHECKS |= {c_void_p: _address, c_char_p: _text}
+_CHECKS |= {c_void_p: _address, c_char_p: _text, c_float: _number}
 
 
 def check_of(c_type: Any) -> Check | None:

@@ -550,7 +550,7 @@ class Comm(_handle.Handle):
 
 def _aside(function: Callable[[], None], timeout_s: float | None = None) -> None:
     """function(), made by a thread of its own, since what ranks meet by may block for ever. It goes on where it is not
-    back by then, a TimeoutError, or a handler of signals ends the wait for it."""
+    back by then, a TimeoutError, or a handler of signals ends the wait for it. Without a deadline it needs none."""
     replies: queue.SimpleQueue[BaseException | None] = queue.SimpleQueue()
 
     def work() -> None:
@@ -560,7 +560,12 @@ def _aside(function: Callable[[], None], timeout_s: float | None = None) -> None
         except BaseException as error:  # handed to the caller
             replies.put(error)
 
-    threading.Thread(target=work, name="xfer", daemon=True).start()
+    try:
+        threading.Thread(target=work, name="xfer", daemon=True).start()
+    except RuntimeError:  # there are no more threads: the others would wait for this rank
+        if timeout_s is not None:
+            raise
+        work()
     try:
         error = replies.get(timeout=timeout_s)
     except queue.Empty:

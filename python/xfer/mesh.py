@@ -26,12 +26,12 @@ class Mesh(_handle.Handle):
 
     def __init__(self, shape: Sequence[int], ranks: Sequence[int] | None = None) -> None:
         super().__init__()
-        shape = listed(shape, "shape")
+        shape = [whole(n, "shape") for n in listed(shape, "shape")]
         size = math.prod(shape)
         if ranks is not None and len(ranks) != size:
             raise ValueError(f"{len(ranks)} ranks for a mesh of {size}")
         lib.xfer_mesh_create(self._out(), array(c_int, shape, "shape"), len(shape), array(c_int, ranks, "ranks"))
-        self.shape = tuple(whole(n, "shape") for n in shape)
+        self.shape = tuple(shape)
         self.ranks = tuple(range(size)) if ranks is None else tuple(whole(rank, "ranks") for rank in ranks)
 
     def __len__(self) -> int:

@@ -119,6 +119,7 @@ def test_a_difference_of_dtypes_without_a_conversion_is_an_error():
 def test_a_conversion_says_what_it_does():
     for said in ("cast()", "scale(0.5)", "add(-1)", "blocks(128, 64, 'mx')", "blocks(1, 32, 'f32')", "scales_of(7)"):
         assert repr(eval(f"Conversion.{said}")) == f"Conversion.{said}"
+    assert repr(Conversion.scale(np.float32(0.5))) == repr(Conversion.scale(np.array(0.5))) == "Conversion.scale(0.5)"
     assert repr(Conversion(0)) == "Conversion(0)"
     assert repr(Conversion.blocks(0, 128)) == "Conversion(0xffffffffffffffff)"
 

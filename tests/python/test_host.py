@@ -3,6 +3,7 @@
 import os
 import signal
 import socket
+import threading
 import time
 
 import numpy as np
@@ -142,3 +143,16 @@ def test_wrong_ranks():
     for rank, size in ((2, 2), (-1, 1), (0, 0), (None, 2)):
         with pytest.raises(ValueError):
             xfer.Comm.host(lambda mine: [mine], rank, size)
+
+
+def test_a_rank_that_gets_no_thread_meets_all_the_same(monkeypatch):
+    """As where the limit of a container's processes is reached: the others would wait for it."""
+
+    def start(thread):
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(threading.Thread, "start", start)
+    with xfer.Comm.host(lambda mine: [mine], 0, 1) as comm:
+        assert comm.all_gather(b"a") == [b"a"]
+    with pytest.raises(RuntimeError):  # whose deadline nobody would keep
+        xfer.comm._aside(lambda: None, 1.0)

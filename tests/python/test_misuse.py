@@ -197,6 +197,8 @@ def alone(x):
         (lambda: Comm.local("a"), TypeError, "n_ranks is 'a', not a whole number"),
         (lambda: Comm.local(10**12), OverflowError, "n_ranks = 1000000000000 is out of range"),
         (lambda: Mesh(2), TypeError, "shape is 2, not a list"),
+        (lambda: Mesh("22"), TypeError, "shape is '2', not a whole number"),
+        (lambda: xfer.Conversion.scale("0.02"), TypeError, "scale is '0.02', not a number"),
         (lambda: Layout(MESH, 8, "f32", [Shard(0)]), TypeError, "shape is 8, not a list"),
         (lambda: Layout.by_boxes(None, 8, "f32", [([0], [4])]), TypeError, "shape is 8, not a list"),
         (lambda: Layout(MESH, [8], "f32", Shard(0)), TypeError, r"placements is Shard\(.*\), not a list"),
