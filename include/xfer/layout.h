@@ -233,6 +233,7 @@ XFER_API XFER_MUST_CHECK xfer_status xfer_layout_create_boxes(xfer_layout **layo
  * @param desc    As for xfer_layout_create_boxes(), but `first` is NULL and `bounds` is
  *                [mesh size][2]: of each rank the first element and one past the last.
  * @retval XFER_ERR_SHAPE  A range that ends before it begins; else as xfer_layout_create_boxes().
+ * @retval XFER_ERR_UNSUPPORTED  A range past the end of a scalar.
  * @since 0.1
  */
 XFER_API XFER_MUST_CHECK xfer_status xfer_layout_create_flat(xfer_layout **layout,

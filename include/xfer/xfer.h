@@ -10,8 +10,11 @@
  * - It returns XFER_OK (0) or a negative xfer_status; xfer_last_error() then has one sentence with
  * the values. An output is written only on success.
  * - Inputs are copied: a mesh may be destroyed once a layout was made of it.
+ * - Options, descriptions and reports begin with their size: start from the _INIT macro of each.
  * - Objects of different comms may be used from different threads at once; one comm and all that
  * was made with it belong to one thread at a time. Meshes and layouts never change once made.
+ * - A forked child is no rank: what it has of its parent's over host memory it may give back, which
+ * nobody notices, or leave; it makes no other call on that.
  * - "Collective" means: every rank of the comm makes the same calls in the same order. A collective
  *   call agrees on its status before it returns: if one rank fails, all do, the others with
  *   XFER_ERR_PEER.
