@@ -106,6 +106,35 @@ static void test_children_of_a_killed_process_do_not_stand_for_it(void **state)
   leaves_a_child = false;
 }
 
+/* Rank 1 has a child that gives back what it has of its parent's. */
+static int has_a_tidy_child(int rank, meeting_place *place)
+{
+  xfi_comm *comm = join_at(place, rank, 0);
+  char all[2];
+  int how = 0;
+
+  if (rank == 1) {
+    const pid_t child = fork();
+    if (child == 0) {
+      comm->ops->destroy(comm);
+      _exit(0);
+    }
+    if (waitpid(child, &how, 0) != child || how != 0) return 1;
+  }
+  for (int i = 0; i < 3; i++) {
+    if (comm->ops->all_gather(comm, all, &"xy"[rank], 1, soon()) != XFER_OK) return 2;
+    if (memcmp(all, "xy", 2) != 0) return 3;
+  }
+  comm->ops->destroy(comm);
+  return 0;
+}
+
+static void test_a_child_gives_a_comm_back_and_nobody_notices(void **state)
+{
+  (void)state;
+  with_processes(2, -1, has_a_tidy_child);
+}
+
 /* As a daemon does. */
 static int closes_its_streams(int rank, meeting_place *place)
 {
@@ -386,6 +415,7 @@ int main(void)
       cmocka_unit_test(test_the_end_of_a_process_is_heeded),
       cmocka_unit_test(test_a_killed_process_is_named_and_the_others_go_on),
       cmocka_unit_test(test_children_of_a_killed_process_do_not_stand_for_it),
+      cmocka_unit_test(test_a_child_gives_a_comm_back_and_nobody_notices),
       cmocka_unit_test(test_what_is_printed_to_closed_streams_goes_to_no_rank),
       cmocka_unit_test(test_a_late_process_is_named_by_all_and_told),
       cmocka_unit_test(test_too_few_files_are_said_on_all),
