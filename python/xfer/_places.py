@@ -8,6 +8,8 @@ from typing import Any
 
 import torch
 
+from .memory import memory_of
+
 __all__ = ["Places"]
 
 _Tensor = torch.Tensor
@@ -25,13 +27,26 @@ class Places:
 
     def moved(self, names: Sequence[str], tensors: Sequence[Any]) -> list[int]:
         """Which of these were not there, or not in the same place, or of another type, at the last call."""
-        names, tensors, where = list(names), list(tensors), _where(tensors)
+        names, tensors = list(names), list(tensors)
+        try:
+            where = _where(tensors)
+        except RuntimeError:  # one has no memory, as a sparse one
+            _name_the_one_without_memory(names, tensors)
+            raise
         if (names, where) == (self._names, self._where) and all(map(is_, tensors, self._tensors)):
             return []
         rows = [(name, x.data_ptr(), x.dtype, x.shape, x.stride()) for name, x in zip(names, tensors, strict=True)]
         known, self._rows = self._rows, set(rows)
         self._names, self._tensors, self._where = names, tensors, where
         return [i for i, row in enumerate(rows) if row not in known]
+
+
+def _name_the_one_without_memory(names: Sequence[str], tensors: Sequence[Any]) -> None:
+    for name, tensor in zip(names, tensors, strict=True):
+        try:
+            memory_of(tensor)
+        except TypeError as wrong:
+            raise TypeError(f"{name!r}: {wrong}") from None
 
 
 def _where(tensors: Sequence[Any]) -> list[list[Any]]:

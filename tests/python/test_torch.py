@@ -5,6 +5,7 @@ import contextlib
 import gc
 import os
 import pathlib
+import re
 import signal
 import time
 
@@ -332,6 +333,18 @@ def test_a_name_that_is_no_text_is_refused_on_all_ranks(name):
     results = outcomes(2, work)
     assert [type(result) for result in results] == [xfer.PeerError, TypeError]
     assert "not a text" in str(results[0])
+
+
+def test_a_tensor_without_memory_is_named_on_all_ranks():
+    def work(comm):
+        mine = {"a": torch.zeros(2), "b": torch.zeros(2)}
+        if comm.rank == 1:
+            mine["b"] = mine["b"].to_sparse()
+        xfer.torch.Transfer(comm, **{("target", "source")[comm.rank]: mine})
+
+    results = outcomes(2, work)
+    assert [type(result) for result in results] == [xfer.PeerError, TypeError]
+    assert all(re.search("'b': a torch tensor whose elements are not plainly in memory", str(r)) for r in results)
 
 
 def test_dtensors_move_between_any_meshes(tmp_path):
