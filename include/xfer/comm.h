@@ -73,7 +73,8 @@ XFER_API XFER_MUST_CHECK xfer_status xfer_comm_create_host(xfer_comm **comm,
                                                            xfer_all_gather_fn all_gather,
                                                            void *context, int rank, int size);
 
-/** Give a comm back; NULL is fine. Its plans must be gone. Not collective: over MPI it waits for
+/** Give a comm back; NULL is fine. Where a plan is left, by a slip, it ends with the last of them,
+ * and the others do not hear of it before. Not collective: over MPI it waits for
  * the others, and over NCCL for those of its host, for 2 seconds at most, and what they still hold
  * up ends without it; over MPI a communicator that they have not given back by then is lost. */
 XFER_API void xfer_comm_destroy(xfer_comm *comm);

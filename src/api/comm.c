@@ -85,11 +85,10 @@ done:
   return st;
 }
 
-void xfer_comm_destroy(xfer_comm *comm)
+static void end(xfer_comm *comm)
 {
   xfi_entered before;
 
-  if (comm == NULL) return;
   xfi_device_enter(comm->device, &before);
   for (int i = 0; i < XFI_CACHE_PLANS; i++)
     xfi_run_destroy(comm->kept[i].plan);
@@ -99,6 +98,32 @@ void xfer_comm_destroy(xfer_comm *comm)
   xfi_device_leave(comm->device, &before);
   comm->device->ops->destroy(comm->device);
   xfi_free(comm);
+}
+
+static xfer_comm *comm_of(xfi_plans *of)
+{
+  return (xfer_comm *)(void *)((char *)of - offsetof(xfer_comm, plans));
+}
+
+void xfi_comm_has_plan(xfi_plans *of)
+{
+  comm_of(of)->n_plans++;
+}
+
+void xfi_comm_lost_plan(xfi_plans *of)
+{
+  if (of == NULL) return;
+  comm_of(of)->n_plans--;
+  if (comm_of(of)->n_plans == 0 && comm_of(of)->is_given_back) end(comm_of(of));
+}
+
+void xfer_comm_destroy(xfer_comm *comm)
+{
+  if (comm == NULL) return;
+  if (comm->n_plans > 0)
+    comm->is_given_back = true; /* else its plans would use what is gone */
+  else
+    end(comm);
 }
 
 int xfer_comm_rank(const xfer_comm *comm)

@@ -37,8 +37,14 @@ struct xfer_comm {
   xfi_registered *registered;
   size_t n_registered;
   size_t registered_capacity;
-  void *heard; /* room for what ranks say in xfi_kept_call(); NULL: it was never called */
+  void *heard;        /* room for what ranks say in xfi_kept_call(); NULL: it was never called */
+  size_t n_plans;     /* of the caller's, who has not given them back */
+  bool is_given_back; /* while it had plans; it ends with the last */
 };
+
+/* A plan of the caller's was made; one is gone. `of` NULL: of no comm. */
+void xfi_comm_has_plan(xfi_plans *of);
+void xfi_comm_lost_plan(xfi_plans *of);
 
 /* The library's own of what a caller gave; NULL: all defaults. */
 xfer_status xfi_plan_options_copy(xfer_plan_options *out, const xfer_plan_options *given);

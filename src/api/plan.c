@@ -79,9 +79,10 @@ xfer_status xfer_plan_create(xfer_plan **plan, xfer_comm *comm, const xfer_tenso
   comm->transport->inside = XFI_INSIDE_PLAN_CREATE;
   st = xfi_run_create(plan, &comm->plans, st, tensors, n_tensors, &options);
   xfi_device_leave(comm->device, &before);
-  if (st == XFER_OK && plan != NULL)
+  if (st == XFER_OK && plan != NULL) {
+    xfi_comm_has_plan(&comm->plans);
     say_plan(&span, *plan);
-  else
+  } else
     xfi_span_end(&span, st, "%s", "");
   return st;
 }
@@ -158,8 +159,10 @@ xfer_status xfer_plan_traffic(int n_ranks, const xfer_tensor *tensors, size_t n_
 void xfer_plan_destroy(xfer_plan *plan)
 {
   const xfi_device *device = plan == NULL ? NULL : plan->device;
+  xfi_plans *of = plan == NULL ? NULL : plan->of;
 
   XFI_ON_DEVICE(device, xfi_run_destroy(plan));
+  xfi_comm_lost_plan(of);
 }
 
 xfer_status xfer_plan_bind(xfer_plan *plan, size_t tensor, const xfer_view *src_view,

@@ -500,6 +500,40 @@ static void test_release_rebind_and_destroy_in_any_state(void **state)
   play_lanes(release_and_rebind);
 }
 
+/* By a slip: the comm ends with the last of its plans, which go on until then. */
+static void test_a_comm_that_is_given_back_ends_with_its_last_plan(void **state)
+{
+  float src[4] = {1, 2, 3, 4};
+  float dst[4] = {0};
+  const xfer_view from = xfer_view_dense(src);
+  const xfer_view to = xfer_view_dense(dst);
+  const xfer_operation bytes = xfer_operation_bytes(1, 0, sizeof src);
+  xfer_tensor tensor = {"w", NULL, NULL, 0};
+  xfer_layout *sides[2];
+  xfer_plan *plans[2];
+  xfer_comm *comm;
+
+  (void)state;
+  assert_int_equal(xfer_problem_parse(&sides[0], &sides[1], "f32[4] (1):R -> (1):R"), XFER_OK);
+  tensor.src = sides[0];
+  tensor.dst = sides[1];
+  assert_int_equal(xfer_comm_create_local(&comm, 1), XFER_OK);
+  assert_int_equal(xfer_plan_create(&plans[0], comm, &tensor, 1, NULL), XFER_OK);
+  assert_int_equal(xfer_plan_create_exchange(&plans[1], comm, &bytes, 1, &bytes, 1, NULL), XFER_OK);
+  xfer_comm_destroy(comm);
+  assert_int_equal(xfer_plan_bind(plans[0], 0, &from, &to), XFER_OK);
+  assert_int_equal(xfer_plan_bind_exchange(plans[1], &from, &to), XFER_OK);
+  for (int i = 0; i < 2; i++) {
+    memset(dst, 0, sizeof dst);
+    assert_int_equal(xfer_plan_commit(plans[i]), XFER_OK);
+    assert_int_equal(xfer_plan_run(plans[i], 0, NULL), XFER_OK);
+    assert_int_equal(xfer_plan_wait(plans[i], 0), XFER_OK);
+    assert_memory_equal(dst, src, sizeof dst);
+    xfer_plan_destroy(plans[i]);
+    xfer_layout_destroy(sides[i]);
+  }
+}
+
 /* ---- wrong arguments ----------------------------------------------------------------------- */
 
 /* The comm's, or the plan's own where that can be one. */
@@ -543,6 +577,7 @@ int main(void)
       cmocka_unit_test(test_plans_have_the_comms_deadline_or_their_own),
       cmocka_unit_test(test_a_peer_that_relays_late_touches_nothing_of_one_that_left),
       cmocka_unit_test(test_release_rebind_and_destroy_in_any_state),
+      cmocka_unit_test(test_a_comm_that_is_given_back_ends_with_its_last_plan),
       cmocka_unit_test(test_a_rank_with_wrong_arguments_waits_until_its_deadline),
   };
 
