@@ -27,8 +27,8 @@ struct xfi_plans {
   char *slots;        /* NULL: none */
   size_t n_bytes;
   uint64_t offered_bytes; /* of their offers, which are blocks of their own */
-  xfer_plan *first; /* those that have slots there, by xfer_plan.next */
-  xfer_plan *last;  /* whose run used them last; NULL: none */
+  xfer_plan *first;       /* those that have slots there, by xfer_plan.next */
+  xfer_plan *last;        /* whose run used them last; NULL: none */
 };
 
 /* Memory from whoever gives it now, and back to who gave it; what a transport may still touch is
