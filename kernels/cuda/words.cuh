@@ -195,13 +195,14 @@ template <typename Op> struct only {
 };
 
 /* Those of the kinds that the job has, one after the other. A block has a multiprocessor to itself,
- * where of rows.cu's there are two. */
+ * where of rows.cu's that have the device alone there are two. */
 template <int n_kinds>
 static xfer_status launch_kinds(const kind_fn (&kernels)[n_kinds], const xfi_cuda_job *job,
                                 const char *what, xfer_stream stream)
 {
+  const bool is_alone = job->n_blocks > XFI_CUDA_MULTIPROCESSORS;
   const unsigned n_blocks =
-      blocks_for(job->n_tiles, KIND_THREADS / 32, ((int64_t)job->n_blocks + 1) / 2);
+      blocks_for(job->n_tiles, KIND_THREADS / 32, job->n_blocks / (is_alone ? 2 : 1));
   xfer_status st = XFER_OK;
 
   for (uint32_t kind = 0; kind < n_kinds && st == XFER_OK; kind++)
