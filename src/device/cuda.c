@@ -108,11 +108,6 @@ static bool cuda_stream_is_shared(const xfi_device *base, xfer_stream stream)
   return stream == NULL || stream == cudaStreamLegacy;
 }
 
-static cudaEvent_t event_of(xfi_event *event)
-{
-  return (cudaEvent_t)(void *)event;
-}
-
 static xfer_status cuda_event_create(xfi_device *base, xfi_event **event)
 {
   cudaEvent_t made = NULL;
@@ -126,20 +121,20 @@ static xfer_status cuda_event_create(xfi_device *base, xfi_event **event)
 static void cuda_event_destroy(xfi_device *base, xfi_event *event)
 {
   (void)base;
-  if (event != NULL) (void)cudaEventDestroy(event_of(event));
+  if (event != NULL) (void)cudaEventDestroy(xfi_cuda_event(event));
 }
 
 static xfer_status cuda_event_record(xfi_device *base, xfi_event *event, xfer_stream stream)
 {
   (void)base;
-  XFI_CUDA_TRY(cudaEventRecord, (event_of(event), stream));
+  XFI_CUDA_TRY(cudaEventRecord, (xfi_cuda_event(event), stream));
   return XFER_OK;
 }
 
 static xfer_status cuda_stream_wait(xfi_device *base, xfer_stream stream, xfi_event *event)
 {
   (void)base;
-  XFI_CUDA_TRY(cudaStreamWaitEvent, (stream, event_of(event), 0));
+  XFI_CUDA_TRY(cudaStreamWaitEvent, (stream, xfi_cuda_event(event), 0));
   return XFER_OK;
 }
 
@@ -153,13 +148,13 @@ static xfer_status cuda_event_sync(xfi_device *base, xfi_event *event, xfi_deadl
 {
   const xfi_cuda_device *device = xfi_cuda(base);
   const int64_t began = xfi_now_ns();
-  cudaError_t error = xfi_cuda_asked(cudaEventQuery(event_of(event)));
+  cudaError_t error = xfi_cuda_asked(cudaEventQuery(xfi_cuda_event(event)));
 
   while (error == cudaErrorNotReady) {
     XFI_CHECK(!xfi_deadline_expired(deadline), XFER_ERR_TIMEOUT,
               "work on CUDA device %d is not done in time", device->ordinal);
     if (xfi_now_ns() - began > SPIN_NS) xfi_sleep_ns(SLEEP_NS);
-    error = xfi_cuda_asked(cudaEventQuery(event_of(event)));
+    error = xfi_cuda_asked(cudaEventQuery(xfi_cuda_event(event)));
   }
   if (error != cudaSuccess) return xfi_cuda_failed(error, "cudaEventQuery");
   return XFER_OK;

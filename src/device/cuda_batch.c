@@ -217,7 +217,18 @@ static xfer_status join_side(const xfi_batch *batch, xfer_stream stream)
   return error == cudaSuccess ? XFER_OK : xfi_cuda_failed(error, "cudaStreamWaitEvent");
 }
 
-xfer_status xfi_cuda_batch_launch(xfi_device *base, xfi_batch *batch, xfer_stream stream)
+static xfer_status launch_engine(const xfi_cuda_device *device, const xfi_batch *batch,
+                                 xfer_stream stream, xfi_event *turn)
+{
+  if (xfi_cuda_engine_is_empty(&batch->engine)) return XFER_OK;
+  if (turn != NULL) XFI_CUDA_TRY(cudaStreamWaitEvent, (stream, xfi_cuda_event(turn), 0));
+  XFI_TRY(xfi_cuda_engine_launch(device, &batch->engine, stream));
+  if (turn != NULL) XFI_CUDA_TRY(cudaEventRecord, (xfi_cuda_event(turn), stream));
+  return XFER_OK;
+}
+
+xfer_status xfi_cuda_batch_launch(xfi_device *base, xfi_batch *batch, xfer_stream stream,
+                                  xfi_event *turn)
 {
   xfer_status st = XFER_OK;
   xfer_status joined;
@@ -225,12 +236,12 @@ xfer_status xfi_cuda_batch_launch(xfi_device *base, xfi_batch *batch, xfer_strea
 
   if (batch->side == NULL) {
     XFI_TRY(xfi_cuda_copy_all(batch->jobs, stream));
-    return xfi_cuda_engine_launch(device, &batch->engine, stream);
+    return launch_engine(device, batch, stream, turn);
   }
   XFI_CUDA_TRY(cudaEventRecord, (batch->fork, stream));
   XFI_CUDA_TRY(cudaStreamWaitEvent, (batch->side, batch->fork, 0));
   st = xfi_cuda_copy_all(batch->jobs, batch->side);
-  if (st == XFER_OK) st = xfi_cuda_engine_launch(device, &batch->engine, stream);
+  if (st == XFER_OK) st = launch_engine(device, batch, stream, turn);
   joined = join_side(batch, stream);
   return st == XFER_OK ? joined : st;
 }

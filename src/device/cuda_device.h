@@ -81,6 +81,11 @@ static inline xfi_cuda_device *xfi_cuda(xfi_device *device)
   return (xfi_cuda_device *)device;
 }
 
+static inline cudaEvent_t xfi_cuda_event(xfi_event *event)
+{
+  return (cudaEvent_t)(void *)event;
+}
+
 /* ---- cuda_driver.c ---- */
 
 xfer_status xfi_cuda_driver_load(xfi_cuda_driver *driver);
@@ -250,7 +255,8 @@ xfer_status xfi_cuda_batch_create_open(xfi_device *device, xfi_batch **batch, xf
                                        size_t n_copies, int percent);
 void xfi_cuda_batch_destroy(xfi_device *device, xfi_batch *batch);
 bool xfi_cuda_batch_is_read(const xfi_batch *batch);
-xfer_status xfi_cuda_batch_launch(xfi_device *device, xfi_batch *batch, xfer_stream stream);
+xfer_status xfi_cuda_batch_launch(xfi_device *device, xfi_batch *batch, xfer_stream stream,
+                                  xfi_event *turn);
 
 /* ---- cuda_digest.c ---- */
 

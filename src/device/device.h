@@ -111,7 +111,10 @@ typedef struct xfi_device_ops {
   void (*batch_destroy)(xfi_device *device, xfi_batch *batch);
   /* Do launches read it while they are under way? NULL: none does, after the call. */
   bool (*batch_is_read)(const xfi_batch *batch);
-  xfer_status (*batch_launch)(xfi_device *device, xfi_batch *batch, xfer_stream stream);
+  /* What a copy engine takes of it, one after the other, comes after all that engines were given
+   * with the same `turn` before; NULL: whenever it may go. */
+  xfer_status (*batch_launch)(xfi_device *device, xfi_batch *batch, xfer_stream stream,
+                              xfi_event *turn);
   /* Its copies, in order: other addresses may be written there while it is not launched. NULL: such
    * a batch is made anew. */
   xfi_copy *(*batch_copies)(xfi_batch *batch);

@@ -179,9 +179,10 @@ static xfi_copy *host_batch_copies(xfi_batch *batch)
   return batch->copies;
 }
 
-static xfer_status host_batch_launch(xfi_device *device, xfi_batch *batch, xfer_stream stream)
+static xfer_status host_batch_launch(xfi_device *device, xfi_batch *batch, xfer_stream stream,
+                                     xfi_event *turn)
 {
-  (void)device, (void)stream;
+  (void)device, (void)stream, (void)turn;
   xfi_ref_copy(batch->copies, batch->n_copies);
   return XFER_OK;
 }

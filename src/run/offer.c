@@ -138,5 +138,5 @@ bool xfi_offer_is_read(const xfer_plan *plan)
 xfer_status xfi_offer_start(const xfer_plan *plan, xfer_stream stream)
 {
   if (plan->offer == NULL) return XFER_OK;
-  return plan->device->ops->batch_launch(plan->device, plan->offer->fill, stream);
+  return plan->device->ops->batch_launch(plan->device, plan->offer->fill, stream, NULL);
 }

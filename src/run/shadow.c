@@ -124,7 +124,7 @@ static xfer_status write_own(xfer_plan *plan, xfi_deadline deadline)
   xfer_status st = XFER_OK;
 
   if (s == NULL) return XFER_OK;
-  XFI_TRY_DONE(dev->batch_launch(plan->device, s->write, s->stream));
+  XFI_TRY_DONE(dev->batch_launch(plan->device, s->write, s->stream, NULL));
   XFI_TRY_DONE(xfi_run_record(plan->device, s->written, s->stream));
   XFI_TRY_DONE(dev->event_sync(plan->device, s->written, deadline));
 done:

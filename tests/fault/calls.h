@@ -50,8 +50,9 @@ DEVICE_CALL(stream_check, (xfi_device * device, xfer_stream stream), (device, st
 DEVICE_CALL(event_create, (xfi_device * device, xfi_event **event), (device, event))
 DEVICE_CALL(stream_wait, (xfi_device * device, xfer_stream stream, xfi_event *event),
             (device, stream, event))
-DEVICE_CALL(batch_launch, (xfi_device * device, xfi_batch *batch, xfer_stream stream),
-            (device, batch, stream))
+DEVICE_CALL(batch_launch,
+            (xfi_device * device, xfi_batch *batch, xfer_stream stream, xfi_event *turn),
+            (device, batch, stream, turn))
 DEVICE_CALL(digest_create,
             (xfi_device * device, xfi_digest **digest, const xfi_digest_box *boxes, size_t n_boxes,
              size_t n_slots),

@@ -403,9 +403,10 @@ static xfer_status check_late(xfi_device *device, xfer_stream stream)
   return sound_device->stream_check(device, stream);
 }
 
-static xfer_status unpack_never(xfi_device *device, xfi_batch *batch, xfer_stream stream)
+static xfer_status unpack_never(xfi_device *device, xfi_batch *batch, xfer_stream stream,
+                                xfi_event *turn)
 {
-  (void)device, (void)batch, (void)stream;
+  (void)device, (void)batch, (void)stream, (void)turn;
   await(&late_is_there);
   xfi_set_error("for the test");
   return XFER_ERR_CUDA;

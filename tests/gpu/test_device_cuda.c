@@ -242,7 +242,7 @@ static void test_batch_of_engine_and_kernel_equals_ref(void **state)
     }
     CUDA(cudaMemset, (dst, POISON, n_bytes));
     CUDA(cudaDeviceSynchronize, ());
-    OK(device->ops->batch_launch(device, batch, stream));
+    OK(device->ops->batch_launch(device, batch, stream, NULL));
     CUDA(cudaStreamSynchronize, (stream));
     CUDA(cudaMemcpy, (seen, dst, n_bytes, cudaMemcpyDeviceToHost));
     assert_memory_equal(seen, want, n_bytes);
@@ -342,7 +342,7 @@ static void test_guarded_copies_do_nothing_where_a_flag_is_void(void **state)
     device->ops->flags_store(device, flags, 5);
     device->ops->flags_store(device, flags + 1, is_void ? XFI_FLAG_VOID | 5 : 5);
     OK(device->ops->guard_check(device, guard, stream));
-    OK(device->ops->batch_launch(device, batch, stream));
+    OK(device->ops->batch_launch(device, batch, stream, NULL));
     OK(device->ops->flags_set(device, &(xfi_flags){&done, 1}, guard, 5, stream));
     CUDA(cudaStreamSynchronize, (stream));
     CUDA(cudaMemcpy, (&seen, memory + 2 * BYTES - 1, 1, cudaMemcpyDeviceToHost));

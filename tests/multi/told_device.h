@@ -292,7 +292,7 @@ static inline bool is_of_peer(const told_device *d, const void *pointer)
 }
 
 static inline xfer_status told_batch_launch(xfi_device *device, xfi_batch *batch,
-                                            xfer_stream stream)
+                                            xfer_stream stream, xfi_event *turn)
 {
   told_device *d = told(device);
   const told_batch *b = (const told_batch *)batch;
@@ -309,7 +309,7 @@ static inline xfer_status told_batch_launch(xfi_device *device, xfi_batch *batch
     return XFER_ERR_CUDA;
   }
   d->peer_bytes += n_bytes;
-  return host_ops->batch_launch(device, b->made, stream);
+  return host_ops->batch_launch(device, b->made, stream, turn);
 }
 
 static inline told_device *told_device_create(world *w, int rank)

@@ -168,7 +168,7 @@ static xfer_status copy(things *t)
 
   XFI_TRY(ops->batch_create(t->device, &t->batch, &rows, 1, 50, NULL));
   XFI_TRY(ops->digest_create(t->device, &t->digest, &box, 1, 1));
-  XFI_TRY(ops->batch_launch(t->device, t->batch, t->stream));
+  XFI_TRY(ops->batch_launch(t->device, t->batch, t->stream, NULL));
   XFI_TRY(ops->digest_launch(t->device, t->digest, t->stream));
   XFI_TRY(ops->event_record(t->device, t->event, t->stream));
   XFI_TRY(ops->stream_wait(t->device, t->stream, t->event));

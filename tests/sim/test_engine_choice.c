@@ -89,7 +89,7 @@ static void launches(bool by_batches)
   xfi_batch *batch = NULL;
 
   OK(device_now->ops->batch_create(device_now, &batch, &nothing, 1, 100, NULL));
-  OK(device_now->ops->batch_launch(device_now, batch, streams[0]));
+  OK(device_now->ops->batch_launch(device_now, batch, streams[0], NULL));
   device_now->ops->batch_destroy(device_now, batch);
   for (int i = 0; i < 3; i++) {
     const uint64_t in_batches = sim_calls_of(BATCH);

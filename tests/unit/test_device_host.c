@@ -136,12 +136,12 @@ static void test_batch_copies_what_it_was_made_of(void **state)
 
   assert_int_equal(device->ops->batch_create(device, &batch, &copy, 1, 100, NULL), XFER_OK);
   copy = (xfi_copy){0}; /* it was copied */
-  assert_int_equal(device->ops->batch_launch(device, batch, NULL), XFER_OK);
+  assert_int_equal(device->ops->batch_launch(device, batch, NULL, NULL), XFER_OK);
   assert_string_equal(to, "ace...");
   copy = (xfi_copy){.src = from, .dst = to + 3, .run_bytes = 3};
   assert_int_equal(device->ops->batch_create(device, &batch, &copy, 1, 100, NULL), XFER_OK);
   memset(to, '.', 6); /* the first one is gone */
-  assert_int_equal(device->ops->batch_launch(device, batch, NULL), XFER_OK);
+  assert_int_equal(device->ops->batch_launch(device, batch, NULL, NULL), XFER_OK);
   assert_string_equal(to, "...abc");
   device->ops->batch_destroy(device, batch);
   device->ops->batch_destroy(device, NULL);

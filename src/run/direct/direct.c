@@ -147,29 +147,29 @@ static xfer_status make_guard(xfi_group *g, const xfi_direct *d)
   return d->device->ops->guard_create(d->device, &g->guard, &guarded, g->strict);
 }
 
-/* In the order of their start. The engine takes one peer's copies after the other's, and a peer
- * that all begin with receives no more than one would send: so each rank starts with another, both
- * where ranks send to each other and where some send and others receive. By rising rank the first
- * is the one at `rank` modulo their number; links are by distance, those above `rank` first. */
-static const xfi_link *nth_link(const xfi_direct *d, int rank, size_t i)
-{
-  size_t above = 0;
-
-  while (above < d->links.n && d->links.at[above].rank > rank)
-    above++;
-  return &d->links.at[((size_t)rank + above + i) % d->links.n];
-}
-
 /* What goes one way: one group with everything, or one per peer with the streams dealt in turn,
- * each with `percent` of the device. */
+ * each with `percent` of the device. In the order of their start: a copy engine takes one peer's
+ * copies after the other's, and a peer that all begin with gives or gets no more than one of them
+ * would. So each rank begins with another, where all send to all as where some send and others
+ * receive: of the peers by rising rank it is the one at `rank` modulo their number. Links are by
+ * distance, those above `rank` first. */
 static void list_groups(xfi_direct *d, int rank, int way, bool one, int percent)
 {
   xfi_group *g = NULL;
+  size_t n = 0;
+  size_t above = 0;
+  size_t seen = 0;
+  size_t first;
 
   for (size_t i = 0; i < d->links.n; i++) {
-    const xfi_link *link = nth_link(d, rank, i);
+    n += link_goes(&d->links.at[i], way);
+    above += link_goes(&d->links.at[i], way) && d->links.at[i].rank > rank;
+  }
+  first = n == 0 ? 0 : ((size_t)rank + above) % n;
+  for (size_t i = 0; seen < first + n; i++) {
+    const xfi_link *link = &d->links.at[i % d->links.n];
 
-    if (!link_goes(link, way)) continue;
+    if (!link_goes(link, way) || seen++ < first) continue;
     if (g == NULL || !one)
       g = new_group(d, way, one ? -1 : d->n_groups % d->device->ops->n_copy_streams, percent);
     join_group(g, d, link, rank);
@@ -210,6 +210,7 @@ static xfer_status make_streams(xfi_direct *d)
   for (size_t i = 0; i < d->links.n; i++)
     d->may_share = d->may_share || d->links.at[i].near == XFI_SAME_DEVICE;
   if (d->may_share) n++;
+  if (d->n_groups > 1) XFI_TRY(d->device->ops->event_create(d->device, &d->turn));
   d->streams = xfi_calloc((size_t)n, sizeof(xfer_stream));
   d->ended = xfi_calloc((size_t)n, sizeof *d->ended);
   XFI_CHECK(d->streams != NULL && d->ended != NULL, XFER_ERR_NOMEM, "%d streams", n);
@@ -340,6 +341,7 @@ void xfi_direct_destroy(xfi_direct *d)
     drop_batches(&d->groups[g], d);
     if (d->groups[g].guard != NULL) d->device->ops->guard_destroy(d->device, d->groups[g].guard);
   }
+  if (d->turn != NULL) d->device->ops->event_destroy(d->device, d->turn);
   xfi_links_destroy(&d->links, d->device);
   if (d->page != NULL) d->device->ops->flags_free(d->device, d->page);
   xfi_free(d->groups);

@@ -51,7 +51,9 @@ struct xfi_direct {
   xfer_stream *streams;
   xfi_event **ended; /* [n_streams] */
   int n_streams;
-  bool may_share; /* a stream with another rank; the last of `streams` then takes its place */
+  xfi_event *turn; /* of the groups at the copy engine: whose peer is ready first does not overtake,
+                      or several ranks would come to one peer; NULL: there is one group */
+  bool may_share;  /* a stream with another rank; the last of `streams` then takes its place */
 };
 
 /* Rings when the deadline of a run has come: no stream waits any longer. */

@@ -210,11 +210,11 @@ static xfer_status start_group(const xfi_direct *d, const xfer_plan *plan, const
   XFI_TRY(st);
   open = goes_at_once(d, g, plan->epoch, looks, stream);
   if (g->guard != NULL) XFI_TRY(dev->guard_check(d->device, g->guard, stream));
-  if (open) XFI_TRY(dev->batch_launch(d->device, g->open, stream));
+  if (open) XFI_TRY(dev->batch_launch(d->device, g->open, stream, d->turn));
   for (int k = 0; k < XFI_QUANT_PARTS && !open; k++) {
     if (g->batches[k] == NULL) continue;
     XFI_TRY(xfi_quant_await(plan, k, stream));
-    XFI_TRY(dev->batch_launch(d->device, g->batches[k], stream));
+    XFI_TRY(dev->batch_launch(d->device, g->batches[k], stream, d->turn));
   }
   return dev->flags_set(d->device, &g->done, g->guard, plan->epoch, stream);
 }

@@ -140,7 +140,7 @@ static xfer_status launch(xfer_plan *plan, xfi_batch *batch, xfer_stream stream,
   if (batch == NULL) return XFER_OK;
   span = xfi_span_begin(XFI_SYS_RUN, plan->moves->rank, (int)track,
                         track == XFI_TRACK_GATHER ? "gather" : "scatter");
-  st = plan->device->ops->batch_launch(plan->device, batch, stream);
+  st = plan->device->ops->batch_launch(plan->device, batch, stream, NULL);
   xfi_span_end(&span, st, "%s", "");
   return st;
 }

@@ -255,7 +255,7 @@ xfer_status xfi_quant_prepare(xfer_plan *plan)
 
 static xfer_status launch(const xfi_quant *q, xfi_batch *batch, xfer_stream stream)
 {
-  return batch == NULL ? XFER_OK : q->device->ops->batch_launch(q->device, batch, stream);
+  return batch == NULL ? XFER_OK : q->device->ops->batch_launch(q->device, batch, stream, NULL);
 }
 
 xfer_status xfi_quant_start(const xfer_plan *plan, xfer_stream stream)
