@@ -28,8 +28,8 @@ enum {
   ROWS = 150,
   COLUMNS = 208,
   ELEMS = ROWS * COLUMNS,
-  N_CASES = 6,
-  N_TENSORS = 13
+  N_CASES = 10,
+  N_TENSORS = 2 * N_CASES + 1
 };
 
 /* Blocks, where they come from, and where they and their scales go. */
@@ -49,6 +49,11 @@ static const blocks_case cases[N_CASES] = {
     {1, 16, XFER_SCALE_UE8M0, "(1)@1:R", "(3)@1-3:S0", "(3)@1-3:S0"},
     {1, 32, XFER_SCALE_MX, "(2,2)@0-3:R,S0", "(2)@0-1:S0", "(2)@2-3:S1"},
     {64, 1, XFER_SCALE_F32, "(3)@1-3:S0", "(1)@0:R", "(1)@0:R"},
+    /* Each counts as much as is worth a part of a run, cut or not. */
+    {4096, 4096, XFER_SCALE_F32, "(1)@1:R", "(2)@2-3:S1", "(4)@0-3:R"},
+    {4096, 4096, XFER_SCALE_F32, "(2)@0-1:S0", "(2)@2-3:S1", "(2)@2-3:R"},
+    {4096, 4096, XFER_SCALE_F32, "(2)@1-2:R", "(2)@2-3:S0", "(1)@3:R"},
+    {4096, 4096, XFER_SCALE_POW2, "(1)@1:R", "(4)@0-3:S1", "(4)@0-3:R"},
 };
 
 static int ceil_div(int a, int b)
@@ -321,7 +326,7 @@ static void carry(int rank, void *context)
     if (run == 0 && j->lane == XFER_LANE_DIRECT) refuse_one(plan, rank);
   }
   expect(xfer_plan_report(plan, &report) == XFER_OK);
-  expect(report.converted_tensors == 8); /* of six, and of two the scales */
+  expect(report.converted_tensors == N_CASES + 2); /* of two the scales too */
   xfer_plan_destroy(plan);
   for (int t = 0; t < N_TENSORS; t++) {
     for (int run = 0; run < 2; run++)

@@ -136,15 +136,18 @@ const xfi_blocks *xfi_quant_blocks(const xfi_quant *q, size_t tensor)
 
 /* ---- with its lanes ---- */
 
-static xfer_status make_batch(xfi_batch **batch, const xfi_quant *q, const xfi_copies *copies)
+static xfer_status make_batch(xfi_batch **batch, const xfi_quant *q, const xfi_copies *copies,
+                              int percent)
 {
   if (copies->n == 0) return XFER_OK;
-  return q->device->ops->batch_create(q->device, batch, copies->at, copies->n, 100, NULL);
+  return q->device->ops->batch_create(q->device, batch, copies->at, copies->n, percent, NULL);
 }
 
 /* Up to so many elements are no part of their own: what the lanes could do meanwhile is less than
  * the launches take. */
 #define PART_ELEMS (UINT64_C(8) << 20)
+/* Of the device, for later parts: what the lanes have of the one before has the rest. */
+enum { ASIDE_PERCENT = 33 };
 
 /* About as many as this rank holds. */
 static uint64_t elems_of(const xfi_quant_pair *pair, const xfer_plan *plan)
@@ -154,19 +157,23 @@ static uint64_t elems_of(const xfi_quant_pair *pair, const xfer_plan *plan)
   return (uint64_t)pair->n_scales * xfi_conversion_rows(c) * xfi_conversion_columns(c);
 }
 
-/* Not where ranks have to hear of each other before any scale is known. */
+/* Those of which ranks have to hear from each other before a scale is known are of the first. */
 static xfer_status make_parts(xfi_quant *q, const xfer_plan *plan)
 {
   uint64_t n_elems = 0;
   uint64_t seen = 0;
-  uint64_t most;
 
-  for (size_t i = 0; i < q->n_pairs; i++)
-    n_elems += elems_of(&q->pairs[i], plan);
-  most = q->n_cuts == 0 ? n_elems / PART_ELEMS : 1;
-  q->n_parts = most < 1 ? 1 : most < XFI_QUANT_PARTS ? (int)most : XFI_QUANT_PARTS;
   for (size_t i = 0; i < q->n_pairs; i++) {
-    q->pairs[i].part = seen < n_elems ? (int)(seen * (uint64_t)q->n_parts / n_elems) : 0;
+    n_elems += elems_of(&q->pairs[i], plan);
+    if (q->pairs[i].is_cut) seen += elems_of(&q->pairs[i], plan);
+  }
+  q->n_parts = n_elems < PART_ELEMS                     ? 1
+               : n_elems < XFI_QUANT_PARTS * PART_ELEMS ? (int)(n_elems / PART_ELEMS)
+                                                        : XFI_QUANT_PARTS;
+  for (size_t i = 0; i < q->n_pairs; i++) {
+    q->pairs[i].part = 0;
+    if (q->pairs[i].is_cut || seen == n_elems) continue;
+    q->pairs[i].part = (int)(seen * (uint64_t)q->n_parts / n_elems);
     seen += elems_of(&q->pairs[i], plan);
   }
   for (int k = 1; k < q->n_parts; k++)
@@ -197,7 +204,7 @@ static xfer_status prepare_amax(xfi_quant *q, const xfer_plan *plan, int part)
                                   (xfi_elem){1, &pair->blocks.amax}));
     }
   }
-  XFI_TRY_DONE(make_batch(&q->amax[part], q, &copies));
+  XFI_TRY_DONE(make_batch(&q->amax[part], q, &copies, part == 0 ? 100 : ASIDE_PERCENT));
 done:
   xfi_copies_free(&copies);
   return st;
@@ -223,12 +230,12 @@ static xfer_status prepare_finish(xfi_quant *q, const xfer_plan *plan, int part)
                            .convert = how};
 
     if (pair->n_scales == 0 || pair->part != part) continue;
-    if (last != NULL && last->convert == how)
+    if (last != NULL && last->convert == how && last->dst + last->run_bytes == copy.dst)
       last->run_bytes += copy.run_bytes;
     else
       XFI_TRY_DONE(xfi_copies_push(&copies, &copy));
   }
-  XFI_TRY_DONE(make_batch(&q->finish[part], q, &copies));
+  XFI_TRY_DONE(make_batch(&q->finish[part], q, &copies, 100));
 done:
   xfi_copies_free(&copies);
   return st;
@@ -242,8 +249,8 @@ xfer_status xfi_quant_prepare(xfer_plan *plan)
   xfi_copy zero = {.dst = q->tables, .run_bytes = (int64_t)q->n_table_bytes};
   xfi_quant_drop(q);
   XFI_TRY(make_parts(q, plan));
-  XFI_TRY(make_batch(&q->clear, q, &(xfi_copies){&zero, q->n_table_bytes > 0, 1}));
-  XFI_TRY(make_batch(&q->combine, q, &q->from_heard));
+  XFI_TRY(make_batch(&q->clear, q, &(xfi_copies){&zero, q->n_table_bytes > 0, 1}, 100));
+  XFI_TRY(make_batch(&q->combine, q, &q->from_heard, 100));
   for (int k = 0; k < q->n_parts; k++) {
     XFI_TRY(prepare_amax(q, plan, k));
     XFI_TRY(prepare_finish(q, plan, k));

@@ -21,7 +21,8 @@ typedef struct xfi_quant_pair {
   xfi_blocks blocks; /* of this rank */
   float *table;      /* [n_scales] where these lie */
   size_t n_scales;
-  int part; /* of a run, below XFI_QUANT_PARTS */
+  bool is_cut; /* into blocks that several parts hold */
+  int part;    /* of a run, below XFI_QUANT_PARTS */
 } xfi_quant_pair;
 
 /* What parts that share blocks tell each other of one tensor: a tensor with a dim more, which has

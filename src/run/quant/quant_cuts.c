@@ -193,6 +193,7 @@ static xfer_status find_cut(xfi_quant *q, size_t p, const xfi_plan *m)
   XFI_TRY_DONE(make_layout(&cut->src, &f, &f.src, f.src_first));
   XFI_TRY_DONE(make_layout(&cut->dst, &f, &f.dst, f.dst_first));
   q->n_cuts++;
+  q->pairs[p].is_cut = true;
 done:
   end_finding(&f);
   return st;
