@@ -12,6 +12,8 @@ static const uint64_t DEFAULT_STAGING_BYTES = UINT64_C(1) << 30;
 /* Per peer and round, where there is so much staging memory. One H100 to another, of NCCL's one
  * send of 8 GiB: windows of 128 MiB move at 0.86, of 256 at 0.87, of 512 at 0.98. */
 static const uint64_t DEFAULT_WINDOW_BYTES = UINT64_C(512) << 20;
+/* Fewer launches count more than streams side by side. */
+static const uint64_t ONE_BATCH_BYTES = UINT64_C(16) << 20;
 enum {
   COPY_STREAMS = 8,     /* one is 5 % slower than 4; no more, so that peers do not share them */
   SPIN_NS = 200 * 1000, /* event_sync burns the processor so long, then sleeps */
@@ -299,6 +301,7 @@ static xfer_status create(xfi_device **device)
   XFI_TRY_DONE(xfi_cuda_driver_load(&made->driver));
   XFI_TRY_DONE(find_context(made));
   made->base.place = xfi_cuda_place(made->ordinal);
+  made->base.one_batch_bytes = ONE_BATCH_BYTES;
   XFI_TRY_DONE(xfi_cuda_gpu(&made->gpu, made->ordinal));
   xfi_cuda_engine_limits(made);
   XFI_TRY_DONE(xfi_cuda_kernels_load());

@@ -186,6 +186,9 @@ struct xfi_device {
   uint64_t place;     /* equal for ranks of one process on one device, but for the low byte for
                          those of one process; 0: it does not matter */
   xfi_alarms *alarms; /* NULL: the device is synchronous */
+  /* Up to so many bytes to and from all peers are worth one batch, not one for each peer on a
+   * stream of its own. */
+  uint64_t one_batch_bytes;
 };
 
 /* NULL, of a simulation: nothing to do. */

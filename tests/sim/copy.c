@@ -322,8 +322,7 @@ static CUresult CUDAAPI sim_cuMemcpyBatchAsync(CUdeviceptr *dsts, CUdeviceptr *s
   for (size_t i = 0; i < count && error == CUDA_SUCCESS; i++) {
     copies[i] = dense((void *)(uintptr_t)dsts[i], (const void *)(uintptr_t)srcs[i], sizes[i]);
     *fail_index = i;
-    if (sizes[i] == 0 || place_of(copies[i].dst) != ON_DEVICE ||
-        place_of(copies[i].src) != ON_DEVICE)
+    if (sizes[i] == 0 || place_of(copies[i].dst) < PINNED || place_of(copies[i].src) < PINNED)
       error = CUDA_ERROR_INVALID_VALUE;
   }
   if (error == CUDA_SUCCESS)

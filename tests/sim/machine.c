@@ -166,6 +166,7 @@ void sim_setup(const sim_config *config)
   sim.config = *config;
   if (sim.config.n_devices == 0) sim.config.n_devices = 8;
   if (sim.config.memory_bytes == 0) sim.config.memory_bytes = UINT64_C(4) << 30;
+  sim_arenas_trim();
   (void)pthread_mutex_unlock(&sim.lock);
   sim_seed(config->seed);
 }

@@ -158,6 +158,8 @@ sim_memory *sim_memory_add(sim_memory memory);
 void sim_memory_remove(const void *base);
 /* Is it an address of the machine's, living or not? */
 bool sim_memory_is_ours(const void *pointer);
+/* Give the system back what devices have where nothing lives. */
+void sim_arenas_trim(void);
 /* An interval of addresses that is the machine's from here on. */
 void sim_addresses_claim(const void *base, size_t n_bytes);
 /* One that begins there is not any more, since the system may give it to anybody. */

@@ -154,6 +154,23 @@ static void arena_open(arena *a)
   sim_addresses_claim(a->base, ARENA_BYTES);
 }
 
+static size_t rounded(size_t n_bytes)
+{
+  return (n_bytes + ALIGN - 1) / ALIGN * ALIGN;
+}
+
+void sim_arenas_trim(void)
+{
+  for (int d = 0; d < SIM_DEVICES; d++) {
+    arena *a = &arenas[d];
+
+    if (a->base == NULL || sim.used[d] > 0) continue;
+    (void)madvise(a->base, a->top, MADV_REMOVE);
+    a->top = 0;
+    a->n_freed = 0;
+  }
+}
+
 /* A freed block that is large enough, the last one first, or new addresses. */
 static size_t arena_take(arena *a, size_t n_bytes)
 {
@@ -178,11 +195,6 @@ static void arena_give(arena *a, size_t at, size_t n_bytes)
 {
   if (a->n_freed == BLOCKS_MAX) memmove(a->freed, a->freed + 1, --a->n_freed * sizeof *a->freed);
   a->freed[a->n_freed++] = (block){at, n_bytes};
-}
-
-static size_t rounded(size_t n_bytes)
-{
-  return (n_bytes + ALIGN - 1) / ALIGN * ALIGN;
 }
 
 static cudaError_t device_alloc(void **out, size_t n_bytes)

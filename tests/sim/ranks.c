@@ -232,6 +232,7 @@ xfer_status ranks_make_comm(xfer_comm **comm, const ranks_meeting *meeting, int 
     device->engine_run_bytes = device->engine_all_bytes = 1;
     device->engine_row_bytes = 16;
     device->engine_call_bytes = 64;
+    device->base.one_batch_bytes = 0;
   }
   if (st == XFER_OK && sim_config_now().without_room == rank + 1)
     (*comm)->plans.offered_bytes = UINT64_MAX / 2;

@@ -10,10 +10,6 @@
 #include "error.h"
 #include "vec.h"
 
-/* Up to this many bytes all copies go in one batch on the caller's stream: fewer launches count
- * more than streams side by side. */
-#define ONE_BATCH_BYTES (UINT64_C(16) << 20)
-
 /* ---- copies ---- */
 
 /* What this rank copies of one flow: `send`: from us to the peer. parts[XFI_QUANT_PARTS] is by what
@@ -189,7 +185,7 @@ static xfer_status make_groups(xfi_direct *d, const xfer_plan *plan)
       d->bytes += way_bytes(&d->links.at[i], plan, way);
       n++;
     }
-  one = one && d->bytes <= ONE_BATCH_BYTES;
+  one = one && d->bytes <= d->device->one_batch_bytes;
   percent = one || n == 0 ? 100 : plan->local != NULL ? 200 / (2 * n + 1) : 100 / n; /* local.c */
   list_groups(d, rank, XFI_PUSH, one, percent);
   list_groups(d, rank, XFI_PULL, one, percent);
