@@ -72,10 +72,9 @@ xfer_status xfi_comm_refused(xfi_comm *comm, xfer_status checked)
 }
 
 /* What goes first, with what all must agree on. */
-enum { HEAD_BYTES = 104, STACK_HEADS = 64 };
 typedef struct head {
   xfi_gathering of;
-  unsigned char bytes[HEAD_BYTES]; /* the first of what is gathered */
+  unsigned char bytes[XFI_GATHER_ROW_BYTES - sizeof(xfi_gathering)]; /* of what is gathered */
 } head;
 
 #define IN_ONE_ORDER ": all ranks make the same calls in one order"
@@ -120,33 +119,37 @@ xfer_status xfi_comm_check_same(const xfi_comm *comm, xfi_gathering mine, xfi_ga
                    (unsigned long long)mine.number, rank, (unsigned long long)theirs.number);
 }
 
-xfer_status xfi_comm_gather(xfi_comm *comm, void *all, const void *mine, size_t n_bytes,
-                            xfi_all_gather_fn *gather, xfi_deadline deadline)
+/* To `all`, of whose n_bytes of each rank they are the n from `at` on; the rows are `pitch` apart.
+ */
+static void spread_rows(const xfi_comm *comm, char *all, size_t n_bytes, size_t at,
+                        const char *rows, size_t pitch, size_t n)
 {
-  const size_t size = (size_t)comm->size;
-  const size_t first = n_bytes < HEAD_BYTES ? n_bytes : HEAD_BYTES;
-  const size_t rest = n_bytes - first;
-  xfer_status st = XFER_OK;
-  head own = {xfi_comm_gathering(comm, n_bytes, ++comm->n_gatherings), {0}};
-  head few[STACK_HEADS];
-  head *heads = size <= STACK_HEADS ? few : xfi_calloc(size, sizeof *heads);
-  char *rests = rest > 0 ? xfi_calloc(size, rest) : NULL;
+  for (size_t r = 0; r < (size_t)comm->size && n > 0; r++)
+    memcpy(all + r * n_bytes + at, rows + r * pitch, n);
+}
 
-  XFI_CHECK_DONE(heads != NULL && (rests != NULL || rest == 0), XFER_ERR_NOMEM,
-                 "a gathering of %zu bytes", n_bytes);
-  if (first > 0) memcpy(own.bytes, mine, first);
-  XFI_TRY_DONE(gather(comm, heads, &own, sizeof own, deadline));
-  for (int r = 0; r < comm->size; r++)
-    XFI_TRY_DONE(xfi_comm_check_same(comm, own.of, heads[r].of, r));
-  if (rest > 0) XFI_TRY_DONE(gather(comm, rests, (const char *)mine + first, rest, deadline));
-  for (size_t r = 0; r < size && n_bytes > 0; r++) {
-    memcpy((char *)all + r * n_bytes, heads[r].bytes, first);
-    if (rest > 0) memcpy((char *)all + r * n_bytes + first, rests + r * rest, rest);
+xfer_status xfi_comm_gather(xfi_comm *comm, void *all, const void *mine, size_t n_bytes,
+                            xfi_gather_rows_fn *gather, size_t most, xfi_deadline deadline)
+{
+  head own = {xfi_comm_gathering(comm, n_bytes, ++comm->n_gatherings), {0}};
+  const char *rows = NULL;
+  size_t n = n_bytes < sizeof own.bytes ? n_bytes : sizeof own.bytes;
+
+  if (n > 0) memcpy(own.bytes, mine, n);
+  XFI_TRY(gather(comm, &rows, &own, sizeof own, deadline));
+  for (int r = 0; r < comm->size; r++) {
+    xfi_gathering theirs;
+
+    memcpy(&theirs, rows + (size_t)r * sizeof own, sizeof theirs);
+    XFI_TRY(xfi_comm_check_same(comm, own.of, theirs, r));
   }
-done:
-  if (heads != few) xfi_free(heads);
-  xfi_free(rests);
-  return st;
+  spread_rows(comm, all, n_bytes, 0, rows + offsetof(head, bytes), sizeof own, n);
+  for (size_t at = n; at < n_bytes; at += n) {
+    n = n_bytes - at < most ? n_bytes - at : most;
+    XFI_TRY(gather(comm, &rows, (const char *)mine + at, n, deadline));
+    spread_rows(comm, all, n_bytes, at, rows, n, n);
+  }
+  return XFER_OK;
 }
 
 /* The lowest failed rank; one that failed by itself before one that only passes a failure on. -1:

@@ -221,11 +221,18 @@ XFI_DOOR xfer_status xfi_comm_agree(xfi_comm *comm, xfer_status mine, xfi_deadli
 XFI_DOOR void *xfi_comm_hear(xfi_comm *comm, xfer_status *st, const void *word, size_t n_bytes,
                              xfi_deadline deadline);
 
-/* An all-gather for transports whose own, `gather`, must be given equal sizes: sees to it that all
- * ranks mean the same one, else it is XFER_ERR_MISMATCH on each. After a failure the comm is to be
- * broken. Allocates nothing for few ranks and bytes. */
+/* n_bytes of each rank, the same on all: *rows is [size * n_bytes], in memory of the transport's,
+ * until the next. */
+typedef xfer_status xfi_gather_rows_fn(xfi_comm *comm, const char **rows, const void *mine,
+                                       size_t n_bytes, xfi_deadline deadline);
+enum { XFI_GATHER_ROW_BYTES = 128 }; /* which takes so many at least */
+
+/* An all-gather for transports whose own, of up to `most` bytes, must be given equal sizes: sees to
+ * it that all ranks mean the same one, else it is XFER_ERR_MISMATCH on each. After a failure the
+ * comm is to be broken. Allocates nothing. */
 XFI_DOOR xfer_status xfi_comm_gather(xfi_comm *comm, void *all, const void *mine, size_t n_bytes,
-                                     xfi_all_gather_fn *gather, xfi_deadline deadline);
+                                     xfi_gather_rows_fn *gather, size_t most,
+                                     xfi_deadline deadline);
 
 /* By abort or abort_data of the comm: with this rank and its last error, which stays that. */
 void xfi_comm_leave(xfi_comm *comm, void (*abort)(xfi_comm *comm, const char *why));

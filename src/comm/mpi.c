@@ -26,8 +26,7 @@
 #include <stdio.h>
 #include <unistd.h>
 
-/* Of a gathering: in one operation over all ranks, but at least so many of each. */
-enum { MOST_GATHER_BYTES = 1 << 20, LEAST_GATHER_BYTES = 128 };
+enum { GATHER_BYTES = 1 << 20 }; /* in one operation over all ranks, but for very many of these */
 
 /* ---- the comm ----------------------------------------------------------------------------- */
 
@@ -108,8 +107,8 @@ static xfer_status transport_create(xfi_mpi_comm **out, MPI_Comm comm, MPI_Comm 
   t->awaited = -1;
   t->hearing = MPI_REQUEST_NULL;
   t->collective = MPI_REQUEST_NULL;
-  t->chunk_bytes = MOST_GATHER_BYTES / (size_t)size;
-  if (t->chunk_bytes < LEAST_GATHER_BYTES) t->chunk_bytes = LEAST_GATHER_BYTES;
+  t->chunk_bytes = GATHER_BYTES / (size_t)size;
+  if (t->chunk_bytes < XFI_GATHER_ROW_BYTES) t->chunk_bytes = XFI_GATHER_ROW_BYTES;
   t->out = xfi_calloc(1, t->chunk_bytes);
   t->in = xfi_calloc((size_t)size, t->chunk_bytes);
   /* Of the type, since clang-tidy takes a handle that is a pointer for a slip. */

@@ -20,38 +20,26 @@ static xfer_status gather_timeout(xfi_mpi_comm *t, xfi_deadline deadline)
   return XFI_ERROR(XFER_ERR_TIMEOUT, "all_gather did not end before %s", end);
 }
 
-/* n_bytes <= chunk_bytes of each rank from t->out to t->in. Our own memory, since a collective
- * operation cannot be called back. */
-static xfer_status gather_chunk(xfi_mpi_comm *t, size_t n_bytes, xfi_deadline deadline)
+/* By way of our own memory, since a collective operation cannot be called back. */
+static xfer_status gather(xfi_comm *comm, const char **rows, const void *mine, size_t n_bytes,
+                          xfi_deadline deadline)
 {
+  xfi_mpi_comm *t = (xfi_mpi_comm *)comm;
   xfer_status st = XFER_OK;
   int n = (int)n_bytes; /* a chunk fits */
   int code = MPI_SUCCESS;
 
+  memcpy(t->out, mine, n_bytes);
   XFI_TRY_DONE(xfi_mpi_check(
       MPI_Iallgather(t->out, n, MPI_BYTE, t->in, n, MPI_BYTE, t->comm, &t->collective),
       "MPI_Iallgather"));
   st = xfi_mpi_await(t, &t->collective, MPI_STATUS_IGNORE, &code, deadline);
   if (st == XFER_OK) st = xfi_mpi_check(code, "MPI_Iallgather");
   if (st == XFER_ERR_TIMEOUT) st = gather_timeout(t, deadline);
+  *rows = t->in;
 done:
   if (st != XFER_OK && t->collective != MPI_REQUEST_NULL) t->holds_own = true;
   return st;
-}
-
-static xfer_status gather(xfi_comm *comm, void *all, const void *mine, size_t n_bytes,
-                          xfi_deadline deadline)
-{
-  xfi_mpi_comm *t = (xfi_mpi_comm *)comm;
-
-  for (size_t at = 0; at < n_bytes; at += t->chunk_bytes) {
-    size_t n = n_bytes - at < t->chunk_bytes ? n_bytes - at : t->chunk_bytes;
-    memcpy(t->out, (const char *)mine + at, n);
-    XFI_TRY(gather_chunk(t, n, deadline));
-    for (size_t r = 0; r < (size_t)comm->size; r++)
-      memcpy((char *)all + r * n_bytes + at, t->in + r * n, n);
-  }
-  return XFER_OK;
 }
 
 xfer_status xfi_mpi_all_gather(xfi_comm *comm, void *all, const void *mine, size_t n_bytes,
@@ -65,7 +53,7 @@ xfer_status xfi_mpi_all_gather(xfi_comm *comm, void *all, const void *mine, size
     st = xfi_shared_gather(&t->shared, all, mine, n_bytes, deadline);
   } else {
     t->gathering = comm->n_gatherings + 1;
-    st = xfi_comm_gather(comm, all, mine, n_bytes, gather, deadline);
+    st = xfi_comm_gather(comm, all, mine, n_bytes, gather, t->chunk_bytes, deadline);
     if (st == XFER_OK) t->n_gathered = t->gathering;
   }
   if (st == XFER_ERR_MISMATCH) t->has_told = true; /* everybody finds it out */

@@ -48,8 +48,8 @@ typedef struct xfi_mpi_comm {
   uint64_t gathering;     /* by messages, in which this rank waits; 0: none */
   uint64_t n_gathered;    /* by messages that are complete */
   size_t chunk_bytes;     /* of a rank in one operation of a gathering */
-  unsigned char *out;     /* [chunk_bytes] */
-  unsigned char *in;      /* [size * chunk_bytes] */
+  char *out;              /* [chunk_bytes] */
+  char *in;               /* [size * chunk_bytes] */
   MPI_Request *requests;  /* [2 * size] of the call in progress */
   MPI_Request collective; /* likewise */
 

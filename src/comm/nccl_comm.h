@@ -13,8 +13,7 @@ enum {
   XFI_NCCL_SLOTS =
       XFI_ROUND_MESSAGES / 2,      /* peers of one control group: a send and a receive each */
   XFI_NCCL_SLOT_BYTES = 32 * 1024, /* bytes of a control message per group */
-  XFI_NCCL_CONTROL_BYTES = XFI_ROUND_MESSAGES * XFI_NCCL_SLOT_BYTES,
-  XFI_NCCL_ROUNDS_AHEAD = 64 /* of the device: a stream's queue takes some 1,000 operations */
+  XFI_NCCL_ROUNDS_AHEAD = 64       /* of the device: a stream's queue takes some 1,000 operations */
 };
 
 /* A round or broadcasts on the device. */
@@ -36,7 +35,8 @@ typedef struct xfi_nccl_comm {
   xfi_nccl control; /* ended once there is a `host` */
   cudaStream_t control_stream;
   cudaEvent_t control_done;
-  char *device_bytes; /* [XFI_NCCL_CONTROL_BYTES] */
+  size_t n_control_bytes;
+  char *device_bytes; /* [n_control_bytes] */
   char *host_bytes;   /* likewise, pinned */
   xfi_comm *host;     /* between processes of one host, in place of that; NULL: there are others */
 

@@ -42,53 +42,39 @@ xfer_status xfi_nccl_control_wait(xfi_nccl_comm *comm, xfi_nccl *nccl, xfi_deadl
 
 /* ---- all-gather --------------------------------------------------------------------------- */
 
-/* `n_bytes` of each rank, which fit the buffer: from host_bytes + rank * n_bytes, in place. */
-static xfer_status gather_launch(xfi_nccl_comm *comm, size_t n_bytes, xfi_deadline deadline)
+/* In place. */
+static xfer_status gather(xfi_comm *base, const char **rows, const void *mine, size_t n_bytes,
+                          xfi_deadline deadline)
 {
-  size_t at = (size_t)comm->base.rank * n_bytes;
-  size_t total = (size_t)comm->base.size * n_bytes;
+  xfi_nccl_comm *comm = xfi_nccl_of(base);
+  const size_t at = (size_t)base->rank * n_bytes;
 
+  XFI_TRY(xfi_nccl_usable(&comm->control)); /* else the last call may still write host_bytes */
+  memcpy(comm->host_bytes + at, mine, n_bytes);
   XFI_CUDA_TRY(cudaMemcpyAsync, (comm->device_bytes + at, comm->host_bytes + at, n_bytes,
                                  cudaMemcpyHostToDevice, comm->control_stream));
   ncclResult_t result = ncclAllGather(comm->device_bytes + at, comm->device_bytes, n_bytes,
                                       ncclInt8, comm->control.handle, comm->control_stream);
   XFI_TRY(xfi_nccl_launched(&comm->control, result, "ncclAllGather of control bytes", deadline));
-  XFI_CUDA_TRY(cudaMemcpyAsync, (comm->host_bytes, comm->device_bytes, total,
+  XFI_CUDA_TRY(cudaMemcpyAsync, (comm->host_bytes, comm->device_bytes, (size_t)base->size * n_bytes,
                                  cudaMemcpyDeviceToHost, comm->control_stream));
-  return XFER_OK;
-}
-
-static xfer_status gather(xfi_comm *base, void *all, const void *mine, size_t n_bytes,
-                          xfi_deadline deadline)
-{
-  xfi_nccl_comm *comm = xfi_nccl_of(base);
-  size_t size = (size_t)base->size;
-  size_t most = XFI_NCCL_CONTROL_BYTES / size;
-
-  XFI_CHECK(most > 0, XFER_ERR_UNSUPPORTED, "%zu ranks", size);
-  XFI_TRY(xfi_nccl_usable(&comm->control)); /* else the last call may still write host_bytes */
-  for (size_t first = 0; first < n_bytes; first += most) {
-    size_t n = n_bytes - first < most ? n_bytes - first : most;
-    memcpy(comm->host_bytes + (size_t)base->rank * n, (const char *)mine + first, n);
-    XFI_TRY(gather_launch(comm, n, deadline));
-    XFI_TRY(xfi_nccl_control_wait(comm, &comm->control, deadline));
-    for (size_t r = 0; r < size; r++)
-      memcpy((char *)all + r * n_bytes + first, comm->host_bytes + r * n, n);
-  }
-  return XFER_OK;
+  *rows = comm->host_bytes;
+  return xfi_nccl_control_wait(comm, &comm->control, deadline);
 }
 
 xfer_status xfi_nccl_all_gather(xfi_comm *base, void *all, const void *mine, size_t n_bytes,
                                 xfi_deadline deadline)
 {
-  xfi_comm *host = xfi_nccl_of(base)->host;
+  const xfi_nccl_comm *comm = xfi_nccl_of(base);
+  xfi_comm *host = comm->host;
   xfer_status st;
 
   if (host != NULL) {
     host->inside = base->inside;
     return host->ops->all_gather(host, all, mine, n_bytes, deadline);
   }
-  st = xfi_comm_gather(base, all, mine, n_bytes, gather, deadline);
+  st = xfi_comm_gather(base, all, mine, n_bytes, gather, comm->n_control_bytes / (size_t)base->size,
+                       deadline);
   if (st != XFER_OK) base->ops->abort(base, xfi_last_error());
   return st;
 }

@@ -63,19 +63,22 @@ static const xfi_comm_ops nccl_ops = {
  * it returns. */
 static xfer_status control_create(xfi_nccl_comm **comm, int rank, int size)
 {
+  const size_t slots_bytes = (size_t)XFI_ROUND_MESSAGES * XFI_NCCL_SLOT_BYTES;
+  const size_t rows_bytes = (size_t)size * XFI_GATHER_ROW_BYTES;
   xfi_nccl_comm *made = xfi_calloc(1, sizeof *made);
 
   *comm = made;
   XFI_CHECK(made != NULL, XFER_ERR_NOMEM, "an NCCL comm");
+  made->n_control_bytes = rows_bytes > slots_bytes ? rows_bytes : slots_bytes;
   made->base = (xfi_comm){.ops = &nccl_ops, .rank = rank, .size = size};
   made->alarm.ring = xfi_nccl_ring;
   made->look.at_ns = INT64_MAX;
   (void)pthread_mutex_init(&made->lock, NULL);
   XFI_CUDA_TRY(cudaEventCreateWithFlags, (&made->control_done, cudaEventDisableTiming));
   XFI_CUDA_TRY(cudaStreamCreateWithFlags, (&made->control_stream, cudaStreamNonBlocking));
-  XFI_CUDA_TRY(cudaMalloc, ((void **)&made->device_bytes, XFI_NCCL_CONTROL_BYTES));
+  XFI_CUDA_TRY(cudaMalloc, ((void **)&made->device_bytes, made->n_control_bytes));
   XFI_CUDA_TRY(cudaHostAlloc,
-               ((void **)&made->host_bytes, XFI_NCCL_CONTROL_BYTES, cudaHostAllocDefault));
+               ((void **)&made->host_bytes, made->n_control_bytes, cudaHostAllocDefault));
   return XFER_OK;
 }
 

@@ -33,13 +33,25 @@ static xfer_status echo(xfi_comm *comm, void *all, const void *mine, size_t n_by
   return XFER_OK;
 }
 
+enum { ROW_BYTES = 256 }; /* that one gathering takes */
+
+static xfer_status echo_rows(xfi_comm *comm, const char **rows, const void *mine, size_t n_bytes,
+                             xfi_deadline deadline)
+{
+  static char room[MANY * ROW_BYTES];
+
+  assert_true(n_bytes <= ROW_BYTES);
+  *rows = room;
+  return echo(comm, room, mine, n_bytes, deadline);
+}
+
 static size_t changed_word; /* of what the last rank says first: its size, its number, for whom */
 
-static xfer_status echo_changed(xfi_comm *comm, void *all, const void *mine, size_t n_bytes,
+static xfer_status echo_changed(xfi_comm *comm, const char **rows, const void *mine, size_t n_bytes,
                                 xfi_deadline deadline)
 {
-  uint64_t *last = (uint64_t *)(void *)((char *)all + (size_t)(comm->size - 1) * n_bytes);
-  const xfer_status st = echo(comm, all, mine, n_bytes, deadline);
+  const xfer_status st = echo_rows(comm, rows, mine, n_bytes, deadline);
+  uint64_t *last = (uint64_t *)(void *)((char *)*rows + (size_t)(comm->size - 1) * n_bytes);
 
   last[changed_word]++;
   return st;
@@ -59,30 +71,31 @@ static void test_gatherings_that_are_not_the_same_fail(void **state)
   (void)state;
   for (changed_word = 0; changed_word < 3; changed_word++) {
     assert_int_equal(
-        xfi_comm_gather(&comm, all, &mine, sizeof mine, echo_changed, (xfi_deadline){0}),
+        xfi_comm_gather(&comm, all, &mine, sizeof mine, echo_changed, ROW_BYTES, (xfi_deadline){0}),
         XFER_ERR_MISMATCH);
     assert_non_null(strstr(xfi_last_error(), texts[changed_word]));
   }
 }
 
-static void test_many_ranks_need_memory_to_gather(void **state)
+static void test_any_number_of_bytes_is_gathered_without_memory(void **state)
 {
-  xfi_comm comm = {.ops = &ops, .size = FEW};
-  uint64_t mine = 7;
-  uint64_t all[MANY] = {0};
+  static unsigned char all[MANY * 3 * ROW_BYTES];
+  unsigned char mine[3 * ROW_BYTES];
+  xfi_comm comm = {.ops = &ops};
 
   (void)state;
+  for (size_t i = 0; i < sizeof mine; i++)
+    mine[i] = (unsigned char)(i * 7 % 251);
   xfi_alloc_fail_after(0);
-  assert_int_equal(xfi_comm_gather(&comm, all, &mine, sizeof mine, echo, (xfi_deadline){0}),
-                   XFER_OK);
-  assert_int_equal(all[FEW - 1], 7);
-  comm.size = MANY;
-  assert_int_equal(xfi_comm_gather(&comm, all, &mine, sizeof mine, echo, (xfi_deadline){0}),
-                   XFER_ERR_NOMEM);
+  for (size_t n = 0; n <= sizeof mine; n += 1 + n / 8) {
+    comm.size = n % 2 == 0 ? FEW : MANY;
+    memset(all, 0, sizeof all);
+    assert_int_equal(xfi_comm_gather(&comm, all, mine, n, echo_rows, ROW_BYTES, (xfi_deadline){0}),
+                     XFER_OK);
+    for (size_t r = 0; r < (size_t)comm.size; r++)
+      assert_memory_equal(all + r * n, mine, n);
+  }
   xfi_alloc_fail_after(-1);
-  assert_int_equal(xfi_comm_gather(&comm, all, &mine, sizeof mine, echo, (xfi_deadline){0}),
-                   XFER_OK);
-  assert_int_equal(all[MANY - 1], 7);
 }
 
 static void test_many_ranks_need_memory_to_agree(void **state)
@@ -172,7 +185,7 @@ int main(void)
 {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(test_gatherings_that_are_not_the_same_fail),
-      cmocka_unit_test(test_many_ranks_need_memory_to_gather),
+      cmocka_unit_test(test_any_number_of_bytes_is_gathered_without_memory),
       cmocka_unit_test(test_no_memory_for_the_text_of_a_failure),
       cmocka_unit_test(test_many_ranks_need_memory_to_agree),
       cmocka_unit_test(test_what_is_wrong_and_that_the_comm_is_broken_are_both_told),
