@@ -310,7 +310,7 @@ xfer_status xfi_nccl_connect(xfi_comm *base, const bool *peers, bool broadcasts,
   if (broadcasts) {
     XFI_TRY_DONE(
         xfi_nccl_group(&comm->data, &first, 1, NULL, 0, 0, comm->control_stream, deadline));
-    XFI_TRY_DONE(xfi_nccl_control_wait(comm, &comm->data, deadline));
+    XFI_TRY_DONE(xfi_nccl_control_wait(comm, &comm->data, "a first broadcast", deadline));
   }
 done:
   if (st != XFER_OK && st != XFER_ERR_PEER && comm->host != NULL)

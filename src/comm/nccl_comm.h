@@ -81,7 +81,8 @@ xfi_exchange_fn xfi_nccl_exchange;
 xfer_status xfi_nccl_carry(xfi_nccl_comm *comm, xfi_nccl *nccl, const xfi_message *sends,
                            int n_sends, const xfi_message *recvs, int n_recvs,
                            xfi_deadline deadline);
-/* Wait for the control stream; `nccl` is what the work on it is of. */
-xfer_status xfi_nccl_control_wait(xfi_nccl_comm *comm, xfi_nccl *nccl, xfi_deadline deadline);
+/* Wait for the control stream; `nccl` is what the work on it is of, which `what` says. */
+xfer_status xfi_nccl_control_wait(xfi_nccl_comm *comm, xfi_nccl *nccl, const char *what,
+                                  xfi_deadline deadline);
 
 #endif

@@ -22,7 +22,7 @@ void xfi_nccl_break(xfi_nccl *nccl, const char *why)
 {
   if (nccl->handle == NULL) return;
   (void)snprintf(nccl->why, sizeof nccl->why, "%s", why);
-  (void)ncclCommAbort(nccl->handle);
+  if (!nccl->is_borrowed) (void)ncclCommAbort(nccl->handle);
   nccl->handle = NULL;
 }
 
@@ -43,21 +43,28 @@ xfer_status xfi_nccl_heed(xfi_nccl *nccl, int polls)
   return st;
 }
 
-xfer_status xfi_nccl_launched(xfi_nccl *nccl, ncclResult_t result, const char *call,
-                              xfi_deadline deadline)
+xfer_status xfi_nccl_await(xfi_nccl *nccl, cudaEvent_t done, const char *what,
+                           xfi_deadline deadline)
 {
   const xfi_deadline spin = xfi_deadline_after(SPIN_MS);
-  ncclResult_t state = ncclInProgress;
   int n_pauses = 0;
 
-  if (result != ncclSuccess && result != ncclInProgress) return xfi_nccl_failed(nccl, result, call);
   for (;;) {
+    ncclResult_t state = ncclInProgress;
+    ncclResult_t result;
+    const cudaError_t error =
+        done == NULL ? cudaErrorNotReady : xfi_cuda_asked(cudaEventQuery(done));
+
+    if (error == cudaSuccess) return XFER_OK;
+    if (error != cudaErrorNotReady) return xfi_cuda_failed(error, "cudaEventQuery");
     result = ncclCommGetAsyncError(nccl->handle, &state);
-    if (result != ncclSuccess) return xfi_nccl_failed(nccl, result, call);
-    if (state == ncclSuccess) return XFER_OK;
-    if (state != ncclInProgress) return xfi_nccl_failed(nccl, state, call);
+    /* A lent one that does not answer is asked again: others wait for what is half launched. */
+    if (result == ncclSuccess || (nccl->is_borrowed && done == NULL)) result = state;
+    if (result == ncclSuccess && done == NULL) return XFER_OK;
+    if (result != ncclSuccess && result != ncclInProgress)
+      return xfi_nccl_failed(nccl, result, what);
     if (xfi_deadline_expired(deadline)) {
-      xfi_set_error("%s: not all ranks came before %s", call, xfi_deadline_end(deadline));
+      xfi_set_error("%s: not all ranks came before %s", what, xfi_deadline_end(deadline));
       xfi_nccl_break(nccl, xfi_last_error());
       return XFER_ERR_TIMEOUT;
     }
@@ -68,7 +75,14 @@ xfer_status xfi_nccl_launched(xfi_nccl *nccl, ncclResult_t result, const char *c
       xfi_sleep_ns(PAUSE_NS);
     }
   }
-  return XFER_OK;
+}
+
+xfer_status xfi_nccl_launched(xfi_nccl *nccl, ncclResult_t result, const char *call,
+                              xfi_deadline deadline)
+{
+  if (result != ncclSuccess && result != ncclInProgress) return xfi_nccl_failed(nccl, result, call);
+  if (result == ncclSuccess && nccl->is_borrowed) return XFER_OK;
+  return xfi_nccl_await(nccl, NULL, call, deadline);
 }
 
 xfer_status xfi_nccl_join(xfi_nccl *nccl, const xfi_comm *comm, const ncclUniqueId *id,

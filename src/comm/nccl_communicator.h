@@ -1,6 +1,6 @@
 /*
- * One communicator of NCCL's. After each group it is polled until NCCL has launched it, under the
- * caller's deadline; what fails breaks it for good.
+ * One communicator of NCCL's. What is put to it is waited for by polls, until NCCL has launched it
+ * or the device has done it, under the caller's deadline; what fails breaks it for good.
  */
 #ifndef XFI_NCCL_COMMUNICATOR_H
 #define XFI_NCCL_COMMUNICATOR_H
@@ -17,6 +17,7 @@ enum { XFI_NCCL_WHY_BYTES = 320 };
 typedef struct xfi_nccl {
   ncclComm_t handle;            /* NULL: none, or aborted */
   char why[XFI_NCCL_WHY_BYTES]; /* it was aborted; "" : it was not */
+  bool is_borrowed;             /* the caller's, which is not aborted */
   xfi_comm *host;  /* while ranks connect: where others tell that they do not; else NULL */
   uint64_t number; /* of the times that they did */
 } xfi_nccl;
@@ -34,6 +35,10 @@ xfer_status xfi_nccl_failed(xfi_nccl *nccl, ncclResult_t result, const char *cal
  * progress". */
 xfer_status xfi_nccl_launched(xfi_nccl *nccl, ncclResult_t result, const char *call,
                               xfi_deadline deadline);
+/* The same of what was taken already; or until the device has done it, where `done`, which was
+ * recorded after it, is not NULL. `what` it is, for texts. */
+xfer_status xfi_nccl_await(xfi_nccl *nccl, cudaEvent_t done, const char *what,
+                           xfi_deadline deadline);
 /* Where others are awaited: now and then, have they told that they do not come? */
 xfer_status xfi_nccl_heed(xfi_nccl *nccl, int polls);
 /* One group on `stream`: at most one send and one receive per peer; or, `root` not being negative,

@@ -11,33 +11,11 @@
 #include <string.h>
 #include <unistd.h>
 
-enum { SPIN_NS = 200 * 1000, PAUSE_NS = 20 * 1000 };
-
-xfer_status xfi_nccl_control_wait(xfi_nccl_comm *comm, xfi_nccl *nccl, xfi_deadline deadline)
+xfer_status xfi_nccl_control_wait(xfi_nccl_comm *comm, xfi_nccl *nccl, const char *what,
+                                  xfi_deadline deadline)
 {
-  int64_t began = xfi_now_ns();
-  cudaError_t error = cudaSuccess;
-  ncclResult_t state = ncclSuccess;
-  int polls = 0;
-
   XFI_CUDA_TRY(cudaEventRecord, (comm->control_done, comm->control_stream));
-  while ((error = xfi_cuda_asked(cudaEventQuery(comm->control_done))) == cudaErrorNotReady) {
-    ncclResult_t result = ncclCommGetAsyncError(nccl->handle, &state);
-    if (result != ncclSuccess || (state != ncclSuccess && state != ncclInProgress))
-      return xfi_nccl_failed(nccl, result != ncclSuccess ? result : state, "a control message");
-    if (xfi_deadline_expired(deadline)) {
-      xfi_set_error("rank %d waited in vain for the other ranks' control messages",
-                    comm->base.rank);
-      xfi_nccl_break(nccl, xfi_last_error());
-      return XFER_ERR_TIMEOUT;
-    }
-    if (xfi_now_ns() - began > SPIN_NS) {
-      XFI_TRY(xfi_nccl_heed(nccl, ++polls));
-      xfi_sleep_ns(PAUSE_NS);
-    }
-  }
-  if (error != cudaSuccess) return xfi_cuda_failed(error, "cudaEventQuery");
-  return XFER_OK;
+  return xfi_nccl_await(nccl, comm->control_done, what, deadline);
 }
 
 /* ---- all-gather --------------------------------------------------------------------------- */
@@ -59,7 +37,7 @@ static xfer_status gather(xfi_comm *base, const char **rows, const void *mine, s
   XFI_CUDA_TRY(cudaMemcpyAsync, (comm->host_bytes, comm->device_bytes, (size_t)base->size * n_bytes,
                                  cudaMemcpyDeviceToHost, comm->control_stream));
   *rows = comm->host_bytes;
-  return xfi_nccl_control_wait(comm, &comm->control, deadline);
+  return xfi_nccl_control_wait(comm, &comm->control, "control bytes", deadline);
 }
 
 xfer_status xfi_nccl_all_gather(xfi_comm *base, void *all, const void *mine, size_t n_bytes,
@@ -206,7 +184,7 @@ static xfer_status group_carry(xfi_nccl_comm *comm, xfi_nccl *nccl, const group_
     XFI_CUDA_TRY(cudaMemcpyAsync, (comm->host_bytes + recv_at, comm->device_bytes + recv_at,
                                    recv_bytes, cudaMemcpyDeviceToHost, comm->control_stream));
   }
-  XFI_TRY(xfi_nccl_control_wait(comm, nccl, deadline));
+  XFI_TRY(xfi_nccl_control_wait(comm, nccl, "control messages", deadline));
   for (int i = 0; i < recv->n; i++)
     if (recv->at[i] != NULL)
       memcpy(recv->at[i], comm->host_bytes + slot_offset(i, false), recv->in_slot[i].n_bytes);

@@ -12,11 +12,10 @@
 #include "plugin.h"
 #include "xfer/nccl.h"
 
-#include <sched.h>
 #include <stdio.h>
 #include <string.h>
 
-enum { CREATE_TIMEOUT_MS = 10 * 60 * 1000, PAUSE_NS = 20 * 1000 };
+enum { CREATE_TIMEOUT_MS = 10 * 60 * 1000 };
 
 static void nccl_destroy(xfi_comm *base)
 {
@@ -147,85 +146,18 @@ xfer_status xfer_nccl_id(unsigned char id[XFER_NCCL_ID_BYTES])
   return XFER_OK;
 }
 
-/* Local things first, then with the other ranks. */
-static xfer_status create(xfer_comm **comm, int rank, int size, const ncclUniqueId *id,
-                          xfi_deadline deadline)
-{
-  xfi_nccl_comm *made = NULL;
-  const xfer_status st = control_create(&made, rank, size);
-
-  if (st == XFER_OK) return comm_create(comm, made, id, deadline);
-  if (made != NULL) nccl_destroy(&made->base);
-  return st;
-}
-
-xfer_status xfer_comm_create_nccl_id(xfer_comm **comm, const unsigned char id[XFER_NCCL_ID_BYTES],
-                                     int rank, int size)
-{
-  xfer_status st = XFER_OK;
-  const xfi_deadline deadline = xfi_deadline_after(CREATE_TIMEOUT_MS);
-  enum cudaStreamCaptureMode before;
-  ncclUniqueId copy;
-
-  XFI_NEED(comm);
-  XFI_NEED(id);
-  XFI_CHECK(size >= 1 && rank >= 0 && rank < size, XFER_ERR_ARG, "rank %d of %d", rank, size);
-  memcpy(&copy, id, sizeof copy);
-  XFI_TRY(vendors_here());
-  before = xfi_cuda_mode(cudaStreamCaptureModeRelaxed);
-  st = create(comm, rank, size, &copy, deadline);
-  (void)xfi_cuda_mode(before);
-  return st;
-}
-
 /* The id travels with a sign of whether rank 0 has one. */
 typedef struct id_message {
   ncclUniqueId id;
   char valid[XFER_NCCL_ID_BYTES];
 } id_message;
 
-/* Wait for what is on the control stream and in the borrowed communicator. */
-static xfer_status borrowed_wait(ncclComm_t nccl, cudaEvent_t event, xfi_deadline deadline)
-{
-  cudaError_t error = cudaErrorNotReady;
-
-  while ((error = xfi_cuda_asked(cudaEventQuery(event))) == cudaErrorNotReady) {
-    ncclResult_t state = ncclSuccess;
-    ncclResult_t result = ncclCommGetAsyncError(nccl, &state);
-    XFI_CHECK(result == ncclSuccess && (state == ncclSuccess || state == ncclInProgress),
-              XFER_ERR_COMM, "the borrowed communicator: %s",
-              ncclGetErrorString(result != ncclSuccess ? result : state));
-    XFI_CHECK(!xfi_deadline_expired(deadline), XFER_ERR_TIMEOUT,
-              "not all ranks of the borrowed communicator came in time");
-    xfi_sleep_ns(PAUSE_NS);
-  }
-  if (error != cudaSuccess) return xfi_cuda_failed(error, "cudaEventQuery");
-  return XFER_OK;
-}
-
-/* Until a group or call on a borrowed communicator, which may be non-blocking, has been launched.
- */
-static xfer_status borrowed_launched(ncclComm_t nccl, ncclResult_t result, xfi_deadline deadline)
-{
-  ncclResult_t state = result;
-
-  while (result == ncclInProgress || state == ncclInProgress) {
-    result = ncclCommGetAsyncError(nccl, &state);
-    XFI_CHECK(!xfi_deadline_expired(deadline), XFER_ERR_TIMEOUT,
-              "not all ranks of the borrowed communicator came in time");
-    (void)sched_yield();
-  }
-  if (result == ncclSuccess) result = state;
-  XFI_CHECK(result == ncclSuccess, XFER_ERR_COMM,
-            "ncclBroadcast on the borrowed communicator: %s: %s", ncclGetErrorString(result),
-            ncclGetLastError(nccl));
-  return XFER_OK;
-}
-
 /* Rank 0's message to everybody, over the borrowed communicator. */
-static xfer_status borrowed_broadcast(ncclComm_t nccl, const xfi_nccl_comm *made,
-                                      id_message *message, xfi_deadline deadline)
+static xfer_status borrowed_broadcast(ncclComm_t nccl, xfi_nccl_comm *made, id_message *message,
+                                      xfi_deadline deadline)
 {
+  static const char call[] = "ncclBroadcast on the borrowed communicator";
+  xfi_nccl borrowed = {.handle = nccl, .is_borrowed = true};
   char *bytes = made->device_bytes;
   const cudaStream_t stream = made->control_stream;
 
@@ -233,11 +165,10 @@ static xfer_status borrowed_broadcast(ncclComm_t nccl, const xfi_nccl_comm *made
   XFI_CUDA_TRY(cudaMemcpyAsync,
                (bytes, made->host_bytes, sizeof *message, cudaMemcpyHostToDevice, stream));
   ncclResult_t result = ncclBroadcast(bytes, bytes, sizeof *message, ncclInt8, 0, nccl, stream);
-  XFI_TRY(borrowed_launched(nccl, result, deadline));
+  XFI_TRY(xfi_nccl_launched(&borrowed, result, call, deadline));
   XFI_CUDA_TRY(cudaMemcpyAsync,
                (made->host_bytes, bytes, sizeof *message, cudaMemcpyDeviceToHost, stream));
-  XFI_CUDA_TRY(cudaEventRecord, (made->control_done, stream));
-  XFI_TRY(borrowed_wait(nccl, made->control_done, deadline));
+  XFI_TRY(xfi_nccl_control_wait(made, &borrowed, call, deadline));
   memcpy(message, made->host_bytes, sizeof *message);
   return XFER_OK;
 }
@@ -260,43 +191,64 @@ static xfer_status borrowed_rank(ncclComm_t nccl, int *rank, int *size)
   return XFER_OK;
 }
 
-static xfer_status create_beside(xfer_comm **comm, ncclComm_t nccl)
+/* The id that rank 0 makes. What may still touch what was made, since it is on its way or not
+ * launched yet, may do so for as long as the lender lives: then *made is NULL, left to it. */
+static xfer_status borrow_id(ncclUniqueId *id, ncclComm_t lender, xfi_nccl_comm **made,
+                             xfi_deadline deadline)
 {
-  xfer_status st = XFER_OK;
-  const xfi_deadline deadline = xfi_deadline_after(CREATE_TIMEOUT_MS);
-  xfi_nccl_comm *made = NULL;
+  const cudaStream_t stream = (*made)->control_stream;
   id_message message = {.valid = {0}};
-  int rank = 0;
-  int size = 0;
+  xfer_status st = XFER_OK;
 
-  XFI_TRY_DONE(borrowed_rank(nccl, &rank, &size));
-  XFI_TRY_DONE(control_create(&made, rank, size));
-  if (rank == 0 && ncclGetUniqueId(&message.id) == ncclSuccess) message.valid[0] = 1;
-  st = borrowed_broadcast(nccl, made, &message, deadline);
-  /* What is still on its way, or not launched yet, touches what was made, and may be so for as long
-   * as the caller's communicator lives. */
+  if ((*made)->base.rank == 0 && ncclGetUniqueId(&message.id) == ncclSuccess) message.valid[0] = 1;
+  st = borrowed_broadcast(lender, *made, &message, deadline);
   if (st == XFER_ERR_TIMEOUT ||
-      (st != XFER_OK && xfi_cuda_asked(cudaEventQuery(made->control_done)) == cudaErrorNotReady))
-    made = NULL;
-  XFI_TRY_DONE(st);
-  XFI_CHECK_DONE(message.valid[0] == 1, XFER_ERR_COMM, "rank 0: ncclGetUniqueId failed");
-  st = comm_create(comm, made, &message.id, deadline);
-  made = NULL;
-done:
-  if (made != NULL) nccl_destroy(&made->base);
+      (st != XFER_OK && xfi_cuda_asked(cudaStreamQuery(stream)) == cudaErrorNotReady))
+    *made = NULL;
+  XFI_TRY(st);
+  XFI_CHECK(message.valid[0] == 1, XFER_ERR_COMM, "rank 0: ncclGetUniqueId failed");
+  *id = message.id;
+  return XFER_OK;
+}
+
+/* Local things first, then with the other ranks. The id is the lender's, unless that is NULL. */
+static xfer_status create(xfer_comm **comm, int rank, int size, ncclUniqueId id, ncclComm_t lender)
+{
+  const xfi_deadline deadline = xfi_deadline_after(CREATE_TIMEOUT_MS);
+  const enum cudaStreamCaptureMode before = xfi_cuda_mode(cudaStreamCaptureModeRelaxed);
+  xfi_nccl_comm *made = NULL;
+  xfer_status st = control_create(&made, rank, size);
+
+  if (st == XFER_OK && lender != NULL) st = borrow_id(&id, lender, &made, deadline);
+  if (st == XFER_OK)
+    st = comm_create(comm, made, &id, deadline);
+  else if (made != NULL)
+    nccl_destroy(&made->base);
+  (void)xfi_cuda_mode(before);
   return st;
+}
+
+xfer_status xfer_comm_create_nccl_id(xfer_comm **comm, const unsigned char id[XFER_NCCL_ID_BYTES],
+                                     int rank, int size)
+{
+  ncclUniqueId copy;
+
+  XFI_NEED(comm);
+  XFI_NEED(id);
+  XFI_CHECK(size >= 1 && rank >= 0 && rank < size, XFER_ERR_ARG, "rank %d of %d", rank, size);
+  memcpy(&copy, id, sizeof copy);
+  XFI_TRY(vendors_here());
+  return create(comm, rank, size, copy, NULL);
 }
 
 xfer_status xfer_comm_create_nccl(xfer_comm **comm, struct ncclComm *nccl)
 {
-  xfer_status st = XFER_OK;
-  enum cudaStreamCaptureMode before;
+  int rank = 0;
+  int size = 0;
 
   XFI_NEED(comm);
   XFI_NEED(nccl);
   XFI_TRY(vendors_here());
-  before = xfi_cuda_mode(cudaStreamCaptureModeRelaxed);
-  st = create_beside(comm, nccl);
-  (void)xfi_cuda_mode(before);
-  return st;
+  XFI_TRY(borrowed_rank(nccl, &rank, &size));
+  return create(comm, rank, size, (ncclUniqueId){{0}}, nccl);
 }

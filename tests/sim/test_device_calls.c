@@ -318,7 +318,8 @@ static void use_with_a_failure(kind what, long n)
   const bool is_left_to_borrowed =
       how == LENT && st != XFER_OK &&
       (strstr(xfer_last_error(), "the borrowed communicator") != NULL ||
-       strstr(xfer_last_error(), "cudaEventQuery") != NULL);
+       strstr(xfer_last_error(), "cudaMemcpyAsync") != NULL ||
+       strstr(xfer_last_error(), "cudaEvent") != NULL);
   give_back(&t);
   xfer_comm_destroy(comm);
   NEED(sim_settle(10000));
