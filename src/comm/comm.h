@@ -29,6 +29,14 @@ typedef struct xfi_message {
   int peer; /* never this rank */
 } xfi_message;
 
+/* Those of one call, at most one each way per peer. */
+typedef struct xfi_messages {
+  const xfi_message *sends;
+  int n_sends;
+  const xfi_message *recvs;
+  int n_recvs;
+} xfi_messages;
+
 /* Most messages of one round, sends plus receives (larger NCCL groups have deadlocked). */
 #define XFI_ROUND_MESSAGES 64
 
@@ -61,14 +69,12 @@ typedef struct xfi_waits xfi_waits;
 /* Host memory; blocks. all is [size * n_bytes]. */
 typedef xfer_status xfi_all_gather_fn(xfi_comm *comm, void *all, const void *mine, size_t n_bytes,
                                       xfi_deadline deadline);
-/* Control messages between pairs, host memory, any number, at most one send and one receive per
- * peer; blocks until sent and received. */
-typedef xfer_status xfi_exchange_fn(xfi_comm *comm, const xfi_message *sends, int n_sends,
-                                    const xfi_message *recvs, int n_recvs, xfi_deadline deadline);
-/* One bounded exchange of data in the device's memory, at most one send and one receive per peer,
- * at most XFI_ROUND_MESSAGES messages, none over XFI_MESSAGE_BYTES. Ordered on `stream`. */
-typedef xfer_status xfi_round_fn(xfi_comm *comm, const xfi_message *sends, int n_sends,
-                                 const xfi_message *recvs, int n_recvs, xfer_stream stream,
+/* Control messages between pairs, host memory, any number; blocks until sent and received. */
+typedef xfer_status xfi_exchange_fn(xfi_comm *comm, const xfi_messages *messages,
+                                    xfi_deadline deadline);
+/* One bounded exchange of data in the device's memory: at most XFI_ROUND_MESSAGES messages, none
+ * over XFI_MESSAGE_BYTES. Ordered on `stream`. */
+typedef xfer_status xfi_round_fn(xfi_comm *comm, const xfi_messages *messages, xfer_stream stream,
                                  xfi_deadline deadline);
 /* All ranks: of each message the root's bytes to everybody's `data`; `peer` is not looked at. At
  * most XFI_ROUND_MESSAGES messages, none over XFI_MESSAGE_BYTES. Ordered on `stream`. */

@@ -164,32 +164,30 @@ static xfer_status carry(xfi_host_comm *comm, xfi_stream_call call, size_t n, xf
 }
 
 /* Who does not send is late, before who does not read. */
-static xfer_status exchange(xfi_comm *base, xfi_stream_call call, const xfi_message *sends,
-                            int n_sends, const xfi_message *recvs, int n_recvs,
+static xfer_status exchange(xfi_comm *base, xfi_stream_call call, const xfi_messages *messages,
                             xfi_deadline deadline)
 {
   xfi_host_comm *comm = (xfi_host_comm *)base;
   size_t n = 0;
 
-  for (int i = 0; i < n_recvs; i++)
-    add(comm, n++, &recvs[i], false);
-  for (int i = 0; i < n_sends; i++)
-    add(comm, n++, &sends[i], true);
+  for (int i = 0; i < messages->n_recvs; i++)
+    add(comm, n++, &messages->recvs[i], false);
+  for (int i = 0; i < messages->n_sends; i++)
+    add(comm, n++, &messages->sends[i], true);
   return carry(comm, call, n, deadline);
 }
 
-static xfer_status host_exchange(xfi_comm *base, const xfi_message *sends, int n_sends,
-                                 const xfi_message *recvs, int n_recvs, xfi_deadline deadline)
+static xfer_status host_exchange(xfi_comm *base, const xfi_messages *messages,
+                                 xfi_deadline deadline)
 {
-  return exchange(base, XFI_OF_EXCHANGE, sends, n_sends, recvs, n_recvs, deadline);
+  return exchange(base, XFI_OF_EXCHANGE, messages, deadline);
 }
 
-static xfer_status host_round(xfi_comm *base, const xfi_message *sends, int n_sends,
-                              const xfi_message *recvs, int n_recvs, xfer_stream stream,
+static xfer_status host_round(xfi_comm *base, const xfi_messages *messages, xfer_stream stream,
                               xfi_deadline deadline)
 {
   (void)stream;
-  return exchange(base, XFI_OF_ROUND, sends, n_sends, recvs, n_recvs, deadline);
+  return exchange(base, XFI_OF_ROUND, messages, deadline);
 }
 
 /* One message after the other, to everybody through the same slots. */

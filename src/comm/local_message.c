@@ -57,8 +57,7 @@ static xfer_status withdraw(xfi_local_rank *me, xfer_status st)
 /* ---- receiving -------------------------------------------------------------------------- */
 
 typedef struct receives {
-  const xfi_message *messages; /* [n] */
-  int n;
+  const xfi_messages *of;
   int n_left;
   xfi_local_call in;
 } receives;
@@ -89,8 +88,8 @@ static xfer_status receive(xfi_local_rank *me, const xfi_message *recv, receives
 /* Receives all that is wanted and there. */
 static xfer_status receive_ready(xfi_local_rank *me, receives *recvs)
 {
-  for (int i = 0; i < recvs->n && recvs->n_left > 0; i++) {
-    const xfi_message *recv = &recvs->messages[i];
+  for (int i = 0; i < recvs->of->n_recvs && recvs->n_left > 0; i++) {
+    const xfi_message *recv = &recvs->of->recvs[i];
     const xfi_local_rank *sender = &me->group->ranks[recv->peer];
     const _Atomic int *state = &sender->posts[me->base.rank].state;
 
@@ -179,37 +178,33 @@ static xfer_status serve(xfi_local_rank *me, receives *recvs, xfi_deadline deadl
   return XFER_OK;
 }
 
-static xfer_status transfer(xfi_local_rank *me, xfi_local_call in, const xfi_message *sends,
-                            int n_sends, const xfi_message *recvs, int n_recvs,
+static xfer_status transfer(xfi_local_rank *me, xfi_local_call in, const xfi_messages *messages,
                             xfi_deadline deadline)
 {
-  receives wanted = {.messages = recvs, .n = n_recvs, .n_left = n_recvs, .in = in};
+  receives wanted = {.of = messages, .n_left = messages->n_recvs, .in = in};
   xfer_status st = XFER_OK;
 
   if (xfi_local_is_alarmed(me->group)) st = xfi_broken_check(&me->group->broken);
   if (st != XFER_OK) return st;
-  for (int i = 0; i < n_recvs; i++)
-    me->awaits[recvs[i].peer] = true;
-  atomic_store(&me->n_unsent, n_sends);
-  for (int i = 0; i < n_sends; i++)
-    offer(me, in, &sends[i]);
+  for (int i = 0; i < messages->n_recvs; i++)
+    me->awaits[messages->recvs[i].peer] = true;
+  atomic_store(&me->n_unsent, messages->n_sends);
+  for (int i = 0; i < messages->n_sends; i++)
+    offer(me, in, &messages->sends[i]);
   st = serve(me, &wanted, deadline);
   return st == XFER_OK ? XFER_OK : withdraw(me, st);
 }
 
-xfer_status xfi_local_exchange(xfi_comm *comm, const xfi_message *sends, int n_sends,
-                               const xfi_message *recvs, int n_recvs, xfi_deadline deadline)
+xfer_status xfi_local_exchange(xfi_comm *comm, const xfi_messages *messages, xfi_deadline deadline)
 {
-  return transfer((xfi_local_rank *)comm, XFI_IN_EXCHANGE, sends, n_sends, recvs, n_recvs,
-                  deadline);
+  return transfer((xfi_local_rank *)comm, XFI_IN_EXCHANGE, messages, deadline);
 }
 
-xfer_status xfi_local_round(xfi_comm *comm, const xfi_message *sends, int n_sends,
-                            const xfi_message *recvs, int n_recvs, xfer_stream stream,
+xfer_status xfi_local_round(xfi_comm *comm, const xfi_messages *messages, xfer_stream stream,
                             xfi_deadline deadline)
 {
   (void)stream;
-  return transfer((xfi_local_rank *)comm, XFI_IN_ROUND, sends, n_sends, recvs, n_recvs, deadline);
+  return transfer((xfi_local_rank *)comm, XFI_IN_ROUND, messages, deadline);
 }
 
 /* One message after the other, to everybody at once. */
@@ -226,8 +221,9 @@ xfer_status xfi_local_broadcast(xfi_comm *comm, const xfi_message *messages, int
     for (int r = 0; r < comm->size; r++)
       if (sends ? r != root : r == root)
         me->casts[n_peers++] = (xfi_message){messages[i].data, messages[i].n_bytes, r};
-    XFI_TRY(transfer(me, XFI_IN_BROADCAST, me->casts, sends ? n_peers : 0, me->casts,
-                     sends ? 0 : n_peers, deadline));
+    XFI_TRY(transfer(
+        me, XFI_IN_BROADCAST,
+        &(xfi_messages){me->casts, sends ? n_peers : 0, me->casts, sends ? 0 : n_peers}, deadline));
   }
   return XFER_OK;
 }

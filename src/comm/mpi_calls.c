@@ -64,14 +64,6 @@ xfer_status xfi_mpi_all_gather(xfi_comm *comm, void *all, const void *mine, size
 
 /* ---- messages ----------------------------------------------------------------------------- */
 
-/* Some messages that are under way together: receives first, in t->requests too. */
-typedef struct mpi_transfer {
-  const xfi_message *sends;
-  int n_sends;
-  const xfi_message *recvs;
-  int n_recvs;
-} mpi_transfer;
-
 static xfer_status start_one(xfi_mpi_comm *t, const xfi_message *m, bool receives,
                              MPI_Request *request)
 {
@@ -86,14 +78,15 @@ static xfer_status start_one(xfi_mpi_comm *t, const xfi_message *m, bool receive
       MPI_Isend(m->data, n, MPI_BYTE, m->peer, XFI_MPI_TAG_ROUND, t->comm, request), "MPI_Isend");
 }
 
-static xfer_status start(xfi_mpi_comm *t, const mpi_transfer *transfer)
+/* Receives first, here and in t->requests. */
+static xfer_status start(xfi_mpi_comm *t, const xfi_messages *round)
 {
   MPI_Request *request = t->requests;
 
-  for (int i = 0; i < transfer->n_recvs; i++)
-    XFI_TRY(start_one(t, &transfer->recvs[i], true, request++));
-  for (int i = 0; i < transfer->n_sends; i++)
-    XFI_TRY(start_one(t, &transfer->sends[i], false, request++));
+  for (int i = 0; i < round->n_recvs; i++)
+    XFI_TRY(start_one(t, &round->recvs[i], true, request++));
+  for (int i = 0; i < round->n_sends; i++)
+    XFI_TRY(start_one(t, &round->sends[i], false, request++));
   return XFER_OK;
 }
 
@@ -116,13 +109,13 @@ static xfer_status check_received(const xfi_mpi_comm *t, const xfi_message *recv
 }
 
 /* All are under way, so it does not matter in which order we wait for them. */
-static xfer_status await_all(xfi_mpi_comm *t, const mpi_transfer *transfer, xfi_deadline deadline)
+static xfer_status await_all(xfi_mpi_comm *t, const xfi_messages *round, xfi_deadline deadline)
 {
   xfer_status st = XFER_OK;
 
-  for (int i = 0; i < transfer->n_recvs + transfer->n_sends; i++) {
-    bool receives = i < transfer->n_recvs;
-    const xfi_message *m = receives ? &transfer->recvs[i] : &transfer->sends[i - transfer->n_recvs];
+  for (int i = 0; i < round->n_recvs + round->n_sends; i++) {
+    bool receives = i < round->n_recvs;
+    const xfi_message *m = receives ? &round->recvs[i] : &round->sends[i - round->n_recvs];
     MPI_Status status;
     int code = MPI_SUCCESS;
 
@@ -138,22 +131,20 @@ static xfer_status await_all(xfi_mpi_comm *t, const mpi_transfer *transfer, xfi_
 }
 
 /* After a failure. Returns whether MPI still has some of the messages' memory. */
-static bool call_back(xfi_mpi_comm *t, const mpi_transfer *transfer)
+static bool call_back(xfi_mpi_comm *t, const xfi_messages *round)
 {
-  for (int i = 0; i < transfer->n_recvs; i++)
+  for (int i = 0; i < round->n_recvs; i++)
     if (t->requests[i] != MPI_REQUEST_NULL) (void)MPI_Cancel(&t->requests[i]);
-  bool end = xfi_mpi_all_end(t->requests, transfer->n_recvs + transfer->n_sends);
+  bool end = xfi_mpi_all_end(t->requests, round->n_recvs + round->n_sends);
   if (!end) t->holds_own = true; /* the requests themselves */
   return !end;
 }
 
-xfer_status xfi_mpi_round(xfi_comm *comm, const xfi_message *sends, int n_sends,
-                          const xfi_message *recvs, int n_recvs, xfer_stream stream,
+xfer_status xfi_mpi_round(xfi_comm *comm, const xfi_messages *round, xfer_stream stream,
                           xfi_deadline deadline)
 {
   xfi_mpi_comm *t = (xfi_mpi_comm *)comm;
-  const mpi_transfer round = {sends, n_sends, recvs, n_recvs};
-  const int n = n_sends + n_recvs;
+  const int n = round->n_sends + round->n_recvs;
   xfer_status st = xfi_mpi_check_broken(comm);
 
   (void)stream;
@@ -161,12 +152,12 @@ xfer_status xfi_mpi_round(xfi_comm *comm, const xfi_message *sends, int n_sends,
   if (st != XFER_OK) return st;
   for (int i = 0; i < n; i++)
     t->requests[i] = MPI_REQUEST_NULL;
-  XFI_TRY_DONE(start(t, &round));
-  XFI_TRY_DONE(await_all(t, &round, deadline));
+  XFI_TRY_DONE(start(t, round));
+  XFI_TRY_DONE(await_all(t, round, deadline));
 done:
   if (st != XFER_OK) {
     (void)xfi_mpi_fail(comm, st);
-    comm->holds_memory = call_back(t, &round);
+    comm->holds_memory = call_back(t, round);
   }
   return st;
 }

@@ -146,15 +146,18 @@ static xfer_status put_in_flight(xfi_nccl_comm *comm, cudaStream_t stream, xfi_d
 
 /* ---- data --------------------------------------------------------------------------------- */
 
-/* Whom to name if the next round is late. */
-static void remember_peers(xfi_nccl_comm *comm, const xfi_message *messages, int n, int root)
+/* Whom to name if the next round is late: who sends to this rank, before who receives. */
+static void remember_peers(xfi_nccl_comm *comm, const xfi_messages *messages, int root)
 {
   xfi_nccl_flight *next = flight_of(comm, comm->n_rounds);
+  const bool receives = messages->n_recvs > 0;
+  const xfi_message *them = receives ? messages->recvs : messages->sends;
+  const int n = receives ? messages->n_recvs : messages->n_sends;
 
   next->n_peers = root >= 0 ? 1 : n;
   next->peers[0] = root;
   for (int i = 0; i < n && root < 0; i++)
-    next->peers[i] = messages[i].peer;
+    next->peers[i] = them[i].peer;
 }
 
 /* Until fewer than n rounds are in flight; the lock is held, but not while this waits. */
@@ -174,39 +177,37 @@ static xfer_status wait_for_rounds(xfi_nccl_comm *comm, uint64_t n, xfi_deadline
 }
 
 /* A group that the alarm sees to from then on. */
-static xfer_status carry(xfi_comm *base, const xfi_message *sends, int n_sends,
-                         const xfi_message *recvs, int n_recvs, int root, cudaStream_t stream,
-                         xfi_deadline deadline)
+static xfer_status carry(xfi_comm *base, const xfi_messages *messages, int root,
+                         cudaStream_t stream, xfi_deadline deadline)
 {
   xfi_nccl_comm *comm = xfi_nccl_of(base);
+  const int n = messages->n_sends + messages->n_recvs;
   xfer_status st = XFER_OK;
 
   (void)pthread_mutex_lock(&comm->lock);
   /* In a queue that is full the driver waits, for a peer that may never come, and the alarm with
    * it. */
   XFI_TRY_DONE(wait_for_rounds(comm, XFI_NCCL_ROUNDS_AHEAD, deadline));
-  XFI_CHECK_DONE(n_sends + n_recvs <= XFI_ROUND_MESSAGES, XFER_ERR_INTERNAL,
-                 "%d messages in a group", n_sends + n_recvs);
-  if (n_sends + n_recvs == 0) goto done;
-  remember_peers(comm, n_recvs > 0 ? recvs : sends, n_recvs > 0 ? n_recvs : n_sends, root);
-  XFI_TRY_DONE(xfi_nccl_group(&comm->data, sends, n_sends, recvs, n_recvs, root, stream, deadline));
+  XFI_CHECK_DONE(n <= XFI_ROUND_MESSAGES, XFER_ERR_INTERNAL, "%d messages in a group", n);
+  if (n == 0) goto done;
+  remember_peers(comm, messages, root);
+  XFI_TRY_DONE(xfi_nccl_group(&comm->data, messages, root, stream, deadline));
   XFI_TRY_DONE(put_in_flight(comm, stream, deadline));
 done:
   (void)pthread_mutex_unlock(&comm->lock);
   return st;
 }
 
-xfer_status xfi_nccl_round(xfi_comm *comm, const xfi_message *sends, int n_sends,
-                           const xfi_message *recvs, int n_recvs, xfer_stream stream,
+xfer_status xfi_nccl_round(xfi_comm *comm, const xfi_messages *messages, xfer_stream stream,
                            xfi_deadline deadline)
 {
-  return carry(comm, sends, n_sends, recvs, n_recvs, -1, stream, deadline);
+  return carry(comm, messages, -1, stream, deadline);
 }
 
 xfer_status xfi_nccl_broadcast(xfi_comm *comm, const xfi_message *messages, int n, int root,
                                xfer_stream stream, xfi_deadline deadline)
 {
-  return carry(comm, messages, n, NULL, 0, root, stream, deadline);
+  return carry(comm, &(xfi_messages){messages, n, NULL, 0}, root, stream, deadline);
 }
 
 void xfi_nccl_abort_data(xfi_comm *base, const char *why)
@@ -306,10 +307,11 @@ xfer_status xfi_nccl_connect(xfi_comm *base, const bool *peers, bool broadcasts,
   XFI_TRY_DONE(make_data(comm, deadline));
   if (n == 0 && !broadcasts) goto done;
   XFI_TRY_DONE(have_data_alone(comm, deadline));
-  XFI_TRY_DONE(xfi_nccl_carry(comm, &comm->data, greetings, n, greetings, n, deadline));
+  XFI_TRY_DONE(
+      xfi_nccl_carry(comm, &comm->data, &(xfi_messages){greetings, n, greetings, n}, deadline));
   if (broadcasts) {
-    XFI_TRY_DONE(
-        xfi_nccl_group(&comm->data, &first, 1, NULL, 0, 0, comm->control_stream, deadline));
+    XFI_TRY_DONE(xfi_nccl_group(&comm->data, &(xfi_messages){&first, 1, NULL, 0}, 0,
+                                comm->control_stream, deadline));
     XFI_TRY_DONE(xfi_nccl_control_wait(comm, &comm->data, "a first broadcast", deadline));
   }
 done:

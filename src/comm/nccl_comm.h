@@ -78,8 +78,7 @@ xfer_status xfi_nccl_meet_on_host(xfi_nccl_comm *comm, const unsigned char domai
 xfi_all_gather_fn xfi_nccl_all_gather;
 xfi_exchange_fn xfi_nccl_exchange;
 /* Host bytes over either communicator, as exchange() is told them; of data NULL, any. */
-xfer_status xfi_nccl_carry(xfi_nccl_comm *comm, xfi_nccl *nccl, const xfi_message *sends,
-                           int n_sends, const xfi_message *recvs, int n_recvs,
+xfer_status xfi_nccl_carry(xfi_nccl_comm *comm, xfi_nccl *nccl, const xfi_messages *messages,
                            xfi_deadline deadline);
 /* Wait for the control stream; `nccl` is what the work on it is of, which `what` says. */
 xfer_status xfi_nccl_control_wait(xfi_nccl_comm *comm, xfi_nccl *nccl, const char *what,

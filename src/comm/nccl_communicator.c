@@ -99,17 +99,17 @@ xfer_status xfi_nccl_join(xfi_nccl *nccl, const xfi_comm *comm, const ncclUnique
   return xfi_nccl_launched(nccl, result, "ncclCommInitRankConfig", deadline);
 }
 
-xfer_status xfi_nccl_group(xfi_nccl *nccl, const xfi_message *sends, int n_sends,
-                           const xfi_message *recvs, int n_recvs, int root, cudaStream_t stream,
-                           xfi_deadline deadline)
+xfer_status xfi_nccl_group(xfi_nccl *nccl, const xfi_messages *messages, int root,
+                           cudaStream_t stream, xfi_deadline deadline)
 {
+  const int n_sends = messages->n_sends;
   ncclResult_t result = ncclGroupStart();
   ncclResult_t first_bad = ncclSuccess;
   char call[64] = "ncclGroupStart";
 
   if (result != ncclSuccess) return xfi_nccl_failed(nccl, result, call);
-  for (int i = 0; i < n_sends + n_recvs && first_bad == ncclSuccess; i++) {
-    const xfi_message *m = i < n_sends ? &sends[i] : &recvs[i - n_sends];
+  for (int i = 0; i < n_sends + messages->n_recvs && first_bad == ncclSuccess; i++) {
+    const xfi_message *m = i < n_sends ? &messages->sends[i] : &messages->recvs[i - n_sends];
     const char *what = root >= 0     ? "ncclBroadcast from"
                        : i < n_sends ? "ncclSend to"
                                      : "ncclRecv from";

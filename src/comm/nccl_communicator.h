@@ -43,8 +43,7 @@ xfer_status xfi_nccl_await(xfi_nccl *nccl, cudaEvent_t done, const char *what,
 xfer_status xfi_nccl_heed(xfi_nccl *nccl, int polls);
 /* One group on `stream`: at most one send and one receive per peer; or, `root` not being negative,
  * broadcasts of its `sends`. */
-xfer_status xfi_nccl_group(xfi_nccl *nccl, const xfi_message *sends, int n_sends,
-                           const xfi_message *recvs, int n_recvs, int root, cudaStream_t stream,
-                           xfi_deadline deadline);
+xfer_status xfi_nccl_group(xfi_nccl *nccl, const xfi_messages *messages, int root,
+                           cudaStream_t stream, xfi_deadline deadline);
 
 #endif

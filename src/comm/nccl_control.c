@@ -178,7 +178,7 @@ static xfer_status group_carry(xfi_nccl_comm *comm, xfi_nccl *nccl, const group_
     XFI_CUDA_TRY(cudaMemcpyAsync, (comm->device_bytes, comm->host_bytes, send_bytes,
                                    cudaMemcpyHostToDevice, comm->control_stream));
   }
-  XFI_TRY(xfi_nccl_group(nccl, send->in_slot, send->n, recv->in_slot, recv->n, -1,
+  XFI_TRY(xfi_nccl_group(nccl, &(xfi_messages){send->in_slot, send->n, recv->in_slot, recv->n}, -1,
                          comm->control_stream, deadline));
   if (recv->n > 0) {
     XFI_CUDA_TRY(cudaMemcpyAsync, (comm->host_bytes + recv_at, comm->device_bytes + recv_at,
@@ -191,20 +191,19 @@ static xfer_status group_carry(xfi_nccl_comm *comm, xfi_nccl *nccl, const group_
   return XFER_OK;
 }
 
-xfer_status xfi_nccl_carry(xfi_nccl_comm *comm, xfi_nccl *nccl, const xfi_message *sends,
-                           int n_sends, const xfi_message *recvs, int n_recvs,
+xfer_status xfi_nccl_carry(xfi_nccl_comm *comm, xfi_nccl *nccl, const xfi_messages *messages,
                            xfi_deadline deadline)
 {
   group_side send;
   group_side recv;
-  bool more = n_sends + n_recvs > 0;
+  bool more = messages->n_sends + messages->n_recvs > 0;
 
   XFI_TRY(xfi_nccl_usable(nccl)); /* as in gather() */
   for (size_t c = 0; more; c++) {
     more = false;
     for (int s = 1; s < comm->base.size; s += XFI_NCCL_SLOTS) {
-      group_fill(comm, &send, sends, n_sends, c, s, true);
-      group_fill(comm, &recv, recvs, n_recvs, c, s, false);
+      group_fill(comm, &send, messages->sends, messages->n_sends, c, s, true);
+      group_fill(comm, &recv, messages->recvs, messages->n_recvs, c, s, false);
       if (send.n + recv.n == 0) continue;
       more = true;
       XFI_TRY(group_carry(comm, nccl, &send, &recv, deadline));
@@ -213,15 +212,14 @@ xfer_status xfi_nccl_carry(xfi_nccl_comm *comm, xfi_nccl *nccl, const xfi_messag
   return XFER_OK;
 }
 
-xfer_status xfi_nccl_exchange(xfi_comm *base, const xfi_message *sends, int n_sends,
-                              const xfi_message *recvs, int n_recvs, xfi_deadline deadline)
+xfer_status xfi_nccl_exchange(xfi_comm *base, const xfi_messages *messages, xfi_deadline deadline)
 {
   xfi_nccl_comm *comm = xfi_nccl_of(base);
   xfi_comm *host = comm->host;
   xfer_status st;
 
-  if (host != NULL) return host->ops->exchange(host, sends, n_sends, recvs, n_recvs, deadline);
-  st = xfi_nccl_carry(comm, &comm->control, sends, n_sends, recvs, n_recvs, deadline);
+  if (host != NULL) return host->ops->exchange(host, messages, deadline);
+  st = xfi_nccl_carry(comm, &comm->control, messages, deadline);
   if (st != XFER_OK) base->ops->abort(base, xfi_last_error()); /* others wait for what is missing */
   return st;
 }

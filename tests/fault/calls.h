@@ -29,14 +29,12 @@ static bool fails_now(const char *call);
 COMM_CALL(all_gather,
           (xfi_comm * comm, void *all, const void *mine, size_t n_bytes, xfi_deadline deadline),
           (comm, all, mine, n_bytes, deadline))
-COMM_CALL(exchange,
-          (xfi_comm * comm, const xfi_message *sends, int n_sends, const xfi_message *recvs,
-           int n_recvs, xfi_deadline deadline),
-          (comm, sends, n_sends, recvs, n_recvs, deadline))
+COMM_CALL(exchange, (xfi_comm * comm, const xfi_messages *messages, xfi_deadline deadline),
+          (comm, messages, deadline))
 COMM_CALL(round,
-          (xfi_comm * comm, const xfi_message *sends, int n_sends, const xfi_message *recvs,
-           int n_recvs, xfer_stream stream, xfi_deadline deadline),
-          (comm, sends, n_sends, recvs, n_recvs, stream, deadline))
+          (xfi_comm * comm, const xfi_messages *messages, xfer_stream stream,
+           xfi_deadline deadline),
+          (comm, messages, stream, deadline))
 COMM_CALL(broadcast,
           (xfi_comm * comm, const xfi_message *messages, int n, int root, xfer_stream stream,
            xfi_deadline deadline),

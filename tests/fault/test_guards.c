@@ -268,12 +268,13 @@ static const xfi_comm_ops *sound_ops;
 static xfer_comm *many[MANY];
 static _Atomic int most_messages;
 
-static xfer_status round_that_counts(xfi_comm *comm, const xfi_message *sends, int n_sends,
-                                     const xfi_message *recvs, int n_recvs, xfer_stream stream,
-                                     xfi_deadline deadline)
+static xfer_status round_that_counts(xfi_comm *comm, const xfi_messages *messages,
+                                     xfer_stream stream, xfi_deadline deadline)
 {
-  if (n_sends + n_recvs > most_messages) most_messages = n_sends + n_recvs;
-  return sound_ops->round(comm, sends, n_sends, recvs, n_recvs, stream, deadline);
+  const int n = messages->n_sends + messages->n_recvs;
+
+  if (n > most_messages) most_messages = n;
+  return sound_ops->round(comm, messages, stream, deadline);
 }
 
 /* Each of 60 ranks sends to each: 118 messages, were they one round. */

@@ -68,17 +68,20 @@ static xfer_status all_gather(xfi_comm *comm, void *all, const void *mine, size_
   return XFER_OK;
 }
 
-static xfer_status exchange(xfi_comm *comm, const xfi_message *sends, int n_sends,
-                            const xfi_message *recvs, int n_recvs, xfi_deadline deadline)
+static xfer_status exchange(xfi_comm *comm, const xfi_messages *messages, xfi_deadline deadline)
 {
+  const xfi_message *recvs = messages->recvs;
+  const size_t n_told = messages->n_sends > 0 ? messages->sends[0].n_bytes : 0;
+
   (void)comm;
   (void)deadline;
-  for (int i = 0; i < n_recvs; i++) {
+  for (int i = 0; i < messages->n_recvs; i++) {
     unsigned char *data = recvs[i].data;
 
     for (size_t b = 0; b < recvs[i].n_bytes; b++)
-      data[b] = n_sends > 0 && b < sends[0].n_bytes ? ((const uint8_t *)sends[0].data)[b] : take();
-    if (n_sends > 0 && recvs[i].n_bytes > 0) data[take() * 4 % recvs[i].n_bytes] ^= take();
+      data[b] = b < n_told ? ((const uint8_t *)messages->sends[0].data)[b] : take();
+    if (messages->n_sends > 0 && recvs[i].n_bytes > 0)
+      data[take() * 4 % recvs[i].n_bytes] ^= take();
   }
   return XFER_OK;
 }

@@ -16,12 +16,11 @@ static inline xfer_status count_gather(xfi_comm *comm, void *all, const void *mi
   return real->all_gather(comm, all, mine, n_bytes, deadline);
 }
 
-static inline xfer_status count_exchange(xfi_comm *comm, const xfi_message *sends, int n_sends,
-                                         const xfi_message *recvs, int n_recvs,
+static inline xfer_status count_exchange(xfi_comm *comm, const xfi_messages *messages,
                                          xfi_deadline deadline)
 {
   n_exchanges++;
-  return real->exchange(comm, sends, n_sends, recvs, n_recvs, deadline);
+  return real->exchange(comm, messages, deadline);
 }
 
 /* The comms are of one kind; until uncount_calls() theirs are counted by the calling thread. */

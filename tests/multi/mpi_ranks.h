@@ -53,7 +53,7 @@ static void expect_broken(xfi_comm *comm)
   xfi_message m = {&value, sizeof value, comm->rank == 0 ? 1 : 0};
 
   expect(comm->ops->all_gather(comm, all, &value, sizeof value, soon()) == XFER_ERR_COMM);
-  expect(comm->ops->round(comm, &m, 1, NULL, 0, NULL, soon()) == XFER_ERR_COMM);
+  expect(comm->ops->round(comm, &(xfi_messages){&m, 1, NULL, 0}, NULL, soon()) == XFER_ERR_COMM);
   expect(comm->ops->broadcast(comm, &m, 1, 0, NULL, soon()) == XFER_ERR_COMM);
   expect(error_has("the comm is broken: "));
 }

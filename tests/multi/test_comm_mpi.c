@@ -54,8 +54,8 @@ static void test_long_messages_pass_both_ways(void **state)
   assert_true(out != NULL && in != NULL);
   for (uint64_t i = 0; world_size > 1 && i < 3; i++) {
     fill(out, n, i * 100 + (uint64_t)world_rank);
-    expect(comm->transport->ops->round(comm->transport, &send, 1, &recv, 1, NULL, soon()) ==
-           XFER_OK);
+    expect(comm->transport->ops->round(comm->transport, &(xfi_messages){&send, 1, &recv, 1}, NULL,
+                                       soon()) == XFER_OK);
     expect(is_filled(in, n, i * 100 + (uint64_t)last));
   }
   free(out);
@@ -212,11 +212,13 @@ static void test_sizes_that_differ_are_named(void **state)
     xfi_comm *transport = comm->transport;
     xfi_message m = {bytes, sizes[i][world_rank == 0 ? 0 : 1], world_rank == 0 ? 1 : 0};
     if (world_rank == 0) {
-      xfer_status st = transport->ops->round(transport, &m, 1, NULL, 0, NULL, soon());
+      xfer_status st =
+          transport->ops->round(transport, &(xfi_messages){&m, 1, NULL, 0}, NULL, soon());
       expect(st == XFER_OK || st == XFER_ERR_COMM); /* short messages are sent ahead */
     }
     if (world_rank == 1) {
-      expect(transport->ops->round(transport, NULL, 0, &m, 1, NULL, soon()) == XFER_ERR_MISMATCH);
+      expect(transport->ops->round(transport, &(xfi_messages){NULL, 0, &m, 1}, NULL, soon()) ==
+             XFER_ERR_MISMATCH);
       expect(error_has(i == 0 ? "rank 0 sends 40 bytes in round to rank 1, which expects 48"
                               : "rank 0 sends more in round to rank 1 than the 40 bytes"));
     }

@@ -33,12 +33,11 @@ static xfer_status count_import(xfi_device *device, const xfi_mem_handle *handle
   return host_ops->mem_import(device, handle, base, deadline);
 }
 
-static xfer_status count_round(xfi_comm *comm, const xfi_message *sends, int n_sends,
-                               const xfi_message *recvs, int n_recvs, xfer_stream stream,
+static xfer_status count_round(xfi_comm *comm, const xfi_messages *messages, xfer_stream stream,
                                xfi_deadline deadline)
 {
   n_rounds++;
-  return local_ops->round(comm, sends, n_sends, recvs, n_recvs, stream, deadline);
+  return local_ops->round(comm, messages, stream, deadline);
 }
 
 static xfer_status count_broadcast(xfi_comm *comm, const xfi_message *messages, int n, int root,

@@ -93,12 +93,11 @@ static xfer_status stream_or_die(xfi_comm *comm, xfi_channel *channels, size_t n
   return mpi_ops->stream(comm, channels, n, slot_bytes, carry_or_die, context, deadline);
 }
 
-static xfer_status round_or_die(xfi_comm *comm, const xfi_message *sends, int n_sends,
-                                const xfi_message *recvs, int n_recvs, xfer_stream stream,
+static xfer_status round_or_die(xfi_comm *comm, const xfi_messages *messages, xfer_stream stream,
                                 xfi_deadline deadline)
 {
   come_to_a_call();
-  return mpi_ops->round(comm, sends, n_sends, recvs, n_recvs, stream, deadline);
+  return mpi_ops->round(comm, messages, stream, deadline);
 }
 
 static bool shares_none(const xfi_comm *comm, int peer)

@@ -254,9 +254,9 @@ static void round_alone(xfi_comm *comm, bool by_messages)
 
   (void)by_messages;
   if (rank == 0) {
-    assert_int_equal(
-        comm->ops->round(comm, NULL, 0, &from_1, 1, NULL, xfi_deadline_after(SHORT_MS)),
-        XFER_ERR_TIMEOUT);
+    assert_int_equal(comm->ops->round(comm, &(xfi_messages){NULL, 0, &from_1, 1}, NULL,
+                                      xfi_deadline_after(SHORT_MS)),
+                     XFER_ERR_TIMEOUT);
     assert_text("round: rank 1 did not come before the deadline");
   }
 }
@@ -275,7 +275,8 @@ static void send_too_much(xfi_comm *comm, bool by_messages)
 
   (void)by_messages;
   if (rank == 0) {
-    assert_int_equal(comm->ops->round(comm, &to_1, 1, NULL, 0, NULL, xfi_deadline_after(LONG_MS)),
+    assert_int_equal(comm->ops->round(comm, &(xfi_messages){&to_1, 1, NULL, 0}, NULL,
+                                      xfi_deadline_after(LONG_MS)),
                      XFER_ERR_OVERFLOW);
     assert_text("at most 1073741824");
   }

@@ -99,8 +99,8 @@ static void test_round_names_the_rank_that_does_not_come(void **state)
   assert_non_null(bytes);
   if (world_rank == 0) {
     xfi_deadline deadline = xfi_deadline_after(SHORT_MS);
-    expect(comm->transport->ops->round(comm->transport, &m, 1, NULL, 0, NULL, deadline) ==
-           XFER_ERR_TIMEOUT);
+    expect(comm->transport->ops->round(comm->transport, &(xfi_messages){&m, 1, NULL, 0}, NULL,
+                                       deadline) == XFER_ERR_TIMEOUT);
     expect(error_has("round: rank 1 did not come"));
     held = comm->transport->holds_memory;
     expect_broken(comm->transport);
@@ -180,7 +180,8 @@ static void test_who_is_late_is_found_through_another(void **state)
     if (world_rank == 0) st = stream_one(comm->transport, 1, 0, STREAM_BYTES, 2 * SHORT_MS);
     if (world_rank == 1 && i == 0) st = stream_one(comm->transport, 2, 1, STREAM_BYTES, 60000);
     if (world_rank == 1 && i == 1)
-      st = comm->transport->ops->round(comm->transport, NULL, 0, &from_2, 1, NULL, soon());
+      st = comm->transport->ops->round(comm->transport, &(xfi_messages){NULL, 0, &from_2, 1}, NULL,
+                                       soon());
     if (world_rank < 2) {
       expect(st == (world_rank == 0 ? XFER_ERR_TIMEOUT : XFER_ERR_COMM));
       expect(error_has("rank 2 did not come before the deadline"));
@@ -200,8 +201,8 @@ static void test_a_receive_that_times_out_is_called_back(void **state)
 
   if (world_rank == 0) {
     xfi_deadline deadline = xfi_deadline_after(SHORT_MS);
-    expect(comm->transport->ops->round(comm->transport, NULL, 0, &m, 1, NULL, deadline) ==
-           XFER_ERR_TIMEOUT);
+    expect(comm->transport->ops->round(comm->transport, &(xfi_messages){NULL, 0, &m, 1}, NULL,
+                                       deadline) == XFER_ERR_TIMEOUT);
     expect(error_has("round: rank 1 did not come"));
     expect(!comm->transport->holds_memory);
   }

@@ -81,12 +81,11 @@ static bool share_with_none(const xfi_comm *comm, int peer)
   return false;
 }
 
-static xfer_status count_round(xfi_comm *comm, const xfi_message *sends, int n_sends,
-                               const xfi_message *recvs, int n_recvs, xfer_stream stream,
+static xfer_status count_round(xfi_comm *comm, const xfi_messages *messages, xfer_stream stream,
                                xfi_deadline deadline)
 {
   n_rounds++;
-  return mpi_ops->round(comm, sends, n_sends, recvs, n_recvs, stream, deadline);
+  return mpi_ops->round(comm, messages, stream, deadline);
 }
 
 static xfer_status count_stream(xfi_comm *comm, xfi_channel *channels, size_t n, size_t slot_bytes,

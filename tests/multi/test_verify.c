@@ -411,13 +411,12 @@ static void test_replicas_are_compared_where_another_box_is_read(void **state)
 static const xfi_comm_ops *sound_ops;
 
 /* A transport that loses a bit of the first byte that rank 2 gets. */
-static xfer_status round_that_flips(xfi_comm *comm, const xfi_message *sends, int n_sends,
-                                    const xfi_message *recvs, int n_recvs, xfer_stream stream,
-                                    xfi_deadline deadline)
+static xfer_status round_that_flips(xfi_comm *comm, const xfi_messages *messages,
+                                    xfer_stream stream, xfi_deadline deadline)
 {
-  const xfer_status st = sound_ops->round(comm, sends, n_sends, recvs, n_recvs, stream, deadline);
+  const xfer_status st = sound_ops->round(comm, messages, stream, deadline);
 
-  if (comm->rank == 2 && n_recvs > 0) *(unsigned char *)recvs[0].data ^= 1;
+  if (comm->rank == 2 && messages->n_recvs > 0) *(unsigned char *)messages->recvs[0].data ^= 1;
   return st;
 }
 

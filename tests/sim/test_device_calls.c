@@ -286,14 +286,15 @@ static xfer_status use_comm(xfer_comm **made)
   xfi_comm *comm = (*made)->transport;
   XFI_TRY(comm->ops->all_gather(comm, all, mine, LONG, xfi_deadline_after(20000)));
   NEED(all[0] == 'x');
-  XFI_TRY(comm->ops->exchange(comm, NULL, 0, NULL, 0, xfi_deadline_after(20000)));
+  XFI_TRY(comm->ops->exchange(comm, &(xfi_messages){NULL, 0, NULL, 0}, xfi_deadline_after(20000)));
   if (how == GATHER) return XFER_OK;
-  NEED(comm->ops->round(comm, NULL, 0, NULL, 0, stream_of_comm, xfi_deadline_after(20000)) ==
-       XFER_ERR_COMM);
+  NEED(comm->ops->round(comm, &(xfi_messages){NULL, 0, NULL, 0}, stream_of_comm,
+                        xfi_deadline_after(20000)) == XFER_ERR_COMM);
   NEED(strstr(xfer_last_error(), "it is not connected") != NULL);
   XFI_TRY(comm->ops->connect(comm, &nobody, true, xfi_deadline_after(20000)));
   XFI_TRY(comm->ops->broadcast(comm, &one, 1, 0, stream_of_comm, xfi_deadline_after(20000)));
-  XFI_TRY(comm->ops->round(comm, NULL, 0, NULL, 0, stream_of_comm, xfi_deadline_after(20000)));
+  XFI_TRY(comm->ops->round(comm, &(xfi_messages){NULL, 0, NULL, 0}, stream_of_comm,
+                           xfi_deadline_after(20000)));
   return comm->ops->check_data(comm);
 }
 

@@ -101,8 +101,10 @@ static inline void check_random_messages(xfi_comm *comm, int n_calls, bool round
     int n_sends = make_messages(sends, arena, comm, call, true);
     int n_recvs = make_messages(recvs, in, comm, call, false);
     if (n_sends + n_recvs == 0) continue;
-    xfer_status st = rounds ? comm->ops->round(comm, sends, n_sends, recvs, n_recvs, NULL, soon())
-                            : comm->ops->exchange(comm, sends, n_sends, recvs, n_recvs, soon());
+    xfer_status st =
+        rounds
+            ? comm->ops->round(comm, &(xfi_messages){sends, n_sends, recvs, n_recvs}, NULL, soon())
+            : comm->ops->exchange(comm, &(xfi_messages){sends, n_sends, recvs, n_recvs}, soon());
     expect(st == XFER_OK);
     for (int m = 0; m < n_recvs; m++)
       expect(is_filled(recvs[m].data, recvs[m].n_bytes, seed_of(call, recvs[m].peer, comm->rank)));

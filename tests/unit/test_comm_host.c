@@ -37,7 +37,7 @@ static void large_both_ways(int rank, void *context)
   const xfi_message receive = {in, LARGE, 1 - rank};
 
   fill(out, LARGE, (uint64_t)rank);
-  expect(comm->ops->round(comm, &send, 1, &receive, 1, NULL, soon()) == XFER_OK);
+  expect(comm->ops->round(comm, &(xfi_messages){&send, 1, &receive, 1}, NULL, soon()) == XFER_OK);
   expect(is_filled(in, LARGE, (uint64_t)(1 - rank)));
   comm->ops->destroy(comm);
   free(out);
@@ -60,13 +60,14 @@ static void not_of_one_mind(int rank, void *context)
   const xfi_message receive = {bytes[1], in_one_call ? send.n_bytes : 64, 1 - rank};
 
   if (rank == 1) memset(bytes[1], 7, sizeof bytes[1]);
-  const xfer_status st = rank == 0 || in_one_call
-                             ? comm->ops->exchange(comm, &send, 1, &receive, 1, soon())
-                             : comm->ops->round(comm, &send, 1, &receive, 1, NULL, soon());
+  const xfer_status st =
+      rank == 0 || in_one_call
+          ? comm->ops->exchange(comm, &(xfi_messages){&send, 1, &receive, 1}, soon())
+          : comm->ops->round(comm, &(xfi_messages){&send, 1, &receive, 1}, NULL, soon());
   expect(st == XFER_ERR_MISMATCH || st == XFER_ERR_COMM);
   expect(error_has("bytes in "));
   expect(rank == 0 || bytes[1][0] == 7); /* nothing was written */
-  expect(comm->ops->exchange(comm, NULL, 0, NULL, 0, soon()) == XFER_ERR_COMM);
+  expect(comm->ops->exchange(comm, &(xfi_messages){NULL, 0, NULL, 0}, soon()) == XFER_ERR_COMM);
   comm->ops->destroy(comm);
 }
 

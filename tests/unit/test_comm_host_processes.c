@@ -78,7 +78,8 @@ static int survives(int rank, meeting_place *place)
     if (leaves_a_child && fork() == 0) outlive(place);
     (void)raise(SIGKILL);
   }
-  if (comm->ops->exchange(comm, NULL, 0, rank == 0 ? &from_1 : &from_0, 1, soon()) != XFER_ERR_COMM)
+  if (comm->ops->exchange(comm, &(xfi_messages){NULL, 0, rank == 0 ? &from_1 : &from_0, 1},
+                          soon()) != XFER_ERR_COMM)
     return 1;
   if (!error_has("the process of rank 1 has ended")) return 2;
   if (xfi_now_ns() - began > (int64_t)AT_ONCE_MS * 1000000) return 3;
@@ -248,7 +249,7 @@ static xfer_status round_in_a_ring(xfi_comm *comm, xfi_deadline deadline)
   const xfi_message send = {longs[0], LONG, (comm->rank + 1) % comm->size};
   const xfi_message recv = {longs[1], LONG, (comm->rank + comm->size - 1) % comm->size};
 
-  return comm->ops->round(comm, &send, 1, &recv, 1, NULL, deadline);
+  return comm->ops->round(comm, &(xfi_messages){&send, 1, &recv, 1}, NULL, deadline);
 }
 
 static void carry_nothing(void *context, size_t channel, char *slot, size_t n_bytes)

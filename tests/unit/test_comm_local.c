@@ -69,13 +69,13 @@ static void visit(int rank, void *context)
   xfi_message out = {.data = &value, .n_bytes = sizeof value, .peer = 0};
 
   if (rank != 0) {
-    expect(comm->ops->exchange(comm, &out, 1, NULL, 0, soon()) == XFER_OK);
+    expect(comm->ops->exchange(comm, &(xfi_messages){&out, 1, NULL, 0}, soon()) == XFER_OK);
     return;
   }
   for (int peer = comm->size - 1; peer > 0; peer--) {
     int got = -1;
     xfi_message in = {.data = &got, .n_bytes = sizeof got, .peer = peer};
-    expect(comm->ops->exchange(comm, NULL, 0, &in, 1, soon()) == XFER_OK);
+    expect(comm->ops->exchange(comm, &(xfi_messages){NULL, 0, &in, 1}, soon()) == XFER_OK);
     expect(got == peer);
   }
 }
@@ -100,14 +100,15 @@ static void chain(int rank, void *context)
   xfi_message to_1 = {&a, 1, 1};
   xfi_message from_2 = {&b, 1, 2};
 
-  if (rank == 0) expect(comm->ops->exchange(comm, NULL, 0, both, 2, soon()) == XFER_OK);
+  if (rank == 0)
+    expect(comm->ops->exchange(comm, &(xfi_messages){NULL, 0, both, 2}, soon()) == XFER_OK);
   if (rank == 1) {
-    expect(comm->ops->exchange(comm, NULL, 0, &from_2, 1, soon()) == XFER_OK);
-    expect(comm->ops->exchange(comm, &to_0, 1, NULL, 0, soon()) == XFER_OK);
+    expect(comm->ops->exchange(comm, &(xfi_messages){NULL, 0, &from_2, 1}, soon()) == XFER_OK);
+    expect(comm->ops->exchange(comm, &(xfi_messages){&to_0, 1, NULL, 0}, soon()) == XFER_OK);
   }
   if (rank == 2) {
-    expect(comm->ops->exchange(comm, &to_0, 1, NULL, 0, soon()) == XFER_OK);
-    expect(comm->ops->exchange(comm, &to_1, 1, NULL, 0, soon()) == XFER_OK);
+    expect(comm->ops->exchange(comm, &(xfi_messages){&to_0, 1, NULL, 0}, soon()) == XFER_OK);
+    expect(comm->ops->exchange(comm, &(xfi_messages){&to_1, 1, NULL, 0}, soon()) == XFER_OK);
   }
 }
 
@@ -129,7 +130,7 @@ static void expect_broken(xfi_comm *comm)
   xfi_message m = {&value, sizeof value, comm->rank == 0 ? 1 : 0};
 
   expect(comm->ops->all_gather(comm, all, &value, sizeof value, soon()) == XFER_ERR_COMM);
-  expect(comm->ops->exchange(comm, &m, 1, NULL, 0, soon()) == XFER_ERR_COMM);
+  expect(comm->ops->exchange(comm, &(xfi_messages){&m, 1, NULL, 0}, soon()) == XFER_ERR_COMM);
   expect(comm->ops->broadcast(comm, &m, 1, 0, NULL, soon()) == XFER_ERR_COMM);
   expect(error_has("the comm is broken: "));
 }
@@ -167,8 +168,8 @@ static void message_without_rank_2(int rank, void *context)
   xfi_deadline deadline = xfi_deadline_after(SHORT_MS);
 
   if (rank == 2) return;
-  xfer_status st = sending ? comm->ops->round(comm, &m, 1, NULL, 0, NULL, deadline)
-                           : comm->ops->exchange(comm, NULL, 0, &m, 1, deadline);
+  xfer_status st = sending ? comm->ops->round(comm, &(xfi_messages){&m, 1, NULL, 0}, NULL, deadline)
+                           : comm->ops->exchange(comm, &(xfi_messages){NULL, 0, &m, 1}, deadline);
   expect(st == XFER_ERR_TIMEOUT || st == XFER_ERR_COMM);
   expect(error_has("rank 2"));
   expect_broken(comm);
@@ -216,7 +217,7 @@ static void abort_while_others_wait(int rank, void *context)
     (void)usleep(10000);
     comm->ops->abort(comm, "the sky falls");
   } else if (rank == 0) {
-    st = comm->ops->exchange(comm, NULL, 0, &m, 1, soon());
+    st = comm->ops->exchange(comm, &(xfi_messages){NULL, 0, &m, 1}, soon());
   } else {
     st = comm->ops->all_gather(comm, all, &value, sizeof value, soon());
   }
@@ -247,7 +248,7 @@ static void leave_while_others_wait(int rank, void *context)
     comm->ops->destroy(comm);
     return;
   }
-  st = rank == 0 ? comm->ops->exchange(comm, &m, 1, NULL, 0, soon())
+  st = rank == 0 ? comm->ops->exchange(comm, &(xfi_messages){&m, 1, NULL, 0}, soon())
                  : comm->ops->all_gather(comm, all, &value, sizeof value, soon());
   expect(st == XFER_ERR_COMM && error_has("rank 3"));
   expect_broken(comm);
@@ -274,7 +275,7 @@ static void go_on_without_rank_2(int rank, void *context)
     int got = -1;
     xfi_message out = {&i, sizeof i, 1 - rank};
     xfi_message in = {&got, sizeof got, 1 - rank};
-    expect(comm->ops->exchange(comm, &out, 1, &in, 1, soon()) == XFER_OK);
+    expect(comm->ops->exchange(comm, &(xfi_messages){&out, 1, &in, 1}, soon()) == XFER_OK);
     expect(got == i);
   }
 }
@@ -291,8 +292,9 @@ static void differ_in_size(int rank, void *context)
   xfi_comm *comm = comms[rank];
   char bytes[64] = "";
   xfi_message m = {bytes, rank == 0 ? 40 : 48, 1 - rank};
-  xfer_status st = rank == 0 ? comm->ops->round(comm, &m, 1, NULL, 0, NULL, soon())
-                             : comm->ops->round(comm, NULL, 0, &m, 1, NULL, soon());
+  xfer_status st = rank == 0
+                       ? comm->ops->round(comm, &(xfi_messages){&m, 1, NULL, 0}, NULL, soon())
+                       : comm->ops->round(comm, &(xfi_messages){NULL, 0, &m, 1}, NULL, soon());
 
   expect(st == XFER_ERR_MISMATCH);
   expect(error_has("rank 0 sends 40 bytes in round to rank 1, which expects 48 in round"));
@@ -305,8 +307,8 @@ static void differ_in_call(int rank, void *context)
   xfi_comm *comm = comms[rank];
   char bytes[64] = "";
   xfi_message m = {bytes, 8, 1 - rank};
-  xfer_status st = rank == 0 ? comm->ops->round(comm, &m, 1, NULL, 0, NULL, soon())
-                             : comm->ops->exchange(comm, NULL, 0, &m, 1, soon());
+  xfer_status st = rank == 0 ? comm->ops->round(comm, &(xfi_messages){&m, 1, NULL, 0}, NULL, soon())
+                             : comm->ops->exchange(comm, &(xfi_messages){NULL, 0, &m, 1}, soon());
 
   expect(st == XFER_ERR_MISMATCH);
   expect(error_has("8 bytes in round to rank 1, which expects 8 in exchange"));
@@ -364,7 +366,7 @@ static void give_up_at_any_moment(int rank, void *context)
   memset(out, 1, n);
   if (rank == 0) (void)usleep((unsigned)delay_us);
   for (int i = 0; st == XFER_OK && i < 20; i++)
-    st = comm->ops->round(comm, &send, 1, &recv, 1, NULL, xfi_deadline_after(1));
+    st = comm->ops->round(comm, &(xfi_messages){&send, 1, &recv, 1}, NULL, xfi_deadline_after(1));
   memset(out, 2, n);
   free(out);
   free(in);

@@ -34,8 +34,9 @@ static xfer_status exchange(const xfi_links *links, const xfer_plan *plan, xfi_d
       if (all[i].n_bytes > 0) all[n[k]++] = all[i];
   }
   if (plan->comm->ops->exchange == NULL) return XFER_OK; /* there are no links */
-  return plan->comm->ops->exchange(plan->comm, links->messages, n[0], links->messages + links->n,
-                                   n[1], deadline);
+  return plan->comm->ops->exchange(
+      plan->comm, &(xfi_messages){links->messages, n[0], links->messages + links->n, n[1]},
+      deadline);
 }
 
 /* So many bytes of each link, at the same place in it. */

@@ -155,7 +155,8 @@ static xfer_status start_messages(xfer_plan *plan, const xfi_step *s, xfer_strea
   if (s->root >= 0)
     st = comm->broadcast(plan->comm, s->messages, s->n_sends, s->root, stream, plan->run_ends);
   else
-    st = comm->round(plan->comm, s->messages, s->n_sends, s->messages + s->n_sends, s->n_recvs,
+    st = comm->round(plan->comm,
+                     &(xfi_messages){s->messages, s->n_sends, s->messages + s->n_sends, s->n_recvs},
                      stream, plan->run_ends);
   xfi_span_end(&span, st, "%d messages sent, %d received", s->n_sends, s->n_recvs);
   return st;
