@@ -21,13 +21,14 @@ struct xfi_alarms {
   bool stop;
 };
 
-static int64_t earliest(const xfi_alarms *alarms)
+/* The first to ring; NULL: none is set. */
+static xfi_alarm *find_first(const xfi_alarms *alarms)
 {
-  int64_t at_ns = INT64_MAX;
+  xfi_alarm *first = alarms->first;
 
-  for (const xfi_alarm *a = alarms->first; a != NULL; a = a->next)
-    if (a->at_ns < at_ns) at_ns = a->at_ns;
-  return at_ns;
+  for (xfi_alarm *a = first; a != NULL; a = a->next)
+    if (a->at_ns < first->at_ns) first = a;
+  return first;
 }
 
 /* The lock is held, and given up while the alarm rings. */
@@ -45,15 +46,6 @@ static void ring(xfi_alarms *alarms, xfi_alarm *alarm)
   (void)pthread_cond_broadcast(&alarms->rung);
 }
 
-static xfi_alarm *find_due(const xfi_alarms *alarms, int64_t now_ns)
-{
-  xfi_alarm *due = alarms->first;
-
-  while (due != NULL && due->at_ns > now_ns)
-    due = due->next;
-  return due;
-}
-
 static void *alarms_main(void *argument)
 {
   xfi_alarms *alarms = argument;
@@ -61,19 +53,16 @@ static void *alarms_main(void *argument)
   if (alarms->begin != NULL) alarms->begin(alarms->context);
   (void)pthread_mutex_lock(&alarms->lock);
   while (!alarms->stop) {
-    const int64_t at_ns = earliest(alarms);
+    xfi_alarm *first = find_first(alarms);
+    const int64_t at_ns = first == NULL ? INT64_MAX : first->at_ns;
 
-    if (at_ns <= xfi_now_ns()) {
-      ring(alarms, find_due(alarms, at_ns));
+    if (first != NULL && at_ns <= xfi_now_ns()) {
+      ring(alarms, first);
       continue;
     }
+    const struct timespec until = xfi_deadline_timespec((xfi_deadline){.at_ns = at_ns});
     alarms->sleeps_until_ns = at_ns;
-    if (at_ns == INT64_MAX) {
-      (void)pthread_cond_wait(&alarms->wake, &alarms->lock);
-    } else {
-      const struct timespec until = xfi_deadline_timespec((xfi_deadline){.at_ns = at_ns});
-      (void)pthread_cond_timedwait(&alarms->wake, &alarms->lock, &until);
-    }
+    (void)pthread_cond_timedwait(&alarms->wake, &alarms->lock, &until);
   }
   (void)pthread_mutex_unlock(&alarms->lock);
   return NULL;
