@@ -64,27 +64,25 @@ static bool host_is_lost(const xfi_comm *comm, int rank)
   return ((const xfi_host_comm *)comm)->peers[rank].has_ended;
 }
 
-static xfer_status host_check(xfi_comm *base)
+static xfer_status host_check(xfi_comm *comm)
 {
-  xfi_host_comm *comm = (xfi_host_comm *)base;
-  const char *why = xfi_shared_alarmed(&comm->shared);
+  xfi_broken *broken = &((xfi_shared *)comm)->broken;
 
-  if (why != NULL && !atomic_load(&comm->broken.is)) /* it has told everybody */
-    (void)xfi_broken_set(&comm->broken, "%.*s", XFI_BROKEN_BYTES - 1, why);
-  return atomic_load(&comm->broken.is) ? xfi_broken_check(&comm->broken) : XFER_OK;
+  (void)xfi_shared_alarmed((xfi_shared *)comm); /* who told it has told everybody */
+  return atomic_load(&broken->is) ? xfi_broken_check(broken) : XFER_OK;
 }
 
-static void host_abort(xfi_comm *base, const char *why)
+static void host_abort(xfi_comm *comm, const char *why)
 {
-  xfi_host_comm *comm = (xfi_host_comm *)base;
+  xfi_shared *shared = (xfi_shared *)comm;
 
-  if (xfi_broken_set(&comm->broken, "%s", why)) xfi_shared_alarm(&comm->shared, comm->broken.why);
+  if (xfi_broken_set(&shared->broken, "%s", why)) xfi_shared_alarm(shared, shared->broken.why);
 }
 
 /* What every failed call ends with: the others learn of it. */
-static xfer_status host_fail(xfi_comm *base, xfer_status st)
+static xfer_status host_fail(xfi_comm *comm, xfer_status st)
 {
-  if (!atomic_load(&((xfi_host_comm *)base)->broken.is)) xfi_comm_leave(base, host_abort);
+  if (!atomic_load(&((xfi_shared *)comm)->broken.is)) xfi_comm_leave(comm, host_abort);
   return st;
 }
 
@@ -225,7 +223,6 @@ void xfi_host_free(xfi_host_comm *comm)
     if (comm->peers[r].out >= 0) (void)close(comm->peers[r].out);
     if (comm->peers[r].process >= 0) (void)close(comm->peers[r].process);
   }
-  (void)pthread_mutex_destroy(&comm->broken.lock);
   xfi_free(comm->peers);
   xfi_free(comm->polled);
   xfi_free(comm->channels);

@@ -21,7 +21,6 @@ typedef struct xfi_host_comm {
   struct pollfd *polled; /* [size][2]: in, process */
   xfi_channel *channels; /* [2 * size] of the messages in progress */
   char **data;           /* likewise */
-  xfi_broken broken;
 } xfi_host_comm;
 
 extern const xfi_comm_ops xfi_host_ops;

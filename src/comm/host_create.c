@@ -240,7 +240,6 @@ static xfer_status prepare(meeting *m)
   comm->shared.base = (xfi_comm){.ops = &xfi_host_ops, .rank = m->rank, .size = m->size};
   comm->shared.base.shares_all = true;
   comm->pid = getpid();
-  (void)pthread_mutex_init(&comm->broken.lock, NULL); /* cannot fail without attributes */
   comm->peers = xfi_calloc(size, sizeof *comm->peers);
   comm->polled = xfi_calloc(2 * size, sizeof *comm->polled);
   comm->channels = xfi_calloc(2 * size, sizeof *comm->channels);

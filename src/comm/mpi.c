@@ -34,7 +34,7 @@ static void mpi_abort(xfi_comm *comm, const char *why)
 {
   xfi_mpi_comm *t = (xfi_mpi_comm *)comm;
 
-  (void)xfi_broken_set(&t->broken, "%s", why);
+  (void)xfi_broken_set(&t->shared.broken, "%s", why);
   /* Another thread must not call MPI: the owner tells the others when it polls next. */
   if (pthread_equal(pthread_self(), t->owner)) xfi_mpi_tell_all(t);
 }
@@ -42,7 +42,6 @@ static void mpi_abort(xfi_comm *comm, const char *why)
 static void transport_free(xfi_mpi_comm *t)
 {
   if (t == NULL) return;
-  (void)pthread_mutex_destroy(&t->broken.lock);
   xfi_mpi_segments_end(t);
   xfi_free(t->out);
   xfi_free(t->in);
@@ -60,16 +59,19 @@ static void mpi_destroy(xfi_comm *comm)
   (void)MPI_Finalized(&finalized);
   if (t->process == getpid()) xfi_shared_leave(&t->shared);
   if (finalized == 0 && t->process == getpid()) {
-    const bool all_leave = !atomic_load(&t->broken.is) && (!t->is_made || xfi_mpi_all_leave(t));
+    const bool all_leave =
+        !atomic_load(&t->shared.broken.is) && (!t->is_made || xfi_mpi_all_leave(t));
 
-    if (atomic_load(&t->broken.is)) xfi_mpi_tell_all(t);
+    if (atomic_load(&t->shared.broken.is)) xfi_mpi_tell_all(t);
     if (t->hearing != MPI_REQUEST_NULL) (void)MPI_Cancel(&t->hearing);
     if (!xfi_mpi_all_end(&t->hearing, 1)) t->holds_own = true;
     if (!xfi_mpi_all_end(t->telling, comm->size)) t->holds_own = true;
     if (all_leave) (void)MPI_Comm_free(&t->comm);
   }
-  xfi_mpi_segments_end(t); /* nothing of MPI's is in them */
-  if (!t->holds_own) transport_free(t);
+  if (t->holds_own)
+    xfi_mpi_segments_end(t); /* nothing of MPI's is in them */
+  else
+    transport_free(t);
 }
 
 static const xfi_comm_ops mpi_ops = {
@@ -97,7 +99,6 @@ static xfer_status transport_create(xfi_mpi_comm **out, MPI_Comm comm, MPI_Comm 
   XFI_TRY_DONE(xfi_mpi_check(MPI_Comm_size(comm, &size), "MPI_Comm_size"));
   t = xfi_calloc(1, sizeof *t);
   XFI_CHECK_DONE(t != NULL, XFER_ERR_NOMEM, "a comm of %d ranks", size);
-  (void)pthread_mutex_init(&t->broken.lock, NULL); /* cannot fail without attributes */
   t->shared.base = (xfi_comm){.ops = &mpi_ops, .size = size};
   XFI_TRY_DONE(xfi_mpi_check(MPI_Comm_rank(comm, &t->shared.base.rank), "MPI_Comm_rank"));
   t->comm = comm;

@@ -12,8 +12,8 @@ static xfer_status gather_timeout(xfi_mpi_comm *t, xfi_deadline deadline)
 {
   const char *const end = xfi_deadline_end(deadline);
 
-  (void)xfi_broken_set(&t->broken, "rank %d waited in all_gather until %s", t->shared.base.rank,
-                       end);
+  (void)xfi_broken_set(&t->shared.broken, "rank %d waited in all_gather until %s",
+                       t->shared.base.rank, end);
   xfi_mpi_tell_all(t);
   int late = xfi_mpi_find_late(t);
   XFI_CHECK(late < 0, XFER_ERR_TIMEOUT, "all_gather: rank %d did not come before %s", late, end);

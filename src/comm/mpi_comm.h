@@ -65,8 +65,6 @@ typedef struct xfi_mpi_comm {
   bool is_made;         /* by all ranks, who may send notices from then on */
   bool has_told;
   bool holds_own; /* an operation that will not end uses our memory */
-
-  xfi_broken broken;
 } xfi_mpi_comm;
 
 /* MPI's error as ours: OK, or XFER_ERR_COMM with MPI's text. */

@@ -92,8 +92,6 @@ void xfi_mpi_segments_end(xfi_mpi_comm *t)
   xfi_shared_end(&t->shared);
   xfi_free(t->cards);
   xfi_free(t->mapped);
-  t->cards = NULL;
-  t->mapped = NULL;
 }
 
 /* Under /proc a number may mean another process than the one that gave it, in a container: so look

@@ -63,7 +63,7 @@ void xfi_mpi_tell_all(xfi_mpi_comm *t)
                              .gathering = t->gathering,
                              .n_gathered = t->n_gathered,
                              .from = t->shared.base.rank};
-  memcpy(t->told.why, t->broken.why, sizeof t->told.why); /* which stays */
+  memcpy(t->told.why, t->shared.broken.why, sizeof t->told.why); /* which stays */
   xfi_shared_alarm(&t->shared, t->told.why);
   for (int r = 0; r < t->shared.base.size; r++)
     if (r != t->shared.base.rank)
@@ -82,7 +82,7 @@ void xfi_mpi_hear(xfi_mpi_comm *t)
  * was waiting with them. */
 static void take_notice(xfi_mpi_comm *t, const xfi_mpi_notice *notice)
 {
-  (void)xfi_broken_set(&t->broken, "%.*s", XFI_BROKEN_BYTES - 1, notice->why);
+  (void)xfi_broken_set(&t->shared.broken, "%.*s", XFI_BROKEN_BYTES - 1, notice->why);
   if (notice->gathering != 0 && notice->gathering == t->gathering)
     t->is_waiting[notice->from] = true;
   if (t->gathering != 0) xfi_mpi_tell_all(t);
@@ -116,17 +116,13 @@ static void listen_once(xfi_mpi_comm *t)
  * notice must be answered, so that alone counts. */
 static void look_for_alarm(xfi_mpi_comm *t)
 {
-  const char *why = xfi_shared_alarmed(&t->shared);
-
-  if (why == NULL || t->gathering != 0 || atomic_load(&t->broken.is)) return;
-  (void)xfi_broken_set(&t->broken, "%.*s", XFI_BROKEN_BYTES - 1, why);
-  t->has_told = true;
+  if (t->gathering == 0 && xfi_shared_alarmed(&t->shared)) t->has_told = true;
 }
 
 static xfer_status say_broken(xfi_mpi_comm *t)
 {
-  if (atomic_load(&t->broken.is)) xfi_mpi_tell_all(t);
-  return xfi_broken_check(&t->broken);
+  if (atomic_load(&t->shared.broken.is)) xfi_mpi_tell_all(t);
+  return xfi_broken_check(&t->shared.broken);
 }
 
 xfer_status xfi_mpi_check_broken(xfi_comm *comm)
@@ -153,7 +149,7 @@ xfer_status xfi_mpi_fail(xfi_comm *comm, xfer_status st)
 {
   xfi_mpi_comm *t = (xfi_mpi_comm *)comm;
 
-  (void)xfi_broken_set(&t->broken, "rank %d: %s", t->shared.base.rank, xfi_last_error());
+  (void)xfi_broken_set(&t->shared.broken, "rank %d: %s", t->shared.base.rank, xfi_last_error());
   xfi_mpi_tell_all(t);
   return st;
 }
@@ -200,7 +196,7 @@ bool xfi_mpi_all_leave(xfi_mpi_comm *t)
     while (code == MPI_SUCCESS && done == 0) {
       look_for_alarm(t);
       listen_once(t);
-      if (atomic_load(&t->broken.is) || xfi_deadline_expired(deadline)) break;
+      if (atomic_load(&t->shared.broken.is) || xfi_deadline_expired(deadline)) break;
       code = MPI_Testall(2, pair, &done, MPI_STATUSES_IGNORE);
       if (done == 0) back_off(&n_polls);
     }

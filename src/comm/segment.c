@@ -25,6 +25,7 @@ xfer_status xfi_shared_init(xfi_shared *s, const xfi_shared_ops *ops, int n_plac
 {
   const xfi_comm *comm = &s->base;
 
+  (void)pthread_mutex_init(&s->broken.lock, NULL); /* cannot fail without attributes */
   s->ops = ops;
   s->n_places = n_places;
   s->place = place;
@@ -52,9 +53,7 @@ void xfi_shared_end(xfi_shared *s)
   xfi_free(s->places);
   xfi_free(s->at);
   xfi_free(s->base.waits);
-  s->places = NULL;
-  s->at = NULL;
-  s->base.waits = NULL;
+  (void)pthread_mutex_destroy(&s->broken.lock);
 }
 
 xfi_segment *xfi_shared_map(const xfi_shared *s, int file)

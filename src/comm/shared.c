@@ -52,11 +52,13 @@ void xfi_shared_alarm(xfi_shared *s, const char *why)
   }
 }
 
-const char *xfi_shared_alarmed(const xfi_shared *s)
+bool xfi_shared_alarmed(xfi_shared *s)
 {
   const uint32_t alarm = s->at == NULL || own_of(s) == NULL ? 0 : atomic_load(&own_of(s)->alarm);
 
-  return alarm == 0 ? NULL : xfi_segment_of(s, (int)alarm - 1)->why;
+  if (alarm == 0 || atomic_load(&s->broken.is)) return false;
+  return xfi_broken_set(&s->broken, "%.*s", XFI_BROKEN_BYTES - 1,
+                        xfi_segment_of(s, (int)alarm - 1)->why);
 }
 
 /* ---- waiting ------------------------------------------------------------------------------- */

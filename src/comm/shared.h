@@ -91,6 +91,7 @@ typedef struct xfi_shared {
   xfi_segment **at; /* [n_places]; NULL: memory is not shared with that rank */
   size_t n_bytes;   /* of a segment */
   uint64_t n_steps; /* of gatherings */
+  xfi_broken broken;
 } xfi_shared;
 
 /* That a rank may run on; n is 0 where that is not known. */
@@ -122,8 +123,8 @@ static inline xfi_segment *xfi_segment_of(const xfi_shared *s, int rank)
 
 /* Tell all that share memory with this rank why the comm is broken. Any thread; once. */
 XFI_DOOR void xfi_shared_alarm(xfi_shared *shared, const char *why);
-/* What this rank was told so; NULL: nothing. */
-XFI_DOOR const char *xfi_shared_alarmed(const xfi_shared *shared);
+/* Was this rank told so? Then the comm is broken here as well, unless it is already. */
+XFI_DOOR bool xfi_shared_alarmed(xfi_shared *shared);
 
 /* What a segment's owner says of its waits; NULL of NULL. */
 static inline xfi_said *xfi_said_in(const xfi_shared *s, xfi_segment *segment)
