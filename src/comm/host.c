@@ -87,7 +87,6 @@ static xfer_status host_fail(xfi_comm *comm, xfer_status st)
 }
 
 const xfi_shared_ops xfi_host_shared_ops = {
-    .begin = host_check,
     .check = host_check,
     .fail = host_fail,
     .nap = host_nap,
@@ -129,10 +128,8 @@ xfer_status xfi_host_heed(xfi_comm *base, uint64_t number)
 static xfer_status host_all_gather(xfi_comm *base, void *all, const void *mine, size_t n_bytes,
                                    xfi_deadline deadline)
 {
-  xfer_status st = host_check(base);
+  const xfer_status st = xfi_shared_gather((xfi_shared *)base, all, mine, n_bytes, deadline);
 
-  if (st != XFER_OK) return st;
-  st = xfi_shared_gather((xfi_shared *)base, all, mine, n_bytes, deadline);
   return st == XFER_OK ? st : host_fail(base, st);
 }
 

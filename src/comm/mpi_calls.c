@@ -48,10 +48,10 @@ xfer_status xfi_mpi_all_gather(xfi_comm *comm, void *all, const void *mine, size
   xfer_status st = XFER_OK;
   xfi_mpi_comm *t = (xfi_mpi_comm *)comm;
 
-  XFI_TRY(xfi_mpi_check_begin(&t->shared.base));
   if (comm->shares_all) {
     st = xfi_shared_gather(&t->shared, all, mine, n_bytes, deadline);
   } else {
+    XFI_TRY(xfi_mpi_check_broken(comm));
     t->gathering = comm->n_gatherings + 1;
     st = xfi_comm_gather(comm, all, mine, n_bytes, gather, t->chunk_bytes, deadline);
     if (st == XFER_OK) t->n_gathered = t->gathering;

@@ -82,8 +82,6 @@ void xfi_mpi_tell_all(xfi_mpi_comm *t);
 xfer_status xfi_mpi_fail(xfi_comm *comm, xfer_status st);
 /* XFER_ERR_COMM with its text if the comm is broken, by whomever. */
 xfer_status xfi_mpi_check_broken(xfi_comm *comm);
-/* The same before a call that needs no message, without MPI where all failures come by memory. */
-xfer_status xfi_mpi_check_begin(xfi_comm *comm);
 /* Breaks it if a notice waited for the end of the gathering in progress. */
 void xfi_mpi_end_gathering(xfi_mpi_comm *t);
 /* Has every rank given the comm back, unbroken? Then no notice comes any more. */

@@ -55,7 +55,6 @@ static bool mpi_is_lost(const xfi_comm *comm, int rank)
 }
 
 static const xfi_shared_ops mpi_shared_ops = {
-    .begin = xfi_mpi_check_begin,
     .check = xfi_mpi_check_broken,
     .fail = xfi_mpi_fail,
     .nap = mpi_nap,

@@ -119,30 +119,14 @@ static void look_for_alarm(xfi_mpi_comm *t)
   if (t->gathering == 0 && xfi_shared_alarmed(&t->shared)) t->has_told = true;
 }
 
-static xfer_status say_broken(xfi_mpi_comm *t)
-{
-  if (atomic_load(&t->shared.broken.is)) xfi_mpi_tell_all(t);
-  return xfi_broken_check(&t->shared.broken);
-}
-
 xfer_status xfi_mpi_check_broken(xfi_comm *comm)
 {
   xfi_mpi_comm *t = (xfi_mpi_comm *)comm;
 
   look_for_alarm(t);
   listen_once(t);
-  return say_broken(t);
-}
-
-/* MPI_Test() may give the core away, and with more ranks than cores all others run before this one
- * does again. */
-xfer_status xfi_mpi_check_begin(xfi_comm *comm)
-{
-  xfi_mpi_comm *t = (xfi_mpi_comm *)comm;
-
-  if (!t->shared.base.shares_all) return xfi_mpi_check_broken(&t->shared.base);
-  look_for_alarm(t);
-  return say_broken(t);
+  if (atomic_load(&t->shared.broken.is)) xfi_mpi_tell_all(t);
+  return xfi_broken_check(&t->shared.broken);
 }
 
 xfer_status xfi_mpi_fail(xfi_comm *comm, xfer_status st)

@@ -61,6 +61,16 @@ bool xfi_shared_alarmed(xfi_shared *s)
                         xfi_segment_of(s, (int)alarm - 1)->why);
 }
 
+/* Before a call: XFER_ERR_COMM with its text if the comm is broken. Where all can tell that in
+ * memory nothing else is looked at: MPI_Test() may give the core away, and with more ranks than
+ * cores all others run before this one does again. */
+static xfer_status begin(xfi_shared *s)
+{
+  if (s->base.shares_all && atomic_load(&own_of(s)->alarm) == 0 && !atomic_load(&s->broken.is))
+    return XFER_OK;
+  return s->ops->check(&s->base);
+}
+
 /* ---- waiting ------------------------------------------------------------------------------- */
 
 typedef bool is_meant(const xfi_shared *s, int rank);
@@ -235,6 +245,7 @@ xfer_status xfi_shared_gather(xfi_shared *s, void *all, const void *mine, size_t
 {
   size_t at = 0;
 
+  XFI_TRY(begin(s));
   do {
     XFI_TRY(gather_step(s, mine, all, n_bytes, at, deadline));
     at += XFI_SEGMENT_GATHER_BYTES;
@@ -437,7 +448,7 @@ xfer_status xfi_shared_carry(xfi_comm *comm, xfi_stream_call call, xfi_channel *
 {
   xfi_shared *shared = (xfi_shared *)comm;
   streams s = {shared, call, channels, n, slot_bytes, carry, context, true, 0};
-  xfer_status st = shared->ops->begin(comm);
+  xfer_status st = begin(shared);
 
   assert(slot_bytes > 0 && slot_bytes <= XFI_CHANNEL_SLOT_BYTES);
   if (st != XFER_OK) return st;

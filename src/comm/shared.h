@@ -68,8 +68,7 @@ typedef struct xfi_segment {
 
 /* What each comm does in its own way. */
 typedef struct xfi_shared_ops {
-  /* XFER_ERR_COMM with its text if the comm is broken: before a call, and in its waits. */
-  xfer_status (*begin)(xfi_comm *comm);
+  /* XFER_ERR_COMM with its text if the comm is broken, also by who cannot tell it in memory. */
   xfer_status (*check)(xfi_comm *comm);
   xfer_status (*fail)(xfi_comm *comm, xfer_status st); /* break it, for the last error; `st` */
   /* Sleeps until the rank is woken or the own bell is no longer `bell`; a while at most. */
@@ -139,7 +138,7 @@ static inline void xfi_shared_hear(xfi_shared *s)
     s->base.waits->said[r] = xfi_said_in(s, xfi_segment_of(s, r));
 }
 
-/* Of a comm that is not broken; does not break it. */
+/* Does not break the comm. */
 XFI_DOOR xfer_status xfi_shared_gather(xfi_shared *shared, void *all, const void *mine,
                                        size_t n_bytes, xfi_deadline deadline);
 /* As xfi_comm_ops has them. */
