@@ -135,34 +135,26 @@ static size_t slot_offset(int index, bool send)
   return (size_t)(send ? index : XFI_NCCL_SLOTS + index) * XFI_NCCL_SLOT_BYTES;
 }
 
-static const xfi_message *find_message(const xfi_message *messages, int n_messages, int peer)
-{
-  int i = 0;
-
-  while (i < n_messages && messages[i].peer != peer)
-    i++;
-  return i < n_messages ? &messages[i] : NULL;
-}
-
+/* Slot c of those messages whose peer is a shift of the g-th block away. */
 static void group_fill(const xfi_nccl_comm *comm, group_side *side, const xfi_message *messages,
-                       int n_messages, size_t c, int first_shift, bool send)
+                       int n_messages, size_t c, int g, bool send)
 {
   const int size = comm->base.size;
   const size_t first = c * XFI_NCCL_SLOT_BYTES;
 
   side->n = 0;
-  for (int s = first_shift; s < size && s < first_shift + XFI_NCCL_SLOTS; s++) {
-    const int peer = (comm->base.rank + (send ? s : size - s)) % size;
-    const xfi_message *m = find_message(messages, n_messages, peer);
+  for (int i = 0; i < n_messages; i++) {
+    const xfi_message *m = &messages[i];
+    const int ahead = send ? m->peer - comm->base.rank : comm->base.rank - m->peer;
     const size_t at = slot_offset(side->n, send);
 
-    if (m == NULL || first >= m->n_bytes) continue;
+    if ((ahead + size) % size / XFI_NCCL_SLOTS != g || first >= m->n_bytes) continue;
     const size_t left = m->n_bytes - first;
     const size_t n = left < XFI_NCCL_SLOT_BYTES ? left : XFI_NCCL_SLOT_BYTES;
     char *bytes = m->data == NULL ? NULL : (char *)m->data + first;
     if (send && bytes != NULL) memcpy(comm->host_bytes + at, bytes, n);
     side->at[side->n] = bytes;
-    side->in_slot[side->n++] = (xfi_message){comm->device_bytes + at, n, peer};
+    side->in_slot[side->n++] = (xfi_message){comm->device_bytes + at, n, m->peer};
   }
 }
 
@@ -201,9 +193,9 @@ xfer_status xfi_nccl_carry(xfi_nccl_comm *comm, xfi_nccl *nccl, const xfi_messag
   XFI_TRY(xfi_nccl_usable(nccl)); /* as in gather() */
   for (size_t c = 0; more; c++) {
     more = false;
-    for (int s = 1; s < comm->base.size; s += XFI_NCCL_SLOTS) {
-      group_fill(comm, &send, messages->sends, messages->n_sends, c, s, true);
-      group_fill(comm, &recv, messages->recvs, messages->n_recvs, c, s, false);
+    for (int g = 0; g * XFI_NCCL_SLOTS < comm->base.size; g++) {
+      group_fill(comm, &send, messages->sends, messages->n_sends, c, g, true);
+      group_fill(comm, &recv, messages->recvs, messages->n_recvs, c, g, false);
       if (send.n + recv.n == 0) continue;
       more = true;
       XFI_TRY(group_carry(comm, nccl, &send, &recv, deadline));
