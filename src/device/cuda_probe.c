@@ -11,7 +11,7 @@
 
 #include <pthread.h>
 
-enum { TRIES = 4 }; /* other threads may allocate at that moment */
+enum { TRIES = 4 }; /* other threads may allocate at that moment; ranks do not try it at once */
 static const size_t CHUNK_BYTES = (size_t)2 << 20;
 
 struct xfi_cuda_probe {
@@ -95,10 +95,9 @@ uint64_t xfi_cuda_allocation_mark(xfi_device *base)
   xfi_cuda_device *device = xfi_cuda(base);
   uint64_t mark = 0;
 
-  if (device->probe == NULL) probe_make(device);
-  if (device->probe == NULL || !device->probe->counts) return 0;
   (void)pthread_mutex_lock(&of_process.mutex);
-  const uint64_t now = next_number(device);
+  if (device->probe == NULL) probe_make(device);
+  const uint64_t now = device->probe != NULL && device->probe->counts ? next_number(device) : 0;
   if (now != 0) {
     if (now != of_process.last + 1) of_process.mark++;
     of_process.last = now;

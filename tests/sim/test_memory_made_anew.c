@@ -98,6 +98,22 @@ static void test_a_commit_asks_only_where_something_was_allocated(void)
   in_world(commit_again, (sim_config){.eager = true});
 }
 
+/* Whether the numbers tell is tried by both ranks, whose allocations take numbers as well. */
+static void test_ranks_that_try_at_once_can_tell(void)
+{
+  const sim_fault slow[] = {
+      {.name = "cudaMalloc", .rank = SIM_NO_RANK, .percent = 100, .delay_us = 300},
+      {.name = "cuMemMap", .rank = SIM_NO_RANK, .percent = 100, .delay_us = 300}};
+
+  world_make(2, COMM_GATHER, (sim_config){.eager = true});
+  for (int i = 0; i < 2; i++)
+    sim_fault_add(&slow[i]);
+  world_go(commit_again);
+  sim_fault_clear();
+  NEED_NO_VIOLATION();
+  world_destroy();
+}
+
 /* A machine that cannot tell: every commit asks. */
 static void ask_always(int rank)
 {
@@ -264,6 +280,7 @@ int main(int argc, char **argv)
   static const world_test tests[] = {
       {"a_commit_asks_only_where_something_was_allocated",
        test_a_commit_asks_only_where_something_was_allocated},
+      {"ranks_that_try_at_once_can_tell", test_ranks_that_try_at_once_can_tell},
       {"numbers_that_do_not_follow_each_other_tell_nothing",
        test_numbers_that_do_not_follow_each_other_tell_nothing},
       {"without_a_chunk_every_commit_asks", test_without_a_chunk_every_commit_asks},
