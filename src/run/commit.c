@@ -121,6 +121,7 @@ static xfer_status make_lanes(xfer_plan *plan, const xfi_commit_word *words, xfi
   XFI_CHECK_DONE(near != NULL, XFER_ERR_NOMEM, "%d ranks", comm->size);
   for (int r = 0; r < comm->size; r++)
     near[r] = r == comm->rank || comm->ops->exchange == NULL ? XFI_FAR : nearness(own, &words[r]);
+  XFI_TRY_DONE(xfi_comm_agree(comm, xfi_run_end_last(plan), deadline));
   xfi_run_drop_lanes(plan);
   plan->epoch = 0;
   mine = commit_local(plan);

@@ -262,6 +262,31 @@ static xfer_status outcome(const xfer_plan *plan)
   return XFER_OK;
 }
 
+/* A run in flight, or that others may have begun, came to nothing and is over on this rank. */
+static void give_up(xfer_plan *plan)
+{
+  leave(plan);
+  plan->state = xfi_state_after(plan->state, XFI_CALL_WAIT, XFI_FAILED);
+}
+
+xfer_status xfi_run_end_last(xfer_plan *plan)
+{
+  xfer_status st = XFER_OK;
+
+  if (plan->n_begun == 0 || plan->direct == NULL || plan->state == XFI_TORN) return XFER_OK;
+  st = xfi_run_await_last(plan);
+  if (st == XFER_ERR_TIMEOUT)
+    xfi_set_error("run %llu is not done yet, and what it uses is to go",
+                  (unsigned long long)plan->epoch);
+  if (st == XFER_OK) st = outcome(plan);
+  if (st == XFER_ERR_PEER) /* who left has said so; there is what it may still do here */
+    st = xfi_direct_leave(plan->direct, plan, xfi_deadline_after(XFI_LEAVE_MS));
+  if (st == XFER_OK) return st;
+  plan->state = XFI_RUNNING; /* after all */
+  give_up(plan);
+  return st;
+}
+
 void xfi_run_abandon(xfer_plan *plan)
 {
   xfer_status st;
@@ -273,6 +298,8 @@ void xfi_run_abandon(xfer_plan *plan)
       st = plan->device->ops->event_sync(plan->device, plan->finished, plan->run_ends);
     if (st == XFER_OK) st = outcome(plan);
     if (st != XFER_OK) leave(plan);
+  } else {
+    (void)xfi_run_end_last(plan);
   }
   if (plan->state == XFI_COMMITTED || xfi_state_is_refused(plan->state)) {
     await_before(plan);
@@ -429,13 +456,6 @@ xfer_status xfi_run_test(const xfer_plan *plan, bool *over)
           plan->device->ops->event_sync(plan->device, plan->finished, now) != XFER_ERR_TIMEOUT ||
           check_peers(plan, 0) != XFER_OK || xfi_deadline_expired(ends);
   return XFER_OK;
-}
-
-/* A run in flight, or that others may have begun, came to nothing and is over on this rank. */
-static void give_up(xfer_plan *plan)
-{
-  leave(plan);
-  plan->state = xfi_state_after(plan->state, XFI_CALL_WAIT, XFI_FAILED);
 }
 
 xfer_status xfi_run_check(xfer_plan *plan)

@@ -1,6 +1,8 @@
 /* xfer_redistribute() call after call, of tensors that lie elsewhere each time. */
 #include "world.h"
 
+#include <pthread.h>
+#include <sched.h>
 #include <string.h>
 
 enum { WIDTH = 3000, TIMEOUT_MS = 20000, CALLS = 6 };
@@ -196,6 +198,85 @@ static void test_calls_of_two_forms(void)
   world_go(calls_of_two_forms);
 }
 
+/* ---- late -------------------------------------------------------------------------------------
+ */
+
+enum { WIDE = 2 << 20, SHORT_MS = 700, HELD_MS = 2500 };
+
+static void *let_go(void *unused)
+{
+  world_sleep_ms(HELD_MS);
+  sim_hold(1, false);
+  return unused;
+}
+
+static _Atomic bool is_held;
+
+/* True: rank 1's device stands still with the copy half done. False: it is done. */
+static bool hold_while_it_reads(const unsigned char *bytes)
+{
+  int n_there = 0;
+
+  while (n_there < 64) {
+    sim_hold(1, true); /* nothing is written while we look */
+    for (int i = n_there = 0; i < WIDE; i += WIDE / 64)
+      n_there += bytes[i] != 0x5a;
+    if (n_there > 0 && n_there < 64) return true;
+    sim_hold(1, false);
+    (void)sched_yield();
+  }
+  return false;
+}
+
+/* Rank 1's device stops in the middle of what it reads, which is to stay there though the next call
+ * gives rank 0 a source of another form. */
+static void read_while_the_next_comes(int rank)
+{
+  static tensor wide[2];
+  cudaStream_t stream = world_stream();
+  pthread_t helper;
+  tensor *t = &wide[rank];
+  unsigned char *spread = world_alloc((size_t)2 * WIDE);
+  const int64_t stride = 2;
+  xfer_view src;
+  xfer_view dst;
+
+  tensor_make(t, RING, rank, WIDE);
+  tensor_fill(t, 1, 0x5a);
+  tensor_open(t, 1);
+  redistribute(rank, t, stream);
+  NEED(cudaStreamSynchronize(stream) == cudaSuccess);
+  ranks_barrier();
+  OK(xfer_comm_set_timeout(w.comms[rank], SHORT_MS));
+  while (!is_held) {
+    memset(t->bytes[TO], 0x5a, WIDE);
+    ranks_barrier();
+    redistribute(rank, t, stream);
+    if (rank == 1) is_held = hold_while_it_reads(t->bytes[TO]);
+    ranks_barrier();
+    if (!is_held) NEED(cudaStreamSynchronize(stream) == cudaSuccess);
+    ranks_barrier();
+  }
+  if (rank == 1) NEED(pthread_create(&helper, NULL, let_go, NULL) == 0);
+  ranks_barrier();
+  src = rank == 0 ? xfer_view_strided(spread, &stride, 1) : xfer_view_dense(t->bytes[FROM]);
+  dst = xfer_view_dense(t->bytes[TO]);
+  const xfer_status st =
+      xfer_redistribute(w.comms[rank], t->layouts[FROM], &src, t->layouts[TO], &dst, stream);
+  NEED(rank != 0 || (st == XFER_ERR_TIMEOUT && strstr(xfer_last_error(), "rank 1 did not finish")));
+  if (rank == 1) NEED(pthread_join(helper, NULL) == 0);
+  ranks_barrier();
+  NEED(sim_settle(TIMEOUT_MS));
+  NEED_NO_VIOLATION();
+  ranks_barrier();
+}
+
+static void test_who_reads_late_reads_what_was_there(void)
+{
+  world_make(2, COMM_GATHER, (sim_config){.n_devices = 2});
+  world_go(read_while_the_next_comes);
+}
+
 int main(int argc, char **argv)
 {
   static const world_test tests[] = {
@@ -210,6 +291,7 @@ int main(int argc, char **argv)
       {"messages_with_large_tables", test_messages_with_large_tables},
       {"calls_of_freed_memory", test_calls_of_freed_memory},
       {"calls_of_two_forms", test_calls_of_two_forms},
+      {"who_reads_late_reads_what_was_there", test_who_reads_late_reads_what_was_there},
   };
 
   return world_main(argc, argv, tests, sizeof tests / sizeof tests[0]);
