@@ -466,16 +466,23 @@ xfer_status xfi_run_check(xfer_plan *plan)
   return st;
 }
 
+/* Where the stream cannot be told to wait, the host does: that is no fault of the run's. */
+static xfer_status follow_on(const xfer_plan *plan, xfer_stream stream)
+{
+  if (plan->device->ops->stream_wait(plan->device, stream, plan->finished) == XFER_OK)
+    return XFER_OK;
+  return xfi_run_await_last(plan);
+}
+
 xfer_status xfi_run_follow(xfer_plan *plan, xfer_stream stream)
 {
+  const bool is_over = plan->state != XFI_RUNNING && !xfi_state_is_refused(plan->state);
   xfer_status st = XFER_OK;
 
-  if (plan->state != XFI_RUNNING && !xfi_state_is_refused(plan->state)) return XFER_OK;
+  if (is_over && (plan->n_begun == 0 || plan->direct == NULL || plan->state == XFI_TORN)) return st;
+  if (is_over) return follow_on(plan, stream); /* another did, for a call that then failed */
   st = kept_status(plan);
-  /* Where the stream cannot be told to wait, the host does: that is no fault of the run's. */
-  if (st == XFER_OK &&
-      plan->device->ops->stream_wait(plan->device, stream, plan->finished) != XFER_OK)
-    st = xfi_run_await_last(plan);
+  if (st == XFER_OK) st = follow_on(plan, stream);
   if (st == XFER_OK) st = outcome(plan);
   if (st == XFER_OK)
     complete(plan);

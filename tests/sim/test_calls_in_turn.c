@@ -10,12 +10,17 @@ enum { WIDTH = 3000, TIMEOUT_MS = 20000, CALLS = 6 };
 static tensor tensors[WORLD_RANKS][CALLS];
 static uint64_t n_sent; /* messages of NCCL, after the first call */
 
-static void redistribute(int rank, const tensor *t, cudaStream_t stream)
+static xfer_status redistributes(int rank, const tensor *t, cudaStream_t stream)
 {
   const xfer_view src = xfer_view_dense(t->bytes[FROM]);
   const xfer_view dst = xfer_view_dense(t->bytes[TO]);
 
-  OK(xfer_redistribute(w.comms[rank], t->layouts[FROM], &src, t->layouts[TO], &dst, stream));
+  return xfer_redistribute(w.comms[rank], t->layouts[FROM], &src, t->layouts[TO], &dst, stream);
+}
+
+static void redistribute(int rank, const tensor *t, cudaStream_t stream)
+{
+  OK(redistributes(rank, t, stream));
 }
 
 static void make_tensors(int rank, form shape)
@@ -36,6 +41,15 @@ static void check_tensors(int rank, cudaStream_t stream)
     tensor_close(&tensors[rank][i]);
     NEED(tensor_holds(&tensors[rank][i], (uint64_t)i + 1));
   }
+  NEED_NO_VIOLATION();
+  ranks_barrier();
+}
+
+static void check_one(int rank, int i)
+{
+  ranks_barrier();
+  tensor_close(&tensors[rank][i]);
+  NEED(tensor_holds(&tensors[rank][i], (uint64_t)i + 1));
   NEED_NO_VIOLATION();
   ranks_barrier();
 }
@@ -198,6 +212,37 @@ static void test_calls_of_two_forms(void)
   world_go(calls_of_two_forms);
 }
 
+/* A call that failed on all ranks is no call: the next one comes after the one before, on whatever
+ * streams. */
+static void call_on_another_stream(int rank)
+{
+  cudaStream_t streams[3] = {world_stream(), world_stream(), world_stream()};
+
+  make_tensors(rank, RING);
+  redistribute(rank, &tensors[rank][0], streams[0]);
+  NEED(cudaStreamSynchronize(streams[0]) == cudaSuccess);
+  ranks_barrier();
+  if (rank == 1) world_hold_up(streams[0], w.n);
+  redistribute(rank, &tensors[rank][1], streams[0]);
+  if (rank == 1) OK(xfer_comm_refuse(w.comms[rank], "not now"));
+  NEED(redistributes(rank, &tensors[rank][2], streams[1]) != XFER_OK);
+  redistribute(rank, &tensors[rank][3], streams[2]);
+  NEED(rank != 0 || cudaStreamQuery(streams[2]) == cudaErrorNotReady);
+  world_sleep_ms(20); /* for what would go too early */
+  ranks_barrier();
+  if (rank == 1) sim_hold(w.n, false);
+  for (int i = 0; i < 3; i++)
+    NEED(cudaStreamSynchronize(streams[i]) == cudaSuccess);
+  check_one(rank, 1);
+  check_one(rank, 3);
+}
+
+static void test_a_call_after_one_that_failed_comes_after_the_one_before(void)
+{
+  world_make(2, COMM_NCCL, (sim_config){.n_devices = 3});
+  world_go(call_on_another_stream);
+}
+
 /* ---- late -------------------------------------------------------------------------------------
  */
 
@@ -291,6 +336,8 @@ int main(int argc, char **argv)
       {"messages_with_large_tables", test_messages_with_large_tables},
       {"calls_of_freed_memory", test_calls_of_freed_memory},
       {"calls_of_two_forms", test_calls_of_two_forms},
+      {"a_call_after_one_that_failed_comes_after_the_one_before",
+       test_a_call_after_one_that_failed_comes_after_the_one_before},
       {"who_reads_late_reads_what_was_there", test_who_reads_late_reads_what_was_there},
   };
 
