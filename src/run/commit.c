@@ -44,7 +44,6 @@ static xfer_status commit_local(xfer_plan *plan)
     XFI_TRY(xfi_bindings_check(plan));
     XFI_TRY(xfi_bindings_check_disjoint(plan));
     XFI_TRY(xfi_shadow_create(plan));
-    XFI_TRY(xfi_offer_create(plan));
     XFI_TRY(xfi_run_note_allocations(plan));
   }
   XFI_TRY(xfi_quant_prepare(plan));
@@ -109,6 +108,28 @@ static xfi_near nearness(const xfi_commit_word *own, const xfi_commit_word *othe
   return own->place == other->place ? XFI_SAME_DEVICE : XFI_SAME_PROCESS;
 }
 
+/* Offers on all ranks, or on none where one gets no memory for them: messages need no block of the
+ * plan's own. Collective, where the plan is to offer, as all ranks know. */
+static xfer_status make_offers(xfer_plan *plan, xfer_status mine, xfi_deadline deadline)
+{
+  int n_made = 0;
+
+  if (!plan->offers) return XFER_OK;
+  XFI_TRY(xfi_run_hear(&n_made, plan, XFER_OK, mine != XFER_OK || xfi_offer_create(plan) == XFER_OK,
+                       deadline));
+  plan->offers = n_made == plan->comm->size;
+  if (!plan->offers) xfi_offer_destroy(plan);
+  return XFER_OK;
+}
+
+/* Whom nobody reads, as where all others are on other hosts, keeps none. */
+static void drop_unread_offers(xfer_plan *plan)
+{
+  for (size_t i = 0; i < plan->moves->sends.n_peers; i++)
+    if (xfi_direct_carries(plan->direct, true, i)) return;
+  xfi_offer_destroy(plan);
+}
+
 /* Lanes in the order in which they take what is left: local, direct, pipeline. */
 static xfer_status make_lanes(xfer_plan *plan, const xfi_commit_word *words, xfi_deadline deadline)
 {
@@ -125,10 +146,13 @@ static xfer_status make_lanes(xfer_plan *plan, const xfi_commit_word *words, xfi
   xfi_run_drop_lanes(plan);
   plan->epoch = 0;
   mine = commit_local(plan);
+  XFI_TRY_DONE(make_offers(plan, mine, deadline));
   XFI_TRY_DONE(xfi_direct_create(&plan->direct, plan, near, &mine, deadline));
+  if (mine == XFER_OK) mine = xfi_offer_move(plan);
   XFI_TRY_DONE(
       xfi_comm_agree(comm, mine, deadline)); /* also: nobody maps what is offered any more */
   if (plan->device->ops->exports_end != NULL) plan->device->ops->exports_end(plan->device);
+  drop_unread_offers(plan);
   mine = xfi_pipeline_create(&plan->pipeline, plan);
   XFI_TRY_DONE(connect_peers(plan, mine, deadline));
 done:

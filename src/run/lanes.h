@@ -34,13 +34,13 @@ void xfi_local_destroy(xfi_local *local, xfi_device *device);
 
 /* ---- offer.c ---- */
 
-/* Has this rank memory for the plan's offers, if it is to have any? */
+/* May this rank take memory for the plan's offers, if it is to have any? */
 bool xfi_offer_fits(const xfer_plan *plan);
-/* Of all sources, where the plan offers; what it made is the plan's, whatever it returns. */
+/* Memory for those of all sources; what it made is the plan's, whatever it returns. */
 xfer_status xfi_offer_create(xfer_plan *plan);
 void xfi_offer_destroy(xfer_plan *plan);
 uint64_t xfi_offer_bytes(const xfer_plan *plan);
-/* Of sources that lie elsewhere now. */
+/* What is copied there, once it is known what peers read, and of sources that lie elsewhere now. */
 xfer_status xfi_offer_move(const xfer_plan *plan);
 /* Does a run under way read what it is made of? */
 bool xfi_offer_is_read(const xfer_plan *plan);

@@ -9,6 +9,7 @@
  */
 #include "alloc.h"
 #include "bind.h"
+#include "direct.h"
 #include "error.h"
 #include "lanes.h"
 #include "staging.h"
@@ -71,18 +72,37 @@ static xfer_status add_reads(xfi_copies *copies, const xfer_plan *plan, size_t t
   return XFER_OK;
 }
 
+/* is_read[n_tensors] of what some peer reads here. */
+static void mark_read(bool *is_read, const xfer_plan *plan)
+{
+  const xfi_move_list *sends = &plan->moves->sends;
+
+  for (size_t i = 0; i < sends->n_peers; i++) {
+    const xfi_peer *peer = &sends->peers[i];
+
+    if (!xfi_direct_carries(plan->direct, true, i)) continue;
+    for (size_t k = peer->first; k < peer->first + peer->n; k++)
+      is_read[sends->moves[k].tensor] = true;
+  }
+}
+
 xfer_status xfi_offer_move(const xfer_plan *plan)
 {
   xfer_status st = XFER_OK;
   xfi_copies copies = {NULL, 0, 0};
+  bool *is_read = NULL;
 
   if (plan->offer == NULL) return XFER_OK;
+  is_read = xfi_calloc(plan->moves->n_tensors, sizeof *is_read);
+  XFI_CHECK_DONE(is_read != NULL, XFER_ERR_NOMEM, "%zu tensors", plan->moves->n_tensors);
+  mark_read(is_read, plan);
   for (size_t t = 0; t < plan->moves->n_tensors; t++)
-    if (bytes_of(plan, t) > 0) XFI_TRY_DONE(add_reads(&copies, plan, t));
+    if (is_read[t] && bytes_of(plan, t) > 0) XFI_TRY_DONE(add_reads(&copies, plan, t));
   st = plan->device->ops->batch_create(plan->device, &plan->offer->fill, copies.at, copies.n, 100,
                                        NULL);
 done:
   xfi_copies_free(&copies);
+  xfi_free(is_read);
   return st;
 }
 
@@ -92,7 +112,7 @@ xfer_status xfi_offer_create(xfer_plan *plan)
   xfi_offer *o;
   char *at;
 
-  if (!plan->offers || n_bytes == 0) return XFER_OK;
+  if (n_bytes == 0) return XFER_OK;
   o = plan->offer = xfi_calloc(1, sizeof *o);
   XFI_CHECK(o != NULL, XFER_ERR_NOMEM, "offers");
   o->from = plan->of->giver;
@@ -105,7 +125,7 @@ xfer_status xfi_offer_create(xfer_plan *plan)
     XFI_TRY(xfi_bind_offer(plan, t, at));
     at += bytes_of(plan, t);
   }
-  return xfi_offer_move(plan);
+  return XFER_OK;
 }
 
 void xfi_offer_destroy(xfer_plan *plan)

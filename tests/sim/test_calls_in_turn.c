@@ -243,6 +243,69 @@ static void test_a_call_after_one_that_failed_comes_after_the_one_before(void)
   world_go(call_on_another_stream);
 }
 
+/* ---- copies that are of no use, and that are not there -----------------------------------------
+ */
+
+/* Between ranks of which none reads another's memory nothing is copied for them. */
+static uint64_t
+    n_bytes_of[2]; /* on all devices, after the first call: with room for copies, without */
+
+static void one_call(int rank)
+{
+  cudaStream_t stream = world_stream();
+
+  make_tensors(rank, RING);
+  redistribute(rank, &tensors[rank][0], stream);
+  NEED(cudaStreamSynchronize(stream) == cudaSuccess);
+  ranks_barrier();
+  if (rank == 0) n_bytes_of[sim_config_now().without_room] = sim_count().bytes;
+  ranks_barrier();
+  check_one(rank, 0);
+  for (int i = 0; i < CALLS; i++)
+    tensor_free(&tensors[rank][i]);
+}
+
+static void test_who_is_read_by_nobody_keeps_no_copies(void)
+{
+  for (int without = 0; without < 2; without++) {
+    world_make(2, COMM_NCCL,
+               (sim_config){.n_devices = 2, .apart = {2, 1}, .without_room = without});
+    world_go(one_call);
+    world_destroy();
+  }
+  NEED(n_bytes_of[0] == n_bytes_of[1]);
+}
+
+/* Memory for the copies, which comes before all else of a plan's, is not to be had on rank 1. */
+static void call_without_memory(int rank)
+{
+  cudaStream_t stream = world_stream();
+
+  make_tensors(rank, EACH_EACH);
+  for (int i = 0; i < 3; i++) {
+    const sim_fault full = {
+        .name = "cudaMalloc", .rank = 1, .nth = 1, .code = cudaErrorMemoryAllocation};
+
+    ranks_barrier();
+    if (rank == 0 && i == 0) sim_fault_add(&full);
+    ranks_barrier();
+    redistribute(rank, &tensors[rank][i], stream);
+    NEED(cudaStreamSynchronize(stream) == cudaSuccess);
+    check_one(rank, i);
+  }
+}
+
+static void test_without_memory_for_copies_messages_go(void)
+{
+  const uint64_t n_before = sim_calls_of("ncclSend");
+
+  world_make(3, COMM_NCCL, (sim_config){.n_devices = 3});
+  world_go(call_without_memory);
+  NEED(sim_count().faults == 1);
+  NEED(sim_calls_of("ncclSend") > n_before);
+  world_destroy();
+}
+
 /* ---- late -------------------------------------------------------------------------------------
  */
 
@@ -338,6 +401,8 @@ int main(int argc, char **argv)
       {"calls_of_two_forms", test_calls_of_two_forms},
       {"a_call_after_one_that_failed_comes_after_the_one_before",
        test_a_call_after_one_that_failed_comes_after_the_one_before},
+      {"who_is_read_by_nobody_keeps_no_copies", test_who_is_read_by_nobody_keeps_no_copies},
+      {"without_memory_for_copies_messages_go", test_without_memory_for_copies_messages_go},
       {"who_reads_late_reads_what_was_there", test_who_reads_late_reads_what_was_there},
   };
 
