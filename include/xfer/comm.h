@@ -129,7 +129,8 @@ typedef void (*xfer_free_fn)(void *context, void *memory);
  * released or destroyed, calls `free` of a block that came from `alloc`, when nothing is on its way
  * there any more; xfer_comm_destroy() does so for the plans that the comm keeps, so `context`
  * outlives the comm. What XFER_PLAN_STAGED needs is a block of each plan's own, which goes with its
- * release or its end. A block that a failed run may still touch is never given back.
+ * release or its end, and so are the copies of sources that xfer_redistribute() lets peers read. A
+ * block that a failed run may still touch is never given back.
  *
  * @param comm     The comm; on one with a CUDA device the block is that device's memory, which is
  *                 current in both calls.
@@ -196,9 +197,11 @@ XFER_API XFER_MUST_CHECK xfer_status xfer_comm_unregister(xfer_comm *comm, void 
  * Data goes straight into the peers' memory where ranks are threads, and where all ranks' memory
  * was registered by xfer_comm_register(). Else GPUs that reach each other's memory read it from a
  * copy of the source part, in memory of the comm's that they keep mapped: on no rank more than 256
- * MiB for all kept plans together. All else goes through slots. Stream: starts after what is
- * already on `stream`; a later reader on it sees the result. On a host comm the data is there when
- * the call returns.
+ * MiB for all kept plans together. A plan that finds no room there, at its first call or later,
+ * takes that of plans that none of the last 64 calls has used. All else goes through slots, as does
+ * all of a plan for whose copies a rank gets no memory. Stream: starts after what is already on
+ * `stream`; a later reader on it sees the result. On a host comm the data is there when the call
+ * returns.
  *
  * @param comm        The comm; every rank of both meshes must be one of its ranks.
  * @param src_layout  Source; NULL on a rank that does not know it, if some rank does.

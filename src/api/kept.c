@@ -121,6 +121,25 @@ static xfi_kept *free_entry(xfer_comm *comm)
   return oldest;
 }
 
+/* Of a plan whose peers are sent messages, maybe since the offers of others leave no room for its
+ * own: those that no call has used for as long as it takes to forget a plan are forgotten. All
+ * ranks find the same. True: there were any. */
+static bool make_room(xfer_comm *comm, const xfi_kept *kept)
+{
+  bool any = false;
+
+  if (!comm->device->ops->pulls || !kept->plan->is_transient || kept->plan->offers) return false;
+  for (int i = 0; i < comm->n_kept; i++) {
+    xfi_kept *k = &comm->kept[i];
+
+    if (k->plan == NULL || !k->plan->offers || comm->n_calls - k->used < XFI_CACHE_PLANS) continue;
+    xfi_run_destroy(k->plan);
+    k->plan = NULL;
+    any = true;
+  }
+  return any;
+}
+
 /* *kept: a new plan for the call. Collective. */
 static xfer_status make(xfi_kept **kept, xfer_comm *comm, const xfi_one_call *call, bool mapped)
 {
@@ -147,6 +166,16 @@ done:
   return st;
 }
 
+/* Collective. `anew`: with other lanes than it had. */
+static xfer_status commit(const xfi_kept *k, const xfi_one_call *call, bool anew,
+                          xfer_stream stream)
+{
+  const xfer_status st = bind(k, call, stream);
+
+  if (anew) xfi_commit_anew(k->plan);
+  return xfi_run_commit(k->plan, st);
+}
+
 /* Run it, committed, and order `stream` after it. Collective. */
 static xfer_status run(const xfer_comm *comm, const xfi_kept *k, xfer_stream stream)
 {
@@ -166,6 +195,7 @@ xfer_status xfi_kept_call(xfer_comm *comm, xfer_status checked, const xfi_one_ca
   xfi_kept *guess = NULL;
   xfi_kept *k = NULL;
   bool begun = false;
+  bool anew = false;
   heard room;
 
   XFI_TRY_DONE(find_room(&room, comm));
@@ -177,12 +207,14 @@ xfer_status xfi_kept_call(xfer_comm *comm, xfer_status checked, const xfi_one_ca
   }
   XFI_TRY_DONE(settle(&said, &begun, &room, comm->transport, guess, deadline));
   k = begun ? guess : find_agreed(comm, &said);
+  anew = k != NULL && make_room(comm, k);
+  if (anew && begun) xfi_commit_take_back(k->plan);
   if (k == NULL) XFI_TRY_DONE(make(&k, comm, call, said.mapped != 0));
   k->used = ++comm->n_calls;
-  if (begun)
+  if (begun && !anew)
     XFI_TRY_DONE(xfi_commit_end(k->plan, room.words, deadline));
   else
-    XFI_TRY_DONE(xfi_run_commit(k->plan, bind(k, call, stream)));
+    XFI_TRY_DONE(commit(k, call, anew, stream));
   st = run(comm, k, stream);
 done:
   return st;

@@ -182,14 +182,18 @@ static bool may_lie_in_others(xfer_plan *plan)
   return false;
 }
 
+void xfi_commit_anew(xfer_plan *plan)
+{
+  plan->keeps_lanes = false;
+  plan->state = xfi_state_after(plan->state, XFI_CALL_BIND, XFI_ENDED);
+}
+
 /* What this rank needs. */
 static work find_work(xfer_plan *plan)
 {
   if (may_lie_in_others(plan) || xfi_staging_is_lost(plan) ||
-      (plan->relay != NULL && xfi_staging_is_lost(plan->relay))) {
-    plan->keeps_lanes = false;
-    plan->state = xfi_state_after(plan->state, XFI_CALL_BIND, XFI_ENDED);
-  }
+      (plan->relay != NULL && xfi_staging_is_lost(plan->relay)))
+    xfi_commit_anew(plan);
   if (plan->state == XFI_COMMITTED || plan->state == XFI_REFUSED) return LANES_STAY;
   if (plan->state == XFI_TORN || !plan->keeps_lanes || !xfi_rebind_keeps(plan)) return LANES_MADE;
   return LANES_MOVE;
@@ -198,8 +202,7 @@ static work find_work(xfer_plan *plan)
 /* Its lanes, which use what the plan's do. */
 static xfer_status commit_relay(xfer_plan *relay)
 {
-  relay->keeps_lanes = false;
-  relay->state = xfi_state_after(relay->state, XFI_CALL_BIND, XFI_ENDED);
+  xfi_commit_anew(relay);
   return xfi_run_commit(relay, XFER_OK);
 }
 

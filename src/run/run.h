@@ -61,6 +61,8 @@ xfi_commit_word xfi_commit_begin(xfer_plan *plan, xfer_status mine);
 void xfi_commit_send(xfer_plan *plan, const xfi_commit_word *own);
 bool xfi_commit_leads_on(const xfi_commit_word *words, int n_ranks);
 void xfi_commit_take_back(xfer_plan *plan);
+/* The next commit makes all lanes, as after binds of other views. Local; where all ranks say so. */
+void xfi_commit_anew(xfer_plan *plan);
 /* words[size of the comm], this rank's from xfi_commit_begin(). Collective. */
 xfer_status xfi_commit_end(xfer_plan *plan, const xfi_commit_word *words, xfi_deadline deadline);
 

@@ -16,6 +16,7 @@
 #include <xfer/nccl.h>
 
 enum { RANKS_MAX = 64, START_SECONDS = 60 };
+enum { ROOM = 256 << 20 }; /* for offers */
 
 void ranks_set_timeout(xfer_plan *plan, uint64_t timeout_ms)
 {
@@ -236,6 +237,8 @@ xfer_status ranks_make_comm(xfer_comm **comm, const ranks_meeting *meeting, int 
   }
   if (st == XFER_OK && sim_config_now().without_room == rank + 1)
     (*comm)->plans.offered_bytes = UINT64_MAX / 2;
+  else if (st == XFER_OK && sim_config_now().room > 0)
+    (*comm)->plans.offered_bytes = ROOM - sim_config_now().room;
   return st;
 }
 

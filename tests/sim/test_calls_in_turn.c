@@ -306,6 +306,63 @@ static void test_without_memory_for_copies_messages_go(void)
   world_destroy();
 }
 
+/* ---- copies for which there is no room, and then there is ---------------------------------------
+ */
+
+enum { KEPT = 64, ROOM = 4096 };
+
+static uint64_t sends_of(int rank, const tensor *t, int n, cudaStream_t stream)
+{
+  uint64_t before;
+  uint64_t after;
+
+  ranks_barrier();
+  before = sim_calls_of("ncclSend");
+  ranks_barrier();
+  for (int i = 0; i < n; i++) {
+    tensor_fill(t, (uint64_t)i + 1, 0x5a);
+    tensor_open(t, (uint64_t)i + 1);
+    ranks_barrier();
+    redistribute(rank, t, stream);
+    NEED(cudaStreamSynchronize(stream) == cudaSuccess);
+    ranks_barrier();
+    tensor_close(t);
+    NEED(tensor_holds(t, (uint64_t)i + 1));
+  }
+  ranks_barrier();
+  after = sim_calls_of("ncclSend");
+  ranks_barrier();
+  return after - before;
+}
+
+/* Of two tensors one finds room. */
+static void calls_of_one_then_of_another(int rank)
+{
+  cudaStream_t stream = world_stream();
+  tensor *const of = tensors[rank];
+
+  OK(xfer_comm_set_timeout(w.comms[rank], TIMEOUT_MS));
+  for (int i = 0; i < 2; i++)
+    tensor_make(&of[i], RING, rank, WIDTH + i);
+  (void)sends_of(rank, &of[0], 1, stream); /* making lanes sends as well */
+  NEED(sends_of(rank, &of[0], 3, stream) == 0);
+  (void)sends_of(rank, &of[1], 1, stream);
+  NEED(sends_of(rank, &of[1], KEPT - 2, stream) >= KEPT - 2);
+  NEED(sends_of(rank, &of[0], 1, stream) == 0); /* it was used not long ago */
+  NEED(sends_of(rank, &of[1], KEPT, stream) >= KEPT);
+  (void)sends_of(rank, &of[1], 1, stream);
+  NEED(sends_of(rank, &of[1], KEPT, stream) == 0);
+  (void)sends_of(rank, &of[0], 1, stream);
+  NEED(sends_of(rank, &of[0], 3, stream) >= 3);
+  NEED_NO_VIOLATION();
+}
+
+static void test_who_was_not_called_for_long_makes_room(void)
+{
+  world_make(3, COMM_NCCL, (sim_config){.n_devices = 3, .room = ROOM});
+  world_go(calls_of_one_then_of_another);
+}
+
 /* ---- late -------------------------------------------------------------------------------------
  */
 
@@ -403,6 +460,7 @@ int main(int argc, char **argv)
        test_a_call_after_one_that_failed_comes_after_the_one_before},
       {"who_is_read_by_nobody_keeps_no_copies", test_who_is_read_by_nobody_keeps_no_copies},
       {"without_memory_for_copies_messages_go", test_without_memory_for_copies_messages_go},
+      {"who_was_not_called_for_long_makes_room", test_who_was_not_called_for_long_makes_room},
       {"who_reads_late_reads_what_was_there", test_who_reads_late_reads_what_was_there},
   };
 
