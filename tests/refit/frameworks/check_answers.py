@@ -51,6 +51,21 @@ REFUSED = {("vllm", "deepseek_tied"): "ties no output layer",
            ("sglang", "laguna_elements"): "ties no output layer",
            ("sglang", "ernie4_5_moe"): "SGLang makes no such bias",
            ("sglang", "qwen3_moe_tied"): "SGLang ties no output layer",
+           ("sglang", "afmoe"): "SGLang cuts each expert of this family over tp",
+           ("sglang", "arcee_tied"): "ties no output layer of this family",
+           ("sglang", "deepseek_v3_tied"): "ties no output layer to the embedding of another stage",
+           ("sglang", "exaone_moe_tied"): "which stages of this family have what",
+           ("sglang", "gemma3_untied"): "SGLang loads no output layer of this family",
+           ("sglang", "glm4_moe_lite_tied"): "ties no output layer of this family",
+           ("sglang", "glm4v_moe_tied"): "or none to the embedding of another stage",
+           ("sglang", "gpt_oss_tied"): "ties no output layer of this family",
+           ("sglang", "minimax_m2_tied"): "ties no output layer of this family",
+           ("sglang", "mixtral_wide_tied"): "ties no output layer of this family",
+           ("sglang", "olmoe_mha_tied"): "ties no output layer of this family",
+           ("sglang", "phi3_tied"): "which stages of this family have what",
+           ("sglang", "qwen2_moe_plain_tied"): "ties no output layer of this family",
+           ("sglang", "qwen3_next_tied"): "ties no output layer of this family",
+           ("sglang", "stablelm_tied"): "ties no output layer of this family",
            ("megatron", "glm4_moe_tied"): "ties no output layer",
            ("megatron", "nemotron_bias"): "makes no biases of this family's MLP",
            ("megatron", "mimo"): "turns the halves of input_proj around",
@@ -61,6 +76,9 @@ REFUSED = {("vllm", "deepseek_tied"): "ties no output layer",
            ("megatron", "llama_mlp_bias"): "gives attention biases where the MLP has them",
            ("megatron", "qwen3_moe_mixed"): "makes experts of each layer of this family",
            ("megatron", "deepseek_v2lite"): "puts a norm into linear_q_proj that no checkpoint has"}
+
+# Model types whose rules a side takes from others', and that its framework was not asked about.
+SHARED = {("megatron", "mixtral"), ("megatron", "qwen2_moe")}
 
 # What the framework has for a tensor of the checkpoint, and does not load: names and shapes are compared.
 UNLOADED = {("sglang", "llama3_blocks", "weight_scale_inv"),
@@ -219,13 +237,13 @@ NO_BLOCKS = ["rows of several weights that alternate have no blocks", "are no wh
              "vLLM ties no output layer of this family"]
 SCALES = re.compile(r"\.weight_scale_inv$|(?<!router)(?<!_hc)\.scale$")
 ROWS = re.compile(r"\.weight_scale$")  # scales of rows, or of integers in groups
-OF_OTHERS = ("visual.", "vision_model.", "vision_tower.", "audio_tower.", "multi_modal_projector.", "mm_projector.", "model.vision_model.",
+OF_OTHERS = ("visual.", "vision_model.", "vision_tower.", "audio_tower.", "audio_model.", "multi_modal_projector.", "mm_projector.", "model.vision_model.",
              "model.connector.", "vision_encoder.", "vision_adapter.", "vision_projection.", "embed_vision.", "vision_embedder.")  # parts of a model that are no text
 
 
 def of_text(name):
     """What the framework calls it in a model that is the text alone."""
-    name = name.removeprefix("language_model.")
+    name = name.removeprefix("thinker.").removeprefix("language_model.")
     return "model." + name.removeprefix("model.text_model.") if name.startswith("model.text_model.") else name
 
 
@@ -407,6 +425,29 @@ class Case:
         return want.astype(TYPES.get(line["dtype"], np.uint32)), counts
 
 
+def type_of(answer):
+    """The model_type of its text."""
+    top = answer["config"].get("thinker_config", answer["config"])
+    return top.get("text_config", top)["model_type"]
+
+
+def unheard(answers, options):
+    """Families that a side takes though its framework never answered for one of their model_type."""
+    wrong = []
+    for side, args in (("sglang", ["--train", "full", "--gen", "sglang:tp1,loaded,shared_apart"]),
+                       ("megatron", ["--train", "megatron:tp1,vdiv1", "--gen", "full"])):
+        heard = {type_of(a) for a in answers if a["framework"] == side}
+        for answer in answers:
+            if answer["framework"] != "vllm" or type_of(answer) in heard or (side, type_of(answer)) in SHARED:
+                continue
+            with tempfile.TemporaryDirectory() as folder:
+                write_checkpoint(folder, answer)
+                done = subprocess.run([os.path.join(options.bin, "xfer_plan"), "--model", folder, *args], capture_output=True)
+            if done.returncode == 0:
+                wrong.append(f"{side} takes {answer['family']}, and no answer of its framework has a {type_of(answer)}")
+    return wrong
+
+
 def table(cases):
     """The lines of docs/models.md."""
     by = {}
@@ -444,12 +485,13 @@ def main():
         if os.path.exists(os.path.join(folder, "vllm.scaled.json")):
             with open(os.path.join(folder, "vllm.scaled.json"), encoding="utf-8") as file:
                 scaled.update(json.load(file))
-    cases = []
+    cases, answers = [], []
     for path in options.files or sorted(glob.glob(os.path.join(HERE, "answers", "*.json.xz"))):
         if not os.path.basename(path).startswith(options.only):
             continue
         with lzma.open(path, "rt") as file:
             answer = json.load(file)
+        answers.append(answer)
         layouts = answer["layouts"]
         if options.layouts and len(layouts) > options.layouts:
             layouts = layouts[::-(-len(layouts) // options.layouts)]
@@ -476,7 +518,9 @@ def main():
     if options.table:
         with open(options.table, "w", encoding="utf-8") as file:
             file.writelines(table(cases))
-    n_different = sum(bool(case.differences) for case in cases)
+    wrong = unheard(answers, options) if options.page else []
+    print(*wrong, sep="\n", end="\n" * bool(wrong))
+    n_different = len(wrong) + sum(bool(case.differences) for case in cases)
     failed = n_different or not cases or options.page and not is_on_page(options.page, table(cases))
     print(f"answers {'FAILED' if failed else 'ok'}: layouts={len(cases)} different={n_different} "
           f"refused={sum(bool(c.refusal) for c in cases)} parameters={sum(c.n_same for c in cases)}")

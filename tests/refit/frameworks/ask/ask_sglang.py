@@ -167,7 +167,7 @@ def in_f32(config, FakeStore):
 
 def spec_of(p, config):
     """xfer's SPEC of a layout."""
-    more = [",dp_lm_head"] * p["lm"] + [",dense_whole"] * p["dense1"] + [",deepep"] * p["deepep"] + [",shared_apart"] * ("n_shared_experts" in config)
+    more = [",dp_lm_head"] * p["lm"] + [",dense_whole"] * p["dense1"] + [",deepep"] * p["deepep"] + [",shared_apart"] * ("n_shared_experts" in config.get("text_config", config))
     more += [",mxfp4=" + p["mxfp4"]] * bool(p["mxfp4"])
     return f"sglang:tp{p['tp']},dp{p['dp']},ep{p['ep']},pp{p['pp']},loaded" + "".join(more)
 

@@ -142,6 +142,7 @@ def patch():
         import vllm.models.qwen4_exp.nvidia.model  # noqa: first, since each imports the other
         import vllm.models.qwen4_exp.nvidia.qsa as q
         q.Qwen4ExpQSAFlashAttentionImpl = MagicMock  # a kernel
+    torch.ops._C.gelu_quick = MagicMock()  # a kernel
     torch.cuda.Stream = torch.cuda.Event = MagicMock  # Kimi's model makes some, which hold nothing
     # Sparse attention is refused on CPU when a backend is chosen, which holds no weight.
     torch.cpu._is_amx_tile_supported = lambda: False  # its attention would refuse what sparse layers pass on

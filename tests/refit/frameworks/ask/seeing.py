@@ -1,5 +1,7 @@
 """More reduced models that see, whose text is of a family that others have too."""
-from variants import CLIP, GEMMA4, GLM_ROPE, TOKENS, VISION, seeing
+from deepseek import deepseek_v3
+from table import Table
+from variants import CLIP, COMMON, GEMMA4, GLM_ROPE, SIGLIP, TOKENS, VISION, qwen3_5, saved, seeing, wide
 
 PIXTRAL = dict(model_type="pixtral", hidden_size=32, intermediate_size=64, num_hidden_layers=1, num_attention_heads=4, head_dim=8, image_size=32,
                patch_size=8, num_channels=3, hidden_act="silu", rope_theta=10000.0)
@@ -10,9 +12,68 @@ YARN = {"rope_type": "yarn", "rope_theta": 10000.0, "factor": 16.0, "original_ma
 SEES_IN_WINDOWS = dict({k: v for k, v in VISION.items() if k != "in_channels"}, model_type="exaone4_5_vision", num_key_value_heads=8, hidden_act="silu",
                        fullatt_block_indexes=[1], window_size=16)
 
+MROPE = {"rope_type": "default", "mrope_section": [8, 4, 4]}
+GEMMA4_KEYS = {**GEMMA4, "attention_k_eq_v": True, "num_global_key_value_heads": 1}
+
+
+def kimi_vl():
+    """Kimi-VL, whose text is Moonlight: DeepSeek's without low rank of q."""
+    config, text = deepseek_v3(q_lora=None)
+    table = Table()
+    for name, shape in text.items():
+        table.add("language_model." + name, *shape)
+        if name.endswith("mlp.gate.weight"):
+            table.add("language_model." + name.replace("weight", "e_score_correction_bias"), shape[0])
+    del config["architectures"]
+    config.update(model_type="deepseek_v3", topk_method="noaux_tc", scoring_func="sigmoid")
+    vision = dict(model_type="moonvit", patch_size=4, init_pos_emb_height=8, init_pos_emb_width=8, num_attention_heads=8, num_hidden_layers=1,
+                  hidden_size=32, intermediate_size=64, merge_kernel_size=[2, 2])
+    return dict(architectures=["KimiVLForConditionalGeneration"], model_type="kimi_vl", text_config=config, vision_config=vision,
+                media_placeholder_token_id=990, tie_word_embeddings=False), table
+
+
+def qwen2_5_omni():
+    """The part that thinks, as in Qwen3-Omni."""
+    text = {**COMMON, "model_type": "qwen2_5_omni_text", "hidden_size": 512, "rope_scaling": MROPE}
+    del text["head_dim"]
+    audio = dict(model_type="qwen2_5_omni_audio_encoder", num_mel_bins=32, encoder_layers=1, d_model=32, output_dim=512, encoder_attention_heads=4,
+                 encoder_ffn_dim=64, n_window=8, max_source_positions=64, activation_function="gelu")
+    vision = dict({k: v for k, v in VISION.items() if k != "in_channels"}, model_type="qwen2_5_omni_vision_encoder", in_chans=3, hidden_act="silu",
+                  out_hidden_size=512, fullatt_block_indexes=[1], window_size=16, tokens_per_second=2)
+    thinker = dict(model_type="qwen2_5_omni_thinker", text_config=text, audio_config=audio, vision_config=vision, audio_token_index=993,
+                   image_token_index=990, video_token_index=991, tie_word_embeddings=False)
+    return saved(dict(architectures=["Qwen2_5OmniForConditionalGeneration"], model_type="qwen2_5_omni", enable_audio_output=False,
+                      tie_word_embeddings=False, thinker_config=thinker))
+
+
+def qwen3_5_text():
+    """Qwen3.5 without what sees."""
+    config, _ = qwen3_5(num_hidden_layers=4, full_attention_interval=4, layer_types=["linear_attention"] * 3 + ["full_attention"])()
+    return saved({**config["text_config"], "architectures": ["Qwen3_5ForCausalLM"]})
+
+
 FAMILIES = {
+    "llama4_multi": seeing("Llama4ForConditionalGeneration", "llama4",
+                           dict(model_type="llama4_vision_model", hidden_size=32, intermediate_size=128, num_hidden_layers=1, num_attention_heads=4, image_size=32,
+                                patch_size=8, pixel_shuffle_ratio=0.5, projector_input_dim=64, projector_output_dim=64, vision_output_dim=64),
+                           dict(intermediate_size_mlp=192, num_hidden_layers=4, num_attention_heads=40, num_key_value_heads=8, num_local_experts=8,
+                                num_experts_per_tok=1, interleave_moe_layer_step=2, moe_layers=[1, 3], use_qk_norm=True, no_rope_layers=[1, 1, 1, 0],
+                                attention_chunk_size=64, layer_types=["chunked_attention"] * 3 + ["full_attention"]), tie=False, image_token_index=990),
+    "kimi_vl": kimi_vl,
+    "qwen2_5_omni": qwen2_5_omni,
+    "qwen3_5_text": qwen3_5_text,
+    "qwen2_vl": wide("Qwen2VLForConditionalGeneration", "qwen2_vl", rope_scaling=MROPE, **TOKENS, tie_word_embeddings=True,
+                     vision_config=dict(model_type="qwen2_vl", depth=2, embed_dim=32, hidden_size=512, num_heads=8, in_channels=3, in_chans=3, mlp_ratio=2, patch_size=4,
+                                        spatial_merge_size=2, temporal_patch_size=2, hidden_act="gelu_pytorch_tanh")),
+    "llava_onevision": seeing("LlavaOnevisionForConditionalGeneration", "llava_onevision", SIGLIP, dict(model_type="qwen2", hidden_size=512), tie=False,
+                              image_token_index=990, video_token_index=991, projector_hidden_act="gelu", vision_feature_layer=-1,
+                              image_grid_pinpoints=[[32, 64]]),
+    "gemma4_multi_moe": seeing("Gemma4ForConditionalGeneration", "gemma4", GEMMA_SEES,
+                               {**GEMMA4_KEYS, "num_hidden_layers": 3, "layer_types": ["sliding_attention", "full_attention", "full_attention"],
+                                "enable_moe_block": True, "num_experts": 8, "top_k_experts": 2, "moe_intermediate_size": 48},
+                               image_token_id=990, audio_config=None),
     "gemma4_multi": seeing("Gemma4ForConditionalGeneration", "gemma4", GEMMA_SEES,
-                           {**GEMMA4, "attention_k_eq_v": True, "num_global_key_value_heads": 1}, image_token_id=990, audio_config=None),
+                           GEMMA4_KEYS, image_token_id=990, audio_config=None),
     "gemma4_unified": seeing("Gemma4UnifiedForConditionalGeneration", "gemma4_unified", dict(model_type="gemma4_unified_vision"), GEMMA4,
                              image_token_id=990, audio_config=None),
     "exaone4_5": seeing("Exaone4_5_ForConditionalGeneration", "exaone4_5", SEES_IN_WINDOWS,

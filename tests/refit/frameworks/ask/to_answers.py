@@ -13,7 +13,7 @@ import codes
 import families
 import packed
 
-TRANSPOSED = ("gpt_oss", "gpt_oss_no_bias", "llama4", "qwen3_vl_moe", "gpt2", "gpt2_published")  # experts, or all, are columns by rows in their checkpoints
+TRANSPOSED = ("gpt_oss", "gpt_oss_no_bias", "gpt_oss_tied", "llama4", "llama4_multi", "qwen3_vl_moe", "gpt2", "gpt2_published")  # experts, or all, are columns by rows in their checkpoints
 
 
 def spec_of(data):

@@ -43,6 +43,14 @@ def wide(architecture, model_type, without=(), **more):
     return of(architecture, model_type, ("head_dim", *without), **{"hidden_size": 512, **more})
 
 
+def tied(make):
+    """The same model with a tied output layer."""
+    def config(said):
+        return {**said, "tie_word_embeddings": True, **({"text_config": config(said["text_config"])} if "text_config" in said else {})}
+
+    return lambda: saved(config(make()[0]))
+
+
 MOE = dict(moe_intermediate_size=48, num_experts=16, num_experts_per_tok=2, norm_topk_prob=True, decoder_sparse_step=1,
            mlp_only_layers=[])
 MLA = dict(kv_lora_rank=32, q_lora_rank=48, qk_rope_head_dim=16, qk_nope_head_dim=32, v_head_dim=32,
@@ -167,6 +175,17 @@ OTHER_FORMS = {
                                  "n_group": 3, "num_hidden_layers": 4}),
     "deepseek_v3_tied": of("DeepseekV3ForCausalLM", "deepseek_v3", ("head_dim",), **{**MLA, "tie_word_embeddings": True}),
     "qwen3_moe_dense_first": of("Qwen3MoeForCausalLM", "qwen3_moe", **{**MOE, "mlp_only_layers": [0]}),
+    "exaone4_wide": wide("Exaone4ForCausalLM", "exaone4", sliding_window=64, sliding_window_pattern="LG",
+                         layer_types=["sliding_attention", "full_attention"]),
+    "olmo2_wide": wide("Olmo2ForCausalLM", "olmo2"),
+    "hunyuan_v1_norms": of("HunYuanDenseV1ForCausalLM", "hunyuan_v1_dense", use_qk_norm=True, tie_word_embeddings=True),
+    "hunyuan_v1_moe_norms": of("HunYuanMoEV1ForCausalLM", "hunyuan_v1_moe", num_experts=8, moe_topk=2, use_qk_norm=True, moe_intermediate_size=96,
+                               num_shared_expert=1, use_mixed_mlp_moe=True),
+    "granitemoeshared": wide("GraniteMoeSharedForCausalLM", "granitemoeshared", num_local_experts=8, num_experts_per_tok=2,
+                             shared_intermediate_size=96),
+    "flex_olmo": of("FlexOlmoForCausalLM", "flex_olmo", num_experts=8, num_experts_per_tok=2),
+    "vaultgemma": of("VaultGemmaForCausalLM", "vaultgemma", ("tie_word_embeddings",), **GEMMA, sliding_window=64,
+                     layer_types=["sliding_attention", "full_attention"]),
     "glm4_moe_tied": of("Glm4MoeForCausalLM", "glm4_moe", **SPARSE, n_routed_experts=4, n_shared_experts=1, tie_word_embeddings=True),
     "glm4_moe_shared2": of("Glm4MoeForCausalLM", "glm4_moe", **SPARSE, n_routed_experts=4, n_shared_experts=2),
     "nemotron_bias": of("NemotronForCausalLM", "nemotron", hidden_act="relu2", norm_eps=1e-5, mlp_bias=True),
@@ -272,6 +291,10 @@ NEWER = {
     "hy_v3": of("HYV3ForCausalLM", "hy_v3", num_experts=8, num_experts_per_tok=2, num_shared_experts=1,
                 moe_intermediate_size=48, first_k_dense_replace=1, qk_norm=True, route_norm=True, expert_hidden_dim=48,
                 moe_router_use_sigmoid=True, moe_router_enable_expert_bias=True, enable_attention_fp32_softmax=False),
+    "hy_v3_5": of("HYV3ForCausalLM", "hy_v3", num_hidden_layers=5, num_experts=8, num_experts_per_tok=2, num_shared_experts=1,
+                  moe_intermediate_size=48, first_k_dense_replace=1, qk_norm=True, route_norm=True, expert_hidden_dim=48,
+                  moe_router_use_sigmoid=True, moe_router_enable_expert_bias=True, enable_attention_fp32_softmax=False,
+                  mlp_layer_types=["dense"] + ["sparse"] * 4),
     "glm4v_moe": seeing("Glm4vMoeForConditionalGeneration", "glm4v_moe",
                         dict(VISION, model_type="glm4v_moe_vision", image_size=32),
                         dict(SPARSE, n_routed_experts=6, n_shared_experts=1, use_qk_norm=False, attention_bias=True,
