@@ -224,6 +224,7 @@ xfer_status xfi_config_vars(xfer_model *model)
     XFI_TRY(add_var(model, "block_columns", model->block[1]));
   }
   XFI_TRY(add_var(model, "tied_by_text", is_tied_by_text(model->top)));
+  XFI_TRY(add_var(model, "text_part", text_part(model->top) != NULL));
   n_figures = model->n_vars;
   set_scopes(model, n_figures);
   for (int i = 0; i < model->n_all; i++) {
