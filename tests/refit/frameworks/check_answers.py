@@ -435,7 +435,8 @@ def unheard(answers, options):
     """Families that a side takes though its framework never answered for one of their model_type."""
     wrong = []
     for side, args in (("sglang", ["--train", "full", "--gen", "sglang:tp1,loaded,shared_apart"]),
-                       ("megatron", ["--train", "megatron:tp1,vdiv1", "--gen", "full"])):
+                       ("megatron", ["--train", "megatron:tp1,vdiv1", "--gen", "full"]),
+                       ("torchtitan", ["--train", "torchtitan:dp2", "--gen", "full"])):
         heard = {type_of(a) for a in answers if a["framework"] == side}
         for answer in answers:
             if answer["framework"] != "vllm" or type_of(answer) in heard or (side, type_of(answer)) in SHARED:
