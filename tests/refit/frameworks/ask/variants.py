@@ -375,6 +375,7 @@ FAMILIES = {
     **NEWER,
     "qwen2": wide("Qwen2ForCausalLM", "qwen2", num_key_value_heads=2, vocab_size=1003, tie_word_embeddings=True),
     "qwen2_heads": wide("Qwen2ForCausalLM", "qwen2", num_attention_heads=14, num_key_value_heads=2, hidden_size=448),
+    "qwen2_head_dim": of("Qwen2ForCausalLM", "qwen2", hidden_size=512, num_key_value_heads=2, vocab_size=1003, head_dim=48, tie_word_embeddings=True),
     "llama_bias": of("LlamaForCausalLM", "llama", attention_bias=True, mlp_bias=True, tie_word_embeddings=True),
     "llama_mlp_bias": of("LlamaForCausalLM", "llama", mlp_bias=True),
     "llama_attention_bias": of("LlamaForCausalLM", "llama", attention_bias=True),
