@@ -1,5 +1,5 @@
-/* The copy engine has one peer's copies after another's: which comes first, and where both ranks of
- * a flow send. Ranks are taken for processes, whose memory peers may pull whenever it goes. */
+/* The copy engine has one peer's copies after another's: which comes first. Ranks are taken for
+ * processes, whose memory peers may pull whenever it goes. */
 #include "world.h"
 
 #include <stdio.h>
@@ -85,45 +85,9 @@ static void test_peers(void)
   world_destroy();
 }
 
-/* ---- all to all -------------------------------------------------------------------------------
- */
-
-/* Long rows of flows both ways: among three ranks each pulls its two. */
-static void gathered_by_all(int rank)
-{
-  const size_t n = (size_t)xfer_comm_size(w.comms[rank]);
-  unsigned char *memory = world_alloc((n + 1) * SHARE);
-  unsigned char *const all = memory + SHARE;
-  const cudaStream_t stream = world_stream();
-  xfer_plan *plan = NULL;
-
-  memset(memory, 0, (n + 1) * SHARE);
-  memset(memory, rank + 1, SHARE);
-  plan = plan_of(rank, "u8[103809024] (3):S0 -> (3):R", memory, all);
-  ranks_barrier();
-  const uint64_t before = sim_calls_of(BATCH);
-  ranks_barrier();
-  OK(xfer_plan_run(plan, 1, stream));
-  OK(xfer_plan_wait(plan, 0));
-  ranks_barrier();
-  NEED(sim_calls_of(BATCH) == before + n * (n - 1));
-  for (size_t i = 0; i < n * SHARE; i += 511)
-    NEED(all[i] == 1 + i / SHARE);
-  xfer_plan_destroy(plan);
-  world_free(memory);
-}
-
-static void test_long_rows(void)
-{
-  world_make(3, COMM_GATHER, (sim_config){.eager = true});
-  world_go(gathered_by_all);
-  world_destroy();
-}
-
 int main(int argc, char **argv)
 {
-  static const world_test tests[] = {{"the_engine_goes_from_peer_to_peer", test_peers},
-                                     {"the_engine_pulls_long_rows_from_all", test_long_rows}};
+  static const world_test tests[] = {{"the_engine_goes_from_peer_to_peer", test_peers}};
 
   return world_main(argc, argv, tests, sizeof tests / sizeof tests[0]);
 }

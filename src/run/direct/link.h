@@ -76,7 +76,6 @@ typedef struct xfi_link {
   xfi_by recv_by; /* and what we receive */
   /* Of what we receive, and of what we send: */
   bool only_push[2];        /* nobody but its sender can copy it */
-  bool for_kernels[2];      /* some of it, where both ranks send */
   uint64_t pushed_bytes[2]; /* what its sender copies where both do */
   xfi_near near;
   xfi_told *told; /* [n_told] our half of both flows, after the page */
