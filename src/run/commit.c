@@ -130,6 +130,16 @@ static void drop_unread_offers(xfer_plan *plan)
   xfi_offer_destroy(plan);
 }
 
+/* The run before is over on all ranks, before any of them drops what it uses. */
+static xfer_status end_last(xfer_plan *plan, const xfi_commit_word *words, xfi_deadline deadline)
+{
+  bool has_run = false;
+
+  for (int r = 0; r < plan->comm->size; r++)
+    has_run = has_run || words[r].has_run != 0;
+  return has_run ? xfi_comm_agree(plan->comm, xfi_run_end_last(plan), deadline) : XFER_OK;
+}
+
 /* Lanes in the order in which they take what is left: local, direct, pipeline. */
 static xfer_status make_lanes(xfer_plan *plan, const xfi_commit_word *words, xfi_deadline deadline)
 {
@@ -142,7 +152,7 @@ static xfer_status make_lanes(xfer_plan *plan, const xfi_commit_word *words, xfi
   XFI_CHECK_DONE(near != NULL, XFER_ERR_NOMEM, "%d ranks", comm->size);
   for (int r = 0; r < comm->size; r++)
     near[r] = r == comm->rank || comm->ops->exchange == NULL ? XFI_FAR : nearness(own, &words[r]);
-  XFI_TRY_DONE(xfi_comm_agree(comm, xfi_run_end_last(plan), deadline));
+  XFI_TRY_DONE(end_last(plan, words, deadline));
   xfi_run_drop_lanes(plan);
   plan->epoch = 0;
   mine = commit_local(plan);
@@ -238,6 +248,7 @@ xfi_commit_word xfi_commit_begin(xfer_plan *plan, xfer_status mine)
                           .tells = plan->direct != NULL && !plan->offers &&
                                    xfi_direct_has_flows(plan->direct),
                           .offers = allowed == XFER_OK && xfi_offer_fits(plan),
+                          .has_run = plan->n_begun > 0 && plan->direct != NULL,
                           .plan = plan->number,
                           .place = plan->device->place};
 

@@ -48,7 +48,8 @@ typedef struct xfi_commit_word {
   int32_t status;
   uint8_t work;             /* what has to be done with the lanes */
   uint8_t tells;            /* peers have to know of addresses */
-  uint16_t offers;          /* there is room for offers */
+  uint8_t offers;           /* there is room for offers */
+  uint8_t has_run;          /* with lanes that the commit may have to make anew */
   uint64_t plan;            /* its number */
   uint64_t place;           /* see xfi_device */
   unsigned char domain[64]; /* ranks with equal ones may reach each other's memory */
