@@ -2,7 +2,6 @@
  * processes, whose memory peers may pull whenever it goes. */
 #include "world.h"
 
-#include <stdio.h>
 #include <string.h>
 
 enum { MIB = 1 << 20, SHARE = 33 * MIB };
