@@ -20,7 +20,11 @@ enum {
   /* A line along dim 0 is a tile if it has so many: kernels go along one without dividing. */
   LINE_WORDS_MIN = XFI_CUDA_WARP_WORDS,
   WARPS_PER_BLOCK = 16,
-  SWAP_EXTENT_MIN = 8 /* below, a square tile is mostly empty */
+  SWAP_EXTENT_MIN = 8, /* below, a square tile is mostly empty */
+  /* Longer runs are as fast in parts of their own (rows.cu). */
+  TOGETHER_BYTES_MAX = 2048,
+  APART_BYTES_MAX = 768,
+  APART_WORD_LOG2_MAX = 2
 };
 static const int64_t RUNS_MAX = INT64_C(1) << 31; /* xfi_cuda_div's range */
 
@@ -160,6 +164,25 @@ static xfer_status add_rows(xfi_cuda_table *table, const xfi_copy *c, uint32_t w
                   least(tile_bytes >> word_log2, is_shifted ? run_words : TILE_WORDS_MAX));
 }
 
+/* Short runs at odd addresses that follow each other in dst, or in src if they are of narrow words.
+ */
+static bool is_ragged(const xfi_copy *c, uint32_t word_log2)
+{
+  if (c->src == NULL || c->n_dims != 1 || INT64_C(1) << word_log2 == WORD_BYTES_MAX) return false;
+  if (c->dst_stride[0] == c->run_bytes)
+    return c->run_bytes >= WORD_BYTES_MAX && c->run_bytes <= TOGETHER_BYTES_MAX;
+  return c->src_stride[0] == c->run_bytes && word_log2 <= APART_WORD_LOG2_MAX &&
+         c->run_bytes >= WORD_BYTES_MAX && c->run_bytes <= APART_BYTES_MAX;
+}
+
+static xfer_status add_ragged(xfi_cuda_table *table, const xfi_copy *c, uint32_t word_log2,
+                              int64_t tile_bytes)
+{
+  const uint32_t log2 = c->dst_stride[0] == c->run_bytes ? 0 : word_log2;
+
+  return add_runs(table, c, xfi_cuda_piece_of(c, log2), c->run_bytes >> log2, tile_bytes >> log2);
+}
+
 /* Of words of `n_elems` elements. */
 static uint32_t kind_of(const xfi_convert *v, int64_t n_elems)
 {
@@ -247,6 +270,8 @@ static xfer_status add_copy(xfi_cuda_program *program, const xfi_copy *c, int64_
       xfi_cuda_word_log2(src_starts(c) | dst_starts(c) | (uint64_t)c->run_bytes);
   const int64_t fast = swapped_dim(c, word_log2);
   if (fast >= 0) return add_swapped(&tables[XFI_CUDA_SWAPPED], c, word_log2, fast);
+  if (is_ragged(c, word_log2))
+    return add_ragged(&tables[XFI_CUDA_RAGGED], c, word_log2, tile_bytes);
   return add_rows(&tables[XFI_CUDA_ROWS], c, word_log2, tile_bytes);
 }
 
@@ -288,7 +313,7 @@ bool xfi_cuda_few_make(xfi_cuda_few *few, const xfi_cuda_program *program, int k
 {
   const xfi_cuda_table *table = &program->tables[k];
 
-  if (table->n_pieces > XFI_CUDA_FEW || (k != XFI_CUDA_ROWS && k != XFI_CUDA_SWAPPED)) return false;
+  if (table->n_pieces > XFI_CUDA_FEW || k > XFI_CUDA_SWAPPED) return false;
   if (table->n_pieces == 0) return true;
   memcpy(few->pieces, table->pieces, table->n_pieces * sizeof *few->pieces);
   memcpy(few->first_tile, table->first_tile, (table->n_pieces + 1) * sizeof *few->first_tile);

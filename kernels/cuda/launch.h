@@ -1,11 +1,12 @@
 /*
  * C launchers of the CUDA kernels, and the tables that they read.
  *
- * xfi_cuda_compile() turns copies into four tables: rows (kernels/cuda/rows.cu), where the fast
- * dims of both sides agree, swapped (kernels/cuda/swapped.cu), where they do not, converts
+ * xfi_cuda_compile() turns copies into five tables: rows (kernels/cuda/rows.cu), where the fast
+ * dims of both sides agree, ragged (kernels/cuda/ragged.cu), where short runs at odd addresses
+ * become one, swapped (kernels/cuda/swapped.cu), where fast dims do not agree, converts
  * (kernels/cuda/convert.cu), where elements change, and blocks (kernels/cuda/blocks.cu), where they
- * do by scales. A table is an array of pieces and the running sum of their tiles; a warp (rows,
- * converts, blocks) or a block of threads (swapped) finds the piece of a tile by searching the sum.
+ * do by scales. A table is an array of pieces and the running sum of their tiles; a warp or, of
+ * swapped pieces, a block of threads finds the piece of a tile by searching the sum.
  */
 #ifndef XFI_CUDA_LAUNCH_H
 #define XFI_CUDA_LAUNCH_H
@@ -79,8 +80,9 @@ typedef struct xfi_cuda_piece {
   int64_t dst_stride[XFI_COPY_DIMS];
 } xfi_cuda_piece;
 
-/* A small table of rows or of swapped pieces, which travels with its launch as a parameter: nothing
- * is uploaded, and launches under way read nothing that is written anew. At most 4 KiB. */
+/* A small table of rows, of ragged or of swapped pieces, which travels with its launch as a
+ * parameter: nothing is uploaded, and launches under way read nothing that is written anew. At most
+ * 4 KiB. */
 enum { XFI_CUDA_FEW = 8 };
 typedef struct xfi_cuda_few {
   xfi_cuda_piece pieces[XFI_CUDA_FEW];
@@ -121,7 +123,14 @@ static inline xfi_cuda_job xfi_cuda_job_of(const xfi_cuda_table *table)
 }
 
 /* The tables of copies, each with a launch of its own. */
-enum { XFI_CUDA_ROWS, XFI_CUDA_SWAPPED, XFI_CUDA_CONVERTS, XFI_CUDA_BLOCKS, XFI_CUDA_N_TABLES };
+enum {
+  XFI_CUDA_ROWS,
+  XFI_CUDA_RAGGED,
+  XFI_CUDA_SWAPPED,
+  XFI_CUDA_CONVERTS,
+  XFI_CUDA_BLOCKS,
+  XFI_CUDA_N_TABLES
+};
 
 typedef struct xfi_cuda_program {
   xfi_cuda_table tables[XFI_CUDA_N_TABLES];
@@ -151,6 +160,7 @@ xfer_status xfi_cuda_table_add(xfi_cuda_table *table, const xfi_cuda_piece *piec
 
 /* One each per file of kernels, for: */
 xfer_status xfi_cuda_rows_load(void);
+xfer_status xfi_cuda_ragged_load(void);
 xfer_status xfi_cuda_swapped_load(void);
 xfer_status xfi_cuda_converts_load(void);
 xfer_status xfi_cuda_blocks_load(void);
@@ -163,6 +173,7 @@ static inline xfer_status xfi_cuda_kernels_load(void)
 {
   xfer_status st = xfi_cuda_rows_load();
 
+  if (st == XFER_OK) st = xfi_cuda_ragged_load();
   if (st == XFER_OK) st = xfi_cuda_swapped_load();
   if (st == XFER_OK) st = xfi_cuda_converts_load();
   if (st == XFER_OK) st = xfi_cuda_blocks_load();
@@ -172,6 +183,7 @@ static inline xfer_status xfi_cuda_kernels_load(void)
 
 /* The launchers do nothing for an empty job, allocate nothing and do not synchronise. */
 xfer_status xfi_cuda_copy_rows(const xfi_cuda_job *job, xfer_stream stream);
+xfer_status xfi_cuda_copy_ragged(const xfi_cuda_job *job, xfer_stream stream);
 xfer_status xfi_cuda_copy_swapped(const xfi_cuda_job *job, xfer_stream stream);
 xfer_status xfi_cuda_copy_converts(const xfi_cuda_job *job, xfer_stream stream);
 xfer_status xfi_cuda_copy_blocks(const xfi_cuda_job *job, xfer_stream stream);
@@ -180,6 +192,7 @@ static inline xfer_status xfi_cuda_copy_all(const xfi_cuda_job *jobs, xfer_strea
 {
   xfer_status st = xfi_cuda_copy_rows(&jobs[XFI_CUDA_ROWS], stream);
 
+  if (st == XFER_OK) st = xfi_cuda_copy_ragged(&jobs[XFI_CUDA_RAGGED], stream);
   if (st == XFER_OK) st = xfi_cuda_copy_swapped(&jobs[XFI_CUDA_SWAPPED], stream);
   if (st == XFER_OK) st = xfi_cuda_copy_converts(&jobs[XFI_CUDA_CONVERTS], stream);
   return st == XFER_OK ? xfi_cuda_copy_blocks(&jobs[XFI_CUDA_BLOCKS], stream) : st;

@@ -32,26 +32,6 @@ template <typename Word> struct copy_words : no_end {
   bool zeros;
 };
 
-/* The 16 bytes that begin `shift` bytes, 0 to 15, into the 32 of both. */
-__device__ __forceinline__ uint4 bytes_at(uint4 low, uint4 high, uint32_t shift)
-{
-  const bool by_two = (shift & 8) != 0;
-  const bool by_one = (shift & 4) != 0;
-  const uint32_t bits = (shift & 3) * 8;
-  const uint32_t w0 = by_two ? low.z : low.x;
-  const uint32_t w1 = by_two ? low.w : low.y;
-  const uint32_t w2 = by_two ? high.x : low.z;
-  const uint32_t w3 = by_two ? high.y : low.w;
-  const uint32_t w4 = by_two ? high.z : high.x;
-  const uint32_t w5 = by_two ? high.w : high.y;
-  const uint32_t v1 = by_one ? w2 : w1;
-  const uint32_t v2 = by_one ? w3 : w2;
-  const uint32_t v3 = by_one ? w4 : w3;
-
-  return make_uint4(__funnelshift_r(by_one ? w1 : w0, v1, bits), __funnelshift_r(v1, v2, bits),
-                    __funnelshift_r(v2, v3, bits), __funnelshift_r(v3, by_one ? w5 : w4, bits));
-}
-
 /* That of the next lane; the last lane's is the first's of `after`, the words that follow. */
 __device__ __forceinline__ uint4 next_word(uint4 words, uint4 after)
 {

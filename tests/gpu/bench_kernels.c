@@ -164,6 +164,32 @@ static void shifted(const char *src, char *dst, double flat)
          rate / flat);
 }
 
+/* Short runs at odd addresses, which lie two apart on one side. */
+static void odd_rows(const char *src, char *dst, double flat)
+{
+  static const int64_t row_bytes[] = {1,   6,   17,  25,  36,  65,   68,   127, 132,
+                                      255, 260, 300, 511, 516, 1023, 1028, 2047};
+
+  for (size_t i = 0; i < sizeof row_bytes / sizeof *row_bytes; i++) {
+    const int64_t row = row_bytes[i];
+    const int64_t n = BYTES / 2 / row;
+    xfi_copy c = {.src = src,
+                  .dst = dst,
+                  .run_bytes = row,
+                  .n_dims = 1,
+                  .extent = {n},
+                  .src_stride = {2 * row},
+                  .dst_stride = {row}};
+    const double gather = run_bytes(&c, 1, XFI_CUDA_BLOCKS_ALONE, 2 * n * row);
+
+    c.src_stride[0] = row;
+    c.dst_stride[0] = 2 * row;
+    const double scatter = run_bytes(&c, 1, XFI_CUDA_BLOCKS_ALONE, 2 * n * row);
+    printf("odd rows of %4lld B                 gather  %8.0f %8.3f   scatter      %8.0f %8.3f\n",
+           (long long)row, gather, gather / flat, scatter, scatter / flat);
+  }
+}
+
 int main(void)
 {
   static const int64_t row_bytes[] = {2, 16, 64, 128, 256, 384, 1536, 4096, 16384};
@@ -230,6 +256,7 @@ int main(void)
   printf("%d pieces of 384 KiB %50.0f %15.3f\n", PIECES, rate, rate / flat[3]);
   free(many);
   shifted(src, dst, flat[3]);
+  odd_rows(src, dst, flat[3]);
   conversions(src, dst, flat[3]);
   in_blocks(src, dst, flat[3]);
   CUDA(cudaFree, (src));

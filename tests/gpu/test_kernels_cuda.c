@@ -182,6 +182,57 @@ static void test_matrices_of_each_word_equal_ref(void **state)
   }
 }
 
+/* Short runs of narrow words at any address, in one or two dims, where one side has no gaps. */
+static void test_ragged_runs_equal_ref(void **state)
+{
+  enum { CASES = 400 };
+  uint64_t random = 11;
+  arena src = arena_make(ARENA);
+  arena dst = arena_make(ARENA);
+  char *seen = malloc(ARENA);
+
+  (void)state;
+  NEEDS_GPUS(1);
+  random_fill(&random, src.host, ARENA);
+  CUDA(cudaMemcpy, (src.device, src.host, ARENA, cudaMemcpyHostToDevice));
+  for (int i = 0; i < CASES; i++) {
+    const int64_t word = INT64_C(1) << random_from(&random, 0, 3);
+    const int64_t row =
+        word * random_from(&random, 1, random_from(&random, 0, 1) ? 40 : 2200 / word);
+    const int64_t gap = word * random_from(&random, 1, 40);
+    const int64_t most = (ARENA - 64) / (row + gap);
+    const int64_t lines = i % 4 == 3 ? random_from(&random, 1, most < 5 ? most : 5) : 1;
+    const int64_t n = random_from(&random, 1, most / lines);
+    const bool dst_is_dense = i % 2 == 0;
+    xfi_copy c = {.run_bytes = row, .n_dims = 2, .extent = {lines, n}};
+    int64_t *dense = dst_is_dense ? c.dst_stride : c.src_stride;
+    int64_t *other = dst_is_dense ? c.src_stride : c.dst_stride;
+    const int64_t at[2] = {word * random_from(&random, 0, 16 / word),
+                           word * random_from(&random, 0, 16 / word)};
+
+    dense[0] = n * row;
+    dense[1] = row;
+    other[0] = (ARENA - 64) / lines / word * word; /* lines of their own */
+    other[1] = row + gap;
+    memset(dst.host, POISON, ARENA);
+    CUDA(cudaMemset, (dst.device, POISON, ARENA));
+    c.src = src.host + at[0];
+    c.dst = dst.host + at[1];
+    xfi_ref_copy(&c, 1);
+    c.src = src.device + at[0];
+    c.dst = dst.device + at[1];
+    run_on_device(&c, 1, i % 3 == 0 ? 1 : 40);
+    CUDA(cudaMemcpy, (seen, dst.device, ARENA, cudaMemcpyDeviceToHost));
+    if (memcmp(seen, dst.host, ARENA) != 0)
+      print_error("case %d: %lld lines of %lld rows of %lld bytes, a gap of %lld\n", i,
+                  (long long)lines, (long long)n, (long long)row, (long long)gap);
+    assert_memory_equal(seen, dst.host, ARENA);
+  }
+  arena_free(&src);
+  arena_free(&dst);
+  free(seen);
+}
+
 /* Offsets and counts past 2^31 and 2^32: one column of a matrix whose rows are far apart, and many
  * single bytes. */
 static void test_far_offsets_equal_what_was_put(void **state)
@@ -242,6 +293,7 @@ static void test_empty_job_launches_nothing(void **state)
   (void)state;
   NEEDS_GPUS(1);
   OK(xfi_cuda_copy_rows(&job, NULL));
+  OK(xfi_cuda_copy_ragged(&job, NULL));
   OK(xfi_cuda_copy_swapped(&job, NULL));
   run_on_device(&none, 1, 1);
   run_on_device(NULL, 0, 1);
@@ -284,11 +336,13 @@ int main(int argc, char **argv)
   const struct CMUnitTest small[] = {
       cmocka_unit_test(test_random_copies_equal_ref),
       cmocka_unit_test(test_matrices_of_each_word_equal_ref),
+      cmocka_unit_test(test_ragged_runs_equal_ref),
       cmocka_unit_test(test_empty_job_launches_nothing),
   };
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(test_random_copies_equal_ref),
       cmocka_unit_test(test_matrices_of_each_word_equal_ref),
+      cmocka_unit_test(test_ragged_runs_equal_ref),
       cmocka_unit_test(test_far_offsets_equal_what_was_put),
       cmocka_unit_test(test_empty_job_launches_nothing),
       cmocka_unit_test(test_flags_are_set_and_spun_on),

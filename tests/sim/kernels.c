@@ -26,6 +26,11 @@ xfer_status xfi_cuda_rows_load(void)
   return load(SIM_KERNEL_ROWS, "load of the copy kernel");
 }
 
+xfer_status xfi_cuda_ragged_load(void)
+{
+  return load(SIM_KERNEL_RAGGED, "load of the ragged copy kernel");
+}
+
 xfer_status xfi_cuda_swapped_load(void)
 {
   return load(SIM_KERNEL_SWAPPED, "load of the transpose kernel");
@@ -119,6 +124,11 @@ static xfer_status launch(int kernel, const xfi_cuda_job *job, xfer_stream handl
 xfer_status xfi_cuda_copy_rows(const xfi_cuda_job *job, xfer_stream stream)
 {
   return launch(SIM_KERNEL_ROWS, job, stream, "copy kernel");
+}
+
+xfer_status xfi_cuda_copy_ragged(const xfi_cuda_job *job, xfer_stream stream)
+{
+  return launch(SIM_KERNEL_RAGGED, job, stream, "ragged copy kernel");
 }
 
 xfer_status xfi_cuda_copy_swapped(const xfi_cuda_job *job, xfer_stream stream)

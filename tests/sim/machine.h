@@ -193,6 +193,7 @@ uint64_t sim_id_at(const void *pointer);
 /* Kernels that must be loaded, and launching one. */
 enum {
   SIM_KERNEL_ROWS,
+  SIM_KERNEL_RAGGED,
   SIM_KERNEL_SWAPPED,
   SIM_KERNEL_CONVERTS,
   SIM_KERNEL_BLOCKS,

@@ -218,6 +218,65 @@ static void test_where_both_send_destinations_are_mapped(void)
   in_counted_world(send_both_ways);
 }
 
+/* Two tensors of two allocations, as rows that lie apart in one allocation of rank 1: it maps both,
+ * or is pushed to, and rank 0 maps the one. */
+static void send_rows(int rank, int64_t row, int64_t stride, int n_mapped_then)
+{
+  const int64_t n = (INT64_C(512) << 10) / row;
+  const int64_t strides[2] = {stride, 1};
+  const size_t n_bytes = (size_t)(rank == 0 ? n * row : n * stride);
+  unsigned char *const memory[2] = {world_alloc(2 * n_bytes), world_alloc(n_bytes)};
+  xfer_layout *src = NULL;
+  xfer_layout *dst = NULL;
+  xfer_plan *plan = NULL;
+  char line[64];
+
+  (void)snprintf(line, sizeof line, "u8[%lld,%lld] (1)@0:R -> (1)@1:R", (long long)n,
+                 (long long)row);
+  OK(xfer_problem_parse(&src, &dst, line));
+  const xfer_tensor both[2] = {{.name = "a", .src = src, .dst = dst},
+                               {.name = "b", .src = src, .dst = dst}};
+  OK(xfer_plan_create(&plan, w.comms[rank], both, 2, NULL));
+  for (size_t i = 0; i < 2; i++) {
+    const xfer_view from = xfer_view_dense(memory[i]);
+    const xfer_view to = xfer_view_strided(memory[0] + i * n_bytes, strides, 2);
+
+    OK(xfer_plan_bind(plan, i, rank == 0 ? &from : NULL, rank == 0 ? NULL : &to));
+    if (rank == 0) memset(memory[i], 1 + (int)i, n_bytes);
+  }
+  OK(xfer_plan_commit(plan));
+  ranks_barrier();
+  NEED(n_mapped == n_mapped_then);
+  OK(xfer_plan_run(plan, 1, world_stream()));
+  OK(xfer_plan_wait(plan, 0));
+  for (size_t i = 0; i < 2 && rank == 1; i++)
+    NEED(memory[0][i * n_bytes] == 1 + i &&
+         memory[0][i * n_bytes + (size_t)((n - 1) * stride + row - 1)] == 1 + i);
+  ranks_barrier();
+  xfer_plan_destroy(plan);
+  for (int i = 0; i < 2; i++)
+    world_free(memory[i]);
+  xfer_layout_destroy(src);
+  xfer_layout_destroy(dst);
+  ranks_barrier();
+}
+
+static void rows_of_each_length(int rank)
+{
+  const int pages = 2;
+
+  send_rows(rank, 32, 64, pages + 2);       /* short */
+  send_rows(rank, 512, 1024, pages + 1);    /* narrow */
+  send_rows(rank, 512, 1025, pages + 2);    /* ragged */
+  send_rows(rank, 1024, 2047, pages + 1);   /* ragged and long */
+  send_rows(rank, 65536, 65537, pages + 2); /* long */
+}
+
+static void test_short_and_ragged_rows_are_pulled(void)
+{
+  in_counted_world(rows_of_each_length);
+}
+
 /* Both send to each other, from one allocation into another, then the other way round: where a peer
  * writes, or reads, by then is known to it and not mapped. */
 static void swap_memory(int rank, const char *const lines[2], xfer_conversion conversion)
@@ -415,6 +474,7 @@ int main(int argc, char **argv)
       {"what_has_scales_is_not_pulled", test_what_has_scales_is_not_pulled},
       {"what_nobody_is_bound_to_is_not_mapped", test_what_nobody_is_bound_to_is_not_mapped},
       {"where_both_send_destinations_are_mapped", test_where_both_send_destinations_are_mapped},
+      {"short_and_ragged_rows_are_pulled", test_short_and_ragged_rows_are_pulled},
       {"a_bind_to_what_was_not_mapped_is_mapped", test_a_bind_to_what_was_not_mapped_is_mapped},
       {"many_destinations_are_pulled_into", test_many_destinations_are_pulled_into},
       {"what_lies_where_a_peers_memory_was_is_mapped",

@@ -1,10 +1,11 @@
 /*
  * Who copies a flow. Where reading a peer's memory is as fast as writing it (device.h), its
  * receiver pulls: it writes its own memory only, whatever becomes of the sender. But narrow rows
- * are pushed, which is faster, and so is what becomes smaller on the way, and all where both ranks
+ * are pushed, which is faster, unless they are so short, or so ragged, that their receiver had
+ * better read them in one; and so is what becomes smaller on the way, and all where both ranks
  * send; and so is a flow from many allocations into few, since each that is not ours must be
- * mapped. Elsewhere the side that has fewer to map copies. A flow of which some is
- * quantised by blocks is pushed always, since its sender has the scales.
+ * mapped. Elsewhere the side that has fewer to map copies. A flow of which some is quantised by
+ * blocks is pushed always, since its sender has the scales.
  */
 #include "error.h"
 #include "link.h"
@@ -12,6 +13,9 @@
 /* Rows below this are pushed, in moves of at least that many bytes. */
 #define NARROW_ROW_BYTES (INT64_C(32) << 10)
 #define NARROW_MOVE_BYTES (INT64_C(256) << 10)
+/* But these are pulled where the source has them in one: shorter rows, and ragged ones. */
+#define SHORT_ROW_BYTES 64
+#define RAGGED_ROW_BYTES 768
 /* So many more allocations to map count for more than which way is faster. */
 #define MANY_ALLOCATIONS 256
 
@@ -20,26 +24,42 @@ static const int64_t *strides_of(const xfi_end *end)
   return xfi_bound_strides(end->bound, xfi_bound_piece_at(end->bound, end->start));
 }
 
-/* The rows of a move are short on some side. */
-static bool is_narrow(const xfi_walk *w)
-{
-  const int64_t *length = w->box.length;
-  const int elem_bytes = w->cls->src->elem_bytes;
-  const int n_dims = w->cls->src->n_dims;
-  const int64_t *src_strides;
-  const int64_t *dst_strides;
-  int64_t row = elem_bytes; /* what is contiguous on both sides */
-  bool goes_on = true;
+/* What of a move is contiguous on both sides, and on that of its source. */
+typedef struct rows {
+  int64_t both;
+  int64_t src;
+} rows;
 
-  if (xfi_box_elems(length, n_dims) * elem_bytes < NARROW_MOVE_BYTES) return false;
-  src_strides = strides_of(&w->src);
-  dst_strides = strides_of(&w->dst);
-  for (int d = n_dims - 1; d >= 0; d--) {
-    if (length[d] == 1) continue;
-    goes_on = goes_on && src_strides[d] == row && dst_strides[d] == row;
-    if (goes_on) row *= length[d];
+static rows rows_of(const xfi_walk *w)
+{
+  const int64_t *src_strides = strides_of(&w->src);
+  const int64_t *dst_strides = strides_of(&w->dst);
+  rows r = {w->cls->src->elem_bytes, w->cls->src->elem_bytes};
+  bool both = true;
+
+  for (int d = w->cls->src->n_dims - 1; d >= 0; d--) {
+    const int64_t length = w->box.length[d];
+
+    if (length == 1) continue;
+    if (src_strides[d] != r.src) break;
+    both = both && dst_strides[d] == r.both;
+    r.src *= length;
+    if (both) r.both *= length;
   }
-  return row < NARROW_ROW_BYTES;
+  return r;
+}
+
+/* Short rows, or ragged ones, of a source that has them in one: to read it whole is faster than to
+ * write so little at a time. */
+static bool is_scattered(const xfi_walk *w, const rows *r)
+{
+  const int64_t *strides = strides_of(&w->dst);
+  int64_t bits = r->both;
+
+  if (r->src < NARROW_MOVE_BYTES) return false;
+  for (int d = 0; d < w->cls->src->n_dims; d++)
+    if (w->box.length[d] > 1 && strides[d] >= r->both) bits |= strides[d];
+  return r->both < SHORT_ROW_BYTES || (r->both < RAGGED_ROW_BYTES && bits % 16 != 0);
 }
 
 /* Where both ranks send, requests to read would take from what flows the other way. */
@@ -48,8 +68,13 @@ bool xfi_walk_is_pushed(const xfi_walk *w)
   const bool both_ways = w->link->send != XFI_NO_FLOW && w->link->recv != XFI_NO_FLOW;
   const int from = w->cls->src->elem_bytes;
   const int to = w->cls->dst->elem_bytes;
+  const int64_t n_bytes = xfi_box_elems(w->box.length, w->cls->src->n_dims) * from;
+  rows r;
 
-  return from != to ? to < from : both_ways || is_narrow(w);
+  if (from != to) return to < from;
+  if (n_bytes < NARROW_MOVE_BYTES) return both_ways;
+  r = rows_of(w);
+  return !is_scattered(w, &r) && (both_ways || r.both < NARROW_ROW_BYTES);
 }
 
 size_t xfi_link_n_told(const xfi_link *link, int halves)
