@@ -50,7 +50,7 @@ static xfer_status check(const xfer_comm *comm, xfer_stream stream)
 
   for (int i = 0; i < comm->n_kept && st == XFER_OK; i++)
     if (comm->kept[i].plan != NULL) st = xfi_run_check(comm->kept[i].plan);
-  return st == XFER_OK ? comm->device->ops->stream_check(comm->device, stream) : st;
+  return st == XFER_OK ? xfi_stream_check(comm->device, stream) : st;
 }
 
 /* The places where this rank keeps what it was given. Returns the one that it means, if nobody's

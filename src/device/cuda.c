@@ -79,7 +79,6 @@ static xfer_status cuda_stream_create(xfi_device *base, xfer_stream *stream)
 static void cuda_stream_destroy(xfi_device *base, xfer_stream stream)
 {
   (void)base;
-  if (stream == NULL) return;
   (void)cudaStreamDestroy(stream);
 }
 
@@ -123,7 +122,7 @@ static xfer_status cuda_event_create(xfi_device *base, xfi_event **event)
 static void cuda_event_destroy(xfi_device *base, xfi_event *event)
 {
   (void)base;
-  if (event != NULL) (void)cudaEventDestroy(xfi_cuda_event(event));
+  (void)cudaEventDestroy(xfi_cuda_event(event));
 }
 
 static xfer_status cuda_event_record(xfi_device *base, xfi_event *event, xfer_stream stream)

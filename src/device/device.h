@@ -3,7 +3,8 @@
  * alone; device/host.c and device/cuda.c fill it in.
  *
  * Streams: work on one stream runs in order, after what was put there before. The host's streams
- * are all NULL and its work is done when a call returns. Nothing between two commits allocates.
+ * are all NULL, as are its events, and its work is done when a call returns. Nothing between two
+ * commits allocates.
  */
 #ifndef XFI_DEVICE_H
 #define XFI_DEVICE_H
@@ -83,6 +84,7 @@ typedef struct xfi_device_ops {
   xfer_status (*find_allocation)(xfi_device *device, const void *pointer, size_t n_bytes,
                                  xfi_allocation *found);
 
+  /* NULL, as are all of streams and events, on a synchronous device: call those below. */
   xfer_status (*stream_create)(xfi_device *device, xfer_stream *stream);
   void (*stream_destroy)(xfi_device *device, xfer_stream stream);
   /* Is it legal to put work on the caller's stream now (a capturing stream is not)? */
@@ -91,7 +93,7 @@ typedef struct xfi_device_ops {
   void (*event_destroy)(xfi_device *device, xfi_event *event);
   xfer_status (*event_record)(xfi_device *device, xfi_event *event, xfer_stream stream);
   xfer_status (*stream_wait)(xfi_device *device, xfer_stream stream, xfi_event *event);
-  /* Has all work on the stream ended? NULL on a synchronous device, where it always has. */
+  /* Has all work on the stream ended? */
   bool (*stream_is_idle)(xfi_device *device, xfer_stream stream);
   /* Block the calling thread until the event has passed. XFER_ERR_TIMEOUT at the deadline. */
   xfer_status (*event_sync)(xfi_device *device, xfi_event *event, xfi_deadline deadline);
@@ -200,6 +202,49 @@ static inline void xfi_device_enter(const xfi_device *device, xfi_entered *befor
 static inline void xfi_device_leave(const xfi_device *device, const xfi_entered *before)
 {
   if (device != NULL && device->ops->leave != NULL) device->ops->leave(device, before);
+}
+
+/* Streams and events. *stream and *event are NULL before, and stay that on a synchronous device. An
+ * event that is NULL has passed; to destroy what is NULL is fine. */
+static inline xfer_status xfi_stream_create(xfi_device *device, xfer_stream *stream)
+{
+  return device->ops->stream_create == NULL ? XFER_OK : device->ops->stream_create(device, stream);
+}
+
+static inline void xfi_stream_destroy(xfi_device *device, xfer_stream stream)
+{
+  if (stream != NULL) device->ops->stream_destroy(device, stream);
+}
+
+static inline xfer_status xfi_stream_check(xfi_device *device, xfer_stream stream)
+{
+  return device->ops->stream_check == NULL ? XFER_OK : device->ops->stream_check(device, stream);
+}
+
+static inline xfer_status xfi_event_create(xfi_device *device, xfi_event **event)
+{
+  return device->ops->event_create == NULL ? XFER_OK : device->ops->event_create(device, event);
+}
+
+static inline void xfi_event_destroy(xfi_device *device, xfi_event *event)
+{
+  if (event != NULL) device->ops->event_destroy(device, event);
+}
+
+static inline xfer_status xfi_event_record(xfi_device *device, xfi_event *event, xfer_stream stream)
+{
+  return event == NULL ? XFER_OK : device->ops->event_record(device, event, stream);
+}
+
+static inline xfer_status xfi_stream_wait(xfi_device *device, xfer_stream stream, xfi_event *event)
+{
+  return event == NULL ? XFER_OK : device->ops->stream_wait(device, stream, event);
+}
+
+static inline xfer_status xfi_event_sync(xfi_device *device, xfi_event *event,
+                                         xfi_deadline deadline)
+{
+  return event == NULL ? XFER_OK : device->ops->event_sync(device, event, deadline);
 }
 
 /* NULL is fine. */

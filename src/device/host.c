@@ -1,6 +1,6 @@
 /* Host memory behind the table of device.h: the calling thread is the stream.
  *
- * Streams and events are nothing, since all work is done when a call returns. Threads of one
+ * There are no streams and events, since all work is done when a call returns. Threads of one
  * process share their memory, so to map a peer's is to know its address: the whole address space
  * counts as one allocation, and its handle carries a token by which another process is told from
  * this one.
@@ -33,10 +33,6 @@
 #define STAGING_BYTES ((uint64_t)64 << 20)
 
 enum { YIELDS = 8, BUCKETS = 64 };
-
-struct xfi_event {
-  char unused;
-};
 
 struct xfi_batch {
   size_t n_copies;
@@ -83,58 +79,6 @@ static xfer_status host_find_allocation(xfi_device *device, const void *pointer,
 {
   (void)device, (void)pointer, (void)n_bytes;
   *found = (xfi_allocation){.base = (void *)SPACE_BASE, .n_bytes = SIZE_MAX - SPACE_BASE, .id = 0};
-  return XFER_OK;
-}
-
-/* ---- streams and events ------------------------------------------------------------------- */
-
-static xfer_status host_stream_create(xfi_device *device, xfer_stream *stream)
-{
-  (void)device;
-  *stream = NULL;
-  return XFER_OK;
-}
-
-static void host_stream_destroy(xfi_device *device, xfer_stream stream)
-{
-  (void)device, (void)stream;
-}
-
-static xfer_status host_stream_check(xfi_device *device, xfer_stream stream)
-{
-  (void)device, (void)stream;
-  return XFER_OK;
-}
-
-static xfer_status host_event_create(xfi_device *device, xfi_event **event)
-{
-  static xfi_event passed; /* every event of the host has passed */
-
-  (void)device;
-  *event = &passed;
-  return XFER_OK;
-}
-
-static void host_event_destroy(xfi_device *device, xfi_event *event)
-{
-  (void)device, (void)event;
-}
-
-static xfer_status host_event_record(xfi_device *device, xfi_event *event, xfer_stream stream)
-{
-  (void)device, (void)event, (void)stream;
-  return XFER_OK;
-}
-
-static xfer_status host_stream_wait(xfi_device *device, xfer_stream stream, xfi_event *event)
-{
-  (void)device, (void)stream, (void)event;
-  return XFER_OK;
-}
-
-static xfer_status host_event_sync(xfi_device *device, xfi_event *event, xfi_deadline deadline)
-{
-  (void)device, (void)event, (void)deadline;
   return XFER_OK;
 }
 
@@ -458,14 +402,6 @@ static const xfi_device_ops host_ops = {
     .free = host_free,
     .host_memory = {host_memory, xfi_free},
     .find_allocation = host_find_allocation,
-    .stream_create = host_stream_create,
-    .stream_destroy = host_stream_destroy,
-    .stream_check = host_stream_check,
-    .event_create = host_event_create,
-    .event_destroy = host_event_destroy,
-    .event_record = host_event_record,
-    .stream_wait = host_stream_wait,
-    .event_sync = host_event_sync,
     .batch_create = host_batch_create,
     .batch_destroy = host_batch_destroy,
     .batch_launch = host_batch_launch,

@@ -40,11 +40,11 @@ uint64_t xfi_run_flow_bytes(const xfer_plan *plan, bool send, const xfi_peer *pe
 
 xfer_status xfi_run_record(xfi_device *device, xfi_event *event, xfer_stream stream)
 {
-  xfer_status st = device->ops->event_record(device, event, stream);
+  xfer_status st = xfi_event_record(device, event, stream);
 
   for (int n = 1; n < XFI_RETRIES && st != XFER_OK; n++) {
     xfi_sleep_ns(XFI_RETRY_NS);
-    st = device->ops->event_record(device, event, stream);
+    st = xfi_event_record(device, event, stream);
   }
   return st;
 }
@@ -55,7 +55,7 @@ xfer_status xfi_run_await_event(xfi_device *device, xfi_event *event, xfi_deadli
 
   for (int n = 0; n < XFI_RETRIES && st != XFER_OK && st != XFER_ERR_TIMEOUT; n++) {
     if (n > 0) xfi_sleep_ns(XFI_RETRY_NS);
-    st = device->ops->event_sync(device, event, deadline);
+    st = xfi_event_sync(device, event, deadline);
   }
   return st == XFER_ERR_TIMEOUT ? st : XFER_OK;
 }
@@ -63,7 +63,7 @@ xfer_status xfi_run_await_event(xfi_device *device, xfi_event *event, xfi_deadli
 xfer_status xfi_run_await_last(const xfer_plan *plan)
 {
   if (plan->n_begun == 0) return XFER_OK;
-  return plan->device->ops->event_sync(plan->device, plan->finished, xfi_run_deadline(plan));
+  return xfi_event_sync(plan->device, plan->finished, xfi_run_deadline(plan));
 }
 
 uint64_t xfi_run_staging_share(const xfer_plan *plan)

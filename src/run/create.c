@@ -73,14 +73,9 @@ static xfer_status set_window(xfer_plan *plan, int32_t n_messages)
 
 static xfer_status create_events(xfer_plan *p)
 {
-  XFI_TRY(p->device->ops->event_create(p->device, &p->started));
-  XFI_TRY(p->device->ops->event_create(p->device, &p->finished));
-  return p->device->ops->event_create(p->device, &p->before);
-}
-
-static void destroy_event(const xfer_plan *plan, xfi_event *event)
-{
-  if (plan->device != NULL && event != NULL) plan->device->ops->event_destroy(plan->device, event);
+  XFI_TRY(xfi_event_create(p->device, &p->started));
+  XFI_TRY(xfi_event_create(p->device, &p->finished));
+  return xfi_event_create(p->device, &p->before);
 }
 
 /* The relay of a plan whose moves have one, on any rank. */
@@ -369,9 +364,9 @@ void xfi_run_destroy(xfer_plan *plan)
   xfi_free(plan->ends);
   xfi_free(plan->converts);
   xfi_free(plan->words);
-  destroy_event(plan, plan->started);
-  destroy_event(plan, plan->finished);
-  destroy_event(plan, plan->before);
+  xfi_event_destroy(plan->device, plan->started);
+  xfi_event_destroy(plan->device, plan->finished);
+  xfi_event_destroy(plan->device, plan->before);
   if (plan->main == NULL) xfi_plan_destroy(plan->moves); /* a relay's are of its plan's */
   xfi_free(plan);
 }

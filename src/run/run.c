@@ -30,7 +30,6 @@ static xfer_status copy_locally(xfer_plan *plan, xfer_stream stream)
 
 static xfer_status enqueue(xfer_plan *plan, xfer_stream stream)
 {
-  const xfi_device_ops *dev = plan->device->ops;
   xfer_status st = XFER_OK;
 
   XFI_TRY_DONE(xfi_offer_start(plan, stream));
@@ -47,7 +46,7 @@ static xfer_status enqueue(xfer_plan *plan, xfer_stream stream)
     XFI_TRY_DONE(xfi_run_start(plan->relay, plan->relay->n_begun + 1, stream));
   XFI_TRY_DONE(xfi_verify_start(plan, stream));
 done:
-  if (st == XFER_OK) st = dev->event_record(plan->device, plan->finished, stream);
+  if (st == XFER_OK) st = xfi_event_record(plan->device, plan->finished, stream);
   if (st != XFER_OK) (void)xfi_run_record(plan->device, plan->finished, stream); /* what there is */
   return st;
 }
@@ -69,7 +68,7 @@ static xfer_status check_run(xfer_plan *plan, uint64_t version, xfer_stream stre
   XFI_CHECK(plan->n_complete == 0 || version > plan->version, XFER_ERR_STATE,
             "version %llu after version %llu: versions must grow", (unsigned long long)version,
             (unsigned long long)plan->version);
-  XFI_TRY(plan->device->ops->stream_check(plan->device, stream));
+  XFI_TRY(xfi_stream_check(plan->device, stream));
   changed = xfi_run_find_changed(plan);
   if (changed != NULL) plan->mark = 0; /* a commit asks about each again */
   XFI_CHECK(changed == NULL, XFER_ERR_STATE,
@@ -190,14 +189,13 @@ static void end_messages(xfer_plan *plan)
 /* Tell peers, and let nothing of it go on. `left`: what may still happen. */
 static void leave_lanes(xfer_plan *plan, xfi_deadline deadline, char left[XFI_ERROR_BYTES])
 {
-  const xfi_device_ops *dev = plan->device->ops;
   xfer_plan *owner = plan->main != NULL ? plan->main : plan; /* of the shadow */
   const xfi_deadline now = {0};
 
   for (int i = 0; i < 3 && plan->pipeline->streams[i] != NULL; i++) {
     if (xfi_run_record(plan->device, plan->pipeline->ended[i], plan->pipeline->streams[i]) !=
             XFER_OK ||
-        dev->event_sync(plan->device, plan->pipeline->ended[i], deadline) != XFER_OK) {
+        xfi_event_sync(plan->device, plan->pipeline->ended[i], deadline) != XFER_OK) {
       xfi_staging_lose(plan->of);
       xfi_shadow_lose(owner);
     }
@@ -206,7 +204,7 @@ static void leave_lanes(xfer_plan *plan, xfi_deadline deadline, char left[XFI_ER
     snprintf(left, XFI_ERROR_BYTES, "; %s", xfi_last_error());
     xfi_shadow_lose(owner);
     xfi_offer_lose(owner);
-    if (dev->event_sync(plan->device, plan->finished, now) != XFER_OK)
+    if (xfi_event_sync(plan->device, plan->finished, now) != XFER_OK)
       xfi_staging_lose(plan->of); /* one round alone is on the caller's stream */
   }
 }
@@ -294,8 +292,7 @@ void xfi_run_abandon(xfer_plan *plan)
   if (plan->direct == NULL || plan->pipeline == NULL) return;
   if (plan->state == XFI_RUNNING) {
     st = kept_status(plan);
-    if (st == XFER_OK)
-      st = plan->device->ops->event_sync(plan->device, plan->finished, plan->run_ends);
+    if (st == XFER_OK) st = xfi_event_sync(plan->device, plan->finished, plan->run_ends);
     if (st == XFER_OK) st = outcome(plan);
     if (st != XFER_OK) leave(plan);
   } else {
@@ -344,7 +341,6 @@ static void say(const xfer_plan *plan)
 /* What came of this rank's part; *is_late: nothing yet, and its deadline has not passed. */
 static xfer_status await_part(const xfer_plan *plan, xfi_deadline deadline, bool *is_late)
 {
-  const xfi_device_ops *dev = plan->device->ops;
   xfer_status st = XFER_ERR_TIMEOUT;
   /* By then all waits have been let go, and half of the time is left in which others still wait for
    * this rank's word after it has left. */
@@ -355,7 +351,7 @@ static xfer_status await_part(const xfer_plan *plan, xfi_deadline deadline, bool
     xfi_deadline next = xfi_deadline_after(LOOK_MS);
 
     if (deadline.at_ns < next.at_ns) next = deadline;
-    st = dev->event_sync(plan->device, plan->finished, next);
+    st = xfi_event_sync(plan->device, plan->finished, next);
     if (st != XFER_ERR_TIMEOUT) break;
     XFI_TRY(check_peers(plan, 0));
     say(plan);
@@ -453,7 +449,7 @@ xfer_status xfi_run_test(const xfer_plan *plan, bool *over)
 
   XFI_TRY(xfi_state_allows(plan->state, XFI_CALL_WAIT));
   *over = xfi_state_is_refused(plan->state) || plan->run_status != XFER_OK ||
-          plan->device->ops->event_sync(plan->device, plan->finished, now) != XFER_ERR_TIMEOUT ||
+          xfi_event_sync(plan->device, plan->finished, now) != XFER_ERR_TIMEOUT ||
           check_peers(plan, 0) != XFER_OK || xfi_deadline_expired(ends);
   return XFER_OK;
 }
@@ -469,8 +465,7 @@ xfer_status xfi_run_check(xfer_plan *plan)
 /* Where the stream cannot be told to wait, the host does: that is no fault of the run's. */
 static xfer_status follow_on(const xfer_plan *plan, xfer_stream stream)
 {
-  if (plan->device->ops->stream_wait(plan->device, stream, plan->finished) == XFER_OK)
-    return XFER_OK;
+  if (xfi_stream_wait(plan->device, stream, plan->finished) == XFER_OK) return XFER_OK;
   return xfi_run_await_last(plan);
 }
 

@@ -73,8 +73,8 @@ static xfer_status fill(xfi_shadow *s, const xfer_plan *plan)
     at += bytes_of(plan, t);
   }
   XFI_TRY_DONE(dev->batch_create(plan->device, &s->write, copies.at, copies.n, 100, NULL));
-  XFI_TRY_DONE(dev->stream_create(plan->device, &s->stream));
-  XFI_TRY_DONE(dev->event_create(plan->device, &s->written));
+  XFI_TRY_DONE(xfi_stream_create(plan->device, &s->stream));
+  XFI_TRY_DONE(xfi_event_create(plan->device, &s->written));
 done:
   xfi_copies_free(&copies);
   return st;
@@ -101,8 +101,8 @@ void xfi_shadow_destroy(xfer_plan *plan)
   for (size_t t = 0; t < plan->moves->n_tensors; t++)
     if (plan->bindings[t] != NULL) xfi_bound_clear(&plan->bindings[t]->shadow);
   if (s->write != NULL) dev->batch_destroy(plan->device, s->write);
-  if (s->stream != NULL) dev->stream_destroy(plan->device, s->stream);
-  if (s->written != NULL) dev->event_destroy(plan->device, s->written);
+  xfi_stream_destroy(plan->device, s->stream);
+  xfi_event_destroy(plan->device, s->written);
   if (s->is_lost)
     xfi_abandon(s->memory);
   else if (s->memory != NULL)
@@ -126,11 +126,11 @@ static xfer_status write_own(xfer_plan *plan, xfi_deadline deadline)
   if (s == NULL) return XFER_OK;
   XFI_TRY_DONE(dev->batch_launch(plan->device, s->write, s->stream, NULL));
   XFI_TRY_DONE(xfi_run_record(plan->device, s->written, s->stream));
-  XFI_TRY_DONE(dev->event_sync(plan->device, s->written, deadline));
+  XFI_TRY_DONE(xfi_event_sync(plan->device, s->written, deadline));
 done:
   /* Asked once more: nothing is written once we are back, or it is left there. */
   if (st != XFER_OK && (xfi_run_record(plan->device, s->written, s->stream) != XFER_OK ||
-                        dev->event_sync(plan->device, s->written, deadline) != XFER_OK))
+                        xfi_event_sync(plan->device, s->written, deadline) != XFER_OK))
     s->is_lost = true;
   return st;
 }

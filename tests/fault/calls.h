@@ -43,11 +43,38 @@ DEVICE_CALL(alloc, (xfi_device * device, void **memory, size_t n_bytes), (device
 DEVICE_CALL(find_allocation,
             (xfi_device * device, const void *pointer, size_t n_bytes, xfi_allocation *found),
             (device, pointer, n_bytes, found))
-DEVICE_CALL(stream_create, (xfi_device * device, xfer_stream *stream), (device, stream))
-DEVICE_CALL(stream_check, (xfi_device * device, xfer_stream stream), (device, stream))
-DEVICE_CALL(event_create, (xfi_device * device, xfi_event **event), (device, event))
-DEVICE_CALL(stream_wait, (xfi_device * device, xfer_stream stream, xfi_event *event),
-            (device, stream, event))
+/* Of streams and events, which the host has not: each event is this one, and has passed. */
+#define STREAM_CALL(name, parameters, made)                                                        \
+  static xfer_status device_##name parameters                                                      \
+  {                                                                                                \
+    (void)device, made;                                                                            \
+    return fails_now("device " #name) ? XFER_ERR_CUDA : XFER_OK;                                   \
+  }
+static char the_event;
+STREAM_CALL(stream_create, (xfi_device * device, xfer_stream *stream), *stream = NULL)
+STREAM_CALL(stream_check, (xfi_device * device, xfer_stream stream), (void)stream)
+STREAM_CALL(event_create, (xfi_device * device, xfi_event **event),
+            *event = (xfi_event *)(void *)&the_event)
+STREAM_CALL(stream_wait, (xfi_device * device, xfer_stream stream, xfi_event *event),
+            ((void)stream, (void)event))
+
+static xfer_status device_event_record(xfi_device *device, xfi_event *event, xfer_stream stream)
+{
+  (void)device, (void)event, (void)stream;
+  return XFER_OK;
+}
+
+static xfer_status device_event_sync(xfi_device *device, xfi_event *event, xfi_deadline deadline)
+{
+  (void)device, (void)event, (void)deadline;
+  return XFER_OK;
+}
+
+static void device_event_destroy(xfi_device *device, xfi_event *event)
+{
+  (void)device, (void)event;
+}
+
 DEVICE_CALL(batch_launch,
             (xfi_device * device, xfi_batch *batch, xfer_stream stream, xfi_event *turn),
             (device, batch, stream, turn))
@@ -89,6 +116,9 @@ static void replace_calls(xfer_comm *comm)
     failing_device.stream_create = device_stream_create;
     failing_device.stream_check = device_stream_check;
     failing_device.event_create = device_event_create;
+    failing_device.event_destroy = device_event_destroy;
+    failing_device.event_record = device_event_record;
+    failing_device.event_sync = device_event_sync;
     failing_device.stream_wait = device_stream_wait;
     failing_device.batch_launch = device_batch_launch;
     failing_device.digest_create = device_digest_create;

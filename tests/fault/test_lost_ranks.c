@@ -396,11 +396,12 @@ static void await(const _Atomic bool *flag)
 
 static xfer_status check_late(xfi_device *device, xfer_stream stream)
 {
+  (void)device, (void)stream;
   if (++n_checks == 2) {
     late_is_there = true;
     await(&failed_is_gone);
   }
-  return sound_device->stream_check(device, stream);
+  return XFER_OK;
 }
 
 static xfer_status unpack_never(xfi_device *device, xfi_batch *batch, xfer_stream stream,

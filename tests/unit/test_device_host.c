@@ -169,18 +169,17 @@ static void test_batch_create_survives_each_failed_allocation(void **state)
 static void test_streams_and_events_are_done_at_once(void **state)
 {
   (void)state;
-  const xfi_device_ops *ops = device->ops;
   xfer_stream stream = NULL;
   xfi_event *event = NULL;
 
-  assert_int_equal(ops->stream_create(device, &stream), XFER_OK);
-  assert_int_equal(ops->stream_check(device, stream), XFER_OK);
-  assert_int_equal(ops->event_create(device, &event), XFER_OK);
-  assert_int_equal(ops->event_record(device, event, stream), XFER_OK);
-  assert_int_equal(ops->stream_wait(device, stream, event), XFER_OK);
-  assert_int_equal(ops->event_sync(device, event, xfi_deadline_after(0)), XFER_OK);
-  ops->event_destroy(device, event);
-  ops->stream_destroy(device, stream);
+  assert_int_equal(xfi_stream_create(device, &stream), XFER_OK);
+  assert_int_equal(xfi_stream_check(device, stream), XFER_OK);
+  assert_int_equal(xfi_event_create(device, &event), XFER_OK);
+  assert_int_equal(xfi_event_record(device, event, stream), XFER_OK);
+  assert_int_equal(xfi_stream_wait(device, stream, event), XFER_OK);
+  assert_int_equal(xfi_event_sync(device, event, xfi_deadline_after(0)), XFER_OK);
+  xfi_event_destroy(device, event);
+  xfi_stream_destroy(device, stream);
 }
 
 /* ---- flags -------------------------------------------------------------------------------- */

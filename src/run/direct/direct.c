@@ -198,7 +198,6 @@ static xfer_status make_groups(xfi_direct *d, const xfer_plan *plan)
 
 static xfer_status make_streams(xfi_direct *d)
 {
-  xfer_status st = XFER_OK;
   int n = 0;
 
   for (int g = 0; g < d->n_groups; g++)
@@ -206,17 +205,16 @@ static xfer_status make_streams(xfi_direct *d)
   for (size_t i = 0; i < d->links.n; i++)
     d->may_share = d->may_share || d->links.at[i].near == XFI_SAME_DEVICE;
   if (d->may_share) n++;
-  if (d->n_groups > 1) XFI_TRY(d->device->ops->event_create(d->device, &d->turn));
+  if (d->n_groups > 1) XFI_TRY(xfi_event_create(d->device, &d->turn));
   d->streams = xfi_calloc((size_t)n, sizeof(xfer_stream));
   d->ended = xfi_calloc((size_t)n, sizeof *d->ended);
   XFI_CHECK(d->streams != NULL && d->ended != NULL, XFER_ERR_NOMEM, "%d streams", n);
-  for (; d->n_streams < n; d->n_streams++) {
-    XFI_TRY(d->device->ops->stream_create(d->device, &d->streams[d->n_streams]));
-    st = d->device->ops->event_create(d->device, &d->ended[d->n_streams]);
-    if (st != XFER_OK) d->device->ops->stream_destroy(d->device, d->streams[d->n_streams]);
-    XFI_TRY(st);
+  d->n_streams = n;
+  for (int i = 0; i < n; i++) {
+    XFI_TRY(xfi_stream_create(d->device, &d->streams[i]));
+    XFI_TRY(xfi_event_create(d->device, &d->ended[i]));
   }
-  return st;
+  return XFER_OK;
 }
 
 /* The peers that copy for us. */
@@ -330,14 +328,14 @@ void xfi_direct_destroy(xfi_direct *d)
   if (d == NULL) return;
   if (d->device->alarms != NULL) xfi_alarm_clear(d->device->alarms, &d->watch.alarm);
   for (int i = 0; i < d->n_streams; i++) {
-    d->device->ops->stream_destroy(d->device, d->streams[i]);
-    d->device->ops->event_destroy(d->device, d->ended[i]);
+    xfi_stream_destroy(d->device, d->streams[i]);
+    xfi_event_destroy(d->device, d->ended[i]);
   }
   for (int g = 0; g < d->n_groups; g++) {
     drop_batches(&d->groups[g], d);
     if (d->groups[g].guard != NULL) d->device->ops->guard_destroy(d->device, d->groups[g].guard);
   }
-  if (d->turn != NULL) d->device->ops->event_destroy(d->device, d->turn);
+  xfi_event_destroy(d->device, d->turn);
   xfi_links_destroy(&d->links, d->device);
   if (d->page != NULL) d->device->ops->flags_free(d->device, d->page);
   xfi_free(d->groups);

@@ -258,7 +258,7 @@ xfer_status xfi_direct_start(xfi_direct *d, xfer_plan *plan, xfer_stream stream)
   d->watch.value = plan->epoch;
   if (watched) xfi_alarm_set(d->device->alarms, &d->watch.alarm, plan->run_ends);
   for (int i = 0; i < d->n_streams; i++)
-    XFI_TRY(dev->stream_wait(d->device, d->streams[i], plan->started));
+    XFI_TRY(xfi_stream_wait(d->device, d->streams[i], plan->started));
   if (d->may_share && dev->stream_is_shared(d->device, stream)) {
     XFI_TRY(meet(d, plan));
     stream = d->streams[d->n_streams - 1];
@@ -286,11 +286,9 @@ xfer_status xfi_direct_start(xfi_direct *d, xfer_plan *plan, xfer_stream stream)
 
 xfer_status xfi_direct_finish(xfi_direct *d, xfer_plan *plan, xfer_stream stream)
 {
-  const xfi_device_ops *dev = d->device->ops;
-
   for (int i = 0; i < d->n_streams; i++) {
-    XFI_TRY(dev->event_record(d->device, d->ended[i], d->streams[i]));
-    XFI_TRY(dev->stream_wait(d->device, stream, d->ended[i]));
+    XFI_TRY(xfi_event_record(d->device, d->ended[i], d->streams[i]));
+    XFI_TRY(xfi_stream_wait(d->device, stream, d->ended[i]));
   }
   return sync_flags(d, plan, &nothing, &d->await, stream, NOT_FINISHED);
 }

@@ -93,10 +93,10 @@ xfer_status xfi_steps_make_streams(xfi_pipeline *p, xfi_device *device)
 {
   if (p->n_steps == 0 || is_alone(p)) return XFER_OK;
   for (int i = 0; i < 3; i++) {
-    XFI_TRY(device->ops->stream_create(device, &p->streams[i]));
-    XFI_TRY(device->ops->event_create(device, &p->ended[i]));
-    XFI_TRY(device->ops->event_create(device, &p->done_with[i][0]));
-    XFI_TRY(device->ops->event_create(device, &p->done_with[i][1]));
+    XFI_TRY(xfi_stream_create(device, &p->streams[i]));
+    XFI_TRY(xfi_event_create(device, &p->ended[i]));
+    XFI_TRY(xfi_event_create(device, &p->done_with[i][0]));
+    XFI_TRY(xfi_event_create(device, &p->done_with[i][1]));
   }
   return XFER_OK;
 }
@@ -123,10 +123,10 @@ void xfi_steps_free(xfi_pipeline *p, xfi_device *device)
 void xfi_steps_free_streams(xfi_pipeline *p, xfi_device *device)
 {
   for (int i = 0; i < 3; i++) {
-    if (p->streams[i] != NULL) device->ops->stream_destroy(device, p->streams[i]);
-    if (p->ended[i] != NULL) device->ops->event_destroy(device, p->ended[i]);
-    for (int k = 0; k < 2; k++)
-      if (p->done_with[i][k] != NULL) device->ops->event_destroy(device, p->done_with[i][k]);
+    xfi_stream_destroy(device, p->streams[i]);
+    xfi_event_destroy(device, p->ended[i]);
+    xfi_event_destroy(device, p->done_with[i][0]);
+    xfi_event_destroy(device, p->done_with[i][1]);
   }
 }
 
@@ -164,26 +164,25 @@ static xfer_status start_messages(xfer_plan *plan, const xfi_step *s, xfer_strea
 
 static xfer_status start_step(xfi_pipeline *p, xfer_plan *plan, size_t i)
 {
-  const xfi_device_ops *dev = plan->device->ops;
   const int parity = (int)(i % 2);
   xfi_step *s = &p->steps[i];
 
   if (s->gather_batch != NULL) {
     if (i >= 2)
-      XFI_TRY(dev->stream_wait(plan->device, p->streams[GATHER], p->done_with[COMM][parity]));
+      XFI_TRY(xfi_stream_wait(plan->device, p->streams[GATHER], p->done_with[COMM][parity]));
     XFI_TRY(launch(plan, s->gather_batch, p->streams[GATHER], XFI_TRACK_GATHER));
-    XFI_TRY(dev->event_record(plan->device, p->done_with[GATHER][parity], p->streams[GATHER]));
-    XFI_TRY(dev->stream_wait(plan->device, p->streams[COMM], p->done_with[GATHER][parity]));
+    XFI_TRY(xfi_event_record(plan->device, p->done_with[GATHER][parity], p->streams[GATHER]));
+    XFI_TRY(xfi_stream_wait(plan->device, p->streams[COMM], p->done_with[GATHER][parity]));
   }
   if (i >= 2)
-    XFI_TRY(dev->stream_wait(plan->device, p->streams[COMM], p->done_with[SCATTER][parity]));
+    XFI_TRY(xfi_stream_wait(plan->device, p->streams[COMM], p->done_with[SCATTER][parity]));
   XFI_TRY(start_messages(plan, s, p->streams[COMM]));
-  XFI_TRY(dev->event_record(plan->device, p->done_with[COMM][parity], p->streams[COMM]));
+  XFI_TRY(xfi_event_record(plan->device, p->done_with[COMM][parity], p->streams[COMM]));
   if (s->scatter_batch != NULL) {
-    XFI_TRY(dev->stream_wait(plan->device, p->streams[SCATTER], p->done_with[COMM][parity]));
+    XFI_TRY(xfi_stream_wait(plan->device, p->streams[SCATTER], p->done_with[COMM][parity]));
     XFI_TRY(launch(plan, s->scatter_batch, p->streams[SCATTER], XFI_TRACK_SCATTER));
   }
-  return dev->event_record(plan->device, p->done_with[SCATTER][parity], p->streams[SCATTER]);
+  return xfi_event_record(plan->device, p->done_with[SCATTER][parity], p->streams[SCATTER]);
 }
 
 static xfer_status start_alone(xfer_plan *plan, const xfi_step *s, xfer_stream stream)
@@ -195,23 +194,21 @@ static xfer_status start_alone(xfer_plan *plan, const xfi_step *s, xfer_stream s
 
 xfer_status xfi_steps_start(xfi_pipeline *p, xfer_plan *plan, xfi_event *before, xfer_stream stream)
 {
-  const xfi_device_ops *dev = plan->device->ops;
-
   if (p->n_steps == 0) return XFER_OK;
   if (is_alone(p)) {
-    if (before != NULL) XFI_TRY(dev->stream_wait(plan->device, stream, before));
+    XFI_TRY(xfi_stream_wait(plan->device, stream, before));
     return start_alone(plan, &p->steps[0], stream);
   }
   for (int i = 0; i < 3; i++) {
-    XFI_TRY(dev->stream_wait(plan->device, p->streams[i], plan->started));
+    XFI_TRY(xfi_stream_wait(plan->device, p->streams[i], plan->started));
     XFI_TRY(xfi_quant_await(plan, XFI_QUANT_PARTS - 1, p->streams[i]));
-    if (before != NULL) XFI_TRY(dev->stream_wait(plan->device, p->streams[i], before));
+    XFI_TRY(xfi_stream_wait(plan->device, p->streams[i], before));
   }
   for (size_t i = 0; i < p->n_steps; i++)
     XFI_TRY(start_step(p, plan, i));
   for (int i = 0; i < 3; i++) {
-    XFI_TRY(dev->event_record(plan->device, p->ended[i], p->streams[i]));
-    XFI_TRY(dev->stream_wait(plan->device, stream, p->ended[i]));
+    XFI_TRY(xfi_event_record(plan->device, p->ended[i], p->streams[i]));
+    XFI_TRY(xfi_stream_wait(plan->device, stream, p->ended[i]));
   }
   return XFER_OK;
 }

@@ -98,7 +98,7 @@ void xfi_quant_drop(xfi_quant *q)
   for (int k = 0; k < XFI_QUANT_PARTS; k++) {
     drop_batch(q, &q->amax[k]);
     drop_batch(q, &q->finish[k]);
-    if (q->ready[k] != NULL) q->device->ops->event_destroy(q->device, q->ready[k]);
+    xfi_event_destroy(q->device, q->ready[k]);
     q->ready[k] = NULL;
   }
 }
@@ -177,7 +177,7 @@ static xfer_status make_parts(xfi_quant *q, const xfer_plan *plan)
     seen += elems_of(&q->pairs[i], plan);
   }
   for (int k = 1; k < q->n_parts; k++)
-    XFI_TRY(q->device->ops->event_create(q->device, &q->ready[k]));
+    XFI_TRY(xfi_event_create(q->device, &q->ready[k]));
   return XFER_OK;
 }
 
@@ -276,17 +276,16 @@ xfer_status xfi_quant_start(const xfer_plan *plan, xfer_stream stream)
 
 xfer_status xfi_quant_go_on(const xfer_plan *plan, xfer_stream stream)
 {
-  const xfi_device_ops *dev = plan->device->ops;
   const xfi_quant *q = plan->quant;
 
-  if (q == NULL) return dev->event_record(plan->device, plan->started, stream);
+  if (q == NULL) return xfi_event_record(plan->device, plan->started, stream);
   XFI_TRY(launch(q, q->combine, stream));
   XFI_TRY(launch(q, q->finish[0], stream));
-  XFI_TRY(dev->event_record(plan->device, plan->started, stream));
+  XFI_TRY(xfi_event_record(plan->device, plan->started, stream));
   for (int k = 1; k < q->n_parts; k++) {
     XFI_TRY(launch(q, q->amax[k], stream));
     XFI_TRY(launch(q, q->finish[k], stream));
-    XFI_TRY(dev->event_record(plan->device, q->ready[k], stream));
+    XFI_TRY(xfi_event_record(plan->device, q->ready[k], stream));
   }
   return XFER_OK;
 }
@@ -297,5 +296,5 @@ xfer_status xfi_quant_await(const xfer_plan *plan, int part, xfer_stream stream)
 
   if (q != NULL && part >= q->n_parts) part = q->n_parts - 1;
   if (q == NULL || part == 0) return XFER_OK;
-  return q->device->ops->stream_wait(q->device, stream, q->ready[part]);
+  return xfi_stream_wait(q->device, stream, q->ready[part]);
 }

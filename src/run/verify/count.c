@@ -211,13 +211,13 @@ xfer_status xfi_count_now(xfi_sum *sums, const xfer_plan *plan, size_t first, si
   xfi_event *event = NULL;
 
   XFI_TRY_DONE(xfi_count_make(&digest, plan, first, n, what, within));
-  XFI_TRY_DONE(dev->event_create(plan->device, &event));
+  XFI_TRY_DONE(xfi_event_create(plan->device, &event));
   XFI_TRY_DONE(dev->digest_launch(plan->device, digest, stream));
-  XFI_TRY_DONE(dev->event_record(plan->device, event, stream));
-  XFI_TRY_DONE(dev->event_sync(plan->device, event, xfi_run_deadline(plan)));
+  XFI_TRY_DONE(xfi_event_record(plan->device, event, stream));
+  XFI_TRY_DONE(xfi_event_sync(plan->device, event, xfi_run_deadline(plan)));
   memcpy(sums, dev->digest_sums(digest), n * sizeof *sums);
 done:
-  if (event != NULL) dev->event_destroy(plan->device, event);
+  xfi_event_destroy(plan->device, event);
   if (digest != NULL) dev->digest_destroy(plan->device, digest);
   return st;
 }

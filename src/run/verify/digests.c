@@ -18,7 +18,7 @@ static xfer_status check_readable(const xfer_plan *plan, xfer_stream stream)
   XFI_CHECK(xfi_run_find_changed(plan) == NULL, XFER_ERR_STATE,
             "bound memory was freed or remapped since the commit; bind and commit again");
   XFI_TRY(xfi_bindings_check(plan));
-  return plan->device->ops->stream_check(plan->device, stream);
+  return xfi_stream_check(plan->device, stream);
 }
 
 static xfer_status check_kind(const xfer_plan *plan)

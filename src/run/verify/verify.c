@@ -249,8 +249,8 @@ xfer_status xfi_verify_explain(const xfer_plan *plan, const xfi_sum *sums, xfi_c
   search s = {.plan = plan, .deadline = deadline, .what = what};
   xfer_status st;
 
-  s.status = plan->device->ops->stream_create(plan->device, &s.stream);
+  s.status = xfi_stream_create(plan->device, &s.stream);
   st = explain(&s, sums);
-  plan->device->ops->stream_destroy(plan->device, s.stream);
+  xfi_stream_destroy(plan->device, s.stream);
   return st;
 }
