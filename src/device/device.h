@@ -253,6 +253,28 @@ static inline bool xfi_batch_is_read(const xfi_device *device, const xfi_batch *
   return batch != NULL && device->ops->batch_is_read != NULL && device->ops->batch_is_read(batch);
 }
 
+static inline xfer_status xfi_batch_launch(xfi_device *device, xfi_batch *batch, xfer_stream stream)
+{
+  return batch == NULL ? XFER_OK : device->ops->batch_launch(device, batch, stream, NULL);
+}
+
+/* Give back the one that is there, if there is one. */
+static inline void xfi_batch_drop(xfi_device *device, xfi_batch **batch)
+{
+  if (*batch != NULL) device->ops->batch_destroy(device, *batch);
+  *batch = NULL;
+}
+
+/* Without a guard; of no copies there is none. */
+static inline xfer_status xfi_batch_make(xfi_device *device, xfi_batch **batch, xfi_copy *copies,
+                                         size_t n_copies, int percent)
+{
+  if (n_copies > 0)
+    return device->ops->batch_create(device, batch, copies, n_copies, percent, NULL);
+  xfi_batch_drop(device, batch);
+  return XFER_OK;
+}
+
 /* Do what is between both. */
 #define XFI_ON_DEVICE(device, call)                                                                \
   do {                                                                                             \

@@ -154,9 +154,7 @@ static xfer_status fill(xfi_local *l, const xfer_plan *plan)
     XFI_TRY_DONE(add_zeros(&copies, plan, t));
     XFI_TRY_DONE(note_ends(l, &copies, xfi_run_dst(plan, t), NULL));
   }
-  if (l->n > 0)
-    st = plan->device->ops->batch_create(plan->device, &l->batch, copies.at, copies.n,
-                                         local_percent(plan->moves), NULL);
+  st = xfi_batch_make(plan->device, &l->batch, copies.at, copies.n, local_percent(plan->moves));
 done:
   xfi_copies_free(&copies);
   return st;
@@ -180,7 +178,7 @@ done:
 void xfi_local_destroy(xfi_local *local, xfi_device *device)
 {
   if (local == NULL) return;
-  if (local->batch != NULL) device->ops->batch_destroy(device, local->batch);
+  xfi_batch_drop(device, &local->batch);
   xfi_free(local->ends);
   xfi_free(local);
 }

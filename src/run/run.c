@@ -21,8 +21,7 @@
 static xfer_status copy_locally(xfer_plan *plan, xfer_stream stream)
 {
   const xfi_span span = xfi_span_begin(XFI_SYS_RUN, plan->moves->rank, XFI_TRACK_LOCAL, "copies");
-  const xfer_status st =
-      plan->device->ops->batch_launch(plan->device, plan->local->batch, stream, NULL);
+  const xfer_status st = xfi_batch_launch(plan->device, plan->local->batch, stream);
 
   xfi_span_end(&span, st, "%llu bytes", (unsigned long long)plan->moves->self_bytes);
   return st;

@@ -81,16 +81,6 @@ static void join_group(xfi_group *g, xfi_direct *d, const xfi_link *link, int ra
   d->watch.flags.n++;
 }
 
-static void drop_batches(xfi_group *g, const xfi_direct *d)
-{
-  for (int k = 0; k < XFI_QUANT_PARTS; k++) {
-    if (g->batches[k] != NULL) d->device->ops->batch_destroy(d->device, g->batches[k]);
-    g->batches[k] = NULL;
-  }
-  if (g->open != NULL) d->device->ops->batch_destroy(d->device, g->open);
-  g->open = NULL;
-}
-
 /* Does this rank send to several peers that send to it, as where the ranks that train also serve?
  * The engines of all then cross: between 4 H200 they had 0.67 to 0.94 of the link, another share
  * in each run of a program, mostly below 0.8, and kernels 0.89. */
@@ -332,7 +322,9 @@ void xfi_direct_destroy(xfi_direct *d)
     xfi_event_destroy(d->device, d->ended[i]);
   }
   for (int g = 0; g < d->n_groups; g++) {
-    drop_batches(&d->groups[g], d);
+    for (int k = 0; k < XFI_QUANT_PARTS; k++)
+      xfi_batch_drop(d->device, &d->groups[g].batches[k]);
+    xfi_batch_drop(d->device, &d->groups[g].open);
     if (d->groups[g].guard != NULL) d->device->ops->guard_destroy(d->device, d->groups[g].guard);
   }
   xfi_event_destroy(d->device, d->turn);

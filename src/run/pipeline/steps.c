@@ -41,20 +41,10 @@ char *xfi_steps_slot(const xfi_pipeline *p, size_t step, bool send)
 /* Of the device, for gather and scatter beside each other and the messages between them. */
 #define SLOT_PERCENT 36
 
-static void drop_batch(xfi_batch **batch, xfi_device *device)
-{
-  if (*batch != NULL) device->ops->batch_destroy(device, *batch);
-  *batch = NULL;
-}
-
 static xfer_status make_batch(xfi_batch **batch, xfi_copies *copies, xfi_device *device)
 {
-  xfer_status st = XFER_OK;
+  const xfer_status st = xfi_batch_make(device, batch, copies->at, copies->n, SLOT_PERCENT);
 
-  if (copies->n > 0)
-    st = device->ops->batch_create(device, batch, copies->at, copies->n, SLOT_PERCENT, NULL);
-  else
-    drop_batch(batch, device);
   xfi_copies_free(copies);
   return st;
 }
@@ -115,8 +105,8 @@ void xfi_steps_free(xfi_pipeline *p, xfi_device *device)
 {
   xfi_steps_clear(p);
   for (size_t i = 0; i < p->capacity; i++) {
-    drop_batch(&p->steps[i].gather_batch, device);
-    drop_batch(&p->steps[i].scatter_batch, device);
+    xfi_batch_drop(device, &p->steps[i].gather_batch);
+    xfi_batch_drop(device, &p->steps[i].scatter_batch);
   }
 }
 
@@ -140,7 +130,7 @@ static xfer_status launch(xfer_plan *plan, xfi_batch *batch, xfer_stream stream,
   if (batch == NULL) return XFER_OK;
   span = xfi_span_begin(XFI_SYS_RUN, plan->moves->rank, (int)track,
                         track == XFI_TRACK_GATHER ? "gather" : "scatter");
-  st = plan->device->ops->batch_launch(plan->device, batch, stream, NULL);
+  st = xfi_batch_launch(plan->device, batch, stream);
   xfi_span_end(&span, st, "%s", "");
   return st;
 }

@@ -85,19 +85,13 @@ done:
   return st;
 }
 
-static void drop_batch(const xfi_quant *q, xfi_batch **batch)
-{
-  if (*batch != NULL) q->device->ops->batch_destroy(q->device, *batch);
-  *batch = NULL;
-}
-
 void xfi_quant_drop(xfi_quant *q)
 {
-  drop_batch(q, &q->clear);
-  drop_batch(q, &q->combine);
+  xfi_batch_drop(q->device, &q->clear);
+  xfi_batch_drop(q->device, &q->combine);
   for (int k = 0; k < XFI_QUANT_PARTS; k++) {
-    drop_batch(q, &q->amax[k]);
-    drop_batch(q, &q->finish[k]);
+    xfi_batch_drop(q->device, &q->amax[k]);
+    xfi_batch_drop(q->device, &q->finish[k]);
     xfi_event_destroy(q->device, q->ready[k]);
     q->ready[k] = NULL;
   }
@@ -135,13 +129,6 @@ const xfi_blocks *xfi_quant_blocks(const xfi_quant *q, size_t tensor)
 }
 
 /* ---- with its lanes ---- */
-
-static xfer_status make_batch(xfi_batch **batch, const xfi_quant *q, const xfi_copies *copies,
-                              int percent)
-{
-  if (copies->n == 0) return XFER_OK;
-  return q->device->ops->batch_create(q->device, batch, copies->at, copies->n, percent, NULL);
-}
 
 /* Up to so many elements are no part of their own: what the lanes could do meanwhile is less than
  * the launches take. */
@@ -204,7 +191,8 @@ static xfer_status prepare_amax(xfi_quant *q, const xfer_plan *plan, int part)
                                   (xfi_elem){1, &pair->blocks.amax}));
     }
   }
-  XFI_TRY_DONE(make_batch(&q->amax[part], q, &copies, part == 0 ? 100 : ASIDE_PERCENT));
+  XFI_TRY_DONE(xfi_batch_make(q->device, &q->amax[part], copies.at, copies.n,
+                              part == 0 ? 100 : ASIDE_PERCENT));
 done:
   xfi_copies_free(&copies);
   return st;
@@ -235,7 +223,7 @@ static xfer_status prepare_finish(xfi_quant *q, const xfer_plan *plan, int part)
     else
       XFI_TRY_DONE(xfi_copies_push(&copies, &copy));
   }
-  XFI_TRY_DONE(make_batch(&q->finish[part], q, &copies, 100));
+  XFI_TRY_DONE(xfi_batch_make(q->device, &q->finish[part], copies.at, copies.n, 100));
 done:
   xfi_copies_free(&copies);
   return st;
@@ -249,8 +237,8 @@ xfer_status xfi_quant_prepare(xfer_plan *plan)
   xfi_copy zero = {.dst = q->tables, .run_bytes = (int64_t)q->n_table_bytes};
   xfi_quant_drop(q);
   XFI_TRY(make_parts(q, plan));
-  XFI_TRY(make_batch(&q->clear, q, &(xfi_copies){&zero, q->n_table_bytes > 0, 1}, 100));
-  XFI_TRY(make_batch(&q->combine, q, &q->from_heard, 100));
+  XFI_TRY(xfi_batch_make(q->device, &q->clear, &zero, q->n_table_bytes > 0, 100));
+  XFI_TRY(xfi_batch_make(q->device, &q->combine, q->from_heard.at, q->from_heard.n, 100));
   for (int k = 0; k < q->n_parts; k++) {
     XFI_TRY(prepare_amax(q, plan, k));
     XFI_TRY(prepare_finish(q, plan, k));
@@ -260,18 +248,13 @@ xfer_status xfi_quant_prepare(xfer_plan *plan)
 
 /* ---- with a run ---- */
 
-static xfer_status launch(const xfi_quant *q, xfi_batch *batch, xfer_stream stream)
-{
-  return batch == NULL ? XFER_OK : q->device->ops->batch_launch(q->device, batch, stream, NULL);
-}
-
 xfer_status xfi_quant_start(const xfer_plan *plan, xfer_stream stream)
 {
   const xfi_quant *q = plan->quant;
 
   if (q == NULL) return XFER_OK;
-  XFI_TRY(launch(q, q->clear, stream));
-  return launch(q, q->amax[0], stream);
+  XFI_TRY(xfi_batch_launch(q->device, q->clear, stream));
+  return xfi_batch_launch(q->device, q->amax[0], stream);
 }
 
 xfer_status xfi_quant_go_on(const xfer_plan *plan, xfer_stream stream)
@@ -279,12 +262,12 @@ xfer_status xfi_quant_go_on(const xfer_plan *plan, xfer_stream stream)
   const xfi_quant *q = plan->quant;
 
   if (q == NULL) return xfi_event_record(plan->device, plan->started, stream);
-  XFI_TRY(launch(q, q->combine, stream));
-  XFI_TRY(launch(q, q->finish[0], stream));
+  XFI_TRY(xfi_batch_launch(q->device, q->combine, stream));
+  XFI_TRY(xfi_batch_launch(q->device, q->finish[0], stream));
   XFI_TRY(xfi_event_record(plan->device, plan->started, stream));
   for (int k = 1; k < q->n_parts; k++) {
-    XFI_TRY(launch(q, q->amax[k], stream));
-    XFI_TRY(launch(q, q->finish[k], stream));
+    XFI_TRY(xfi_batch_launch(q->device, q->amax[k], stream));
+    XFI_TRY(xfi_batch_launch(q->device, q->finish[k], stream));
     XFI_TRY(xfi_event_record(plan->device, q->ready[k], stream));
   }
   return XFER_OK;
