@@ -87,25 +87,18 @@ static xfer_status bind_side(xfi_bound *bound, const xfer_view *view, const xfi_
   return bind_part(bound, view, &s, shape, what);
 }
 
-xfer_status xfi_bind_shadow(const xfer_plan *plan, size_t tensor, void *memory)
+xfer_status xfi_bind_twin(const xfer_plan *plan, size_t tensor, bool source, void *memory)
 {
   const xfer_view dense = xfer_view_dense(memory);
+  xfi_binding *b = plan->bindings[tensor];
 
-  return bind_side(&plan->bindings[tensor]->shadow, &dense, xfi_plan_class(plan->moves, tensor),
-                   plan->moves->rank, false, plan->moves->tensors[tensor].name);
+  return bind_side(source ? &b->offer : &b->shadow, &dense, xfi_plan_class(plan->moves, tensor),
+                   plan->moves->rank, source, plan->moves->tensors[tensor].name);
 }
 
-xfer_status xfi_bind_offer(const xfer_plan *plan, size_t tensor, void *memory)
+uint64_t xfi_bind_bytes(const xfer_plan *plan, size_t tensor, bool source)
 {
-  const xfer_view dense = xfer_view_dense(memory);
-
-  return bind_side(&plan->bindings[tensor]->offer, &dense, xfi_plan_class(plan->moves, tensor),
-                   plan->moves->rank, true, plan->moves->tensors[tensor].name);
-}
-
-uint64_t xfi_bind_src_bytes(const xfer_plan *plan, size_t tensor)
-{
-  const side s = side_of(xfi_plan_class(plan->moves, tensor), plan->moves->rank, true);
+  const side s = side_of(xfi_plan_class(plan->moves, tensor), plan->moves->rank, source);
   uint64_t n_bytes = (uint64_t)s.layout->elem_bytes;
   int64_t shape[XFER_MAX_DIMS];
 

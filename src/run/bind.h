@@ -7,11 +7,9 @@
 #include "bound_plan.h"
 
 void xfi_binding_destroy(xfi_binding *binding);
-/* A dense shadow of a tensor's destination. */
-xfer_status xfi_bind_shadow(const xfer_plan *plan, size_t tensor, void *memory);
-/* A dense copy of its source; and its bytes. */
-xfer_status xfi_bind_offer(const xfer_plan *plan, size_t tensor, void *memory);
-uint64_t xfi_bind_src_bytes(const xfer_plan *plan, size_t tensor);
+/* The bytes of a tensor's source or destination; and where its dense twin lies. */
+uint64_t xfi_bind_bytes(const xfer_plan *plan, size_t tensor, bool source);
+xfer_status xfi_bind_twin(const xfer_plan *plan, size_t tensor, bool source, void *memory);
 /* Every part that is not empty is bound. */
 xfer_status xfi_bindings_check(const xfer_plan *plan);
 /* No destinations overlap. */

@@ -38,11 +38,10 @@ typedef struct xfi_run_word {
 
 typedef struct xfi_direct xfi_direct;
 typedef struct xfi_local xfi_local;
-typedef struct xfi_offer xfi_offer;
 typedef struct xfi_pipeline xfi_pipeline;
 typedef struct xfi_plans xfi_plans;
 typedef struct xfi_quant xfi_quant;
-typedef struct xfi_shadow xfi_shadow;
+typedef struct xfi_twins xfi_twins;
 
 struct xfer_plan {
   xfi_plan *moves;
@@ -79,9 +78,9 @@ struct xfer_plan {
   xfi_direct *direct;
   xfi_pipeline *pipeline;
   xfi_digest *verify; /* what a run counts; NULL: runs are not verified */
-  xfi_shadow *shadow; /* NULL: lanes write into the destinations */
+  xfi_twins *shadow;  /* NULL: lanes write into the destinations */
   bool offers;        /* peers read offers; agreed */
-  xfi_offer *offer;   /* NULL: this rank has none */
+  xfi_twins *offer;   /* NULL: this rank has none */
 
   /* Plans inside the plan, with lanes, flags and slots of their own, which run on the same stream.
    * What ranks of a domain pass on to each other, so that it crosses to the domain once

@@ -12,7 +12,6 @@
 #include "pipeline.h"
 #include "quant.h"
 #include "run.h"
-#include "staging.h"
 
 /* All that commit made. What a run that nobody waited for may still do is waited for. */
 void xfi_run_drop_lanes(xfer_plan *plan)
@@ -25,7 +24,7 @@ void xfi_run_drop_lanes(xfer_plan *plan)
   xfi_direct_destroy(plan->direct);
   xfi_pipeline_destroy(plan->pipeline, plan);
   xfi_verify_drop(plan);
-  xfi_shadow_destroy(plan);
+  xfi_twins_destroy(&plan->shadow, plan);
   xfi_offer_destroy(plan);
   if (plan->quant != NULL) xfi_quant_drop(plan->quant);
   xfi_free(plan->allocations);

@@ -4,7 +4,7 @@
 #ifndef XFI_LANES_H
 #define XFI_LANES_H
 
-#include "bound_plan.h"
+#include "staging.h"
 
 /* ---- commit.c ---- */
 
@@ -32,6 +32,32 @@ xfer_status xfi_local_create(xfi_local **local, const xfer_plan *plan);
 xfer_status xfi_local_move(xfer_plan *plan);
 void xfi_local_destroy(xfi_local *local, xfi_device *device);
 
+/* ---- twins.c ---- */
+
+/* Memory of a plan's own that stands for what is bound: what peers read in place of sources
+ * (offer.c), and what lanes write in place of destinations (shadow.c). */
+struct xfi_twins {
+  bool of_sources; /* else of destinations */
+  char *memory;
+  uint64_t n_bytes;
+  xfi_giver from;
+  bool is_lost;    /* somebody may still read or write there */
+  xfi_batch *copy; /* of sources to their twins, or into destinations from theirs; NULL: nothing */
+  xfer_stream stream; /* of shadows: where that is done, */
+  xfi_event *written; /* and has been */
+};
+
+/* Of those of a rank, committed or not. */
+uint64_t xfi_twins_bytes(const xfer_plan *plan, bool source);
+/* With memory, and bound; NULL where there are none. What it made is the caller's, whatever it
+ * returns. */
+xfer_status xfi_twins_create(xfi_twins **twins, const xfer_plan *plan, bool source);
+/* The copies, where all lies now, of the tensors that which[n_tensors] says; NULL: of all. */
+xfer_status xfi_twins_prepare(xfi_twins *twins, const xfer_plan *plan, const bool *which);
+/* They are left to who may still touch them. Of NULL too. */
+void xfi_twins_lose(xfi_twins *twins);
+void xfi_twins_destroy(xfi_twins **twins, xfer_plan *plan);
+
 /* ---- offer.c ---- */
 
 /* May this rank take memory for the plan's offers, if it is to have any? */
@@ -44,8 +70,6 @@ uint64_t xfi_offer_bytes(const xfer_plan *plan);
 xfer_status xfi_offer_move(const xfer_plan *plan);
 /* Does a run under way read what it is made of? */
 bool xfi_offer_is_read(const xfer_plan *plan);
-/* Somebody may still read a run that failed there: leave them to it. */
-void xfi_offer_lose(xfer_plan *plan);
 /* Enqueue: fill them. Peers have read the last run's. */
 xfer_status xfi_offer_start(const xfer_plan *plan, xfer_stream stream);
 
@@ -54,10 +78,7 @@ xfer_status xfi_offer_start(const xfer_plan *plan, xfer_stream stream);
 /* Shadows of all destinations, where the plan is staged; what it made is the plan's, whatever it
  * returns. */
 xfer_status xfi_shadow_create(xfer_plan *plan);
-void xfi_shadow_destroy(xfer_plan *plan);
 uint64_t xfi_shadow_bytes(const xfer_plan *plan);
-/* Something of a run that failed may still write there: leave them to it. */
-void xfi_shadow_lose(xfer_plan *plan);
 /* Of a run that is complete on all ranks: write the destinations. Collective. */
 xfer_status xfi_shadow_write(xfer_plan *plan, xfi_deadline deadline);
 

@@ -13,7 +13,6 @@
 #include "late.h"
 #include "pipeline.h"
 #include "quant.h"
-#include "staging.h"
 #include "trace.h"
 
 /* ---- starting ---- */
@@ -196,13 +195,13 @@ static void leave_lanes(xfer_plan *plan, xfi_deadline deadline, char left[XFI_ER
             XFER_OK ||
         xfi_event_sync(plan->device, plan->pipeline->ended[i], deadline) != XFER_OK) {
       xfi_staging_lose(plan->of);
-      xfi_shadow_lose(owner);
+      xfi_twins_lose(owner->shadow);
     }
   }
   if (xfi_direct_leave(plan->direct, plan, deadline) != XFER_OK) {
     snprintf(left, XFI_ERROR_BYTES, "; %s", xfi_last_error());
-    xfi_shadow_lose(owner);
-    xfi_offer_lose(owner);
+    xfi_twins_lose(owner->shadow);
+    xfi_twins_lose(owner->offer);
     if (xfi_event_sync(plan->device, plan->finished, now) != XFER_OK)
       xfi_staging_lose(plan->of); /* one round alone is on the caller's stream */
   }

@@ -11,7 +11,8 @@
  *   (broadcast_list.c, broadcast.c);
  * - count.c, verify.c, digests.c: digests of what sources and destinations hold;
  * - shadow.c: what the lanes of a staged plan write in place of destinations;
- * - offer.c: what peers read in place of sources that they may not keep mapped.
+ * - offer.c: what peers read in place of sources that they may not keep mapped; twins.c: memory for
+ *   both.
  *
  * create.c makes it, run.c starts the lanes and waits, report.c says what a plan does; what may be
  * called when is in state.c. All of it is written over the tables of device.h and comm.h.
