@@ -235,4 +235,10 @@ xfer_status xfi_run_fill_converts(xfer_plan *plan);
 typedef enum xfi_leg { XFI_WHOLE_WAY, XFI_TO_WIRE, XFI_FROM_WIRE } xfi_leg;
 xfi_elem xfi_run_elem(const xfer_plan *plan, const xfi_class *cls, xfi_leg leg);
 
+/* Append the copies between a slot at `slot` and elements [first, end) of a box of the class, in
+ * row-major order; the box starts at `start` of `bound`. */
+xfer_status xfi_slot_copies(xfi_copies *copies, const xfer_plan *plan, const xfi_class *cls,
+                            char *slot, bool to_slot, const xfi_bound *bound, const int64_t *start,
+                            const int64_t *length, int64_t first, int64_t end);
+
 #endif

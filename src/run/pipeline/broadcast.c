@@ -7,7 +7,6 @@
 #include "broadcast_list.h"
 
 #include "error.h"
-#include "packed.h"
 #include "slice.h"
 
 /* The first call of a run is small: nothing is on its way while NCCL prepares it. */

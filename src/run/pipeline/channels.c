@@ -71,15 +71,6 @@ static size_t slot_bytes_of(const xfer_plan *plan)
   return n_bytes < XFI_CHANNEL_SLOT_BYTES ? (size_t)n_bytes : XFI_CHANNEL_SLOT_BYTES;
 }
 
-/* Elements between memory and the stream. */
-typedef struct shape {
-  int n_dims;
-  int memory_bytes; /* of an element */
-  int wire_bytes;
-  const xfi_convert *convert; /* between them; NULL: none */
-  const xfi_bound *bound;
-} shape;
-
 static bool has_form(const xfi_load *l, const group *g, const xfi_strided *form,
                      const xfi_strided_dim *dims)
 {
@@ -89,20 +80,27 @@ static bool has_form(const xfi_load *l, const group *g, const xfi_strided *form,
           memcmp(l->dims + g->dims, dims, sizeof *dims * (size_t)form->n_dims) == 0);
 }
 
-static xfer_status add_box(xfi_load *l, char *base, xfi_anchor anchor, const xfi_strided *form,
-                           const xfi_strided_dim *dims)
+/* The boxes of a copy to or from a slot, in the order of the stream. */
+static xfer_status add_copy(xfi_load *l, const xfi_bound *bound, xfi_copy *copy, bool send)
 {
-  const size_t n_dims = (size_t)form->n_dims;
+  const size_t n_dims = (size_t)copy->n_dims;
+  const xfi_strided form = {copy->convert, send ? copy->run_bytes : xfi_copy_src_run(copy),
+                            copy->n_dims};
+  char *const base = send ? (char *)copy->src : copy->dst; /* a send's is not written */
+  xfi_strided_dim dims[XFI_COPY_DIMS];
 
+  if (!send) xfi_copy_sort_dims(copy, copy->src_stride);
+  for (size_t d = 0; d < n_dims; d++)
+    dims[d] = (xfi_strided_dim){copy->extent[d], send ? copy->src_stride[d] : copy->dst_stride[d]};
   XFI_TRY(xfi_vec_reserve(&l->bases, &l->bases_capacity, l->n_boxes + 1, sizeof *l->bases));
   XFI_TRY(xfi_vec_reserve(&l->anchors, &l->anchors_capacity, l->n_boxes + 1, sizeof *l->anchors));
   l->bases[l->n_boxes] = base;
-  l->anchors[l->n_boxes++] = anchor;
-  if (l->n_groups == 0 || !has_form(l, &l->groups[l->n_groups - 1], form, dims)) {
+  l->anchors[l->n_boxes++] = xfi_anchor_at(bound, base);
+  if (l->n_groups == 0 || !has_form(l, &l->groups[l->n_groups - 1], &form, dims)) {
     XFI_TRY(xfi_vec_reserve(&l->groups, &l->groups_capacity, l->n_groups + 1, sizeof *l->groups));
     XFI_TRY(xfi_vec_reserve(&l->dims, &l->dims_capacity, l->n_dims + n_dims, sizeof *l->dims));
     l->groups[l->n_groups++] =
-        (group){*form, l->n_dims, 0, (uint64_t)xfi_strided_bytes(form, dims)};
+        (group){form, l->n_dims, 0, (uint64_t)xfi_strided_bytes(&form, dims)};
     for (size_t d = 0; d < n_dims; d++)
       l->dims[l->n_dims++] = dims[d];
   }
@@ -110,80 +108,33 @@ static xfer_status add_box(xfi_load *l, char *base, xfi_anchor anchor, const xfi
   return XFER_OK;
 }
 
-/* A box in one piece of memory, with as few dims as it has. */
-static xfer_status add_strided(xfi_load *l, char *base, const int64_t *length,
-                               const int64_t *strides, const shape *s)
-{
-  xfi_strided_dim dims[XFER_MAX_DIMS]; /* the fastest last, at the end */
-  xfi_strided_dim *first = dims + XFER_MAX_DIMS;
-  xfi_strided to = {.convert = s->convert, .run_bytes = s->wire_bytes};
-  int64_t run = s->memory_bytes;
-
-  for (int d = s->n_dims - 1; d >= 0; d--) {
-    if (length[d] == 1) continue;
-    if (to.n_dims == 0 && strides[d] == run) {
-      to.run_bytes *= length[d];
-      run *= length[d];
-    } else if (to.n_dims > 0 && strides[d] == first->extent * first->stride) {
-      first->extent *= length[d];
-    } else {
-      *--first = (xfi_strided_dim){length[d], strides[d]};
-      to.n_dims++;
-    }
-  }
-  return add_box(l, base, xfi_anchor_at(s->bound, base), &to, first);
-}
-
-/* A box of a view in pieces: its dims before `d` are single. Cut into boxes that follow each other
- * in its stream and lie in one piece each. */
-static xfer_status add_in_pieces(xfi_load *l, const int64_t *start, const int64_t *length,
-                                 const shape *s, int d)
-{
-  const xfi_bound *b = s->bound;
-  int64_t from[XFER_MAX_DIMS];
-  int64_t part[XFER_MAX_DIMS];
-
-  memcpy(from, start, sizeof *from * (size_t)s->n_dims);
-  memcpy(part, length, sizeof *part * (size_t)s->n_dims);
-  for (int64_t done = 0; done < length[d]; done += part[d]) {
-    const int64_t in_piece = from[d] % b->piece_length;
-
-    part[d] = 1;
-    if (d == b->piece_dim && b->piece_length - in_piece < length[d] - done)
-      part[d] = b->piece_length - in_piece;
-    else if (d == b->piece_dim)
-      part[d] = length[d] - done;
-    if (d == b->piece_dim)
-      XFI_TRY(add_strided(l, xfi_bound_address(b, xfi_bound_piece_at(b, from), from), part,
-                          b->strides, s));
-    else
-      XFI_TRY(add_in_pieces(l, from, part, s, d + 1));
-    from[d] += part[d];
-  }
-  return XFER_OK;
-}
-
+/* Where a view is in pieces each index of the dims before theirs goes by itself, so that those that
+ * follow each other in the stream are listed so. */
 static xfer_status add_move(xfi_channels *c, xfi_load *l, const xfer_plan *plan,
                             const xfi_move *move, bool send)
 {
   const xfi_class *cls = xfi_plan_class(plan->moves, move->tensor);
-  const xfi_elem elem = xfi_run_elem(plan, cls, send ? XFI_TO_WIRE : XFI_FROM_WIRE);
   const xfi_bound *bound = send ? xfi_run_src(plan, move->tensor) : xfi_run_dst(plan, move->tensor);
-  const shape s = {cls->src->n_dims, (send ? cls->src : cls->dst)->elem_bytes, cls->wire_bytes,
-                   elem.convert, bound};
-  const int64_t *start;
-  int64_t piece;
+  const int first_dim = bound->pieces != NULL && bound->boxes == NULL ? bound->piece_dim : 0;
+  int64_t n_elems = 1;
+  int64_t step = 1;
   xfi_box box;
 
   if (xfi_run_broadcasts(plan, cls)) return XFER_OK;
   xfi_move_box(&box, cls, send ? &cls->sends : &cls->recvs, move);
-  start = send ? box.src_local : box.dst_local;
   c->in_pieces = c->in_pieces || bound->pieces != NULL;
-  if (bound->pieces != NULL && bound->boxes == NULL && s.n_dims > 0)
-    return add_in_pieces(l, start, box.length, &s, 0);
-  piece = xfi_bound_piece_at(bound, start); /* of boxes a move has its ends in one each */
-  return add_strided(l, xfi_bound_address(bound, piece, start), box.length,
-                     xfi_bound_strides(bound, piece), &s);
+  for (int d = 0; d < cls->src->n_dims; d++) {
+    n_elems *= box.length[d];
+    if (d >= first_dim) step *= box.length[d];
+  }
+  for (int64_t at = 0; at < n_elems; at += step) {
+    c->copies.n = 0;
+    XFI_TRY(xfi_slot_copies(&c->copies, plan, cls, xfi_bound_piece(bound, 0), send, bound,
+                            send ? box.src_local : box.dst_local, box.length, at, at + step));
+    for (size_t i = 0; i < c->copies.n; i++)
+      XFI_TRY(add_copy(l, bound, &c->copies.at[i], send));
+  }
+  return XFER_OK;
 }
 
 static xfer_status add_channel(xfi_channels *c, const xfer_plan *plan, const xfi_move_list *list,
@@ -286,10 +237,13 @@ static bool may_lines_be_slow(void)
 static xfer_status fill(xfi_channels *c, const xfer_plan *plan)
 {
   const xfi_plan *m = plan->moves;
+  xfer_status st;
 
   c->n = 0;
-  XFI_TRY(add_all(c, plan, false));
-  XFI_TRY(add_all(c, plan, true));
+  st = add_all(c, plan, false);
+  if (st == XFER_OK) st = add_all(c, plan, true);
+  xfi_copies_free(&c->copies);
+  XFI_TRY(st);
   c->past_cache = c->n > 0 && m->in_bytes + m->self_bytes + m->out_bytes > cache_bytes(plan);
   c->slots_past_cache = c->past_cache && may_lines_be_slow();
   find_same(c);

@@ -18,6 +18,7 @@ typedef struct xfi_channels {
   bool past_cache;       /* more is copied than a cache holds, */
   bool slots_past_cache; /* and another core has slots as quickly from memory as from ours */
   bool in_pieces;        /* some view is, so that anchors say nothing */
+  xfi_copies copies;     /* of a move, while they are made */
   bool has_begun;        /* some of the next run lies in slots */
 } xfi_channels;
 
