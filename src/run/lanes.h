@@ -38,9 +38,7 @@ void xfi_local_destroy(xfi_local *local, xfi_device *device);
  * (offer.c), and what lanes write in place of destinations (shadow.c). */
 struct xfi_twins {
   bool of_sources; /* else of destinations */
-  char *memory;
-  uint64_t n_bytes;
-  xfi_giver from;
+  xfi_lent block;
   bool is_lost;    /* somebody may still read or write there */
   xfi_batch *copy; /* of sources to their twins, or into destinations from theirs; NULL: nothing */
   xfer_stream stream; /* of shadows: where that is done, */

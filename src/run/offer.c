@@ -27,7 +27,7 @@ bool xfi_offer_fits(const xfer_plan *plan)
 
 uint64_t xfi_offer_bytes(const xfer_plan *plan)
 {
-  return plan->offer == NULL ? 0 : plan->offer->n_bytes;
+  return plan->offer == NULL ? 0 : plan->offer->block.n_bytes;
 }
 
 /* is_read[n_tensors] of what some peer reads here. */

@@ -51,6 +51,6 @@ xfer_status xfi_shadow_write(xfer_plan *plan, xfi_deadline deadline)
   st = xfi_comm_agree(plan->comm, write_own(plan, deadline), deadline);
   plan->is_half_written = st != XFER_OK;
   xfi_span_end(&span, st, "%llu bytes",
-               (unsigned long long)(plan->shadow == NULL ? 0 : plan->shadow->n_bytes));
+               (unsigned long long)(plan->shadow == NULL ? 0 : plan->shadow->block.n_bytes));
   return st;
 }

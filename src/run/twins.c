@@ -35,10 +35,8 @@ xfer_status xfi_twins_create(xfi_twins **out, const xfer_plan *plan, bool source
   twins = *out = xfi_calloc(1, sizeof *twins);
   XFI_CHECK(twins != NULL, XFER_ERR_NOMEM, "copies of what is bound");
   twins->of_sources = source;
-  twins->from = plan->of->giver;
-  XFI_TRY(xfi_staging_take(&twins->memory, plan->of, n_bytes));
-  twins->n_bytes = n_bytes;
-  at = twins->memory;
+  XFI_TRY(xfi_staging_take(&twins->block, plan->of, n_bytes));
+  at = twins->block.at;
   for (size_t t = 0; t < plan->moves->n_tensors; t++) {
     if (bytes_of(plan, t, source) == 0) continue;
     XFI_TRY(xfi_bind_twin(plan, t, source, at));
@@ -101,10 +99,8 @@ void xfi_twins_destroy(xfi_twins **of, xfer_plan *plan)
   xfi_batch_drop(plan->device, &twins->copy);
   xfi_stream_destroy(plan->device, twins->stream);
   xfi_event_destroy(plan->device, twins->written);
-  if (twins->is_lost)
-    xfi_abandon(twins->memory);
-  else if (twins->memory != NULL)
-    xfi_staging_give(plan->of, twins->memory, &twins->from);
+  if (twins->is_lost) xfi_staging_abandon(&twins->block);
+  xfi_staging_give(plan->of, &twins->block);
   xfi_free(twins);
   *of = NULL;
 }

@@ -31,13 +31,13 @@ static xfer_status make_steps(xfi_pipeline *p, const xfer_plan *plan)
  * who cannot has to be committed again. */
 static xfer_status join_staging(xfi_pipeline *p, xfer_plan *plan)
 {
-  const char *before = plan->of->slots;
+  const char *before = plan->of->slots.at;
 
   XFI_TRY(xfi_staging_join(plan, p));
-  if (plan->of->slots == before) return XFER_OK;
+  if (plan->of->slots.at == before) return XFER_OK;
   for (xfer_plan *q = plan->of->first; q != NULL; q = q->next) {
     if (q == plan || q->pipeline->slots == NULL) continue; /* lost before */
-    q->pipeline->slots = plan->of->slots;
+    q->pipeline->slots = plan->of->slots.at;
     if (xfi_pipeline_move(q->pipeline, q) != XFER_OK) q->pipeline->slots = NULL;
   }
   return XFER_OK;
@@ -82,8 +82,6 @@ void xfi_pipeline_destroy(xfi_pipeline *p, xfer_plan *plan)
   xfi_channels_destroy(&p->channels);
   xfi_casts_free(p->casts);
   xfi_steps_free(p, plan->device);
-  xfi_steps_free_streams(p, plan->device);
-  xfi_free(p->steps);
   xfi_free(p);
 }
 

@@ -5,7 +5,7 @@
 #include "error.h"
 #include "steps.h"
 
-xfer_status xfi_staging_take(char **block, const xfi_plans *s, size_t n_bytes)
+xfer_status xfi_staging_take(xfi_lent *block, const xfi_plans *s, size_t n_bytes)
 {
   xfer_status st = XFER_OK;
   xfi_allocation found;
@@ -22,43 +22,40 @@ xfer_status xfi_staging_take(char **block, const xfi_plans *s, size_t n_bytes)
                    "the caller's staging memory at %p is not a multiple of %d", memory,
                    XFI_SLOT_ALIGN);
   }
-  *block = memory;
+  *block = (xfi_lent){memory, n_bytes, s->giver};
   memory = NULL;
 done:
   if (memory != NULL) s->giver.free(s->giver.context, memory);
   return st;
 }
 
-void xfi_staging_give(const xfi_plans *s, char *block, const xfi_giver *from)
+void xfi_staging_abandon(xfi_lent *block)
 {
-  if (s->comm->holds_memory)
-    xfi_abandon(block);
-  else if (from->free == NULL)
-    s->device->ops->free(s->device, block);
-  else
-    from->free(from->context, block);
+  if (block->at != NULL) xfi_abandon(block->at);
+  *block = (xfi_lent){NULL, 0, {NULL, NULL, NULL}};
 }
 
-static void give_block(xfi_plans *s)
+void xfi_staging_give(const xfi_plans *s, xfi_lent *block)
 {
-  if (s->slots == NULL) return;
-  xfi_staging_give(s, s->slots, &s->from);
-  s->slots = NULL;
-  s->n_bytes = 0;
+  if (s->comm->holds_memory || block->at == NULL)
+    xfi_staging_abandon(block);
+  else if (block->from.free == NULL)
+    s->device->ops->free(s->device, block->at);
+  else
+    block->from.free(block->from.context, block->at);
+  *block = (xfi_lent){NULL, 0, {NULL, NULL, NULL}};
 }
 
 /* A larger block for all. */
 static xfer_status grow(xfi_plans *s, size_t n_bytes)
 {
-  char *block = NULL;
+  xfi_lent larger;
 
   for (const xfer_plan *q = s->first; q != NULL; q = q->next)
     XFI_TRY(xfi_run_await_last(q));
-  XFI_TRY(xfi_staging_take(&block, s, n_bytes));
-  give_block(s);
-  s->slots = block;
-  s->n_bytes = n_bytes;
-  s->from = s->giver;
+  XFI_TRY(xfi_staging_take(&larger, s, n_bytes));
+  xfi_staging_give(s, &s->slots);
+  s->slots = larger;
   return XFER_OK;
 }
 
@@ -68,8 +65,8 @@ xfer_status xfi_staging_join(xfer_plan *plan, xfi_pipeline *p)
   const size_t n_bytes = 2 * (p->send_slot_bytes + p->recv_slot_bytes);
 
   if (n_bytes == 0) return XFER_OK;
-  if (n_bytes > s->n_bytes) XFI_TRY(grow(s, n_bytes));
-  p->slots = s->slots;
+  if (n_bytes > s->slots.n_bytes) XFI_TRY(grow(s, n_bytes));
+  p->slots = s->slots.at;
   plan->next = s->first;
   s->first = plan;
   plan->has_slots = true;
@@ -87,7 +84,7 @@ void xfi_staging_leave(xfer_plan *plan)
   *at = plan->next;
   plan->has_slots = false;
   if (s->last == plan) s->last = NULL;
-  if (s->first == NULL) give_block(s);
+  if (s->first == NULL) xfi_staging_give(s, &s->slots);
 }
 
 xfi_event *xfi_staging_turn(xfer_plan *plan)
@@ -102,10 +99,8 @@ xfi_event *xfi_staging_turn(xfer_plan *plan)
 
 void xfi_staging_lose(xfi_plans *s)
 {
-  if (s->slots == NULL) return;
-  xfi_abandon(s->slots);
-  s->slots = NULL;
-  s->n_bytes = 0;
+  if (s->slots.at == NULL) return;
+  xfi_staging_abandon(&s->slots);
   for (xfer_plan *q = s->first; q != NULL; q = q->next)
     q->pipeline->slots = NULL;
 }

@@ -18,23 +18,30 @@ typedef struct xfi_giver {
   void *context;
 } xfi_giver;
 
+/* Memory that is lent by one; zero: none. */
+typedef struct xfi_lent {
+  char *at;
+  size_t n_bytes;
+  xfi_giver from;
+} xfi_lent;
+
 struct xfi_plans {
   xfi_comm *comm;
   xfi_device *device;
   uint64_t n_created; /* the same on every rank */
   xfi_giver giver;    /* of the next block */
-  xfi_giver from;     /* of this one */
-  char *slots;        /* NULL: none */
-  size_t n_bytes;
+  xfi_lent slots;
   uint64_t offered_bytes; /* of their offers, which are blocks of their own */
   xfer_plan *first;       /* those that have slots there, by xfer_plan.next */
   xfer_plan *last;        /* whose run used them last; NULL: none */
 };
 
-/* Memory from whoever gives it now, and back to who gave it; what a transport may still touch is
- * left to it. */
-xfer_status xfi_staging_take(char **block, const xfi_plans *plans, size_t n_bytes);
-void xfi_staging_give(const xfi_plans *plans, char *block, const xfi_giver *from);
+/* Memory from whoever gives it now, and back to who gave it, if there is any; what a transport may
+ * still touch is left to it. */
+xfer_status xfi_staging_take(xfi_lent *block, const xfi_plans *plans, size_t n_bytes);
+void xfi_staging_give(const xfi_plans *plans, xfi_lent *block);
+/* All of it is left to who may still touch it. */
+void xfi_staging_abandon(xfi_lent *block);
 /* Slots for a pipeline of the plan's that is not the plan's yet. In another block than before if
  * that was too small: the slots of the other plans are gone. */
 xfer_status xfi_staging_join(xfer_plan *plan, xfi_pipeline *pipeline);

@@ -104,20 +104,17 @@ void xfi_steps_clear(xfi_pipeline *p)
 void xfi_steps_free(xfi_pipeline *p, xfi_device *device)
 {
   xfi_steps_clear(p);
-  for (size_t i = 0; i < p->capacity; i++) {
-    xfi_batch_drop(device, &p->steps[i].gather_batch);
-    xfi_batch_drop(device, &p->steps[i].scatter_batch);
-  }
-}
-
-void xfi_steps_free_streams(xfi_pipeline *p, xfi_device *device)
-{
   for (int i = 0; i < 3; i++) {
     xfi_stream_destroy(device, p->streams[i]);
     xfi_event_destroy(device, p->ended[i]);
     xfi_event_destroy(device, p->done_with[i][0]);
     xfi_event_destroy(device, p->done_with[i][1]);
   }
+  for (size_t i = 0; i < p->capacity; i++) {
+    xfi_batch_drop(device, &p->steps[i].gather_batch);
+    xfi_batch_drop(device, &p->steps[i].scatter_batch);
+  }
+  xfi_free(p->steps);
 }
 
 /* ---- running ---- */

@@ -52,10 +52,9 @@ bool xfi_steps_are_read(const xfi_pipeline *pipeline, const xfi_device *device);
 /* Enqueue them all; after `before`, unless it is NULL. */
 xfer_status xfi_steps_start(xfi_pipeline *pipeline, xfer_plan *plan, xfi_event *before,
                             xfer_stream stream);
-/* Drop the steps, for others in their place, which take over what their batches have; all there is
- * of them; the streams. */
+/* Drop the steps, for others in their place, which take over what their batches have; and all there
+ * is of them. */
 void xfi_steps_clear(xfi_pipeline *pipeline);
 void xfi_steps_free(xfi_pipeline *pipeline, xfi_device *device);
-void xfi_steps_free_streams(xfi_pipeline *pipeline, xfi_device *device);
 
 #endif

@@ -211,7 +211,7 @@ static xfer_status name_ranks(search *s)
       "tensor \"%.100s\": replicas of the source differ, first at [%s]: rank %d has another "
       "value than rank %d",
       t->name, index, other, ref);
-  XFI_CHECK_DONE(false, XFER_ERR_MISMATCH,
+  st = XFI_ERROR(XFER_ERR_MISMATCH,
                  "tensor \"%.100s\": rank %d did not get what rank %d has, first at [%s]", t->name,
                  other, ref, index);
 done:
