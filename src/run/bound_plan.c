@@ -38,6 +38,13 @@ uint64_t xfi_run_flow_bytes(const xfer_plan *plan, bool send, const xfi_peer *pe
   return n_bytes;
 }
 
+bool xfi_run_shares(const xfer_plan *plan, int peer)
+{
+  /* A stream of a box does not know of its blocks. */
+  return plan->comm != NULL && plan->quant == NULL && plan->device->ops->is_synchronous &&
+         plan->comm->ops->shares != NULL && plan->comm->ops->shares(plan->comm, peer);
+}
+
 xfer_status xfi_run_record(xfi_device *device, xfi_event *event, xfer_stream stream)
 {
   xfer_status st = xfi_event_record(device, event, stream);

@@ -225,6 +225,10 @@ static inline bool xfi_run_has_flow(const xfer_plan *plan, const xfi_peer *peer)
 /* How many bytes. */
 uint64_t xfi_run_flow_bytes(const xfer_plan *plan, bool send, const xfi_peer *peer);
 
+/* Does this rank share memory with a peer, so that what neither the direct lane nor a broadcast
+ * carries goes through a channel? The same on both ends. */
+bool xfi_run_shares(const xfer_plan *plan, int peer);
+
 /* ---- convert.c ---- */
 
 /* What kernels do to the elements of each class. */

@@ -363,11 +363,10 @@ const char *xfi_direct_way(const void *plan, bool relay, bool send, size_t peer)
   if (by != XFI_BY_NOBODY)
     return (by == XFI_BY_PUSH) == send ? "direct: this rank copies" : "direct: the peer copies";
   if (link != NULL) return link->way;
-  if (!xfi_run_has_flow(plan, &list->peers[peer])) return "broadcast";
+  if (!xfi_run_has_flow(p, &list->peers[peer])) return "broadcast";
   if (p->options.lane == XFER_LANE_PACKED) return "packed: the lane was asked for";
   if (!p->device->ops->is_synchronous) return "packed: not of one host, user and container";
-  if (p->quant == NULL && p->comm->ops->shares != NULL &&
-      p->comm->ops->shares(p->comm, list->peers[peer].rank))
+  if (xfi_run_shares(p, list->peers[peer].rank))
     return "packed: through slots that both processes have";
   return "packed: another process's memory cannot be addressed";
 }

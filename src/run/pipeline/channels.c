@@ -47,13 +47,6 @@ struct xfi_load {
 
 /* ---- making them ---- */
 
-bool xfi_run_shares(const xfer_plan *plan, int peer)
-{
-  /* A stream of a box does not know of its blocks. */
-  return plan->comm != NULL && plan->quant == NULL && plan->device->ops->is_synchronous &&
-         plan->comm->ops->shares != NULL && plan->comm->ops->shares(plan->comm, peer);
-}
-
 /* Is there one for a peer of the plan's sends or receives? */
 static bool has_channel(const xfer_plan *plan, bool send, size_t p)
 {

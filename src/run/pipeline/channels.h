@@ -22,10 +22,6 @@ typedef struct xfi_channels {
   bool has_begun;        /* some of the next run lies in slots */
 } xfi_channels;
 
-/* Does this rank share memory with a peer, so that what neither the direct lane nor a broadcast
- * carries goes through a channel? The same on both ends. */
-bool xfi_run_shares(const xfer_plan *plan, int peer);
-
 /* `channels` is all zero; what it made is to be destroyed, whatever it returns. */
 xfer_status xfi_channels_create(xfi_channels *channels, const xfer_plan *plan);
 /* The same at other addresses. */

@@ -12,7 +12,6 @@
 #include <string.h>
 
 #include "alloc.h"
-#include "channels.h"
 #include "direct.h"
 #include "error.h"
 #include "vec.h"
