@@ -354,7 +354,12 @@ void xfi_run_destroy(xfer_plan *plan)
   xfi_run_destroy(plan->relay);
   plan->relay = NULL;
   xfi_run_abandon(plan);
-  if (plan->device != NULL) xfi_run_drop_lanes(plan);
+  if (plan->device != NULL) { /* else it is a simulation */
+    xfi_run_drop_lanes(plan);
+    xfi_event_destroy(plan->device, plan->started);
+    xfi_event_destroy(plan->device, plan->finished);
+    xfi_event_destroy(plan->device, plan->before);
+  }
   xfi_run_destroy(plan->asks);
   xfi_quant_destroy(plan->quant);
   for (size_t t = 0; plan->bindings != NULL && plan->moves != NULL && t < plan->moves->n_tensors;
@@ -364,9 +369,6 @@ void xfi_run_destroy(xfer_plan *plan)
   xfi_free(plan->ends);
   xfi_free(plan->converts);
   xfi_free(plan->words);
-  xfi_event_destroy(plan->device, plan->started);
-  xfi_event_destroy(plan->device, plan->finished);
-  xfi_event_destroy(plan->device, plan->before);
   if (plan->main == NULL) xfi_plan_destroy(plan->moves); /* a relay's are of its plan's */
   xfi_free(plan);
 }
