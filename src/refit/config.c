@@ -9,7 +9,7 @@
 #include <string.h>
 
 /* A model that sees has its own text part; of one that also speaks, the part that thinks has it. */
-static const json_t *text_part(const json_t *top)
+const json_t *xfi_config_text(const json_t *top)
 {
   const json_t *thinker = json_object_get(top, "thinker_config"), *text;
 
@@ -83,7 +83,7 @@ static xfer_status read_block(xfer_model *model, const json_t *object)
 /* The text part's first, but for what concerns the whole model. */
 static const json_t *lookup(const json_t *top, const char *key)
 {
-  const json_t *text = text_part(top);
+  const json_t *text = xfi_config_text(top);
   const json_t *value = json_object_get(top, key);
 
   if (strcmp(key, "tie_word_embeddings") == 0 && value != NULL) return value;
@@ -97,7 +97,8 @@ static bool is_tied_by_text(const json_t *top)
 {
   static const char KEY[] = "tie_word_embeddings";
 
-  return json_object_get(top, KEY) == NULL && json_is_true(json_object_get(text_part(top), KEY));
+  return json_object_get(top, KEY) == NULL &&
+         json_is_true(json_object_get(xfi_config_text(top), KEY));
 }
 
 /* What every configuration has must be numbers. */
@@ -224,7 +225,7 @@ xfer_status xfi_config_vars(xfer_model *model)
     XFI_TRY(add_var(model, "block_columns", model->block[1]));
   }
   XFI_TRY(add_var(model, "tied_by_text", is_tied_by_text(model->top)));
-  XFI_TRY(add_var(model, "text_part", text_part(model->top) != NULL));
+  XFI_TRY(add_var(model, "text_part", xfi_config_text(model->top) != NULL));
   n_figures = model->n_vars;
   set_scopes(model, n_figures);
   for (int i = 0; i < model->n_all; i++) {
@@ -270,7 +271,7 @@ static xfer_status count_layers(xfer_model *model)
 
 xfer_status xfi_config_read(xfer_model *model)
 {
-  const json_t *text = text_part(model->top);
+  const json_t *text = xfi_config_text(model->top);
 
   model->model_type = "";
   XFI_TRY(check_sizes(model));

@@ -66,6 +66,7 @@ typedef struct xfi_entry {
   bool is_scale;
   bool of_rows;     /* scales, one for each row of their weight, or one for all of it */
   bool of_all;      /* these are one */
+  bool left;        /* a weight that the configuration leaves unquantised */
   int scale_of;     /* index of the weight whose scales these are; -1: they are no scales */
   int64_t block[2]; /* a weight with scales: the size of a block; 0: none */
 } xfi_entry;

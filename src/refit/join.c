@@ -116,6 +116,7 @@ static xfer_status share_model(xfer_model **made, xfer_model *model, const xfer_
   XFI_TRY_DONE(find_quant(&quant, &by, model, train, gen));
   if (by != NULL) {
     XFI_TRY_DONE(xfi_model_copy(&copy, model));
+    XFI_TRY_DONE(xfi_left_find(copy, by));
     XFI_TRY_DONE(xfi_scales_make(copy, &quant));
     copy->quantised = true;
   }

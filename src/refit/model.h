@@ -19,6 +19,8 @@ xfer_status xfi_config_read(xfer_model *model);
 void xfi_config_recognise(xfer_model *model);
 /* model->scope */
 xfer_status xfi_config_vars(xfer_model *model);
+/* The part of a configuration that is of the text; NULL: it has none. */
+const struct json_t *xfi_config_text(const struct json_t *top);
 /* Does a word of the family hold in one layer? False: nothing says. */
 bool xfi_config_says(bool *says, const xfer_model *model, const char *word, int layer);
 

@@ -34,7 +34,7 @@ bool xfi_role_is_scaled(const xfer_model *model, const xfi_entry *entry)
   return false;
 }
 
-static bool is_quantised(const xfer_model *model, const xfi_entry *entry)
+bool xfi_is_quantised(const xfer_model *model, const xfi_entry *entry)
 {
   if (entry->role == NULL || strcmp(entry->suffix, "weight") != 0) return false;
   if (entry->n_dims != (entry->experts ? 3 : 2)) return false;
@@ -88,7 +88,7 @@ xfer_status xfi_scales_make(xfer_model *model, const xfi_quant *quant)
   for (size_t i = model->n_entries; i-- > 0;) {
     xfi_entry *e = &model->entries[i];
 
-    if (!is_quantised(model, e)) continue;
+    if (e->left || !xfi_is_quantised(model, e)) continue;
     XFI_CHECK(e->dtype != XFER_F8E4M3, XFER_ERR_ARG, "\"%s\" is f8e4m3 already", e->pattern);
     XFI_TRY(xfi_model_double(model, i));
     model->entries[i].dtype = XFER_F8E4M3;

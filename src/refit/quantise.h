@@ -14,6 +14,11 @@ typedef struct xfi_quant {
 xfer_status xfi_quant_find(xfi_quant *quant, const xfi_quant_rule *rule, const xfer_model *model);
 /* Is the entry's role one of those that published fp8 checkpoints quantise? */
 bool xfi_role_is_scaled(const xfer_model *model, const xfi_entry *entry);
+/* Is the entry a weight of such a role? */
+bool xfi_is_quantised(const xfer_model *model, const xfi_entry *entry);
+/* left.c: marks weights that the configuration leaves as they are, and parts their layers from
+ * others. */
+xfer_status xfi_left_find(xfer_model *model, const xfer_side *by);
 xfer_status xfi_scales_make(xfer_model *model, const xfi_quant *quant);
 xfer_status xfi_scales_pair(xfer_model *model);
 

@@ -427,6 +427,71 @@ static void test_what_lies_in_one_tensor_is_quantised_or_not(void **state)
   refit_sides_end(&s);
 }
 
+#define LEFT(list)                                                                                 \
+  REFIT_TABLE(BLOCKS("[8,16]") ",\"model_type\":\"llama\",\"quantization_config\":{" list "}",     \
+              REFIT_DENSE_PARAMS)
+
+/* A list of the configuration says which weights an engine leaves as they are. */
+static void test_what_the_configuration_leaves_has_no_scales(void **state)
+{
+  static const struct {
+    const char *table, *has, *has_not; /* names of scales */
+  } cases[] = {
+      {LEFT("\"modules_to_not_convert\":[\"lm_head\",\"model.layers.0.mlp.down_proj\"]"),
+       "model.layers.1.mlp.down_proj.weight_scale_inv",
+       "model.layers.0.mlp.down_proj.weight_scale_inv"},
+      {LEFT("\"ignored_layers\":[\"model.layers.1.self_attn.o_proj\"],\"modules_to_not_convert\":["
+            "\"model.layers.0.self_attn.o_proj\"]"),
+       "model.layers.0.self_attn.o_proj.weight_scale_inv",
+       "model.layers.1.self_attn.o_proj.weight_scale_inv"},
+      {LEFT("\"ignored_layers\":[],\"modules_to_not_convert\":[\"model.layers.0.mlp.gate_proj\","
+            "\"model.layers.0.mlp.up_proj\"]"),
+       "model.layers.1.mlp.gate_up_proj.weight_scale_inv",
+       "model.layers.0.mlp.gate_up_proj.weight_scale_inv"},
+  };
+
+  (void)state;
+  for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+    refit_sides s = refit_sides_make(cases[i].table, "full", "vllm:quant=fp8_per_block");
+    xfer_locals *locals = NULL;
+    xfer_local local;
+    bool has = false;
+
+    assert_int_equal(refit_sides_join(&s), XFER_OK);
+    refit_expect_plans(&s);
+    assert_int_equal(xfer_locals_create(&locals, s.refit, 1), XFER_OK);
+    for (size_t k = 0; k < xfer_locals_count(locals); k++) {
+      assert_int_equal(xfer_locals_get(locals, k, &local), XFER_OK);
+      assert_string_not_equal(local.name, cases[i].has_not);
+      has = has || strcmp(local.name, cases[i].has) == 0;
+    }
+    assert_true(has);
+    xfer_locals_destroy(locals);
+    refit_sides_end(&s);
+  }
+}
+
+/* Parts of names, other places of layers, what an engine makes of several: one may mean it. */
+static void test_an_unclear_list_of_what_is_left_is_refused(void **state)
+{
+  static const char *const tables[] = {LEFT("\"modules_to_not_convert\":[\"self_attn\"]"),
+                                       LEFT("\"modules_to_not_convert\":[\"o_proj\"]"),
+                                       LEFT("\"modules_to_not_convert\":[\"model.language_model."
+                                            "layers.0.self_attn.o_proj\"]"),
+                                       LEFT("\"ignored_layers\":[\"model.layers.0.mlp.gate_up\"]")};
+
+  (void)state;
+  for (size_t i = 0; i < sizeof tables / sizeof *tables; i++) {
+    refit_sides s = refit_sides_make(tables[i], "full", "vllm:quant=fp8_per_block");
+
+    assert_int_equal(refit_sides_join(&s), XFER_ERR_UNSUPPORTED);
+    refit_expect_error("which the configuration may or may not mean by");
+    assert_int_equal(xfer_side_dtype(s.gen, "*_proj.weight", XFER_BF16), XFER_OK);
+    assert_int_equal(refit_sides_join(&s), XFER_OK);
+    refit_sides_end(&s);
+  }
+}
+
 /* Hands in memory for all that a rank holds, one after the other. */
 static void give_all(xfer_locals *locals)
 {
@@ -494,6 +559,8 @@ int main(void)
       cmocka_unit_test(test_one_scale_of_several_weights_is_refused),
       cmocka_unit_test(test_a_type_for_all_but_f32_is_of_the_table),
       cmocka_unit_test(test_what_lies_in_one_tensor_is_quantised_or_not),
+      cmocka_unit_test(test_what_the_configuration_leaves_has_no_scales),
+      cmocka_unit_test(test_an_unclear_list_of_what_is_left_is_refused),
       cmocka_unit_test(test_a_plan_where_one_was_destroyed_is_bound_as_a_new_one),
   };
 

@@ -13,9 +13,9 @@ SCALED = re.compile(r"(?<!eh)_proj(_with_mqa|_qkvz|_qkv|_z)?\.weight$|\.w[123]\.
 LEFT = re.compile(r"\.(gate|router|in_proj_ba|in_proj_b|in_proj_a|(mixer|mamba)\.(in|out)_proj)\.weight$")
 
 
-def fp8(config, plain, scales="weight_scale_inv", scaled=SCALED):
-    """The model of a configuration and its tensors, with scales."""
-    left = [name.removesuffix(".weight") for name in plain if LEFT.search(name)]
+def fp8(config, plain, scales="weight_scale_inv", scaled=SCALED, also=re.compile("$.")):
+    """The model of a configuration and its tensors, with scales; `also` is what else is left as it is."""
+    left = [name.removesuffix(".weight") for name in plain if LEFT.search(name) or also.search(name)]
     # As vLLM calls PhiMoE's router and Granite's Mamba.
     left += [name.replace("block_sparse_moe.gate", "mlp.router").replace(".mamba.", ".mixer.") for name in left]
     config["quantization_config"] = {"quant_method": "fp8", "fmt": "e4m3", "activation_scheme": "dynamic",
@@ -23,7 +23,7 @@ def fp8(config, plain, scales="weight_scale_inv", scaled=SCALED):
     table = Table()
     for name, shape in plain.items():
         table.add(name, *shape)
-        if scaled.search(name) and not LEFT.search(name):
+        if scaled.search(name) and not LEFT.search(name) and not also.search(name):
             table.add(name.removesuffix("weight") + scales, *shape[:-2], *(-(-n // BLOCK) for n in shape[-2:]))
     return config, table
 
