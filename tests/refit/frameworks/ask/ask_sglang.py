@@ -97,6 +97,14 @@ def patch():
     return FakeStore
 
 
+def known():
+    """Configurations that published checkpoints bring with them, in place of transformers' own of that name."""
+    from transformers import AutoConfig, PretrainedConfig
+    from sglang.srt.configs.step3p5 import Step3p5Config
+    AutoConfig.register("step3p5", Step3p5Config, exist_ok=True)
+    AutoConfig.register("mimo_v2_flash", type("Config", (PretrainedConfig,), {"model_type": "mimo_v2_flash", "pad_token_id": None}), exist_ok=True)
+
+
 def parse(layout):
     out = dict(tp=1, dp=1, ep=1, pp=1, lm=False, dense1=False, deepep=False, mxfp4="")
     for item in layout.split(","):
@@ -117,7 +125,7 @@ def arguments(folder, p, dtype):
     return ServerArgs(model_path=folder, dtype=dtype, device="cuda", skip_tokenizer_init=True, load_format="dummy",
                       tp_size=p["tp"], pp_size=p["pp"], ep_size=p["ep"], dp_size=p["dp"], enable_dp_attention=p["dp"] > 1,
                       enable_dp_lm_head=p["lm"], disable_shared_experts_fusion=True, **more, disable_custom_all_reduce=True,
-                      mem_fraction_static=0.5, disable_cuda_graph=True)
+                      mem_fraction_static=0.5, disable_cuda_graph=True, disable_radix_cache=True)
 
 
 def build(folder, p, rank, dtype, FakeStore):
@@ -144,6 +152,24 @@ def build(folder, p, rank, dtype, FakeStore):
     return _initialize_model(model_config, load_config, _get_quantization_config(model_config, load_config))
 
 
+def load_apart(model):
+    """Before each load what the load before put together (MiniMax-M3's q, k, v and index) is apart, as in a new model."""
+    once = model.load_weights
+
+    def load_weights(weights):
+        for module in model.modules():
+            both = getattr(module, "_fused_qkv_index", None)
+            if both is None:
+                continue
+            del module.fused_qkv_index_proj
+            module._fused_qkv_index = None
+            for own, rows in zip((module.qkv_proj, module.index_qkv_proj), both.weight.split(both.logical_widths)):
+                own.weight.data, own.quant_method = torch.full_like(rows, float("nan")), both._qm
+        return once(weights)
+
+    model.load_weights = load_weights
+
+
 def one_rank(family, p, rank, folder, FakeStore):
     config, table = families.FAMILIES[family]()
     import sglang.srt.layers.quantization.mxfp4 as mxfp4
@@ -152,8 +178,13 @@ def one_rank(family, p, rank, folder, FakeStore):
         in_bf16 = family in recent.IN_BF16 or "quantization_config" in config
         model = build(folder, p, rank, "bfloat16" if in_bf16 else "float32", FakeStore)
         poison(model)
+        load_apart(model)
         _, total = load(model, table)
-    return {"class": type(model).__name__, "params": dump_model(model, table, total)}
+    params = dump_model(model, table, total)
+    for p in params:
+        if p["name"].endswith("compressor.ape") and p["shape"][0] == 4:
+            p["note"] = "the left half of each row before all right halves"
+    return {"class": type(model).__name__, "params": params}
 
 
 def in_f32(config, FakeStore):
@@ -181,6 +212,7 @@ def main():
     o = a.parse_args()
     FakeStore = patch()
     remote.known()
+    known()
     logging.disable(logging.ERROR)
     import sglang
     import sglang.srt.models.registry  # noqa: all heavy modules before the forks

@@ -180,7 +180,7 @@ def step3p5(gate=True, **more):
                use_head_wise_attn_gate=gate, layer_types=[*kinds, kinds[0]], sliding_window=64,
                attention_other_setting={"attention_type": "sliding_attention", "num_attention_heads": 24,
                                         "num_attention_groups": KV, "head_dim": d},
-               rope_theta=[10000.0] * 4, rope_parameters=None, num_nextn_predict_layers=1, num_hidden_layers=layers,
+               rope_theta=[10000.0] * 4, partial_rotary_factors=[1.0] * 4, rope_parameters=None, num_nextn_predict_layers=1, num_hidden_layers=layers,
                swiglu_limits=[0.0] * 4, swiglu_limits_shared=[0.0] * 4, **more)
     for l, kind in enumerate(c["layer_types"]):
         p = f"model.layers.{l}."
@@ -234,9 +234,11 @@ def minimax_m3(kv=4, e=8, **more):
     t, h, d, mi, layers = Table(), 64, 32, 48, 3
     text = config("MiniMaxM3SparseForCausalLM", "minimax_m3_text", num_hidden_layers=layers, num_key_value_heads=kv, intermediate_size=mi,
                   dense_intermediate_size=I, shared_intermediate_size=mi, hidden_act="swigluoai", num_local_experts=e, num_experts_per_tok=2,
-                  n_shared_experts=1, moe_layer_freq=[0, 1, 1], rotary_dim=16, **more)
+                  n_shared_experts=1, moe_layer_freq=[0, 1, 1], rotary_dim=16, qk_norm_type="per_head", use_gemma_norm=True, swiglu_alpha=1.702,
+                  swiglu_limit=7.0, scoring_func="sigmoid", use_routing_bias=True, routed_scaling_factor=2.0, **more)
     text["sparse_attention_config"] = dict(use_sparse_attention=True, sparse_index_dim=d, sparse_num_index_heads=kv, sparse_topk_blocks=16,
-                                           sparse_block_size=128, sparse_attention_freq=[0, 1, 1])
+                                           sparse_block_size=128, sparse_attention_freq=[0, 1, 1],
+                                           sparse_disable_index_value=[0, 1, 1])
     for l in range(layers):
         p = f"model.layers.{l}."
         a, b = p + "self_attn.", p + "block_sparse_moe."
@@ -255,6 +257,16 @@ def minimax_m3(kv=4, e=8, **more):
         t.mlp(b + "shared_experts.", h, mi)
     t.ends(V, h, text["tie_word_embeddings"])
     return dict(architectures=text["architectures"], model_type="minimax_m3_vl", text_config=text), t
+
+
+def minimax_m3_sees():
+    """As it is published: with a part that sees, whose tensors are not here."""
+    c, t = minimax_m3()
+    vision = dict(hidden_size=64, intermediate_size=64, num_hidden_layers=1, num_attention_heads=8, image_size=32, patch_size=8, num_channels=3,
+                  hidden_act="gelu", layer_norm_eps=1e-5, rope_theta=10000.0, img_token_compression_config={"spatial_merge_size": 2, "temporal_patch_size": 1},
+                  position_embedding_type="rope", rope_mode="3d", vision_segment_max_frames=None)
+    c = dict(c, architectures=["MiniMaxM3SparseForConditionalGeneration"], vision_config=vision, projector_hidden_size=64, tie_word_embeddings=False)
+    return c, Table(("language_model." + name, shape) for name, shape in t.items())
 
 
 def sandwiched(t, p, heads=0, bias=0):
@@ -329,6 +341,7 @@ def domyn_edge(sizes=(32, 64), kv=KV, **more):
 
 FAMILIES = {
     "minimax_m3": minimax_m3,
+    "minimax_m3_sees": minimax_m3_sees,
     "rnj1": rnj1,
     "rnj1_tied": lambda: rnj1(tie_word_embeddings=True, attention_bias=True, kv=2),
     "beam": beam,

@@ -118,7 +118,8 @@ def deepseek_v4(kinds=(0, 4, 128), hashed=1, e=8, mi=48, heads=16, h=64, further
                compress_ratios=[*kinds, 0][:len(kinds) + further], num_hash_layers=hashed, moe_intermediate_size=mi, n_routed_experts=e,
                n_shared_experts=1, num_experts_per_tok=2, norm_topk_prob=True, routed_scaling_factor=1.5, scoring_func="sqrtsoftplus",
                topk_method="noaux_tc", swiglu_limit=10.0, hc_mult=4, hc_sinkhorn_iters=20, hc_eps=1e-6, index_n_heads=index,
-               index_head_dim=128, index_topk=64, num_nextn_predict_layers=further, compress_rope_theta=160000.0, **{"expert_dtype": "fp8", **more})
+               index_head_dim=128, index_topk=64, num_nextn_predict_layers=further, compress_rope_theta=160000.0,
+               rope_scaling={"rope_type": "yarn", "factor": 4, "original_max_position_embeddings": 128, "beta_fast": 32, "beta_slow": 1}, **{"expert_dtype": "fp8", **more})
     t = Table()
 
     def compressor(p, kind, d):
@@ -188,9 +189,9 @@ def deepseek_v4_published(experts, **more):
 
 def glm5_next(**more):
     """Its text, which has several residuals, delta attention (KDA) and latent attention without positions."""
-    return seeing("Glm5NextForConditionalGeneration", "glm5_next", dict(VISION, model_type="glm5_next_vision", image_size=32),
+    return seeing("Glm5NextForConditionalGeneration", "glm5_next", dict(VISION, model_type="glm5_next_vision", image_size=32, swiglu_limit=10.0),
                   {**MLA, **INDEXER, "n_group": 1, "qk_rope_head_dim": 0, "qk_nope_head_dim": 32, "num_hidden_layers": 3, "head_dim": 0,
-                   "index_kpool": 16, "layer_types": ["linear_attention", "indexed_attention", "linear_attention"],
+                   "index_kpool": 16, "index_kpool_always_select_tail": True, "index_kpool_compress": True, "layer_types": ["linear_attention", "indexed_attention", "linear_attention"],
                    "mlp_layer_types": ["dense", "sparse", "sparse"], "linear_head_dim": 16, "linear_num_heads": 16,
                    "linear_conv_kernel_dim": 4, "mhc": True, "mla_use_nope": True, "indexer_rope_interleave": False, **more}, tie=False)
 
@@ -229,6 +230,7 @@ FAMILIES = {
     "bailing_2_5_rest": lambda: bailing_2_5("lmm", group=2),
     "bailing_3": bailing_3,
     "bailing_3_elements": lambda: bailing_3("kmkm", None, 512, True, group=2, further=1),
+    "bailing_3_wide": lambda: bailing_3("kmkm", None, 512, group=2, further=1),
     "iquestcoder": lambda: decoder("IQuestCoderForCausalLM", "iquestcoder"),
     "telechat3": lambda: decoder("TeleChat3ForCausalLM", "telechat3"),
 }

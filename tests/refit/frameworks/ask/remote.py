@@ -8,13 +8,13 @@ def known():
     from transformers import AutoConfig, PretrainedConfig
     for name in ("bailing_hybrid", "bailing_moe", "bailing_moe_v2", "deepseek", "domyn_edge", "internlm2", "internlm3", "iquestcoder", "mimo", "minicpm",
                  "orion", "PanguEmbedded", "pangu_ultra_moe", "param2moe", "rnj1", "sarvam_mla", "sarvam_moe", "solar", "step1", "step3_text", "TeleFLM", "telechat3"):
-        AutoConfig.register(name, type("Config", (PretrainedConfig,), {"model_type": name}), exist_ok=True)
-    AutoConfig.register("exaone", type("Config", (PretrainedConfig,), {"model_type": "exaone",
+        AutoConfig.register(name, type("Config", (PretrainedConfig,), {"model_type": name, "pad_token_id": None}), exist_ok=True)
+    AutoConfig.register("exaone", type("Config", (PretrainedConfig,), {"model_type": "exaone", "pad_token_id": None,
                                                                        "attribute_map": {"num_hidden_layers": "num_layers"}}), exist_ok=True)
     AutoConfig.register("telechat", type("Config", (PretrainedConfig,), {
         "model_type": "telechat", "attribute_map": {"num_hidden_layers": "n_layer", "num_attention_heads": "n_head",
                                                     "intermediate_size": "ffn_hidden_size", "rms_norm_eps": "layer_norm_epsilon"}}), exist_ok=True)
-    AutoConfig.register("nemotron-nas", type("Config", (PretrainedConfig,), {"model_type": "nemotron-nas", "__init__": nemotron_nas}),
+    AutoConfig.register("nemotron-nas", type("Config", (PretrainedConfig,), {"model_type": "nemotron-nas", "pad_token_id": None, "__init__": nemotron_nas}),
                         exist_ok=True)
 
 

@@ -230,7 +230,7 @@ MIMO_V2 = dict(moe_intermediate_size=48, n_routed_experts=8,
                swa_num_attention_heads=16, swa_num_key_value_heads=8, swa_head_dim=32, swa_v_head_dim=16,
                swa_rope_theta=10000.0, layernorm_epsilon=1e-5, scoring_func="sigmoid",
                add_swa_attention_sink_bias=True, add_full_attention_sink_bias=False, topk_method="noaux_tc",
-               partial_rotary_factor=0.5)
+               partial_rotary_factor=0.5, attention_bias=False)
 
 # Layers that are called h.N or blocks.N, and configurations with other keys.
 GPT2 = dict(n_embd=512, n_head=16, n_layer=2, n_positions=512, n_inner=96, activation_function="gelu", layer_norm_epsilon=1e-5)
