@@ -80,12 +80,14 @@ static xfer_status read_block(xfer_model *model, const json_t *object)
   return XFER_OK;
 }
 
-/* The text part's first, but for what concerns the whole model. */
+/* The text part's first, but for what concerns the whole model: "whole" is all of it, so that
+ * "whole.model_type.gemma3" asks for that of a model that sees. */
 static const json_t *lookup(const json_t *top, const char *key)
 {
   const json_t *text = xfi_config_text(top);
   const json_t *value = json_object_get(top, key);
 
+  if (strcmp(key, "whole") == 0) return top;
   if (strcmp(key, "tie_word_embeddings") == 0 && value != NULL) return value;
   if (text != NULL && json_object_get(text, key) != NULL) return json_object_get(text, key);
   return value;

@@ -219,9 +219,42 @@ static void test_fused_experts_have_the_form_of_their_model_type(void **state)
   assert_null(model);
 }
 
+/* Megatron and SGLang are asked about each model that sees, whatever its text is. */
+static void test_a_known_text_in_an_unknown_model_that_sees_is_refused(void **state)
+{
+#define SEES(whole, text)                                                                          \
+  REFIT_TABLE("\"model_type\":\"" whole "\",\"text_config\":{" REFIT_DENSE_CONFIG                  \
+              ",\"model_type\":\"" text "\"}",                                                     \
+              REFIT_DENSE_PARAMS)
+  static const struct {
+    const char *table, *train, *gen, *word; /* NULL: it is taken */
+  } cases[] = {
+      {SEES("mistral3", "ministral3"), "megatron:tp2", "full", NULL},
+      {SEES("mistral3", "mistral"), "megatron:tp2", "full", "no rules for this model that sees"},
+      {SEES("llava", "llama"), "megatron:tp2", "full", "no rules for this model that sees"},
+      {SEES("mistral3", "mistral"), "full", "sglang:tp2,loaded", NULL},
+      {SEES("internvl", "qwen3"), "full", "sglang:tp2,loaded", "what SGLang makes of this model"},
+      {SEES("internvl", "qwen3"), "torchtitan:dp2", "full", "what TorchTitan makes of this family"},
+      {SEES("internvl", "qwen3"), "full", "vllm:tp2", NULL},
+  };
+
+  (void)state;
+  for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+    refit_sides s = refit_sides_make(cases[i].table, cases[i].train, cases[i].gen);
+    const xfer_status st = refit_sides_join(&s);
+
+    print_message("%s -> %s\n", cases[i].train, cases[i].gen);
+    assert_int_equal(st, cases[i].word == NULL ? XFER_OK : XFER_ERR_UNSUPPORTED);
+    if (cases[i].word != NULL) refit_expect_error(cases[i].word);
+    refit_sides_end(&s);
+  }
+#undef SEES
+}
+
 int main(void)
 {
   const struct CMUnitTest tests[] = {
+      cmocka_unit_test(test_a_known_text_in_an_unknown_model_that_sees_is_refused),
       cmocka_unit_test(test_experts_are_as_many_as_the_configuration_says),
       cmocka_unit_test(test_layers_have_experts_where_the_configuration_says),
       cmocka_unit_test(test_layers_are_counted_by_the_key_of_their_family),

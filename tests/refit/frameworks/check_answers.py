@@ -51,6 +51,7 @@ REFUSED = {("vllm", "deepseek_tied"): "ties no output layer",
            ("sglang", "llama_bias"): "SGLang makes no such bias",
            ("sglang", "laguna_elements"): "ties no output layer",
            ("sglang", "ernie4_5_moe"): "SGLang makes no such bias",
+           ("sglang", "qwen3_5_text"): "which stages of this family have what",
            ("sglang", "step3p5_bias"): "SGLang makes no such bias",
            ("sglang", "qwen3_moe_tied"): "SGLang ties no output layer",
            ("sglang", "afmoe"): "SGLang cuts each expert of this family over tp",
@@ -433,21 +434,27 @@ def type_of(answer):
     return top.get("text_config", top)["model_type"]
 
 
+def types_of(answer):
+    """The model_type of the whole, where it has a text among other parts, and that of the text."""
+    top = answer["config"].get("thinker_config", answer["config"])
+    return answer["config"]["model_type"] if "text_config" in top else None, type_of(answer)
+
+
 def unheard(answers, options):
-    """Families that a side takes though its framework never answered for one of their model_type."""
+    """Families that a side takes though its framework never answered for one of their model_type, nor for a text in such a model."""
     wrong = []
     for side, args in (("sglang", ["--train", "full", "--gen", "sglang:tp1,loaded,shared_apart"]),
                        ("megatron", ["--train", "megatron:tp1,vdiv1", "--gen", "full"]),
                        ("torchtitan", ["--train", "torchtitan:dp2", "--gen", "full"])):
-        heard = {type_of(a) for a in answers if a["framework"] == side}
+        heard = {types_of(a) for a in answers if a["framework"] == side}
         for answer in answers:
-            if answer["framework"] != "vllm" or type_of(answer) in heard or (side, type_of(answer)) in SHARED:
+            if answer["framework"] != "vllm" or types_of(answer) in heard or (side, type_of(answer)) in SHARED:
                 continue
             with tempfile.TemporaryDirectory() as folder:
                 write_checkpoint(folder, answer)
                 done = subprocess.run([os.path.join(options.bin, "xfer_plan"), "--model", folder, *args], capture_output=True)
             if done.returncode == 0:
-                wrong.append(f"{side} takes {answer['family']}, and no answer of its framework has a {type_of(answer)}")
+                wrong.append(f"{side} takes {answer['family']}, and no answer of its framework has a {type_of(answer)} there")
     return wrong
 
 
