@@ -2,7 +2,8 @@
  * Weights that the configuration of a quantised model leaves as they are: `modules_to_not_convert`
  * or `ignored_layers` of its quantization_config, which engines go by where they quantise by blocks
  * too. Engines compare names of modules whole, and leave all experts of a layer for one of them.
- * What such a list may mean otherwise, as transformers takes parts of names, is refused.
+ * What such a list may mean otherwise, as transformers takes parts of names, is refused. Of some
+ * weights a family's rules say that a side leaves them.
  */
 #include "quantise.h"
 
@@ -11,6 +12,7 @@
 #include "model.h"
 #include "names.h"
 #include "placing.h"
+#include "roles.h"
 
 #include <jansson.h>
 #include <string.h>
@@ -136,14 +138,31 @@ static void add_lists(lists *l, const json_t *object)
   }
 }
 
+/* Does the side leave weights of this role, whatever the configuration says? */
+static bool is_left_by_rule(const xfer_model *model, const xfer_side *by, const xfi_entry *entry)
+{
+  for (int f = 0; f < model->n_all; f++) {
+    for (size_t i = 0; i < model->all[f]->n_sides; i++) {
+      const xfi_family_side *s = &model->all[f]->sides[i];
+
+      if (strcmp(s->side, by->rules->name) != 0) continue;
+      for (size_t k = 0; k < json_array_size(s->left); k++)
+        if (xfi_role_matches(xfi_doc_text(s->left, k), entry->role)) return true;
+    }
+  }
+  return false;
+}
+
 xfer_status xfi_left_find(xfer_model *model, const xfer_side *by)
 {
   lists l = {.model = model, .by = by};
 
   add_lists(&l, model->top);
   if (l.n == 0) add_lists(&l, xfi_config_text(model->top));
-  for (size_t i = 0; i < model->n_entries && l.n > 0; i++) {
+  for (size_t i = 0; i < model->n_entries; i++) {
     if (!xfi_is_quantised(model, &model->entries[i])) continue;
+    model->entries[i].left = is_left_by_rule(model, by, &model->entries[i]);
+    if (model->entries[i].left || l.n == 0) continue;
     XFI_TRY(xfi_model_part(model, i, is_left_at, &l));
     XFI_TRY(is_left_at(&model->entries[i].left, &model->entries[i], 0, &l));
   }

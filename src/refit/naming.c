@@ -32,6 +32,7 @@ xfer_status xfi_placing_eval(int64_t *value, const xfi_placing *placing, const x
                          {"is_bias", strcmp(entry->suffix, "bias") == 0},
                          {"row_scale", entry->of_rows && !entry->of_all},
                          {"one_scale", entry->of_all},
+                         {"block_scale", entry->is_scale && !entry->of_rows},
                          {"rows", entry->shape[entry->experts ? 1 : 0]}};
   const xfi_scope scope = {
       .vars = own, .n_vars = sizeof own / sizeof *own, .next = &placing->scopes[0]};

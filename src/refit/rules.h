@@ -134,6 +134,7 @@ typedef struct xfi_family_side {
   const char *layers;           /* {block} in the model's own layers; NULL: the side's */
   const struct json_t *set;     /* names and expressions; NULL: none */
   const struct json_t *require; /* [[expression, sentence], ..] */
+  const struct json_t *left;    /* roles that its quant= leaves as they are; NULL: none */
   xfi_local_rule *locals;
   size_t n_locals;
 } xfi_family_side;

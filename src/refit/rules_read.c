@@ -212,7 +212,7 @@ static xfer_status read_family_sides(const xfi_doc *doc, const json_t *sides, xf
     const json_t *locals = NULL;
     const xfi_field fields[] = {FIELD("layers", TEXT, &s->layers), FIELD("set", EXPRS, &s->set),
                                 FIELD("require", REQUIRES, &s->require),
-                                FIELD("locals", LIST, &locals)};
+                                FIELD("left", TEXTS, &s->left), FIELD("locals", LIST, &locals)};
 
     s->side = name;
     XFI_TRY(XFI_RULES_READ(doc, object, "a side of a family", fields));

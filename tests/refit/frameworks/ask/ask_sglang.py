@@ -184,6 +184,8 @@ def one_rank(family, p, rank, folder, FakeStore):
     for p in params:
         if p["name"].endswith("compressor.ape") and p["shape"][0] == 4:
             p["note"] = "the left half of each row before all right halves"
+        if p["name"].endswith("self_attn.wo_a.weight") and any(n.endswith("wo_a.scale") for n in table):
+            p["note"] = "made of fp8 and its scales"
     return {"class": type(model).__name__, "params": params}
 
 
