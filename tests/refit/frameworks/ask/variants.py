@@ -51,6 +51,11 @@ def tied(make):
     return lambda: saved(config(make()[0]))
 
 
+def biased(make):
+    """The same model with biases of attention."""
+    return lambda: saved({**make()[0], "attention_bias": True})
+
+
 MOE = dict(moe_intermediate_size=48, num_experts=16, num_experts_per_tok=2, norm_topk_prob=True, decoder_sparse_step=1,
            mlp_only_layers=[])
 MLA = dict(kv_lora_rank=32, q_lora_rank=48, qk_rope_head_dim=16, qk_nope_head_dim=32, v_head_dim=32,
