@@ -5,6 +5,7 @@ resharding makes by name. verl: the checkpoint engine "xfer" is registered. What
 """
 
 import contextlib
+import importlib
 
 
 def _nemo_rl():
@@ -32,7 +33,7 @@ def _megatron():
 
 
 def _verl():
-
+    importlib.import_module("xfer.integrations.verl")  # which registers it
     return "verl"
 
 
