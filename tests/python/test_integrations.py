@@ -90,6 +90,25 @@ def test_copy_service_without_ids_pairs_by_order(service_class):
     on_ranks(2, work)
 
 
+def test_copy_service_pairs_several_of_one_id_by_order(service_class):
+    """As MXFP8ReshardTransform of Megatron submits the bytes of a weight and their scales."""
+
+    def work(comm):
+        service = service_class(comm)
+        peer = 1 - comm.rank
+        for step in range(2):
+            got = np.zeros(6, np.uint8), np.zeros(2, np.float32), np.zeros(6, np.uint8)
+            service.submit_send(np.full(6, step + comm.rank, np.uint8), peer, task_id=7)
+            service.submit_send(np.full(6, 9, np.uint8), peer, task_id=8)
+            service.submit_send(np.full(2, step - 0.5, np.float32), peer, task_id=7)
+            for x, number in zip(got, (7, 7, 8), strict=True):
+                service.submit_recv(x, peer, task_id=number)
+            service.run()
+            assert [x[0] for x in got] == [step + peer, step - 0.5, 9]
+
+    on_ranks(2, work)
+
+
 def test_copy_service_names_an_operation_that_one_end_lacks(service_class):
     def work(comm):
         service = service_class(comm)
