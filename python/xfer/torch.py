@@ -180,6 +180,12 @@ def local_part(tensor: Any) -> Any:
     return tensor.detach() if tensor.requires_grad else tensor  # the same object where it can be: see Places
 
 
+def readable(part: Any) -> Any:
+    """A part to read from: what expand() gives, whose elements share memory, is copied."""
+    is_plain = part is None or part.layout is not torch.strided or 0 not in part.stride()
+    return part if is_plain else part.contiguous()
+
+
 # ---- one DTensor across meshes
 
 _candidates = lru_cache(256)(candidates)  # the same in call after call
@@ -261,7 +267,7 @@ def redistribute(
         with _on(stream, comm):  # what had the memory before is done on the stream that writes to it
             if mesh is not None and placements is not None:
                 target, made, local = _empty(mesh, placements, shape, dtype, comm, ranks)
-        return (source, None if source is None else local_part(tensor)), (target, local)
+        return (source, None if source is None else readable(local_part(tensor))), (target, local)
 
     redistribute_sides(comm, sides, stream)
     return made
@@ -346,7 +352,8 @@ class _Sides:
         tensors = {} if source is None else tensors_of(source)
         if self._are_known and tensors.keys() != before.keys():
             raise ValueError(f"{min(tensors.keys() ^ before.keys())!r} has come or gone since it was planned")
-        self.parts[side] = parts = {name: local_part(tensor) for name, tensor in tensors.items()}
+        parts = {name: local_part(tensor) for name, tensor in tensors.items()}
+        self.parts[side] = parts = parts if side == 1 else {name: readable(part) for name, part in parts.items()}
         names = [name for name, part in parts.items() if part is not None]
         moved = [names[i] for i in self._places[side].moved(names, [parts[name] for name in names])]
         if moved and side == 1 and isinstance(source, torch.nn.Module):

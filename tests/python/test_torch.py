@@ -143,6 +143,19 @@ def test_a_transfer_finds_what_lies_elsewhere(move):
     assert target == source == ([[2.0] * 3] * 2, [[7.0] * 3] * 2)
 
 
+def test_a_transfer_reads_what_expand_gives_anew_at_each_step():
+    def work(comm):
+        row = torch.ones(1, 3)
+        mine = {"a": row.expand(4, 3) if comm.rank == 1 else torch.zeros(4, 3)}
+        with xfer.torch.Transfer(comm, **{("target", "source")[comm.rank]: mine}) as transfer:
+            for step in (1, 2):
+                row.fill_(step)
+                transfer.step(step)
+                assert mine["a"].tolist() == [[float(step)] * 3] * 4
+
+    on_ranks(2, work)
+
+
 def test_a_transfer_goes_on_refusing_a_tensor_of_another_shape():
     def work(comm):
         mine = {"a": torch.full((4,), float(comm.rank))}
@@ -280,6 +293,15 @@ def test_a_dtensors_new_memory_is_of_the_stream_that_writes_to_it(monkeypatch, o
         patch.setattr(xfer.torch, "_empty", lambda *given: (seen.append(cuda.current), empty(*given))[1])
         xfer.torch.redistribute(tensor, mesh, placements, comm, stream=stream)
     assert seen == [current]
+
+
+def test_a_dtensor_of_what_expand_gives_is_redistributed(one_rank_of_torch):
+    placements = [torch.distributed.tensor.Replicate()]
+    local = torch.full((2, 1), 5.0).expand(2, 3)
+    tensor = torch.distributed.tensor.DTensor.from_local(local, one_rank_of_torch, placements, run_check=False)
+    (comm,) = xfer.Comm.local(1)
+    moved = xfer.torch.redistribute(tensor, one_rank_of_torch, placements, comm)
+    assert moved.to_local().tolist() == [[5.0] * 3] * 2
 
 
 def test_a_mesh_has_the_ranks_of_the_group_that_it_was_made_in():
