@@ -4,6 +4,7 @@ are in tests/frameworks."""
 import abc
 import gc
 import http.server
+import importlib
 import json
 import socket
 import sys
@@ -148,6 +149,21 @@ def test_vllm_knows_the_engines_by_the_entry_point(monkeypatch):
     assert trainers._registry == {"xfer": ("xfer.integrations.vllm", "XferTrainerEngine")}
 
 
+def test_a_vllm_without_a_place_for_the_engines_runs_and_names_its_version(monkeypatch, caplog):
+    """vLLM 0.24.0 has a factory of workers' engines alone, and lets what a plug-in raises end its processes."""
+    stand_in(monkeypatch, "vllm.distributed.weight_transfer.factory", WeightTransferEngineFactory=object())
+    monkeypatch.setattr(sys.modules["vllm"], "__version__", "0.24.0", raising=False)
+    monkeypatch.delitem(sys.modules, "xfer.integrations.vllm", raising=False)
+    from xfer.integrations import register_vllm, vllm_plugin
+
+    vllm_plugin()
+    assert "need vLLM 0.28 or newer, tested with 0.33; it is 0.24.0" in caplog.text
+    with pytest.raises(ImportError, match=r"it is 0\.24\.0.*WeightTransferTrainerFactory"):
+        register_vllm()
+    with pytest.raises(ImportError, match=r"it is 0\.24\.0"):
+        importlib.import_module("xfer.integrations.vllm")
+
+
 def test_http_client_posts_to_vllms_routes_and_says_what_the_server_says():
     """vllm/entrypoints/rl/online/api_router.py of vLLM 0.33.0."""
     from xfer.integrations.vllm_http import HttpClient
@@ -158,7 +174,7 @@ def test_http_client_posts_to_vllms_routes_and_says_what_the_server_says():
         def do_POST(self):
             body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
             asked.append((self.path, body))
-            self.send_response(500 if self.path == "/resume" else 200)
+            self.send_response({"/resume": 500, "/start_weight_update": 404}.get(self.path, 200))
             self.end_headers()
             self.wfile.write(b"no engine")
 
@@ -175,6 +191,10 @@ def test_http_client_posts_to_vllms_routes_and_says_what_the_server_says():
         client.finish_weight_update("7")
         with pytest.raises(RuntimeError, match="resume with 500: no engine"):
             client.resume()
+        with pytest.raises(
+            RuntimeError, match="with 404: no engine .vLLM 0.33, started with VLLM_SERVER_DEV_MODE=1, has"
+        ):
+            client.start_weight_update()
         server.shutdown()
     assert asked == [
         ("/init_weight_transfer_engine", {"init_info": {"port": 1}}),
@@ -183,6 +203,7 @@ def test_http_client_posts_to_vllms_routes_and_says_what_the_server_says():
         ("/update_weights", {"update_info": {"version": 1}}),
         ("/finish_weight_update", {"weight_version": "7"}),
         ("/resume", {}),
+        ("/start_weight_update", {}),
     ]
 
 

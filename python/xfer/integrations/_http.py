@@ -14,6 +14,8 @@ class Routes:
     """url: of the server. timeout_s: of each call; an update's lasts as long as the update. api_key: what the server
     asks for, if it does."""
 
+    has_routes = ""  # whose routes these are, for who asks another server
+
     def __init__(self, url: str, timeout_s: float = 600.0, api_key: str | None = None) -> None:
         self._url, self._timeout_s = url.rstrip("/"), timeout_s
         self._headers = {"Content-Type": "application/json"}
@@ -33,4 +35,5 @@ class Routes:
                 return bytes(reply.read())
         except urllib.error.HTTPError as error:
             said = error.read(2000).decode(errors="replace").strip()
-            raise RuntimeError(f"the server answers {path} with {error.code}: {said}") from None
+            hint = f" ({self.has_routes} has this route)" if error.code == 404 and self.has_routes else ""
+            raise RuntimeError(f"the server answers {path} with {error.code}: {said}{hint}") from None

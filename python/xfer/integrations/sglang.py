@@ -93,6 +93,8 @@ class HttpClient(Routes):
     """One server's routes. flush_cache: let it drop what it computed with the old weights, which it refuses while
     requests run or wait in place."""
 
+    has_routes = "SGLang 0.5.23"
+
     def __init__(
         self, url: str, timeout_s: float = 600.0, api_key: str | None = None, flush_cache: bool = True
     ) -> None:

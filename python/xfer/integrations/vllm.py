@@ -16,8 +16,13 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
-from vllm.distributed.weight_transfer import base
-from vllm.distributed.weight_transfer.base import TrainerInitInfo, TrainerWeightTransferEngine, WeightTransferEngine
+from . import _no_pair
+
+try:
+    from vllm.distributed.weight_transfer import base
+    from vllm.distributed.weight_transfer.base import TrainerInitInfo, TrainerWeightTransferEngine, WeightTransferEngine
+except ImportError as error:
+    raise _no_pair(error) from error
 
 from ._meeting import check_ranks
 from ._pair import TrainerSide, WorkerSide, beside

@@ -16,6 +16,8 @@ __all__ = ["HttpClient"]
 class HttpClient(Routes):
     """url: of the server. timeout_s: of each call; an update's lasts as long as the update."""
 
+    has_routes = "vLLM 0.33, started with VLLM_SERVER_DEV_MODE=1,"
+
     def init_weight_transfer_engine(self, init_info: dict[str, Any]) -> None:
         self._post("init_weight_transfer_engine", {"init_info": init_info})
 
