@@ -304,6 +304,22 @@ def test_a_dtensor_of_what_expand_gives_is_redistributed(one_rank_of_torch):
     assert moved.to_local().tolist() == [[5.0] * 3] * 2
 
 
+def test_state_dicts_of_two_worlds_have_meshes_that_both_begin_at_0(one_rank_of_torch):
+    """As those of torchstore and torchtitan's reinforcement learning, whose trainers and generators are worlds of their
+    own."""
+    from xfer.integrations.state_dict import pull_state_dict, push_state_dict
+
+    def work(comm):
+        cut = [torch.distributed.tensor.Shard(0)]
+        local = torch.full((3, 2), 5.0 * comm.rank)
+        tensor = torch.distributed.tensor.DTensor.from_local(local, one_rank_of_torch, cut, run_check=False)
+        move = push_state_dict if comm.rank == 1 else pull_state_dict
+        move({"a": tensor}, comm, ranks={0: comm.rank})
+        return local.tolist()
+
+    assert on_ranks(2, work) == [[[5.0] * 2] * 3] * 2
+
+
 def test_a_mesh_has_the_ranks_of_the_group_that_it_was_made_in():
     from torch.testing._internal.distributed.fake_pg import FakeStore
 

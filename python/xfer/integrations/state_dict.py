@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from .._dtensor import Ranks
 from ..comm import Comm
 from ..torch import Transfer
 from ._comms import comm_of, drop_comm, dropped_if_broken, is_in_use, known_comm
@@ -28,12 +29,12 @@ class _Kept(Transfer):
             super()._move(version, stream)
 
 
-def _move(group: Any, key: str, version: int | None, **side: Any) -> None:
+def _move(group: Any, key: str, version: int | None, ranks: Ranks, **side: Any) -> None:
     comm = comm_of(group)
     with dropped_if_broken(comm):
         kept = comm._transfers.get(key)
         if kept is None:
-            kept = comm._transfers[key] = _Kept(comm, **side)
+            kept = comm._transfers[key] = _Kept(comm, ranks=ranks, **side)
         else:
             kept.look_at(**side)
         version = version if version is not None else kept.version + 1
@@ -46,20 +47,26 @@ def _move(group: Any, key: str, version: int | None, **side: Any) -> None:
         kept.version = version
 
 
-def push_state_dict(state_dict: Any, group: Any, key: str = "model", version: int | None = None) -> None:
+def push_state_dict(
+    state_dict: Any, group: Any, key: str = "model", version: int | None = None, ranks: Ranks = None
+) -> None:
     """This rank's part of the weights, to those that pull. Collective over the group: each rank pushes or pulls.
 
     group: see comm_of(). key: of transfers that differ in their tensors. version: must grow; None: it is counted.
+    ranks: which of the group's ranks each of torch's is, where trainers and generators are worlds of their own, whose
+    meshes both begin at 0, and the group is a Comm of all. It is looked at when a key is new.
     Raises MismatchError where the two sides have other names, shapes or types, on all ranks. After a move that
     failed the next call meets the others anew, unless `group` is a Comm. What is kept of a group goes with it, or by
     drop_comm().
     """
-    _move(group, key, version, source=state_dict)
+    _move(group, key, version, ranks, source=state_dict)
 
 
-def pull_state_dict(state_dict: Any, group: Any, key: str = "model", version: int | None = None) -> None:
+def pull_state_dict(
+    state_dict: Any, group: Any, key: str = "model", version: int | None = None, ranks: Ranks = None
+) -> None:
     """Into the tensors of `state_dict`, in place. See push_state_dict()."""
-    _move(group, key, version, target=state_dict)
+    _move(group, key, version, ranks, target=state_dict)
 
 
 def drop_state_dict(group: Any, key: str = "model") -> None:
