@@ -187,12 +187,15 @@ static void test_ragged_runs_equal_ref(void **state)
 {
   enum { CASES = 400 };
   uint64_t random = 11;
-  arena src = arena_make(ARENA);
-  arena dst = arena_make(ARENA);
-  char *seen = malloc(ARENA);
+  arena src;
+  arena dst;
+  char *seen;
 
   (void)state;
   NEEDS_GPUS(1);
+  src = arena_make(ARENA);
+  dst = arena_make(ARENA);
+  seen = malloc(ARENA);
   random_fill(&random, src.host, ARENA);
   CUDA(cudaMemcpy, (src.device, src.host, ARENA, cudaMemcpyHostToDevice));
   for (int i = 0; i < CASES; i++) {
