@@ -13,6 +13,7 @@ import functools
 import glob
 import json
 import lzma
+import math
 import os
 import re
 import shutil
@@ -124,7 +125,7 @@ def write_checkpoint(folder, answer, dtype="F32", size_of=4):
     for name, shape in answer["hf"]:
         said = "F8_E4M3" if name in scaled else dtype
         said = next((t for end, t in answer.get("types", {}).items() if name.endswith(end)), said)
-        size = int(np.prod(shape)) * {dtype: size_of, "I32": 4}.get(said, 1)
+        size = math.prod(shape) * {dtype: size_of, "I32": 4}.get(said, 1)
         header[name] = {"dtype": said, "shape": shape, "data_offsets": [at, at + size]}
         at += size
     text = json.dumps(header).encode()
@@ -140,13 +141,14 @@ class Checkpoint:
         self.number.update({SCALES.sub(".weight_scale_inv", name): i for name, i in self.number.items()})
         # Dims that are one of the join; the order of elements is the same.
         self.shape = [[*s[:-2], s[-2] * s[-1]] if name.endswith(("_blocks", "moe_statics.e_score_correction_bias"))
-                      else [int(np.prod(s))] if name.endswith("A_log") and len(s) == 4 else s for name, s in answer["hf"]]
+                      else [math.prod(s)] if name.endswith("A_log") and len(s) == 4 else s for name, s in answer["hf"]]
+        self.seeds = np.array([*map(seed, self.number), 0], np.uint64)  # of elements of no tensor 0
         self.found = {}  # of experts()
         self.turned = re.compile(r"experts\.(gate_up|down)_proj$|\.c_(attn|proj|fc)\.weight$") if answer["transposed"] else None
 
     def code(self, tensor, flat):
         """What an element holds in the checkpoint that the framework read: elements are counted from 1."""
-        sizes = [int(np.prod(shape)) for shape in self.shape]
+        sizes = [math.prod(shape) for shape in self.shape]
         return np.cumsum([1] + sizes)[tensor] + flat
 
     def experts(self, pattern):
@@ -174,7 +176,7 @@ class Checkpoint:
         source = [max(numbers) + 1, *self.shape[min(numbers.values())]] if grouped else list(self.shape[self.number[name]])
         offset = 0
         if not grouped and expert is not None and len(source) == len(shape) + 1:
-            offset, source = expert * int(np.prod(source[1:])), source[1:]
+            offset, source = expert * math.prod(source[1:]), source[1:]
         if name.endswith(".weight_scale") and source[-1] == 1 and len(source) == len(shape) + 1:
             source = source[:-1]  # of experts one number each
         if len(source) != len(shape):
@@ -203,7 +205,7 @@ class Checkpoint:
             grid, source, dims = grid[1:], source[1:], [d - 1 for d in dims[1:]]
         else:
             tensor[spot] = self.number[name]
-        strides = [int(np.prod(source[k + 1:])) for k in range(len(source))]
+        strides = [math.prod(source[k + 1:]) for k in range(len(source))]
         flat[spot] = offset + sum(g * strides[d] for g, d in zip(grid, dims))
         return None
 
@@ -226,10 +228,10 @@ def seed(name):
     return made
 
 
-def filled(tensor, flat, names, converted):
+def filled(tensor, flat, seeds, converted):
     """The 4 bytes with which xfer_refit fills each element; of a tensor that is converted an f32 of any value."""
     with np.errstate(over="ignore"):
-        x = np.array([*map(seed, names), 0], np.uint64)[tensor] + flat.astype(np.uint64) + np.uint64(0x9E3779B97F4A7C15)
+        x = seeds[tensor] + flat.astype(np.uint64) + np.uint64(0x9E3779B97F4A7C15)
         x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
         x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
         x ^= x >> np.uint64(31)
@@ -354,7 +356,7 @@ class Case:
         for p in params:
             name = of_text(p["name"])
             if name.endswith(("A_log", ".e_score_correction_bias")):
-                p = dict(p, shape=[int(np.prod(p["shape"]))])  # dims that are one of the join
+                p = dict(p, shape=[math.prod(p["shape"])])  # dims that are one of the join
             if name.endswith("fused_fg_b_proj.weight"):
                 p = dict(p, shape=[p["shape"][0] * p["shape"][1], p["shape"][2]])
             line = mine.pop(name, None)
@@ -422,7 +424,7 @@ class Case:
 
     def want(self, tensor, flat, line):
         """What a dump has of it, and where that counts."""
-        want = filled(tensor, flat, list(self.checkpoint.number), "conversion" in line)
+        want = filled(tensor, flat, self.checkpoint.seeds, "conversion" in line)
         if "conversion" in line and self.serves:
             want = (want.view(np.float32) + np.float32(added(line["conversion"]))).view(np.uint32)
         if line["dtype"] == "bf16":
