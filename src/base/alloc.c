@@ -4,8 +4,10 @@
 #include "checked.h"
 
 #include <stdatomic.h>
+#include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 
 /* Allocations left before the one that fails; negative: none fails. */
 static _Thread_local long fail_countdown = -1;
@@ -15,14 +17,28 @@ void xfi_alloc_fail_after(long n)
   fail_countdown = n;
 }
 
+/* Large blocks are fresh pages, and touching one for the first time takes up to 2 us for 4 KiB on
+ * virtual machines; in pages of 2 MiB a third of that. */
+static void prefer_huge_pages(char *p, size_t n_bytes)
+{
+  enum { HUGE_BYTES = 2 << 20 };
+  const size_t before = -(uintptr_t)p % HUGE_BYTES;
+
+  if (n_bytes < before + HUGE_BYTES) return;
+  (void)madvise(p + before, (n_bytes - before) / HUGE_BYTES * HUGE_BYTES, MADV_HUGEPAGE);
+}
+
 void *xfi_calloc(size_t n, size_t size)
 {
   size_t n_bytes = 0;
+  void *p = NULL;
 
   if (fail_countdown >= 0 && fail_countdown-- == 0) return NULL;
   /* calloc checks too, but a sanitizer's calloc stops the program instead of returning NULL */
   if (!xfi_mul_fits(n, size, &n_bytes)) return NULL;
-  return calloc(n_bytes != 0 ? n_bytes : 1, 1);
+  p = calloc(n_bytes != 0 ? n_bytes : 1, 1);
+  if (p != NULL) prefer_huge_pages(p, n_bytes);
+  return p;
 }
 
 void xfi_free(void *p)

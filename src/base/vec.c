@@ -6,20 +6,8 @@
 
 #include <stdint.h>
 #include <string.h>
-#include <sys/mman.h>
 
 enum { FIRST_CAPACITY = 8 };
-
-/* Large lists are fresh pages, and touching one for the first time takes up to 2 us for 4 KiB on
- * virtual machines; in pages of 2 MiB a third of that. */
-static void prefer_huge_pages(char *p, size_t n_bytes)
-{
-  enum { HUGE_BYTES = 2 << 20 };
-  const size_t before = -(uintptr_t)p % HUGE_BYTES;
-
-  if (n_bytes < before + HUGE_BYTES) return;
-  (void)madvise(p + before, (n_bytes - before) / HUGE_BYTES * HUGE_BYTES, MADV_HUGEPAGE);
-}
 
 xfer_status xfi_vec_reserve(void *items, size_t *cap, size_t need, size_t elem_size)
 {
@@ -33,7 +21,6 @@ xfer_status xfi_vec_reserve(void *items, size_t *cap, size_t need, size_t elem_s
   grown = xfi_calloc(new_cap, elem_size);
   XFI_CHECK(grown != NULL, XFER_ERR_NOMEM, "an array of %zu elements of %zu bytes", new_cap,
             elem_size);
-  prefer_huge_pages(grown, new_cap * elem_size);
 
   memcpy(&old, items,
          sizeof old); /* the owner's pointer has its own type: a void ** here would alias it */
