@@ -561,10 +561,13 @@ def _redistribute(comm: Any, layouts: Any, views: Any, stream: int) -> None:
 def note_use(stream: int, device: int, owners: Sequence[Any]) -> None:
     """Tell torch's allocator that a stream uses memory, which may be dropped while the copies are still under way."""
     torch: Any = sys.modules.get("torch")
-    for owner in owners if torch is not None else ():
-        tensor = owner[0] if isinstance(owner, tuple) else None
-        if isinstance(tensor, torch.Tensor) and tensor.is_cuda:
-            tensor.record_stream(torch_stream(stream, device))
+    if torch is None:
+        return
+    tensors = [owner[0] for owner in owners if isinstance(owner, tuple) and isinstance(owner[0], torch.Tensor)]
+    user = torch_stream(stream, device) if tensors else None
+    for tensor in tensors:
+        if tensor.is_cuda:
+            tensor.record_stream(user)
 
 
 def torch_stream(stream: int, device: int) -> Any:

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, nullcontext, suppress
 from functools import cache, lru_cache, partial
 from typing import TYPE_CHECKING, Any
 
@@ -287,11 +287,30 @@ def _empty(
     """(layout, DTensor, the memory of this rank's part or None) of a tensor that is to come."""
     layout = _target(grid_of(mesh, ranks), plain(placements, len(shape)), shape, dtype)
     inside = mesh.get_coordinate() is not None
-    placements = from_start(placements, len(shape))
+    placements = tuple(from_start(placements, len(shape)))
     local_shape = layout._part(comm.rank)[1] if inside else (0,)
     local = torch.empty(local_shape, dtype=torch_dtype(torch, dtype), device=_device(comm))
+    return layout, _made_of(local, mesh, placements, shape), local if inside else None
+
+
+def _made_of(local: Any, mesh: DeviceMesh, placements: tuple[Any, ...], shape: torch.Size) -> Any:
+    """DTensor.from_local(). What torch makes there of all but the local tensor takes as long as the rest, and is the
+    same in call after call: it is kept."""
+    kept = _specs(id(mesh), tuple(map(repr, placements)), shape, local.dtype)
+    if kept:
+        return DTensor(local, kept[0], requires_grad=False)
     made = DTensor.from_local(local, mesh, placements, run_check=False, shape=shape, stride=_stride(shape))
-    return layout, made, local if inside else None
+    with suppress(TypeError):  # the constructor is torch's own
+        DTensor(local, made._spec, requires_grad=False)
+        kept += [made._spec, mesh]
+    return made
+
+
+@lru_cache(64)
+def _specs(mesh: int, placements: tuple[str, ...], shape: torch.Size, dtype: torch.dtype) -> list[Any]:
+    """A spec, once it is known, and its mesh, which lives as long: so the id is that of no other. Placements by their
+    texts, as torch itself takes a `_StridedShard` and a Shard for equal."""
+    return []
 
 
 @lru_cache(256)
