@@ -75,6 +75,19 @@ static candidate look_at(const xfi_cuda_device *device, xfi_copy *c, int64_t mos
   return found;
 }
 
+/* Is there room for all of them? */
+static bool all_fit(const candidate *all, size_t n, int64_t most)
+{
+  int64_t n_ops = 0;
+  int64_t n_rows = 0;
+
+  for (size_t i = 0; i < n && n_ops <= most; i++) {
+    n_ops += all[i].n_ops;
+    n_rows += all[i].rows ? all[i].n_ops : 0;
+  }
+  return n_ops <= most && n_rows <= ALONE_OPS_MAX;
+}
+
 /* How a candidate goes beside those before it, which have `room`: 2-D copies have a call each. */
 static void settle(candidate *c, const xfi_cuda_device *device, size_t room[2], size_t most)
 {
@@ -140,7 +153,8 @@ xfer_status xfi_cuda_engine_take(xfi_cuda_runs *runs, const xfi_cuda_device *dev
     n_bytes += xfi_copy_bytes(&rest[i]);
   }
   if (n_candidates == 0 || n_bytes < device->engine_all_bytes) goto done;
-  qsort(candidates, n_candidates, sizeof *candidates, by_run);
+  if (!all_fit(candidates, n_candidates, most))
+    qsort(candidates, n_candidates, sizeof *candidates, by_run);
   for (size_t i = 0; i < n_candidates; i++)
     settle(&candidates[i], device, room, (size_t)most);
   runs->dst = xfi_calloc(room[0], sizeof *runs->dst);
