@@ -1,0 +1,180 @@
+"""The pair for SGLang against a stand-in of its server's sessions. SGLang itself is in tests/frameworks."""
+
+import pytest
+
+
+class SglangServer:
+    """Sessions as SGLang 0.5.23 has them: srt/managers/scheduler_components/weight_updater.py."""
+
+    def __init__(self, n_drafts=0):
+        self.n_drafts, self.session, self.did, self.wrong = n_drafts, None, [], {}
+
+    def served(self):
+        from xfer.integrations import sglang
+
+        return sglang.Served(1, 1, self.n_drafts)
+
+    def _does(self, what):
+        self.did.append(what)
+        if what.split()[0] in self.wrong:
+            raise RuntimeError(self.wrong[what.split()[0]])
+
+    def begin_weight_update(self, selector):
+        if self.session is not None:
+            raise RuntimeError("400: a weight-update session is already open; call end_weight_update() first")
+        self._does(f"begin {selector}")
+        self.session = selector
+
+    def update_weights(self, told, tp_size, selector, moves):
+        assert self.session is not None
+        self._does(f"move {selector}" if moves else f"meet {selector}")
+
+    def end_weight_update(self):
+        self._does("end")
+        self.session = None
+
+    def pause(self):
+        self._does("pause")
+
+
+class SglangSide:
+    """A TrainerSide whose workers are as the server's calls say."""
+
+    has_met = False
+
+    def begin(self):
+        return "a session"
+
+    def meet(self, _look):
+        self.has_met = True
+
+    def move(self, _version, _draft):
+        pass
+
+    def look(self):
+        pass
+
+    def fail(self, _error):
+        self.has_met = False
+
+    leave = fail
+
+
+def sglang_trainer(*servers):
+    torch = pytest.importorskip("torch", reason="torch is not installed")
+    from xfer.integrations import sglang
+
+    trainer = sglang.Trainer(sglang.Meeting("", 1, 1, 1 + len(servers), 0), {"x": torch.ones(1)}, servers)
+    trainer._side = SglangSide()
+    return trainer
+
+
+MEETS, MOVES = ["begin draft", "meet target", "end"], ["begin target", "move target", "end"]
+
+
+def test_sglangs_workers_meet_in_a_session_of_no_weights():
+    server = SglangServer()
+    trainer = sglang_trainer(server)
+    trainer.send_weights()
+    trainer.send_weights()
+    assert server.did == MEETS + 2 * MOVES
+
+
+def test_sglangs_workers_of_a_server_with_a_draft_model_meet_in_the_updates_own_session():
+    server = SglangServer(n_drafts=1)
+    trainer = sglang_trainer(server)
+    trainer.send_weights(draft=True)
+    trainer.send_weights()
+    assert server.did == ["begin draft", "meet target", "move draft", "end", *MOVES]
+
+
+def test_sglangs_server_whose_workers_do_not_meet_is_as_it_was():
+    server = SglangServer()
+    server.wrong = {"meet": "no"}
+    trainer = sglang_trainer(server)
+    with pytest.raises(RuntimeError, match="no"):
+        trainer.send_weights()
+    assert server.did == MEETS
+
+
+def test_sglangs_session_of_a_failed_update_stays_open_and_the_next_goes_on_in_it():
+    server = SglangServer()
+    trainer = sglang_trainer(server)
+    server.wrong = {"move": "no"}
+    for _ in range(2):
+        with pytest.raises(RuntimeError, match="no"):
+            trainer.send_weights()
+    assert server.did == [*MEETS, *MOVES[:2], "pause", "meet target", "move target", "pause"]
+    with pytest.raises(ValueError, match="has 0 draft models"):
+        trainer.send_weights(draft=True)
+    server.wrong, server.did[:] = {}, []
+    trainer.send_weights()
+    assert server.did == ["meet target", *MOVES[1:]]
+
+
+def test_sglangs_server_with_several_draft_models_has_one_refused():
+    server = SglangServer(n_drafts=2)
+    with pytest.raises(ValueError, match="the server has 2 draft models, and only one can be updated"):
+        sglang_trainer(server).send_weights(draft=True)
+    assert server.did == []
+
+
+@pytest.mark.parametrize(
+    ("said", "wrong"),
+    [
+        ({"custom_weight_loader": None}, "started without --custom-weight-loader xfer.integrations.sglang.load"),
+        ({"weight_cache_mode": "cuda_ipc"}, "--weight-cache-mode off"),
+        ({"speculative_algorithm": "NGRAM"}, None),
+        ({"speculative_algorithm": "EAGLE"}, 1),
+        ({"speculative_algorithm": "EAGLE", "enable_multi_layer_eagle": True, "speculative_num_steps": 3}, 3),
+    ],
+)
+def test_sglangs_server_says_whether_it_can_be_updated(said, wrong):
+    pytest.importorskip("torch", reason="torch is not installed")
+    from xfer.integrations import sglang
+
+    client = sglang.HttpClient("http://x")
+    client._get = lambda _: {"tp_size": 2, "custom_weight_loader": ["xfer.integrations.sglang.load"], **said}
+    if isinstance(wrong, str):
+        with pytest.raises(RuntimeError, match=wrong):
+            client.served()
+    else:
+        assert client.served() == sglang.Served(2, 1, wrong or 0)
+
+
+def test_sglangs_half_new_model_comes_before_the_draft_model():
+    server = SglangServer(n_drafts=1)
+    trainer = sglang_trainer(server)
+    server.wrong = {"move": "no"}
+    with pytest.raises(RuntimeError, match="no"):
+        trainer.send_weights()
+    server.wrong = {}
+    with pytest.raises(RuntimeError, match="the update of the target model failed: it comes first"):
+        trainer.send_weights(draft=True)
+    assert server.session == "target"
+
+
+def test_sglangs_session_that_others_left_is_ended_once_the_workers_have_met():
+    server = SglangServer()
+    server.session = "target"
+    sglang_trainer(server).send_weights()
+    assert server.did == [*MEETS[1:], *MOVES]
+
+
+def test_sglangs_session_of_others_stays_where_the_workers_do_not_meet():
+    server = SglangServer()
+    server.session, server.wrong = "target", {"meet": "no"}
+    with pytest.raises(RuntimeError, match="no"):
+        sglang_trainer(server).send_weights()
+    assert server.did == MEETS[1:2]
+
+
+def test_sglangs_sessions_all_end_also_where_one_does_not():
+    servers = [SglangServer(), SglangServer(), SglangServer()]
+    trainer = sglang_trainer(*servers)
+    trainer.send_weights()
+    servers[0].wrong = {"end": "it does not end"}
+    with pytest.raises(RuntimeError, match="it does not end"):
+        trainer.send_weights()
+    assert [server.session for server in servers] == ["target", None, None]
+    assert [server.did[-1] for server in servers] == ["pause", "end", "end"]
