@@ -6,6 +6,7 @@ import contextlib
 import sys
 from collections.abc import Callable, Container, Sequence
 from ctypes import byref, c_int, c_uint64, c_void_p, string_at
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any, TypedDict
 
 from . import _handle, _structs
@@ -570,6 +571,7 @@ def note_use(stream: int, device: int, owners: Sequence[Any]) -> None:
             tensor.record_stream(user)
 
 
+@lru_cache(64)
 def torch_stream(stream: int, device: int) -> Any:
     """As torch has it. Of the address 0, which is the default stream, an ExternalStream would be some other."""
     cuda = sys.modules["torch"].cuda
