@@ -8,8 +8,7 @@
 
 namespace {
 
-constexpr int THREADS = 512;
-constexpr int WARPS = THREADS / 32;
+constexpr int WARPS = BLOCK_THREADS / 32;
 constexpr int UNITS = 4; /* that a lane has in flight */
 constexpr int64_t UNIT = XFI_DIGEST_UNIT;
 constexpr int64_t BLOCK = UNITS * 32 * UNIT;
@@ -171,24 +170,21 @@ __device__ __forceinline__ void give(xfi_sum *sums, const xfi_cuda_piece &s, uin
   }
 }
 
-__global__ void __launch_bounds__(THREADS, 2)
+__global__ void __launch_bounds__(BLOCK_THREADS, 2)
     digest_kernel(const xfi_cuda_piece *__restrict__ pieces, const int64_t *__restrict__ first_tile,
                   int64_t n_pieces, int64_t n_tiles, xfi_sum *sums)
 {
-  const int64_t n_warps = (int64_t)gridDim.x * WARPS;
-  const int64_t begin = (int64_t)blockIdx.x * WARPS + threadIdx.x / 32;
   uint64_t sum[2] = {0, 0};
-  int64_t at = 0;
-  int64_t of = -1; /* the box that `sum` is of */
+  const xfi_cuda_piece *of = NULL; /* the box that `sum` is of */
 
-  for (int64_t t = begin; t < n_tiles; t += n_warps) {
-    at = piece_of(first_tile, n_pieces, at, t);
-    if (of >= 0 && of != at) give(sums, pieces[of], sum);
-    of = at;
-    const xfi_cuda_piece &s = pieces[at];
-    by_word(s.word_log2, [&](auto word) { add_tile<decltype(word)>(sum, s, t - first_tile[at]); });
-  }
-  if (of >= 0) give(sums, pieces[of], sum);
+  const auto add = [&](const xfi_cuda_piece &s, int64_t index) {
+    if (of != NULL && of != &s) give(sums, *of, sum);
+    of = &s;
+    by_word(s.word_log2, [&](auto word) { add_tile<decltype(word)>(sum, s, index); });
+  };
+
+  each_tile<BLOCK_THREADS, WARPS>(pieces, first_tile, n_pieces, n_tiles, add);
+  if (of != NULL) give(sums, *of, sum);
 }
 
 } // namespace
@@ -202,6 +198,6 @@ extern "C" xfer_status xfi_cuda_digest(const xfi_cuda_job *job, xfi_sum *sums, x
 {
   if (job->n_tiles == 0) return XFER_OK;
   const unsigned n_blocks = blocks_for(job->n_tiles, WARPS, job->n_blocks);
-  return launch(digest_kernel, n_blocks, THREADS, stream, "digest kernel", job->pieces,
+  return launch(digest_kernel, n_blocks, BLOCK_THREADS, stream, "digest kernel", job->pieces,
                 job->first_tile, job->n_pieces, job->n_tiles, sums);
 }

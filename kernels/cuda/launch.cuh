@@ -33,23 +33,6 @@ static inline unsigned blocks_for(int64_t n_tiles, int64_t per_block, int64_t mo
   return (unsigned)(useful < most ? useful : most);
 }
 
-/* A kernel that copies, by the table in memory or by a small one, `per_block` tiles at a time to a
- * block, at most `most` blocks. */
-template <typename Kernel, typename FewKernel>
-static xfer_status launch_job(Kernel *kernel, FewKernel *few_kernel, const xfi_cuda_job *job,
-                              unsigned n_threads, int64_t per_block, int64_t most, const char *what,
-                              xfer_stream stream)
-{
-  const unsigned n_blocks = blocks_for(job->n_tiles, per_block, most);
-
-  if (job->n_tiles == 0) return XFER_OK;
-  if (job->few != NULL)
-    return launch(few_kernel, n_blocks, n_threads, stream, what, *job->few, job->n_pieces,
-                  job->n_tiles, job->go);
-  return launch(kernel, n_blocks, n_threads, stream, what, job->pieces, job->first_tile,
-                job->n_pieces, job->n_tiles, job->go);
-}
-
 template <typename... Parameters>
 static xfer_status load(void (*kernel)(Parameters...), const char *what)
 {

@@ -11,8 +11,6 @@
 
 namespace {
 
-constexpr int THREADS = 512;
-constexpr int WARPS = THREADS / 32;
 constexpr uint32_t WORD = sizeof(uint4);
 constexpr uint32_t IMAGE_BYTES = 2048; /* of a warp */
 constexpr uintptr_t OF_WORD = ~(uintptr_t)(WORD - 1);
@@ -151,60 +149,34 @@ __device__ __forceinline__ void copy_apart(const xfi_cuda_piece &piece, const ti
   }
 }
 
-__device__ __forceinline__ void copy_tile(const xfi_cuda_piece &piece, const tile_at &tile,
-                                          char *image)
-{
-  if (piece.dst_stride[0] == piece.run_words << piece.word_log2)
-    copy_together(piece, tile);
-  else if (piece.word_log2 == 0)
-    copy_apart<unsigned char>(piece, tile, image);
-  else if (piece.word_log2 == 1)
-    copy_apart<unsigned short>(piece, tile, image);
-  else
-    copy_apart<unsigned>(piece, tile, image);
-}
+struct ragged : by_warps {
+  static constexpr const char *NAME = "ragged copy kernel";
 
-__device__ __forceinline__ void copy_ragged(const xfi_cuda_piece *__restrict__ pieces,
-                                            const int64_t *__restrict__ first_tile,
-                                            int64_t n_pieces, int64_t n_tiles, const uint64_t *go)
-{
-  if (go != NULL && *go == 0) return;
-  __shared__ __align__(WORD) char images[WARPS][IMAGE_BYTES];
-  const int64_t n_warps = (int64_t)gridDim.x * WARPS;
-  int64_t at = 0;
+  __device__ __forceinline__ void operator()(const xfi_cuda_piece &piece, int64_t index) const
+  {
+    __shared__ __align__(WORD) char images[WALKERS][IMAGE_BYTES];
+    const tile_at tile = tile_of(piece, index);
+    char *const image = images[threadIdx.x / 32];
 
-  for (int64_t t = (int64_t)blockIdx.x * WARPS + threadIdx.x / 32; t < n_tiles; t += n_warps) {
-    at = piece_of(first_tile, n_pieces, at, t);
-    const xfi_cuda_piece &piece = pieces[at];
-    copy_tile(piece, tile_of(piece, t - first_tile[at]), images[threadIdx.x / 32]);
+    if (piece.dst_stride[0] == piece.run_words << piece.word_log2)
+      copy_together(piece, tile);
+    else if (piece.word_log2 == 0)
+      copy_apart<unsigned char>(piece, tile, image);
+    else if (piece.word_log2 == 1)
+      copy_apart<unsigned short>(piece, tile, image);
+    else
+      copy_apart<unsigned>(piece, tile, image);
   }
-}
-
-__global__ void __launch_bounds__(THREADS, 2)
-    ragged_kernel(const xfi_cuda_piece *__restrict__ pieces, const int64_t *__restrict__ first_tile,
-                  int64_t n_pieces, int64_t n_tiles, const uint64_t *go)
-{
-  copy_ragged(pieces, first_tile, n_pieces, n_tiles, go);
-}
-
-__global__ void __launch_bounds__(THREADS, 2)
-    few_ragged_kernel(const __grid_constant__ xfi_cuda_few few, int64_t n_pieces, int64_t n_tiles,
-                      const uint64_t *go)
-{
-  copy_ragged(few.pieces, few.first_tile, n_pieces, n_tiles, go);
-}
+};
 
 } // namespace
 
 extern "C" xfer_status xfi_cuda_ragged_load(void)
 {
-  const xfer_status st = load(ragged_kernel, "ragged copy kernel");
-
-  return st == XFER_OK ? load(few_ragged_kernel, "ragged copy kernel") : st;
+  return load_table<ragged>();
 }
 
 extern "C" xfer_status xfi_cuda_copy_ragged(const xfi_cuda_job *job, xfer_stream stream)
 {
-  return launch_job(ragged_kernel, few_ragged_kernel, job, THREADS, WARPS, job->n_blocks,
-                    "ragged copy kernel", stream);
+  return launch_table<ragged>(job, stream);
 }

@@ -6,9 +6,6 @@
 
 namespace {
 
-constexpr int THREADS = 512;
-constexpr int WARPS = THREADS / 32;
-
 /* Words stay as they are, or are zeros. */
 template <typename Word> struct copy_words : no_end {
   using loaded = Word;
@@ -91,51 +88,29 @@ __device__ __forceinline__ void copy_shifted(const xfi_cuda_piece &piece, const 
   }
 }
 
-__device__ __forceinline__ void copy_rows(const xfi_cuda_piece *__restrict__ pieces,
-                                          const int64_t *__restrict__ first_tile, int64_t n_pieces,
-                                          int64_t n_tiles, const uint64_t *go)
-{
-  if (go != NULL && *go == 0) return;
-  const int64_t n_warps = (int64_t)gridDim.x * WARPS;
-  int64_t at = 0;
+struct rows : by_warps {
+  static constexpr const char *NAME = "copy kernel";
 
-  for (int64_t t = (int64_t)blockIdx.x * WARPS + threadIdx.x / 32; t < n_tiles; t += n_warps) {
-    at = piece_of(first_tile, n_pieces, at, t);
-    const xfi_cuda_piece &piece = pieces[at];
-    const tile_at tile = tile_of(piece, t - first_tile[at]);
-    if (is_shifted(piece, tile)) {
+  __device__ __forceinline__ void operator()(const xfi_cuda_piece &piece, int64_t index) const
+  {
+    const tile_at tile = tile_of(piece, index);
+
+    if (is_shifted(piece, tile))
       copy_shifted(piece, tile);
-      continue;
-    }
-    by_word(piece.word_log2, [&](auto word) { do_tile<copy_words<decltype(word)>>(piece, tile); });
+    else
+      by_word(piece.word_log2,
+              [&](auto word) { do_tile<copy_words<decltype(word)>>(piece, tile); });
   }
-}
-
-__global__ void __launch_bounds__(THREADS, 2)
-    rows_kernel(const xfi_cuda_piece *__restrict__ pieces, const int64_t *__restrict__ first_tile,
-                int64_t n_pieces, int64_t n_tiles, const uint64_t *go)
-{
-  copy_rows(pieces, first_tile, n_pieces, n_tiles, go);
-}
-
-__global__ void __launch_bounds__(THREADS, 2)
-    few_rows_kernel(const __grid_constant__ xfi_cuda_few few, int64_t n_pieces, int64_t n_tiles,
-                    const uint64_t *go)
-{
-  copy_rows(few.pieces, few.first_tile, n_pieces, n_tiles, go);
-}
+};
 
 } // namespace
 
 extern "C" xfer_status xfi_cuda_rows_load(void)
 {
-  const xfer_status st = load(rows_kernel, "copy kernel");
-
-  return st == XFER_OK ? load(few_rows_kernel, "copy kernel") : st;
+  return load_table<rows>();
 }
 
 extern "C" xfer_status xfi_cuda_copy_rows(const xfi_cuda_job *job, xfer_stream stream)
 {
-  return launch_job(rows_kernel, few_rows_kernel, job, THREADS, WARPS, job->n_blocks, "copy kernel",
-                    stream);
+  return launch_table<rows>(job, stream);
 }

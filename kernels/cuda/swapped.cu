@@ -7,8 +7,7 @@
 
 namespace {
 
-constexpr int THREADS = 256;
-constexpr int WARPS = THREADS / 32;
+constexpr int WARPS = 8;
 constexpr int SHARED_BYTES = 32 * 33 * 16; /* the largest of the tiles below */
 
 /* One word of padding, or of 4 bytes where words are smaller, puts neighbours of a column in
@@ -69,49 +68,28 @@ __device__ __forceinline__ void swap_tile(const xfi_cuda_piece &piece, int64_t i
   __syncthreads(); /* the next tile overwrites this one */
 }
 
-__device__ __forceinline__ void copy_swapped(const xfi_cuda_piece *__restrict__ pieces,
-                                             const int64_t *__restrict__ first_tile,
-                                             int64_t n_pieces, int64_t n_tiles, const uint64_t *go)
-{
-  if (go != NULL && *go == 0) return;
-  __shared__ __align__(16) char shared[SHARED_BYTES];
-  int64_t at = 0;
+struct swapped {
+  static constexpr const char *NAME = "transpose kernel";
+  static constexpr int THREADS = 32 * WARPS;
+  static constexpr int BLOCKS = 0;
+  static constexpr int WALKERS = 1;
 
-  for (int64_t t = blockIdx.x; t < n_tiles; t += gridDim.x) {
-    at = piece_of(first_tile, n_pieces, at, t);
-    const xfi_cuda_piece &piece = pieces[at];
-    by_word(piece.word_log2,
-            [&](auto word) { swap_tile<decltype(word)>(piece, t - first_tile[at], shared); });
+  __device__ __forceinline__ void operator()(const xfi_cuda_piece &piece, int64_t index) const
+  {
+    __shared__ __align__(16) char shared[SHARED_BYTES];
+
+    by_word(piece.word_log2, [&](auto word) { swap_tile<decltype(word)>(piece, index, shared); });
   }
-}
-
-__global__ void __launch_bounds__(THREADS)
-    swapped_kernel(const xfi_cuda_piece *__restrict__ pieces,
-                   const int64_t *__restrict__ first_tile, int64_t n_pieces, int64_t n_tiles,
-                   const uint64_t *go)
-{
-  copy_swapped(pieces, first_tile, n_pieces, n_tiles, go);
-}
-
-__global__ void __launch_bounds__(THREADS)
-    few_swapped_kernel(const __grid_constant__ xfi_cuda_few few, int64_t n_pieces, int64_t n_tiles,
-                       const uint64_t *go)
-{
-  copy_swapped(few.pieces, few.first_tile, n_pieces, n_tiles, go);
-}
+};
 
 } // namespace
 
 extern "C" xfer_status xfi_cuda_swapped_load(void)
 {
-  const xfer_status st = load(swapped_kernel, "transpose kernel");
-
-  return st == XFER_OK ? load(few_swapped_kernel, "transpose kernel") : st;
+  return load_table<swapped>();
 }
 
 extern "C" xfer_status xfi_cuda_copy_swapped(const xfi_cuda_job *job, xfer_stream stream)
 {
-  /* These blocks are half as large as those of rows.cu, which n_blocks counts. */
-  return launch_job(swapped_kernel, few_swapped_kernel, job, THREADS, 1, 2 * (int64_t)job->n_blocks,
-                    "transpose kernel", stream);
+  return launch_table<swapped>(job, stream);
 }

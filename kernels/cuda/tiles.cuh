@@ -1,4 +1,4 @@
-/* What the kernels that copy share: which piece a tile belongs to, division, and word access. */
+/* What the kernels share: the walk over the tiles of a table, division, and word access. */
 #ifndef XFI_CUDA_TILES_CUH
 #define XFI_CUDA_TILES_CUH
 
@@ -108,6 +108,82 @@ static __device__ __forceinline__ uint4 bytes_at(uint4 low, uint4 high, uint32_t
   return make_uint4(__funnelshift_r(by_one ? w1 : w0, v1, bits), __funnelshift_r(v1, v2, bits),
                     __funnelshift_r(v2, v3, bits), __funnelshift_r(v3, by_one ? w5 : w4, bits));
 }
+
+/* ---- tables --------------------------------------------------------------------------------- */
+
+static constexpr int BLOCK_THREADS = 512; /* of the blocks that jobs count */
+
+/* call(piece, number of the tile within it), by each of the `walkers` of all blocks of so many
+ * threads in turn: its warps, or the block itself. */
+template <int threads, int walkers, typename Do>
+static __device__ __forceinline__ void each_tile(const xfi_cuda_piece *__restrict__ pieces,
+                                                 const int64_t *__restrict__ first_tile,
+                                                 int64_t n_pieces, int64_t n_tiles, Do call)
+{
+  const uint32_t walker = walkers == 1 ? 0 : threadIdx.x / (threads / walkers);
+  const int64_t step = (int64_t)gridDim.x * walkers;
+  int64_t at = 0;
+
+  for (int64_t t = (int64_t)blockIdx.x * walkers + walker; t < n_tiles; t += step) {
+    at = piece_of(first_tile, n_pieces, at, t);
+    call(pieces[at], t - first_tile[at]);
+  }
+}
+
+/*
+ * What moves tiles of a kind, by a table in memory or by one that is a parameter, is a Kind:
+ *
+ *   NAME                 of its kernels, in texts
+ *   THREADS, BLOCKS      of a block, and so many of these to a multiprocessor at least
+ *   WALKERS              of a block, as above
+ *   (piece, index)       moves it, called by one of them
+ */
+struct by_warps {
+  static constexpr int THREADS = BLOCK_THREADS;
+  static constexpr int BLOCKS = 2;
+  static constexpr int WALKERS = THREADS / 32;
+};
+
+template <typename Kind>
+static __global__ void __launch_bounds__(Kind::THREADS, Kind::BLOCKS)
+    table_kernel(const xfi_cuda_piece *__restrict__ pieces, const int64_t *__restrict__ first_tile,
+                 int64_t n_pieces, int64_t n_tiles, const uint64_t *go)
+{
+  if (go != NULL && *go == 0) return;
+  each_tile<Kind::THREADS, Kind::WALKERS>(pieces, first_tile, n_pieces, n_tiles, Kind());
+}
+
+template <typename Kind>
+static __global__ void __launch_bounds__(Kind::THREADS, Kind::BLOCKS)
+    few_kernel(const __grid_constant__ xfi_cuda_few few, int64_t n_pieces, int64_t n_tiles,
+               const uint64_t *go)
+{
+  if (go != NULL && *go == 0) return;
+  each_tile<Kind::THREADS, Kind::WALKERS>(few.pieces, few.first_tile, n_pieces, n_tiles, Kind());
+}
+
+template <typename Kind> static xfer_status load_table()
+{
+  const xfer_status st = load(table_kernel<Kind>, Kind::NAME);
+
+  return st == XFER_OK ? load(few_kernel<Kind>, Kind::NAME) : st;
+}
+
+template <typename Kind>
+static xfer_status launch_table(const xfi_cuda_job *job, xfer_stream stream)
+{
+  const int64_t most = (int64_t)job->n_blocks * (BLOCK_THREADS / Kind::THREADS);
+  const unsigned n_blocks = blocks_for(job->n_tiles, Kind::WALKERS, most);
+
+  if (job->n_tiles == 0) return XFER_OK;
+  if (job->few != NULL)
+    return launch(few_kernel<Kind>, n_blocks, Kind::THREADS, stream, Kind::NAME, *job->few,
+                  job->n_pieces, job->n_tiles, job->go);
+  return launch(table_kernel<Kind>, n_blocks, Kind::THREADS, stream, Kind::NAME, job->pieces,
+                job->first_tile, job->n_pieces, job->n_tiles, job->go);
+}
+
+/* ---- words ---------------------------------------------------------------------------------- */
 
 /* Calls with a word of the type that has 1 << word_log2 bytes. */
 template <typename Do> static __device__ __forceinline__ void by_word(uint32_t word_log2, Do call)

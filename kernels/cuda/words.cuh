@@ -163,27 +163,21 @@ static __device__ __forceinline__ void do_tile(const xfi_cuda_piece &piece, cons
 
 /* ---- kernels -------------------------------------------------------------------------------- */
 
-static constexpr int KIND_THREADS = 512;
-
 using kind_fn = void (*)(const xfi_cuda_piece *, const int64_t *, int64_t, int64_t, uint32_t,
                          const uint64_t *);
 
 /* The tiles of the pieces of one kind; Do()(piece, tile) does one. */
 template <typename Do>
-static __global__ void __launch_bounds__(KIND_THREADS, 1)
+static __global__ void __launch_bounds__(BLOCK_THREADS, 1)
     kind_kernel(const xfi_cuda_piece *__restrict__ pieces, const int64_t *__restrict__ first_tile,
                 int64_t n_pieces, int64_t n_tiles, uint32_t kind, const uint64_t *go)
 {
   if (go != NULL && *go == 0) return;
-  const int64_t n_warps = (int64_t)gridDim.x * (KIND_THREADS / 32);
-  int64_t at = 0;
+  const auto move = [&](const xfi_cuda_piece &piece, int64_t index) {
+    if (piece.kind == kind) Do()(piece, tile_of(piece, index));
+  };
 
-  for (int64_t t = (int64_t)blockIdx.x * (KIND_THREADS / 32) + threadIdx.x / 32; t < n_tiles;
-       t += n_warps) {
-    at = piece_of(first_tile, n_pieces, at, t);
-    const xfi_cuda_piece &piece = pieces[at];
-    if (piece.kind == kind) Do()(piece, tile_of(piece, t - first_tile[at]));
-  }
+  each_tile<BLOCK_THREADS, BLOCK_THREADS / 32>(pieces, first_tile, n_pieces, n_tiles, move);
 }
 
 /* A kernel of one Op: of several the compiler makes a mixture that runs out of registers. */
@@ -202,13 +196,13 @@ static xfer_status launch_kinds(const kind_fn (&kernels)[n_kinds], const xfi_cud
 {
   const bool is_alone = job->n_blocks > XFI_CUDA_MULTIPROCESSORS;
   const unsigned n_blocks =
-      blocks_for(job->n_tiles, KIND_THREADS / 32, job->n_blocks / (is_alone ? 2 : 1));
+      blocks_for(job->n_tiles, BLOCK_THREADS / 32, job->n_blocks / (is_alone ? 2 : 1));
   xfer_status st = XFER_OK;
 
   for (uint32_t kind = 0; kind < n_kinds && st == XFER_OK; kind++)
     if ((job->kinds >> kind & 1) != 0)
-      st = launch(kernels[kind], n_blocks, KIND_THREADS, stream, what, job->pieces, job->first_tile,
-                  job->n_pieces, job->n_tiles, kind, job->go);
+      st = launch(kernels[kind], n_blocks, BLOCK_THREADS, stream, what, job->pieces,
+                  job->first_tile, job->n_pieces, job->n_tiles, kind, job->go);
   return st;
 }
 
