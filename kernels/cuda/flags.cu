@@ -59,6 +59,22 @@ flag_list list_of(uint64_t *const *flags, int n_flags)
   return list;
 }
 
+/* As many launches as it takes, of which the first argument has the flags. */
+template <typename Kernel, typename... Arguments>
+xfer_status launch_all(Kernel *kernel, uint64_t *const *flags, int n_flags, xfer_stream stream,
+                       const char *what, Arguments... arguments)
+{
+  xfer_status st = XFER_OK;
+
+  for (int first = 0; first < n_flags && st == XFER_OK; first += FLAGS_PER_LAUNCH) {
+    const int n = n_flags - first < FLAGS_PER_LAUNCH ? n_flags - first : FLAGS_PER_LAUNCH;
+
+    st = launch(kernel, 1, FLAGS_PER_LAUNCH, stream, what, list_of(flags + first, n), n,
+                arguments...);
+  }
+  return st;
+}
+
 } // namespace
 
 extern "C" xfer_status xfi_cuda_flags_load(void)
@@ -71,25 +87,13 @@ extern "C" xfer_status xfi_cuda_flags_load(void)
 extern "C" xfer_status xfi_cuda_flags_set(uint64_t *const *flags, int n_flags, uint64_t value,
                                           const uint64_t *go, xfer_stream stream)
 {
-  for (int first = 0; first < n_flags; first += FLAGS_PER_LAUNCH) {
-    const int n = n_flags - first < FLAGS_PER_LAUNCH ? n_flags - first : FLAGS_PER_LAUNCH;
-    const xfer_status st = launch(set_kernel, 1, FLAGS_PER_LAUNCH, stream, "flag kernel",
-                                  list_of(flags + first, n), n, value, go);
-    if (st != XFER_OK) return st;
-  }
-  return XFER_OK;
+  return launch_all(set_kernel, flags, n_flags, stream, "flag kernel", value, go);
 }
 
 extern "C" xfer_status xfi_cuda_flags_spin(uint64_t *const *flags, int n_flags, uint64_t value,
                                            xfer_stream stream)
 {
-  for (int first = 0; first < n_flags; first += FLAGS_PER_LAUNCH) {
-    const int n = n_flags - first < FLAGS_PER_LAUNCH ? n_flags - first : FLAGS_PER_LAUNCH;
-    const xfer_status st = launch(spin_kernel, 1, FLAGS_PER_LAUNCH, stream, "flag wait",
-                                  list_of(flags + first, n), n, value);
-    if (st != XFER_OK) return st;
-  }
-  return XFER_OK;
+  return launch_all(spin_kernel, flags, n_flags, stream, "flag wait", value);
 }
 
 extern "C" xfer_status xfi_cuda_guard_check(uint64_t *const *flags, int n_flags, uint64_t *go,
