@@ -87,6 +87,15 @@ template <int from_bytes> struct amax_table {
   {
     return from_bytes == 4 ? max(a, b) : __vmaxu2(a, b);
   }
+  template <typename Word> static __device__ __forceinline__ uint32_t largest_of(const Word &w)
+  {
+    uint32_t found = 0;
+
+#pragma unroll
+    for (uint32_t bits : w.at)
+      found = larger(found, bits & (from_bytes == 4 ? 0x7fffffffu : 0x7fff7fffu));
+    return found;
+  }
   /* Lanes that are less than `apart` from each other already have different words. */
   template <int n>
   __device__ __forceinline__ void settle(uint32_t (&found)[n], uint32_t (&to)[n],
@@ -162,7 +171,7 @@ template <int from_bytes, int n_bytes> struct amax {
 
 #pragma unroll
     for (int u = 0; u < IN_FLIGHT; u++) {
-      found[u] = u < n ? largest_of(words[u].numbers) : 0;
+      found[u] = u < n ? table.largest_of(words[u].numbers) : 0;
       stays &= u >= n || words[u].block == block;
     }
     if (__all_sync(ALL, stays)) {
@@ -187,17 +196,6 @@ template <int from_bytes, int n_bytes> struct amax {
   }
 
 private:
-  static __device__ __forceinline__ uint32_t largest_of(const word<n_bytes> &w)
-  {
-    uint32_t found = 0;
-
-#pragma unroll
-    for (uint32_t bits : w.at)
-      found = amax_table<from_bytes>::larger(found,
-                                             bits & (from_bytes == 4 ? 0x7fffffffu : 0x7fff7fffu));
-    return found;
-  }
-
   uint32_t block;               /* that `largest` is of */
   uint32_t largest;             /* bits of magnitudes */
   amax_table<from_bytes> table; /* last: where it is first nvcc 13 makes a tenth more code */
