@@ -17,8 +17,8 @@
 
 #include <stdlib.h>
 
-/* Runs of a call. */
-enum { CALL_RUNS = 256 };
+/* Runs of a call, which begins once all of them are enqueued: of the first, and of later ones. */
+enum { FIRST_RUNS = 16, CALL_RUNS = 256 };
 /* A stream takes about 26,000 runs in such calls before it holds up the host, and about 340 that
  * have a call each; one that waits for a peer goes on nobody knows when. */
 enum { OPS_MAX = 4096, OPEN_OPS_MAX = 20000, ALONE_OPS_MAX = 256 };
@@ -185,6 +185,14 @@ void xfi_cuda_engine_free(xfi_cuda_runs *runs)
   xfi_free(runs->rows);
 }
 
+/* Of a call after `done` runs, twice as many as before it at most. */
+static size_t runs_of_call(size_t done, size_t n)
+{
+  const size_t most = done < FIRST_RUNS ? FIRST_RUNS : done < CALL_RUNS ? done : CALL_RUNS;
+
+  return n - done < most ? n - done : most;
+}
+
 /* Runs `first` to first + n - 1, in one call. */
 static xfer_status launch_batch(const xfi_cuda_device *device, const xfi_cuda_runs *runs,
                                 size_t first, size_t n, xfer_stream stream)
@@ -216,9 +224,10 @@ xfer_status xfi_cuda_engine_launch(const xfi_cuda_device *device, const xfi_cuda
     XFI_CUDA_TRY(cudaMemcpy2DAsync, (r->dst, r->dst_pitch, r->src, r->src_pitch, r->n_bytes, r->n,
                                      cudaMemcpyDefault, stream));
   }
-  for (size_t i = 0; batches && i < runs->n; i += CALL_RUNS)
-    XFI_TRY(
-        launch_batch(device, runs, i, runs->n - i < CALL_RUNS ? runs->n - i : CALL_RUNS, stream));
+  for (size_t i = 0, n = 0; batches && i < runs->n; i += n) {
+    n = runs_of_call(i, runs->n);
+    XFI_TRY(launch_batch(device, runs, i, n, stream));
+  }
   for (size_t i = 0; !batches && i < runs->n; i++)
     XFI_CUDA_TRY(cudaMemcpyAsync,
                  ((void *)(uintptr_t)runs->dst[i], (const void *)(uintptr_t)runs->src[i],
