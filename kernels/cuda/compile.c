@@ -239,7 +239,9 @@ static xfer_status add_swapped(xfi_cuda_table *table, const xfi_copy *copy, uint
                                int64_t fast)
 {
   xfi_copy c = *copy;
-  int64_t side = word_log2 <= 2 ? 64 : 32; /* as in swapped.cu */
+  const int64_t wide = XFI_CUDA_SWAP_WIDE(1 << word_log2);
+  const bool is_wide = least(c.extent[fast], c.extent[c.n_dims - 1]) >= wide;
+  const int64_t side = is_wide ? wide : XFI_CUDA_SWAP_NARROW(1 << word_log2);
   int64_t n_tiles = 1;
 
   xfi_copy_swap_dims(&c, fast, c.n_dims - 2); /* becomes the piece's dim 1 */

@@ -34,6 +34,11 @@ extern "C" {
  * begin. */
 #define XFI_CUDA_WARP_WORDS 128
 
+/* Words along a side of the square tiles that are transposed: of narrow pieces, and of those whose
+ * two dims have at least as many as a wide tile, with rows of 128 to 512 bytes. */
+#define XFI_CUDA_SWAP_NARROW(word_bytes) ((word_bytes) <= 4 ? 64 : 32)
+#define XFI_CUDA_SWAP_WIDE(word_bytes) ((word_bytes) <= 2 ? 128 : (word_bytes) <= 8 ? 64 : 32)
+
 /* x / d for 0 <= x < 2^31 and 1 <= d < 2^31, as (umulhi(x, magic) + x) >> shift (Granlund and
  * Montgomery). */
 typedef struct xfi_cuda_div {

@@ -8,23 +8,39 @@
 namespace {
 
 constexpr int WARPS = 8;
-constexpr int SHARED_BYTES = 32 * 33 * 16; /* the largest of the tiles below */
+constexpr int SHARED_BYTES = 64 * 65 * 8; /* the largest of the tiles below */
 
 /* One word of padding, or of 4 bytes where words are smaller, puts neighbours of a column in
  * different banks. */
-template <typename Word> struct shape {
-  static constexpr int side = sizeof(Word) <= 4 ? 64 : 32;
+template <typename Word, bool WIDE> struct shape {
+  static constexpr int side =
+      WIDE ? XFI_CUDA_SWAP_WIDE(sizeof(Word)) : XFI_CUDA_SWAP_NARROW(sizeof(Word));
   static constexpr int pitch = side + (sizeof(Word) < 4 ? 4 / (int)sizeof(Word) : 1);
   static_assert(side * pitch * (int)sizeof(Word) <= SHARED_BYTES, "the tile fits");
 };
 
-template <typename Word>
+/* Calls with each of a lane's words of a row of n. Of a wide tile what a warp takes at once begins
+ * at a multiple of its size in memory, wherever the row does: of what crosses the link more is
+ * wanted, and less is written in part. */
+template <typename Word, bool WIDE, typename Do>
+__device__ __forceinline__ void along_row(const char *row, int n, Do word)
+{
+  const int before = WIDE ? (int)((uintptr_t)row / sizeof(Word) % 32) : 0;
+
+#pragma unroll
+  for (int k = 0; k < shape<Word, WIDE>::side + (WIDE ? 32 : 0); k += 32) {
+    const int i = (int)(threadIdx.x & 31) + k - before;
+
+    if (i >= 0 && i < n) word(i);
+  }
+}
+
+template <typename Word, bool WIDE>
 __device__ __forceinline__ void swap_tile(const xfi_cuda_piece &piece, int64_t index, char *shared)
 {
-  constexpr int side = shape<Word>::side;
-  constexpr int pitch = shape<Word>::pitch;
+  constexpr int side = shape<Word, WIDE>::side;
+  constexpr int pitch = shape<Word, WIDE>::pitch;
   Word *const tile = reinterpret_cast<Word *>(shared);
-  const int lane = threadIdx.x & 31;
   const int warp = threadIdx.x / 32;
   const int64_t tiles0 = piece.cols_per_row;
   const int64_t tiles1 = piece.n_rows;
@@ -33,8 +49,8 @@ __device__ __forceinline__ void swap_tile(const xfi_cuda_piece &piece, int64_t i
   int64_t rest = index / tiles0;
   const int64_t x1 = rest % tiles1 * side;
   rest /= tiles1;
-  int64_t from = x0 * piece.src_stride[0] + x1 * piece.src_stride[1];
-  int64_t to = x0 * piece.dst_stride[0] + x1 * piece.dst_stride[1];
+  const char *from = piece.src + x0 * piece.src_stride[0] + x1 * piece.src_stride[1];
+  char *to = piece.dst + x0 * piece.dst_stride[0] + x1 * piece.dst_stride[1];
   for (uint32_t d = 2; d < piece.n_dims; d++) {
     const int64_t x = rest % piece.extent[d];
     rest /= piece.extent[d];
@@ -46,24 +62,20 @@ __device__ __forceinline__ void swap_tile(const xfi_cuda_piece &piece, int64_t i
 
 #pragma unroll 4
   for (int i0 = warp; i0 < n0; i0 += WARPS) {
-#pragma unroll
-    for (int i1 = lane; i1 < side; i1 += 32) {
-      if (i1 < n1) {
-        tile[i0 * pitch + i1] =
-            word_load<Word>(piece.src + from + i0 * piece.src_stride[0] + i1 * piece.src_stride[1]);
-      }
-    }
+    const char *row = from + i0 * piece.src_stride[0];
+
+    along_row<Word, WIDE>(row, n1, [&](int i1) {
+      tile[i0 * pitch + i1] = word_load<Word>(row + i1 * piece.src_stride[1]);
+    });
   }
   __syncthreads();
 #pragma unroll 4
   for (int i1 = warp; i1 < n1; i1 += WARPS) {
-#pragma unroll
-    for (int i0 = lane; i0 < side; i0 += 32) {
-      if (i0 < n0) {
-        word_store<Word>(piece.dst + to + i0 * piece.dst_stride[0] + i1 * piece.dst_stride[1],
-                         tile[i0 * pitch + i1]);
-      }
-    }
+    char *row = to + i1 * piece.dst_stride[1];
+
+    along_row<Word, WIDE>(row, n0, [&](int i0) {
+      word_store<Word>(row + i0 * piece.dst_stride[0], tile[i0 * pitch + i1]);
+    });
   }
   __syncthreads(); /* the next tile overwrites this one */
 }
@@ -78,7 +90,13 @@ struct swapped {
   {
     __shared__ __align__(16) char shared[SHARED_BYTES];
 
-    by_word(piece.word_log2, [&](auto word) { swap_tile<decltype(word)>(piece, index, shared); });
+    by_word(piece.word_log2, [&](auto word) {
+      using Word = decltype(word);
+      if (min(piece.extent[0], piece.extent[1]) >= XFI_CUDA_SWAP_WIDE(sizeof(Word)))
+        swap_tile<Word, true>(piece, index, shared);
+      else
+        swap_tile<Word, false>(piece, index, shared);
+    });
   }
 };
 
