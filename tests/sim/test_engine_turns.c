@@ -1,7 +1,9 @@
-/* The copy engine has one peer's copies after another's: which comes first. Ranks are taken for
- * processes, whose memory peers may pull whenever it goes. */
+/* The copy engine has one peer's copies after another's: which comes first, and whether it pulls
+ * from a peer that pulls from it. Ranks are taken for processes, whose memory peers may pull
+ * whenever it goes. */
 #include "world.h"
 
+#include <stdio.h>
 #include <string.h>
 
 enum { MIB = 1 << 20, SHARE = 33 * MIB };
@@ -84,9 +86,68 @@ static void test_peers(void)
   world_destroy();
 }
 
+/* ---- peers that send to each other ------------------------------------------------------------
+ */
+
+/* Does a rank itself copy what it has from a peer? */
+static bool pulls_from(const xfer_plan *plan, int peer)
+{
+  char from[32];
+  char *text = NULL;
+
+  (void)snprintf(from, sizeof from, "  from rank %-6d ", peer);
+  OK(xfer_plan_print(plan, &text, 0));
+  const char *line = strstr(text, from);
+  NEED(line != NULL);
+  const char *way = strstr(line, "direct: ");
+  NEED(way != NULL);
+  const bool pulls = strncmp(way, "direct: this rank copies", 24) == 0;
+  xfer_text_free(text);
+  return pulls;
+}
+
+/* From four parts to halves that two ranks each have, where ranks 1 and 2 have something of each
+ * other and other things from the others, engines pull all. Of three ranks that all send to all,
+ * kernels push. */
+static void pulled_by_each_other(int rank)
+{
+  static const int from[4][2] = {{1, 1}, {2, 3}, {0, 1}, {2, 2}};
+  const bool halves = xfer_comm_size(w.comms[rank]) == 4;
+  const size_t n_dst = (halves ? 2 : 3) * (size_t)SHARE;
+  unsigned char *memory = world_alloc(SHARE + n_dst);
+  unsigned char *const dst = memory + SHARE;
+  xfer_plan *plan = NULL;
+
+  memset(memory, rank + 1, SHARE);
+  memset(dst, 0, n_dst);
+  plan =
+      plan_of(rank, halves ? "u8[138412032] (4):S0 -> (2,2):R,S0" : "u8[103809024] (3):S0 -> (3):R",
+              memory, dst);
+  for (int i = 0; i < 2; i++)
+    NEED(pulls_from(plan, halves ? from[rank][i] : (rank + 1 + i) % 3) == halves);
+  ranks_barrier();
+  OK(xfer_plan_run(plan, 1, world_stream()));
+  OK(xfer_plan_wait(plan, 0));
+  for (size_t i = 0; i < n_dst; i += 511)
+    NEED(dst[i] == 1 + i / SHARE + (halves && rank % 2 == 1 ? 2 : 0));
+  xfer_plan_destroy(plan);
+  world_free(memory);
+}
+
+static void test_peers_of_each_other(void)
+{
+  for (int n_ranks = 3; n_ranks <= 4; n_ranks++) {
+    world_make(n_ranks, COMM_GATHER, (sim_config){.eager = true, .n_devices = 4});
+    world_go(pulled_by_each_other);
+    world_destroy();
+  }
+}
+
 int main(int argc, char **argv)
 {
-  static const world_test tests[] = {{"the_engine_goes_from_peer_to_peer", test_peers}};
+  static const world_test tests[] = {
+      {"the_engine_goes_from_peer_to_peer", test_peers},
+      {"the_engine_pulls_from_one_that_pulls_from_it", test_peers_of_each_other}};
 
   return world_main(argc, argv, tests, sizeof tests / sizeof tests[0]);
 }

@@ -22,6 +22,20 @@ static size_t wanted(const xfer_plan *plan, const xfi_move_list *list, size_t pe
   return xfi_run_has_flow(plan, &list->peers[peer]) ? peer : XFI_NO_FLOW;
 }
 
+static void count_flows(xfi_links *links)
+{
+  xfi_flow_counts counts = {0, 0};
+
+  for (size_t i = 0; i < links->n; i++) {
+    const int n = (links->at[i].send != XFI_NO_FLOW) + (links->at[i].recv != XFI_NO_FLOW);
+
+    counts.n_links += n > 0;
+    counts.n_both += n == 2;
+  }
+  for (size_t i = 0; i < links->n; i++)
+    links->at[i].counts[0] = counts;
+}
+
 xfer_status xfi_links_list(xfi_links *links, xfer_plan *plan, const xfi_near *near)
 {
   const xfi_plan *m = plan->moves;
@@ -43,6 +57,7 @@ xfer_status xfi_links_list(xfi_links *links, xfer_plan *plan, const xfi_near *ne
                                        .recv = wanted(plan, &m->recvs, recv),
                                        .near = near[rank]};
   }
+  count_flows(links);
   return XFER_OK;
 }
 

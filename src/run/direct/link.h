@@ -67,6 +67,12 @@ typedef enum xfi_near {
   XFI_SAME_DEVICE   /* and we may share a stream */
 } xfi_near;
 
+/* How many peers a rank has flows with, and with how many of them both ways. */
+typedef struct xfi_flow_counts {
+  uint32_t n_links;
+  uint32_t n_both;
+} xfi_flow_counts;
+
 /* One peer: both flows between us, and its half of each. */
 typedef struct xfi_link {
   int rank;
@@ -78,7 +84,8 @@ typedef struct xfi_link {
   bool only_push[2];        /* nobody but its sender can copy it */
   uint64_t pushed_bytes[2]; /* what its sender copies where both do */
   xfi_near near;
-  xfi_told *told; /* [n_told] our half of both flows, after the page */
+  xfi_flow_counts counts[2]; /* ours, the peer's */
+  xfi_told *told;            /* [n_told] our half of both flows, after the page */
   size_t n_told;
   size_t told_capacity;
   size_t n_own_places; /* pieces of our half of both flows */

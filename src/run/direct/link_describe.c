@@ -16,6 +16,7 @@ typedef struct head {
   uint64_t page_offset;
   uint64_t n_bounds;
   uint64_t n_src_bounds; /* the first of them */
+  xfi_flow_counts counts;
   xfi_mem_handle page;
 } head;
 
@@ -154,6 +155,7 @@ xfer_status xfi_link_describe(xfi_link *link, const xfer_plan *plan, const uint6
   XFI_TRY_DONE(put_flow(&b, &n_dst, &plan->moves->recvs, link->recv, XFI_OF_DST));
   h.n_bounds = h.n_src_bounds + n_dst;
   h.n_allocations = link->n_told;
+  h.counts = link->counts[0];
   XFI_TRY_DONE(xfi_bytes_put(&link->said, &h, sizeof h));
   for (size_t i = 0; i < link->n_told; i++) {
     const told_allocation told = {link->told[i].at.n_bytes, (uint64_t)link->told[i].halves};
@@ -255,6 +257,7 @@ xfer_status xfi_link_read(xfi_link *link)
     return malformed(link);
   link->page_handle = h.page;
   link->page_offset = h.page_offset;
+  link->counts[1] = h.counts;
   link->n_remotes = h.n_allocations;
   link->remotes = xfi_calloc(h.n_allocations, sizeof *link->remotes);
   link->bounds = xfi_calloc(h.n_bounds, sizeof *link->bounds);
