@@ -16,8 +16,9 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
-from .._structs import whole
+from .._structs import listed, whole
 from ..dtypes import dtype_name
+from ..errors import MismatchError
 from ..layout import Layout, Placement, Replicate, Shard
 from ..memory import memory_of
 from ..mesh import Mesh
@@ -34,14 +35,18 @@ def _axes(mesh: Any) -> Axes:
     """Of nested lists of ranks, or what has them as a tensor `mesh`."""
     mesh = getattr(mesh, "mesh", mesh)
     rows = mesh.tolist() if hasattr(mesh, "tolist") else mesh
-    rows = [rows] if isinstance(rows, int) else rows
+    rows = [rows] if isinstance(rows, int) else listed(rows, "a mesh")
     sizes = [len(rows)]
     while rows and isinstance(rows[0], list | tuple):
         sizes.append(len(rows[0]))
-        if any(len(row) != sizes[-1] for row in rows):
+        if any(not isinstance(row, list | tuple) or len(row) != sizes[-1] for row in rows):
             raise ValueError(f"a mesh with rows of different lengths: {mesh}")
         rows = [each for row in rows for each in row]
     return tuple(sizes), tuple(whole(rank, "a rank of a mesh") for rank in rows)
+
+
+def _sizes(shape: Any, name: str) -> tuple[int, ...]:
+    return tuple(whole(n, f"a size of {name}") for n in listed(shape, name))
 
 
 def _cuts(placements: Sequence[Any], n_dims: int) -> Cuts:
@@ -51,8 +56,16 @@ def _cuts(placements: Sequence[Any], n_dims: int) -> Cuts:
         kind = type(placement).__name__
         if kind not in ("Shard", "Replicate"):
             raise TypeError(f"{placement!r} is neither Shard nor Replicate")
-        cuts.append(range(n_dims)[placement.dim] if kind == "Shard" else None)
+        cuts.append(_dim(placement, n_dims) if kind == "Shard" else None)
     return tuple(cuts)
+
+
+def _dim(placement: Any, n_dims: int) -> int:
+    """The one that a Shard cuts."""
+    dim = whole(placement.dim, "the dim of a Shard")
+    if not -n_dims <= dim < n_dims:
+        raise IndexError(f"{placement!r} cuts a dim that a tensor of {n_dims} dims does not have")
+    return dim % n_dims
 
 
 @lru_cache(maxsize=4096)
@@ -72,10 +85,10 @@ class _Side:
 
     @classmethod
     def of(cls, x: Any, mesh: Any, placements: Sequence[Any], local_shape: Any, dtype: Any) -> _Side:
+        local = None if local_shape is None else _sizes(local_shape, "a local shape")
         if x is not None:
             memory = memory_of(x)
-            local_shape, dtype = memory.shape, memory.dtype
-        local = None if local_shape is None else tuple(local_shape)
+            local, dtype = memory.shape, memory.dtype
         return cls(_axes(mesh), placements, local, None if dtype is None else dtype_name(dtype))
 
     def shape(self) -> tuple[int, ...] | None:
@@ -83,6 +96,8 @@ class _Side:
         if self.local is None:
             return None
         cuts = _cuts(self.placements, len(self.local))
+        if len(cuts) != len(self.axes[0]):
+            raise ValueError(f"{len(cuts)} placements for a mesh of {len(self.axes[0])} axes")
         n_parts = [
             math.prod(n for n, dim in zip(self.axes[0], cuts, strict=True) if dim == d) for d in range(len(self.local))
         ]
@@ -94,7 +109,7 @@ def _layouts(src: _Side, dst: _Side, global_shape: Sequence[int] | None) -> list
     shape = (
         (src.shape() if src.local is not None else dst.shape())
         if global_shape is None
-        else tuple(whole(n, "a size of global_shape") for n in global_shape)
+        else _sizes(global_shape, "global_shape")
     )
     dtype = src.dtype or dst.dtype
     if shape is None or dtype is None:
@@ -156,9 +171,11 @@ def xferdtensor(
     """NeMo-RL's: tensors are None or have `shape`, which is global, and `_local_tensor`. See reshard()."""
 
     def sides() -> Sides:
-        ref = src_tensor if src_tensor is not None else dst_tensor
         src, dst = (None if x is None else x._local_tensor for x in (src_tensor, dst_tensor))
-        shape = None if ref is None else tuple(ref.shape)
+        shapes = [tuple(x.shape) for x in (src_tensor, dst_tensor) if x is not None]
+        if len(set(shapes)) > 1:
+            raise MismatchError(f"the source is of shape {shapes[0]} and the destination of {shapes[1]}")
+        shape = shapes[0] if shapes else None
         return _sides((src, src_mesh, src_placement, None, None), (dst, dst_mesh, dst_placement, None, None), shape)
 
     redistribute_sides(comm_of(process_group), sides, stream)
