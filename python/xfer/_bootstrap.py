@@ -16,7 +16,7 @@ from typing import Any
 
 from ._functions import AllGather
 from ._store import Gather, awaited, is_store, session, store_gather
-from ._structs import decoded
+from ._structs import decoded, whole
 from .errors import CommError, TimeoutError, UnsupportedError, described
 
 NCCL_ID_BYTES = 128
@@ -206,7 +206,7 @@ def _by_socket(address: str, rank: int, size: int, made: Callable[[], bytes], ti
 
 
 def _needs_rank(rank: int | None, size: int | None, what: str) -> tuple[int, int]:
-    if rank is None or size is None or not 0 <= rank < size:
+    if rank is None or size is None or not 0 <= whole(rank, "rank") < whole(size, "size"):
         raise ValueError(f"{what} needs rank and size, not {rank} of {size}")
     return rank, size
 

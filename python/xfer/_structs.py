@@ -91,6 +91,18 @@ def listed(value: Any, name: str) -> Any:
     return value
 
 
+def length(values: Any, name: str) -> int:
+    """Of a list of the caller's; 0 of None. Not by its truth, which an array of NumPy does not have."""
+    return 0 if values is None else len(listed(values, name))
+
+
+def items(value: Any, n: int, what: str) -> Any:
+    """As many as what() has, such as the (lo, hi) of a box."""
+    if isinstance(value, str) or not hasattr(value, "__len__") or len(value) != n:
+        raise ArgError(f"{what}, not {value!r}")
+    return value
+
+
 def needed(kind: str, value: Any, name: str) -> Any:
     """As checked(), of an object that may not be left out."""
     if value is None:
@@ -120,7 +132,9 @@ def array(c_type: Any, values: Sequence[Any] | None, name: str) -> Any:
     if values is None:
         return None
     check = check_of(c_type)
-    return (c_type * len(values))(*(values if check is None else [check(value, name) for value in values]))
+    return (c_type * len(listed(values, name)))(
+        *(values if check is None else [check(value, name) for value in values])
+    )
 
 
 def c_type_of(c_type: Any) -> Any:

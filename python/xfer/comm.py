@@ -517,6 +517,9 @@ class Comm(_handle.Handle):
         """
         if (alloc is None) != (free is None):
             raise TypeError("staging memory needs both alloc and free")
+        for function in (alloc, free):
+            if function is not None and not callable(function):
+                raise TypeError(f"{function!r} is no function of staging memory")
         staging = _Staging(alloc, free)
         with self._alone():
             self._now(lib.xfer_comm_set_staging, self, staging.alloc, staging.free, staging.context)

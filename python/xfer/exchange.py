@@ -34,11 +34,12 @@ class _Side:
     """What a rank sends, or receives, as C has it."""
 
     def __init__(self, comm: Comm, operations: Operations, side: str) -> None:
-        n = len(operations)
+        n = len(_structs.listed(operations, "operations"))
         self.operations, views = (_structs.Operation * n)(), bytearray()
         self.memory: list[Memory] = []  # kept alive
         self.device = comm._device
-        for i, (peer, number, x) in enumerate(operations):
+        for i, operation in enumerate(operations):
+            peer, number, x = _structs.items(operation, 3, "an operation is (peer, id, array)")
             try:
                 views += self._add(i, peer, number, x, side)
             except Exception as wrong:
@@ -49,7 +50,7 @@ class _Side:
     def _add(self, i: int, peer: int, number: int, x: Any, side: str) -> bytes:
         """Its view."""
         memory, dtype = one_array(x)
-        check_device(memory.device, self.device, "array")
+        check_device(memory.device, self.device, "the array")
         if side == "from" and memory.read_only:
             raise ValueError("the array is read-only")
         view = _structs.strided(memory.address, memory.strides)

@@ -9,9 +9,8 @@ from typing import Any
 
 from . import _handle, _structs
 from ._lib import lib
-from ._structs import array, decoded, encoded, listed
+from ._structs import array, decoded, encoded, items, length, listed
 from .dtypes import dtype_code, itemsize, name_of_code
-from .errors import ArgError
 from .mesh import Mesh
 
 __all__ = [
@@ -88,9 +87,9 @@ class Runs(Placement):
     allow_zero: bool = False
 
     def _struct(self) -> Any:
-        if len(self.local_lengths) != len(self.runs):
+        if len(listed(self.local_lengths, "local_lengths")) != len(listed(self.runs, "runs")):
             raise ValueError(f"{len(self.local_lengths)} local lengths for the runs of {len(self.runs)} coordinates")
-        flat = [_run(run) for coordinate in self.runs for run in coordinate]
+        flat = [_run(run) for coordinate in self.runs for run in listed(coordinate, "the runs of a coordinate")]
         first = [0]
         for coordinate in self.runs:
             first.append(first[-1] + len(coordinate))
@@ -107,9 +106,7 @@ class Runs(Placement):
 
 
 def _run(run: Any) -> Any:
-    if not isinstance(run, Sequence) or len(run) != 3:
-        raise ArgError(f"a run is (global, length, local), not {run!r}")
-    return _structs.Run(*run)
+    return _structs.Run(*items(run, 3, "a run is (global, length, local)"))
 
 
 # Of a rank: the dtype, the shape if it is one array, and the boxes' if it is by boxes.
@@ -146,7 +143,7 @@ class Layout(_handle.Handle):
         for placement in listed(placements, "placements"):
             if not isinstance(placement, Placement):
                 raise TypeError(f"{placement!r} is no placement: it is Replicate, Shard, StridedShard or Runs")
-        if padded_shape is not None and len(padded_shape) != len(shape):
+        if padded_shape is not None and length(padded_shape, "padded_shape") != len(shape):
             raise ValueError(f"{len(padded_shape)} padded sizes for {len(shape)} dims")
         structs = [placement._struct() for placement in placements]
         desc = _structs.sized(
@@ -158,7 +155,7 @@ class Layout(_handle.Handle):
             padded_shape=array(c_int64, padded_shape, "padded_shape"),
             placements=array(_structs.Placement, structs, "placements"),
             n_placements=len(structs),
-            n_order=len(order or ()),
+            n_order=length(order, "order"),
             order=array(c_int32, order, "order"),
         )
         lib.xfer_layout_create(self._out(), byref(desc))
@@ -179,14 +176,15 @@ class Layout(_handle.Handle):
 
         Raises ShapeError for a box with hi below lo, ValueError for bounds of other dims.
         """
-        lists = [boxes] if mesh is None else boxes
+        lists = [listed(boxes, "boxes")] if mesh is None else boxes
         listed(shape, "shape")
-        if mesh is not None and len(lists) != len(mesh):
+        if mesh is not None and len(listed(lists, "boxes")) != len(mesh):
             raise ValueError(f"{len(lists)} lists of boxes for a mesh of {len(mesh)}")
         first, bounds = [0], []
         for of_rank in lists:
-            for lo, hi in of_rank:
-                if len(lo) != len(shape) or len(hi) != len(shape):
+            for box in listed(of_rank, "the boxes of a rank"):
+                lo, hi = items(box, 2, "a box is (lo, hi)")
+                if len(listed(lo, "lo")) != len(shape) or len(listed(hi, "hi")) != len(shape):
                     raise ValueError(f"a box of {len(lo)} and {len(hi)} bounds for {len(shape)} dims")
                 bounds += [*lo, *hi]
             first.append(first[-1] + len(of_rank))
@@ -200,10 +198,12 @@ class Layout(_handle.Handle):
         mesh: ranges[i] is that of its i-th rank. None: `ranges` is this rank's own, and making a plan gathers the
         others'. A range may be empty, or reach past the end as padding; a dense array is the range itself.
         """
-        pairs = [ranges] if mesh is None else ranges
+        listed(shape, "shape")
+        pairs = [ranges] if mesh is None else listed(ranges, "ranges")
         if mesh is not None and len(pairs) != len(mesh):
             raise ValueError(f"{len(pairs)} ranges for a mesh of {len(mesh)}")
-        bounds = [_structs.whole(bound, "a bound") for first, last in pairs for bound in (first, last)]
+        both = [items(pair, 2, "a range is (first, past the last)") for pair in pairs]
+        bounds = [_structs.whole(bound, "a bound") for pair in both for bound in pair]
         return cls._of_desc(lib.xfer_layout_create_flat, mesh, shape, dtype, None, bounds)
 
     @classmethod
@@ -276,7 +276,7 @@ class Layout(_handle.Handle):
 
     def owners(self, index: Sequence[int]) -> list[tuple[int, tuple[int, ...]]]:
         """[(rank, local index), ...]: everywhere that a global index is held."""
-        if len(index) != len(self.shape):
+        if len(listed(index, "index")) != len(self.shape):
             raise ValueError(f"{len(index)} indices for {len(self.shape)} dims")
         n = c_size_t()
         where = array(c_int64, index, "index")

@@ -340,9 +340,9 @@ def one_array(x: Any) -> tuple[Memory, str]:
 def check_device(of_array: int, device: int, what: str) -> None:
     """Can a comm on `device` use an array?"""
     if device == HOST and of_array != HOST:
-        raise ValueError(f"the {what} is on a GPU, and this comm's memory is the host's")
+        raise ValueError(f"{what} is on a GPU, and this comm's memory is the host's")
     if device != HOST and of_array not in (device, HOST, SOME_DEVICE):
-        raise ValueError(f"the {what} is on cuda:{of_array}, and this comm's device is cuda:{device}")
+        raise ValueError(f"{what} is on cuda:{of_array}, and this comm's device is cuda:{device}")
 
 
 def _check_shape(view: View, shape: tuple[int, ...] | None, boxes: list[tuple[int, ...]] | None, side: str) -> None:
@@ -376,5 +376,5 @@ def view_of(x: Any, layout: Layout | None, rank: int, device: int, side: str) ->
         raise TypeError(f"the {side} is an array of {view.dtype} for a part of {dtype}")
     if side == "destination" and view.read_only:
         raise ValueError("the destination is read-only")
-    check_device(view.device, device, side)
+    check_device(view.device, device, f"the {side}")
     return view

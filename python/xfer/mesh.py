@@ -28,7 +28,7 @@ class Mesh(_handle.Handle):
         super().__init__()
         shape = [whole(n, "shape") for n in listed(shape, "shape")]
         size = math.prod(shape)
-        if ranks is not None and len(ranks) != size:
+        if ranks is not None and len(listed(ranks, "ranks")) != size:
             raise ValueError(f"{len(ranks)} ranks for a mesh of {size}")
         lib.xfer_mesh_create(self._out(), array(c_int, shape, "shape"), len(shape), array(c_int, ranks, "ranks"))
         self.shape = tuple(shape)

@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Any
 
 from . import _functions, _handle, _structs, dtypes
 from ._lib import lib
-from ._structs import array, decoded, encoded
+from ._structs import array, decoded, encoded, length, listed
 from .comm import Comm
 from .errors import ArgError
 from .layout import Layout
-from .memory import HOST, Memory, one_array
+from .memory import HOST, Memory, check_device, one_array
 from .plan import Conversion, Plan, PlanOptions, Tensors
 
 if TYPE_CHECKING:
@@ -134,7 +134,7 @@ class Model(_handle.Handle):
     def add(self, name: str, dtype: Any, shape: Sequence[int] = ()) -> None:
         """Add a tensor that the table lacks: a buffer, a KV scale. Before the first refit."""
         sizes = array(c_int64, shape, "shape")
-        lib.xfer_model_add(self, encoded(name, "name"), dtypes.dtype_code(dtype), sizes, len(shape))
+        lib.xfer_model_add(self, encoded(name, "name"), dtypes.dtype_code(dtype), sizes, len(sizes))
 
     def __repr__(self) -> str:
         return self._repr(self.path)
@@ -177,18 +177,21 @@ class Side(_handle.Handle):
             bits |= _WEIGHTS[word]
         experts, first = None, None
         if expert_map is not None:
-            experts, first = [e for of_rank in expert_map for e in of_rank], [0]
-            for of_rank in expert_map:
+            lists = [listed(of_rank, "the experts of a rank") for of_rank in listed(expert_map, "expert_map")]
+            experts, first = [e for of_rank in lists for e in of_rank], [0]
+            for of_rank in lists:
                 first.append(first[-1] + len(of_rank))
+        if items is not None and not isinstance(items, Mapping):
+            raise TypeError(f"items is {items!r}, not names and their numbers")
         options = _structs.sized(
             _structs.SideOptions,
             first_rank=first_rank,
             weights=bits,
             map_experts=array(c_int32, experts, "expert_map"),
             map_first=array(c_int32, first, "expert_map"),
-            n_map=len(expert_map or ()),
+            n_map=length(expert_map, "expert_map"),
             ranks=array(c_int32, ranks, "ranks"),
-            n_ranks=len(ranks or ()),
+            n_ranks=length(ranks, "ranks"),
             item_names=_texts(list(items or ()), "items"),
             item_values=array(c_int32, list((items or {}).values()), "items"),
             n_items=len(items or ()),
@@ -445,16 +448,21 @@ class Locals(_handle.Handle):
     def _hand_in(self, function: Callable[..., Any], side: str, name: str, x: Any, dtype: Any) -> None:
         if side not in _SIDES:
             raise ValueError(f"there is no side {side!r}: it is train or gen")
-        memory, elements = one_array(x)
-        if dtype is not None:
-            elements = dtypes.dtype_name(dtype)
-        if dtypes.itemsize(elements) != dtypes.itemsize(memory.dtype):
-            raise TypeError(f"elements of {memory.dtype} cannot be read as {elements}: the sizes differ")
-        if side == "gen" and memory.read_only:
-            raise ValueError(f"the destination {name!r} is read-only")
+        text = encoded(name, "name")
+        try:
+            memory, elements = one_array(x)
+            if dtype is not None:
+                elements = dtypes.dtype_name(dtype)
+            if dtypes.itemsize(elements) != dtypes.itemsize(memory.dtype):
+                raise TypeError(f"elements of {memory.dtype} cannot be read as {elements}: the sizes differ")
+            if side == "gen" and memory.read_only:
+                raise ValueError("the destination is read-only")
+        except (TypeError, ValueError) as wrong:
+            wrong.args = (f"{name!r}: {wrong}",)
+            raise
         shape, strides = array(c_int64, memory.shape, "shape"), array(c_int64, memory.strides, "strides")
         code, n_dims = dtypes.dtype_code(elements), len(memory.shape)
-        function(self, _SIDES[side], encoded(name, "name"), code, memory.address, shape, strides, n_dims)
+        function(self, _SIDES[side], text, code, memory.address, shape, strides, n_dims)
         self._given[side, name] = memory
 
     def bind(self, plan: Plan) -> None:
@@ -468,8 +476,7 @@ class Locals(_handle.Handle):
         with comm._alone():
             try:
                 for (_, name), memory in self._given.items():
-                    if comm._device == HOST != memory.device:
-                        raise ValueError(f"{name!r} is on a GPU, and this comm's memory is the host's")
+                    check_device(memory.device, comm._device, repr(name))
                 left = () if plan._kept.get(self) is None else plan._views  # C binds what lies elsewhere than before
                 plan._keep(self)  # memory of its own is bound too
                 comm._now(lib.xfer_locals_bind, self, plan)
@@ -493,6 +500,8 @@ class Locals(_handle.Handle):
     def take_misc(self, function: Callable[[str, Misc], None]) -> None:
         """Take misc tensors that were not handed in by a callback: function(name, memory), called by wait()."""
 
+        if not callable(function):
+            raise TypeError(f"{function!r} is no function that takes misc tensors")
         taker = weakref.ref(self)  # which has the function that has this
 
         def call(_context: Any, name: bytes, dtype: int, shape: Any, n_dims: int, data: int) -> None:

@@ -152,6 +152,11 @@ def test_alone(name):
         (lambda: xfer.exchange(None, [], []), "comm is None"),
         (lambda: xfer.redistribute(None, HALF, MINE, WHOLE, new()), "comm is None"),
         (lambda: Runs(0, [[(0, 4)], []], [4, 0]), r"a run is \(global, length, local\), not \(0, 4\)"),
+        (lambda: Layout.by_boxes(None, [4], "f32", [(0,)]), r"a box is \(lo, hi\), not \(0,\)"),
+        (lambda: Layout.by_boxes(None, [4], "f32", [7]), r"a box is \(lo, hi\), not 7"),
+        (lambda: Layout.by_ranges(MESH, [4], "f32", [(0, 2), 4]), r"a range is \(first, past the last\), not 4"),
+        (lambda: xfer.exchange(Comm.local(1)[0], [(0, 1)], []), r"an operation is \(peer, id, array\), not \(0, 1\)"),
+        (lambda: xfer.exchange(Comm.local(1)[0], [], [5]), r"an operation is \(peer, id, array\), not 5"),
         (lambda: Model("qwen3-4b", renames=[("a",)]), r"renames has \('a',\), not two texts"),
         (lambda: Model("qwen3-4b", renames=[("a", "b"), ("c", "d", "e")]), r"renames has \('c', 'd', 'e'\)"),
         (lambda: Model("qwen3-4b", renames="ab"), "renames has 'a'"),
@@ -187,6 +192,10 @@ def alone(x):
     xfer.redistribute(Comm.local(1)[0], layout, x, layout, np.zeros(4))
 
 
+def trainer():
+    return Refit(Model("qwen3-4b", layers=(0, 1)), Side("full"), None).locals(0)
+
+
 @pytest.mark.parametrize(
     ("call", "kind", "sentence"),
     [
@@ -203,6 +212,25 @@ def alone(x):
         (lambda: Layout.by_boxes(None, 8, "f32", [([0], [4])]), TypeError, "shape is 8, not a list"),
         (lambda: Layout(MESH, [8], "f32", Shard(0)), TypeError, r"placements is Shard\(.*\), not a list"),
         (lambda: Layout(MESH, [8], "f33", [Shard(0)]), TypeError, "no dtype 'f33': it is one of u8, .* bf16, .*f64$"),
+        (lambda: Mesh([2], 5), TypeError, "ranks is 5, not a list"),
+        (lambda: Layout(MESH, [8], "f32", [Shard(0)], order=1), TypeError, "order is 1, not a list"),
+        (lambda: Layout(MESH, [8], "f32", [Shard(0)], padded_shape=8), TypeError, "padded_shape is 8, not a list"),
+        (lambda: Layout.by_boxes(MESH, [8], "f32", [1, 2]), TypeError, "the boxes of a rank is 1, not a list"),
+        (lambda: Layout.by_boxes(None, [8], "f32", [(0, 8)]), TypeError, "lo is 0, not a list"),
+        (lambda: Layout.by_ranges(None, 8, "f32", (0, 8)), TypeError, "shape is 8, not a list"),
+        (lambda: HALF.owners(1), TypeError, "index is 1, not a list"),
+        (lambda: Runs(0, [1], [1]), TypeError, "the runs of a coordinate is 1, not a list"),
+        (lambda: Runs(0, None, []), TypeError, "runs is None, not a list"),
+        (lambda: xfer.exchange(Comm.local(1)[0], 5, []), TypeError, "operations is 5, not a list"),
+        (lambda: Model("qwen3-4b").add("x", "f32", 8), TypeError, "shape is 8, not a list"),
+        (lambda: Side("fsdp:dp2", ranks=5), TypeError, "ranks is 5, not a list"),
+        (lambda: Side("fsdp", items=["dp"]), TypeError, r"items is \['dp'\], not names and their numbers"),
+        (lambda: Side("vllm:tp2,ep2,loaded", expert_map=[0, 1]), TypeError, "the experts of a rank is 0, not a list"),
+        (lambda: Comm.host(lambda mine: [mine], "0", 1), TypeError, "rank is '0', not a whole number"),
+        (lambda: Comm.local(1)[0].set_staging(1, 2), TypeError, "1 is no function of staging memory"),
+        (lambda: trainer().take_misc(5), TypeError, "5 is no function that takes misc tensors"),
+        (lambda: trainer().give("train", "a.b", [1]), TypeError, "'a.b': a list is no array"),
+        (lambda: trainer().give("train", "a.b", MINE, "bf16"), TypeError, "'a.b': elements of f32 cannot"),
         (lambda: xfer.exchange(Comm.local(1)[0], [(0, -1, MINE)], []), OverflowError, "id = -1 is out of range"),
         (lambda: xfer.exchange(Comm.local(1)[0], [(BIG, 1, MINE)], []), OverflowError, "peer = .* is out of range"),
         (lambda: alone(np.zeros(4)[::-1]), xfer.ShapeError, "stride -8 in dim 0, .* copy it to a contiguous array"),
@@ -212,6 +240,13 @@ def alone(x):
 def test_what_is_wrong_is_named(call, kind, sentence):
     with pytest.raises(kind, match=sentence):
         call()
+
+
+def test_numbers_come_in_arrays_too():
+    side = Side("fsdp:dp2", ranks=np.array([3, 1]))
+    assert side.coordinate("dp", 1) == 1
+    layout = Layout(Mesh([2, 2]), [8], "f32", [Shard(0), Shard(0)], order=np.array([1, 0]))
+    assert layout.runs(1, 0) == [(4, 2, 0)]
 
 
 def test_a_tensor_is_bound_by_a_whole_number():
