@@ -109,6 +109,8 @@ def tensors_of(source: Source) -> dict[str, Any]:
     """The tensors of a module or a state dict by name; a FlatPart of what FSDP1 or ZeRO-3 cut."""
     if isinstance(source, torch.nn.Module):
         source = flat_parts(source) if is_flat(source) else source.state_dict()
+    if not isinstance(source, Mapping):
+        raise TypeError(f"a {type(source).__name__} is neither a module nor a state dict")
     tensors = {name: x for name, x in source.items() if isinstance(x, torch.Tensor | FlatPart)}
     for name in tensors:
         if not isinstance(name, str):
@@ -480,11 +482,12 @@ class ModelRefit(Steps):
         target: Source | None = None,
         **options: Unpack[PlanOptions],
     ) -> None:
-        train = Side(train) if isinstance(train, str) else train
-        gen = Side(gen, first_rank=train.size) if isinstance(gen, str) else gen
-        self.refit = Refit(model if isinstance(model, Model) else Model(model), train, gen)
+        with Agreed(comm._tell):  # a folder may be on some hosts alone
+            train = Side(train) if isinstance(train, str) else train
+            gen = Side(gen, first_rank=train.size) if isinstance(gen, str) else gen
+            self.refit = Refit(model if isinstance(model, Model) else Model(model), train, gen)
+            self.locals = self.refit.locals(comm.rank)
         self.plan = self.refit.plan(comm, **options)
-        self.locals = self.refit.locals(comm.rank)
         self._sides = _Sides(source, target)
         self._sides.commit(self.plan, partial(self._bind, self.locals.give))
 

@@ -385,6 +385,38 @@ def test_a_tensor_without_memory_is_named_on_all_ranks():
     assert all(re.search("'b': a torch tensor whose elements are not plainly in memory", str(r)) for r in results)
 
 
+def test_a_source_that_is_no_module_and_no_state_dict_is_named():
+    def work(comm):
+        side = {("target", "source")[comm.rank]: [torch.zeros(2)] if comm.rank else {"a": torch.zeros(2)}}
+        xfer.torch.Transfer(comm, **side)
+
+    results = outcomes(2, work)
+    assert [type(result) for result in results] == [xfer.PeerError, TypeError]
+    assert all("a list is neither a module nor a state dict" in str(result) for result in results)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "kind", "words"),
+    [
+        ({"model": "/nowhere/model.json"}, xfer.FileError, "/nowhere/model.json cannot be read"),
+        ({"gen": "vllm:tp7,loaded"}, xfer.ShapeError, "divide"),
+        ({"train": "fsdp:dp2,tp"}, xfer.ArgError, "fsdp:dp2,tp"),
+    ],
+)
+def test_what_one_rank_cannot_make_a_model_refit_of_is_raised_on_all(wrong, kind, words):
+    """As a checkpoint's folder that is on some hosts alone. The comm is as good as before."""
+
+    def work(comm):
+        comm.set_timeout(20000)
+        given = {"model": "qwen3-4b", "train": "fsdp:dp1", "gen": "vllm:tp1,loaded", **(wrong if comm.rank else {})}
+        with pytest.raises(kind if comm.rank else xfer.PeerError, match=words):
+            xfer.torch.ModelRefit(comm, given["model"], given["train"], given["gen"])
+        assert comm.share(lambda: comm.rank) == [0, 1]
+        return True
+
+    assert outcomes(2, work) == [True, True]
+
+
 def test_dtensors_move_between_any_meshes(tmp_path):
     """Each equal byte for byte to arithmetic of the program's own."""
     cases = os.environ.get("XFER_TORCH_CASES", "60")
