@@ -181,11 +181,37 @@ def changed(what):
                     ShardedTensor("embed", object(), (5, 6), (10, 6), (5, 0)),
                 ]
             },
-            "'object' object is not subscriptable",
+            "'embed': 'object' object is not subscriptable",
         ),
         (
             {"embed": ShardedTensor("embed", np.zeros((10, 6), np.float32), (10, 6), (10, 6), (0,))},
-            "argument 2 is longer",
+            r"'embed' has a part of shape \(10, 6\) at \(0,\) of a tensor of shape \(10, 6\)",
+        ),
+        (
+            {"embed": ShardedTensor("embed", np.zeros((10, 6), np.float32), (10, 6), (10, 6), (5, 0))},
+            r"'embed' has a part of shape \(10, 6\) at \(5, 0\) of a tensor of shape \(10, 6\)",
+        ),
+        (
+            {"embed": ShardedTensor("embed", np.zeros((10, 6), np.float32), (10, 6), (10, 6), (-1, 0))},
+            r"at \(-1, 0\)",
+        ),
+        (
+            {
+                "embed": [
+                    ShardedTensor("embed", np.zeros((5, 6), np.float32), (5, 6), (10, 6), (0, 0)),
+                    ShardedTensor("embed", np.zeros((5, 6), np.float32), (5, 6), (12, 6), (5, 0)),
+                ]
+            },
+            r"'embed' has parts of tensors of shapes \(10, 6\) and \(12, 6\)",
+        ),
+        (
+            {
+                "embed": [
+                    ShardedTensor("embed", np.zeros((5, 6), np.float32), (5, 6), (10, 6), (0, 0)),
+                    ShardedTensor("embed", np.zeros((5, 6)), (5, 6), (10, 6), (5, 0)),
+                ]
+            },
+            "'embed': boxes differ in element type",
         ),
     ],
 )

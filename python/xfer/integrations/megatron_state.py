@@ -69,13 +69,29 @@ def _pieces(state: Any) -> Pieces:
 
 
 def _box(piece: Any) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Within the tensor: what a layout by boxes takes for padding past its end would be lost here in silence."""
     sizes = (1,) * piece.prepend_axis_num + tuple(piece.local_shape)
-    return tuple(piece.global_offset), tuple(o + n for o, n in zip(piece.global_offset, sizes, strict=True))
+    lo, whole = tuple(piece.global_offset), tuple(piece.global_shape)
+    hi = tuple(o + n for o, n in zip(lo, sizes, strict=False))
+    if not len(lo) == len(sizes) == len(whole) or any(
+        not 0 <= a <= b <= n for a, b, n in zip(lo, hi, whole, strict=True)
+    ):
+        raise ValueError(f"{piece.key!r} has a part of shape {sizes} at {lo} of a tensor of shape {whole}")
+    return lo, hi
 
 
 def _view(pieces: list[Any]) -> View:
-    arrays = [getattr(p.data, "detach", lambda p=p: p.data)()[(None,) * p.prepend_axis_num] for p in pieces]
-    return View.of_boxes(arrays)
+    key, whole = pieces[0].key, tuple(pieces[0].global_shape)
+    for piece in pieces:
+        _box(piece)  # raises
+        if tuple(piece.global_shape) != whole:
+            raise ValueError(f"{key!r} has parts of tensors of shapes {whole} and {tuple(piece.global_shape)}")
+    try:
+        arrays = [getattr(p.data, "detach", lambda p=p: p.data)()[(None,) * p.prepend_axis_num] for p in pieces]
+        return View.of_boxes(arrays)
+    except (TypeError, ValueError) as wrong:
+        wrong.args = (f"{key!r}: {wrong}",)
+        raise
 
 
 def _described(pieces: Pieces) -> dict[str, Any]:
