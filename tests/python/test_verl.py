@@ -83,6 +83,15 @@ class Peer:
         gc.collect()
         return sum(x() is not None for x in seen)
 
+    def have_no_memory(self):
+        """For the buckets of the comm that there is."""
+
+        def empty(_rows):
+            del self.engine._empty
+            raise MemoryError("no memory for a bucket")
+
+        self.engine._empty = empty
+
     def mapped(self):
         """Bytes that the plans have ways for, once there are plans."""
         reports = [plan.report() for plan in self.engine._plans.values()]
@@ -196,6 +205,15 @@ def test_what_an_actor_cannot_give_is_told_to_all(peers):
     meet(peers)
     answers = update(peers, 1, rank1=("send", 1, 4))
     assert all(not fine and "no w4 here" in text for fine, text in answers), answers
+    meet(peers)
+    assert update(peers, 2) == [(True, 0)] * len(peers)
+
+
+def test_a_rollout_without_memory_for_a_bucket_says_so_to_all(peers):
+    meet(peers)
+    call({peers[3]: ("have_no_memory",)})
+    answers = update(peers, 1)
+    assert all(not fine and "no memory for a bucket" in text for fine, text in answers), answers
     meet(peers)
     assert update(peers, 2) == [(True, 0)] * len(peers)
 

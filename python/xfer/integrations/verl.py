@@ -201,11 +201,15 @@ class XferCheckpointEngine(CheckpointEngine):
             for plan in self._plans.values():  # memory that others have mapped would stay in use
                 plan.release()
             return []
-        bucket = sent if sent is not None else self._empty(rows)
-        plan = self._plan_of(rows)
-        for name, x in bucket:
-            plan.bind(name, *((x, None) if sent is not None else (None, x)))
+        plan, bucket = self._plan_of(rows), sent
+        try:
+            bucket = sent if sent is not None else self._empty(rows)
+            for name, x in bucket:
+                plan.bind(name, *((x, None) if sent is not None else (None, x)))
+        except Exception as error:  # as where a rollout has no memory for a bucket
+            plan._note(error)  # raised on all ranks
         plan.commit()
+        assert bucket is not None
         self._version += 1
         with self._settle():
             plan.run(self._version)
