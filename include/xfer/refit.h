@@ -416,7 +416,8 @@ XFER_API XFER_MUST_CHECK xfer_status xfer_locals_update(xfer_locals *locals, int
  *                            merged (lora); the text has the first and their number,
  *                            xfer_locals_problem() each. Once they are handed in rightly, or are
  *                            the callback's to take, call it again.
- * @retval XFER_ERR_ARG       The plan has fewer tensors than the refit.
+ * @retval XFER_ERR_ARG       The plan does not begin with the refit's tensors, or is another rank's
+ *                            than the list.
  * @retval XFER_ERR_STATE     A run of the plan is in flight, or it is a simulation.
  */
 XFER_API XFER_MUST_CHECK xfer_status xfer_locals_bind(xfer_locals *locals, xfer_plan *plan);

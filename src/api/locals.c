@@ -106,6 +106,37 @@ xfer_status xfer_locals_view(xfer_locals *locals, size_t tensor, xfer_view *src,
   return XFER_OK;
 }
 
+static bool is_layout(const xfer_layout *of_plan, const xfer_layout *of_refit)
+{
+  return of_refit == NULL || (of_plan != NULL && memcmp(of_plan->digest, of_refit->digest,
+                                                        sizeof of_plan->digest) == 0);
+}
+
+/* What was handed in is as large as this rank's parts of the refit's tensors: a plan of others, or
+ * of another rank, would go past its end. */
+static xfer_status check_plan(const xfer_locals *locals, const xfer_plan *plan)
+{
+  const xfer_refit *refit = locals->refit;
+
+  XFI_CHECK(plan->moves->rank == locals->rank, XFER_ERR_ARG,
+            "xfer_locals_bind: the list is rank %d's and the plan rank %d's", locals->rank,
+            plan->moves->rank);
+  XFI_CHECK(plan->moves->n_tensors >= refit->n_tensors, XFER_ERR_ARG,
+            "xfer_locals_bind: the plan has %zu tensors and the refit %zu", plan->moves->n_tensors,
+            refit->n_tensors);
+  for (size_t t = 0; t < refit->n_tensors && locals->bound_to != plan->serial; t++) {
+    const xfi_tensor *planned = &plan->moves->tensors[t];
+    const xfer_tensor *tensor = &refit->tensors[t];
+
+    XFI_CHECK(is_layout(planned->src, tensor->src) && is_layout(planned->dst, tensor->dst),
+              XFER_ERR_ARG,
+              "xfer_locals_bind: tensor %zu of the plan, \"%s\", has other layouts than \"%s\" of "
+              "the refit",
+              t, planned->name, tensor->name);
+  }
+  return XFER_OK;
+}
+
 xfer_status xfer_locals_bind(xfer_locals *locals, xfer_plan *plan)
 {
   xfer_view src, dst;
@@ -119,11 +150,9 @@ xfer_status xfer_locals_bind(xfer_locals *locals, xfer_plan *plan)
                  locals->problems[0].text, locals->n_problems);
   XFI_CHECK_DONE(plan->device != NULL, XFER_ERR_STATE,
                  "xfer_locals_bind: a simulated plan cannot be bound");
+  XFI_TRY_DONE(check_plan(locals, plan));
   XFI_ON_DEVICE(plan->device, st = xfi_locals_own(locals, &plan->device->ops->host_memory));
   XFI_TRY_DONE(st);
-  XFI_CHECK_DONE(plan->moves->n_tensors >= locals->refit->n_tensors, XFER_ERR_ARG,
-                 "xfer_locals_bind: the plan has %zu tensors and the refit %zu",
-                 plan->moves->n_tensors, locals->refit->n_tensors);
   for (size_t t = 0; t < locals->refit->n_tensors; t++) {
     if (locals->bound_to == plan->serial && plan->bindings[t] != NULL && !locals->moved[t])
       continue;

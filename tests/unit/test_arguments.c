@@ -420,6 +420,62 @@ static void test_refits_and_locals_refuse_null_and_what_is_not_there(void **stat
   assert_null(made);
 }
 
+/* One rank has all of it, before and after. */
+static xfer_refit *refit_of(const char *table)
+{
+  xfer_model *of = NULL;
+  xfer_side *whole = NULL;
+  xfer_refit *made = NULL;
+
+  assert_int_equal(xfer_model_load(&of, refit_write("of.json", table), NULL), XFER_OK);
+  assert_int_equal(xfer_side_create(&whole, "full", NULL), XFER_OK);
+  assert_int_equal(xfer_refit_create(&made, of, whole, whole), XFER_OK);
+  xfer_side_destroy(whole);
+  xfer_model_destroy(of);
+  return made;
+}
+
+static xfer_locals *list_of(const xfer_refit *of, int rank, void *memory)
+{
+  xfer_locals *list = NULL;
+  xfer_local local;
+
+  assert_int_equal(xfer_locals_create(&list, of, rank), XFER_OK);
+  for (size_t i = 0; i < xfer_locals_count(list); i++) {
+    assert_int_equal(xfer_locals_get(list, i, &local), XFER_OK);
+    assert_int_equal(xfer_locals_give(list, local.side, local.name, local.dtype, memory,
+                                      local.shape, NULL, local.n_dims),
+                     XFER_OK);
+  }
+  return list;
+}
+
+/* Of another plan the parts may be larger than what was handed in. */
+static void test_a_list_is_bound_to_a_plan_of_its_tensors_and_its_rank(void **state)
+{
+  static char memory[64];
+  xfer_refit *small = refit_of(REFIT_TABLE("", REFIT_N("a.weight", "[2]")));
+  xfer_refit *large = refit_of(REFIT_TABLE("", REFIT_N("a.weight", "[3]")));
+  xfer_locals *own = list_of(small, 0, memory), *others = list_of(large, 0, memory);
+  xfer_locals *none = list_of(small, 1, memory);
+  xfer_plan *of_small = NULL;
+  size_t n = 0;
+  const xfer_tensor *tensors = xfer_refit_tensors(small, &n);
+
+  (void)state;
+  assert_int_equal(xfer_plan_create(&of_small, comm, tensors, n, NULL), XFER_OK);
+  REFUSED("tensor 0 of the plan, \"a.weight\", has other layouts",
+          xfer_locals_bind(others, of_small));
+  REFUSED("the list is rank 1's and the plan rank 0's", xfer_locals_bind(none, of_small));
+  assert_int_equal(xfer_locals_bind(own, of_small), XFER_OK);
+  xfer_locals_destroy(own);
+  xfer_locals_destroy(others);
+  xfer_locals_destroy(none);
+  xfer_plan_destroy(of_small);
+  xfer_refit_destroy(small);
+  xfer_refit_destroy(large);
+}
+
 /* What has no status has an answer for NULL. */
 static void test_a_view_that_fails_writes_no_output(void **state)
 {
@@ -478,6 +534,7 @@ int main(void)
       cmocka_unit_test(test_comms_refuse_null_and_what_is_not_there),
       cmocka_unit_test(test_models_and_sides_refuse_null_and_what_is_not_there),
       cmocka_unit_test(test_refits_and_locals_refuse_null_and_what_is_not_there),
+      cmocka_unit_test(test_a_list_is_bound_to_a_plan_of_its_tensors_and_its_rank),
       cmocka_unit_test(test_a_view_that_fails_writes_no_output),
       cmocka_unit_test(test_null_is_destroyed_and_is_empty),
   };
