@@ -37,6 +37,7 @@ typedef struct folder {
   record *records;
   size_t n, capacity;
   xfi_folder files;
+  json_t *wanted; /* of the index: the file of each name that was not met yet; NULL: no index */
 } folder;
 
 static void folder_free(folder *f)
@@ -45,6 +46,7 @@ static void folder_free(folder *f)
     xfi_free(f->records[i].pattern);
   xfi_free(f->records);
   xfi_folder_free(&f->files);
+  json_decref(f->wanted);
 }
 
 /* ---- headers ---- */
@@ -79,6 +81,18 @@ static xfer_status check_offsets(record *records, size_t n, const char *file)
     XFI_CHECK(records[i].begin >= records[i - 1].end, XFER_ERR_IO,
               "%s: the data_offsets of \"%s\" begin at %lld, within those of \"%s\"", file,
               records[i].pattern, (long long)records[i].begin, records[i - 1].pattern);
+  return XFER_OK;
+}
+
+/* The index has each tensor of its files, and in that file. */
+static xfer_status check_indexed(folder *f, const char *file, const char *name)
+{
+  const char *wanted = json_string_value(json_object_get(f->wanted, name));
+
+  if (f->wanted == NULL) return XFER_OK;
+  XFI_CHECK(wanted != NULL && strcmp(wanted, file) == 0, XFER_ERR_IO,
+            "%s: \"%s\" lies in %s, and its index does not have it there", f->path, name, file);
+  json_object_del(f->wanted, name);
   return XFER_OK;
 }
 
@@ -133,7 +147,9 @@ static xfer_status read_header(folder *f, const char *file)
                  error.text);
   json_object_foreach(root, name, object)
   {
-    if (strcmp(name, "__metadata__") != 0) XFI_TRY_DONE(read_record(f, path, name, object));
+    if (strcmp(name, "__metadata__") == 0) continue;
+    XFI_TRY_DONE(check_indexed(f, file, name));
+    XFI_TRY_DONE(read_record(f, path, name, object));
   }
   if (f->n > first) XFI_TRY_DONE(check_offsets(f->records + first, f->n - first, path));
 done:
@@ -188,8 +204,7 @@ static xfer_status check_numbered(const folder *f)
   return XFER_OK;
 }
 
-/* The files that the index names, or all there are. The index' count of tensors is checked
- * afterwards. */
+/* The files that the index names, or all there are. */
 static xfer_status list_files(folder *f, const json_t *index)
 {
   const json_t *map = json_object_get(index, "weight_map");
@@ -210,6 +225,8 @@ static xfer_status list_files(folder *f, const json_t *index)
     XFI_TRY(xfi_folder_add(&f->files, text));
   }
   xfi_folder_sort(&f->files);
+  f->wanted = json_copy((json_t *)(uintptr_t)map);
+  XFI_CHECK(f->wanted != NULL, XFER_ERR_NOMEM, "the index of %s", f->path);
   return XFER_OK;
 }
 
@@ -217,6 +234,7 @@ static xfer_status read_headers(folder *f)
 {
   char path[XFI_PATH_BYTES];
   xfi_doc index = {0};
+  void *left;
   xfer_status st = XFER_OK;
 
   XFI_TRY_DONE(xfi_path_join(path, f->path, "model.safetensors.index.json"));
@@ -224,10 +242,10 @@ static xfer_status read_headers(folder *f)
   XFI_TRY_DONE(list_files(f, index.root));
   for (size_t i = 0; i < f->files.n; i++)
     XFI_TRY_DONE(read_header(f, f->files.names[i]));
-  XFI_CHECK_DONE(index.root == NULL ||
-                     json_object_size(json_object_get(index.root, "weight_map")) == f->n,
-                 XFER_ERR_IO, "%s: its index names %zu tensors, its files have %zu", f->path,
-                 json_object_size(json_object_get(index.root, "weight_map")), f->n);
+  left = json_object_iter(f->wanted);
+  XFI_CHECK_DONE(left == NULL, XFER_ERR_IO,
+                 "%s: its index has \"%s\" in %s, which does not have it", f->path,
+                 json_object_iter_key(left), json_string_value(json_object_iter_value(left)));
 done:
   xfi_doc_free(&index);
   return st;

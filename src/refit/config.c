@@ -122,6 +122,17 @@ static xfer_status check_sizes(const xfer_model *model)
   return XFER_OK;
 }
 
+/* One that is none would have the family guessed by the tensors' names, as where it is not said. */
+static xfer_status check_type(const xfer_model *model, const json_t *object)
+{
+  const json_t *type = json_object_get(object, "model_type");
+
+  XFI_CHECK(type == NULL || json_is_null(type) || json_is_string(type), XFER_ERR_IO,
+            "%s: line %d: \"model_type\" is no text", model->config.where,
+            xfi_doc_line(&model->config, type));
+  return XFER_OK;
+}
+
 /* ---- without a model_type ---- */
 
 static bool has_name(const xfer_model *model, const char *name)
@@ -277,6 +288,8 @@ xfer_status xfi_config_read(xfer_model *model)
 
   model->model_type = "";
   XFI_TRY(check_sizes(model));
+  XFI_TRY(check_type(model, model->top));
+  XFI_TRY(check_type(model, text));
   if (!family_of_type(model, model->top) && text != NULL) family_of_type(model, text);
   XFI_TRY(count_layers(model));
   XFI_TRY(read_block(model, model->top));

@@ -50,6 +50,8 @@ static void refuse_folder(const char *name, const char *word)
   refit_expect_error(word);
 }
 
+#define FIRST "model.layers.0.mlp.experts.0.up_proj.weight"
+
 static void test_checkpoint_that_is_broken_is_refused(void **state)
 {
   static const struct {
@@ -72,7 +74,9 @@ static void test_checkpoint_that_is_broken_is_refused(void **state)
   static const struct {
     const char *text, *word;
   } indices[] = {
-      {"{\"weight_map\":{\"a\":\"a.safetensors\",\"b\":\"a.safetensors\"}}", "2"},
+      {"{\"weight_map\":{\"" FIRST "\":\"a.safetensors\",\"b\":\"a.safetensors\"}}",
+       "has \"b\" in a.safetensors, which does not have it"},
+      {"{\"weight_map\":{\"b\":\"a.safetensors\"}}", "\"" FIRST "\" lies in a.safetensors, and"},
       {"{\"weight_map\":{\"a\":\"../a.safetensors\"}}", "no file for \"a\""},
       {"{\"weight_map\":{\"a\":3}}", "no file for \"a\""},
       {"{\"weight_map\":[]}", "no weight_map"},
@@ -110,6 +114,31 @@ static void test_checkpoint_that_is_broken_is_refused(void **state)
   refit_write_header("none/a.safetensors", "{" EXPERT(0, 0, "up") "}");
   refit_write_header("none/b.safetensors", "{" EXPERT(0, 0, "up") "}");
   refuse_folder("none", "is there twice");
+  refit_write("none/model.safetensors.index.json",
+              "{\"weight_map\":{\"" FIRST "\":\"a.safetensors\",\"c\":\"b.safetensors\"}}");
+  refuse_folder("none", "\"" FIRST "\" lies in b.safetensors, and its index does not have it");
+}
+
+static void test_a_model_type_that_is_no_text_is_refused(void **state)
+{
+  static const char *const types[] = {"5", "[\"llama\"]", "true", "{}"};
+  xfer_model *model = NULL;
+  char text[128];
+
+  (void)state;
+  mkdir(refit_path("type"), 0777);
+  refit_write_header("type/a.safetensors", "{\"a\":{\"dtype\":\"F32\",\"shape\":[1]}}");
+  for (size_t i = 0; i < 2 * sizeof types / sizeof *types; i++) {
+    snprintf(text, sizeof text,
+             i % 2 == 0 ? "{\"model_type\":%s}" : "{\"text_config\":{\"model_type\":%s}}",
+             types[i / 2]);
+    print_message("%s\n", text);
+    refit_write("type/config.json", text);
+    refuse_folder("type", "line 1: \"model_type\" is no text");
+  }
+  refit_write("type/config.json", "{\"model_type\":null}");
+  assert_int_equal(xfer_model_load(&model, refit_path("type"), NULL), XFER_OK);
+  xfer_model_destroy(model);
 }
 
 static void test_files_that_say_how_many_they_are_must_all_be_there(void **state)
@@ -208,6 +237,7 @@ int main(void)
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(test_checkpoint_names_become_stacked_experts),
       cmocka_unit_test(test_checkpoint_that_is_broken_is_refused),
+      cmocka_unit_test(test_a_model_type_that_is_no_text_is_refused),
       cmocka_unit_test(test_files_that_say_how_many_they_are_must_all_be_there),
       cmocka_unit_test(test_unreadable_paths_are_refused),
       cmocka_unit_test(test_files_that_cannot_be_read_are_refused),
