@@ -31,9 +31,20 @@ static void an_option_counts_once_in_each_line(void **state)
   assert_int_equal(parse(&model, "--model=a", "--model=b"), ARGS_WRONG);
 }
 
+static void an_empty_value_is_none(void **state)
+{
+  const char *model = NULL;
+
+  (void)state;
+  assert_int_equal(parse(&model, "--model=", NULL), ARGS_WRONG);
+  assert_int_equal(parse(&model, "--model", ""), ARGS_WRONG);
+  assert_null(model);
+}
+
 int main(void)
 {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(an_option_counts_once_in_each_line)};
+  const struct CMUnitTest tests[] = {cmocka_unit_test(an_option_counts_once_in_each_line),
+                                     cmocka_unit_test(an_empty_value_is_none)};
 
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -84,6 +84,7 @@ class TestRefit(unittest.TestCase):
             (("--problem", LINE, "--dump", os.path.abspath(__file__)), "cannot be written: Not a directory"),
             (("--problem", LINE, "--dump", "/" + "x" * 5000), "File name too long"),
             (("--problem", "u8[1000000,1000000,1000] (1):R -> (1):R"), "need 2.0 PB of memory"),
+            (("--problem", "u8[1000000,1000000,1000] (1):R -> (1):R"), " are free\n"),
             (("--problem", f"u8[4] ({MANY}):S0 -> (1):R"), f"{MANY} ranks "),
             (("--problem", LINE, "--corrupt", "3"), " wrong=3 "),
             (("--model", "/nowhere", *JOB[2:]), "/nowhere"),
@@ -164,7 +165,9 @@ class TestCommandLine(unittest.TestCase):
             (JOB[:3] + ("fsdp:dp65536,tp32768", "--gen", "full"), "more ranks than an int counts"),
             (JOB + ("--whole", "a@3"), "rank 3 is none of the side's"),
             (JOB[:3] + ("mega", "--gen", "full"), "there are fsdp full hf megatron sglang torchtitan vllm"),
-            (("--problem", LINE, "--dump", ""), "--dump wants the name of a folder"),
+            (("--problem", LINE, "--dump", ""), "--dump needs a value"),
+            (JOB + ("--ignore", ""), "--ignore needs a value"),
+            (JOB + ("--whole=",), "--whole needs a value"),
             (("--problem", LINE, "--comm", "x"), "--comm x: want local|mpi|nccl|cuda"),
             *(
                 (("--problem", LINE, option, value), f"{option} goes with --model;")

@@ -163,8 +163,13 @@ static bool is_choice(const char *help, const char *text)
   return false;
 }
 
+/* No option means anything by an empty value, as a shell makes of a variable that is not set. */
 static bool set_value(const arg_option *option, const char *text)
 {
+  if (*text == '\0') {
+    args_wrong("%s needs a value", option->name);
+    return false;
+  }
   if (option->kind == ARG_INT || option->kind == ARG_BYTES) return set_number(option, text);
   if (option->kind == ARG_CHOICE && !is_choice(option->help, text)) {
     args_wrong("%s %s: want %.*s", option->name, text, (int)strcspn(option->help, " "),

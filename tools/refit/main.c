@@ -241,12 +241,6 @@ static int check_processes(refit_args *args)
 /* Both sides have tensors of the same names. */
 static int check_files(const refit_options *options)
 {
-  if (options->dump != NULL && options->dump[0] == '\0')
-    return args_wrong("--dump wants the name of a folder");
-  if (options->dump_train != NULL && options->dump_train[0] == '\0')
-    return args_wrong("--dump-train wants the name of a folder");
-  if (options->trace != NULL && options->trace[0] == '\0')
-    return args_wrong("--trace wants the name of a file");
   if (options->dump != NULL && options->dump_train != NULL &&
       output_is_same(options->dump, options->dump_train))
     return args_wrong(

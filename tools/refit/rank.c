@@ -173,8 +173,9 @@ static bool enough_memory(state *s)
   if (!ok) return false;
   const uint64_t available = refit_memory_available();
   if (available > 0 && here > available)
-    ok = refuse(s, "the ranks of this host need %s of memory, %s are free; --layers takes a part",
-                text_bytes((double)here).at, text_bytes((double)available).at);
+    ok = refuse(s, "the ranks of this host need %s of memory, %s are free%s",
+                text_bytes((double)here).at, text_bytes((double)available).at,
+                s->what->refit != NULL ? "; --layers takes a part" : "");
   return agree(s, ok, "memory");
 }
 
