@@ -50,7 +50,10 @@ def _range(value: Any, name: str) -> tuple[int, int]:
         return 0, 0
     if not isinstance(value, Sequence) or [isinstance(end, numbers.Integral) for end in value] != [True, True]:
         raise ArgError(f"{name} is {value!r}, not two numbers (begin, end)")
-    return int(value[0]), int(value[1])
+    begin, end = int(value[0]), int(value[1])
+    if end == 0:  # all of them, to C
+        raise ArgError(f"{name} is {value!r}, which keeps none")
+    return begin, end
 
 
 def model_path(name: str) -> pathlib.Path:
@@ -75,8 +78,8 @@ class Rules(_handle.Handle):
 
     def __init__(self, folder: str | os.PathLike[str]) -> None:
         super().__init__()
-        self.folder = os.fspath(folder)
-        lib.xfer_rules_load(self._out(), encoded(self.folder, "folder"))
+        self.folder = os.fsdecode(folder)
+        lib.xfer_rules_load(self._out(), os.fsencode(self.folder))
 
     def __repr__(self) -> str:
         return self._repr(self.folder)
@@ -108,7 +111,7 @@ class Model(_handle.Handle):
         rules: Rules | None = None,
     ) -> None:
         super().__init__()
-        path = os.fspath(source)
+        path = os.fsdecode(source)
         if not os.path.exists(path) and os.sep not in path and not path.endswith(".json"):
             path = str(model_path(path))
         kept, kept_experts = _range(layers, "layers"), _range(experts, "experts")
@@ -128,7 +131,7 @@ class Model(_handle.Handle):
             n_renames=len(texts) // 2,
             rules=rules,
         )
-        lib.xfer_model_load(self._out(), encoded(path, "path"), byref(options))
+        lib.xfer_model_load(self._out(), os.fsencode(path), byref(options))
         self.path = path
 
     def add(self, name: str, dtype: Any, shape: Sequence[int] = ()) -> None:
@@ -177,6 +180,8 @@ class Side(_handle.Handle):
             bits |= _WEIGHTS[word]
         experts, first = None, None
         if expert_map is not None:
+            if length(expert_map, "expert_map") == 0:  # no map, to C
+                raise ArgError("expert_map has no ranks")
             lists = [listed(of_rank, "the experts of a rank") for of_rank in listed(expert_map, "expert_map")]
             experts, first = [e for of_rank in lists for e in of_rank], [0]
             for of_rank in lists:

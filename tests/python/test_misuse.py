@@ -162,6 +162,8 @@ def test_alone(name):
         (lambda: Model("qwen3-4b", renames="ab"), "renames has 'a'"),
         (lambda: Model("qwen3-4b", renames=["ab"]), "renames has 'ab'"),
         (lambda: Model("qwen3-4b", layers="x"), "layers is 'x'"),
+        (lambda: Model("qwen3-4b", layers=(0, 0)), r"layers is \(0, 0\), which keeps none"),
+        (lambda: Side("vllm:tp2,ep2,loaded", expert_map=[]), "expert_map has no ranks"),
         (lambda: Model("qwen3-4b", layers=3), "layers is 3"),
         (lambda: Model("qwen3-4b", experts=(0, "1")), "experts is"),
     ],

@@ -1,7 +1,9 @@
 """Models, sides, joins and locals: a tiny Qwen3 from one whole copy to vLLM's ranks, against NumPy's slices."""
 
 import json
+import os
 import pathlib
+import shutil
 
 import numpy as np
 import pytest
@@ -9,7 +11,7 @@ from ranks import on_ranks, outcomes
 from tiny_model import ATTENTION, MLP, TinyModel
 
 import xfer
-from xfer import Model, Refit, Side
+from xfer import Model, Refit, Rules, Side
 
 FAMILIES = pathlib.Path(__file__).parents[2] / "rules/families"
 TINY = TinyModel(hidden=16, heads=4, kv=2, head=4, inner=12, vocab=128)
@@ -243,6 +245,15 @@ def test_expert_maps_weights_and_models_by_name():
     refit = Refit(model, Side("full", first_rank=2), gen)
     assert refit.ranks == 3
     assert refit.report()["largest_bytes"] > 0
+
+
+def test_paths_are_texts_bytes_and_of_any_encoding(tmp_path, table):
+    odd = os.fsdecode(bytes(tmp_path) + b"/\xff.json")
+    shutil.copy(table, odd)
+    for path in (table, os.fsencode(table), odd, os.fsencode(odd)):
+        assert len(Refit(Model(path), Side("full"), None).tensors()) > 0
+    with pytest.raises(xfer.FileError):
+        Rules(os.fsencode(odd))
 
 
 def test_misc_tensors_come_by_callback(table):

@@ -302,7 +302,7 @@ static void test_coordinates_of_a_rank(void **state)
 static void test_ranks_and_items_of_a_side_may_be_given_as_lists(void **state)
 {
   static const int32_t ranks[] = {7, 3, 5, 1}, twice[] = {1, 2, 3, 1}, values[] = {4, 1};
-  static const int32_t negative[] = {0, 1, -1, 2};
+  static const int32_t negative[] = {0, 1, -1, 2}, last[] = {0, 1, INT32_MAX, 2};
   static const char *const names[] = {"tp", "round_robin"}, *const in_spec[] = {"layers=2+2"};
   static const char *const no_name[] = {NULL};
   char long_name[200] = "";
@@ -337,6 +337,9 @@ static void test_ranks_and_items_of_a_side_may_be_given_as_lists(void **state)
   options.ranks = negative;
   assert_int_equal(refit_side(&made, "vllm:", &options), XFER_ERR_ARG);
   refit_expect_error("\"vllm:\": rank -1");
+  options.ranks = last;
+  assert_int_equal(refit_side(&made, "vllm:", &options), XFER_ERR_ARG);
+  refit_expect_error("\"vllm:\": rank 2147483647, and a comm of more ranks than an int counts");
   options.n_ranks = 3;
   assert_int_equal(refit_side(&made, "vllm:", &options), XFER_ERR_ARG);
   refit_expect_error("3 are listed");
