@@ -76,25 +76,42 @@ class TargetBox:
     strides: tuple[int, ...]
 
 
+_Form = tuple[tuple[int, ...], tuple[int, ...]]
+
+
+def _form(tensor: Any) -> _Form:
+    """Its shape, and its strides in dims of more than one index: what a place in it depends on."""
+    shape = tuple(tensor.shape)
+    return shape, tuple(stride if n > 1 else 0 for n, stride in zip(shape, tensor.stride(), strict=True))
+
+
 @dataclass
 class Capture:
     """What a loader did. missing: parameters with elements that nothing wrote, and how many. unused: tensors of the
-    checkpoint that no copy and no made value is of."""
+    checkpoint that no copy and no made value is of. sources: the shapes of what is copied, by name. targets: of the
+    parameters that are copied to, the shape, and the strides in dims of more than one index."""
 
     copies: list[Copy] = field(default_factory=list)
     made: list[Made] = field(default_factory=list)
     missing: dict[str, int] = field(default_factory=dict)
     unused: list[str] = field(default_factory=list)
+    sources: dict[str, tuple[int, ...]] = field(default_factory=dict)
+    targets: dict[str, _Form] = field(default_factory=dict)
 
     def boxes(self, checkpoint: Mapping[str, tuple[Any, Iterable[int]]]) -> dict[str, list[TargetBox]]:
         """The copies as boxes of each tensor of the checkpoint, as a layout by boxes and its view have them: a copy
         that is no box is several, and one that repeats an element is one for each time.
 
-        Raises ValueError for a copy of more than 4096 boxes, by name.
+        Raises ValueError for a copy of more than 4096 boxes, and for a tensor that is none of the checkpoint's or of
+        another shape than when it was captured, by name.
         """
         found: dict[str, list[TargetBox]] = {}
+        for name, shape in self.sources.items():
+            given = tuple(checkpoint[name][1]) if name in checkpoint else None
+            if given != shape:
+                raise ValueError(f"{name!r} was captured as {shape}, and the checkpoint has {given}")
         for copy in self.copies:
-            shape = tuple(checkpoint[copy.source][1])
+            shape = self.sources[copy.source]
             try:
                 boxes = _boxes_of(copy, shape)
             except Unmapped:
@@ -389,6 +406,7 @@ class _Recorder(TorchDispatchMode):  # type: ignore[misc, unused-ignore]
             found.made.append(Made(name, at, to, shape, *each.made))
             return
         source = self.sources[copy.source]
+        found.sources[copy.source], found.targets[name] = tuple(source.shape), _form(tensor)
         found.copies.append(
             Copy(
                 source=copy.source,
@@ -503,9 +521,14 @@ def destinations(
     """Of each tensor of a checkpoint that a capture copies, this rank's boxes as a layout of its own and where they lie
     in the module's real parameters: what a plan's destination needs. Making the plan gathers the other ranks' boxes.
 
-    Raises TypeError where a parameter has another element type than the checkpoint, since nothing is converted.
+    Raises TypeError where a parameter has another element type than the checkpoint, since nothing is converted, and
+    ValueError where it is not there or has another shape or strides than the one that was captured.
     """
     memory = dict(_named(module))
+    for name, lay in found.targets.items():
+        lies = _form(memory[name]) if name in memory else None
+        if lies != lay:
+            raise ValueError(f"{name!r} was captured with shape and strides {lay}, and the module's has {lies}")
     made = {}
     for name, boxes in found.boxes(checkpoint).items():
         dtype, shape = checkpoint[name]

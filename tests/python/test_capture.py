@@ -5,7 +5,7 @@ import random
 import pytest
 
 torch = pytest.importorskip("torch", reason="torch is not installed")
-from xfer.capture import capture  # noqa: E402
+from xfer.capture import capture, destinations  # noqa: E402
 
 
 class Model(torch.nn.Module):
@@ -293,6 +293,43 @@ def test_a_scratch_tensor_among_several_that_are_copied_has_its_values():
     assert scratch.tolist() == [0, 1, 2]
     assert [(each.source, each.target) for each in found.copies] == [("w", "p")]
     assert [(each.target, each.how, each.sources) for each in found.made] == [("q", "copy_", ())]
+
+
+class One(torch.nn.Module):
+    def __init__(self, w):
+        super().__init__()
+        self.w = torch.nn.Parameter(w, requires_grad=False)
+
+    def load_weights(self, weights):
+        for _, x in weights:
+            self.w.copy_(x)
+
+
+@pytest.mark.parametrize(
+    ("real", "words"),
+    [
+        (torch.empty(6, 4).t(), r"\(1, 4\)\)$"),
+        (torch.empty(8, 6), r"\(\(8, 6\), \(6, 1\)\)$"),
+        (torch.empty(8, 6)[:2], r"\(\(2, 6\), \(6, 1\)\)$"),
+        (torch.empty(24), r"\(\(24,\), \(1,\)\)$"),
+        (None, "has None$"),
+    ],
+)
+def test_a_module_whose_parameters_lie_otherwise_is_no_destination(real, words):
+    """In the third what was captured goes past the parameter, into what else its storage holds."""
+    checkpoint = {"w": ("f32", (4, 6))}
+    found = capture(One(torch.empty(4, 6, device="meta")), checkpoint)
+    assert list(destinations(found, checkpoint, One(torch.empty(4, 6)))) == ["w"]
+    module = torch.nn.Linear(2, 2) if real is None else One(real)
+    with pytest.raises(ValueError, match=r"'w' was captured with shape and strides \(\(4, 6\), \(6, 1\)\).*" + words):
+        destinations(found, checkpoint, module)
+
+
+@pytest.mark.parametrize("other", [{"v": ("f32", (4, 6))}, {"w": ("f32", (4, 3))}, {"w": ("f32", (2, 6))}])
+def test_boxes_are_asked_of_the_checkpoint_that_was_captured(other):
+    found = capture(One(torch.empty(4, 6, device="meta")), {"w": ("f32", (4, 6))})
+    with pytest.raises(ValueError, match=r"'w' was captured as \(4, 6\), and the checkpoint has"):
+        found.boxes(other)
 
 
 def test_casts_that_keep_values_are_copies():
