@@ -400,9 +400,10 @@ class Transfer(Steps):
     """All tensors of a sharded module into those of another, planned once and moved at every step. Collective.
 
     source: a module or a state dict on the ranks that have the weights; target: likewise where they go; each None on
-    the other ranks. A module may be wrapped by FSDP1 or cut by ZeRO-3, see flat_parts(). Both have the same names, and
-    every rank of a side all of them. A tensor that is no DTensor is whole on every rank of its side; one that several
-    meshes have, as FSDP2 makes of what tp leaves whole, is the same on each of them.
+    the other ranks. Every rank has one of the two, or both. A module may be wrapped by FSDP1 or cut by ZeRO-3, see
+    flat_parts(). Both have the same names, and every rank of a side all of them. A tensor that is no DTensor is whole
+    on every rank of its side; one that several meshes have, as FSDP2 makes of what tp leaves whole, is the same on each
+    of them.
 
     Each step looks at both anew: a tensor that lies elsewhere than before, as after load_state_dict(assign=True), to()
     or an offload, is bound anew. The state_dict() of a source may make copies; that of a target may not.
@@ -430,6 +431,8 @@ class Transfer(Steps):
 
         def tell() -> list[Any]:
             sides = (source, target)
+            if source is None and target is None:
+                raise ValueError("neither source nor target: make the comm of the ranks that have one")
             have[:] = [tensors_of(side) if side is not None else {} for side in sides]
             if None not in sides and set(have[0]) != set(have[1]):
                 lacking = min(set(have[0]) ^ set(have[1]))

@@ -385,6 +385,17 @@ def test_a_tensor_without_memory_is_named_on_all_ranks():
     assert all(re.search("'b': a torch tensor whose elements are not plainly in memory", str(r)) for r in results)
 
 
+def test_a_rank_without_source_and_target_is_named():
+    def work(comm):
+        sides = [{"source": {"a": torch.zeros(2)}}, {}, {"target": {"a": torch.zeros(2)}}]
+        xfer.torch.Transfer(comm, **sides[comm.rank])
+
+    results = outcomes(3, work)
+    assert [type(result) for result in results] == [xfer.PeerError, ValueError, xfer.PeerError]
+    assert str(results[0]) == "XFER_ERR_PEER: rank 1 failed: ValueError: " + str(results[1])
+    assert "neither source nor target" in str(results[1])
+
+
 def test_a_source_that_is_no_module_and_no_state_dict_is_named():
     def work(comm):
         side = {("target", "source")[comm.rank]: [torch.zeros(2)] if comm.rank else {"a": torch.zeros(2)}}
