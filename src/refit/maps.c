@@ -80,7 +80,7 @@ static xfer_status read_lists(xfer_side *side, const xfi_doc *doc, const json_t 
   return XFER_OK;
 }
 
-/* A list of lists is for all layers; {"3": [..], ..} for those that it names. */
+/* A list of lists is for all layers; {"3": [..], ..} names each that has experts. */
 xfer_status xfi_map_read(xfer_side *side, const char *path)
 {
   xfi_doc doc = {0};
@@ -97,7 +97,8 @@ xfer_status xfi_map_read(xfer_side *side, const char *path)
   json_object_foreach(doc.root, name, lists)
   {
     XFI_CHECK_DONE(isdigit((unsigned char)name[0]) && strlen(name) < 7 &&
-                       strspn(name, "0123456789") == strlen(name),
+                       strspn(name, "0123456789") == strlen(name) &&
+                       (name[0] != '0' || name[1] == '\0'), /* else one layer has two names */
                    XFER_ERR_IO, "%s: line %d: \"%.40s\" is no layer", path,
                    xfi_doc_line(&doc, lists), name);
     XFI_TRY_DONE(read_lists(side, &doc, lists, (int)strtol(name, NULL, 10)));

@@ -139,6 +139,8 @@ static xfer_status cut_experts(xfi_spread *spread, const xfi_placing *placing,
   int n = spread->shape[axis];
   int64_t round_robin;
 
+  XFI_CHECK(map != NULL || side->n_maps == 0, XFER_ERR_ARG,
+            "\"%s\": the expert map has no layer %d, which has experts", side->spec, layer);
   if (n == 1 && map == NULL) return XFER_OK;
   XFI_TRY(xfi_placing_eval(&round_robin, placing, entry, r->round_robin));
   if (map != NULL || round_robin != 0) return xfi_cut_map(spread, axis, map, side, entry);
