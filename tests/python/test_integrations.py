@@ -196,6 +196,12 @@ def test_http_client_posts_to_vllms_routes_and_says_what_the_server_says():
         ):
             client.start_weight_update()
         server.shutdown()
+    with pytest.raises(
+        ConnectionError, match=rf"http://127.0.0.1:{server.server_port} does not answer pause.mode=keep: .*refused"
+    ):
+        client.pause()
+    with pytest.raises(ValueError, match="'localhost:8000' is no address of a server: it begins with http"):
+        HttpClient("localhost:8000")
     assert asked == [
         ("/init_weight_transfer_engine", {"init_info": {"port": 1}}),
         ("/pause?mode=keep", {}),

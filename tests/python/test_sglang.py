@@ -142,6 +142,19 @@ def test_sglangs_server_says_whether_it_can_be_updated(said, wrong):
         assert client.served() == sglang.Served(2, 1, wrong or 0)
 
 
+def test_a_server_that_is_not_sglangs_is_named():
+    pytest.importorskip("torch", reason="torch is not installed")
+    from xfer.integrations import sglang
+
+    client = sglang.HttpClient("http://x")
+    client._answer = lambda *_: b'{"version": 1}'
+    with pytest.raises(RuntimeError, match="the server at http://x does not say its tp_size: is it SGLang's"):
+        client.served()
+    client._answer = lambda *_: b"<html>"
+    with pytest.raises(RuntimeError, match="what http://x answers server_info with is no JSON"):
+        client.served()
+
+
 def test_sglangs_half_new_model_comes_before_the_draft_model():
     server = SglangServer(n_drafts=1)
     trainer = sglang_trainer(server)

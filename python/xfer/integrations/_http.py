@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import http.client
 import json
 import urllib.error
 import urllib.request
@@ -11,12 +12,14 @@ __all__ = ["Routes"]
 
 
 class Routes:
-    """url: of the server. timeout_s: of each call; an update's lasts as long as the update. api_key: what the server
-    asks for, if it does."""
+    """url: of the server, such as "http://localhost:8000". timeout_s: of each call; an update's lasts as long as the
+    update. api_key: what the server asks for, if it does."""
 
     has_routes = ""  # whose routes these are, for who asks another server
 
     def __init__(self, url: str, timeout_s: float = 600.0, api_key: str | None = None) -> None:
+        if not url.startswith(("http://", "https://")):
+            raise ValueError(f"{url!r} is no address of a server: it begins with http:// or https://")
         self._url, self._timeout_s = url.rstrip("/"), timeout_s
         self._headers = {"Content-Type": "application/json"}
         if api_key is not None:
@@ -26,7 +29,11 @@ class Routes:
         self._answer(path, json.dumps(body or {}).encode())
 
     def _get(self, path: str) -> Any:
-        return json.loads(self._answer(path, None))
+        said = self._answer(path, None)
+        try:
+            return json.loads(said)
+        except ValueError as wrong:
+            raise RuntimeError(f"what {self._url} answers {path} with is no JSON: {wrong}") from None
 
     def _answer(self, path: str, data: bytes | None) -> bytes:
         request = urllib.request.Request(f"{self._url}/{path}", data=data, headers=self._headers)
@@ -37,3 +44,7 @@ class Routes:
             said = error.read(2000).decode(errors="replace").strip()
             hint = f" ({self.has_routes} has this route)" if error.code == 404 and self.has_routes else ""
             raise RuntimeError(f"the server answers {path} with {error.code}: {said}{hint}") from None
+        except (OSError, http.client.HTTPException) as error:  # nobody listens, or what does speaks otherwise
+            reason = getattr(error, "reason", error)
+            kind = TimeoutError if isinstance(reason, TimeoutError) else ConnectionError
+            raise kind(f"{self._url} does not answer {path}: {reason}") from error

@@ -112,6 +112,8 @@ class HttpClient(Routes):
         n_drafts = 0 if str(said.get("speculative_algorithm") or "NONE").upper() in _WITHOUT_DRAFT else 1
         if n_drafts and said.get("enable_multi_layer_eagle"):
             n_drafts = int(said["speculative_num_steps"])
+        if "tp_size" not in said:
+            raise RuntimeError(f"the server at {self._url} does not say its tp_size: is it SGLang's?")
         return Served(int(said["tp_size"]), int(said.get("pp_size", 1)), n_drafts)
 
     def begin_weight_update(self, selector: str) -> None:
