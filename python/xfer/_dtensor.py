@@ -11,6 +11,7 @@ from typing import Any
 
 from torch.distributed.device_mesh import DeviceMesh
 
+from ._structs import listed
 from .layout import Layout, Placement, Replicate, Shard, StridedShard
 from .mesh import Mesh
 
@@ -44,6 +45,8 @@ _grids: dict[int, tuple[weakref.ref[DeviceMesh], Grid]] = {}
 
 def grid_of(mesh: DeviceMesh, ranks: Ranks = None) -> Grid:
     """Of one mesh."""
+    if not isinstance(mesh, DeviceMesh):
+        raise TypeError(f"a {type(mesh).__name__} is no DeviceMesh")
     key = id(mesh)
     kept = _grids.get(key)
     if kept is None:
@@ -51,7 +54,12 @@ def grid_of(mesh: DeviceMesh, ranks: Ranks = None) -> Grid:
         grid = Grid(tuple(numbers.shape), tuple(int(rank) for rank in numbers.flatten().tolist()))
         kept = _grids[key] = weakref.ref(mesh, lambda _: _grids.pop(key, None)), grid
     grid = kept[1]
-    return grid if ranks is None else Grid(grid.sizes, tuple(ranks[rank] for rank in grid.ranks))
+    if ranks is None:
+        return grid
+    lacking = [rank for rank in grid.ranks if rank not in ranks]
+    if lacking:
+        raise ValueError(f"ranks does not say which rank torch's rank {lacking[0]} is")
+    return Grid(grid.sizes, tuple(ranks[rank] for rank in grid.ranks))
 
 
 def mesh_of(mesh: DeviceMesh, ranks: Ranks = None) -> Mesh:
@@ -68,7 +76,7 @@ def kind_of(placement: Any) -> str:
 
 def plain(placements: Sequence[Any], n_dims: int) -> tuple[Placement, ...]:
     """Ours of torch's. torch itself takes a `_StridedShard` and a Shard for equal."""
-    return tuple(_plain(placement, n_dims) for placement in placements)
+    return tuple(_plain(placement, n_dims) for placement in listed(placements, "placements"))
 
 
 def _plain(placement: Any, n_dims: int) -> Placement:
@@ -164,6 +172,8 @@ class Description:
     @classmethod
     def of(cls, tensor: Any) -> Description:
         """Of one."""
+        if not hasattr(tensor, "device_mesh"):
+            raise TypeError(f"a {type(tensor).__name__} is no DTensor")
         placements = plain(tensor.placements, tensor.ndim)
         strided = any(isinstance(p, StridedShard) for p in placements)
         order = None if strided else _explicit_order(tensor)
@@ -201,8 +211,15 @@ def differ(found: Mapping[str, Layout], grid: Grid) -> bool:
     return all(one.local_shape(rank) == other.local_shape(rank) for rank in grid.ranks)
 
 
+def check_meaning(meaning: str | None) -> None:
+    """Is there such a one?"""
+    if meaning is not None and meaning not in MEANINGS:
+        raise ValueError(f"there is no meaning {meaning!r}: it is order or pieces")
+
+
 def chosen(said: Description, rank: int, grid: Grid, meaning: str | None) -> Layout:
     """The layout of a meaning; None: what the local shape fits, "order" if both do."""
+    check_meaning(meaning)
     found = candidates(said, rank, grid)
     if meaning is not None:
         if meaning not in found:

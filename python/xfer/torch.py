@@ -28,6 +28,7 @@ from ._dtensor import (
     Grid,
     Ranks,
     candidates,
+    check_meaning,
     chosen,
     differ,
     from_start,
@@ -39,6 +40,7 @@ from ._dtensor import (
 from ._flat import FlatPart, flat_parts, is_flat
 from ._places import Places
 from ._steps import Steps
+from ._structs import needed
 from .comm import Agreed, Comm
 from .dtypes import dtype_name, torch_dtype
 from .errors import MismatchError
@@ -102,7 +104,8 @@ def layout_of(tensor: Any, ranks: Ranks = None, meaning: str | None = None) -> L
     Raises TypeError for Partial, ValueError where the local tensor is of another shape than the placements say, or
     where nothing tells the meaning and it is not given.
     """
-    return chosen(Description.of(tensor), _our_rank(ranks), grid_of(tensor.device_mesh, ranks), meaning)
+    said = Description.of(tensor)
+    return chosen(said, _our_rank(ranks), grid_of(tensor.device_mesh, ranks), meaning)
 
 
 def tensors_of(source: Source) -> dict[str, Any]:
@@ -136,6 +139,8 @@ def meshes_of(source: Source, ranks: Ranks = None) -> dict[str, Any]:
 def _all_replicas(mine: Grid, name: str, theirs: Sequence[dict[str, Any] | None]) -> Grid:
     """A mesh, with those that other ranks have for the same tensor."""
     meshes = {(tuple(each[name][0]), tuple(each[name][1])) for each in theirs if each is not None and name in each}
+    if not meshes:
+        raise ValueError(f"{name!r} is in none of the meshes")
     found = sorted(meshes, key=lambda mesh: min(mesh[1]))
     together = tuple(rank for _, numbers in found for rank in numbers)
     if len(set(together)) < len(together) or any(sizes != mine.sizes for sizes, _ in found):
@@ -250,6 +255,9 @@ def redistribute(
 
     def tell() -> str:
         nonlocal found
+        check_meaning(meaning)
+        if mesh is not None and placements is None:
+            raise ValueError("a mesh without placements")
         if tensor is None:
             return "{}"
         if not isinstance(tensor, DTensor):
@@ -261,6 +269,7 @@ def redistribute(
         unclear = meaning is None and differ(found, grid)
         return _record(tuple(m for m in found if meaning in (None, m)), unclear, about.shape, dtype_name(about.dtype))
 
+    needed("comm", comm, "comm")
     shape, dtype, agreed = _agreed(tuple(comm._share(tell, "redistribute")))
 
     def sides() -> Sides:
@@ -439,6 +448,7 @@ class Transfer(Steps):
                 raise ValueError(f"{lacking!r} is in one of source and target alone")
             return [None if side is None else meshes_of(h, ranks) for side, h in zip(sides, have, strict=True)]
 
+        needed("comm", comm, "comm")
         said = comm.share(tell, "Transfer")
         with Agreed(comm._tell):
             for side in (0, 1):
@@ -485,9 +495,12 @@ class ModelRefit(Steps):
         target: Source | None = None,
         **options: Unpack[PlanOptions],
     ) -> None:
+        needed("comm", comm, "comm")
         with Agreed(comm._tell):  # a folder may be on some hosts alone
             train = Side(train) if isinstance(train, str) else train
+            needed("side", train, "train")
             gen = Side(gen, first_rank=train.size) if isinstance(gen, str) else gen
+            needed("side", gen, "gen")
             self.refit = Refit(model if isinstance(model, Model) else Model(model), train, gen)
             self.locals = self.refit.locals(comm.rank)
         self.plan = self.refit.plan(comm, **options)

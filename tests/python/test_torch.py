@@ -304,6 +304,36 @@ def test_a_dtensor_of_what_expand_gives_is_redistributed(one_rank_of_torch):
     assert moved.to_local().tolist() == [[5.0] * 3] * 2
 
 
+@pytest.mark.parametrize(
+    ("wrong", "kind", "words"),
+    [
+        ({"comm": None}, xfer.ArgError, "comm is None, not a comm"),
+        ({"mesh": 3}, TypeError, "a int is no DeviceMesh"),
+        ({"placements": None}, ValueError, "a mesh without placements"),
+        ({"placements": torch.distributed.tensor.Replicate()}, TypeError, r"placements is Replicate\(\), not a list"),
+        ({"ranks": {}}, ValueError, "ranks does not say which rank torch's rank 0 is"),
+        ({"meaning": "sizes"}, ValueError, "there is no meaning 'sizes': it is order or pieces"),
+    ],
+)
+def test_what_a_redistribution_cannot_be_of_is_named(one_rank_of_torch, wrong, kind, words):
+    placements, (comm,) = [torch.distributed.tensor.Replicate()], xfer.Comm.local(1)
+    tensor = torch.distributed.tensor.DTensor.from_local(torch.zeros(2), one_rank_of_torch, placements, run_check=False)
+    given = {"mesh": one_rank_of_torch, "placements": placements, "comm": comm, **wrong}
+    with pytest.raises(kind, match=words):
+        xfer.torch.redistribute(tensor, **given)
+
+
+def test_what_has_no_layout_is_named(one_rank_of_torch):
+    placements, (comm,) = [torch.distributed.tensor.Replicate()], xfer.Comm.local(1)
+    tensor = torch.distributed.tensor.DTensor.from_local(torch.zeros(2), one_rank_of_torch, placements, run_check=False)
+    with pytest.raises(TypeError, match="a Tensor is no DTensor"):
+        xfer.torch.layout_of(torch.zeros(2))
+    with pytest.raises(ValueError, match="'w' is in none of the meshes"):
+        xfer.torch.layouts_of({"w": tensor}, meshes=[{"v": [[1], [0]]}])
+    with pytest.raises(xfer.ArgError, match="train is None, not a side"):
+        xfer.torch.ModelRefit(comm, "qwen3-4b", None, "full")
+
+
 def test_state_dicts_of_two_worlds_have_meshes_that_both_begin_at_0(one_rank_of_torch):
     """As those of torchstore and torchtitan's reinforcement learning, whose trainers and generators are worlds of their
     own."""

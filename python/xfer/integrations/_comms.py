@@ -22,6 +22,8 @@ def _is_of_cpu(group: Any) -> bool:
 
 
 def _made(group: Any) -> Comm:
+    if group is None:
+        raise TypeError("None is no group")
     communicator = getattr(group, "nccl_communicator", None)  # of NeMo-RL's StatelessProcessGroup
     if communicator is not None:
         return Comm.nccl(communicator)
