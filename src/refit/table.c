@@ -20,7 +20,7 @@ xfer_status xfi_raw_read(xfi_raw *raw, const json_t *object, const char *where, 
   const json_t *list = json_object_get(object, "shape");
   int theirs;
 
-  if (spelling == NULL) spelling = "";
+  XFI_CHECK(spelling != NULL, XFER_ERR_IO, "%s: \"%s\" has no dtype", where, name);
   theirs = xfi_rules_choice(SPELLINGS, spelling);
   if (theirs > 0) raw->dtype = (xfer_dtype)theirs;
   XFI_CHECK(theirs > 0 || xfi_dtype_parse(&raw->dtype, spelling) == XFER_OK, XFER_ERR_IO,

@@ -65,6 +65,9 @@ static void test_checkpoint_that_is_broken_is_refused(void **state)
       /* expert 1 is missing */
       {"{\"a\":{\"dtype\":\"X9\",\"shape\":[1]}}", "is called \"X9\""},
       {"{\"a\":{\"dtype\":\"F32\"}}", "has no shape"},
+      {"{\"a\":{\"shape\":[1]}}", "\"a\" has no dtype"},
+      {"{\"a\":{\"dtype\":7,\"shape\":[1]}}", "\"a\" has no dtype"},
+      {"{\"a\":7}", "\"a\" has no dtype"},
       {"{\"a\":{\"dtype\":\"F32\",\"shape\":[-1]}}", "dim 0 of its shape"},
       {"{\"a\":{\"dtype\":\"F32\",\"shape\":[3],\"data_offsets\":[8,16]}}", "data_offsets"},
       {"{\"a{\":{\"dtype\":\"F32\",\"shape\":[1]}}", "no name of a tensor"},

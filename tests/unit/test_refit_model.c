@@ -50,7 +50,7 @@ static void test_malformed_tables_are_refused(void **state)
       {REFIT_TABLE("", "{\"name\":\"a\",\"pattern\":\"b\",\"shape\":[1],\"dtype\":\"bf16\"}"),
        "needs either"},
       {REFIT_TABLE("", "{\"name\":\"a\",\"shape\":[1],\"dtype\":\"bf15\"}"), "is called \"bf15\""},
-      {REFIT_TABLE("", "{\"name\":\"a\",\"shape\":[1]}"), "is called \"\""},
+      {REFIT_TABLE("", "{\"name\":\"a\",\"shape\":[1]}"), "\"a\" has no dtype"},
       {REFIT_TABLE("", "{\"name\":\"a\",\"shape\":[-1],\"dtype\":\"bf16\"}"), "dim 0 of its shape"},
       {REFIT_TABLE("", "{\"name\":\"a\",\"shape\":[1.5],\"dtype\":\"bf16\"}"),
        "dim 0 of its shape"},
