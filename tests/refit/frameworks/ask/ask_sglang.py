@@ -1,6 +1,6 @@
 """What SGLang itself makes of a checkpoint: every parameter of every rank, and where each of its elements comes from.
 
-    ask_sglang.py --ck FOLDER_OF_CHECKPOINTS --out FOLDER FAMILY:LAYOUT...   LAYOUT: tp4 | tp4,ep2 | tp4,dp2,ep2 | tp4,dp2,lm,dense1,deepep | tp2,pp2 | tp4,mxfp4=triton
+    ask_sglang.py --ck FOLDER_OF_CHECKPOINTS --out FOLDER FAMILY:LAYOUT...   LAYOUT: tp4 | tp4,ep2 | tp4,dp2,ep2 | tp4,dp2,lm,dense1,deepep | tp2,pp2,layers=1+2 | tp4,mxfp4=triton
 
 The launcher's order is kept: arguments are resolved and published, groups are made (torch's "fake" process group of the real
 size), the model class is built and its load_weights() called. What SGLang decides by the device it decides as on a Hopper GPU:
@@ -30,7 +30,7 @@ import codes
 import families
 import recent
 import remote
-from engine import dump_model, in_child, load, poison
+from engine import LOADED_BUFFERS, dump_model, in_child, load, poison
 
 # Packages of kernels, and what holds no weight.
 ABSENT = ("IPython", "cutlass", "decord", "deep_ep", "deep_gemm", "flash_attn", "flashinfer", "gguf", "humming", "kernels", "modelscope", "outlines",
@@ -106,10 +106,10 @@ def known():
 
 
 def parse(layout):
-    out = dict(tp=1, dp=1, ep=1, pp=1, lm=False, dense1=False, deepep=False, mxfp4="")
+    out = dict(tp=1, dp=1, ep=1, pp=1, lm=False, dense1=False, deepep=False, mxfp4="", layers="")
     for item in layout.split(","):
-        if item.startswith("mxfp4="):
-            out["mxfp4"] = item.partition("=")[2]
+        if "=" in item:
+            out.update([item.split("=")])
         elif item in ("lm", "dense1", "deepep"):
             out[item] = True
         else:
@@ -172,6 +172,8 @@ def load_apart(model):
 
 def one_rank(family, p, rank, folder, FakeStore):
     config, table = families.FAMILIES[family]()
+    if p["layers"]:
+        os.environ["SGLANG_PP_LAYER_PARTITION"] = p["layers"].replace("+", ",")
     import sglang.srt.layers.quantization.mxfp4 as mxfp4
     mxfp4.has_triton_kernels = p["mxfp4"] == "triton"
     with OnCpu():
@@ -195,13 +197,14 @@ def in_f32(config, FakeStore):
         with open(os.path.join(folder, "config.json"), "w") as file:
             json.dump(dict(config, torch_dtype="bfloat16"), file)
         model = build(folder, parse("tp1"), 0, "bfloat16", FakeStore)
-    return sorted(name for name, t in model.named_parameters() if t.dtype == torch.float32)
+    buffers = [(name, t) for name, t in model.named_buffers() if name.endswith(LOADED_BUFFERS)]
+    return sorted(name for name, t in [*model.named_parameters(), *buffers] if t.dtype == torch.float32)
 
 
 def spec_of(p, config):
     """xfer's SPEC of a layout."""
     more = [",dp_lm_head"] * p["lm"] + [",dense_whole"] * p["dense1"] + [",deepep"] * p["deepep"] + [",shared_apart"] * ("n_shared_experts" in config.get("text_config", config))
-    more += [",mxfp4=" + p["mxfp4"]] * bool(p["mxfp4"])
+    more += [f",{item}={p[item]}" for item in ("mxfp4", "layers") if p[item]]
     return f"sglang:tp{p['tp']},dp{p['dp']},ep{p['ep']},pp{p['pp']},loaded" + "".join(more)
 
 

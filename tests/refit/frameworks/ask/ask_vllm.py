@@ -1,6 +1,7 @@
 """What vLLM itself makes of a checkpoint: every parameter of every rank, and where each of its elements comes from.
 
     ask_vllm.py --ck FOLDER_OF_CHECKPOINTS --out FOLDER FAMILY:LAYOUT...     LAYOUT: tp4 | tp2,ep | tp2,dp2,ep | tp2,pp2 | tp4,ep,rr
+                                                                             tp2,pp2,layers=1+2 | tp4,ep,redundant=2 (of EPLB)
                                                                              tp4,mxfp4=triton (of packed.MXFP4)
 
 One forked child a rank; the process group is torch's "fake" one of the real size, so that nothing is communicated.
@@ -38,10 +39,12 @@ KERNEL = None  # the kernel of mxfp4 that pads as it wants
 
 
 def parse(layout):
-    out = dict(tp=1, dp=1, pp=1, ep=False, rr=False)
+    out = dict(tp=1, dp=1, pp=1, ep=False, rr=False, redundant=0)
     for item in layout.split(","):
         if item in ("ep", "rr"):
             out[item] = True
+        elif item.startswith("redundant="):
+            out["redundant"] = int(item.partition("=")[2])
         elif "=" in item:
             out.update([item.split("=")])
         else:
@@ -167,6 +170,8 @@ def make_config(folder, p, dp_rank, dtype="float32"):
         extra = dict(data_parallel_size=p["dp"], data_parallel_rank=dp_rank, data_parallel_master_port=29999)
     if p["rr"]:
         extra["expert_placement_strategy"] = "round_robin"
+    if p["redundant"]:
+        extra.update(enable_eplb=True, eplb_config={"num_redundant_experts": p["redundant"], "use_async": False})
     parallel = ParallelConfig(tensor_parallel_size=p["tp"], pipeline_parallel_size=p["pp"],
                               enable_expert_parallel=p["ep"], distributed_executor_backend="mp", **extra)
     return VllmConfig(model_config=model, parallel_config=parallel, cache_config=CacheConfig(block_size=16, enable_prefix_caching=False),
@@ -194,6 +199,8 @@ def one_rank(family, p, rank, folder, FakeStore, with_mtp):
     from vllm.config import set_current_vllm_config
     import vllm.distributed.parallel_state as ps
     from vllm.model_executor.model_loader.utils import initialize_model
+    if "layers" in p:
+        os.environ["VLLM_PP_LAYER_PARTITION"] = p["layers"].replace("+", ",")
     _, table = families.FAMILIES[family]()
     per = p["tp"] * p["pp"]
     dist.init_process_group("fake", store=FakeStore(), rank=rank, world_size=per * p["dp"])
