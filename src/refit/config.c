@@ -184,9 +184,23 @@ static xfi_found number_of(int64_t *value, const json_t *at)
   return json_is_string(at) || json_is_real(at) ? XFI_NO_NUMBER : XFI_NOT_FOUND;
 }
 
+/* Whether a list has a text, which here is that of a class that a configuration names. */
+static bool has_text(const json_t *list, const char *text, size_t n_chars)
+{
+  const json_t *item;
+  size_t i;
+
+  json_array_foreach((json_t *)(uintptr_t)list, i, item)
+  {
+    if (json_string_length(item) == n_chars && memcmp(json_string_value(item), text, n_chars) == 0)
+      return true;
+  }
+  return false;
+}
+
 /* A figure of the configuration: "hidden_size", or "ffn_config.moe_num_experts" of an object in it;
- * "router_dtype.fp32" is 1 where the key has that text. A dot is in none of their own names, so
- * that nothing can stand for another. */
+ * "router_dtype.fp32" is 1 where the key has that text, and "architectures.PhiMoEForCausalLM" where
+ * that list has it. A dot is in none of their own names, so that nothing can stand for another. */
 static xfi_found find_figure(int64_t *value, const char *name, size_t n_chars, const void *top)
 {
   const char *end = name + n_chars, *dot = name;
@@ -204,6 +218,10 @@ static xfi_found find_figure(int64_t *value, const char *name, size_t n_chars, c
     at = at == NULL ? lookup(top, key) : json_object_get(at, key);
     if (at == NULL) return XFI_NOT_FOUND;
     name += n + (dot != NULL);
+    if (strcmp(key, "architectures") == 0 && dot != NULL) {
+      *value = 1;
+      return has_text(at, name, (size_t)(end - name)) ? XFI_FOUND : XFI_NOT_FOUND;
+    }
   }
   if (json_is_string(at) && dot != NULL) {
     *value = 1;

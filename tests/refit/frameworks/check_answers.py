@@ -356,7 +356,7 @@ class Case:
         for p in params:
             name = of_text(p["name"])
             if name.endswith(("A_log", ".e_score_correction_bias")):
-                p = dict(p, shape=[math.prod(p["shape"])])  # dims that are one of the join
+                p = dict(p, shape=[n for n in p["shape"] if n > 1] or [1])  # dims that are one of the join
             if name.endswith("fused_fg_b_proj.weight"):
                 p = dict(p, shape=[p["shape"][0] * p["shape"][1], p["shape"][2]])
             line = mine.pop(name, None)

@@ -375,6 +375,13 @@ NEWER = {
     "qwen3_omni": qwen3_omni,
 }
 
+
+def published_phimoe():
+    """By the class that its published configuration names."""
+    config, table = FAMILIES["phimoe"]()
+    return {**config, "architectures": ["PhiMoEForCausalLM"]}, table
+
+
 FAMILIES = {
     **OTHER_FORMS,
     **NEWER,
@@ -414,6 +421,9 @@ FAMILIES = {
     "phi3": wide("Phi3ForCausalLM", "phi3"),
     "phimoe": wide("PhimoeForCausalLM", "phimoe", num_local_experts=8, num_experts_per_tok=2, attention_bias=True,
                    lm_head_bias=True, sliding_window=None),
+    "starcoder2": wide("Starcoder2ForCausalLM", "starcoder2", ("rms_norm_eps",), norm_epsilon=1e-5, use_bias=True, hidden_act="gelu_pytorch_tanh",
+                       sliding_window=64, tie_word_embeddings=True),
+    "phimoe_published": published_phimoe,
     "gemma": of("GemmaForCausalLM", "gemma", ("tie_word_embeddings",), **GEMMA),
     "gemma_untied": of("GemmaForCausalLM", "gemma", **{**GEMMA, "tie_word_embeddings": False}),
     "gemma3_untied": of("Gemma3ForCausalLM", "gemma3_text", **{**GEMMA, "tie_word_embeddings": False}, sliding_window=64,
