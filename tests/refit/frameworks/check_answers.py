@@ -145,6 +145,8 @@ class Checkpoint:
         self.seeds = np.array([*map(seed, self.number), 0], np.uint64)  # of elements of no tensor 0
         self.found = {}  # of experts()
         self.turned = re.compile(r"experts\.(gate_up|down)_proj$|\.c_(attn|proj|fc)\.weight$") if answer["transposed"] else None
+        if answer["framework"] == "sglang" and any(name.endswith("weight_packed") for name, _ in answer["hf"]):
+            self.turned = re.compile(r"experts\..*\.weight_(packed|scale)$")  # in the engine, not in the checkpoint
 
     def code(self, tensor, flat):
         """What an element holds in the checkpoint that the framework read: elements are counted from 1."""
@@ -367,8 +369,8 @@ class Case:
             elif "alias" in p or name.startswith(OF_OTHERS) or 0 in p["shape"]:
                 if line is not None and 0 not in p["shape"]:
                     self.differ(rank, name, f"is a second name of {p.get('alias')}; xfer lists it")
-            elif line is None and name.endswith("_weight_shape"):
-                self.n_same += 1  # two figures of the unpacked weight, which the engine never reads
+            elif line is None and name.endswith(("_weight_shape", "_g_idx", "_g_idx_sort_indices")):
+                self.n_same += 1  # two figures of the unpacked weight, which the engine never reads; an order of columns that it makes
             elif line is None:
                 self.differ(rank, name, "xfer has no such tensor")
             elif line["shape"] != p["shape"]:

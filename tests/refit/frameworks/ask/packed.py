@@ -91,7 +91,8 @@ def kimi_k25():
     quantised["ignore"] = [x if x.startswith("re:") else "language_model." + x for x in quantised["ignore"]]
     text.update(model_type="deepseek_v3", rope_parameters={"rope_type": "default", "rope_theta": 10000.0})
     vision = dict(patch_size=14, init_pos_emb_height=4, init_pos_emb_width=4, init_pos_emb_time=2, num_attention_heads=2,
-                  num_hidden_layers=1, hidden_size=32, intermediate_size=64, mm_hidden_size=32, text_hidden_size=64)
+                  num_hidden_layers=1, hidden_size=32, intermediate_size=64, mm_hidden_size=32, text_hidden_size=64,
+                  vt_num_attention_heads=2, vt_num_hidden_layers=1, vt_hidden_size=32, vt_intermediate_size=64)
     config = dict(architectures=["KimiK25ForConditionalGeneration"], model_type="kimi_k25", text_config=text,
                   vision_config=vision, quantization_config=quantised, tie_word_embeddings=False, image_token_id=990,
                   media_placeholder_token_id=990)
