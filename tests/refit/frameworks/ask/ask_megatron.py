@@ -128,6 +128,8 @@ def build(folder, p):
         provider.moe_grouped_gemm = False
     if p["fused"]:
         provider.mla_down_proj_fusion = True
+    if provider.moe_token_dispatcher_type == "flex":
+        provider.moe_token_dispatcher_type = "alltoall"  # how tokens travel, which holds no weight
     if 0 in (p["layers"] or ()):  # by Megatron's own list of what each stage has
         listed = [["decoder"] * n for n in p["layers"]]
         listed[0].insert(0, "embedding")

@@ -39,9 +39,9 @@ def config(architecture, model_type, **more):
     return {key: value for key, value in out.items() if value is not None}
 
 
-def bailing_moe(architecture, model_type, bias, **more):
+def bailing_moe(architecture, model_type, bias, shared=2, **more):
     """Ling 1 (softmax, no correction) and 2."""
-    h, d, heads, kv, e, mi, shared = 64, 32, 16, 4, 6, 48, 2
+    h, d, heads, kv, e, mi = 64, 32, 16, 4, 6, 48
     c = config(architecture, model_type, num_hidden_layers=3, moe_intermediate_size=mi, num_experts=e,
                num_experts_per_tok=2, norm_topk_prob=True, num_shared_experts=shared, first_k_dense_replace=1,
                use_bias=False, use_qkv_bias=not bias, use_qk_norm=bias, use_rmsnorm=True, embedding_dropout=0.0,
