@@ -5,7 +5,7 @@ import os
 import struct
 import tempfile
 
-OTHERS = ("__metadata__", "visual", "vision", "projector", "connector", "audio_tower", "talker", "code2wav")  # no tensors of the text model
+OTHERS = ("__metadata__", "visual", "vision", "projector", "connector", "audio_tower", "talker", "code2wav", "image_newline")  # no tensors of the text model
 
 
 def saved(config):
@@ -325,6 +325,11 @@ NEWER = {
     "lfm2_vl": seeing("Lfm2VlForConditionalGeneration", "lfm2_vl", dict(SIGLIP, model_type="siglip2_vision_model", num_patches=16),
                       dict(LFM2, model_type="lfm2", hidden_size=512, conv_dim=512, block_dim=512, block_ff_dim=96, block_auto_adjust_ff_dim=False),
                       image_token_id=990, downsample_factor=2, projector_hidden_size=64),
+    "granite4_vision": seeing("Granite4VisionForConditionalGeneration", "granite4_vision", dict(SIGLIP, hidden_size=64, num_hidden_layers=2),
+                              dict(hidden_size=512, num_hidden_layers=3), tie=True, image_token_index=990, downsample_rate="1/2",
+                              deepstack_layer_map=[[-2, 1]], spatial_vision_layer=-1, spatial_target_layers=[2], image_grid_pinpoints=[[32, 32]],
+                              qformer_config=dict(model_type="blip_2_qformer", hidden_size=64, num_attention_heads=1, num_hidden_layers=1,
+                                                  intermediate_size=64, encoder_hidden_size=64)),
     "muse_glimmer": muse_glimmer(),
     "smolvlm": smolvlm("SmolVLMForConditionalGeneration", "smolvlm"),
     "idefics3": smolvlm("Idefics3ForConditionalGeneration", "idefics3", tie_word_embeddings=True),
