@@ -3,6 +3,8 @@
 import array
 import ctypes
 import gc
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -103,10 +105,12 @@ def test_buffers():
 
 
 def test_the_prototypes_of_the_process_are_left_alone():
-    """Another library's call of the same function has its own."""
-    memory_of(bytearray(b"abcd"))
-    for name in ("PyObject_GetBuffer", "PyBuffer_Release", "PyCapsule_IsValid", "PyCapsule_GetPointer"):
-        assert getattr(ctypes.pythonapi, name).argtypes is None
+    """Another library's call of the same function has its own, as some have that other tests load: so a new process."""
+    names = ("PyObject_GetBuffer", "PyBuffer_Release", "PyCapsule_IsValid", "PyCapsule_GetPointer")
+    looks = "import ctypes; from xfer.memory import memory_of; memory_of(bytearray(b'abcd')); "
+    looks += f"print([getattr(ctypes.pythonapi, name).argtypes for name in {names}])"
+    done = subprocess.run([sys.executable, "-c", looks], check=True, capture_output=True, text=True)
+    assert done.stdout.strip() == str([None] * len(names))
 
 
 def test_pieces_and_reinterpreted_bits():
