@@ -15,7 +15,7 @@
 /* One allocation; one destination of one piece in it. */
 typedef struct told {
   struct {
-    uint64_t n_remotes, page_offset, n_bounds, n_src_bounds;
+    uint64_t n_remotes, page_offset, n_bounds, n_src_bounds, counts;
   } head;
   xfi_mem_handle page;
   struct {
