@@ -78,11 +78,6 @@ void carrier_corrupt(carrier *c)
 
 /* ---- what must come out ---- */
 
-static status_set set_of(xfer_status st)
-{
-  return 1u << -(int)st;
-}
-
 /* What a rank must say to a plan of one tensor, whose layouts exist. */
 static status_set expected_refusals(const problem *p, int i, orc_arena *arena)
 {
@@ -200,8 +195,9 @@ static verdict compare_refusals(const job *j, char *why, size_t n_bytes)
   verdict v = RIGHT;
   for (int i = 0; i <= MAX_TENSORS; i++) {
     if (j->p->one_call == (i == MAX_TENSORS)) continue;
-    status_set wanted = j->refusals[i] != 0 ? j->refusals[i] | j->may_refuse : 0;
+    status_set wanted = j->refusals[i];
     if (i == MAX_TENSORS && wanted == 0) wanted = j->commit_refusals;
+    if (wanted != 0) wanted |= j->may_refuse;
     for (int r = 0; wanted == 0 && r < j->p->n_ranks; r++) {
       if (j->records[r].refusals[i] != XFER_OK) wanted = j->may_refuse;
     }

@@ -31,6 +31,11 @@ typedef struct rank_record {
 /* A set of statuses: bit -status. */
 typedef unsigned status_set;
 
+static inline status_set set_of(xfer_status st)
+{
+  return 1u << -(int)st;
+}
+
 typedef struct job {
   const problem *p;
   xfer_comm **comms;
