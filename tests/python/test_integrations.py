@@ -202,6 +202,8 @@ def test_http_client_posts_to_vllms_routes_and_says_what_the_server_says():
         client.pause()
     with pytest.raises(ValueError, match="'localhost:8000' is no address of a server: it begins with http"):
         HttpClient("localhost:8000")
+    with pytest.raises(ValueError, match="this rank was given no address of a server to ask for resume"):
+        HttpClient("").resume()
     assert asked == [
         ("/init_weight_transfer_engine", {"init_info": {"port": 1}}),
         ("/pause?mode=keep", {}),

@@ -12,13 +12,13 @@ __all__ = ["Routes"]
 
 
 class Routes:
-    """url: of the server, such as "http://localhost:8000". timeout_s: of each call; an update's lasts as long as the
-    update. api_key: what the server asks for, if it does."""
+    """url: of the server, such as "http://localhost:8000"; "" on ranks that ask it nothing. timeout_s: of each call; an
+    update's lasts as long as the update. api_key: what the server asks for, if it does."""
 
     has_routes = ""  # whose routes these are, for who asks another server
 
     def __init__(self, url: str, timeout_s: float = 600.0, api_key: str | None = None) -> None:
-        if not url.startswith(("http://", "https://")):
+        if url and not url.startswith(("http://", "https://")):
             raise ValueError(f"{url!r} is no address of a server: it begins with http:// or https://")
         self._url, self._timeout_s = url.rstrip("/"), timeout_s
         self._headers = {"Content-Type": "application/json"}
@@ -36,6 +36,8 @@ class Routes:
             raise RuntimeError(f"what {self._url} answers {path} with is no JSON: {wrong}") from None
 
     def _answer(self, path: str, data: bytes | None) -> bytes:
+        if not self._url:
+            raise ValueError(f"this rank was given no address of a server to ask for {path}")
         request = urllib.request.Request(f"{self._url}/{path}", data=data, headers=self._headers)
         try:
             with urllib.request.urlopen(request, timeout=self._timeout_s) as reply:
