@@ -52,16 +52,18 @@ def jansson_archive():
     return archive
 
 
-def cmake(folder, *options):
-    """Configure and build; the folder of the build."""
-    where = BUILD / folder
+def cmake(prefix, *options):
+    """Configure, build, and install into BUILD / prefix, which is returned. All builds share a folder, and with it the
+    objects whose command stays the same."""
+    where = BUILD / "build"
     generator = ["-G", "Ninja"] if shutil.which("ninja") else []
     common = ["-DCMAKE_BUILD_TYPE=Release", "-DCMAKE_INSTALL_LIBDIR=lib", "-DXFER_TESTS=OFF", "-DXFER_EXAMPLES=OFF"]
     if GLIBC:
-        common += ["--fresh", *for_glibc(GLIBC)]  # pip brings the compiler in another folder each time
-    subprocess.run(["cmake", "-S", SOURCE, "-B", where, *generator, *common, *options], check=True)
+        common += for_glibc(GLIBC)
+    subprocess.run(["cmake", "--fresh", "-S", SOURCE, "-B", where, *generator, *common, *options], check=True)
     subprocess.run(["cmake", "--build", where, "--parallel", str(os.cpu_count() or 2)], check=True)
-    return where
+    subprocess.run(["cmake", "--install", where, "--prefix", BUILD / prefix, "--strip"], check=True)
+    return BUILD / prefix
 
 
 def cuda_options(toolkit):
@@ -98,9 +100,7 @@ class Build(build_py):
         if self.editable_mode:
             return  # XFER_LIBRARY names a build of the source tree
         package = pathlib.Path(self.build_lib) / "xfer"
-        prefix = BUILD / "install"
-        core = cmake("core", "-DXFER_MPI=OFF", "-DXFER_CUDA=OFF")
-        subprocess.run(["cmake", "--install", core, "--prefix", prefix, "--strip"], check=True)
+        prefix = cmake("install", "-DXFER_MPI=OFF", "-DXFER_CUDA=OFF")
         self.put(package / "lib", prefix / "lib" / "libxfer.so.0")
         self.jansson(package / "lib", prefix / "lib" / "libxfer.so.0")
         for program in sorted((prefix / "bin").iterdir()):
@@ -115,9 +115,7 @@ class Build(build_py):
             if toolkit:
                 where = "cu" + output_of(f"{toolkit}/bin/nvcc", "--version").split("release ")[1].split(".")[0]
                 options += cuda_options(toolkit)
-            prefix = BUILD / f"install-{where}"
-            build = cmake(where, f"-DXFER_CUDA={'AUTO' if toolkit else 'OFF'}", *options)
-            subprocess.run(["cmake", "--install", build, "--prefix", prefix, "--strip"], check=True)
+            prefix = cmake(f"install-{where}", f"-DXFER_CUDA={'AUTO' if toolkit else 'OFF'}", *options)
             if mpi != "OFF":
                 self.plugin(package / "lib", prefix, "mpi")
             if toolkit:

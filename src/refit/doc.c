@@ -135,7 +135,7 @@ static void drop_infinities(char *text)
       at++;
     else if (*at == '"')
       quoted = !quoted;
-    else if (!quoted && strchr("-IN", *at) != NULL && !make_null(at, "-Infinity") &&
+    else if (!quoted && (*at == '-' || *at == 'I' || *at == 'N') && !make_null(at, "-Infinity") &&
              !make_null(at, "Infinity"))
       make_null(at, "NaN");
   }
