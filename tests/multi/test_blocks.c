@@ -466,10 +466,12 @@ static void test_large_weights_in_parts(void **state)
   on_all_lanes(carry_large);
 }
 
-int main(void)
+/* All, or those of a pattern. */
+int main(int argc, char **argv)
 {
   const struct CMUnitTest tests[] = {cmocka_unit_test(test_blocks_on_all_lanes),
                                      cmocka_unit_test(test_large_weights_in_parts)};
 
+  if (argc > 1) cmocka_set_test_filter(argv[1]);
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
