@@ -30,11 +30,19 @@ static void set_family(xfer_model *model, const xfi_family *family)
   }
 }
 
+/* "": it does not say. */
+static const char *type_of(const json_t *object)
+{
+  const json_t *type = json_object_get(object, "model_type");
+
+  return json_is_string(type) ? json_string_value(type) : "";
+}
+
 static bool family_of_type(xfer_model *model, const json_t *object)
 {
-  const char *type = json_string_value(json_object_get(object, "model_type"));
+  const char *type = type_of(object);
 
-  if (type == NULL) return false;
+  if (*type == '\0') return false;
   if (model->model_type[0] == '\0') model->model_type = type;
   for (size_t i = model->rules->n_families; i-- > 0;) {
     const xfi_family *f = &model->rules->families[i];
@@ -308,6 +316,8 @@ xfer_status xfi_config_read(xfer_model *model)
   XFI_TRY(check_sizes(model));
   XFI_TRY(check_type(model, model->top));
   XFI_TRY(check_type(model, text));
+  if (model->rules == NULL)
+    XFI_TRY(xfi_rules_families(&model->rules, type_of(model->top), type_of(text)));
   if (!family_of_type(model, model->top) && text != NULL) family_of_type(model, text);
   XFI_TRY(count_layers(model));
   XFI_TRY(read_block(model, model->top));

@@ -24,14 +24,9 @@ xfer_status xfi_model_create(xfer_model **model, const xfer_rules *rules)
   atomic_store(&m->n_refs, 1);
   m->model_type = "";
   m->words[m->n_words++] = "layers.";
-  if (rules != NULL)
-    m->rules = xfi_rules_share(rules);
-  else
-    XFI_TRY_DONE(xfi_rules_builtin(&m->rules));
+  if (rules != NULL) m->rules = xfi_rules_share(rules);
   *model = m;
-  m = NULL;
 done:
-  xfi_model_destroy(m);
   return st;
 }
 

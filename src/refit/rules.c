@@ -62,41 +62,121 @@ done:
   return st;
 }
 
-static xfer_status create(xfer_rules **rules)
-{
-  xfer_rules *r = xfi_calloc(1, sizeof *r);
-  xfer_status st = XFER_OK;
+/* ---- the library's own: what is not asked for is not read ---- */
 
-  XFI_CHECK_DONE(r != NULL, XFER_ERR_NOMEM, "a set of rules");
-  atomic_store(&r->n_refs, 1);
-  for (const xfi_rules_file *f = XFI_RULES_FILES; f->name != NULL; f++)
-    XFI_TRY_DONE(add_file(r, f->name, f->text));
-  *rules = r;
-  r = NULL;
-done:
-  xfi_rules_destroy(r);
-  return st;
+/* Is it there in quotes? */
+static bool has_text(const char *file, const char *text)
+{
+  const size_t n = strlen(text);
+
+  for (const char *at = strstr(file, text); n > 0 && at != NULL; at = strstr(at + 1, text)) {
+    if (at > file && at[-1] == '"' && at[n] == '"') return true;
+  }
+  return false;
 }
 
-xfer_status xfi_rules_builtin(xfer_rules **rules)
+static bool is_side(const xfi_rules_file *file, const void *context)
 {
-  static _Atomic(xfer_rules *) shared; /* read once, never given back */
-  xfer_rules *known = atomic_load(&shared);
+  (void)context;
+  return file->family == NULL;
+}
+
+/* A family says of which types it is. */
+static bool may_be_of_types(const xfi_rules_file *file, const void *context)
+{
+  const char *const *types = context;
+
+  return file->family != NULL && (has_text(file->text, types[0]) || has_text(file->text, types[1]));
+}
+
+static bool is_family(const xfi_rules_file *file, const void *name)
+{
+  return file->family != NULL && (name == NULL || strcmp(file->family, name) == 0);
+}
+
+static bool is_any(const xfi_rules_file *file, const void *context)
+{
+  (void)file;
+  (void)context;
+  return true;
+}
+
+static xfer_status add_own(xfer_rules *rules,
+                           bool (*wanted)(const xfi_rules_file *file, const void *context),
+                           const void *context)
+{
+  for (const xfi_rules_file *f = XFI_RULES_FILES; f->name != NULL; f++) {
+    if (wanted(f, context)) XFI_TRY(add_file(rules, f->name, f->text));
+  }
+  return XFER_OK;
+}
+
+static xfer_status add_included(xfer_rules *rules)
+{
+  for (size_t i = 0; i < rules->n_families; i++) {
+    const json_t *include = rules->families[i].include;
+
+    for (size_t k = 0; k < json_array_size(include); k++) {
+      const char *name = xfi_doc_text(include, k);
+
+      if (xfi_rules_family(rules, name) == NULL) XFI_TRY(add_own(rules, is_family, name));
+    }
+  }
+  return XFER_OK;
+}
+
+static xfer_status create(xfer_rules **rules)
+{
+  *rules = xfi_calloc(1, sizeof **rules);
+  XFI_CHECK(*rules != NULL, XFER_ERR_NOMEM, "a set of rules");
+  atomic_store(&(*rules)->n_refs, 1);
+  return XFER_OK;
+}
+
+/* Those are read once and never given back. */
+static xfer_status share_own(xfer_rules **rules, _Atomic(xfer_rules *) *shared,
+                             bool (*wanted)(const xfi_rules_file *file, const void *context))
+{
+  xfer_rules *known = atomic_load(shared);
   xfer_rules *mine = NULL;
   xfer_status st = XFER_OK;
 
   if (known == NULL) {
     XFI_TRY_DONE(create(&mine));
-    st = xfi_rules_check(mine);
-    if (st == XFER_OK && atomic_compare_exchange_strong(&shared, &known, mine)) {
+    XFI_TRY_DONE(add_own(mine, wanted, NULL));
+    if (atomic_compare_exchange_strong(shared, &known, mine)) {
       known = mine;
       mine = NULL;
     }
-    XFI_TRY_DONE(st);
   }
   *rules = xfi_rules_share(known);
 done:
   xfi_rules_destroy(mine);
+  return st;
+}
+
+xfer_status xfi_rules_sides(xfer_rules **rules)
+{
+  static _Atomic(xfer_rules *) sides;
+
+  return share_own(rules, &sides, is_side);
+}
+
+xfer_status xfi_rules_families(xfer_rules **rules, const char *type, const char *other)
+{
+  static _Atomic(xfer_rules *) all;
+  const char *const types[] = {type, other};
+  xfer_rules *r = NULL;
+  xfer_status st = XFER_OK;
+
+  if (*type == '\0' && *other == '\0') return share_own(rules, &all, is_family);
+  XFI_TRY_DONE(create(&r));
+  XFI_TRY_DONE(add_own(r, may_be_of_types, types));
+  XFI_TRY_DONE(add_included(r));
+  *rules = r;
+  r = NULL;
+done:
+  xfi_rules_destroy(r);
   return st;
 }
 
@@ -109,6 +189,7 @@ xfer_status xfi_rules_load(xfer_rules **rules, const char *folder)
 
   XFI_TRY_DONE(xfi_folder_list(&files, folder, ".json"));
   XFI_TRY_DONE(create(&r));
+  XFI_TRY_DONE(add_own(r, is_any, NULL));
   for (size_t i = 0; i < files.n; i++) {
     XFI_TRY_DONE(xfi_path_join(path, folder, files.names[i]));
     XFI_TRY_DONE(add_file(r, path, NULL));

@@ -211,8 +211,12 @@ struct xfer_rules {
   size_t n_sides, sides_cap;
 };
 
-/* The library's own; shared by all who ask. */
-xfer_status xfi_rules_builtin(xfer_rules **rules);
+/* The library's own: those of all sides. */
+xfer_status xfi_rules_sides(xfer_rules **rules);
+/* Those of the families that a model of one of the two types may be of, and of what they include;
+ * of all families, where both types are empty. */
+xfer_status xfi_rules_families(xfer_rules **rules, const char *type, const char *other);
+/* All of them, and a folder's. */
 xfer_status xfi_rules_load(xfer_rules **rules, const char *folder);
 xfer_rules *xfi_rules_share(const xfer_rules *rules);
 void xfi_rules_destroy(xfer_rules *rules);
@@ -238,9 +242,10 @@ enum { XFI_MAX_INCLUDES = 16 };
 int xfi_family_all(const xfer_rules *rules, const xfi_family *family,
                    const xfi_family *all[XFI_MAX_INCLUDES]);
 
-/* rules_data.c, made at build time: name and text of each file, ended by NULL. */
+/* rules_data.c, made at build time: each file, ended by NULL. */
 typedef struct xfi_rules_file {
   const char *name;
+  const char *family; /* what it is of, and called after; NULL: a side's */
   const char *text;
 } xfi_rules_file;
 extern const xfi_rules_file XFI_RULES_FILES[];

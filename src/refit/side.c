@@ -79,7 +79,7 @@ xfer_status xfi_side_create(xfer_side **side, const char *spec, const xfer_side_
   if (o.rules != NULL)
     s->set = xfi_rules_share(o.rules);
   else
-    XFI_TRY_DONE(xfi_rules_builtin(&s->set));
+    XFI_TRY_DONE(xfi_rules_sides(&s->set));
   s->partial = o.partial != 0;
   s->strict = o.strict != 0;
   XFI_TRY_DONE(xfi_spec_parse(s, spec, &o));

@@ -59,8 +59,10 @@ void text_json_chars(FILE *file, const char *chars, size_t n)
       fputs("\\ufffd", file);
     else if (c < 0x20 || c == 0x7f || c == '<' || c == '>' || c == '&')
       fprintf(file, "\\u%04x", c);
-    else
-      fprintf(file, c == '"' || c == '\\' ? "\\%.*s" : "%.*s", (int)length, chars + i);
+    else {
+      if (c == '"' || c == '\\') fputc('\\', file);
+      fwrite(chars + i, 1, length, file);
+    }
   }
 }
 
