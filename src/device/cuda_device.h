@@ -192,8 +192,14 @@ xfer_status xfi_cuda_import(xfi_device *device, const xfi_mem_handle *handle, vo
                             xfi_deadline deadline);
 void xfi_cuda_unimport(xfi_device *device, void *base);
 void xfi_cuda_unimport_all(xfi_cuda_device *device);
-/* Is `pointer` in a peer's memory, on another GPU? */
-bool xfi_cuda_is_across(const xfi_cuda_device *device, const void *pointer);
+/* Memory on another GPU, as mapped here. */
+typedef struct xfi_cuda_across {
+  const char *base;
+  size_t n_bytes;
+} xfi_cuda_across;
+/* Is either end of a copy there? `last` is where one was found before, for copies of one allocation
+ * tend to follow each other. */
+bool xfi_cuda_crosses(const xfi_cuda_device *device, const xfi_copy *copy, xfi_cuda_across *last);
 /* Which of a peer's allocations, as mapped here. */
 bool xfi_cuda_mapped(const xfi_cuda_device *device, const void *pointer, const char **base,
                      size_t *n_bytes);

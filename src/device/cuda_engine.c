@@ -63,13 +63,14 @@ static bool is_rows(const xfi_cuda_device *device, const xfi_copy *c)
 }
 
 /* No operations: it is not for the engine. */
-static candidate look_at(const xfi_cuda_device *device, xfi_copy *c, int64_t most)
+static candidate look_at(const xfi_cuda_device *device, xfi_copy *c, int64_t most,
+                         xfi_cuda_across *last)
 {
   candidate found = {.copy = c, .rows = is_rows(device, c)};
 
   if (c->src == NULL || c->convert != NULL) return found;
-  if (!xfi_cuda_is_across(device, c->src) && !xfi_cuda_is_across(device, c->dst)) return found;
   if (!found.rows && c->run_bytes < device->engine_run_bytes) return found;
+  if (!xfi_cuda_crosses(device, c, last)) return found;
   found.n_ops = xfi_copy_runs(c) / (found.rows ? c->extent[c->n_dims - 1] : 1);
   if (found.n_ops > most) found.n_ops = 0;
   return found;
@@ -142,11 +143,12 @@ xfer_status xfi_cuda_engine_take(xfi_cuda_runs *runs, const xfi_cuda_device *dev
   size_t n_left = 0;
   size_t room[2] = {0}; /* for runs, for 2-D copies */
   int64_t n_bytes = 0;
+  xfi_cuda_across last = {NULL, 0};
   candidate *candidates = xfi_calloc(*n_rest, sizeof *candidates);
 
   XFI_CHECK_DONE(candidates != NULL, XFER_ERR_NOMEM, "a batch of %zu copies", *n_rest);
   for (size_t i = 0; i < *n_rest; i++) {
-    const candidate c = look_at(device, &rest[i], most);
+    const candidate c = look_at(device, &rest[i], most, &last);
 
     if (c.n_ops == 0) continue;
     candidates[n_candidates++] = c;

@@ -192,11 +192,21 @@ static mapping *mapping_at(const xfi_cuda_device *device, const void *pointer)
   return held_by(tfind(&one_byte, &device->mappings, by_address));
 }
 
-bool xfi_cuda_is_across(const xfi_cuda_device *device, const void *pointer)
+static bool is_in(const xfi_cuda_across *memory, const char *pointer)
 {
-  const mapping *found = mapping_at(device, pointer);
+  return pointer >= memory->base && pointer < memory->base + memory->n_bytes;
+}
 
-  return found != NULL && found->is_across;
+bool xfi_cuda_crosses(const xfi_cuda_device *device, const xfi_copy *copy, xfi_cuda_across *last)
+{
+  const mapping *found;
+
+  if (is_in(last, copy->dst) || is_in(last, copy->src)) return true;
+  found = mapping_at(device, copy->dst);
+  if (found == NULL || !found->is_across) found = mapping_at(device, copy->src);
+  if (found == NULL || !found->is_across) return false;
+  *last = (xfi_cuda_across){found->base, found->n_bytes};
+  return true;
 }
 
 bool xfi_cuda_mapped(const xfi_cuda_device *device, const void *pointer, const char **base,

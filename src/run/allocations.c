@@ -69,7 +69,7 @@ xfer_status xfi_run_note_allocations(xfer_plan *plan)
     XFI_TRY(note_view(plan, &capacity, t, &plan->bindings[t]->shadow));
   }
   if (plan->n_allocations == 0) return XFER_OK;
-  qsort(plan->allocations, plan->n_allocations, sizeof *plan->allocations, by_base);
+  xfi_sort(plan->allocations, plan->n_allocations, sizeof *plan->allocations, by_base);
   for (size_t i = 1; i < plan->n_allocations; i++)
     if (by_base(&plan->allocations[i], &plan->allocations[n]) != 0)
       plan->allocations[++n] = plan->allocations[i];
