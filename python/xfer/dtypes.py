@@ -69,7 +69,8 @@ def _name_of(dtype: Any) -> str:
     if ours is None and isinstance(dtype, type):  # numpy.float32, bool
         ours = _NAMES.get(dtype.__name__)
     if ours is None:
-        raise TypeError(f"there is no dtype {dtype!r}: it is one of {', '.join(_NAMES.values())}")
+        way_out = "" if isinstance(dtype, str) else "; others go as bytes, by `x.view(uint8)`"
+        raise TypeError(f"there is no dtype {dtype!r}: it is one of {', '.join(_NAMES.values())}{way_out}")
     return ours
 
 

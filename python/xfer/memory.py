@@ -67,6 +67,8 @@ def _dense(shape: Sequence[int], size: int) -> tuple[int, ...]:
 
 def _made_plain_by(torch: Any, x: Any) -> str | None:
     """What gives a tensor whose elements lie in memory as they are; None: they do."""
+    if x.is_nested:
+        return "values()"
     if x.layout is not torch.strided:
         return "to_dense()"
     if x.is_quantized:
@@ -88,10 +90,17 @@ def _of_torch(torch: Any, x: Any) -> Memory:
     name, size, address = dtypes.dtype_name(x.dtype), x.element_size(), x.data_ptr()
     if address == 0 and x.numel() > 0:
         raise TypeError(f"a {type(x).__name__} without memory of its own")
+    storage, shape, strides = x.untyped_storage(), tuple(x.shape), tuple([s * size for s in x.stride()])
+    n = x.numel() * size
+    if n > 0 and not x.is_contiguous():
+        n = size + sum([(m - 1) * s for m, s in zip(shape, strides, strict=True)])
+    end = x.storage_offset() * size + n
+    if n > 0 and end > storage.nbytes():  # torch lets a storage be made smaller under its tensors
+        raise TypeError(f"a torch tensor that ends after {end} bytes of a storage of {storage.nbytes()}")
     # The tensor alone would not do: `x.data = y` gives it other memory, and frees this.
-    owner = (x, x.untyped_storage())
+    owner = (x, storage)
     ordinal = HOST if device.type == "cpu" else device.index
-    return Memory(address, tuple(x.shape), tuple([s * size for s in x.stride()]), name, False, ordinal, owner)
+    return Memory(address, shape, strides, name, False, ordinal, owner)
 
 
 # ---- array interfaces

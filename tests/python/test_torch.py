@@ -82,12 +82,26 @@ def test_what_is_not_plainly_in_memory_is_refused():
         (eye.to_sparse(), r"to_dense\(\)"),
         (eye.to("meta"), "meta"),
         (torch.quantize_per_tensor(eye, 0.1, 0, torch.qint8), r"int_repr\(\) or dequantize\(\)"),
-        (torch.zeros(3, dtype=torch.complex64), "complex64"),
+        (torch.zeros(3, dtype=torch.complex64), r"complex64: .* as bytes, by `x.view\(uint8\)`"),
         (torch.zeros(3, dtype=torch.complex64).conj(), r"resolve_conj\(\)"),
         (torch._neg_view(eye), r"resolve_neg\(\)"),
+        (torch.nested.nested_tensor([eye[0], eye[0, :2]]), r"values\(\)"),
+        (torch.nested.nested_tensor([eye[0], eye[0]], layout=torch.jagged), r"values\(\)"),
     ):
         with pytest.raises(TypeError, match=said):
             memory_of(wrong)
+
+
+@pytest.mark.parametrize("part", [slice(None), slice(2, None, 3), slice(9, None)])
+def test_a_tensor_that_reaches_past_its_storage_is_refused(part):
+    x = torch.zeros(12)
+    tensor = x[part]
+    x.untyped_storage().resize_(36)
+    with pytest.raises(TypeError, match="ends after 48 bytes of a storage of 36"):
+        memory_of(tensor)
+    assert memory_of(x[:9]).shape == (9,)
+    x.untyped_storage().resize_(48)
+    assert memory_of(tensor).shape == tensor.shape
 
 
 def test_parameters_and_grad_are_arrays_too():
