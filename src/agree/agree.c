@@ -16,11 +16,19 @@
 #include "problem.h"
 #include "statement.h"
 
-static void hash_tensor(XXH3_state_t *state, const xfer_tensor *t)
+/* What counts of one tensor. */
+typedef void hash_fn(XXH3_state_t *state, const xfer_tensor *tensor);
+
+static void hash_name(XXH3_state_t *state, const xfer_tensor *t)
+{
+  XXH3_128bits_update(state, t->name, strlen(t->name) + 1);
+}
+
+static void hash_all(XXH3_state_t *state, const xfer_tensor *t)
 {
   const uint64_t none[2] = {0, 0};
 
-  XXH3_128bits_update(state, t->name, strlen(t->name) + 1);
+  hash_name(state, t);
   XXH3_128bits_update(state, t->src == NULL ? none : t->src->digest, sizeof none);
   XXH3_128bits_update(state, t->dst == NULL ? none : t->dst->digest, sizeof none);
   XXH3_128bits_update(state, &t->conversion, sizeof t->conversion);
@@ -33,14 +41,15 @@ static bool is_open(const xfer_layout *layout)
 }
 
 /* Of tensors [0, n). */
-static void hash_tensors(uint64_t digest[2], const xfer_tensor *tensors, size_t n)
+static void hash_tensors(uint64_t digest[2], hash_fn *hash_one, const xfer_tensor *tensors,
+                         size_t n)
 {
   XXH3_state_t state;
   XXH128_hash_t hash;
 
   XXH3_128bits_reset(&state);
   for (size_t t = 0; t < n; t++)
-    hash_tensor(&state, &tensors[t]);
+    hash_one(&state, &tensors[t]);
   hash = XXH3_128bits_digest(&state);
   digest[0] = hash.low64;
   digest[1] = hash.high64;
@@ -63,9 +72,10 @@ done:
   return st;
 }
 
-/* The first tensor that is not the same everywhere, by bisection over prefixes. */
-static xfer_status find_difference(size_t *first, xfi_comm *comm, const xfer_tensor *tensors,
-                                   size_t n, xfi_deadline deadline)
+/* The first tensor that is not the same everywhere, by bisection over prefixes, of which all n are
+ * known not to be. */
+static xfer_status find_difference(size_t *first, xfi_comm *comm, hash_fn *hash_one,
+                                   const xfer_tensor *tensors, size_t n, xfi_deadline deadline)
 {
   size_t lo = 0; /* prefixes of lo tensors are the same, of hi are not */
   size_t hi = n;
@@ -75,7 +85,7 @@ static xfer_status find_difference(size_t *first, xfi_comm *comm, const xfer_ten
     uint64_t digest[2];
     bool same = false;
 
-    hash_tensors(digest, tensors, mid);
+    hash_tensors(digest, hash_one, tensors, mid);
     XFI_TRY(same_everywhere(&same, comm, digest, deadline));
     if (same)
       lo = mid;
@@ -111,7 +121,7 @@ static xfer_status report_difference(xfi_comm *comm, const xfer_tensor *tensors,
   description mine = {{{0}}};
   description *all = NULL;
 
-  XFI_TRY_DONE(find_difference(&t, comm, tensors, n, deadline));
+  XFI_TRY_DONE(find_difference(&t, comm, hash_all, tensors, n, deadline));
   xfi_conversion_format(how, sizeof how, tensors[t].conversion);
   (void)snprintf(mine.parts[0], DESCRIPTION_BYTES, "\"%s\"", end_of(tensors[t].name, 180));
   (void)xfi_problem_format(mine.parts[1], DESCRIPTION_BYTES, tensors[t].src, tensors[t].dst);
@@ -127,6 +137,41 @@ static xfer_status report_difference(xfi_comm *comm, const xfer_tensor *tensors,
     (void)snprintf(what, sizeof what, "tensor %zu \"%s\"", t, end_of(tensors[t].name, 100));
   }
   XFI_CHECK_DONE(false, XFER_ERR_MISMATCH, "%s: ranks have different run tables or boxes", what);
+done:
+  xfi_free(all);
+  return st;
+}
+
+/* Where numbers of tensors differ: the first name that does. As report_difference(). */
+static xfer_status compare_numbers(xfi_comm *comm, const xfi_statement *said,
+                                   const xfer_tensor *tensors, xfi_deadline deadline)
+{
+  xfer_status st = XFER_OK;
+  uint64_t n_of_all = said[0].n_tensors;
+  size_t t = 0;
+  int other = 0; /* the first rank that has another number than rank 0, */
+  int named = 1; /* and another tensor t */
+  char mine[DESCRIPTION_BYTES] = "none";
+  char(*all)[DESCRIPTION_BYTES] = NULL;
+
+  for (int r = comm->size - 1; r > 0; r--) {
+    if (said[r].n_tensors != said[0].n_tensors) other = r;
+    if (said[r].n_tensors < n_of_all) n_of_all = said[r].n_tensors;
+  }
+  if (other == 0) return XFER_OK;
+  XFI_TRY_DONE(find_difference(&t, comm, hash_name, tensors, n_of_all + 1, deadline));
+  if (t < said[comm->rank].n_tensors)
+    (void)snprintf(mine, sizeof mine, "\"%s\"", end_of(tensors[t].name, 100));
+  all = xfi_comm_hear(comm, &st, mine, sizeof mine, deadline);
+  XFI_TRY_DONE(st);
+  while (named < comm->size - 1 && memcmp(all[named], all[0], sizeof all[0]) == 0)
+    named++;
+  XFI_CHECK_DONE(false, XFER_ERR_MISMATCH,
+                 "rank %d has %llu tensors, rank 0 %llu: tensor %zu is %.*s on rank %d, %.*s on "
+                 "rank 0",
+                 other, (unsigned long long)said[other].n_tensors,
+                 (unsigned long long)said[0].n_tensors, t, DESCRIPTION_BYTES, all[named], named,
+                 DESCRIPTION_BYTES, all[0]);
 done:
   xfi_free(all);
   return st;
@@ -155,7 +200,7 @@ static xfi_statement *exchange_statements(xfi_comm *comm, xfer_status *st, const
   xfi_statement_begin(&said, XFI_OF_TENSORS, options);
   if (*st == XFER_OK) {
     said.n_tensors = agreed->n_tensors;
-    hash_tensors(said.digest, agreed->tensors, agreed->n_tensors);
+    hash_tensors(said.digest, hash_all, agreed->tensors, agreed->n_tensors);
     for (size_t t = 0; t < agreed->n_tensors; t++)
       said.n_open += is_open(agreed->tensors[t].src) + is_open(agreed->tensors[t].dst);
   }
@@ -188,6 +233,7 @@ xfer_status xfi_agree_tensors(xfi_agreed *agreed, xfi_comm *comm, xfer_status mi
   if (st == XFER_OK) share_all(&a, tensors);
   all = exchange_statements(comm, &st, &a, options, deadline);
   XFI_TRY_DONE(st);
+  XFI_TRY_DONE(compare_numbers(comm, all, a.tensors, deadline));
   for (int r = 0; r < comm->size; r++)
     is_complete = is_complete && all[r].n_open == 0;
   if (!is_complete) {

@@ -48,7 +48,7 @@ static call first_not_needed(call at)
 }
 
 /* What ranks are told: the agreement's three ways. */
-typedef enum told_as { ALL_KNOW, SOME_KNOW, THEY_DIFFER, OPTIONS_DIFFER } told_as;
+typedef enum told_as { ALL_KNOW, SOME_KNOW, THEY_DIFFER, NUMBERS_DIFFER, OPTIONS_DIFFER } told_as;
 
 static _Thread_local bool differs; /* this rank's exchange */
 
@@ -180,6 +180,7 @@ static void play(int rank, void *context)
   in.options.window_bytes = 32;
   if (t->told == SOME_KNOW) forget_some(&in);
   if (t->told == THEY_DIFFER && rank == 2) in.tensors[1].name = "other";
+  if (t->told == NUMBERS_DIFFER && rank == 2) in.n_tensors = 1;
   if (t->told == OPTIONS_DIFFER && rank == 2) in.options.message_ns = 1;
   differs = t->told == THEY_DIFFER && rank == 2;
   if (t->verify) in.options.flags = XFER_PLAN_VERIFY | XFER_PLAN_STAGED;
@@ -302,6 +303,8 @@ static void test_create_survives_each_failed_allocation_where_ranks_differ(void 
   (void)state;
   for (int victim = 0; victim < N_RANKS; victim++)
     sweep(CREATE, THEY_DIFFER, XFER_LANE_AUTO, victim);
+  sweep(CREATE, NUMBERS_DIFFER, XFER_LANE_AUTO, 1);
+  sweep(CREATE, NUMBERS_DIFFER, XFER_LANE_AUTO, 2);
   sweep(CREATE, OPTIONS_DIFFER, XFER_LANE_AUTO, 1);
   sweep(PLAN_EXCHANGE, THEY_DIFFER, XFER_LANE_AUTO, 1);
   sweep(PLAN_EXCHANGE, THEY_DIFFER, XFER_LANE_AUTO, 2);

@@ -77,6 +77,18 @@ static void other_count(input *in)
   if (in->rank == 1) in->n_tensors = 2;
 }
 
+static void lacks_the_second(input *in)
+{
+  if (in->rank != 1) return;
+  in->n_tensors = 2;
+  in->tensors[1] = in->tensors[2];
+}
+
+static void has_none(input *in)
+{
+  if (in->rank == 0) in->n_tensors = 0;
+}
+
 static void other_dtype(input *in)
 {
   if (in->rank == 1) respell(in, 0, "f32[6,4] (2)@0-1:S0 -> (2)@1-2:S1");
@@ -306,7 +318,21 @@ static const bad cases[] = {
      XFER_ERR_MISMATCH,
      {"tensor 1", "inv.a\"", "inv.b\""}},
     {"another order", other_order, ALL, XFER_ERR_MISMATCH, {"tensor 0", "rank 3", "\"padded\""}},
-    {"fewer tensors", other_count, ALL, XFER_ERR_MISMATCH, {"rank 1 has 2 tensors", "rank 0 3"}},
+    {"fewer tensors",
+     other_count,
+     ALL,
+     XFER_ERR_MISMATCH,
+     {"rank 1 has 2 tensors, rank 0 3: tensor 2 is none on rank 1, \"copied\" on rank 0"}},
+    {"a tensor is not there",
+     lacks_the_second,
+     ALL,
+     XFER_ERR_MISMATCH,
+     {"rank 1 has 2 tensors, rank 0 3: tensor 1 is \"copied\" on rank 1, \"padded\" on rank 0"}},
+    {"no tensors",
+     has_none,
+     ALL,
+     XFER_ERR_MISMATCH,
+     {"rank 1 has 3 tensors, rank 0 0: tensor 0 is \"wide\" on rank 1, none on rank 0"}},
     {"another dtype", other_dtype, ALL, XFER_ERR_MISMATCH, {"\"wide\"", "f32[6,4]", "i32[6,4]"}},
     {"another shape", other_shape, ALL, XFER_ERR_MISMATCH, {"rank 1", "i32[6,5]", "i32[6,4]"}},
     {"another placement", other_layout, ALL, XFER_ERR_MISMATCH, {"\"wide\"", ":S1 ->", ":S0 ->"}},
