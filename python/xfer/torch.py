@@ -46,7 +46,7 @@ from .dtypes import dtype_name, torch_dtype
 from .errors import MismatchError
 from .layout import Layout, Placement, Replicate
 from .mesh import Mesh
-from .plan import Plan, PlanOptions, Sides, redistribute_sides, torch_stream
+from .plan import Conversion, Plan, PlanOptions, Sides, redistribute_sides, torch_stream
 from .refit import Model, Refit, Side
 from .stream import stream_pointer
 
@@ -417,6 +417,9 @@ class Transfer(Steps):
     Each step looks at both anew: a tensor that lies elsewhere than before, as after load_state_dict(assign=True), to()
     or an offload, is bound anew. The state_dict() of a source may make copies; that of a target may not.
 
+    cast: f32, bf16 and f16 become what the target has, such as a trainer's f32 a server's bf16, see Conversion.cast();
+    else types that differ are refused. The same on every rank, as are the options.
+
         weights = Transfer(comm, source=trainer if trains else None, target=None if trains else server)
         for step in range(1, 1000):
             weights.step(step)
@@ -433,6 +436,7 @@ class Transfer(Steps):
         target: Source | None = None,
         ranks: Ranks = None,
         meaning: str | None = None,
+        cast: bool = False,
         **options: Unpack[PlanOptions],
     ) -> None:
         have: list[dict[str, Any]] = []
@@ -455,7 +459,9 @@ class Transfer(Steps):
                 theirs = [each[side] for each in said]
                 layouts[side] = _layouts(have[side], theirs, ranks, meaning)
         names = sorted({*layouts[0], *layouts[1]})
-        self.plan = Plan(comm, [(name, layouts[0].get(name), layouts[1].get(name)) for name in names], **options)
+        conversion = (Conversion.cast(),) if cast else ()
+        rows = [(name, layouts[0].get(name), layouts[1].get(name), *conversion) for name in names]
+        self.plan = Plan(comm, rows, **options)
         self._sides = _Sides(source, target)
         self._sides.commit(self.plan, self._bind)
 

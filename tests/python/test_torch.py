@@ -170,6 +170,25 @@ def test_a_transfer_reads_what_expand_gives_anew_at_each_step():
     on_ranks(2, work)
 
 
+@pytest.mark.parametrize("to", [torch.bfloat16, torch.float16, torch.float32])
+def test_a_transfer_casts_what_differs_where_it_is_told_to(to):
+    weights = torch.tensor([1.0, 1 + 2**-9, 3e38, -0.0])
+
+    def work(comm):
+        mine = {"n": torch.arange(4) * comm.rank, "w": weights if comm.rank == 1 else torch.zeros(4, dtype=to)}
+        side = {("target", "source")[comm.rank]: mine}
+        if to != torch.float32:
+            with pytest.raises(xfer.ShapeError, match="no conversion is asked for"):
+                xfer.torch.Transfer(comm, **side)
+        with xfer.torch.Transfer(comm, cast=True, **side) as transfer:
+            transfer.step(1)
+        return mine
+
+    target, _ = on_ranks(2, work)
+    assert target["n"].tolist() == [0, 1, 2, 3]
+    assert torch.equal(target["w"], weights.to(to))
+
+
 def test_a_transfer_goes_on_refusing_a_tensor_of_another_shape():
     def work(comm):
         mine = {"a": torch.full((4,), float(comm.rank))}
