@@ -38,7 +38,9 @@ def _checking(function: Any, parameters: dict[str, Any]) -> Any:
             *[v if check is None else check(v, name) for (check, name), v in zip(checks, values, strict=True)]
         )
 
-    return call
+    made: Any = call
+    made.unchecked = function  # for arguments that are right, where there are thousands
+    return made
 
 
 def _functions_of(library: ctypes.CDLL, prototypes: dict[str, _functions.Prototype]) -> SimpleNamespace:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from operator import is_
 from typing import Any
 
@@ -22,8 +22,7 @@ class Places:
     def __init__(self) -> None:
         self._names: list[str] = []
         self._tensors: list[Any] = []
-        self._where: list[list[Any]] = []
-        self._rows: set[Any] = set()
+        self._where: list[Any] = []
 
     def moved(self, names: Sequence[str], tensors: Sequence[Any]) -> list[int]:
         """Which of these were not there, or not in the same place, or of another type, at the last call."""
@@ -33,12 +32,19 @@ class Places:
         except RuntimeError:  # one has no memory, as a sparse one
             _name_the_one_without_memory(names, tensors)
             raise
-        if (names, where) == (self._names, self._where) and all(map(is_, tensors, self._tensors)):
+        known: Iterable[tuple[Any, Any]] = zip(self._where, self._tensors, strict=True)
+        if names != self._names:
+            by_name = dict(zip(self._names, known, strict=True))
+            known = (by_name.get(name, (None, None)) for name in names)
+        elif where == self._where and all(map(is_, tensors, self._tensors)):
             return []
-        rows = [(name, x.data_ptr(), x.dtype, x.shape, x.stride()) for name, x in zip(names, tensors, strict=True)]
-        known, self._rows = self._rows, set(rows)
+        moved = [
+            i
+            for i, (x, at, (was_at, was)) in enumerate(zip(tensors, where, known, strict=True))
+            if at != was_at or (x is not was and _form(x) != _form(was))
+        ]
         self._names, self._tensors, self._where = names, tensors, where
-        return [i for i, row in enumerate(rows) if row not in known]
+        return moved
 
 
 def _name_the_one_without_memory(names: Sequence[str], tensors: Sequence[Any]) -> None:
@@ -49,9 +55,14 @@ def _name_the_one_without_memory(names: Sequence[str], tensors: Sequence[Any]) -
             raise TypeError(f"{name!r}: {wrong}") from None
 
 
-def _where(tensors: Sequence[Any]) -> list[list[Any]]:
-    """What tells of the same objects that they lie as before; of tensors that are not contiguous, the strides too."""
-    where = [list(map(_Tensor.data_ptr, tensors))]
+def _where(tensors: Sequence[Any]) -> list[Any]:
+    """What tells of the same objects that they lie as before; where one is not contiguous, the strides too."""
+    where: list[Any] = list(map(_Tensor.data_ptr, tensors))
     if not all(map(_Tensor.is_contiguous, tensors)):
-        where.append([x.stride() for x in tensors])
+        where = list(zip(where, map(_Tensor.stride, tensors), strict=True))
     return where
+
+
+def _form(tensor: Any) -> Any:
+    """Of other objects than before: what they may differ in where they lie at the same address."""
+    return tensor.dtype, tensor.shape, tensor.stride()

@@ -241,6 +241,13 @@ def strided(address: int, strides: Sequence[int]) -> bytes:
         raise OverflowError(f"an array at {address} with strides {strides}: {error}") from None
 
 
+def moved(view: Any, address: int) -> Any:
+    """The same View of memory that begins elsewhere."""
+    made = View.from_buffer_copy(view)
+    c_uint64.from_buffer(made, View.base.offset).value = address
+    return made
+
+
 Tensor = _struct("xfer_tensor", name=c_char_p, src="layout", dst="layout", conversion=c_uint64)
 ConversionData = _struct(
     "xfer_conversion_data",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import sys
-from collections.abc import Callable, Container, Sequence
+from collections.abc import Callable, Container, Iterable, Sequence
 from ctypes import byref, c_int, c_uint64, c_void_p, string_at
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, TypedDict
@@ -203,6 +203,7 @@ class Plan(_handle.Handle):
         _handle.Handle.__init__(self)
         self._comm, self._rank = comm, rank
         self._views: dict[int, Any] = {}  # kept alive
+        self._known: dict[tuple[int, str], View] = {}  # what was bound before, for more of the kind
         self._kept: dict[_handle.Handle, Any] = {}  # whose memory it may use, and what they bound to it
         self._wrong: Exception | None = None  # the first thing that was wrong since the last commit
         self._unbound: dict[int | str, str] = {}  # what was wrong, by what is to be bound anew
@@ -259,21 +260,42 @@ class Plan(_handle.Handle):
         ranks, so that no rank waits for one that gave up; the tensor is to be bound anew then. Arrays are kept alive
         until they are bound anew or the plan is closed, their storage too.
         """
-        comm, number = self._on(), None
+        self.bind_many([(tensor, src, dst)])
+
+    def bind_many(self, tensors: Iterable[tuple[int | str, Any, Any]]) -> None:
+        """bind() of each (tensor, src, dst). Local. Torch tensors that differ by their place alone from what was bound
+        before, as weights that are loaded anew for each step, take a few microseconds each."""
+        comm = self._on()
         with comm._alone():
-            try:
-                number = self._number(tensor)
-                src_layout, dst_layout = self._layouts[number] if self._layouts else (None, None)
-                src_view = view_of(src, src_layout, self._rank, comm._device, "source")
-                dst_view = view_of(dst, dst_layout, self._rank, comm._device, "destination")
-                comm._now(lib.xfer_plan_bind, self, number, _reference(src_view), _reference(dst_view))
-                self._views[number] = src_view, dst_view
-                self._is_bound_anew(number)
-            except Exception as wrong:
-                if not isinstance(wrong, XferError):
-                    with contextlib.suppress(Exception):  # of a text that cannot be made
-                        wrong.args = (f"tensor {tensor!r}: {wrong}",)
-                self._note(wrong, number)
+            for tensor, src, dst in tensors:
+                self._bind(comm, tensor, src, dst)
+
+    def _bind(self, comm: Comm, tensor: int | str, src: Any, dst: Any) -> None:
+        number = None
+        try:
+            number = self._number(tensor)
+            sides = self._layouts[number] if self._layouts else (None, None)
+            src_view = self._view(number, src, sides[0], "source")
+            dst_view = self._view(number, dst, sides[1], "destination")
+            comm._now(
+                lib.xfer_plan_bind.unchecked, self._as_parameter_, number, _reference(src_view), _reference(dst_view)
+            )
+            self._views[number] = src_view, dst_view
+            self._is_bound_anew(number)
+        except Exception as wrong:
+            if not isinstance(wrong, XferError):
+                with contextlib.suppress(Exception):  # of a text that cannot be made
+                    wrong.args = (f"tensor {tensor!r}: {wrong}",)
+            self._note(wrong, number)
+
+    def _view(self, number: int, x: Any, layout: Layout | None, side: str) -> View | None:
+        known = self._known.get((number, side))
+        view = None if known is None or x is None else known.elsewhere(x)
+        if view is None:
+            view = view_of(x, layout, self._rank, self._on()._device, side)
+            if view is not None:
+                self._known[number, side] = view.without_owners()
+        return view
 
     def _number(self, tensor: int | str) -> int:
         if isinstance(tensor, str):

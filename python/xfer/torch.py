@@ -471,8 +471,8 @@ class Transfer(Steps):
         self._sides.sources = [before if new is None else new for new, before in given]
 
     def _bind(self, moved: list[tuple[int, str]]) -> None:
-        for name in sorted({name for _, name in moved}):
-            self.plan.bind(name, *(parts.get(name) for parts in self._sides.parts))
+        source, target = self._sides.parts
+        self.plan.bind_many((name, source.get(name), target.get(name)) for name in sorted({name for _, name in moved}))
 
     def step(self, version: int, stream: Any = None) -> None:
         """Move all tensors and wait until they are there on every rank. Collective."""

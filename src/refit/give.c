@@ -179,17 +179,27 @@ static bool shape_is(const xfi_local *local, const int64_t *shape, int n_dims)
   return true;
 }
 
-/* XFER_ERR_MISMATCH: it is not what it should be. Changes shape and strides. */
-static xfer_status take(xfer_locals *locals, xfi_local *local, const char *name, xfer_dtype dtype,
-                        void *base, int64_t *shape, int64_t *strides, int n_dims)
+static xfer_status refuse_shape(const xfi_local *local, const char *name, const int64_t *shape,
+                                int n_dims)
 {
   char want[128], have[128];
 
   format_shape(have, sizeof have, shape, n_dims);
   format_shape(want, sizeof want, local->shape, local->n_dims);
-  n_dims = join_dims(shape, strides, n_dims, local);
-  XFI_CHECK(shape_is(local, shape, n_dims), XFER_ERR_MISMATCH,
-            "\"%s\" is %s, its shape should be %s", name, have, want);
+  return XFI_ERROR(XFER_ERR_MISMATCH, "\"%s\" is %s, its shape should be %s", name, have, want);
+}
+
+/* XFER_ERR_MISMATCH: it is not what it should be. */
+static xfer_status take(xfer_locals *locals, xfi_local *local, const char *name, xfer_dtype dtype,
+                        void *base, const int64_t *shape, const int64_t *strides, int n_dims)
+{
+  int64_t sizes[XFER_MAX_DIMS] = {0}, steps[XFER_MAX_DIMS] = {0};
+  int n;
+
+  if (n_dims > 0) memcpy(sizes, shape, (size_t)n_dims * sizeof *shape);
+  if (n_dims > 0 && strides != NULL) memcpy(steps, strides, (size_t)n_dims * sizeof *strides);
+  n = join_dims(sizes, strides == NULL ? NULL : steps, n_dims, local);
+  if (!shape_is(local, sizes, n)) return refuse_shape(local, name, shape, n_dims);
   /* Engines keep as bytes what torch had no type for: f8e8m0, and two values of 4 bits, which are
    * published as i8. */
   XFI_CHECK(dtype == local->dtype ||
@@ -202,7 +212,7 @@ static xfer_status take(xfer_locals *locals, xfi_local *local, const char *name,
   local->given = true;
   local->base = base;
   if (strides != NULL)
-    memcpy(local->strides, strides, (size_t)n_dims * sizeof *strides);
+    memcpy(local->strides, steps, (size_t)n * sizeof *steps);
   else
     xfi_local_make_dense(local);
   for (int i = 0; i < local->n_parts; i++)
@@ -215,7 +225,6 @@ xfer_status xfi_locals_give(xfer_locals *locals, int side, const char *name, xfe
                             bool again)
 {
   const xfer_side *s = locals->refit->sides[side].side;
-  int64_t sizes[XFER_MAX_DIMS] = {0}, steps[XFER_MAX_DIMS] = {0};
   char *renamed = NULL;
   xfi_local *local = NULL;
   bool tied;
@@ -234,10 +243,7 @@ xfer_status xfi_locals_give(xfer_locals *locals, int side, const char *name, xfe
                    local->name);
     XFI_CHECK_DONE(local->owned == NULL, XFER_ERR_MISMATCH, "\"%s\" is taken by the callback",
                    name);
-    if (n_dims > 0) memcpy(sizes, shape, (size_t)n_dims * sizeof *shape);
-    if (n_dims > 0 && strides != NULL) memcpy(steps, strides, (size_t)n_dims * sizeof *strides);
-    XFI_TRY_DONE(
-        take(locals, local, name, dtype, base, sizes, strides == NULL ? NULL : steps, n_dims));
+    XFI_TRY_DONE(take(locals, local, name, dtype, base, shape, strides, n_dims));
   } else if (local != NULL || tied || is_made(locals, side, renamed)) {
     if (local == NULL && side == XFER_SIDE_GEN && tied) locals->tied = base;
     locals->n_ignored += !again;

@@ -1,6 +1,7 @@
 """What other threads, handlers of signals and children of a process do to a comm that is in use."""
 
 import contextlib
+import functools
 import gc
 import os
 import signal
@@ -38,7 +39,9 @@ class Pair:
     def _planned(self, rank):
         plans = [xfer.Plan(self.comms[rank], [("w", SRC, DST)]) for _ in range(2)]
         for plan in plans:
-            plan.bind("w", np.arange(4, dtype=np.float32) + 4 * rank, np.zeros(8, np.float32))
+            plan.bind(
+                "w", np.arange(4, dtype=np.float32) + 4 * rank, np.zeros(8, np.float32)
+            )
             plan.commit()
         self.plans += [(rank, plans)]
 
@@ -54,7 +57,9 @@ class Pair:
         if rank == 1:
             self.late.wait(20)
         plan.run(1)
-        with contextlib.suppress(ValueError, xfer.CommError):  # closed meanwhile; of a rank that has left
+        with contextlib.suppress(
+            ValueError, xfer.CommError
+        ):  # closed meanwhile; of a rank that has left
             plan.wait()
 
     def start(self, rank):
@@ -76,7 +81,9 @@ def test_what_another_thread_closes_is_given_back_after_the_call():
     for each in (other, running, pair.comms[0]):
         each.close()
         assert each.closed
-    assert all(each() is not None for each in memory)  # the call may use it, and staging memory, which plans share
+    assert all(
+        each() is not None for each in memory
+    )  # the call may use it, and staging memory, which plans share
     pair.late.set()
     for thread in threads:
         thread.join(20)
@@ -154,20 +161,23 @@ def closed_during(monkeypatch, name, handles, call):
         for handle in handles:
             handle.close()
 
-    def function(*arguments):
+    def function(*arguments, made=original):
         with contextlib.suppress(xfer.XferError):
-            original(*arguments)
+            made(*arguments)
         thread = threading.Thread(target=close)
         thread.start()
         thread.join(20)
         assert not thread.is_alive()
         during.extend(destroyed)
 
+    function.unchecked = functools.partial(function, made=original.unchecked)
     with monkeypatch.context() as patch:
         for kind in ("plan", "comm", "locals"):
             destroy = getattr(lib, f"xfer_{kind}_destroy")
             patch.setattr(
-                lib, f"xfer_{kind}_destroy", lambda handle, k=kind, d=destroy: (destroyed.append(k), d(handle))
+                lib,
+                f"xfer_{kind}_destroy",
+                lambda handle, k=kind, d=destroy: (destroyed.append(k), d(handle)),
             )
         patch.setattr(lib, name, function)
         with contextlib.suppress(ValueError):  # it is closed
@@ -186,23 +196,33 @@ CALLS = {
 
 
 @pytest.mark.parametrize("name", CALLS)
-def test_what_another_thread_closes_during_a_short_call_is_given_back_after_it(monkeypatch, name):
+def test_what_another_thread_closes_during_a_short_call_is_given_back_after_it(
+    monkeypatch, name
+):
     (comm,) = xfer.Comm.local(1)
     plan = xfer.Plan(comm, [("w", *xfer.parse_problem("f32[8] (1):R -> (1):R"))])
-    during, after = closed_during(monkeypatch, name, [plan, comm], lambda: CALLS[name](plan, comm))
+    during, after = closed_during(
+        monkeypatch, name, [plan, comm], lambda: CALLS[name](plan, comm)
+    )
     assert (during, after) == ([], ["plan", "comm"])
 
 
-def test_what_another_thread_closes_while_all_is_bound_is_given_back_after_it(monkeypatch, tmp_path):
+def test_what_another_thread_closes_while_all_is_bound_is_given_back_after_it(
+    monkeypatch, tmp_path
+):
     (comm,) = xfer.Comm.local(1)
     exchange = xfer.Exchange(comm, [], [])
     name = "xfer_plan_bind_exchange"
-    assert closed_during(monkeypatch, name, [exchange], lambda: exchange.bind_all([], [])) == ([], ["plan"])
+    assert closed_during(
+        monkeypatch, name, [exchange], lambda: exchange.bind_all([], [])
+    ) == ([], ["plan"])
     tiny = TinyModel(hidden=16, heads=4, kv=2, head=4, inner=12, vocab=128)
     refit = xfer.Refit(xfer.Model(tiny.write_table(tmp_path)), xfer.Side("full"), None)
     plan, locals_ = xfer.Plan(comm, []), refit.locals(0)
     handles = [locals_, plan, refit, comm]
-    during, after = closed_during(monkeypatch, "xfer_locals_bind", handles, lambda: locals_.bind(plan))
+    during, after = closed_during(
+        monkeypatch, "xfer_locals_bind", handles, lambda: locals_.bind(plan)
+    )
     assert (during, after) == ([], ["plan", "locals", "comm"])
 
 
@@ -275,12 +295,17 @@ def on_another_thread(call):
     assert not thread.is_alive()
 
 
-def test_the_thread_that_uses_a_plan_does_not_notice_another_that_looks_at_it(monkeypatch):
+def test_the_thread_that_uses_a_plan_does_not_notice_another_that_looks_at_it(
+    monkeypatch,
+):
     pair = Pair()
     plan, done = pair.of(0)[0], []
 
     def use():
-        threads = [threading.Thread(target=call, daemon=True) for call in (lambda: pair.run(1), step)]
+        threads = [
+            threading.Thread(target=call, daemon=True)
+            for call in (lambda: pair.run(1), step)
+        ]
         for thread in threads:
             thread.start()
         time.sleep(0.1)  # the step waits for the look, which is in C
@@ -305,8 +330,16 @@ def test_a_handler_that_interrupts_a_look_or_a_close_finds_the_comm_in_use(monke
     interrupted = ["the comm cannot be used now: a call on it was interrupted"]
     calls = {
         "xfer_plan_print": (lambda: plan.run(1), plan.text, interrupted),
-        "xfer_plan_report": (lambda: plan.bind("w", None, None), plan.report, interrupted),
-        "xfer_plan_destroy": (lambda: repr(plan), other.close, ["<Plan 1 tensors, 32 bytes in on rank 0>"]),
+        "xfer_plan_report": (
+            lambda: plan.bind("w", None, None),
+            plan.report,
+            interrupted,
+        ),
+        "xfer_plan_destroy": (
+            lambda: repr(plan),
+            other.close,
+            ["<Plan 1 tensors, 32 bytes in on rank 0>"],
+        ),
     }
 
     def look_during_all():

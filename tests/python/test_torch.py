@@ -234,9 +234,9 @@ def test_a_transfer_refuses_what_came_went_or_is_freed():
 
 def test_a_transfer_binds_each_tensor_once_until_it_moves(monkeypatch):
     bound = [[], []]
-    bind = xfer.Plan.bind
+    bind = xfer.Plan._bind
     monkeypatch.setattr(
-        xfer.Plan, "bind", lambda plan, name, *parts: (bound[plan._rank].append(name), bind(plan, name, *parts))
+        xfer.Plan, "_bind", lambda plan, comm, name, *of: (bound[plan._rank].append(name), bind(plan, comm, name, *of))
     )
 
     def work(comm):
@@ -259,7 +259,7 @@ def test_a_transfer_that_was_interrupted_while_it_binds_binds_all_at_the_next_st
         transfer.step(1)
         source["w"] = torch.full((4,), 2.0)
         with monkeypatch.context() as patch:
-            patch.setattr(xfer.Plan, "bind", lambda *_: signal.raise_signal(signal.SIGINT))
+            patch.setattr(xfer.Plan, "_bind", lambda *_: signal.raise_signal(signal.SIGINT))
             before = signal.signal(signal.SIGINT, signal.default_int_handler)
             with pytest.raises(KeyboardInterrupt):
                 transfer.step(2)

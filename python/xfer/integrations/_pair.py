@@ -105,8 +105,8 @@ class _Update:
     ) -> None:
         self._comm, self._begin, self._is_bound = comm, begin, False
         self._portions = [(portion, views_of(portion.names)) for portion in portions]
-        of_name = {name: portion.plan for portion in portions for name in portion.names}
-        self._passing = [(name, of_name[name]) for name in passing]
+        passing = set(passing)
+        self._passing = [(p.plan, [name for name in p.names if name in passing]) for p in portions]
         self._fresh: list[tuple[str, Any, Any]] = []
         self._wrong: Exception | None = None  # with where they lie
 
@@ -134,8 +134,7 @@ class _Update:
             plan._note(wrong)
             return
         try:
-            for name, src, dst in self._look(i) if i > 0 else self._fresh:
-                plan.bind(name, src, dst)
+            plan.bind_many(self._look(i) if i > 0 else self._fresh)
         except Exception as error:
             plan._note(error)
 
@@ -178,8 +177,8 @@ class _Update:
         for portion, _ in self._portions:
             if portion.is_passing:
                 portion.plan.release()
-        for name, plan in self._passing:
-            plan.bind(name, None, None)
+        for plan, names in self._passing:
+            plan.bind_many((name, None, None) for name in names)
 
     def close(self) -> None:
         for plan in self.plans:

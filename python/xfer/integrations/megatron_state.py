@@ -162,8 +162,7 @@ class StateTransfer(Steps):
         with Agreed(comm._tell):
             rows = [(key, layout(key, 0), layout(key, 1)) for key in names]
         self.plan = Plan(comm, rows, **options)
-        for key in names:
-            self.plan.bind(key, *(side.get(key) for side in views))
+        self.plan.bind_many((key, views[0].get(key), views[1].get(key)) for key in names)
         self.plan.commit()
 
     def step(self, version: int, stream: Any = None) -> None:

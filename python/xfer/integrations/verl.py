@@ -204,8 +204,7 @@ class XferCheckpointEngine(CheckpointEngine):
         plan, bucket = self._plan_of(rows), sent
         try:
             bucket = sent if sent is not None else self._empty(rows)
-            for name, x in bucket:
-                plan.bind(name, *((x, None) if sent is not None else (None, x)))
+            plan.bind_many((name, x, None) if sent is not None else (name, None, x) for name, x in bucket)
         except Exception as error:  # as where a rollout has no memory for a bucket
             plan._note(error)  # raised on all ranks
         plan.commit()
@@ -214,8 +213,7 @@ class XferCheckpointEngine(CheckpointEngine):
         with self._settle():
             plan.run(self._version)
         plan.wait()
-        for name, _ in bucket:  # else the plan keeps them until its next run
-            plan.bind(name, None, None)
+        plan.bind_many((name, None, None) for name, _ in bucket)  # else the plan keeps them until its next run
         return bucket
 
     def _empty(self, rows: list[Any]) -> Bucket:

@@ -1,0 +1,130 @@
+"""Torch tensors that are handed in anew and differ from those before by their place alone, or by more."""
+
+import pytest
+
+import xfer
+from xfer.memory import View, elsewhere, memory_of
+
+torch = pytest.importorskip("torch")
+
+
+def shrunk(x):
+    x.untyped_storage().resize_(8)
+    return x
+
+
+class Other(torch.Tensor):
+    pass
+
+
+# Each made anew at each call.
+TENSORS = {
+    "dense": lambda: torch.arange(12.0).reshape(3, 4),
+    "of two rows": lambda: torch.arange(8.0).reshape(2, 4),
+    "of another type": lambda: torch.zeros(3, 4, dtype=torch.bfloat16),
+    "of as many bits": lambda: torch.zeros(3, 4, dtype=torch.int32),
+    "transposed": lambda: torch.arange(12.0).reshape(4, 3).t(),
+    "of wider rows": lambda: torch.arange(24.0).reshape(3, 8)[:, :4],
+    "later in its storage": lambda: torch.arange(24.0)[9:21].reshape(3, 4),
+    "with a gradient": lambda: torch.zeros(3, 4, requires_grad=True),
+    "a parameter": lambda: torch.nn.Parameter(torch.zeros(3, 4)),
+    "of a subclass": lambda: torch.zeros(3, 4).as_subclass(Other),
+    "with a negative bit": lambda: torch._neg_view(torch.zeros(3, 4)),
+    "past its storage": lambda: shrunk(torch.zeros(3, 4)),
+    "without memory": lambda: torch.zeros(3, 4, device="meta"),
+    "sparse": lambda: torch.eye(3, 4).to_sparse(),
+    "empty": lambda: torch.zeros(0, 4),
+    "a number": lambda: torch.tensor(1.0),
+}
+
+
+def plain(memory):
+    return memory._replace(owner=None)
+
+
+@pytest.mark.parametrize("before", TENSORS)
+@pytest.mark.parametrize("after", TENSORS)
+def test_a_tensor_is_known_by_its_form_or_looked_at_again(before, after):
+    try:
+        known = memory_of(TENSORS[before]())
+    except TypeError:
+        return
+    x = TENSORS[after]()
+    found = elsewhere(known, x)
+    if found is not None:
+        assert plain(found) == plain(memory_of(x))
+        assert found.owner[0] is x
+    elif (
+        before == after
+    ):  # a form is not looked at twice, but for what is of a type that it knows nothing of
+        assert before in ("of a subclass", "empty")
+
+
+def test_a_view_is_not_moved_to_what_its_dtype_does_not_say():
+    bits = View(torch.zeros(3, 4, dtype=torch.int16), dtype="bf16")
+    assert bits.elsewhere(torch.zeros(3, 4, dtype=torch.int16)) is None
+    pieces = View([torch.zeros(1, 4), torch.zeros(1, 4)], piece_dim=0)
+    assert pieces.elsewhere(torch.zeros(1, 4)) is None
+
+
+def one_rank(*lines):
+    (comm,) = xfer.Comm.local(1)
+    return xfer.Plan(
+        comm, [(f"w{i}", *xfer.parse_problem(line)) for i, line in enumerate(lines)]
+    )
+
+
+def moved(plan, version):
+    plan.commit()
+    plan.run(version)
+    plan.wait()
+
+
+def test_tensors_elsewhere_are_read_and_written_there():
+    plan, tensors = one_rank(*["f32[4,6] (1):R -> (1):R"] * 3), []
+    for version in range(4):
+        tensors.append(
+            [
+                (torch.full((4, 6), 10.0 * version + i), torch.zeros(6, 4).t())
+                for i in range(3)
+            ]
+        )
+        plan.bind_many((f"w{i}", *pair) for i, pair in enumerate(tensors[-1]))
+        moved(plan, version)
+        for step, pairs in enumerate(tensors):
+            assert [float(got.min()) for _, got in pairs] == [
+                10.0 * step + i for i in range(3)
+            ]
+        plan.bind_many((i, None, None) for i in range(3))
+
+
+def test_what_is_wrong_with_a_tensor_elsewhere_is_raised_by_commit():
+    plan = one_rank("f32[4,6] (1):R -> (1):R")
+    good = torch.zeros(4, 6), torch.zeros(4, 6)
+    for version, wrong in enumerate(
+        (
+            torch.zeros(6, 4),
+            torch.zeros(4, 6, dtype=torch.int32),
+            torch.zeros(4, 7)[:, :5],
+        )
+    ):
+        plan.bind("w0", *good)
+        moved(plan, version)
+        plan.bind_many([("w0", wrong, good[1])])
+        with pytest.raises(
+            (ValueError, TypeError), match="w0.*the source is an array of"
+        ):
+            plan.commit()
+        with pytest.raises(xfer.StateError, match="not bound anew"):
+            plan.commit()
+
+
+def test_a_tensor_that_was_bound_is_given_back_when_another_is():
+    plan = one_rank("f32[4,6] (1):R -> (1):R")
+    first, got = torch.ones(4, 6), torch.zeros(4, 6)
+    plan.bind("w0", first, got)
+    storage = first.untyped_storage()._weak_ref()
+    plan.bind("w0", torch.zeros(4, 6), got)
+    del first
+    assert torch.UntypedStorage._expired(storage)
+    torch.UntypedStorage._free_weak_ref(storage)
