@@ -245,13 +245,16 @@ xfer_status xfi_locals_give(xfer_locals *locals, int side, const char *name, xfe
                    name);
     XFI_TRY_DONE(take(locals, local, name, dtype, base, shape, strides, n_dims));
   } else if (local != NULL || tied || is_made(locals, side, renamed)) {
-    if (local == NULL && side == XFER_SIDE_GEN && tied) locals->tied = base;
+    if (local == NULL && tied) locals->tied[side] = base;
     locals->n_ignored += !again;
   } else {
     XFI_CHECK_DONE(strstr(name, "lora_") == NULL, XFER_ERR_MISMATCH,
                    "\"%s\" is not merged into its weight", name);
-    XFI_CHECK_DONE(false, XFER_ERR_MISMATCH, "\"%s\" is not a tensor of rank %d in \"%s\"", name,
-                   locals->rank, s->spec);
+    XFI_CHECK_DONE(
+        false, XFER_ERR_MISMATCH,
+        "\"%s\" is not a tensor of rank %d in \"%s\": ignore it if it is no weight, else "
+        "the model's table has it by another name or not at all",
+        name, locals->rank, s->spec);
   }
 done:
   xfi_free(renamed);
@@ -269,14 +272,14 @@ static bool is_taken(const xfer_locals *locals, const xfi_local *local)
          locals->misc_fn != NULL;
 }
 
-/* The engine's embedding, if this rank has one and nothing else lies in its tensor. */
-static const xfi_local *find_embedding(const xfer_locals *locals)
+/* A side's embedding, if this rank has one and nothing else lies in its tensor. */
+static const xfi_local *find_embedding(const xfer_locals *locals, int side)
 {
   const xfer_refit *refit = locals->refit;
 
   for (size_t t = 0; t < refit->n_tensors; t++) {
     const xfi_entry *e = &refit->model->entries[refit->origins[t].entry];
-    const int64_t at = locals->local_of[XFER_SIDE_GEN][t];
+    const int64_t at = locals->local_of[side][t];
 
     if (at >= 0 && e->role != NULL && strcmp(e->role, "embed") == 0) return &locals->at[at];
   }
@@ -284,23 +287,31 @@ static const xfi_local *find_embedding(const xfer_locals *locals)
 }
 
 /* What should be a second name of the embedding, and has memory of its own, nothing would write:
- * vLLM has such where its checkpoint had both, and they differed. */
-static xfer_status check_tied(xfer_locals *locals)
+ * vLLM has such where its checkpoint had both, and they differed. And nothing would read it: a
+ * trainer has such where to_empty() parted the two. Stages of a trainer keep copies alike. */
+static xfer_status check_tied(xfer_locals *locals, int side)
 {
-  const xfi_local *embedding = locals->tied == NULL ? NULL : find_embedding(locals);
+  const xfer_side *s = locals->refit->sides[side].side;
+  const xfi_local *embedding = locals->tied[side] == NULL ? NULL : find_embedding(locals, side);
 
-  if (embedding == NULL || !embedding->given || embedding->base == locals->tied) return XFER_OK;
+  if (embedding == NULL || !embedding->given || embedding->base == locals->tied[side] ||
+      (side == XFER_SIDE_TRAIN && s->pp > 1))
+    return XFER_OK;
   xfi_set_error("the output layer of rank %d in \"%s\" has memory of its own beside \"%s\", though "
-                "the configuration ties them: say tie_word_embeddings false where the trainer has "
-                "both, or have the engine tie them",
-                locals->rank, locals->refit->sides[XFER_SIDE_GEN].side->spec, embedding->name);
+                "the configuration ties them: %s",
+                locals->rank, s->spec, embedding->name,
+                side == XFER_SIDE_GEN
+                    ? "say tie_word_embeddings false where the trainer has both, or have the "
+                      "engine tie them"
+                    : "tie them, or ignore it where it is a copy");
   return add_problem(locals, NULL, true);
 }
 
 xfer_status xfi_locals_complete(xfer_locals *locals)
 {
   drop_problems(locals, NULL);
-  XFI_TRY(check_tied(locals));
+  for (int side = 0; side < 2; side++)
+    XFI_TRY(check_tied(locals, side));
   for (size_t i = 0; i < locals->n; i++) {
     const xfi_local *local = &locals->at[i];
 

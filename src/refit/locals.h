@@ -62,7 +62,7 @@ struct xfer_locals {
   size_t pieces_capacity[2];
   xfi_local_problem *problems;
   size_t n_problems, problems_capacity;
-  const void *tied; /* the engine's second name of the embedding: where it is; NULL: not given */
+  const void *tied[2]; /* each side's second name of the embedding: where it is; NULL: not given */
   size_t n_ignored;
   xfer_misc_fn misc_fn;
   void *misc_context;

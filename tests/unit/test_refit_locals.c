@@ -350,6 +350,34 @@ static void test_a_tied_output_layer_is_the_embeddings_memory(void **state)
   unmake(&o);
 }
 
+/* The state dict of a trainer has both names, the checkpoint of a tied model only the embedding's.
+ */
+static void test_a_trainers_tied_output_layer_is_a_second_name_too(void **state)
+{
+  static const char *const specs[] = {"fsdp:dp2", "full", "hf:tp2"};
+  static const int64_t shape[] = {50, 16};
+
+  (void)state;
+  for (size_t i = 0; i < sizeof specs / sizeof *specs; i++) {
+    one o = make(REFIT_TABLE(REFIT_DENSE_CONFIG ",\"tie_word_embeddings\":true",
+                             REFIT_N("model.embed_tokens.weight", "[100,16]")),
+                 specs[i], XFER_SIDE_TRAIN, NULL, 0);
+
+    give_all(&o, XFER_SIDE_TRAIN, NULL);
+    assert_int_equal(xfer_locals_give(o.locals, XFER_SIDE_TRAIN, "lm_head.weight", XFER_BF16,
+                                      memory, shape, NULL, 2),
+                     XFER_OK);
+    assert_int_equal(count_problems(&o), 0);
+    assert_int_equal(xfer_locals_update(o.locals, XFER_SIDE_TRAIN, "lm_head.weight", XFER_BF16,
+                                        memory + 4096, shape, NULL, 2),
+                     XFER_OK);
+    assert_int_equal(count_problems(&o), 1);
+    assert_non_null(strstr(xfer_locals_problem(o.locals, 0), "has memory of its own beside"));
+    assert_non_null(strstr(xfer_locals_problem(o.locals, 0), "ignore it where it is a copy"));
+    unmake(&o);
+  }
+}
+
 /* In place of what was handed in before; what is wrong changes nothing, and is no problem. */
 static void test_an_update_takes_the_place_of_what_was_given(void **state)
 {
@@ -459,6 +487,7 @@ int main(void)
       cmocka_unit_test(test_what_is_wrong_is_listed),
       cmocka_unit_test(test_surplus_twice_and_lora_are_listed),
       cmocka_unit_test(test_a_tied_output_layer_is_the_embeddings_memory),
+      cmocka_unit_test(test_a_trainers_tied_output_layer_is_a_second_name_too),
       cmocka_unit_test(test_an_update_takes_the_place_of_what_was_given),
       cmocka_unit_test(test_what_is_handed_in_rightly_is_no_problem_any_more),
       cmocka_unit_test(test_a_missing_tensor_that_is_handed_in_wrongly_is_one_problem),
