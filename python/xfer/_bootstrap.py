@@ -207,7 +207,7 @@ def _by_socket(address: str, rank: int, size: int, made: Callable[[], bytes], ti
 
 def _needs_rank(rank: int | None, size: int | None, what: str) -> tuple[int, int]:
     if rank is None or size is None or not 0 <= whole(rank, "rank") < whole(size, "size"):
-        raise ValueError(f"{what} needs rank and size, not {rank} of {size}")
+        raise ValueError(f"{what} needs a rank and a size above it, not {rank} of {size}")
     return rank, size
 
 
