@@ -415,7 +415,8 @@ class Transfer(Steps):
     of them.
 
     Each step looks at both anew: a tensor that lies elsewhere than before, as after load_state_dict(assign=True), to()
-    or an offload, is bound anew. The state_dict() of a source may make copies; that of a target may not.
+    or an offload, is bound anew. The state_dict() of a source may make copies; that of a target may not. Two names of
+    one tensor of a target, as of tied weights, must have equal values in the source: `verify=True` compares them.
 
     cast: f32, bf16 and f16 become what the target has, such as a trainer's f32 a server's bf16, see Conversion.cast();
     else types that differ are refused. The same on every rank, as are the options.
