@@ -476,7 +476,12 @@ class Transfer(Steps):
         self.plan.bind_many((name, source.get(name), target.get(name)) for name in sorted({name for _, name in moved}))
 
     def step(self, version: int, stream: Any = None) -> None:
-        """Move all tensors and wait until they are there on every rank. Collective."""
+        """Move all tensors and wait until they are there on every rank. Collective. version, stream: as of Plan.run().
+
+        Raises what is wrong with a tensor that lies elsewhere than before, and what Plan.run() and wait() raise. A rank
+        that cannot take part for a reason of its own says `comm.refuse(why)` and calls step() all the same: it is
+        raised on all ranks before anything moves, and the next step goes on.
+        """
         self._sides.commit(self.plan, self._bind)
         super().step(version, stream)
 
@@ -520,7 +525,7 @@ class ModelRefit(Steps):
         self.locals.bind(self.plan)
 
     def step(self, version: int, stream: Any = None) -> None:
-        """Move all weights and wait until they are there on every rank. Collective."""
+        """Move all weights and wait until they are there on every rank. Collective. See Transfer.step()."""
         self._sides.commit(self.plan, partial(self._bind, self.locals.update))
         super().step(version, stream)
 

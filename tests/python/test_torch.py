@@ -189,6 +189,21 @@ def test_a_transfer_casts_what_differs_where_it_is_told_to(to):
     assert torch.equal(target["w"], weights.to(to))
 
 
+def test_a_rank_that_refuses_a_step_is_heard_by_all_and_the_next_one_goes_on():
+    def work(comm):
+        mine = {"a": torch.full((4,), float(comm.rank))}
+        with xfer.torch.Transfer(comm, **{("target", "source")[comm.rank]: mine}) as transfer:
+            if comm.rank == 1:
+                comm.refuse("the loss is NaN")
+            with pytest.raises((xfer.ArgError, xfer.PeerError)[comm.rank == 0], match="the loss is NaN"):
+                transfer.step(1)
+            before = mine["a"].tolist()
+            transfer.step(1)
+        return before, mine["a"].tolist()
+
+    assert on_ranks(2, work) == [([0.0] * 4, [1.0] * 4), ([1.0] * 4, [1.0] * 4)]
+
+
 def test_a_transfer_goes_on_refusing_a_tensor_of_another_shape():
     def work(comm):
         mine = {"a": torch.full((4,), float(comm.rank))}
