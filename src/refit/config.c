@@ -251,80 +251,6 @@ static void set_scopes(xfer_model *model, size_t n_figures)
                              .next = &model->figures};
 }
 
-/* A family's words count before those of what it includes. One that has no value here is left out:
- * only what asks for it fails. What should be a number and is none is refused. */
-xfer_status xfi_config_vars(xfer_model *model)
-{
-  size_t n_figures;
-
-  model->n_vars = 0;
-  XFI_TRY(xfi_vec_reserve(&model->vars, &model->vars_cap, 1, sizeof *model->vars));
-  if (model->block[0] > 0) {
-    XFI_TRY(add_var(model, "block_rows", model->block[0]));
-    XFI_TRY(add_var(model, "block_columns", model->block[1]));
-  }
-  XFI_TRY(add_var(model, "tied_by_text", is_tied_by_text(model->top)));
-  XFI_TRY(add_var(model, "text_part", xfi_config_text(model->top) != NULL));
-  n_figures = model->n_vars;
-  set_scopes(model, n_figures);
-  for (int i = 0; i < model->n_all; i++) {
-    const char *name;
-    const json_t *expr;
-
-    json_object_foreach((json_t *)(uintptr_t)model->all[i]->config, name, expr)
-    {
-      const xfi_scope words = {.vars = model->scope.vars, .n_vars = model->scope.n_vars};
-      int64_t value;
-      const xfer_status st = xfi_expr_eval(&value, json_string_value(expr), &model->scope);
-
-      if (st == XFER_ERR_SHAPE) continue;
-      XFI_CHECK(st == XFER_OK, st, "%s: %s", model->config.where, xfi_last_error());
-      if (xfi_scope_find(&words, name, strlen(name), &(int64_t){0})) continue;
-      XFI_TRY(add_var(model, name, value));
-      set_scopes(model, n_figures);
-    }
-  }
-  return XFER_OK;
-}
-
-/* ---- all of it ---- */
-
-/* How many layers there are: by a word of the family, where that has another key for it. */
-static xfer_status count_layers(xfer_model *model)
-{
-  const xfi_scope figures = {.find = find_figure, .context = model->top};
-  const char *expr = NULL;
-  int64_t n;
-  xfer_status st;
-
-  for (int i = 0; i < model->n_all && expr == NULL; i++)
-    expr = json_string_value(json_object_get(model->all[i]->config, "layers"));
-  st = xfi_expr_eval(&n, expr != NULL ? expr : "num_hidden_layers", &figures);
-  if (st == XFER_ERR_SHAPE) return XFER_OK;
-  XFI_CHECK(st == XFER_OK, st, "%s: %s", model->config.where, xfi_last_error());
-  XFI_CHECK(n >= 0 && n < 1 << 20, XFER_ERR_IO, "%s: %lld layers", model->config.where,
-            (long long)n);
-  model->n_config_layers = (int)n;
-  return XFER_OK;
-}
-
-xfer_status xfi_config_read(xfer_model *model)
-{
-  const json_t *text = xfi_config_text(model->top);
-
-  model->model_type = "";
-  XFI_TRY(check_sizes(model));
-  XFI_TRY(check_type(model, model->top));
-  XFI_TRY(check_type(model, text));
-  if (model->rules == NULL)
-    XFI_TRY(xfi_rules_families(&model->rules, type_of(model->top), type_of(text)));
-  if (!family_of_type(model, model->top) && text != NULL) family_of_type(model, text);
-  XFI_TRY(count_layers(model));
-  XFI_TRY(read_block(model, model->top));
-  if (text != NULL) XFI_TRY(read_block(model, text));
-  return XFER_OK;
-}
-
 /* ---- of one layer ---- */
 
 typedef struct of_layer {
@@ -364,7 +290,8 @@ static xfi_found find_of_layer(int64_t *value, const char *name, size_t n_chars,
   return json_is_string(item) ? XFI_FOUND : XFI_NOT_FOUND;
 }
 
-bool xfi_config_says(bool *says, const xfer_model *model, const char *word, int layer)
+static xfer_status eval_of_layer(int64_t *value, const xfer_model *model, const char *expr,
+                                 int layer)
 {
   const of_layer of = {model->top, layer};
   const xfi_var own = {"layer", layer};
@@ -374,12 +301,112 @@ bool xfi_config_says(bool *says, const xfer_model *model, const char *word, int 
                           .context = &of};
   const xfi_scope words = {.vars = model->scope.vars, .n_vars = model->scope.n_vars, .next = &last};
   const xfi_scope scope = {.vars = &own, .n_vars = 1, .next = &words};
+
+  return xfi_expr_eval(value, expr, &scope);
+}
+
+bool xfi_config_says(bool *says, const xfer_model *model, const char *word, int layer)
+{
   const char *expr = NULL;
   int64_t value;
 
   for (int i = 0; i < model->n_all && expr == NULL; i++)
     expr = json_string_value(json_object_get(model->all[i]->config, word));
-  if (expr == NULL || xfi_expr_eval(&value, expr, &scope) != XFER_OK) return false;
+  if (expr == NULL || eval_of_layer(&value, model, expr, layer) != XFER_OK) return false;
   *says = value != 0;
   return true;
+}
+
+/* Words that count layers: one that an expression has no value of is not among them. */
+static xfer_status add_counts(xfer_model *model, const json_t *counts, size_t n_figures)
+{
+  const char *name;
+  const json_t *expr;
+
+  json_object_foreach((json_t *)(uintptr_t)counts, name, expr)
+  {
+    int64_t n = 0, value;
+
+    for (int layer = 0; layer < model->n_config_layers; layer++)
+      n += eval_of_layer(&value, model, json_string_value(expr), layer) == XFER_OK && value != 0;
+    XFI_TRY(add_var(model, name, n));
+    set_scopes(model, n_figures);
+  }
+  return XFER_OK;
+}
+
+/* A family's words count before those of what it includes. One that has no value here is left out:
+ * only what asks for it fails. What should be a number and is none is refused. */
+xfer_status xfi_config_vars(xfer_model *model)
+{
+  size_t n_figures;
+
+  model->n_vars = 0;
+  XFI_TRY(xfi_vec_reserve(&model->vars, &model->vars_cap, 1, sizeof *model->vars));
+  if (model->block[0] > 0) {
+    XFI_TRY(add_var(model, "block_rows", model->block[0]));
+    XFI_TRY(add_var(model, "block_columns", model->block[1]));
+  }
+  XFI_TRY(add_var(model, "tied_by_text", is_tied_by_text(model->top)));
+  XFI_TRY(add_var(model, "text_part", xfi_config_text(model->top) != NULL));
+  n_figures = model->n_vars;
+  set_scopes(model, n_figures);
+  for (int i = 0; i < model->n_all; i++) {
+    const char *name;
+    const json_t *expr;
+
+    json_object_foreach((json_t *)(uintptr_t)model->all[i]->config, name, expr)
+    {
+      const xfi_scope words = {.vars = model->scope.vars, .n_vars = model->scope.n_vars};
+      int64_t value;
+      const xfer_status st = xfi_expr_eval(&value, json_string_value(expr), &model->scope);
+
+      if (st == XFER_ERR_SHAPE) continue;
+      XFI_CHECK(st == XFER_OK, st, "%s: %s", model->config.where, xfi_last_error());
+      if (xfi_scope_find(&words, name, strlen(name), &(int64_t){0})) continue;
+      XFI_TRY(add_var(model, name, value));
+      set_scopes(model, n_figures);
+    }
+  }
+  for (int i = 0; i < model->n_all; i++)
+    XFI_TRY(add_counts(model, model->all[i]->counts, n_figures));
+  return XFER_OK;
+}
+
+/* ---- all of it ---- */
+
+/* How many layers there are: by a word of the family, where that has another key for it. */
+static xfer_status count_layers(xfer_model *model)
+{
+  const xfi_scope figures = {.find = find_figure, .context = model->top};
+  const char *expr = NULL;
+  int64_t n;
+  xfer_status st;
+
+  for (int i = 0; i < model->n_all && expr == NULL; i++)
+    expr = json_string_value(json_object_get(model->all[i]->config, "layers"));
+  st = xfi_expr_eval(&n, expr != NULL ? expr : "num_hidden_layers", &figures);
+  if (st == XFER_ERR_SHAPE) return XFER_OK;
+  XFI_CHECK(st == XFER_OK, st, "%s: %s", model->config.where, xfi_last_error());
+  XFI_CHECK(n >= 0 && n < 1 << 20, XFER_ERR_IO, "%s: %lld layers", model->config.where,
+            (long long)n);
+  model->n_config_layers = (int)n;
+  return XFER_OK;
+}
+
+xfer_status xfi_config_read(xfer_model *model)
+{
+  const json_t *text = xfi_config_text(model->top);
+
+  model->model_type = "";
+  XFI_TRY(check_sizes(model));
+  XFI_TRY(check_type(model, model->top));
+  XFI_TRY(check_type(model, text));
+  if (model->rules == NULL)
+    XFI_TRY(xfi_rules_families(&model->rules, type_of(model->top), type_of(text)));
+  if (!family_of_type(model, model->top) && text != NULL) family_of_type(model, text);
+  XFI_TRY(count_layers(model));
+  XFI_TRY(read_block(model, model->top));
+  if (text != NULL) XFI_TRY(read_block(model, text));
+  return XFER_OK;
 }

@@ -256,6 +256,7 @@ static xfer_status read_family(xfer_rules *rules, const xfi_doc *doc)
                               FIELD("model_type", TEXTS, &f->model_types),
                               FIELD("recognise", TEXTS, &f->recognise),
                               FIELD("config", EXPRS, &f->config),
+                              FIELD("counts", EXPRS, &f->counts),
                               FIELD("prefixes", TEXTS, &f->prefixes),
                               FIELD("scaled", TEXTS, &f->scaled),
                               FIELD("tensors", LIST, &tensors),

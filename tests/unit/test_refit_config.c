@@ -113,6 +113,48 @@ static void test_layers_have_experts_where_the_configuration_says(void **state)
 #undef SPARSE
 }
 
+/* SGLang asks for an interval, and what a list says of each layer must be that. */
+static void test_a_word_counts_layers_of_which_an_expression_holds(void **state)
+{
+#define KINDS(said)                                                                                \
+  REFIT_TABLE("\"num_hidden_layers\":2,\"hidden_size\":16,\"model_type\":\"qwen3_next\"," said,    \
+              "{\"pattern\":\"model.layers.{layer}.input_layernorm.weight\",\"layer\":[0,1],"      \
+              "\"shape\":[16],\"dtype\":\"bf16\"}")
+#define TYPES(a, b) "\"layer_types\":[\"" a "_attention\",\"" b "_attention\"]"
+  static const struct {
+    const char *text, *word;
+  } cases[] = {
+      {KINDS("\"full_attention_interval\":2," TYPES("linear", "full")), NULL},
+      {KINDS("\"full_attention_interval\":2," TYPES("full", "linear")),
+       "layer_types says otherwise"},
+      {KINDS("\"full_attention_interval\":2," TYPES("linear", "linear")),
+       "layer_types says otherwise"},
+      {KINDS("\"full_attention_interval\":2"), NULL},
+      {KINDS(TYPES("linear", "linear")), NULL},
+  };
+
+  (void)state;
+  for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+    xfer_model *model = NULL;
+    xfer_side *full = NULL, *served = NULL;
+    xfer_refit *refit = NULL;
+
+    print_message("case %zu\n", i);
+    assert_int_equal(refit_load(&model, cases[i].text), XFER_OK);
+    assert_int_equal(xfer_side_create(&full, "full", NULL), XFER_OK);
+    assert_int_equal(xfer_side_create(&served, "sglang:tp1,loaded", NULL), XFER_OK);
+    assert_int_equal(xfer_refit_create(&refit, model, full, served),
+                     cases[i].word == NULL ? XFER_OK : XFER_ERR_UNSUPPORTED);
+    if (cases[i].word != NULL) refit_expect_error(cases[i].word);
+    xfer_refit_destroy(refit);
+    xfer_side_destroy(served);
+    xfer_side_destroy(full);
+    xfer_model_destroy(model);
+  }
+#undef TYPES
+#undef KINDS
+}
+
 /* Each family by its own key; what the checkpoint lacks then is not silently left out. */
 static void test_layers_are_counted_by_the_key_of_their_family(void **state)
 {
@@ -229,9 +271,10 @@ static void test_a_known_text_in_an_unknown_model_that_sees_is_refused(void **st
   static const struct {
     const char *table, *train, *gen, *word; /* NULL: it is taken */
   } cases[] = {
-      {SEES("mistral3", "ministral3"), "megatron:tp2", "full", NULL},
-      {SEES("mistral3", "mistral"), "megatron:tp2", "full", "no rules for this model that sees"},
-      {SEES("llava", "llama"), "megatron:tp2", "full", "no rules for this model that sees"},
+      {SEES("mistral3", "ministral3"), "megatron:tp2,vdiv1", "full", NULL},
+      {SEES("mistral3", "mistral"), "megatron:tp2,vdiv1", "full",
+       "no rules for this model that sees"},
+      {SEES("llava", "llama"), "megatron:tp2,vdiv1", "full", "no rules for this model that sees"},
       {SEES("mistral3", "mistral"), "full", "sglang:tp2,loaded", NULL},
       {SEES("internvl", "qwen3"), "full", "sglang:tp2,loaded", "what SGLang makes of this model"},
       {SEES("internvl", "qwen3"), "torchtitan:dp2", "full", "what TorchTitan makes of this family"},
@@ -257,6 +300,7 @@ int main(void)
       cmocka_unit_test(test_a_known_text_in_an_unknown_model_that_sees_is_refused),
       cmocka_unit_test(test_experts_are_as_many_as_the_configuration_says),
       cmocka_unit_test(test_layers_have_experts_where_the_configuration_says),
+      cmocka_unit_test(test_a_word_counts_layers_of_which_an_expression_holds),
       cmocka_unit_test(test_layers_are_counted_by_the_key_of_their_family),
       cmocka_unit_test(test_figures_that_are_no_numbers_are_refused),
       cmocka_unit_test(test_experts_in_one_tensor_are_as_many_as_the_configuration_says),
