@@ -34,9 +34,9 @@ def decode(name, values, hf_names, bases):
     last = name.split(".")[-1]
     if last in ("A", "A_log"):
         i = np.rint(-v if last == "A" else np.exp(v)) - 1
-        (hf_id,) = [k for k, n in enumerate(hf_names) if n.endswith("A_log") and same_layer(n, name)]
+        hf_id = next((k for k, n in enumerate(hf_names) if n.endswith("A_log") and same_layer(n, name)), codes.NEVER)
         note = "-exp" if last == "A" else None
-        bad = ~np.isfinite(v)
+        bad = ~np.isfinite(v) | (hf_id == codes.NEVER)
         return np.where(bad, codes.NEVER, hf_id).astype(np.int64), np.where(bad, 0, i).astype(np.int64), note
     c = np.where(np.isnan(v) | (v == -np.inf), -1, v)  # padding of sinks is -inf
     if np.any(c != np.rint(c)) or np.any(c > (1 << 24)) or np.any(c < -1):
@@ -82,7 +82,7 @@ def dump_model(model, table, total=None):
     params = list(model.named_parameters(remove_duplicate=False))
     params += [(name, b) for name, b in model.named_buffers(remove_duplicate=False) if name.endswith(LOADED_BUFFERS)]
     for name, t in params:
-        if name.endswith(CACHE_SCALES):
+        if name.endswith(CACHE_SCALES) or t.is_meta:  # of other stages
             continue
         record = {"name": name, "shape": list(t.shape), "dtype": str(t.dtype).replace("torch.", "")}
         if t.data_ptr() in seen and t.numel() > 0:

@@ -85,9 +85,9 @@ def qwen3_5_moe():
     return c, t
 
 
-def nemotron_h(latent=None):
+def nemotron_h(latent=None, g=8):
     h, d, heads, kv, vocab, e, mi, si = 64, 32, 16, 2, 1000, 16, 48, 96
-    mh, md, g, n, k, pattern = 16, 8, 8, 16, 4, "ME*E"
+    mh, md, n, k, pattern = 16, 8, 16, 4, "ME*E"
     c = dict(architectures=["NemotronHForCausalLM"], model_type="nemotron_h", hidden_size=h, vocab_size=vocab,
              num_hidden_layers=len(pattern), hybrid_override_pattern=pattern, num_attention_heads=heads,
              num_key_value_heads=kv, head_dim=d, attention_head_dim=d, mamba_num_heads=mh, mamba_head_dim=md,
