@@ -209,7 +209,7 @@ static xfer_status add_block(xfi_fusing *f, xfi_block block, const xfi_entry *en
 static xfer_status add_blocks(xfi_fusing *f, int number, const xfi_entry *entry,
                               const xfi_part_rule *part)
 {
-  const xfi_segment all = {.count = entry->shape[entry->experts ? 1 : 0], .unit = 1};
+  const xfi_segment all = {.name = "", .count = entry->shape[entry->experts ? 1 : 0], .unit = 1};
   const char *take = part != NULL ? part->take : NULL;
   xfi_block b = {.part = number};
   int64_t offset = 0;

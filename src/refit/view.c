@@ -75,7 +75,7 @@ static xfer_status view_stretches(xfer_locals *locals, int side, const xfi_local
     piece = xfi_gcd(part[i].end - part[i].begin, piece);
     rows += part[i].end - part[i].begin;
   }
-  XFI_TRY(in_pieces(locals, side, rows / piece, part->tensor_dim, view));
+  XFI_TRY(in_pieces(locals, side, piece > 0 ? rows / piece : 0, part->tensor_dim, view));
   for (int i = 0; i < n; i++) {
     for (int64_t row = part[i].begin; row < part[i].end; row += piece) {
       locals->pieces[side][at++] = (char *)local->base + row * local->strides[part->dim];
