@@ -265,9 +265,9 @@ class Plan(_handle.Handle):
     def bind_many(self, tensors: Iterable[tuple[int | str, Any, Any]]) -> None:
         """bind() of each (tensor, src, dst). Local. Torch tensors that differ by their place alone from what was bound
         before, as weights that are loaded anew for each step, take a few microseconds each."""
-        comm = self._on()
+        comm, rows = self._on(), list(tensors)  # which may be made by use of the comm
         with comm._alone():
-            for tensor, src, dst in tensors:
+            for tensor, src, dst in rows:
                 self._bind(comm, tensor, src, dst)
 
     def _bind(self, comm: Comm, tensor: int | str, src: Any, dst: Any) -> None:
