@@ -54,9 +54,7 @@ def test_a_tensor_is_known_by_its_form_or_looked_at_again(before, after):
     if found is not None:
         assert plain(found) == plain(memory_of(x))
         assert found.owner[0] is x
-    elif (
-        before == after
-    ):  # a form is not looked at twice, but for what is of a type that it knows nothing of
+    elif before == after:  # a form is not looked at twice, but for what is of a type that it knows nothing of
         assert before in ("of a subclass", "empty")
 
 
@@ -69,9 +67,7 @@ def test_a_view_is_not_moved_to_what_its_dtype_does_not_say():
 
 def one_rank(*lines):
     (comm,) = xfer.Comm.local(1)
-    return xfer.Plan(
-        comm, [(f"w{i}", *xfer.parse_problem(line)) for i, line in enumerate(lines)]
-    )
+    return xfer.Plan(comm, [(f"w{i}", *xfer.parse_problem(line)) for i, line in enumerate(lines)])
 
 
 def moved(plan, version):
@@ -83,18 +79,11 @@ def moved(plan, version):
 def test_tensors_elsewhere_are_read_and_written_there():
     plan, tensors = one_rank(*["f32[4,6] (1):R -> (1):R"] * 3), []
     for version in range(4):
-        tensors.append(
-            [
-                (torch.full((4, 6), 10.0 * version + i), torch.zeros(6, 4).t())
-                for i in range(3)
-            ]
-        )
+        tensors.append([(torch.full((4, 6), 10.0 * version + i), torch.zeros(6, 4).t()) for i in range(3)])
         plan.bind_many((f"w{i}", *pair) for i, pair in enumerate(tensors[-1]))
         moved(plan, version)
         for step, pairs in enumerate(tensors):
-            assert [float(got.min()) for _, got in pairs] == [
-                10.0 * step + i for i in range(3)
-            ]
+            assert [float(got.min()) for _, got in pairs] == [10.0 * step + i for i in range(3)]
         plan.bind_many((i, None, None) for i in range(3))
 
 
@@ -111,9 +100,7 @@ def test_what_is_wrong_with_a_tensor_elsewhere_is_raised_by_commit():
         plan.bind("w0", *good)
         moved(plan, version)
         plan.bind_many([("w0", wrong, good[1])])
-        with pytest.raises(
-            (ValueError, TypeError), match="w0.*the source is an array of"
-        ):
+        with pytest.raises((ValueError, TypeError), match="w0.*the source is an array of"):
             plan.commit()
         with pytest.raises(xfer.StateError, match="not bound anew"):
             plan.commit()

@@ -39,9 +39,7 @@ class Pair:
     def _planned(self, rank):
         plans = [xfer.Plan(self.comms[rank], [("w", SRC, DST)]) for _ in range(2)]
         for plan in plans:
-            plan.bind(
-                "w", np.arange(4, dtype=np.float32) + 4 * rank, np.zeros(8, np.float32)
-            )
+            plan.bind("w", np.arange(4, dtype=np.float32) + 4 * rank, np.zeros(8, np.float32))
             plan.commit()
         self.plans += [(rank, plans)]
 
@@ -57,9 +55,7 @@ class Pair:
         if rank == 1:
             self.late.wait(20)
         plan.run(1)
-        with contextlib.suppress(
-            ValueError, xfer.CommError
-        ):  # closed meanwhile; of a rank that has left
+        with contextlib.suppress(ValueError, xfer.CommError):  # closed meanwhile; of a rank that has left
             plan.wait()
 
     def start(self, rank):
@@ -81,9 +77,7 @@ def test_what_another_thread_closes_is_given_back_after_the_call():
     for each in (other, running, pair.comms[0]):
         each.close()
         assert each.closed
-    assert all(
-        each() is not None for each in memory
-    )  # the call may use it, and staging memory, which plans share
+    assert all(each() is not None for each in memory)  # the call may use it, and staging memory, which plans share
     pair.late.set()
     for thread in threads:
         thread.join(20)
@@ -196,33 +190,23 @@ CALLS = {
 
 
 @pytest.mark.parametrize("name", CALLS)
-def test_what_another_thread_closes_during_a_short_call_is_given_back_after_it(
-    monkeypatch, name
-):
+def test_what_another_thread_closes_during_a_short_call_is_given_back_after_it(monkeypatch, name):
     (comm,) = xfer.Comm.local(1)
     plan = xfer.Plan(comm, [("w", *xfer.parse_problem("f32[8] (1):R -> (1):R"))])
-    during, after = closed_during(
-        monkeypatch, name, [plan, comm], lambda: CALLS[name](plan, comm)
-    )
+    during, after = closed_during(monkeypatch, name, [plan, comm], lambda: CALLS[name](plan, comm))
     assert (during, after) == ([], ["plan", "comm"])
 
 
-def test_what_another_thread_closes_while_all_is_bound_is_given_back_after_it(
-    monkeypatch, tmp_path
-):
+def test_what_another_thread_closes_while_all_is_bound_is_given_back_after_it(monkeypatch, tmp_path):
     (comm,) = xfer.Comm.local(1)
     exchange = xfer.Exchange(comm, [], [])
     name = "xfer_plan_bind_exchange"
-    assert closed_during(
-        monkeypatch, name, [exchange], lambda: exchange.bind_all([], [])
-    ) == ([], ["plan"])
+    assert closed_during(monkeypatch, name, [exchange], lambda: exchange.bind_all([], [])) == ([], ["plan"])
     tiny = TinyModel(hidden=16, heads=4, kv=2, head=4, inner=12, vocab=128)
     refit = xfer.Refit(xfer.Model(tiny.write_table(tmp_path)), xfer.Side("full"), None)
     plan, locals_ = xfer.Plan(comm, []), refit.locals(0)
     handles = [locals_, plan, refit, comm]
-    during, after = closed_during(
-        monkeypatch, "xfer_locals_bind", handles, lambda: locals_.bind(plan)
-    )
+    during, after = closed_during(monkeypatch, "xfer_locals_bind", handles, lambda: locals_.bind(plan))
     assert (during, after) == ([], ["plan", "locals", "comm"])
 
 
@@ -302,10 +286,7 @@ def test_the_thread_that_uses_a_plan_does_not_notice_another_that_looks_at_it(
     plan, done = pair.of(0)[0], []
 
     def use():
-        threads = [
-            threading.Thread(target=call, daemon=True)
-            for call in (lambda: pair.run(1), step)
-        ]
+        threads = [threading.Thread(target=call, daemon=True) for call in (lambda: pair.run(1), step)]
         for thread in threads:
             thread.start()
         time.sleep(0.1)  # the step waits for the look, which is in C
