@@ -108,8 +108,8 @@ def _of_torch(torch: Any, x: Any) -> Memory:
 
 
 def elsewhere(known: Memory, x: Any) -> Memory | None:
-    """memory_of() of a torch tensor that differs from a known one by its place alone, in a fifth of the time; None: it
-    may differ otherwise, or be wrong."""
+    """memory_of() of a torch tensor that differs from a known one by its place alone, in less time; None: it may differ
+    otherwise, or be wrong."""
     if known.form is None:
         return None
     kind, form, size, n = known.form

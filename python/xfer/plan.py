@@ -264,7 +264,7 @@ class Plan(_handle.Handle):
 
     def bind_many(self, tensors: Iterable[tuple[int | str, Any, Any]]) -> None:
         """bind() of each (tensor, src, dst). Local. Torch tensors that differ by their place alone from what was bound
-        before, as weights that are loaded anew for each step, take a few microseconds each."""
+        before, as weights that are loaded anew for each step, take half the time."""
         comm, rows = self._on(), list(tensors)  # which may be made by use of the comm
         with comm._alone():
             for tensor, src, dst in rows:
