@@ -132,7 +132,7 @@ enum {
                             xfer_plan_wait() compares them, and replicas of sources among each
                             other. Of a tensor that is converted replicas
                             alone are compared. Not of an exchange. */
-  XFER_PLAN_STAGED = 2  /**< All of a run is received into staging memory of the plan's, as much as
+  XFER_PLAN_STAGED = 2, /**< All of a run is received into staging memory of the plan's, as much as
                             this rank's destinations take; xfer_plan_wait() writes it into the
                             destinations once every rank has everything, and with XFER_PLAN_VERIFY
                             once digests agree. So what fails before leaves destinations as they
@@ -141,6 +141,12 @@ enum {
                             the old ones; nobody may use them while it writes. Not of an exchange.
                             The memory is there from commit to release, apart from
                             max_staging_bytes; xfer_comm_set_staging() may give it. */
+  /** Sources are bound anew for each run, in memory that is theirs until then, as of weights that
+      are moved to the host after each update, or made for it. xfer_plan_wait() unbinds them where
+      the run was complete; once it returns no peer has any of that memory mapped, without
+      xfer_plan_release(), and a commit comes before the next run. Senders copy where they can, so
+      that such a commit has nothing to map; else it takes as long as the first. */
+  XFER_PLAN_FRESH_SOURCES = 4
 };
 
 /** Options of a plan; zero is the default in every field. The same on every rank. */
@@ -336,7 +342,8 @@ XFER_API XFER_MUST_CHECK xfer_status xfer_plan_test(const xfer_plan *plan, int *
 /**
  * Free staging and close mappings of peer memory. Collective. Bindings stay; xfer_plan_commit()
  * restores the rest. After it bound memory may be freed; what is freed before stays in use, since
- * peers have it mapped, until they release, commit at other addresses or end.
+ * peers have it mapped, until they release, commit at other addresses or end. Sources of a plan
+ * with XFER_PLAN_FRESH_SOURCES are not mapped between runs.
  * @retval XFER_ERR_STATE  A run is in flight, or the plan is a simulation.
  */
 XFER_API XFER_MUST_CHECK xfer_status xfer_plan_release(xfer_plan *plan);

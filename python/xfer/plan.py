@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Conversion", "Plan", "PlanOptions", "redistribute"]
 
-_FLAGS = {"verify": 1, "staged": 2}
+_FLAGS = {"verify": 1, "staged": 2, "fresh_sources": 4}
 _SIDES = {"src": 0, "dst": 1}
 _SCALES = {"f32": 0, "pow2": 1, "ue8m0": 2, "mx": 3}
 _LANES = {"auto": 0, "direct": 1, "packed": 2, "broadcast": 3}
@@ -97,7 +97,9 @@ class PlanOptions(TypedDict, total=False):
     or "broadcast". ranks_per_domain: ranks r with equal r // ranks_per_domain are near each other, and what several of
     them want from elsewhere comes to them once, to be relayed among them. verify: each run ends with a digest of what
     sources and destinations hold, which wait() compares. staged: destinations are written by wait(), once every rank
-    has everything, so that a failed run leaves the old ones whole; takes as much memory.
+    has everything, so that a failed run leaves the old ones whole; takes as much memory. fresh_sources: sources are
+    bound anew for each run, in memory that is theirs until then, as of weights that are moved to the host after each
+    update; wait() unbinds them, once it returns no process keeps that memory, and a commit() comes before each run.
     """
 
     max_staging_bytes: int
@@ -110,6 +112,7 @@ class PlanOptions(TypedDict, total=False):
     flags: int
     verify: bool
     staged: bool
+    fresh_sources: bool
 
 
 def no_options() -> Any:
@@ -182,6 +185,7 @@ class Plan(_handle.Handle):
             set_options(struct, options)
             rows = _rows(tensors)
             self._note_tensors(tensors)
+            self.fresh_sources = bool(struct.flags & _FLAGS["fresh_sources"])
             return self._out(), comm, rows, len(rows), byref(struct)
 
         with comm._alone():
@@ -209,6 +213,7 @@ class Plan(_handle.Handle):
         self._unbound: dict[int | str, str] = {}  # what was wrong, by what is to be bound anew
         self._anew: set[int] | None = None  # tensors that were bound since several at once were not
         self._refused = False
+        self.fresh_sources = False
         self._figures: Any = None  # of the last look
 
     def _note(self, wrong: Exception, what: int | str | None = None) -> None:
@@ -394,6 +399,8 @@ class Plan(_handle.Handle):
             _structs.checked(c_uint64, arguments[-1], "timeout_ms")
             self._refused = False
             comm._call(function, *arguments)
+            if self.fresh_sources:
+                self._views = {number: (None, dst) for number, (_, dst) in self._views.items()}
 
     def test(self) -> bool:
         """Has this rank's part of the last run ended? Local; does not block. wait() is still to be called."""

@@ -507,6 +507,13 @@ class Locals(_handle.Handle):
             except Exception as wrong:
                 plan._note(wrong, "locals")
 
+    def _let_go(self, side: str, plan: Plan) -> None:
+        """Of memory that was handed in and is bound no more; update() comes before the next bind()."""
+        for key, given in self._given.items():
+            if key[0] == side:
+                self._given[key] = given._replace(memory=given.memory._replace(owner=None))
+        plan._kept[self] = dict(self._given)
+
     def problems(self) -> list[str]:
         """What is wrong with the tensors handed in, a sentence each."""
         found: list[str] = []

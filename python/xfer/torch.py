@@ -400,6 +400,8 @@ class _Sides:
             except Exception as wrong:
                 plan._note(wrong)  # raised on all ranks
             plan.commit()
+            if plan.fresh_sources:  # all come anew, and the plan alone keeps these
+                self.parts[0], self._places[0] = dict.fromkeys(self.parts[0]), Places()
         except BaseException:
             self._places = [Places(), Places()]
             raise
@@ -528,6 +530,8 @@ class ModelRefit(Steps):
         """Move all weights and wait until they are there on every rank. Collective. See Transfer.step()."""
         self._sides.commit(self.plan, partial(self._bind, self.locals.update))
         super().step(version, stream)
+        if self.plan.fresh_sources:
+            self.locals._let_go("train", self.plan)
 
     def _wait(self) -> None:
         self.locals.wait(self.plan)

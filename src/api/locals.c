@@ -154,7 +154,8 @@ xfer_status xfer_locals_bind(xfer_locals *locals, xfer_plan *plan)
   XFI_ON_DEVICE(plan->device, st = xfi_locals_own(locals, &plan->device->ops->host_memory));
   XFI_TRY_DONE(st);
   for (size_t t = 0; t < locals->refit->n_tensors; t++) {
-    if (locals->bound_to == plan->serial && plan->bindings[t] != NULL && !locals->moved[t])
+    if (locals->bound_to == plan->serial && plan->bindings[t] != NULL && !locals->moved[t] &&
+        !xfi_binding_is_lost(plan->bindings[t]))
       continue;
     XFI_TRY_DONE(xfer_locals_view(locals, t, &src, &dst, &has));
     if (has == 0) continue;

@@ -226,7 +226,7 @@ static bool same_piece(const xfi_bound *a, const xfi_bound *b, int64_t piece)
 
 bool xfi_bound_equal(const xfi_bound *a, const xfi_bound *b)
 {
-  if (!xfi_bound_is_alike(a, b)) return false;
+  if (a->is_set != b->is_set || !xfi_bound_is_alike(a, b)) return false;
   for (int64_t i = 0; i < a->n_pieces; i++)
     if (xfi_bound_piece(a, i) != xfi_bound_piece(b, i)) return false;
   return true;
@@ -234,7 +234,7 @@ bool xfi_bound_equal(const xfi_bound *a, const xfi_bound *b)
 
 bool xfi_bound_is_alike(const xfi_bound *a, const xfi_bound *b)
 {
-  if (a->is_set != b->is_set || a->n_dims != b->n_dims || a->n_pieces != b->n_pieces) return false;
+  if (a->n_dims != b->n_dims || a->n_pieces != b->n_pieces) return false;
   if (a->piece_dim != b->piece_dim || (a->boxes == NULL) != (b->boxes == NULL)) return false;
   for (int d = 0; d < a->n_dims; d++)
     if (a->shape[d] != b->shape[d] || a->strides[d] != b->strides[d]) return false;

@@ -25,7 +25,7 @@ typedef struct xfi_blocks xfi_blocks;
  * strided one is one piece. Also what a slot is, and what peers are told of a view: a change of
  * this changes PLAN_VERSION (agree/statement.c). */
 typedef struct xfi_bound {
-  bool is_set;
+  bool is_set; /* else it lies nowhere; where it has pieces, as what is bound next may lie too */
   int n_dims;
   int piece_dim;
   int64_t shape[XFER_MAX_DIMS];
@@ -81,9 +81,9 @@ static inline char *xfi_anchor_address(const xfi_anchor *anchor)
   return anchor->bound == NULL ? NULL : (char *)((uintptr_t)anchor->bound->only + anchor->offset);
 }
 
-/* The same memory in the same way, or both not set. */
+/* The same memory in the same way, or both never set. */
 bool xfi_bound_equal(const xfi_bound *a, const xfi_bound *b);
-/* Equal but for where the pieces are. */
+/* Equal but for where the pieces are, and whether they are. */
 bool xfi_bound_is_alike(const xfi_bound *a, const xfi_bound *b);
 
 /* Is the view the bound's, at any address? Found for one array, dense or strided. */

@@ -137,22 +137,26 @@ static bool is_same_binding(const xfi_binding *a, const xfi_binding *b)
   return a != NULL && xfi_bound_equal(&a->src, &b->src) && xfi_bound_equal(&a->dst, &b->dst);
 }
 
-/* Is one side bound by a view that differs in its address alone? After a commit what is not bound
- * is empty. */
+/* Is one side bound by a view that differs in its address alone, or by none? What has no pieces
+ * after a commit is empty. */
 static bool is_elsewhere(const xfi_bound *bound, const xfer_view *view, int elem_bytes)
 {
-  return !bound->is_set || (view != NULL && xfi_bound_lies_as(bound, view, elem_bytes));
+  return bound->n_pieces == 0 || view == NULL || xfi_bound_lies_as(bound, view, elem_bytes);
 }
 
 static bool move_bound(xfi_bound *bound, const xfer_view *view)
 {
-  if (!bound->is_set || bound->only == view->base) return false;
+  const bool was_set = bound->is_set;
+
+  if (bound->n_pieces == 0) return false;
+  bound->is_set = view != NULL;
+  if (view == NULL || (was_set && bound->only == view->base)) return was_set != bound->is_set;
   bound->only = view->base;
   return true;
 }
 
-/* What most binds after a commit are: other addresses of views that were checked before. False:
- * this is none. */
+/* What most binds after a commit are: other addresses of views that were checked before, or none
+ * for now. False: this is another. */
 static bool bind_elsewhere(xfer_plan *plan, size_t tensor, const xfer_view *src_view,
                            const xfer_view *dst_view)
 {
@@ -263,7 +267,7 @@ static xfer_status check_bound(const xfer_plan *plan, size_t t, bool source)
   const xfi_binding *b = plan->bindings[t];
   int64_t shape[XFER_MAX_DIMS];
 
-  if (!part_shape(shape, &s) || (b != NULL && (source ? &b->src : &b->dst)->is_set)) return XFER_OK;
+  if ((b != NULL && (source ? &b->src : &b->dst)->is_set) || !part_shape(shape, &s)) return XFER_OK;
   if (b != NULL && b->bad != NULL) {
     xfi_set_error("%s", b->bad->why);
     return b->bad->st;

@@ -17,9 +17,11 @@ xfer_status xfi_bindings_check_disjoint(const xfer_plan *plan);
 
 /* ---- rebind.c ---- */
 
-/* Do the lanes need nothing but other addresses, as keeps_lanes has it? All views lie in
- * allocations that the commit knew. Those of them that none lies in any more, which may be freed,
- * it then forgets. */
+/* May peers have mapped what is bound, or will they? */
+bool xfi_rebind_is_mapped(const xfer_plan *plan);
+/* Do the lanes need nothing but other addresses, as keeps_lanes has it? Where peers have mapped
+ * what is bound, all views lie in allocations that the commit knew. Those that none lies in any
+ * more, which may be freed, it then forgets. */
 bool xfi_rebind_keeps(xfer_plan *plan);
 /* Give the lanes the new addresses, as far as this rank alone is concerned. */
 xfer_status xfi_rebind_local(xfer_plan *plan);

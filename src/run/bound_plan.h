@@ -28,6 +28,12 @@ typedef struct xfi_binding {
   xfi_misbound *bad; /* the last bind failed; NULL: it did not */
 } xfi_binding;
 
+/* Does a side that was bound lie nowhere by now? */
+static inline bool xfi_binding_is_lost(const xfi_binding *b)
+{
+  return (!b->src.is_set && b->src.n_pieces > 0) || (!b->dst.is_set && b->dst.n_pieces > 0);
+}
+
 /* What a rank says of a run when it waits for it. */
 typedef struct xfi_run_word {
   uint64_t version;
@@ -183,6 +189,12 @@ static inline const xfi_bound *xfi_run_offer(const xfer_plan *plan, size_t tenso
 static inline bool xfi_run_is_staged(const xfer_plan *plan)
 {
   return (plan->options.flags & XFER_PLAN_STAGED) != 0;
+}
+
+/* Are sources bound for one run? Of a relay they are destinations. */
+static inline bool xfi_run_is_fresh(const xfer_plan *plan)
+{
+  return plan->main == NULL && (plan->options.flags & XFER_PLAN_FRESH_SOURCES) != 0;
 }
 
 /* Where a rank stands among the peers of a list, which ascend; n_peers: it is none. */

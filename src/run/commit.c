@@ -200,10 +200,13 @@ void xfi_commit_anew(xfer_plan *plan)
 /* What this rank needs. */
 static work find_work(xfer_plan *plan)
 {
-  if (may_lie_in_others(plan) || xfi_staging_is_lost(plan) ||
+  const bool may_lie_elsewhere = may_lie_in_others(plan);
+
+  if ((may_lie_elsewhere && xfi_rebind_is_mapped(plan)) || xfi_staging_is_lost(plan) ||
       (plan->relay != NULL && xfi_staging_is_lost(plan->relay)))
     xfi_commit_anew(plan);
-  if (plan->state == XFI_COMMITTED || plan->state == XFI_REFUSED) return LANES_STAY;
+  if (!may_lie_elsewhere && (plan->state == XFI_COMMITTED || plan->state == XFI_REFUSED))
+    return LANES_STAY;
   if (plan->state == XFI_TORN || !plan->keeps_lanes || !xfi_rebind_keeps(plan)) return LANES_MADE;
   return LANES_MOVE;
 }
@@ -297,7 +300,7 @@ xfer_status xfi_commit_end(xfer_plan *plan, const xfi_commit_word *words, xfi_de
   const bool told = st == XFER_OK; /* what all need is known to all */
 
   if (told) st = do_work(plan, &most, words, deadline);
-  if (st == XFER_OK && most == LANES_MADE)
+  if (st == XFER_OK && most != LANES_STAY)
     plan->mark = allocation_mark(plan); /* after what the commit itself allocated */
   conclude(plan, st);
   if (st != XFER_OK && told && most != LANES_STAY) xfi_run_drop_lanes(plan);

@@ -21,7 +21,7 @@
 /* Zero means default. `device` NULL: a simulation, which plans as a host does. */
 static xfer_status fill_options(xfer_plan_options *o, const xfi_device *device)
 {
-  const uint32_t known = XFER_PLAN_VERIFY | XFER_PLAN_STAGED;
+  const uint32_t known = XFER_PLAN_VERIFY | XFER_PLAN_STAGED | XFER_PLAN_FRESH_SOURCES;
 
   XFI_CHECK(o->lane <= XFER_LANE_BROADCAST, XFER_ERR_ARG, "plan option lane is %u: want 0 to %d",
             o->lane, XFER_LANE_BROADCAST);

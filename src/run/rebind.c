@@ -26,6 +26,11 @@ static bool mark_used(bool *used, const xfer_plan *plan, const xfi_bound *b, int
   return true;
 }
 
+bool xfi_rebind_is_mapped(const xfer_plan *plan)
+{
+  return plan->direct == NULL || (!plan->offers && xfi_direct_is_mapped(plan->direct));
+}
+
 bool xfi_rebind_keeps(xfer_plan *plan)
 {
   const size_t n = plan->n_allocations;
@@ -34,8 +39,8 @@ bool xfi_rebind_keeps(xfer_plan *plan)
 
   /* Where broadcasts are in place is settled by all ranks. */
   if (xfi_run_n_broadcast(plan) > 0 || xfi_run_is_staged(plan) || plan->relay != NULL) return false;
-  if (n == 0) return true; /* the device cannot tell them apart, and reaches them all */
-  if (plan->offers || plan->options.lane == XFER_LANE_PACKED) /* nobody else reaches any */
+  if (n == 0) return true;         /* the device cannot tell them apart, and reaches them all */
+  if (!xfi_rebind_is_mapped(plan)) /* what peers know of it does not change */
     return xfi_run_note_allocations(plan) == XFER_OK;
   used = xfi_calloc(n, sizeof *used);
   knows = used != NULL;
@@ -65,6 +70,7 @@ static bool is_read(const xfer_plan *plan)
 xfer_status xfi_rebind_local(xfer_plan *plan)
 {
   if (is_read(plan)) XFI_TRY(xfi_run_await_last(plan));
+  XFI_TRY(xfi_bindings_check(plan));
   XFI_TRY(xfi_bindings_check_disjoint(plan));
   XFI_TRY(xfi_quant_prepare(plan));
   XFI_TRY(xfi_local_move(plan));

@@ -411,6 +411,23 @@ static xfi_deadline agreement_deadline(const xfer_plan *plan, xfi_deadline deadl
                             INT64_C(2) * XFI_LEAVE_MS);
 }
 
+/* What is bound for one run has been read. */
+static void unmap_sources(xfer_plan *plan)
+{
+  if (xfi_run_is_fresh(plan) && xfi_direct_drop_sources(plan->direct)) plan->keeps_lanes = false;
+}
+
+/* It is bound no more, but for scales, which are the plan's own. */
+static void unbind_sources(xfer_plan *plan)
+{
+  xfer_view scales;
+
+  for (size_t t = 0; t < plan->moves->n_tensors; t++)
+    if (plan->bindings[t] != NULL && !xfi_quant_source(plan->quant, t, &scales))
+      plan->bindings[t]->src.is_set = false;
+  plan->state = xfi_state_after(plan->state, XFI_CALL_BIND, XFI_ENDED);
+}
+
 xfer_status xfi_run_wait(xfer_plan *plan, uint64_t timeout_ms)
 {
   xfi_deadline deadline = xfi_deadline_after((int64_t)timeout_ms);
@@ -427,12 +444,16 @@ xfer_status xfi_run_wait(xfer_plan *plan, uint64_t timeout_ms)
   if (mine == XFER_OK) mine = await_part(plan, deadline, &is_late);
   XFI_CHECK(!is_late, XFER_ERR_TIMEOUT, "run %llu is not complete on rank %d yet; wait again",
             (unsigned long long)plan->epoch, plan->moves->rank);
-  if (mine != XFER_OK) leave(plan);
+  if (mine == XFER_OK)
+    unmap_sources(plan); /* before the word by which their owners may free them */
+  else
+    leave(plan);
   st = agree_on_run(plan, mine, agreement_deadline(plan, deadline));
   if (st == XFER_OK && xfi_run_is_staged(plan))
     st = xfi_shadow_write(plan, agreement_deadline(plan, deadline));
   if (st == XFER_OK) {
     complete(plan);
+    if (xfi_run_is_fresh(plan)) unbind_sources(plan);
     return XFER_OK;
   }
   if (mine == XFER_OK) leave(plan);

@@ -365,7 +365,7 @@ static const bad cases[] = {
      unknown_flag,
      3,
      XFER_ERR_UNSUPPORTED,
-     {"flags is 0x40", "knows the bits of 0x3"}},
+     {"flags is 0x40", "knows the bits of 0x7"}},
     {"a reserved field of options", reserved_of_options, 3, XFER_ERR_UNSUPPORTED, {"want 0"}},
     {"a window above 1 GiB", huge_window, ALL, XFER_ERR_ARG, {"window_bytes", "2147483648"}},
     {"too little staging", little_staging, ALL, XFER_ERR_ARG, {"max_staging_bytes 40"}},

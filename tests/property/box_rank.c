@@ -280,13 +280,11 @@ static bool end(rank_state *k, bool waited)
   return false;
 }
 
-static bool run_plan(rank_state *k, xfer_plan *plan, bool corrupt)
+static bool get_ready(rank_state *k, xfer_plan *plan)
 {
-  const box_case *c = k->c;
-  xfer_plan_report_data report = XFER_PLAN_REPORT_INIT;
   xfer_status st = XFER_OK;
 
-  for (int t = 0; t < c->p.n_tensors; t++) {
+  for (int t = 0; t < k->c->p.n_tensors; t++) {
     st = xfer_plan_bind(plan, (size_t)t, k->views[t][SRC].is_set ? &k->views[t][SRC].view : NULL,
                         k->views[t][DST].is_set ? &k->views[t][DST].view : NULL);
     if (st != XFER_OK) (void)say(k, "bind", st); /* go on: the others commit */
@@ -294,7 +292,18 @@ static bool run_plan(rank_state *k, xfer_plan *plan, bool corrupt)
   const bool bound = k->why[0] == '\0';
   st = xfer_plan_commit(plan);
   if (st != XFER_OK) return bound ? say(k, "commit", st) : false;
+  return true;
+}
+
+static bool run_plan(rank_state *k, xfer_plan *plan, bool corrupt)
+{
+  const box_case *c = k->c;
+  const bool fresh = (c->p.options.flags & XFER_PLAN_FRESH_SOURCES) != 0;
+  xfer_plan_report_data report = XFER_PLAN_REPORT_INIT;
+  xfer_status st = XFER_OK;
+
   for (int run = 1; run <= c->p.n_runs; run++) {
+    if ((run == 1 || fresh) && !get_ready(k, plan)) return false;
     fill(k, (uint64_t)run);
     if (!begin(k, run)) return false;
     st = xfer_plan_run(plan, (uint64_t)run, stream_of(k));

@@ -486,6 +486,7 @@ void problem_random(problem *p, uint64_t seed, uint64_t number)
   random_changes(&r, p);
   if (!p->null_options && number % 4 == 1) p->options.flags |= XFER_PLAN_VERIFY;
   if (!p->null_options && number % 8 < 2) p->options.flags |= XFER_PLAN_STAGED;
+  if (!p->null_options && number % 4 == 3) p->options.flags |= XFER_PLAN_FRESH_SOURCES;
 }
 
 void problem_free(problem *p)

@@ -278,13 +278,16 @@ static bool run_once(worker *w, xfer_plan *plan, int run)
 
 static bool change_between(worker *w, xfer_plan *plan)
 {
+  const bool fresh = !w->p->null_options && (w->p->options.flags & XFER_PLAN_FRESH_SOURCES) != 0;
+  const bool binds = w->p->rebind_between || fresh;
+
   if (w->p->release_between && !worked(w, xfer_plan_release(plan), "release")) return false;
   if (w->p->rebind_between) {
     w->set = 1 - w->set;
     place_views(w);
-    if (!bind_views(w, plan)) return false;
   }
-  if (!w->p->release_between && !w->p->rebind_between) return true;
+  if (binds && !bind_views(w, plan)) return false;
+  if (!binds && !w->p->release_between) return true;
   return worked(w, xfer_plan_commit(plan), "commit again");
 }
 

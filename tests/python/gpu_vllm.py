@@ -156,7 +156,7 @@ def broadcasts(trainer, server, n_each, most):
 
 
 def give_back(trainer, what):
-    free, want = do(trainer, "give_back")
+    free, want, _ = do(trainer, "give_back")
     say(f"{what}: the trainer gave {want} bytes back, of which {free} are free")
     if free < 0.98 * want and gpus():
         fails(f"{what}: somebody keeps memory that the trainer gave back")

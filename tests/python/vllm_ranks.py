@@ -399,15 +399,17 @@ class Trainer(Process):
         self.engine.send_weights(draft)
 
     def give_back(self):
-        """The weights' memory, as one that offloads them does: how much more of the GPU is free, of how much."""
+        """The weights' memory, as one that offloads them does: how much more of the GPU is free, of how much, and how
+        many of them something on this rank still holds."""
         storages = {x.untyped_storage().data_ptr(): x.untyped_storage() for x in self.state.values()}
         n_bytes = sum(storage.nbytes() for storage in storages.values())
+        held = [weakref.ref(storage) for storage in storages.values()]
         storages, before = {}, self.free_bytes()
         self.state.clear()
         gc.collect()
         if self.streams is not None:
             torch.cuda.empty_cache()
-        return self.free_bytes() - before, n_bytes
+        return self.free_bytes() - before, n_bytes, sum(storage() is not None for storage in held)
 
     def free_bytes(self):
         self.synchronize()

@@ -38,7 +38,7 @@ def _on_this_rank(comm: Comm, work: Callable[[], Any]) -> Any:
 
 @dataclass
 class _Portion:
-    """A plan of some names. is_passing: a rank has their memory for one update alone, so that none may keep it mapped
+    """A plan of some names. is_passing: a worker has their memory for one update alone, so that none may keep it mapped
     after it: what is mapped is not freed."""
 
     plan: Plan
@@ -54,8 +54,8 @@ def _portions_of(
     timeout_s: float,
 ) -> list[_Portion]:
     """Of the rows (name, source layout, destination layout) of this rank. casts: of what workers hold in another
-    element type than trainers, that type by name; layouts() is called with all workers'. passing: names whose memory
-    this rank has for one update, or whether it has all so. Collective."""
+    element type than trainers, that type by name; layouts() is called with all workers'. passing: of a worker the names
+    whose memory it has for one update, of a trainer whether it has all so. Collective."""
     said = comm.share(lambda: [casts, passing], "a plan")
     all_casts = {name: dtype for each, _ in said for name, dtype in each.items()}
     with Agreed(comm._tell):
@@ -63,15 +63,14 @@ def _portions_of(
     if not rows:
         raise ValueError("the trainers have no weights to send")
     cast = (Conversion.cast(),)
-    lists = [names for _, names in said if not isinstance(names, bool)]
-    everything = any(names is True for _, names in said)
-    all_passing = {row[0] for row in rows} if everything else set(chain.from_iterable(lists))
+    all_passing = set(chain.from_iterable(names for _, names in said if not isinstance(names, bool)))
+    fresh = any(names is True for _, names in said)
     portions: list[_Portion] = []
     try:
         for is_passing in (False, True):
             of_kind = [row for row in rows if (row[0] in all_passing) == is_passing]
             for cut in _cuts([(*row, *cast) if row[0] in all_casts else row for row in of_kind]):
-                plan = Plan(comm, cut, timeout_ms=int(timeout_s * 1000))
+                plan = Plan(comm, cut, timeout_ms=int(timeout_s * 1000), fresh_sources=fresh)
                 portions.append(_Portion(plan, [row[0] for row in cut], is_passing))
     except Exception:
         for portion in portions:
@@ -93,7 +92,7 @@ def _cuts(rows: list[Any]) -> list[list[Any]]:
 class _Update:
     """The plans of one pair of models, and their runs. begin() comes before each; views_of(names) is a function that
     gives name, source and destination of those that lie elsewhere than before, or, with True, of all. passing: names
-    whose memory this rank has for one update."""
+    whose memory this worker has for one update."""
 
     def __init__(
         self,
@@ -392,9 +391,9 @@ class TrainerSide:
             return [(name, known.get(name), None) for name, _, _ in everything]
 
         portions = _portions_of(self._comm, layouts, {}, self._weights.passing, self._info.timeout_s)
-        passing = [name for name, _, _ in table] if self._weights.passing else ()
+        self._weights.passing = portions[0].plan.fresh_sources  # of any trainer
         begin = partial(self._weights.begin, {name for name, _, _ in table})
-        self._updates[is_draft] = _Update(self._comm, portions, begin, self._weights.views_of, passing)
+        self._updates[is_draft] = _Update(self._comm, portions, begin, self._weights.views_of)
         return self._updates[is_draft]
 
     def move(self, version: int, is_draft: bool) -> None:

@@ -53,8 +53,7 @@ class Meeting:
     """Of a trainer rank. address, port: where rank 0 listens. world_size: trainers, and workers of all servers.
 
     timeout_s: deadline of every wait. offloads: the weights' memory is given back between updates, as where they are
-    moved to the host: after each the workers do not keep it mapped, which would keep it in use, and map what there is
-    at the next.
+    moved to the host: after each nobody keeps it mapped, which would keep it in use.
     """
 
     address: str

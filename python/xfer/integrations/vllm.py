@@ -59,8 +59,8 @@ class XferTrainerInitInfo(TrainerInitInfo):
     """Of a trainer rank. address, port: where rank 0 listens. world_size: trainers and workers.
 
     timeout_s: deadline of every wait. staged: patterns of vLLM's layers that are staged whatever their kernels do.
-    offloads: the weights' memory is given back between updates, as where they are moved to the host: after each the
-    workers do not keep it mapped, which would keep it in use, and map what there is at the next.
+    offloads: the weights' memory is given back between updates, as where they are moved to the host: after each nobody
+    keeps it mapped, which would keep it in use.
     """
 
     backend: ClassVar[str] = "xfer"

@@ -313,6 +313,22 @@ bool xfi_direct_has_flows(const xfi_direct *d)
   return false;
 }
 
+bool xfi_direct_is_mapped(const xfi_direct *d)
+{
+  for (size_t i = 0; i < d->links.n; i++)
+    if (xfi_pulls(d->links.at[i].send_by) || xfi_pushes(d->links.at[i].recv_by)) return true;
+  return false;
+}
+
+bool xfi_direct_drop_sources(xfi_direct *d)
+{
+  bool any = false;
+
+  for (size_t i = 0; i < d->links.n; i++)
+    any = xfi_link_drop_sources(&d->links.at[i], d->device) || any;
+  return any;
+}
+
 void xfi_direct_destroy(xfi_direct *d)
 {
   if (d == NULL) return;

@@ -76,6 +76,11 @@ xfer_status xfi_direct_move_own(xfi_direct *direct, const xfer_plan *plan);
 bool xfi_direct_is_read(const xfi_direct *direct);
 /* Does a peer have to know where this rank's memory is? */
 bool xfi_direct_has_flows(const xfi_direct *direct);
+/* May a peer have mapped what this rank bound? */
+bool xfi_direct_is_mapped(const xfi_direct *direct);
+/* Unmap what this rank has mapped of peers' sources, and does not read any more; true: there was
+ * any, and the lane is of no more use. */
+bool xfi_direct_drop_sources(xfi_direct *direct);
 /* Is a flow carried directly? By index in plan->moves->sends.peers and recvs.peers. */
 bool xfi_direct_carries(const xfi_direct *direct, bool send, size_t peer);
 /* How a flow travels, in words, by index in plan->moves->sends.peers or recvs.peers; NULL: not

@@ -84,6 +84,26 @@ void xfi_link_resolve(xfi_link *link)
     }
 }
 
+static void unmap(xfi_remote *remote, xfi_device *device)
+{
+  if (remote->mapped != NULL) device->ops->mem_unimport(device, remote->mapped);
+  remote->mapped = NULL;
+}
+
+bool xfi_link_drop_sources(xfi_link *link, xfi_device *device)
+{
+  bool any = false;
+
+  for (size_t r = 0; r < link->n_remotes; r++) {
+    xfi_remote *remote = &link->remotes[r];
+
+    if ((remote->halves & XFI_OF_SRC) == 0) continue;
+    any = any || remote->mapped != NULL;
+    unmap(remote, device);
+  }
+  return any;
+}
+
 void xfi_links_destroy(xfi_links *links, xfi_device *device)
 {
   for (size_t i = 0; links->at != NULL && i < links->n; i++) {
@@ -92,8 +112,7 @@ void xfi_links_destroy(xfi_links *links, xfi_device *device)
     if (link->page != NULL && device->ops->flags_share != NULL)
       device->ops->flags_free(device, link->page);
     for (size_t r = 0; link->remotes != NULL && r < link->n_remotes; r++)
-      if (link->remotes[r].mapped != NULL)
-        device->ops->mem_unimport(device, link->remotes[r].mapped);
+      unmap(&link->remotes[r], device);
     for (size_t b = 0; link->bounds != NULL && b < link->n_bounds; b++)
       xfi_bound_clear(&link->bounds[b]);
     xfi_free(link->told);

@@ -139,6 +139,8 @@ const xfi_link *xfi_links_find(const xfi_links *links, bool send, size_t peer);
 bool xfi_link_is_mapped(const xfi_link *link, bool source);
 /* From places to addresses, in what is mapped. */
 void xfi_link_resolve(xfi_link *link);
+/* Unmap the peer's sources; false: none was mapped. */
+bool xfi_link_drop_sources(xfi_link *link, xfi_device *device);
 void xfi_links_destroy(xfi_links *links, xfi_device *device);
 
 /* The moves of a flow that are not broadcast, one after the other, and where they lie on both

@@ -5,7 +5,8 @@
  * better read them in one; and so is what becomes smaller on the way, and most where both ranks
  * send; and so is a flow from many allocations into few, since each that is not ours must be
  * mapped. Elsewhere the side that has fewer to map copies. A flow of which some is quantised by
- * blocks is pushed always, since its sender has the scales.
+ * blocks is pushed always, since its sender has the scales. And
+ * what is bound for one run is pushed if it can be: nobody has to map it.
  */
 #include "error.h"
 #include "link.h"
@@ -145,7 +146,8 @@ static xfer_status choose(xfi_by *by, const xfer_plan *plan, xfi_link *link, boo
     return XFER_OK;
   }
   XFI_TRY(look_at_moves(plan, link, send));
-  if (link->only_push[send] || (pulls ? n_src > n_dst + MANY_ALLOCATIONS : n_dst <= n_src))
+  if (link->only_push[send] || xfi_run_is_fresh(plan) ||
+      (pulls ? n_src > n_dst + MANY_ALLOCATIONS : n_dst <= n_src))
     *by = XFI_BY_PUSH;
   else if (!pulls || n_dst > n_src + MANY_ALLOCATIONS || link->pushed_bytes[send] == 0)
     *by = XFI_BY_PULL;

@@ -1,0 +1,120 @@
+"""Sources that are bound for one run: after it nobody keeps their memory, and the next needs other ones."""
+
+import gc
+import weakref
+
+import numpy as np
+import pytest
+from ranks import on_ranks, outcomes
+from tiny_model import TinyModel
+
+import xfer
+
+
+class Memory(np.ndarray):
+    """An array that says when it is gone."""
+
+
+def array(n, value):
+    return np.full(n, value, np.float32).view(Memory)
+
+
+def are_gone(*known):
+    gc.collect()
+    return all(each() is None for each in known)
+
+
+def plan_of(comm):
+    src, dst = xfer.parse_problem("f32[8] (1)@0:R -> (1)@1:R")
+    return xfer.Plan(comm, [("a", src, dst), ("b", src, dst)], fresh_sources=True)
+
+
+def test_wait_lets_go_of_sources_alone():
+    def work(comm):
+        mine = [array(8, 0) for _ in "ab"]
+        with plan_of(comm) as plan:
+            for run in range(1, 4):
+                mine = [array(8, run * 10 + i) for i in range(2)] if comm.rank == 0 else mine
+                if comm.rank == 0 or run == 1:
+                    for i, x in enumerate(mine):
+                        plan.bind(i, **{("src", "dst")[comm.rank]: x})
+                plan.commit()
+                plan.run(run)
+                plan.wait()
+                if comm.rank == 1:
+                    assert [x.tolist() for x in mine] == [[run * 10.0] * 8, [run * 10.0 + 1] * 8]
+                    continue
+                known = weakref.ref(mine.pop())
+                x = None
+                assert are_gone(known)
+
+    on_ranks(2, work)
+
+
+def test_what_is_not_bound_anew_is_an_error_on_all_ranks_and_the_next_commit_makes_good():
+    def work(comm):
+        mine = [array(8, 1), array(8, 2)]
+        side = ("src", "dst")[comm.rank]
+        with plan_of(comm) as plan:
+            plan.bind_many((i, *((x, None) if comm.rank == 0 else (None, x))) for i, x in enumerate(mine))
+            plan.commit()
+            plan.run(1)
+            plan.wait()
+            if comm.rank == 0:
+                plan.bind("a", src=array(8, 3))
+            with pytest.raises(xfer.XferError, match=r"tensor 1 \"b\": the source part of rank 0 is not bound"):
+                plan.commit()
+            for i in range(2):
+                plan.bind(i, **{side: mine[i]})
+            plan.commit()
+            plan.run(2)
+            plan.wait()
+            return [float(x[7]) for x in mine]
+
+    assert on_ranks(2, work) == [[1.0, 2.0]] * 2
+
+
+def test_no_run_comes_before_a_commit():
+    def work(comm):
+        mine = [array(8, 1), array(8, 2)]
+        with plan_of(comm) as plan:
+            plan.bind_many((i, *((x, None) if comm.rank == 0 else (None, x))) for i, x in enumerate(mine))
+            plan.commit()
+            plan.run(1)
+            plan.wait()
+            plan.run(2)
+
+    assert all(isinstance(each, xfer.StateError) for each in outcomes(2, work))
+
+
+def test_transfers_and_refits_take_sources_anew_at_each_step(tmp_path):
+    torch = pytest.importorskip("torch")
+    import xfer.torch
+
+    model = TinyModel(hidden=8, heads=2, kv=1, head=4, inner=8, vocab=16)
+    table = model.write_table(tmp_path)
+
+    def weights(value):
+        return {name: torch.full(shape, float(value), dtype=torch.bfloat16) for name, shape in model.shapes().items()}
+
+    def made_by(kind, comm, state):
+        if kind == "transfer":
+            return xfer.torch.Transfer(comm, **state, fresh_sources=True)
+        sides = xfer.Side("full"), xfer.Side("full", first_rank=1)
+        return xfer.torch.ModelRefit(comm, xfer.Model(table), *sides, **state, fresh_sources=True)
+
+    def work(comm, kind):
+        state = weights(1 - comm.rank)
+        with made_by(kind, comm, {("source", "target")[comm.rank]: state}) as steps:
+            for run in range(1, 4):
+                steps.step(run)
+                if comm.rank == 1:
+                    assert {float(x.flatten()[-1]) for x in state.values()} == {float(run)}
+                    continue
+                known = [weakref.ref(x.untyped_storage()) for x in state.values()]
+                state.update(dict.fromkeys(state))
+                assert are_gone(*known)
+                state.update(weights(run + 1))
+
+    for kind in ("transfer", "refit"):
+        on_ranks(2, lambda comm, kind=kind: work(comm, kind))
