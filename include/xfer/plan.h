@@ -235,6 +235,22 @@ XFER_API XFER_MUST_CHECK xfer_status xfer_plan_bind(xfer_plan *plan, size_t tens
                                                     const xfer_view *dst_view);
 
 /**
+ * xfer_plan_bind() of many tensors, one after the other. Local.
+ *
+ * @param plan       The plan.
+ * @param tensors    [n_tensors] Indices into the array given at create.
+ * @param src_views  [n_tensors] A view whose base and pieces are NULL: none.
+ * @param dst_views  [n_tensors] Likewise.
+ * @param n_tensors  How many.
+ * @return The first error of xfer_plan_bind(); the tensors after it are bound all the same.
+ * @since 0.1
+ */
+XFER_API XFER_MUST_CHECK xfer_status xfer_plan_bind_many(xfer_plan *plan, const size_t *tensors,
+                                                         const xfer_view *src_views,
+                                                         const xfer_view *dst_views,
+                                                         size_t n_tensors);
+
+/**
  * Get everything ready to run: check that all parts are bound and no destinations overlap, allocate
  * staging, exchange addresses, choose lanes. Collective. Again after a bind, or after bound memory
  * was freed or remapped; where nothing changed on any rank there is nothing to do, and where only

@@ -152,6 +152,9 @@ CORE: dict[str, Prototype] = {
     ),
     "xfer_plan_destroy": _f(None, plan=c_void_p),
     "xfer_plan_bind": _f(STATUS, plan="plan", tensor=c_size_t, src_view=_views, dst_view=_views),
+    "xfer_plan_bind_many": _f(
+        STATUS, plan="plan", tensors=POINTER(c_size_t), src_views=_views, dst_views=_views, n_tensors=c_size_t
+    ),
     "xfer_plan_commit": _f(STATUS, plan="plan"),
     "xfer_plan_run": _f(STATUS, plan="plan", version=c_uint64, stream=c_void_p),
     "xfer_plan_refuse": _f(STATUS, plan="plan", why=c_char_p),

@@ -241,11 +241,15 @@ def strided(address: int, strides: Sequence[int]) -> bytes:
         raise OverflowError(f"an array at {address} with strides {strides}: {error}") from None
 
 
-def moved(view: Any, address: int) -> Any:
-    """The same View of memory that begins elsewhere."""
-    made = View.from_buffer_copy(view)
-    c_uint64.from_buffer(made, View.base.offset).value = address
-    return made
+NO_VIEW = bytes(_VIEW.size)
+
+
+def views(each: Sequence[bytes], addresses: Sequence[int]) -> Any:
+    """An array of Views, of memory that begins at these addresses."""
+    made = bytearray().join(each)
+    words = memoryview(made).cast("Q")
+    words[View.base.offset // 8 :: _VIEW.size // 8] = memoryview(struct.pack(f"={len(each)}Q", *addresses)).cast("Q")
+    return (View * len(each)).from_buffer(made)
 
 
 Tensor = _struct("xfer_tensor", name=c_char_p, src="layout", dst="layout", conversion=c_uint64)

@@ -107,19 +107,27 @@ def _of_torch(torch: Any, x: Any) -> Memory:
     return Memory(address, shape, strides, name, False, ordinal, owner, form)
 
 
-def elsewhere(known: Memory, x: Any) -> Memory | None:
-    """memory_of() of a torch tensor that differs from a known one by its place alone, in less time; None: it may differ
-    otherwise, or be wrong."""
-    if known.form is None:
+def place_of(form: Any, x: Any) -> tuple[int, Any] | None:
+    """The address of a torch tensor that differs from one with this `Memory.form` by its place alone, and its storage;
+    None: it may differ otherwise, or be wrong."""
+    if form is None:
         return None
-    kind, form, size, n = known.form
-    if type(x) is not kind or (x.dtype, x.shape, x.stride(), x.device) != form or x.is_neg():
+    kind, rest, size, n = form
+    if type(x) is not kind or (x.dtype, x.shape, x.stride(), x.device) != rest or x.is_neg():
         return None
     address, storage = x.data_ptr(), x.untyped_storage()
     if address == 0 or x.storage_offset() * size + n > storage.nbytes():
         return None
+    return address, storage
+
+
+def elsewhere(known: Memory, x: Any) -> Memory | None:
+    """memory_of() of a torch tensor, in less time; None: see place_of()."""
+    place = place_of(known.form, x)
+    if place is None:
+        return None
     _, shape, strides, dtype, read_only, device, *_ = known
-    return Memory(address, shape, strides, dtype, read_only, device, (x, storage), known.form)
+    return Memory(place[0], shape, strides, dtype, read_only, device, (x, place[1]), known.form)
 
 
 # ---- array interfaces
@@ -334,23 +342,12 @@ class View:
         """The same one array as nothing but its address, for parts whose boxes lie one after the other."""
         return lib.xfer_view_dense(self._memory[0].address)
 
-    def elsewhere(self, x: Any) -> View | None:
-        """Of an array that differs from this View's by its place alone; None: see memory.elsewhere()."""
+    def form(self) -> tuple[Any, bytes] | None:
+        """For place_of(), and this View as C has it; None: of what is not one plain torch tensor."""
         known = self._memory
-        memory = elsewhere(known[0], x) if len(known) == 1 and known[0].dtype == self.dtype else None
-        if memory is None:
+        if len(known) != 1 or known[0].dtype != self.dtype or known[0].form is None:
             return None
-        return self._with([memory], _structs.moved(self._struct, memory.address))
-
-    def without_owners(self) -> View:
-        """The same for elsewhere(), keeping nothing alive."""
-        return self._with([p._replace(owner=None) for p in self._memory], self._struct)
-
-    def _with(self, memory: list[Memory], struct: Any) -> View:
-        view = View.__new__(View)
-        view.__dict__.update(self.__dict__)
-        view._memory, view._struct = memory, struct
-        return view
+        return known[0].form, bytes(self._struct)
 
     @property
     def addresses(self) -> list[int]:

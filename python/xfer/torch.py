@@ -38,6 +38,7 @@ from ._dtensor import (
     plain,
 )
 from ._flat import FlatPart, flat_parts, is_flat
+from ._gc import no_collection
 from ._places import Places
 from ._steps import Steps
 from ._structs import needed
@@ -394,9 +395,10 @@ class _Sides:
         """With what has moved bound: (0 or 1, name) of each. Collective."""
         try:
             try:
-                moved = [(side, name) for side in (0, 1) for name in self._moved(side)]
-                self._are_known = True
-                bind(moved)
+                with no_collection():
+                    moved = [(side, name) for side in (0, 1) for name in self._moved(side)]
+                    self._are_known = True
+                    bind(moved)
             except Exception as wrong:
                 plan._note(wrong)  # raised on all ranks
             plan.commit()

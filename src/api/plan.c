@@ -1,6 +1,7 @@
 /*
  * Plans: arguments checked, the run layer called.
  */
+#include <stdio.h>
 #include <string.h>
 
 #include "alloc.h"
@@ -172,6 +173,43 @@ xfer_status xfer_plan_bind(xfer_plan *plan, size_t tensor, const xfer_view *src_
 
   XFI_NEED(plan);
   XFI_ON_DEVICE(plan->device, st = xfi_run_bind(plan, tensor, src_view, dst_view));
+  return st;
+}
+
+static const xfer_view *view_or_none(const xfer_view *view)
+{
+  return view->base == NULL && view->pieces == NULL ? NULL : view;
+}
+
+static xfer_status bind_many(xfer_plan *plan, const size_t *tensors, const xfer_view *src_views,
+                             const xfer_view *dst_views, size_t n)
+{
+  xfer_status first = XFER_OK;
+  char why[XFI_ERROR_BYTES];
+
+  for (size_t i = 0; i < n; i++) {
+    const xfer_status st =
+        xfi_run_bind(plan, tensors[i], view_or_none(&src_views[i]), view_or_none(&dst_views[i]));
+
+    if (st == XFER_OK || first != XFER_OK) continue;
+    first = st;
+    snprintf(why, sizeof why, "%s", xfi_last_error());
+  }
+  if (first != XFER_OK) xfi_set_error("%s", why);
+  return first;
+}
+
+xfer_status xfer_plan_bind_many(xfer_plan *plan, const size_t *tensors, const xfer_view *src_views,
+                                const xfer_view *dst_views, size_t n_tensors)
+{
+  xfer_status st = XFER_OK;
+
+  XFI_NEED(plan);
+  if (n_tensors == 0) return XFER_OK;
+  XFI_NEED(tensors);
+  XFI_NEED(src_views);
+  XFI_NEED(dst_views);
+  XFI_ON_DEVICE(plan->device, st = bind_many(plan, tensors, src_views, dst_views, n_tensors));
   return st;
 }
 

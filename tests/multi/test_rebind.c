@@ -281,12 +281,69 @@ static void test_what_is_more_or_wrong_is_made_good(void **state)
   }
 }
 
+/* Many in one call: what is wrong with one of them is said, and the others are bound. */
+static void bind_many(int rank, void *context)
+{
+  const job *j = context;
+  xfer_plan *plan = make_plan(j, rank);
+  static memory memories[N_RANKS];
+  memory *m = &memories[rank];
+  static const int64_t too_narrow[2] = {2, 4};
+  size_t tensors[N_TENSORS];
+  xfer_view from[N_TENSORS];
+  xfer_view to[N_TENSORS];
+
+  for (int run = 1; run <= 3; run++) {
+    for (int t = 0; t < N_TENSORS; t++) {
+      const int i = (t + run) % N_TENSORS; /* in any order */
+
+      tensors[t] = (size_t)i;
+      from[t] = xfer_view_dense(m->from + i * PART + run);
+      to[t] = xfer_view_dense(m->to + i * OUT + run);
+    }
+    if (run == 2) {
+      to[3] = xfer_view_strided(m->to, too_narrow, 2);
+      from[5] = xfer_view_dense(NULL); /* none */
+    }
+    expect(xfer_plan_bind_many(plan, tensors, from, to, N_TENSORS) ==
+           (run == 2 ? XFER_ERR_SHAPE : XFER_OK));
+    if (run == 2) {
+      expect(strstr(xfer_last_error(), "destination view: stride 2 in dim 0") != NULL);
+      expect(xfer_plan_bind(plan, tensors[3], &from[3], &to[2]) == XFER_OK);
+      expect(xfer_plan_commit(plan) == XFER_ERR_STATE);
+      expect(strstr(xfer_last_error(), "tensor 7 \"w\": the source part of rank") != NULL);
+      continue;
+    }
+    expect(xfer_plan_commit(plan) == XFER_OK);
+    fill(m, rank, run, run);
+    run_well(plan, m, rank, run, run);
+  }
+  expect(xfer_plan_bind_many(plan, NULL, NULL, NULL, 0) == XFER_OK);
+  expect(xfer_plan_bind_many(plan, NULL, from, to, 1) == XFER_ERR_ARG);
+  tensors[0] = N_TENSORS;
+  expect(xfer_plan_bind_many(plan, tensors, from, to, 1) == XFER_ERR_ARG);
+  xfer_plan_destroy(plan);
+}
+
+static void test_many_are_bound_in_one_call(void **state)
+{
+  job j = {.lane = XFER_LANE_DIRECT};
+
+  (void)state;
+  make_comms(j.comms);
+  run_ranks(N_RANKS, bind_many, &j);
+  for (int r = 0; r < N_RANKS; r++)
+    xfer_comm_destroy(j.comms[r]);
+  assert_all_as_expected();
+}
+
 int main(void)
 {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(test_other_addresses_take_a_small_agreement),
       cmocka_unit_test(test_what_is_more_or_wrong_is_made_good),
       cmocka_unit_test(test_a_bind_that_failed_is_not_forgotten),
+      cmocka_unit_test(test_many_are_bound_in_one_call),
   };
 
   return cmocka_run_group_tests(tests, NULL, NULL);

@@ -3,7 +3,7 @@
 import pytest
 
 import xfer
-from xfer.memory import View, elsewhere, memory_of
+from xfer.memory import View, elsewhere, memory_of, place_of
 
 torch = pytest.importorskip("torch")
 
@@ -59,10 +59,10 @@ def test_a_tensor_is_known_by_its_form_or_looked_at_again(before, after):
 
 
 def test_a_view_is_not_moved_to_what_its_dtype_does_not_say():
-    bits = View(torch.zeros(3, 4, dtype=torch.int16), dtype="bf16")
-    assert bits.elsewhere(torch.zeros(3, 4, dtype=torch.int16)) is None
-    pieces = View([torch.zeros(1, 4), torch.zeros(1, 4)], piece_dim=0)
-    assert pieces.elsewhere(torch.zeros(1, 4)) is None
+    assert View(torch.zeros(3, 4, dtype=torch.int16), dtype="bf16").form() is None
+    assert View([torch.zeros(1, 4), torch.zeros(1, 4)], piece_dim=0).form() is None
+    x, y = torch.zeros(3, 4), torch.zeros(3, 4)
+    assert place_of(View(x).form()[0], y)[0] == y.data_ptr()
 
 
 def one_rank(*lines):
@@ -85,6 +85,22 @@ def test_tensors_elsewhere_are_read_and_written_there():
         for step, pairs in enumerate(tensors):
             assert [float(got.min()) for _, got in pairs] == [10.0 * step + i for i in range(3)]
         plan.bind_many((i, None, None) for i in range(3))
+
+
+def test_of_one_tensor_the_last_row_counts():
+    plan = one_rank("f32[4,6] (1):R -> (1):R", "f32[4,6] (1):R -> (1):R")
+    to = [torch.zeros(4, 6) for _ in range(2)]
+    plan.bind_many((i, torch.zeros(4, 6), x) for i, x in enumerate(to))
+    moved(plan, 0)
+    one, two, three = (torch.full((4, 6), float(i)) for i in (1, 2, 3))
+    turned = torch.full((6, 4), 4.0).t()  # is no tensor elsewhere
+    rows = [(0, one, to[0]), ("w0", two, to[0]), ("w1", turned, to[1]), (1, three, to[1])]
+    plan.bind_many(rows)
+    moved(plan, 1)
+    assert [float(x.max()) for x in to] == [2.0, 3.0]
+    plan.bind_many(rows[::-1])
+    moved(plan, 2)
+    assert [float(x.max()) for x in to] == [1.0, 4.0]
 
 
 def test_what_is_wrong_with_a_tensor_elsewhere_is_raised_by_commit():

@@ -180,7 +180,7 @@ def closed_during(monkeypatch, name, handles, call):
 
 
 CALLS = {
-    "xfer_plan_bind": lambda plan, _: plan.bind("w", None, None),
+    "xfer_plan_bind_many": lambda plan, _: plan.bind("w", None, None),
     "xfer_plan_report": lambda plan, _: plan.report(),
     "xfer_plan_move_get": lambda plan, _: plan.moves(),
     "xfer_plan_print": lambda plan, _: plan.text(),

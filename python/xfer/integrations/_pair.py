@@ -17,6 +17,7 @@ from typing import Any, ClassVar
 
 import torch
 
+from .._gc import no_collection
 from .._store import session as new_session
 from ..comm import Agreed, Comm
 from ..dtypes import torch_dtype
@@ -117,8 +118,9 @@ class _Update:
         """Where the first portion lies; run() comes next, which raises on all what is wrong with it. Local."""
         self._fresh, self._wrong = [], None
         try:
-            self._begin()
-            self._fresh = self._look(0)
+            with no_collection():
+                self._begin()
+                self._fresh = self._look(0)
         except Exception as error:
             self._wrong = error
 
@@ -133,7 +135,8 @@ class _Update:
             plan._note(wrong)
             return
         try:
-            plan.bind_many(self._look(i) if i > 0 else self._fresh)
+            with no_collection():
+                plan.bind_many(self._look(i) if i > 0 else self._fresh)
         except Exception as error:
             plan._note(error)
 
