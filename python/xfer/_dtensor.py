@@ -22,10 +22,16 @@ MEANINGS = ("order", "pieces")
 @dataclass(frozen=True)
 class Grid:
     """The comm's ranks in a DeviceMesh: `sizes` of its axes, `ranks` row-major. Then those of its replicas, where other
-    ranks have the same tensor on meshes of their own, as FSDP2 makes of parameters that tp leaves whole."""
+    ranks have the same tensor on meshes of their own, as FSDP2 makes of parameters that tp leaves whole.
+
+    crossed: the axes along which torch's ranks do not ascend. Its process groups number ranks in ascending order, so
+    there FSDP2, distribute_tensor() and full_tensor(), which go by the number in the group, and zeros() and
+    DTensor.redistribute(), which go by the coordinate, have each shard on another rank.
+    """
 
     sizes: tuple[int, ...]
     ranks: tuple[int, ...]
+    crossed: tuple[int, ...] = ()
 
     @property
     def n_replicas(self) -> int:
@@ -51,7 +57,8 @@ def grid_of(mesh: DeviceMesh, ranks: Ranks = None) -> Grid:
     kept = _grids.get(key)
     if kept is None:
         numbers = mesh.mesh
-        grid = Grid(tuple(numbers.shape), tuple(int(rank) for rank in numbers.flatten().tolist()))
+        crossed = tuple(axis for axis in range(numbers.ndim) if (numbers.diff(dim=axis) < 0).any())
+        grid = Grid(tuple(numbers.shape), tuple(int(rank) for rank in numbers.flatten().tolist()), crossed)
         kept = _grids[key] = weakref.ref(mesh, lambda _: _grids.pop(key, None)), grid
     grid = kept[1]
     if ranks is None:
@@ -59,7 +66,7 @@ def grid_of(mesh: DeviceMesh, ranks: Ranks = None) -> Grid:
     lacking = [rank for rank in grid.ranks if rank not in ranks]
     if lacking:
         raise ValueError(f"ranks does not say which rank torch's rank {lacking[0]} is")
-    return Grid(grid.sizes, tuple(ranks[rank] for rank in grid.ranks))
+    return Grid(grid.sizes, tuple(ranks[rank] for rank in grid.ranks), grid.crossed)
 
 
 def mesh_of(mesh: DeviceMesh, ranks: Ranks = None) -> Mesh:
@@ -138,6 +145,12 @@ def layout_in(
 ) -> Layout | None:
     """The layout in one meaning of `_StridedShard`; None: it has none in this meaning."""
     ours = list(placements)
+    for axis in grid.crossed:
+        if ours[axis] != _REPLICATE:
+            raise ValueError(
+                f"{ours[axis]} over axis {axis} of a mesh along which ranks do not ascend: torch's full_tensor() and "
+                "redistribute() have each shard on another rank; make the DeviceMesh with ranks that ascend there"
+            )
     if meaning == "order" and any(isinstance(placement, StridedShard) for placement in ours):
         order = _order_of(ours, grid.sizes)
         if order is None:

@@ -146,7 +146,7 @@ def _all_replicas(mine: Grid, name: str, theirs: Sequence[dict[str, Any] | None]
     together = tuple(rank for _, numbers in found for rank in numbers)
     if len(set(together)) < len(together) or any(sizes != mine.sizes for sizes, _ in found):
         raise ValueError(f"{name!r} lies on meshes that overlap or differ in shape: {found}")
-    return Grid(mine.sizes, together)
+    return Grid(mine.sizes, together, mine.crossed)
 
 
 def layouts_of(

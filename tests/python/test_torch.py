@@ -411,6 +411,35 @@ def test_a_mesh_has_the_ranks_of_the_group_that_it_was_made_in():
     assert ranks == [(0, 1), (2, 3)]
 
 
+def test_a_cut_along_which_ranks_do_not_ascend_is_refused():
+    """There torch's groups number ranks otherwise than the mesh, so nobody knows whose shard is whose."""
+    from torch.distributed.tensor import DTensor, Replicate, Shard
+    from torch.testing._internal.distributed.fake_pg import FakeStore
+
+    torch.distributed.init_process_group("fake", rank=0, world_size=4, store=FakeStore())
+
+    def layout(ranks, placements, numbers=None):
+        mesh = torch.distributed.device_mesh.DeviceMesh("cpu", ranks)
+        local = DTensor.from_local(torch.zeros(2), mesh, placements, run_check=False)
+        return xfer.torch.layout_of(local, numbers)
+
+    try:
+        for ranks, placements in [
+            ([2, 0, 1], [Shard(0)]),
+            ([[2, 1], [0, 3]], [Shard(0), Replicate()]),
+            ([[0, 3], [2, 1]], [Replicate(), Shard(0)]),
+        ]:
+            with pytest.raises(ValueError, match="ranks do not ascend"):
+                layout(ranks, placements)
+        with pytest.raises(ValueError, match="ranks do not ascend"):
+            layout([1, 0], [Shard(0)], numbers={0: 1, 1: 0})  # torch's numbers count, not the comm's
+        assert layout([2, 0, 1], [Replicate()]).runs(2, 0) == [(0, 2, 0)]
+        assert layout([[0, 2], [1, 3]], [Shard(0), Replicate()]).runs(1, 0) == [(2, 2, 0)]
+        assert layout([0, 1], [Shard(0)], numbers={0: 1, 1: 0}).runs(0, 0) == [(2, 2, 0)]
+    finally:
+        torch.distributed.destroy_process_group()
+
+
 class Copying(torch.nn.Linear):
     """As hooks that merge or cast do, where `copies`."""
 

@@ -98,13 +98,17 @@ def counted_from_the_end(placement, n_dims):
 
 
 def random_mesh(rng, meshes):
+    """Of any ranks, numbered along the axes in any order; along each of them they ascend."""
     sizes = rng.choice(MESHES)
-    ranks = tuple(rng.sample(range(8), math.prod(sizes)))
-    if (sizes, ranks) not in meshes:
+    axes = rng.sample(range(len(sizes)), len(sizes))
+    ranks = torch.tensor(sorted(rng.sample(range(8), math.prod(sizes))))
+    ranks = ranks.reshape([sizes[a] for a in axes]).permute([axes.index(a) for a in range(len(sizes))])
+    key = sizes, tuple(ranks.flatten().tolist())
+    if key not in meshes:
         if len(meshes) >= 24:  # each costs process groups
             return rng.choice(list(meshes.values()))
-        meshes[sizes, ranks] = DeviceMesh("cpu", torch.tensor(ranks).reshape(sizes))
-    return meshes[sizes, ranks]
+        meshes[key] = DeviceMesh("cpu", ranks.contiguous())
+    return meshes[key]
 
 
 def distributed(whole, mesh, placements, rank, meaning):
