@@ -11,6 +11,7 @@ cat > "$work/CMakeLists.txt" << END
 cmake_minimum_required(VERSION 3.25)
 project(user LANGUAGES C)
 find_package(Threads REQUIRED)
+set(CMAKE_UNITY_BUILD ON)
 add_subdirectory($source xfer)
 add_executable(user $source/examples/01_one_process.c)
 target_link_libraries(user PRIVATE xfer::xfer_static Threads::Threads)
