@@ -210,16 +210,22 @@ static xfer_status host_broadcast(xfi_comm *base, const xfi_message *messages, i
 
 /* ---- the end ------------------------------------------------------------------------------ */
 
+void xfi_host_hang_up(xfi_host_comm *comm)
+{
+  for (int r = 0; comm->peers != NULL && r < comm->shared.base.size; r++) {
+    if (comm->peers[r].in >= 0) (void)close(comm->peers[r].in);
+    if (comm->peers[r].out >= 0) (void)close(comm->peers[r].out);
+    if (comm->peers[r].process >= 0) (void)close(comm->peers[r].process);
+    comm->peers[r] = XFI_HOST_NO_PEER;
+  }
+}
+
 void xfi_host_free(xfi_host_comm *comm)
 {
   if (comm == NULL) return;
   if (comm->pid == getpid()) xfi_shared_leave(&comm->shared); /* before a socket closes */
   xfi_shared_end(&comm->shared);
-  for (int r = 0; comm->peers != NULL && r < comm->shared.base.size; r++) {
-    if (comm->peers[r].in >= 0) (void)close(comm->peers[r].in);
-    if (comm->peers[r].out >= 0) (void)close(comm->peers[r].out);
-    if (comm->peers[r].process >= 0) (void)close(comm->peers[r].process);
-  }
+  xfi_host_hang_up(comm);
   xfi_free(comm->peers);
   xfi_free(comm->polled);
   xfi_free(comm->channels);

@@ -49,7 +49,8 @@ typedef struct meeting {
   xfer_all_gather_fn all_gather;
   void *context;
   int listener;
-  int file; /* of the own segment */
+  int file;      /* of the own segment */
+  bool is_known; /* the others were told of the listener */
   word own;
   word *words; /* [size] of all ranks, as last told */
 } meeting;
@@ -132,6 +133,32 @@ static xfer_status check_words(const meeting *m)
   return XFER_OK;
 }
 
+static void close_file(int *file)
+{
+  if (*file >= 0) (void)close(*file);
+  *file = -1;
+}
+
+/* Of a rank that failed, perhaps since it may open no more files: the caller's all-gather may want
+ * one to tell the others so. The listener stays where they know of it, since to be refused by it
+ * would be what they fail of. */
+static void let_go(meeting *m)
+{
+  if (m->comm != NULL) xfi_host_hang_up(m->comm);
+  close_file(&m->file);
+  if (!m->is_known) close_file(&m->listener);
+}
+
+/* Else this rank would have no way to tell the others anything. */
+static xfer_status check_room(const meeting *m)
+{
+  const int one = fcntl(m->listener, F_DUPFD_CLOEXEC, STDERR_FILENO + 1);
+
+  XFI_CHECK(one >= 0, XFER_ERR_COMM, "a file for the caller's all-gather: %s", REASON);
+  (void)close(one);
+  return XFER_OK;
+}
+
 /* All ranks: how each of them fared. Called whatever happened, since the caller's function may not
  * be called by some ranks alone. */
 static xfer_status tell(meeting *m, xfer_status mine)
@@ -139,6 +166,9 @@ static xfer_status tell(meeting *m, xfer_status mine)
   word *own = &m->own;
   int answer;
 
+  if (mine == XFER_OK) mine = check_room(m);
+  if (mine != XFER_OK) let_go(m);
+  m->is_known = true;
   own->status = (int32_t)mine;
   if (mine != XFER_OK)
     (void)snprintf(own->text, sizeof own->text, "%.*s", WORD_TEXT_BYTES - 1, xfi_last_error());
@@ -245,7 +275,7 @@ static xfer_status prepare(meeting *m)
   comm->channels = xfi_calloc(2 * size, sizeof *comm->channels);
   comm->data = xfi_calloc(2 * size, sizeof *comm->data);
   for (int r = 0; comm->peers != NULL && r < m->size; r++)
-    comm->peers[r] = (xfi_host_peer){.in = -1, .out = -1, .process = -1};
+    comm->peers[r] = XFI_HOST_NO_PEER;
   XFI_CHECK(comm->peers != NULL && comm->polled != NULL && comm->channels != NULL &&
                 comm->data != NULL,
             XFER_ERR_NOMEM, "a comm of %d ranks", m->size);
@@ -274,8 +304,8 @@ xfer_status xfi_comm_create_host(xfi_comm **comm, xfer_all_gather_fn all_gather,
   *comm = &m.comm->shared.base;
   m.comm = NULL;
 done:
-  if (m.listener >= 0) (void)close(m.listener);
-  if (m.file >= 0) (void)close(m.file);
+  close_file(&m.listener);
+  close_file(&m.file);
   xfi_free(m.words);
   xfi_host_free(m.comm);
   return st;
