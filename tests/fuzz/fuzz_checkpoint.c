@@ -11,10 +11,11 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include <xfer/refit.h>
+
+#include "folder.h"
 
 enum { N_PARTS = 5, END = 0xff };
 static const char *const names[N_PARTS] = {"config.json", "a.safetensors", "b.safetensors",
@@ -22,11 +23,9 @@ static const char *const names[N_PARTS] = {"config.json", "a.safetensors", "b.sa
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
-static char folder[64];
-
 static void in_folder(char *path, size_t size, const char *name)
 {
-  (void)snprintf(path, size, "%s/%s", folder, name);
+  (void)snprintf(path, size, "%s/%s", fuzz_folder(), name);
 }
 
 /* A safetensors file begins with the length of its header. */
@@ -61,10 +60,6 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
   char spec[128];
   size_t n = 0;
 
-  if (folder[0] == '\0') {
-    (void)snprintf(folder, sizeof folder, "/dev/shm/xfer-fuzz-%d", (int)getpid());
-    (void)mkdir(folder, 0700);
-  }
   for (int part = 0; part < N_PARTS; part++) {
     const uint8_t *end = size == 0 ? NULL : memchr(data, END, size);
 
@@ -73,8 +68,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     size -= n + (end != NULL);
     data += n + (end != NULL);
   }
-  need_text(xfer_model_load(&model, folder, NULL));
-  (void)snprintf(spec, sizeof spec, "vllm:tp2,ep2,map=%s/%s", folder, names[N_PARTS - 1]);
+  need_text(xfer_model_load(&model, fuzz_folder(), NULL));
+  (void)snprintf(spec, sizeof spec, "vllm:tp2,ep2,map=%s/%s", fuzz_folder(), names[N_PARTS - 1]);
   if (n > 0) need_text(xfer_side_create(&side, spec, NULL));
   xfer_model_destroy(model);
   xfer_side_destroy(side);

@@ -14,6 +14,8 @@
 
 #include <xfer/refit.h>
 
+#include "folder.h"
+
 enum { MAX_RANKS = 64, MAX_SPEC = 128 };
 
 int LLVMFuzzerTestOneInput(const unsigned char *data, size_t size);
@@ -24,7 +26,7 @@ static const char *write_table(const unsigned char *data, size_t size)
   static char path[64];
   int file;
 
-  if (path[0] == '\0') snprintf(path, sizeof path, "/dev/shm/xfer-fuzz-%d.json", (int)getpid());
+  if (path[0] == '\0') snprintf(path, sizeof path, "%s/table.json", fuzz_folder());
   file = open(path, O_CREAT | O_TRUNC | O_WRONLY, 0600);
   if (file < 0 || write(file, data, size) != (ssize_t)size) abort();
   close(file);

@@ -9,10 +9,11 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include <xfer/refit.h>
+
+#include "folder.h"
 
 enum { MAX_SPEC = 128, MAX_RANKS = 64 };
 
@@ -32,7 +33,7 @@ static const char TABLE[] =
     "{\"pattern\":\"model.layers.{layer}.mlp.experts.{expert}.up_proj.weight\",\"layer\":[0,1],"
     "\"expert\":[0,3],\"shape\":[8,16],\"dtype\":\"bf16\"}]}";
 
-static char folder[64], rules_path[128], table_path[128];
+static char rules_path[128], table_path[128];
 
 static void write_file(const char *path, const void *bytes, size_t n)
 {
@@ -44,11 +45,9 @@ static void write_file(const char *path, const void *bytes, size_t n)
 
 static void begin(void)
 {
-  if (folder[0] != '\0') return;
-  snprintf(folder, sizeof folder, "/dev/shm/xfer-rules-%d", (int)getpid());
-  snprintf(rules_path, sizeof rules_path, "%s/rules.json", folder);
-  snprintf(table_path, sizeof table_path, "%s.table", folder);
-  if (mkdir(folder, 0700) != 0) abort();
+  if (table_path[0] != '\0') return;
+  snprintf(rules_path, sizeof rules_path, "%s/rules.json", fuzz_folder());
+  snprintf(table_path, sizeof table_path, "%s/table", fuzz_folder()); /* not one of the rules */
   write_file(table_path, TABLE, sizeof TABLE - 1);
 }
 
@@ -110,7 +109,7 @@ int LLVMFuzzerTestOneInput(const unsigned char *data, size_t size)
   snprintf(spec, sizeof spec, "%.*s", (int)n, (const char *)data);
   if (strstr(spec, "map=") != NULL) return 0; /* reads files */
   write_file(rules_path, end + 1, size - n - 1);
-  if (xfer_rules_load(&rules, folder) == XFER_OK) {
+  if (xfer_rules_load(&rules, fuzz_folder()) == XFER_OK) {
     join(rules, spec);
   } else if (strlen(xfer_last_error()) == 0 || rules != NULL) {
     abort();
