@@ -96,6 +96,14 @@ def _our_rank(ranks: Ranks) -> int:
     return rank if ranks is None else ranks.get(rank, -1)
 
 
+def _check_rank(comm: Comm, mesh: DeviceMesh, ranks: Ranks) -> None:
+    """Is this process, where it is in a mesh, the rank of the comm that `ranks` says? Else its part would be taken for
+    another one's."""
+    if mesh.get_coordinate() is not None and _our_rank(ranks) != comm.rank:
+        rank = torch.distributed.get_rank()
+        raise ValueError(f"torch's rank {rank} is rank {comm.rank} of the comm, and ranks does not say so")
+
+
 def layout_of(tensor: Any, ranks: Ranks = None, meaning: str | None = None) -> Layout:
     """Who holds what of a DTensor: Replicate, Shard, `_StridedShard`, in the order of cuts, uneven as torch.chunk.
 
@@ -266,6 +274,7 @@ def redistribute(
         if tensor.device_mesh.get_coordinate() is None:
             return "{}"  # outside the mesh torch has a wrong shape for a scalar: the others know better
         grid, about = grid_of(tensor.device_mesh, ranks), Description.of(tensor)
+        _check_rank(comm, tensor.device_mesh, ranks)
         found = _candidates(about, comm.rank, grid)
         unclear = meaning is None and differ(found, grid)
         return _record(tuple(m for m in found if meaning in (None, m)), unclear, about.shape, dtype_name(about.dtype))
@@ -298,6 +307,7 @@ def _empty(
 ) -> tuple[Layout, Any, Any]:
     """(layout, DTensor, the memory of this rank's part or None) of a tensor that is to come."""
     layout = _target(grid_of(mesh, ranks), plain(placements, len(shape)), shape, dtype)
+    _check_rank(comm, mesh, ranks)
     inside = mesh.get_coordinate() is not None
     placements = tuple(from_start(placements, len(shape)))
     local_shape = layout._part(comm.rank)[1] if inside else (0,)
@@ -455,6 +465,8 @@ class Transfer(Steps):
             if None not in sides and set(have[0]) != set(have[1]):
                 lacking = min(set(have[0]) ^ set(have[1]))
                 raise ValueError(f"{lacking!r} is in one of source and target alone")
+            for mesh in {**_grids_of(have[0], ranks), **_grids_of(have[1], ranks)}:
+                _check_rank(comm, mesh, ranks)
             return [None if side is None else meshes_of(h, ranks) for side, h in zip(sides, have, strict=True)]
 
         needed("comm", comm, "comm")

@@ -411,6 +411,28 @@ def test_a_mesh_has_the_ranks_of_the_group_that_it_was_made_in():
     assert ranks == [(0, 1), (2, 3)]
 
 
+@pytest.mark.parametrize("side", ["source", "target"])
+def test_a_comm_that_numbers_ranks_otherwise_than_torch_is_refused_unless_told(one_rank_of_torch, side):
+    """Else each part would be taken for another rank's."""
+
+    def work(comm):
+        comm.set_timeout(20000)
+        cut, mesh, ours = [torch.distributed.tensor.Shard(0)], one_rank_of_torch, comm.rank == 1
+        local = torch.full((2,), 1.0 + comm.rank)
+        tensor = torch.distributed.tensor.DTensor.from_local(local, mesh, cut, run_check=False) if ours else local
+        given = {side if ours else "target" if side == "source" else "source": {"a": tensor}}
+        with pytest.raises(ValueError if ours else xfer.PeerError, match="torch's rank 0 is rank 1 of the comm"):
+            xfer.torch.Transfer(comm, **given)
+        to = {"mesh": mesh, "placements": cut} if ours and side == "target" else {"mesh": None, "placements": None}
+        with pytest.raises((ValueError, xfer.PeerError), match=r"rank 1 of the comm|no rank has the tensor"):
+            xfer.torch.redistribute(tensor if ours and side == "source" else None, comm=comm, **to)
+        with xfer.torch.Transfer(comm, ranks={0: 1}, **given) as transfer:
+            transfer.step(1)
+        return local.tolist()
+
+    assert outcomes(2, work) == [[2.0 if side == "source" else 1.0] * 2] * 2
+
+
 def test_a_cut_along_which_ranks_do_not_ascend_is_refused():
     """There torch's groups number ranks otherwise than the mesh, so nobody knows whose shard is whose."""
     from torch.distributed.tensor import DTensor, Replicate, Shard
