@@ -387,8 +387,9 @@ static bool knows_layers(const xfer_model *model)
   bool layers = false;
 
   for (size_t i = 0; i < model->n_entries; i++) {
+    if (model->entries[i].n_layers == 0) continue;
     if (model->entries[i].role != NULL) return true;
-    layers = layers || model->entries[i].n_layers > 0;
+    layers = true;
   }
   return model->family != NULL && !layers;
 }

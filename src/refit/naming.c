@@ -24,12 +24,19 @@ void xfi_slot_free(xfi_slot *slot)
   memset(slot, 0, sizeof *slot);
 }
 
+/* Has the model a bias beside it? */
+static bool has_bias(const xfi_placing *placing, const xfi_entry *entry)
+{
+  return entry->role != NULL && xfi_model_find(placing->model, entry->role, "bias", entry) != NULL;
+}
+
 xfer_status xfi_placing_eval(int64_t *value, const xfi_placing *placing, const xfi_entry *entry,
                              const char *expr)
 {
   const xfi_var own[] = {{"alternating", entry->alternate},
                          {"is_extra", entry->stack == XFI_EXTRA},
                          {"is_bias", strcmp(entry->suffix, "bias") == 0},
+                         {"has_bias", has_bias(placing, entry)},
                          {"row_scale", entry->of_rows && !entry->of_all},
                          {"one_scale", entry->of_all},
                          {"block_scale", entry->is_scale && !entry->of_rows},

@@ -78,6 +78,7 @@ xfer_status xfi_placing_open(xfi_placing *p, const xfer_side *side, const xfer_m
 
   *p = (xfi_placing){.side = side, .model = model, .stages = stages};
   p->block = side->rules->block_main;
+  XFI_TRY(add_rules(p, side->rules->first, side->rules->n_first));
   for (int f = 0; f < model->n_all; f++) {
     for (size_t i = 0; i < model->all[f]->n_sides; i++) {
       const xfi_family_side *s = &model->all[f]->sides[i];

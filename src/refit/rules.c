@@ -23,8 +23,10 @@ void xfi_rules_destroy(xfer_rules *rules)
   if (rules == NULL || atomic_fetch_sub(&rules->n_refs, 1) != 1) return;
   for (size_t i = 0; i < rules->n_families; i++)
     clear_family(&rules->families[i]);
-  for (size_t i = 0; i < rules->n_sides; i++)
+  for (size_t i = 0; i < rules->n_sides; i++) {
+    xfi_free(rules->sides[i].first);
     xfi_free(rules->sides[i].locals);
+  }
   for (size_t i = 0; i < rules->n_docs; i++) {
     xfi_doc_free(rules->docs[i]);
     xfi_free(rules->docs[i]);

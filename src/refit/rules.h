@@ -198,8 +198,9 @@ typedef struct xfi_side_rules {
   int row_scales; /* the element type of scales; 0: no rule has those of rows or whole weights */
   int n_quants;
   xfi_quant_rule quants[XFI_MAX_QUANTS];
+  xfi_local_rule *first; /* come before those of families */
   xfi_local_rule *locals;
-  size_t n_locals;
+  size_t n_first, n_locals;
 } xfi_side_rules;
 
 struct xfer_rules {

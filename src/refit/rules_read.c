@@ -384,8 +384,8 @@ static xfer_status read_side(xfer_rules *rules, const xfi_doc *doc)
 {
   static const char *const CUTS[] = {"chunk", "balanced", "even", NULL}; /* by xfer_split_rule */
   static const char *const SPARES[] = {"none", "last", "inner", "first", NULL};
-  const json_t *ranks = NULL, *dense = NULL, *wide = NULL, *experts = NULL, *locals = NULL,
-               *quants = NULL;
+  const json_t *ranks = NULL, *dense = NULL, *wide = NULL, *experts = NULL, *first = NULL,
+               *locals = NULL, *quants = NULL;
   xfi_side_rules *s;
 
   XFI_TRY(
@@ -423,6 +423,7 @@ static xfer_status read_side(xfer_rules *rules, const xfi_doc *doc)
                               FIELD("tied_names", TEXTS, &s->tied_names),
                               FIELD("row_scales", DTYPE, &s->row_scales),
                               FIELD("quants", LIST, &quants),
+                              FIELD("first", LIST, &first),
                               NEEDED("locals", LIST, &locals)};
   s->name = s->chunk_prefix = "";
   XFI_TRY(XFI_RULES_READ(doc, doc->root, "a side", fields));
@@ -433,6 +434,7 @@ static xfer_status read_side(xfer_rules *rules, const xfi_doc *doc)
   XFI_TRY(read_axes(doc, dense, &s->dense, true));
   XFI_TRY(read_axes(doc, wide, &s->wide, true));
   XFI_TRY(read_axes(doc, experts, &s->experts, true));
+  XFI_TRY(read_locals(doc, first, &s->first, &s->n_first));
   return read_locals(doc, locals, &s->locals, &s->n_locals);
 }
 

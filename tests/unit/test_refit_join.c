@@ -129,6 +129,44 @@ static void test_layers_none_of_which_a_family_knows_are_refused(void **state)
   refit_sides_end(&s);
 }
 
+/* The embedding has a name that is known: it says nothing of the layers. */
+static void test_layers_of_other_names_are_refused_beside_a_known_embedding(void **state)
+{
+  refit_sides s =
+      refit_sides_make(REFIT_TABLE(REFIT_DENSE_CONFIG ",\"model_type\":\"llama\"",
+                                   REFIT_N("model.embed_tokens.weight", "[100,16]") "," REFIT_P(
+                                       "oracle.delphi.weight", "[16,16]")),
+                       "full", "vllm:tp2");
+
+  (void)state;
+  assert_int_equal(refit_sides_join(&s), XFER_ERR_UNSUPPORTED);
+  refit_expect_error("says where 2 tensors are, the first");
+  refit_sides_end(&s);
+}
+
+/* An engine goes by the configuration, whichever tensors the checkpoint has. */
+static void test_biases_that_the_configuration_alone_has_are_refused(void **state)
+{
+  static const struct {
+    const char *key, *error;
+  } cases[] = {{"attention_bias", "has biases of attention here, and the model has none"},
+               {"mlp_bias", "mlp_bias says that the MLP has biases"}};
+
+  (void)state;
+  for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+    char table[4096];
+    refit_sides s;
+
+    (void)snprintf(table, sizeof table,
+                   REFIT_TABLE("%s,\"model_type\":\"llama\",\"%s\":true", "%s"), REFIT_DENSE_CONFIG,
+                   cases[i].key, REFIT_DENSE_PARAMS);
+    s = refit_sides_make(table, "full", "vllm:tp2");
+    assert_int_equal(refit_sides_join(&s), XFER_ERR_UNSUPPORTED);
+    refit_expect_error(cases[i].error);
+    refit_sides_end(&s);
+  }
+}
+
 /* A framework has such a model in its own form, so none of the table's names is one of its tensors.
  */
 static void test_models_of_no_family_are_refused(void **state)
@@ -416,6 +454,8 @@ int main(void)
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(test_what_a_framework_would_refuse_is_refused_by_name),
       cmocka_unit_test(test_layers_none_of_which_a_family_knows_are_refused),
+      cmocka_unit_test(test_layers_of_other_names_are_refused_beside_a_known_embedding),
+      cmocka_unit_test(test_biases_that_the_configuration_alone_has_are_refused),
       cmocka_unit_test(test_models_of_no_family_are_refused),
       cmocka_unit_test(test_what_is_said_of_unknown_tensors_must_fit_them),
       cmocka_unit_test(test_unknown_tensors_join_once_declared),

@@ -31,12 +31,12 @@ ZERO, NEVER = -1, -2  # numbers of no tensor: zeros or padding; not written by t
 REFUSED = {("vllm", "deepseek_tied"): "ties no output layer",
            ("vllm", "bailing_2_5_rest"): "in layers past the last whole group of 2",
            ("vllm", "deepseek_v4_mxfp4_room"): "vLLM pads experts of these sizes",
-           ("vllm", "gpt_oss_no_bias"): "has biases of attention in this family",
+           ("vllm", "gpt_oss_no_bias"): "has biases of attention here",
            ("vllm", "qwen3_vl_tied_text"): "the text's configuration alone ties it",
            ("vllm", "granite_4_bias"): "cuts this bias as if its rows were of one kind",
            ("vllm", "jamba_tied"): "ties no output layer",
            ("vllm", "qwen2_head_dim"): "whatever head_dim says",
-           ("vllm", "qwen2_moe_plain"): "vLLM has biases of q, k and v in this family",
+           ("vllm", "qwen2_moe_plain"): "vLLM has biases of attention here",
            ("vllm", "phi3_tensors"): "is one scale of several weights",
            ("vllm", "qwen3_5_tensors"): "is one scale of several weights",
            ("vllm", "stablelm_one_norm"): "a norm before the MLP, which layers with one norm have not",
@@ -56,11 +56,16 @@ REFUSED = {("vllm", "deepseek_tied"): "ties no output layer",
            ("sglang", "deepseek_v4_blocks"): "SGLang makes bf16 of these weights",
            ("sglang", "qwen3_5_bias"): "SGLang makes no such bias",
            ("sglang", "qwen3_5_types"): "SGLang goes by full_attention_interval",
-           ("sglang", "mistral_bias"): "SGLang has biases of attention where attention_bias says so",
+           ("sglang", "mistral_bias"): "SGLang has biases of attention here",
            ("vllm", "nemotron_latent_bias"): "vLLM makes no such bias of this family",
            ("vllm", "glm4v_plain"): "vLLM makes no such bias",
            ("sglang", "glm4v_plain"): "SGLang makes no such bias",
-           ("vllm", "mistral_bias"): "vLLM has biases of attention where attention_bias says so",
+           ("vllm", "mistral_bias"): "vLLM has biases of attention here",
+           ("megatron", "gpt_oss_no_bias"): "Megatron has biases of q, k and v here",
+           ("vllm", "exaone4_mlp_bias"): "mlp_bias says that the MLP has biases",
+           ("sglang", "hunyuan_v1_norms_mlp_bias"): "mlp_bias says that the MLP has biases",
+           ("sglang", "minimax_m2_no_norms"): "has no norms of q and k where use_qk_norm does not say so",
+           ("vllm", "qwen2_5_omni_tied_text"): "vLLM goes by tie_word_embeddings of the text's configuration",
            **{("sglang", family + "_bias"): "SGLang makes no such bias of this family" for family in ("granite", "granitemoe", "hy_v3", "afmoe", "gemma")},
            ("sglang", "step3p5_bias"): "SGLang makes no such bias",
            ("sglang", "qwen3_moe_tied"): "SGLang ties no output layer",
@@ -537,7 +542,8 @@ def main():
                     case.check_scaled(scaled[answer["family"]])
                 if any("draft" in rank for rank in layout["ranks"]):
                     case.run(folder, ",draft", "draft")
-                if any(SCALES.search(name) for name, _ in answer["hf"]) and "I8" not in answer.get("types", {}).values() and not options.layouts:
+                loaded = any("params" in rank for rank in layout["ranks"])
+                if loaded and any(SCALES.search(name) for name, _ in answer["hf"]) and "I8" not in answer.get("types", {}).values() and not options.layouts:
                     case.run_quantised()
                 cases.append(case)
                 state = "different" if case.differences else "refused" if case.refusal else "same"

@@ -213,6 +213,7 @@ IN_BF16 = ("qwen4_exp", "qwen4_exp_wide", "step5", "step5_tied")
 FAMILIES = {
     "olmo_hybrid": olmo_hybrid,
     "laguna": laguna(),
+    "laguna_no_shared": laguna(shared_expert_intermediate_size=0),
     "laguna_elements": laguna(gating="per-element", tie_word_embeddings=True, attention_bias=True),
     "axk1": axk1(),
     "axk1_plain": axk1(n_shared_experts=2, tie_word_embeddings=True),

@@ -46,6 +46,13 @@ def qwen2_5_omni():
                       tie_word_embeddings=False, thinker_config=thinker))
 
 
+def qwen2_5_omni_tied_text():
+    """Of which the text's part alone says that the output layer is tied."""
+    config, table = qwen2_5_omni()
+    config["thinker_config"]["text_config"]["tie_word_embeddings"] = True
+    return config, table
+
+
 def qwen3_5_text():
     """Qwen3.5 without what sees."""
     config, _ = qwen3_5(num_hidden_layers=4, full_attention_interval=4, layer_types=["linear_attention"] * 3 + ["full_attention"])()
@@ -61,6 +68,7 @@ FAMILIES = {
                                 attention_chunk_size=64, layer_types=["chunked_attention"] * 3 + ["full_attention"]), tie=False, image_token_index=990),
     "kimi_vl": kimi_vl,
     "qwen2_5_omni": qwen2_5_omni,
+    "qwen2_5_omni_tied_text": qwen2_5_omni_tied_text,
     "qwen3_5_text": qwen3_5_text,
     "qwen2_vl": wide("Qwen2VLForConditionalGeneration", "qwen2_vl", rope_scaling=MROPE, **TOKENS, tie_word_embeddings=True,
                      vision_config=dict(model_type="qwen2_vl", depth=2, embed_dim=32, hidden_size=512, num_heads=8, in_channels=3, in_chans=3, mlp_ratio=2, patch_size=4,
