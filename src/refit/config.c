@@ -388,7 +388,7 @@ static xfer_status count_layers(xfer_model *model)
   st = xfi_expr_eval(&n, expr != NULL ? expr : "num_hidden_layers", &figures);
   if (st == XFER_ERR_SHAPE) return XFER_OK;
   XFI_CHECK(st == XFER_OK, st, "%s: %s", model->config.where, xfi_last_error());
-  XFI_CHECK(n >= 0 && n < 1 << 20, XFER_ERR_IO, "%s: %lld layers", model->config.where,
+  XFI_CHECK(n > 0 && n < 1 << 20, XFER_ERR_IO, "%s: %lld layers", model->config.where,
             (long long)n);
   model->n_config_layers = (int)n;
   return XFER_OK;

@@ -139,6 +139,7 @@ static void test_malformed_tables_are_refused(void **state)
                        "1073741824],\"dtype\":\"bf16\"}"),
        "table.json: \"a.{expert}\" has more bytes than 63 bits count"},
       {REFIT_TABLE("\"num_hidden_layers\":1048576", REFIT_N("a", "[1]")), "1048576 layers"},
+      {REFIT_TABLE("\"num_hidden_layers\":0", REFIT_N("a", "[1]")), ": 0 layers"},
       {REFIT_TABLE("", "{\"name\":\"\",\"shape\":[1],\"dtype\":\"bf16\"}"),
        "\"name\" of a tensor must be a text"},
   };
