@@ -223,10 +223,7 @@ class Plan(_handle.Handle):
         _handle.Handle.__init__(self)
         self._comm, self._rank = comm, rank
         self._views: dict[int, Any] = {}  # kept alive
-        self._forms: tuple[dict[int | None, Any], dict[int | None, Any]] = (
-            {},
-            {},
-        )  # View.form() of what was bound before, by side
+        self._forms: tuple[dict[int | None, Any], ...] = {}, {}  # View.form() of what was bound before, by side
         self._kept: dict[_handle.Handle, Any] = {}  # whose memory it may use, and what they bound to it
         self._wrong: Exception | None = None  # the first thing that was wrong since the last commit
         self._unbound: dict[int | str, str] = {}  # what was wrong, by what is to be bound anew
