@@ -21,6 +21,7 @@ from .._gc import no_collection
 from .._store import session as new_session
 from ..comm import Agreed, Comm
 from ..dtypes import torch_dtype
+from ..memory import HOST
 from ..plan import Conversion, Plan
 from ._meeting import at_work, lives, look_for_failure, not_met, open_comm, open_store, who
 from ._source import Source, joined, tables_of
@@ -90,6 +91,12 @@ def _cuts(rows: list[Any]) -> list[list[Any]]:
     return [cut for cut in (rows[:first], rows[first:]) if cut]
 
 
+def _second_stream(comm: Comm) -> Any:
+    """For runs beside one on the current stream: copies behind what waits for a peer cannot all be the copy engine's.
+    None: the memory is a host's."""
+    return torch.cuda.Stream(comm._device) if comm._device != HOST else None
+
+
 class _Update:
     """The plans of one pair of models, and their runs. begin() comes before each; views_of(names) is a function that
     gives name, source and destination of those that lie elsewhere than before, or, with True, of all. passing: names
@@ -109,6 +116,7 @@ class _Update:
         self._passing = [(p.plan, [name for name in p.names if name in passing]) for p in portions]
         self._fresh: list[tuple[str, Any, Any]] = []
         self._wrong: Exception | None = None  # with where they lie
+        self._second = _second_stream(comm) if len(portions) > 1 else None
 
     @property
     def plans(self) -> list[Plan]:
@@ -145,6 +153,8 @@ class _Update:
         running: list[Plan] = []
         wrong: Exception | None = None
         try:
+            if self._second is not None:
+                self._second.wait_stream(torch.cuda.current_stream(self._second.device))
             for i, plan in enumerate(self.plans):
                 if running:
                     self._comm.agree(wrong)
@@ -152,7 +162,7 @@ class _Update:
                 plan.commit()
                 running.append(plan)
                 try:
-                    plan.run(version)
+                    plan.run(version, self._second if i > 0 else None)
                 except Exception as error:
                     wrong = error
             return running, wrong
