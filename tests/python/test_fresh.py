@@ -118,3 +118,43 @@ def test_transfers_and_refits_take_sources_anew_at_each_step(tmp_path):
 
     for kind in ("transfer", "refit"):
         on_ranks(2, lambda comm, kind=kind: work(comm, kind))
+
+
+@pytest.mark.parametrize("staged", [False, True])
+def test_scales_and_casts_of_sources_made_anew(staged):
+    torch = pytest.importorskip("torch")
+    src, dst = xfer.parse_problem("f32[64,64] (2)@0-1:S0 -> (2)@2-3:S1")
+    of_type = {
+        dtype: xfer.parse_problem(f"f32[64,64] (2)@0-1:S0 -> {dtype} (2)@2-3:S1")[1] for dtype in ("bf16", "f8e4m3")
+    }
+    _, scales = xfer.parse_problem("f32[4,4] (2)@0-1:S0 -> (2)@2-3:S1")
+    rows = [
+        ("blocks", src, of_type["f8e4m3"], xfer.Conversion.blocks(16, 16)),
+        ("scales", None, scales, xfer.Conversion.scales_of(0)),
+        ("cast", src, of_type["bf16"], xfer.Conversion.cast()),
+        ("plain", src, dst),
+    ]
+
+    def work(comm):
+        plan = xfer.Plan(comm, rows, fresh_sources=True, staged=staged, verify=True)
+        mine = slice(32 * (comm.rank % 2), 32 * (comm.rank % 2) + 32)
+        got = [torch.zeros(64, 32, dtype=torch.float8_e4m3fn), torch.zeros(4, 2)]
+        got += [torch.zeros(64, 32, dtype=torch.bfloat16), torch.zeros(64, 32)]
+        for version in range(1, 4):
+            whole = torch.randn(64, 64, generator=torch.Generator().manual_seed(version)) * version
+            if comm.rank < 2:
+                plan.bind_many((name, whole[mine].clone(), None) for name in ("blocks", "cast", "plain"))
+            elif version == 1:
+                plan.bind_many((i, None, x) for i, x in enumerate(got))
+            plan.commit()
+            plan.run(version)
+            plan.wait()
+            if comm.rank < 2:
+                continue
+            part = whole[:, mine]
+            back = got[0].float() * got[1].repeat_interleave(16, 0).repeat_interleave(16, 1)
+            assert torch.allclose(back, part, rtol=0.07, atol=0.01 * version)
+            assert torch.equal(got[2], part.to(torch.bfloat16))
+            assert torch.equal(got[3], part)
+
+    on_ranks(4, work)
