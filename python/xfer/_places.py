@@ -65,4 +65,4 @@ def _where(tensors: Sequence[Any]) -> list[Any]:
 
 def _form(tensor: Any) -> Any:
     """Of other objects than before: what they may differ in where they lie at the same address."""
-    return tensor.dtype, tensor.shape, tensor.stride()
+    return tensor.dtype, tensor.shape, tensor.stride(), tensor.is_neg()

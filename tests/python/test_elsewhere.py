@@ -131,3 +131,19 @@ def test_a_tensor_that_was_bound_is_given_back_when_another_is():
     del first
     assert torch.UntypedStorage._expired(storage)
     torch.UntypedStorage._free_weak_ref(storage)
+
+
+def test_what_means_other_values_at_the_same_address_is_looked_at_again():
+    import xfer.torch
+
+    (comm,) = xfer.Comm.local(1)
+    source, target = {"w": torch.ones(4, 6)}, {"w": torch.zeros(4, 6)}
+    with xfer.torch.Transfer(comm, source=source, target=target) as transfer:
+        transfer.step(1)
+        assert float(target["w"].min()) == 1.0
+        source["w"] = torch._neg_view(source["w"])
+        with pytest.raises(TypeError, match=r"resolve_neg\(\)"):
+            transfer.step(2)
+        source["w"] = source["w"].resolve_neg()
+        transfer.step(3)
+        assert float(target["w"].max()) == -1.0
