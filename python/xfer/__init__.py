@@ -15,6 +15,7 @@ from ._log import log_to
 from ._structs import decoded as _decoded
 from ._version import __version__
 from .comm import Comm, nccl_id
+from .conversion import Conversion
 from .errors import *  # noqa: F403
 from .errors import __all__ as _errors
 from .exchange import Exchange, exchange
@@ -30,7 +31,7 @@ from .layout import (
 )
 from .memory import Memory, View, memory_of
 from .mesh import Mesh
-from .plan import Conversion, Plan, PlanOptions, redistribute
+from .plan import Plan, PlanOptions, redistribute
 from .refit import Local, LocalPart, Locals, Model, Refit, RefitTensor, Rules, Side, model_path
 from .stream import stream_pointer
 

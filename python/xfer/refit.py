@@ -15,10 +15,11 @@ from . import _functions, _handle, _structs, dtypes
 from ._lib import lib
 from ._structs import array, decoded, encoded, length, listed
 from .comm import Comm
+from .conversion import Conversion
 from .errors import ArgError
 from .layout import Layout
 from .memory import HOST, Memory, check_device, elsewhere, one_array
-from .plan import Conversion, Plan, PlanOptions, Tensors
+from .plan import Plan, PlanOptions, Tensors
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack

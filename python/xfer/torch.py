@@ -43,11 +43,12 @@ from ._places import Places
 from ._steps import Steps
 from ._structs import needed
 from .comm import Agreed, Comm
+from .conversion import Conversion
 from .dtypes import dtype_name, torch_dtype
 from .errors import MismatchError
 from .layout import Layout, Placement, Replicate
 from .mesh import Mesh
-from .plan import Conversion, Plan, PlanOptions, Sides, redistribute_sides, torch_stream
+from .plan import Plan, PlanOptions, Sides, redistribute_sides, torch_stream
 from .refit import Model, Refit, Side
 from .stream import stream_pointer
 

@@ -20,9 +20,10 @@ import torch
 from .._gc import no_collection
 from .._store import session as new_session
 from ..comm import Agreed, Comm
+from ..conversion import Conversion
 from ..dtypes import torch_dtype
 from ..memory import HOST
-from ..plan import Conversion, Plan
+from ..plan import Plan
 from ._meeting import at_work, lives, look_for_failure, not_met, open_comm, open_store, who
 from ._source import Source, joined, tables_of
 

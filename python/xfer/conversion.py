@@ -1,0 +1,70 @@
+"""What becomes of elements on the way."""
+
+from __future__ import annotations
+
+from ctypes import byref
+
+from . import _structs
+from ._lib import lib
+from .errors import ArgError
+
+__all__ = ["Conversion"]
+
+_SCALES = {"f32": 0, "pow2": 1, "ue8m0": 2, "mx": 3}
+
+
+class Conversion(int):
+    """What becomes of a tensor's elements on the way, which are f32, bf16 or f16 before.
+
+    All round to the destination's dtype, one of these, f8e4m3 or f8e5m2: once, to nearest even; f8 saturates.
+    """
+
+    def __repr__(self) -> str:
+        data = _structs.ConversionData()
+        try:
+            lib.xfer_conversion_get(int(self), byref(data))
+        except ArgError:
+            return f"Conversion({int(self):#x})"
+        scale = next((name for name, number in _SCALES.items() if number == data.scale), "")
+        return (
+            "Conversion(0)",
+            "Conversion.cast()",
+            f"Conversion.scale({data.value:.9g})",
+            f"Conversion.add({data.value:.9g})",
+            f"Conversion.blocks({data.rows}, {data.columns}, {scale!r})",
+            f"Conversion.scales_of({data.tensor})",
+        )[data.kind]
+
+    @classmethod
+    def cast(cls) -> Conversion:
+        """Nothing else."""
+        return cls(lib.xfer_convert_cast())
+
+    @classmethod
+    def scale(cls, by: float) -> Conversion:
+        """Divided by `by` in f32 first: f8 with one scale for a tensor."""
+        return cls(lib.xfer_convert_scale(by))
+
+    @classmethod
+    def add(cls, value: float) -> Conversion:
+        """Plus `value` in f32 first: for norms that one side keeps as x and the other as 1 + x."""
+        return cls(lib.xfer_convert_add(value))
+
+    @classmethod
+    def blocks(cls, rows: int, columns: int, scale: str = "f32") -> Conversion:
+        """To f8e4m3 by blocks of the last two dims, as vLLM and DeepGEMM quantise weights.
+
+        scale: "f32", amax / 448; "pow2", "ue8m0", powers of two as vLLM's and as DeepGEMM's code makes them; "mx",
+        those of MXFP8, for blocks of 1 x 32. Another tensor, with `scales_of`, has the scales.
+        """
+        if scale not in _SCALES:
+            raise ValueError(f"there is no scale {scale!r}: it is one of {', '.join(_SCALES)}")
+        return cls(lib.xfer_convert_blocks(rows, columns, _SCALES[scale]))
+
+    @classmethod
+    def scales_of(cls, tensor: int) -> Conversion:
+        """The scales of the blocks of another tensor, by its index: ceil(n / rows) by ceil(n / columns) of them.
+
+        Such a tensor has no source layout and no source view. Its destination is f32, or f8e8m0 for powers of two.
+        """
+        return cls(lib.xfer_convert_scales_of(tensor))
