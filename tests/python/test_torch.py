@@ -249,10 +249,14 @@ def test_a_transfer_refuses_what_came_went_or_is_freed():
 
 def test_a_transfer_binds_each_tensor_once_until_it_moves(monkeypatch):
     bound = [[], []]
-    bind = xfer.Plan._bind
-    monkeypatch.setattr(
-        xfer.Plan, "_bind", lambda plan, comm, name, *of: (bound[plan._rank].append(name), bind(plan, comm, name, *of))
-    )
+    bind_many = xfer.Plan.bind_many
+
+    def noted(plan, tensors):
+        rows = list(tensors)
+        bound[plan._rank] += [name for name, *_ in rows]
+        bind_many(plan, rows)
+
+    monkeypatch.setattr(xfer.Plan, "bind_many", noted)
 
     def work(comm):
         mine = {"a": torch.full((4,), float(comm.rank)), "b": torch.zeros(2)}
@@ -274,7 +278,7 @@ def test_a_transfer_that_was_interrupted_while_it_binds_binds_all_at_the_next_st
         transfer.step(1)
         source["w"] = torch.full((4,), 2.0)
         with monkeypatch.context() as patch:
-            patch.setattr(xfer.Plan, "_bind", lambda *_: signal.raise_signal(signal.SIGINT))
+            patch.setattr(xfer.Plan, "bind_many", lambda *_: signal.raise_signal(signal.SIGINT))
             before = signal.signal(signal.SIGINT, signal.default_int_handler)
             with pytest.raises(KeyboardInterrupt):
                 transfer.step(2)
