@@ -5,8 +5,8 @@
  * better read them in one; and so is what becomes smaller on the way, and most where both ranks
  * send; and so is a flow from many allocations into few, since each that is not ours must be
  * mapped. Elsewhere the side that has fewer to map copies. A flow of which some is quantised by
- * blocks is pushed always, since its sender has the scales. And
- * what is bound for one run is pushed if it can be: nobody has to map it.
+ * blocks is pushed always, since its sender has the scales; and what is bound for one run is pushed
+ * if it can be, so that nobody has to map it.
  */
 #include "error.h"
 #include "link.h"
