@@ -221,6 +221,7 @@ static const xfi_device_ops cuda_ops = {
     .event_sync = cuda_event_sync,
     .batch_create = xfi_cuda_batch_create,
     .batch_create_open = xfi_cuda_batch_create_open,
+    .batch_wants_open = xfi_cuda_batch_wants_open,
     .batch_destroy = xfi_cuda_batch_destroy,
     .batch_is_read = xfi_cuda_batch_is_read,
     .batch_launch = xfi_cuda_batch_launch,

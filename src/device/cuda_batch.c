@@ -132,8 +132,8 @@ static xfer_status batch_fill(xfi_cuda_device *device, xfi_batch *batch, xfi_cop
   xfer_status st = XFER_OK;
   xfi_cuda_program program = {0};
 
-  if (guard == NULL || !guard->strict)
-    XFI_TRY_DONE(let_engine_take(batch, device, copies, &n_copies, open));
+  batch->engine.is_full = guard != NULL && guard->strict;
+  if (!batch->engine.is_full) XFI_TRY_DONE(let_engine_take(batch, device, copies, &n_copies, open));
   if (open && xfi_cuda_engine_is_empty(&batch->engine)) goto done;
   XFI_TRY_DONE(xfi_cuda_compile(&program, copies, n_copies, n_blocks));
   carry(batch, &program);
@@ -201,6 +201,11 @@ void xfi_cuda_batch_destroy(xfi_device *base, xfi_batch *batch)
 bool xfi_cuda_batch_is_read(const xfi_batch *batch)
 {
   return batch->is_read;
+}
+
+bool xfi_cuda_batch_wants_open(const xfi_batch *batch)
+{
+  return batch->engine.is_full;
 }
 
 /* Later work on `stream` comes after what went aside: also where a launch failed, whatever the

@@ -229,6 +229,7 @@ typedef struct xfi_cuda_runs {
   size_t n;
   xfi_cuda_rows *rows; /* [n_rows] */
   size_t n_rows;
+  bool is_full; /* the engine could do more than it is allowed here */
 } xfi_cuda_runs;
 
 static inline bool xfi_cuda_engine_is_empty(const xfi_cuda_runs *runs)
@@ -261,6 +262,7 @@ xfer_status xfi_cuda_batch_create_open(xfi_device *device, xfi_batch **batch, xf
                                        size_t n_copies, int percent);
 void xfi_cuda_batch_destroy(xfi_device *device, xfi_batch *batch);
 bool xfi_cuda_batch_is_read(const xfi_batch *batch);
+bool xfi_cuda_batch_wants_open(const xfi_batch *batch);
 xfer_status xfi_cuda_batch_launch(xfi_device *device, xfi_batch *batch, xfer_stream stream,
                                   xfi_event *turn);
 

@@ -63,8 +63,7 @@ static bool is_rows(const xfi_cuda_device *device, const xfi_copy *c)
 }
 
 /* No operations: it is not for the engine. */
-static candidate look_at(const xfi_cuda_device *device, xfi_copy *c, int64_t most,
-                         xfi_cuda_across *last)
+static candidate look_at(const xfi_cuda_device *device, xfi_copy *c, xfi_cuda_across *last)
 {
   candidate found = {.copy = c, .rows = is_rows(device, c)};
 
@@ -72,7 +71,6 @@ static candidate look_at(const xfi_cuda_device *device, xfi_copy *c, int64_t mos
   if (!found.rows && c->run_bytes < device->engine_run_bytes) return found;
   if (!xfi_cuda_crosses(device, c, last)) return found;
   found.n_ops = xfi_copy_runs(c) / (found.rows ? c->extent[c->n_dims - 1] : 1);
-  if (found.n_ops > most) found.n_ops = 0;
   return found;
 }
 
@@ -137,7 +135,8 @@ static void add(xfi_cuda_runs *runs, const candidate *from)
 xfer_status xfi_cuda_engine_take(xfi_cuda_runs *runs, const xfi_cuda_device *device, bool open,
                                  xfi_copy *rest, size_t *n_rest)
 {
-  const int64_t most = !has_batches(device) ? ALONE_OPS_MAX : open ? OPEN_OPS_MAX : OPS_MAX;
+  const int64_t open_most = has_batches(device) ? OPEN_OPS_MAX : ALONE_OPS_MAX;
+  const int64_t most = open || open_most < OPS_MAX ? open_most : OPS_MAX;
   xfer_status st = XFER_OK;
   size_t n_candidates = 0;
   size_t n_left = 0;
@@ -148,17 +147,21 @@ xfer_status xfi_cuda_engine_take(xfi_cuda_runs *runs, const xfi_cuda_device *dev
 
   XFI_CHECK_DONE(candidates != NULL, XFER_ERR_NOMEM, "a batch of %zu copies", *n_rest);
   for (size_t i = 0; i < *n_rest; i++) {
-    const candidate c = look_at(device, &rest[i], most, &last);
+    const candidate c = look_at(device, &rest[i], &last);
+    const bool fits = c.n_ops <= most;
 
-    if (c.n_ops == 0) continue;
+    runs->is_full = runs->is_full || (!fits && most < open_most);
+    if (c.n_ops == 0 || !fits) continue;
     candidates[n_candidates++] = c;
     n_bytes += xfi_copy_bytes(&rest[i]);
   }
   if (n_candidates == 0 || n_bytes < device->engine_all_bytes) goto done;
   if (!all_fit(candidates, n_candidates, most))
     qsort(candidates, n_candidates, sizeof *candidates, by_run);
-  for (size_t i = 0; i < n_candidates; i++)
+  for (size_t i = 0; i < n_candidates; i++) {
     settle(&candidates[i], device, room, (size_t)most);
+    runs->is_full = runs->is_full || (candidates[i].n_ops == 0 && most < open_most);
+  }
   runs->dst = xfi_calloc(room[0], sizeof *runs->dst);
   runs->src = xfi_calloc(room[0], sizeof *runs->src);
   runs->n_bytes = xfi_calloc(room[0], sizeof *runs->n_bytes);

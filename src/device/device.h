@@ -110,6 +110,8 @@ typedef struct xfi_device_ops {
    * guard; *batch becomes NULL where they would be no faster. NULL: they never are. */
   xfer_status (*batch_create_open)(xfi_device *device, xfi_batch **batch, xfi_copy *copies,
                                    size_t n_copies, int percent);
+  /* May they be faster than this one, made of the same copies? */
+  bool (*batch_wants_open)(const xfi_batch *batch);
   void (*batch_destroy)(xfi_device *device, xfi_batch *batch);
   /* Do launches read it while they are under way? NULL: none does, after the call. */
   bool (*batch_is_read)(const xfi_batch *batch);

@@ -1,5 +1,7 @@
 /* Long runs are for the copy engine of the rank that receives them, however the layouts say where
  * they are: what a rank writes in another's memory it cannot have. */
+#include "cuda_device.h"
+#include "object.h"
 #include "world.h"
 
 #include <stdio.h>
@@ -367,6 +369,49 @@ static void test_runs_without_batches(void)
   go(two_runs, BATCH);
 }
 
+/* ---- more runs than a stream takes that may have to wait ------------------------------------- */
+
+/* Rank 0 pulls them: where it cannot know when they go, kernels take some. */
+static void many_runs(int rank)
+{
+  enum { N = 5000, RUN = 512, APART = 1024 };
+  static const uint64_t calls[2] = {24, 20}; /* of 16, 16, 32, 64, 128, and then 256 of them */
+  static part parts[2][N];
+  part *mine = parts[rank];
+  unsigned char *memory = world_alloc((size_t)N * APART);
+  const cudaStream_t stream = world_stream();
+  xfi_cuda_device *device = xfi_cuda(w.comms[rank]->device);
+  xfer_plan *plan = NULL;
+
+  device->engine_run_bytes = RUN;
+  device->engine_all_bytes = RUN;
+  for (size_t i = 0; i < N; i++)
+    mine[i] = (part){"u8[512] (1)@1:R -> (1)@0:R", 1, xfer_view_dense(memory + i * APART), {NULL}};
+  plan = plan_of(rank, mine, N);
+  OK(xfer_plan_commit(plan));
+  for (int last = 0; last < 2; last++) {
+    ranks_barrier();
+    const uint64_t before = sim_calls_of(BATCH);
+
+    for (size_t i = 0; i < (size_t)N * APART; i++)
+      memory[i] = (unsigned char)(rank == 0 ? 0xee : i % 241 + (size_t)last);
+    OK(run_last(last, rank, plan, (uint64_t)last + 1, stream));
+    OK(xfer_plan_wait(plan, 0));
+    ranks_barrier();
+    NEED(sim_calls_of(BATCH) == before + calls[last]);
+    for (size_t i = 0; rank == 0 && i < (size_t)N * APART; i++)
+      NEED(memory[i] == (i % APART < RUN ? i % 241 + (size_t)last : 0xee));
+  }
+  plan_end(plan, mine, N);
+  world_free(memory);
+}
+
+static void test_many_runs(void)
+{
+  are_processes = true;
+  go(many_runs, NULL);
+}
+
 /* ---- what is pushed ------------------------------------------------------------------------- */
 
 /* Both send, so both push. Who comes last finds that the other is ready, and may use the engine;
@@ -558,6 +603,7 @@ int main(int argc, char **argv)
       {"engine_takes_rows", test_rows},
       {"engine_takes_runs", test_runs},
       {"engine_takes_runs_alone", test_runs_without_batches},
+      {"engine_takes_many_runs_at_once", test_many_runs},
       {"engine_takes_pushes", test_pushes},
       {"engine_takes_pushes_of_processes", test_pushes_of_processes},
       {"engine_leaves_what_does_not_go_at_once", test_what_does_not_go_at_once},

@@ -93,26 +93,44 @@ static bool is_all_to_all(const xfi_direct *d)
   return n > 1;
 }
 
-/* Where everything lies now. Copies may go without a strict guard where nothing can keep them from
- * going at once: not where scales have to be known first. */
-static xfer_status make_batches(xfi_group *g, const xfi_direct *d, const xfer_plan *plan)
+static xfer_status add_flows(xfi_copies *parts, const xfer_plan *plan, const xfi_group *g)
+{
+  for (int i = 0; i < g->ready.n; i++)
+    XFI_TRY(add_flow(parts, plan, g->links[i], g->way == XFI_PUSH));
+  return XFER_OK;
+}
+
+/* The same copies for where nothing can keep them from going at once: not where scales have to be
+ * known first. */
+static xfer_status make_open(xfi_group *g, const xfi_direct *d, const xfer_plan *plan,
+                             xfi_copies *copies)
 {
   const xfi_device_ops *dev = d->device->ops;
-  const bool opens =
-      plan->quant == NULL && g->strict && dev->batch_create_open != NULL && !is_all_to_all(d);
+
+  if (plan->quant != NULL || dev->batch_create_open == NULL || g->batches[0] == NULL ||
+      !dev->batch_wants_open(g->batches[0]) || is_all_to_all(d)) {
+    xfi_batch_drop(d->device, &g->open);
+    return XFER_OK;
+  }
+  if (!g->strict) { /* the batch has used them up */
+    copies->n = 0;
+    XFI_TRY(add_flows(copies, plan, g));
+  }
+  return dev->batch_create_open(d->device, &g->open, copies->at, copies->n, g->percent);
+}
+
+/* Where everything lies now. */
+static xfer_status make_batches(xfi_group *g, const xfi_direct *d, const xfer_plan *plan)
+{
   xfer_status st = XFER_OK;
   xfi_copies parts[XFI_QUANT_PARTS] = {{NULL, 0, 0}};
 
-  for (int i = 0; i < g->ready.n; i++)
-    XFI_TRY_DONE(add_flow(parts, plan, g->links[i], g->way == XFI_PUSH));
-  for (int k = 0; k < XFI_QUANT_PARTS; k++) {
-    if (parts[k].n == 0) continue;
-    XFI_TRY_DONE(dev->batch_create(d->device, &g->batches[k], parts[k].at, parts[k].n, g->percent,
-                                   g->guard));
-    if (opens)
-      XFI_TRY_DONE(
-          dev->batch_create_open(d->device, &g->open, parts[k].at, parts[k].n, g->percent));
-  }
+  XFI_TRY_DONE(add_flows(parts, plan, g));
+  for (int k = 0; k < XFI_QUANT_PARTS; k++)
+    if (parts[k].n > 0)
+      XFI_TRY_DONE(d->device->ops->batch_create(d->device, &g->batches[k], parts[k].at, parts[k].n,
+                                                g->percent, g->guard));
+  XFI_TRY_DONE(make_open(g, d, plan, &parts[0]));
 done:
   for (int k = 0; k < XFI_QUANT_PARTS; k++)
     xfi_copies_free(&parts[k]);
