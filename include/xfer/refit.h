@@ -384,7 +384,7 @@ XFER_API XFER_MUST_CHECK xfer_status xfer_locals_part_get(const xfer_locals *loc
  * @param dtype    xfer_dtype
  * @param base     First element.
  * @param shape    [n_dims]
- * @param strides  [n_dims] In bytes; NULL: row-major without gaps.
+ * @param strides  [n_dims] In bytes, of a dim of one element any; NULL: row-major without gaps.
  * @param n_dims   Number of dims.
  * @retval XFER_ERR_ARG    There is no such side, or this refit does not know it, or a wrong n_dims.
  * @retval XFER_ERR_NOMEM  Out of memory.

@@ -5,6 +5,7 @@
 #include "locals.h"
 
 #include "alloc.h"
+#include "checked.h"
 #include "dtype.h"
 #include "error.h"
 #include "names.h"
@@ -148,8 +149,21 @@ static void format_shape(char *text, size_t size, const int64_t *shape, int n_di
   xfi_text_printf(&out, "]");
 }
 
+/* A dim of *size and *stride (NULL: no gaps) becomes one with the next; false: they are not, or
+ * make no size. One of one element may have any stride. */
+static bool join_next(int64_t *size, int64_t *stride, int64_t next, int64_t step)
+{
+  int64_t pitch = 0;
+
+  if (stride != NULL && *size != 1 && next != 1 &&
+      (!xfi_imul_fits(step, next, &pitch) || *stride != pitch))
+    return false;
+  if (stride != NULL && next != 1) *stride = step;
+  return *size >= 0 && next >= 0 && xfi_imul_fits(*size, next, size);
+}
+
 /* Joins dims that are one of the local's, as blocks and the bytes in them are the columns of packed
- * weights: as many as there are more than it has. */
+ * weights: as many as there are more than it has. Where they cannot be, it is no shape of its. */
 static int join_dims(int64_t *shape, int64_t *strides, int n_dims, const xfi_local *local)
 {
   int n = 0;
@@ -160,12 +174,17 @@ static int join_dims(int64_t *shape, int64_t *strides, int n_dims, const xfi_loc
     return 1;
   }
   for (int d = 0; d < n_dims; d++) {
-    bool joins = n > 0 && n_dims - d > local->n_dims - n &&
-                 (n == local->n_dims || shape[n - 1] != local->shape[n - 1]);
-    if (joins && strides != NULL && strides[n - 1] != strides[d] * shape[d]) return n_dims;
-    shape[joins ? n - 1 : n] = joins ? shape[n - 1] * shape[d] : shape[d];
-    if (strides != NULL) strides[joins ? n - 1 : n] = strides[d];
-    n += joins ? 0 : 1;
+    const int64_t step = strides == NULL ? 0 : strides[d];
+
+    if (n > 0 && n_dims - d > local->n_dims - n &&
+        (n == local->n_dims || shape[n - 1] != local->shape[n - 1])) {
+      if (!join_next(&shape[n - 1], strides == NULL ? NULL : &strides[n - 1], shape[d], step))
+        return n_dims;
+      continue;
+    }
+    shape[n] = shape[d];
+    if (strides != NULL) strides[n] = step;
+    n++;
   }
   return n;
 }

@@ -136,6 +136,51 @@ static void test_dims_of_one_element_are_one_with_their_neighbours(void **state)
   unmake(&o);
 }
 
+/* torch gives a dim of one element any stride; what lies apart is not one with its neighbour. */
+static void test_dims_of_one_element_may_have_any_stride(void **state)
+{
+  const int64_t own[] = {1, 1, 4, 1}, odd[] = {6, 94, 4, 22}, four[] = {2, 2}, apart[] = {6, 2};
+  one o = make(KIMI("[1,1,4,1]"), "fsdp:dp2", XFER_SIDE_TRAIN, NULL, 0);
+  xfer_view src, dst;
+  size_t n = 0, t = 0;
+  int has = 0;
+
+  (void)state;
+  assert_int_equal(xfer_locals_update(o.locals, XFER_SIDE_TRAIN, "model.layers.0.self_attn.A_log",
+                                      XFER_BF16, memory, four, apart, 2),
+                   XFER_ERR_MISMATCH);
+  assert_int_equal(xfer_locals_update(o.locals, XFER_SIDE_TRAIN, "model.layers.0.self_attn.A_log",
+                                      XFER_BF16, memory, own, odd, 4),
+                   XFER_OK);
+  const xfer_tensor *tensors = xfer_refit_tensors(o.refit, &n);
+  while (t < n && strstr(tensors[t].name, "A_log") == NULL)
+    t++;
+  assert_int_equal(xfer_locals_view(o.locals, t, &src, &dst, &has), XFER_OK);
+  assert_int_equal(has, 1);
+  assert_int_equal(src.strides[0], 4);
+  unmake(&o);
+}
+
+/* Sizes whose product would come to the tensor's only past 63 bits, or by two minus signs. */
+static void test_sizes_that_multiply_past_63_bits_are_no_shape(void **state)
+{
+  const int64_t shapes[][2] = {{(INT64_C(1) << 62) + 1, 4}, {-2, -2}};
+  const int64_t strides[] = {INT64_C(1) << 62, INT64_C(1) << 62}, two[] = {2, 2};
+  one o = make(KIMI("[1,1,4,1]"), "fsdp:dp2", XFER_SIDE_TRAIN, NULL, 0);
+
+  (void)state;
+  for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++) {
+    assert_int_equal(xfer_locals_update(o.locals, XFER_SIDE_TRAIN, "model.layers.0.self_attn.A_log",
+                                        XFER_BF16, memory, shapes[i], NULL, 2),
+                     XFER_ERR_MISMATCH);
+    assert_non_null(strstr(xfer_last_error(), "its shape should be [4]"));
+  }
+  assert_int_equal(xfer_locals_update(o.locals, XFER_SIDE_TRAIN, "model.layers.0.self_attn.A_log",
+                                      XFER_BF16, memory, two, strides, 2),
+                   XFER_ERR_MISMATCH);
+  unmake(&o);
+}
+
 /* Hands every local tensor in, `change` deciding what of it is different. */
 static size_t count_problems(one *o)
 {
@@ -482,6 +527,8 @@ int main(void)
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(test_names_and_shapes_are_the_frameworks_own),
       cmocka_unit_test(test_dims_of_one_element_are_one_with_their_neighbours),
+      cmocka_unit_test(test_dims_of_one_element_may_have_any_stride),
+      cmocka_unit_test(test_sizes_that_multiply_past_63_bits_are_no_shape),
       cmocka_unit_test(test_spellings_and_renames_lead_to_the_same),
       cmocka_unit_test(test_stars_take_the_shortest_text),
       cmocka_unit_test(test_what_is_wrong_is_listed),
