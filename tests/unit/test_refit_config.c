@@ -268,6 +268,7 @@ static void test_a_known_text_in_an_unknown_model_that_sees_is_refused(void **st
   REFIT_TABLE("\"model_type\":\"" whole "\",\"text_config\":{" REFIT_DENSE_CONFIG                  \
               ",\"model_type\":\"" text "\"}",                                                     \
               REFIT_DENSE_PARAMS)
+#define UNTIED "\",\"tie_word_embeddings\":false,\"name\":\""
   static const struct {
     const char *table, *train, *gen, *word; /* NULL: it is taken */
   } cases[] = {
@@ -278,7 +279,9 @@ static void test_a_known_text_in_an_unknown_model_that_sees_is_refused(void **st
       {SEES("mistral3", "mistral"), "full", "sglang:tp2,loaded", NULL},
       {SEES("internvl", "qwen3"), "full", "sglang:tp2,loaded", "what SGLang makes of this model"},
       {SEES("internvl", "qwen3"), "torchtitan:dp2", "full", "what TorchTitan makes of this family"},
-      {SEES("internvl", "qwen3"), "full", "vllm:tp2", NULL},
+      {SEES("internvl", "qwen3"), "full", "vllm:tp2", "does not say whether it is tied"},
+      {SEES("internvl" UNTIED, "qwen3"), "full", "vllm:tp2", NULL},
+      {SEES("llava", "llama"), "full", "vllm:tp2", NULL},
   };
 
   (void)state;
@@ -291,6 +294,7 @@ static void test_a_known_text_in_an_unknown_model_that_sees_is_refused(void **st
     if (cases[i].word != NULL) refit_expect_error(cases[i].word);
     refit_sides_end(&s);
   }
+#undef UNTIED
 #undef SEES
 }
 

@@ -87,6 +87,17 @@ def seeing(architecture, model_type, vision, text, tie=True, alone=False, **more
                           "text_config": {**text, **tied}, "vision_config": vision})
 
 
+def unsaid(make, head=False):
+    """Of which neither configuration says whether the output layer is tied; `head`: which has one."""
+    def made():
+        config, table = make()
+        text = {k: v for k, v in config["text_config"].items() if k != "tie_word_embeddings"}
+        embedding = next(n for n in table if n.endswith("embed_tokens.weight"))
+        own = {"language_model.lm_head.weight": table[embedding]} if head else {}
+        return {**{k: v for k, v in config.items() if k != "tie_word_embeddings"}, "text_config": text}, collections.OrderedDict({**table, **own})
+    return made
+
+
 def smolvlm(architecture, model_type, **tied):
     """Idefics 3 and SmolVLM, whose text is a Llama."""
     vision = dict(model_type=model_type + "_vision", hidden_size=32, intermediate_size=64, num_hidden_layers=1, num_attention_heads=8, image_size=32,
