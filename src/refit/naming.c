@@ -212,19 +212,39 @@ static xfer_status add_block(xfi_fusing *f, xfi_block block, const xfi_entry *en
   return XFER_OK;
 }
 
+/* The order of an entry's rows. A scale of a block that has whole units stays where it is, however
+ * their rows are turned; a block of other rows would not be one any more. */
+static xfer_status order_of(xfi_order *order, const xfi_placing *placing, const xfi_entry *entry,
+                            const xfi_part_rule *part)
+{
+  const xfi_entry *weight;
+
+  *order = part == NULL ? XFI_AS_IT_IS : part->order;
+  if (*order == XFI_AS_IT_IS || entry->scale_of < 0 || entry->of_rows) return XFER_OK;
+  weight = &placing->model->entries[entry->scale_of];
+  if (weight->block[0] == 1) return XFER_OK;
+  for (int s = 0; s < weight->n_segments; s++)
+    XFI_CHECK(weight->segments[s].unit > 0 && weight->block[0] % weight->segments[s].unit == 0,
+              XFER_ERR_UNSUPPORTED,
+              "\"%s\": \"%s\" turns the rows of each head of %lld, which are no part of a block "
+              "of %lld",
+              weight->pattern, placing->side->spec, (long long)weight->segments[s].unit,
+              (long long)weight->block[0]);
+  *order = XFI_AS_IT_IS;
+  return XFER_OK;
+}
+
 /* The rows of a weight that `part` takes; all, where it is NULL. */
-static xfer_status add_blocks(xfi_fusing *f, int number, const xfi_entry *entry,
-                              const xfi_part_rule *part)
+static xfer_status add_blocks(xfi_fusing *f, int number, const xfi_placing *placing,
+                              const xfi_entry *entry, const xfi_part_rule *part)
 {
   const xfi_segment all = {.name = "", .count = entry->shape[entry->experts ? 1 : 0], .unit = 1};
   const char *take = part != NULL ? part->take : NULL;
   xfi_block b = {.part = number};
   int64_t offset = 0;
 
-  if (part != NULL) {
-    b.few = part->few;
-    b.order = part->order;
-  }
+  if (part != NULL) b.few = part->few;
+  XFI_TRY(order_of(&b.order, placing, entry, part));
   for (int s = 0; s == 0 || s < entry->n_segments; s++) {
     const xfi_segment *seg = entry->n_segments > 0 ? &entry->segments[s] : &all;
 
@@ -266,7 +286,7 @@ static xfer_status add_parts(xfi_slot *slot, const xfi_placing *placing, const x
       number++;
     if (number == n) parts[n++] = e;
     if (e == entry && number == n - 1) slot->slot = number;
-    XFI_TRY(add_blocks(&slot->fusing, number, e, p));
+    XFI_TRY(add_blocks(&slot->fusing, number, placing, e, p));
   }
   slot->n_slots = n;
   return XFER_OK;
@@ -286,7 +306,7 @@ static xfer_status add_held(xfi_slot *slot, const xfi_placing *placing, const xf
     if (e->held != found || e->n_held != entry->n_held || strcmp(e->pattern, entry->pattern) != 0 ||
         xfi_entry_place(e, xfi_entry_layer(entry, 0)) < 0)
       continue;
-    XFI_TRY(add_blocks(&slot->fusing, found++, e, NULL));
+    XFI_TRY(add_blocks(&slot->fusing, found++, placing, e, NULL));
   }
   XFI_CHECK(found == entry->n_held, XFER_ERR_INTERNAL, "\"%s\": a part is missing", entry->pattern);
   return XFER_OK;

@@ -492,6 +492,48 @@ static void test_an_unclear_list_of_what_is_left_is_refused(void **state)
   }
 }
 
+#define TURNED(size)                                                                               \
+  REFIT_TABLE(BLOCKS(size) ",\"model_type\":\"llama4_text\"", REFIT_ENDS "," REFIT_ATTENTION)
+
+/* vLLM turns the rows of each head of 4, of which q has 4, before it quantises them. */
+static void test_scales_of_turned_rows_stay_where_their_blocks_are(void **state)
+{
+  static const struct {
+    const char *table;
+    int64_t rows; /* of the scales of q */
+  } cases[] = {{TURNED("[4,16]"), 4}, {TURNED("[8,16]"), 2}};
+
+  (void)state;
+  for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+    refit_sides s = refit_sides_make(cases[i].table, "full", "vllm:quant=fp8_per_block");
+    xfer_locals *locals = NULL;
+    xfer_local_part part;
+    xfer_local local;
+    int64_t n_rows = 0;
+
+    assert_int_equal(refit_sides_join(&s), XFER_OK);
+    refit_expect_plans(&s);
+    assert_int_equal(xfer_locals_create(&locals, s.refit, 1), XFER_OK);
+    for (size_t k = 0; k < xfer_locals_count(locals); k++) {
+      assert_int_equal(xfer_locals_get(locals, k, &local), XFER_OK);
+      if (strcmp(local.name, "model.layers.1.self_attn.qkv_proj.weight_scale_inv") != 0) continue;
+      n_rows = local.shape[0];
+      assert_int_equal(local.n_parts, 3);
+      assert_int_equal(xfer_locals_part_get(locals, k, 0, &part), XFER_OK);
+      assert_int_equal(part.first, 0);
+      assert_int_equal(part.end - part.begin, cases[i].rows);
+      assert_int_equal(part.step, 1);
+    }
+    assert_int_equal(n_rows, 2 * cases[i].rows);
+    xfer_locals_destroy(locals);
+    refit_sides_end(&s);
+  }
+  refit_sides s = refit_sides_make(TURNED("[2,16]"), "full", "vllm:quant=fp8_per_block");
+  assert_int_equal(refit_sides_join(&s), XFER_ERR_UNSUPPORTED);
+  refit_expect_error("turns the rows of each head of 4, which are no part of a block of 2");
+  refit_sides_end(&s);
+}
+
 /* Hands in memory for all that a rank holds, one after the other. */
 static void give_all(xfer_locals *locals)
 {
@@ -561,6 +603,7 @@ int main(void)
       cmocka_unit_test(test_what_lies_in_one_tensor_is_quantised_or_not),
       cmocka_unit_test(test_what_the_configuration_leaves_has_no_scales),
       cmocka_unit_test(test_an_unclear_list_of_what_is_left_is_refused),
+      cmocka_unit_test(test_scales_of_turned_rows_stay_where_their_blocks_are),
       cmocka_unit_test(test_a_plan_where_one_was_destroyed_is_bound_as_a_new_one),
   };
 
