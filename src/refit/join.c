@@ -338,6 +338,11 @@ static xfer_status convert_tensor(const xfer_refit *refit, size_t i, int64_t mor
     refit->tensors[scales].src = NULL;
     refit->tensors[scales].conversion = xfi_conversion_of_scales(i);
   }
+  XFI_CHECK(block[0] == 0 || t->src->dtype != XFER_F8E4M3, XFER_ERR_MISMATCH,
+            "\"%s\" is f8e4m3 with scales in \"%s\" and %s without in \"%s\", and there is no "
+            "conversion: have it unquantised on the training side (its dtype=), or ignore it",
+            t->name, refit->sides[0].side->spec, xfi_dtype_name((int)t->dst->dtype),
+            refit->sides[1].side->spec);
   XFI_CHECK(xfi_conversion_check(t->conversion, t->name) == XFER_OK &&
                 xfi_conversion_fits(t->conversion, t->src, t->dst, t->name) == XFER_OK,
             XFER_ERR_MISMATCH,

@@ -404,6 +404,8 @@ static xfer_dtype dtype_of(const xfi_placing *p, const xfi_entry *entry, const x
   const bool plain = own == XFER_F32 || own == XFER_BF16 || own == XFER_F16;
 
   if (said != NULL) return said->value == 0 ? own : (xfer_dtype)said->value;
+  if (rule != NULL && rule->unscaled && own == XFER_F8E4M3)
+    return p->side->dtype != 0 ? p->side->dtype : XFER_BF16;
   if (rule != NULL && entry->is_scale && plain && p->side->rules->row_scales != 0)
     return (xfer_dtype)p->side->rules->row_scales;
   if (rule != NULL && rule->dtype != 0 && plain) return (xfer_dtype)rule->dtype;
@@ -412,14 +414,22 @@ static xfer_dtype dtype_of(const xfi_placing *p, const xfi_entry *entry, const x
   return own;
 }
 
-/* Are these the scales of weights that the side was told to have in another type? It has none. */
+/* Are these the scales of weights that the side was told to have in another type, or has so by
+ * rule, where the caller did not place them? It has none. */
 static xfer_status are_made(bool *made, const xfi_placing *p, const xfi_entry *entry)
 {
   const xfi_entry *weight = &p->model->entries[entry->scale_of < 0 ? 0 : entry->scale_of];
-  const xfi_said *said;
+  const xfi_said *said, *place, *whole;
+  xfi_ruling ruling = {0};
 
+  *made = false;
+  if (entry->scale_of < 0) return XFER_OK;
   XFI_TRY(find_said(&said, p, XFI_SAID_DTYPE, weight));
-  *made = entry->scale_of >= 0 && dtype_of(p, weight, NULL, said) != weight->dtype;
+  XFI_TRY(find_said(&place, p, XFI_SAID_PLACE, weight));
+  XFI_TRY(find_said(&whole, p, XFI_SAID_WHOLE, weight));
+  if (place == NULL && whole == NULL) XFI_TRY(xfi_rule_find(&ruling, p, weight));
+  if (ruling.rule != NULL && !ruling.rule->unscaled) ruling.rule = NULL;
+  *made = dtype_of(p, weight, ruling.rule, said) != weight->dtype;
   return XFER_OK;
 }
 
@@ -456,6 +466,7 @@ xfer_status xfi_held_make(xfi_held *held, xfi_placing *p, size_t at)
   XFI_CHECK(rule->says == NULL, XFER_ERR_UNSUPPORTED, "\"%s\" in \"%s\": %s; ignore it or place it",
             entry->pattern, p->side->spec, rule->says);
   of.dtype = dtype_of(p, entry, rule, typed);
+  if (of.dtype != own.dtype) own.block[0] = own.block[1] = 0;
   XFI_TRY(xfi_slot_make(&held->slot, p, entry, &of.ruling));
   XFI_TRY(make_layouts(held, p, entry, &of));
   /* Who says what type it is says that the values are the checkpoint's. */

@@ -117,6 +117,7 @@ typedef struct xfi_local_rule {
   const char *made; /* the name of what the framework makes of the rank's share */
   int made_dtype;
   int dtype;        /* of its elements, whatever the checkpoint's; 0: those */
+  bool unscaled;    /* what a model has in fp8 is unquantised here, and has no scales */
   const char *says; /* in place of a tensor: why there is none */
 } xfi_local_rule;
 

@@ -151,6 +151,7 @@ static xfer_status read_local(const xfi_doc *doc, const json_t *object, xfi_loca
                               FIELD("made", TEXT, &r->made),
                               FIELD("made_dtype", DTYPE, &r->made_dtype),
                               FIELD("dtype", DTYPE, &r->dtype),
+                              FIELD("unscaled", FLAG, &r->unscaled),
                               FIELD("less", EXPR, &is[XFI_LESS]),
                               FIELD("says", TEXT, &r->says)};
 

@@ -534,6 +534,37 @@ static void test_scales_of_turned_rows_stay_where_their_blocks_are(void **state)
   refit_sides_end(&s);
 }
 
+#define INDEXER                                                                                    \
+  REFIT_TABLE(BLOCKS("[8,16]") ",\"model_type\":\"deepseek_v32\"",                                 \
+              "{\"pattern\":\"model.layers.{layer}.self_attn.indexer.wk.weight\",\"layer\":[0,1],"    \
+              "\"shape\":[8,16],\"dtype\":\"f8e4m3\"},"                                            \
+              "{\"pattern\":\"model.layers.{layer}.self_attn.indexer.wk.weight_scale_inv\","          \
+              "\"layer\":[0,1],\"shape\":[1,1],\"dtype\":\"f32\"}," REFIT_P(                        \
+                  "self_attn.indexer.weights_proj.weight", "[4,16]"))
+
+/* vLLM has the indexer's keys unquantised with other weights, whatever the checkpoint has. */
+static void test_a_rule_has_fp8_weights_without_scales(void **state)
+{
+  refit_sides s = refit_sides_make(INDEXER, "fsdp:dp2,dtype=bf16", "vllm:tp2");
+  const xfer_tensor *tensors;
+  size_t n = 0;
+
+  (void)state;
+  assert_int_equal(refit_sides_join(&s), XFER_OK);
+  tensors = xfer_refit_tensors(s.refit, &n);
+  assert_int_equal(n, 4); /* no scales */
+  for (size_t t = 0; t < n; t++)
+    assert_true(xfer_layout_dtype(tensors[t].dst) == XFER_BF16 && tensors[t].conversion == 0);
+  refit_expect_plans(&s);
+  refit_sides_end(&s);
+
+  s = refit_sides_make(INDEXER, "full", "vllm:tp2");
+  assert_int_equal(refit_sides_join(&s), XFER_ERR_MISMATCH);
+  refit_expect_error("indexer.wk.weight\" is f8e4m3 with scales");
+  refit_expect_error("have it unquantised on the training side");
+  refit_sides_end(&s);
+}
+
 /* Hands in memory for all that a rank holds, one after the other. */
 static void give_all(xfer_locals *locals)
 {
@@ -604,6 +635,7 @@ int main(void)
       cmocka_unit_test(test_what_the_configuration_leaves_has_no_scales),
       cmocka_unit_test(test_an_unclear_list_of_what_is_left_is_refused),
       cmocka_unit_test(test_scales_of_turned_rows_stay_where_their_blocks_are),
+      cmocka_unit_test(test_a_rule_has_fp8_weights_without_scales),
       cmocka_unit_test(test_a_plan_where_one_was_destroyed_is_bound_as_a_new_one),
   };
 
