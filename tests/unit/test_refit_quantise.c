@@ -536,10 +536,10 @@ static void test_scales_of_turned_rows_stay_where_their_blocks_are(void **state)
 
 #define INDEXER                                                                                    \
   REFIT_TABLE(BLOCKS("[8,16]") ",\"model_type\":\"deepseek_v32\"",                                 \
-              "{\"pattern\":\"model.layers.{layer}.self_attn.indexer.wk.weight\",\"layer\":[0,1],"    \
+              "{\"pattern\":\"model.layers.{layer}.self_attn.indexer.wk.weight\",\"layer\":[0,1]," \
               "\"shape\":[8,16],\"dtype\":\"f8e4m3\"},"                                            \
-              "{\"pattern\":\"model.layers.{layer}.self_attn.indexer.wk.weight_scale_inv\","          \
-              "\"layer\":[0,1],\"shape\":[1,1],\"dtype\":\"f32\"}," REFIT_P(                        \
+              "{\"pattern\":\"model.layers.{layer}.self_attn.indexer.wk.weight_scale_inv\","       \
+              "\"layer\":[0,1],\"shape\":[1,1],\"dtype\":\"f32\"}," REFIT_P(                       \
                   "self_attn.indexer.weights_proj.weight", "[4,16]"))
 
 /* vLLM has the indexer's keys unquantised with other weights, whatever the checkpoint has. */
