@@ -304,7 +304,7 @@ static void copy_one(const xfi_copy *copy)
   } while (xfi_copy_next(copy, last, index, &src, &dst));
 }
 
-/* Dims from d on, each run with its scale. */
+/* Dims from d on, each run with its scale; dst is NULL where amaxes are found. */
 static void copy_with_scales(const xfi_copy *copy, int64_t d, char *dst, const char *src,
                              float *scales)
 {
@@ -314,7 +314,8 @@ static void copy_with_scales(const xfi_copy *copy, int64_t d, char *dst, const c
     return;
   }
   for (int64_t i = 0; i < copy->extent[d]; i++)
-    copy_with_scales(copy, d + 1, dst + i * copy->dst_stride[d], src + i * copy->src_stride[d],
+    copy_with_scales(copy, d + 1, dst == NULL ? NULL : dst + i * copy->dst_stride[d],
+                     src == NULL ? NULL : src + i * copy->src_stride[d],
                      scales + i * copy->scale_stride[d]);
 }
 

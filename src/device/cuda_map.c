@@ -194,7 +194,7 @@ static mapping *mapping_at(const xfi_cuda_device *device, const void *pointer)
 
 static bool is_in(const xfi_cuda_across *memory, const char *pointer)
 {
-  return pointer >= memory->base && pointer < memory->base + memory->n_bytes;
+  return (uintptr_t)pointer - (uintptr_t)memory->base < memory->n_bytes;
 }
 
 bool xfi_cuda_crosses(const xfi_cuda_device *device, const xfi_copy *copy, xfi_cuda_across *last)

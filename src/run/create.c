@@ -189,7 +189,8 @@ static xfer_status begin(xfer_plan **plan, xfi_plans *of, xfer_status *checked,
 static xfer_status bind_cut(xfer_plan *asks, size_t i, const xfi_quant *q)
 {
   const xfi_quant_cut *cut = &q->cuts[i];
-  const xfer_view dst = {.kind = XFER_VIEW_DENSE, .base = q->heard + cut->heard};
+  const xfer_view dst = {.kind = XFER_VIEW_DENSE,
+                         .base = q->heard == NULL ? NULL : q->heard + cut->heard};
   const xfer_view src = {.kind = XFER_VIEW_BOXES,
                          .n_dims = cut->src->n_dims,
                          .n_pieces = (int64_t)cut->n_told,

@@ -75,7 +75,7 @@ static xfi_copy split(xfi_copy *rest)
   if (d == rest->n_dims) return split_run(rest);
   first.extent[d] = 1 + (int64_t)sim_draw((uint64_t)rest->extent[d] - 1);
   rest->extent[d] -= first.extent[d];
-  rest->dst += first.extent[d] * rest->dst_stride[d];
+  if (rest->dst != NULL) rest->dst += first.extent[d] * rest->dst_stride[d];
   if (rest->src != NULL) rest->src += first.extent[d] * rest->src_stride[d];
   if (xfi_copy_has_scales(rest)) rest->scales += first.extent[d] * rest->scale_stride[d];
   return first;

@@ -78,12 +78,13 @@ static void test_others_stay(void)
 /* An allocation that begins where another ends. */
 static char *neighbour(void)
 {
-  char *last = NULL;
-  char *next = memory[2];
+  char *last = memory[2];
+  char *next = NULL;
 
-  for (int i = 0; i < 100 && next != last + BYTES; i++) {
-    last = next;
+  for (int i = 0; i < 100; i++) {
     NEED(cudaMalloc((void **)&next, BYTES) == cudaSuccess);
+    if (next == last + BYTES) break;
+    last = next;
   }
   NEED(next == last + BYTES);
   return next;

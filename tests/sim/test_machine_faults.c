@@ -233,7 +233,7 @@ static void many_operations(int rank)
   for (size_t i = 0, k = 0; i < n; i++) {
     const int peer = i < MANY ? 1 : i < 2 * MANY ? 5 : (int)(i - 2 * MANY) + 2;
     const xfer_view from = xfer_view_dense(source);
-    const xfer_view to = xfer_view_dense(target + (rank == peer ? k++ : 0) * PIECE);
+    const xfer_view to = xfer_view_dense(rank == peer ? target + k++ * PIECE : NULL);
     OK(xfer_plan_bind(plan, i, rank == 0 ? &from : NULL, rank == peer ? &to : NULL));
   }
   OK(xfer_plan_commit(plan));

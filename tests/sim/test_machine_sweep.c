@@ -86,8 +86,13 @@ static bool is_staged(void)
 
 static void bind_at(xfer_plan *plan, const tensor *t, size_t offset)
 {
-  const xfer_view src = xfer_view_dense(t->bytes[FROM] + offset);
-  const xfer_view dst = xfer_view_dense(t->bytes[TO] + offset);
+  char *bytes[2];
+
+  for (int side = FROM; side <= TO; side++)
+    bytes[side] = t->bytes[side] == NULL ? NULL : (char *)t->bytes[side] + offset;
+
+  const xfer_view src = xfer_view_dense(bytes[FROM]);
+  const xfer_view dst = xfer_view_dense(bytes[TO]);
 
   OK(xfer_plan_bind(plan, 0, &src, &dst));
 }

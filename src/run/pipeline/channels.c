@@ -297,14 +297,14 @@ static void carry(void *context, size_t channel, char *slot, size_t n_bytes)
     const group *g = &l->groups[l->group];
     const uint64_t in_group = g->n * g->n_bytes - l->at;
     char *const *bases = l->bases + l->box + l->at / g->n_bytes;
+    const xfi_strided_dim *dims = l->dims == NULL ? NULL : l->dims + g->dims;
     const int64_t first = (int64_t)(l->at % g->n_bytes);
 
     n = left < in_group ? left : in_group;
     if (c->at[channel].send)
-      xfi_ref_pack(slot, bases, &g->form, l->dims + g->dims, first, (int64_t)n,
-                   c->slots_past_cache);
+      xfi_ref_pack(slot, bases, &g->form, dims, first, (int64_t)n, c->slots_past_cache);
     else
-      xfi_ref_unpack(slot, bases, &g->form, l->dims + g->dims, first, (int64_t)n, c->past_cache);
+      xfi_ref_unpack(slot, bases, &g->form, dims, first, (int64_t)n, c->past_cache);
     l->at += n;
     if (n < in_group) break;
     l->group++;
