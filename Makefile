@@ -32,7 +32,7 @@ deb:
 deps:
 	.ci/need build
 
-# gcc, clang and the CUDA build with warnings as errors, all tests; then the tests again under sanitizers.
+# Warnings are errors: gcc without and with CUDA, all tests; then clang, whose builds are under sanitizers, the tests again.
 check: check-deps
 	.ci/check $(JOBS)
 

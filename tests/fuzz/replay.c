@@ -55,7 +55,7 @@ static void replay(const char *path)
 
 int main(int argc, char **argv)
 {
-#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
+#if !ADDRESS_SANITIZER && !THREAD_SANITIZER
   /* A peer may speak of any number of bytes: who has not that much says so. */
   const struct rlimit memory = {64 << 20, 64 << 20};
 

@@ -12,7 +12,6 @@
 
 #include "carry.h"
 #include "crew.h"
-#include "sanitizer.h"
 
 /* ---- every relation of meshes, every lane ---- */
 

@@ -9,7 +9,6 @@
 
 #include "numbers.h"
 #include "rng.h"
-#include "sanitizer.h"
 
 /* ---- shapes ---- */
 
