@@ -141,7 +141,8 @@ typedef struct xfer_side_options {
                              NULL: first_rank and on. */
   int64_t n_ranks;      /**< As many as the side has; 0: see `ranks`. */
   const char *const *item_names; /**< [n_items] Items beside those of the SPEC: "tp", a flag such as
-                                    "loaded", or a choice such as "experts=stacked". */
+                                    "loaded", or a choice such as "experts=stacked". A name that has
+                                    its number in it, as "tp2" has, is refused. */
   const int32_t *item_values;    /**< [n_items] The number of each; a flag: 1; a choice: unused. */
   int64_t n_items;               /**< Number of items. */
   const xfer_rules *rules;       /**< NULL: the library's own. */

@@ -313,6 +313,22 @@ static xfer_status take_weights(xfer_side *side, const xfer_side_options *o)
   return XFER_OK;
 }
 
+/* A name of the options, whose number is apart: one with a digit at its end would get another
+ * before its number, and one with a separator would be two items. */
+static xfer_status check_item_name(const xfer_side *side, const char *name)
+{
+  const size_t n = strlen(name);
+
+  XFI_CHECK(strpbrk(name, ",:") == NULL, XFER_ERR_ARG,
+            "\"%s\": \"%s\" of item_names is not the name of one item", side->spec, name);
+  XFI_CHECK(n == 0 || strchr(name, '=') != NULL || xfi_doc_lists(side->rules->flags, name) ||
+                !isdigit((unsigned char)name[n - 1]),
+            XFER_ERR_ARG,
+            "\"%s\": \"%s\" of item_names ends in a digit: an item's number goes into item_values",
+            side->spec, name);
+  return XFER_OK;
+}
+
 /* Items of the options: as in the SPEC, but each with its number. */
 static xfer_status parse_options(xfer_side *side, const xfer_side_options *o, seen *s)
 {
@@ -326,6 +342,7 @@ static xfer_status parse_options(xfer_side *side, const xfer_side_options *o, se
     int k;
 
     XFI_CHECK(name != NULL, XFER_ERR_ARG, "item %lld is NULL", (long long)i);
+    XFI_TRY(check_item_name(side, name));
     if (strchr(name, '=') != NULL || xfi_doc_lists(side->rules->flags, name)) {
       k = snprintf(item, sizeof item, "%s", name);
     } else {

@@ -299,6 +299,33 @@ static void test_coordinates_of_a_rank(void **state)
   }
 }
 
+/* "tp2" with the value 2 was tp 22. */
+static void test_an_items_name_without_its_number_is_wanted(void **state)
+{
+  static const struct {
+    const char *name, *want;
+  } cases[] = {{"tp2", "\"vllm:\": \"tp2\" of item_names ends in a digit"},
+               {"2", "\"vllm:\": \"2\" of item_names ends in a digit"},
+               {"tp4,pp", "\"vllm:\": \"tp4,pp\" of item_names is not the name of one item"},
+               {"loaded,tp", "\"vllm:\": \"loaded,tp\" of item_names is not the name of one item"},
+               {"dtype=bf16,tp4", "is not the name of one item"},
+               {"vllm:tp", "is not the name of one item"},
+               {"tp ", "no item \"tp 2\" there"},
+               {"", "no item \"2\" there"}};
+  static const int32_t two[] = {2};
+  xfer_side_options options = XFER_SIDE_OPTIONS_INIT;
+  xfer_side *made = NULL;
+
+  (void)state;
+  options.item_values = two;
+  options.n_items = 1;
+  for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+    options.item_names = &cases[i].name;
+    assert_int_equal(refit_side(&made, "vllm:", &options), XFER_ERR_ARG);
+    refit_expect_error(cases[i].want);
+  }
+}
+
 static void test_ranks_and_items_of_a_side_may_be_given_as_lists(void **state)
 {
   static const int32_t ranks[] = {7, 3, 5, 1}, twice[] = {1, 2, 3, 1}, values[] = {4, 1};
@@ -389,6 +416,7 @@ int main(void)
       cmocka_unit_test(test_expert_map_is_checked),
       cmocka_unit_test(test_patterns_are_checked),
       cmocka_unit_test(test_coordinates_of_a_rank),
+      cmocka_unit_test(test_an_items_name_without_its_number_is_wanted),
       cmocka_unit_test(test_ranks_and_items_of_a_side_may_be_given_as_lists),
   };
 
