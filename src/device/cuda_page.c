@@ -141,6 +141,9 @@ xfer_status xfi_cuda_page_open(const xfi_cuda_file *file, size_t n_bytes, char *
                      about.st_ino == file->inode,
                  XFER_ERR_UNSUPPORTED, "%s is not a peer's flags any more: %s", path,
                  here < 0 ? strerror(errno) : "another file");
+  XFI_CHECK_DONE(about.st_size == (off_t)n_bytes, XFER_ERR_UNSUPPORTED, /* past its end is SIGBUS */
+                 "%s has %lld bytes; a peer says that its flags have %zu", path,
+                 (long long)about.st_size, n_bytes);
   XFI_TRY_DONE(page_map(here, n_bytes, file->by_streams != 0, mapped));
 done:
   if (here >= 0) (void)close(here);

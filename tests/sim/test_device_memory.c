@@ -60,6 +60,29 @@ static void test_memory_ends_where_the_driver_says(void)
   device->ops->destroy(device);
 }
 
+/* ---- flags of a peer ----------------------------------------------------------------------- */
+
+/* Who is told of more bytes than the file has would end by a signal where it looks at them. */
+static void test_a_page_has_the_bytes_that_its_file_has(void)
+{
+  xfi_device *device = device_of_one();
+  xfi_allocation page;
+  xfi_cuda_file file;
+  uint64_t *flags = NULL;
+  char *mapped = NULL;
+
+  OK(device->ops->flags_alloc(device, &flags, 8, true));
+  NEED(xfi_cuda_page_find(xfi_cuda(device), flags, &page, &file));
+  NEED(xfi_cuda_page_open(&file, 2 * page.n_bytes, &mapped) == XFER_ERR_UNSUPPORTED);
+  NEED(strstr(xfer_last_error(), "a peer says that its flags have") != NULL);
+  NEED(xfi_cuda_page_open(&file, 0, &mapped) == XFER_ERR_UNSUPPORTED);
+  NEED(mapped == NULL);
+  OK(xfi_cuda_page_open(&file, page.n_bytes, &mapped));
+  xfi_cuda_page_unmap(mapped, page.n_bytes, true);
+  device->ops->flags_free(device, flags);
+  device->ops->destroy(device);
+}
+
 /* ---- a peer that lies ---------------------------------------------------------------------- */
 
 enum { NOTHING, NO_FILE, NO_BYTES, CUT, TOO_MANY_BYTES, LIES };
@@ -170,6 +193,7 @@ int main(int argc, char **argv)
 {
   static const world_test tests[] = {
       {"memory_ends_where_the_driver_says", test_memory_ends_where_the_driver_says},
+      {"a_page_has_the_bytes_that_its_file_has", test_a_page_has_the_bytes_that_its_file_has},
       {"a_peer_that_lies_about_chunks_is_left_alone",
        test_a_peer_that_lies_about_chunks_is_left_alone},
       {"who_asks_for_other_memory_gets_none", test_who_asks_for_other_memory_gets_none},
