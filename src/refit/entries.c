@@ -45,9 +45,10 @@ static xfer_status check_raw(const xfi_raw *raw)
     XFI_CHECK_DONE(raw->layers[i] >= 0 && (i == 0 || raw->layers[i] > raw->layers[i - 1]),
                    XFER_ERR_IO, "\"%s\": layers must ascend from 0", raw->pattern);
   }
-  for (int d = 0; d < raw->n_dims; d++)
-    XFI_CHECK_DONE(xfi_imul_fits(bytes, raw->shape[d], &bytes), XFER_ERR_OVERFLOW,
-                   "\"%s\" has more bytes than 63 bits count", raw->pattern);
+  for (int d = 0; d < raw->n_dims; d++) { /* a size of 0 hides none beside it: strides have all */
+    XFI_CHECK_DONE(xfi_imul_fits(bytes, raw->shape[d] > 0 ? raw->shape[d] : 1, &bytes),
+                   XFER_ERR_OVERFLOW, "\"%s\" has more bytes than 63 bits count", raw->pattern);
+  }
 done:
   if (st != XFER_OK && raw->path != NULL) xfi_set_error("%s: %s", raw->path, xfi_last_error());
   return st;
