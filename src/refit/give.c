@@ -17,6 +17,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+static const int64_t REACH_MAX = INT64_C(1) << 62; /* of strides, as of views */
+
 /* What the last error says. */
 static xfer_status add_problem(xfer_locals *locals, const xfi_local *of, bool is_missing)
 {
@@ -208,6 +210,20 @@ static xfer_status refuse_shape(const xfi_local *local, const char *name, const 
   return XFI_ERROR(XFER_ERR_MISMATCH, "\"%s\" is %s, its shape should be %s", name, have, want);
 }
 
+/* Strides with which every element has an address: parts are looked for by them. */
+static xfer_status check_strides(const xfi_local *local, const char *name, const int64_t *strides)
+{
+  for (int d = 0; d < local->n_dims; d++) {
+    int64_t reach = 0;
+
+    XFI_CHECK(local->shape[d] < 2 || (xfi_imul_fits(strides[d], local->shape[d], &reach) &&
+                                      reach >= -REACH_MAX && reach <= REACH_MAX),
+              XFER_ERR_MISMATCH, "\"%s\": stride %lld in dim %d reaches past 2^62 bytes", name,
+              (long long)strides[d], d);
+  }
+  return XFER_OK;
+}
+
 /* XFER_ERR_MISMATCH: it is not what it should be. */
 static xfer_status take(xfer_locals *locals, xfi_local *local, const char *name, xfer_dtype dtype,
                         void *base, const int64_t *shape, const int64_t *strides, int n_dims)
@@ -226,6 +242,7 @@ static xfer_status take(xfer_locals *locals, xfi_local *local, const char *name,
             XFER_ERR_MISMATCH, "\"%s\" is %s, it should be %s", name, xfi_dtype_name((int)dtype),
             xfi_dtype_name((int)local->dtype));
   XFI_CHECK(base != NULL, XFER_ERR_MISMATCH, "\"%s\" has no address", name);
+  if (strides != NULL) XFI_TRY(check_strides(local, name, steps));
   if (local->wrong) drop_problems(locals, local);
   local->wrong = false;
   local->given = true;

@@ -128,6 +128,29 @@ static void test_c1_experts_with_other_strides_are_refused_by_name(void **state)
   unmake(&o);
 }
 
+/* Parts of a local tensor are found by its strides, before any view of them is looked at. */
+static void test_strides_that_no_memory_has_are_refused(void **state)
+{
+  static const char name[] = "model.layers.0.mlp.gate_up_proj.weight";
+  const int64_t shape[] = {64, 16}, least[] = {INT64_MIN, 2}, many[] = {INT64_C(1) << 57, 2};
+  const int64_t most[] = {INT64_MAX, 2}, fit[] = {(INT64_C(1) << 56) - 1, 2};
+  const int64_t *const cases[] = {least, most, many};
+  one o = make(REFIT_DENSE, "vllm:", XFER_SIDE_GEN, NULL, 0);
+
+  (void)state;
+  assert_true(has_local(&o, name, shape, 2));
+  give_all(&o, XFER_SIDE_GEN, NULL);
+  for (size_t i = 0; i < 3; i++) {
+    assert_int_equal(
+        xfer_locals_update(o.locals, XFER_SIDE_GEN, name, XFER_BF16, memory, shape, cases[i], 2),
+        XFER_ERR_MISMATCH);
+    assert_non_null(strstr(xfer_last_error(), "in dim 0 reaches past 2^62 bytes"));
+  }
+  assert_int_equal(
+      xfer_locals_update(o.locals, XFER_SIDE_GEN, name, XFER_BF16, memory, shape, fit, 2), XFER_OK);
+  unmake(&o);
+}
+
 /* vLLM's parameters of MXFP8's scales are bytes. */
 static void test_scales_that_are_powers_of_two_may_be_bytes(void **state)
 {
@@ -172,6 +195,7 @@ int main(void)
       cmocka_unit_test(test_views_follow_what_the_kernels_did),
       cmocka_unit_test(test_blocks_of_packed_weights_are_columns),
       cmocka_unit_test(test_c1_experts_with_other_strides_are_refused_by_name),
+      cmocka_unit_test(test_strides_that_no_memory_has_are_refused),
       cmocka_unit_test(test_scales_that_are_powers_of_two_may_be_bytes),
       cmocka_unit_test(test_packed_values_may_be_bytes),
   };
