@@ -6,6 +6,7 @@
 #include "launch.h"
 #include "xfer/nccl.h"
 
+#include <pthread.h>
 #include <string.h>
 
 static const uint64_t DEFAULT_STAGING_BYTES = UINT64_C(1) << 30;
@@ -52,8 +53,21 @@ static void cuda_free(xfi_device *base, void *memory)
   if (memory != NULL) (void)cudaFree(memory);
 }
 
+/* Memory of the host outlives its device, and may be given back by any thread: in the context that
+ * it was made in, since CUDA would make one on the GPU of a thread that has none; and also while
+ * another thread captures, which such a call would end. */
+static xfi_cuda_driver of_host_memory;
+static pthread_once_t of_host_memory_once = PTHREAD_ONCE_INIT;
+
+static void load_of_host_memory(void)
+{
+  if (xfi_cuda_driver_load(&of_host_memory) != XFER_OK)
+    memset(&of_host_memory, 0, sizeof of_host_memory);
+}
+
 static xfer_status cuda_host_alloc(void **memory, size_t n_bytes)
 {
+  (void)pthread_once(&of_host_memory_once, load_of_host_memory);
   XFI_CUDA_TRY(cudaHostAlloc, (memory, n_bytes, cudaHostAllocPortable | cudaHostAllocMapped));
   memset(*memory, 0, n_bytes);
   return XFER_OK;
@@ -61,7 +75,19 @@ static xfer_status cuda_host_alloc(void **memory, size_t n_bytes)
 
 static void cuda_host_free(void *memory)
 {
-  if (memory != NULL) (void)cudaFreeHost(memory);
+  const xfi_cuda_driver *driver = &of_host_memory;
+  const CUdeviceptr at = (CUdeviceptr)(uintptr_t)memory;
+  CUcontext context = NULL;
+
+  if (memory == NULL) return;
+  const bool entered =
+      driver->pointer_attribute != NULL &&
+      driver->pointer_attribute(&context, CU_POINTER_ATTRIBUTE_CONTEXT, at) == CUDA_SUCCESS &&
+      context != NULL && driver->context_push(context) == CUDA_SUCCESS;
+  const enum cudaStreamCaptureMode before = xfi_cuda_mode(cudaStreamCaptureModeRelaxed);
+  (void)cudaFreeHost(memory);
+  (void)xfi_cuda_mode(before);
+  if (entered) (void)driver->context_pop(&context);
 }
 
 /* ---- streams and events ------------------------------------------------------------------- */

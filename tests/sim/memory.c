@@ -344,6 +344,9 @@ static CUresult attribute(void *out, CUpointer_attribute name, const sim_memory 
 
   if (found->kind == SIM_CHUNK) sim_chunk_reservation(found, &base, &n_bytes);
   switch (name) {
+  case CU_POINTER_ATTRIBUTE_CONTEXT:                               /* see sim_cuCtxGetCurrent() */
+    *(CUcontext *)out = (CUcontext)(uintptr_t)(found->device + 1); /* NOLINT */
+    return CUDA_SUCCESS;
   case CU_POINTER_ATTRIBUTE_MEMORY_TYPE:
     *(unsigned *)out = is_host(found) ? CU_MEMORYTYPE_HOST : CU_MEMORYTYPE_DEVICE;
     return CUDA_SUCCESS;

@@ -2,6 +2,8 @@
  * Contexts: each takes half a gigabyte of its GPU, so the library makes none but on its own, from
  * whichever thread it is called, and leaves a thread the one that it had.
  */
+#include "device.h"
+
 #include "world.h"
 
 #include <cuda_runtime_api.h>
@@ -100,12 +102,47 @@ static void test_a_comm_that_is_not_made_leaves_no_context(void)
   NEED(sim_contexts() == UINT64_C(1) << OWN);
 }
 
+static void *give_back(void *memory)
+{
+  const xfi_host_memory *of = ((void **)memory)[0];
+
+  of->free(((void **)memory)[1]);
+  return NULL;
+}
+
+/* What a list of a refit's tensors has for its callback goes with the list: when the device is
+ * gone, on any thread, and while another captures. */
+static void test_memory_of_the_host_is_given_back_anywhere(void)
+{
+  xfi_device *device = NULL;
+  void *given[2] = {NULL, NULL};
+  cudaStream_t stream = NULL;
+  cudaGraph_t graph = NULL;
+
+  world_clear(2, (sim_config){.eager = true});
+  NEED(cudaSetDevice(OWN) == cudaSuccess);
+  OK(xfi_device_create_cuda(&device));
+  given[0] = (void *)(uintptr_t)&device->ops->host_memory; /* only read */
+  const uint64_t pinned = sim_count().pinned;
+  OK(device->ops->host_memory.alloc(&given[1], N));
+  device->ops->destroy(device);
+  NEED(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking) == cudaSuccess);
+  NEED(cudaStreamBeginCapture(stream, cudaStreamCaptureModeGlobal) == cudaSuccess);
+  go(give_back, given);
+  NEED(sim_contexts() == UINT64_C(1) << OWN);
+  NEED(sim_count().pinned == pinned);
+  NEED(cudaStreamEndCapture(stream, &graph) == cudaSuccess);
+  NEED(cudaGraphDestroy(graph) == cudaSuccess);
+  NEED(cudaStreamDestroy(stream) == cudaSuccess);
+}
+
 int main(int argc, char **argv)
 {
   static const world_test tests[] = {
       {"no_context_on_another_gpu_nccl", test_no_context_on_another_gpu_nccl},
       {"no_context_on_another_gpu_gather", test_no_context_on_another_gpu_gather},
       {"a_comm_that_is_not_made_leaves_no_context", test_a_comm_that_is_not_made_leaves_no_context},
+      {"memory_of_the_host_is_given_back_anywhere", test_memory_of_the_host_is_given_back_anywhere},
   };
 
   return world_main(argc, argv, tests, sizeof tests / sizeof *tests);
