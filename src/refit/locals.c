@@ -269,16 +269,15 @@ static int layer_number(const xfi_joined *joined, const xfer_model *model, const
 {
   const xfi_entry *entry = &model->entries[m->entry];
   const bool from_0 = joined->side->rules->stage_numbers;
-  int at, n = 0;
+  int at, hi, lo = 0; /* of its stage the first */
 
   if (layer < 0 || m->slot->own_names) return layer;
   if (entry->stack == XFI_EXTRA)
     return layer + (entry->own_numbers - from_0) * model->n_config_layers;
   if (!from_0) return layer;
-  at = xfi_find_int(model->layers, model->n_layers, layer);
-  while (at - n > 0 && joined->stages[at - n - 1] == joined->stages[at])
-    n++;
-  return n;
+  at = hi = xfi_find_int(model->layers, model->n_layers, layer);
+  XFI_BISECT(lo, hi, mid, joined->stages[mid] < joined->stages[at]); /* they ascend */
+  return at - lo;
 }
 
 /* What comes before the layers is in the first chunk, what comes after them in the last, or in that
