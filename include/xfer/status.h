@@ -127,6 +127,9 @@ typedef int (*xfer_interrupt_fn)(void *context);
  *
  * Not asked while MPI itself waits, where a comm is made of an MPI_Comm.
  *
+ * A handler of signals must not jump out of a call of the library (longjmp()): locks, and the CUDA
+ * device that the thread has, would stay as they are inside of it. It has this function say so.
+ *
  * Threads: for the calling thread alone. `fn` is called by it and must return; what it calls of the
  * library, for other comms, asks nobody, or whom it sets for that; when it has returned it is set
  * again itself.
