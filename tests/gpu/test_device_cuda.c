@@ -3,6 +3,8 @@
 
 #include "chunks.h"
 
+#include <cudaTypedefs.h>
+#include <pthread.h>
 #include <string.h>
 
 /* ---- memory and streams ------------------------------------------------------------------- */
@@ -357,6 +359,67 @@ static void test_guarded_copies_do_nothing_where_a_flag_is_void(void **state)
   device->ops->destroy(device);
 }
 
+/* ---- memory of the host --------------------------------------------------------------------- */
+
+static bool has_context(int ordinal)
+{
+  enum cudaDriverEntryPointQueryResult result;
+  PFN_cuDevicePrimaryCtxGetState_v7000 get_state = NULL;
+  void *found = NULL;
+  unsigned flags = 0;
+  int active = 0;
+
+  CUDA(cudaGetDriverEntryPointByVersion,
+       ("cuDevicePrimaryCtxGetState", &found, 12000, cudaEnableDefault, &result));
+  memcpy(&get_state, &found, sizeof found);
+  assert_int_equal(get_state(ordinal, &flags, &active), CUDA_SUCCESS);
+  return active != 0;
+}
+
+typedef struct {
+  xfi_host_memory of;
+  void *memory;
+} given;
+
+static void *give_back(void *context)
+{
+  const given *g = context;
+
+  g->of.free(g->memory);
+  return NULL;
+}
+
+/* By a thread that has not used CUDA, which would make a context on GPU 0, while another captures,
+ * which such a call would end. */
+static void test_memory_of_the_host_is_given_back_anywhere(void **state)
+{
+  struct cudaPointerAttributes about;
+  given g;
+  cudaStream_t stream = NULL;
+  cudaGraph_t graph = NULL;
+  pthread_t thread;
+
+  (void)state;
+  NEEDS_GPUS(2);
+  CUDA(cudaSetDevice, (0));
+  CUDA(cudaDeviceReset, ());
+  xfi_device *device = device_make(1);
+  g.of = device->ops->host_memory;
+  OK(g.of.alloc(&g.memory, 1 << 20));
+  device->ops->destroy(device);
+  CUDA(cudaStreamCreateWithFlags, (&stream, cudaStreamNonBlocking));
+  assert_false(has_context(0));
+  CUDA(cudaStreamBeginCapture, (stream, cudaStreamCaptureModeGlobal));
+  assert_int_equal(pthread_create(&thread, NULL, give_back, &g), 0);
+  assert_int_equal(pthread_join(thread, NULL), 0);
+  CUDA(cudaStreamEndCapture, (stream, &graph));
+  assert_false(has_context(0));
+  CUDA(cudaPointerGetAttributes, (&about, g.memory));
+  assert_int_equal(about.type, cudaMemoryTypeUnregistered);
+  CUDA(cudaGraphDestroy, (graph));
+  CUDA(cudaStreamDestroy, (stream));
+}
+
 int main(void)
 {
   const struct CMUnitTest tests[] = {
@@ -372,6 +435,7 @@ int main(void)
       cmocka_unit_test(test_flags_order_streams),
       cmocka_unit_test(test_a_flag_stored_by_the_host_lets_a_stream_go),
       cmocka_unit_test(test_guarded_copies_do_nothing_where_a_flag_is_void),
+      cmocka_unit_test(test_memory_of_the_host_is_given_back_anywhere), /* resets GPU 0: the last */
   };
 
   return cmocka_run_group_tests_name("cuda device", tests, NULL, NULL);
