@@ -89,16 +89,19 @@ static xfer_status read_block(xfer_model *model, const json_t *object)
 }
 
 /* The text part's first, but for what concerns the whole model: "whole" is all of it, so that
- * "whole.model_type.gemma3" asks for that of a model that sees. */
+ * "whole.model_type.gemma3" asks for that of a model that sees. An output layer that null ties is
+ * untied in vLLM, whatever its class has where nothing is said; transformers 5's own classes take
+ * no null. */
 static const json_t *lookup(const json_t *top, const char *key)
 {
   const json_t *text = xfi_config_text(top);
   const json_t *value = json_object_get(top, key);
+  const bool is_tie = strcmp(key, "tie_word_embeddings") == 0;
 
   if (strcmp(key, "whole") == 0) return top;
-  if (strcmp(key, "tie_word_embeddings") == 0 && value != NULL) return value;
-  if (text != NULL && json_object_get(text, key) != NULL) return json_object_get(text, key);
-  return value;
+  if ((!is_tie || value == NULL) && json_object_get(text, key) != NULL)
+    value = json_object_get(text, key);
+  return is_tie && json_is_null(value) ? json_false() : value;
 }
 
 /* The text part's word alone: transformers, and engines after it, go by the whole model's, and what
