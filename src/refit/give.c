@@ -308,8 +308,8 @@ static bool is_taken(const xfer_locals *locals, const xfi_local *local)
          locals->misc_fn != NULL;
 }
 
-/* A side's embedding, if this rank has one and nothing else lies in its tensor. */
-static const xfi_local *find_embedding(const xfer_locals *locals, int side)
+/* A side's embedding or output layer, if this rank has one and nothing else lies in its tensor. */
+static const xfi_local *find_role(const xfer_locals *locals, int side, const char *role)
 {
   const xfer_refit *refit = locals->refit;
 
@@ -317,7 +317,7 @@ static const xfi_local *find_embedding(const xfer_locals *locals, int side)
     const xfi_entry *e = &refit->model->entries[refit->origins[t].entry];
     const int64_t at = locals->local_of[side][t];
 
-    if (at >= 0 && e->role != NULL && strcmp(e->role, "embed") == 0) return &locals->at[at];
+    if (at >= 0 && e->role != NULL && strcmp(e->role, role) == 0) return &locals->at[at];
   }
   return NULL;
 }
@@ -328,7 +328,7 @@ static const xfi_local *find_embedding(const xfer_locals *locals, int side)
 static xfer_status check_tied(xfer_locals *locals, int side)
 {
   const xfer_side *s = locals->refit->sides[side].side;
-  const xfi_local *embedding = locals->tied[side] == NULL ? NULL : find_embedding(locals, side);
+  const xfi_local *embedding = locals->tied[side] == NULL ? NULL : find_role(locals, side, "embed");
 
   if (embedding == NULL || !embedding->given || embedding->base == locals->tied[side] ||
       (side == XFER_SIDE_TRAIN && s->pp > 1))
@@ -343,9 +343,29 @@ static xfer_status check_tied(xfer_locals *locals, int side)
   return add_problem(locals, NULL, true);
 }
 
+/* The other way round: of two tensors in one memory of an engine the last written would stay.
+ * SGLang has such where the text's configuration ties them and that of the whole model does not. */
+static xfer_status check_untied(xfer_locals *locals)
+{
+  const int side = XFER_SIDE_GEN;
+  const xfi_local *embedding = find_role(locals, side, "embed");
+  const xfi_local *head = find_role(locals, side, "head");
+
+  if (embedding == NULL || head == NULL || head == embedding || !embedding->given || !head->given ||
+      head->base == NULL || head->base != embedding->base || head->n_bytes == 0)
+    return XFER_OK;
+  xfi_set_error(
+      "\"%s\" of rank %d in \"%s\" is the memory of \"%s\", though the configuration does "
+      "not tie them: have it say tie_word_embeddings where they are one, or the engine "
+      "not tie them",
+      head->name, locals->rank, locals->refit->sides[side].side->spec, embedding->name);
+  return add_problem(locals, NULL, true);
+}
+
 xfer_status xfi_locals_complete(xfer_locals *locals)
 {
   drop_problems(locals, NULL);
+  XFI_TRY(check_untied(locals));
   for (int side = 0; side < 2; side++)
     XFI_TRY(check_tied(locals, side));
   for (size_t i = 0; i < locals->n; i++) {

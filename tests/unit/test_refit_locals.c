@@ -395,6 +395,31 @@ static void test_a_tied_output_layer_is_the_embeddings_memory(void **state)
   unmake(&o);
 }
 
+/* Both would be written, one over the other. A trainer may have them so: both are read. */
+static void test_an_engines_untied_output_layer_is_not_the_embeddings_memory(void **state)
+{
+  static const struct {
+    const char *spec;
+    int side, rows, n_problems;
+  } cases[] = {{"vllm:tp1", XFER_SIDE_GEN, 128, 1}, {"full", XFER_SIDE_TRAIN, 100, 0}};
+
+  (void)state;
+  for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+    const int64_t shape[] = {cases[i].rows, 16};
+    one o = make(REFIT_DENSE, cases[i].spec, cases[i].side, NULL, 0);
+
+    give_all(&o, cases[i].side, NULL);
+    assert_int_equal(count_problems(&o), 0);
+    assert_int_equal(xfer_locals_update(o.locals, cases[i].side, "lm_head.weight", XFER_BF16,
+                                        memory, shape, NULL, 2),
+                     XFER_OK);
+    assert_int_equal(count_problems(&o), cases[i].n_problems);
+    if (cases[i].n_problems > 0)
+      assert_non_null(strstr(xfer_locals_problem(o.locals, 0), "is the memory of"));
+    unmake(&o);
+  }
+}
+
 /* The state dict of a trainer has both names, the checkpoint of a tied model only the embedding's.
  */
 static void test_a_trainers_tied_output_layer_is_a_second_name_too(void **state)
@@ -534,6 +559,7 @@ int main(void)
       cmocka_unit_test(test_what_is_wrong_is_listed),
       cmocka_unit_test(test_surplus_twice_and_lora_are_listed),
       cmocka_unit_test(test_a_tied_output_layer_is_the_embeddings_memory),
+      cmocka_unit_test(test_an_engines_untied_output_layer_is_not_the_embeddings_memory),
       cmocka_unit_test(test_a_trainers_tied_output_layer_is_a_second_name_too),
       cmocka_unit_test(test_an_update_takes_the_place_of_what_was_given),
       cmocka_unit_test(test_what_is_handed_in_rightly_is_no_problem_any_more),
