@@ -142,7 +142,7 @@ static void test_a_word_counts_layers_of_which_an_expression_holds(void **state)
     print_message("case %zu\n", i);
     assert_int_equal(refit_load(&model, cases[i].text), XFER_OK);
     assert_int_equal(xfer_side_create(&full, "full", NULL), XFER_OK);
-    assert_int_equal(xfer_side_create(&served, "sglang:tp1,loaded", NULL), XFER_OK);
+    assert_int_equal(xfer_side_create(&served, "sglang:tp1,loaded,shared_apart", NULL), XFER_OK);
     assert_int_equal(xfer_refit_create(&refit, model, full, served),
                      cases[i].word == NULL ? XFER_OK : XFER_ERR_UNSUPPORTED);
     if (cases[i].word != NULL) refit_expect_error(cases[i].word);
@@ -298,9 +298,43 @@ static void test_a_known_text_in_an_unknown_model_that_sees_is_refused(void **st
 #undef SEES
 }
 
+/* In one tensor with the others SGLang has them by itself, unless its server is told not to. */
+static void test_shared_experts_that_sglang_makes_routed_ones_are_refused(void **state)
+{
+#define OF(type, more)                                                                             \
+  REFIT_TABLE(REFIT_DENSE_CONFIG ",\"model_type\":\"" type "\"," more, REFIT_DENSE_PARAMS)
+  static const struct {
+    const char *table, *gen;
+    bool is_taken;
+  } cases[] = {
+      {OF("glm4_moe", "\"n_shared_experts\":1"), "sglang:tp2,loaded", false},
+      {OF("glm4_moe", "\"n_shared_experts\":1"), "sglang:tp2,loaded,shared_apart", true},
+      {OF("glm4_moe", "\"n_shared_experts\":1"), "sglang:tp2,ep2,loaded", true},
+      {OF("glm4_moe", "\"n_shared_experts\":0"), "sglang:tp2,loaded", true},
+      {OF("llama", "\"n_shared_experts\":1"), "sglang:tp2,loaded", true},
+  };
+
+  (void)state;
+  for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+    refit_sides s = refit_sides_make(cases[i].table, "full", cases[i].gen);
+    const xfer_status st = refit_sides_join(&s);
+
+    print_message("%zu: %s %s\n", i, cases[i].gen, st == XFER_OK ? "" : xfer_last_error());
+    if (cases[i].is_taken) {
+      assert_true(st == XFER_OK || strstr(xfer_last_error(), "shared_apart") == NULL);
+    } else {
+      assert_int_equal(st, XFER_ERR_UNSUPPORTED);
+      refit_expect_error("say shared_apart");
+    }
+    refit_sides_end(&s);
+  }
+#undef OF
+}
+
 int main(void)
 {
   const struct CMUnitTest tests[] = {
+      cmocka_unit_test(test_shared_experts_that_sglang_makes_routed_ones_are_refused),
       cmocka_unit_test(test_a_known_text_in_an_unknown_model_that_sees_is_refused),
       cmocka_unit_test(test_experts_are_as_many_as_the_configuration_says),
       cmocka_unit_test(test_layers_have_experts_where_the_configuration_says),

@@ -203,7 +203,9 @@ def in_f32(config, FakeStore):
 
 def spec_of(p, config):
     """xfer's SPEC of a layout."""
-    more = [",dp_lm_head"] * p["lm"] + [",dense_whole"] * p["dense1"] + [",deepep"] * p["deepep"] + [",shared_apart"] * ("n_shared_experts" in config.get("text_config", config))
+    text = config.get("text_config", config)
+    shares = any(key in text for key in ("n_shared_experts", "num_shared_experts", "shared_expert_intermediate_size"))
+    more = [",dp_lm_head"] * p["lm"] + [",dense_whole"] * p["dense1"] + [",deepep"] * p["deepep"] + [",shared_apart"] * shares
     more += [f",{item}={p[item]}" for item in ("mxfp4", "layers") if p[item]]
     return f"sglang:tp{p['tp']},dp{p['dp']},ep{p['ep']},pp{p['pp']},loaded" + "".join(more)
 
