@@ -48,6 +48,20 @@ def qwen3_next():
     return c, t
 
 
+def further(make):
+    """With a layer that predicts a further token, as Qwen3-Next and Qwen3.5 are published; transformers does not save it."""
+    def made():
+        config, table = make()
+        layer, h = "model.layers.3.", config["hidden_size"]
+        for name, shape in [*table.items()]:
+            if name.startswith(layer):
+                table["mtp.layers.0." + name[len(layer):]] = shape
+        table["mtp.fc.weight"] = (h, 2 * h)
+        table.update({f"mtp.{name}.weight": (h,) for name in ("norm", "pre_fc_norm_embedding", "pre_fc_norm_hidden")})
+        return dict(config, mtp_num_hidden_layers=1), table
+    return made
+
+
 def qwen3_5_moe():
     """Text part of Qwen3.5 MoE: split GDN projections, experts fused [E, 2i, h] and [E, h, i]."""
     h, d, heads, kv, vocab, layers, e, mi, si = 64, 32, 16, 2, 1000, 4, 16, 48, 48
