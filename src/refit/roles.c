@@ -446,6 +446,12 @@ static xfer_status match(xfer_model *model, size_t *at)
   }
   set_suffix(model, e, rule);
   e->as = rule->as;
+  XFI_CHECK(
+      strcmp(e->suffix, "weight_scale_inv") != 0 || e->n_dims > 1 + (e->n_experts > 0),
+      XFER_ERR_UNSUPPORTED,
+      "\"%s\" is one scale of a whole weight by the name of those of blocks, and no rule says "
+      "what engines make of it: refit an unquantised checkpoint, or one with weight_scale",
+      e->pattern);
   if (!e->of_all) turn(e, rule);
   XFI_CHECK(!e->of_all || (rule->role != NULL && rule->n_segments < 2), XFER_ERR_UNSUPPORTED,
             "\"%s\" is one scale of several weights, and no rule says what engines make of it",

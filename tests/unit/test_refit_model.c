@@ -126,6 +126,12 @@ static void test_malformed_tables_are_refused(void **state)
       {REFIT_TABLE(REFIT_DENSE_CONFIG ",\"weight_block_size\":[128,128]",
                    REFIT_P("self_attn.q_proj.weight_scale_inv", "[1152921504606846976,1]")),
        "scales of more rows than 63 bits count"},
+      /* one for all of a weight, by the name of those of blocks */
+      {REFIT_TABLE(REFIT_DENSE_CONFIG, REFIT_P("self_attn.k_proj.weight_scale_inv", "[]")),
+       "one scale of a whole weight"},
+      {REFIT_TABLE("", REFIT_P("mlp.down_proj.weight_scale_inv",
+                               "[1]") "," REFIT_P("mlp.down_proj.weight", "[16,16]")),
+       "one scale of a whole weight"},
       /* fused experts that do not show their form */
       {REFIT_TABLE("\"hidden_size\":16", REFIT_P("mlp.experts.gate_up_proj", "[4,16,16]")),
        "in which form"},
