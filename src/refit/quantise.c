@@ -127,9 +127,6 @@ static xfer_status pair_scale(xfer_model *model, size_t at)
   if (scale->of_rows) return XFER_OK; /* wherever their weight is cut, they are of whole rows */
   XFI_CHECK(block[0] > 0 && block[1] > 0, XFER_ERR_IO,
             "\"%s\" is there, but the configuration has no weight_block_size", scale->pattern);
-  XFI_CHECK(weight->n_dims >= 2, XFER_ERR_IO,
-            "\"%s\" has blocks of rows and columns, and its weight is of %d dim%s", scale->pattern,
-            weight->n_dims, weight->n_dims == 1 ? "" : "s");
   for (int d = 0; d < 2; d++) {
     int k = scale->n_dims - 2 + d;
     int64_t want = xfi_ceil_div(weight->shape[k], block[d]);

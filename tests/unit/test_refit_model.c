@@ -122,7 +122,7 @@ static void test_malformed_tables_are_refused(void **state)
       {REFIT_TABLE("\"weight_block_size\":[128,128]",
                    REFIT_P("mlp.down_proj.weight_scale_inv",
                            "[1]") "," REFIT_P("mlp.down_proj.weight", "[16]")),
-       "has blocks of rows and columns, and its weight is of 1 dim"},
+       "one scale of a whole weight"},
       {REFIT_TABLE(REFIT_DENSE_CONFIG ",\"weight_block_size\":[128,128]",
                    REFIT_P("self_attn.q_proj.weight_scale_inv", "[1152921504606846976,1]")),
        "scales of more rows than 63 bits count"},
