@@ -45,7 +45,8 @@ static span span_of(const xfi_cuda_device *device, const char *pointer)
   span s = {pointer, 0};
 
   if (xfi_cuda_mapped(device, pointer, &s.base, &s.n_bytes)) return s;
-  if (xfi_cuda_look(device, pointer, &found) == XFER_OK) s = (span){found.base, found.n_bytes};
+  if (xfi_cuda_look(device, pointer, &found) == XFER_OK && found.base != NULL)
+    s = (span){found.base, found.n_bytes};
   return s;
 }
 
