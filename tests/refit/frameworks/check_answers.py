@@ -246,14 +246,16 @@ def seed(name):
 
 def filled(tensor, flat, seeds, converted):
     """The 4 bytes with which xfer_refit fills each element; of a tensor that is converted an f32 of any value."""
-    with np.errstate(over="ignore"):
-        x = seeds[tensor] + flat.astype(np.uint64) + np.uint64(0x9E3779B97F4A7C15)
-        x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-        x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-        x ^= x >> np.uint64(31)
-        if converted:
-            x = (x & np.uint64(0x807FFFFF)) | (((x >> np.uint64(32)) % np.uint64(14) + np.uint64(120)) << np.uint64(23))
-        return np.where(tensor < 0, 0, x.astype(np.uint32))
+    x = seeds[tensor]
+    x += flat.view(np.uint64)
+    x += np.uint64(0x9E3779B97F4A7C15)
+    for shift, factor in (30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB), (31, 1):
+        x ^= x >> np.uint64(shift)
+        x *= np.uint64(factor)
+    if converted:
+        x = (x & np.uint64(0x807FFFFF)) | (((x >> np.uint64(32)) % np.uint64(14) + np.uint64(120)) << np.uint64(23))
+    x[tensor < 0] = 0
+    return x.astype(np.uint32)
 
 
 # Blocks that are refused, and why.
