@@ -14,8 +14,8 @@
  *
  * The last line is `calls ok: cases=N wrong=0`.
  */
+#include "case_runner.h"
 #include "rng.h"
-#include "world.h"
 
 #include <inttypes.h>
 #include <pthread.h>
@@ -23,8 +23,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
 enum {
   KINDS = 5,
@@ -66,11 +64,6 @@ typedef struct call {
   uint64_t key;
   xfer_status st;
 } call;
-
-static struct {
-  uint64_t cases, first;
-  bool calm, verbose;
-} set = {.cases = 100};
 
 static xfer_comm *comms[COMMS][WORLD_RANKS];
 static place places[WORLD_RANKS][KINDS][PLACES];
@@ -445,82 +438,24 @@ static void one_case(uint64_t number)
 {
   draw(number);
   number_now = number;
-  world_case(number);
   if (set.verbose) {
     printf("case %" PRIu64 ": ranks=%d comms=%d kinds=%d comm=%d timeout=%d\n", number, now.n_ranks,
            now.n_comms, now.n_kinds, (int)now.kind, now.timeout_ms);
     (void)fflush(stdout);
   }
-  world_make(now.n_ranks, now.kind, topology(number));
-  sim_seed(world_seed() * 1000003 + number);
-  memcpy(comms[0], w.comms, sizeof w.comms);
-  for (int c = 1; c < now.n_comms; c++) {
-    OK(ranks_make_comms(w.comms, now.n_ranks, now.kind, now.n_ranks));
-    memcpy(comms[c], w.comms, sizeof w.comms);
-  }
+  case_runner_world(number, now.n_ranks, now.kind, topology(number), comms, now.n_comms);
   world_go(work);
   NEED(sim_count().bytes == 0 || n_broken > 0);
 }
 
-static void some_cases(void)
+static void report(void)
 {
-  for (uint64_t k = set.first; k < set.first + set.cases; k++)
-    one_case(k);
   printf("calls=%" PRIu64 " failed=%" PRIu64 " broken=%" PRIu64 "\n", n_calls, n_failed, n_broken);
-}
-
-/* Each process has its own machine; one that finds something ends there. */
-static bool all_right(uint64_t first, uint64_t n)
-{
-  static const world_test test = {"calls", some_cases};
-  int status = 0;
-
-  (void)fflush(NULL);
-  const pid_t child = fork();
-  if (child == 0) {
-    set.first = first;
-    set.cases = n;
-    world_run_one(&test);
-  }
-  if (child < 0 || waitpid(child, &status, 0) != child) abort();
-  if (WIFSIGNALED(status))
-    printf("cases %" PRIu64 " to %" PRIu64 " end by signal %d\n", first, first + n - 1,
-           WTERMSIG(status));
-  return WIFEXITED(status) && WEXITSTATUS(status) == 0;
 }
 
 int main(int argc, char **argv)
 {
-  uint64_t n_wrong = 0;
-  uint64_t seed = 1;
-  bool only = false;
+  static const case_program program = {"calls", CASES, 1, one_case, report, NULL, NULL};
 
-  for (int i = 1; i < argc; i++) {
-    const bool has_value = i + 1 < argc;
-    if (strcmp(argv[i], "--verbose") == 0)
-      set.verbose = true;
-    else if (strcmp(argv[i], "--calm") == 0)
-      set.calm = true;
-    else if (has_value && strcmp(argv[i], "--cases") == 0)
-      set.cases = strtoull(argv[++i], NULL, 10);
-    else if (has_value && strcmp(argv[i], "--seed") == 0)
-      seed = strtoull(argv[++i], NULL, 10);
-    else if (has_value && (strcmp(argv[i], "--first") == 0 || strcmp(argv[i], "--only") == 0)) {
-      only = only || strcmp(argv[i], "--only") == 0;
-      set.first = strtoull(argv[++i], NULL, 10);
-    } else {
-      fprintf(stderr, "usage: calls --cases N --seed S [--first K] [--only K] [--calm] "
-                      "[--verbose]\n");
-      return 2;
-    }
-  }
-  if (only) set.cases = 1;
-  world_set_seed(seed);
-  for (uint64_t k = 0; k < set.cases; k += CASES) {
-    const uint64_t n = set.cases - k < CASES ? set.cases - k : CASES;
-    if (!all_right(set.first + k, n)) n_wrong++;
-  }
-  printf("calls %s: cases=%" PRIu64 " wrong=%" PRIu64 "\n", n_wrong == 0 ? "ok" : "FAILED",
-         set.cases, n_wrong);
-  return n_wrong == 0 ? 0 : 1;
+  return case_runner_main(argc, argv, &program);
 }

@@ -17,8 +17,8 @@
  * even be made, the case begins again with all times doubled, up to SLACK_MOST times as long. The
  * last line is `trouble ok: cases=N wrong=0`.
  */
+#include "case_runner.h"
 #include "rng.h"
-#include "world.h"
 
 #include <inttypes.h>
 #include <pthread.h>
@@ -26,9 +26,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
 enum {
   PLANS = 2,
@@ -72,14 +69,7 @@ static struct {
   } rounds[ROUNDS_MAX];
 } now;
 
-static struct {
-  uint64_t cases, first;
-  bool verbose, calm;
-  bool without[MISHAPS];
-  int slack;         /* all times are so many times as long */
-  uint64_t *reached; /* the case that a process is at */
-} set = {.cases = 100, .slack = 1};
-
+static bool without[MISHAPS];
 static xfer_comm *comms[PLANS][WORLD_RANKS];
 static xfer_plan *plans[PLANS][WORLD_RANKS];
 static tensor tensors[PLANS][WORLD_RANKS];
@@ -111,7 +101,7 @@ static void draw(uint64_t number)
     mishap what = set.calm || rng_percent(&r, 25) ? NOTHING : (mishap)rng_int(&r, LATE, DEAD);
     if (what == DEAD && (i + 1 < now.n_rounds || now.kind == COMM_GATHER || !rng_percent(&r, 30)))
       what = LATE;
-    if (set.without[what]) what = NOTHING;
+    if (without[what]) what = NOTHING;
     now.rounds[i].what = what;
     now.rounds[i].rank = rng_int(&r, 0, now.n_ranks - 1);
     now.rounds[i].ms = rng_int(&r, 0, 2 * (int)now.timeout_ms);
@@ -346,14 +336,11 @@ static void *capture_main(void *unused)
   return NULL;
 }
 
-/* ---- cases, some to a process ------------------------------------------------------------- */
-
 static void one_case(uint64_t number)
 {
   pthread_t thread;
 
   draw(number);
-  world_case(number);
   if (set.verbose) {
     printf("case %" PRIu64 ": ranks=%d plans=%d comms=%d kind=%d timeout=%" PRIu64 ":", number,
            now.n_ranks, now.n_plans, now.n_comms, (int)now.kind, now.timeout_ms);
@@ -363,13 +350,7 @@ static void one_case(uint64_t number)
     printf("\n");
     (void)fflush(stdout);
   }
-  world_make(now.n_ranks, now.kind, topology(number));
-  sim_seed(world_seed() * 1000003 + number);
-  memcpy(comms[0], w.comms, sizeof w.comms);
-  if (now.n_comms == 2) {
-    OK(ranks_make_comms(w.comms, now.n_ranks, now.kind, now.n_ranks));
-    memcpy(comms[1], w.comms, sizeof w.comms);
-  }
+  case_runner_world(number, now.n_ranks, now.kind, topology(number), comms, now.n_comms);
   atomic_store(&stop, false);
   if (now.captures && pthread_create(&thread, NULL, capture_main, NULL) != 0) abort();
   world_go(work);
@@ -377,90 +358,21 @@ static void one_case(uint64_t number)
   if (now.captures) (void)pthread_join(thread, NULL);
 }
 
-static void some_cases(void)
+static void report(void)
 {
-  for (uint64_t k = set.first; k < set.first + set.cases; k++) {
-    *set.reached = k;
-    one_case(k);
-  }
   printf("runs=%" PRIu64 " failed=%" PRIu64 " slow=%" PRIu64 "\n", n_runs, n_failed_runs, n_slow);
 }
 
-/* Each process has its own machine; one that finds something ends there. Its exit status. */
-static int in_process(uint64_t first, uint64_t n)
+static void leave_out(const char *name)
 {
-  static const world_test test = {"trouble", some_cases};
-  int status = 0;
-
-  (void)fflush(NULL);
-  const pid_t child = fork();
-  if (child == 0) {
-    set.first = first;
-    set.cases = n;
-    world_run_one(&test);
-  }
-  if (child < 0 || waitpid(child, &status, 0) != child) abort();
-  return WIFEXITED(status) ? WEXITSTATUS(status) : 1;
-}
-
-/* Cases [first, first + n); false: something is wrong. */
-static bool all_right(uint64_t first, uint64_t n)
-{
-  const uint64_t end = first + n;
-  int status;
-
-  set.slack = 1;
-  status = in_process(first, n);
-
-  while (status == WORLD_TOO_SLOW && set.slack < SLACK_MOST) {
-    set.slack *= 2;
-    printf("too slow for its deadlines: again from case %" PRIu64 " with slack=%d\n", *set.reached,
-           set.slack);
-    first = *set.reached;
-    status = in_process(first, end - first);
-  }
-  return status == 0;
+  for (int m = 0; m < MISHAPS; m++)
+    without[m] = without[m] || strcmp(mishap_names[m], name) == 0;
 }
 
 int main(int argc, char **argv)
 {
-  uint64_t n_wrong = 0;
-  uint64_t seed = 1;
-  bool only = false;
+  static const case_program program = {"trouble", CASES,       SLACK_MOST, one_case,
+                                       report,    "--without", leave_out};
 
-  for (int i = 1; i < argc; i++) {
-    const bool has_value = i + 1 < argc;
-    if (strcmp(argv[i], "--verbose") == 0)
-      set.verbose = true;
-    else if (strcmp(argv[i], "--calm") == 0)
-      set.calm = true;
-    else if (has_value && strcmp(argv[i], "--without") == 0) {
-      i++;
-      for (int m = 0; m < MISHAPS; m++)
-        set.without[m] = set.without[m] || strcmp(mishap_names[m], argv[i]) == 0;
-    } else if (has_value && strcmp(argv[i], "--cases") == 0)
-      set.cases = strtoull(argv[++i], NULL, 10);
-    else if (has_value && strcmp(argv[i], "--seed") == 0)
-      seed = strtoull(argv[++i], NULL, 10);
-    else if (has_value && (strcmp(argv[i], "--first") == 0 || strcmp(argv[i], "--only") == 0)) {
-      only = only || strcmp(argv[i], "--only") == 0;
-      set.first = strtoull(argv[++i], NULL, 10);
-    } else {
-      fprintf(stderr, "usage: trouble --cases N --seed S [--first K] [--only K] [--calm] "
-                      "[--without MISHAP] [--verbose]\n");
-      return 2;
-    }
-  }
-  if (only) set.cases = 1;
-  world_set_seed(seed);
-  set.reached =
-      mmap(NULL, sizeof *set.reached, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-  if (set.reached == MAP_FAILED) abort();
-  for (uint64_t k = 0; k < set.cases; k += CASES) {
-    const uint64_t n = set.cases - k < CASES ? set.cases - k : CASES;
-    if (!all_right(set.first + k, n)) n_wrong++;
-  }
-  printf("trouble %s: cases=%" PRIu64 " wrong=%" PRIu64 "\n", n_wrong == 0 ? "ok" : "FAILED",
-         set.cases, n_wrong);
-  return n_wrong == 0 ? 0 : 1;
+  return case_runner_main(argc, argv, &program);
 }
