@@ -218,36 +218,52 @@ static void test_scales_are_of_the_layers_that_their_weights_have(void **state)
               REFIT_ENDS "," ROWS_OF("mlp.gate_proj", 32, 16, "[32,1]") "," ROWS_OF(               \
                   "mlp.up_proj", 32, 16, "[32,1]") "," ROWS_OF("mlp.down_proj", 16, 32, "[16,1]"))
 
+/* A local tensor of each of the two layers. */
+typedef struct scale {
+  const char *end; /* of its name */
+  int n_dims, shape[2];
+} scale;
+
+/* Rank 2, the first that serves, has these scales alone, in f32. */
+static void expect_scales(refit_sides *s, const scale *want, size_t n)
+{
+  xfer_locals *locals = NULL;
+  xfer_local local;
+  size_t n_found = 0;
+
+  assert_int_equal(refit_sides_join(s), XFER_OK);
+  refit_expect_plans(s);
+  assert_int_equal(xfer_locals_create(&locals, s->refit, 2), XFER_OK);
+  for (size_t i = 0; i < xfer_locals_count(locals); i++) {
+    size_t k = 0;
+
+    assert_int_equal(xfer_locals_get(locals, i, &local), XFER_OK);
+    if (strstr(local.name, "_scale") == NULL) continue;
+    print_message("%s\n", local.name);
+    while (k < n && strstr(local.name, want[k].end) == NULL)
+      k++;
+    assert_true(k < n);
+    n_found++;
+    assert_int_equal(local.dtype, XFER_F32);
+    assert_int_equal(local.n_dims, want[k].n_dims);
+    for (int d = 0; d < local.n_dims; d++)
+      assert_int_equal(local.shape[d], want[k].shape[d]);
+  }
+  assert_int_equal(n_found, 2 * n);
+  xfer_locals_destroy(locals);
+  refit_sides_end(s);
+}
+
 /* Those of what is cut by rows are cut with them, and lie in one tensor with others; what is cut by
  * columns has all of its scales on each rank. vLLM has them in f32, whatever the checkpoint has. */
 static void test_scales_of_rows_go_with_their_rows(void **state)
 {
+  static const scale want[] = {{".gate_up_proj.weight_scale", 2, {32, 1}},
+                               {".down_proj.weight_scale", 2, {16, 1}}};
   refit_sides s = refit_sides_make(ROWS, "full", "vllm:tp2");
-  xfer_locals *locals = NULL;
-  xfer_local local;
-  size_t n_scales = 0;
 
   (void)state;
-  assert_int_equal(refit_sides_join(&s), XFER_OK);
-  refit_expect_plans(&s);
-  assert_int_equal(xfer_locals_create(&locals, s.refit, 2), XFER_OK);
-  for (size_t i = 0; i < xfer_locals_count(locals); i++) {
-    assert_int_equal(xfer_locals_get(locals, i, &local), XFER_OK);
-    const bool down = strstr(local.name, "down_proj") != NULL;
-
-    if (strstr(local.name, ".weight_scale") == NULL) continue;
-    n_scales++;
-    print_message("%s\n", local.name);
-    assert_non_null(
-        strstr(local.name, down ? ".down_proj.weight_scale" : ".gate_up_proj.weight_scale"));
-    assert_int_equal(local.dtype, XFER_F32);
-    assert_int_equal(local.n_dims, 2);
-    assert_int_equal(local.shape[0], down ? 16 : 32);
-    assert_int_equal(local.shape[1], 1);
-  }
-  assert_int_equal(n_scales, 4);
-  xfer_locals_destroy(locals);
-  refit_sides_end(&s);
+  expect_scales(&s, want, sizeof want / sizeof *want);
 }
 
 /* A scale for all of a weight, with a dim or without one: those of weights that lie in one tensor
@@ -258,61 +274,36 @@ static void test_scales_of_rows_go_with_their_rows(void **state)
   "],\"dtype\":\"f8e4m3\"},{\"pattern\":\"model.layers.{layer}.mlp.experts.{expert}." name         \
   ".weight_scale\",\"layer\":[0,1],\"expert\":[0,3],\"shape\":[],\"dtype\":\"f32\"}"
 #define INPUT_OF(name) REFIT_P(name ".input_scale", "[1]")
+#define MLP_OF_WHOLE                                                                               \
+  ROWS_OF("mlp.gate_proj", 32, 16, "[1]")                                                          \
+  "," ROWS_OF("mlp.up_proj", 32, 16, "[]") "," ROWS_OF("mlp.down_proj", 16, 32, "[1]")
+#define INPUTS_OF_MLP INPUT_OF("mlp.gate_proj") "," INPUT_OF("mlp.up_proj")
+#define EXPERTS_OF_WHOLE                                                                           \
+  EXPERTS_OF("gate_proj", 8, 16)                                                                   \
+  "," EXPERTS_OF("up_proj", 8, 16) "," EXPERTS_OF("down_proj", 16, 8)
+#define MOE_CONFIG REFIT_DENSE_CONFIG ",\"model_type\":\"qwen3_moe\",\"num_experts\":4"
 
 static void test_scales_of_whole_weights_are_on_all_ranks(void **state)
 {
-  static const struct {
-    const char *end;
-    int n_dims, shape[2];
-  } want[] = {{".mlp.gate_up_proj.weight_scale", 1, {2}},
-              {".mlp.down_proj.weight_scale", 1, {1}},
-              {".mlp.gate_up_proj.input_scale", 1, {2}},
-              {".w13_weight_scale", 2, {4, 2}},
-              {".w2_weight_scale", 1, {4}}};
+  static const scale want[] = {{".mlp.gate_up_proj.weight_scale", 1, {2}},
+                               {".mlp.down_proj.weight_scale", 1, {1}},
+                               {".mlp.gate_up_proj.input_scale", 1, {2}},
+                               {".w13_weight_scale", 2, {4, 2}},
+                               {".w2_weight_scale", 1, {4}}};
   refit_sides s = refit_sides_make(
-      REFIT_TABLE(
-          REFIT_DENSE_CONFIG ",\"model_type\":\"qwen3_moe\",\"num_experts\":4", REFIT_ENDS
-          "," ROWS_OF("mlp.gate_proj", 32, 16, "[1]") "," ROWS_OF("mlp.up_proj", 32, 16, "[]") "," ROWS_OF(
-              "mlp.down_proj", 16, 32,
-              "[1]") "," INPUT_OF("mlp.gate_proj") "," INPUT_OF("mlp.up_proj") "," EXPERTS_OF("gate"
-                                                                                              "_pro"
-                                                                                              "j",
-                                                                                              8,
-                                                                                              16) "," EXPERTS_OF("up_proj",
-                                                                                                                 8,
-                                                                                                                 16) "," EXPERTS_OF("down_proj",
-                                                                                                                                    16,
-                                                                                                                                    8)),
+      REFIT_TABLE(MOE_CONFIG, REFIT_ENDS "," MLP_OF_WHOLE "," INPUTS_OF_MLP "," EXPERTS_OF_WHOLE),
       "full", "vllm:tp2");
-  xfer_locals *locals = NULL;
-  xfer_local local;
-  size_t n_found = 0;
 
   (void)state;
-  assert_int_equal(refit_sides_join(&s), XFER_OK);
-  refit_expect_plans(&s);
-  assert_int_equal(xfer_locals_create(&locals, s.refit, 2), XFER_OK);
-  for (size_t i = 0; i < xfer_locals_count(locals); i++) {
-    assert_int_equal(xfer_locals_get(locals, i, &local), XFER_OK);
-    for (size_t k = 0; k < sizeof want / sizeof *want; k++) {
-      if (strstr(local.name, want[k].end) == NULL) continue;
-      n_found++;
-      print_message("%s\n", local.name);
-      assert_int_equal(local.dtype, XFER_F32);
-      assert_int_equal(local.n_dims, want[k].n_dims);
-      for (int d = 0; d < local.n_dims; d++)
-        assert_int_equal(local.shape[d], want[k].shape[d]);
-    }
-  }
-  assert_int_equal(n_found, 2 * (sizeof want / sizeof *want));
-  xfer_locals_destroy(locals);
-  refit_sides_end(&s);
+  expect_scales(&s, want, sizeof want / sizeof *want);
 }
 
 /* compressed-tensors does not call scales of blocks inverse, and says of groups of layers how large
  * these are. Engines have them in f32, whatever the checkpoint has. */
 static void test_scales_of_blocks_by_another_name(void **state)
 {
+  static const scale want[] = {{".gate_up_proj.weight_scale", 2, {4, 1}},
+                               {".down_proj.weight_scale", 2, {2, 1}}};
   refit_sides s = refit_sides_make(
       REFIT_TABLE(
           REFIT_DENSE_CONFIG ",\"model_type\":\"llama\",\"quantization_config\":{\"config_"
@@ -320,27 +311,9 @@ static void test_scales_of_blocks_by_another_name(void **state)
           REFIT_ENDS "," ROWS_OF("mlp.gate_proj", 32, 16, "[4,1]") "," ROWS_OF(
               "mlp.up_proj", 32, 16, "[4,1]") "," ROWS_OF("mlp.down_proj", 16, 32, "[2,2]")),
       "full", "vllm:tp2");
-  xfer_locals *locals = NULL;
-  xfer_local local;
-  size_t n_scales = 0;
 
   (void)state;
-  assert_int_equal(refit_sides_join(&s), XFER_OK);
-  refit_expect_plans(&s);
-  assert_int_equal(xfer_locals_create(&locals, s.refit, 2), XFER_OK);
-  for (size_t i = 0; i < xfer_locals_count(locals); i++) {
-    assert_int_equal(xfer_locals_get(locals, i, &local), XFER_OK);
-    const bool down = strstr(local.name, "down_proj") != NULL;
-
-    if (strstr(local.name, ".weight_scale") == NULL) continue;
-    n_scales++;
-    assert_int_equal(local.dtype, XFER_F32);
-    assert_int_equal(local.shape[0], down ? 2 : 4);
-    assert_int_equal(local.shape[1], 1);
-  }
-  assert_int_equal(n_scales, 4);
-  xfer_locals_destroy(locals);
-  refit_sides_end(&s);
+  expect_scales(&s, want, sizeof want / sizeof *want);
 }
 
 static void test_scales_of_rows_are_refused_where_no_rule_knows_them(void **state)
