@@ -26,10 +26,8 @@ import ask_sglang  # noqa: E402  it sets the environment
 import families  # noqa: E402
 import sglang_guide  # noqa: E402
 import torch  # noqa: E402
-import torch.distributed as dist  # noqa: E402
 import uvicorn  # noqa: E402
 from torch.distributed.device_mesh import DeviceMesh  # noqa: E402
-from torch.distributed.fsdp import fully_shard  # noqa: E402
 
 STORE = ask_sglang.patch()
 import sglang.srt.model_loader.loader as loader  # noqa: E402
@@ -45,7 +43,7 @@ from sglang.srt.managers.scheduler_components.weight_updater import SchedulerWei
 from sglang.srt.managers.tp_worker import BaseTpWorker  # noqa: E402
 from sglang.srt.model_executor.model_runner_components.weight_updater import WeightUpdater  # noqa: E402
 from sglang.srt.utils.common import normalize_serialized_named_tensor_payloads  # noqa: E402
-from states import bytes_of, fill, footprint, module_of, state_of  # noqa: E402
+from states import bytes_of, fill, footprint, join, module_of, shard, state_of  # noqa: E402
 from vllm_job import FAILURES, Job, goes_wrong, good  # noqa: E402
 from vllm_ranks import free_port  # noqa: E402
 from vllm_stand_in import CuMemAllocator  # noqa: E402
@@ -554,13 +552,11 @@ class GuideTrainer:
     """FSDP2, and the lines of the guide."""
 
     def __init__(self, table, rank, rpc, port, store):
-        dist.init_process_group("gloo", store=dist.FileStore(store, N_TRAINERS), rank=rank, world_size=N_TRAINERS)
+        join(store, rank, N_TRAINERS)
         self.table, self.rank, self.port, self.tokenizer = table, rank, port, Tokenizer(rpc)
         self.model = module_of(table)
         mesh = DeviceMesh("cpu", list(range(N_TRAINERS)))
-        for layer in self.model.model.layers.children():
-            fully_shard(layer, mesh=mesh)
-        fully_shard(self.model, mesh=mesh)
+        shard(self.model, mesh)
 
     def init(self):
         url = self.tokenizer.serve() if self.rank == 0 else ""

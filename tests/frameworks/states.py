@@ -5,6 +5,8 @@ import pathlib
 import zlib
 
 import torch
+import torch.distributed as dist
+from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import distribute_tensor
 
 
@@ -37,6 +39,18 @@ def module_of(table):
             at = at._modules[parent]
         at.register_parameter(last, torch.nn.Parameter(torch.zeros(shape)))
     return root
+
+
+def join(store, rank, n):
+    """The group of a job's n trainers, through a file."""
+    dist.init_process_group("gloo", store=dist.FileStore(store, n), rank=rank, world_size=n)
+
+
+def shard(module, mesh):
+    """FSDP2 of a module, each of its layers by itself."""
+    for layer in module.model.layers.children():
+        fully_shard(layer, mesh=mesh)
+    fully_shard(module, mesh=mesh)
 
 
 def fill(module, table, version):

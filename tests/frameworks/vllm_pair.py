@@ -35,9 +35,8 @@ import vllm.model_executor.layers.fused_moe  # noqa: E402
 import vllm.model_executor.model_loader.utils as loader  # noqa: E402
 import vllm.model_executor.models.registry  # noqa: E402, F401
 import vllm_guide  # noqa: E402
-from states import bytes_of, fill, module_of, state_of, values  # noqa: E402
+from states import bytes_of, fill, join, module_of, shard, state_of, values  # noqa: E402
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh  # noqa: E402
-from torch.distributed.fsdp import fully_shard  # noqa: E402
 from torch.distributed.tensor import Shard, distribute_tensor  # noqa: E402
 from vllm.config import WeightTransferConfig, set_current_vllm_config  # noqa: E402
 from vllm.distributed.eplb.eplb_state import EplbLayerState  # noqa: E402
@@ -266,7 +265,7 @@ class DTensorTrainer(Trainer):
 
     def __init__(self, table, rank, rpc, store):
         super().__init__(table, rank, rpc)
-        dist.init_process_group("gloo", store=dist.FileStore(store, N_TRAINERS), rank=rank, world_size=N_TRAINERS)
+        join(store, rank, N_TRAINERS)
         self.table, self.mesh, self.source = table, DeviceMesh("cpu", list(range(N_TRAINERS))), {}
         self._fill(0)
 
@@ -287,8 +286,7 @@ class FsdpOverTp(Trainer):
 
     def __init__(self, table, rank, rpc, store):
         super().__init__(table, rank, rpc)
-        n = self.n_trainers
-        dist.init_process_group("gloo", store=dist.FileStore(store, n), rank=rank, world_size=n)
+        join(store, rank, self.n_trainers)
         mesh = init_device_mesh("cpu", (self.N_DP, self.N_TP), mesh_dim_names=("dp", "tp"))
         self.table, self.source = table, module_of(table)
         for name, shape in table.items():
@@ -296,9 +294,7 @@ class FsdpOverTp(Trainer):
                 parent, _, last = name.rpartition(".")
                 cut = distribute_tensor(torch.zeros(shape), mesh["tp"], [Shard(self._dim(name))])
                 setattr(self.source.get_submodule(parent), last, torch.nn.Parameter(cut))
-        for layer in self.source.model.layers.children():
-            fully_shard(layer, mesh=mesh["dp"])
-        fully_shard(self.source, mesh=mesh["dp"])
+        shard(self.source, mesh["dp"])
         kinds = {type(cut).__name__ for x in self.source.parameters() for cut in x.placements}
         assert "_StridedShard" in kinds, kinds
 
@@ -327,16 +323,13 @@ class Stages(Trainer):
 
     def __init__(self, table, rank, rpc, store):
         super().__init__(table, rank, rpc)
-        n = self.n_trainers
-        dist.init_process_group("gloo", store=dist.FileStore(store, n), rank=rank, world_size=n)
+        join(store, rank, self.n_trainers)
         mesh = init_device_mesh("cpu", (self.N_STAGES, self.N_DP), mesh_dim_names=("pp", "dp"))["dp"]
         n_layers = 1 + max(int(name.split(".")[2]) for name in table if name.startswith("model.layers."))
         self.table = {n: s for n, s in table.items() if self._stage(n, n_layers) == rank // self.N_DP}
         assert 0 < len(self.table) < len(table)
         self.source = module_of(self.table)
-        for layer in self.source.model.layers.children():
-            fully_shard(layer, mesh=mesh)
-        fully_shard(self.source, mesh=mesh)
+        shard(self.source, mesh)
 
     def _stage(self, name, n_layers):
         if name.startswith("model.layers."):
@@ -404,13 +397,11 @@ class GuideTrainer:
     """FSDP2, and the lines of the guide."""
 
     def __init__(self, table, rank, rpc, port, store):
-        dist.init_process_group("gloo", store=dist.FileStore(store, N_TRAINERS), rank=rank, world_size=N_TRAINERS)
+        join(store, rank, N_TRAINERS)
         self.table, self.rank, self.port, self.http = table, rank, port, HttpEngine(rpc)
         self.model = module_of(table)
         mesh = DeviceMesh("cpu", list(range(N_TRAINERS)))
-        for layer in self.model.model.layers.children():
-            fully_shard(layer, mesh=mesh)
-        fully_shard(self.model, mesh=mesh)
+        shard(self.model, mesh)
 
     def init(self):
         url = self.http.serve() if self.rank == 0 else ""
