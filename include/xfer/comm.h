@@ -64,7 +64,7 @@ typedef int (*xfer_all_gather_fn)(void *context, void *all, const void *mine, si
  * @retval XFER_ERR_COMM   `all_gather` failed, or did not put each rank's bytes at its place, as
  * where two have one number; or a rank cannot be reached: it is on another host; or the system
  * gives no memory to share, as where files may not be so large (RLIMIT_FSIZE), or no more files
- * (RLIMIT_NOFILE): a rank needs up to three for each other one, and one to spare for `all_gather`.
+ * (RLIMIT_NOFILE): a rank needs three for each other one, and two to spare.
  * @retval XFER_ERR_NOMEM  Out of memory.
  * @retval XFER_ERR_PEER   Another rank failed; the text names it and quotes its own.
  * @since 0.1

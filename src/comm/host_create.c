@@ -1,6 +1,6 @@
 /* Making a comm of processes of one host: every rank makes memory for what it gives the others and
- * listens for a moment at a random address; the caller's all-gather tells the addresses, and each
- * rank connects to every other one, which is handed the memory's file. Two more of the caller's
+ * listens for a moment at a random address; the caller's all-gather tells the addresses, each rank
+ * connects to every other one, and then hands it the memory's file. Two more of the caller's
  * gatherings see to it that nobody waits for one that failed.
  *
  * An address of Linux's abstract namespace is in no file system and may be connected to by anybody,
@@ -24,7 +24,7 @@
 #include <sys/resource.h>
 #include <sys/syscall.h>
 
-enum { NAME_BYTES = 32, WORD_TEXT_BYTES = 200, REASON_BYTES = 160 };
+enum { NAME_BYTES = 32, WORD_TEXT_BYTES = 200, REASON_BYTES = 160, PAUSE_NS = 50000 };
 
 /* What each rank tells all others: how it fared, where it listens, who it is, and where it runs. */
 typedef struct word {
@@ -36,9 +36,10 @@ typedef struct word {
   char text[WORD_TEXT_BYTES];
 } word;
 
-/* What a rank says of a connection that it makes, with its file. */
+/* What a rank says of a connection that it makes. */
 typedef struct hello {
-  char name[NAME_BYTES]; /* of whom it connects to */
+  char to[NAME_BYTES];
+  char from[NAME_BYTES];
   int32_t rank;
 } hello;
 
@@ -51,6 +52,7 @@ typedef struct meeting {
   int listener;
   int file;      /* of the own segment */
   bool is_known; /* the others were told of the listener */
+  bool has_met;  /* and have connected to it */
   word own;
   word *words; /* [size] of all ranks, as last told */
 } meeting;
@@ -72,16 +74,11 @@ static const char *reason(char text[REASON_BYTES])
 /* Of the process at the other end; -1: this one, or the system does not let us. */
 static int watch_process(int socket)
 {
-#ifdef SYS_pidfd_open
   struct ucred peer = {.pid = 0};
   socklen_t n = sizeof peer;
 
   if (getsockopt(socket, SOL_SOCKET, SO_PEERCRED, &peer, &n) != 0 || peer.pid <= 0) return -1;
   return peer.pid == getpid() ? -1 : xfi_descriptor_kept((int)syscall(SYS_pidfd_open, peer.pid, 0));
-#else
-  (void)socket;
-  return -1;
-#endif
 }
 
 static xfer_status listen_here(meeting *m)
@@ -140,13 +137,13 @@ static void close_file(int *file)
 }
 
 /* Of a rank that failed, perhaps since it may open no more files: the caller's all-gather may want
- * one to tell the others so. The listener stays where they know of it, since to be refused by it
- * would be what they fail of. */
+ * one to tell the others so. The listener stays while they may connect to it, since to be refused
+ * by it would be what they fail of. */
 static void let_go(meeting *m)
 {
   if (m->comm != NULL) xfi_host_hang_up(m->comm);
   close_file(&m->file);
-  if (!m->is_known) close_file(&m->listener);
+  if (!m->is_known || m->has_met) close_file(&m->listener);
 }
 
 /* Else this rank would have no way to tell the others anything. */
@@ -183,7 +180,7 @@ static xfer_status tell(meeting *m, xfer_status mine)
   return XFER_OK;
 }
 
-/* Its listener has room for all ranks, so this does not wait. */
+/* Nobody takes connections yet: a listener has room for all ranks, or this fails. */
 static xfer_status connect_to(meeting *m, int rank)
 {
   int *out = &m->comm->peers[rank].out;
@@ -191,64 +188,17 @@ static xfer_status connect_to(meeting *m, int rank)
   struct sockaddr_un address;
   const socklen_t n_bytes = xfi_socket_address(&address, m->words[rank].name, NAME_BYTES);
 
-  memcpy(said.name, m->words[rank].name, NAME_BYTES);
-  *out = xfi_descriptor_kept(socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  memcpy(said.to, m->words[rank].name, NAME_BYTES);
+  memcpy(said.from, m->own.name, NAME_BYTES);
+  *out = xfi_descriptor_kept(socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
   XFI_CHECK(*out >= 0, XFER_ERR_COMM, "a socket to rank %d: %s", rank, REASON);
   XFI_CHECK(connect(*out, (struct sockaddr *)&address, n_bytes) == 0, XFER_ERR_COMM,
-            "a socket to rank %d, which must be on this host: %s", rank, REASON);
+            "a socket to rank %d, which must be on this host: %s", rank,
+            errno == EAGAIN ? "more ranks than net.core.somaxconn allows" : REASON);
   XFI_CHECK(xfi_socket_is_same_user(*out), XFER_ERR_COMM, "rank %d is another user's process",
             rank);
-  XFI_CHECK(xfi_socket_send(*out, &said, sizeof said, m->file), XFER_ERR_COMM,
-            "rank %d was not given memory: %s", rank, REASON);
-  return XFER_OK;
-}
-
-/* Who has connected, once; -1: a stranger. */
-static int rank_of(const meeting *m, int made, const hello *said)
-{
-  const bool is_ours = xfi_socket_is_same_user(made) &&
-                       memcmp(said->name, m->own.name, NAME_BYTES) == 0 && said->rank >= 0 &&
-                       said->rank < m->size && said->rank != m->rank &&
-                       m->comm->peers[said->rank].in < 0;
-
-  return is_ours ? said->rank : -1;
-}
-
-/* A stranger's is closed. */
-static xfer_status take(meeting *m, int made, int *n_missing)
-{
-  hello said = {.rank = -1};
-  bool is_lost = false;
-  int file = -1;
-  const bool is_whole = xfi_socket_receive(made, &said, sizeof said, MSG_DONTWAIT, &file, &is_lost);
-  const int rank = is_whole && (file >= 0 || is_lost) ? rank_of(m, made, &said) : -1;
-  xfi_segment *theirs = rank < 0 || is_lost ? NULL : xfi_shared_map(&m->comm->shared, file);
-
-  if (file >= 0) (void)close(file);
-  if (rank < 0) (void)close(made);
-  if (rank < 0) return XFER_OK;
-  m->comm->peers[rank].in = made;
-  m->comm->peers[rank].process = watch_process(made);
-  m->comm->shared.at[rank] = theirs;
-  if (is_lost) errno = EMFILE; /* nothing else drops it */
-  XFI_CHECK(theirs != NULL && theirs->rank == rank, XFER_ERR_COMM, "the memory of rank %d: %s",
-            rank, REASON);
-  --*n_missing;
-  return XFER_OK;
-}
-
-static xfer_status accept_all(meeting *m)
-{
-  int n_missing = m->size - 1;
-
-  while (n_missing > 0) {
-    const int made = xfi_descriptor_kept(accept4(m->listener, NULL, NULL, SOCK_CLOEXEC));
-    if (made < 0 && (errno == EINTR || errno == ECONNABORTED)) continue;
-    XFI_CHECK(made >= 0, XFER_ERR_COMM, "%d ranks did not connect: %s", n_missing, REASON);
-    XFI_TRY(take(m, made, &n_missing));
-  }
-  xfi_shared_hear(&m->comm->shared);
-  m->comm->shared.base.has_cores = xfi_cores_suffice(&m->words[0].cores, sizeof *m->words, m->size);
+  XFI_CHECK(xfi_socket_send(*out, &said, sizeof said, -1), XFER_ERR_COMM,
+            "rank %d was told nothing: %s", rank, REASON);
   return XFER_OK;
 }
 
@@ -256,6 +206,118 @@ static xfer_status connect_all(meeting *m)
 {
   for (int r = 0; r < m->size; r++)
     if (r != m->rank) XFI_TRY(connect_to(m, r));
+  return XFER_OK;
+}
+
+/* Who has connected, once; -1: a stranger. */
+static int rank_of(const meeting *m, int made)
+{
+  hello said;
+  ssize_t n;
+
+  XFI_AGAIN(n, recv(made, &said, sizeof said, MSG_DONTWAIT));
+  if (n != (ssize_t)sizeof said || !xfi_socket_is_same_user(made) || said.rank < 0 ||
+      said.rank >= m->size || said.rank == m->rank || m->comm->peers[said.rank].in >= 0)
+    return -1;
+  return memcmp(said.to, m->own.name, NAME_BYTES) == 0 &&
+                 memcmp(said.from, m->words[said.rank].name, NAME_BYTES) == 0
+             ? said.rank
+             : -1;
+}
+
+/* All have connected; a stranger's is closed. */
+static xfer_status accept_all(meeting *m)
+{
+  for (int n_missing = m->size - 1; n_missing > 0;) {
+    const int made = xfi_descriptor_kept(accept4(m->listener, NULL, NULL, SOCK_CLOEXEC));
+    int rank;
+
+    if (made < 0 && (errno == EINTR || errno == ECONNABORTED)) continue;
+    XFI_CHECK(made >= 0, XFER_ERR_COMM, "%d ranks did not connect: %s", n_missing, REASON);
+    rank = rank_of(m, made);
+    if (rank < 0) {
+      (void)close(made);
+      continue;
+    }
+    m->comm->peers[rank].in = made;
+    m->comm->peers[rank].process = watch_process(made);
+    n_missing--;
+  }
+  return XFER_OK;
+}
+
+/* *is_done: the rank has it, or has ended, which it says itself; else it does not fit yet: files of
+ * one user that nobody has taken are as many as one process may open. */
+static xfer_status give_file(const meeting *m, int rank, bool *is_done)
+{
+  *is_done = xfi_socket_send(m->comm->peers[rank].out, "", 1, m->file) || errno == EPIPE ||
+             errno == ECONNRESET;
+  XFI_CHECK(*is_done || errno == ETOOMANYREFS || errno == EAGAIN, XFER_ERR_COMM,
+            "rank %d was not given memory: %s", rank, REASON);
+  return XFER_OK;
+}
+
+/* *is_done: the rank's memory is mapped, or it has ended. */
+static xfer_status take_file(const meeting *m, int rank, bool *is_done)
+{
+  xfi_segment *theirs = NULL;
+  bool is_lost = false;
+  int file = -1;
+  bool is_whole;
+  char byte;
+
+  errno = 0; /* stays so at an end */
+  is_whole = xfi_socket_receive(m->comm->peers[rank].in, &byte, 1, MSG_DONTWAIT, &file, &is_lost);
+  *is_done = is_whole || errno == 0 || errno == ECONNRESET;
+  if (!is_whole && (*is_done || errno == EAGAIN)) return XFER_OK;
+  if (file >= 0) theirs = xfi_shared_map(&m->comm->shared, file);
+  if (file >= 0) (void)close(file);
+  m->comm->shared.at[rank] = theirs;
+  if (is_lost) errno = EMFILE; /* nothing else drops it */
+  XFI_CHECK(theirs != NULL && theirs->rank == rank, XFER_ERR_COMM, "the memory of rank %d: %s",
+            rank, REASON);
+  return XFER_OK;
+}
+
+/* With each rank, whatever it waits for itself: all take while they cannot give. */
+static xfer_status exchange_files(const meeting *m, bool *has_given, bool *has_taken)
+{
+  int n_left = 2 * (m->size - 1);
+
+  for (int before = n_left; n_left > 0; before = n_left) {
+    for (int i = 1; i < m->size; i++) {
+      const int rank = (m->rank + i) % m->size;
+      const int had = has_given[rank] + has_taken[rank];
+
+      if (!has_given[rank]) XFI_TRY(give_file(m, rank, &has_given[rank]));
+      if (!has_taken[rank]) XFI_TRY(take_file(m, rank, &has_taken[rank]));
+      n_left -= has_given[rank] + has_taken[rank] - had;
+    }
+    if (n_left == before) xfi_sleep_ns(PAUSE_NS);
+  }
+  return XFER_OK;
+}
+
+static xfer_status meet_all(meeting *m)
+{
+  xfer_status st = XFER_OK;
+  bool *done = xfi_calloc(2 * (size_t)m->size, sizeof *done);
+
+  XFI_CHECK_DONE(done != NULL, XFER_ERR_NOMEM, "a comm of %d ranks", m->size);
+  XFI_TRY_DONE(accept_all(m));
+  XFI_TRY_DONE(exchange_files(m, done, done + m->size));
+  xfi_shared_hear(&m->comm->shared);
+  m->comm->shared.base.has_cores = xfi_cores_suffice(&m->words[0].cores, sizeof *m->words, m->size);
+done:
+  xfi_free(done);
+  return st;
+}
+
+/* Of ranks that said that they are well. */
+static xfer_status check_memory(const meeting *m)
+{
+  for (int r = 0; r < m->size; r++)
+    XFI_CHECK(m->comm->shared.at[r] != NULL, XFER_ERR_PEER, "rank %d has ended", r);
   return XFER_OK;
 }
 
@@ -299,8 +361,10 @@ xfer_status xfi_comm_create_host(xfi_comm **comm, xfer_all_gather_fn all_gather,
                  "a comm of %d ranks", size);
   st = tell(&m, prepare(&m));
   st = tell(&m, st == XFER_OK ? connect_all(&m) : st);
-  st = tell(&m, st == XFER_OK ? accept_all(&m) : st);
+  m.has_met = st == XFER_OK;
+  st = tell(&m, st == XFER_OK ? meet_all(&m) : st);
   XFI_TRY_DONE(st);
+  XFI_TRY_DONE(check_memory(&m));
   *comm = &m.comm->shared.base;
   m.comm = NULL;
 done:

@@ -50,8 +50,23 @@ MAY_FAIL(ssize_t, send, (int file, const void *bytes, size_t n_bytes, int flags)
 
 MAY_FAIL(ssize_t, recv, (int file, void *bytes, size_t n_bytes, int flags),
          (file, bytes, n_bytes, flags))
-MAY_FAIL(ssize_t, sendmsg, (int file, const struct msghdr *message, int flags),
-         (file, message, flags))
+
+static _Thread_local int n_refused; /* files that are too many before one is sent */
+
+ssize_t __real_sendmsg(int file, const struct msghdr *message, int flags);
+ssize_t __wrap_sendmsg(int file, const struct msghdr *message, int flags);
+
+ssize_t __wrap_sendmsg(int file, const struct msghdr *message, int flags)
+{
+  const bool is_refused = message->msg_controllen > 0 && n_refused > 0;
+
+  if (fails()) return -1;
+  if (!is_refused) return __real_sendmsg(file, message, flags);
+  n_refused--;
+  errno = ETOOMANYREFS;
+  return -1;
+}
+
 MAY_FAIL(ssize_t, recvmsg, (int file, struct msghdr *message, int flags), (file, message, flags))
 MAY_FAIL(int, memfd_create, (const char *name, unsigned flags), (name, flags))
 MAY_FAIL(int, ftruncate, (int file, off_t n_bytes), (file, n_bytes))
@@ -223,7 +238,7 @@ typedef struct stranger {
   size_t n_bytes;
 } stranger;
 
-enum { NAME_BYTES = 32, HELLO_BYTES = NAME_BYTES + sizeof(int32_t) };
+enum { NAME_BYTES = 32, HELLO_BYTES = 2 * NAME_BYTES + sizeof(int32_t) };
 static const stranger *stranger_now;
 
 /* Rank 1's: once addresses are told, the stranger comes first. */
@@ -232,7 +247,7 @@ static int gather_behind_a_stranger(void *context, void *all, const void *mine, 
   visitor *v = context;
   struct sockaddr_un address = {.sun_family = AF_UNIX};
   const char *name = (const char *)all + sizeof(int32_t); /* behind rank 0's status */
-  char hello[HELLO_BYTES];
+  char hello[HELLO_BYTES] = "";                           /* it does not know rank 1's name */
   struct iovec bytes = {hello, stranger_now->n_bytes};
   union {
     struct cmsghdr head;
@@ -248,7 +263,7 @@ static int gather_behind_a_stranger(void *context, void *all, const void *mine, 
   if (v->turn != 1) return answer;
   memcpy(address.sun_path + 1, name, NAME_BYTES);
   memcpy(hello, stranger_now->name != NULL ? stranger_now->name : name, NAME_BYTES);
-  memcpy(hello + NAME_BYTES, &stranger_now->rank, sizeof stranger_now->rank);
+  memcpy(hello + 2 * NAME_BYTES, &stranger_now->rank, sizeof stranger_now->rank);
   const int made = socket(AF_UNIX, SOCK_STREAM, 0);
   expect(connect(made, (struct sockaddr *)&address,
                  (socklen_t)(offsetof(struct sockaddr_un, sun_path) + 1 + NAME_BYTES)) == 0);
@@ -337,9 +352,31 @@ static void test_a_rank_that_meets_a_stranger_or_nobody_fails_on_all(void **stat
   with_threads(2, accept_nobody);
 }
 
+/* A user's files that nobody has taken are as many as a process may open. */
+static void give_when_there_is_room(int rank, void *context)
+{
+  visitor v = {context, rank, 0, -1};
+  xfi_comm *comm = NULL;
+  char all[3] = "";
+
+  n_refused = 5 * rank;
+  expect(xfi_comm_create_host(&comm, gather_there, &v, rank, 3) == XFER_OK);
+  expect(n_refused == 0);
+  expect(comm->ops->all_gather(comm, all, &"xyz"[rank], 1, soon()) == XFER_OK);
+  expect(memcmp(all, "xyz", 3) == 0);
+  comm->ops->destroy(comm);
+}
+
+static void test_memory_is_given_when_there_is_room(void **state)
+{
+  (void)state;
+  with_threads(3, give_when_there_is_room);
+}
+
 int main(void)
 {
   const struct CMUnitTest tests[] = {
+      cmocka_unit_test(test_memory_is_given_when_there_is_room),
       cmocka_unit_test(test_each_call_of_the_system_fails),
       cmocka_unit_test(test_a_gathering_before_a_failure_ends_well),
       cmocka_unit_test(test_a_rank_that_comes_late_fails_as_the_others_did),
