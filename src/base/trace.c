@@ -4,6 +4,7 @@
 #include <fcntl.h>
 #include <inttypes.h>
 #include <pthread.h>
+#include <signal.h>
 #include <stdarg.h>
 #include <stdatomic.h>
 #include <stdio.h>
@@ -19,6 +20,8 @@ enum { TRACKS = 64, MAX_NAMED = 4096 };
 
 static pthread_once_t once = PTHREAD_ONCE_INIT;
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* of both files; forks take it */
+static sigset_t before;                                  /* of who has it */
+static bool had_signal;
 /* Of who is told, while it is told. Nobody who forks waits for it: what is told may wait for what
  * the forking thread has, such as Python's interpreter. */
 static pthread_mutex_t telling = PTHREAD_MUTEX_INITIALIZER;
@@ -145,6 +148,35 @@ static void say_not_written(const char *variable, int error)
   if (!tell(XFER_LOG_WARN, -1, line)) fprintf(stderr, "xfer: %s\n", line);
 }
 
+/* Who has the lock is not ended by SIGPIPE, where a pipe has no reader any more. */
+static void take_lock(void)
+{
+  sigset_t pipe, pending;
+  sigset_t mask;
+
+  sigemptyset(&pipe);
+  sigaddset(&pipe, SIGPIPE);
+  pthread_sigmask(SIG_BLOCK, &pipe, &mask);
+  sigpending(&pending);
+  pthread_mutex_lock(&lock);
+  before = mask;
+  had_signal = sigismember(&pending, SIGPIPE) != 0;
+}
+
+static void give_lock(void)
+{
+  const sigset_t mask = before;
+  const bool keep = had_signal;
+  sigset_t pipe;
+
+  pthread_mutex_unlock(&lock);
+  sigemptyset(&pipe);
+  sigaddset(&pipe, SIGPIPE);
+  while (!keep && sigtimedwait(&pipe, NULL, &(struct timespec){0, 0}) == SIGPIPE)
+    continue;
+  pthread_sigmask(SIG_SETMASK, &mask, NULL);
+}
+
 /* No more is written; 0, or what went wrong. Under the lock. */
 static int end_spans(void)
 {
@@ -156,16 +188,11 @@ static int end_spans(void)
   return failed ? why : errno;
 }
 
-static void give_lock(void)
-{
-  pthread_mutex_unlock(&lock);
-}
-
 /* Nobody else writes while a process forks. The child has no place in the file of spans, nor what
  * waits to be written, else it would come twice. */
 static void before_fork(void)
 {
-  pthread_mutex_lock(&lock);
+  take_lock();
   if (spans != NULL) (void)fflush(spans);
 }
 
@@ -181,7 +208,7 @@ static void close_files(void)
 {
   int failed = 0;
 
-  pthread_mutex_lock(&lock);
+  take_lock();
   if (spans != NULL) {
     fprintf(spans, "{}]\n");
     failed = end_spans();
@@ -319,10 +346,10 @@ __attribute__((format(printf, 3, 0))) static void tell_end(const xfi_span *span,
   snprintf(line, sizeof line, "%s %s: %s%s%.3f ms", names[span->subsys], span->name, text,
            text[0] != '\0' ? ", " : "", (double)(ended - span->began) / 1e6);
   (void)tell(level, span->rank, line);
-  pthread_mutex_lock(&lock);
+  take_lock();
   lines_failed = write_line(level, span, line);
   if (spans != NULL) spans_failed = write_span(span, ended, st, text);
-  pthread_mutex_unlock(&lock);
+  give_lock();
   say_not_written("XFER_DEBUG_FILE", lines_failed);
   if (lines_failed != 0) print_line(stderr, level, span, line);
   say_not_written("XFER_TRACE", spans_failed);

@@ -8,6 +8,7 @@ import os
 import pathlib
 import pty
 import re
+import select
 import shlex
 import shutil
 import signal
@@ -199,6 +200,22 @@ class TestOutput(unittest.TestCase):
             done = subprocess.run(words, capture_output=True, text=True, check=False, env=environment, timeout=60)
             self.assertEqual(done.returncode, 0)
             self.assertRegex(done.stderr, said)
+
+    def test_a_log_whose_reader_leaves(self):
+        """By default a signal ends who writes to such a pipe."""
+        words = command("xfer_refit", "--problem", LINE, "--iters", "300")
+        for variable in ("XFER_TRACE", "XFER_DEBUG_FILE"):
+            with self.subTest(variable), tempfile.TemporaryDirectory() as folder:
+                pipe = os.path.join(folder, "pipe")
+                os.mkfifo(pipe)
+                reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
+                environment = os.environ | {variable: pipe, "XFER_DEBUG": "TRACE" if "DEBUG" in variable else ""}
+                with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment) as process:
+                    self.assertTrue(select.select([reader], [], [], 60)[0])
+                    os.close(reader)
+                    err = process.communicate(timeout=60)[1]
+                self.assertEqual(process.returncode, 0)
+                self.assertIn(f"xfer: the file of {variable} cannot be written: Broken pipe\n", err)
 
 
 class TestJson(unittest.TestCase):
