@@ -106,7 +106,8 @@ typedef struct xfi_comm_ops {
   /* All ranks, before the first run: connect what connects lazily, to the ranks of peers[] and, if
    * asked, for broadcasts; also after abort_data(). NULL: nothing to do. */
   xfer_status (*connect)(xfi_comm *comm, const bool *peers, bool broadcasts, xfi_deadline deadline);
-  /* Break the comm now: pending and later calls on every rank that can be told fail. Any thread. */
+  /* Break the comm now: pending and later calls on every rank that can be told fail. Any thread;
+   * over MPI the one that is in a call. */
   void (*abort)(xfi_comm *comm, const char *why);
   /* End the rounds and broadcasts of this rank, also those on the device. Where they are a thing
    * apart, gathering and exchanging still work, and connect() makes new ones; else: abort(). NULL:
@@ -201,7 +202,7 @@ xfer_status xfi_comm_create_local(xfi_comm **comms, int n_ranks);
 XFI_DOOR xfer_status xfi_comm_create_host(xfi_comm **comm, xfer_all_gather_fn all_gather,
                                           void *context, int rank, int size);
 /* Of such a comm, on all ranks: it carries no data, which goes straight into peers' memory. */
-XFI_DOOR void xfi_host_control_only(xfi_comm *comm);
+void xfi_host_control_only(xfi_comm *comm);
 /* Of such a comm, by who makes calls. What all ranks do apart from it, their `number`-th time (from
  * 1), came to nothing here: tell those that may wait for it there. The comm goes on. */
 XFI_DOOR void xfi_host_warn(xfi_comm *comm, uint64_t number, const char *why);

@@ -35,8 +35,7 @@ static void mpi_abort(xfi_comm *comm, const char *why)
   xfi_mpi_comm *t = (xfi_mpi_comm *)comm;
 
   (void)xfi_broken_set(&t->shared.broken, "%s", why);
-  /* Another thread must not call MPI: the owner tells the others when it polls next. */
-  if (pthread_equal(pthread_self(), t->owner)) xfi_mpi_tell_all(t);
+  xfi_mpi_tell_all(t);
 }
 
 static void transport_free(xfi_mpi_comm *t)
@@ -103,7 +102,6 @@ static xfer_status transport_create(xfi_mpi_comm **out, MPI_Comm comm, MPI_Comm 
   XFI_TRY_DONE(xfi_mpi_check(MPI_Comm_rank(comm, &t->shared.base.rank), "MPI_Comm_rank"));
   t->comm = comm;
   t->token = token;
-  t->owner = pthread_self();
   t->process = getpid();
   t->awaited = -1;
   t->hearing = MPI_REQUEST_NULL;

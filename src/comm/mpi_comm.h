@@ -37,9 +37,8 @@ typedef struct xfi_card {
 typedef struct xfi_mpi_comm {
   xfi_shared shared; /* with the ranks of this host */
   MPI_Comm comm;
-  pthread_t owner; /* the thread that may call MPI, */
-  pid_t process;   /* in this process: not in a child that was forked */
-  uint64_t token;  /* of this comm, the same on every rank */
+  pid_t process;  /* that may call MPI: no child that was forked */
+  uint64_t token; /* of this comm, the same on every rank */
 
   xfi_card *cards;       /* [n_places] */
   unsigned char *mapped; /* [n_places, n_places]; row i says whose segments rank i has mapped */

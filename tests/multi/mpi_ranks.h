@@ -110,7 +110,7 @@ static int run_on_all_ranks(int argc, char **argv, int (*run)(void))
   int level = MPI_THREAD_SINGLE;
   int before = xfer_comm_create_mpi(&none, MPI_COMM_NULL) == XFER_ERR_STATE ? 0 : 1;
 
-  if (MPI_Init_thread(&argc, &argv, MPI_THREAD_FUNNELED, &level) != MPI_SUCCESS) return 1;
+  if (MPI_Init_thread(&argc, &argv, MPI_THREAD_SERIALIZED, &level) != MPI_SUCCESS) return 1;
   (void)MPI_Comm_rank(MPI_COMM_WORLD, &world_rank);
   (void)MPI_Comm_size(MPI_COMM_WORLD, &world_size);
   int failed = before + run();

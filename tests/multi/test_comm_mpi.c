@@ -5,6 +5,7 @@
 
 #include "mpi_ranks.h"
 
+#include <pthread.h>
 #include <sched.h>
 
 static void test_all_calls(void **state)
@@ -244,6 +245,32 @@ static void test_gathers_that_differ_fail_everywhere(void **state)
   drop(comm);
 }
 
+static void *make_it(void *made)
+{
+  *(xfer_comm **)made = make();
+  return NULL;
+}
+
+/* As Python does, which looks for signals meanwhile. */
+static void test_who_gives_up_tells_whichever_thread_made_the_comm(void **state)
+{
+  xfer_comm *comm = NULL;
+  pthread_t maker;
+  char all[64];
+
+  (void)state;
+  assert_int_equal(pthread_create(&maker, NULL, make_it, &comm), 0);
+  assert_int_equal(pthread_join(maker, NULL), 0);
+  if (world_rank == 0) {
+    comm->transport->ops->abort(comm->transport, "rank 0: no more");
+  } else {
+    expect(comm->transport->ops->all_gather(comm->transport, all, "", 1, soon()) == XFER_ERR_COMM);
+    expect(error_has("rank 0: no more"));
+  }
+  (void)MPI_Barrier(MPI_COMM_WORLD); /* rank 0 makes no call that would tell them */
+  drop(comm);
+}
+
 static void test_wrong_arguments_are_refused(void **state)
 {
   (void)state;
@@ -288,6 +315,7 @@ static int run(void)
       cmocka_unit_test(test_comms_come_and_go),
       cmocka_unit_test(test_sizes_that_differ_are_named),
       cmocka_unit_test(test_gathers_that_differ_fail_everywhere),
+      cmocka_unit_test(test_who_gives_up_tells_whichever_thread_made_the_comm),
       cmocka_unit_test(test_wrong_arguments_are_refused),
       cmocka_unit_test(test_create_survives_each_failed_allocation),
   };
