@@ -260,6 +260,23 @@ typedef struct page {
 
 static pthread_mutex_t pages_lock = PTHREAD_MUTEX_INITIALIZER; /* of all below, and n_owners */
 static page *pages;
+static pthread_once_t pages_once = PTHREAD_ONCE_INIT;
+
+static void lock_pages(void)
+{
+  (void)pthread_mutex_lock(&pages_lock);
+}
+
+static void unlock_pages(void)
+{
+  (void)pthread_mutex_unlock(&pages_lock);
+}
+
+/* A child gives back the pages of its parent, whatever other threads did when it was forked. */
+static void begin_pages(void)
+{
+  (void)pthread_atfork(lock_pages, unlock_pages, unlock_pages);
+}
 
 /* Where the page of these flags hangs; at a NULL if it is gone. */
 static page **find_page(const uint64_t *flags)
@@ -282,10 +299,11 @@ static xfer_status host_flags_alloc(xfi_device *device, uint64_t **flags, size_t
   made = xfi_calloc(1, sizeof *made + n_flags * sizeof **flags);
   XFI_CHECK(made != NULL, XFER_ERR_NOMEM, "%zu flags", n_flags);
   made->n_owners = 1;
-  (void)pthread_mutex_lock(&pages_lock);
+  (void)pthread_once(&pages_once, begin_pages);
+  lock_pages();
   made->next = pages;
   pages = made;
-  (void)pthread_mutex_unlock(&pages_lock);
+  unlock_pages();
   *flags = made->flags;
   return XFER_OK;
 }
@@ -295,10 +313,10 @@ static bool host_flags_share(xfi_device *device, uint64_t *flags)
   page *found = NULL;
 
   (void)device;
-  (void)pthread_mutex_lock(&pages_lock);
+  lock_pages();
   found = *find_page(flags);
   if (found != NULL) found->n_owners++;
-  (void)pthread_mutex_unlock(&pages_lock);
+  unlock_pages();
   return found != NULL;
 }
 
@@ -308,13 +326,13 @@ static void host_flags_free(xfi_device *device, uint64_t *flags)
   page *last = NULL;
 
   (void)device;
-  (void)pthread_mutex_lock(&pages_lock);
+  lock_pages();
   at = find_page(flags);
   if (*at != NULL && --(*at)->n_owners == 0) {
     last = *at;
     *at = last->next;
   }
-  (void)pthread_mutex_unlock(&pages_lock);
+  unlock_pages();
   xfi_free(last);
 }
 

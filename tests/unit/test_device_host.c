@@ -4,10 +4,13 @@
 #include "alloc.h"
 #include "ranks.h"
 
+#include <pthread.h>
 #include <setjmp.h>
 #include <stdarg.h>
+#include <stdatomic.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -118,6 +121,45 @@ static void test_mapping_from_another_process_is_refused(void **state)
   assert_true(child > 0);
   assert_int_equal(waitpid(child, &status, 0), child);
   assert_true(WIFEXITED(status) && WEXITSTATUS(status) == 0);
+}
+
+static void *make_pages(void *ends)
+{
+  while (!atomic_load((atomic_bool *)ends)) {
+    uint64_t *flags = NULL;
+
+    if (device->ops->flags_alloc(device, &flags, 8, false) != XFER_OK) abort();
+    device->ops->flags_free(device, flags);
+  }
+  return NULL;
+}
+
+/* Whatever other threads do when it is forked. */
+static void test_a_child_gives_flags_back(void **state)
+{
+  enum { CHILDREN = 300 };
+  atomic_bool ends = false;
+  uint64_t *flags = NULL;
+  pthread_t thread;
+
+  (void)state;
+  assert_int_equal(device->ops->flags_alloc(device, &flags, 8, false), XFER_OK);
+  assert_int_equal(pthread_create(&thread, NULL, make_pages, &ends), 0);
+  for (int i = 0; i < CHILDREN; i++) {
+    const pid_t child = fork();
+    int status = -1;
+
+    if (child == 0) {
+      (void)alarm(10);
+      device->ops->flags_free(device, flags);
+      _exit(0);
+    }
+    assert_int_equal(waitpid(child, &status, 0), child);
+    assert_int_equal(status, 0);
+  }
+  atomic_store(&ends, true);
+  assert_int_equal(pthread_join(thread, NULL), 0);
+  device->ops->flags_free(device, flags);
 }
 
 static void test_batch_copies_what_it_was_made_of(void **state)
@@ -298,6 +340,7 @@ int main(void)
       cmocka_unit_test(test_mapping_in_one_process_yields_the_exporters_address),
       cmocka_unit_test(test_domains_are_equal_within_a_process),
       cmocka_unit_test(test_mapping_from_another_process_is_refused),
+      cmocka_unit_test(test_a_child_gives_flags_back),
       cmocka_unit_test(test_batch_copies_what_it_was_made_of),
       cmocka_unit_test(test_batch_create_survives_each_failed_allocation),
       cmocka_unit_test(test_streams_and_events_are_done_at_once),
