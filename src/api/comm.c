@@ -68,21 +68,34 @@ done:
   return st;
 }
 
-xfer_status xfer_comm_create_host(xfer_comm **comm, xfer_all_gather_fn all_gather, void *context,
-                                  int rank, int size)
+xfer_status xfi_comm_meet(xfer_comm **comm, xfer_all_gather_fn all_gather, void *context, int rank,
+                          int size, xfer_status (*make)(xfi_device **device), bool control_only)
 {
   xfer_status st = XFER_OK;
   xfi_comm *transport = NULL;
+  xfi_device *device = NULL;
+  xfer_comm *made = NULL;
 
-  XFI_NEED(comm);
-  XFI_NEED(all_gather);
   XFI_CHECK_DONE(size >= 1 && rank >= 0 && rank < size, XFER_ERR_ARG, "rank %d of %d", rank, size);
   XFI_TRY_DONE(xfi_comm_create_host(&transport, all_gather, context, rank, size));
-  XFI_TRY_DONE(wrap_on_host(comm, transport));
-  transport = NULL;
+  if (control_only) xfi_host_control_only(transport);
+  st = make(&device);
+  if (st == XFER_OK) st = xfi_comm_wrap(&made, transport, device);
+  XFI_TRY_DONE(xfi_comm_agree(transport, st, xfi_deadline_after(DEFAULT_TIMEOUT_MS)));
+  *comm = made;
+  return XFER_OK;
 done:
-  if (transport != NULL) transport->ops->destroy(transport);
+  if (made == NULL && transport != NULL) transport->ops->destroy(transport);
+  xfer_comm_destroy(made);
   return st;
+}
+
+xfer_status xfer_comm_create_host(xfer_comm **comm, xfer_all_gather_fn all_gather, void *context,
+                                  int rank, int size)
+{
+  XFI_NEED(comm);
+  XFI_NEED(all_gather);
+  return xfi_comm_meet(comm, all_gather, context, rank, size, xfi_device_create_host, false);
 }
 
 static void end(xfer_comm *comm)

@@ -13,5 +13,10 @@
 /* Make a public comm, which owns both. On failure the device is gone, and the transport still the
  * caller's. */
 XFI_DOOR xfer_status xfi_comm_wrap(xfer_comm **comm, xfi_comm *transport, xfi_device *device);
+/* Make one of processes of this host, each with a device of its own; `control_only`: data moves by
+ * the devices alone. */
+XFI_DOOR xfer_status xfi_comm_meet(xfer_comm **comm, xfer_all_gather_fn all_gather, void *context,
+                                   int rank, int size, xfer_status (*make)(xfi_device **device),
+                                   bool control_only);
 
 #endif
