@@ -33,7 +33,7 @@ enum {
   BACKLOG = 256,
   REQUEST_TIMEOUT_MS = 1000, /* of a client that has connected */
   SEND_TIMEOUT_MS = 20000,   /* to a client that maps what it gets */
-  TICK_MS = 10,              /* of the kernel: a limit of a socket may end one early */
+  LOOK_MS = 50,              /* a wait for the other end looks at the deadline so often */
   PAUSE_NS = 1000 * 1000
 };
 
@@ -52,6 +52,7 @@ struct xfi_cuda_offers {
   request *ranges;      /* [n] that may be asked for */
   size_t n;
   size_t capacity;
+  int served; /* the socket of the client; -1: none */
 };
 
 /* ---- sockets ------------------------------------------------------------------------------ */
@@ -63,15 +64,6 @@ static void set_timeouts(int socket, int64_t receive_ms, int64_t send_ms)
 
   (void)setsockopt(socket, SOL_SOCKET, SO_RCVTIMEO, &receive, sizeof receive);
   (void)setsockopt(socket, SOL_SOCKET, SO_SNDTIMEO, &send, sizeof send); /* of connecting too */
-}
-
-/* What is left of the deadline, and as much as a limit may end early; 0 would be for ever. */
-static void set_deadline(int socket, xfi_deadline deadline)
-{
-  const int64_t left_ms = xfi_deadline_left_ms(deadline);
-  const int64_t ms = left_ms < INT32_MAX ? left_ms + TICK_MS : INT32_MAX;
-
-  set_timeouts(socket, ms, ms);
 }
 
 /* ---- the side that owns the memory -------------------------------------------------------- */
@@ -128,6 +120,13 @@ static void serve(xfi_cuda_offers *offers, int socket)
   }
 }
 
+static void set_served(xfi_cuda_offers *offers, int socket)
+{
+  (void)pthread_mutex_lock(&offers->lock);
+  offers->served = socket;
+  (void)pthread_mutex_unlock(&offers->lock);
+}
+
 static void *serve_main(void *argument)
 {
   xfi_cuda_offers *offers = argument;
@@ -136,7 +135,9 @@ static void *serve_main(void *argument)
   while (!atomic_load(&offers->stops)) {
     const int socket = xfi_descriptor_kept(accept4(offers->listener, NULL, NULL, SOCK_CLOEXEC));
     if (socket >= 0) {
+      set_served(offers, socket);
       serve(offers, socket);
+      set_served(offers, -1);
       (void)close(socket);
     } else if (!atomic_load(&offers->stops)) {
       xfi_sleep_ns(PAUSE_NS); /* no files left, say */
@@ -175,6 +176,7 @@ static xfer_status offers_open(xfi_cuda_offers **out, const xfi_cuda_device *dev
   offers = xfi_calloc(1, sizeof *offers);
   XFI_CHECK_DONE(offers != NULL, XFER_ERR_NOMEM, "a socket for peers");
   offers->device = device;
+  offers->served = -1;
   (void)pthread_mutex_init(&offers->lock, NULL);
   offers->listener = xfi_descriptor_kept(socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0));
   choose_name(offers);
@@ -219,6 +221,9 @@ void xfi_cuda_chunks_close(xfi_device *base)
   atomic_store(&offers->stops, true);
   (void)shutdown(offers->listener,
                  SHUT_RDWR); /* ends accept4(); a forked process may have it too */
+  (void)pthread_mutex_lock(&offers->lock);
+  if (offers->served >= 0) (void)shutdown(offers->served, SHUT_RDWR); /* of a client that stands */
+  (void)pthread_mutex_unlock(&offers->lock);
   (void)pthread_join(offers->thread, NULL);
   offers_free(offers);
   device->offers = NULL;
@@ -236,8 +241,10 @@ static xfer_status ask(int *connected, const char *name, const request *wanted,
   ssize_t n = -1;
 
   if (made >= 0) {
-    set_deadline(made, deadline);
-    XFI_AGAIN(n, connect(made, (struct sockaddr *)&address, n_bytes));
+    set_timeouts(made, LOOK_MS, LOOK_MS);
+    do {
+      XFI_AGAIN(n, connect(made, (struct sockaddr *)&address, n_bytes));
+    } while (n < 0 && errno == EAGAIN && !xfi_deadline_expired(deadline));
   }
   XFI_CHECK_DONE(n != 0 || xfi_socket_is_same_user(made), XFER_ERR_UNSUPPORTED,
                  "the process whose memory is to be mapped is another user's");
@@ -261,10 +268,13 @@ static xfer_status map_chunk(const xfi_cuda_device *device, int socket, CUdevice
   CUresult error;
   uint64_t said = 0;
   bool is_lost = false;
+  bool received;
   int file = -1;
 
-  set_deadline(socket, deadline); /* others may be before us, and a chunk takes about 1 ms */
-  const bool received = xfi_socket_receive(socket, &said, sizeof said, 0, &file, &is_lost);
+  do { /* others may be before us, and a chunk takes about 1 ms */
+    errno = 0;
+    received = xfi_socket_receive(socket, &said, sizeof said, 0, &file, &is_lost);
+  } while (!received && errno == EAGAIN && !xfi_deadline_expired(deadline));
   XFI_CHECK_DONE(received && file >= 0 && said > 0 && said <= most, XFER_ERR_UNSUPPORTED,
                  "a peer's memory, mapped chunk by chunk, was not made to leave its process");
   error = driver->import_handle(&chunk, (void *)(intptr_t)file, /* NOLINT: as the driver wants it */

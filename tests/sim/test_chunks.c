@@ -306,6 +306,36 @@ static void test_e11_mapping_by_chunks_obeys_the_deadline(void)
   world_go(stuck_exporter);
 }
 
+static int ends_after_a_while(void *began_ms)
+{
+  return world_ms() > *(int64_t *)began_ms + SHORT_MS;
+}
+
+/* Both have all the time. */
+static void interrupted_at_a_stuck_exporter(int rank)
+{
+  int64_t began_ms;
+
+  make_chunked(rank, true, XFER_LANE_DIRECT, TIMEOUT_MS);
+  ranks_barrier();
+  began_ms = world_ms();
+  xfer_interrupt_set(ends_after_a_while, &began_ms);
+  NEED(xfer_plan_commit(plans[rank]) != XFER_OK);
+  sim_fault_clear();
+  xfer_interrupt_set(NULL, NULL);
+  NEED(world_ms() < began_ms + TIMEOUT_MS / 2);
+}
+
+static void test_waits_for_chunks_are_interrupted(void)
+{
+  const sim_fault fault = {
+      .name = "cuMemExportToShareableHandle", .rank = SIM_NO_RANK, .nth = 1, .delay_us = -1};
+
+  world_make(2, COMM_NCCL, (sim_config){.seed = 0});
+  sim_fault_add(&fault);
+  world_go(interrupted_at_a_stuck_exporter);
+}
+
 int main(int argc, char **argv)
 {
   static const world_test tests[] = {
@@ -318,6 +348,7 @@ int main(int argc, char **argv)
       {"chunks_that_cannot_be_mapped", test_chunks_that_cannot_be_mapped},
       {"chunks_that_come_too_late", test_chunks_that_come_too_late},
       {"e11_mapping_by_chunks_obeys_the_deadline", test_e11_mapping_by_chunks_obeys_the_deadline},
+      {"waits_for_chunks_are_interrupted", test_waits_for_chunks_are_interrupted},
   };
 
   return world_main(argc, argv, tests, sizeof tests / sizeof tests[0]);
