@@ -219,6 +219,12 @@ static xfer_status start_group(const xfi_direct *d, const xfer_plan *plan, const
   return dev->flags_set(d->device, &g->done, g->guard, plan->epoch, stream);
 }
 
+/* Both ends say alike. Where one cannot reach the other's page there are no flows between them. */
+static bool is_to_meet(const xfi_link *link)
+{
+  return link->near == XFI_SAME_DEVICE && link->ours.can_signal && link->theirs.can_signal;
+}
+
 /* Ranks that share the stream: what the first to come puts there to wait for its peers would hold
  * up theirs. So none puts anything there before all have come, and this lane's on a stream of its
  * own. */
@@ -227,13 +233,13 @@ static xfer_status meet(const xfi_direct *d, const xfer_plan *plan)
   const xfi_link *links = d->links.at;
 
   for (size_t i = 0; i < d->links.n; i++)
-    if (links[i].near == XFI_SAME_DEVICE && links[i].page != NULL)
+    if (is_to_meet(&links[i]))
       d->device->ops->flags_store(d->device, xfi_word(links[i].page, plan->moves->rank, XFI_MET),
                                   plan->epoch);
   for (size_t i = 0; i < d->links.n; i++) {
     uint64_t *word = xfi_word(d->page, links[i].rank, XFI_MET);
 
-    if (links[i].near != XFI_SAME_DEVICE) continue;
+    if (!is_to_meet(&links[i])) continue;
     while (read_flag(word) < plan->epoch) {
       XFI_TRY(xfi_direct_check(d, plan->epoch));
       if (xfi_deadline_expired(plan->run_ends))
