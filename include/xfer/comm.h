@@ -80,7 +80,7 @@ XFER_API XFER_MUST_CHECK xfer_status xfer_comm_create_host(xfer_comm **comm,
 XFER_API void xfer_comm_destroy(xfer_comm *comm);
 /** This rank; of NULL -1. */
 XFER_API int xfer_comm_rank(const xfer_comm *comm);
-/** The number of ranks. */
+/** The number of ranks; of NULL 0. */
 XFER_API int xfer_comm_size(const xfer_comm *comm);
 
 /**

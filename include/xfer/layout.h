@@ -309,6 +309,8 @@ typedef struct xfer_owner {
  * @param owners    [capacity] Receives as many owners as fit, in no promised order.
  * @param capacity  Length of `owners`.
  * @param n_owners  Receives how many there are in all.
+ * @retval XFER_ERR_ARG  An argument is NULL, but for `owners` where `capacity` is 0; or the index
+ *                       lies outside the shape.
  */
 XFER_API XFER_MUST_CHECK xfer_status xfer_layout_owners(const xfer_layout *layout,
                                                         const int64_t *index, xfer_owner *owners,
@@ -332,7 +334,10 @@ XFER_API XFER_MUST_CHECK xfer_status xfer_problem_parse(xfer_layout **src, xfer_
  * Write a redistribution as one line, the inverse of xfer_problem_parse(); a run table, which has
  * no spelling, is written as "S0x", and a layout that is NULL as "?".
  *
- * @param text  NULL: nothing is written.
+ * @param text     Receives the line, ended by a 0; NULL: nothing is written.
+ * @param n_bytes  Its room.
+ * @param src      The source layout.
+ * @param dst      The destination layout.
  * @return the length of the whole text, as snprintf() does; at most n_bytes - 1 of it are written.
  */
 XFER_API size_t xfer_problem_format(char *text, size_t n_bytes, const xfer_layout *src,

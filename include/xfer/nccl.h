@@ -8,8 +8,8 @@
  *
  * Each maker binds the comm to the calling thread's current device (cudaSetDevice). Calls on it,
  * from whatever thread, leave that thread's current device and context as they were, and make no
- * context on another GPU. Bound memory is that device's, or pinned host memory in lanes other than
- * the direct one.
+ * context on another GPU. Bound memory is that device's, or managed or pinned host memory in lanes
+ * other than the direct one.
  *
  * Runs wait for peers on the device, in streams of their own and in the caller's. With
  * CUDA_DEVICE_MAX_CONNECTIONS=1 all streams of a process share one queue, so that a run which waits

@@ -75,7 +75,8 @@ XFER_API XFER_MUST_CHECK xfer_status xfer_abi_check(const char *name, size_t val
 /** How much is said. */
 typedef enum xfer_log_level {
   XFER_LOG_NONE = 0, /**< Nothing. */
-  XFER_LOG_WARN = 1, /**< What fails of plans, commits, runs, waits, exchanges, redistributions. */
+  XFER_LOG_WARN = 1, /**< What fails of plans, commits, runs, waits, exchanges,
+                          redistributions and registering. */
   XFER_LOG_INFO = 2, /**< Also comms, plans and commits. */
   XFER_LOG_TRACE = 3 /**< Also runs and their steps. */
 } xfer_log_level;

@@ -33,8 +33,8 @@ XFI_DOOR bool xfi_deadline_expired(xfi_deadline deadline);
 /* What ended it, after "before" or "until" in a text. */
 XFI_DOOR const char *xfi_deadline_end(xfi_deadline deadline);
 
-/* Milliseconds left, rounded up, so that it is 0 only when expired; INT64_MAX: never. A sleep that
- * an interrupt is to end is shorter. */
+/* Milliseconds left, rounded up, so that it is 0 only when expired; INT64_MAX: never. Who is to
+ * hear of an interrupt sleeps less at a time. */
 XFI_DOOR int64_t xfi_deadline_left_ms(xfi_deadline deadline);
 
 /* Less than a second. */
