@@ -140,8 +140,7 @@ static xfer_status find_pair(int *src, int *dst, const sum *all, int size)
     *dst = (int)d;
     if (memcmp(&all[(2 * s) * n + d], &all[(2 * d + 1) * n + s], sizeof *all) != 0) return XFER_OK;
   }
-  XFI_CHECK(false, XFER_ERR_INTERNAL, "operations differ, and those of each pair do not");
-  return XFER_OK;
+  return XFI_ERROR(XFER_ERR_INTERNAL, "operations differ, and those of each pair do not");
 }
 
 /* Every rank ends here with XFER_ERR_MISMATCH, and all with the same text. */

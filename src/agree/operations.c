@@ -15,6 +15,7 @@
 #include "error.h"
 #include "layout.h"
 #include "numbers.h"
+#include "vec.h"
 
 static int by_peer(const void *a, const void *b)
 {
@@ -27,17 +28,13 @@ static int by_peer(const void *a, const void *b)
 
 static xfer_status sort_list(xfi_op_list *list, const char *way)
 {
-  bool sorted = true;
-
   XFI_CHECK(list->n <= UINT32_MAX / 4, XFER_ERR_UNSUPPORTED, "%zu operations", list->n);
   list->keys = xfi_calloc(list->n, sizeof *list->keys);
   XFI_CHECK(list->keys != NULL, XFER_ERR_NOMEM, "%zu operations", list->n);
-  for (size_t i = 0; i < list->n; i++) {
+  for (size_t i = 0; i < list->n; i++)
     list->keys[i] = (xfi_op_key){list->at[i].id, list->at[i].peer, (uint32_t)i};
-    sorted = sorted && (i == 0 || by_peer(&list->keys[i - 1], &list->keys[i]) < 0);
-  }
-  if (!sorted) qsort(list->keys, list->n, sizeof *list->keys, by_peer);
-  for (size_t i = 1; i < list->n && !sorted; i++)
+  xfi_sort(list->keys, list->n, sizeof *list->keys, by_peer);
+  for (size_t i = 1; i < list->n; i++)
     XFI_CHECK(by_peer(&list->keys[i - 1], &list->keys[i]) != 0, XFER_ERR_ARG,
               "operation %llu %s rank %d is given twice", (unsigned long long)list->keys[i].id, way,
               (int)list->keys[i].peer);
@@ -128,14 +125,7 @@ static size_t find_peer(const xfi_op_list *list, int peer)
   size_t lo = 0;
   size_t hi = list->n;
 
-  while (lo < hi) {
-    const size_t mid = lo + (hi - lo) / 2;
-
-    if (list->keys[mid].peer < peer)
-      lo = mid + 1;
-    else
-      hi = mid;
-  }
+  XFI_BISECT(lo, hi, mid, list->keys[mid].peer < peer);
   return lo;
 }
 

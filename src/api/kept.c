@@ -158,12 +158,8 @@ static xfer_status make(xfi_kept **kept, xfer_comm *comm, const xfi_one_call *ca
 
 static xfer_status bind(const xfi_kept *k, const xfi_one_call *call, xfer_stream stream)
 {
-  xfer_status st = XFER_OK;
-
-  XFI_TRY_DONE(xfi_run_follow(k->plan, stream));
-  st = call->bind(k->plan, call->given);
-done:
-  return st;
+  XFI_TRY(xfi_run_follow(k->plan, stream));
+  return call->bind(k->plan, call->given);
 }
 
 /* Collective. `anew`: with other lanes than it had. */
@@ -190,7 +186,6 @@ xfer_status xfi_kept_call(xfer_comm *comm, xfer_status checked, const xfi_one_ca
                           xfer_stream stream)
 {
   const xfi_deadline deadline = xfi_comm_deadline(comm);
-  xfer_status st = XFER_OK;
   word said = {.mapped = call->mapped, .status = checked, .commit = {.plan = NO_PLAN}};
   xfi_kept *guess = NULL;
   xfi_kept *k = NULL;
@@ -198,24 +193,22 @@ xfer_status xfi_kept_call(xfer_comm *comm, xfer_status checked, const xfi_one_ca
   bool anew = false;
   heard room;
 
-  XFI_TRY_DONE(find_room(&room, comm));
+  XFI_TRY(find_room(&room, comm));
   if (checked == XFER_OK) said.status = check(comm, stream);
   if (said.status == XFER_OK) guess = find_kept(&said.found, comm, call);
   if (guess != NULL) {
     said.commit = xfi_commit_begin(guess->plan, bind(guess, call, stream));
     xfi_commit_send(guess->plan, &said.commit);
   }
-  XFI_TRY_DONE(settle(&said, &begun, &room, comm->transport, guess, deadline));
+  XFI_TRY(settle(&said, &begun, &room, comm->transport, guess, deadline));
   k = begun ? guess : find_agreed(comm, &said);
   anew = k != NULL && make_room(comm, k);
   if (anew && begun) xfi_commit_take_back(k->plan);
-  if (k == NULL) XFI_TRY_DONE(make(&k, comm, call, said.mapped != 0));
+  if (k == NULL) XFI_TRY(make(&k, comm, call, said.mapped != 0));
   k->used = ++comm->n_calls;
   if (begun && !anew)
-    XFI_TRY_DONE(xfi_commit_end(k->plan, room.words, deadline));
+    XFI_TRY(xfi_commit_end(k->plan, room.words, deadline));
   else
-    XFI_TRY_DONE(commit(k, call, anew, stream));
-  st = run(comm, k, stream);
-done:
-  return st;
+    XFI_TRY(commit(k, call, anew, stream));
+  return run(comm, k, stream);
 }

@@ -145,27 +145,25 @@ xfer_status xfer_locals_bind(xfer_locals *locals, xfer_plan *plan)
 
   XFI_NEED(locals);
   XFI_NEED(plan);
-  XFI_TRY_DONE(xfi_locals_complete(locals));
-  XFI_CHECK_DONE(locals->n_problems == 0, XFER_ERR_MISMATCH, "%s (one of %zu problems)",
-                 locals->problems[0].text, locals->n_problems);
-  XFI_CHECK_DONE(plan->device != NULL, XFER_ERR_STATE,
-                 "xfer_locals_bind: a simulated plan cannot be bound");
-  XFI_TRY_DONE(check_plan(locals, plan));
+  XFI_TRY(xfi_locals_complete(locals));
+  XFI_CHECK(locals->n_problems == 0, XFER_ERR_MISMATCH, "%s (one of %zu problems)",
+            locals->problems[0].text, locals->n_problems);
+  XFI_CHECK(plan->device != NULL, XFER_ERR_STATE,
+            "xfer_locals_bind: a simulated plan cannot be bound");
+  XFI_TRY(check_plan(locals, plan));
   XFI_ON_DEVICE(plan->device, st = xfi_locals_own(locals, &plan->device->ops->host_memory));
-  XFI_TRY_DONE(st);
+  XFI_TRY(st);
   for (size_t t = 0; t < locals->refit->n_tensors; t++) {
     if (locals->bound_to == plan->serial && plan->bindings[t] != NULL && !locals->moved[t] &&
         !xfi_binding_is_lost(plan->bindings[t]))
       continue;
-    XFI_TRY_DONE(xfer_locals_view(locals, t, &src, &dst, &has));
+    XFI_TRY(xfer_locals_view(locals, t, &src, &dst, &has));
     if (has == 0) continue;
-    XFI_TRY_DONE(
-        xfer_plan_bind(plan, t, (has & 1) != 0 ? &src : NULL, (has & 2) != 0 ? &dst : NULL));
+    XFI_TRY(xfer_plan_bind(plan, t, (has & 1) != 0 ? &src : NULL, (has & 2) != 0 ? &dst : NULL));
   }
   memset(locals->moved, 0, locals->refit->n_tensors * sizeof *locals->moved);
   locals->bound_to = plan->serial;
-done:
-  return st;
+  return XFER_OK;
 }
 
 const char *xfer_locals_problem(const xfer_locals *locals, size_t i)

@@ -383,8 +383,7 @@ xfer_status xfer_plan_move_get(const xfer_plan *plan, size_t i, xfer_move *move)
     }
     return XFER_OK;
   }
-  XFI_CHECK(false, XFER_ERR_ARG, "move %zu is past the last one", i);
-  return XFER_OK;
+  return XFI_ERROR(XFER_ERR_ARG, "move %zu is past the last one", i);
 }
 
 xfer_status xfer_plan_print(const xfer_plan *plan, char **text, int json)

@@ -38,22 +38,20 @@ static xfer_status map_offers(xfi_registered *entry, const xfer_comm *comm, cons
                               const offer *mine, xfi_deadline deadline)
 {
   const xfi_comm *t = comm->transport;
-  xfer_status st = XFER_OK;
 
   entry->mapped = xfi_calloc((size_t)t->size, sizeof *entry->mapped);
-  XFI_CHECK_DONE(entry->mapped != NULL, XFER_ERR_NOMEM, "%d ranks", t->size);
+  XFI_CHECK(entry->mapped != NULL, XFER_ERR_NOMEM, "%d ranks", t->size);
   for (int r = 0; r < t->size; r++) {
     void *base = NULL;
+    xfer_status st;
 
     if (r == t->rank || all[r].has_memory == 0) continue;
     if (memcmp(all[r].domain, mine->domain, sizeof mine->domain) != 0) continue;
     st = comm->device->ops->mem_import(comm->device, &all[r].handle, &base, deadline);
     if (st == XFER_OK) entry->mapped[entry->n_mapped++] = base;
-    if (st == XFER_ERR_UNSUPPORTED) st = XFER_OK;
-    XFI_TRY_DONE(st);
+    if (st != XFER_ERR_UNSUPPORTED) XFI_TRY(st);
   }
-done:
-  return st;
+  return XFER_OK;
 }
 
 static void close_entry(xfi_registered *entry, xfi_device *device)

@@ -249,16 +249,13 @@ static xfer_status check_pair(sweep *s, size_t i, size_t k)
 {
   const xfi_use *a = &s->uses[s->at[k].owner];
   const xfi_use *b = &s->uses[s->at[i].owner];
-  xfer_status st = XFER_OK;
   bool meet = false;
 
   if (may_meet(a, b)) return XFER_OK;
-  XFI_TRY_DONE(runs_meet(&meet, s, i, k));
+  XFI_TRY(runs_meet(&meet, s, i, k));
   if (!meet || is_tie(a, b)) return XFER_OK;
   say_overlap(a, b);
-  st = XFER_ERR_SHAPE;
-done:
-  return st;
+  return XFER_ERR_SHAPE;
 }
 
 static void move_extent(sweep *s, size_t to, size_t from)

@@ -78,15 +78,11 @@ void xfi_flows_put(xfi_flows *flows, size_t at, const xfi_box *box)
 
 xfer_status xfi_flows_reserve(xfi_flows *flows, int n_dims, size_t n_boxes)
 {
-  xfer_status st = XFER_OK;
-
-  XFI_CHECK_DONE(n_boxes <= UINT32_MAX, XFER_ERR_UNSUPPORTED, "more than %u boxes in one tensor",
-                 UINT32_MAX);
+  XFI_CHECK(n_boxes <= UINT32_MAX, XFER_ERR_UNSUPPORTED, "more than %u boxes in one tensor",
+            UINT32_MAX);
   flows->n_dims = n_dims;
-  st = xfi_vec_reserve(&flows->boxes, &flows->boxes_capacity, n_boxes * xfi_flows_box_words(flows),
-                       sizeof *flows->boxes);
-done:
-  return st;
+  return xfi_vec_reserve(&flows->boxes, &flows->boxes_capacity,
+                         n_boxes * xfi_flows_box_words(flows), sizeof *flows->boxes);
 }
 
 /* A copy at the beginning of what is left of memory for boxes and for flows. */

@@ -282,7 +282,7 @@ static xfer_status add_class(survey *s, size_t c)
 {
   xfi_class *cls = &s->plan->classes[c];
   const bool near = s->plan->options.ranks_per_domain > 0 && !cls->broadcast;
-  xfer_status st = XFER_OK;
+  xfer_status st;
   intake *in = NULL;
   uint32_t part = 0;
   size_t slot = 0;
@@ -292,13 +292,13 @@ static xfer_status add_class(survey *s, size_t c)
   if (keep) part = (uint32_t)cls->dst_place.number;
   keep = keep && cls->dst->n_replicas > 1;
   if (keep) {
-    XFI_TRY_DONE(grow(s));
+    XFI_TRY(grow(s));
     slot = slot_of(s, c, part);
     in = s->kept[slot];
   }
   if (in == NULL) {
-    XFI_TRY_DONE(fill(s, cls));
-    XFI_TRY_DONE(intake_create(&in, s, c, part));
+    XFI_TRY(fill(s, cls));
+    XFI_TRY(intake_create(&in, s, c, part));
     if (keep) {
       s->kept[slot] = in;
       s->n_kept++;
@@ -306,7 +306,6 @@ static xfer_status add_class(survey *s, size_t c)
   }
   st = add_intake(s, cls, in);
   if (!keep) intake_free(in);
-done:
   return st;
 }
 

@@ -76,34 +76,31 @@ static int divide(const xfer_side *side, int i, int *place)
 static xfer_status make_ranks(xfer_side *side, const xfer_side_options *o)
 {
   int stage, place;
-  xfer_status st = XFER_OK;
+  xfer_status st;
 
-  XFI_CHECK_DONE(side->size <= XFI_MOST_RANKS, XFER_ERR_OVERFLOW,
-                 "\"%s\" has %d ranks, more than %d", side->spec, side->size, XFI_MOST_RANKS);
-  XFI_CHECK_DONE(o->first_rank >= 0 && side->size <= INT_MAX - o->first_rank, XFER_ERR_ARG,
-                 "\"%s\": first_rank %d", side->spec, (int)o->first_rank);
-  XFI_CHECK_DONE(o->n_ranks == (o->ranks != NULL ? side->size : 0), XFER_ERR_ARG,
-                 "\"%s\" has %d ranks, %lld are listed", side->spec, side->size,
-                 (long long)o->n_ranks);
-  XFI_CHECK_DONE(o->n_ranks == 0 || o->first_rank == 0, XFER_ERR_ARG,
-                 "\"%s\": ranks are listed, and first_rank is %d too", side->spec,
-                 (int)o->first_rank);
+  XFI_CHECK(side->size <= XFI_MOST_RANKS, XFER_ERR_OVERFLOW, "\"%s\" has %d ranks, more than %d",
+            side->spec, side->size, XFI_MOST_RANKS);
+  XFI_CHECK(o->first_rank >= 0 && side->size <= INT_MAX - o->first_rank, XFER_ERR_ARG,
+            "\"%s\": first_rank %d", side->spec, (int)o->first_rank);
+  XFI_CHECK(o->n_ranks == (o->ranks != NULL ? side->size : 0), XFER_ERR_ARG,
+            "\"%s\" has %d ranks, %lld are listed", side->spec, side->size, (long long)o->n_ranks);
+  XFI_CHECK(o->n_ranks == 0 || o->first_rank == 0, XFER_ERR_ARG,
+            "\"%s\": ranks are listed, and first_rank is %d too", side->spec, (int)o->first_rank);
   side->staged = xfi_calloc((size_t)side->size, sizeof *side->staged);
-  XFI_CHECK_DONE(side->staged != NULL, XFER_ERR_NOMEM, "%d ranks", side->size);
+  XFI_CHECK(side->staged != NULL, XFER_ERR_NOMEM, "%d ranks", side->size);
   for (int i = 0; i < side->size; i++)
     side->staged[i] = o->n_ranks > 0 ? o->ranks[i] : o->first_rank + i;
   st = xfi_mesh_create(&side->mesh, &side->size, 1, side->staged);
   if (st != XFER_OK) xfi_set_error("\"%s\": %s", side->spec, xfi_last_error());
-  XFI_TRY_DONE(st);
-  XFI_CHECK_DONE(side->mesh->max_rank < INT_MAX, XFER_ERR_ARG,
-                 "\"%s\": rank %d, and a comm of more ranks than an int counts", side->spec,
-                 side->mesh->max_rank);
+  XFI_TRY(st);
+  XFI_CHECK(side->mesh->max_rank < INT_MAX, XFER_ERR_ARG,
+            "\"%s\": rank %d, and a comm of more ranks than an int counts", side->spec,
+            side->mesh->max_rank);
   for (int i = 0; i < side->size; i++) {
     stage = divide(side, i, &place);
     side->staged[stage * xfi_side_stage_size(side) + place] = side->mesh->ranks[i];
   }
-done:
-  return st;
+  return XFER_OK;
 }
 
 xfer_status xfi_grid_make(xfer_side *side, const xfer_side_options *options)

@@ -18,16 +18,14 @@
 xfer_status xfi_model_create(xfer_model **model, const xfer_rules *rules)
 {
   xfer_model *m = xfi_calloc(1, sizeof *m);
-  xfer_status st = XFER_OK;
 
-  XFI_CHECK_DONE(m != NULL, XFER_ERR_NOMEM, "a model table");
+  XFI_CHECK(m != NULL, XFER_ERR_NOMEM, "a model table");
   atomic_store(&m->n_refs, 1);
   m->model_type = "";
   m->words[m->n_words++] = "layers.";
   if (rules != NULL) m->rules = xfi_rules_share(rules);
   *model = m;
-done:
-  return st;
+  return XFER_OK;
 }
 
 xfer_model *xfi_model_share(xfer_model *model)
