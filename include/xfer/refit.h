@@ -338,7 +338,9 @@ typedef struct xfer_local {
   uint32_t reserved;            /**< 0. */
 } xfer_local;
 
-/** A tensor's part inside a local tensor: rows [begin, end) of `dim` there. */
+/** A tensor's part inside a local tensor: rows [begin, end) of `dim` there. One of fewer dims than
+ * the local tensor is one more expert, at the last index of dim 0: of it dims there count from 1.
+ */
 typedef struct xfer_local_part {
   uint64_t tensor;    /**< Index in xfer_refit_tensors(). */
   int32_t dim;        /**< Dim of the local tensor. */

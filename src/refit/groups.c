@@ -35,7 +35,7 @@ xfer_status xfi_joined_group(xfi_joined *joined, const xfer_model *model)
   XFI_CHECK_DONE(keys != NULL && joined->by_name != NULL && joined->groups != NULL, XFER_ERR_NOMEM,
                  "the local tensors of %zu entries", n);
   for (size_t i = 0; i < n; i++) {
-    keys[i] = (name_key){joined->held[i].slot.local, joined->held[i].slot.slot, i};
+    keys[i] = (name_key){joined->held[i].slot.local, xfi_slot_number(&joined->held[i].slot), i};
   }
   qsort(keys, n, sizeof *keys, compare_keys);
   for (size_t i = 0; i < n; i++) {
@@ -62,7 +62,7 @@ static xfer_status check_layer(const xfer_refit *refit, const xfi_joined *joined
   const bool partial = joined->side->partial || refit->n_ignored == refit->n_absent;
   const xfi_entry *held = NULL, *ignored = NULL, *kept = NULL;
   xfer_dtype dtype = 0;
-  int n = 0;
+  int n = 0, n_slots = 0;
 
   for (size_t i = group->begin; i < group->end; i++) {
     const size_t at = joined->by_name[i];
@@ -73,10 +73,11 @@ static xfer_status check_layer(const xfer_refit *refit, const xfi_joined *joined
 
     if (k < 0) continue;
     if (n == 0) slot = s;
+    n_slots = slot->n_slots + slot->n_beside;
     mine = joined->held[at].layouts[k]->dtype;
-    XFI_CHECK(s->n_slots == slot->n_slots && s->slot == n, XFER_ERR_SHAPE,
+    XFI_CHECK(s->n_slots + s->n_beside == n_slots && xfi_slot_number(s) == n, XFER_ERR_SHAPE,
               "\"%s\" of layer %d in \"%s\": part %d of %d is missing or there twice (at \"%s\")",
-              s->local, layer, joined->side->spec, n + 1, s->n_slots, e->pattern);
+              s->local, layer, joined->side->spec, n + 1, n_slots, e->pattern);
     XFI_CHECK(n == 0 || dtype == mine, XFER_ERR_MISMATCH,
               "\"%s\" is %s and \"%s\" is %s, but they lie in one tensor, \"%s\"", held->pattern,
               xfi_dtype_name((int)dtype), e->pattern, xfi_dtype_name((int)mine), s->local);
@@ -88,9 +89,9 @@ static xfer_status check_layer(const xfer_refit *refit, const xfi_joined *joined
     else
       kept = e;
   }
-  XFI_CHECK(n == slot->n_slots, XFER_ERR_SHAPE,
+  XFI_CHECK(n == n_slots, XFER_ERR_SHAPE,
             "\"%s\" of layer %d in \"%s\" has %d parts, %d are there (\"%s\")", slot->local, layer,
-            joined->side->spec, slot->n_slots, n,
+            joined->side->spec, n_slots, n,
             refit->model->entries[joined->by_name[group->begin]].pattern);
   XFI_CHECK(
       ignored == NULL || kept == NULL || partial, XFER_ERR_ARG,
@@ -104,8 +105,8 @@ xfer_status xfi_joined_check(const xfer_refit *refit, const xfi_joined *joined)
 {
   for (size_t g = 0; g < joined->n_groups; g++) {
     const xfi_group *group = &joined->groups[g];
-    const bool alone = group->end - group->begin == 1 &&
-                       joined->held[joined->by_name[group->begin]].slot.n_slots == 1;
+    const xfi_slot *first = &joined->held[joined->by_name[group->begin]].slot;
+    const bool alone = group->end - group->begin == 1 && first->n_slots + first->n_beside == 1;
 
     for (size_t i = group->begin; i < group->end && !alone; i++) {
       const xfi_entry *e = &refit->model->entries[joined->by_name[i]];

@@ -59,8 +59,9 @@ static int telling_dim(const measured *m)
 
 static int local_dim(const xfi_slot *slot, int tensor_dim)
 {
+  if (slot->flat) return 0;
   for (int k = 0; k < XFER_MAX_DIMS; k++) {
-    if (slot->order[k] == tensor_dim) return k - slot->each_expert;
+    if (xfi_slot_dim(slot, k) == tensor_dim) return k;
   }
   return -1;
 }
@@ -122,12 +123,14 @@ static xfer_status add_parts(xfer_locals *locals, xfi_local *local, const measur
   local->first_part = locals->n_parts;
   for (int i = 0; i < n; i++) {
     const measured *m = &all[i];
+    /* Of the last expert, a number: it lies behind those of the others. */
+    const int64_t begin = m->slot->flat && m->slot->last_expert ? local->shape[0] - 1 : 0;
     int dim = is_plain(m->slot) ? telling_dim(m) : m->slot->fuse_dim;
     xfer_local_part part = {.tensor = (uint64_t)m->tensor,
                             .dim = dim < 0 ? -1 : local_dim(m->slot, dim),
                             .tensor_dim = dim,
-                            .begin = 0,
-                            .end = dim < 0 ? 1 : m->shape[dim],
+                            .begin = begin,
+                            .end = begin + (dim < 0 ? 1 : m->shape[dim]),
                             .step = 1};
 
     if (m->tensor < 0) continue; /* ignored: its place in the tensor stays */
@@ -149,25 +152,43 @@ void xfi_local_make_dense(xfi_local *local)
   }
 }
 
+/* The length of dim k of what so many weights make together. */
+static xfer_status add_up(int64_t *length, const measured *all, int n, int k)
+{
+  const xfi_slot *slot = all[0].slot;
+  const int d = xfi_slot_dim(slot, k);
+
+  *length = d < 0 ? 1 : all[0].shape[d];
+  for (int i = 1; i < n && d >= 0; i++) {
+    if (d == slot->fuse_dim) *length += all[i].shape[d];
+    XFI_CHECK(d == slot->fuse_dim || all[i].shape[d] == *length, XFER_ERR_SHAPE,
+              "\"%s\": its parts have sizes %lld and %lld in dim %d", slot->local,
+              (long long)*length, (long long)all[i].shape[d], d);
+  }
+  return XFER_OK;
+}
+
 static xfer_status shape_local(xfi_local *local, const measured *all, int n)
 {
   const measured *m = &all[0];
   size_t n_bytes = xfi_dtype_size((int)local->dtype);
+  int n_others = 0; /* before those of the last expert */
 
+  while (n_others < n && !all[n_others].slot->last_expert)
+    n_others++;
   local->n_dims = m->layout->n_dims - m->slot->each_expert - m->slot->flat;
   for (int k = 0; k < local->n_dims; k++) {
-    int d = m->slot->order[k + m->slot->each_expert];
+    int64_t last = 0;
 
-    local->dims[k] = d;
-    for (int i = 0; i < n; i++)
-      local->shape[k] += i == 0 || d == m->slot->fuse_dim ? all[i].shape[d] : 0;
+    local->dims[k] = xfi_slot_dim(m->slot, k);
+    XFI_TRY(add_up(&local->shape[k], all, n_others, k));
+    if (n_others < n) XFI_TRY(add_up(&last, all + n_others, n - n_others, k));
+    if (k == 0) local->shape[k] += last;
+    XFI_CHECK(k == 0 || n_others == n || last == local->shape[k], XFER_ERR_SHAPE,
+              "\"%s\": its last expert has %lld in dim %d, the others have %lld", m->slot->local,
+              (long long)last, k, (long long)local->shape[k]);
     XFI_CHECK(xfi_mul_fits(n_bytes, (size_t)local->shape[k], &n_bytes), XFER_ERR_OVERFLOW,
               "\"%s\" has more bytes than memory", m->slot->local);
-    for (int i = 1; i < n && d != m->slot->fuse_dim; i++) {
-      XFI_CHECK(all[i].shape[d] == m->shape[d], XFER_ERR_SHAPE,
-                "\"%s\": its parts have sizes %lld and %lld in dim %d", m->slot->local,
-                (long long)m->shape[d], (long long)all[i].shape[d], d);
-    }
   }
   xfi_local_make_dense(local);
   local->n_bytes = n_bytes;
@@ -317,12 +338,12 @@ static xfer_status add_group_layer(xfer_locals *locals, int side, const xfi_grou
 static xfer_status add_group(xfer_locals *locals, int side, const xfi_group *group, bool unused)
 {
   const xfi_joined *joined = &locals->refit->sides[side];
-  int first_slot = joined->held[joined->by_name[group->begin]].slot.slot;
+  const int first = xfi_slot_number(&joined->held[joined->by_name[group->begin]].slot);
 
   for (size_t i = group->begin; i < group->end; i++) {
     const xfi_entry *e = &locals->refit->model->entries[joined->by_name[i]];
 
-    if (joined->held[joined->by_name[i]].slot.slot != first_slot) break;
+    if (xfi_slot_number(&joined->held[joined->by_name[i]].slot) != first) break;
     for (int k = 0; k < xfi_entry_places(e); k++)
       XFI_TRY(add_group_layer(locals, side, group, xfi_entry_layer(e, k), unused));
   }

@@ -263,18 +263,39 @@ static xfer_status add_blocks(xfi_fusing *f, int number, const xfi_placing *plac
   return XFER_OK;
 }
 
+/* Is it, by the rule, one more expert beside those of the other parts? */
+static xfer_status find_last_expert(bool *is_last, const xfi_placing *placing,
+                                    const xfi_entry *entry, const xfi_local_rule *rule)
+{
+  int n_last = 0;
+
+  *is_last = false;
+  for (int i = 0; i < rule->n_parts; i++) {
+    const xfi_part_rule *p = &rule->parts[i];
+
+    n_last += p->last_expert;
+    if (find_part(placing, entry, p, entry->suffix) == entry) *is_last = p->last_expert;
+  }
+  XFI_CHECK(n_last == 0 || (*is_last != entry->experts && strstr(rule->local, "{local}") == NULL),
+            XFER_ERR_UNSUPPORTED, "\"%s\": a last expert is of one weight, the others of experts",
+            entry->pattern);
+  return XFER_OK;
+}
+
 /* The weights of a rule, each once, in the order of their first block. */
 static xfer_status add_parts(xfi_slot *slot, const xfi_placing *placing, const xfi_entry *entry,
                              const xfi_ruling *ruling)
 {
   const xfi_local_rule *rule = ruling->rule;
   const bool reverse = ruling->is[XFI_REVERSE] != 0;
-  const xfi_entry *parts[XFI_MAX_PARTS];
-  int n = 0;
+  const xfi_entry *parts[2][XFI_MAX_PARTS]; /* of the last expert the second */
+  int n[2] = {0, 0};
 
+  XFI_TRY(find_last_expert(&slot->last_expert, placing, entry, rule));
   for (int i = 0; i < rule->n_parts; i++) {
     const xfi_part_rule *p = &rule->parts[reverse ? rule->n_parts - 1 - i : i];
     const xfi_entry *e = find_part(placing, entry, p, entry->suffix);
+    const int k = p->last_expert;
     int number = 0;
 
     XFI_CHECK(
@@ -282,13 +303,14 @@ static xfer_status add_parts(xfi_slot *slot, const xfi_placing *placing, const x
         "\"%s\" lies with \"%s\" in one tensor of \"%s\", but layer %d has no %s of that role",
         entry->pattern, p->role, placing->side->spec, xfi_entry_layer(entry, 0),
         entry->suffix[0] == '\0' ? "tensor" : entry->suffix);
-    while (number < n && parts[number] != e)
+    while (number < n[k] && parts[k][number] != e)
       number++;
-    if (number == n) parts[n++] = e;
-    if (e == entry && number == n - 1) slot->slot = number;
-    XFI_TRY(add_blocks(&slot->fusing, number, placing, e, p));
+    if (number == n[k]) parts[k][n[k]++] = e;
+    if (e == entry && number == n[k] - 1) slot->slot = number;
+    if (k == slot->last_expert) XFI_TRY(add_blocks(&slot->fusing, number, placing, e, p));
   }
-  slot->n_slots = n;
+  slot->n_slots = n[slot->last_expert];
+  slot->n_beside = n[!slot->last_expert];
   return XFER_OK;
 }
 
@@ -333,8 +355,8 @@ static xfer_status set_cut(xfi_slot *slot, const xfi_placing *placing, const xfi
                            const xfi_ruling *ruling)
 {
   const xfer_side *side = placing->side;
-  const bool wide = ruling->is[XFI_WIDE] != 0;
-  const xfi_grid *grid = entry->experts ? &side->experts : wide ? &side->wide : &side->dense;
+  const bool wide = ruling->is[XFI_WIDE] != 0, experts = entry->experts || slot->last_expert;
+  const xfi_grid *grid = experts ? &side->experts : wide ? &side->wide : &side->dense;
 
   XFI_CHECK(grid->rule->n_axes > 0 || !wide, XFER_ERR_ARG,
             "\"%s\" is wide, and \"%s\" has no such grid", entry->pattern, side->spec);
@@ -391,16 +413,16 @@ static xfer_status shape_slot(xfi_slot *slot, const xfi_placing *placing, const 
             XFER_ERR_UNSUPPORTED,
             "\"%s\": \"%s\" has one for gate and up together, and no rule says of which",
             entry->pattern, placing->side->spec);
-  slot->flat =
-      entry->of_all && entry->experts && ruling->rule->cut == XFI_CUT_COLS && !slot->each_expert;
+  slot->flat = entry->of_all && (entry->experts || slot->last_expert) &&
+               ruling->rule->cut == XFI_CUT_COLS && !slot->each_expert;
   slot->fusing.alternate = alternate && slot->n_slots > 1;
   XFI_TRY(check_blocks(slot, placing, entry));
   XFI_CHECK(ruling->rule->traits[XFI_UNITS] == NULL || slot->fusing.alternate || slot->n_slots == 1,
             XFER_ERR_UNSUPPORTED, "\"%s\": units of several weights that lie one after the other",
             entry->pattern);
-  if (ruling->is[XFI_TRANSPOSE] != 0 && entry->n_dims == 3) {
-    slot->order[1] = 2;
-    slot->order[2] = 1;
+  if (ruling->is[XFI_TRANSPOSE] != 0 && entry->n_dims + slot->last_expert == 3) {
+    slot->order[entry->n_dims - 2] = entry->n_dims - 1;
+    slot->order[entry->n_dims - 1] = entry->n_dims - 2;
   }
   return XFER_OK;
 }

@@ -22,11 +22,27 @@ typedef struct xfi_slot {
   bool flat;                /* its last dim, of one element, is none of the local tensor's */
   const xfi_grid *grid;     /* the ranks of a stage, as they share it */
   int slot, n_slots;        /* of the weights that lie in one, by their first block */
+  bool last_expert;         /* these are one expert, after those of the rank in its dim 0 */
+  int n_beside;             /* weights of the others there; of these, where it is one of them */
   int fuse_dim;             /* a dim of the tensor: the rows */
   xfi_fusing fusing;        /* of the rows; n_blocks 0: they are the part as it is */
 } xfi_slot;
 
 void xfi_slot_free(xfi_slot *slot);
+
+/* Which it is of all weights in its local tensor, the last expert's after the others. */
+static inline int xfi_slot_number(const xfi_slot *slot)
+{
+  return slot->slot + (slot->last_expert ? slot->n_beside : 0);
+}
+
+/* The tensor's dim that is dim k of its local tensor; -1: none is, as where it is one expert. */
+static inline int xfi_slot_dim(const xfi_slot *slot, int k)
+{
+  const int at = k + slot->each_expert - slot->last_expert;
+
+  return at < 0 || at >= XFER_MAX_DIMS ? -1 : slot->order[at];
+}
 
 /* How a side holds an entry. */
 typedef struct xfi_held {

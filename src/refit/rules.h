@@ -79,7 +79,8 @@ typedef struct xfi_part_rule {
   const char *role;
   const char *take; /* a segment, or a sub of one; NULL: all rows */
   xfi_few few;
-  xfi_order order; /* of the rows of each unit */
+  xfi_order order;  /* of the rows of each unit */
+  bool last_expert; /* in a tensor of experts it is one more, after those of the rank */
 } xfi_part_rule;
 
 /* What a rule says of an entry by an expression; 0 where there is none. */

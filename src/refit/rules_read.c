@@ -110,7 +110,8 @@ static xfer_status read_part(const xfi_doc *doc, const json_t *value, xfi_part_r
   const xfi_field fields[] = {NEEDED("of", TEXT, &part->role),
                               FIELD("take", TEXT, &part->take),
                               {"few", CHOICE, &part->few, false, FEWS},
-                              {"order", CHOICE, &part->order, false, ORDERS}};
+                              {"order", CHOICE, &part->order, false, ORDERS},
+                              FIELD("last_expert", FLAG, &part->last_expert)};
 
   *part = (xfi_part_rule){0};
   if (xfi_rules_is_text(value)) {

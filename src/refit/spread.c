@@ -192,7 +192,7 @@ xfer_status xfi_spread_make(xfi_spread *spread, const xfi_placing *placing, cons
   for (int a = grid->rule->n_axes - 1; a >= 0; a--)
     at[a] = add_axis(spread, grid->sizes[a]);
   for (int a = grid->rule->n_axes - 1; a >= 0; a--) {
-    if (grid->rule->uses[a] == XFI_AXIS_EXPERTS)
+    if (grid->rule->uses[a] == XFI_AXIS_EXPERTS && entry->experts) /* of one each rank has it */
       XFI_TRY(cut_experts(spread, placing, entry, at[a], layer));
     /* That of tensor parallelism may become two. */
     if (grid->rule->uses[a] == XFI_AXIS_CUT)

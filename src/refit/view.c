@@ -26,8 +26,9 @@ static void set_strides(xfer_view *view, const xfi_local *local, const xfi_slot 
 {
   if (slot->flat) view->strides[view->n_dims - 1] = (int64_t)xfi_dtype_size((int)local->dtype);
   for (int k = 0; k < local->n_dims; k++) {
-    int d = slot->order[k + slot->each_expert];
+    int d = xfi_slot_dim(slot, k);
 
+    if (d < 0) continue;
     view->strides[d] = local->strides[k];
     if (d == slot->fuse_dim && slot->fusing.alternate) view->strides[d] *= slot->n_slots;
   }
@@ -39,10 +40,18 @@ static xfer_status check_given(const xfi_local *local)
   return XFER_OK;
 }
 
-/* Where the part begins in a local tensor. */
-static char *part_base(const xfi_local *local, const xfer_local_part *part)
+/* Where what the slot is of begins in a local tensor: the whole, or the last of the experts. */
+static char *slot_base(const xfi_local *local, const xfi_slot *slot)
 {
-  char *base = local->base;
+  const bool one = slot->last_expert && !slot->flat;
+
+  return (char *)local->base + (one ? (local->shape[0] - 1) * local->strides[0] : 0);
+}
+
+/* Where the part begins. */
+static char *part_base(const xfi_local *local, const xfi_slot *slot, const xfer_local_part *part)
+{
+  char *base = slot_base(local, slot);
 
   return part->dim < 0 || part->step < 1 ? base : base + part->begin * local->strides[part->dim];
 }
@@ -66,8 +75,10 @@ static const xfer_local_part *find_part(const xfer_locals *locals, const xfi_loc
 /* Rows in several stretches: equal pieces, as long as the greatest length that divides all of them.
  */
 static xfer_status view_stretches(xfer_locals *locals, int side, const xfi_local *local,
-                                  const xfer_local_part *part, int n, xfer_view *view)
+                                  const xfi_slot *slot, const xfer_local_part *part, int n,
+                                  xfer_view *view)
 {
+  char *base = slot_base(local, slot);
   int64_t rows = 0, piece = 0;
   size_t at = 0;
 
@@ -78,14 +89,15 @@ static xfer_status view_stretches(xfer_locals *locals, int side, const xfi_local
   XFI_TRY(in_pieces(locals, side, piece > 0 ? rows / piece : 0, part->tensor_dim, view));
   for (int i = 0; i < n; i++) {
     for (int64_t row = part[i].begin; row < part[i].end; row += piece) {
-      locals->pieces[side][at++] = (char *)local->base + row * local->strides[part->dim];
+      locals->pieces[side][at++] = base + row * local->strides[part->dim];
     }
   }
   return XFER_OK;
 }
 
 static xfer_status view_experts(xfer_locals *locals, int side, const xfi_local *first,
-                                const xfer_local_part *part, int64_t n, xfer_view *view)
+                                const xfi_slot *slot, const xfer_local_part *part, int64_t n,
+                                xfer_view *view)
 {
   XFI_TRY(in_pieces(locals, side, n, 0, view));
   for (int64_t e = 0; e < n; e++) {
@@ -94,7 +106,7 @@ static xfer_status view_experts(xfer_locals *locals, int side, const xfi_local *
       XFI_CHECK(first[e].strides[k] == first->strides[k] || first->shape[k] < 2, XFER_ERR_SHAPE,
                 "\"%s\" and \"%s\" have different strides", first->name, first[e].name);
     }
-    locals->pieces[side][e] = part_base(&first[e], part);
+    locals->pieces[side][e] = part_base(&first[e], slot, part);
   }
   return XFER_OK;
 }
@@ -127,13 +139,13 @@ xfer_status xfi_locals_view(xfer_locals *locals, size_t tensor, int side, xfer_v
   view->n_dims = layout->n_dims;
   set_strides(view, local, slot);
   if (slot->each_expert) {
-    XFI_TRY(view_experts(locals, side, local, part, xfi_dim_length(&layout->dims[0], place.part[0]),
-                         view));
+    XFI_TRY(view_experts(locals, side, local, slot, part,
+                         xfi_dim_length(&layout->dims[0], place.part[0]), view));
     if (view->strides[0] == 0) view->strides[0] = (int64_t)xfi_dtype_size((int)local->dtype);
   } else if (n_parts > 1) {
-    XFI_TRY(view_stretches(locals, side, local, part, n_parts, view));
+    XFI_TRY(view_stretches(locals, side, local, slot, part, n_parts, view));
   } else {
-    view->base = part_base(local, part);
+    view->base = part_base(local, slot, part);
   }
   *has = true;
   return XFER_OK;

@@ -142,7 +142,7 @@ static void test_a_word_counts_layers_of_which_an_expression_holds(void **state)
     print_message("case %zu\n", i);
     assert_int_equal(refit_load(&model, cases[i].text), XFER_OK);
     assert_int_equal(xfer_side_create(&full, "full", NULL), XFER_OK);
-    assert_int_equal(xfer_side_create(&served, "sglang:tp1,loaded,shared_apart", NULL), XFER_OK);
+    assert_int_equal(xfer_side_create(&served, "sglang:tp1,loaded", NULL), XFER_OK);
     assert_int_equal(xfer_refit_create(&refit, model, full, served),
                      cases[i].word == NULL ? XFER_OK : XFER_ERR_UNSUPPORTED);
     if (cases[i].word != NULL) refit_expect_error(cases[i].word);
@@ -298,43 +298,120 @@ static void test_a_known_text_in_an_unknown_model_that_sees_is_refused(void **st
 #undef SEES
 }
 
-/* In one tensor with the others SGLang has them by itself, unless its server is told not to. */
-static void test_shared_experts_that_sglang_makes_routed_ones_are_refused(void **state)
+#define ONE(name, shape, dtype)                                                                    \
+  "{\"name\":\"model.layers.0.mlp." name ".weight\",\"shape\":" shape ",\"dtype\":\"" dtype "\"}"
+#define ROUTED(name, shape, last)                                                                  \
+  "{\"pattern\":\"model.layers.{layer}.mlp.experts.{expert}." name                                 \
+  ".weight\",\"layer\":[0,0],\"expert\":[0," last "],\"shape\":" shape ",\"dtype\":\"bf16\"}"
+#define EXPERTS_TO(last)                                                                           \
+  ROUTED("gate_proj", "[8,16]", last)                                                              \
+  "," ROUTED("up_proj", "[8,16]", last) "," ROUTED("down_proj", "[16,8]", last)
+#define SHARED(dtype)                                                                              \
+  ONE("shared_experts.gate_proj", "[8,16]", dtype)                                                 \
+  "," ONE("shared_experts.up_proj", "[8,16]", dtype) "," ONE("shared_experts.down_proj", "[16,8]", \
+                                                             dtype)
+#define OF(type, more, params)                                                                     \
+  REFIT_TABLE("\"num_hidden_layers\":1,\"hidden_size\":16,\"moe_intermediate_size\":8,"            \
+              "\"model_type\":\"" type "\"," more,                                                 \
+              params)
+#define FEW(type, more) OF(type, "\"n_routed_experts\":4," more, EXPERTS_TO("3") "," SHARED("bf16"))
+#define MANY(type, n, last, more)                                                                  \
+  OF(type, "\"n_routed_experts\":" n ",\"n_shared_experts\":1" more,                               \
+     EXPERTS_TO(last) "," SHARED("bf16"))
+
+/* Is the local tensor there, of that many experts? 0: it is not there, or has none. */
+static int64_t experts_of(const xfer_refit *refit, const char *name)
 {
-#define OF(type, more)                                                                             \
-  REFIT_TABLE(REFIT_DENSE_CONFIG ",\"model_type\":\"" type "\"," more, REFIT_DENSE_PARAMS)
+  xfer_locals *locals = NULL;
+  int64_t n = 0;
+
+  assert_int_equal(xfer_locals_create(&locals, refit, 1), XFER_OK);
+  for (size_t i = 0; i < xfer_locals_count(locals); i++) {
+    xfer_local local;
+
+    assert_int_equal(xfer_locals_get(locals, i, &local), XFER_OK);
+    if (strcmp(local.name, name) == 0) n = local.n_dims == 3 ? local.shape[0] : -1;
+  }
+  xfer_locals_destroy(locals);
+  return n;
+}
+
+/* SGLang has a shared expert as one more routed one where it finds that faster. */
+static void test_sglang_decides_whether_a_shared_expert_is_a_routed_one(void **state)
+{
   static const struct {
     const char *table, *gen;
-    bool is_taken;
+    int64_t experts; /* of rank 0; as many as without it where it is apart */
   } cases[] = {
-      {OF("glm4_moe", "\"n_shared_experts\":1"), "sglang:tp2,loaded", false},
-      {OF("glm4_moe", "\"n_shared_experts\":1"), "sglang:tp2,loaded,shared_apart", true},
-      {OF("glm4_moe", "\"n_shared_experts\":1"), "sglang:tp2,ep2,loaded", true},
-      {OF("glm4_moe", "\"n_shared_experts\":0"), "sglang:tp2,loaded", true},
-      {OF("llama", "\"n_shared_experts\":1"), "sglang:tp2,loaded", true},
+      {FEW("glm4_moe", "\"n_shared_experts\":1"), "sglang:tp2,loaded", 5},
+      {FEW("glm4_moe", "\"first_k_dense_replace\":0"), "sglang:tp2,loaded", 5},
+      {FEW("glm4_moe", "\"n_shared_experts\":1"), "sglang:tp2,loaded,shared_apart", 4},
+      {FEW("glm4_moe", "\"n_shared_experts\":1"), "sglang:tp2,ep2,loaded", 2},
+      {FEW("glm4_moe", "\"n_shared_experts\":1"), "sglang:tp2,ep2,deepep,loaded", 2},
+      {FEW("glm4_moe", "\"n_shared_experts\":2"), "sglang:tp2,loaded,shared_apart", 4},
+      {FEW("glm4_moe_lite", "\"n_shared_experts\":1"), "sglang:tp2,loaded", 5},
+      {FEW("glm4_moe_lite", "\"n_shared_experts\":2"), "sglang:tp2,loaded", 4},
+      {FEW("deepseek_v3", "\"n_shared_experts\":1"), "sglang:tp2,loaded", 4},
+      {MANY("deepseek_v3", "256", "255", ""), "sglang:tp2,loaded", 257},
+      {MANY("deepseek_v3", "256", "255", ""), "sglang:tp2,ep2,loaded", 128},
+      {MANY("deepseek_v3", "256", "255", ",\"architectures\":[\"DeepseekV3ForCausalLM\"]"),
+       "sglang:tp2,loaded", 257},
+      {MANY("deepseek_v2", "256", "255", ""), "sglang:tp2,loaded", 256},
+      {MANY("kimi_k2", "384", "383", ",\"architectures\":[\"DeepseekV3ForCausalLM\"]"),
+       "sglang:tp2,loaded", 384},
+      {MANY("glm_moe_dsa", "256", "255", ""), "sglang:tp2,loaded", 257},
+      {MANY("glm_moe_dsa", "16", "15", ""), "sglang:tp2,loaded", 16},
+      {MANY("deepseek_v32", "256", "255", ""), "sglang:tp2,loaded", 256},
   };
 
   (void)state;
   for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+    const char *w2 = "model.layers.0.mlp.experts.w2_weight";
     refit_sides s = refit_sides_make(cases[i].table, "full", cases[i].gen);
-    const xfer_status st = refit_sides_join(&s);
 
-    print_message("%zu: %s %s\n", i, cases[i].gen, st == XFER_OK ? "" : xfer_last_error());
-    if (cases[i].is_taken) {
-      assert_true(st == XFER_OK || strstr(xfer_last_error(), "shared_apart") == NULL);
-    } else {
-      assert_int_equal(st, XFER_ERR_UNSUPPORTED);
-      refit_expect_error("say shared_apart");
-    }
+    print_message("%zu: %s\n", i, cases[i].gen);
+    assert_int_equal(refit_sides_join(&s), XFER_OK);
+    assert_int_equal(experts_of(s.refit, w2), cases[i].experts);
+    assert_int_equal(experts_of(s.refit, "model.layers.0.mlp.shared_experts.down_proj.weight") ==
+                         -1,
+                     cases[i].experts % 2 == 0);
     refit_sides_end(&s);
   }
-#undef OF
+}
+
+/* What its loader, or no rule, has as one of them. */
+static void test_shared_experts_that_cannot_be_routed_ones_are_refused(void **state)
+{
+  static const struct {
+    const char *table, *word;
+    xfer_status status;
+  } cases[] = {
+      {FEW("glm4_moe", "\"n_shared_experts\":2"), "more than one shared expert",
+       XFER_ERR_UNSUPPORTED},
+      {OF("glm4_moe", "\"n_routed_experts\":4", EXPERTS_TO("3")), "say shared_apart",
+       XFER_ERR_UNSUPPORTED},
+      {OF("glm4_moe", "\"n_routed_experts\":4", EXPERTS_TO("3") "," SHARED("f8e4m3")),
+       "they lie in one tensor", XFER_ERR_MISMATCH},
+      {MANY("deepseek_v3", "384", "383", ",\"quantization_config\":{\"quant_method\":\"quark\"}"),
+       "quantised so", XFER_ERR_UNSUPPORTED},
+  };
+
+  (void)state;
+  for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+    refit_sides s = refit_sides_make(cases[i].table, "full", "sglang:tp2,loaded");
+
+    print_message("%zu\n", i);
+    assert_int_equal(refit_sides_join(&s), cases[i].status);
+    refit_expect_error(cases[i].word);
+    refit_sides_end(&s);
+  }
 }
 
 int main(void)
 {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_shared_experts_that_sglang_makes_routed_ones_are_refused),
+      cmocka_unit_test(test_sglang_decides_whether_a_shared_expert_is_a_routed_one),
+      cmocka_unit_test(test_shared_experts_that_cannot_be_routed_ones_are_refused),
       cmocka_unit_test(test_a_known_text_in_an_unknown_model_that_sees_is_refused),
       cmocka_unit_test(test_experts_are_as_many_as_the_configuration_says),
       cmocka_unit_test(test_layers_have_experts_where_the_configuration_says),

@@ -51,6 +51,56 @@ static void test_views_follow_what_the_kernels_did(void **state)
   }
 }
 
+/* Two routed experts and a shared one. */
+#define MLP(name, numbers)                                                                         \
+  "{\"pattern\":\"model.layers.{layer}.mlp." name "gate_proj.weight\",\"layer\":[0,0]," numbers    \
+  "\"shape\":[8,16],\"dtype\":\"bf16\"},"                                                          \
+  "{\"pattern\":\"model.layers.{layer}.mlp." name "up_proj.weight\",\"layer\":[0,0]," numbers      \
+  "\"shape\":[8,16],\"dtype\":\"bf16\"},"                                                          \
+  "{\"pattern\":\"model.layers.{layer}.mlp." name "down_proj.weight\",\"layer\":[0,0]," numbers    \
+  "\"shape\":[16,8],\"dtype\":\"bf16\"}"
+#define SHARING                                                                                    \
+  REFIT_TABLE("\"model_type\":\"glm4_moe\",\"num_hidden_layers\":1,\"hidden_size\":16,"            \
+              "\"n_routed_experts\":2",                                                            \
+              MLP("experts.{expert}.", "\"expert\":[0,1],") "," MLP("shared_experts.", ""))
+
+/* The shared one is the last, whatever the kernels did to each. */
+static void test_a_last_expert_lies_behind_the_others(void **state)
+{
+  static const struct {
+    const char *spec;
+    int64_t w13[3], w2[3], up_offset, up_strides[2], down_strides[2];
+  } cases[] = {
+      {"sglang:tp2", {3, 8, 16}, {3, 16, 4}, 2 * 256 + 4 * 32, {32, 2}, {8, 2}},
+      {"sglang:tp2,up_first", {3, 8, 16}, {3, 16, 4}, 2 * 256, {32, 2}, {8, 2}},
+      {"sglang:tp2,transposed", {3, 16, 8}, {3, 4, 16}, 2 * 256 + 4 * 2, {2, 16}, {2, 32}},
+  };
+
+  (void)state;
+  for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+    one o = make(SHARING, cases[i].spec, XFER_SIDE_GEN, NULL, 0);
+    const int64_t offsets[2] = {cases[i].up_offset, 2 * 128};
+    xfer_view src, dst;
+    int has = 0;
+
+    print_message("%s\n", cases[i].spec);
+    assert_true(has_local(&o, "model.layers.0.mlp.experts.w13_weight", cases[i].w13, 3));
+    assert_true(has_local(&o, "model.layers.0.mlp.experts.w2_weight", cases[i].w2, 3));
+    give_all(&o, XFER_SIDE_GEN, NULL);
+    for (size_t k = 0; k < 2; k++) { /* up of the shared one, and down */
+      const int64_t *strides = k == 0 ? cases[i].up_strides : cases[i].down_strides;
+
+      assert_non_null(strstr(xfer_refit_tensors(o.refit, NULL)[4 + k].name, "shared_experts."));
+      assert_int_equal(xfer_locals_view(o.locals, 4 + k, &src, &dst, &has), XFER_OK);
+      assert_int_equal(dst.n_dims, 2);
+      assert_int_equal((char *)dst.base - memory, offsets[k]);
+      assert_int_equal(dst.strides[0], strides[0]);
+      assert_int_equal(dst.strides[1], strides[1]);
+    }
+    unmake(&o);
+  }
+}
+
 #define PACKED                                                                                     \
   REFIT_TABLE(                                                                                     \
       "\"model_type\":\"gpt_oss\",\"num_hidden_layers\":1,\"hidden_size\":64,"                     \
@@ -193,6 +243,7 @@ int main(void)
 {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(test_views_follow_what_the_kernels_did),
+      cmocka_unit_test(test_a_last_expert_lies_behind_the_others),
       cmocka_unit_test(test_blocks_of_packed_weights_are_columns),
       cmocka_unit_test(test_c1_experts_with_other_strides_are_refused_by_name),
       cmocka_unit_test(test_strides_that_no_memory_has_are_refused),

@@ -79,6 +79,15 @@ static void print_name(const char *name, int expert)
   putchar('"');
 }
 
+/* What lies there: the table's tensor, and where it is one more expert than others, which are dim 0
+ * of the local tensor, its index there. */
+static void print_source(const xfer_refit_tensor *info, const xfer_local *local)
+{
+  printf("{\"hf\":");
+  print_name(info->hf, local->expert);
+  if (info->n_dims < local->n_dims) printf(",\"index\":%" PRId64, local->shape[0] - 1);
+}
+
 /* `n` rows of a part from the `first` of the tensor's local part on. */
 static int print_part(const xfer_refit *refit, const xfer_local *local, int rank,
                       const xfer_local_part *part, int64_t first, int64_t n, table_index to)
@@ -90,8 +99,7 @@ static int print_part(const xfer_refit *refit, const xfer_local *local, int rank
   int failed = xfer_refit_tensor_get(refit, part->tensor, &info) != XFER_OK;
 
   if (failed) return 1;
-  printf("{\"hf\":");
-  print_name(info.hf, local->expert);
+  print_source(&info, local);
   printf(",\"dim\":%d,\"local\":[%" PRId64 ",%" PRId64 "],\"global\":",
          part->dim < 0 ? 0 : part->dim, begin, begin + n);
   if (part->tensor_dim < 0) {
@@ -124,14 +132,14 @@ static int print_other_dims(const xfer_refit *refit, const xfer_local *local, in
   xfer_refit_tensor info;
   int failed = xfer_refit_tensor_get(refit, part->tensor, &info) != XFER_OK;
 
-  for (int k = 0; k < local->n_dims && !failed; k++) {
-    const int d = local->dims[k];
+  for (int k = info.n_dims < local->n_dims; k < local->n_dims && !failed; k++) {
+    const int d = local->dims[k] - (info.n_dims < local->n_dims);
     const table_index to = {d == 0 && info.n_experts > 0 ? info.first_expert : 0, 1};
 
     if (d == part->tensor_dim || (to.first == 0 && is_whole(layout, rank, d, local->shape[k])))
       continue;
-    printf(",{\"hf\":");
-    print_name(info.hf, local->expert);
+    printf(",");
+    print_source(&info, local);
     printf(",\"dim\":%d,\"local\":[0,%" PRId64 "],\"global\":", k,
            count_valid(layout, rank, d, 0, local->shape[k]));
     failed = print_ranges(layout, rank, d, 0, local->shape[k], to);

@@ -187,6 +187,9 @@ class Checkpoint:
 
     def fill(self, tensor, flat, name, parts, expert):
         """Writes what one tensor of the checkpoint gives; a sentence if the line does not say it all."""
+        if "index" in parts[0]:  # one expert more than there are
+            tensor, flat = tensor[parts[0]["index"]], flat[parts[0]["index"]]
+            parts = [dict(p, dim=p["dim"] - 1) for p in parts]
         shape, grouped = tensor.shape, "{expert}" in name
         numbers = self.experts(name) if grouped else None
         source = [max(numbers) + 1, *self.shape[min(numbers.values())]] if grouped else list(self.shape[self.number[name]])

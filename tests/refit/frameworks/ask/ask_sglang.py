@@ -1,13 +1,13 @@
 """What SGLang itself makes of a checkpoint: every parameter of every rank, and where each of its elements comes from.
 
-    ask_sglang.py --ck FOLDER_OF_CHECKPOINTS --out FOLDER FAMILY:LAYOUT...   LAYOUT: tp4 | tp4,ep2 | tp4,dp2,ep2 | tp4,dp2,lm,dense1,deepep | tp2,pp2,layers=1+2 | tp4,mxfp4=triton
+    ask_sglang.py --ck FOLDER_OF_CHECKPOINTS --out FOLDER FAMILY:LAYOUT...   LAYOUT: tp4 | tp4,ep2 | tp4,dp2,ep2 | tp4,dp2,lm,dense1,deepep | tp4,apart | tp2,pp2,layers=1+2 | tp4,mxfp4=triton
 
 The launcher's order is kept: arguments are resolved and published, groups are made (torch's "fake" process group of the real
 size), the model class is built and its load_weights() called. What SGLang decides by the device it decides as on a Hopper GPU:
 torch says that it sees one, modules of kernels are empty, and memory is the CPU's. process_weights_after_loading() is not
 called. A forked child is one rank. dp is attention's; with `lm` the output layer is cut as attention is
 (--enable-dp-lm-head), with `dense1` dense layers are whole (--moe-dense-tp-size 1), with `deepep` experts talk by it; `mxfp4=triton` has Triton's kernels of mxfp4.
-Shared experts are apart from the others (--disable-shared-experts-fusion).
+With `apart` shared experts are apart from the others whatever SGLang finds faster (--disable-shared-experts-fusion).
 """
 import argparse
 import importlib.abc
@@ -106,11 +106,11 @@ def known():
 
 
 def parse(layout):
-    out = dict(tp=1, dp=1, ep=1, pp=1, lm=False, dense1=False, deepep=False, mxfp4="", layers="")
+    out = dict(tp=1, dp=1, ep=1, pp=1, lm=False, dense1=False, deepep=False, apart=False, mxfp4="", layers="")
     for item in layout.split(","):
         if "=" in item:
             out.update([item.split("=")])
-        elif item in ("lm", "dense1", "deepep"):
+        elif item in ("lm", "dense1", "deepep", "apart"):
             out[item] = True
         else:
             out[item[:2]] = int(item[2:])
@@ -124,7 +124,7 @@ def arguments(folder, p, dtype):
         more["moe_a2a_backend"] = "deepep"
     return ServerArgs(model_path=folder, dtype=dtype, device="cuda", skip_tokenizer_init=True, load_format="dummy",
                       tp_size=p["tp"], pp_size=p["pp"], ep_size=p["ep"], dp_size=p["dp"], enable_dp_attention=p["dp"] > 1,
-                      enable_dp_lm_head=p["lm"], disable_shared_experts_fusion=True, **more, disable_custom_all_reduce=True,
+                      enable_dp_lm_head=p["lm"], disable_shared_experts_fusion=p["apart"], **more, disable_custom_all_reduce=True,
                       mem_fraction_static=0.5, disable_cuda_graph=True, disable_radix_cache=True)
 
 
@@ -201,11 +201,9 @@ def in_f32(config, FakeStore):
     return sorted(name for name, t in [*model.named_parameters(), *buffers] if t.dtype == torch.float32)
 
 
-def spec_of(p, config):
+def spec_of(p):
     """xfer's SPEC of a layout."""
-    text = config.get("text_config", config)
-    shares = any(key in text for key in ("n_shared_experts", "num_shared_experts", "shared_expert_intermediate_size"))
-    more = [",dp_lm_head"] * p["lm"] + [",dense_whole"] * p["dense1"] + [",deepep"] * p["deepep"] + [",shared_apart"] * shares
+    more = [",dp_lm_head"] * p["lm"] + [",dense_whole"] * p["dense1"] + [",deepep"] * p["deepep"] + [",shared_apart"] * p["apart"]
     more += [f",{item}={p[item]}" for item in ("mxfp4", "layers") if p[item]]
     return f"sglang:tp{p['tp']},dp{p['dp']},ep{p['ep']},pp{p['pp']},loaded" + "".join(more)
 
@@ -230,7 +228,7 @@ def main():
         folder, _ = families.write(family, o.ck)
         config, table = families.FAMILIES[family]()
         result = {"framework": "sglang", "version": sglang.__version__, "torch": torch.__version__, "family": family, "layout": layout,
-                  "spec": spec_of(p, config), "hf": [[n, list(s)] for n, s in table.items()], "ranks": []}
+                  "spec": spec_of(p), "hf": [[n, list(s)] for n, s in table.items()], "ranks": []}
         if o.types:
             result["f32"] = in_child(lambda: in_f32(config, FakeStore))
             print(job, "f32", result["f32"], flush=True)

@@ -2,8 +2,8 @@
 from table import Table
 
 
-def deepseek_v3(q_lora=48, layers=3, mi=48):
-    h, heads, vocab, e, i, shared = 64, 16, 1000, 8, 144, 1
+def deepseek_v3(q_lora=48, layers=3, mi=48, e=8, i=144):
+    h, heads, vocab, shared = 64, 16, 1000, 1
     kvl, rope, nope, vd = 32, 16, 32, 32
     c = dict(architectures=["DeepseekV3ForCausalLM"], model_type="deepseek_v3", hidden_size=h, intermediate_size=i,
              moe_intermediate_size=mi, vocab_size=vocab, num_hidden_layers=layers, num_attention_heads=heads,

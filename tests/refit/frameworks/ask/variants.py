@@ -486,6 +486,7 @@ FAMILIES = {
                          "scoring_func": "softmax"}),
     "deepseek_v32": of("DeepseekV32ForCausalLM", "deepseek_v32", ("head_dim",), **MLA, **INDEXER),
     "glm_moe_dsa": of("GlmMoeDsaForCausalLM", "glm_moe_dsa", ("head_dim",), **{**MLA, "n_group": 1}, **INDEXER),
+    "glm_moe_dsa_256": of("GlmMoeDsaForCausalLM", "glm_moe_dsa", ("head_dim",), **{**MLA, "n_group": 1, "n_routed_experts": 256}, **INDEXER),
     "glm_moe_dsa_rope": of("GlmMoeDsaForCausalLM", "glm_moe_dsa", ("head_dim",), **{**MLA, "n_group": 1}, **INDEXER, indexer_rope_interleave=True),
     "qwen3_vl": qwen3_vl(),
     "qwen3_vl_tied_text": qwen3_vl(alone=True),
