@@ -407,10 +407,28 @@ static void test_shared_experts_that_cannot_be_routed_ones_are_refused(void **st
   }
 }
 
+static void test_a_shared_expert_among_routed_ones_is_of_their_size(void **state)
+{
+  const char *table =
+      OF("glm4_moe", "\"n_routed_experts\":4",
+         EXPERTS_TO("3") "," ONE("shared_experts.gate_proj", "[12,16]", "bf16") "," ONE(
+             "shared_experts.up_proj", "[12,16]", "bf16") "," ONE("shared_experts.down_proj",
+                                                                  "[16,12]", "bf16"));
+  refit_sides s = refit_sides_make(table, "full", "sglang:tp2,loaded");
+  xfer_locals *locals = NULL;
+
+  (void)state;
+  assert_int_equal(refit_sides_join(&s), XFER_OK);
+  assert_int_equal(xfer_locals_create(&locals, s.refit, 1), XFER_ERR_SHAPE);
+  refit_expect_error("its last expert has 12 in dim 1, the others have 8");
+  refit_sides_end(&s);
+}
+
 int main(void)
 {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(test_sglang_decides_whether_a_shared_expert_is_a_routed_one),
+      cmocka_unit_test(test_a_shared_expert_among_routed_ones_is_of_their_size),
       cmocka_unit_test(test_shared_experts_that_cannot_be_routed_ones_are_refused),
       cmocka_unit_test(test_a_known_text_in_an_unknown_model_that_sees_is_refused),
       cmocka_unit_test(test_experts_are_as_many_as_the_configuration_says),

@@ -337,9 +337,34 @@ static void test_dims_of_experts_that_a_name_counts(void **state)
   xfer_rules_destroy(rules);
 }
 
+static void test_a_last_expert_is_for_a_tensor_of_experts(void **state)
+{
+  xfer_rules *rules = NULL;
+  xfer_model *model = NULL;
+  xfer_side *served = NULL;
+  xfer_refit *refit = NULL;
+
+  (void)state;
+  mkdir(refit_path("last"), 0777);
+  refit_write("last/a.json",
+              "{\"format\":\"xfer-family-v1\",\"family\":\"mine\",\"model_type\":[\"mine\"],"
+              "\"include\":[\"decoder\"],\"sides\":{\"vllm\":{\"locals\":[{\"parts\":["
+              "\"mlp.gate\",{\"of\":\"mlp.up\",\"last_expert\":true}],"
+              "\"local\":\"{block}x.%\"}]}}}");
+  assert_int_equal(xfer_rules_load(&rules, refit_path("last")), XFER_OK);
+  assert_int_equal(load_by(&model, MINE, rules), XFER_OK);
+  assert_int_equal(refit_side(&served, "vllm:tp1", NULL), XFER_OK);
+  assert_int_equal(xfer_refit_create(&refit, model, NULL, served), XFER_ERR_UNSUPPORTED);
+  refit_expect_error("a last expert is of one weight, the others of experts");
+  xfer_side_destroy(served);
+  xfer_model_destroy(model);
+  xfer_rules_destroy(rules);
+}
+
 int main(void)
 {
   const struct CMUnitTest tests[] = {
+      cmocka_unit_test(test_a_last_expert_is_for_a_tensor_of_experts),
       cmocka_unit_test(test_fields_of_a_side_say_what_they_want),
       cmocka_unit_test(test_fields_of_a_family_say_what_they_want),
       cmocka_unit_test(test_what_rules_cannot_do_is_refused_by_name),

@@ -2,8 +2,8 @@
 from table import Table
 
 
-def deepseek_v3(q_lora=48, layers=3, mi=48, e=8, i=144):
-    h, heads, vocab, shared = 64, 16, 1000, 1
+def deepseek_v3(q_lora=48, layers=3, mi=48, e=8):
+    h, heads, vocab, i, shared = 64, 16, 1000, 144, 1
     kvl, rope, nope, vd = 32, 16, 32, 32
     c = dict(architectures=["DeepseekV3ForCausalLM"], model_type="deepseek_v3", hidden_size=h, intermediate_size=i,
              moe_intermediate_size=mi, vocab_size=vocab, num_hidden_layers=layers, num_attention_heads=heads,
@@ -42,8 +42,8 @@ def deepseek_v3(q_lora=48, layers=3, mi=48, e=8, i=144):
     return c, t
 
 
-def deepseek_v3_wide():
-    h, heads, vocab, layers, e, i, mi = 256, 16, 640, 2, 4, 512, 512
+def deepseek_v3_wide(h=256, e=4, i=512, mi=512):
+    heads, vocab, layers = 16, 640, 2
     kvl, rope, nope, vd, q_lora = 128, 64, 64, 64, 256
     c, _ = deepseek_v3()
     c.update(hidden_size=h, num_attention_heads=heads, num_key_value_heads=heads, vocab_size=vocab,
@@ -66,9 +66,9 @@ def deepseek_v3_wide():
     return c, t
 
 
-def deepseek_v3_fp8():
+def deepseek_v3_fp8(**more):
     """Block fp8: the scales carry codes; the weights are fp8, of which names and shapes alone are compared."""
-    c, bf16 = deepseek_v3_wide()
+    c, bf16 = deepseek_v3_wide(**more)
     c["quantization_config"] = {"quant_method": "fp8", "fmt": "e4m3", "activation_scheme": "dynamic",
                                 "weight_block_size": [128, 128]}
     t = Table()
