@@ -2,8 +2,11 @@
 #ifndef XFI_DESCRIPTOR_H
 #define XFI_DESCRIPTOR_H
 
+#include "door.h"
+
 #include <errno.h>
 #include <fcntl.h>
+#include <stddef.h>
 #include <unistd.h>
 
 /* The descriptor, or another one for it where it is the number of stdin, stdout or stderr, which a
@@ -21,5 +24,9 @@ static inline int xfi_descriptor_kept(int made)
   errno = error;
   return kept;
 }
+
+/* A file in memory, of zeros, whose size nobody changes any more, so that who maps it cannot be
+ * made to touch what is not there; -1 and errno. The name is what /proc shows. */
+XFI_DOOR int xfi_memory_file(const char *name, size_t n_bytes);
 
 #endif

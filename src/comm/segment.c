@@ -5,7 +5,7 @@
  * behind.
  */
 #ifndef _GNU_SOURCE
-#define _GNU_SOURCE /* memfd_create, sched_getaffinity */
+#define _GNU_SOURCE /* sched_getaffinity */
 #endif
 #include "shared.h"
 
@@ -14,10 +14,8 @@
 #include "error.h"
 
 #include <errno.h>
-#include <fcntl.h>
 #include <sched.h>
 #include <sys/mman.h>
-#include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -66,25 +64,15 @@ xfi_segment *xfi_shared_map(const xfi_shared *s, int file)
   return at == MAP_FAILED ? NULL : at;
 }
 
-/* Sealed, so that nobody who maps it can be made to touch what is not there. None where files may
- * not be as large: that is a signal which ends the process. */
 int xfi_shared_make(xfi_shared *s, uint64_t token)
 {
-  xfi_segment *own = NULL;
-  struct rlimit most;
-  int file;
+  const int file = xfi_memory_file(XFI_SEGMENT_NAME, s->n_bytes);
+  xfi_segment *own = file < 0 ? NULL : xfi_shared_map(s, file);
 
-  errno = EFBIG;
-  if (getrlimit(RLIMIT_FSIZE, &most) != 0 || most.rlim_cur < s->n_bytes) return -1;
-  file = xfi_descriptor_kept(memfd_create(XFI_SEGMENT_NAME, MFD_CLOEXEC | MFD_ALLOW_SEALING));
-  if (file < 0) return -1;
-  if (ftruncate(file, (off_t)s->n_bytes) == 0 &&
-      fcntl(file, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) == 0)
-    own = xfi_shared_map(s, file);
   if (own == NULL) {
     const int error = errno;
 
-    (void)close(file);
+    if (file >= 0) (void)close(file);
     errno = error;
     return -1;
   }

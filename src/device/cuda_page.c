@@ -6,9 +6,6 @@
  *
  * Another process of the same user opens a page by the number of its file here.
  */
-#ifndef _GNU_SOURCE
-#define _GNU_SOURCE /* memfd_create */
-#endif
 #include "cuda_device.h"
 
 #include "alloc.h"
@@ -20,7 +17,6 @@
 #include <stdio.h>
 #include <string.h>
 #include <sys/mman.h>
-#include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -74,17 +70,13 @@ xfer_status xfi_cuda_page_alloc(xfi_device *base, uint64_t **flags, size_t n_fla
   xfer_status st = XFER_OK;
   xfi_cuda_page *page = NULL;
   size_t unit = (size_t)sysconf(_SC_PAGESIZE);
-  struct rlimit most;
 
   page = xfi_calloc(1, sizeof *page);
   XFI_CHECK_DONE(page != NULL, XFER_ERR_NOMEM, "%zu flags", n_flags);
   page->n_bytes = (n_flags * sizeof **flags + unit) / unit * unit;
-  errno = EFBIG; /* past the limit of files ftruncate() is a signal, which ends the process */
-  page->file = xfi_descriptor_kept(memfd_create("xfer-flags", MFD_CLOEXEC));
-  XFI_CHECK_DONE(page->file >= 0 &&
-                     (getrlimit(RLIMIT_FSIZE, &most) != 0 || most.rlim_cur >= page->n_bytes) &&
-                     ftruncate(page->file, (off_t)page->n_bytes) == 0,
-                 XFER_ERR_NOMEM, "%zu bytes of shared memory: %s", page->n_bytes, strerror(errno));
+  page->file = xfi_memory_file("xfer-flags", page->n_bytes);
+  XFI_CHECK_DONE(page->file >= 0, XFER_ERR_NOMEM, "%zu bytes of shared memory: %s", page->n_bytes,
+                 strerror(errno));
   page->by_streams = by_streams;
   XFI_TRY_DONE(page_map(page->file, page->n_bytes, by_streams, &page->base));
   page->id = ++last_id;

@@ -109,12 +109,10 @@ static _Atomic bool has_no_number; /* neither this process nor its host */
 
 /* Libraries have such calls, too. */
 #pragma GCC visibility push(default)
-int __real_memfd_create(const char *name, unsigned flags);
-int __wrap_memfd_create(const char *name, unsigned flags);
+int __real_xfi_memory_file(const char *name, size_t n_bytes);
+int __wrap_xfi_memory_file(const char *name, size_t n_bytes);
 int __real_open(const char *path, int flags, ...);
 int __wrap_open(const char *path, int flags, ...);
-int __real_ftruncate(int file, off_t n_bytes);
-int __wrap_ftruncate(int file, off_t n_bytes);
 void *__real_mmap(void *at, size_t n_bytes, int access, int flags, int file, off_t from);
 void *__wrap_mmap(void *at, size_t n_bytes, int access, int flags, int file, off_t from);
 void *__real_tsearch(const void *key, void **root, int (*compare)(const void *, const void *));
@@ -131,14 +129,11 @@ static int say(int error)
   return -1;
 }
 
-int __wrap_memfd_create(const char *name, unsigned flags)
+int __wrap_xfi_memory_file(const char *name, size_t n_bytes)
 {
-  return refused == FILE_OF_PAGE ? say(EMFILE) : __real_memfd_create(name, flags);
-}
-
-int __wrap_ftruncate(int file, off_t n_bytes)
-{
-  return refused == ROOM ? say(ENOSPC) : __real_ftruncate(file, n_bytes);
+  return refused == FILE_OF_PAGE ? say(EMFILE)
+         : refused == ROOM       ? say(ENOSPC)
+                                 : __real_xfi_memory_file(name, n_bytes);
 }
 
 void *__wrap_mmap(void *at, size_t n_bytes, int access, int flags, int file, off_t from)
