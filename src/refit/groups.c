@@ -9,6 +9,7 @@
 #include <string.h>
 
 typedef struct name_key {
+  bool absent; /* what the side has none of shares nothing, whatever its name */
   const char *name;
   int slot;
   size_t entry;
@@ -19,6 +20,7 @@ static int compare_keys(const void *a, const void *b)
   const name_key *x = a, *y = b;
   int c = strcmp(x->name, y->name);
 
+  if (x->absent != y->absent) return x->absent ? 1 : -1;
   if (c != 0) return c;
   if (x->slot != y->slot) return x->slot < y->slot ? -1 : 1;
   return (x->entry > y->entry) - (x->entry < y->entry);
@@ -35,12 +37,15 @@ xfer_status xfi_joined_group(xfi_joined *joined, const xfer_model *model)
   XFI_CHECK_DONE(keys != NULL && joined->by_name != NULL && joined->groups != NULL, XFER_ERR_NOMEM,
                  "the local tensors of %zu entries", n);
   for (size_t i = 0; i < n; i++) {
-    keys[i] = (name_key){joined->held[i].slot.local, xfi_slot_number(&joined->held[i].slot), i};
+    const xfi_held *held = &joined->held[i];
+
+    keys[i] = (name_key){held->absent, held->slot.local, xfi_slot_number(&held->slot), i};
   }
   qsort(keys, n, sizeof *keys, compare_keys);
   for (size_t i = 0; i < n; i++) {
     joined->by_name[i] = keys[i].entry;
-    if (i > 0 && strcmp(keys[i].name, keys[i - 1].name) == 0) {
+    if (i > 0 && keys[i].absent == keys[i - 1].absent &&
+        strcmp(keys[i].name, keys[i - 1].name) == 0) {
       joined->groups[joined->n_groups - 1].end = i + 1;
     } else {
       joined->groups[joined->n_groups++] = (xfi_group){i, i + 1};

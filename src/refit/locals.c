@@ -292,7 +292,7 @@ static int layer_number(const xfi_joined *joined, const xfer_model *model, const
   const bool from_0 = joined->side->rules->stage_numbers;
   int at, hi, lo = 0; /* of its stage the first */
 
-  if (layer < 0 || m->slot->own_names) return layer;
+  if (layer < 0 || m->slot->own_names || m->slot->own_number) return layer;
   if (entry->stack == XFI_EXTRA)
     return layer + (entry->own_numbers - from_0) * model->n_config_layers;
   if (!from_0) return layer;

@@ -100,16 +100,17 @@ xfer_status xfi_name_copy(char **copy, const char *name)
 
 xfer_status xfi_name_fill(char **name, const char *pattern, const xfi_numbers *numbers)
 {
-  static const char *const PLACES[] = {"{layer}", "{expert}", "{local}", "{chunk}"};
-  const int of[] = {numbers->layer, numbers->expert, numbers->local, numbers->chunk};
+  static const char *const PLACES[] = {"{layer}", "{own}", "{expert}", "{local}", "{chunk}"};
+  const int of[] = {numbers->layer, numbers->layer, numbers->expert, numbers->local,
+                    numbers->chunk};
   xfi_text text = {0};
 
   for (const char *at = pattern; *at != '\0';) {
     int k = 0;
 
-    while (k < 4 && (of[k] < 0 || strncmp(at, PLACES[k], strlen(PLACES[k])) != 0))
+    while (k < 5 && (of[k] < 0 || strncmp(at, PLACES[k], strlen(PLACES[k])) != 0))
       k++;
-    if (k < 4) {
+    if (k < 5) {
       xfi_text_printf(&text, "%d", of[k]);
       at += strlen(PLACES[k]);
     } else {

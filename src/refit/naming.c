@@ -3,7 +3,8 @@
  *
  * In a rule's name {block} is what stands before the layer's own names, @ the checkpoint's name
  * after that, ~ the same up to its last dot, % the suffix (with the dot before it left out where
- * there is none), {name} all of the checkpoint's name; {layer} and {local} are filled in later.
+ * there is none), {name} all of the checkpoint's name, {layers} how many layers the model has;
+ * {layer}, {own} (the layer's number in the checkpoint) and {local} are filled in later.
  */
 #include "placing.h"
 
@@ -174,20 +175,21 @@ static void add_stem(xfi_text *text, const xfi_entry *entry, bool parent)
 static xfer_status make_name(char **name, const xfi_placing *placing, const xfi_entry *entry,
                              const char *template)
 {
-  const xfi_side_rules *r = placing->side->rules;
   const char *block = entry->stack == XFI_LAYERS  ? placing->block
-                      : entry->stack == XFI_EXTRA ? r->block_mtp
+                      : entry->stack == XFI_EXTRA ? placing->extra
                                                   : NULL;
   xfi_text text = {0};
 
   /* The chunks of a model in one process have the same names: their number goes before. */
   if (placing->side->chunks > 1 && strstr(template, "{name}") == NULL)
-    xfi_text_printf(&text, "%s{chunk}.", r->chunk_prefix);
+    xfi_text_printf(&text, "%s{chunk}.", placing->side->rules->chunk_prefix);
   for (const char *at = template; *at != '\0';) {
     if (take(&at, "{block}"))
       xfi_text_printf(&text, "%s", block == NULL ? "" : block);
     else if (take(&at, "{name}"))
       xfi_text_printf(&text, "%s", entry->pattern);
+    else if (take(&at, "{layers}"))
+      xfi_text_printf(&text, "%d", placing->model->n_config_layers);
     else if (take(&at, "@"))
       add_stem(&text, entry, false);
     else if (take(&at, "~"))
@@ -440,6 +442,7 @@ xfer_status xfi_slot_make(xfi_slot *slot, const xfi_placing *placing, const xfi_
   for (int d = 0; d < XFER_MAX_DIMS; d++)
     slot->order[d] = d;
   XFI_TRY(make_name(&slot->local, placing, entry, rule->local));
+  slot->own_number = strstr(slot->local, "{own}") != NULL;
   if (rule->last_name != NULL && placing->side->pp > 1)
     XFI_TRY(make_name(&slot->last, placing, entry, rule->last_name));
   if (rule->made != NULL) XFI_TRY(make_name(&slot->made, placing, entry, rule->made));

@@ -78,6 +78,7 @@ xfer_status xfi_placing_open(xfi_placing *p, const xfer_side *side, const xfer_m
 
   *p = (xfi_placing){.side = side, .model = model, .stages = stages};
   p->block = side->rules->block_main;
+  p->extra = side->rules->block_mtp;
   XFI_TRY(add_rules(p, side->rules->first, side->rules->n_first));
   for (int f = 0; f < model->n_all; f++) {
     for (size_t i = 0; i < model->all[f]->n_sides; i++) {
@@ -85,6 +86,7 @@ xfer_status xfi_placing_open(xfi_placing *p, const xfer_side *side, const xfer_m
 
       if (strcmp(s->side, side->rules->name) != 0) continue;
       if (s->layers != NULL && p->block == side->rules->block_main) p->block = s->layers;
+      if (s->extra != NULL && p->extra == side->rules->block_mtp) p->extra = s->extra;
       said[n++] = s;
       XFI_TRY(add_rules(p, s->locals, s->n_locals));
       XFI_TRY(add_set(p, s->set));
@@ -340,7 +342,7 @@ static xfer_status is_absent(bool *absent, const xfi_placing *p, const xfi_entry
 
   XFI_TRY(xfi_placing_eval(&value, p, entry,
                            entry->stack == XFI_EXTRA ? r->absent_mtp : r->absent_main));
-  *absent = value != 0 || ruling->is[XFI_ABSENT] != 0;
+  *absent = (value != 0 && ruling->is[XFI_HELD] == 0) || ruling->is[XFI_ABSENT] != 0;
   return XFER_OK;
 }
 

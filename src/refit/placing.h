@@ -18,6 +18,7 @@ typedef struct xfi_slot {
   bool whole;               /* no rank has a part of it alone */
   bool with_last_layer;     /* it is where the last layer is */
   bool own_names;           /* the checkpoint's own name and number of the layer */
+  bool own_number;          /* the number alone */
   bool each_expert;         /* one local tensor per expert; dim 0 is none of theirs */
   bool flat;                /* its last dim, of one element, is none of the local tensor's */
   const xfi_grid *grid;     /* the ranks of a stage, as they share it */
@@ -72,10 +73,10 @@ typedef struct xfi_placing {
   size_t n_rules, rules_cap;
   xfi_var *set; /* the family's words for this side */
   size_t n_set, set_cap;
-  xfi_scope scopes[2]; /* set, then items; then the model's */
-  const char *block;   /* what {block} is in the model's own layers */
-  const int *stages;   /* [model->n_layers] virtual */
-  xfer_mesh **meshes;  /* that entries share: a handful for each stage */
+  xfi_scope scopes[2];       /* set, then items; then the model's */
+  const char *block, *extra; /* what {block} is in the model's own layers, and in extra ones */
+  const int *stages;         /* [model->n_layers] virtual */
+  xfer_mesh **meshes;        /* that entries share: a handful for each stage */
   size_t n_meshes, meshes_cap;
 } xfi_placing;
 

@@ -92,6 +92,7 @@ typedef enum xfi_trait {
   XFI_ALTERNATE,
   XFI_TRANSPOSE,
   XFI_ABSENT,     /* the side has none of it */
+  XFI_HELD,       /* it has it even where it has none of the model's own layers */
   XFI_EVERYWHERE, /* outside the layers: on each stage */
   XFI_BOTH_ENDS,  /* on the first and the last */
   XFI_BIAS_FIRST, /* the bias is on the first of the ranks that cut, zero on the others */
@@ -133,7 +134,8 @@ typedef struct xfi_quant_rule {
 /* What a family says of one side. */
 typedef struct xfi_family_side {
   const char *side;
-  const char *layers;           /* {block} in the model's own layers; NULL: the side's */
+  const char *layers,
+      *extra; /* {block} in the model's own layers, and in extra ones; NULL: the side's */
   const struct json_t *set;     /* names and expressions; NULL: none */
   const struct json_t *require; /* [[expression, sentence], ..] */
   const struct json_t *left;    /* roles that its quant= leaves as they are; NULL: none */

@@ -141,6 +141,7 @@ static xfer_status read_local(const xfi_doc *doc, const json_t *object, xfi_loca
                               FIELD("alternate", EXPR, &is[XFI_ALTERNATE]),
                               FIELD("transpose", EXPR, &is[XFI_TRANSPOSE]),
                               FIELD("absent", EXPR, &is[XFI_ABSENT]),
+                              FIELD("held", EXPR, &is[XFI_HELD]),
                               FIELD("everywhere", EXPR, &is[XFI_EVERYWHERE]),
                               FIELD("both_ends", EXPR, &is[XFI_BOTH_ENDS]),
                               {"stage", CHOICE, &r->stage, false, STAGES},
@@ -212,9 +213,10 @@ static xfer_status read_family_sides(const xfi_doc *doc, const json_t *sides, xf
   {
     xfi_family_side *s = &f->sides[f->n_sides++];
     const json_t *locals = NULL;
-    const xfi_field fields[] = {FIELD("layers", TEXT, &s->layers), FIELD("set", EXPRS, &s->set),
-                                FIELD("require", REQUIRES, &s->require),
-                                FIELD("left", TEXTS, &s->left), FIELD("locals", LIST, &locals)};
+    const xfi_field fields[] = {
+        FIELD("layers", TEXT, &s->layers), FIELD("extra_layers", TEXT, &s->extra),
+        FIELD("set", EXPRS, &s->set),      FIELD("require", REQUIRES, &s->require),
+        FIELD("left", TEXTS, &s->left),    FIELD("locals", LIST, &locals)};
 
     s->side = name;
     XFI_TRY(XFI_RULES_READ(doc, object, "a side of a family", fields));

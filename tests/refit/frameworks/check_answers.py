@@ -296,7 +296,7 @@ class Case:
         spec = self.layout["spec"] + more
         sides = ["--train", "full", "--gen", spec] if self.serves else ["--train", spec, "--gen", "full"]
         args = ["--model", folder, *sides]
-        dump = self.dump(args) if self.dumps and not more else None
+        dump = self.dump(args) if self.dumps and "quant" not in more else None
         ranks = self.layout["ranks"]
         done = subprocess.run([self.program("xfer_plan"), *args, "--expect", f"{self.serves:d}-{self.serves + len(ranks) - 1}"],
                               capture_output=True, text=True)

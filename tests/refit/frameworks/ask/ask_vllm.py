@@ -217,7 +217,8 @@ def one_rank(family, p, rank, folder, FakeStore, with_mtp):
               "unloaded": sorted(set(n for n, _ in model.named_parameters()) - set(loaded or []))[:50]}
     if with_mtp:
         try:
-            result["mtp"] = mtp(vllm_config, table)
+            # Stages before the last have none (v1/worker/gpu_model_runner.py).
+            result["mtp"] = mtp(vllm_config, table) if rank % per // p["tp"] == p["pp"] - 1 else []
         except Exception:
             result["mtp_error"] = traceback.format_exc()[-1500:]
     return result

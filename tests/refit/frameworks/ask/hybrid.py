@@ -52,13 +52,15 @@ def further(make):
     """With a layer that predicts a further token, as Qwen3-Next and Qwen3.5 are published; transformers does not save it."""
     def made():
         config, table = make()
-        layer, h = "model.layers.3.", config["hidden_size"]
+        text = config.get("text_config", config)
+        layer, h = ".layers.3.", text["hidden_size"]
         for name, shape in [*table.items()]:
-            if name.startswith(layer):
-                table["mtp.layers.0." + name[len(layer):]] = shape
+            if layer in name:
+                table["mtp.layers.0." + name.partition(layer)[2]] = shape
         table["mtp.fc.weight"] = (h, 2 * h)
         table.update({f"mtp.{name}.weight": (h,) for name in ("norm", "pre_fc_norm_embedding", "pre_fc_norm_hidden")})
-        return dict(config, mtp_num_hidden_layers=1), table
+        text["mtp_num_hidden_layers"] = 1
+        return config, table
     return made
 
 
