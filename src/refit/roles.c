@@ -123,10 +123,11 @@ static void find_scales(const xfer_model *model, xfi_entry *e)
 
 void xfi_roles_split_name(const xfer_model *model, xfi_entry *entry)
 {
-  static const char EXTRA[] = "mtp.";
+  static const char EXTRA[] = "mtp.", LAYERS[] = "mtp_layers.";
   const char *rest = skip_prefix(model, entry->known);
-  bool extra = strncmp(rest, EXTRA, sizeof EXTRA - 1) == 0;
-  const char *layered = skip_layer(model, entry, extra ? rest + sizeof EXTRA - 1 : rest);
+  const bool inner = strncmp(rest, EXTRA, sizeof EXTRA - 1) == 0;
+  const bool extra = inner || strncmp(rest, LAYERS, sizeof LAYERS - 1) == 0;
+  const char *layered = skip_layer(model, entry, inner ? rest + sizeof EXTRA - 1 : rest);
 
   if (layered == NULL && extra) layered = skip_layer(model, entry, rest);
   if (entry->stack != XFI_EXTRA) entry->stack = XFI_OUTSIDE;

@@ -169,15 +169,15 @@ def step_experts(t, p, sparse, h, e, mi, shared):
     t.mlp(p + "share_expert.", h, shared)
 
 
-def step3p5(gate=True, **more):
-    """Step 3.5: layers of a sliding window have heads of their own number; the last layer predicts a further token."""
+def step3p5(gate=True, last="full_attention", **more):
+    """Step 3.5: layers of a sliding window have heads of their own number; the last layer, of the kind `last`, predicts a further token."""
     t, h, d, e, mi, shared = Table(), 64, 32, 8, 48, 80
     kinds, heads_of = ("full_attention", "sliding_attention", "full_attention"), {"full_attention": 16, "sliding_attention": 24}
     layers = len(kinds)
     c = config("Step3p5ForCausalLM", "step3p5", num_key_value_heads=None, num_attention_groups=KV, moe_intermediate_size=mi,
                moe_num_experts=e, moe_top_k=2, norm_expert_weight=True, share_expert_dim=shared, moe_layers_enum="1,2",
                use_moe_router_bias=True, need_fp32_gate=True, moe_router_activation="sigmoid", moe_router_scaling_factor=3.0,
-               use_head_wise_attn_gate=gate, layer_types=[*kinds, kinds[0]], sliding_window=64,
+               use_head_wise_attn_gate=gate, layer_types=[*kinds, last], sliding_window=64,
                attention_other_setting={"attention_type": "sliding_attention", "num_attention_heads": 24,
                                         "num_attention_groups": KV, "head_dim": d},
                rope_theta=[10000.0] * 4, partial_rotary_factors=[1.0] * 4, rope_parameters=None, num_nextn_predict_layers=1, num_hidden_layers=layers,
@@ -373,9 +373,11 @@ FAMILIES = {
     "pangu_embedded": pangu_embedded,
     "pangu_embedded_tied": lambda: pangu_embedded(False, tie_word_embeddings=True, kv=2),
     "pangu_ultra_moe": pangu_ultra_moe,
+    "pangu_ultra_moe_no_bias": lambda: pangu_ultra_moe(bias=False),
     "pangu_ultra_moe_plain": lambda: pangu_ultra_moe(q=None, bias=False, sandwich=False, tie_word_embeddings=True),
     "step5": step5,
     "step5_tied": lambda: step5(("sliding_attention", "full_attention"), 16, 16, tie_word_embeddings=True, norm_dtype="bf16"),
+    "step3p5_window": lambda: step3p5(last="sliding_attention"),
     "step3p5": step3p5,
     "step3p5_bias": lambda: step3p5(False, attention_bias=True),
     "step3p5_tied": lambda: step3p5(tie_word_embeddings=True),
