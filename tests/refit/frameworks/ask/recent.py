@@ -96,7 +96,7 @@ def bailing_3(kinds="kkm", q=48, gate=16, older=False, **more):
                    gated_attention_proj_granularity_type={16: "head_wise", 512: "element_wise"}.get(gate), **more)
 
 
-def hy_v4(**more):
+def hy_v4(further=0, **more):
     """Names as vLLM wants them: transformers saves some parts of them turned around."""
     def make():
         config, table = of("HYV4ForCausalLM", "hy_v4", ("head_dim", "first_k_dense_replace", "moe_layer_freq"),
@@ -105,7 +105,13 @@ def hy_v4(**more):
         for wrong, right in ((r"hc_pre\.(hc_\w+_layer)", r"\1.hc_pre"), (r"hc_pre\.hc_head", "hc_head"), (r"mlp\.linear_gate", "mlp.gate_proj"),
                              (r"shared_experts\.linear_gate", "shared_experts.gate_proj")):
             table = {re.sub(wrong, right, name): shape for name, shape in table.items()}
-        return config, table
+        for l in range(further):  # as the one before, without what mixes residuals; transformers does not save it
+            p = f"model.mtp_layers.{l}."
+            of_layer = {name: shape for name, shape in table.items() if name.startswith("model.layers.1.") and "hc_" not in name}
+            table.update({p + name.removeprefix("model.layers.1."): shape for name, shape in of_layer.items()})
+            h = config["hidden_size"]
+            table.update({p + "eh_proj.weight": (h, 2 * h), **{f"{p}{name}.weight": (h,) for name in ("enorm", "hnorm", "final_layernorm")}})
+        return {**config, "num_nextn_predict_layers": further}, table
 
     return make
 
@@ -196,6 +202,19 @@ def glm5_next(**more):
                    "linear_conv_kernel_dim": 4, "mhc": True, "mla_use_nope": True, "indexer_rope_interleave": False, **more}, tie=False)
 
 
+def glm5_next_further():
+    """With a layer that predicts a further token: as the one of latent attention, without what mixes residuals."""
+    config, table = glm5_next()()
+    text = config["text_config"]
+    p, like, h = "model.language_model.layers.3.", "model.language_model.layers.1.", text["hidden_size"]
+    of_layer = {name: shape for name, shape in table.items() if name.startswith(like) and not re.search("_hc|hc_", name)}
+    table.update({p + name.removeprefix(like): shape for name, shape in of_layer.items()})
+    table.update({p + "embed_tokens.weight": (text["vocab_size"], h), p + "eh_proj.weight": (h, 2 * h),
+                  **{f"{p}{name}.weight": (h,) for name in ("enorm", "hnorm", "shared_head.norm")}})
+    text["num_nextn_predict_layers"] = 1
+    return config, table
+
+
 def qwen4_exp(**more):
     """Its text: GatedDeltaNet or attention with an index, experts, and several residuals whose mixing is of low rank. vLLM takes it in bf16 alone."""
     return seeing("Qwen4ExpForConditionalGeneration", "qwen4_exp",
@@ -220,12 +239,14 @@ FAMILIES = {
     "qwen4_exp": qwen4_exp(),
     "qwen4_exp_wide": qwen4_exp(num_key_value_heads=4, hc_lowrank=28),
     "hy_v4": hy_v4(),
+    "hy_v4_further": hy_v4(1),
     "deepseek_v4": deepseek_v4,
     "deepseek_v4_wide": lambda: deepseek_v4((128, 4, 0, 4), hashed=2, e=6, heads=20, groups=4, further=0),
     "deepseek_v4_blocks": lambda: deepseek_v4_published("fp8", mi=64),
     "deepseek_v4_mxfp4": lambda: deepseek_v4_published("fp4", mi=128),
     "deepseek_v4_mxfp4_room": lambda: deepseek_v4_published("fp4", mi=96, further=0),
     "glm5_next": glm5_next(),
+    "glm5_next_further": glm5_next_further,
     "bailing_2_5": bailing_2_5,
     "bailing_2_5_q": lambda: bailing_2_5("lmlm", 48, group=2, dense=2, further=1),
     "bailing_2_5_rest": lambda: bailing_2_5("lmm", group=2),
