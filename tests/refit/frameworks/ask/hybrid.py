@@ -64,6 +64,19 @@ def further(make):
     return made
 
 
+def past(make):
+    """With a layer past the last, as that one is, that predicts a further token."""
+    def made():
+        config, table = make()
+        n, h, v = config["num_hidden_layers"], config["hidden_size"], config["vocab_size"]
+        like, p = f"model.layers.{n - 1}.", f"model.layers.{n}."
+        table.update({p + name.removeprefix(like): shape for name, shape in [*table.items()] if name.startswith(like)})
+        table.update({f"{p}{name}.weight": (h,) for name in ("enorm", "hnorm", "shared_head.norm")})
+        table.update({p + "eh_proj.weight": (h, 2 * h), p + "embed_tokens.weight": (v, h), p + "shared_head.head.weight": (v, h)})
+        return {**config, "num_nextn_predict_layers": 1}, table
+    return made
+
+
 def qwen3_5_moe():
     """Text part of Qwen3.5 MoE: split GDN projections, experts fused [E, 2i, h] and [E, h, i]."""
     h, d, heads, kv, vocab, layers, e, mi, si = 64, 32, 16, 2, 1000, 4, 16, 48, 48
