@@ -1,11 +1,20 @@
 /*
- * Sizes and offsets of the public structs by name, for bindings that have no C compiler.
+ * The version; sizes and offsets of the public structs by name, for bindings that have no C
+ * compiler.
  */
 #include <string.h>
 
 #include "error.h"
 #include "xfer/refit.h"
 #include "xfer/xfer.h"
+
+#define TEXT_OF(x) #x
+#define TEXT(x) TEXT_OF(x)
+
+const char *xfer_version(void)
+{
+  return TEXT(XFER_VERSION_MAJOR) "." TEXT(XFER_VERSION_MINOR) "." TEXT(XFER_VERSION_PATCH);
+}
 
 typedef struct row {
   const char *name;

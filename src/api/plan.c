@@ -193,7 +193,7 @@ static xfer_status bind_many(xfer_plan *plan, const size_t *tensors, const xfer_
 
     if (st == XFER_OK || first != XFER_OK) continue;
     first = st;
-    snprintf(why, sizeof why, "%s", xfi_last_error());
+    snprintf(why, sizeof why, "%s", xfer_last_error());
   }
   if (first != XFER_OK) xfi_set_error("%s", why);
   return first;

@@ -49,7 +49,7 @@ static bool says_no(void)
   char text[XFI_ERROR_BYTES];
   bool no;
 
-  (void)snprintf(text, sizeof text, "%s", xfi_last_error());
+  (void)snprintf(text, sizeof text, "%s", xfer_last_error());
   own.fn = NULL;
   no = fn(context) != 0;
   xfer_interrupt_set(fn, context);

@@ -42,7 +42,7 @@ const char *xfer_status_name(xfer_status status)
 
 static _Thread_local char last_error[XFI_ERROR_BYTES];
 
-const char *xfi_last_error(void)
+const char *xfer_last_error(void)
 {
   return last_error;
 }

@@ -13,12 +13,8 @@
 enum { XFI_ERROR_BYTES = 512 };
 
 /* Sets this thread's text, cut to XFI_ERROR_BYTES - 1 bytes, no character in two. An argument may
- * be xfi_last_error(). */
+ * be xfer_last_error(). */
 XFI_DOOR __attribute__((format(printf, 1, 2))) void xfi_set_error(const char *fmt, ...);
-
-/* This thread's text, "" before the first error; never NULL. Valid until the thread's next
- * xfi_set_error. */
-XFI_DOOR const char *xfi_last_error(void);
 
 /* In a function that has nothing to free an error is returned at once. One that has something goes
  * to its label `done`, with the error in its `xfer_status st`, and uses those in ..._DONE alone.

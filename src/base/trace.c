@@ -340,7 +340,7 @@ __attribute__((format(printf, 3, 0))) static void tell_end(const xfi_span *span,
     vsnprintf(text, sizeof text, fmt, args);
   } else {
     level = XFER_LOG_WARN;
-    snprintf(text, sizeof text, "%s: %s", xfer_status_name(st), xfi_last_error());
+    snprintf(text, sizeof text, "%s: %s", xfer_status_name(st), xfer_last_error());
   }
   make_plain(text);
   snprintf(line, sizeof line, "%s %s: %s%s%.3f ms", names[span->subsys], span->name, text,
@@ -367,7 +367,7 @@ void xfi_span_end(const xfi_span *span, xfer_status st, const char *fmt, ...)
   va_end(args);
 }
 
-void xfi_trace_tell(xfer_log_fn fn, void *context, int level)
+void xfer_log_set(xfer_log_fn fn, void *context, int level)
 {
   pthread_once(&once, read_environment);
   pthread_mutex_lock(&telling);

@@ -43,9 +43,6 @@ xfi_span xfi_span_begin(xfi_subsys subsys, int rank, int track, const char *name
 __attribute__((format(printf, 3, 4))) void xfi_span_end(const xfi_span *span, xfer_status st,
                                                         const char *fmt, ...);
 
-/* Who else is told of lines, up to a level of xfer_log_level. */
-void xfi_trace_tell(xfer_log_fn fn, void *context, int level);
-
 /* Spans of calls are also ranges of a profiler, once a vendor's library has said how. */
 typedef struct xfi_ranges {
   void (*push)(const char *name);

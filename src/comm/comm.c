@@ -58,7 +58,7 @@ void xfi_comm_leave(xfi_comm *comm, void (*abort)(xfi_comm *comm, const char *wh
   char why[XFI_ERROR_BYTES];
   char told[XFI_ERROR_BYTES + 24];
 
-  (void)snprintf(why, sizeof why, "%s", xfi_last_error());
+  (void)snprintf(why, sizeof why, "%s", xfer_last_error());
   (void)snprintf(told, sizeof told, "rank %d: %s", comm->rank, why);
   abort(comm, told);
   xfi_set_error("%s", why);
@@ -190,7 +190,7 @@ xfer_status xfi_comm_untold(xfer_status mine, const char *text, xfer_status met)
 {
   char transport[XFI_ERROR_BYTES];
 
-  snprintf(transport, sizeof transport, "%s", xfi_last_error());
+  snprintf(transport, sizeof transport, "%s", xfer_last_error());
   if (strstr(transport, text) != NULL) /* for which this rank broke the comm */
     xfi_set_error("%s", text);
   else
@@ -207,7 +207,7 @@ static xfer_status gather_rows(xfi_comm *comm, void *rows, const void *own, size
   char quote[TEXT_BYTES] = "";     /* the failed rank's */
   int failed = -1;
 
-  if (mine != XFER_OK) (void)snprintf(text, sizeof text, "%s", xfi_last_error());
+  if (mine != XFER_OK) (void)snprintf(text, sizeof text, "%s", xfer_last_error());
   st = comm->ops->all_gather(comm, rows, own, row_bytes, deadline);
   if (st == XFER_OK) {
     failed = find_failed(rows, row_bytes, comm->size);

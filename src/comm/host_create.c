@@ -168,7 +168,7 @@ static xfer_status tell(meeting *m, xfer_status mine)
   m->is_known = true;
   own->status = (int32_t)mine;
   if (mine != XFER_OK)
-    (void)snprintf(own->text, sizeof own->text, "%.*s", WORD_TEXT_BYTES - 1, xfi_last_error());
+    (void)snprintf(own->text, sizeof own->text, "%.*s", WORD_TEXT_BYTES - 1, xfer_last_error());
   answer = m->all_gather(m->context, m->words, own, sizeof *own);
   if (mine != XFER_OK) return mine;
   XFI_CHECK(answer == 0, XFER_ERR_COMM, "the caller's all-gather of %zu bytes answered %d",

@@ -136,7 +136,7 @@ xfer_status xfi_local_all_gather(xfi_comm *comm, void *all, const void *mine, si
   XFI_TRY(arrive(me, generation, deadline));
   xfi_waits_end(comm->waits);
   st = slots_check(me, generation, of);
-  if (st != XFER_OK) XFI_LOCAL_BREAK(me->group, "%s", xfi_last_error());
+  if (st != XFER_OK) XFI_LOCAL_BREAK(me->group, "%s", xfer_last_error());
   if (st != XFER_OK || n_bytes == 0) return st;
   for (int r = 0; r < comm->size; r++) {
     const xfi_local_slot *slot = &me->group->ranks[r].slots[generation % 2];

@@ -74,7 +74,7 @@ static xfer_status receive(xfi_local_rank *me, const xfi_message *recv, receives
   if (post->wanted.in != post->offered.in || post->wanted.n_bytes != post->offered.n_bytes) {
     xfer_status st = fail_for_terms(post, recv->peer, me->base.rank);
     atomic_store(&post->state, REFUSED);
-    XFI_LOCAL_BREAK(me->group, "%s", xfi_last_error());
+    XFI_LOCAL_BREAK(me->group, "%s", xfer_last_error());
     return st;
   }
   memcpy(recv->data, post->data, recv->n_bytes);

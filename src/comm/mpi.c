@@ -215,7 +215,7 @@ static xfer_status agree(MPI_Comm comm, xfer_status mine)
 
   XFI_TRY_DONE(xfi_mpi_check(MPI_Comm_rank(comm, &worst.rank), "MPI_Comm_rank"));
   if (mine != XFER_OK)
-    (void)snprintf(text, sizeof text, "%.*s", XFI_BROKEN_BYTES - 1, xfi_last_error());
+    (void)snprintf(text, sizeof text, "%.*s", XFI_BROKEN_BYTES - 1, xfer_last_error());
   XFI_TRY_DONE(xfi_mpi_check(MPI_Allreduce(MPI_IN_PLACE, &worst, 1, MPI_2INT, MPI_MINLOC, comm),
                              "MPI_Allreduce"));
   if (worst.status == XFER_OK) return XFER_OK;

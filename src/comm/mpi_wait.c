@@ -133,7 +133,7 @@ xfer_status xfi_mpi_fail(xfi_comm *comm, xfer_status st)
 {
   xfi_mpi_comm *t = (xfi_mpi_comm *)comm;
 
-  (void)xfi_broken_set(&t->shared.broken, "rank %d: %s", t->shared.base.rank, xfi_last_error());
+  (void)xfi_broken_set(&t->shared.broken, "rank %d: %s", t->shared.base.rank, xfer_last_error());
   xfi_mpi_tell_all(t);
   return st;
 }

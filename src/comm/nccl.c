@@ -104,7 +104,7 @@ static void watch_look(xfi_nccl_comm *comm)
                    ncclGetLastError(comm->data.handle));
     break_data(comm, text);
   } else if (has_come_to_nothing(comm)) {
-    break_data(comm, xfi_last_error());
+    break_data(comm, xfer_last_error());
   } else if (xfi_deadline_expired(deadline_in_flight(comm))) {
     break_late(comm);
   }
@@ -316,7 +316,7 @@ xfer_status xfi_nccl_connect(xfi_comm *base, const bool *peers, bool broadcasts,
   }
 done:
   if (st != XFER_OK && st != XFER_ERR_PEER && comm->host != NULL)
-    xfi_host_warn(comm->host, comm->data.number, xfi_last_error());
+    xfi_host_warn(comm->host, comm->data.number, xfer_last_error());
   comm->data.host = NULL;
   xfi_free(greetings);
   return st;

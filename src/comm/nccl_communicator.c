@@ -29,7 +29,7 @@ void xfi_nccl_break(xfi_nccl *nccl, const char *why)
 xfer_status xfi_nccl_failed(xfi_nccl *nccl, ncclResult_t result, const char *call)
 {
   xfi_set_error("%s: %s: %s", call, ncclGetErrorString(result), ncclGetLastError(nccl->handle));
-  xfi_nccl_break(nccl, xfi_last_error());
+  xfi_nccl_break(nccl, xfer_last_error());
   return XFER_ERR_COMM;
 }
 
@@ -39,7 +39,7 @@ xfer_status xfi_nccl_heed(xfi_nccl *nccl, int polls)
 
   if (nccl->host == NULL || polls % HEED_POLLS != 0) return XFER_OK;
   st = xfi_host_heed(nccl->host, nccl->number);
-  if (st != XFER_OK) xfi_nccl_break(nccl, xfi_last_error());
+  if (st != XFER_OK) xfi_nccl_break(nccl, xfer_last_error());
   return st;
 }
 
@@ -65,7 +65,7 @@ xfer_status xfi_nccl_await(xfi_nccl *nccl, cudaEvent_t done, const char *what,
       return xfi_nccl_failed(nccl, result, what);
     if (xfi_deadline_expired(deadline)) {
       xfi_set_error("%s: not all ranks came before %s", what, xfi_deadline_end(deadline));
-      xfi_nccl_break(nccl, xfi_last_error());
+      xfi_nccl_break(nccl, xfer_last_error());
       return XFER_ERR_TIMEOUT;
     }
     if (!xfi_deadline_expired(spin)) {

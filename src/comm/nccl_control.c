@@ -53,7 +53,7 @@ xfer_status xfi_nccl_all_gather(xfi_comm *base, void *all, const void *mine, siz
   }
   st = xfi_comm_gather(base, all, mine, n_bytes, gather, comm->n_control_bytes / (size_t)base->size,
                        deadline);
-  if (st != XFER_OK) base->ops->abort(base, xfi_last_error());
+  if (st != XFER_OK) base->ops->abort(base, xfer_last_error());
   return st;
 }
 
@@ -212,6 +212,7 @@ xfer_status xfi_nccl_exchange(xfi_comm *base, const xfi_messages *messages, xfi_
 
   if (host != NULL) return host->ops->exchange(host, messages, deadline);
   st = xfi_nccl_carry(comm, &comm->control, messages, deadline);
-  if (st != XFER_OK) base->ops->abort(base, xfi_last_error()); /* others wait for what is missing */
+  if (st != XFER_OK)
+    base->ops->abort(base, xfer_last_error()); /* others wait for what is missing */
   return st;
 }

@@ -106,7 +106,7 @@ static xfer_status comm_create(xfer_comm **comm, xfi_nccl_comm *made, const nccl
   const xfer_status mine = st;
   char why[XFI_ERROR_BYTES];
 
-  (void)snprintf(why, sizeof why, "%s", xfi_last_error());
+  (void)snprintf(why, sizeof why, "%s", xfer_last_error());
   XFI_TRY_DONE(xfi_nccl_join(&made->control, &made->base, id, "xfer control", 1, deadline));
   xfi_set_error("%s", why);
   XFI_TRY_DONE(xfi_comm_agree(&made->base, mine, deadline));

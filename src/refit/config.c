@@ -365,7 +365,7 @@ xfer_status xfi_config_vars(xfer_model *model)
       const xfer_status st = xfi_expr_eval(&value, json_string_value(expr), &model->scope);
 
       if (st == XFER_ERR_SHAPE) continue;
-      XFI_CHECK(st == XFER_OK, st, "%s: %s", model->config.where, xfi_last_error());
+      XFI_CHECK(st == XFER_OK, st, "%s: %s", model->config.where, xfer_last_error());
       if (xfi_scope_find(&words, name, strlen(name), &(int64_t){0})) continue;
       XFI_TRY(add_var(model, name, value));
       set_scopes(model, n_figures);
@@ -390,7 +390,7 @@ static xfer_status count_layers(xfer_model *model)
     expr = json_string_value(json_object_get(model->all[i]->config, "layers"));
   st = xfi_expr_eval(&n, expr != NULL ? expr : "num_hidden_layers", &figures);
   if (st == XFER_ERR_SHAPE) return XFER_OK;
-  XFI_CHECK(st == XFER_OK, st, "%s: %s", model->config.where, xfi_last_error());
+  XFI_CHECK(st == XFER_OK, st, "%s: %s", model->config.where, xfer_last_error());
   XFI_CHECK(n > 0 && n < 1 << 20, XFER_ERR_IO, "%s: %lld layers", model->config.where,
             (long long)n);
   model->n_config_layers = (int)n;

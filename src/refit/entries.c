@@ -50,7 +50,7 @@ static xfer_status check_raw(const xfi_raw *raw)
                    XFER_ERR_OVERFLOW, "\"%s\" has more bytes than 63 bits count", raw->pattern);
   }
 done:
-  if (st != XFER_OK && raw->path != NULL) xfi_set_error("%s: %s", raw->path, xfi_last_error());
+  if (st != XFER_OK && raw->path != NULL) xfi_set_error("%s: %s", raw->path, xfer_last_error());
   return st;
 }
 

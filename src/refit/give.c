@@ -26,7 +26,7 @@ static xfer_status add_problem(xfer_locals *locals, const xfi_local *of, bool is
 
   XFI_TRY(xfi_vec_reserve(&locals->problems, &locals->problems_capacity, locals->n_problems + 1,
                           sizeof *locals->problems));
-  XFI_TRY(xfi_name_copy(&made.text, xfi_last_error()));
+  XFI_TRY(xfi_name_copy(&made.text, xfer_last_error()));
   locals->problems[locals->n_problems++] = made;
   return XFER_OK;
 }

@@ -91,7 +91,7 @@ static xfer_status make_ranks(xfer_side *side, const xfer_side_options *o)
   for (int i = 0; i < side->size; i++)
     side->staged[i] = o->n_ranks > 0 ? o->ranks[i] : o->first_rank + i;
   st = xfi_mesh_create(&side->mesh, &side->size, 1, side->staged);
-  if (st != XFER_OK) xfi_set_error("\"%s\": %s", side->spec, xfi_last_error());
+  if (st != XFER_OK) xfi_set_error("\"%s\": %s", side->spec, xfer_last_error());
   XFI_TRY(st);
   XFI_CHECK(side->mesh->max_rank < INT_MAX, XFER_ERR_ARG,
             "\"%s\": rank %d, and a comm of more ranks than an int counts", side->spec,

@@ -84,7 +84,7 @@ xfer_status xfi_model_add(xfer_model *model, const xfi_raw *raw)
   XFI_TRY_DONE(xfi_model_append_name(model, raw, &all));
   st = xfi_model_finish(model, &all);
   if (st == XFER_OK) goto done;
-  snprintf(why, sizeof why, "%s", xfi_last_error());
+  snprintf(why, sizeof why, "%s", xfer_last_error());
   free_entries(model->entries, model->n_entries);
   model->entries = before;
   model->n_entries = model->entries_cap = n;

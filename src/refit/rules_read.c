@@ -350,7 +350,7 @@ static xfer_status check_spellings(const xfi_doc *doc, const json_t *list)
   json_array_foreach(list, i, pair)
   {
     if (xfi_glob_check(xfi_doc_text(pair, 0), xfi_doc_text(pair, 1)) != XFER_OK)
-      return BAD(doc, pair, "%s", xfi_last_error());
+      return BAD(doc, pair, "%s", xfer_last_error());
   }
   return XFER_OK;
 }

@@ -50,7 +50,7 @@ static xfer_status note_view(xfer_plan *plan, size_t *capacity, size_t t, const 
     st = note_allocation(plan, capacity, xfi_bound_piece(b, p), xfi_bound_reach(b, p, elem_bytes));
   if (st != XFER_OK)
     xfi_set_error("tensor \"%.100s\", %s view: %s", plan->moves->tensors[t].name,
-                  source ? "source" : "destination", xfi_last_error());
+                  source ? "source" : "destination", xfer_last_error());
   return st;
 }
 

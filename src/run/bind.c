@@ -184,7 +184,7 @@ static void unbind(xfer_plan *plan, size_t tensor, xfer_status st)
 
   if (bad != NULL) {
     bad->st = st;
-    snprintf(bad->why, sizeof bad->why, "%s", xfi_last_error());
+    snprintf(bad->why, sizeof bad->why, "%s", xfer_last_error());
   }
   if (b == NULL) b = plan->bindings[tensor] = xfi_calloc(1, sizeof *b);
   clear(b);

@@ -89,7 +89,7 @@ static void not_sent(xfer_plan *plan)
 static void keep_status(xfer_plan *plan, xfer_status st)
 {
   plan->run_status = st;
-  if (st != XFER_OK) snprintf(plan->run_why, sizeof plan->run_why, "%s", xfi_last_error());
+  if (st != XFER_OK) snprintf(plan->run_why, sizeof plan->run_why, "%s", xfer_last_error());
 }
 
 static xfer_status kept_status(const xfer_plan *plan)
@@ -111,7 +111,7 @@ static void await_before(const xfer_plan *plan)
   xfer_status st = XFER_ERR_TIMEOUT;
   char why[XFI_ERROR_BYTES];
 
-  snprintf(why, sizeof why, "%s", xfi_last_error());
+  snprintf(why, sizeof why, "%s", xfer_last_error());
   while (st == XFER_ERR_TIMEOUT && !xfi_deadline_expired(plan->run_ends) &&
          xfi_direct_check(plan->direct, epoch) == XFER_OK)
     st = xfi_run_await_event(plan->device, ended, xfi_deadline_after(LOOK_MS));
@@ -199,7 +199,7 @@ static void leave_lanes(xfer_plan *plan, xfi_deadline deadline, char left[XFI_ER
     }
   }
   if (xfi_direct_leave(plan->direct, plan, deadline) != XFER_OK) {
-    snprintf(left, XFI_ERROR_BYTES, "; %s", xfi_last_error());
+    snprintf(left, XFI_ERROR_BYTES, "; %s", xfer_last_error());
     xfi_twins_lose(owner->shadow);
     xfi_twins_lose(owner->offer);
     if (xfi_event_sync(plan->device, plan->finished, now) != XFER_OK)
@@ -231,7 +231,7 @@ static void leave(xfer_plan *plan)
   char why[XFI_ERROR_BYTES];
   char left[XFI_ERROR_BYTES] = "";
 
-  snprintf(why, sizeof why, "%s", xfi_last_error());
+  snprintf(why, sizeof why, "%s", xfer_last_error());
   await_before(plan);
   end_messages(plan);
   for (size_t i = 0; i < n; i++) {
@@ -384,7 +384,7 @@ static xfer_status agree_on_run(const xfer_plan *plan, xfer_status mine, xfi_dea
   int other = 0;
   char why[XFI_ERROR_BYTES];
 
-  snprintf(why, sizeof why, "%s", xfi_last_error());
+  snprintf(why, sizeof why, "%s", xfer_last_error());
   st = comm->ops->all_gather(comm, plan->words, &word, sizeof word, deadline);
   if (st != XFER_OK) return mine == XFER_OK ? st : xfi_comm_untold(mine, why, st);
   if (mine != XFER_OK) xfi_set_error("%s", why);

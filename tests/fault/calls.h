@@ -17,7 +17,7 @@ static bool fails_now(const char *call);
   static xfer_status comm_##name parameters                                                        \
   {                                                                                                \
     if (!fails_now("comm " #name)) return comm_ops->name arguments;                                \
-    comm_ops->abort(comm, xfi_last_error());                                                       \
+    comm_ops->abort(comm, xfer_last_error());                                                      \
     return XFER_ERR_COMM;                                                                          \
   }
 #define DEVICE_CALL(name, parameters, arguments)                                                   \

@@ -160,7 +160,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
   if (xfi_comm_wrap(&comm, transport, device) != XFER_OK) abort();
   st = which % 4 == 3 ? plan_exchange(&plan, comm) : plan_tensors(&plan, comm, which % 4);
   if ((st == XFER_OK) != (plan != NULL)) abort();
-  if (strlen(xfi_last_error()) >= XFI_ERROR_BYTES) abort();
+  if (strlen(xfer_last_error()) >= XFI_ERROR_BYTES) abort();
   xfer_plan_destroy(plan);
   xfer_comm_destroy(comm);
   xfi_free(transport);

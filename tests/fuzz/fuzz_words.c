@@ -23,7 +23,7 @@ static void read_layout(const unsigned char *bytes, size_t n_bytes)
   xfi_bytes written = {NULL, 0, 0};
 
   if (xfi_layout_read(&layout, bytes, n_bytes) != XFER_OK) {
-    if (layout != NULL || xfi_last_error()[0] == '\0') abort();
+    if (layout != NULL || xfer_last_error()[0] == '\0') abort();
     return;
   }
   if (xfi_layout_write(&written, layout) != XFER_OK) abort();
@@ -39,7 +39,7 @@ static void read_link(unsigned char *bytes, size_t n_bytes)
   xfi_link link = {.rank = 1, .heard = {bytes, n_bytes, 0}};
   const xfer_status st = xfi_link_read(&link);
 
-  if (st != XFER_OK && xfi_last_error()[0] == '\0') abort();
+  if (st != XFER_OK && xfer_last_error()[0] == '\0') abort();
   if (st == XFER_OK && link.n_src_places > link.n_places) abort();
   for (size_t i = 0; st == XFER_OK && i < link.n_bounds; i++)
     if (link.bounds[i].piece_dim >= XFER_MAX_DIMS) abort();

@@ -22,7 +22,7 @@ enum { REPEATS = 15 };
 #define OK(call)                                                                                   \
   do {                                                                                             \
     if ((call) != XFER_OK) {                                                                       \
-      fprintf(stderr, "%s: %s\n", #call, xfi_last_error());                                        \
+      fprintf(stderr, "%s: %s\n", #call, xfer_last_error());                                       \
       exit(1);                                                                                     \
     }                                                                                              \
   } while (0)

@@ -24,7 +24,7 @@ static inline void gpu_check(cudaError_t error, const char *call, const char *fi
 #define OK(call)                                                                                   \
   do {                                                                                             \
     xfer_status ok_st = (call);                                                                    \
-    if (ok_st != XFER_OK) print_error("%s: %s\n", #call, xfi_last_error());                        \
+    if (ok_st != XFER_OK) print_error("%s: %s\n", #call, xfer_last_error());                       \
     assert_int_equal(ok_st, XFER_OK);                                                              \
   } while (0)
 

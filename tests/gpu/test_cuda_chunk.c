@@ -211,7 +211,7 @@ static void map_and_unmap(const xfi_allocation *a, const char *name)
   char *mapped = NULL;
   const xfer_status st = map_all(a, name, &mapped);
 
-  if (st != XFER_OK) print_error("%s\n", xfi_last_error());
+  if (st != XFER_OK) print_error("%s\n", xfer_last_error());
   assert_int_equal(st, XFER_OK);
   assert_int_equal(mapped_bytes, a->n_bytes);
   xfi_cuda_chunks_unmap(&device, mapped, a->n_bytes);
@@ -261,7 +261,7 @@ static void test_a_chunk_that_stays_fails_the_mapping_and_leaves_nothing(void **
   offer(&a, name);
   stays = BASE + (uint64_t)4 * CHUNK;
   assert_int_equal(map_all(&a, name, &mapped), XFER_ERR_UNSUPPORTED);
-  assert_non_null(strstr(xfi_last_error(), "not made to leave"));
+  assert_non_null(strstr(xfer_last_error(), "not made to leave"));
   assert_int_equal(mapped_bytes, 0);
 }
 

@@ -27,7 +27,7 @@ static void test_find_allocation_names_what_copies_cannot_use(void **state)
   assert_true(found.id != 0);
   OK(device->ops->find_allocation(device, pinned, 1, &found));
   assert_int_equal(device->ops->find_allocation(device, &on_stack, 1, &found), XFER_ERR_ARG);
-  assert_non_null(strstr(xfi_last_error(), "pageable"));
+  assert_non_null(strstr(xfer_last_error(), "pageable"));
   CUDA(cudaFree, (memory));
   assert_int_equal(device->ops->find_allocation(device, memory, 1, &found), XFER_ERR_ARG);
   CUDA(cudaFreeHost, (pinned));
@@ -68,7 +68,7 @@ static void test_find_allocation_refuses_another_devices_memory(void **state)
   CUDA(cudaSetDevice, (1));
   CUDA(cudaMalloc, (&memory, 1000));
   assert_int_equal(device->ops->find_allocation(device, memory, 1, &found), XFER_ERR_ARG);
-  assert_non_null(strstr(xfi_last_error(), "memory of CUDA device 1"));
+  assert_non_null(strstr(xfer_last_error(), "memory of CUDA device 1"));
   CUDA(cudaFree, (memory));
   int current = -1;
   CUDA(cudaGetDevice, (&current));
@@ -100,7 +100,7 @@ static void test_find_allocation_counts_the_chunks_of_mapped_memory(void **state
   assert_int_equal(device->ops->find_changed(device, (xfi_allocation[]){one, three}, 2), 2);
   assert_int_equal(device->ops->find_allocation(device, memory, 4 * chunk + 1, &again),
                    XFER_ERR_ARG);
-  assert_non_null(strstr(xfi_last_error(), "the allocation ends after"));
+  assert_non_null(strstr(xfer_last_error(), "the allocation ends after"));
   chunks_renew(memory + 3 * chunk, chunk, true); /* the last of three */
   assert_int_equal(device->ops->find_changed(device, (xfi_allocation[]){one, three}, 2), 1);
   chunks_free(memory, 4 * chunk);
@@ -119,7 +119,7 @@ static void test_find_allocation_refuses_bytes_past_the_end(void **state)
   CUDA(cudaMalloc, ((void **)&memory, 1000));
   OK(device->ops->find_allocation(device, memory + 1, 999, &found));
   assert_int_equal(device->ops->find_allocation(device, memory + 1, 1000, &found), XFER_ERR_ARG);
-  assert_non_null(strstr(xfi_last_error(), "the allocation ends after 999"));
+  assert_non_null(strstr(xfer_last_error(), "the allocation ends after 999"));
   CUDA(cudaFree, (memory));
   device->ops->destroy(device);
 }
@@ -170,7 +170,7 @@ static void test_capturing_stream_is_refused(void **state)
   OK(device->ops->stream_check(device, NULL));
   CUDA(cudaStreamBeginCapture, (stream, cudaStreamCaptureModeThreadLocal));
   assert_int_equal(device->ops->stream_check(device, stream), XFER_ERR_STATE);
-  assert_non_null(strstr(xfi_last_error(), "capturing"));
+  assert_non_null(strstr(xfer_last_error(), "capturing"));
   CUDA(cudaStreamEndCapture, (stream, &graph));
   if (graph != NULL) CUDA(cudaGraphDestroy, (graph));
   CUDA(cudaStreamDestroy, (stream));

@@ -41,8 +41,8 @@ static void drop(xfer_comm *comm)
 
 static bool error_has(const char *words)
 {
-  if (strstr(xfi_last_error(), words) != NULL) return true;
-  (void)fprintf(stderr, "rank %d: \"%s\" lacks \"%s\"\n", world_rank, xfi_last_error(), words);
+  if (strstr(xfer_last_error(), words) != NULL) return true;
+  (void)fprintf(stderr, "rank %d: \"%s\" lacks \"%s\"\n", world_rank, xfer_last_error(), words);
   return false;
 }
 

@@ -72,8 +72,8 @@ int MPI_Test(MPI_Request *request, int *done, MPI_Status *status)
 
 static void assert_text(const char *words)
 {
-  if (strstr(xfi_last_error(), words) == NULL)
-    fail_msg("rank %d: \"%s\" lacks \"%s\"", rank, xfi_last_error(), words);
+  if (strstr(xfer_last_error(), words) == NULL)
+    fail_msg("rank %d: \"%s\" lacks \"%s\"", rank, xfer_last_error(), words);
 }
 
 static void test_an_intercommunicator_is_refused(void **state)

@@ -147,7 +147,7 @@ static inline void check_agreement(xfi_comm *comm)
       (void)snprintf(wanted, sizeof wanted, "bad thing %d", comm->rank);
     else
       (void)snprintf(wanted, sizeof wanted, "rank %d: bad thing %d", failing, failing);
-    expect(strcmp(xfi_last_error(), wanted) == 0);
+    expect(strcmp(xfer_last_error(), wanted) == 0);
   }
   expect(xfi_comm_agree(comm, XFER_OK, soon()) == XFER_OK); /* a failed call is not a failed comm */
 }
@@ -165,7 +165,7 @@ static inline void check_agreement_names_the_cause(xfi_comm *comm)
   if (comm->rank == 1) {
     char wanted[64];
     (void)snprintf(wanted, sizeof wanted, "rank %d: text of %d", last, last);
-    expect(strcmp(xfi_last_error(), wanted) == 0);
+    expect(strcmp(xfer_last_error(), wanted) == 0);
   }
 }
 

@@ -18,7 +18,7 @@ static inline xfi_comm *join_at(meeting_place *place, int rank, int first_turn)
   xfi_comm *comm = NULL;
 
   if (xfi_comm_create_host(&comm, gather_there, &v, rank, place->n_ranks) != XFER_OK) {
-    (void)fprintf(stderr, "rank %d: %s\n", rank, xfi_last_error());
+    (void)fprintf(stderr, "rank %d: %s\n", rank, xfer_last_error());
     _exit(9);
   }
   return comm;
@@ -26,8 +26,8 @@ static inline xfi_comm *join_at(meeting_place *place, int rank, int first_turn)
 
 static inline bool error_has(const char *words)
 {
-  if (strstr(xfi_last_error(), words) != NULL) return true;
-  (void)fprintf(stderr, "\"%s\" lacks \"%s\"\n", xfi_last_error(), words);
+  if (strstr(xfer_last_error(), words) != NULL) return true;
+  (void)fprintf(stderr, "\"%s\" lacks \"%s\"\n", xfer_last_error(), words);
   return false;
 }
 

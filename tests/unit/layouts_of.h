@@ -14,7 +14,7 @@
 /* Both layouts of a line. */
 static inline void layouts_of(const char *line, xfer_layout **src, xfer_layout **dst)
 {
-  if (xfi_problem_parse(src, dst, line) != XFER_OK) fail_msg("%s: %s", line, xfi_last_error());
+  if (xfi_problem_parse(src, dst, line) != XFER_OK) fail_msg("%s: %s", line, xfer_last_error());
 }
 
 /* The layout of one side, for example "f32[8] (2):S0". */
@@ -47,7 +47,7 @@ static inline xfer_layout *layout_of_table(int64_t size, const xfer_run_table *t
   desc.shape = &size;
   desc.placements = &placement;
   desc.n_placements = 1;
-  if (xfi_layout_create(&layout, &desc) != XFER_OK) fail_msg("%s", xfi_last_error());
+  if (xfi_layout_create(&layout, &desc) != XFER_OK) fail_msg("%s", xfer_last_error());
   xfi_mesh_destroy(mesh);
   return layout;
 }
@@ -65,7 +65,7 @@ static inline long fail_each_allocation(xfer_status (*make)(void *context), void
     st = make(context);
     xfi_alloc_fail_after(-1);
   }
-  if (st != XFER_OK) fail_msg("allocation %ld: status %d, %s", n, (int)st, xfi_last_error());
+  if (st != XFER_OK) fail_msg("allocation %ld: status %d, %s", n, (int)st, xfer_last_error());
   return n;
 }
 

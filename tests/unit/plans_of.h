@@ -53,7 +53,7 @@ static inline xfi_plan *plan_of(const tensor_list *list, int n_ranks, int rank,
   xfi_plan *plan = NULL;
 
   if (xfi_plan_create(&plan, n_ranks, rank, list->at, list->n, options) != XFER_OK)
-    fail_msg("rank %d of %d: %s", rank, n_ranks, xfi_last_error());
+    fail_msg("rank %d of %d: %s", rank, n_ranks, xfer_last_error());
   return plan;
 }
 

@@ -135,7 +135,7 @@ static void test_an_interrupt_ends_what_was_made_before_it(void **state)
   assert_string_equal(xfi_deadline_end(never), "the deadline");
   xfi_set_error("what failed before");
   assert_true(is_cut(never, SLACK_MS));
-  assert_string_equal(xfi_last_error(), "what failed before");
+  assert_string_equal(xfer_last_error(), "what failed before");
   xfer_interrupt_set(NULL, NULL);
   assert_true(xfi_deadline_expired(hour));
   assert_true(xfi_deadline_left_ms(hour) == 0);

@@ -14,7 +14,7 @@
 static void *other_thread(void *arg)
 {
   (void)arg;
-  int empty_at_first = xfi_last_error()[0] == '\0';
+  int empty_at_first = xfer_last_error()[0] == '\0';
   xfi_set_error("the other thread's");
   return empty_at_first ? NULL : (void *)1;
 }
@@ -29,7 +29,7 @@ static void test_error_text_belongs_to_its_thread(void **state)
   assert_int_equal(pthread_create(&thread, NULL, other_thread, NULL), 0);
   assert_int_equal(pthread_join(thread, &failed), 0);
   assert_null(failed);
-  assert_string_equal(xfi_last_error(), "dim 1 has 7 elements");
+  assert_string_equal(xfer_last_error(), "dim 1 has 7 elements");
 }
 
 static void test_long_text_is_cut(void **state)
@@ -40,8 +40,8 @@ static void test_long_text_is_cut(void **state)
   memset(name, 'x', sizeof name);
   name[sizeof name - 1] = '\0';
   xfi_set_error("tensor %s", name);
-  assert_int_equal(strlen(xfi_last_error()), XFI_ERROR_BYTES - 1);
-  assert_memory_equal(xfi_last_error(), "tensor xxx", 10);
+  assert_int_equal(strlen(xfer_last_error()), XFI_ERROR_BYTES - 1);
+  assert_memory_equal(xfer_last_error(), "tensor xxx", 10);
 }
 
 /* The last character that is there is whole, wherever the text is cut; what is not UTF-8 is cut
@@ -59,21 +59,21 @@ static void test_long_text_is_cut_between_characters(void **state)
         memcpy(text + before + i * size, characters[size - 2], size);
       text[before + XFI_ERROR_BYTES / 2 * size] = '\0';
       xfi_set_error("%s%s", text, text);
-      assert_int_equal((strlen(xfi_last_error()) - before) % size, 0);
-      assert_true(strlen(xfi_last_error()) > XFI_ERROR_BYTES - 1 - size);
+      assert_int_equal((strlen(xfer_last_error()) - before) % size, 0);
+      assert_true(strlen(xfer_last_error()) > XFI_ERROR_BYTES - 1 - size);
     }
   memset(text, 0x80, sizeof text);
   text[sizeof text - 1] = '\0';
   xfi_set_error("%s", text);
-  assert_int_equal(strlen(xfi_last_error()), XFI_ERROR_BYTES - 1);
+  assert_int_equal(strlen(xfer_last_error()), XFI_ERROR_BYTES - 1);
 }
 
 static void test_text_may_quote_the_last_one(void **state)
 {
   (void)state;
   xfi_set_error("unhandled error");
-  xfi_set_error("send to rank %d: %s", 3, xfi_last_error());
-  assert_string_equal(xfi_last_error(), "send to rank 3: unhandled error");
+  xfi_set_error("send to rank %d: %s", 3, xfer_last_error());
+  assert_string_equal(xfer_last_error(), "send to rank 3: unhandled error");
 }
 
 /* How many steps of `checked` were made. */
@@ -101,7 +101,7 @@ static void test_check_and_try_jump_with_status_and_text(void **state)
   assert_int_equal(steps, 3);
   assert_int_equal(tried(-4), XFER_ERR_ARG);
   assert_int_equal(steps, 1);
-  assert_string_equal(xfi_last_error(), "value -4 is negative");
+  assert_string_equal(xfer_last_error(), "value -4 is negative");
 }
 
 static xfer_status without_memory(const void *memory)
@@ -114,7 +114,7 @@ static void test_text_without_memory_says_for_what(void **state)
 {
   (void)state;
   assert_int_equal(without_memory(NULL), XFER_ERR_NOMEM);
-  assert_string_equal(xfi_last_error(), "no memory for 7 ranks");
+  assert_string_equal(xfer_last_error(), "no memory for 7 ranks");
 }
 
 int main(void)

@@ -87,7 +87,7 @@ static void test_newer_caller_with_set_extra_is_refused(void **state)
   assert_int_equal(xfi_options_copy(&own, sizeof own, &theirs, "known_options"),
                    XFER_ERR_UNSUPPORTED);
   assert_memory_equal(&own, &untouched, sizeof own);
-  assert_non_null(strstr(xfi_last_error(), "known_options: byte "));
+  assert_non_null(strstr(xfer_last_error(), "known_options: byte "));
 }
 
 static void test_impossible_struct_size_is_refused(void **state)

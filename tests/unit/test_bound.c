@@ -229,8 +229,8 @@ static void test_a_view_that_does_not_fit_leaves_the_bound_as_it_was(void **stat
   (void)state;
   for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
     assert_int_equal(xfi_bound_set(&b, &cases[i].view, shape, 3, 2, "w"), cases[i].st);
-    if (strstr(xfi_last_error(), cases[i].words) == NULL)
-      fail_msg("\"%s\" lacks \"%s\"", xfi_last_error(), cases[i].words);
+    if (strstr(xfer_last_error(), cases[i].words) == NULL)
+      fail_msg("\"%s\" lacks \"%s\"", xfer_last_error(), cases[i].words);
     assert_memory_equal(&b, &before, sizeof b);
   }
   xfi_alloc_fail_after(0);
@@ -252,7 +252,7 @@ static void test_no_memory_for_boxes(void **state)
   assert_non_null(boxes);
   reserved.reserved = 1;
   assert_int_equal(xfi_bound_set_boxes(&bound, &reserved, NULL, 2, 1, 1, "w"), XFER_ERR_ARG);
-  assert_non_null(strstr(xfi_last_error(), "a reserved field of the view is not 0"));
+  assert_non_null(strstr(xfer_last_error(), "a reserved field of the view is not 0"));
   boxes[0] = (xfi_bound_box){.length = {2}};
   boxes[1] = (xfi_bound_box){.row = 2, .length = {6}};
   xfi_alloc_fail_after(0);

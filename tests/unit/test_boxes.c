@@ -90,7 +90,7 @@ static void test_what_is_no_box_is_refused(void **state)
     xfer_layout *layout = NULL;
 
     assert_int_equal(make(&layout, 2, cases[c].first, cases[c].bounds), cases[c].st);
-    assert_string_equal(xfi_last_error(), cases[c].text);
+    assert_string_equal(xfer_last_error(), cases[c].text);
     assert_null(layout);
   }
 }
@@ -146,7 +146,7 @@ static void test_what_describes_no_boxes_is_refused(void **state)
     assert_int_equal((cases[c].listed ? xfi_layout_create_boxes
                                       : xfi_layout_create_flat)(&layout, &cases[c].desc),
                      cases[c].st);
-    assert_non_null(strstr(xfi_last_error(), cases[c].text));
+    assert_non_null(strstr(xfer_last_error(), cases[c].text));
     assert_null(layout);
   }
 }

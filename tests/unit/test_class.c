@@ -31,7 +31,7 @@ static xfi_class filled(const tensor_list *list, int rank)
 {
   xfi_class cls;
 
-  if (fill(&cls, list, rank) != XFER_OK) fail_msg("rank %d: %s", rank, xfi_last_error());
+  if (fill(&cls, list, rank) != XFER_OK) fail_msg("rank %d: %s", rank, xfer_last_error());
   return cls;
 }
 
@@ -238,7 +238,7 @@ static xfer_layout *partial(int dim, const xfer_run_table *table)
   desc.shape = shape;
   desc.placements = &placement;
   desc.n_placements = 1;
-  if (xfi_layout_create(&layout, &desc) != XFER_OK) fail_msg("%s", xfi_last_error());
+  if (xfi_layout_create(&layout, &desc) != XFER_OK) fail_msg("%s", xfer_last_error());
   xfi_mesh_destroy(mesh);
   return layout;
 }
@@ -300,7 +300,7 @@ static void test_an_index_without_a_source_is_named_with_tensor_dim_and_rank(voi
       cls = filled(&list, cases[c].rank);
     } else {
       assert_int_equal(fill(&cls, &list, cases[c].rank), XFER_ERR_SHAPE);
-      assert_string_equal(xfi_last_error(), cases[c].text);
+      assert_string_equal(xfer_last_error(), cases[c].text);
     }
     xfi_class_free(&cls);
     free_tensors(&list);

@@ -73,7 +73,7 @@ static void test_gatherings_that_are_not_the_same_fail(void **state)
     assert_int_equal(
         xfi_comm_gather(&comm, all, &mine, sizeof mine, echo_changed, ROW_BYTES, (xfi_deadline){0}),
         XFER_ERR_MISMATCH);
-    assert_non_null(strstr(xfi_last_error(), texts[changed_word]));
+    assert_non_null(strstr(xfer_last_error(), texts[changed_word]));
   }
 }
 
@@ -122,7 +122,7 @@ static void test_no_memory_for_the_text_of_a_failure(void **state)
   xfi_alloc_fail_after(0);
   assert_int_equal(xfi_comm_agree(&comm, XFER_ERR_ARG, (xfi_deadline){0}), XFER_ERR_ARG);
   xfi_alloc_fail_after(-1);
-  assert_string_equal(xfi_last_error(), "the cause");
+  assert_string_equal(xfer_last_error(), "the cause");
   assert_int_equal(n_aborts, 1);
 }
 
@@ -161,11 +161,11 @@ static void test_what_is_wrong_and_that_the_comm_is_broken_are_both_told(void **
 
     xfi_set_error("%s", cases[i].text);
     assert_int_equal(xfi_comm_agree(&comm, st, (xfi_deadline){0}), cases[i].st);
-    assert_string_equal(xfi_last_error(), cases[i].said);
+    assert_string_equal(xfer_last_error(), cases[i].said);
     xfi_set_error("%s", cases[i].text);
     assert_null(xfi_comm_hear(&comm, &st, NULL, 0, (xfi_deadline){0}));
     assert_int_equal(st, cases[i].st);
-    assert_string_equal(xfi_last_error(), cases[i].said);
+    assert_string_equal(xfer_last_error(), cases[i].said);
   }
 }
 
@@ -178,7 +178,7 @@ static void test_the_first_reason_stays(void **state)
   assert_true(xfi_broken_set(&broken, "rank %d fell", 1));
   assert_false(xfi_broken_set(&broken, "rank 2 heard of it"));
   assert_int_equal(xfi_broken_check(&broken), XFER_ERR_COMM);
-  assert_string_equal(xfi_last_error(), "the comm is broken: rank 1 fell");
+  assert_string_equal(xfer_last_error(), "the comm is broken: rank 1 fell");
 }
 
 int main(void)

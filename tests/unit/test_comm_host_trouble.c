@@ -137,7 +137,7 @@ static void in_trouble(int rank, void *context)
   if (comm != NULL) {
     const xfer_status st = comm->ops->all_gather(comm, all, &"xyz"[rank], 1, soon());
 
-    expect(st == XFER_OK ? memcmp(all, "xyz", 3) == 0 : xfi_last_error()[0] != '\0');
+    expect(st == XFER_OK ? memcmp(all, "xyz", 3) == 0 : xfer_last_error()[0] != '\0');
     comm->ops->destroy(comm);
   }
   until_failure = -1;
@@ -184,7 +184,7 @@ static void gathers_then_gives_up(int rank, void *context)
   if (rank == 0) comm->ops->abort(comm, "rank 0: no more");
   if (rank == 0) has_given_up = true;
   expect(comm->ops->all_gather(comm, all, "", 1, soon()) == XFER_ERR_COMM);
-  expect(strstr(xfi_last_error(), "rank 0: no more") != NULL);
+  expect(strstr(xfer_last_error(), "rank 0: no more") != NULL);
   comm->ops->destroy(comm);
 }
 

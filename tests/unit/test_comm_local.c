@@ -24,8 +24,8 @@ static void with_ranks(int n_ranks, rank_body *body, void *context)
 
 static bool error_has(const char *words)
 {
-  if (strstr(xfi_last_error(), words) != NULL) return true;
-  (void)fprintf(stderr, "\"%s\" lacks \"%s\"\n", xfi_last_error(), words);
+  if (strstr(xfer_last_error(), words) != NULL) return true;
+  (void)fprintf(stderr, "\"%s\" lacks \"%s\"\n", xfer_last_error(), words);
   return false;
 }
 

@@ -65,7 +65,7 @@ static void test_parse_of_an_unknown_name_quotes_it_and_writes_nothing(void **st
     xfer_dtype dtype = XFER_I16;
 
     assert_int_equal(xfi_dtype_parse(&dtype, names[i]), XFER_ERR_ARG);
-    assert_string_equal(xfi_last_error(), texts[i]);
+    assert_string_equal(xfer_last_error(), texts[i]);
     assert_int_equal(dtype, XFER_I16);
   }
 }

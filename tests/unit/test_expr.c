@@ -85,7 +85,7 @@ static void test_what_has_no_value_says_why(void **state)
 
     print_message("%s\n", cases[i].text);
     assert_int_equal(xfi_expr_eval(&value, cases[i].text, &names), XFER_ERR_SHAPE);
-    assert_non_null(strstr(xfi_last_error(), cases[i].error));
+    assert_non_null(strstr(xfer_last_error(), cases[i].error));
   }
 }
 
@@ -109,7 +109,7 @@ static void test_what_is_no_number_stands_for_nothing_else(void **state)
   for (size_t i = 0; i < sizeof REFUSED / sizeof *REFUSED; i++) {
     print_message("%s\n", REFUSED[i]);
     assert_int_equal(xfi_expr_eval(&value, REFUSED[i], &scope), XFER_ERR_IO);
-    assert_non_null(strstr(xfi_last_error(), "\"text\" of the configuration is no whole number"));
+    assert_non_null(strstr(xfer_last_error(), "\"text\" of the configuration is no whole number"));
   }
   assert_int_equal(xfi_expr_eval(&value, "heads ?? text", &scope), XFER_OK);
   assert_int_equal(value, 16);
@@ -146,7 +146,7 @@ static void test_what_is_no_expression(void **state)
   for (size_t i = 0; i < sizeof none / sizeof *none; i++) {
     print_message("%s\n", none[i]);
     assert_int_equal(xfi_expr_check(none[i]), XFER_ERR_IO);
-    assert_non_null(strstr(xfi_last_error(), "is no expression (at "));
+    assert_non_null(strstr(xfer_last_error(), "is no expression (at "));
   }
   assert_int_equal(xfi_expr_check("nothing / 0 + 1 ? 2 : 1 % 0"), XFER_OK);
 }

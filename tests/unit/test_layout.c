@@ -273,7 +273,7 @@ static void test_what_is_no_layout_is_refused_with_the_values(void **state)
     layout = NULL;
     wrongs[c].make_wrong(&d);
     assert_int_equal(xfi_layout_create(&layout, &d.desc), wrongs[c].st);
-    assert_string_equal(xfi_last_error(), wrongs[c].text);
+    assert_string_equal(xfer_last_error(), wrongs[c].text);
     assert_null(layout);
     xfi_mesh_destroy(d.mesh);
   }
@@ -363,7 +363,7 @@ static void test_cuts_after_a_very_long_part_are_safe(void **state)
   assert_int_equal(xfi_layout_create(&layout, &d.desc), XFER_ERR_OVERFLOW);
   d.lengths[1] = INT64_MAX;
   assert_int_equal(xfi_layout_create(&layout, &d.desc), XFER_ERR_SHAPE);
-  assert_string_equal(xfi_last_error(), "run table: coordinate 1 has length 9223372036854775807");
+  assert_string_equal(xfer_last_error(), "run table: coordinate 1 has length 9223372036854775807");
   assert_null(layout);
   xfi_mesh_destroy(d.mesh);
 }

@@ -75,7 +75,7 @@ static xfer_status read_told(told t, size_t n_bytes)
 static void refused(told t, size_t n_bytes)
 {
   assert_int_equal(read_told(t, n_bytes), XFER_ERR_MISMATCH);
-  assert_string_equal(xfi_last_error(), "rank 3 sent a malformed description");
+  assert_string_equal(xfer_last_error(), "rank 3 sent a malformed description");
 }
 
 static void test_what_is_well_formed_is_read(void **state)

@@ -130,7 +130,7 @@ static void test_what_is_no_mesh_is_refused_with_the_values(void **state)
     print_message("%s\n", cases[c].text);
     assert_int_equal(xfi_mesh_create(&mesh, cases[c].shape, cases[c].n_axes, cases[c].ranks),
                      cases[c].st);
-    assert_string_equal(xfi_last_error(), cases[c].text);
+    assert_string_equal(xfer_last_error(), cases[c].text);
     assert_null(mesh);
   }
 }

@@ -148,7 +148,7 @@ static void test_random_views_against_a_map_of_bytes(void **state)
     }
     n_met += met;
     if (check(parts, n) != (met ? XFER_ERR_SHAPE : XFER_OK))
-      fail_msg("case %d: %s, but the views %s", k, met ? "not seen" : xfi_last_error(),
+      fail_msg("case %d: %s, but the views %s", k, met ? "not seen" : xfer_last_error(),
                met ? "meet" : "do not meet");
   }
   assert_in_range(n_met, N_CASES / 5, N_CASES * 4 / 5);
@@ -169,7 +169,7 @@ static void test_the_same_view_twice_is_a_tie(void **state)
   parts[1].elem_bytes = 4;
   parts[1].shape[1] = 2;
   assert_int_equal(check(parts, 2), XFER_ERR_SHAPE);
-  assert_non_null(strstr(xfi_last_error(), "\"a\" and \"b\" overlap"));
+  assert_non_null(strstr(xfer_last_error(), "\"a\" and \"b\" overlap"));
   parts[0].view = parts[1].view = xfer_view_pieces(pieces, 2, 0, strides, 2);
   parts[1].shape[1] = 3;
   assert_int_equal(check(parts, 2), XFER_OK);
@@ -193,7 +193,7 @@ static void test_sources_may_meet_each_other_but_no_destination(void **state)
       met = touches(map, &parts[i]) || met;
     n_met += met;
     if (check_with_sources(parts, MOST_VIEWS, 1) != (met ? XFER_ERR_SHAPE : XFER_OK))
-      fail_msg("case %d: %s, but the views %s", k, met ? "not seen" : xfi_last_error(),
+      fail_msg("case %d: %s, but the views %s", k, met ? "not seen" : xfer_last_error(),
                met ? "meet" : "do not meet");
   }
   assert_in_range(n_met, N_CASES / 5, N_CASES * 4 / 5);

@@ -41,7 +41,7 @@ static void test_layouts_that_do_not_fit_are_named_with_their_values(void **stat
     add_layouts(&list, "bad", 1, layout_of(cases[c].src), layout_of(cases[c].dst));
     for (int r = 0; r < 4; r++) {
       assert_int_equal(xfi_plan_create(&plan, 4, r, list.at, list.n, &plain_options), cases[c].st);
-      assert_string_equal(xfi_last_error(), cases[c].text);
+      assert_string_equal(xfer_last_error(), cases[c].text);
       assert_null(plan);
     }
     free_tensors(&list);
@@ -83,7 +83,7 @@ static void test_conversions_go_from_floats_to_floats_and_travel_small(void **st
     add_layouts(&list, "w", 1, layout_of(cases[c].src), layout_of(cases[c].dst));
     list.at[0].conversion = xfi_conversion_make(cases[c].kind, cases[c].value);
     assert_int_equal(xfi_plan_create(&plan, 2, 1, list.at, list.n, &plain_options), cases[c].st);
-    if (cases[c].st != XFER_OK) assert_string_equal(xfi_last_error(), cases[c].text);
+    if (cases[c].st != XFER_OK) assert_string_equal(xfer_last_error(), cases[c].text);
     if (plan != NULL) {
       assert_int_equal(plan->payload_bytes, cases[c].payload_bytes);
       assert_int_equal(plan->in_bytes, cases[c].payload_bytes / 2);
@@ -101,9 +101,9 @@ static void test_a_conversion_must_be_one(void **state)
   assert_int_equal(xfi_conversion_check(xfi_conversion_make(XFER_CONVERSION_SCALE, 1e-30F), "w"),
                    XFER_OK);
   assert_int_equal(xfi_conversion_check(7, "w"), XFER_ERR_ARG);
-  assert_string_equal(xfi_last_error(), "tensor \"w\": conversion 0x7 is not known");
+  assert_string_equal(xfer_last_error(), "tensor \"w\": conversion 0x7 is not known");
   assert_int_equal(xfi_conversion_check(xfi_conversion_of_scales(SIZE_MAX), "w"), XFER_ERR_ARG);
-  assert_non_null(strstr(xfi_last_error(), "of its conversion are out of range"));
+  assert_non_null(strstr(xfer_last_error(), "of its conversion are out of range"));
   assert_int_equal(xfi_conversion_check(xfi_conversion_make(XFER_CONVERSION_CAST, 1), "w"),
                    XFER_ERR_ARG);
   assert_int_equal(xfi_conversion_check(xfi_conversion_make(XFER_CONVERSION_SCALE, 0), "w"),
@@ -112,7 +112,7 @@ static void test_a_conversion_must_be_one(void **state)
                    XFER_ERR_ARG); /* nothing can be divided by it */
   assert_int_equal(xfi_conversion_check(xfi_conversion_make(XFER_CONVERSION_ADD, INFINITY), "w"),
                    XFER_ERR_ARG);
-  assert_string_equal(xfi_last_error(), "tensor \"w\": conversion \"add\" by inf");
+  assert_string_equal(xfer_last_error(), "tensor \"w\": conversion \"add\" by inf");
 }
 
 static void test_a_conversion_by_blocks_must_be_one(void **state)
@@ -181,14 +181,14 @@ static void test_bytes_of_all_tensors_must_fit_in_64_bits(void **state)
   add_line(&list, "x", 1, "u8[5] (2):S0 -> (2):S0");
   assert_int_equal(xfi_plan_create(&plan, 2, 1, list.at, list.n, &plain_options),
                    XFER_ERR_OVERFLOW);
-  assert_string_equal(xfi_last_error(), "the tensors' bytes do not fit in 64 bits");
+  assert_string_equal(xfer_last_error(), "the tensors' bytes do not fit in 64 bits");
   assert_null(plan);
   free_tensors(&list);
 
   add_line(&list, "w", 5, "u8[4611686018427387903] (2):S0 -> (2):S0"); /* alike: one product */
   assert_int_equal(xfi_plan_create(&plan, 2, 1, list.at, list.n, &plain_options),
                    XFER_ERR_OVERFLOW);
-  assert_string_equal(xfi_last_error(), "the tensors' bytes do not fit in 64 bits");
+  assert_string_equal(xfer_last_error(), "the tensors' bytes do not fit in 64 bits");
   assert_null(plan);
   free_tensors(&list);
 }
@@ -220,7 +220,7 @@ static void test_bytes_of_a_rank_must_fit_in_64_bits(void **state)
     add_line(&list, "x", 1, cases[c].line);
     assert_int_equal(xfi_plan_create(&plan, 5, 0, list.at, list.n, &plain_options),
                      XFER_ERR_OVERFLOW);
-    assert_string_equal(xfi_last_error(), cases[c].text);
+    assert_string_equal(xfer_last_error(), cases[c].text);
     assert_null(plan);
     free_tensors(&list);
   }
@@ -236,7 +236,7 @@ static void test_bytes_that_are_relayed_must_fit_in_64_bits(void **state)
 
   add_line(&list, "w", 1, "u8[200,200,200,200,200,200,200,200] (1)@0:R -> (201)@201-401:R");
   assert_int_equal(xfi_plan_create(&plan, 402, 201, list.at, 1, &options), XFER_ERR_OVERFLOW);
-  assert_string_equal(xfi_last_error(), "the bytes that rank 201 sends do not fit in 64 bits");
+  assert_string_equal(xfer_last_error(), "the bytes that rank 201 sends do not fit in 64 bits");
   assert_null(plan);
   free_tensors(&list);
 }
@@ -248,7 +248,7 @@ static void test_more_tensors_than_can_be_numbered_are_refused(void **state)
 
   assert_int_equal(xfi_plan_create(&plan, 2, 0, NULL, (size_t)UINT32_MAX, &plain_options),
                    XFER_ERR_UNSUPPORTED);
-  assert_string_equal(xfi_last_error(), "4294967295 tensors");
+  assert_string_equal(xfer_last_error(), "4294967295 tensors");
   assert_null(plan);
 }
 

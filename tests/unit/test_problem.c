@@ -134,7 +134,7 @@ static void test_format_writes_the_canonical_line(void **state)
 
     print_message("%s\n", cases[i].given);
     xfer_status st = xfi_problem_parse(&src, &dst, cases[i].given);
-    if (st != XFER_OK) print_message("%s\n", xfi_last_error());
+    if (st != XFER_OK) print_message("%s\n", xfer_last_error());
     assert_int_equal(st, XFER_OK);
     assert_int_equal(xfi_problem_format(text, sizeof text, src, dst), strlen(want));
     assert_string_equal(text, want);
@@ -155,7 +155,7 @@ static void test_parse_names_the_column_and_what_it_expected(void **state)
 
     print_message("%s\n", bad_lines[i].line);
     assert_int_equal(xfi_problem_parse(&src, &dst, bad_lines[i].line), bad_lines[i].st);
-    assert_string_equal(xfi_last_error(), bad_lines[i].text);
+    assert_string_equal(xfer_last_error(), bad_lines[i].text);
     assert_null(src);
     assert_null(dst);
   }
@@ -354,7 +354,7 @@ static void test_random_problems_survive_the_round_trip(void **state)
     if (src != NULL && dst != NULL) {
       assert_in_range(xfi_problem_format(text, sizeof text, src, dst), 1, sizeof text - 1);
       if (xfi_problem_parse(&back[0], &back[1], text) != XFER_OK)
-        fail_msg("%s: %s", text, xfi_last_error());
+        fail_msg("%s: %s", text, xfer_last_error());
       if (memcmp(src->digest, back[0]->digest, sizeof src->digest) != 0)
         fail_msg("%s: another source", text);
       if (memcmp(dst->digest, back[1]->digest, sizeof dst->digest) != 0)
@@ -390,7 +390,7 @@ static void test_a_line_of_2_gib_is_refused(void **state)
     assert_true(mmap(line + at, PIECE, PROT_READ, MAP_SHARED | MAP_FIXED, fileno(file), 0) !=
                 MAP_FAILED);
   assert_int_equal(xfi_problem_parse(&layouts[0], &layouts[1], line), XFER_ERR_ARG);
-  assert_string_equal(xfi_last_error(), "a line of more than 2147483646 characters");
+  assert_string_equal(xfer_last_error(), "a line of more than 2147483646 characters");
   assert_int_equal(munmap(line, n_bytes + PIECE), 0);
   (void)fclose(file);
 }

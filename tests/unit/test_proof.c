@@ -69,7 +69,7 @@ static void prove(const char *line, wrong how, xfer_status want, const char *say
   st = xfi_class_fill(&cls, &plan, &scratch);
   wrong_now = SOUND;
   assert_int_equal(st, want);
-  if (st != XFER_OK) assert_non_null(strstr(xfi_last_error(), says));
+  if (st != XFER_OK) assert_non_null(strstr(xfer_last_error(), says));
   xfi_class_free(&cls);
   xfi_scratch_free(&scratch);
   free_tensors(&list);

@@ -244,7 +244,7 @@ static void test_forward_and_back_agree_for_random_tables(void **state)
     if (axes[0] > 1) desc.order = table_first; /* the parts before a later table differ in length */
     desc.n_order = axes[0] > 1 ? 2 : 0;
     random_table(&r, runs, first, lengths, 3, padded);
-    if (xfi_layout_create(&layout, &desc) != XFER_OK) fail_msg("%s", xfi_last_error());
+    if (xfi_layout_create(&layout, &desc) != XFER_OK) fail_msg("%s", xfer_last_error());
     check_dim(&layout->dims[0]);
     xfi_layout_destroy(layout);
     xfi_mesh_destroy(mesh);

@@ -206,7 +206,7 @@ static void test_what_are_no_scales_is_refused(void **state)
     make_list(&l);
     wrongs[c].make_wrong(&l);
     assert_int_equal(xfi_scale_tensors_make(&tensors, l.at, N), wrongs[c].st);
-    assert_non_null(strstr(xfi_last_error(), wrongs[c].text));
+    assert_non_null(strstr(xfer_last_error(), wrongs[c].text));
     assert_null(tensors.at);
     free_list(&l);
   }

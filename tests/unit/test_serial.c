@@ -87,7 +87,7 @@ static void test_every_truncation_is_refused(void **state)
     assert_int_equal(xfi_layout_write(&made, layout), XFER_OK);
     for (size_t n = 0; n < made.n; n++) {
       assert_int_equal(read_copy(&back, made.at, n), XFER_ERR_MISMATCH);
-      assert_memory_equal(xfi_last_error(), "a received layout is malformed", 30);
+      assert_memory_equal(xfer_last_error(), "a received layout is malformed", 30);
       assert_null(back);
     }
     xfi_bytes_free(&made);
@@ -109,7 +109,7 @@ static void test_bytes_too_many_are_refused(void **state)
   memcpy(longer, made.at, made.n);
   for (size_t n = 1; n <= 16; n++) {
     assert_int_equal(read_copy(&back, longer, made.n + n), XFER_ERR_MISMATCH);
-    assert_memory_equal(xfi_last_error(), "a received layout is malformed", 30);
+    assert_memory_equal(xfer_last_error(), "a received layout is malformed", 30);
   }
   assert_null(back);
   xfi_bytes_free(&made);
@@ -290,7 +290,7 @@ static void test_a_list_that_is_cut_is_refused(void **state)
     xfi_reader r = {(const unsigned char *)longer, n_bytes[i], false};
 
     assert_int_equal(xfi_layout_take(&layout, &r), XFER_ERR_MISMATCH);
-    assert_string_equal(xfi_last_error(), "a received list of layouts is malformed");
+    assert_string_equal(xfer_last_error(), "a received list of layouts is malformed");
     assert_null(layout);
   }
 }
@@ -335,7 +335,7 @@ static void test_boxes_of_another_kind_are_refused(void **state)
   words[0]--;
   words[7] = -1; /* a rank */
   assert_int_equal(read_copy(&back, (unsigned char *)words, sizeof words), XFER_ERR_MISMATCH);
-  assert_string_equal(xfi_last_error(), "a received layout is malformed: mesh");
+  assert_string_equal(xfer_last_error(), "a received layout is malformed: mesh");
   assert_null(back);
 }
 

@@ -65,7 +65,7 @@ static void test_every_call_in_every_state_ends_as_written_down(void **state)
       xfi_set_error("nothing");
       assert_int_equal(xfi_state_allows((xfi_state)at, (xfi_call)call),
                        allowed ? XFER_OK : XFER_ERR_STATE);
-      assert_true(allowed == (strcmp(xfi_last_error(), "nothing") == 0));
+      assert_true(allowed == (strcmp(xfer_last_error(), "nothing") == 0));
       for (int end = 0; end < XFI_N_ENDS; end++)
         assert_int_equal(xfi_state_after((xfi_state)at, (xfi_call)call, (xfi_end_of_call)end),
                          allowed ? expected[call][at][end] : at);
@@ -76,10 +76,10 @@ static void test_a_refusal_says_what_to_do(void **state)
 {
   (void)state;
   assert_int_equal(xfi_state_allows(XFI_RUNNING, XFI_CALL_RELEASE), XFER_ERR_STATE);
-  assert_string_equal(xfi_last_error(),
+  assert_string_equal(xfer_last_error(),
                       "a run is in flight: call xfer_plan_wait() before releasing");
   assert_int_equal(xfi_state_allows(XFI_TORN, XFI_CALL_RUN), XFER_ERR_STATE);
-  assert_non_null(strstr(xfi_last_error(), "call xfer_plan_commit() before the next"));
+  assert_non_null(strstr(xfer_last_error(), "call xfer_plan_commit() before the next"));
 }
 
 int main(void)

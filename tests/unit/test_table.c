@@ -171,7 +171,7 @@ static void test_what_is_no_table_is_refused_with_the_values(void **state)
 
     print_message("%s\n", bad->text);
     assert_int_equal(xfi_table_create(&table, &given), bad->st);
-    assert_string_equal(xfi_last_error(), bad->text);
+    assert_string_equal(xfer_last_error(), bad->text);
     assert_null(table);
   }
 }
@@ -188,11 +188,11 @@ static void test_a_table_without_an_array_is_refused(void **state)
   xfi_table *table = NULL;
 
   assert_int_equal(xfi_table_create(&table, &no_first), XFER_ERR_ARG);
-  assert_string_equal(xfi_last_error(), "run table without arrays");
+  assert_string_equal(xfer_last_error(), "run table without arrays");
   assert_int_equal(xfi_table_create(&table, &no_lengths), XFER_ERR_ARG);
-  assert_string_equal(xfi_last_error(), "run table without arrays");
+  assert_string_equal(xfer_last_error(), "run table without arrays");
   assert_int_equal(xfi_table_create(&table, &no_runs), XFER_ERR_ARG);
-  assert_string_equal(xfi_last_error(), "run table: 1 runs at NULL");
+  assert_string_equal(xfer_last_error(), "run table: 1 runs at NULL");
   assert_null(table);
 }
 

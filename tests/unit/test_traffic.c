@@ -162,7 +162,7 @@ static void test_missing_source_is_named(void **state)
   add_layouts(&list, "short", 1, layout_of_table(4, &table, NULL), layout_of("u8[4] (2)@1,2:R"));
   assert_int_equal(xfi_traffic(N_RANKS, list.at, list.n, &plain_options, stop_at_third, &n),
                    XFER_ERR_SHAPE);
-  assert_non_null(strstr(xfi_last_error(), "\"short\""));
+  assert_non_null(strstr(xfer_last_error(), "\"short\""));
   free_tensors(&list);
 }
 

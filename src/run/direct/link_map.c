@@ -157,7 +157,7 @@ static xfer_status map_remote(xfi_remote *remote, const xfi_mem_handle *handle, 
   if (remote->mapped != NULL) return XFER_OK;
   st = device->ops->mem_import(device, handle, &base, deadline);
   if (st == XFER_OK) remote->mapped = base;
-  if (st == XFER_ERR_UNSUPPORTED) snprintf(why, XFI_WHY_BYTES, "%s", xfi_last_error());
+  if (st == XFER_ERR_UNSUPPORTED) snprintf(why, XFI_WHY_BYTES, "%s", xfer_last_error());
   return st == XFER_ERR_UNSUPPORTED ? XFER_OK : st;
 }
 
