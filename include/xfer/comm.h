@@ -65,6 +65,8 @@ typedef int (*xfer_all_gather_fn)(void *context, void *all, const void *mine, si
  * where two have one number; or a rank cannot be reached: it is on another host; or the system
  * gives no memory to share, as where files may not be so large (RLIMIT_FSIZE), or no more files
  * (RLIMIT_NOFILE): a rank needs three for each other one, and two to spare.
+ * @retval XFER_ERR_TIMEOUT  A rank that had come stood still for 10 minutes, or this one was
+ * interrupted (xfer_interrupt_set).
  * @retval XFER_ERR_NOMEM  Out of memory.
  * @retval XFER_ERR_PEER   Another rank failed; the text names it and quotes its own.
  * @since 0.1

@@ -24,7 +24,8 @@
 #include <sys/resource.h>
 #include <sys/syscall.h>
 
-enum { NAME_BYTES = 32, WORD_TEXT_BYTES = 200, REASON_BYTES = 160, PAUSE_NS = 50000 };
+enum { NAME_BYTES = 32, WORD_TEXT_BYTES = 200, REASON_BYTES = 160 };
+enum { PAUSE_NS = 50000, MEET_MS = 10 * 60 * 1000 };
 
 /* What each rank tells all others: how it fared, where it listens, who it is, and where it runs. */
 typedef struct word {
@@ -282,7 +283,9 @@ static xfer_status take_file(const meeting *m, int rank, bool *is_done)
 /* With each rank, whatever it waits for itself: all take while they cannot give. */
 static xfer_status exchange_files(const meeting *m, bool *has_given, bool *has_taken)
 {
+  const xfi_deadline deadline = xfi_deadline_after(MEET_MS);
   int n_left = 2 * (m->size - 1);
+  int last = 0; /* of those that are not done */
 
   for (int before = n_left; n_left > 0; before = n_left) {
     for (int i = 1; i < m->size; i++) {
@@ -292,8 +295,13 @@ static xfer_status exchange_files(const meeting *m, bool *has_given, bool *has_t
       if (!has_given[rank]) XFI_TRY(give_file(m, rank, &has_given[rank]));
       if (!has_taken[rank]) XFI_TRY(take_file(m, rank, &has_taken[rank]));
       n_left -= has_given[rank] + has_taken[rank] - had;
+      if (!has_given[rank] || !has_taken[rank]) last = rank;
     }
-    if (n_left == before) xfi_sleep_ns(PAUSE_NS);
+    if (n_left < before) continue;
+    XFI_CHECK(!xfi_deadline_expired(deadline), XFER_ERR_TIMEOUT,
+              "rank %d and this one did not give each other memory before %s", last,
+              xfi_deadline_end(deadline));
+    xfi_sleep_ns(PAUSE_NS);
   }
   return XFER_OK;
 }

@@ -7,6 +7,7 @@
 
 #include <dirent.h>
 #include <errno.h>
+#include <limits.h>
 #include <poll.h>
 #include <sched.h>
 #include <stdatomic.h>
@@ -373,9 +374,38 @@ static void test_memory_is_given_when_there_is_room(void **state)
   with_threads(3, give_when_there_is_room);
 }
 
+static int says_no(void *context)
+{
+  (void)context;
+  return 1;
+}
+
+/* Where there never is, a rank that waits for it can be told to end, and all hear of it. */
+static void give_until_interrupted(int rank, void *context)
+{
+  visitor v = {context, rank, 0, -1};
+  xfi_comm *comm = NULL;
+
+  n_refused = rank == 0 ? INT_MAX : 0;
+  xfer_interrupt_set(rank == 0 ? says_no : NULL, NULL);
+  expect(xfi_comm_create_host(&comm, gather_there, &v, rank, 3) ==
+         (rank == 0 ? XFER_ERR_TIMEOUT : XFER_ERR_PEER));
+  expect(error_has("did not give each other memory before this rank was interrupted"));
+  expect(comm == NULL);
+  xfer_interrupt_set(NULL, NULL);
+  n_refused = 0;
+}
+
+static void test_a_rank_that_gets_no_room_is_interrupted(void **state)
+{
+  (void)state;
+  with_threads(3, give_until_interrupted);
+}
+
 int main(void)
 {
   const struct CMUnitTest tests[] = {
+      cmocka_unit_test(test_a_rank_that_gets_no_room_is_interrupted),
       cmocka_unit_test(test_memory_is_given_when_there_is_room),
       cmocka_unit_test(test_each_call_of_the_system_fails),
       cmocka_unit_test(test_a_gathering_before_a_failure_ends_well),
