@@ -25,9 +25,9 @@ template <int src_bytes, int dst_bytes> struct by_scale : no_end {
       : scales(piece.scales), type(piece.convert.from)
   {
   }
-  __device__ __forceinline__ loaded load(const char *at, uint32_t block) const
+  __device__ __forceinline__ loaded load(const char *from, const word_at &at) const
   {
-    return {load_word<SRC_BYTES>(at), scales[block]};
+    return {load_word<SRC_BYTES>(from), scales[at.block]};
   }
 
   const float *scales;
@@ -160,9 +160,9 @@ template <int from_bytes, int n_bytes> struct amax {
       : block(run_of(piece, (uint32_t)tile.row).block), largest(0), table(piece, tile)
   {
   }
-  __device__ __forceinline__ loaded load(const char *at, uint32_t in) const
+  __device__ __forceinline__ loaded load(const char *from, const word_at &at) const
   {
-    return {load_word<n_bytes>(at), in};
+    return {load_word<n_bytes>(from), at.block};
   }
   __device__ __forceinline__ void store_all(const loaded *words, int n)
   {

@@ -20,7 +20,8 @@ enum {
   /* A line along dim 0 is a tile if it has so many: kernels go along one without dividing. */
   LINE_WORDS_MIN = XFI_CUDA_WARP_WORDS,
   WARPS_PER_BLOCK = 16,
-  SWAP_EXTENT_MIN = 8, /* below, a square tile is mostly empty */
+  SWAP_EXTENT_MIN = 8,   /* below, a square tile is mostly empty */
+  SKEWED_ELEMS_MIN = 96, /* shorter runs of elements that change are as fast one by one */
   /* Longer runs are as fast in parts of their own (rows.cu). */
   TOGETHER_BYTES_MAX = 2048,
   APART_BYTES_MAX = 768,
@@ -183,6 +184,12 @@ static xfer_status add_ragged(xfi_cuda_table *table, const xfi_copy *c, uint32_t
   return add_runs(table, c, xfi_cuda_piece_of(c, log2), c->run_bytes >> log2, tile_bytes >> log2);
 }
 
+/* Is there a kernel of words for these two types alone? */
+static bool is_pair(const xfi_convert *v)
+{
+  return !xfi_convert_has_scales(v) && v->op != XFI_CONVERT_TO_SCALE && v->to != XFER_F8E8M0;
+}
+
 /* Of words of `n_elems` elements. */
 static uint32_t kind_of(const xfi_convert *v, int64_t n_elems)
 {
@@ -193,30 +200,34 @@ static uint32_t kind_of(const xfi_convert *v, int64_t n_elems)
     if (v->op == XFI_CONVERT_BLOCKS) return XFI_CUDA_QUANTISE + from;
     return v->src_bytes == 4 ? XFI_CUDA_AMAX_OF_4_BYTES : XFI_CUDA_AMAX_OF_2_BYTES;
   }
-  if (n_elems == 1 || v->op == XFI_CONVERT_TO_SCALE || v->to == XFER_F8E8M0)
-    return XFI_CUDA_CONVERT_ONE_BY_ONE;
+  if (n_elems == 1 || !is_pair(v)) return XFI_CUDA_CONVERT_ONE_BY_ONE;
   return XFI_CUDA_CONVERT + 5 * from + xfi_convert_type(v->to);
 }
 
-/* Where elements change: as many to a word as have 16 bytes in their larger type, or one by one
- * where that would misalign some of them. An amax is not stored where the element would be. */
+/* Where elements change: as many to a word as have 16 bytes in their larger type. Where that would
+ * misalign some of them, runs are made of the words that dst has there, or go one by one. An amax
+ * is not stored where the element would be. */
 static xfer_status add_elements(xfi_cuda_table *table, const xfi_copy *c, int64_t tile_bytes)
 {
   const xfi_convert *v = c->convert;
   const int64_t wide = v->src_bytes > v->dst_bytes ? v->src_bytes : v->dst_bytes;
   const uint64_t dst_bits =
       (uint64_t)c->run_bytes | (v->op == XFI_CONVERT_AMAX ? 0 : dst_starts(c));
+  const int64_t run_elems = c->run_bytes / v->dst_bytes;
   int64_t n_elems = WORD_BYTES_MAX / wide; /* of a word: a power of two */
+  const bool fits = src_starts(c) % (uint64_t)(n_elems * v->src_bytes) == 0 &&
+                    dst_bits % (uint64_t)(n_elems * v->dst_bytes) == 0;
+  const bool is_skewed = !fits && is_pair(v) && run_elems >= SKEWED_ELEMS_MIN;
   xfi_cuda_piece piece;
 
-  if (src_starts(c) % (uint64_t)(n_elems * v->src_bytes) != 0 ||
-      dst_bits % (uint64_t)(n_elems * v->dst_bytes) != 0)
-    n_elems = 1;
+  if (!fits && !is_skewed) n_elems = 1;
   piece = xfi_cuda_piece_of(c, xfi_cuda_word_log2((uint64_t)n_elems));
   piece.convert = *v;
-  piece.kind = kind_of(v, n_elems);
+  piece.kind = kind_of(v, n_elems) + (is_skewed ? XFI_CUDA_CONVERT_SKEWED : 0);
   piece.scales = c->scales;
-  return add_runs(table, c, piece, c->run_bytes / v->dst_bytes / n_elems,
+  piece.run_elems = run_elems;
+  return add_runs(table, c, piece,
+                  is_skewed ? (run_elems + 2 * n_elems - 2) / n_elems : run_elems / n_elems,
                   least(tile_bytes / (n_elems * wide), TILE_WORDS_MAX));
 }
 

@@ -58,7 +58,7 @@ template <int N, int from_bytes, int to_bytes> struct each_number : no_end {
       : convert(piece.convert)
   {
   }
-  __device__ __forceinline__ loaded load(const char *from, uint32_t) const
+  __device__ __forceinline__ loaded load(const char *from, const word_at &) const
   {
     return load_word<SRC_BYTES>(from);
   }
@@ -109,11 +109,17 @@ template <int from, int to> struct all_numbers : no_end {
         keeps_nans(from == XFER_BF16 && to == XFER_F32 && piece.convert.op == XFI_CONVERT_AS_IT_IS)
   {
   }
-  __device__ __forceinline__ loaded load(const char *at, uint32_t) const
+  __device__ __forceinline__ loaded load(const char *at, const word_at &) const
   {
     return load_word<SRC_BYTES>(at);
   }
   __device__ __forceinline__ void store(char *at, const loaded &w) const
+  {
+    store_word(at, converted(w));
+  }
+
+protected:
+  __device__ __forceinline__ word<DST_BYTES> converted(const word<SRC_BYTES> &w) const
   {
     word<DST_BYTES> made = {};
     bool has_nan = false;
@@ -132,11 +138,11 @@ template <int from, int to> struct all_numbers : no_end {
       }
     }
     if (has_nan) put_nans(made, w);
-    store_word(at, made);
+    return made;
   }
 
 private:
-  __device__ __forceinline__ void put_nans(word<DST_BYTES> &made, const loaded &w) const
+  __device__ __forceinline__ void put_nans(word<DST_BYTES> &made, const word<SRC_BYTES> &w) const
   {
 #pragma unroll
     for (int i = 0; i < N; i++) {
@@ -149,6 +155,76 @@ private:
   float times;
   float plus;
   bool keeps_nans;
+};
+
+/*
+ * Of runs that begin anywhere: words as dst has them, from the one that holds the first element of
+ * the run on. Each is made of the two words of src that hold its elements, none of which reaches
+ * beyond the run's first and last; where the run begins or ends within it, elements go by
+ * themselves.
+ */
+template <int from, int to> struct skewed_numbers : all_numbers<from, to> {
+  using base = all_numbers<from, to>;
+  using base::DST_BYTES, base::FROM_BYTES, base::N, base::SRC_BYTES, base::TO_BYTES;
+  struct loaded {
+    word<SRC_BYTES> low;
+    word<SRC_BYTES> high;
+    uint32_t shift; /* of the first element in both, bytes */
+    int first;      /* of the elements of the word that are the run's */
+    int end;
+  };
+  static constexpr int IN_FLIGHT = 4;
+
+  __device__ __forceinline__ skewed_numbers(const xfi_cuda_piece &piece, const tile_at &tile)
+      : base(piece, tile), before(min(tile.col * N, (int64_t)N)),
+        after((int)min(piece.run_elems - tile.col * N, (int64_t)INT32_MAX))
+  {
+  }
+  __device__ __forceinline__ loaded load(const char *from_word, const word_at &at) const
+  {
+    const int skew = skew_of(at.to);
+    const int element = (int)at.col * N - skew; /* of the tile */
+    const char *const begin = from_word - skew * FROM_BYTES;
+    loaded w = {{},
+                {},
+                (uint32_t)(uintptr_t)begin % SRC_BYTES,
+                max(0, -before - element),
+                min(N, after - element)};
+
+    if (w.first < w.end) {
+      const char *const low = begin - w.shift;
+      const char *const last = begin + w.end * FROM_BYTES - 1;
+      const bool has_low = begin + w.first * FROM_BYTES < low + SRC_BYTES;
+      const bool has_high = last >= low + SRC_BYTES;
+      w.low = load_word<SRC_BYTES>(has_low ? low : low + SRC_BYTES);
+      w.high = load_word<SRC_BYTES>(has_high ? low + SRC_BYTES : low);
+    }
+    return w;
+  }
+  __device__ __forceinline__ void store(char *to_word, const loaded &w) const
+  {
+    const word<DST_BYTES> made = this->converted(bytes_at(w.low, w.high, w.shift));
+    char *const begin = to_word - skew_of(to_word) * TO_BYTES;
+
+    if (w.first == 0 && w.end == N) {
+      store_word(begin, made);
+      return;
+    }
+#pragma unroll
+    for (int i = 0; i < N; i++)
+      if (i >= w.first && i < w.end)
+        store_word(begin + i * TO_BYTES, word<TO_BYTES>{{number_at<TO_BYTES>(made, i)}});
+  }
+
+private:
+  /* How many elements of the word that holds `to` lie before it. */
+  static __device__ __forceinline__ int skew_of(const char *to_word)
+  {
+    return (int)((uint32_t)(uintptr_t)to_word % DST_BYTES) / TO_BYTES;
+  }
+
+  int before; /* elements of the run that precede the tile's, at most N */
+  int after;  /* and those from there on */
 };
 
 /* ---- kernels -------------------------------------------------------------------------------- */
@@ -179,13 +255,15 @@ struct one_by_one {
   }
 };
 
-template <int from, int to> constexpr kind_fn pair = kind_kernel<only<all_numbers<from, to>>>;
+template <template <int, int> typename Numbers, int from, int to>
+constexpr kind_fn pair = kind_kernel<only<Numbers<from, to>>>;
 
-#define FROM(type)                                                                                 \
-  pair<type, XFER_F32>, pair<type, XFER_BF16>, pair<type, XFER_F16>, pair<type, XFER_F8E4M3>,      \
-      pair<type, XFER_F8E5M2>
+#define FROM(Numbers, type)                                                                        \
+  pair<Numbers, type, XFER_F32>, pair<Numbers, type, XFER_BF16>, pair<Numbers, type, XFER_F16>,    \
+      pair<Numbers, type, XFER_F8E4M3>, pair<Numbers, type, XFER_F8E5M2>
+#define PAIRS(Numbers) FROM(Numbers, XFER_F32), FROM(Numbers, XFER_BF16), FROM(Numbers, XFER_F16)
 
-const kind_fn kernels[XFI_CUDA_N_CONVERTS] = {FROM(XFER_F32), FROM(XFER_BF16), FROM(XFER_F16),
+const kind_fn kernels[XFI_CUDA_N_CONVERTS] = {PAIRS(all_numbers), PAIRS(skewed_numbers),
                                               kind_kernel<one_by_one>};
 
 } // namespace

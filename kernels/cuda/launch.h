@@ -49,8 +49,9 @@ typedef struct xfi_cuda_div {
 /* Kinds of pieces in the tables of converts and of blocks; each has a kernel to itself. */
 enum {
   XFI_CUDA_CONVERT = 0, /* + 5 * xfi_convert_type() of the source + that of the destination */
-  XFI_CUDA_CONVERT_ONE_BY_ONE = 15,
-  XFI_CUDA_N_CONVERTS = 16,
+  XFI_CUDA_CONVERT_SKEWED = 15, /* likewise: runs begin anywhere in words */
+  XFI_CUDA_CONVERT_ONE_BY_ONE = 30,
+  XFI_CUDA_N_CONVERTS = 31,
   XFI_CUDA_QUANTISE = 0, /* + xfi_convert_type() of the source */
   XFI_CUDA_AMAX_OF_4_BYTES = 3,
   XFI_CUDA_AMAX_OF_2_BYTES = 4,
@@ -64,7 +65,8 @@ enum {
 typedef struct xfi_cuda_piece {
   const char *src; /* NULL: zeros */
   char *dst;
-  int64_t run_words;    /* words of one run; swapped: 1 */
+  int64_t run_words;    /* words of one run; swapped: 1; skewed converts: most that one touches */
+  int64_t run_elems;    /* skewed converts: elements of one run */
   int64_t cols_per_row; /* tiles across one run; swapped: tiles along dim 0 */
   uint32_t n_rows;      /* runs, the product of the extents, < 2^31; swapped: tiles along dim 1 */
   uint32_t tile_rows;   /* runs of a full tile: 1 unless a tile holds whole runs */

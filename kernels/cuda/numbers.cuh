@@ -59,6 +59,27 @@ static __device__ __forceinline__ void store_word(char *to, const word<n_bytes> 
     word_store<uint4>(to, make_uint4(w.at[0], w.at[1], w.at[2], w.at[3]));
 }
 
+/* The bytes of a word that begin `shift` bytes into the two. */
+static __device__ __forceinline__ word<8> bytes_at(const word<8> &low, const word<8> &high,
+                                                   uint32_t shift)
+{
+  const bool by_one = (shift & 4) != 0;
+  const uint32_t bits = (shift & 3) * 8;
+  const uint32_t middle = by_one ? high.at[0] : low.at[1];
+
+  return {{__funnelshift_r(by_one ? low.at[1] : low.at[0], middle, bits),
+           __funnelshift_r(middle, by_one ? high.at[1] : high.at[0], bits)}};
+}
+
+static __device__ __forceinline__ word<16> bytes_at(const word<16> &low, const word<16> &high,
+                                                    uint32_t shift)
+{
+  const uint4 v = bytes_at(make_uint4(low.at[0], low.at[1], low.at[2], low.at[3]),
+                           make_uint4(high.at[0], high.at[1], high.at[2], high.at[3]), shift);
+
+  return {{v.x, v.y, v.z, v.w}};
+}
+
 /* ---- numbers of a word ---------------------------------------------------------------------- */
 
 /* The bits of number i. */

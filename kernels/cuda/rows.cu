@@ -17,7 +17,7 @@ template <typename Word> struct copy_words : no_end {
       : zeros(piece.src == NULL)
   {
   }
-  __device__ __forceinline__ loaded load(const char *from, uint32_t) const
+  __device__ __forceinline__ loaded load(const char *from, const word_at &) const
   {
     return zeros ? Word{} : word_load<Word>(from);
   }

@@ -9,7 +9,7 @@
  *   loaded                              what a lane holds of a word between load() and store()
  *   IN_FLIGHT                           words that it loads before it stores the first
  *   SRC_BYTES, DST_BYTES                of a word
- *   load(from, block)                   `block`: the index of the run's scale
+ *   load(from, at)                      `at`: which word it is
  *   store(to, word)
  *   end()                               after the last word
  *
@@ -19,6 +19,13 @@
 #define XFI_CUDA_WORDS_CUH
 
 #include "tiles.cuh"
+
+/* A word of a run. */
+struct word_at {
+  const char *to; /* where it goes */
+  uint32_t col;   /* its number among the run's words in the tile */
+  uint32_t block; /* the index of the run's scale */
+};
 
 /* Of an Op that has nothing to do after the last word. */
 struct no_end {
@@ -59,7 +66,9 @@ static __device__ __forceinline__ void do_part(Op &op, const xfi_cuda_piece &pie
 #pragma unroll
     for (int u = 0; u < Op::IN_FLIGHT; u++) {
       const uint32_t i = to + 32 * u;
-      words[u] = op.load(src + min(i, tile.cols - 1) * (uint32_t)Op::SRC_BYTES, run.block);
+      const uint32_t col = min(i, tile.cols - 1);
+      words[u] = op.load(src + col * (uint32_t)Op::SRC_BYTES,
+                         {dst + col * (uint32_t)Op::DST_BYTES, col, run.block});
       n += i < tile.cols;
     }
     store_words(op, words, n, [&] {
@@ -100,9 +109,9 @@ static __device__ __forceinline__ void do_line(Op &op, const xfi_cuda_piece &pie
       const bool is_one = row < tile.rows;
       const uint32_t r = is_one ? row : tile.rows - 1;
       const uint32_t c = is_one ? col : tile.cols - 1;
-      words[u] =
-          op.load(src + r * src_stride + c * (uint32_t)Op::SRC_BYTES, run.block + r * block_stride);
       to[u] = dst + r * dst_stride + c * (uint32_t)Op::DST_BYTES;
+      words[u] = op.load(src + r * src_stride + c * (uint32_t)Op::SRC_BYTES,
+                         {to[u], c, run.block + r * block_stride});
       n += is_one;
       row += step_rows;
       col += step_cols;
@@ -135,8 +144,9 @@ static __device__ __forceinline__ void do_runs(Op &op, const xfi_cuda_piece &pie
       const uint32_t row = div_by(word, piece.by_tile_cols);
       const uint32_t col = word - row * tile.cols;
       const run_at run = run_of(piece, (uint32_t)tile.row + row);
-      words[u] = op.load(piece.src + run.src + col * (uint32_t)Op::SRC_BYTES, run.block);
       to[u] = piece.dst + run.dst + col * (uint32_t)Op::DST_BYTES;
+      words[u] =
+          op.load(piece.src + run.src + col * (uint32_t)Op::SRC_BYTES, {to[u], col, run.block});
       n += i < n_words;
     }
     store_words(op, words, n, [&] { return to[next++]; });

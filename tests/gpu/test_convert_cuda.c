@@ -79,6 +79,31 @@ static void check(const xfi_copy *c, const both *src, const both *dst, size_t ds
   free(seen);
 }
 
+/* Rows that begin at any element on either side, next to each other and apart, in one line and in
+ * lines of 9; the longest have several tiles. */
+static void check_odd_rows(const xfi_convert *v, const both *src, const both *dst, size_t dst_bytes)
+{
+  static const int64_t rows[] = {1, 7, 16, 31, 33, 67, 101, 129, 255, 1025, 9001};
+
+  for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
+    for (int64_t first = 0; first < 3; first++) {
+      const int64_t row = rows[i];
+      const int64_t n_lines = N_ELEMS / 2 / (9 * (row + 3));
+      const int64_t from = (row + first) * v->src_bytes;
+      const int64_t to = (row + 2 * first) * v->dst_bytes;
+      const xfi_copy c = {.src = (const char *)(intptr_t)(first * v->src_bytes),
+                          .dst = (char *)(intptr_t)(5 * first * v->dst_bytes),
+                          .run_bytes = row * v->dst_bytes,
+                          .convert = v,
+                          .n_dims = 2,
+                          .extent = {n_lines, 9},
+                          .src_stride = {9 * from + first * v->src_bytes, from},
+                          .dst_stride = {9 * to + first * v->dst_bytes, to}};
+
+      check(&c, src, dst, dst_bytes, "odd rows");
+    }
+}
+
 /* All elements as one run; from the second element on, so that words do not fit; and every other
  * row of 24, by rows that are far apart in the destination. */
 static void check_pair(const xfi_convert *v, const both *src, const both *dst)
@@ -91,6 +116,9 @@ static void check_pair(const xfi_convert *v, const both *src, const both *dst)
   c.src += v->src_bytes;
   c.run_bytes -= v->dst_bytes;
   check(&c, src, dst, dst_bytes, "one run from the second element on");
+  c.dst += 3 * v->dst_bytes;
+  check(&c, src, dst, dst_bytes, "to the fourth");
+  check_odd_rows(v, src, dst, dst_bytes);
   c = (xfi_copy){.run_bytes = row * v->dst_bytes,
                  .convert = v,
                  .n_dims = 2,
