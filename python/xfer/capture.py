@@ -35,6 +35,11 @@ _EMPTY = ("empty_like", "new_empty", "new_empty_strided")
 _WIDER = {"bf16": ("f32", "f64"), "f16": ("f32", "f64"), "f32": ("f64",)}
 
 
+def _holds(dtype: str, other: str) -> bool:
+    """Does a type hold all values of another?"""
+    return dtype == other or dtype in _WIDER.get(other, ())
+
+
 @dataclass(frozen=True)
 class Copy:
     """Elements of a checkpoint's tensor that lie in a parameter. Offsets and strides are in elements, of the tensor and
@@ -137,6 +142,7 @@ class _Storage:
     dtype: str
     name: str | None = None  # of a parameter
     writes: list[_Write] = field(default_factory=list)
+    is_rounded: bool = False  # something was copied into it that its type may not hold
 
 
 def _key(tensor: Any) -> int:
@@ -258,20 +264,26 @@ class _Recorder(TorchDispatchMode):  # type: ignore[misc, unused-ignore]
         dims = tuple(Dim(n, t, s) for (n, s), t in zip(_region(tensor), to_strides, strict=True))
         return read(known.block, Strided("", tensor.storage_offset(), to, dims))
 
+    def _exact(self, tensor: Any, to: int, to_strides: Iterable[int]) -> list[Strided]:
+        """The same of what has the checkpoint's values, and goes on to another place."""
+        if self.known[_key(tensor)].is_rounded:
+            raise Unmapped
+        return self._copies(tensor, to, to_strides)
+
     def _copy(self, target: Any, source: Any) -> None:
         """target.copy_(source)"""
         into = self.known.get(_key(target)) or self.add(target)
         if not self._has_elements(source):
             self._spoil(target, "copy_", [])
             return
-        source = source.expand(target.shape)
+        source, known = source.expand(target.shape), self.known[_key(source)]
         try:
-            copies = self._copies(source, target.storage_offset(), target.stride())
+            copies = self._exact(source, target.storage_offset(), target.stride())
         except Unmapped:
-            known = self.known[_key(source)]
             how = known.block.made[0] if known.block.made else f"view as {_name_of(source)}, or strides"
-            self._note(into, target, (how, self._sources_of([source])))
+            self._note(into, target, ("copy_" if known.is_rounded else how, self._sources_of([source])))
             return
+        into.is_rounded = into.is_rounded or not _holds(into.dtype, known.dtype)
         if sum(copy.size for copy in copies) < target.numel():
             into.writes.append(_Write(Strided("", 0, target.storage_offset(), _dims(target)), ("nothing", ())))
         into.writes += [_Write(copy, None if copy.source else ("constant", ())) for copy in copies]
@@ -342,9 +354,9 @@ class _Recorder(TorchDispatchMode):  # type: ignore[misc, unused-ignore]
         known = self.known.get(_key(x))
         if known is None or not self._has_elements(x):
             raise Unmapped
-        if made.dtype != known.dtype and made.dtype not in _WIDER.get(known.dtype, ()):
-            raise Unmapped  # a cast that may lose something
-        for copy in self._copies(x, part.storage_offset(), part.stride()):
+        if not _holds(made.dtype, known.dtype):
+            raise Unmapped
+        for copy in self._exact(x, part.storage_offset(), part.stride()):
             write(made.block, copy)
 
     # ---- the answer

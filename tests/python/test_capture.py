@@ -344,6 +344,22 @@ def test_casts_that_keep_values_are_copies():
     ]
 
 
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float8_e4m3fn, torch.int32])
+def test_what_was_rounded_on_the_way_is_no_copy(dtype):
+    def through_scratch(model, weights):
+        model.a.data.copy_(torch.empty(3, dtype=dtype, device=weights["w"].device).copy_(weights["w"]))
+
+    def through_a_parameter(model, weights):
+        model.b.data = model.b.data.to(dtype)
+        model.b.data.copy_(weights["w"])
+        model.a.data.copy_(model.b.data)
+
+    for load in through_scratch, through_a_parameter:
+        found = capture(Model({"a": (3,), "b": (3,)}, load, torch.float32), {"w": ("f32", (3,))})
+        assert [(each.target, each.sources) for each in found.made] == [("a", ("w",))]
+        assert all(copy.target == "b" for copy in found.copies)
+
+
 def test_loader_that_looks_at_a_value_is_refused_by_name():
     def load(model, weights):
         if weights["scale"].item() > 0:
