@@ -125,6 +125,7 @@ def _told(word: bytes) -> bytes:
 
 def _port_of(address: str) -> tuple[str, int]:
     host, _, port = address.rpartition(":")
+    host = host.removeprefix("[").removesuffix("]")
     if not port.isdecimal() or int(port) > 65535:
         raise ValueError(f"{address!r} is no address: it is host:port")
     return host, int(port)
@@ -151,6 +152,14 @@ def _hand_out(connection: socket.socket, word: bytes) -> int:
         return 0
 
 
+def _server(port: int, backlog: int) -> socket.socket:
+    """Listens at all interfaces: many a host calls itself by a loopback address, at which others do not find it."""
+    if socket.has_dualstack_ipv6():
+        with contextlib.suppress(OSError):  # IPv6 may be switched off
+            return socket.create_server(("", port), family=socket.AF_INET6, backlog=backlog, dualstack_ipv6=True)
+    return socket.create_server(("", port), backlog=backlog)
+
+
 def _hand_out_to_all(address: str, size: int, word: bytes, timeout_s: float) -> None:
     """One thread for each connection, since some are silent."""
     missing, deadline = set(range(1, size)), time.monotonic() + timeout_s
@@ -160,7 +169,7 @@ def _hand_out_to_all(address: str, size: int, word: bytes, timeout_s: float) -> 
             missing.discard(_hand_out(connection, word))
 
     try:
-        server = socket.create_server(_port_of(address), backlog=size)
+        server = _server(_port_of(address)[1], size)
     except OSError as error:
         raise CommError(f"rank 0 cannot listen at {address}: {error}") from error
     with server:
@@ -176,10 +185,10 @@ def _hand_out_to_all(address: str, size: int, word: bytes, timeout_s: float) -> 
             threading.Thread(target=serve, args=(connection,), daemon=True).start()
 
 
-def _asked(address: str, rank: int) -> bytes:
+def _asked(address: str, rank: int, timeout_s: float) -> bytes:
     """Rank 0's word; nothing where it does not listen yet, or another does."""
     try:
-        with socket.create_connection(_port_of(address), timeout=_PATIENCE_S) as connection:
+        with socket.create_connection(_port_of(address), timeout=timeout_s) as connection:
             connection.sendall(_HELLO + rank.to_bytes(4, "little"))
             head = _received(connection, len(_HELLO) + 4)
             n_bytes = int.from_bytes(head[len(_HELLO) :], "little")
@@ -198,7 +207,7 @@ def _by_socket(address: str, rank: int, size: int, made: Callable[[], bytes], ti
         _hand_out_to_all(address, size, word, timeout_s)
         return _told(word)
     deadline = time.monotonic() + timeout_s
-    while not (word := _asked(address, rank)):
+    while not (word := _asked(address, rank, max(_POLL_S, min(_PATIENCE_S, deadline - time.monotonic())))):
         if time.monotonic() > deadline:
             raise TimeoutError(f"rank 0 does not listen at {address}, after {timeout_s:.3g} s")
         time.sleep(_POLL_S)

@@ -35,6 +35,25 @@ def test_id_by_address():
     assert got == [(ID, rank, 4) for rank in range(4)]
 
 
+@pytest.mark.parametrize("host", ["127.0.0.2", "[::1]"])
+def test_rank_0_is_found_at_each_address_of_its_host(host):
+    """As where a host's own name is 127.0.1.1 to itself and another address to the others."""
+    if host == "[::1]" and not socket.has_dualstack_ipv6():
+        pytest.skip("no IPv6")
+    port = free_port()
+    hosts = [host, "127.0.0.1", host]
+    got = on_threads(3, lambda rank: _bootstrap.nccl_unique_id(f"{hosts[rank]}:{port}", rank, 3, lambda: ID, 20.0))
+    assert got == [(ID, rank, 3) for rank in range(3)]
+
+
+def test_a_rank_waits_for_one_that_says_nothing_no_longer_than_for_all():
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        began = time.monotonic()
+        with pytest.raises(xfer.TimeoutError, match="rank 0 does not listen"):
+            _bootstrap.nccl_unique_id(f"127.0.0.1:{silent.getsockname()[1]}", 1, 2, lambda: ID, 0.5)
+        assert time.monotonic() - began < 5
+
+
 def gets(port, *said, rst=False):
     """Connects as soon as somebody listens, says something, and closes; or is returned open where it says nothing."""
     while True:
