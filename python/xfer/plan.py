@@ -53,7 +53,6 @@ class PlanOptions(TypedDict, total=False):
     timeout_ms: int
     lane: str
     ranks_per_domain: int
-    flags: int
     verify: bool
     staged: bool
     fresh_sources: bool
@@ -231,8 +230,11 @@ class Plan(_handle.Handle):
         before, as weights that are loaded anew for each step, take a fraction of the time."""
         comm, rows = self._on(), list(tensors)  # which may be made by use of the comm
         with comm._alone(), no_collection():
-            for tensor, src, dst in self._bind_moved(comm, rows):
-                self._bind(comm, tensor, src, dst)
+            for row in self._bind_moved(comm, rows):
+                if len(row) == 3:
+                    self._bind(comm, *row)
+                else:
+                    self._note(ValueError(f"a row to bind is (tensor, source, destination), not {row!r}"))
 
     def _bind_moved(self, comm: Comm, rows: list[tuple[int | str, Any, Any]]) -> list[tuple[int | str, Any, Any]]:
         """Binds in one call what differs by its place alone from what was bound before; the rows that are left."""
@@ -243,6 +245,8 @@ class Plan(_handle.Handle):
         targets: list[_Place] = []
         forms = self._forms
         for row in rows:
+            if len(row) != 3:
+                return rows  # which says so
             tensor, src, dst = row
             number = self._number_of(tensor)
             source = _place_of(src, forms[0], number)

@@ -9,6 +9,7 @@ import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from ctypes import byref, c_char_p, c_int, c_int32, c_int64, c_size_t, c_void_p
 from dataclasses import dataclass
+from operator import index
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from . import _functions, _handle, _structs, dtypes
@@ -417,8 +418,10 @@ class Locals(_handle.Handle):
         return int(lib.xfer_locals_count(self))
 
     def __getitem__(self, i: int) -> Local:
-        if not 0 <= i < len(self):
-            raise IndexError(f"there are {len(self)} local tensors")
+        n, i = len(self), index(i)
+        i += n if i < 0 else 0
+        if not 0 <= i < n:
+            raise IndexError(f"there are {n} local tensors")
         row = _structs.Local()
         lib.xfer_locals_get(self, i, byref(row))
         return Local(
@@ -509,7 +512,7 @@ class Locals(_handle.Handle):
                 plan._note(wrong, "locals")
 
     def _let_go(self, side: str, plan: Plan) -> None:
-        """Of memory that was handed in and is bound no more; update() comes before the next bind()."""
+        """Of memory that was handed in and is bound no more."""
         for key, given in self._given.items():
             if key[0] == side:
                 self._given[key] = given._replace(memory=given.memory._replace(owner=None))
@@ -548,10 +551,14 @@ class Locals(_handle.Handle):
         self._misc = callback
 
     def wait(self, plan: Plan, timeout_ms: int = 0) -> None:
-        """plan.wait(), then the callbacks, on the thread that waits. Collective. What a callback raises is raised."""
+        """plan.wait(), then the callbacks, on the thread that waits. Collective. What a callback raises is raised.
+        Of a plan with fresh_sources, what was handed in for "train" is kept no longer: update() comes before the next
+        bind()."""
         plan._on()  # raises
         plan._keep(self)
         plan._wait(lib.xfer_locals_wait, self, plan, timeout_ms)
+        if plan.fresh_sources:
+            self._let_go("train", plan)
         error, self._misc_error = self._misc_error, None
         if error is not None:
             try:

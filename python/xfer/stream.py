@@ -18,7 +18,8 @@ def _current(device: int) -> int:
         return int(raw(device) if raw is not None else torch.cuda.current_stream(device).cuda_stream)
     cupy = sys.modules.get("cupy")
     if cupy is not None:
-        return int(cupy.cuda.get_current_stream().ptr)
+        with cupy.cuda.Device(device):
+            return int(cupy.cuda.get_current_stream().ptr)
     return 0
 
 

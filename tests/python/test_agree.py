@@ -128,7 +128,6 @@ def test_destinations(wrong, kind, words):
         ([("w", LAYOUT, LAYOUT)], {"colour": 3}, TypeError, "colour"),
         ([("w", LAYOUT, LAYOUT)], {"lane": "fast"}, ValueError, "fast"),
         ([("w", LAYOUT, LAYOUT)], {"window_bytes": -1}, OverflowError, "window_bytes"),
-        ([("w", LAYOUT, LAYOUT)], {"flags": 1 << 20}, xfer.UnsupportedError, "flags"),
     ],
 )
 def test_create(tensors, options, kind, words):

@@ -122,6 +122,17 @@ def test_what_is_wrong_with_a_tensor_elsewhere_is_raised_by_commit():
             plan.commit()
 
 
+def test_a_row_that_is_none_is_raised_by_commit():
+    plan = one_rank("f32[4,6] (1):R -> (1):R")
+    good = "w0", torch.zeros(4, 6), torch.zeros(4, 6)
+    for row in (("w0", good[1]), (*good, 4)):
+        plan.bind_many([row])
+        with pytest.raises(ValueError, match="a row to bind is"):
+            plan.commit()
+        plan.bind_many([good])
+        plan.commit()
+
+
 def test_a_tensor_that_was_bound_is_given_back_when_another_is():
     plan = one_rank("f32[4,6] (1):R -> (1):R")
     first, got = torch.ones(4, 6), torch.zeros(4, 6)

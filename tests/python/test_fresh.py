@@ -120,6 +120,29 @@ def test_transfers_and_refits_take_sources_anew_at_each_step(tmp_path):
         on_ranks(2, lambda comm, kind=kind: work(comm, kind))
 
 
+def test_local_tensors_of_sources_made_anew_are_given_back(tmp_path):
+    model = TinyModel(hidden=8, heads=2, kv=1, head=4, inner=8, vocab=16)
+    table = model.write_table(tmp_path)
+
+    def work(comm):
+        refit = xfer.Refit(xfer.Model(table), xfer.Side("full"), xfer.Side("full", first_rank=1))
+        with refit.plan(comm, fresh_sources=True) as plan:
+            mine = refit.locals(comm.rank)
+            state = {name: np.zeros(shape, np.uint16).view(Memory) for name, shape in model.shapes().items()}
+            for name, x in state.items():
+                mine.give(("train", "gen")[comm.rank], name, x, "bf16")
+            mine.bind(plan)
+            plan.commit()
+            plan.run(1)
+            mine.wait(plan)
+            known = [weakref.ref(x) for x in state.values()]
+            state.clear()
+            x = None
+            assert are_gone(*known) == (comm.rank == 0)
+
+    on_ranks(2, work)
+
+
 @pytest.mark.parametrize("staged", [False, True])
 def test_scales_and_casts_of_sources_made_anew(staged):
     torch = pytest.importorskip("torch")

@@ -201,8 +201,10 @@ def test_locals_are_listed(table):
     assert (tensor.hf, tensor.layer, tensor.misc) == (f"{ATTENTION}.q_proj.weight", 0, False)
     src, dst = refit.tensors()[parts[0].tensor][1:]
     assert (src.local_shape(0), dst.local_shape(1)) == ((16, 16), (8, 16))
-    with pytest.raises(IndexError):
-        locals_[len(locals_)]
+    assert locals_[-1] == list(locals_)[-1]
+    for outside in (len(locals_), -len(locals_) - 1):
+        with pytest.raises(IndexError):
+            locals_[outside]
     refit.close()
     with pytest.raises(ValueError, match="refit is closed"):
         refit.report()

@@ -1,5 +1,8 @@
 """Streams: an address from whatever the caller has."""
 
+import sys
+import types
+
 import numpy as np
 import pytest
 from ranks import outcomes
@@ -39,6 +42,25 @@ def test_what_is_a_stream():
         46,
     ]
     assert stream_pointer(None, -1) == 0  # of a host comm
+
+
+def test_no_stream_is_cupys_current_one_of_that_device(monkeypatch):
+    class Device:
+        now = 0
+
+        def __init__(self, device):
+            self.device = device
+
+        def __enter__(self):
+            Device.now = self.device
+
+        def __exit__(self, *_):
+            Device.now = 0
+
+    cuda = types.SimpleNamespace(Device=Device, get_current_stream=lambda: Cupy(100 + Device.now))
+    monkeypatch.setitem(sys.modules, "cupy", types.SimpleNamespace(cuda=cuda))
+    monkeypatch.delitem(sys.modules, "torch", raising=False)
+    assert [stream_pointer(None, device) for device in range(2)] == [100, 101]
 
 
 @pytest.mark.parametrize(
