@@ -55,11 +55,15 @@ def _handles(module: Any) -> Iterator[tuple[str, Any]]:
 
 
 def _of_fsdp(prefix: str, flat: Any) -> dict[str, FlatPart]:
-    local, parts = getattr(flat, "_local_shard", flat.data).detach(), {}  # it is set at the first forward
-    for name, shape, info in zip(flat._fqns, flat._shapes, flat._shard_param_infos, strict=True):
+    is_cut, parts = flat.numel() == flat._sharded_size.numel(), {}
+    local = (flat if is_cut else flat._local_shard).detach()  # to which a gathered one, as of SHARD_GRAD_OP, goes back
+    own = (is_cut and flat._params) or [None] * len(flat._fqns)  # with use_orig_params
+    for name, shape, info, parameter in zip(flat._fqns, flat._shapes, flat._shard_param_infos, own, strict=True):
         part = FlatPart(tuple(shape), 0, 0, local[:0])
         if info.in_shard:
             memory = local.narrow(0, info.offset_in_shard, info.numel_in_shard)
+            if parameter is not None and parameter.data_ptr() != memory.data_ptr():
+                raise ValueError(f"{prefix + name!r} was given other memory, which FSDP takes over in the next forward")
             part = FlatPart(tuple(shape), info.intra_param_start_idx, info.intra_param_end_idx + 1, memory)
         parts[prefix + name] = part
     for tied in flat._shared_param_infos:

@@ -72,6 +72,8 @@ class Member:
         if kind == "zero3":
             return partitioned(self.module, self.rank, size)
         how = {"device_id": torch.device("cpu"), "use_orig_params": kind != "fsdp1 flat"}
+        if kind == "fsdp1 gathered":  # from the first forward on
+            how["sharding_strategy"] = ShardingStrategy.SHARD_GRAD_OP
         if kind == "fsdp1 hybrid":
             mine = groups["a" if self.rank < 2 else "b"], groups[f"across{self.rank % 2}"]
             return FullyShardedDataParallel(
@@ -80,38 +82,59 @@ class Member:
         self.module.blocks[0] = FullyShardedDataParallel(self.module.blocks[0], process_group=groups["all"], **how)
         return FullyShardedDataParallel(self.module, process_group=groups["all"], **how)
 
+    def forward(self):
+        """After the first one FSDP1 keeps its shards once more."""
+        if self.kind.startswith("fsdp1") and self.trains:
+            self.module.eval()
+            with torch.no_grad():
+                self.module(torch.tensor([1, 2]))
+
     def transfer(self):
         side = {"source" if self.trains else "target": self.module}
         self.weights = xfer.torch.Transfer(self.comm, **side)
         self.weights.step(1)
 
     def step(self):
-        """Every value changes in place, as an optimizer changes it."""
-        if self.trains:
-            seen = set()
-            for part in xfer.torch.flat_parts(self.module).values():
-                memory = part.memory if isinstance(part, xfer.torch.FlatPart) else part
-                if memory.data_ptr() not in seen and memory.is_floating_point():
+        """Every value changes in place, as an optimizer changes it, in other memory than before."""
+        if self.trains and self.kind != "fsdp1 gathered":
+            if self.kind.startswith("fsdp1"):
+                self.module._apply(torch.clone)
+            for each in [*self.module.parameters(), *self.module.buffers()]:
+                memory = getattr(each, "ds_tensor", each).data
+                if memory.is_floating_point():
                     memory.mul_(3)
-                    seen.add(memory.data_ptr())
         self.weights.step(2)
+
+    def replace(self):
+        """One parameter's memory, which FSDP1 with use_orig_params does not hear of before its next forward."""
+        if self.trains:
+            parameter = next(p for p in self.module.parameters() if p.numel())
+            parameter.data = parameter.data.clone()
+        try:
+            self.weights.step(3)
+        except (ValueError, xfer.PeerError) as error:
+            return str(error)
+        return "done"
 
     def state(self):
         return {n: x.clone() for n, x in self.module.state_dict().items()}
 
 
-@pytest.mark.parametrize("kind", ["fsdp1", "fsdp1 flat", "fsdp1 hybrid", "zero3"])
+@pytest.mark.parametrize("kind", ["fsdp1", "fsdp1 flat", "fsdp1 hybrid", "fsdp1 gathered", "zero3"])
 def test_flat_parts_go_into_a_whole_module(tmp_path, kind):
     store = str(tmp_path / "store")
     ranks = [Rank(lambda _, r=r: Member(r, 5, store, kind)) for r in range(5)]
     try:
-        for name, factor in (("transfer", 1), ("step", 3)):
+        for name, factor in (("forward", 0), ("transfer", 1), ("step", 1 if kind == "fsdp1 gathered" else 3)):
             answers = list(call(dict.fromkeys(ranks, (name,))).values())
             assert all(good for good, _ in answers), answers
             good, got = call({ranks[4]: ("state",)})[ranks[4]]
             assert good, got
             for n, want in Net().state_dict().items():
-                assert torch.equal(got[n], want * factor if want.is_floating_point() else want), n
+                assert torch.equal(got[n], want * (factor if want.is_floating_point() else factor > 0)), n
+        if kind in ("fsdp1", "fsdp1 hybrid"):
+            said = [text for _, text in call(dict.fromkeys(ranks, ("replace",))).values()]
+            assert all("was given other memory" in text for text in said), said
     finally:
         for rank in ranks:
             rank.kill()
