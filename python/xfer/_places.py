@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from operator import is_
+from operator import attrgetter, is_
 from typing import Any
 
 import torch
@@ -13,6 +13,7 @@ from .memory import memory_of
 __all__ = ["Places"]
 
 _Tensor = torch.Tensor
+_dtype, _shape = attrgetter("dtype"), attrgetter("shape")
 
 
 class Places:
@@ -57,12 +58,12 @@ def _name_the_one_without_memory(names: Sequence[str], tensors: Sequence[Any]) -
 
 def _where(tensors: Sequence[Any]) -> list[Any]:
     """What tells of the same objects that they lie as before; where one is not contiguous, the strides too."""
-    where: list[Any] = list(map(_Tensor.data_ptr, tensors))
+    what: list[Iterable[Any]] = [map(_Tensor.data_ptr, tensors), map(_dtype, tensors), map(_shape, tensors)]
     if not all(map(_Tensor.is_contiguous, tensors)):
-        where = list(zip(where, map(_Tensor.stride, tensors), strict=True))
-    return where
+        what.append(map(_Tensor.stride, tensors))
+    return list(zip(*what, strict=True))
 
 
 def _form(tensor: Any) -> Any:
     """Of other objects than before: what they may differ in where they lie at the same address."""
-    return tensor.dtype, tensor.shape, tensor.stride(), tensor.is_neg()
+    return tensor.stride(), tensor.is_neg()

@@ -14,7 +14,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
-from functools import cache, lru_cache, partial
+from functools import cache, cached_property, lru_cache, partial
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -382,8 +382,15 @@ def _refuse_copies(parts: Mapping[str, Any], again: Mapping[str, Any], names: Se
 class _Sides:
     """What this rank holds of a source and of a target, which are looked at anew before each step."""
 
-    def __init__(self, source: Source | None, target: Source | None) -> None:
+    def __init__(
+        self,
+        source: Source | None,
+        target: Source | None,
+        check: Callable[[int, dict[str, Any]], None] = lambda *_: None,
+    ) -> None:
+        """check: raises what is wrong with the DTensors among the tensors of a side (0 or 1) that have moved."""
         self.sources = [source, target]
+        self._check = check
         self.parts: list[dict[str, Any]] = [{}, {}]  # by name; None outside a tensor's mesh
         self._places = [Places(), Places()]
         self._are_known = False
@@ -400,6 +407,7 @@ class _Sides:
         moved = [names[i] for i in self._places[side].moved(names, [parts[name] for name in names])]
         if moved and side == 1 and isinstance(source, torch.nn.Module):
             _refuse_copies(parts, tensors_of(source), moved)
+        self._check(side, {name: tensors[name] for name in moved if isinstance(tensors[name], DTensor)})
         return moved
 
     def commit(self, plan: Plan, bind: Callable[[list[tuple[int, str]]], None]) -> None:
@@ -471,6 +479,7 @@ class Transfer(Steps):
             return [None if side is None else meshes_of(h, ranks) for side, h in zip(sides, have, strict=True)]
 
         needed("comm", comm, "comm")
+        self._comm = comm
         said = comm.share(tell, "Transfer")
         with Agreed(comm._tell):
             for side in (0, 1):
@@ -499,7 +508,8 @@ class Transfer(Steps):
         that cannot take part for a reason of its own says `comm.refuse(why)` and calls step() all the same: it is
         raised on all ranks before anything moves, and the next step goes on.
         """
-        self._sides.commit(self.plan, self._bind)
+        with _on(stream, self._comm):  # which reads what is copied to be read
+            self._sides.commit(self.plan, self._bind)
         super().step(version, stream)
 
 
@@ -508,9 +518,10 @@ class ModelRefit(Steps):
 
     model: a Model, or what makes one. train, gen: Sides, or SPECs such as "fsdp:dp4" and "vllm:tp2,loaded"; the ranks
     of a gen SPEC begin after those of train. source: the trainer's module or state dict on its ranks; target: the
-    engine's on its; DTensors are handed in by their local parts.
+    engine's on its; DTensors are handed in by their local parts. ranks: as for layout_of().
 
-    Raises MismatchError for what is missing, not wanted or of the wrong shape, on all ranks with the sentence.
+    Raises MismatchError for what is missing, not wanted or of the wrong shape, on all ranks with the sentence; of a
+    DTensor TypeError for Partial, and ValueError where its placements give this rank another part than the SPEC does.
     """
 
     def __init__(
@@ -522,9 +533,11 @@ class ModelRefit(Steps):
         *,
         source: Source | None = None,
         target: Source | None = None,
+        ranks: Ranks = None,
         **options: Unpack[PlanOptions],
     ) -> None:
         needed("comm", comm, "comm")
+        self._comm, self._ranks = comm, ranks
         with Agreed(comm._tell):  # a folder may be on some hosts alone
             train = Side(train) if isinstance(train, str) else train
             needed("side", train, "train")
@@ -533,8 +546,39 @@ class ModelRefit(Steps):
             self.refit = Refit(model if isinstance(model, Model) else Model(model), train, gen)
             self.locals = self.refit.locals(comm.rank)
         self.plan = self.refit.plan(comm, **options)
-        self._sides = _Sides(source, target)
+        self._sides = _Sides(source, target, self._check)
         self._sides.commit(self.plan, partial(self._bind, self.locals.give))
+
+    def _check(self, side: int, tensors: dict[str, Any]) -> None:
+        """Do DTensors of these placements hold what the SPEC says, where both speak of the same tensor?"""
+        if not tensors:
+            return
+        for mesh in _grids_of(tensors, self._ranks):
+            _check_rank(self._comm, mesh, self._ranks)
+        wanted = self._wanted[side]
+        for name, layout in layouts_of(tensors, self._ranks).items():
+            said = wanted.get(name)
+            if said is None or said.shape != layout.shape:
+                continue  # what is several tensors, or none, in the table
+            mine, theirs = layout.boxes(self._comm.rank), said.boxes(self._comm.rank)
+            if mine != theirs:
+                raise ValueError(
+                    f"{name!r}: this rank has the elements [lo, hi) {mine} by the placements of the DTensor, and "
+                    f"{theirs} by the SPEC"
+                )
+
+    @cached_property
+    def _wanted(self) -> tuple[dict[str, Layout], dict[str, Layout]]:
+        """The layout of each side's local tensors that are part of one tensor alone, on this rank."""
+        rows = self.refit.tensors()
+        found: tuple[dict[str, Layout], dict[str, Layout]] = ({}, {})
+        for i, local in enumerate(self.locals):
+            tensors = {part.tensor for part in self.locals.parts(i)}
+            side = ("train", "gen").index(local.side)
+            layout = rows[tensors.pop()][1 + side] if len(tensors) == 1 else None
+            if isinstance(layout, Layout):
+                found[side][local.name] = layout
+        return found
 
     def _bind(self, hand_in: Callable[[str, str, Any], None], moved: list[tuple[int, str]]) -> None:
         for side, name in moved:
@@ -543,10 +587,9 @@ class ModelRefit(Steps):
 
     def step(self, version: int, stream: Any = None) -> None:
         """Move all weights and wait until they are there on every rank. Collective. See Transfer.step()."""
-        self._sides.commit(self.plan, partial(self._bind, self.locals.update))
+        with _on(stream, self._comm):
+            self._sides.commit(self.plan, partial(self._bind, self.locals.update))
         super().step(version, stream)
-        if self.plan.fresh_sources:
-            self.locals._let_go("train", self.plan)
 
     def _wait(self) -> None:
         self.locals.wait(self.plan)

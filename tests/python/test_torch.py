@@ -12,6 +12,7 @@ import time
 import pytest
 from ranks import on_ranks, outcomes
 from test_mpi import mpiexec
+from tiny_model import TinyModel
 
 torch = pytest.importorskip("torch", reason="torch is not installed")
 import xfer  # noqa: E402
@@ -222,6 +223,30 @@ def test_a_transfer_goes_on_refusing_a_tensor_of_another_shape():
     assert on_ranks(2, work) == [[4.0] * 4] * 2
 
 
+FORMS = {
+    "of shape": lambda x: x.resize_(2),
+    "is an array of f16": lambda x: setattr(x, "data", x.data.view(torch.float16)),
+}
+
+
+@pytest.mark.parametrize("words", FORMS)
+@pytest.mark.parametrize("changes", [0, 1])
+def test_a_tensor_that_becomes_another_where_it_lies_is_looked_at_again(changes, words):
+    """Else it would be written, or read, past its end, or as bits of another type."""
+
+    def work(comm):
+        mine = {"a": torch.full((4,), 1.0 + comm.rank).bfloat16()}
+        with xfer.torch.Transfer(comm, **{("target", "source")[comm.rank]: mine}) as transfer:
+            transfer.step(1)
+            if comm.rank == changes:
+                FORMS[words](mine["a"])
+            kinds = (ValueError, TypeError) if comm.rank == changes else xfer.PeerError
+            with pytest.raises(kinds, match=words):
+                transfer.step(2)
+
+    on_ranks(2, work)
+
+
 def test_a_transfer_refuses_what_came_went_or_is_freed():
     def work(comm):
         mine = {"a": torch.full((4,), float(comm.rank)), "b": torch.zeros(4)}
@@ -347,6 +372,22 @@ def test_a_dtensors_new_memory_is_of_the_stream_that_writes_to_it(monkeypatch, o
     assert seen == [current]
 
 
+def test_what_a_step_copies_to_read_it_is_copied_on_its_stream(monkeypatch):
+    cuda, seen, readable = Streams(), [], xfer.torch.readable
+    (comm,) = xfer.Comm.local(1)
+    transfer = xfer.torch.Transfer(comm, source={"w": torch.ones(3).expand(4, 3)}, target={"w": torch.zeros(4, 3)})
+    with monkeypatch.context() as patch:
+        for name in ("ExternalStream", "default_stream", "stream"):
+            patch.setattr(torch.cuda, name, getattr(cuda, name))
+        patch.setattr(comm, "_device", 3)
+        patch.setattr(xfer.torch, "readable", lambda part: (seen.append(cuda.current), readable(part))[1])
+        patch.setattr(transfer, "_bind", lambda _: None)
+        patch.setattr(transfer.plan, "commit", lambda: None)
+        patch.setattr(transfer, "_move", lambda _, stream: seen.append(stream))
+        transfer.step(1, stream=77)
+    assert seen == [(77, 3), 77]
+
+
 def test_a_dtensor_of_what_expand_gives_is_redistributed(one_rank_of_torch):
     placements = [torch.distributed.tensor.Replicate()]
     local = torch.full((2, 1), 5.0).expand(2, 3)
@@ -435,6 +476,36 @@ def test_a_comm_that_numbers_ranks_otherwise_than_torch_is_refused_unless_told(o
         return local.tolist()
 
     assert outcomes(2, work) == [[2.0 if side == "source" else 1.0] * 2] * 2
+
+
+def test_a_model_refit_looks_at_more_of_a_dtensor_than_its_local_shape(one_rank_of_torch, tmp_path):
+    """Whose rank it is, and that its values are no terms of a sum. Which elements it has: torch_program.py."""
+    from torch.distributed.tensor import DTensor, Partial, Replicate
+
+    model = TinyModel(hidden=8, heads=2, kv=1, head=4, inner=8, vocab=16)
+    table, shapes = model.write_table(tmp_path), model.shapes()
+
+    def tensors(placement):
+        local = {name: torch.ones(shape, dtype=torch.bfloat16) for name, shape in shapes.items()}
+        return {n: DTensor.from_local(x, one_rank_of_torch, [placement], run_check=False) for n, x in local.items()}
+
+    def refit(comm, placement, **ranks):
+        sides = xfer.Side("full", first_rank=1), xfer.Side("full")
+        target = {name: torch.zeros(shape, dtype=torch.bfloat16) for name, shape in shapes.items()}
+        side = {"source": tensors(placement)} if comm.rank == 1 else {"target": target}
+        with xfer.torch.ModelRefit(comm, str(table), *sides, **side, **ranks) as steps:
+            steps.step(1)
+        return all(bool((x == 1).all()) for x in target.values())
+
+    def work(comm):
+        comm.set_timeout(20000)
+        with pytest.raises((ValueError, xfer.PeerError), match="torch's rank 0 is rank 1 of the comm"):
+            refit(comm, Replicate())
+        with pytest.raises((TypeError, xfer.PeerError), match="Partial"):
+            refit(comm, Partial(), ranks={0: 1})
+        return refit(comm, Replicate(), ranks={0: 1})
+
+    assert outcomes(2, work)[0] is True
 
 
 def test_a_cut_along_which_ranks_do_not_ascend_is_refused():

@@ -229,9 +229,38 @@ def model_refit(comm):
             for side in (source, target):  # all of it lies elsewhere at the next step
                 for name in side or ():
                     side[name] = -side[name]
+    tp_first(comm, tiny, w, table, bits)
     lacking = dict(list(source.items())[:-1]) if comm.rank == 2 else source
     with pytest.raises(xfer.MismatchError if comm.rank == 2 else xfer.PeerError, match="lm_head"):
         xfer.torch.ModelRefit(comm, xfer.Model(table), "fsdp:dp4", "vllm:tp2,loaded", source=lacking, target=target)
+
+
+def tp_first(comm, tiny, w, table, bits):
+    """FSDP2 over tensor parallelism, by the SPEC that says so; by one of the same local shapes it is refused."""
+    mesh = DeviceMesh("cpu", [[0, 1], [2, 3]])
+    source = target = None
+    if comm.rank < 4:
+        source = {}
+        for name, x in w.items():
+            dim = None if "norm" in name else 1 if "o_proj" in name or "down_proj" in name else 0
+            by_tp = {None: Replicate(), 0: Shard(0), 1: Shard(1)}[dim]
+            by_dp = _StridedShard(0, split_factor=2) if dim == 0 else Shard(0)
+            whole = bits(x) if dim is None else bits(x).chunk(2, dim)[comm.rank % 2]
+            local = whole.chunk(2)[comm.rank // 2].clone()
+            source[name] = DTensor.from_local(
+                local, mesh, [by_dp, by_tp], run_check=False, shape=x.shape, stride=bits(x).stride()
+            )
+    elif comm.rank < 6:
+        target = {name: torch.zeros_like(bits(x)) for name, x in tiny.vllm_of(w, comm.rank - 4).items()}
+    sides = {"source": source, "target": target}
+    with xfer.torch.ModelRefit(comm, xfer.Model(table), "fsdp:dp2,tp2", "vllm:tp2,loaded", **sides) as refit:
+        refit.step(1)
+    for name, want in tiny.vllm_of(w, comm.rank - 4).items() if target is not None else ():
+        assert torch.equal(target[name].view(torch.int16), bits(want).view(torch.int16)), name
+    for name in [name for name in source or () if "o_proj" in name or "down_proj" in name]:
+        source[name] = distribute_tensor(bits(w[name]), DeviceMesh("cpu", [0, 1, 2, 3]), [Shard(0)], src_data_rank=None)
+    with pytest.raises((ValueError, xfer.PeerError), match="by the placements of the DTensor"):
+        xfer.torch.ModelRefit(comm, xfer.Model(table), "fsdp:dp4", "vllm:tp2,loaded", **sides)
 
 
 def misuses(comm, mesh):
