@@ -460,3 +460,22 @@ def test_weights_that_lie_elsewhere_at_the_next_meeting_are_met_there():
     assert trainer.has_met
     for side in (trainer, worker):
         side.leave()
+
+
+def test_a_trainer_whose_dtensors_lie_by_other_ranks_than_the_trainers_is_refused():
+    torch = pytest.importorskip("torch", reason="torch is not installed")
+    from torch.distributed.tensor import DeviceMesh, DTensor, Shard
+    from torch.testing._internal.distributed.fake_pg import FakeStore
+
+    from xfer.integrations._source import Source
+
+    torch.distributed.init_process_group("fake", rank=1, world_size=3, store=FakeStore())
+    try:
+        mesh, outside = DeviceMesh("cpu", [0, 1]), DeviceMesh("cpu", [0, 2])
+        on = {each: Source({"w": DTensor.from_local(torch.ones(2), each, [Shard(0)])}, 3) for each in (mesh, outside)}
+        assert on[mesh].meshes(1) == {"w": [(2,), (0, 1)]}
+        with pytest.raises(ValueError, match="torch's rank 1 is trainer 0: trainers with DTensors have torch's ranks"):
+            on[mesh].meshes(0)
+        assert on[outside].meshes(0) == {"w": [(2,), (0, 2)]}
+    finally:
+        torch.distributed.destroy_process_group()

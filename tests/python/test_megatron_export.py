@@ -41,6 +41,10 @@ def test_each_rank_keeps_its_share_of_what_is_exported(monkeypatch):
         mine = source.parts()
         assert source.table() == [[name, "f32", list(x.shape)] for name, x in mine.items()]
         assert all(len(x) == N_WORDS for name, x in mine.items() if name in ("embed", "head"))
+        layouts = source.layouts([], dict.fromkeys(mine, (2 - rank,)))  # as trainers are numbered, not torch's ranks
+        assert {name: layouts[name].local_shape(2 - rank) for name in mine} == {
+            n: tuple(x.shape) for n, x in mine.items()
+        }
         kept += mine
         loads.append(sum(x.numel() for x in mine.values()))
     assert sorted(kept) == sorted(SHAPES)

@@ -396,7 +396,8 @@ class TrainerSide:
         assert self._comm is not None
         if is_draft in self._updates:
             self._updates.pop(is_draft).close()
-        table, meshes = _on_this_rank(self._comm, lambda: (self._weights.table(), self._weights.meshes()))
+        rank = self._comm.rank
+        table, meshes = _on_this_rank(self._comm, lambda: (self._weights.table(), self._weights.meshes(rank)))
         tables, said = tables_of(self._comm, table, meshes)
         everything, holders = joined(tables)
 

@@ -11,6 +11,7 @@ from operator import is_not
 from typing import Any
 
 import torch
+from torch.distributed.tensor import DTensor
 
 from .._places import Places
 from ..comm import Comm
@@ -75,9 +76,17 @@ class Source:
         """Of what this rank has."""
         return [[name, dtype_name(x.dtype), list(x.shape)] for name, x in tensors_of(self._source).items()]
 
-    def meshes(self) -> dict[str, Any]:
-        """What layouts() of the other trainers needs of this rank."""
-        return meshes_of(tensors_of(self._source))
+    def meshes(self, rank: int) -> dict[str, Any]:
+        """What layouts() of the other trainers needs of this one, which is `rank` of them: a DTensor's mesh has torch's
+        ranks."""
+        state = tensors_of(self._source)
+        for mesh in {x.device_mesh for x in state.values() if isinstance(x, DTensor)}:
+            torch_rank = mesh.get_rank()
+            if mesh.get_coordinate() is not None and torch_rank != rank:
+                raise ValueError(
+                    f"torch's rank {torch_rank} is trainer {rank}: trainers with DTensors have torch's ranks"
+                )
+        return meshes_of(state)
 
     def layouts(self, meshes: list[Any], holders: Holders) -> dict[str, Layout]:
         """Who holds what of each that this rank has. meshes: of all ranks; None where there are no weights."""

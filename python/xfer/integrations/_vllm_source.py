@@ -37,7 +37,7 @@ class _WeightSource(Source):
     def table(self) -> Table:
         return [[m.name, dtype_name(m.dtype), list(m.shape)] for m in self._metadata()]
 
-    def meshes(self) -> dict[str, Any]:
+    def meshes(self, rank: int) -> dict[str, Any]:
         return {}
 
     def layouts(self, meshes: list[Any], holders: Holders) -> dict[str, Layout]:

@@ -28,8 +28,8 @@ __all__ = ["ExportedSource"]
 class ExportedSource(Source):
     """bridge: what has export_hf_weights(). models: the list of this rank's models, one for each virtual stage.
 
-    Trainers are numbered as torch.distributed's default group is. Each update runs the export, a collective call of
-    the trainers; the first look at the table does so too. Rows that pad Megatron's vocabulary are left out, which the
+    Trainers are the ranks of torch.distributed's default group. Each update runs the export, a collective call of the
+    trainers; the first look at the table does so too. Rows that pad Megatron's vocabulary are left out, which the
     bridge does not do. options: of export_hf_weights().
     """
 
@@ -67,12 +67,11 @@ class ExportedSource(Source):
     def table(self) -> Table:
         return [[name, dtype_name(dtype), list(shape)] for name, (dtype, shape) in self._share.items()]
 
-    def meshes(self) -> dict[str, Any]:
+    def meshes(self, rank: int) -> dict[str, Any]:
         return {}
 
     def layouts(self, meshes: list[Any], holders: Holders) -> dict[str, Layout]:
-        alone = Mesh([1], [self._rank])
-        return {name: whole(shape, dtype, alone) for name, (dtype, shape) in self._share.items()}
+        return {name: whole(shape, dtype, Mesh([1], holders[name])) for name, (dtype, shape) in self._share.items()}
 
     def parts(self) -> dict[str, Any]:
         """This rank's share, once all of it was exported."""
