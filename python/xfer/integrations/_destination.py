@@ -3,6 +3,7 @@ run without data and recorded."""
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager
 from functools import cache, partial
@@ -18,6 +19,7 @@ from ..memory import View
 
 __all__ = ["Checkpoint", "Destination", "parameters_of", "split"]
 
+_log = logging.getLogger(__name__)
 _CAST = {torch.float32, torch.bfloat16, torch.float16}  # to each other
 Checkpoint = Mapping[str, tuple[Any, tuple[int, ...]]]
 
@@ -52,6 +54,11 @@ def split(name: str) -> tuple[str, str]:
     return layer, parameter
 
 
+def _some(names: list[str]) -> str:
+    """The first of them."""
+    return ", ".join(map(repr, names[:3])) + (", ..." if len(names) > 3 else "")
+
+
 class Destination:
     """Layouts and memory for the tensors of a checkpoint that one worker's model takes; a framework's own class says
     how its layers come.
@@ -69,9 +76,24 @@ class Destination:
             self._dtypes = {name: x.dtype for name, x in (*parameters_of(model), *model.named_buffers())}
             self._strides = {name: x.stride() for name, x in parameters_of(model)}
             self.found: Capture = capture(model, checkpoint, partial(_load, model))
+            self._look_at_the_rest({name for name, _ in parameters_of(model)})
         self.whole = sorted({name for made in self.found.made for name in made.sources})
         boxes = self.found.boxes(checkpoint)
         self._arrange({name: each for name, each in boxes.items() if name not in self.whole})
+
+    def _look_at_the_rest(self, parameters: set[str]) -> None:
+        """What of the checkpoint goes nowhere, and which parameters do not come whole. Raises ValueError where nothing
+        goes anywhere, since an update would leave the model as it is."""
+        unused, missing = self.found.unused, [name for name in self.found.missing if name in parameters]
+        if unused and not self.found.copies and not self.found.made:
+            raise ValueError(
+                f"the model's loader takes none of the trainers' {len(unused)} tensors, {_some(unused)}: it knows "
+                "other names, or works in threads of its own, where it cannot be followed"
+            )
+        if unused:
+            _log.warning("xfer: %d of the trainers' tensors go nowhere here: %s", len(unused), _some(unused))
+        if missing:
+            _log.warning("xfer: %d parameters do not come, or not all of them: %s", len(missing), _some(missing))
 
     def _as_loaded(self) -> AbstractContextManager[None]:
         """The model as it is before loading; afterwards it is as it was."""

@@ -1,0 +1,70 @@
+"""Where a checkpoint goes in a worker's model, with vllm_stand_in in the place of vLLM, in one process."""
+
+import concurrent.futures
+
+import pytest
+
+torch = pytest.importorskip("torch", reason="torch is not installed")
+
+import vllm_stand_in as stand_in  # noqa: E402
+
+BF16 = torch.bfloat16
+
+
+class Model(torch.nn.Module):
+    """Layers whose loader knows their parameters by their names."""
+
+    def __init__(self, **layers):
+        super().__init__()
+        for name, layer in layers.items():
+            self.add_module(name, layer)
+
+    def load_weights(self, weights):
+        parameters = dict(self.named_parameters())
+        for name, x in weights:
+            if name in parameters:
+                parameters[name].copy_(x)
+
+
+class InThreads(Model):
+    def load_weights(self, weights):
+        parameters = dict(self.named_parameters())
+        with concurrent.futures.ThreadPoolExecutor(2) as pool:
+            done = [pool.submit(parameters[name].data.copy_, x) for name, x in weights]
+        for each in done:
+            each.result()
+
+
+def layer(method=None, **shapes):
+    return stand_in._Layer(method, **shapes)
+
+
+def destination(model, checkpoint):
+    stand_in.install()
+    from xfer.integrations._vllm_model import VllmDestination
+
+    stand_in.record_metadata_for_reloading(model, "cpu")
+    return VllmDestination(model, {name: (BF16, shape) for name, shape in checkpoint.items()}, BF16)
+
+
+@pytest.mark.parametrize(
+    ("kind", "names"), [(Model, ["module.a.weight", "module.b.weight"]), (InThreads, ["a.weight", "b.weight"])]
+)
+def test_a_loader_of_which_nothing_is_seen_is_refused(kind, names):
+    model = kind(a=layer(weight=(4, 4)), b=layer(weight=(4, 4)))
+    with pytest.raises(
+        ValueError, match=f"takes none of the trainers' 2 tensors, '{names[0]}', '{names[1]}': it knows"
+    ):
+        destination(model, dict.fromkeys(names, (4, 4)))
+
+
+def test_what_goes_nowhere_and_what_does_not_come_is_in_the_log(caplog):
+    model = Model(a=layer(weight=(4, 4)), b=layer(weight=(4, 4)))
+    model.register_buffer("cache", torch.zeros(4))
+    destination(model, {"a.weight": (4, 4), "b.weight": (4, 4)})
+    assert not caplog.records
+    destination(model, {"a.weight": (4, 4), **{f"c{i}": (4,) for i in range(4)}})
+    assert [each.getMessage() for each in caplog.records] == [
+        "xfer: 4 of the trainers' tensors go nowhere here: 'c0', 'c1', 'c2', ...",
+        "xfer: 1 parameters do not come, or not all of them: 'b.weight'",
+    ]
