@@ -527,6 +527,29 @@ def _named(module: Any) -> Iterator[tuple[str, Any]]:
     yield from module.named_buffers(remove_duplicate=False)
 
 
+def lies_otherwise(found: Capture, name: str, tensor: Any) -> str:
+    """How a real parameter, None where it is gone, lies in another way than the one that was captured; "": it does
+    not."""
+    lay, lies = found.targets[name], None if tensor is None else _form(tensor)
+    return "" if lies == lay else f"{name!r} was captured with shape and strides {lay}, and the module's has {lies}"
+
+
+def parts_of(found: Capture, boxes: Iterable[TargetBox], memory: Callable[[str], Any]) -> list[Any]:
+    """Where boxes of a capture lie in real parameters. memory: a parameter by its name; None where it is gone.
+
+    Raises ValueError where a parameter lies otherwise than it was captured.
+    """
+    parts = []
+    for box in boxes:
+        x = memory(box.target)
+        wrong = lies_otherwise(found, box.target, x)
+        if wrong:
+            raise ValueError(wrong)
+        size = [hi - lo for lo, hi in zip(box.lo, box.hi, strict=True)]
+        parts.append(x.detach().as_strided(size, box.strides, x.storage_offset() + box.target_offset))
+    return parts
+
+
 def destinations(
     found: Capture, checkpoint: Mapping[str, tuple[Any, Iterable[int]]], module: Any
 ) -> dict[str, tuple[Layout, View]]:
@@ -537,20 +560,11 @@ def destinations(
     ValueError where it is not there or has another shape or strides than the one that was captured.
     """
     memory = dict(_named(module))
-    for name, lay in found.targets.items():
-        lies = _form(memory[name]) if name in memory else None
-        if lies != lay:
-            raise ValueError(f"{name!r} was captured with shape and strides {lay}, and the module's has {lies}")
     made = {}
     for name, boxes in found.boxes(checkpoint).items():
         dtype, shape = checkpoint[name]
         layout = Layout.by_boxes(None, tuple(shape), dtype, [(box.lo, box.hi) for box in boxes])
-        parts = []
-        for box in boxes:
-            x = memory[box.target].detach()
-            size = [hi - lo for lo, hi in zip(box.lo, box.hi, strict=True)]
-            parts.append(x.as_strided(size, box.strides, x.storage_offset() + box.target_offset))
-        view = View.of_boxes(parts)
+        view = View.of_boxes(parts_of(found, boxes, memory.get))
         if view.dtype != layout.dtype:
             raise TypeError(f"{name!r} is {layout.dtype} in the checkpoint and {view.dtype} in {boxes[0].target!r}")
         made[name] = layout, view

@@ -12,12 +12,12 @@ from typing import Any
 import torch
 
 from .._places import Places
-from ..capture import Capture, TargetBox, capture
+from ..capture import Capture, TargetBox, capture, parts_of
 from ..dtypes import dtype_name, torch_dtype
 from ..layout import Layout
 from ..memory import View
 
-__all__ = ["Checkpoint", "Destination", "parameters_of", "split"]
+__all__ = ["Checkpoint", "Destination", "bytes_of", "form_of", "parameters_of", "split"]
 
 _log = logging.getLogger(__name__)
 _CAST = {torch.float32, torch.bfloat16, torch.float16}  # to each other
@@ -46,6 +46,15 @@ def _load(model: Any, weights: Iterator[tuple[str, Any]]) -> None:
 def parameters_of(model: Any) -> Any:
     """With those that are tied under each of their names."""
     return model.named_parameters(remove_duplicate=False)
+
+
+def form_of(tensor: Any) -> Any:
+    """None: of none."""
+    return None if tensor is None else (tensor.shape, tensor.stride(), tensor.dtype)
+
+
+def bytes_of(tensor: Any) -> Any:
+    return tensor.detach().contiguous().reshape(-1).view(torch.uint8)
 
 
 def split(name: str) -> tuple[str, str]:
@@ -106,12 +115,13 @@ class Destination:
         for name, each in boxes.items():
             for target in {box.target for box in each}:
                 self._names.setdefault(target, []).append(name)
+        self._forms = {target: form_of(self._live(target)) for target in self._names}
         self._places, self._moved = Places(), list(self._names)
         self.passing = list(self.whole)
 
     def is_rearranged(self) -> bool:
-        """Does something go elsewhere now than planned?"""
-        raise NotImplementedError
+        """Does something go elsewhere now than planned, as where a parameter has another form?"""
+        return any(form_of(self._live(target)) != form for target, form in self._forms.items())
 
     # ---- what goes where
 
@@ -152,7 +162,7 @@ class Destination:
 
     def _live(self, target: str) -> Any:
         layer, parameter = split(target)
-        return getattr(self._modules[layer], parameter)
+        return getattr(self._modules[layer], parameter, None)
 
     def moved(self) -> list[str]:
         """Names of the checkpoint whose memory has moved since the last begin() but one."""
@@ -162,13 +172,10 @@ class Destination:
         """Where layout(name) lies now."""
         if name in self.whole:
             return View.of_boxes([self._whole_buffers[name]])
-        parts = []
-        for box in self.boxes.get(name, ()):
-            x = self._live(box.target).detach()
-            size = [hi - lo for lo, hi in zip(box.lo, box.hi, strict=True)]
-            parts.append(x.as_strided(size, box.strides, x.storage_offset() + box.target_offset))
+        boxes = self.boxes.get(name, [])
+        parts = parts_of(self.found, boxes, self._live)
         dtype = self._types.get(name, self.checkpoint[name][0])
-        for part, box in zip(parts, self.boxes.get(name, ()), strict=True):
+        for part, box in zip(parts, boxes, strict=True):
             if part.dtype != dtype:
                 raise TypeError(f"{name!r} is {dtype} at the trainer and {part.dtype} in {box.target!r}")
         return View.of_boxes(parts, dtype=None if parts else dtype)

@@ -22,8 +22,8 @@ from vllm.model_executor.layers.attention import is_deferred_attention_layer
 from vllm.model_executor.layers.quantization.base_config import QuantizeMethodBase
 from vllm.model_executor.model_loader.reload import layerwise, meta
 
-from ..capture import TargetBox
-from ._destination import Checkpoint, Destination, parameters_of, split
+from ..capture import TargetBox, lies_otherwise
+from ._destination import Checkpoint, Destination, bytes_of, form_of, parameters_of, split
 from ._vllm_experts import followed, layers_of, slots_of
 
 __all__ = ["VllmDestination", "Way", "check_awake"]
@@ -97,22 +97,18 @@ def _noise(tensor: Any) -> None:
         tensor.view(torch.uint8).random_(0, 120)  # no NaN of fp8
 
 
-def _bytes(tensor: Any) -> Any:
-    return tensor.detach().contiguous().view(torch.uint8)
-
-
 def _compare(before: Mapping[str, Any], after: Mapping[str, Any]) -> Way:
     """What processing did to a layer's parameters."""
     swapped = False
     for name, old in before.items():
         new = after.get(name)
-        if new is None or (new.shape, new.dtype, new.stride()) != (old.shape, old.dtype, old.stride()):
+        if form_of(new) != form_of(old):
             return Way("staged", f"processing gives {name} another shape or type")
-        if torch.equal(_bytes(new), _bytes(old)):
+        if torch.equal(bytes_of(new), bytes_of(old)):
             continue
         dim = max(0, old.dim() - 2)
         halves = old.chunk(2, dim)
-        if old.shape[dim] % 2 or not torch.equal(_bytes(new), _bytes(torch.cat((halves[1], halves[0]), dim))):
+        if old.shape[dim] % 2 or not torch.equal(bytes_of(new), bytes_of(torch.cat((halves[1], halves[0]), dim))):
             return Way("staged", f"processing changes the bytes of {name}")
         swapped = True
     return Way("swapped", "processing swaps halves") if swapped else Way("in place", "processing keeps the bytes")
@@ -191,6 +187,7 @@ class VllmDestination(Destination):
         if not self.ways:
             self.ways = self._classify(boxes)
             self._experts = layers_of(self._modules)
+        self.ways |= self._lying_otherwise(boxes)
         self._slots = slots_of(self._experts)
         firsts = {name: strides[0] for name, strides in self._strides.items() if strides}
         super()._arrange(self._as_kernels_have(followed(boxes, self._slots, firsts)))
@@ -198,13 +195,13 @@ class VllmDestination(Destination):
         self.passing += dict.fromkeys(name for target in staged for name in self._names[target])
 
     def follow(self) -> VllmDestination:
-        """This one, of the experts that its slots hold now."""
+        """This one, of the experts that its slots hold now, and the forms that parameters have."""
         self._arrange(self._loaded)
         return self
 
     def is_rearranged(self) -> bool:
-        """Has EPLB moved experts since?"""
-        return slots_of(self._experts) != self._slots
+        """Has EPLB moved experts since, or have parameters another form?"""
+        return slots_of(self._experts) != self._slots or super().is_rearranged()
 
     def _classify(self, boxes: dict[str, list[TargetBox]]) -> dict[str, Way]:
         """By layer that takes something."""
@@ -227,6 +224,15 @@ class VllmDestination(Destination):
                 known[key] = _probe(layer, parameters)
             ways[name] = known[key]
         return ways
+
+    def _lying_otherwise(self, boxes: dict[str, list[TargetBox]]) -> dict[str, Way]:
+        """Layers with a parameter that does not lie now as the loader has it: its places are not those recorded."""
+        found = {}
+        for target in {box.target for each in boxes.values() for box in each}:
+            layer, _ = split(target)
+            if self._kind(layer) != "staged" and (why := lies_otherwise(self.found, target, self._live(target))):
+                found[layer] = Way("staged", why)
+        return found
 
     def _as_kernels_have(self, boxes: dict[str, list[TargetBox]]) -> dict[str, list[TargetBox]]:
         """With halves of parameters swapped where processing swaps them."""

@@ -32,7 +32,7 @@ from unittest import mock
 
 import torch
 
-from ._destination import Checkpoint, Destination, split
+from ._destination import Checkpoint, Destination, bytes_of, form_of, split
 from ._http import Routes
 from ._meeting import check_ranks
 from ._pair import TrainerSide, WorkerSide, beside
@@ -342,7 +342,6 @@ class SglangDestination(Destination):
         super().__init__(model, checkpoint)
         self._check_left_out()
         self._experts = _experts()
-        self._forms = {target: _form(self._live(target)) for target in self._names}
 
     def _as_loaded(self) -> AbstractContextManager[None]:
         return _kept(self.model)
@@ -359,9 +358,7 @@ class SglangDestination(Destination):
 
     def is_rearranged(self) -> bool:
         """Has EPLB moved experts since, or does the session have weights in another form?"""
-        return _experts() != self._experts or any(
-            _form(self._live(target)) != form for target, form in self._forms.items()
-        )
+        return _experts() != self._experts or super().is_rearranged()
 
     def finish(self) -> None:
         """All is there: what the loader makes itself, and what the model derives once it is loaded."""
@@ -385,21 +382,13 @@ def _is_changed(module: Any, parameter: str) -> bool:
     with torch.no_grad():
         process(twin)
     was, now = getattr(module, parameter).detach(), getattr(twin, parameter, None)
-    return now is None or _form(was) != _form(now) or not torch.equal(_bytes_of(was), _bytes_of(now.detach()))
+    return form_of(was) != form_of(now) or not torch.equal(bytes_of(was), bytes_of(now))
 
 
 def _copied(tensor: Any) -> Any:
     made = copy.copy(tensor)
     made.data = tensor.detach().clone()
     return made
-
-
-def _bytes_of(tensor: Any) -> Any:
-    return tensor.contiguous().reshape(-1).view(torch.uint8)
-
-
-def _form(tensor: Any) -> Any:
-    return tensor.shape, tensor.stride(), tensor.dtype
 
 
 def _experts() -> Any:
