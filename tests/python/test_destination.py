@@ -108,3 +108,36 @@ def test_a_parameter_that_lies_otherwise_than_at_the_last_update_is_filled_as_it
         updated(made, given)
         assert torch.equal(model.a.weight, given["a.weight"])
         assert made.ways["a"].kind == ("in place" if version == 1 else "staged")
+
+
+class SwapsRows(stand_in.QuantizeMethodBase):
+    def process_weights_after_loading(self, layer):
+        gate, up = layer.weight.data.chunk(2)
+        layer.weight.data.copy_(torch.cat((up, gate)))
+
+
+class GateUp(Model):
+    """Experts with w13 and its bias, and an MLP with both projections in one weight."""
+
+    def load_weights(self, weights):
+        parameters = dict(self.named_parameters())
+        for name, x in weights:
+            layer, _, half, kind = name.split(".")
+            into = parameters[f"{layer}.w13_{kind}" if layer == "experts" else f"{layer}.weight"]
+            dim = 1 if layer == "experts" else 0
+            into.chunk(2, dim)[half == "up"].copy_(x)
+
+
+def test_the_halves_that_a_kernel_was_seen_to_swap_are_swapped_and_no_others():
+    shapes = {"experts.all.{}.weight": (4, 3, 5), "experts.all.{}.bias": (4, 3), "mlp.the.{}.weight": (3, 5)}
+    checkpoint = {name.format(half): shape for name, shape in shapes.items() for half in ("gate", "up")}
+    experts = layer(stand_in.Swaps(), w13_weight=(4, 6, 5), w13_bias=(4, 6))
+    model = GateUp(experts=experts, mlp=layer(SwapsRows(), weight=(6, 5)))
+    made, given = destination(model, checkpoint), values(checkpoint, 1)
+    assert [made.ways[name].swapped for name in ("experts", "mlp")] == [{"w13_weight"}, {"weight"}]
+    updated(made, given)
+    gate_up = {name: [given[name.format(half)] for half in ("gate", "up")] for name in shapes}
+    weight, bias, mlp = gate_up.values()
+    assert torch.equal(model.experts.w13_weight, torch.cat(weight[::-1], 1))
+    assert torch.equal(model.experts.w13_bias, torch.cat(bias, 1))
+    assert torch.equal(model.mlp.weight, torch.cat(mlp[::-1]))

@@ -31,10 +31,12 @@ __all__ = ["VllmDestination", "Way", "check_awake"]
 
 @dataclass(frozen=True)
 class Way:
-    """How a layer's weights come: "in place", "swapped" or "staged", and why."""
+    """How a layer's weights come: "in place", "swapped" or "staged", and why. swapped: the parameters whose halves
+    trade places."""
 
     kind: str
     why: str
+    swapped: frozenset[str] = frozenset()
 
 
 def _tensors(layer: Any) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -99,7 +101,7 @@ def _noise(tensor: Any) -> None:
 
 def _compare(before: Mapping[str, Any], after: Mapping[str, Any]) -> Way:
     """What processing did to a layer's parameters."""
-    swapped = False
+    swapped = set()
     for name, old in before.items():
         new = after.get(name)
         if form_of(new) != form_of(old):
@@ -110,8 +112,10 @@ def _compare(before: Mapping[str, Any], after: Mapping[str, Any]) -> Way:
         halves = old.chunk(2, dim)
         if old.shape[dim] % 2 or not torch.equal(bytes_of(new), bytes_of(torch.cat((halves[1], halves[0]), dim))):
             return Way("staged", f"processing changes the bytes of {name}")
-        swapped = True
-    return Way("swapped", "processing swaps halves") if swapped else Way("in place", "processing keeps the bytes")
+        swapped.add(name)
+    if not swapped:
+        return Way("in place", "processing keeps the bytes")
+    return Way("swapped", f"processing swaps halves of {', '.join(sorted(swapped))}", frozenset(swapped))
 
 
 def _probe(layer: Any, loaded: set[str]) -> Way:
@@ -240,7 +244,7 @@ class VllmDestination(Destination):
 
         def placed(box: TargetBox) -> list[TargetBox]:
             layer, parameter = split(box.target)
-            if self.ways[layer].kind != "swapped" or "13" not in parameter:
+            if parameter not in self.ways[layer].swapped:
                 return [box]
             return _swapped(box, tuple(live[box.target].shape), live[box.target].stride())
 
