@@ -141,3 +141,22 @@ def test_the_halves_that_a_kernel_was_seen_to_swap_are_swapped_and_no_others():
     assert torch.equal(model.experts.w13_weight, torch.cat(weight[::-1], 1))
     assert torch.equal(model.experts.w13_bias, torch.cat(bias, 1))
     assert torch.equal(model.mlp.weight, torch.cat(mlp[::-1]))
+
+
+class Scheme(stand_in.QuantizeMethodBase):
+    """As vLLM's CompressedTensorsLinearMethod: what is done to a layer the layer's scheme says."""
+
+    def process_weights_after_loading(self, layer):
+        layer.scheme.process_weights_after_loading(layer)
+
+
+def test_layers_of_one_method_are_processed_each_by_its_own_scheme():
+    checkpoint = {"a.weight": (4, 4), "b.weight": (4, 4)}
+    model = Model(a=layer(Scheme(), weight=(4, 4)), b=layer(Scheme(), weight=(4, 4)))
+    model.a.scheme, model.b.scheme = stand_in.Keeps(), stand_in.Repacks()
+    made, given = destination(model, checkpoint), values(checkpoint, 1)
+    assert {name: way.kind for name, way in made.ways.items()} == {"a": "in place", "b": "staged"}
+    updated(made, given)
+    assert torch.equal(model.a.weight, given["a.weight"])
+    repacked = stand_in.processed(stand_in.Repacks(), {"weight": given["b.weight"]})
+    assert torch.equal(model.b.weight, repacked["weight"])

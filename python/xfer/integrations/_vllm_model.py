@@ -214,20 +214,12 @@ class VllmDestination(Destination):
             for box in each:
                 layer, parameter = split(box.target)
                 taken.setdefault(layer, set()).add(parameter)
-        known: dict[Any, Way] = {}
-        ways = {}
-        for name, parameters in taken.items():
-            layer = self._modules[name]
-            method = getattr(layer, "quant_method", None)
-            shapes = tuple((p, tuple(getattr(layer, p).shape)) for p in sorted(parameters))
-            key = type(layer), type(method), shapes
-            if any(fnmatch(name, pattern) for pattern in self._patterns):
-                ways[name] = Way("staged", "asked for")
-                continue
-            if key not in known:
-                known[key] = _probe(layer, parameters)
-            ways[name] = known[key]
-        return ways
+        return {
+            name: Way("staged", "asked for")
+            if any(fnmatch(name, pattern) for pattern in self._patterns)
+            else _probe(self._modules[name], parameters)
+            for name, parameters in taken.items()
+        }
 
     def _lying_otherwise(self, boxes: dict[str, list[TargetBox]]) -> dict[str, Way]:
         """Layers with a parameter that does not lie now as the loader has it: its places are not those recorded."""
