@@ -223,3 +223,40 @@ def test_what_does_not_fit_is_said_by_all(target, text):
         return True
 
     assert outcomes(2, work) == [True, True]
+
+
+@pytest.mark.parametrize("options", [{}, {"fresh_sources": True}])
+def test_parameters_that_lie_elsewhere_at_a_step_are_found(options):
+    """As after an offload: those of a factory too, whose parts are views that it makes."""
+
+    def work(comm):
+        state, right = model(1, 1, 0, 1 if comm.rank == 0 else None)
+        with StateTransfer(comm, **{("source", "target")[comm.rank]: state}, **options) as weights:
+            weights.step(1)
+            for version in (2, 3):
+                for leaf in (state["embed"], *(layer[key] for layer in state["layers"] for key in ("fc1", "qkv"))):
+                    leaf.data = leaf.data + np.float32(1) if comm.rank == 0 else np.zeros_like(leaf.data)
+                weights.step(version)
+            if comm.rank == 1:
+                first = state["layers"][0]
+                assert (first["fc1"].data == right[1][1] + 2).all()
+                assert (first["qkv"].data == right[0][1] + 2).all()
+                assert (state["embed"].data == right[-1][1] + 2).all()
+
+    on_ranks(2, work)
+
+
+def test_a_parameter_without_memory_at_a_step_is_named_and_the_next_step_goes_on():
+    def work(comm):
+        state, right = model(1, 1, 0, 1 if comm.rank == 0 else None)
+        with StateTransfer(comm, **{("source", "target")[comm.rank]: state}) as weights:
+            embed = state["embed"].data
+            if comm.rank == 1:
+                state["embed"].data = None
+            with pytest.raises((ValueError, TypeError, xfer.PeerError), match="'embed': a NoneType is no array"):
+                weights.step(1)
+            state["embed"].data = embed
+            weights.step(1)
+            assert comm.rank == 0 or all((x == wanted).all() for x, wanted in right)
+
+    on_ranks(2, work)
