@@ -7,6 +7,7 @@ import http.server
 import importlib
 import json
 import socket
+import subprocess
 import sys
 import threading
 import time
@@ -479,3 +480,46 @@ def test_a_trainer_whose_dtensors_lie_by_other_ranks_than_the_trainers_is_refuse
         assert on[outside].meshes(0) == {"w": [(2,), (0, 2)]}
     finally:
         torch.distributed.destroy_process_group()
+
+
+HANGS = """
+import sys, time
+from xfer.integrations._threads import DaemonThread
+one, done = DaemonThread(), []
+assert one.submit(lambda x: done.append(x), 1).result() is None
+second = one.submit(done.append, 2)
+hangs, never = one.submit(time.sleep, 60), one.submit(done.append, 3)
+second.result()
+print(done, hangs.running(), never.done())
+"""
+
+
+def test_a_program_ends_whatever_its_threads_wait_for():
+    began = time.monotonic()
+    ran = subprocess.run([sys.executable, "-c", HANGS], capture_output=True, text=True, timeout=120, check=True)
+    assert ran.stdout == "[1, 2] True False\n"
+    assert time.monotonic() - began < 50
+
+
+def test_what_a_thread_raises_is_kept_by_nobody_and_the_thread_goes():
+    from xfer.integrations._threads import DaemonThread
+
+    class Wrong(Exception):
+        pass
+
+    def fail():
+        raise Wrong
+
+    gc.collect()
+    n_threads = threading.active_count()
+    gc.disable()
+    try:
+        done = DaemonThread().submit(fail)
+        error = weakref.ref(done.exception())
+        del done
+        deadline = time.monotonic() + 20
+        while (error() is not None or threading.active_count() > n_threads) and time.monotonic() < deadline:
+            time.sleep(0.01)
+        assert (error(), threading.active_count()) == (None, n_threads)
+    finally:
+        gc.enable()

@@ -1,5 +1,7 @@
 """The pair for SGLang against a stand-in of its server's sessions. SGLang itself is in tests/frameworks."""
 
+import time
+
 import pytest
 
 
@@ -7,7 +9,7 @@ class SglangServer:
     """Sessions as SGLang 0.5.23 has them: srt/managers/scheduler_components/weight_updater.py."""
 
     def __init__(self, n_drafts=0):
-        self.n_drafts, self.session, self.did, self.wrong = n_drafts, None, [], {}
+        self.n_drafts, self.session, self.did, self.wrong, self.late_s = n_drafts, None, [], {}, 0.0
 
     def served(self):
         from xfer.integrations import sglang
@@ -28,6 +30,7 @@ class SglangServer:
     def update_weights(self, told, tp_size, selector, moves):
         assert self.session is not None
         self._does(f"move {selector}" if moves else f"meet {selector}")
+        time.sleep(self.late_s)
 
     def end_weight_update(self):
         self._does("end")
@@ -35,6 +38,9 @@ class SglangServer:
 
     def pause(self):
         self._does("pause")
+
+    def __str__(self):
+        return "the server of a test"
 
 
 class SglangSide:
@@ -191,3 +197,15 @@ def test_sglangs_sessions_all_end_also_where_one_does_not():
         trainer.send_weights()
     assert [server.session for server in servers] == ["target", None, None]
     assert [server.did[-1] for server in servers] == ["pause", "end", "end"]
+
+
+def test_a_server_that_does_not_answer_is_named_after_the_deadline():
+    server = SglangServer()
+    trainer = sglang_trainer(server)
+    trainer.send_weights()
+    trainer._meeting.timeout_s, server.late_s = 0.5, 30.0
+    began = time.monotonic()
+    with pytest.raises(TimeoutError, match=r"done for 0\.5 s, and no answer came of the server of a test"):
+        trainer.send_weights()
+    assert time.monotonic() - began < 10
+    assert server.did[-1] == "pause"

@@ -25,6 +25,9 @@ class Routes:
         if api_key is not None:
             self._headers["Authorization"] = f"Bearer {api_key}"
 
+    def __str__(self) -> str:
+        return f"the server at {self._url}"
+
     def _post(self, path: str, body: Any = None) -> None:
         self._answer(path, json.dumps(body or {}).encode())
 

@@ -7,8 +7,8 @@ address, port, n_trainers, world_size and timeout_s, and, of a trainer, rank.
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import FIRST_EXCEPTION, wait
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from functools import partial
@@ -26,6 +26,7 @@ from ..memory import HOST
 from ..plan import Plan
 from ._meeting import at_work, lives, look_for_failure, not_met, open_comm, open_store, who
 from ._source import Source, joined, tables_of
+from ._threads import DaemonThread
 
 __all__ = ["TrainerSide", "WorkerSide", "beside"]
 
@@ -437,55 +438,52 @@ class TrainerSide:
         self._opened.close()
 
 
-def beside(call: Callable[[], Any] | None, work: Callable[[Callable[[], None]], None]) -> None:
-    """work(look) while `call` has the inference side do its part; look() raises what the call raised so far. call:
-    None on ranks that do not drive that side."""
-    calling = _Call(call)
+Calls = Sequence[tuple[Any, Callable[[], Any]]]  # of servers, and what calls each
+
+
+def beside(calls: Calls, work: Callable[[Callable[[], None]], None], timeout_s: float) -> None:
+    """work(look) while the calls have the inference side do its part; look() raises what one raised so far. calls: none
+    on ranks that do not drive that side. timeout_s: for how long they may go on once the work is done."""
+    calling = _Calling(calls)
     try:
         work(calling.look)
     except Exception as error:
         calling.raise_instead_of(error)
         raise
-    calling.result()
+    calling.result(timeout_s)
 
 
 PATIENCE_S = 5.0
 
 
-class _Call:
-    """A call of the inference side while this side takes part in what it does there."""
+class _Calling:
+    """Calls of the inference side while this side takes part in what it does there."""
 
-    def __init__(self, function: Callable[[], Any] | None) -> None:
-        self._error: BaseException | None = None
-        self._thread = threading.Thread(target=self._run, args=(function,), daemon=True)
-        if function is not None:
-            self._thread.start()
-
-    def _run(self, function: Callable[[], Any]) -> None:
-        try:
-            function()
-        except BaseException as error:
-            self._error = error
+    def __init__(self, calls: Calls) -> None:
+        self._left = {DaemonThread().submit(function): server for server, function in calls}
 
     def look(self) -> None:
-        """Raise what it raised so far, once."""
-        error, self._error = self._error, None
-        if error is not None:
+        """Raise what one raised so far, once."""
+        for each in [each for each in self._left if each.done()]:
+            del self._left[each]
+            error = each.exception()
             try:
-                raise error
+                if error is not None:
+                    raise error
             finally:
-                del error  # else it keeps itself alive, by this frame, and the frames of all that called
+                del each, error  # else it keeps itself alive, by this frame, and the frames of all that called
 
-    def result(self) -> None:
-        """Wait for it, and raise what it raised."""
-        if self._thread.ident is not None:
-            self._thread.join()
+    def result(self, timeout_s: float) -> None:
+        """Wait for them, and raise what one raised."""
+        late = wait(self._left, timeout_s, FIRST_EXCEPTION).not_done
         self.look()
+        if late:
+            servers = ", ".join(sorted(str(self._left[each]) for each in late))
+            raise TimeoutError(f"all ranks have been done for {timeout_s:g} s, and no answer came of {servers}")
 
     def raise_instead_of(self, error: BaseException) -> None:
-        """Where the call itself failed before its workers came: that is why they did not. The workers, which were told
+        """Where a call itself failed before its workers came: that is why they did not. The workers, which were told
         of the error, have a moment to be done with the call before another one comes."""
-        if self._thread.ident is not None:
-            self._thread.join(PATIENCE_S)
+        wait(self._left, PATIENCE_S, FIRST_EXCEPTION)
         if isinstance(error, TimeoutError):
             self.look()

@@ -293,22 +293,18 @@ class Trainer:
             "version": self._version,
             "draft": draft,
         }
-        calls: list[Callable[[], None]] = []
+        calls: list[tuple[Any, Callable[[], None]]] = []
         n_before = 0
         for session in self._sessions:
             text = json.dumps(told | {"n_before": n_before}).encode()
-            calls.append(partial(session.server.update_weights, text, session.served.tp_size, selector, moves))
+            call = partial(session.server.update_weights, text, session.served.tp_size, selector, moves)
+            calls.append((session.server, partial(self._drive, call)))
             n_before += session.served.tp_size * session.served.pp_size
-        beside((lambda: self._drive(calls)) if calls else None, work)
+        beside(calls, work, self._meeting.timeout_s)
 
-    def _drive(self, calls: Sequence[Callable[[], None]]) -> None:
-        """The servers at one time. They do not say what goes wrong in load(), which its worker does."""
-        pool = concurrent.futures.ThreadPoolExecutor(len(calls))
-        try:
-            for done in concurrent.futures.as_completed([pool.submit(call) for call in calls]):
-                done.result()
-        finally:
-            pool.shutdown(wait=False)
+    def _drive(self, call: Callable[[], None]) -> None:
+        """A server, which does not say what goes wrong in load(); its worker does."""
+        call()
         self._side.look()
 
     def shutdown(self) -> None:

@@ -13,7 +13,6 @@ import asyncio
 import contextlib
 import uuid
 from collections.abc import AsyncGenerator, Generator, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from typing import Any
 
@@ -26,6 +25,7 @@ from ..dtypes import dtype_name, torch_dtype
 from ..layout import Layout, Replicate
 from ..mesh import Mesh
 from ..plan import Plan
+from ._threads import DaemonThread
 
 __all__ = ["XferCheckpointEngine"]
 
@@ -44,7 +44,7 @@ class XferCheckpointEngine(CheckpointEngine):
     ) -> None:
         self.bucket_size, self.is_master, self.timeout_s = bucket_size, is_master, timeout_s
         self._device = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
-        self._thread = ThreadPoolExecutor(1)  # what waits for other ranks, one after the other
+        self._thread = DaemonThread()  # what waits for other ranks, one after the other
         self._store: Any = None
         self._comm: Comm | None = None
         self._made_of: Any = None

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, ClassVar
 
 from . import _no_pair
@@ -166,9 +167,9 @@ class XferTrainerEngine(TrainerWeightTransferEngine):
         """Meet the other trainers and the workers, and plan with them. Collective."""
         return cls(init_info, client=client, source=source)
 
-    def _call(self, function: Any, argument: Any) -> Any:
+    def _calls(self, function: Any, argument: Any) -> Any:
         """What the sender alone has the server do."""
-        return (lambda: function(argument)) if self.is_sender else None
+        return [(self.client, partial(function, argument))] if self.is_sender else []
 
     def _meet(self) -> None:
         told = ("address", "port", "n_trainers", "world_size", "timeout_s", "staged")
@@ -179,7 +180,7 @@ class XferTrainerEngine(TrainerWeightTransferEngine):
             self._side.plan(is_draft=False)
 
         try:
-            beside(self._call(self.client.init_weight_transfer_engine, init_info), meet)
+            beside(self._calls(self.client.init_weight_transfer_engine, init_info), meet, self._info.timeout_s)
         except BaseException as error:
             self._side.fail(error)
             raise
@@ -193,11 +194,11 @@ class XferTrainerEngine(TrainerWeightTransferEngine):
         if not self._side.has_met:
             self._meet()
         self._version += 1
-        update = self._call(self.client.update_weights, {"version": self._version})
+        update = self._calls(self.client.update_weights, {"version": self._version})
         try:
             if self.is_sender:
                 self.client.start_draft_weight_update() if draft else self.client.start_weight_update()
-            beside(update, lambda _: self._side.move(self._version, draft))
+            beside(update, lambda _: self._side.move(self._version, draft), self._info.timeout_s)
         except BaseException as error:
             self._side.fail(error)
             raise
