@@ -98,6 +98,29 @@ class Peer:
         assert reports
         return sum(report["direct_bytes"] + report["packed_bytes"] for report in reports)
 
+    def peak(self, version, sends):
+        """Of the tensors of an update that this rank has at one time: the most bytes."""
+        seen, peak = [], 0
+
+        def note(x):
+            nonlocal peak
+            seen.append((weakref.ref(x.untyped_storage()), x.nbytes))
+            peak = max(peak, sum(n for storage, n in seen if storage() is not None))
+            return x
+
+        def weights():
+            for i, (name, shape) in enumerate(SHAPES.items()):
+                yield name, note(torch.full(shape, float(version + i)))
+
+        async def receive():
+            async for _ in self.engine.receive_weights(version):
+                del _
+
+        empty = self.engine._empty
+        self.engine._empty = lambda rows: [(name, note(x)) for name, x in empty(rows)]
+        asyncio.run(self.engine.send_weights(weights(), version) if sends else receive())
+        return peak
+
     async def _receive(self, version, seen, only):
         got = []
         async for name, x in self.engine.receive_weights(version):
@@ -139,6 +162,16 @@ def test_no_rank_keeps_tensors_of_an_update(peers):
         meet(peers)
         assert update(peers, version) == [(True, 0)] * len(peers)
         assert list(call(dict.fromkeys(peers, ("mapped",))).values()) == [(True, 0)] * len(peers)
+
+
+def test_a_rank_has_one_bucket_at_a_time_and_an_actor_the_first_tensor_of_the_next(peers):
+    meet(peers)
+    does = {f"rank{i}": ("peak", 1, i < N_ACTORS) for i in range(N_ACTORS + N_ROLLOUTS)}
+    sizes = [4 * rows * columns for rows, columns in SHAPES.values()]
+    answers = update(peers, 1, **does)
+    good(answers)
+    for i, (_, peak) in enumerate(answers):
+        assert peak <= (BUCKET + max(sizes) if i < N_ACTORS else BUCKET)
 
 
 def test_ranks_that_have_met_stay_together_and_leave_nothing_in_the_store(peers):

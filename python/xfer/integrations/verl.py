@@ -34,7 +34,8 @@ Bucket = list[tuple[str, Any]]
 
 @CheckpointEngineRegistry.register("xfer")  # type: ignore[untyped-decorator, unused-ignore]
 class XferCheckpointEngine(CheckpointEngine):
-    """bucket_size: bytes of tensors that are under way together; a rollout rank holds one bucket.
+    """bucket_size: bytes of tensors that are under way together: a rollout rank holds one bucket, an actor rank one and
+    the first tensor of the next.
 
     timeout_s: deadline of every wait. device: of the received tensors; None: the current GPU if there is one.
     """
@@ -128,21 +129,24 @@ class XferCheckpointEngine(CheckpointEngine):
     ) -> None:
         """All actor ranks, each with all tensors. An error is raised on every rank, which then meet anew."""
         buckets = self._buckets(weights)
-        bucket: Bucket | None = None
-        while bucket != []:
+        is_done = False
+        while not is_done:
             try:
                 bucket = next(buckets, [])
             except Exception as error:
                 await self._in_thread(self._refuse, error)
             await self._in_thread(self._move, bucket)
+            is_done = not bucket
+            bucket.clear()  # whoever still has the list: the next one takes as much
 
     async def receive_weights(self, global_steps: int | None = None) -> AsyncGenerator[tuple[str, Any], None]:
-        """The tensors of a bucket are valid until the first of the next one is asked for."""
+        """Each tensor is the caller's alone."""
         is_done = False
         try:
             while bucket := await self._in_thread(self._move, None):
-                for name, tensor in bucket:
-                    yield name, tensor
+                bucket.reverse()
+                while bucket:
+                    yield bucket.pop()  # and keep none: the next bucket takes as much
             is_done = True
         finally:
             if not is_done:  # the caller has given up
