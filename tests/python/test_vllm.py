@@ -267,3 +267,23 @@ def test_ranks_that_cannot_be_are_refused(wrong):
     n_trainers, world_size, rank = wrong
     with pytest.raises(ValueError, match="world_size counts the workers too"):
         XferTrainerInitInfo("127.0.0.1", 1, n_trainers, world_size, rank=rank)
+
+
+def test_trls_object_keeps_nothing_of_weights_that_it_was_not_given_to_the_end():
+    stand_in.install()
+    from xfer.integrations.trl import XferWeightTransfer
+
+    class Engine:
+        def send_weights(self):
+            pass
+
+    def weights():
+        yield "w", torch.ones(4)
+        raise ValueError("no more")
+
+    transfer = XferWeightTransfer(None, n_workers=1)
+    transfer._engine = engine = Engine()
+    transfer.send_weights(iter([("w", torch.ones(4))]))
+    with pytest.raises(ValueError, match="no more"):
+        transfer.send_weights(weights())
+    assert (transfer._state, transfer._engine) == ({}, engine)

@@ -42,7 +42,13 @@ class XferWeightTransfer:
 
     def send_weights(self, iterator: Iterator[tuple[str, Any]]) -> None:
         """Returns when the workers have all of them."""
-        self._state.update((name, tensor.detach()) for name, tensor in iterator)
+        try:
+            self._state.update((name, tensor.detach()) for name, tensor in iterator)
+            self._send()
+        finally:
+            self._state.clear()
+
+    def _send(self) -> None:
         try:
             if self._engine is None:
                 source = Source(self._state, 1, passing=True)
@@ -51,8 +57,6 @@ class XferWeightTransfer:
         except BaseException:
             self._engine = None
             raise
-        finally:
-            self._state.clear()
 
     def resume(self) -> None:
         self._client.resume()
