@@ -296,6 +296,20 @@ def test_ranks_meet_anew_after_a_move_that_failed_and_not_after_one_that_was_ref
         assert [type(error) for error in errors] == [xfer.StateError] * 2
 
 
+def test_a_transfer_that_one_rank_alone_forgets_costs_one_move(pair_of_groups):
+    torch = pytest.importorskip("torch", reason="torch is not installed")
+    from xfer.integrations import state_dict
+
+    source, target = {"w": torch.arange(4.0)}, {"w": torch.zeros(4)}
+    assert moved(pair_of_groups, source, target) == [None, None]
+    state_dict.drop_state_dict(pair_of_groups[0])
+    errors = moved(pair_of_groups, source, target)
+    assert [type(error) for error in errors] == [xfer.MismatchError] * 2
+    target["w"].zero_()
+    assert moved(pair_of_groups, source, target) == [None, None]
+    assert target["w"].tolist() == [0, 1, 2, 3]
+
+
 def piece(shape, key="w"):
     data = np.zeros(shape, np.float32)
     return types.SimpleNamespace(

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from ..comm import Comm
-from ..errors import CommError, TimeoutError, XferError
+from ..errors import CommError, MismatchError, TimeoutError, XferError
 
 __all__ = ["comm_of", "drop_comm", "dropped_if_broken", "is_in_use", "known_comm"]
 
@@ -59,7 +59,8 @@ def known_comm(group: Any) -> Comm | None:
 
 
 def drop_comm(group: Any) -> None:
-    """Close the comm that comm_of() made, if it did: before the group is given back, or once it has failed."""
+    """Close the comm that comm_of() made, if it did: before the group is given back, or once it has failed. On all
+    ranks; none waits for another."""
     kept = _kept.pop(group if isinstance(group, int) else id(group), None)
     if kept is not None:
         kept[1].close()
@@ -78,10 +79,17 @@ def dropped_if_broken(comm: Comm, runs: bool = False) -> Iterator[None]:
         raise
 
 
+_IN_ONE_ORDER = "all ranks make the same calls in one order"  # so end those that break a comm; nothing else tells them
+
+
 def _is_broken(error: BaseException, runs: bool) -> bool:
     if not isinstance(error, Exception):
         return True
-    return not is_in_use(error) and (runs or isinstance(error, CommError | TimeoutError))
+    if is_in_use(error):
+        return False
+    if isinstance(error, MismatchError) and error.text.endswith(_IN_ONE_ORDER):
+        return True
+    return runs or isinstance(error, CommError | TimeoutError)
 
 
 def is_in_use(error: BaseException) -> bool:

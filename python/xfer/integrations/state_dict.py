@@ -70,7 +70,8 @@ def pull_state_dict(
 
 
 def drop_state_dict(group: Any, key: str = "model") -> None:
-    """Forget a transfer, whose tensors are then made out anew. Not collective."""
+    """Forget a transfer, whose tensors are then made out anew. On all ranks, between the same two moves; none waits for
+    another. Where one did not, the next move fails on all, and the one after it meets anew."""
     comm = known_comm(group)
     kept = None if comm is None else comm._transfers.pop(key, None)
     if kept is not None:
