@@ -12,12 +12,12 @@ from vllm.distributed.weight_transfer import base
 from ..dtypes import dtype_name
 from ..layout import Layout, Placement, Replicate, Shard
 from ..mesh import Mesh
-from ._source import Holders, Source, Table, current_device, whole
+from ._source import Holders, SelfSaying, Source, Table, whole
 
 __all__ = ["source_of"]
 
 
-class _WeightSource(Source):
+class _WeightSource(SelfSaying):
     """vLLM's since 0.33: parts by owners, mesh and placements, or whole tensors, which are gathered for each update."""
 
     def __init__(self, source: Any, n_trainers: int) -> None:
@@ -27,18 +27,11 @@ class _WeightSource(Source):
     def _is_local(source: Any) -> bool:
         return bool(getattr(source, "implements_iter_local", lambda: False)())  # before 0.33 there was none
 
-    @property
-    def device(self) -> Any:
-        return current_device()
-
     def _metadata(self) -> Any:
         return self._source.metadata
 
     def table(self) -> Table:
         return [[m.name, dtype_name(m.dtype), list(m.shape)] for m in self._metadata()]
-
-    def meshes(self, rank: int) -> dict[str, Any]:
-        return {}
 
     def layouts(self, meshes: list[Any], holders: Holders) -> dict[str, Layout]:
         return {m.name: self._layout(m) for m in self._metadata()}

@@ -20,12 +20,12 @@ import torch
 from ..dtypes import dtype_name
 from ..layout import Layout
 from ..mesh import Mesh
-from ._source import Holders, Source, Table, current_device, whole
+from ._source import Holders, SelfSaying, Table, whole
 
 __all__ = ["ExportedSource"]
 
 
-class ExportedSource(Source):
+class ExportedSource(SelfSaying):
     """bridge: what has export_hf_weights(). models: the list of this rank's models, one for each virtual stage.
 
     Trainers are the ranks of torch.distributed's default group. Each update runs the export, a collective call of the
@@ -60,15 +60,8 @@ class ExportedSource(Source):
                 mine[name] = x.dtype, tuple(x.shape)
         return mine
 
-    @property
-    def device(self) -> Any:
-        return current_device()
-
     def table(self) -> Table:
         return [[name, dtype_name(dtype), list(shape)] for name, (dtype, shape) in self._share.items()]
-
-    def meshes(self, rank: int) -> dict[str, Any]:
-        return {}
 
     def layouts(self, meshes: list[Any], holders: Holders) -> dict[str, Layout]:
         return {name: whole(shape, dtype, Mesh([1], holders[name])) for name, (dtype, shape) in self._share.items()}
