@@ -1,6 +1,7 @@
 """Where a checkpoint goes in a worker's model, with vllm_stand_in in the place of vLLM, in one process."""
 
 import concurrent.futures
+import sys
 
 import pytest
 
@@ -41,8 +42,18 @@ def layer(method=None, **shapes):
     return stand_in._Layer(method, **shapes)
 
 
-def destination(model, checkpoint):
+@pytest.fixture(autouse=True)
+def _vllm():
+    """Until the test is over, with what is made of it."""
+    before = set(sys.modules)
     stand_in.install()
+    yield
+    for name in sys.modules.keys() - before:
+        if name.startswith(("vllm", "xfer.integrations._vllm")):
+            del sys.modules[name]
+
+
+def destination(model, checkpoint):
     from xfer.integrations._vllm_model import VllmDestination
 
     stand_in.record_metadata_for_reloading(model, "cpu")
