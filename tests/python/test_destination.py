@@ -77,10 +77,17 @@ def test_what_goes_nowhere_and_what_does_not_come_is_in_the_log(caplog):
     destination(model, {"a.weight": (4, 4), "b.weight": (4, 4)})
     assert not caplog.records
     destination(model, {"a.weight": (4, 4), **{f"c{i}": (4,) for i in range(4)}})
-    assert [each.getMessage() for each in caplog.records] == [
-        "xfer: 4 of the trainers' tensors go nowhere here: 'c0', 'c1', 'c2', ...",
+    lines = [
         "xfer: 1 parameters do not come, or not all of them: 'b.weight'",
+        "xfer: 4 of the trainers' tensors go nowhere here: 'c0', 'c1', 'c2', ...",
     ]
+    assert [each.getMessage() for each in caplog.records] == lines
+
+
+def test_what_goes_nowhere_is_no_warning_where_all_parameters_come(caplog):
+    """As the experts of other workers, or the layers of other stages."""
+    destination(Model(a=layer(weight=(4, 4))), {"a.weight": (4, 4), "c": (4,)})
+    assert not caplog.records
 
 
 def values(checkpoint, version):

@@ -91,18 +91,19 @@ class Destination:
         self._arrange({name: each for name, each in boxes.items() if name not in self.whole})
 
     def _look_at_the_rest(self, parameters: set[str]) -> None:
-        """What of the checkpoint goes nowhere, and which parameters do not come whole. Raises ValueError where nothing
-        goes anywhere, since an update would leave the model as it is."""
+        """What of the checkpoint goes nowhere, which may be another worker's, and which parameters do not come whole.
+        Raises ValueError where nothing goes anywhere, since an update would leave the model as it is."""
         unused, missing = self.found.unused, [name for name in self.found.missing if name in parameters]
         if unused and not self.found.copies and not self.found.made:
             raise ValueError(
                 f"the model's loader takes none of the trainers' {len(unused)} tensors, {_some(unused)}: it knows "
                 "other names, or works in threads of its own, where it cannot be followed"
             )
-        if unused:
-            _log.warning("xfer: %d of the trainers' tensors go nowhere here: %s", len(unused), _some(unused))
         if missing:
             _log.warning("xfer: %d parameters do not come, or not all of them: %s", len(missing), _some(missing))
+        if unused:
+            level = logging.WARNING if missing else logging.INFO
+            _log.log(level, "xfer: %d of the trainers' tensors go nowhere here: %s", len(unused), _some(unused))
 
     def _as_loaded(self) -> AbstractContextManager[None]:
         """The model as it is before loading; afterwards it is as it was."""
