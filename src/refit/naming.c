@@ -38,6 +38,7 @@ xfer_status xfi_placing_eval(int64_t *value, const xfi_placing *placing, const x
                          {"is_extra", entry->stack == XFI_EXTRA},
                          {"is_bias", strcmp(entry->suffix, "bias") == 0},
                          {"has_bias", has_bias(placing, entry)},
+                         {"is_fp8", entry->dtype == XFER_F8E4M3 || entry->is_scale},
                          {"row_scale", entry->of_rows && !entry->of_all},
                          {"one_scale", entry->of_all},
                          {"block_scale", entry->is_scale && !entry->of_rows},

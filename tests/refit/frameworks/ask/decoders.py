@@ -1,4 +1,5 @@
 """Reduced decoders that transformers does not have and whose names are the usual ones: each says how it differs."""
+import blocks
 from remote import config
 from table import Table
 
@@ -229,11 +230,11 @@ def step5(kinds=("full_attention", "sliding_attention", "full_attention"), heads
     return c, t
 
 
-def minimax_m3(kv=4, e=8, **more):
+def minimax_m3(kv=4, e=8, mi=48, i=I, **more):
     """The text of MiniMax-M3: layers of sparse attention have an index of their own, the first is dense."""
-    t, h, d, mi, layers = Table(), 64, 32, 48, 3
+    t, h, d, layers = Table(), 64, 32, 3
     text = config("MiniMaxM3SparseForCausalLM", "minimax_m3_text", num_hidden_layers=layers, num_key_value_heads=kv, intermediate_size=mi,
-                  dense_intermediate_size=I, shared_intermediate_size=mi, hidden_act="swigluoai", num_local_experts=e, num_experts_per_tok=2,
+                  dense_intermediate_size=i, shared_intermediate_size=mi, hidden_act="swigluoai", num_local_experts=e, num_experts_per_tok=2,
                   n_shared_experts=1, moe_layer_freq=[0, 1, 1], rotary_dim=16, qk_norm_type="per_head", use_gemma_norm=True, swiglu_alpha=1.702,
                   swiglu_limit=7.0, scoring_func="sigmoid", use_routing_bias=True, routed_scaling_factor=2.0, **more)
     text["sparse_attention_config"] = dict(use_sparse_attention=True, sparse_index_dim=d, sparse_num_index_heads=kv, sparse_topk_blocks=16,
@@ -246,7 +247,7 @@ def minimax_m3(kv=4, e=8, **more):
         t.attn(a, h, HEADS, kv, d)
         t.norms(a, d, "q_norm", "k_norm")
         if l == 0:
-            t.mlp(p + "mlp.", h, I)
+            t.mlp(p + "mlp.", h, i)
             continue
         t.add(a + "index_q_proj.weight", kv * d, h)
         t.add(a + "index_k_proj.weight", d, h)
@@ -259,9 +260,9 @@ def minimax_m3(kv=4, e=8, **more):
     return dict(architectures=text["architectures"], model_type="minimax_m3_vl", text_config=text), t
 
 
-def minimax_m3_sees():
+def minimax_m3_sees(**more):
     """As it is published: with a part that sees, whose tensors are not here."""
-    c, t = minimax_m3()
+    c, t = minimax_m3(**more)
     vision = dict(hidden_size=64, intermediate_size=64, num_hidden_layers=1, num_attention_heads=8, image_size=32, patch_size=8, num_channels=3,
                   hidden_act="gelu", layer_norm_eps=1e-5, rope_theta=10000.0, img_token_compression_config={"spatial_merge_size": 2, "temporal_patch_size": 1},
                   position_embedding_type="rope", rope_mode="3d", vision_segment_max_frames=None)
@@ -342,6 +343,7 @@ def domyn_edge(sizes=(32, 64), kv=KV, **more):
 FAMILIES = {
     "minimax_m3": minimax_m3,
     "minimax_m3_sees": minimax_m3_sees,
+    "minimax_m3_sees_blocks": lambda: blocks.fp8(*minimax_m3_sees(mi=64, i=128)),
     "rnj1": rnj1,
     "rnj1_tied": lambda: rnj1(tie_word_embeddings=True, attention_bias=True, kv=2),
     "beam": beam,
