@@ -324,6 +324,8 @@ class Case:
         with tempfile.TemporaryDirectory(dir=MEMORY) as folder:
             write_checkpoint(folder, plain, "BF16", 2)
             self.run(folder, ",quant=fp8_per_block")
+            if any("draft" in rank for rank in self.layout["ranks"]):
+                self.run(folder, ",quant=fp8_per_block,draft", "draft")
 
     def check_scaled(self, want):
         """Which of its parameters the engine quantises, in the first layer that has them or another."""
@@ -344,16 +346,16 @@ class Case:
             self.differ(0, name, f"is fp8 {'here' if name in mine else 'in the engine'} alone")
         self.n_same += len(mine & want)
 
-    def check_types(self):
-        """Which of its parameters the engine has in f32 though the model is bf16."""
+    def check_types(self, f32, more=""):
+        """Which of its parameters the engine has in f32 though the model is bf16; `more` items of the SPEC are for its draft model."""
         with tempfile.TemporaryDirectory(dir=MEMORY) as folder:
             write_checkpoint(folder, self.answer, "BF16", 2)
-            spec = self.answer["framework"] + ":tp1,loaded" + ",shared_apart" * ("shared_apart" in self.layout["spec"])
+            spec = self.answer["framework"] + ":tp1,loaded" + ",shared_apart" * ("shared_apart" in self.layout["spec"]) + more
             done = subprocess.run([self.program("xfer_plan"), "--model", folder, "--train", "full", "--gen", spec, "--expect", "1"],
                                   capture_output=True, text=True)
         lines = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
         mine = {line["name"] for line in lines if line["side"] == "gen" and line["dtype"] == "f32"}
-        want = {of_text(name) for name in self.answer["f32"] if not name.startswith(OF_OTHERS)}
+        want = {of_text(name) for name in f32 if not name.startswith(OF_OTHERS)}
         for name in mine ^ want:
             self.differ(0, name, f"is f32 {'here' if name in mine else 'in the engine'} alone")
         self.n_same += len(mine & want)
@@ -545,7 +547,9 @@ def main():
                 case = Case(answer, layout, options, i in dumped, agreed)
                 case.run(folder)
                 if layout is layouts[0] and "f32" in answer:
-                    case.check_types()
+                    case.check_types(answer["f32"])
+                    if "draft_f32" in answer:
+                        case.check_types(answer["draft_f32"], ",draft")
                 if layout is layouts[0] and not options.layouts and answer["framework"] == "vllm" and answer["family"] in scaled:
                     case.check_scaled(scaled[answer["family"]])
                 if any("draft" in rank for rank in layout["ranks"]):

@@ -8,6 +8,7 @@ torch says that it sees one, modules of kernels are empty, and memory is the CPU
 called. A forked child is one rank. dp is attention's; with `lm` the output layer is cut as attention is
 (--enable-dp-lm-head), with `dense1` dense layers are whole (--moe-dense-tp-size 1), with `deepep` experts talk by it; `mxfp4=triton` has Triton's kernels of mxfp4.
 With `apart` shared experts are apart from the others whatever SGLang finds faster (--disable-shared-experts-fusion).
+With --mtp the draft model (--speculative-algorithm EAGLE) is built as its worker does, loaded, and given what it shares with the main one.
 """
 import argparse
 import importlib.abc
@@ -117,9 +118,11 @@ def parse(layout):
     return out
 
 
-def arguments(folder, p, dtype):
+def arguments(folder, p, dtype, with_mtp):
     from sglang.srt.server_args import ServerArgs
     more = {"moe_dense_tp_size": 1} if p["dense1"] else {}
+    if with_mtp:
+        more.update(speculative_algorithm="EAGLE", speculative_num_steps=1, speculative_eagle_topk=1, speculative_num_draft_tokens=2)
     if p["deepep"]:
         more["moe_a2a_backend"] = "deepep"
     return ServerArgs(model_path=folder, dtype=dtype, device="cuda", skip_tokenizer_init=True, load_format="dummy",
@@ -128,8 +131,8 @@ def arguments(folder, p, dtype):
                       mem_fraction_static=0.5, disable_cuda_graph=True, disable_radix_cache=True)
 
 
-def build(folder, p, rank, dtype, FakeStore):
-    """The model of one rank."""
+def build(folder, p, rank, dtype, FakeStore, with_mtp=False):
+    """The model of one rank, and the server's arguments."""
     from sglang.srt.configs.load_config import LoadConfig
     from sglang.srt.configs.model_config import ModelConfig
     from sglang.srt.distributed import bootstrap, parallel_state as ps
@@ -138,7 +141,7 @@ def build(folder, p, rank, dtype, FakeStore):
     from sglang.srt.model_loader.loader import _get_quantization_config, _initialize_model
     from sglang.srt.runtime_context import SpawnRanks, publish
     world = p["tp"] * p["pp"]
-    args = arguments(folder, p, dtype)
+    args = arguments(folder, p, dtype, with_mtp)
     publish(args, role="scheduler", ranks=SpawnRanks(world_rank=rank, gpu_id=0))
     initialize_moe_config()
     dist.init_process_group("fake", store=FakeStore(), rank=rank, world_size=world)
@@ -149,7 +152,42 @@ def build(folder, p, rank, dtype, FakeStore):
     bootstrap.init_layer_runtime(model_config=model_config)
     load_config = LoadConfig(load_format="dummy")
     torch.set_default_dtype(model_config.dtype)
-    return _initialize_model(model_config, load_config, _get_quantization_config(model_config, load_config))
+    return _initialize_model(model_config, load_config, _get_quantization_config(model_config, load_config)), args
+
+
+def mtp(main, args, table=None):
+    """The draft model, a model of its own of the last stage, and what it holds: what EAGLEWorkerV2 does when it starts, in its order. Without a table nothing is loaded."""
+    from sglang.srt.configs.load_config import LoadConfig
+    from sglang.srt.configs.model_config import ModelConfig
+    from sglang.srt.layers.moe.utils import draft_model_build_scope, speculative_moe_a2a_backend_context, speculative_moe_backend_context
+    from sglang.srt.model_loader.loader import _get_quantization_config, _initialize_model
+    from sglang.srt.runtime_context import get_model, get_parallel, get_spec
+    from sglang.srt.speculative.draft_parallel import model_draft_parallel_spec, resolve_draft_parallel_layout
+    from sglang.srt.speculative.pp_draft_embedding import resolve_draft_embed_and_head
+    from sglang.srt.speculative.spec_info import SpeculativeAlgorithm
+    from sglang.srt.speculative.spec_utils import draft_pp_context, draft_tp_context
+    if not get_parallel().pp_group.is_last_rank:
+        return None, []
+    config = ModelConfig.from_server_args(args, model_path=get_spec().speculative_draft_model_path, is_draft_model=True)
+    layout = resolve_draft_parallel_layout(model_draft_parallel_spec(
+        config, spec_algorithm=SpeculativeAlgorithm.from_string(get_spec().speculative_algorithm)))
+    with (draft_tp_context(layout), draft_pp_context(), speculative_moe_backend_context(), speculative_moe_a2a_backend_context(),
+          draft_model_build_scope()):
+        dummy = LoadConfig(load_format="dummy")
+        model = _initialize_model(config, dummy, _get_quantization_config(config, dummy))
+        if table is None:
+            return model, []
+        poison(model)
+        _, total = load(model, table)
+    embed, head = resolve_draft_embed_and_head(target_model=main, draft_model=model, model_path=get_model().model_path, revision=None,
+                                               load_config=LoadConfig())
+    others = {t.data_ptr(): name for name, t in main.named_parameters()}
+    if total is not None and embed.data_ptr() not in others:
+        total.put(next(name for name, t in model.named_parameters() if t is embed), embed)
+    model.set_embed_and_head(embed, head)
+    if hasattr(model, "set_lm_head_from_target") and getattr(main, "lm_head", None) is not None:
+        model.set_lm_head_from_target(main.lm_head)
+    return model, dump_model(model, table, total, others)
 
 
 def load_apart(model):
@@ -170,7 +208,7 @@ def load_apart(model):
     model.load_weights = load_weights
 
 
-def one_rank(family, p, rank, folder, FakeStore):
+def one_rank(family, p, rank, folder, FakeStore, with_mtp):
     config, table = families.FAMILIES[family]()
     if p["layers"]:
         os.environ["SGLANG_PP_LAYER_PARTITION"] = p["layers"].replace("+", ",")
@@ -178,27 +216,33 @@ def one_rank(family, p, rank, folder, FakeStore):
     mxfp4.has_triton_kernels = p["mxfp4"] == "triton"
     with OnCpu():
         in_bf16 = family in recent.IN_BF16 or "quantization_config" in config
-        model = build(folder, p, rank, "bfloat16" if in_bf16 else "float32", FakeStore)
+        model, args = build(folder, p, rank, "bfloat16" if in_bf16 else "float32", FakeStore, with_mtp)
         poison(model)
         load_apart(model)
         _, total = load(model, table)
-    params = dump_model(model, table, total)
-    for p in params:
+        out = {"class": type(model).__name__, "params": dump_model(model, table, total)}
+        if with_mtp:
+            _, out["mtp"] = mtp(model, args, table)
+    for p in out["params"] + out.get("mtp", []):
         if p["name"].endswith("compressor.ape") and p["shape"][0] == 4:
             p["note"] = "the left half of each row before all right halves"
         if p["name"].endswith("self_attn.wo_a.weight") and any(n.endswith("wo_a.scale") for n in table):
             p["note"] = "made of fp8 and its scales"
-    return {"class": type(model).__name__, "params": params}
+    return out
 
 
-def in_f32(config, FakeStore):
-    """The parameters of a model of bf16 that are f32."""
+def in_f32(config, FakeStore, with_mtp):
+    """The parameters that are f32 of a model of bf16, and of its draft model, without what that shares with it."""
     with tempfile.TemporaryDirectory() as folder, OnCpu():
         with open(os.path.join(folder, "config.json"), "w") as file:
             json.dump(dict(config, torch_dtype="bfloat16"), file)
-        model = build(folder, parse("tp1"), 0, "bfloat16", FakeStore)
-    buffers = [(name, t) for name, t in model.named_buffers() if name.endswith(LOADED_BUFFERS)]
-    return sorted(name for name, t in [*model.named_parameters(), *buffers] if t.dtype == torch.float32)
+        model, args = build(folder, parse("tp1"), 0, "bfloat16", FakeStore, with_mtp)
+        draft = mtp(model, args)[0] if with_mtp else None
+    out = []
+    for m in (model, draft):
+        buffers = [(name, t) for name, t in m.named_buffers() if name.endswith(LOADED_BUFFERS)] if m else []
+        out.append(sorted(name for name, t in [*(m.named_parameters() if m else ()), *buffers] if t.dtype == torch.float32))
+    return out
 
 
 def spec_of(p):
@@ -212,6 +256,7 @@ def main():
     a = argparse.ArgumentParser()
     a.add_argument("--ck", required=True)
     a.add_argument("--out", required=True)
+    a.add_argument("--mtp", action="store_true", help="the draft model too")
     a.add_argument("--types", action="store_true", help="which parameters of a bf16 model are f32; no layouts then")
     a.add_argument("jobs", nargs="+")
     o = a.parse_args()
@@ -230,18 +275,20 @@ def main():
         result = {"framework": "sglang", "version": sglang.__version__, "torch": torch.__version__, "family": family, "layout": layout,
                   "spec": spec_of(p), "hf": [[n, list(s)] for n, s in table.items()], "ranks": []}
         if o.types:
-            result["f32"] = in_child(lambda: in_f32(config, FakeStore))
-            print(job, "f32", result["f32"], flush=True)
+            result["f32"], result["draft_f32"] = in_child(lambda: in_f32(config, FakeStore, o.mtp))
+            print(job, "f32", result["f32"], result["draft_f32"], flush=True)
+            if not o.mtp:
+                del result["draft_f32"]
             codes.save(os.path.join(o.out, f"sglang.{family}.types.json.gz"), result)
             continue
         for rank in range(p["tp"] * p["pp"]):
-            got = in_child(lambda: one_rank(family, p, rank, folder, FakeStore))
+            got = in_child(lambda: one_rank(family, p, rank, folder, FakeStore, o.mtp))
             result["ranks"].append(got)
             if "error" in got:
                 print(job, "rank", rank, got["error"], file=sys.stderr)
                 print(got.get("trace", ""), file=sys.stderr)
                 break
-        print(job, "params", [len(r.get("params", ())) for r in result["ranks"]], flush=True)
+        print(job, "params", [len(r.get("params", ())) for r in result["ranks"]], "mtp", [len(r.get("mtp", ())) for r in result["ranks"]], flush=True)
         codes.save(os.path.join(o.out, f"sglang.{family}.{layout}.json.gz"), result)
 
 

@@ -75,10 +75,11 @@ def load(model, table):
     return loaded, total
 
 
-def dump_model(model, table, total=None):
+def dump_model(model, table, total=None, others=None):
+    """Its parameters; `others` are those of another model that may be the same memory, by address."""
     names = list(table)
     bases = families.bases(table)
-    out, seen = [], {}
+    out, seen = [], dict(others or {})
     params = list(model.named_parameters(remove_duplicate=False))
     params += [(name, b) for name, b in model.named_buffers(remove_duplicate=False) if name.endswith(LOADED_BUFFERS)]
     for name, t in params:

@@ -128,5 +128,9 @@ class Sum:
             self.bad[name] = self.bad.get(name, torch.zeros_like(v, dtype=torch.bool)) | torch.isnan(v)
             self.of[name] = self.of.get(name, torch.zeros_like(v)) + torch.nan_to_num(v) * 256 ** at
 
+    def put(self, name, t):
+        """What was written after the loads."""
+        self.of[name], self.bad[name] = t.detach(), t.detach().isnan()
+
     def values(self, name):
         return self.of[name].masked_fill(self.bad[name], float("nan"))

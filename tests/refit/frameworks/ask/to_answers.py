@@ -55,7 +55,7 @@ def main():
         if packed.is_packed(table):
             answer["types"] = packed.types(table)
         if "f32" in data:
-            answer["f32"] = data["f32"]
+            answer.update({key: data[key] for key in ("f32", "draft_f32") if key in data})
             continue
         answer["layouts"].append({"spec": spec_of(data), "ranks": [rank_of(rank) for rank in data["ranks"]]})
     os.makedirs(target, exist_ok=True)
