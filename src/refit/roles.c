@@ -123,7 +123,7 @@ static void find_scales(const xfer_model *model, xfi_entry *e)
 
 void xfi_roles_split_name(const xfer_model *model, xfi_entry *entry)
 {
-  static const char EXTRA[] = "mtp.", LAYERS[] = "mtp_layers.";
+  static const char EXTRA[] = "mtp.", LAYERS[] = "mtp_";
   const char *rest = skip_prefix(model, entry->known);
   const bool inner = strncmp(rest, EXTRA, sizeof EXTRA - 1) == 0;
   const bool extra = inner || strncmp(rest, LAYERS, sizeof LAYERS - 1) == 0;

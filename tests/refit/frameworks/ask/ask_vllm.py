@@ -179,8 +179,8 @@ def make_config(folder, p, dp_rank, dtype="float32"):
                       compilation_config=CompilationConfig(mode=0))
 
 
-def mtp(vllm_config, table):
-    """The multi-token-prediction module of DeepSeek and GLM: a model of its own in vLLM."""
+def draft_model(vllm_config):
+    """The layers that predict further tokens: a model of its own in vLLM."""
     from vllm.config import SpeculativeConfig, set_current_vllm_config
     from vllm.model_executor.model_loader.utils import initialize_model
     spec = SpeculativeConfig(method="mtp", num_speculative_tokens=1, target_model_config=vllm_config.model_config,
@@ -188,7 +188,14 @@ def mtp(vllm_config, table):
     vllm_config.speculative_config = spec
     vllm_config.compilation_config.static_forward_context.clear()
     with set_current_vllm_config(vllm_config):
-        model = initialize_model(vllm_config=vllm_config, model_config=spec.draft_model_config)
+        return initialize_model(vllm_config=vllm_config, model_config=spec.draft_model_config)
+
+
+def mtp(vllm_config, table):
+    """What it holds."""
+    from vllm.config import set_current_vllm_config
+    model = draft_model(vllm_config)
+    with set_current_vllm_config(vllm_config):
         poison(model)
         return dump_model(model, table, load(model, table)[1])
 
@@ -224,8 +231,8 @@ def one_rank(family, p, rank, folder, FakeStore, with_mtp):
     return result
 
 
-def whole_model(folder, FakeStore):
-    """The parameters of a model of bf16, or of fp8 where its configuration says so; nothing is loaded."""
+def whole_model(folder, FakeStore, draft=False):
+    """The parameters of a model of bf16, or of fp8 where its configuration says so, or of its draft model; nothing is loaded."""
     from vllm.config import set_current_vllm_config
     import vllm.distributed.parallel_state as ps
     from vllm.model_executor.model_loader.utils import initialize_model
@@ -236,13 +243,14 @@ def whole_model(folder, FakeStore):
         ps.init_distributed_environment(world_size=1, rank=0, local_rank=0, backend="fake")
         ps.initialize_model_parallel(1, 1, backend="fake")
         model = initialize_model(vllm_config=vllm_config)
+        model = draft_model(vllm_config) if draft else model
         return {**dict(model.named_parameters()),
                 **{name: b for name, b in model.named_buffers() if name.endswith(LOADED_BUFFERS)}}
 
 
-def types(folder, FakeStore):
+def types(folder, FakeStore, draft=False):
     """Those that are f32."""
-    return sorted(name for name, t in whole_model(folder, FakeStore).items() if t.dtype == torch.float32)
+    return sorted(name for name, t in whole_model(folder, FakeStore, draft).items() if t.dtype == torch.float32)
 
 
 def scaled(config, table, folder, FakeStore):
@@ -301,7 +309,9 @@ def main():
             continue
         if o.types:
             result["f32"] = in_child(lambda: types(folder, FakeStore))
-            print(job, "f32", result["f32"], flush=True)
+            if o.mtp:
+                result["draft_f32"] = in_child(lambda: types(folder, FakeStore, True))
+            print(job, "f32", result["f32"], result.get("draft_f32"), flush=True)
             codes.save(os.path.join(o.out, f"vllm.{family}.types.json.gz"), result)
             continue
         for rank in range(world):

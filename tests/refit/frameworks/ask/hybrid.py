@@ -1,4 +1,6 @@
 """Reduced models whose layers are of several kinds: linear attention (GDN) or Mamba beside attention."""
+import re
+
 from remote import config
 from table import Table
 
@@ -61,6 +63,18 @@ def further(make):
         table.update({f"mtp.{name}.weight": (h,) for name in ("norm", "pre_fc_norm_embedding", "pre_fc_norm_hidden")})
         text["mtp_num_hidden_layers"] = 1
         return config, table
+    return made
+
+
+def drafted(make, like, layer, project, norms, less="$.", called=()):
+    """With a layer that predicts a further token: by this name, as layer number `like` is but for what `less` finds and for names that are others."""
+    def made():
+        config, table = make()
+        of_like, h = f"model.layers.{like}.", config["hidden_size"]
+        names = [name for name in table if name.startswith(of_like) and not re.search(less, name)]
+        table.update({layer + dict(called).get(name, name): table[of_like + name] for name in (n.removeprefix(of_like) for n in names)})
+        table.update({project + ".weight": (h, 2 * h), **{f"{name}.weight": (h,) for name in norms}})
+        return {**config, "num_nextn_predict_layers": 1}, table
     return made
 
 
