@@ -191,7 +191,8 @@ class Comm(_handle.Handle):
 
         source: a torch ProcessGroup (of NCCL: its communicator carries one small broadcast; any other hands a unique
         id round), an nccl4py Communicator, the address of an ncclComm_t, or an mpi4py communicator; or with `rank` and
-        `size` the bytes of a unique id, or "host:port", where rank 0 listens and hands one out.
+        `size` the bytes of a unique id, or "host:port", at which the others reach rank 0, which listens there, at all
+        interfaces, and hands one out.
         device: the CUDA ordinal; None: the calling thread's current one.
         timeout_s: how long to wait for the other ranks, at most 10 minutes; an mpi4py communicator's broadcast waits
         for ever. After a TimeoutError a thread may wait on for the rest of these, with a communicator of yours in use.

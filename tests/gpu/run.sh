@@ -103,6 +103,7 @@ for tool in memcheck racecheck initcheck; do
   run "sanitizer:digest:$tool" 1 150 env XFER_GPU_CASES="$(times 40)" compute-sanitizer --tool $tool --error-exitcode 9 \
     "$bin/test_digest_cuda" --small
 done
+run "sanitizer:conversions" 1 150 compute-sanitizer --tool memcheck --error-exitcode 9 "$bin/test_convert_cuda" --small
 
 # Ranks that share what GPUs there are: the direct lane alone, without NCCL.
 for n in 1 2 8; do
