@@ -5,6 +5,7 @@ Source: verl 0.9.1, checkpoint_engine/base.py."""
 import asyncio
 import gc
 import sys
+import threading
 import time
 import types
 import uuid
@@ -215,10 +216,13 @@ class NcclComm:
 
 def test_a_rank_that_comes_before_rank_0_gets_no_id_of_an_earlier_meeting(monkeypatch):
     kind = engine_class()
-    from xfer.integrations import verl
+    from xfer.integrations import _meeting
 
-    monkeypatch.setattr(verl, "Comm", NcclComm)
-    monkeypatch.setattr(verl, "nccl_id", lambda: uuid.uuid4().bytes)
+    monkeypatch.setattr(_meeting, "Comm", NcclComm)
+    monkeypatch.setattr(_meeting, "nccl_id", lambda: bytes(112) + uuid.uuid4().bytes)
+    monkeypatch.setattr(
+        torch.cuda, "get_device_properties", lambda _: types.SimpleNamespace(uuid=threading.get_ident())
+    )
     engines = [kind(BUCKET, is_master=rank == 0, timeout_s=20.0, device="cuda:0") for rank in (0, 1)]
     for _ in range(2):
         master = engines[0].prepare()

@@ -13,18 +13,21 @@ import asyncio
 import contextlib
 import uuid
 from collections.abc import AsyncGenerator, Generator, Iterator
+from contextlib import ExitStack
 from datetime import timedelta
+from types import SimpleNamespace
 from typing import Any
 
 import torch
 from verl.checkpoint_engine.base import CheckpointEngine, CheckpointEngineRegistry
 
 from .._store import store_gather
-from ..comm import Comm, nccl_id
+from ..comm import Comm
 from ..dtypes import dtype_name, torch_dtype
 from ..layout import Layout, Replicate
 from ..mesh import Mesh
 from ..plan import Plan
+from ._meeting import open_comm
 from ._threads import DaemonThread
 
 __all__ = ["XferCheckpointEngine"]
@@ -48,6 +51,7 @@ class XferCheckpointEngine(CheckpointEngine):
         self._thread = DaemonThread()  # what waits for other ranks, one after the other
         self._store: Any = None
         self._comm: Comm | None = None
+        self._opened = ExitStack()  # closes it
         self._made_of: Any = None
         self._met_in, self._came_to = "", ""  # the sessions that the comm is of, and that this rank came to last
         self._plans: dict[str, Plan] = {}
@@ -104,12 +108,8 @@ class XferCheckpointEngine(CheckpointEngine):
         if self._met_in and all(each == met_in[rank] for each in met_in):
             return
         self._leave()
-        if self._device.type == "cpu":
-            self._comm = Comm.host(gather, rank, world_size)
-        else:
-            words = gather(nccl_id() if rank == 0 else bytes(128))
-            self._comm = Comm.nccl(words[0], rank, world_size, self._device.index, self.timeout_s)
-        self._comm.set_timeout(int(self.timeout_s * 1000))
+        info = SimpleNamespace(n_trainers=n_actors, world_size=world_size, timeout_s=self.timeout_s)
+        self._comm = open_comm(self._store, info, f"{session}/comm", rank, self._device, self._opened)
         self._made_of, self._n_actors, self._met_in = made_of, n_actors, session
 
     def finalize(self) -> None:
@@ -118,8 +118,7 @@ class XferCheckpointEngine(CheckpointEngine):
     def _leave(self) -> None:
         for plan in self._plans.values():
             plan.close()
-        if self._comm is not None:
-            self._comm.close()
+        self._opened.close()
         self._plans, self._comm, self._version, self._met_in = {}, None, 0, ""
 
     # ---- one update
