@@ -424,9 +424,42 @@ static void test_a_shared_expert_among_routed_ones_is_of_their_size(void **state
   refit_sides_end(&s);
 }
 
+/* A model of one layer, with more of them up to `last` that predict further tokens. */
+#define FURTHER(type, last)                                                                        \
+  OF(type, "\"first_k_dense_replace\":9,\"n_routed_experts\":4",                                   \
+     "{\"pattern\":\"model.layers.{layer}.input_layernorm.weight\",\"layer\":[0," last "],"        \
+     "\"shape\":[16],\"dtype\":\"bf16\"}")
+
+/* What no rule knows of SGLang's draft models is refused in them alone. */
+static void test_draft_models_of_which_no_rule_says_what_they_have_are_refused(void **state)
+{
+  static const struct {
+    const char *table, *gen, *word;
+  } cases[] = {
+      {FURTHER("glm4_moe", "1"), "sglang:tp2,loaded,draft", NULL},
+      {FURTHER("glm4_moe", "2"), "sglang:tp2,loaded", NULL},
+      {FURTHER("glm4_moe", "2"), "sglang:tp2,loaded,draft", "one layer of several"},
+      {FURTHER("deepseek_v2", "1"), "sglang:tp2,loaded", NULL},
+      {FURTHER("deepseek_v2", "1"), "sglang:tp2,loaded,draft", "what the draft model of this"},
+      {FURTHER("deepseek_v3", "1"), "sglang:tp2,pp2,loaded,draft", "last stage of the main one"},
+      {FURTHER("step3p5", "1"), "sglang:tp2,loaded,draft", "says of layer 45"},
+  };
+
+  (void)state;
+  for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+    refit_sides s = refit_sides_make(cases[i].table, "full", cases[i].gen);
+
+    print_message("%zu: %s\n", i, cases[i].gen);
+    assert_int_equal(refit_sides_join(&s), cases[i].word == NULL ? XFER_OK : XFER_ERR_UNSUPPORTED);
+    if (cases[i].word != NULL) refit_expect_error(cases[i].word);
+    refit_sides_end(&s);
+  }
+}
+
 int main(void)
 {
   const struct CMUnitTest tests[] = {
+      cmocka_unit_test(test_draft_models_of_which_no_rule_says_what_they_have_are_refused),
       cmocka_unit_test(test_sglang_decides_whether_a_shared_expert_is_a_routed_one),
       cmocka_unit_test(test_a_shared_expert_among_routed_ones_is_of_their_size),
       cmocka_unit_test(test_shared_experts_that_cannot_be_routed_ones_are_refused),

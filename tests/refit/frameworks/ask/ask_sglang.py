@@ -173,7 +173,7 @@ def mtp(main, args, table=None):
         config, spec_algorithm=SpeculativeAlgorithm.from_string(get_spec().speculative_algorithm)))
     with (draft_tp_context(layout), draft_pp_context(), speculative_moe_backend_context(), speculative_moe_a2a_backend_context(),
           draft_model_build_scope()):
-        dummy = LoadConfig(load_format="dummy")
+        dummy = LoadConfig(load_format="dummy", draft_model_idx=0 if get_spec().enable_multi_layer_eagle else None)  # the first of several
         model = _initialize_model(config, dummy, _get_quantization_config(config, dummy))
         if table is None:
             return model, []

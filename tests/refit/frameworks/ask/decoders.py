@@ -170,19 +170,18 @@ def step_experts(t, p, sparse, h, e, mi, shared):
     t.mlp(p + "share_expert.", h, shared)
 
 
-def step3p5(gate=True, last="full_attention", **more):
+def step3p5(gate=True, last="full_attention", kinds=("full_attention", "sliding_attention", "full_attention"), **more):
     """Step 3.5: layers of a sliding window have heads of their own number; the last layer, of the kind `last`, predicts a further token."""
     t, h, d, e, mi, shared = Table(), 64, 32, 8, 48, 80
-    kinds, heads_of = ("full_attention", "sliding_attention", "full_attention"), {"full_attention": 16, "sliding_attention": 24}
-    layers = len(kinds)
+    layers, heads_of = len(kinds), {"full_attention": 16, "sliding_attention": 24}
     c = config("Step3p5ForCausalLM", "step3p5", num_key_value_heads=None, num_attention_groups=KV, moe_intermediate_size=mi,
                moe_num_experts=e, moe_top_k=2, norm_expert_weight=True, share_expert_dim=shared, moe_layers_enum="1,2",
                use_moe_router_bias=True, need_fp32_gate=True, moe_router_activation="sigmoid", moe_router_scaling_factor=3.0,
                use_head_wise_attn_gate=gate, layer_types=[*kinds, last], sliding_window=64,
                attention_other_setting={"attention_type": "sliding_attention", "num_attention_heads": 24,
                                         "num_attention_groups": KV, "head_dim": d},
-               rope_theta=[10000.0] * 4, partial_rotary_factors=[1.0] * 4, rope_parameters=None, num_nextn_predict_layers=1, num_hidden_layers=layers,
-               swiglu_limits=[0.0] * 4, swiglu_limits_shared=[0.0] * 4, **more)
+               rope_theta=[10000.0] * (layers + 1), partial_rotary_factors=[1.0] * (layers + 1), rope_parameters=None, num_nextn_predict_layers=1, num_hidden_layers=layers,
+               swiglu_limits=[0.0] * (layers + 1), swiglu_limits_shared=[0.0] * (layers + 1), **more)
     for l, kind in enumerate(c["layer_types"]):
         p = f"model.layers.{l}."
         t.norms(p, h)
@@ -190,13 +189,18 @@ def step3p5(gate=True, last="full_attention", **more):
         t.norms(p + "self_attn.", d, "q_norm", "k_norm")
         if gate:
             t.add(p + "self_attn.g_proj.weight", heads_of[kind], h)
-        step_experts(t, p, l not in (0, layers), h, e, mi, shared)
+        step_experts(t, p, l in (1, 2), h, e, mi, shared)
+    step_further(t, p, h)
+    t.ends(V, h, c["tie_word_embeddings"])
+    return c, t
+
+
+def step_further(t, p, h):
+    """What a layer that predicts a further token has beside a layer's own."""
     t.norms(p, h, "enorm", "hnorm")
     t.add(p + "eh_proj.weight", h, 2 * h)
     t.add(p + "transformer.shared_head.norm.weight", h)
     t.add(p + "transformer.shared_head.output.weight", V, h)
-    t.ends(V, h, c["tie_word_embeddings"])
-    return c, t
 
 
 def step5(kinds=("full_attention", "sliding_attention", "full_attention"), heads=32, window=48, groups=4, further=0, **more):
@@ -226,6 +230,8 @@ def step5(kinds=("full_attention", "sliding_attention", "full_attention"), heads
             t.add(a + "sparse_indexer_k_norm.bias", proxy)
             t.add(a + "ssmax_s", n)
         step_experts(t, p, l not in (0, layers), h, e, mi, shared)
+    if further:
+        step_further(t, p, h)
     t.ends(V, h, c["tie_word_embeddings"])
     return c, t
 
@@ -378,7 +384,11 @@ FAMILIES = {
     "pangu_ultra_moe_no_bias": lambda: pangu_ultra_moe(bias=False),
     "pangu_ultra_moe_plain": lambda: pangu_ultra_moe(q=None, bias=False, sandwich=False, tie_word_embeddings=True),
     "step5": step5,
+    "step5_further": lambda: step5(("full_attention", "sliding_attention", "sliding_attention"), further=1),
+    "step5_further_full": lambda: step5(("full_attention", "sliding_attention", "full_attention"), further=1),
     "step5_tied": lambda: step5(("sliding_attention", "full_attention"), 16, 16, tie_word_embeddings=True, norm_dtype="bf16"),
+    "step3p5_45": lambda: step3p5(last="sliding_attention", kinds=["full_attention", *["sliding_attention"] * 44]),  # SGLang's draft model goes by layer 45
+    "step3p5_45_full": lambda: step3p5(kinds=["full_attention", *["sliding_attention"] * 44]),
     "step3p5_window": lambda: step3p5(last="sliding_attention"),
     "step3p5": step3p5,
     "step3p5_bias": lambda: step3p5(False, attention_bias=True),
