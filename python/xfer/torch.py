@@ -177,11 +177,15 @@ def layouts_of(
         for mesh, (grid, name) in _grids_of(tensors, ranks).items()
     }
     layout = cache(lambda said, grid: chosen(said, _our_rank(ranks), grid, meaning))
-    return {
-        name: layout(Description.of(tensor), grids[tensor.device_mesh])
-        for name, tensor in tensors.items()
-        if isinstance(tensor, DTensor)
-    }
+    layouts = {}
+    for name, tensor in tensors.items():
+        if isinstance(tensor, DTensor):
+            try:
+                layouts[name] = layout(Description.of(tensor), grids[tensor.device_mesh])
+            except (TypeError, ValueError) as wrong:
+                wrong.args = (f"{name!r}: {wrong}",)
+                raise
+    return layouts
 
 
 def local_part(tensor: Any) -> Any:

@@ -118,7 +118,7 @@ def parse(layout):
     return out
 
 
-def arguments(folder, p, dtype, with_mtp):
+def arguments(folder, p, dtype, with_mtp=False):
     from sglang.srt.server_args import ServerArgs
     more = {"moe_dense_tp_size": 1} if p["dense1"] else {}
     if with_mtp:
