@@ -288,20 +288,30 @@ static xfer_status check_known(const xfer_refit *refit, const xfi_joined *joined
   return XFER_OK;
 }
 
-/* The scales of a tensor that is quantised on the way; -1: the model has none. */
-static int64_t scales_of(const xfer_refit *refit, size_t tensor)
+/* The scales of a weight that becomes fp8 on the way; -1: the model has none. Without them its
+ * numbers would be others. */
+static xfer_status find_scales(int64_t *scales, const xfer_refit *refit, size_t tensor)
 {
   const xfer_model *model = refit->model;
   const size_t weights = refit->origins[tensor].entry;
+  const bool by_rows = model->entries[weights].block[0] == 0;
   const int layer = xfi_entry_layer(&model->entries[weights], refit->origins[tensor].place);
 
+  *scales = -1;
   for (size_t i = 0; i < model->n_entries; i++) {
     const xfi_entry *e = &model->entries[i];
     const int k = xfi_entry_place(e, layer);
 
-    if (e->scale_of >= 0 && (size_t)e->scale_of == weights && k >= 0) return refit->tensor_of[i][k];
+    if (e->scale_of < 0 || (size_t)e->scale_of != weights || e->of_rows != by_rows || k < 0)
+      continue;
+    *scales = refit->tensor_of[i][k];
+    XFI_CHECK(*scales >= 0, XFER_ERR_ARG,
+              "\"%s\" is quantised on the way, and its scales \"%s\" are ignored: ignore both or "
+              "neither",
+              refit->tensors[tensor].name, e->name);
+    return XFER_OK;
   }
-  return -1;
+  return XFER_OK;
 }
 
 /* By how much the serving side's values are above the training side's. Ranks that know one side
@@ -326,11 +336,12 @@ static xfer_status convert_tensor(const xfer_refit *refit, size_t i, int64_t mor
 {
   xfer_tensor *t = &refit->tensors[i];
   const int64_t *block = refit->model->entries[refit->origins[i].entry].block;
-  const int64_t scales = block[0] > 0 ? scales_of(refit, i) : -1;
+  int64_t scales = -1;
 
   t->conversion =
       xfi_conversion_make(more != 0 ? XFER_CONVERSION_ADD : XFER_CONVERSION_CAST, (float)more);
-  if (scales >= 0 && t->dst->dtype == XFER_F8E4M3) {
+  if (t->dst->dtype == XFER_F8E4M3) XFI_TRY(find_scales(&scales, refit, i));
+  if (scales >= 0 && block[0] > 0) {
     const bool bytes = refit->tensors[scales].dst->dtype == XFER_F8E8M0;
 
     t->conversion = xfi_conversion_of_blocks((uint32_t)block[0], (uint32_t)block[1],

@@ -298,6 +298,37 @@ static void test_scales_of_whole_weights_are_on_all_ranks(void **state)
   expect_scales(&s, want, sizeof want / sizeof *want);
 }
 
+/* Without them their weights would be cast, unscaled, and the engine keep old ones. */
+static void test_weights_quantised_on_the_way_are_refused_without_their_scales(void **state)
+{
+  static const struct {
+    const char *table, *train, *gen, *word;
+  } cases[] = {
+      {REFIT_TABLE(BLOCKS("[8,16]"), REFIT_DENSE_PARAMS), "full", "vllm:quant=fp8_per_block",
+       ".weight_scale_inv\" are ignored: ignore both or neither"},
+      {REFIT_TABLE(FP8, FP8_MLP(512)), "full:dtype=bf16",
+       "vllm:", "model.layers.0.mlp.up_proj.weight\" is quantised on the way, and its scales"},
+      {ROWS, "full:dtype=bf16", "vllm:", "_scale\" are ignored: ignore both or neither"},
+  };
+
+  (void)state;
+  for (size_t i = 0; i < 2 * sizeof cases / sizeof *cases; i++) {
+    refit_sides s = refit_sides_make(cases[i / 2].table, cases[i / 2].train, cases[i / 2].gen);
+
+    print_message("%s -> %s: %s\n", cases[i / 2].train, cases[i / 2].gen, cases[i / 2].word);
+    assert_int_equal(xfer_side_ignore(i % 2 == 0 ? s.train : s.gen, "*scale*"), XFER_OK);
+    assert_int_equal(refit_sides_join(&s), XFER_ERR_ARG);
+    refit_expect_error(cases[i / 2].word);
+    refit_sides_end(&s);
+  }
+
+  refit_sides s = refit_sides_make(cases[0].table, cases[0].train, cases[0].gen);
+  assert_int_equal(xfer_side_ignore(s.gen, "*.o_proj.weight*"), XFER_OK);
+  assert_int_equal(refit_sides_join(&s), XFER_OK);
+  refit_expect_plans(&s);
+  refit_sides_end(&s);
+}
+
 /* compressed-tensors does not call scales of blocks inverse, and says of groups of layers how large
  * these are. Engines have them in f32, whatever the checkpoint has. */
 static void test_scales_of_blocks_by_another_name(void **state)
@@ -600,6 +631,7 @@ int main(void)
       cmocka_unit_test(test_scales_are_of_the_layers_that_their_weights_have),
       cmocka_unit_test(test_scales_of_rows_go_with_their_rows),
       cmocka_unit_test(test_scales_of_whole_weights_are_on_all_ranks),
+      cmocka_unit_test(test_weights_quantised_on_the_way_are_refused_without_their_scales),
       cmocka_unit_test(test_scales_of_blocks_by_another_name),
       cmocka_unit_test(test_scales_of_rows_are_refused_where_no_rule_knows_them),
       cmocka_unit_test(test_one_scale_of_several_weights_is_refused),
