@@ -10,6 +10,7 @@
 #include "checked.h"
 #include "cost.h"
 #include "error.h"
+#include "mix.h"
 #include "moves.h"
 
 static bool same_layout(const xfer_layout *a, const xfer_layout *b)
@@ -23,16 +24,24 @@ static bool same_class(const xfi_tensor *a, const xfi_tensor *b)
          a->conversion == b->conversion;
 }
 
-/* The first tensor of each class by its digests: open addressing, index + 1, 0 is free. */
+/* The first tensor of each class by its digests and its conversion: open addressing, index + 1, 0
+ * is free. */
 typedef struct class_table {
   uint32_t *slots;
   size_t mask;
 } class_table;
 
+static size_t first_slot(const xfi_tensor *tensor, size_t mask)
+{
+  return (size_t)(tensor->src->digest[0] ^ (tensor->dst->digest[0] * 31) ^
+                  xfi_mix(tensor->conversion)) &
+         mask;
+}
+
 static void find_class(xfi_plan *plan, const class_table *table, size_t t)
 {
   xfi_tensor *tensor = &plan->tensors[t];
-  size_t slot = (size_t)(tensor->src->digest[0] ^ (tensor->dst->digest[0] * 31)) & table->mask;
+  size_t slot = first_slot(tensor, table->mask);
 
   for (; table->slots[slot] != 0; slot = (slot + 1) & table->mask) {
     const xfi_tensor *first = &plan->tensors[table->slots[slot] - 1];

@@ -4,6 +4,7 @@
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <time.h>
 
 #include <cmocka.h>
 
@@ -347,6 +348,33 @@ static void test_hundreds_of_classes_are_kept_apart(void **state)
   free_tensors(&list);
 }
 
+/* As fp8 weights with a scale each, whose last bits alone differ or, as bf16's, the first ones.
+ * Looked for one after the other they would take half a minute. */
+static void test_very_many_conversions_are_kept_apart_in_little_time(void **state)
+{
+  enum { FINE = 100000, COARSE = 100 * 128, MOST_SECONDS = 10 };
+  const clock_t start = clock();
+  xfer_tensor *tensors = xfi_calloc(FINE + COARSE, sizeof *tensors);
+  tensor_list list = {.n = 0};
+  xfi_plan *plan = NULL;
+
+  (void)state;
+  add_line(&list, "w", 1, "f32[8] (2):S0 -> f8e4m3 (2):R");
+  for (int i = 0; i < FINE + COARSE; i++)
+    tensors[i] = list.at[0];
+  for (int i = 0; i < FINE; i++)
+    tensors[i].conversion = xfi_conversion_make(XFER_CONVERSION_SCALE, 1 + ldexpf((float)i, -23));
+  for (int i = 0; i < COARSE; i++)
+    tensors[FINE + i].conversion = xfi_conversion_make(
+        XFER_CONVERSION_SCALE, ldexpf(1 + ldexpf((float)(i % 128), -7), 1 + i / 128));
+  assert_int_equal(xfi_plan_classify(&plan, 2, 0, tensors, FINE + COARSE, &plain_options), XFER_OK);
+  assert_int_equal(plan->n_classes, FINE + COARSE);
+  assert_true((clock() - start) / CLOCKS_PER_SEC < MOST_SECONDS);
+  xfi_plan_destroy(plan);
+  xfi_free(tensors);
+  free_tensors(&list);
+}
+
 static void test_the_order_is_by_element_size_largest_first(void **state)
 {
   (void)state;
@@ -443,6 +471,7 @@ int main(void)
       cmocka_unit_test(test_sizes_past_32_bits_are_counted),
       cmocka_unit_test(test_tensors_of_equal_layouts_are_one_class_whoever_made_them),
       cmocka_unit_test(test_hundreds_of_classes_are_kept_apart),
+      cmocka_unit_test(test_very_many_conversions_are_kept_apart_in_little_time),
       cmocka_unit_test(test_the_order_is_by_element_size_largest_first),
       cmocka_unit_test(test_inputs_are_copied_and_layouts_shared),
       cmocka_unit_test(test_create_survives_each_failed_allocation),
