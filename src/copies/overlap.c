@@ -5,10 +5,12 @@
  * in ascending order of address, provided that a step of a dim clears all that lies inside it; a
  * destination view that does not have this property is refused, a source counts as all that lies
  * between its ends. Views are swept by address, as extents; only two whose extents meet become
- * grids, and are walked side by side.
+ * grids, and those that the remainders of their addresses do not tell apart are walked side by
+ * side.
  */
 #include "alloc.h"
 #include "bound.h"
+#include "checked.h"
 #include "error.h"
 #include "vec.h"
 
@@ -86,6 +88,28 @@ static void skip_to(cursor *c, const char *to)
   if (step > copy->extent[0] - 1 - c->index[0]) step = copy->extent[0] - 1 - c->index[0];
   c->index[0] += step;
   c->at += step * copy->dst_stride[0];
+}
+
+static int64_t add_strides(int64_t gcd, const grid *g)
+{
+  for (int64_t d = 0; d < g->copy.n_dims; d++)
+    gcd = xfi_gcd(g->copy.dst_stride[d], gcd);
+  return gcd;
+}
+
+/* As columns of one array: where `step` divides every stride of both, all runs of `a` begin at its
+ * first modulo step, and those of `b` at `off` past that. So by their remainders the bytes of `a`
+ * are [0, a's run) and those of `b` [off, off + b's run): where these do not meet, before the first
+ * of `a` comes again at `step`, no byte of one is a byte of the other. False: perhaps they meet. */
+static bool are_apart_in_each_step(const grid *a, const grid *b)
+{
+  const int64_t step = add_strides(add_strides(0, a), b);
+  int64_t off;
+
+  if (step == 0) return false;
+  off = (int64_t)((uintptr_t)b->copy.dst - (uintptr_t)a->copy.dst) % step;
+  if (off < 0) off += step;
+  return off >= a->copy.run_bytes && off + b->copy.run_bytes <= step;
 }
 
 static bool grids_meet(const grid *a, const grid *b)
@@ -202,7 +226,8 @@ static xfer_status runs_meet(bool *meet, sweep *s, size_t i, size_t k)
   XFI_CHECK(s->grids != NULL, XFER_ERR_NOMEM, "%zu views", s->n);
   XFI_TRY(need_grid(s, i));
   XFI_TRY(need_grid(s, k));
-  *meet = grids_meet(&s->grids[k], &s->grids[i]);
+  *meet =
+      !are_apart_in_each_step(&s->grids[k], &s->grids[i]) && grids_meet(&s->grids[k], &s->grids[i]);
   return XFER_OK;
 }
 

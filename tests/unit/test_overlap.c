@@ -154,6 +154,41 @@ static void test_random_views_against_a_map_of_bytes(void **state)
   assert_in_range(n_met, N_CASES / 5, N_CASES * 4 / 5);
 }
 
+/* Elements of one to three adjacent columns of one array, or of every second row of it. */
+static void random_columns(part *p, int64_t row_bytes)
+{
+  const int64_t every = 1 + below(2);
+  const int64_t strides[3] = {4 * every * row_bytes, every * row_bytes, 4};
+
+  *p = (part){.n_dims = 3, .shape = {1 + below(3), 1 + below(4), 1 + below(3)}, .elem_bytes = 4};
+  p->view = xfer_view_strided(memory + below(2 * row_bytes), strides, 3);
+}
+
+static void test_random_columns_of_one_array_against_a_map_of_bytes(void **state)
+{
+  static unsigned char map[BYTES];
+  int n_met = 0;
+
+  (void)state;
+  for (int k = 0; k < N_CASES; k++) {
+    const int64_t row_bytes = 12 + below(40);
+    part parts[2];
+    bool met;
+
+    memset(map, 0, sizeof map);
+    for (size_t i = 0; i < 2; i++)
+      random_columns(&parts[i], row_bytes);
+    if (parts[0].view.base == parts[1].view.base) continue; /* perhaps one view twice, a tie */
+    assert_false(mark(map, &parts[0]));
+    met = mark(map, &parts[1]);
+    n_met += met;
+    if (check(parts, 2) != (met ? XFER_ERR_SHAPE : XFER_OK))
+      fail_msg("case %d: %s, but the views %s", k, met ? "not seen" : xfer_last_error(),
+               met ? "meet" : "do not meet");
+  }
+  assert_in_range(n_met, N_CASES / 5, N_CASES * 4 / 5);
+}
+
 static void test_the_same_view_twice_is_a_tie(void **state)
 {
   const int64_t strides[2] = {40, 4};
@@ -255,6 +290,25 @@ static void test_many_pieces_between_the_rows_of_a_view_take_little_time(void **
   assert_true((clock() - start) / CLOCKS_PER_SEC < MOST_SECONDS);
 }
 
+/* Walked run by run, pair after pair, these would take a minute. */
+static void test_many_columns_of_one_array_take_little_time(void **state)
+{
+  enum { COLUMNS = 400, ROWS = 20000, MOST_SECONDS = 10 };
+  const int64_t strides[2] = {0, 4 * COLUMNS};
+  const clock_t start = clock();
+  void *pieces[COLUMNS];
+  part p = {.n_dims = 2, .shape = {COLUMNS, ROWS}, .elem_bytes = 4};
+
+  (void)state;
+  for (int64_t i = 0; i < COLUMNS; i++)
+    pieces[i] = far_off(4 * i);
+  p.view = xfer_view_pieces(pieces, COLUMNS, 0, strides, 2);
+  assert_int_equal(check(&p, 1), XFER_OK);
+  pieces[COLUMNS - 1] = far_off(4 * (COLUMNS - 1) - 1);
+  assert_int_equal(check(&p, 1), XFER_ERR_SHAPE);
+  assert_true((clock() - start) / CLOCKS_PER_SEC < MOST_SECONDS);
+}
+
 static void test_each_failed_allocation_is_an_error(void **state)
 {
   const int64_t comb[2] = {64, 8};
@@ -279,11 +333,13 @@ int main(void)
 {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(test_random_views_against_a_map_of_bytes),
+      cmocka_unit_test(test_random_columns_of_one_array_against_a_map_of_bytes),
       cmocka_unit_test(test_the_same_view_twice_is_a_tie),
       cmocka_unit_test(test_sources_may_meet_each_other_but_no_destination),
       cmocka_unit_test(test_touching_views_and_combs_do_not_overlap),
       cmocka_unit_test(test_large_views_are_compared_without_walking_them),
       cmocka_unit_test(test_many_pieces_between_the_rows_of_a_view_take_little_time),
+      cmocka_unit_test(test_many_columns_of_one_array_take_little_time),
       cmocka_unit_test(test_each_failed_allocation_is_an_error),
   };
 
