@@ -362,15 +362,64 @@ bool xfi_model_has_anywhere(const xfer_model *model, const xfi_entry *entry, con
   return false;
 }
 
+static int by_layer(const void *a, const void *b)
+{
+  const xfi_spot *x = a, *y = b;
+
+  if (x->stack != y->stack) return x->stack < y->stack ? -1 : 1;
+  if (x->layer != y->layer) return x->layer < y->layer ? -1 : 1;
+  return (x->entry > y->entry) - (x->entry < y->entry);
+}
+
+xfer_status xfi_model_find_spots(xfer_model *model)
+{
+  size_t n = 0;
+
+  for (size_t i = 0; i < model->n_entries; i++)
+    n += (size_t)xfi_entry_places(&model->entries[i]);
+  xfi_free(model->spots);
+  model->n_spots = 0;
+  model->spots = xfi_calloc(n, sizeof *model->spots);
+  XFI_CHECK(model->spots != NULL, XFER_ERR_NOMEM, "%zu tensors of a model by layer", n);
+  for (size_t i = 0; i < model->n_entries; i++) {
+    const xfi_entry *e = &model->entries[i];
+
+    for (int k = 0; k < xfi_entry_places(e); k++)
+      model->spots[model->n_spots++] =
+          (xfi_spot){e->stack, xfi_entry_layer(e, k), i, e->role != NULL};
+  }
+  qsort(model->spots, n, sizeof *model->spots, by_layer);
+  return XFER_OK;
+}
+
+/* The first spot that is not before that one. */
+static size_t first_spot(const xfer_model *model, xfi_spot spot)
+{
+  size_t lo = 0, hi = model->n_spots;
+
+  XFI_BISECT(lo, hi, mid, by_layer(&model->spots[mid], &spot) < 0);
+  return lo;
+}
+
+const xfi_spot *xfi_model_spots(const xfer_model *model, xfi_stack stack, int layer, size_t *n)
+{
+  const size_t first = first_spot(model, (xfi_spot){.stack = stack, .layer = layer});
+
+  *n = first_spot(model, (xfi_spot){.stack = stack, .layer = layer, .entry = SIZE_MAX}) - first;
+  return model->spots + first;
+}
+
 xfi_entry *xfi_model_find(const xfer_model *model, const char *role, const char *suffix,
                           const xfi_entry *like)
 {
-  for (size_t i = 0; i < model->n_entries; i++) {
-    xfi_entry *e = &model->entries[i];
+  size_t n;
+  const xfi_spot *spots = xfi_model_spots(model, like->stack, xfi_entry_layer(like, 0), &n);
 
-    if (e->role == NULL || e->stack != like->stack || strcmp(e->role, role) != 0) continue;
-    if (suffix != NULL && strcmp(e->suffix, suffix) != 0) continue;
-    if (xfi_entry_place(e, xfi_entry_layer(like, 0)) >= 0) return e;
+  for (size_t i = 0; i < n; i++) {
+    xfi_entry *e = &model->entries[spots[i].entry];
+
+    if (e->role == NULL || strcmp(e->role, role) != 0) continue;
+    if (suffix == NULL || strcmp(e->suffix, suffix) == 0) return e;
   }
   return NULL;
 }

@@ -71,6 +71,14 @@ typedef struct xfi_entry {
   int64_t block[2]; /* a weight with scales: the size of a block; 0: none */
 } xfi_entry;
 
+/* That an entry is in a layer; -1: outside them. */
+typedef struct xfi_spot {
+  xfi_stack stack;
+  int layer;
+  size_t entry;
+  bool has_role;
+} xfi_spot;
+
 struct xfer_model {
   atomic_int n_refs;
   atomic_bool frozen; /* a refit was made of it */
@@ -91,6 +99,8 @@ struct xfer_model {
   int64_t block[2];         /* of fp8 scales */
   xfi_entry *entries;
   size_t n_entries, entries_cap;
+  xfi_spot *spots; /* [n_spots] of all entries, by stack, layer and entry */
+  size_t n_spots;
   int *layers; /* [n_layers] the model's own layers that are kept, ascending */
   int n_layers;
   int n_config_layers; /* of the configuration; 0: not said */
@@ -130,9 +140,14 @@ xfer_status xfi_model_part(xfer_model *model, size_t at, xfi_stays stays, const 
 xfer_status xfi_model_double(xfer_model *model, size_t at);
 xfer_status xfi_entry_copy(xfi_entry *copy, const xfi_entry *entry);
 void xfi_entry_clear(xfi_entry *entry);
+/* model->spots, of the entries as they are now. */
+xfer_status xfi_model_find_spots(xfer_model *model);
+/* Those of one layer. */
+const xfi_spot *xfi_model_spots(const xfer_model *model, xfi_stack stack, int layer, size_t *n);
 /* Does any layer of the entry's stack have the role? */
 bool xfi_model_has_anywhere(const xfer_model *model, const xfi_entry *entry, const char *role);
-/* The entry of this role and suffix (NULL: any) in the layers of that one; NULL: none. */
+/* The entry of this role and suffix (NULL: any) in the layers of that one, in a model that is
+ * settled; NULL: none. */
 xfi_entry *xfi_model_find(const xfer_model *model, const char *role, const char *suffix,
                           const xfi_entry *like);
 

@@ -294,17 +294,18 @@ static xfer_status find_scales(int64_t *scales, const xfer_refit *refit, size_t 
 {
   const xfer_model *model = refit->model;
   const size_t weights = refit->origins[tensor].entry;
-  const bool by_rows = model->entries[weights].block[0] == 0;
-  const int layer = xfi_entry_layer(&model->entries[weights], refit->origins[tensor].place);
+  const xfi_entry *weight = &model->entries[weights];
+  const int layer = xfi_entry_layer(weight, refit->origins[tensor].place);
+  size_t n;
+  const xfi_spot *spots = xfi_model_spots(model, weight->stack, layer, &n);
 
   *scales = -1;
-  for (size_t i = 0; i < model->n_entries; i++) {
-    const xfi_entry *e = &model->entries[i];
-    const int k = xfi_entry_place(e, layer);
+  for (size_t i = 0; i < n; i++) {
+    const xfi_entry *e = &model->entries[spots[i].entry];
 
-    if (e->scale_of < 0 || (size_t)e->scale_of != weights || e->of_rows != by_rows || k < 0)
+    if (e->scale_of < 0 || (size_t)e->scale_of != weights || e->of_rows != (weight->block[0] == 0))
       continue;
-    *scales = refit->tensor_of[i][k];
+    *scales = refit->tensor_of[spots[i].entry][xfi_entry_place(e, layer)];
     XFI_CHECK(*scales >= 0, XFER_ERR_ARG,
               "\"%s\" is quantised on the way, and its scales \"%s\" are ignored: ignore both or "
               "neither",

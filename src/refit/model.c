@@ -63,6 +63,7 @@ void xfi_model_destroy(xfer_model *model) /* NOLINT(misc-no-recursion): a base h
 {
   if (model == NULL || atomic_fetch_sub(&model->n_refs, 1) != 1) return;
   free_entries(model->entries, model->n_entries);
+  xfi_free(model->spots);
   xfi_free(model->renamed);
   xfi_free(model->layers);
   xfi_free(model->vars);
@@ -342,7 +343,8 @@ xfer_status xfi_model_settle(xfer_model *model)
   XFI_TRY(check_unique(model));
   XFI_TRY(collect_layers(model));
   XFI_TRY(xfi_roles_collect(model));
-  return xfi_scales_pair(model);
+  XFI_TRY(xfi_scales_pair(model));
+  return xfi_model_find_spots(model);
 }
 
 xfer_status xfi_model_finish(xfer_model *model, const xfer_model_options *options)

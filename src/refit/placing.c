@@ -297,19 +297,16 @@ done:
   return st;
 }
 
-/* The first layer before the k-th whose layout is the same; -1: none. */
-static int like_before(const xfi_placing *p, const xfi_entry *entry, const plan *of, int k)
+/* The first layer before the k-th whose layout is the same; -1: none. maps[i] is the expert map of
+ * the i-th layer. */
+static int like_before(const xfi_placing *p, const xfi_entry *entry, const plan *of,
+                       const xfi_map *const *maps, int k)
 {
-  const xfer_side *side = p->side;
-
   for (int i = k - 1; i >= 0; i--) {
-    bool maps = entry->experts &&
-                xfi_map_find(side, entry->layers[i]) != xfi_map_find(side, entry->layers[k]);
-
-    if (maps) continue;
+    if (maps[i] != maps[k]) continue;
     if (of->set.all || of->set.one_rank >= 0) return i;
     if (stage_of(p, entry, i) == stage_of(p, entry, k)) return i;
-    if (side->n_maps < 2) return -1; /* stages follow each other */
+    if (p->side->n_maps < 2) return -1; /* stages follow each other */
   }
   return -1;
 }
@@ -317,19 +314,26 @@ static int like_before(const xfi_placing *p, const xfi_entry *entry, const plan 
 static xfer_status make_layouts(xfi_held *held, xfi_placing *p, const xfi_entry *entry,
                                 const plan *of)
 {
-  int n = xfi_entry_places(entry);
+  const int n = xfi_entry_places(entry);
+  const xfi_map **maps = xfi_calloc((size_t)n, sizeof(const xfi_map *));
+  xfer_status st = XFER_OK;
 
   held->layouts = xfi_calloc((size_t)n, sizeof(xfer_layout *));
-  XFI_CHECK(held->layouts != NULL, XFER_ERR_NOMEM, "the layouts of \"%s\"", entry->pattern);
+  XFI_CHECK_DONE(held->layouts != NULL && maps != NULL, XFER_ERR_NOMEM, "the layouts of \"%s\"",
+                 entry->pattern);
+  for (int k = 0; k < n && entry->experts; k++)
+    maps[k] = xfi_map_find(p->side, xfi_entry_layer(entry, k));
   for (int k = 0; k < n; k++) {
-    const int same = like_before(p, entry, of, k);
+    const int same = like_before(p, entry, of, maps, k);
 
     if (same >= 0)
       held->layouts[k] = xfi_layout_share(held->layouts[same]);
     else
-      XFI_TRY(layout_of(held, p, entry, of, k, &held->layouts[k]));
+      XFI_TRY_DONE(layout_of(held, p, entry, of, k, &held->layouts[k]));
   }
-  return XFER_OK;
+done:
+  xfi_free(maps);
+  return st;
 }
 
 /* ---- one entry ---- */

@@ -492,24 +492,35 @@ xfer_status xfi_roles_find(xfer_model *model)
 
 /* ---- kinds of layers ---- */
 
-/* Does the layer have what the first one has? Others become an entry of their own. */
+/* The next spot from *at on of what has a role, behind which *at is then; NULL: none. */
+static const xfi_spot *next_ruled(const xfi_spot *spots, size_t n, size_t *at)
+{
+  while (*at < n && !spots[*at].has_role)
+    ++*at;
+  return *at < n ? &spots[(*at)++] : NULL;
+}
+
+/* Does the layer have what the first one has? Others become an entry of their own. The spots are
+ * those before any did, by which the same layers are alike as afterwards: those that were stay
+ * together in each entry. */
 static xfer_status is_alike(bool *alike, const xfi_entry *entry, int k, const void *context)
 {
-  const xfer_model *model = context;
-  const int first = xfi_entry_layer(entry, 0), layer = xfi_entry_layer(entry, k);
+  size_t n[2], at[2] = {0, 0};
+  const xfi_spot *first = xfi_model_spots(context, entry->stack, xfi_entry_layer(entry, 0), &n[0]);
+  const xfi_spot *layer = xfi_model_spots(context, entry->stack, xfi_entry_layer(entry, k), &n[1]);
+  const xfi_spot *x, *y;
 
-  *alike = true;
-  for (size_t i = 0; i < model->n_entries && *alike; i++) {
-    const xfi_entry *e = &model->entries[i];
-
-    if (e->role == NULL || e->stack != entry->stack) continue;
-    *alike = (xfi_entry_place(e, first) < 0) == (xfi_entry_place(e, layer) < 0);
-  }
+  do {
+    x = next_ruled(first, n[0], &at[0]);
+    y = next_ruled(layer, n[1], &at[1]);
+  } while (x != NULL && y != NULL && x->entry == y->entry);
+  *alike = x == NULL && y == NULL;
   return XFER_OK;
 }
 
 xfer_status xfi_roles_collect(xfer_model *model)
 {
+  XFI_TRY(xfi_model_find_spots(model));
   for (size_t i = 0; i < model->n_entries; i++) {
     if (model->entries[i].role != NULL) XFI_TRY(xfi_model_part(model, i, is_alike, model));
     XFI_TRY(check_stacked(model, &model->entries[i]));
