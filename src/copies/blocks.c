@@ -139,7 +139,7 @@ static bool has_run(const cut *c, const int64_t *src, const int64_t *dst)
 {
   const int last = c->blocks->n_dims - 1;
 
-  return c->blocks->block[last] > 1 && src[last] == c->blocks->quantise.src_bytes &&
+  return last >= 0 && c->blocks->block[last] > 1 && src[last] == c->blocks->quantise.src_bytes &&
          (c->dst == NULL || dst[last] == c->blocks->quantise.dst_bytes);
 }
 

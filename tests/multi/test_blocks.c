@@ -436,6 +436,49 @@ static void carry_large(int rank, void *context)
   }
 }
 
+/* A tensor of no dims is one block. */
+static void carry_number(int rank, void *context)
+{
+  static const char *const lines[] = {"bf16[] (1)@0:R -> f8e4m3 (1)@2:R",
+                                      "f32[] (1)@0:R -> (1)@2:R"};
+  const job *j = context;
+  const uint16_t three = 0x4040; /* in bf16 */
+  xfer_plan_options options = XFER_PLAN_OPTIONS_INIT;
+  xfer_tensor tensors[2] = {{"number", NULL, NULL, xfer_convert_blocks(128, 128, XFER_SCALE_F32)},
+                            {"scale", NULL, NULL, xfer_convert_scales_of(0)}};
+  char *memory[2];
+  xfer_plan *plan = NULL;
+
+  place_enter(rank);
+  for (int t = 0; t < 2; t++) {
+    expect(xfer_problem_parse((xfer_layout **)&tensors[t].src, (xfer_layout **)&tensors[t].dst,
+                              lines[t]) == XFER_OK);
+    memory[t] = place_take(sizeof(float));
+  }
+  xfer_layout_destroy((xfer_layout *)tensors[1].src);
+  tensors[1].src = NULL;
+  memcpy(memory[0], &three, sizeof three);
+  options.lane = j->lane;
+  expect(xfer_plan_create(&plan, j->comms[rank], tensors, 2, &options) == XFER_OK);
+  for (size_t t = 0; t < 2; t++) {
+    const xfer_view view = xfer_view_dense(memory[t]);
+
+    expect(xfer_plan_bind(plan, t, rank == 0 && t == 0 ? &view : NULL, rank == 2 ? &view : NULL) ==
+           XFER_OK);
+  }
+  expect(xfer_plan_commit(plan) == XFER_OK);
+  expect(xfer_plan_run(plan, 0, NULL) == XFER_OK);
+  expect(xfer_plan_wait(plan, 0) == XFER_OK);
+  if (rank == 2)
+    expect(memory[0][0] == 0x7e && *(const float *)(const void *)memory[1] == 3.0F / 448);
+  xfer_plan_destroy(plan);
+  for (int t = 0; t < 2; t++) {
+    place_give(memory[t]);
+    xfer_layout_destroy((xfer_layout *)tensors[t].src);
+    xfer_layout_destroy((xfer_layout *)tensors[t].dst);
+  }
+}
+
 static void on_all_lanes(void (*work)(int rank, void *context))
 {
   static const xfer_lane lanes[] = {XFER_LANE_AUTO, XFER_LANE_DIRECT, XFER_LANE_PACKED,
@@ -466,11 +509,18 @@ static void test_large_weights_in_parts(void **state)
   on_all_lanes(carry_large);
 }
 
+static void test_a_tensor_of_no_dims_is_one_block(void **state)
+{
+  (void)state;
+  on_all_lanes(carry_number);
+}
+
 /* All, or those of a pattern. */
 int main(int argc, char **argv)
 {
   const struct CMUnitTest tests[] = {cmocka_unit_test(test_blocks_on_all_lanes),
-                                     cmocka_unit_test(test_large_weights_in_parts)};
+                                     cmocka_unit_test(test_large_weights_in_parts),
+                                     cmocka_unit_test(test_a_tensor_of_no_dims_is_one_block)};
 
   if (argc > 1) cmocka_set_test_filter(argv[1]);
   return cmocka_run_group_tests(tests, NULL, NULL);
