@@ -96,10 +96,12 @@ static xfer_status find_difference(size_t *first, xfi_comm *comm, hash_fn *hash_
   return XFER_OK;
 }
 
-/* What a rank has of one tensor, in words. */
-enum { DESCRIPTION_BYTES = 200 };
+/* What a rank has of one tensor, in words, and what of it they may not have room for. */
+enum { DESCRIPTION_BYTES = 200, N_PARTS = 5 };
 typedef struct description {
-  char parts[3][DESCRIPTION_BYTES]; /* name, layouts, conversion */
+  char parts[N_PARTS][DESCRIPTION_BYTES]; /* name, layouts, source, destination, conversion */
+  uint64_t meshes[2][2];                  /* digests of the source's and the destination's */
+  uint64_t is_cut;                        /* words of its layouts are left out */
 } description;
 
 /* Of a long name the end tells more than the beginning. */
@@ -110,6 +112,41 @@ static const char *end_of(const char *name, size_t n_bytes)
   return name + (length > n_bytes ? length - n_bytes : 0);
 }
 
+static void describe(description *d, const xfer_tensor *tensor)
+{
+  const xfer_layout *sides[2] = {tensor->src, tensor->dst};
+  char how[64];
+
+  xfi_conversion_format(how, sizeof how, tensor->conversion);
+  (void)snprintf(d->parts[0], DESCRIPTION_BYTES, "\"%s\"", end_of(tensor->name, 180));
+  (void)xfi_problem_format(d->parts[1], DESCRIPTION_BYTES, sides[0], sides[1]);
+  for (int s = 0; s < 2; s++) {
+    d->is_cut |= xfi_problem_format(d->parts[2 + s], DESCRIPTION_BYTES, s == 0 ? sides[0] : NULL,
+                                    s == 1 ? sides[1] : NULL) >= DESCRIPTION_BYTES;
+    if (sides[s] != NULL) memcpy(d->meshes[s], sides[s]->mesh->digest, sizeof d->meshes[s]);
+  }
+  (void)snprintf(d->parts[4], DESCRIPTION_BYTES, "conversion \"%s\"", how);
+}
+
+/* In words that are the same on all ranks: layouts differ where an error has no room. */
+static xfer_status report_rest(const description *all, int n_ranks, const char *what)
+{
+  static const char *const sides[2] = {"source", "destination"};
+
+  for (int s = 0; s < 2; s++) {
+    for (int r = 1; r < n_ranks; r++)
+      XFI_CHECK(memcmp(all[r].meshes[s], all[0].meshes[s], sizeof all[0].meshes[s]) == 0,
+                XFER_ERR_MISMATCH,
+                "%s: the %s meshes of rank %d and rank 0 differ past what is shown here: %.*s",
+                what, sides[s], r, DESCRIPTION_BYTES, all[0].parts[2 + s]);
+  }
+  XFI_CHECK(all[0].is_cut == 0, XFER_ERR_MISMATCH,
+            "%s: ranks have layouts that differ past what is shown here: %.*s", what,
+            DESCRIPTION_BYTES, all[0].parts[1]);
+  xfi_set_error("%s: ranks have different run tables or boxes", what);
+  return XFER_ERR_MISMATCH;
+}
+
 /* Every rank ends here with XFER_ERR_MISMATCH, and all with the same text. */
 static xfer_status report_difference(xfi_comm *comm, const xfer_tensor *tensors, size_t n,
                                      xfi_deadline deadline)
@@ -117,26 +154,22 @@ static xfer_status report_difference(xfi_comm *comm, const xfer_tensor *tensors,
   xfer_status st = XFER_OK;
   size_t t = 0;
   char what[160];
-  char how[64];
-  description mine = {{{0}}};
+  description mine = {.is_cut = 0};
   description *all = NULL;
 
   XFI_TRY_DONE(find_difference(&t, comm, hash_all, tensors, n, deadline));
-  xfi_conversion_format(how, sizeof how, tensors[t].conversion);
-  (void)snprintf(mine.parts[0], DESCRIPTION_BYTES, "\"%s\"", end_of(tensors[t].name, 180));
-  (void)xfi_problem_format(mine.parts[1], DESCRIPTION_BYTES, tensors[t].src, tensors[t].dst);
-  (void)snprintf(mine.parts[2], DESCRIPTION_BYTES, "conversion \"%s\"", how);
+  describe(&mine, &tensors[t]);
   all = xfi_comm_hear(comm, &st, &mine, sizeof mine, deadline);
   XFI_TRY_DONE(st);
   (void)snprintf(what, sizeof what, "tensor %zu", t);
-  for (int part = 0; part < 3; part++) {
+  for (int part = 0; part < N_PARTS; part++) {
     for (int r = 1; r < comm->size; r++)
       XFI_CHECK_DONE(memcmp(all[r].parts[part], all[0].parts[part], DESCRIPTION_BYTES) == 0,
                      XFER_ERR_MISMATCH, "%s: rank %d has %.*s, rank 0 has %.*s", what, r,
                      DESCRIPTION_BYTES, all[r].parts[part], DESCRIPTION_BYTES, all[0].parts[part]);
     (void)snprintf(what, sizeof what, "tensor %zu \"%s\"", t, end_of(tensors[t].name, 100));
   }
-  XFI_CHECK_DONE(false, XFER_ERR_MISMATCH, "%s: ranks have different run tables or boxes", what);
+  st = report_rest(all, comm->size, what);
 done:
   xfi_free(all);
   return st;

@@ -114,6 +114,33 @@ static void other_ranks(input *in)
   if (in->rank == 3) respell(in, 0, "i32[6,4] (2)@0-1:S0 -> (2)@2-3:S1");
 }
 
+/* From 100 ranks, more than an error has room for, the last of which is said, by a placement. */
+static void respell_many(input *in, int last, const char *placement, const char *dst)
+{
+  char line[1024];
+  int n = snprintf(line, sizeof line, "i32[6,4] (100)@");
+
+  for (int i = 0; i < 99; i++)
+    n += snprintf(line + n, sizeof line - (size_t)n, "%d,", 999 - 2 * i);
+  snprintf(line + n, sizeof line - (size_t)n, "%d:%s -> %s", last, placement, dst);
+  respell(in, 0, line);
+}
+
+static void other_rank_at_the_end_of_many(input *in)
+{
+  respell_many(in, in->rank == 3 ? 0 : 2, "S0", "(2)@1-2:S1");
+}
+
+static void other_placement_of_many(input *in)
+{
+  respell_many(in, 0, in->rank == 3 ? "S1" : "S0", "(2)@1-2:S1");
+}
+
+static void other_destination_behind_many(input *in)
+{
+  respell_many(in, 0, "S0", in->rank == 3 ? "(2)@2-3:S1" : "(2)@1-2:S1");
+}
+
 static void other_padding(input *in)
 {
   if (in->rank == 2) respell(in, 1, "u8[5] (2)@0-1:S0;pad=0:8 -> (2)@2-3:S0;pad=0:6");
@@ -338,6 +365,22 @@ static const bad cases[] = {
     {"another placement", other_layout, ALL, XFER_ERR_MISMATCH, {"\"wide\"", ":S1 ->", ":S0 ->"}},
     {"another rule", other_rule, ALL, XFER_ERR_MISMATCH, {"rank 3", ":S0b ->", ":S0 ->"}},
     {"another mesh", other_ranks, ALL, XFER_ERR_MISMATCH, {"rank 3", "@2-3", "@1-2"}},
+    {"another rank at the end of many",
+     other_rank_at_the_end_of_many,
+     ALL,
+     XFER_ERR_MISMATCH,
+     {"tensor 0 \"wide\": the source meshes of rank 3 and rank 0 differ past what is shown here: "
+      "i32[6,4] (100)@999,997"}},
+    {"another placement of many ranks",
+     other_placement_of_many,
+     ALL,
+     XFER_ERR_MISMATCH,
+     {"tensor 0 \"wide\": ranks have layouts that differ past what is shown here"}},
+    {"another destination behind many ranks",
+     other_destination_behind_many,
+     ALL,
+     XFER_ERR_MISMATCH,
+     {"rank 3 has i32[6,4] ? -> (2)@2-3:S1, rank 0 has i32[6,4] ? -> (2)@1-2:S1"}},
     {"another padding", other_padding, ALL, XFER_ERR_MISMATCH, {"\"padded\"", "0:6", "0:8"}},
     {"another window", other_window, ALL, XFER_ERR_MISMATCH, {"rank 2", "window_bytes", "4096"}},
     {"another lane",
