@@ -273,6 +273,17 @@ class TestSweep(unittest.TestCase):
             self.assertEqual(layout["wire_bytes"], sum(r["wire_bytes"] for r in ranks))
             self.assertEqual(layout["busiest_bytes"], max(max(r["wire_bytes"], r["out_bytes"]) for r in ranks))
 
+    def test_where_no_layout_is_for_the_model_the_first_error_says_why(self):
+        weight = {"pattern": "model.layers.{layer}.w.weight", "layer": [0, 0], "shape": [8, 8], "dtype": "bf16"}
+        table = {"format": "xfer-model-v1", "config": {"model_type": "none", "num_hidden_layers": 1}, "params": [weight]}
+        with tempfile.TemporaryDirectory() as folder:
+            path = os.path.join(folder, "table.json")
+            with open(path, "w", encoding="utf-8") as file:
+                json.dump(table, file)
+            status, _, err = run("--model", path, "--train", "full", "--sweep", "2")
+        self.assertEqual(status, 1)
+        self.assertIn('no layout of 2 GPUs is for this model; of the first: "vllm:tp1,engines2": no rule of model_type', err)
+
     def test_slower_nic_is_slower(self):
         fast, less, slow = (
             self.sweep("qwen3-4b", "megatron:tp8", "8", "--nic", nic)["layouts"][0]["seconds"] for nic in ("100", "50", "25")

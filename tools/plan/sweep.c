@@ -27,6 +27,7 @@ typedef struct sweep {
   tried *at;
   size_t n;
   size_t n_refused;
+  char why[512]; /* the first was */
 } sweep;
 
 static void measure(tried *to, const plan_traffic *t, int n_ranks)
@@ -48,7 +49,18 @@ static void measure(tried *to, const plan_traffic *t, int n_ranks)
   to->imbalance = to->imbalance > 0 ? (double)to->busiest / to->imbalance : 1;
 }
 
-/* Plans one layout; one that the model or the engine does not allow is counted. */
+/* One that the model or the engine does not allow is counted; false: the next would fail too. */
+static bool refuse(sweep *s, xfer_status st)
+{
+  if (st == XFER_ERR_NOMEM || st == XFER_ERR_IO) {
+    plan_failed();
+    return false;
+  }
+  if (s->n_refused++ == 0) snprintf(s->why, sizeof s->why, "%s", xfer_last_error());
+  return true;
+}
+
+/* Plans one layout. */
 static bool try_gen(sweep *s, const plan_args *args, const job *base, const char *gen)
 {
   job_args with = args->job;
@@ -56,12 +68,11 @@ static bool try_gen(sweep *s, const plan_args *args, const job *base, const char
   plan_traffic traffic = {.ranks = NULL};
   tried *to = &s->at[s->n];
   size_t n = 0;
+  xfer_status st;
 
   with.gen = gen;
-  if (job_join(&made, &with, base->model, base->rules) != XFER_OK) {
-    s->n_refused++;
-    return true;
-  }
+  st = job_join(&made, &with, base->model, base->rules);
+  if (st != XFER_OK) return refuse(s, st);
   const int n_ranks = xfer_refit_ranks(made.refit);
   const xfer_tensor *tensors = xfer_refit_tensors(made.refit, &n);
   const plan_whole whole = {.title = gen,
@@ -162,7 +173,7 @@ int plan_sweep(const plan_args *args)
 {
   job_args first = args->job;
   job base = {0};
-  sweep s = {calloc(MAX_TRIED, sizeof *s.at), 0, 0};
+  sweep s = {.at = calloc(MAX_TRIED, sizeof *s.at)};
 
   int status;
 
@@ -172,7 +183,8 @@ int plan_sweep(const plan_args *args)
   if (status == EXIT_FAILURE) status = plan_failed();
   if (status == 0) status = try_all(&s, args, &base) ? 0 : EXIT_FAILURE;
   if (status == 0 && s.n == 0)
-    status = args_failed("no layout of %lld GPUs is for this model", (long long)args->sweep);
+    status = args_failed("no layout of %lld GPUs is for this model; of the first: %s",
+                         (long long)args->sweep, s.why);
   if (status == 0) {
     qsort(s.at, s.n, sizeof *s.at, by_seconds);
     if (args->json)
