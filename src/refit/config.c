@@ -293,6 +293,7 @@ static xfi_found find_of_layer(int64_t *value, const char *name, size_t n_chars,
   return json_is_string(item) ? XFI_FOUND : XFI_NOT_FOUND;
 }
 
+/* As xfi_expr_ask(). */
 static xfer_status eval_of_layer(int64_t *value, const xfer_model *model, const char *expr,
                                  int layer)
 {
@@ -305,7 +306,7 @@ static xfer_status eval_of_layer(int64_t *value, const xfer_model *model, const 
   const xfi_scope words = {.vars = model->scope.vars, .n_vars = model->scope.n_vars, .next = &last};
   const xfi_scope scope = {.vars = &own, .n_vars = 1, .next = &words};
 
-  return xfi_expr_eval(value, expr, &scope);
+  return xfi_expr_ask(value, expr, &scope);
 }
 
 bool xfi_config_says(bool *says, const xfer_model *model, const char *word, int layer)
@@ -338,8 +339,21 @@ static xfer_status add_counts(xfer_model *model, const json_t *counts, size_t n_
   return XFER_OK;
 }
 
+/* *has: it has a value here. What should be a number and is none is refused. */
+static xfer_status find_value(bool *has, int64_t *value, const xfer_model *model, const char *expr,
+                              const xfi_scope *scope)
+{
+  xfer_status st = xfi_expr_ask(value, expr, scope);
+
+  *has = st == XFER_OK;
+  if (*has || st == XFER_ERR_SHAPE) return XFER_OK;
+  st = xfi_expr_eval(value, expr, scope); /* now for its text */
+  xfi_set_error("%s: %s", model->config.where, xfer_last_error());
+  return st;
+}
+
 /* A family's words count before those of what it includes. One that has no value here is left out:
- * only what asks for it fails. What should be a number and is none is refused. */
+ * only what asks for it fails. */
 xfer_status xfi_config_vars(xfer_model *model)
 {
   size_t n_figures;
@@ -362,10 +376,10 @@ xfer_status xfi_config_vars(xfer_model *model)
     {
       const xfi_scope words = {.vars = model->scope.vars, .n_vars = model->scope.n_vars};
       int64_t value;
-      const xfer_status st = xfi_expr_eval(&value, json_string_value(expr), &model->scope);
+      bool has;
 
-      if (st == XFER_ERR_SHAPE) continue;
-      XFI_CHECK(st == XFER_OK, st, "%s: %s", model->config.where, xfer_last_error());
+      XFI_TRY(find_value(&has, &value, model, json_string_value(expr), &model->scope));
+      if (!has) continue;
       if (xfi_scope_find(&words, name, strlen(name), &(int64_t){0})) continue;
       XFI_TRY(add_var(model, name, value));
       set_scopes(model, n_figures);
@@ -384,13 +398,12 @@ static xfer_status count_layers(xfer_model *model)
   const xfi_scope figures = {.find = find_figure, .context = model->top};
   const char *expr = NULL;
   int64_t n;
-  xfer_status st;
+  bool has;
 
   for (int i = 0; i < model->n_all && expr == NULL; i++)
     expr = json_string_value(json_object_get(model->all[i]->config, "layers"));
-  st = xfi_expr_eval(&n, expr != NULL ? expr : "num_hidden_layers", &figures);
-  if (st == XFER_ERR_SHAPE) return XFER_OK;
-  XFI_CHECK(st == XFER_OK, st, "%s: %s", model->config.where, xfer_last_error());
+  XFI_TRY(find_value(&has, &n, model, expr != NULL ? expr : "num_hidden_layers", &figures));
+  if (!has) return XFER_OK;
   XFI_CHECK(n > 0 && n < 1 << 20, XFER_ERR_IO, "%s: %lld layers", model->config.where,
             (long long)n);
   model->n_config_layers = (int)n;

@@ -213,6 +213,12 @@ static int64_t choice(parser *p) /* NOLINT(misc-no-recursion): MAX_DEPTH */
 
 static xfer_status run(parser *p, int64_t *value)
 {
+  static const xfer_status STATUSES[] = {[FINE] = XFER_OK,
+                                         [SYNTAX] = XFER_ERR_IO,
+                                         [UNKNOWN] = XFER_ERR_SHAPE,
+                                         [RANGE] = XFER_ERR_SHAPE,
+                                         [NO_NUMBER] = XFER_ERR_IO};
+
   p->at = p->text;
   *value = choice(p);
   blanks(p);
@@ -220,31 +226,51 @@ static xfer_status run(parser *p, int64_t *value)
     p->fault = p->fault == SYNTAX ? SYNTAX : FINE;
     fail(p, SYNTAX, p->at, strlen(p->at));
   }
-  XFI_CHECK(p->fault != SYNTAX, XFER_ERR_IO, "\"%s\" is no expression (at \"%.*s\")", p->text,
-            (int)p->n_place, p->place);
-  XFI_CHECK(p->fault != UNKNOWN, XFER_ERR_SHAPE, "\"%s\": the configuration has no \"%.*s\"",
-            p->text, (int)p->n_place, p->place);
-  XFI_CHECK(p->fault != NO_NUMBER, XFER_ERR_IO,
-            "\"%s\": \"%.*s\" of the configuration is no whole number", p->text, (int)p->n_place,
-            p->place);
-  XFI_CHECK(p->fault != RANGE, XFER_ERR_SHAPE, "\"%s\" has no value that 63 bits hold", p->text);
-  return XFER_OK;
+  return STATUSES[p->fault];
+}
+
+static void say(const parser *p)
+{
+  const int n = (int)p->n_place;
+
+  if (p->fault == SYNTAX)
+    xfi_set_error("\"%s\" is no expression (at \"%.*s\")", p->text, n, p->place);
+  else if (p->fault == UNKNOWN)
+    xfi_set_error("\"%s\": the configuration has no \"%.*s\"", p->text, n, p->place);
+  else if (p->fault == NO_NUMBER)
+    xfi_set_error("\"%s\": \"%.*s\" of the configuration is no whole number", p->text, n, p->place);
+  else if (p->fault == RANGE)
+    xfi_set_error("\"%s\" has no value that 63 bits hold", p->text);
 }
 
 xfer_status xfi_expr_check(const char *text)
 {
   parser p = {.text = text};
   int64_t value;
+  const xfer_status st = run(&p, &value);
 
-  return run(&p, &value);
+  say(&p);
+  return st;
+}
+
+static xfer_status eval(int64_t *value, const char *text, const xfi_scope *scope, bool says)
+{
+  static const xfi_scope NOTHING = {.n_vars = 0};
+  parser p = {.text = text, .scope = scope != NULL ? scope : &NOTHING};
+  const xfer_status st = run(&p, value);
+
+  if (says) say(&p);
+  return st;
 }
 
 xfer_status xfi_expr_eval(int64_t *value, const char *text, const xfi_scope *scope)
 {
-  static const xfi_scope NOTHING = {.n_vars = 0};
-  parser p = {.text = text, .scope = scope != NULL ? scope : &NOTHING};
+  return eval(value, text, scope, true);
+}
 
-  return run(&p, value);
+xfer_status xfi_expr_ask(int64_t *value, const char *text, const xfi_scope *scope)
+{
+  return eval(value, text, scope, false);
 }
 
 void xfi_expr_print(char *out, size_t size, const char *text, const xfi_scope *scope)
@@ -260,7 +286,7 @@ void xfi_expr_print(char *out, size_t size, const char *text, const xfi_scope *s
     if (end != NULL && (size_t)(end - text) < sizeof inside) {
       memcpy(inside, text + 1, (size_t)(end - text) - 1);
       inside[end - text - 1] = '\0';
-      if (xfi_expr_eval(&value, inside, scope) == XFER_OK) {
+      if (xfi_expr_ask(&value, inside, scope) == XFER_OK) {
         xfi_text_printf(&to, "%lld", (long long)value);
         text = end + 1;
         continue;

@@ -33,6 +33,8 @@ xfer_status xfi_expr_check(const char *text);
 /* XFER_ERR_SHAPE: a name without a value, a division by zero, or too large a number; XFER_ERR_IO: a
  * name that stands for no number. */
 xfer_status xfi_expr_eval(int64_t *value, const char *text, const xfi_scope *scope);
+/* As xfi_expr_eval(), where having no value is an answer: sets no text. */
+xfer_status xfi_expr_ask(int64_t *value, const char *text, const xfi_scope *scope);
 /* "ep is {ep}": each {expression} becomes its value, cut to the size of `out`. */
 void xfi_expr_print(char *out, size_t size, const char *text, const xfi_scope *scope);
 

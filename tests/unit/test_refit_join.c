@@ -482,10 +482,29 @@ static char *table_of_many(int n_layers)
   return table;
 }
 
+static void test_a_refit_that_is_made_leaves_the_text_of_the_last_error(void **state)
+{
+  char *table = table_of_many(2);
+  xfer_locals *locals = NULL;
+  xfer_side *none = NULL;
+  char text[512];
+
+  (void)state;
+  assert_int_equal(xfer_side_create(&none, "vllm:tp0", NULL), XFER_ERR_ARG);
+  snprintf(text, sizeof text, "%s", xfer_last_error());
+  refit_sides s = refit_sides_make(table, "megatron:tp2", "vllm:tp2");
+  assert_int_equal(refit_sides_join(&s), XFER_OK);
+  assert_int_equal(xfer_locals_create(&locals, s.refit, 0), XFER_OK);
+  assert_string_equal(xfer_last_error(), text);
+  xfer_locals_destroy(locals);
+  refit_sides_end(&s);
+  free(table);
+}
+
 /* Looked for among all entries, what a layer has would take half a minute. */
 static void test_hundreds_of_layers_that_differ_take_little_time(void **state)
 {
-  enum { LAYERS = 700, MOST_SECONDS = 5 };
+  enum { LAYERS = 1000, MOST_SECONDS = 5 };
   const clock_t start = clock();
   char *table = table_of_many(LAYERS);
   refit_sides s = refit_sides_make(table, "megatron:tp2", "vllm:tp2");
@@ -549,6 +568,7 @@ int main(void)
       cmocka_unit_test(test_what_is_ignored_is_not_silent),
       cmocka_unit_test(test_patterns_that_match_nothing_are_errors),
       cmocka_unit_test(test_neither_side_is_an_error),
+      cmocka_unit_test(test_a_refit_that_is_made_leaves_the_text_of_the_last_error),
       cmocka_unit_test(test_hundreds_of_layers_that_differ_take_little_time),
       cmocka_unit_test(test_an_expert_map_for_each_of_many_layers_takes_little_time),
   };
