@@ -485,6 +485,7 @@ FAMILIES = {
                       **{**MLA, "n_shared_experts": 2, "topk_method": "group_limited_greedy",
                          "scoring_func": "softmax"}),
     "deepseek_v32": of("DeepseekV32ForCausalLM", "deepseek_v32", ("head_dim",), **MLA, **INDEXER),
+    "deepseek_v32_256": of("DeepseekV32ForCausalLM", "deepseek_v32", ("head_dim",), **{**MLA, "n_routed_experts": 256}, **INDEXER),
     "glm_moe_dsa": of("GlmMoeDsaForCausalLM", "glm_moe_dsa", ("head_dim",), **{**MLA, "n_group": 1}, **INDEXER),
     "glm_moe_dsa_256": of("GlmMoeDsaForCausalLM", "glm_moe_dsa", ("head_dim",), **{**MLA, "n_group": 1, "n_routed_experts": 256}, **INDEXER),
     "glm_moe_dsa_rope": of("GlmMoeDsaForCausalLM", "glm_moe_dsa", ("head_dim",), **{**MLA, "n_group": 1}, **INDEXER, indexer_rope_interleave=True),
