@@ -98,7 +98,7 @@ class Server:
         p = ask_sglang.parse(layout)
         dtype = dtype or ("bfloat16" if any(name.endswith("_scale_inv") for name in self.table) else "float32")
         with ask_sglang.OnCpu():
-            self.model = ask_sglang.build(folder, p, rank, dtype, STORE)
+            self.model, _ = ask_sglang.build(folder, p, rank, dtype, STORE)
             self.config = ModelConfig.from_server_args(ask_sglang.arguments(folder, p, dtype))
             self.twin = self._another(self.config)
             self.models, self.twins = {"target": self.model}, {"target": self.twin}
