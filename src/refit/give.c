@@ -74,30 +74,46 @@ static xfer_status rename_given(char **renamed, const xfer_side *side, const cha
   return XFER_OK;
 }
 
-static xfer_status
-find_spelling(xfi_local **local, const xfer_locals *locals, int side,
-              const char *name) /* NOLINT(misc-no-recursion): the name gets shorter */
+/* By one more of the side's spellings; *shorter: what the first that makes the name shorter makes
+ * of it, which the caller frees; NULL: none does. */
+static xfer_status respell(xfi_local **local, char **shorter, const xfer_locals *locals, int side,
+                           const char *name)
 {
-  const xfer_side *s = locals->refit->sides[side].side;
-  char *other = NULL;
-  xfer_status st = XFER_OK;
-  const json_t *list = s->rules->spellings;
+  const json_t *list = locals->refit->sides[side].side->rules->spellings;
 
-  *local = find_local(locals, side, name);
+  *shorter = NULL;
   for (size_t i = 0; i < json_array_size(list) && *local == NULL; i++) {
-    const char *from = xfi_doc_text(json_array_get(list, i), 0);
-    const char *to = xfi_doc_text(json_array_get(list, i), 1);
+    char *other = NULL;
 
-    XFI_TRY_DONE(xfi_glob_rename(&other, from, to, name));
+    XFI_TRY(xfi_glob_rename(&other, xfi_doc_text(json_array_get(list, i), 0),
+                            xfi_doc_text(json_array_get(list, i), 1), name));
     if (other == NULL) continue;
     *local = find_local(locals, side, other);
-    if (*local == NULL && strlen(other) < strlen(name))
-      XFI_TRY_DONE(find_spelling(local, locals, side, other));
-    xfi_free(other);
-    other = NULL;
+    if (*shorter == NULL && strlen(other) < strlen(name))
+      *shorter = other;
+    else
+      xfi_free(other);
+  }
+  return XFER_OK;
+}
+
+/* Spellings are put one upon the other as long as they make the name shorter: one way, without
+ * going back, since the ways from a long name are very many. */
+static xfer_status find_spelling(xfi_local **local, const xfer_locals *locals, int side,
+                                 const char *name)
+{
+  char *last = NULL, *shorter = NULL;
+  xfer_status st = XFER_OK;
+
+  *local = find_local(locals, side, name);
+  while (*local == NULL && name != NULL) {
+    st = respell(local, &shorter, locals, side, name);
+    xfi_free(last);
+    name = last = shorter;
+    XFI_TRY_DONE(st);
   }
 done:
-  xfi_free(other);
+  xfi_free(last);
   return st;
 }
 

@@ -279,6 +279,25 @@ static void test_spellings_and_renames_lead_to_the_same(void **state)
 #define A50 "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa"
 #define A200 A50 A50 A50 A50
 
+/* Every way to take the parts out one by one would take years. */
+static void test_a_long_name_of_parts_that_spellings_leave_out_is_surplus_at_once(void **state)
+{
+  const int64_t shape[] = {16};
+  one o = make(REFIT_DENSE, "megatron:", XFER_SIDE_TRAIN, NULL, 0);
+  char name[2048] = "model";
+
+  (void)state;
+  for (int i = 0; i < 50; i++)
+    strcat(name, ".module.language_model");
+  strcat(name, ".x");
+  assert_int_equal(
+      xfer_locals_give(o.locals, XFER_SIDE_TRAIN, name, XFER_BF16, memory, shape, NULL, 1),
+      XFER_OK);
+  assert_int_equal(xfer_locals_ignored(o.locals), 0);
+  assert_non_null(strstr(xfer_locals_problem(o.locals, 0), "language_model"));
+  unmake(&o);
+}
+
 /* Stars from the left take the least that lets the rest match, in no more time than that needs. */
 static void test_stars_take_the_shortest_text(void **state)
 {
@@ -555,6 +574,7 @@ int main(void)
       cmocka_unit_test(test_dims_of_one_element_may_have_any_stride),
       cmocka_unit_test(test_sizes_that_multiply_past_63_bits_are_no_shape),
       cmocka_unit_test(test_spellings_and_renames_lead_to_the_same),
+      cmocka_unit_test(test_a_long_name_of_parts_that_spellings_leave_out_is_surplus_at_once),
       cmocka_unit_test(test_stars_take_the_shortest_text),
       cmocka_unit_test(test_what_is_wrong_is_listed),
       cmocka_unit_test(test_surplus_twice_and_lora_are_listed),
