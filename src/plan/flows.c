@@ -76,10 +76,14 @@ void xfi_flows_put(xfi_flows *flows, size_t at, const xfi_box *box)
   }
 }
 
+/* A short line can ask for very many, as one index each in several dims: 2^26 take 5 GB in two
+ * dims, and are no redistribution that anybody waits for. */
+enum { MOST_BOXES = 1 << 26 };
+
 xfer_status xfi_flows_reserve(xfi_flows *flows, int n_dims, size_t n_boxes)
 {
-  XFI_CHECK(n_boxes <= UINT32_MAX, XFER_ERR_UNSUPPORTED, "more than %u boxes in one tensor",
-            UINT32_MAX);
+  XFI_CHECK(n_boxes <= MOST_BOXES, XFER_ERR_UNSUPPORTED,
+            "more than %d boxes of one tensor on one rank", MOST_BOXES);
   flows->n_dims = n_dims;
   return xfi_vec_reserve(&flows->boxes, &flows->boxes_capacity,
                          n_boxes * xfi_flows_box_words(flows), sizeof *flows->boxes);

@@ -11,6 +11,7 @@
 #include <string.h>
 
 #include "alloc.h"
+#include "checked.h"
 #include "error.h"
 #include "vec.h"
 
@@ -171,7 +172,7 @@ static bool next_box(size_t *at, group *ties, const xfi_pieces *lists, const gro
   return false;
 }
 
-/* The product of one group per dim becomes a flow. */
+/* The product of one group per dim becomes a flow, whose boxes have room. */
 static xfer_status add_flow(xfi_flows *flows, const xfi_pieces *lists, const group *groups,
                             const xfer_layout *other, uint32_t mine, int my_replica)
 {
@@ -200,7 +201,6 @@ static xfer_status add_flow(xfi_flows *flows, const xfi_pieces *lists, const gro
       box.src_local[d] = p->src_local;
       box.dst_local[d] = p->dst_local;
     }
-    XFI_TRY(xfi_flows_reserve(flows, n_dims, flows->n_boxes + 1));
     xfi_flows_put(flows, flows->n_boxes++, &box);
   } while (next_box(at, ties, lists, groups, n_dims));
   flow->n = (uint32_t)flows->n_boxes - flow->first;
@@ -213,12 +213,16 @@ xfer_status xfi_flows_add(xfi_flows *flows, const xfi_pieces *lists, const xfer_
 {
   const int n_dims = other->n_dims;
   group groups[XFER_MAX_DIMS] = {{0, 0}};
+  size_t n_boxes = 1;
   int d;
 
   for (d = 0; d < n_dims; d++) {
     if (lists[d].n == 0) return XFER_OK;
     groups[d] = group_at(&lists[d], 0);
+    if (!xfi_mul_fits(n_boxes, lists[d].n, &n_boxes) || n_boxes > UINT32_MAX)
+      n_boxes = UINT32_MAX; /* too many, however many */
   }
+  XFI_TRY(xfi_flows_reserve(flows, n_dims, flows->n_boxes + n_boxes));
   do {
     XFI_TRY(add_flow(flows, lists, groups, other, mine, my_replica));
     for (d = n_dims - 1; d >= 0; d--) {

@@ -375,6 +375,21 @@ static void test_very_many_conversions_are_kept_apart_in_little_time(void **stat
   free_tensors(&list);
 }
 
+static void test_more_boxes_than_memory_holds_are_refused_before_they_are_made(void **state)
+{
+  tensor_list list = {.n = 0};
+  xfi_plan *plan = NULL;
+
+  (void)state;
+  add_line(&list, "w", 1, "f32[100000,100000] (2,2):S0f50000,S1f50000 -> (1):R");
+  for (int r = 0; r < 4; r++) {
+    assert_int_equal(xfi_plan_create(&plan, 4, r, list.at, list.n, &plain_options),
+                     XFER_ERR_UNSUPPORTED);
+    assert_string_equal(xfer_last_error(), "more than 67108864 boxes of one tensor on one rank");
+  }
+  free_tensors(&list);
+}
+
 static void test_the_order_is_by_element_size_largest_first(void **state)
 {
   (void)state;
@@ -472,6 +487,7 @@ int main(void)
       cmocka_unit_test(test_tensors_of_equal_layouts_are_one_class_whoever_made_them),
       cmocka_unit_test(test_hundreds_of_classes_are_kept_apart),
       cmocka_unit_test(test_very_many_conversions_are_kept_apart_in_little_time),
+      cmocka_unit_test(test_more_boxes_than_memory_holds_are_refused_before_they_are_made),
       cmocka_unit_test(test_the_order_is_by_element_size_largest_first),
       cmocka_unit_test(test_inputs_are_copied_and_layouts_shared),
       cmocka_unit_test(test_create_survives_each_failed_allocation),
