@@ -168,14 +168,15 @@ static bool find_in_grid(const xfi_grid *grid, const char *axis, int place, int 
 
 xfer_status xfi_side_coordinate(const xfer_side *side, const char *axis, int rank, int *coordinate)
 {
-  int i = xfi_mesh_find(side->mesh, rank), place;
+  int i = xfi_mesh_find(side->mesh, rank), place, found;
 
   XFI_CHECK(i >= 0, XFER_ERR_ARG, "\"%s\" has no rank %d", side->spec, rank);
   divide(side, i, &place);
-  XFI_CHECK(find_in_grid(&side->axes, axis, i, coordinate) ||
-                find_in_grid(&side->dense, axis, place, coordinate) ||
-                find_in_grid(&side->experts, axis, place, coordinate),
+  XFI_CHECK(find_in_grid(&side->axes, axis, i, &found) ||
+                find_in_grid(&side->dense, axis, place, &found) ||
+                find_in_grid(&side->experts, axis, place, &found),
             XFER_ERR_ARG, "\"%s\" has no axis called \"%s\"", side->spec, axis);
+  *coordinate = found;
   return XFER_OK;
 }
 

@@ -8,6 +8,7 @@
 #include "options.h"
 #include "vec.h"
 
+#include <stdio.h>
 #include <string.h>
 
 xfer_side *xfi_side_share(const xfer_side *side)
@@ -32,7 +33,6 @@ void xfi_side_destroy(xfer_side *side)
   xfi_free(side->stage_layers);
   xfi_mesh_destroy(side->mesh);
   xfi_free(side->staged);
-  xfi_free(side->spec);
   xfi_rules_destroy(side->set);
   xfi_free(side);
 }
@@ -73,9 +73,9 @@ xfer_status xfi_side_create(xfer_side **side, const char *spec, const xfer_side_
 
   XFI_TRY_DONE(xfi_options_copy(&o, sizeof o, options, "xfer_side_options"));
   s = xfi_calloc(1, sizeof *s);
-  XFI_CHECK_DONE(s != NULL, XFER_ERR_NOMEM, "the side \"%s\"", spec);
+  XFI_CHECK_DONE(s != NULL, XFER_ERR_NOMEM, "the side \"%.80s\"", spec);
   atomic_store(&s->n_refs, 1);
-  XFI_TRY_DONE(xfi_name_copy(&s->spec, spec));
+  snprintf(s->spec, sizeof s->spec, "%s", spec);
   if (o.rules != NULL)
     s->set = xfi_rules_share(o.rules);
   else

@@ -44,7 +44,7 @@ enum { XFI_MAX_ITEMS = 48 };
 
 struct xfer_side {
   atomic_int n_refs;
-  char *spec;
+  char spec[80 + 1]; /* as errors quote it: how it begins */
   xfer_rules *set;
   const xfi_side_rules *rules;
   xfi_var vars[XFI_MAX_ITEMS];    /* the SPEC's items: numbers, 1 or 0 for flags and choices */

@@ -115,7 +115,7 @@ static xfer_status parse_layers(xfer_side *side, const char *text)
     }
     more = *at == '+';
     XFI_CHECK(times > 0 && layers >= 0 && times <= MAX_PP - n_stages && (more || *at == '\0'),
-              XFER_ERR_ARG, "\"%s\": layers=%s: want counts such as 3+14x4+2", side->spec, text);
+              XFER_ERR_ARG, "\"%s\": layers=%.80s: want counts such as 3+14x4+2", side->spec, text);
     at += more;
     while (times-- > 0)
       side->stage_layers[n_stages++] = layers;
@@ -127,7 +127,7 @@ static xfer_status parse_layers(xfer_side *side, const char *text)
 static xfer_status parse_dtype(xfer_side *side, const char *name)
 {
   XFI_CHECK(xfi_dtype_parse(&side->dtype, name) == XFER_OK, XFER_ERR_ARG,
-            "\"%s\": dtype=%s: no element type is called that", side->spec, name);
+            "\"%s\": dtype=%.80s: no element type is called that", side->spec, name);
   return XFER_OK;
 }
 
@@ -151,8 +151,8 @@ static xfer_status parse_quant(xfer_side *side, const char *name)
     if (strcmp(name, quant->name) == 0) side->quant = quant;
     list_word(known, sizeof known, quant->name, "");
   }
-  XFI_CHECK(side->quant != NULL, XFER_ERR_ARG, "\"%s\": quant=%s: want one of %s", side->spec, name,
-            known);
+  XFI_CHECK(side->quant != NULL, XFER_ERR_ARG, "\"%s\": quant=%.80s: want one of %s", side->spec,
+            name, known);
   return XFER_OK;
 }
 
@@ -193,7 +193,7 @@ static xfer_status no_item(const xfer_side *side, const char *name, const char *
   json_t *value;
 
   if (find_meant(rules, item, meant)) {
-    xfi_set_error("\"%s\": no item \"%s\" there: write %s", side->spec, name, meant);
+    xfi_set_error("\"%s\": no item \"%.80s\" there: write %s", side->spec, name, meant);
     return XFER_ERR_ARG;
   }
   json_object_foreach((json_t *)(uintptr_t)rules->numbers, key, value)
@@ -205,7 +205,7 @@ static xfer_status no_item(const xfer_side *side, const char *name, const char *
   if (rules->takes_map) list_word(text, sizeof text, "map=", "");
   list_word(text, sizeof text, "dtype=", "");
   if (rules->n_quants > 0) list_word(text, sizeof text, "quant=", "");
-  xfi_set_error("\"%s\": no item \"%s\" there; it has %s", side->spec, name, text);
+  xfi_set_error("\"%s\": no item \"%.80s\" there; it has %s", side->spec, name, text);
   return XFER_ERR_ARG;
 }
 
@@ -228,8 +228,8 @@ static xfer_status parse_choice(xfer_side *side, const char *name, const char *i
 
   if (list == NULL) return no_item(side, name, item);
   list_words(text, sizeof text, list);
-  XFI_CHECK(xfi_doc_lists(list, value), XFER_ERR_ARG, "\"%s\": %s=%s: want one of %s", side->spec,
-            name, value, text);
+  XFI_CHECK(xfi_doc_lists(list, value), XFER_ERR_ARG, "\"%s\": %s=%.80s: want one of %s",
+            side->spec, name, value, text);
   for (size_t i = 0; i < json_array_size(list); i++) {
     const char *choice = xfi_doc_text(list, i);
     char var[128];
@@ -246,7 +246,7 @@ static xfer_status parse_number(xfer_side *side, const char *name, const char *i
   const int value = number(&at);
 
   if (json_object_get(side->rules->numbers, name) == NULL) return no_item(side, item, item);
-  XFI_CHECK(value > 0, XFER_ERR_ARG, "\"%s\": %s wants a number from 1 to 999999999", side->spec,
+  XFI_CHECK(value > 0, XFER_ERR_ARG, "\"%s\": %.80s wants a number from 1 to 999999999", side->spec,
             item);
   set_var(side, name, value);
   return XFER_OK;
@@ -373,21 +373,21 @@ xfer_status xfi_spec_parse(xfer_side *side, const char *spec, const xfer_side_op
   for (size_t i = 0; side->rules == NULL && i < side->set->n_sides; i++)
     list_word(known, sizeof known, side->set->sides[i].name, "");
   XFI_CHECK_DONE(side->rules != NULL, XFER_ERR_ARG,
-                 "\"%s\": no framework is called \"%.*s\"; there are %s", spec, (int)n, spec,
-                 known);
+                 "\"%s\": no framework is called \"%.*s\"; there are %s", side->spec,
+                 (int)(n < 80 ? n : 80), spec, known);
   XFI_TRY_DONE(add_vars(side));
   scope = xfi_side_scope(side, NULL);
   XFI_TRY_DONE(xfi_name_copy(&items, colon == NULL ? "" : colon + 1));
   for (char *at = items, *next; at != NULL && *items != '\0'; at = next) {
     next = strchr(at, ',');
     if (next != NULL) *next++ = '\0';
-    XFI_CHECK_DONE(*at != '\0', XFER_ERR_ARG, "\"%s\": an empty item", spec);
+    XFI_CHECK_DONE(*at != '\0', XFER_ERR_ARG, "\"%s\": an empty item", side->spec);
     XFI_TRY_DONE(parse_item(side, at, &s));
   }
   XFI_TRY_DONE(parse_options(side, options, &s));
   set_var(side, "map", side->n_maps > 0 || options->n_map > 0);
   XFI_TRY_DONE(take_weights(side, options));
-  XFI_TRY_DONE(xfi_rules_require(side->rules->require, &scope, XFER_ERR_ARG, "\"%s\"", spec));
+  XFI_TRY_DONE(xfi_rules_require(side->rules->require, &scope, XFER_ERR_ARG, "\"%s\"", side->spec));
 done:
   xfi_free(items);
   return st;

@@ -174,6 +174,25 @@ static void test_options_that_contradict_the_spec_or_each_other_are_refused(void
   refit_expect_error("an expert map of -1 ranks");
 }
 
+static void test_a_long_spec_leaves_room_for_what_is_wrong_with_it(void **state)
+{
+  char spec[4096] = "vllm:";
+  xfer_side *side = NULL;
+
+  (void)state;
+  for (int i = 0; i < 500; i++)
+    strcat(spec, "tp2,");
+  assert_int_equal(xfer_side_create(&side, spec, NULL), XFER_ERR_ARG);
+  refit_expect_error("tp2,tp2\": tp is given twice");
+  memset(spec, 'x', sizeof spec - 1);
+  spec[sizeof spec - 1] = '\0';
+  assert_int_equal(xfer_side_create(&side, spec, NULL), XFER_ERR_ARG);
+  refit_expect_error("; there are ");
+  memcpy(spec, "vllm:", 5);
+  assert_int_equal(xfer_side_create(&side, spec, NULL), XFER_ERR_ARG);
+  refit_expect_error("\" there; it has ");
+}
+
 static void test_expert_map_is_checked(void **state)
 {
   const int32_t experts[] = {0, 1, 2, 1};
@@ -293,8 +312,10 @@ static void test_coordinates_of_a_rank(void **state)
     assert_int_equal(xfer_side_coordinate(side, cases[i].axis, cases[i].rank, &coordinate),
                      XFER_OK);
     assert_int_equal(coordinate, cases[i].coordinate);
+    coordinate = -7;
     assert_int_equal(xfer_side_coordinate(side, "xp", 0, &coordinate), XFER_ERR_ARG);
     assert_int_equal(xfer_side_coordinate(side, "tp", 1000, &coordinate), XFER_ERR_ARG);
+    assert_int_equal(coordinate, -7); /* an output is written only on success */
     xfer_side_destroy(side);
   }
 }
@@ -413,6 +434,7 @@ int main(void)
       cmocka_unit_test(test_spec_that_is_wrong_is_refused_with_a_sentence),
       cmocka_unit_test(test_serving_side_must_say_what_its_kernels_did),
       cmocka_unit_test(test_options_that_contradict_the_spec_or_each_other_are_refused),
+      cmocka_unit_test(test_a_long_spec_leaves_room_for_what_is_wrong_with_it),
       cmocka_unit_test(test_expert_map_is_checked),
       cmocka_unit_test(test_patterns_are_checked),
       cmocka_unit_test(test_coordinates_of_a_rank),
