@@ -217,6 +217,7 @@ static xfer_status make_layout(xfer_layout **layout, xfi_placing *p, const xfi_e
   int lead = !whole && n_stages(set) > 1;
   xfer_mesh *mesh = NULL;
   xfer_layout_desc desc = XFER_LAYOUT_DESC_INIT;
+  xfer_status st;
 
   XFI_TRY(find_mesh(&mesh, p, spread, set));
   placements[0] = xfer_replicate();
@@ -234,7 +235,10 @@ static xfer_status make_layout(xfer_layout **layout, xfi_placing *p, const xfi_e
   desc.n_placements = whole ? 1 : spread->n_axes + lead;
   desc.n_order = spread->n_order > 0 && !whole ? spread->n_order + lead : 0;
   desc.order = desc.n_order > 0 ? order : NULL;
-  return xfi_layout_create(layout, &desc);
+  st = xfi_layout_create(layout, &desc);
+  if (st != XFER_OK && st != XFER_ERR_NOMEM)
+    xfi_set_error("\"%s\" in \"%s\": %s", entry->pattern, p->side->spec, xfer_last_error());
+  return st;
 }
 
 /* ---- which stages ---- */

@@ -437,6 +437,18 @@ static void test_patterns_that_match_nothing_are_errors(void **state)
   xfer_model_destroy(model);
 }
 
+static void test_an_error_of_a_layout_names_its_tensor_and_its_side(void **state)
+{
+  refit_sides s = refit_sides_make(
+      REFIT_TABLE("\"num_hidden_layers\":1", REFIT_N("x.weight", "[1,4611686018427387903]")),
+      "fsdp:dp2", "full");
+
+  (void)state;
+  assert_int_equal(refit_sides_join(&s), XFER_ERR_OVERFLOW);
+  refit_expect_error("\"x.weight\" in \"fsdp:dp2\": a tensor of 2 dims whose bytes");
+  refit_sides_end(&s);
+}
+
 static void test_neither_side_is_an_error(void **state)
 {
   refit_sides s = refit_sides_make(REFIT_DENSE, "full", "full");
@@ -567,6 +579,7 @@ int main(void)
       cmocka_unit_test(test_maps_may_differ_by_layer),
       cmocka_unit_test(test_what_is_ignored_is_not_silent),
       cmocka_unit_test(test_patterns_that_match_nothing_are_errors),
+      cmocka_unit_test(test_an_error_of_a_layout_names_its_tensor_and_its_side),
       cmocka_unit_test(test_neither_side_is_an_error),
       cmocka_unit_test(test_a_refit_that_is_made_leaves_the_text_of_the_last_error),
       cmocka_unit_test(test_hundreds_of_layers_that_differ_take_little_time),
