@@ -367,7 +367,9 @@ typedef struct xfer_view {
                                        written. */
   int64_t strides[XFER_MAX_DIMS]; /**< STRIDED, PIECES: bytes from one index to the next, where the
                                        dim has more than one at least those of an element; in any
-                                       order, gaps allowed. */
+                                       order, gaps allowed. Those of a destination nest: with the
+                                       dims in some order, each is at least what the inner ones
+                                       span, from their first byte to their last. */
   void *const *pieces;            /**< PIECES, BOXES: [n_pieces] base pointers; copied by bind. */
   int64_t n_pieces;               /**< PIECES: must divide the part's size in piece_dim. BOXES: the
                                        number of the rank's boxes. */
