@@ -302,7 +302,8 @@ typedef struct xfer_owner {
 
 /**
  * Who holds a global index: every rank, and on it every place. Costs no more for more ranks, apart
- * from the owners themselves.
+ * from the owners themselves; but of a run table all runs are looked at that begin before the index
+ * by up to the length of the longest.
  *
  * @param layout    The layout.
  * @param index     [n_dims] A global index inside the shape.
