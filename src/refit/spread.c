@@ -49,7 +49,9 @@ static xfer_status cut_vocab(xfi_spread *spread, const xfi_placing *placing, con
   XFI_TRY(xfi_placing_eval(&unit, placing, entry, side->rules->vocab));
   XFI_CHECK(unit > 0 && entry->n_dims > 0, XFER_ERR_SHAPE, "\"%s\": a vocabulary in units of %lld",
             entry->pattern, (long long)unit);
-  padded = xfi_ceil_div(entry->shape[0], unit) * unit;
+  XFI_CHECK(xfi_imul_fits(xfi_ceil_div(entry->shape[0], unit), unit, &padded), XFER_ERR_SHAPE,
+            "\"%s\": a vocabulary of %lld has no room for padding", entry->pattern,
+            (long long)entry->shape[0]);
   XFI_CHECK(whole || padded % n == 0, XFER_ERR_SHAPE,
             "\"%s\": the vocabulary of %lld, padded to %lld, does not divide by tp %d",
             entry->pattern, (long long)entry->shape[0], (long long)padded, n);

@@ -449,6 +449,20 @@ static void test_an_error_of_a_layout_names_its_tensor_and_its_side(void **state
   refit_sides_end(&s);
 }
 
+static void test_a_vocabulary_that_cannot_be_padded_is_an_error(void **state)
+{
+  refit_sides s =
+      refit_sides_make(REFIT_TABLE("\"num_hidden_layers\":1",
+                                   "{\"name\":\"model.embed_tokens.weight\",\"dtype\":\"u8\","
+                                   "\"shape\":[9223372036854775807,1]}"),
+                       "megatron:tp1", "full");
+
+  (void)state;
+  assert_int_equal(refit_sides_join(&s), XFER_ERR_SHAPE);
+  refit_expect_error("\"model.embed_tokens.weight\": a vocabulary of 9223372036854775807");
+  refit_sides_end(&s);
+}
+
 static void test_neither_side_is_an_error(void **state)
 {
   refit_sides s = refit_sides_make(REFIT_DENSE, "full", "full");
@@ -580,6 +594,7 @@ int main(void)
       cmocka_unit_test(test_what_is_ignored_is_not_silent),
       cmocka_unit_test(test_patterns_that_match_nothing_are_errors),
       cmocka_unit_test(test_an_error_of_a_layout_names_its_tensor_and_its_side),
+      cmocka_unit_test(test_a_vocabulary_that_cannot_be_padded_is_an_error),
       cmocka_unit_test(test_neither_side_is_an_error),
       cmocka_unit_test(test_a_refit_that_is_made_leaves_the_text_of_the_last_error),
       cmocka_unit_test(test_hundreds_of_layers_that_differ_take_little_time),
