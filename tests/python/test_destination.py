@@ -8,8 +8,10 @@ import pytest
 torch = pytest.importorskip("torch", reason="torch is not installed")
 
 import vllm_stand_in as stand_in  # noqa: E402
+from ranks import on_ranks, outcomes  # noqa: E402
 
 import xfer  # noqa: E402
+from xfer.integrations import _pair  # noqa: E402
 
 BF16 = torch.bfloat16
 
@@ -63,12 +65,23 @@ def destination(model, checkpoint):
 @pytest.mark.parametrize(
     ("kind", "names"), [(Model, ["module.a.weight", "module.b.weight"]), (InThreads, ["a.weight", "b.weight"])]
 )
-def test_a_loader_of_which_nothing_is_seen_is_refused(kind, names):
+def test_a_loader_of_which_nothing_is_seen_takes_nothing(kind, names):
     model = kind(a=layer(weight=(4, 4)), b=layer(weight=(4, 4)))
-    with pytest.raises(
-        ValueError, match=f"takes none of the trainers' 2 tensors, '{names[0]}', '{names[1]}': it knows"
-    ):
-        destination(model, dict.fromkeys(names, (4, 4)))
+    assert not destination(model, dict.fromkeys(names, (4, 4))).takes
+    assert destination(Model(a=layer(weight=(4, 4))), {"a.weight": (4, 4)}).takes
+
+
+def test_an_update_of_which_no_worker_takes_anything_is_refused():
+    """One of which a worker takes nothing, as a stage may, is not."""
+
+    def work(comm, takes):
+        rows = [(name, *xfer.parse_problem("f32[4] (1)@0:R -> (1)@1:R")) for name in "ab"]
+        portions = _pair._portions_of(comm, lambda _: rows, {}, [] if comm.rank else False, takes[comm.rank], 20.0)
+        return [portion.names for portion in portions]
+
+    assert on_ranks(3, lambda comm: work(comm, [None, False, True])) == [[["a", "b"]]] * 3
+    for error in outcomes(3, lambda comm: work(comm, [None, False, False])):
+        assert "no worker's loader takes any of the trainers' 2 tensors, 'a', 'b': it knows" in str(error)
 
 
 def test_what_goes_nowhere_and_what_does_not_come_is_in_the_log(caplog):

@@ -16,6 +16,7 @@ from ..capture import Capture, TargetBox, capture, parts_of
 from ..dtypes import dtype_name, torch_dtype
 from ..layout import Layout
 from ..memory import View
+from ._source import some
 
 __all__ = ["Checkpoint", "Destination", "bytes_of", "form_of", "parameters_of", "split"]
 
@@ -63,11 +64,6 @@ def split(name: str) -> tuple[str, str]:
     return layer, parameter
 
 
-def _some(names: list[str]) -> str:
-    """The first of them."""
-    return ", ".join(map(repr, names[:3])) + (", ..." if len(names) > 3 else "")
-
-
 class Destination:
     """Layouts and memory for the tensors of a checkpoint that one worker's model takes; a framework's own class says
     how its layers come.
@@ -85,25 +81,20 @@ class Destination:
             self._dtypes = {name: x.dtype for name, x in (*parameters_of(model), *model.named_buffers())}
             self._strides = {name: x.stride() for name, x in parameters_of(model)}
             self.found: Capture = capture(model, checkpoint, partial(_load, model))
+            self.takes = bool(self.found.copies or self.found.made)
             self._look_at_the_rest({name for name, _ in parameters_of(model)})
         self.whole = sorted({name for made in self.found.made for name in made.sources})
         boxes = self.found.boxes(checkpoint)
         self._arrange({name: each for name, each in boxes.items() if name not in self.whole})
 
     def _look_at_the_rest(self, parameters: set[str]) -> None:
-        """What of the checkpoint goes nowhere, which may be another worker's, and which parameters do not come whole.
-        Raises ValueError where nothing goes anywhere, since an update would leave the model as it is."""
+        """What of the checkpoint goes nowhere, as it may be another worker's, and what parameters lack."""
         unused, missing = self.found.unused, [name for name in self.found.missing if name in parameters]
-        if unused and not self.found.copies and not self.found.made:
-            raise ValueError(
-                f"the model's loader takes none of the trainers' {len(unused)} tensors, {_some(unused)}: it knows "
-                "other names, or works in threads of its own, where it cannot be followed"
-            )
         if missing:
-            _log.warning("xfer: %d parameters do not come, or not all of them: %s", len(missing), _some(missing))
+            _log.warning("xfer: %d parameters do not come, or not all of them: %s", len(missing), some(missing))
         if unused:
             level = logging.WARNING if missing else logging.INFO
-            _log.log(level, "xfer: %d of the trainers' tensors go nowhere here: %s", len(unused), _some(unused))
+            _log.log(level, "xfer: %d of the trainers' tensors go nowhere here: %s", len(unused), some(unused))
 
     def _as_loaded(self) -> AbstractContextManager[None]:
         """The model as it is before loading; afterwards it is as it was."""

@@ -25,7 +25,7 @@ from ..dtypes import torch_dtype
 from ..memory import HOST
 from ..plan import Plan
 from ._meeting import at_work, lives, look_for_failure, not_met, open_comm, open_store, who
-from ._source import Source, joined, tables_of
+from ._source import Source, joined, some, tables_of
 from ._threads import DaemonThread
 
 __all__ = ["TrainerSide", "WorkerSide", "beside"]
@@ -55,20 +55,27 @@ def _portions_of(
     layouts: Callable[[dict[str, Any]], Any],
     casts: dict[str, Any],
     passing: Sequence[str] | bool,
+    takes: bool | None,
     timeout_s: float,
 ) -> list[_Portion]:
     """Of the rows (name, source layout, destination layout) of this rank. casts: of what workers hold in another
     element type than trainers, that type by name; layouts() is called with all workers'. passing: of a worker the names
-    whose memory it has for one update, of a trainer whether it has all so. Collective."""
-    said = comm.share(lambda: [casts, passing], "a plan")
-    all_casts = {name: dtype for each, _ in said for name, dtype in each.items()}
+    whose memory it has for one update, of a trainer whether it has all so. takes: of a worker, does its model take any
+    of the tensors? Collective."""
+    said = comm.share(lambda: [casts, passing, takes], "a plan")
+    all_casts = {name: dtype for each, _, _ in said for name, dtype in each.items()}
     with Agreed(comm._tell):
         rows = layouts(all_casts)
     if not rows:
         raise ValueError("the trainers have no weights to send")
+    if not any(each for _, _, each in said):
+        raise ValueError(
+            f"no worker's loader takes any of the trainers' {len(rows)} tensors, {some([row[0] for row in rows])}: it "
+            "knows other names, or works in threads of its own, where it cannot be followed"
+        )
     cast = (Conversion.cast(),)
-    all_passing = set(chain.from_iterable(names for _, names in said if not isinstance(names, bool)))
-    fresh = any(names is True for _, names in said)
+    all_passing = set(chain.from_iterable(names for _, names, _ in said if not isinstance(names, bool)))
+    fresh = any(names is True for _, names, _ in said)
     portions: list[_Portion] = []
     try:
         for is_passing in (False, True):
@@ -274,7 +281,7 @@ class WorkerSide:
             return self._destination_of(model, table, known[0] if known is not None and same else None)
 
         made = _on_this_rank(self._comm, destination)
-        portions = _portions_of(self._comm, made.layouts, made.casts(), made.passing, self._timeout_s)
+        portions = _portions_of(self._comm, made.layouts, made.casts(), made.passing, made.takes, self._timeout_s)
         self.report = made.report()
         if known is not None:
             known[1].close()
@@ -406,7 +413,7 @@ class TrainerSide:
             known = self._weights.layouts(said, holders)
             return [(name, known.get(name), None) for name, _, _ in everything]
 
-        portions = _portions_of(self._comm, layouts, {}, self._weights.passing, self._info.timeout_s)
+        portions = _portions_of(self._comm, layouts, {}, self._weights.passing, None, self._info.timeout_s)
         self._weights.passing = portions[0].plan.fresh_sources  # of any trainer
         begin = partial(self._weights.begin, {name for name, _, _ in table})
         self._updates[is_draft] = _Update(self._comm, portions, begin, self._weights.views_of)

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cache, partial
 from operator import is_not
 from typing import Any
@@ -21,7 +21,13 @@ from ..layout import Layout, Replicate
 from ..mesh import Mesh
 from ..torch import FlatPart, layouts_of, local_part, meshes_of, tensors_of
 
-__all__ = ["Holders", "SelfSaying", "Source", "Table", "current_device", "joined", "tables_of", "whole"]
+__all__ = ["Holders", "SelfSaying", "Source", "Table", "current_device", "joined", "some", "tables_of", "whole"]
+
+
+def some(names: Sequence[str]) -> str:
+    """The first of them."""
+    return ", ".join(map(repr, names[:3])) + (", ..." if len(names) > 3 else "")
+
 
 Table = list[Any]  # [name, dtype, shape] of each tensor
 Holders = dict[str, tuple[int, ...]]  # the ranks that have each tensor
