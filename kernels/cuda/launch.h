@@ -66,7 +66,7 @@ typedef struct xfi_cuda_piece {
   const char *src; /* NULL: zeros */
   char *dst;
   int64_t run_words;    /* words of one run; swapped: 1; skewed converts: most that one touches */
-  int64_t run_elems;    /* skewed converts: elements of one run */
+  int64_t run_elems;    /* converts, blocks: elements of one run */
   int64_t cols_per_row; /* tiles across one run; swapped: tiles along dim 0 */
   uint32_t n_rows;      /* runs, the product of the extents, < 2^31; swapped: tiles along dim 1 */
   uint32_t tile_rows;   /* runs of a full tile: 1 unless a tile holds whole runs */

@@ -79,8 +79,8 @@ static xfi_copy copy_of(const xfi_cuda_piece *piece)
                    .run_bytes = piece->run_words << piece->word_log2,
                    .n_dims = piece->n_dims};
 
-  if (piece->convert.dst_bytes > 0) { /* words are elements */
-    copy.run_bytes *= piece->convert.dst_bytes;
+  if (piece->convert.dst_bytes > 0) {
+    copy.run_bytes = piece->run_elems * piece->convert.dst_bytes;
     copy.convert = &piece->convert;
     copy.scales = piece->scales;
   }
