@@ -21,6 +21,7 @@ typedef struct told {
   struct {
     uint64_t n_bytes, halves;
   } remote;
+  uint64_t back;
   xfi_bound bound;
   uint64_t place[2];
 } told;
@@ -64,7 +65,7 @@ static xfer_status read_told(told t, size_t n_bytes)
     assert_int_equal(link.places[0][1], 16);
     assert_int_equal(link.remotes[0].n_bytes, 64);
     assert_int_equal(link.remotes[0].halves, XFI_OF_DST);
-    assert_ptr_not_equal(link.bounds[0].pieces, of_the_peer);
+    assert_null(link.bounds[0].pieces);
     assert_null(link.bounds[0].only);
     assert_null(link.bounds[0].blocks);
   }
@@ -81,7 +82,7 @@ static void refused(told t, size_t n_bytes)
 static void test_what_is_well_formed_is_read(void **state)
 {
   (void)state;
-  assert_int_equal(sizeof(told), sizeof good().head + sizeof(xfi_mem_handle) + 16 +
+  assert_int_equal(sizeof(told), sizeof good().head + sizeof(xfi_mem_handle) + 16 + 8 +
                                      sizeof good().bound + sizeof good().place);
   assert_int_equal(read_told(good(), sizeof(told)), XFER_OK);
 }
@@ -110,6 +111,8 @@ static void test_numbers_that_cannot_be_are_refused(void **state)
   REFUSED(head.n_bounds, sizeof(told));
   REFUSED(head.n_bounds, UINT64_MAX);
   REFUSED(head.n_src_bounds, 2);
+  REFUSED(back, 1); /* before the first */
+  REFUSED(back, UINT64_MAX);
   REFUSED(bound.piece_dim, XFER_MAX_DIMS);
   REFUSED(bound.piece_dim, -1);
   REFUSED(bound.piece_length, 0);
@@ -127,11 +130,47 @@ static void test_numbers_that_cannot_be_are_refused(void **state)
   REFUSED(head.page_offset, 64);
 }
 
+/* A second bound that is told to be like one before it. */
+typedef struct told_twice {
+  told first;
+  uint64_t back;
+  uint64_t place[2];
+} told_twice;
+
+static told_twice twice(uint64_t back)
+{
+  told_twice t = {.first = good(), .back = back, .place = {0, 32}};
+
+  t.first.head.n_bounds = 2;
+  return t;
+}
+
+static void test_a_bound_is_like_one_before_it(void **state)
+{
+  told_twice t = twice(1);
+  xfi_link link = {.rank = 3, .heard = {(unsigned char *)&t, sizeof t, 0}};
+
+  (void)state;
+  assert_int_equal(xfi_link_read(&link), XFER_OK);
+  assert_int_equal(link.n_places, 2);
+  assert_int_equal(link.places[1][1], 32);
+  assert_int_equal(link.bounds[1].shape[0], 4);
+  assert_int_equal(link.bounds[1].piece_length, 4);
+  assert_true(link.bounds[1].is_set);
+  release(&link);
+
+  t = twice(2);
+  link = (xfi_link){.rank = 3, .heard = {(unsigned char *)&t, sizeof t, 0}};
+  assert_int_equal(xfi_link_read(&link), XFER_ERR_MISMATCH);
+  release(&link);
+}
+
 int main(void)
 {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(test_what_is_well_formed_is_read),
       cmocka_unit_test(test_what_is_cut_is_refused),
+      cmocka_unit_test(test_a_bound_is_like_one_before_it),
       cmocka_unit_test(test_numbers_that_cannot_be_are_refused),
   };
 

@@ -76,12 +76,16 @@ void xfi_link_resolve(xfi_link *link)
 {
   const uint64_t(*place)[2] = (const uint64_t(*)[2])link->places;
 
-  for (size_t i = 0; i < link->n_bounds; i++)
-    for (int64_t p = 0; p < link->bounds[i].n_pieces; p++, place++) {
+  for (size_t i = 0; i < link->n_bounds; i++) {
+    xfi_bound *b = &link->bounds[i];
+    char **piece = b->pieces != NULL ? b->pieces : &b->only;
+
+    for (int64_t p = 0; p < b->n_pieces; p++, place++) {
       char *mapped = link->remotes[(*place)[0]].mapped;
 
-      if (mapped != NULL) link->bounds[i].pieces[p] = mapped + (*place)[1];
+      if (mapped != NULL) piece[p] = mapped + (*place)[1];
     }
+  }
 }
 
 static void unmap(xfi_remote *remote, xfi_device *device)

@@ -1,7 +1,8 @@
 /*
- * What the two ends of a link tell each other, once each way: a head, allocations, and bounds, each
- * followed by its pieces as (allocation, offset), and by boxes also by what each box is. And later,
- * when pieces lie elsewhere in the same allocations: all of (allocation, offset), in that order.
+ * What the two ends of a link tell each other, once each way: a head, allocations, and bounds. Of a
+ * bound: how far back one like it was told, 0 and the bound itself where none was; its pieces as
+ * (allocation, offset); and by boxes also what each box is. And later, when pieces lie elsewhere in
+ * the same allocations: all of (allocation, offset), in that order.
  */
 #include <string.h>
 
@@ -27,10 +28,16 @@ typedef struct told_allocation {
 
 /* ---- what we tell a peer ---- */
 
+/* How far back is looked for a bound like the next one: layers are alike, and in a layer few
+ * tensors differ. */
+enum { LIKE = 16 };
+
 typedef struct blob {
   xfi_bytes bytes;
   const xfer_plan *plan;
   xfi_link *link;
+  const xfi_bound *last[LIKE]; /* bound i is last[i % LIKE] */
+  uint64_t n_bounds;
   uint32_t *of_plan; /* [n_allocations] of the plan: 1 + the index in `told`; 0: it was not told */
   bool is_told;      /* the peer has the description: only where pieces are is put */
 } blob;
@@ -82,12 +89,28 @@ static xfer_status put_place(blob *b, const void *pointer, size_t n_bytes, int h
   return xfi_bytes_put(&b->bytes, place, sizeof place);
 }
 
+/* 0: none is like it. Boxes are told anew. */
+static uint64_t how_far_back(const blob *b, const xfi_bound *bound)
+{
+  for (uint64_t back = 1; back <= LIKE && back <= b->n_bounds && bound->boxes == NULL; back++)
+    if (xfi_bound_is_alike(b->last[(b->n_bounds - back) % LIKE], bound)) return back;
+  return 0;
+}
+
+static xfer_status put_form(blob *b, const xfi_bound *bound)
+{
+  const uint64_t back = how_far_back(b, bound);
+
+  b->last[b->n_bounds++ % LIKE] = bound;
+  b->link->n_own_places += (size_t)bound->n_pieces;
+  XFI_TRY(xfi_bytes_put(&b->bytes, &back, sizeof back));
+  if (back > 0) return XFER_OK;
+  return xfi_bytes_put(&b->bytes, bound, sizeof *bound); /* addresses mean nothing there */
+}
+
 static xfer_status put_bound(blob *b, const xfi_bound *bound, int elem_bytes, int half)
 {
-  if (!b->is_told) {
-    XFI_TRY(xfi_bytes_put(&b->bytes, bound, sizeof *bound)); /* addresses mean nothing there */
-    b->link->n_own_places += (size_t)bound->n_pieces;
-  }
+  if (!b->is_told) XFI_TRY(put_form(b, bound));
   for (int64_t i = 0; i < bound->n_pieces; i++)
     XFI_TRY(put_place(b, xfi_bound_piece(bound, i), xfi_bound_reach(bound, i, elem_bytes), half));
   if (!b->is_told && bound->boxes != NULL)
@@ -96,17 +119,16 @@ static xfer_status put_bound(blob *b, const xfi_bound *bound, int elem_bytes, in
 }
 
 /* The bounds of a flow's tensors, each once, in the order of its moves. */
-static xfer_status put_flow(blob *b, uint64_t *n, const xfi_move_list *list, size_t peer, int half)
+static xfer_status put_flow(blob *b, const xfi_move_list *list, size_t peer, int half)
 {
   const xfer_plan *plan = b->plan;
   uint32_t last = UINT32_MAX;
 
-  *n = 0;
   if (peer == XFI_NO_FLOW) return XFER_OK;
-  if (!b->is_told) /* as if each tensor had one piece and one move */
+  if (!b->is_told) /* as if each tensor had one piece and one move, and were like another */
     XFI_TRY(xfi_vec_reserve(
         &b->bytes.at, &b->bytes.capacity,
-        b->bytes.n + list->peers[peer].n * (sizeof(xfi_bound) + sizeof *b->link->places), 1));
+        b->bytes.n + list->peers[peer].n * (sizeof(uint64_t) + sizeof *b->link->places), 1));
   for (size_t i = 0; i < list->peers[peer].n; i++) {
     const uint32_t tensor = list->moves[list->peers[peer].first + i].tensor;
     const xfi_class *cls = xfi_plan_class(plan->moves, tensor);
@@ -116,7 +138,6 @@ static xfer_status put_flow(blob *b, uint64_t *n, const xfi_move_list *list, siz
     XFI_TRY(put_bound(b,
                       half == XFI_OF_SRC ? xfi_run_offer(plan, tensor) : xfi_run_dst(plan, tensor),
                       (half == XFI_OF_SRC ? cls->src : cls->dst)->elem_bytes, half));
-    ++*n;
   }
   return XFER_OK;
 }
@@ -144,16 +165,16 @@ xfer_status xfi_link_describe(xfi_link *link, const xfer_plan *plan, const uint6
   xfer_status st = XFER_OK;
   blob b = {.link = link};
   head h = {0};
-  uint64_t n_dst;
   uint32_t first;
 
   XFI_TRY_DONE(begin_blob(&b, plan));
   XFI_TRY_DONE(find_told(&b, &first, page, sizeof *page));
   h.page_offset = (uint64_t)((const char *)page - (const char *)link->told->at.base);
   XFI_TRY_DONE(plan->device->ops->mem_export(plan->device, link->told->at, &h.page));
-  XFI_TRY_DONE(put_flow(&b, &h.n_src_bounds, &plan->moves->sends, link->send, XFI_OF_SRC));
-  XFI_TRY_DONE(put_flow(&b, &n_dst, &plan->moves->recvs, link->recv, XFI_OF_DST));
-  h.n_bounds = h.n_src_bounds + n_dst;
+  XFI_TRY_DONE(put_flow(&b, &plan->moves->sends, link->send, XFI_OF_SRC));
+  h.n_src_bounds = b.n_bounds;
+  XFI_TRY_DONE(put_flow(&b, &plan->moves->recvs, link->recv, XFI_OF_DST));
+  h.n_bounds = b.n_bounds;
   h.n_allocations = link->n_told;
   h.counts = link->counts[0];
   XFI_TRY_DONE(xfi_bytes_put(&link->said, &h, sizeof h));
@@ -173,11 +194,10 @@ xfer_status xfi_link_tell(xfi_link *link, const xfer_plan *plan)
 {
   xfer_status st = XFER_OK;
   blob b = {.link = link, .bytes = {link->said.at, 0, link->said.capacity}, .is_told = true};
-  uint64_t n;
 
   XFI_TRY_DONE(begin_blob(&b, plan));
-  XFI_TRY_DONE(put_flow(&b, &n, &plan->moves->sends, link->send, XFI_OF_SRC));
-  XFI_TRY_DONE(put_flow(&b, &n, &plan->moves->recvs, link->recv, XFI_OF_DST));
+  XFI_TRY_DONE(put_flow(&b, &plan->moves->sends, link->send, XFI_OF_SRC));
+  XFI_TRY_DONE(put_flow(&b, &plan->moves->recvs, link->recv, XFI_OF_DST));
 done:
   xfi_free(b.of_plan);
   return st;
@@ -221,18 +241,27 @@ static xfer_status read_bound(xfi_link *link, xfi_reader *r, size_t i)
 {
   xfi_bound *b = &link->bounds[i];
   xfi_bound told;
+  uint64_t back;
 
-  xfi_reader_take(r, &told, sizeof told);
+  xfi_reader_take(r, &back, sizeof back);
+  if (back > i || (back > 0 && b[-(ptrdiff_t)back].boxes != NULL)) return malformed(link);
+  if (back > 0)
+    told = b[-(ptrdiff_t)back];
+  else
+    xfi_reader_take(r, &told, sizeof told);
   if (r->failed || !has_pieces(&told) || (uint64_t)told.n_pieces > r->n_left)
     return malformed(link);
   *b = told;
   b->is_set = true;
   b->n_dims = XFER_MAX_DIMS;
-  b->only = NULL;
+  b->only = NULL; /* see xfi_link_resolve() */
+  b->pieces = NULL;
   b->boxes = NULL;
   b->blocks = NULL;
-  b->pieces = xfi_calloc((size_t)told.n_pieces, sizeof *b->pieces); /* see xfi_link_resolve() */
-  XFI_CHECK(b->pieces != NULL, XFER_ERR_NOMEM, "%lld pieces", (long long)b->n_pieces);
+  if (told.n_pieces > 1) {
+    b->pieces = xfi_calloc((size_t)told.n_pieces, sizeof *b->pieces);
+    XFI_CHECK(b->pieces != NULL, XFER_ERR_NOMEM, "%lld pieces", (long long)b->n_pieces);
+  }
   XFI_TRY(xfi_vec_reserve(&link->places, &link->places_capacity,
                           link->n_places + (size_t)told.n_pieces, sizeof *link->places));
   for (int64_t p = 0; p < b->n_pieces; p++, link->n_places++)
