@@ -117,6 +117,25 @@ XFER_API XFER_MUST_CHECK xfer_status xfer_comm_set_timeout(xfer_comm *comm, uint
  */
 XFER_API XFER_MUST_CHECK xfer_status xfer_comm_refuse(xfer_comm *comm, const char *why);
 
+/**
+ * What the calls of xfer_redistribute() and xfer_exchange() came to that returned XFER_OK and whose
+ * work has come to its end on this rank's device since; and is the comm broken? Local; waits for
+ * nothing. On a device such a call returns before its work is done: once the stream was waited for,
+ * this says whether the data has come. Who does not ask is told by the next such call, where it
+ * fails on all ranks, or never if there is none: a run whose deadline passes lets the stream go on.
+ *
+ * A call that failed is told once, and the next of its kind works, unless the comm is broken.
+ *
+ * @param comm  The comm. Over MPI from the thread that makes its calls, as all of them.
+ * @retval XFER_ERR_COMM     The comm is broken, and the text says why; or messages of a call were
+ *                           ended with those of another run that failed.
+ * @retval XFER_ERR_TIMEOUT  A rank did not take part in a call in time; its destination may be
+ * torn.
+ * @retval XFER_ERR_PEER     A rank failed in one; likewise.
+ * @since 0.1
+ */
+XFER_API XFER_MUST_CHECK xfer_status xfer_comm_check(xfer_comm *comm);
+
 /** Give `n_bytes` of memory, aligned to 16 bytes; NULL: there are none. */
 typedef void *(*xfer_alloc_fn)(void *context, size_t n_bytes);
 /** Take memory back. */
@@ -202,8 +221,8 @@ XFER_API XFER_MUST_CHECK xfer_status xfer_comm_unregister(xfer_comm *comm, void 
  * MiB for all kept plans together. A plan that finds no room there, at its first call or later,
  * takes that of plans that none of the last 64 calls has used. All else goes through slots, as does
  * all of a plan for whose copies a rank gets no memory. Stream: starts after what is already on
- * `stream`; a later reader on it sees the result. On a host comm the data is there when the call
- * returns.
+ * `stream`; a later reader on it sees the result, if it came: xfer_comm_check() says so. On a host
+ * comm the data is there when the call returns.
  *
  * @param comm        The comm; every rank of both meshes must be one of its ranks.
  * @param src_layout  Source; NULL on a rank that does not know it, if some rank does.

@@ -85,7 +85,8 @@ XFER_API XFER_MUST_CHECK xfer_status xfer_plan_bind_exchange(xfer_plan *plan,
  * Data goes straight into the peers' memory where ranks are threads, and where all ranks' memory
  * was registered by xfer_comm_register(); else by copies that GPUs keep mapped, as there, or
  * through slots. Stream: starts after what is already on `stream`; a later reader on it sees the
- * result. On a host comm the data is there when the call returns.
+ * result, if it came: xfer_comm_check() says so. On a host comm the data is there when the call
+ * returns.
  *
  * @param comm        The comm.
  * @param sends       [n_sends] As for xfer_plan_create_exchange(), which has the errors too.

@@ -85,6 +85,7 @@ CORE: dict[str, Prototype] = {
     "xfer_comm_destroy": _f(None, comm=c_void_p),
     "xfer_comm_rank": _f(c_int, comm="comm"),
     "xfer_comm_size": _f(c_int, comm="comm"),
+    "xfer_comm_check": _f(STATUS, comm="comm"),
     "xfer_comm_refuse": _f(STATUS, comm="comm", why=c_char_p),
     "xfer_comm_all_gather": _f(STATUS, comm="comm", all=c_void_p, mine=c_void_p, n_bytes=c_size_t),
     "xfer_comm_set_timeout": _f(STATUS, comm="comm", timeout_ms=c_uint64),

@@ -494,6 +494,13 @@ class Comm(_handle.Handle):
         with self._alone():
             self._now(lib.xfer_comm_refuse, self, sayable(why))
 
+    def check(self) -> None:
+        """Raise what a redistribute() or exchange() came to that has returned and whose work on this rank's GPU has
+        ended since, and CommError where the comm is broken. Local; waits for nothing: once the stream was waited for,
+        this says whether the data has come."""
+        with self._alone():
+            self._now(lib.xfer_comm_check, self)
+
     def all_gather(self, data: Any) -> list[bytes]:
         """[bytes of rank 0, bytes of rank 1, ...]; `data` is bytes-like and everywhere of one length. Collective. For
         small control data."""

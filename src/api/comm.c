@@ -103,8 +103,7 @@ static void end(xfer_comm *comm)
   xfi_entered before;
 
   xfi_device_enter(comm->device, &before);
-  for (int i = 0; i < XFI_CACHE_PLANS; i++)
-    xfi_run_destroy(comm->kept[i].plan);
+  (void)xfi_kept_forget_all(comm); /* who asks for it does so by xfer_comm_check() */
   xfi_comm_free_registered(comm);
   xfi_free(comm->heard);
   comm->transport->ops->destroy(comm->transport);
@@ -177,6 +176,19 @@ xfer_status xfer_comm_refuse(xfer_comm *comm, const char *why)
   comm->transport->refuses = true;
   (void)snprintf(comm->transport->refusal, sizeof comm->transport->refusal, "%s", why);
   return XFER_OK;
+}
+
+xfer_status xfer_comm_check(xfer_comm *comm)
+{
+  xfer_status st = XFER_OK;
+  xfi_entered before;
+
+  XFI_NEED(comm);
+  xfi_device_enter(comm->device, &before);
+  st = comm->transport->ops->check(comm->transport);
+  if (st == XFER_OK) st = xfi_kept_check(comm);
+  xfi_device_leave(comm->device, &before);
+  return st;
 }
 
 static xfer_status check_gathering(const xfi_comm *transport, const void *all, const void *mine,

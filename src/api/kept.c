@@ -42,15 +42,47 @@ static xfer_status find_room(heard *room, xfer_comm *comm)
   return XFER_OK;
 }
 
+xfer_status xfi_kept_check(const xfer_comm *comm)
+{
+  for (int i = 0; i < comm->n_kept; i++)
+    if (comm->kept[i].plan != NULL) XFI_TRY(xfi_run_check(comm->kept[i].plan));
+  return XFER_OK;
+}
+
 /* What this rank can say before anything is done: an earlier call that failed after it returned,
- * which is over then, and a stream on which nothing may be put. */
+ * and a stream on which nothing may be put. */
 static xfer_status check(const xfer_comm *comm, xfer_stream stream)
+{
+  XFI_TRY(xfi_kept_check(comm));
+  return xfi_stream_check(comm->device, stream);
+}
+
+/* Empties an entry. What the last call that used it came to, once that is over: nobody will ask any
+ * more. */
+static xfer_status forget(xfi_kept *kept)
+{
+  xfer_plan *plan = kept->plan;
+  xfer_status st;
+
+  if (plan == NULL) return XFER_OK;
+  kept->plan = NULL;
+  (void)xfi_run_await_last(plan);
+  st = xfi_run_check(plan);
+  if (st == XFER_OK) st = xfi_run_end_last(plan);
+  xfi_run_destroy(plan);
+  return st;
+}
+
+xfer_status xfi_kept_forget_all(xfer_comm *comm)
 {
   xfer_status st = XFER_OK;
 
-  for (int i = 0; i < comm->n_kept && st == XFER_OK; i++)
-    if (comm->kept[i].plan != NULL) st = xfi_run_check(comm->kept[i].plan);
-  return st == XFER_OK ? xfi_stream_check(comm->device, stream) : st;
+  for (int i = 0; i < comm->n_kept; i++) {
+    const xfer_status came = forget(&comm->kept[i]);
+
+    if (st == XFER_OK) st = came;
+  }
+  return st;
 }
 
 /* The places where this rank keeps what it was given. Returns the one that it means, if nobody's
@@ -106,8 +138,9 @@ static xfi_kept *find_agreed(xfer_comm *comm, const word *said)
   return NULL;
 }
 
-/* A free entry, or the one that was not used for longest, emptied. */
-static xfi_kept *free_entry(xfer_comm *comm)
+/* A free entry, or the one that was not used for longest, emptied; *mine: what its last call came
+ * to. */
+static xfi_kept *free_entry(xfer_comm *comm, xfer_status *mine)
 {
   xfi_kept *oldest = &comm->kept[0];
 
@@ -116,25 +149,25 @@ static xfi_kept *free_entry(xfer_comm *comm)
     if (comm->kept[i].used < oldest->used) oldest = &comm->kept[i];
   }
   if (comm->n_kept < XFI_CACHE_PLANS) return &comm->kept[comm->n_kept++];
-  xfi_run_destroy(oldest->plan);
-  oldest->plan = NULL;
+  *mine = forget(oldest);
   return oldest;
 }
 
 /* Of a plan whose peers are sent messages, maybe since the offers of others leave no room for its
- * own: those that no call has used for as long as it takes to forget a plan are forgotten. All
- * ranks find the same. True: there were any. */
-static bool make_room(xfer_comm *comm, const xfi_kept *kept)
+ * own: those that no call has used for as long as it takes to forget a plan are forgotten; *mine:
+ * what their last calls came to. All ranks find the same. True: there were any. */
+static bool make_room(xfer_comm *comm, const xfi_kept *kept, xfer_status *mine)
 {
   bool any = false;
 
   if (!comm->device->ops->pulls || !kept->plan->is_transient || kept->plan->offers) return false;
   for (int i = 0; i < comm->n_kept; i++) {
     xfi_kept *k = &comm->kept[i];
+    xfer_status came;
 
     if (k->plan == NULL || !k->plan->offers || comm->n_calls - k->used < XFI_CACHE_PLANS) continue;
-    xfi_run_destroy(k->plan);
-    k->plan = NULL;
+    came = forget(k);
+    if (*mine == XFER_OK) *mine = came;
     any = true;
   }
   return any;
@@ -144,14 +177,15 @@ static bool make_room(xfer_comm *comm, const xfi_kept *kept)
 static xfer_status make(xfi_kept **kept, xfer_comm *comm, const xfi_one_call *call, bool mapped)
 {
   xfer_plan_options options = XFER_PLAN_OPTIONS_INIT;
-  xfi_kept *k = free_entry(comm);
+  xfer_status mine = XFER_OK;
+  xfi_kept *k = free_entry(comm, &mine);
 
   options.timeout_ms = comm->timeout_ms;
   if (!mapped && comm->transport->ops->round != NULL) options.lane = XFER_LANE_PACKED;
   memcpy(k->key, call->key, sizeof k->key);
   k->mapped = mapped;
   *kept = k;
-  XFI_TRY(call->create(&k->plan, &comm->plans, call->given, &options));
+  XFI_TRY(call->create(&k->plan, &comm->plans, mine, call->given, &options));
   k->plan->is_transient = !mapped;
   return XFER_OK;
 }
@@ -163,13 +197,12 @@ static xfer_status bind(const xfi_kept *k, const xfi_one_call *call, xfer_stream
 }
 
 /* Collective. `anew`: with other lanes than it had. */
-static xfer_status commit(const xfi_kept *k, const xfi_one_call *call, bool anew,
+static xfer_status commit(const xfi_kept *k, const xfi_one_call *call, bool anew, xfer_status mine,
                           xfer_stream stream)
 {
-  const xfer_status st = bind(k, call, stream);
-
+  if (mine == XFER_OK) mine = bind(k, call, stream);
   if (anew) xfi_commit_anew(k->plan);
-  return xfi_run_commit(k->plan, st);
+  return xfi_run_commit(k->plan, mine);
 }
 
 /* Run it, committed, and order `stream` after it. Collective. */
@@ -191,6 +224,7 @@ xfer_status xfi_kept_call(xfer_comm *comm, xfer_status checked, const xfi_one_ca
   xfi_kept *k = NULL;
   bool begun = false;
   bool anew = false;
+  xfer_status mine = XFER_OK;
   heard room;
 
   XFI_TRY(find_room(&room, comm));
@@ -202,13 +236,13 @@ xfer_status xfi_kept_call(xfer_comm *comm, xfer_status checked, const xfi_one_ca
   }
   XFI_TRY(settle(&said, &begun, &room, comm->transport, guess, deadline));
   k = begun ? guess : find_agreed(comm, &said);
-  anew = k != NULL && make_room(comm, k);
+  anew = k != NULL && make_room(comm, k, &mine);
   if (anew && begun) xfi_commit_take_back(k->plan);
   if (k == NULL) XFI_TRY(make(&k, comm, call, said.mapped != 0));
   k->used = ++comm->n_calls;
   if (begun && !anew)
     XFI_TRY(xfi_commit_end(k->plan, room.words, deadline));
   else
-    XFI_TRY(commit(k, call, anew, stream));
+    XFI_TRY(commit(k, call, anew, mine, stream));
   return run(comm, k, stream);
 }

@@ -53,8 +53,9 @@ xfer_status xfi_plan_options_copy(xfer_plan_options *out, const xfer_plan_option
 typedef struct xfi_one_call {
   uint64_t key[4]; /* a digest of all that this rank is given but addresses; 0: nothing */
   bool mapped;     /* its memory can stay mapped */
-  xfer_status (*create)(xfer_plan **plan, xfi_plans *of, void *given,
-                        const xfer_plan_options *options); /* collective */
+  /* Collective; `checked` is what this rank has found before. */
+  xfer_status (*create)(xfer_plan **plan, xfi_plans *of, xfer_status checked, void *given,
+                        const xfer_plan_options *options);
   xfer_status (*bind)(xfer_plan *plan, void *given);
   void *given;
 } xfi_one_call;
@@ -62,6 +63,10 @@ typedef struct xfi_one_call {
  * failed the call is not looked at. Collective. */
 xfer_status xfi_kept_call(xfer_comm *comm, xfer_status checked, const xfi_one_call *call,
                           xfer_stream stream);
+/* What those came to that have come to their end here since the last look; each is told once. */
+xfer_status xfi_kept_check(const xfer_comm *comm);
+/* Give all kept plans back. What their last calls came to, of the first that failed. */
+xfer_status xfi_kept_forget_all(xfer_comm *comm);
 
 /* Of a wait of the comm's own that begins now. */
 static inline xfi_deadline xfi_comm_deadline(const xfer_comm *comm)

@@ -154,16 +154,12 @@ static xfer_status unregister_memory(xfer_comm *comm, void *memory)
   st = xfi_comm_refused(comm->transport, list_matches(&mine, comm, memory));
   XFI_TRY_DONE(xfi_comm_agree(comm->transport, st, deadline));
   XFI_TRY_DONE(find_call(&i, comm, mine, deadline));
-  for (int k = 0; k < XFI_CACHE_PLANS; k++) { /* kept plans may map it too */
-    xfi_run_destroy(comm->kept[k].plan);
-    comm->kept[k].plan = NULL;
-  }
+  st = xfi_kept_forget_all(comm); /* they may map it too */
   close_entry(&comm->registered[i], comm->device);
   comm->n_registered--;
   memmove(&comm->registered[i], &comm->registered[i + 1],
           (comm->n_registered - i) * sizeof *comm->registered);
-  XFI_TRY_DONE(
-      xfi_comm_agree(comm->transport, XFER_OK, deadline)); /* nobody maps our memory any more */
+  st = xfi_comm_agree(comm->transport, st, deadline); /* nobody maps our memory any more */
 done:
   xfi_free(mine);
   return st;

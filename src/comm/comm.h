@@ -106,6 +106,9 @@ typedef struct xfi_comm_ops {
   /* All ranks, before the first run: connect what connects lazily, to the ranks of peers[] and, if
    * asked, for broadcasts; also after abort_data(). NULL: nothing to do. */
   xfer_status (*connect)(xfi_comm *comm, const bool *peers, bool broadcasts, xfi_deadline deadline);
+  /* XFER_ERR_COMM with its text if the comm is broken, as far as is known here. Waits for nothing.
+   */
+  xfer_status (*check)(xfi_comm *comm);
   /* Break the comm now: pending and later calls on every rank that can be told fail. Any thread;
    * over MPI the one that is in a call. */
   void (*abort)(xfi_comm *comm, const char *why);
@@ -113,8 +116,11 @@ typedef struct xfi_comm_ops {
    * apart, gathering and exchanging still work, and connect() makes new ones; else: abort(). NULL:
    * there are none. */
   void (*abort_data)(xfi_comm *comm, const char *why);
-  /* What those that have ended came to; NULL: that is known when they return. */
-  xfer_status (*check_data)(xfi_comm *comm);
+  /* How often they were ended here; NULL, as is the next: what those that have ended came to is
+   * known when they return. */
+  uint64_t (*n_data_ends)(xfi_comm *comm);
+  /* XFER_OK: as often as then. */
+  xfer_status (*check_data)(xfi_comm *comm, uint64_t n_ends);
   /* Look no longer at what those in flight are of, with this context. NULL: nobody does. */
   void (*unwatch)(xfi_comm *comm, const void *context);
 } xfi_comm_ops;

@@ -249,6 +249,7 @@ const xfi_comm_ops xfi_host_ops = {
     .stream = xfi_shared_stream,
     .stream_begin = xfi_shared_stream_begin,
     .stream_undo = xfi_shared_stream_undo,
+    .check = host_check,
     .abort = host_abort,
     .abort_data = host_abort,
 };
@@ -257,6 +258,7 @@ static const xfi_comm_ops control_ops = {
     .destroy = host_destroy,
     .all_gather = host_all_gather,
     .exchange = host_exchange,
+    .check = host_check,
     .abort = host_abort,
 };
 

@@ -90,6 +90,11 @@ static void local_destroy(xfi_comm *comm)
   if (atomic_fetch_sub(&group->n_handles, 1) == 1) group_destroy(group);
 }
 
+static xfer_status local_check(xfi_comm *base)
+{
+  return xfi_broken_check(&((xfi_local_rank *)base)->group->broken);
+}
+
 static const xfi_comm_ops local_ops = {
     .recv_direct = true,
     .destroy = local_destroy,
@@ -97,6 +102,7 @@ static const xfi_comm_ops local_ops = {
     .exchange = xfi_local_exchange,
     .round = xfi_local_round,
     .broadcast = xfi_local_broadcast,
+    .check = local_check,
     .abort = local_abort,
     .abort_data = local_abort,
 };

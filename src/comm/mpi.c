@@ -83,6 +83,7 @@ static const xfi_comm_ops mpi_ops = {
     .stream = xfi_shared_stream,
     .stream_begin = xfi_shared_stream_begin,
     .stream_undo = xfi_shared_stream_undo,
+    .check = xfi_mpi_check_broken,
     .abort = mpi_abort,
     .abort_data = mpi_abort,
 };

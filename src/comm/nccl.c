@@ -219,14 +219,27 @@ void xfi_nccl_abort_data(xfi_comm *base, const char *why)
   (void)pthread_mutex_unlock(&comm->lock);
 }
 
-xfer_status xfi_nccl_check_data(xfi_comm *base)
+uint64_t xfi_nccl_n_data_ends(xfi_comm *base)
+{
+  xfi_nccl_comm *comm = xfi_nccl_of(base);
+  uint64_t n;
+
+  (void)pthread_mutex_lock(&comm->lock);
+  n = comm->data.n_ends;
+  (void)pthread_mutex_unlock(&comm->lock);
+  return n;
+}
+
+xfer_status xfi_nccl_check_data(xfi_comm *base, uint64_t n_ends)
 {
   xfi_nccl_comm *comm = xfi_nccl_of(base);
   xfer_status st = XFER_OK;
 
   (void)pthread_mutex_lock(&comm->lock);
-  if (comm->data.why[0] != '\0') {
-    xfi_set_error("%s", comm->data.why);
+  if (comm->data.n_ends != n_ends) {
+    xfi_set_error("%s", comm->data.why[0] != '\0'
+                            ? comm->data.why
+                            : "its messages were ended with those of a run that failed");
     st = comm->is_late ? XFER_ERR_TIMEOUT : XFER_ERR_COMM;
   }
   (void)pthread_mutex_unlock(&comm->lock);

@@ -18,6 +18,7 @@ typedef struct xfi_nccl {
   ncclComm_t handle;            /* NULL: none, or aborted */
   char why[XFI_NCCL_WHY_BYTES]; /* it was aborted; "" : it was not */
   bool is_borrowed;             /* the caller's, which is not aborted */
+  uint64_t n_ends;              /* aborts */
   xfi_comm *host;  /* while ranks connect: where others tell that they do not; else NULL */
   uint64_t number; /* of the times that they did */
 } xfi_nccl;

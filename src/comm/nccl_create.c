@@ -44,6 +44,13 @@ static void nccl_abort(xfi_comm *base, const char *why)
   xfi_nccl_abort_data(base, why);
 }
 
+static xfer_status nccl_check(xfi_comm *base)
+{
+  xfi_nccl_comm *comm = xfi_nccl_of(base);
+
+  return comm->host != NULL ? comm->host->ops->check(comm->host) : xfi_nccl_usable(&comm->control);
+}
+
 static const xfi_comm_ops nccl_ops = {
     .recv_direct = true,
     .destroy = nccl_destroy,
@@ -52,8 +59,10 @@ static const xfi_comm_ops nccl_ops = {
     .round = xfi_nccl_round,
     .broadcast = xfi_nccl_broadcast,
     .connect = xfi_nccl_connect,
+    .check = nccl_check,
     .abort = nccl_abort,
     .abort_data = xfi_nccl_abort_data,
+    .n_data_ends = xfi_nccl_n_data_ends,
     .check_data = xfi_nccl_check_data,
     .unwatch = xfi_nccl_unwatch,
 };

@@ -11,12 +11,6 @@
 /* Give back all that commit made. */
 void xfi_run_drop_lanes(xfer_plan *plan);
 
-/* ---- run.c ---- */
-
-/* What the last run uses is to go, and nobody may have waited for it (xfi_run_follow): it comes to
- * its end. Fails where it does not, or came to nothing on this rank, where it is over then. */
-xfer_status xfi_run_end_last(xfer_plan *plan);
-
 /* ---- local.c ---- */
 
 /* Self-copies and ZERO elements as one batch; NULL: there are none. */

@@ -77,10 +77,12 @@ static xfer_status check_run(xfer_plan *plan, uint64_t version, xfer_stream stre
   return check_peers(plan, 1);
 }
 
-/* No message of a run is in the comm's hands, of the plans inside it neither. */
+/* No message of a run is in the comm's hands yet, of the plans inside it neither. */
 static void not_sent(xfer_plan *plan)
 {
   plan->is_sent = false;
+  if (plan->comm->ops->n_data_ends != NULL)
+    plan->n_data_ends = plan->comm->ops->n_data_ends(plan->comm);
   if (plan->relay != NULL) not_sent(plan->relay);
   if (plan->asks != NULL) not_sent(plan->asks);
 }
@@ -175,13 +177,16 @@ xfer_status xfi_run_start(xfer_plan *plan, uint64_t version, xfer_stream stream)
 
 /* ---- ending ---- */
 
-/* The messages of a run that came to nothing. */
+/* The messages of a run that came to nothing, unless another's end has ended them. */
 static void end_messages(xfer_plan *plan)
 {
+  const xfi_comm_ops *comm = plan->comm->ops;
+
   if (plan->state != XFI_RUNNING) plan->epoch++; /* the one that others may be in */
+  if (comm->n_data_ends != NULL && comm->n_data_ends(plan->comm) != plan->n_data_ends) return;
   /* Messages on a device may be waiting still, though all were handed over. */
   if (!xfi_pipeline_is_empty(plan->pipeline) && !(plan->is_sent && plan->device->alarms == NULL))
-    xfi_comm_leave(plan->comm, plan->comm->ops->abort_data);
+    xfi_comm_leave(plan->comm, comm->abort_data);
 }
 
 /* Tell peers, and let nothing of it go on. `left`: what may still happen. */
@@ -249,9 +254,24 @@ static void leave(xfer_plan *plan)
   xfi_set_error("%.300s%.200s", why, left);
 }
 
-/* Did all signals of a run come, whose work on this rank has ended? */
+/* Are any of a run's bytes in the comm's hands? What became of other plans' does not concern it. */
+static bool has_messages(const xfer_plan *plan)
+{
+  return plan->pipeline->n_steps > 0 || (plan->relay != NULL && has_messages(plan->relay)) ||
+         (plan->asks != NULL && has_messages(plan->asks));
+}
+
+/* Those that are may have been ended with another plan's. */
+static xfer_status check_messages(const xfer_plan *plan)
+{
+  if (plan->comm->ops->check_data == NULL || !has_messages(plan)) return XFER_OK;
+  return plan->comm->ops->check_data(plan->comm, plan->n_data_ends);
+}
+
+/* Did all messages and signals of a run come, whose work on this rank has ended? */
 static xfer_status outcome(const xfer_plan *plan)
 {
+  XFI_TRY(check_messages(plan));
   if (plan->asks != NULL) XFI_TRY(outcome(plan->asks));
   XFI_TRY(xfi_direct_outcome(plan->direct, plan));
   if (plan->relay != NULL) XFI_TRY(xfi_direct_outcome(plan->relay->direct, plan->relay));
@@ -312,13 +332,6 @@ static void complete(xfer_plan *plan)
   if (plan->relay != NULL) complete(plan->relay);
 }
 
-/* Are any of a run's bytes in the comm's hands? What became of other plans' does not concern it. */
-static bool has_messages(const xfer_plan *plan)
-{
-  return plan->pipeline->n_steps > 0 || (plan->relay != NULL && has_messages(plan->relay)) ||
-         (plan->asks != NULL && has_messages(plan->asks));
-}
-
 /* For whom the run waits on this rank's device. */
 static void note(const xfer_plan *plan, bool *awaits)
 {
@@ -364,8 +377,6 @@ static xfer_status await_part(const xfer_plan *plan, xfi_deadline deadline, bool
   if (!*is_late) { /* who fails goes on to say for whom it waited */
     XFI_TRY(st);
     XFI_TRY(check_peers(plan, 0)); /* for which the comm may have ended its messages */
-    if (plan->comm->ops->check_data != NULL && has_messages(plan))
-      XFI_TRY(plan->comm->ops->check_data(plan->comm));
     XFI_TRY(outcome(plan));
   }
   xfi_waits_end(plan->comm->waits);
@@ -475,9 +486,18 @@ xfer_status xfi_run_test(const xfer_plan *plan, bool *over)
 
 xfer_status xfi_run_check(xfer_plan *plan)
 {
-  const xfer_status st = plan->state == XFI_RUNNING ? check_peers(plan, 0) : XFER_OK;
+  const xfi_deadline now = {0};
+  xfer_status st = XFER_OK;
 
-  if (st != XFER_OK) give_up(plan);
+  if (plan->state != XFI_RUNNING) return XFER_OK;
+  st = check_peers(plan, 0);
+  if (st == XFER_OK && xfi_event_sync(plan->device, plan->finished, now) != XFER_OK)
+    return XFER_OK; /* it is under way, or the device says nothing of it now */
+  if (st == XFER_OK) st = outcome(plan);
+  if (st == XFER_OK)
+    complete(plan);
+  else
+    give_up(plan);
   return st;
 }
 

@@ -77,8 +77,12 @@ xfer_status xfi_run_test(const xfer_plan *plan, bool *over);
 /* For runs that nobody waits for: order `stream` after the last one, if there is one. Says so if
  * that one is known to have failed, or did not begin here, and tells the others. */
 xfer_status xfi_run_follow(xfer_plan *plan, xfer_stream stream);
-/* Did a peer fail in the run in flight, if there is one? It is over on this rank then. Local. */
+/* What the run in flight came to, if there is one that has come to its end here, or that a peer has
+ * left. Local; waits for nothing. */
 xfer_status xfi_run_check(xfer_plan *plan);
+/* What the last run uses is to go, and nobody may have waited for it (xfi_run_follow): it comes to
+ * its end. Fails where it does not, or came to nothing on this rank, where it is over then. */
+xfer_status xfi_run_end_last(xfer_plan *plan);
 /* Of a plan that is given back while it has lanes: others may be in a run, or begin one. */
 void xfi_run_abandon(xfer_plan *plan);
 /* `mine` is what the caller's own checks came to. Collective. */

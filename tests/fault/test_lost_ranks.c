@@ -322,6 +322,7 @@ static void wait_in_vain(int rank, void *context)
   expect(xfer_problem_parse(&src, &dst, "u64[4] (4):S0 -> (4):R") == XFER_OK);
   if (kept) expect(xfer_redistribute(comm, src, &from, dst, &to, NULL) == XFER_OK);
   expect(xfer_comm_set_timeout(comm, SHORT_MS) == XFER_OK);
+  expect(xfer_comm_check(comm) == XFER_OK);
   if (rank != LOST) {
     const xfer_status st = j->lane == XFER_LANE_DIRECT ? xfer_comm_register(comm, &mine)
                            : j->lane == XFER_LANE_PACKED
@@ -330,6 +331,7 @@ static void wait_in_vain(int rank, void *context)
 
     expect(st == XFER_ERR_TIMEOUT || st == XFER_ERR_COMM);
     expect(now_ms() - began < LONG_MS);
+    expect(xfer_comm_check(comm) == XFER_ERR_COMM);
   }
   xfer_layout_destroy(src);
   xfer_layout_destroy(dst);

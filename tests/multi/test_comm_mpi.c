@@ -267,6 +267,7 @@ static void test_who_gives_up_tells_whichever_thread_made_the_comm(void **state)
     expect(comm->transport->ops->all_gather(comm->transport, all, "", 1, soon()) == XFER_ERR_COMM);
     expect(error_has("rank 0: no more"));
   }
+  expect(comm->transport->ops->check(comm->transport) == XFER_ERR_COMM);
   (void)MPI_Barrier(MPI_COMM_WORLD); /* rank 0 makes no call that would tell them */
   drop(comm);
 }

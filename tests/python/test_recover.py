@@ -62,9 +62,12 @@ def test_where_data_goes_in_messages_the_comm_is_broken(how):
         plan = committed(comm, "packed", np.zeros(6, np.uint8))
         plan.run(1)
         plan.wait()
+        comm.check()
         run_that_fails(comm, plan, how)
         with pytest.raises(xfer.CommError, match="the comm is broken"):
             plan.commit()
+        with pytest.raises(xfer.CommError, match="the comm is broken"):
+            comm.check()
         with pytest.raises(xfer.CommError, match="the comm is broken"):
             committed(comm, "auto", np.zeros(6, np.uint8))
 

@@ -246,6 +246,138 @@ static void test_e6_redistribute_tells_of_messages_that_do_not_come(void)
   world_go(messages_do_not_come);
 }
 
+/* Messages of a call that has returned are ended with those of another one, which fails on rank 0:
+ * xfer_comm_check() says so, or the next call. */
+static void one_ends_anothers(int rank, bool asks)
+{
+  const sim_fault fault = {.name = "ncclGroupStart", .rank = 0, .nth = 1, .code = 1};
+  const bool holds = rank == 0;
+  cudaStream_t streams[2] = {world_stream(), world_stream()};
+  tensor first;
+  tensor second;
+  xfer_status st;
+
+  tensor_make(&first, RING, rank, 400000);
+  tensor_make(&second, RING, rank, WIDTH);
+  for (uint64_t key = 1; key < 9; key += 2) {
+    tensors[rank] = first;
+    redistribute_well(rank, streams[0], key);
+    tensors[rank] = second;
+    redistribute_well(rank, streams[1], key);
+    tensors[rank] = first;
+    tensor_fill(&first, key + 1, 0x5a);
+    tensor_open(&first, 0);
+    tensor_open(&second, 0);
+    ranks_barrier();
+    if (holds) world_hold_up(streams[0], w.n);
+    OK(redistribute(rank, streams[0]));
+    if (rank == 0) sim_fault_add(&fault);
+    tensors[rank] = second;
+    (void)!redistribute(rank, streams[1]);
+    if (rank == 0) sim_fault_clear();
+    ranks_barrier();
+    if (holds) sim_hold(w.n, false);
+    NEED(cudaStreamSynchronize(streams[0]) == cudaSuccess);
+    st = asks ? xfer_comm_check(w.comms[rank]) : redistribute(rank, streams[1]);
+    NEED(st != XFER_OK || tensor_holds(&first, key + 1));
+    ranks_barrier();
+    for (int i = 0; i < 3 && redistribute(rank, streams[1]) != XFER_OK; i++)
+      ; /* where a rank has not heard of it yet */
+    NEED(cudaStreamSynchronize(streams[1]) == cudaSuccess);
+    OK(xfer_comm_check(w.comms[rank]));
+    tensor_close(&first);
+    tensor_close(&second);
+    ranks_barrier();
+  }
+  NEED_NO_VIOLATION();
+}
+
+static void one_ends_anothers_and_is_asked(int rank)
+{
+  one_ends_anothers(rank, true);
+}
+
+static void one_ends_anothers_and_the_next_tells(int rank)
+{
+  one_ends_anothers(rank, false);
+}
+
+/* Ranks that cannot map each other. */
+static void make_apart(void)
+{
+  sim_config config = {.n_devices = 3};
+
+  config.apart[0] = 2;
+  config.apart[1] = 1;
+  world_make(2, COMM_NCCL, config);
+}
+
+static void test_check_tells_of_ended_messages(void)
+{
+  make_apart();
+  world_go(one_ends_anothers_and_is_asked);
+}
+
+static void test_next_call_tells_of_ended_messages(void)
+{
+  make_apart();
+  world_go(one_ends_anothers_and_the_next_tells);
+}
+
+/* Rank 1's stream is busy until the deadline of a call has passed that returned long before: rank
+ * 0's stream goes on without its data. */
+static void one_passes_its_deadline(int rank)
+{
+  cudaStream_t streams[2] = {world_stream(), world_stream()};
+  tensor other;
+
+  tensor_make(&tensors[rank], RING, rank, WIDTH);
+  tensor_make(&other, EACH_EACH, rank, 500);
+  for (uint64_t key = 1; key < 9; key += 2) {
+    const tensor mine = tensors[rank];
+    xfer_status st;
+
+    redistribute_well(rank, streams[0], key);
+    OK(xfer_comm_set_timeout(w.comms[rank], 300));
+    tensor_fill(&mine, key + 1, 0x5a);
+    tensor_open(&mine, key + 1);
+    ranks_barrier();
+    if (rank == 1) world_hold_up(streams[0], w.n);
+    OK(redistribute(rank, streams[0]));
+    if (rank == 0) NEED(cudaStreamSynchronize(streams[0]) == cudaSuccess);
+    if (rank == 0) NEED(!tensor_holds(&mine, key + 1));
+    ranks_barrier();
+    if (rank == 1) sim_hold(w.n, false);
+    OK(xfer_comm_set_timeout(w.comms[rank], TIMEOUT_MS));
+    if (key < 4) {
+      NEED(rank == 1 || xfer_comm_check(w.comms[rank]) == XFER_ERR_TIMEOUT);
+      NEED(rank == 1 || xfer_comm_check(w.comms[rank]) == XFER_OK);
+      (void)!xfer_comm_check(w.comms[1]);
+    }
+    ranks_barrier();
+    tensors[rank] = other; /* a call of another kind tells so as well */
+    tensor_open(&other, 0);
+    st = redistribute(rank, streams[1]);
+    NEED(key < 4 || st == (rank == 0 ? XFER_ERR_TIMEOUT : XFER_ERR_PEER) || st == XFER_ERR_TIMEOUT);
+    NEED(cudaStreamSynchronize(streams[1]) == cudaSuccess);
+    NEED(cudaStreamSynchronize(streams[0]) == cudaSuccess);
+    tensor_close(&other);
+    tensor_close(&mine);
+    tensors[rank] = mine;
+    for (int i = 0; i < 3 && redistribute(rank, streams[0]) != XFER_OK; i++)
+      ;
+    NEED(cudaStreamSynchronize(streams[0]) == cudaSuccess);
+    ranks_barrier();
+  }
+  NEED_NO_VIOLATION();
+}
+
+static void test_deadline_after_the_return(void)
+{
+  world_make(2, COMM_GATHER, (sim_config){.n_devices = 3});
+  world_go(one_passes_its_deadline);
+}
+
 int main(int argc, char **argv)
 {
   static const world_test tests[] = {
@@ -259,6 +391,9 @@ int main(int argc, char **argv)
        test_e6_redistribute_that_fails_spares_the_one_before_gather},
       {"e6_redistribute_that_fails_spares_the_one_before_nccl",
        test_e6_redistribute_that_fails_spares_the_one_before_nccl},
+      {"redistribute_check_tells_of_ended_messages", test_check_tells_of_ended_messages},
+      {"redistribute_next_call_tells_of_ended_messages", test_next_call_tells_of_ended_messages},
+      {"redistribute_deadline_after_the_return", test_deadline_after_the_return},
       {"e6_redistribute_tells_of_messages_that_do_not_come",
        test_e6_redistribute_tells_of_messages_that_do_not_come},
   };

@@ -123,6 +123,58 @@ static void test_late_rank_packed(void)
   world_go(one_is_late);
 }
 
+/* Rank 0 refuses a run of the second plan while the first's messages are under way, which that
+ * ends; then the second is committed again, before anybody waits for the first. */
+static void one_is_committed_meanwhile(int rank)
+{
+  static const int64_t widths[PLANS] = {400000, 3000};
+  tensor tensors[PLANS];
+  xfer_plan *plans[PLANS];
+  cudaStream_t streams[PLANS];
+  xfer_status st;
+  int n_failed = 0;
+
+  for (int p = 0; p < PLANS; p++) {
+    tensor_make(&tensors[p], RING, rank, widths[p]);
+    streams[p] = world_stream();
+    plans[p] = world_plan(rank, &tensors[p], 1, lane, LONG_MS);
+    OK(xfer_plan_commit(plans[p]));
+  }
+  for (uint64_t version = 1; version < 13; version += 2) {
+    for (int p = 0; p < PLANS; p++) {
+      tensor_fill(&tensors[p], version + (uint64_t)p, LIVE);
+      tensor_open(&tensors[p], version);
+    }
+    ranks_barrier();
+    if (rank == 0 && version > 6) world_hold_up(streams[0], w.n);
+    OK(xfer_plan_run(plans[0], version, streams[0]));
+    if (rank == 0)
+      OK(xfer_plan_refuse(plans[1], "not now"));
+    else
+      (void)!xfer_plan_run(plans[1], version, streams[1]);
+    NEED(xfer_plan_wait(plans[1], 0) != XFER_OK);
+    OK(xfer_plan_commit(plans[1]));
+    if (rank == 0 && version > 6) sim_hold(w.n, false);
+    st = xfer_plan_wait(plans[0], 0);
+    tensor_close(&tensors[0]);
+    NEED(st != XFER_OK || tensor_holds(&tensors[0], version));
+    n_failed += st != XFER_OK;
+    ranks_barrier();
+    OK(xfer_plan_commit(plans[0]));
+    for (int p = 0; p < PLANS; p++)
+      world_run(plans[p], &tensors[p], 1, version + 1, streams[p]);
+    NEED_NO_VIOLATION();
+  }
+  NEED(n_failed > 0);
+}
+
+static void test_committed_meanwhile_packed(void)
+{
+  lane = XFER_LANE_PACKED;
+  world_make(2, COMM_NCCL, (sim_config){.n_devices = 3});
+  world_go(one_is_committed_meanwhile);
+}
+
 /* All begin, on streams of their own, before one is waited for; plans come one by one, and what
  * they share grows. */
 static void both_arrive(int rank)
@@ -338,6 +390,7 @@ int main(int argc, char **argv)
       {"two_plans_failed_kernel_direct", test_failed_kernel_direct},
       {"two_plans_a_device_that_does_not_end", test_a_device_that_does_not_end},
       {"two_plans_late_rank_packed", test_late_rank_packed},
+      {"two_plans_committed_meanwhile_packed", test_committed_meanwhile_packed},
       {"two_plans_refused_packed_spares_direct", test_refused_packed_spares_direct},
       {"two_plans_share_slots_packed", test_share_slots_packed},
       {"two_plans_share_slots_broadcast", test_share_slots_broadcast},

@@ -294,6 +294,8 @@ static void test_comms_refuse_null_and_what_is_not_there(void **state)
   REFUSED("rank 0 of 0", xfer_comm_create_host(&made, no_gather, NULL, 0, 0));
   REFUSED_NULL(xfer_comm_set_timeout(NULL, 1));
   REFUSED("ms", xfer_comm_set_timeout(comm, (uint64_t)INT64_MAX + 1));
+  REFUSED_NULL(xfer_comm_check(NULL));
+  assert_int_equal(xfer_comm_check(comm), XFER_OK);
   REFUSED_NULL(xfer_comm_all_gather(NULL, &byte, &byte, 1));
   REFUSED_NULL(xfer_comm_register(NULL, &byte));
   REFUSED_NULL(xfer_comm_unregister(NULL, &byte));

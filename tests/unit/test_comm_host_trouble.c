@@ -185,6 +185,7 @@ static void gathers_then_gives_up(int rank, void *context)
   if (rank == 0) comm->ops->abort(comm, "rank 0: no more");
   if (rank == 0) has_given_up = true;
   expect(comm->ops->all_gather(comm, all, "", 1, soon()) == XFER_ERR_COMM);
+  expect(comm->ops->check(comm) == XFER_ERR_COMM);
   expect(strstr(xfer_last_error(), "rank 0: no more") != NULL);
   comm->ops->destroy(comm);
 }
