@@ -14,7 +14,8 @@
  * Runs wait for peers on the device, in streams of their own and in the caller's. With
  * CUDA_DEVICE_MAX_CONNECTIONS=1 all streams of a process share one queue, so that a run which waits
  * for a late rank holds up all other work of the process on that device. Ranks of one process and
- * one device meet on the host in each run, so each needs a thread of its own. Until its deadline a
+ * one device need a thread each: those that are given one stream, as the default one, meet on the
+ * host in each run, and a wait on the device is a wait of all of them. Until its deadline a
  * run may read the memory of a peer that comes late.
  */
 #ifndef XFER_NCCL_H

@@ -212,7 +212,10 @@ XFER_API XFER_MUST_CHECK xfer_status xfer_plan_simulate(xfer_plan **plan, int n_
                                                         const xfer_plan_options *options);
 
 /** Give a plan back; NULL is fine. Waits for what this rank has enqueued, and for what peers have
- * begun on its memory. Not collective. */
+ * begun on its memory; on a GPU, where memory that it had is freed or unmapped, CUDA waits for all
+ * that the device is at. So where a run of another plan is under way there, be it of another rank
+ * that shares the device, the ranks for which that waits must be able to begin it meanwhile: else
+ * it ends at its deadline. Not collective. */
 XFER_API void xfer_plan_destroy(xfer_plan *plan);
 
 /**
