@@ -46,7 +46,7 @@ static xfer_layout *make_layout(int t, int dim, int first_rank, int n_ranks)
   xfer_layout *layout = NULL;
   int ranks[MAX_RANKS];
 
-  if (n_ranks > MAX_RANKS) exit(1);
+  need(n_ranks > MAX_RANKS ? XFER_ERR_UNSUPPORTED : XFER_OK, "more than 256 ranks of a side");
   for (int i = 0; i < n_ranks; i++)
     ranks[i] = first_rank + i;
   need(xfer_mesh_create(&mesh, &n_ranks, 1, ranks), "mesh");

@@ -108,15 +108,15 @@ int main(int argc, char **argv)
   MPI_Comm_rank(MPI_COMM_WORLD, &rank);
   MPI_Comm_size(MPI_COMM_WORLD, &size);
   need(argc == 4, "arguments", "want MODEL TRAIN_SPEC GEN_SPEC");
-  xfer_comm *comm = make_comm(rank, size);
-  CUDA(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
-
   xfer_refit *refit = make_refit(argv[1], argv[2], argv[3]);
   need(xfer_refit_ranks(refit) == size, "ranks", "the SPECs want another number of processes");
+  xfer_comm *comm = make_comm(rank, size);
+  CUDA(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
   XFER(xfer_locals_create(&locals, refit, rank));
 
   const size_t n = xfer_locals_count(locals);
   weight *weights = calloc(n + 1, sizeof *weights);
+  need(weights != NULL, "weights", "no memory");
   for (size_t i = 0; i < n; i++)
     weights[i] = make_weight(locals, i);
   const xfer_tensor *tensors = xfer_refit_tensors(refit, &n_tensors);
@@ -144,6 +144,7 @@ int main(int argc, char **argv)
   for (size_t i = 0; i < n; i++)
     CUDA(cudaFree(weights[i].base));
   free(weights);
+  CUDA(cudaStreamDestroy(stream));
   MPI_Finalize();
   return n_wrong != 0;
 }

@@ -199,8 +199,10 @@ XFER_API XFER_MUST_CHECK xfer_status xfer_side_rename(xfer_side *side, const cha
                                                       const char *to);
 
 /** Names that the side has and that are not weights: they are counted, and else left alone. "*"
- * stands for any text. Names that contain `_extra_state` and tensors without elements are always
- * ignored. Scales of weights that are quantised on the way are ignored with them or not at all. */
+ * stands for any text. The table's names and those that are handed in are looked at alike: what a
+ * pattern keeps out that is wanted all the same is missing. Names that contain `_extra_state` and
+ * tensors without elements are always ignored. Scales of weights that are quantised on the way are
+ * ignored with them or not at all. */
 XFER_API XFER_MUST_CHECK xfer_status xfer_side_ignore(xfer_side *side, const char *pattern);
 
 /**

@@ -48,11 +48,11 @@ bool xfi_local_is_alarmed(const xfi_local_group *group)
   return (atomic_load_explicit(&group->turn, memory_order_acquire) & XFI_LOCAL_ALARM) != 0;
 }
 
-xfer_status xfi_local_fail_for_gone(const xfi_local_rank *me, int peer, const char *what)
+xfer_status xfi_local_fail_for_gone(const xfi_local_rank *me, int peer)
 {
-  XFI_LOCAL_BREAK(me->group, "rank %d left the comm while rank %d was in %s", peer, me->base.rank,
-                  what);
-  return XFI_ERROR(XFER_ERR_COMM, "%s: rank %d has left the comm", what, peer);
+  XFI_LOCAL_BREAK(me->group, "rank %d left the comm while rank %d waited for it", peer,
+                  me->base.rank);
+  return XFI_ERROR(XFER_ERR_COMM, "rank %d has left the comm", peer);
 }
 
 /* ---- the comm ----------------------------------------------------------------------------- */

@@ -79,7 +79,7 @@ void xfi_local_raise_alarm(xfi_local_group *group);
 /* Cheap: may the comm be broken, or a rank have left? */
 bool xfi_local_is_alarmed(const xfi_local_group *group);
 /* Breaks the comm because `peer`, whom we need, has left. Returns XFER_ERR_COMM. */
-xfer_status xfi_local_fail_for_gone(const xfi_local_rank *me, int peer, const char *what);
+xfer_status xfi_local_fail_for_gone(const xfi_local_rank *me, int peer);
 
 xfi_all_gather_fn xfi_local_all_gather;
 xfi_exchange_fn xfi_local_exchange;

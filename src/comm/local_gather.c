@@ -16,7 +16,7 @@ static xfer_status gather_failed(const xfi_local_rank *me)
 
   if (st != XFER_OK) return st;
   for (int r = 0; r < me->base.size; r++)
-    if (atomic_load(&me->group->ranks[r].gone)) return xfi_local_fail_for_gone(me, r, "all_gather");
+    if (atomic_load(&me->group->ranks[r].gone)) return xfi_local_fail_for_gone(me, r);
   return XFI_ERROR(XFER_ERR_INTERNAL, "alarm without a cause");
 }
 
@@ -46,13 +46,13 @@ static xfer_status gather_give_up(xfi_local_rank *me, uint32_t generation, int l
   if (mine) {
     atomic_store(&group->broken.is, true);
     (void)snprintf(group->broken.why, sizeof group->broken.why,
-                   "rank %d waited in all_gather for rank %d until %s", me->base.rank, late,
+                   "rank %d waited for rank %d until %s", me->base.rank, late,
                    xfi_deadline_end(deadline));
   }
   (void)pthread_mutex_unlock(&group->broken.lock);
   if (!mine) return XFER_OK;
   xfi_local_raise_alarm(group);
-  return XFI_ERROR(XFER_ERR_TIMEOUT, "all_gather: rank %d did not come before %s", late,
+  return XFI_ERROR(XFER_ERR_TIMEOUT, "rank %d did not come before %s", late,
                    xfi_deadline_end(deadline));
 }
 

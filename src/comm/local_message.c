@@ -115,13 +115,13 @@ static int find_awaited(const xfi_local_rank *me, bool gone_only)
   return -1;
 }
 
-static xfer_status check_alarm(const xfi_local_rank *me, xfi_local_call in)
+static xfer_status check_alarm(const xfi_local_rank *me)
 {
   xfer_status st = xfi_broken_check(&me->group->broken);
 
   if (st != XFER_OK) return st;
   int gone = find_awaited(me, true);
-  return gone < 0 ? XFER_OK : xfi_local_fail_for_gone(me, gone, call_names[in]);
+  return gone < 0 ? XFER_OK : xfi_local_fail_for_gone(me, gone);
 }
 
 static void say(xfi_local_rank *me)
@@ -134,16 +134,15 @@ static void say(xfi_local_rank *me)
 }
 
 /* `late`: who is seen to be; -1: nobody. */
-static xfer_status fail_for_late(const xfi_local_rank *me, xfi_local_call in, int late,
-                                 xfi_deadline deadline)
+static xfer_status fail_for_late(const xfi_local_rank *me, int late, xfi_deadline deadline)
 {
   const int awaited = find_awaited(me, false);
 
   if (awaited < 0) return XFER_OK; /* the last one has come just now */
   if (late < 0) late = awaited;
-  XFI_LOCAL_BREAK(me->group, "rank %d waited in %s for rank %d until %s", me->base.rank,
-                  call_names[in], late, xfi_deadline_end(deadline));
-  return XFI_ERROR(XFER_ERR_TIMEOUT, "%s: rank %d did not come before %s", call_names[in], late,
+  XFI_LOCAL_BREAK(me->group, "rank %d waited for rank %d until %s", me->base.rank, late,
+                  xfi_deadline_end(deadline));
+  return XFI_ERROR(XFER_ERR_TIMEOUT, "rank %d did not come before %s", late,
                    xfi_deadline_end(deadline));
 }
 
@@ -157,7 +156,7 @@ static xfer_status serve(xfi_local_rank *me, receives *recvs, xfi_deadline deadl
     uint32_t bell = atomic_load(&me->bell);
     XFI_TRY(receive_ready(me, recvs));
     if (recvs->n_left == 0 && atomic_load(&me->n_unsent) == 0) break;
-    if (xfi_local_is_alarmed(me->group)) XFI_TRY(check_alarm(me, recvs->in));
+    if (xfi_local_is_alarmed(me->group)) XFI_TRY(check_alarm(me));
     if (yields < XFI_LOCAL_YIELDS) {
       (void)sched_yield();
       continue;
@@ -167,7 +166,7 @@ static xfer_status serve(xfi_local_rank *me, receives *recvs, xfi_deadline deadl
     if (is_over || n_naps > 0) say(me);
     if (is_over) {
       if (xfi_waits_find_late(me->base.waits, &late))
-        XFI_TRY(fail_for_late(me, recvs->in, late.rank, deadline));
+        XFI_TRY(fail_for_late(me, late.rank, deadline));
       continue;
     }
     atomic_store(&me->sleeping, true);

@@ -12,11 +12,11 @@ static xfer_status gather_timeout(xfi_mpi_comm *t, xfi_deadline deadline)
 {
   const char *const end = xfi_deadline_end(deadline);
 
-  (void)xfi_broken_set(&t->shared.broken, "rank %d waited in all_gather until %s",
-                       t->shared.base.rank, end);
+  (void)xfi_broken_set(&t->shared.broken, "rank %d waited for others until %s", t->shared.base.rank,
+                       end);
   xfi_mpi_tell_all(t);
   int late = xfi_mpi_find_late(t);
-  XFI_CHECK(late < 0, XFER_ERR_TIMEOUT, "all_gather: rank %d did not come before %s", late, end);
+  XFI_CHECK(late < 0, XFER_ERR_TIMEOUT, "rank %d did not come before %s", late, end);
   return XFI_ERROR(XFER_ERR_TIMEOUT, "all_gather did not end before %s", end);
 }
 
@@ -122,7 +122,7 @@ static xfer_status await_all(xfi_mpi_comm *t, const xfi_messages *round, xfi_dea
     t->awaited = m->peer;
     st = xfi_mpi_await(t, &t->requests[i], &status, &code, deadline);
     t->awaited = -1;
-    XFI_CHECK(st != XFER_ERR_TIMEOUT, XFER_ERR_TIMEOUT, "round: rank %d did not come before %s",
+    XFI_CHECK(st != XFER_ERR_TIMEOUT, XFER_ERR_TIMEOUT, "rank %d did not come before %s",
               t->late >= 0 ? t->late : m->peer, xfi_deadline_end(deadline));
     XFI_TRY(st);
     XFI_TRY(receives ? check_received(t, m, code, &status) : xfi_mpi_check(code, "MPI_Isend"));
@@ -176,7 +176,7 @@ static xfer_status broadcast_one(xfi_mpi_comm *t, const xfi_message *m, int root
   st = xfi_mpi_await(t, &t->collective, MPI_STATUS_IGNORE, &code, deadline);
   t->casts = false;
   XFI_CHECK(st != XFER_ERR_TIMEOUT || t->late < 0, XFER_ERR_TIMEOUT,
-            "broadcast: rank %d did not come before %s", t->late, xfi_deadline_end(deadline));
+            "rank %d did not come before %s", t->late, xfi_deadline_end(deadline));
   XFI_CHECK(st != XFER_ERR_TIMEOUT, XFER_ERR_TIMEOUT,
             "broadcast: what rank %d sends did not pass before %s", root,
             xfi_deadline_end(deadline));

@@ -93,7 +93,6 @@ static bool is_lost(const xfi_shared *s, int rank)
 
 /* What a rank waits for. */
 typedef struct awaited {
-  const char *name; /* of the call */
   bool (*is_there)(const struct awaited *what);
   /* A rank that has not come, of those that `of` says; -1: none. */
   int (*find_late)(const struct awaited *what, is_meant *of);
@@ -146,8 +145,8 @@ static xfer_status check_lost(const awaited *what)
   hear_from(what->shared, gone);
   hear_from(what->shared, lost);
   XFI_TRY(what->shared->ops->check(&what->shared->base));
-  XFI_CHECK(gone < 0, XFER_ERR_COMM, "%s: rank %d has left the comm", what->name, gone);
-  return XFI_ERROR(XFER_ERR_COMM, "%s: the process of rank %d has ended", what->name, lost);
+  XFI_CHECK(gone < 0, XFER_ERR_COMM, "rank %d has left the comm", gone);
+  return XFI_ERROR(XFER_ERR_COMM, "the process of rank %d has ended", lost);
 }
 
 /* The deadline has passed: OK if what is awaited has come after all. Else this rank says for whom
@@ -162,7 +161,7 @@ static xfer_status give_up(const awaited *what, xfi_deadline deadline)
     if (what->is_there(what)) return XFER_OK;
     XFI_TRY(s->ops->check(&s->base));
   } while (!xfi_waits_find_late(s->base.waits, &late));
-  return XFI_ERROR(XFER_ERR_TIMEOUT, "%s: rank %d did not come before %s", what->name,
+  return XFI_ERROR(XFER_ERR_TIMEOUT, "rank %d did not come before %s",
                    late.rank >= 0 ? late.rank : what->find_late(what, is_any),
                    xfi_deadline_end(deadline));
 }
@@ -231,7 +230,7 @@ static xfer_status gather_step(xfi_shared *s, const unsigned char *mine, unsigne
   for (int r = 0; r < comm->size; r++) {
     const part peer = {xfi_segment_of(s, r), step};
 
-    XFI_TRY(await(&(awaited){"all_gather", is_given, find_giver, r, s, &peer}, deadline));
+    XFI_TRY(await(&(awaited){is_given, find_giver, r, s, &peer}, deadline));
   }
   for (int r = 0; r < comm->size; r++)
     XFI_TRY(xfi_comm_check_same(comm, given->of, xfi_segment_of(s, r)->given[step % 2].of, r));
@@ -427,7 +426,7 @@ static int find_peer(const awaited *what, is_meant *of)
 /* Until all is done: whatever can be moved, channel by channel, and wait when nothing can. */
 static xfer_status stream_all(streams *s, xfi_deadline deadline)
 {
-  const awaited any = {calls[s->call], any_can_move, find_peer, -1, s->shared, s};
+  const awaited any = {any_can_move, find_peer, -1, s->shared, s};
 
   while (s->n_left > 0) {
     for (size_t i = 0; i < s->n; i++)

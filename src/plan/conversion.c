@@ -133,17 +133,19 @@ xfer_status xfi_conversion_check(xfer_conversion c, const char *name)
   const xfer_conversion_kind kind = xfi_conversion_kind(c);
   const float value = xfi_conversion_value(c);
 
-  XFI_CHECK(
-      c != UINT64_MAX, XFER_ERR_ARG,
-      "tensor \"%.100s\": the rows, columns, scale or tensor of its conversion are out of range",
-      name);
+  XFI_CHECK(c != UINT64_MAX, XFER_ERR_ARG,
+            "tensor \"%.100s\": the rows or columns of its conversion are not 1 to 65535, or its "
+            "scale or "
+            "the tensor that it names is none",
+            name);
   XFI_CHECK(xfi_conversion_is_known(c), XFER_ERR_ARG,
             "tensor \"%.100s\": conversion %#llx is not known", name, (unsigned long long)c);
   if (!kinds[kind].has_value) return XFER_OK;
   XFI_CHECK(isfinite(value) &&
                 (kind != XFER_CONVERSION_SCALE || (value > 0 && isfinite(1 / value))),
-            XFER_ERR_ARG, "tensor \"%.100s\": conversion \"%s\" by %g", name, kinds[kind].name,
-            (double)value);
+            XFER_ERR_ARG, "tensor \"%.100s\": conversion \"%s\" by %g, which is to be finite%s",
+            name, kinds[kind].name, (double)value,
+            kind == XFER_CONVERSION_SCALE ? " and above 0, and its reciprocal finite" : "");
   return XFER_OK;
 }
 

@@ -170,8 +170,8 @@ static xfer_status check_fusing(const xfi_fusing *f, const xfer_side *side, cons
     if (f->whole || f->n == 1 || f->groups > 0 || !f->even) continue;
     if (is_few(f, b)) {
       XFI_CHECK(f->n % b->count == 0, XFER_ERR_SHAPE,
-                "\"%s\": tp %d is no multiple of %lld key/value heads", what, f->n,
-                (long long)b->count);
+                "\"%s\": tp %d of \"%s\" is no multiple of %lld key/value heads", what, f->n,
+                side->spec, (long long)b->count);
       continue;
     }
     if (b->few == XFI_FEW_CUT && b->count > 0 && f->n % b->count == 0 &&
@@ -183,11 +183,11 @@ static xfer_status check_fusing(const xfi_fusing *f, const xfer_side *side, cons
   }
   XFI_CHECK(f->groups == 0 || f->whole ||
                 (heads % f->n == 0 && (f->groups % f->n == 0 || f->n % f->groups == 0)),
-            XFER_ERR_SHAPE, "\"%s\": %lld heads in %lld groups do not divide by tp %d", what,
-            (long long)heads, (long long)f->groups, f->n);
+            XFER_ERR_SHAPE, "\"%s\": %lld heads in %lld groups do not divide by tp %d of \"%s\"",
+            what, (long long)heads, (long long)f->groups, f->n, side->spec);
   XFI_CHECK(f->groups == 0 || f->whole || rows % f->n == 0, XFER_ERR_SHAPE,
-            "\"%s\": the %lld rows that lie together do not divide by tp %d", what, (long long)rows,
-            f->n);
+            "\"%s\": the %lld rows that lie together do not divide by tp %d of \"%s\"", what,
+            (long long)rows, f->n, side->spec);
   return XFER_OK;
 }
 

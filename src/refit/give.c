@@ -117,12 +117,11 @@ done:
   return st;
 }
 
-static bool is_ignored(const xfer_side *side, const char *name, const int64_t *shape, int n_dims)
+static bool is_empty(const int64_t *shape, int n_dims)
 {
-  for (int d = 0; d < n_dims; d++) {
+  for (int d = 0; d < n_dims; d++)
     if (shape[d] == 0) return true;
-  }
-  return xfi_side_ignores(side, name);
+  return false;
 }
 
 /* With tied weights the output layer is a second name of the embedding, by any spelling. */
@@ -279,16 +278,19 @@ xfer_status xfi_locals_give(xfer_locals *locals, int side, const char *name, xfe
   const xfer_side *s = locals->refit->sides[side].side;
   char *renamed = NULL;
   xfi_local *local = NULL;
-  bool tied;
+  bool ignored, tied;
   xfer_status st = XFER_OK;
 
   XFI_CHECK_DONE(s != NULL, XFER_ERR_ARG, "\"%s\": this refit does not know that side", name);
-  if (is_ignored(s, name, shape, n_dims)) {
-    locals->n_ignored += !again;
-    return XFER_OK;
-  }
+  ignored = xfi_side_ignores(s, name);
+  if (ignored || is_empty(shape, n_dims)) locals->n_ignored += !again;
+  if (is_empty(shape, n_dims)) return XFER_OK;
   XFI_TRY_DONE(rename_given(&renamed, s, name));
   XFI_TRY_DONE(find_spelling(&local, locals, side, renamed));
+  if (ignored) {
+    if (local != NULL) local->left_out = true;
+    goto done;
+  }
   XFI_TRY_DONE(find_tied(&tied, locals, s, renamed));
   if (local != NULL && !local->unused) {
     XFI_CHECK_DONE(again || !local->given, XFER_ERR_MISMATCH, "\"%s\": \"%s\" is there twice", name,
@@ -390,8 +392,9 @@ xfer_status xfi_locals_complete(xfer_locals *locals)
     if (local->given || local->wrong || local->unused || local->n_bytes == 0 ||
         is_taken(locals, local))
       continue;
-    xfi_set_error("\"%s\" of rank %d in \"%s\" is missing", local->name, locals->rank,
-                  locals->refit->sides[local->side].side->spec);
+    xfi_set_error("\"%s\" of rank %d in \"%s\" is missing%s", local->name, locals->rank,
+                  locals->refit->sides[local->side].side->spec,
+                  local->left_out ? ": what was handed in matches a pattern that is ignored" : "");
     XFI_TRY(add_problem(locals, local, true));
   }
   return XFER_OK;

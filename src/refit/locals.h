@@ -18,9 +18,10 @@ typedef struct xfi_local {
   size_t n_bytes;                 /* of a dense one */
   size_t first_part;              /* in locals->parts */
   int n_parts;
-  void *base; /* NULL: not handed in */
-  bool given; /* rightly */
-  bool wrong; /* handed in otherwise: some of the problems are its */
+  void *base;    /* NULL: not handed in */
+  bool given;    /* rightly */
+  bool wrong;    /* handed in otherwise: some of the problems are its */
+  bool left_out; /* handed in under a name that the side ignores */
   bool misc;
   bool unused; /* of the framework, but nothing of it moves: listed nowhere, and taken if handed in
                 */

@@ -53,8 +53,8 @@ static xfer_status cut_vocab(xfi_spread *spread, const xfi_placing *placing, con
             "\"%s\": a vocabulary of %lld has no room for padding", entry->pattern,
             (long long)entry->shape[0]);
   XFI_CHECK(whole || padded % n == 0, XFER_ERR_SHAPE,
-            "\"%s\": the vocabulary of %lld, padded to %lld, does not divide by tp %d",
-            entry->pattern, (long long)entry->shape[0], (long long)padded, n);
+            "\"%s\": the vocabulary of %lld, padded to %lld, does not divide by tp %d of \"%s\"",
+            entry->pattern, (long long)entry->shape[0], (long long)padded, n, side->spec);
   memcpy(spread->padded_shape, entry->shape, sizeof spread->padded_shape);
   spread->padded_shape[0] = padded;
   spread->padded = true;

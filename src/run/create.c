@@ -54,6 +54,7 @@ static xfi_plan_options moves_options(const xfer_plan_options *o, const uint32_t
  * way. */
 static xfer_status set_window(xfer_plan *plan, int32_t n_messages)
 {
+  const uint64_t most = plan->options.max_staging_bytes;
   const uint64_t cap = xfi_run_staging_share(plan);
   const uint64_t slots = 2 * (uint64_t)n_messages;
   uint64_t window = plan->options.window_bytes;
@@ -62,11 +63,11 @@ static xfer_status set_window(xfer_plan *plan, int32_t n_messages)
   if (slots > 0 && window > cap / slots) window = cap / slots;
   window = window / XFI_SLOT_ALIGN * XFI_SLOT_ALIGN;
   XFI_CHECK(window > 0, XFER_ERR_ARG,
-            "max_staging_bytes %llu is too small for %d messages in a round",
-            (unsigned long long)plan->options.max_staging_bytes, n_messages);
+            "max_staging_bytes %llu is too small for %d messages in a round: it is to be %llu",
+            (unsigned long long)most, n_messages,
+            (unsigned long long)(slots * XFI_SLOT_ALIGN * (cap < most ? 2 : 1)));
   XFI_CHECK(xfi_run_n_broadcast(plan) == 0 || cap >= UINT64_C(4) * XFI_SLOT_ALIGN, XFER_ERR_ARG,
-            "max_staging_bytes %llu is too small for a broadcast",
-            (unsigned long long)plan->options.max_staging_bytes);
+            "max_staging_bytes %llu is too small for a broadcast", (unsigned long long)most);
   plan->window_bytes = window;
   return XFER_OK;
 }

@@ -52,7 +52,7 @@ static void test_what_a_framework_would_refuse_is_refused_by_name(void **state)
                    REFIT_P("self_attn.q_proj.weight", "[48,48]") "," REFIT_P(
                        "self_attn.k_proj.weight", "[16,48]") "," REFIT_P("self_attn.v_proj.weight",
                                                                          "[16,48]")),
-       "megatron:", "vllm:tp6", "tp 6 is no multiple of 4 key/value heads"},
+       "megatron:", "vllm:tp6", "tp 6 of \"vllm:tp6\" is no multiple of 4 key/value heads"},
       {REFIT_TABLE("\"num_hidden_layers\":2,\"hidden_size\":16,\"num_experts\":4,"
                    "\"moe_intermediate_size\":8,\"model_type\":\"qwen3_moe\"",
                    "{\"pattern\":\"model.layers.{layer}.mlp.experts.{expert}.down_proj.weight\","

@@ -566,6 +566,36 @@ static void test_a_missing_tensor_that_is_handed_in_wrongly_is_one_problem(void 
   unmake(&o);
 }
 
+/* A pattern that is meant for the table's names may match the framework's own. */
+static void test_what_an_ignored_pattern_keeps_out_is_said(void **state)
+{
+  xfer_side_options options = XFER_SIDE_OPTIONS_INIT;
+  xfer_model *model = NULL;
+  xfer_side *side = NULL;
+  one o = {NULL, NULL, NULL};
+  size_t n_kept_out;
+
+  (void)state;
+  options.weights = XFER_WEIGHTS_LOADED;
+  assert_int_equal(xfer_model_load(&model, refit_write("table.json", REFIT_DENSE), NULL), XFER_OK);
+  assert_int_equal(xfer_side_create(&side, "vllm:tp2", &options), XFER_OK);
+  assert_int_equal(xfer_side_ignore(side, "*qkv_proj*"), XFER_OK);
+  assert_int_equal(xfer_refit_create(&o.refit, model, NULL, side), XFER_OK);
+  assert_int_equal(xfer_locals_create(&o.locals, o.refit, 0), XFER_OK);
+  give_all(&o, XFER_SIDE_GEN, NULL);
+  n_kept_out = count_problems(&o);
+  for (size_t i = 0; i < n_kept_out; i++) {
+    assert_non_null(strstr(xfer_locals_problem(o.locals, i), "qkv_proj"));
+    assert_non_null(strstr(xfer_locals_problem(o.locals, i),
+                           "is missing: what was handed in matches a pattern that is ignored"));
+  }
+  assert_true(n_kept_out > 0);
+  assert_int_equal(xfer_locals_ignored(o.locals), n_kept_out);
+  xfer_side_destroy(side);
+  xfer_model_destroy(model);
+  unmake(&o);
+}
+
 int main(void)
 {
   const struct CMUnitTest tests[] = {
@@ -577,6 +607,7 @@ int main(void)
       cmocka_unit_test(test_a_long_name_of_parts_that_spellings_leave_out_is_surplus_at_once),
       cmocka_unit_test(test_stars_take_the_shortest_text),
       cmocka_unit_test(test_what_is_wrong_is_listed),
+      cmocka_unit_test(test_what_an_ignored_pattern_keeps_out_is_said),
       cmocka_unit_test(test_surplus_twice_and_lora_are_listed),
       cmocka_unit_test(test_a_tied_output_layer_is_the_embeddings_memory),
       cmocka_unit_test(test_an_engines_untied_output_layer_is_not_the_embeddings_memory),
