@@ -43,7 +43,7 @@ XFER_API int xfer_mesh_size(const xfer_mesh *mesh);
 typedef enum xfer_placement_kind {
   XFER_REPLICATE = 0, /**< Every coordinate of the axis holds the same. */
   XFER_SHARD = 1,     /**< The axis splits a dim by `rule`. */
-  XFER_STRIDED = 2,   /**< The dim is cut in `split_factor` pieces, each of them split by CHUNK; a
+  XFER_STRIDED = 2,   /**< The dim is cut in `split_factor` pieces by CHUNK, each split by CHUNK; a
                            coordinate holds its sub-piece of every piece, concatenated. */
   XFER_RUNS = 3       /**< A table lists the runs of each coordinate. */
 } xfer_placement_kind;
@@ -146,9 +146,9 @@ typedef struct xfer_layout_desc {
   int32_t dtype;                    /**< xfer_dtype */
   int32_t n_dims;                   /**< 0 to XFER_MAX_DIMS; 0 is a scalar. */
   const int64_t *shape;             /**< [n_dims] The tensor's global shape; sizes may be 0. */
-  const int64_t *padded_shape;      /**< [n_dims] Sizes that are split, each >= shape's; local parts
-                                         are as of these, and rows past `shape` are ZERO elements.
-                                         NULL: `shape`. */
+  const int64_t *padded_shape;      /**< [n_dims] Sizes, each >= shape's, also of dims that are
+                                         not split: splits and local parts are as of these, and
+                                         rows past `shape` are ZERO elements. NULL: `shape`. */
   const xfer_placement *placements; /**< [n_placements] One per mesh axis. */
   int32_t n_placements;             /**< The mesh's number of axes. */
   int32_t n_order;                  /**< Length of `order`: 0 or the mesh's number of axes. */

@@ -28,7 +28,7 @@ typedef struct xfer_plan xfer_plan;
  */
 typedef uint64_t xfer_conversion;
 
-/** To the destination's dtype. Where that is the source's: 0. */
+/** To the destination's dtype; where that is the source's it is none. */
 XFER_API xfer_conversion xfer_convert_cast(void);
 
 /**
@@ -66,7 +66,9 @@ typedef enum xfer_block_scale {
  * (deep_gemm/utils/math.py), by 1 x 128 to its per_token_cast_to_fp8(), by 1 x 32 and MX to
  * _mxfp8_e4m3_quantize_torch() of vLLM; but NaNs are all 0x7f. A block with a NaN
  * has a NaN as its scale and is NaN as a whole; but by UE8M0, as in DeepGEMM, its scale is 2^127:
- * the NaN stays one, and what else is in it, up to 2^117, becomes 0 of its sign.
+ * the NaN stays one, and what else is in it, up to 2^117, becomes 0 of its sign. The scale of
+ * a block with an infinity is infinite by F32 and POW2: that becomes a NaN, all else 0. By UE8M0
+ * and MX it is 2^127: that becomes 448, what else is in it, up to 2^117, 0.
  *
  * @param rows     1 to 65535.
  * @param columns  1 to 65535.
