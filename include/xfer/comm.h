@@ -118,10 +118,10 @@ XFER_API XFER_MUST_CHECK xfer_status xfer_comm_set_timeout(xfer_comm *comm, uint
 XFER_API XFER_MUST_CHECK xfer_status xfer_comm_refuse(xfer_comm *comm, const char *why);
 
 /**
- * What the calls of xfer_redistribute() and xfer_exchange() came to that returned XFER_OK and whose
- * work has come to its end on this rank's device since; and is the comm broken? Local; waits for
- * nothing. On a device such a call returns before its work is done: once the stream was waited for,
- * this says whether the data has come. Who does not ask is told by the next such call, where it
+ * Has one of the calls of xfer_redistribute() and xfer_exchange() failed that returned XFER_OK, as
+ * far as is known on this rank; or is the comm broken? Local; waits for nothing and asks no device.
+ * On a device such a call returns before its work is done: once the stream was waited for, this
+ * says whether the data has come. Who does not ask is told by the next such call, where it
  * fails on all ranks, or never if there is none: a run whose deadline passes lets the stream go on.
  *
  * A call that failed is told once, and the next of its kind works, unless the comm is broken.

@@ -495,9 +495,9 @@ class Comm(_handle.Handle):
             self._now(lib.xfer_comm_refuse, self, sayable(why))
 
     def check(self) -> None:
-        """Raise what a redistribute() or exchange() came to that has returned and whose work on this rank's GPU has
-        ended since, and CommError where the comm is broken. Local; waits for nothing: once the stream was waited for,
-        this says whether the data has come."""
+        """Raise what a redistribute() or exchange() failed for that has returned, as far as is known on this rank, and
+        CommError where the comm is broken. Local; waits for nothing: once the stream was waited for, this says whether
+        the data has come."""
         with self._alone():
             self._now(lib.xfer_comm_check, self)
 

@@ -77,8 +77,8 @@ xfer_status xfi_run_test(const xfer_plan *plan, bool *over);
 /* For runs that nobody waits for: order `stream` after the last one, if there is one. Says so if
  * that one is known to have failed, or did not begin here, and tells the others. */
 xfer_status xfi_run_follow(xfer_plan *plan, xfer_stream stream);
-/* What the run in flight came to, if there is one that has come to its end here, or that a peer has
- * left. Local; waits for nothing. */
+/* Is the run in flight, if there is one, known to come to nothing? It is over on this rank then.
+ * Local; reads memory alone. */
 xfer_status xfi_run_check(xfer_plan *plan);
 /* What the last run uses is to go, and nobody may have waited for it (xfi_run_follow): it comes to
  * its end. Fails where it does not, or came to nothing on this rank, where it is over then. */

@@ -301,9 +301,24 @@ xfer_status xfi_direct_finish(xfi_direct *d, xfer_plan *plan, xfer_stream stream
 
 /* ---- the end of a run ---- */
 
-xfer_status xfi_direct_outcome(const xfi_direct *d, const xfer_plan *plan)
+/* The flag that the alarm gave up waiting for; NULL: none. It says that it gives up, lets the
+ * stream go, and then says for which, so that who is as quick as the stream finds that by itself.
+ */
+static const uint64_t *find_late(const xfi_direct *d, uint64_t epoch)
 {
   const uint64_t *late = __atomic_load_n(&d->watch.late, __ATOMIC_SEQ_CST);
+  const xfi_flags *flags = &d->watch.flags;
+  int i = 0;
+
+  if (late != NULL || flags->n == 0 || !is_void(d->watch.given_up, epoch)) return late;
+  while (i < flags->n - 1 && read_flag(flags->at[i]) >= epoch && !is_void(flags->at[i], epoch))
+    i++;
+  return flags->at[i];
+}
+
+xfer_status xfi_direct_outcome(const xfi_direct *d, const xfer_plan *plan)
+{
+  const uint64_t *late = find_late(d, plan->epoch);
 
   if (late != NULL)
     return fail_for_late(d, plan, &d->watch.flags, late,
