@@ -142,6 +142,53 @@ void suite_late(int n_rounds)
   plan_end(plan, tensors, n);
 }
 
+static xfer_status redistribute(const tensor *t)
+{
+  return xfer_redistribute(w.comm, t->src, &t->views[0], t->dst, &t->views[1], w.stream);
+}
+
+static void CUDART_CB doze(void *unused)
+{
+  (void)unused;
+  sleep_ms(2 * SHORT_MS);
+}
+
+/* The deadline of a call passes after it has returned, since the last rank's stream is busy:
+ * xfer_comm_check() says so wherever the data has not come, and later calls are well. */
+void suite_calls(int n_rounds)
+{
+  tensor tensors[TENSORS_MAX];
+  const int n = field_tensors(tensors);
+  const tensor *t = &tensors[0];
+
+  for (int i = 0; i < n_rounds; i++) {
+    xfer_status st;
+
+    OK(xfer_comm_set_timeout(w.comm, DEADLINE_MS));
+    for (int k = 0; k < 4 && redistribute(&tensors[1]) != XFER_OK; k++)
+      ; /* where a rank has not told of its failure yet */
+    poison(t, 1);
+    OK(redistribute(t));
+    check(t, 1);
+    EXPECT(wrong_bytes() == 0, "wrong bytes after a call that is well");
+    OK(xfer_comm_check(w.comm));
+    OK(xfer_comm_set_timeout(w.comm, SHORT_MS));
+    poison_all(t, 1);
+    barrier();
+    if (is_last()) CUDA(cudaLaunchHostFunc, (w.stream, doze, NULL));
+    OK(redistribute(t));
+    CUDA(cudaStreamSynchronize, (w.stream));
+    st = xfer_comm_check(w.comm);
+    check(t, 1);
+    EXPECT(wrong_bytes() == 0 || st != XFER_OK, "wrong bytes, and the comm says that it is well");
+    EXPECT(st != XFER_OK || !is_last(), "nobody gave up waiting");
+    CUDA(cudaMemsetAsync, (w.wrong, 0, sizeof *w.wrong, w.stream));
+    barrier();
+  }
+  for (int i = 0; i < n; i++)
+    tensor_free(&tensors[i]);
+}
+
 /* A rank's process is stopped in the middle of a run, and goes on when the others have given up,
  * which breaks the comm. */
 void suite_stopped(int unused)
@@ -327,11 +374,6 @@ static void runs_beside_captures(int n_runs)
   CUDA(cudaFree, (memory));
   for (int i = 0; i < n; i++)
     tensor_free(&tensors[i]);
-}
-
-static xfer_status redistribute(const tensor *t)
-{
-  return xfer_redistribute(w.comm, t->src, &t->views[0], t->dst, &t->views[1], w.stream);
 }
 
 /* The first call of all while streams capture: refused in good time, and the captures live. Then

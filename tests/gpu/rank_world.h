@@ -90,6 +90,7 @@ void suite_domains(int n_runs);
 /* ---- in trouble (rank_trouble.c) ----------------------------------------------------------- */
 
 void suite_late(int n_rounds);
+void suite_calls(int n_rounds);
 void suite_stopped(int unused);
 void suite_crash(int unused);
 void suite_waits(int n_rounds);

@@ -118,6 +118,7 @@ run share:chunks:1 1 100 "$bin/test_ranks" chunks 1 gather 3
 run share:chunks:4 1 100 "$bin/test_ranks" chunks 4 gather 3
 run share:errors:3 1 100 "$bin/test_ranks" errors 3 gather
 run share:late:3 1 100 "$bin/test_ranks" late 3 gather
+run share:calls:3 1 100 "$bin/test_ranks" calls 3 gather
 run share:crash:3 1 100 "$bin/test_ranks" crash 3 gather
 run share:waits:3 1 100 "$bin/test_ranks" waits 3 gather
 run share:captures:2 1 150 "$bin/test_ranks" captures 2 gather "$(times 1000)"
@@ -139,6 +140,7 @@ for n in 2 3 4 8; do
 done
 for n in 2 4 8; do
   run "nccl:late:$n" $n 100 "$bin/test_ranks" late $n nccl
+  run "nccl:calls:$n" $n 100 "$bin/test_ranks" calls $n nccl
   run "nccl:stopped:$n" $n 60 "$bin/test_ranks" stopped $n nccl
   run "nccl:crash:$n" $n 100 "$bin/test_ranks" crash $n nccl
   run "nccl:waits:$n" $n 100 "$bin/test_ranks" waits $n nccl

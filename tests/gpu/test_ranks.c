@@ -297,6 +297,7 @@ int main(int argc, char **argv)
                 {"errors", suite_errors, 0},
                 {"kill", suite_kill, 1},
                 {"late", suite_late, 3},
+                {"calls", suite_calls, 3},
                 {"stopped", suite_stopped, 0},
                 {"crash", suite_crash, 0},
                 {"waits", suite_waits, 4},
