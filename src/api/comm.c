@@ -10,8 +10,6 @@
 #include "object.h"
 #include "trace.h"
 
-#define DEFAULT_TIMEOUT_MS 600000
-
 xfer_status xfi_comm_wrap(xfer_comm **comm, xfi_comm *transport, xfi_device *device)
 {
   xfer_comm *c = xfi_calloc(1, sizeof *c);
@@ -23,7 +21,7 @@ xfer_status xfi_comm_wrap(xfer_comm **comm, xfi_comm *transport, xfi_device *dev
   c->device = device;
   c->plans.comm = transport;
   c->plans.device = device;
-  c->timeout_ms = DEFAULT_TIMEOUT_MS;
+  c->timeout_ms = XFI_DEFAULT_TIMEOUT_MS;
   *comm = c;
   span = xfi_span_begin(XFI_SYS_COMM, transport->rank, XFI_TRACK_CALLS, "comm");
   xfi_span_end(&span, XFER_OK, "%d ranks, xfer %s", transport->size, xfer_version());
@@ -81,7 +79,7 @@ xfer_status xfi_comm_meet(xfer_comm **comm, xfer_all_gather_fn all_gather, void 
   if (control_only) xfi_host_control_only(transport);
   st = make(&device);
   if (st == XFER_OK) st = xfi_comm_wrap(&made, transport, device);
-  XFI_TRY_DONE(xfi_comm_agree(transport, st, xfi_deadline_after(DEFAULT_TIMEOUT_MS)));
+  XFI_TRY_DONE(xfi_comm_agree(transport, st, xfi_deadline_after(XFI_DEFAULT_TIMEOUT_MS)));
   *comm = made;
   return XFER_OK;
 done:
@@ -153,7 +151,7 @@ xfer_status xfer_comm_set_timeout(xfer_comm *comm, uint64_t timeout_ms)
   XFI_NEED(comm);
   XFI_CHECK(timeout_ms <= INT64_MAX, XFER_ERR_ARG, "timeout of %llu ms",
             (unsigned long long)timeout_ms);
-  comm->timeout_ms = timeout_ms == 0 ? DEFAULT_TIMEOUT_MS : timeout_ms;
+  comm->timeout_ms = timeout_ms == 0 ? XFI_DEFAULT_TIMEOUT_MS : timeout_ms;
   for (int i = 0; i < XFI_CACHE_PLANS; i++)
     if (comm->kept[i].plan != NULL) comm->kept[i].plan->options.timeout_ms = comm->timeout_ms;
   return XFER_OK;

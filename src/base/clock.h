@@ -14,6 +14,9 @@
 #include <stdint.h>
 #include <time.h>
 
+/* Of waits of which nobody says how long they may take. */
+#define XFI_DEFAULT_TIMEOUT_MS INT64_C(600000)
+
 typedef struct xfi_deadline {
   int64_t at_ns;   /* on the clock of xfi_now_ns; INT64_MAX: never */
   int64_t made_ns; /* an interrupt after this ends it; 0: none does */

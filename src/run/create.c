@@ -16,7 +16,6 @@
 
 #define DEFAULT_LINK_BYTES_PER_S UINT64_C(350000000000)
 #define DEFAULT_MESSAGE_NS UINT64_C(30000)
-#define DEFAULT_TIMEOUT_MS UINT64_C(600000)
 
 /* Zero means default. `device` NULL: a simulation, which plans as a host does. */
 static xfer_status fill_options(xfer_plan_options *o, const xfi_device *device)
@@ -37,7 +36,7 @@ static xfer_status fill_options(xfer_plan_options *o, const xfi_device *device)
             (unsigned long long)o->timeout_ms);
   if (o->link_bytes_per_s == 0) o->link_bytes_per_s = DEFAULT_LINK_BYTES_PER_S;
   if (o->message_ns == 0) o->message_ns = DEFAULT_MESSAGE_NS;
-  if (o->timeout_ms == 0) o->timeout_ms = DEFAULT_TIMEOUT_MS;
+  if (o->timeout_ms == 0) o->timeout_ms = XFI_DEFAULT_TIMEOUT_MS;
   if (o->max_staging_bytes == 0)
     o->max_staging_bytes = device == NULL ? 64 << 20 : device->ops->default_staging_bytes;
   if (o->window_bytes == 0)
@@ -182,7 +181,7 @@ static xfer_status begin(xfer_plan **plan, xfi_plans *of, xfer_status *checked,
   p->number = of->n_created++;
   p->serial = atomic_fetch_add(&n_begun, 1) + 1;
   if (*checked == XFER_OK) *checked = fill_options(&p->options, p->device);
-  if (p->options.timeout_ms > INT64_MAX) p->options.timeout_ms = DEFAULT_TIMEOUT_MS;
+  if (p->options.timeout_ms > INT64_MAX) p->options.timeout_ms = XFI_DEFAULT_TIMEOUT_MS;
   *plan = p;
   return XFER_OK;
 }
