@@ -245,6 +245,12 @@ XFER_API void xfer_layout_destroy(xfer_layout *layout);
 XFER_API xfer_dtype xfer_layout_dtype(const xfer_layout *layout);
 /** The number of dims; copies the global shape to shape[0 .. n_dims-1] unless it is NULL. */
 XFER_API int xfer_layout_shape(const xfer_layout *layout, int64_t *shape);
+/**
+ * The number of ranks of the layout's mesh, those that hold nothing among them; copies them in the
+ * mesh's order to ranks[0 ..] unless it is NULL. A comm of its plans has more ranks than the
+ * highest of both layouts. Of a rank's own boxes, without a mesh, it is rank 0 alone.
+ */
+XFER_API int xfer_layout_ranks(const xfer_layout *layout, int *ranks);
 
 /**
  * The shape of a rank's part, padding included; a part may be empty. Boxes have one if they are

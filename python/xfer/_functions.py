@@ -64,6 +64,7 @@ CORE: dict[str, Prototype] = {
     "xfer_layout_destroy": _f(None, layout=c_void_p),
     "xfer_layout_dtype": _f(c_int, layout="layout"),
     "xfer_layout_shape": _f(c_int, layout="layout", shape=_i64s),
+    "xfer_layout_ranks": _f(c_int, layout="layout", ranks=_ints),
     "xfer_layout_local_shape": _f(STATUS, layout="layout", rank=c_int, shape=_i64s),
     "xfer_layout_runs": _f(
         STATUS, layout="layout", rank=c_int, dim=c_int, runs=POINTER(s.Run), capacity=c_size_t, n_runs=_sizes

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from ctypes import byref, c_int32, c_int64, c_size_t, create_string_buffer, pointer
+from ctypes import byref, c_int, c_int32, c_int64, c_size_t, create_string_buffer, pointer
 from dataclasses import dataclass
 from typing import Any
 
@@ -250,6 +250,13 @@ class Layout(_handle.Handle):
         """The tensor's global shape."""
         sizes = (c_int64 * _structs.MAX_DIMS)()
         return tuple(sizes[: lib.xfer_layout_shape(self, sizes)])
+
+    @property
+    def ranks(self) -> tuple[int, ...]:
+        """The ranks of the mesh in its order, those that hold nothing among them; (0,) without a mesh."""
+        ranks = (c_int * lib.xfer_layout_ranks(self, None))()
+        lib.xfer_layout_ranks(self, ranks)
+        return tuple(ranks)
 
     def local_shape(self, rank: int) -> tuple[int, ...]:
         """The shape of a rank's part, padding included. Raises ArgError for a rank that is not in the mesh."""

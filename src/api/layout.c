@@ -86,6 +86,13 @@ int xfer_layout_shape(const xfer_layout *layout, int64_t *shape)
   return layout->n_dims;
 }
 
+int xfer_layout_ranks(const xfer_layout *layout, int *ranks)
+{
+  if (layout == NULL) return 0;
+  if (ranks != NULL) memcpy(ranks, layout->mesh->ranks, (size_t)layout->mesh->size * sizeof *ranks);
+  return layout->mesh->size;
+}
+
 static xfer_status find_place(const xfer_layout *layout, int rank, xfi_place *place)
 {
   XFI_CHECK(xfi_layout_place(layout, rank, place), XFER_ERR_ARG, "rank %d is not in the mesh",

@@ -137,5 +137,6 @@ def test_swapped_fields_are_refused(struct):
 def test_library_answers_for_null():
     assert _lib.lib.xfer_mesh_size(None) == 0
     assert _lib.lib.xfer_layout_shape(None, None) == 0
+    assert _lib.lib.xfer_layout_ranks(None, None) == 0
     assert _lib.lib.xfer_dtype_size(_lib.lib.xfer_layout_dtype(None)) == 0
     assert (_lib.lib.xfer_comm_rank(None), _lib.lib.xfer_comm_size(None)) == (-1, 0)

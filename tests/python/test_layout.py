@@ -33,6 +33,12 @@ def test_every_placement_parses_and_prints():
     assert repr(Mesh([2], ranks=[4, 6])) == "<Mesh (2,) of ranks [4, 6]>"
 
 
+def test_ranks_are_those_of_the_mesh_in_its_order():
+    src, dst = xfer.parse_problem("f32[8] (2,2)@6,1,3,0:S0,R -> {9=[0:8];4=}")
+    assert (src.ranks, dst.ranks) == ((6, 1, 3, 0), (9, 4))
+    assert Layout.by_boxes(None, [8], "f32", []).ranks == (0,)
+
+
 def test_runs_list_what_each_coordinate_holds():
     runs = [[(4, 2, 0), (0, 2, 2)], [(2, 2, 1)]]
     layout = Layout(Mesh([2]), [6], "i64", [Runs(0, runs, [4, 3], allow_zero=True)])

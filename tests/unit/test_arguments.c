@@ -520,6 +520,7 @@ static void test_null_is_destroyed_and_is_empty(void **state)
   xfer_locals_destroy(NULL);
   xfer_text_free(NULL);
   assert_int_equal(xfer_layout_shape(NULL, NULL), 0);
+  assert_int_equal(xfer_layout_ranks(NULL, NULL), 0);
   assert_int_equal(xfer_comm_rank(NULL), -1);
   assert_int_equal(xfer_comm_size(NULL), 0);
   assert_int_equal(xfer_refit_ranks(NULL), 0);

@@ -392,6 +392,39 @@ static void test_queries_answer_for_boxes(void **state)
   xfi_layout_destroy(l);
 }
 
+/* Of either kind, those that hold nothing among them. */
+static void test_the_ranks_of_a_layout_are_those_of_its_mesh_in_order(void **state)
+{
+  (void)state;
+  static const struct {
+    const char *side;
+    int n, ranks[6];
+  } cases[] = {
+      {"(3):S0", 3, {0, 1, 2}},
+      {"(2,3)@7,3-5,9,0:R,S1", 6, {7, 3, 4, 5, 9, 0}},
+      {"{4=[0:4,0:6];0=;2=f3:3}", 3, {4, 0, 2}},
+  };
+  xfer_boxes_desc own = XFER_BOXES_DESC_INIT;
+  xfer_layout *l = NULL;
+  int ranks[6] = {-1, -1, -1, -1, -1, -1};
+
+  for (size_t c = 0; c < sizeof cases / sizeof *cases; c++) {
+    l = of_line(cases[c].side);
+    assert_int_equal(xfer_layout_ranks(l, NULL), cases[c].n);
+    assert_int_equal(xfer_layout_ranks(l, ranks), cases[c].n);
+    assert_memory_equal(ranks, cases[c].ranks, (size_t)cases[c].n * sizeof *ranks);
+    xfi_layout_destroy(l);
+  }
+  own.dtype = XFER_U8;
+  own.n_dims = 2;
+  own.shape = shape;
+  own.first = (int64_t[]){0, 0};
+  assert_int_equal(xfer_layout_create_boxes(&l, &own), XFER_OK);
+  assert_int_equal(xfer_layout_ranks(l, ranks), 1);
+  assert_int_equal(ranks[0], 0);
+  xfi_layout_destroy(l);
+}
+
 /* Made, planned and given back, with each allocation failing once. */
 static void test_a_failed_allocation_is_reported(void **state)
 {
@@ -464,6 +497,7 @@ int main(void)
       cmocka_unit_test(test_a_flat_range_is_few_boxes_in_order),
       cmocka_unit_test(test_a_layout_by_boxes_travels),
       cmocka_unit_test(test_queries_answer_for_boxes),
+      cmocka_unit_test(test_the_ranks_of_a_layout_are_those_of_its_mesh_in_order),
       cmocka_unit_test(test_a_failed_allocation_is_reported),
       cmocka_unit_test(test_what_has_no_source_is_named_with_its_box),
   };
