@@ -332,8 +332,10 @@ XFER_API XFER_MUST_CHECK xfer_status xfer_layout_owners(const xfer_layout *layou
  * @param src   Receives the source layout; the caller owns it.
  * @param dst   Receives the destination layout; the caller owns it.
  * @param line  The line.
- * @retval XFER_ERR_ARG  The line does not parse; the text has the column. Or what
- *                       xfer_mesh_create() and xfer_layout_create() say.
+ * @retval XFER_ERR_ARG       The line does not parse; the text has the column. Or what
+ *                            xfer_mesh_create() and xfer_layout_create() say.
+ * @retval XFER_ERR_OVERFLOW  A mesh of more than 16,777,216 ranks, or a rank above 16777215; or
+ *                            what xfer_layout_create() says.
  */
 XFER_API XFER_MUST_CHECK xfer_status xfer_problem_parse(xfer_layout **src, xfer_layout **dst,
                                                         const char *line);

@@ -80,6 +80,18 @@ static xfer_status parse_int(parser *p, const char *after, int64_t max, int64_t 
   return XFER_OK;
 }
 
+/* int, a rank: one of the most that a mesh has, since a comm has all ranks below it too, and who
+ * plans works through them. */
+static xfer_status parse_rank(parser *p, const char *after, int64_t *rank)
+{
+  const char *start = p->at;
+
+  XFI_TRY(parse_int(p, after, INT64_MAX, rank));
+  XFI_CHECK(*rank < XFI_MOST_RANKS, XFER_ERR_OVERFLOW, "column %d: rank %lld is above %d",
+            column(p, start), (long long)*rank, XFI_MOST_RANKS - 1);
+  return XFER_OK;
+}
+
 /* ["-"] int, a dim; counted from the start in *dim. */
 static xfer_status parse_dim(parser *p, const char *after, int n_dims, int *dim)
 {
@@ -147,12 +159,12 @@ static xfer_status parse_range(parser *p, side *s)
   int64_t last = 0;
   int64_t step = 1;
 
-  XFI_TRY(parse_int(p, start[-1] == '@' ? "@" : ",", INT_MAX, &first));
+  XFI_TRY(parse_rank(p, start[-1] == '@' ? "@" : ",", &first));
   last = first;
   if (take(p, "-")) {
     const char *number = p->at;
 
-    XFI_TRY(parse_int(p, "-", INT_MAX, &last));
+    XFI_TRY(parse_rank(p, "-", &last));
     XFI_CHECK(last >= first, XFER_ERR_ARG, "column %d: a range from %d down to %d",
               column(p, number), (int)first, (int)last);
     if (take(p, "/")) {
@@ -329,7 +341,7 @@ static xfer_status parse_list(parser *p, const head *h, int64_t *rank, xfi_bound
   int64_t begin = 0;
   int64_t end = 0;
 
-  XFI_TRY(parse_int(p, p->at[-1] == '{' ? "{" : ";", INT_MAX, rank));
+  XFI_TRY(parse_rank(p, p->at[-1] == '{' ? "{" : ";", rank));
   XFI_TRY(expect(p, "=", "'=' and the rank's boxes"));
   if (take(p, "f")) {
     XFI_TRY(parse_int(p, "f", INT64_MAX / 2, &begin));
