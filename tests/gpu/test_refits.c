@@ -62,7 +62,7 @@ static void run_line(char *line, bool nccl)
                                 {"--quant", ARG_TEXT, &args.quant, "", 0, 0},
                                 {NULL, ARG_FLAG, NULL, NULL, 0, 0}};
   static const char *const examples[] = {NULL};
-  const arg_program program = {"test_refits", "", "", options, examples};
+  const arg_program program = {"test_refits", "", "", options, examples, NULL};
 
   line[strcspn(line, "\n")] = '\0';
   (void)snprintf(whole, sizeof whole, "%s", line);

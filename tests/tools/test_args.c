@@ -13,7 +13,7 @@ static int parse(const char **model, char *first, char *second)
   const arg_option options[] = {{"--model", ARG_TEXT, model, "FILE  a model", 0, 0},
                                 {NULL, ARG_FLAG, NULL, NULL, 0, 0}};
   static const char *const examples[] = {NULL};
-  const arg_program program = {"test_args", "", "", options, examples};
+  const arg_program program = {"test_args", "", "", options, examples, NULL};
   char *words[] = {"test_args", first, second};
 
   return args_parse(&program, second != NULL ? 3 : 2, words);

@@ -119,7 +119,7 @@ class TestValues(unittest.TestCase):
         self.assertEqual(err.count("\n"), 1)
         self.assertFalse(set(err[:-1]) & set("\x1b\x7f\u0090\n"), err)
         status, _, err = run("xfer_plan", "--model", "/no/\x1b[31mwhere", "--train", "full", "--gen", "vllm:tp2")
-        self.assertEqual(status, 1)
+        self.assertEqual(status, 2)
         self.assertIn("/no/\\x1b[31mwhere", err)
 
 
@@ -224,8 +224,8 @@ class TestJson(unittest.TestCase):
         gone = ("--model", "/no/\x1b.json", "--train", "full", "--gen", "vllm:tp2")
         for program, said in (("xfer_plan", "xfer_plan: "), ("xfer_refit", "refit FAILED: ")):
             for status, args in (
-                (1, gone),
-                (1, ("--problem", "f32[4] (1):R -> (1)@2147483647:R")),
+                (2, gone),
+                (1, ("--problem", "u8[4] {0=[0:2]} -> (1):R")),  # which lacks a source of the rest
                 (2, ("--problem", "f32[8")),
                 (2, ("--problem", LINE, "--nosuch")),
                 (2, ("--model", "nosuch", *gone[2:])),
@@ -274,9 +274,9 @@ class TestModelNames(unittest.TestCase):
         self.assertEqual((status, out), (2, ""))
         self.assertRegex(err, r"\Axfer_plan: --model nosuch: there is no such file, and [^\n]*\n\Z")
         status, _, err = run("xfer_plan", "--model", "no/such", "--train", "full", "--gen", "vllm")
-        self.assertEqual((status, err), (1, "xfer_plan: no/such cannot be read: No such file or directory\n"))
+        self.assertEqual((status, err), (2, "xfer_plan: no/such cannot be read: No such file or directory\n"))
         status, _, err = run("xfer_plan", "--model", "nosuch.json", "--train", "full", "--gen", "vllm")
-        self.assertEqual((status, err), (1, "xfer_plan: nosuch.json cannot be read: No such file or directory\n"))
+        self.assertEqual((status, err), (2, "xfer_plan: nosuch.json cannot be read: No such file or directory\n"))
 
     def test_the_names_of_tables_beside_a_program(self):
         """Of an installed tree, and of Python's package."""
@@ -437,8 +437,8 @@ class TestMpi(unittest.TestCase):
                 with self.subTest(who=who):
                     status, out, err = self.differ(*ranks)
                     why = f"{who}./qwen3-4b.json cannot be read: No such file or directory"
-                    self.assertEqual((status, out), (1, {"ok": False, "error": why}))
-                    self.assertEqual(err.count("refit FAILED: "), 1, err)
+                    self.assertEqual((status, out), (2, {"ok": False, "error": why}))
+                    self.assertEqual(err.count("xfer_refit: "), 1, err)
         good, bad = (command("xfer_refit", "--comm", "mpi", "--json", "--problem", line) for line in (LINE, "f32[8"))
         status, out, err = self.differ(good, bad)
         self.assertEqual((status, out["ok"]), (2, False))

@@ -16,6 +16,7 @@
 enum { FOLLOWS_SECONDS = 4 }; /* a launcher wants one or two to end all */
 
 static const char *program_name = "xfer";
+static const char *failed_name = "xfer"; /* before a failure */
 
 static bool owes_object;   /* --json is given, and stdout has no object yet */
 static bool others_object; /* it is there, or another process has it */
@@ -71,12 +72,12 @@ void args_say(const char *who, const char *sentence)
   (void)fflush(stdout); /* a launcher of MPI may end the process before it does itself */
 }
 
-static void say(const char *fmt, va_list args)
+static void say(const char *who, const char *fmt, va_list args)
 {
   char text[ARGS_SENTENCE_BYTES];
 
   vsnprintf(text, sizeof text, fmt, args);
-  args_say(program_name, text);
+  args_say(who, text);
 }
 
 int args_wrong(const char *fmt, ...)
@@ -84,7 +85,7 @@ int args_wrong(const char *fmt, ...)
   va_list args;
 
   va_start(args, fmt);
-  say(fmt, args);
+  say(program_name, fmt, args);
   va_end(args);
   return ARGS_WRONG;
 }
@@ -94,7 +95,7 @@ int args_failed(const char *fmt, ...)
   va_list args;
 
   va_start(args, fmt);
-  say(fmt, args);
+  say(failed_name, fmt, args);
   va_end(args);
   return EXIT_FAILURE;
 }
@@ -104,9 +105,12 @@ int args_end(int status)
   if (fflush(stdout) == 0 && ferror(stdout) == 0) return status;
   owes_object = false;
   if (has_said) return status; /* one sentence is enough */
-  if (!interrupt_has_cut()) return args_failed("the output cannot be written");
-  args_failed("interrupted; nobody read the output, which is cut off");
-  return ARGS_INTERRUPTED;
+  if (interrupt_has_cut()) {
+    args_say(program_name, "interrupted; nobody read the output, which is cut off");
+    return ARGS_INTERRUPTED;
+  }
+  args_say(program_name, "the output cannot be written");
+  return EXIT_FAILURE;
 }
 
 /* What k, M, G or T at the end of a number multiplies by, also as KiB and so on; 0: no suffix. */
@@ -386,6 +390,7 @@ int args_parse(const arg_program *program, int argc, char **argv)
 
   keep_standard_files();
   program_name = program->name;
+  failed_name = program->failed != NULL ? program->failed : program->name;
   n_given = 0;
   while (program->options[n].name != NULL)
     n++;

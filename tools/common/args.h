@@ -3,8 +3,8 @@
  * makes its help, its manual page and what a shell completes.
  *
  * Every program ends with one of four statuses: 0, it was done; 1, it was not, or bytes arrived
- * wrong, and one sentence on stderr says why; 2, the command line is wrong; 130, it was
- * interrupted.
+ * wrong, and one sentence on stderr says why; 2, the command line is wrong, also where only the
+ * library can tell; 130, it was interrupted.
  */
 #ifndef TOOLS_ARGS_H
 #define TOOLS_ARGS_H
@@ -45,6 +45,7 @@ typedef struct arg_program {
   const char *about;           /* of the manual page: sentences */
   const arg_option *options;   /* --help, --version and --generate are added */
   const char *const *examples; /* command lines; NULL ends them */
+  const char *failed;          /* stands before the sentence of a failure; NULL: the name */
 } arg_program;
 
 /* ARGS_GO_ON; else the status to end with: 0 after --help and the like, ARGS_WRONG after one
@@ -74,8 +75,8 @@ void args_leave_object(void);
 void args_follow(void);
 /* From here on a sentence is kept, not said; NULL: no more. */
 void args_keep(char sentence[ARGS_SENTENCE_BYTES]);
-/* args_say() with the program's name: of the command line, returning ARGS_WRONG; of what failed,
- * returning EXIT_FAILURE. */
+/* args_say() of the command line with the program's name, returning ARGS_WRONG; of what failed with
+ * what the program has for that, returning EXIT_FAILURE. */
 __attribute__((format(printf, 1, 2))) int args_wrong(const char *fmt, ...);
 __attribute__((format(printf, 1, 2))) int args_failed(const char *fmt, ...);
 /* How a program ends that has printed: with `status`, or if stdout did not take it all, with a

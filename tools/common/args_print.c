@@ -15,7 +15,8 @@ static const struct {
 } EXITS[] = {
     {0, "It was done."},
     {1, "It was not done, or bytes arrived wrong; one sentence on stderr says why."},
-    {2, "The command line is wrong: an option, a SPEC or a problem line."},
+    {2,
+     "The command line is wrong: an option, a SPEC, a problem line, or a file it names to read."},
     {ARGS_INTERRUPTED, "It was interrupted. Files that were not complete are removed."},
 };
 enum { N_EXITS = sizeof EXITS / sizeof *EXITS };

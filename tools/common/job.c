@@ -41,7 +41,7 @@ static void free_renames(rename_list *list)
   free(list->text);
 }
 
-/* `said` may be NULL. 0, or ARGS_WRONG after a sentence; free_renames() after either. */
+/* `said` may be NULL. 0, or a status after a sentence; free_renames() after either. */
 static int parse_renames(rename_list *list, const char *said)
 {
   size_t n = 1;
@@ -51,7 +51,7 @@ static int parse_renames(rename_list *list, const char *said)
     n += *c == ',';
   list->text = strdup(said);
   list->pairs = calloc(n, 2 * sizeof *list->pairs);
-  if (list->text == NULL || list->pairs == NULL) return args_wrong("no memory for --rename");
+  if (list->text == NULL || list->pairs == NULL) return args_failed("no memory for --rename");
   for (char *at = list->text, *next; at != NULL; at = next) {
     char *to;
 
@@ -291,15 +291,12 @@ int job_create(job *out, const job_args *args)
   options.renames = renames.pairs;
   options.n_renames = renames.n;
   if (status == 0 && args->rules != NULL) st = xfer_rules_load(&made.rules, args->rules);
-  if (status == 0 && st == XFER_OK) {
-    st = make_sides(&made, args, made.rules);
-    if (st == XFER_ERR_OVERFLOW) st = XFER_ERR_ARG; /* of a SPEC's numbers */
-  }
+  if (status == 0 && st == XFER_OK) st = make_sides(&made, args, made.rules);
   if (status == 0 && st == XFER_OK) status = find_model(path, args->model);
   if (status == 0 && st == XFER_OK) st = join_model(&made, path, &options);
-  if (status == 0 && st == XFER_ERR_ARG) status = args_wrong("%s", xfer_last_error());
   free_renames(&renames);
-  if (status == 0 && st != XFER_OK) status = EXIT_FAILURE;
+  if (status == 0 && st == XFER_ERR_NOMEM) status = args_failed("%s", xfer_last_error());
+  if (status == 0 && st != XFER_OK) status = args_wrong("%s", xfer_last_error());
   if (status == 0)
     *out = made;
   else

@@ -86,8 +86,7 @@ int job_check(const job_args *args, const char *problem);
 
 /* Of "3" or "3-5", as [begin, end); NULL leaves them. False: `text` is no range. */
 bool job_range(const char *text, int32_t *begin, int32_t *end);
-/* 0; ARGS_WRONG after a sentence on stderr about the options, the SPECs among them; else
- * EXIT_FAILURE, with xfer_last_error(). */
+/* 0, or the status to end with, after a sentence on stderr. */
 int job_create(job *out, const job_args *args);
 /* The sides and the refit of a model that is read already, which stays the caller's, as do the
  * rules (NULL: the library's own). */

@@ -48,10 +48,13 @@ static int parse(int argc, char **argv)
   const arg_option options[] = {{NULL, ARG_FLAG, NULL, NULL, 0, 0}};
   static const char *const examples[] = {"xfer_info", NULL};
   const arg_program program = {
-      "xfer_info", "which xfer this is, what it was built with, and what it finds here",
+      "xfer_info",
+      "which xfer this is, what it was built with, and what it finds here",
       "Prints what belongs into the report of a fault: versions, devices, who can reach whose "
       "memory, and the environment's variables that matter.",
-      options, examples};
+      options,
+      examples,
+      NULL};
 
   return args_parse(&program, argc, argv);
 }

@@ -22,6 +22,7 @@
 #include "ceiling.h"
 #include "job.h"
 #include "plan.h"
+#include "problem.h"
 
 typedef struct perf_args {
   int64_t gpus;
@@ -334,7 +335,7 @@ static void problem_line(const perf_world *w, int i, char *text, size_t size)
   (void)snprintf(text, size, "%s", w->problem);
 }
 
-static void problem(perf_world *w, int n_tensors)
+static void callers_problem(perf_world *w, int n_tensors)
 {
   const perf_plan_row rows[] = {
       {.name = "problem", .of = CEILING_ENGINE},
@@ -400,7 +401,7 @@ static int run(const perf_args *args)
   perf_ceilings(&w);
   const int first = w.n_rows;
   if (args->problem != NULL)
-    problem(&w, (int)args->tensors);
+    callers_problem(&w, (int)args->tensors);
   else
     workloads(&w);
   perf_barrier(&w);
@@ -417,6 +418,17 @@ static int run(const perf_args *args)
                 : left_out ? "the problem was not measured: --only leaves its rows out"
                            : "not every row was measured; notes say why");
   return EXIT_FAILURE;
+}
+
+/* 0, or the status to end with, after a sentence. */
+static int check_problem(const char *line)
+{
+  problem made;
+  const int status = problem_create(&made, line);
+
+  if (status != 0) return status;
+  problem_destroy(&made);
+  return strlen(line) < PERF_LINE_BYTES ? 0 : args_wrong("--problem: too long");
 }
 
 int main(int argc, char **argv)
@@ -451,7 +463,8 @@ int main(int argc, char **argv)
       "them. A row's time is from a common barrier to the end of the last rank's stream, the "
       "median of --iters; GB/s are the bytes written on the rank that receives most.";
   const arg_program program = {"xfer_perf", "times of the library beside what the machine can do",
-                               about, options, examples};
+                               about,       options,
+                               examples,    NULL};
   const int status = args_parse(&program, argc, argv);
 
   if (status != ARGS_GO_ON) return status;
@@ -459,14 +472,8 @@ int main(int argc, char **argv)
     return args_wrong("--gpus %lld: want 2, 4 or 8", (long long)args.gpus);
   const int wrong = args_check(rules);
   if (wrong != 0) return wrong;
-  if (args.problem != NULL) {
-    xfer_layout *layouts[2] = {NULL, NULL};
-    const xfer_status st = xfer_problem_parse(&layouts[0], &layouts[1], args.problem);
-    xfer_layout_destroy(layouts[0]);
-    xfer_layout_destroy(layouts[1]);
-    if (st != XFER_OK) return args_wrong("--problem: %s", xfer_last_error());
-    if (strlen(args.problem) >= PERF_LINE_BYTES) return args_wrong("--problem: too long");
-  }
+  const int unusable = args.problem != NULL ? check_problem(args.problem) : 0;
+  if (unusable != 0) return unusable;
   char tables[JOB_PATH_BYTES];
   if (args.models == NULL) job_tables(tables);
   if (args.models == NULL) args.models = access("models", F_OK) == 0 ? "models" : tables;

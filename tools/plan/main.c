@@ -14,7 +14,7 @@
 #include "args.h"
 #include "interrupt.h"
 #include "model.h"
-#include "problem_ranks.h"
+#include "problem.h"
 #include "report.h"
 #include "sweep.h"
 
@@ -199,32 +199,27 @@ static int run_problem(const plan_args *args, problem_work *work)
 
 static int problem_main(const plan_args *args)
 {
-  xfer_layout *src = NULL;
-  xfer_layout *dst = NULL;
-  const int64_t n_ranks = problem_ranks(args->problem);
-  int status = EXIT_FAILURE;
+  problem made;
+  int status = problem_create(&made, args->problem);
 
-  if (problem_is_too_large(n_ranks))
-    return args_failed("a problem of %lld ranks is too large", (long long)n_ranks);
-  const xfer_status st = xfer_problem_parse(&src, &dst, args->problem);
-  if (st == XFER_ERR_NOMEM) return plan_failed();
-  if (st != XFER_OK) return args_wrong("--problem: %s", xfer_last_error());
-  const size_t n = xfer_problem_format(NULL, 0, src, dst) + 1;
+  if (status != 0) return status;
+  const size_t n = xfer_problem_format(NULL, 0, made.src, made.dst) + 1;
   const size_t n_tensors = (size_t)args->tensors;
   char *line = malloc(n);
   xfer_tensor *tensors = calloc(n_tensors, sizeof *tensors);
   if (line == NULL || tensors == NULL) {
     status = args_failed("no memory for the problem");
   } else {
-    xfer_problem_format(line, n, src, dst);
-    for (size_t i = 0; i < n_tensors; i++)
-      tensors[i] = (xfer_tensor){line, src, dst, xfer_convert_cast()};
-    status = run_problem(args, &(problem_work){tensors, n_tensors, (int)n_ranks});
+    xfer_problem_format(line, n, made.src, made.dst);
+    for (size_t i = 0; i < n_tensors; i++) {
+      tensors[i] = made.tensor;
+      tensors[i].name = line;
+    }
+    status = run_problem(args, &(problem_work){tensors, n_tensors, made.n_ranks});
   }
   free(tensors);
   free(line);
-  xfer_layout_destroy(src);
-  xfer_layout_destroy(dst);
+  problem_destroy(&made);
   return status;
 }
 
@@ -301,9 +296,10 @@ static int parse(plan_args *args, int argc, char **argv)
       "Plans a redistribution of one tensor, or the refit of a whole model, as every rank of it "
       "would, with no ranks, no memory for tensors and no network, and prints what each rank "
       "sends and receives.";
-  const arg_program program = {"xfer_plan",
-                               "what a redistribution or a refit will do, rank by rank", about,
-                               options, examples};
+  const arg_program program = {
+      "xfer_plan", "what a redistribution or a refit will do, rank by rank",
+      about,       options,
+      examples,    NULL};
 
   return args_parse(&program, argc, argv);
 }

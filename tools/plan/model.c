@@ -68,7 +68,6 @@ int plan_model_main(const plan_args *args)
   job made = {0};
   int status = job_create(&made, &args->job);
 
-  if (status == EXIT_FAILURE) return plan_failed();
   if (status != 0) return status;
   status = run(args, &made);
   job_destroy(&made);

@@ -180,7 +180,6 @@ int plan_sweep(const plan_args *args)
   if (s.at == NULL) return args_failed("no memory for the layouts");
   first.gen = "full"; /* any: the model is read, and the training side tried */
   status = job_create(&base, &first);
-  if (status == EXIT_FAILURE) status = plan_failed();
   if (status == 0) status = try_all(&s, args, &base) ? 0 : EXIT_FAILURE;
   if (status == 0 && s.n == 0)
     status = args_failed("no layout of %lld GPUs is for this model; of the first: %s",

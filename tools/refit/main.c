@@ -21,7 +21,7 @@
 #include "job.h"
 #include "launch.h"
 #include "output.h"
-#include "problem_ranks.h"
+#include "problem.h"
 #include "result.h"
 #ifdef XFER_REFIT_CUDA
 #include "cuda.h"
@@ -41,16 +41,14 @@ typedef struct refit_args {
 /* What is carried out, and what it is made of. */
 typedef struct work {
   refit_told told;
-  xfer_layout *src, *dst; /* of a problem, whose one tensor this is */
-  xfer_tensor tensor;
+  problem problem;
   job made;                /* of a model, */
   xfer_refit *train, *gen; /* one-sided */
 } work;
 
 static void work_free(work *w)
 {
-  xfer_layout_destroy(w->src);
-  xfer_layout_destroy(w->dst);
+  problem_destroy(&w->problem);
   xfer_refit_destroy(w->gen);
   xfer_refit_destroy(w->train);
   job_destroy(&w->made);
@@ -59,22 +57,14 @@ static void work_free(work *w)
 /* As all below: 0, or a status after a sentence. */
 static int make_problem(work *w, const refit_args *args)
 {
-  const int64_t n_ranks = problem_ranks(args->problem);
-  char error[64];
+  const problem *p = &w->problem;
+  const int status = problem_create(&w->problem, args->problem);
 
-  if (problem_is_too_large(n_ranks)) {
-    snprintf(error, sizeof error, "a problem of %" PRId64 " ranks is too large", n_ranks);
-    return result_failed(error);
-  }
-  const xfer_status st = xfer_problem_parse(&w->src, &w->dst, args->problem);
-  if (st == XFER_ERR_NOMEM) return result_failed(xfer_last_error());
-  if (st != XFER_OK) return args_wrong("--problem: %s", xfer_last_error());
-  const xfer_dtype to = xfer_layout_dtype(w->dst);
-  const xfer_conversion cast = xfer_layout_dtype(w->src) != to ? xfer_convert_cast() : 0;
-  w->tensor = (xfer_tensor){"problem", w->src, w->dst, cast};
+  if (status != 0) return status;
   int64_t shape[XFER_MAX_DIMS];
-  const int n_dims = xfer_layout_shape(w->src, shape);
-  refit_case what = {(int)n_ranks, &w->tensor, 1, NULL, 1, xfer_dtype_size(to), 0};
+  const int n_dims = xfer_layout_shape(p->src, shape);
+  const size_t elem_bytes = xfer_dtype_size(xfer_layout_dtype(p->dst));
+  refit_case what = {p->n_ranks, &p->tensor, 1, NULL, 1, elem_bytes, 0};
 
   for (int d = 0; d < n_dims; d++)
     what.payload_bytes *= (uint64_t)shape[d];
@@ -123,7 +113,6 @@ static int make_model(work *w, const refit_args *args)
   refit_case what = {0};
   int status = job_create(&w->made, &args->job);
 
-  if (status == EXIT_FAILURE) return result_failed(xfer_last_error());
   if (status != 0) return status;
   if (xfer_refit_report(w->made.refit, &report) != XFER_OK) return result_failed(xfer_last_error());
   what.n_ranks = xfer_refit_ranks(w->made.refit);
@@ -319,9 +308,10 @@ static int parse(refit_args *args, int argc, char **argv)
       "sources with values that depend on a tensor's name and the index of the element, carries "
       "the refit out as a program would through the library, and compares every byte that "
       "arrived. The last line is for programs; --json is for them alone.";
-  const arg_program program = {"xfer_refit",
-                               "carries out a refit or a redistribution and checks every byte",
-                               about, options, examples};
+  const arg_program program = {
+      "xfer_refit", "carries out a refit or a redistribution and checks every byte",
+      about,        options,
+      examples,     "refit FAILED"};
 
   args->launch.line = hash_words(argc, argv);
   return args_parse(&program, argc, argv);

@@ -10,7 +10,7 @@
 
 int result_failed(const char *error)
 {
-  args_say("refit FAILED", error);
+  (void)args_failed("%s", error);
   return interrupt_came() ? ARGS_INTERRUPTED : EXIT_FAILURE;
 }
 
