@@ -146,8 +146,9 @@ typedef struct xfer_side_options {
   const int32_t *item_values;    /**< [n_items] The number of each; a flag: 1; a choice: unused. */
   int64_t n_items;               /**< Number of items. */
   const xfer_rules *rules;       /**< NULL: the library's own. */
-  int32_t partial;               /**< 1: of weights that lie in one tensor, some may be ignored. */
-  int32_t strict; /**< 1: a pattern of xfer_side_ignore() must match a tensor of the model. */
+  int32_t partial; /**< 1: of weights that lie in one tensor, some may be ignored; a run leaves
+                        the ignored ones' elements there as they are. */
+  int32_t strict;  /**< 1: a pattern of xfer_side_ignore() must match a tensor of the model. */
 } xfer_side_options;
 #define XFER_SIDE_OPTIONS_INIT                                                                     \
   {                                                                                                \

@@ -73,6 +73,19 @@ class TestRefit(unittest.TestCase):
                 if boxes in line:  # 12 + 14, 12 + 0 + 28 and no elements
                     self.assertEqual(sizes, {"0.problem.bin": 52, "1.problem.bin": 80, "2.problem.bin": 0})
 
+    def test_rows_that_are_left_out_stay_as_they_are(self):
+        """--partial: of vLLM's fused qkv_proj the first rows are q's, the rest k's and v's."""
+        job = (*JOB[:5], "vllm:tp2", "--layers", "0", "--ignore", "*.q_proj.*", "--partial")
+        with tempfile.TemporaryDirectory() as folder:
+            status, out, err = run(*job, "--dump", folder)
+            self.assertEqual((status, err), (0, ""))
+            self.assertIn(" wrong=0 ", out)
+            with open(os.path.join(folder, "1.model.layers.0.self_attn.qkv_proj.weight.bin"), "rb") as file:
+                left, moved = (lambda rows: (rows[: len(rows) // 2], rows[len(rows) // 2 :]))(file.read())
+        self.assertEqual(set(left), {0xA5})
+        self.assertGreater(len(set(moved[:4096])), 200)
+        self.assertEqual(re.findall(r" wrong=\d+ ", run(*job, "--corrupt", "1000")[2]), [" wrong=1000 "])
+
     def test_failure_is_one_line_on_stderr(self):
         for args, text in (
             (("--problem", "f32[4] (1)@40000:R -> (1):R"), "40001 ranks are too many"),

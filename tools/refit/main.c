@@ -64,7 +64,11 @@ static int make_problem(work *w, const refit_args *args)
   int64_t shape[XFER_MAX_DIMS];
   const int n_dims = xfer_layout_shape(p->src, shape);
   const size_t elem_bytes = xfer_dtype_size(xfer_layout_dtype(p->dst));
-  refit_case what = {p->n_ranks, &p->tensor, 1, NULL, 1, elem_bytes, 0};
+  refit_case what = {.n_ranks = p->n_ranks,
+                     .tensors = &p->tensor,
+                     .n_tensors = 1,
+                     .names = 1,
+                     .payload_bytes = elem_bytes};
 
   for (int d = 0; d < n_dims; d++)
     what.payload_bytes *= (uint64_t)shape[d];
@@ -121,6 +125,7 @@ static int make_model(work *w, const refit_args *args)
   what.names = report.hf_tensors;
   what.payload_bytes = report.payload_bytes;
   what.misc_bytes = report.misc_bytes;
+  what.partial = args->job.partial;
   w->told = (refit_told){what, what, what.n_ranks};
   status = check_conversions(&what, args->one_sided);
   return status == 0 && args->one_sided ? make_sides(w) : status;

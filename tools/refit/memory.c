@@ -196,16 +196,23 @@ void refit_memory_free(refit_memory *memory)
   memset(memory, 0, sizeof *memory);
 }
 
-bool refit_memory_set(const refit_memory *memory, int byte)
+bool refit_memory_set(const refit_memory *memory, void *at, int byte, size_t n_bytes)
 {
-  for (size_t i = 0; i < memory->n_buffers; i++) {
+  if (memory->device != NULL) return memory->device->set(at, byte, n_bytes);
+  memset(at, byte, n_bytes);
+  return true;
+}
+
+bool refit_memory_set_all(const refit_memory *memory, int byte)
+{
+  bool ok = true;
+
+  for (size_t i = 0; i < memory->n_buffers && ok; i++) {
     const refit_buffer *b = &memory->buffers[i];
 
-    if (!b->is_dst) continue;
-    if (memory->device == NULL) memset(b->base, byte, b->n_bytes);
-    if (memory->device != NULL && !memory->device->set(b->base, byte, b->n_bytes)) return false;
+    ok = !b->is_dst || refit_memory_set(memory, b->base, byte, b->n_bytes);
   }
-  return true;
+  return ok;
 }
 
 bool refit_memory_read(const refit_memory *memory, void *to, const refit_buffer *b, size_t first,

@@ -34,8 +34,9 @@ uint64_t refit_memory_bytes(const refit_memory *memory, bool is_dst);
 bool refit_memory_need(const refit_case *what, int rank, uint64_t *n_bytes);
 /* Bytes that this host can give without swapping, as the kernel estimates it; 0: not known. */
 uint64_t refit_memory_available(void);
-/* Every destination byte. */
-bool refit_memory_set(const refit_memory *memory, int byte);
+/* Of any of its buffers; and every destination byte. */
+bool refit_memory_set(const refit_memory *memory, void *at, int byte, size_t n_bytes);
+bool refit_memory_set_all(const refit_memory *memory, int byte);
 /* Between a buffer's bytes and host memory. */
 bool refit_memory_read(const refit_memory *memory, void *to, const refit_buffer *b, size_t first,
                        size_t n_bytes);

@@ -16,6 +16,7 @@
 #include "progress.h"
 #include "text.h"
 #include "trace.h"
+#include "untouched.h"
 
 enum { POISON = 0xa5 };
 
@@ -206,18 +207,15 @@ static void advance(void *context, double n_bytes)
   progress_add(context, n_bytes);
 }
 
-/* A tensor's part of one side, `wanted` 1 or 2 as xfer_locals_view() has it. False: it failed. */
-static bool each_part(state *s, size_t t, int wanted, fill_sum *sum)
+/* A tensor's part of one side, `wanted` 1 or 2 as xfer_locals_view() has it, in host memory or what
+ * `boxes` is for. False: it failed. */
+static bool each_part(state *s, size_t t, int wanted, const fill_device *boxes, fill_sum *sum)
 {
-  const refit_device *device = s->options->device;
   const fill_watch watch = {advance, &s->progress};
   xfer_refit_tensor info;
   xfer_view views[2];
   int has = 0;
-  fill_job job = {.rank = s->rank,
-                  .view = &views[wanted - 1],
-                  .device = device == NULL ? NULL : &device->boxes,
-                  .watch = &watch};
+  fill_job job = {.rank = s->rank, .view = &views[wanted - 1], .device = boxes, .watch = &watch};
 
   if (!refit_memory_view(&s->memory, t, &views[0], &views[1], &has)) return false;
   if ((has & wanted) == 0) return true;
@@ -225,12 +223,12 @@ static bool each_part(state *s, size_t t, int wanted, fill_sum *sum)
   return sum == NULL ? fill_write(&job) : fill_check(&job, sum);
 }
 
-static bool each_tensor(state *s, int wanted, fill_sum *sum)
+static bool each_tensor(state *s, int wanted, const fill_device *boxes, fill_sum *sum)
 {
   bool ok = true;
 
   for (size_t t = 0; t < s->what->n_tensors && ok && !interrupt_came(); t++)
-    ok = each_part(s, t, wanted, sum);
+    ok = each_part(s, t, wanted, boxes, sum);
   return ok;
 }
 
@@ -240,7 +238,7 @@ static bool fill_sources(state *s)
   uint64_t none[2];
 
   say(s, "filling the sources:", NULL, (double)refit_memory_bytes(&s->memory, false));
-  const bool ok = each_tensor(s, 1, NULL);
+  const bool ok = each_tensor(s, 1, device == NULL ? NULL : &device->boxes, NULL);
   return agree(s, ok && (device == NULL || device->sums(&none[0], &none[1])), "fill");
 }
 
@@ -259,7 +257,7 @@ static bool run_all(state *s, double *median)
   for (int64_t i = 0; i < n && ok; i++) {
     double mine, start;
 
-    ok = (i > 0 && i < n - 1) || refit_memory_set(&s->memory, POISON);
+    ok = (i > 0 && i < n - 1) || refit_memory_set_all(&s->memory, POISON);
     ok = agree(s, ok, "runs"); /* all start together */
     start = now_ms();
     if (ok) { /* all wait, whatever their runs came to */
@@ -315,15 +313,29 @@ static bool corrupt(state *s)
   return true;
 }
 
+/* Bytes that belong to no part: there are none, but where weights were left out, whose rows are as
+ * they were before the run. */
+static bool check_rest(state *s, fill_sum *sum)
+{
+  const untouched of = {&s->memory, POISON};
+  const fill_device eraser = untouched_eraser(&of);
+  const uint64_t bytes = refit_memory_bytes(&s->memory, true);
+  fill_sum seen = {0, 0, 0};
+
+  if (s->what->partial)
+    return each_tensor(s, 2, &eraser, &seen) && untouched_count(&of, &sum->wrong);
+  if (sum->bytes < bytes) sum->wrong += bytes - sum->bytes;
+  return true;
+}
+
 static bool check(state *s, fill_sum *sum)
 {
-  const uint64_t bytes = refit_memory_bytes(&s->memory, true);
   const refit_device *device = s->options->device;
 
-  say(s, "checking:", NULL, (double)bytes);
-  bool ok = each_tensor(s, 2, sum);
+  say(s, "checking:", NULL, (double)refit_memory_bytes(&s->memory, true));
+  bool ok = each_tensor(s, 2, device == NULL ? NULL : &device->boxes, sum);
   if (ok && device != NULL) ok = device->sums(&sum->wrong, &sum->digest);
-  if (ok && sum->bytes < bytes) sum->wrong += bytes - sum->bytes; /* bytes that belong to no part */
+  ok = ok && check_rest(s, sum);
   return agree(s, ok, "check");
 }
 

@@ -17,6 +17,7 @@ typedef struct refit_case {
   uint64_t names;          /* tensors by their names outside */
   uint64_t payload_bytes;  /* of these */
   uint64_t misc_bytes;     /* of these, what no rule places: whole to every rank that serves */
+  bool partial;            /* a part of a local tensor may be no tensor's, and stays as it is */
 } refit_case;
 
 typedef struct refit_options {
