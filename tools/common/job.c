@@ -157,18 +157,6 @@ static xfer_status say_each(job *made, const char *list, say_fn say)
   return st;
 }
 
-/* --train-dtype is one more word of the SPEC. */
-static xfer_status train_side(xfer_side **side, const job_args *args,
-                              const xfer_side_options *options)
-{
-  char spec[MAX_PATTERN];
-  const char *between = strchr(args->train, ':') == NULL ? ":" : ",";
-
-  if (args->train_dtype == NULL) return xfer_side_create(side, args->train, options);
-  snprintf(spec, sizeof spec, "%.4000s%sdtype=%s", args->train, between, args->train_dtype);
-  return xfer_side_create(side, spec, options);
-}
-
 static xfer_status make_sides(job *made, const job_args *args, const xfer_rules *rules)
 {
   xfer_side_options train = XFER_SIDE_OPTIONS_INIT;
@@ -179,7 +167,7 @@ static xfer_status make_sides(job *made, const job_args *args, const xfer_rules 
   train.rules = gen.rules = rules;
   train.partial = gen.partial = args->partial;
   train.strict = gen.strict = 1; /* nothing is handed in by other names */
-  st = train_side(&made->train, args, &train);
+  st = xfer_side_create(&made->train, args->train, &train);
   if (st == XFER_OK) {
     gen.first_rank = xfer_side_size(made->train);
     st = xfer_side_create(&made->gen, args->gen, &gen);

@@ -11,9 +11,8 @@ typedef struct job_args {
   const char *model; /* a table, or the folder of a checkpoint */
   const char *train; /* SPECs */
   const char *gen;
-  const char *train_dtype; /* NULL: as the model has it, or the SPEC says */
-  const char *layers;      /* "A-B", NULL: all */
-  const char *experts;     /* "A-B", NULL: all */
+  const char *layers;  /* "A-B", NULL: all */
+  const char *experts; /* "A-B", NULL: all */
   bool ends;
   const char *quant;  /* NULL: as the table is */
   const char *extra;  /* NULL: none */
@@ -37,13 +36,6 @@ typedef struct job_args {
       {"--train", ARG_TEXT, &(job)->train, "SPEC  who holds it, such as megatron:tp2,ep4,dp2",       \
        0,         0},                                                                                \
       {"--gen", ARG_TEXT, &(job)->gen, "SPEC  who gets it, such as vllm:tp4", 0, 0},                 \
-      {"--train-dtype",                                                                              \
-       ARG_CHOICE,                                                                                   \
-       &(job)->train_dtype,                                                                          \
-       "f32|bf16|f16  the training side has in this what the model has not in f32; it is "           \
-       "converted on the way",                                                                       \
-       0,                                                                                            \
-       0},                                                                                           \
       {"--layers", ARG_TEXT, &(job)->layers, "A-B  only these layers of the model, or A alone",      \
        0,          0},                                                                               \
       {"--experts", ARG_TEXT, &(job)->experts, "A-B  only these experts of each layer, or A alone",  \
@@ -62,11 +54,10 @@ typedef struct job_args {
 
 /* And the rules of these options. */
 #define JOB_RULES                                                                                  \
-  {"--train", "--model", NULL}, {"--gen", "--model", NULL}, {"--train-dtype", "--model", NULL},    \
-      {"--layers", "--model", NULL}, {"--experts", "--model", NULL}, {"--ends", "--layers", NULL}, \
-      {"--quant", "--model", NULL}, {"--extra", "--model", NULL}, {"--rename", "--model", NULL},   \
-      {"--ignore", "--model", NULL}, {"--partial", "--ignore", NULL},                              \
-      {"--whole", "--model", NULL},                                                                \
+  {"--train", "--model", NULL}, {"--gen", "--model", NULL}, {"--layers", "--model", NULL},         \
+      {"--experts", "--model", NULL}, {"--ends", "--layers", NULL}, {"--quant", "--model", NULL},  \
+      {"--extra", "--model", NULL}, {"--rename", "--model", NULL}, {"--ignore", "--model", NULL},  \
+      {"--partial", "--ignore", NULL}, {"--whole", "--model", NULL},                               \
   {                                                                                                \
     "--rules", "--model", NULL                                                                     \
   }
