@@ -170,6 +170,38 @@ class TestProblem(unittest.TestCase):
         self.assertIn("--tensor names the one to draw", err)
         self.assertIn("after: (1,2)@1-2:R,S0", "\n".join(lines(*JOB, "--draw", "--tensor", "model.layers.0.mlp.up_proj.weight")))
 
+    def drawn(self, line):
+        """What --draw and --svg label of each side, and what they say of what they leave out."""
+        sides, found = re.split(r"^after: .*\n", run("--problem", line, "--draw")[1], flags=re.MULTILINE), []
+        for side in sides:
+            rows = [row for row in side.splitlines() if not row.startswith("before: ")]
+            notes = [row for row in rows if row and row[0] not in " +|"]
+            found.append((re.findall(r"[\d,/-]*\d", "\n".join(row for row in rows if row.startswith("|"))), notes))
+        with tempfile.TemporaryDirectory() as folder:
+            path = os.path.join(folder, "picture.svg")
+            lines("--problem", line, "--svg", path)
+            root = xml.etree.ElementTree.parse(path).getroot()
+            texts = [t for t in root.iter() if t.tag.endswith("}text")]
+        height = int(root.get("viewBox").split()[3])
+        self.assertTrue(all(int(t.get("y")) < height for t in texts))
+        for side, (labels, notes) in enumerate(found):
+            of_side = [t for t in texts if (int(t.get("x")) >= 460) == (side == 1)]
+            self.assertEqual(sorted(labels), sorted(t.text for t in of_side if t.get("class") == "r"))
+            self.assertEqual(notes, [t.text for t in of_side if t.get("class") == "t"][1:])
+        return found
+
+    def test_draw_leaves_out_no_rank_without_a_word(self):
+        three = "dims 0 (down) and 1 of 4"
+        self.assertEqual(
+            self.drawn("f32[4,3,2,2] (2,2,2):S0,S1,S2 -> (2):R"),
+            [(["0-1", "2-3", "4-5", "6-7"], [three]), (["0-1"], [three])],
+        )
+        many = "the ranks of 40 of 40 parts do not fit"
+        self.assertEqual(self.drawn("f32[40] (40):S0 -> (1):R"), [([], [many]), (["0"], [])])
+        self.assertEqual(self.drawn("f32[0,3] (2):S0 -> (2):R"), [([], ["no elements"]), ([], ["no elements"])])
+        apart = "{0=[0:4,0:2]+[0:4,4:6];2=[0:4,4:6];3=[0:0,0:1]}"  # of rank 3 nothing
+        self.assertEqual(self.drawn(f"f32[4,6] {apart} -> {{1=[0:4,0:2]}}"), [(["0", "0,2"], []), (["1"], [])])
+
     def test_svg_is_xml_with_the_shards(self):
         with tempfile.TemporaryDirectory() as folder:
             path = os.path.join(folder, "picture.svg")

@@ -1,23 +1,24 @@
-/* Two dims of a tensor are drawn: the first two that are cut, else the last. Down is the lower. */
+/* Two dims of a tensor are drawn: the first two that are cut, else the last. Down is the lower.
+ * What a picture leaves out it says. */
 #include "draw.h"
 
 #include <errno.h>
-#include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "areas.h"
 #include "args.h"
 #include "output.h"
-#include "shards.h"
 #include "text.h"
 
 enum { TEXT_WIDTH = 72, TEXT_HEIGHT = 16, SVG_WIDTH = 440, SVG_HEIGHT = 260, SVG_GAP = 40 };
+enum { SVG_TOP = 22, SVG_NOTES = 20, NOTE_BYTES = 128 };
 
 typedef struct picture {
   const xfer_tensor *tensor;
   shards sides[2];
-  int down; /* dims; -1: none */
-  int across;
+  areas areas[2];
+  int dims[2]; /* down and across; -1: none */
 } picture;
 
 static bool is_cut(const picture *p, int d)
@@ -38,24 +39,20 @@ static bool is_cut(const picture *p, int d)
 static void choose_dims(picture *p)
 {
   const int n = p->sides[0].n_dims;
+  int down = -1, across = -1;
 
-  p->down = p->across = -1;
-  for (int d = 0; d < n && p->across < 0; d++) {
+  for (int d = 0; d < n && across < 0; d++) {
     if (!is_cut(p, d)) continue;
-    if (p->down < 0)
-      p->down = d;
+    if (down < 0)
+      down = d;
     else
-      p->across = d;
+      across = d;
   }
-  if (p->down < 0 && n > 0) p->down = n - 1;
-  for (int d = n - 1; d >= 0 && p->across < 0; d--)
-    if (d != p->down) p->across = d;
-  if (p->across >= 0 && p->across < p->down) {
-    const int d = p->down;
-
-    p->down = p->across;
-    p->across = d;
-  }
+  if (down < 0 && n > 0) down = n - 1;
+  for (int d = n - 1; d >= 0 && across < 0; d--)
+    if (d != down) across = d;
+  p->dims[0] = across >= 0 && across < down ? across : down;
+  p->dims[1] = across >= 0 && across < down ? down : across;
 }
 
 static const xfer_tensor *find_tensor(const plan_whole *whole, const char *name)
@@ -67,8 +64,17 @@ static const xfer_tensor *find_tensor(const plan_whole *whole, const char *name)
 
 static void picture_free(picture *p)
 {
-  shards_free(&p->sides[0]);
-  shards_free(&p->sides[1]);
+  for (int s = 0; s < 2; s++) {
+    shards_free(&p->sides[s]);
+    areas_free(&p->areas[s]);
+  }
+}
+
+static bool find_areas(picture *p)
+{
+  choose_dims(p);
+  return areas_find(&p->areas[0], &p->sides[0], p->dims) &&
+         areas_find(&p->areas[1], &p->sides[1], p->dims);
 }
 
 /* 0, or the status to end with. */
@@ -83,66 +89,99 @@ static int picture_make(picture *p, const plan_whole *whole, const plan_args *ar
     return args_wrong("no tensor is called \"%s\"; the first is \"%s\"", args->tensor,
                       whole->n_tensors > 0 ? whole->tensors[0].name : "");
   if (shards_find(&p->sides[0], p->tensor->src, whole->n_ranks) &&
-      shards_find(&p->sides[1], p->tensor->dst, whole->n_ranks)) {
-    choose_dims(p);
+      shards_find(&p->sides[1], p->tensor->dst, whole->n_ranks) && find_areas(p))
     return 0;
-  }
   picture_free(p);
   return args_failed("no memory for the picture");
 }
 
-/* Where a box begins and ends in a dim that is `size` long on the picture. */
-static void span(const shards *of, const int64_t *box, int d, int size, int *from, int *to)
-{
-  const double n = d < 0 || of->shape[d] == 0 ? 1 : (double)of->shape[d];
-  const double hi = d < 0 ? 1 : (double)box[of->n_dims + d];
+typedef struct rect {
+  int x0, x1, y0, y1;
+} rect;
 
-  *from = d < 0 ? 0 : (int)((double)box[d] / n * size + 0.5);
-  *to = (int)((hi < n ? hi : n) / n * size + 0.5);
+static int place_of(int64_t index, int64_t n, int size)
+{
+  return (int)((double)index / (double)n * size + 0.5);
+}
+
+/* Where an area lies on a picture of that size. */
+static rect rect_of(const areas *of, const area *one, int width, int height)
+{
+  return (rect){
+      .x0 = place_of(one->lo[1], of->shape[1], width),
+      .x1 = place_of(one->hi[1], of->shape[1], width),
+      .y0 = place_of(one->lo[0], of->shape[0], height),
+      .y1 = place_of(one->hi[0], of->shape[0], height),
+  };
+}
+
+/* What a side does not show, with `left_out` areas whose ranks have no room; "": all is shown. */
+static void note(char text[NOTE_BYTES], const picture *p, int side, size_t left_out)
+{
+  const int n_dims = p->sides[side].n_dims;
+  size_t n = 0;
+
+  text[0] = '\0';
+  if (p->areas[side].n == 0) {
+    snprintf(text, NOTE_BYTES, "no elements");
+    return;
+  }
+  if (n_dims > 2)
+    n = (size_t)snprintf(text, NOTE_BYTES, "dims %d (down) and %d of %d", p->dims[0], p->dims[1],
+                         n_dims);
+  if (left_out > 0)
+    snprintf(text + n, NOTE_BYTES - n, "%sthe ranks of %zu of %zu parts do not fit",
+             n > 0 ? "; " : "", left_out, p->areas[side].n);
 }
 
 /* ---- terminal ---- */
 
-static void put_label(char *row, int x0, int x1, const shard *part)
-{
-  char text[TEXT_WIDTH + 1];
-  const int n = shards_ranks(text, sizeof text, part);
+typedef char canvas[TEXT_HEIGHT + 1][TEXT_WIDTH + 2];
 
-  if (n <= x1 - x0 - 1 && n <= TEXT_WIDTH) memcpy(row + (x0 + x1 - n + 1) / 2, text, (size_t)n);
-}
-
-static void draw_box(char rows[TEXT_HEIGHT + 1][TEXT_WIDTH + 2], int x0, int x1, int y0, int y1,
-                     const shard *part)
+static void draw_box(canvas rows, rect r)
 {
-  for (int y = y0; y <= y1; y++)
-    for (int x = x0; x <= x1; x++) {
-      const bool across = y == y0 || y == y1;
-      const bool down = x == x0 || x == x1;
+  if (r.x1 <= r.x0 || r.y1 <= r.y0) return;
+  for (int y = r.y0; y <= r.y1; y++)
+    for (int x = r.x0; x <= r.x1; x++) {
+      const bool across = y == r.y0 || y == r.y1;
+      const bool down = x == r.x0 || x == r.x1;
 
       if (across || down) rows[y][x] = across && down ? '+' : across ? '-' : '|';
     }
-  if (y1 - y0 > 1) put_label(rows[(y0 + y1) / 2], x0, x1, part);
+}
+
+/* False: there is no room for it. */
+static bool put_label(canvas rows, rect r, const shard *who)
+{
+  char text[TEXT_WIDTH + 1];
+  const int n = shards_ranks(text, sizeof text, who);
+
+  if (r.y1 - r.y0 < 2 || n > r.x1 - r.x0 - 1) return false;
+  char *at = rows[(r.y0 + r.y1) / 2] + (r.x0 + r.x1 - n + 1) / 2;
+  for (int i = 0; i < n; i++)
+    if (at[i] != ' ') return false;
+  memcpy(at, text, (size_t)n);
+  return true;
 }
 
 static void print_side(const picture *p, int side)
 {
-  char rows[TEXT_HEIGHT + 1][TEXT_WIDTH + 2];
-  const shards *of = &p->sides[side];
+  canvas rows;
+  char text[NOTE_BYTES];
+  const areas *of = &p->areas[side];
+  size_t left_out = 0;
 
   memset(rows, ' ', sizeof rows);
   for (size_t i = 0; i < of->n; i++)
-    for (size_t b = 0; b < of->at[i].n_boxes; b++) {
-      const int64_t *box = of->at[i].bounds + 2 * (size_t)of->n_dims * b;
-      int x0, x1, y0, y1;
-
-      span(of, box, p->across, TEXT_WIDTH, &x0, &x1);
-      span(of, box, p->down, TEXT_HEIGHT, &y0, &y1);
-      if (x1 > x0 && y1 > y0) draw_box(rows, x0, x1, y0, y1, &of->at[i]);
-    }
-  for (int y = 0; y <= TEXT_HEIGHT; y++) {
+    draw_box(rows, rect_of(of, &of->at[i], TEXT_WIDTH, TEXT_HEIGHT));
+  for (size_t i = 0; i < of->n; i++) /* where no border crosses them */
+    left_out += !put_label(rows, rect_of(of, &of->at[i], TEXT_WIDTH, TEXT_HEIGHT), &of->at[i].who);
+  for (int y = 0; y <= TEXT_HEIGHT && of->n > 0; y++) {
     rows[y][TEXT_WIDTH + 1] = '\0';
     printf("%s\n", rows[y]);
   }
+  note(text, p, side, left_out);
+  if (text[0] != '\0') printf("%s\n", text);
 }
 
 int plan_draw(const plan_whole *whole, const plan_args *args)
@@ -164,34 +203,74 @@ int plan_draw(const plan_whole *whole, const plan_args *args)
 
 /* ---- SVG ---- */
 
-static void svg_side(FILE *file, const picture *p, int side)
+/* The label of an area, or "": it has no room. */
+static void svg_label(char text[64], rect r, const shard *who)
 {
-  const shards *of = &p->sides[side];
+  const int n = shards_ranks(text, 64, who);
+
+  if (n >= 64 || r.y1 - r.y0 <= 13 || r.x1 - r.x0 <= 7 * n + 6) text[0] = '\0';
+}
+
+static size_t svg_left_out(const areas *of)
+{
+  char label[64];
+  size_t n = 0;
+
+  for (size_t i = 0; i < of->n; i++) {
+    svg_label(label, rect_of(of, &of->at[i], SVG_WIDTH, SVG_HEIGHT), &of->at[i].who);
+    n += label[0] == '\0';
+  }
+  return n;
+}
+
+static void svg_area(FILE *file, rect r, int left, const area *one)
+{
+  char label[64];
+
+  if (r.x1 <= r.x0 || r.y1 <= r.y0) return;
+  fprintf(file, "<rect x=\"%d\" y=\"%d\" width=\"%d\" height=\"%d\" fill=\"hsl(%d 45%% 45%%)\"/>",
+          left + r.x0, SVG_TOP + r.y0, r.x1 - r.x0, r.y1 - r.y0,
+          (int)(210 + 137.508 * (double)one->part) % 360);
+  svg_label(label, r, &one->who);
+  if (label[0] != '\0')
+    fprintf(file, "<text class=\"r\" x=\"%d\" y=\"%d\">%s</text>", left + (r.x0 + r.x1) / 2,
+            SVG_TOP + 4 + (r.y0 + r.y1) / 2, label);
+  fputc('\n', file);
+}
+
+static void svg_side(FILE *file, const picture *p, int side, const char *left_out)
+{
+  const areas *of = &p->areas[side];
   const int left = side * (SVG_WIDTH + SVG_GAP);
-  char ranks[64], text[SHARDS_TEXT_BYTES];
+  char text[SHARDS_TEXT_BYTES];
 
   fprintf(file, "<text class=\"t\" x=\"%d\" y=\"14\">%s: ", left, side == 0 ? "before" : "after");
   shards_text(text, side == 0 ? p->tensor->src : p->tensor->dst);
   fprintf(file, "%s</text>\n", text);
-  for (size_t i = 0; i < of->n; i++) {
-    const int n = shards_ranks(ranks, sizeof ranks, &of->at[i]);
+  for (size_t i = 0; i < of->n; i++)
+    svg_area(file, rect_of(of, &of->at[i], SVG_WIDTH, SVG_HEIGHT), left, &of->at[i]);
+  if (left_out[0] != '\0')
+    fprintf(file, "<text class=\"t\" x=\"%d\" y=\"%d\">%s</text>\n", left,
+            SVG_TOP + SVG_HEIGHT + SVG_NOTES - 4, left_out);
+}
 
-    for (size_t b = 0; b < of->at[i].n_boxes; b++) {
-      int x0, x1, y0, y1;
-      const int64_t *box = of->at[i].bounds + 2 * (size_t)of->n_dims * b;
+static void svg_all(FILE *file, const picture *p)
+{
+  char notes[2][NOTE_BYTES];
+  int height = SVG_TOP + SVG_HEIGHT + 2;
 
-      span(of, box, p->across, SVG_WIDTH, &x0, &x1);
-      span(of, box, p->down, SVG_HEIGHT, &y0, &y1);
-      if (x1 <= x0 || y1 <= y0) continue;
-      fprintf(file,
-              "<rect x=\"%d\" y=\"%d\" width=\"%d\" height=\"%d\" fill=\"hsl(%d 45%% 45%%)\"/>",
-              left + x0, 22 + y0, x1 - x0, y1 - y0, (int)(210 + 137.508 * (double)i) % 360);
-      if (y1 - y0 > 13 && x1 - x0 > 7 * n + 6)
-        fprintf(file, "<text class=\"r\" x=\"%d\" y=\"%d\">%s</text>", left + (x0 + x1) / 2,
-                26 + (y0 + y1) / 2, ranks);
-      fputc('\n', file);
-    }
-  }
+  for (int s = 0; s < 2; s++)
+    note(notes[s], p, s, svg_left_out(&p->areas[s]));
+  if (notes[0][0] != '\0' || notes[1][0] != '\0') height += SVG_NOTES;
+  fprintf(file,
+          "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 %d %d\" width=\"%d\">\n"
+          "<style>text{font:12px sans-serif}.t{fill:#445}.r{fill:#fff;text-anchor:middle}"
+          "rect{stroke:#fff}@media(prefers-color-scheme:dark){.t{fill:#cde}rect{stroke:#14171c}}"
+          "</style>\n",
+          2 * SVG_WIDTH + SVG_GAP, height, 2 * SVG_WIDTH + SVG_GAP);
+  svg_side(file, p, 0, notes[0]);
+  svg_side(file, p, 1, notes[1]);
+  fprintf(file, "</svg>\n");
 }
 
 int plan_svg(const plan_whole *whole, const plan_args *args)
@@ -205,15 +284,7 @@ int plan_svg(const plan_whole *whole, const plan_args *args)
     picture_free(&p);
     return args_failed("%.300s cannot be written: %s", args->svg, strerror(errno));
   }
-  fprintf(out.file,
-          "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 %d %d\" width=\"%d\">\n"
-          "<style>text{font:12px sans-serif}.t{fill:#445}.r{fill:#fff;text-anchor:middle}"
-          "rect{stroke:#fff}@media(prefers-color-scheme:dark){.t{fill:#cde}rect{stroke:#14171c}}"
-          "</style>\n",
-          2 * SVG_WIDTH + SVG_GAP, SVG_HEIGHT + 24, 2 * SVG_WIDTH + SVG_GAP);
-  svg_side(out.file, &p, 0);
-  svg_side(out.file, &p, 1);
-  fprintf(out.file, "</svg>\n");
+  svg_all(out.file, &p);
   picture_free(&p);
   return output_end(&out, true)
              ? EXIT_SUCCESS
