@@ -305,6 +305,13 @@ class TestSweep(unittest.TestCase):
             self.assertEqual(layout["wire_bytes"], sum(r["wire_bytes"] for r in ranks))
             self.assertEqual(layout["busiest_bytes"], max(max(r["wire_bytes"], r["out_bytes"]) for r in ranks))
 
+    def test_expert_parallelism_is_tried_where_there_are_experts(self):
+        for model, tried in (("qwen3-4b", False), ("qwen3-30b-a3b", True), ("gpt-oss-120b", True)):
+            with self.subTest(model=model):
+                layouts = [layout["gen"] for layout in self.sweep(model, "full", "2")["layouts"]]
+                self.assertIn("vllm:tp2", layouts)
+                self.assertEqual("vllm:tp2,ep2" in layouts, tried)
+
     def test_where_no_layout_is_for_the_model_the_first_error_says_why(self):
         weight = {"pattern": "model.layers.{layer}.w.weight", "layer": [0, 0], "shape": [8, 8], "dtype": "bf16"}
         table = {"format": "xfer-model-v1", "config": {"model_type": "none", "num_hidden_layers": 1}, "params": [weight]}

@@ -26,6 +26,7 @@ typedef struct tried {
 typedef struct sweep {
   tried *at;
   size_t n;
+  bool experts; /* the model has some, which ep lays out otherwise */
   size_t n_refused;
   char why[512]; /* the first was */
 } sweep;
@@ -139,7 +140,44 @@ static void print_json(const sweep *s)
   printf("]}\n");
 }
 
-/* tp times dp times engines is the number of GPUs; each with and without expert parallelism. */
+/* Has a rank of the one the same local shapes as of the other? */
+static bool same_shapes(const xfer_refit *a, const xfer_refit *b)
+{
+  const int rank = xfer_refit_ranks(a) - 1;
+  size_t n, n_other;
+  const xfer_tensor *of = xfer_refit_tensors(a, &n);
+  const xfer_tensor *other = xfer_refit_tensors(b, &n_other);
+  bool same = n == n_other;
+
+  for (size_t t = 0; t < n && same; t++) {
+    int64_t shapes[2][XFER_MAX_DIMS] = {{0}};
+
+    same = xfer_layout_local_shape(of[t].dst, rank, shapes[0]) == XFER_OK &&
+           xfer_layout_local_shape(other[t].dst, rank, shapes[1]) == XFER_OK &&
+           memcmp(shapes[0], shapes[1], sizeof shapes[0]) == 0;
+  }
+  return same;
+}
+
+/* Without experts ep changes nothing. What cannot be made is refused by its turn. */
+static bool has_experts(const plan_args *args, const job *base)
+{
+  job_args with = args->job;
+  job made[2] = {{0}};
+  bool both = true;
+
+  for (int ep = 0; ep < 2 && both; ep++) {
+    with.gen = ep == 0 ? "vllm:dp2" : "vllm:dp2,ep2";
+    both = job_join(&made[ep], &with, base->model, base->rules) == XFER_OK;
+  }
+  const bool has = !both || !same_shapes(made[0].refit, made[1].refit);
+  job_destroy(&made[0]);
+  job_destroy(&made[1]);
+  return has;
+}
+
+/* tp times dp times engines is the number of GPUs; each with and without expert parallelism, if the
+ * model has experts. */
 static bool try_all(sweep *s, const plan_args *args, const job *base)
 {
   const int64_t gpus = args->sweep;
@@ -149,7 +187,7 @@ static bool try_all(sweep *s, const plan_args *args, const job *base)
     if (gpus % tp != 0) continue;
     for (int64_t dp = 1; dp <= gpus / tp && ok; dp++) {
       if (gpus / tp % dp != 0) continue;
-      for (int ep = 0; ep < 2 && ok && s->n < MAX_TRIED && !interrupt_came(); ep++) {
+      for (int ep = 0; ep <= (int)s->experts && ok && s->n < MAX_TRIED && !interrupt_came(); ep++) {
         char gen[SPEC_BYTES];
         int n = snprintf(gen, sizeof gen, "vllm:tp%" PRId64, tp);
 
@@ -180,6 +218,7 @@ int plan_sweep(const plan_args *args)
   if (s.at == NULL) return args_failed("no memory for the layouts");
   first.gen = "full"; /* any: the model is read, and the training side tried */
   status = job_create(&base, &first);
+  s.experts = status == 0 && has_experts(args, &base);
   if (status == 0) status = try_all(&s, args, &base) ? 0 : EXIT_FAILURE;
   if (status == 0 && s.n == 0)
     status = args_failed("no layout of %lld GPUs is for this model; of the first: %s",
