@@ -278,6 +278,18 @@ class TestModelNames(unittest.TestCase):
         status, _, err = run("xfer_plan", "--model", "nosuch.json", "--train", "full", "--gen", "vllm")
         self.assertEqual((status, err), (2, "xfer_plan: nosuch.json cannot be read: No such file or directory\n"))
 
+    def test_the_names_of_tables_in_a_source_tree(self):
+        """Where a path of the name is not there."""
+        with tempfile.TemporaryDirectory() as folder:
+            os.mkdir(os.path.join(folder, "models"))
+            shutil.copy(MODELS / "qwen3-4b.json", os.path.join(folder, "models", "mine.json"))
+            for program in PROGRAMS[:2]:
+                job = (os.path.abspath(command(program)[0]), "--train", "full", "--gen", "vllm", "--layers", "0", "--model")
+                for name, status in (("mine", 0), ("models/mine.json", 0), ("nosuch", 2)):
+                    done = subprocess.run([*job, name], capture_output=True, text=True, cwd=folder, timeout=60, check=False)
+                    self.assertEqual(done.returncode, status, done.stderr)
+                self.assertIn("there is no such file, and the tables are mine\n", done.stderr)
+
     def test_the_names_of_tables_beside_a_program(self):
         """Of an installed tree, and of Python's package."""
         for models in ("share/xfer/models", "models"):
@@ -289,7 +301,7 @@ class TestModelNames(unittest.TestCase):
                     words = [moved, "--model", name, "--train", "full", "--gen", "vllm"]
                     done = subprocess.run(words, capture_output=True, text=True, timeout=60, check=False)
                     self.assertEqual(done.returncode, status, done.stderr)
-                self.assertIn("the installed tables are", done.stderr)
+                self.assertIn("and the tables are deepseek-v3 ", done.stderr.replace("deepseek-v3-bf16 ", ""))
 
 
 class TestDebug(unittest.TestCase):

@@ -1,12 +1,12 @@
 #include "job.h"
 
-#include <dirent.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
 #include "args.h"
+#include "tables.h"
 
 enum { MAX_NUMBER = 1 << 20, MAX_PATTERN = 4096 };
 
@@ -191,68 +191,20 @@ xfer_status job_join(job *out, const job_args *args, xfer_model *model, const xf
   return st;
 }
 
-/* This program is PREFIX/bin/xfer_plan; of Python's package PREFIX is the package. */
-void job_tables(char folder[JOB_PATH_BYTES])
+/* What is no file may be the name of a table. 0, or ARGS_WRONG after a sentence. */
+static int find_model(char path[TABLES_PATH_BYTES], const char *name)
 {
-  char program[JOB_PATH_BYTES - 32];
-  ssize_t n = readlink("/proc/self/exe", program, sizeof program - 1);
+  char tables[800];
+  const int n = snprintf(path, TABLES_PATH_BYTES, "%s", name);
 
-  for (int up = 0; up < 2 && n > 0; up++)
-    while (n > 0 && program[--n] != '/') {
-    }
-  program[n > 0 ? n : 0] = '\0';
-  snprintf(folder, JOB_PATH_BYTES, "%s/share/xfer/models", program);
-  if (access(folder, F_OK) != 0) snprintf(folder, JOB_PATH_BYTES, "%s/models", program);
-}
-
-static bool is_json(const char *name)
-{
-  const size_t n = strlen(name);
-
-  return n > 5 && strcmp(name + n - 5, ".json") == 0;
-}
-
-static int is_table(const struct dirent *entry)
-{
-  return is_json(entry->d_name);
-}
-
-/* The names of a folder's tables; "": it has none. */
-static void list_tables(char *text, size_t size, const char *folder)
-{
-  struct dirent **entries = NULL;
-  const int n = scandir(folder, &entries, is_table, alphasort);
-  size_t at = 0;
-
-  text[0] = '\0';
-  for (int i = 0; i < n; i++) {
-    if (at < size)
-      at += (size_t)snprintf(text + at, size - at, " %.*s", (int)strlen(entries[i]->d_name) - 5,
-                             entries[i]->d_name);
-    free(entries[i]);
-  }
-  free(entries);
-}
-
-/* What is no file may be the name of an installed table: "qwen3-4b". 0, or ARGS_WRONG after a
- * sentence. */
-static int find_model(char path[JOB_PATH_BYTES], const char *name)
-{
-  char folder[JOB_PATH_BYTES], tables[800];
-  const int n = snprintf(path, JOB_PATH_BYTES, "%s", name);
-
-  if (n >= JOB_PATH_BYTES) return args_wrong("--model: a path of %d characters", n);
-  if (strchr(name, '/') != NULL || access(name, F_OK) == 0) return 0;
-  job_tables(folder);
-  if (snprintf(path, JOB_PATH_BYTES, "%s/%s.json", folder, name) < JOB_PATH_BYTES &&
-      access(path, R_OK) == 0)
-    return 0;
-  snprintf(path, JOB_PATH_BYTES, "%s", name);
-  if (is_json(name)) return 0; /* a path, which the library says cannot be read */
-  list_tables(tables, sizeof tables, folder);
+  if (n >= TABLES_PATH_BYTES) return args_wrong("--model: a path of %d characters", n);
+  if (strchr(name, '/') != NULL || access(name, F_OK) == 0 || tables_find(path, name)) return 0;
+  snprintf(path, TABLES_PATH_BYTES, "%s", name);
+  if (n > 5 && strcmp(name + n - 5, ".json") == 0)
+    return 0; /* a path, which the library says cannot be read */
+  tables_list(tables, sizeof tables);
   return args_wrong("--model %s: there is no such file, and %s%s", name,
-                    tables[0] != '\0' ? "the installed tables are" : "no tables are installed",
-                    tables);
+                    tables[0] != '\0' ? "the tables are" : "no tables are installed", tables);
 }
 
 /* The model and the join; `made` has the rules and the sides. */
@@ -271,7 +223,7 @@ int job_create(job *out, const job_args *args)
   xfer_model_options options = XFER_MODEL_OPTIONS_INIT;
   job made = {0};
   rename_list renames = {NULL, NULL, 0};
-  char path[JOB_PATH_BYTES];
+  char path[TABLES_PATH_BYTES];
   int status = parse_options(&options, args);
   xfer_status st = XFER_OK;
 

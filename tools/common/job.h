@@ -30,7 +30,8 @@ typedef struct job_args {
       {"--model",                                                                                    \
        ARG_TEXT,                                                                                     \
        &(job)->model,                                                                                \
-       "PATH  a model's table, a checkpoint's folder, or an installed table's name",                 \
+       "PATH  a model's table, a checkpoint's folder, or the name of a table, installed or of "      \
+       "./models",                                                                                   \
        0,                                                                                            \
        0},                                                                                           \
       {"--train", ARG_TEXT, &(job)->train, "SPEC  who holds it, such as megatron:tp2,ep4,dp2",       \
@@ -83,9 +84,5 @@ int job_create(job *out, const job_args *args);
  * rules (NULL: the library's own). */
 xfer_status job_join(job *out, const job_args *args, xfer_model *model, const xfer_rules *rules);
 void job_destroy(job *made);
-
-enum { JOB_PATH_BYTES = 4096 };
-/* Where tables are installed beside this program, or would be. */
-void job_tables(char folder[JOB_PATH_BYTES]);
 
 #endif

@@ -2,7 +2,7 @@
 #include "case.h"
 
 #include "fill_stream.h"
-#include "job.h"
+#include "tables.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -47,10 +47,13 @@ bool perf_case_model(perf_case *c, const perf_world *w, const char *table, const
                      const char *gen, int gen_first)
 {
   xfer_side_options options = XFER_SIDE_OPTIONS_INIT;
-  char path[JOB_PATH_BYTES + 64];
+  char path[TABLES_PATH_BYTES];
 
   memset(c, 0, sizeof *c);
-  (void)snprintf(path, sizeof path, "%s/%s.json", w->models, table);
+  if (w->models == NULL)
+    (void)tables_find(path, table);
+  else
+    (void)snprintf(path, sizeof path, "%s/%s.json", w->models, table);
   if (xfer_model_load(&c->model, path, NULL) != XFER_OK) return false;
   options.weights = XFER_WEIGHTS_LOADED;
   if (xfer_side_create(&c->sides[0], train, &options) != XFER_OK) return false;

@@ -15,12 +15,10 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 #include "args.h"
 #include "base.h"
 #include "ceiling.h"
-#include "job.h"
 #include "plan.h"
 #include "problem.h"
 
@@ -441,7 +439,7 @@ int main(int argc, char **argv)
       {"--only", ARG_TEXT, &args.only, "TEXTS  rows whose names contain one of them, with commas",
        0, 0},
       {"--models", ARG_TEXT, &args.models,
-       "DIR  where the model tables are; else models, or where they are installed", 0, 0},
+       "DIR  where the model tables are; else ./models, or where they are installed", 0, 0},
       {"--problem", ARG_TEXT, &args.problem, "LINE  a redistribution, in place of all else", 0, 0},
       {"--tensors", ARG_INT, &args.tensors, "N  tensors of it in one plan", 1, 100000},
       {"--quick", ARG_FLAG, &args.quick, "smaller ceilings, fewer latencies", 0, 0},
@@ -474,8 +472,5 @@ int main(int argc, char **argv)
   if (wrong != 0) return wrong;
   const int unusable = args.problem != NULL ? check_problem(args.problem) : 0;
   if (unusable != 0) return unusable;
-  char tables[JOB_PATH_BYTES];
-  if (args.models == NULL) job_tables(tables);
-  if (args.models == NULL) args.models = access("models", F_OK) == 0 ? "models" : tables;
   return run(&args);
 }

@@ -60,9 +60,9 @@ typedef struct perf_world {
   bool failed; /* a row was not measured */
   int iters;
   bool quick;
-  bool json;        /* stdout is for one JSON object */
-  const char *only; /* parts of rows' names, with commas; NULL: all */
-  const char *models;
+  bool json;           /* stdout is for one JSON object */
+  const char *only;    /* parts of rows' names, with commas; NULL: all */
+  const char *models;  /* the folder of tables; NULL: where the tools look for them */
   const char *problem; /* the line in use of --problem */
 } perf_world;
 
