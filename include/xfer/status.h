@@ -87,15 +87,16 @@ typedef enum xfer_log_level {
  * @param context  The caller's.
  * @param level    xfer_log_level
  * @param rank     Whose; -1: the process', whose file of XFER_DEBUG_FILE or XFER_TRACE was given
- *                 up; one that could not be opened is a line on stderr.
+ *                 up or could not be opened; errno says why.
  * @param line     One line, such as "PLAN xfer_plan_commit: ..., 1.250 ms"; valid during the call.
  */
 typedef void (*xfer_log_fn)(void *context, int level, int rank, const char *line);
 
 /**
  * Hand what the library does to a function, for a program's own log; XFER_DEBUG writes it to a file
- * besides. For the whole process. Threads: safe; `fn` is called by threads that call the library,
- * one at a time, and calls nothing of it.
+ * besides. For the whole process, whose files of XFER_DEBUG_FILE and XFER_TRACE are opened now if
+ * no call did so before. Threads: safe; `fn` is called by threads that call the library, one at a
+ * time, and calls nothing of it.
  *
  * @param fn       NULL: nothing, as it was.
  * @param context  Passed to it.

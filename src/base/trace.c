@@ -369,11 +369,13 @@ void xfi_span_end(const xfi_span *span, xfer_status st, const char *fmt, ...)
 
 void xfer_log_set(xfer_log_fn fn, void *context, int level)
 {
-  pthread_once(&once, read_environment);
   pthread_mutex_lock(&telling);
   told = fn;
   told_context = context;
   told_level = fn == NULL ? XFER_LOG_NONE : level;
+  pthread_mutex_unlock(&telling);
+  pthread_once(&once, read_environment); /* which tells what cannot be opened */
+  pthread_mutex_lock(&telling);
   atomic_store(&wanted, said > told_level ? said : told_level);
   pthread_mutex_unlock(&telling);
 }

@@ -189,9 +189,33 @@ static void test_who_forks_does_not_wait_for_who_is_told(void **state)
   xfer_log_set(NULL, NULL, XFER_LOG_NONE);
 }
 
+static void keep_why(void *context, int level, int rank, const char *line)
+{
+  if (level == XFER_LOG_WARN && rank == -1 && strstr(line, "XFER_TRACE") != NULL)
+    *(int *)context = errno;
+}
+
+/* Of a process that has not asked for one before. */
+static void test_a_file_that_cannot_be_opened_is_told_with_errno(void **state)
+{
+  int why = 0, status = 1;
+  const pid_t pid = fork();
+
+  (void)state;
+  if (pid == 0) {
+    setenv("XFER_TRACE", "/nowhere/x", 1);
+    xfer_log_set(keep_why, &why, XFER_LOG_WARN);
+    _exit(why == ENOENT ? 0 : 1);
+  }
+  assert_int_equal(waitpid(pid, &status, 0), pid);
+  assert_int_equal(status, 0);
+}
+
 int main(void)
 {
   const struct CMUnitTest tests[] = {
+      cmocka_unit_test(
+          test_a_file_that_cannot_be_opened_is_told_with_errno), /* before the others */
       cmocka_unit_test(test_who_forks_does_not_wait_for_who_is_told),
       cmocka_unit_test(test_levels_say_what_is_told),
       cmocka_unit_test(test_a_child_ends_whoever_writes),
