@@ -5,7 +5,7 @@
  *   mpirun -n 16 test_refits nccl|cuda FILE
  *
  * Each line of FILE has the options of a refit: --model, --train, --gen, --quant. Its ranks are the
- * first processes. Prints a line of JSON each, with "wrong" and "digest" as xfer_refit does; the
+ * first processes. Prints a line of JSON each, with "wrong" and "sum" as xfer_refit does; the
  * number of ranks alone where that is larger than the job.
  */
 #include <inttypes.h>
@@ -42,9 +42,9 @@ static void run(const refit_case *what, bool nccl, const char *line)
   xfer_comm_destroy(comm);
   MPI_Comm_free(&ranks);
   if (rank == 0)
-    printf("{\"ranks\":%d,\"checked\":%" PRIu64 ",\"wrong\":%" PRIu64 ",\"digest\":\"%016" PRIx64
+    printf("{\"ranks\":%d,\"checked\":%" PRIu64 ",\"wrong\":%" PRIu64 ",\"sum\":\"%016" PRIx64
            "\"}\n",
-           what->n_ranks, result.checked_bytes, result.wrong_bytes, result.digest);
+           what->n_ranks, result.checked_bytes, result.wrong_bytes, result.sum);
 }
 
 static void run_line(char *line, bool nccl)

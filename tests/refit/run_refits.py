@@ -3,7 +3,7 @@
 
 run_refits.py --bin build/bin --only MODEL            ranks are threads, and the NumPy reference checks each byte
 run_refits.py --bin build/bin --gpus nccl --ranks 4   ranks are processes with GPUs: those refits that need no more
-                                                      ranks; each byte is checked, and digests are those of threads
+                                                      ranks; each byte is checked, and sums are those of threads
 """
 
 import argparse
@@ -41,7 +41,7 @@ def run_on_threads(args, words, options, what, dump):
     words = words + ["--dump", dump]
     last = run([args.bin / "xfer_refit"] + words + options, what)[-1]
     check = run([sys.executable, HERE / "check_refit.py", "--misc", args.misc] + words, what)[-1]
-    print(f"{what}: {last.split(' digest')[0]}; {check}", flush=True)
+    print(f"{what}: {last.split(' sum=')[0]}; {check}", flush=True)
 
 
 def run_on_gpus(args, refits, folder):
@@ -57,7 +57,7 @@ def run_on_gpus(args, refits, folder):
         if there["ranks"] > args.ranks:
             continue
         here = json.loads(run([args.bin / "xfer_refit", "--json"] + words + options, what)[0])
-        if there["wrong"] != 0 or any(there[key] != here[key] for key in ("ranks", "checked", "digest")):
+        if there["wrong"] != 0 or any(there[key] != here[key] for key in ("ranks", "checked", "sum")):
             sys.exit(f"{what}: {there} on GPUs, {here} on threads")
         print(f"{what}: {line}")
         n += 1

@@ -45,7 +45,7 @@ class TestRefit(unittest.TestCase):
             with self.subTest(what=what):
                 status, out, err = run(*what)
                 self.assertEqual((status, err), (0, ""))
-                self.assertRegex(out, r"\A\d+ tensors? of [^\n]* checked [^\n]*\nrefit ok: [^\n]* wrong=0 [^\n]*\n\Z")
+                self.assertRegex(out, r"\A\d+ tensors? of [^\n]* checked [^\n]*\nrefit ok: [^\n]* wrong=0 sum=[0-9a-f]{16} ms=[^\n]*\n\Z")
 
     def test_the_lines_of_the_page_are_carried_out(self):
         with open(PAGE, encoding="utf-8") as file:

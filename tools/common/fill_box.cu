@@ -74,33 +74,33 @@ __device__ __forceinline__ unsigned wrong_bytes(uint64_t seen, uint64_t value, i
   return bad;
 }
 
-template <bool ZERO, bool DIGEST>
+template <bool ZERO, bool TOTAL>
 __global__ void check_kernel(const fill_box box, unsigned long long *sums)
 {
   const int64_t step = (int64_t)gridDim.x * blockDim.x;
   unsigned long long bad = 0;
-  unsigned long long digest = 0;
+  unsigned long long total = 0;
 
   for (int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x; i < box.n_elems; i += step) {
     uint64_t value;
     const char *const at = element(box, i, &value);
     const uint64_t seen = read(at, box.elem_bytes);
     if (ZERO) value = 0;
-    if (DIGEST) digest += (seen + 1) * (value | 1);
+    if (TOTAL) total += (seen + 1) * (value | 1);
     bad += wrong_bytes(seen, value, box.elem_bytes);
   }
   if (bad != 0) atomicAdd(&sums[0], bad);
-  if (DIGEST) atomicAdd(&sums[1], digest);
+  if (TOTAL) atomicAdd(&sums[1], total);
 }
 
 /* A block of threads for each block of the tensor: its scale first. */
-template <bool DIGEST>
+template <bool TOTAL>
 __global__ void check_blocks_kernel(const fill_box box, unsigned long long *sums)
 {
   __shared__ unsigned amax; /* bits: of numbers without a sign they order as the numbers do */
   const int64_t n_blocks = fill_blocks_count(&box);
   unsigned long long bad = 0;
-  unsigned long long digest = 0;
+  unsigned long long total = 0;
 
   for (int64_t k = blockIdx.x; k < n_blocks; k += gridDim.x) {
     const fill_block b = fill_block_at(&box, k);
@@ -122,12 +122,12 @@ __global__ void check_blocks_kernel(const fill_box box, unsigned long long *sums
     for (int64_t i = threadIdx.x; i < n_part; i += blockDim.x) {
       uint64_t value;
       const uint64_t seen = read(fill_block_element(&box, &b, i, scale, &value), box.elem_bytes);
-      if (DIGEST) digest += (seen + 1) * (value | 1);
+      if (TOTAL) total += (seen + 1) * (value | 1);
       bad += wrong_bytes(seen, value, box.elem_bytes);
     }
   }
   if (bad != 0) atomicAdd(&sums[0], bad);
-  if (DIGEST) atomicAdd(&sums[1], digest);
+  if (TOTAL) atomicAdd(&sums[1], total);
 }
 
 unsigned blocks_for(const fill_box *box)
@@ -162,15 +162,15 @@ extern "C" int fill_box_write(const fill_box *box, struct CUstream_st *stream)
 
 namespace {
 
-template <bool ZERO, bool DIGEST>
+template <bool ZERO, bool TOTAL>
 int check(const fill_box *box, unsigned long long *sums, struct CUstream_st *stream)
 {
   if (box->n_elems == 0) return 0;
   forget_errors();
   if (!ZERO && box->change.block[0] > 0)
-    check_blocks_kernel<DIGEST><<<BLOCKS, THREADS, 0, stream>>>(*box, sums);
+    check_blocks_kernel<TOTAL><<<BLOCKS, THREADS, 0, stream>>>(*box, sums);
   else
-    check_kernel<ZERO, DIGEST><<<blocks_for(box), THREADS, 0, stream>>>(*box, sums);
+    check_kernel<ZERO, TOTAL><<<blocks_for(box), THREADS, 0, stream>>>(*box, sums);
   return launched("check");
 }
 

@@ -64,7 +64,7 @@ int fill_box_check(const fill_box *box, unsigned long long *wrong, struct CUstre
 /* The same for elements that must be zero. */
 int fill_box_check_zero(const fill_box *box, unsigned long long *wrong, struct CUstream_st *stream);
 
-/* The same, adding to sums[0], and to sums[1] a digest of the elements and their indices. */
+/* The same, adding to sums[0], and to sums[1] what of each element and its index adds up. */
 int fill_box_check_sums(const fill_box *box, unsigned long long *sums, struct CUstream_st *stream);
 
 #ifdef __cplusplus

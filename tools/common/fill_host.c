@@ -29,7 +29,7 @@ static void compare(const char *at, uint64_t want, size_t size, fill_sum *sum)
   for (size_t i = 0; i < size; i++)
     sum->wrong += (have >> (8 * i) & 255) != (want >> (8 * i) & 255);
   sum->bytes += size;
-  sum->digest += (have + 1) * (want | 1);
+  sum->total += (have + 1) * (want | 1);
 }
 
 /* One loop for each size of element; the compiler unrolls them where the elements are neighbours.
@@ -49,15 +49,15 @@ static void compare(const char *at, uint64_t want, size_t size, fill_sum *sum)
   }                                                                                                \
   static void check_##T(const line *l, fill_sum *sum)                                              \
   {                                                                                                \
-    uint64_t differ = 0, digest = 0;                                                               \
+    uint64_t differ = 0, total = 0;                                                                \
     for (int64_t i = 0; i < l->n; i++) {                                                           \
       const uint64_t want = l->zero ? 0 : fill_mix(l->index + (uint64_t)i * l->stride);            \
       const T have = *(const T *)(const void *)(l->at + i * l->step);                              \
       differ |= (uint64_t)(T)(have ^ (T)want);                                                     \
-      digest += ((uint64_t)have + 1) * (want | 1);                                                 \
+      total += ((uint64_t)have + 1) * (want | 1);                                                  \
     }                                                                                              \
     sum->bytes += (uint64_t)l->n * sizeof(T);                                                      \
-    if (!l->zero) sum->digest += digest;                                                           \
+    if (!l->zero) sum->total += total;                                                             \
     for (int64_t i = 0; i < l->n && differ != 0; i++) {                                            \
       const uint64_t want = l->zero ? 0 : fill_mix(l->index + (uint64_t)i * l->stride);            \
       T have = *(const T *)(const void *)(l->at + i * l->step);                                    \

@@ -5,9 +5,9 @@
 #include "fill_box.h"
 
 typedef struct fill_sum {
-  uint64_t wrong;  /* bytes that are not what they should be */
-  uint64_t bytes;  /* checked */
-  uint64_t digest; /* of the elements and their global indices, whoever holds them */
+  uint64_t wrong; /* bytes that are not what they should be */
+  uint64_t bytes; /* checked */
+  uint64_t total; /* of the elements and their global indices, modulo 2^64 */
 } fill_sum;
 
 void fill_host_write(const fill_box *box);

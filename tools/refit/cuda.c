@@ -36,7 +36,7 @@ static bool cuda_set(void *memory, int byte, size_t n_bytes)
 
 /* ---- filling and checking, on the default stream ---- */
 
-static unsigned long long *counts; /* on the device: wrong bytes, the digest */
+static unsigned long long *counts; /* on the device: wrong bytes, the total */
 
 static bool make_counts(void)
 {
@@ -62,13 +62,13 @@ static bool cuda_check(void *unused, const fill_box *box, bool zero)
          0;
 }
 
-static bool cuda_sums(uint64_t *wrong, uint64_t *digest)
+static bool cuda_sums(uint64_t *wrong, uint64_t *total)
 {
   unsigned long long now[2];
 
   if (!make_counts() || !cuda_copy(now, counts, sizeof now)) return false;
   *wrong = now[0];
-  *digest = now[1];
+  *total = now[1];
   return cuda_set(counts, 0, sizeof now);
 }
 

@@ -15,7 +15,7 @@ typedef struct refit_device {
   bool (*copy)(void *to, const void *from, size_t n_bytes);
   bool (*set)(void *memory, int byte, size_t n_bytes);
   fill_device boxes;
-  bool (*sums)(uint64_t *wrong, uint64_t *digest); /* of all checks since it was last asked */
+  bool (*sums)(uint64_t *wrong, uint64_t *total); /* of all checks since it was last asked */
 } refit_device;
 
 #endif

@@ -334,7 +334,7 @@ static bool check(state *s, fill_sum *sum)
 
   say(s, "checking:", NULL, (double)refit_memory_bytes(&s->memory, true));
   bool ok = each_tensor(s, 2, device == NULL ? NULL : &device->boxes, sum);
-  if (ok && device != NULL) ok = device->sums(&sum->wrong, &sum->digest);
+  if (ok && device != NULL) ok = device->sums(&sum->wrong, &sum->total);
   ok = ok && check_rest(s, sum);
   return agree(s, ok, "check");
 }
@@ -409,7 +409,7 @@ static bool gather(state *s, const fill_sum *sum, refit_result *result)
 
   ok = agree(s, ok, "report") && all != NULL;
   const uint64_t mine[4] = {report.self_bytes + report.wire_bytes, sum->wrong, sum->bytes,
-                            sum->digest};
+                            sum->total};
 
   ok = ok && xfer_comm_all_gather(s->comm, all, mine, sizeof mine) == XFER_OK;
   for (int r = 0; r < s->n_ranks && ok; r++) {
@@ -418,7 +418,7 @@ static bool gather(state *s, const fill_sum *sum, refit_result *result)
     result->moved_bytes += of[0];
     result->wrong_bytes += of[1];
     result->checked_bytes += of[2];
-    result->digest += of[3];
+    result->sum += of[3];
   }
   free(all);
   return ok;

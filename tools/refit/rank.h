@@ -35,8 +35,8 @@ typedef struct refit_result {
   uint64_t moved_bytes;
   uint64_t wrong_bytes;
   uint64_t checked_bytes;
-  uint64_t digest;
-  double ms; /* median over the runs of the slowest rank's time */
+  uint64_t sum; /* of all elements and their indices on every rank that has them */
+  double ms;    /* median over the runs of the slowest rank's time */
   double plan_ms;
 } refit_result;
 

@@ -18,9 +18,9 @@ static void print_json(const refit_case *what, const refit_result *r)
 {
   printf("{\"ok\":%s,\"tensors\":%" PRIu64 ",\"bytes\":%" PRIu64 ",\"misc\":%" PRIu64
          ",\"moved\":%" PRIu64 ",\"wrong\":%" PRIu64 ",\"checked\":%" PRIu64
-         ",\"digest\":\"%016" PRIx64 "\",\"ms\":%.3f,\"plan_ms\":%.3f,\"ranks\":%d}\n",
+         ",\"sum\":\"%016" PRIx64 "\",\"ms\":%.3f,\"plan_ms\":%.3f,\"ranks\":%d}\n",
          r->wrong_bytes == 0 ? "true" : "false", what->names, what->payload_bytes, what->misc_bytes,
-         r->moved_bytes, r->wrong_bytes, r->checked_bytes, r->digest, r->ms, r->plan_ms,
+         r->moved_bytes, r->wrong_bytes, r->checked_bytes, r->sum, r->ms, r->plan_ms,
          what->n_ranks);
 }
 
@@ -52,8 +52,8 @@ int result_print(const refit_case *what, const refit_result *r, bool json)
   if (!json || !ok)
     fprintf(ok ? stdout : stderr,
             "refit %s: tensors=%" PRIu64 " bytes=%" PRIu64 " moved=%" PRIu64 " wrong=%" PRIu64
-            " digest=%016" PRIx64 " ms=%.3f\n",
+            " sum=%016" PRIx64 " ms=%.3f\n",
             ok ? "ok" : "FAILED", what->names, what->payload_bytes, r->moved_bytes, r->wrong_bytes,
-            r->digest, r->ms);
+            r->sum, r->ms);
   return ok ? EXIT_SUCCESS : EXIT_FAILURE;
 }
