@@ -1,5 +1,6 @@
 #include "fill.h"
 
+#include "bytes.h"
 #include "fill_change.h"
 
 #include <inttypes.h>
@@ -247,15 +248,12 @@ static bool walk_all(const fill_job *job, fill_sum *sum)
 size_t fill_part_bytes(const xfer_layout *layout, int rank, int64_t *shape)
 {
   const int n_dims = xfer_layout_shape(layout, NULL);
-  size_t n_bytes = xfer_dtype_size(xfer_layout_dtype(layout));
   int64_t sizes[XFER_MAX_DIMS] = {0};
 
   if (xfer_layout_local_shape(layout, rank, sizes) != XFER_OK) return 0;
-  for (int d = 0; d < n_dims; d++) {
-    if (shape != NULL) shape[d] = sizes[d];
-    n_bytes *= (size_t)sizes[d];
-  }
-  return n_bytes;
+  for (int d = 0; d < n_dims && shape != NULL; d++)
+    shape[d] = sizes[d];
+  return bytes_of(sizes, n_dims, xfer_dtype_size(xfer_layout_dtype(layout)));
 }
 
 xfer_refit_tensor fill_whole(const char *name, const xfer_layout *layout)

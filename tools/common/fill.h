@@ -36,7 +36,8 @@ typedef struct fill_job {
   const fill_watch *watch;   /* NULL: nobody */
 } fill_job;
 
-/* Bytes of a rank's part; 0 where it has none. Its shape in `shape` unless that is NULL. */
+/* Bytes of a rank's part; 0 where it has none, or boxes that do not stack. Its shape in `shape`
+ * unless that is NULL. */
 size_t fill_part_bytes(const xfer_layout *layout, int rank, int64_t *shape);
 /* A tensor that is all that has its name, of the layout's shape. */
 xfer_refit_tensor fill_whole(const char *name, const xfer_layout *layout);

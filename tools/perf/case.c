@@ -1,6 +1,7 @@
 /* Models and problem lines as memory of one rank, filled and checked on the device. */
 #include "case.h"
 
+#include "bytes.h"
 #include "fill_stream.h"
 #include "tables.h"
 
@@ -32,9 +33,8 @@ static bool give_locals(perf_case *c, const perf_world *w)
   for (size_t i = 0; i < n; i++) {
     xfer_local local;
     if (xfer_locals_get(c->locals, i, &local) != XFER_OK) return false;
-    size_t n_bytes = xfer_dtype_size((xfer_dtype)local.dtype);
-    for (int d = 0; d < local.n_dims; d++)
-      n_bytes *= (size_t)local.shape[d];
+    const uint64_t n_bytes =
+        bytes_of(local.shape, local.n_dims, xfer_dtype_size((xfer_dtype)local.dtype));
     if (!add_buffer(c, w, n_bytes, local.side == XFER_SIDE_GEN)) return false;
     if (xfer_locals_give(c->locals, local.side, local.name, local.dtype, c->buffers[i].base,
                          local.shape, NULL, local.n_dims) != XFER_OK)

@@ -5,6 +5,7 @@
  */
 #include "slices.h"
 
+#include "bytes.h"
 #include "fill.h"
 
 #include <stdlib.h>
@@ -274,14 +275,11 @@ static bool make_up(maker *m)
   for (size_t i = 0; i < m->n_locals; i++) {
     xfer_local local;
     if (xfer_locals_get(m->locals, i, &local) != XFER_OK) return false;
-    size_t n_bytes = xfer_dtype_size((xfer_dtype)local.dtype);
-    for (int d = 0; d < local.n_dims; d++)
-      n_bytes *= (size_t)local.shape[d];
     m->bases[i] = at;
     if (xfer_locals_give(m->locals, local.side, local.name, local.dtype, (void *)at, local.shape,
                          NULL, local.n_dims) != XFER_OK)
       return false;
-    at += n_bytes;
+    at += bytes_of(local.shape, local.n_dims, xfer_dtype_size((xfer_dtype)local.dtype));
   }
   m->bases[m->n_locals] = at;
   return true;

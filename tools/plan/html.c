@@ -10,6 +10,7 @@
 #include <string.h>
 
 #include "args.h"
+#include "bytes.h"
 #include "interrupt.h"
 #include "output.h"
 #include "shards.h"
@@ -159,16 +160,14 @@ static void print_tensor(FILE *file, const xfer_tensor *t, size_t src, size_t ds
 {
   int64_t shape[XFER_MAX_DIMS];
   const int n_dims = xfer_layout_shape(t->src, shape);
-  uint64_t n_bytes = xfer_dtype_size(xfer_layout_dtype(t->src));
+  const size_t elem_bytes = xfer_dtype_size(xfer_layout_dtype(t->src));
 
   fputc('[', file);
   text_json(file, t->name);
   fprintf(file, ",\"%s\",[", xfer_dtype_name(xfer_layout_dtype(t->src)));
-  for (int d = 0; d < n_dims; d++) {
+  for (int d = 0; d < n_dims; d++)
     fprintf(file, "%s%" PRId64, d > 0 ? "," : "", shape[d]);
-    n_bytes *= (uint64_t)shape[d];
-  }
-  fprintf(file, "],%zu,%zu,%" PRIu64 "]", src, dst, n_bytes);
+  fprintf(file, "],%zu,%zu,%" PRIu64 "]", src, dst, bytes_of(shape, n_dims, elem_bytes));
 }
 
 static bool print_tensors(FILE *file, const plan_whole *whole)

@@ -16,6 +16,7 @@
 #endif
 
 #include "args.h"
+#include "bytes.h"
 #include "fill_change.h"
 #include "interrupt.h"
 #include "job.h"
@@ -64,14 +65,12 @@ static int make_problem(work *w, const refit_args *args)
   int64_t shape[XFER_MAX_DIMS];
   const int n_dims = xfer_layout_shape(p->src, shape);
   const size_t elem_bytes = xfer_dtype_size(xfer_layout_dtype(p->dst));
-  refit_case what = {.n_ranks = p->n_ranks,
-                     .tensors = &p->tensor,
-                     .n_tensors = 1,
-                     .names = 1,
-                     .payload_bytes = elem_bytes};
+  const refit_case what = {.n_ranks = p->n_ranks,
+                           .tensors = &p->tensor,
+                           .n_tensors = 1,
+                           .names = 1,
+                           .payload_bytes = bytes_of(shape, n_dims, elem_bytes)};
 
-  for (int d = 0; d < n_dims; d++)
-    what.payload_bytes *= (uint64_t)shape[d];
   w->told = (refit_told){what, what, what.n_ranks};
   return 0;
 }

@@ -4,16 +4,9 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "bytes.h"
+
 enum { ALIGNMENT = 256 };
-
-static uint64_t count_bytes(const int64_t *shape, int n_dims, size_t size)
-{
-  uint64_t n = size;
-
-  for (int d = 0; d < n_dims; d++)
-    n *= (uint64_t)shape[d];
-  return n;
-}
 
 static bool add_buffer(refit_memory *m, const char *name, bool is_dst, size_t size)
 {
@@ -46,8 +39,8 @@ static bool create_locals(refit_memory *m)
 
     ok = xfer_locals_get(m->locals, i, &local) == XFER_OK &&
          add_buffer(m, local.name, local.side == XFER_SIDE_GEN,
-                    (size_t)count_bytes(local.shape, local.n_dims,
-                                        xfer_dtype_size((xfer_dtype)local.dtype))) &&
+                    (size_t)bytes_of(local.shape, local.n_dims,
+                                     xfer_dtype_size((xfer_dtype)local.dtype))) &&
          xfer_locals_give(m->locals, local.side, local.name, local.dtype, m->buffers[i].base,
                           local.shape, NULL, local.n_dims) == XFER_OK;
   }
@@ -81,7 +74,7 @@ static bool find_boxes(part *p, const xfer_layout *layout, int rank)
     for (int d = 0; d < n_dims; d++)
       box[d] = box[n_dims + d] - box[d];
     p->offsets[i] = p->n_bytes;
-    p->n_bytes += count_bytes(box, n_dims, elem_bytes);
+    p->n_bytes += bytes_of(box, n_dims, elem_bytes);
   }
   free(bounds);
   return ok;
@@ -100,7 +93,7 @@ static bool find_part(part *p, const xfer_layout *layout, int rank)
   p->is_there = st != XFER_ERR_ARG; /* of that side */
   if (st == XFER_ERR_UNSUPPORTED) return find_boxes(p, layout, rank);
   if (st == XFER_OK)
-    p->n_bytes = count_bytes(shape, n_dims, xfer_dtype_size(xfer_layout_dtype(layout)));
+    p->n_bytes = bytes_of(shape, n_dims, xfer_dtype_size(xfer_layout_dtype(layout)));
   return true;
 }
 
@@ -153,7 +146,7 @@ bool refit_memory_need(const refit_case *what, int rank, uint64_t *n_bytes)
   if (what->refit != NULL) ok = xfer_locals_create(&locals, what->refit, rank) == XFER_OK;
   for (size_t i = 0; locals != NULL && ok && i < xfer_locals_count(locals); i++) {
     ok = xfer_locals_get(locals, i, &local) == XFER_OK;
-    *n_bytes += count_bytes(local.shape, local.n_dims, xfer_dtype_size((xfer_dtype)local.dtype));
+    *n_bytes += bytes_of(local.shape, local.n_dims, xfer_dtype_size((xfer_dtype)local.dtype));
   }
   xfer_locals_destroy(locals);
   return ok;
