@@ -160,9 +160,9 @@ static int run_problem(const plan_args *args, problem_work *work)
 {
   const xfer_tensor *tensor = work->tensors;
   const int n_ranks = work->n_ranks;
+  const int wrong = plan_check_rank(args, n_ranks);
 
-  if (args->rank >= n_ranks)
-    return args_wrong("--rank %lld: the problem has %d ranks", (long long)args->rank, n_ranks);
+  if (wrong != 0) return wrong;
   if (args->bench) return plan_bench(plan_problem, work, (int)args->rank);
   if (args->regions || args->moves) {
     const int first = args->rank >= 0 ? (int)args->rank : 0;

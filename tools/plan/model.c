@@ -43,9 +43,9 @@ static int run(const plan_args *args, const job *made)
   model_work work = {&args->job, made->model, made->rules};
   size_t n = 0;
   const xfer_tensor *tensors = xfer_refit_tensors(made->refit, &n);
+  const int wrong = plan_check_rank(args, n_ranks);
 
-  if (args->rank >= n_ranks)
-    return args_wrong("--rank %lld: there are %d ranks", (long long)args->rank, n_ranks);
+  if (wrong != 0) return wrong;
   if (args->expect != NULL) return plan_expect(made->refit, args->expect);
   if (args->bench) return plan_bench(plan_rank, &work, (int)args->rank);
   if (xfer_refit_report(made->refit, &report) != XFER_OK) return plan_failed();

@@ -111,14 +111,18 @@ static void print_text(const plan_whole *whole, const plan_traffic *traffic, uin
   predict_print_machine(whole->machine, traffic->guessed);
 }
 
+int plan_check_rank(const plan_args *args, int n_ranks)
+{
+  if (args->rank < n_ranks) return 0;
+  return args_wrong("--rank %lld: there %s %d rank%s", (long long)args->rank,
+                    n_ranks == 1 ? "is" : "are", n_ranks, n_ranks == 1 ? "" : "s");
+}
+
 int plan_report(const plan_whole *whole, const plan_args *args)
 {
   plan_traffic traffic = {.ranks = NULL};
   uint64_t delivered = 0;
 
-  if (args->rank >= whole->n_ranks)
-    return args_wrong("--rank %lld: there are only %d ranks", (long long)args->rank,
-                      whole->n_ranks);
   if (args->rank >= 0) return print_rank(whole, args);
   if (args->html != NULL) return plan_html(whole, args);
   if (args->svg != NULL) return plan_svg(whole, args);

@@ -7,6 +7,9 @@
 
 #include "plan.h"
 
+/* Is there the rank that args asks for, if it does? 0, or ARGS_WRONG after a sentence. */
+int plan_check_rank(const plan_args *args, int n_ranks);
+
 /* As args asks: the report of all ranks, or with args->rank the plan of that one. Returns the exit
  * status. */
 int plan_report(const plan_whole *whole, const plan_args *args);
