@@ -356,6 +356,11 @@ class TestDebug(unittest.TestCase):
                 runs = [e for e in spans if e["name"] == "xfer_plan_run"]
                 self.assertEqual([e["args"] for e in runs], 3 * [{"status": "XFER_OK", "what": "version 1"}])
 
+    def test_info_says_what_it_looked_for(self):
+        out = run("xfer_info", env={"PATH": os.environ["PATH"]})[1]
+        self.assertIn("  nothing of XFER_, NCCL_, CUDA_, OMPI_MCA_, UCX_, SLURM_NTASKS\n", out)
+        self.assertIn("  SLURM_NTASKS=4\n", run("xfer_info", env=os.environ | {"SLURM_NTASKS": "4"})[1])
+
     def test_info_has_what_a_report_needs(self):
         out = run("xfer_info", env=os.environ | {"NCCL_X": "a\x1bb", "XFER_DEBUG": "INFO"})[1]
         self.assertRegex(out, r"here: \d+ processors, \d\S* \wB of memory, Linux ")

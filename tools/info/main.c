@@ -24,23 +24,29 @@ static const char cuda[] = "no cuda";
 
 extern char **environ;
 
-/* The variables that change what xfer and the libraries below it do. */
+/* Of variables that change what xfer and the libraries below it do. */
+static const char *const PREFIXES[] = {"XFER_",     "NCCL_", "CUDA_",
+                                       "OMPI_MCA_", "UCX_",  "SLURM_NTASKS"};
+enum { N_PREFIXES = sizeof PREFIXES / sizeof *PREFIXES };
+
 static void print_environment(void)
 {
-  static const char *const prefixes[] = {"XFER_",     "NCCL_", "CUDA_",
-                                         "OMPI_MCA_", "UCX_",  "SLURM_NTASKS"};
   int n = 0;
 
   printf("environment:\n");
   for (char **at = environ; *at != NULL; at++)
-    for (size_t i = 0; i < sizeof prefixes / sizeof *prefixes; i++) {
-      if (strncmp(*at, prefixes[i], strlen(prefixes[i])) != 0) continue;
+    for (size_t i = 0; i < N_PREFIXES; i++) {
+      if (strncmp(*at, PREFIXES[i], strlen(PREFIXES[i])) != 0) continue;
       printf("  ");
       text_print(stdout, *at);
       printf("\n");
       n++;
     }
-  if (n == 0) printf("  nothing of XFER_, NCCL_, CUDA_, OMPI_MCA_, UCX_\n");
+  if (n > 0) return;
+  printf("  nothing of");
+  for (size_t i = 0; i < N_PREFIXES; i++)
+    printf("%s %s", i > 0 ? "," : "", PREFIXES[i]);
+  printf("\n");
 }
 
 static int parse(int argc, char **argv)
