@@ -101,7 +101,7 @@ int main(int argc, char **argv)
   xfer_layout *src[N_TENSORS], *dst[N_TENSORS];
   double *src_parts[N_TENSORS], *dst_parts[N_TENSORS];
 
-  MPI_Init_thread(&argc, &argv, MPI_THREAD_FUNNELED, &thread_level);
+  MPI_Init_thread(&argc, &argv, MPI_THREAD_FUNNELED, &thread_level); /* the comm refuses a lower */
   MPI_Comm_rank(MPI_COMM_WORLD, &rank);
   MPI_Comm_size(MPI_COMM_WORLD, &size);
   const int n_src = size > 1 ? size / 2 : 1; /* alone, rank 0 plays both parts */

@@ -163,13 +163,12 @@ int launch_processes(const launch_options *options, const refit_told *all)
 
   MPI_Comm_size(ranks, &n_ranks);
   MPI_Comm_rank(ranks, &rank);
-  if (!same_line(ranks, options->line, n_ranks, error, sizeof error)) {
-    ok = false;
-  } else if (n_ranks != what->n_ranks) {
+  const bool same = same_line(ranks, options->line, n_ranks, error, sizeof error);
+  if (same && n_ranks != what->n_ranks)
     snprintf(error, sizeof error,
              "the job needs %d ranks, MPI started %d: start it by mpirun -n %d", what->n_ranks,
              n_ranks, what->n_ranks);
-  } else {
+  if (same && n_ranks == what->n_ranks) {
     if (options->run.trace != NULL) trace_ask(options->run.trace, rank);
     comm = make_comm(options, &ranks, error, sizeof error);
     ok = comm != NULL && refit_rank(comm, told(all, rank), &options->run, &result, error);
