@@ -132,6 +132,13 @@ class TestOutput(unittest.TestCase):
                 done = subprocess.run(command(*words), stdout=full, stderr=subprocess.PIPE, text=True, check=False)
                 self.assertEqual((done.returncode, done.stderr), (1, f"{words[0]}: the output cannot be written\n"))
 
+    def test_a_reader_that_ends_first(self):
+        many = ("--problem", "f32[3000] (3000):S0 -> (3000):R", "--regions")
+        with subprocess.Popen(command("xfer_plan", *many), stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+            process.stdout.readline()
+            process.stdout.close()
+            self.assertEqual((process.stderr.read(), process.wait(timeout=60)), (b"", -signal.SIGPIPE))
+
     def test_a_closed_stdout_is_no_file_of_the_program(self):
         with tempfile.TemporaryDirectory() as folder:
             trace = os.path.join(folder, "trace")

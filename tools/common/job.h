@@ -48,7 +48,8 @@ typedef struct job_args {
       {"--ignore", ARG_TEXT, &(job)->ignore, "PATTERNS  leave these tensors out", 0, 0},             \
       {"--partial", ARG_FLAG, &(job)->partial, "--ignore may leave out a part of a fused tensor",    \
        0,           0},                                                                              \
-      {"--whole", ARG_TEXT, &(job)->whole, "PATTERN@RANK  a rank has these whole", 0, 0},            \
+      {"--whole", ARG_TEXT, &(job)->whole, "PATTERN@RANK,..  a rank, else 0, has these whole",       \
+       0,         0},                                                                                \
   {                                                                                                  \
     "--rules", ARG_TEXT, &(job)->rules, "DIR  rules of families and sides beside our own", 0, 0      \
   }

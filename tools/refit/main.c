@@ -1,8 +1,8 @@
 /*
  * xfer_refit: carries a refit out in memory of its own, and checks every byte.
  *
- *   xfer_refit --model models/qwen3-30b-a3b.json --layers 0-1 --train megatron:tp2,dp2,ep4 --gen
- * vllm:tp4 mpirun -n 8 xfer_refit --comm mpi --problem 'bf16[4096,11008] (4)@0-3:S0 -> (4)@4-7:S1'
+ *   xfer_refit --model models/qwen3-4b.json --layers 0-1 --train fsdp:dp8 --gen vllm:tp2
+ *   mpirun -n 8 xfer_refit --comm mpi --problem 'bf16[4096,11008] (4)@0-3:S0 -> (4)@4-7:S1'
  *
  * Ranks are threads, or with --comm mpi processes; with nccl or cuda processes on GPUs.
  */
@@ -291,7 +291,8 @@ static int parse(refit_args *args, int argc, char **argv)
       {"--corrupt", ARG_INT, &run_options->corrupt, "N  flip N received bytes before the check", 1,
        INT64_MAX},
       {"What is written", ARG_GROUP, NULL, NULL, 0, 0},
-      {"--dump", ARG_TEXT, &run_options->dump, "DIR  each local tensor as RANK.NAME.bin", 0, 0},
+      {"--dump", ARG_TEXT, &run_options->dump,
+       "DIR  each local tensor as RANK.NAME.bin; made if it is not there", 0, 0},
       {"--dump-train", ARG_TEXT, &run_options->dump_train, "DIR  the same, of the training side", 0,
        0},
       {"--trace", ARG_TEXT, &run_options->trace,
@@ -321,6 +322,21 @@ static int parse(refit_args *args, int argc, char **argv)
   return args_parse(&program, argc, argv);
 }
 
+#ifdef XFER_REFIT_MPI
+static int run_processes(const refit_args *args, int argc, char **argv)
+{
+  int level = MPI_THREAD_SINGLE, status;
+
+  MPI_Init_thread(&argc, &argv, MPI_THREAD_FUNNELED, &level);
+  if (level >= MPI_THREAD_FUNNELED)
+    status = run(args);
+  else
+    status = result_failed("this MPI is for processes without threads");
+  MPI_Finalize();
+  return status;
+}
+#endif
+
 int main(int argc, char **argv)
 {
   refit_args args = {
@@ -337,14 +353,7 @@ int main(int argc, char **argv)
   if (status != 0) return status;
   interrupt_catch();
 #ifdef XFER_REFIT_MPI
-  if (strcmp(args.launch.comm, "local") != 0) {
-    int provided;
-
-    MPI_Init_thread(&argc, &argv, MPI_THREAD_FUNNELED, &provided);
-    status = run(&args);
-    MPI_Finalize();
-    return status;
-  }
+  if (strcmp(args.launch.comm, "local") != 0) return run_processes(&args, argc, argv);
 #endif
   return run(&args);
 }
