@@ -119,10 +119,11 @@ XFER_API XFER_MUST_CHECK xfer_status xfer_comm_refuse(xfer_comm *comm, const cha
 
 /**
  * Has one of the calls of xfer_redistribute() and xfer_exchange() failed that returned XFER_OK, as
- * far as is known on this rank; or is the comm broken? Local; waits for nothing and asks no device.
- * On a device such a call returns before its work is done: once the stream was waited for, this
- * says whether the data has come. Who does not ask is told by the next such call, where it
- * fails on all ranks, or never if there is none: a run whose deadline passes lets the stream go on.
+ * far as is known on this rank; or is the comm broken? Local; asks no device, and waits only for
+ * what a run that failed may still do here, as a wait that fails does. On a device such a call
+ * returns before its work is done: once the stream was waited for, this says whether the data has
+ * come. Who does not ask is told by the next such call, where it fails on all ranks, or never if
+ * there is none: a run whose deadline passes lets the stream go on.
  *
  * A call that failed is told once, and the next of its kind works, unless the comm is broken.
  *
@@ -203,6 +204,8 @@ XFER_API XFER_MUST_CHECK xfer_status xfer_comm_register(xfer_comm *comm, void *m
  * @param memory  What this rank registered in that call; NULL likewise.
  * @retval XFER_ERR_ARG       It was not registered.
  * @retval XFER_ERR_MISMATCH  There is no such call; nothing was undone.
+ * @retval XFER_ERR_TIMEOUT   A call of xfer_redistribute() or xfer_exchange() before it failed
+ * after it had returned; it was undone. Likewise XFER_ERR_PEER and XFER_ERR_COMM.
  */
 XFER_API XFER_MUST_CHECK xfer_status xfer_comm_unregister(xfer_comm *comm, void *memory);
 

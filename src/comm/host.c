@@ -43,7 +43,7 @@ static void look(xfi_host_comm *comm, int64_t wait_ms)
     xfi_host_peer *peer = &comm->peers[r];
     if (comm->polled[2 * r].revents != 0 && recv(peer->in, bells, sizeof bells, MSG_DONTWAIT) == 0)
       peer->has_ended = true;
-    if (comm->polled[2 * r + 1].revents == POLLIN) peer->has_ended = true;
+    if ((comm->polled[2 * r + 1].revents & POLLIN) != 0) peer->has_ended = true; /* POLLHUP too */
   }
 }
 

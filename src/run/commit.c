@@ -271,13 +271,20 @@ void xfi_commit_send(xfer_plan *plan, const xfi_commit_word *own)
     xfi_channels_begin(&plan->pipeline->channels, plan);
 }
 
+/* Where ranks meet once more what was begun is taken back; where they do not it stays, since a rank
+ * may have read it by then. */
 bool xfi_commit_leads_on(const xfi_commit_word *words, int n_ranks)
 {
-  for (int r = 0; r < n_ranks; r++)
-    if (words[r].plan != words[0].plan || words[r].status != XFER_OK ||
-        words[r].work == LANES_MADE || words[r].tells != 0)
+  bool moves = false;
+  bool tells = false;
+
+  for (int r = 0; r < n_ranks; r++) {
+    if (words[r].plan != words[0].plan || words[r].status != XFER_OK || words[r].work == LANES_MADE)
       return false;
-  return true;
+    moves = moves || words[r].work == LANES_MOVE;
+    tells = tells || words[r].tells != 0;
+  }
+  return !(moves && tells);
 }
 
 void xfi_commit_take_back(xfer_plan *plan)
