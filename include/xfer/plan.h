@@ -137,7 +137,8 @@ enum {
   XFER_PLAN_STAGED = 2, /**< All of a run is received into staging memory of the plan's, as much as
                             this rank's destinations take; xfer_plan_wait() writes it into the
                             destinations once every rank has everything, and with XFER_PLAN_VERIFY
-                            once digests agree. So what fails before leaves destinations as they
+                            once digests agree, of which two tensors with one destination have one
+                            each. So what fails before leaves destinations as they
                             were, whole and of the version before, and the report says 0 for `torn`;
                             1 only where the writing itself failed. Until the wait destinations are
                             the old ones; nobody may use them while it writes. Not of an exchange.

@@ -194,6 +194,28 @@ class Description:
         return cls(placements, tuple(tensor.shape), tensor.dtype, tuple(tensor._local_tensor.shape), order, is_view)
 
 
+def spec_of(tensor: Any) -> Any:
+    """What says how a DTensor lies; None of what is none."""
+    return getattr(tensor, "_spec", None) if hasattr(tensor, "device_mesh") else None
+
+
+def check_specs(known: Mapping[str, Any], tensors: Mapping[str, Any]) -> None:
+    """Do tensors lie as their specs were: is each still a DTensor or none, over the same ranks, split alike?"""
+    for name, tensor in tensors.items():
+        now, was = spec_of(tensor), known.get(name)
+        if name in known and now is not was and _told(now) != _told(was):
+            raise ValueError(f"{name!r} is {_told(now)}, and was planned as {_told(was)}")
+
+
+def _told(spec: Any) -> str:
+    """torch takes a `_StridedShard` and a Shard for equal: their texts differ."""
+    if spec is None:
+        return "a plain tensor"
+    grid = grid_of(spec.mesh, None)
+    order = f" in the order {spec.shard_order}" if getattr(spec, "shard_order", None) else ""
+    return f"{tuple(spec.shape)} by {tuple(spec.placements)}{order} over a mesh {grid.sizes} of ranks {grid.ranks}"
+
+
 def _same(a: Layout, b: Layout, numbers: Sequence[int]) -> bool:
     """Do two layouts give all ranks the same elements?"""
     dims = range(len(a.shape))
@@ -207,7 +229,12 @@ def candidates(said: Description, rank: int, grid: Grid) -> dict[str, Layout]:
     if said.is_view:
         made["order"] = None
     inside = rank in grid.ranks
-    found = {m: each for m, each in made.items() if each and not (inside and each.local_shape(rank) != said.local)}
+    empty = 0 in said.shape and 0 in said.local  # torch makes such parts of other shapes
+    found = {
+        m: each
+        for m, each in made.items()
+        if each and not (inside and each.local_shape(rank) != said.local and not empty)
+    }
     if not found:
         expected = " or ".join(dict.fromkeys(str(each.local_shape(rank)) for each in made.values() if each))
         raise ValueError(f"rank {rank} has a local tensor of shape {said.local}; {said.placements} say {expected}")

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from ctypes import byref, c_void_p
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ._lib import lib
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 
 class Handle:
@@ -63,7 +66,7 @@ class Handle:
     def _destroy(self, handle: c_void_p) -> None:
         getattr(lib, f"xfer_{self._kind}_destroy")(handle)
 
-    def __enter__(self) -> Any:
+    def __enter__(self) -> Self:
         self._as_parameter_  # raises
         return self
 

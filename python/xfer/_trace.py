@@ -105,7 +105,7 @@ def _steps(dim: Dim, index: Sequence[int], block: Block) -> Iterator[_Step]:
         yield _Step(dim, j, k)
         return
     per_row = block.shape[j] // k
-    if block.shape[j] % k or index[j] >= k or per_row == 0 or dim.n % per_row:
+    if block.shape[j] % k or index[j] >= k or per_row == 0 or dim.n % per_row or j == 0:
         raise Unmapped
     if per_row > 1:
         yield _Step(replace(dim, n=per_row), j, k)

@@ -277,6 +277,11 @@ class _Recorder(TorchDispatchMode):  # type: ignore[misc, unused-ignore]
             self._spoil(target, "copy_", [])
             return
         source, known = source.expand(target.shape), self.known[_key(source)]
+        if _name_of(target) != into.dtype:  # its bits, whose places are those of other elements
+            into.block.spoil(f"a view as {_name_of(target)}", self._sources_of([source]))
+            everything = (Dim(math.prod(into.block.shape), 1, 0),)
+            into.writes.append(_Write(Strided("", 0, 0, everything), into.block.made))
+            return
         try:
             copies = self._exact(source, target.storage_offset(), target.stride())
         except Unmapped:
@@ -504,18 +509,26 @@ def _box(copy: Strided, shape: tuple[int, ...]) -> tuple[tuple[int, int], ...] |
 
 def _boxes_of(copy: Copy, shape: tuple[int, ...]) -> list[TargetBox]:
     dims = [Dim(n, s, t) for n, s, t in zip(copy.shape, copy.source_strides, copy.target_strides, strict=True)]
-    once = tuple(dim for dim in dims if dim.to)
-    starts = [copy.target_offset]
-    for dim in dims:
-        if not dim.to:  # the same elements again and again
-            starts = [start + i * dim.of for start in starts for i in range(dim.n)]
-    found = []
-    for start in starts:
+    n = len(shape)
+    found: list[TargetBox] = []
+    parts = [(copy.target_offset, copy.source_offset, dims)]
+    while parts:
+        target, source, left = parts.pop()
         block = Block(shape or (1,))
-        write(block, Strided("", start, copy.source_offset, once))
-        n = len(shape)
-        found += [TargetBox(b.lo[:n], b.hi[:n], copy.target, b.of, b.strides[:n]) for b in block.boxes]
+        if all(dim.to for dim in left):
+            write(block, Strided("", target, source, tuple(left)))
+        if sum(map(_volume, block.boxes)) == math.prod(dim.n for dim in left):
+            found += [TargetBox(b.lo[:n], b.hi[:n], copy.target, b.of, b.strides[:n]) for b in block.boxes]
+            continue
+        # Some elements go to several places, as those of an expand() or unfold(): one place after the other.
+        dim = min(left, key=lambda dim: (dim.to != 0, dim.n))
+        rest = [each for each in left if each is not dim]
+        parts += [(target + i * dim.of, source + i * dim.to, rest) for i in range(dim.n)]
     return found
+
+
+def _volume(box: Any) -> int:
+    return math.prod(hi - lo for lo, hi in zip(box.lo, box.hi, strict=True))
 
 
 def _reach(tensor: Any) -> int:

@@ -134,7 +134,10 @@ def elsewhere(known: Memory, x: Any) -> Memory | None:
 
 
 def _of_interface(x: Any, interface: dict[str, Any], device: int) -> Memory:
-    address, read_only = interface["data"]
+    data = interface.get("data")
+    if not isinstance(data, tuple) or len(data) != 2 or not isinstance(data[0], int | None):
+        raise TypeError("an array interface without an address: hand in a NumPy array made of it")
+    address, read_only = data
     dtype = getattr(x, "dtype", None)
     # A typestr has no bf16 and no fp8; the dtype's name has.
     name = dtypes.dtype_name(dtype) if hasattr(dtype, "name") else dtypes.of_typestr(interface["typestr"])

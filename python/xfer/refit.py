@@ -17,7 +17,7 @@ from ._lib import lib
 from ._structs import array, decoded, encoded, length, listed
 from .comm import Comm
 from .conversion import Conversion
-from .errors import ArgError
+from .errors import ArgError, StateError
 from .layout import Layout
 from .memory import HOST, Memory, check_device, elsewhere, one_array
 from .plan import Plan, PlanOptions, Tensors
@@ -502,6 +502,8 @@ class Locals(_handle.Handle):
         with comm._alone():
             try:
                 for (_, name), given in self._given.items():
+                    if given.memory.owner is None:
+                        raise StateError(f"{name!r} was given back after the last run: update() it before bind()")
                     check_device(given.memory.device, comm._device, repr(name))
                 left = () if plan._kept.get(self) is None else plan._views  # C binds what lies elsewhere than before
                 plan._keep(self)  # memory of its own is bound too

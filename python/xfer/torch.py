@@ -18,7 +18,6 @@ from functools import cache, cached_property, lru_cache, partial
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch.distributed._functional_collectives import AsyncCollectiveTensor
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor
 
@@ -38,8 +37,7 @@ from ._dtensor import (
     plain,
 )
 from ._flat import FlatPart, flat_parts, is_flat
-from ._gc import no_collection
-from ._places import Places
+from ._held import Held, Source, local_part, readable, tensors_of
 from ._steps import Steps
 from ._structs import needed
 from .comm import Agreed, Comm
@@ -68,9 +66,6 @@ __all__ = [
     "pool_staging",
     "redistribute",
 ]
-
-Source = Any  # a torch.nn.Module, or a state dict
-
 
 # ---- memory
 
@@ -116,19 +111,6 @@ def layout_of(tensor: Any, ranks: Ranks = None, meaning: str | None = None) -> L
     """
     said = Description.of(tensor)
     return chosen(said, _our_rank(ranks), grid_of(tensor.device_mesh, ranks), meaning)
-
-
-def tensors_of(source: Source) -> dict[str, Any]:
-    """The tensors of a module or a state dict by name; a FlatPart of what FSDP1 or ZeRO-3 cut."""
-    if isinstance(source, torch.nn.Module):
-        source = flat_parts(source) if is_flat(source) else source.state_dict()
-    if not isinstance(source, Mapping):
-        raise TypeError(f"a {type(source).__name__} is neither a module nor a state dict")
-    tensors = {name: x for name, x in source.items() if isinstance(x, torch.Tensor | FlatPart)}
-    for name in tensors:
-        if not isinstance(name, str):
-            raise TypeError(f"a tensor's name is {name!r}, not a text")
-    return tensors
 
 
 def _grids_of(tensors: Mapping[str, Any], ranks: Ranks) -> dict[DeviceMesh, tuple[Grid, str]]:
@@ -186,25 +168,6 @@ def layouts_of(
                 wrong.args = (f"{name!r}: {wrong}",)
                 raise
     return layouts
-
-
-def local_part(tensor: Any) -> Any:
-    """The memory of this rank's part; None outside the mesh."""
-    if isinstance(tensor, FlatPart):
-        return tensor.memory
-    if isinstance(tensor, DTensor):
-        if tensor.device_mesh.get_coordinate() is None:
-            return None
-        tensor = tensor._local_tensor
-    if isinstance(tensor, AsyncCollectiveTensor):
-        tensor = tensor.wait()
-    return tensor.detach() if tensor.requires_grad else tensor  # the same object where it can be: see Places
-
-
-def readable(part: Any) -> Any:
-    """A part to read from: what expand() gives, whose elements share memory, is copied."""
-    is_plain = part is None or part.layout is not torch.strided or 0 not in part.stride()
-    return part if is_plain else part.contiguous()
 
 
 # ---- one DTensor across meshes
@@ -366,70 +329,15 @@ def _layouts(
     mesh = cache(lambda: Mesh([len(everywhere)], everywhere))  # of a side that has tensors
     whole = cache(lambda shape, dtype: Layout(mesh(), shape, dtype, [Replicate()]))
     for name, tensor in tensors.items():
-        if isinstance(tensor, FlatPart):
-            layouts[name] = tensor.layout()
-        elif not isinstance(tensor, DTensor):
-            layouts[name] = whole(tuple(tensor.shape), tensor.dtype)
-    return layouts
-
-
-def _refuse_copies(parts: Mapping[str, Any], again: Mapping[str, Any], names: Sequence[str]) -> None:
-    """What a module's state_dict() makes anew for each who asks is not what the module computes with."""
-    for name in names:
-        if local_part(again[name]).data_ptr() != parts[name].data_ptr():
-            raise ValueError(
-                f"{name!r}: the target's state_dict() hands out a copy, which the module would not see change; hand in "
-                "a dict of its own tensors"
-            )
-
-
-class _Sides:
-    """What this rank holds of a source and of a target, which are looked at anew before each step."""
-
-    def __init__(
-        self,
-        source: Source | None,
-        target: Source | None,
-        check: Callable[[int, dict[str, Any]], None] = lambda *_: None,
-    ) -> None:
-        """check: raises what is wrong with the DTensors among the tensors of a side (0 or 1) that have moved."""
-        self.sources = [source, target]
-        self._check = check
-        self.parts: list[dict[str, Any]] = [{}, {}]  # by name; None outside a tensor's mesh
-        self._places = [Places(), Places()]
-        self._are_known = False
-
-    def _moved(self, side: int) -> list[str]:
-        """The names of what does not lie where it lay; of all at first, and after a failure."""
-        source, before = self.sources[side], self.parts[side]
-        tensors = {} if source is None else tensors_of(source)
-        if self._are_known and tensors.keys() != before.keys():
-            raise ValueError(f"{min(tensors.keys() ^ before.keys())!r} has come or gone since it was planned")
-        parts = {name: local_part(tensor) for name, tensor in tensors.items()}
-        self.parts[side] = parts = parts if side == 1 else {name: readable(part) for name, part in parts.items()}
-        names = [name for name, part in parts.items() if part is not None]
-        moved = [names[i] for i in self._places[side].moved(names, [parts[name] for name in names])]
-        if moved and side == 1 and isinstance(source, torch.nn.Module):
-            _refuse_copies(parts, tensors_of(source), moved)
-        self._check(side, {name: tensors[name] for name in moved if isinstance(tensors[name], DTensor)})
-        return moved
-
-    def commit(self, plan: Plan, bind: Callable[[list[tuple[int, str]]], None]) -> None:
-        """With what has moved bound: (0 or 1, name) of each. Collective."""
         try:
-            try:
-                with no_collection():
-                    moved = [(side, name) for side in (0, 1) for name in self._moved(side)]
-                    self._are_known = True
-                    bind(moved)
-            except Exception as wrong:
-                plan._note(wrong)  # raised on all ranks
-            plan.commit()
-            if plan.fresh_sources:  # all come anew, and the plan alone keeps these
-                self.parts[0], self._places[0] = dict.fromkeys(self.parts[0]), Places()
-        except BaseException:
-            self._places = [Places(), Places()]
+            if isinstance(tensor, FlatPart):
+                layouts[name] = tensor.layout()
+            elif not isinstance(tensor, DTensor):
+                layouts[name] = whole(tuple(tensor.shape), tensor.dtype)
+        except (TypeError, ValueError, RuntimeError) as wrong:
+            wrong.args = (f"{name!r}: {wrong}",)
             raise
+    return layouts
 
 
 class Transfer(Steps):
@@ -456,6 +364,8 @@ class Transfer(Steps):
     sides have different names, shapes or types.
     """
 
+    _what = "Transfer"  # the ranks mean the same
+
     def __init__(
         self,
         comm: Comm,
@@ -472,19 +382,22 @@ class Transfer(Steps):
 
         def tell() -> list[Any]:
             sides = (source, target)
+            check_meaning(meaning)
             if source is None and target is None:
                 raise ValueError("neither source nor target: make the comm of the ranks that have one")
             have[:] = [tensors_of(side) if side is not None else {} for side in sides]
+            if not any(have):
+                raise ValueError("there is no tensor in what was handed in")
             if None not in sides and set(have[0]) != set(have[1]):
                 lacking = min(set(have[0]) ^ set(have[1]))
-                raise ValueError(f"{lacking!r} is in one of source and target alone")
+                raise ValueError(f"{lacking!r} is in the {('source', 'target')[lacking in have[1]]} alone")
             for mesh in {**_grids_of(have[0], ranks), **_grids_of(have[1], ranks)}:
                 _check_rank(comm, mesh, ranks)
             return [None if side is None else meshes_of(h, ranks) for side, h in zip(sides, have, strict=True)]
 
         needed("comm", comm, "comm")
         self._comm = comm
-        said = comm.share(tell, "Transfer")
+        said = comm.share(tell, self._what)
         with Agreed(comm._tell):
             for side in (0, 1):
                 theirs = [each[side] for each in said]
@@ -493,16 +406,16 @@ class Transfer(Steps):
         conversion = (Conversion.cast(),) if cast else ()
         rows = [(name, layouts[0].get(name), layouts[1].get(name), *conversion) for name in names]
         self.plan = Plan(comm, rows, **options)
-        self._sides = _Sides(source, target)
-        self._sides.commit(self.plan, self._bind)
+        self._held = Held(source, target)
+        self._held.commit(self.plan, self._bind)
 
     def look_at(self, *, source: Source | None = None, target: Source | None = None) -> None:
         """Other modules or state dicts, of the same names and layouts, from the next step on. Local."""
-        given = zip((source, target), self._sides.sources, strict=True)
-        self._sides.sources = [before if new is None else new for new, before in given]
+        given = zip((source, target), self._held.sources, strict=True)
+        self._held.sources = [before if new is None else new for new, before in given]
 
     def _bind(self, moved: list[tuple[int, str]]) -> None:
-        source, target = self._sides.parts
+        source, target = self._held.parts
         self.plan.bind_many((name, source.get(name), target.get(name)) for name in sorted({name for _, name in moved}))
 
     def step(self, version: int, stream: Any = None) -> None:
@@ -513,8 +426,9 @@ class Transfer(Steps):
         raised on all ranks before anything moves, and the next step goes on.
         """
         with _on(stream, self._comm):  # which reads what is copied to be read
-            self._sides.commit(self.plan, self._bind)
+            self._held.commit(self.plan, self._bind)
         super().step(version, stream)
+        self._held.written()
 
 
 class ModelRefit(Steps):
@@ -550,8 +464,8 @@ class ModelRefit(Steps):
             self.refit = Refit(model if isinstance(model, Model) else Model(model), train, gen)
             self.locals = self.refit.locals(comm.rank)
         self.plan = self.refit.plan(comm, **options)
-        self._sides = _Sides(source, target, self._check)
-        self._sides.commit(self.plan, partial(self._bind, self.locals.give))
+        self._held = Held(source, target, self._check)
+        self._held.commit(self.plan, partial(self._bind, self.locals.give))
 
     def _check(self, side: int, tensors: dict[str, Any]) -> None:
         """Do DTensors of these placements hold what the SPEC says, where both speak of the same tensor?"""
@@ -586,14 +500,15 @@ class ModelRefit(Steps):
 
     def _bind(self, hand_in: Callable[[str, str, Any], None], moved: list[tuple[int, str]]) -> None:
         for side, name in moved:
-            hand_in(("train", "gen")[side], name, self._sides.parts[side][name])
+            hand_in(("train", "gen")[side], name, self._held.parts[side][name])
         self.locals.bind(self.plan)
 
     def step(self, version: int, stream: Any = None) -> None:
         """Move all weights and wait until they are there on every rank. Collective. See Transfer.step()."""
         with _on(stream, self._comm):
-            self._sides.commit(self.plan, partial(self._bind, self.locals.update))
+            self._held.commit(self.plan, partial(self._bind, self.locals.update))
         super().step(version, stream)
+        self._held.written()
 
     def _wait(self) -> None:
         self.locals.wait(self.plan)

@@ -5,6 +5,7 @@ import random
 import pytest
 
 torch = pytest.importorskip("torch", reason="torch is not installed")
+import xfer  # noqa: E402
 from xfer.capture import capture, destinations  # noqa: E402
 
 
@@ -217,6 +218,45 @@ def test_boxes_are_those_of_the_checkpoint():
         ("k", ((3, 6), (0, 5)), 30, (15,), (1,)),
         ("v", ((3, 6), (0, 5)), 45, (15,), (1,)),
     ]
+
+
+def test_elements_that_go_to_several_places_go_to_each():
+    def load(model, weights):
+        model.windows.data.copy_(weights["w"].unfold(0, 2, 1))
+        model.rows.data.copy_(weights["w"].unfold(0, 3, 2).expand(2, 2, 3))
+
+    shapes = {"windows": (5, 2), "rows": (2, 2, 3)}
+    weights = torch.arange(6.0, dtype=torch.float64)
+    model = Model(shapes, load, device="cpu")
+    found = capture(Model(shapes, load), {"w": ("f64", (6,))})
+    assert not found.made
+    assert not found.missing
+    (comm,) = xfer.Comm.local(1)
+    ((name, (layout, view)),) = destinations(found, {"w": ("f64", (6,))}, model).items()
+    source = xfer.Layout(xfer.Mesh([1]), (6,), "f64", [xfer.Replicate()])
+    with xfer.Plan(comm, [(name, source, layout)]) as plan:
+        plan.bind(0, weights, view)
+        plan.commit()
+        plan.run(1)
+        plan.wait()
+    assert torch.equal(model.windows, weights.unfold(0, 2, 1))
+    assert torch.equal(model.rows, weights.unfold(0, 3, 2).expand(2, 2, 3))
+
+
+@pytest.mark.parametrize(
+    ("of", "view"),
+    [("bfloat16", "float16"), ("bfloat16", "float32"), ("float32", "bfloat16"), ("int32", "uint8")],
+)
+def test_bits_that_are_written_in_a_view_as_another_type_are_no_copy(of, view):
+    of, view = getattr(torch, of), getattr(torch, view)
+
+    def load(model, weights):
+        model.p.data.view(view).copy_(weights["w"])
+
+    shape = torch.zeros(4, 8, dtype=of).view(view).shape
+    found = capture(Model({"p": (4, 8)}, load, of), {"w": (str(view).partition(".")[2], tuple(shape))})
+    assert not found.copies
+    assert [each.sources for each in found.made] == [("w",)]
 
 
 def test_values_that_are_no_copies_are_named():

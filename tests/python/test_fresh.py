@@ -139,6 +139,11 @@ def test_local_tensors_of_sources_made_anew_are_given_back(tmp_path):
             state.clear()
             x = None
             assert are_gone(*known) == (comm.rank == 0)
+            mine.bind(plan)  # without an update
+            with pytest.raises(
+                (xfer.StateError, xfer.PeerError), match=r"was given back .*: update\(\) it before bind"
+            ):
+                plan.commit()
 
     on_ranks(2, work)
 

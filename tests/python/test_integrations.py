@@ -358,7 +358,7 @@ def test_a_comm_that_another_thread_uses_is_kept(group_of_one):
 
     weights, comm = transfer(group_of_one), _comms.known_comm(group_of_one)
     source, target = {"w": torch.arange(4.0)}, {"w": torch.zeros(4)}
-    kept = comm._transfers["model"] = state_dict._Kept(comm, source=source, target=target)
+    kept = comm._transfers["model"] = state_dict._Kept(comm, "model", source=source, target=target)
     with comm._alone():
         for call in (
             lambda: weights.step(1),

@@ -104,6 +104,15 @@ def test_buffers():
             memory_of(wrong)
 
 
+def test_an_interface_without_an_address_is_refused():
+    for data in (b"\x10\x00", None, (1, False, 2), ("16", False)):
+        like = type(
+            "Like", (), {"__array_interface__": {"data": data, "shape": (2,), "typestr": "|u1", "version": 3}}
+        )()
+        with pytest.raises(TypeError, match="without an address"):
+            memory_of(like)
+
+
 def test_the_prototypes_of_the_process_are_left_alone():
     """Another library's call of the same function has its own, as some have that other tests load: so a new process."""
     names = ("PyObject_GetBuffer", "PyBuffer_Release", "PyCapsule_IsValid", "PyCapsule_GetPointer")

@@ -267,7 +267,7 @@ def test_a_transfer_refuses_what_came_went_or_is_freed():
         return words, mine["a"].tolist()
 
     for words, a in on_ranks(2, work):
-        assert "'c' has come or gone" in words[0]
+        assert "'c' is new in the" in words[0]
         assert "'a': a Tensor without memory" in words[1]
         assert a == [5.0] * 4
 
@@ -380,7 +380,7 @@ def test_what_a_step_copies_to_read_it_is_copied_on_its_stream(monkeypatch):
         for name in ("ExternalStream", "default_stream", "stream"):
             patch.setattr(torch.cuda, name, getattr(cuda, name))
         patch.setattr(comm, "_device", 3)
-        patch.setattr(xfer.torch, "readable", lambda part: (seen.append(cuda.current), readable(part))[1])
+        patch.setattr(xfer._held, "readable", lambda part: (seen.append(cuda.current), readable(part))[1])
         patch.setattr(transfer, "_bind", lambda _: None)
         patch.setattr(transfer.plan, "commit", lambda: None)
         patch.setattr(transfer, "_move", lambda _, stream: seen.append(stream))

@@ -13,13 +13,15 @@ from typing import Any
 import torch
 from torch.distributed.tensor import DTensor
 
+from .._dtensor import check_specs, spec_of
+from .._held import local_part, tensors_of
 from .._places import Places
 from ..comm import Comm
 from ..dtypes import dtype_name
 from ..errors import MismatchError
 from ..layout import Layout, Replicate
 from ..mesh import Mesh
-from ..torch import FlatPart, layouts_of, local_part, meshes_of, tensors_of
+from ..torch import FlatPart, layouts_of, meshes_of
 
 __all__ = ["Holders", "SelfSaying", "Source", "Table", "current_device", "joined", "some", "tables_of", "whole"]
 
@@ -68,6 +70,7 @@ class Source:
         """passing: the memory of its tensors is theirs for one update, and no process keeps it after that."""
         self._source, self._everywhere = source, Mesh([n_trainers])
         self._parts: dict[str, Any] = {}
+        self._specs: dict[str, Any] = {}  # of what was planned
         self.passing = passing
 
     @property
@@ -80,7 +83,7 @@ class Source:
 
     def table(self) -> Table:
         """Of what this rank has."""
-        return [[name, dtype_name(x.dtype), list(x.shape)] for name, x in tensors_of(self._source).items()]
+        return [_row(name, x) for name, x in tensors_of(self._source).items()]
 
     def meshes(self, rank: int) -> dict[str, Any]:
         """What layouts() of the other trainers needs of this one, which is `rank` of them: a DTensor's mesh has torch's
@@ -97,6 +100,7 @@ class Source:
     def layouts(self, meshes: list[Any], holders: Holders) -> dict[str, Layout]:
         """Who holds what of each that this rank has. meshes: of all ranks; None where there are no weights."""
         state = tensors_of(self._source)
+        self._specs = {name: spec_of(x) for name, x in state.items()}
         of_dtensors = layouts_of(state, meshes=meshes)
         having = {ranks: Mesh([len(ranks)], ranks) for ranks in {holders[name] for name in state}}
         whole_of = cache(whole)
@@ -109,7 +113,13 @@ class Source:
     def parts(self) -> dict[str, Any]:
         """What this rank has now of each; None: nothing."""
         state = self._source if isinstance(self._source, dict) else tensors_of(self._source)
-        return state if _is_plain(state) else {name: local_part(x) for name, x in tensors_of(state).items()}
+        if not _is_plain(state):
+            state = tensors_of(state)
+            check_specs(self._specs, state)
+            return {name: local_part(x) for name, x in state.items()}
+        if any(self._specs.values()):
+            check_specs(self._specs, state)
+        return state
 
     def begin(self, planned: set[str]) -> None:
         """An update of these names. A new one is refused here; what is gone, where it is looked at."""
@@ -168,6 +178,14 @@ def current_device() -> Any:
 def whole(shape: Iterable[int], dtype: Any, holders: Mesh) -> Layout:
     """Of what each of these ranks has all of."""
     return Layout(holders, tuple(shape), dtype, [Replicate()])
+
+
+def _row(name: str, tensor: Any) -> list[Any]:
+    try:
+        return [name, dtype_name(tensor.dtype), list(tensor.shape)]
+    except (TypeError, RuntimeError) as wrong:
+        wrong.args = (f"{name!r}: {wrong}",)
+        raise
 
 
 # ---- modules and state dicts

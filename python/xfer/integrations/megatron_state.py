@@ -21,7 +21,7 @@ from ..errors import MismatchError
 from ..layout import Layout
 from ..memory import View, memory_of
 from ..plan import Plan, PlanOptions
-from ._comms import comm_of, drop_comm, dropped_if_broken
+from ._comms import comm_of, drop_comm, dropped_if_broken, is_in_use
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -168,7 +168,9 @@ class StateTransfer(Steps):
 
         def tell() -> list[Any]:
             have[:] = map(_pieces, self._states)
-            for pieces in have:
+            for side, state, pieces in zip(("source", "target"), self._states, have, strict=True):
+                if state is not None and not pieces:
+                    raise ValueError(f"the {side} has no ShardedTensor: it is what sharded_state_dict() gives")
                 _views(pieces)  # raises
             return [_described(pieces) for pieces in have]
 
@@ -198,6 +200,8 @@ class StateTransfer(Steps):
                 self.plan.bind_many((key, sources.get(key), targets.get(key)) for key in self._names)
                 self._where = where
         except Exception as wrong:
+            if is_in_use(wrong):
+                raise  # another thread's step, which this one's end is not to spoil
             self.plan._note(wrong)  # raised on all ranks
         try:
             self.plan.commit()

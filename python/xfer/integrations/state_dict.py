@@ -20,7 +20,8 @@ __all__ = ["drop_comm", "drop_state_dict", "pull_state_dict", "push_state_dict"]
 class _Kept(Transfer):
     """A transfer that a comm keeps, and the last version."""
 
-    def __init__(self, comm: Comm, **side: Any) -> None:
+    def __init__(self, comm: Comm, key: str, **side: Any) -> None:
+        self._what = f"transfer of key {key!r}"
         super().__init__(comm, **side)
         self.comm, self.version = comm, 0
 
@@ -34,7 +35,7 @@ def _move(group: Any, key: str, version: int | None, ranks: Ranks, **side: Any) 
     with dropped_if_broken(comm):
         kept = comm._transfers.get(key)
         if kept is None:
-            kept = comm._transfers[key] = _Kept(comm, ranks=ranks, **side)
+            kept = comm._transfers[key] = _Kept(comm, key, ranks=ranks, **side)
         else:
             kept.look_at(**side)
         version = version if version is not None else kept.version + 1
