@@ -203,8 +203,23 @@ def check_specs(known: Mapping[str, Any], tensors: Mapping[str, Any]) -> None:
     """Do tensors lie as their specs were: is each still a DTensor or none, over the same ranks, split alike?"""
     for name, tensor in tensors.items():
         now, was = spec_of(tensor), known.get(name)
-        if name in known and now is not was and _told(now) != _told(was):
+        if name in known and not _is_alike(now, was) and _told(now) != _told(was):
             raise ValueError(f"{name!r} is {_told(now)}, and was planned as {_told(was)}")
+
+
+def _is_alike(a: Any, b: Any) -> bool:
+    """Of most, in a tenth of the time that their texts take; False: perhaps."""
+    if a is b or a is None or b is None:
+        return a is b
+    kinds = [list(map(type, spec.placements)) for spec in (a, b)]
+    orders = [getattr(spec, "shard_order", None) for spec in (a, b)]
+    return bool(
+        a.mesh is b.mesh
+        and a.shape == b.shape
+        and a.placements == b.placements
+        and kinds[0] == kinds[1]
+        and orders[0] == orders[1]
+    )
 
 
 def _told(spec: Any) -> str:

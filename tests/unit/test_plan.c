@@ -113,7 +113,8 @@ static void test_a_conversion_must_be_one(void **state)
                    XFER_ERR_ARG); /* nothing can be divided by it */
   assert_int_equal(xfi_conversion_check(xfi_conversion_make(XFER_CONVERSION_ADD, INFINITY), "w"),
                    XFER_ERR_ARG);
-  assert_string_equal(xfer_last_error(), "tensor \"w\": conversion \"add\" by inf, which is to be finite");
+  assert_string_equal(xfer_last_error(),
+                      "tensor \"w\": conversion \"add\" by inf, which is to be finite");
 }
 
 static void test_a_conversion_by_blocks_must_be_one(void **state)
