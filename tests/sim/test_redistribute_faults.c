@@ -352,7 +352,7 @@ static void one_passes_its_deadline(int rank)
     if (key < 4) {
       NEED(rank == 1 || xfer_comm_check(w.comms[rank]) == XFER_ERR_TIMEOUT);
       NEED(rank == 1 || xfer_comm_check(w.comms[rank]) == XFER_OK);
-      (void)!xfer_comm_check(w.comms[1]);
+      if (rank == 1) (void)!xfer_comm_check(w.comms[1]);
     }
     ranks_barrier();
     tensors[rank] = other; /* a call of another kind tells so as well */
