@@ -5,8 +5,6 @@
  * lack it the lowest rank that has one does. */
 #include <string.h>
 
-#include <xxhash.h>
-
 #include "agree_fill.h"
 #include "alloc.h"
 #include "boxes.h"
@@ -108,6 +106,15 @@ done:
   return st;
 }
 
+/* A rank without memory lets the others go. */
+static xfer_status make_numbers(xfi_numbers *numbers, const filling *f, size_t n)
+{
+  const xfer_status st = xfi_numbers_create(numbers, n);
+
+  if (st != XFER_OK) xfi_comm_leave(f->comm, f->comm->ops->abort);
+  return st;
+}
+
 /* This rank's distinct layouts, and where it uses them. */
 static xfer_status list_mine(filling *f)
 {
@@ -117,7 +124,7 @@ static xfer_status list_mine(filling *f)
   f->mine = xfi_comm_calloc(f->comm, f->n_sides, sizeof(xfer_layout *));
   f->uses = xfi_comm_calloc(f->comm, f->n_sides, sizeof *f->uses);
   XFI_CHECK_DONE(f->mine != NULL && f->uses != NULL, XFER_ERR_NOMEM, "%zu layouts", f->n_sides);
-  XFI_TRY_DONE(xfi_numbers_create(&own, f->comm, f->n_sides));
+  XFI_TRY_DONE(make_numbers(&own, f, f->n_sides));
   for (size_t s = 0; s < f->n_sides; s++) {
     const xfer_layout *layout = *at_side(f->tensors, s);
     uint32_t number;
@@ -212,7 +219,7 @@ static xfer_status hear_all(filling *f)
   }
   f->tellers = xfi_comm_calloc(f->comm, n_all, sizeof *f->tellers);
   XFI_CHECK_DONE(f->tellers != NULL, XFER_ERR_NOMEM, "%zu layouts", n_all);
-  XFI_TRY_DONE(xfi_numbers_create(&f->known, f->comm, n_all));
+  XFI_TRY_DONE(make_numbers(&f->known, f, n_all));
   pairs = all;
   for (size_t r = 0; r < size; pairs += sizes[r++] / sizeof *pairs)
     read_pairs(f, r, pairs, sizes[r] / sizeof *pairs);
@@ -433,10 +440,9 @@ static xfer_status fill(filling *f)
 
   f->whole = xfi_calloc(f->n_sides, sizeof(xfer_layout *));
   XFI_CHECK_DONE(uses != NULL && f->whole != NULL, XFER_ERR_NOMEM, "%zu ranks", size);
-  XFI_TRY_DONE(xfi_numbers_create(&different, NULL, f->n_sides));
+  XFI_TRY_DONE(xfi_numbers_create(&different, f->n_sides));
   for (size_t s = 0; s < f->n_sides; s++) {
     const xfer_layout **at = at_side(f->tensors, s);
-    XXH128_hash_t hash;
     uint32_t number;
 
     if (*at == NULL && layout_of(f, f->filled[s]) != NULL) put(at, layout_of(f, f->filled[s]));
@@ -444,8 +450,7 @@ static xfer_status fill(filling *f)
     for (size_t r = 0; r < size; r++)
       uses[r] = f->said[f->from[r] + n_own];
     n_own++;
-    hash = XXH3_128bits(uses, size * sizeof *uses);
-    number = xfi_number_of(&different, (uint64_t[2]){hash.low64, hash.high64});
+    number = xfi_number_of_bytes(&different, uses, size * sizeof *uses);
     if (number == f->n_whole) {
       XFI_TRY_DONE(put_together(&f->whole[number], f, uses, f->tensors[s / 2].name));
       f->n_whole++;

@@ -6,9 +6,6 @@
 #include "operations.h"
 
 #include <stdio.h>
-#include <stdlib.h>
-
-#include <xxhash.h>
 
 #include "alloc.h"
 #include "dtype.h"
@@ -88,13 +85,11 @@ static xfer_status find_layout(const xfer_layout **layout, making *m, const xfer
                                int rank)
 {
   int64_t key[XFER_MAX_DIMS + 3] = {rank, op->dtype, op->n_dims};
-  XXH128_hash_t hash;
   uint32_t number;
 
   for (int d = 0; d < op->n_dims; d++)
     key[3 + d] = op->shape[d];
-  hash = XXH3_128bits(key, sizeof key);
-  number = xfi_number_of(&m->known, (uint64_t[2]){hash.low64, hash.high64});
+  number = xfi_number_of_bytes(&m->known, key, sizeof key);
   if (number == m->made->n_layouts) {
     XFI_TRY(make_layout(&m->made->layouts[number], op, rank));
     m->made->n_layouts++;
@@ -180,7 +175,7 @@ xfer_status xfi_op_tensors_create(xfi_op_tensors *made, const xfi_operations *op
   XFI_CHECK_DONE(made->tensors != NULL && made->order != NULL && made->ends != NULL &&
                      made->names != NULL && made->layouts != NULL && m.of_recv != NULL,
                  XFER_ERR_NOMEM, "%zu operations", most);
-  XFI_TRY_DONE(xfi_numbers_create(&m.known, NULL, 2 * most));
+  XFI_TRY_DONE(xfi_numbers_create(&m.known, 2 * most));
   XFI_TRY_DONE(add_tensors(&m));
   set_order(&m);
 done:

@@ -3,11 +3,10 @@
 
 #include <string.h>
 
-#include <xxhash.h>
-
 #include "alloc.h"
 #include "checked.h"
 #include "error.h"
+#include "numbers.h"
 #include "options.h"
 #include "vec.h"
 
@@ -163,51 +162,34 @@ static xfer_status fill_units(xfer_layout *l, const key *keys, size_t n)
 
 /* ---- parts ---- */
 
-static bool same_positions(const xfi_boxes *b, uint32_t part, const int *at, size_t n)
-{
-  const xfi_part *p = &b->parts[part];
-
-  return (size_t)p->n_replicas == n && memcmp(b->positions + p->at, at, n * sizeof *at) == 0;
-}
-
-/* Units with equal holders get one part, in the order of their first unit: open addressing by a
- * hash of the holders' positions, part + 1, 0 is free. */
+/* Units with equal holders get one part, in the order of their first unit. */
 static xfer_status fill_parts(xfi_boxes *b, const uint32_t *position)
 {
   const size_t n = b->first_holder[b->n_units];
   xfer_status st = XFER_OK;
-  uint32_t *slots = NULL;
-  size_t mask = 15;
-  uint32_t end = 0; /* of the positions so far */
+  xfi_numbers known = {0}; /* lists of positions */
+  uint32_t end = 0;        /* of the positions so far */
 
-  while (mask < 2 * (size_t)b->n_units)
-    mask = 2 * mask + 1;
-  slots = xfi_calloc(mask + 1, sizeof *slots);
+  XFI_TRY_DONE(xfi_numbers_create(&known, b->n_units));
   b->parts = xfi_calloc(b->n_units, sizeof *b->parts);
   b->positions = xfi_calloc(n, sizeof *b->positions);
-  XFI_CHECK_DONE(slots != NULL && b->parts != NULL && b->positions != NULL, XFER_ERR_NOMEM,
-                 "%u boxes", b->n_units);
+  XFI_CHECK_DONE(b->parts != NULL && b->positions != NULL, XFER_ERR_NOMEM, "%u boxes", b->n_units);
   for (uint32_t u = 0; u < b->n_units; u++) {
     int *at = b->positions + end; /* of a new part, if it is one */
     const size_t n_at = b->first_holder[u + 1] - b->first_holder[u];
-    size_t slot;
 
     for (size_t i = 0; i < n_at; i++)
       at[i] = (int)position[b->holders[b->first_holder[u] + i]];
-    slot = XXH3_64bits(at, n_at * sizeof *at) & mask;
-    while (slots[slot] != 0 && !same_positions(b, slots[slot] - 1, at, n_at))
-      slot = (slot + 1) & mask;
-    if (slots[slot] == 0) {
-      b->parts[b->n_parts] = (xfi_part){end, (int)n_at, at[0]};
-      slots[slot] = ++b->n_parts;
+    b->part_of[u] = xfi_number_of_bytes(&known, at, n_at * sizeof *at);
+    if (b->part_of[u] == b->n_parts) {
+      b->parts[b->n_parts++] = (xfi_part){end, (int)n_at, at[0]};
       end += (uint32_t)n_at;
     }
-    b->part_of[u] = slots[slot] - 1;
     for (size_t i = 0; i < n_at; i++)
       b->listed[b->holders[b->first_holder[u] + i]].part = b->part_of[u];
   }
 done:
-  xfi_free(slots);
+  xfi_numbers_free(&known);
   return st;
 }
 

@@ -10,48 +10,23 @@
 #include "checked.h"
 #include "cost.h"
 #include "error.h"
-#include "mix.h"
 #include "moves.h"
+#include "numbers.h"
 
-static bool same_layout(const xfer_layout *a, const xfer_layout *b)
+/* What tensors of one class have in common. */
+typedef struct class_key {
+  uint64_t src[2];
+  uint64_t dst[2];
+  uint64_t conversion;
+} class_key;
+
+static uint32_t class_of(xfi_numbers *classes, const xfi_tensor *tensor)
 {
-  return a == b || memcmp(a->digest, b->digest, sizeof a->digest) == 0;
-}
+  class_key key = {.conversion = tensor->conversion};
 
-static bool same_class(const xfi_tensor *a, const xfi_tensor *b)
-{
-  return same_layout(a->src, b->src) && same_layout(a->dst, b->dst) &&
-         a->conversion == b->conversion;
-}
-
-/* The first tensor of each class by its digests and its conversion: open addressing, index + 1, 0
- * is free. */
-typedef struct class_table {
-  uint32_t *slots;
-  size_t mask;
-} class_table;
-
-static size_t first_slot(const xfi_tensor *tensor, size_t mask)
-{
-  return (size_t)(tensor->src->digest[0] ^ (tensor->dst->digest[0] * 31) ^
-                  xfi_mix(tensor->conversion)) &
-         mask;
-}
-
-static void find_class(xfi_plan *plan, const class_table *table, size_t t)
-{
-  xfi_tensor *tensor = &plan->tensors[t];
-  size_t slot = first_slot(tensor, table->mask);
-
-  for (; table->slots[slot] != 0; slot = (slot + 1) & table->mask) {
-    const xfi_tensor *first = &plan->tensors[table->slots[slot] - 1];
-
-    if (!same_class(first, tensor)) continue;
-    tensor->class_index = first->class_index;
-    return;
-  }
-  table->slots[slot] = (uint32_t)t + 1;
-  tensor->class_index = (uint32_t)plan->n_classes++;
+  memcpy(key.src, tensor->src->digest, sizeof key.src);
+  memcpy(key.dst, tensor->dst->digest, sizeof key.dst);
+  return xfi_number_of_bytes(classes, &key, sizeof key);
 }
 
 /* Once it is known how many there are: each class goes on with the turns of sources where the one
@@ -120,14 +95,11 @@ static xfer_status check_class(xfi_plan *plan, xfi_class *cls)
 static xfer_status add_tensors(xfi_plan *plan, const xfer_tensor *tensors)
 {
   xfer_status st = XFER_OK;
-  class_table table = {NULL, 15};
+  xfi_numbers classes = {0};
 
-  while (table.mask < 2 * plan->n_tensors)
-    table.mask = 2 * table.mask + 1;
-  table.slots = xfi_calloc(table.mask + 1, sizeof *table.slots);
+  XFI_TRY_DONE(xfi_numbers_create(&classes, plan->n_tensors));
   plan->tensors = xfi_calloc(plan->n_tensors, sizeof *plan->tensors);
-  XFI_CHECK_DONE(table.slots != NULL && plan->tensors != NULL, XFER_ERR_NOMEM, "%zu tensors",
-                 plan->n_tensors);
+  XFI_CHECK_DONE(plan->tensors != NULL, XFER_ERR_NOMEM, "%zu tensors", plan->n_tensors);
   for (size_t t = 0; t < plan->n_tensors; t++) {
     xfi_tensor *tensor = &plan->tensors[t];
 
@@ -137,11 +109,12 @@ static xfer_status add_tensors(xfi_plan *plan, const xfer_tensor *tensors)
     tensor->dst = xfi_layout_share(tensors[t].dst);
     tensor->conversion = xfi_conversion_settle(tensors[t].conversion, tensor->src, tensor->dst);
     plan->n_converted += tensor->conversion != 0;
-    find_class(plan, &table, t);
+    tensor->class_index = class_of(&classes, tensor);
   }
+  plan->n_classes = classes.n;
   XFI_TRY_DONE(make_classes(plan));
 done:
-  xfi_free(table.slots);
+  xfi_numbers_free(&classes);
   return st;
 }
 

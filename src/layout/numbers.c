@@ -2,21 +2,18 @@
 
 #include <string.h>
 
+#include <xxhash.h>
+
 #include "alloc.h"
 #include "error.h"
 
-static void *room(xfi_comm *comm, size_t n, size_t size)
-{
-  return comm == NULL ? xfi_calloc(n, size) : xfi_comm_calloc(comm, n, size);
-}
-
-xfer_status xfi_numbers_create(xfi_numbers *of, xfi_comm *comm, size_t n)
+xfer_status xfi_numbers_create(xfi_numbers *of, size_t n)
 {
   of->mask = 15;
   while (of->mask < 2 * n)
     of->mask = 2 * of->mask + 1;
-  of->slots = room(comm, of->mask + 1, sizeof *of->slots);
-  of->digests = room(comm, n, sizeof *of->digests);
+  of->slots = xfi_calloc(of->mask + 1, sizeof *of->slots);
+  of->digests = xfi_calloc(n, sizeof *of->digests);
   XFI_CHECK(of->slots != NULL && of->digests != NULL, XFER_ERR_NOMEM, "%zu digests", n);
   return XFER_OK;
 }
@@ -37,4 +34,11 @@ uint32_t xfi_number_of(xfi_numbers *of, const uint64_t digest[2])
   memcpy(of->digests[of->n], digest, sizeof *of->digests);
   of->slots[slot] = (uint32_t)++of->n;
   return (uint32_t)of->n - 1;
+}
+
+uint32_t xfi_number_of_bytes(xfi_numbers *of, const void *bytes, size_t n_bytes)
+{
+  const XXH128_hash_t hash = XXH3_128bits(bytes, n_bytes);
+
+  return xfi_number_of(of, (uint64_t[2]){hash.low64, hash.high64});
 }
