@@ -136,11 +136,11 @@ static inline int64_t xfi_strided_bytes(const xfi_strided *box, const xfi_stride
 }
 
 /* Copy n_bytes of the stream of boxes of one form, which begin at `bases`, from the first one's
- * byte `first` on to dense memory, or likewise from there; past the cache where more is copied than
- * it holds, or another core reads it, to which lines that ours has written come slowly. */
-void xfi_ref_pack(char *dense, char *const *bases, const xfi_strided *box,
-                  const xfi_strided_dim *dims, int64_t first, int64_t n_bytes, bool past_cache);
-void xfi_ref_unpack(const char *dense, char *const *bases, const xfi_strided *box,
-                    const xfi_strided_dim *dims, int64_t first, int64_t n_bytes, bool past_cache);
+ * byte `first` on to dense memory if it packs, else likewise from there; past the cache where more
+ * is copied than it holds, or another core reads it, to which lines that ours has written come
+ * slowly. */
+void xfi_ref_stream(char *dense, char *const *bases, const xfi_strided *box,
+                    const xfi_strided_dim *dims, int64_t first, int64_t n_bytes, bool packs,
+                    bool past_cache);
 
 #endif

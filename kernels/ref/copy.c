@@ -437,10 +437,10 @@ static void carry_lines(char *dense, char *const *bases, int64_t n, const xfi_st
   }
 }
 
-/* From or to a dense stream, by one line after the other. */
-static void carry_boxes(char *dense, char *const *bases, const xfi_strided *box,
-                        const xfi_strided_dim *dims, int64_t first, int64_t n_bytes, bool packs,
-                        bool past_cache)
+/* By one line after the other. */
+void xfi_ref_stream(char *dense, char *const *bases, const xfi_strided *box,
+                    const xfi_strided_dim *dims, int64_t first, int64_t n_bytes, bool packs,
+                    bool past_cache)
 {
   const int64_t box_bytes = xfi_strided_bytes(box, dims);
   const bool past = past_cache && box->convert == NULL &&
@@ -466,16 +466,4 @@ static void carry_boxes(char *dense, char *const *bases, const xfi_strided *box,
     n_bytes -= taken;
   }
   if (past) settle_past_cache();
-}
-
-void xfi_ref_pack(char *dense, char *const *bases, const xfi_strided *box,
-                  const xfi_strided_dim *dims, int64_t first, int64_t n_bytes, bool past_cache)
-{
-  carry_boxes(dense, bases, box, dims, first, n_bytes, true, past_cache);
-}
-
-void xfi_ref_unpack(const char *dense, char *const *bases, const xfi_strided *box,
-                    const xfi_strided_dim *dims, int64_t first, int64_t n_bytes, bool past_cache)
-{
-  carry_boxes((char *)dense, bases, box, dims, first, n_bytes, false, past_cache); /* only read */
 }

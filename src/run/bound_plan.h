@@ -208,6 +208,16 @@ static inline size_t xfi_run_find_peer(const xfi_move_list *list, int rank)
   return first < list->n_peers && list->peers[first].rank == rank ? first : list->n_peers;
 }
 
+/* The i-th of a list of peers by its distance from `rank`, or of receives to it. */
+static inline size_t xfi_run_by_distance(const xfi_move_list *list, int rank, bool send, size_t i)
+{
+  size_t first = 0;
+  size_t end = list->n_peers;
+
+  XFI_BISECT(first, end, mid, list->peers[mid].rank < rank);
+  return (send ? first + i : first + list->n_peers - 1 - i) % list->n_peers;
+}
+
 /* Of the tensors that are cheaper to broadcast, how many the broadcast lane carries here. None
  * where the comm has no broadcast, or all ranks have channels, which no broadcast beats: what
  * several get alike is packed once. */

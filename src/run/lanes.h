@@ -60,10 +60,6 @@ void xfi_offer_destroy(xfer_plan *plan);
 uint64_t xfi_offer_bytes(const xfer_plan *plan);
 /* What is copied there, once it is known what peers read, and of sources that lie elsewhere now. */
 xfer_status xfi_offer_move(const xfer_plan *plan);
-/* Does a run under way read what it is made of? */
-bool xfi_offer_is_read(const xfer_plan *plan);
-/* Enqueue: fill them. Peers have read the last run's. */
-xfer_status xfi_offer_start(const xfer_plan *plan, xfer_stream stream);
 
 /* ---- shadow.c ---- */
 

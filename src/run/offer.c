@@ -72,14 +72,3 @@ void xfi_offer_destroy(xfer_plan *plan)
   plan->of->offered_bytes -= xfi_offer_bytes(plan);
   xfi_twins_destroy(&plan->offer, plan);
 }
-
-bool xfi_offer_is_read(const xfer_plan *plan)
-{
-  return plan->offer != NULL && xfi_batch_is_read(plan->device, plan->offer->copy);
-}
-
-xfer_status xfi_offer_start(const xfer_plan *plan, xfer_stream stream)
-{
-  if (plan->offer == NULL) return XFER_OK;
-  return xfi_batch_launch(plan->device, plan->offer->copy, stream);
-}

@@ -63,7 +63,8 @@ static bool is_read(const xfer_plan *plan)
 {
   return plan->quant != NULL || plan->verify != NULL ||
          (plan->local != NULL && xfi_batch_is_read(plan->device, plan->local->batch)) ||
-         (plan->offers && (xfi_offer_is_read(plan) || xfi_direct_is_read(plan->direct))) ||
+         (plan->offer != NULL && xfi_batch_is_read(plan->device, plan->offer->copy)) ||
+         (plan->offers && xfi_direct_is_read(plan->direct)) ||
          xfi_steps_are_read(plan->pipeline, plan->device);
 }
 
@@ -76,7 +77,7 @@ xfer_status xfi_rebind_local(xfer_plan *plan)
   XFI_TRY(xfi_local_move(plan));
   XFI_TRY(xfi_verify_prepare(plan));
   XFI_TRY(xfi_offer_move(plan));
-  if (plan->offers) XFI_TRY(xfi_direct_move_own(plan->direct, plan));
+  if (plan->offers) XFI_TRY(xfi_direct_move(plan->direct, plan));
   return xfi_pipeline_move(plan->pipeline, plan);
 }
 
@@ -85,7 +86,8 @@ xfer_status xfi_rebind_direct(xfer_plan *plan, bool *moved, xfi_deadline deadlin
   xfer_status mine = xfi_run_await_last(plan);
   int n_moved = 0;
 
-  XFI_TRY(xfi_direct_move(plan->direct, plan, &mine, moved, deadline));
+  XFI_TRY(xfi_links_move(&plan->direct->links, plan, &mine, moved, deadline));
+  if (*moved && mine == XFER_OK) mine = xfi_direct_move(plan->direct, plan);
   XFI_TRY(xfi_run_hear(&n_moved, plan, mine, *moved, deadline));
   *moved = n_moved == plan->comm->size;
   return XFER_OK;

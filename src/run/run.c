@@ -30,7 +30,8 @@ static xfer_status enqueue(xfer_plan *plan, xfer_stream stream)
 {
   xfer_status st = XFER_OK;
 
-  XFI_TRY_DONE(xfi_offer_start(plan, stream));
+  if (plan->offer != NULL) /* peers have read the last run's */
+    XFI_TRY_DONE(xfi_batch_launch(plan->device, plan->offer->copy, stream));
   XFI_TRY_DONE(xfi_quant_start(plan, stream));
   if (plan->asks != NULL) XFI_TRY_DONE(xfi_run_start(plan->asks, plan->asks->n_begun + 1, stream));
   XFI_TRY_DONE(xfi_quant_go_on(plan, stream));

@@ -296,7 +296,7 @@ done:
   return st;
 }
 
-xfer_status xfi_direct_move_own(xfi_direct *d, const xfer_plan *plan)
+xfer_status xfi_direct_move(xfi_direct *d, const xfer_plan *plan)
 {
   for (int g = 0; g < d->n_groups; g++)
     XFI_TRY(make_batches(&d->groups[g], d, plan));
@@ -313,14 +313,6 @@ bool xfi_direct_is_read(const xfi_direct *d)
       any = any || xfi_batch_is_read(d->device, d->groups[g].batches[k]);
   }
   return any;
-}
-
-xfer_status xfi_direct_move(xfi_direct *d, xfer_plan *plan, xfer_status *mine, bool *moved,
-                            xfi_deadline deadline)
-{
-  XFI_TRY(xfi_links_move(&d->links, plan, mine, moved, deadline));
-  if (*moved && *mine == XFER_OK) *mine = xfi_direct_move_own(d, plan);
-  return XFER_OK;
 }
 
 bool xfi_direct_has_flows(const xfi_direct *d)

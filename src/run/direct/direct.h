@@ -66,12 +66,9 @@ xfer_status xfi_direct_create(xfi_direct **direct, xfer_plan *plan, const xfi_ne
                               xfer_status *mine, xfi_deadline deadline);
 /* Nothing of a run may be on its way. */
 void xfi_direct_destroy(xfi_direct *direct);
-/* The same lane at other addresses. *moved: what peers' views lie in now is mapped already; else
- * the lane is of no more use. All ranks likewise. */
-xfer_status xfi_direct_move(xfi_direct *direct, xfer_plan *plan, xfer_status *mine, bool *moved,
-                            xfi_deadline deadline);
-/* The same lane where only this rank's memory is elsewhere, which no peer knows. */
-xfer_status xfi_direct_move_own(xfi_direct *direct, const xfer_plan *plan);
+/* The same lane at other addresses, of this rank's memory or, once its links have moved, of peers'
+ * too. */
+xfer_status xfi_direct_move(xfi_direct *direct, const xfer_plan *plan);
 /* Does a run under way read what its copies are made of? */
 bool xfi_direct_is_read(const xfi_direct *direct);
 /* Does a peer have to know where this rank's memory is? */

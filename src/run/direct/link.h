@@ -39,8 +39,13 @@ typedef struct xfi_verdict {
   char why[XFI_WHY_BYTES];  /* the last thing that could not be mapped; empty: all could */
 } xfi_verdict;
 
-/* Who copies a flow: its sender pushes, its receiver pulls, or each a part of it. */
-typedef enum xfi_by { XFI_BY_NOBODY, XFI_BY_PUSH, XFI_BY_PULL, XFI_BY_BOTH } xfi_by;
+/* Who copies a flow, as bits: its sender pushes, its receiver pulls, or each a part of it. */
+typedef enum xfi_by {
+  XFI_BY_NOBODY = 0,
+  XFI_BY_PUSH = 1,
+  XFI_BY_PULL = 2,
+  XFI_BY_BOTH = XFI_BY_PUSH | XFI_BY_PULL
+} xfi_by;
 
 /* The words of a rank's page about one peer. The peer writes them, but for one that this rank gives
  * up waiting for. */
@@ -122,12 +127,12 @@ typedef struct xfi_links {
 /* Does the sender, or the receiver, copy of a flow that `by` copies? */
 static inline bool xfi_pushes(xfi_by by)
 {
-  return by == XFI_BY_PUSH || by == XFI_BY_BOTH;
+  return (by & XFI_BY_PUSH) != 0;
 }
 
 static inline bool xfi_pulls(xfi_by by)
 {
-  return by == XFI_BY_PULL || by == XFI_BY_BOTH;
+  return (by & XFI_BY_PULL) != 0;
 }
 
 /* Peers in reach with which there is something to exchange, in whatever lane: where not directly,

@@ -198,9 +198,9 @@ static xfer_status attempt(xfi_links *links, const xfer_plan *plan, bool second,
 /* What was meant, if who was meant can; else whoever can. */
 static xfi_by settle_flow(xfi_by meant, bool can_push, bool can_pull)
 {
-  if (can_push && (meant == XFI_BY_PUSH || !can_pull)) return XFI_BY_PUSH;
-  if (can_pull && (meant == XFI_BY_PULL || !can_push)) return XFI_BY_PULL;
-  return can_push ? meant : XFI_BY_NOBODY;
+  const xfi_by can = (can_push ? XFI_BY_PUSH : 0) | (can_pull ? XFI_BY_PULL : 0);
+
+  return (meant & can) == meant ? meant : can;
 }
 
 static void settle(xfi_link *link, int rank)

@@ -150,12 +150,9 @@ static xfer_status add_all(xfi_channels *c, const xfer_plan *plan, bool send)
 {
   const xfi_plan *m = plan->moves;
   const xfi_move_list *list = send ? &m->sends : &m->recvs;
-  size_t first = 0;
 
-  while (first < list->n_peers && list->peers[first].rank < m->rank)
-    first++;
   for (size_t i = 0; i < list->n_peers; i++) {
-    const size_t p = (send ? first + i : first + list->n_peers - 1 - i) % list->n_peers;
+    const size_t p = xfi_run_by_distance(list, m->rank, send, i);
 
     if (has_channel(plan, send, p)) XFI_TRY(add_channel(c, plan, list, &list->peers[p], send));
   }
@@ -292,6 +289,7 @@ static void carry(void *context, size_t channel, char *slot, size_t n_bytes)
 {
   xfi_channels *c = context;
   xfi_load *l = &c->loads[channel];
+  const bool send = c->at[channel].send;
 
   for (uint64_t left = n_bytes, n; left > 0; left -= n, slot += n) {
     const group *g = &l->groups[l->group];
@@ -301,10 +299,8 @@ static void carry(void *context, size_t channel, char *slot, size_t n_bytes)
     const int64_t first = (int64_t)(l->at % g->n_bytes);
 
     n = left < in_group ? left : in_group;
-    if (c->at[channel].send)
-      xfi_ref_pack(slot, bases, &g->form, dims, first, (int64_t)n, c->slots_past_cache);
-    else
-      xfi_ref_unpack(slot, bases, &g->form, dims, first, (int64_t)n, c->past_cache);
+    xfi_ref_stream(slot, bases, &g->form, dims, first, (int64_t)n, send,
+                   send ? c->slots_past_cache : c->past_cache);
     l->at += n;
     if (n < in_group) break;
     l->group++;

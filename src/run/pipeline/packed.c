@@ -41,26 +41,22 @@ static int block_of(const xfi_plan *m, bool send, int peer)
   return ((distance + m->n_ranks) % m->n_ranks - 1) / PEERS_PER_ROUND;
 }
 
-/* The most peers that share a block. Peers ascend in rank, so by distance they are two ascending
- * runs, and those of one block stand together except around the wrap. */
-static int most_in_block(const xfi_plan *m, const xfi_move_list *list, bool sends)
+/* The most peers that share a block: by distance those of one stand together. */
+static int most_in_block(const xfi_plan *m, const xfi_move_list *list, bool send)
 {
   int most = 0;
   int n = 0;
-  int first = 0; /* how many are in the block of peers[0], which may come again at the end */
   int last = -1;
 
-  for (size_t p = 0; p < list->n_peers; p++) {
-    const int block = block_of(m, sends, list->peers[p].rank);
+  for (size_t i = 0; i < list->n_peers; i++) {
+    const size_t p = xfi_run_by_distance(list, m->rank, send, i);
+    const int block = block_of(m, send, list->peers[p].rank);
 
     n = block == last ? n + 1 : 1;
     last = block;
     if (n > most) most = n;
-    if (n == (int)p + 1) first = n;
   }
-  if (list->n_peers > 0 && n + first > most)
-    most = n + first > PEERS_PER_ROUND ? PEERS_PER_ROUND : n + first;
-  return most < (int)list->n_peers ? most : (int)list->n_peers;
+  return most;
 }
 
 int xfi_packed_most(const xfi_plan *m)
