@@ -201,10 +201,10 @@ private:
   amax_table<from_bytes> table; /* last: where it is first nvcc 13 makes a tenth more code */
 };
 
-template <int from_bytes, int n_bytes, typename To>
+template <int from_bytes, int n_bytes>
 __device__ __forceinline__ void store_words(amax<from_bytes, n_bytes> &op,
                                             const typename amax<from_bytes, n_bytes>::loaded *words,
-                                            int n, To)
+                                            int n, char *const *)
 {
   op.store_all(words, n);
 }
@@ -228,14 +228,16 @@ const kind_fn kernels[XFI_CUDA_N_BLOCKS] = {
     kind_kernel<only<quantise<XFER_F16>>>, kind_kernel<only<amax<4, 16>>>,
     kind_kernel<only<amax<2, 16>>>,        kind_kernel<one_by_one>};
 
-} // namespace
-
-extern "C" xfer_status xfi_cuda_blocks_load(void)
+xfer_status load_all(void)
 {
   return load_kinds(kernels, "block kernel");
 }
 
-extern "C" xfer_status xfi_cuda_copy_blocks(const xfi_cuda_job *job, xfer_stream stream)
+xfer_status copy(const xfi_cuda_job *job, xfer_stream stream)
 {
   return launch_kinds(kernels, job, "block kernel", stream);
 }
+
+} // namespace
+
+const xfi_cuda_kernels xfi_cuda_blocks_kernels = {load_all, copy};

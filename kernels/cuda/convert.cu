@@ -266,14 +266,16 @@ constexpr kind_fn pair = kind_kernel<only<Numbers<from, to>>>;
 const kind_fn kernels[XFI_CUDA_N_CONVERTS] = {PAIRS(all_numbers), PAIRS(skewed_numbers),
                                               kind_kernel<one_by_one>};
 
-} // namespace
-
-extern "C" xfer_status xfi_cuda_converts_load(void)
+xfer_status load_all(void)
 {
   return load_kinds(kernels, "convert kernel");
 }
 
-extern "C" xfer_status xfi_cuda_copy_converts(const xfi_cuda_job *job, xfer_stream stream)
+xfer_status copy(const xfi_cuda_job *job, xfer_stream stream)
 {
   return launch_kinds(kernels, job, "convert kernel", stream);
 }
+
+} // namespace
+
+const xfi_cuda_kernels xfi_cuda_converts_kernels = {load_all, copy};

@@ -165,44 +165,45 @@ uint32_t xfi_cuda_word_log2(uint64_t bits);
 xfi_cuda_piece xfi_cuda_piece_of(const xfi_copy *copy, uint32_t word_log2);
 xfer_status xfi_cuda_table_add(xfi_cuda_table *table, const xfi_cuda_piece *piece, int64_t n_tiles);
 
-/* One each per file of kernels, for: */
-xfer_status xfi_cuda_rows_load(void);
-xfer_status xfi_cuda_ragged_load(void);
-xfer_status xfi_cuda_swapped_load(void);
-xfer_status xfi_cuda_converts_load(void);
-xfer_status xfi_cuda_blocks_load(void);
+/* The kernels of a table. Left to itself the driver loads a kernel at its first launch and waits
+ * for the device to be idle, which never comes while a stream waits for a flag that this kernel is
+ * to set. copy() does nothing for an empty job, allocates nothing and does not synchronise. */
+typedef struct xfi_cuda_kernels {
+  xfer_status (*load)(void); /* on the current device */
+  xfer_status (*copy)(const xfi_cuda_job *job, xfer_stream stream);
+} xfi_cuda_kernels;
+extern const xfi_cuda_kernels xfi_cuda_rows_kernels, xfi_cuda_ragged_kernels,
+    xfi_cuda_swapped_kernels, xfi_cuda_converts_kernels, xfi_cuda_blocks_kernels;
 xfer_status xfi_cuda_flags_load(void);
 xfer_status xfi_cuda_digest_load(void);
-/* Loads the kernels on the current device. Left to itself the driver loads a kernel at its first
- * launch and waits for the device to be idle, which never comes while a stream waits for a flag
- * that this kernel is to set. */
+
+/* Those of table k. */
+static inline const xfi_cuda_kernels *xfi_cuda_kernels_of(int k)
+{
+  static const xfi_cuda_kernels *const all[XFI_CUDA_N_TABLES] = {
+      &xfi_cuda_rows_kernels, &xfi_cuda_ragged_kernels, &xfi_cuda_swapped_kernels,
+      &xfi_cuda_converts_kernels, &xfi_cuda_blocks_kernels};
+
+  return all[k];
+}
+
 static inline xfer_status xfi_cuda_kernels_load(void)
 {
-  xfer_status st = xfi_cuda_rows_load();
+  xfer_status st = xfi_cuda_flags_load();
 
-  if (st == XFER_OK) st = xfi_cuda_ragged_load();
-  if (st == XFER_OK) st = xfi_cuda_swapped_load();
-  if (st == XFER_OK) st = xfi_cuda_converts_load();
-  if (st == XFER_OK) st = xfi_cuda_blocks_load();
-  if (st == XFER_OK) st = xfi_cuda_flags_load();
+  for (int k = 0; k < XFI_CUDA_N_TABLES && st == XFER_OK; k++)
+    st = xfi_cuda_kernels_of(k)->load();
   return st == XFER_OK ? xfi_cuda_digest_load() : st;
 }
 
-/* The launchers do nothing for an empty job, allocate nothing and do not synchronise. */
-xfer_status xfi_cuda_copy_rows(const xfi_cuda_job *job, xfer_stream stream);
-xfer_status xfi_cuda_copy_ragged(const xfi_cuda_job *job, xfer_stream stream);
-xfer_status xfi_cuda_copy_swapped(const xfi_cuda_job *job, xfer_stream stream);
-xfer_status xfi_cuda_copy_converts(const xfi_cuda_job *job, xfer_stream stream);
-xfer_status xfi_cuda_copy_blocks(const xfi_cuda_job *job, xfer_stream stream);
-/* One of each table. */
+/* One job of each table. */
 static inline xfer_status xfi_cuda_copy_all(const xfi_cuda_job *jobs, xfer_stream stream)
 {
-  xfer_status st = xfi_cuda_copy_rows(&jobs[XFI_CUDA_ROWS], stream);
+  xfer_status st = XFER_OK;
 
-  if (st == XFER_OK) st = xfi_cuda_copy_ragged(&jobs[XFI_CUDA_RAGGED], stream);
-  if (st == XFER_OK) st = xfi_cuda_copy_swapped(&jobs[XFI_CUDA_SWAPPED], stream);
-  if (st == XFER_OK) st = xfi_cuda_copy_converts(&jobs[XFI_CUDA_CONVERTS], stream);
-  return st == XFER_OK ? xfi_cuda_copy_blocks(&jobs[XFI_CUDA_BLOCKS], stream) : st;
+  for (int k = 0; k < XFI_CUDA_N_TABLES && st == XFER_OK; k++)
+    st = xfi_cuda_kernels_of(k)->copy(&jobs[k], stream);
+  return st;
 }
 /* To `sums`, on the device, it is added. */
 xfer_status xfi_cuda_digest(const xfi_cuda_job *job, xfi_sum *sums, xfer_stream stream);

@@ -8,6 +8,8 @@
 #include <cuda_fp16.h>
 #include <cuda_fp8.h>
 
+#include <type_traits>
+
 /* Of an xfer_dtype. */
 static constexpr __host__ __device__ int bytes_of(int type)
 {
@@ -20,64 +22,28 @@ template <int n_bytes> struct word {
   uint32_t at[n_bytes < 4 ? 1 : n_bytes / 4];
 };
 
+/* What memory has of so many bytes. */
+template <int n_bytes>
+using held = std::conditional_t<
+    n_bytes <= 2, std::conditional_t<n_bytes == 1, uint8_t, uint16_t>,
+    std::conditional_t<n_bytes == 4, uint32_t, std::conditional_t<n_bytes == 8, uint2, uint4>>>;
+
 template <int n_bytes> static __device__ __forceinline__ word<n_bytes> load_word(const char *from)
 {
-  word<n_bytes> w;
+  const auto v = word_load<held<n_bytes>>(from);
+  word<n_bytes> w = {};
 
-  if constexpr (n_bytes == 1) {
-    w.at[0] = word_load<uint8_t>(from);
-  } else if constexpr (n_bytes == 2) {
-    w.at[0] = word_load<uint16_t>(from);
-  } else if constexpr (n_bytes == 4) {
-    w.at[0] = word_load<uint32_t>(from);
-  } else if constexpr (n_bytes == 8) {
-    const uint2 v = word_load<uint2>(from);
-    w.at[0] = v.x;
-    w.at[1] = v.y;
-  } else {
-    const uint4 v = word_load<uint4>(from);
-    w.at[0] = v.x;
-    w.at[1] = v.y;
-    w.at[2] = v.z;
-    w.at[3] = v.w;
-  }
+  memcpy(&w, &v, n_bytes);
   return w;
 }
 
 template <int n_bytes>
 static __device__ __forceinline__ void store_word(char *to, const word<n_bytes> &w)
 {
-  if constexpr (n_bytes == 1)
-    word_store<uint8_t>(to, (uint8_t)w.at[0]);
-  else if constexpr (n_bytes == 2)
-    word_store<uint16_t>(to, (uint16_t)w.at[0]);
-  else if constexpr (n_bytes == 4)
-    word_store<uint32_t>(to, w.at[0]);
-  else if constexpr (n_bytes == 8)
-    word_store<uint2>(to, make_uint2(w.at[0], w.at[1]));
-  else
-    word_store<uint4>(to, make_uint4(w.at[0], w.at[1], w.at[2], w.at[3]));
-}
+  held<n_bytes> v;
 
-/* The bytes of a word that begin `shift` bytes into the two. */
-static __device__ __forceinline__ word<8> bytes_at(const word<8> &low, const word<8> &high,
-                                                   uint32_t shift)
-{
-  const bool by_one = (shift & 4) != 0;
-  const uint32_t bits = (shift & 3) * 8;
-  const uint32_t middle = by_one ? high.at[0] : low.at[1];
-
-  return {{__funnelshift_r(by_one ? low.at[1] : low.at[0], middle, bits),
-           __funnelshift_r(middle, by_one ? high.at[1] : high.at[0], bits)}};
-}
-
-static __device__ __forceinline__ word<16> bytes_at(const word<16> &low, const word<16> &high,
-                                                    uint32_t shift)
-{
-  const uint4 v = bytes_at(make_uint4(low.at[0], low.at[1], low.at[2], low.at[3]),
-                           make_uint4(high.at[0], high.at[1], high.at[2], high.at[3]), shift);
-
-  return {{v.x, v.y, v.z, v.w}};
+  memcpy(&v, &w, n_bytes);
+  word_store(to, v);
 }
 
 /* ---- numbers of a word ---------------------------------------------------------------------- */

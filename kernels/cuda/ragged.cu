@@ -171,12 +171,4 @@ struct ragged : by_warps {
 
 } // namespace
 
-extern "C" xfer_status xfi_cuda_ragged_load(void)
-{
-  return load_table<ragged>();
-}
-
-extern "C" xfer_status xfi_cuda_copy_ragged(const xfi_cuda_job *job, xfer_stream stream)
-{
-  return launch_table<ragged>(job, stream);
-}
+const xfi_cuda_kernels xfi_cuda_ragged_kernels = {load_table<ragged>, launch_table<ragged>};

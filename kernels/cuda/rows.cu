@@ -105,12 +105,4 @@ struct rows : by_warps {
 
 } // namespace
 
-extern "C" xfer_status xfi_cuda_rows_load(void)
-{
-  return load_table<rows>();
-}
-
-extern "C" xfer_status xfi_cuda_copy_rows(const xfi_cuda_job *job, xfer_stream stream)
-{
-  return launch_table<rows>(job, stream);
-}
+const xfi_cuda_kernels xfi_cuda_rows_kernels = {load_table<rows>, launch_table<rows>};

@@ -102,12 +102,4 @@ struct swapped {
 
 } // namespace
 
-extern "C" xfer_status xfi_cuda_swapped_load(void)
-{
-  return load_table<swapped>();
-}
-
-extern "C" xfer_status xfi_cuda_copy_swapped(const xfi_cuda_job *job, xfer_stream stream)
-{
-  return launch_table<swapped>(job, stream);
-}
+const xfi_cuda_kernels xfi_cuda_swapped_kernels = {load_table<swapped>, launch_table<swapped>};

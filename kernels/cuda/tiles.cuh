@@ -89,24 +89,29 @@ template <typename Word> static __device__ __forceinline__ void word_store(char 
   *reinterpret_cast<Word *>(to) = word;
 }
 
-/* The 16 bytes that begin `shift` bytes, 0 to 15, into the 32 of both. */
-static __device__ __forceinline__ uint4 bytes_at(uint4 low, uint4 high, uint32_t shift)
+/* The bytes, 8 or 16 as Words are, that begin `shift` bytes, less than that, into those of both. */
+template <typename Word>
+static __device__ __forceinline__ Word bytes_at(const Word &low, const Word &high, uint32_t shift)
 {
-  const bool by_two = (shift & 8) != 0;
-  const bool by_one = (shift & 4) != 0;
-  const uint32_t bits = (shift & 3) * 8;
-  const uint32_t w0 = by_two ? low.z : low.x;
-  const uint32_t w1 = by_two ? low.w : low.y;
-  const uint32_t w2 = by_two ? high.x : low.z;
-  const uint32_t w3 = by_two ? high.y : low.w;
-  const uint32_t w4 = by_two ? high.z : high.x;
-  const uint32_t w5 = by_two ? high.w : high.y;
-  const uint32_t v1 = by_one ? w2 : w1;
-  const uint32_t v2 = by_one ? w3 : w2;
-  const uint32_t v3 = by_one ? w4 : w3;
+  constexpr int N = sizeof(Word) / 4;
+  uint32_t w[2 * N];
+  uint32_t made[N];
+  Word word;
 
-  return make_uint4(__funnelshift_r(by_one ? w1 : w0, v1, bits), __funnelshift_r(v1, v2, bits),
-                    __funnelshift_r(v2, v3, bits), __funnelshift_r(v3, by_one ? w5 : w4, bits));
+  memcpy(w, &low, sizeof low);
+  memcpy(w + N, &high, sizeof high);
+#pragma unroll
+  for (int by = N / 2; by > 0; by /= 2) {
+    const bool is_by = (shift & (4 * by)) != 0;
+#pragma unroll
+    for (int i = 0; i < N + by; i++)
+      w[i] = is_by ? w[i + by] : w[i];
+  }
+#pragma unroll
+  for (int i = 0; i < N; i++)
+    made[i] = __funnelshift_r(w[i], w[i + 1], (shift & 3) * 8);
+  memcpy(&word, made, sizeof word);
+  return word;
 }
 
 /* ---- tables --------------------------------------------------------------------------------- */

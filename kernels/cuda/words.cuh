@@ -22,7 +22,7 @@
 
 /* A word of a run. */
 struct word_at {
-  const char *to; /* where it goes */
+  char *to;       /* where it goes */
   uint32_t col;   /* its number among the run's words in the tile */
   uint32_t block; /* the index of the run's scale */
 };
@@ -34,20 +34,44 @@ struct no_end {
   }
 };
 
-/* The first n words of a lane. to(): where the next one goes. */
-template <typename Op, typename To>
+/* Where a lane's next word is: src and dst of a word of a run, and whether there is one. */
+struct place {
+  const char *from;
+  word_at at;
+  bool is_one;
+};
+
+/* The first n words of a lane, which go where `to` says. */
+template <typename Op>
 static __device__ __forceinline__ void store_words(Op &op, const typename Op::loaded *words, int n,
-                                                   To to)
+                                                   char *const *to)
 {
 #pragma unroll
-  for (int u = 0; u < Op::IN_FLIGHT; u++) {
-    char *const at = to();
-    if (u < n) op.store(at, words[u]);
-  }
+  for (int u = 0; u < Op::IN_FLIGHT; u++)
+    if (u < n) op.store(to[u], words[u]);
 }
 
-/* All lanes go through each loop together, also those that have no word left, which load the
- * last one again, as it is near: nothing branches between loads. */
+/* All lanes go through the loop together, also those that have no word left, which load the last
+ * one again, as it is near: nothing branches between loads. next(i): the place of word i of the
+ * tile, asked for in order. */
+template <typename Op, typename Next>
+static __device__ __forceinline__ void do_words(Op &op, uint32_t n_words, Next next)
+{
+#pragma unroll 1
+  for (uint32_t first = 0; first < n_words; first += 32 * Op::IN_FLIGHT) {
+    typename Op::loaded words[Op::IN_FLIGHT];
+    char *to[Op::IN_FLIGHT];
+    int n = 0;
+#pragma unroll
+    for (int u = 0; u < Op::IN_FLIGHT; u++) {
+      const place p = next(first + 32 * u + (threadIdx.x & 31));
+      to[u] = p.at.to;
+      words[u] = op.load(p.from, p.at);
+      n += p.is_one;
+    }
+    store_words(op, words, n, to);
+  }
+}
 
 /* Part of one run: nothing to divide. */
 template <typename Op>
@@ -58,25 +82,12 @@ static __device__ __forceinline__ void do_part(Op &op, const xfi_cuda_piece &pie
   const char *const src = piece.src + run.src + tile.col * Op::SRC_BYTES;
   char *const dst = piece.dst + run.dst + tile.col * Op::DST_BYTES;
 
-#pragma unroll 1
-  for (uint32_t first = 0; first < tile.cols; first += 32 * Op::IN_FLIGHT) {
-    typename Op::loaded words[Op::IN_FLIGHT];
-    uint32_t to = first + (threadIdx.x & 31);
-    int n = 0;
-#pragma unroll
-    for (int u = 0; u < Op::IN_FLIGHT; u++) {
-      const uint32_t i = to + 32 * u;
-      const uint32_t col = min(i, tile.cols - 1);
-      words[u] = op.load(src + col * (uint32_t)Op::SRC_BYTES,
-                         {dst + col * (uint32_t)Op::DST_BYTES, col, run.block});
-      n += i < tile.cols;
-    }
-    store_words(op, words, n, [&] {
-      char *const at = dst + to * (uint32_t)Op::DST_BYTES;
-      to += 32;
-      return at;
-    });
-  }
+  do_words(op, tile.cols, [&](uint32_t i) {
+    const uint32_t col = min(i, tile.cols - 1);
+    return place{src + col * (uint32_t)Op::SRC_BYTES,
+                 {dst + col * (uint32_t)Op::DST_BYTES, col, run.block},
+                 i < tile.cols};
+  });
 }
 
 /* Several runs in a line along dim 0. A lane keeps its place instead of dividing for each word:
@@ -86,7 +97,6 @@ static __device__ __forceinline__ void do_line(Op &op, const xfi_cuda_piece &pie
                                                const tile_at &tile)
 {
   const uint32_t lane = threadIdx.x & 31;
-  const uint32_t n_words = tile.rows * tile.cols;
   const uint32_t step_rows = div_by(32, piece.by_tile_cols);
   const uint32_t step_cols = 32 - step_rows * tile.cols;
   const int64_t src_stride = piece.src_stride[0];
@@ -98,30 +108,21 @@ static __device__ __forceinline__ void do_line(Op &op, const xfi_cuda_piece &pie
   uint32_t row = div_by(lane, piece.by_tile_cols);
   uint32_t col = lane - row * tile.cols;
 
-#pragma unroll 1
-  for (uint32_t first = 0; first < n_words; first += 32 * Op::IN_FLIGHT) {
-    typename Op::loaded words[Op::IN_FLIGHT];
-    char *to[Op::IN_FLIGHT];
-    int n = 0;
-    int next = 0;
-#pragma unroll
-    for (int u = 0; u < Op::IN_FLIGHT; u++) {
-      const bool is_one = row < tile.rows;
-      const uint32_t r = is_one ? row : tile.rows - 1;
-      const uint32_t c = is_one ? col : tile.cols - 1;
-      to[u] = dst + r * dst_stride + c * (uint32_t)Op::DST_BYTES;
-      words[u] = op.load(src + r * src_stride + c * (uint32_t)Op::SRC_BYTES,
-                         {to[u], c, run.block + r * block_stride});
-      n += is_one;
-      row += step_rows;
-      col += step_cols;
-      if (col >= tile.cols) {
-        col -= tile.cols;
-        row++;
-      }
+  do_words(op, tile.rows * tile.cols, [&](uint32_t) {
+    const bool is_one = row < tile.rows;
+    const uint32_t r = is_one ? row : tile.rows - 1;
+    const uint32_t c = is_one ? col : tile.cols - 1;
+    row += step_rows;
+    col += step_cols;
+    if (col >= tile.cols) {
+      col -= tile.cols;
+      row++;
     }
-    store_words(op, words, n, [&] { return to[next++]; });
-  }
+    return place{
+        src + r * src_stride + c * (uint32_t)Op::SRC_BYTES,
+        {dst + r * dst_stride + c * (uint32_t)Op::DST_BYTES, c, run.block + r * block_stride},
+        is_one};
+  });
 }
 
 /* Several runs in more than one line. */
@@ -131,26 +132,15 @@ static __device__ __forceinline__ void do_runs(Op &op, const xfi_cuda_piece &pie
 {
   const uint32_t n_words = tile.rows * tile.cols;
 
-#pragma unroll 1
-  for (uint32_t first = 0; first < n_words; first += 32 * Op::IN_FLIGHT) {
-    typename Op::loaded words[Op::IN_FLIGHT];
-    char *to[Op::IN_FLIGHT];
-    int n = 0;
-    int next = 0;
-#pragma unroll
-    for (int u = 0; u < Op::IN_FLIGHT; u++) {
-      const uint32_t i = first + 32 * u + (threadIdx.x & 31);
-      const uint32_t word = min(i, n_words - 1);
-      const uint32_t row = div_by(word, piece.by_tile_cols);
-      const uint32_t col = word - row * tile.cols;
-      const run_at run = run_of(piece, (uint32_t)tile.row + row);
-      to[u] = piece.dst + run.dst + col * (uint32_t)Op::DST_BYTES;
-      words[u] =
-          op.load(piece.src + run.src + col * (uint32_t)Op::SRC_BYTES, {to[u], col, run.block});
-      n += i < n_words;
-    }
-    store_words(op, words, n, [&] { return to[next++]; });
-  }
+  do_words(op, n_words, [&](uint32_t i) {
+    const uint32_t word = min(i, n_words - 1);
+    const uint32_t row = div_by(word, piece.by_tile_cols);
+    const uint32_t col = word - row * tile.cols;
+    const run_at run = run_of(piece, (uint32_t)tile.row + row);
+    return place{piece.src + run.src + col * (uint32_t)Op::SRC_BYTES,
+                 {piece.dst + run.dst + col * (uint32_t)Op::DST_BYTES, col, run.block},
+                 i < n_words};
+  });
 }
 
 template <typename Op>

@@ -295,9 +295,8 @@ static void test_empty_job_launches_nothing(void **state)
 
   (void)state;
   NEEDS_GPUS(1);
-  OK(xfi_cuda_copy_rows(&job, NULL));
-  OK(xfi_cuda_copy_ragged(&job, NULL));
-  OK(xfi_cuda_copy_swapped(&job, NULL));
+  for (int k = 0; k < XFI_CUDA_N_TABLES; k++)
+    OK(xfi_cuda_kernels_of(k)->copy(&job, NULL));
   run_on_device(&none, 1, 1);
   run_on_device(NULL, 0, 1);
 }

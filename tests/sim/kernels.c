@@ -21,31 +21,6 @@ static xfer_status load(int kernel, const char *what)
   return XFER_ERR_CUDA;
 }
 
-xfer_status xfi_cuda_rows_load(void)
-{
-  return load(SIM_KERNEL_ROWS, "load of the copy kernel");
-}
-
-xfer_status xfi_cuda_ragged_load(void)
-{
-  return load(SIM_KERNEL_RAGGED, "load of the ragged copy kernel");
-}
-
-xfer_status xfi_cuda_swapped_load(void)
-{
-  return load(SIM_KERNEL_SWAPPED, "load of the transpose kernel");
-}
-
-xfer_status xfi_cuda_converts_load(void)
-{
-  return load(SIM_KERNEL_CONVERTS, "load of the convert kernel");
-}
-
-xfer_status xfi_cuda_blocks_load(void)
-{
-  return load(SIM_KERNEL_BLOCKS, "load of the block kernel");
-}
-
 xfer_status xfi_cuda_flags_load(void)
 {
   return load(SIM_KERNEL_FLAGS, "load of the flag kernel");
@@ -121,27 +96,20 @@ static xfer_status launch(int kernel, const xfi_cuda_job *job, xfer_stream handl
   return XFER_ERR_CUDA;
 }
 
-xfer_status xfi_cuda_copy_rows(const xfi_cuda_job *job, xfer_stream stream)
-{
-  return launch(SIM_KERNEL_ROWS, job, stream, "copy kernel");
-}
+/* The kernels of a table, whose errors call them `what`. */
+#define KERNELS(table, kernel, what)                                                               \
+  static xfer_status load_##table(void)                                                            \
+  {                                                                                                \
+    return load(kernel, "load of the " what);                                                      \
+  }                                                                                                \
+  static xfer_status copy_##table(const xfi_cuda_job *job, xfer_stream stream)                     \
+  {                                                                                                \
+    return launch(kernel, job, stream, what);                                                      \
+  }                                                                                                \
+  const xfi_cuda_kernels xfi_cuda_##table##_kernels = {load_##table, copy_##table}
 
-xfer_status xfi_cuda_copy_ragged(const xfi_cuda_job *job, xfer_stream stream)
-{
-  return launch(SIM_KERNEL_RAGGED, job, stream, "ragged copy kernel");
-}
-
-xfer_status xfi_cuda_copy_swapped(const xfi_cuda_job *job, xfer_stream stream)
-{
-  return launch(SIM_KERNEL_SWAPPED, job, stream, "transpose kernel");
-}
-
-xfer_status xfi_cuda_copy_converts(const xfi_cuda_job *job, xfer_stream stream)
-{
-  return launch(SIM_KERNEL_CONVERTS, job, stream, "convert kernel");
-}
-
-xfer_status xfi_cuda_copy_blocks(const xfi_cuda_job *job, xfer_stream stream)
-{
-  return launch(SIM_KERNEL_BLOCKS, job, stream, "block kernel");
-}
+KERNELS(rows, SIM_KERNEL_ROWS, "copy kernel");
+KERNELS(ragged, SIM_KERNEL_RAGGED, "ragged copy kernel");
+KERNELS(swapped, SIM_KERNEL_SWAPPED, "transpose kernel");
+KERNELS(converts, SIM_KERNEL_CONVERTS, "convert kernel");
+KERNELS(blocks, SIM_KERNEL_BLOCKS, "block kernel");
