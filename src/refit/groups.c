@@ -58,6 +58,18 @@ done:
 
 /* ---- checks ---- */
 
+static bool is_ignored(const xfer_refit *refit, const xfi_joined *joined, const xfi_group *group,
+                       int layer)
+{
+  for (size_t i = group->begin; i < group->end; i++) {
+    const size_t at = joined->by_name[i];
+    const int k = xfi_entry_place(&refit->model->entries[at], layer);
+
+    if (k >= 0 && refit->tensor_of[at][k] >= 0) return false;
+  }
+  return true;
+}
+
 /* In one layer: each of the slots, which other layers may have others of, once, in one element
  * type; and all ignored or none. */
 static xfer_status check_layer(const xfer_refit *refit, const xfi_joined *joined,
@@ -69,6 +81,7 @@ static xfer_status check_layer(const xfer_refit *refit, const xfi_joined *joined
   xfer_dtype dtype = 0;
   int n = 0, n_slots = 0;
 
+  if (is_ignored(refit, joined, group, layer)) return XFER_OK; /* what no rule knows is elsewhere */
   for (size_t i = group->begin; i < group->end; i++) {
     const size_t at = joined->by_name[i];
     const xfi_entry *e = &refit->model->entries[at];

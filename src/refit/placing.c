@@ -138,8 +138,8 @@ xfer_status xfi_entry_touches(bool *touches, const xfi_entry *entry, const char 
   return XFER_OK;
 }
 
-/* The first such thing that the caller said of the entry, all of whose layers are alike in that,
- * but for what is ignored; NULL: nothing. */
+/* The first such thing that the caller said of the entry, all of whose layers are alike in that;
+ * NULL: nothing. */
 static xfer_status find_said(const xfi_said **said, const xfi_placing *p, xfi_saying what,
                              const xfi_entry *entry)
 {
@@ -149,9 +149,22 @@ static xfer_status find_said(const xfi_said **said, const xfi_placing *p, xfi_sa
     bool matches = false;
 
     if (s->what != what) continue;
-    XFI_TRY(what == XFI_SAID_IGNORE ? xfi_entry_touches(&matches, entry, s->pattern)
-                                    : xfi_entry_matches(&matches, entry, 0, s->pattern));
+    XFI_TRY(xfi_entry_matches(&matches, entry, 0, s->pattern));
     if (matches) *said = s;
+  }
+  return XFER_OK;
+}
+
+/* Has the caller said that each of its layers is ignored? */
+static xfer_status is_ignored(bool *ignored, const xfi_placing *p, const xfi_entry *entry)
+{
+  *ignored = true;
+  for (int k = 0; k < xfi_entry_places(entry) && *ignored; k++) {
+    char *name = NULL;
+
+    XFI_TRY(xfi_name_layer(&name, entry->name, xfi_entry_layer(entry, k)));
+    *ignored = xfi_side_ignores(p->side, name);
+    xfi_free(name);
   }
   return XFER_OK;
 }
@@ -447,13 +460,13 @@ xfer_status xfi_held_make(xfi_held *held, xfi_placing *p, size_t at)
 {
   xfi_entry own = p->model->entries[at];
   const xfi_entry *entry = &own;
-  const xfi_said *place, *whole, *ignored, *typed;
+  const xfi_said *place, *whole, *typed;
   const xfi_local_rule *rule;
+  bool ignored = false;
   plan of = {.set = {.one_rank = -1}};
 
   XFI_TRY(find_said(&place, p, XFI_SAID_PLACE, entry));
   XFI_TRY(find_said(&whole, p, XFI_SAID_WHOLE, entry));
-  XFI_TRY(find_said(&ignored, p, XFI_SAID_IGNORE, entry));
   XFI_TRY(find_said(&typed, p, XFI_SAID_DTYPE, entry));
   of.dtype = dtype_of(p, entry, NULL, typed);
   if (of.dtype != own.dtype) own.block[0] = own.block[1] = 0; /* no blocks that it could cut */
@@ -468,8 +481,9 @@ xfer_status xfi_held_make(xfi_held *held, xfi_placing *p, size_t at)
   XFI_TRY(xfi_rule_find(&of.ruling, p, entry));
   XFI_TRY(is_absent(&held->absent, p, entry, &of.ruling));
   rule = of.ruling.rule;
-  if (rule == NULL || held->absent || (rule->says != NULL && ignored != NULL)) {
-    if (rule == NULL && !held->absent && ignored == NULL) XFI_TRY(xfi_rule_missing(p, entry));
+  if (rule == NULL || rule->says != NULL) XFI_TRY(is_ignored(&ignored, p, entry));
+  if (rule == NULL || held->absent || ignored) {
+    if (rule == NULL && !held->absent && !ignored) XFI_TRY(xfi_rule_missing(p, entry));
     memset(&of.ruling, 0, sizeof of.ruling);
     return hold_unruled(held, p, entry, &of);
   }

@@ -319,6 +319,58 @@ static void test_a_known_text_in_an_unknown_model_that_sees_is_refused(void **st
   OF(type, "\"n_routed_experts\":" n ",\"n_shared_experts\":1" more,                               \
      EXPERTS_TO(last) "," SHARED("bf16"))
 
+/* Layers that are not ignored are as before: refused, or not. */
+static void test_what_is_refused_is_so_where_another_layer_is_ignored(void **state)
+{
+  static const char *const ignored[][3] = {{"model.layers.0.*"},
+                                           {"model.layers.1.*"},
+                                           {"model.layers.0.*", "model.layers.1.*", "nothing"},
+                                           {"model.layers.*"}};
+
+  (void)state;
+  for (size_t i = 0; i < sizeof ignored / sizeof *ignored; i++) {
+    refit_sides s = refit_sides_make(
+        REFIT_TABLE(REFIT_DENSE_CONFIG ",\"model_type\":\"qwen2\"", REFIT_DENSE_PARAMS), "full",
+        "vllm:tp1");
+
+    for (int k = 0; k < 3 && ignored[i][k] != NULL; k++)
+      assert_int_equal(xfer_side_ignore(s.gen, ignored[i][k]), XFER_OK);
+    assert_int_equal(refit_sides_join(&s), i < 2 ? XFER_ERR_UNSUPPORTED : XFER_OK);
+    if (i < 2) refit_expect_error("vLLM has biases of attention here, and the model has none");
+    refit_sides_end(&s);
+  }
+}
+
+/* A checkpoint may have it beside the embedding, whose memory it is on both sides. */
+static void test_a_tied_head_that_the_checkpoint_lists_does_not_travel(void **state)
+{
+  static const char *const cases[][2] = {{"megatron:pp2", "vllm:tp2"},
+                                         {"megatron:tp2", "vllm:tp2"},
+                                         {"full", "megatron:tp2,pp2"},
+                                         {"megatron:tp2,pp2", "sglang:tp2"}};
+
+  (void)state;
+  for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+    refit_sides s = refit_sides_make(
+        REFIT_TABLE(REFIT_DENSE_CONFIG ",\"model_type\":\"llama\",\"tie_word_embeddings\":true",
+                    REFIT_DENSE_PARAMS),
+        cases[i][0], cases[i][1]);
+    size_t n = 0;
+
+    assert_int_equal(refit_sides_join(&s), XFER_OK);
+    const xfer_tensor *tensors = xfer_refit_tensors(s.refit, &n);
+    for (size_t t = 0; t < n; t++)
+      assert_string_not_equal(tensors[t].name, "lm_head.weight");
+    for (int rank = 0; rank < xfer_refit_ranks(s.refit); rank++) {
+      xfer_locals *locals = NULL;
+
+      assert_int_equal(xfer_locals_create(&locals, s.refit, rank), XFER_OK);
+      xfer_locals_destroy(locals);
+    }
+    refit_sides_end(&s);
+  }
+}
+
 /* Is the local tensor there, of that many experts? 0: it is not there, or has none. */
 static int64_t experts_of(const xfer_refit *refit, const char *name)
 {
@@ -470,6 +522,8 @@ int main(void)
       cmocka_unit_test(test_layers_are_counted_by_the_key_of_their_family),
       cmocka_unit_test(test_figures_that_are_no_numbers_are_refused),
       cmocka_unit_test(test_experts_in_one_tensor_are_as_many_as_the_configuration_says),
+      cmocka_unit_test(test_what_is_refused_is_so_where_another_layer_is_ignored),
+      cmocka_unit_test(test_a_tied_head_that_the_checkpoint_lists_does_not_travel),
       cmocka_unit_test(test_fused_experts_have_the_form_of_their_model_type),
   };
 

@@ -104,9 +104,9 @@ static int make_sides(work *w)
     return result_failed(xfer_last_error());
   told->n_train = xfer_side_size(made->train);
   told->train.refit = w->train;
-  told->train.tensors = xfer_refit_tensors(w->train, NULL);
+  told->train.tensors = xfer_refit_tensors(w->train, &told->train.n_tensors);
   told->gen.refit = w->gen;
-  told->gen.tensors = xfer_refit_tensors(w->gen, NULL);
+  told->gen.tensors = xfer_refit_tensors(w->gen, &told->gen.n_tensors);
   return 0;
 }
 
