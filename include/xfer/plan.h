@@ -34,7 +34,7 @@ XFER_API xfer_conversion xfer_convert_cast(void);
 /**
  * Of x * (1 / scale) in f32, to the destination's dtype: as vLLM quantises to f8 with one scale for
  * a tensor.
- * @param scale  Above 0.
+ * @param scale  Above 0, and 1 / scale finite.
  */
 XFER_API xfer_conversion xfer_convert_scale(float scale);
 

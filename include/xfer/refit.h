@@ -78,7 +78,8 @@ typedef struct xfer_model_options {
  *
  * @param model    Receives the model; the caller owns it.
  * @param path     A table ("format": "xfer-model-v1"), or the folder of a Hugging Face checkpoint:
- * its config.json and the headers of its *.safetensors files. No weight is read.
+ * its config.json and the headers of the *.safetensors files that its index names, else of
+ * model.safetensors, else of all there are. No weight is read.
  * @param options  NULL: everything.
  * @retval XFER_ERR_IO   Unreadable or malformed; the text has the place.
  * @retval XFER_ERR_ARG  An option is wrong, or keeps nothing.
@@ -248,7 +249,9 @@ typedef struct xfer_refit xfer_refit;
  * @param refit  Receives the refit; the caller owns it. The model and the sides may be destroyed.
  * @param model  The model.
  * @param train  Where the weights come from; NULL: not known on this rank.
- * @param gen    Where they go; NULL: not known on this rank.
+ * @param gen    Where they go; NULL: not known on this rank. Which tensors there are must then not
+ *               depend on it: where one side has some that the other has not, such as the layers of
+ *               a draft model or the head of a tied one, all ranks are told both, or ignore these.
  * @retval XFER_ERR_ARG          Both are NULL, or what was said of a side does not hold for it; the
  *                               text has the pattern. Or nothing is left to refit.
  * @retval XFER_ERR_UNSUPPORTED  Tensors that no rule knows and nothing declares; the text has the

@@ -143,8 +143,8 @@ static xfer_status read_header(folder *f, const char *file)
   root = json_loadb(text, n, JSON_REJECT_DUPLICATES, &error);
   XFI_CHECK_DONE(root != NULL || !xfi_doc_had_no_memory(&error), XFER_ERR_NOMEM, "the header of %s",
                  path);
-  XFI_CHECK_DONE(json_is_object(root), XFER_ERR_IO, "%s: its header is no JSON object: %s", path,
-                 error.text);
+  XFI_CHECK_DONE(json_is_object(root), XFER_ERR_IO, "%s: its header is no JSON object%s%s", path,
+                 root == NULL ? ": " : "", root == NULL ? error.text : "");
   json_object_foreach(root, name, object)
   {
     if (strcmp(name, "__metadata__") == 0) continue;
@@ -204,17 +204,26 @@ static xfer_status check_numbered(const folder *f)
   return XFER_OK;
 }
 
-/* The files that the index names, or all there are. */
-static xfer_status list_files(folder *f, const json_t *index)
+/* Without an index: the one that is called as a whole model is, beside which may lie adapters or
+ * the same weights in another form, or all there are. */
+static xfer_status list_unindexed(folder *f)
+{
+  static const char whole[] = "model.safetensors";
+  char path[XFI_PATH_BYTES];
+
+  XFI_TRY(xfi_path_join(path, f->path, whole));
+  if (access(path, F_OK) == 0) return xfi_folder_add(&f->files, whole);
+  XFI_TRY(xfi_folder_list(&f->files, f->path, ".safetensors"));
+  return check_numbered(f);
+}
+
+/* The files that the index names. */
+static xfer_status list_indexed(folder *f, const json_t *index)
 {
   const json_t *map = json_object_get(index, "weight_map");
   const char *name;
   json_t *file;
 
-  if (index == NULL) {
-    XFI_TRY(xfi_folder_list(&f->files, f->path, ".safetensors"));
-    return check_numbered(f);
-  }
   XFI_CHECK(json_is_object(map), XFER_ERR_IO, "%s: its index has no weight_map", f->path);
   json_object_foreach((json_t *)(uintptr_t)map, name, file)
   {
@@ -239,7 +248,7 @@ static xfer_status read_headers(folder *f)
 
   XFI_TRY_DONE(xfi_path_join(path, f->path, "model.safetensors.index.json"));
   if (access(path, F_OK) == 0) XFI_TRY_DONE(xfi_doc_read(&index, path, NULL));
-  XFI_TRY_DONE(list_files(f, index.root));
+  XFI_TRY_DONE(index.root != NULL ? list_indexed(f, index.root) : list_unindexed(f));
   for (size_t i = 0; i < f->files.n; i++)
     XFI_TRY_DONE(read_header(f, f->files.names[i]));
   left = json_object_iter(f->wanted);

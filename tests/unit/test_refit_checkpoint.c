@@ -41,6 +41,30 @@ static void test_checkpoint_names_become_stacked_experts(void **state)
   xfer_model_destroy(model);
 }
 
+/* What lies beside a whole model are adapters, or the same weights in another form. */
+static void test_without_an_index_the_whole_models_file_is_read_alone(void **state)
+{
+  xfer_model *model = NULL;
+  xfer_side *full = NULL;
+  xfer_refit *refit = NULL;
+  size_t n = 0;
+
+  (void)state;
+  mkdir(refit_path("whole"), 0777);
+  refit_write("whole/config.json", "{}");
+  refit_write_header("whole/model.safetensors", "{\"a\":{\"dtype\":\"F32\",\"shape\":[0]}}");
+  refit_write_header("whole/consolidated.safetensors", "{\"b\":{\"dtype\":\"F32\",\"shape\":[0]}}");
+  refit_write_header("whole/model-00001-of-00002.safetensors", "{}");
+  assert_int_equal(xfer_model_load(&model, refit_path("whole"), NULL), XFER_OK);
+  assert_int_equal(xfer_side_create(&full, "full", NULL), XFER_OK);
+  assert_int_equal(xfer_refit_create(&refit, model, full, NULL), XFER_OK);
+  assert_string_equal(xfer_refit_tensors(refit, &n)[0].name, "a");
+  assert_int_equal(n, 1);
+  xfer_refit_destroy(refit);
+  xfer_side_destroy(full);
+  xfer_model_destroy(model);
+}
+
 static void refuse_folder(const char *name, const char *word)
 {
   xfer_model *model = NULL;
@@ -238,6 +262,7 @@ static void test_files_that_are_no_files_are_refused(void **state)
 int main(void)
 {
   const struct CMUnitTest tests[] = {
+      cmocka_unit_test(test_without_an_index_the_whole_models_file_is_read_alone),
       cmocka_unit_test(test_checkpoint_names_become_stacked_experts),
       cmocka_unit_test(test_checkpoint_that_is_broken_is_refused),
       cmocka_unit_test(test_a_model_type_that_is_no_text_is_refused),
