@@ -371,6 +371,30 @@ static void test_a_tied_head_that_the_checkpoint_lists_does_not_travel(void **st
   }
 }
 
+/* Checkpoints of Llama 2 have them; engines and trainers make their own. */
+static void test_rotary_frequencies_do_not_travel(void **state)
+{
+  static const char *const cases[][2] = {{"megatron:tp2", "vllm:tp2"},
+                                         {"fsdp:dp3", "sglang:tp2"},
+                                         {"torchtitan:dp2", "vllm:tp1"},
+                                         {"hf:tp2", "fsdp:dp3"}};
+
+  (void)state;
+  for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+    refit_sides s = refit_sides_make(
+        REFIT_TABLE(REFIT_DENSE_CONFIG ",\"model_type\":\"llama\"",
+                    REFIT_DENSE_PARAMS "," REFIT_P("self_attn.rotary_emb.inv_freq", "[2]")),
+        cases[i][0], cases[i][1]);
+    xfer_refit_report_data report = XFER_REFIT_REPORT_INIT;
+
+    assert_int_equal(refit_sides_join(&s), XFER_OK);
+    assert_int_equal(xfer_refit_report(s.refit, &report), XFER_OK);
+    assert_int_equal(report.ignored, i < 3 ? 2 : 0);
+    assert_int_equal(report.misc_bytes, 0);
+    refit_sides_end(&s);
+  }
+}
+
 /* Is the local tensor there, of that many experts? 0: it is not there, or has none. */
 static int64_t experts_of(const xfer_refit *refit, const char *name)
 {
@@ -524,6 +548,7 @@ int main(void)
       cmocka_unit_test(test_experts_in_one_tensor_are_as_many_as_the_configuration_says),
       cmocka_unit_test(test_what_is_refused_is_so_where_another_layer_is_ignored),
       cmocka_unit_test(test_a_tied_head_that_the_checkpoint_lists_does_not_travel),
+      cmocka_unit_test(test_rotary_frequencies_do_not_travel),
       cmocka_unit_test(test_fused_experts_have_the_form_of_their_model_type),
   };
 
