@@ -81,6 +81,17 @@ static inline xfi_cuda_device *xfi_cuda(xfi_device *device)
   return (xfi_cuda_device *)device;
 }
 
+/* Where an allocation, or a mapping of one, lies. */
+typedef struct xfi_cuda_span {
+  const char *base;
+  size_t n_bytes;
+} xfi_cuda_span;
+
+static inline bool xfi_cuda_is_in(const xfi_cuda_span *span, const char *pointer)
+{
+  return (uintptr_t)pointer - (uintptr_t)span->base < span->n_bytes;
+}
+
 static inline cudaEvent_t xfi_cuda_event(xfi_event *event)
 {
   return (cudaEvent_t)(void *)event;
@@ -192,17 +203,11 @@ xfer_status xfi_cuda_import(xfi_device *device, const xfi_mem_handle *handle, vo
                             xfi_deadline deadline);
 void xfi_cuda_unimport(xfi_device *device, void *base);
 void xfi_cuda_unimport_all(xfi_cuda_device *device);
-/* Memory on another GPU, as mapped here. */
-typedef struct xfi_cuda_across {
-  const char *base;
-  size_t n_bytes;
-} xfi_cuda_across;
-/* Is either end of a copy there? `last` is where one was found before, for copies of one allocation
- * tend to follow each other. */
-bool xfi_cuda_crosses(const xfi_cuda_device *device, const xfi_copy *copy, xfi_cuda_across *last);
-/* Which of a peer's allocations, as mapped here. */
-bool xfi_cuda_mapped(const xfi_cuda_device *device, const void *pointer, const char **base,
-                     size_t *n_bytes);
+/* The peer's allocation that is mapped at `pointer`; empty: none is. */
+xfi_cuda_span xfi_cuda_mapped(const xfi_cuda_device *device, const void *pointer);
+/* Is either end of a copy on another GPU? `last` is where one was found before, for copies of one
+ * allocation tend to follow each other. */
+bool xfi_cuda_crosses(const xfi_cuda_device *device, const xfi_copy *copy, xfi_cuda_span *last);
 
 /* ---- cuda_join.c ---- */
 

@@ -63,7 +63,7 @@ static bool is_rows(const xfi_cuda_device *device, const xfi_copy *c)
 }
 
 /* No operations: it is not for the engine. */
-static candidate look_at(const xfi_cuda_device *device, xfi_copy *c, xfi_cuda_across *last)
+static candidate look_at(const xfi_cuda_device *device, xfi_copy *c, xfi_cuda_span *last)
 {
   candidate found = {.copy = c, .rows = is_rows(device, c)};
 
@@ -142,7 +142,7 @@ xfer_status xfi_cuda_engine_take(xfi_cuda_runs *runs, const xfi_cuda_device *dev
   size_t n_left = 0;
   size_t room[2] = {0}; /* for runs, for 2-D copies */
   int64_t n_bytes = 0;
-  xfi_cuda_across last = {NULL, 0};
+  xfi_cuda_span last = {NULL, 0};
   candidate *candidates = xfi_calloc(*n_rest, sizeof *candidates);
 
   XFI_CHECK_DONE(candidates != NULL, XFER_ERR_NOMEM, "a batch of %zu copies", *n_rest);

@@ -7,12 +7,6 @@
 
 #include "vec.h"
 
-/* Where what is joined may lie. */
-typedef struct span {
-  const char *base;
-  size_t n_bytes;
-} span;
-
 /* No two copies write the same bytes. */
 static int by_dst(const void *a, const void *b)
 {
@@ -32,22 +26,15 @@ static bool goes_on(const xfi_copy *c, const xfi_copy *next)
   return is_run(next) && next->src == c->src + c->run_bytes && next->dst == c->dst + c->run_bytes;
 }
 
-/* Whether the allocation of `pointer` holds the bytes before `end` too. */
-static bool holds(const span *s, const char *end)
-{
-  return end <= s->base + s->n_bytes;
-}
-
 /* Empty where nobody knows. */
-static span span_of(const xfi_cuda_device *device, const char *pointer)
+static xfi_cuda_span span_of(const xfi_cuda_device *device, const char *pointer)
 {
+  const xfi_cuda_span mapped = xfi_cuda_mapped(device, pointer);
   xfi_cuda_pointer found;
-  span s = {pointer, 0};
 
-  if (xfi_cuda_mapped(device, pointer, &s.base, &s.n_bytes)) return s;
-  if (xfi_cuda_look(device, pointer, &found) == XFER_OK && found.base != NULL)
-    s = (span){found.base, found.n_bytes};
-  return s;
+  if (mapped.n_bytes > 0) return mapped;
+  if (xfi_cuda_look(device, pointer, &found) != XFER_OK) return mapped;
+  return (xfi_cuda_span){found.base, found.n_bytes};
 }
 
 /* How many of at[0] to at[n - 1] are one run; at least 1. */
@@ -55,15 +42,15 @@ static size_t join_run(const xfi_cuda_device *device, xfi_copy *at, size_t n)
 {
   xfi_copy c = at[0];
   size_t n_joined = 1;
-  span src;
-  span dst;
+  xfi_cuda_span src;
+  xfi_cuda_span dst;
 
   if (n < 2 || !is_run(&c) || !goes_on(&c, &at[1])) return 1;
   src = span_of(device, c.src);
   dst = span_of(device, c.dst);
   while (n_joined < n && goes_on(&c, &at[n_joined]) &&
-         holds(&src, at[n_joined].src + at[n_joined].run_bytes) &&
-         holds(&dst, at[n_joined].dst + at[n_joined].run_bytes))
+         xfi_cuda_is_in(&src, at[n_joined].src + at[n_joined].run_bytes - 1) &&
+         xfi_cuda_is_in(&dst, at[n_joined].dst + at[n_joined].run_bytes - 1))
     c.run_bytes += at[n_joined++].run_bytes;
   *at = c;
   return n_joined;

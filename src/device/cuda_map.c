@@ -192,31 +192,22 @@ static mapping *mapping_at(const xfi_cuda_device *device, const void *pointer)
   return held_by(tfind(&one_byte, &device->mappings, by_address));
 }
 
-static bool is_in(const xfi_cuda_across *memory, const char *pointer)
-{
-  return (uintptr_t)pointer - (uintptr_t)memory->base < memory->n_bytes;
-}
-
-bool xfi_cuda_crosses(const xfi_cuda_device *device, const xfi_copy *copy, xfi_cuda_across *last)
-{
-  const mapping *found;
-
-  if (is_in(last, copy->dst) || is_in(last, copy->src)) return true;
-  found = mapping_at(device, copy->dst);
-  if (found == NULL || !found->is_across) found = mapping_at(device, copy->src);
-  if (found == NULL || !found->is_across) return false;
-  *last = (xfi_cuda_across){found->base, found->n_bytes};
-  return true;
-}
-
-bool xfi_cuda_mapped(const xfi_cuda_device *device, const void *pointer, const char **base,
-                     size_t *n_bytes)
+xfi_cuda_span xfi_cuda_mapped(const xfi_cuda_device *device, const void *pointer)
 {
   const mapping *found = mapping_at(device, pointer);
 
-  if (found == NULL) return false;
-  *base = found->base;
-  *n_bytes = found->n_bytes;
+  return found == NULL ? (xfi_cuda_span){NULL, 0} : (xfi_cuda_span){found->base, found->n_bytes};
+}
+
+bool xfi_cuda_crosses(const xfi_cuda_device *device, const xfi_copy *copy, xfi_cuda_span *last)
+{
+  const mapping *found;
+
+  if (xfi_cuda_is_in(last, copy->dst) || xfi_cuda_is_in(last, copy->src)) return true;
+  found = mapping_at(device, copy->dst);
+  if (found == NULL || !found->is_across) found = mapping_at(device, copy->src);
+  if (found == NULL || !found->is_across) return false;
+  *last = (xfi_cuda_span){found->base, found->n_bytes};
   return true;
 }
 
