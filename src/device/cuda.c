@@ -246,7 +246,6 @@ static const xfi_device_ops cuda_ops = {
     .stream_is_idle = cuda_stream_is_idle,
     .event_sync = cuda_event_sync,
     .batch_create = xfi_cuda_batch_create,
-    .batch_create_open = xfi_cuda_batch_create_open,
     .batch_wants_open = xfi_cuda_batch_wants_open,
     .batch_destroy = xfi_cuda_batch_destroy,
     .batch_is_read = xfi_cuda_batch_is_read,

@@ -148,8 +148,8 @@ done:
   return st;
 }
 
-static xfer_status batch_make(xfi_device *base, xfi_batch **batch, xfi_copy *copies,
-                              size_t n_copies, int percent, const xfi_guard *guard, bool open)
+xfer_status xfi_cuda_batch_create(xfi_device *base, xfi_batch **batch, xfi_copy *copies,
+                                  size_t n_copies, int percent, const xfi_guard *guard, bool open)
 {
   xfer_status st = XFER_OK;
   xfi_batch *before = *batch;
@@ -172,18 +172,6 @@ done:
   xfi_cuda_batch_destroy(base, made);
   xfi_cuda_batch_destroy(base, before);
   return st;
-}
-
-xfer_status xfi_cuda_batch_create(xfi_device *device, xfi_batch **batch, xfi_copy *copies,
-                                  size_t n_copies, int percent, const xfi_guard *guard)
-{
-  return batch_make(device, batch, copies, n_copies, percent, guard, false);
-}
-
-xfer_status xfi_cuda_batch_create_open(xfi_device *device, xfi_batch **batch, xfi_copy *copies,
-                                       size_t n_copies, int percent)
-{
-  return batch_make(device, batch, copies, n_copies, percent, NULL, true);
 }
 
 void xfi_cuda_batch_destroy(xfi_device *base, xfi_batch *batch)

@@ -262,9 +262,7 @@ size_t xfi_cuda_table_bytes(const struct xfi_cuda_table *table);
 xfer_status xfi_cuda_table_upload(struct xfi_cuda_job *job, const struct xfi_cuda_table *table,
                                   char *at, cudaStream_t stream);
 xfer_status xfi_cuda_batch_create(xfi_device *device, xfi_batch **batch, xfi_copy *copies,
-                                  size_t n_copies, int percent, const xfi_guard *guard);
-xfer_status xfi_cuda_batch_create_open(xfi_device *device, xfi_batch **batch, xfi_copy *copies,
-                                       size_t n_copies, int percent);
+                                  size_t n_copies, int percent, const xfi_guard *guard, bool open);
 void xfi_cuda_batch_destroy(xfi_device *device, xfi_batch *batch);
 bool xfi_cuda_batch_is_read(const xfi_batch *batch);
 bool xfi_cuda_batch_wants_open(const xfi_batch *batch);

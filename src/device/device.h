@@ -103,14 +103,12 @@ typedef struct xfi_device_ops {
    * after a failure, with NULL there; launches of it that are under way go on, unless it is read by
    * them. The array is of no more use to the caller, unless the guard is strict. `percent` of what
    * computes on the device may copy, at most; 100: all of it. `guard` NULL: none; else a launch
-   * copies nothing where the guard says no, but see guard_create(). */
+   * copies nothing where the guard says no, but see guard_create(). `open`: nothing can keep
+   * launches from going at once, so that they need no guard; *batch becomes NULL where such a batch
+   * would be no faster. */
   xfer_status (*batch_create)(xfi_device *device, xfi_batch **batch, xfi_copy *copies,
-                              size_t n_copies, int percent, const xfi_guard *guard);
-  /* The same copies for launches that nothing can keep from going at once, so that they need no
-   * guard; *batch becomes NULL where they would be no faster. NULL: they never are. */
-  xfer_status (*batch_create_open)(xfi_device *device, xfi_batch **batch, xfi_copy *copies,
-                                   size_t n_copies, int percent);
-  /* May they be faster than this one, made of the same copies? */
+                              size_t n_copies, int percent, const xfi_guard *guard, bool open);
+  /* May an open batch of the same copies be faster than this one? NULL: none is. */
   bool (*batch_wants_open)(const xfi_batch *batch);
   void (*batch_destroy)(xfi_device *device, xfi_batch *batch);
   /* Do launches read it while they are under way? NULL: none does, after the call. */
@@ -272,7 +270,7 @@ static inline xfer_status xfi_batch_make(xfi_device *device, xfi_batch **batch, 
                                          size_t n_copies, int percent)
 {
   if (n_copies > 0)
-    return device->ops->batch_create(device, batch, copies, n_copies, percent, NULL);
+    return device->ops->batch_create(device, batch, copies, n_copies, percent, NULL, false);
   xfi_batch_drop(device, batch);
   return XFER_OK;
 }

@@ -93,12 +93,13 @@ static void host_batch_destroy(xfi_device *device, xfi_batch *batch)
 }
 
 static xfer_status host_batch_create(xfi_device *device, xfi_batch **out, xfi_copy *copies,
-                                     size_t n_copies, int percent, const xfi_guard *guard)
+                                     size_t n_copies, int percent, const xfi_guard *guard,
+                                     bool open)
 {
   xfer_status st = XFER_OK;
   xfi_batch *batch = NULL;
 
-  (void)percent;
+  (void)percent, (void)open;
   (void)guard; /* a wait that fails says so, and nothing is launched behind it */
   host_batch_destroy(device, *out);
   *out = NULL;

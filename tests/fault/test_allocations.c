@@ -143,11 +143,11 @@ static const xfi_device_ops *real;
 
 /* Nobody makes copies to where it has mapped nothing, as of a peer that has failed. */
 static xfer_status batch_create(xfi_device *device, xfi_batch **batch, xfi_copy *copies,
-                                size_t n_copies, int percent, const xfi_guard *guard)
+                                size_t n_copies, int percent, const xfi_guard *guard, bool open)
 {
   for (size_t i = 0; i < n_copies; i++)
     expect((uintptr_t)copies[i].dst >= PART_BYTES);
-  return real->batch_create(device, batch, copies, n_copies, percent, guard);
+  return real->batch_create(device, batch, copies, n_copies, percent, guard, open);
 }
 
 static void look_at_batches(xfer_comm *comm)

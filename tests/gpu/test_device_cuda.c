@@ -240,7 +240,7 @@ static void test_batch_of_engine_and_kernel_equals_ref(void **state)
   for (int launch = 0; launch < 3; launch++) {
     if (launch != 1) { /* the third in the place of the first */
       memcpy(copies, both, sizeof both);
-      OK(device->ops->batch_create(device, &batch, copies, 2, 100, NULL));
+      OK(xfi_batch_make(device, &batch, copies, 2, 100));
     }
     CUDA(cudaMemset, (dst, POISON, n_bytes));
     CUDA(cudaDeviceSynchronize, ());
@@ -338,7 +338,7 @@ static void test_guarded_copies_do_nothing_where_a_flag_is_void(void **state)
   uint64_t *done = flags + 8;
   xfi_copy copy = {.src = memory, .dst = memory + BYTES, .run_bytes = BYTES};
   OK(device->ops->guard_create(device, &guard, &(xfi_flags){watched, 2}, true));
-  OK(device->ops->batch_create(device, &batch, &copy, 1, 100, guard));
+  OK(device->ops->batch_create(device, &batch, &copy, 1, 100, guard, false));
   for (int is_void = 0; is_void < 2; is_void++) {
     CUDA(cudaMemset, (memory, 1 + is_void, BYTES));
     device->ops->flags_store(device, flags, 5);

@@ -136,7 +136,7 @@ static void child_main(mailbox *box, int ordinal)
   }
   OK(device->ops->mem_import(device, &box->flag_handle, (void **)&flag_base, soon()));
   OK(device->ops->stream_create(device, &stream));
-  OK(device->ops->batch_create(device, &batch, copies, n, 100, NULL));
+  OK(xfi_batch_make(device, &batch, copies, n, 100));
   OK(device->ops->batch_launch(device, batch, stream, NULL));
   uint64_t *flag = (uint64_t *)(void *)(flag_base + box->flag_offset);
   OK(device->ops->flags_set(device, &(xfi_flags){&flag, 1}, NULL, 11, stream));

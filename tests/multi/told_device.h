@@ -256,7 +256,8 @@ static inline void told_batch_destroy(xfi_device *device, xfi_batch *batch)
 }
 
 static inline xfer_status told_batch_create(xfi_device *device, xfi_batch **out, xfi_copy *copies,
-                                            size_t n_copies, int percent, const xfi_guard *guard)
+                                            size_t n_copies, int percent, const xfi_guard *guard,
+                                            bool open)
 {
   told_batch *batch = xfi_calloc(1, sizeof *batch);
   xfer_status st = XFER_ERR_NOMEM;
@@ -269,7 +270,7 @@ static inline xfer_status told_batch_create(xfi_device *device, xfi_batch **out,
   else {
     memcpy(batch->copies, copies, n_copies * sizeof *copies);
     batch->n_copies = n_copies;
-    st = host_ops->batch_create(device, &batch->made, copies, n_copies, percent, guard);
+    st = host_ops->batch_create(device, &batch->made, copies, n_copies, percent, guard, open);
   }
   if (st == XFER_OK) {
     *out = (xfi_batch *)batch;

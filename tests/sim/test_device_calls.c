@@ -166,7 +166,7 @@ static xfer_status copy(things *t)
   const xfi_digest_box box = {
       {.src = t->to, .dst = (char *)XFI_DIGEST_ORIGIN, .run_bytes = 32}, 1, 0}; /* NOLINT */
 
-  XFI_TRY(ops->batch_create(t->device, &t->batch, &rows, 1, 50, NULL));
+  XFI_TRY(xfi_batch_make(t->device, &t->batch, &rows, 1, 50));
   XFI_TRY(ops->digest_create(t->device, &t->digest, &box, 1, 1));
   XFI_TRY(ops->batch_launch(t->device, t->batch, t->stream, NULL));
   XFI_TRY(ops->digest_launch(t->device, t->digest, t->stream));

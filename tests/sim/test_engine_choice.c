@@ -88,7 +88,7 @@ static void launches(bool by_batches)
   const xfi_cuda_runs runs = {.dst = dst, .src = src, .n_bytes = n_bytes, .n = 2};
   xfi_batch *batch = NULL;
 
-  OK(device_now->ops->batch_create(device_now, &batch, &nothing, 1, 100, NULL));
+  OK(xfi_batch_make(device_now, &batch, &nothing, 1, 100));
   OK(device_now->ops->batch_launch(device_now, batch, streams[0], NULL));
   device_now->ops->batch_destroy(device_now, batch);
   for (int i = 0; i < 3; i++) {

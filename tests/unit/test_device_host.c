@@ -176,12 +176,12 @@ static void test_batch_copies_what_it_was_made_of(void **state)
                    .dst_stride = {1}};
   xfi_batch *batch = NULL;
 
-  assert_int_equal(device->ops->batch_create(device, &batch, &copy, 1, 100, NULL), XFER_OK);
+  assert_int_equal(xfi_batch_make(device, &batch, &copy, 1, 100), XFER_OK);
   copy = (xfi_copy){0}; /* it was copied */
   assert_int_equal(device->ops->batch_launch(device, batch, NULL, NULL), XFER_OK);
   assert_string_equal(to, "ace...");
   copy = (xfi_copy){.src = from, .dst = to + 3, .run_bytes = 3};
-  assert_int_equal(device->ops->batch_create(device, &batch, &copy, 1, 100, NULL), XFER_OK);
+  assert_int_equal(xfi_batch_make(device, &batch, &copy, 1, 100), XFER_OK);
   memset(to, '.', 6); /* the first one is gone */
   assert_int_equal(device->ops->batch_launch(device, batch, NULL, NULL), XFER_OK);
   assert_string_equal(to, "...abc");
@@ -198,12 +198,12 @@ static void test_batch_create_survives_each_failed_allocation(void **state)
 
   for (long n = 0; st != XFER_OK && n < 10; n++) {
     xfi_alloc_fail_after(n);
-    st = device->ops->batch_create(device, &batch, copies, 3, 100, NULL);
+    st = xfi_batch_make(device, &batch, copies, 3, 100);
     if (st != XFER_OK) assert_null(batch);
   }
   assert_int_equal(st, XFER_OK);
   xfi_alloc_fail_after(0); /* nor is one left that it was to take the place of */
-  assert_int_equal(device->ops->batch_create(device, &batch, copies, 3, 100, NULL), XFER_ERR_NOMEM);
+  assert_int_equal(xfi_batch_make(device, &batch, copies, 3, 100), XFER_ERR_NOMEM);
   xfi_alloc_fail_after(-1);
   assert_null(batch);
 }

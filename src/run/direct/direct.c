@@ -107,7 +107,7 @@ static xfer_status make_open(xfi_group *g, const xfi_direct *d, const xfer_plan 
 {
   const xfi_device_ops *dev = d->device->ops;
 
-  if (plan->quant != NULL || dev->batch_create_open == NULL || g->batches[0] == NULL ||
+  if (plan->quant != NULL || dev->batch_wants_open == NULL || g->batches[0] == NULL ||
       !dev->batch_wants_open(g->batches[0]) || is_all_to_all(d)) {
     xfi_batch_drop(d->device, &g->open);
     return XFER_OK;
@@ -116,7 +116,7 @@ static xfer_status make_open(xfi_group *g, const xfi_direct *d, const xfer_plan 
     copies->n = 0;
     XFI_TRY(add_flows(copies, plan, g));
   }
-  return dev->batch_create_open(d->device, &g->open, copies->at, copies->n, g->percent);
+  return dev->batch_create(d->device, &g->open, copies->at, copies->n, g->percent, NULL, true);
 }
 
 /* Where everything lies now. */
@@ -129,7 +129,7 @@ static xfer_status make_batches(xfi_group *g, const xfi_direct *d, const xfer_pl
   for (int k = 0; k < XFI_QUANT_PARTS; k++)
     if (parts[k].n > 0)
       XFI_TRY_DONE(d->device->ops->batch_create(d->device, &g->batches[k], parts[k].at, parts[k].n,
-                                                g->percent, g->guard));
+                                                g->percent, g->guard, false));
   XFI_TRY_DONE(make_open(g, d, plan, &parts[0]));
 done:
   for (int k = 0; k < XFI_QUANT_PARTS; k++)
