@@ -12,9 +12,9 @@
 
 /* Memory of one call of xfer_comm_register(): ours, and what we mapped of the others'. */
 typedef struct xfi_registered {
-  void *memory;  /* NULL: this rank had none */
-  uint64_t id;   /* of its allocation; 0: the device has no ids */
-  void **mapped; /* [n_mapped] bases */
+  void *memory;         /* NULL: this rank had none */
+  uint64_t id;          /* of its allocation; 0: the device has no ids */
+  xfi_mapping **mapped; /* [n_mapped] */
   int n_mapped;
 } xfi_registered;
 

@@ -42,13 +42,13 @@ static xfer_status map_offers(xfi_registered *entry, const xfer_comm *comm, cons
   entry->mapped = xfi_calloc((size_t)t->size, sizeof *entry->mapped);
   XFI_CHECK(entry->mapped != NULL, XFER_ERR_NOMEM, "%d ranks", t->size);
   for (int r = 0; r < t->size; r++) {
-    void *base = NULL;
     xfer_status st;
 
     if (r == t->rank || all[r].has_memory == 0) continue;
     if (memcmp(all[r].domain, mine->domain, sizeof mine->domain) != 0) continue;
-    st = comm->device->ops->mem_import(comm->device, &all[r].handle, &base, deadline);
-    if (st == XFER_OK) entry->mapped[entry->n_mapped++] = base;
+    st = comm->device->ops->mem_import(comm->device, &all[r].handle,
+                                       &entry->mapped[entry->n_mapped], deadline);
+    if (st == XFER_OK) entry->n_mapped++;
     if (st != XFER_ERR_UNSUPPORTED) XFI_TRY(st);
   }
   return XFER_OK;

@@ -72,7 +72,6 @@ typedef struct xfi_cuda_device {
 
   void *mappings;   /* of peers' memory: trees of tsearch() by address, */
   void *known;      /* and by what they are mappings of */
-  void *displaced;  /* a list of those whose memory was freed, and others lie there now */
   bool maps_across; /* memory of another GPU is, or was, among them */
 } xfi_cuda_device;
 
@@ -199,9 +198,9 @@ uint64_t xfi_cuda_place(int ordinal);
 xfer_status xfi_cuda_gpu(uint64_t *gpu, int ordinal);
 void xfi_cuda_domain(xfi_device *device, unsigned char domain[64]);
 xfer_status xfi_cuda_export(xfi_device *device, xfi_allocation allocation, xfi_mem_handle *handle);
-xfer_status xfi_cuda_import(xfi_device *device, const xfi_mem_handle *handle, void **base,
+xfer_status xfi_cuda_import(xfi_device *device, const xfi_mem_handle *handle, xfi_mapping **mapping,
                             xfi_deadline deadline);
-void xfi_cuda_unimport(xfi_device *device, void *base);
+void xfi_cuda_unimport(xfi_device *device, xfi_mapping *mapping);
 void xfi_cuda_unimport_all(xfi_cuda_device *device);
 /* The peer's allocation that is mapped at `pointer`; empty: none is. */
 xfi_cuda_span xfi_cuda_mapped(const xfi_cuda_device *device, const void *pointer);

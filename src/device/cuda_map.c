@@ -39,8 +39,7 @@ typedef struct handle {
 _Static_assert(sizeof(handle) <= sizeof(xfi_mem_handle), "a handle fits");
 
 typedef struct mapping {
-  struct mapping *next; /* of the displaced */
-  char *base;
+  xfi_mapping seen; /* by callers */
   size_t n_bytes;
   uint64_t process; /* with id and origin: which allocation */
   uint64_t id;
@@ -161,8 +160,8 @@ static int by_address(const void *a, const void *b)
   const mapping *x = a;
   const mapping *y = b;
 
-  if (x->base + x->n_bytes <= y->base) return -1;
-  return x->base >= y->base + y->n_bytes;
+  if (x->seen.base + x->n_bytes <= y->seen.base) return -1;
+  return x->seen.base >= y->seen.base + y->n_bytes;
 }
 
 static int compare(uint64_t a, uint64_t b)
@@ -187,7 +186,7 @@ static mapping *held_by(void *node)
 
 static mapping *mapping_at(const xfi_cuda_device *device, const void *pointer)
 {
-  const mapping one_byte = {.base = (char *)pointer, .n_bytes = 1}; /* only compared */
+  const mapping one_byte = {.seen = {(char *)pointer}, .n_bytes = 1}; /* only compared */
 
   return held_by(tfind(&one_byte, &device->mappings, by_address));
 }
@@ -196,7 +195,8 @@ xfi_cuda_span xfi_cuda_mapped(const xfi_cuda_device *device, const void *pointer
 {
   const mapping *found = mapping_at(device, pointer);
 
-  return found == NULL ? (xfi_cuda_span){NULL, 0} : (xfi_cuda_span){found->base, found->n_bytes};
+  if (found == NULL) return (xfi_cuda_span){NULL, 0};
+  return (xfi_cuda_span){found->seen.base, found->n_bytes};
 }
 
 bool xfi_cuda_crosses(const xfi_cuda_device *device, const xfi_copy *copy, xfi_cuda_span *last)
@@ -207,7 +207,7 @@ bool xfi_cuda_crosses(const xfi_cuda_device *device, const xfi_copy *copy, xfi_c
   found = mapping_at(device, copy->dst);
   if (found == NULL || !found->is_across) found = mapping_at(device, copy->src);
   if (found == NULL || !found->is_across) return false;
-  *last = (xfi_cuda_span){found->base, found->n_bytes};
+  *last = (xfi_cuda_span){found->seen.base, found->n_bytes};
   return true;
 }
 
@@ -261,26 +261,26 @@ static xfer_status open_mapping(mapping *m, xfi_cuda_device *device, const handl
 
   m->kind = from->kind;
   if (from->kind == HANDLE_CHUNKS && (!same_process || from->ordinal != device->ordinal)) {
-    XFI_TRY(
-        xfi_cuda_chunks_map(device, from->socket, from->base, from->n_bytes, &m->base, deadline));
+    XFI_TRY(xfi_cuda_chunks_map(device, from->socket, from->base, from->n_bytes, &m->seen.base,
+                                deadline));
   } else if (from->kind == HANDLE_PAGE) { /* within the process too: it lives until all are done */
     m->by_streams = from->file.by_streams != 0;
-    XFI_TRY(xfi_cuda_page_open(&from->file, from->n_bytes, &m->base));
+    XFI_TRY(xfi_cuda_page_open(&from->file, from->n_bytes, &m->seen.base));
   } else if (same_process) {
     XFI_TRY(reach_within_process(device, from));
-    m->base = (char *)(uintptr_t)from->base; /* NOLINT: it came as a number */
+    m->seen.base = (char *)(uintptr_t)from->base; /* NOLINT: it came as a number */
     m->kind = HANDLE_LOCAL;
   } else {
-    XFI_TRY(map_by_ipc(from, &m->base));
+    XFI_TRY(map_by_ipc(from, &m->seen.base));
   }
   return XFER_OK;
 }
 
 static void close_mapping(const xfi_cuda_device *device, const mapping *m)
 {
-  if (m->kind == HANDLE_IPC) (void)cudaIpcCloseMemHandle(m->base);
-  if (m->kind == HANDLE_PAGE) xfi_cuda_page_unmap(m->base, m->n_bytes, m->by_streams);
-  if (m->kind == HANDLE_CHUNKS) xfi_cuda_chunks_unmap(device, m->base, m->n_bytes);
+  if (m->kind == HANDLE_IPC) (void)cudaIpcCloseMemHandle(m->seen.base);
+  if (m->kind == HANDLE_PAGE) xfi_cuda_page_unmap(m->seen.base, m->n_bytes, m->by_streams);
+  if (m->kind == HANDLE_CHUNKS) xfi_cuda_chunks_unmap(device, m->seen.base, m->n_bytes);
 }
 
 /* Out of both trees; it need not be in them. */
@@ -293,43 +293,19 @@ static void forget(xfi_cuda_device *device, mapping *m)
 }
 
 /* Where a mapping comes to lie there may be one of memory of this process that was freed, for a
- * plan that has not heard of it; nothing is mapped there. Copies find it no longer, but it is still
- * to be given back. (Or of other chunks, some of which are the new one's too, on one device: what
+ * plan that has not heard of it and gives it back later; nothing is mapped there, and copies are
+ * not to find it. (Or of other chunks, some of which are the new one's too, on one device: what
  * copies would find is known to the driver.) */
 static void displace(xfi_cuda_device *device, const mapping *made)
 {
   mapping *m;
 
   while ((m = held_by(tfind(made, &device->mappings, by_address))) != NULL &&
-         m->kind == HANDLE_LOCAL) {
+         m->kind == HANDLE_LOCAL)
     forget(device, m);
-    m->next = device->displaced;
-    device->displaced = m;
-  }
 }
 
-/* Gives back one that was displaced, of those that began there; false: none is. What is there now
- * then stays until all have given back what they had there. */
-static bool return_displaced(xfi_cuda_device *device, const void *base)
-{
-  mapping *before = NULL;
-  mapping *m = device->displaced;
-
-  while (m != NULL && m->base != base) {
-    before = m;
-    m = m->next;
-  }
-  if (m == NULL) return false;
-  if (--m->n_refs > 0) return true;
-  if (before == NULL)
-    device->displaced = m->next;
-  else
-    before->next = m->next;
-  xfi_free(m);
-  return true;
-}
-
-xfer_status xfi_cuda_import(xfi_device *base, const xfi_mem_handle *in, void **out,
+xfer_status xfi_cuda_import(xfi_device *base, const xfi_mem_handle *in, xfi_mapping **out,
                             xfi_deadline deadline)
 {
   xfi_cuda_device *device = xfi_cuda(base);
@@ -343,7 +319,7 @@ xfer_status xfi_cuda_import(xfi_device *base, const xfi_mem_handle *in, void **o
                         &device->known, by_allocation));
   if (known != NULL) {
     known->n_refs++;
-    *out = known->base;
+    *out = &known->seen;
     return XFER_OK;
   }
   made = xfi_calloc(1, sizeof *made);
@@ -363,20 +339,19 @@ xfer_status xfi_cuda_import(xfi_device *base, const xfi_mem_handle *in, void **o
     close_mapping(device, made);
     XFI_CHECK_DONE(false, XFER_ERR_NOMEM, "a mapping of %zu bytes", made->n_bytes);
   }
-  *out = made->base;
+  *out = &made->seen;
   made = NULL;
 done:
   xfi_free(made);
   return st;
 }
 
-void xfi_cuda_unimport(xfi_device *base, void *mapped)
+void xfi_cuda_unimport(xfi_device *base, xfi_mapping *given)
 {
   xfi_cuda_device *device = xfi_cuda(base);
-  mapping *m = mapping_at(device, mapped);
+  mapping *m = (mapping *)given;
 
-  if (return_displaced(device, mapped)) return;
-  if (m == NULL || m->base != mapped || --m->n_refs > 0) return;
+  if (--m->n_refs > 0) return;
   forget(device, m);
   close_mapping(device, m);
   xfi_free(m);
@@ -389,10 +364,6 @@ void xfi_cuda_unimport_all(xfi_cuda_device *device)
   while ((m = held_by(device->mappings)) != NULL) { /* the root */
     forget(device, m);
     close_mapping(device, m);
-    xfi_free(m);
-  }
-  while ((m = device->displaced) != NULL) {
-    device->displaced = m->next;
     xfi_free(m);
   }
 }

@@ -31,6 +31,11 @@ typedef struct xfi_mem_handle {
   unsigned char bytes[192];
 } xfi_mem_handle;
 
+/* A peer's allocation, as mapped here. */
+typedef struct xfi_mapping {
+  char *base; /* corresponds to the exporter's xfi_allocation.base */
+} xfi_mapping;
+
 /* What a thread had before it entered a device. */
 typedef struct xfi_entered {
   bool has_context; /* of the device, which it is to give back */
@@ -143,12 +148,12 @@ typedef struct xfi_device_ops {
   /* A handle for an allocation that was found, which nobody can map if it cannot leave the process.
    */
   xfer_status (*mem_export)(xfi_device *device, xfi_allocation allocation, xfi_mem_handle *handle);
-  /* Map a peer's allocation; `base` corresponds to the exporter's xfi_allocation.base. Reference
-   * counted: mapping the same allocation twice gives the same base. XFER_ERR_UNSUPPORTED if it
-   * cannot be reached; XFER_ERR_TIMEOUT, and nothing about whose it is, if nobody answers. */
-  xfer_status (*mem_import)(xfi_device *device, const xfi_mem_handle *handle, void **base,
+  /* Map a peer's allocation. Reference counted: mapping the same one twice gives the same mapping.
+   * XFER_ERR_UNSUPPORTED if it cannot be reached; XFER_ERR_TIMEOUT, and nothing about whose it is,
+   * if nobody answers. */
+  xfer_status (*mem_import)(xfi_device *device, const xfi_mem_handle *handle, xfi_mapping **mapping,
                             xfi_deadline deadline);
-  void (*mem_unimport)(xfi_device *device, void *base);
+  void (*mem_unimport)(xfi_device *device, xfi_mapping *mapping);
 
   /* Is the stream one that other ranks of this process have too, so that what one rank puts on it
    * holds up the others? NULL: none is. */

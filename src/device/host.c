@@ -231,20 +231,22 @@ static xfer_status host_mem_export(xfi_device *device, xfi_allocation allocation
   return XFER_OK;
 }
 
-static xfer_status host_mem_import(xfi_device *device, const xfi_mem_handle *in, void **base,
-                                   xfi_deadline deadline)
+static xfer_status host_mem_import(xfi_device *device, const xfi_mem_handle *in,
+                                   xfi_mapping **mapping, xfi_deadline deadline)
 {
+  static xfi_mapping space = {(char *)SPACE_BASE};
+
   (void)device, (void)deadline;
   token own = own_token();
   XFI_CHECK(memcmp(in->bytes, &own, sizeof own) == 0, XFER_ERR_UNSUPPORTED,
             "the memory of another process cannot be mapped by the host device");
-  *base = (void *)SPACE_BASE;
+  *mapping = &space;
   return XFER_OK;
 }
 
-static void host_mem_unimport(xfi_device *device, void *base)
+static void host_mem_unimport(xfi_device *device, xfi_mapping *mapping)
 {
-  (void)device, (void)base;
+  (void)device, (void)mapping;
 }
 
 /* ---- flags -------------------------------------------------------------------------------- */

@@ -87,8 +87,9 @@ DEVICE_CALL(digest_launch, (xfi_device * device, xfi_digest *digest, xfer_stream
 DEVICE_CALL(mem_export, (xfi_device * device, xfi_allocation allocation, xfi_mem_handle *handle),
             (device, allocation, handle))
 DEVICE_CALL(mem_import,
-            (xfi_device * device, const xfi_mem_handle *handle, void **base, xfi_deadline deadline),
-            (device, handle, base, deadline))
+            (xfi_device * device, const xfi_mem_handle *handle, xfi_mapping **mapping,
+             xfi_deadline deadline),
+            (device, handle, mapping, deadline))
 DEVICE_CALL(flags_alloc, (xfi_device * device, uint64_t **flags, size_t n_flags, bool by_streams),
             (device, flags, n_flags, by_streams))
 DEVICE_CALL(flags_sync,

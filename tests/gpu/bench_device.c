@@ -112,7 +112,7 @@ static void ping_pong(xfi_device *device, mailbox *box, int me, int at_step)
   enum { TURNS = 200 };
   xfi_allocation found;
   uint64_t *mine = NULL;
-  char *theirs = NULL;
+  xfi_mapping *theirs = NULL;
   xfer_stream stream = NULL;
 
   OK(device->ops->flags_alloc(device, &mine, 512, true));
@@ -120,10 +120,9 @@ static void ping_pong(xfi_device *device, mailbox *box, int me, int at_step)
   OK(device->ops->mem_export(device, found, &box->page[me]));
   (void)__sync_add_and_fetch(&box->step, 1);
   await(box, at_step + 2);
-  OK(device->ops->mem_import(device, &box->page[1 - me], (void **)&theirs,
-                             xfi_deadline_after(60000)));
+  OK(device->ops->mem_import(device, &box->page[1 - me], &theirs, xfi_deadline_after(60000)));
   OK(device->ops->stream_create(device, &stream));
-  uint64_t *flag = (uint64_t *)(void *)theirs + ((char *)mine - (char *)found.base) / 8;
+  uint64_t *flag = (uint64_t *)(void *)theirs->base + ((char *)mine - (char *)found.base) / 8;
   uint64_t *own = mine;
   int64_t began = 0;
   for (uint64_t i = 1; i <= TURNS + 1; i++) {
@@ -177,7 +176,7 @@ static void exporter(mailbox *box)
 
 static void importer(mailbox *box)
 {
-  static void *mapped[N_BUFFERS];
+  static xfi_mapping *mapped[N_BUFFERS];
   xfi_device *device = NULL;
   int n_gpus = 0;
 

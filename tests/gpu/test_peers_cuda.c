@@ -12,8 +12,8 @@ static void test_import_within_the_process_is_counted(void **state)
 {
   int other = gpu_count() > 1 ? 1 : 0;
   void *memory = NULL;
-  void *first = NULL;
-  void *second = NULL;
+  xfi_mapping *first = NULL;
+  xfi_mapping *second = NULL;
   xfi_mem_handle handle;
   xfi_allocation found;
 
@@ -27,7 +27,7 @@ static void test_import_within_the_process_is_counted(void **state)
   CUDA(cudaSetDevice, (0));
   OK(here->ops->mem_import(here, &handle, &first, soon()));
   OK(here->ops->mem_import(here, &handle, &second, soon()));
-  assert_ptr_equal(first, memory);
+  assert_ptr_equal(first->base, memory);
   assert_ptr_equal(second, first);
   here->ops->mem_unimport(here, first);
   here->ops->mem_unimport(here, second);
@@ -41,7 +41,7 @@ static void test_import_of_chunks_within_the_process(void **state)
 {
   const size_t n_bytes = 5 << 20;
   int other = gpu_count() > 1 ? 1 : 0;
-  void *mapped = NULL;
+  xfi_mapping *mapped = NULL;
   unsigned char seen = 0;
   xfi_mem_handle handle;
   xfi_allocation found;
@@ -56,7 +56,7 @@ static void test_import_of_chunks_within_the_process(void **state)
   OK(here->ops->mem_import(here, &handle, &mapped, soon()));
   there->ops->exports_end(there);
   CUDA(cudaSetDevice, (0));
-  CUDA(cudaMemset, ((char *)mapped + n_bytes - 1, POISON, 1));
+  CUDA(cudaMemset, (mapped->base + n_bytes - 1, POISON, 1));
   CUDA(cudaDeviceSynchronize, ());
   CUDA(cudaSetDevice, (other));
   CUDA(cudaMemcpy, (&seen, memory + n_bytes - 1, 1, cudaMemcpyDeviceToHost));
@@ -100,8 +100,8 @@ static unsigned char byte_of(int buffer, size_t i)
  */
 static void child_main(mailbox *box, int ordinal)
 {
-  char *base[N_BUFFERS];
-  char *flag_base = NULL;
+  xfi_mapping *mapped[N_BUFFERS];
+  xfi_mapping *page = NULL;
   char *mine = NULL;
   size_t most = buffer_bytes[N_BUFFERS - 1];
   char *host = malloc(most);
@@ -120,13 +120,13 @@ static void child_main(mailbox *box, int ordinal)
   CUDA(cudaMalloc, ((void **)&mine, total));
   for (int i = 0; i < N_BUFFERS; i++) {
     size_t half = buffer_bytes[i] / 2;
-    OK(device->ops->mem_import(device, &box->handles[i], (void **)&base[i], soon()));
+    OK(device->ops->mem_import(device, &box->handles[i], &mapped[i], soon()));
     for (size_t k = 0; k < buffer_bytes[i]; k++)
       host[k] = (char)byte_of(i, k);
     CUDA(cudaMemcpy, (mine + at, host, buffer_bytes[i], cudaMemcpyHostToDevice));
-    copies[n++] = (xfi_copy){.src = mine + at, .dst = base[i], .run_bytes = (int64_t)half};
+    copies[n++] = (xfi_copy){.src = mine + at, .dst = mapped[i]->base, .run_bytes = (int64_t)half};
     copies[n++] = (xfi_copy){.src = mine + at + half,
-                             .dst = base[i] + half,
+                             .dst = mapped[i]->base + half,
                              .run_bytes = 4,
                              .n_dims = 1,
                              .extent = {(int64_t)(half / 4)},
@@ -134,18 +134,18 @@ static void child_main(mailbox *box, int ordinal)
                              .dst_stride = {4}};
     at += (buffer_bytes[i] + 255) / 256 * 256;
   }
-  OK(device->ops->mem_import(device, &box->flag_handle, (void **)&flag_base, soon()));
+  OK(device->ops->mem_import(device, &box->flag_handle, &page, soon()));
   OK(device->ops->stream_create(device, &stream));
   OK(xfi_batch_make(device, &batch, copies, n, 100));
   OK(device->ops->batch_launch(device, batch, stream, NULL));
-  uint64_t *flag = (uint64_t *)(void *)(flag_base + box->flag_offset);
+  uint64_t *flag = (uint64_t *)(void *)(page->base + box->flag_offset);
   OK(device->ops->flags_set(device, &(xfi_flags){&flag, 1}, NULL, 11, stream));
   CUDA(cudaStreamSynchronize, (stream));
   await(box, 2); /* the parent has looked */
   device->ops->batch_destroy(device, batch);
   for (int i = 0; i < N_BUFFERS; i++)
-    device->ops->mem_unimport(device, base[i]);
-  device->ops->mem_unimport(device, flag_base);
+    device->ops->mem_unimport(device, mapped[i]);
+  device->ops->mem_unimport(device, page);
   device->ops->stream_destroy(device, stream);
   device->ops->destroy(device);
   box->step = 3;

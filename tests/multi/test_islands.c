@@ -26,11 +26,11 @@ static _Atomic int n_imports;
 static _Atomic int n_rounds;
 static _Atomic int n_broadcasts;
 
-static xfer_status count_import(xfi_device *device, const xfi_mem_handle *handle, void **base,
-                                xfi_deadline deadline)
+static xfer_status count_import(xfi_device *device, const xfi_mem_handle *handle,
+                                xfi_mapping **mapping, xfi_deadline deadline)
 {
   n_imports++;
-  return host_ops->mem_import(device, handle, base, deadline);
+  return host_ops->mem_import(device, handle, mapping, deadline);
 }
 
 static xfer_status count_round(xfi_comm *comm, const xfi_messages *messages, xfer_stream stream,

@@ -25,6 +25,7 @@ enum { SRC, DST, SPARE, N_ARENAS };
 
 typedef struct arena {
   unsigned char *base; /* [ARENA_BYTES] */
+  xfi_mapping mapping; /* whoever maps it */
   uint64_t id;
   bool stays;            /* cannot leave the process */
   int n_mapped[N_RANKS]; /* by rank */
@@ -77,6 +78,7 @@ static inline void world_create(world *w)
     for (int k = 0; k < N_ARENAS; k++) {
       w->arenas[r][k] = (arena){.base = malloc(ARENA_BYTES), .id = ++w->last_id};
       if (w->arenas[r][k].base == NULL) abort();
+      w->arenas[r][k].mapping.base = (char *)w->arenas[r][k].base;
     }
 }
 
@@ -205,16 +207,15 @@ static inline xfer_status told_mem_export(xfi_device *device, xfi_allocation all
 }
 
 static inline xfer_status told_mem_import(xfi_device *device, const xfi_mem_handle *handle,
-                                          void **base, xfi_deadline deadline)
+                                          xfi_mapping **mapping, xfi_deadline deadline)
 {
   told_device *d = told(device);
   xfi_mem_handle copy = *handle;
-  xfer_status st = host_ops->mem_import(device, handle, base, deadline);
   void *at = NULL;
   int owner;
 
   memcpy(&at, address_in(&copy), sizeof at);
-  if (st != XFER_OK || at == NULL) return st;
+  if (at == NULL) return host_ops->mem_import(device, handle, mapping, deadline);
   if (d->import_fails != XFER_OK) {
     xfi_set_error("rank %d cannot map %p", d->rank, at);
     return d->import_fails;
@@ -223,12 +224,12 @@ static inline xfer_status told_mem_import(xfi_device *device, const xfi_mem_hand
   arena *a = arena_at(d->world, at, &owner);
   expect(a != NULL && owner != d->rank);
   if (a != NULL && a->n_mapped[d->rank]++ == 0) d->world->n_times++;
+  if (a != NULL) *mapping = &a->mapping;
   (void)pthread_mutex_unlock(&d->world->lock);
-  *base = at;
-  return XFER_OK;
+  return a == NULL ? XFER_ERR_INTERNAL : XFER_OK;
 }
 
-static inline void told_mem_unimport(xfi_device *device, void *base)
+static inline void told_mem_unimport(xfi_device *device, xfi_mapping *mapping)
 {
   const struct timespec a_while = {0, 30000000};
   told_device *d = told(device);
@@ -236,7 +237,7 @@ static inline void told_mem_unimport(xfi_device *device, void *base)
 
   if (d->is_slow) (void)nanosleep(&a_while, NULL);
   (void)pthread_mutex_lock(&d->world->lock);
-  arena *a = arena_at(d->world, base, &owner);
+  arena *a = arena_at(d->world, mapping->base, &owner);
   if (a != NULL) expect(--a->n_mapped[d->rank] >= 0);
   (void)pthread_mutex_unlock(&d->world->lock);
 }

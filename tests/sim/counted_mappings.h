@@ -14,17 +14,17 @@ static xfi_device_ops counting;
 static _Atomic int n_mapped;
 
 static inline xfer_status count_import(xfi_device *device, const xfi_mem_handle *handle,
-                                       void **base, xfi_deadline deadline)
+                                       xfi_mapping **mapping, xfi_deadline deadline)
 {
-  const xfer_status st = real->mem_import(device, handle, base, deadline);
+  const xfer_status st = real->mem_import(device, handle, mapping, deadline);
 
   if (st == XFER_OK) n_mapped++;
   return st;
 }
 
-static inline void count_unimport(xfi_device *device, void *base)
+static inline void count_unimport(xfi_device *device, xfi_mapping *mapping)
 {
-  real->mem_unimport(device, base);
+  real->mem_unimport(device, mapping);
   n_mapped--;
 }
 

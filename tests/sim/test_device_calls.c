@@ -114,7 +114,7 @@ typedef struct things {
   xfi_guard *guard;
   xfi_batch *batch;
   xfi_digest *digest;
-  void *mapped;
+  xfi_mapping *mapped;
 } things;
 
 static char *chunks; /* of 2 and 4 MiB, on device 0 */
@@ -131,7 +131,7 @@ static xfer_status map(things *t, void *pointer, size_t n_bytes)
   xfer_status st = XFER_OK;
   xfi_allocation found = {NULL, 0, 0, 0};
   xfi_mem_handle handle;
-  void *again = NULL;
+  xfi_mapping *again = NULL;
 
   XFI_TRY_DONE(t->device->ops->find_allocation(t->device, pointer, n_bytes, &found));
   XFI_TRY_DONE(t->device->ops->mem_export(t->device, found, &handle));
@@ -228,7 +228,6 @@ static void give_back(things *t)
   const xfi_device_ops *ops = t->device == NULL ? NULL : t->device->ops;
 
   if (t->mapped != NULL) t->other->ops->mem_unimport(t->other, t->mapped);
-  if (t->other != NULL) t->other->ops->mem_unimport(t->other, chunks); /* it knows nothing of it */
   if (t->other != NULL) t->other->ops->destroy(t->other);
   (void)cudaSetDevice(0);
   if (ops == NULL) return;

@@ -10,13 +10,13 @@ enum { MIB = 1 << 20 };
 static const char BATCH[] = "cuMemcpyBatchAsync";
 
 static xfi_device *device_now;
-static char *far; /* a peer's memory of 2^45 bytes, as far as the device knows; and some of ours */
-static char *near;
+static xfi_mapping *far; /* a peer's memory of 2^45 bytes, as far as the device knows; */
+static char *near;       /* and some of ours */
 
 /* Rows that lie too far apart for a 2-D copy. */
 static xfi_copy runs_apart(int64_t n, int64_t run_bytes)
 {
-  return (xfi_copy){.src = far,
+  return (xfi_copy){.src = far->base,
                     .dst = near,
                     .run_bytes = run_bytes,
                     .n_dims = 1,
@@ -71,7 +71,7 @@ static void takes_what_crosses(int64_t least, int64_t all)
   copy.convert = NULL;
   copy.src = near;
   leaves(all / least, least, false, &copy, 1);
-  copy.dst = far; /* a push */
+  copy.dst = far->base; /* a push */
   leaves(0, 0, false, &copy, 1);
   copy.src = NULL;
   leaves(all / least, least, false, &copy, 1);
@@ -114,7 +114,6 @@ static xfi_device *begin(const char *lacks, int of_peer)
   xfi_mem_handle handle;
   xfi_device *peer = NULL;
   void *memory = NULL;
-  void *mapped = NULL;
 
   world_clear(2, (sim_config){.eager = true, .lacks = lacks});
   NEED(cudaSetDevice(of_peer) == cudaSuccess);
@@ -125,8 +124,7 @@ static xfi_device *begin(const char *lacks, int of_peer)
   OK(xfi_device_create_cuda(&device_now));
   NEED(cudaMalloc(&memory, ROOM) == cudaSuccess);
   near = memory;
-  OK(device_now->ops->mem_import(device_now, &handle, &mapped, xfi_deadline_after(1000)));
-  far = mapped;
+  OK(device_now->ops->mem_import(device_now, &handle, &far, xfi_deadline_after(1000)));
   return peer;
 }
 
@@ -184,7 +182,7 @@ static void shares(size_t n_runs, size_t n_rows, xfi_copy second, xfi_copy first
 /* `n` times 64 rows, of which 64 MiB are worth a 2-D copy. */
 static xfi_copy rows_of(int64_t n, int64_t run_bytes, int64_t src_stride)
 {
-  return (xfi_copy){.src = far,
+  return (xfi_copy){.src = far->base,
                     .dst = near,
                     .run_bytes = run_bytes,
                     .n_dims = 2,
@@ -223,7 +221,7 @@ static void test_nothing_between_processes_on_a_gpu(void)
   xfi_copy push = pull;
 
   push.src = near;
-  push.dst = far;
+  push.dst = far->base;
   leaves(64, MIB, false, &pull, 1);
   leaves(64, MIB, true, &push, 1);
   end(peer);

@@ -73,15 +73,15 @@ static void test_mapping_in_one_process_yields_the_exporters_address(void **stat
   char there[16] = "";
   xfi_allocation found = {0};
   xfi_mem_handle handle;
-  void *base = NULL;
+  xfi_mapping *mapping = NULL;
 
   assert_int_equal(device->ops->find_allocation(device, &there[3], 1, &found), XFER_OK);
   assert_true((uintptr_t)&there[3] - (uintptr_t)found.base < found.n_bytes);
   assert_int_equal(device->ops->mem_export(device, found, &handle), XFER_OK);
-  assert_int_equal(device->ops->mem_import(device, &handle, &base, soon()), XFER_OK);
-  *((char *)base + (&there[3] - (char *)found.base)) = 'x';
+  assert_int_equal(device->ops->mem_import(device, &handle, &mapping, soon()), XFER_OK);
+  *(mapping->base + (&there[3] - (char *)found.base)) = 'x';
   assert_int_equal(there[3], 'x');
-  device->ops->mem_unimport(device, base);
+  device->ops->mem_unimport(device, mapping);
 }
 
 static void test_domains_are_equal_within_a_process(void **state)
@@ -112,8 +112,8 @@ static void test_mapping_from_another_process_is_refused(void **state)
   assert_int_equal(device->ops->mem_export(device, found, &handle), XFER_OK);
   pid_t child = fork();
   if (child == 0) {
-    void *base = NULL;
-    const xfer_status st = device->ops->mem_import(device, &handle, &base, soon());
+    xfi_mapping *mapping = NULL;
+    const xfer_status st = device->ops->mem_import(device, &handle, &mapping, soon());
 
     device->ops->domain(device, child_domain); /* another one even if its number were the same */
     _exit(st == XFER_ERR_UNSUPPORTED && memcmp(domain + 8, child_domain + 8, 56) != 0 ? 0 : 1);

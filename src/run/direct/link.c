@@ -81,9 +81,9 @@ void xfi_link_resolve(xfi_link *link)
     char **piece = b->pieces != NULL ? b->pieces : &b->only;
 
     for (int64_t p = 0; p < b->n_pieces; p++, place++) {
-      char *mapped = link->remotes[(*place)[0]].mapped;
+      const xfi_mapping *mapped = link->remotes[(*place)[0]].mapped;
 
-      if (mapped != NULL) piece[p] = mapped + (*place)[1];
+      if (mapped != NULL) piece[p] = mapped->base + (*place)[1];
     }
   }
 }

@@ -26,8 +26,8 @@ typedef struct xfi_told {
 /* An allocation of a peer. */
 typedef struct xfi_remote {
   uint64_t n_bytes;
-  int halves;   /* likewise */
-  char *mapped; /* ours; NULL until it is mapped */
+  int halves;          /* likewise */
+  xfi_mapping *mapped; /* ours; NULL until it is mapped */
 } xfi_remote;
 
 /* What each end says of its attempts at the two flows of a link. */

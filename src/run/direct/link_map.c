@@ -152,11 +152,9 @@ static xfer_status map_remote(xfi_remote *remote, const xfi_mem_handle *handle, 
                               char *why, xfi_deadline deadline)
 {
   xfer_status st = XFER_OK;
-  void *base = NULL;
 
   if (remote->mapped != NULL) return XFER_OK;
-  st = device->ops->mem_import(device, handle, &base, deadline);
-  if (st == XFER_OK) remote->mapped = base;
+  st = device->ops->mem_import(device, handle, &remote->mapped, deadline);
   if (st == XFER_ERR_UNSUPPORTED) snprintf(why, XFI_WHY_BYTES, "%s", xfer_last_error());
   return st == XFER_ERR_UNSUPPORTED ? XFER_OK : st;
 }
@@ -220,7 +218,7 @@ static void settle(xfi_link *link, int rank)
 static xfer_status resolve(xfi_link *link, xfi_device *device)
 {
   if (link->remotes[0].mapped != NULL) {
-    uint64_t *page = (uint64_t *)(void *)(link->remotes[0].mapped + link->page_offset);
+    uint64_t *page = (uint64_t *)(void *)(link->remotes[0].mapped->base + link->page_offset);
 
     XFI_CHECK(device->ops->flags_share == NULL || device->ops->flags_share(device, page),
               XFER_ERR_PEER, "rank %d has failed and left", link->rank);
