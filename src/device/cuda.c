@@ -217,7 +217,6 @@ static void cuda_destroy(xfi_device *base)
   cuda_enter(base, &before);
   xfi_alarms_destroy(device->base.alarms);
   xfi_cuda_chunks_close(base);
-  xfi_cuda_unimport_all(device);
   xfi_cuda_probe_free(device);
   if (device->aside != NULL) (void)cudaStreamDestroy(device->aside);
   cuda_leave(base, &before);

@@ -201,7 +201,6 @@ xfer_status xfi_cuda_export(xfi_device *device, xfi_allocation allocation, xfi_m
 xfer_status xfi_cuda_import(xfi_device *device, const xfi_mem_handle *handle, xfi_mapping **mapping,
                             xfi_deadline deadline);
 void xfi_cuda_unimport(xfi_device *device, xfi_mapping *mapping);
-void xfi_cuda_unimport_all(xfi_cuda_device *device);
 /* The peer's allocation that is mapped at `pointer`; empty: none is. */
 xfi_cuda_span xfi_cuda_mapped(const xfi_cuda_device *device, const void *pointer);
 /* Is either end of a copy on another GPU? `last` is where one was found before, for copies of one

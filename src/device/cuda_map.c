@@ -356,14 +356,3 @@ void xfi_cuda_unimport(xfi_device *base, xfi_mapping *given)
   close_mapping(device, m);
   xfi_free(m);
 }
-
-void xfi_cuda_unimport_all(xfi_cuda_device *device)
-{
-  mapping *m;
-
-  while ((m = held_by(device->mappings)) != NULL) { /* the root */
-    forget(device, m);
-    close_mapping(device, m);
-    xfi_free(m);
-  }
-}

@@ -153,6 +153,7 @@ typedef struct xfi_device_ops {
    * if nobody answers. */
   xfer_status (*mem_import)(xfi_device *device, const xfi_mem_handle *handle, xfi_mapping **mapping,
                             xfi_deadline deadline);
+  /* Once for each import, before the device is destroyed. */
   void (*mem_unimport)(xfi_device *device, xfi_mapping *mapping);
 
   /* Is the stream one that other ranks of this process have too, so that what one rank puts on it
