@@ -10,6 +10,29 @@
 #include <stdlib.h>
 #include <string.h>
 
+/* The local tensor that is printed, and the part of it that is in hand. */
+typedef struct shown {
+  const xfer_refit *refit;
+  const xfer_locals *locals;
+  int rank;
+  size_t number; /* in the list */
+  xfer_local local;
+  xfer_local_part part;
+  xfer_refit_tensor info; /* of its tensor */
+  const xfer_tensor *tensor;
+  const xfer_layout *layout; /* on this side */
+} shown;
+
+static bool find_part(shown *s, int k)
+{
+  if (xfer_locals_part_get(s->locals, s->number, (size_t)k, &s->part) != XFER_OK ||
+      xfer_refit_tensor_get(s->refit, s->part.tensor, &s->info) != XFER_OK)
+    return false;
+  s->tensor = &xfer_refit_tensors(s->refit, NULL)[s->part.tensor];
+  s->layout = s->local.side == XFER_SIDE_TRAIN ? s->tensor->src : s->tensor->dst;
+  return true;
+}
+
 /* Where index x of a dim of the join lies in the table's tensor: first + step * x. */
 typedef struct table_index {
   int64_t first;
@@ -18,48 +41,42 @@ typedef struct table_index {
 
 /* The stretches of `dim` whose place in the rank's part lies in [first, first + n), in the table's
  * indices. */
-static int print_ranges(const xfer_layout *layout, int rank, int dim, int64_t first, int64_t n,
-                        table_index to)
+static bool print_ranges(const shown *s, int dim, int64_t first, int64_t n, table_index to)
 {
-  xfer_run *runs = NULL;
   size_t n_runs = 0;
+  bool ok = xfer_layout_runs(s->layout, s->rank, dim, NULL, 0, &n_runs) == XFER_OK;
+  xfer_run *runs = calloc(n_runs + 1, sizeof *runs);
   const char *comma = "";
-  int failed = xfer_layout_runs(layout, rank, dim, NULL, 0, &n_runs) != XFER_OK;
 
-  if (!failed && n_runs > 0) {
-    runs = calloc(n_runs, sizeof *runs);
-    failed = runs == NULL || xfer_layout_runs(layout, rank, dim, runs, n_runs, &n_runs) != XFER_OK;
-  }
+  ok = ok && runs != NULL &&
+       xfer_layout_runs(s->layout, s->rank, dim, runs, n_runs, &n_runs) == XFER_OK;
   printf("[");
-  for (size_t i = 0; i < n_runs && !failed; i++) {
+  for (size_t i = 0; i < n_runs && ok; i++) {
     int64_t lo = runs[i].local > first ? runs[i].local : first;
     int64_t hi = runs[i].local + runs[i].length;
 
     if (hi > first + n) hi = first + n;
     lo += runs[i].global - runs[i].local;
     hi += runs[i].global - runs[i].local;
-    if (to.step == 1 && lo < hi) {
-      printf("%s[%" PRId64 ",%" PRId64 "]", comma, lo + to.first, hi + to.first);
-      comma = ",";
-    }
-    for (; to.step != 1 && lo < hi; lo++) {
+    for (int64_t end; lo < hi; lo = end) {
+      end = to.step == 1 ? hi : lo + 1; /* others are apart */
       printf("%s[%" PRId64 ",%" PRId64 "]", comma, to.first + to.step * lo,
-             to.first + to.step * lo + 1);
+             to.first + to.step * (end - 1) + 1);
       comma = ",";
     }
   }
   printf("]");
   free(runs);
-  return failed;
+  return ok;
 }
 
 /* How many indices of the part are no padding. */
-static int64_t count_valid(const xfer_layout *layout, int rank, int dim, int64_t first, int64_t n)
+static int64_t count_valid(const shown *s, int dim, int64_t first, int64_t n)
 {
   xfer_run run;
   size_t n_runs = 0;
 
-  if (dim < 0 || xfer_layout_runs(layout, rank, dim, &run, 1, &n_runs) != XFER_OK) return n;
+  if (dim < 0 || xfer_layout_runs(s->layout, s->rank, dim, &run, 1, &n_runs) != XFER_OK) return n;
   if (n_runs == 0) return 0;
   if (n_runs > 1 || run.local > first || run.local + run.length >= first + n) return n;
   return run.local + run.length > first ? run.local + run.length - first : 0;
@@ -79,140 +96,122 @@ static void print_name(const char *name, int expert)
   putchar('"');
 }
 
-/* What lies there: the table's tensor, and where it is one more expert than others, which are dim 0
- * of the local tensor, its index there. */
-static void print_source(const xfer_refit_tensor *info, const xfer_local *local)
+/* Is the table's tensor one more expert than others, which are dim 0 of the local tensor? */
+static bool is_one_more(const shown *s)
 {
-  printf("{\"hf\":");
-  print_name(info->hf, local->expert);
-  if (info->n_dims < local->n_dims) printf(",\"index\":%" PRId64, local->shape[0] - 1);
+  return s->info.n_dims < s->local.n_dims;
 }
 
-/* `n` rows of a part from the `first` of the tensor's local part on. */
-static int print_part(const xfer_refit *refit, const xfer_local *local, int rank,
-                      const xfer_local_part *part, int64_t first, int64_t n, table_index to)
+/* What lies there: the table's tensor, and where it is one more expert its index there. */
+static void print_source(const shown *s)
 {
-  const xfer_tensor *tensor = &xfer_refit_tensors(refit, NULL)[part->tensor];
-  const xfer_layout *layout = local->side == XFER_SIDE_TRAIN ? tensor->src : tensor->dst;
-  const int64_t begin = part->begin + (first - part->first) * part->step;
-  xfer_refit_tensor info;
-  int failed = xfer_refit_tensor_get(refit, part->tensor, &info) != XFER_OK;
+  printf("{\"hf\":");
+  print_name(s->info.hf, s->local.expert);
+  if (is_one_more(s)) printf(",\"index\":%" PRId64, s->local.shape[0] - 1);
+}
 
-  if (failed) return 1;
-  print_source(&info, local);
+/* `n` rows of the part from the `first` of the tensor's local part on. */
+static bool print_part(const shown *s, int64_t first, int64_t n, table_index to)
+{
+  const xfer_local_part *part = &s->part;
+  const int64_t begin = part->begin + (first - part->first) * part->step;
+  bool ok = true;
+
+  print_source(s);
   printf(",\"dim\":%d,\"local\":[%" PRId64 ",%" PRId64 "],\"global\":",
          part->dim < 0 ? 0 : part->dim, begin, begin + n);
-  if (part->tensor_dim < 0) {
+  if (part->tensor_dim < 0)
     printf("[[0,1]]");
-  } else {
-    failed = print_ranges(layout, rank, part->tensor_dim, first, n, to);
-  }
+  else
+    ok = print_ranges(s, part->tensor_dim, first, n, to);
   printf("}");
-  return failed;
+  return ok;
 }
 
 /* Are the rank's `length` the whole dim, and no more? */
-static bool is_whole(const xfer_layout *layout, int rank, int dim, int64_t length)
+static bool is_whole(const shown *s, int dim, int64_t length)
 {
   int64_t shape[XFER_MAX_DIMS];
   xfer_run run;
   size_t n_runs = 0;
 
-  xfer_layout_shape(layout, shape);
-  return xfer_layout_runs(layout, rank, dim, &run, 1, &n_runs) == XFER_OK && n_runs == 1 &&
+  xfer_layout_shape(s->layout, shape);
+  return xfer_layout_runs(s->layout, s->rank, dim, &run, 1, &n_runs) == XFER_OK && n_runs == 1 &&
          run.global == 0 && run.length == shape[dim] && length == shape[dim];
 }
 
 /* The other dims in which the rank does not hold the whole of the tensor. */
-static int print_other_dims(const xfer_refit *refit, const xfer_local *local, int rank,
-                            const xfer_local_part *part)
+static bool print_other_dims(const shown *s)
 {
-  const xfer_tensor *tensor = &xfer_refit_tensors(refit, NULL)[part->tensor];
-  const xfer_layout *layout = local->side == XFER_SIDE_TRAIN ? tensor->src : tensor->dst;
-  xfer_refit_tensor info;
-  int failed = xfer_refit_tensor_get(refit, part->tensor, &info) != XFER_OK;
+  bool ok = true;
 
-  for (int k = info.n_dims < local->n_dims; k < local->n_dims && !failed; k++) {
-    const int d = local->dims[k] - (info.n_dims < local->n_dims);
-    const table_index to = {d == 0 && info.n_experts > 0 ? info.first_expert : 0, 1};
+  for (int k = is_one_more(s); k < s->local.n_dims && ok; k++) {
+    const int d = s->local.dims[k] - is_one_more(s);
+    const table_index to = {d == 0 && s->info.n_experts > 0 ? s->info.first_expert : 0, 1};
 
-    if (d == part->tensor_dim || (to.first == 0 && is_whole(layout, rank, d, local->shape[k])))
-      continue;
+    if (d == s->part.tensor_dim || (to.first == 0 && is_whole(s, d, s->local.shape[k]))) continue;
     printf(",");
-    print_source(&info, local);
+    print_source(s);
     printf(",\"dim\":%d,\"local\":[0,%" PRId64 "],\"global\":", k,
-           count_valid(layout, rank, d, 0, local->shape[k]));
-    failed = print_ranges(layout, rank, d, 0, local->shape[k], to);
+           count_valid(s, d, 0, s->local.shape[k]));
+    ok = print_ranges(s, d, 0, s->local.shape[k], to);
     printf("}");
   }
-  return failed;
+  return ok;
 }
 
 /* Gate and up that alternate as they do in the table are one part of the table's tensor. */
-static int print_both(const xfer_refit *refit, const xfer_local *local, int rank,
-                      const xfer_local_part *part, int64_t n)
+static bool print_both(const shown *s, int64_t n)
 {
-  const xfer_tensor *tensor = &xfer_refit_tensors(refit, NULL)[part->tensor];
-  const xfer_layout *layout = local->side == XFER_SIDE_TRAIN ? tensor->src : tensor->dst;
-  xfer_refit_tensor info;
   xfer_run run;
   size_t n_runs = 0;
 
-  if (xfer_refit_tensor_get(refit, part->tensor, &info) != XFER_OK ||
-      xfer_layout_runs(layout, rank, part->tensor_dim, &run, 1, &n_runs) != XFER_OK || n_runs != 1)
-    return 1;
+  if (xfer_layout_runs(s->layout, s->rank, s->part.tensor_dim, &run, 1, &n_runs) != XFER_OK ||
+      n_runs != 1)
+    return false;
   printf("{\"hf\":");
-  print_name(info.hf, -1);
-  printf(",\"dim\":%d,\"local\":[0,%" PRId64 "],\"global\":[[%" PRId64 ",%" PRId64 "]]}", part->dim,
-         2 * n, 2 * run.global, 2 * (run.global + n));
-  return 0;
+  print_name(s->info.hf, -1);
+  printf(",\"dim\":%d,\"local\":[0,%" PRId64 "],\"global\":[[%" PRId64 ",%" PRId64 "]]}",
+         s->part.dim, 2 * n, 2 * run.global, 2 * (run.global + n));
+  return true;
 }
 
-/* Prints the k-th part of a local tensor, and with it the next if they are one; the number of parts
- * done. */
-static int print_parts(const xfer_refit *refit, const xfer_locals *locals, const xfer_local *local,
-                       size_t i, int rank, int k, const char **comma, bool *failed)
+/* Prints the k-th part, and with it the next if they are one; the number of parts done, 0: it
+ * failed. */
+static int print_parts(shown *s, int k, const char **comma)
 {
-  const xfer_tensor *tensor;
-  xfer_local_part part;
-  xfer_refit_tensor info;
+  const xfer_local_part *part = &s->part;
   table_index to = {0, 1};
-  int64_t n;
+  int64_t n, together;
+  int n_done = 1;
+  bool ok = true;
 
-  *failed = xfer_locals_part_get(locals, i, (size_t)k, &part) != XFER_OK ||
-            xfer_refit_tensor_get(refit, part.tensor, &info) != XFER_OK;
-  if (*failed) return 1;
-  n = (part.end - part.begin + part.step - 1) / part.step;
-  if (info.half_dim == part.tensor_dim && part.tensor_dim >= 0)
-    to = (table_index){info.half_first, info.half_step};
-  tensor = &xfer_refit_tensors(refit, NULL)[part.tensor];
-  n = count_valid(local->side == XFER_SIDE_TRAIN ? tensor->src : tensor->dst, rank, part.tensor_dim,
-                  part.first, n);
+  if (!find_part(s, k)) return 0;
+  if (s->info.half_dim == part->tensor_dim && part->tensor_dim >= 0)
+    to = (table_index){s->info.half_first, s->info.half_step};
+  n = count_valid(s, part->tensor_dim, part->first,
+                  (part->end - part->begin + part->step - 1) / part->step);
   if (n == 0) return 1; /* padding and zeros are no part of anything */
   printf("%s", *comma);
   *comma = ",";
-  if (part.step == 2 && to.step == 2 && part.begin == to.first && k + 1 < local->n_parts) {
-    *failed = print_both(refit, local, rank, &part, n) != 0 ||
-              print_other_dims(refit, local, rank, &part) != 0;
-    return 2;
+  together = part->step == 1 ? n : 1;
+  if (part->step == 2 && to.step == 2 && part->begin == to.first && k + 1 < s->local.n_parts) {
+    ok = print_both(s, n);
+    n_done = 2;
+  } else {
+    for (int64_t row = 0; row < n && ok; row += together) {
+      if (row > 0) printf(",");
+      ok = print_part(s, part->first + row, together, to);
+    }
   }
-  if (part.step == 1) {
-    *failed = print_part(refit, local, rank, &part, part.first, n, to) != 0 ||
-              print_other_dims(refit, local, rank, &part) != 0;
-    return 1;
-  }
-  for (int64_t row = 0; row < n && !*failed; row++) {
-    if (row > 0) printf(",");
-    *failed = print_part(refit, local, rank, &part, part.first + row, 1, to) != 0;
-  }
-  if (!*failed) *failed = print_other_dims(refit, local, rank, &part) != 0;
-  return 1;
+  return ok && print_other_dims(s) ? n_done : 0;
 }
 
-static void print_head(int rank, const xfer_local *local, const char *name, int32_t dtype,
-                       xfer_conversion conversion)
+static void print_head(const shown *s, const char *name, int32_t dtype, xfer_conversion conversion)
 {
-  printf("{\"rank\":%d,\"side\":\"%s\",\"name\":", rank,
+  const xfer_local *local = &s->local;
+
+  printf("{\"rank\":%d,\"side\":\"%s\",\"name\":", s->rank,
          local->side == XFER_SIDE_TRAIN ? "train" : "gen");
   print_name(name, -1);
   printf(",\"shape\":[");
@@ -225,53 +224,44 @@ static void print_head(int rank, const xfer_local *local, const char *name, int3
   printf("\"parts\":[");
 }
 
-/* Of the first part; all have one. */
-static xfer_conversion conversion_of(const xfer_refit *refit, const xfer_locals *locals, size_t i)
+static bool print_local(shown *s)
 {
-  xfer_local_part part;
-
-  if (xfer_locals_part_get(locals, i, 0, &part) != XFER_OK) return 0;
-  return xfer_refit_tensors(refit, NULL)[part.tensor].conversion;
-}
-
-static int print_local(const xfer_refit *refit, const xfer_locals *locals, size_t i, int rank)
-{
-  xfer_local local;
+  const xfer_local *local = &s->local;
   const char *comma = "";
-  bool failed = xfer_locals_get(locals, i, &local) != XFER_OK;
+  int n_done = 1;
 
-  if (failed) return 1;
+  if (xfer_locals_get(s->locals, s->number, &s->local) != XFER_OK) return false;
   /* Where the framework makes other values of what it gets, its own tensor is listed, and after
-   * "hook" the name under which the values to make it of arrive. */
-  if (local.made != NULL)
-    print_head(rank, &local, local.made, local.made_dtype, 0);
+   * "hook" the name under which the values to make it of arrive. All parts have one conversion. */
+  if (local->made != NULL)
+    print_head(s, local->made, local->made_dtype, 0);
   else
-    print_head(rank, &local, local.name, local.dtype, conversion_of(refit, locals, i));
-  for (int k = 0; k < local.n_parts && !failed;) {
-    k += print_parts(refit, locals, &local, i, rank, k, &comma, &failed);
-  }
+    print_head(s, local->name, local->dtype, find_part(s, 0) ? s->tensor->conversion : 0);
+  for (int k = 0; k < local->n_parts && n_done > 0; k += n_done)
+    n_done = print_parts(s, k, &comma);
   printf("]");
-  if (local.made != NULL && !failed) {
+  if (local->made != NULL && n_done > 0) {
     printf(",\"hook\":");
-    print_name(local.name, -1);
+    print_name(local->name, -1);
   }
   printf("}\n");
-  return failed;
+  return n_done > 0;
 }
 
 static int print_rank(const xfer_refit *refit, int rank)
 {
   xfer_locals *locals = NULL;
   const xfer_status st = xfer_locals_create(&locals, refit, rank);
-  int failed = st != XFER_OK;
+  shown s = {.refit = refit, .locals = locals, .rank = rank};
+  bool ok = st == XFER_OK;
 
-  for (size_t i = 0; i < xfer_locals_count(locals) && !failed && !interrupt_came(); i++)
-    failed = print_local(refit, locals, i, rank);
+  for (; s.number < xfer_locals_count(locals) && ok && !interrupt_came(); s.number++)
+    ok = print_local(&s);
   xfer_locals_destroy(locals);
   if (st == XFER_ERR_NOMEM)
     return args_failed("the tensors of rank %d: %s; --layers takes a part of the model", rank,
                        xfer_last_error());
-  return failed ? plan_failed() : EXIT_SUCCESS;
+  return ok ? EXIT_SUCCESS : plan_failed();
 }
 
 int plan_expect(const xfer_refit *refit, const char *ranks)
