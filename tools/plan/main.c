@@ -139,19 +139,11 @@ typedef struct problem_work {
   int n_ranks;
 } problem_work;
 
-static bool plan_problem(void *context, int rank, uint64_t *n_tensors, uint64_t *n_moves)
+static bool plan_problem(void *context, int rank, xfer_plan_report_data *report)
 {
   const problem_work *work = context;
-  xfer_plan_report_data report = XFER_PLAN_REPORT_INIT;
-  xfer_plan *plan = NULL;
-  const bool ok = xfer_plan_simulate(&plan, work->n_ranks, rank, work->tensors, work->n_tensors,
-                                     NULL) == XFER_OK &&
-                  xfer_plan_report(plan, &report) == XFER_OK;
 
-  *n_tensors = report.n_tensors;
-  *n_moves = report.n_moves;
-  xfer_plan_destroy(plan);
-  return ok;
+  return plan_one(report, work->n_ranks, rank, work->tensors, work->n_tensors);
 }
 
 /* ---- --problem ---- */
@@ -176,25 +168,17 @@ static int run_problem(const plan_args *args, problem_work *work)
     return interrupt_came() ? ARGS_INTERRUPTED : EXIT_SUCCESS;
   }
 
-  xfer_plan_report_data report = XFER_PLAN_REPORT_INIT;
-  xfer_plan *plan = NULL;
-  int status = EXIT_FAILURE;
-  if (xfer_plan_simulate(&plan, n_ranks, 0, tensor, 1, NULL) != XFER_OK ||
-      xfer_plan_report(plan, &report) != XFER_OK) {
-    plan_failed();
-  } else {
-    const plan_whole whole = {.title = tensor->name,
-                              .n_ranks = n_ranks,
-                              .tensors = tensor,
-                              .n_tensors = work->n_tensors,
-                              .names = work->n_tensors,
-                              .payload_bytes = work->n_tensors * report.payload_bytes,
-                              .domain = args->domain,
-                              .machine = &args->machine};
-    status = plan_report(&whole, args);
-  }
-  xfer_plan_destroy(plan);
-  return status;
+  xfer_plan_report_data one; /* of the tensors, which are all alike */
+  if (!plan_one(&one, n_ranks, 0, tensor, 1)) return plan_failed();
+  const plan_whole whole = {.title = tensor->name,
+                            .n_ranks = n_ranks,
+                            .tensors = tensor,
+                            .n_tensors = work->n_tensors,
+                            .names = work->n_tensors,
+                            .payload_bytes = work->n_tensors * one.payload_bytes,
+                            .domain = args->domain,
+                            .machine = &args->machine};
+  return plan_report(&whole, args);
 }
 
 static int problem_main(const plan_args *args)

@@ -14,24 +14,15 @@ typedef struct model_work {
   const xfer_rules *rules;
 } model_work;
 
-static bool plan_rank(void *context, int rank, uint64_t *n_tensors, uint64_t *n_moves)
+static bool plan_rank(void *context, int rank, xfer_plan_report_data *report)
 {
   const model_work *work = context;
-  xfer_plan_report_data report = XFER_PLAN_REPORT_INIT;
-  xfer_plan *plan = NULL;
   job made = {0};
   size_t n = 0;
-  bool ok = job_join(&made, work->args, work->model, work->rules) == XFER_OK;
 
-  if (ok) {
-    const xfer_tensor *tensors = xfer_refit_tensors(made.refit, &n);
-    ok = xfer_plan_simulate(&plan, xfer_refit_ranks(made.refit), rank, tensors, n, NULL) ==
-             XFER_OK &&
-         xfer_plan_report(plan, &report) == XFER_OK;
-  }
-  *n_tensors = report.n_tensors;
-  *n_moves = report.n_moves;
-  xfer_plan_destroy(plan);
+  if (job_join(&made, work->args, work->model, work->rules) != XFER_OK) return false;
+  const xfer_tensor *tensors = xfer_refit_tensors(made.refit, &n);
+  const bool ok = plan_one(report, xfer_refit_ranks(made.refit), rank, tensors, n);
   job_destroy(&made);
   return ok;
 }

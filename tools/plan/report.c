@@ -118,6 +118,18 @@ int plan_check_rank(const plan_args *args, int n_ranks)
                     n_ranks == 1 ? "is" : "are", n_ranks, n_ranks == 1 ? "" : "s");
 }
 
+bool plan_one(xfer_plan_report_data *report, int n_ranks, int rank, const xfer_tensor *tensors,
+              size_t n_tensors)
+{
+  xfer_plan *plan = NULL;
+  bool ok = xfer_plan_simulate(&plan, n_ranks, rank, tensors, n_tensors, NULL) == XFER_OK;
+
+  *report = (xfer_plan_report_data)XFER_PLAN_REPORT_INIT;
+  ok = ok && xfer_plan_report(plan, report) == XFER_OK;
+  xfer_plan_destroy(plan);
+  return ok;
+}
+
 int plan_report(const plan_whole *whole, const plan_args *args)
 {
   plan_traffic traffic = {.ranks = NULL};
@@ -180,20 +192,20 @@ int plan_bench(plan_work work, void *context, int rank)
 {
   double ms[BENCH_RUNS];
   double kib = 0;
-  uint64_t n_tensors = 0;
-  uint64_t n_moves = 0;
+  xfer_plan_report_data report;
 
   forget_peak();
   const double before = resident();
   for (int i = 0; i < BENCH_RUNS; i++) {
     const double start = progress_now();
 
-    if (!work(context, rank, &n_tensors, &n_moves)) return plan_failed();
+    if (!work(context, rank, &report)) return plan_failed();
     if (interrupt_came()) return args_failed("interrupted");
     ms[i] = (progress_now() - start) * 1e3;
     if (i == 0) kib = resident_peak() - before;
   }
-  printf("plan: rank=%d tensors=%" PRIu64 " moves=%" PRIu64 " ms=%.3f mib=%.2f\n", rank, n_tensors,
-         n_moves, progress_median(ms, BENCH_RUNS), kib > 0 ? kib / 1024 : 0);
+  printf("plan: rank=%d tensors=%" PRIu64 " moves=%" PRIu64 " ms=%.3f mib=%.2f\n", rank,
+         report.n_tensors, report.n_moves, progress_median(ms, BENCH_RUNS),
+         kib > 0 ? kib / 1024 : 0);
   return EXIT_SUCCESS;
 }

@@ -14,9 +14,13 @@ int plan_check_rank(const plan_args *args, int n_ranks);
  * status. */
 int plan_report(const plan_whole *whole, const plan_args *args);
 
-/* One complete planning of a rank, from what was read to its move list. Sets the figures; false:
- * xfer_last_error(). */
-typedef bool (*plan_work)(void *context, int rank, uint64_t *n_tensors, uint64_t *n_moves);
+/* Plans one rank. False: xfer_last_error(). */
+bool plan_one(xfer_plan_report_data *report, int n_ranks, int rank, const xfer_tensor *tensors,
+              size_t n_tensors);
+
+/* One complete planning of a rank, from what was read to its move list. False: xfer_last_error().
+ */
+typedef bool (*plan_work)(void *context, int rank, xfer_plan_report_data *report);
 
 /* Do `work` a few times and print its median time and the memory that it needed. Returns the exit
  * status. */
