@@ -136,23 +136,21 @@ static bool parse_int(const char *text, bool suffixes, int64_t *value)
   return factor != 0 && !__builtin_mul_overflow(v, factor, value);
 }
 
-static bool set_number(const arg_option *option, const char *text)
+/* As those below: 0, or ARGS_WRONG after a sentence. */
+static int set_number(const arg_option *option, const char *text)
 {
   const int64_t max = option->min == 0 && option->max == 0 ? INT64_MAX : option->max;
   int64_t value = 0;
 
-  if (!parse_int(text, option->kind == ARG_BYTES, &value)) {
-    args_wrong("%s takes a whole number%s, not '%s'", option->name,
-               option->kind == ARG_BYTES ? " of bytes, with k, M, G or T if wanted" : "", text);
-    return false;
-  }
-  if (value < option->min || value > max) {
-    args_wrong("%s takes a number from %lld to %lld, not %s", option->name, (long long)option->min,
-               (long long)max, text);
-    return false;
-  }
+  if (!parse_int(text, option->kind == ARG_BYTES, &value))
+    return args_wrong("%s takes a whole number%s, not '%s'", option->name,
+                      option->kind == ARG_BYTES ? " of bytes, with k, M, G or T if wanted" : "",
+                      text);
+  if (value < option->min || value > max)
+    return args_wrong("%s takes a number from %lld to %lld, not %s", option->name,
+                      (long long)option->min, (long long)max, text);
   *(int64_t *)option->value = value;
-  return true;
+  return 0;
 }
 
 /* Is `text` one of the words "a|b|c  what they are for" lists? */
@@ -168,20 +166,15 @@ static bool is_choice(const char *help, const char *text)
 }
 
 /* No option means anything by an empty value, as a shell makes of a variable that is not set. */
-static bool set_value(const arg_option *option, const char *text)
+static int set_value(const arg_option *option, const char *text)
 {
-  if (*text == '\0') {
-    args_wrong("%s needs a value", option->name);
-    return false;
-  }
+  if (*text == '\0') return args_wrong("%s needs a value", option->name);
   if (option->kind == ARG_INT || option->kind == ARG_BYTES) return set_number(option, text);
-  if (option->kind == ARG_CHOICE && !is_choice(option->help, text)) {
-    args_wrong("%s %s: want %.*s", option->name, text, (int)strcspn(option->help, " "),
-               option->help);
-    return false;
-  }
+  if (option->kind == ARG_CHOICE && !is_choice(option->help, text))
+    return args_wrong("%s %s: want %.*s", option->name, text, (int)strcspn(option->help, " "),
+                      option->help);
   *(const char **)option->value = text;
-  return true;
+  return 0;
 }
 
 /* The option of an argument "--name" or "--name=VALUE"; NULL: there is none in the table. */
@@ -192,24 +185,6 @@ static const arg_option *find(const arg_option *options, const char *arg)
   for (const arg_option *o = options; o->name != NULL; o++)
     if (o->kind != ARG_GROUP && strlen(o->name) == n && strncmp(o->name, arg, n) == 0) return o;
   return NULL;
-}
-
-/* One option, at argv[*i]; leaves *i at the last argument that was used. */
-static bool parse_one(const arg_option *option, int argc, char **argv, int *i)
-{
-  const char *equals = strchr(argv[*i], '=');
-
-  if (option->kind == ARG_FLAG) {
-    if (equals != NULL) args_wrong("%s takes no value", option->name);
-    *(bool *)option->value = true;
-    return equals == NULL;
-  }
-  if (equals != NULL) return set_value(option, equals + 1);
-  if (*i + 1 == argc) {
-    args_wrong("%s needs a value", option->name);
-    return false;
-  }
-  return set_value(option, argv[++*i]);
 }
 
 /* What was given: names, and their values or NULL. */
@@ -285,25 +260,30 @@ static const arg_option *known(const arg_option *options, const char *arg)
   return option;
 }
 
-static bool parse_all(const arg_option *options, int argc, char **argv)
+static int parse_all(const arg_option *options, int argc, char **argv)
 {
   for (int i = 1; i < argc; i++) {
     const arg_option *option = known(options, argv[i]);
-    const char *equals = strchr(argv[i], '=');
+    const char *value = strchr(argv[i], '=');
 
-    if (option == NULL) return false;
-    if (is_given(option->name, strlen(option->name))) {
-      args_wrong("%s is given twice", option->name);
-      return false;
+    if (option == NULL) return ARGS_WRONG;
+    if (is_given(option->name, strlen(option->name)))
+      return args_wrong("%s is given twice", option->name);
+    if (option->kind == ARG_FLAG && value != NULL)
+      return args_wrong("%s takes no value", option->name);
+    if (option->kind != ARG_FLAG && value == NULL && i + 1 == argc)
+      return args_wrong("%s needs a value", option->name);
+    if (option->kind == ARG_FLAG) {
+      *(bool *)option->value = true;
+    } else {
+      value = value != NULL ? value + 1 : argv[++i];
+      if (set_value(option, value) != 0) return ARGS_WRONG;
     }
-    if (!parse_one(option, argc, argv, &i)) return false;
     assert(n_given < ARGS_MAX_OPTIONS);
     given[n_given].name = option->name;
-    given[n_given++].value = option->kind == ARG_FLAG ? NULL
-                             : equals != NULL         ? equals + 1
-                                                      : argv[i];
+    given[n_given++].value = value;
   }
-  return true;
+  return 0;
 }
 
 /* ---- what every program has ---- */
@@ -403,5 +383,5 @@ int args_parse(const arg_program *program, int argc, char **argv)
   if (common < argc && !are_options(options, argc, argv)) return ARGS_WRONG;
   if (common < argc && print_common(&whole, argv[common], argv[common + 1]))
     return args_end(EXIT_SUCCESS);
-  return parse_all(options, argc, argv) ? ARGS_GO_ON : ARGS_WRONG;
+  return parse_all(options, argc, argv) == 0 ? ARGS_GO_ON : ARGS_WRONG;
 }
