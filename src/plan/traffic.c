@@ -38,7 +38,7 @@ typedef struct stream {
 
 typedef struct intake {
   size_t cls;
-  uint32_t part; /* of the destination, by placements */
+  uint32_t part; /* of the destination, where it is kept */
   uint64_t in_bytes;
   uint64_t zero_bytes;
   stream *streams;
@@ -271,33 +271,25 @@ static xfer_status add_intake(survey *s, const xfi_class *cls, const intake *in)
   return XFER_OK;
 }
 
-/* Fills the class for the plan's rank, and drops what it held. */
-static xfer_status fill(survey *s, xfi_class *cls)
-{
-  cls->dst_bytes = cls->zero_bytes = 0;
-  return xfi_class_fill_receives(cls, s->plan, &s->scratch);
-}
-
 static xfer_status add_class(survey *s, size_t c)
 {
   xfi_class *cls = &s->plan->classes[c];
   const bool near = s->plan->options.ranks_per_domain > 0 && !cls->broadcast;
+  const bool keep = cls->dst->boxes == NULL && !near && cls->dst->n_replicas > 1;
   xfer_status st;
   intake *in = NULL;
   uint32_t part = 0;
   size_t slot = 0;
-  bool keep = cls->dst->boxes == NULL && !near;
 
   if (!xfi_class_find_dst(cls, s->plan->rank)) return XFER_OK;
-  if (keep) part = (uint32_t)cls->dst_place.number;
-  keep = keep && cls->dst->n_replicas > 1;
   if (keep) {
+    part = (uint32_t)cls->dst_place.number;
     XFI_TRY(grow(s));
     slot = slot_of(s, c, part);
     in = s->kept[slot];
   }
   if (in == NULL) {
-    XFI_TRY(fill(s, cls));
+    XFI_TRY(xfi_class_fill_receives(cls, s->plan, &s->scratch));
     XFI_TRY(intake_create(&in, s, c, part));
     if (keep) {
       s->kept[slot] = in;
