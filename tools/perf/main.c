@@ -90,6 +90,20 @@ static bool make_lines(perf_world *w, perf_case *c, const char *name, const perf
   return false;
 }
 
+/* The rows of lines, as far as they are asked for. */
+static void lines_rows(perf_world *w, const perf_lines *lines, const perf_plan_row *rows, size_t n)
+{
+  bool wanted = false;
+  perf_case c;
+
+  for (size_t i = 0; i < n; i++)
+    wanted = wanted || perf_wanted(w, rows[i].name);
+  if (!wanted || !make_lines(w, &c, rows[0].name, lines)) return;
+  for (size_t i = 0; i < n; i++)
+    (void)perf_plan(w, &c, &rows[i]);
+  perf_case_free(&c, w);
+}
+
 /* ---- workloads ---------------------------------------------------------------------------- */
 
 static void experts_stacked(perf_world *w)
@@ -165,17 +179,11 @@ static void small_line(const perf_world *w, int i, char *text, size_t size)
 
 static void one_to_all(perf_world *w)
 {
-  static const perf_plan_row row = {
-      .name = "8 GB replicated", .of = CEILING_BROADCAST, .bar = 0.98};
-  static const perf_plan_row direct = {
-      .name = "8 GB repl. direct", .lane = XFER_LANE_DIRECT, .of = CEILING_BROADCAST};
-  perf_case c;
+  static const perf_plan_row rows[] = {
+      {.name = "8 GB replicated", .of = CEILING_BROADCAST, .bar = 0.98},
+      {.name = "8 GB repl. direct", .lane = XFER_LANE_DIRECT, .of = CEILING_BROADCAST}};
 
-  if (!perf_wanted(w, row.name) && !perf_wanted(w, direct.name)) return;
-  if (!make_lines(w, &c, row.name, &(perf_lines){.n = 400, .line = mixed_line})) return;
-  (void)perf_plan(w, &c, &row);
-  (void)perf_plan(w, &c, &direct);
-  perf_case_free(&c, w);
+  lines_rows(w, &(perf_lines){.n = 400, .line = mixed_line}, rows, 2);
 }
 
 /* The same from those that train to each that generates: as if each half were a host. */
@@ -194,14 +202,9 @@ static void one_to_domain(perf_world *w)
        .lane = XFER_LANE_PACKED,
        .of = CEILING_SENDRECV,
        .ranks_per_domain = (uint32_t)w->n_train}};
-  perf_case c;
 
   if (w->size != 2 * w->n_train || w->n_train < 2) return; /* nobody to relay to */
-  if (!perf_wanted(w, rows[0].name) && !perf_wanted(w, rows[1].name)) return;
-  if (!make_lines(w, &c, rows[0].name, &(perf_lines){.n = 400, .line = halves_line})) return;
-  (void)perf_plan(w, &c, &rows[0]);
-  (void)perf_plan(w, &c, &rows[1]);
-  perf_case_free(&c, w);
+  lines_rows(w, &(perf_lines){.n = 400, .line = halves_line}, rows, 2);
 }
 
 static void latencies(perf_world *w)
@@ -273,14 +276,8 @@ static void conversions(perf_world *w)
        {CONVERTED_TENSORS, bf16_line, "f32", NULL}},
   };
 
-  for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-    perf_case c;
-
-    if (!perf_wanted(w, cases[i].row.name)) continue;
-    if (!make_lines(w, &c, cases[i].row.name, &cases[i].lines)) continue;
-    (void)perf_plan(w, &c, &cases[i].row);
-    perf_case_free(&c, w);
-  }
+  for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
+    lines_rows(w, &cases[i].lines, &cases[i].row, 1);
 }
 
 /* ---- rows of memory within one GPU -------------------------------------------------------- */
@@ -338,12 +335,8 @@ static void callers_problem(perf_world *w, int n_tensors)
   const perf_plan_row rows[] = {
       {.name = "problem", .of = CEILING_ENGINE},
       {.name = "problem packed", .lane = XFER_LANE_PACKED, .of = CEILING_SENDRECV}};
-  perf_case c;
 
-  if (!make_lines(w, &c, rows[0].name, &(perf_lines){.n = n_tensors, .line = problem_line})) return;
-  for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
-    (void)perf_plan(w, &c, &rows[i]);
-  perf_case_free(&c, w);
+  lines_rows(w, &(perf_lines){.n = n_tensors, .line = problem_line}, rows, 2);
 }
 
 /* ---- command line ------------------------------------------------------------------------- */
