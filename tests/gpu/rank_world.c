@@ -124,7 +124,7 @@ static void part_make(tensor *t, int side, bool strided)
 
 bool part_visit(const tensor *t, bool is_source, uint64_t *n_bytes)
 {
-  fill_stream on = {w.wrong, w.stream};
+  fill_stream on = {w.wrong, 1, w.stream};
   const fill_device device = fill_device_of(&on);
   const xfer_refit_tensor whole = fill_whole(t->name, t->src);
   const fill_job job = {.tensor = &whole,

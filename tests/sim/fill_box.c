@@ -9,7 +9,8 @@
 
 typedef struct work {
   fill_box box;
-  unsigned long long *wrong; /* NULL: fill */
+  unsigned long long *sums; /* [n_sums]; NULL: fill */
+  int n_sums;
   bool zero;
 } work;
 
@@ -18,20 +19,21 @@ static void CUDART_CB all(void *context)
   work *w = context;
   fill_sum sum = {0};
 
-  if (w->wrong == NULL)
+  if (w->sums == NULL)
     fill_host_write(&w->box);
   else
     fill_host_check(&w->box, w->zero, &sum);
-  if (w->wrong != NULL) *w->wrong += sum.wrong;
+  if (w->n_sums > 0) w->sums[0] += sum.wrong;
+  if (w->n_sums > 1) w->sums[1] += sum.total;
   free(w);
 }
 
-static int launch(const fill_box *box, unsigned long long *wrong, bool zero, cudaStream_t stream)
+static int launch(work made, cudaStream_t stream)
 {
   work *w = malloc(sizeof *w);
 
   if (w == NULL) abort();
-  *w = (work){*box, wrong, zero};
+  *w = made;
   const cudaError_t error = cudaLaunchHostFunc(stream, all, w);
   if (error == cudaSuccess) return 0;
   fprintf(stderr, "cudaLaunchHostFunc: %s\n", cudaGetErrorString(error));
@@ -41,15 +43,11 @@ static int launch(const fill_box *box, unsigned long long *wrong, bool zero, cud
 
 int fill_box_write(const fill_box *box, struct CUstream_st *stream)
 {
-  return launch(box, NULL, false, stream);
+  return launch((work){.box = *box}, stream);
 }
 
-int fill_box_check(const fill_box *box, unsigned long long *wrong, struct CUstream_st *stream)
+int fill_box_check(const fill_box *box, bool zero, unsigned long long *sums, int n_sums,
+                   struct CUstream_st *stream)
 {
-  return launch(box, wrong, false, stream);
-}
-
-int fill_box_check_zero(const fill_box *box, unsigned long long *wrong, struct CUstream_st *stream)
-{
-  return launch(box, wrong, true, stream);
+  return launch((work){*box, sums, n_sums, zero}, stream);
 }

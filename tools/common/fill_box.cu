@@ -176,20 +176,9 @@ int check(const fill_box *box, unsigned long long *sums, struct CUstream_st *str
 
 } // namespace
 
-extern "C" int fill_box_check(const fill_box *box, unsigned long long *wrong,
+extern "C" int fill_box_check(const fill_box *box, bool zero, unsigned long long *sums, int n_sums,
                               struct CUstream_st *stream)
 {
-  return check<false, false>(box, wrong, stream);
-}
-
-extern "C" int fill_box_check_zero(const fill_box *box, unsigned long long *wrong,
-                                   struct CUstream_st *stream)
-{
-  return check<true, false>(box, wrong, stream);
-}
-
-extern "C" int fill_box_check_sums(const fill_box *box, unsigned long long *sums,
-                                   struct CUstream_st *stream)
-{
-  return check<false, true>(box, sums, stream);
+  if (zero) return check<true, false>(box, sums, stream);
+  return (n_sums > 1 ? check<false, true> : check<false, false>)(box, sums, stream);
 }

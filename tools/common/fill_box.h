@@ -59,13 +59,10 @@ struct CUstream_st;
 uint64_t fill_box_seed(const char *name);
 /* Both give 0, or -1 with a message on stderr. */
 int fill_box_write(const fill_box *box, struct CUstream_st *stream);
-/* Adds the number of wrong bytes to *wrong, device memory. */
-int fill_box_check(const fill_box *box, unsigned long long *wrong, struct CUstream_st *stream);
-/* The same for elements that must be zero. */
-int fill_box_check_zero(const fill_box *box, unsigned long long *wrong, struct CUstream_st *stream);
-
-/* The same, adding to sums[0], and to sums[1] what of each element and its index adds up. */
-int fill_box_check_sums(const fill_box *box, unsigned long long *sums, struct CUstream_st *stream);
+/* Adds the number of wrong bytes to sums[0], in device memory; with `zero` all must be zero. With
+ * two sums, sums[1] gets what of each other element and its index adds up. */
+int fill_box_check(const fill_box *box, bool zero, unsigned long long *sums, int n_sums,
+                   struct CUstream_st *stream);
 
 #ifdef __cplusplus
 }

@@ -5,7 +5,8 @@
 #include "fill.h"
 
 typedef struct fill_stream {
-  unsigned long long *wrong; /* device memory, to which checks add wrong bytes */
+  unsigned long long *sums; /* [n_sums] in device memory, as fill_box_check() has them */
+  int n_sums;
   struct CUstream_st *stream;
 } fill_stream;
 
@@ -20,7 +21,7 @@ static inline bool fill_stream_check(void *context, const fill_box *box, bool ze
 {
   const fill_stream *s = context;
 
-  return (zero ? fill_box_check_zero : fill_box_check)(box, s->wrong, s->stream) == 0;
+  return fill_box_check(box, zero, s->sums, s->n_sums, s->stream) == 0;
 }
 
 static inline fill_device fill_device_of(fill_stream *s)

@@ -173,7 +173,7 @@ bool perf_case_view(const perf_case *c, size_t tensor, xfer_view *src, xfer_view
 /* Of this rank's sources; or of its destinations, whose bytes are *n_bytes then. */
 static bool each_part(const perf_case *c, const perf_world *w, bool is_source, uint64_t *n_bytes)
 {
-  fill_stream on = {w->wrong, w->stream};
+  fill_stream on = {w->wrong, 1, w->stream};
   const fill_device device = fill_device_of(&on);
   fill_sum sum = {0};
   bool ok = true;

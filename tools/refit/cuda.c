@@ -5,6 +5,8 @@
 #include <cuda_runtime_api.h>
 #include <xfer/nccl.h>
 
+#include "fill_stream.h"
+
 static bool good(cudaError_t error, const char *what)
 {
   if (error == cudaSuccess) return true;
@@ -36,44 +38,35 @@ static bool cuda_set(void *memory, int byte, size_t n_bytes)
 
 /* ---- filling and checking, on the default stream ---- */
 
-static unsigned long long *counts; /* on the device: wrong bytes, the total */
+static fill_stream on = {.n_sums = 2}; /* sums NULL: not made yet */
 
-static bool make_counts(void)
+static bool make_sums(void)
 {
   void *made = NULL;
 
-  if (counts != NULL) return true;
-  if (!cuda_alloc(&made, 2 * sizeof *counts)) return false;
-  counts = made;
-  return cuda_set(counts, 0, 2 * sizeof *counts);
+  if (on.sums != NULL) return true;
+  if (!cuda_alloc(&made, 2 * sizeof *on.sums)) return false;
+  on.sums = made;
+  return cuda_set(on.sums, 0, 2 * sizeof *on.sums);
 }
 
-static bool cuda_fill(void *unused, const fill_box *box)
+static bool cuda_check(void *context, const fill_box *box, bool zero)
 {
-  (void)unused;
-  return fill_box_write(box, NULL) == 0;
-}
-
-static bool cuda_check(void *unused, const fill_box *box, bool zero)
-{
-  (void)unused;
-  if (!make_counts()) return false;
-  return (zero ? fill_box_check_zero(box, counts, NULL) : fill_box_check_sums(box, counts, NULL)) ==
-         0;
+  return make_sums() && fill_stream_check(context, box, zero);
 }
 
 static bool cuda_sums(uint64_t *wrong, uint64_t *total)
 {
   unsigned long long now[2];
 
-  if (!make_counts() || !cuda_copy(now, counts, sizeof now)) return false;
+  if (!make_sums() || !cuda_copy(now, on.sums, sizeof now)) return false;
   *wrong = now[0];
   *total = now[1];
-  return cuda_set(counts, 0, sizeof now);
+  return cuda_set(on.sums, 0, sizeof now);
 }
 
 const refit_device refit_cuda = {
-    cuda_alloc, cuda_free, cuda_copy, cuda_set, {cuda_fill, cuda_check, NULL}, cuda_sums};
+    cuda_alloc, cuda_free, cuda_copy, cuda_set, {fill_stream_fill, cuda_check, &on}, cuda_sums};
 
 static int all_gather(void *context, void *all, const void *mine, size_t n_bytes)
 {
