@@ -207,15 +207,11 @@ static int find_model(char path[TABLES_PATH_BYTES], const char *name)
                     tables[0] != '\0' ? "the tables are" : "no tables are installed", tables);
 }
 
-/* The model and the join; `made` has the rules and the sides. */
-static xfer_status join_model(job *made, const char *path, xfer_model_options *options)
+/* 0, or the status to end with for what the library has refused, after its sentence. */
+static int tell(xfer_status st)
 {
-  xfer_status st;
-
-  options->rules = made->rules;
-  st = xfer_model_load(&made->model, path, options);
-  if (st == XFER_OK) st = xfer_refit_create(&made->refit, made->model, made->train, made->gen);
-  return st;
+  if (st == XFER_OK) return 0;
+  return (st == XFER_ERR_NOMEM ? args_failed : args_wrong)("%s", xfer_last_error());
 }
 
 int job_create(job *out, const job_args *args)
@@ -225,18 +221,17 @@ int job_create(job *out, const job_args *args)
   rename_list renames = {NULL, NULL, 0};
   char path[TABLES_PATH_BYTES];
   int status = parse_options(&options, args);
-  xfer_status st = XFER_OK;
 
   if (status == 0) status = parse_renames(&renames, args->rename);
+  if (status == 0 && args->rules != NULL) status = tell(xfer_rules_load(&made.rules, args->rules));
+  if (status == 0) status = tell(make_sides(&made, args, made.rules));
+  if (status == 0) status = find_model(path, args->model);
   options.renames = renames.pairs;
   options.n_renames = renames.n;
-  if (status == 0 && args->rules != NULL) st = xfer_rules_load(&made.rules, args->rules);
-  if (status == 0 && st == XFER_OK) st = make_sides(&made, args, made.rules);
-  if (status == 0 && st == XFER_OK) status = find_model(path, args->model);
-  if (status == 0 && st == XFER_OK) st = join_model(&made, path, &options);
+  options.rules = made.rules;
+  if (status == 0) status = tell(xfer_model_load(&made.model, path, &options));
+  if (status == 0) status = tell(xfer_refit_create(&made.refit, made.model, made.train, made.gen));
   free_renames(&renames);
-  if (status == 0 && st == XFER_ERR_NOMEM) status = args_failed("%s", xfer_last_error());
-  if (status == 0 && st != XFER_OK) status = args_wrong("%s", xfer_last_error());
   if (status == 0)
     *out = made;
   else
