@@ -272,6 +272,8 @@ class _Recorder(TorchDispatchMode):  # type: ignore[misc, unused-ignore]
 
     def _copy(self, target: Any, source: Any) -> None:
         """target.copy_(source)"""
+        if not target.numel():
+            return
         into = self.known.get(_key(target)) or self.add(target)
         if not self._has_elements(source):
             self._spoil(target, "copy_", [])
@@ -304,12 +306,13 @@ class _Recorder(TorchDispatchMode):  # type: ignore[misc, unused-ignore]
 
     @staticmethod
     def _note(into: _Storage, target: Any, made: tuple[str, tuple[str, ...]]) -> None:
-        if target.numel():
-            into.writes.append(_Write(Strided("", 0, target.storage_offset(), _dims(target)), made))
-            into.block.spoil(*made)
+        into.writes.append(_Write(Strided("", 0, target.storage_offset(), _dims(target)), made))
+        into.block.spoil(*made)
 
     def _spoil(self, target: Any, how: str, others: Iterable[Any]) -> None:
         """An operation wrote values that are no copies; those that depend on nothing are constants."""
+        if not target.numel():
+            return
         into = self.known.get(_key(target)) or self.add(target)
         if how in ("zero_", "fill_") and not self._sources_of(others):
             copy = Strided("", 0, target.storage_offset(), _dims(target))

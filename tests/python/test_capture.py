@@ -259,6 +259,20 @@ def test_bits_that_are_written_in_a_view_as_another_type_are_no_copy(of, view):
     assert [each.sources for each in found.made] == [("w",)]
 
 
+def test_what_writes_no_element_is_not_recorded():
+    def load(model, weights):
+        rows = weights["w"]
+        model.p.data.copy_(rows)
+        model.p[len(rows) :].data.fill_(0)  # as vLLM where a vocabulary needs no padding
+        model.p.data[len(rows) :].view(torch.int64).copy_(rows[:0].view(torch.int64))
+        model.p.data[:0].copy_(-rows[:0])
+
+    found = capture(Model({"p": (4, 3)}, load), {"w": ("f64", (4, 3))})
+    assert [(each.source, each.target, each.shape) for each in found.copies] == [("w", "p", (12,))]
+    assert not found.made
+    assert not found.missing
+
+
 def test_values_that_are_no_copies_are_named():
     def load(model, weights):
         model.a.data.copy_(-torch.exp(weights["A_log"]))
