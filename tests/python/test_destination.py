@@ -55,11 +55,11 @@ def _vllm():
             del sys.modules[name]
 
 
-def destination(model, checkpoint):
+def destination(model, checkpoint, dtype=BF16):
     from xfer.integrations._vllm_model import VllmDestination
 
     stand_in.record_metadata_for_reloading(model, "cpu")
-    return VllmDestination(model, {name: (BF16, shape) for name, shape in checkpoint.items()}, BF16)
+    return VllmDestination(model, {name: (dtype, shape) for name, shape in checkpoint.items()}, BF16)
 
 
 @pytest.mark.parametrize(
@@ -118,7 +118,8 @@ def updated(made, given):
     with comm:
         layouts = {name: layout for name, _, layout in made.layouts(made.casts())}
         mesh = xfer.Mesh([1])
-        rows = [(n, xfer.Layout(mesh, given[n].shape, "bf16", [xfer.Replicate()]), to) for n, to in layouts.items()]
+        whole = {n: xfer.Layout(mesh, x.shape, x.dtype, [xfer.Replicate()]) for n, x in given.items()}
+        rows = [(name, whole[name], to) for name, to in layouts.items()]
         with xfer.Plan(comm, rows) as plan:
             made.begin()
             plan.bind_many((name, given[name], made.view(name)) for name in layouts)
@@ -191,3 +192,27 @@ def test_layers_of_one_method_are_processed_each_by_its_own_scheme():
     assert torch.equal(model.a.weight, given["a.weight"])
     repacked = stand_in.processed(stand_in.Repacks(), {"weight": given["b.weight"]})
     assert torch.equal(model.b.weight, repacked["weight"])
+
+
+@pytest.mark.parametrize(
+    ("dtype", "of", "kind"),
+    [
+        (torch.int8, torch.uint8, "in place"),  # as vLLM has mxfp4 of DeepSeek-V4
+        (torch.int32, BF16, "by the loader"),  # as it has weight_shape of packed int4
+        (torch.int32, torch.int64, "by the loader"),
+        (torch.float8_e5m2, torch.float8_e4m3fn, None),
+        (BF16, torch.uint8, None),
+    ],
+)
+def test_integers_of_another_type_are_what_the_loader_makes_of_them(dtype, of, kind):
+    model = Model(a=layer(weight=(4, 6)))
+    model.a.weight = torch.nn.Parameter(torch.zeros(4, 6, dtype=of), requires_grad=False)
+    made = destination(model, {"a.weight": (4, 6)}, dtype)
+    given = {"a.weight": torch.arange(-12, 12).reshape(4, 6).to(dtype)}
+    if kind is None:
+        with pytest.raises(TypeError, match=r"'a.weight' is torch.* at the trainer and torch.* in 'a.weight'"):
+            updated(made, given)
+        return
+    updated(made, given)
+    assert {kind: n for kind, n in made.report()["bytes"].items() if n} == {kind: given["a.weight"].nbytes}
+    assert torch.equal(model.a.weight, given["a.weight"].to(of))

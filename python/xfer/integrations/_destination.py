@@ -22,6 +22,7 @@ __all__ = ["Checkpoint", "Destination", "bytes_of", "form_of", "parameters_of", 
 
 _log = logging.getLogger(__name__)
 _CAST = {torch.float32, torch.bfloat16, torch.float16}  # to each other
+_INTEGERS = {torch.int8, torch.uint8, torch.int16, torch.int32, torch.int64}
 Checkpoint = Mapping[str, tuple[Any, tuple[int, ...]]]
 
 
@@ -54,6 +55,11 @@ def form_of(tensor: Any) -> Any:
     return None if tensor is None else (tensor.shape, tensor.stride(), tensor.dtype)
 
 
+def _has_the_bits(dtype: Any, other: Any) -> bool:
+    """Is what a loader's copy_() makes of one type in the other the same bits?"""
+    return dtype == other or ({dtype, other} <= _INTEGERS and dtype.itemsize == other.itemsize)
+
+
 def bytes_of(tensor: Any) -> Any:
     return tensor.detach().contiguous().reshape(-1).view(torch.uint8)
 
@@ -83,8 +89,8 @@ class Destination:
             self.found: Capture = capture(model, checkpoint, partial(_load, model))
             self.takes = bool(self.found.copies or self.found.made)
             self._look_at_the_rest({name for name, _ in parameters_of(model)})
-        self.whole = sorted({name for made in self.found.made for name in made.sources})
         boxes = self.found.boxes(checkpoint)
+        self.whole = sorted({name for made in self.found.made for name in made.sources} | self._converted(boxes))
         self._arrange({name: each for name, each in boxes.items() if name not in self.whole})
 
     def _look_at_the_rest(self, parameters: set[str]) -> None:
@@ -95,6 +101,15 @@ class Destination:
         if unused:
             level = logging.WARNING if missing else logging.INFO
             _log.log(level, "xfer: %d of the trainers' tensors go nowhere here: %s", len(unused), some(unused))
+
+    def _converted(self, boxes: dict[str, list[TargetBox]]) -> set[str]:
+        """Integers that the loader makes numbers of another type of."""
+        return {
+            name
+            for name, each in boxes.items()
+            if (dtype := self.checkpoint[name][0]) in _INTEGERS
+            and not all(_has_the_bits(dtype, self._dtypes[box.target]) for box in each)
+        }
 
     def _as_loaded(self) -> AbstractContextManager[None]:
         """The model as it is before loading; afterwards it is as it was."""
@@ -168,9 +183,9 @@ class Destination:
         parts = parts_of(self.found, boxes, self._live)
         dtype = self._types.get(name, self.checkpoint[name][0])
         for part, box in zip(parts, boxes, strict=True):
-            if part.dtype != dtype:
+            if not _has_the_bits(dtype, part.dtype):
                 raise TypeError(f"{name!r} is {dtype} at the trainer and {part.dtype} in {box.target!r}")
-        return View.of_boxes(parts, dtype=None if parts else dtype)
+        return View.of_boxes([part.view(dtype) for part in parts], dtype=None if parts else dtype)
 
     def finish(self) -> None:
         """All is there: what the loader makes itself."""
