@@ -2,6 +2,7 @@
 
 import concurrent.futures
 import sys
+import types
 
 import pytest
 
@@ -59,7 +60,8 @@ def destination(model, checkpoint, dtype=BF16):
     from xfer.integrations._vllm_model import VllmDestination
 
     stand_in.record_metadata_for_reloading(model, "cpu")
-    return VllmDestination(model, {name: (dtype, shape) for name, shape in checkpoint.items()}, BF16)
+    table = {name: of if isinstance(of[0], torch.dtype) else (dtype, of) for name, of in checkpoint.items()}
+    return VllmDestination(model, table, BF16)
 
 
 @pytest.mark.parametrize(
@@ -216,3 +218,34 @@ def test_integers_of_another_type_are_what_the_loader_makes_of_them(dtype, of, k
     updated(made, given)
     assert {kind: n for kind, n in made.report()["bytes"].items() if n} == {kind: given["a.weight"].nbytes}
     assert torch.equal(model.a.weight, given["a.weight"].to(of))
+
+
+class Experts(Model):
+    """Of packed int4: each expert's weight, and its shape as integers, of which the parameter is no integer."""
+
+    def load_weights(self, weights):
+        parameters = dict(self.named_parameters())
+        for name, x in weights:
+            _, _, expert, kind = name.split(".")
+            parameters[f"mlp.experts.{kind}"][int(expert)].copy_(x)
+
+
+def test_experts_that_come_through_the_loader_are_refused_where_eplb_has_moved_them():
+    experts = layer(weight=(3, 4), shape=(3, 2))
+    experts._expert_map, experts.eplb_state = None, types.SimpleNamespace(logical_replica_count=torch.ones(3).int())
+    shapes = {"weight": (BF16, (4,)), "shape": (torch.int32, (2,))}
+    checkpoint = {f"mlp.experts.{e}.{kind}": of for e in range(3) for kind, of in shapes.items()}
+    mlp = torch.nn.Module()
+    mlp.experts = experts
+    given = {name: torch.full(shape, i, dtype=dtype) for i, (name, (dtype, shape)) in enumerate(checkpoint.items())}
+    experts.eplb_state.logical_to_physical_map = torch.tensor([[0], [1], [2]])
+    made = destination(Experts(mlp=mlp), checkpoint)
+    updated(made, given)
+    assert experts.shape.flatten().tolist() == [1, 1, 3, 3, 5, 5]
+    experts.eplb_state.logical_to_physical_map = torch.tensor([[0], [2], [1]])
+    with pytest.raises(
+        ValueError, match=r"'mlp\.experts\.0\.shape' goes through the model's loader, which would put it"
+    ):
+        updated(made, given)
+    experts.eplb_state.logical_to_physical_map = torch.tensor([[0], [1], [2]])
+    updated(made, given)

@@ -90,7 +90,9 @@ class Destination:
             self.takes = bool(self.found.copies or self.found.made)
             self._look_at_the_rest({name for name, _ in parameters_of(model)})
         boxes = self.found.boxes(checkpoint)
-        self.whole = sorted({name for made in self.found.made for name in made.sources} | self._converted(boxes))
+        made = [(name, each.target) for each in self.found.made for name in each.sources]
+        self._by_loader = dict.fromkeys((*made, *self._converted(boxes)))  # a name, and a parameter that takes of it
+        self.whole = sorted({name for name, _ in self._by_loader})
         self._arrange({name: each for name, each in boxes.items() if name not in self.whole})
 
     def _look_at_the_rest(self, parameters: set[str]) -> None:
@@ -102,14 +104,12 @@ class Destination:
             level = logging.WARNING if missing else logging.INFO
             _log.log(level, "xfer: %d of the trainers' tensors go nowhere here: %s", len(unused), some(unused))
 
-    def _converted(self, boxes: dict[str, list[TargetBox]]) -> set[str]:
-        """Integers that the loader makes numbers of another type of."""
-        return {
-            name
-            for name, each in boxes.items()
-            if (dtype := self.checkpoint[name][0]) in _INTEGERS
-            and not all(_has_the_bits(dtype, self._dtypes[box.target]) for box in each)
-        }
+    def _converted(self, boxes: dict[str, list[TargetBox]]) -> Iterator[tuple[str, str]]:
+        """Integers that the loader makes numbers of another type of, and the parameters that take them."""
+        for name, each in boxes.items():
+            dtype, targets = self.checkpoint[name][0], {box.target for box in each}
+            if dtype in _INTEGERS and not all(_has_the_bits(dtype, self._dtypes[target]) for target in targets):
+                yield from ((name, target) for target in targets)
 
     def _as_loaded(self) -> AbstractContextManager[None]:
         """The model as it is before loading; afterwards it is as it was."""

@@ -14,7 +14,7 @@ from typing import Any
 
 from ..capture import TargetBox
 
-__all__ = ["Slots", "followed", "layers_of", "slots_of"]
+__all__ = ["Slots", "followed", "layers_of", "moved", "slots_of"]
 
 Slots = dict[str, tuple[int | None, ...]]  # by layer: the expert in each of this worker's slots
 Boxes = dict[str, list[TargetBox]]  # by name in the checkpoint
@@ -50,6 +50,18 @@ def slots_of(layers: Mapping[str, tuple[Any, Any]]) -> Slots:
                 experts[slot if local is None else local[slot]] = expert
         experts.pop(-1, None)  # of other workers
         found[path] = tuple(experts.get(slot) for slot in range(max(experts, default=-1) + 1))
+    return found
+
+
+def moved(layers: Mapping[str, tuple[Any, Any]], slots: Slots) -> set[str]:
+    """Those of the layers in which a slot holds another expert than the loader has in it."""
+    found = set()
+    for path, experts in slots.items():
+        layer, runner = layers[path]
+        n = len(_state_of(layer, runner).logical_replica_count)
+        local = range(len(experts)) if layer._expert_map is None else layer._expert_map.tolist()
+        if any(0 <= at < len(experts) and experts[at] not in (None, slot % n) for slot, at in enumerate(local)):
+            found.add(path)
     return found
 
 

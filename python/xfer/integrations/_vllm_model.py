@@ -24,7 +24,7 @@ from vllm.model_executor.model_loader.reload import layerwise, meta
 
 from ..capture import TargetBox, lies_otherwise
 from ._destination import Checkpoint, Destination, bytes_of, form_of, parameters_of, split
-from ._vllm_experts import followed, layers_of, slots_of
+from ._vllm_experts import followed, layers_of, moved, slots_of
 
 __all__ = ["VllmDestination", "Way", "check_awake"]
 
@@ -193,10 +193,18 @@ class VllmDestination(Destination):
             self._experts = layers_of(self._modules)
         self.ways |= self._lying_otherwise(boxes)
         self._slots = slots_of(self._experts)
+        self._check_by_loader(moved(self._experts, self._slots))
         firsts = {name: strides[0] for name, strides in self._strides.items() if strides}
         super()._arrange(self._as_kernels_have(followed(boxes, self._slots, firsts)))
         staged = {target for target in self._names if self._kind(split(target)[0]) == "staged"}
         self.passing += dict.fromkeys(name for target in staged for name in self._names[target])
+
+    def _check_by_loader(self, moved: set[str]) -> None:
+        for name, target in self._by_loader:
+            if split(target)[0] in moved:
+                raise ValueError(
+                    f"{name!r} goes through the model's loader, which would put it where EPLB had its expert at first"
+                )
 
     def follow(self) -> VllmDestination:
         """This one, of the experts that its slots hold now, and the forms that parameters have."""
