@@ -160,6 +160,29 @@ def _name_of(tensor: Any) -> str:
         return str(tensor.dtype)
 
 
+class _Number:
+    """The node of what item() gives: a number that a loader may fill a parameter with. To all else it has no value."""
+
+    def __init__(self, tensor: Any, source: str) -> None:
+        self.tensor, self.source, self.is_used = tensor, source, False
+
+    def is_int(self) -> bool:
+        return False
+
+    def is_bool(self) -> bool:
+        return False
+
+    def is_float(self) -> bool:
+        return True
+
+    def __getattr__(self, _: str) -> Any:
+        raise _no_value(self.source)
+
+
+def _no_value(source: str) -> ValueError:
+    return ValueError(f"the loader looks at a value of {source!r}: there is none here")
+
+
 class _Recorder(TorchDispatchMode):  # type: ignore[misc, unused-ignore]
     """Sees each operation below autograd. Those on the checkpoint's elements are followed and not carried out."""
 
@@ -167,6 +190,7 @@ class _Recorder(TorchDispatchMode):  # type: ignore[misc, unused-ignore]
         super().__init__()
         self.sources: dict[str, Any] = {}
         self.known: dict[int, _Storage] = {}
+        self.numbers: list[_Number] = []
 
     # ---- what is known at first
 
@@ -193,7 +217,11 @@ class _Recorder(TorchDispatchMode):  # type: ignore[misc, unused-ignore]
         if _kind_of(func).is_composite:
             with self:
                 return func.decompose(*args, **kwargs)
-        tensors = [x for x in _flat((args, kwargs)) if isinstance(x, torch.Tensor)]
+        given = list(_flat((args, kwargs)))
+        tensors = [x for x in given if isinstance(x, torch.Tensor)]
+        numbers = [x.node for x in given if isinstance(x, torch.SymFloat)]
+        if numbers:
+            return self._fill(func, args, numbers[0])
         if not any(self._has_elements(x) for x in tensors):
             return self._untracked(func, args, kwargs)
         if _kind_of(func).is_view:
@@ -208,7 +236,7 @@ class _Recorder(TorchDispatchMode):  # type: ignore[misc, unused-ignore]
                     self._untracked(torch.ops.aten.copy_.default, (target, source), {})
             return _returned(func, written)
         if name == "_local_scalar_dense":
-            raise ValueError(f"the loader looks at a value of {self._sources_of(tensors)[0]!r}: there is none here")
+            return self._number(tensors[0])
         if written:
             others = [x for x in tensors if all(x is not y for y in written)]
             empty = [x for x in written if x.numel() == 0 and any(x is y for y in _flat(kwargs))]
@@ -224,6 +252,23 @@ class _Recorder(TorchDispatchMode):  # type: ignore[misc, unused-ignore]
             if isinstance(out, torch.Tensor) and _key(out) not in {_key(x) for x in tensors}:
                 self._fresh(out, name, args, kwargs, tensors)
         return result
+
+    def _number(self, tensor: Any) -> torch.SymFloat:
+        """As the tensor is now."""
+        source = self._sources_of([tensor])[0]
+        if not tensor.is_floating_point():
+            raise _no_value(source)
+        now = tensor.clone()
+        self._fresh(now, "clone", (tensor,), {}, [tensor])
+        self.numbers.append(_Number(now.reshape(()), source))
+        return torch.SymFloat(self.numbers[-1])
+
+    def _fill(self, func: Any, args: Any, number: _Number) -> Any:
+        if func.overloadpacket.__name__ != "fill_":
+            raise _no_value(number.source)
+        number.is_used = True
+        self._copy(args[0], number.tensor)
+        return args[0]
 
     def _untracked(self, func: Any, args: Any, kwargs: Any) -> Any:
         """An operation on nothing of the checkpoint's. It may fill a parameter, or make a tensor for what comes."""
@@ -370,6 +415,9 @@ class _Recorder(TorchDispatchMode):  # type: ignore[misc, unused-ignore]
     # ---- the answer
 
     def answer(self, named: Iterable[tuple[str, Any]]) -> Capture:
+        for number in self.numbers:
+            if not number.is_used:
+                raise _no_value(number.source)
         found = Capture()
         seen: set[int] = set()
         for name, tensor in named:
@@ -600,7 +648,8 @@ def capture(
     load: called with an iterator of (name, tensor); None: module.load_weights.
     after: called then, for what an engine does to the weights once they are there.
 
-    Raises ValueError where the loader looks at a value, since there is none; and whatever the loader raises.
+    Raises ValueError where the loader looks at a value, since there is none, but to fill a parameter with it; and
+    whatever the loader raises.
     """
     recorder = _Recorder()
     tensors = {}

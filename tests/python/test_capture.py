@@ -414,13 +414,45 @@ def test_what_was_rounded_on_the_way_is_no_copy(dtype):
         assert all(copy.target == "b" for copy in found.copies)
 
 
-def test_loader_that_looks_at_a_value_is_refused_by_name():
-    def load(model, weights):
-        if weights["scale"].item() > 0:
-            model.a.data.copy_(weights["scale"])
+def test_a_number_that_fills_a_parameter_is_a_copy():
+    """As SGLang's default_weight_loader() has it where a parameter has one element."""
 
+    def load(model, weights):
+        model.scale.data.fill_(weights["scale"].item())
+        scratch = weights["rows"][0].clone()
+        number = scratch[1].item()
+        scratch.copy_(weights["rows"][1])
+        model.rows.data.fill_(number)
+        model.made.data.fill_((weights["scale"] * 2).item())
+
+    shapes = {"scale": (), "rows": (2, 3), "made": (1,)}
+    checkpoint = {"scale": ("f64", (1,)), "rows": ("f64", (2, 3))}
+    found = capture(Model(shapes, load), checkpoint)
+    assert [(each.target, each.sources) for each in found.made] == [("made", ("scale",))]
+    tensors = numbers(checkpoint)
+    parameters = by_boxes(found, checkpoint, shapes, tensors)
+    assert parameters["scale"] == tensors["scale"]
+    assert (parameters["rows"] == tensors["rows"][0, 1]).all()
+
+
+USES = {
+    "compared": lambda _, x: x > 0,
+    "computed with": lambda p, x: p.fill_(x * 2),
+    "added": lambda p, x: p.add_(x),
+    "made a tensor of": lambda _, x: torch.full((2,), x, device="meta"),
+    "kept": lambda p, x: setattr(p, "number", x),
+    "an integer": lambda p, x: p.fill_(x),
+}
+
+
+@pytest.mark.parametrize("use", USES)
+def test_loader_that_looks_at_a_value_is_refused_by_name(use):
+    def load(model, weights):
+        USES[use](model.p.data, weights["scale"].item())
+
+    dtype = "i32" if use == "an integer" else "f32"
     with pytest.raises(ValueError, match="looks at a value of 'scale'"):
-        capture(Model({"a": ()}, load), {"scale": ("f64", ())})
+        capture(Model({"p": (2,)}, load), {"scale": (dtype, (1,))})
 
 
 def test_what_is_done_after_loading_counts():
