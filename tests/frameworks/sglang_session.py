@@ -96,7 +96,9 @@ class Server:
         folder, _ = families.write(family, CHECKPOINTS)
         self.table = families.FAMILIES[family]()[1]
         p = ask_sglang.parse(layout)
-        dtype = dtype or ("bfloat16" if any(name.endswith("_scale_inv") for name in self.table) else "float32")
+        dtype = dtype or (
+            "bfloat16" if any(name.endswith((".scale", "_scale_inv")) for name in self.table) else "float32"
+        )
         with ask_sglang.OnCpu():
             self.model, _ = ask_sglang.build(folder, p, rank, dtype, STORE)
             self.config = ModelConfig.from_server_args(ask_sglang.arguments(folder, p, dtype))
