@@ -21,6 +21,7 @@ from typing import Any
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_map
 
 from ._trace import Block, Box, Dim, Strided, Unmapped, read, simplified, write
 from .dtypes import dtype_name, torch_dtype
@@ -149,6 +150,19 @@ def _key(tensor: Any) -> int:
     return int(tensor.untyped_storage()._cdata)
 
 
+def _is_index(tensor: Any) -> bool:
+    """Does it have values that say which elements?"""
+    return not tensor.is_meta and tensor.dtype == torch.int64
+
+
+def _carried_out(func: Any, args: Any, kwargs: Any, tensors: list[Any]) -> Any:
+    """Without their values where indices meet tensors without data."""
+    if any(x.is_meta for x in tensors) and any(map(_is_index, tensors)) and not _kind_of(func).writes:
+        shapes = {id(x): x.to("meta") for x in tensors if _is_index(x)}
+        args, kwargs = tree_map(lambda x: shapes.get(id(x), x), (args, kwargs))
+    return func(*args, **kwargs)
+
+
 def _region(tensor: Any) -> list[tuple[int, int]]:
     return list(zip(tensor.shape, tensor.stride(), strict=True))
 
@@ -247,7 +261,7 @@ class _Recorder(TorchDispatchMode):  # type: ignore[misc, unused-ignore]
             return _returned(func, written)
         if name == "_to_copy" and args[0].is_meta:
             kwargs = {**kwargs, "device": args[0].device}  # there is nothing to bring to another
-        result = func(*args, **kwargs)
+        result = _carried_out(func, args, kwargs, tensors)
         for out in _flat(result):
             if isinstance(out, torch.Tensor) and _key(out) not in {_key(x) for x in tensors}:
                 self._fresh(out, name, args, kwargs, tensors)
@@ -279,7 +293,9 @@ class _Recorder(TorchDispatchMode):  # type: ignore[misc, unused-ignore]
             for x in named:
                 self._spoil(x, name, [])
             return _returned(func, written)
-        result = func(*args, **kwargs)
+        if name == "_to_copy" and _is_index(args[0]) and torch.device(kwargs.get("device") or "cpu").type == "meta":
+            kwargs = {**kwargs, "device": "cpu"}  # where it says which of the checkpoint's elements
+        result = _carried_out(func, args, kwargs, [x for x in _flat((args, kwargs)) if isinstance(x, torch.Tensor)])
         for out in _flat(result):
             if isinstance(out, torch.Tensor) and _key(out) not in self.known:
                 self._constant(self.add(out), name in _CONSTANTS)
@@ -400,6 +416,12 @@ class _Recorder(TorchDispatchMode):  # type: ignore[misc, unused-ignore]
                 dim = out.dim() - 1 - i
                 part = part.narrow(dim, before, args[0].shape[dim])
             yield part, args[0]
+        elif name == "index" and len(dims := [d for d, x in enumerate(args[1]) if x is not None]) == 1:
+            index = args[1][dims[0]]
+            if not _is_index(index) or index.dim() != 1:
+                raise Unmapped
+            for i, of in enumerate(index.tolist()):
+                yield out.select(dims[0], i), args[0].select(dims[0], of)
         else:
             raise Unmapped
 

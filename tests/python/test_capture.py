@@ -435,6 +435,28 @@ def test_a_number_that_fills_a_parameter_is_a_copy():
     assert (parameters["rows"] == tensors["rows"][0, 1]).all()
 
 
+@pytest.mark.parametrize("mine", [[2, 3], [3, 0], [1]])
+def test_elements_that_known_indices_choose_are_copies(mine):
+    """As vLLM chooses the experts of a worker out of Llama 4's, by a map that is no parameter."""
+
+    def load(model, weights):
+        chosen = (expert_map != -1).nonzero().flatten().to(weights["w"].device)
+        assert chosen[0].item() == min(mine)
+        model.w.data.copy_(weights["w"][chosen])
+        model.turned.data.copy_(weights["w"][:, torch.tensor(mine)])
+        model.made.data.copy_(torch.index_select(weights["w"], 0, chosen + torch.zeros_like(chosen, device="meta")))
+
+    expert_map = torch.tensor([mine.index(i) if i in mine else -1 for i in range(4)])
+    shapes = {"w": (len(mine), 4, 2), "turned": (4, len(mine), 2), "made": (len(mine), 4, 2)}
+    checkpoint = {"w": ("f64", (4, 4, 2))}
+    found = capture(Model(shapes, load), checkpoint)
+    assert [(each.target, each.how, each.sources) for each in found.made] == [("made", "index_select", ("w",))]
+    tensors = numbers(checkpoint)
+    parameters = by_boxes(found, checkpoint, shapes, tensors)
+    assert torch.equal(parameters["w"], tensors["w"][sorted(mine)])
+    assert torch.equal(parameters["turned"], tensors["w"][:, mine])
+
+
 USES = {
     "compared": lambda _, x: x > 0,
     "computed with": lambda p, x: p.fill_(x * 2),
