@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import Any
 
@@ -441,16 +441,19 @@ class _Recorder(TorchDispatchMode):  # type: ignore[misc, unused-ignore]
             if not number.is_used:
                 raise _no_value(number.source)
         found = Capture()
-        seen: set[int] = set()
+        seen: dict[int, list[tuple[int, int]]] = {}
         for name, tensor in named:
             known = self.known.get(_key(tensor))
-            if _key(tensor) in seen:
+            lo, hi = tensor.storage_offset(), tensor.storage_offset() + _reach(tensor)
+            others = seen.setdefault(_key(tensor), [])
+            if any(a <= lo and hi <= b for a, b in others):
                 continue  # tied
-            seen.add(_key(tensor))
+            others.append((lo, hi))
             writes = self._replaced(tensor) if known is None or known.name is None else known.writes
+            writes = [part for each in writes for part in _inside(each, lo, hi)]
             covered = self._covered(tensor, writes)
             if known is not None and sum(each.copy.size for each in writes) > covered and known.block.made is None:
-                writes = _last_of(known)
+                writes = [part for each in _last_of(known) for part in _inside(each, lo, hi)]
             for each in writes:
                 self._add(found, name, tensor, each)
             if covered < tensor.numel():
@@ -511,6 +514,24 @@ class _Recorder(TorchDispatchMode):  # type: ignore[misc, unused-ignore]
                 target_dtype=_name_of(tensor),
             )
         )
+
+
+def _inside(write: _Write, lo: int, hi: int) -> Iterator[_Write]:
+    """What of a write lies in a part of a storage, which several parameters may share."""
+    copy = write.copy
+    last = copy.to + sum((dim.n - 1) * dim.to for dim in copy.dims)
+    if copy.size == 0 or last < lo or copy.to >= hi:
+        return
+    if lo <= copy.to and last < hi:
+        yield write
+        return
+    outer = max((dim for dim in copy.dims if dim.n > 1), key=lambda dim: dim.to)
+    inner = list(copy.dims)
+    inner.remove(outer)
+    for first, n in ((0, outer.n // 2), (outer.n // 2, outer.n - outer.n // 2)):
+        dims = (replace(outer, n=n), *inner)
+        part = replace(copy, of=copy.of + first * outer.of, to=copy.to + first * outer.to, dims=dims)
+        yield from _inside(replace(write, copy=part), lo, hi)
 
 
 def _last_of(known: _Storage) -> list[_Write]:

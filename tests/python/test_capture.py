@@ -457,6 +457,56 @@ def test_elements_that_known_indices_choose_are_copies(mine):
     assert torch.equal(parameters["turned"], tensors["w"][:, mine])
 
 
+class Packed(Model):
+    """Parameters that are parts of one storage, as SGLang packs experts."""
+
+    def __init__(self, shapes, loader, device="meta"):
+        super().__init__(shapes, loader, device=device)
+        parameters = list(self.parameters())
+        self.packed = torch._utils._flatten_dense_tensors(parameters)
+        for x, data in zip(parameters, torch._utils._unflatten_dense_tensors(self.packed, parameters), strict=True):
+            x.data = data
+
+
+def each_by_itself(model, weights):
+    for i, x in enumerate(model.parameters()):
+        x.data.copy_(weights["w"][i])
+
+
+def all_at_once(model, weights):
+    model.packed.copy_(weights["w"].reshape(-1))
+
+
+def over_zeros(model, weights):
+    model.packed.zero_()
+    each_by_itself(model, weights)
+
+
+@pytest.mark.parametrize("load", [each_by_itself, all_at_once, over_zeros])
+def test_parameters_may_share_a_storage(load):
+    shapes, checkpoint = dict.fromkeys("abc", (4, 2)), {"w": ("f64", (3, 4, 2))}
+    found = capture(Packed(shapes, load), checkpoint)
+    assert not found.missing
+    assert not found.made
+    tensors = numbers(checkpoint)
+    parameters = by_boxes(found, checkpoint, shapes, tensors)
+    assert all(torch.equal(parameters[name], tensors["w"][i]) for i, name in enumerate(shapes))
+    model = Packed(shapes, load, device="cpu")
+    for _, view in destinations(found, checkpoint, model).values():
+        assert view.dtype == "f64"
+
+
+def test_what_is_made_in_a_shared_storage_is_of_its_parameter():
+    def load(model, weights):
+        model.a.data.copy_(-weights["w"][0])
+        model.b.data.copy_(weights["w"][1])
+
+    found = capture(Packed(dict.fromkeys("abc", (4, 2)), load), {"w": ("f64", (2, 4, 2))})
+    assert [(each.target, each.how) for each in found.made] == [("a", "neg")]
+    assert [each.target for each in found.copies] == ["b"]
+    assert found.missing == {"c": 8}
+
+
 USES = {
     "compared": lambda _, x: x > 0,
     "computed with": lambda p, x: p.fill_(x * 2),
