@@ -1,6 +1,8 @@
 """The pair for SGLang against a stand-in of its server's sessions. SGLang itself is in tests/frameworks."""
 
+import sys
 import time
+import types
 
 import pytest
 
@@ -209,3 +211,40 @@ def test_a_server_that_does_not_answer_is_named_after_the_deadline():
         trainer.send_weights()
     assert time.monotonic() - began < 10
     assert server.did[-1] == "pause"
+
+
+def test_what_a_part_of_a_model_derives_is_derived_anew(monkeypatch):
+    """As Kimi-VL's loader has its text model do, where the whole model derives nothing."""
+    torch = pytest.importorskip("torch", reason="torch is not installed")
+    from xfer.integrations import sglang
+
+    loader, eplb = types.ModuleType("sglang.srt.model_loader.loader"), types.ModuleType("sglang.srt.eplb")
+    loader.post_load_weights = lambda model: getattr(model, "post_load_weights", lambda: None)()
+    eplb.get_global_expert_location_metadata = lambda: None
+    monkeypatch.setitem(sys.modules, "sglang.srt.model_loader.loader", loader)
+    monkeypatch.setitem(sys.modules, "sglang.srt.eplb.expert_location", eplb)
+
+    class Text(torch.nn.Linear):
+        derived = None
+
+        def post_load_weights(self):
+            self.derived = 2 * self.weight.detach()
+
+    class Sees(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.text, self.other = Text(2, 2, bias=False), Text(2, 2, bias=False)
+
+        def load_weights(self, weights):
+            for name, x in weights:
+                self.get_parameter(name).data.copy_(x)
+            self.text.post_load_weights()
+
+    model = Sees()
+    made = sglang.SglangDestination(model, {"text.weight": (torch.float32, (2, 2))})
+    assert model.text.derived is None
+    made.begin()
+    model.text.weight.data.fill_(3)
+    made.finish()
+    assert torch.equal(model.text.derived, torch.full((2, 2), 6.0))
+    assert model.other.derived is None
