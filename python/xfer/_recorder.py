@@ -1,0 +1,466 @@
+"""What a loader does to storages, operation by operation: the recorder under xfer.capture."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field, replace
+from functools import cache
+from typing import Any
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_map
+
+from ._trace import Block, Box, Dim, Strided, Unmapped, read, write
+from .dtypes import dtype_name
+
+__all__ = ["Recorder", "Write", "name_of"]
+
+_CLONES = ("clone", "_to_copy")
+_CONSTANTS = ("zeros", "zeros_like", "new_zeros", "full", "full_like", "new_full", "ones", "ones_like", "new_ones")
+_EMPTY = ("empty_like", "new_empty", "new_empty_strided")
+_WIDER = {"bf16": ("f32", "f64"), "f16": ("f32", "f64"), "f32": ("f64",)}
+
+
+def _holds(dtype: str, other: str) -> bool:
+    """Does a type hold all values of another?"""
+    return dtype == other or dtype in _WIDER.get(other, ())
+
+
+@dataclass
+class Write:
+    """A write into a parameter, in order: a copy, or what made the value."""
+
+    copy: Strided
+    made: tuple[str, tuple[str, ...]] | None = None
+
+
+@dataclass
+class _Storage:
+    """What is known of a storage. `keep`: it lives on, so that its address is not another's."""
+
+    keep: Any
+    block: Block
+    dtype: str
+    name: str | None = None  # of a parameter
+    writes: list[Write] = field(default_factory=list)
+    is_rounded: bool = False  # something was copied into it that its type may not hold
+
+
+def _key(tensor: Any) -> int:
+    return int(tensor.untyped_storage()._cdata)
+
+
+def _is_index(tensor: Any) -> bool:
+    """Does it have values that say which elements?"""
+    return not tensor.is_meta and tensor.dtype == torch.int64
+
+
+def _carried_out(func: Any, args: Any, kwargs: Any, tensors: list[Any]) -> Any:
+    """Without their values where indices meet tensors without data."""
+    if any(x.is_meta for x in tensors) and any(map(_is_index, tensors)) and not _kind_of(func).writes:
+        shapes = {id(x): x.to("meta") for x in tensors if _is_index(x)}
+        args, kwargs = tree_map(lambda x: shapes.get(id(x), x), (args, kwargs))
+    return func(*args, **kwargs)
+
+
+def _region(tensor: Any) -> list[tuple[int, int]]:
+    return list(zip(tensor.shape, tensor.stride(), strict=True))
+
+
+def name_of(tensor: Any) -> str:
+    try:
+        return dtype_name(tensor.dtype)
+    except TypeError:
+        return str(tensor.dtype)
+
+
+class _Number:
+    """The node of what item() gives: a number that a loader may fill a parameter with. To all else it has no value."""
+
+    def __init__(self, tensor: Any, source: str) -> None:
+        self.tensor, self.source, self.is_used = tensor, source, False
+
+    def is_int(self) -> bool:
+        return False
+
+    def is_bool(self) -> bool:
+        return False
+
+    def is_float(self) -> bool:
+        return True
+
+    def __getattr__(self, _: str) -> Any:
+        raise _no_value(self.source)
+
+
+def _no_value(source: str) -> ValueError:
+    return ValueError(f"the loader looks at a value of {source!r}: there is none here")
+
+
+class Recorder(TorchDispatchMode):  # type: ignore[misc, unused-ignore]
+    """Sees each operation below autograd. Those on the checkpoint's elements are followed and not carried out."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.sources: dict[str, Any] = {}
+        self.known: dict[int, _Storage] = {}
+        self.numbers: list[_Number] = []
+
+    # ---- what is known at first
+
+    def add_source(self, name: str, tensor: Any) -> None:
+        block = Block((tensor.numel(),), [Box((0,), (tensor.numel(),), name, 0, (1,))])
+        self.sources[name] = tensor
+        self.known[_key(tensor)] = _Storage(tensor.untyped_storage(), block, name_of(tensor))
+
+    def add(self, tensor: Any, name: str | None = None) -> _Storage:
+        """The storage of a tensor, by the tensor's own dims where it is dense."""
+        n = tensor.untyped_storage().nbytes() // max(1, tensor.element_size())
+        dims = sorted(_region(tensor), key=lambda dim: (-dim[1], -dim[0]))
+        shape = tuple(n for n, _ in dims)
+        if tensor.storage_offset() or tensor.numel() != n or Block(shape).strides != tuple(s for _, s in dims):
+            shape = (n,)
+        shape = shape or (1,)
+        made = _Storage(tensor.untyped_storage(), Block(shape), name_of(tensor), name)
+        return self.known.setdefault(_key(tensor), made)
+
+    # ---- operations
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        if _kind_of(func).is_composite:
+            with self:
+                return func.decompose(*args, **kwargs)
+        given = list(_flat((args, kwargs)))
+        tensors = [x for x in given if isinstance(x, torch.Tensor)]
+        numbers = [x.node for x in given if isinstance(x, torch.SymFloat)]
+        if numbers:
+            return self._fill(func, args, numbers[0])
+        if not any(self._has_elements(x) for x in tensors):
+            return self._untracked(func, args, kwargs)
+        if _kind_of(func).is_view:
+            return func(*args, **kwargs)
+        name = func.overloadpacket.__name__
+        written = _written(func, args, kwargs)
+        if name in ("copy_", "_foreach_copy_"):
+            for target, source in zip(_flat(args[0]), _flat(args[1]), strict=True):
+                if self._has_elements(target) or self._has_elements(source):
+                    self._copy(target, source)
+                else:  # one of several that has nothing to do with the checkpoint
+                    self._untracked(torch.ops.aten.copy_.default, (target, source), {})
+            return _returned(func, written)
+        if name == "_local_scalar_dense":
+            return self._number(tensors[0])
+        if written:
+            others = [x for x in tensors if all(x is not y for y in written)]
+            empty = [x for x in written if x.numel() == 0 and any(x is y for y in _flat(kwargs))]
+            if empty and any(x.numel() for x in others):
+                func(*args, **kwargs)  # which makes `out` as large as the result
+            for x in written:
+                self._spoil(x, name, others)
+            return _returned(func, written)
+        if name == "_to_copy" and args[0].is_meta:
+            kwargs = {**kwargs, "device": args[0].device}  # there is nothing to bring to another
+        result = _carried_out(func, args, kwargs, tensors)
+        for out in _flat(result):
+            if isinstance(out, torch.Tensor) and _key(out) not in {_key(x) for x in tensors}:
+                self._fresh(out, name, args, kwargs, tensors)
+        return result
+
+    def _number(self, tensor: Any) -> torch.SymFloat:
+        """As the tensor is now."""
+        source = self._sources_of([tensor])[0]
+        if not tensor.is_floating_point():
+            raise _no_value(source)
+        now = tensor.clone()
+        self._fresh(now, "clone", (tensor,), {}, [tensor])
+        self.numbers.append(_Number(now.reshape(()), source))
+        return torch.SymFloat(self.numbers[-1])
+
+    def _fill(self, func: Any, args: Any, number: _Number) -> Any:
+        if func.overloadpacket.__name__ != "fill_":
+            raise _no_value(number.source)
+        number.is_used = True
+        self._copy(args[0], number.tensor)
+        return args[0]
+
+    def _untracked(self, func: Any, args: Any, kwargs: Any) -> Any:
+        """An operation on nothing of the checkpoint's. It may fill a parameter, or make a tensor for what comes."""
+        name = func.overloadpacket.__name__
+        written = _written(func, args, kwargs)
+        named = [x for x in written if (known := self.known.get(_key(x))) is not None and known.name is not None]
+        if named:
+            for x in named:
+                self._spoil(x, name, [])
+            return _returned(func, written)
+        if name == "_to_copy" and _is_index(args[0]) and torch.device(kwargs.get("device") or "cpu").type == "meta":
+            kwargs = {**kwargs, "device": "cpu"}  # where it says which of the checkpoint's elements
+        result = _carried_out(func, args, kwargs, [x for x in _flat((args, kwargs)) if isinstance(x, torch.Tensor)])
+        for out in _flat(result):
+            if isinstance(out, torch.Tensor) and _key(out) not in self.known:
+                self._constant(self.add(out), name in _CONSTANTS)
+        return result
+
+    @staticmethod
+    def _constant(made: _Storage, filled: bool) -> None:
+        if filled:
+            made.block.boxes.append(
+                Box((0,) * len(made.block.shape), made.block.shape, "", 0, (0,) * len(made.block.shape))
+            )
+
+    def _has_elements(self, tensor: Any) -> bool:
+        """Is something of the checkpoint in its storage?"""
+        known = self.known.get(_key(tensor))
+        return known is not None and known.block.is_known()
+
+    def _sources_of(self, tensors: Iterable[Any]) -> tuple[str, ...]:
+        known = [self.known[_key(tensor)] for tensor in tensors if _key(tensor) in self.known]
+        return tuple(dict.fromkeys(name for each in known for name in each.block.sources()))
+
+    def _copies(self, tensor: Any, to: int, to_strides: Iterable[int]) -> list[Strided]:
+        """The elements of a tensor as copies to a place with these strides. Raises Unmapped."""
+        known = self.known[_key(tensor)]
+        if known.block.made is not None or name_of(tensor) != known.dtype:
+            raise Unmapped
+        dims = tuple(Dim(n, t, s) for (n, s), t in zip(_region(tensor), to_strides, strict=True))
+        return read(known.block, Strided("", tensor.storage_offset(), to, dims))
+
+    def _exact(self, tensor: Any, to: int, to_strides: Iterable[int]) -> list[Strided]:
+        """The same of what has the checkpoint's values, and goes on to another place."""
+        if self.known[_key(tensor)].is_rounded:
+            raise Unmapped
+        return self._copies(tensor, to, to_strides)
+
+    def _copy(self, target: Any, source: Any) -> None:
+        """target.copy_(source)"""
+        if not target.numel():
+            return
+        into = self.known.get(_key(target)) or self.add(target)
+        if not self._has_elements(source):
+            self._spoil(target, "copy_", [])
+            return
+        source, known = source.expand(target.shape), self.known[_key(source)]
+        if name_of(target) != into.dtype:  # its bits, whose places are those of other elements
+            into.block.spoil(f"a view as {name_of(target)}", self._sources_of([source]))
+            everything = (Dim(math.prod(into.block.shape), 1, 0),)
+            into.writes.append(Write(Strided("", 0, 0, everything), into.block.made))
+            return
+        try:
+            copies = self._exact(source, target.storage_offset(), target.stride())
+        except Unmapped:
+            how = known.block.made[0] if known.block.made else f"view as {name_of(source)}, or strides"
+            self._note(into, target, ("copy_" if known.is_rounded else how, self._sources_of([source])))
+            return
+        into.is_rounded = into.is_rounded or not _holds(into.dtype, known.dtype)
+        if sum(copy.size for copy in copies) < target.numel():
+            into.writes.append(Write(Strided("", 0, target.storage_offset(), _dims(target)), ("nothing", ())))
+        into.writes += [Write(copy, None if copy.source else ("constant", ())) for copy in copies]
+        self._write(into, copies)
+
+    @staticmethod
+    def _write(into: _Storage, copies: Iterable[Strided]) -> None:
+        try:
+            for copy in copies:
+                write(into.block, copy)
+        except Unmapped:
+            into.block.spoil("writes in strides", [copy.source for copy in copies if copy.source])
+
+    @staticmethod
+    def _note(into: _Storage, target: Any, made: tuple[str, tuple[str, ...]]) -> None:
+        into.writes.append(Write(Strided("", 0, target.storage_offset(), _dims(target)), made))
+        into.block.spoil(*made)
+
+    def _spoil(self, target: Any, how: str, others: Iterable[Any]) -> None:
+        """An operation wrote values that are no copies; those that depend on nothing are constants."""
+        if not target.numel():
+            return
+        into = self.known.get(_key(target)) or self.add(target)
+        if how in ("zero_", "fill_") and not self._sources_of(others):
+            copy = Strided("", 0, target.storage_offset(), _dims(target))
+            into.writes.append(Write(copy, (how, ())))
+            self._write(into, [copy])
+        else:
+            self._note(into, target, (how, self._sources_of([target, *others])))
+
+    # ---- tensors with storage of their own
+
+    def _fresh(self, out: Any, name: str, args: Any, kwargs: Any, tensors: list[Any]) -> None:
+        self.known.pop(_key(out), None)
+        made = self.add(out)
+        self._constant(made, name == "constant_pad_nd" or name in _CONSTANTS)
+        if name in _EMPTY or name in _CONSTANTS:
+            return
+        try:
+            for part, x in self._parts(out, name, args, kwargs):
+                self._write_part(made, part, x)
+        except Unmapped:
+            made.block.boxes.clear()
+            made.block.spoil(name, self._sources_of(tensors))
+
+    @staticmethod
+    def _parts(out: Any, name: str, args: Any, kwargs: Any) -> Iterator[tuple[Any, Any]]:
+        """(part of the result, the tensor that is copied there)."""
+        if name in _CLONES:
+            yield out, args[0]
+        elif name in ("cat", "stack"):
+            dim = args[1] if len(args) > 1 else kwargs.get("dim", 0)
+            dim, at = dim + (out.dim() if dim < 0 else 0), 0
+            for x in args[0]:
+                piece = x.unsqueeze(dim) if name == "stack" else x
+                if piece.dim() == out.dim():  # cat leaves out empty tensors of one dim
+                    yield out.narrow(dim, at, piece.shape[dim]), piece
+                    at += piece.shape[dim]
+        elif name == "constant_pad_nd" and (len(args) < 3 or args[2] == 0) and all(n >= 0 for n in args[1]):
+            part = out
+            for i, before in enumerate(args[1][::2]):
+                dim = out.dim() - 1 - i
+                part = part.narrow(dim, before, args[0].shape[dim])
+            yield part, args[0]
+        elif name == "index" and len(dims := [d for d, x in enumerate(args[1]) if x is not None]) == 1:
+            index = args[1][dims[0]]
+            if not _is_index(index) or index.dim() != 1:
+                raise Unmapped
+            for i, of in enumerate(index.tolist()):
+                yield out.select(dims[0], i), args[0].select(dims[0], of)
+        else:
+            raise Unmapped
+
+    def _write_part(self, made: _Storage, part: Any, x: Any) -> None:
+        known = self.known.get(_key(x))
+        if known is None or not self._has_elements(x):
+            raise Unmapped
+        if not _holds(made.dtype, known.dtype):
+            raise Unmapped
+        for copy in self._exact(x, part.storage_offset(), part.stride()):
+            write(made.block, copy)
+
+    # ---- what was written
+
+    def written(self, named: Iterable[tuple[str, Any]]) -> Iterator[tuple[str, Any, list[Write], int]]:
+        """Of each parameter that is not tied to one before it the writes, and how many elements nothing wrote. Raises
+        ValueError for a number that went elsewhere."""
+        for number in self.numbers:
+            if not number.is_used:
+                raise _no_value(number.source)
+        seen: dict[int, list[tuple[int, int]]] = {}
+        for name, tensor in named:
+            known = self.known.get(_key(tensor))
+            lo, hi = tensor.storage_offset(), tensor.storage_offset() + _reach(tensor)
+            others = seen.setdefault(_key(tensor), [])
+            if any(a <= lo and hi <= b for a, b in others):
+                continue  # tied
+            others.append((lo, hi))
+            writes = self._replaced(tensor) if known is None or known.name is None else known.writes
+            writes = [part for each in writes for part in _inside(each, lo, hi)]
+            covered = self._covered(tensor, writes)
+            if known is not None and sum(each.copy.size for each in writes) > covered and known.block.made is None:
+                writes = [part for each in _last_of(known) for part in _inside(each, lo, hi)]
+            yield name, tensor, writes, tensor.numel() - covered
+
+    def _covered(self, tensor: Any, writes: list[Write]) -> int:
+        """How many elements of a parameter were written."""
+        known = self.known.get(_key(tensor))
+        block = known.block if known is not None and known.name is not None else None
+        if block is not None and block.made is None and math.prod(block.shape) == tensor.numel():
+            # the boxes of a block do not overlap
+            return sum(math.prod(h - lo for lo, h in zip(b.lo, b.hi, strict=True)) for b in block.boxes)
+        seen = torch.zeros(tensor.storage_offset() + _reach(tensor), dtype=torch.bool, device="cpu")
+        for each in writes:
+            if each.copy.size and (each.made is None or each.made[0] != "nothing"):
+                dims = each.copy.dims
+                seen.as_strided([d.n for d in dims], [d.to for d in dims], each.copy.to).fill_(True)
+        return int(seen.as_strided(tensor.shape, tensor.stride(), tensor.storage_offset()).sum())
+
+    def _replaced(self, tensor: Any) -> list[Write]:
+        """Of a parameter that was given other memory."""
+        if not self._has_elements(tensor):
+            return []
+        try:
+            copies = self._copies(tensor, tensor.storage_offset(), tensor.stride())
+            return [Write(copy, None if copy.source else ("constant", ())) for copy in copies]
+        except Unmapped:
+            known = self.known[_key(tensor)]
+            how = known.block.made[0] if known.block.made else "a view as another type"
+            whole = Strided("", 0, tensor.storage_offset(), _dims(tensor))
+            return [Write(whole, (how, self._sources_of([tensor])))]
+
+
+def _inside(write: Write, lo: int, hi: int) -> Iterator[Write]:
+    """What of a write lies in a part of a storage, which several parameters may share."""
+    copy = write.copy
+    last = copy.to + sum((dim.n - 1) * dim.to for dim in copy.dims)
+    if copy.size == 0 or last < lo or copy.to >= hi:
+        return
+    if lo <= copy.to and last < hi:
+        yield write
+        return
+    outer = max((dim for dim in copy.dims if dim.n > 1), key=lambda dim: dim.to)
+    inner = list(copy.dims)
+    inner.remove(outer)
+    for first, n in ((0, outer.n // 2), (outer.n // 2, outer.n - outer.n // 2)):
+        dims = (replace(outer, n=n), *inner)
+        part = replace(copy, of=copy.of + first * outer.of, to=copy.to + first * outer.to, dims=dims)
+        yield from _inside(replace(write, copy=part), lo, hi)
+
+
+def _last_of(known: _Storage) -> list[Write]:
+    """What is in a storage, where writes were written over."""
+    writes, strides = [], known.block.strides
+    for box in known.block.boxes:
+        to = sum(lo * s for lo, s in zip(box.lo, strides, strict=True))
+        sizes = [hi - lo for lo, hi in zip(box.lo, box.hi, strict=True)]
+        dims = tuple(Dim(n, t, f) for n, t, f in zip(sizes, strides, box.strides, strict=True))
+        writes.append(Write(Strided(box.source, box.of, to, dims), None if box.source else ("constant", ())))
+    return writes
+
+
+def _reach(tensor: Any) -> int:
+    return 1 + sum((n - 1) * s for n, s in _region(tensor)) if tensor.numel() else 0
+
+
+def _dims(tensor: Any) -> tuple[Dim, ...]:
+    return tuple(Dim(n, s, 0) for n, s in _region(tensor))
+
+
+def _flat(x: Any) -> Iterator[Any]:
+    if isinstance(x, list | tuple):
+        for each in x:
+            yield from _flat(each)
+    elif isinstance(x, dict):
+        yield from _flat(list(x.values()))
+    else:
+        yield x
+
+
+@dataclass(frozen=True)
+class _Kind:
+    """What an operation does, by its schema. writes: (position, name) of the arguments that it writes to. is_view: all
+    that it returns lies in storages of its arguments. is_composite: it is made of others, as reshape() and to() are,
+    which torch.inference_mode() leaves whole; of what they return the schema says that it may be a view."""
+
+    writes: tuple[tuple[int, str], ...]
+    is_view: bool
+    is_composite: bool
+
+
+@cache
+def _kind_of(func: Any) -> _Kind:
+    schema = func._schema
+    arguments = [(i, each.name, each.alias_info) for i, each in enumerate(schema.arguments)]
+    writes = tuple((i, name) for i, name, alias in arguments if alias is not None and alias.is_write)
+    is_view = not writes and bool(schema.returns) and all(each.alias_info for each in schema.returns)
+    return _Kind(writes, is_view, func.has_kernel_for_dispatch_key(torch._C.DispatchKey.CompositeImplicitAutograd))
+
+
+def _written(func: Any, args: Any, kwargs: Any) -> list[Any]:
+    """The tensors that an operation writes to: one in place, several in lists, and `out`."""
+    given = [args[i] if i < len(args) else kwargs.get(name) for i, name in _kind_of(func).writes]
+    return [x for x in _flat(given) if isinstance(x, torch.Tensor)]
+
+
+def _returned(func: Any, written: list[Any]) -> Any:
+    """What an operation returns that was not carried out: what it would have written."""
+    n = len(func._schema.returns)
+    return None if n == 0 else written[0] if n == 1 else tuple(written)
