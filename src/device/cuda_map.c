@@ -12,11 +12,9 @@
 #include "alloc.h"
 #include "error.h"
 
-#include <pthread.h>
 #include <search.h>
 #include <stdio.h>
 #include <string.h>
-#include <sys/random.h>
 #include <unistd.h>
 
 enum { DOMAIN_BYTES = 64, BOOT_ID_BYTES = 36 };
@@ -28,7 +26,7 @@ typedef struct handle {
   uint32_t kind;
   int32_t ordinal;
   uint64_t gpu;
-  uint64_t process; /* a random number of the exporting process */
+  uint64_t process; /* xfi_process_number() of the exporter */
   uint64_t id;
   uint64_t base;
   uint64_t n_bytes;
@@ -50,25 +48,9 @@ typedef struct mapping {
   enum handle_kind kind; /* how it was mapped */
 } mapping;
 
-static uint64_t this_process;
-static pthread_once_t this_process_once = PTHREAD_ONCE_INIT;
-
-static void this_process_choose(void)
-{
-  if (getrandom(&this_process, sizeof this_process, 0) != (ssize_t)sizeof this_process) {
-    this_process = (uint64_t)getpid() << 32 ^ (uint64_t)xfi_now_ns();
-  }
-}
-
-static uint64_t process_number(void)
-{
-  (void)pthread_once(&this_process_once, this_process_choose);
-  return this_process;
-}
-
 uint64_t xfi_cuda_place(int ordinal)
 {
-  return (process_number() & ~UINT64_C(0xff)) | (uint64_t)ordinal | UINT64_C(1) << 63;
+  return (xfi_process_number() & ~UINT64_C(0xff)) | (uint64_t)ordinal | UINT64_C(1) << 63;
 }
 
 /* ---- who may map whom --------------------------------------------------------------------- */
@@ -104,7 +86,7 @@ void xfi_cuda_domain(xfi_device *base, unsigned char domain[64])
     (void)fclose(file);
   }
   if (boot[0] == '\0')
-    (void)snprintf(boot, sizeof boot, "%016llx", (unsigned long long)process_number());
+    (void)snprintf(boot, sizeof boot, "%016llx", (unsigned long long)xfi_process_number());
   for (size_t i = 0; i < sizeof namespaces / sizeof namespaces[0]; i++) {
     char target[64] = "";
     if (readlink(namespaces[i], target, sizeof target - 1) > 0) spaces = hash_text(spaces, target);
@@ -124,7 +106,7 @@ xfer_status xfi_cuda_export(xfi_device *base, xfi_allocation allocation, xfi_mem
   handle made = {.kind = HANDLE_LOCAL,
                  .ordinal = device->ordinal,
                  .gpu = device->gpu,
-                 .process = process_number(),
+                 .process = xfi_process_number(),
                  .id = allocation.id,
                  .base = (uint64_t)(uintptr_t)allocation.base,
                  .n_bytes = allocation.n_bytes};
@@ -257,7 +239,7 @@ static xfer_status map_by_ipc(const handle *from, char **mapped)
 static xfer_status open_mapping(mapping *m, xfi_cuda_device *device, const handle *from,
                                 xfi_deadline deadline)
 {
-  const bool same_process = from->process == process_number();
+  const bool same_process = from->process == xfi_process_number();
 
   m->kind = from->kind;
   if (from->kind == HANDLE_CHUNKS && (!same_process || from->ordinal != device->ordinal)) {

@@ -290,6 +290,9 @@ static inline xfer_status xfi_batch_make(xfi_device *device, xfi_batch **batch, 
     xfi_device_leave(device, &xfi_before);                                                         \
   } while (0)
 
+/* A random number of this process, of a forked child another one. */
+XFI_DOOR uint64_t xfi_process_number(void);
+
 /* Host memory and the calling thread. One may serve any number of threads. Never fails but for
  * memory. */
 XFI_DOOR xfer_status xfi_device_create_host(xfi_device **device);

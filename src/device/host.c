@@ -2,7 +2,7 @@
  *
  * There are no streams and events, since all work is done when a call returns. Threads of one
  * process share their memory, so to map a peer's is to know its address: the whole address space
- * counts as one allocation, and its handle carries a token by which another process is told from
+ * counts as one allocation, and its handle is the domain, by which another process is told from
  * this one.
  *
  * Flags: a waiter yields a few times, then sleeps on the low half of the word, which changes
@@ -182,44 +182,37 @@ static const xfi_sum *host_digest_sums(const xfi_digest *digest)
 
 /* ---- peers' memory ------------------------------------------------------------------------ */
 
-/* Equal in the threads of one process, and nowhere else. */
-typedef struct token {
-  int64_t pid; /* asked for each time: a forked child is another process */
-  int64_t born_ns;
-  unsigned char random[48];
-} token;
+static uint64_t process_number;
+static pthread_once_t process_number_once = PTHREAD_ONCE_INIT;
 
-_Static_assert(sizeof(token) == 64, "fills a domain");
-
-static token process_token;
-static pthread_once_t process_token_once = PTHREAD_ONCE_INIT;
-
-static void process_token_make(void)
+static void process_number_choose(void)
 {
-  process_token.born_ns = xfi_now_ns(); /* all there is where getrandom is forbidden */
-  (void)!getrandom(process_token.random, sizeof process_token.random, GRND_NONBLOCK);
+  if (getrandom(&process_number, sizeof process_number, GRND_NONBLOCK) !=
+      (ssize_t)sizeof process_number) /* it may be forbidden */
+    process_number = (uint64_t)getpid() << 32 ^ (uint64_t)xfi_now_ns();
 }
 
-/* Two children of one process may have one number, each in a namespace of its own. */
-static void process_token_begin(void)
+static void process_number_begin(void)
 {
-  process_token_make();
-  (void)pthread_atfork(NULL, NULL, process_token_make);
+  process_number_choose();
+  (void)pthread_atfork(NULL, NULL, process_number_choose);
 }
 
-static token own_token(void)
+uint64_t xfi_process_number(void)
 {
-  (void)pthread_once(&process_token_once, process_token_begin);
-  token own = process_token;
-  own.pid = (int64_t)getpid();
-  return own;
+  (void)pthread_once(&process_number_once, process_number_begin);
+  return process_number;
 }
 
+/* Equal in the threads of one process, and nowhere else: children may have one pid, each in a
+ * namespace of its own, but have numbers of their own; where fork() did not make them, pids. */
 static void host_domain(xfi_device *device, unsigned char domain[64])
 {
+  const uint64_t own[] = {(uint64_t)getpid(), xfi_process_number()};
+
   (void)device;
-  token own = own_token();
-  memcpy(domain, &own, sizeof own);
+  memset(domain, 0, 64);
+  memcpy(domain, own, sizeof own);
 }
 
 static xfer_status host_mem_export(xfi_device *device, xfi_allocation allocation,
@@ -235,10 +228,11 @@ static xfer_status host_mem_import(xfi_device *device, const xfi_mem_handle *in,
                                    xfi_mapping **mapping, xfi_deadline deadline)
 {
   static xfi_mapping space = {(char *)SPACE_BASE};
+  unsigned char own[64];
 
-  (void)device, (void)deadline;
-  token own = own_token();
-  XFI_CHECK(memcmp(in->bytes, &own, sizeof own) == 0, XFER_ERR_UNSUPPORTED,
+  (void)deadline;
+  host_domain(device, own);
+  XFI_CHECK(memcmp(in->bytes, own, sizeof own) == 0, XFER_ERR_UNSUPPORTED,
             "the memory of another process cannot be mapped by the host device");
   *mapping = &space;
   return XFER_OK;
