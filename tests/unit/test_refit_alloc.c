@@ -129,13 +129,12 @@ static void test_each_failed_allocation_of_a_side_is_survived(void **state)
 
 static void test_each_failed_allocation_of_a_table_is_survived(void **state)
 {
-  char with_map[300];
+  char spec[300];
 
   (void)state;
-  sweep(refit_write("table.json", TABLE), "vllm:tp2,ep2,round_robin,quant=fp8_per_block");
-  (void)snprintf(with_map, sizeof with_map, "vllm:tp2,ep2,map=%s",
+  (void)snprintf(spec, sizeof spec, "vllm:tp2,ep2,quant=fp8_per_block,map=%s",
                  refit_write("map.json", "[[0,2],[3,1]]"));
-  sweep(refit_path("table.json"), with_map);
+  sweep(refit_write("table.json", TABLE), spec);
 }
 
 static void test_each_failed_allocation_of_a_checkpoint_is_survived(void **state)
