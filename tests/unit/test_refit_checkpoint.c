@@ -17,11 +17,24 @@
 #define EXPERT(l, e, p) EXPERT_AT(l, e, p, "[0,256]")
 #define SECOND(l, e, p) EXPERT_AT(l, e, p, "[256,512]")
 
-static void test_checkpoint_names_become_stacked_experts(void **state)
+/* A checkpoint's tensors. */
+static xfer_refit *refit_of_folder(const char *name)
 {
   xfer_model *model = NULL;
   xfer_side *full = NULL;
   xfer_refit *refit = NULL;
+
+  assert_int_equal(xfer_model_load(&model, refit_path(name), NULL), XFER_OK);
+  assert_int_equal(xfer_side_create(&full, "full", NULL), XFER_OK);
+  assert_int_equal(xfer_refit_create(&refit, model, full, NULL), XFER_OK);
+  xfer_side_destroy(full);
+  xfer_model_destroy(model);
+  return refit;
+}
+
+static void test_checkpoint_names_become_stacked_experts(void **state)
+{
+  xfer_refit *refit;
   size_t n = 0;
 
   (void)state;
@@ -30,23 +43,17 @@ static void test_checkpoint_names_become_stacked_experts(void **state)
   refit_write_header("hf/a.safetensors",
                      "{\"__metadata__\":{}," EXPERT(0, 0, "up") "," SECOND(1, 1, "up") "}");
   refit_write_header("hf/b.safetensors", "{" EXPERT(0, 1, "up") "," SECOND(1, 0, "up") "}");
-  assert_int_equal(xfer_model_load(&model, refit_path("hf"), NULL), XFER_OK);
-  assert_int_equal(xfer_side_create(&full, "full", NULL), XFER_OK);
-  assert_int_equal(xfer_refit_create(&refit, model, full, NULL), XFER_OK);
+  refit = refit_of_folder("hf");
   const xfer_tensor *tensors = xfer_refit_tensors(refit, &n);
   assert_int_equal(n, 2);
   assert_string_equal(tensors[1].name, "model.layers.1.mlp.experts.{expert}.up_proj.weight");
   xfer_refit_destroy(refit);
-  xfer_side_destroy(full);
-  xfer_model_destroy(model);
 }
 
 /* What lies beside a whole model are adapters, or the same weights in another form. */
 static void test_without_an_index_the_whole_models_file_is_read_alone(void **state)
 {
-  xfer_model *model = NULL;
-  xfer_side *full = NULL;
-  xfer_refit *refit = NULL;
+  xfer_refit *refit;
   size_t n = 0;
 
   (void)state;
@@ -55,14 +62,10 @@ static void test_without_an_index_the_whole_models_file_is_read_alone(void **sta
   refit_write_header("whole/model.safetensors", "{\"a\":{\"dtype\":\"F32\",\"shape\":[0]}}");
   refit_write_header("whole/consolidated.safetensors", "{\"b\":{\"dtype\":\"F32\",\"shape\":[0]}}");
   refit_write_header("whole/model-00001-of-00002.safetensors", "{}");
-  assert_int_equal(xfer_model_load(&model, refit_path("whole"), NULL), XFER_OK);
-  assert_int_equal(xfer_side_create(&full, "full", NULL), XFER_OK);
-  assert_int_equal(xfer_refit_create(&refit, model, full, NULL), XFER_OK);
+  refit = refit_of_folder("whole");
   assert_string_equal(xfer_refit_tensors(refit, &n)[0].name, "a");
   assert_int_equal(n, 1);
   xfer_refit_destroy(refit);
-  xfer_side_destroy(full);
-  xfer_model_destroy(model);
 }
 
 static void refuse_folder(const char *name, const char *word)
