@@ -250,13 +250,15 @@ static xfer_status add_swapped(xfi_cuda_table *table, const xfi_copy *copy, uint
                                int64_t fast)
 {
   xfi_copy c = *copy;
-  const int64_t wide = XFI_CUDA_SWAP_WIDE(1 << word_log2);
-  const bool is_wide = least(c.extent[fast], c.extent[c.n_dims - 1]) >= wide;
-  const int64_t side = is_wide ? wide : XFI_CUDA_SWAP_NARROW(1 << word_log2);
+  const int64_t word = INT64_C(1) << word_log2;
+  const int64_t side = XFI_CUDA_SWAP_SIDE(word);
+  const bool is_apart =
+      word < 4 && (c.src_stride[fast] != word || c.dst_stride[c.n_dims - 1] != word);
   int64_t n_tiles = 1;
 
   xfi_copy_swap_dims(&c, fast, c.n_dims - 2); /* becomes the piece's dim 1 */
   xfi_cuda_piece piece = xfi_cuda_piece_of(&c, word_log2);
+  piece.kind = (is_apart ? XFI_CUDA_SWAP_APART : XFI_CUDA_SWAP) + word_log2;
   piece.run_words = 1;
   piece.cols_per_row = (piece.extent[0] + side - 1) / side;
   piece.n_rows = (uint32_t)((piece.extent[1] + side - 1) / side);

@@ -34,10 +34,8 @@ extern "C" {
  * begin. */
 #define XFI_CUDA_WARP_WORDS 128
 
-/* Words along a side of the square tiles that are transposed: of narrow pieces, and of those whose
- * two dims have at least as many as a wide tile, with rows of 128 to 512 bytes. */
-#define XFI_CUDA_SWAP_NARROW(word_bytes) ((word_bytes) <= 4 ? 64 : 32)
-#define XFI_CUDA_SWAP_WIDE(word_bytes) ((word_bytes) <= 2 ? 128 : (word_bytes) <= 8 ? 64 : 32)
+/* Words along a side of the square tiles that are transposed: rows of 128 to 512 bytes. */
+#define XFI_CUDA_SWAP_SIDE(word_bytes) ((word_bytes) <= 2 ? 128 : (word_bytes) <= 8 ? 64 : 32)
 
 /* x / d for 0 <= x < 2^31 and 1 <= d < 2^31, as (umulhi(x, magic) + x) >> shift (Granlund and
  * Montgomery). */
@@ -46,8 +44,12 @@ typedef struct xfi_cuda_div {
   uint32_t shift;
 } xfi_cuda_div;
 
-/* Kinds of pieces in the tables of converts and of blocks; each has a kernel to itself. */
+/* Kinds of pieces in the tables of swapped, of converts and of blocks; each has a kernel to itself.
+ */
 enum {
+  XFI_CUDA_SWAP = 0,       /* + log2 of a word's bytes */
+  XFI_CUDA_SWAP_APART = 5, /* likewise, of 1 and 2: words do not follow each other on both sides */
+  XFI_CUDA_N_SWAPS = 7,
   XFI_CUDA_CONVERT = 0, /* + 5 * xfi_convert_type() of the source + that of the destination */
   XFI_CUDA_CONVERT_SKEWED = 15, /* likewise: runs begin anywhere in words */
   XFI_CUDA_CONVERT_ONE_BY_ONE = 30,
@@ -77,7 +79,7 @@ typedef struct xfi_cuda_piece {
   float *scales;   /* blocks: that of the first run */
   uint64_t factor; /* digests, as is the slot */
   uint32_t slot;
-  uint32_t kind; /* converts, blocks */
+  uint32_t kind; /* swapped, converts, blocks */
   uint32_t n_dims;
   xfi_cuda_div by_tile_cols;
   uint32_t scale_stride[XFI_COPY_DIMS]; /* scales */

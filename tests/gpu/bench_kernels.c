@@ -164,6 +164,31 @@ static void shifted(const char *src, char *dst, double flat)
          rate / flat);
 }
 
+/* Matrices of words, transposed: rows of 16384 words, rows that begin at odd places, and 8 columns.
+ */
+static void transposes(const char *src, char *dst, double flat)
+{
+  static const int64_t columns[] = {16384, 5763, 8};
+
+  for (int64_t word = 1; word <= 16; word *= 2) {
+    printf("transpose of %2lld B words, columns:  ", (long long)word);
+    for (size_t i = 0; i < sizeof columns / sizeof *columns; i++) {
+      const int64_t cols = columns[i];
+      const int64_t rows = BYTES / cols / word / 2 * 2 + (cols % 2); /* odd with odd rows */
+      const xfi_copy c = {.src = src,
+                          .dst = dst,
+                          .run_bytes = word,
+                          .n_dims = 2,
+                          .extent = {cols, rows},
+                          .src_stride = {word, cols * word},
+                          .dst_stride = {rows * word, word}};
+      const double rate = run_bytes(&c, 1, XFI_CUDA_BLOCKS_ALONE, 2 * cols * rows * word);
+      printf(" %6lld %6.0f %6.3f", (long long)cols, rate, rate / flat);
+    }
+    printf("\n");
+  }
+}
+
 /* Short runs at odd addresses, which lie two apart on one side. */
 static void odd_rows(const char *src, char *dst, double flat)
 {
@@ -232,19 +257,7 @@ int main(void)
     }
     printf("   %.3f\n", at_alone / flat[3]);
   }
-  for (int64_t word = 1; word <= 16; word *= 2) {
-    int64_t cols = 16384;
-    int64_t rows = BYTES / cols / word;
-    xfi_copy c = {.src = src,
-                  .dst = dst,
-                  .run_bytes = word,
-                  .n_dims = 2,
-                  .extent = {cols, rows},
-                  .src_stride = {word, cols * word},
-                  .dst_stride = {rows * word, word}};
-    double rate = run(&c, 1, XFI_CUDA_BLOCKS_ALONE);
-    printf("transpose of %2lld B words %47.0f %15.3f\n", (long long)word, rate, rate / flat[3]);
-  }
+  transposes(src, dst, flat[3]);
   enum { PIECES = 5461 };
   xfi_copy *many = calloc(PIECES, sizeof *many);
   for (int i = 0; i < PIECES; i++) {

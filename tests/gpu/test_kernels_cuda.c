@@ -182,6 +182,60 @@ static void test_matrices_of_each_word_equal_ref(void **state)
   }
 }
 
+/* Planes of words whose rows begin anywhere on both sides, transposed, with gaps beside them. */
+static void test_transposes_of_rows_that_begin_anywhere_equal_ref(void **state)
+{
+  enum { CASES = 300 };
+  uint64_t random = 13;
+  arena src;
+  arena dst;
+  char *seen;
+
+  (void)state;
+  NEEDS_GPUS(1);
+  src = arena_make(ARENA);
+  dst = arena_make(ARENA);
+  seen = malloc(ARENA);
+  random_fill(&random, src.host, ARENA);
+  CUDA(cudaMemcpy, (src.device, src.host, ARENA, cudaMemcpyHostToDevice));
+  for (int i = 0; i < CASES; i++) {
+    const int64_t word = INT64_C(1) << i % 5;
+    const int64_t room = (ARENA - 64) / word;
+    const int64_t planes = random_from(&random, 1, 3);
+    const int64_t rows = random_from(&random, 8, random_from(&random, 0, 1) ? 40 : 300);
+    const int64_t most = room / planes / rows - 9;
+    const int64_t cols = random_from(&random, 8, most < 400 ? most : 400);
+    const int64_t src_row = cols + random_from(&random, 0, 9);
+    const int64_t dst_row = rows + random_from(&random, 0, room / planes / cols - rows);
+    xfi_copy c = {.run_bytes = word,
+                  .n_dims = 3,
+                  .extent = {planes, rows, cols},
+                  .src_stride = {rows * src_row * word, src_row * word, word},
+                  .dst_stride = {cols * dst_row * word, word, dst_row * word}};
+    const int64_t at[2] = {word * random_from(&random, 0, 64 / word),
+                           word * random_from(&random, 0, 64 / word)};
+
+    memset(dst.host, POISON, ARENA);
+    CUDA(cudaMemset, (dst.device, POISON, ARENA));
+    c.src = src.host + at[0];
+    c.dst = dst.host + at[1];
+    xfi_ref_copy(&c, 1);
+    c.src = src.device + at[0];
+    c.dst = dst.device + at[1];
+    run_on_device(&c, 1, i % 3 == 0 ? 1 : 40);
+    CUDA(cudaMemcpy, (seen, dst.device, ARENA, cudaMemcpyDeviceToHost));
+    if (memcmp(seen, dst.host, ARENA) != 0)
+      print_error(
+          "case %d: %lld planes of %lld x %lld words of %lld bytes, rows of %lld and %lld\n", i,
+          (long long)planes, (long long)rows, (long long)cols, (long long)word, (long long)src_row,
+          (long long)dst_row);
+    assert_memory_equal(seen, dst.host, ARENA);
+  }
+  arena_free(&src);
+  arena_free(&dst);
+  free(seen);
+}
+
 /* Short runs of narrow words at any address, in one or two dims, where one side has no gaps. */
 static void test_ragged_runs_equal_ref(void **state)
 {
@@ -338,12 +392,14 @@ int main(int argc, char **argv)
   const struct CMUnitTest small[] = {
       cmocka_unit_test(test_random_copies_equal_ref),
       cmocka_unit_test(test_matrices_of_each_word_equal_ref),
+      cmocka_unit_test(test_transposes_of_rows_that_begin_anywhere_equal_ref),
       cmocka_unit_test(test_ragged_runs_equal_ref),
       cmocka_unit_test(test_empty_job_launches_nothing),
   };
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(test_random_copies_equal_ref),
       cmocka_unit_test(test_matrices_of_each_word_equal_ref),
+      cmocka_unit_test(test_transposes_of_rows_that_begin_anywhere_equal_ref),
       cmocka_unit_test(test_ragged_runs_equal_ref),
       cmocka_unit_test(test_far_offsets_equal_what_was_put),
       cmocka_unit_test(test_empty_job_launches_nothing),
