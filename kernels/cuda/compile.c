@@ -231,13 +231,14 @@ static xfer_status add_elements(xfi_cuda_table *table, const xfi_copy *c, int64_
                   least(tile_bytes / (n_elems * wide), TILE_WORDS_MAX));
 }
 
-/* The dim along which src is fastest, if it is not dst's fastest and a tile pays; else -1. */
-static int64_t swapped_dim(const xfi_copy *c, uint32_t word_log2)
+/* The dim along which src is fastest, if runs are one element of `dst_bytes` and it is not dst's
+ * fastest, and a tile pays; else -1. */
+static int64_t swapped_dim(const xfi_copy *c, int64_t dst_bytes)
 {
   int64_t last = c->n_dims - 1;
   int64_t fast = last;
 
-  if (c->src == NULL || c->n_dims < 2 || c->run_bytes != INT64_C(1) << word_log2) return -1;
+  if (c->src == NULL || c->n_dims < 2 || c->run_bytes != dst_bytes) return -1;
   for (int64_t d = 0; d < last; d++) {
     if (c->src_stride[d] < c->src_stride[fast]) fast = d;
   }
@@ -246,26 +247,47 @@ static int64_t swapped_dim(const xfi_copy *c, uint32_t word_log2)
   return fast;
 }
 
-static xfer_status add_swapped(xfi_cuda_table *table, const xfi_copy *copy, uint32_t word_log2,
+/* Do elements follow each other in rows of both sides? */
+static bool is_packed(const xfi_copy *c, int64_t fast, int64_t src_bytes)
+{
+  return c->src_stride[fast] == src_bytes && c->dst_stride[c->n_dims - 1] == c->run_bytes;
+}
+
+/* One element is a run; log2 of its bytes in src where it stays as it is. */
+static xfer_status add_swapped(xfi_cuda_table *table, const xfi_copy *copy, uint32_t src_log2,
                                int64_t fast)
 {
   xfi_copy c = *copy;
-  const int64_t word = INT64_C(1) << word_log2;
-  const int64_t side = XFI_CUDA_SWAP_SIDE(word);
-  const bool is_apart =
-      word < 4 && (c.src_stride[fast] != word || c.dst_stride[c.n_dims - 1] != word);
+  const int64_t src_bytes = xfi_copy_src_run(copy);
+  const int64_t side = XFI_CUDA_SWAP_SIDE(src_bytes);
+  const bool packed = is_packed(copy, fast, src_bytes);
   int64_t n_tiles = 1;
 
   xfi_copy_swap_dims(&c, fast, c.n_dims - 2); /* becomes the piece's dim 1 */
-  xfi_cuda_piece piece = xfi_cuda_piece_of(&c, word_log2);
-  piece.kind = (is_apart ? XFI_CUDA_SWAP_APART : XFI_CUDA_SWAP) + word_log2;
-  piece.run_words = 1;
+  xfi_cuda_piece piece = xfi_cuda_piece_of(&c, src_log2);
+  piece.kind = (packed ? XFI_CUDA_SWAP : XFI_CUDA_SWAP_APART) + src_log2;
+  if (c.convert != NULL) {
+    piece.convert = *c.convert;
+    piece.kind = (uint32_t)XFI_CUDA_SWAP_CONVERT_KIND(src_bytes, c.run_bytes);
+  }
+  piece.run_words = piece.run_elems = 1;
   piece.cols_per_row = (piece.extent[0] + side - 1) / side;
   piece.n_rows = (uint32_t)((piece.extent[1] + side - 1) / side);
   n_tiles = piece.cols_per_row * piece.n_rows;
   for (uint32_t d = 2; d < piece.n_dims; d++)
     n_tiles *= piece.extent[d];
   return xfi_cuda_table_add(table, &piece, n_tiles);
+}
+
+/* A copy whose elements change. */
+static xfer_status add_converts(xfi_cuda_table *tables, const xfi_copy *c, int64_t tile_bytes)
+{
+  const int64_t fast = swapped_dim(c, c->convert->dst_bytes);
+
+  if (xfi_copy_has_scales(c)) return add_elements(&tables[XFI_CUDA_BLOCKS], c, tile_bytes);
+  if (fast >= 0 && is_packed(c, fast, c->convert->src_bytes))
+    return add_swapped(&tables[XFI_CUDA_SWAPPED], c, 0, fast);
+  return add_elements(&tables[XFI_CUDA_CONVERTS], c, tile_bytes);
 }
 
 /* Adds one merged copy, in as many parts as its runs need. */
@@ -278,12 +300,10 @@ static xfer_status add_copy(xfi_cuda_program *program, const xfi_copy *c, int64_
     XFI_TRY(add_copy(program, &halves[0], tile_bytes));
     return add_copy(program, &halves[1], tile_bytes);
   }
-  if (c->convert != NULL)
-    return add_elements(&tables[xfi_copy_has_scales(c) ? XFI_CUDA_BLOCKS : XFI_CUDA_CONVERTS], c,
-                        tile_bytes);
+  if (c->convert != NULL) return add_converts(tables, c, tile_bytes);
   const uint32_t word_log2 =
       xfi_cuda_word_log2(src_starts(c) | dst_starts(c) | (uint64_t)c->run_bytes);
-  const int64_t fast = swapped_dim(c, word_log2);
+  const int64_t fast = swapped_dim(c, INT64_C(1) << word_log2);
   if (fast >= 0) return add_swapped(&tables[XFI_CUDA_SWAPPED], c, word_log2, fast);
   if (is_ragged(c, word_log2))
     return add_ragged(&tables[XFI_CUDA_RAGGED], c, word_log2, tile_bytes);

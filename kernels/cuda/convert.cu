@@ -8,44 +8,7 @@
 #include "numbers.cuh"
 #include "words.cuh"
 
-#include "block_scales.h"
-
 namespace {
-
-/* ---- one number: bits in the low end of a register ------------------------------------------ */
-
-template <int n_bytes> __device__ __forceinline__ uint32_t round_number(float x, uint32_t type)
-{
-  if (n_bytes == 4) return __float_as_uint(x);
-  if (n_bytes == 2 && type == XFER_BF16) return __bfloat16_as_ushort(__float2bfloat16_rn(x));
-  if (n_bytes == 2) return __half_as_ushort(__float2half_rn(x));
-  if (type == XFER_F8E4M3) return __nv_cvt_float_to_fp8(x, __NV_SATFINITE, __NV_E4M3);
-  return __nv_cvt_float_to_fp8(x, __NV_SATFINITE, __NV_E5M2);
-}
-
-template <int n_bytes> __device__ __forceinline__ uint32_t nan_number(float x, uint32_t type)
-{
-  const uint32_t sign = (__float_as_uint(x) & XFI_F32_SIGN) >> (32 - 8 * n_bytes);
-
-  if (n_bytes == 4) return sign | XFI_F32_NAN;
-  if (n_bytes == 2) return sign | (type == XFER_BF16 ? 0x7fc0 : 0x7e00);
-  return sign | 0x7f;
-}
-
-template <int from_bytes, int to_bytes>
-__device__ __forceinline__ uint32_t convert_number(uint32_t bits, const xfi_convert &c)
-{
-  if (from_bytes == 4 && to_bytes == 4 && c.op == XFI_CONVERT_TO_SCALE)
-    return xfi_scale_of(bits, c.scale);
-  if (from_bytes == 4 && to_bytes == 1 && c.to == XFER_F8E8M0) return bits >> 23 & 0xff;
-  float x = load_number<from_bytes>(bits, c.from);
-
-  if (from_bytes == 2 && to_bytes == 4 && c.op == XFI_CONVERT_AS_IT_IS) return __float_as_uint(x);
-  if (x != x) return nan_number<to_bytes>(x, c.to);
-  if (c.op == XFI_CONVERT_TIMES) x = __fmul_rn(x, c.value);
-  if (c.op == XFI_CONVERT_PLUS) x = __fadd_rn(x, c.value);
-  return round_number<to_bytes>(x, c.to);
-}
 
 /* Words of N, number by number: what is not aligned, and scales. */
 template <int N, int from_bytes, int to_bytes> struct each_number : no_end {

@@ -3,10 +3,11 @@
  *
  * xfi_cuda_compile() turns copies into five tables: rows (kernels/cuda/rows.cu), where the fast
  * dims of both sides agree, ragged (kernels/cuda/ragged.cu), where short runs at odd addresses
- * become one, swapped (kernels/cuda/swapped.cu), where fast dims do not agree, converts
- * (kernels/cuda/convert.cu), where elements change, and blocks (kernels/cuda/blocks.cu), where they
- * do by scales. A table is an array of pieces and the running sum of their tiles; a warp or, of
- * swapped pieces, a block of threads finds the piece of a tile by searching the sum.
+ * become one, swapped (kernels/cuda/swapped.cu), where fast dims do not agree, also if elements
+ * change, converts (kernels/cuda/convert.cu), where they do in runs, and blocks
+ * (kernels/cuda/blocks.cu), where they do by scales. A table is an array of pieces and the running
+ * sum of their tiles; a warp or, of swapped pieces, a block of threads finds the piece of a tile by
+ * searching the sum.
  */
 #ifndef XFI_CUDA_LAUNCH_H
 #define XFI_CUDA_LAUNCH_H
@@ -34,8 +35,12 @@ extern "C" {
  * begin. */
 #define XFI_CUDA_WARP_WORDS 128
 
-/* Words along a side of the square tiles that are transposed: rows of 128 to 512 bytes. */
-#define XFI_CUDA_SWAP_SIDE(word_bytes) ((word_bytes) <= 2 ? 128 : (word_bytes) <= 8 ? 64 : 32)
+/* Elements along a side of the square tiles that are transposed, by their size in src: rows of 128
+ * to 512 bytes. */
+#define XFI_CUDA_SWAP_SIDE(bytes) ((bytes) <= 2 ? 128 : (bytes) <= 8 ? 64 : 32)
+/* The kind of those whose elements of 4 or 2 bytes become others of 4, 2 or 1. */
+#define XFI_CUDA_SWAP_CONVERT_KIND(from, to)                                                       \
+  (XFI_CUDA_SWAP_CONVERT + ((from) == 4 ? 0 : 3) + ((to) == 4 ? 0 : (to) == 2 ? 1 : 2))
 
 /* x / d for 0 <= x < 2^31 and 1 <= d < 2^31, as (umulhi(x, magic) + x) >> shift (Granlund and
  * Montgomery). */
@@ -47,9 +52,10 @@ typedef struct xfi_cuda_div {
 /* Kinds of pieces in the tables of swapped, of converts and of blocks; each has a kernel to itself.
  */
 enum {
-  XFI_CUDA_SWAP = 0,       /* + log2 of a word's bytes */
-  XFI_CUDA_SWAP_APART = 5, /* likewise, of 1 and 2: words do not follow each other on both sides */
-  XFI_CUDA_N_SWAPS = 7,
+  XFI_CUDA_SWAP = 0,          /* + log2 of an element's bytes */
+  XFI_CUDA_SWAP_APART = 5,    /* likewise: elements do not follow each other on both sides */
+  XFI_CUDA_SWAP_CONVERT = 10, /* XFI_CUDA_SWAP_CONVERT_KIND() */
+  XFI_CUDA_N_SWAPS = 16,
   XFI_CUDA_CONVERT = 0, /* + 5 * xfi_convert_type() of the source + that of the destination */
   XFI_CUDA_CONVERT_SKEWED = 15, /* likewise: runs begin anywhere in words */
   XFI_CUDA_CONVERT_ONE_BY_ONE = 30,
@@ -68,7 +74,7 @@ typedef struct xfi_cuda_piece {
   const char *src; /* NULL: zeros */
   char *dst;
   int64_t run_words;    /* words of one run; swapped: 1; skewed converts: most that one touches */
-  int64_t run_elems;    /* converts, blocks: elements of one run */
+  int64_t run_elems;    /* converts, blocks: elements of one run; swapped: 1 */
   int64_t cols_per_row; /* tiles across one run; swapped: tiles along dim 0 */
   uint32_t n_rows;      /* runs, the product of the extents, < 2^31; swapped: tiles along dim 1 */
   uint32_t tile_rows;   /* runs of a full tile: 1 unless a tile holds whole runs */

@@ -1,185 +1,239 @@
 /*
- * The tiled transpose: copies of single words whose fast dim differs between the sides. A block
+ * The tiled transpose: copies of single elements whose fast dim differs between the sides. A block
  * moves a square tile through shared memory, so that it reads along src's fast dim (dim 1) and
- * writes along dst's (dim 0). Where rows are words that follow each other both go by units of at
- * least 4 bytes, at multiples of their size wherever rows begin: so a warp has more on the way, and
- * less is written in part.
+ * writes along dst's (dim 0). Where elements follow each other in rows both go by units of at least
+ * 4 bytes, at multiples of their size wherever rows begin: so a warp has more on the way, and less
+ * is written in part.
  */
-#include "tiles.cuh"
+#include "numbers.cuh"
 
 namespace {
 
 constexpr int WARPS = 8;
-constexpr int LINE_BYTES = 128; /* of memory: where a warp's units begin */
+constexpr int LINE_BYTES = 128; /* of memory */
 constexpr int ROWS_IN_FLIGHT = 4;
 
-/* Words in units, one to four to one, and the tile of them, whose rows lie along dim 1. Each begins
- * in its first unit where it does in memory. A tile writes the units of dst whose first words are
- * its own, so it reads up to HALO rows of the next one too. */
-template <uint32_t KIND, typename Word, typename Unit> struct swapped {
+/* How warps go along rows of at most SIDE elements of so many bytes, by units; ALIGNED: rows begin
+ * where lines of memory do, else a warp begins there, before the row. */
+template <int SIDE, int ELEM, int UNIT, bool ALIGNED> struct rows_of {
+  static constexpr int ELEMS = UNIT / ELEM; /* of a unit */
+  static constexpr int LINE = LINE_BYTES / UNIT < 32 ? LINE_BYTES / UNIT : 32;
+  static constexpr int PASSES = (SIDE / ELEMS + (ALIGNED ? 0 : LINE) + 31) / 32;
+
+  /* Elements of a row's first unit that precede it. */
+  static __device__ __forceinline__ int phase_of(uint32_t row)
+  {
+    return ALIGNED ? 0 : (int)(row % UNIT) / ELEM;
+  }
+
+  /* log2 of the lanes that share a row of n elements: no more than it has units. */
+  static __device__ __forceinline__ int lanes_log2(int n)
+  {
+    const int most = (n + 2 * ELEMS - 2) / ELEMS;
+
+    return most > 16 ? 5 : 32 - __clz(most - 1);
+  }
+
+  /* Calls with the first element, in the row of n or before it, of each unit of this lane's, and in
+   * which pass it is. */
+  template <typename Do>
+  static __device__ __forceinline__ void along(const char *at, int n, int log2, Do unit)
+  {
+    const uint32_t row = (uint32_t)(uintptr_t)at;
+    const int lane = (int)threadIdx.x & ((1 << log2) - 1);
+    const int before = ALIGNED || log2 < 5 ? 0 : (int)(row / UNIT % LINE);
+    const int first = (lane - before) * ELEMS - phase_of(row);
+
+#pragma unroll
+    for (int pass = 0; pass < PASSES; pass++) {
+      const int i = first + pass * 32 * ELEMS;
+
+      if (i < n && (ALIGNED || i > -ELEMS)) unit(i, pass);
+    }
+  }
+};
+
+/* Where the tile of a block begins, and how far it reaches along dims 0 and 1. */
+struct tile_place {
+  const char *from;
+  char *to;
+  int64_t src_row; /* from one row to the next, bytes */
+  int64_t dst_row;
+  int n0;
+  int n1;
+  int n_rows; /* that are read, along dim 0 */
+  bool is_first;
+};
+
+/* Of elements of FROM bytes that become TO; PACKED: they follow each other in rows of both sides.
+ * Rows of the tile lie along dim 1, and begin in their first unit where they do in memory. A tile
+ * writes the units of dst whose first elements are its own, and reads up to HALO more rows for
+ * that.
+ */
+template <uint32_t KIND, int FROM, int TO, bool PACKED> struct swapped {
   static constexpr const char *NAME = "transpose kernel";
   static constexpr int THREADS = 32 * WARPS;
   static constexpr int BLOCKS = 4;
   static constexpr int WALKERS = 1;
 
-  static constexpr int WORD_BYTES = sizeof(Word);
-  static constexpr int WORDS = sizeof(Unit) / sizeof(Word); /* of a unit */
-  static constexpr int SIDE = XFI_CUDA_SWAP_SIDE(WORD_BYTES);
-  static constexpr int HALO = WORDS - 1;
-  static constexpr int ROWS = SIDE + (WORDS > 1 ? WORDS : 0);
-  static constexpr int PITCH = SIDE / WORDS + (sizeof(Unit) < 4 ? 4 / (int)sizeof(Unit) : 1);
-  static constexpr int LINE = LINE_BYTES / sizeof(Unit) < 32 ? LINE_BYTES / sizeof(Unit) : 32;
-  static constexpr int PASSES = (SIDE / WORDS + LINE + 31) / 32; /* of a warp over a row */
+  static constexpr int SIDE = XFI_CUDA_SWAP_SIDE(FROM);
+  static constexpr int SRC_UNIT = PACKED && FROM < 4 ? 4 : FROM;
+  static constexpr int DST_UNIT = PACKED && TO < 4 ? 4 : TO;
+  static constexpr int ELEMS = DST_UNIT / TO;
+  static constexpr int HALO = ELEMS - 1;
+  static constexpr int ROWS = SIDE + (ELEMS > 1 ? ELEMS : 0);
+  static constexpr int PITCH = SIDE * FROM + (FROM < 4 ? 4 : FROM); /* an odd number of banks */
+  template <bool ALIGNED> using src_rows = rows_of<SIDE, FROM, SRC_UNIT, ALIGNED>;
+  template <bool ALIGNED> using dst_rows = rows_of<SIDE, TO, DST_UNIT, ALIGNED>;
 
-  /* Where row i0 of the tile lies: rows whose words make one unit of dst are far apart, so that
+  /* Where row i0 of the tile lies: rows whose elements make one unit of dst are far apart, so that
    * those which lanes read at once follow each other, in banks of their own. */
   static __device__ __forceinline__ int row_at(uint32_t i0)
   {
-    return (int)((i0 % WORDS * (ROWS / WORDS) + i0 / WORDS) * PITCH * sizeof(Unit));
+    return (int)(i0 % ELEMS * (ROWS / ELEMS) + i0 / ELEMS) * PITCH;
   }
 
-  /* Words of a row's first unit that precede it. */
-  static __device__ __forceinline__ int phase_of(uint32_t row)
+  template <bool ALIGNED>
+  static __device__ __forceinline__ void read_rows(const tile_place &p, int64_t step, char *tile)
   {
-    return (int)(row % sizeof(Unit)) / WORD_BYTES;
-  }
-
-  /* log2 of the lanes that share a row of n words: no more than it has units. */
-  static __device__ __forceinline__ int lanes_log2(int n)
-  {
-    const int most = (n + 2 * WORDS - 2) / WORDS;
-
-    return most > 16 ? 5 : 32 - __clz(most - 1);
-  }
-
-  /* Calls with the first word, in the row of n or before it, of each unit of this lane's, and in
-   * which pass it is. */
-  template <typename Do>
-  static __device__ __forceinline__ void along_row(const char *row, int n, int log2, Do unit)
-  {
-    const int lane = (int)threadIdx.x & ((1 << log2) - 1);
-    const int before = log2 < 5 ? 0 : (int)((uint32_t)(uintptr_t)row / sizeof(Unit) % LINE);
-    const int first = (lane - before) * WORDS - phase_of((uint32_t)(uintptr_t)row);
-
-#pragma unroll
-    for (int pass = 0; pass < PASSES; pass++) {
-      const int i = first + pass * 32 * WORDS;
-
-      if (i > -WORDS && i < n) unit(i, pass);
-    }
-  }
-
-  static __device__ __forceinline__ void read_rows(const xfi_cuda_piece &piece, const char *from,
-                                                   int n_rows, int n1, char *tile)
-  {
-    const int log2 = lanes_log2(n1);
-    const int step = THREADS >> log2;
+    using rows = src_rows<ALIGNED>;
+    const int log2 = rows::lanes_log2(p.n1);
+    const int n_at_once = THREADS >> log2;
+    const int64_t next = n_at_once * p.src_row;
+    int i0 = (int)threadIdx.x >> log2;
+    const char *row = p.from + i0 * p.src_row;
 
 #pragma unroll 1
-    for (int i0 = (int)threadIdx.x >> log2; i0 < n_rows; i0 += ROWS_IN_FLIGHT * step) {
-      Unit held[ROWS_IN_FLIGHT][PASSES];
+    for (; i0 < p.n_rows; i0 += ROWS_IN_FLIGHT * n_at_once, row += ROWS_IN_FLIGHT * next) {
+      word<SRC_UNIT> held[ROWS_IN_FLIGHT][rows::PASSES];
 
 #pragma unroll
       for (int r = 0; r < ROWS_IN_FLIGHT; r++) {
-        const char *row = from + (i0 + r * step) * piece.src_stride[0];
+        const char *at = row + r * next;
 
-        if (i0 + r * step < n_rows)
-          along_row(row, n1, log2, [&](int i1, int pass) {
-            held[r][pass] = word_load<Unit>(row + i1 * piece.src_stride[1]);
+        if (i0 + r * n_at_once < p.n_rows)
+          rows::along(at, p.n1, log2, [&](int i1, int pass) {
+            held[r][pass] = load_word<SRC_UNIT>(at + i1 * step);
           });
       }
 #pragma unroll
       for (int r = 0; r < ROWS_IN_FLIGHT; r++) {
-        const char *row = from + (i0 + r * step) * piece.src_stride[0];
-        char *in_tile = tile + row_at(i0 + r * step);
+        const char *at = row + r * next;
+        char *in_tile =
+            tile + row_at(i0 + r * n_at_once) + rows::phase_of((uint32_t)(uintptr_t)at) * FROM;
 
-        if (i0 + r * step < n_rows)
-          along_row(row, n1, log2, [&](int i1, int pass) {
-            const int phase = phase_of((uint32_t)(uintptr_t)row);
-            word_store<Unit>(in_tile + (i1 + phase) * WORD_BYTES, held[r][pass]);
-          });
+        if (i0 + r * n_at_once < p.n_rows)
+          rows::along(at, p.n1, log2,
+                      [&](int i1, int pass) { store_word(in_tile + i1 * FROM, held[r][pass]); });
       }
     }
   }
 
-  /* A unit of row i1 of dst, from word i0 of it on, of the n_rows that were read. */
-  static __device__ __forceinline__ void write_unit(const xfi_cuda_piece &piece, const char *from,
-                                                    char *row, int i0, int i1, int n_rows,
-                                                    const char *tile)
+  /* A unit of a row of dst, from element i0 of it on. `from`: what is read for element 0. */
+  template <bool ALIGNED>
+  static __device__ __forceinline__ void write_unit(const tile_place &p, const xfi_convert &convert,
+                                                    char *row, int64_t step, int i0,
+                                                    const char *column)
   {
-    Word words[WORDS] = {};
+    const uint32_t from = (uint32_t)(uintptr_t)p.from;
+    word<DST_UNIT> made = {};
 
 #pragma unroll
-    for (int j = 0; j < WORDS; j++) {
+    for (int j = 0; j < ELEMS; j++) {
       const int i = i0 + j;
-      const int phase =
-          phase_of((uint32_t)(uintptr_t)from + (uint32_t)i * (uint32_t)piece.src_stride[0]);
+      const int phase = src_rows<ALIGNED>::phase_of(from + (uint32_t)i * (uint32_t)p.src_row);
 
-      if (i >= 0 && i < n_rows)
-        words[j] = word_load<Word>(tile + row_at(i) + (i1 + phase) * WORD_BYTES);
+      if (i >= p.n_rows || (!ALIGNED && i < 0)) continue;
+      const word<FROM> elem = load_word<FROM>(column + row_at(i) + phase * FROM);
+      if constexpr (KIND >= XFI_CUDA_SWAP_CONVERT)
+        put_number<TO>(made, j, convert_number<FROM, TO>(elem.at[0], convert));
+      else if constexpr (ELEMS > 1)
+        put_number<TO>(made, j, elem.at[0]);
+      else
+        made = elem;
     }
-    if (i0 >= 0 && i0 + WORDS <= n_rows) {
-      Unit unit;
-      memcpy(&unit, words, sizeof unit);
-      word_store<Unit>(row + i0 * piece.dst_stride[0], unit);
-      return;
-    }
+    if constexpr (ELEMS > 1) {
+      if (i0 < 0 || i0 + ELEMS > p.n_rows) {
 #pragma unroll
-    for (int j = 0; j < WORDS; j++)
-      if (i0 + j >= 0 && i0 + j < n_rows)
-        word_store<Word>(row + (i0 + j) * piece.dst_stride[0], words[j]);
+        for (int j = 0; j < ELEMS; j++)
+          if (i0 + j >= 0 && i0 + j < p.n_rows)
+            store_word(row + (i0 + j) * step, word<TO>{{number_at<TO>(made, j)}});
+        return;
+      }
+    }
+    store_word(row + i0 * step, made);
+  }
+
+  template <bool ALIGNED>
+  static __device__ __forceinline__ void move(const xfi_cuda_piece &piece, const tile_place &p,
+                                              char *tile)
+  {
+    using rows = dst_rows<ALIGNED>;
+    const xfi_convert convert = piece.convert;
+    const int64_t step = PACKED ? TO : piece.dst_stride[0];
+    const int log2 = rows::lanes_log2(p.n0);
+    const int n_at_once = THREADS >> log2;
+    int i1 = (int)threadIdx.x >> log2;
+    char *row = p.to + i1 * p.dst_row;
+
+    read_rows<ALIGNED>(p, PACKED ? FROM : piece.src_stride[1], tile);
+    __syncthreads();
+#pragma unroll 1
+    for (; i1 < p.n1; i1 += n_at_once, row += n_at_once * p.dst_row)
+      rows::along(row, p.n0, log2, [&](int i0, int) {
+        if (i0 >= 0 || p.is_first) write_unit<ALIGNED>(p, convert, row, step, i0, tile + i1 * FROM);
+      });
+    __syncthreads(); /* the next tile overwrites this one */
   }
 
   __device__ __forceinline__ void operator()(const xfi_cuda_piece &piece, int64_t index) const
   {
-    __shared__ __align__(16) char tile[ROWS * PITCH * sizeof(Unit)];
+    __shared__ __align__(16) char tile[ROWS * PITCH];
     const int64_t tiles0 = piece.cols_per_row;
     const int64_t tiles1 = piece.n_rows;
     const int64_t x0 = index % tiles0 * SIDE;
     int64_t rest = index / tiles0;
     const int64_t x1 = rest % tiles1 * SIDE;
-    const int n0 = (int)min((int64_t)SIDE, (int64_t)piece.extent[0] - x0);
-    const int n1 = (int)min((int64_t)SIDE, (int64_t)piece.extent[1] - x1);
-    const char *from = piece.src + x0 * piece.src_stride[0] + x1 * piece.src_stride[1];
-    char *to = piece.dst + x0 * piece.dst_stride[0] + x1 * piece.dst_stride[1];
+    tile_place p = {piece.src + x0 * piece.src_stride[0] + x1 * piece.src_stride[1],
+                    piece.dst + x0 * piece.dst_stride[0] + x1 * piece.dst_stride[1],
+                    piece.src_stride[0],
+                    piece.dst_stride[1],
+                    (int)min((int64_t)SIDE, (int64_t)piece.extent[0] - x0),
+                    (int)min((int64_t)SIDE, (int64_t)piece.extent[1] - x1),
+                    0,
+                    x0 == 0};
 
     if (piece.kind != KIND) return;
     rest /= tiles1;
     for (uint32_t d = 2; d < piece.n_dims; d++) {
       const int64_t x = rest % piece.extent[d];
       rest /= piece.extent[d];
-      from += x * piece.src_stride[d];
-      to += x * piece.dst_stride[d];
+      p.from += x * piece.src_stride[d];
+      p.to += x * piece.dst_stride[d];
     }
-    const bool is_whole = (((uintptr_t)to | (uint64_t)piece.dst_stride[1]) % sizeof(Unit)) == 0;
-    const int n_rows = is_whole ? n0 : (int)min((int64_t)n0 + HALO, (int64_t)piece.extent[0] - x0);
-    const int first = x0 == 0 ? -HALO : 0; /* of a unit */
-    read_rows(piece, from, n_rows, n1, tile);
-    __syncthreads();
-    const int log2 = lanes_log2(n0);
-#pragma unroll 1
-    for (int i1 = (int)threadIdx.x >> log2; i1 < n1; i1 += THREADS >> log2) {
-      char *row = to + i1 * piece.dst_stride[1];
-
-      along_row(row, n0, log2, [&](int i0, int) {
-        if (i0 >= first) write_unit(piece, from, row, i0, i1, n_rows, tile);
-      });
-    }
-    __syncthreads(); /* the next tile overwrites this one */
+    const uint64_t dst_begins = (uintptr_t)p.to | (uint64_t)p.dst_row;
+    const uint64_t src_begins = (uintptr_t)p.from | (uint64_t)p.src_row;
+    const int halo = dst_begins % DST_UNIT == 0 ? 0 : HALO;
+    p.n_rows = (int)min((int64_t)p.n0 + halo, (int64_t)piece.extent[0] - x0);
+    if (PACKED && (src_begins | dst_begins) % LINE_BYTES == 0)
+      move<PACKED>(piece, p, tile);
+    else
+      move<false>(piece, p, tile);
   }
 };
 
 template <typename Kind>
 constexpr xfi_cuda_kernels kernels_of = {load_table<Kind>, launch_table<Kind>};
 
+#define PLAIN(log2) kernels_of<swapped<XFI_CUDA_SWAP + (log2), 1 << (log2), 1 << (log2), true>>
+#define APART(log2)                                                                                \
+  kernels_of<swapped<XFI_CUDA_SWAP_APART + (log2), 1 << (log2), 1 << (log2), false>>
+#define CONVERT(from, to) kernels_of<swapped<XFI_CUDA_SWAP_CONVERT_KIND(from, to), from, to, true>>
+
 const xfi_cuda_kernels kinds[XFI_CUDA_N_SWAPS] = {
-    kernels_of<swapped<0, unsigned char, unsigned>>,
-    kernels_of<swapped<1, unsigned short, unsigned>>,
-    kernels_of<swapped<2, unsigned, unsigned>>,
-    kernels_of<swapped<3, uint2, uint2>>,
-    kernels_of<swapped<4, uint4, uint4>>,
-    kernels_of<swapped<XFI_CUDA_SWAP_APART, unsigned char, unsigned char>>,
-    kernels_of<swapped<XFI_CUDA_SWAP_APART + 1, unsigned short, unsigned short>>};
+    PLAIN(0),      PLAIN(1),      PLAIN(2),      PLAIN(3),     PLAIN(4),      APART(0),
+    APART(1),      APART(2),      APART(3),      APART(4),     CONVERT(4, 4), CONVERT(4, 2),
+    CONVERT(4, 1), CONVERT(2, 4), CONVERT(2, 2), CONVERT(2, 1)};
 
 xfer_status load_all(void)
 {

@@ -55,8 +55,9 @@ static double run(const xfi_copy *copies, size_t n, int n_blocks)
   return run_bytes(copies, n, n_blocks, 2 * BYTES);
 }
 
-/* Elements that change on the way, 2 GiB of the wider type: as one run, and as rows of 1536
- * elements that lie two apart in the source. `flat` is what the copy kernel reaches. */
+/* Elements that change on the way, 2 GiB of the wider type: as one run, as rows of 1536 elements
+ * that lie two apart in the source, and as a matrix of so many columns that is transposed. `flat`
+ * is what the copy kernel reaches. */
 static void conversions(const char *src, char *dst, double flat)
 {
   static const struct {
@@ -89,8 +90,18 @@ static void conversions(const char *src, char *dst, double flat)
                    .src_stride = {2 * row * v->src_bytes},
                    .dst_stride = {row * v->dst_bytes}};
     const double rows = run_bytes(&c, 1, XFI_CUDA_BLOCKS_ALONE, n_bytes);
-    printf("%-34s one run %8.0f %8.3f   rows of 1536 %8.0f %8.3f\n", cases[i].name, whole,
-           whole / flat, rows, rows / flat);
+
+    c = (xfi_copy){.src = src,
+                   .dst = dst,
+                   .run_bytes = v->dst_bytes,
+                   .convert = v,
+                   .n_dims = 2,
+                   .extent = {row, n},
+                   .src_stride = {v->src_bytes, row * v->src_bytes},
+                   .dst_stride = {n * v->dst_bytes, v->dst_bytes}};
+    const double swapped = run_bytes(&c, 1, XFI_CUDA_BLOCKS_ALONE, n_bytes);
+    printf("%-24s one run %6.0f %6.3f   rows of 1536 %6.0f %6.3f   transposed %6.0f %6.3f\n",
+           cases[i].name, whole, whole / flat, rows, rows / flat, swapped, swapped / flat);
   }
 }
 

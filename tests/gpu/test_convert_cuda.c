@@ -105,8 +105,24 @@ static void check_odd_rows(const xfi_convert *v, const both *src, const both *ds
     }
 }
 
-/* All elements as one run; from the second element on, so that words do not fit; and every other
- * row of 24, by rows that are far apart in the destination. */
+/* A matrix of src, from element `first` on, whose columns dst has as rows. */
+static void check_transposed(const xfi_convert *v, const both *src, const both *dst,
+                             size_t dst_bytes, int64_t columns, int64_t rows, int64_t first)
+{
+  const xfi_copy c = {.src = (const char *)(intptr_t)(first * v->src_bytes),
+                      .dst = (char *)(intptr_t)(3 * first * v->dst_bytes),
+                      .run_bytes = v->dst_bytes,
+                      .convert = v,
+                      .n_dims = 2,
+                      .extent = {columns, rows},
+                      .src_stride = {v->src_bytes, columns * v->src_bytes},
+                      .dst_stride = {rows * v->dst_bytes, v->dst_bytes}};
+
+  check(&c, src, dst, dst_bytes, "transposed");
+}
+
+/* All elements as one run; from the second element on, so that words do not fit; every other row
+ * of 24, by rows that are far apart in the destination; and transposed. */
 static void check_pair(const xfi_convert *v, const both *src, const both *dst)
 {
   const size_t dst_bytes = 2 * (size_t)n_elems * v->dst_bytes + GUARD;
@@ -128,13 +144,10 @@ static void check_pair(const xfi_convert *v, const both *src, const both *dst)
                  .src_stride = {2 * row * v->src_bytes, 200 * row * v->src_bytes},
                  .dst_stride = {3 * row * v->dst_bytes, 300 * row * v->dst_bytes}};
   check(&c, src, dst, dst_bytes, "rows");
-  c = (xfi_copy){.run_bytes = v->dst_bytes,
-                 .convert = v,
-                 .n_dims = 2,
-                 .extent = {7 * side, 9 * side},
-                 .src_stride = {v->src_bytes, 7 * side * v->src_bytes},
-                 .dst_stride = {9 * side * v->dst_bytes, v->dst_bytes}};
-  check(&c, src, dst, dst_bytes, "transposed");
+  check_transposed(v, src, dst, dst_bytes, 7 * side, 9 * side, 0);
+  check_transposed(v, src, dst, dst_bytes, 256, 64 * (side / 10), 0);
+  check_transposed(v, src, dst, dst_bytes, 9, 131, 1);
+  check_transposed(v, src, dst, dst_bytes, 131, 11, 3);
 }
 
 static void test_each_pair_equals_ref(void **state)

@@ -9,6 +9,7 @@ typedef struct part {
   xfi_copy copy;
   uint64_t src_id;
   uint64_t dst_id;
+  xfi_convert convert; /* of the copy, if it has one */
 } part;
 
 typedef struct copy_op {
@@ -162,8 +163,14 @@ static copy_op *copies_make(const sim_op_class *cls, const xfi_copy *copies, siz
   op->parts = calloc(n + 1, sizeof *op->parts);
   if (op->parts == NULL) abort();
   op->n = n;
-  for (size_t i = 0; i < n; i++)
-    op->parts[i] = (part){copies[i], sim_id_at(copies[i].src), sim_id_at(copies[i].dst)};
+  for (size_t i = 0; i < n; i++) {
+    part *p = &op->parts[i];
+
+    *p = (part){.copy = copies[i], sim_id_at(copies[i].src), sim_id_at(copies[i].dst)};
+    if (p->copy.convert == NULL) continue;
+    p->convert = *p->copy.convert; /* the table may be a parameter of the launch */
+    p->copy.convert = &p->convert;
+  }
   return op;
 }
 
