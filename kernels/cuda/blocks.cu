@@ -65,10 +65,7 @@ template <int from_bytes> struct quantise_one : by_scale<from_bytes, 1> {
   using base::base;
   __device__ __forceinline__ void store(char *at, const typename base::loaded &w) const
   {
-    const float x = load_number<from_bytes>(w.numbers.at[0], this->type);
-
-    word_store<uint8_t>(
-        at, __nv_cvt_float_to_fp8(__fmul_rn(x, __frcp_rn(w.scale)), __NV_SATFINITE, __NV_E4M3));
+    word_store<uint8_t>(at, quantise_number<from_bytes>(w.numbers.at[0], this->type, w.scale));
   }
 };
 

@@ -268,7 +268,10 @@ static xfer_status add_swapped(xfi_cuda_table *table, const xfi_copy *copy, uint
   piece.kind = (packed ? XFI_CUDA_SWAP : XFI_CUDA_SWAP_APART) + src_log2;
   if (c.convert != NULL) {
     piece.convert = *c.convert;
-    piece.kind = (uint32_t)XFI_CUDA_SWAP_CONVERT_KIND(src_bytes, c.run_bytes);
+    piece.kind = xfi_copy_has_scales(&c)
+                     ? (uint32_t)XFI_CUDA_SWAP_QUANTISE_KIND(src_bytes)
+                     : (uint32_t)XFI_CUDA_SWAP_CONVERT_KIND(src_bytes, c.run_bytes);
+    piece.scales = c.scales;
   }
   piece.run_words = piece.run_elems = 1;
   piece.cols_per_row = (piece.extent[0] + side - 1) / side;
@@ -282,12 +285,13 @@ static xfer_status add_swapped(xfi_cuda_table *table, const xfi_copy *copy, uint
 /* A copy whose elements change. */
 static xfer_status add_converts(xfi_cuda_table *tables, const xfi_copy *c, int64_t tile_bytes)
 {
-  const int64_t fast = swapped_dim(c, c->convert->dst_bytes);
+  const xfi_convert *v = c->convert;
+  const int64_t fast = v->op == XFI_CONVERT_AMAX ? -1 : swapped_dim(c, v->dst_bytes);
 
-  if (xfi_copy_has_scales(c)) return add_elements(&tables[XFI_CUDA_BLOCKS], c, tile_bytes);
-  if (fast >= 0 && is_packed(c, fast, c->convert->src_bytes))
+  if (fast >= 0 && is_packed(c, fast, v->src_bytes))
     return add_swapped(&tables[XFI_CUDA_SWAPPED], c, 0, fast);
-  return add_elements(&tables[XFI_CUDA_CONVERTS], c, tile_bytes);
+  return add_elements(&tables[xfi_copy_has_scales(c) ? XFI_CUDA_BLOCKS : XFI_CUDA_CONVERTS], c,
+                      tile_bytes);
 }
 
 /* Adds one merged copy, in as many parts as its runs need. */

@@ -38,9 +38,10 @@ extern "C" {
 /* Elements along a side of the square tiles that are transposed, by their size in src: rows of 128
  * to 512 bytes. */
 #define XFI_CUDA_SWAP_SIDE(bytes) ((bytes) <= 2 ? 128 : (bytes) <= 8 ? 64 : 32)
-/* The kind of those whose elements of 4 or 2 bytes become others of 4, 2 or 1. */
+/* The kind of those whose elements of 4 or 2 bytes become others of 4, 2 or 1, and by scales. */
 #define XFI_CUDA_SWAP_CONVERT_KIND(from, to)                                                       \
   (XFI_CUDA_SWAP_CONVERT + ((from) == 4 ? 0 : 3) + ((to) == 4 ? 0 : (to) == 2 ? 1 : 2))
+#define XFI_CUDA_SWAP_QUANTISE_KIND(from) (XFI_CUDA_SWAP_QUANTISE + ((from) == 4 ? 0 : 1))
 
 /* x / d for 0 <= x < 2^31 and 1 <= d < 2^31, as (umulhi(x, magic) + x) >> shift (Granlund and
  * Montgomery). */
@@ -52,10 +53,11 @@ typedef struct xfi_cuda_div {
 /* Kinds of pieces in the tables of swapped, of converts and of blocks; each has a kernel to itself.
  */
 enum {
-  XFI_CUDA_SWAP = 0,          /* + log2 of an element's bytes */
-  XFI_CUDA_SWAP_APART = 5,    /* likewise: elements do not follow each other on both sides */
-  XFI_CUDA_SWAP_CONVERT = 10, /* XFI_CUDA_SWAP_CONVERT_KIND() */
-  XFI_CUDA_N_SWAPS = 16,
+  XFI_CUDA_SWAP = 0,           /* + log2 of an element's bytes */
+  XFI_CUDA_SWAP_APART = 5,     /* likewise: elements do not follow each other on both sides */
+  XFI_CUDA_SWAP_CONVERT = 10,  /* XFI_CUDA_SWAP_CONVERT_KIND() */
+  XFI_CUDA_SWAP_QUANTISE = 16, /* XFI_CUDA_SWAP_QUANTISE_KIND() */
+  XFI_CUDA_N_SWAPS = 18,
   XFI_CUDA_CONVERT = 0, /* + 5 * xfi_convert_type() of the source + that of the destination */
   XFI_CUDA_CONVERT_SKEWED = 15, /* likewise: runs begin anywhere in words */
   XFI_CUDA_CONVERT_ONE_BY_ONE = 30,

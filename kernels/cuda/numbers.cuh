@@ -129,4 +129,14 @@ static __device__ __forceinline__ uint32_t convert_number(uint32_t bits, const x
   return round_number<to_bytes>(x, c.to);
 }
 
+/* By the scale of its block, to f8e4m3; NaNs become 0x7f. */
+template <int from_bytes>
+static __device__ __forceinline__ uint32_t quantise_number(uint32_t bits, uint32_t type,
+                                                           float scale)
+{
+  const float x = __fmul_rn(load_number<from_bytes>(bits, type), __frcp_rn(scale));
+
+  return __nv_cvt_float_to_fp8(x, __NV_SATFINITE, __NV_E4M3);
+}
+
 #endif

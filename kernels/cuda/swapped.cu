@@ -63,6 +63,8 @@ struct tile_place {
   int n1;
   int n_rows; /* that are read, along dim 0 */
   bool is_first;
+  const float *scales; /* of the first element, and how far apart others are along both dims */
+  uint32_t scale_strides[2];
 };
 
 /* Of elements of FROM bytes that become TO; PACKED: they follow each other in rows of both sides.
@@ -76,6 +78,7 @@ template <uint32_t KIND, int FROM, int TO, bool PACKED> struct swapped {
   static constexpr int BLOCKS = 4;
   static constexpr int WALKERS = 1;
 
+  static constexpr bool IS_SCALED = KIND >= XFI_CUDA_SWAP_QUANTISE;
   static constexpr int SIDE = XFI_CUDA_SWAP_SIDE(FROM);
   static constexpr int SRC_UNIT = PACKED && FROM < 4 ? 4 : FROM;
   static constexpr int DST_UNIT = PACKED && TO < 4 ? 4 : TO;
@@ -129,13 +132,15 @@ template <uint32_t KIND, int FROM, int TO, bool PACKED> struct swapped {
     }
   }
 
-  /* A unit of a row of dst, from element i0 of it on. `from`: what is read for element 0. */
+  /* A unit of a row of dst, from element i0 of it on. `column`, `scales`: of the tile, and the
+   * scale of element 0. */
   template <bool ALIGNED>
   static __device__ __forceinline__ void write_unit(const tile_place &p, const xfi_convert &convert,
                                                     char *row, int64_t step, int i0,
-                                                    const char *column)
+                                                    const char *column, const float *scales)
   {
     const uint32_t from = (uint32_t)(uintptr_t)p.from;
+    float scale = IS_SCALED ? scales[max(i0, 0) * p.scale_strides[0]] : 0;
     word<DST_UNIT> made = {};
 
 #pragma unroll
@@ -145,7 +150,10 @@ template <uint32_t KIND, int FROM, int TO, bool PACKED> struct swapped {
 
       if (i >= p.n_rows || (!ALIGNED && i < 0)) continue;
       const word<FROM> elem = load_word<FROM>(column + row_at(i) + phase * FROM);
-      if constexpr (KIND >= XFI_CUDA_SWAP_CONVERT)
+      if (IS_SCALED && p.scale_strides[0] != 0) scale = scales[i * p.scale_strides[0]];
+      if constexpr (IS_SCALED)
+        put_number<TO>(made, j, quantise_number<FROM>(elem.at[0], convert.from, scale));
+      else if constexpr (KIND >= XFI_CUDA_SWAP_CONVERT)
         put_number<TO>(made, j, convert_number<FROM, TO>(elem.at[0], convert));
       else if constexpr (ELEMS > 1)
         put_number<TO>(made, j, elem.at[0]);
@@ -181,7 +189,9 @@ template <uint32_t KIND, int FROM, int TO, bool PACKED> struct swapped {
 #pragma unroll 1
     for (; i1 < p.n1; i1 += n_at_once, row += n_at_once * p.dst_row)
       rows::along(row, p.n0, log2, [&](int i0, int) {
-        if (i0 >= 0 || p.is_first) write_unit<ALIGNED>(p, convert, row, step, i0, tile + i1 * FROM);
+        if (i0 >= 0 || p.is_first)
+          write_unit<ALIGNED>(p, convert, row, step, i0, tile + i1 * FROM,
+                              p.scales + i1 * p.scale_strides[1]);
       });
     __syncthreads(); /* the next tile overwrites this one */
   }
@@ -201,7 +211,9 @@ template <uint32_t KIND, int FROM, int TO, bool PACKED> struct swapped {
                     (int)min((int64_t)SIDE, (int64_t)piece.extent[0] - x0),
                     (int)min((int64_t)SIDE, (int64_t)piece.extent[1] - x1),
                     0,
-                    x0 == 0};
+                    x0 == 0,
+                    piece.scales + x0 * piece.scale_stride[0] + x1 * piece.scale_stride[1],
+                    {piece.scale_stride[0], piece.scale_stride[1]}};
 
     if (piece.kind != KIND) return;
     rest /= tiles1;
@@ -210,6 +222,7 @@ template <uint32_t KIND, int FROM, int TO, bool PACKED> struct swapped {
       rest /= piece.extent[d];
       p.from += x * piece.src_stride[d];
       p.to += x * piece.dst_stride[d];
+      p.scales += x * piece.scale_stride[d];
     }
     const uint64_t dst_begins = (uintptr_t)p.to | (uint64_t)p.dst_row;
     const uint64_t src_begins = (uintptr_t)p.from | (uint64_t)p.src_row;
@@ -229,11 +242,12 @@ constexpr xfi_cuda_kernels kernels_of = {load_table<Kind>, launch_table<Kind>};
 #define APART(log2)                                                                                \
   kernels_of<swapped<XFI_CUDA_SWAP_APART + (log2), 1 << (log2), 1 << (log2), false>>
 #define CONVERT(from, to) kernels_of<swapped<XFI_CUDA_SWAP_CONVERT_KIND(from, to), from, to, true>>
+#define QUANTISE(from) kernels_of<swapped<XFI_CUDA_SWAP_QUANTISE_KIND(from), from, 1, true>>
 
 const xfi_cuda_kernels kinds[XFI_CUDA_N_SWAPS] = {
-    PLAIN(0),      PLAIN(1),      PLAIN(2),      PLAIN(3),     PLAIN(4),      APART(0),
-    APART(1),      APART(2),      APART(3),      APART(4),     CONVERT(4, 4), CONVERT(4, 2),
-    CONVERT(4, 1), CONVERT(2, 4), CONVERT(2, 2), CONVERT(2, 1)};
+    PLAIN(0),      PLAIN(1),      PLAIN(2),      PLAIN(3),      PLAIN(4),      APART(0),
+    APART(1),      APART(2),      APART(3),      APART(4),      CONVERT(4, 4), CONVERT(4, 2),
+    CONVERT(4, 1), CONVERT(2, 4), CONVERT(2, 2), CONVERT(2, 1), QUANTISE(4),   QUANTISE(2)};
 
 xfer_status load_all(void)
 {

@@ -134,13 +134,16 @@ static float *scale_of(const cut *c)
   return scales;
 }
 
-/* Blocks lie in the last dim one element after the other on both sides: that is the run. */
-static bool has_run(const cut *c, const int64_t *src, const int64_t *dst)
+/* The dim in which elements of blocks lie one after the other on both sides: that is the run; -1:
+ * there is none. */
+static int run_dim(const cut *c, const int64_t *src, const int64_t *dst)
 {
-  const int last = c->blocks->n_dims - 1;
+  int d = c->blocks->n_dims - 1;
 
-  return last >= 0 && c->blocks->block[last] > 1 && src[last] == c->blocks->quantise.src_bytes &&
-         (c->dst == NULL || dst[last] == c->blocks->quantise.dst_bytes);
+  while (d >= 0 && (c->blocks->block[d] == 1 || src[d] != c->blocks->quantise.src_bytes ||
+                    (c->dst != NULL && dst[d] != c->blocks->quantise.dst_bytes)))
+    d--;
+  return d;
 }
 
 static xfer_status add_copy(const cut *c)
@@ -151,21 +154,21 @@ static xfer_status add_copy(const cut *c)
   const int64_t *dst_stride = none;
   const int64_t *src_stride;
   xfi_copy copy = {.run_bytes = 1, .scales = scale_of(c)};
-  bool run;
+  int run;
 
   copy.convert = c->dst == NULL ? &c->blocks->amax : &c->blocks->quantise;
   copy.src = address_of(c, c->src, &src_stride);
   if (c->dst != NULL) copy.dst = address_of(c, c->dst, &dst_stride);
-  run = has_run(c, src_stride, dst_stride);
+  run = run_dim(c, src_stride, dst_stride);
   for (int d = 0; d < n_dims; d++) {
     add_dim(&copy, c->n[d], block[d] * src_stride[d], block[d] * dst_stride[d],
             c->box->cell_stride[d]);
-    if (c->dst != NULL && block[d] > 1 && !(run && d == n_dims - 1))
+    if (c->dst != NULL && block[d] > 1 && d != run)
       add_dim(&copy, c->inner[d], src_stride[d], dst_stride[d], 0);
   }
   for (int d = 0; d < n_dims && c->dst == NULL; d++)
-    if (block[d] > 1 && !(run && d == n_dims - 1)) add_dim(&copy, c->inner[d], src_stride[d], 0, 0);
-  if (run) copy.run_bytes = c->inner[n_dims - 1];
+    if (block[d] > 1 && d != run) add_dim(&copy, c->inner[d], src_stride[d], 0, 0);
+  if (run >= 0) copy.run_bytes = c->inner[run];
   return xfi_copies_push(c->copies, &copy);
 }
 

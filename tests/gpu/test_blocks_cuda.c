@@ -91,6 +91,7 @@ static void check_shape(const shape *s, int type, uint32_t how, const both *src,
   const xfi_convert to_scale = {XFER_F32, XFER_F32, 4, 4, XFI_CONVERT_TO_SCALE, 0, how};
   const xfi_convert exponents = {XFER_F32, XFER_F8E8M0, 4, 1, XFI_CONVERT_AS_IT_IS, 0, 0};
   const int64_t row = COLUMNS;
+  const int64_t height = s->n_rows * s->rows;
 
   memset(scales->host, 0, scales->n_bytes);
   CUDA(cudaMemset, (scales->device, 0, scales->n_bytes));
@@ -118,6 +119,18 @@ static void check_shape(const shape *s, int type, uint32_t how, const both *src,
                       .scale_stride = {s->n_columns, 0, 1}},
           src, dst, scales);
   check_same(dst, "element", s, type);
+  do_both(
+      &(xfi_copy){.src = (char *)(s->first * wide),
+                  .dst = (char *)s->first,
+                  .run_bytes = 1,
+                  .convert = &quantise,
+                  .n_dims = 4,
+                  .extent = {s->n_rows, s->rows, s->n_columns, s->columns},
+                  .src_stride = {s->rows * wide, wide, s->columns * height * wide, height * wide},
+                  .dst_stride = {s->rows * row, row, s->columns, 1},
+                  .scale_stride = {s->n_columns, 0, 1, 0}},
+      src, dst, scales);
+  check_same(dst, "transposed element", s, type);
   do_both(&(xfi_copy){.run_bytes = n_cells, .convert = &exponents}, scales, dst, NULL);
   check_same(dst, "exponent", s, type);
 }
