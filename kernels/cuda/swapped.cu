@@ -199,6 +199,8 @@ template <uint32_t KIND, int FROM, int TO, bool PACKED> struct swapped {
   __device__ __forceinline__ void operator()(const xfi_cuda_piece &piece, int64_t index) const
   {
     __shared__ __align__(16) char tile[ROWS * PITCH];
+
+    if (piece.kind != KIND) return;
     const int64_t tiles0 = piece.cols_per_row;
     const int64_t tiles1 = piece.n_rows;
     const int64_t x0 = index % tiles0 * SIDE;
@@ -215,7 +217,6 @@ template <uint32_t KIND, int FROM, int TO, bool PACKED> struct swapped {
                     piece.scales + x0 * piece.scale_stride[0] + x1 * piece.scale_stride[1],
                     {piece.scale_stride[0], piece.scale_stride[1]}};
 
-    if (piece.kind != KIND) return;
     rest /= tiles1;
     for (uint32_t d = 2; d < piece.n_dims; d++) {
       const int64_t x = rest % piece.extent[d];

@@ -145,7 +145,7 @@ static void check_pair(const xfi_convert *v, const both *src, const both *dst)
                  .dst_stride = {3 * row * v->dst_bytes, 300 * row * v->dst_bytes}};
   check(&c, src, dst, dst_bytes, "rows");
   check_transposed(v, src, dst, dst_bytes, 7 * side, 9 * side, 0);
-  check_transposed(v, src, dst, dst_bytes, 256, 64 * (side / 10), 0);
+  check_transposed(v, src, dst, dst_bytes, 256, n_elems / 256, 0);
   check_transposed(v, src, dst, dst_bytes, 9, 131, 1);
   check_transposed(v, src, dst, dst_bytes, 131, 11, 3);
 }
