@@ -171,6 +171,8 @@ xfer_status xfi_cuda_look(const xfi_cuda_device *device, const void *pointer,
                           xfi_cuda_pointer *found);
 xfer_status xfi_cuda_find_allocation(xfi_device *device, const void *pointer, size_t n_bytes,
                                      xfi_allocation *found);
+/* Is it several chunks beside each other? */
+bool xfi_cuda_is_of_several(const xfi_allocation *allocation);
 size_t xfi_cuda_find_changed(xfi_device *device, const xfi_allocation *then, size_t n);
 
 /* ---- cuda_probe.c ---- */

@@ -30,9 +30,13 @@ static bool goes_on(const xfi_copy *c, const xfi_copy *next)
 static xfi_cuda_span span_of(const xfi_cuda_device *device, const char *pointer)
 {
   const xfi_cuda_span mapped = xfi_cuda_mapped(device, pointer);
+  const xfi_allocation *noted =
+      xfi_allocation_at(device->base.noted, device->base.n_noted, pointer);
   xfi_cuda_pointer found;
 
   if (mapped.n_bytes > 0) return mapped;
+  if (noted != NULL && !xfi_cuda_is_of_several(noted))
+    return (xfi_cuda_span){noted->base, noted->n_bytes};
   if (xfi_cuda_look(device, pointer, &found) != XFER_OK) return mapped;
   return (xfi_cuda_span){found.base, found.n_bytes};
 }

@@ -59,6 +59,11 @@ static bool is_chunk(const xfi_cuda_device *device, const void *pointer)
  * numbers are small, so the top bit tells. */
 static const uint64_t OF_SEVERAL = UINT64_C(1) << 63;
 
+bool xfi_cuda_is_of_several(const xfi_allocation *allocation)
+{
+  return (allocation->id & OF_SEVERAL) != 0;
+}
+
 static uint64_t id_of_several(uint64_t id, uint64_t next)
 {
   id = (id ^ next) * UINT64_C(0x9e3779b97f4a7c15);
@@ -95,7 +100,7 @@ xfer_status xfi_cuda_find_allocation(xfi_device *base, const void *pointer, size
                   xfi_cuda_look(device, end, &seen) == XFER_OK && seen.ordinal == device->ordinal,
               XFER_ERR_ARG, "%zu bytes from %p are wanted; the allocation ends after %zu", n_bytes,
               pointer, (size_t)(end - (const char *)pointer));
-    if ((found->id & OF_SEVERAL) == 0) found->chunk_bytes = found->n_bytes; /* of the first */
+    if (!xfi_cuda_is_of_several(found)) found->chunk_bytes = found->n_bytes; /* of the first */
     if (seen.n_bytes != found->chunk_bytes) found->chunk_bytes = 0;
     found->n_bytes += seen.n_bytes;
     found->id = id_of_several(found->id, seen.id);
@@ -129,7 +134,7 @@ static uint64_t id_now(const xfi_cuda_device *device, const xfi_allocation *then
 
   while (at < end) {
     const size_t n_bytes =
-        (then->id & OF_SEVERAL) != 0 ? chunk_at(device, then, at) : then->n_bytes;
+        xfi_cuda_is_of_several(then) ? chunk_at(device, then, at) : then->n_bytes;
 
     if (n_bytes == 0) return 0;
     if (at != last->at && device->driver.pointer_attribute(

@@ -51,6 +51,28 @@ typedef struct xfi_allocation {
   size_t chunk_bytes; /* of each of several chunks; 0: there is one, or they differ in size */
 } xfi_allocation;
 
+/* The one of `n`, sorted by address, that holds the byte; NULL: none does. */
+static inline const xfi_allocation *xfi_allocation_at(const xfi_allocation *all, size_t n,
+                                                      const void *pointer)
+{
+  const xfi_allocation *first = all;
+
+  while (n > 0) { /* it is among first[0] to first[n - 1], or nowhere */
+    const xfi_allocation *middle = first + n / 2;
+    const char *base = (const char *)middle->base;
+
+    if ((const char *)pointer < base) {
+      n /= 2;
+    } else if ((const char *)pointer >= base + middle->n_bytes) {
+      first = middle + 1;
+      n -= n / 2 + 1;
+    } else {
+      return middle;
+    }
+  }
+  return NULL;
+}
+
 /* Flags are 64-bit words that only grow, in memory of flags_alloc(). This bit says that the value
  * will not come, and ends waits for it. (Not the top one: streams compare differences.) */
 #define XFI_FLAG_VOID (UINT64_C(1) << 62)
@@ -197,6 +219,9 @@ struct xfi_device {
   /* Up to so many bytes to and from all peers are worth one batch, not one for each peer on a
    * stream of its own. */
   uint64_t one_batch_bytes;
+  /* Of memory in batches that are being made, sorted by address: what need not be asked about. */
+  const xfi_allocation *noted;
+  size_t n_noted;
 };
 
 /* NULL, of a simulation: nothing to do. */

@@ -1,8 +1,6 @@
 /*
  * Which allocations bound memory lies in, as a commit finds them, and whether it still does.
  */
-#include <stdlib.h>
-
 #include "alloc.h"
 #include "bound_plan.h"
 #include "error.h"
@@ -88,24 +86,12 @@ const xfi_allocation *xfi_run_find_changed(const xfer_plan *plan)
   return i < plan->n_allocations ? &plan->allocations[i] : NULL;
 }
 
-/* Those that overlap are equal. */
-static int by_overlap(const void *a, const void *b)
-{
-  const xfi_allocation *x = a;
-  const xfi_allocation *y = b;
-
-  if (x->base > (const void *)((const char *)y->base + y->n_bytes - 1)) return 1;
-  return (const char *)x->base + x->n_bytes <= (const char *)y->base ? -1 : 0;
-}
-
 const xfi_allocation *xfi_run_allocation(const xfer_plan *plan, const void *pointer, size_t n_bytes)
 {
-  const xfi_allocation wanted = {.base = (void *)pointer, .n_bytes = 1}; /* only compared */
   const xfer_plan *owner = xfi_run_owner(plan);
-  const xfi_allocation *found = NULL;
+  const xfi_allocation *found =
+      xfi_allocation_at(owner->allocations, owner->n_allocations, pointer);
 
-  if (owner->n_allocations > 0)
-    found = bsearch(&wanted, owner->allocations, owner->n_allocations, sizeof wanted, by_overlap);
   if (found == NULL || (const char *)pointer + n_bytes > (const char *)found->base + found->n_bytes)
     return NULL; /* of chunks beside each other several count as one, so it may be another */
   return found;

@@ -335,7 +335,8 @@ static inline told_device *told_device_create(world *w, int rank)
   told_ops.batch_destroy = told_batch_destroy;
   told_ops.batch_launch = told_batch_launch;
   host->ops->destroy(host);
-  *d = (told_device){.base = {&told_ops, 0, NULL, UINT64_MAX}, .world = w, .rank = rank};
+  *d = (told_device){
+      .base = {.ops = &told_ops, .one_batch_bytes = UINT64_MAX}, .world = w, .rank = rank};
   return d;
 }
 

@@ -122,9 +122,12 @@ static xfer_status make_open(xfi_group *g, const xfi_direct *d, const xfer_plan 
 /* Where everything lies now. */
 static xfer_status make_batches(xfi_group *g, const xfi_direct *d, const xfer_plan *plan)
 {
+  const xfer_plan *owner = xfi_run_owner(plan);
   xfer_status st = XFER_OK;
   xfi_copies parts[XFI_QUANT_PARTS] = {{NULL, 0, 0}};
 
+  d->device->noted = owner->allocations;
+  d->device->n_noted = owner->n_allocations;
   XFI_TRY_DONE(add_flows(parts, plan, g));
   for (int k = 0; k < XFI_QUANT_PARTS; k++)
     if (parts[k].n > 0)
@@ -132,6 +135,7 @@ static xfer_status make_batches(xfi_group *g, const xfi_direct *d, const xfer_pl
                                                 g->percent, g->guard, false));
   XFI_TRY_DONE(make_open(g, d, plan, &parts[0]));
 done:
+  d->device->n_noted = 0;
   for (int k = 0; k < XFI_QUANT_PARTS; k++)
     xfi_copies_free(&parts[k]);
   return st;
