@@ -220,6 +220,17 @@ def test_integers_of_another_type_are_what_the_loader_makes_of_them(dtype, of, k
     assert torch.equal(model.a.weight, given["a.weight"].to(of))
 
 
+@pytest.mark.parametrize("method", [SwapsRows(), stand_in.Repacks()])
+def test_what_the_loader_itself_fills_is_processed_as_after_any_load(method):
+    model = Model(a=layer(method, weight=(4, 6)))
+    made = destination(model, {"a.weight": (4, 6)}, torch.int32)
+    given = torch.arange(24, dtype=torch.int32).reshape(4, 6)
+    for version in 1, 2:
+        updated(made, {"a.weight": given + version})
+        want = stand_in.processed(method, {"weight": (given + version).to(BF16)})
+        assert torch.equal(model.a.weight, want["weight"])
+
+
 class Experts(Model):
     """Of packed int4: each expert's weight, and its shape as integers, of which the parameter is no integer."""
 

@@ -216,18 +216,24 @@ class VllmDestination(Destination):
         return slots_of(self._experts) != self._slots or super().is_rearranged()
 
     def _classify(self, boxes: dict[str, list[TargetBox]]) -> dict[str, Way]:
-        """By layer that takes something."""
+        """By layer that takes something, also through the loader, which writes as before processing."""
         taken: dict[str, set[str]] = {}
-        for each in boxes.values():
-            for box in each:
-                layer, parameter = split(box.target)
-                taken.setdefault(layer, set()).add(parameter)
-        return {
+        for target in (*(box.target for each in boxes.values() for box in each), *self._loaders_targets()):
+            layer, parameter = split(target)
+            taken.setdefault(layer, set()).add(parameter)
+        found = {
             name: Way("staged", "asked for")
             if any(fnmatch(name, pattern) for pattern in self._patterns)
             else _probe(self._modules[name], parameters)
             for name, parameters in taken.items()
         }
+        for layer, parameter in map(split, self._loaders_targets()):
+            if parameter in found[layer].swapped:
+                found[layer] = Way("staged", f"processing swaps halves of {parameter}, which the loader fills")
+        return found
+
+    def _loaders_targets(self) -> Iterator[str]:
+        return (target for _, target in self._by_loader)
 
     def _lying_otherwise(self, boxes: dict[str, list[TargetBox]]) -> dict[str, Way]:
         """Layers with a parameter that does not lie now as the loader has it: its places are not those recorded."""
