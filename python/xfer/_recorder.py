@@ -20,10 +20,14 @@ __all__ = ["Recorder", "Write", "name_of"]
 _CLONES = ("clone", "_to_copy")
 _CONSTANTS = ("zeros", "zeros_like", "new_zeros", "full", "full_like", "new_full", "ones", "ones_like", "new_ones")
 _EMPTY = ("empty_like", "new_empty", "new_empty_strided")
-_WIDER = {"bf16": ("f32", "f64"), "f16": ("f32", "f64"), "f32": ("f64",)}
+_WIDER = {
+    torch.bfloat16: (torch.float32, torch.float64),
+    torch.float16: (torch.float32, torch.float64),
+    torch.float32: (torch.float64,),
+}
 
 
-def _holds(dtype: str, other: str) -> bool:
+def _holds(dtype: Any, other: Any) -> bool:
     """Does a type hold all values of another?"""
     return dtype == other or dtype in _WIDER.get(other, ())
 
@@ -42,7 +46,7 @@ class _Storage:
 
     keep: Any
     block: Block
-    dtype: str
+    dtype: Any
     name: str | None = None  # of a parameter
     writes: list[Write] = field(default_factory=list)
     is_rounded: bool = False  # something was copied into it that its type may not hold
@@ -69,11 +73,11 @@ def _region(tensor: Any) -> list[tuple[int, int]]:
     return list(zip(tensor.shape, tensor.stride(), strict=True))
 
 
-def name_of(tensor: Any) -> str:
+def name_of(dtype: Any) -> str:
     try:
-        return dtype_name(tensor.dtype)
+        return dtype_name(dtype)
     except TypeError:
-        return str(tensor.dtype)
+        return str(dtype)
 
 
 class _Number:
@@ -111,9 +115,9 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc, unused-ignore]
     # ---- what is known at first
 
     def add_source(self, name: str, tensor: Any) -> None:
-        block = Block((tensor.numel(),), [Box((0,), (tensor.numel(),), name, 0, (1,))])
+        block = Block((tensor.numel(),), [Box((0,), (tensor.numel(),), name, 0, (1,), tensor.dtype)])
         self.sources[name] = tensor
-        self.known[_key(tensor)] = _Storage(tensor.untyped_storage(), block, name_of(tensor))
+        self.known[_key(tensor)] = _Storage(tensor.untyped_storage(), block, tensor.dtype)
 
     def add(self, tensor: Any, name: str | None = None) -> _Storage:
         """The storage of a tensor, by the tensor's own dims where it is dense."""
@@ -123,7 +127,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc, unused-ignore]
         if tensor.storage_offset() or tensor.numel() != n or Block(shape).strides != tuple(s for _, s in dims):
             shape = (n,)
         shape = shape or (1,)
-        made = _Storage(tensor.untyped_storage(), Block(shape), name_of(tensor), name)
+        made = _Storage(tensor.untyped_storage(), Block(shape), tensor.dtype, name)
         return self.known.setdefault(_key(tensor), made)
 
     # ---- operations
@@ -222,10 +226,11 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc, unused-ignore]
     def _copies(self, tensor: Any, to: int, to_strides: Iterable[int]) -> list[Strided]:
         """The elements of a tensor as copies to a place with these strides. Raises Unmapped."""
         known = self.known[_key(tensor)]
-        if known.block.made is not None or name_of(tensor) != known.dtype:
+        if known.block.made is not None or tensor.dtype.itemsize != known.dtype.itemsize:
             raise Unmapped
         dims = tuple(Dim(n, t, s) for (n, s), t in zip(_region(tensor), to_strides, strict=True))
-        return read(known.block, Strided("", tensor.storage_offset(), to, dims))
+        copies = read(known.block, Strided("", tensor.storage_offset(), to, dims))
+        return copies if tensor.dtype == known.dtype else _taken_for(tensor.dtype, known.dtype, copies)
 
     def _exact(self, tensor: Any, to: int, to_strides: Iterable[int]) -> list[Strided]:
         """The same of what has the checkpoint's values, and goes on to another place."""
@@ -242,18 +247,15 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc, unused-ignore]
             self._spoil(target, "copy_", [])
             return
         source, known = source.expand(target.shape), self.known[_key(source)]
-        if name_of(target) != into.dtype:  # its bits, whose places are those of other elements
-            into.block.spoil(f"a view as {name_of(target)}", self._sources_of([source]))
-            everything = (Dim(math.prod(into.block.shape), 1, 0),)
-            into.writes.append(Write(Strided("", 0, 0, everything), into.block.made))
-            return
         try:
             copies = self._exact(source, target.storage_offset(), target.stride())
+            if target.dtype != into.dtype:
+                copies = _taken_for(into.dtype, target.dtype, copies)
         except Unmapped:
-            how = known.block.made[0] if known.block.made else f"view as {name_of(source)}, or strides"
+            how = known.block.made[0] if known.block.made else f"view as {name_of(source.dtype)}, or strides"
             self._note(into, target, ("copy_" if known.is_rounded else how, self._sources_of([source])))
             return
-        into.is_rounded = into.is_rounded or not _holds(into.dtype, known.dtype)
+        into.is_rounded = into.is_rounded or not _holds(target.dtype, source.dtype)
         if sum(copy.size for copy in copies) < target.numel():
             into.writes.append(Write(Strided("", 0, target.storage_offset(), _dims(target)), ("nothing", ())))
         into.writes += [Write(copy, None if copy.source else ("constant", ())) for copy in copies]
@@ -269,15 +271,20 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc, unused-ignore]
 
     @staticmethod
     def _note(into: _Storage, target: Any, made: tuple[str, tuple[str, ...]]) -> None:
-        into.writes.append(Write(Strided("", 0, target.storage_offset(), _dims(target)), made))
         into.block.spoil(*made)
+        if target.dtype.itemsize == into.dtype.itemsize:
+            into.writes.append(Write(Strided("", 0, target.storage_offset(), _dims(target)), made))
+        else:  # its places are those of other elements
+            everything = (Dim(math.prod(into.block.shape), 1, 0),)
+            into.writes.append(Write(Strided("", 0, 0, everything), into.block.made))
 
     def _spoil(self, target: Any, how: str, others: Iterable[Any]) -> None:
         """An operation wrote values that are no copies; those that depend on nothing are constants."""
         if not target.numel():
             return
         into = self.known.get(_key(target)) or self.add(target)
-        if how in ("zero_", "fill_") and not self._sources_of(others):
+        is_constant = how in ("zero_", "fill_") and not self._sources_of(others)
+        if is_constant and target.dtype.itemsize == into.dtype.itemsize:
             copy = Strided("", 0, target.storage_offset(), _dims(target))
             into.writes.append(Write(copy, (how, ())))
             self._write(into, [copy])
@@ -331,7 +338,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc, unused-ignore]
         known = self.known.get(_key(x))
         if known is None or not self._has_elements(x):
             raise Unmapped
-        if not _holds(made.dtype, known.dtype):
+        if not _holds(made.dtype, x.dtype):
             raise Unmapped
         for copy in self._exact(x, part.storage_offset(), part.stride()):
             write(made.block, copy)
@@ -387,6 +394,13 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc, unused-ignore]
             return [Write(whole, (how, self._sources_of([tensor])))]
 
 
+def _taken_for(dtype: Any, other: Any, copies: Iterable[Strided]) -> list[Strided]:
+    """Copies of bits of one type in a view as another. Raises Unmapped where the source's own bits are others."""
+    if dtype.itemsize != other.itemsize or any(copy.source and copy.dtype != other for copy in copies):
+        raise Unmapped
+    return [replace(copy, dtype=dtype) for copy in copies]
+
+
 def _inside(write: Write, lo: int, hi: int) -> Iterator[Write]:
     """What of a write lies in a part of a storage, which several parameters may share."""
     copy = write.copy
@@ -412,7 +426,7 @@ def _last_of(known: _Storage) -> list[Write]:
         to = sum(lo * s for lo, s in zip(box.lo, strides, strict=True))
         sizes = [hi - lo for lo, hi in zip(box.lo, box.hi, strict=True)]
         dims = tuple(Dim(n, t, f) for n, t, f in zip(sizes, strides, box.strides, strict=True))
-        writes.append(Write(Strided(box.source, box.of, to, dims), None if box.source else ("constant", ())))
+        writes.append(Write(Strided(box.source, box.of, to, dims, box.dtype), None if box.source else ("constant", ())))
     return writes
 
 

@@ -10,6 +10,7 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from typing import Any
 
 
 @dataclass(frozen=True)
@@ -23,12 +24,13 @@ class Dim:
 
 @dataclass(frozen=True)
 class Strided:
-    """Elements of `source`, which begin at `of`, go to a storage from `to` on."""
+    """Elements of `source`, which begin at `of`, go to a storage from `to` on. dtype: what its bits are taken for."""
 
     source: str
     of: int
     to: int
     dims: tuple[Dim, ...]
+    dtype: Any = None
 
     @property
     def size(self) -> int:
@@ -39,13 +41,14 @@ class Strided:
 @dataclass(frozen=True)
 class Box:
     """The elements lo <= x < hi of a block are those of a source: `of` at lo, `strides` from one index to the next. The
-    source "" is a constant."""
+    source "" is a constant. dtype: what the source's bits are taken for."""
 
     lo: tuple[int, ...]
     hi: tuple[int, ...]
     source: str
     of: int
     strides: tuple[int, ...]
+    dtype: Any = None
 
 
 @dataclass
@@ -133,7 +136,7 @@ def _meet(index: tuple[int, ...], to: int, steps: tuple[_Step, ...], box: Box) -
     if not outside:
         of = box.of + sum((i - lo) * s for i, lo, s in zip(index, box.lo, box.strides, strict=True))
         dims = tuple(Dim(step.dim.n, step.dim.to, step.k * box.strides[step.j]) for step in steps)
-        yield Strided(box.source, of, to, dims)
+        yield Strided(box.source, of, to, dims, box.dtype)
         return
     # Cut the longest walk along a dim that leaves the box, where it enters or leaves if it is the only one there.
     j = outside[0]
@@ -161,7 +164,7 @@ def _joined(block: Block) -> Block:
         for i, b in enumerate(boxes):
             lo, hi = (*b.lo[:d], b.lo[d] * n, *b.lo[d + 2 :]), (*b.hi[:d], b.hi[d] * n, *b.hi[d + 2 :])
             stride = b.strides[d + 1] if n > 1 else b.strides[d]
-            boxes[i] = Box(lo, hi, b.source, b.of, (*b.strides[:d], stride, *b.strides[d + 2 :]))
+            boxes[i] = Box(lo, hi, b.source, b.of, (*b.strides[:d], stride, *b.strides[d + 2 :]), b.dtype)
         shape[d : d + 2] = [shape[d] * n]
     return Block(tuple(shape), boxes)
 
@@ -173,7 +176,7 @@ def _slices(copy: Strided, dim: Dim, most: int) -> Iterator[Strided]:
     if dim.n > most:
         raise Unmapped
     for i in range(dim.n):
-        yield Strided(copy.source, copy.of + i * dim.of, copy.to + i * dim.to, tuple(inner))
+        yield Strided(copy.source, copy.of + i * dim.of, copy.to + i * dim.to, tuple(inner), copy.dtype)
 
 
 def read(block: Block, copy: Strided, most: int = 4096) -> list[Strided]:
@@ -221,7 +224,7 @@ def _box_of(block: Block, copy: Strided) -> Box:
                 raise Unmapped
             hi[step.j] = index[step.j] + step.dim.n
             strides[step.j] = step.dim.to
-    return Box(tuple(index), tuple(hi), copy.source, copy.of, tuple(strides))
+    return Box(tuple(index), tuple(hi), copy.source, copy.of, tuple(strides), copy.dtype)
 
 
 def _overlap(old: Box, new: Box) -> bool:
@@ -239,7 +242,7 @@ def _without(old: Box, new: Box) -> Iterator[Box]:
             if first < last:
                 low, high = (*lo[:d], first, *lo[d + 1 :]), (*hi[:d], last, *hi[d + 1 :])
                 of = old.of + sum((a - b) * s for a, b, s in zip(low, old.lo, old.strides, strict=True))
-                yield Box(low, high, old.source, of, old.strides)
+                yield Box(low, high, old.source, of, old.strides, old.dtype)
         lo[d], hi[d] = max(lo[d], new.lo[d]), min(hi[d], new.hi[d])
 
 

@@ -7,8 +7,9 @@ returns that: strided copies of the checkpoint's tensors into the parameters, an
     for copy in found.copies:
         print(copy.source, copy.source_box, "->", copy.target, copy.target_offset, copy.shape, copy.target_strides)
 
-Views (narrow, chunk, transpose, reshape) need nothing; clone, contiguous, cat, stack, pad, choices by known indices,
-fill_(x.item()) and casts that keep the values are followed; anything else that computes is named in `made`.
+Views (narrow, chunk, transpose, reshape, view as another type of the same size) need nothing; clone, contiguous, cat,
+stack, pad, choices by known indices, fill_(x.item()) and casts that keep the values are followed; anything else that
+computes is named in `made`.
 """
 
 from __future__ import annotations
@@ -32,7 +33,8 @@ __all__ = ["Capture", "Copy", "Made", "TargetBox", "capture", "destinations"]
 @dataclass(frozen=True)
 class Copy:
     """Elements of a checkpoint's tensor that lie in a parameter. Offsets and strides are in elements, of the tensor and
-    of the parameter, each dense and row-major as it was declared."""
+    of the parameter, each dense and row-major as it was declared. is_bits: the parameter, of another type, takes their
+    bits as they are, which the loader sees as its type."""
 
     source: str
     source_offset: int
@@ -44,6 +46,7 @@ class Copy:
     shape: tuple[int, ...]
     source_dtype: str
     target_dtype: str
+    is_bits: bool = False
 
 
 @dataclass(frozen=True)
@@ -61,13 +64,14 @@ class Made:
 @dataclass(frozen=True)
 class TargetBox:
     """A box of a checkpoint's tensor, lo <= x < hi, and where it lies in a parameter: element x at target_offset plus
-    the sum of (x[d] - lo[d]) * strides[d], in elements."""
+    the sum of (x[d] - lo[d]) * strides[d], in elements. is_bits: as in Copy."""
 
     lo: tuple[int, ...]
     hi: tuple[int, ...]
     target: str
     target_offset: int
     strides: tuple[int, ...]
+    is_bits: bool = False
 
 
 _Form = tuple[tuple[int, ...], tuple[int, ...]]
@@ -136,6 +140,10 @@ def _add(found: Capture, sources: Mapping[str, Any], name: str, tensor: Any, eac
         found.made.append(Made(name, at, to, shape, *each.made))
         return
     source = sources[copy.source]
+    if copy.dtype not in (source.dtype, tensor.dtype):  # the loader sees its bits as another type, and converts that
+        how = f"a view as {name_of(copy.dtype)}, converted"
+        found.made.append(Made(name, at, to, shape, how, (copy.source,)))
+        return
     found.sources[copy.source], found.targets[name] = tuple(source.shape), _form(tensor)
     found.copies.append(
         Copy(
@@ -147,8 +155,9 @@ def _add(found: Capture, sources: Mapping[str, Any], name: str, tensor: Any, eac
             target_offset=at,
             target_strides=to,
             shape=shape,
-            source_dtype=name_of(source),
-            target_dtype=name_of(tensor),
+            source_dtype=name_of(source.dtype),
+            target_dtype=name_of(tensor.dtype),
+            is_bits=copy.dtype != source.dtype,
         )
     )
 
@@ -174,7 +183,9 @@ def _boxes_of(copy: Copy, shape: tuple[int, ...]) -> list[TargetBox]:
         if all(dim.to for dim in left):
             write(block, Strided("", target, source, tuple(left)))
         if sum(map(_volume, block.boxes)) == math.prod(dim.n for dim in left):
-            found += [TargetBox(b.lo[:n], b.hi[:n], copy.target, b.of, b.strides[:n]) for b in block.boxes]
+            found += [
+                TargetBox(b.lo[:n], b.hi[:n], copy.target, b.of, b.strides[:n], copy.is_bits) for b in block.boxes
+            ]
             continue
         # Some elements go to several places, as those of an expand() or unfold(): one place after the other.
         dim = min(left, key=lambda dim: (dim.to != 0, dim.n))
@@ -199,8 +210,9 @@ def lies_otherwise(found: Capture, name: str, tensor: Any) -> str:
     return "" if lies == lay else f"{name!r} was captured with shape and strides {lay}, and the module's has {lies}"
 
 
-def parts_of(found: Capture, boxes: Iterable[TargetBox], memory: Callable[[str], Any]) -> list[Any]:
-    """Where boxes of a capture lie in real parameters. memory: a parameter by its name; None where it is gone.
+def parts_of(found: Capture, boxes: Iterable[TargetBox], dtype: Any, memory: Callable[[str], Any]) -> list[Any]:
+    """Where boxes of a capture lie in real parameters, which are seen as the tensor's type where they take its bits.
+    memory: a parameter by its name; None where it is gone.
 
     Raises ValueError where a parameter lies otherwise than it was captured.
     """
@@ -211,7 +223,8 @@ def parts_of(found: Capture, boxes: Iterable[TargetBox], memory: Callable[[str],
         if wrong:
             raise ValueError(wrong)
         size = [hi - lo for lo, hi in zip(box.lo, box.hi, strict=True)]
-        parts.append(x.detach().as_strided(size, box.strides, x.storage_offset() + box.target_offset))
+        part = x.detach().as_strided(size, box.strides, x.storage_offset() + box.target_offset)
+        parts.append(part.view(dtype) if box.is_bits and part.dtype.itemsize == dtype.itemsize else part)
     return parts
 
 
@@ -229,7 +242,7 @@ def destinations(
     for name, boxes in found.boxes(checkpoint).items():
         dtype, shape = checkpoint[name]
         layout = Layout.by_boxes(None, tuple(shape), dtype, [(box.lo, box.hi) for box in boxes])
-        view = View.of_boxes(parts_of(found, boxes, memory.get))
+        view = View.of_boxes(parts_of(found, boxes, torch_dtype(torch, dtype), memory.get))
         if view.dtype != layout.dtype:
             raise TypeError(f"{name!r} is {layout.dtype} in the checkpoint and {view.dtype} in {boxes[0].target!r}")
         made[name] = layout, view

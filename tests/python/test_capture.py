@@ -243,22 +243,6 @@ def test_elements_that_go_to_several_places_go_to_each():
     assert torch.equal(model.rows, weights.unfold(0, 3, 2).expand(2, 2, 3))
 
 
-@pytest.mark.parametrize(
-    ("of", "view"),
-    [("bfloat16", "float16"), ("bfloat16", "float32"), ("float32", "bfloat16"), ("int32", "uint8")],
-)
-def test_bits_that_are_written_in_a_view_as_another_type_are_no_copy(of, view):
-    of, view = getattr(torch, of), getattr(torch, view)
-
-    def load(model, weights):
-        model.p.data.view(view).copy_(weights["w"])
-
-    shape = torch.zeros(4, 8, dtype=of).view(view).shape
-    found = capture(Model({"p": (4, 8)}, load, of), {"w": (str(view).partition(".")[2], tuple(shape))})
-    assert not found.copies
-    assert [each.sources for each in found.made] == [("w",)]
-
-
 def test_what_writes_no_element_is_not_recorded():
     def load(model, weights):
         rows = weights["w"]

@@ -231,6 +231,45 @@ def test_what_the_loader_itself_fills_is_processed_as_after_any_load(method):
         assert torch.equal(model.a.weight, want["weight"])
 
 
+class Seen(Model):
+    """Its loader takes the bits of two halves for another type; what the parameter is it converts them to."""
+
+    dtype: torch.dtype
+
+    def load_weights(self, weights):
+        for name, x in weights:
+            self.a.weight.chunk(2)[name == "up"].copy_(x.view(self.dtype))
+
+
+@pytest.mark.parametrize(
+    ("method", "kind"), [(None, "in place"), (SwapsRows(), "swapped"), (stand_in.Repacks(), "staged")]
+)
+@pytest.mark.parametrize(
+    ("dtype", "seen", "of", "is_direct"),
+    [
+        (torch.float8_e8m0fnu, torch.uint8, torch.uint8, True),  # as vLLM has scales of mxfp4
+        (torch.uint8, torch.float8_e8m0fnu, torch.float8_e8m0fnu, True),
+        (torch.float16, BF16, BF16, True),
+        (torch.int16, BF16, torch.float32, False),
+    ],
+)
+def test_bits_that_the_loader_takes_for_another_type_are_what_it_makes_of_them(
+    method, kind, dtype, seen, of, is_direct
+):
+    model = Seen(a=layer(method, weight=(4, 6)))
+    model.a.weight = torch.nn.Parameter(torch.zeros(4, 6, dtype=of), requires_grad=False)
+    model.dtype = seen
+    made = destination(model, {"gate": (2, 6), "up": (2, 6)}, dtype)
+    bits = torch.arange(24 * dtype.itemsize, dtype=torch.uint8).view(dtype).reshape(4, 6)
+    updated(made, {"gate": bits[:2], "up": bits[2:]})
+    kinds = {kind for kind, n in made.report()["bytes"].items() if n}
+    assert kinds == {kind if is_direct else "by the loader"}
+    want = bits.view(seen).to(of)
+    if method:
+        want = stand_in.processed(method, {"weight": want})["weight"]
+    assert torch.equal(model.a.weight.view(torch.uint8), want.view(torch.uint8))
+
+
 class Experts(Model):
     """Of packed int4: each expert's weight, and its shape as integers, of which the parameter is no integer."""
 

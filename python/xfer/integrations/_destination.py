@@ -107,7 +107,7 @@ class Destination:
     def _converted(self, boxes: dict[str, list[TargetBox]]) -> Iterator[tuple[str, str]]:
         """Integers that the loader makes numbers of another type of, and the parameters that take them."""
         for name, each in boxes.items():
-            dtype, targets = self.checkpoint[name][0], {box.target for box in each}
+            dtype, targets = self.checkpoint[name][0], {box.target for box in each if not box.is_bits}
             if dtype in _INTEGERS and not all(_has_the_bits(dtype, self._dtypes[target]) for target in targets):
                 yield from ((name, target) for target in targets)
 
@@ -136,8 +136,9 @@ class Destination:
         """What is of another floating-point type here than in the checkpoint: that type, by name."""
         found = {}
         for name, boxes in self.boxes.items():
-            types = {self._dtypes[box.target] for box in boxes}
-            if types != {self.checkpoint[name][0]} and types | {self.checkpoint[name][0]} <= _CAST:
+            dtype = self.checkpoint[name][0]
+            types = {dtype if box.is_bits else self._dtypes[box.target] for box in boxes}
+            if types != {dtype} and types | {dtype} <= _CAST:
                 found[name] = dtype_name(types.pop())  # of several: the others are refused where they are bound
         return found
 
@@ -180,8 +181,8 @@ class Destination:
         if name in self.whole:
             return View.of_boxes([self._whole_buffers[name]])
         boxes = self.boxes.get(name, [])
-        parts = parts_of(self.found, boxes, self._live)
         dtype = self._types.get(name, self.checkpoint[name][0])
+        parts = parts_of(self.found, boxes, dtype, self._live)
         for part, box in zip(parts, boxes, strict=True):
             if not _has_the_bits(dtype, part.dtype):
                 raise TypeError(f"{name!r} is {dtype} at the trainer and {part.dtype} in {box.target!r}")

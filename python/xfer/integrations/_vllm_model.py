@@ -13,7 +13,7 @@ import contextlib
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fnmatch import fnmatch
 from typing import Any
 
@@ -170,7 +170,7 @@ def _moved(box: TargetBox, strides: tuple[int, ...], dim: int, half: int, shape:
     reach = max((hi - lo - 1) * s for lo, hi, s in zip(box.lo, box.hi, box.strides, strict=True) if s < 2 * half)
     if at < half <= at + reach:
         raise ValueError(f"a tensor that goes into both halves of {box.target!r}, which trade places")
-    return TargetBox(box.lo, box.hi, box.target, box.target_offset + (half if at < half else -half), box.strides)
+    return replace(box, target_offset=box.target_offset + (half if at < half else -half))
 
 
 class VllmDestination(Destination):
