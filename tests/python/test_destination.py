@@ -177,6 +177,45 @@ def test_the_halves_that_a_kernel_was_seen_to_swap_are_swapped_and_no_others():
     assert torch.equal(model.mlp.weight, torch.cat(mlp[::-1]))
 
 
+@pytest.mark.parametrize("method", [stand_in.Keeps(), stand_in.Repacks()])
+def test_plans_and_failed_updates_leave_all_parameters_as_they_were(method):
+    """Also a bias, which vLLM leaves in the layer while the others are on the meta device."""
+    checkpoint = {"a.weight": (4, 6), "a.bias": (4, 6)}
+    model = Model(a=layer(method, weight=(4, 6), bias=(4, 6)))
+    given = [values(checkpoint, version) for version in (1, 2)]
+    model.load_weights(given[0].items())
+    method.process_weights_after_loading(model.a)
+    was, live = {name: x.clone() for name, x in model.named_parameters()}, dict(model.named_parameters())
+    made = destination(model, checkpoint)
+    for _ in range(2):
+        assert all(torch.equal(x, was[name]) for name, x in model.named_parameters())
+        made.begin()
+        made.abandon()
+    updated(made, given[1])
+    assert all(x is live[name] for name, x in model.named_parameters())
+    want = stand_in.processed(method, {name.partition(".")[2]: x for name, x in given[1].items()})
+    assert all(torch.equal(getattr(model.a, name), x) for name, x in want.items())
+
+
+class RepacksWeights(stand_in.QuantizeMethodBase):
+    def process_weights_after_loading(self, layer):
+        layer.weight.data.copy_(layer.weight.data.flip(0))
+
+
+def test_a_bias_that_two_layers_share_is_what_comes_where_one_of_them_is_staged():
+    """As vLLM's routers and experts share e_score_correction_bias."""
+    checkpoint = {"a.weight": (4, 6), "a.bias": (4,), "b.weight": (4, 6)}
+    model = Model(a=layer(weight=(4, 6), bias=(4,)), b=layer(RepacksWeights(), weight=(4, 6)))
+    model.b.bias = model.a.bias
+    made = destination(model, checkpoint)
+    assert [made.ways[name].kind for name in "ab"] == ["in place", "staged"]
+    for version in 1, 2:
+        given = values(checkpoint, version)
+        updated(made, given)
+        assert torch.equal(model.a.bias, given["a.bias"])
+        assert model.b.bias is model.a.bias
+
+
 class Scheme(stand_in.QuantizeMethodBase):
     """As vLLM's CompressedTensorsLinearMethod: what is done to a layer the layer's scheme says."""
 

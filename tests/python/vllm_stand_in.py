@@ -171,7 +171,11 @@ def record_metadata_for_reloading(model, device):
 
 
 def restore_layer_on_meta(layer, info):
+    """vLLM 0.33 leaves each `bias` as it is."""
+    bias = layer._parameters.get("bias")
     _register(layer, *info.restore_metadata)
+    if bias is not None:
+        layer.register_parameter("bias", bias)
 
 
 def materialize_layer(layer, info):

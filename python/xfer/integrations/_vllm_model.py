@@ -44,6 +44,12 @@ def _tensors(layer: Any) -> tuple[dict[str, Any], dict[str, Any]]:
     return dict(parameters), dict(buffers)
 
 
+def _copied(tensor: Any) -> Any:
+    made = tensor.detach().clone()
+    made.__class__, made.__dict__ = tensor.__class__, tensor.__dict__.copy()
+    return made
+
+
 class _Layer:
     """One layer, whose tensors are taken away and come back."""
 
@@ -57,16 +63,25 @@ class _Layer:
         meta.restore_layer_on_meta(self.layer, self.info)
 
     def materialize(self) -> None:
-        """Memory for them. What is not loaded keeps its value; padding of parameters is zero."""
+        """Memory for them, but for the live ones that vLLM leaves in the layer, as each `bias`. What is not loaded
+        keeps its value; padding of parameters is zero."""
         with self.info.restore_device, torch.no_grad():
             meta.materialize_layer(self.layer, self.info)
             parameters, buffers = _tensors(self.layer)
-            for parameter in parameters.values():
-                parameter.zero_()
+            for name, parameter in parameters.items():
+                if parameter is not self.info.kernel_tensors[0].get(name):
+                    parameter.zero_()
             for name, buffer in buffers.items():
                 live = self.info.kernel_tensors[1].get(name)
                 if live is not None and live.shape == buffer.shape:
                     buffer.copy_(live)
+
+    def part(self) -> None:
+        """Copies in the place of the live tensors that vLLM leaves."""
+        for tensors, live in zip(_tensors(self.layer), self.info.kernel_tensors, strict=True):
+            for name, x in tensors.items():
+                if x is live.get(name):
+                    setattr(self.layer, name, _copied(x))
 
     def process(self) -> None:
         """The kernel's work on what is loaded, and the result into the live tensors."""
@@ -128,6 +143,7 @@ def _probe(layer: Any, loaded: set[str]) -> Way:
     one.begin()
     try:
         one.materialize()
+        one.part()
         parameters = {name: x for name, x in _tensors(layer)[0].items() if name in loaded}
         for x in parameters.values():
             _noise(x.data)
