@@ -214,6 +214,11 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc, unused-ignore]
                 Box((0,) * len(made.block.shape), made.block.shape, "", 0, (0,) * len(made.block.shape))
             )
 
+    def has_elements(self, tensors: Iterable[Any], but: Iterable[Any]) -> bool:
+        """Is something of the checkpoint in the storage of one of them, which none of the others has?"""
+        own = {_key(tensor) for tensor in but} if (given := list(filter(self._has_elements, tensors))) else set()
+        return any(_key(tensor) not in own for tensor in given)
+
     def _has_elements(self, tensor: Any) -> bool:
         """Is something of the checkpoint in its storage?"""
         known = self.known.get(_key(tensor))

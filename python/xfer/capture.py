@@ -86,13 +86,15 @@ def _form(tensor: Any) -> _Form:
 @dataclass
 class Capture:
     """What a loader did. missing: parameters with elements that nothing wrote, and how many. unused: tensors of the
-    checkpoint that no copy and no made value is of. sources: the shapes of what is copied, by name. targets: of the
+    checkpoint that no copy and no made value is of. derived: attributes of the module and its parts, no parameters or
+    buffers, that have something of the checkpoint. sources: the shapes of what is copied, by name. targets: of the
     parameters that are copied to, the shape, and the strides in dims of more than one index."""
 
     copies: list[Copy] = field(default_factory=list)
     made: list[Made] = field(default_factory=list)
     missing: dict[str, int] = field(default_factory=dict)
     unused: list[str] = field(default_factory=list)
+    derived: list[str] = field(default_factory=list)
     sources: dict[str, tuple[int, ...]] = field(default_factory=dict)
     targets: dict[str, _Form] = field(default_factory=dict)
 
@@ -203,6 +205,23 @@ def _named(module: Any) -> Iterator[tuple[str, Any]]:
     yield from module.named_buffers(remove_duplicate=False)
 
 
+def _derived(recorder: Recorder, module: Any) -> list[str]:
+    """Attributes, no parameters or buffers, that have elements of sources."""
+    named = [tensor for _, tensor in _named(module)]
+    return [
+        f"{path}.{name}".removeprefix(".")
+        for path, part in module.named_modules()
+        for name, value in vars(part).items()
+        if name not in ("_parameters", "_buffers") and recorder.has_elements(_tensors(value), named)
+    ]
+
+
+def _tensors(value: Any) -> list[Any]:
+    """An attribute's, by itself or in a list or dict."""
+    each = value.values() if isinstance(value, dict) else value if isinstance(value, list | tuple) else [value]
+    return [x for x in each if isinstance(x, torch.Tensor)]
+
+
 def lies_otherwise(found: Capture, name: str, tensor: Any) -> str:
     """How a real parameter, None where it is gone, lies in another way than the one that was captured; "": it does
     not."""
@@ -265,8 +284,7 @@ def capture(
     Raises ValueError where the loader looks at a value, since there is none, but to fill a parameter with it; and
     whatever the loader raises.
     """
-    recorder = Recorder()
-    tensors = {}
+    recorder, tensors = Recorder(), {}
     for name, (dtype, shape) in checkpoint.items():
         tensors[name] = torch.empty(tuple(shape), dtype=torch_dtype(torch, dtype), device="meta")
         recorder.add_source(name, tensors[name])
@@ -276,4 +294,16 @@ def capture(
         (load or module.load_weights)(iter(tensors.items()))
         if after is not None:
             after()
-    return _told(recorder, _named(module))
+    found = _told(recorder, _named(module))
+    found.derived = _derived(recorder, module)
+    return found
+
+
+def derived(module: Any, load: Callable[[Iterator[tuple[str, Any]]], Any]) -> list[str]:
+    """What a load of nothing makes of the module's own parameters and buffers: attributes that are neither."""
+    recorder = Recorder()
+    for name, tensor in _named(module):
+        recorder.add_source(name, tensor)
+    with torch.no_grad(), recorder:
+        load(iter(()))
+    return _derived(recorder, module)

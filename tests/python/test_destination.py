@@ -216,6 +216,63 @@ def test_a_bias_that_two_layers_share_is_what_comes_where_one_of_them_is_staged(
         assert model.b.bias is model.a.bias
 
 
+class Derives(Model):
+    """Its loader derives tensors of its own, as DeepSeek-V4's: one in place, one anew, and one that is the bias."""
+
+    rows = None
+
+    def load_weights(self, weights):
+        super().load_weights(weights)
+        rows = self.a.weight.sum(0)
+        self.rows = rows if self.rows is None else self.rows.copy_(rows)
+        self.columns, self.bias = [self.a.weight.sum(1)], self.a.bias.data
+
+
+class Sees(Model):
+    """Its loader hands on to its text's, where there is something for it."""
+
+    def load_weights(self, weights):
+        weights = [(name.partition(".")[2], x) for name, x in weights]
+        if weights:
+            self.text.load_weights(weights)
+
+
+@pytest.mark.parametrize("is_inner", [False, True])
+def test_what_the_loader_derives_is_derived_anew(is_inner, caplog):
+    checkpoint = {"a.weight": (4, 6), "a.bias": (4,)}
+    text = Derives(a=layer(weight=(4, 6), bias=(4,)))
+    prefix = "text." if is_inner else ""
+    model = Sees(text=text) if is_inner else text
+    text.load_weights(values(checkpoint, 0).items())
+    rows, columns = text.rows, text.columns
+    made = destination(model, {f"{prefix}{name}": shape for name, shape in checkpoint.items()})
+    assert text.rows is rows
+    assert text.columns is columns
+    for version in 1, 2:
+        given = values(checkpoint, version)
+        updated(made, {f"{prefix}{name}": x for name, x in given.items()})
+        assert torch.equal(text.rows, given["a.weight"].sum(0))
+        assert torch.equal(text.columns[0], given["a.weight"].sum(1))
+        assert torch.equal(text.bias, given["a.bias"])
+    assert text.rows is rows
+    assert not caplog.records
+
+
+class Keeps(Model):
+    """Its loader keeps a number of the checkpoint, which no parameter has."""
+
+    def load_weights(self, weights):
+        for name, x in weights:
+            super().load_weights([(name, x)])
+            self.last = x[-1]
+
+
+def test_what_the_loader_derives_of_the_checkpoint_alone_is_in_the_log(caplog):
+    destination(Keeps(a=layer(weight=(4, 6))), {"a.weight": (4, 6)})
+    text = "xfer: the loader makes more of the weights, which updates leave as it is: 'last'"
+    assert [each.getMessage() for each in caplog.records] == [text]
+
+
 class Scheme(stand_in.QuantizeMethodBase):
     """As vLLM's CompressedTensorsLinearMethod: what is done to a layer the layer's scheme says."""
 

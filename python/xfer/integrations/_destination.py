@@ -5,20 +5,20 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator, Mapping
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, contextmanager
 from functools import cache, partial
 from typing import Any
 
 import torch
 
 from .._places import Places
-from ..capture import Capture, TargetBox, capture, parts_of
+from ..capture import Capture, TargetBox, capture, derived, parts_of
 from ..dtypes import dtype_name, torch_dtype
 from ..layout import Layout
 from ..memory import View
 from ._source import some
 
-__all__ = ["Checkpoint", "Destination", "bytes_of", "form_of", "parameters_of", "split"]
+__all__ = ["Checkpoint", "Destination", "bytes_of", "form_of", "kept", "parameters_of", "split"]
 
 _log = logging.getLogger(__name__)
 _CAST = {torch.float32, torch.bfloat16, torch.float16}  # to each other
@@ -60,6 +60,19 @@ def _has_the_bits(dtype: Any, other: Any) -> bool:
     return dtype == other or ({dtype, other} <= _INTEGERS and dtype.itemsize == other.itemsize)
 
 
+@contextmanager
+def kept(model: Any) -> Iterator[None]:
+    """Its modules are afterwards as they are."""
+    kept = [(module, dict(module.__dict__)) for module in model.modules()]
+    inner = [(each, dict(each)) for _, names in kept for each in names.values() if isinstance(each, dict)]
+    try:
+        yield
+    finally:
+        for target, was in (*((module.__dict__, names) for module, names in kept), *inner):
+            target.clear()
+            target.update(was)
+
+
 def bytes_of(tensor: Any) -> Any:
     return tensor.detach().contiguous().reshape(-1).view(torch.uint8)
 
@@ -83,12 +96,13 @@ class Destination:
         self._modules = dict(model.named_modules())
         self._whole_buffers: dict[str, Any] = {}
         self._types: dict[str, Any] = {}
-        with self._as_loaded():
+        with kept(model), self._as_loaded():
             self._dtypes = {name: x.dtype for name, x in (*parameters_of(model), *model.named_buffers())}
             self._strides = {name: x.stride() for name, x in parameters_of(model)}
             self.found: Capture = capture(model, checkpoint, partial(_load, model))
             self.takes = bool(self.found.copies or self.found.made)
             self._look_at_the_rest({name for name, _ in parameters_of(model)})
+            self._deriving = self._look_at_derived()
         boxes = self.found.boxes(checkpoint)
         made = [(name, each.target) for each in self.found.made for name in each.sources]
         self._by_loader = dict.fromkeys((*made, *self._converted(boxes)))  # a name, and a parameter that takes of it
@@ -103,6 +117,23 @@ class Destination:
         if unused:
             level = logging.WARNING if missing else logging.INFO
             _log.log(level, "xfer: %d of the trainers' tensors go nowhere here: %s", len(unused), some(unused))
+
+    def _look_at_derived(self) -> list[Any]:
+        """The parts of the model whose loaders derive something from its parameters, which they do again when they are
+        given nothing; the innermost first, the model itself last."""
+        if not self.found.derived:
+            return []
+        parts = [(path, module) for path, module in self._modules.items() if hasattr(module, "load_weights")]
+        deriving = [
+            module
+            for path, module in reversed(parts)
+            if any(name.startswith(f"{path}." if path else "") for name in self.found.derived)
+        ]
+        again = derived(self.model, lambda _: [module.load_weights(iter(())) for module in deriving])
+        left = [name for name in self.found.derived if name not in again]
+        if left:
+            _log.warning("xfer: the loader makes more of the weights, which updates leave as it is: %s", some(left))
+        return deriving
 
     def _converted(self, boxes: dict[str, list[TargetBox]]) -> Iterator[tuple[str, str]]:
         """Integers that the loader makes numbers of another type of, and the parameters that take them."""
@@ -189,10 +220,13 @@ class Destination:
         return View.of_boxes([part.view(dtype) for part in parts], dtype=None if parts else dtype)
 
     def finish(self) -> None:
-        """All is there: what the loader makes itself."""
+        """All is there: what the loader makes itself, and what it derives."""
         if self.whole:
             self.model.load_weights(iter(self._whole_buffers.items()))
         self._whole_buffers = {}
+        with torch.no_grad():
+            for module in self._deriving:
+                module.load_weights(iter(()))
 
     def abandon(self) -> None:
         """The update failed."""

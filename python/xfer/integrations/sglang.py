@@ -335,13 +335,13 @@ class SglangDestination(Destination):
     """A worker's model in a session."""
 
     def __init__(self, model: Any, checkpoint: Checkpoint) -> None:
-        self._deriving: dict[Any, None] = {}  # modules that the loader has derive something
+        self._posting: dict[Any, None] = {}  # modules that the loader has derive something
         super().__init__(model, checkpoint)
         self._check_left_out()
         self._experts = _experts()
 
     def _as_loaded(self) -> AbstractContextManager[None]:
-        return _kept(self.model, self._deriving)
+        return _underived(self.model, self._posting)
 
     def _check_left_out(self) -> None:
         """SGLang processes all layers: raises for weights that do not come whole and that this would change."""
@@ -363,7 +363,7 @@ class SglangDestination(Destination):
 
         super().finish()
         with torch.no_grad():
-            for module in [self.model] if hasattr(self.model, "post_load_weights") else self._deriving:
+            for module in [self.model] if hasattr(self.model, "post_load_weights") else self._posting:
                 post_load_weights(module)
 
 
@@ -398,21 +398,14 @@ def _experts() -> Any:
 
 
 @contextmanager
-def _kept(model: Any, deriving: dict[Any, None]) -> Iterator[None]:
-    """The modules are afterwards as they are. Meanwhile nothing is derived from weights, `deriving` has the modules
-    that would, and a loader's threads do their work at once, where it can be recorded."""
-    kept = [(module, dict(module.__dict__)) for module in model.modules()]
-    inner = [(each, dict(each)) for _, names in kept for each in names.values() if isinstance(each, dict)]
+def _underived(model: Any, deriving: dict[Any, None]) -> Iterator[None]:
+    """Nothing is derived from weights, `deriving` has the modules that would, and a loader's threads do their work at
+    once, where it can be recorded."""
+    for module in model.modules():
+        if hasattr(module, "post_load_weights"):
+            module.post_load_weights = lambda *_, of=module, **__: deriving.setdefault(of)
     with mock.patch.object(concurrent.futures.ThreadPoolExecutor, "submit", _at_once):
-        try:
-            for module in model.modules():
-                if hasattr(module, "post_load_weights"):
-                    module.post_load_weights = lambda *_, of=module, **__: deriving.setdefault(of)
-            yield
-        finally:
-            for target, was in (*((module.__dict__, names) for module, names in kept), *inner):
-                target.clear()
-                target.update(was)
+        yield
 
 
 def _at_once(_pool: Any, function: Callable[..., Any], /, *arguments: Any, **named: Any) -> Any:
