@@ -56,12 +56,12 @@ def _vllm():
             del sys.modules[name]
 
 
-def destination(model, checkpoint, dtype=BF16):
+def destination(model, checkpoint, dtype=BF16, staged=()):
     from xfer.integrations._vllm_model import VllmDestination
 
     stand_in.record_metadata_for_reloading(model, "cpu")
     table = {name: of if isinstance(of[0], torch.dtype) else (dtype, of) for name, of in checkpoint.items()}
-    return VllmDestination(model, table, BF16)
+    return VllmDestination(model, table, BF16, staged)
 
 
 @pytest.mark.parametrize(
@@ -214,6 +214,22 @@ def test_a_bias_that_two_layers_share_is_what_comes_where_one_of_them_is_staged(
         updated(made, given)
         assert torch.equal(model.a.bias, given["a.bias"])
         assert model.b.bias is model.a.bias
+
+
+def test_padding_of_what_nothing_processes_is_as_it_was_in_a_staged_layer_too():
+    """As that of DeepSeek-V4's attn_sink, which is -inf."""
+
+    class Padded(Model):
+        def load_weights(self, weights):
+            for _, x in weights:
+                self.a.weight[: len(x)].copy_(x)
+
+    model = Padded(a=layer(weight=(4, 6)))
+    model.a.weight.fill_(-torch.inf)
+    given = values({"a.weight": (3, 6)}, 1)
+    updated(destination(model, {"a.weight": (3, 6)}, staged=("*",)), given)
+    assert torch.equal(model.a.weight[:3], given["a.weight"])
+    assert torch.all(model.a.weight[3:] == -torch.inf)
 
 
 class Derives(Model):

@@ -64,17 +64,19 @@ class _Layer:
 
     def materialize(self) -> None:
         """Memory for them, but for the live ones that vLLM leaves in the layer, as each `bias`. What is not loaded
-        keeps its value; padding of parameters is zero."""
+        keeps its value; padding of parameters that are processed is zero."""
         with self.info.restore_device, torch.no_grad():
             meta.materialize_layer(self.layer, self.info)
             parameters, buffers = _tensors(self.layer)
-            for name, parameter in parameters.items():
-                if parameter is not self.info.kernel_tensors[0].get(name):
-                    parameter.zero_()
-            for name, buffer in buffers.items():
-                live = self.info.kernel_tensors[1].get(name)
-                if live is not None and live.shape == buffer.shape:
-                    buffer.copy_(live)
+            if isinstance(getattr(self.layer, "quant_method", None), QuantizeMethodBase):
+                for name, parameter in parameters.items():
+                    if parameter is not self.info.kernel_tensors[0].get(name):
+                        parameter.zero_()
+                parameters = {}
+            for tensors, live in zip((parameters, buffers), self.info.kernel_tensors, strict=True):
+                for name, x in tensors.items():
+                    if (was := live.get(name)) is not None and was.shape == x.shape:
+                        x.copy_(was)
 
     def part(self) -> None:
         """Copies in the place of the live tensors that vLLM leaves."""
