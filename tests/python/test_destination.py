@@ -232,6 +232,44 @@ def test_padding_of_what_nothing_processes_is_as_it_was_in_a_staged_layer_too():
     assert torch.all(model.a.weight[3:] == -torch.inf)
 
 
+class Scales(stand_in.QuantizeMethodBase):
+    """Of vLLM's attention, as those of compressed-tensors: what was not loaded is 1, and they go once looked at."""
+
+    def create_weights(self, layer):
+        for name in "kq":
+            setattr(layer, name, torch.nn.Parameter(torch.ones(()), requires_grad=False))
+
+    def process_weights_after_loading(self, layer):
+        layer.made_k.copy_(layer.k)
+        layer.made_q.copy_(layer.q)
+        del layer.k, layer.q
+
+
+class Attention(stand_in._Layer):
+    is_attention = True
+
+    def __init__(self):
+        super().__init__(Scales())
+        self.quant_method.create_weights(self)
+        self.register_buffer("made_k", torch.zeros(()))
+        self.register_buffer("made_q", torch.zeros(()))
+
+    def process_weights_after_loading(self, _dtype):
+        """What is derived of other weights than these."""
+
+
+def test_a_scale_of_attention_that_does_not_come_is_as_after_a_load_without_it():
+    model = Model(attn=Attention())
+    stand_in.record_metadata_for_reloading(model, "cpu")
+    model.load_weights([("attn.k", torch.tensor(2.0))])
+    model.attn.quant_method.process_weights_after_loading(model.attn)
+    from xfer.integrations._vllm_model import VllmDestination
+
+    made = VllmDestination(model, {"attn.k": (torch.float32, ())}, BF16)
+    updated(made, {"attn.k": torch.tensor(3.0)})
+    assert (model.attn.made_k.item(), model.attn.made_q.item()) == (3.0, 1.0)
+
+
 class Derives(Model):
     """Its loader derives tensors of its own, as DeepSeek-V4's: one in place, one anew, and one that is the bias."""
 

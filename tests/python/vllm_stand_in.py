@@ -221,7 +221,9 @@ def install(old=False):
         base = base[2:]  # without placements
         here |= {"ParamMeta": OldParamMeta, "WeightSource": OldWeightSource}
     _module("vllm.distributed.weight_transfer.base", **{name: here[name] for name in base})
-    _module("vllm.model_executor.layers.attention", is_deferred_attention_layer=lambda _: False)
+    _module(
+        "vllm.model_executor.layers.attention", is_deferred_attention_layer=lambda layer: hasattr(layer, "is_attention")
+    )
     _module("vllm.model_executor.layers.quantization.base_config", QuantizeMethodBase=QuantizeMethodBase)
     _module("vllm.model_executor.model_loader.reload.layerwise", **{name: here[name] for name in layerwise})
     _module("vllm.device_allocator.cumem", CuMemAllocator=CuMemAllocator)

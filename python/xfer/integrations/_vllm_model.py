@@ -64,11 +64,13 @@ class _Layer:
 
     def materialize(self) -> None:
         """Memory for them, but for the live ones that vLLM leaves in the layer, as each `bias`. What is not loaded
-        keeps its value; padding of parameters that are processed is zero."""
+        keeps its value; padding of parameters that are processed is zero, and scales of attention are what they
+        are where they are not loaded."""
+        method = getattr(self.layer, "quant_method", None)
         with self.info.restore_device, torch.no_grad():
             meta.materialize_layer(self.layer, self.info)
             parameters, buffers = _tensors(self.layer)
-            if isinstance(getattr(self.layer, "quant_method", None), QuantizeMethodBase):
+            if isinstance(method, QuantizeMethodBase):
                 for name, parameter in parameters.items():
                     if parameter is not self.info.kernel_tensors[0].get(name):
                         parameter.zero_()
@@ -77,6 +79,8 @@ class _Layer:
                 for name, x in tensors.items():
                     if (was := live.get(name)) is not None and was.shape == x.shape:
                         x.copy_(was)
+            if isinstance(method, QuantizeMethodBase) and is_deferred_attention_layer(self.layer):
+                method.create_weights(self.layer)
 
     def part(self) -> None:
         """Copies in the place of the live tensors that vLLM leaves."""
