@@ -61,6 +61,7 @@ from xfer.integrations.trl import XferWeightTransfer  # noqa: E402
 from xfer.integrations.vllm import XferTrainerInitInfo  # noqa: E402
 
 N_TRAINERS = 2
+DERIVED = ("W_UV", "W_UK_T", "hc_attn_fn_broadcast")
 CHECKPOINTS = tempfile.mkdtemp(prefix="xfer-checkpoints-")
 # No device: what waits for one has nothing to wait for.
 torch.accelerator.synchronize = lambda *_: None
@@ -69,10 +70,10 @@ remote.known()
 
 
 def tensors_of(model):
-    """Its parameters, and what attention derives from them."""
+    """Its parameters, and what attention and loaders derive from them."""
     found = dict(model.named_parameters(remove_duplicate=False))
     for name, module in model.named_modules():
-        found |= {f"{name}.{n}": x for n, x in vars(module).items() if n in ("W_UV", "W_UK_T")}
+        found |= {f"{name}.{n}": x for n, x in vars(module).items() if n in DERIVED and x is not None}
     return found
 
 
@@ -258,6 +259,8 @@ def exchange(family, tp, staged):
     with job_of(family, tp) as job:
         before = [job.worker_does(rank, "addresses") for rank in range(tp)]
         job.init(staged)
+        planned = [job.worker_does(rank, "wrong", 0) for rank in range(tp)]
+        assert not any(wrong for wrong, _, _ in planned), f"plans have changed {planned}"
         n = sum(job.update(version) for version in (1, 2, 3))
         report = job.worker_does(0, "report")
         assert [job.worker_does(rank, "addresses") for rank in range(tp)] == before, "a parameter has moved"
