@@ -182,22 +182,55 @@ static void test_matrices_of_each_word_equal_ref(void **state)
   }
 }
 
+/* Memory that copies read and write, and what the device's was seen to be. */
+typedef struct ends {
+  arena src;
+  arena dst;
+  char *seen;
+} ends;
+
+static ends ends_make(uint64_t *random)
+{
+  ends e = {arena_make(ARENA), arena_make(ARENA), malloc(ARENA)};
+
+  assert_non_null(e.seen);
+  random_fill(random, e.src.host, ARENA);
+  CUDA(cudaMemcpy, (e.src.device, e.src.host, ARENA, cudaMemcpyHostToDevice));
+  return e;
+}
+
+static void ends_free(ends *e)
+{
+  arena_free(&e->src);
+  arena_free(&e->dst);
+  free(e->seen);
+}
+
+/* Does a copy from src + at[0] to dst + at[1] leave in all of dst what kernels/ref does? */
+static bool equals_ref(ends *e, xfi_copy *c, const int64_t *at, int n_blocks)
+{
+  memset(e->dst.host, POISON, ARENA);
+  CUDA(cudaMemset, (e->dst.device, POISON, ARENA));
+  c->src = e->src.host + at[0];
+  c->dst = e->dst.host + at[1];
+  xfi_ref_copy(c, 1);
+  c->src = e->src.device + at[0];
+  c->dst = e->dst.device + at[1];
+  run_on_device(c, 1, n_blocks);
+  CUDA(cudaMemcpy, (e->seen, e->dst.device, ARENA, cudaMemcpyDeviceToHost));
+  return memcmp(e->seen, e->dst.host, ARENA) == 0;
+}
+
 /* Planes of words whose rows begin anywhere on both sides, transposed, with gaps beside them. */
 static void test_transposes_of_rows_that_begin_anywhere_equal_ref(void **state)
 {
   enum { CASES = 300 };
   uint64_t random = 13;
-  arena src;
-  arena dst;
-  char *seen;
+  ends e;
 
   (void)state;
   NEEDS_GPUS(1);
-  src = arena_make(ARENA);
-  dst = arena_make(ARENA);
-  seen = malloc(ARENA);
-  random_fill(&random, src.host, ARENA);
-  CUDA(cudaMemcpy, (src.device, src.host, ARENA, cudaMemcpyHostToDevice));
+  e = ends_make(&random);
   for (int i = 0; i < CASES; i++) {
     const int64_t word = INT64_C(1) << i % 5;
     const int64_t room = (ARENA - 64) / word;
@@ -215,25 +248,14 @@ static void test_transposes_of_rows_that_begin_anywhere_equal_ref(void **state)
     const int64_t at[2] = {word * random_from(&random, 0, 64 / word),
                            word * random_from(&random, 0, 64 / word)};
 
-    memset(dst.host, POISON, ARENA);
-    CUDA(cudaMemset, (dst.device, POISON, ARENA));
-    c.src = src.host + at[0];
-    c.dst = dst.host + at[1];
-    xfi_ref_copy(&c, 1);
-    c.src = src.device + at[0];
-    c.dst = dst.device + at[1];
-    run_on_device(&c, 1, i % 3 == 0 ? 1 : 40);
-    CUDA(cudaMemcpy, (seen, dst.device, ARENA, cudaMemcpyDeviceToHost));
-    if (memcmp(seen, dst.host, ARENA) != 0)
+    if (!equals_ref(&e, &c, at, i % 3 == 0 ? 1 : 40))
       print_error(
           "case %d: %lld planes of %lld x %lld words of %lld bytes, rows of %lld and %lld\n", i,
           (long long)planes, (long long)rows, (long long)cols, (long long)word, (long long)src_row,
           (long long)dst_row);
-    assert_memory_equal(seen, dst.host, ARENA);
+    assert_memory_equal(e.seen, e.dst.host, ARENA);
   }
-  arena_free(&src);
-  arena_free(&dst);
-  free(seen);
+  ends_free(&e);
 }
 
 /* Short runs of narrow words at any address, in one or two dims, where one side has no gaps. */
@@ -241,17 +263,11 @@ static void test_ragged_runs_equal_ref(void **state)
 {
   enum { CASES = 400 };
   uint64_t random = 11;
-  arena src;
-  arena dst;
-  char *seen;
+  ends e;
 
   (void)state;
   NEEDS_GPUS(1);
-  src = arena_make(ARENA);
-  dst = arena_make(ARENA);
-  seen = malloc(ARENA);
-  random_fill(&random, src.host, ARENA);
-  CUDA(cudaMemcpy, (src.device, src.host, ARENA, cudaMemcpyHostToDevice));
+  e = ends_make(&random);
   for (int i = 0; i < CASES; i++) {
     const int64_t word = INT64_C(1) << random_from(&random, 0, 3);
     const int64_t row =
@@ -271,23 +287,12 @@ static void test_ragged_runs_equal_ref(void **state)
     dense[1] = row;
     other[0] = (ARENA - 64) / lines / word * word; /* lines of their own */
     other[1] = row + gap;
-    memset(dst.host, POISON, ARENA);
-    CUDA(cudaMemset, (dst.device, POISON, ARENA));
-    c.src = src.host + at[0];
-    c.dst = dst.host + at[1];
-    xfi_ref_copy(&c, 1);
-    c.src = src.device + at[0];
-    c.dst = dst.device + at[1];
-    run_on_device(&c, 1, i % 3 == 0 ? 1 : 40);
-    CUDA(cudaMemcpy, (seen, dst.device, ARENA, cudaMemcpyDeviceToHost));
-    if (memcmp(seen, dst.host, ARENA) != 0)
+    if (!equals_ref(&e, &c, at, i % 3 == 0 ? 1 : 40))
       print_error("case %d: %lld lines of %lld rows of %lld bytes, a gap of %lld\n", i,
                   (long long)lines, (long long)n, (long long)row, (long long)gap);
-    assert_memory_equal(seen, dst.host, ARENA);
+    assert_memory_equal(e.seen, e.dst.host, ARENA);
   }
-  arena_free(&src);
-  arena_free(&dst);
-  free(seen);
+  ends_free(&e);
 }
 
 /* Offsets and counts past 2^31 and 2^32: one column of a matrix whose rows are far apart, and many
