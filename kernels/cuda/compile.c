@@ -94,33 +94,36 @@ static xfer_status make_room(xfi_cuda_program *program, const xfi_copy *first, s
   return xfi_vec_reserve(&t->first_tile, &t->first_tile_cap, n_copies + 1, sizeof *t->first_tile);
 }
 
-xfer_status xfi_cuda_table_add(xfi_cuda_table *t, const xfi_cuda_piece *piece, int64_t n_tiles)
+xfer_status xfi_cuda_piece_begin(xfi_cuda_piece **piece, xfi_cuda_table *t, const xfi_copy *c,
+                                 uint32_t word_log2)
 {
-  const size_t n = t->n_pieces;
+  xfi_cuda_piece *made;
 
-  XFI_TRY(xfi_vec_reserve(&t->pieces, &t->pieces_cap, n + 1, sizeof *t->pieces));
-  XFI_TRY(xfi_vec_reserve(&t->first_tile, &t->first_tile_cap, n + 2, sizeof *t->first_tile));
-  t->pieces[n] = *piece;
-  t->first_tile[n + 1] = t->first_tile[n] + n_tiles;
-  t->n_pieces++;
-  t->kinds |= UINT32_C(1) << piece->kind;
+  XFI_TRY(xfi_vec_reserve(&t->pieces, &t->pieces_cap, t->n_pieces + 1, sizeof *t->pieces));
+  XFI_TRY(
+      xfi_vec_reserve(&t->first_tile, &t->first_tile_cap, t->n_pieces + 2, sizeof *t->first_tile));
+  made = &t->pieces[t->n_pieces]; /* zeros */
+  made->src = c->src;
+  made->dst = c->dst;
+  made->word_log2 = word_log2;
+  made->n_dims = (uint32_t)c->n_dims;
+  for (int64_t d = 0; d < c->n_dims; d++) {
+    int64_t from = c->n_dims - 1 - d;
+    made->extent[d] = (uint32_t)c->extent[from];
+    made->by_extent[d] = xfi_cuda_div_make(made->extent[d]);
+    made->src_stride[d] = c->src_stride[from];
+    made->dst_stride[d] = c->dst_stride[from];
+    made->scale_stride[d] = (uint32_t)c->scale_stride[from];
+  }
+  *piece = made;
   return XFER_OK;
 }
 
-xfi_cuda_piece xfi_cuda_piece_of(const xfi_copy *c, uint32_t word_log2)
+void xfi_cuda_piece_end(xfi_cuda_table *t, int64_t n_tiles)
 {
-  xfi_cuda_piece piece = {
-      .src = c->src, .dst = c->dst, .word_log2 = word_log2, .n_dims = (uint32_t)c->n_dims};
-
-  for (int64_t d = 0; d < c->n_dims; d++) {
-    int64_t from = c->n_dims - 1 - d;
-    piece.extent[d] = (uint32_t)c->extent[from];
-    piece.by_extent[d] = xfi_cuda_div_make(piece.extent[d]);
-    piece.src_stride[d] = c->src_stride[from];
-    piece.dst_stride[d] = c->dst_stride[from];
-    piece.scale_stride[d] = (uint32_t)c->scale_stride[from];
-  }
-  return piece;
+  t->kinds |= UINT32_C(1) << t->pieces[t->n_pieces].kind;
+  t->first_tile[t->n_pieces + 1] = t->first_tile[t->n_pieces] + n_tiles;
+  t->n_pieces++;
 }
 
 static int64_t least(int64_t a, int64_t b)
@@ -128,29 +131,26 @@ static int64_t least(int64_t a, int64_t b)
   return a < b ? a : b;
 }
 
-/* A tile has up to `tile_words` words, and a run `run_words`. */
-static xfer_status add_runs(xfi_cuda_table *table, const xfi_copy *c, xfi_cuda_piece piece,
-                            int64_t run_words, int64_t tile_words)
+/* Ends a piece: a tile has up to `tile_words` words, and a run `run_words`. */
+static void end_runs(xfi_cuda_table *table, xfi_cuda_piece *piece, int64_t n_rows,
+                     int64_t run_words, int64_t tile_words)
 {
-  const int64_t n_rows = xfi_copy_runs(c);
-
-  piece.n_rows = (uint32_t)n_rows;
-  piece.run_words = run_words;
-  if (piece.run_words > tile_words) {
-    piece.tile_rows = 1;
-    piece.tile_cols = (uint32_t)tile_words;
-    piece.cols_per_row = (piece.run_words + tile_words - 1) / tile_words;
+  piece->n_rows = (uint32_t)n_rows;
+  piece->run_words = run_words;
+  if (run_words > tile_words) {
+    piece->tile_rows = 1;
+    piece->tile_cols = (uint32_t)tile_words;
+    piece->cols_per_row = (run_words + tile_words - 1) / tile_words;
   } else {
-    piece.tile_rows = (uint32_t)(tile_words / piece.run_words);
-    if (piece.tile_rows > piece.extent[0] &&
-        piece.extent[0] * piece.run_words >= LINE_WORDS_MIN) /* then there is a dim */
-      piece.tile_rows = piece.extent[0];
-    piece.tile_cols = (uint32_t)piece.run_words;
-    piece.cols_per_row = 1;
+    piece->tile_rows = (uint32_t)(tile_words / run_words);
+    if (piece->tile_rows > piece->extent[0] && piece->extent[0] * run_words >= LINE_WORDS_MIN)
+      piece->tile_rows = piece->extent[0]; /* there is a dim */
+    piece->tile_cols = (uint32_t)run_words;
+    piece->cols_per_row = 1;
   }
-  piece.by_tile_cols = xfi_cuda_div_make(piece.tile_cols);
-  int64_t row_tiles = (n_rows + piece.tile_rows - 1) / piece.tile_rows;
-  return xfi_cuda_table_add(table, &piece, row_tiles * piece.cols_per_row);
+  piece->by_tile_cols = xfi_cuda_div_make(piece->tile_cols);
+  xfi_cuda_piece_end(table,
+                     (n_rows + piece->tile_rows - 1) / piece->tile_rows * piece->cols_per_row);
 }
 
 static xfer_status add_rows(xfi_cuda_table *table, const xfi_copy *c, uint32_t word_log2,
@@ -160,9 +160,12 @@ static xfer_status add_rows(xfi_cuda_table *table, const xfi_copy *c, uint32_t w
   /* Long runs of narrow words go in wide ones, one run at a time. */
   const bool is_shifted =
       c->src != NULL && INT64_C(1) << word_log2 < WORD_BYTES_MAX && run_words > XFI_CUDA_WARP_WORDS;
+  xfi_cuda_piece *piece;
 
-  return add_runs(table, c, xfi_cuda_piece_of(c, word_log2), run_words,
-                  least(tile_bytes >> word_log2, is_shifted ? run_words : TILE_WORDS_MAX));
+  XFI_TRY(xfi_cuda_piece_begin(&piece, table, c, word_log2));
+  end_runs(table, piece, xfi_copy_runs(c), run_words,
+           least(tile_bytes >> word_log2, is_shifted ? run_words : TILE_WORDS_MAX));
+  return XFER_OK;
 }
 
 /* Short runs at odd addresses that follow each other in dst, or in src if they are of narrow words.
@@ -180,8 +183,11 @@ static xfer_status add_ragged(xfi_cuda_table *table, const xfi_copy *c, uint32_t
                               int64_t tile_bytes)
 {
   const uint32_t log2 = c->dst_stride[0] == c->run_bytes ? 0 : word_log2;
+  xfi_cuda_piece *piece;
 
-  return add_runs(table, c, xfi_cuda_piece_of(c, log2), c->run_bytes >> log2, tile_bytes >> log2);
+  XFI_TRY(xfi_cuda_piece_begin(&piece, table, c, log2));
+  end_runs(table, piece, xfi_copy_runs(c), c->run_bytes >> log2, tile_bytes >> log2);
+  return XFER_OK;
 }
 
 /* Is there a kernel of words for these two types alone? */
@@ -218,17 +224,18 @@ static xfer_status add_elements(xfi_cuda_table *table, const xfi_copy *c, int64_
   const bool fits = src_starts(c) % (uint64_t)(n_elems * v->src_bytes) == 0 &&
                     dst_bits % (uint64_t)(n_elems * v->dst_bytes) == 0;
   const bool is_skewed = !fits && is_pair(v) && run_elems >= SKEWED_ELEMS_MIN;
-  xfi_cuda_piece piece;
+  xfi_cuda_piece *piece;
 
   if (!fits && !is_skewed) n_elems = 1;
-  piece = xfi_cuda_piece_of(c, xfi_cuda_word_log2((uint64_t)n_elems));
-  piece.convert = *v;
-  piece.kind = kind_of(v, n_elems) + (is_skewed ? XFI_CUDA_CONVERT_SKEWED : 0);
-  piece.scales = c->scales;
-  piece.run_elems = run_elems;
-  return add_runs(table, c, piece,
-                  is_skewed ? (run_elems + 2 * n_elems - 2) / n_elems : run_elems / n_elems,
-                  least(tile_bytes / (n_elems * wide), TILE_WORDS_MAX));
+  XFI_TRY(xfi_cuda_piece_begin(&piece, table, c, xfi_cuda_word_log2((uint64_t)n_elems)));
+  piece->convert = *v;
+  piece->kind = kind_of(v, n_elems) + (is_skewed ? XFI_CUDA_CONVERT_SKEWED : 0);
+  piece->scales = c->scales;
+  piece->run_elems = run_elems;
+  end_runs(table, piece, xfi_copy_runs(c),
+           is_skewed ? (run_elems + 2 * n_elems - 2) / n_elems : run_elems / n_elems,
+           least(tile_bytes / (n_elems * wide), TILE_WORDS_MAX));
+  return XFER_OK;
 }
 
 /* The dim along which src is fastest, if runs are one element of `dst_bytes` and it is not dst's
@@ -261,25 +268,27 @@ static xfer_status add_swapped(xfi_cuda_table *table, const xfi_copy *copy, uint
   const int64_t src_bytes = xfi_copy_src_run(copy);
   const int64_t side = XFI_CUDA_SWAP_SIDE(src_bytes);
   const bool packed = is_packed(copy, fast, src_bytes);
-  int64_t n_tiles = 1;
+  xfi_cuda_piece *piece;
+  int64_t n_tiles;
 
   xfi_copy_swap_dims(&c, fast, c.n_dims - 2); /* becomes the piece's dim 1 */
-  xfi_cuda_piece piece = xfi_cuda_piece_of(&c, src_log2);
-  piece.kind = (packed ? XFI_CUDA_SWAP : XFI_CUDA_SWAP_APART) + src_log2;
+  XFI_TRY(xfi_cuda_piece_begin(&piece, table, &c, src_log2));
+  piece->kind = (packed ? XFI_CUDA_SWAP : XFI_CUDA_SWAP_APART) + src_log2;
   if (c.convert != NULL) {
-    piece.convert = *c.convert;
-    piece.kind = xfi_copy_has_scales(&c)
-                     ? (uint32_t)XFI_CUDA_SWAP_QUANTISE_KIND(src_bytes)
-                     : (uint32_t)XFI_CUDA_SWAP_CONVERT_KIND(src_bytes, c.run_bytes);
-    piece.scales = c.scales;
+    piece->convert = *c.convert;
+    piece->kind = xfi_copy_has_scales(&c)
+                      ? (uint32_t)XFI_CUDA_SWAP_QUANTISE_KIND(src_bytes)
+                      : (uint32_t)XFI_CUDA_SWAP_CONVERT_KIND(src_bytes, c.run_bytes);
+    piece->scales = c.scales;
   }
-  piece.run_words = piece.run_elems = 1;
-  piece.cols_per_row = (piece.extent[0] + side - 1) / side;
-  piece.n_rows = (uint32_t)((piece.extent[1] + side - 1) / side);
-  n_tiles = piece.cols_per_row * piece.n_rows;
-  for (uint32_t d = 2; d < piece.n_dims; d++)
-    n_tiles *= piece.extent[d];
-  return xfi_cuda_table_add(table, &piece, n_tiles);
+  piece->run_words = piece->run_elems = 1;
+  piece->cols_per_row = (piece->extent[0] + side - 1) / side;
+  piece->n_rows = (uint32_t)((piece->extent[1] + side - 1) / side);
+  n_tiles = piece->cols_per_row * piece->n_rows;
+  for (uint32_t d = 2; d < piece->n_dims; d++)
+    n_tiles *= piece->extent[d];
+  xfi_cuda_piece_end(table, n_tiles);
+  return XFER_OK;
 }
 
 /* A copy whose elements change. */

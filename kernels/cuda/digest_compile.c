@@ -18,7 +18,7 @@ static xfer_status add_box(xfi_cuda_table *table, const xfi_digest_box *box)
   uint64_t starts = (uint64_t)offset;
   const int64_t n_rows = xfi_copy_runs(&c);
   xfi_copy halves[2];
-  xfi_cuda_piece piece;
+  xfi_cuda_piece *piece;
 
   if (xfi_cuda_halve(halves, &c)) {
     XFI_TRY(add_box(table, &(xfi_digest_box){halves[0], box->factor, box->slot}));
@@ -29,28 +29,28 @@ static xfer_status add_box(xfi_cuda_table *table, const xfi_digest_box *box)
     starts |= (uint64_t)c.dst_stride[d];
   }
   xfi_copy_sort_dims(&c, c.src_stride); /* lanes go along what is fastest in memory */
-  piece = xfi_cuda_piece_of(&c, xfi_cuda_word_log2(apart));
-  piece.factor = box->factor;
-  piece.slot = box->slot;
-  piece.run_words = c.run_bytes;
-  piece.n_rows = (uint32_t)n_rows;
-  piece.tile_rows = 1;
-  piece.cols_per_row = 1;
+  XFI_TRY(xfi_cuda_piece_begin(&piece, table, &c, xfi_cuda_word_log2(apart)));
+  piece->factor = box->factor;
+  piece->slot = box->slot;
+  piece->run_words = c.run_bytes;
+  piece->n_rows = (uint32_t)n_rows;
+  piece->tile_rows = 1;
+  piece->cols_per_row = 1;
   if (c.run_bytes >= BLOCK_BYTES) {
     const int64_t blocks = (c.run_bytes - 1) / BLOCK_BYTES + 2; /* the first may be a part of one */
 
-    piece.cols_per_row = (blocks + TILE_BLOCKS - 1) / TILE_BLOCKS;
+    piece->cols_per_row = (blocks + TILE_BLOCKS - 1) / TILE_BLOCKS;
   } else {
     const int64_t before = XFI_DIGEST_UNIT - (INT64_C(1) << xfi_cuda_word_log2(starts));
 
-    piece.tile_cols = /* of which `before` bytes are before the run in its first unit */
+    piece->tile_cols = /* of which `before` bytes are before the run in its first unit */
         (uint32_t)((before + c.run_bytes + XFI_DIGEST_UNIT - 1) / XFI_DIGEST_UNIT);
-    piece.by_tile_cols = xfi_cuda_div_make(piece.tile_cols);
-    piece.tile_rows = TILE_UNITS / piece.tile_cols;
+    piece->by_tile_cols = xfi_cuda_div_make(piece->tile_cols);
+    piece->tile_rows = TILE_UNITS / piece->tile_cols;
   }
-  return xfi_cuda_table_add(table, &piece,
-                            (n_rows + piece.tile_rows - 1) / (int64_t)piece.tile_rows *
-                                piece.cols_per_row);
+  xfi_cuda_piece_end(table, (n_rows + piece->tile_rows - 1) / (int64_t)piece->tile_rows *
+                                piece->cols_per_row);
+  return XFER_OK;
 }
 
 xfer_status xfi_cuda_digest_compile(xfi_cuda_table *table, const xfi_digest_box *boxes,

@@ -171,9 +171,11 @@ xfi_cuda_div xfi_cuda_div_make(uint32_t d);
 bool xfi_cuda_halve(xfi_copy halves[2], const xfi_copy *copy);
 /* log2 of the largest word, at most of 16 bytes, that divides them all. */
 uint32_t xfi_cuda_word_log2(uint64_t bits);
-/* What a copy says by itself, its last dim first. */
-xfi_cuda_piece xfi_cuda_piece_of(const xfi_copy *copy, uint32_t word_log2);
-xfer_status xfi_cuda_table_add(xfi_cuda_table *table, const xfi_cuda_piece *piece, int64_t n_tiles);
+/* The next piece of a table, built where it is to lie: what a copy says by itself, its last dim
+ * first, and zeros. It is one of the table once it is ended. */
+xfer_status xfi_cuda_piece_begin(xfi_cuda_piece **piece, xfi_cuda_table *table,
+                                 const xfi_copy *copy, uint32_t word_log2);
+void xfi_cuda_piece_end(xfi_cuda_table *table, int64_t n_tiles);
 
 /* The kernels of a table. Left to itself the driver loads a kernel at its first launch and waits
  * for the device to be idle, which never comes while a stream waits for a flag that this kernel is

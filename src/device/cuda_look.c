@@ -3,6 +3,21 @@
 
 #include "error.h"
 
+/* What is not of cudaMalloc: of memory in chunks the attributes name the reserved addresses, and
+ * the range is the chunk's. Both questions take longer than all others together. */
+static xfer_status look_closer(const xfi_cuda_device *device, CUdeviceptr at, bool is_ours,
+                               CUdeviceptr *base, size_t *n_bytes, uint64_t *handles)
+{
+  CUpointer_attribute name = CU_POINTER_ATTRIBUTE_ALLOWED_HANDLE_TYPES;
+  void *value = handles;
+  CUresult error = device->driver.pointer_attributes(1, &name, &value, at);
+
+  if (error != CUDA_SUCCESS) return xfi_cuda_driver_failed(device, error, "cuPointerGetAttributes");
+  if (is_ours) error = device->driver.address_range(base, n_bytes, at);
+  if (error != CUDA_SUCCESS) return xfi_cuda_driver_failed(device, error, "cuMemGetAddressRange");
+  return XFER_OK;
+}
+
 xfer_status xfi_cuda_look(const xfi_cuda_device *device, const void *pointer,
                           xfi_cuda_pointer *found)
 {
@@ -20,20 +35,16 @@ xfer_status xfi_cuda_look(const xfi_cuda_device *device, const void *pointer,
                                  CU_POINTER_ATTRIBUTE_RANGE_START_ADDR,
                                  CU_POINTER_ATTRIBUTE_RANGE_SIZE,
                                  CU_POINTER_ATTRIBUTE_IS_MANAGED,
-                                 CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE,
-                                 CU_POINTER_ATTRIBUTE_ALLOWED_HANDLE_TYPES};
-  void *values[] = {&type, &ordinal, &id, &base, &n_bytes, &managed, &ipc, &handles};
+                                 CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE};
+  void *values[] = {&type, &ordinal, &id, &base, &n_bytes, &managed, &ipc};
   const CUdeviceptr at = (CUdeviceptr)(uintptr_t)pointer;
 
   CUresult error =
       device->driver.pointer_attributes(sizeof names / sizeof names[0], names, values, at);
   if (error != CUDA_SUCCESS) return xfi_cuda_driver_failed(device, error, "cuPointerGetAttributes");
-  /* Of memory in chunks the attributes name the reserved addresses, and this the chunk. It takes
-   * longer than all the attributes. */
-  if (type == CU_MEMORYTYPE_DEVICE && ordinal == device->ordinal && (ipc & 1u) == 0) {
-    error = device->driver.address_range(&base, &n_bytes, at);
-    if (error != CUDA_SUCCESS) return xfi_cuda_driver_failed(device, error, "cuMemGetAddressRange");
-  }
+  if ((ipc & 1u) == 0)
+    XFI_TRY(look_closer(device, at, type == CU_MEMORYTYPE_DEVICE && ordinal == device->ordinal,
+                        &base, &n_bytes, &handles));
   *found = (xfi_cuda_pointer){
       .type = type,
       .ordinal = ordinal,
