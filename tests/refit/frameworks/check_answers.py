@@ -26,6 +26,7 @@ import numpy as np
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 ZERO, NEVER = -1, -2  # numbers of no tensor: zeros or padding; not written by the loader
+FLAT = 40  # the bits of an element's flat index in its tensor, whose number is above them
 
 # What xfer refuses though the framework does not, and words of the sentence that says why.
 REFUSED = {("vllm", "deepseek_tied"): "ties no output layer",
@@ -111,16 +112,16 @@ MEMORY = "/dev/shm" if os.path.isdir("/dev/shm") and shutil.disk_usage("/dev/shm
 
 
 def unpack(runs):
-    """(tensor, flat index) of each element of a local tensor, row-major."""
-    tensor = np.empty(sum(times * n for _, _, n, _, times, _ in runs), np.int64)
-    flat, at = np.zeros_like(tensor), 0
+    """Which element of the checkpoint each element of a local tensor is, row-major: number << FLAT | flat index, or ZERO."""
+    codes, at = np.empty(sum(times * n for _, _, n, _, times, _ in runs), np.int64), 0
     for number, first, n, step, times, jump in runs:
-        tensor[at:at + times * n] = ZERO if number == NEVER else number
-        if number >= 0:
-            rows = flat[at:at + times * n].reshape(times, n)
-            np.add((first + np.arange(times) * jump)[:, None], np.arange(n) * step, out=rows)
+        rows = codes[at:at + times * n].reshape(times, n)
+        if number < 0:
+            rows[:] = ZERO
+        else:
+            np.add(((number << FLAT) + first + np.arange(times) * jump)[:, None], np.arange(n) * step, out=rows)
         at += times * n
-    return tensor, flat
+    return codes
 
 
 def slices(indices):
@@ -162,10 +163,10 @@ class Checkpoint:
         if answer["framework"] == "sglang" and any(name.endswith("weight_packed") for name, _ in answer["hf"]):
             self.turned = re.compile(r"experts\..*\.weight_(packed|scale)$")  # in the engine, not in the checkpoint
 
-    def code(self, tensor, flat):
-        """What an element holds in the checkpoint that the framework read: elements are counted from 1."""
+    def values(self, codes):
+        """What elements hold in the checkpoint that the framework read: elements are counted from 1."""
         sizes = [math.prod(shape) for shape in self.shape]
-        return np.cumsum([1] + sizes)[tensor] + flat
+        return np.cumsum([1] + sizes)[codes >> FLAT] + np.where(codes < 0, 0, codes & (1 << FLAT) - 1)
 
     def experts(self, pattern):
         """{expert: number of its tensor} of a name with {expert}."""
@@ -176,21 +177,20 @@ class Checkpoint:
         return self.found[pattern]
 
     def elements(self, line):
-        """(tensor, flat index) of each element by a line of --expect, or a sentence."""
-        shape = line["shape"]
-        tensor, flat = np.full(shape, ZERO, np.int64), np.zeros(shape, np.int64)
+        """unpack() of the same tensor by a line of --expect, or a sentence."""
+        codes = np.full(line["shape"], ZERO, np.int64)
         for name in dict.fromkeys(p["hf"] for p in line["parts"]):
-            problem = self.fill(tensor, flat, name, [p for p in line["parts"] if p["hf"] == name], line.get("expert"))
+            problem = self.fill(codes, name, [p for p in line["parts"] if p["hf"] == name], line.get("expert"))
             if problem:
                 return problem
-        return tensor.reshape(-1), flat.reshape(-1)
+        return codes.reshape(-1)
 
-    def fill(self, tensor, flat, name, parts, expert):
+    def fill(self, codes, name, parts, expert):
         """Writes what one tensor of the checkpoint gives; a sentence if the line does not say it all."""
         if "index" in parts[0]:  # one expert more than there are
-            tensor, flat = tensor[parts[0]["index"]], flat[parts[0]["index"]]
+            codes = codes[parts[0]["index"]]
             parts = [dict(p, dim=p["dim"] - 1) for p in parts]
-        shape, grouped = tensor.shape, "{expert}" in name
+        shape, grouped = codes.shape, "{expert}" in name
         numbers = self.experts(name) if grouped else None
         source = [max(numbers) + 1, *self.shape[min(numbers.values())]] if grouped else list(self.shape[self.number[name]])
         offset = 0
@@ -219,13 +219,12 @@ class Checkpoint:
         grid = np.meshgrid(*[i[m] for i, m in zip(there, mine)], indexing="ij", sparse=True)
         spot = slices(mine)
         if grouped:
-            lookup = np.array([numbers.get(e, -9) for e in range(max(numbers) + 1)])
-            tensor[spot] = lookup[grid[0]]
+            number = np.array([numbers.get(e, -9) for e in range(max(numbers) + 1)])[grid[0]]
             grid, source, dims = grid[1:], source[1:], [d - 1 for d in dims[1:]]
         else:
-            tensor[spot] = self.number[name]
+            number = self.number[name]
         strides = [math.prod(source[k + 1:]) for k in range(len(source))]
-        flat[spot] = offset + sum(g * strides[d] for g, d in zip(grid, dims))
+        codes[spot] = (number << FLAT) + offset + sum(g * strides[d] for g, d in zip(grid, dims))
         return None
 
 
@@ -247,17 +246,17 @@ def seed(name):
     return made
 
 
-def filled(tensor, flat, seeds, converted):
+def filled(codes, seeds, converted):
     """The 4 bytes with which xfer_refit fills each element; of a tensor that is converted an f32 of any value."""
-    x = seeds[tensor]
-    x += flat.view(np.uint64)
+    x = seeds[codes >> FLAT]
+    x += (codes & (1 << FLAT) - 1).view(np.uint64)
     x += np.uint64(0x9E3779B97F4A7C15)
     for shift, factor in (30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB), (31, 1):
         x ^= x >> np.uint64(shift)
         x *= np.uint64(factor)
     if converted:
         x = (x & np.uint64(0x807FFFFF)) | (((x >> np.uint64(32)) % np.uint64(14) + np.uint64(120)) << np.uint64(23))
-    x[tensor < 0] = 0
+    x[codes < 0] = 0
     return x.astype(np.uint32)
 
 
@@ -413,13 +412,13 @@ class Case:
     def compare_elements(self, rank, name, p, line, dump):
         same = repr((p["runs"], line))
         if same not in (self.wanted if dump else self.agreed):
-            problem, *elements = self.compare_indices(p, line)
+            problem, codes = self.compare_indices(p, line)
             if problem:
                 self.differ(rank, name, problem)
                 return
             self.agreed.add(same)
             if dump:
-                self.wanted[same] = self.want(*elements, line)
+                self.wanted[same] = self.want(codes, line)
         if dump:
             want, counts = self.wanted[same]
             path = os.path.join(dump, f"{rank + self.serves}.{line['name']}.bin")
@@ -430,31 +429,30 @@ class Case:
         self.n_same += 1
 
     def compare_indices(self, p, line):
-        """What differs, or None, then the tensor and the flat index of each element."""
-        tensor, flat = unpack(p["runs"])
-        got = self.checkpoint.elements(line)
+        """What differs, or None, then unpack() of what agrees."""
+        codes, got = unpack(p["runs"]), self.checkpoint.elements(line)
         if isinstance(got, str):
-            return (got,)
+            return got, None
         if line.get("conversion", 0) & 0xff == ADD:  # values are others by a number: so is the code that the framework was read to hold
             more = added(line["conversion"]) * (1 if self.serves else -1)
-            if np.any(self.checkpoint.code(tensor, flat) != self.checkpoint.code(*got) + more):
-                return (f"are not the checkpoint's values and {more}",)
-            tensor, flat = got
-        if np.array_equal(tensor, got[0]) and np.array_equal(flat, got[1]):
-            return None, tensor, flat
-        wrong = np.flatnonzero((tensor != got[0]) | (flat != np.where(got[0] < 0, 0, got[1])))
-        if len(wrong):
-            return (f"{len(wrong)} of {len(tensor)} elements differ, the first at {wrong[0]}",)
-        return None, tensor, flat
+            if np.any(self.checkpoint.values(codes) != self.checkpoint.values(got) + more):
+                return f"are not the checkpoint's values and {more}", None
+            return None, got
+        if np.array_equal(codes, got):
+            return None, codes
+        if len(codes) != len(got):
+            return f"has {len(got)} elements of {len(codes)}", None
+        wrong = np.flatnonzero(codes != got)
+        return f"{len(wrong)} of {len(codes)} elements differ, the first at {wrong[0]}", None
 
-    def want(self, tensor, flat, line):
+    def want(self, codes, line):
         """What a dump has of it, and where that counts."""
-        want = filled(tensor, flat, self.checkpoint.seeds, "conversion" in line)
+        want = filled(codes, self.checkpoint.seeds, "conversion" in line)
         if "conversion" in line and self.serves:
             want = (want.view(np.float32) + np.float32(added(line["conversion"]))).view(np.uint32)
         if line["dtype"] == "bf16":
             want = (want + 0x7fff + (want >> 16 & 1)) >> 16  # the nearest, of two the even one
-        counts = tensor >= 0 if not self.serves else slice(None)  # xfer_refit fills a source's padding with anything
+        counts = codes >= 0 if not self.serves else slice(None)  # xfer_refit fills a source's padding with anything
         return want.astype(TYPES.get(line["dtype"], np.uint32)), counts
 
 

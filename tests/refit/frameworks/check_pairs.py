@@ -35,8 +35,8 @@ def codes(checkpoint, p, padding):
     """What the framework was read to hold of a parameter; NaN of what it says nothing about."""
     if "runs" not in p or "note" in p:
         return np.full(p["shape"], np.nan, np.float32)
-    tensor, flat = unpack(p["runs"])
-    return np.where(tensor < 0, padding, checkpoint.code(tensor, flat)).astype(np.float32).reshape(p["shape"])
+    found = unpack(p["runs"])
+    return np.where(found < 0, padding, checkpoint.values(found)).astype(np.float32).reshape(p["shape"])
 
 
 def nearest(x):
