@@ -132,6 +132,25 @@ done:
 
 /* ---- one side ---- */
 
+/* Does the pattern name single experts of an entry? They are one tensor of the join, so that what
+ * is said of them is said of all. */
+static xfer_status names_some_experts(bool *does, const xfi_entry *entry, const char *pattern)
+{
+  const int n = entry->n_experts;
+
+  *does = false;
+  for (int64_t i = 0; i < (int64_t)xfi_entry_places(entry) * n && !*does; i++) {
+    const xfi_numbers numbers = {xfi_entry_layer(entry, (int)(i / n)),
+                                 entry->first_expert + (int)(i % n), -1, -1};
+    char *name = NULL;
+
+    XFI_TRY(xfi_name_fill(&name, entry->pattern, &numbers));
+    *does = xfi_glob_match(pattern, name);
+    xfi_free(name);
+  }
+  return XFER_OK;
+}
+
 /* What a caller said by a pattern must be said of something. */
 static xfer_status check_used(const xfer_side *side, const xfer_model *model)
 {
@@ -140,9 +159,17 @@ static xfer_status check_used(const xfer_side *side, const xfer_model *model)
   for (size_t i = 0; i < side->n_said; i++) {
     const xfi_said *said = &side->said[i];
     bool used = said->what < XFI_SAID_PLACE && (said->what != XFI_SAID_IGNORE || !side->strict);
+    bool some = false;
 
     for (size_t k = 0; k < model->n_entries && !used; k++)
       XFI_TRY(xfi_entry_touches(&used, &model->entries[k], said->pattern));
+    for (size_t k = 0; k < model->n_entries && !used; k++) {
+      XFI_TRY(names_some_experts(&some, &model->entries[k], said->pattern));
+      XFI_CHECK(!some, XFER_ERR_ARG,
+                "\"%s\": %s \"%s\" names single experts of \"%s\", which go together: name all of "
+                "them, or load the model with the range of experts that is wanted",
+                side->spec, WHATS[said->what], said->pattern, model->entries[k].pattern);
+    }
     XFI_CHECK(used, XFER_ERR_ARG, "\"%s\": no tensor of the model matches %s \"%s\"", side->spec,
               WHATS[said->what], said->pattern);
   }

@@ -238,6 +238,19 @@ class TestModel(unittest.TestCase):
         self.assertEqual(status, 2)
         self.assertIn('no tensor of the model matches ignore "********Z"', err)
 
+    def test_ignoring_one_expert_says_that_experts_go_together(self):
+        path = os.path.join(TestSweep.MODELS, "qwen3-30b-a3b.json")
+        job = ("--model", path, "--train", "megatron:tp2,ep2", "--gen", "vllm:tp4,loaded")
+        for pattern, said in (
+            ("*experts.3.*", r'names single experts of ".*experts\.\{expert\}\.'),
+            ("*layers.2.*experts.127.down*", r"names single experts of .*down_proj.*name all of them"),
+            ("*experts.128.*", "no tensor of the model matches"),
+        ):
+            with self.subTest(pattern=pattern):
+                status, _, err = run(*job, "--ignore", pattern)
+                self.assertEqual(status, 2)
+                self.assertRegex(err, said)
+
     def test_expect_prints_json_whatever_the_names(self):
         with open(MODEL, encoding="utf-8") as file:
             table = json.load(file)
