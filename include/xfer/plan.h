@@ -57,9 +57,10 @@ typedef enum xfer_block_scale {
  * (1 / scale) in f32, rounded to f8e4m3. Another tensor of the plan has the scales; see
  * xfer_convert_scales_of().
  *
- * Blocks are the tensor's, whatever holds them: a rank that has a part of one asks the others for
- * what theirs come to, before the first byte travels. Elements travel as f8e4m3, and no copy of the
- * weights is made; each rank keeps the scales of what it holds, 4 bytes a block.
+ * The tensor has at most 6 dims; one of 1 dim is one row. Blocks are the tensor's, whatever holds
+ * them: a rank that has a part of one asks the others for what theirs come to, before the first
+ * byte travels. Elements travel as f8e4m3, and no copy of the weights is made; each rank keeps the
+ * scales of what it holds, 4 bytes a block.
  *
  * By 128 x 128 and F32 or POW2 bit-equal to per_block_cast_to_fp8() of vLLM 0.33
  * (vllm/utils/deep_gemm.py) in torch, F32 or UE8M0 to the function of that name of DeepGEMM
@@ -195,7 +196,7 @@ typedef struct xfer_plan_options {
  * @retval XFER_ERR_ARG       A mesh names a rank that the comm does not have, or an option is
  *                            wrong.
  * @retval XFER_ERR_UNSUPPORTED  An unknown flag, a split in far too many pieces, or a conversion
- *                            that cannot be done so.
+ *                            that cannot be done, such as blocks of a tensor of more than 6 dims.
  * @retval XFER_ERR_OVERFLOW  Bytes that do not fit in 62 bits.
  * @since 0.1
  */

@@ -45,7 +45,7 @@ xfer_status xfer_comm_create_local(xfer_comm **comms, int n_ranks)
   int n = 0;
 
   XFI_NEED(comms);
-  XFI_CHECK_DONE(n_ranks >= 1, XFER_ERR_ARG, "a comm of %d ranks", n_ranks);
+  XFI_CHECK_DONE(n_ranks >= 1, XFER_ERR_ARG, "a comm of %d ranks; at least 1 is needed", n_ranks);
   transports = xfi_calloc((size_t)n_ranks, sizeof *transports);
   made = xfi_calloc((size_t)n_ranks, sizeof *made);
   XFI_CHECK_DONE(transports != NULL && made != NULL, XFER_ERR_NOMEM, "a comm of %d ranks", n_ranks);
@@ -74,7 +74,8 @@ xfer_status xfi_comm_meet(xfer_comm **comm, xfer_all_gather_fn all_gather, void 
   xfi_device *device = NULL;
   xfer_comm *made = NULL;
 
-  XFI_CHECK_DONE(size >= 1 && rank >= 0 && rank < size, XFER_ERR_ARG, "rank %d of %d", rank, size);
+  XFI_CHECK_DONE(size >= 1 && rank >= 0 && rank < size, XFER_ERR_ARG,
+                 "rank %d of %d: ranks are 0 to size - 1, and size is at least 1", rank, size);
   XFI_TRY_DONE(xfi_comm_create_host(&transport, all_gather, context, rank, size));
   if (control_only) xfi_host_control_only(transport);
   st = make(&device);
@@ -149,7 +150,7 @@ int xfer_comm_size(const xfer_comm *comm)
 xfer_status xfer_comm_set_timeout(xfer_comm *comm, uint64_t timeout_ms)
 {
   XFI_NEED(comm);
-  XFI_CHECK(timeout_ms <= INT64_MAX, XFER_ERR_ARG, "timeout of %llu ms",
+  XFI_CHECK(timeout_ms <= INT64_MAX, XFER_ERR_ARG, "timeout of %llu ms, above 2^63 - 1",
             (unsigned long long)timeout_ms);
   comm->timeout_ms = timeout_ms == 0 ? XFI_DEFAULT_TIMEOUT_MS : timeout_ms;
   for (int i = 0; i < XFI_CACHE_PLANS; i++)

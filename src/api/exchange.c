@@ -22,10 +22,12 @@ static xfer_status check_list(const xfer_operation *at, size_t n, int n_ranks)
     int64_t n_bytes = (int64_t)xfi_dtype_size(at[i].dtype);
 
     XFI_CHECK(at[i].peer >= 0 && at[i].peer < n_ranks, XFER_ERR_ARG,
-              "operation %llu: its peer is rank %d of %d ranks", id, (int)at[i].peer, n_ranks);
-    XFI_CHECK(n_bytes > 0, XFER_ERR_ARG, "operation %llu: dtype %d", id, (int)at[i].dtype);
+              "operation %llu: its peer is rank %d of %d ranks; they count from 0", id,
+              (int)at[i].peer, n_ranks);
+    XFI_CHECK(n_bytes > 0, XFER_ERR_ARG, "operation %llu: dtype %d, which is no xfer_dtype", id,
+              (int)at[i].dtype);
     XFI_CHECK(at[i].n_dims >= 0 && at[i].n_dims <= XFER_MAX_DIMS, XFER_ERR_ARG,
-              "operation %llu: %d dims", id, (int)at[i].n_dims);
+              "operation %llu: %d dims; 0 to 8 are possible", id, (int)at[i].n_dims);
     XFI_CHECK(at[i].reserved == 0, XFER_ERR_ARG, "operation %llu: a reserved field is not 0", id);
     for (int d = 0; d < at[i].n_dims; d++) {
       XFI_CHECK(at[i].shape[d] >= 0, XFER_ERR_SHAPE, "operation %llu: dim %d has size %lld", id, d,

@@ -149,7 +149,8 @@ xfer_status xfer_layout_runs(const xfer_layout *layout, int rank, int dim, xfer_
   XFI_NEED(n_runs);
   XFI_NEED_WHERE(capacity > 0, runs);
   XFI_CHECK_DONE(dim >= -layout->n_dims && dim < layout->n_dims, XFER_ERR_ARG,
-                 "dim %d of a tensor of %d dims", dim, layout->n_dims);
+                 "dim %d of a tensor of %d dims; dims count from 0, or from the end as -1", dim,
+                 layout->n_dims);
   XFI_TRY_DONE(find_place(layout, rank, &place));
   if (dim < 0) dim += layout->n_dims;
   if (layout->boxes != NULL)
@@ -262,7 +263,7 @@ xfer_status xfer_layout_owners(const xfer_layout *layout, const int64_t *index, 
   XFI_NEED(n_owners);
   for (int d = 0; d < layout->n_dims; d++) {
     XFI_CHECK_DONE(index[d] >= 0 && index[d] < layout->dims[d].size, XFER_ERR_ARG,
-                   "dim %d: index %lld of %lld", d, (long long)index[d],
+                   "dim %d: index %lld lies outside the size of %lld", d, (long long)index[d],
                    (long long)layout->dims[d].size);
     if (layout->boxes != NULL) continue;
     XFI_TRY_DONE(xfi_dim_holders(&layout->dims[d], index[d], index[d] + 1, false, &holds[d]));

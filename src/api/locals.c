@@ -12,7 +12,7 @@ xfer_status xfer_locals_create(xfer_locals **locals, const xfer_refit *refit, in
 {
   XFI_NEED(locals);
   XFI_NEED(refit);
-  XFI_CHECK(rank >= 0, XFER_ERR_ARG, "xfer_locals_create: rank %d", rank);
+  XFI_CHECK(rank >= 0, XFER_ERR_ARG, "xfer_locals_create: rank %d; ranks count from 0", rank);
   return xfi_locals_create(locals, refit, rank);
 }
 
@@ -32,7 +32,8 @@ xfer_status xfer_locals_get(const xfer_locals *locals, size_t i, xfer_local *loc
 
   XFI_NEED(locals);
   XFI_NEED(local);
-  XFI_CHECK(i < locals->n_listed, XFER_ERR_ARG, "no local tensor %zu", i);
+  XFI_CHECK(i < locals->n_listed, XFER_ERR_ARG, "no local tensor %zu: the list has %zu", i,
+            locals->n_listed);
   l = &locals->at[i];
   *local = (xfer_local){.name = l->name,
                         .side = l->side,
@@ -55,7 +56,8 @@ xfer_status xfer_locals_part_get(const xfer_locals *locals, size_t i, size_t k,
   XFI_NEED(locals);
   XFI_NEED(part);
   XFI_CHECK(i < locals->n_listed && k < (size_t)locals->at[i].n_parts, XFER_ERR_ARG,
-            "no part %zu of local tensor %zu", k, i);
+            "no part %zu of local tensor %zu; n_parts of each and xfer_locals_count() say how many",
+            k, i);
   *part = locals->parts[locals->at[i].first_part + k];
   return XFER_OK;
 }
@@ -67,10 +69,10 @@ static xfer_status hand_in(const char *who, xfer_locals *locals, int side, const
   XFI_NEED_IN(who, 1, locals);
   XFI_NEED_IN(who, 1, name);
   XFI_NEED_IN(who, n_dims != 0, shape);
-  XFI_CHECK(side == XFER_SIDE_TRAIN || side == XFER_SIDE_GEN, XFER_ERR_ARG, "\"%s\": side %d", name,
-            side);
-  XFI_CHECK(n_dims >= 0 && n_dims <= XFER_MAX_DIMS, XFER_ERR_ARG, "\"%s\" with %d dims", name,
-            n_dims);
+  XFI_CHECK(side == XFER_SIDE_TRAIN || side == XFER_SIDE_GEN, XFER_ERR_ARG,
+            "\"%s\": side %d; want XFER_SIDE_TRAIN or XFER_SIDE_GEN", name, side);
+  XFI_CHECK(n_dims >= 0 && n_dims <= XFER_MAX_DIMS, XFER_ERR_ARG,
+            "\"%s\" with %d dims; 0 to 8 are possible", name, n_dims);
   return xfi_locals_give(locals, side, name, (xfer_dtype)dtype, base, shape, strides, n_dims,
                          again);
 }
@@ -97,7 +99,8 @@ xfer_status xfer_locals_view(xfer_locals *locals, size_t tensor, xfer_view *src,
   XFI_NEED(src);
   XFI_NEED(dst);
   XFI_NEED(has);
-  XFI_CHECK(tensor < locals->refit->n_tensors, XFER_ERR_ARG, "no tensor %zu", tensor);
+  XFI_CHECK(tensor < locals->refit->n_tensors, XFER_ERR_ARG, "no tensor %zu: the refit has %zu",
+            tensor, locals->refit->n_tensors);
   XFI_TRY(xfi_locals_view(locals, tensor, XFER_SIDE_TRAIN, &found[0], &has_src));
   XFI_TRY(xfi_locals_view(locals, tensor, XFER_SIDE_GEN, &found[1], &has_dst));
   if (has_src) *src = found[0];

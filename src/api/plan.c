@@ -91,8 +91,8 @@ xfer_status xfer_plan_create(xfer_plan **plan, xfer_comm *comm, const xfer_tenso
 /* As many as a mesh may have. */
 static xfer_status check_ranks(int n_ranks)
 {
-  XFI_CHECK(n_ranks <= XFI_MOST_RANKS, XFER_ERR_OVERFLOW, "%d ranks, more than %d", n_ranks,
-            XFI_MOST_RANKS);
+  XFI_CHECK(n_ranks <= XFI_MOST_RANKS, XFER_ERR_OVERFLOW,
+            "%d ranks, more than the %d that a plan may have", n_ranks, XFI_MOST_RANKS);
   return XFER_OK;
 }
 
@@ -102,7 +102,8 @@ xfer_status xfer_plan_simulate(xfer_plan **plan, int n_ranks, int rank, const xf
   xfer_plan_options options;
 
   XFI_NEED(plan);
-  XFI_CHECK(rank >= 0 && rank < n_ranks, XFER_ERR_ARG, "rank %d of %d ranks", rank, n_ranks);
+  XFI_CHECK(rank >= 0 && rank < n_ranks, XFER_ERR_ARG,
+            "rank %d of %d ranks: ranks are 0 to n_ranks - 1", rank, n_ranks);
   XFI_TRY(check_ranks(n_ranks));
   XFI_TRY(xfi_plan_options_copy(&options, given));
   XFI_TRY(check_tensors(__func__, tensors, n_tensors, true));
@@ -150,7 +151,7 @@ xfer_status xfer_plan_traffic(int n_ranks, const xfer_tensor *tensors, size_t n_
   told to = {fn, context};
 
   XFI_NEED(fn);
-  XFI_CHECK(n_ranks > 0, XFER_ERR_ARG, "traffic of %d ranks", n_ranks);
+  XFI_CHECK(n_ranks > 0, XFER_ERR_ARG, "traffic of %d ranks; at least 1 is needed", n_ranks);
   XFI_TRY(check_ranks(n_ranks));
   XFI_TRY(xfi_plan_options_copy(&options, given));
   XFI_TRY(check_tensors(__func__, tensors, n_tensors, true));
@@ -316,11 +317,11 @@ xfer_status xfer_plan_digest(xfer_plan *plan, xfer_digest *digests, size_t n_dig
     xfi_set_error("%s: digests is NULL", __func__);
     checked = XFER_ERR_ARG;
   } else if (n_digests != plan->moves->n_tensors) {
-    xfi_set_error("digest: room for %zu, the plan has %zu tensors", n_digests,
-                  plan->moves->n_tensors);
+    xfi_set_error("digest: room for %zu, the plan has %zu tensors; n_digests is to be as many",
+                  n_digests, plan->moves->n_tensors);
     checked = XFER_ERR_ARG;
   } else if (side != XFER_PLAN_SRC && side != XFER_PLAN_DST) {
-    xfi_set_error("digest: side is %d", side);
+    xfi_set_error("digest: side is %d; want XFER_PLAN_SRC or XFER_PLAN_DST", side);
     checked = XFER_ERR_ARG;
   }
   enter(plan, XFI_INSIDE_DIGEST);
@@ -383,7 +384,7 @@ xfer_status xfer_plan_move_get(const xfer_plan *plan, size_t i, xfer_move *move)
     }
     return XFER_OK;
   }
-  return XFI_ERROR(XFER_ERR_ARG, "move %zu is past the last one", i);
+  return XFI_ERROR(XFER_ERR_ARG, "move %zu is past the last one; there are %zu", i, i - at);
 }
 
 xfer_status xfer_plan_print(const xfer_plan *plan, char **text, int json)

@@ -38,11 +38,13 @@ static bool is_range(int32_t begin, int32_t end)
 static xfer_status check_options(const xfer_model_options *o)
 {
   XFI_CHECK(is_range(o->layers_begin, o->layers_end), XFER_ERR_ARG,
-            "layers_begin is %d and layers_end %d", (int)o->layers_begin, (int)o->layers_end);
+            "layers_begin is %d and layers_end %d; the end is one past the last, or both are 0",
+            (int)o->layers_begin, (int)o->layers_end);
   XFI_CHECK(is_range(o->experts_begin, o->experts_end), XFER_ERR_ARG,
-            "experts_begin is %d and experts_end %d", (int)o->experts_begin, (int)o->experts_end);
+            "experts_begin is %d and experts_end %d; the end is one past the last, or both are 0",
+            (int)o->experts_begin, (int)o->experts_end);
   XFI_CHECK(o->quant == XFER_QUANT_NONE || o->quant == XFER_QUANT_FP8_BLOCK128, XFER_ERR_ARG,
-            "quant %d", (int)o->quant);
+            "quant %d, which is no xfer_quant", (int)o->quant);
   XFI_CHECK(o->n_renames >= 0 && (o->renames != NULL || o->n_renames == 0), XFER_ERR_ARG,
             "%lld renames", (long long)o->n_renames);
   for (int64_t i = 0; i < o->n_renames; i++) {
@@ -90,13 +92,14 @@ xfer_status xfer_model_add(xfer_model *model, const char *name, int32_t dtype, c
   XFI_NEED(model);
   XFI_NEED(name);
   XFI_NEED_WHERE(n_dims != 0, shape);
-  XFI_CHECK(n_dims >= 0 && n_dims <= XFER_MAX_DIMS, XFER_ERR_ARG, "\"%s\" with %d dims", name,
-            n_dims);
+  XFI_CHECK(n_dims >= 0 && n_dims <= XFER_MAX_DIMS, XFER_ERR_ARG,
+            "\"%s\" with %d dims; 0 to 8 are possible", name, n_dims);
   XFI_CHECK(!atomic_load(&model->frozen), XFER_ERR_STATE, "\"%s\": a refit was made of the model",
             name);
   XFI_CHECK(strchr(name, '{') == NULL, XFER_ERR_ARG, "\"%s\" is a pattern, not a name", name);
   XFI_CHECK(name[0] != '\0', XFER_ERR_ARG, "a tensor without a name");
-  XFI_CHECK(xfi_dtype_size(dtype) > 0, XFER_ERR_ARG, "\"%s\": dtype %d", name, (int)dtype);
+  XFI_CHECK(xfi_dtype_size(dtype) > 0, XFER_ERR_ARG, "\"%s\": dtype %d, which is no xfer_dtype",
+            name, (int)dtype);
   for (int d = 0; d < n_dims; d++) {
     XFI_CHECK(shape[d] >= 0, XFER_ERR_ARG, "\"%s\": size %lld of dim %d", name, (long long)shape[d],
               d);
@@ -165,7 +168,9 @@ xfer_status xfer_side_give_whole(xfer_side *side, const char *pattern, int rank)
 
   XFI_NEED(side);
   at = xfi_mesh_find(side->mesh, rank);
-  XFI_CHECK(at >= 0, XFER_ERR_ARG, "rank %d is none of the side's", rank);
+  XFI_CHECK(at >= 0, XFER_ERR_ARG,
+            "rank %d is none of the side's %d ranks, which have the comm's numbers", rank,
+            side->size);
   return say(__func__, side, XFI_SAID_WHOLE, pattern, NULL, at);
 }
 
@@ -207,7 +212,8 @@ xfer_status xfer_refit_tensor_get(const xfer_refit *refit, size_t i, xfer_refit_
 {
   XFI_NEED(refit);
   XFI_NEED(tensor);
-  XFI_CHECK(i < refit->n_tensors, XFER_ERR_ARG, "no tensor %zu", i);
+  XFI_CHECK(i < refit->n_tensors, XFER_ERR_ARG, "no tensor %zu: the refit has %zu", i,
+            refit->n_tensors);
   xfi_refit_tensor(refit, i, tensor);
   return XFER_OK;
 }

@@ -115,7 +115,14 @@ static xfer_status list_matches(unsigned char **mine, const xfer_comm *comm, con
     (*mine)[i] = comm->registered[i].memory == memory;
     any = any || (*mine)[i] != 0;
   }
-  XFI_CHECK(any, XFER_ERR_ARG, "unregister: %p was not registered", memory);
+  XFI_CHECK(any || memory != NULL, XFER_ERR_ARG,
+            "xfer_comm_unregister: in none of %zu calls that are not undone did this rank register "
+            "NULL; name the memory that it registered",
+            n);
+  XFI_CHECK(any, XFER_ERR_ARG,
+            "xfer_comm_unregister: %p was not registered; name the address that "
+            "xfer_comm_register() was given, once for each call",
+            memory);
   return XFER_OK;
 }
 
@@ -138,7 +145,9 @@ static xfer_status find_call(size_t *call, xfer_comm *comm, const unsigned char 
     if (r == n_ranks) break;
   }
   XFI_CHECK_DONE(*call < n, XFER_ERR_MISMATCH,
-                 "unregister: in none of %zu calls did every rank register what it names now", n);
+                 "xfer_comm_unregister: in none of %zu calls did every rank register what it names "
+                 "now; undo the same call on all ranks",
+                 n);
 done:
   xfi_free(all);
   return st;

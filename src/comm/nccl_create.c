@@ -244,7 +244,8 @@ xfer_status xfer_comm_create_nccl_id(xfer_comm **comm, const unsigned char id[XF
 
   XFI_NEED(comm);
   XFI_NEED(id);
-  XFI_CHECK(size >= 1 && rank >= 0 && rank < size, XFER_ERR_ARG, "rank %d of %d", rank, size);
+  XFI_CHECK(size >= 1 && rank >= 0 && rank < size, XFER_ERR_ARG,
+            "rank %d of %d: ranks are 0 to size - 1, and size is at least 1", rank, size);
   memcpy(&copy, id, sizeof copy);
   XFI_TRY(vendors_here());
   return create(comm, rank, size, copy, NULL);

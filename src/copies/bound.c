@@ -98,8 +98,8 @@ static xfer_status copy_pieces(xfi_bound *b, const xfer_view *view, const char *
   XFI_CHECK(d >= 0 && d < b->n_dims, XFER_ERR_SHAPE,
             "%s: pieces along dim %d of a tensor of %d dims", what, d, b->n_dims);
   XFI_CHECK(view->n_pieces >= 1 && b->shape[d] % view->n_pieces == 0, XFER_ERR_SHAPE,
-            "%s: %lld pieces along dim %d, which has %lld indices here", what,
-            (long long)view->n_pieces, d, (long long)b->shape[d]);
+            "%s: %lld pieces along dim %d, which has %lld indices here and is cut in equal ones",
+            what, (long long)view->n_pieces, d, (long long)b->shape[d]);
   XFI_CHECK(view->pieces != NULL, XFER_ERR_ARG, "%s: a view in pieces without pointers", what);
   b->pieces = xfi_calloc((size_t)view->n_pieces, sizeof *b->pieces);
   XFI_CHECK(b->pieces != NULL, XFER_ERR_NOMEM, "%s: %lld pieces", what, (long long)view->n_pieces);
@@ -121,7 +121,7 @@ xfer_status xfi_bound_set(xfi_bound *bound, const xfer_view *view, const int64_t
   xfi_bound b = xfi_bound_dense(view->base, shape, n_dims, elem_bytes);
 
   XFI_CHECK_DONE(view->kind >= XFER_VIEW_DENSE && view->kind <= XFER_VIEW_BOXES, XFER_ERR_ARG,
-                 "%s: view kind %d", what, (int)view->kind);
+                 "%s: view kind %d, which is no xfer_view_kind", what, (int)view->kind);
   XFI_CHECK_DONE(view->kind != XFER_VIEW_BOXES, XFER_ERR_SHAPE,
                  "%s: a view by boxes of a layout that is by placements", what);
   XFI_CHECK_DONE(view->reserved == 0, XFER_ERR_ARG, "%s: a reserved field of the view is not 0",

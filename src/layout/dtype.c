@@ -49,6 +49,6 @@ xfer_status xfi_dtype_parse(xfer_dtype *dtype, const char *name)
     *dtype = rows[i].dtype;
     return XFER_OK;
   }
-  xfi_set_error("no dtype is called \"%s\"", name);
+  xfi_set_error("no dtype is called \"%s\"; want one such as bf16, f32, f8e4m3 or u8", name);
   return XFER_ERR_ARG;
 }

@@ -95,8 +95,10 @@ done:
 /* `dim` of a placement in 0 .. n_dims-1. */
 static xfer_status resolve_dim(int *dim, const xfer_placement *p, int axis, int n_dims)
 {
-  XFI_CHECK(p->dim >= -n_dims && p->dim < n_dims, XFER_ERR_ARG,
-            "axis %d shards dim %d of a tensor of %d dims", axis, (int)p->dim, n_dims);
+  XFI_CHECK(
+      p->dim >= -n_dims && p->dim < n_dims, XFER_ERR_ARG,
+      "axis %d shards dim %d of a tensor of %d dims; dims count from 0, or from the end as -1",
+      axis, (int)p->dim, n_dims);
   *dim = p->dim < 0 ? p->dim + n_dims : p->dim;
   return XFER_OK;
 }
@@ -108,14 +110,14 @@ static xfer_status add_cut(xfer_layout *l, const xfer_placement *p, int axis)
   xfi_cut *cut;
 
   XFI_CHECK(p->kind >= XFER_REPLICATE && p->kind <= XFER_RUNS, XFER_ERR_ARG,
-            "axis %d has placement kind %d", axis, (int)p->kind);
+            "axis %d has placement kind %d, which is no xfer_placement_kind", axis, (int)p->kind);
   XFI_CHECK(p->reserved == 0, XFER_ERR_ARG, "axis %d: a reserved field is not 0", axis);
   if (p->kind == XFER_REPLICATE) return XFER_OK;
   XFI_TRY(resolve_dim(&dim, p, axis, l->n_dims));
   XFI_CHECK(p->kind != XFER_SHARD || (p->rule >= XFER_CHUNK && p->rule <= XFER_EVEN), XFER_ERR_ARG,
-            "axis %d has split rule %d", axis, (int)p->rule);
+            "axis %d has split rule %d, which is no xfer_split_rule", axis, (int)p->rule);
   XFI_CHECK(p->kind != XFER_STRIDED || p->split_factor >= 1, XFER_ERR_ARG,
-            "axis %d has split factor %lld", axis, (long long)p->split_factor);
+            "axis %d has split factor %lld; want at least 1", axis, (long long)p->split_factor);
   cut = &l->dims[dim].cuts[l->dims[dim].n_cuts];
   memmove(cut + 1, cut, (size_t)(l->cuts + XFER_MAX_DIMS - 1 - cut) * sizeof *cut);
   for (int d = dim + 1; d < l->n_dims; d++)
@@ -127,7 +129,8 @@ static xfer_status add_cut(xfer_layout *l, const xfer_placement *p, int axis)
                    p->kind == XFER_STRIDED ? p->split_factor : 0,
                    NULL};
   if (p->kind == XFER_RUNS) {
-    XFI_CHECK(p->table != NULL, XFER_ERR_ARG, "axis %d has no run table", axis);
+    XFI_CHECK(p->table != NULL, XFER_ERR_ARG,
+              "axis %d has no run table: its placement's table is NULL", axis);
     XFI_CHECK(p->table->n_coords == cut->n_coords, XFER_ERR_ARG,
               "axis %d has %d coordinates, its run table %lld", axis, cut->n_coords,
               (long long)p->table->n_coords);
@@ -143,13 +146,15 @@ static xfer_status add_cuts(xfer_layout *l, const xfer_layout_desc *desc)
   const int n_axes = l->mesh->n_axes;
   bool seen[XFER_MAX_DIMS] = {false};
 
-  XFI_CHECK(desc->n_placements == n_axes, XFER_ERR_ARG, "%d placements for a mesh of %d axes",
-            (int)desc->n_placements, n_axes);
+  XFI_CHECK(desc->n_placements == n_axes, XFER_ERR_ARG,
+            "%d placements for a mesh of %d axes; want one for each axis", (int)desc->n_placements,
+            n_axes);
   XFI_CHECK(desc->placements != NULL, XFER_ERR_ARG, "%d placements at NULL", n_axes);
   XFI_CHECK(desc->order != NULL || desc->n_order == 0, XFER_ERR_ARG, "an order of %d axes at NULL",
             (int)desc->n_order);
   XFI_CHECK(desc->order == NULL || desc->n_order == n_axes, XFER_ERR_ARG,
-            "an order of %d axes for a mesh of %d", (int)desc->n_order, n_axes);
+            "an order of %d axes for a mesh of %d; it lists every axis, or none",
+            (int)desc->n_order, n_axes);
   for (int i = 0; i < n_axes; i++) {
     const int axis = desc->order == NULL ? i : desc->order[i];
 
@@ -169,7 +174,8 @@ static xfer_status add_cuts(xfer_layout *l, const xfer_layout_desc *desc)
 static xfer_status set_sizes(xfer_layout *l, const xfer_layout_desc *desc)
 {
   l->elem_bytes = (int)xfi_dtype_size(desc->dtype);
-  XFI_CHECK(l->elem_bytes != 0, XFER_ERR_ARG, "dtype %d is not known", (int)desc->dtype);
+  XFI_CHECK(l->elem_bytes != 0, XFER_ERR_ARG, "dtype %d is not known; want an xfer_dtype",
+            (int)desc->dtype);
   l->dtype = (xfer_dtype)desc->dtype;
   XFI_CHECK(desc->n_dims >= 0 && desc->n_dims <= XFER_MAX_DIMS, XFER_ERR_ARG,
             "a tensor of %d dims; 0 to %d are possible", (int)desc->n_dims, XFER_MAX_DIMS);
@@ -223,7 +229,8 @@ xfer_status xfi_layout_begin(xfer_layout **layout, const xfer_layout_desc *desc)
   xfer_status st = XFER_OK;
   xfer_layout *l = NULL;
 
-  XFI_CHECK_DONE(desc->mesh != NULL, XFER_ERR_ARG, "a layout without a mesh");
+  XFI_CHECK_DONE(desc->mesh != NULL, XFER_ERR_ARG,
+                 "a layout without a mesh: xfer_layout_desc.mesh is NULL");
   l = xfi_calloc(1, sizeof *l);
   XFI_CHECK_DONE(l != NULL, XFER_ERR_NOMEM, "layout");
   atomic_init(&l->n_refs, 1);

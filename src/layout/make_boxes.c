@@ -41,7 +41,8 @@ static xfer_status copy_given(xfer_layout *l, const xfer_boxes_desc *desc)
   xfi_boxes *b = l->boxes;
   size_t n;
 
-  XFI_CHECK(desc->first != NULL, XFER_ERR_ARG, "boxes: first is NULL");
+  XFI_CHECK(desc->first != NULL, XFER_ERR_ARG,
+            "boxes: first is NULL; it says where each rank's boxes begin");
   XFI_CHECK(desc->first[0] == 0, XFER_ERR_ARG, "boxes: first does not begin at 0");
   for (int p = 0; p < n_ranks; p++)
     XFI_CHECK(desc->first[p] <= desc->first[p + 1], XFER_ERR_ARG,

@@ -47,11 +47,12 @@ static xfer_status set_shape(xfer_mesh *mesh, const int *shape, int n_axes)
 
   mesh->n_axes = n_axes;
   for (int a = 0; a < n_axes; a++) {
-    XFI_CHECK(shape[a] >= 1, XFER_ERR_ARG, "mesh axis %d has size %d", a, shape[a]);
+    XFI_CHECK(shape[a] >= 1, XFER_ERR_ARG, "mesh axis %d has size %d; want at least 1", a,
+              shape[a]);
     mesh->shape[a] = shape[a];
     size *= shape[a];
-    XFI_CHECK(size <= XFI_MOST_RANKS, XFER_ERR_OVERFLOW, "mesh of more than %d ranks",
-              XFI_MOST_RANKS);
+    XFI_CHECK(size <= XFI_MOST_RANKS, XFER_ERR_OVERFLOW,
+              "mesh of more than %d ranks, the most that one may have", XFI_MOST_RANKS);
   }
   mesh->size = (int)size;
   mesh->stride[n_axes - 1] = 1;
@@ -118,8 +119,8 @@ xfer_status xfi_mesh_create(xfer_mesh **mesh, const int *shape, int n_axes, cons
   XFI_CHECK_DONE(m->ranks != NULL, XFER_ERR_NOMEM, "mesh of %d ranks", m->size);
   for (int i = 0; i < m->size; i++) {
     m->ranks[i] = ranks == NULL ? i : ranks[i];
-    XFI_CHECK_DONE(m->ranks[i] >= 0, XFER_ERR_ARG, "rank %d at position %d of the mesh",
-                   m->ranks[i], i);
+    XFI_CHECK_DONE(m->ranks[i] >= 0, XFER_ERR_ARG,
+                   "rank %d at position %d of the mesh; ranks count from 0", m->ranks[i], i);
   }
   XFI_TRY_DONE(set_order(m));
   m->min_rank = m->ranks[m->order == NULL ? 0 : m->order[0]];

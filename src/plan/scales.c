@@ -112,8 +112,8 @@ static xfer_status check_scales(const xfer_tensor *given, size_t n, size_t t, bo
             XFER_ERR_SHAPE, "tensor \"%.100s\": scales that are no powers of two as f8e8m0",
             given[t].name);
   XFI_CHECK(given[of].src == NULL || given[of].src->n_dims <= XFI_SCALE_DIMS, XFER_ERR_UNSUPPORTED,
-            "tensor \"%.100s\": blocks of a tensor of more than %d dims", given[of].name,
-            XFI_SCALE_DIMS);
+            "tensor \"%.100s\": blocks of a tensor of %d dims; at most %d are possible",
+            given[of].name, given[of].src->n_dims, XFI_SCALE_DIMS);
   has_scales[of] = true;
   return XFER_OK;
 }

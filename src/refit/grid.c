@@ -170,12 +170,16 @@ xfer_status xfi_side_coordinate(const xfer_side *side, const char *axis, int ran
 {
   int i = xfi_mesh_find(side->mesh, rank), place, found;
 
-  XFI_CHECK(i >= 0, XFER_ERR_ARG, "\"%s\" has no rank %d", side->spec, rank);
+  XFI_CHECK(i >= 0, XFER_ERR_ARG, "\"%s\" has no rank %d among its %d", side->spec, rank,
+            side->size);
   divide(side, i, &place);
-  XFI_CHECK(find_in_grid(&side->axes, axis, i, &found) ||
-                find_in_grid(&side->dense, axis, place, &found) ||
-                find_in_grid(&side->experts, axis, place, &found),
-            XFER_ERR_ARG, "\"%s\" has no axis called \"%s\"", side->spec, axis);
+  XFI_CHECK(
+      find_in_grid(&side->axes, axis, i, &found) ||
+          find_in_grid(&side->dense, axis, place, &found) ||
+          find_in_grid(&side->experts, axis, place, &found),
+      XFER_ERR_ARG,
+      "\"%s\" has no axis called \"%s\"; want tp, cp, dp, pp, ep, etp, edp, replicate or engine",
+      side->spec, axis);
   *coordinate = found;
   return XFER_OK;
 }

@@ -36,7 +36,8 @@ static void set_strides(xfer_view *view, const xfi_local *local, const xfi_slot 
 
 static xfer_status check_given(const xfi_local *local)
 {
-  XFI_CHECK(local->base != NULL, XFER_ERR_STATE, "\"%s\" was not handed in", local->name);
+  XFI_CHECK(local->base != NULL, XFER_ERR_STATE,
+            "\"%s\" was not handed in: give it by xfer_locals_give() first", local->name);
   return XFER_OK;
 }
 

@@ -235,8 +235,8 @@ xfer_status xfi_run_bind(xfer_plan *plan, size_t tensor, const xfer_view *src_vi
 
   XFI_CHECK(plan->comm != NULL, XFER_ERR_STATE, "a simulated plan cannot be bound");
   XFI_TRY(xfi_state_allows(plan->state, XFI_CALL_BIND));
-  XFI_CHECK(tensor < plan->moves->n_tensors, XFER_ERR_ARG, "tensor %zu of %zu", tensor,
-            plan->moves->n_tensors);
+  XFI_CHECK(tensor < plan->moves->n_tensors, XFER_ERR_ARG, "tensor %zu of %zu; they count from 0",
+            tensor, plan->moves->n_tensors);
   st = bind_views(plan, tensor, src_view, dst_view);
   if (st != XFER_OK)
     unbind(plan, tensor, st);

@@ -29,10 +29,12 @@ static xfer_status fill_options(xfer_plan_options *o, const xfi_device *device)
   XFI_CHECK(o->reserved == 0, XFER_ERR_UNSUPPORTED, "plan option reserved is %#x: want 0",
             o->reserved);
   XFI_CHECK(o->window_bytes <= XFI_MESSAGE_BYTES, XFER_ERR_ARG,
-            "plan option window_bytes is %llu, above 1 GiB", (unsigned long long)o->window_bytes);
-  XFI_CHECK(o->ranks_per_domain <= INT32_MAX, XFER_ERR_ARG, "plan option ranks_per_domain is %u",
-            o->ranks_per_domain);
-  XFI_CHECK(o->timeout_ms <= INT64_MAX, XFER_ERR_ARG, "plan option timeout_ms is %llu",
+            "plan option window_bytes is %llu; want at most 1 GiB",
+            (unsigned long long)o->window_bytes);
+  XFI_CHECK(o->ranks_per_domain <= INT32_MAX, XFER_ERR_ARG,
+            "plan option ranks_per_domain is %u; want at most 2^31 - 1", o->ranks_per_domain);
+  XFI_CHECK(o->timeout_ms <= INT64_MAX, XFER_ERR_ARG,
+            "plan option timeout_ms is %llu; want at most 2^63 - 1",
             (unsigned long long)o->timeout_ms);
   if (o->link_bytes_per_s == 0) o->link_bytes_per_s = DEFAULT_LINK_BYTES_PER_S;
   if (o->message_ns == 0) o->message_ns = DEFAULT_MESSAGE_NS;

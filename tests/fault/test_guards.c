@@ -142,7 +142,7 @@ static void test_weights_have_scales_once(void **state)
   const xfer_tensor too_deep[] = {
       {"w", deep[0], deep[1], xfer_convert_blocks(2, 2, XFER_SCALE_F32)}, tensors[1]};
   assert_int_equal(xfer_plan_simulate(&plan, 1, 0, too_deep, 2, NULL), XFER_ERR_UNSUPPORTED);
-  assert_non_null(strstr(xfer_last_error(), "blocks of a tensor of more than"));
+  assert_non_null(strstr(xfer_last_error(), "blocks of a tensor of 8 dims"));
   assert_int_equal(xfer_problem_parse(&powers[0], &powers[1], "f8e8m0[2,2] (1):R -> (1):R"),
                    XFER_OK);
   const xfer_tensor no_powers[] = {tensors[0], {"s", NULL, powers[1], xfer_convert_scales_of(0)}};

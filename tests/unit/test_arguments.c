@@ -137,7 +137,7 @@ static void test_layouts_refuse_null_and_what_is_not_there(void **state)
   REFUSED_NULL(xfer_layout_owners(src, NULL, &owner, 1, &n));
   REFUSED_NULL(xfer_layout_owners(src, index, NULL, 1, &n));
   REFUSED_NULL(xfer_layout_owners(src, index, &owner, 1, NULL));
-  REFUSED("index 4 of 4", xfer_layout_owners(src, index, &owner, 1, &n));
+  REFUSED("index 4 lies outside the size of 4", xfer_layout_owners(src, index, &owner, 1, &n));
   REFUSED_NULL(xfer_problem_parse(NULL, &layout, "f32[4] (1):R -> (1):R"));
   REFUSED_NULL(xfer_problem_parse(&layout, NULL, "f32[4] (1):R -> (1):R"));
   REFUSED_NULL(xfer_problem_parse(&layout, &layout, NULL));
@@ -207,7 +207,7 @@ static void test_plans_refuse_null_and_what_is_not_there(void **state)
              xfer_plan_simulate(&made, 2, 0, &long_named, 1, NULL));
   xfer_layout_destroy(other);
   REFUSED_NULL(xfer_plan_traffic(2, &tensor, 1, NULL, NULL, NULL));
-  REFUSED_AS(XFER_ERR_OVERFLOW, "2147483647 ranks, more than 16777216",
+  REFUSED_AS(XFER_ERR_OVERFLOW, "2147483647 ranks, more than the 16777216",
              xfer_plan_simulate(&made, INT_MAX, 0, &tensor, 1, NULL));
   REFUSED_AS(XFER_ERR_OVERFLOW, "16777217 ranks",
              xfer_plan_traffic((1 << 24) + 1, &tensor, 1, NULL, no_row, NULL));

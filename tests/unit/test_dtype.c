@@ -11,6 +11,7 @@
 #include "error.h"
 
 #include <limits.h>
+#include <string.h>
 
 static const struct {
   const char *name;
@@ -65,7 +66,8 @@ static void test_parse_of_an_unknown_name_quotes_it_and_writes_nothing(void **st
     xfer_dtype dtype = XFER_I16;
 
     assert_int_equal(xfi_dtype_parse(&dtype, names[i]), XFER_ERR_ARG);
-    assert_string_equal(xfer_last_error(), texts[i]);
+    assert_non_null(strstr(xfer_last_error(), texts[i]));
+    assert_non_null(strstr(xfer_last_error(), "want one such as bf16"));
     assert_int_equal(dtype, XFER_I16);
   }
 }

@@ -194,7 +194,7 @@ static void test_what_are_no_scales_is_refused(void **state)
       {twice, XFER_ERR_ARG, "tensor \"w\" has scales already"},
       {with_a_source, XFER_ERR_ARG, "scales are made, and have no source layout"},
       {no_powers, XFER_ERR_SHAPE, "scales that are no powers of two as f8e8m0"},
-      {too_deep, XFER_ERR_UNSUPPORTED, "blocks of a tensor of more than 6 dims"},
+      {too_deep, XFER_ERR_UNSUPPORTED, "blocks of a tensor of 7 dims; at most 6"},
       {without_scales, XFER_ERR_ARG, "\"v\" is quantised by blocks, and no tensor has its scales"},
   };
 
