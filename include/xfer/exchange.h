@@ -13,7 +13,7 @@ extern "C" {
 
 /**
  * An array that goes to or comes from another rank, or this rank itself. Its two ends have the same
- * id, dtype and shape; where it lies on each of them, also with strides, is a view's to say.
+ * id, dtype and shape. Views say where it lies on each, also with strides.
  */
 typedef struct xfer_operation {
   uint64_t id;                  /**< Any number; of what goes from one rank to another no two have
@@ -38,14 +38,15 @@ XFER_API_INLINE xfer_operation xfer_operation_bytes(uint64_t id, int peer, size_
 /**
  * Plan an exchange: every rank says what it sends and what it receives. Collective.
  *
- * That the two ends of all operations agree is found by one digest, in one gathering. The plan is
- * committed, run, waited for and given back as any other, and takes the same lanes but broadcasts.
- * Its tensor i is the i-th send, and n_sends + k the k-th receive from another rank; what a rank
- * sends to itself and receives is one tensor. Other ranks number theirs otherwise.
+ * One digest, in one gathering, shows whether the two ends of all operations agree. The plan is
+ * committed, run, waited for and destroyed as any other, and takes the same lanes except
+ * broadcasts. Its tensor i is the i-th send, and tensor n_sends + k the k-th receive from another
+ * rank; what a rank sends to itself and receives is one tensor. Other ranks number theirs
+ * differently.
  *
  * @param plan     Receives the plan; the caller owns it and destroys it before the comm.
  * @param comm     The comm; not owned.
- * @param sends    [n_sends] Copied, in any order; the other end's may be another.
+ * @param sends    [n_sends] Copied. In any order, which may differ from that of the other end.
  * @param n_sends  0 or more.
  * @param recvs    [n_recvs] Likewise.
  * @param n_recvs  0 or more.
@@ -63,10 +64,10 @@ XFER_API XFER_MUST_CHECK xfer_status xfer_plan_create_exchange(
     const xfer_operation *recvs, size_t n_recvs, const xfer_plan_options *options);
 
 /**
- * Say where all operations of an exchange lie on this rank: xfer_plan_bind() of each. Local.
+ * Bind all operations of an exchange, each as by xfer_plan_bind(). Local.
  *
  * @param plan        Made by xfer_plan_create_exchange().
- * @param send_views  [n_sends of create] In the order given there; of an empty array not looked at.
+ * @param send_views  [n_sends of create] In the order given there; ignored for an empty array.
  * @param recv_views  [n_recvs of create] Likewise.
  * @retval XFER_ERR_SHAPE  A view does not fit its array; the ones before it are bound.
  * @retval XFER_ERR_STATE  A run is in flight.
@@ -79,13 +80,15 @@ XFER_API XFER_MUST_CHECK xfer_status xfer_plan_bind_exchange(xfer_plan *plan,
 
 /**
  * Send and receive, in one call. Collective over all ranks of the comm, also those that have no
- * operations. The plan is kept with the comm, as those of xfer_redistribute() are, and found again
- * where all ranks hand over what they did in one earlier call, but for the addresses.
+ * operations. The comm keeps the plan, as for xfer_redistribute(), and uses it again when all ranks
+ * pass what they passed to one earlier call, apart from addresses.
  *
- * Data goes straight into the peers' memory where ranks are threads, and where all ranks' memory
- * was registered by xfer_comm_register(); else by copies that GPUs keep mapped, as there, or
- * through slots. Stream: starts after what is already on `stream`; a later reader on it sees the
- * result, if it came: xfer_comm_check() says so. On a host comm the data is there when the call
+ * Data goes straight into the peers' memory if ranks are threads, or if all ranks' memory was
+ * registered by xfer_comm_register(); otherwise through copies that GPUs keep mapped, as there, or
+ * through staging slots.
+ *
+ * Stream: starts after what is already on `stream`, and later work on it sees the result if the
+ * data arrived, which xfer_comm_check() says. On a host comm the data has arrived when the call
  * returns.
  *
  * @param comm        The comm.
@@ -93,7 +96,7 @@ XFER_API XFER_MUST_CHECK xfer_status xfer_plan_bind_exchange(xfer_plan *plan,
  * @param send_views  [n_sends] Where they lie.
  * @param n_sends     0 or more.
  * @param recvs       [n_recvs] Likewise.
- * @param recv_views  [n_recvs] Where they go; no two overlap, nor one and a source.
+ * @param recv_views  [n_recvs] Where they go; they overlap neither each other nor a source.
  * @param n_recvs     0 or more.
  * @param stream      A CUDA stream; NULL: the default stream. Ignored by host comms.
  * @retval XFER_ERR_MISMATCH  The two ends of an operation differ. Nothing was moved.

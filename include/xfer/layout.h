@@ -32,7 +32,7 @@ typedef struct xfer_mesh xfer_mesh;
  */
 XFER_API XFER_MUST_CHECK xfer_status xfer_mesh_create(xfer_mesh **mesh, const int *shape,
                                                       int n_axes, const int *ranks);
-/** Give a mesh back; NULL is fine. */
+/** Destroy a mesh; NULL is fine. Layouts made of it stay valid. */
 XFER_API void xfer_mesh_destroy(xfer_mesh *mesh);
 /** How many ranks the mesh has. */
 XFER_API int xfer_mesh_size(const xfer_mesh *mesh);
@@ -163,7 +163,7 @@ typedef struct xfer_layout_desc {
 /**
  * Make a layout.
  *
- * Axes that shard the same dim split it one after the other, each the part that the one before
+ * Axes that shard the same dim split it one after the other, each the part that the previous one
  * left.
  *
  * @param layout  Receives the layout; the caller owns it.
@@ -203,14 +203,13 @@ typedef struct xfer_boxes_desc {
   }
 
 /**
- * Make a layout of each rank's boxes: a DTensor's spec, a sharded state dict, what a recorded load
- * wrote, a checkpoint's chunks.
+ * Make a layout of each rank's boxes, such as those of a DTensor's spec, a sharded state dict, a
+ * recorded load or a checkpoint's chunks.
  *
- * Where a rank's boxes lie is the view's to say: xfer_view_boxes() gives each a pointer and
- * strides; in a dense view they lie one after the other, each row-major.
- * Without a mesh the layout has this rank's boxes only, and xfer_plan_create() gathers the others';
- * a rank that has none passes a layout with no boxes, or NULL. Until then queries take it as rank
- * 0's.
+ * The view says where a rank's boxes lie: xfer_view_boxes() gives each a pointer and strides; in a
+ * dense view they lie one after the other, each row-major. Without a mesh the layout has this
+ * rank's boxes only, and xfer_plan_create() gathers the others'; a rank that has none passes a
+ * layout with no boxes, or NULL. Until then queries treat the boxes as those of rank 0.
  *
  * @param layout  Receives the layout; the caller owns it.
  * @param desc    Copied with all it points to.
@@ -225,9 +224,9 @@ XFER_API XFER_MUST_CHECK xfer_status xfer_layout_create_boxes(xfer_layout **layo
 
 /**
  * Make a layout of ranges of the row-major order, as FSDP1, ZeRO-3 and Megatron's distributed
- * optimizer cut flattened tensors: each rank one range, ragged or empty, past the end as padding.
- * A range is at most 2 n_dims - 1 boxes, and one more of ZERO elements for what lies past the end;
- * a dense view of them is the range itself.
+ * optimizer cut flattened tensors: one range per rank, of any length or empty; what lies past the
+ * end is padding. A range is at most 2 n_dims - 1 boxes, and one more of ZERO elements past the
+ * end; a dense view of them is the range itself.
  *
  * @param layout  Receives the layout; the caller owns it.
  * @param desc    As for xfer_layout_create_boxes(), but `first` is NULL and `bounds` is
@@ -238,7 +237,7 @@ XFER_API XFER_MUST_CHECK xfer_status xfer_layout_create_boxes(xfer_layout **layo
  */
 XFER_API XFER_MUST_CHECK xfer_status xfer_layout_create_flat(xfer_layout **layout,
                                                              const xfer_boxes_desc *desc);
-/** Give a layout back; NULL is fine. */
+/** Destroy a layout; NULL is fine. Plans made of it stay valid. */
 XFER_API void xfer_layout_destroy(xfer_layout *layout);
 
 /** The element type. */
@@ -246,15 +245,15 @@ XFER_API xfer_dtype xfer_layout_dtype(const xfer_layout *layout);
 /** The number of dims; copies the global shape to shape[0 .. n_dims-1] unless it is NULL. */
 XFER_API int xfer_layout_shape(const xfer_layout *layout, int64_t *shape);
 /**
- * The number of ranks of the layout's mesh, those that hold nothing among them; copies them in the
- * mesh's order to ranks[0 ..] unless it is NULL. A comm of its plans has more ranks than the
- * highest of both layouts. Of a rank's own boxes, without a mesh, it is rank 0 alone.
+ * The number of ranks of the layout's mesh, including those that hold nothing; copies them in the
+ * mesh's order to ranks[0 ..] unless `ranks` is NULL. A comm for the layout has more ranks than the
+ * highest of them. For one rank's own boxes, without a mesh, it is rank 0 alone.
  */
 XFER_API int xfer_layout_ranks(const xfer_layout *layout, int *ranks);
 
 /**
- * The shape of a rank's part, padding included; a part may be empty. Boxes have one if they are
- * equally long in all dims but the first: stacked there.
+ * The shape of a rank's part, padding included; a part may be empty. Boxes have such a shape if
+ * they are equally long in all dims but the first: they are stacked along it.
  *
  * @param layout  The layout.
  * @param rank    A rank.
@@ -282,14 +281,14 @@ XFER_API XFER_MUST_CHECK xfer_status xfer_layout_runs(const xfer_layout *layout,
                                                       size_t *n_runs);
 
 /**
- * The boxes that a rank holds, in the order of its list; by placements, one for each combination of
- * runs, ascending in local index.
+ * The boxes that a rank holds, in the order of its list; of a layout by placements one for each
+ * combination of runs, ascending in local index.
  *
  * @param layout    The layout.
  * @param rank      A rank of the mesh.
- * @param bounds    [capacity][2][n_dims] Receives as many boxes as fit: lo, then hi. By boxes what
- *                  lies past the shape is part of them.
- * @param capacity  Of `bounds`, in boxes; 0 with NULL only counts.
+ * @param bounds    [capacity][2][n_dims] Receives as many boxes as fit: lo, then hi. Of a layout by
+ *                  boxes they include what lies past the shape.
+ * @param capacity  Length of `bounds`, in boxes; 0 with NULL only counts.
  * @param n_boxes   Receives how many there are in all.
  * @retval XFER_ERR_ARG  `rank` is not in the mesh.
  * @since 0.1
@@ -298,8 +297,8 @@ XFER_API XFER_MUST_CHECK xfer_status xfer_layout_boxes(const xfer_layout *layout
                                                        int64_t *bounds, size_t capacity,
                                                        size_t *n_boxes);
 
-/** A place where a global index is held. By boxes, `local` counts in the box, and in dim 0 from the
- * first box of the rank's list: as if they were stacked. */
+/** A place where a global index is held. Of a layout by boxes `local` counts in the box, and in
+ * dim 0 from the first box of the rank's list, as if they were stacked. */
 typedef struct xfer_owner {
   int64_t local[XFER_MAX_DIMS]; /**< Index in that rank's part. */
   int32_t rank;                 /**< Who. */
@@ -307,9 +306,9 @@ typedef struct xfer_owner {
 } xfer_owner;
 
 /**
- * Who holds a global index: every rank, and on it every place. Costs no more for more ranks, apart
- * from the owners themselves; but of a run table all runs are looked at that begin before the index
- * by up to the length of the longest.
+ * Who holds a global index: every rank, and every place on it. The cost depends on the number of
+ * owners, not of ranks; for a run table it depends on the runs that begin before the index by up to
+ * the length of the longest.
  *
  * @param layout    The layout.
  * @param index     [n_dims] A global index inside the shape.
@@ -340,11 +339,11 @@ XFER_API XFER_MUST_CHECK xfer_status xfer_layout_owners(const xfer_layout *layou
 XFER_API XFER_MUST_CHECK xfer_status xfer_problem_parse(xfer_layout **src, xfer_layout **dst,
                                                         const char *line);
 /**
- * Write a redistribution as one line, the inverse of xfer_problem_parse(); a run table, which has
- * no spelling, is written as "S0x", and a layout that is NULL as "?".
+ * Write a redistribution as one line, the inverse of xfer_problem_parse(). A run table, which has
+ * no spelling, is written as "S0x", and a NULL layout as "?".
  *
- * @param text     Receives the line, ended by a 0; NULL: nothing is written.
- * @param n_bytes  Its room.
+ * @param text     Receives the line, NUL-terminated; NULL: nothing is written.
+ * @param n_bytes  Size of `text`.
  * @param src      The source layout.
  * @param dst      The destination layout.
  * @return the length of the whole text, as snprintf() does; at most n_bytes - 1 of it are written.
@@ -366,8 +365,9 @@ typedef enum xfer_view_kind {
 
 /**
  * Where a rank's part of one tensor lies in its memory. All zero is a dense view of nothing, which
- * is right where the part is empty. Views of destinations must not overlap each other, except that
- * the same view may be bound to several tensors that share memory on purpose (tied weights).
+ * is right where the part is empty. Not owned: the memory is the caller's. Destination views must
+ * not overlap each other, except that one view may be bound to several tensors that share memory on
+ * purpose (tied weights).
  */
 typedef struct xfer_view {
   int32_t kind;                   /**< xfer_view_kind */
@@ -396,7 +396,8 @@ XFER_API_INLINE xfer_view xfer_view_dense(void *base)
   return v;
 }
 
-/** A part at `base` with `n_dims` strides in bytes. Without strides, NULL, no part has it. */
+/** A part at `base` with `n_dims` strides in bytes. `strides` NULL gives a view that bind
+ * refuses. */
 XFER_API_INLINE xfer_view xfer_view_strided(void *base, const int64_t *strides, int n_dims)
 {
   xfer_view v = {XFER_VIEW_STRIDED, 0, NULL, {0, 0, 0, 0, 0, 0, 0, 0}, NULL, 0, 0, 0, NULL};
@@ -421,8 +422,8 @@ XFER_API_INLINE xfer_view xfer_view_pieces(void *const *pieces, int64_t n_pieces
 }
 
 /**
- * Boxes of a layout by boxes, each at its own place: box i of the rank's list at boxes[i] with
- * strides[i * n_dims ...], NULL: each dense. An empty box may be at NULL.
+ * The parts of a layout by boxes, each at its own place: box i of the rank's list at boxes[i] with
+ * strides[i * n_dims ...] in bytes; `strides` NULL: each box is dense. An empty box may be at NULL.
  */
 XFER_API_INLINE xfer_view xfer_view_boxes(void *const *boxes, int64_t n_boxes,
                                           const int64_t *strides, int n_dims)

@@ -3,20 +3,20 @@
  * Comms whose ranks own one CUDA device each; in libxfer_nccl. Includes neither CUDA's header nor
  * NCCL's.
  *
- * NCCL is looked for when a comm is made over it: the process's own, else libnccl.so.2. The library
- * needs of CUDA the driver alone.
+ * NCCL is looked up when a comm is made over it: the process's own, otherwise libnccl.so.2. Of CUDA
+ * the library needs only the driver.
  *
  * Each maker binds the comm to the calling thread's current device (cudaSetDevice). Calls on it,
  * from whatever thread, leave that thread's current device and context as they were, and make no
  * context on another GPU. Bound memory is that device's, or managed or pinned host memory in lanes
  * other than the direct one.
  *
- * Runs wait for peers on the device, in streams of their own and in the caller's. With
- * CUDA_DEVICE_MAX_CONNECTIONS=1 all streams of a process share one queue, so that a run which waits
- * for a late rank holds up all other work of the process on that device. Ranks of one process and
- * one device need a thread each: those that are given one stream, as the default one, meet on the
- * host in each run, and a wait on the device is a wait of all of them. Until its deadline a
- * run may read the memory of a peer that comes late.
+ * Runs wait for peers on the device, in the library's streams and in the caller's. With
+ * CUDA_DEVICE_MAX_CONNECTIONS=1 all streams of a process share one queue, so a run that waits for a
+ * late rank holds up all other work of the process on that device. Ranks of one process and one
+ * device need a thread each. If they are given the same stream, such as the default one, they meet
+ * on the host in each run, and a wait on the device is a wait of all of them. Until its deadline a
+ * run may read the memory of a peer that arrives late.
  */
 #ifndef XFER_NCCL_H
 #define XFER_NCCL_H
@@ -28,8 +28,8 @@ extern "C" {
 #endif
 
 /**
- * The calling thread's current CUDA device, that makers bind to, whichever CUDA runtime of the
- * process chose it: for callers that have none, such as other languages.
+ * Get the calling thread's current CUDA device, to which comms are bound, whichever CUDA runtime of
+ * the process set it: for callers that have none, such as other languages.
  *
  * Stream: none. Threads: safe.
  *
@@ -40,7 +40,7 @@ extern "C" {
  */
 XFER_API XFER_MUST_CHECK xfer_status xfer_cuda_device_get(int *device);
 /**
- * Choose the calling thread's current CUDA device, as cudaSetDevice() does.
+ * Set the calling thread's current CUDA device, as cudaSetDevice() does.
  *
  * @param device  Its ordinal.
  * @retval XFER_ERR_CUDA  There is no such device, or no driver.
@@ -57,11 +57,11 @@ struct ncclComm;
 /**
  * Make a comm of the ranks of an NCCL communicator.
  *
- * The borrowed communicator carries one broadcast of 256 bytes and is not kept: private,
+ * The caller's communicator carries one broadcast of 256 bytes and is not kept: private,
  * non-blocking ones are made, so that a missed deadline can abort them without touching the
- * caller's. One is for control; another, for data, is made by the first commit of a plan that sends
- * over NCCL. NCCL makes none while a thread of the process captures a graph in global mode: the
- * call fails with XFER_ERR_COMM, and a commit may be called again after the capture.
+ * caller's. One is for control; the first commit of a plan that sends over NCCL makes another for
+ * data. NCCL makes none while a thread of the process captures a graph in global mode: the call
+ * then fails with XFER_ERR_COMM, and a commit may be repeated after the capture.
  *
  * Collective: all ranks of `nccl`, with nothing of theirs in flight on it.
  * Stream: none of the caller's; blocks until all ranks have come, at most 10 minutes, but within
@@ -82,7 +82,7 @@ struct ncclComm;
 XFER_API XFER_MUST_CHECK xfer_status xfer_comm_create_nccl(xfer_comm **comm, struct ncclComm *nccl);
 
 /**
- * Make an id for xfer_comm_create_nccl_id(), on one rank, to be handed to the others.
+ * Make an id for xfer_comm_create_nccl_id(), on one rank, which hands it to the others.
  *
  * Not collective. Threads: safe.
  *
@@ -121,8 +121,8 @@ XFER_API XFER_MUST_CHECK xfer_status xfer_comm_create_nccl_id(
  * Make a comm without NCCL, of processes of one host and of one user, or threads of them: data goes
  * straight into peers' memory, and control through memory that they share.
  *
- * Ranks may share a device. Committing a plan that needs a pair of which neither can map the
- * other's memory fails with XFER_ERR_UNSUPPORTED.
+ * Ranks may share a device. A commit fails with XFER_ERR_UNSUPPORTED if the plan needs a pair of
+ * ranks of which neither can map the other's memory.
  *
  * Collective: all `size` ranks. Calls `all_gather` three times and not afterwards, and returns when
  * every rank has come.
@@ -131,8 +131,8 @@ XFER_API XFER_MUST_CHECK xfer_status xfer_comm_create_nccl_id(
  * Failure: as of xfer_comm_create_host().
  *
  * @param comm        Receives the comm; the caller owns it.
- * @param all_gather  Called by this thread, the same number of times and sizes on every rank. How
- *                    long it waits is its own affair.
+ * @param all_gather  Called by this thread, the same number of times and sizes on every rank. The
+ *                    library sets no deadline for it.
  * @param context     Passed to it.
  * @param rank        This rank, 0 to size - 1.
  * @param size        The number of ranks.
@@ -143,7 +143,7 @@ XFER_API XFER_MUST_CHECK xfer_status xfer_comm_create_nccl_id(
  * @retval XFER_ERR_CUDA     CUDA failed, or there is no device or no driver.
  * @retval XFER_ERR_NOMEM    Out of memory.
  * @retval XFER_ERR_PEER     Another rank failed; the text names it and quotes its own.
- * @retval XFER_ERR_TIMEOUT  A rank has met the others, and had no device 10 minutes later.
+ * @retval XFER_ERR_TIMEOUT  A rank had met the others but had no device 10 minutes later.
  * @since 0.1
  */
 XFER_API XFER_MUST_CHECK xfer_status xfer_comm_create_cuda(xfer_comm **comm,

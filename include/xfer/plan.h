@@ -15,35 +15,35 @@ extern "C" {
 typedef struct xfer_plan xfer_plan;
 
 /**
- * What becomes of a tensor's elements on the way: 0, nothing, or what a function below returns. The
- * same on every rank. These functions do not fail: xfer_plan_create() refuses what cannot be.
+ * What is done to a tensor's elements on the way: 0, nothing, or what a function below returns. The
+ * same on every rank. These functions do not fail: xfer_plan_create() refuses what is not possible.
  *
- * From f32, bf16 or f16 to these, f8e4m3 or f8e5m2. Rounding is to nearest even, once, from f32;
- * denormals count. What is too large becomes infinite in bf16 and f16, and the largest number of f8
- * types, infinities too. A NaN becomes the quiet NaN of its sign: 0x7fc00000, 0x7fc0, 0x7e00, 0x7f;
- * a cast of bf16 to f32 keeps its bits.
+ * From f32, bf16 or f16 to f32, bf16, f16, f8e4m3 or f8e5m2. Rounding is to nearest even, once,
+ * from f32; denormals are kept. A value that is too large becomes infinite in bf16 and f16, and the
+ * largest number in the f8 types, as infinities do there. A NaN becomes the quiet NaN of its sign:
+ * 0x7fc00000, 0x7fc0, 0x7e00, 0x7f; a cast of bf16 to f32 keeps its bits.
  *
  * Elements travel as the smaller of the two types: the source narrows them, the destination widens
  * them. Reports and moves count the bytes that travel.
  */
 typedef uint64_t xfer_conversion;
 
-/** To the destination's dtype; where that is the source's it is none. */
+/** Cast to the destination's dtype; no conversion where source and destination have one dtype. */
 XFER_API xfer_conversion xfer_convert_cast(void);
 
 /**
- * Of x * (1 / scale) in f32, to the destination's dtype: as vLLM quantises to f8 with one scale for
- * a tensor.
- * @param scale  Above 0, and 1 / scale finite.
+ * Cast x * (1 / scale), computed in f32, to the destination's dtype: as vLLM quantises to f8 with
+ * one scale for a tensor.
+ * @param scale  Finite and above 0, and 1 / scale finite.
  */
 XFER_API xfer_conversion xfer_convert_scale(float scale);
 
-/** Of x + value in f32, to the destination's dtype: for norms that one side keeps as x and the
- * other as 1 + x. */
+/** Cast x + value, computed in f32, to the destination's dtype: for norms that one side keeps as
+ * x and the other as 1 + x. */
 XFER_API xfer_conversion xfer_convert_add(float value);
 
-/** What the scale of a block is, with amax the largest magnitude in it; 448 is the largest number
- * of f8e4m3. */
+/** How the scale of a block is computed from amax, the largest magnitude in it; 448 is the
+ * largest number of f8e4m3. */
 typedef enum xfer_block_scale {
   XFER_SCALE_F32 = 0,   /**< max(amax, 1e-4) / 448. */
   XFER_SCALE_POW2 = 1,  /**< 2^ceil(log2(that)), log2 rounded to f32: as torch and vLLM do it. */
@@ -53,23 +53,24 @@ typedef enum xfer_block_scale {
 } xfer_block_scale;
 
 /**
- * To f8e4m3 by blocks of `rows` x `columns` of the last two dims, ragged at the tensor's ends: x *
- * (1 / scale) in f32, rounded to f8e4m3. Another tensor of the plan has the scales; see
- * xfer_convert_scales_of().
+ * Quantise to f8e4m3 by blocks of `rows` x `columns` of the last two dims: x * (1 / scale) in f32,
+ * rounded to f8e4m3. Blocks at the tensor's ends may be smaller. Another tensor of the plan
+ * receives the scales; see xfer_convert_scales_of(). The tensor has at most 6 dims; one of 1 dim
+ * counts as one row.
  *
- * The tensor has at most 6 dims; one of 1 dim is one row. Blocks are the tensor's, whatever holds
- * them: a rank that has a part of one asks the others for what theirs come to, before the first
- * byte travels. Elements travel as f8e4m3, and no copy of the weights is made; each rank keeps the
- * scales of what it holds, 4 bytes a block.
+ * Blocks are the tensor's, however it is sharded: a rank that holds part of a block asks the others
+ * for the amax of theirs before the first byte travels. Elements travel as f8e4m3, and no copy of
+ * the weights is made; each rank keeps the scales of what it holds, 4 bytes a block.
  *
- * By 128 x 128 and F32 or POW2 bit-equal to per_block_cast_to_fp8() of vLLM 0.33
- * (vllm/utils/deep_gemm.py) in torch, F32 or UE8M0 to the function of that name of DeepGEMM
- * (deep_gemm/utils/math.py), by 1 x 128 to its per_token_cast_to_fp8(), by 1 x 32 and MX to
- * _mxfp8_e4m3_quantize_torch() of vLLM; but NaNs are all 0x7f. A block with a NaN
- * has a NaN as its scale and is NaN as a whole; but by UE8M0, as in DeepGEMM, its scale is 2^127:
- * the NaN stays one, and what else is in it, up to 2^117, becomes 0 of its sign. The scale of
- * a block with an infinity is infinite by F32 and POW2: that becomes a NaN, all else 0. By UE8M0
- * and MX it is 2^127: that becomes 448, what else is in it, up to 2^117, 0.
+ * Results are bit-equal to these: 128 x 128 with F32 or POW2 to per_block_cast_to_fp8() of vLLM
+ * 0.33 (vllm/utils/deep_gemm.py) in torch, with F32 or UE8M0 to the function of that name of
+ * DeepGEMM (deep_gemm/utils/math.py), 1 x 128 to its per_token_cast_to_fp8(), 1 x 32 with MX to
+ * _mxfp8_e4m3_quantize_torch() of vLLM; except that every NaN is 0x7f. A block that contains a NaN
+ * has a NaN as its scale and is NaN as a whole; with UE8M0, as in DeepGEMM, its scale is 2^127
+ * instead: the NaN stays, and its other elements, up to 2^117, become 0 of their sign. The scale of
+ * a block that contains an infinity is infinite with F32 and POW2: the infinity becomes a NaN and
+ * all else 0. With UE8M0 and MX it is 2^127: the infinity becomes 448, and its other elements, up
+ * to 2^117, become 0.
  *
  * @param rows     1 to 65535.
  * @param columns  1 to 65535.
@@ -78,14 +79,15 @@ typedef enum xfer_block_scale {
 XFER_API xfer_conversion xfer_convert_blocks(int rows, int columns, int scale);
 
 /**
- * The scales of another tensor's blocks: of as many dims, and of size ceil(n / rows) and ceil(n /
- * columns) in the last two. Such a tensor has no source layout, here NULL, and no source view. Its
- * destination is f32, or where they are powers of two f8e8m0.
- * @param tensor  Index into the array given at create. It has a conversion by blocks.
+ * Make this tensor receive the scales of another tensor's blocks. It has as many dims, of size
+ * ceil(n / rows) and ceil(n / columns) in the last two, and no source: no source layout (NULL) and
+ * no source view. Its destination is f32, or f8e8m0 where the scales are powers of two.
+ * @param tensor  Index of the other tensor in the array given at create; its conversion is
+ *                xfer_convert_blocks().
  */
 XFER_API xfer_conversion xfer_convert_scales_of(size_t tensor);
 
-/** What the functions above make. */
+/** What the functions above return. */
 typedef enum xfer_conversion_kind {
   XFER_CONVERSION_NONE = 0,
   XFER_CONVERSION_CAST = 1,
@@ -130,26 +132,24 @@ typedef enum xfer_lane {
 
 /** Flags of a plan. */
 enum {
-  XFER_PLAN_VERIFY = 1, /**< Each run ends with a digest of what its sources and its destinations
-                            hold, at the cost of reading both once more where they lie;
-                            xfer_plan_wait() compares them, and replicas of sources among each
-                            other. Of a tensor that is converted replicas
-                            alone are compared. Not of an exchange. */
-  XFER_PLAN_STAGED = 2, /**< All of a run is received into staging memory of the plan's, as much as
-                            this rank's destinations take; xfer_plan_wait() writes it into the
-                            destinations once every rank has everything, and with XFER_PLAN_VERIFY
-                            once digests agree, of which two tensors with one destination have one
-                            each. So what fails before leaves destinations as they
-                            were, whole and of the version before, and the report says 0 for `torn`;
-                            1 only where the writing itself failed. Until the wait destinations are
-                            the old ones; nobody may use them while it writes. Not of an exchange.
-                            The memory is there from commit to release, apart from
-                            max_staging_bytes; xfer_comm_set_staging() may give it. */
-  /** Sources are bound anew for each run, in memory that is theirs until then, as of weights that
-      are moved to the host after each update, or made for it. xfer_plan_wait() unbinds them where
-      the run was complete; once it returns no peer has any of that memory mapped, without
-      xfer_plan_release(), and a commit comes before the next run. Senders copy where they can, so
-      that such a commit has nothing to map; else it takes as long as the first. */
+  /** Each run ends with a digest of what its sources and its destinations hold, at the cost of
+      reading both once more; xfer_plan_wait() compares the two, and replicas of sources with each
+      other. Of a tensor that is converted only replicas are compared. Not for an exchange. */
+  XFER_PLAN_VERIFY = 1,
+  /** All of a run is received into staging memory of the plan, as much as this rank's destinations
+      take. xfer_plan_wait() writes it into the destinations once every rank has everything and,
+      with XFER_PLAN_VERIFY, once digests agree. So a run that fails before that leaves destinations
+      as they were, whole and of the version before, and the report says 0 for `torn`: 1 only if the
+      writing itself failed. Until the wait destinations are the old ones; nobody may use them while
+      it writes. Not for an exchange. The memory exists from commit to release, besides
+      max_staging_bytes; xfer_comm_set_staging() may provide it. With XFER_PLAN_VERIFY two tensors
+      with one destination have a digest each. */
+  XFER_PLAN_STAGED = 2,
+  /** Sources are bound anew for each run, for weights that are moved to the host after each update,
+      or made for it. xfer_plan_wait() unbinds them if the run was complete; once it returns no peer
+      has any of that memory mapped, without xfer_plan_release(), and a commit must precede the next
+      run. Senders copy where they can, so that such a commit has nothing to map; otherwise it takes
+      as long as the first. */
   XFER_PLAN_FRESH_SOURCES = 4
 };
 
@@ -205,8 +205,8 @@ XFER_API XFER_MUST_CHECK xfer_status xfer_plan_create(xfer_plan **plan, xfer_com
                                                       const xfer_plan_options *options);
 
 /**
- * Plan as `rank` of `n_ranks` would, with no comm and no memory. The plan can be reported and
- * printed, not bound or run. Not collective. Parameters and errors as xfer_plan_create(); more than
+ * Plan as `rank` of `n_ranks` would, without a comm and without memory. The plan can be reported
+ * and printed, but not bound or run. Local. Parameters and errors as xfer_plan_create(); more than
  * 2^24 ranks are XFER_ERR_OVERFLOW.
  * @since 0.1
  */
@@ -215,22 +215,23 @@ XFER_API XFER_MUST_CHECK xfer_status xfer_plan_simulate(xfer_plan **plan, int n_
                                                         size_t n_tensors,
                                                         const xfer_plan_options *options);
 
-/** Give a plan back; NULL is fine. Waits for what this rank has enqueued, and for what peers have
- * begun on its memory; on a GPU, where memory that it had is freed or unmapped, CUDA waits for all
- * that the device is at. So where a run of another plan is under way there, be it of another rank
- * that shares the device, the ranks for which that waits must be able to begin it meanwhile: else
- * it ends at its deadline. Not collective. */
+/** Destroy a plan; NULL is fine. Not collective. Waits for what this rank has enqueued, and for
+ * what peers have begun on its memory. On a GPU, where the plan's memory is freed or unmapped,
+ * CUDA waits for everything that the device is doing. So if a run of another plan is in flight
+ * there, be it of another rank on that device, the ranks for which that run waits must be able
+ * to start it meanwhile; otherwise it ends at its deadline. */
 XFER_API void xfer_plan_destroy(xfer_plan *plan);
 
 /**
- * Say where one tensor's parts lie on this rank. Local. After a commit it makes the plan
- * uncommitted, unless the tensor lies where it did. A bind that fails leaves the tensor unbound:
- * the next commit fails on all ranks, with what was wrong. A view of host memory is addresses
- * alone: a buffer that is smaller than the part cannot be noticed, and a run goes past its end.
+ * Say where one tensor's parts lie on this rank. Local. After a commit the plan is uncommitted,
+ * unless the tensor lies where it did. If the bind fails, the tensor is unbound, and the next
+ * commit fails on all ranks with this error. A view of host memory is addresses alone: the library
+ * cannot notice a buffer that is smaller than the part, and a run goes past its end.
  *
  * @param plan      The plan.
  * @param tensor    Index into the array given at create.
- * @param src_view  Needed where this rank's source part is not empty, else ignored; NULL: none.
+ * @param src_view  Copied. Needed where this rank's source part is not empty, otherwise ignored;
+ *                  NULL: not bound.
  * @param dst_view  Likewise for the destination.
  * @retval XFER_ERR_SHAPE  The view does not fit the part: number of dims, strides, pieces.
  * @retval XFER_ERR_ARG    There is no such tensor, or the view is wrong by itself.
@@ -242,13 +243,13 @@ XFER_API XFER_MUST_CHECK xfer_status xfer_plan_bind(xfer_plan *plan, size_t tens
                                                     const xfer_view *dst_view);
 
 /**
- * xfer_plan_bind() of many tensors, one after the other. Local.
+ * Bind many tensors, one after the other, as by xfer_plan_bind(). Local.
  *
  * @param plan       The plan.
  * @param tensors    [n_tensors] Indices into the array given at create.
- * @param src_views  [n_tensors] A view whose base and pieces are NULL: none.
+ * @param src_views  [n_tensors] A view whose base and pieces are both NULL: not bound.
  * @param dst_views  [n_tensors] Likewise.
- * @param n_tensors  How many.
+ * @param n_tensors  Length of the three arrays.
  * @return The first error of xfer_plan_bind(); the tensors after it are bound all the same.
  * @since 0.1
  */
@@ -258,10 +259,11 @@ XFER_API XFER_MUST_CHECK xfer_status xfer_plan_bind_many(xfer_plan *plan, const 
                                                          size_t n_tensors);
 
 /**
- * Get everything ready to run: check that all parts are bound and no destinations overlap, allocate
- * staging, exchange addresses, choose lanes. Collective. Again after a bind, or after bound memory
- * was freed or remapped; where nothing changed on any rank there is nothing to do, and where only
- * addresses did, in memory that the commit before knew, little.
+ * Prepare to run: check that all parts are bound and that no destinations overlap, allocate
+ * staging, exchange addresses, choose lanes. Collective; may allocate and wait for the device. Call
+ * it again after a bind, or after bound memory was freed or remapped: where nothing changed on any
+ * rank there is nothing to do, and where only addresses did, in memory that the commit before knew,
+ * little.
  *
  * @retval XFER_ERR_ARG    Memory that the device's copies cannot use, or a view that reaches past
  *                         its allocation; the text names the tensor.
@@ -281,25 +283,26 @@ XFER_API XFER_MUST_CHECK xfer_status xfer_plan_commit(xfer_plan *plan);
  * Move every tensor from its source layout to its destination layout.
  *
  * Collective. One run may be in flight per plan.
- * Stream: starts after what is already on `stream`; returns once enqueued, allocates nothing, does
- * not wait for the device, but where it copies 32 MiB and more into others' memory looks for up to
- * a fifth of a millisecond whether they are ready, since such copies are faster; and over NCCL it
- * is at most 64 rounds ahead of the device, since a queue that is full cannot be left at a
- * deadline. What follows on `stream`, as an event that is recorded there, comes when this rank's
- * part has ended; so a plan for each group of tensors tells when each is there. On a host comm the
- * data has moved when it returns.
+ * Stream: starts after what is already on `stream`, and returns once enqueued. It allocates nothing
+ * and does not wait for the device, with two exceptions: where it copies 32 MiB or more into peers'
+ * memory it looks for up to a fifth of a millisecond whether they are ready, since such copies are
+ * faster; and over NCCL it is at most 64 rounds ahead of the device, since a full queue could not
+ * be left at a deadline. Later work on `stream`, and an event that is recorded there, comes when
+ * this rank's part has ended; so a plan for each group of tensors tells when each group is there.
+ * On a host comm the data has moved when the call returns.
  *
  * @param plan     Committed. Its bound views are read and written until `stream` passes this point.
- * @param version  The caller's number for these weights: any from 0 on for the first run, then
- *                 above the last committed one, and below UINT64_MAX. xfer_plan_wait() commits it.
+ * @param version  The caller's number for these weights: any for the first run, then above the last
+ *                 committed one, and below UINT64_MAX. xfer_plan_wait() commits it.
  * @param stream   A CUDA stream; NULL: the default stream. Ignored by host comms.
- * @retval XFER_ERR_STATE    Not committed, a run in flight, the last run failed and no commit came
- *                           since, `version` does not grow, bound memory freed or remapped, or
- *                           `stream` capturing. Nothing was begun. Where the other ranks did begin,
- *                           xfer_plan_wait() tells them; without it they wait until their deadline.
+ * @retval XFER_ERR_STATE    The plan is not committed, a run is in flight, the last run failed and
+ *                           no commit followed, `version` does not grow, bound memory was freed or
+ *                           remapped, or `stream` is capturing. Nothing was begun here. If the
+ *                           other ranks began, this rank's xfer_plan_wait() tells them; without it
+ *                           they wait until their deadline.
  * @retval XFER_ERR_UNSUPPORTED  `stream` is cudaStreamPerThread. Likewise.
  * @retval XFER_ERR_PEER     Another rank failed and left the plan's runs. Likewise.
- * @retval XFER_ERR_TIMEOUT  A peer did not come; the text names it. Destinations are torn.
+ * @retval XFER_ERR_TIMEOUT  A peer did not arrive; the text names it. Destinations are torn.
  * @retval XFER_ERR_CUDA     A copy or launch failed. Destinations are torn.
  * @retval XFER_ERR_COMM     The transport failed. Destinations are torn.
  * @since 0.1
@@ -308,65 +311,68 @@ XFER_API XFER_MUST_CHECK xfer_status xfer_plan_run(xfer_plan *plan, uint64_t ver
                                                    xfer_stream stream);
 
 /**
- * Say that the next run does not begin on this rank, for a reason of the caller's: weights that are
- * not ready, a value that is none. In place of xfer_plan_run(). Local; xfer_plan_wait() then fails
- * on every rank, without waiting for a deadline, and has the reason. It is as a run that
- * xfer_plan_run() refused: nothing was begun here, and the plan needs xfer_plan_commit() before the
- * next; where its data goes in messages the comm is broken, since others wait for them.
+ * Refuse the next run on this rank, in place of xfer_plan_run(), for a reason of the caller's:
+ * weights that are not ready, a value that is invalid. Local. xfer_plan_wait() then fails on every
+ * rank, without waiting for a deadline, and has the reason. As after a run that xfer_plan_run()
+ * refused, nothing was begun here, and the plan needs xfer_plan_commit() before the next run; if
+ * its data travels in messages the comm is broken, since the others wait for them.
  *
  * @param plan  Committed, no run in flight.
- * @param why   A sentence; 200 bytes of it come to the others, after this rank's number.
- * @retval XFER_ERR_STATE  Not committed, a run in flight, or the last run failed and no commit came
- *                         since.
+ * @param why   A sentence; it is copied. The other ranks see its first 200 bytes, after this rank's
+ *              number.
+ * @retval XFER_ERR_STATE  The plan is not committed, a run is in flight, or the last run failed and
+ *                         no commit followed.
  * @since 0.1
  */
 XFER_API XFER_MUST_CHECK xfer_status xfer_plan_refuse(xfer_plan *plan, const char *why);
 
 /**
  * Wait until the last run is complete on every rank, then commit its version. Collective, once per
- * run, and again after a TIMEOUT that came before the run's own deadline.
+ * run, and once more after each XFER_ERR_TIMEOUT that came before the run's own deadline.
  *
- * After a failure, but for that one, nothing of the run touches this rank's memory any more, and
- * the plan needs xfer_plan_commit() before the next run. A rank whose deadline passed writes no
- * memory of a rank that did not come. What no call can prevent: a process that is killed while its
- * copies are on their way leaves the memory that it was writing half new.
+ * After any other failure nothing of the run touches this rank's memory any more, and the plan
+ * needs xfer_plan_commit() before the next run. A rank whose deadline passed writes no memory of a
+ * rank that did not arrive. What no call can prevent: a process that is killed while its copies are
+ * under way leaves the memory that they were writing half new.
  *
  * @param plan        A run is in flight, or was refused on this rank.
- * @param timeout_ms  How long to wait for this rank's part; 0: until the run's own deadline, which
- *                    is the plan's timeout after its beginning. Once it is complete the ranks
- *                    agree, for which each waits for the others until that deadline, or
- * `timeout_ms` if it ends later, and 2 s more; a rank that does not come by then breaks the comm.
+ * @param timeout_ms  How long to wait for this rank's part, in milliseconds; 0: until the run's own
+ *                    deadline, which is the plan's timeout after its start. Once the part is
+ *                    complete the ranks agree. For that each waits for the others until the later
+ *                    of that deadline and `timeout_ms`, and 2 s more; a rank that does not arrive
+ *                    by then breaks the comm.
  * @retval XFER_OK          Every rank's destinations are complete.
- * @retval XFER_ERR_STATE   No run is in flight; or it was refused on this rank, whose reason the
- *                          text has.
+ * @retval XFER_ERR_STATE   No run is in flight; or this rank refused it, and the text has the
+ *                          reason.
  * @retval XFER_ERR_TIMEOUT  The run is not complete on this rank after `timeout_ms`: wait again, as
  *                           the others wait for this rank. Or a peer missed the run's deadline, or
- *                           this wait was interrupted: the text says so, and the run has failed.
+ *                           this wait was interrupted: then the text says so, and the run has
+ *                           failed.
  * @retval XFER_ERR_PEER    Another rank's run failed; destinations may be torn.
- * @retval XFER_ERR_MISMATCH  Ranks ran different versions, or wait for other plans; the text has
- *                            two. Or the plan verifies,
- *                            and a destination does not hold what the source does, or replicas of a
- *                            source differ: the text names the tensor, the first index and two
- *                            ranks. None is committed, and destinations count as torn.
+ * @retval XFER_ERR_MISMATCH  Ranks ran different versions, or wait for different plans; the text
+ *                            has two. Or the plan verifies, and a destination does not hold what
+ *                            its source does, or replicas of a source differ: the text names the
+ *                            tensor, the first index and two ranks. The version is not committed,
+ *                            and destinations count as torn.
  */
 XFER_API XFER_MUST_CHECK xfer_status xfer_plan_wait(xfer_plan *plan, uint64_t timeout_ms);
 
 /**
- * Has this rank's part of the last run ended? Local; does not block. xfer_plan_wait() is still to
- * be called, by then or before, and waits only for the other ranks once it has.
+ * Test whether this rank's part of the last run has ended. Local; does not block. xfer_plan_wait()
+ * must still be called; after a 1 here it waits only for the other ranks.
  *
  * @param plan  A run is in flight, or was refused on this rank.
- * @param over  Receives 1: it has, whatever came of it, which xfer_plan_wait() says; or 0: not yet.
+ * @param over  Receives 1 if it has ended, well or not, which xfer_plan_wait() says; otherwise 0.
  * @retval XFER_ERR_STATE  No run is in flight.
  * @since 0.1
  */
 XFER_API XFER_MUST_CHECK xfer_status xfer_plan_test(const xfer_plan *plan, int *over);
 
 /**
- * Free staging and close mappings of peer memory. Collective. Bindings stay; xfer_plan_commit()
- * restores the rest. After it bound memory may be freed; what is freed before stays in use, since
- * peers have it mapped, until they release, commit at other addresses or end. Sources of a plan
- * with XFER_PLAN_FRESH_SOURCES are not mapped between runs.
+ * Free staging memory and close mappings of peers' memory. Collective. Bindings stay;
+ * xfer_plan_commit() restores the rest. Afterwards bound memory may be freed. Memory that is freed
+ * without this stays in use, since peers have it mapped, until they release, commit other addresses
+ * or end. Sources of a plan with XFER_PLAN_FRESH_SOURCES are not mapped between runs.
  * @retval XFER_ERR_STATE  A run is in flight, or the plan is a simulation.
  */
 XFER_API XFER_MUST_CHECK xfer_status xfer_plan_release(xfer_plan *plan);
@@ -387,9 +393,9 @@ typedef enum xfer_plan_side {
  *
  * The digest depends on every element's bytes and on its index in the tensor, and on nothing else:
  * not on layouts, views, ranks, lanes or devices. So after a run both sides have the same digest,
- * unless the tensor is converted or an element that one side holds is held by nobody on the other;
- * and so do two plans for the same weights. An element that several ranks hold is read from one of
- * them: for the others see XFER_PLAN_VERIFY. It finds mistakes, not attacks.
+ * unless the tensor is converted or one side holds an element that nobody holds on the other; and
+ * so do two plans for the same weights. An element that several ranks hold is read from one of
+ * them; XFER_PLAN_VERIFY compares the others. It finds mistakes, not attacks.
  *
  * Collective; waits for the device. Reads each side's memory once.
  *
@@ -397,11 +403,11 @@ typedef enum xfer_plan_side {
  * @param digests    [n_digests] Receives each tensor's, the same on every rank.
  * @param n_digests  The number of tensors.
  * @param side       xfer_plan_side
- * @param stream     What is already on it is done before memory is read. Ignored by host comms.
+ * @param stream     Memory is read after what is already on it. Ignored by host comms.
  * @retval XFER_ERR_STATE  Not committed, a run in flight, bound memory freed or remapped, or
  *                         `stream` capturing.
  * @retval XFER_ERR_ARG    There is no such side, or `n_digests` is not the number of tensors.
- * @retval XFER_ERR_MISMATCH  Ranks look for other sides, or in other plans.
+ * @retval XFER_ERR_MISMATCH  Ranks ask for different sides, or of different plans.
  * @retval XFER_ERR_UNSUPPORTED  The plan is an exchange, or `stream` is cudaStreamPerThread.
  */
 XFER_API XFER_MUST_CHECK xfer_status xfer_plan_digest(xfer_plan *plan, xfer_digest *digests,
@@ -409,8 +415,9 @@ XFER_API XFER_MUST_CHECK xfer_status xfer_plan_digest(xfer_plan *plan, xfer_dige
                                                       xfer_stream stream);
 
 /**
- * Compare the replicas of each source: ranks that hold the same part by a Replicate axis, or equal
- * boxes. Collective; waits for the device. Reads sources once. Parameters as xfer_plan_digest().
+ * Compare the replicas of each source: ranks that hold the same part, by a Replicate axis or by
+ * equal boxes. Collective; waits for the device. Reads sources once. Parameters as
+ * xfer_plan_digest().
  *
  * @retval XFER_ERR_MISMATCH  They differ; the text names the tensor, the first index and two ranks.
  * @retval XFER_ERR_STATE     As xfer_plan_digest(), and XFER_ERR_UNSUPPORTED.
@@ -460,7 +467,8 @@ typedef struct xfer_plan_report_data {
         0, 0, 0                                                                                    \
   }
 
-/** Fill `report`: the fields that its struct_size has. Local; may be called in any state. */
+/** Fill `report`, as far as its struct_size reaches. Local; may be called in any state. Before a
+ * commit some figures are forecasts, and some 0: see the fields. */
 XFER_API XFER_MUST_CHECK xfer_status xfer_plan_report(const xfer_plan *plan,
                                                       xfer_plan_report_data *report);
 
@@ -499,7 +507,7 @@ typedef struct xfer_traffic {
 } xfer_traffic;
 
 /**
- * Told of one rank what comes to it.
+ * Receives what one rank gets from the others, during xfer_plan_traffic().
  *
  * @param context  The caller's.
  * @param rank     Who gets it.
@@ -514,10 +522,11 @@ typedef int (*xfer_traffic_fn)(void *context, int rank, const xfer_plan_report_d
                                const xfer_traffic *from, size_t n);
 
 /**
- * Find what every rank of a plan would get from whom, with no comm and no memory: `fn` is called
- * for each rank, ascending. Takes time by the pairs of ranks that exchange something, not by
- * tensors, so that it is the way to look at a plan of thousands of ranks; xfer_plan_simulate() has
- * the moves of one. Not collective. Parameters and errors as there.
+ * Find what every rank of a plan would get from whom, without a comm and without memory: `fn` is
+ * called for each rank, in ascending order. The time depends on the number of pairs of ranks that
+ * exchange something, not on the number of tensors, so this is the way to look at a plan of
+ * thousands of ranks; xfer_plan_simulate() lists the moves of one. Local. Parameters and errors as
+ * there.
  * @since 0.1
  */
 XFER_API XFER_MUST_CHECK xfer_status xfer_plan_traffic(int n_ranks, const xfer_tensor *tensors,
@@ -526,13 +535,13 @@ XFER_API XFER_MUST_CHECK xfer_status xfer_plan_traffic(int n_ranks, const xfer_t
                                                        xfer_traffic_fn fn, void *context);
 
 /**
- * The plan as text: a summary for people, or with `json` != 0 one JSON object with the report and
- * all moves of this rank. Both list the peers; once committed they say how data travels to and from
- * each, and where that is not directly, why: "packed: rank 1 cannot map rank 5: ...".
+ * Write the plan as text: a summary for people, or with `json` != 0 one JSON object with the report
+ * and all moves of this rank. Both list the peers, and once committed how data travels to and from
+ * each and, where that is not directly, why: "packed: rank 1 cannot map rank 5: ...". Local.
  * @param text  Receives a string that the caller gives back with xfer_text_free().
  */
 XFER_API XFER_MUST_CHECK xfer_status xfer_plan_print(const xfer_plan *plan, char **text, int json);
-/** Give back a string that the library made; NULL is fine. */
+/** Free a string that the library returned; NULL is fine. */
 XFER_API void xfer_text_free(char *text);
 
 #ifdef __cplusplus

@@ -6,9 +6,9 @@
  * names in a Hugging Face checkpoint. A *side* says, by a short SPEC such as "megatron:tp2,pp2" or
  * "vllm:tp4", how a framework spreads each of them over its ranks and in which of its own tensors
  * the parts lie. The join gives the list for xfer_plan_create(), and for any rank the framework's
- * local tensors: their names and shapes, to be handed in by name. What does not join is an error
- * that lists it; nothing is guessed and nothing is skipped in silence. docs/refit.md has the SPECs
- * and the rules.
+ * local tensors: names and shapes of what is to be handed in. What does not join is an error that
+ * lists it; nothing is guessed and nothing is skipped silently. docs/refit.md has the SPECs and the
+ * rules.
  *
  * Conventions are those of xfer.h. Models, sides and refits do not change once a refit was made of
  * them and may then be read by any number of threads.
@@ -28,16 +28,17 @@ extern "C" {
 typedef struct xfer_rules xfer_rules;
 
 /**
- * Read rules: the library's own, and those of a folder, which come in place of the library's where
- * they have the same name.
+ * Read rules: the library's own, and those of a folder, which replace the library's of the same
+ * name.
  *
- * @param rules   Receives the rules; the caller owns them. Models and sides keep what they need.
+ * @param rules   Receives the rules; the caller owns them. They may be destroyed once models and
+ *                sides were made with them.
  * @param folder  Its *.json files are read; docs/adding-a-model.md has their form.
  * @retval XFER_ERR_IO  Unreadable or malformed; the text has file and line.
  * @since 0.1
  */
 XFER_API XFER_MUST_CHECK xfer_status xfer_rules_load(xfer_rules **rules, const char *folder);
-/** Give rules back; NULL is fine. */
+/** Destroy rules; NULL is fine. */
 XFER_API void xfer_rules_destroy(xfer_rules *rules);
 
 /* ---- the model ---------------------------------------------------------------------------- */
@@ -83,26 +84,28 @@ typedef struct xfer_model_options {
  * @param options  NULL: everything.
  * @retval XFER_ERR_IO   Unreadable or malformed; the text has the place.
  * @retval XFER_ERR_ARG  An option is wrong, or keeps nothing.
- * @retval XFER_ERR_UNSUPPORTED  More than this library knows of: a name of many numbers, experts in
- *                       one tensor of which a range is wanted.
+ * @retval XFER_ERR_UNSUPPORTED  Something that this library does not support: a name with more
+ *                               numbers in it than a layer and an expert, or a range of experts
+ *                               that the checkpoint has in one tensor.
  * @retval XFER_ERR_OVERFLOW  A tensor's bytes do not fit in 62 bits.
  * @since 0.1
  */
 XFER_API XFER_MUST_CHECK xfer_status xfer_model_load(xfer_model **model, const char *path,
                                                      const xfer_model_options *options);
-/** Give a model back; NULL is fine. */
+/** Destroy a model; NULL is fine. */
 XFER_API void xfer_model_destroy(xfer_model *model);
 
 /**
- * Add a tensor that the table lacks: a buffer, a KV scale. Before the first refit.
+ * Add a tensor that the table lacks, such as a buffer or a KV scale. Call it before the first
+ * refit.
  *
  * @param model   The model.
- * @param name    Its name; what the sides make of it is a matter of their rules, as for all others.
+ * @param name    Its name; the sides' rules apply to it as to all others.
  * @param dtype   xfer_dtype
  * @param shape   [n_dims] NULL with n_dims 0: a scalar.
  * @param n_dims  0 to XFER_MAX_DIMS.
  * @retval XFER_ERR_ARG    The table has that name already, it is empty or a pattern, the dtype is
- *                         none, or a size is negative. The model is as it was, also after any
+ *                         unknown, or a size is negative. The model is unchanged, also after any
  *                         other error.
  * @retval XFER_ERR_UNSUPPORTED  A name of more numbers than this library knows of.
  * @retval XFER_ERR_OVERFLOW  Its bytes do not fit in 62 bits.
@@ -117,8 +120,8 @@ XFER_API XFER_MUST_CHECK xfer_status xfer_model_add(xfer_model *model, const cha
 /** How one framework holds a model. */
 typedef struct xfer_side xfer_side;
 
-/** What an engine's kernels have done to the expert weights after they were loaded: OR of these. It
- *  cannot be seen from the outside, so it must be said. */
+/** What an engine's kernels did to the expert weights after loading: OR of these. It cannot be
+ * seen from outside, so the caller must say it. */
 typedef enum xfer_weights {
   XFER_WEIGHTS_LOADED = 1,      /**< Nothing: w13 is [E, gate rows then up rows, hidden]. */
   XFER_WEIGHTS_UP_FIRST = 2,    /**< w13 has the up rows first. */
@@ -163,15 +166,16 @@ typedef struct xfer_side_options {
  * @param spec     "megatron:", "fsdp:", "full", "torchtitan:", "vllm:", "sglang:" or "hf:" with its
  * items; docs/refit.md.
  * @param options  NULL: all defaults.
- * @retval XFER_ERR_ARG  The SPEC has an unknown, repeated or impossible item; or a vLLM side does
- * not say what its kernels have done to the weights; or an option contradicts it or another one.
+ * @retval XFER_ERR_ARG  The SPEC has an unknown, repeated or impossible item; a vLLM side does not
+ *                       say what its kernels did to the weights; or an option contradicts the SPEC
+ *                       or another option.
  * @retval XFER_ERR_IO        A file of map= is unreadable or malformed.
  * @retval XFER_ERR_OVERFLOW  More than 2^24 ranks.
  * @since 0.1
  */
 XFER_API XFER_MUST_CHECK xfer_status xfer_side_create(xfer_side **side, const char *spec,
                                                       const xfer_side_options *options);
-/** Give a side back; NULL is fine. */
+/** Destroy a side; NULL is fine. */
 XFER_API void xfer_side_destroy(xfer_side *side);
 /** How many ranks the side has. */
 XFER_API int xfer_side_size(const xfer_side *side);
@@ -189,26 +193,26 @@ XFER_API XFER_MUST_CHECK xfer_status xfer_side_coordinate(const xfer_side *side,
                                                           int rank, int *coordinate);
 
 /**
- * Say that the framework's names that match `from` are, to our rules, what `to` says. Each `*`
- * stands for any text, and the n-th of `to` is what the n-th of `from` matched. Renames apply in
- * the order in which they were given, each to what the one before left; two names that become one
- * are an error. For example "base_model.model.*" -> "*", then "*.base_layer.*" -> "*.*".
+ * Rename: names of the framework that match `from` are known to the rules as `to`. Each `*` stands
+ * for any text, and the n-th of `to` is what the n-th of `from` matched. Renames apply in the order
+ * in which they were given, each to the result of the one before; two names that become one are an
+ * error. For example "base_model.model.*" -> "*", then "*.base_layer.*" -> "*.*".
  *
- * This and the functions below return XFER_ERR_ARG for a pattern that is none, and XFER_ERR_STATE
- * once a refit was made of the side.
+ * This and the functions below return XFER_ERR_ARG for an invalid pattern, and XFER_ERR_STATE once
+ * a refit was made of the side. Strings are copied.
  */
 XFER_API XFER_MUST_CHECK xfer_status xfer_side_rename(xfer_side *side, const char *from,
                                                       const char *to);
 
-/** Names that the side has and that are not weights: they are counted, and else left alone. "*"
- * stands for any text. The table's names and those that are handed in are looked at alike: what a
- * pattern keeps out that is wanted all the same is missing. Names that contain `_extra_state` and
- * tensors without elements are always ignored. Scales of weights that are quantised on the way are
+/** Ignore names that are not weights: they are counted, and otherwise left alone. "*" stands for
+ * any text. The pattern applies to the table's names and to those that are handed in alike: what
+ * it keeps out although it is wanted is missing. Names that contain `_extra_state` and tensors
+ * without elements are always ignored. Scales of weights that are quantised on the way are
  * ignored with them or not at all. */
 XFER_API XFER_MUST_CHECK xfer_status xfer_side_ignore(xfer_side *side, const char *pattern);
 
 /**
- * Say how the side holds the tensors whose table names match `pattern`, in place of its rules: for
+ * Say how the side holds the tensors whose table names match `pattern`, instead of its rules: for
  * parts of a model that the rules do not know, such as a vision tower.
  *
  * @param side     The side.
@@ -219,22 +223,23 @@ XFER_API XFER_MUST_CHECK xfer_status xfer_side_ignore(xfer_side *side, const cha
 XFER_API XFER_MUST_CHECK xfer_status xfer_side_place(xfer_side *side, const char *pattern, int dim);
 
 /**
- * Say that one rank of a training side will hand in the tensors that match `pattern` whole, under
- * the table's names: the misc path's source for tensors whose layout no rule knows. A refit refuses
- * a generation side of which this was said.
+ * Say that one rank of a training side hands in the tensors that match `pattern` whole, under the
+ * table's names: the source of the misc path, for tensors whose layout no rule knows. A refit
+ * refuses a generation side with this.
  */
 XFER_API XFER_MUST_CHECK xfer_status xfer_side_give_whole(xfer_side *side, const char *pattern,
                                                           int rank);
 
-/** Say that the side holds the tensors that match `pattern` in another element type than the table,
- * as vLLM has the router of GLM-4.5 in f32: xfer_refit_tensors() then has a conversion for those in
- * which the sides differ, and a pair of types without one is refused by name. Where the model's
- * weights are f8e4m3 with block scales and the training side is told bf16 or f32 ("*" will do),
- * they are quantised on the way: their scales are made, and the training side has none. Of a side
- * whose SPEC says quant= it says which weights are not quantised. Ranks that know one side alone
- * cannot know of it: both must be told both sides.
- * 0: elements as the table has them, or as quant= of the side's SPEC has them quantised, whatever
- * the side's rules say of their type and values. */
+/** Say that the side holds the tensors that match `pattern` in another element type than the
+ * table, as vLLM has the router of GLM-4.5 in f32. Where the sides then differ,
+ * xfer_refit_tensors() has a conversion; a pair of types without one is refused by name. Where
+ * the model's weights are f8e4m3 with block scales and the training side is told bf16 or f32
+ * ("*" will do), they are quantised on the way: their scales are computed, and the training side
+ * has none. For a side whose SPEC has quant= this says which weights are not quantised. A rank
+ * that knows only one side cannot know of this: such ranks must be told both.
+ *
+ * `dtype` 0: elements as the table has them, or as quant= of the side's SPEC has them quantised,
+ * whatever the side's rules say of their type and values. */
 XFER_API XFER_MUST_CHECK xfer_status xfer_side_dtype(xfer_side *side, const char *pattern,
                                                      int32_t dtype);
 
@@ -249,11 +254,12 @@ typedef struct xfer_refit xfer_refit;
  * @param refit  Receives the refit; the caller owns it. The model and the sides may be destroyed.
  * @param model  The model.
  * @param train  Where the weights come from; NULL: not known on this rank.
- * @param gen    Where they go; NULL: not known on this rank. Which tensors there are must then not
- *               depend on it: where one side has some that the other has not, such as the layers of
- *               a draft model or the head of a tied one, all ranks are told both, or ignore these.
- * @retval XFER_ERR_ARG          Both are NULL, or what was said of a side does not hold for it; the
- *                               text has the pattern. Or nothing is left to refit.
+ * @param gen    Where they go; NULL: not known on this rank. The list of tensors must then not
+ *               depend on it: if one side has some that the other has not, such as the layers of a
+ *               draft model or the head of a tied one, all ranks must be told both sides, or ignore
+ *               these.
+ * @retval XFER_ERR_ARG          Both are NULL, a pattern given to a side matches nothing or does
+ *                               not apply, or nothing is left to refit; the text has the pattern.
  * @retval XFER_ERR_UNSUPPORTED  Tensors that no rule knows and nothing declares; the text has the
  *                               first and their number. Or a cut that the framework would refuse.
  * @retval XFER_ERR_MISMATCH     The sides hold a tensor in different element types or blocks.
@@ -263,11 +269,11 @@ typedef struct xfer_refit xfer_refit;
 XFER_API XFER_MUST_CHECK xfer_status xfer_refit_create(xfer_refit **refit, xfer_model *model,
                                                        const xfer_side *train,
                                                        const xfer_side *gen);
-/** Give a refit back; NULL is fine. Plans made of its tensors stay valid. */
+/** Destroy a refit; NULL is fine. Plans made of its tensors stay valid. */
 XFER_API void xfer_refit_destroy(xfer_refit *refit);
 
-/** The tensors for xfer_plan_create() and xfer_plan_simulate(): [n_tensors], owned by the refit; of
- * NULL none. */
+/** The tensors for xfer_plan_create() and xfer_plan_simulate(): [n_tensors], owned by the refit;
+ * none for NULL. */
 XFER_API const xfer_tensor *xfer_refit_tensors(const xfer_refit *refit, size_t *n_tensors);
 /** How many ranks a comm must have: one more than the highest rank of either side. */
 XFER_API int xfer_refit_ranks(const xfer_refit *refit);
@@ -358,7 +364,7 @@ typedef struct xfer_local_part {
 } xfer_local_part;
 
 /**
- * List what a rank has to hand in, on the sides that this process knows.
+ * List what a rank has to hand in, for the sides that this process knows.
  *
  * @param locals  Receives the list; the caller owns it.
  * @param refit   Outlives the list.
@@ -370,7 +376,7 @@ typedef struct xfer_local_part {
  */
 XFER_API XFER_MUST_CHECK xfer_status xfer_locals_create(xfer_locals **locals,
                                                         const xfer_refit *refit, int rank);
-/** Give a list back; NULL is fine. Plans keep what was bound. */
+/** Destroy a list; NULL is fine. Plans keep what was bound. */
 XFER_API void xfer_locals_destroy(xfer_locals *locals);
 /** How many local tensors. */
 XFER_API size_t xfer_locals_count(const xfer_locals *locals);
@@ -384,8 +390,8 @@ XFER_API XFER_MUST_CHECK xfer_status xfer_locals_part_get(const xfer_locals *loc
 /**
  * Hand in one local tensor under the framework's name.
  *
- * Wrong ones are noted, and refused by xfer_locals_bind() until the same tensor is handed in
- * rightly, by this call or by xfer_locals_update(). A name that is none of the list's stays wrong.
+ * A wrong tensor is noted, not refused: xfer_locals_bind() fails until the same tensor is handed in
+ * correctly, by this call or by xfer_locals_update(). A name that is not in the list stays wrong.
  *
  * @param locals   The list.
  * @param side     xfer_side_of
@@ -393,7 +399,8 @@ XFER_API XFER_MUST_CHECK xfer_status xfer_locals_part_get(const xfer_locals *loc
  * @param dtype    xfer_dtype
  * @param base     First element.
  * @param shape    [n_dims]
- * @param strides  [n_dims] In bytes, of a dim of one element any; NULL: row-major without gaps.
+ * @param strides  [n_dims] In bytes, not looked at where a dim has one element; NULL: row-major
+ *                 without gaps.
  * @param n_dims   Number of dims.
  * @retval XFER_ERR_ARG    There is no such side, or this refit does not know it, or a wrong n_dims.
  * @retval XFER_ERR_NOMEM  Out of memory.
@@ -404,8 +411,9 @@ XFER_API XFER_MUST_CHECK xfer_status xfer_locals_give(xfer_locals *locals, int s
                                                       int n_dims);
 
 /**
- * Hand in a local tensor that lies elsewhere by now, or otherwise: in place of what was handed in
- * under its name. Parameters as xfer_locals_give(). xfer_locals_bind() then binds what has changed.
+ * Hand in a local tensor again, because it lies elsewhere or has other strides now, in place of
+ * what was handed in under its name. Parameters as xfer_locals_give(). The next xfer_locals_bind()
+ * binds what has changed.
  *
  * @retval XFER_ERR_MISMATCH  It is no tensor of this rank, or has another shape or type; the list
  *                            has it as it was.
@@ -418,8 +426,8 @@ XFER_API XFER_MUST_CHECK xfer_status xfer_locals_update(xfer_locals *locals, int
                                                         const int64_t *strides, int n_dims);
 
 /**
- * Bind all that was handed in to a plan of the refit's tensors; to the plan that it bound to last,
- * what was handed in since. Local.
+ * Bind everything that was handed in to a plan of the refit's tensors; if it bound to that plan
+ * last, only what was handed in since. Local.
  *
  * @retval XFER_ERR_MISMATCH  Something is missing, not wanted, of the wrong shape or type, or not
  *                            merged (lora); the text has the first and their number,
@@ -438,7 +446,7 @@ XFER_API size_t xfer_locals_ignored(const xfer_locals *locals);
 
 /**
  * Where a tensor of the join lies on this rank. `src` and `dst` are filled where the rank has a
- * part. Their arrays belong to the list, until the next call for another tensor.
+ * part. Their arrays belong to the list, and are valid until the next call for another tensor.
  * @param has  Receives 1 for a source, 2 for a destination, 3 for both, 0 for none.
  * @retval XFER_ERR_ARG    There is no such tensor.
  * @retval XFER_ERR_STATE  What it lies in was not handed in.
@@ -454,12 +462,14 @@ XFER_API XFER_MUST_CHECK xfer_status xfer_locals_view(xfer_locals *locals, size_
 typedef void (*xfer_misc_fn)(void *context, const char *name, int32_t dtype, const int64_t *shape,
                              int n_dims, const void *data);
 
-/** Take misc tensors by callback: those not handed in get memory of the library at bind, host
- * memory that the plan's device reaches. It goes with the list, which then outlives the runs of the
- * plan. `fn` NULL: no callback, and what has no memory yet is missing if it is not handed in. */
+/** Receive misc tensors by callback. Those that were not handed in get memory of the library at
+ * bind, host memory that the plan's device reaches. It belongs to the list, which must then
+ * outlive the runs of the plan. `fn` NULL: no callback, and what has no memory yet is missing if
+ * it is not handed in. */
 XFER_API XFER_MUST_CHECK xfer_status xfer_locals_take_misc(xfer_locals *locals, xfer_misc_fn fn,
                                                            void *context);
-/** xfer_plan_wait(), then the callbacks, on the caller's thread. Collective. */
+/** Wait as by xfer_plan_wait(), whose errors and parameters it has, then make the callbacks on
+ * the calling thread. Collective. */
 XFER_API XFER_MUST_CHECK xfer_status xfer_locals_wait(xfer_locals *locals, xfer_plan *plan,
                                                       uint64_t timeout_ms);
 

@@ -28,7 +28,7 @@ extern "C" {
 
 /* ---- status ------------------------------------------------------------------------------- */
 
-/** What a call came to. Values never change; new ones are appended. */
+/** The outcome of a call. Values never change; new ones are appended. */
 typedef enum xfer_status {
   XFER_OK = 0,               /**< Done. */
   XFER_ERR_ARG = -1,         /**< An argument is wrong by itself. */
@@ -60,11 +60,11 @@ XFER_API const char *xfer_last_error(void);
 XFER_API const char *xfer_version(void);
 
 /**
- * Compare a size or offset that a binding without a C compiler believes in with the library's own.
+ * Compare a size or offset that a binding without a C compiler assumes with the library's own.
  *
  * @param name   A struct, "xfer_view", for its size; or a field, "xfer_view.strides", for its
  * offset.
- * @param value  What the binding has.
+ * @param value  What the binding assumes, in bytes.
  * @retval XFER_ERR_MISMATCH  They differ; the text has both.
  * @retval XFER_ERR_ARG       No such struct or field.
  */
@@ -82,25 +82,25 @@ typedef enum xfer_log_level {
 } xfer_log_level;
 
 /**
- * Told of one call or step when it ends.
+ * Receives a line about one call or step when it ends.
  *
  * @param context  The caller's.
  * @param level    xfer_log_level
- * @param rank     Whose; -1: the process', whose file of XFER_DEBUG_FILE or XFER_TRACE was given
- *                 up or could not be opened; errno says why.
+ * @param rank     The rank that made the call; -1: none, since a file of XFER_DEBUG_FILE or
+ *                 XFER_TRACE could not be opened or written; errno says why.
  * @param line     One line, such as "PLAN xfer_plan_commit: ..., 1.250 ms"; valid during the call.
  */
 typedef void (*xfer_log_fn)(void *context, int level, int rank, const char *line);
 
 /**
- * Hand what the library does to a function, for a program's own log; XFER_DEBUG writes it to a file
- * besides. For the whole process, whose files of XFER_DEBUG_FILE and XFER_TRACE are opened now if
- * no call did so before. Threads: safe; `fn` is called by threads that call the library, one at a
- * time, and calls nothing of it.
+ * Pass what the library does to a function, for a program's own log; XFER_DEBUG writes it to a file
+ * as well. For the whole process: the files of XFER_DEBUG_FILE and XFER_TRACE are opened now, if no
+ * call has opened them yet. Threads: safe; `fn` is called by threads that are in a call of the
+ * library, one at a time, and must not call the library.
  *
  * @param fn       NULL: nothing, as it was.
  * @param context  Passed to it.
- * @param level    xfer_log_level; what is above it is not told.
+ * @param level    xfer_log_level; lines above it are not passed.
  * @since 0.1
  */
 XFER_API void xfer_log_set(xfer_log_fn fn, void *context, int level);
@@ -108,7 +108,7 @@ XFER_API void xfer_log_set(xfer_log_fn fn, void *context, int level);
 /* ---- ending a wait -------------------------------------------------------------------------- */
 
 /**
- * Asked by a thread that waits whether to go on.
+ * Asked, by a thread that waits, whether to go on waiting.
  *
  * @param context  The caller's.
  * @return         0: go on. Else the wait ends.
@@ -116,25 +116,27 @@ XFER_API void xfer_log_set(xfer_log_fn fn, void *context, int level);
 typedef int (*xfer_interrupt_fn)(void *context);
 
 /**
- * Let a function end this thread's waits, as where a signal has come. Calls that wait for other
- * ranks or for a device ask it every 20 to 50 ms, and not before they have waited so long. When it
- * says so, whatever the call waits for is late: it returns within some 2 s, mostly at once, with
+ * Let a function end this thread's waits, for example when a signal has come. Calls that wait for
+ * other ranks or for a device ask it every 20 to 50 ms, the first time after as long. When it says
+ * so, whatever the call waits for counts as late: it returns within about 2 s, mostly at once, with
  * XFER_ERR_TIMEOUT and a text that says that the rank was interrupted. The other ranks, the comm
  * and its plans are then as after a missed deadline; in xfer_plan_wait() as after the run's own, so
- * nothing of the run touches memory any more. What has come meanwhile is no error: the call may
+ * nothing of the run touches memory any more. What has arrived meanwhile is no error: the call may
  * still return XFER_OK. Later calls wait again, and ask again.
  *
- * Say so once: if it is said again before the call has returned, that ends the waits too by which
- * it leaves the others in order, up to 2 s; a text then says what may still touch memory.
+ * `fn` should say so once. If it says so again before the call has returned, that also ends the
+ * waits of up to 2 s by which the call leaves the others in order; a text then says what may still
+ * touch memory.
  *
- * Not asked while MPI itself waits, where a comm is made of an MPI_Comm.
+ * Not asked while MPI itself waits, on a comm of an MPI_Comm.
  *
- * A handler of signals must not jump out of a call of the library (longjmp()): locks, and the CUDA
- * device that the thread has, would stay as they are inside of it. It has this function say so.
+ * A signal handler must not jump out of a call of the library (longjmp()): locks, and the thread's
+ * current CUDA device, would stay as they are inside it. It should make this function say so
+ * instead.
  *
- * Threads: for the calling thread alone. `fn` is called by it and must return; what it calls of the
- * library, for other comms, asks nobody, or whom it sets for that; when it has returned it is set
- * again itself.
+ * Threads: for the calling thread alone, which is also the one that calls `fn`; `fn` must return.
+ * While `fn` runs it is unset: calls that it makes to the library, for other comms, ask nobody, or
+ * the function that it sets for them; when it has returned it is set again.
  *
  * @param fn       NULL: nobody is asked, as it was.
  * @param context  Passed to it.

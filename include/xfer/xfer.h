@@ -13,15 +13,16 @@
  * - Options, descriptions and reports begin with their size: start from the _INIT macro of each.
  * - Objects of different comms may be used from different threads at once; one comm and all that
  * was made with it belong to one thread at a time. Meshes and layouts never change once made.
- * - A forked child is no rank: what it has of its parent's over host memory it may give back, which
- * nobody notices, or leave; it makes no other call on that.
+ * - A forked child is not a rank. It may destroy its copies of its parent's objects over host
+ *   memory, which the other ranks do not notice, or leave them; it must make no other call on them.
  * - "Collective" means: every rank of the comm makes the same calls in the same order. A collective
  *   call agrees on its status before it returns: if one rank fails, all do, the others with
  *   XFER_ERR_PEER.
- * - Comments list the statuses that are a function's own. Any may also return XFER_ERR_ARG for a
- *   NULL that may not be, XFER_ERR_NOMEM, XFER_ERR_UNSUPPORTED for an option that a newer header
- *   has, and a collective one XFER_ERR_PEER or XFER_ERR_COMM where another rank failed,
- *   XFER_ERR_TIMEOUT where one did not come, and XFER_ERR_MISMATCH where ranks are in other calls.
+ * - Comments list the statuses that are specific to a function. Any may also return XFER_ERR_ARG
+ *   for a NULL that is not allowed, XFER_ERR_NOMEM, and XFER_ERR_UNSUPPORTED for an option that
+ *   only a newer library knows; and a collective one XFER_ERR_PEER or XFER_ERR_COMM where another
+ *   rank failed, XFER_ERR_TIMEOUT where one did not arrive, and XFER_ERR_MISMATCH where ranks are
+ *   in different calls.
  *
  * Sizes: bytes are size_t, elements and indices int64_t, ranks int. Intervals are half-open.
  */
