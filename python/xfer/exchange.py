@@ -14,8 +14,8 @@ from ._lib import lib
 from .comm import Comm
 from .errors import XferError
 from .memory import HOST, Memory, check_device, one_array
-from .plan import Plan, PlanOptions, no_options, note_use, set_options
-from .stream import stream_pointer
+from .plan import Plan, PlanOptions, no_options, set_options
+from .stream import note_use, stream_pointer
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack

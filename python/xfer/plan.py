@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-import sys
 from collections.abc import Callable, Container, Iterable, Sequence
 from ctypes import byref, c_int, c_size_t, c_uint64, c_void_p, string_at
-from functools import lru_cache
 from typing import TYPE_CHECKING, Any, TypedDict
 
 from . import _handle, _structs
@@ -18,7 +16,7 @@ from .conversion import Conversion
 from .errors import ArgError, StateError, XferError, described
 from .layout import Layout
 from .memory import HOST, View, place_of, view_of
-from .stream import stream_pointer
+from .stream import note_use, stream_pointer
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -583,22 +581,3 @@ def redistribute_sides(comm: Comm, sides: Callable[[], Sides], stream: Any) -> N
 def _redistribute(comm: Any, layouts: Any, views: Any, stream: int) -> None:
     src, dst = map(_reference, views)
     lib.xfer_redistribute(comm, layouts[0], src, layouts[1], dst, stream)
-
-
-def note_use(stream: int, device: int, owners: Sequence[Any]) -> None:
-    """Tell torch's allocator that a stream uses memory, which may be dropped while the copies are still under way."""
-    torch: Any = sys.modules.get("torch")
-    if torch is None:
-        return
-    tensors = [owner[0] for owner in owners if isinstance(owner, tuple) and isinstance(owner[0], torch.Tensor)]
-    user = torch_stream(stream, device) if tensors else None
-    for tensor in tensors:
-        if tensor.is_cuda:
-            tensor.record_stream(user)
-
-
-@lru_cache(64)
-def torch_stream(stream: int, device: int) -> Any:
-    """As torch has it. Of the address 0, which is the default stream, an ExternalStream would be some other."""
-    cuda = sys.modules["torch"].cuda
-    return cuda.ExternalStream(stream, device=device) if stream else cuda.default_stream(device)

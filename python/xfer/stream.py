@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
+from functools import lru_cache
 from typing import Any
 
 from ._structs import whole
@@ -53,3 +55,22 @@ def _given(stream: Any) -> int:
         if isinstance(pointer, int):
             return pointer
     raise TypeError(f"a {type(stream).__name__} is no stream")
+
+
+def note_use(stream: int, device: int, owners: Sequence[Any]) -> None:
+    """Tell torch's allocator that a stream uses memory, which may be dropped while the copies are still under way."""
+    torch: Any = sys.modules.get("torch")
+    if torch is None:
+        return
+    tensors = [owner[0] for owner in owners if isinstance(owner, tuple) and isinstance(owner[0], torch.Tensor)]
+    user = torch_stream(stream, device) if tensors else None
+    for tensor in tensors:
+        if tensor.is_cuda:
+            tensor.record_stream(user)
+
+
+@lru_cache(64)
+def torch_stream(stream: int, device: int) -> Any:
+    """As torch has it. Of the address 0, which is the default stream, an ExternalStream would be some other."""
+    cuda = sys.modules["torch"].cuda
+    return cuda.ExternalStream(stream, device=device) if stream else cuda.default_stream(device)

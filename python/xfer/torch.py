@@ -46,9 +46,9 @@ from .dtypes import dtype_name, torch_dtype
 from .errors import MismatchError
 from .layout import Layout, Placement, Replicate
 from .mesh import Mesh
-from .plan import Plan, PlanOptions, Sides, redistribute_sides, torch_stream
+from .plan import Plan, PlanOptions, Sides, redistribute_sides
 from .refit import Model, Refit, Side
-from .stream import stream_pointer
+from .stream import stream_pointer, torch_stream
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack

@@ -6,6 +6,16 @@
 
 #include "refit_files.h"
 
+/* Of tables: a configuration with f8e4m3 blocks, an up projection of `rows` rows with its scales,
+ * and REFIT_DENSE's configuration with blocks of a size. */
+#define REFIT_FP8 "\"weight_block_size\":[128,128],\"num_hidden_layers\":2,\"hidden_size\":256"
+#define REFIT_FP8_MLP(rows)                                                                        \
+  "{\"pattern\":\"model.layers.{layer}.mlp.up_proj.weight\",\"layer\":[0,1],\"shape\":[" #rows     \
+  ",256],\"dtype\":\"f8e4m3\"},"                                                                   \
+  "{\"pattern\":\"model.layers.{layer}.mlp.up_proj.weight_scale_inv\",\"layer\":[0,1],\"shape\":[" \
+  "4,2],\"dtype\":\"f32\"}"
+#define REFIT_BLOCKS(size) REFIT_DENSE_CONFIG ",\"weight_block_size\":" size
+
 typedef struct refit_sides {
   xfer_model *model;
   xfer_side *train;
