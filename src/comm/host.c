@@ -1,5 +1,5 @@
 /* A comm whose ranks are processes of one host, over memory that they share (shared.c): messages
- * are streams whose slots are copied from and to the callers' memory.
+ * are channels whose slots are copied from and to the callers' memory.
  *
  * Sockets between each two ranks carry no data. A byte wakes a rank that sleeps until its peer has
  * come, and a process that ends closes its sockets, which ends the waits for it at once, however it
@@ -152,14 +152,14 @@ static void add(xfi_host_comm *comm, size_t i, const xfi_message *message, bool 
 }
 
 /* The first n of the comm's channels. */
-static xfer_status carry(xfi_host_comm *comm, xfi_stream_call call, size_t n, xfi_deadline deadline)
+static xfer_status carry(xfi_host_comm *comm, xfi_carry_call call, size_t n, xfi_deadline deadline)
 {
   return xfi_shared_carry(&comm->shared.base, call, comm->channels, n, XFI_CHANNEL_SLOT_BYTES,
                           copy_message, comm, deadline);
 }
 
 /* Who does not send is late, before who does not read. */
-static xfer_status exchange(xfi_comm *base, xfi_stream_call call, const xfi_messages *messages,
+static xfer_status exchange(xfi_comm *base, xfi_carry_call call, const xfi_messages *messages,
                             xfi_deadline deadline)
 {
   xfi_host_comm *comm = (xfi_host_comm *)base;
@@ -246,9 +246,9 @@ const xfi_comm_ops xfi_host_ops = {
     .round = host_round,
     .broadcast = host_broadcast,
     .shares = xfi_shared_shares,
-    .stream = xfi_shared_stream,
-    .stream_begin = xfi_shared_stream_begin,
-    .stream_undo = xfi_shared_stream_undo,
+    .carry_channels = xfi_shared_carry_channels,
+    .carry_begin = xfi_shared_carry_begin,
+    .carry_undo = xfi_shared_carry_undo,
     .check = host_check,
     .abort = host_abort,
     .abort_data = host_abort,

@@ -25,21 +25,21 @@ xfer_status xfi_waits_create(xfi_waits **waits, int rank, int size)
 {
   const size_t n = (size_t)size;
   xfi_waits *made = NULL;
-  char *room = xfi_calloc(1, sizeof *made + n * (sizeof(xfi_said *) + sizeof(uint64_t) + 2));
+  char *room = xfi_calloc(1, sizeof *made + n * (sizeof(xfi_waiting *) + sizeof(uint64_t) + 2));
 
   if (room == NULL) return XFI_NO_MEMORY("a comm of %d ranks", size);
   made = (void *)room;
   made->rank = rank;
   made->size = size;
   made->said = (void *)(room += sizeof *made);
-  made->n = (void *)(room += n * sizeof(xfi_said *));
+  made->n = (void *)(room += n * sizeof(xfi_waiting *));
   made->awaits = (void *)(room += n * sizeof(uint64_t));
   made->asked = (void *)(room + n);
   *waits = made;
   return XFER_OK;
 }
 
-static xfi_said *own_of(const xfi_waits *w)
+static xfi_waiting *own_of(const xfi_waits *w)
 {
   return w == NULL ? NULL : w->said[w->rank];
 }
@@ -51,7 +51,7 @@ bool *xfi_waits_note(xfi_waits *w)
 
 void xfi_waits_sleep(xfi_waits *w, uint32_t until)
 {
-  xfi_said *own = own_of(w);
+  xfi_waiting *own = own_of(w);
 
   if (own == NULL) return;
   for (int r = 0; r < w->size; r++)
@@ -67,7 +67,7 @@ void xfi_waits_say(xfi_waits *w)
 
 void xfi_waits_end(xfi_waits *w)
 {
-  xfi_said *own = own_of(w);
+  xfi_waiting *own = own_of(w);
 
   if (own != NULL && atomic_load_explicit(&own->until, memory_order_relaxed) != XFI_AWAKE)
     atomic_store(&own->until, XFI_AWAKE);
@@ -82,7 +82,7 @@ xfi_deadline xfi_waits_part(xfi_deadline end, int n)
 }
 
 /* Whom a rank waits for is to be asked too, unless it was. */
-static bool add_awaited(const xfi_waits *w, bool *to_ask, const xfi_said *said)
+static bool add_awaited(const xfi_waits *w, bool *to_ask, const xfi_waiting *said)
 {
   bool is_new = false;
 
@@ -96,7 +96,7 @@ static bool add_awaited(const xfi_waits *w, bool *to_ask, const xfi_said *said)
 /* Also one, at last, that has said nothing since the first look. */
 static bool is_awake(const xfi_waits *w, int rank, bool at_last)
 {
-  const xfi_said *said = w->said[rank];
+  const xfi_waiting *said = w->said[rank];
 
   if (rank == w->rank) return false;
   return atomic_load(&said->until) == XFI_AWAKE || (at_last && atomic_load(&said->n) == w->n[rank]);

@@ -116,7 +116,7 @@ static xfer_status rank_init(xfi_local_rank *rank, xfi_local_group *group, int n
   rank->posts = xfi_calloc(n, sizeof *rank->posts);
   rank->awaits = xfi_calloc(n, sizeof *rank->awaits);
   rank->casts = xfi_calloc(n, sizeof *rank->casts);
-  rank->said = xfi_calloc(1, xfi_said_bytes(group->n_ranks));
+  rank->said = xfi_calloc(1, xfi_waiting_bytes(group->n_ranks));
   XFI_CHECK(rank->posts != NULL && rank->awaits != NULL && rank->casts != NULL &&
                 rank->said != NULL,
             XFER_ERR_NOMEM, "%d ranks of a comm", group->n_ranks);

@@ -43,7 +43,7 @@ typedef struct xfi_local_slot {
 typedef struct xfi_local_rank {
   xfi_comm base;
   struct xfi_local_group *group;
-  xfi_said *said; /* for whom it waits */
+  xfi_waiting *said; /* for whom it waits */
   xfi_local_slot slots[2];
   _Atomic uint32_t arrived; /* 1 + the generation at which it last arrived, to name who did not */
   _Atomic bool gone;        /* its handle was destroyed */

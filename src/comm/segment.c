@@ -28,7 +28,7 @@ xfer_status xfi_shared_init(xfi_shared *s, const xfi_shared_ops *ops, int n_plac
   s->n_places = n_places;
   s->place = place;
   s->n_bytes =
-      sizeof(xfi_segment) + (size_t)n_places * sizeof(xfi_ring) + xfi_said_bytes(comm->size);
+      sizeof(xfi_segment) + (size_t)n_places * sizeof(xfi_ring) + xfi_waiting_bytes(comm->size);
   s->places = xfi_calloc((size_t)comm->size, sizeof *s->places);
   s->at = xfi_calloc((size_t)n_places, sizeof *s->at);
   XFI_CHECK(s->places != NULL && s->at != NULL, XFER_ERR_NOMEM, "a comm of %d ranks", comm->size);
@@ -78,7 +78,7 @@ int xfi_shared_make(xfi_shared *s, uint64_t token)
   }
   own->token = token;
   own->rank = s->base.rank;
-  atomic_store(&xfi_said_in(s, own)->until, XFI_AWAKE);
+  atomic_store(&xfi_waiting_in(s, own)->until, XFI_AWAKE);
   s->at[s->place] = own;
   return file;
 }

@@ -1,4 +1,4 @@
-/* Gathering and streams between ranks that share memory: flags in it and no message. A rank that
+/* Gathering and channels between ranks that share memory: flags in it and no message. A rank that
  * waits looks again and again for a while, with more ranks than cores yielding, so that the others
  * come to write what it waits for; then it says for whom it waits (late.c), sleeps until it is
  * woken, and looks now and then whether the comm is broken, or whether a process that it waits for
@@ -18,7 +18,7 @@
 
 enum { YIELD_NS = 2000000 }; /* on a loaded host one yield may take any time */
 
-static const char *const calls[] = {"stream", "exchange", "round", "broadcast"};
+static const char *const calls[] = {"channels", "exchange", "round", "broadcast"};
 
 static xfi_segment *own_of(const xfi_shared *s)
 {
@@ -30,7 +30,7 @@ static xfi_segment *own_of(const xfi_shared *s)
 /* Wakes a rank if it sleeps and waits for this one, which has written what it waits for. */
 static void ring_bell(xfi_shared *s, int rank)
 {
-  xfi_said *theirs = s->base.waits->said[rank];
+  xfi_waiting *theirs = s->base.waits->said[rank];
   uint32_t until = atomic_load(&theirs->until);
 
   if (until != XFI_ASLEEP && until != (uint32_t)s->base.rank) return;
@@ -252,11 +252,11 @@ xfer_status xfi_shared_gather(xfi_shared *s, void *all, const void *mine, size_t
   return XFER_OK;
 }
 
-/* ---- streams ------------------------------------------------------------------------------- */
+/* ---- channels ------------------------------------------------------------------------------ */
 
-typedef struct streams {
+typedef struct carrying {
   xfi_shared *shared;
-  xfi_stream_call call;
+  xfi_carry_call call;
   xfi_channel *channels; /* [n] */
   size_t n;
   size_t slot_bytes;
@@ -264,11 +264,11 @@ typedef struct streams {
   void *context;
   bool rings;    /* somebody may wait for what is moved */
   size_t n_left; /* channels that are not done */
-} streams;
+} carrying;
 
 /* The slots between this rank and the channel's peer: in the sender's segment, at the place of the
  * receiver. */
-static xfi_ring *ring_of(const streams *s, const xfi_channel *c)
+static xfi_ring *ring_of(const carrying *s, const xfi_channel *c)
 {
   const xfi_shared *shared = s->shared;
 
@@ -277,14 +277,14 @@ static xfi_ring *ring_of(const streams *s, const xfi_channel *c)
 }
 
 /* The next channel that sends the same; NULL: none. */
-static xfi_channel *next_same(const streams *s, const xfi_channel *c)
+static xfi_channel *next_same(const carrying *s, const xfi_channel *c)
 {
   return c->next_same == 0 ? NULL : &s->channels[c->next_same];
 }
 
-/* A rank that has not emptied what the next shared slot held, be it of another stream; -1: all
+/* A rank that has not emptied what the next shared slot held, be it of another call; -1: all
  * have. */
-static int find_reader(const streams *s, is_meant *of)
+static int find_reader(const carrying *s, is_meant *of)
 {
   const xfi_segment *own = own_of(s->shared);
   const size_t slot = own->n_shared % XFI_CHANNEL_SLOTS;
@@ -298,7 +298,7 @@ static int find_reader(const streams *s, is_meant *of)
 
 /* Is there a slot to fill, or to empty? What the other end did in the slots is acquired with
  * its count. */
-static bool can_move(const streams *s, const xfi_channel *c)
+static bool can_move(const carrying *s, const xfi_channel *c)
 {
   const xfi_ring *ring = ring_of(s, c);
   uint64_t emptied;
@@ -323,7 +323,7 @@ static bool is_to_do(const xfi_channel *c)
 }
 
 /* Of the channel's next slot, in the ring. */
-static xfi_label next_label(const streams *s, const xfi_channel *c)
+static xfi_label next_label(const carrying *s, const xfi_channel *c)
 {
   const uint64_t left = c->n_bytes - c->n_done;
 
@@ -332,7 +332,7 @@ static xfi_label next_label(const streams *s, const xfi_channel *c)
                      .call = (uint16_t)s->call};
 }
 
-static void count_slot(streams *s, xfi_channel *c, uint32_t n, _Atomic uint64_t *ours)
+static void count_slot(carrying *s, xfi_channel *c, uint32_t n, _Atomic uint64_t *ours)
 {
   const uint64_t count = atomic_load_explicit(ours, memory_order_relaxed);
 
@@ -342,7 +342,7 @@ static void count_slot(streams *s, xfi_channel *c, uint32_t n, _Atomic uint64_t 
   if (s->rings) ring_bell(s->shared, c->peer);
 }
 
-static void fill_slot(streams *s, size_t i)
+static void fill_slot(carrying *s, size_t i)
 {
   xfi_segment *own = own_of(s->shared);
   xfi_channel *c = &s->channels[i];
@@ -364,7 +364,7 @@ static void fill_slot(streams *s, size_t i)
   own->n_shared += is_shared;
 }
 
-static xfer_status empty_slot(streams *s, size_t i)
+static xfer_status empty_slot(carrying *s, size_t i)
 {
   xfi_channel *c = &s->channels[i];
   xfi_ring *ring = ring_of(s, c);
@@ -388,7 +388,7 @@ static xfer_status empty_slot(streams *s, size_t i)
   return XFER_OK;
 }
 
-static xfer_status move_slots(streams *s, size_t i)
+static xfer_status move_slots(carrying *s, size_t i)
 {
   while (is_to_do(&s->channels[i]) && can_move(s, &s->channels[i])) {
     if (s->channels[i].send)
@@ -401,7 +401,7 @@ static xfer_status move_slots(streams *s, size_t i)
 
 static bool any_can_move(const awaited *what)
 {
-  const streams *s = what->of;
+  const carrying *s = what->of;
 
   for (size_t i = 0; i < s->n; i++)
     if (is_to_do(&s->channels[i]) && can_move(s, &s->channels[i])) return true;
@@ -410,7 +410,7 @@ static bool any_can_move(const awaited *what)
 
 static int find_peer(const awaited *what, is_meant *of)
 {
-  const streams *s = what->of;
+  const carrying *s = what->of;
   bool fills_shared = false;
 
   for (size_t i = 0; i < s->n; i++) {
@@ -424,7 +424,7 @@ static int find_peer(const awaited *what, is_meant *of)
 }
 
 /* Until all is done: whatever can be moved, channel by channel, and wait when nothing can. */
-static xfer_status stream_all(streams *s, xfi_deadline deadline)
+static xfer_status carry_all(carrying *s, xfi_deadline deadline)
 {
   const awaited any = {any_can_move, find_peer, -1, s->shared, s};
 
@@ -441,43 +441,44 @@ bool xfi_shared_shares(const xfi_comm *comm, int peer)
   return xfi_segment_of((const xfi_shared *)comm, peer) != NULL;
 }
 
-xfer_status xfi_shared_carry(xfi_comm *comm, xfi_stream_call call, xfi_channel *channels, size_t n,
+xfer_status xfi_shared_carry(xfi_comm *comm, xfi_carry_call call, xfi_channel *channels, size_t n,
                              size_t slot_bytes, xfi_carry_fn *carry, void *context,
                              xfi_deadline deadline)
 {
   xfi_shared *shared = (xfi_shared *)comm;
-  streams s = {shared, call, channels, n, slot_bytes, carry, context, true, 0};
+  carrying s = {shared, call, channels, n, slot_bytes, carry, context, true, 0};
   xfer_status st = begin(shared);
 
   assert(slot_bytes > 0 && slot_bytes <= XFI_CHANNEL_SLOT_BYTES);
   if (st != XFER_OK) return st;
   for (size_t i = 0; i < n; i++)
     s.n_left += channels[i].n_done < channels[i].n_bytes;
-  st = stream_all(&s, deadline);
+  st = carry_all(&s, deadline);
   return st == XFER_OK ? st : shared->ops->fail(comm, st);
 }
 
-xfer_status xfi_shared_stream(xfi_comm *comm, xfi_channel *channels, size_t n, size_t slot_bytes,
-                              xfi_carry_fn *carry, void *context, xfi_deadline deadline)
+xfer_status xfi_shared_carry_channels(xfi_comm *comm, xfi_channel *channels, size_t n,
+                                      size_t slot_bytes, xfi_carry_fn *carry, void *context,
+                                      xfi_deadline deadline)
 {
-  return xfi_shared_carry(comm, XFI_OF_STREAM, channels, n, slot_bytes, carry, context, deadline);
+  return xfi_shared_carry(comm, XFI_OF_CHANNELS, channels, n, slot_bytes, carry, context, deadline);
 }
 
-void xfi_shared_stream_begin(xfi_comm *comm, xfi_channel *channels, size_t n, size_t slot_bytes,
-                             xfi_carry_fn *carry, void *context)
+void xfi_shared_carry_begin(xfi_comm *comm, xfi_channel *channels, size_t n, size_t slot_bytes,
+                            xfi_carry_fn *carry, void *context)
 {
-  streams s = {
-      (xfi_shared *)comm, XFI_OF_STREAM, channels, n, slot_bytes, carry, context, false, n};
+  carrying s = {
+      (xfi_shared *)comm, XFI_OF_CHANNELS, channels, n, slot_bytes, carry, context, false, n};
 
   for (size_t i = 0; i < n; i++)
     if (channels[i].send && !channels[i].is_again && channels[i].next_same == 0)
       (void)move_slots(&s, i);
 }
 
-/* Nobody looks at the slots before the stream. None is shared. */
-void xfi_shared_stream_undo(xfi_comm *comm, xfi_channel *channels, size_t n, size_t slot_bytes)
+/* Nobody looks at the slots before carry_channels(). None is shared. */
+void xfi_shared_carry_undo(xfi_comm *comm, xfi_channel *channels, size_t n, size_t slot_bytes)
 {
-  const streams s = {.shared = (xfi_shared *)comm};
+  const carrying s = {.shared = (xfi_shared *)comm};
 
   for (size_t i = 0; i < n; i++) {
     xfi_channel *c = &channels[i];

@@ -1,7 +1,7 @@
-/* Memory that the ranks of one host share, and what goes through it: gathering and streams, for
- * comms that make it (host_create.c, mpi_segment.c). Each rank makes one segment, a file without a
- * name, that the others map: what concerns its owner (an alarm, what it gives to gatherings), a
- * ring of slots to each of the others, and slots that several of them read. Nothing is left behind,
+/* Memory that the ranks of one host share, and what goes through it: gatherings and channels, for
+ * the comms that make it (host_create.c, mpi_segment.c). Each rank makes one segment, a nameless
+ * file that the others map. It has the owner's state (an alarm, what it gives to gatherings), a
+ * ring of slots to each other rank, and slots that several ranks read. Nothing is left behind,
  * however the processes end.
  */
 #ifndef XFI_SHARED_H
@@ -22,17 +22,17 @@ typedef struct xfi_given {
   unsigned char bytes[XFI_SEGMENT_GATHER_BYTES];
 } xfi_given;
 
-/* The call that a stream belongs to. */
-typedef enum xfi_stream_call {
-  XFI_OF_STREAM,
+/* The call that a channel belongs to. */
+typedef enum xfi_carry_call {
+  XFI_OF_CHANNELS,
   XFI_OF_EXCHANGE,
   XFI_OF_ROUND,
   XFI_OF_BROADCAST
-} xfi_stream_call;
+} xfi_carry_call;
 
 /* What a ring's slot has, and where: what both ends must agree on. */
 typedef struct xfi_label {
-  uint64_t n_in_all; /* bytes of the stream */
+  uint64_t n_in_all; /* bytes of the channel */
   uint32_t n_bytes;
   uint16_t call;
   uint16_t shared; /* 1 + which of the segment's shared slots; 0: in the ring */
@@ -63,7 +63,7 @@ typedef struct xfi_segment {
   _Atomic uint64_t n_casts; /* broadcasts by other means that the owner has had */
   uint64_t n_shared;        /* slots filled for several ranks, by turns; the owner's */
   _Alignas(4096) char shared[XFI_CHANNEL_SLOTS][XFI_CHANNEL_SLOT_BYTES];
-  xfi_ring rings[]; /* by place among the ranks of the host; then xfi_said_in() */
+  xfi_ring rings[]; /* by place among the ranks of the host; then xfi_waiting_in() */
 } xfi_segment;
 
 /* What each comm does in its own way. */
@@ -126,7 +126,7 @@ XFI_DOOR void xfi_shared_alarm(xfi_shared *shared, const char *why);
 XFI_DOOR bool xfi_shared_alarmed(xfi_shared *shared);
 
 /* What a segment's owner says of its waits; NULL of NULL. */
-static inline xfi_said *xfi_said_in(const xfi_shared *s, xfi_segment *segment)
+static inline xfi_waiting *xfi_waiting_in(const xfi_shared *s, xfi_segment *segment)
 {
   return segment == NULL ? NULL : (void *)&segment->rings[s->n_places];
 }
@@ -135,7 +135,7 @@ static inline xfi_said *xfi_said_in(const xfi_shared *s, xfi_segment *segment)
 static inline void xfi_shared_hear(xfi_shared *s)
 {
   for (int r = 0; r < s->base.size; r++)
-    s->base.waits->said[r] = xfi_said_in(s, xfi_segment_of(s, r));
+    s->base.waits->said[r] = xfi_waiting_in(s, xfi_segment_of(s, r));
 }
 
 /* Does not break the comm. */
@@ -143,15 +143,15 @@ XFI_DOOR xfer_status xfi_shared_gather(xfi_shared *shared, void *all, const void
                                        size_t n_bytes, xfi_deadline deadline);
 /* As xfi_comm_ops has them. */
 XFI_DOOR bool xfi_shared_shares(const xfi_comm *comm, int peer);
-XFI_DOOR xfer_status xfi_shared_stream(xfi_comm *comm, xfi_channel *channels, size_t n,
-                                       size_t slot_bytes, xfi_carry_fn *carry, void *context,
-                                       xfi_deadline deadline);
-XFI_DOOR void xfi_shared_stream_begin(xfi_comm *comm, xfi_channel *channels, size_t n,
-                                      size_t slot_bytes, xfi_carry_fn *carry, void *context);
-XFI_DOOR void xfi_shared_stream_undo(xfi_comm *comm, xfi_channel *channels, size_t n,
-                                     size_t slot_bytes);
-/* A stream of another call. */
-xfer_status xfi_shared_carry(xfi_comm *comm, xfi_stream_call call, xfi_channel *channels, size_t n,
+XFI_DOOR xfer_status xfi_shared_carry_channels(xfi_comm *comm, xfi_channel *channels, size_t n,
+                                               size_t slot_bytes, xfi_carry_fn *carry,
+                                               void *context, xfi_deadline deadline);
+XFI_DOOR void xfi_shared_carry_begin(xfi_comm *comm, xfi_channel *channels, size_t n,
+                                     size_t slot_bytes, xfi_carry_fn *carry, void *context);
+XFI_DOOR void xfi_shared_carry_undo(xfi_comm *comm, xfi_channel *channels, size_t n,
+                                    size_t slot_bytes);
+/* The same for any call. */
+xfer_status xfi_shared_carry(xfi_comm *comm, xfi_carry_call call, xfi_channel *channels, size_t n,
                              size_t slot_bytes, xfi_carry_fn *carry, void *context,
                              xfi_deadline deadline);
 

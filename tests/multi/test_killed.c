@@ -90,7 +90,7 @@ static xfer_status stream_or_die(xfi_comm *comm, xfi_channel *channels, size_t n
 {
   come_to_a_call();
   carry = carries;
-  return mpi_ops->stream(comm, channels, n, slot_bytes, carry_or_die, context, deadline);
+  return mpi_ops->carry_channels(comm, channels, n, slot_bytes, carry_or_die, context, deadline);
 }
 
 static xfer_status round_or_die(xfi_comm *comm, const xfi_messages *messages, xfer_stream stream,
@@ -116,7 +116,7 @@ static xfer_comm *make_comm(void)
   comm_ops = *mpi_ops;
   comm_ops.all_gather = gather_or_die;
   comm_ops.round = round_or_die;
-  comm_ops.stream = stream_or_die;
+  comm_ops.carry_channels = stream_or_die;
   if (by_messages) comm_ops.shares = shares_none;
   comm->transport->ops = &comm_ops;
   return comm;

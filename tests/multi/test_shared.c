@@ -94,7 +94,7 @@ static xfer_status count_stream(xfi_comm *comm, xfi_channel *channels, size_t n,
   n_streams += n > 0;
   for (size_t i = 0; i < n; i++)
     n_again += channels[i].is_again;
-  return mpi_ops->stream(comm, channels, n, slot_bytes, carry, context, deadline);
+  return mpi_ops->carry_channels(comm, channels, n, slot_bytes, carry, context, deadline);
 }
 
 static xfer_status make_over_mpi(xfer_comm **comms, int n_ranks)
@@ -113,7 +113,7 @@ static xfer_status make_over_mpi(xfer_comm **comms, int n_ranks)
     if (r != world_rank && !mpi_ops->shares(made, r)) return XFER_ERR_INTERNAL;
   comm_ops = *mpi_ops;
   comm_ops.round = count_round;
-  comm_ops.stream = count_stream;
+  comm_ops.carry_channels = count_stream;
   comm_ops.shares = shares;
   made->ops = &comm_ops;
   if (shares != share_with_all) made->shares_all = false;

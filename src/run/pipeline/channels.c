@@ -322,14 +322,14 @@ void xfi_channels_begin(xfi_channels *c, const xfer_plan *plan)
 {
   if (c->n == 0) return;
   rewind_all(c);
-  plan->comm->ops->stream_begin(plan->comm, c->at, c->n, c->slot_bytes, carry, c);
+  plan->comm->ops->carry_begin(plan->comm, c->at, c->n, c->slot_bytes, carry, c);
   c->has_begun = true;
 }
 
 void xfi_channels_undo(xfi_channels *c, const xfer_plan *plan)
 {
   if (!c->has_begun) return;
-  plan->comm->ops->stream_undo(plan->comm, c->at, c->n, c->slot_bytes);
+  plan->comm->ops->carry_undo(plan->comm, c->at, c->n, c->slot_bytes);
   c->has_begun = false;
 }
 
@@ -342,7 +342,8 @@ xfer_status xfi_channels_run(xfi_channels *c, const xfer_plan *plan)
   span = xfi_span_begin(XFI_SYS_RUN, plan->moves->rank, XFI_TRACK_SHARED, "channels");
   if (!c->has_begun) rewind_all(c);
   c->has_begun = false;
-  st = plan->comm->ops->stream(plan->comm, c->at, c->n, c->slot_bytes, carry, c, plan->run_ends);
+  st = plan->comm->ops->carry_channels(plan->comm, c->at, c->n, c->slot_bytes, carry, c,
+                                       plan->run_ends);
   xfi_span_end(&span, st, "%zu channels", c->n);
   return st;
 }
