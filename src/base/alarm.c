@@ -92,9 +92,8 @@ xfer_status xfi_alarms_create(xfi_alarms **out, void (*begin)(void *context), vo
   (void)pthread_mutex_init(&alarms->lock, NULL);
   if (!xfi_thread_start(&alarms->thread, alarms_main, alarms)) {
     alarms_free(alarms);
-    alarms = NULL;
+    return XFI_NO_MEMORY("a thread for deadlines");
   }
-  XFI_CHECK(alarms != NULL, XFER_ERR_NOMEM, "a thread for deadlines");
   *out = alarms;
   return XFER_OK;
 }

@@ -350,25 +350,20 @@ static const _Atomic uint32_t *low_half(const uint64_t *flag)
   return (const _Atomic uint32_t *)flag + (__BYTE_ORDER__ == __ORDER_BIG_ENDIAN__);
 }
 
-static void flag_store(uint64_t *flag, uint64_t value)
+static void host_flags_store(xfi_device *device, uint64_t *flag, uint64_t value)
 {
+  (void)device;
   /* Both sequentially consistent: either we see the sleeper, or it sees the value. */
   atomic_store(as_atomic(flag), value);
   if (atomic_load(sleepers_at(flag)) != 0) xfi_futex_wake_all(low_half(flag), XFI_FUTEX_OWN);
 }
 
-static void host_flags_store(xfi_device *device, uint64_t *flag, uint64_t value)
-{
-  (void)device;
-  flag_store(flag, value);
-}
-
 static xfer_status host_flags_set(xfi_device *device, const xfi_flags *set, const xfi_guard *guard,
                                   uint64_t value, xfer_stream stream)
 {
-  (void)device, (void)guard, (void)stream;
+  (void)guard, (void)stream;
   for (int i = 0; i < set->n; i++)
-    flag_store(set->at[i], value);
+    host_flags_store(device, set->at[i], value);
   return XFER_OK;
 }
 
