@@ -1,5 +1,5 @@
 /*
- * What a commit makes of a plan, apart from the lanes that have a folder.
+ * What a commit makes for a plan, apart from the lanes that have a folder of their own.
  */
 #ifndef XFI_LANES_H
 #define XFI_LANES_H
@@ -28,46 +28,46 @@ void xfi_local_destroy(xfi_local *local, xfi_device *device);
 
 /* ---- twins.c ---- */
 
-/* Memory of a plan's own that stands for what is bound: what peers read in place of sources
- * (offer.c), and what lanes write in place of destinations (shadow.c). */
+/* Memory of the plan that replaces what is bound: peers read it instead of sources (offer.c), or
+ * lanes write it instead of destinations (shadow.c). */
 struct xfi_twins {
   bool of_sources; /* else of destinations */
   xfi_lent block;
-  bool is_lost;    /* somebody may still read or write there */
-  xfi_batch *copy; /* of sources to their twins, or into destinations from theirs; NULL: nothing */
+  bool is_lost;       /* something may still read or write it: not to be freed */
+  xfi_batch *copy;    /* from sources to twins, or from twins to destinations; NULL: nothing */
   xfer_stream stream; /* of shadows: where that is done, */
   xfi_event *written; /* and has been */
 };
 
-/* Of those of a rank, committed or not. */
+/* Their bytes on this rank, committed or not. */
 uint64_t xfi_twins_bytes(const xfer_plan *plan, bool source);
-/* With memory, and bound; NULL where there are none. What it made is the caller's, whatever it
+/* Allocates and binds them; NULL where there are none. The caller destroys *twins, whatever this
  * returns. */
 xfer_status xfi_twins_create(xfi_twins **twins, const xfer_plan *plan, bool source);
-/* The copies, where all lies now, of the tensors that which[n_tensors] says; NULL: of all. */
+/* Makes the copies, at present addresses, of the tensors in which[n_tensors]; NULL: of all. */
 xfer_status xfi_twins_prepare(xfi_twins *twins, const xfer_plan *plan, const bool *which);
-/* They are left to who may still touch them. Of NULL too. */
+/* Something may still touch them: leak their memory. NULL is fine. */
 void xfi_twins_lose(xfi_twins *twins);
 void xfi_twins_destroy(xfi_twins **twins, xfer_plan *plan);
 
 /* ---- offer.c ---- */
 
-/* May this rank take memory for the plan's offers, if it is to have any? */
+/* Whether this rank has room for the plan's offers, if there are any. */
 bool xfi_offer_fits(const xfer_plan *plan);
-/* Memory for those of all sources; what it made is the plan's, whatever it returns. */
+/* Allocates offers of all sources; they are the plan's, whatever this returns. */
 xfer_status xfi_offer_create(xfer_plan *plan);
 void xfi_offer_destroy(xfer_plan *plan);
 uint64_t xfi_offer_bytes(const xfer_plan *plan);
-/* What is copied there, once it is known what peers read, and of sources that lie elsewhere now. */
+/* Makes the copies to them, once it is known what peers read, or when sources have moved. */
 xfer_status xfi_offer_move(const xfer_plan *plan);
 
 /* ---- shadow.c ---- */
 
-/* Shadows of all destinations, where the plan is staged; what it made is the plan's, whatever it
+/* Allocates shadows of all destinations, if the plan is staged; they are the plan's, whatever this
  * returns. */
 xfer_status xfi_shadow_create(xfer_plan *plan);
 uint64_t xfi_shadow_bytes(const xfer_plan *plan);
-/* Of a run that is complete on all ranks: write the destinations. Collective. */
+/* Writes the destinations of a run that is complete on all ranks. Collective. */
 xfer_status xfi_shadow_write(xfer_plan *plan, xfi_deadline deadline);
 
 #endif

@@ -1,6 +1,6 @@
 /*
- * Flows between ranks that share memory, as streams through its slots. On the host only, where work
- * is done when a call returns.
+ * What goes between ranks that share memory, through the channels of comm.h. On the host only,
+ * where work is done when a call returns.
  */
 #ifndef XFI_CHANNELS_H
 #define XFI_CHANNELS_H
@@ -15,26 +15,27 @@ typedef struct xfi_channels {
   size_t n;
   size_t n_loads; /* two for each peer */
   size_t slot_bytes;
-  bool past_cache;       /* more is copied than a cache holds, */
-  bool slots_past_cache; /* and another core has slots as quickly from memory as from ours */
-  bool in_pieces;        /* some view is, so that anchors say nothing */
-  xfi_copies copies;     /* of a move, while they are made */
-  bool has_begun;        /* some of the next run lies in slots */
+  bool past_cache;       /* more is copied than a cache holds: stores go past it, */
+  bool slots_past_cache; /* also into slots, which another core reads as fast from memory */
+  bool in_pieces;        /* some view is in pieces, so that anchors do not give its addresses */
+  xfi_copies copies;     /* scratch of a move */
+  bool has_begun;        /* some of the next run is in slots already */
 } xfi_channels;
 
-/* `channels` is all zero; what it made is to be destroyed, whatever it returns. */
+/* `channels` is all zero, and is to be destroyed whatever this returns. */
 xfer_status xfi_channels_create(xfi_channels *channels, const xfer_plan *plan);
 /* The same at other addresses. */
 xfer_status xfi_channels_move(xfi_channels *channels, const xfer_plan *plan);
 void xfi_channels_destroy(xfi_channels *channels);
-/* Add what this rank sends, and the slots for it; of a plan without lanes the most. */
+/* Adds the bytes that this rank sends, and those of slots; for an uncommitted plan the most that it
+ * can be. */
 void xfi_channels_measure(const xfer_plan *plan, uint64_t *sent_bytes, uint64_t *staging_bytes);
-/* What there are free slots for of what the next run sends; the plan has its addresses, and nobody
- * looks at it before the ranks have met. */
+/* Begins to send what the next run sends, as far as slots are free. The plan has its addresses;
+ * nobody reads the slots before the ranks have met. */
 void xfi_channels_begin(xfi_channels *channels, const xfer_plan *plan);
-/* There will be no such run. Before ranks meet again. */
+/* Takes that back, before ranks meet again: there will be no such run. */
 void xfi_channels_undo(xfi_channels *channels, const xfer_plan *plan);
-/* All of a run; blocks. */
+/* Carries all of a run; blocks. */
 xfer_status xfi_channels_run(xfi_channels *channels, const xfer_plan *plan);
 
 #endif

@@ -8,16 +8,16 @@
 
 #include "steps.h"
 
-/* Rounds and broadcasts for all that the direct lane does not carry. Collective; its last agreement
- * is the caller's to make. */
+/* Rounds, broadcasts and channels for all that the direct lane does not carry. Collective; the
+ * caller makes the agreement at its end. */
 xfer_status xfi_pipeline_create(xfi_pipeline **pipeline, xfer_plan *plan);
 /* The same steps at other addresses, of what is bound or of the slots. */
 xfer_status xfi_pipeline_move(xfi_pipeline *pipeline, const xfer_plan *plan);
 void xfi_pipeline_destroy(xfi_pipeline *pipeline, xfer_plan *plan);
-/* Staging memory of a plan that is not committed, where nothing goes directly nor in place. */
+/* Staging memory of an uncommitted plan, if nothing goes directly or in place. */
 xfer_status xfi_pipeline_foresee(uint64_t *staging_bytes, const xfer_plan *plan);
 xfer_status xfi_pipeline_start(xfi_pipeline *pipeline, xfer_plan *plan, xfer_stream stream);
-/* Does no peer wait for what it carries? */
+/* Whether it carries nothing, so that no peer waits for it. */
 bool xfi_pipeline_is_empty(const xfi_pipeline *pipeline);
 
 #endif

@@ -6,7 +6,7 @@
 
 #include "channels.h"
 
-/* One run of at least this is sent from, or received into, the caller's memory. */
+/* A message that is one run of at least this many bytes needs no slot. */
 #define XFI_MIN_UNPACKED_BYTES ((size_t)1 << 20)
 
 /* One step: copies into a slot, one comm call, copies out of a slot. */
@@ -18,7 +18,7 @@ typedef struct xfi_step {
   xfi_message *messages; /* [n_sends + n_recvs], sends first */
   int n_sends;
   int n_recvs;
-  int root; /* >= 0: n_sends broadcasts of this root's */
+  int root; /* >= 0: the messages are n_sends broadcasts of this rank */
 } xfi_step;
 
 typedef struct xfi_casts xfi_casts;
@@ -44,16 +44,15 @@ struct xfi_pipeline {
 xfer_status xfi_steps_add(xfi_step **step, xfi_pipeline *pipeline, int n_messages);
 char *xfi_steps_slot(const xfi_pipeline *pipeline, size_t step, bool send);
 
-/* What the steps do, made ready; and once that is known, the streams for it. */
+/* Make batches of the steps' copies; then the streams and events that the steps need. */
 xfer_status xfi_steps_make_batches(xfi_pipeline *pipeline, xfi_device *device);
 xfer_status xfi_steps_make_streams(xfi_pipeline *pipeline, xfi_device *device);
-/* Does a run under way read what they are made of? */
+/* Whether a run under way reads the batches. */
 bool xfi_steps_are_read(const xfi_pipeline *pipeline, const xfi_device *device);
 /* Enqueue them all; after `before`, unless it is NULL. */
 xfer_status xfi_steps_start(xfi_pipeline *pipeline, xfer_plan *plan, xfi_event *before,
                             xfer_stream stream);
-/* Drop the steps, for others in their place, which take over what their batches have; and all there
- * is of them. */
+/* Drop the steps, whose batches the next ones reuse; and free everything. */
 void xfi_steps_clear(xfi_pipeline *pipeline);
 void xfi_steps_free(xfi_pipeline *pipeline, xfi_device *device);
 
