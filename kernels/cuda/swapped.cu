@@ -67,18 +67,14 @@ struct tile_place {
   uint32_t scale_strides[2];
 };
 
-/* Of elements of FROM bytes that become TO; PACKED: they follow each other in rows of both sides.
- * Rows of the tile lie along dim 1, and begin in their first unit where they do in memory. A tile
- * writes the units of dst whose first elements are its own, and reads up to HALO more rows for
- * that.
+/* A tile in shared memory, of elements of FROM bytes that become TO; PACKED: they follow each other
+ * in rows of both sides. Rows of the tile lie along dim 1, and begin in their first unit where they
+ * do in memory. A tile writes the units of dst whose first elements are its own, and reads up to
+ * HALO more rows for that.
  */
-template <uint32_t KIND, int FROM, int TO, bool PACKED> struct swapped {
-  static constexpr const char *NAME = "transpose kernel";
+template <int FROM, int TO, bool PACKED> struct swap_tile {
   static constexpr int THREADS = 32 * WARPS;
-  static constexpr int BLOCKS = 4;
-  static constexpr int WALKERS = 1;
 
-  static constexpr bool IS_SCALED = KIND >= XFI_CUDA_SWAP_QUANTISE;
   static constexpr int SIDE = XFI_CUDA_SWAP_SIDE(FROM);
   static constexpr int SRC_UNIT = PACKED && FROM < 4 ? 4 : FROM;
   static constexpr int DST_UNIT = PACKED && TO < 4 ? 4 : TO;
@@ -131,6 +127,19 @@ template <uint32_t KIND, int FROM, int TO, bool PACKED> struct swapped {
       }
     }
   }
+};
+
+/* The kernel of a kind of pieces: elements change between the tile and dst. */
+template <uint32_t KIND, int FROM, int TO, bool PACKED>
+struct swapped : swap_tile<FROM, TO, PACKED> {
+  static constexpr const char *NAME = "transpose kernel";
+  static constexpr int BLOCKS = 4;
+  static constexpr int WALKERS = 1;
+  static constexpr bool IS_SCALED = KIND >= XFI_CUDA_SWAP_QUANTISE;
+
+  using tiled = swap_tile<FROM, TO, PACKED>;
+  using tiled::DST_UNIT, tiled::ELEMS, tiled::HALO, tiled::PITCH, tiled::ROWS, tiled::SIDE,
+      tiled::THREADS, tiled::row_at;
 
   /* A unit of a row of dst, from element i0 of it on. `column`, `scales`: of the tile, and the
    * scale of element 0. */
@@ -146,7 +155,8 @@ template <uint32_t KIND, int FROM, int TO, bool PACKED> struct swapped {
 #pragma unroll
     for (int j = 0; j < ELEMS; j++) {
       const int i = i0 + j;
-      const int phase = src_rows<ALIGNED>::phase_of(from + (uint32_t)i * (uint32_t)p.src_row);
+      const int phase =
+          tiled::template src_rows<ALIGNED>::phase_of(from + (uint32_t)i * (uint32_t)p.src_row);
 
       if (i >= p.n_rows || (!ALIGNED && i < 0)) continue;
       const word<FROM> elem = load_word<FROM>(column + row_at(i) + phase * FROM);
@@ -176,7 +186,7 @@ template <uint32_t KIND, int FROM, int TO, bool PACKED> struct swapped {
   static __device__ __forceinline__ void move(const xfi_cuda_piece &piece, const tile_place &p,
                                               char *tile)
   {
-    using rows = dst_rows<ALIGNED>;
+    using rows = typename tiled::template dst_rows<ALIGNED>;
     const xfi_convert convert = piece.convert;
     const int64_t step = PACKED ? TO : piece.dst_stride[0];
     const int log2 = rows::lanes_log2(p.n0);
@@ -184,7 +194,7 @@ template <uint32_t KIND, int FROM, int TO, bool PACKED> struct swapped {
     int i1 = (int)threadIdx.x >> log2;
     char *row = p.to + i1 * p.dst_row;
 
-    read_rows<ALIGNED>(p, PACKED ? FROM : piece.src_stride[1], tile);
+    tiled::template read_rows<ALIGNED>(p, PACKED ? FROM : piece.src_stride[1], tile);
     __syncthreads();
 #pragma unroll 1
     for (; i1 < p.n1; i1 += n_at_once, row += n_at_once * p.dst_row)
