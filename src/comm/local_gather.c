@@ -21,7 +21,7 @@ static xfer_status gather_failed(const xfi_local_rank *me)
 }
 
 /* Says for whom this rank waits, of whom the lowest is returned. */
-static int say(xfi_local_rank *me, uint32_t generation)
+static int publish_waits(xfi_local_rank *me, uint32_t generation)
 {
   bool *awaits = xfi_waits_note(me->base.waits);
   int first = me->base.size - 1;
@@ -69,12 +69,12 @@ static xfer_status await_generation(xfi_local_rank *me, uint32_t generation, xfi
     if (yields < XFI_LOCAL_YIELDS) {
       (void)sched_yield();
     } else if (xfi_deadline_expired(deadline)) {
-      const int first = say(me, generation);
+      const int first = publish_waits(me, generation);
 
       if (xfi_waits_find_late(me->base.waits, &late))
         XFI_TRY(gather_give_up(me, generation, late.rank < 0 ? first : late.rank, deadline));
     } else {
-      if (n_naps > 0) (void)say(me, generation);
+      if (n_naps > 0) (void)publish_waits(me, generation);
       (void)atomic_fetch_add(&group->n_sleepers, 1);
       xfi_futex_wait(&group->turn, turn, xfi_waits_part(deadline, n_naps++), XFI_FUTEX_OWN);
       (void)atomic_fetch_sub(&group->n_sleepers, 1);

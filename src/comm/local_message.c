@@ -124,7 +124,7 @@ static xfer_status check_alarm(const xfi_local_rank *me)
   return gone < 0 ? XFER_OK : xfi_local_fail_for_gone(me, gone);
 }
 
-static void say(xfi_local_rank *me)
+static void publish_waits(xfi_local_rank *me)
 {
   bool *awaits = xfi_waits_note(me->base.waits);
 
@@ -163,7 +163,7 @@ static xfer_status serve(xfi_local_rank *me, receives *recvs, xfi_deadline deadl
     }
     const bool is_over = xfi_deadline_expired(deadline);
 
-    if (is_over || n_naps > 0) say(me);
+    if (is_over || n_naps > 0) publish_waits(me);
     if (is_over) {
       if (xfi_waits_find_late(me->base.waits, &late))
         XFI_TRY(fail_for_late(me, late.rank, deadline));

@@ -194,7 +194,7 @@ bool xfi_mpi_all_leave(xfi_mpi_comm *t)
 }
 
 /* Tells the ranks of this host for which of them the call in progress waits. */
-static void say(xfi_mpi_comm *t)
+static void publish_waits(xfi_mpi_comm *t)
 {
   const xfi_shared *s = &t->shared;
   const xfi_segment *own = xfi_segment_of(s, s->base.rank);
@@ -216,7 +216,7 @@ static xfer_status give_up(xfi_mpi_comm *t)
 
   do {
     XFI_TRY(xfi_mpi_check_broken(&t->shared.base));
-    say(t);
+    publish_waits(t);
   } while (t->gathering == 0 && !xfi_waits_find_late(t->shared.base.waits, &late));
   t->late = late.rank;
   return XFER_ERR_TIMEOUT;
@@ -237,7 +237,7 @@ xfer_status xfi_mpi_await(xfi_mpi_comm *t, MPI_Request *request, MPI_Status *sta
     xfer_status st = xfi_mpi_check_broken(&t->shared.base);
     if (st != XFER_OK) return st;
     if (xfi_deadline_expired(deadline)) return give_up(t);
-    if (n_polls >= POLLS_YIELDING || xfi_now_ns() >= quiet_ns) say(t);
+    if (n_polls >= POLLS_YIELDING || xfi_now_ns() >= quiet_ns) publish_waits(t);
     back_off(&n_polls);
   }
 }

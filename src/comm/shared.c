@@ -107,7 +107,7 @@ static bool note(const xfi_shared *s, int rank)
   return false; /* and who else? */
 }
 
-static void say(const awaited *what)
+static void publish_waits(const awaited *what)
 {
   xfi_shared *s = what->shared;
 
@@ -121,7 +121,7 @@ static void nap(const awaited *what, xfi_deadline deadline)
   xfi_shared *s = what->shared;
   const uint32_t bell = atomic_load(&own_of(s)->bell);
 
-  say(what);
+  publish_waits(what);
   if (!what->is_there(what)) s->ops->nap(&s->base, bell, deadline);
 }
 
@@ -157,7 +157,7 @@ static xfer_status give_up(const awaited *what, xfi_deadline deadline)
   xfi_late late = {0};
 
   do {
-    say(what);
+    publish_waits(what);
     if (what->is_there(what)) return XFER_OK;
     XFI_TRY(s->ops->check(&s->base));
   } while (!xfi_waits_find_late(s->base.waits, &late));

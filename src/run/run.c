@@ -335,19 +335,19 @@ static void complete(xfer_plan *plan)
 }
 
 /* For whom the run waits on this rank's device. */
-static void note(const xfer_plan *plan, bool *awaits)
+static void mark_awaited(const xfer_plan *plan, bool *awaits)
 {
   xfi_direct_note(plan->direct, plan->epoch, awaits);
-  if (plan->relay != NULL) note(plan->relay, awaits);
-  if (plan->asks != NULL) note(plan->asks, awaits);
+  if (plan->relay != NULL) mark_awaited(plan->relay, awaits);
+  if (plan->asks != NULL) mark_awaited(plan->asks, awaits);
 }
 
-static void say(const xfer_plan *plan)
+static void publish_waits(const xfer_plan *plan)
 {
   bool *awaits = xfi_waits_note(plan->comm->waits);
 
   if (awaits == NULL) return;
-  note(plan, awaits);
+  mark_awaited(plan, awaits);
   xfi_waits_say(plan->comm->waits);
 }
 
@@ -367,7 +367,7 @@ static xfer_status await_part(const xfer_plan *plan, xfi_deadline deadline, bool
     st = xfi_event_sync(plan->device, plan->finished, next);
     if (st != XFER_ERR_TIMEOUT) break;
     XFI_TRY(check_peers(plan, 0));
-    say(plan);
+    publish_waits(plan);
     XFI_CHECK(!xfi_deadline_expired(last), XFER_ERR_TIMEOUT,
               "the work of run %llu is not done before %s", (unsigned long long)plan->epoch,
               xfi_deadline_end(last));
