@@ -113,16 +113,16 @@ XFI_DOOR void xfi_copy_simplify(xfi_copy *copy);
 /* Plain loops, in order. */
 void xfi_ref_copy(const xfi_copy *copies, size_t n_copies);
 
-/* The form of a box in somebody's memory, wherever it begins: the bytes of its runs in order of
- * index, dim 0 slowest, are a stream. */
+/* The form of a box in memory, wherever it begins. Serialised it is the bytes of its runs, in order
+ * of index, dim 0 slowest. */
 typedef struct xfi_strided_dim {
   int64_t extent;
   int64_t stride; /* bytes, positive */
 } xfi_strided_dim;
 
 typedef struct xfi_strided {
-  const xfi_convert *convert; /* between memory and the stream; NULL: none. Not owned */
-  int64_t run_bytes;          /* of the stream, contiguous in memory too; at least 1 */
+  const xfi_convert *convert; /* between memory and serialised; NULL: none. Not owned */
+  int64_t run_bytes;          /* serialised; contiguous in memory too; at least 1 */
   int64_t n_dims; /* 0 to XFI_COPY_DIMS; 0: one run. The dims themselves lie elsewhere */
 } xfi_strided;
 
@@ -135,12 +135,12 @@ static inline int64_t xfi_strided_bytes(const xfi_strided *box, const xfi_stride
   return n_bytes;
 }
 
-/* Copy n_bytes of the stream of boxes of one form, which begin at `bases`, from the first one's
- * byte `first` on to dense memory if it packs, else likewise from there; past the cache where more
- * is copied than it holds, or another core reads it, to which lines that ours has written come
- * slowly. */
-void xfi_ref_stream(char *dense, char *const *bases, const xfi_strided *box,
-                    const xfi_strided_dim *dims, int64_t first, int64_t n_bytes, bool packs,
-                    bool past_cache);
+/* Copies n_bytes of the serialised boxes of one form that begin at `bases`, from byte `first` of
+ * the first one on: to `dense` if it packs, else from `dense` into the boxes. `past_cache`: by
+ * stores that bypass the cache, for more than it holds, and for what another core reads, since that
+ * gets lines from our cache slowly. */
+void xfi_ref_serialise(char *dense, char *const *bases, const xfi_strided *box,
+                       const xfi_strided_dim *dims, int64_t first, int64_t n_bytes, bool packs,
+                       bool past_cache);
 
 #endif

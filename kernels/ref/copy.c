@@ -332,9 +332,9 @@ void xfi_ref_copy(const xfi_copy *copies, size_t n_copies)
   }
 }
 
-/* ---- streams ------------------------------------------------------------------------------ */
+/* ---- boxes, serialised --------------------------------------------------------------------- */
 
-/* A place in a box's stream. */
+/* A place in a serialised box. */
 typedef struct place {
   const xfi_strided *box;
   const xfi_strided_dim *dims;
@@ -377,7 +377,7 @@ static void advance(place *p, int64_t n)
   }
 }
 
-/* What bytes of the stream take in the box's memory. */
+/* How many bytes in memory serialised ones take. */
 static int64_t in_memory(int64_t n_bytes, const xfi_convert *convert, bool packs)
 {
   if (convert == NULL) return n_bytes;
@@ -438,9 +438,9 @@ static void carry_lines(char *dense, char *const *bases, int64_t n, const xfi_st
 }
 
 /* By one line after the other. */
-void xfi_ref_stream(char *dense, char *const *bases, const xfi_strided *box,
-                    const xfi_strided_dim *dims, int64_t first, int64_t n_bytes, bool packs,
-                    bool past_cache)
+void xfi_ref_serialise(char *dense, char *const *bases, const xfi_strided *box,
+                       const xfi_strided_dim *dims, int64_t first, int64_t n_bytes, bool packs,
+                       bool past_cache)
 {
   const int64_t box_bytes = xfi_strided_bytes(box, dims);
   const bool past = past_cache && box->convert == NULL &&

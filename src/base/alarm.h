@@ -1,5 +1,5 @@
-/* One thread that calls back when a deadline has come, for waits that a device makes by itself:
- * a caller may only ever synchronise its stream. */
+/* One thread that calls back at deadlines, for waits that a device makes by itself: a caller may
+ * only ever synchronise its stream, and so would never notice. */
 #ifndef XFI_ALARM_H
 #define XFI_ALARM_H
 
@@ -12,10 +12,10 @@
 
 typedef struct xfi_alarms xfi_alarms;
 
-/* Part of what is watched over; its owner zeroes it. Guarded by the alarms. */
+/* One deadline; a member of what it is for, whose owner zeroes it. Guarded by the alarms. */
 typedef struct xfi_alarm xfi_alarm;
 struct xfi_alarm {
-  /* Called by the thread at `at_ns` or soon after, with no lock held. Says when to be called again;
+  /* Called by the thread at `at_ns` or soon after, with no lock held. Returns when to call again;
    * INT64_MAX: never. */
   int64_t (*ring)(xfi_alarm *alarm, int64_t now_ns);
   xfi_alarm *next;
@@ -23,14 +23,14 @@ struct xfi_alarm {
   bool is_set;
 };
 
-/* `begin` is the first that the thread calls, NULL: nothing. The thread takes no signals. */
+/* The thread calls `begin` first, unless NULL. It takes no signals. */
 XFI_DOOR xfer_status xfi_alarms_create(xfi_alarms **alarms, void (*begin)(void *context),
                                        void *context);
-/* No alarm is set any more. NULL is fine. */
+/* When no alarm is set. NULL is fine. */
 XFI_DOOR void xfi_alarms_destroy(xfi_alarms *alarms);
-/* Ring at the deadline, or at another one than before. Allocates nothing. */
+/* Set the alarm, or move it to another deadline. Allocates nothing. */
 XFI_DOOR void xfi_alarm_set(xfi_alarms *alarms, xfi_alarm *alarm, xfi_deadline deadline);
-/* Afterwards the alarm neither rings nor is ringing. Not with a lock that ring() takes. */
+/* Afterwards the alarm neither rings nor is ringing. The caller holds no lock that ring() takes. */
 XFI_DOOR void xfi_alarm_clear(xfi_alarms *alarms, xfi_alarm *alarm);
 
 #endif

@@ -1,4 +1,5 @@
-/* All host memory of the library, so that a test can make any one allocation fail. */
+/* All host memory of the library comes from here, so that a test can make any one allocation fail.
+ */
 #ifndef XFI_ALLOC_H
 #define XFI_ALLOC_H
 
@@ -7,19 +8,19 @@
 
 #include <stddef.h>
 
-/* n zeroed elements of `size` bytes; NULL when the product does not fit or memory is out. Sets no
- * error text: the caller knows what it wanted the memory for. n == 0 gives a valid pointer, to be
- * freed like any other. */
+/* n zeroed elements of `size` bytes; NULL if the product does not fit or there is no memory. Sets
+ * no error text, since the caller knows what the memory is for. n == 0 gives a pointer to be freed.
+ */
 XFI_DOOR void *xfi_calloc(size_t n, size_t size);
 
 /* NULL is fine. */
 XFI_DOOR void xfi_free(void *p);
 
-/* Leave memory, of any device, for ever to somebody who may still touch it. It stays reachable, so
- * that leak checkers know it from what was forgotten. */
+/* Leak memory of any device on purpose, since something may still touch it. It stays reachable, so
+ * that leak checkers do not report it. */
 void xfi_abandon(void *p);
 
-/* Who gives zeroed memory that hosts read, and takes it back, long after the giver is gone too. */
+/* An allocator of zeroed memory that hosts read. It outlives its device. */
 typedef struct xfi_host_memory {
   xfer_status (*alloc)(void **memory, size_t n_bytes);
   void (*free)(void *memory); /* NULL is fine */

@@ -1,9 +1,9 @@
 /* Time that never jumps, and the deadline that every wait takes. Not for the pure layers (layout,
  * plan, refit).
  *
- * Where the thread has a function for it (xfer_interrupt_set), a wait that lasts asks that now and
- * then whether to go on. If not, the deadlines that were made until then have expired in this
- * thread, and those that follow, of graces and goodbyes, hold. */
+ * If the thread has set a function (xfer_interrupt_set), a long wait asks it now and then whether
+ * to go on. If it says no, all deadlines made before expire in this thread; those made after, by
+ * which a call cleans up, hold. */
 #ifndef XFI_CLOCK_H
 #define XFI_CLOCK_H
 
@@ -14,30 +14,30 @@
 #include <stdint.h>
 #include <time.h>
 
-/* Of waits of which nobody says how long they may take. */
+/* The default of all timeouts. */
 #define XFI_DEFAULT_TIMEOUT_MS INT64_C(600000)
 
 typedef struct xfi_deadline {
   int64_t at_ns;   /* on the clock of xfi_now_ns; INT64_MAX: never */
-  int64_t made_ns; /* an interrupt after this ends it; 0: none does */
+  int64_t made_ns; /* when it was made: a later interrupt ends it; 0: none does */
 } xfi_deadline;
 
 /* Nanoseconds of CLOCK_MONOTONIC. */
 XFI_DOOR int64_t xfi_now_ns(void);
 
-/* The deadline timeout_ms from now; negative: never; one too far to count: never. */
+/* The deadline timeout_ms from now; never, if that is negative or too far to count. */
 XFI_DOOR xfi_deadline xfi_deadline_after(int64_t timeout_ms);
 
-/* One that is so much after another; where an interrupt ended that one, after the interrupt. */
+/* `ms` after another deadline, or after the interrupt that ended it. */
 XFI_DOOR xfi_deadline xfi_deadline_later(xfi_deadline deadline, int64_t ms);
 
 XFI_DOOR bool xfi_deadline_expired(xfi_deadline deadline);
 
-/* What ended it, after "before" or "until" in a text. */
+/* What ended it, for a text after "before" or "until". */
 XFI_DOOR const char *xfi_deadline_end(xfi_deadline deadline);
 
-/* Milliseconds left, rounded up, so that it is 0 only when expired; INT64_MAX: never. Who is to
- * hear of an interrupt sleeps less at a time. */
+/* Milliseconds left, rounded up, so that 0 means expired; INT64_MAX: never. To notice interrupts a
+ * caller sleeps less at a time. */
 XFI_DOOR int64_t xfi_deadline_left_ms(xfi_deadline deadline);
 
 /* Less than a second. */

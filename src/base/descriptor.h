@@ -1,4 +1,4 @@
-/* File descriptors that the library keeps. */
+/* File descriptors that the library keeps open. */
 #ifndef XFI_DESCRIPTOR_H
 #define XFI_DESCRIPTOR_H
 
@@ -9,9 +9,8 @@
 #include <stddef.h>
 #include <unistd.h>
 
-/* The descriptor, or another one for it where it is the number of stdin, stdout or stderr, which a
- * daemon may have closed and would still print to; -1 stays that. Where there is no other it is
- * closed: -1, and errno. */
+/* The descriptor, or a duplicate if it has the number of stdin, stdout or stderr, which a daemon
+ * may have closed but still prints to. -1 and errno if there is none; -1 stays -1. */
 static inline int xfi_descriptor_kept(int made)
 {
   int kept;
@@ -25,8 +24,8 @@ static inline int xfi_descriptor_kept(int made)
   return kept;
 }
 
-/* A file in memory, of zeros, whose size nobody changes any more, so that who maps it cannot be
- * made to touch what is not there; -1 and errno. The name is what /proc shows. */
+/* A file in memory, zeroed and sealed against resizing, so that a mapping of it never reaches past
+ * its end; -1 and errno. /proc shows the name. */
 XFI_DOOR int xfi_memory_file(const char *name, size_t n_bytes);
 
 #endif

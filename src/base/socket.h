@@ -11,14 +11,14 @@
 #include <sys/socket.h>
 #include <sys/un.h>
 
-/* A call, again where a signal ended it: a socket with a limit is interrupted by every one,
- * whatever the handler says. */
+/* Repeats a call that a signal interrupted: a socket with a timeout is interrupted by any, even
+ * with SA_RESTART. */
 #define XFI_AGAIN(result, call)                                                                    \
   do {                                                                                             \
     (result) = (call);                                                                             \
   } while ((result) < 0 && errno == EINTR)
 
-/* Of a name that is in no file system; the bytes of the address. */
+/* An address in the abstract namespace, outside all file systems; returns its bytes. */
 static inline socklen_t xfi_socket_address(struct sockaddr_un *address, const char *name, size_t n)
 {
   memset(address, 0, sizeof *address);
@@ -42,7 +42,7 @@ typedef union xfi_file_room {
   char bytes[CMSG_SPACE(sizeof(int))];
 } xfi_file_room;
 
-/* Bytes, all or none, with a file beside them; -1: none. */
+/* Sends bytes, all or none, with a file, unless that is -1. */
 static inline bool xfi_socket_send(int socket, const void *bytes, size_t n_bytes, int file)
 {
   xfi_file_room room = {.head = {.cmsg_len = CMSG_LEN(sizeof file),
@@ -60,8 +60,8 @@ static inline bool xfi_socket_send(int socket, const void *bytes, size_t n_bytes
   return n == (ssize_t)n_bytes;
 }
 
-/* What such a call sent: were there as many bytes? The file is the caller's to close all the same;
- * -1: none, with *is_lost where the system did not let us have it. Of two there is none. */
+/* Receives what that sent. False: there were not as many bytes. The caller closes *file either way;
+ * -1: none came, or two did, or *is_lost: the system could not give us one. */
 static inline bool xfi_socket_receive(int socket, void *bytes, size_t n_bytes, int flags, int *file,
                                       bool *is_lost)
 {

@@ -1,7 +1,7 @@
 /*
- * What the library does, for people who look for a fault or for time: lines of XFER_DEBUG, in the
- * manner of NCCL's, and spans of XFER_TRACE, a file that Chrome's tracing and Perfetto show.
- * Nothing is written without these variables; a span then costs one load.
+ * What the library does, for people who look for a fault or for lost time: lines of XFER_DEBUG, in
+ * the manner of NCCL's, and spans of XFER_TRACE, a file for Chrome's tracing and Perfetto. Without
+ * these variables nothing is written, and a span costs one load.
  *
  *   XFER_DEBUG         WARN (what fails), INFO (comms, plans, commits), TRACE (runs, their steps)
  *   XFER_DEBUG_SUBSYS  COMM, PLAN, RUN or ALL with commas, ^ before the list: all but these
@@ -18,7 +18,7 @@
 
 typedef enum xfi_subsys { XFI_SYS_COMM = 1, XFI_SYS_PLAN = 2, XFI_SYS_RUN = 4 } xfi_subsys;
 
-/* Where a span is drawn: the calls of a rank; what its run does on the way to each kind of peer. */
+/* The track on which a span is drawn: a rank's calls, or one of the ways of a run's data. */
 typedef enum xfi_track {
   XFI_TRACK_CALLS = 0,
   XFI_TRACK_LOCAL = 1,
@@ -34,7 +34,7 @@ typedef struct xfi_span {
   xfi_subsys subsys;
   int rank;
   int track;     /* xfi_track */
-  int64_t began; /* 0: nobody looks */
+  int64_t began; /* 0: the span is not recorded */
 } xfi_span;
 
 /* The beginning of a call or of a step of a run. */
@@ -43,7 +43,7 @@ xfi_span xfi_span_begin(xfi_subsys subsys, int rank, int track, const char *name
 __attribute__((format(printf, 3, 4))) void xfi_span_end(const xfi_span *span, xfer_status st,
                                                         const char *fmt, ...);
 
-/* Spans of calls are also ranges of a profiler, once a vendor's library has said how. */
+/* A profiler's ranges: once a vendor's library has set these, calls are ranges too. */
 typedef struct xfi_ranges {
   void (*push)(const char *name);
   void (*pop)(void);

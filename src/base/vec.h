@@ -18,7 +18,7 @@
  */
 XFI_DOOR xfer_status xfi_vec_reserve(void *items, size_t *cap, size_t need, size_t elem_size);
 
-/* qsort(), of no items too, and not where they are in order already, as most lists here are. */
+/* qsort(), unless the items are in order already, as most lists here are; n may be 0. */
 static inline void xfi_sort(void *items, size_t n, size_t elem_size,
                             int (*compare)(const void *, const void *))
 {

@@ -352,15 +352,15 @@ static void test_boxes_are_packed_and_unpacked_from_any_byte_to_any_byte(void **
     }
     for (int64_t at = 0, take; at < n_bytes; at += take) {
       take = n % 3 == 0 ? n_bytes : 1 + random_below(n_bytes - at);
-      xfi_ref_stream((char *)source + at, bases + at / box_bytes, &box, dims, at % box_bytes, take,
-                     false, n % 2 == 0);
+      xfi_ref_serialise((char *)source + at, bases + at / box_bytes, &box, dims, at % box_bytes,
+                        take, false, n % 2 == 0);
     }
     assert_memory_equal(memory, expected, sizeof memory);
     memset(dense, GUARD, sizeof dense);
     for (int64_t at = 0, take; at < n_bytes; at += take) {
       take = n % 3 == 0 ? n_bytes : 1 + random_below(n_bytes - at);
-      xfi_ref_stream((char *)dense + at, bases + at / box_bytes, &box, dims, at % box_bytes, take,
-                     true, n % 2 == 0);
+      xfi_ref_serialise((char *)dense + at, bases + at / box_bytes, &box, dims, at % box_bytes,
+                        take, true, n % 2 == 0);
     }
     assert_memory_equal(dense, source, (size_t)n_bytes);
     assert_int_equal(dense[n_bytes], GUARD);

@@ -1,6 +1,6 @@
 /*
  * Flows between ranks that share memory: packed by the sender into slots that the receiver unpacks,
- * with no message and no copy between. All that goes to one peer is one stream of bytes, the boxes
+ * with no message and no copy between. All that goes to one peer is one row of bytes, the boxes
  * of its moves one after the other, as in packed.c; but where a slot ends is seen when it is full,
  * so that boxes are described whatever the slots are, those of one form together. What several
  * peers get alike is packed once, into slots that all of them read.
@@ -16,7 +16,7 @@
 #include "trace.h"
 #include "vec.h"
 
-/* Boxes of one form that follow each other in a stream. */
+/* Boxes of one form that follow each other in a channel. */
 typedef struct group {
   xfi_strided form;
   size_t dims; /* where its dims begin */
@@ -73,7 +73,7 @@ static bool has_form(const xfi_load *l, const group *g, const xfi_strided *form,
           memcmp(l->dims + g->dims, dims, sizeof *dims * (size_t)form->n_dims) == 0);
 }
 
-/* The boxes of a copy to or from a slot, in the order of the stream. */
+/* The boxes of a copy to or from a slot, in the order of the channel. */
 static xfer_status add_copy(xfi_load *l, const xfi_bound *bound, xfi_copy *copy, bool send)
 {
   const size_t n_dims = (size_t)copy->n_dims;
@@ -102,7 +102,7 @@ static xfer_status add_copy(xfi_load *l, const xfi_bound *bound, xfi_copy *copy,
 }
 
 /* Where a view is in pieces each index of the dims before theirs goes by itself, so that those that
- * follow each other in the stream are listed so. */
+ * follow each other in the channel are listed so. */
 static xfer_status add_move(xfi_channels *c, xfi_load *l, const xfer_plan *plan,
                             const xfi_move *move, bool send)
 {
@@ -299,8 +299,8 @@ static void carry(void *context, size_t channel, char *slot, size_t n_bytes)
     const int64_t first = (int64_t)(l->at % g->n_bytes);
 
     n = left < in_group ? left : in_group;
-    xfi_ref_stream(slot, bases, &g->form, dims, first, (int64_t)n, send,
-                   send ? c->slots_past_cache : c->past_cache);
+    xfi_ref_serialise(slot, bases, &g->form, dims, first, (int64_t)n, send,
+                      send ? c->slots_past_cache : c->past_cache);
     l->at += n;
     if (n < in_group) break;
     l->group++;
