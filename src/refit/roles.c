@@ -169,7 +169,8 @@ static bool is_named(const xfi_tensor_rule *rule, const xfi_entry *e)
          strncmp(rule->name + n, e->stem, e->n_stem) == 0 && rule->name[n + e->n_stem] == '\0';
 }
 
-/* Do `when` and the shape hold? The shape of scales is in blocks. */
+/* Do `when` and the shape hold? The shape of scales is in blocks, that of a bias without the
+ * weight's columns. */
 static xfer_status rule_fits(bool *fits, const xfer_model *model, const xfi_tensor_rule *rule,
                              const xfi_entry *e)
 {
@@ -184,6 +185,7 @@ static xfer_status rule_fits(bool *fits, const xfer_model *model, const xfi_tens
   if (e->of_all || (rule->n_dims > 0 && rule->n_dims != n)) return XFER_OK;
   while (said < 4 && rule->shape[said] != NULL)
     said++;
+  if (said == n + 1 && n > 0 && strcmp(e->suffix, "bias") == 0) said = n;
   if (said > 0 && said != n) return XFER_OK;
   for (int d = 0; d < said; d++) {
     const bool blocks = e->is_scale && !e->of_rows && d >= said - 2;
