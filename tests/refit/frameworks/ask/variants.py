@@ -53,7 +53,10 @@ def tied(make):
 
 def biased(make):
     """The same model with biases of attention."""
-    return lambda: saved({**make()[0], "attention_bias": True})
+    def config(said):
+        return {**said, "attention_bias": True, **({"text_config": config(said["text_config"])} if "text_config" in said else {})}
+
+    return lambda: saved(config(make()[0]))
 
 
 MOE = dict(moe_intermediate_size=48, num_experts=16, num_experts_per_tok=2, norm_topk_prob=True, decoder_sparse_step=1,
