@@ -1,6 +1,6 @@
 /*
- * A plan that is carried out: its moves, where its tensors lie, its lanes and its state; and what
- * all that carry it out ask of it.
+ * A plan that is being carried out: its moves, where its tensors lie, its lanes and its state; and
+ * the questions that all parts of run/ ask of it.
  */
 #ifndef XFI_BOUND_PLAN_H
 #define XFI_BOUND_PLAN_H
@@ -13,7 +13,7 @@
 #include "state.h"
 #include "vec.h"
 
-/* Why a binding is none. */
+/* Why a bind failed. */
 typedef struct xfi_misbound {
   xfer_status st;
   char why[XFI_ERROR_BYTES];
@@ -23,18 +23,18 @@ typedef struct xfi_misbound {
 typedef struct xfi_binding {
   xfi_bound src;
   xfi_bound dst;
-  xfi_bound shadow;  /* what lanes write in place of dst; not set: dst */
-  xfi_bound offer;   /* what peers read in place of src; not set: src */
+  xfi_bound shadow;  /* what lanes write instead of dst; not set: dst */
+  xfi_bound offer;   /* what peers read instead of src; not set: src */
   xfi_misbound *bad; /* the last bind failed; NULL: it did not */
 } xfi_binding;
 
-/* Does a side that was bound lie nowhere by now? */
+/* Has a side that was bound lost its memory? */
 static inline bool xfi_binding_is_lost(const xfi_binding *b)
 {
   return (!b->src.is_set && b->src.n_pieces > 0) || (!b->dst.is_set && b->dst.n_pieces > 0);
 }
 
-/* What a rank says of a run when it waits for it. */
+/* What a rank tells the others of a run when it waits for it. */
 typedef struct xfi_run_word {
   uint64_t version;
   int64_t status;
@@ -56,12 +56,12 @@ struct xfer_plan {
   xfi_comm *comm;            /* theirs; not owned */
   xfi_device *device;        /* likewise */
   uint64_t number;           /* among them, the same on every rank */
-  uint64_t serial;           /* of this process, from 1: no other plan of it has it, ever */
+  uint64_t serial;           /* from 1; no other plan of this process ever has the same */
   xfer_plan *next;           /* with slots in their block; see staging.h */
   bool has_slots;            /* it is in that list */
 
   xfi_binding **bindings; /* [n_tensors]; NULL where nothing is bound, and of a relay */
-  uint32_t (*ends)[2];    /* of an exchange: see xfi_op_tensors; NULL: it is none */
+  uint32_t (*ends)[2];    /* of an exchange: see xfi_op_tensors; NULL: not an exchange */
   xfi_convert *converts;  /* [n_classes]; see xfi_run_elem() */
   xfi_quant *quant;       /* NULL: no tensor is quantised by blocks, on any rank */
   uint64_t window_bytes;  /* per peer and round, and of a broadcast; agreed */
@@ -73,7 +73,7 @@ struct xfer_plan {
   uint64_t run_version; /* of the last run that began */
   uint64_t n_begun;     /* runs; as long as fewer are complete, destinations are torn */
   uint64_t n_complete;
-  xfer_status run_status;        /* what enqueuing it came to */
+  xfer_status run_status;        /* the result of enqueuing it */
   char run_why[XFI_ERROR_BYTES]; /* and why it failed */
   xfi_deadline run_ends;         /* its deadline */
   bool is_half_written;          /* of a staged plan: destinations may be torn */
@@ -109,15 +109,15 @@ struct xfer_plan {
   uint64_t mark; /* allocation_mark() when they were looked at, or made lanes of; 0: not known */
 };
 
-/* The plan's deadline for a wait that starts now. */
+/* The deadline, by the plan's options, of a wait that starts now. */
 xfi_deadline xfi_run_deadline(const xfer_plan *plan);
 
-/* On how many ranks is it as `said`, besides the status of each? All fail where one has failed.
+/* Count the ranks whose `said` is true, and agree on the status: if one has failed, all fail.
  * Collective. */
 xfer_status xfi_run_hear(int *n_said, const xfer_plan *plan, xfer_status mine, bool said,
                          xfi_deadline deadline);
 
-/* What packed rounds, and likewise broadcasts, may use of max_staging_bytes: half of it where a
+/* How much of max_staging_bytes packed rounds may use, and likewise broadcasts: half of it if a
  * plan has both, since a rank's slots hold the larger step of either each way. */
 uint64_t xfi_run_staging_share(const xfer_plan *plan);
 
@@ -130,22 +130,22 @@ static inline size_t xfi_slot_aligned(uint64_t n_bytes)
   return (size_t)((n_bytes + XFI_SLOT_ALIGN - 1) / XFI_SLOT_ALIGN * XFI_SLOT_ALIGN);
 }
 
-/* The allocations that bound memory lies in, each once, for what follows. Also finds memory that
- * copies cannot use. */
+/* Note the allocations that bound memory lies in, each once, for the steps of a commit that follow.
+ * Also finds memory that copies cannot use. */
 xfer_status xfi_run_note_allocations(xfer_plan *plan);
 
-/* What bound memory lay in at commit, and is not there any more; NULL: all is. */
+/* The first allocation of the commit that no longer exists; NULL: all do. */
 const xfi_allocation *xfi_run_find_changed(const xfer_plan *plan);
 
-/* Which of the allocations of the commit holds the bytes; NULL: none that it knows. */
+/* The allocation of the commit that holds the bytes; NULL: none. */
 const xfi_allocation *xfi_run_allocation(const xfer_plan *plan, const void *pointer,
                                          size_t n_bytes);
 
-/* Until the last run has ended on this rank, for which nobody may have waited. */
+/* Wait until the last run, for which perhaps nobody waited, has ended on this rank. */
 xfer_status xfi_run_await_last(const xfer_plan *plan);
 
-/* Wait for an event, whatever the device says meanwhile: where it goes on saying something else
- * than "not yet", it has stopped. */
+/* Wait for an event, whatever transient errors the device reports: if it keeps answering something
+ * other than "not yet", it has stopped. */
 xfer_status xfi_run_await_event(xfi_device *device, xfi_event *event, xfi_deadline deadline);
 
 /* How long a rank waits, once a run has failed, for what is on its way to end. What a wait may take
@@ -153,12 +153,12 @@ xfer_status xfi_run_await_event(xfi_device *device, xfi_event *event, xfi_deadli
  * what is left of the run is left. */
 #define XFI_LEAVE_MS 1000
 
-/* Of a device that may say something else than "not yet" for a while. */
+/* Retries for a device that may answer something other than "not yet" for a while. */
 enum { XFI_RETRIES = 100, XFI_RETRY_NS = 1000 * 1000 };
 /* Record whatever the device says meanwhile: an event that is not recorded seems to have passed. */
 xfer_status xfi_run_record(xfi_device *device, xfi_event *event, xfer_stream stream);
 
-/* Whose bindings, allocations and shadows a plan uses: a relay its plan's. */
+/* The plan whose bindings, allocations and shadows this one uses: a relay uses its main plan's. */
 static inline const xfer_plan *xfi_run_owner(const xfer_plan *plan)
 {
   return plan->main != NULL ? plan->main : plan;
@@ -179,7 +179,7 @@ static inline const xfi_bound *xfi_run_src(const xfer_plan *plan, size_t tensor)
   return plan->main != NULL ? xfi_run_dst(plan, tensor) : &plan->bindings[tensor]->src;
 }
 
-/* Where peers read it, who can map that. */
+/* Where peers that can map it read the source. */
 static inline const xfi_bound *xfi_run_offer(const xfer_plan *plan, size_t tensor)
 {
   const xfi_binding *b = xfi_run_owner(plan)->bindings[tensor];
@@ -192,7 +192,7 @@ static inline bool xfi_run_is_staged(const xfer_plan *plan)
   return (plan->options.flags & XFER_PLAN_STAGED) != 0;
 }
 
-/* Are sources bound for one run? Of a relay they are destinations. */
+/* Are sources bound for one run only? Those of a relay never are: they are destinations. */
 static inline bool xfi_run_is_fresh(const xfer_plan *plan)
 {
   return plan->main == NULL && (plan->options.flags & XFER_PLAN_FRESH_SOURCES) != 0;
@@ -232,7 +232,7 @@ static inline size_t xfi_run_n_broadcast(const xfer_plan *plan)
   return plan->moves->n_broadcast;
 }
 
-/* Does it carry a class? */
+/* Does the broadcast lane carry a class? */
 static inline bool xfi_run_broadcasts(const xfer_plan *plan, const xfi_class *cls)
 {
   return cls->broadcast && xfi_run_n_broadcast(plan) > 0;
@@ -245,7 +245,7 @@ static inline bool xfi_run_has_flow(const xfer_plan *plan, const xfi_peer *peer)
   return xfi_run_n_broadcast(plan) == 0 ? peer->n > 0 : peer->n_bytes > 0;
 }
 
-/* How many bytes. */
+/* How many bytes that is. */
 uint64_t xfi_run_flow_bytes(const xfer_plan *plan, bool send, const xfi_peer *peer);
 
 /* Does this rank share memory with a peer, so that what neither the direct lane nor a broadcast
@@ -254,7 +254,7 @@ bool xfi_run_shares(const xfer_plan *plan, int peer);
 
 /* ---- convert.c ---- */
 
-/* What kernels do to the elements of each class. */
+/* Fill in what kernels do to the elements of each class. */
 xfer_status xfi_run_fill_converts(xfer_plan *plan);
 
 /* The ways of elements: from a source to a destination's memory, or one half of that, the first

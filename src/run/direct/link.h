@@ -1,6 +1,6 @@
 /*
  * Links: what two ranks that may map each other's memory tell each other at commit, and the
- * mapping.
+ * mappings that result.
  */
 #ifndef XFI_LINK_H
 #define XFI_LINK_H
@@ -10,17 +10,17 @@
 
 enum { XFI_WHY_BYTES = 160, XFI_WAY_BYTES = XFI_WHY_BYTES + 64 };
 
-/* In place of an index: nothing goes that way. */
+/* Instead of an index: there is no flow in that direction. */
 #define XFI_NO_FLOW SIZE_MAX
 
-/* The halves of the two flows between two ranks, as bits: a rank's memory that it sends from, and
- * that it receives in. */
+/* A rank's halves of the two flows between two ranks, as bits: the memory that it sends from, and
+ * the memory that it receives into. */
 enum { XFI_OF_SRC = 1, XFI_OF_DST = 2 };
 
 /* An allocation of ours, as the peer knows it. */
 typedef struct xfi_told {
   xfi_allocation at;
-  int halves; /* that lie in it */
+  int halves; /* XFI_OF_*: those that lie in it */
 } xfi_told;
 
 /* An allocation of a peer. */
@@ -30,16 +30,16 @@ typedef struct xfi_remote {
   xfi_mapping *mapped; /* ours; NULL until it is mapped */
 } xfi_remote;
 
-/* What each end says of its attempts at the two flows of a link. */
+/* What each end of a link could map of its two flows. */
 typedef struct xfi_verdict {
   unsigned char failed;
   unsigned char can_push;
   unsigned char can_pull;
   unsigned char can_signal; /* its page is mapped */
-  char why[XFI_WHY_BYTES];  /* the last thing that could not be mapped; empty: all could */
+  char why[XFI_WHY_BYTES];  /* what could not be mapped last; empty: everything could */
 } xfi_verdict;
 
-/* Who copies a flow, as bits: its sender pushes, its receiver pulls, or each a part of it. */
+/* Who copies a flow, as bits: its sender pushes, its receiver pulls, or each does a part. */
 typedef enum xfi_by {
   XFI_BY_NOBODY = 0,
   XFI_BY_PUSH = 1,
@@ -47,15 +47,15 @@ typedef enum xfi_by {
   XFI_BY_BOTH = XFI_BY_PUSH | XFI_BY_PULL
 } xfi_by;
 
-/* The words of a rank's page about one peer. The peer writes them, but for one that this rank gives
- * up waiting for. */
+/* The words of a rank's page about one peer. The peer writes them, except a word for which this
+ * rank gives up waiting. */
 enum {
   XFI_READY,                  /* the peer's memory may be accessed in run `epoch` */
   XFI_LEFT,                   /* void: the peer takes no part in this run, nor in a later one; our
                                  own: xfi_watch.given_up */
   XFI_STARTED,                /* the peer may be pushing; + 1: pulling */
   XFI_DONE = XFI_STARTED + 2, /* the peer has pushed; + 1: pulled */
-  XFI_MET = XFI_DONE + 2,     /* the peer has come to run `epoch`, on a stream that we share */
+  XFI_MET = XFI_DONE + 2,     /* the peer has reached run `epoch`, on a stream that we share */
   XFI_WORDS = 8
 };
 
@@ -64,15 +64,15 @@ static inline uint64_t *xfi_word(uint64_t *page, int rank, int which)
   return page + (size_t)rank * XFI_WORDS + which;
 }
 
-/* How near a rank is. */
+/* How near a rank is; each level includes what those before it allow. */
 typedef enum xfi_near {
   XFI_FAR,
   XFI_SAME_HOST,    /* its memory may be mapped */
-  XFI_SAME_PROCESS, /* and is gone for us, too, when it is freed */
-  XFI_SAME_DEVICE   /* and we may share a stream */
+  XFI_SAME_PROCESS, /* when it is freed, our mapping is gone too */
+  XFI_SAME_DEVICE   /* we may share a stream */
 } xfi_near;
 
-/* How many peers a rank has flows with, and with how many of them both ways. */
+/* With how many peers a rank has flows, and with how many of them both ways. */
 typedef struct xfi_flow_counts {
   uint32_t n_links;
   uint32_t n_both;
@@ -83,11 +83,11 @@ typedef struct xfi_link {
   int rank;
   size_t send;    /* index in plan->moves->sends.peers; XFI_NO_FLOW: none */
   size_t recv;    /* likewise */
-  xfi_by send_by; /* who copies what we send */
+  xfi_by send_by; /* who copies what we send, */
   xfi_by recv_by; /* and what we receive */
   /* Of what we receive, and of what we send: */
-  bool only_push[2];        /* nobody but its sender can copy it */
-  uint64_t pushed_bytes[2]; /* what its sender copies where both do */
+  bool only_push[2];        /* only its sender can copy it */
+  uint64_t pushed_bytes[2]; /* what its sender copies if both do */
   xfi_near near;
   xfi_flow_counts counts[2]; /* ours, the peer's */
   xfi_told *told;            /* [n_told] our half of both flows, after the page */
@@ -95,12 +95,12 @@ typedef struct xfi_link {
   size_t told_capacity;
   size_t n_own_places; /* pieces of our half of both flows */
 
-  /* During a commit: what we tell the peer, and it us, in bytes; and what came of it. */
+  /* During a commit: the bytes that we send to the peer and receive from it, and the verdicts. */
   xfi_bytes said;
   xfi_bytes heard;
   xfi_verdict ours;
   xfi_verdict theirs;
-  char way[XFI_WAY_BYTES]; /* what is said of a flow that nobody copies */
+  char way[XFI_WAY_BYTES]; /* the explanation for a flow that nobody copies */
 
   xfi_remote *remotes; /* remotes[0] holds the peer's flag page, */
   size_t n_remotes;
@@ -118,13 +118,13 @@ typedef struct xfi_link {
 } xfi_link;
 
 typedef struct xfi_links {
-  /* By rising distance (rank - ours) modulo n_ranks: everybody starts with another peer. */
+  /* By rising distance (rank - ours) modulo n_ranks, so that each rank starts with another peer. */
   xfi_link *at;
   size_t n;
   xfi_message *messages; /* [2 * n] to each link, then from each */
 } xfi_links;
 
-/* Does the sender, or the receiver, copy of a flow that `by` copies? */
+/* Does the sender, or the receiver, copy any of a flow? */
 static inline bool xfi_pushes(xfi_by by)
 {
   return (by & XFI_BY_PUSH) != 0;
@@ -135,14 +135,14 @@ static inline bool xfi_pulls(xfi_by by)
   return (by & XFI_BY_PULL) != 0;
 }
 
-/* Peers in reach with which there is something to exchange, in whatever lane: where not directly,
- * only to hear of their failures. near: [n_ranks]. */
+/* List the peers in reach with which this rank exchanges something, in any lane; if not directly,
+ * the link only tells of their failures. near: [n_ranks]. */
 xfer_status xfi_links_list(xfi_links *links, xfer_plan *plan, const xfi_near *near);
 /* The link of a flow, by its index in the plan's sends or receives; NULL: there is none. */
 const xfi_link *xfi_links_find(const xfi_links *links, bool send, size_t peer);
-/* Is all that the peer's half of a flow lies in mapped? */
+/* Is all memory of the peer's half of a flow mapped? */
 bool xfi_link_is_mapped(const xfi_link *link, bool source);
-/* From places to addresses, in what is mapped. */
+/* Turn places into addresses in the mapped memory. */
 void xfi_link_resolve(xfi_link *link);
 /* Unmap the peer's sources; false: none was mapped. */
 bool xfi_link_drop_sources(xfi_link *link, xfi_device *device);
@@ -167,14 +167,14 @@ typedef struct xfi_walk {
   xfi_end dst;
 } xfi_walk;
 xfi_walk xfi_walk_begin(const xfer_plan *plan, const xfi_link *link, bool send);
-/* False: that was all, or *st says what is wrong. */
+/* False: there are no more moves, or *st is the error. */
 bool xfi_walk_next(xfi_walk *walk, xfer_status *st);
 
 /* ---- link_map.c ---- */
 
-/* Room for n bytes that are said or heard. */
+/* Make room for n bytes to send or receive. */
 xfer_status xfi_link_make_room(xfi_bytes *bytes, const xfer_plan *plan, size_t n);
-/* What each link is said, where it is not empty, and what is heard from it. */
+/* Exchange the `said` and `heard` of each link; empty ones are left out. */
 xfer_status xfi_links_exchange(const xfi_links *links, const xfer_plan *plan,
                                xfi_deadline deadline);
 /* Exchange descriptions, map, and decide who copies what. `page` is this rank's flag page, NULL
@@ -184,30 +184,31 @@ xfer_status xfi_links_connect(xfi_links *links, xfer_plan *plan, uint64_t *page,
 
 /* ---- link_move.c ---- */
 
-/* The same links, where all that was bound anew is alike: hear where it is now. *moved: what this
- * rank copies to and from is mapped already; else the links are of no more use. All ranks. */
+/* Keep the links if everything that was bound again differs only in its address, and exchange the
+ * new places. *moved: all that this rank copies to and from is mapped already; otherwise the links
+ * cannot be used any more. All ranks. */
 xfer_status xfi_links_move(xfi_links *links, xfer_plan *plan, xfer_status *mine, bool *moved,
                            xfi_deadline deadline);
 
 /* ---- link_choose.c ---- */
 
-/* How many allocations of ours, and of the peer's, some of these halves lie in. */
+/* In how many allocations, of ours and of the peer's, these halves lie. */
 size_t xfi_link_n_told(const xfi_link *link, int halves);
 size_t xfi_link_n_remotes(const xfi_link *link, int halves);
-/* Who should copy what: send_by and recv_by. */
+/* Choose who should copy what: send_by and recv_by. */
 xfer_status xfi_link_choose(xfi_link *link, const xfer_plan *plan);
-/* Does the sender push this move of a flow that is copied by both? */
+/* Does the sender push this move of a flow that both ends copy? */
 bool xfi_walk_is_pushed(const xfi_walk *walk);
 
 /* ---- link_describe.c ---- */
 
-/* Say what the peer has to know of our half of both flows. */
+/* Write to `said` what the peer must know of our half of both flows. */
 xfer_status xfi_link_describe(xfi_link *link, const xfer_plan *plan, const uint64_t *page);
-/* Say where its pieces are now, for which there is room. */
+/* Write to `said` where our pieces are; the room has been made. */
 xfer_status xfi_link_tell(xfi_link *link, const xfer_plan *plan);
-/* Take apart a description that was heard. Addresses stay as places until they are mapped. */
+/* Read the peer's description from `heard`. Addresses stay places until they are mapped. */
 xfer_status xfi_link_read(xfi_link *link);
-/* And where its pieces are now. False: some lie in what the peer never described. */
+/* Read where its pieces are now. False: some lie in memory that the peer never described. */
 bool xfi_link_read_places(xfi_link *link);
 
 #endif
