@@ -13,7 +13,7 @@ from . import _structs, dtypes
 from ._lib import lib
 from .comm import Comm
 from .errors import XferError
-from .memory import HOST, Memory, check_device, one_array
+from .memory import HOST, check_device, one_array, place_of
 from .plan import Plan, PlanOptions, no_options, set_options
 from .stream import note_use, stream_pointer
 
@@ -30,28 +30,60 @@ _code = functools.cache(dtypes.dtype_code)
 assert _OPERATION.size == ctypes.sizeof(_structs.Operation)
 
 
+class _Known:
+    """A side of an earlier exchange, without its memory: all that need not be found out again where the next one has
+    the same operations, in tensors that differ by their places alone."""
+
+    def __init__(self) -> None:
+        self.operations = b""
+        self.views: list[bytes] = []
+        self.each: list[tuple[int, int, Any]] = []  # peer, id and Memory.form
+
+    def places(self, operations: Operations) -> list[tuple[int, Any]] | None:
+        """Address and storage of each; None: one differs otherwise, or may be wrong."""
+        if len(operations) != len(self.each):
+            return None
+        found = []
+        for (peer, number, form), operation in zip(self.each, operations, strict=True):
+            if type(operation) is not tuple or len(operation) != 3 or operation[:2] != (peer, number):
+                return None
+            place = place_of(form, operation[2])
+            if place is None:
+                return None
+            found.append(place)
+        return found
+
+
 class _Side:
     """What a rank sends, or receives, as C has it."""
 
     def __init__(self, comm: Comm, operations: Operations, side: str) -> None:
         n = len(_structs.listed(operations, "operations"))
-        self.operations, views = (_structs.Operation * n)(), bytearray()
-        self.memory: list[Memory] = []  # kept alive
-        self.device = comm._device
+        self._owners: list[Any] = []
+        known = comm._exchanged.get(side)
+        places = None if known is None else known.places(operations)
+        if known is not None and places is not None:
+            self.operations = (_structs.Operation * n).from_buffer_copy(known.operations)
+            self.views = _structs.views(known.views, [address for address, _ in places])
+            self._owners = [(operation[2], storage) for operation, (_, storage) in zip(operations, places, strict=True)]
+            return
+        self.operations = (_structs.Operation * n)()
+        self._made, self._device, self._side = _Known(), comm._device, side
         for i, operation in enumerate(operations):
             peer, number, x = _structs.items(operation, 3, "an operation is (peer, id, array)")
             try:
-                views += self._add(i, peer, number, x, side)
+                self._add(i, peer, number, x)
             except Exception as wrong:
                 wrong.args = (f"operation {number!r} {side} rank {peer!r}: {wrong}",)
                 raise
-        self.views = (_structs.View * n).from_buffer(views)
+        self.views = (_structs.View * n).from_buffer(bytearray().join(self._made.views))
+        self._made.operations = bytes(self.operations)
+        comm._exchanged[side] = self._made
 
-    def _add(self, i: int, peer: int, number: int, x: Any, side: str) -> bytes:
-        """Its view."""
+    def _add(self, i: int, peer: int, number: int, x: Any) -> None:
         memory, dtype = one_array(x)
-        check_device(memory.device, self.device, "the array")
-        if side == "from" and memory.read_only:
+        check_device(memory.device, self._device, "the array")
+        if self._side == "from" and memory.read_only:
             raise ValueError("the array is read-only")
         view = _structs.strided(memory.address, memory.strides)
         n_dims = len(memory.shape)
@@ -65,8 +97,9 @@ class _Side:
             _structs.checked(c_uint64, number, "id")  # one of the two raises
             _structs.checked(c_int32, peer, "peer")
             raise
-        self.memory.append(memory)
-        return view
+        self._owners.append(memory.owner)
+        self._made.views.append(view)
+        self._made.each.append((peer, number, memory.form))
 
     def listed(self) -> tuple[Any, Any, int]:
         """As an exchange in one call takes it."""
@@ -74,7 +107,7 @@ class _Side:
 
     def owners(self) -> list[Any]:
         """What keeps the memory alive."""
-        return [memory.owner for memory in self.memory]
+        return self._owners
 
 
 class _Sides:

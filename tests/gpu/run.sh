@@ -177,7 +177,11 @@ if python3 -c 'import torch' 2>/dev/null; then
     run vllm:sleep 1 120 env PYTHONPATH=python XFER_LIBRARY="$build/lib/libxfer.so.0" \
       XFER_VLLM_CUMEM="$build/carried/cumem" python3 tests/python/gpu_sleep.py
   fi
-  sed -n '/^==== \(vllm\|torch\)/,/^==== /p' "$log"
+  if [ -e "$build/carried/megatron/megatron/core" ]; then # what the wheel of Megatron-Core holds
+    run megatron:swap 2 200 env PYTHONPATH="python:$build/carried/megatron" XFER_LIBRARY="$build/lib/libxfer.so.0" \
+      python3 -W ignore tests/frameworks/megatron_swap.py
+  fi
+  sed -n '/^==== \(vllm\|torch\|megatron\)/,/^==== /p' "$log"
 fi
 
 exit $failed

@@ -1,6 +1,7 @@
 """Torch tensors that are handed in anew and differ from those before by their place alone, or by more."""
 
 import pytest
+from ranks import on_ranks
 
 import xfer
 from xfer.memory import View, elsewhere, memory_of, place_of
@@ -158,3 +159,47 @@ def test_what_means_other_values_at_the_same_address_is_looked_at_again():
         source["w"] = source["w"].resolve_neg()
         transfer.step(3)
         assert float(target["w"].max()) == -1.0
+
+
+@pytest.mark.parametrize("planned", [False, True])
+def test_an_exchange_of_tensors_elsewhere_moves_what_they_are_now(planned):
+    """Rows of a number of each kind, so that a form or a number that is taken for another shows."""
+    shapes = [(3, 4), (4, 3), (12,), (2, 6)]
+
+    def made(rank, call, i):
+        return torch.full(shapes[(i + call // 2) % 4], float(100 * call + 10 * rank + i))
+
+    def work(comm):
+        peer, plan = 1 - comm.rank, None
+        for call in range(6):
+            order = [0, 1, 2, 3] if call % 4 < 2 else [3, 1, 0, 2]
+            sends = [(peer, i, made(comm.rank, call, i)) for i in order]
+            recvs = [(peer, i, torch.zeros_like(x)) for _, i, x in sends]
+            if not planned:
+                xfer.exchange(comm, sends, recvs)
+            elif call % 2 == 0:
+                plan = xfer.Exchange(comm, sends, recvs)
+            else:
+                plan.bind_all(sends, recvs)
+            if planned:
+                plan.commit()
+                plan.run(call + 1)
+                plan.wait()
+            for _, i, x in recvs:
+                assert torch.equal(x, made(peer, call, i))
+
+    on_ranks(2, work)
+
+
+def test_an_exchange_of_known_tensors_keeps_the_new_ones_alive():
+    def work(comm):
+        got = torch.zeros(1 << 14)
+        plan = xfer.Exchange(comm, [(0, 1, torch.zeros(1 << 14))], [(0, 1, got)])
+        plan.bind_all([(0, 1, torch.full((1 << 14,), 5.0))], [(0, 1, got)])
+        torch.full((1 << 14,), 99.0)  # would take its memory
+        plan.commit()
+        plan.run(1)
+        plan.wait()
+        assert bool((got == 5).all())
+
+    on_ranks(1, work)
