@@ -56,7 +56,7 @@ XFER_API_INLINE xfer_operation xfer_operation_bytes(uint64_t id, int peer, size_
  * @retval XFER_ERR_ARG          A wrong peer, dtype or number of dims, or an id given twice.
  * @retval XFER_ERR_SHAPE        A negative size.
  * @retval XFER_ERR_OVERFLOW     An array's bytes do not fit in 62 bits.
- * @retval XFER_ERR_UNSUPPORTED  The broadcast lane, or flags.
+ * @retval XFER_ERR_UNSUPPORTED  The broadcast lane, or a flag but XFER_PLAN_FRESH_SOURCES.
  * @since 0.1
  */
 XFER_API XFER_MUST_CHECK xfer_status xfer_plan_create_exchange(

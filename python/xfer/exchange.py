@@ -148,6 +148,7 @@ class Exchange(Plan):
 
         def make() -> tuple[Any, ...]:
             set_options(struct, options)
+            self.fresh_sources = bool(options.get("fresh_sources"))
             made.append(_Sides(comm, sends, recvs))
             to, from_ = made[0].to.operations, made[0].from_.operations
             return self._out(), comm, to, len(to), from_, len(from_), byref(struct)
@@ -155,10 +156,7 @@ class Exchange(Plan):
         with comm._alone():
             comm._collective(lib.xfer_plan_create_exchange, make, self._out(), comm, None, 0, None, 0, byref(struct))
             self._key = made[0].key()
-            try:
-                self._bind_sides(made[0])
-            except XferError as wrong:
-                self._note(wrong, "all")
+            self._bind_sides(made[0])
         self._use(comm)
 
     def bind_all(self, sends: Operations, recvs: Operations) -> None:
@@ -168,16 +166,24 @@ class Exchange(Plan):
         with comm._alone():
             try:
                 sides = _Sides(comm, sends, recvs)
-                if sides.key() != self._key:
+                if not self._is_of(sides):
                     raise ValueError("these are other operations than were planned, or in another order")
                 self._bind_sides(sides)
             except Exception as wrong:
                 self._note(wrong, "all")
 
+    def _is_of(self, sides: _Sides) -> bool:
+        """The operations that were planned, in their order?"""
+        return sides.key() == self._key
+
     def _bind_sides(self, sides: _Sides) -> None:
-        self._on()._now(lib.xfer_plan_bind_exchange, self, sides.to.views, sides.from_.views)
-        self._views = {0: sides}
-        self._all_bound_anew()
+        """What is wrong is noted for commit()."""
+        try:
+            self._on()._now(lib.xfer_plan_bind_exchange, self, sides.to.views, sides.from_.views)
+            self._views = {0: (sides.to, sides.from_)}
+            self._all_bound_anew()
+        except XferError as wrong:
+            self._note(wrong, "all")
 
 
 def exchange(comm: Comm, sends: Operations, recvs: Operations, stream: Any = None) -> None:

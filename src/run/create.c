@@ -291,8 +291,9 @@ xfer_status xfi_run_create_exchange(xfer_plan **plan, xfi_plans *of, xfer_status
   xfer_plan *p = NULL;
 
   XFI_TRY_DONE(begin(&p, of, &checked, options));
-  if (checked == XFER_OK && p->options.flags != 0) {
-    xfi_set_error("an exchange has no flags: its arrays are those of two ranks each");
+  if (checked == XFER_OK && (p->options.flags & ~(uint32_t)XFER_PLAN_FRESH_SOURCES) != 0) {
+    xfi_set_error("an exchange has no flag but XFER_PLAN_FRESH_SOURCES: its arrays are those of "
+                  "two ranks each");
     checked = XFER_ERR_UNSUPPORTED;
   }
   if (checked == XFER_OK) checked = xfi_operations_sort(ops);

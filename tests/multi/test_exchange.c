@@ -340,6 +340,10 @@ static void misuse(int rank, void *context)
   options.lane = XFER_LANE_BROADCAST;
   st = xfer_plan_create_exchange(&plan, comm, l.sends, l.n_sends, l.recvs, l.n_recvs, &options);
   expect(st == XFER_ERR_UNSUPPORTED);
+  options.lane = XFER_LANE_AUTO;
+  options.flags = XFER_PLAN_FRESH_SOURCES | XFER_PLAN_VERIFY;
+  st = xfer_plan_create_exchange(&plan, comm, l.sends, l.n_sends, l.recvs, l.n_recvs, &options);
+  expect(st == XFER_ERR_UNSUPPORTED);
   st = xfer_exchange(comm, l.sends, rank == 1 ? NULL : l.views[0], l.n_sends, l.recvs, l.views[1],
                      l.n_recvs, NULL);
   expect(st == (rank == 1 ? XFER_ERR_ARG : XFER_ERR_PEER));
@@ -396,6 +400,53 @@ static void test_misuse_is_refused_on_every_rank(void **state)
   assert_int_equal(xfer_exchange(NULL, NULL, NULL, 0, NULL, NULL, 0, NULL), XFER_ERR_ARG);
 }
 
+/* Rank 2 sends to itself as well. */
+static void pass_once(int rank, void *context)
+{
+  job *j = context;
+  lists l;
+  xfer_plan *plan = NULL;
+  xfer_plan_options options = XFER_PLAN_OPTIONS_INIT;
+
+  make_lists(&l, rank);
+  if (rank == 2) {
+    l.sends[N_OPERATIONS].peer = l.recvs[N_OPERATIONS].peer = 2;
+    l.n_sends++;
+    l.n_recvs++;
+  }
+  options.flags = XFER_PLAN_FRESH_SOURCES;
+  expect(xfer_plan_create_exchange(&plan, j->comms[rank], l.sends, l.n_sends, l.recvs, l.n_recvs,
+                                   &options) == XFER_OK);
+  for (uint64_t run = 1; run <= 3; run++) {
+    expect(xfer_plan_bind_exchange(plan, l.views[0], l.views[1]) == XFER_OK);
+    expect(xfer_plan_commit(plan) == XFER_OK);
+    memset(l.to, 0, sizeof l.to);
+    expect(xfer_plan_run(plan, run, NULL) == XFER_OK);
+    expect(xfer_plan_wait(plan, 0) == XFER_OK);
+    if (rank == 2) {
+      expect(memcmp(l.to[N_OPERATIONS], l.from[N_OPERATIONS], N_BYTES) == 0);
+      l.n_recvs = N_OPERATIONS;
+    }
+    expect(came(&l, rank));
+    expect(xfer_plan_run(plan, run + 1, NULL) == XFER_ERR_STATE);
+  }
+  expect(xfer_plan_commit(plan) == XFER_ERR_STATE);
+  expect(strstr(xfer_last_error(), "source part") != NULL);
+  xfer_plan_destroy(plan);
+}
+
+static void test_sources_may_be_bound_for_one_run(void **state)
+{
+  job j = {0};
+
+  (void)state;
+  assert_int_equal(xfer_comm_create_local(j.comms, N_RANKS), XFER_OK);
+  run_ranks(N_RANKS, pass_once, &j);
+  for (int r = 0; r < N_RANKS; r++)
+    xfer_comm_destroy(j.comms[r]);
+  assert_all_as_expected();
+}
+
 int main(void)
 {
   const struct CMUnitTest tests[] = {
@@ -404,6 +455,7 @@ int main(void)
       cmocka_unit_test(test_plans_are_kept_by_what_all_ranks_handed_over),
       cmocka_unit_test(test_the_oldest_plan_goes_when_there_are_many),
       cmocka_unit_test(test_misuse_is_refused_on_every_rank),
+      cmocka_unit_test(test_sources_may_be_bound_for_one_run),
   };
 
   return cmocka_run_group_tests(tests, NULL, NULL);

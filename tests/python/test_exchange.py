@@ -1,5 +1,7 @@
 """Exchanges, with threads as ranks, against NumPy."""
 
+import weakref
+
 import numpy as np
 import pytest
 from ranks import on_ranks, outcomes
@@ -73,6 +75,27 @@ def test_arrays_are_kept_alive():
         np.testing.assert_array_equal(got, np.full(size, (comm.rank - 1) % N))
 
     on_ranks(N, work)
+
+
+def test_arrays_that_are_sent_once_are_kept_for_one_run():
+    def work(comm):
+        peer, got = 1 - comm.rank, np.zeros(4)
+        with Exchange(comm, [(peer, 1, np.zeros(4))], [(peer, 1, got)], fresh_sources=True) as plan:
+            for run in range(1, 4):
+                mine = np.full(4, 10.0 * run + comm.rank)
+                known = weakref.ref(mine)
+                plan.bind_all([(peer, 1, mine)], [(peer, 1, got)])
+                del mine
+                plan.commit()
+                plan.run(run)
+                assert known() is not None
+                plan.wait()
+                assert known() is None
+                assert got.tolist() == [10.0 * run + peer] * 4
+            with pytest.raises(xfer.StateError, match="is not bound"):
+                plan.commit()
+
+    on_ranks(2, work)
 
 
 @pytest.mark.parametrize("call", [xfer.exchange, Exchange])

@@ -53,11 +53,12 @@ def service_class(monkeypatch):
     return XferCopyService
 
 
-def test_copy_service_carries_what_was_submitted(service_class):
+@pytest.mark.parametrize("offloads", [False, True])
+def test_copy_service_carries_what_was_submitted(service_class, offloads):
     """Into slices, from copies, to itself too, in another order on each end, and again with other tensors."""
 
     def work(comm):
-        service = service_class(comm)
+        service = service_class(comm, offloads=offloads)
         n, rank = comm.size, comm.rank
         for step in range(3):
             wholes = [np.zeros((n, 6), np.float32) for _ in range(2)]
@@ -74,6 +75,44 @@ def test_copy_service_carries_what_was_submitted(service_class):
         service.close()
 
     on_ranks(4, work)
+
+
+def test_copy_service_plans_each_kind_of_swap_once(service_class):
+    """Of which most ranks have no part in most, so that these look alike to them."""
+
+    def work(comm):
+        service, kinds, known = service_class(comm), [0, 1, 0, 1, 2, 3, 2, 0, 4, 5, 4, 0, 1], []
+        for step, kind in enumerate(kinds):
+            sender, got = kind % comm.size, np.zeros(kind + 1)
+            if comm.rank == sender:
+                service.submit_send(np.full(kind + 1, 10.0 * step), (sender + 1) % comm.size, kind)
+            if comm.rank == (sender + 1) % comm.size:
+                service.submit_recv(got, sender, kind)
+            service.run()
+            if comm.rank == (sender + 1) % comm.size:
+                assert got.tolist() == [10.0 * step] * (kind + 1)
+            planned = list(comm._transfers["XferCopyService"].planned)
+            assert len(planned) == min(4, len(set(kinds[: step + 1])))
+            assert (planned == known) == (step in (2, 3, 6, 7, 10))
+            known = planned
+
+    on_ranks(3, work)
+
+
+def test_copy_service_keeps_no_array(service_class):
+    def work(comm):
+        service = service_class(comm)
+        for step in range(3):
+            x, y = np.full(4, float(step)), np.zeros(4)
+            known = weakref.ref(x), weakref.ref(y)
+            service.submit_send(x, comm.rank, 1)
+            service.submit_recv(y, comm.rank, 1)
+            service.run()
+            assert y.tolist() == [float(step)] * 4
+            del x, y
+            assert [each() for each in known] == [None, None]
+
+    on_ranks(2, work)
 
 
 def test_copy_service_without_ids_pairs_by_order(service_class):
@@ -379,7 +418,7 @@ def test_a_service_whose_comm_broke_makes_another(service_class, group_of_one, e
 
     made, x, y = service_class(group_of_one), np.arange(3, dtype=np.float32), np.zeros(3, np.float32)
     with monkeypatch.context() as patch, pytest.raises(error):
-        patch.setattr("xfer.integrations.megatron.exchange", fail)
+        patch.setattr("xfer.integrations.megatron._Swaps.run", fail)
         made.run()
     made.submit_send(x, 0)
     made.submit_recv(y, 0)

@@ -9,19 +9,75 @@ the tensors that Megatron hands over, in any strides.
 
 from __future__ import annotations
 
-from collections import Counter
 from typing import Any
 
 from megatron.core.resharding.copy_services.base import CopyService
 
-from ..exchange import exchange
+from .._steps import Steps
+from ..comm import Comm
+from ..exchange import Exchange, Operations, _Sides, exchange
 from ._comms import comm_of, drop_comm, dropped_if_broken
 
 __all__ = ["XferCopyService"]
 
 
+class _Swap(Steps):
+    """One kind of swap, planned."""
+
+    def __init__(self, comm: Comm, sends: Operations, recvs: Operations) -> None:
+        self.comm = comm
+        self.plan: Exchange = Exchange(comm, sends, recvs, fresh_sources=True)
+
+    def _move(self, version: int, stream: Any) -> None:
+        with dropped_if_broken(self.comm, runs=True):
+            super()._move(version, stream)
+        self.plan._views = {}  # each swap hands over its tensors anew
+
+
+class _Swaps:
+    """The last kinds of swap of a comm: the same on all its ranks, in the same order."""
+
+    MOST = 4
+
+    def __init__(self, comm: Comm) -> None:
+        self.comm, self.n_runs = comm, 0
+        self.planned: list[_Swap] = []
+
+    def run(self, sends: Operations, recvs: Operations) -> None:
+        """Collective. Returns when all is there."""
+        swap = self._bound(sends, recvs)
+        swap.plan.commit()
+        self.n_runs += 1
+        swap.step(self.n_runs)
+
+    def _bound(self, sends: Operations, recvs: Operations) -> _Swap:
+        """What all ranks have planned for these operations, with these tensors."""
+        sides: list[_Sides] = []
+
+        def tell() -> list[int]:
+            sides[:] = [_Sides(self.comm, sends, recvs)]
+            return [i for i, swap in enumerate(self.planned) if swap.plan._is_of(sides[0])]
+
+        known: set[int] = set.intersection(*map(set, self.comm.share(tell, "XferCopyService")))
+        if known:
+            swap = self.planned[max(known)]
+            swap.plan._bind_sides(sides[0])
+            return swap
+        if len(self.planned) == self.MOST:
+            self.planned.pop(0).close()
+        swap = _Swap(self.comm, sends, recvs)
+        self.planned.append(swap)
+        return swap
+
+    def close(self) -> None:
+        while self.planned:
+            self.planned.pop().close()
+
+
 class XferCopyService(CopyService):
     """group: a torch ProcessGroup (of NCCL or of gloo), a Comm, or None: the default group. Collective over it.
+    offloads: some rank frees the memory of its weights between swaps, so that no other keeps it mapped; a swap then
+    goes through staging memory, which is slower. The same on every rank.
 
     run() raises on every rank what is wrong on one: an operation that only one end knows is named by its id.
     """
@@ -29,16 +85,16 @@ class XferCopyService(CopyService):
     requires_process_group_barrier = False  # run() returns when this rank's part is done, in the stream's order
     supports_idle_ranks = True
 
-    def __init__(self, group: Any = None) -> None:
+    def __init__(self, group: Any = None, offloads: bool = False) -> None:
         if group is None:
             import torch.distributed
 
             group = torch.distributed.group.WORLD
-        self.group, comm = group, comm_of(group)
+        self.group, self.offloads, comm = group, offloads, comm_of(group)
         self.rank, self.world_size = comm.rank, comm.size
         self._sends: list[tuple[int, int, Any]] = []
         self._recvs: list[tuple[int, int, Any]] = []
-        self._counts: Counter[tuple[str, int, int | None]] = Counter()  # of what has one peer and one id
+        self._counts: dict[tuple[str, int, int | None], int] = {}  # of what has one peer and one id
 
     def submit_send(self, src_tensor: Any, dest_rank: int, task_id: int | None = None) -> None:
         """Without ids the i-th send to a rank meets its i-th receive from here; so does the i-th of several with one
@@ -50,18 +106,23 @@ class XferCopyService(CopyService):
         self._recvs.append((src_rank, self._number("from", src_rank, task_id), dest_tensor))
 
     def _number(self, side: str, peer: int, task_id: int | None) -> int:
-        i = self._counts[side, peer, task_id]
-        self._counts[side, peer, task_id] += 1
+        of = side, peer, task_id
+        i = self._counts.get(of, 0)
+        self._counts[of] = i + 1
         return i if task_id is None else task_id + (i << 48)
 
     def run(self) -> None:
         """All that was submitted. Collective over the group, also for ranks that submitted nothing. After a failure
         that broke the comm the next one meets the others anew, unless `group` is a Comm."""
         sends, recvs = self._sends, self._recvs
-        self._sends, self._recvs, self._counts = [], [], Counter()
+        self._sends, self._recvs, self._counts = [], [], {}
         comm = comm_of(self.group)  # another than before where a failure broke that one
         with dropped_if_broken(comm):
-            exchange(comm, sends, recvs)
+            if self.offloads:
+                exchange(comm, sends, recvs)
+            else:
+                swaps = comm._transfers.setdefault("XferCopyService", _Swaps(comm))
+                swaps.run(sends, recvs)
 
     def close(self) -> None:
         """Give the comm back. Not collective."""
