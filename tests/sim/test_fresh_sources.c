@@ -127,11 +127,61 @@ static void test_fresh_sources_are_unmapped(void)
   in_counted_world(pull_into_what_cannot_be_mapped);
 }
 
+/* To the other rank and to itself, from memory that is freed after each run. */
+static void exchange_what_passes(int rank)
+{
+  unsigned char *const to = world_alloc(2 * PASSING_BYTES);
+  const int peers[2] = {1 - rank, rank};
+  xfer_plan_options options = XFER_PLAN_OPTIONS_INIT;
+  xfer_operation operations[2];
+  xfer_plan *plan = NULL;
+  const xfi_direct *lanes = NULL;
+
+  options.flags = XFER_PLAN_FRESH_SOURCES;
+  for (int i = 0; i < 2; i++)
+    operations[i] = xfer_operation_bytes(7, peers[i], PASSING_BYTES);
+  OK(xfer_plan_create_exchange(&plan, w.comms[rank], operations, 2, operations, 2, &options));
+  for (int run = 1; run <= 3; run++) {
+    unsigned char *from[2];
+    xfer_view sends[2];
+    xfer_view recvs[2];
+
+    for (int i = 0; i < 2; i++) {
+      from[i] = world_alloc((size_t)PASSING_BYTES * (size_t)(1 + run % 2));
+      memset(from[i], 10 * run + 2 * rank + i, PASSING_BYTES);
+      sends[i] = xfer_view_dense(from[i]);
+      recvs[i] = xfer_view_dense(to + (size_t)i * PASSING_BYTES);
+    }
+    OK(xfer_plan_bind_exchange(plan, sends, recvs));
+    OK(xfer_plan_commit(plan));
+    NEED(run == 1 || plan->direct == lanes);
+    lanes = plan->direct;
+    ranks_barrier();
+    NEED(n_mapped == 2 + 2); /* pages, and what is written */
+    OK(xfer_plan_run(plan, (uint64_t)run, world_stream()));
+    OK(xfer_plan_wait(plan, 0));
+    for (int i = 0; i < 2; i++) {
+      world_free(from[i]);
+      NEED(to[i * PASSING_BYTES] == 10 * run + 2 * peers[i] + i);
+      NEED(to[(i + 1) * PASSING_BYTES - 1] == 10 * run + 2 * peers[i] + i);
+    }
+    ranks_barrier();
+  }
+  xfer_plan_destroy(plan);
+  world_free(to);
+}
+
+static void test_fresh_sources_of_an_exchange(void)
+{
+  in_counted_world(exchange_what_passes);
+}
+
 int main(int argc, char **argv)
 {
   static const world_test tests[] = {
       {"fresh_sources_are_pushed", test_fresh_sources_are_pushed},
-      {"fresh_sources_are_unmapped", test_fresh_sources_are_unmapped}};
+      {"fresh_sources_are_unmapped", test_fresh_sources_are_unmapped},
+      {"fresh_sources_of_an_exchange", test_fresh_sources_of_an_exchange}};
 
   return world_main(argc, argv, tests, sizeof tests / sizeof tests[0]);
 }
