@@ -96,3 +96,51 @@ const xfi_allocation *xfi_run_allocation(const xfer_plan *plan, const void *poin
     return NULL; /* of chunks beside each other several count as one, so it may be another */
   return found;
 }
+
+/* Marks what a bound view lies in; false: no noted allocation has all of it. */
+static bool mark_view(bool *used, const xfer_plan *plan, const xfi_bound *b, int elem_bytes)
+{
+  for (int64_t p = 0; b->is_set && p < b->n_pieces; p++) {
+    const xfi_allocation *at =
+        xfi_run_allocation(plan, xfi_bound_piece(b, p), xfi_bound_reach(b, p, elem_bytes));
+
+    if (at == NULL) return false;
+    if (used != NULL) used[at - plan->allocations] = true;
+  }
+  return true;
+}
+
+static bool mark_views(bool *used, const xfer_plan *plan, int halves)
+{
+  for (size_t t = 0; t < plan->moves->n_tensors; t++) {
+    const xfi_class *cls = xfi_plan_class(plan->moves, t);
+    const xfi_binding *b = plan->bindings[t];
+
+    if (b == NULL) continue;
+    if ((halves & XFI_OF_SRC) != 0 && !mark_view(used, plan, &b->src, cls->src->elem_bytes))
+      return false;
+    if ((halves & XFI_OF_DST) == 0) continue;
+    if (!mark_view(used, plan, &b->dst, cls->dst->elem_bytes) ||
+        !mark_view(used, plan, &b->shadow, cls->dst->elem_bytes))
+      return false;
+  }
+  return true;
+}
+
+bool xfi_run_knows(const xfer_plan *plan, int halves)
+{
+  return mark_views(NULL, plan, halves);
+}
+
+bool xfi_run_keep_bound(xfer_plan *plan)
+{
+  const size_t n = plan->n_allocations;
+  bool *used = xfi_calloc(n, sizeof *used);
+  const bool knows = used != NULL && mark_views(used, plan, XFI_OF_SRC | XFI_OF_DST);
+
+  if (knows) plan->n_allocations = 0;
+  for (size_t i = 0; i < n && knows; i++)
+    if (used[i]) plan->allocations[plan->n_allocations++] = plan->allocations[i];
+  xfi_free(used);
+  return knows;
+}

@@ -28,6 +28,10 @@ typedef struct xfi_binding {
   xfi_misbound *bad; /* the last bind failed; NULL: it did not */
 } xfi_binding;
 
+/* The halves of what a rank has bound, as bits: memory that it sends from, memory that it receives
+ * into. */
+enum { XFI_OF_SRC = 1, XFI_OF_DST = 2 };
+
 /* Has a side that was bound lost its memory? */
 static inline bool xfi_binding_is_lost(const xfi_binding *b)
 {
@@ -133,6 +137,13 @@ static inline size_t xfi_slot_aligned(uint64_t n_bytes)
 /* Note the allocations that bound memory lies in, each once, for the steps of a commit that follow.
  * Also finds memory that copies cannot use. */
 xfer_status xfi_run_note_allocations(xfer_plan *plan);
+
+/* Is all that is bound of some halves (XFI_OF_*) in noted allocations? */
+bool xfi_run_knows(const xfer_plan *plan, int halves);
+
+/* Forget noted allocations that nothing bound lies in. False, and all stay: some of it lies in none
+ * that is noted, or there is no memory. */
+bool xfi_run_keep_bound(xfer_plan *plan);
 
 /* The first allocation of the commit that no longer exists; NULL: all do. */
 const xfi_allocation *xfi_run_find_changed(const xfer_plan *plan);

@@ -3,7 +3,6 @@
  * streams and mappings, and get the new addresses. What is each rank's own is done before the ranks
  * agree, so that they do so once; only the direct lane's peers are told anything.
  */
-#include "alloc.h"
 #include "bind.h"
 #include "count.h"
 #include "direct.h"
@@ -13,49 +12,30 @@
 #include "quant.h"
 #include "steps.h"
 
-/* Marks what a bound view lies in; false: the commit did not know all of it. */
-static bool mark_used(bool *used, const xfer_plan *plan, const xfi_bound *b, int elem_bytes)
+/* XFI_OF_*: of what is bound, what peers know the places of. */
+static int lent(const xfer_plan *plan)
 {
-  for (int64_t p = 0; b->is_set && p < b->n_pieces; p++) {
-    const xfi_allocation *at =
-        xfi_run_allocation(plan, xfi_bound_piece(b, p), xfi_bound_reach(b, p, elem_bytes));
-
-    if (at == NULL) return false;
-    used[at - plan->allocations] = true;
-  }
-  return true;
+  if (plan->direct == NULL) return XFI_OF_SRC | XFI_OF_DST;
+  return plan->offers ? 0 : xfi_direct_lends(plan->direct);
 }
 
 bool xfi_rebind_is_mapped(const xfer_plan *plan)
 {
-  return plan->direct == NULL || (!plan->offers && xfi_direct_is_mapped(plan->direct));
+  return lent(plan) != 0;
 }
 
 bool xfi_rebind_keeps(xfer_plan *plan)
 {
-  const size_t n = plan->n_allocations;
-  bool *used = NULL;
-  bool knows;
+  const int halves = lent(plan);
 
   /* Where broadcasts are in place is settled by all ranks. */
   if (xfi_run_n_broadcast(plan) > 0 || xfi_run_is_staged(plan) || plan->relay != NULL) return false;
-  if (n == 0) return true;         /* the device cannot tell them apart, and reaches them all */
-  if (!xfi_rebind_is_mapped(plan)) /* what peers know of it does not change */
-    return xfi_run_note_allocations(plan) == XFER_OK;
-  used = xfi_calloc(n, sizeof *used);
-  knows = used != NULL;
-  for (size_t t = 0; t < plan->moves->n_tensors && knows; t++) {
-    const xfi_class *cls = xfi_plan_class(plan->moves, t);
-    const xfi_binding *b = plan->bindings[t];
-
-    knows = b == NULL || (mark_used(used, plan, &b->src, cls->src->elem_bytes) &&
-                          mark_used(used, plan, &b->dst, cls->dst->elem_bytes));
-  }
-  if (knows) plan->n_allocations = 0;
-  for (size_t i = 0; i < n && knows; i++)
-    if (used[i]) plan->allocations[plan->n_allocations++] = plan->allocations[i];
-  xfi_free(used);
-  return knows;
+  /* If there are none, the device cannot tell them apart, and reaches them all; or none is left of
+   * what passed. */
+  if (halves == (XFI_OF_SRC | XFI_OF_DST))
+    return plan->n_allocations == 0 || xfi_run_keep_bound(plan);
+  return (plan->n_allocations == 0 || xfi_run_knows(plan, halves)) &&
+         xfi_run_note_allocations(plan) == XFER_OK;
 }
 
 /* Does a run under way read what its lanes are written in? */

@@ -327,11 +327,13 @@ bool xfi_direct_has_flows(const xfi_direct *d)
   return false;
 }
 
-bool xfi_direct_is_mapped(const xfi_direct *d)
+int xfi_direct_lends(const xfi_direct *d)
 {
+  int halves = 0;
+
   for (size_t i = 0; i < d->links.n; i++)
-    if (xfi_pulls(d->links.at[i].send_by) || xfi_pushes(d->links.at[i].recv_by)) return true;
-  return false;
+    halves |= xfi_link_halves_lent(&d->links.at[i]);
+  return halves;
 }
 
 bool xfi_direct_drop_sources(xfi_direct *d)

@@ -73,8 +73,8 @@ xfer_status xfi_direct_move(xfi_direct *direct, const xfer_plan *plan);
 bool xfi_direct_is_read(const xfi_direct *direct);
 /* Does a peer have to know where this rank's memory is? */
 bool xfi_direct_has_flows(const xfi_direct *direct);
-/* May a peer have mapped what this rank bound? */
-bool xfi_direct_is_mapped(const xfi_direct *direct);
+/* XFI_OF_*: the halves of what this rank bound that some peer has mapped. */
+int xfi_direct_lends(const xfi_direct *direct);
 /* Unmap what this rank has mapped of peers' sources, and does not read any more; true: there was
  * any, and the lane is of no more use. */
 bool xfi_direct_drop_sources(xfi_direct *direct);

@@ -13,10 +13,6 @@ enum { XFI_WHY_BYTES = 160, XFI_WAY_BYTES = XFI_WHY_BYTES + 64 };
 /* Instead of an index: there is no flow in that direction. */
 #define XFI_NO_FLOW SIZE_MAX
 
-/* A rank's halves of the two flows between two ranks, as bits: the memory that it sends from, and
- * the memory that it receives into. */
-enum { XFI_OF_SRC = 1, XFI_OF_DST = 2 };
-
 /* An allocation of ours, as the peer knows it. */
 typedef struct xfi_told {
   xfi_allocation at;
@@ -93,7 +89,8 @@ typedef struct xfi_link {
   xfi_told *told;            /* [n_told] our half of both flows, after the page */
   size_t n_told;
   size_t told_capacity;
-  size_t n_own_places; /* pieces of our half of both flows */
+  size_t n_own_places;     /* pieces of our half of both flows, */
+  size_t n_own_src_places; /* of what we send first */
 
   /* During a commit: the bytes that we send to the peer and receive from it, and the verdicts. */
   xfi_bytes said;
@@ -133,6 +130,24 @@ static inline bool xfi_pushes(xfi_by by)
 static inline bool xfi_pulls(xfi_by by)
 {
   return (by & XFI_BY_PULL) != 0;
+}
+
+/* The halves of a rank's memory that who copies its flows with a peer copies from or to, seen from
+ * that rank's peer, whose own go out and in by `out` and `in`. */
+static inline int xfi_halves_copied(xfi_by out, xfi_by in)
+{
+  return (xfi_pushes(out) ? XFI_OF_DST : 0) | (xfi_pulls(in) ? XFI_OF_SRC : 0);
+}
+
+/* Of the peer's memory by us, and of ours by the peer. */
+static inline int xfi_link_halves_used(const xfi_link *link)
+{
+  return xfi_halves_copied(link->send_by, link->recv_by);
+}
+
+static inline int xfi_link_halves_lent(const xfi_link *link)
+{
+  return xfi_halves_copied(link->recv_by, link->send_by);
 }
 
 /* List the peers in reach with which this rank exchanges something, in any lane; if not directly,
@@ -204,11 +219,11 @@ bool xfi_walk_is_pushed(const xfi_walk *walk);
 
 /* Write to `said` what the peer must know of our half of both flows. */
 xfer_status xfi_link_describe(xfi_link *link, const xfer_plan *plan, const uint64_t *page);
-/* Write to `said` where our pieces are; the room has been made. */
+/* Write to `said` where our pieces are that the peer copies from or to; the room has been made. */
 xfer_status xfi_link_tell(xfi_link *link, const xfer_plan *plan);
 /* Read the peer's description from `heard`. Addresses stay places until they are mapped. */
 xfer_status xfi_link_read(xfi_link *link);
-/* Read where its pieces are now. False: some lie in memory that the peer never described. */
+/* Read where those are that we do. False: some lie in memory that the peer never described. */
 bool xfi_link_read_places(xfi_link *link);
 
 #endif

@@ -173,6 +173,7 @@ xfer_status xfi_link_describe(xfi_link *link, const xfer_plan *plan, const uint6
   XFI_TRY_DONE(plan->device->ops->mem_export(plan->device, link->told->at, &h.page));
   XFI_TRY_DONE(put_flow(&b, &plan->moves->sends, link->send, XFI_OF_SRC));
   h.n_src_bounds = b.n_bounds;
+  link->n_own_src_places = link->n_own_places;
   XFI_TRY_DONE(put_flow(&b, &plan->moves->recvs, link->recv, XFI_OF_DST));
   h.n_bounds = b.n_bounds;
   h.n_allocations = link->n_told;
@@ -193,11 +194,14 @@ done:
 xfer_status xfi_link_tell(xfi_link *link, const xfer_plan *plan)
 {
   xfer_status st = XFER_OK;
+  const int lent = xfi_link_halves_lent(link);
   blob b = {.link = link, .bytes = {link->said.at, 0, link->said.capacity}, .is_told = true};
 
   XFI_TRY_DONE(begin_blob(&b, plan));
-  XFI_TRY_DONE(put_flow(&b, &plan->moves->sends, link->send, XFI_OF_SRC));
-  XFI_TRY_DONE(put_flow(&b, &plan->moves->recvs, link->recv, XFI_OF_DST));
+  if ((lent & XFI_OF_SRC) != 0)
+    XFI_TRY_DONE(put_flow(&b, &plan->moves->sends, link->send, XFI_OF_SRC));
+  if ((lent & XFI_OF_DST) != 0)
+    XFI_TRY_DONE(put_flow(&b, &plan->moves->recvs, link->recv, XFI_OF_DST));
 done:
   xfi_free(b.of_plan);
   return st;
@@ -216,10 +220,13 @@ static bool read_place(xfi_link *link, xfi_reader *r, size_t i)
 
 bool xfi_link_read_places(xfi_link *link)
 {
+  const int used = xfi_link_halves_used(link);
   xfi_reader r = {link->heard.at, link->heard.n, false};
 
   for (size_t i = 0; i < link->n_places; i++)
-    if (!read_place(link, &r, i)) return false;
+    if ((used & (i < link->n_src_places ? XFI_OF_SRC : XFI_OF_DST)) != 0 &&
+        !read_place(link, &r, i))
+      return false;
   return true;
 }
 

@@ -106,9 +106,10 @@ static bool goes_on(const xfi_link *link)
 static int halves_mapped(xfi_by out, xfi_by in, const xfi_verdict *other, const xfi_verdict *one,
                          bool second)
 {
-  const bool push = second ? xfi_pulls(out) && !one->can_pull && !other->can_push : xfi_pushes(out);
-  const bool pull = second ? xfi_pushes(in) && !one->can_push && !other->can_pull : xfi_pulls(in);
+  const bool push = xfi_pulls(out) && !one->can_pull && !other->can_push;
+  const bool pull = xfi_pushes(in) && !one->can_push && !other->can_pull;
 
+  if (!second) return xfi_halves_copied(out, in);
   return (push ? XFI_OF_DST : 0) | (pull ? XFI_OF_SRC : 0);
 }
 

@@ -1,31 +1,30 @@
 /*
  * Links after binds that changed nothing but addresses: the two ends tell each other where pieces
- * are by now. How many there are both know, so it is one exchange, and none where nobody copies.
+ * are by now that the other copies from or to. How many these are both know, so it is one exchange,
+ * and none where nobody copies.
  */
 #include "alloc.h"
 #include "error.h"
 #include "link.h"
 
-static bool is_copied_by_us(const xfi_link *link)
+/* Of n pieces, of which the first n_src are of a source, those of some halves. */
+static size_t n_of_halves(size_t n_src, size_t n, int halves)
 {
-  return xfi_pushes(link->send_by) || xfi_pulls(link->recv_by);
-}
-
-static bool is_copied_by_peer(const xfi_link *link)
-{
-  return xfi_pushes(link->recv_by) || xfi_pulls(link->send_by);
+  return ((halves & XFI_OF_SRC) != 0 ? n_src : 0) + ((halves & XFI_OF_DST) != 0 ? n - n_src : 0);
 }
 
 /* What nobody is bound to any more may be freed by the peer. */
 static xfer_status unmap_unused(xfi_link *link, xfi_device *device)
 {
   xfer_status st = XFER_OK;
+  const int halves = xfi_link_halves_used(link);
   bool *used = xfi_calloc(link->n_remotes, sizeof *used);
 
   XFI_CHECK_DONE(used != NULL, XFER_ERR_NOMEM, "%zu allocations", link->n_remotes);
   used[0] = true; /* its page */
-  for (size_t p = 0; is_copied_by_us(link) && p < link->n_places; p++)
-    used[link->places[p][0]] = true;
+  for (size_t p = 0; p < link->n_places; p++)
+    if ((halves & (p < link->n_src_places ? XFI_OF_SRC : XFI_OF_DST)) != 0)
+      used[link->places[p][0]] = true;
   for (size_t i = 0; i < link->n_remotes; i++) {
     xfi_remote *remote = &link->remotes[i];
 
@@ -53,8 +52,10 @@ xfer_status xfi_links_move(xfi_links *links, xfer_plan *plan, xfer_status *mine,
 {
   for (size_t i = 0; i < links->n; i++) {
     xfi_link *link = &links->at[i];
-    const size_t n_said = is_copied_by_peer(link) ? link->n_own_places : 0;
-    const size_t n_heard = is_copied_by_us(link) ? link->n_places : 0;
+    const size_t n_said =
+        n_of_halves(link->n_own_src_places, link->n_own_places, xfi_link_halves_lent(link));
+    const size_t n_heard =
+        n_of_halves(link->n_src_places, link->n_places, xfi_link_halves_used(link));
 
     XFI_TRY(xfi_link_make_room(&link->said, plan, n_said * sizeof *link->places));
     XFI_TRY(xfi_link_make_room(&link->heard, plan, n_heard * sizeof *link->places));
@@ -65,7 +66,7 @@ xfer_status xfi_links_move(xfi_links *links, xfer_plan *plan, xfer_status *mine,
   for (size_t i = 0; i < links->n && *moved; i++) {
     xfi_link *link = &links->at[i];
 
-    if (is_copied_by_us(link)) *moved = move_link(link);
+    if (xfi_link_halves_used(link) != 0) *moved = move_link(link);
     if (*moved) *mine = unmap_unused(link, plan->device);
     *moved = *moved && *mine == XFER_OK;
   }
