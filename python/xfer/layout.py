@@ -303,6 +303,7 @@ def parse_problem(line: str) -> tuple[Layout, Layout]:
     """
     src, dst = Layout._empty(), Layout._empty()
     lib.xfer_problem_parse(src._out(), dst._out(), encoded(line, "line"))
+    src._by_boxes, dst._by_boxes = ("{" in side for side in line.split(" -> "))
     return src, dst
 
 

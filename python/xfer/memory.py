@@ -404,7 +404,9 @@ def _check_shape(view: View, shape: tuple[int, ...] | None, boxes: list[tuple[in
             return
         if len(boxes) != 1:
             raise ValueError(f"the {side} is an array of shape {view.shape} for {len(boxes)} boxes of {n} elements")
-    if view.shape != shape or view.box_shapes is not None:
+    if view.box_shapes is not None:
+        raise ValueError(f"the {side} is a View of boxes for a layout by placements: give one array of shape {shape}")
+    if view.shape != shape:
         raise ValueError(f"the {side} is an array of shape {view.shape} for a part of shape {shape}")
 
 

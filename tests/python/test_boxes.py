@@ -71,6 +71,31 @@ def test_each_rank_knows_its_own_boxes():
     on_ranks(2, work)
 
 
+def test_boxes_of_a_line_take_an_array_each_or_one_of_one_dim():
+    """What parse_problem() reads in braces is by boxes, as what Layout.by_boxes() makes is."""
+    src, dst = xfer.parse_problem("f32[6,10] (2):S0 -> {0=[0:3,0:4]+[5:6,2:9];1=[0:6,0:10]}")
+
+    def work(comm):
+        mine = part_of(WHOLE, src, comm.rank)
+        boxes = [WHOLE[tuple(map(slice, lo, hi))] for lo, hi in dst.boxes(comm.rank)]
+        arrays, flat = [np.zeros_like(box) for box in boxes], np.zeros(sum(box.size for box in boxes), np.float32)
+        xfer.redistribute(comm, src, mine, dst, View.of_boxes(arrays))
+        xfer.redistribute(comm, src, mine, dst, flat)
+        for array, box in zip(arrays, boxes, strict=True):
+            np.testing.assert_array_equal(array, box)
+        np.testing.assert_array_equal(flat, np.concatenate([box.reshape(-1) for box in boxes]))
+
+    on_ranks(2, work)
+
+
+def test_boxes_for_a_layout_by_placements_are_refused():
+    def work(comm):
+        mine = part_of(WHOLE, ROWS, comm.rank)
+        xfer.redistribute(comm, ROWS, mine, ROWS, View.of_boxes([np.zeros_like(mine)]))
+
+    assert all("layout by placements" in str(error) for error in outcomes(2, work))
+
+
 @pytest.mark.parametrize(
     "wrong",
     [
