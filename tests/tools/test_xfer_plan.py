@@ -291,6 +291,20 @@ class TestSweep(unittest.TestCase):
             text = "\n".join(lines("--model", path, "--train", "megatron:tp4", "--sweep", "4", "--domain", domain))
             self.assertEqual("ms *" in text and "no such transfer was measured" in text, not calibrated)
 
+    def test_ranks_whose_time_is_a_guess_have_an_asterisk(self):
+        """Ranks 1 and 2 exchange beyond their domains of two; the others stay within theirs."""
+        text = lines("--problem", "f32[64,8] {0=[0:32,0:8];2=[32:64,0:8]} -> {1=[0:32,0:8];3=[32:64,0:8]}", "--domain", "2")
+        self.assertFalse(any(line.endswith("*") for line in text))
+        text = lines("--problem", "f32[64,8] {0=[0:32,0:8];1=[32:64,0:8]} -> {1=[0:32,0:8];2=[32:64,0:8]}", "--domain", "2")
+        marked = [int(line.split()[0]) for line in text if line.endswith(" *")]
+        self.assertEqual(marked, [1, 2])
+
+    def test_broadcast_beyond_a_domain_is_a_guess(self):
+        broadcast = ("--problem", "bf16[10000,1000] (1)@0:R -> (7)@1-7:R", "--tensors", "400", "--domain")
+        self.assertFalse(any(line.endswith("*") for line in lines(*broadcast, "8")))
+        marked = [int(line.split()[0]) for line in lines(*broadcast, "4") if line.endswith(" *")]
+        self.assertEqual(marked, [4, 5, 6, 7])
+
     def test_packed_lane_and_an_allocation_for_each_expert_take_longer(self):
         direct, packed = (self.sweep("qwen3-30b-a3b", "megatron:tp2,ep4,dp2", "4", *lane) for lane in ((), ("--packed",)))
         grouped = self.sweep("qwen3-30b-a3b", "megatron:tp2,ep4,dp2,experts=stacked", "4")

@@ -52,6 +52,8 @@ void predict_add(rank_load *loads, const xfer_traffic *pair, const machine *m)
     return;
   }
   dst->broadcast_in += (double)pair->broadcast_bytes; /* the root sends them once, as all do */
+  if (pair->src_rank / m->domain != pair->dst_rank / m->domain)
+    dst->broadcast_beyond += (double)pair->broadcast_bytes;
   dst->relay_in += (double)pair->relayed_bytes;
   src->relay_out += (double)pair->relayed_bytes;
   if (pair->src_rank / m->domain == pair->dst_rank / m->domain) {
@@ -84,8 +86,12 @@ double predict_seconds(const rank_load *l, const machine *m, double allocations)
                            ? smaller(l->link_in * l->link_in / l->link_in_squares, MOST_PEERS)
                            : 1;
   const double link_speed = 1e9 * (double)m->link_gbs;
-  const double link = link_seconds(l, m, peers) + l->broadcast_in / (BROADCAST_SPEED * link_speed);
-  const double nic = larger(l->nic_in, l->nic_out) / (1e9 * (double)m->nic_gbs);
+  const double nic_speed = 1e9 * (double)m->nic_gbs;
+  /* What is broadcast comes to a domain once, over the NICs of all its GPUs. */
+  const double broadcast = larger(l->broadcast_in / (BROADCAST_SPEED * link_speed),
+                                  l->broadcast_beyond / (nic_speed * (double)m->domain));
+  const double link = link_seconds(l, m, peers) + broadcast;
+  const double nic = larger(l->nic_in, l->nic_out) / nic_speed;
   const double memory = 2 * l->self / MEMORY_BYTES_PER_S;
   const double relay = larger(l->relay_in, l->relay_out) / link_speed;
   const double begin =
@@ -96,7 +102,7 @@ double predict_seconds(const rank_load *l, const machine *m, double allocations)
 
 bool predict_is_guess(const rank_load *l)
 {
-  return l->nic_in + l->nic_out + l->relay_in + l->relay_out > 0;
+  return l->nic_in + l->nic_out + l->relay_in + l->relay_out + l->broadcast_beyond > 0;
 }
 
 void predict_print_machine(const machine *m, bool guessed)

@@ -13,8 +13,9 @@ typedef struct rank_load {
   double nic_in, nic_out;   /* beyond it */
   double relay_in, relay_out;
   double broadcast_in;
-  double self;            /* within its own memory */
-  double link_in_squares; /* of what comes from each rank of its domain: how many those are */
+  double broadcast_beyond; /* of it, from other domains */
+  double self;             /* within its own memory */
+  double link_in_squares;  /* of what comes from each rank of its domain: how many those are */
 } rank_load;
 
 /* Adds what one rank gets from another to the loads of both. */

@@ -102,10 +102,11 @@ static void print_text(const plan_whole *whole, const plan_traffic *traffic, uin
   for (int rank = 0; rank < whole->n_ranks; rank++) {
     const xfer_plan_report_data *r = &reports[rank];
 
-    printf("%6d %10s %10s %10s %10s %6" PRIu64 " %6" PRIu64 " %10s\n", rank,
+    printf("%6d %10s %10s %10s %10s %6" PRIu64 " %6" PRIu64 " %10s%s\n", rank,
            text_bytes((double)r->in_bytes).at, text_bytes((double)r->self_bytes).at,
            text_bytes((double)r->wire_bytes).at, text_bytes((double)r->out_bytes).at,
-           r->n_recv_peers, r->n_send_peers, text_seconds((double)r->predicted_ns / 1e9).at);
+           r->n_recv_peers, r->n_send_peers, text_seconds((double)r->predicted_ns / 1e9).at,
+           traffic->guesses[rank] ? " *" : "");
   }
   if (whole->domain > 0) print_crossed(whole, reports);
   predict_print_machine(whole->machine, traffic->guessed);

@@ -9,7 +9,8 @@ typedef struct plan_traffic {
   xfer_traffic *pairs;          /* [n_pairs] by receiver; only if asked for */
   size_t n_pairs;
   size_t capacity;
-  bool guessed; /* something that was never measured is in predicted_ns */
+  bool *guesses; /* [n_ranks] something that was never measured is in its predicted_ns */
+  bool guessed;  /* in that of some rank */
 } plan_traffic;
 
 /* False: after a sentence on stderr, or after an interrupt. */
