@@ -169,7 +169,7 @@ xfer_status xfer_side_give_whole(xfer_side *side, const char *pattern, int rank)
   XFI_NEED(side);
   at = xfi_mesh_find(side->mesh, rank);
   XFI_CHECK(at >= 0, XFER_ERR_ARG,
-            "rank %d is none of the side's %d ranks, which have the comm's numbers", rank,
+            "rank %d is none of the side's %d ranks; want its number in the comm", rank,
             side->size);
   return say(__func__, side, XFI_SAID_WHOLE, pattern, NULL, at);
 }

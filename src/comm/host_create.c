@@ -114,7 +114,7 @@ static xfer_status check_words(const meeting *m)
     const int teller = one->number - 1;
 
     XFI_CHECK(teller >= 0 && teller < one->size, XFER_ERR_COMM,
-              "what the caller's all-gather gave for rank %d is the word of no rank", r);
+              "the caller's all-gather did not put the bytes of rank %d at its place", r);
     XFI_CHECK(one->size == m->size, XFER_ERR_COMM,
               "rank %d makes a comm of %d ranks, rank %d of %d", teller, one->size, m->rank,
               m->size);

@@ -24,8 +24,8 @@ static xfer_status check_box(const xfer_layout *l, const int64_t *b, int rank, i
     const int64_t hi = b[l->n_dims + d];
 
     XFI_CHECK(lo >= 0 && lo <= hi && hi <= INT64_MAX / 2, XFER_ERR_SHAPE,
-              "box %lld of rank %d runs from %lld to %lld in dim %d", (long long)i, rank,
-              (long long)lo, (long long)hi, d);
+              "box %lld of rank %d runs from %lld to %lld in dim %d; want 0 <= lo <= hi < 2^62",
+              (long long)i, rank, (long long)lo, (long long)hi, d);
     fits = fits && xfi_imul_fits(n, hi > lo ? hi - lo : 1, &n);
   }
   XFI_CHECK(fits && xfi_iadd_fits(n, *bytes, bytes) && *bytes <= INT64_MAX / 2, XFER_ERR_OVERFLOW,
@@ -349,7 +349,8 @@ xfer_status xfi_bounds_add_flat(xfi_bounds *list, int n_dims, const int64_t *sha
   }
   from = begin > n_elems ? begin : n_elems;
   XFI_CHECK(begin >= 0 && begin <= end && end <= INT64_MAX / 2, XFER_ERR_SHAPE,
-            "a flat range from %lld to %lld", (long long)begin, (long long)end);
+            "a flat range from %lld to %lld; want 0 <= begin <= end < 2^62", (long long)begin,
+            (long long)end);
   XFI_TRY(add_range(list, n_dims, shape, box, 0, begin, end < n_elems ? end : n_elems));
   if (end <= from) return XFER_OK;
   XFI_CHECK(n_dims > 0, XFER_ERR_UNSUPPORTED, "a flat range past the end of a scalar");
@@ -373,9 +374,10 @@ xfer_status xfi_layout_create_flat(xfer_layout **layout, const xfer_boxes_desc *
   XFI_TRY_DONE(xfi_options_copy(&desc, sizeof desc, given, "xfer_boxes_desc"));
   XFI_CHECK_DONE(desc.n_dims >= 0 && desc.n_dims <= XFER_MAX_DIMS, XFER_ERR_ARG,
                  "a tensor of %d dims; 0 to %d are possible", (int)desc.n_dims, XFER_MAX_DIMS);
-  XFI_CHECK_DONE(desc.bounds != NULL && (desc.n_dims == 0 || desc.shape != NULL) &&
-                     desc.first == NULL,
-                 XFER_ERR_ARG, "flat ranges: shape and bounds are needed, first is not");
+  XFI_CHECK_DONE(desc.bounds != NULL && (desc.n_dims == 0 || desc.shape != NULL), XFER_ERR_ARG,
+                 "flat ranges: %s is NULL", desc.bounds == NULL ? "bounds" : "shape");
+  XFI_CHECK_DONE(desc.first == NULL, XFER_ERR_ARG,
+                 "flat ranges: first is not NULL; bounds has one range for each rank");
   n_ranks = desc.mesh == NULL ? 1 : (size_t)desc.mesh->size;
   first = xfi_calloc(n_ranks + 1, sizeof *first);
   XFI_CHECK_DONE(first != NULL, XFER_ERR_NOMEM, "%zu ranks", n_ranks);

@@ -47,9 +47,11 @@ static xfer_status check_coord(const xfi_table *t, int64_t i)
     XFI_CHECK(run->local >= at, XFER_ERR_SHAPE,
               "run table: coordinate %lld holds local index %lld twice", (long long)i,
               (long long)run->local);
-    XFI_CHECK(run->local == at || t->allow_zero != 0, XFER_ERR_SHAPE,
-              "run table: coordinate %lld has no run for local indices %lld to %lld", (long long)i,
-              (long long)at, (long long)run->local);
+    XFI_CHECK(
+        run->local == at || t->allow_zero != 0, XFER_ERR_SHAPE,
+        "run table: coordinate %lld has no run for local indices %lld to %lld; set allow_zero if "
+        "that is meant",
+        (long long)i, (long long)at, (long long)run->local - 1);
     at = run->local + run->length;
   }
   XFI_CHECK(at <= t->local_lengths[i] && (at == t->local_lengths[i] || t->allow_zero != 0),

@@ -63,8 +63,8 @@ static xfer_status check_mesh(const xfi_plan *plan, const char *name, const char
                               const xfer_mesh *mesh)
 {
   XFI_CHECK(mesh->max_rank < plan->n_ranks, XFER_ERR_ARG,
-            "tensor \"%.100s\": its %s mesh has rank %d, the comm has %d ranks", name, side,
-            mesh->max_rank, plan->n_ranks);
+            "tensor \"%.100s\": its %s mesh has rank %d, the comm only ranks 0 to %d", name, side,
+            mesh->max_rank, plan->n_ranks - 1);
   return XFER_OK;
 }
 

@@ -81,7 +81,8 @@ static xfer_status make_ranks(xfer_side *side, const xfer_side_options *o)
   XFI_CHECK(side->size <= XFI_MOST_RANKS, XFER_ERR_OVERFLOW, "\"%s\" has %d ranks, more than %d",
             side->spec, side->size, XFI_MOST_RANKS);
   XFI_CHECK(o->first_rank >= 0 && side->size <= INT_MAX - o->first_rank, XFER_ERR_ARG,
-            "\"%s\": first_rank %d", side->spec, (int)o->first_rank);
+            "\"%s\": first_rank is %d; want 0 or more, and room for %d ranks", side->spec,
+            (int)o->first_rank, side->size);
   XFI_CHECK(o->n_ranks == (o->ranks != NULL ? side->size : 0), XFER_ERR_ARG,
             "\"%s\" has %d ranks, %lld are listed", side->spec, side->size, (long long)o->n_ranks);
   XFI_CHECK(o->n_ranks == 0 || o->first_rank == 0, XFER_ERR_ARG,

@@ -453,9 +453,10 @@ xfer_status xfi_refit_create(xfer_refit **refit, xfer_model *model, const xfer_s
   XFI_TRY_DONE(list_tensors(r));
   for (int s = 0; s < 2; s++)
     XFI_TRY_DONE(xfi_joined_check(r, &r->sides[s]));
-  XFI_CHECK_DONE(r->n_tensors > 0, XFER_ERR_ARG,
-                 "nothing is left to refit: all tensors of the model are ignored, or none is of "
-                 "what a side holds");
+  XFI_CHECK_DONE(
+      r->n_tensors > 0, XFER_ERR_ARG,
+      "nothing is left to refit: every tensor of the model is ignored, or is one that a side "
+      "does not hold");
   if (train != NULL) XFI_TRY_DONE(check_known(r, &r->sides[XFER_SIDE_TRAIN]));
   if (gen != NULL && !knows_layers(model) && gen->rules->block_main != NULL)
     XFI_TRY_DONE(check_known(r, &r->sides[XFER_SIDE_GEN]));

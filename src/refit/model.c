@@ -281,9 +281,11 @@ static xfer_status check_unique(const xfer_model *model)
   for (size_t i = 0; i < model->n_entries; i++) {
     for (size_t k = i + 1; k < model->n_entries; k++) {
       if (compare_names(sorted[i], sorted[k]) != 0) break;
-      XFI_CHECK_DONE(!layers_meet(sorted[i], sorted[k]), XFER_ERR_ARG,
-                     "\"%s\" and \"%s\" are one name, \"%s\"", sorted[i]->pattern,
-                     sorted[k]->pattern, sorted[i]->known);
+      if (!layers_meet(sorted[i], sorted[k])) continue;
+      XFI_CHECK_DONE(strcmp(sorted[i]->pattern, sorted[k]->pattern) != 0, XFER_ERR_ARG,
+                     "\"%s\" is in the model twice", sorted[i]->pattern);
+      XFI_CHECK_DONE(false, XFER_ERR_ARG, "\"%s\" and \"%s\" are one name, \"%s\"",
+                     sorted[i]->pattern, sorted[k]->pattern, sorted[i]->known);
     }
   }
 done:

@@ -127,7 +127,8 @@ static xfer_status parse_layers(xfer_side *side, const char *text)
 static xfer_status parse_dtype(xfer_side *side, const char *name)
 {
   XFI_CHECK(xfi_dtype_parse(&side->dtype, name) == XFER_OK, XFER_ERR_ARG,
-            "\"%s\": dtype=%.80s: no element type is called that", side->spec, name);
+            "\"%s\": dtype=%.80s: no element type is called that; want one such as bf16 or f32",
+            side->spec, name);
   return XFER_OK;
 }
 
@@ -300,7 +301,7 @@ static xfer_status take_weights(xfer_side *side, const xfer_side_options *o)
     takes = takes || var != NULL;
     if (var != NULL && var->value != 0) said |= WEIGHTS[i].bit;
   }
-  XFI_CHECK((o->weights & ~all) == 0, XFER_ERR_ARG, "weights %#x: an unknown bit",
+  XFI_CHECK((o->weights & ~all) == 0, XFER_ERR_ARG, "weights %#x: want an OR of XFER_WEIGHTS_*",
             (unsigned)o->weights);
   XFI_CHECK(takes || done == 0, XFER_ERR_ARG,
             "\"%s\": the options say weights %#x, and that side has none that kernels change",

@@ -10,7 +10,7 @@ typedef struct cell {
 } cell;
 
 #define IN_FLIGHT "a run is in flight: call xfer_plan_wait() before %s"
-#define NONE_IN_FLIGHT "no run is in flight"
+#define NONE_IN_FLIGHT "no run is in flight: call xfer_plan_run() first"
 #define NOT_COMMITTED "the plan is not committed: call xfer_plan_commit() first"
 #define WAS_WITHHELD                                                                               \
   "this rank said that the run does not begin here: xfer_plan_wait() tells the others, and "       \

@@ -116,7 +116,7 @@ static void test_layouts_refuse_null_and_what_is_not_there(void **state)
   REFUSED("dims", xfer_layout_create_flat(&layout, &own));
   REFUSED_NULL(xfer_layout_create_flat(NULL, &boxes));
   REFUSED_NULL(xfer_layout_create_flat(&layout, NULL));
-  REFUSED("flat ranges: shape and bounds", xfer_layout_create_flat(&layout, &boxes));
+  REFUSED("flat ranges: bounds is NULL", xfer_layout_create_flat(&layout, &boxes));
   own.n_dims = 0;
   own.first = NULL;
   own.bounds = past;

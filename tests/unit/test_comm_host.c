@@ -194,8 +194,8 @@ static void test_who_is_not_who_is_meant_is_named(void **state)
       {{0, 1, 2}, {3, 4, 3}, {0}, false, " makes a comm of "},
       {{0, 1, 2}, {3, 3, 3}, {1, 1, 1}, false, "the word of rank 1 at the place of rank 0"},
       {{0, 1, 2}, {3, 3, 3}, {0, 2, 2}, false, "the word of rank 2 at the place of rank 0"},
-      {{0, 1, 2}, {3, 3, 3}, {-1, -1, -1}, false, "rank 0 is the word of no rank"},
-      {{0, 1, 2}, {3, 3, 3}, {0, -1, -1}, false, "rank 0 is the word of no rank"},
+      {{0, 1, 2}, {3, 3, 3}, {-1, -1, -1}, false, "not put the bytes of rank 0 at its place"},
+      {{0, 1, 2}, {3, 3, 3}, {0, -1, -1}, false, "not put the bytes of rank 0 at its place"},
       {{0, 1, 2}, {3, 3, 3}, {1, 0, 0}, true, "the word of rank 1 at the place of rank 0"},
   };
 

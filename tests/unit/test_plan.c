@@ -28,9 +28,9 @@ static void test_layouts_that_do_not_fit_are_named_with_their_values(void **stat
       {"u8[8,5] (1):R", "u8[8,4294967301] (1):R", XFER_ERR_SHAPE,
        "tensor \"bad\", dim 1: the source has 5 indices, the destination 4294967301"},
       {"u8[8,5] (2)@0,4:R", "u8[8,5] (1):R", XFER_ERR_ARG,
-       "tensor \"bad\": its source mesh has rank 4, the comm has 4 ranks"},
+       "tensor \"bad\": its source mesh has rank 4, the comm only ranks 0 to 3"},
       {"u8[8,5] (1):R", "u8[8,5] (3)@7,0,2:R", XFER_ERR_ARG,
-       "tensor \"bad\": its destination mesh has rank 7, the comm has 4 ranks"},
+       "tensor \"bad\": its destination mesh has rank 7, the comm only ranks 0 to 3"},
   };
 
   for (size_t c = 0; c < sizeof cases / sizeof *cases; c++) {

@@ -105,7 +105,7 @@ static const bad_line bad_lines[] = {
     {"f32[4] {0=[0:4]+} -> (1):R", "column 17: expected '[' and a box", XFER_ERR_ARG},
     {"f32[4] {0=[0:4],[0:4]} -> (1):R", "column 16: expected '+', ';' or '}'", XFER_ERR_ARG},
     {"f32[4] {0=f0} -> (1):R", "column 13: expected ':' and the end of the range", XFER_ERR_ARG},
-    {"f32[4] {0=f2:1} -> (1):R", "a flat range from 2 to 1", XFER_ERR_SHAPE},
+    {"f32[4] {0=f2:1} -> (1):R", "a flat range from 2 to 1; want 0 <= begin <= end < 2^62", XFER_ERR_SHAPE},
     {"f32[4] {0=[0:4];0=} -> (1):R", "rank 0 is in the mesh twice", XFER_ERR_ARG},
     {"f32[] {0=[]+[]} -> (1):R", "rank 0 has 2 boxes of a scalar; 0 or 1 are possible", XFER_ERR_UNSUPPORTED},
 

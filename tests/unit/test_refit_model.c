@@ -91,7 +91,7 @@ static void test_malformed_tables_are_refused(void **state)
       {REFIT_TABLE("",
                    "{\"name\":\"a\",\"shape\":[1],\"dtype\":\"bf16\"},{\"name\":\"a\",\"shape\":"
                    "[1],\"dtype\":\"bf16\"}"),
-       "are one name"},
+       "\"a\" is in the model twice"},
       {REFIT_TABLE("\"num_attention_heads\":-1",
                    "{\"name\":\"a\",\"shape\":[1],\"dtype\":\"bf16\"}"),
        "num_attention_heads"},
@@ -220,7 +220,7 @@ static void test_layers_one_by_one_are_as_a_pattern_has_them(void **state)
   assert_non_null(strstr(xfer_last_error(), "missing in layer 1: attn.k"));
   refit_write("table.json", REFIT_TABLE(REFIT_DENSE_CONFIG, OWN("0", KEYS("0")) "," OWN("0", "")));
   assert_int_equal(xfer_model_load(&model, refit_path("table.json"), NULL), XFER_ERR_ARG);
-  assert_non_null(strstr(xfer_last_error(), "are one name"));
+  assert_non_null(strstr(xfer_last_error(), "is in the model twice"));
 }
 
 /* "num_attention": "heads" is no num_attention_heads, and a number is one at any size. */
@@ -417,6 +417,9 @@ static void test_renames_lead_to_known_names(void **state)
       REFIT_DENSE_CONFIG,
       "{\"pattern\":\"thinker.model.layers.{layer}.mlp.down_proj.weight\",\"layer\":[0,1],"
       "\"shape\":[16,32],\"dtype\":\"bf16\"}");
+  static const char two_of_one[] =
+      REFIT_TABLE(REFIT_DENSE_CONFIG, "{\"name\":\"a\",\"shape\":[1],\"dtype\":\"bf16\"},"
+                                      "{\"name\":\"thinker.a\",\"shape\":[1],\"dtype\":\"bf16\"}");
   static const char *const renames[] = {"thinker.*", "*"};
   static const char *const bad[] = {"a", "*"};
   xfer_model_options options = XFER_MODEL_OPTIONS_INIT;
@@ -437,6 +440,10 @@ static void test_renames_lead_to_known_names(void **state)
   xfer_model_destroy(model);
   options.renames = bad;
   assert_int_equal(xfer_model_load(&model, refit_path("table.json"), &options), XFER_ERR_ARG);
+  refit_write("table.json", two_of_one);
+  options.renames = renames;
+  assert_int_equal(xfer_model_load(&model, refit_path("table.json"), &options), XFER_ERR_ARG);
+  refit_expect_error("\"a\" and \"thinker.a\" are one name, \"a\"");
   xfer_side_destroy(train);
 }
 

@@ -421,10 +421,10 @@ static void test_ranks_and_items_of_a_side_may_be_given_as_lists(void **state)
   options.n_items = 0;
   options.first_rank = -1;
   assert_int_equal(refit_side(&made, "vllm:tp2", &options), XFER_ERR_ARG);
-  refit_expect_error("first_rank -1");
+  refit_expect_error("first_rank is -1");
   options.first_rank = INT32_MAX;
   assert_int_equal(refit_side(&made, "vllm:tp2", &options), XFER_ERR_ARG);
-  refit_expect_error("first_rank 2147483647");
+  refit_expect_error("first_rank is 2147483647");
 }
 
 int main(void)

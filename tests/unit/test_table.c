@@ -146,7 +146,8 @@ static const bad_table bad_tables[] = {
      {7, 0},
      0,
      XFER_ERR_SHAPE,
-     "run table: coordinate 0 has no run for local indices 3 to 5"},
+     "run table: coordinate 0 has no run for local indices 3 to 4; set allow_zero if that is "
+     "meant"},
     {{{0, 3, 0}, {7, 2, 3}},
      {0, 2, 2},
      {4, 0},
