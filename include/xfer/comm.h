@@ -30,8 +30,8 @@ typedef struct CUstream_st *xfer_stream;
 XFER_API XFER_MUST_CHECK xfer_status xfer_comm_create_local(xfer_comm **comms, int n_ranks);
 
 /**
- * Gather `n_bytes` of host memory from every rank on every rank, as MPI_Allgather does, of which it
- * is easily made.
+ * Gather `n_bytes` of host memory from every rank on every rank, as MPI_Allgather() does, by which
+ * a program with MPI implements it.
  *
  * @param context  As given to the maker.
  * @param all      [size * n_bytes] Receives the bytes, by rank.
@@ -52,8 +52,8 @@ typedef int (*xfer_all_gather_fn)(void *context, void *all, const void *mine, si
  * Stream: none.
  * Threads: safe.
  * Failure: when a process ends or a rank misses a deadline, the waits of all others end with an
- * error that names it, and the comm is broken; the remaining ranks may make another. A child that a
- * process forked does not keep it alive in the eyes of the others, where the system has pidfds.
+ * error that names it, and the comm is broken; the remaining ranks may make another. Where the
+ * system has pidfds, the others also notice the end of a process whose forked child still runs.
  *
  * @param comm        Receives the comm; the caller owns it.
  * @param all_gather  Called by this thread, the same number of times and sizes on every rank.

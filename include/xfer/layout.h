@@ -182,9 +182,10 @@ XFER_API XFER_MUST_CHECK xfer_status xfer_layout_create(xfer_layout **layout,
  * What a layout by boxes is made of. Start from XFER_BOXES_DESC_INIT.
  *
  * A box is 2 n_dims numbers: lo of each dim, then hi of each dim, half-open. The boxes of one rank
- * may be any, also overlapping or equal; a destination then gets the elements in each of them. What
- * of a box lies past the shape are ZERO elements. Ranks with an equal box are replicas of it; of
- * sources that overlap otherwise, an element is read from the first, by rank and list.
+ * may be any, also overlapping or equal; a destination then gets the elements in each of them. The
+ * elements of a box past the shape are ZERO elements. Ranks with an equal box are replicas of it.
+ * Where boxes of sources overlap otherwise, an element is read from the one listed first: on the
+ * first such rank of the mesh, the first of its list.
  */
 typedef struct xfer_boxes_desc {
   size_t struct_size;    /**< Set by XFER_BOXES_DESC_INIT. */
@@ -258,7 +259,8 @@ XFER_API int xfer_layout_ranks(const xfer_layout *layout, int *ranks);
  * @param layout  The layout.
  * @param rank    A rank.
  * @param shape   [n_dims] Receives the sizes.
- * @retval XFER_ERR_ARG          `rank` is not in the mesh: it has no part.
+ * @retval XFER_ERR_ARG          `rank` is not in the mesh: it has no part. So this also tells who
+ *                               has one.
  * @retval XFER_ERR_UNSUPPORTED  Boxes that do not stack; xfer_layout_boxes() has them.
  */
 XFER_API XFER_MUST_CHECK xfer_status xfer_layout_local_shape(const xfer_layout *layout, int rank,
@@ -306,9 +308,9 @@ typedef struct xfer_owner {
 } xfer_owner;
 
 /**
- * Who holds a global index: every rank, and every place on it. The cost depends on the number of
- * owners, not of ranks; for a run table it depends on the runs that begin before the index by up to
- * the length of the longest.
+ * Who holds a global index: every rank, and every place on it. The cost grows with the number of
+ * owners, not of ranks; of a run table, with the runs that begin near the index, not farther before
+ * it than the longest run is long.
  *
  * @param layout    The layout.
  * @param index     [n_dims] A global index inside the shape.

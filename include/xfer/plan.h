@@ -261,9 +261,9 @@ XFER_API XFER_MUST_CHECK xfer_status xfer_plan_bind_many(xfer_plan *plan, const 
 /**
  * Prepare to run: check that all parts are bound and that no destinations overlap, allocate
  * staging, exchange addresses, choose lanes. Collective; may allocate and wait for the device. Call
- * it again after a bind, or after bound memory was freed or remapped: where nothing changed on any
- * rank there is nothing to do, and where only addresses did, in memory that the commit before knew,
- * little.
+ * it again after a bind, or after bound memory was freed or remapped. Such a commit does nothing
+ * where nothing changed on any rank, and is short where only addresses changed, within memory that
+ * the commit before knew.
  *
  * @retval XFER_ERR_ARG    Memory that the device's copies cannot use, or a view that reaches past
  *                         its allocation; the text names the tensor.
@@ -314,8 +314,9 @@ XFER_API XFER_MUST_CHECK xfer_status xfer_plan_run(xfer_plan *plan, uint64_t ver
  * Refuse the next run on this rank, in place of xfer_plan_run(), for a reason of the caller's:
  * weights that are not ready, a value that is invalid. Local. xfer_plan_wait() then fails on every
  * rank, without waiting for a deadline, and has the reason. As after a run that xfer_plan_run()
- * refused, nothing was begun here, and the plan needs xfer_plan_commit() before the next run; if
- * its data travels in messages the comm is broken, since the others wait for them.
+ * refused, nothing was begun here, and the plan needs xfer_plan_commit() before the next run. If
+ * its data travels in messages the comm is broken, since the others wait for them, and their
+ * xfer_plan_run() may already fail, with XFER_ERR_COMM.
  *
  * @param plan  Committed, no run in flight.
  * @param why   A sentence; it is copied. The other ranks see its first 200 bytes, after this rank's
@@ -449,7 +450,8 @@ typedef struct xfer_plan_report_data {
                                reaches another's memory and nothing is broadcast in place. */
   uint64_t window_bytes;  /**< Bytes per peer and round. */
   uint64_t bound_bytes;   /**< max(wire_bytes, out_bytes): what the wire must carry at least. */
-  uint64_t predicted_ns;  /**< By link_bytes_per_s and message_ns. */
+  uint64_t predicted_ns;  /**< A simple guess: bound_bytes over link_bytes_per_s, and message_ns for
+                               each peer. The program xfer_plan predicts by measurements. */
   uint64_t committed_version; /**< Of the last complete run; 0 also where there is none yet. */
   uint64_t torn;              /**< 1: a failed run left destinations half new, until one is
                                    complete; or this rank refused a run, in which others may have

@@ -78,9 +78,10 @@ typedef struct xfer_model_options {
  * Read a model table.
  *
  * @param model    Receives the model; the caller owns it.
- * @param path     A table ("format": "xfer-model-v1"), or the folder of a Hugging Face checkpoint:
- * its config.json and the headers of the *.safetensors files that its index names, else of
- * model.safetensors, else of all there are. No weight is read.
+ * @param path     The file of a table ("format": "xfer-model-v1"), or the folder of a Hugging Face
+ * checkpoint: its config.json and the headers of the *.safetensors files that its index names, else
+ * of model.safetensors, else of all there are. No weight is read. Short names such as "qwen3-4b"
+ * are for the programs and Python; the installed tables are PREFIX/share/xfer/models/NAME.json.
  * @param options  NULL: everything.
  * @retval XFER_ERR_IO   Unreadable or malformed; the text has the place.
  * @retval XFER_ERR_ARG  An option is wrong, or keeps nothing.
@@ -133,9 +134,10 @@ typedef enum xfer_weights {
 typedef struct xfer_side_options {
   size_t struct_size; /**< Set by XFER_SIDE_OPTIONS_INIT. */
   int32_t first_rank; /**< The side's ranks are first_rank, first_rank + 1, ... */
-  uint32_t weights;   /**< OR of XFER_WEIGHTS_*; required of "vllm:" unless the SPEC says it. LOADED
-                           alone gives way to the SPEC; other bits must be the SPEC's, if it has
-                           any, and are refused of a side that has none. */
+  uint32_t weights;   /**< OR of XFER_WEIGHTS_*; required of "vllm:" unless the SPEC says it. If
+                           the SPEC says it too, the two must agree, except that the SPEC overrides
+                           LOADED alone. Bits other than LOADED are refused of a framework whose
+                           SPEC has no such items. */
   const int32_t *map_experts; /**< [map_first[n_map]] Expert map: the experts that each
                                  expert-parallel rank holds, in local order; an expert may occur
                                  again (redundant experts). NULL: the SPEC's rule, else linear. */
@@ -350,8 +352,9 @@ typedef struct xfer_local {
   uint32_t reserved;            /**< 0. */
 } xfer_local;
 
-/** A tensor's part inside a local tensor: rows [begin, end) of `dim` there. One of fewer dims than
- * the local tensor is one more expert, at the last index of dim 0: of it dims there count from 1.
+/** A tensor's part inside a local tensor: rows [begin, end) of `dim` there. A tensor that has fewer
+ * dims than the local tensor is one more expert, at the last index of the local tensor's dim 0; its
+ * own dims are the local tensor's dims 1, 2, ...
  */
 typedef struct xfer_local_part {
   uint64_t tensor;    /**< Index in xfer_refit_tensors(). */

@@ -1,6 +1,6 @@
 /**
  * @file status.h
- * What a call came to, the version, and the element types.
+ * The outcome of calls, the version, messages, and the element types.
  */
 #ifndef XFER_STATUS_H
 #define XFER_STATUS_H

@@ -37,9 +37,9 @@ typedef struct job_args {
       {"--train", ARG_TEXT, &(job)->train, "SPEC  who holds it, such as megatron:tp2,ep4,dp2",       \
        0,         0},                                                                                \
       {"--gen", ARG_TEXT, &(job)->gen, "SPEC  who gets it, such as vllm:tp4", 0, 0},                 \
-      {"--layers", ARG_TEXT, &(job)->layers, "A-B  only these layers of the model, or A alone",      \
+      {"--layers", ARG_TEXT, &(job)->layers, "A-B  only layers A to B of the model, or A alone",     \
        0,          0},                                                                               \
-      {"--experts", ARG_TEXT, &(job)->experts, "A-B  only these experts of each layer, or A alone",  \
+      {"--experts", ARG_TEXT, &(job)->experts, "A-B  only experts A to B of each layer, or A alone", \
        0,           0},                                                                              \
       {"--ends", ARG_FLAG, &(job)->ends, "with --layers, the tensors outside the layers too", 0, 0}, \
       {"--quant", ARG_CHOICE, &(job)->quant, "fp8_block128  quantise the projections", 0, 0},        \
