@@ -12,7 +12,7 @@ import shlex
 import sys
 
 # A line that begins so is a command.
-FIRST_WORDS = r"xfer_\w+|make|cmake|ctest|mpirun|python3?|pip|cc|vllm|apt-get|export|\.|source|cp|cd"
+FIRST_WORDS = r"xfer_\w+|make|cmake|ctest|mpirun|python3?|pip|cc|vllm|apt-get|export|\.|source|cp|cd|mkdir"
 COMMAND = re.compile(rf"(?:[A-Z_]+=\S+ )*(?:{FIRST_WORDS}) +\S|make$|xfer_info$")
 # What is left out: unless --all asks for it, unless the system is a --fresh one, and on a machine without GPUs.
 LONG = [

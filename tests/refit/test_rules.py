@@ -107,17 +107,16 @@ def write_header(folder, tensors):
 
 
 def check_walkthrough(options):
-    """The JSON blocks of docs/adding-a-model.md: a configuration, its tensors, a family, and what each rank then has."""
+    """The JSON blocks of docs/adding-a-model.md: a model's table, a family, and what a rank then has."""
     with open(os.path.join(options.root, "docs/adding-a-model.md"), encoding="utf-8") as file:
         blocks = re.findall(r"```json ([\w.]+)\n(.*?)```", file.read(), re.S)
     files = {name: json.loads(text) for name, text in blocks}
     with tempfile.TemporaryDirectory() as folder:
         os.mkdir(os.path.join(folder, "rules"))
-        os.mkdir(os.path.join(folder, "model"))
-        with open(os.path.join(folder, "model", "config.json"), "w", encoding="utf-8") as file:
-            json.dump(files["config.json"], file)
-        write_header(os.path.join(folder, "model"), files["tensors.json"])
-        args = ["--model", os.path.join(folder, "model"), "--train", "full", "--gen", "vllm:tp2", "--expect", "2"]
+        table = os.path.join(folder, "coder.json")
+        with open(table, "w", encoding="utf-8") as file:
+            json.dump(files["coder.json"], file)
+        args = ["--model", table, "--train", "full", "--gen", "vllm:tp2", "--expect", "2"]
         status, said = plan(options, *args)
         if status == 0 and files["expect.json"][0]["name"] in said:
             sys.exit("rules FAILED: the family of docs/adding-a-model.md is known without its file")
