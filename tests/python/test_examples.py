@@ -18,6 +18,14 @@ def test_01():
     assert "ok: 3 steps" in done.stdout
 
 
+def test_04():
+    done = subprocess.run(
+        [sys.executable, EXAMPLES / "04_refit_of_a_model.py"], capture_output=True, text=True, timeout=120
+    )
+    assert done.returncode == 0, done.stderr
+    assert "the same on both sides" in done.stdout
+
+
 @pytest.mark.parametrize(("name", "n_ranks"), [("02_fsdp_tp_to_tp.py", 6), ("03_trainer_generator_moe.py", 4)])
 def test_with_torch(name, n_ranks):
     pytest.importorskip("torch", reason="torch is not installed")
