@@ -139,7 +139,8 @@ static xfer_status check_caller(MPI_Comm mpi_comm)
 
   (void)MPI_Initialized(&initialized);
   (void)MPI_Finalized(&finalized);
-  XFI_CHECK(initialized != 0, XFER_ERR_STATE, "MPI is not initialized");
+  XFI_CHECK(initialized != 0, XFER_ERR_STATE,
+            "MPI is not initialized: call MPI_Init_thread() first");
   XFI_CHECK(finalized == 0, XFER_ERR_STATE, "MPI is finalized");
   XFI_CHECK(mpi_comm != MPI_COMM_NULL, XFER_ERR_ARG, "the communicator is MPI_COMM_NULL");
   XFI_TRY(xfi_mpi_check(MPI_Comm_test_inter(mpi_comm, &is_inter), "MPI_Comm_test_inter"));
@@ -154,10 +155,12 @@ static xfer_status check_threads(void)
 
   XFI_TRY(xfi_mpi_check(MPI_Query_thread(&level), "MPI_Query_thread"));
   XFI_CHECK(level >= MPI_THREAD_FUNNELED, XFER_ERR_UNSUPPORTED,
-            "MPI has thread level MPI_THREAD_SINGLE; MPI_THREAD_FUNNELED is needed");
+            "MPI has thread level MPI_THREAD_SINGLE, as of MPI_Init(); ask MPI_Init_thread() for "
+            "MPI_THREAD_FUNNELED or more");
   XFI_TRY(xfi_mpi_check(MPI_Is_thread_main(&is_main), "MPI_Is_thread_main"));
   XFI_CHECK(level > MPI_THREAD_FUNNELED || is_main != 0, XFER_ERR_UNSUPPORTED,
-            "with MPI_THREAD_FUNNELED the main thread must make the comm");
+            "with MPI_THREAD_FUNNELED the main thread must make the comm; another thread may with "
+            "MPI_THREAD_SERIALIZED or more");
   return XFER_OK;
 }
 

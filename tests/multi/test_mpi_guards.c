@@ -98,7 +98,7 @@ static void test_threads_that_mpi_forbids_fail_on_all(void **state)
     int level;
     int is_main;
     const char *text;
-  } cases[] = {{MPI_THREAD_SINGLE, 1, "MPI_THREAD_FUNNELED is needed"},
+  } cases[] = {{MPI_THREAD_SINGLE, 1, "ask MPI_Init_thread() for MPI_THREAD_FUNNELED or more"},
                {MPI_THREAD_FUNNELED, 0, "the main thread must make the comm"}};
   bool in_order = true;
 
