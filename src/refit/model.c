@@ -354,8 +354,8 @@ xfer_status xfi_model_finish(xfer_model *model, const xfer_model_options *option
   static const xfi_quant BLOCK128 = {{128, 128}, "weight_scale_inv", XFER_F32};
 
   XFI_CHECK(model->n_config_layers == 0 || options->layers_end <= model->n_config_layers,
-            XFER_ERR_ARG, "layers %d to %d are wanted; the model has %d", options->layers_begin,
-            options->layers_end - 1, model->n_config_layers);
+            XFER_ERR_ARG, "layers %d to %d are wanted; the model has %d, which count from 0",
+            options->layers_begin, options->layers_end - 1, model->n_config_layers);
   for (int64_t i = 0; i < options->n_renames; i++) {
     XFI_CHECK(model->renamed != NULL && model->renamed[i], XFER_ERR_ARG,
               "rename \"%s\": no tensor of the model matches", options->renames[2 * i]);
