@@ -9,7 +9,6 @@
 #include "boxes.h"
 #include "dtype.h"
 #include "error.h"
-#include "held.h"
 #include "problem.h"
 #include "vec.h"
 
@@ -165,31 +164,56 @@ done:
   return st;
 }
 
+/* Of a layout by placements. There may be far more boxes than are wanted: only these are made. */
+static xfer_status list_placed(const xfer_layout *l, const xfi_place *place, int64_t *bounds,
+                               size_t capacity, size_t *n_boxes)
+{
+  const int n = l->n_dims;
+  xfi_runs runs[XFER_MAX_DIMS] = {{NULL, 0, 0}};
+  size_t at[XFER_MAX_DIMS] = {0};
+  size_t n_all = 1; /* of each at least one element: their number fits, as that of bytes does */
+  xfer_status st = XFER_OK;
+
+  for (int d = 0; d < n; d++) {
+    XFI_TRY_DONE(xfi_dim_runs(&l->dims[d], place->part[d], &runs[d]));
+    n_all *= runs[d].n;
+    if (n_all == 0) break;
+  }
+  for (size_t i = 0; i < n_all && i < capacity; i++) {
+    int64_t *box = bounds + i * 2 * (size_t)n;
+
+    for (int d = 0; d < n; d++) {
+      box[d] = runs[d].at[at[d]].global;
+      box[n + d] = box[d] + runs[d].at[at[d]].length;
+    }
+    for (int d = n - 1; d >= 0 && ++at[d] == runs[d].n; d--)
+      at[d] = 0;
+  }
+  *n_boxes = n_all;
+done:
+  for (int d = 0; d < n; d++)
+    xfi_free(runs[d].at);
+  return st;
+}
+
 xfer_status xfer_layout_boxes(const xfer_layout *layout, int rank, int64_t *bounds, size_t capacity,
                               size_t *n_boxes)
 {
-  xfer_status st = XFER_OK;
   xfi_place place;
-  xfi_held_list held = {NULL, 0, 0};
   size_t first = 0;
   size_t n;
-  size_t n_bytes;
 
   XFI_NEED(layout);
   XFI_NEED(n_boxes);
   XFI_NEED_WHERE(capacity > 0, bounds);
-  XFI_TRY_DONE(find_place(layout, rank, &place));
-  if (layout->boxes == NULL) XFI_TRY_DONE(xfi_layout_held(&held, layout, rank, false));
-  n = layout->boxes == NULL ? held.n : xfi_boxes_of(&first, layout, rank);
-  n_bytes = 2 * (size_t)layout->n_dims * sizeof *bounds;
-  for (size_t i = 0; i < n && i < capacity && n_bytes > 0; i++)
-    memcpy(bounds + i * 2 * (size_t)layout->n_dims,
-           layout->boxes == NULL ? held.at[i].bounds : xfi_listed_bounds(layout, first + i),
-           n_bytes);
+  XFI_TRY(find_place(layout, rank, &place));
+  if (layout->boxes == NULL) return list_placed(layout, &place, bounds, capacity, n_boxes);
+  n = xfi_boxes_of(&first, layout, rank);
+  if (n > 0 && capacity > 0 && layout->n_dims > 0)
+    memcpy(bounds, xfi_listed_bounds(layout, first),
+           (n < capacity ? n : capacity) * 2 * (size_t)layout->n_dims * sizeof *bounds);
   *n_boxes = n;
-done:
-  xfi_free(held.at);
-  return st;
+  return XFER_OK;
 }
 
 /* Every listed box that holds the index. */

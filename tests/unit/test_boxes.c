@@ -393,6 +393,37 @@ static void test_queries_answer_for_boxes(void **state)
 }
 
 /* Of either kind, those that hold nothing among them. */
+/* The runs of two dims make 2^32 boxes, which would fill more memory than there is. */
+static void test_boxes_are_counted_without_making_them_all(void **state)
+{
+  static const int64_t expected[2][4] = {{0, 0, 1, 1}, {0, 2, 1, 3}};
+  xfer_layout *src = NULL;
+  xfer_layout *dst = NULL;
+  int64_t bounds[2][4];
+  size_t n = 0;
+
+  (void)state;
+  assert_int_equal(xfi_problem_parse(&src, &dst,
+                                     "u8[131072,131072] (2,2):S0f65536,S1f65536 -> "
+                                     "(2,2):S0f65536,S1f65536"),
+                   XFER_OK);
+  assert_int_equal(xfer_layout_boxes(src, 0, NULL, 0, &n), XFER_OK);
+  assert_true(n == (size_t)1 << 32);
+  assert_int_equal(xfer_layout_boxes(src, 0, bounds[0], 2, &n), XFER_OK);
+  assert_true(n == (size_t)1 << 32);
+  assert_memory_equal(bounds, expected, sizeof expected);
+  xfi_layout_destroy(src);
+  xfi_layout_destroy(dst);
+  assert_int_equal(xfi_problem_parse(&src, &dst,
+                                     "u8[8192,8192,8192,8192,512] (2,2,2,2,2):"
+                                     "S0f4096,S1f4096,S2f4096,S3f4096,S4f256 -> (1):R"),
+                   XFER_OK);
+  assert_int_equal(xfer_layout_boxes(src, 0, NULL, 0, &n), XFER_OK);
+  assert_true(n == (size_t)1 << 56);
+  xfi_layout_destroy(src);
+  xfi_layout_destroy(dst);
+}
+
 static void test_the_ranks_of_a_layout_are_those_of_its_mesh_in_order(void **state)
 {
   (void)state;
@@ -497,6 +528,7 @@ int main(void)
       cmocka_unit_test(test_a_flat_range_is_few_boxes_in_order),
       cmocka_unit_test(test_a_layout_by_boxes_travels),
       cmocka_unit_test(test_queries_answer_for_boxes),
+      cmocka_unit_test(test_boxes_are_counted_without_making_them_all),
       cmocka_unit_test(test_the_ranks_of_a_layout_are_those_of_its_mesh_in_order),
       cmocka_unit_test(test_a_failed_allocation_is_reported),
       cmocka_unit_test(test_what_has_no_source_is_named_with_its_box),
