@@ -235,7 +235,9 @@ static xfer_status list_indexed(folder *f, const json_t *index)
   }
   xfi_folder_sort(&f->files);
   f->wanted = json_copy((json_t *)(uintptr_t)map);
-  XFI_CHECK(f->wanted != NULL, XFER_ERR_NOMEM, "the index of %s", f->path);
+  /* which copies as much as there is memory for */
+  XFI_CHECK(json_object_size(f->wanted) == json_object_size(map), XFER_ERR_NOMEM, "the index of %s",
+            f->path);
   return XFER_OK;
 }
 
