@@ -121,6 +121,8 @@ def patch():
     from vllm.model_executor.layers.quantization.compressed_tensors.compressed_tensors import CompressedTensorsConfig as T
     T.get_supported_act_dtypes = classmethod(lambda cls: [torch.bfloat16, torch.float32])
     c.current_platform = Sees(c.current_platform)
+    import vllm.config.parallel as r  # redundant experts are refused where it sees no GPU
+    r.current_platform = Sees(r.current_platform)
     import vllm.models.hy_v4.nvidia.attention as h
     sink = h.make_attention_sink
     h.make_attention_sink = lambda heads, dtype: sink(heads, torch.float32)  # as where a kernel takes sinks
@@ -177,6 +179,15 @@ def make_config(folder, p, dp_rank, dtype="float32"):
     return VllmConfig(model_config=model, parallel_config=parallel, cache_config=CacheConfig(block_size=16, enable_prefix_caching=False),
                       load_config=LoadConfig(load_format="dummy"), device_config=DeviceConfig("cpu"),
                       compilation_config=CompilationConfig(mode=0))
+
+
+def redundant_map(config, p):
+    """The experts of each expert-parallel rank when redundant ones are loaded, before any are moved."""
+    from vllm.distributed.eplb.eplb_state import EplbState
+    n = next(config[key] for key in ("num_experts", "n_routed_experts", "num_local_experts") if key in config)
+    experts, ranks = EplbState.build_initial_global_physical_to_logical_map(n, p["redundant"]), p["tp"] * p["dp"]
+    each = len(experts) // ranks
+    return [experts[each * r:each * (r + 1)] for r in range(ranks)]
 
 
 def draft_model(vllm_config):
@@ -300,6 +311,8 @@ def main():
         result = {"framework": "vllm", "version": vllm.__version__, "torch": torch.__version__,
                   "platform": type(current_platform).__name__, "family": family, "layout": layout, **p,
                   "hf": [[n, list(s)] for n, s in table.items()], "ranks": []}
+        if p["redundant"]:
+            result["map"] = redundant_map(config, p)
         warm(folder)
         if o.scaled:
             with tempfile.TemporaryDirectory() as own:

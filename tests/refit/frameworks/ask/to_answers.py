@@ -13,7 +13,7 @@ import codes
 import families
 import packed
 
-TRANSPOSED = ("gpt_oss", "gpt_oss_no_bias", "gpt_oss_tied", "llama4", "llama4_multi", "qwen3_vl_moe", "gpt2", "gpt2_published")  # experts, or all, are columns by rows in their checkpoints
+TRANSPOSED = ("gpt_oss", "gpt_oss_no_bias", "gpt_oss_tied", "llama4", "llama4_multi", "qwen3_vl_moe", "qwen3_vl_moe_bias", "gpt2", "gpt2_published")  # experts, or all, are columns by rows in their checkpoints
 
 
 def spec_of(data):
@@ -57,7 +57,8 @@ def main():
         if "f32" in data:
             answer.update({key: data[key] for key in ("f32", "draft_f32") if key in data})
             continue
-        answer["layouts"].append({"spec": spec_of(data), "ranks": [rank_of(rank) for rank in data["ranks"]]})
+        moved = {"map": data["map"]} if "map" in data else {}
+        answer["layouts"].append({"spec": spec_of(data), **moved, "ranks": [rank_of(rank) for rank in data["ranks"]]})
     os.makedirs(target, exist_ok=True)
     if scaled:
         with open(os.path.join(target, "vllm.scaled.json"), "w", encoding="utf-8") as file:
