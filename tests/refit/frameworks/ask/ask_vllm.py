@@ -107,8 +107,12 @@ def patch():
     if hasattr(f, "select_fp8_moe_backend"):
         from vllm.model_executor.layers.fused_moe.oracle.fp8 import Fp8MoeBackend
         f.select_fp8_moe_backend = lambda *a, **k: (Fp8MoeBackend.TRITON, TritonExperts)
+    import vllm.model_executor.layers.quantization.fbgemm_fp8 as b
+    import vllm.model_executor.layers.quantization.modelopt as o
     import vllm.model_executor.layers.quantization.compressed_tensors.schemes.compressed_tensors_w8a8_fp8 as r
-    r.init_fp8_linear_kernel = f.init_fp8_linear_kernel
+    r.init_fp8_linear_kernel = b.init_fp8_linear_kernel = o.init_fp8_linear_kernel = f.init_fp8_linear_kernel
+    for of_bf16 in (b.FBGEMMFp8Config, o.ModelOptFp8Config):
+        of_bf16.get_supported_act_dtypes = lambda self=None: [torch.bfloat16, torch.float32]
     import vllm.model_executor.layers.quantization.compressed_tensors.compressed_tensors_moe.compressed_tensors_moe_w8a8_fp8 as e
     e.select_fp8_moe_backend = f.select_fp8_moe_backend
     # mxfp4 and int4: no kernel of CPU's here; these leave the weights as they are loaded.

@@ -66,3 +66,14 @@ def fp8_tensors(config, plain, static=False):
         if static and name.endswith(".weight_scale"):
             table.add(name.replace("weight_scale", "input_scale"), 1)
     return config, table
+
+
+def said(make, method, **more):
+    """The same checkpoint, whose configuration has the words of another quantisation for what is in it."""
+    def made():
+        config, table = make()
+        left = config["quantization_config"]["ignore"]
+        config["quantization_config"] = {"quant_method": method, **{key: left if value is LEFT else value for key, value in more.items()}}
+        return config, table
+
+    return made

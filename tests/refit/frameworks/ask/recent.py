@@ -228,7 +228,7 @@ def qwen4_exp(**more):
                                        "mrope_section": [2, 1, 1], "mrope_interleaved": True}, **more}, tie=False, **TOKENS)
 
 
-IN_BF16 = ("qwen4_exp", "qwen4_exp_wide", "step5", "step5_further", "step5_further_full", "step5_tied")
+IN_BF16 = ("qwen4_exp", "qwen4_exp_bias", "qwen4_exp_wide", "step5", "step5_further", "step5_further_full", "step5_tied")
 FAMILIES = {
     "olmo_hybrid": olmo_hybrid,
     "laguna": laguna(),

@@ -54,7 +54,7 @@ def tied(make):
 def biased(make):
     """The same model with biases of attention."""
     def config(said):
-        return {**said, "attention_bias": True, **({"text_config": config(said["text_config"])} if "text_config" in said else {})}
+        return {**said, "attention_bias": True, **{part: config(said[part]) for part in ("text_config", "thinker_config") if part in said}}
 
     return lambda: saved(config(make()[0]))
 
