@@ -41,7 +41,8 @@ class PlanOptions(TypedDict, total=False):
     sources and destinations hold, which wait() compares. staged: destinations are written by wait(), once every rank
     has everything, so that a failed run leaves the old ones whole; takes as much memory. fresh_sources: sources are
     bound anew for each run, in memory that is theirs until then, as of weights that are moved to the host after each
-    update; wait() unbinds them, once it returns no process keeps that memory, and a commit() comes before each run.
+    update; wait() unbinds them, once it returns no process keeps that memory, unless a destination lies in the same
+    allocation, and a commit() comes before each run.
     """
 
     max_staging_bytes: int

@@ -127,10 +127,11 @@ static void test_fresh_sources_are_unmapped(void)
   in_counted_world(pull_into_what_cannot_be_mapped);
 }
 
-/* To the other rank and to itself, from memory that is freed after each run. */
-static void exchange_what_passes(int rank)
+/* To the other rank and to itself, from memory that is freed after each run, or of the allocation
+ * that has the destinations. */
+static void exchange_passing(int rank, bool beside)
 {
-  unsigned char *const to = world_alloc(2 * PASSING_BYTES);
+  unsigned char *const to = world_alloc(4 * PASSING_BYTES);
   const int peers[2] = {1 - rank, rank};
   xfer_plan_options options = XFER_PLAN_OPTIONS_INIT;
   xfer_operation operations[2];
@@ -147,7 +148,8 @@ static void exchange_what_passes(int rank)
     xfer_view recvs[2];
 
     for (int i = 0; i < 2; i++) {
-      from[i] = world_alloc((size_t)PASSING_BYTES * (size_t)(1 + run % 2));
+      from[i] = beside ? to + (size_t)(2 + i) * PASSING_BYTES
+                       : world_alloc((size_t)PASSING_BYTES * (size_t)(1 + run % 2));
       memset(from[i], 10 * run + 2 * rank + i, PASSING_BYTES);
       sends[i] = xfer_view_dense(from[i]);
       recvs[i] = xfer_view_dense(to + (size_t)i * PASSING_BYTES);
@@ -161,7 +163,7 @@ static void exchange_what_passes(int rank)
     OK(xfer_plan_run(plan, (uint64_t)run, world_stream()));
     OK(xfer_plan_wait(plan, 0));
     for (int i = 0; i < 2; i++) {
-      world_free(from[i]);
+      if (!beside) world_free(from[i]);
       NEED(to[i * PASSING_BYTES] == 10 * run + 2 * peers[i] + i);
       NEED(to[(i + 1) * PASSING_BYTES - 1] == 10 * run + 2 * peers[i] + i);
     }
@@ -171,9 +173,24 @@ static void exchange_what_passes(int rank)
   world_free(to);
 }
 
+static void exchange_what_passes(int rank)
+{
+  exchange_passing(rank, false);
+}
+
+static void exchange_what_stays(int rank)
+{
+  exchange_passing(rank, true);
+}
+
 static void test_fresh_sources_of_an_exchange(void)
 {
   in_counted_world(exchange_what_passes);
+}
+
+static void test_fresh_sources_beside_destinations(void)
+{
+  in_counted_world(exchange_what_stays);
 }
 
 int main(int argc, char **argv)
@@ -181,7 +198,8 @@ int main(int argc, char **argv)
   static const world_test tests[] = {
       {"fresh_sources_are_pushed", test_fresh_sources_are_pushed},
       {"fresh_sources_are_unmapped", test_fresh_sources_are_unmapped},
-      {"fresh_sources_of_an_exchange", test_fresh_sources_of_an_exchange}};
+      {"fresh_sources_of_an_exchange", test_fresh_sources_of_an_exchange},
+      {"fresh_sources_beside_destinations", test_fresh_sources_beside_destinations}};
 
   return world_main(argc, argv, tests, sizeof tests / sizeof tests[0]);
 }

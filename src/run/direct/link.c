@@ -102,6 +102,7 @@ bool xfi_link_drop_sources(xfi_link *link, xfi_device *device)
     xfi_remote *remote = &link->remotes[r];
 
     if ((remote->halves & XFI_OF_SRC) == 0) continue;
+    if ((remote->halves & xfi_link_halves_used(link) & XFI_OF_DST) != 0) continue;
     any = any || remote->mapped != NULL;
     unmap(remote, device);
   }
