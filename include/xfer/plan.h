@@ -149,7 +149,7 @@ enum {
       or made for it. xfer_plan_wait() unbinds them if the run was complete; once it returns no peer
       has any of that memory mapped, without xfer_plan_release(), unless a destination lies in the
       same allocation; and a commit must precede the next run. Senders copy where they can, so that
-     such a commit has nothing to map; otherwise it takes as long as the first. */
+      such a commit has nothing to map; otherwise it takes as long as the first. */
   XFER_PLAN_FRESH_SOURCES = 4
 };
 
