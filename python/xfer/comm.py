@@ -297,8 +297,8 @@ class Comm(_handle.Handle):
         return None if self._device == HOST else self._device
 
     def __repr__(self) -> str:
-        if self.closed:
-            return self._repr("")
+        if self.closed or not self._handle:
+            return self._repr("that was not made")
         where = "the host" if self._device == HOST else f"cuda:{self._device}"
         return self._repr(f"rank {self.rank} of {self.size} on {where}")
 

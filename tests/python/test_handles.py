@@ -57,6 +57,13 @@ def test_everything_on_a_closed_object_raises():
             on_closed()
 
 
+def test_a_comm_of_no_maker_says_so():
+    comm = xfer.Comm()
+    assert repr(comm) == "<Comm that was not made>"
+    with pytest.raises(ValueError, match=r"Comm\.local\(\), host\(\).* make one"):
+        comm.all_gather(b"a")
+
+
 def test_comm_closed_before_its_plans_lives_until_the_last():
     layout, (comm,) = one(), xfer.Comm.local(1)
     plans = [xfer.Plan(comm, [("w", layout, layout)]) for _ in range(2)]
