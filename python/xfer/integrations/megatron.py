@@ -82,7 +82,7 @@ class XferCopyService(CopyService):
     run() raises on every rank what is wrong on one: an operation that only one end knows is named by its id.
     """
 
-    requires_process_group_barrier = False  # run() returns when this rank's part is done, in the stream's order
+    requires_process_group_barrier = False  # this rank's part is done, in the stream's order, when run() returns
     supports_idle_ranks = True
 
     def __init__(self, group: Any = None, offloads: bool = False) -> None:
