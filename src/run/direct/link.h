@@ -132,8 +132,8 @@ static inline bool xfi_pulls(xfi_by by)
   return (by & XFI_BY_PULL) != 0;
 }
 
-/* The halves of a rank's memory that who copies its flows with a peer copies from or to, seen from
- * that rank's peer, whose own go out and in by `out` and `in`. */
+/* The halves of the other end's memory that an end copies to or from: it pushes into destinations
+ * of what goes out, and pulls from sources of what comes in. By whom these two are copied. */
 static inline int xfi_halves_copied(xfi_by out, xfi_by in)
 {
   return (xfi_pushes(out) ? XFI_OF_DST : 0) | (xfi_pulls(in) ? XFI_OF_SRC : 0);
