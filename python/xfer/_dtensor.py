@@ -9,9 +9,11 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
+import torch
 from torch.distributed.device_mesh import DeviceMesh
 
 from ._structs import listed
+from .comm import Comm
 from .layout import Layout, Placement, Replicate, Shard, StridedShard
 from .mesh import Mesh
 
@@ -67,6 +69,20 @@ def grid_of(mesh: DeviceMesh, ranks: Ranks = None) -> Grid:
     if lacking:
         raise ValueError(f"ranks does not say which rank torch's rank {lacking[0]} is")
     return Grid(grid.sizes, tuple(ranks[rank] for rank in grid.ranks), grid.crossed)
+
+
+def our_rank(ranks: Ranks) -> int:
+    """This process in the comm that `ranks` speaks of; -1: it is not in it."""
+    rank = torch.distributed.get_rank()
+    return rank if ranks is None else ranks.get(rank, -1)
+
+
+def check_rank(comm: Comm, mesh: DeviceMesh, ranks: Ranks) -> None:
+    """Is this process, where it is in a mesh, the rank of the comm that `ranks` says? Else its part would be taken for
+    another one's."""
+    if mesh.get_coordinate() is not None and our_rank(ranks) != comm.rank:
+        rank = torch.distributed.get_rank()
+        raise ValueError(f"torch's rank {rank} is rank {comm.rank} of the comm, and ranks does not say so")
 
 
 def mesh_of(mesh: DeviceMesh, ranks: Ranks = None) -> Mesh:

@@ -244,6 +244,13 @@ def strided(address: int, strides: Sequence[int]) -> bytes:
 NO_VIEW = bytes(_VIEW.size)
 
 
+def view_at(view: bytes, address: int) -> Any:
+    """A View, of memory that begins at this address."""
+    made = View.from_buffer_copy(view)
+    made.base = address
+    return made
+
+
 def views(each: Sequence[bytes], addresses: Sequence[int]) -> Any:
     """An array of Views, of memory that begins at these addresses."""
     made = bytearray().join(each)

@@ -570,15 +570,39 @@ def redistribute_sides(comm: Comm, sides: Callable[[], Sides], stream: Any) -> N
             view_of(src, src_layout, comm.rank, comm._device, "source"),
             view_of(dst, dst_layout, comm.rank, comm._device, "destination"),
         )
-        pointer = stream_pointer(stream, comm._device)
-        if comm._device != HOST:
-            note_use(pointer, comm._device, [owner for view in views if view is not None for owner in view.owners()])
-        return comm, (src_layout, dst_layout), views, pointer
+        owners = [owner for view in views if view is not None for owner in view.owners()]
+        references = [*map(_reference, views)]
+        return comm, (src_layout, dst_layout), references, _used(comm, stream, owners), views
 
     with comm._alone():
         comm._collective(_redistribute, make, comm, (None, None), (None, None), 0)
 
 
-def _redistribute(comm: Any, layouts: Any, views: Any, stream: int) -> None:
-    src, dst = map(_reference, views)
-    lib.xfer_redistribute(comm, layouts[0], src, layouts[1], dst, stream)
+def redistribute_places(
+    comm: Comm,
+    layouts: Sequence[Layout | None],
+    places: Callable[[], Sequence[_Place | None]],
+    stream: Any,
+) -> None:
+    """redistribute_sides() of what lies elsewhere than in an earlier call, and is the same otherwise."""
+
+    def make() -> tuple[Any, ...]:
+        found = places()
+        each = [None if place is None else _structs.view_at(*place[:2]) for place in found]
+        owners = [place[2] for place in found if place is not None]
+        return comm, layouts, each, _used(comm, stream, owners), owners
+
+    with comm._alone():
+        comm._collective(_redistribute, make, comm, (None, None), (None, None), 0)
+
+
+def _used(comm: Comm, stream: Any, owners: Sequence[Any]) -> int:
+    """The address of a stream on which memory is used."""
+    pointer = stream_pointer(stream, comm._device)
+    if comm._device != HOST:
+        note_use(pointer, comm._device, owners)
+    return pointer
+
+
+def _redistribute(comm: Any, layouts: Any, views: Any, stream: int, _owners: Any = None) -> None:
+    lib.xfer_redistribute(comm, layouts[0], views[0], layouts[1], views[1], stream)

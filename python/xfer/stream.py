@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 from functools import lru_cache
 from typing import Any
 
@@ -74,3 +75,13 @@ def torch_stream(stream: int, device: int) -> Any:
     """As torch has it. Of the address 0, which is the default stream, an ExternalStream would be some other."""
     cuda = sys.modules["torch"].cuda
     return cuda.ExternalStream(stream, device=device) if stream else cuda.default_stream(device)
+
+
+def on_stream(stream: Any, device: int | None) -> AbstractContextManager[Any]:
+    """With a stream of the caller's as torch's current one; device: a comm's."""
+    if stream is None or device is None:
+        return nullcontext()
+    current: AbstractContextManager[Any] = sys.modules["torch"].cuda.stream(
+        torch_stream(stream_pointer(stream, device), device)
+    )
+    return current

@@ -11,44 +11,27 @@ shapes and yet other elements, the caller must say it.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext, suppress
-from functools import cache, cached_property, lru_cache, partial
+from functools import cache, cached_property, partial
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor
 
-from ._dtensor import (
-    MEANINGS,
-    Description,
-    Grid,
-    Ranks,
-    candidates,
-    check_meaning,
-    chosen,
-    differ,
-    from_start,
-    grid_of,
-    layout_in,
-    mesh_of,
-    plain,
-)
+from ._dtensor import Description, Grid, Ranks, check_meaning, check_rank, chosen, grid_of, mesh_of, our_rank
 from ._flat import FlatPart, flat_parts, is_flat
-from ._held import Held, Source, local_part, readable, tensors_of
+from ._held import Held, Source, tensors_of
+from ._redistribute import redistribute
 from ._steps import Steps
 from ._structs import needed
 from .comm import Agreed, Comm
 from .conversion import Conversion
-from .dtypes import dtype_name, torch_dtype
-from .errors import MismatchError
-from .layout import Layout, Placement, Replicate
+from .layout import Layout, Replicate
 from .mesh import Mesh
-from .plan import Plan, PlanOptions, Sides, redistribute_sides
+from .plan import Plan, PlanOptions
 from .refit import Model, Refit, Side
-from .stream import stream_pointer, torch_stream
+from .stream import on_stream
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -87,19 +70,6 @@ def pool_staging(comm: Comm) -> None:
 # ---- layouts
 
 
-def _our_rank(ranks: Ranks) -> int:
-    rank = torch.distributed.get_rank()
-    return rank if ranks is None else ranks.get(rank, -1)
-
-
-def _check_rank(comm: Comm, mesh: DeviceMesh, ranks: Ranks) -> None:
-    """Is this process, where it is in a mesh, the rank of the comm that `ranks` says? Else its part would be taken for
-    another one's."""
-    if mesh.get_coordinate() is not None and _our_rank(ranks) != comm.rank:
-        rank = torch.distributed.get_rank()
-        raise ValueError(f"torch's rank {rank} is rank {comm.rank} of the comm, and ranks does not say so")
-
-
 def layout_of(tensor: Any, ranks: Ranks = None, meaning: str | None = None) -> Layout:
     """Who holds what of a DTensor: Replicate, Shard, `_StridedShard`, in the order of cuts, uneven as torch.chunk.
 
@@ -110,7 +80,7 @@ def layout_of(tensor: Any, ranks: Ranks = None, meaning: str | None = None) -> L
     where nothing tells the meaning and it is not given.
     """
     said = Description.of(tensor)
-    return chosen(said, _our_rank(ranks), grid_of(tensor.device_mesh, ranks), meaning)
+    return chosen(said, our_rank(ranks), grid_of(tensor.device_mesh, ranks), meaning)
 
 
 def _grids_of(tensors: Mapping[str, Any], ranks: Ranks) -> dict[DeviceMesh, tuple[Grid, str]]:
@@ -158,7 +128,7 @@ def layouts_of(
         mesh: grid if meshes is None else _all_replicas(grid, name, meshes)
         for mesh, (grid, name) in _grids_of(tensors, ranks).items()
     }
-    layout = cache(lambda said, grid: chosen(said, _our_rank(ranks), grid, meaning))
+    layout = cache(lambda said, grid: chosen(said, our_rank(ranks), grid, meaning))
     layouts = {}
     for name, tensor in tensors.items():
         if isinstance(tensor, DTensor):
@@ -168,153 +138,6 @@ def layouts_of(
                 wrong.args = (f"{name!r}: {wrong}",)
                 raise
     return layouts
-
-
-# ---- one DTensor across meshes
-
-_candidates = lru_cache(256)(candidates)  # the same in call after call
-
-
-def _device(comm: Comm) -> Any:
-    return torch.device("cpu") if comm.device is None else torch.device("cuda", comm.device)
-
-
-@lru_cache(256)
-def _record(meanings: tuple[str, ...], unclear: bool, shape: Sequence[int], dtype: str) -> str:
-    """What a rank that has a tensor says of it, as JSON."""
-    return json.dumps({"meanings": meanings, "unclear": unclear, "shape": shape, "dtype": dtype})
-
-
-@lru_cache(256)
-def _agreed(said: tuple[str, ...]) -> tuple[torch.Size, str, str]:
-    """Of what the ranks say of a tensor: its shape and dtype, and a meaning that fits everywhere."""
-    records = [json.loads(each) for each in said]
-    known = [(rank, record) for rank, record in enumerate(records) if "shape" in record]
-    if not known:
-        raise ValueError("no rank has the tensor")
-    first, one = known[0]
-    for rank, record in known:
-        if (record["shape"], record["dtype"]) != (one["shape"], one["dtype"]):
-            raise MismatchError(
-                f"rank {first} has {one['dtype']}{one['shape']}, rank {rank} {record['dtype']}{record['shape']}"
-            )
-    fits = [m for m in MEANINGS if all(m in record["meanings"] for _, record in known)]
-    if len(fits) == 2 and any(record["unclear"] for _, record in known):
-        raise ValueError("no local shape tells what _StridedShard means: say meaning='order' or 'pieces'")
-    if fits:
-        return torch.Size(one["shape"]), one["dtype"], fits[0]
-    raise MismatchError("the local shapes of the ranks fit no meaning of the placements together")
-
-
-def redistribute(
-    tensor: Any,
-    mesh: DeviceMesh | None,
-    placements: Sequence[Any] | None,
-    comm: Comm,
-    *,
-    stream: Any = None,
-    ranks: Ranks = None,
-    meaning: str | None = None,
-) -> Any:
-    """A DTensor on another mesh: any mesh and placements to any other. Collective over all ranks of the comm.
-
-    tensor: the DTensor; None on a rank that has none. mesh, placements: where it goes; None on a rank that does not
-    know. meaning: of `_StridedShard` in the source, see layout_of(); in the target it is an order of cuts, and pieces
-    only where its factor tells no order. Returns the new DTensor, or None where `mesh` is None. Not differentiable.
-
-    stream: see stream_pointer(); the new tensor is one that torch made on it.
-
-    Raises TypeError for Partial, ValueError where a local tensor has another shape than the placements say; on the
-    other ranks PeerError.
-    """
-    found: Mapping[str, Layout] = {}
-    made: Any = None
-
-    def tell() -> str:
-        nonlocal found
-        check_meaning(meaning)
-        if mesh is not None and placements is None:
-            raise ValueError("a mesh without placements")
-        if tensor is None:
-            return "{}"
-        if not isinstance(tensor, DTensor):
-            raise TypeError(f"a {type(tensor).__name__} is no DTensor")
-        if tensor.device_mesh.get_coordinate() is None:
-            return "{}"  # outside the mesh torch has a wrong shape for a scalar: the others know better
-        grid, about = grid_of(tensor.device_mesh, ranks), Description.of(tensor)
-        _check_rank(comm, tensor.device_mesh, ranks)
-        found = _candidates(about, comm.rank, grid)
-        unclear = meaning is None and differ(found, grid)
-        return _record(tuple(m for m in found if meaning in (None, m)), unclear, about.shape, dtype_name(about.dtype))
-
-    needed("comm", comm, "comm")
-    shape, dtype, agreed = _agreed(tuple(comm._share(tell, "redistribute")))
-
-    def sides() -> Sides:
-        nonlocal made
-        source, target, local = found.get(agreed), None, None
-        with _on(stream, comm):  # what had the memory before is done on the stream that writes to it
-            if mesh is not None and placements is not None:
-                target, made, local = _empty(mesh, placements, shape, dtype, comm, ranks)
-        return (source, None if source is None else readable(local_part(tensor))), (target, local)
-
-    redistribute_sides(comm, sides, stream)
-    return made
-
-
-def _on(stream: Any, comm: Comm) -> AbstractContextManager[Any]:
-    """With a stream of the caller's as torch's current one."""
-    current: AbstractContextManager[Any] = nullcontext()
-    if stream is not None and comm.device is not None:
-        current = torch.cuda.stream(torch_stream(stream_pointer(stream, comm.device), comm.device))
-    return current
-
-
-def _empty(
-    mesh: DeviceMesh, placements: Sequence[Any], shape: torch.Size, dtype: str, comm: Comm, ranks: Ranks
-) -> tuple[Layout, Any, Any]:
-    """(layout, DTensor, the memory of this rank's part or None) of a tensor that is to come."""
-    layout = _target(grid_of(mesh, ranks), plain(placements, len(shape)), shape, dtype)
-    _check_rank(comm, mesh, ranks)
-    inside = mesh.get_coordinate() is not None
-    placements = tuple(from_start(placements, len(shape)))
-    local_shape = layout._part(comm.rank)[1] if inside else (0,)
-    local = torch.empty(local_shape, dtype=torch_dtype(torch, dtype), device=_device(comm))
-    return layout, _made_of(local, mesh, placements, shape), local if inside else None
-
-
-def _made_of(local: Any, mesh: DeviceMesh, placements: tuple[Any, ...], shape: torch.Size) -> Any:
-    """DTensor.from_local(). What torch makes there of all but the local tensor takes as long as the rest, and is the
-    same in call after call: it is kept."""
-    kept = _specs(id(mesh), tuple(map(repr, placements)), shape, local.dtype)
-    if kept:
-        return DTensor(local, kept[0], requires_grad=False)
-    made = DTensor.from_local(local, mesh, placements, run_check=False, shape=shape, stride=_stride(shape))
-    with suppress(TypeError):  # the constructor is torch's own
-        DTensor(local, made._spec, requires_grad=False)
-        kept += [made._spec, mesh]
-    return made
-
-
-@lru_cache(64)
-def _specs(mesh: int, placements: tuple[str, ...], shape: torch.Size, dtype: torch.dtype) -> list[Any]:
-    """A spec, once it is known, and its mesh, which lives as long: so the id is that of no other. Placements by their
-    texts, as torch itself takes a `_StridedShard` and a Shard for equal."""
-    return []
-
-
-@lru_cache(256)
-def _target(grid: Grid, placements: Sequence[Placement], shape: Sequence[int], dtype: str) -> Layout:
-    by_meaning = [layout_in(grid, placements, shape, dtype, meaning) for meaning in MEANINGS]
-    layout = by_meaning[0] or by_meaning[1]
-    assert layout is not None
-    return layout
-
-
-@lru_cache(256)
-def _stride(shape: Sequence[int]) -> tuple[int, ...]:
-    """Of a dense tensor, in elements."""
-    return tuple(torch.empty(shape, device="meta").stride())
 
 
 # ---- modules
@@ -392,7 +215,7 @@ class Transfer(Steps):
                 lacking = min(set(have[0]) ^ set(have[1]))
                 raise ValueError(f"{lacking!r} is in the {('source', 'target')[lacking in have[1]]} alone")
             for mesh in {**_grids_of(have[0], ranks), **_grids_of(have[1], ranks)}:
-                _check_rank(comm, mesh, ranks)
+                check_rank(comm, mesh, ranks)
             return [None if side is None else meshes_of(h, ranks) for side, h in zip(sides, have, strict=True)]
 
         needed("comm", comm, "comm")
@@ -425,7 +248,7 @@ class Transfer(Steps):
         that cannot take part for a reason of its own says `comm.refuse(why)` and calls step() all the same: it is
         raised on all ranks before anything moves, and the next step goes on.
         """
-        with _on(stream, self._comm):  # which reads what is copied to be read
+        with on_stream(stream, self._comm.device):  # which reads what is copied to be read
             self._held.commit(self.plan, self._bind)
         super().step(version, stream)
         self._held.written()
@@ -472,7 +295,7 @@ class ModelRefit(Steps):
         if not tensors:
             return
         for mesh in _grids_of(tensors, self._ranks):
-            _check_rank(self._comm, mesh, self._ranks)
+            check_rank(self._comm, mesh, self._ranks)
         wanted = self._wanted[side]
         for name, layout in layouts_of(tensors, self._ranks).items():
             said = wanted.get(name)
@@ -505,7 +328,7 @@ class ModelRefit(Steps):
 
     def step(self, version: int, stream: Any = None) -> None:
         """Move all weights and wait until they are there on every rank. Collective. See Transfer.step()."""
-        with _on(stream, self._comm):
+        with on_stream(stream, self._comm.device):
             self._held.commit(self.plan, partial(self._bind, self.locals.update))
         super().step(version, stream)
         self._held.written()

@@ -120,7 +120,7 @@ def test_what_a_collective_is_still_making_is_waited_for():
     x = torch.arange(4.0)
     for part in (
         Source({"w": AsyncCollectiveTensor(x)}, 1).parts()["w"],
-        xfer.torch.local_part(AsyncCollectiveTensor(x)),
+        xfer._held.local_part(AsyncCollectiveTensor(x)),
     ):
         assert memory_of(part).address == x.data_ptr()
 
@@ -154,23 +154,30 @@ def one_rank_of_torch():
 
 @pytest.mark.parametrize(("stream", "current"), [(77, (77, 3)), (0, ("default", 3)), (None, None)])
 def test_a_dtensors_new_memory_is_of_the_stream_that_writes_to_it(monkeypatch, one_rank_of_torch, stream, current):
-    mesh, cuda, seen, empty = one_rank_of_torch, Streams(), [], xfer.torch._empty
+    mesh, cuda, seen, empty = one_rank_of_torch, Streams(), [], torch.empty
     placements = [torch.distributed.tensor.Replicate()]
     tensor = torch.distributed.tensor.DTensor.from_local(torch.ones(4), mesh, placements, run_check=False)
     (comm,) = xfer.Comm.local(1)
+
+    def made(*args, device, **named):
+        if str(device) != "meta":
+            seen.append(cuda.current)
+        return empty(*args, device="meta" if str(device) == "meta" else "cpu", **named)
+
     with monkeypatch.context() as patch:
         for name in ("ExternalStream", "default_stream", "stream"):
             patch.setattr(torch.cuda, name, getattr(cuda, name))
         patch.setattr(comm, "_device", 3)
-        patch.setattr(xfer.torch, "_device", lambda _: torch.device("cpu"))
-        patch.setattr(xfer.torch, "redistribute_sides", lambda _, sides, __: sides())
-        patch.setattr(xfer.torch, "_empty", lambda *given: (seen.append(cuda.current), empty(*given))[1])
-        xfer.torch.redistribute(tensor, mesh, placements, comm, stream=stream)
-    assert seen == [current]
+        patch.setattr(torch, "empty", made)
+        patch.setattr(xfer._redistribute, "redistribute_sides", lambda _, sides, __: sides())
+        patch.setattr(xfer._redistribute, "redistribute_places", lambda _, __, places, ___: places())
+        for _ in range(2):  # what is made again is known by then
+            xfer.torch.redistribute(tensor, mesh, placements, comm, stream=stream)
+    assert seen == [current] * 2
 
 
 def test_what_a_step_copies_to_read_it_is_copied_on_its_stream(monkeypatch):
-    cuda, seen, readable = Streams(), [], xfer.torch.readable
+    cuda, seen, readable = Streams(), [], xfer._held.readable
     (comm,) = xfer.Comm.local(1)
     transfer = xfer.torch.Transfer(comm, source={"w": torch.ones(3).expand(4, 3)}, target={"w": torch.zeros(4, 3)})
     with monkeypatch.context() as patch:

@@ -144,11 +144,18 @@ def one_case(rng, comm, meshes, counts, across):
         tensor = None
     try:
         made = xfer.torch.redistribute(tensor, dst_mesh, asked, comm)
+        meaning = None
     except ValueError as error:
         if "say meaning" not in str(error):
             raise
         made = xfer.torch.redistribute(tensor, dst_mesh, asked, comm, meaning=meaning)
         counts["told"] += 1
+    if tensor is not None:
+        tensor = DTensor(tensor._local_tensor.clone(), tensor._spec, requires_grad=False)
+    again = xfer.torch.redistribute(tensor, dst_mesh, asked, comm, meaning=meaning)
+    assert torch.equal(again._local_tensor, made._local_tensor), (shape, src_placements, dst_placements)
+    assert (again._spec, str(again.placements)) == (made._spec, str(made.placements))
+    assert again._local_tensor is not made._local_tensor
     assert tuple(made.placements) == tuple(dst_placements)
     at = dst_mesh.get_coordinate()
     if at is None:
@@ -292,7 +299,14 @@ def main():
     torch.set_num_threads(1)
     world = MPI.COMM_WORLD
     dist.init_process_group("gloo", store=dist.FileStore(store, world.size), rank=world.rank, world_size=world.size)
-    rng, meshes, counts = random.Random(seed), {}, {"told": 0}
+    rng, meshes, counts = random.Random(seed), {}, {"told": 0, "again": 0}
+    call = xfer._redistribute._Known.call
+
+    def counted(*args):
+        counts["again"] += 1
+        return call(*args)
+
+    xfer._redistribute._Known.call = counted
     with xfer.Comm.mpi(world) as comm:
         for _ in range(cases):
             one_case(rng, comm, meshes, counts, across=False)
@@ -301,6 +315,7 @@ def main():
         fsdp_over_tp(comm)
         model_refit(comm)
         misuses(comm, DeviceMesh("cpu", torch.arange(8)))
+    assert counts["again"] > 0.7 * (cases + across), counts
     if world.rank == 0:
         print(f"{cases} + {across} cases equal, {counts['told']} of them told what _StridedShard means", flush=True)
     dist.destroy_process_group()

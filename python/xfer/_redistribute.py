@@ -1,0 +1,269 @@
+"""One DTensor across meshes: xfer.torch.redistribute()."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from functools import lru_cache
+from typing import Any
+
+import torch
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.tensor import DTensor
+
+from ._dtensor import (
+    MEANINGS,
+    Description,
+    Grid,
+    Ranks,
+    candidates,
+    check_meaning,
+    check_rank,
+    differ,
+    from_start,
+    grid_of,
+    layout_in,
+    plain,
+)
+from ._held import local_part, readable
+from ._structs import needed
+from .comm import Comm
+from .dtypes import dtype_name, torch_dtype
+from .errors import MismatchError
+from .layout import Layout, Placement
+from .memory import View, place_of
+from .plan import Sides, redistribute_places, redistribute_sides
+from .stream import on_stream
+
+_MANY = 256  # redistributions of a comm, of which those that are made again are made faster
+
+
+def redistribute(
+    tensor: Any,
+    mesh: DeviceMesh | None,
+    placements: Sequence[Any] | None,
+    comm: Comm,
+    *,
+    stream: Any = None,
+    ranks: Ranks = None,
+    meaning: str | None = None,
+) -> Any:
+    """A DTensor on another mesh: any mesh and placements to any other. Collective over all ranks of the comm.
+
+    tensor: the DTensor; None on a rank that has none. mesh, placements: where it goes; None on a rank that does not
+    know. meaning: of `_StridedShard` in the source, see layout_of(); in the target it is an order of cuts, and pieces
+    only where its factor tells no order. Returns the new DTensor, or None where `mesh` is None. Not differentiable.
+
+    stream: see stream_pointer(); the new tensor is one that torch made on it.
+
+    Raises TypeError for Partial, ValueError where a local tensor has another shape than the placements say; on the
+    other ranks PeerError.
+    """
+    needed("comm", comm, "comm")
+    request = _Request(tensor, mesh, placements, comm, ranks, meaning)
+    kept = comm._redistributed.get(request.key)
+    told = tuple(comm._share(request.said if kept is None else kept.said, "redistribute"))
+    known = None if kept is None else kept.known.get(told)
+    place = None if known is None else known.place(tensor)
+    if known is not None and place is not None:
+        return known.call(comm, place, stream)
+    redistribute_sides(comm, lambda: request.sides(told, stream), stream)
+    if request.key is not None:
+        with suppress(TypeError):  # of the constructor, which is torch's own
+            _keep(comm._redistributed, request, told)
+    return request.made
+
+
+class _Kept:
+    """What a rank said of a request, and the redistributions that came of it, by what all ranks said."""
+
+    def __init__(self, word: str) -> None:
+        self._word = word
+        self.known: dict[tuple[str, ...], _Known] = {}
+
+    def said(self) -> str:
+        """As of the request itself."""
+        return self._word
+
+
+def _keep(those: dict[Any, _Kept], request: _Request, told: tuple[str, ...]) -> None:
+    known = _Known(request)
+    if len(those) >= _MANY:
+        those.clear()
+    kept = those.setdefault(request.key, _Kept(request.said()))
+    if len(kept.known) >= _MANY:
+        kept.known.clear()
+    kept.known[told] = known
+
+
+class _Request:
+    """What a rank is given, and what is made of it."""
+
+    def __init__(
+        self,
+        tensor: Any,
+        mesh: DeviceMesh | None,
+        placements: Sequence[Any] | None,
+        comm: Comm,
+        ranks: Ranks,
+        meaning: str | None,
+    ) -> None:
+        self.tensor, self.mesh, self.placements = tensor, mesh, placements
+        self._comm, self._ranks, self._meaning = comm, ranks, meaning
+        self.key = _key(tensor, mesh, placements, meaning) if ranks is None else None
+        self._found: Mapping[str, Layout] | None = None
+        self.layouts: tuple[Layout | None, Layout | None] = (None, None)
+        self.locals: tuple[Any, Any] = (None, None)
+        self.made: Any = None
+
+    def said(self) -> str:
+        """What this rank says of the tensor, as JSON."""
+        self._found = {}
+        check_meaning(self._meaning)
+        if self.mesh is not None and self.placements is None:
+            raise ValueError("a mesh without placements")
+        tensor = self.tensor
+        if tensor is None:
+            return "{}"
+        if not isinstance(tensor, DTensor):
+            raise TypeError(f"a {type(tensor).__name__} is no DTensor")
+        if tensor.device_mesh.get_coordinate() is None:
+            return "{}"  # outside the mesh torch has a wrong shape for a scalar: the others know better
+        grid, about = grid_of(tensor.device_mesh, self._ranks), Description.of(tensor)
+        check_rank(self._comm, tensor.device_mesh, self._ranks)
+        self._found = found = candidates(about, self._comm.rank, grid)
+        record = {
+            "meanings": [m for m in found if self._meaning in (None, m)],
+            "unclear": self._meaning is None and differ(found, grid),
+            "shape": about.shape,
+            "dtype": dtype_name(about.dtype),
+        }
+        return json.dumps(record)
+
+    def sides(self, told: tuple[str, ...], stream: Any) -> Sides:
+        """Both sides, by what the ranks have said; the target is made."""
+        if self._found is None:
+            self.said()
+        assert self._found is not None
+        shape, dtype, agreed = _agreed(told)
+        source, target, new = self._found.get(agreed), None, None
+        with on_stream(stream, self._comm.device):  # what had the memory before is done on the stream that writes to it
+            if self.mesh is not None and self.placements is not None:
+                target, new = self._empty(self.mesh, self.placements, shape, dtype)
+        mine = None if source is None else readable(local_part(self.tensor))
+        self.layouts, self.locals = (source, target), (mine, new)
+        return (source, mine), (target, new)
+
+    def _empty(self, mesh: DeviceMesh, placements: Sequence[Any], shape: torch.Size, dtype: str) -> tuple[Layout, Any]:
+        """The target's layout, and the memory of this rank's part or None."""
+        layout = _target(grid_of(mesh, self._ranks), plain(placements, len(shape)), shape, dtype)
+        check_rank(self._comm, mesh, self._ranks)
+        inside = mesh.get_coordinate() is not None
+        device = self._comm.device
+        local = torch.empty(
+            layout._part(self._comm.rank)[1] if inside else (0,),
+            dtype=torch_dtype(torch, dtype),
+            device=torch.device("cpu") if device is None else torch.device("cuda", device),
+        )
+        placements = tuple(from_start(placements, len(shape)))
+        stride = tuple(torch.empty(shape, device="meta").stride())
+        self.made = DTensor.from_local(local, mesh, placements, run_check=False, shape=shape, stride=stride)
+        return layout, local if inside else None
+
+
+def _key(tensor: Any, mesh: DeviceMesh | None, placements: Sequence[Any] | None, meaning: str | None) -> Any:
+    """What a request is but for the memory; None: it cannot be told. Meshes by their numbers, see grid_of(); placements
+    with their kinds, since torch takes a `_StridedShard` and a Shard for equal."""
+    about: Any = None
+    with suppress(TypeError):  # of what has no hash
+        if isinstance(tensor, DTensor):
+            spec, local = tensor._spec, tensor._local_tensor
+            more = [getattr(spec, name, None) for name in ("shard_order", "use_strided_shard_as_shard_order")]
+            about = (id(spec.mesh), _by_kind(spec.placements), spec.shape, local.shape, local.dtype, *more)
+        elif tensor is not None:
+            return None
+        to = None if mesh is None or placements is None else _by_kind(placements)
+        key = (about, None if mesh is None else id(mesh), to, meaning)
+        hash(key)
+        return key
+    return None
+
+
+def _by_kind(placements: Sequence[Any]) -> tuple[Any, ...]:
+    return (*placements, *map(type, placements))
+
+
+class _Known:
+    """A redistribution that was made: all but where its tensors lie."""
+
+    def __init__(self, request: _Request) -> None:
+        mine, new = request.locals
+        self._kept = (request.mesh, getattr(request.tensor, "device_mesh", None))  # whose numbers are in its key
+        self._layouts = request.layouts
+        self._source = None if mine is None else View(mine).form()
+        if mine is not None and self._source is None:
+            raise TypeError("no plain torch tensor")
+        self._target = None if new is None else bytes(View(new)._struct)
+        self._spec = None
+        if request.made is not None:
+            local = request.made._local_tensor
+            self._empty = (local.shape, local.dtype, local.device)
+            self._spec = request.made._spec
+            DTensor(local, self._spec, requires_grad=False)
+
+    def place(self, tensor: Any) -> tuple[Any, int, Any] | None:
+        """Where this rank's part lies: the part, its address and its storage; None: it is otherwise than it was."""
+        if self._source is None:
+            return (None, 0, None)
+        part = local_part(tensor)
+        place = place_of(self._source[0], part)
+        return None if place is None else (part, *place)
+
+    def call(self, comm: Comm, place: tuple[Any, int, Any], stream: Any) -> Any:
+        """The same with what lies there, into a new tensor. Collective."""
+        made: Any = None
+
+        def places() -> Any:
+            nonlocal made
+            source = None if self._source is None else (self._source[1], place[1], (place[0], place[2]))
+            target = None
+            if self._spec is not None:
+                shape, dtype, device = self._empty
+                with on_stream(stream, comm.device):  # as in sides()
+                    local = torch.empty(shape, dtype=dtype, device=device)
+                made = DTensor(local, self._spec, requires_grad=False)
+                if self._target is not None:
+                    target = (self._target, local.data_ptr(), (local, local.untyped_storage()))
+            return source, target
+
+        redistribute_places(comm, self._layouts, places, stream)
+        return made
+
+
+@lru_cache(256)
+def _agreed(said: tuple[str, ...]) -> tuple[torch.Size, str, str]:
+    """Of what the ranks say of a tensor: its shape and dtype, and a meaning that fits everywhere."""
+    records = [json.loads(each) for each in said]
+    known = [(rank, record) for rank, record in enumerate(records) if "shape" in record]
+    if not known:
+        raise ValueError("no rank has the tensor")
+    first, one = known[0]
+    for rank, record in known:
+        if (record["shape"], record["dtype"]) != (one["shape"], one["dtype"]):
+            raise MismatchError(
+                f"rank {first} has {one['dtype']}{one['shape']}, rank {rank} {record['dtype']}{record['shape']}"
+            )
+    fits = [m for m in MEANINGS if all(m in record["meanings"] for _, record in known)]
+    if len(fits) == 2 and any(record["unclear"] for _, record in known):
+        raise ValueError("no local shape tells what _StridedShard means: say meaning='order' or 'pieces'")
+    if fits:
+        return torch.Size(one["shape"]), one["dtype"], fits[0]
+    raise MismatchError("the local shapes of the ranks fit no meaning of the placements together")
+
+
+def _target(grid: Grid, placements: Sequence[Placement], shape: Sequence[int], dtype: str) -> Layout:
+    by_meaning = [layout_in(grid, placements, shape, dtype, meaning) for meaning in MEANINGS]
+    layout = by_meaning[0] or by_meaning[1]
+    assert layout is not None
+    return layout
