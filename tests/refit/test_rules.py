@@ -78,7 +78,7 @@ def check_malformed(options):
         for k, source in enumerate(sorted(glob.glob(os.path.join(options.root, "rules", "*", "*.json")))):
             with open(source, encoding="utf-8") as file:
                 text = file.read()
-            for what, bad in itertools.islice(mutations(text), k % 3, None, 3):  # each third, another of each file
+            for what, bad in itertools.islice(mutations(text), k % 6, None, 6):  # each sixth, another of each file
                 with open(path, "w", encoding="utf-8") as file:
                     file.write(bad)
                 status, said = plan(options, "--model", model, "--train", "full", "--gen", "full", "--rules", folder)

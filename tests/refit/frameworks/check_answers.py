@@ -3,8 +3,8 @@
     check_answers.py --bin BUILD/bin [--only FRAMEWORK.FAMILY] [--layouts N] [--bytes N] [--table FILE] [--page FILE]
         [ANSWER.json.xz..]
 
-For each answer and rank: the names, shapes and elements of `xfer_plan --expect`; in N layouts of each also the bytes
-of `xfer_refit --dump` (serving side) or `--dump-train` (training side). The last line is `answers ok: ..` or
+For each answer and rank: the names, shapes and elements of `xfer_plan --expect`; in N layouts of each model type, plain
+and for each way of quantising, also the bytes of `xfer_refit --dump` (serving side) or `--dump-train` (training side). The last line is `answers ok: ..` or
 `answers FAILED: ..`. README.md has the format of the answers; nothing here is shared with the library.
 """
 
@@ -525,7 +525,7 @@ def main():
     parser.add_argument("--bin", required=True)
     parser.add_argument("--only", default="")
     parser.add_argument("--layouts", type=int, default=0, help="at most so many of a family, spread evenly; 0: all")
-    parser.add_argument("--bytes", type=int, default=0, help="the bytes too, of so many layouts of a family; the last is one")
+    parser.add_argument("--bytes", type=int, default=0, help="the bytes too, of so many layouts of a model type; the last is one")
     parser.add_argument("--table", help="write the table of docs/models.md")
     parser.add_argument("--page", help="which must have that table")
     parser.add_argument("files", nargs="*")
@@ -535,7 +535,7 @@ def main():
         if os.path.exists(os.path.join(folder, "vllm.scaled.json")):
             with open(os.path.join(folder, "vllm.scaled.json"), encoding="utf-8") as file:
                 scaled.update(json.load(file))
-    cases, answers = [], []
+    cases, answers, moved = [], [], set()
     for path in options.files or sorted(glob.glob(os.path.join(HERE, "answers", "*.json.xz"))):
         if not os.path.basename(path).startswith(options.only):
             continue
@@ -548,7 +548,10 @@ def main():
         with tempfile.TemporaryDirectory(dir=MEMORY) as folder:
             write_checkpoint(folder, answer)
             agreed = set()
-            dumped = {len(layouts) * (k + 1) // options.bytes - 1 for k in range(options.bytes)}
+            kind = (answer["framework"], type_of(answer), json.dumps(answer["config"].get("quantization_config")))
+            n_bytes = 0 if kind in moved else options.bytes
+            moved.add(kind)
+            dumped = {len(layouts) * (k + 1) // n_bytes - 1 for k in range(n_bytes)}
             for i, layout in enumerate(layouts):
                 case = Case(answer, layout, options, i in dumped, agreed)
                 case.run(folder)
