@@ -297,6 +297,7 @@ class View:
     """
 
     box_shapes: list[tuple[int, ...]] | None = None  # of_boxes()
+    _pieces: Any = None  # the addresses that C reads, where they are in a list
     _strides: Any = None
 
     def __init__(self, x: Any, piece_dim: int | None = None, dtype: Any = None) -> None:
@@ -348,7 +349,7 @@ class View:
     def form(self) -> tuple[Any, bytes] | None:
         """For place_of(), and this View as C has it; None: of what is not one plain torch tensor."""
         known = self._memory
-        if len(known) != 1 or known[0].dtype != self.dtype or known[0].form is None:
+        if self._pieces is not None or known[0].dtype != self.dtype or known[0].form is None:
             return None
         return known[0].form, bytes(self._struct)
 

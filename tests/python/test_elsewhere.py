@@ -88,6 +88,24 @@ def test_tensors_elsewhere_are_read_and_written_there():
         plan.bind_many((i, None, None) for i in range(3))
 
 
+BOXES = "f32[4,6] {0=[0:4,0:6]} -> {0=[0:4,0:6]}"
+
+
+@pytest.mark.parametrize("side", [0, 1])
+@pytest.mark.parametrize(
+    ("line", "first"),
+    [("f32[4,6] (1):R -> (1):R", lambda x: View([x], piece_dim=0)), (BOXES, lambda x: View.of_boxes([x]))],
+)
+def test_a_plain_tensor_after_a_view_of_one_piece_is_where_it_is(side, line, first):
+    """Of such a View C has the address of a list of addresses."""
+    plan = one_rank(line)
+    for version in range(3):
+        pair = [torch.full((4, 6), 10.0 * version), torch.zeros(4, 6)]
+        plan.bind_many([("w0", *(first(x) if version == 0 and i == side else x for i, x in enumerate(pair)))])
+        moved(plan, version)
+        assert torch.equal(*pair)
+
+
 def test_of_one_tensor_the_last_row_counts():
     plan = one_rank("f32[4,6] (1):R -> (1):R", "f32[4,6] (1):R -> (1):R")
     to = [torch.zeros(4, 6) for _ in range(2)]
