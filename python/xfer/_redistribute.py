@@ -33,10 +33,8 @@ from .dtypes import dtype_name, torch_dtype
 from .errors import MismatchError
 from .layout import Layout, Placement
 from .memory import View, place_of
-from .plan import Sides, redistribute_places, redistribute_sides
+from .plan import Sides, keep, redistribute_places, redistribute_sides
 from .stream import on_stream
-
-_MANY = 256  # redistributions of a comm, of which those that are made again are made faster
 
 
 def redistribute(
@@ -89,12 +87,8 @@ class _Kept:
 
 def _keep(those: dict[Any, _Kept], request: _Request, told: tuple[str, ...]) -> None:
     known = _Known(request)
-    if len(those) >= _MANY:
-        those.clear()
-    kept = those.setdefault(request.key, _Kept(request.said()))
-    if len(kept.known) >= _MANY:
-        kept.known.clear()
-    kept.known[told] = known
+    kept = those.get(request.key) or keep(those, request.key, _Kept(request.said()))
+    keep(kept.known, told, known)
 
 
 class _Request:
@@ -176,7 +170,7 @@ def _key(tensor: Any, mesh: DeviceMesh | None, placements: Sequence[Any] | None,
     """What a request is but for the memory; None: it cannot be told. Meshes by their numbers, see grid_of(); placements
     with their kinds, since torch takes a `_StridedShard` and a Shard for equal."""
     about: Any = None
-    with suppress(TypeError):  # of what has no hash
+    with suppress(Exception):  # of what is wrong, as the request says when all ranks listen
         if isinstance(tensor, DTensor):
             spec, local = tensor._spec, tensor._local_tensor
             more = [getattr(spec, name, None) for name in ("shard_order", "use_strided_shard_as_shard_order")]

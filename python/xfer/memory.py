@@ -103,7 +103,7 @@ def _of_torch(torch: Any, x: Any) -> Memory:
     owner = (x, storage)
     ordinal = HOST if device.type == "cpu" else device.index
     plain_type = type(x) in (torch.Tensor, torch.nn.Parameter)
-    form = (type(x), (x.dtype, x.shape, x.stride(), device), size, n) if plain_type else None
+    form = (type(x), x.layout, (x.dtype, x.shape, x.stride(), device), size, n) if plain_type else None
     return Memory(address, shape, strides, name, False, ordinal, owner, form)
 
 
@@ -112,8 +112,10 @@ def place_of(form: Any, x: Any) -> tuple[int, Any] | None:
     None: it may differ otherwise, or be wrong."""
     if form is None:
         return None
-    kind, rest, size, n = form
-    if type(x) is not kind or (x.dtype, x.shape, x.stride(), x.device) != rest or x.is_neg():
+    kind, layout, rest, size, n = form
+    if type(x) is not kind or x.layout != layout or x.is_nested:  # of others torch tells neither shape nor strides
+        return None
+    if (x.dtype, x.shape, x.stride(), x.device) != rest or x.is_neg():
         return None
     address, storage = x.data_ptr(), x.untyped_storage()
     if address == 0 or x.storage_offset() * size + n > storage.nbytes():

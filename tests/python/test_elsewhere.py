@@ -4,6 +4,7 @@ import pytest
 from ranks import on_ranks
 
 import xfer
+from xfer.integrations.reshard import reshard
 from xfer.memory import View, elsewhere, memory_of, place_of
 
 torch = pytest.importorskip("torch")
@@ -34,6 +35,8 @@ TENSORS = {
     "past its storage": lambda: shrunk(torch.zeros(3, 4)),
     "without memory": lambda: torch.zeros(3, 4, device="meta"),
     "sparse": lambda: torch.eye(3, 4).to_sparse(),
+    "sparse by rows": lambda: torch.eye(3, 4).to_sparse_csr(),
+    "nested": lambda: torch.nested.nested_tensor([torch.zeros(4)] * 3),
     "empty": lambda: torch.zeros(0, 4),
     "a number": lambda: torch.tensor(1.0),
 }
@@ -86,6 +89,56 @@ def test_tensors_elsewhere_are_read_and_written_there():
         for step, pairs in enumerate(tensors):
             assert [float(got.min()) for _, got in pairs] == [10.0 * step + i for i in range(3)]
         plan.bind_many((i, None, None) for i in range(3))
+
+
+def test_a_redistribution_of_tensors_elsewhere_is_of_what_they_are_now(monkeypatch):
+    """By layouts, and by reshard() with their meshes; what is otherwise than before, by more than its place, too."""
+    makers = {
+        "dense": lambda rows, columns: torch.zeros(rows, columns),
+        "in other strides": lambda rows, columns: torch.zeros(columns, rows).t(),
+        "of another type": lambda rows, columns: torch.zeros(rows, columns, dtype=torch.float64),
+        "of a View": lambda rows, columns: View(torch.zeros(rows, columns)),
+        "a parameter": lambda rows, columns: torch.nn.Parameter(torch.zeros(rows, columns), requires_grad=False),
+        "of NumPy": lambda rows, columns: torch.zeros(rows, columns).numpy(),
+    }
+    n_again, places = [], xfer.plan._Redistributed.places
+    monkeypatch.setattr(
+        xfer.plan._Redistributed, "places", lambda *given: (n_again.append(found := places(*given)), found)[1]
+    )
+
+    def values(x):
+        return torch.as_tensor(x._memory[0].owner[0] if isinstance(x, View) else x)
+
+    def work(comm):
+        src = xfer.Layout(xfer.Mesh([1], [0]), (6, 4), "f32", [xfer.Replicate()])
+        dst = xfer.Layout(xfer.Mesh([2], [1, 2]), (6, 4), "f32", [xfer.Shard(0)])
+        meshes = {"src_mesh": [0], "src_placements": [xfer.Replicate()]}
+        meshes |= {"dst_mesh": [1, 2], "dst_placements": [xfer.Shard(0)]}
+        n = 0
+        for name in (*makers, *reversed(makers), *["dense"] * 4):
+            for by_meshes in (False, True):
+                n += 1
+                x = makers[name](6 if comm.rank == 0 else 3, 4)
+                values(x)[:] = n if comm.rank == 0 else -1
+                pair = (x, None) if comm.rank == 0 else (None, x)
+                wrong = name == "of another type"
+                try:
+                    if by_meshes:
+                        reshard(*pair, comm, **meshes, global_shape=(6, 4))
+                    else:
+                        xfer.redistribute(comm, src, pair[0], dst, pair[1])
+                except TypeError:
+                    assert wrong or (by_meshes and name == "of a View")
+                    continue
+                assert by_meshes or not wrong
+                assert comm.rank == 0 or bool((values(x) == n).all()), (name, n)
+        src.close()
+        with pytest.raises(ValueError, match="the layout is closed"):
+            xfer.redistribute(comm, src, torch.zeros(6, 4) if comm.rank == 0 else None, dst, None)
+        return True
+
+    assert on_ranks(3, work) == [True] * 3
+    assert sum(found is not None for found in n_again) > 24
 
 
 BOXES = "f32[4,6] {0=[0:4,0:6]} -> {0=[0:4,0:6]}"

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -22,7 +23,7 @@ from ..errors import MismatchError
 from ..layout import Layout, Placement, Replicate, Shard
 from ..memory import memory_of
 from ..mesh import Mesh
-from ..plan import Sides, redistribute_sides
+from ..plan import Sides, redistribute_again
 from ._comms import comm_of, drop_comm
 
 __all__ = ["drop_comm", "reshard", "xferdtensor"]
@@ -117,6 +118,20 @@ def _layouts(src: _Side, dst: _Side, global_shape: Sequence[int] | None) -> list
     return [_layout(side.axes, _cuts(side.placements, len(shape)), shape, dtype) for side in (src, dst)]
 
 
+def _key(src: Any, dst: Any, global_shape: Sequence[int] | None) -> Any:
+    """What a call is but for where its tensors lie, by what _sides() takes; None: something is wrong, as that says."""
+    with suppress(Exception):
+        sides = []
+        for x, mesh, placements, local_shape, dtype in (src, dst):
+            of = (tuple(x.shape), x.dtype) if x is not None else (local_shape and tuple(local_shape), dtype)
+            cuts = [(type(placement).__name__, getattr(placement, "dim", None)) for placement in placements]
+            sides.append((_axes(mesh), tuple(cuts), of))
+        key = (*sides, global_shape and tuple(global_shape))
+        hash(key)
+        return key
+    return None
+
+
 def _sides(src: Any, dst: Any, global_shape: Sequence[int] | None) -> Sides:
     """src, dst: what _Side.of() takes."""
     layouts = _layouts(_Side.of(*src), _Side.of(*dst), global_shape)
@@ -155,7 +170,8 @@ def reshard(
     del handle
     from_ = src, src_mesh, src_placements, src_local_shape, src_dtype
     to = dst, dst_mesh, dst_placements, dst_local_shape, dst_dtype
-    redistribute_sides(comm_of(comm), lambda: _sides(from_, to, global_shape), stream)
+    key = _key(from_, to, global_shape)
+    redistribute_again(comm_of(comm), key, (src, dst), lambda: _sides(from_, to, global_shape), stream)
 
 
 def xferdtensor(
@@ -170,12 +186,16 @@ def xferdtensor(
 ) -> None:
     """NeMo-RL's: tensors are None or have `shape`, which is global, and `_local_tensor`. See reshard()."""
 
-    def sides() -> Sides:
-        src, dst = (None if x is None else x._local_tensor for x in (src_tensor, dst_tensor))
-        shapes = [tuple(x.shape) for x in (src_tensor, dst_tensor) if x is not None]
-        if len(set(shapes)) > 1:
-            raise MismatchError(f"the source is of shape {shapes[0]} and the destination of {shapes[1]}")
-        shape = shapes[0] if shapes else None
-        return _sides((src, src_mesh, src_placement, None, None), (dst, dst_mesh, dst_placement, None, None), shape)
+    src, dst = (getattr(x, "_local_tensor", None) for x in (src_tensor, dst_tensor))
+    from_, to = (src, src_mesh, src_placement, None, None), (dst, dst_mesh, dst_placement, None, None)
+    shapes = [x.shape for x in (src_tensor, dst_tensor) if x is not None]
 
-    redistribute_sides(comm_of(process_group), sides, stream)
+    def sides() -> Sides:
+        for x in (src_tensor, dst_tensor):
+            x is None or x._local_tensor
+        if len({tuple(shape) for shape in shapes}) > 1:
+            raise MismatchError(f"the source is of shape {shapes[0]} and the destination of {shapes[1]}")
+        return _sides(from_, to, shapes[0] if shapes else None)
+
+    key = _key(from_, to, shapes[0]) if shapes and all(shape == shapes[0] for shape in shapes) else None
+    redistribute_again(comm_of(process_group), key, (src, dst), sides, stream)
