@@ -315,7 +315,7 @@ def main():
         fsdp_over_tp(comm)
         model_refit(comm)
         misuses(comm, DeviceMesh("cpu", torch.arange(8)))
-    assert counts["again"] > 0.7 * (cases + across), counts
+    assert counts["again"] > 0.5 * (cases + across), counts
     if world.rank == 0:
         print(f"{cases} + {across} cases equal, {counts['told']} of them told what _StridedShard means", flush=True)
     dist.destroy_process_group()
