@@ -127,7 +127,7 @@ class Comm(_handle.Handle):
         self._on_main_only = False  # MPI_THREAD_FUNNELED: no other thread may call
         self._callback: _bootstrap.GatherCallback | None = None  # while C meets by it
         self._exchanged: dict[str, Any] = {}  # what the last exchange found out of each side
-        self._redistributed: dict[Any, Any] = {}  # of DTensors, what earlier calls found out
+        self._redistributed: dict[Any, Any] = {}  # what earlier calls found out of what they were given
         self._transfers: dict[str, Any] = {}  # that an integration keeps for it, by name: they are closed with it
         self._staging: list[_Staging] = []  # likewise; blocks go by the functions that they came from
 
