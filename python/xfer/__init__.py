@@ -31,7 +31,8 @@ from .layout import (
 )
 from .memory import Memory, View, memory_of
 from .mesh import Mesh
-from .plan import Plan, PlanOptions, redistribute
+from .plan import Plan, PlanOptions
+from .redistribution import redistribute
 from .refit import Local, LocalPart, Locals, Model, Refit, RefitTensor, Rules, Side, model_path
 from .stream import stream_pointer
 

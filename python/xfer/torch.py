@@ -20,9 +20,9 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor
 
 from ._dtensor import Description, Grid, Ranks, check_meaning, check_rank, chosen, grid_of, mesh_of, our_rank
+from ._dtensor_redistribute import redistribute
 from ._flat import FlatPart, flat_parts, is_flat
 from ._held import Held, Source, tensors_of
-from ._redistribute import redistribute
 from ._steps import Steps
 from ._structs import needed
 from .comm import Agreed, Comm

@@ -101,9 +101,9 @@ def test_a_redistribution_of_tensors_elsewhere_is_of_what_they_are_now(monkeypat
         "a parameter": lambda rows, columns: torch.nn.Parameter(torch.zeros(rows, columns), requires_grad=False),
         "of NumPy": lambda rows, columns: torch.zeros(rows, columns).numpy(),
     }
-    n_again, places = [], xfer.plan._Redistributed.places
+    n_again, places = [], xfer.redistribution._Redistributed.places
     monkeypatch.setattr(
-        xfer.plan._Redistributed, "places", lambda *given: (n_again.append(found := places(*given)), found)[1]
+        xfer.redistribution._Redistributed, "places", lambda *given: (n_again.append(found := places(*given)), found)[1]
     )
 
     def values(x):

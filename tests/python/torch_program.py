@@ -300,13 +300,13 @@ def main():
     world = MPI.COMM_WORLD
     dist.init_process_group("gloo", store=dist.FileStore(store, world.size), rank=world.rank, world_size=world.size)
     rng, meshes, counts = random.Random(seed), {}, {"told": 0, "again": 0}
-    call = xfer._redistribute._Known.call
+    call = xfer._dtensor_redistribute._Known.call
 
     def counted(*args):
         counts["again"] += 1
         return call(*args)
 
-    xfer._redistribute._Known.call = counted
+    xfer._dtensor_redistribute._Known.call = counted
     with xfer.Comm.mpi(world) as comm:
         for _ in range(cases):
             one_case(rng, comm, meshes, counts, across=False)

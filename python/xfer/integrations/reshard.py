@@ -23,7 +23,7 @@ from ..errors import MismatchError
 from ..layout import Layout, Placement, Replicate, Shard
 from ..memory import memory_of
 from ..mesh import Mesh
-from ..plan import Sides, redistribute_again
+from ..redistribution import Sides, redistribute_again
 from ._comms import comm_of, drop_comm
 
 __all__ = ["drop_comm", "reshard", "xferdtensor"]

@@ -33,7 +33,7 @@ from .dtypes import dtype_name, torch_dtype
 from .errors import MismatchError
 from .layout import Layout, Placement
 from .memory import View, place_of
-from .plan import Sides, keep, redistribute_places, redistribute_sides
+from .redistribution import Sides, keep, redistribute_places, redistribute_sides
 from .stream import on_stream
 
 

@@ -1,0 +1,139 @@
+"""One tensor, one call."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from . import _structs
+from ._lib import lib
+from .comm import Comm
+from .layout import Layout
+from .memory import HOST, View, place_of, view_of
+from .plan import _Place, _reference
+from .stream import note_use, stream_pointer
+
+__all__ = ["redistribute"]
+
+
+def redistribute(
+    comm: Comm, src_layout: Layout | None, src: Any, dst_layout: Layout | None, dst: Any, stream: Any = None
+) -> None:
+    """Move one tensor from its source layout to its destination layout. Collective over all ranks of the comm.
+
+    src, dst: arrays or Views of this rank's parts; None where it has none. A layout is None on a rank that does not
+    know it. stream: see stream_pointer(). On a GPU the data is there for what follows on `stream`, on a host comm when
+    the call returns.
+
+    Raises MismatchError where ranks disagree about the layouts, ShapeError where layouts or views do not fit, and what
+    is wrong with an array (TypeError, ValueError) on the rank that has it, with PeerError on the others.
+    """
+    key, arrays = (id(src_layout), id(dst_layout)), (src, dst)
+    redistribute_again(comm, key, arrays, lambda: ((src_layout, src), (dst_layout, dst)), stream)
+
+
+Sides = tuple[tuple[Layout | None, Any], tuple[Layout | None, Any]]  # of the source and of the destination
+
+
+class _Redistributed:
+    """What was redistributed, but for where it lies."""
+
+    def __init__(self, layouts: tuple[Layout | None, Layout | None], views: Sequence[View | None]) -> None:
+        self.layouts = layouts  # kept alive: some are known by their ids
+        self._forms = [None if view is None else view.form() for view in views]
+        self.is_known = all((form is None) == (view is None) for form, view in zip(self._forms, views, strict=True))
+
+    def places(self, arrays: Sequence[Any]) -> list[_Place | None] | None:
+        """Of arrays that are the same otherwise; None: one is not, or may not be."""
+        found: list[_Place | None] = []
+        for form, x in zip(self._forms, arrays, strict=True):
+            if form is None or x is None:
+                if form is not x:
+                    return None
+                found.append(None)
+                continue
+            place = place_of(form[0], x)
+            if place is None:
+                return None
+            found.append((form[1], place[0], (x, place[1])))
+        return found
+
+
+_MANY = 256  # of what a comm keeps
+
+
+def keep(kept: dict[Any, Any], key: Any, value: Any) -> Any:
+    """Of many all are forgotten, and those that still come are soon known again."""
+    if len(kept) >= _MANY:
+        kept.clear()
+    kept[key] = value
+    return value
+
+
+def redistribute_again(comm: Comm, key: Any, arrays: tuple[Any, Any], sides: Callable[[], Sides], stream: Any) -> None:
+    """redistribute_sides(), in less time where the one before with this key had the same arrays but for their places.
+    key: None, or what the layouts follow from, with the shapes of the arrays where these do."""
+    _structs.needed("comm", comm, "comm")
+    known = comm._redistributed.get(key)
+    places = None if known is None else known.places(arrays)
+    if known is not None and places is not None:
+        redistribute_places(comm, known.layouts, lambda: places, stream)
+        return
+    known = redistribute_sides(comm, sides, stream)
+    if key is not None and known.is_known:
+        keep(comm._redistributed, key, known)
+
+
+def redistribute_sides(comm: Comm, sides: Callable[[], Sides], stream: Any) -> _Redistributed:
+    """redistribute() of what a function returns, whose errors are raised on all ranks."""
+    _structs.needed("comm", comm, "comm")
+    made: list[_Redistributed] = []
+
+    def make() -> tuple[Any, ...]:
+        (src_layout, src), (dst_layout, dst) = sides()
+        for layout in (src_layout, dst_layout):
+            _structs.checked("layout", layout, "layout")
+        views = (
+            view_of(src, src_layout, comm.rank, comm._device, "source"),
+            view_of(dst, dst_layout, comm.rank, comm._device, "destination"),
+        )
+        owners = [owner for view in views if view is not None for owner in view.owners()]
+        references = [*map(_reference, views)]
+        made.append(_Redistributed((src_layout, dst_layout), views))
+        return comm, (src_layout, dst_layout), references, _used(comm, stream, owners), views
+
+    with comm._alone():
+        comm._collective(_redistribute, make, comm, (None, None), (None, None), 0)
+    return made[0]
+
+
+def redistribute_places(
+    comm: Comm,
+    layouts: Sequence[Layout | None],
+    places: Callable[[], Sequence[_Place | None]],
+    stream: Any,
+) -> None:
+    """redistribute_sides() of what lies elsewhere than in an earlier call, and is the same otherwise."""
+
+    def make() -> tuple[Any, ...]:
+        for layout in layouts:
+            _structs.checked("layout", layout, "layout")  # not closed since
+        found = places()
+        each = [None if place is None else _structs.view_at(*place[:2]) for place in found]
+        owners = [place[2] for place in found if place is not None]
+        return comm, layouts, each, _used(comm, stream, owners), owners
+
+    with comm._alone():
+        comm._collective(_redistribute, make, comm, (None, None), (None, None), 0)
+
+
+def _used(comm: Comm, stream: Any, owners: Sequence[Any]) -> int:
+    """The address of a stream on which memory is used."""
+    pointer = stream_pointer(stream, comm._device)
+    if comm._device != HOST:
+        note_use(pointer, comm._device, owners)
+    return pointer
+
+
+def _redistribute(comm: Any, layouts: Any, views: Any, stream: int, _owners: Any = None) -> None:
+    lib.xfer_redistribute(comm, layouts[0], views[0], layouts[1], views[1], stream)
