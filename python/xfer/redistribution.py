@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -39,9 +40,16 @@ class _Redistributed:
     """What was redistributed, but for where it lies."""
 
     def __init__(self, layouts: tuple[Layout | None, Layout | None], views: Sequence[View | None]) -> None:
-        self.layouts = layouts  # kept alive: some are known by their ids
+        # Not kept alive: what is by boxes may be large. One that is alive is the one whose id is in a key.
+        self._layouts = [None if layout is None else weakref.ref(layout) for layout in layouts]
         self._forms = [None if view is None else view.form() for view in views]
         self.is_known = all((form is None) == (view is None) for form, view in zip(self._forms, views, strict=True))
+
+    def layouts(self) -> list[Layout | None] | None:
+        """None: one is gone."""
+        found = [None if layout is None else layout() for layout in self._layouts]
+        gone = any(known is not None and layout is None for known, layout in zip(self._layouts, found, strict=True))
+        return None if gone else found
 
     def places(self, arrays: Sequence[Any]) -> list[_Place | None] | None:
         """Of arrays that are the same otherwise; None: one is not, or may not be."""
@@ -75,9 +83,10 @@ def redistribute_again(comm: Comm, key: Any, arrays: tuple[Any, Any], sides: Cal
     key: None, or what the layouts follow from, with the shapes of the arrays where these do."""
     _structs.needed("comm", comm, "comm")
     known = comm._redistributed.get(key)
-    places = None if known is None else known.places(arrays)
-    if known is not None and places is not None:
-        redistribute_places(comm, known.layouts, lambda: places, stream)
+    layouts = None if known is None else known.layouts()
+    places = None if known is None or layouts is None else known.places(arrays)
+    if layouts is not None and places is not None:
+        redistribute_places(comm, layouts, lambda: places, stream)
         return
     known = redistribute_sides(comm, sides, stream)
     if key is not None and known.is_known:

@@ -1,5 +1,8 @@
 """Torch tensors that are handed in anew and differ from those before by their place alone, or by more."""
 
+import gc
+import weakref
+
 import pytest
 from ranks import on_ranks
 
@@ -139,6 +142,22 @@ def test_a_redistribution_of_tensors_elsewhere_is_of_what_they_are_now(monkeypat
 
     assert on_ranks(3, work) == [True] * 3
     assert sum(found is not None for found in n_again) > 24
+
+
+def test_what_was_redistributed_keeps_no_layout_alive():
+    (comm,) = xfer.Comm.local(1)
+    known = comm._redistributed
+    for n in range(5):
+        src, dst = xfer.parse_problem("f32[4,6] (1):R -> (1):R")
+        x, y = torch.full((4, 6), float(n)), torch.zeros(4, 6)
+        for _ in range(2):
+            xfer.redistribute(comm, src, x, dst, y)
+        assert torch.equal(x, y)
+        gone = weakref.ref(src)
+        del src, dst
+        gc.collect()
+        assert gone() is None
+    assert all(each.layouts() is None for each in known.values())
 
 
 BOXES = "f32[4,6] {0=[0:4,0:6]} -> {0=[0:4,0:6]}"
