@@ -4,8 +4,8 @@
         [ANSWER.json.xz..]
 
 For each answer and rank: the names, shapes and elements of `xfer_plan --expect`; in N layouts of each model type, plain
-and for each way of quantising, also the bytes of `xfer_refit --dump` (serving side) or `--dump-train` (training side). The last line is `answers ok: ..` or
-`answers FAILED: ..`. README.md has the format of the answers; nothing here is shared with the library.
+and for each way of quantising, also the bytes of `xfer_refit --dump` (serving side) or `--dump-train` (training side).
+The last line is `answers ok: ..` or `answers FAILED: ..`. README.md has the format of the answers; nothing here is shared with the library.
 """
 
 import argparse
