@@ -126,7 +126,8 @@ XFER_API XFER_MUST_CHECK xfer_status xfer_comm_refuse(xfer_comm *comm, const cha
  * since, as far as this rank knows, or whether the comm is broken. Local; does not ask the device,
  * and waits only for what a failed run may still do here, as a failed wait does. On a device such a
  * call returns before its work is done: once the stream has been waited for, this says whether the
- * data has arrived. A caller that does not ask learns of the failure from the next such call, which
+ * data has arrived here. Whether others have read what this rank sent shows when they have, or at
+ * the deadline. A caller that does not ask learns of the failure from the next such call, which
  * then fails on all ranks; if there is none, never, since the stream goes on after a run's deadline
  * has passed.
  *
@@ -233,13 +234,14 @@ XFER_API XFER_MUST_CHECK xfer_status xfer_comm_unregister(xfer_comm *comm, void 
  * Data goes straight into the peers' memory if ranks are threads, or if all ranks' memory was
  * registered by xfer_comm_register(). Otherwise GPUs that reach each other's memory read it from a
  * copy of the source part, in memory of the comm that they keep mapped: at most 256 MiB on each
- * rank for all kept plans together. A plan that finds no room there takes that of plans that none
- * of the last 64 calls has used. Everything else goes through staging slots; so does a whole plan
- * if a rank has no memory for its copies.
+ * rank for all kept plans together. Where the same call is made again before its peers have read
+ * the copy, there are two from then on, used by turns, if there is room. What finds no room takes
+ * that of plans that none of the last 64 calls has used, and of such second copies. Everything else
+ * goes through staging slots; so does a whole plan if a rank has no memory for its copies.
  *
- * Stream: starts after what is already on `stream`, and later work on it sees the result if the
- * data arrived, which xfer_comm_check() says. On a host comm the data has arrived when the call
- * returns.
+ * Stream: starts after what is already on `stream`. Later work on it may write the source, and sees
+ * the result if the data arrived, which xfer_comm_check() says. On a host comm the data has arrived
+ * when the call returns.
  *
  * @param comm        The comm; every rank of both meshes must be one of its ranks.
  * @param src_layout  Source; NULL on a rank that does not know it, if another rank does.

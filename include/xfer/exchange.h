@@ -87,9 +87,9 @@ XFER_API XFER_MUST_CHECK xfer_status xfer_plan_bind_exchange(xfer_plan *plan,
  * registered by xfer_comm_register(); otherwise through copies that GPUs keep mapped, as there, or
  * through staging slots.
  *
- * Stream: starts after what is already on `stream`, and later work on it sees the result if the
- * data arrived, which xfer_comm_check() says. On a host comm the data has arrived when the call
- * returns.
+ * Stream: starts after what is already on `stream`. Later work on it may write the sources, and
+ * sees the result if the data arrived, which xfer_comm_check() says. On a host comm the data has
+ * arrived when the call returns.
  *
  * @param comm        The comm.
  * @param sends       [n_sends] As for xfer_plan_create_exchange(), which has the errors too.

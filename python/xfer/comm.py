@@ -499,7 +499,7 @@ class Comm(_handle.Handle):
     def check(self) -> None:
         """Raise what a redistribute() or exchange() failed for that has returned, as far as is known on this rank, and
         CommError where the comm is broken. Local; waits for nothing: once the stream was waited for, this says whether
-        the data has come."""
+        what this rank receives has come."""
         with self._alone():
             self._now(lib.xfer_comm_check, self)
 

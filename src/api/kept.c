@@ -7,6 +7,10 @@
  * every rank made the same calls. A rank that does find one begins its commit, and to send, before
  * it has heard of the others: where all have found the same, one all-gather settles both, and with
  * it all that fits is there.
+ *
+ * A run of a plan whose sources are copied for its peers comes after the one before it has been
+ * read. So where a call is made again before that, two plans take turns, of which one is read while
+ * the other is written.
  */
 #include <string.h>
 
@@ -17,6 +21,8 @@
 typedef struct word {
   uint64_t found;         /* bit i: it keeps at i what it was given now */
   int32_t mapped;         /* 1: its memory can stay mapped */
+  int32_t waits;          /* 1: for readers of the last call's plan, */
+  int32_t has_room;       /* and there is room for a second one */
   int32_t status;         /* what its own checks came to */
   xfi_commit_word commit; /* of its guess; the plan is NO_PLAN: it has none */
 } word;
@@ -44,8 +50,10 @@ static xfer_status find_room(heard *room, xfer_comm *comm)
 
 xfer_status xfi_kept_check(const xfer_comm *comm)
 {
-  for (int i = 0; i < comm->n_kept; i++)
+  for (int i = 0; i < comm->n_kept; i++) {
     if (comm->kept[i].plan != NULL) XFI_TRY(xfi_run_check(comm->kept[i].plan));
+    if (comm->kept[i].other != NULL) XFI_TRY(xfi_run_check(comm->kept[i].other));
+  }
   return XFER_OK;
 }
 
@@ -57,20 +65,28 @@ static xfer_status check(const xfer_comm *comm, xfer_stream stream)
   return xfi_stream_check(comm->device, stream);
 }
 
-/* Empties an entry. What the last call that used it came to, once that is over: nobody will ask any
- * more. */
-static xfer_status forget(xfi_kept *kept)
+/* What the last call that used *of came to, once that is over: nobody will ask any more. */
+static xfer_status forget_plan(xfer_plan **of)
 {
-  xfer_plan *plan = kept->plan;
+  xfer_plan *plan = *of;
   xfer_status st;
 
   if (plan == NULL) return XFER_OK;
-  kept->plan = NULL;
+  *of = NULL;
   (void)xfi_run_await_last(plan);
   st = xfi_run_check(plan);
   if (st == XFER_OK) st = xfi_run_end_last(plan);
   xfi_run_destroy(plan);
   return st;
+}
+
+/* Empties an entry; likewise. */
+static xfer_status forget(xfi_kept *kept)
+{
+  const xfer_status other = forget_plan(&kept->other);
+  const xfer_status st = forget_plan(&kept->plan);
+
+  return st != XFER_OK ? st : other;
 }
 
 xfer_status xfi_kept_forget_all(xfer_comm *comm)
@@ -104,6 +120,19 @@ static xfi_kept *find_kept(uint64_t *found, xfer_comm *comm, const xfi_one_call 
   return n == 1 ? guess : NULL;
 }
 
+/* Of the plan of the last call, if this one is the same to this rank and no plan takes turns with
+ * it. */
+static void say_of_last(word *said, const xfer_comm *comm)
+{
+  for (int i = 0; i < comm->n_kept; i++) {
+    const xfi_kept *k = &comm->kept[i];
+
+    if ((said->found >> i & 1) == 0 || k->used != comm->n_calls || k->other != NULL) continue;
+    said->waits = xfi_run_awaits_readers(k->plan);
+    said->has_room = xfi_run_fits_twice(k->plan);
+  }
+}
+
 /* *said becomes what holds for all ranks, if none has failed. *begun: all have begun the commit of
  * the guess. */
 static xfer_status settle(word *said, bool *begun, const heard *room, xfi_comm *comm,
@@ -121,6 +150,8 @@ static xfer_status settle(word *said, bool *begun, const heard *room, xfi_comm *
     *begun = *begun && other->commit.plan == said->commit.plan;
     said->found &= other->found;
     said->mapped &= other->mapped;
+    said->waits |= other->waits;
+    said->has_room &= other->has_room;
     failed = failed || other->status != XFER_OK;
   }
   if (guess != NULL && !xfi_commit_leads_on(room->words, comm->size))
@@ -153,65 +184,108 @@ static xfi_kept *free_entry(xfer_comm *comm, xfer_status *mine)
   return oldest;
 }
 
-/* Of a plan whose peers are sent messages, maybe since the offers of others leave no room for its
- * own: those that no call has used for as long as it takes to forget a plan are forgotten; *mine:
- * what their last calls came to. All ranks find the same. True: there were any. */
+/* May its peers be sent messages since the offers of others leave no room for its own? */
+static bool may_lack_room(const xfer_plan *plan)
+{
+  return plan->device->ops->pulls && plan->is_transient && !plan->offers;
+}
+
+/* For the offers of a plan, or of a second one: of those that offer, plans that no call has used
+ * for as long as it takes to forget one are forgotten, and second ones if it is for the first;
+ * *mine: what their last calls came to. All ranks find the same. True: there were any. */
 static bool make_room(xfer_comm *comm, const xfi_kept *kept, xfer_status *mine)
 {
   bool any = false;
 
-  if (!comm->device->ops->pulls || !kept->plan->is_transient || kept->plan->offers) return false;
   for (int i = 0; i < comm->n_kept; i++) {
     xfi_kept *k = &comm->kept[i];
     xfer_status came;
 
-    if (k->plan == NULL || !k->plan->offers || comm->n_calls - k->used < XFI_CACHE_PLANS) continue;
-    came = forget(k);
+    if (k == kept || k->plan == NULL || !k->plan->offers) continue;
+    if (comm->n_calls - k->used >= XFI_CACHE_PLANS)
+      came = forget(k);
+    else if (!kept->plan->offers && k->other != NULL)
+      came = forget_plan(&k->other);
+    else
+      continue;
     if (*mine == XFER_OK) *mine = came;
     any = true;
   }
   return any;
 }
 
-/* *kept: a new plan for the call. Collective. */
-static xfer_status make(xfi_kept **kept, xfer_comm *comm, const xfi_one_call *call, bool mapped)
+/* *plan: a new one for the call. Collective. */
+static xfer_status make_plan(xfer_plan **plan, xfer_comm *comm, const xfi_one_call *call,
+                             bool mapped, xfer_status mine)
 {
   xfer_plan_options options = XFER_PLAN_OPTIONS_INIT;
-  xfer_status mine = XFER_OK;
-  xfi_kept *k = free_entry(comm, &mine);
 
   options.timeout_ms = comm->timeout_ms;
   if (!mapped && comm->transport->ops->round != NULL) options.lane = XFER_LANE_PACKED;
-  memcpy(k->key, call->key, sizeof k->key);
-  k->mapped = mapped;
-  *kept = k;
-  XFI_TRY(call->create(&k->plan, &comm->plans, mine, call->given, &options));
-  k->plan->is_transient = !mapped;
+  XFI_TRY(call->create(plan, &comm->plans, mine, call->given, &options));
+  (*plan)->is_transient = !mapped;
   return XFER_OK;
 }
 
-static xfer_status bind(const xfi_kept *k, const xfi_one_call *call, xfer_stream stream)
+/* *kept: an entry with a new plan for the call. Collective. */
+static xfer_status make(xfi_kept **kept, xfer_comm *comm, const xfi_one_call *call, bool mapped)
 {
-  XFI_TRY(xfi_run_follow(k->plan, stream));
-  return call->bind(k->plan, call->given);
+  xfer_status mine = XFER_OK;
+  xfi_kept *k = free_entry(comm, &mine);
+
+  memcpy(k->key, call->key, sizeof k->key);
+  k->mapped = mapped;
+  *kept = k;
+  return make_plan(&k->plan, comm, call, mapped, mine);
+}
+
+/* A second plan, for this call. Collective. */
+static xfer_status make_other(xfi_kept *k, xfer_comm *comm, const xfi_one_call *call)
+{
+  xfer_plan *plan = NULL;
+
+  XFI_TRY(make_plan(&plan, comm, call, k->mapped, XFER_OK));
+  plan->offers = true; /* for which there is room */
+  k->other = k->plan;
+  k->plan = plan;
+  return XFER_OK;
+}
+
+/* The plan for this call, which is the last one by now. */
+static xfer_plan *take_turn(xfi_kept *k, xfer_comm *comm)
+{
+  xfer_plan *plan = k->plan;
+
+  k->used = ++comm->n_calls;
+  if (k->other != NULL) {
+    k->plan = k->other;
+    k->other = plan;
+  }
+  return plan;
+}
+
+static xfer_status bind(xfer_plan *plan, const xfi_one_call *call)
+{
+  XFI_TRY(xfi_run_conclude(plan));
+  return call->bind(plan, call->given);
 }
 
 /* Collective. `anew`: with other lanes than it had. */
-static xfer_status commit(const xfi_kept *k, const xfi_one_call *call, bool anew, xfer_status mine,
-                          xfer_stream stream)
+static xfer_status commit(xfer_plan *plan, const xfi_one_call *call, bool anew, xfer_status mine)
 {
-  if (mine == XFER_OK) mine = bind(k, call, stream);
-  if (anew) xfi_commit_anew(k->plan);
-  return xfi_run_commit(k->plan, mine);
+  if (mine == XFER_OK) mine = bind(plan, call);
+  if (anew) xfi_commit_anew(plan);
+  return xfi_run_commit(plan, mine);
 }
 
-/* Run it, committed, and order `stream` after it. Collective. */
-static xfer_status run(const xfer_comm *comm, const xfi_kept *k, xfer_stream stream)
+/* Run it, committed, after its last run, and order `stream` after it. Collective. */
+static xfer_status run(xfer_plan *plan, xfer_stream stream)
 {
-  xfer_status st = xfi_run_start(k->plan, k->plan->version + 1, stream);
+  xfer_status st = xfi_run_follow(plan, stream);
 
-  if (st != XFER_OK) (void)xfi_run_follow(k->plan, stream); /* tells the others; keeps the text */
-  if (st == XFER_OK && comm->device->ops->is_synchronous) st = xfi_run_follow(k->plan, stream);
+  if (st == XFER_OK) st = xfi_run_start(plan, plan->version + 1, stream);
+  if (st != XFER_OK) (void)xfi_run_conclude(plan); /* tells the others; keeps the text */
+  if (st == XFER_OK && plan->device->ops->is_synchronous) st = xfi_run_conclude(plan);
   return st;
 }
 
@@ -222,27 +296,37 @@ xfer_status xfi_kept_call(xfer_comm *comm, xfer_status checked, const xfi_one_ca
   word said = {.mapped = call->mapped, .status = checked, .commit = {.plan = NO_PLAN}};
   xfi_kept *guess = NULL;
   xfi_kept *k = NULL;
+  xfer_plan *plan;
   bool begun = false;
-  bool anew = false;
+  bool waits = false;
+  bool doubles = false;
+  bool made = false;
   xfer_status mine = XFER_OK;
   heard room;
 
   XFI_TRY(find_room(&room, comm));
   if (checked == XFER_OK) said.status = check(comm, stream);
   if (said.status == XFER_OK) guess = find_kept(&said.found, comm, call);
+  say_of_last(&said, comm);
   if (guess != NULL) {
-    said.commit = xfi_commit_begin(guess->plan, bind(guess, call, stream));
+    said.commit = xfi_commit_begin(guess->plan, bind(guess->plan, call));
     xfi_commit_send(guess->plan, &said.commit);
   }
   XFI_TRY(settle(&said, &begun, &room, comm->transport, guess, deadline));
   k = begun ? guess : find_agreed(comm, &said);
-  anew = k != NULL && make_room(comm, k, &mine);
-  if (anew && begun) xfi_commit_take_back(k->plan);
+  waits = k != NULL && k->used == comm->n_calls && said.waits != 0;
+  doubles = waits && said.has_room != 0;
+  made = k != NULL && !doubles && (waits || may_lack_room(k->plan)) && make_room(comm, k, &mine);
+  if (begun && (doubles || made)) {
+    xfi_commit_take_back(k->plan);
+    begun = false;
+  }
+  if (doubles) XFI_TRY(make_other(k, comm, call));
   if (k == NULL) XFI_TRY(make(&k, comm, call, said.mapped != 0));
-  k->used = ++comm->n_calls;
-  if (begun && !anew)
-    XFI_TRY(xfi_commit_end(k->plan, room.words, deadline));
+  plan = take_turn(k, comm);
+  if (begun)
+    XFI_TRY(xfi_commit_end(plan, room.words, deadline));
   else
-    XFI_TRY(commit(k, call, anew, mine, stream));
-  return run(comm, k, stream);
+    XFI_TRY(commit(plan, call, made && !plan->offers, mine));
+  return run(plan, stream);
 }

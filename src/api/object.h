@@ -20,10 +20,11 @@ typedef struct xfi_registered {
 
 /* A kept plan. */
 typedef struct xfi_kept {
-  uint64_t key[4]; /* of what this rank was given */
-  bool mapped;     /* all ranks' memory was registered */
-  uint64_t used;   /* the call that used it last */
-  xfer_plan *plan; /* NULL: a free entry */
+  uint64_t key[4];  /* of what this rank was given */
+  bool mapped;      /* all ranks' memory was registered */
+  uint64_t used;    /* the call that used it last */
+  xfer_plan *plan;  /* for the next call; NULL: a free entry */
+  xfer_plan *other; /* takes turns with it; NULL: none does */
 } xfi_kept;
 
 struct xfer_comm {

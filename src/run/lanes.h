@@ -35,8 +35,8 @@ struct xfi_twins {
   xfi_lent block;
   bool is_lost;       /* something may still read or write it: not to be freed */
   xfi_batch *copy;    /* from sources to twins, or from twins to destinations; NULL: nothing */
-  xfer_stream stream; /* of shadows: where that is done, */
-  xfi_event *written; /* and has been */
+  xfer_stream stream; /* of shadows: where that is done; of offers: where peers are waited for */
+  xfi_event *event; /* of shadows: it has been; of offers: the caller's stream has done its part */
 };
 
 /* Their bytes on this rank, committed or not. */
@@ -60,6 +60,9 @@ void xfi_offer_destroy(xfer_plan *plan);
 uint64_t xfi_offer_bytes(const xfer_plan *plan);
 /* Makes the copies to them, once it is known what peers read, or when sources have moved. */
 xfer_status xfi_offer_move(const xfer_plan *plan);
+/* In a run: *stream becomes where it waits until peers have read them, after all that is on
+ * *stream. */
+xfer_status xfi_offer_wait_apart(const xfer_plan *plan, xfer_stream *stream);
 
 /* ---- shadow.c ---- */
 

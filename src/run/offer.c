@@ -11,18 +11,40 @@
 #include "direct.h"
 #include "error.h"
 #include "lanes.h"
+#include "run.h"
 
 /* Of max_staging_bytes, what the offers of all plans of a comm may take. */
 enum { CAP_PART = 4 };
 
+static uint64_t cap(const xfer_plan *plan)
+{
+  return plan->options.max_staging_bytes / CAP_PART;
+}
+
+/* Once there is one: of a second plan that is to take its turns there will be as many. Without that
+ * messages take less time, where there are any. */
 bool xfi_offer_fits(const xfer_plan *plan)
 {
   const uint64_t others = plan->of->offered_bytes - xfi_offer_bytes(plan);
+  const uint64_t n = plan->offers || plan->comm->ops->round == NULL ? 1 : 2;
   uint64_t own = 0;
 
   if (!plan->is_transient || !plan->device->ops->pulls) return false;
   if (plan->moves->sends.n_peers > 0) own = xfi_twins_bytes(plan, true);
-  return others + own <= plan->options.max_staging_bytes / CAP_PART;
+  return others + n * own <= cap(plan);
+}
+
+bool xfi_run_awaits_readers(const xfer_plan *plan)
+{
+  const xfi_deadline now = {0};
+
+  return plan->offer != NULL &&
+         xfi_event_sync(plan->device, plan->finished, now) == XFER_ERR_TIMEOUT;
+}
+
+bool xfi_run_fits_twice(const xfer_plan *plan)
+{
+  return plan->of->offered_bytes + xfi_offer_bytes(plan) <= cap(plan);
 }
 
 uint64_t xfi_offer_bytes(const xfer_plan *plan)
@@ -56,6 +78,18 @@ xfer_status xfi_offer_move(const xfer_plan *plan)
   st = xfi_twins_prepare(plan->offer, plan, is_read);
   xfi_free(is_read);
   return st;
+}
+
+/* A relay goes on with what has come, so it waits where it runs, and its plan with it. */
+xfer_status xfi_offer_wait_apart(const xfer_plan *plan, xfer_stream *stream)
+{
+  const xfi_twins *o = plan->offer;
+
+  if (o == NULL || plan->relay != NULL || plan->main != NULL) return XFER_OK;
+  XFI_TRY(xfi_event_record(plan->device, o->event, *stream));
+  XFI_TRY(xfi_stream_wait(plan->device, o->stream, o->event));
+  *stream = o->stream;
+  return XFER_OK;
 }
 
 xfer_status xfi_offer_create(xfer_plan *plan)

@@ -40,6 +40,8 @@ static xfer_status enqueue(xfer_plan *plan, xfer_stream stream)
   plan->comm->purpose = (xfi_purpose){xfi_direct_look, plan->direct, plan->epoch};
   XFI_TRY_DONE(xfi_pipeline_start(plan->pipeline, plan, stream));
   plan->is_sent = true;
+  XFI_TRY_DONE(xfi_direct_join(plan->direct, stream));
+  XFI_TRY_DONE(xfi_offer_wait_apart(plan, &stream));
   XFI_TRY_DONE(xfi_direct_finish(plan->direct, plan, stream));
   if (plan->relay != NULL)
     XFI_TRY_DONE(xfi_run_start(plan->relay, plan->relay->n_begun + 1, stream));
@@ -104,8 +106,8 @@ static xfer_status kept_status(const xfer_plan *plan)
 enum { LOOK_MS = 20 }; /* between two looks at whether a peer has left */
 
 /* What ends a run that came to nothing would end the one before it too. Where nobody waited for
- * that one (xfi_run_follow), whose call has said that it is well, it may be under way: it comes to
- * its end first, unless a peer has left it. Keeps the text. */
+ * that one (xfi_run_conclude), whose call has said that it is well, it may be under way: it comes
+ * to its end first, unless a peer has left it. Keeps the text. */
 static void await_before(const xfer_plan *plan)
 {
   const bool has_begun = plan->state == XFI_RUNNING; /* what came to nothing */
@@ -495,26 +497,27 @@ xfer_status xfi_run_check(xfer_plan *plan)
   return st;
 }
 
-/* Where the stream cannot be told to wait, the host does: that is no fault of the run's. */
-static xfer_status follow_on(const xfer_plan *plan, xfer_stream stream)
+xfer_status xfi_run_conclude(xfer_plan *plan)
 {
-  if (xfi_stream_wait(plan->device, stream, plan->finished) == XFER_OK) return XFER_OK;
-  return xfi_run_await_last(plan);
-}
-
-xfer_status xfi_run_follow(xfer_plan *plan, xfer_stream stream)
-{
-  const bool is_over = plan->state != XFI_RUNNING && !xfi_state_is_refused(plan->state);
   xfer_status st = XFER_OK;
 
-  if (is_over && (plan->n_begun == 0 || plan->direct == NULL || plan->state == XFI_TORN)) return st;
-  if (is_over) return follow_on(plan, stream); /* another did, for a call that then failed */
+  if (plan->state != XFI_RUNNING && !xfi_state_is_refused(plan->state)) return XFER_OK;
   st = kept_status(plan);
-  if (st == XFER_OK) st = follow_on(plan, stream);
   if (st == XFER_OK) st = outcome(plan);
   if (st == XFER_OK)
     complete(plan);
   else
     give_up(plan);
+  return st;
+}
+
+xfer_status xfi_run_follow(xfer_plan *plan, xfer_stream stream)
+{
+  xfer_status st = XFER_OK;
+
+  if (plan->n_begun == 0) return XFER_OK;
+  if (xfi_stream_wait(plan->device, stream, plan->finished) == XFER_OK) return XFER_OK;
+  st = xfi_run_await_last(plan); /* then the host waits: that is no fault of the run's */
+  if (st != XFER_OK) refuse(plan, XFI_CALL_RUN, st);
   return st;
 }

@@ -73,14 +73,20 @@ xfer_status xfi_run_start(xfer_plan *plan, uint64_t version, xfer_stream stream)
 xfer_status xfi_run_wait(xfer_plan *plan, uint64_t timeout_ms);
 /* Whether this rank's part of the run has ended, well or not. */
 xfer_status xfi_run_test(const xfer_plan *plan, bool *over);
-/* For runs that nobody waits for: orders `stream` after the last one, if there is one. Fails, and
- * tells the others, if that one is known to have failed or did not begin here. */
+/* For runs that nobody waits for: take the last one, if there is one, as complete. Fails, and tells
+ * the others, if it is known to have failed or did not begin here. Local; only reads memory. */
+xfer_status xfi_run_conclude(xfer_plan *plan);
+/* Order `stream` after the last run, before another one begins; where that fails, none does. */
 xfer_status xfi_run_follow(xfer_plan *plan, xfer_stream stream);
+/* Would a run that begins now wait until peers have read this rank's offers (offer.c)? */
+bool xfi_run_awaits_readers(const xfer_plan *plan);
+/* Is there room for those of a second plan like it? */
+bool xfi_run_fits_twice(const xfer_plan *plan);
 /* Fails if the run in flight is known to have failed; it is over on this rank then. Local; only
  * reads memory. */
 xfer_status xfi_run_check(xfer_plan *plan);
 /* Waits until the last run has ended, before what it uses goes: nobody may have waited for it
- * (xfi_run_follow). Fails if it does not end or has failed; it is over on this rank then. */
+ * (xfi_run_conclude). Fails if it does not end or has failed; it is over on this rank then. */
 xfer_status xfi_run_end_last(xfer_plan *plan);
 /* Before a plan with lanes is destroyed: the others may be in a run of it, or begin one. */
 void xfi_run_abandon(xfer_plan *plan);

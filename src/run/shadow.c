@@ -19,9 +19,7 @@ xfer_status xfi_shadow_create(xfer_plan *plan)
   if (!xfi_run_is_staged(plan)) return XFER_OK;
   XFI_TRY(xfi_twins_create(&plan->shadow, plan, false));
   if (plan->shadow == NULL) return XFER_OK; /* this rank gets nothing */
-  XFI_TRY(xfi_twins_prepare(plan->shadow, plan, NULL));
-  XFI_TRY(xfi_stream_create(plan->device, &plan->shadow->stream));
-  return xfi_event_create(plan->device, &plan->shadow->written);
+  return xfi_twins_prepare(plan->shadow, plan, NULL);
 }
 
 /* This rank's destinations. */
@@ -32,12 +30,12 @@ static xfer_status write_own(xfer_plan *plan, xfi_deadline deadline)
 
   if (s == NULL) return XFER_OK;
   XFI_TRY_DONE(xfi_batch_launch(plan->device, s->copy, s->stream));
-  XFI_TRY_DONE(xfi_run_record(plan->device, s->written, s->stream));
-  XFI_TRY_DONE(xfi_event_sync(plan->device, s->written, deadline));
+  XFI_TRY_DONE(xfi_run_record(plan->device, s->event, s->stream));
+  XFI_TRY_DONE(xfi_event_sync(plan->device, s->event, deadline));
 done:
   /* Asked once more: nothing is written once we are back, or it is left there. */
-  if (st != XFER_OK && (xfi_run_record(plan->device, s->written, s->stream) != XFER_OK ||
-                        xfi_event_sync(plan->device, s->written, deadline) != XFER_OK))
+  if (st != XFER_OK && (xfi_run_record(plan->device, s->event, s->stream) != XFER_OK ||
+                        xfi_event_sync(plan->device, s->event, deadline) != XFER_OK))
     xfi_twins_lose(s);
   return st;
 }

@@ -42,7 +42,8 @@ xfer_status xfi_twins_create(xfi_twins **out, const xfer_plan *plan, bool source
     XFI_TRY(xfi_bind_twin(plan, t, source, at));
     at += bytes_of(plan, t, source);
   }
-  return XFER_OK;
+  XFI_TRY(xfi_stream_create(plan->device, &twins->stream));
+  return xfi_event_create(plan->device, &twins->event);
 }
 
 /* All of a tensor's part, by the pieces of what is bound. */
@@ -98,7 +99,7 @@ void xfi_twins_destroy(xfi_twins **of, xfer_plan *plan)
   }
   xfi_batch_drop(plan->device, &twins->copy);
   xfi_stream_destroy(plan->device, twins->stream);
-  xfi_event_destroy(plan->device, twins->written);
+  xfi_event_destroy(plan->device, twins->event);
   if (twins->is_lost) xfi_staging_abandon(&twins->block);
   xfi_staging_give(plan->of, &twins->block);
   xfi_free(twins);

@@ -5,10 +5,10 @@
 #include <sched.h>
 #include <string.h>
 
-enum { WIDTH = 3000, TIMEOUT_MS = 20000, CALLS = 6 };
+enum { WIDTH = 3000, TIMEOUT_MS = 20000, CALLS = 8 };
 
 static tensor tensors[WORLD_RANKS][CALLS];
-static uint64_t n_sent; /* messages of NCCL, after the first call */
+static uint64_t n_sent; /* messages of NCCL, after the first calls */
 
 static xfer_status redistributes(int rank, const tensor *t, cudaStream_t stream)
 {
@@ -60,30 +60,45 @@ static uint64_t mappings(void)
   return sim_calls_of("cudaIpcOpenMemHandle") + sim_calls_of("cuMemMap");
 }
 
-/* A small transfer's copies travel with their launches: no call waits for the runs before it, none
- * of which can begin on rank 1. Nobody maps the tensors, which are elsewhere in each call. */
+/* Calls of tensors first to last - 1, none of which can begin on rank 1. */
+static void calls_behind_a_held_one(int rank, int first, int last, cudaStream_t stream)
+{
+  ranks_barrier();
+  if (rank == 1) world_hold_up(stream, w.n);
+  ranks_barrier();
+  for (int i = first; i < last; i++)
+    redistribute(rank, &tensors[rank][i], stream);
+  ranks_barrier();
+  NEED(rank != 1 || cudaStreamQuery(stream) == cudaErrorNotReady);
+  NEED(rank != 1 || tensor_is_all(&tensors[rank][first], 0x5a));
+  ranks_barrier();
+}
+
+static void let_go_on(int rank, cudaStream_t stream)
+{
+  if (rank == 1) sim_hold(w.n, false);
+  NEED(cudaStreamSynchronize(stream) == cudaSuccess);
+  ranks_barrier();
+}
+
+/* A small transfer's copies travel with their launches: no call waits for the runs before it.
+ * Nobody maps the tensors, which are elsewhere in each call; but for the first two, each of which
+ * makes a plan. */
 static void calls_while_the_first_waits(int rank, form shape)
 {
   cudaStream_t stream = world_stream();
 
   make_tensors(rank, shape);
   redistribute(rank, &tensors[rank][0], stream);
-  NEED(cudaStreamSynchronize(stream) == cudaSuccess);
-  ranks_barrier();
+  calls_behind_a_held_one(rank, 1, 3, stream);
+  let_go_on(rank, stream);
   const uint64_t n_mapped = mappings();
   const uint64_t n_before = sim_calls_of("ncclSend");
-  ranks_barrier();
-  if (rank == 1) world_hold_up(stream, w.n);
-  ranks_barrier();
-  for (int i = 1; i < CALLS; i++)
-    redistribute(rank, &tensors[rank][i], stream);
-  ranks_barrier();
-  NEED(rank != 1 || cudaStreamQuery(stream) == cudaErrorNotReady);
-  NEED(rank != 1 || tensor_is_all(&tensors[rank][1], 0x5a));
+  calls_behind_a_held_one(rank, 3, CALLS, stream);
   NEED(mappings() == n_mapped);
   if (rank == 0) n_sent = sim_calls_of("ncclSend") - n_before;
   ranks_barrier();
-  if (rank == 1) sim_hold(w.n, false);
+  let_go_on(rank, stream);
   check_tensors(rank, stream);
 }
 
@@ -213,7 +228,7 @@ static void test_calls_of_two_forms(void)
 }
 
 /* A call that failed on all ranks is no call: the next one comes after the one before, on whatever
- * streams. */
+ * streams, where there is room for one plan. */
 static void call_on_another_stream(int rank)
 {
   cudaStream_t streams[3] = {world_stream(), world_stream(), world_stream()};
@@ -239,7 +254,7 @@ static void call_on_another_stream(int rank)
 
 static void test_a_call_after_one_that_failed_comes_after_the_one_before(void)
 {
-  world_make(2, COMM_NCCL, (sim_config){.n_devices = 3});
+  world_make(2, COMM_GATHER, (sim_config){.n_devices = 3, .room = WIDTH + WIDTH / 2});
   world_go(call_on_another_stream);
 }
 
@@ -309,7 +324,7 @@ static void test_without_memory_for_copies_messages_go(void)
 /* ---- copies for which there is no room, and then there is ---------------------------------------
  */
 
-enum { KEPT = 64, ROOM = 4096 };
+enum { KEPT = 64, ROOM = 2 * WIDTH + WIDTH / 2 };
 
 static uint64_t sends_of(int rank, const tensor *t, int n, cudaStream_t stream)
 {
@@ -325,6 +340,7 @@ static uint64_t sends_of(int rank, const tensor *t, int n, cudaStream_t stream)
     ranks_barrier();
     redistribute(rank, t, stream);
     NEED(cudaStreamSynchronize(stream) == cudaSuccess);
+    NEED(sim_settle(TIMEOUT_MS)); /* else a second plan may be made */
     ranks_barrier();
     tensor_close(t);
     NEED(tensor_holds(t, (uint64_t)i + 1));
@@ -394,7 +410,7 @@ static bool hold_while_it_reads(const unsigned char *bytes)
 }
 
 /* Rank 1's device stops in the middle of what it reads, which is to stay there though the next call
- * gives rank 0 a source of another form. */
+ * gives rank 0 a source of another form. There is room for one plan. */
 static void read_while_the_next_comes(int rank)
 {
   static tensor wide[2];
@@ -438,7 +454,7 @@ static void read_while_the_next_comes(int rank)
 
 static void test_who_reads_late_reads_what_was_there(void)
 {
-  world_make(2, COMM_GATHER, (sim_config){.n_devices = 2});
+  world_make(2, COMM_GATHER, (sim_config){.n_devices = 2, .room = WIDE + WIDE / 2});
   world_go(read_while_the_next_comes);
 }
 

@@ -88,8 +88,10 @@ const char *xfi_direct_way(const void *plan, bool relay, bool send, size_t peer)
 
 /* Enqueue: tell peers that this rank's memory is ready, copy, and tell them that it is done. */
 xfer_status xfi_direct_start(xfi_direct *direct, xfer_plan *plan, xfer_stream stream);
+/* Enqueue on `stream`: wait for this rank's copies. */
+xfer_status xfi_direct_join(const xfi_direct *direct, xfer_stream stream);
 /* Enqueue on `stream`: wait until peers have done theirs. */
-xfer_status xfi_direct_finish(xfi_direct *direct, xfer_plan *plan, xfer_stream stream);
+xfer_status xfi_direct_finish(const xfi_direct *direct, const xfer_plan *plan, xfer_stream stream);
 /* XFER_ERR_PEER with its name if a peer takes no part in run `epoch`. */
 xfer_status xfi_direct_check(const xfi_direct *direct, uint64_t epoch);
 /* Of a run whose work on this rank has ended: did all signals come? Names who was late. */

@@ -290,12 +290,17 @@ xfer_status xfi_direct_start(xfi_direct *d, xfer_plan *plan, xfer_stream stream)
   return st;
 }
 
-xfer_status xfi_direct_finish(xfi_direct *d, xfer_plan *plan, xfer_stream stream)
+xfer_status xfi_direct_join(const xfi_direct *d, xfer_stream stream)
 {
   for (int i = 0; i < d->n_streams; i++) {
     XFI_TRY(xfi_event_record(d->device, d->ended[i], d->streams[i]));
     XFI_TRY(xfi_stream_wait(d->device, stream, d->ended[i]));
   }
+  return XFER_OK;
+}
+
+xfer_status xfi_direct_finish(const xfi_direct *d, const xfer_plan *plan, xfer_stream stream)
+{
   return sync_flags(d, plan, &nothing, &d->await, stream, NOT_FINISHED);
 }
 

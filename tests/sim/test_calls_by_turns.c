@@ -1,0 +1,312 @@
+/* xfer_redistribute() call after call where peers read copies of the sources: two plans take turns,
+ * and who sends alone does not wait for its readers. */
+#include "world.h"
+
+#include <pthread.h>
+#include <string.h>
+
+enum { WIDTH = 3000, TIMEOUT_MS = 20000, SHORT_MS = 300, CALLS = 7, A_WHILE_MS = 20, KEPT = 64 };
+
+static tensor tensors[WORLD_RANKS][CALLS];
+
+static xfer_status redistribute(int rank, const tensor *t, cudaStream_t stream)
+{
+  const xfer_view src = xfer_view_dense(t->bytes[FROM]);
+  const xfer_view dst = xfer_view_dense(t->bytes[TO]);
+
+  return xfer_redistribute(w.comms[rank], t->layouts[FROM], &src, t->layouts[TO], &dst, stream);
+}
+
+static void hold_up(int rank, cudaStream_t stream)
+{
+  NEED(cudaStreamSynchronize(stream) == cudaSuccess);
+  ranks_barrier();
+  if (rank == 1) world_hold_up(stream, w.n);
+  ranks_barrier();
+}
+
+/* The tensors, of which the first has been moved; rank 1 is held up from here on. */
+static void begin(int rank, cudaStream_t stream)
+{
+  OK(xfer_comm_set_timeout(w.comms[rank], TIMEOUT_MS));
+  for (int i = 0; i < CALLS; i++) {
+    tensor_make(&tensors[rank][i], FROM_FIRST, rank, WIDTH);
+    tensor_fill(&tensors[rank][i], (uint64_t)i + 1, 0x5a);
+    tensor_open(&tensors[rank][i], (uint64_t)i + 1);
+  }
+  OK(redistribute(rank, &tensors[rank][0], stream));
+  hold_up(rank, stream);
+}
+
+/* Rank 0's stream comes to the end of call i without rank 1, and its source may be written. */
+static void moves_without_reader(int rank, int i, cudaStream_t stream)
+{
+  OK(redistribute(rank, &tensors[rank][i], stream));
+  if (rank == 0) {
+    NEED(cudaStreamSynchronize(stream) == cudaSuccess);
+    memset(tensors[0][i].bytes[FROM], 0xee, WIDTH);
+  }
+  ranks_barrier();
+  NEED(rank == 0 || tensor_is_all(&tensors[rank][i], 0x5a));
+}
+
+/* It does not, since nothing is free to be written. */
+static void waits_for_reader(int rank, int i, cudaStream_t stream)
+{
+  OK(redistribute(rank, &tensors[rank][i], stream));
+  world_sleep_ms(A_WHILE_MS);
+  NEED(cudaStreamQuery(stream) == cudaErrorNotReady);
+  ranks_barrier();
+}
+
+static void end(int rank, int n, cudaStream_t stream)
+{
+  if (rank == 1) sim_hold(w.n, false);
+  NEED(cudaStreamSynchronize(stream) == cudaSuccess);
+  ranks_barrier();
+  for (int i = 0; i < n; i++)
+    NEED(tensor_holds(&tensors[rank][i], (uint64_t)i + 1));
+  for (int i = 0; i < CALLS; i++)
+    tensor_close(&tensors[rank][i]);
+  NEED(xfer_comm_check(w.comms[rank]) == XFER_OK);
+  NEED_NO_VIOLATION();
+  ranks_barrier();
+}
+
+static void two_plans(int rank)
+{
+  cudaStream_t stream = world_stream();
+
+  begin(rank, stream);
+  moves_without_reader(rank, 1, stream);
+  moves_without_reader(rank, 2, stream);
+  waits_for_reader(rank, 3, stream);
+  end(rank, 4, stream);
+}
+
+static void test_two_plans_take_turns(void)
+{
+  world_make(2, COMM_NCCL, (sim_config){.n_devices = 3});
+  world_go(two_plans);
+}
+
+static void one_plan(int rank)
+{
+  cudaStream_t stream = world_stream();
+
+  begin(rank, stream);
+  moves_without_reader(rank, 1, stream);
+  waits_for_reader(rank, 2, stream);
+  end(rank, 3, stream);
+}
+
+static void test_one_plan_where_there_is_no_room_for_two(void)
+{
+  world_make(2, COMM_GATHER, (sim_config){.n_devices = 3, .room = WIDTH + WIDTH / 2});
+  world_go(one_plan);
+}
+
+/* ---- room ---------------------------------------------------------------------------------- */
+
+/* Messages of one call, before which all work has ended. */
+static uint64_t sends_of(int rank, const tensor *t, cudaStream_t stream)
+{
+  uint64_t before;
+  uint64_t after;
+
+  NEED(sim_settle(TIMEOUT_MS));
+  ranks_barrier();
+  before = sim_calls_of("ncclSend");
+  ranks_barrier();
+  OK(redistribute(rank, t, stream));
+  NEED(cudaStreamSynchronize(stream) == cudaSuccess);
+  ranks_barrier();
+  after = sim_calls_of("ncclSend");
+  ranks_barrier();
+  NEED(tensor_holds(t, 9));
+  return after - before;
+}
+
+static void one_call(int rank)
+{
+  cudaStream_t stream = world_stream();
+
+  tensor_make(&tensors[rank][0], FROM_FIRST, rank, WIDTH);
+  tensor_fill(&tensors[rank][0], 9, 0x5a);
+  tensor_open(&tensors[rank][0], 9);
+  (void)sends_of(rank, &tensors[rank][0], stream); /* making lanes sends as well */
+  NEED(sends_of(rank, &tensors[rank][0], stream) > 0);
+}
+
+static void test_messages_go_where_there_is_no_room_for_two(void)
+{
+  world_make(2, COMM_NCCL, (sim_config){.n_devices = 3, .room = WIDTH + WIDTH / 2});
+  world_go(one_call);
+}
+
+/* A tensor of another form finds the room of the second plan taken: that goes. */
+static void another_needs_room(int rank)
+{
+  cudaStream_t stream = world_stream();
+  tensor *const another = &tensors[rank][CALLS - 1];
+
+  begin(rank, stream);
+  for (int i = 1; i < 3; i++)
+    moves_without_reader(rank, i, stream);
+  end(rank, 3, stream);
+  tensor_free(another);
+  tensor_make(another, FROM_FIRST, rank, WIDTH + 1);
+  tensor_fill(another, 9, 0x5a);
+  tensor_open(another, 9);
+  NEED(sends_of(rank, another, stream) > 0);
+  (void)sends_of(rank, another, stream); /* its lanes are made again, which sends as well */
+  NEED(sends_of(rank, another, stream) == 0);
+  ranks_barrier();
+  for (int i = 0; i < 3; i++) { /* and the first plan is there */
+    tensor_fill(&tensors[rank][0], 9, 0x5a);
+    tensor_open(&tensors[rank][0], 9);
+    ranks_barrier();
+    NEED(sends_of(rank, &tensors[rank][0], stream) == 0);
+    NEED(sends_of(rank, another, stream) == 0);
+  }
+  NEED_NO_VIOLATION();
+}
+
+static void test_the_second_plan_makes_room(void)
+{
+  world_make(2, COMM_NCCL, (sim_config){.n_devices = 3, .room = 3 * WIDTH + WIDTH / 2});
+  world_go(another_needs_room);
+}
+
+static void *let_go_later(void *unused)
+{
+  world_sleep_ms(A_WHILE_MS);
+  sim_hold(w.n, false);
+  return unused;
+}
+
+/* A second plan finds the room taken by two of another form, until no call has used those for long.
+ */
+static void the_unused_takes_room(int rank)
+{
+  cudaStream_t stream = world_stream();
+  tensor another;
+  pthread_t helper;
+
+  tensor_make(&another, FROM_FIRST, rank, WIDTH + 1);
+  begin(rank, stream);
+  for (int i = 0; i < 2; i++)
+    OK(redistribute(rank, &another, stream));
+  if (rank == 1) sim_hold(w.n, false);
+  hold_up(rank, stream);
+  moves_without_reader(rank, 1, stream);
+  waits_for_reader(rank, 2, stream);
+  if (rank == 1) sim_hold(w.n, false);
+  for (int i = 0; i < KEPT; i++)
+    OK(redistribute(rank, &tensors[rank][0], stream));
+  hold_up(rank, stream);
+  moves_without_reader(rank, 3, stream);
+  if (rank == 1) NEED(pthread_create(&helper, NULL, let_go_later, NULL) == 0);
+  OK(redistribute(rank, &tensors[rank][0], stream)); /* frees, which waits for the device */
+  if (rank == 1) NEED(pthread_join(helper, NULL) == 0);
+  hold_up(rank, stream);
+  moves_without_reader(rank, 4, stream);
+  moves_without_reader(rank, 5, stream);
+  end(rank, CALLS - 1, stream);
+  tensor_free(&another);
+}
+
+static void test_what_is_unused_makes_room_for_a_second_plan(void)
+{
+  world_make(2, COMM_NCCL, (sim_config){.n_devices = 3, .room = 3 * WIDTH + WIDTH / 2});
+  world_go(the_unused_takes_room);
+}
+
+/* ---- trouble ------------------------------------------------------------------------------- */
+
+/* Rank 1 does not come to a call before its deadline, long after rank 0's stream has: rank 0 is
+ * told when it asks then, or by its next call. */
+static void the_reader_is_late(int rank, bool asks)
+{
+  cudaStream_t stream = world_stream();
+  xfer_status st;
+
+  begin(rank, stream);
+  moves_without_reader(rank, 1, stream); /* as patient as at first */
+  if (rank == 1) sim_hold(w.n, false);
+  NEED(cudaStreamSynchronize(stream) == cudaSuccess);
+  ranks_barrier();
+  OK(xfer_comm_set_timeout(w.comms[rank], SHORT_MS));
+  tensor_free(&tensors[rank][2]);
+  tensor_make(&tensors[rank][2], FROM_FIRST, rank, WIDTH + 1);
+  for (int held = 0; held < 2; held++) { /* a plan whose runs have that deadline */
+    tensor_fill(&tensors[rank][2], 3, 0x5a);
+    tensor_open(&tensors[rank][2], 3);
+    ranks_barrier();
+    if (rank == 1 && held == 1) world_hold_up(stream, w.n);
+    OK(redistribute(rank, &tensors[rank][2], stream));
+    if (rank == 0 || held == 0) NEED(cudaStreamSynchronize(stream) == cudaSuccess);
+    ranks_barrier();
+  }
+  OK(xfer_comm_set_timeout(w.comms[rank], TIMEOUT_MS));
+  world_sleep_ms(2 * SHORT_MS);
+  if (rank == 0 && asks) {
+    NEED(xfer_comm_check(w.comms[0]) == XFER_ERR_TIMEOUT);
+    NEED(strstr(xfer_last_error(), "rank 1 did not finish") != NULL);
+    NEED(xfer_comm_check(w.comms[0]) == XFER_OK);
+  }
+  ranks_barrier();
+  if (rank == 1) sim_hold(w.n, false);
+  st = redistribute(rank, &tensors[rank][3], stream);
+  NEED(rank == 1 || asks || st == XFER_ERR_TIMEOUT);
+  NEED(rank == 0 || st != XFER_OK);
+  ranks_barrier();
+  for (int i = 0; i < 3 && redistribute(rank, &tensors[rank][3], stream) != XFER_OK; i++)
+    ; /* where a rank has not heard of it yet */
+  NEED(cudaStreamSynchronize(stream) == cudaSuccess);
+  ranks_barrier();
+  NEED(tensor_holds(&tensors[rank][3], 4));
+  NEED(rank == 0 || tensor_is_all(&tensors[rank][2], 0x5a) || !asks); /* else before rank 0 left */
+  NEED(rank == 0 || tensor_is_all(&tensors[rank][2], 0x5a) || tensor_holds(&tensors[rank][2], 3));
+  NEED_NO_VIOLATION();
+}
+
+static void the_reader_is_late_and_check_tells(int rank)
+{
+  the_reader_is_late(rank, true);
+}
+
+static void the_reader_is_late_and_the_next_call_tells(int rank)
+{
+  the_reader_is_late(rank, false);
+}
+
+static void test_check_tells_who_sends_of_a_late_reader(void)
+{
+  world_make(2, COMM_NCCL, (sim_config){.n_devices = 3});
+  world_go(the_reader_is_late_and_check_tells);
+}
+
+static void test_next_call_tells_who_sends_of_a_late_reader(void)
+{
+  world_make(2, COMM_NCCL, (sim_config){.n_devices = 3});
+  world_go(the_reader_is_late_and_the_next_call_tells);
+}
+
+int main(int argc, char **argv)
+{
+  static const world_test tests[] = {
+      {"two_plans_take_turns", test_two_plans_take_turns},
+      {"one_plan_where_there_is_no_room_for_two", test_one_plan_where_there_is_no_room_for_two},
+      {"messages_go_where_there_is_no_room_for_two",
+       test_messages_go_where_there_is_no_room_for_two},
+      {"the_second_plan_makes_room", test_the_second_plan_makes_room},
+      {"what_is_unused_makes_room_for_a_second_plan",
+       test_what_is_unused_makes_room_for_a_second_plan},
+      {"check_tells_who_sends_of_a_late_reader", test_check_tells_who_sends_of_a_late_reader},
+      {"next_call_tells_who_sends_of_a_late_reader",
+       test_next_call_tells_who_sends_of_a_late_reader},
+  };
+
+  return world_main(argc, argv, tests, sizeof tests / sizeof tests[0]);
+}
