@@ -78,11 +78,12 @@ XFER_API XFER_MUST_CHECK xfer_status xfer_comm_create_host(xfer_comm **comm,
                                                            xfer_all_gather_fn all_gather,
                                                            void *context, int rank, int size);
 
-/** Destroy a comm; NULL is fine. Not collective. If plans of the comm still exist, it lives
- * until the last of them is destroyed, and the other ranks learn of it only then. Over MPI the
- * call waits for the other ranks, and over NCCL for those of its host, for 2 seconds at most,
- * then goes on without them; over MPI a communicator that the others have not given back by then
- * is leaked. */
+/** Destroy a comm; NULL is fine. Not collective. Waits, until their deadlines, for what earlier
+ * calls of xfer_redistribute() and xfer_exchange() have sent from this rank to be read. If plans of
+ * the comm still exist, it lives until the last of them is destroyed, and the other ranks learn of
+ * it only then. Over MPI the call waits for the other ranks, and over NCCL for those of its host,
+ * for 2 seconds at most, then goes on without them; over MPI a communicator that the others have
+ * not given back by then is leaked. */
 XFER_API void xfer_comm_destroy(xfer_comm *comm);
 /** This rank's number; -1 for NULL. */
 XFER_API int xfer_comm_rank(const xfer_comm *comm);

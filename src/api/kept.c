@@ -184,10 +184,18 @@ static xfi_kept *free_entry(xfer_comm *comm, xfer_status *mine)
   return oldest;
 }
 
-/* May its peers be sent messages since the offers of others leave no room for its own? */
-static bool may_lack_room(const xfer_plan *plan)
+/* Would this call wait for readers of the last one, by the same plan? */
+static bool would_wait(const xfer_comm *comm, const xfi_kept *k, const word *said)
 {
-  return plan->device->ops->pulls && plan->is_transient && !plan->offers;
+  return k->used == comm->n_calls && said->waits != 0;
+}
+
+/* May peers be sent messages since the offers of other plans leave no room for its own, or is there
+ * none for those of a second plan? */
+static bool lacks_room(const xfer_comm *comm, const xfi_kept *k, const word *said)
+{
+  if (k->plan->is_transient && comm->device->ops->pulls && !k->plan->offers) return true;
+  return would_wait(comm, k, said) && said->has_room == 0;
 }
 
 /* For the offers of a plan, or of a second one: of those that offer, plans that no call has used
@@ -298,7 +306,6 @@ xfer_status xfi_kept_call(xfer_comm *comm, xfer_status checked, const xfi_one_ca
   xfi_kept *k = NULL;
   xfer_plan *plan;
   bool begun = false;
-  bool waits = false;
   bool doubles = false;
   bool made = false;
   xfer_status mine = XFER_OK;
@@ -314,9 +321,8 @@ xfer_status xfi_kept_call(xfer_comm *comm, xfer_status checked, const xfi_one_ca
   }
   XFI_TRY(settle(&said, &begun, &room, comm->transport, guess, deadline));
   k = begun ? guess : find_agreed(comm, &said);
-  waits = k != NULL && k->used == comm->n_calls && said.waits != 0;
-  doubles = waits && said.has_room != 0;
-  made = k != NULL && !doubles && (waits || may_lack_room(k->plan)) && make_room(comm, k, &mine);
+  made = k != NULL && lacks_room(comm, k, &said) && make_room(comm, k, &mine);
+  doubles = k != NULL && would_wait(comm, k, &said) && said.has_room != 0;
   if (begun && (doubles || made)) {
     xfi_commit_take_back(k->plan);
     begun = false;
