@@ -153,8 +153,12 @@ xfer_status xfer_comm_set_timeout(xfer_comm *comm, uint64_t timeout_ms)
   XFI_CHECK(timeout_ms <= INT64_MAX, XFER_ERR_ARG, "timeout of %llu ms, above 2^63 - 1",
             (unsigned long long)timeout_ms);
   comm->timeout_ms = timeout_ms == 0 ? XFI_DEFAULT_TIMEOUT_MS : timeout_ms;
-  for (int i = 0; i < XFI_CACHE_PLANS; i++)
-    if (comm->kept[i].plan != NULL) comm->kept[i].plan->options.timeout_ms = comm->timeout_ms;
+  for (int i = 0; i < comm->n_kept; i++) {
+    const xfi_kept *k = &comm->kept[i];
+
+    if (k->plan != NULL) k->plan->options.timeout_ms = comm->timeout_ms;
+    if (k->other != NULL) k->other->options.timeout_ms = comm->timeout_ms;
+  }
   return XFER_OK;
 }
 

@@ -12,6 +12,7 @@
  * read. So where a call is made again before that, two plans take turns, of which one is read while
  * the other is written.
  */
+#include <stdio.h>
 #include <string.h>
 
 #include "error.h"
@@ -22,7 +23,8 @@ typedef struct word {
   uint64_t found;         /* bit i: it keeps at i what it was given now */
   int32_t mapped;         /* 1: its memory can stay mapped */
   int32_t waits;          /* 1: for readers of the last call's plan, */
-  int32_t has_room;       /* and there is room for a second one */
+  int32_t has_room;       /* and there is room for a second one, */
+  int32_t has_messages;   /* but some of its bytes go in messages, which have an order */
   int32_t status;         /* what its own checks came to */
   xfi_commit_word commit; /* of its guess; the plan is NO_PLAN: it has none */
 } word;
@@ -50,11 +52,22 @@ static xfer_status find_room(heard *room, xfer_comm *comm)
 
 xfer_status xfi_kept_check(const xfer_comm *comm)
 {
+  xfer_status st = XFER_OK;
+  char why[XFI_ERROR_BYTES];
+
   for (int i = 0; i < comm->n_kept; i++) {
-    if (comm->kept[i].plan != NULL) XFI_TRY(xfi_run_check(comm->kept[i].plan));
-    if (comm->kept[i].other != NULL) XFI_TRY(xfi_run_check(comm->kept[i].other));
+    xfer_plan *const plans[] = {comm->kept[i].plan, comm->kept[i].other};
+
+    for (size_t p = 0; p < sizeof plans / sizeof *plans; p++) {
+      const xfer_status came = plans[p] == NULL ? XFER_OK : xfi_run_check(plans[p]);
+
+      if (came == XFER_OK || st != XFER_OK) continue;
+      st = came; /* of all that failed the first is told */
+      snprintf(why, sizeof why, "%s", xfer_last_error());
+    }
   }
-  return XFER_OK;
+  if (st != XFER_OK) xfi_set_error("%s", why);
+  return st;
 }
 
 /* What this rank can say before anything is done: an earlier call that failed after it returned,
@@ -120,16 +133,18 @@ static xfi_kept *find_kept(uint64_t *found, xfer_comm *comm, const xfi_one_call 
   return n == 1 ? guess : NULL;
 }
 
-/* Of the plan of the last call, if this one is the same to this rank and no plan takes turns with
- * it. */
+/* Of the plan of the last call, if this one is the same to this rank and a second plan may take
+ * turns with it. */
 static void say_of_last(word *said, const xfer_comm *comm)
 {
   for (int i = 0; i < comm->n_kept; i++) {
     const xfi_kept *k = &comm->kept[i];
 
-    if ((said->found >> i & 1) == 0 || k->used != comm->n_calls || k->other != NULL) continue;
+    if ((said->found >> i & 1) == 0 || k->used != comm->n_calls) continue;
+    if (k->other != NULL || k->is_single) continue;
     said->waits = xfi_run_awaits_readers(k->plan);
     said->has_room = xfi_run_fits_twice(k->plan);
+    said->has_messages = xfi_run_has_messages(k->plan);
   }
 }
 
@@ -152,6 +167,7 @@ static xfer_status settle(word *said, bool *begun, const heard *room, xfi_comm *
     said->mapped &= other->mapped;
     said->waits |= other->waits;
     said->has_room &= other->has_room;
+    said->has_messages |= other->has_messages;
     failed = failed || other->status != XFER_OK;
   }
   if (guess != NULL && !xfi_commit_leads_on(room->words, comm->size))
@@ -187,7 +203,7 @@ static xfi_kept *free_entry(xfer_comm *comm, xfer_status *mine)
 /* Would this call wait for readers of the last one, by the same plan? */
 static bool would_wait(const xfer_comm *comm, const xfi_kept *k, const word *said)
 {
-  return k->used == comm->n_calls && said->waits != 0;
+  return k->used == comm->n_calls && said->waits != 0 && said->has_messages == 0;
 }
 
 /* May peers be sent messages since the offers of other plans leave no room for its own, or is there
@@ -199,10 +215,11 @@ static bool lacks_room(const xfer_comm *comm, const xfi_kept *k, const word *sai
 }
 
 /* For the offers of a plan, or of a second one: of those that offer, plans that no call has used
- * for as long as it takes to forget one are forgotten, and second ones if it is for the first;
- * *mine: what their last calls came to. All ranks find the same. True: there were any. */
-static bool make_room(xfer_comm *comm, const xfi_kept *kept, xfer_status *mine)
+ * for as long as it takes to forget one are forgotten, and second ones for the first, once; *mine:
+ * what their last calls came to. All ranks find the same. True: there were any. */
+static bool make_room(xfer_comm *comm, xfi_kept *kept, xfer_status *mine)
 {
+  const bool others = !kept->plan->offers && !kept->had_room;
   bool any = false;
 
   for (int i = 0; i < comm->n_kept; i++) {
@@ -212,13 +229,14 @@ static bool make_room(xfer_comm *comm, const xfi_kept *kept, xfer_status *mine)
     if (k == kept || k->plan == NULL || !k->plan->offers) continue;
     if (comm->n_calls - k->used >= XFI_CACHE_PLANS)
       came = forget(k);
-    else if (!kept->plan->offers && k->other != NULL)
+    else if (others && k->other != NULL)
       came = forget_plan(&k->other);
     else
       continue;
     if (*mine == XFER_OK) *mine = came;
     any = true;
   }
+  kept->had_room = kept->had_room || (others && any);
   return any;
 }
 
@@ -243,20 +261,10 @@ static xfer_status make(xfi_kept **kept, xfer_comm *comm, const xfi_one_call *ca
 
   memcpy(k->key, call->key, sizeof k->key);
   k->mapped = mapped;
+  k->is_single = false;
+  k->had_room = false;
   *kept = k;
   return make_plan(&k->plan, comm, call, mapped, mine);
-}
-
-/* A second plan, for this call. Collective. */
-static xfer_status make_other(xfi_kept *k, xfer_comm *comm, const xfi_one_call *call)
-{
-  xfer_plan *plan = NULL;
-
-  XFI_TRY(make_plan(&plan, comm, call, k->mapped, XFER_OK));
-  plan->offers = true; /* for which there is room */
-  k->other = k->plan;
-  k->plan = plan;
-  return XFER_OK;
 }
 
 /* The plan for this call, which is the last one by now. */
@@ -284,6 +292,27 @@ static xfer_status commit(xfer_plan *plan, const xfi_one_call *call, bool anew, 
   if (mine == XFER_OK) mine = bind(plan, call);
   if (anew) xfi_commit_anew(plan);
   return xfi_run_commit(plan, mine);
+}
+
+/* A second plan is this call's, committed; false: none was to be had, nor is it asked for again.
+ * Collective. */
+static bool make_other(xfi_kept *k, xfer_comm *comm, const xfi_one_call *call)
+{
+  xfer_plan *plan = NULL;
+  xfer_status st = make_plan(&plan, comm, call, k->mapped, XFER_OK);
+
+  if (st == XFER_OK) {
+    plan->offers = true; /* for which there is room */
+    st = commit(plan, call, false, XFER_OK);
+  }
+  k->is_single = st != XFER_OK || !plan->offers;
+  if (k->is_single) {
+    xfi_run_destroy(plan);
+    return false;
+  }
+  k->other = k->plan;
+  k->plan = plan;
+  return true;
 }
 
 /* Run it, committed, after its last run, and order `stream` after it. Collective. */
@@ -322,17 +351,19 @@ xfer_status xfi_kept_call(xfer_comm *comm, xfer_status checked, const xfi_one_ca
   XFI_TRY(settle(&said, &begun, &room, comm->transport, guess, deadline));
   k = begun ? guess : find_agreed(comm, &said);
   made = k != NULL && lacks_room(comm, k, &said) && make_room(comm, k, &mine);
-  doubles = k != NULL && would_wait(comm, k, &said) && said.has_room != 0;
+  doubles = begun && xfi_commit_leads_on(room.words, comm->transport->size) &&
+            would_wait(comm, k, &said) && said.has_room != 0;
   if (begun && (doubles || made)) {
     xfi_commit_take_back(k->plan);
     begun = false;
+    if (mine == XFER_OK) mine = (xfer_status)said.commit.status;
   }
-  if (doubles) XFI_TRY(make_other(k, comm, call));
+  doubles = doubles && make_other(k, comm, call);
   if (k == NULL) XFI_TRY(make(&k, comm, call, said.mapped != 0));
   plan = take_turn(k, comm);
   if (begun)
     XFI_TRY(xfi_commit_end(plan, room.words, deadline));
-  else
+  else if (!doubles)
     XFI_TRY(commit(plan, call, made && !plan->offers, mine));
   return run(plan, stream);
 }

@@ -25,6 +25,8 @@ typedef struct xfi_kept {
   uint64_t used;    /* the call that used it last */
   xfer_plan *plan;  /* for the next call; NULL: a free entry */
   xfer_plan *other; /* takes turns with it; NULL: none does */
+  bool is_single;   /* a second plan could not be made */
+  bool had_room;    /* second plans of others were forgotten for it */
 } xfi_kept;
 
 struct xfer_comm {

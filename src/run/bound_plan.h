@@ -81,6 +81,7 @@ struct xfer_plan {
   char run_why[XFI_ERROR_BYTES]; /* and why it failed */
   xfi_deadline run_ends;         /* its deadline */
   bool is_half_written;          /* of a staged plan: destinations may be torn */
+  bool is_open;                  /* xfi_run_conclude() took it as complete, and it may yet fail */
   bool is_sent;                  /* all of its messages are in the comm's hands, */
   uint64_t n_data_ends;          /* which by then had ended messages so often */
   xfi_run_word *words;           /* [size of the comm] for wait, which allocates nothing */

@@ -34,6 +34,7 @@ void xfi_run_drop_lanes(xfer_plan *plan)
   plan->allocations = NULL;
   plan->n_allocations = 0;
   plan->keeps_lanes = false;
+  plan->is_open = false;
 }
 
 /* The part of commit that needs no other rank. */

@@ -21,17 +21,21 @@ static uint64_t cap(const xfer_plan *plan)
   return plan->options.max_staging_bytes / CAP_PART;
 }
 
+/* The bytes of offers, before it is known whether anybody reads them. */
+static uint64_t needed(const xfer_plan *plan)
+{
+  return plan->moves->sends.n_peers > 0 ? xfi_twins_bytes(plan, true) : 0;
+}
+
 /* Once there is one: of a second plan that is to take its turns there will be as many. Without that
  * messages take less time, where there are any. */
 bool xfi_offer_fits(const xfer_plan *plan)
 {
   const uint64_t others = plan->of->offered_bytes - xfi_offer_bytes(plan);
   const uint64_t n = plan->offers || plan->comm->ops->round == NULL ? 1 : 2;
-  uint64_t own = 0;
 
   if (!plan->is_transient || !plan->device->ops->pulls) return false;
-  if (plan->moves->sends.n_peers > 0) own = xfi_twins_bytes(plan, true);
-  return others + n * own <= cap(plan);
+  return others + n * needed(plan) <= cap(plan);
 }
 
 bool xfi_run_awaits_readers(const xfer_plan *plan)
@@ -44,7 +48,7 @@ bool xfi_run_awaits_readers(const xfer_plan *plan)
 
 bool xfi_run_fits_twice(const xfer_plan *plan)
 {
-  return plan->of->offered_bytes + xfi_offer_bytes(plan) <= cap(plan);
+  return plan->of->offered_bytes + needed(plan) <= cap(plan);
 }
 
 uint64_t xfi_offer_bytes(const xfer_plan *plan)

@@ -166,6 +166,7 @@ xfer_status xfi_run_start(xfer_plan *plan, uint64_t version, xfer_stream stream)
     return st;
   }
   not_sent(plan);
+  plan->is_open = false;
   plan->epoch++;
   plan->n_begun++;
   plan->run_version = version;
@@ -257,17 +258,17 @@ static void leave(xfer_plan *plan)
   xfi_set_error("%.300s%.200s", why, left);
 }
 
-/* Are any of a run's bytes in the comm's hands? What became of other plans' does not concern it. */
-static bool has_messages(const xfer_plan *plan)
+bool xfi_run_has_messages(const xfer_plan *plan)
 {
-  return plan->pipeline->n_steps > 0 || (plan->relay != NULL && has_messages(plan->relay)) ||
-         (plan->asks != NULL && has_messages(plan->asks));
+  return (plan->pipeline != NULL && plan->pipeline->n_steps > 0) ||
+         (plan->relay != NULL && xfi_run_has_messages(plan->relay)) ||
+         (plan->asks != NULL && xfi_run_has_messages(plan->asks));
 }
 
-/* Those that are may have been ended with another plan's. */
+/* Bytes in the comm's hands may have been ended with another plan's. */
 static xfer_status check_messages(const xfer_plan *plan)
 {
-  if (plan->comm->ops->check_data == NULL || !has_messages(plan)) return XFER_OK;
+  if (plan->comm->ops->check_data == NULL || !xfi_run_has_messages(plan)) return XFER_OK;
   return plan->comm->ops->check_data(plan->comm, plan->n_data_ends);
 }
 
@@ -491,9 +492,13 @@ xfer_status xfi_run_test(const xfer_plan *plan, bool *over)
 
 xfer_status xfi_run_check(xfer_plan *plan)
 {
-  const xfer_status st = plan->state == XFI_RUNNING ? outcome(plan) : XFER_OK;
+  const bool may_fail = plan->state == XFI_RUNNING || plan->is_open;
+  const xfer_status st = may_fail ? outcome(plan) : XFER_OK;
 
-  if (st != XFER_OK) give_up(plan);
+  if (st == XFER_OK) return XFER_OK;
+  plan->is_open = false;
+  plan->state = XFI_RUNNING; /* after all */
+  give_up(plan);
   return st;
 }
 
@@ -508,6 +513,7 @@ xfer_status xfi_run_conclude(xfer_plan *plan)
     complete(plan);
   else
     give_up(plan);
+  plan->is_open = st == XFER_OK && !xfi_run_has_messages(plan);
   return st;
 }
 

@@ -80,7 +80,9 @@ xfer_status xfi_run_conclude(xfer_plan *plan);
 xfer_status xfi_run_follow(xfer_plan *plan, xfer_stream stream);
 /* Would a run that begins now wait until peers have read this rank's offers (offer.c)? */
 bool xfi_run_awaits_readers(const xfer_plan *plan);
-/* Is there room for those of a second plan like it? */
+/* Are any of a run's bytes in the comm's hands, on this rank? */
+bool xfi_run_has_messages(const xfer_plan *plan);
+/* Is there room for offers of a second plan like it? */
 bool xfi_run_fits_twice(const xfer_plan *plan);
 /* Fails if the run in flight is known to have failed; it is over on this rank then. Local; only
  * reads memory. */

@@ -17,9 +17,12 @@ static xfer_status redistribute(int rank, const tensor *t, cudaStream_t stream)
   return xfer_redistribute(w.comms[rank], t->layouts[FROM], &src, t->layouts[TO], &dst, stream);
 }
 
+/* From here on rank 1 is held up, and no call before this is under way. */
 static void hold_up(int rank, cudaStream_t stream)
 {
   NEED(cudaStreamSynchronize(stream) == cudaSuccess);
+  ranks_barrier();
+  NEED(sim_settle(TIMEOUT_MS));
   ranks_barrier();
   if (rank == 1) world_hold_up(stream, w.n);
   ranks_barrier();
@@ -293,6 +296,94 @@ static void test_next_call_tells_who_sends_of_a_late_reader(void)
   world_go(the_reader_is_late_and_the_next_call_tells);
 }
 
+/* The run that was under way when the second plan was made misses its deadline: what follows is
+ * told of it, and does not write what its reader may come to. */
+static void the_run_before_is_late(int rank)
+{
+  cudaStream_t stream = world_stream();
+
+  begin(rank, stream);
+  OK(xfer_comm_set_timeout(w.comms[rank], SHORT_MS));
+  moves_without_reader(rank, 1, stream);
+  OK(xfer_comm_set_timeout(w.comms[rank], TIMEOUT_MS));
+  moves_without_reader(rank, 2, stream);
+  world_sleep_ms(3 * SHORT_MS);
+  NEED(redistribute(rank, &tensors[rank][3], stream) != XFER_OK);
+  ranks_barrier();
+  if (rank == 1) sim_hold(w.n, false);
+  NEED(cudaStreamSynchronize(stream) == cudaSuccess);
+  ranks_barrier();
+  NEED(rank == 0 || tensor_is_all(&tensors[rank][1], 0x5a) || tensor_holds(&tensors[rank][1], 2));
+  for (int i = 0; i < 3 && redistribute(rank, &tensors[rank][4], stream) != XFER_OK; i++)
+    ;
+  NEED(cudaStreamSynchronize(stream) == cudaSuccess);
+  ranks_barrier();
+  NEED(tensor_holds(&tensors[rank][4], 5));
+  NEED_NO_VIOLATION();
+}
+
+static void test_the_run_before_a_second_plan_is_not_forgotten(void)
+{
+  world_make(2, COMM_NCCL, (sim_config){.n_devices = 3});
+  world_go(the_run_before_is_late);
+}
+
+static void deadline_of_both(int rank)
+{
+  cudaStream_t stream = world_stream();
+
+  begin(rank, stream);
+  for (int i = 1; i < 3; i++)
+    moves_without_reader(rank, i, stream);
+  if (rank == 1) sim_hold(w.n, false);
+  NEED(cudaStreamSynchronize(stream) == cudaSuccess);
+  ranks_barrier();
+  OK(xfer_comm_set_timeout(w.comms[rank], SHORT_MS));
+  OK(redistribute(rank, &tensors[rank][3], stream)); /* by one plan */
+  hold_up(rank, stream);
+  moves_without_reader(rank, 4, stream); /* by the other */
+  world_sleep_ms(3 * SHORT_MS);
+  NEED(rank == 1 || xfer_comm_check(w.comms[0]) == XFER_ERR_TIMEOUT);
+  ranks_barrier();
+  if (rank == 1) sim_hold(w.n, false);
+  NEED(cudaStreamSynchronize(stream) == cudaSuccess);
+  NEED_NO_VIOLATION();
+}
+
+static void test_a_timeout_is_of_both_plans(void)
+{
+  world_make(2, COMM_NCCL, (sim_config){.n_devices = 3});
+  world_go(deadline_of_both);
+}
+
+/* There is no memory for the second plan: the call is made by the first, and later ones. */
+static void no_memory_for_a_second(int rank)
+{
+  const sim_fault full = {
+      .name = "cudaMalloc", .rank = 0, .nth = 1, .code = cudaErrorMemoryAllocation};
+  cudaStream_t stream = world_stream();
+  pthread_t helper;
+
+  begin(rank, stream);
+  moves_without_reader(rank, 1, stream);
+  if (rank == 0) sim_fault_add(&full);
+  ranks_barrier();
+  if (rank == 1) NEED(pthread_create(&helper, NULL, let_go_later, NULL) == 0);
+  OK(redistribute(rank, &tensors[rank][2], stream)); /* frees, which waits for the device */
+  if (rank == 1) NEED(pthread_join(helper, NULL) == 0);
+  hold_up(rank, stream);
+  NEED(sim_count().faults == 1);
+  moves_without_reader(rank, 3, stream);
+  waits_for_reader(rank, 4, stream);
+  end(rank, 5, stream);
+}
+
+static void test_one_plan_where_there_is_no_memory_for_two(void)
+{
+  world_make(2, COMM_NCCL, (sim_config){.n_devices = 3});
+  world_go(no_memory_for_a_second);
+}
+
 int main(int argc, char **argv)
 {
   static const world_test tests[] = {
@@ -303,6 +394,10 @@ int main(int argc, char **argv)
       {"the_second_plan_makes_room", test_the_second_plan_makes_room},
       {"what_is_unused_makes_room_for_a_second_plan",
        test_what_is_unused_makes_room_for_a_second_plan},
+      {"the_run_before_a_second_plan_is_not_forgotten",
+       test_the_run_before_a_second_plan_is_not_forgotten},
+      {"a_timeout_is_of_both_plans", test_a_timeout_is_of_both_plans},
+      {"one_plan_where_there_is_no_memory_for_two", test_one_plan_where_there_is_no_memory_for_two},
       {"check_tells_who_sends_of_a_late_reader", test_check_tells_who_sends_of_a_late_reader},
       {"next_call_tells_who_sends_of_a_late_reader",
        test_next_call_tells_who_sends_of_a_late_reader},
