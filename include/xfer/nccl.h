@@ -14,11 +14,9 @@
  * Runs wait for peers on the device, in the library's streams and in the caller's. With
  * CUDA_DEVICE_MAX_CONNECTIONS=1 all streams of a process share one queue, so a run that waits for a
  * late rank holds up all other work of the process on that device. Ranks of one process and one
- * device need a thread each. If they are given the same stream, such as the default one, they meet
- * on the host in each run, and a wait on the device is a wait of all of them. If the streams of
- * such ranks, the library's included, are more than the queues of the process (8, or
- * CUDA_DEVICE_MAX_CONNECTIONS), one rank's run may hold up what it waits for until its deadline:
- * use a process for each rank there. Until its deadline a run may read the memory of a peer that
+ * device need a thread each. They meet on the host in each run, which therefore returns once all of
+ * them have come to it; and if they are given the same stream, such as the default one, a wait on
+ * the device is a wait of all of them. Until its deadline a run may read the memory of a peer that
  * arrives late.
  */
 #ifndef XFER_NCCL_H

@@ -128,13 +128,6 @@ static xfer_status cuda_stream_check(xfi_device *base, xfer_stream stream)
   return XFER_OK;
 }
 
-/* The default stream of a device is the process's. */
-static bool cuda_stream_is_shared(const xfi_device *base, xfer_stream stream)
-{
-  (void)base;
-  return stream == NULL || stream == cudaStreamLegacy;
-}
-
 static xfer_status cuda_event_create(xfi_device *base, xfi_event **event)
 {
   cudaEvent_t made = NULL;
@@ -260,7 +253,6 @@ static const xfi_device_ops cuda_ops = {
     .mem_export = xfi_cuda_export,
     .mem_import = xfi_cuda_import,
     .mem_unimport = xfi_cuda_unimport,
-    .stream_is_shared = cuda_stream_is_shared,
     .flags_alloc = xfi_cuda_page_alloc,
     .flags_free = xfi_cuda_page_free,
     .flags_sync = xfi_cuda_flags_sync,

@@ -179,10 +179,6 @@ typedef struct xfi_device_ops {
   /* Call once for each import, before the device is destroyed. */
   void (*mem_unimport)(xfi_device *device, xfi_mapping *mapping);
 
-  /* May other ranks of this process use the same stream, so that one rank's work holds up the
-   * others? NULL: none may. */
-  bool (*stream_is_shared)(const xfi_device *device, xfer_stream stream);
-
   /* Allocate flags, zeroed. `by_streams`: streams store to them, not only hosts. */
   xfer_status (*flags_alloc)(xfi_device *device, uint64_t **flags, size_t n_flags, bool by_streams);
   void (*flags_free)(xfi_device *device, uint64_t *flags);

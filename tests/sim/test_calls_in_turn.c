@@ -165,6 +165,23 @@ static void test_messages_with_large_tables(void)
   world_go(calls_at_once);
 }
 
+/* Whose streams wait behind each other. */
+static void calls_again_and_again(int rank)
+{
+  cudaStream_t stream = world_stream();
+
+  make_tensors(rank, EACH_EACH);
+  for (int k = 0; k < 100; k++)
+    redistribute(rank, &tensors[rank][k % CALLS], stream);
+  check_tensors(rank, stream);
+}
+
+static void test_calls_of_ranks_that_share_a_queue(void)
+{
+  world_make(4, COMM_GATHER, (sim_config){.n_devices = 1, .connections = 1});
+  world_go(calls_again_and_again);
+}
+
 /* The tensor is freed, and another lies at its address: peers have kept nothing of it. */
 static void calls_of_freed_memory(int rank)
 {
@@ -470,6 +487,7 @@ int main(int argc, char **argv)
        test_small_messages_between_islands_do_not_wait_for_those_before},
       {"calls_with_large_tables", test_calls_with_large_tables},
       {"messages_with_large_tables", test_messages_with_large_tables},
+      {"calls_of_ranks_that_share_a_queue", test_calls_of_ranks_that_share_a_queue},
       {"calls_of_freed_memory", test_calls_of_freed_memory},
       {"calls_of_two_forms", test_calls_of_two_forms},
       {"a_call_after_one_that_failed_comes_after_the_one_before",

@@ -51,7 +51,26 @@ static void test_e9_four_ranks_on_two_devices_with_the_default_stream(void)
   in_world(4, COMM_GATHER, (sim_config){.n_devices = 2}, on_legacy_stream);
 }
 
-/* Rank 1 does not run: rank 0 puts nothing on the stream that they share, and gives up. */
+/* All streams of a device share one queue, also those that are a rank's own. */
+static void on_one_queue(int rank)
+{
+  on_legacy_stream(rank);
+  for (uint64_t version = 20; version < 40; version++)
+    world_run(plans[rank], &tensors[rank], 1, version, world_stream());
+}
+
+static void test_e9_four_ranks_on_two_devices_of_one_queue(void)
+{
+  in_world(4, COMM_GATHER, (sim_config){.n_devices = 2, .connections = 1}, on_one_queue);
+}
+
+static void test_e9_strangers_on_two_devices_of_one_queue(void)
+{
+  shape = RING;
+  in_world(4, COMM_GATHER, (sim_config){.n_devices = 2, .connections = 1}, on_one_queue);
+}
+
+/* Rank 1 does not run: rank 0 waits for nothing on the stream that they share, and gives up. */
 static void alone_on_legacy_stream(int rank)
 {
   commit_one(rank, EACH_EACH, XFER_LANE_DIRECT, TIMEOUT_MS);
@@ -402,6 +421,8 @@ int main(int argc, char **argv)
        test_e9_four_ranks_on_two_devices_with_the_default_stream},
       {"e9_strangers_on_two_devices_with_the_default_stream",
        test_e9_strangers_on_two_devices_with_the_default_stream},
+      {"e9_four_ranks_on_two_devices_of_one_queue", test_e9_four_ranks_on_two_devices_of_one_queue},
+      {"e9_strangers_on_two_devices_of_one_queue", test_e9_strangers_on_two_devices_of_one_queue},
       {"e9_a_rank_that_does_not_come_to_the_default_stream",
        test_e9_a_rank_that_does_not_come_to_the_default_stream},
       {"as_many_peers_as_a_guard_has_room_for", test_as_many_peers_as_a_guard_has_room_for},

@@ -215,8 +215,7 @@ static xfer_status make_streams(xfi_direct *d)
   for (int g = 0; g < d->n_groups; g++)
     if (d->groups[g].stream >= n) n = d->groups[g].stream + 1;
   for (size_t i = 0; i < d->links.n; i++)
-    d->may_share = d->may_share || d->links.at[i].near == XFI_SAME_DEVICE;
-  if (d->may_share) n++;
+    d->shares_queues = d->shares_queues || d->links.at[i].near == XFI_SAME_DEVICE;
   if (d->n_groups > 1) XFI_TRY(xfi_event_create(d->device, &d->turn));
   d->streams = xfi_calloc((size_t)n, sizeof(xfer_stream));
   d->ended = xfi_calloc((size_t)n, sizeof *d->ended);

@@ -53,7 +53,7 @@ struct xfi_direct {
   int n_streams;
   xfi_event *turn; /* of the groups at the copy engine: whose peer is ready first does not overtake,
                       or several ranks would come to one peer; NULL: there is one group */
-  bool may_share;  /* a stream with another rank; the last of `streams` then takes its place */
+  bool shares_queues; /* of the device, with another rank */
 };
 
 /* Rings when the deadline of a run has come: no stream waits any longer. */

@@ -16,6 +16,8 @@
  */
 #include "direct.h"
 
+#include <sched.h>
+
 #include "error.h"
 #include "late.h"
 #include "trace.h"
@@ -25,7 +27,7 @@
 
 /* Between two looks at a flag, and between two tries of a device that fails. */
 enum { LOOK_NS = 20000 };
-/* At streams, for what could go at once. */
+/* At streams, for what could go at once, and at ranks of this process, for who is about to come. */
 enum { LOOKS = 200 };
 
 /* ---- flags ---- */
@@ -225,27 +227,33 @@ static bool is_to_meet(const xfi_link *link)
   return link->near == XFI_SAME_DEVICE && link->ours.can_signal && link->theirs.can_signal;
 }
 
-/* Ranks that share the stream: what the first to come puts there to wait for its peers would hold
- * up theirs. So none puts anything there before all have come, and this lane's on a stream of its
- * own. */
-static xfer_status meet(const xfi_direct *d, const xfer_plan *plan)
+/* Streams of a process share the queues of its device, and some are the same stream: a rank's wait
+ * there would hold up the word that it waits for, if that came behind it. So ranks of one process
+ * and one device wait for no word before all of them have put theirs there: READY before the first
+ * meeting of a run, DONE before the second. */
+static xfer_status meet(const xfi_direct *d, const xfer_plan *plan, int meeting)
 {
   const xfi_link *links = d->links.at;
+  int looks = LOOKS;
 
   for (size_t i = 0; i < d->links.n; i++)
     if (is_to_meet(&links[i]))
-      d->device->ops->flags_store(d->device, xfi_word(links[i].page, plan->moves->rank, XFI_MET),
-                                  plan->epoch);
+      d->device->ops->flags_store(
+          d->device, xfi_word(links[i].page, plan->moves->rank, XFI_MET + meeting), plan->epoch);
   for (size_t i = 0; i < d->links.n; i++) {
-    uint64_t *word = xfi_word(d->page, links[i].rank, XFI_MET);
+    uint64_t *word = xfi_word(d->page, links[i].rank, XFI_MET + meeting);
 
     if (!is_to_meet(&links[i])) continue;
     while (read_flag(word) < plan->epoch) {
       XFI_TRY(xfi_direct_check(d, plan->epoch));
       if (xfi_deadline_expired(plan->run_ends))
-        return fail_for_late(d, plan, &(xfi_flags){&word, 1}, word, NOT_STARTED);
+        return fail_for_late(d, plan, &(xfi_flags){&word, 1}, word,
+                             meeting == 0 ? NOT_STARTED : NOT_FINISHED);
       say(d, plan, &(xfi_flags){&word, 1}, word);
-      xfi_sleep_ns(LOOK_NS);
+      if (--looks > 0)
+        (void)sched_yield();
+      else
+        xfi_sleep_ns(LOOK_NS);
     }
   }
   xfi_waits_end(plan->comm->waits);
@@ -254,7 +262,6 @@ static xfer_status meet(const xfi_direct *d, const xfer_plan *plan)
 
 xfer_status xfi_direct_start(xfi_direct *d, xfer_plan *plan, xfer_stream stream)
 {
-  const xfi_device_ops *dev = d->device->ops;
   xfer_status st = XFER_OK;
   const bool watched = d->device->alarms != NULL && d->watch.flags.n > 0;
   bool told = d->tell.n == 0;
@@ -265,16 +272,12 @@ xfer_status xfi_direct_start(xfi_direct *d, xfer_plan *plan, xfer_stream stream)
   if (watched) xfi_alarm_set(d->device->alarms, &d->watch.alarm, plan->run_ends);
   for (int i = 0; i < d->n_streams; i++)
     XFI_TRY(xfi_stream_wait(d->device, d->streams[i], plan->started));
-  if (d->may_share && dev->stream_is_shared(d->device, stream)) {
-    XFI_TRY(meet(d, plan));
-    stream = d->streams[d->n_streams - 1];
-    XFI_TRY(xfi_quant_await(plan, XFI_QUANT_PARTS - 1, stream));
-  }
   /* One call sets and waits where both are on the caller's stream. */
-  if (!told && (d->n_groups == 0 || d->groups[0].stream >= 0)) {
+  if (!told && (d->shares_queues || d->n_groups == 0 || d->groups[0].stream >= 0)) {
     XFI_TRY(sync_flags(d, plan, &d->tell, &nothing, stream, NOT_STARTED));
     told = true;
   }
+  if (d->shares_queues) XFI_TRY(meet(d, plan, 0));
   for (int i = 0; i < d->n_groups; i++) {
     const xfi_group *g = &d->groups[i];
     const xfi_span span =
@@ -301,6 +304,7 @@ xfer_status xfi_direct_join(const xfi_direct *d, xfer_stream stream)
 
 xfer_status xfi_direct_finish(const xfi_direct *d, const xfer_plan *plan, xfer_stream stream)
 {
+  if (d->shares_queues) XFI_TRY(meet(d, plan, 1));
   return sync_flags(d, plan, &nothing, &d->await, stream, NOT_FINISHED);
 }
 

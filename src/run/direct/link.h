@@ -51,7 +51,8 @@ enum {
                                  own: xfi_watch.given_up */
   XFI_STARTED,                /* the peer may be pushing; + 1: pulling */
   XFI_DONE = XFI_STARTED + 2, /* the peer has pushed; + 1: pulled */
-  XFI_MET = XFI_DONE + 2,     /* the peer has reached run `epoch`, on a stream that we share */
+  XFI_MET = XFI_DONE + 2,     /* the peer, on our device, has come to the first meeting of run
+                                 `epoch`; + 1: to the second */
   XFI_WORDS = 8
 };
 
@@ -65,7 +66,7 @@ typedef enum xfi_near {
   XFI_FAR,
   XFI_SAME_HOST,    /* its memory may be mapped */
   XFI_SAME_PROCESS, /* when it is freed, our mapping is gone too */
-  XFI_SAME_DEVICE   /* we may share a stream */
+  XFI_SAME_DEVICE   /* we share its queues, and may share a stream */
 } xfi_near;
 
 /* With how many peers a rank has flows, and with how many of them both ways. */
