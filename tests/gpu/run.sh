@@ -111,6 +111,10 @@ for n in 1 2 8; do
 done
 run share:repeat:8 1 150 "$bin/test_ranks" repeat 8 gather "$(times 300)"
 run share:connections:8 1 150 env CUDA_DEVICE_MAX_CONNECTIONS=1 "$bin/test_ranks" repeat 8 gather "$(times 100)"
+for n in 2 4 16; do
+  run "share:threads:$n" 1 100 "$bin/test_threads" $n
+  run "share:threads:connections:$n" 1 100 env CUDA_DEVICE_MAX_CONNECTIONS=1 "$bin/test_threads" $n
+done
 run share:redistribute:8 1 150 "$bin/test_ranks" redistribute 8 gather "$(times 200)"
 run share:domains:8 1 150 "$bin/test_ranks" domains 8 gather "$(times 60)"
 run share:remap:4 1 100 "$bin/test_ranks" remap 4 gather 6
