@@ -58,6 +58,15 @@ typedef struct xfi_channel {
 /* Copies the channel's next n_bytes into the slot, or out of it. */
 typedef void xfi_carry_fn(void *context, size_t channel, char *slot, size_t n_bytes);
 
+/* Channels that are carried together. */
+typedef struct xfi_carriage {
+  xfi_channel *channels; /* [n] */
+  size_t n;
+  size_t slot_bytes; /* most of a slot; the same on both ends */
+  xfi_carry_fn *carry;
+  void *context; /* its */
+} xfi_carriage;
+
 #define XFI_CHANNEL_SLOTS 4
 
 /* Most bytes of a slot: small enough that the slots of several peers stay in a core's cache. */
@@ -94,17 +103,14 @@ typedef struct xfi_comm_ops {
   /* Whether this rank shares memory with the peer: the same on both ends, for the comm's whole
    * life. NULL: with none. */
   bool (*shares)(const xfi_comm *comm, int peer);
-  /* Carry all bytes of some channels, in any order between channels, in slots of at most
-   * slot_bytes, which is the same on both ends. When it returns, sent bytes may still be in slots;
-   * but only `carry` touches the caller's memory, so that is free again. */
-  xfer_status (*carry_channels)(xfi_comm *comm, xfi_channel *channels, size_t n, size_t slot_bytes,
-                                xfi_carry_fn *carry, void *context, xfi_deadline deadline);
+  /* Carry all bytes of some channels, in any order between channels. When it returns, sent bytes
+   * may still be in slots; but only `carry` touches the caller's memory, so that is free again. */
+  xfer_status (*carry_channels)(xfi_comm *comm, const xfi_carriage *all, xfi_deadline deadline);
   /* Begin to send, without waiting, as far as slots are free; only channels to a single peer. The
    * next call for these channels must be carry_channels(), or carry_undo(); after the latter all
    * ranks meet in another call before any of them carries. */
-  void (*carry_begin)(xfi_comm *comm, xfi_channel *channels, size_t n, size_t slot_bytes,
-                      xfi_carry_fn *carry, void *context);
-  void (*carry_undo)(xfi_comm *comm, xfi_channel *channels, size_t n, size_t slot_bytes);
+  void (*carry_begin)(xfi_comm *comm, const xfi_carriage *all);
+  void (*carry_undo)(xfi_comm *comm, const xfi_carriage *all);
   /* All ranks, before the first run and after abort_data(): make the connections that are otherwise
    * made by the first message, to the ranks of peers[] and, if asked, for broadcasts. NULL: nothing
    * to do. */

@@ -154,8 +154,9 @@ static void add(xfi_host_comm *comm, size_t i, const xfi_message *message, bool 
 /* The first n of the comm's channels. */
 static xfer_status carry(xfi_host_comm *comm, xfi_carry_call call, size_t n, xfi_deadline deadline)
 {
-  return xfi_shared_carry(&comm->shared.base, call, comm->channels, n, XFI_CHANNEL_SLOT_BYTES,
-                          copy_message, comm, deadline);
+  return xfi_shared_carry(
+      &comm->shared.base, call,
+      &(xfi_carriage){comm->channels, n, XFI_CHANNEL_SLOT_BYTES, copy_message, comm}, deadline);
 }
 
 /* Who does not send is late, before who does not read. */

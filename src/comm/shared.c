@@ -257,11 +257,7 @@ xfer_status xfi_shared_gather(xfi_shared *s, void *all, const void *mine, size_t
 typedef struct carrying {
   xfi_shared *shared;
   xfi_carry_call call;
-  xfi_channel *channels; /* [n] */
-  size_t n;
-  size_t slot_bytes;
-  xfi_carry_fn *carry;
-  void *context;
+  const xfi_carriage *all;
   bool rings;    /* somebody may wait for what is moved */
   size_t n_left; /* channels that are not done */
 } carrying;
@@ -279,7 +275,7 @@ static xfi_ring *ring_of(const carrying *s, const xfi_channel *c)
 /* The next channel that sends the same; NULL: none. */
 static xfi_channel *next_same(const carrying *s, const xfi_channel *c)
 {
-  return c->next_same == 0 ? NULL : &s->channels[c->next_same];
+  return c->next_same == 0 ? NULL : &s->all->channels[c->next_same];
 }
 
 /* A rank that has not emptied what the next shared slot held, be it of another call; -1: all
@@ -328,7 +324,7 @@ static xfi_label next_label(const carrying *s, const xfi_channel *c)
   const uint64_t left = c->n_bytes - c->n_done;
 
   return (xfi_label){.n_in_all = c->n_bytes,
-                     .n_bytes = (uint32_t)(left < s->slot_bytes ? left : s->slot_bytes),
+                     .n_bytes = (uint32_t)(left < s->all->slot_bytes ? left : s->all->slot_bytes),
                      .call = (uint16_t)s->call};
 }
 
@@ -345,7 +341,7 @@ static void count_slot(carrying *s, xfi_channel *c, uint32_t n, _Atomic uint64_t
 static void fill_slot(carrying *s, size_t i)
 {
   xfi_segment *own = own_of(s->shared);
-  xfi_channel *c = &s->channels[i];
+  xfi_channel *c = &s->all->channels[i];
   xfi_ring *ring = ring_of(s, c);
   uint64_t count = atomic_load_explicit(&ring->n_filled, memory_order_relaxed);
   const bool is_shared = c->next_same != 0;
@@ -353,7 +349,8 @@ static void fill_slot(carrying *s, size_t i)
   xfi_label label = next_label(s, c);
 
   if (is_shared) label.shared = (uint16_t)(slot + 1);
-  s->carry(s->context, i, is_shared ? own->shared[slot] : ring->slots[slot], label.n_bytes);
+  s->all->carry(s->all->context, i, is_shared ? own->shared[slot] : ring->slots[slot],
+                label.n_bytes);
   for (; c != NULL; c = next_same(s, c)) {
     ring = ring_of(s, c);
     count = atomic_load_explicit(&ring->n_filled, memory_order_relaxed);
@@ -366,7 +363,7 @@ static void fill_slot(carrying *s, size_t i)
 
 static xfer_status empty_slot(carrying *s, size_t i)
 {
-  xfi_channel *c = &s->channels[i];
+  xfi_channel *c = &s->all->channels[i];
   xfi_ring *ring = ring_of(s, c);
   const size_t slot =
       atomic_load_explicit(&ring->n_emptied, memory_order_relaxed) % XFI_CHANNEL_SLOTS;
@@ -380,18 +377,18 @@ static xfer_status empty_slot(carrying *s, size_t i)
             (unsigned long long)label.n_in_all,
             label.call <= XFI_OF_BROADCAST ? calls[label.call] : "?", s->shared->base.rank,
             (unsigned long long)wanted.n_in_all, calls[s->call]);
-  s->carry(s->context, i,
-           label.shared == 0 ? ring->slots[slot]
-                             : xfi_segment_of(s->shared, c->peer)->shared[label.shared - 1],
-           label.n_bytes);
+  s->all->carry(s->all->context, i,
+                label.shared == 0 ? ring->slots[slot]
+                                  : xfi_segment_of(s->shared, c->peer)->shared[label.shared - 1],
+                label.n_bytes);
   count_slot(s, c, label.n_bytes, &ring->n_emptied);
   return XFER_OK;
 }
 
 static xfer_status move_slots(carrying *s, size_t i)
 {
-  while (is_to_do(&s->channels[i]) && can_move(s, &s->channels[i])) {
-    if (s->channels[i].send)
+  while (is_to_do(&s->all->channels[i]) && can_move(s, &s->all->channels[i])) {
+    if (s->all->channels[i].send)
       fill_slot(s, i);
     else
       XFI_TRY(empty_slot(s, i));
@@ -403,8 +400,8 @@ static bool any_can_move(const awaited *what)
 {
   const carrying *s = what->of;
 
-  for (size_t i = 0; i < s->n; i++)
-    if (is_to_do(&s->channels[i]) && can_move(s, &s->channels[i])) return true;
+  for (size_t i = 0; i < s->all->n; i++)
+    if (is_to_do(&s->all->channels[i]) && can_move(s, &s->all->channels[i])) return true;
   return false;
 }
 
@@ -413,8 +410,8 @@ static int find_peer(const awaited *what, is_meant *of)
   const carrying *s = what->of;
   bool fills_shared = false;
 
-  for (size_t i = 0; i < s->n; i++) {
-    const xfi_channel *c = &s->channels[i];
+  for (size_t i = 0; i < s->all->n; i++) {
+    const xfi_channel *c = &s->all->channels[i];
 
     if (c->n_done == c->n_bytes) continue;
     if (of(what->shared, c->peer)) return c->peer;
@@ -429,7 +426,7 @@ static xfer_status carry_all(carrying *s, xfi_deadline deadline)
   const awaited any = {any_can_move, find_peer, -1, s->shared, s};
 
   while (s->n_left > 0) {
-    for (size_t i = 0; i < s->n; i++)
+    for (size_t i = 0; i < s->all->n; i++)
       XFI_TRY(move_slots(s, i));
     if (s->n_left > 0) XFI_TRY(await(&any, deadline));
   }
@@ -441,51 +438,47 @@ bool xfi_shared_shares(const xfi_comm *comm, int peer)
   return xfi_segment_of((const xfi_shared *)comm, peer) != NULL;
 }
 
-xfer_status xfi_shared_carry(xfi_comm *comm, xfi_carry_call call, xfi_channel *channels, size_t n,
-                             size_t slot_bytes, xfi_carry_fn *carry, void *context,
+xfer_status xfi_shared_carry(xfi_comm *comm, xfi_carry_call call, const xfi_carriage *all,
                              xfi_deadline deadline)
 {
   xfi_shared *shared = (xfi_shared *)comm;
-  carrying s = {shared, call, channels, n, slot_bytes, carry, context, true, 0};
+  carrying s = {shared, call, all, true, 0};
   xfer_status st = begin(shared);
 
-  assert(slot_bytes > 0 && slot_bytes <= XFI_CHANNEL_SLOT_BYTES);
+  assert(all->slot_bytes > 0 && all->slot_bytes <= XFI_CHANNEL_SLOT_BYTES);
   if (st != XFER_OK) return st;
-  for (size_t i = 0; i < n; i++)
-    s.n_left += channels[i].n_done < channels[i].n_bytes;
+  for (size_t i = 0; i < all->n; i++)
+    s.n_left += all->channels[i].n_done < all->channels[i].n_bytes;
   st = carry_all(&s, deadline);
   return st == XFER_OK ? st : shared->ops->fail(comm, st);
 }
 
-xfer_status xfi_shared_carry_channels(xfi_comm *comm, xfi_channel *channels, size_t n,
-                                      size_t slot_bytes, xfi_carry_fn *carry, void *context,
+xfer_status xfi_shared_carry_channels(xfi_comm *comm, const xfi_carriage *all,
                                       xfi_deadline deadline)
 {
-  return xfi_shared_carry(comm, XFI_OF_CHANNELS, channels, n, slot_bytes, carry, context, deadline);
+  return xfi_shared_carry(comm, XFI_OF_CHANNELS, all, deadline);
 }
 
-void xfi_shared_carry_begin(xfi_comm *comm, xfi_channel *channels, size_t n, size_t slot_bytes,
-                            xfi_carry_fn *carry, void *context)
+void xfi_shared_carry_begin(xfi_comm *comm, const xfi_carriage *all)
 {
-  carrying s = {
-      (xfi_shared *)comm, XFI_OF_CHANNELS, channels, n, slot_bytes, carry, context, false, n};
+  carrying s = {(xfi_shared *)comm, XFI_OF_CHANNELS, all, false, all->n};
 
-  for (size_t i = 0; i < n; i++)
-    if (channels[i].send && !channels[i].is_again && channels[i].next_same == 0)
+  for (size_t i = 0; i < all->n; i++)
+    if (all->channels[i].send && !all->channels[i].is_again && all->channels[i].next_same == 0)
       (void)move_slots(&s, i);
 }
 
 /* Nobody looks at the slots before carry_channels(). None is shared. */
-void xfi_shared_carry_undo(xfi_comm *comm, xfi_channel *channels, size_t n, size_t slot_bytes)
+void xfi_shared_carry_undo(xfi_comm *comm, const xfi_carriage *all)
 {
   const carrying s = {.shared = (xfi_shared *)comm};
 
-  for (size_t i = 0; i < n; i++) {
-    xfi_channel *c = &channels[i];
+  for (size_t i = 0; i < all->n; i++) {
+    xfi_channel *c = &all->channels[i];
     xfi_ring *ring = ring_of(&s, c);
 
     if (c->n_done > 0)
-      (void)atomic_fetch_sub(&ring->n_filled, (c->n_done + slot_bytes - 1) / slot_bytes);
+      (void)atomic_fetch_sub(&ring->n_filled, (c->n_done + all->slot_bytes - 1) / all->slot_bytes);
     c->n_done = 0;
   }
 }

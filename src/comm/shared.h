@@ -143,16 +143,12 @@ XFI_DOOR xfer_status xfi_shared_gather(xfi_shared *shared, void *all, const void
                                        size_t n_bytes, xfi_deadline deadline);
 /* As xfi_comm_ops has them. */
 XFI_DOOR bool xfi_shared_shares(const xfi_comm *comm, int peer);
-XFI_DOOR xfer_status xfi_shared_carry_channels(xfi_comm *comm, xfi_channel *channels, size_t n,
-                                               size_t slot_bytes, xfi_carry_fn *carry,
-                                               void *context, xfi_deadline deadline);
-XFI_DOOR void xfi_shared_carry_begin(xfi_comm *comm, xfi_channel *channels, size_t n,
-                                     size_t slot_bytes, xfi_carry_fn *carry, void *context);
-XFI_DOOR void xfi_shared_carry_undo(xfi_comm *comm, xfi_channel *channels, size_t n,
-                                    size_t slot_bytes);
+XFI_DOOR xfer_status xfi_shared_carry_channels(xfi_comm *comm, const xfi_carriage *all,
+                                               xfi_deadline deadline);
+XFI_DOOR void xfi_shared_carry_begin(xfi_comm *comm, const xfi_carriage *all);
+XFI_DOOR void xfi_shared_carry_undo(xfi_comm *comm, const xfi_carriage *all);
 /* The same for any call. */
-xfer_status xfi_shared_carry(xfi_comm *comm, xfi_carry_call call, xfi_channel *channels, size_t n,
-                             size_t slot_bytes, xfi_carry_fn *carry, void *context,
+xfer_status xfi_shared_carry(xfi_comm *comm, xfi_carry_call call, const xfi_carriage *all,
                              xfi_deadline deadline);
 
 #endif

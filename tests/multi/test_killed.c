@@ -85,12 +85,14 @@ static void carry_or_die(void *context, size_t channel, char *slot, size_t n_byt
   carry(context, channel, slot, n_bytes);
 }
 
-static xfer_status stream_or_die(xfi_comm *comm, xfi_channel *channels, size_t n, size_t slot_bytes,
-                                 xfi_carry_fn *carries, void *context, xfi_deadline deadline)
+static xfer_status stream_or_die(xfi_comm *comm, const xfi_carriage *all, xfi_deadline deadline)
 {
+  xfi_carriage dying = *all;
+
   come_to_a_call();
-  carry = carries;
-  return mpi_ops->carry_channels(comm, channels, n, slot_bytes, carry_or_die, context, deadline);
+  carry = all->carry;
+  dying.carry = carry_or_die;
+  return mpi_ops->carry_channels(comm, &dying, deadline);
 }
 
 static xfer_status round_or_die(xfi_comm *comm, const xfi_messages *messages, xfer_stream stream,

@@ -315,10 +315,11 @@ static void test_a_rank_that_has_left_is_named(void **state)
     char all[RANKS];
 
     if (rank == 1) {
-      assert_int_equal(streams ? transport->ops->carry_channels(transport, &from_0, 1, 4096,
-                                                                carry_nothing, NULL, deadline)
-                               : transport->ops->all_gather(transport, all, "x", 1, deadline),
-                       XFER_ERR_COMM);
+      assert_int_equal(
+          streams ? transport->ops->carry_channels(
+                        transport, &(xfi_carriage){&from_0, 1, 4096, carry_nothing, NULL}, deadline)
+                  : transport->ops->all_gather(transport, all, "x", 1, deadline),
+          XFER_ERR_COMM);
       assert_text("rank 0 has left the comm");
       assert_false(xfi_deadline_expired(deadline));
     }

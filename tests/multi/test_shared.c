@@ -88,13 +88,12 @@ static xfer_status count_round(xfi_comm *comm, const xfi_messages *messages, xfe
   return mpi_ops->round(comm, messages, stream, deadline);
 }
 
-static xfer_status count_stream(xfi_comm *comm, xfi_channel *channels, size_t n, size_t slot_bytes,
-                                xfi_carry_fn *carry, void *context, xfi_deadline deadline)
+static xfer_status count_stream(xfi_comm *comm, const xfi_carriage *all, xfi_deadline deadline)
 {
-  n_streams += n > 0;
-  for (size_t i = 0; i < n; i++)
-    n_again += channels[i].is_again;
-  return mpi_ops->carry_channels(comm, channels, n, slot_bytes, carry, context, deadline);
+  n_streams += all->n > 0;
+  for (size_t i = 0; i < all->n; i++)
+    n_again += all->channels[i].is_again;
+  return mpi_ops->carry_channels(comm, all, deadline);
 }
 
 static xfer_status make_over_mpi(xfer_comm **comms, int n_ranks)

@@ -284,8 +284,9 @@ static xfer_status stream_to_all(xfi_comm *comm, xfi_deadline deadline)
                                 .next_same = send && i + 1 < n_peers ? i + 1 : 0,
                                 .is_again = send && i > 0};
   }
-  return comm->ops->carry_channels(comm, channels, 2 * n_peers, XFI_CHANNEL_SLOT_BYTES,
-                                   carry_nothing, NULL, deadline);
+  return comm->ops->carry_channels(
+      comm, &(xfi_carriage){channels, 2 * n_peers, XFI_CHANNEL_SLOT_BYTES, carry_nothing, NULL},
+      deadline);
 }
 
 static xfer_status gather_of_all(xfi_comm *comm, xfi_deadline deadline)
@@ -360,12 +361,14 @@ static int waits_for_a_reader(int rank, meeting_place *place)
   if (rank == 0) {
     xfi_channel both[] = {{.peer = 1, .send = true, .n_bytes = LONG, .next_same = 1},
                           {.peer = 2, .send = true, .n_bytes = LONG, .is_again = true}};
-    st = comm->ops->carry_channels(comm, both, 2, XFI_CHANNEL_SLOT_BYTES, carry_nothing, NULL,
-                                   xfi_deadline_after(400));
+    st = comm->ops->carry_channels(
+        comm, &(xfi_carriage){both, 2, XFI_CHANNEL_SLOT_BYTES, carry_nothing, NULL},
+        xfi_deadline_after(400));
   } else {
     xfi_channel one = {.peer = 0, .n_bytes = LONG};
-    st = comm->ops->carry_channels(comm, &one, 1, XFI_CHANNEL_SLOT_BYTES, carry_nothing, NULL,
-                                   xfi_deadline_after(300));
+    st = comm->ops->carry_channels(
+        comm, &(xfi_carriage){&one, 1, XFI_CHANNEL_SLOT_BYTES, carry_nothing, NULL},
+        xfi_deadline_after(300));
   }
   const bool right = names_the_late(st);
   place->n_gave_up++;

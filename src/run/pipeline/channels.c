@@ -133,9 +133,9 @@ static xfer_status add_move(xfi_channels *c, xfi_load *l, const xfer_plan *plan,
 static xfer_status add_channel(xfi_channels *c, const xfer_plan *plan, const xfi_move_list *list,
                                const xfi_peer *peer, bool send)
 {
-  xfi_load *l = &c->loads[c->n];
+  xfi_load *l = &c->loads[c->all.n];
 
-  c->at[c->n++] = (xfi_channel){
+  c->all.channels[c->all.n++] = (xfi_channel){
       .peer = peer->rank, .send = send, .n_bytes = xfi_run_flow_bytes(plan, send, peer)};
   l->n_groups = l->n_boxes = l->n_dims = 0;
   XFI_TRY(xfi_vec_reserve(&l->bases, &l->bases_capacity, peer->n, sizeof *l->bases));
@@ -164,8 +164,8 @@ static bool are_same(const xfi_channels *c, size_t i, size_t k)
   const xfi_load *a = &c->loads[i];
   const xfi_load *b = &c->loads[k];
 
-  return c->at[i].send && c->at[i].n_bytes == c->at[k].n_bytes && a->n_boxes == b->n_boxes &&
-         a->n_groups == b->n_groups && a->n_dims == b->n_dims &&
+  return c->all.channels[i].send && c->all.channels[i].n_bytes == c->all.channels[k].n_bytes &&
+         a->n_boxes == b->n_boxes && a->n_groups == b->n_groups && a->n_dims == b->n_dims &&
          memcmp(a->bases, b->bases, sizeof *a->bases * a->n_boxes) == 0 &&
          memcmp(a->groups, b->groups, sizeof *a->groups * a->n_groups) == 0 &&
          (a->n_dims == 0 || memcmp(a->dims, b->dims, sizeof *a->dims * a->n_dims) == 0);
@@ -175,15 +175,15 @@ static bool are_same(const xfi_channels *c, size_t i, size_t k)
  * once; shorter ones may lie in their slots before a run begins. */
 static void find_same(xfi_channels *c)
 {
-  for (size_t k = 0; k < c->n; k++) {
+  for (size_t k = 0; k < c->all.n; k++) {
     size_t i = 0;
 
-    if (!c->at[k].send || c->at[k].n_bytes <= c->slot_bytes) continue;
-    c->at[k].next_same = 0;
-    while (i < k && (c->at[i].next_same != 0 || !are_same(c, i, k)))
+    if (!c->all.channels[k].send || c->all.channels[k].n_bytes <= c->all.slot_bytes) continue;
+    c->all.channels[k].next_same = 0;
+    while (i < k && (c->all.channels[i].next_same != 0 || !are_same(c, i, k)))
       i++;
-    if (i < k) c->at[i].next_same = k;
-    c->at[k].is_again = i < k;
+    if (i < k) c->all.channels[i].next_same = k;
+    c->all.channels[k].is_again = i < k;
   }
 }
 
@@ -229,67 +229,23 @@ static xfer_status fill(xfi_channels *c, const xfer_plan *plan)
   const xfi_plan *m = plan->moves;
   xfer_status st;
 
-  c->n = 0;
+  c->all.n = 0;
   st = add_all(c, plan, false);
   if (st == XFER_OK) st = add_all(c, plan, true);
   xfi_copies_free(&c->copies);
   XFI_TRY(st);
-  c->past_cache = c->n > 0 && m->in_bytes + m->self_bytes + m->out_bytes > cache_bytes(plan);
+  c->past_cache = c->all.n > 0 && m->in_bytes + m->self_bytes + m->out_bytes > cache_bytes(plan);
   c->slots_past_cache = c->past_cache && may_lines_be_slow();
   find_same(c);
   return XFER_OK;
 }
 
-xfer_status xfi_channels_create(xfi_channels *c, const xfer_plan *plan)
-{
-  const size_t most = plan->moves->sends.n_peers + plan->moves->recvs.n_peers;
-
-  c->slot_bytes = slot_bytes_of(plan);
-  c->at = xfi_calloc(most, sizeof *c->at);
-  c->loads = xfi_calloc(most, sizeof *c->loads);
-  XFI_CHECK(c->at != NULL && c->loads != NULL, XFER_ERR_NOMEM, "%zu channels", most);
-  c->n_loads = most;
-  return fill(c, plan);
-}
-
-xfer_status xfi_channels_move(xfi_channels *c, const xfer_plan *plan)
-{
-  if (c->in_pieces) return fill(c, plan);
-  for (size_t i = 0; i < c->n; i++)
-    for (size_t k = 0; k < c->loads[i].n_boxes; k++)
-      c->loads[i].bases[k] = xfi_anchor_address(&c->loads[i].anchors[k]);
-  find_same(c);
-  return XFER_OK;
-}
-
-void xfi_channels_destroy(xfi_channels *c)
-{
-  for (size_t i = 0; i < c->n_loads; i++) {
-    xfi_free(c->loads[i].groups);
-    xfi_free(c->loads[i].dims);
-    xfi_free(c->loads[i].bases);
-    xfi_free(c->loads[i].anchors);
-  }
-  xfi_free(c->loads);
-  xfi_free(c->at);
-}
-
-void xfi_channels_measure(const xfer_plan *plan, uint64_t *sent_bytes, uint64_t *staging_bytes)
-{
-  for (size_t p = 0; p < plan->moves->sends.n_peers; p++) {
-    if (!has_channel(plan, true, p)) continue;
-    *sent_bytes += xfi_run_flow_bytes(plan, true, &plan->moves->sends.peers[p]);
-    *staging_bytes += (uint64_t)XFI_CHANNEL_SLOTS * slot_bytes_of(plan);
-  }
-}
-
-/* ---- running ---- */
-
+/* An xfi_carry_fn. */
 static void carry(void *context, size_t channel, char *slot, size_t n_bytes)
 {
   xfi_channels *c = context;
   xfi_load *l = &c->loads[channel];
-  const bool send = c->at[channel].send;
+  const bool send = c->all.channels[channel].send;
 
   for (uint64_t left = n_bytes, n; left > 0; left -= n, slot += n) {
     const group *g = &l->groups[l->group];
@@ -309,27 +265,72 @@ static void carry(void *context, size_t channel, char *slot, size_t n_bytes)
   }
 }
 
+xfer_status xfi_channels_create(xfi_channels *c, const xfer_plan *plan)
+{
+  const size_t most = plan->moves->sends.n_peers + plan->moves->recvs.n_peers;
+
+  c->all = (xfi_carriage){.slot_bytes = slot_bytes_of(plan), .carry = carry, .context = c};
+  c->all.channels = xfi_calloc(most, sizeof *c->all.channels);
+  c->loads = xfi_calloc(most, sizeof *c->loads);
+  XFI_CHECK(c->all.channels != NULL && c->loads != NULL, XFER_ERR_NOMEM, "%zu channels", most);
+  c->n_loads = most;
+  return fill(c, plan);
+}
+
+xfer_status xfi_channels_move(xfi_channels *c, const xfer_plan *plan)
+{
+  if (c->in_pieces) return fill(c, plan);
+  for (size_t i = 0; i < c->all.n; i++)
+    for (size_t k = 0; k < c->loads[i].n_boxes; k++)
+      c->loads[i].bases[k] = xfi_anchor_address(&c->loads[i].anchors[k]);
+  find_same(c);
+  return XFER_OK;
+}
+
+void xfi_channels_destroy(xfi_channels *c)
+{
+  for (size_t i = 0; i < c->n_loads; i++) {
+    xfi_free(c->loads[i].groups);
+    xfi_free(c->loads[i].dims);
+    xfi_free(c->loads[i].bases);
+    xfi_free(c->loads[i].anchors);
+  }
+  xfi_free(c->loads);
+  xfi_free(c->all.channels);
+}
+
+void xfi_channels_measure(const xfer_plan *plan, uint64_t *sent_bytes, uint64_t *staging_bytes)
+{
+  for (size_t p = 0; p < plan->moves->sends.n_peers; p++) {
+    if (!has_channel(plan, true, p)) continue;
+    *sent_bytes += xfi_run_flow_bytes(plan, true, &plan->moves->sends.peers[p]);
+    *staging_bytes += (uint64_t)XFI_CHANNEL_SLOTS * slot_bytes_of(plan);
+  }
+}
+
+/* ---- running ---- */
+
 static void rewind_all(xfi_channels *c)
 {
-  for (size_t i = 0; i < c->n; i++) {
+  for (size_t i = 0; i < c->all.n; i++) {
     c->loads[i].group = c->loads[i].box = 0;
     c->loads[i].at = 0;
-    c->at[i].n_done = 0;
+    c->all.channels[i].n_done = 0;
   }
 }
 
 void xfi_channels_begin(xfi_channels *c, const xfer_plan *plan)
 {
-  if (c->n == 0) return;
+  if (c->all.n == 0) return;
   rewind_all(c);
-  plan->comm->ops->carry_begin(plan->comm, c->at, c->n, c->slot_bytes, carry, c);
+  plan->comm->ops->carry_begin(plan->comm, &c->all);
   c->has_begun = true;
 }
 
 void xfi_channels_undo(xfi_channels *c, const xfer_plan *plan)
 {
   if (!c->has_begun) return;
-  plan->comm->ops->carry_undo(plan->comm, c->at, c->n, c->slot_bytes);
+  plan->comm->ops->carry_undo(plan->comm, &c->all);
   c->has_begun = false;
 }
 
@@ -338,12 +339,11 @@ xfer_status xfi_channels_run(xfi_channels *c, const xfer_plan *plan)
   xfer_status st;
   xfi_span span;
 
-  if (c->n == 0) return XFER_OK;
+  if (c->all.n == 0) return XFER_OK;
   span = xfi_span_begin(XFI_SYS_RUN, plan->moves->rank, XFI_TRACK_SHARED, "channels");
   if (!c->has_begun) rewind_all(c);
   c->has_begun = false;
-  st = plan->comm->ops->carry_channels(plan->comm, c->at, c->n, c->slot_bytes, carry, c,
-                                       plan->run_ends);
-  xfi_span_end(&span, st, "%zu channels", c->n);
+  st = plan->comm->ops->carry_channels(plan->comm, &c->all, plan->run_ends);
+  xfi_span_end(&span, st, "%zu channels", c->all.n);
   return st;
 }

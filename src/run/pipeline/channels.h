@@ -10,11 +10,9 @@
 typedef struct xfi_load xfi_load;
 
 typedef struct xfi_channels {
-  xfi_channel *at; /* [n] */
-  xfi_load *loads; /* [n_loads], of which n are used */
-  size_t n;
-  size_t n_loads; /* two for each peer */
-  size_t slot_bytes;
+  xfi_carriage all;
+  xfi_load *loads;       /* [n_loads], of which all.n are used */
+  size_t n_loads;        /* two for each peer */
   bool past_cache;       /* more is copied than a cache holds: stores go past it, */
   bool slots_past_cache; /* also into slots, which another core reads as fast from memory */
   bool in_pieces;        /* some view is in pieces, so that anchors do not give its addresses */

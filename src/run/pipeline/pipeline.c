@@ -102,7 +102,7 @@ done:
 
 bool xfi_pipeline_is_empty(const xfi_pipeline *p)
 {
-  return p->n_steps == 0 && p->channels.n == 0;
+  return p->n_steps == 0 && p->channels.all.n == 0;
 }
 
 xfer_status xfi_pipeline_start(xfi_pipeline *p, xfer_plan *plan, xfer_stream stream)
