@@ -119,6 +119,22 @@ xfer_status xfi_comm_check_same(const xfi_comm *comm, xfi_gathering mine, xfi_ga
                    (unsigned long long)mine.number, rank, (unsigned long long)theirs.number);
 }
 
+static const char *call_name(xfi_carry_call call)
+{
+  static const char *const names[] = {"channels", "exchange", "round", "broadcast"};
+
+  return call <= XFI_OF_BROADCAST ? names[call] : "?"; /* another process's word */
+}
+
+xfer_status xfi_terms_check(xfi_terms sent, int from, xfi_terms expected, int to)
+{
+  XFI_CHECK(sent.call == expected.call && sent.n_bytes == expected.n_bytes, XFER_ERR_MISMATCH,
+            "rank %d sends %llu bytes in %s to rank %d, which expects %llu in %s", from,
+            (unsigned long long)sent.n_bytes, call_name(sent.call), to,
+            (unsigned long long)expected.n_bytes, call_name(expected.call));
+  return XFER_OK;
+}
+
 /* To `all`, of whose n_bytes of each rank they are the n from `at` on; the rows are `pitch` apart.
  */
 static void spread_rows(const xfi_comm *comm, char *all, size_t n_bytes, size_t at,

@@ -75,6 +75,20 @@ typedef struct xfi_carriage {
 typedef struct xfi_comm xfi_comm;
 typedef struct xfi_waits xfi_waits;
 
+/* What the two ends of a message or a channel must agree on. */
+typedef enum xfi_carry_call {
+  XFI_OF_CHANNELS,
+  XFI_OF_EXCHANGE,
+  XFI_OF_ROUND,
+  XFI_OF_BROADCAST
+} xfi_carry_call;
+typedef struct xfi_terms {
+  xfi_carry_call call; /* that it belongs to */
+  uint64_t n_bytes;
+} xfi_terms;
+/* XFER_ERR_MISMATCH unless what `from` sends is what `to` expects. */
+xfer_status xfi_terms_check(xfi_terms sent, int from, xfi_terms expected, int to);
+
 /* Host memory; blocks. `all` has shape [size, n_bytes]. */
 typedef xfer_status xfi_all_gather_fn(xfi_comm *comm, void *all, const void *mine, size_t n_bytes,
                                       xfi_deadline deadline);

@@ -12,22 +12,13 @@ enum {
   XFI_LOCAL_ALARM = 1         /* bit of `turn`; the generation is in the others */
 };
 
-/* The call that a message belongs to. */
-typedef enum xfi_local_call { XFI_IN_EXCHANGE, XFI_IN_ROUND, XFI_IN_BROADCAST } xfi_local_call;
-
-/* What the two ends of a message must agree on. */
-typedef struct xfi_local_terms {
-  xfi_local_call in;
-  size_t n_bytes;
-} xfi_local_terms;
-
 /* Where a rank offers a message to another. Both ends make their calls in the same order and a
  * call ends once its messages are taken, so there is one at a time. */
 typedef struct xfi_local_post {
   const void *data;
-  xfi_local_terms offered;
-  xfi_local_terms wanted; /* once refused */
-  _Atomic int state;      /* see local_message.c */
+  xfi_terms offered;
+  xfi_terms wanted;  /* once refused */
+  _Atomic int state; /* see local_message.c */
 } xfi_local_post;
 
 /* What a rank gives to one gathering. */

@@ -15,27 +15,17 @@ typedef enum post_state {
   REFUSED    /* the two ends differ; `wanted` says how */
 } post_state;
 
-static const char *const call_names[] = {"exchange", "round", "broadcast"};
-
 /* ---- sending ---------------------------------------------------------------------------- */
 
-static void offer(xfi_local_rank *me, xfi_local_call in, const xfi_message *send)
+static void offer(xfi_local_rank *me, xfi_carry_call call, const xfi_message *send)
 {
   xfi_local_post *post = &me->posts[send->peer];
 
   assert(send->peer >= 0 && send->peer < me->base.size && send->peer != me->base.rank);
   post->data = send->data;
-  post->offered = (xfi_local_terms){.in = in, .n_bytes = send->n_bytes};
+  post->offered = (xfi_terms){call, send->n_bytes};
   atomic_store(&post->state, POSTED);
   xfi_local_ring(&me->group->ranks[send->peer]);
-}
-
-static xfer_status fail_for_terms(const xfi_local_post *post, int from, int to)
-{
-  return XFI_ERROR(XFER_ERR_MISMATCH,
-                   "rank %d sends %zu bytes in %s to rank %d, which expects %zu in %s", from,
-                   post->offered.n_bytes, call_names[post->offered.in], to, post->wanted.n_bytes,
-                   call_names[post->wanted.in]);
 }
 
 /* After a failure: no receiver reads our memory once this returns. A refusal explains the failure
@@ -49,7 +39,8 @@ static xfer_status withdraw(xfi_local_rank *me, xfer_status st)
       (void)sched_yield();
       state = atomic_load(&me->posts[r].state);
     }
-    if (state == REFUSED) st = fail_for_terms(&me->posts[r], me->base.rank, r);
+    if (state == REFUSED)
+      st = xfi_terms_check(me->posts[r].offered, me->base.rank, me->posts[r].wanted, r);
   }
   return st;
 }
@@ -59,7 +50,7 @@ static xfer_status withdraw(xfi_local_rank *me, xfer_status st)
 typedef struct receives {
   const xfi_messages *of;
   int n_left;
-  xfi_local_call in;
+  xfi_carry_call call;
 } receives;
 
 /* The sender may reuse the post once it is TAKEN and counted. */
@@ -67,12 +58,13 @@ static xfer_status receive(xfi_local_rank *me, const xfi_message *recv, receives
 {
   xfi_local_rank *sender = &me->group->ranks[recv->peer];
   xfi_local_post *post = &sender->posts[me->base.rank];
+  xfer_status st = XFER_OK;
   int state = POSTED;
 
   if (!atomic_compare_exchange_strong(&post->state, &state, COPYING)) return XFER_OK;
-  post->wanted = (xfi_local_terms){.in = recvs->in, .n_bytes = recv->n_bytes};
-  if (post->wanted.in != post->offered.in || post->wanted.n_bytes != post->offered.n_bytes) {
-    xfer_status st = fail_for_terms(post, recv->peer, me->base.rank);
+  post->wanted = (xfi_terms){recvs->call, recv->n_bytes};
+  st = xfi_terms_check(post->offered, recv->peer, post->wanted, me->base.rank);
+  if (st != XFER_OK) {
     atomic_store(&post->state, REFUSED);
     XFI_LOCAL_BREAK(me->group, "%s", xfer_last_error());
     return st;
@@ -177,10 +169,10 @@ static xfer_status serve(xfi_local_rank *me, receives *recvs, xfi_deadline deadl
   return XFER_OK;
 }
 
-static xfer_status transfer(xfi_local_rank *me, xfi_local_call in, const xfi_messages *messages,
+static xfer_status transfer(xfi_local_rank *me, xfi_carry_call call, const xfi_messages *messages,
                             xfi_deadline deadline)
 {
-  receives wanted = {.of = messages, .n_left = messages->n_recvs, .in = in};
+  receives wanted = {.of = messages, .n_left = messages->n_recvs, .call = call};
   xfer_status st = XFER_OK;
 
   if (xfi_local_is_alarmed(me->group)) st = xfi_broken_check(&me->group->broken);
@@ -189,21 +181,21 @@ static xfer_status transfer(xfi_local_rank *me, xfi_local_call in, const xfi_mes
     me->awaits[messages->recvs[i].peer] = true;
   atomic_store(&me->n_unsent, messages->n_sends);
   for (int i = 0; i < messages->n_sends; i++)
-    offer(me, in, &messages->sends[i]);
+    offer(me, call, &messages->sends[i]);
   st = serve(me, &wanted, deadline);
   return st == XFER_OK ? XFER_OK : withdraw(me, st);
 }
 
 xfer_status xfi_local_exchange(xfi_comm *comm, const xfi_messages *messages, xfi_deadline deadline)
 {
-  return transfer((xfi_local_rank *)comm, XFI_IN_EXCHANGE, messages, deadline);
+  return transfer((xfi_local_rank *)comm, XFI_OF_EXCHANGE, messages, deadline);
 }
 
 xfer_status xfi_local_round(xfi_comm *comm, const xfi_messages *messages, xfer_stream stream,
                             xfi_deadline deadline)
 {
   (void)stream;
-  return transfer((xfi_local_rank *)comm, XFI_IN_ROUND, messages, deadline);
+  return transfer((xfi_local_rank *)comm, XFI_OF_ROUND, messages, deadline);
 }
 
 /* One message after the other, to everybody at once. */
@@ -221,7 +213,7 @@ xfer_status xfi_local_broadcast(xfi_comm *comm, const xfi_message *messages, int
       if (sends ? r != root : r == root)
         me->casts[n_peers++] = (xfi_message){messages[i].data, messages[i].n_bytes, r};
     XFI_TRY(transfer(
-        me, XFI_IN_BROADCAST,
+        me, XFI_OF_BROADCAST,
         &(xfi_messages){me->casts, sends ? n_peers : 0, me->casts, sends ? 0 : n_peers}, deadline));
   }
   return XFER_OK;

@@ -18,8 +18,6 @@
 
 enum { YIELD_NS = 2000000 }; /* on a loaded host one yield may take any time */
 
-static const char *const calls[] = {"channels", "exchange", "round", "broadcast"};
-
 static xfi_segment *own_of(const xfi_shared *s)
 {
   return s->at[s->place];
@@ -370,13 +368,11 @@ static xfer_status empty_slot(carrying *s, size_t i)
   const xfi_label label = ring->labels[slot];
   const xfi_label wanted = next_label(s, c);
 
-  XFI_CHECK(label.n_in_all == wanted.n_in_all && label.n_bytes == wanted.n_bytes &&
-                label.call == wanted.call && label.shared <= XFI_CHANNEL_SLOTS,
-            XFER_ERR_MISMATCH,
-            "rank %d sends %llu bytes in %s to rank %d, which expects %llu in %s", c->peer,
-            (unsigned long long)label.n_in_all,
-            label.call <= XFI_OF_BROADCAST ? calls[label.call] : "?", s->shared->base.rank,
-            (unsigned long long)wanted.n_in_all, calls[s->call]);
+  XFI_TRY(xfi_terms_check((xfi_terms){(xfi_carry_call)label.call, label.n_in_all}, c->peer,
+                          (xfi_terms){s->call, c->n_bytes}, s->shared->base.rank));
+  XFI_CHECK(label.n_bytes == wanted.n_bytes && label.shared <= XFI_CHANNEL_SLOTS, XFER_ERR_MISMATCH,
+            "rank %d sends a slot of %u bytes, this rank expects %u", c->peer,
+            (unsigned)label.n_bytes, (unsigned)wanted.n_bytes);
   s->all->carry(s->all->context, i,
                 label.shared == 0 ? ring->slots[slot]
                                   : xfi_segment_of(s->shared, c->peer)->shared[label.shared - 1],

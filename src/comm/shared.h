@@ -22,14 +22,6 @@ typedef struct xfi_given {
   unsigned char bytes[XFI_SEGMENT_GATHER_BYTES];
 } xfi_given;
 
-/* The call that a channel belongs to. */
-typedef enum xfi_carry_call {
-  XFI_OF_CHANNELS,
-  XFI_OF_EXCHANGE,
-  XFI_OF_ROUND,
-  XFI_OF_BROADCAST
-} xfi_carry_call;
-
 /* What a ring's slot has, and where: what both ends must agree on. */
 typedef struct xfi_label {
   uint64_t n_in_all; /* bytes of the channel */
