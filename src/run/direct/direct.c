@@ -72,12 +72,12 @@ static xfi_group *new_group(xfi_direct *d, int way, int stream, int percent)
   return g;
 }
 
-static void join_group(xfi_group *g, xfi_direct *d, const xfi_link *link, int rank)
+static void join_group(xfi_group *g, xfi_direct *d, const xfi_link *link)
 {
   g->strict = g->strict || g->way == XFI_PUSH || link->near >= XFI_SAME_PROCESS;
   g->links[g->ready.n] = link;
   add_flag(&g->ready, xfi_word(d->page, link->rank, XFI_READY));
-  add_flag(&g->done, xfi_word(link->page, rank, XFI_DONE + g->way));
+  add_flag(&g->done, xfi_word(link->page, d->rank, XFI_DONE + g->way));
   d->watch.flags.n++;
 }
 
@@ -161,7 +161,7 @@ static xfer_status make_guard(xfi_group *g, const xfi_direct *d)
  * would. So each rank begins with another, where all send to all as where some send and others
  * receive: of the peers by rising rank it is the one at `rank` modulo their number. Links are by
  * distance, those above `rank` first. */
-static void list_groups(xfi_direct *d, int rank, int way, bool one, int percent)
+static void list_groups(xfi_direct *d, int way, bool one, int percent)
 {
   xfi_group *g = NULL;
   size_t n = 0;
@@ -171,22 +171,21 @@ static void list_groups(xfi_direct *d, int rank, int way, bool one, int percent)
 
   for (size_t i = 0; i < d->links.n; i++) {
     n += link_goes(&d->links.at[i], way);
-    above += link_goes(&d->links.at[i], way) && d->links.at[i].rank > rank;
+    above += link_goes(&d->links.at[i], way) && d->links.at[i].rank > d->rank;
   }
-  first = n == 0 ? 0 : ((size_t)rank + above) % n;
+  first = n == 0 ? 0 : ((size_t)d->rank + above) % n;
   for (size_t i = 0; seen < first + n; i++) {
     const xfi_link *link = &d->links.at[i % d->links.n];
 
     if (!link_goes(link, way) || seen++ < first) continue;
     if (g == NULL || !one)
       g = new_group(d, way, one ? -1 : d->n_groups % d->device->ops->n_copy_streams, percent);
-    join_group(g, d, link, rank);
+    join_group(g, d, link);
   }
 }
 
 static xfer_status make_groups(xfi_direct *d, const xfer_plan *plan)
 {
-  const int rank = plan->moves->rank;
   bool one = !d->device->ops->is_synchronous && d->links.n <= (XFI_GUARD_FLAGS - 1) / 2;
   int n = 0;
   int percent;
@@ -199,8 +198,8 @@ static xfer_status make_groups(xfi_direct *d, const xfer_plan *plan)
     }
   one = one && d->bytes <= d->device->one_batch_bytes;
   percent = one || n == 0 ? 100 : plan->local != NULL ? 200 / (2 * n + 1) : 100 / n; /* local.c */
-  list_groups(d, rank, XFI_PUSH, one, percent);
-  list_groups(d, rank, XFI_PULL, one, percent);
+  list_groups(d, XFI_PUSH, one, percent);
+  list_groups(d, XFI_PULL, one, percent);
   for (int g = 0; g < d->n_groups; g++) {
     XFI_TRY(make_guard(&d->groups[g], d));
     XFI_TRY(make_batches(&d->groups[g], d, plan));
@@ -229,7 +228,7 @@ static xfer_status make_streams(xfi_direct *d)
 }
 
 /* The peers that copy for us. */
-static void list_waits(xfi_direct *d, int rank)
+static void list_waits(xfi_direct *d)
 {
   const int n = d->watch.flags.n;
 
@@ -241,13 +240,13 @@ static void list_waits(xfi_direct *d, int rank)
 
     for (int way = XFI_PUSH; way <= XFI_PULL; way++)
       if (by[way]) add_flag(&d->await, xfi_word(d->page, link->rank, XFI_DONE + way));
-    if (by[XFI_PUSH] || by[XFI_PULL]) add_flag(&d->tell, xfi_word(link->page, rank, XFI_READY));
+    if (by[XFI_PUSH] || by[XFI_PULL]) add_flag(&d->tell, xfi_word(link->page, d->rank, XFI_READY));
   }
   d->watch.flags.n += d->await.n;
 }
 
 /* A link has a flow each way, of which each rank copies a part at most. */
-static xfer_status make_room(xfi_direct *d, int rank, int n_ranks)
+static xfer_status make_room(xfi_direct *d, int n_ranks)
 {
   const size_t n = d->links.n;
   bool by_streams = false;
@@ -265,7 +264,7 @@ static xfer_status make_room(xfi_direct *d, int rank, int n_ranks)
   if (n > 0)
     XFI_TRY(
         d->device->ops->flags_alloc(d->device, &d->page, (size_t)n_ranks * XFI_WORDS, by_streams));
-  if (n > 0) d->watch.given_up = xfi_word(d->page, rank, XFI_LEFT);
+  if (n > 0) d->watch.given_up = xfi_word(d->page, d->rank, XFI_LEFT);
   return XFER_OK;
 }
 
@@ -274,7 +273,7 @@ static xfer_status prepare(xfi_direct *d, const xfer_plan *plan)
 {
   XFI_TRY(make_groups(d, plan));
   XFI_TRY(make_streams(d));
-  list_waits(d, plan->moves->rank);
+  list_waits(d);
   return XFER_OK;
 }
 
@@ -289,7 +288,7 @@ xfer_status xfi_direct_create(xfi_direct **direct, xfer_plan *plan, const xfi_ne
   d->rank = plan->moves->rank;
   d->watch.alarm.ring = xfi_direct_ring;
   XFI_TRY_DONE(xfi_links_list(&d->links, plan, near));
-  if (*mine == XFER_OK) *mine = make_room(d, plan->moves->rank, plan->moves->n_ranks);
+  if (*mine == XFER_OK) *mine = make_room(d, plan->moves->n_ranks);
   XFI_TRY_DONE(xfi_links_connect(&d->links, plan, d->page, mine, deadline));
   if (*mine == XFER_OK) *mine = prepare(d, plan);
   *direct = d;

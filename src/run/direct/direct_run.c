@@ -203,8 +203,7 @@ static xfer_status start_group(const xfi_direct *d, const xfer_plan *plan, const
 
   XFI_TRY(sync_flags(d, plan, tell, &g->ready, stream, NOT_STARTED));
   for (int i = 0; i < g->ready.n; i++)
-    dev->flags_store(d->device,
-                     xfi_word(g->links[i]->page, plan->moves->rank, XFI_STARTED + g->way),
+    dev->flags_store(d->device, xfi_word(g->links[i]->page, d->rank, XFI_STARTED + g->way),
                      plan->epoch);
   st = check_group(d, g, plan->epoch);
   for (int i = 0; st != XFER_OK && i < g->done.n; i++) /* nothing was started after all */
@@ -238,8 +237,8 @@ static xfer_status meet(const xfi_direct *d, const xfer_plan *plan, int meeting)
 
   for (size_t i = 0; i < d->links.n; i++)
     if (is_to_meet(&links[i]))
-      d->device->ops->flags_store(
-          d->device, xfi_word(links[i].page, plan->moves->rank, XFI_MET + meeting), plan->epoch);
+      d->device->ops->flags_store(d->device, xfi_word(links[i].page, d->rank, XFI_MET + meeting),
+                                  plan->epoch);
   for (size_t i = 0; i < d->links.n; i++) {
     uint64_t *word = xfi_word(d->page, links[i].rank, XFI_MET + meeting);
 
@@ -281,7 +280,7 @@ xfer_status xfi_direct_start(xfi_direct *d, xfer_plan *plan, xfer_stream stream)
   for (int i = 0; i < d->n_groups; i++) {
     const xfi_group *g = &d->groups[i];
     const xfi_span span =
-        xfi_span_begin(XFI_SYS_RUN, plan->moves->rank, XFI_TRACK_DIRECT + i, "direct copies");
+        xfi_span_begin(XFI_SYS_RUN, d->rank, XFI_TRACK_DIRECT + i, "direct copies");
 
     st = start_group(d, plan, g, told ? &nothing : &d->tell, &looks,
                      g->stream < 0 ? stream : d->streams[g->stream]);
