@@ -336,7 +336,7 @@ xfer_status xfi_kept_call(xfer_comm *comm, xfer_status checked, const xfi_one_ca
   xfer_plan *plan;
   bool begun = false;
   bool doubles = false;
-  bool made = false;
+  bool made_room = false;
   xfer_status mine = XFER_OK;
   heard room;
 
@@ -350,10 +350,10 @@ xfer_status xfi_kept_call(xfer_comm *comm, xfer_status checked, const xfi_one_ca
   }
   XFI_TRY(settle(&said, &begun, &room, comm->transport, guess, deadline));
   k = begun ? guess : find_agreed(comm, &said);
-  made = k != NULL && lacks_room(comm, k, &said) && make_room(comm, k, &mine);
+  made_room = k != NULL && lacks_room(comm, k, &said) && make_room(comm, k, &mine);
   doubles = begun && xfi_commit_leads_on(room.words, comm->transport->size) &&
             would_wait(comm, k, &said) && said.has_room != 0;
-  if (begun && (doubles || made)) {
+  if (begun && (doubles || made_room)) {
     xfi_commit_take_back(k->plan);
     begun = false;
     if (mine == XFER_OK) mine = (xfer_status)said.commit.status;
@@ -364,6 +364,6 @@ xfer_status xfi_kept_call(xfer_comm *comm, xfer_status checked, const xfi_one_ca
   if (begun)
     XFI_TRY(xfi_commit_end(plan, room.words, deadline));
   else if (!doubles)
-    XFI_TRY(commit(plan, call, made && !plan->offers, mine));
+    XFI_TRY(commit(plan, call, made_room && !plan->offers, mine));
   return run(plan, stream);
 }

@@ -27,17 +27,16 @@ bool xfi_rebind_is_mapped(const xfer_plan *plan)
 bool xfi_rebind_keeps(xfer_plan *plan)
 {
   const int halves = lent(plan);
-  const bool both = halves == (XFI_OF_SRC | XFI_OF_DST);
   const bool none = plan->n_allocations == 0;
 
   /* Where broadcasts are in place is settled by all ranks. */
   if (xfi_run_n_broadcast(plan) > 0 || xfi_run_is_staged(plan) || plan->relay != NULL) return false;
+  if (halves == 0) return xfi_run_note_allocations(plan) == XFER_OK;
+  if (!none && xfi_run_keep_bound(plan)) return true; /* and nothing is asked */
   /* If there are none, the device cannot tell them apart, and reaches them all; or none is left of
    * what passed. */
-  if (both && none) return true;
-  if (halves != 0 && !none && xfi_run_keep_bound(plan)) return true; /* and nothing is asked */
-  return !both && (none || xfi_run_knows(plan, halves)) &&
-         xfi_run_note_allocations(plan) == XFER_OK;
+  if (halves == (XFI_OF_SRC | XFI_OF_DST)) return none;
+  return (none || xfi_run_knows(plan, halves)) && xfi_run_note_allocations(plan) == XFER_OK;
 }
 
 /* Does a run under way read what its lanes are written in? */

@@ -159,16 +159,19 @@ static const xfi_flags nothing; /* to tell, or to wait for */
 static xfer_status sync_flags(const xfi_direct *d, const xfer_plan *plan, const xfi_flags *set,
                               const xfi_flags *wait, xfer_stream stream, const char *what)
 {
-  xfer_status st = XFER_ERR_TIMEOUT;
+  const xfi_device_ops *dev = d->device->ops;
+  xfer_status st = XFER_OK;
   int late = 0;
 
   if (set->n + wait->n == 0) return XFER_OK;
-  for (int n = 0; st == XFER_ERR_TIMEOUT; n++) {
-    if (n > 0 && xfi_deadline_expired(plan->run_ends))
+  st = dev->flags_sync(d->device, set, wait, plan->epoch, stream, xfi_waits_part(plan->run_ends, 0),
+                       &late);
+  for (int n = 1; st == XFER_ERR_TIMEOUT; n++) {
+    if (xfi_deadline_expired(plan->run_ends))
       return fail_for_late(d, plan, wait, wait->at[late], what);
-    if (n > 0) say(d, plan, wait, wait->at[late]);
-    st = d->device->ops->flags_sync(d->device, n == 0 ? set : &nothing, wait, plan->epoch, stream,
-                                    xfi_waits_part(plan->run_ends, n), &late);
+    say(d, plan, wait, wait->at[late]);
+    st = dev->flags_sync(d->device, &nothing, wait, plan->epoch, stream,
+                         xfi_waits_part(plan->run_ends, n), &late);
   }
   if (st == XFER_OK) xfi_waits_end(plan->comm->waits);
   return st;
