@@ -250,6 +250,7 @@ static xfer_status make_plan(xfer_plan **plan, xfer_comm *comm, const xfi_one_ca
   if (!mapped && comm->transport->ops->round != NULL) options.lane = XFER_LANE_PACKED;
   XFI_TRY(call->create(plan, &comm->plans, mine, call->given, &options));
   (*plan)->is_transient = !mapped;
+  (*plan)->is_kept = true;
   return XFER_OK;
 }
 

@@ -300,9 +300,10 @@ xfer_status xfi_run_end_last(xfer_plan *plan)
     xfi_set_error("run %llu is not done yet, and what it uses is to go",
                   (unsigned long long)plan->epoch);
   if (st == XFER_OK) st = outcome(plan);
-  if (st == XFER_ERR_PEER) /* who left has said so; there is what it may still do here */
+  if (st == XFER_ERR_PEER && !plan->is_open) /* it was told; there is what who left may still do */
     st = xfi_direct_leave(plan->direct, plan, xfi_deadline_after(XFI_LEAVE_MS));
   if (st == XFER_OK) return st;
+  plan->is_open = false;
   plan->state = XFI_RUNNING; /* after all */
   give_up(plan);
   return st;

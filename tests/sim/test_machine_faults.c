@@ -70,6 +70,25 @@ static void test_e9_strangers_on_two_devices_of_one_queue(void)
   in_world(4, COMM_GATHER, (sim_config){.n_devices = 2, .connections = 1}, on_one_queue);
 }
 
+/* Of four ranks of a device two run on the default stream, one on a stream that is ordered with
+ * that one, and one on a stream that is not. */
+static void on_streams_of_every_kind(int rank)
+{
+  cudaStream_t stream = rank == 3 ? world_stream() : NULL;
+
+  if (rank == 2) NEED(cudaStreamCreate(&stream) == cudaSuccess);
+  commit_one(rank, EACH_EACH, XFER_LANE_DIRECT, TIMEOUT_MS);
+  for (uint64_t version = 1; version < 20; version++)
+    world_run(plans[rank], &tensors[rank], 1, version, stream);
+  ranks_barrier();
+  if (rank == 2) NEED(cudaStreamDestroy(stream) == cudaSuccess);
+}
+
+static void test_e9_ranks_on_streams_of_every_kind(void)
+{
+  in_world(4, COMM_GATHER, (sim_config){.n_devices = 1}, on_streams_of_every_kind);
+}
+
 /* Rank 1 does not run: rank 0 waits for nothing on the stream that they share, and gives up. */
 static void alone_on_legacy_stream(int rank)
 {
@@ -423,6 +442,7 @@ int main(int argc, char **argv)
        test_e9_strangers_on_two_devices_with_the_default_stream},
       {"e9_four_ranks_on_two_devices_of_one_queue", test_e9_four_ranks_on_two_devices_of_one_queue},
       {"e9_strangers_on_two_devices_of_one_queue", test_e9_strangers_on_two_devices_of_one_queue},
+      {"e9_ranks_on_streams_of_every_kind", test_e9_ranks_on_streams_of_every_kind},
       {"e9_a_rank_that_does_not_come_to_the_default_stream",
        test_e9_a_rank_that_does_not_come_to_the_default_stream},
       {"as_many_peers_as_a_guard_has_room_for", test_as_many_peers_as_a_guard_has_room_for},

@@ -286,6 +286,7 @@ xfer_status xfi_direct_create(xfi_direct **direct, xfer_plan *plan, const xfi_ne
   XFI_CHECK_DONE(d != NULL, XFER_ERR_NOMEM, "direct lane");
   d->device = plan->device;
   d->rank = plan->moves->rank;
+  d->tells_at_deadline = plan->is_kept;
   d->watch.alarm.ring = xfi_direct_ring;
   XFI_TRY_DONE(xfi_links_list(&d->links, plan, near));
   if (*mine == XFER_OK) *mine = make_room(d, plan->moves->n_ranks);

@@ -53,6 +53,9 @@ struct xfi_direct {
   int n_streams;
   xfi_event *turn; /* of the groups at the copy engine: whose peer is ready first does not overtake,
                       or several ranks would come to one peer; NULL: there is one group */
+  /* Nobody waits for its runs: peers are told at the deadline itself, since what follows on the
+   * stream writes what they may come to read. */
+  bool tells_at_deadline;
   bool shares_queues; /* of the device, with another rank */
 };
 

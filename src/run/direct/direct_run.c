@@ -17,6 +17,7 @@
 #include "direct.h"
 
 #include <sched.h>
+#include <stddef.h>
 
 #include "error.h"
 #include "late.h"
@@ -65,11 +66,33 @@ static bool give_up(xfi_watch *w, int i, uint64_t value)
   return true;
 }
 
+/* A word of ours on a peer's page says that nothing comes of this run. */
+static void say_void(const xfi_direct *d, uint64_t epoch, const xfi_link *link, int which)
+{
+  if (link->page != NULL)
+    d->device->ops->flags_store(d->device, xfi_word(link->page, d->rank, which),
+                                epoch | XFI_FLAG_VOID);
+}
+
+/* Has some flag that is watched not come? */
+static bool is_any_late(const xfi_watch *w)
+{
+  int i = 0;
+
+  while (i < w->flags.n && read_flag(w->flags.at[i]) >= w->value)
+    i++;
+  return i < w->flags.n;
+}
+
 int64_t xfi_direct_ring(xfi_alarm *alarm, int64_t now_ns)
 {
   xfi_watch *w = (xfi_watch *)alarm;
+  const xfi_direct *d = (const xfi_direct *)(const void *)((char *)w - offsetof(xfi_direct, watch));
+  const bool tells = d->tells_at_deadline && is_any_late(w);
 
   (void)now_ns;
+  for (size_t i = 0; i < d->links.n && tells; i++)
+    say_void(d, w->value, &d->links.at[i], XFI_LEFT); /* before anything goes on here */
   for (int i = 0; i < w->flags.n; i++)
     if (give_up(w, i, w->value) && w->late == NULL)
       __atomic_store_n(&w->late, w->flags.at[i], __ATOMIC_SEQ_CST);
@@ -362,14 +385,6 @@ static int await_rest(const xfi_direct *d, const xfer_plan *plan, xfi_deadline d
       xfi_sleep_ns(LOOK_NS);
     }
   return -1;
-}
-
-/* A word of ours on a peer's page says that nothing comes of this run. */
-static void say_void(const xfi_direct *d, uint64_t epoch, const xfi_link *link, int which)
-{
-  if (link->page != NULL)
-    d->device->ops->flags_store(d->device, xfi_word(link->page, d->rank, which),
-                                epoch | XFI_FLAG_VOID);
 }
 
 xfer_status xfi_direct_look(void *direct, uint64_t epoch)
