@@ -11,11 +11,7 @@ static tensor tensors[WORLD_RANKS];
 
 static xfer_status redistribute(int rank, cudaStream_t stream)
 {
-  const tensor *t = &tensors[rank];
-  const xfer_view src = xfer_view_dense(t->bytes[FROM]);
-  const xfer_view dst = xfer_view_dense(t->bytes[TO]);
-
-  return xfer_redistribute(w.comms[rank], t->layouts[FROM], &src, t->layouts[TO], &dst, stream);
+  return tensor_redistribute(&tensors[rank], stream);
 }
 
 static void redistribute_well(int rank, cudaStream_t stream, uint64_t key)

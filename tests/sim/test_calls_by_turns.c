@@ -9,14 +9,6 @@ enum { WIDTH = 3000, TIMEOUT_MS = 20000, SHORT_MS = 300, CALLS = 7, A_WHILE_MS =
 
 static tensor tensors[WORLD_RANKS][CALLS];
 
-static xfer_status redistribute(int rank, const tensor *t, cudaStream_t stream)
-{
-  const xfer_view src = xfer_view_dense(t->bytes[FROM]);
-  const xfer_view dst = xfer_view_dense(t->bytes[TO]);
-
-  return xfer_redistribute(w.comms[rank], t->layouts[FROM], &src, t->layouts[TO], &dst, stream);
-}
-
 /* From here on rank 1 is held up, and no call before this is under way. */
 static void hold_up(int rank, cudaStream_t stream)
 {
@@ -37,14 +29,14 @@ static void begin(int rank, cudaStream_t stream)
     tensor_fill(&tensors[rank][i], (uint64_t)i + 1, 0x5a);
     tensor_open(&tensors[rank][i], (uint64_t)i + 1);
   }
-  OK(redistribute(rank, &tensors[rank][0], stream));
+  OK(tensor_redistribute(&tensors[rank][0], stream));
   hold_up(rank, stream);
 }
 
 /* Rank 0's stream comes to the end of call i without rank 1, and its source may be written. */
 static void moves_without_reader(int rank, int i, cudaStream_t stream)
 {
-  OK(redistribute(rank, &tensors[rank][i], stream));
+  OK(tensor_redistribute(&tensors[rank][i], stream));
   if (rank == 0) {
     NEED(cudaStreamSynchronize(stream) == cudaSuccess);
     memset(tensors[0][i].bytes[FROM], 0xee, WIDTH);
@@ -56,7 +48,7 @@ static void moves_without_reader(int rank, int i, cudaStream_t stream)
 /* It does not, since nothing is free to be written. */
 static void waits_for_reader(int rank, int i, cudaStream_t stream)
 {
-  OK(redistribute(rank, &tensors[rank][i], stream));
+  OK(tensor_redistribute(&tensors[rank][i], stream));
   world_sleep_ms(A_WHILE_MS);
   NEED(cudaStreamQuery(stream) == cudaErrorNotReady);
   ranks_barrier();
@@ -112,7 +104,7 @@ static void test_one_plan_where_there_is_no_room_for_two(void)
 /* ---- room ---------------------------------------------------------------------------------- */
 
 /* Messages of one call, before which all work has ended. */
-static uint64_t sends_of(int rank, const tensor *t, cudaStream_t stream)
+static uint64_t sends_of(const tensor *t, cudaStream_t stream)
 {
   uint64_t before;
   uint64_t after;
@@ -121,7 +113,7 @@ static uint64_t sends_of(int rank, const tensor *t, cudaStream_t stream)
   ranks_barrier();
   before = sim_calls_of("ncclSend");
   ranks_barrier();
-  OK(redistribute(rank, t, stream));
+  OK(tensor_redistribute(t, stream));
   NEED(cudaStreamSynchronize(stream) == cudaSuccess);
   ranks_barrier();
   after = sim_calls_of("ncclSend");
@@ -137,8 +129,8 @@ static void one_call(int rank)
   tensor_make(&tensors[rank][0], FROM_FIRST, rank, WIDTH);
   tensor_fill(&tensors[rank][0], 9, 0x5a);
   tensor_open(&tensors[rank][0], 9);
-  (void)sends_of(rank, &tensors[rank][0], stream); /* making lanes sends as well */
-  NEED(sends_of(rank, &tensors[rank][0], stream) > 0);
+  (void)sends_of(&tensors[rank][0], stream); /* making lanes sends as well */
+  NEED(sends_of(&tensors[rank][0], stream) > 0);
 }
 
 static void test_messages_go_where_there_is_no_room_for_two(void)
@@ -161,16 +153,16 @@ static void another_needs_room(int rank)
   tensor_make(another, FROM_FIRST, rank, WIDTH + 1);
   tensor_fill(another, 9, 0x5a);
   tensor_open(another, 9);
-  NEED(sends_of(rank, another, stream) > 0);
-  (void)sends_of(rank, another, stream); /* its lanes are made again, which sends as well */
-  NEED(sends_of(rank, another, stream) == 0);
+  NEED(sends_of(another, stream) > 0);
+  (void)sends_of(another, stream); /* its lanes are made again, which sends as well */
+  NEED(sends_of(another, stream) == 0);
   ranks_barrier();
   for (int i = 0; i < 3; i++) { /* and the first plan is there */
     tensor_fill(&tensors[rank][0], 9, 0x5a);
     tensor_open(&tensors[rank][0], 9);
     ranks_barrier();
-    NEED(sends_of(rank, &tensors[rank][0], stream) == 0);
-    NEED(sends_of(rank, another, stream) == 0);
+    NEED(sends_of(&tensors[rank][0], stream) == 0);
+    NEED(sends_of(another, stream) == 0);
   }
   NEED_NO_VIOLATION();
 }
@@ -199,18 +191,18 @@ static void the_unused_takes_room(int rank)
   tensor_make(&another, FROM_FIRST, rank, WIDTH + 1);
   begin(rank, stream);
   for (int i = 0; i < 2; i++)
-    OK(redistribute(rank, &another, stream));
+    OK(tensor_redistribute(&another, stream));
   if (rank == 1) sim_hold(w.n, false);
   hold_up(rank, stream);
   moves_without_reader(rank, 1, stream);
   waits_for_reader(rank, 2, stream);
   if (rank == 1) sim_hold(w.n, false);
   for (int i = 0; i < KEPT; i++)
-    OK(redistribute(rank, &tensors[rank][0], stream));
+    OK(tensor_redistribute(&tensors[rank][0], stream));
   hold_up(rank, stream);
   moves_without_reader(rank, 3, stream);
   if (rank == 1) NEED(pthread_create(&helper, NULL, let_go_later, NULL) == 0);
-  OK(redistribute(rank, &tensors[rank][0], stream)); /* frees, which waits for the device */
+  OK(tensor_redistribute(&tensors[rank][0], stream)); /* frees, which waits for the device */
   if (rank == 1) NEED(pthread_join(helper, NULL) == 0);
   hold_up(rank, stream);
   moves_without_reader(rank, 4, stream);
@@ -247,7 +239,7 @@ static void the_reader_is_late(int rank, bool asks)
     tensor_open(&tensors[rank][2], 3);
     ranks_barrier();
     if (rank == 1 && held == 1) world_hold_up(stream, w.n);
-    OK(redistribute(rank, &tensors[rank][2], stream));
+    OK(tensor_redistribute(&tensors[rank][2], stream));
     if (rank == 0 || held == 0) NEED(cudaStreamSynchronize(stream) == cudaSuccess);
     ranks_barrier();
   }
@@ -260,11 +252,11 @@ static void the_reader_is_late(int rank, bool asks)
   }
   ranks_barrier();
   if (rank == 1) sim_hold(w.n, false);
-  st = redistribute(rank, &tensors[rank][3], stream);
+  st = tensor_redistribute(&tensors[rank][3], stream);
   NEED(rank == 1 || asks || st == XFER_ERR_TIMEOUT);
   NEED(rank == 0 || st != XFER_OK);
   ranks_barrier();
-  for (int i = 0; i < 3 && redistribute(rank, &tensors[rank][3], stream) != XFER_OK; i++)
+  for (int i = 0; i < 3 && tensor_redistribute(&tensors[rank][3], stream) != XFER_OK; i++)
     ; /* where a rank has not heard of it yet */
   NEED(cudaStreamSynchronize(stream) == cudaSuccess);
   ranks_barrier();
@@ -308,13 +300,13 @@ static void the_run_before_is_late(int rank)
   OK(xfer_comm_set_timeout(w.comms[rank], TIMEOUT_MS));
   moves_without_reader(rank, 2, stream);
   world_sleep_ms(3 * SHORT_MS);
-  NEED(redistribute(rank, &tensors[rank][3], stream) != XFER_OK);
+  NEED(tensor_redistribute(&tensors[rank][3], stream) != XFER_OK);
   ranks_barrier();
   if (rank == 1) sim_hold(w.n, false);
   NEED(cudaStreamSynchronize(stream) == cudaSuccess);
   ranks_barrier();
   NEED(rank == 0 || tensor_is_all(&tensors[rank][1], 0x5a) || tensor_holds(&tensors[rank][1], 2));
-  for (int i = 0; i < 3 && redistribute(rank, &tensors[rank][4], stream) != XFER_OK; i++)
+  for (int i = 0; i < 3 && tensor_redistribute(&tensors[rank][4], stream) != XFER_OK; i++)
     ;
   NEED(cudaStreamSynchronize(stream) == cudaSuccess);
   ranks_barrier();
@@ -339,7 +331,7 @@ static void deadline_of_both(int rank)
   NEED(cudaStreamSynchronize(stream) == cudaSuccess);
   ranks_barrier();
   OK(xfer_comm_set_timeout(w.comms[rank], SHORT_MS));
-  OK(redistribute(rank, &tensors[rank][3], stream)); /* by one plan */
+  OK(tensor_redistribute(&tensors[rank][3], stream)); /* by one plan */
   hold_up(rank, stream);
   moves_without_reader(rank, 4, stream); /* by the other */
   world_sleep_ms(3 * SHORT_MS);
@@ -369,7 +361,7 @@ static void no_memory_for_a_second(int rank)
   if (rank == 0) sim_fault_add(&full);
   ranks_barrier();
   if (rank == 1) NEED(pthread_create(&helper, NULL, let_go_later, NULL) == 0);
-  OK(redistribute(rank, &tensors[rank][2], stream)); /* frees, which waits for the device */
+  OK(tensor_redistribute(&tensors[rank][2], stream)); /* frees, which waits for the device */
   if (rank == 1) NEED(pthread_join(helper, NULL) == 0);
   hold_up(rank, stream);
   NEED(sim_count().faults == 1);

@@ -10,17 +10,9 @@ enum { WIDTH = 3000, TIMEOUT_MS = 20000, CALLS = 8 };
 static tensor tensors[WORLD_RANKS][CALLS];
 static uint64_t n_sent; /* messages of NCCL, after the first calls */
 
-static xfer_status redistributes(int rank, const tensor *t, cudaStream_t stream)
+static void redistribute(const tensor *t, cudaStream_t stream)
 {
-  const xfer_view src = xfer_view_dense(t->bytes[FROM]);
-  const xfer_view dst = xfer_view_dense(t->bytes[TO]);
-
-  return xfer_redistribute(w.comms[rank], t->layouts[FROM], &src, t->layouts[TO], &dst, stream);
-}
-
-static void redistribute(int rank, const tensor *t, cudaStream_t stream)
-{
-  OK(redistributes(rank, t, stream));
+  OK(tensor_redistribute(t, stream));
 }
 
 static void make_tensors(int rank, form shape)
@@ -67,7 +59,7 @@ static void calls_behind_a_held_one(int rank, int first, int last, cudaStream_t 
   if (rank == 1) world_hold_up(stream, w.n);
   ranks_barrier();
   for (int i = first; i < last; i++)
-    redistribute(rank, &tensors[rank][i], stream);
+    redistribute(&tensors[rank][i], stream);
   ranks_barrier();
   NEED(rank != 1 || cudaStreamQuery(stream) == cudaErrorNotReady);
   NEED(rank != 1 || tensor_is_all(&tensors[rank][first], 0x5a));
@@ -89,7 +81,7 @@ static void calls_while_the_first_waits(int rank, form shape)
   cudaStream_t stream = world_stream();
 
   make_tensors(rank, shape);
-  redistribute(rank, &tensors[rank][0], stream);
+  redistribute(&tensors[rank][0], stream);
   calls_behind_a_held_one(rank, 1, 3, stream);
   let_go_on(rank, stream);
   const uint64_t n_mapped = mappings();
@@ -149,7 +141,7 @@ static void calls_at_once(int rank)
 
   make_tensors(rank, EACH_EACH);
   for (int i = 0; i < CALLS; i++)
-    redistribute(rank, &tensors[rank][i], stream);
+    redistribute(&tensors[rank][i], stream);
   check_tensors(rank, stream);
 }
 
@@ -172,7 +164,7 @@ static void calls_again_and_again(int rank)
 
   make_tensors(rank, EACH_EACH);
   for (int k = 0; k < 100; k++)
-    redistribute(rank, &tensors[rank][k % CALLS], stream);
+    redistribute(&tensors[rank][k % CALLS], stream);
   check_tensors(rank, stream);
 }
 
@@ -194,7 +186,7 @@ static void calls_of_freed_memory(int rank)
     tensor_make(t, EACH_EACH, rank, WIDTH);
     tensor_fill(t, key, 0x5a);
     tensor_open(t, key);
-    redistribute(rank, t, stream);
+    redistribute(t, stream);
     NEED(cudaStreamSynchronize(stream) == cudaSuccess);
     ranks_barrier();
     tensor_close(t);
@@ -226,7 +218,7 @@ static void calls_of_two_forms(int rank)
       tensor_open(of[i], key);
     }
     for (int i = 0; i < 2; i++)
-      redistribute(rank, of[i], stream);
+      redistribute(of[i], stream);
     NEED(cudaStreamSynchronize(stream) == cudaSuccess);
     ranks_barrier();
     for (int i = 0; i < 2; i++) {
@@ -251,14 +243,14 @@ static void call_on_another_stream(int rank)
   cudaStream_t streams[3] = {world_stream(), world_stream(), world_stream()};
 
   make_tensors(rank, RING);
-  redistribute(rank, &tensors[rank][0], streams[0]);
+  redistribute(&tensors[rank][0], streams[0]);
   NEED(cudaStreamSynchronize(streams[0]) == cudaSuccess);
   ranks_barrier();
   if (rank == 1) world_hold_up(streams[0], w.n);
-  redistribute(rank, &tensors[rank][1], streams[0]);
+  redistribute(&tensors[rank][1], streams[0]);
   if (rank == 1) OK(xfer_comm_refuse(w.comms[rank], "not now"));
-  NEED(redistributes(rank, &tensors[rank][2], streams[1]) != XFER_OK);
-  redistribute(rank, &tensors[rank][3], streams[2]);
+  NEED(tensor_redistribute(&tensors[rank][2], streams[1]) != XFER_OK);
+  redistribute(&tensors[rank][3], streams[2]);
   NEED(rank != 0 || cudaStreamQuery(streams[2]) == cudaErrorNotReady);
   world_sleep_ms(20); /* for what would go too early */
   ranks_barrier();
@@ -287,7 +279,7 @@ static void one_call(int rank)
   cudaStream_t stream = world_stream();
 
   make_tensors(rank, RING);
-  redistribute(rank, &tensors[rank][0], stream);
+  redistribute(&tensors[rank][0], stream);
   NEED(cudaStreamSynchronize(stream) == cudaSuccess);
   ranks_barrier();
   if (rank == 0) n_bytes_of[sim_config_now().without_room] = sim_count().bytes;
@@ -321,7 +313,7 @@ static void call_without_memory(int rank)
     ranks_barrier();
     if (rank == 0 && i == 0) sim_fault_add(&full);
     ranks_barrier();
-    redistribute(rank, &tensors[rank][i], stream);
+    redistribute(&tensors[rank][i], stream);
     NEED(cudaStreamSynchronize(stream) == cudaSuccess);
     check_one(rank, i);
   }
@@ -343,7 +335,7 @@ static void test_without_memory_for_copies_messages_go(void)
 
 enum { KEPT = 64, ROOM = 2 * WIDTH + WIDTH / 2 };
 
-static uint64_t sends_of(int rank, const tensor *t, int n, cudaStream_t stream)
+static uint64_t sends_of(const tensor *t, int n, cudaStream_t stream)
 {
   uint64_t before;
   uint64_t after;
@@ -355,7 +347,7 @@ static uint64_t sends_of(int rank, const tensor *t, int n, cudaStream_t stream)
     tensor_fill(t, (uint64_t)i + 1, 0x5a);
     tensor_open(t, (uint64_t)i + 1);
     ranks_barrier();
-    redistribute(rank, t, stream);
+    redistribute(t, stream);
     NEED(cudaStreamSynchronize(stream) == cudaSuccess);
     NEED(sim_settle(TIMEOUT_MS)); /* else a second plan may be made */
     ranks_barrier();
@@ -377,16 +369,16 @@ static void calls_of_one_then_of_another(int rank)
   OK(xfer_comm_set_timeout(w.comms[rank], TIMEOUT_MS));
   for (int i = 0; i < 2; i++)
     tensor_make(&of[i], RING, rank, WIDTH + i);
-  (void)sends_of(rank, &of[0], 1, stream); /* making lanes sends as well */
-  NEED(sends_of(rank, &of[0], 3, stream) == 0);
-  (void)sends_of(rank, &of[1], 1, stream);
-  NEED(sends_of(rank, &of[1], KEPT - 2, stream) >= KEPT - 2);
-  NEED(sends_of(rank, &of[0], 1, stream) == 0); /* it was used not long ago */
-  NEED(sends_of(rank, &of[1], KEPT, stream) >= KEPT);
-  (void)sends_of(rank, &of[1], 1, stream);
-  NEED(sends_of(rank, &of[1], KEPT, stream) == 0);
-  (void)sends_of(rank, &of[0], 1, stream);
-  NEED(sends_of(rank, &of[0], 3, stream) >= 3);
+  (void)sends_of(&of[0], 1, stream); /* making lanes sends as well */
+  NEED(sends_of(&of[0], 3, stream) == 0);
+  (void)sends_of(&of[1], 1, stream);
+  NEED(sends_of(&of[1], KEPT - 2, stream) >= KEPT - 2);
+  NEED(sends_of(&of[0], 1, stream) == 0); /* it was used not long ago */
+  NEED(sends_of(&of[1], KEPT, stream) >= KEPT);
+  (void)sends_of(&of[1], 1, stream);
+  NEED(sends_of(&of[1], KEPT, stream) == 0);
+  (void)sends_of(&of[0], 1, stream);
+  NEED(sends_of(&of[0], 3, stream) >= 3);
   NEED_NO_VIOLATION();
 }
 
@@ -442,14 +434,14 @@ static void read_while_the_next_comes(int rank)
   tensor_make(t, RING, rank, WIDE);
   tensor_fill(t, 1, 0x5a);
   tensor_open(t, 1);
-  redistribute(rank, t, stream);
+  redistribute(t, stream);
   NEED(cudaStreamSynchronize(stream) == cudaSuccess);
   ranks_barrier();
   OK(xfer_comm_set_timeout(w.comms[rank], SHORT_MS));
   while (!is_held) {
     memset(t->bytes[TO], 0x5a, WIDE);
     ranks_barrier();
-    redistribute(rank, t, stream);
+    redistribute(t, stream);
     if (rank == 1) is_held = hold_while_it_reads(t->bytes[TO]);
     ranks_barrier();
     if (!is_held) NEED(cudaStreamSynchronize(stream) == cudaSuccess);

@@ -6,14 +6,6 @@ enum { WIDTH = 3000, TIMEOUT_MS = 20000, SHORT_MS = 1000, LATE_US = 100000, CALL
 
 static tensor tensors[WORLD_RANKS][CALLS];
 
-static xfer_status redistribute(int rank, const tensor *t, cudaStream_t stream)
-{
-  const xfer_view src = xfer_view_dense(t->bytes[FROM]);
-  const xfer_view dst = xfer_view_dense(t->bytes[TO]);
-
-  return xfer_redistribute(w.comms[rank], t->layouts[FROM], &src, t->layouts[TO], &dst, stream);
-}
-
 static void make_tensors(int rank, form shape)
 {
   OK(xfer_comm_set_timeout(w.comms[rank], TIMEOUT_MS));
@@ -61,11 +53,11 @@ static void source_is_written_after_the_deadline(int rank)
 
   make_tensors(rank, FROM_FIRST);
   OK(xfer_comm_register(w.comms[rank], t->bytes[rank == 0 ? FROM : TO]));
-  OK(redistribute(rank, t, stream));
+  OK(tensor_redistribute(t, stream));
   hold_up(rank, stream);
   tensor_fill(t, 1, 0x5a);
   ranks_barrier();
-  OK(redistribute(rank, t, stream));
+  OK(tensor_redistribute(t, stream));
   if (rank == 0) NEED(cudaMemsetAsync(t->bytes[FROM], 0xee, WIDTH, stream) == cudaSuccess);
   is_told(rank, 1, stream);
 }
@@ -83,13 +75,13 @@ static void copies_are_written_after_the_deadline(int rank)
   cudaStream_t stream = world_stream();
 
   make_tensors(rank, FROM_FIRST);
-  OK(redistribute(rank, &tensors[rank][0], stream));
+  OK(tensor_redistribute(&tensors[rank][0], stream));
   hold_up(rank, stream);
   for (int i = 1; i < CALLS; i++) {
     ranks_barrier();
     if (rank == 1 && i == CALLS - 1) sim_fault_add(&late);
     ranks_barrier();
-    OK(redistribute(rank, &tensors[rank][i], stream));
+    OK(tensor_redistribute(&tensors[rank][i], stream));
   }
   is_told(rank, CALLS, stream);
 }
@@ -123,18 +115,18 @@ static void fails_when_the_other_is_further(int rank)
   for (int i = 0; i < CALLS; i++)
     for (int side = FROM; side <= TO; side++)
       OK(xfer_comm_register(w.comms[rank], tensors[rank][i].bytes[side]));
-  OK(redistribute(rank, &tensors[rank][0], stream));
+  OK(tensor_redistribute(&tensors[rank][0], stream));
   NEED(cudaStreamSynchronize(stream) == cudaSuccess);
   ranks_barrier();
   if (rank == 1) sim_fault_add(&fault);
   ranks_barrier();
   for (int i = 1; i < 3; i++)
-    if (redistribute(rank, &tensors[rank][i], stream) != XFER_OK) is_well = false;
+    if (tensor_redistribute(&tensors[rank][i], stream) != XFER_OK) is_well = false;
   NEED(cudaStreamSynchronize(stream) == cudaSuccess);
   if (xfer_comm_check(w.comms[rank]) != XFER_OK) is_well = false;
   NEED(!is_well || (tensor_holds(&tensors[rank][1], 2) && tensor_holds(&tensors[rank][2], 3)));
   ranks_barrier();
-  for (int i = 0; i < 3 && redistribute(rank, &tensors[rank][3], stream) != XFER_OK; i++)
+  for (int i = 0; i < 3 && tensor_redistribute(&tensors[rank][3], stream) != XFER_OK; i++)
     ; /* where a rank has not heard of it yet */
   NEED(cudaStreamSynchronize(stream) == cudaSuccess);
   ranks_barrier();

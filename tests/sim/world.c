@@ -313,6 +313,14 @@ static unsigned char value_of(uint64_t key, uint64_t global)
   return (unsigned char)rng_mix(key * UINT64_C(0x9e3779b97f4a7c15) + global);
 }
 
+xfer_status tensor_redistribute(const tensor *t, cudaStream_t stream)
+{
+  const xfer_view src = xfer_view_dense(t->bytes[FROM]);
+  const xfer_view dst = xfer_view_dense(t->bytes[TO]);
+
+  return xfer_redistribute(w.comms[t->rank], t->layouts[FROM], &src, t->layouts[TO], &dst, stream);
+}
+
 void tensor_fill(const tensor *t, uint64_t key, int byte)
 {
   for (size_t i = 0; i < t->n_bytes[FROM]; i++)

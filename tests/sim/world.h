@@ -95,6 +95,8 @@ void tensor_make(tensor *t, form shape, int rank, int64_t width);
 void tensor_free(tensor *t);
 /* Give a rank's source the values of `key`, and all of its destination one byte. */
 void tensor_fill(const tensor *t, uint64_t key, int byte);
+/* In one call of the rank's. */
+xfer_status tensor_redistribute(const tensor *t, cudaStream_t stream);
 /* Does the destination hold the values of `key`; or nothing but that byte? */
 bool tensor_holds(const tensor *t, uint64_t key);
 bool tensor_is_all(const tensor *t, int byte);
