@@ -220,22 +220,19 @@ static bool goes_at_once(const xfi_direct *d, const xfi_group *g, uint64_t epoch
   return goes;
 }
 
-static xfer_status start_group(const xfi_direct *d, const xfer_plan *plan, const xfi_group *g,
-                               const xfi_flags *tell, int *looks, xfer_stream stream)
+/* Those that wait for its end need not. */
+static void undo_started(const xfi_direct *d, const xfi_group *g, uint64_t epoch)
+{
+  for (int i = 0; i < g->done.n; i++)
+    d->device->ops->flags_store(d->device, g->done.at[i], epoch | XFI_FLAG_VOID);
+}
+
+static xfer_status launch(const xfi_direct *d, const xfer_plan *plan, const xfi_group *g,
+                          int *looks, xfer_stream stream)
 {
   const xfi_device_ops *dev = d->device->ops;
-  xfer_status st = XFER_OK;
-  bool open;
+  const bool open = goes_at_once(d, g, plan->epoch, looks, stream);
 
-  XFI_TRY(sync_flags(d, plan, tell, &g->ready, stream, NOT_STARTED));
-  for (int i = 0; i < g->ready.n; i++)
-    dev->flags_store(d->device, xfi_word(g->links[i]->page, d->rank, XFI_STARTED + g->way),
-                     plan->epoch);
-  st = check_group(d, g, plan->epoch);
-  for (int i = 0; st != XFER_OK && i < g->done.n; i++) /* nothing was started after all */
-    dev->flags_store(d->device, g->done.at[i], plan->epoch | XFI_FLAG_VOID);
-  XFI_TRY(st);
-  open = goes_at_once(d, g, plan->epoch, looks, stream);
   if (g->guard != NULL) XFI_TRY(dev->guard_check(d->device, g->guard, stream));
   if (open) XFI_TRY(dev->batch_launch(d->device, g->open, stream, d->turn));
   for (int k = 0; k < XFI_QUANT_PARTS && !open; k++) {
@@ -244,6 +241,24 @@ static xfer_status start_group(const xfi_direct *d, const xfer_plan *plan, const
     XFI_TRY(dev->batch_launch(d->device, g->batches[k], stream, d->turn));
   }
   return dev->flags_set(d->device, &g->done, g->guard, plan->epoch, stream);
+}
+
+static xfer_status start_group(const xfi_direct *d, const xfer_plan *plan, const xfi_group *g,
+                               const xfi_flags *tell, int *looks, xfer_stream stream)
+{
+  const xfi_device_ops *dev = d->device->ops;
+  xfer_status st = XFER_OK;
+
+  XFI_TRY(sync_flags(d, plan, tell, &g->ready, stream, NOT_STARTED));
+  for (int i = 0; i < g->ready.n; i++)
+    dev->flags_store(d->device, xfi_word(g->links[i]->page, d->rank, XFI_STARTED + g->way),
+                     plan->epoch);
+  st = check_group(d, g, plan->epoch);
+  if (st != XFER_OK) undo_started(d, g, plan->epoch);
+  XFI_TRY(st);
+  st = launch(d, plan, g, looks, stream);
+  if (st != XFER_OK && dev->is_synchronous) undo_started(d, g, plan->epoch); /* it has ended */
+  return st;
 }
 
 /* Both ends say alike. Where one cannot reach the other's page there are no flows between them. */
@@ -376,12 +391,15 @@ static bool is_at_rest(const xfi_direct *d, const xfer_plan *plan, int i)
   return seen >= plan->epoch && (seen & LATE) == 0;
 }
 
-/* Until all are; the first that is not by the deadline, or -1. */
+/* Until all are; the first that is not by the deadline, or -1. Threads that copy by themselves wait
+ * for nothing meanwhile, so these end, however long they take. */
 static int await_rest(const xfi_direct *d, const xfer_plan *plan, xfi_deadline deadline)
 {
+  const bool ends_by_itself = d->device->ops->is_synchronous;
+
   for (int i = 0; i < d->await.n; i++)
     while (!is_at_rest(d, plan, i)) {
-      if (xfi_deadline_expired(deadline)) return i;
+      if (!ends_by_itself && xfi_deadline_expired(deadline)) return i;
       xfi_sleep_ns(LOOK_NS);
     }
   return -1;
