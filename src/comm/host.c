@@ -14,11 +14,13 @@
 
 #include <stdio.h>
 #include <string.h>
+#include <sys/epoll.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
 enum {
-  LOOK_MS = 50, /* between looks whether another thread broke the comm */
+  MOST_EVENTS = 16, /* at once */
+  LOOK_MS = 50,     /* between looks whether another thread broke the comm */
   /* To sleep costs less than to be late on a core that others want, as where all wait for a GPU. */
   SPIN_NS = 10000,
   YIELDS = 0 /* whoever is no rank takes its whole turn */
@@ -26,25 +28,32 @@ enum {
 
 /* ---- sleeping, lost ranks, failure ---------------------------------------------------------- */
 
+static void end_peer(xfi_host_comm *comm, xfi_host_peer *peer)
+{
+  peer->has_ended = true;
+  (void)epoll_ctl(comm->events, EPOLL_CTL_DEL, peer->in, NULL);
+  (void)epoll_ctl(comm->events, EPOLL_CTL_DEL, peer->process, NULL);
+}
+
 /* Takes what comes over the sockets, and sleeps until something does or it is time to look round.
  */
 static void look(xfi_host_comm *comm, int64_t wait_ms)
 {
-  const size_t n = (size_t)comm->shared.base.size;
+  struct epoll_event events[MOST_EVENTS];
   char bells[64];
+  int n;
 
-  for (size_t r = 0; r < n; r++) {
-    const xfi_host_peer *peer = &comm->peers[r];
-    comm->polled[2 * r] = (struct pollfd){peer->has_ended ? -1 : peer->in, POLLIN, 0};
-    comm->polled[2 * r + 1] = (struct pollfd){peer->has_ended ? -1 : peer->process, POLLIN, 0};
-  }
-  if (poll(comm->polled, 2 * n, wait_ms < LOOK_MS ? (int)wait_ms : LOOK_MS) <= 0) return;
-  for (size_t r = 0; r < n; r++) {
-    xfi_host_peer *peer = &comm->peers[r];
-    if (comm->polled[2 * r].revents != 0 && recv(peer->in, bells, sizeof bells, MSG_DONTWAIT) == 0)
-      peer->has_ended = true;
-    if ((comm->polled[2 * r + 1].revents & POLLIN) != 0) peer->has_ended = true; /* POLLHUP too */
-  }
+  do {
+    n = epoll_wait(comm->events, events, MOST_EVENTS, wait_ms < LOOK_MS ? (int)wait_ms : LOOK_MS);
+    wait_ms = 0;
+    for (int i = 0; i < n; i++) {
+      xfi_host_peer *peer = &comm->peers[events[i].data.u64 / 2];
+      const bool is_process = events[i].data.u64 % 2 != 0;
+
+      if (is_process || recv(peer->in, bells, sizeof bells, MSG_DONTWAIT) == 0)
+        end_peer(comm, peer);
+    }
+  } while (n == MOST_EVENTS);
 }
 
 static void host_nap(xfi_comm *comm, uint32_t bell, xfi_deadline deadline)
@@ -219,6 +228,8 @@ void xfi_host_hang_up(xfi_host_comm *comm)
     if (comm->peers[r].process >= 0) (void)close(comm->peers[r].process);
     comm->peers[r] = XFI_HOST_NO_PEER;
   }
+  if (comm->events >= 0) (void)close(comm->events);
+  comm->events = -1;
 }
 
 void xfi_host_free(xfi_host_comm *comm)
@@ -228,7 +239,6 @@ void xfi_host_free(xfi_host_comm *comm)
   xfi_shared_end(&comm->shared);
   xfi_host_hang_up(comm);
   xfi_free(comm->peers);
-  xfi_free(comm->polled);
   xfi_free(comm->channels);
   xfi_free(comm->data);
   xfi_free(comm);

@@ -5,8 +5,6 @@
 
 #include "shared.h"
 
-#include <poll.h>
-
 typedef struct xfi_host_peer {
   int in;         /* bytes of it wake this rank; closed when it ends. -1: this rank itself */
   int out;        /* likewise to it */
@@ -19,7 +17,7 @@ typedef struct xfi_host_comm {
   xfi_shared shared;
   int64_t pid;           /* of who made it */
   xfi_host_peer *peers;  /* [size] */
-  struct pollfd *polled; /* [size][2]: in, process */
+  int events;            /* epoll of `in`, numbered 2 * rank, and of `process`, one more */
   xfi_channel *channels; /* [2 * size] of the messages in progress */
   char **data;           /* likewise */
 } xfi_host_comm;

@@ -20,6 +20,7 @@
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/epoll.h>
 #include <sys/random.h>
 #include <sys/resource.h>
 #include <sys/syscall.h>
@@ -210,6 +211,20 @@ static xfer_status connect_all(meeting *m)
   return XFER_OK;
 }
 
+/* That it has ended, or rings. */
+static xfer_status watch_peer(const xfi_host_comm *comm, int rank)
+{
+  const int files[] = {comm->peers[rank].in, comm->peers[rank].process};
+
+  for (uint64_t i = 0; i < 2; i++) {
+    struct epoll_event event = {.events = EPOLLIN, .data.u64 = 2 * (uint64_t)rank + i};
+
+    XFI_CHECK(files[i] < 0 || epoll_ctl(comm->events, EPOLL_CTL_ADD, files[i], &event) == 0,
+              XFER_ERR_COMM, "a watch of rank %d: %s", rank, REASON);
+  }
+  return XFER_OK;
+}
+
 /* Who has connected, once; -1: a stranger. */
 static int rank_of(const meeting *m, int made)
 {
@@ -242,6 +257,7 @@ static xfer_status accept_all(meeting *m)
     }
     m->comm->peers[rank].in = made;
     m->comm->peers[rank].process = watch_process(made);
+    XFI_TRY(watch_peer(m->comm, rank));
     n_missing--;
   }
   return XFER_OK;
@@ -337,18 +353,19 @@ static xfer_status prepare(meeting *m)
 
   XFI_CHECK(comm != NULL, XFER_ERR_NOMEM, "a comm of %d ranks", m->size);
   m->comm = comm;
+  comm->events = -1;
   comm->shared.base = (xfi_comm){.ops = &xfi_host_ops, .rank = m->rank, .size = m->size};
   comm->shared.base.shares_all = true;
   comm->pid = getpid();
   comm->peers = xfi_calloc(size, sizeof *comm->peers);
-  comm->polled = xfi_calloc(2 * size, sizeof *comm->polled);
   comm->channels = xfi_calloc(2 * size, sizeof *comm->channels);
   comm->data = xfi_calloc(2 * size, sizeof *comm->data);
   for (int r = 0; comm->peers != NULL && r < m->size; r++)
     comm->peers[r] = XFI_HOST_NO_PEER;
-  XFI_CHECK(comm->peers != NULL && comm->polled != NULL && comm->channels != NULL &&
-                comm->data != NULL,
-            XFER_ERR_NOMEM, "a comm of %d ranks", m->size);
+  XFI_CHECK(comm->peers != NULL && comm->channels != NULL && comm->data != NULL, XFER_ERR_NOMEM,
+            "a comm of %d ranks", m->size);
+  comm->events = xfi_descriptor_kept(epoll_create1(EPOLL_CLOEXEC));
+  XFI_CHECK(comm->events >= 0, XFER_ERR_COMM, "to wait for the other ranks: %s", REASON);
   XFI_TRY(xfi_shared_init(&comm->shared, &xfi_host_shared_ops, m->size, m->rank));
   for (int r = 0; r < m->size; r++)
     comm->shared.places[r] = r;

@@ -16,7 +16,10 @@
 #include <stdio.h>
 #include <string.h>
 
-enum { YIELD_NS = 2000000 }; /* on a loaded host one yield may take any time */
+enum {
+  YIELD_NS = 2000000, /* on a loaded host one yield may take any time */
+  TELL_MS = 1000      /* for a rank that gave up to tell why */
+};
 
 static xfi_segment *own_of(const xfi_shared *s)
 {
@@ -209,6 +212,48 @@ static int find_giver(const awaited *what, is_meant *of)
   return of(what->shared, what->ringer) ? what->ringer : -1;
 }
 
+/* Whether a step took place is decided once, by the first rank that has what all gave or that gives
+ * up, so that it did on all or on none: 2 * step, or one less. What it is; `mine`: what it would be
+ * for this rank. */
+static bool decide(xfi_shared *s, uint64_t step, bool mine)
+{
+  const uint64_t before = 2 * step - 2;
+  uint64_t is = atomic_load(&s->at[0]->decided);
+
+  if (is == before && atomic_compare_exchange_strong(&s->at[0]->decided, &is, 2 * step - !mine))
+    return mine;
+  return is >= 2 * step;
+}
+
+/* Who gave up tells why. */
+static xfer_status hear_why(xfi_shared *s)
+{
+  const xfi_deadline soon = xfi_deadline_after(TELL_MS);
+
+  while (!xfi_deadline_expired(soon)) {
+    const uint32_t bell = atomic_load(&own_of(s)->bell);
+
+    XFI_TRY(s->ops->check(&s->base));
+    s->ops->nap(&s->base, bell, soon);
+  }
+  return XFI_ERROR(XFER_ERR_COMM, "another rank gave up before rank %d came", s->base.rank);
+}
+
+/* What all ranks give to a step is there. */
+static xfer_status await_givers(xfi_shared *s, uint64_t step, xfi_deadline deadline)
+{
+  xfer_status st = XFER_OK;
+
+  for (int r = 0; r < s->base.size && st == XFER_OK; r++) {
+    const part peer = {xfi_segment_of(s, r), step};
+
+    st = await(&(awaited){is_given, find_giver, r, s, &peer}, deadline);
+  }
+  if (!decide(s, step, st == XFER_OK)) return st == XFER_OK ? hear_why(s) : st;
+  xfi_waits_end(s->base.waits);
+  return XFER_OK;
+}
+
 /* Two places to give in, used in turn: to give a second time after this a rank must have seen
  * everybody give once, when all had read what was given now. */
 static xfer_status gather_step(xfi_shared *s, const unsigned char *mine, unsigned char *all,
@@ -225,11 +270,7 @@ static xfer_status gather_step(xfi_shared *s, const unsigned char *mine, unsigne
   atomic_store(&own_of(s)->n_given, step);
   for (int r = 0; r < comm->size; r++)
     if (r != comm->rank) ring_bell(s, r);
-  for (int r = 0; r < comm->size; r++) {
-    const part peer = {xfi_segment_of(s, r), step};
-
-    XFI_TRY(await(&(awaited){is_given, find_giver, r, s, &peer}, deadline));
-  }
+  XFI_TRY(await_givers(s, step, deadline));
   for (int r = 0; r < comm->size; r++)
     XFI_TRY(xfi_comm_check_same(comm, given->of, xfi_segment_of(s, r)->given[step % 2].of, r));
   for (int r = 0; r < comm->size && n > 0; r++)

@@ -50,6 +50,7 @@ typedef struct xfi_segment {
   _Atomic uint64_t warned;                    /* xfi_host_warn() of that number, and */
   char warning[XFI_BROKEN_BYTES];             /* with that text */
   _Atomic uint32_t has_left;                  /* the owner, the comm */
+  _Alignas(XFI_CACHE_LINE) _Atomic uint64_t decided; /* of gatherings; the first segment's alone */
   _Alignas(XFI_CACHE_LINE) _Atomic uint64_t n_given; /* steps of gatherings, counted over all */
   xfi_given given[2];                                /* by turns */
   _Atomic uint64_t n_casts; /* broadcasts by other means that the owner has had */

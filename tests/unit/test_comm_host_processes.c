@@ -36,10 +36,16 @@ static void with_processes(int n_ranks, int killed, process_body *body)
   (void)munmap(place, sizeof *place);
 }
 
+static bool lowers_its_limit; /* below the files that it has */
+
 static int heeds_the_end(int rank, meeting_place *place)
 {
   xfi_comm *comm = join_at(place, rank, 0);
+  struct rlimit files;
 
+  if (getrlimit(RLIMIT_NOFILE, &files) != 0) return 2;
+  if (lowers_its_limit) files.rlim_cur = 1;
+  if (setrlimit(RLIMIT_NOFILE, &files) != 0) return 2;
   if (rank == 1) (void)raise(SIGKILL);
   while (xfi_host_heed(comm, 1) == XFER_OK)
     (void)usleep(1000);
@@ -49,6 +55,8 @@ static int heeds_the_end(int rank, meeting_place *place)
 static void test_the_end_of_a_process_is_heeded(void **state)
 {
   (void)state;
+  with_processes(2, 1, heeds_the_end);
+  lowers_its_limit = true;
   with_processes(2, 1, heeds_the_end);
 }
 

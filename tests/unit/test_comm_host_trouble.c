@@ -8,9 +8,10 @@
 #include <dirent.h>
 #include <errno.h>
 #include <limits.h>
-#include <poll.h>
 #include <sched.h>
+#include <signal.h>
 #include <stdatomic.h>
+#include <sys/epoll.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
 #include <sys/un.h>
@@ -84,16 +85,20 @@ static _Thread_local bool reads_late; /* when a rank has given up */
 static _Atomic bool is_waiting;
 static _Atomic bool has_given_up;
 
-int __real_poll(struct pollfd *polled, nfds_t n, int wait_ms);
-int __wrap_poll(struct pollfd *polled, nfds_t n, int wait_ms);
+int __real_epoll_wait(int file, struct epoll_event *events, int most, int wait_ms);
+int __wrap_epoll_wait(int file, struct epoll_event *events, int most, int wait_ms);
 
-int __wrap_poll(struct pollfd *polled, nfds_t n, int wait_ms)
+int __wrap_epoll_wait(int file, struct epoll_event *events, int most, int wait_ms)
 {
   if (reads_late) is_waiting = true;
   while (reads_late && !has_given_up)
     (void)sched_yield();
-  return fails() ? -1 : __real_poll(polled, n, wait_ms);
+  return fails() ? -1 : __real_epoll_wait(file, events, most, wait_ms);
 }
+
+MAY_FAIL(int, epoll_create1, (int flags), (flags))
+MAY_FAIL(int, epoll_ctl, (int file, int what, int other, struct epoll_event *event),
+         (file, what, other, event))
 
 int __real_getsockopt(int socket, int level, int name, void *value, socklen_t *n);
 int __wrap_getsockopt(int socket, int level, int name, void *value, socklen_t *n);
@@ -228,6 +233,52 @@ static void test_a_rank_that_comes_late_fails_as_the_others_did(void **state)
 {
   (void)state;
   with_threads(3, comes_when_others_have_given_up);
+}
+
+static void *untouched; /* a page that rank 1 gives, and that nobody can read yet */
+
+static void read_it_late(int signal)
+{
+  (void)signal;
+  while (n_gave_up < 2)
+    (void)sched_yield();
+  if (mprotect(untouched, (size_t)sysconf(_SC_PAGESIZE), PROT_READ) != 0) abort();
+}
+
+static void comes_late_inside_the_call(int rank, void *context)
+{
+  visitor v = {context, rank, 0, -1};
+  const char *mine = rank == 1 ? untouched : "x";
+  xfi_comm *comm = NULL;
+  char all[3] = "";
+
+  expect(xfi_comm_create_host(&comm, gather_there, &v, rank, 3) == XFER_OK);
+  const xfer_status st =
+      comm->ops->all_gather(comm, all, mine, 1, rank == 1 ? soon() : xfi_deadline_after(50));
+  expect(st == (rank == 1 ? XFER_ERR_COMM : XFER_ERR_TIMEOUT) ||
+         (rank != 1 && st == XFER_ERR_COMM));
+  expect(error_has("rank 1 did not come"));
+  n_gave_up++;
+  while (n_gave_up < 3)
+    (void)sched_yield();
+  comm->ops->destroy(comm);
+}
+
+/* Although nobody had given up as it began. */
+static void test_a_rank_that_is_late_inside_the_call_fails_too(void **state)
+{
+  const size_t page = (size_t)sysconf(_SC_PAGESIZE);
+  const struct sigaction late = {.sa_handler = read_it_late};
+  struct sigaction before;
+
+  (void)state;
+  n_gave_up = 0;
+  untouched = mmap(NULL, page, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  assert_true(untouched != MAP_FAILED);
+  assert_int_equal(sigaction(SIGSEGV, &late, &before), 0);
+  with_threads(3, comes_late_inside_the_call);
+  assert_int_equal(sigaction(SIGSEGV, &before, NULL), 0);
+  (void)munmap(untouched, page);
 }
 
 /* ---- strangers ---------------------------------------------------------------------------- */
@@ -411,6 +462,7 @@ int main(void)
       cmocka_unit_test(test_each_call_of_the_system_fails),
       cmocka_unit_test(test_a_gathering_before_a_failure_ends_well),
       cmocka_unit_test(test_a_rank_that_comes_late_fails_as_the_others_did),
+      cmocka_unit_test(test_a_rank_that_is_late_inside_the_call_fails_too),
       cmocka_unit_test(test_strangers_are_not_taken_for_ranks),
       cmocka_unit_test(test_a_rank_that_meets_a_stranger_or_nobody_fails_on_all),
   };
