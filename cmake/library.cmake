@@ -1,5 +1,5 @@
 # libxfer, and the plug-in libraries libxfer_mpi and libxfer_nccl, which link it and use the few xfi_ symbols that it
-# exports under XFER_PRIVATE_1 (src/xfer.map).
+# exports under XFER_PRIVATE_ with its version (src/xfer.map), so that no plug-in of another version is loaded with it.
 
 function(xfi_shared target map)
   target_link_libraries(${target} PRIVATE xfi_flags)
@@ -16,7 +16,9 @@ endfunction()
 
 add_library(xfer SHARED)
 add_library(xfer::xfer ALIAS xfer)
-xfi_shared(xfer ${PROJECT_SOURCE_DIR}/src/xfer.map)
+configure_file(${PROJECT_SOURCE_DIR}/src/xfer.map ${PROJECT_BINARY_DIR}/xfer.map @ONLY)
+xfi_shared(xfer ${PROJECT_BINARY_DIR}/xfer.map)
+target_link_options(xfer PRIVATE LINKER:-Bsymbolic) # a process may have two of it, as of two Python packages
 set_target_properties(xfer PROPERTIES LINKER_LANGUAGE C)
 foreach(layer IN LISTS XFER_LAYERS)
   target_sources(xfer PRIVATE $<TARGET_OBJECTS:xfi_${layer}>)

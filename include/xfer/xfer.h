@@ -22,7 +22,7 @@
  *   for a NULL that is not allowed, XFER_ERR_NOMEM, and XFER_ERR_UNSUPPORTED for an option that
  *   only a newer library knows; and a collective one XFER_ERR_PEER or XFER_ERR_COMM where another
  *   rank failed, XFER_ERR_TIMEOUT where one did not arrive, and XFER_ERR_MISMATCH where ranks are
- *   in different calls.
+ *   in different calls, or have different versions of this library.
  *
  * Sizes: bytes are size_t, elements and indices int64_t, ranks int. Intervals are half-open.
  */

@@ -1,7 +1,7 @@
 /*
  * The private door through which libxfer_mpi and libxfer_nccl hand a transport and a device to the
- * core. Exported from libxfer under the version node XFER_PRIVATE_1 together with the few base
- * functions that they use; not for anybody else.
+ * core. Exported from libxfer under the version node XFER_PRIVATE_ with its version, together with
+ * the few base functions that they use; not for anybody else.
  */
 #ifndef XFI_PLUGIN_H
 #define XFI_PLUGIN_H

@@ -79,7 +79,7 @@ typedef struct head {
 
 #define IN_ONE_ORDER ": all ranks make the same calls in one order"
 
-static const char *name_of(uint64_t inside)
+static const char *name_of(uint32_t inside)
 {
   static const char *const names[] = {[XFI_INSIDE_ANOTHER] = "another call",
                                       [XFI_INSIDE_ALL_GATHER] = "xfer_comm_all_gather()",
@@ -98,6 +98,17 @@ static const char *name_of(uint64_t inside)
   return names[inside < sizeof names / sizeof *names ? inside : XFI_INSIDE_ANOTHER];
 }
 
+xfer_status xfi_comm_check_version(int mine, uint32_t version, int rank)
+{
+  const unsigned mask = 1023;
+
+  XFI_CHECK(version == XFI_VERSION, XFER_ERR_MISMATCH,
+            "rank %d has version %d.%d.%d of xfer and rank %d version %u.%u.%u; all need the same",
+            mine, XFER_VERSION_MAJOR, XFER_VERSION_MINOR, XFER_VERSION_PATCH, rank, version >> 20,
+            version >> 10 & mask, version & mask);
+  return XFER_OK;
+}
+
 xfer_status xfi_comm_check_same(const xfi_comm *comm, xfi_gathering mine, xfi_gathering theirs,
                                 int rank)
 {
@@ -106,6 +117,7 @@ xfer_status xfi_comm_check_same(const xfi_comm *comm, xfi_gathering mine, xfi_ga
       mine.inside != theirs.inside &&
       (mine.inside == XFI_INSIDE_ALL_GATHER || theirs.inside == XFI_INSIDE_ALL_GATHER);
 
+  XFI_TRY(xfi_comm_check_version(comm->rank, theirs.version, rank));
   if (theirs.n_bytes == mine.n_bytes && theirs.number == mine.number && !one_is_callers)
     return XFER_OK;
   XFI_CHECK(theirs.inside == mine.inside, XFER_ERR_MISMATCH,

@@ -191,22 +191,29 @@ struct xfi_comm {
   char refusal[XFI_ERROR_BYTES + 4]; /* with this text, cut like any error text */
 };
 
+/* This library's version: what ranks say to each other is only for those of the same one. */
+#define XFI_VERSION                                                                                \
+  ((uint32_t)XFER_VERSION_MAJOR << 20 | XFER_VERSION_MINOR << 10 | XFER_VERSION_PATCH)
+
 /* What a rank says of a gathering: how many bytes it gives, the gathering's number if the transport
- * counts them, and the public call. All ranks must say the same. */
+ * counts them, the public call, and its XFI_VERSION. All ranks must say the same. */
 typedef struct xfi_gathering {
   uint64_t n_bytes;
   uint64_t number;
-  uint64_t inside;
+  uint32_t inside;
+  uint32_t version;
 } xfi_gathering;
 
 /* This rank's. */
 static inline xfi_gathering xfi_comm_gathering(const xfi_comm *comm, size_t n_bytes,
                                                uint64_t number)
 {
-  return (xfi_gathering){n_bytes, number, (uint64_t)comm->inside};
+  return (xfi_gathering){n_bytes, number, (uint32_t)comm->inside, XFI_VERSION};
 }
 
-/* XFER_ERR_MISMATCH unless `rank` is in the same gathering as this one. If any two ranks differ,
+/* XFER_ERR_MISMATCH unless `rank` has this rank's version. */
+xfer_status xfi_comm_check_version(int mine, uint32_t version, int rank);
+/* The same unless `rank` is in the same gathering as this one. If any two ranks differ,
  * every rank differs from one of them, so all of them fail. */
 XFI_DOOR xfer_status xfi_comm_check_same(const xfi_comm *comm, xfi_gathering mine,
                                          xfi_gathering theirs, int rank);

@@ -30,10 +30,12 @@ enum { PAUSE_NS = 50000, MEET_MS = 10 * 60 * 1000 };
 
 /* What each rank tells all others: how it fared, where it listens, who it is, and where it runs. */
 typedef struct word {
-  int32_t status;
-  char name[NAME_BYTES];
+  /* These three first, whatever follows them in another version. */
+  uint32_t version;
   int32_t number; /* 1 + its rank, so that 0 is nobody's */
   int32_t size;
+  int32_t status;
+  char name[NAME_BYTES];
   xfi_cores cores;
   char text[WORD_TEXT_BYTES];
 } word;
@@ -116,6 +118,7 @@ static xfer_status check_words(const meeting *m)
 
     XFI_CHECK(teller >= 0 && teller < one->size, XFER_ERR_COMM,
               "the caller's all-gather did not put the bytes of rank %d at its place", r);
+    XFI_TRY(xfi_comm_check_version(m->rank, one->version, teller));
     XFI_CHECK(one->size == m->size, XFER_ERR_COMM,
               "rank %d makes a comm of %d ranks, rank %d of %d", teller, one->size, m->rank,
               m->size);
@@ -379,6 +382,7 @@ xfer_status xfi_comm_create_host(xfi_comm **comm, xfer_all_gather_fn all_gather,
                .listener = -1, .file = -1};
   xfer_status st = XFER_OK;
 
+  m.own.version = XFI_VERSION;
   m.own.number = rank + 1;
   m.own.size = size;
   m.words = xfi_calloc((size_t)size, sizeof *m.words);

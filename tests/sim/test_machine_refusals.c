@@ -288,14 +288,14 @@ static void test_a_gather_serves_to_meet_alone(void)
 /* Whoever listens under a name of another host does not here. */
 static int gather_from_afar(void *context, void *all, const void *mine, size_t n_bytes)
 {
-  enum { NAME_AT = sizeof(int32_t), NUMBER_AT = NAME_AT + 32 }; /* behind how it fared */
+  enum { NUMBER_AT = sizeof(int32_t), NAME_AT = 4 * sizeof(int32_t), NAME_END = NAME_AT + 32 };
   static const int32_t first = 1;
   char *theirs = all;
 
   (void)context;
   memcpy(theirs + n_bytes, mine, n_bytes);
   memcpy(theirs, mine, n_bytes);
-  for (size_t i = NAME_AT; i < NUMBER_AT; i++)
+  for (size_t i = NAME_AT; i < NAME_END; i++)
     theirs[i] ^= 1;
   memcpy(theirs + NUMBER_AT, &first, sizeof first);
   return 0;

@@ -184,6 +184,51 @@ static void meets_wrongly(int rank, void *context)
   expect(error_has(mistake_now->text));
 }
 
+/* Rank 1 has the library before this one, or the others one before that of rank 1. */
+static int gather_versions(void *context, void *all, const void *mine, size_t n_bytes)
+{
+  const visitor *v = context;
+  const int answer = gather_there(context, all, mine, n_bytes);
+
+  for (int r = 0; r < 3; r++) {
+    uint32_t version;
+
+    memcpy(&version, (char *)all + (size_t)r * n_bytes, sizeof version);
+    if ((r == 1) != (v->rank == 1)) version--;
+    memcpy((char *)all + (size_t)r * n_bytes, &version, sizeof version);
+  }
+  return answer;
+}
+
+static void meets_another_version(int rank, void *context)
+{
+  visitor v = {context, rank, 0, -1};
+  xfi_comm *comm = NULL;
+
+  expect(xfi_comm_create_host(&comm, gather_versions, &v, rank, 3) == XFER_ERR_MISMATCH);
+  expect(error_has(rank == 1 ? "rank 1 has version " : "rank 1 version "));
+}
+
+static void meets_one_in_a_gathering(int rank, void *context)
+{
+  xfi_comm *comm = join_at(context, rank, 0);
+  const xfi_gathering mine = xfi_comm_gathering(comm, 8, 1);
+  xfi_gathering theirs = mine;
+
+  expect(xfi_comm_check_same(comm, mine, theirs, 1 - rank) == XFER_OK);
+  theirs.version++;
+  expect(xfi_comm_check_same(comm, mine, theirs, 1 - rank) == XFER_ERR_MISMATCH);
+  expect(error_has("all need the same"));
+  comm->ops->destroy(comm);
+}
+
+static void test_ranks_of_another_version_are_not_taken(void **state)
+{
+  (void)state;
+  with_threads(3, meets_another_version);
+  with_threads(2, meets_one_in_a_gathering);
+}
+
 static void test_who_is_not_who_is_meant_is_named(void **state)
 {
   (void)state;
@@ -300,6 +345,7 @@ int main(void)
       cmocka_unit_test(test_a_rank_that_left_is_named),
       cmocka_unit_test(test_a_rank_that_cannot_join_fails_on_all),
       cmocka_unit_test(test_who_is_not_who_is_meant_is_named),
+      cmocka_unit_test(test_ranks_of_another_version_are_not_taken),
       cmocka_unit_test(test_create_survives_each_failed_allocation),
       cmocka_unit_test(test_calls_survive_each_failed_allocation),
       cmocka_unit_test(test_warnings_are_heeded),

@@ -299,8 +299,8 @@ static int gather_behind_a_stranger(void *context, void *all, const void *mine, 
 {
   visitor *v = context;
   struct sockaddr_un address = {.sun_family = AF_UNIX};
-  const char *name = (const char *)all + sizeof(int32_t); /* behind rank 0's status */
-  char hello[HELLO_BYTES] = "";                           /* it does not know rank 1's name */
+  const char *name = (const char *)all + 4 * sizeof(int32_t); /* of rank 0, behind four numbers */
+  char hello[HELLO_BYTES] = "";                               /* it does not know rank 1's name */
   struct iovec bytes = {hello, stranger_now->n_bytes};
   union {
     struct cmsghdr head;
