@@ -1,6 +1,7 @@
 /*
  * Conversions of numbers in plain C. Every type goes through f32, which holds all values of the
- * smaller ones; rounding is done on the bits, so that no mode of the machine has a say in it.
+ * smaller ones; rounding is done on the bits, or by a sum in the default mode (float_mode.h), which
+ * those who call have entered.
  *
  * Compilers make vectors of it: what one number becomes has no branches, all cases being computed
  * and one chosen; and loops go over blocks of a constant length, in three steps by way of f32.

@@ -4,6 +4,7 @@
  * bytes are moved by a load and a store, longer runs by memcpy. The dims above it are an odometer
  * whose cost is paid once per innermost loop.
  */
+#include "float_mode.h"
 #include "kernels.h"
 
 #include <stdbool.h>
@@ -321,15 +322,23 @@ static void copy_with_scales(const xfi_copy *copy, int64_t d, char *dst, const c
 
 void xfi_ref_copy(const xfi_copy *copies, size_t n_copies)
 {
+  fenv_t callers;
+  bool computes = false;
+
   for (size_t i = 0; i < n_copies; i++) {
     const xfi_copy *c = &copies[i];
 
     if (xfi_copy_bytes(c) == 0) continue;
+    if (c->convert != NULL && !computes) {
+      xfi_float_mode_enter(&callers);
+      computes = true;
+    }
     if (xfi_copy_has_scales(c))
       copy_with_scales(c, 0, c->dst, c->src, c->scales);
     else
       copy_one(c);
   }
+  if (computes) xfi_float_mode_leave(&callers);
 }
 
 /* ---- boxes, serialised --------------------------------------------------------------------- */
@@ -447,7 +456,9 @@ void xfi_ref_serialise(char *dense, char *const *bases, const xfi_strided *box,
                     box->run_bytes >= (packs ? MIN_DENSE_PAST_CACHE : MIN_PAST_CACHE);
   line_fn *whole = past ? line_past_cache : choose_line(box->run_bytes, box->convert);
   line_fn *partial = past ? line_past_cache : choose_line(0, box->convert);
+  fenv_t callers;
 
+  if (box->convert != NULL) xfi_float_mode_enter(&callers);
   while (n_bytes > 0) {
     const int64_t left = box_bytes - first;
     int64_t n = 1;
@@ -465,5 +476,6 @@ void xfi_ref_serialise(char *dense, char *const *bases, const xfi_strided *box,
     dense += taken;
     n_bytes -= taken;
   }
+  if (box->convert != NULL) xfi_float_mode_leave(&callers);
   if (past) settle_past_cache();
 }

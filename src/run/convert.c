@@ -6,6 +6,7 @@
 #include "alloc.h"
 #include "bound_plan.h"
 #include "error.h"
+#include "float_mode.h"
 #include "slice.h"
 
 static xfi_convert convert_of(const xfi_class *cls)
@@ -32,11 +33,14 @@ static xfi_convert convert_of(const xfi_class *cls)
 xfer_status xfi_run_fill_converts(xfer_plan *plan)
 {
   const xfi_plan *m = plan->moves;
+  fenv_t callers;
 
   plan->converts = xfi_calloc(m->n_classes, sizeof *plan->converts);
   XFI_CHECK(plan->converts != NULL, XFER_ERR_NOMEM, "%zu classes", m->n_classes);
+  xfi_float_mode_enter(&callers);
   for (size_t c = 0; c < m->n_classes; c++)
     plan->converts[c] = convert_of(&m->classes[c]);
+  xfi_float_mode_leave(&callers);
   return XFER_OK;
 }
 

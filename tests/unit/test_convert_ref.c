@@ -1,6 +1,10 @@
 /* Conversions against those that are looked up in all values of a type. */
-#include "convert.h"
+#ifndef _GNU_SOURCE
+#define _GNU_SOURCE /* feenableexcept */
+#endif
+#include "kernels.h"
 
+#include <fenv.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -171,6 +175,110 @@ static void test_many_at_once_are_each_by_itself(void **state)
   }
 }
 
+/* ---- whatever the thread's mode ------------------------------------------------------------ */
+
+enum { PER_BLOCK = 32, N_BLOCKS = 64, N_MODE = PER_BLOCK * N_BLOCKS, N_OPS = 3 };
+
+/* What numbers become, as they are copied and as they are packed, and by blocks. */
+typedef struct converted {
+  char copied[N_NUMBER_TYPES][N_OPS][4 * N_MODE];
+  char packed[N_NUMBER_TYPES][N_OPS][4 * N_MODE];
+  char quantised[N_MODE];
+  float scales[N_BLOCKS];
+} converted;
+
+static void set_default(void)
+{
+}
+
+static void set_upward(void)
+{
+  (void)fesetround(FE_UPWARD);
+}
+
+static void set_traps(void)
+{
+  (void)feenableexcept(FE_ALL_EXCEPT);
+}
+
+/* As torch.set_flush_denormal() does, and the start of a library that -ffast-math links. */
+static void set_flush(void)
+{
+#ifdef __SSE__
+  __builtin_ia32_ldmxcsr(__builtin_ia32_stmxcsr() | 0x8040);
+#endif
+}
+
+static void quantise(converted *out, char *src)
+{
+  const xfi_convert steps[] = {
+      {XFER_F32, XFER_F8E4M3, 4, 1, XFI_CONVERT_AMAX, 0, XFER_SCALE_MX},
+      {XFER_F32, XFER_F32, 4, 4, XFI_CONVERT_TO_SCALE, 0, XFER_SCALE_MX},
+      {XFER_F32, XFER_F8E4M3, 4, 1, XFI_CONVERT_BLOCKS, 0, XFER_SCALE_MX},
+  };
+  xfi_copy blocks = {
+      .src = src, .run_bytes = PER_BLOCK, .convert = &steps[0], .scales = out->scales};
+  const xfi_copy scales = {.src = (char *)out->scales,
+                           .dst = (char *)out->scales,
+                           .run_bytes = sizeof out->scales,
+                           .convert = &steps[1]};
+
+  blocks.n_dims = 1;
+  blocks.extent[0] = N_BLOCKS;
+  blocks.src_stride[0] = 4 * PER_BLOCK;
+  blocks.dst_stride[0] = PER_BLOCK;
+  blocks.scale_stride[0] = 1;
+  xfi_ref_copy(&blocks, 1);
+  xfi_ref_copy(&scales, 1);
+  blocks.dst = out->quantised;
+  blocks.convert = &steps[2];
+  xfi_ref_copy(&blocks, 1);
+}
+
+static void convert_in(void (*set)(void), converted *out, char *src)
+{
+  fenv_t before;
+
+  memset(out, 0, sizeof *out);
+  (void)fegetenv(&before);
+  set();
+  for (int k = 0; k < N_NUMBER_TYPES; k++)
+    for (uint32_t op = 0; op < N_OPS; op++) {
+      const number_type *t = &number_types[k];
+      const xfi_convert c = {XFER_F32, (uint8_t)t->dtype, 4, (uint8_t)t->n_bytes, op, 0.3F, 0};
+      const int64_t n_bytes = (int64_t)N_MODE * t->n_bytes;
+      const xfi_copy copy = {
+          .src = src, .dst = out->copied[k][op], .run_bytes = n_bytes, .convert = &c};
+      const xfi_strided box = {&c, n_bytes, 0};
+
+      xfi_ref_copy(&copy, 1);
+      xfi_ref_serialise(out->packed[k][op], &src, &box, NULL, 0, n_bytes, true, false);
+    }
+  quantise(out, src);
+  (void)fesetenv(&before);
+}
+
+/* Denormal numbers of every type, signalling NaNs, blocks of zeros and of the smallest numbers. */
+static void test_no_mode_of_the_thread_has_a_say(void **state)
+{
+  void (*const modes[])(void) = {set_upward, set_traps, set_flush};
+  static uint32_t numbers[N_MODE];
+  static converted wanted;
+  static converted got;
+
+  (void)state;
+  for (int i = 0; i < N_MODE; i++) {
+    numbers[i] = random_bits();
+    if (i < N_MODE / 2) numbers[i] = (numbers[i] & 0x807fffff) | (random_bits() % 160) << 23;
+    if (i < 2 * PER_BLOCK) numbers[i] = i < PER_BLOCK ? 0 : 0x00800000;
+  }
+  convert_in(set_default, &wanted, (char *)numbers);
+  for (size_t m = 0; m < sizeof modes / sizeof *modes; m++) {
+    convert_in(modes[m], &got, (char *)numbers);
+    assert_memory_equal(&got, &wanted, sizeof got);
+  }
+}
+
 int main(void)
 {
   const struct CMUnitTest tests[] = {
@@ -178,6 +286,7 @@ int main(void)
       cmocka_unit_test(test_every_pattern_of_16_bits),
       cmocka_unit_test(test_operations_come_before_rounding),
       cmocka_unit_test(test_many_at_once_are_each_by_itself),
+      cmocka_unit_test(test_no_mode_of_the_thread_has_a_say),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
