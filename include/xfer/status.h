@@ -130,9 +130,9 @@ typedef int (*xfer_interrupt_fn)(void *context);
  *
  * Not asked while MPI itself waits, on a comm of an MPI_Comm.
  *
- * A signal handler must not jump out of a call of the library (longjmp()): locks, and the thread's
- * current CUDA device, would stay as they are inside it. It should make this function say so
- * instead.
+ * A signal handler must not jump out of a call of the library (longjmp()), nor may the thread be
+ * cancelled inside one (pthread_cancel()): locks, and the thread's current CUDA device, would stay
+ * as they are there. They should make this function say so instead.
  *
  * Threads: for the calling thread alone, which is also the one that calls `fn`; `fn` must return.
  * While `fn` runs it is unset: calls that it makes to the library, for other comms, ask nobody, or

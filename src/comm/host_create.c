@@ -166,15 +166,18 @@ static xfer_status check_room(const meeting *m)
 static xfer_status tell(meeting *m, xfer_status mine)
 {
   word *own = &m->own;
+  char why[XFI_ERROR_BYTES]; /* the caller's function may set another one */
   int answer;
 
   if (mine == XFER_OK) mine = check_room(m);
   if (mine != XFER_OK) let_go(m);
   m->is_known = true;
   own->status = (int32_t)mine;
+  (void)snprintf(why, sizeof why, "%s", xfer_last_error());
   if (mine != XFER_OK)
-    (void)snprintf(own->text, sizeof own->text, "%.*s", WORD_TEXT_BYTES - 1, xfer_last_error());
+    (void)snprintf(own->text, sizeof own->text, "%.*s", WORD_TEXT_BYTES - 1, why);
   answer = m->all_gather(m->context, m->words, own, sizeof *own);
+  xfi_set_error("%s", why);
   if (mine != XFER_OK) return mine;
   XFI_CHECK(answer == 0, XFER_ERR_COMM, "the caller's all-gather of %zu bytes answered %d",
             sizeof *own, answer);

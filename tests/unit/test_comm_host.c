@@ -165,6 +165,7 @@ static int gather_wrongly(void *context, void *all, const void *mine, size_t n_b
   char words[3][MOST_WORD] = {""};
   const int answer = gather_there(context, all, mine, n_bytes);
 
+  xfi_set_error("of the caller's own");
   for (int r = 0; r < 3 && by >= 0; r++)
     memcpy(words[r], (char *)all + (size_t)((r + by) % 3) * n_bytes, n_bytes);
   for (int r = 0; r < 3; r++)
