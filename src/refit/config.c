@@ -392,21 +392,31 @@ xfer_status xfi_config_vars(xfer_model *model)
 
 /* ---- all of it ---- */
 
-/* How many layers there are: by a word of the family, where that has another key for it. */
+/* A word of the family, where that has another key for what others call `key`. */
+static const char *key_of(const xfer_model *model, const char *word, const char *key)
+{
+  const char *expr = NULL;
+
+  for (int i = 0; i < model->n_all && expr == NULL; i++)
+    expr = json_string_value(json_object_get(model->all[i]->config, word));
+  return expr != NULL ? expr : key;
+}
+
+/* How many layers there are, and how many further ones. */
 static xfer_status count_layers(xfer_model *model)
 {
   const xfi_scope figures = {.find = find_figure, .context = model->top};
-  const char *expr = NULL;
   int64_t n;
   bool has;
 
-  for (int i = 0; i < model->n_all && expr == NULL; i++)
-    expr = json_string_value(json_object_get(model->all[i]->config, "layers"));
-  XFI_TRY(find_value(&has, &n, model, expr != NULL ? expr : "num_hidden_layers", &figures));
+  XFI_TRY(find_value(&has, &n, model, key_of(model, "layers", "num_hidden_layers"), &figures));
   if (!has) return XFER_OK;
   XFI_CHECK(n > 0 && n < 1 << 20, XFER_ERR_IO, "%s: %lld layers", model->config.where,
             (long long)n);
   model->n_config_layers = (int)n;
+  model->further_key = key_of(model, "further_layers", "num_nextn_predict_layers");
+  XFI_TRY(find_value(&has, &n, model, model->further_key, &figures));
+  if (has && n > 0 && n < 1 << 20) model->n_further_layers = (int)n;
   return XFER_OK;
 }
 

@@ -103,11 +103,13 @@ struct xfer_model {
   size_t n_spots;
   int *layers; /* [n_layers] the model's own layers that are kept, ascending */
   int n_layers;
-  int n_config_layers; /* of the configuration; 0: not said */
-  int n_extra;         /* extra layers that are kept */
-  bool *renamed;       /* [n_renames] of the options: it matched something; NULL: there are none */
-  bool scanned;        /* ranges were kept, quantised */
-  bool selected;       /* of its layers some were kept alone */
+  int n_config_layers;     /* of the configuration; 0: not said */
+  int n_further_layers;    /* likewise, after those, */
+  const char *further_key; /* by this key; the rules' */
+  int n_extra;             /* extra layers that are kept */
+  bool *renamed; /* [n_renames] of the options: it matched something; NULL: there are none */
+  bool scanned;  /* ranges were kept, quantised */
+  bool selected; /* of its layers some were kept alone */
 };
 
 /* What the readers hand over: one name pattern of the checkpoint as it stands there. */

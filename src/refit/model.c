@@ -182,6 +182,23 @@ static bool has_experts(const xfer_model *model, int layer)
   return false;
 }
 
+/* Layers past the model's own, unless they count from 0, are as many as the configuration says. */
+static xfer_status check_further_layers(const xfer_model *model)
+{
+  for (size_t i = 0; i < model->n_entries; i++) {
+    const xfi_entry *e = &model->entries[i];
+    const int last = e->n_layers > 0 ? e->layers[e->n_layers - 1] : -1;
+
+    XFI_CHECK(e->stack != XFI_EXTRA || e->own_numbers ||
+                  last < model->n_config_layers + model->n_further_layers,
+              XFER_ERR_IO,
+              "\"%s\" is in layer %d; the configuration says %d layers, and %d further ones (%s)",
+              e->pattern, last, model->n_config_layers, model->n_further_layers,
+              model->further_key);
+  }
+  return XFER_OK;
+}
+
 /* As many layers as the configuration says, unless some were kept alone; in some families one may
  * have no weight. */
 static xfer_status check_layers_said(const xfer_model *model)
@@ -201,7 +218,7 @@ static xfer_status check_layers_said(const xfer_model *model)
               "layer %d has no tensor; the configuration says %d layers", layer,
               model->n_config_layers);
   }
-  return XFER_OK;
+  return check_further_layers(model);
 }
 
 /* Of the layers that are kept: experts are where the configuration says so, and all layers are
@@ -391,6 +408,8 @@ xfer_status xfi_model_copy(xfer_model **made, xfer_model *model)
   m->scope = model->scope;
   m->figures = model->figures;
   m->n_config_layers = model->n_config_layers;
+  m->n_further_layers = model->n_further_layers;
+  m->further_key = model->further_key;
   memcpy(m->block, model->block, sizeof m->block);
   XFI_TRY_DONE(copy_entries(&m->entries, model));
   m->n_entries = m->entries_cap = model->n_entries;

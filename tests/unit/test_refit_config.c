@@ -168,6 +168,17 @@ static void test_layers_are_counted_by_the_key_of_their_family(void **state)
       {COUNTED("gpt2", "\"n_layer\":2,", "transformer.h.{layer}.ln_1.weight"), NULL},
       {COUNTED("gpt2", "\"n_layer\":3,", "transformer.h.{layer}.ln_1.weight"),
        "the last layer is 1; the configuration says 3 layers"},
+      {COUNTED("gpt2", "\"n_layer\":1,", "transformer.h.{layer}.ln_1.weight"),
+       "is in layer 1; the configuration says 1 layers, and 0 further ones"},
+      {COUNTED("deepseek_v3", "\"num_hidden_layers\":1,\"num_nextn_predict_layers\":1,",
+               "model.layers.{layer}.input_layernorm.weight"),
+       NULL},
+      {COUNTED("minimax_m2", "\"num_hidden_layers\":1,\"num_mtp_modules\":1,",
+               "model.layers.{layer}.input_layernorm.weight"),
+       NULL},
+      {COUNTED("minimax_m2", "\"num_hidden_layers\":1,\"num_nextn_predict_layers\":1,",
+               "model.layers.{layer}.input_layernorm.weight"),
+       "and 0 further ones (num_mtp_modules)"},
       {COUNTED("bloom", "\"n_layer\":3,", "transformer.h.{layer}.input_layernorm.weight"),
        "the last layer is 1; the configuration says 3 layers"},
       {COUNTED("exaone", "\"num_layers\":3,", "transformer.h.{layer}.ln_1.weight"),
@@ -502,7 +513,8 @@ static void test_a_shared_expert_among_routed_ones_is_of_their_size(void **state
 
 /* A model of one layer, with more of them up to `last` that predict further tokens. */
 #define FURTHER(type, last)                                                                        \
-  OF(type, "\"first_k_dense_replace\":9,\"n_routed_experts\":4",                                   \
+  OF(type,                                                                                         \
+     "\"first_k_dense_replace\":9,\"n_routed_experts\":4,\"num_nextn_predict_layers\":" last,      \
      "{\"pattern\":\"model.layers.{layer}.input_layernorm.weight\",\"layer\":[0," last "],"        \
      "\"shape\":[16],\"dtype\":\"bf16\"}")
 
