@@ -109,7 +109,7 @@ xfer_status xfi_kept_forget_all(xfer_comm *comm)
   for (int i = 0; i < comm->n_kept; i++) {
     const xfer_status came = forget(&comm->kept[i]);
 
-    if (st == XFER_OK) st = came;
+    if (came != XFER_OK) st = came; /* whose text is the last error */
   }
   return st;
 }
@@ -233,7 +233,7 @@ static bool make_room(xfer_comm *comm, xfi_kept *kept, xfer_status *mine)
       came = forget_plan(&k->other);
     else
       continue;
-    if (*mine == XFER_OK) *mine = came;
+    if (came != XFER_OK) *mine = came; /* whose text is the last error */
     any = true;
   }
   kept->had_room = kept->had_room || (others && any);
@@ -335,8 +335,9 @@ xfer_status xfi_kept_call(xfer_comm *comm, xfer_status checked, const xfi_one_ca
   xfi_kept *guess = NULL;
   xfi_kept *k = NULL;
   xfer_plan *plan;
-  bool begun = false;
-  bool doubles = false;
+  bool begun = false; /* its commit, on all ranks */
+  bool wants_other = false;
+  bool is_committed = false;
   bool made_room = false;
   xfer_status mine = XFER_OK;
   heard room;
@@ -352,19 +353,19 @@ xfer_status xfi_kept_call(xfer_comm *comm, xfer_status checked, const xfi_one_ca
   XFI_TRY(settle(&said, &begun, &room, comm->transport, guess, deadline));
   k = begun ? guess : find_agreed(comm, &said);
   made_room = k != NULL && lacks_room(comm, k, &said) && make_room(comm, k, &mine);
-  doubles = begun && xfi_commit_leads_on(room.words, comm->transport->size) &&
-            would_wait(comm, k, &said) && said.has_room != 0;
-  if (begun && (doubles || made_room)) {
+  wants_other = begun && xfi_commit_leads_on(room.words, comm->transport->size) &&
+                would_wait(comm, k, &said) && said.has_room != 0;
+  if (begun && (wants_other || made_room)) {
     xfi_commit_take_back(k->plan);
     begun = false;
     if (mine == XFER_OK) mine = (xfer_status)said.commit.status;
   }
-  doubles = doubles && make_other(k, comm, call);
+  if (wants_other) is_committed = make_other(k, comm, call);
   if (k == NULL) XFI_TRY(make(&k, comm, call, said.mapped != 0));
   plan = take_turn(k, comm);
   if (begun)
     XFI_TRY(xfi_commit_end(plan, room.words, deadline));
-  else if (!doubles)
+  else if (!is_committed)
     XFI_TRY(commit(plan, call, made_room && !plan->offers, mine));
   return run(plan, stream);
 }

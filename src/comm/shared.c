@@ -102,10 +102,11 @@ typedef struct awaited {
   const void *of; /* the caller's */
 } awaited;
 
-static bool note(const xfi_shared *s, int rank)
+/* Notes each: it is none of them. */
+static bool note_and_go_on(const xfi_shared *s, int rank)
 {
   s->base.waits->awaits[rank] = true;
-  return false; /* and who else? */
+  return false;
 }
 
 static void publish_waits(const awaited *what)
@@ -113,7 +114,7 @@ static void publish_waits(const awaited *what)
   xfi_shared *s = what->shared;
 
   (void)xfi_waits_note(s->base.waits);
-  (void)what->find_late(what, note);
+  (void)what->find_late(what, note_and_go_on);
   xfi_waits_sleep(s->base.waits, what->ringer < 0 ? XFI_ASLEEP : (uint32_t)what->ringer);
 }
 

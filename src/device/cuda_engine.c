@@ -87,15 +87,24 @@ static bool all_fit(const candidate *all, size_t n, int64_t most)
   return n_ops <= most && n_rows <= ALONE_OPS_MAX;
 }
 
-/* How a candidate goes beside those before it, which have `room`: 2-D copies have a call each. */
-static void settle(candidate *c, const xfi_cuda_device *device, size_t room[2], size_t most)
+/* Operations that were chosen. */
+typedef struct chosen {
+  size_t n_runs;
+  size_t n_rows; /* 2-D copies, each a call of its own */
+} chosen;
+
+/* How a candidate goes beside those that were chosen before it. */
+static void choose(candidate *c, const xfi_cuda_device *device, chosen *before, size_t most)
 {
-  if (c->rows && room[1] + (size_t)c->n_ops > ALONE_OPS_MAX) {
+  size_t *n_like_it;
+
+  if (c->rows && before->n_rows + (size_t)c->n_ops > ALONE_OPS_MAX) {
     c->rows = false;
     c->n_ops = c->copy->run_bytes < device->engine_run_bytes ? 0 : xfi_copy_runs(c->copy);
   }
-  if (room[0] + room[1] + (size_t)c->n_ops > most) c->n_ops = 0;
-  room[c->rows] += (size_t)c->n_ops;
+  if (before->n_runs + before->n_rows + (size_t)c->n_ops > most) c->n_ops = 0;
+  n_like_it = c->rows ? &before->n_rows : &before->n_runs;
+  *n_like_it += (size_t)c->n_ops;
 }
 
 static int by_run(const void *a, const void *b)
@@ -140,7 +149,7 @@ xfer_status xfi_cuda_engine_take(xfi_cuda_runs *runs, const xfi_cuda_device *dev
   xfer_status st = XFER_OK;
   size_t n_candidates = 0;
   size_t n_left = 0;
-  size_t room[2] = {0}; /* for runs, for 2-D copies */
+  chosen all = {0, 0};
   int64_t n_bytes = 0;
   xfi_cuda_span last = {NULL, 0};
   candidate *candidates = xfi_calloc(*n_rest, sizeof *candidates);
@@ -159,16 +168,16 @@ xfer_status xfi_cuda_engine_take(xfi_cuda_runs *runs, const xfi_cuda_device *dev
   if (!all_fit(candidates, n_candidates, most))
     qsort(candidates, n_candidates, sizeof *candidates, by_run);
   for (size_t i = 0; i < n_candidates; i++) {
-    settle(&candidates[i], device, room, (size_t)most);
+    choose(&candidates[i], device, &all, (size_t)most);
     runs->is_full = runs->is_full || (candidates[i].n_ops == 0 && most < open_most);
   }
-  runs->dst = xfi_calloc(room[0], sizeof *runs->dst);
-  runs->src = xfi_calloc(room[0], sizeof *runs->src);
-  runs->n_bytes = xfi_calloc(room[0], sizeof *runs->n_bytes);
-  runs->rows = xfi_calloc(room[1], sizeof *runs->rows);
+  runs->dst = xfi_calloc(all.n_runs, sizeof *runs->dst);
+  runs->src = xfi_calloc(all.n_runs, sizeof *runs->src);
+  runs->n_bytes = xfi_calloc(all.n_runs, sizeof *runs->n_bytes);
+  runs->rows = xfi_calloc(all.n_rows, sizeof *runs->rows);
   XFI_CHECK_DONE(runs->dst != NULL && runs->src != NULL && runs->n_bytes != NULL &&
                      runs->rows != NULL,
-                 XFER_ERR_NOMEM, "%zu runs", room[0] + room[1]);
+                 XFER_ERR_NOMEM, "%zu runs", all.n_runs + all.n_rows);
   for (size_t i = 0; i < n_candidates; i++) {
     if (candidates[i].n_ops == 0) continue;
     add(runs, &candidates[i]);

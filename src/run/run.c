@@ -199,7 +199,7 @@ static void leave_lanes(xfer_plan *plan, xfi_deadline deadline, char left[XFI_ER
   xfer_plan *owner = plan->main != NULL ? plan->main : plan; /* of the shadow */
   const xfi_deadline now = {0};
 
-  for (int i = 0; i < 3 && plan->pipeline->streams[i] != NULL; i++) {
+  for (int i = 0; i < XFI_STEP_STREAMS && plan->pipeline->streams[i] != NULL; i++) {
     if (xfi_run_record(plan->device, plan->pipeline->ended[i], plan->pipeline->streams[i]) !=
             XFER_OK ||
         xfi_event_sync(plan->device, plan->pipeline->ended[i], deadline) != XFER_OK) {

@@ -128,17 +128,26 @@ static xfer_status look_at_moves(const xfer_plan *plan, xfi_link *link, bool sen
   return st;
 }
 
-/* Who should copy a flow. */
-static xfer_status choose(xfi_by *by, const xfer_plan *plan, xfi_link *link, bool send)
+/* Who should copy a flow that was looked at. */
+static xfi_by choose(const xfer_plan *plan, const xfi_link *link, bool send, uint64_t n_bytes)
 {
-  const xfi_move_list *list = send ? &plan->moves->sends : &plan->moves->recvs;
-  const size_t index = send ? link->send : link->recv;
-  const bool pulls = plan->device->ops->pulls;
   /* What its source and its destination lie in. */
   const size_t n_src =
       send ? xfi_link_n_told(link, XFI_OF_SRC) : xfi_link_n_remotes(link, XFI_OF_SRC);
   const size_t n_dst =
       send ? xfi_link_n_remotes(link, XFI_OF_DST) : xfi_link_n_told(link, XFI_OF_DST);
+
+  if (link->only_push[send] || xfi_run_is_fresh(plan)) return XFI_BY_PUSH;
+  if (!plan->device->ops->pulls) return n_dst <= n_src ? XFI_BY_PUSH : XFI_BY_PULL;
+  if (n_src > n_dst + MANY_ALLOCATIONS) return XFI_BY_PUSH;
+  if (n_dst > n_src + MANY_ALLOCATIONS || link->pushed_bytes[send] == 0) return XFI_BY_PULL;
+  return link->pushed_bytes[send] < n_bytes ? XFI_BY_BOTH : XFI_BY_PUSH;
+}
+
+static xfer_status choose_flow(xfi_by *by, const xfer_plan *plan, xfi_link *link, bool send)
+{
+  const xfi_move_list *list = send ? &plan->moves->sends : &plan->moves->recvs;
+  const size_t index = send ? link->send : link->recv;
 
   if (index == XFI_NO_FLOW) return XFER_OK;
   if (plan->offers) { /* nothing else may be mapped */
@@ -146,20 +155,12 @@ static xfer_status choose(xfi_by *by, const xfer_plan *plan, xfi_link *link, boo
     return XFER_OK;
   }
   XFI_TRY(look_at_moves(plan, link, send));
-  if (link->only_push[send] || xfi_run_is_fresh(plan) ||
-      (pulls ? n_src > n_dst + MANY_ALLOCATIONS : n_dst <= n_src))
-    *by = XFI_BY_PUSH;
-  else if (!pulls || n_dst > n_src + MANY_ALLOCATIONS || link->pushed_bytes[send] == 0)
-    *by = XFI_BY_PULL;
-  else
-    *by = link->pushed_bytes[send] < xfi_run_flow_bytes(plan, send, &list->peers[index])
-              ? XFI_BY_BOTH
-              : XFI_BY_PUSH;
+  *by = choose(plan, link, send, xfi_run_flow_bytes(plan, send, &list->peers[index]));
   return XFER_OK;
 }
 
 xfer_status xfi_link_choose(xfi_link *link, const xfer_plan *plan)
 {
-  XFI_TRY(choose(&link->send_by, plan, link, true));
-  return choose(&link->recv_by, plan, link, false);
+  XFI_TRY(choose_flow(&link->send_by, plan, link, true));
+  return choose_flow(&link->recv_by, plan, link, false);
 }

@@ -82,7 +82,7 @@ static bool is_alone(const xfi_pipeline *p)
 xfer_status xfi_steps_make_streams(xfi_pipeline *p, xfi_device *device)
 {
   if (p->n_steps == 0 || is_alone(p)) return XFER_OK;
-  for (int i = 0; i < 3; i++) {
+  for (int i = 0; i < XFI_STEP_STREAMS; i++) {
     XFI_TRY(xfi_stream_create(device, &p->streams[i]));
     XFI_TRY(xfi_event_create(device, &p->ended[i]));
     XFI_TRY(xfi_event_create(device, &p->done_with[i][0]));
@@ -104,7 +104,7 @@ void xfi_steps_clear(xfi_pipeline *p)
 void xfi_steps_free(xfi_pipeline *p, xfi_device *device)
 {
   xfi_steps_clear(p);
-  for (int i = 0; i < 3; i++) {
+  for (int i = 0; i < XFI_STEP_STREAMS; i++) {
     xfi_stream_destroy(device, p->streams[i]);
     xfi_event_destroy(device, p->ended[i]);
     xfi_event_destroy(device, p->done_with[i][0]);
@@ -186,14 +186,14 @@ xfer_status xfi_steps_start(xfi_pipeline *p, xfer_plan *plan, xfi_event *before,
     XFI_TRY(xfi_stream_wait(plan->device, stream, before));
     return start_alone(plan, &p->steps[0], stream);
   }
-  for (int i = 0; i < 3; i++) {
+  for (int i = 0; i < XFI_STEP_STREAMS; i++) {
     XFI_TRY(xfi_stream_wait(plan->device, p->streams[i], plan->started));
     XFI_TRY(xfi_quant_await(plan, XFI_QUANT_PARTS - 1, p->streams[i]));
     XFI_TRY(xfi_stream_wait(plan->device, p->streams[i], before));
   }
   for (size_t i = 0; i < p->n_steps; i++)
     XFI_TRY(start_step(p, plan, i));
-  for (int i = 0; i < 3; i++) {
+  for (int i = 0; i < XFI_STEP_STREAMS; i++) {
     XFI_TRY(xfi_event_record(plan->device, p->ended[i], p->streams[i]));
     XFI_TRY(xfi_stream_wait(plan->device, stream, p->ended[i]));
   }

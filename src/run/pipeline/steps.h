@@ -23,6 +23,8 @@ typedef struct xfi_step {
 
 typedef struct xfi_casts xfi_casts;
 
+enum { XFI_STEP_STREAMS = 3 }; /* gather, comm, scatter */
+
 struct xfi_pipeline {
   xfi_channels channels;
   xfi_casts *casts; /* NULL: nothing is broadcast */
@@ -35,9 +37,9 @@ struct xfi_pipeline {
   size_t recv_slot_bytes;
   char *slots;            /* two send slots, two receive slots, in the block of the comm's plans */
   uint64_t staging_bytes; /* likewise */
-  xfer_stream streams[3]; /* gather, comm, scatter */
-  xfi_event *done_with[3][2]; /* what a stream did for a step, by the step's slot */
-  xfi_event *ended[3];
+  xfer_stream streams[XFI_STEP_STREAMS];
+  xfi_event *done_with[XFI_STEP_STREAMS][2]; /* what a stream did for a step, by the step's slot */
+  xfi_event *ended[XFI_STEP_STREAMS];
 };
 
 /* Append an empty step. It uses the slots of its number: */
