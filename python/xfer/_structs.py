@@ -242,12 +242,13 @@ def strided(address: int, strides: Sequence[int]) -> bytes:
 
 
 NO_VIEW = bytes(_VIEW.size)
+_set_base = View.base.__set__  # of an address that is one
 
 
 def view_at(view: bytes, address: int) -> Any:
     """A View, of memory that begins at this address."""
     made = View.from_buffer_copy(view)
-    made.base = address
+    _set_base(made, address)
     return made
 
 

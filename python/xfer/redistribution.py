@@ -47,9 +47,13 @@ class _Redistributed:
 
     def layouts(self) -> list[Layout | None] | None:
         """None: one is gone."""
-        found = [None if layout is None else layout() for layout in self._layouts]
-        gone = any(known is not None and layout is None for known, layout in zip(self._layouts, found, strict=True))
-        return None if gone else found
+        found: list[Layout | None] = []
+        for known in self._layouts:
+            layout = None if known is None else known()
+            if layout is None and known is not None:
+                return None
+            found.append(layout)
+        return found
 
     def places(self, arrays: Sequence[Any]) -> list[_Place | None] | None:
         """Of arrays that are the same otherwise; None: one is not, or may not be."""
@@ -100,16 +104,16 @@ def redistribute_sides(comm: Comm, sides: Callable[[], Sides], stream: Any) -> _
 
     def make() -> tuple[Any, ...]:
         (src_layout, src), (dst_layout, dst) = sides()
-        for layout in (src_layout, dst_layout):
-            _structs.checked("layout", layout, "layout")
+        layouts = src_layout, dst_layout
+        handles = [_structs.checked("layout", layout, "layout") for layout in layouts]
         views = (
             view_of(src, src_layout, comm.rank, comm._device, "source"),
             view_of(dst, dst_layout, comm.rank, comm._device, "destination"),
         )
         owners = [owner for view in views if view is not None for owner in view.owners()]
         references = [*map(_reference, views)]
-        made.append(_Redistributed((src_layout, dst_layout), views))
-        return comm, (src_layout, dst_layout), references, _used(comm, stream, owners), views
+        made.append(_Redistributed(layouts, views))
+        return comm, handles, references, _used(comm, stream, owners), (layouts, views)
 
     with comm._alone():
         comm._collective(_redistribute, make, comm, (None, None), (None, None), 0)
@@ -125,12 +129,11 @@ def redistribute_places(
     """redistribute_sides() of what lies elsewhere than in an earlier call, and is the same otherwise."""
 
     def make() -> tuple[Any, ...]:
-        for layout in layouts:
-            _structs.checked("layout", layout, "layout")  # not closed since
+        handles = [None if layout is None else layout._as_parameter_ for layout in layouts]  # raises: closed since
         found = places()
         each = [None if place is None else _structs.view_at(*place[:2]) for place in found]
         owners = [place[2] for place in found if place is not None]
-        return comm, layouts, each, _used(comm, stream, owners), owners
+        return comm, handles, each, _used(comm, stream, owners), (layouts, owners)
 
     with comm._alone():
         comm._collective(_redistribute, make, comm, (None, None), (None, None), 0)
@@ -144,5 +147,7 @@ def _used(comm: Comm, stream: Any, owners: Sequence[Any]) -> int:
     return pointer
 
 
-def _redistribute(comm: Any, layouts: Any, views: Any, stream: int, _owners: Any = None) -> None:
-    lib.xfer_redistribute(comm, layouts[0], views[0], layouts[1], views[1], stream)
+def _redistribute(comm: Any, layouts: Any, views: Any, stream: int, _kept: Any = None) -> None:
+    """layouts: their handles. What lies behind these and the views lives as long as the call."""
+    call = lib.xfer_redistribute.unchecked
+    call(comm._as_parameter_, layouts[0], views[0], layouts[1], views[1], stream)
