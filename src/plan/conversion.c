@@ -6,7 +6,6 @@
  */
 #include "conversion.h"
 
-#include <math.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -19,6 +18,11 @@
 #define VALUE_SHIFT 32
 #define ROWS_SHIFT 48
 #define SIZE_MASK UINT64_C(0xffff)
+
+/* Of a value, which goes by its bits: a thread's mode may take small numbers for 0. */
+#define SIGN UINT32_C(0x80000000)
+#define INFINITE UINT32_C(0x7f800000)
+#define NO_RECIPROCAL UINT32_C(0x00200000) /* 2^-128, the largest whose reciprocal is infinite */
 
 /* By xfer_conversion_kind. */
 static const struct {
@@ -45,9 +49,14 @@ xfer_conversion_kind xfi_conversion_kind(xfer_conversion c)
   return (xfer_conversion_kind)(c & KIND_MASK);
 }
 
+static uint32_t value_bits(xfer_conversion c)
+{
+  return (uint32_t)(c >> VALUE_SHIFT);
+}
+
 float xfi_conversion_value(xfer_conversion c)
 {
-  const uint32_t bits = (uint32_t)(c >> VALUE_SHIFT);
+  const uint32_t bits = value_bits(c);
   float value;
 
   memcpy(&value, &bits, sizeof value);
@@ -131,7 +140,7 @@ bool xfi_conversion_is_known(xfer_conversion c)
 xfer_status xfi_conversion_check(xfer_conversion c, const char *name)
 {
   const xfer_conversion_kind kind = xfi_conversion_kind(c);
-  const float value = xfi_conversion_value(c);
+  const uint32_t bits = value_bits(c);
 
   XFI_CHECK(c != UINT64_MAX, XFER_ERR_ARG,
             "tensor \"%.100s\": the rows or columns of its conversion are not 1 to 65535, or its "
@@ -141,10 +150,10 @@ xfer_status xfi_conversion_check(xfer_conversion c, const char *name)
   XFI_CHECK(xfi_conversion_is_known(c), XFER_ERR_ARG,
             "tensor \"%.100s\": conversion %#llx is not known", name, (unsigned long long)c);
   if (!kinds[kind].has_value) return XFER_OK;
-  XFI_CHECK(isfinite(value) &&
-                (kind != XFER_CONVERSION_SCALE || (value > 0 && isfinite(1 / value))),
+  XFI_CHECK(kind == XFER_CONVERSION_SCALE ? bits > NO_RECIPROCAL && bits < INFINITE
+                                          : (bits & ~SIGN) < INFINITE,
             XFER_ERR_ARG, "tensor \"%.100s\": conversion \"%s\" by %g, which is to be finite%s",
-            name, kinds[kind].name, (double)value,
+            name, kinds[kind].name, (double)xfi_conversion_value(c),
             kind == XFER_CONVERSION_SCALE ? " and above 0, and its reciprocal finite" : "");
   return XFER_OK;
 }

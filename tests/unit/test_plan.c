@@ -111,6 +111,15 @@ static void test_a_conversion_must_be_one(void **state)
                    XFER_ERR_ARG);
   assert_int_equal(xfi_conversion_check(xfi_conversion_make(XFER_CONVERSION_SCALE, 1e-44F), "w"),
                    XFER_ERR_ARG); /* nothing can be divided by it */
+  assert_int_equal(xfi_conversion_check(xfi_conversion_make(XFER_CONVERSION_SCALE, 0x1p-128F), "w"),
+                   XFER_ERR_ARG);
+  assert_int_equal(
+      xfi_conversion_check(xfi_conversion_make(XFER_CONVERSION_SCALE, 0x1.000008p-128F), "w"),
+      XFER_OK);
+  assert_int_equal(xfi_conversion_check(xfi_conversion_make(XFER_CONVERSION_SCALE, -1), "w"),
+                   XFER_ERR_ARG);
+  assert_int_equal(xfi_conversion_check(xfi_conversion_make(XFER_CONVERSION_ADD, -1), "w"),
+                   XFER_OK);
   assert_int_equal(xfi_conversion_check(xfi_conversion_make(XFER_CONVERSION_ADD, INFINITY), "w"),
                    XFER_ERR_ARG);
   assert_string_equal(xfer_last_error(),
