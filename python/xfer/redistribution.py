@@ -105,7 +105,8 @@ def redistribute_sides(comm: Comm, sides: Callable[[], Sides], stream: Any) -> _
     def make() -> tuple[Any, ...]:
         (src_layout, src), (dst_layout, dst) = sides()
         layouts = src_layout, dst_layout
-        handles = [_structs.checked("layout", layout, "layout") for layout in layouts]
+        for layout in layouts:
+            _structs.checked("layout", layout, "layout")
         views = (
             view_of(src, src_layout, comm.rank, comm._device, "source"),
             view_of(dst, dst_layout, comm.rank, comm._device, "destination"),
@@ -113,7 +114,7 @@ def redistribute_sides(comm: Comm, sides: Callable[[], Sides], stream: Any) -> _
         owners = [owner for view in views if view is not None for owner in view.owners()]
         references = [*map(_reference, views)]
         made.append(_Redistributed(layouts, views))
-        return comm, handles, references, _used(comm, stream, owners), (layouts, views)
+        return comm, layouts, references, _used(comm, stream, owners), views
 
     with comm._alone():
         comm._collective(_redistribute, make, comm, (None, None), (None, None), 0)
@@ -129,11 +130,13 @@ def redistribute_places(
     """redistribute_sides() of what lies elsewhere than in an earlier call, and is the same otherwise."""
 
     def make() -> tuple[Any, ...]:
-        handles = [None if layout is None else layout._as_parameter_ for layout in layouts]  # raises: closed since
+        for layout in layouts:
+            if layout is not None:
+                layout._as_parameter_  # raises: closed since
         found = places()
         each = [None if place is None else _structs.view_at(*place[:2]) for place in found]
         owners = [place[2] for place in found if place is not None]
-        return comm, handles, each, _used(comm, stream, owners), (layouts, owners)
+        return comm, layouts, each, _used(comm, stream, owners), owners
 
     with comm._alone():
         comm._collective(_redistribute, make, comm, (None, None), (None, None), 0)
@@ -147,7 +150,7 @@ def _used(comm: Comm, stream: Any, owners: Sequence[Any]) -> int:
     return pointer
 
 
-def _redistribute(comm: Any, layouts: Any, views: Any, stream: int, _kept: Any = None) -> None:
-    """layouts: their handles. What lies behind these and the views lives as long as the call."""
-    call = lib.xfer_redistribute.unchecked
-    call(comm._as_parameter_, layouts[0], views[0], layouts[1], views[1], stream)
+def _redistribute(comm: Any, layouts: Any, views: Any, stream: int, _owners: Any = None) -> None:
+    """Layouts, or None, that are known to be right, but may have been closed by a handler of signals since."""
+    src, dst = [None if layout is None else layout._as_parameter_ for layout in layouts]
+    lib.xfer_redistribute.unchecked(comm._as_parameter_, src, views[0], dst, views[1], stream)

@@ -152,12 +152,19 @@ static xfer_status check_experts(const xfer_model *model, const xfer_model_optio
   return XFER_OK;
 }
 
-/* Experts are as many as the configuration says: those that the checkpoint lists one by one, or
- * those in one tensor, which are known once they have roles. */
+/* Experts that are listed one by one begin with the first. They are as many as the configuration
+ * says, as are those in one tensor, which are known once they have roles. */
 static xfer_status check_experts_said(const xfer_model *model, bool listed)
 {
   int64_t said;
 
+  for (size_t i = 0; i < model->n_entries && listed; i++) {
+    const xfi_entry *e = &model->entries[i];
+
+    XFI_CHECK(e->first_expert == 0, XFER_ERR_IO,
+              "\"%s\" has expert %d in layer %d, and not the one before it", e->pattern,
+              e->first_expert, e->n_layers > 0 ? e->layers[0] : 0);
+  }
   if (!xfi_scope_find(&model->scope, "experts", 7, &said)) return XFER_OK;
   for (size_t i = 0; i < model->n_entries; i++) {
     const xfi_entry *e = &model->entries[i];

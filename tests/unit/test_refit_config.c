@@ -24,21 +24,24 @@
 
 static void test_experts_are_as_many_as_the_configuration_says(void **state)
 {
-#define LISTED(last)                                                                               \
+#define LISTED(first, last)                                                                        \
   REFIT_TABLE("\"num_hidden_layers\":2,\"hidden_size\":16,\"num_experts\":4,"                      \
               "\"moe_intermediate_size\":8,\"model_type\":\"qwen3_moe\"",                          \
               "{\"pattern\":\"model.layers.{layer}.mlp.experts.{expert}.down_proj.weight\","       \
-              "\"layer\":[0,1],\"expert\":[0," #last "],\"shape\":[16,8],\"dtype\":\"bf16\"}")
+              "\"layer\":[0,1],\"expert\":[" #first "," #last                                      \
+              "],\"shape\":[16,8],\"dtype\":\"bf16\"}")
   xfer_model *model = NULL;
 
   (void)state;
-  assert_int_equal(refit_load(&model, LISTED(3)), XFER_OK);
+  assert_int_equal(refit_load(&model, LISTED(0, 3)), XFER_OK);
   xfer_model_destroy(model);
   model = NULL;
-  assert_int_equal(refit_load(&model, LISTED(5)), XFER_ERR_IO);
+  assert_int_equal(refit_load(&model, LISTED(0, 5)), XFER_ERR_IO);
   refit_expect_error("has 6 experts; the configuration says 4");
-  assert_int_equal(refit_load(&model, LISTED(2)), XFER_ERR_IO);
+  assert_int_equal(refit_load(&model, LISTED(0, 2)), XFER_ERR_IO);
   refit_expect_error("has 3 experts; the configuration says 4");
+  assert_int_equal(refit_load(&model, LISTED(1, 3)), XFER_ERR_IO);
+  refit_expect_error("has expert 1 in layer 0, and not the one before it");
 #undef LISTED
 }
 
