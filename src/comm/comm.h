@@ -280,7 +280,7 @@ XFI_DOOR xfer_status xfi_comm_gather(xfi_comm *comm, void *all, const void *mine
 
 /* Calls `abort`, which is the comm's abort or abort_data, with this rank and its last error, which
  * is kept. */
-void xfi_comm_leave(xfi_comm *comm, void (*abort)(xfi_comm *comm, const char *why));
+XFI_DOOR void xfi_comm_leave(xfi_comm *comm, void (*abort)(xfi_comm *comm, const char *why));
 
 /* xfi_calloc() for what this rank needs in its next collective step. If there is no memory it
  * breaks the comm, since the others would wait. */

@@ -88,16 +88,7 @@ static void host_abort(xfi_comm *comm, const char *why)
   if (xfi_broken_set(&shared->broken, "%s", why)) xfi_shared_alarm(shared, shared->broken.why);
 }
 
-/* What every failed call ends with: the others learn of it. */
-static xfer_status host_fail(xfi_comm *comm, xfer_status st)
-{
-  if (!atomic_load(&((xfi_shared *)comm)->broken.is)) xfi_comm_leave(comm, host_abort);
-  return st;
-}
-
 const xfi_shared_ops xfi_host_shared_ops = {
-    .check = host_check,
-    .fail = host_fail,
     .nap = host_nap,
     .wake = host_wake,
     .is_lost = host_is_lost,
@@ -139,7 +130,8 @@ static xfer_status host_all_gather(xfi_comm *base, void *all, const void *mine, 
 {
   const xfer_status st = xfi_shared_gather((xfi_shared *)base, all, mine, n_bytes, deadline);
 
-  return st == XFER_OK ? st : host_fail(base, st);
+  if (st != XFER_OK) xfi_comm_leave(base, host_abort);
+  return st;
 }
 
 static void copy_message(void *context, size_t i, char *slot, size_t n_bytes)

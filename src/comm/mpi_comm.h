@@ -77,8 +77,6 @@ xfer_status xfi_mpi_await(xfi_mpi_comm *t, MPI_Request *request, MPI_Status *sta
 
 /* Breaks a broken comm, once, on all other ranks too. Owner's thread, as all below. */
 void xfi_mpi_tell_all(xfi_mpi_comm *t);
-/* Breaks it everywhere, for our own error, which has its text. Returns `st`. */
-xfer_status xfi_mpi_fail(xfi_comm *comm, xfer_status st);
 /* XFER_ERR_COMM with its text if the comm is broken, by whomever. */
 xfer_status xfi_mpi_check_broken(xfi_comm *comm);
 /* Breaks it if a notice waited for the end of the gathering in progress. */

@@ -55,8 +55,6 @@ static bool mpi_is_lost(const xfi_comm *comm, int rank)
 }
 
 static const xfi_shared_ops mpi_shared_ops = {
-    .check = xfi_mpi_check_broken,
-    .fail = xfi_mpi_fail,
     .nap = mpi_nap,
     .wake = mpi_wake,
     .is_lost = mpi_is_lost,

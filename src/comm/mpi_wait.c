@@ -129,15 +129,6 @@ xfer_status xfi_mpi_check_broken(xfi_comm *comm)
   return xfi_broken_check(&t->shared.broken);
 }
 
-xfer_status xfi_mpi_fail(xfi_comm *comm, xfer_status st)
-{
-  xfi_mpi_comm *t = (xfi_mpi_comm *)comm;
-
-  (void)xfi_broken_set(&t->shared.broken, "rank %d: %s", t->shared.base.rank, xfer_last_error());
-  xfi_mpi_tell_all(t);
-  return st;
-}
-
 /* Those who wait with us answer our notice, or gave up as well. */
 int xfi_mpi_find_late(xfi_mpi_comm *t)
 {

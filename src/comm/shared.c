@@ -69,7 +69,7 @@ static xfer_status begin(xfi_shared *s)
 {
   if (s->base.shares_all && atomic_load(&own_of(s)->alarm) == 0 && !atomic_load(&s->broken.is))
     return XFER_OK;
-  return s->ops->check(&s->base);
+  return s->base.ops->check(&s->base);
 }
 
 /* ---- waiting ------------------------------------------------------------------------------- */
@@ -146,7 +146,7 @@ static xfer_status check_lost(const awaited *what)
   if ((gone < 0 && lost < 0) || what->is_there(what)) return XFER_OK;
   hear_from(what->shared, gone);
   hear_from(what->shared, lost);
-  XFI_TRY(what->shared->ops->check(&what->shared->base));
+  XFI_TRY(what->shared->base.ops->check(&what->shared->base));
   XFI_CHECK(gone < 0, XFER_ERR_COMM, "rank %d has left the comm", gone);
   return XFI_ERROR(XFER_ERR_COMM, "the process of rank %d has ended", lost);
 }
@@ -161,7 +161,7 @@ static xfer_status give_up(const awaited *what, xfi_deadline deadline)
   do {
     publish_waits(what);
     if (what->is_there(what)) return XFER_OK;
-    XFI_TRY(s->ops->check(&s->base));
+    XFI_TRY(s->base.ops->check(&s->base));
   } while (!xfi_waits_find_late(s->base.waits, &late));
   return XFI_ERROR(XFER_ERR_TIMEOUT, "rank %d did not come before %s",
                    late.rank >= 0 ? late.rank : what->find_late(what, is_any),
@@ -182,7 +182,7 @@ static xfer_status await(const awaited *what, xfi_deadline deadline)
       if (!comm->has_cores) (void)sched_yield();
       continue;
     }
-    st = s->ops->check(&s->base);
+    st = s->base.ops->check(&s->base);
     /* Who breaks the comm may have seen all that this rank waits for. */
     if (st != XFER_OK) return what->is_there(what) ? XFER_OK : st;
     if (xfi_deadline_expired(deadline)) XFI_TRY(give_up(what, deadline));
@@ -234,7 +234,7 @@ static xfer_status hear_why(xfi_shared *s)
   while (!xfi_deadline_expired(soon)) {
     const uint32_t bell = atomic_load(&own_of(s)->bell);
 
-    XFI_TRY(s->ops->check(&s->base));
+    XFI_TRY(s->base.ops->check(&s->base));
     s->ops->nap(&s->base, bell, soon);
   }
   return XFI_ERROR(XFER_ERR_COMM, "another rank gave up before rank %d came", s->base.rank);
@@ -488,7 +488,8 @@ xfer_status xfi_shared_carry(xfi_comm *comm, xfi_carry_call call, const xfi_carr
   for (size_t i = 0; i < all->n; i++)
     s.n_left += all->channels[i].n_done < all->channels[i].n_bytes;
   st = carry_all(&s, deadline);
-  return st == XFER_OK ? st : shared->ops->fail(comm, st);
+  if (st != XFER_OK) xfi_comm_leave(comm, comm->ops->abort);
+  return st;
 }
 
 xfer_status xfi_shared_carry_channels(xfi_comm *comm, const xfi_carriage *all,

@@ -61,9 +61,6 @@ typedef struct xfi_segment {
 
 /* What each comm does in its own way. */
 typedef struct xfi_shared_ops {
-  /* XFER_ERR_COMM with its text if the comm is broken, also by who cannot tell it in memory. */
-  xfer_status (*check)(xfi_comm *comm);
-  xfer_status (*fail)(xfi_comm *comm, xfer_status st); /* break it, for the last error; `st` */
   /* Sleeps until the rank is woken or the own bell is no longer `bell`; a while at most. */
   void (*nap)(xfi_comm *comm, uint32_t bell, xfi_deadline deadline);
   void (*wake)(xfi_comm *comm, int rank);
