@@ -54,23 +54,42 @@ static xfer_status commit_local(xfer_plan *plan)
 /* What a commit has to do with the lanes: nothing, give them other addresses, or make them. */
 typedef enum work { LANES_STAY, LANES_MOVE, LANES_MADE } work;
 
-/* All ranks mean this plan, and none has failed before; else all fail. */
-static xfer_status check_words(const xfer_plan *plan, const xfi_commit_word *all,
-                               xfi_deadline deadline)
-{
-  xfi_comm *comm = plan->comm;
-  xfer_status st = XFER_OK;
-  bool failed = false;
+/* What all ranks' words come to. */
+typedef struct heard {
+  int other;  /* the first rank that means another plan than rank 0; -1: none does */
+  bool fails; /* some rank has failed */
+  work most;  /* that some rank needs: then all do it */
+  bool tells; /* some rank does, */
+  bool has_run;
+  bool offers; /* and every rank */
+} heard;
 
-  for (int r = 0; r < comm->size; r++)
-    XFI_CHECK(all[r].plan == all[0].plan, XFER_ERR_MISMATCH,
-              "rank %d commits plan %llu of the comm and rank 0 plan %llu: all ranks use its plans "
-              "in one order",
-              r, (unsigned long long)all[r].plan, (unsigned long long)all[0].plan);
-  for (int r = 0; r < comm->size; r++)
-    failed = failed || all[r].status != XFER_OK;
-  if (failed) st = xfi_comm_agree(comm, all[comm->rank].status, deadline); /* for the text */
-  return st;
+static heard hear(const xfi_commit_word *words, int n_ranks)
+{
+  heard all = {.other = -1, .most = LANES_STAY, .offers = true};
+
+  for (int r = 0; r < n_ranks; r++) {
+    if (all.other < 0 && words[r].plan != words[0].plan) all.other = r;
+    if (words[r].work > all.most) all.most = (work)words[r].work;
+    all.fails = all.fails || words[r].status != XFER_OK;
+    all.tells = all.tells || words[r].tells != 0;
+    all.has_run = all.has_run || words[r].has_run != 0;
+    all.offers = all.offers && words[r].offers != 0;
+  }
+  return all;
+}
+
+/* All ranks mean this plan, and none has failed before; else all fail. */
+static xfer_status check_words(const xfer_plan *plan, const xfi_commit_word *words,
+                               const heard *all, xfi_deadline deadline)
+{
+  XFI_CHECK(all->other < 0, XFER_ERR_MISMATCH,
+            "rank %d commits plan %llu of the comm and rank 0 plan %llu: all ranks use its plans "
+            "in one order",
+            all->other, (unsigned long long)words[all->other].plan,
+            (unsigned long long)words[0].plan);
+  if (!all->fails) return XFER_OK;
+  return xfi_comm_agree(plan->comm, words[plan->comm->rank].status, deadline); /* for the text */
 }
 
 /* Whom this rank exchanges messages with in rounds. */
@@ -130,18 +149,9 @@ static void drop_unread_offers(xfer_plan *plan)
   xfi_offer_destroy(plan);
 }
 
-/* The run before is over on all ranks, before any of them drops what it uses. */
-static xfer_status end_last(xfer_plan *plan, const xfi_commit_word *words, xfi_deadline deadline)
-{
-  bool has_run = false;
-
-  for (int r = 0; r < plan->comm->size; r++)
-    has_run = has_run || words[r].has_run != 0;
-  return has_run ? xfi_comm_agree(plan->comm, xfi_run_end_last(plan), deadline) : XFER_OK;
-}
-
 /* Lanes in the order in which they take what is left: local, direct, pipeline. */
-static xfer_status make_lanes(xfer_plan *plan, const xfi_commit_word *words, xfi_deadline deadline)
+static xfer_status make_lanes(xfer_plan *plan, const xfi_commit_word *words, const heard *all,
+                              xfi_deadline deadline)
 {
   xfi_comm *comm = plan->comm;
   xfer_status st = XFER_OK;
@@ -152,7 +162,8 @@ static xfer_status make_lanes(xfer_plan *plan, const xfi_commit_word *words, xfi
   XFI_CHECK_DONE(near != NULL, XFER_ERR_NOMEM, "%d ranks", comm->size);
   for (int r = 0; r < comm->size; r++)
     near[r] = r == comm->rank || comm->ops->exchange == NULL ? XFI_FAR : nearness(own, &words[r]);
-  XFI_TRY_DONE(end_last(plan, words, deadline));
+  if (all->has_run) /* that is over on all ranks, before any of them drops what it uses */
+    XFI_TRY_DONE(xfi_comm_agree(comm, xfi_run_end_last(plan), deadline));
   xfi_run_drop_lanes(plan);
   plan->epoch = 0;
   mine = commit_local(plan);
@@ -219,25 +230,18 @@ static xfer_status commit_relay(xfer_plan *relay)
   return xfi_run_commit(relay, XFER_OK);
 }
 
-/* *most: the most that a rank needs, which all do. */
-static xfer_status do_work(xfer_plan *plan, work *most, const xfi_commit_word *words,
+/* What all do; all->most becomes what that was. */
+static xfer_status do_work(xfer_plan *plan, const xfi_commit_word *words, heard *all,
                            xfi_deadline deadline)
 {
-  bool tells = false;
-  bool offers = true;
   bool moved = true;
 
-  for (int r = 0; r < plan->comm->size; r++) {
-    if (words[r].work > *most) *most = (work)words[r].work;
-    tells = tells || words[r].tells != 0;
-    offers = offers && words[r].offers != 0;
-  }
-  if (*most == LANES_MOVE && tells) XFI_TRY(xfi_rebind_direct(plan, &moved, deadline));
-  if (!moved) *most = LANES_MADE;
-  if (*most != LANES_MADE) return XFER_OK;
-  plan->offers = offers;
+  if (all->most == LANES_MOVE && all->tells) XFI_TRY(xfi_rebind_direct(plan, &moved, deadline));
+  if (!moved) all->most = LANES_MADE;
+  if (all->most != LANES_MADE) return XFER_OK;
+  plan->offers = all->offers;
   if (plan->asks != NULL) XFI_TRY(xfi_run_commit(plan->asks, XFER_OK));
-  XFI_TRY(make_lanes(plan, words, deadline));
+  XFI_TRY(make_lanes(plan, words, all, deadline));
   if (plan->relay != NULL) XFI_TRY(commit_relay(plan->relay));
   return XFER_OK;
 }
@@ -276,16 +280,10 @@ void xfi_commit_send(xfer_plan *plan, const xfi_commit_word *own)
  * may have read it by then. */
 bool xfi_commit_leads_on(const xfi_commit_word *words, int n_ranks)
 {
-  bool moves = false;
-  bool tells = false;
+  const heard all = hear(words, n_ranks);
 
-  for (int r = 0; r < n_ranks; r++) {
-    if (words[r].plan != words[0].plan || words[r].status != XFER_OK || words[r].work == LANES_MADE)
-      return false;
-    moves = moves || words[r].work == LANES_MOVE;
-    tells = tells || words[r].tells != 0;
-  }
-  return !(moves && tells);
+  if (all.other >= 0 || all.fails || all.most == LANES_MADE) return false;
+  return all.most == LANES_STAY || !all.tells;
 }
 
 void xfi_commit_take_back(xfer_plan *plan)
@@ -303,15 +301,15 @@ static void conclude(xfer_plan *plan, xfer_status st)
 
 xfer_status xfi_commit_end(xfer_plan *plan, const xfi_commit_word *words, xfi_deadline deadline)
 {
-  work most = (work)words[plan->comm->rank].work;
-  xfer_status st = check_words(plan, words, deadline);
+  heard all = hear(words, plan->comm->size);
+  xfer_status st = check_words(plan, words, &all, deadline);
   const bool told = st == XFER_OK; /* what all need is known to all */
 
-  if (told) st = do_work(plan, &most, words, deadline);
-  if (st == XFER_OK && most != LANES_STAY)
+  if (told) st = do_work(plan, words, &all, deadline);
+  if (st == XFER_OK && all.most != LANES_STAY)
     plan->mark = allocation_mark(plan); /* after what the commit itself allocated */
   conclude(plan, st);
-  if (st != XFER_OK && told && most != LANES_STAY) xfi_run_drop_lanes(plan);
+  if (st != XFER_OK && told && all.most != LANES_STAY) xfi_run_drop_lanes(plan);
   return st;
 }
 
