@@ -208,10 +208,17 @@ __device__ __forceinline__ void store_words(amax<from_bytes, n_bytes> &op,
 
 /* ---- kernels -------------------------------------------------------------------------------- */
 
-struct one_by_one {
-  __device__ __forceinline__ void operator()(const xfi_cuda_piece &piece, const tile_at &tile) const
+struct scaled : by_warps_alone {
+  static constexpr const char *NAME = "block kernel";
+};
+
+struct one_by_one : scaled {
+  __device__ __forceinline__ void operator()(const xfi_cuda_piece &piece, int64_t index) const
   {
     const bool finds = piece.convert.op == XFI_CONVERT_AMAX;
+
+    if (piece.kind != XFI_CUDA_BLOCKS_ONE_BY_ONE) return;
+    const tile_at tile = tile_of(piece, index);
 
     if (piece.convert.src_bytes == 4)
       finds ? do_tile<amax<4, 4>>(piece, tile) : do_tile<quantise_one<4>>(piece, tile);
@@ -220,21 +227,14 @@ struct one_by_one {
   }
 };
 
-const kind_fn kernels[XFI_CUDA_N_BLOCKS] = {
-    kind_kernel<only<quantise<XFER_F32>>>, kind_kernel<only<quantise<XFER_BF16>>>,
-    kind_kernel<only<quantise<XFER_F16>>>, kind_kernel<only<amax<4, 16>>>,
-    kind_kernel<only<amax<2, 16>>>,        kind_kernel<one_by_one>};
-
-xfer_status load_all(void)
-{
-  return load_kinds(kernels, "block kernel");
-}
-
-xfer_status copy(const xfi_cuda_job *job, xfer_stream stream)
-{
-  return launch_kinds(kernels, job, "block kernel", stream);
-}
+const xfi_cuda_kernels kinds[XFI_CUDA_N_BLOCKS] = {
+    kernels_of<words_of<scaled, XFI_CUDA_QUANTISE, quantise<XFER_F32>>>,
+    kernels_of<words_of<scaled, XFI_CUDA_QUANTISE + 1, quantise<XFER_BF16>>>,
+    kernels_of<words_of<scaled, XFI_CUDA_QUANTISE + 2, quantise<XFER_F16>>>,
+    kernels_of<words_of<scaled, XFI_CUDA_AMAX_OF_4_BYTES, amax<4, 16>>>,
+    kernels_of<words_of<scaled, XFI_CUDA_AMAX_OF_2_BYTES, amax<2, 16>>>,
+    kernels_of<one_by_one>};
 
 } // namespace
 
-const xfi_cuda_kernels xfi_cuda_blocks_kernels = {load_all, copy};
+const xfi_cuda_kernels xfi_cuda_blocks_kernels = kernels_by_kind<kinds>;

@@ -192,7 +192,11 @@ private:
 
 /* ---- kernels -------------------------------------------------------------------------------- */
 
-struct one_by_one {
+struct converts : by_warps_alone {
+  static constexpr const char *NAME = "convert kernel";
+};
+
+struct one_by_one : converts {
   template <int from_bytes>
   static __device__ __forceinline__ void by_destination(const xfi_cuda_piece &piece,
                                                         const tile_at &tile)
@@ -205,8 +209,11 @@ struct one_by_one {
       do_tile<each_number<1, from_bytes, 4>>(piece, tile);
   }
 
-  __device__ __forceinline__ void operator()(const xfi_cuda_piece &piece, const tile_at &tile) const
+  __device__ __forceinline__ void operator()(const xfi_cuda_piece &piece, int64_t index) const
   {
+    if (piece.kind != XFI_CUDA_CONVERT_ONE_BY_ONE) return;
+    const tile_at tile = tile_of(piece, index);
+
     if (piece.word_log2 != 0 && piece.convert.dst_bytes == 4)
       do_tile<each_number<4, 4, 4>>(piece, tile);
     else if (piece.word_log2 != 0)
@@ -218,27 +225,21 @@ struct one_by_one {
   }
 };
 
-template <template <int, int> typename Numbers, int from, int to>
-constexpr kind_fn pair = kind_kernel<only<Numbers<from, to>>>;
+template <uint32_t kind, template <int, int> typename Numbers, int from, int to>
+constexpr xfi_cuda_kernels pair = kernels_of<words_of<converts, kind, Numbers<from, to>>>;
 
-#define FROM(Numbers, type)                                                                        \
-  pair<Numbers, type, XFER_F32>, pair<Numbers, type, XFER_BF16>, pair<Numbers, type, XFER_F16>,    \
-      pair<Numbers, type, XFER_F8E4M3>, pair<Numbers, type, XFER_F8E5M2>
-#define PAIRS(Numbers) FROM(Numbers, XFER_F32), FROM(Numbers, XFER_BF16), FROM(Numbers, XFER_F16)
+#define FROM(kind, Numbers, type)                                                                  \
+  pair<(kind), Numbers, type, XFER_F32>, pair<(kind) + 1, Numbers, type, XFER_BF16>,               \
+      pair<(kind) + 2, Numbers, type, XFER_F16>, pair<(kind) + 3, Numbers, type, XFER_F8E4M3>,     \
+      pair<(kind) + 4, Numbers, type, XFER_F8E5M2>
+#define PAIRS(kind, Numbers)                                                                       \
+  FROM(kind, Numbers, XFER_F32), FROM((kind) + 5, Numbers, XFER_BF16),                             \
+      FROM((kind) + 10, Numbers, XFER_F16)
 
-const kind_fn kernels[XFI_CUDA_N_CONVERTS] = {PAIRS(all_numbers), PAIRS(skewed_numbers),
-                                              kind_kernel<one_by_one>};
-
-xfer_status load_all(void)
-{
-  return load_kinds(kernels, "convert kernel");
-}
-
-xfer_status copy(const xfi_cuda_job *job, xfer_stream stream)
-{
-  return launch_kinds(kernels, job, "convert kernel", stream);
-}
+const xfi_cuda_kernels kinds[XFI_CUDA_N_CONVERTS] = {PAIRS(XFI_CUDA_CONVERT, all_numbers),
+                                                     PAIRS(XFI_CUDA_CONVERT_SKEWED, skewed_numbers),
+                                                     kernels_of<one_by_one>};
 
 } // namespace
 
-const xfi_cuda_kernels xfi_cuda_converts_kernels = {load_all, copy};
+const xfi_cuda_kernels xfi_cuda_converts_kernels = kernels_by_kind<kinds>;

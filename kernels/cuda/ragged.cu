@@ -171,4 +171,4 @@ struct ragged : by_warps {
 
 } // namespace
 
-const xfi_cuda_kernels xfi_cuda_ragged_kernels = {load_table<ragged>, launch_table<ragged>};
+const xfi_cuda_kernels xfi_cuda_ragged_kernels = kernels_of<ragged>;

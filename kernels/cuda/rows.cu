@@ -105,4 +105,4 @@ struct rows : by_warps {
 
 } // namespace
 
-const xfi_cuda_kernels xfi_cuda_rows_kernels = {load_table<rows>, launch_table<rows>};
+const xfi_cuda_kernels xfi_cuda_rows_kernels = kernels_of<rows>;

@@ -135,6 +135,7 @@ struct swapped : swap_tile<FROM, TO, PACKED> {
   static constexpr const char *NAME = "transpose kernel";
   static constexpr int BLOCKS = 4;
   static constexpr int WALKERS = 1;
+  static constexpr bool TRAVELS = true;
   static constexpr bool IS_SCALED = KIND >= XFI_CUDA_SWAP_QUANTISE;
 
   using tiled = swap_tile<FROM, TO, PACKED>;
@@ -246,9 +247,6 @@ struct swapped : swap_tile<FROM, TO, PACKED> {
   }
 };
 
-template <typename Kind>
-constexpr xfi_cuda_kernels kernels_of = {load_table<Kind>, launch_table<Kind>};
-
 #define PLAIN(log2) kernels_of<swapped<XFI_CUDA_SWAP + (log2), 1 << (log2), 1 << (log2), true>>
 #define APART(log2)                                                                                \
   kernels_of<swapped<XFI_CUDA_SWAP_APART + (log2), 1 << (log2), 1 << (log2), false>>
@@ -260,24 +258,6 @@ const xfi_cuda_kernels kinds[XFI_CUDA_N_SWAPS] = {
     APART(1),      APART(2),      APART(3),      APART(4),      CONVERT(4, 4), CONVERT(4, 2),
     CONVERT(4, 1), CONVERT(2, 4), CONVERT(2, 2), CONVERT(2, 1), QUANTISE(4),   QUANTISE(2)};
 
-xfer_status load_all(void)
-{
-  xfer_status st = XFER_OK;
-
-  for (int kind = 0; kind < XFI_CUDA_N_SWAPS && st == XFER_OK; kind++)
-    st = kinds[kind].load();
-  return st;
-}
-
-xfer_status copy(const xfi_cuda_job *job, xfer_stream stream)
-{
-  xfer_status st = XFER_OK;
-
-  for (int kind = 0; kind < XFI_CUDA_N_SWAPS && st == XFER_OK; kind++)
-    if ((job->kinds >> kind & 1) != 0) st = kinds[kind].copy(job, stream);
-  return st;
-}
-
 } // namespace
 
-const xfi_cuda_kernels xfi_cuda_swapped_kernels = {load_all, copy};
+const xfi_cuda_kernels xfi_cuda_swapped_kernels = kernels_by_kind<kinds>;

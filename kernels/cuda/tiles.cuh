@@ -141,12 +141,14 @@ static __device__ __forceinline__ void each_tile(const xfi_cuda_piece *__restric
  *   NAME                 of its kernels, in texts
  *   THREADS, BLOCKS      of a block, and so many of these to a multiprocessor at least
  *   WALKERS              of a block, as above
+ *   TRAVELS              has small tables that are parameters
  *   (piece, index)       moves it, called by one of them
  */
 struct by_warps {
   static constexpr int THREADS = BLOCK_THREADS;
   static constexpr int BLOCKS = 2;
   static constexpr int WALKERS = THREADS / 32;
+  static constexpr bool TRAVELS = true;
 };
 
 template <typename Kind>
@@ -169,24 +171,55 @@ static __global__ void __launch_bounds__(Kind::THREADS, Kind::BLOCKS)
 
 template <typename Kind> static xfer_status load_table()
 {
-  const xfer_status st = load(table_kernel<Kind>, Kind::NAME);
+  xfer_status st = load(table_kernel<Kind>, Kind::NAME);
 
-  return st == XFER_OK ? load(few_kernel<Kind>, Kind::NAME) : st;
+  if constexpr (Kind::TRAVELS)
+    if (st == XFER_OK) st = load(few_kernel<Kind>, Kind::NAME);
+  return st;
 }
 
 template <typename Kind>
 static xfer_status launch_table(const xfi_cuda_job *job, xfer_stream stream)
 {
-  const int64_t most = (int64_t)job->n_blocks * (BLOCK_THREADS / Kind::THREADS);
+  /* A job that has the device alone has two blocks for each multiprocessor. */
+  const bool is_wide = Kind::BLOCKS == 1 && job->n_blocks > XFI_CUDA_MULTIPROCESSORS;
+  const int64_t most = (int64_t)job->n_blocks * (BLOCK_THREADS / Kind::THREADS) / (is_wide ? 2 : 1);
   const unsigned n_blocks = blocks_for(job->n_tiles, Kind::WALKERS, most);
 
   if (job->n_tiles == 0) return XFER_OK;
-  if (job->few != NULL)
-    return launch(few_kernel<Kind>, n_blocks, Kind::THREADS, stream, Kind::NAME, *job->few,
-                  job->n_pieces, job->n_tiles, job->go);
+  if constexpr (Kind::TRAVELS)
+    if (job->few != NULL)
+      return launch(few_kernel<Kind>, n_blocks, Kind::THREADS, stream, Kind::NAME, *job->few,
+                    job->n_pieces, job->n_tiles, job->go);
   return launch(table_kernel<Kind>, n_blocks, Kind::THREADS, stream, Kind::NAME, job->pieces,
                 job->first_tile, job->n_pieces, job->n_tiles, job->go);
 }
+
+template <typename Kind>
+constexpr xfi_cuda_kernels kernels_of = {load_table<Kind>, launch_table<Kind>};
+
+/* Of a table whose pieces are of several kinds, each with kernels to itself: those are KINDS[n]. */
+template <const auto &KINDS> static xfer_status load_kinds()
+{
+  xfer_status st = XFER_OK;
+
+  for (size_t k = 0; k < sizeof KINDS / sizeof *KINDS && st == XFER_OK; k++)
+    st = KINDS[k].load();
+  return st;
+}
+
+template <const auto &KINDS>
+static xfer_status launch_kinds(const xfi_cuda_job *job, xfer_stream stream)
+{
+  xfer_status st = XFER_OK;
+
+  for (size_t k = 0; k < sizeof KINDS / sizeof *KINDS && st == XFER_OK; k++)
+    if ((job->kinds >> k & 1) != 0) st = KINDS[k].copy(job, stream);
+  return st;
+}
+
+template <const auto &KINDS>
+constexpr xfi_cuda_kernels kernels_by_kind = {load_kinds<KINDS>, launch_kinds<KINDS>};
 
 /* ---- words ---------------------------------------------------------------------------------- */
 

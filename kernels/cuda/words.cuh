@@ -163,57 +163,18 @@ static __device__ __forceinline__ void do_tile(const xfi_cuda_piece &piece, cons
 
 /* ---- kernels -------------------------------------------------------------------------------- */
 
-using kind_fn = void (*)(const xfi_cuda_piece *, const int64_t *, int64_t, int64_t, uint32_t,
-                         const uint64_t *);
-
-/* The tiles of the pieces of one kind; Do()(piece, tile) does one. */
-template <typename Do>
-static __global__ void __launch_bounds__(BLOCK_THREADS, 1)
-    kind_kernel(const xfi_cuda_piece *__restrict__ pieces, const int64_t *__restrict__ first_tile,
-                int64_t n_pieces, int64_t n_tiles, uint32_t kind, const uint64_t *go)
-{
-  if (go != NULL && *go == 0) return;
-  const auto move = [&](const xfi_cuda_piece &piece, int64_t index) {
-    if (piece.kind == kind) Do()(piece, tile_of(piece, index));
-  };
-
-  each_tile<BLOCK_THREADS, BLOCK_THREADS / 32>(pieces, first_tile, n_pieces, n_tiles, move);
-}
-
-/* A kernel of one Op: of several the compiler makes a mixture that runs out of registers. */
-template <typename Op> struct only {
-  __device__ __forceinline__ void operator()(const xfi_cuda_piece &piece, const tile_at &tile) const
-  {
-    do_tile<Op>(piece, tile);
-  }
+/* A block has a multiprocessor to itself. */
+struct by_warps_alone : by_warps {
+  static constexpr int BLOCKS = 1;
+  static constexpr bool TRAVELS = false;
 };
 
-/* Those of the kinds that the job has, one after the other. A block has a multiprocessor to itself,
- * where of rows.cu's that have the device alone there are two. */
-template <int n_kinds>
-static xfer_status launch_kinds(const kind_fn (&kernels)[n_kinds], const xfi_cuda_job *job,
-                                const char *what, xfer_stream stream)
-{
-  const bool is_alone = job->n_blocks > XFI_CUDA_MULTIPROCESSORS;
-  const unsigned n_blocks =
-      blocks_for(job->n_tiles, BLOCK_THREADS / 32, job->n_blocks / (is_alone ? 2 : 1));
-  xfer_status st = XFER_OK;
-
-  for (uint32_t kind = 0; kind < n_kinds && st == XFER_OK; kind++)
-    if ((job->kinds >> kind & 1) != 0)
-      st = launch(kernels[kind], n_blocks, BLOCK_THREADS, stream, what, job->pieces,
-                  job->first_tile, job->n_pieces, job->n_tiles, kind, job->go);
-  return st;
-}
-
-template <int n_kinds>
-static xfer_status load_kinds(const kind_fn (&kernels)[n_kinds], const char *what)
-{
-  xfer_status st = XFER_OK;
-
-  for (int kind = 0; kind < n_kinds && st == XFER_OK; kind++)
-    st = load(kernels[kind], what);
-  return st;
-}
+/* A Kind of one Op: of several the compiler makes a mixture that runs out of registers. */
+template <typename Base, uint32_t KIND, typename Op> struct words_of : Base {
+  __device__ __forceinline__ void operator()(const xfi_cuda_piece &piece, int64_t index) const
+  {
+    if (piece.kind == KIND) do_tile<Op>(piece, tile_of(piece, index));
+  }
+};
 
 #endif
