@@ -223,13 +223,6 @@ static work find_work(xfer_plan *plan)
   return LANES_MOVE;
 }
 
-/* Its lanes, which use what the plan's do. */
-static xfer_status commit_relay(xfer_plan *relay)
-{
-  xfi_commit_anew(relay);
-  return xfi_run_commit(relay, XFER_OK);
-}
-
 /* What all do; all->most becomes what that was. */
 static xfer_status do_work(xfer_plan *plan, const xfi_commit_word *words, heard *all,
                            xfi_deadline deadline)
@@ -242,8 +235,9 @@ static xfer_status do_work(xfer_plan *plan, const xfi_commit_word *words, heard 
   plan->offers = all->offers;
   if (plan->asks != NULL) XFI_TRY(xfi_run_commit(plan->asks, XFER_OK));
   XFI_TRY(make_lanes(plan, words, all, deadline));
-  if (plan->relay != NULL) XFI_TRY(commit_relay(plan->relay));
-  return XFER_OK;
+  if (plan->relay == NULL) return XFER_OK;
+  xfi_commit_anew(plan->relay); /* its lanes use what the plan's do */
+  return xfi_run_commit(plan->relay, XFER_OK);
 }
 
 xfi_commit_word xfi_commit_begin(xfer_plan *plan, xfer_status mine)

@@ -172,19 +172,14 @@ static xfer_status start_step(xfi_pipeline *p, xfer_plan *plan, size_t i)
   return xfi_event_record(plan->device, p->done_with[SCATTER][parity], p->streams[SCATTER]);
 }
 
-static xfer_status start_alone(xfer_plan *plan, const xfi_step *s, xfer_stream stream)
-{
-  XFI_TRY(launch(plan, s->gather_batch, stream, XFI_TRACK_GATHER));
-  XFI_TRY(start_messages(plan, s, stream));
-  return launch(plan, s->scatter_batch, stream, XFI_TRACK_SCATTER);
-}
-
 xfer_status xfi_steps_start(xfi_pipeline *p, xfer_plan *plan, xfi_event *before, xfer_stream stream)
 {
   if (p->n_steps == 0) return XFER_OK;
   if (is_alone(p)) {
     XFI_TRY(xfi_stream_wait(plan->device, stream, before));
-    return start_alone(plan, &p->steps[0], stream);
+    XFI_TRY(launch(plan, p->steps->gather_batch, stream, XFI_TRACK_GATHER));
+    XFI_TRY(start_messages(plan, p->steps, stream));
+    return launch(plan, p->steps->scatter_batch, stream, XFI_TRACK_SCATTER);
   }
   for (int i = 0; i < XFI_STEP_STREAMS; i++) {
     XFI_TRY(xfi_stream_wait(plan->device, p->streams[i], plan->started));

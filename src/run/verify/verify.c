@@ -30,21 +30,17 @@ xfer_status xfi_verify_start(const xfer_plan *plan, xfer_stream stream)
   return plan->device->ops->digest_launch(plan->device, plan->verify, stream);
 }
 
-static void add_weighted(xfi_sum *total, xfi_sum sum, size_t tensor)
-{
-  uint64_t weight[2];
-
-  xfi_digest_chunk(weight, (UINT64_C(1) << 60) + tensor);
-  total->word[0] += weight[0] * sum.word[0];
-  total->word[1] += weight[1] * sum.word[1];
-}
-
 xfi_sum xfi_verify_total(const xfi_sum *sums, size_t n)
 {
   xfi_sum total = {{0, 0}};
 
-  for (size_t t = 0; t < n; t++)
-    add_weighted(&total, sums[t], t);
+  for (size_t t = 0; t < n; t++) {
+    uint64_t weight[2];
+
+    xfi_digest_chunk(weight, (UINT64_C(1) << 60) + t);
+    total.word[0] += weight[0] * sums[t].word[0];
+    total.word[1] += weight[1] * sums[t].word[1];
+  }
   return total;
 }
 
