@@ -58,14 +58,13 @@ static void add_flag(xfi_flags *flags, uint64_t *flag)
   flags->at[flags->n++] = flag;
 }
 
-static xfi_group *new_group(xfi_direct *d, int way, int stream, int percent)
+static xfi_group *new_group(xfi_direct *d, int way, int stream)
 {
   const int n = d->watch.flags.n;
   xfi_group *g = &d->groups[d->n_groups++];
 
   *g = (xfi_group){.way = way,
                    .stream = stream,
-                   .percent = percent,
                    .ready = {d->own_flags + n, 0},
                    .done = {d->peer_flags + n, 0},
                    .links = d->of + n};
@@ -116,7 +115,7 @@ static xfer_status make_open(xfi_group *g, const xfi_direct *d, const xfer_plan 
     copies->n = 0;
     XFI_TRY(add_flows(copies, plan, g));
   }
-  return dev->batch_create(d->device, &g->open, copies->at, copies->n, g->percent, NULL, true);
+  return dev->batch_create(d->device, &g->open, copies->at, copies->n, d->percent, NULL, true);
 }
 
 /* Where everything lies now. */
@@ -132,7 +131,7 @@ static xfer_status make_batches(xfi_group *g, const xfi_direct *d, const xfer_pl
   for (int k = 0; k < XFI_QUANT_PARTS; k++)
     if (parts[k].n > 0)
       XFI_TRY_DONE(d->device->ops->batch_create(d->device, &g->batches[k], parts[k].at, parts[k].n,
-                                                g->percent, g->guard, false));
+                                                d->percent, g->guard, false));
   XFI_TRY_DONE(make_open(g, d, plan, &parts[0]));
 done:
   d->device->n_noted = 0;
@@ -155,13 +154,12 @@ static xfer_status make_guard(xfi_group *g, const xfi_direct *d)
   return d->device->ops->guard_create(d->device, &g->guard, &guarded, g->strict);
 }
 
-/* What goes one way: one group with everything, or one per peer with the streams dealt in turn,
- * each with `percent` of the device. In the order of their start: a copy engine takes one peer's
- * copies after the other's, and a peer that all begin with gives or gets no more than one of them
- * would. So each rank begins with another, where all send to all as where some send and others
- * receive: of the peers by rising rank it is the one at `rank` modulo their number. Links are by
- * distance, those above `rank` first. */
-static void list_groups(xfi_direct *d, int way, bool one, int percent)
+/* What goes one way: one group with everything, or one per peer with the streams dealt in turn. In
+ * the order of their start: a copy engine takes one peer's copies after the other's, and a peer
+ * that all begin with gives or gets no more than one of them would. So each rank begins with
+ * another, where all send to all as where some send and others receive: of the peers by rising rank
+ * it is the one at `rank` modulo their number. Links are by distance, those above `rank` first. */
+static void list_groups(xfi_direct *d, int way, bool one)
 {
   xfi_group *g = NULL;
   size_t n = 0;
@@ -179,7 +177,7 @@ static void list_groups(xfi_direct *d, int way, bool one, int percent)
 
     if (!link_goes(link, way) || seen++ < first) continue;
     if (g == NULL || !one)
-      g = new_group(d, way, one ? -1 : d->n_groups % d->device->ops->n_copy_streams, percent);
+      g = new_group(d, way, one ? -1 : d->n_groups % d->device->ops->n_copy_streams);
     join_group(g, d, link);
   }
 }
@@ -188,7 +186,6 @@ static xfer_status make_groups(xfi_direct *d, const xfer_plan *plan)
 {
   bool one = !d->device->ops->is_synchronous && d->links.n <= (XFI_GUARD_FLAGS - 1) / 2;
   int n = 0;
-  int percent;
 
   for (size_t i = 0; i < d->links.n; i++)
     for (int way = XFI_PUSH; way <= XFI_PULL; way++) {
@@ -197,9 +194,10 @@ static xfer_status make_groups(xfi_direct *d, const xfer_plan *plan)
       n++;
     }
   one = one && d->bytes <= d->device->one_batch_bytes;
-  percent = one || n == 0 ? 100 : plan->local != NULL ? 200 / (2 * n + 1) : 100 / n; /* local.c */
-  list_groups(d, XFI_PUSH, one, percent);
-  list_groups(d, XFI_PULL, one, percent);
+  /* As in local.c. */
+  d->percent = one || n == 0 ? 100 : plan->local != NULL ? 200 / (2 * n + 1) : 100 / n;
+  list_groups(d, XFI_PUSH, one);
+  list_groups(d, XFI_PULL, one);
   for (int g = 0; g < d->n_groups; g++) {
     XFI_TRY(make_guard(&d->groups[g], d));
     XFI_TRY(make_batches(&d->groups[g], d, plan));

@@ -12,7 +12,6 @@ enum { XFI_PUSH, XFI_PULL };
 typedef struct xfi_group {
   int way;
   int stream;                          /* index; -1: the caller's */
-  int percent;                         /* of the device that it may have */
   xfi_batch *batches[XFI_QUANT_PARTS]; /* one after the other */
   xfi_batch *open;                     /* or this, where its copies go at once; or NULL */
   xfi_guard *guard;                    /* where the device has any */
@@ -42,6 +41,7 @@ struct xfi_direct {
   uint64_t *page; /* [n_ranks][XFI_WORDS]; NULL without links */
   xfi_group *groups;
   int n_groups;
+  int percent;           /* of the device that each may have */
   uint64_t **own_flags;  /* READY of all groups, then `await` */
   uint64_t **peer_flags; /* DONE of all groups, then `tell` */
   const xfi_link **of;   /* whose the groups' are */
