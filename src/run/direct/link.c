@@ -88,7 +88,7 @@ void xfi_link_resolve(xfi_link *link)
   }
 }
 
-static void unmap(xfi_remote *remote, xfi_device *device)
+void xfi_remote_unmap(xfi_remote *remote, xfi_device *device)
 {
   if (remote->mapped != NULL) device->ops->mem_unimport(device, remote->mapped);
   remote->mapped = NULL;
@@ -104,7 +104,7 @@ bool xfi_link_drop_sources(xfi_link *link, xfi_device *device)
     if ((remote->halves & XFI_OF_SRC) == 0) continue;
     if ((remote->halves & xfi_link_halves_used(link) & XFI_OF_DST) != 0) continue;
     any = any || remote->mapped != NULL;
-    unmap(remote, device);
+    xfi_remote_unmap(remote, device);
   }
   return any;
 }
@@ -117,7 +117,7 @@ void xfi_links_destroy(xfi_links *links, xfi_device *device)
     if (link->page != NULL && device->ops->flags_share != NULL)
       device->ops->flags_free(device, link->page);
     for (size_t r = 0; link->remotes != NULL && r < link->n_remotes; r++)
-      unmap(&link->remotes[r], device);
+      xfi_remote_unmap(&link->remotes[r], device);
     for (size_t b = 0; link->bounds != NULL && b < link->n_bounds; b++)
       xfi_bound_clear(&link->bounds[b]);
     xfi_free(link->told);

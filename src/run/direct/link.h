@@ -160,6 +160,8 @@ const xfi_link *xfi_links_find(const xfi_links *links, bool send, size_t peer);
 bool xfi_link_is_mapped(const xfi_link *link, bool source);
 /* Turn places into addresses in the mapped memory. */
 void xfi_link_resolve(xfi_link *link);
+/* If it is mapped. */
+void xfi_remote_unmap(xfi_remote *remote, xfi_device *device);
 /* Unmap the peer's sources, but for allocations that have destinations of ours as well; false: none
  * was mapped. */
 bool xfi_link_drop_sources(xfi_link *link, xfi_device *device);

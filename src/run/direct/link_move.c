@@ -25,13 +25,8 @@ static xfer_status unmap_unused(xfi_link *link, xfi_device *device)
   for (size_t p = 0; p < link->n_places; p++)
     if ((halves & (p < link->n_src_places ? XFI_OF_SRC : XFI_OF_DST)) != 0)
       used[link->places[p][0]] = true;
-  for (size_t i = 0; i < link->n_remotes; i++) {
-    xfi_remote *remote = &link->remotes[i];
-
-    if (used[i] || remote->mapped == NULL) continue;
-    device->ops->mem_unimport(device, remote->mapped);
-    remote->mapped = NULL;
-  }
+  for (size_t i = 0; i < link->n_remotes; i++)
+    if (!used[i]) xfi_remote_unmap(&link->remotes[i], device);
 done:
   xfi_free(used);
   return st;
