@@ -358,13 +358,13 @@ static void publish_waits(const xfer_plan *plan)
 /* What came of this rank's part; *is_late: nothing yet, and its deadline has not passed. */
 static xfer_status await_part(const xfer_plan *plan, xfi_deadline deadline, bool *is_late)
 {
-  xfer_status st = XFER_ERR_TIMEOUT;
+  xfer_status st;
   /* By then all waits have been let go, and half of the time is left in which others still wait for
    * this rank's word after it has left. */
   const xfi_deadline last = xfi_deadline_later(plan->run_ends, XFI_LEAVE_MS / 2);
 
   *is_late = false;
-  while (st == XFER_ERR_TIMEOUT) {
+  do {
     xfi_deadline next = xfi_deadline_after(LOOK_MS);
 
     if (deadline.at_ns < next.at_ns) next = deadline;
@@ -375,11 +375,9 @@ static xfer_status await_part(const xfer_plan *plan, xfi_deadline deadline, bool
     XFI_CHECK(!xfi_deadline_expired(last), XFER_ERR_TIMEOUT,
               "the work of run %llu is not done before %s", (unsigned long long)plan->epoch,
               xfi_deadline_end(last));
-    st = XFER_ERR_TIMEOUT;
     *is_late = xfi_deadline_expired(deadline) && !xfi_deadline_expired(plan->run_ends);
-    if (*is_late) break;
     if (xfi_deadline_expired(deadline)) deadline = last; /* of the run: it is about to end */
-  }
+  } while (!*is_late);
   if (!*is_late) { /* who fails goes on to say for whom it waited */
     XFI_TRY(st);
     XFI_TRY(check_peers(plan, 0)); /* for which the comm may have ended its messages */
