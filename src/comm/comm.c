@@ -53,6 +53,13 @@ done:
   return st;
 }
 
+xfer_status xfi_comm_in_time(xfi_deadline deadline)
+{
+  XFI_CHECK(!xfi_deadline_expired(deadline), XFER_ERR_TIMEOUT, "not all was moved before %s",
+            xfi_deadline_end(deadline));
+  return XFER_OK;
+}
+
 void xfi_comm_leave(xfi_comm *comm, void (*abort)(xfi_comm *comm, const char *why))
 {
   char why[XFI_ERROR_BYTES];
@@ -174,6 +181,7 @@ xfer_status xfi_comm_gather(xfi_comm *comm, void *all, const void *mine, size_t 
   spread_rows(comm, all, n_bytes, 0, rows + offsetof(head, bytes), sizeof own, n);
   for (size_t at = n; at < n_bytes; at += n) {
     n = n_bytes - at < most ? n_bytes - at : most;
+    XFI_TRY(xfi_comm_in_time(deadline));
     XFI_TRY(gather(comm, &rows, (const char *)mine + at, n, deadline));
     spread_rows(comm, all, n_bytes, at, rows, n, n);
   }

@@ -282,6 +282,10 @@ XFI_DOOR xfer_status xfi_comm_gather(xfi_comm *comm, void *all, const void *mine
  * is kept. */
 XFI_DOOR void xfi_comm_leave(xfi_comm *comm, void (*abort)(xfi_comm *comm, const char *why));
 
+/* XFER_ERR_TIMEOUT once the deadline has passed: of what comes in many parts, each of which may be
+ * there without a wait. */
+xfer_status xfi_comm_in_time(xfi_deadline deadline);
+
 /* xfi_calloc() for what this rank needs in its next collective step. If there is no memory it
  * breaks the comm, since the others would wait. */
 XFI_DOOR void *xfi_comm_calloc(xfi_comm *comm, size_t n, size_t size);

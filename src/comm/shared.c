@@ -286,6 +286,7 @@ xfer_status xfi_shared_gather(xfi_shared *s, void *all, const void *mine, size_t
 
   XFI_TRY(begin(s));
   do {
+    if (at > 0) XFI_TRY(xfi_comm_in_time(deadline));
     XFI_TRY(gather_step(s, mine, all, n_bytes, at, deadline));
     at += XFI_SEGMENT_GATHER_BYTES;
   } while (at < n_bytes);
@@ -300,6 +301,7 @@ typedef struct carrying {
   const xfi_carriage *all;
   bool rings;    /* somebody may wait for what is moved */
   size_t n_left; /* channels that are not done */
+  bool moved;    /* any slot, in this turn */
 } carrying;
 
 /* The slots between this rank and the channel's peer: in the sender's segment, at the place of the
@@ -372,6 +374,7 @@ static void count_slot(carrying *s, xfi_channel *c, uint32_t n, _Atomic uint64_t
 {
   const uint64_t count = atomic_load_explicit(ours, memory_order_relaxed);
 
+  s->moved = true;
   c->n_done += n;
   if (c->n_done == c->n_bytes) s->n_left--;
   atomic_store(ours, count + 1);
@@ -423,9 +426,12 @@ static xfer_status empty_slot(carrying *s, size_t i)
   return XFER_OK;
 }
 
+/* What can be moved, but no more than there are slots: the other end may be as fast. */
 static xfer_status move_slots(carrying *s, size_t i)
 {
-  while (is_to_do(&s->all->channels[i]) && can_move(s, &s->all->channels[i])) {
+  for (int n = 0;
+       n < XFI_CHANNEL_SLOTS && is_to_do(&s->all->channels[i]) && can_move(s, &s->all->channels[i]);
+       n++) {
     if (s->all->channels[i].send)
       fill_slot(s, i);
     else
@@ -458,15 +464,17 @@ static int find_peer(const awaited *what, is_meant *of)
   return fills_shared ? find_reader(s, of) : -1;
 }
 
-/* Until all is done: whatever can be moved, channel by channel, and wait when nothing can. */
+/* Until all is done: whatever can be moved, channel by channel, and wait when nothing can. Who is
+ * late is not asked where all goes on. */
 static xfer_status carry_all(carrying *s, xfi_deadline deadline)
 {
   const awaited any = {any_can_move, find_peer, -1, s->shared, s};
 
   while (s->n_left > 0) {
+    s->moved = false;
     for (size_t i = 0; i < s->all->n; i++)
       XFI_TRY(move_slots(s, i));
-    if (s->n_left > 0) XFI_TRY(await(&any, deadline));
+    if (s->n_left > 0) XFI_TRY(s->moved ? xfi_comm_in_time(deadline) : await(&any, deadline));
   }
   return XFER_OK;
 }
@@ -480,7 +488,7 @@ xfer_status xfi_shared_carry(xfi_comm *comm, xfi_carry_call call, const xfi_carr
                              xfi_deadline deadline)
 {
   xfi_shared *shared = (xfi_shared *)comm;
-  carrying s = {shared, call, all, true, 0};
+  carrying s = {shared, call, all, .rings = true};
   xfer_status st = begin(shared);
 
   assert(all->slot_bytes > 0 && all->slot_bytes <= XFI_CHANNEL_SLOT_BYTES);
@@ -500,7 +508,7 @@ xfer_status xfi_shared_carry_channels(xfi_comm *comm, const xfi_carriage *all,
 
 void xfi_shared_carry_begin(xfi_comm *comm, const xfi_carriage *all)
 {
-  carrying s = {(xfi_shared *)comm, XFI_OF_CHANNELS, all, false, all->n};
+  carrying s = {(xfi_shared *)comm, XFI_OF_CHANNELS, all, .n_left = all->n};
 
   for (size_t i = 0; i < all->n; i++)
     if (all->channels[i].send && !all->channels[i].is_again && all->channels[i].next_same == 0)

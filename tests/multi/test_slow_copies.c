@@ -1,5 +1,6 @@
 /* Threads whose copies take longer than a run's deadline and the time in which a rank leaves it:
- * nothing touches a rank's memory once its call has returned. */
+ * nothing touches a rank's memory once its call has returned. And runs of many rounds, which end at
+ * their deadline too. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -12,7 +13,7 @@
 #include "object.h"
 #include "unit/ranks.h"
 
-enum { N_RANKS = 2, WIDTH = 1 << 16, DEADLINE_MS = 200 };
+enum { N_RANKS = 2, WIDTH = 1 << 20, DEADLINE_MS = 200, SHORT_MS = 3, WINDOW_BYTES = 64 };
 #define SOON_NS INT64_C(20000000000)
 #define LOOK_NS 1000000
 
@@ -24,6 +25,7 @@ static unsigned char memory[N_RANKS][WIDTH];
 static _Atomic int n_copying;
 static _Atomic bool has_returned; /* rank 1, which receives */
 static bool fails;                /* instead of copying */
+static bool has_rounds;           /* many of them, and no slow copies */
 
 static xfer_status slow_batch_launch(xfi_device *device, xfi_batch *batch, xfer_stream stream,
                                      xfi_event *turn)
@@ -32,7 +34,7 @@ static xfer_status slow_batch_launch(xfi_device *device, xfi_batch *batch, xfer_
 
   if (fails) return XFI_ERROR(XFER_ERR_CUDA, "no copies today");
   (void)atomic_fetch_add(&n_copying, 1);
-  (void)nanosleep(&copy_time, NULL);
+  if (!has_rounds) (void)nanosleep(&copy_time, NULL);
   st = host_ops->batch_launch(device, batch, stream, turn);
   (void)atomic_fetch_sub(&n_copying, 1);
   return st;
@@ -64,13 +66,16 @@ static xfer_plan *make_plan(int rank)
   xfer_layout *dst = NULL;
   xfer_plan *plan = NULL;
 
-  expect(xfer_problem_parse(&src, &dst, "u8[65536] (1)@0:S0 -> (1)@1:S0") == XFER_OK);
+  expect(xfer_problem_parse(&src, &dst, "u8[1048576] (1)@0:S0 -> (1)@1:S0") == XFER_OK);
   tensor.src = src;
   tensor.dst = dst;
   options.timeout_ms = DEADLINE_MS;
+  if (has_rounds) options.lane = XFER_LANE_PACKED;
+  if (has_rounds) options.window_bytes = WINDOW_BYTES;
   expect(xfer_plan_create(&plan, comms[rank], &tensor, 1, &options) == XFER_OK);
   expect(xfer_plan_bind(plan, 0, rank == 0 ? &view : NULL, rank == 1 ? &view : NULL) == XFER_OK);
   expect(xfer_plan_commit(plan) == XFER_OK);
+  if (has_rounds) plan->options.timeout_ms = SHORT_MS;
   xfer_layout_destroy(src);
   xfer_layout_destroy(dst);
   return plan;
@@ -116,6 +121,19 @@ static void receive_failed_copies(int rank, void *context)
   xfer_plan_destroy(plan);
 }
 
+static void take_many_rounds(int rank, void *context)
+{
+  xfer_plan *plan = make_plan(rank);
+  const int64_t began = xfi_now_ns();
+  const xfer_status st = xfer_plan_run(plan, 1, NULL);
+
+  (void)context;
+  expect(st != XFER_OK);
+  expect(xfer_plan_wait(plan, 0) != XFER_OK);
+  expect(xfi_now_ns() - began < SOON_NS);
+  xfer_plan_destroy(plan);
+}
+
 static void with_ranks(rank_body *body)
 {
   make_ranks();
@@ -142,6 +160,16 @@ static void test_nobody_waits_for_copies_that_failed(void **state)
   (void)state;
   fails = true;
   with_ranks(receive_failed_copies);
+  fails = false;
+}
+
+/* Of which none waits for long. */
+static void test_many_rounds_end_at_their_deadline(void **state)
+{
+  (void)state;
+  has_rounds = true;
+  with_ranks(take_many_rounds);
+  has_rounds = false;
 }
 
 int main(void)
@@ -150,6 +178,7 @@ int main(void)
       cmocka_unit_test(test_a_wait_that_fails_returns_once_copies_have_ended),
       cmocka_unit_test(test_a_plan_is_destroyed_once_copies_have_ended),
       cmocka_unit_test(test_nobody_waits_for_copies_that_failed),
+      cmocka_unit_test(test_many_rounds_end_at_their_deadline),
   };
 
   return cmocka_run_group_tests(tests, NULL, NULL);

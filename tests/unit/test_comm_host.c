@@ -50,6 +50,45 @@ static void test_messages_larger_than_the_slots(void **state)
   with_threads(2, large_both_ways);
 }
 
+static bool by_interrupt; /* else by a deadline */
+
+static int says_no(void *context)
+{
+  (void)context;
+  return 1;
+}
+
+/* Rank 0 sends so much that it takes longer than the deadline, or than it takes to be asked. */
+static void longer_than_it_may(int rank, void *context)
+{
+  enum { N_BYTES = 512 << 20, SHORT_MS = 2 };
+  const int64_t soon_ns = xfi_now_ns() + INT64_C(5000000000);
+  xfi_comm *comm = join_at(context, rank, 0);
+  void *memory = mmap(NULL, N_BYTES, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  const xfi_message message = {memory, N_BYTES, 1 - rank};
+  const xfi_messages messages = {&message, rank == 0, &message, rank == 1};
+  const xfi_deadline deadline = by_interrupt ? soon() : xfi_deadline_after(SHORT_MS);
+
+  expect(memory != MAP_FAILED);
+  if (by_interrupt) xfer_interrupt_set(says_no, NULL);
+  const xfer_status st = comm->ops->round(comm, &messages, NULL, deadline);
+  xfer_interrupt_set(NULL, NULL);
+  expect(st == XFER_ERR_TIMEOUT || st == XFER_ERR_COMM);
+  expect(error_has(by_interrupt ? "was interrupted" : "the deadline"));
+  expect(xfi_now_ns() < soon_ns);
+  comm->ops->destroy(comm);
+  (void)munmap(memory, N_BYTES);
+}
+
+static void test_what_goes_on_ends_at_its_deadline(void **state)
+{
+  (void)state;
+  for (int i = 0; i < 2; i++) {
+    by_interrupt = i == 1;
+    with_threads(2, longer_than_it_may);
+  }
+}
+
 static bool in_one_call;
 
 static void not_of_one_mind(int rank, void *context)
@@ -341,6 +380,7 @@ int main(void)
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(test_all_calls_with_1_to_7_ranks),
       cmocka_unit_test(test_messages_larger_than_the_slots),
+      cmocka_unit_test(test_what_goes_on_ends_at_its_deadline),
       cmocka_unit_test(test_messages_that_differ_are_not_taken),
       cmocka_unit_test(test_abort_ends_all_waits),
       cmocka_unit_test(test_a_rank_that_left_is_named),
