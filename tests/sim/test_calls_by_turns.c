@@ -5,7 +5,7 @@
 #include <pthread.h>
 #include <string.h>
 
-enum { WIDTH = 3000, TIMEOUT_MS = 20000, SHORT_MS = 300, CALLS = 7, A_WHILE_MS = 20, KEPT = 64 };
+enum { WIDTH = 3000, TIMEOUT_MS = 20000, SHORT_MS = 1000, CALLS = 7, A_WHILE_MS = 20, KEPT = 64 };
 
 static tensor tensors[WORLD_RANKS][CALLS];
 
