@@ -11,6 +11,7 @@
 #include "alloc.h"
 #include "boxes.h"
 #include "error.h"
+#include "float_mode.h"
 
 /* Broadcast must be clearly better: it also costs the ranks that need nothing. */
 #define BROADCAST_GAIN 1.25
@@ -116,7 +117,7 @@ static xfer_status is_cheaper(bool *broadcast, const xfi_class *cls, int n_sourc
   return XFER_OK;
 }
 
-xfer_status xfi_cost_choose(xfi_plan *plan)
+static xfer_status choose(xfi_plan *plan)
 {
   int n_sources = 0;
 
@@ -132,4 +133,16 @@ xfer_status xfi_cost_choose(xfi_plan *plan)
     if (cls->broadcast) plan->n_broadcast += cls->n_tensors;
   }
   return XFER_OK;
+}
+
+/* All ranks come to the same, whatever mode their threads are in. */
+xfer_status xfi_cost_choose(xfi_plan *plan)
+{
+  fenv_t callers;
+  xfer_status st;
+
+  xfi_float_mode_enter(&callers);
+  st = choose(plan);
+  xfi_float_mode_leave(&callers);
+  return st;
 }

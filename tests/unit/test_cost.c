@@ -1,4 +1,5 @@
 /* Which classes take the broadcast lane. */
+#include <fenv.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -61,6 +62,29 @@ static void test_the_choice_follows_what_most_ranks_must_carry(void **state)
     xfi_plan_destroy(plan);
     free_tensors(&list);
   }
+}
+
+/* Where both cost the same a sum that is rounded otherwise would decide. */
+static void test_threads_of_any_mode_choose_alike(void **state)
+{
+  static const int modes[] = {FE_TONEAREST, FE_UPWARD, FE_DOWNWARD, FE_TOWARDZERO};
+  bool broadcasts[4];
+
+  (void)state;
+  for (size_t m = 0; m < 4; m++) {
+    tensor_list list = {.n = 0};
+    xfi_plan *plan;
+
+    add_line(&list, "w", 1, "f32[1000] (4):R -> (9):R");
+    (void)fesetround(modes[m]);
+    plan = plan_with_lane(&list, 9, XFER_LANE_AUTO);
+    (void)fesetround(FE_TONEAREST);
+    broadcasts[m] = plan->classes[0].broadcast;
+    xfi_plan_destroy(plan);
+    free_tensors(&list);
+  }
+  for (size_t m = 1; m < 4; m++)
+    assert_int_equal(broadcasts[m], broadcasts[0]);
 }
 
 static void test_a_lane_that_is_named_is_taken(void **state)
@@ -160,6 +184,7 @@ int main(void)
 {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(test_the_choice_follows_what_most_ranks_must_carry),
+      cmocka_unit_test(test_threads_of_any_mode_choose_alike),
       cmocka_unit_test(test_a_lane_that_is_named_is_taken),
       cmocka_unit_test(test_sources_of_all_tensors_share),
       cmocka_unit_test(test_repeated_indices_count_as_often_as_they_are_held),
