@@ -75,8 +75,13 @@ def _open() -> ctypes.CDLL:
         raise ImportError(f"libxfer cannot be loaded: {error}; XFER_LIBRARY may name its file") from error
 
 
+def _address(function: Any) -> int | None:
+    return ctypes.cast(function, ctypes.c_void_p).value
+
+
 PATH = _path()
-lib = _functions_of(_open(), _functions.CORE | _functions.REFIT)
+_core = _open()
+lib = _functions_of(_core, _functions.CORE | _functions.REFIT)
 for _each in STRUCTS:
     check_abi(_each)
 
@@ -155,6 +160,8 @@ def plugin(name: str) -> SimpleNamespace:
     if name == "nccl":
         _preload_nccl()
     library = _load_first(name)
+    if _address(library.xfer_version) != _address(_core.xfer_version):
+        raise UnsupportedError(f"libxfer_{name} uses another libxfer than {PATH}: this process has two")
     functions = _functions_of(library, _functions.PLUGINS[name])
     functions.library = library
     return functions

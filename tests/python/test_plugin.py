@@ -1,6 +1,7 @@
 """Which build of a plug-in is loaded, of those for several versions of CUDA that a wheel holds."""
 
 import pathlib
+import shutil
 import subprocess
 import sys
 
@@ -63,3 +64,24 @@ def test_what_the_process_has_is_seen():
     looked = "from xfer import _lib; print(_lib._loaded('libcudart.so.13'))"
     done = subprocess.run([sys.executable, "-c", looked], capture_output=True, text=True, timeout=60, check=False)
     assert done.stdout == "False\n", done.stderr
+
+
+def test_a_plug_in_that_has_another_libxfer_is_refused(tmp_path):
+    """As of two packages in one process: the loader gives the second one's plug-ins the first one's library."""
+    beside = pathlib.Path(_lib.PATH).parent
+    if not (beside / "libxfer_mpi.so.0").exists():
+        pytest.skip("no libxfer_mpi beside libxfer")
+    for name in ("libxfer.so.0", "libxfer_mpi.so.0"):
+        shutil.copy(beside / name, tmp_path / name)
+    program = f"""
+import ctypes, os
+first = ctypes.CDLL({str(beside / "libxfer.so.0")!r})
+os.environ["XFER_LIBRARY"] = {str(tmp_path / "libxfer.so.0")!r}
+from xfer import UnsupportedError, _lib
+try:
+    _lib.plugin("mpi")
+except UnsupportedError as error:
+    print(error)
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False)
+    assert "this process has two" in done.stdout, done.stderr
