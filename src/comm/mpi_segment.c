@@ -111,7 +111,8 @@ static xfi_segment *open_peer(const xfi_shared *s, const xfi_card *card)
   if (file < 0) return NULL;
   peer = xfi_shared_map(s, file);
   (void)close(file);
-  if (peer == NULL || (peer->token == card->token && peer->rank == card->rank)) return peer;
+  if (peer == NULL || (peer->token == xfi_segment_token(card->token) && peer->rank == card->rank))
+    return peer;
   (void)munmap(peer, s->n_bytes);
   return NULL;
 }

@@ -76,7 +76,7 @@ int xfi_shared_make(xfi_shared *s, uint64_t token)
     errno = error;
     return -1;
   }
-  own->token = token;
+  own->token = xfi_segment_token(token);
   own->rank = s->base.rank;
   atomic_store(&xfi_waiting_in(s, own)->until, XFI_AWAKE);
   s->at[s->place] = own;

@@ -226,7 +226,7 @@ static bool decide(xfi_shared *s, uint64_t step, bool mine)
   return is >= 2 * step;
 }
 
-/* Who gave up tells why. */
+/* Who gave up tells why, or has told others. */
 static xfer_status hear_why(xfi_shared *s)
 {
   const xfi_deadline soon = xfi_deadline_after(TELL_MS);
@@ -234,10 +234,14 @@ static xfer_status hear_why(xfi_shared *s)
   while (!xfi_deadline_expired(soon)) {
     const uint32_t bell = atomic_load(&own_of(s)->bell);
 
+    for (int r = 0; r < s->base.size; r++)
+      hear_from(s, r);
     XFI_TRY(s->base.ops->check(&s->base));
+    for (int r = 0; r < s->base.size; r++)
+      XFI_CHECK(!is_lost(s, r), XFER_ERR_COMM, "the process of rank %d has ended", r);
     s->ops->nap(&s->base, bell, soon);
   }
-  return XFI_ERROR(XFER_ERR_COMM, "another rank gave up before rank %d came", s->base.rank);
+  return XFI_ERROR(XFER_ERR_COMM, "another rank gave up");
 }
 
 /* What all ranks give to a step is there. */

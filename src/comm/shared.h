@@ -40,7 +40,7 @@ typedef struct xfi_ring {
 } xfi_ring;
 
 typedef struct xfi_segment {
-  uint64_t token; /* of the comm */
+  uint64_t token; /* xfi_segment_token() of the comm's */
   int64_t rank;
   _Alignas(
       XFI_CACHE_LINE) _Atomic uint32_t bell; /* counts what its sleeping owner should look at */
@@ -58,6 +58,12 @@ typedef struct xfi_segment {
   _Alignas(4096) char shared[XFI_CHANNEL_SLOTS][XFI_CHANNEL_SLOT_BYTES];
   xfi_ring rings[]; /* by place among the ranks of the host; then xfi_waiting_in() */
 } xfi_segment;
+
+/* Another version's segment is another's. */
+static inline uint64_t xfi_segment_token(uint64_t token)
+{
+  return token ^ XFI_VERSION;
+}
 
 /* What each comm does in its own way. */
 typedef struct xfi_shared_ops {
