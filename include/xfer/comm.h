@@ -66,7 +66,7 @@ typedef int (*xfer_all_gather_fn)(void *context, void *all, const void *mine, si
  * @retval XFER_ERR_COMM   `all_gather` failed or did not put each rank's bytes at its place, for
  *                         example because two ranks have one number; or a rank is on another host;
  *                         or the system gives no shared memory (RLIMIT_FSIZE) or no more files
- *                         (RLIMIT_NOFILE): a rank needs three for each other rank, and three
+ *                         (RLIMIT_NOFILE): a rank needs three for each other rank, and four
  *                         to spare.
  * @retval XFER_ERR_TIMEOUT  A rank that had arrived did not answer for 10 minutes, or this one was
  *                           interrupted (xfer_interrupt_set).

@@ -302,7 +302,9 @@ XFER_API XFER_MUST_CHECK xfer_status xfer_plan_commit(xfer_plan *plan);
  *                           they wait until their deadline.
  * @retval XFER_ERR_UNSUPPORTED  `stream` is cudaStreamPerThread. Likewise.
  * @retval XFER_ERR_PEER     Another rank failed and left the plan's runs. Likewise.
- * @retval XFER_ERR_TIMEOUT  A peer did not arrive; the text names it. Destinations are torn.
+ * @retval XFER_ERR_TIMEOUT  A peer did not arrive, and the text names it; or, on a host comm, not
+ *                           all was moved by the deadline, or before this rank was interrupted.
+ *                           Destinations are torn.
  * @retval XFER_ERR_CUDA     A copy or launch failed. Destinations are torn.
  * @retval XFER_ERR_COMM     The transport failed. Destinations are torn.
  * @since 0.1
@@ -332,9 +334,10 @@ XFER_API XFER_MUST_CHECK xfer_status xfer_plan_refuse(xfer_plan *plan, const cha
  * run, and once more after each XFER_ERR_TIMEOUT that came before the run's own deadline.
  *
  * After any other failure nothing of the run touches this rank's memory any more, and the plan
- * needs xfer_plan_commit() before the next run. A rank whose deadline passed writes no memory of a
- * rank that did not arrive. What no call can prevent: a process that is killed while its copies are
- * under way leaves the memory that they were writing half new.
+ * needs xfer_plan_commit() before the next run; so between threads on the host it returns when the
+ * copies that had begun have ended. A rank whose deadline passed writes no memory of a rank that
+ * did not arrive. What no call can prevent: a process that is killed while its copies are under way
+ * leaves the memory that they were writing half new.
  *
  * @param plan        A run is in flight, or was refused on this rank.
  * @param timeout_ms  How long to wait for this rank's part, in milliseconds; 0: until the run's own
