@@ -69,13 +69,12 @@ static xfer_plan *make_plan(int rank)
   expect(xfer_problem_parse(&src, &dst, "u8[1048576] (1)@0:S0 -> (1)@1:S0") == XFER_OK);
   tensor.src = src;
   tensor.dst = dst;
-  options.timeout_ms = DEADLINE_MS;
   if (has_rounds) options.lane = XFER_LANE_PACKED;
   if (has_rounds) options.window_bytes = WINDOW_BYTES;
   expect(xfer_plan_create(&plan, comms[rank], &tensor, 1, &options) == XFER_OK);
   expect(xfer_plan_bind(plan, 0, rank == 0 ? &view : NULL, rank == 1 ? &view : NULL) == XFER_OK);
   expect(xfer_plan_commit(plan) == XFER_OK);
-  if (has_rounds) plan->options.timeout_ms = SHORT_MS;
+  plan->options.timeout_ms = has_rounds ? SHORT_MS : DEADLINE_MS; /* of runs alone */
   xfer_layout_destroy(src);
   xfer_layout_destroy(dst);
   return plan;
