@@ -1,15 +1,9 @@
 /* Signals between devices: 64-bit words that only grow. */
-#include "launch.cuh"
-
-extern "C" {
-#include "device.h"
-}
+#include "flags.cuh"
 
 namespace {
 
 constexpr int FLAGS_PER_LAUNCH = 64; /* pointers travel as kernel arguments: no upload */
-
-constexpr uint64_t VOID = XFI_FLAG_VOID;
 
 struct flag_list {
   uint64_t *flags[FLAGS_PER_LAUNCH];
@@ -20,34 +14,22 @@ struct flag_list {
 __global__ void set_kernel(flag_list list, int n_flags, uint64_t value, const uint64_t *go)
 {
   if ((int)threadIdx.x >= n_flags) return;
-  if (go != NULL && *go == 0) value |= VOID;
+  if (go != NULL && *go == 0) value |= XFI_FLAG_VOID;
   __threadfence_system();
-  asm volatile("st.release.sys.global.u64 [%0], %1;" ::"l"(list.flags[threadIdx.x]), "l"(value)
-               : "memory");
+  flag_store(list.flags[threadIdx.x], value);
 }
 
 __global__ void spin_kernel(flag_list list, int n_flags, uint64_t value)
 {
   if ((int)threadIdx.x >= n_flags) return;
-  uint64_t seen = 0;
-  do {
-    asm volatile("ld.acquire.sys.global.u64 %0, [%1];"
-                 : "=l"(seen)
-                 : "l"(list.flags[threadIdx.x])
-                 : "memory");
-  } while (seen < value);
+  while (flag_load(list.flags[threadIdx.x]) < value)
+    ;
 }
 
 /* One block of FLAGS_PER_LAUNCH threads. */
 __global__ void guard_kernel(flag_list list, int n_flags, uint64_t *go)
 {
-  uint64_t seen = 0;
-  if ((int)threadIdx.x < n_flags)
-    asm volatile("ld.acquire.sys.global.u64 %0, [%1];"
-                 : "=l"(seen)
-                 : "l"(list.flags[threadIdx.x])
-                 : "memory");
-  const int is_void = __syncthreads_or((seen & VOID) != 0);
+  const bool is_void = is_any_void(list.flags, n_flags);
   if (threadIdx.x == 0) *go = is_void ? 0 : 1;
 }
 

@@ -15,6 +15,7 @@
 #include <cuda_runtime_api.h>
 #include <stdbool.h>
 #include <stdint.h>
+#include <string.h>
 
 #ifdef __cplusplus
 extern "C" {
@@ -106,6 +107,28 @@ typedef struct xfi_cuda_few {
   int64_t first_tile[XFI_CUDA_FEW + 1];
 } xfi_cuda_few;
 
+/* On the device, of a launch that decides by itself. */
+typedef struct xfi_cuda_blocks {
+  uint64_t said;  /* the value of the last launch, made void if it copies nothing */
+  uint32_t come;  /* 0 before and after a launch, */
+  uint32_t ended; /* likewise */
+} xfi_cuda_blocks;
+
+/* What a launch waits to be allowed, and whom it tells. Zeros: it copies, and tells nobody. */
+enum { XFI_CUDA_GATE_FLAGS = 16, XFI_CUDA_GATE_DONE = 8 };
+typedef struct xfi_cuda_gate {
+  const uint64_t *go; /* 0 there: copy nothing; NULL: go */
+  /* Or it looks by itself: if a flag is void it copies nothing. At its end `value`, another one for
+   * each launch, is stored to those of `done` as by xfi_cuda_flags_set(), made void if it did not.
+   */
+  uint64_t *flags[XFI_CUDA_GATE_FLAGS];
+  uint64_t *done[XFI_CUDA_GATE_DONE];
+  uint64_t value;
+  xfi_cuda_blocks *blocks;
+  int n_flags;
+  int n_done;
+} xfi_cuda_gate;
+
 /* One launch. Pointers are device memory but for `few`. */
 typedef struct xfi_cuda_job {
   const xfi_cuda_piece *pieces; /* [n_pieces] */
@@ -113,9 +136,9 @@ typedef struct xfi_cuda_job {
   const xfi_cuda_few *few;      /* host memory: the table is there; NULL: as above */
   int64_t n_pieces;
   int64_t n_tiles;
-  uint32_t kinds;     /* a bit for each that there are */
-  int n_blocks;       /* at most so many */
-  const uint64_t *go; /* 0 there: copy nothing; NULL: go */
+  uint32_t kinds; /* a bit for each that there are */
+  int n_blocks;   /* at most so many */
+  xfi_cuda_gate gate;
 } xfi_cuda_job;
 
 /* A table on the host. */
@@ -133,8 +156,11 @@ void xfi_cuda_table_free(xfi_cuda_table *table);
 /* What a launch knows of a table, wherever it lies. */
 static inline xfi_cuda_job xfi_cuda_job_of(const xfi_cuda_table *table)
 {
-  xfi_cuda_job job = {NULL, NULL, NULL, (int64_t)table->n_pieces, 0, table->kinds, 0, NULL};
+  xfi_cuda_job job;
 
+  memset(&job, 0, sizeof job); /* in C++ too */
+  job.n_pieces = (int64_t)table->n_pieces;
+  job.kinds = table->kinds;
   if (table->n_pieces > 0) job.n_tiles = table->first_tile[table->n_pieces];
   return job;
 }

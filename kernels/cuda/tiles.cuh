@@ -2,7 +2,7 @@
 #ifndef XFI_CUDA_TILES_CUH
 #define XFI_CUDA_TILES_CUH
 
-#include "launch.cuh"
+#include "flags.cuh"
 
 /* x / d; see xfi_cuda_div. */
 static __device__ __forceinline__ uint32_t div_by(uint32_t x, xfi_cuda_div d)
@@ -154,19 +154,24 @@ struct by_warps {
 template <typename Kind>
 static __global__ void __launch_bounds__(Kind::THREADS, Kind::BLOCKS)
     table_kernel(const xfi_cuda_piece *__restrict__ pieces, const int64_t *__restrict__ first_tile,
-                 int64_t n_pieces, int64_t n_tiles, const uint64_t *go)
+                 int64_t n_pieces, int64_t n_tiles, const __grid_constant__ xfi_cuda_gate gate)
 {
-  if (go != NULL && *go == 0) return;
-  each_tile<Kind::THREADS, Kind::WALKERS>(pieces, first_tile, n_pieces, n_tiles, Kind());
+  const bool opens = gate_opens(gate);
+
+  if (opens) each_tile<Kind::THREADS, Kind::WALKERS>(pieces, first_tile, n_pieces, n_tiles, Kind());
+  gate_ends(gate, opens);
 }
 
 template <typename Kind>
 static __global__ void __launch_bounds__(Kind::THREADS, Kind::BLOCKS)
     few_kernel(const __grid_constant__ xfi_cuda_few few, int64_t n_pieces, int64_t n_tiles,
-               const uint64_t *go)
+               const __grid_constant__ xfi_cuda_gate gate)
 {
-  if (go != NULL && *go == 0) return;
-  each_tile<Kind::THREADS, Kind::WALKERS>(few.pieces, few.first_tile, n_pieces, n_tiles, Kind());
+  const bool opens = gate_opens(gate);
+
+  if (opens)
+    each_tile<Kind::THREADS, Kind::WALKERS>(few.pieces, few.first_tile, n_pieces, n_tiles, Kind());
+  gate_ends(gate, opens);
 }
 
 template <typename Kind> static xfer_status load_table()
@@ -190,9 +195,9 @@ static xfer_status launch_table(const xfi_cuda_job *job, xfer_stream stream)
   if constexpr (Kind::TRAVELS)
     if (job->few != NULL)
       return launch(few_kernel<Kind>, n_blocks, Kind::THREADS, stream, Kind::NAME, *job->few,
-                    job->n_pieces, job->n_tiles, job->go);
+                    job->n_pieces, job->n_tiles, job->gate);
   return launch(table_kernel<Kind>, n_blocks, Kind::THREADS, stream, Kind::NAME, job->pieces,
-                job->first_tile, job->n_pieces, job->n_tiles, job->go);
+                job->first_tile, job->n_pieces, job->n_tiles, job->gate);
 }
 
 template <typename Kind>

@@ -7,6 +7,8 @@
  */
 #include "cuda_device.h"
 
+#include <string.h>
+
 #include "alloc.h"
 #include "error.h"
 #include "launch.h"
@@ -15,6 +17,7 @@ enum { JOIN_RETRIES = 100, JOIN_RETRY_NS = 1000 * 1000 };
 enum { ROOM_MIN_BYTES = 4096 }; /* for the tables of a few copies */
 
 struct xfi_batch {
+  const xfi_guard *guard; /* NULL: none */
   xfi_cuda_runs engine;
   xfi_cuda_job jobs[XFI_CUDA_N_TABLES];
   xfi_cuda_few few[XFI_CUDA_N_TABLES]; /* tables that launches carry */
@@ -132,6 +135,7 @@ static xfer_status batch_fill(xfi_cuda_device *device, xfi_batch *batch, xfi_cop
   xfer_status st = XFER_OK;
   xfi_cuda_program program = {0};
 
+  batch->guard = guard;
   batch->engine.is_full = guard != NULL && guard->strict;
   if (!batch->engine.is_full) XFI_TRY_DONE(let_engine_take(batch, device, copies, &n_copies, open));
   if (open && xfi_cuda_engine_is_empty(&batch->engine)) goto done;
@@ -140,7 +144,7 @@ static xfer_status batch_fill(xfi_cuda_device *device, xfi_batch *batch, xfi_cop
   XFI_TRY_DONE(upload(device, batch, &program));
   for (int k = 0; k < XFI_CUDA_N_TABLES; k++) {
     batch->jobs[k].n_blocks = n_blocks;
-    batch->jobs[k].go = guard == NULL ? NULL : guard->go;
+    batch->jobs[k].gate.go = guard == NULL ? NULL : guard->go;
   }
   if (!xfi_cuda_engine_is_empty(&batch->engine) && n_copies > 0) XFI_TRY_DONE(make_side(batch));
 done:
@@ -237,4 +241,43 @@ xfer_status xfi_cuda_batch_launch(xfi_device *base, xfi_batch *batch, xfer_strea
   if (st == XFER_OK) st = launch_engine(device, batch, stream, turn);
   joined = join_side(batch, stream);
   return st == XFER_OK ? joined : st;
+}
+
+/* The table of a batch that is one launch; XFI_CUDA_N_TABLES: it is another number of them. */
+static int find_only(const xfi_batch *batch)
+{
+  int only = XFI_CUDA_N_TABLES;
+  int n = xfi_cuda_engine_is_empty(&batch->engine) ? 0 : 1;
+
+  for (int k = 0; k < XFI_CUDA_N_TABLES; k++) {
+    const uint32_t kinds = batch->jobs[k].kinds; /* each has a kernel to itself */
+
+    if (batch->jobs[k].n_tiles == 0) continue;
+    n += (kinds & (kinds - 1)) == 0 ? 1 : 2;
+    only = k;
+  }
+  return n == 1 ? only : XFI_CUDA_N_TABLES;
+}
+
+xfer_status xfi_cuda_guarded_launch(xfi_device *device, const xfi_batch *batch,
+                                    const xfi_flags *set, uint64_t value, xfer_stream stream,
+                                    bool *launched)
+{
+  const xfi_guard *guard = batch->guard;
+  const int only = find_only(batch);
+  xfi_cuda_job job;
+
+  (void)device;
+  *launched = false;
+  if (only == XFI_CUDA_N_TABLES || guard->n_flags > XFI_CUDA_GATE_FLAGS ||
+      set->n > XFI_CUDA_GATE_DONE)
+    return XFER_OK;
+  job = batch->jobs[only];
+  job.gate = (xfi_cuda_gate){
+      .n_flags = guard->n_flags, .n_done = set->n, .value = value, .blocks = guard->blocks};
+  memcpy(job.gate.flags, guard->flags, (size_t)guard->n_flags * sizeof *guard->flags);
+  memcpy(job.gate.done, set->at, (size_t)set->n * sizeof *set->at);
+  XFI_TRY(xfi_cuda_kernels_of(only)->copy(&job, stream));
+  *launched = true;
+  return XFER_OK;
 }

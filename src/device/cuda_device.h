@@ -135,11 +135,13 @@ void xfi_cuda_page_unmap(char *mapped, size_t n_bytes, bool by_streams);
 
 /* ---- cuda_flags.c ---- */
 
+struct xfi_cuda_blocks; /* of launch.h */
 struct xfi_guard {
   uint64_t *flags[XFI_GUARD_FLAGS]; /* [n_flags] */
   int n_flags;
   bool strict;
-  uint64_t *go; /* its decision, on the device */
+  uint64_t *go;                   /* its decision, on the device */
+  struct xfi_cuda_blocks *blocks; /* of launches that decide by themselves, likewise */
 };
 
 xfer_status xfi_cuda_flags_sync(xfi_device *device, const xfi_flags *set, const xfi_flags *wait,
@@ -268,6 +270,9 @@ bool xfi_cuda_batch_is_read(const xfi_batch *batch);
 bool xfi_cuda_batch_wants_open(const xfi_batch *batch);
 xfer_status xfi_cuda_batch_launch(xfi_device *device, xfi_batch *batch, xfer_stream stream,
                                   xfi_event *turn);
+xfer_status xfi_cuda_guarded_launch(xfi_device *device, const xfi_batch *batch,
+                                    const xfi_flags *set, uint64_t value, xfer_stream stream,
+                                    bool *launched);
 
 /* ---- cuda_digest.c ---- */
 

@@ -91,8 +91,9 @@ xfer_status xfi_cuda_guard_create(xfi_device *base, xfi_guard **out, const xfi_f
   guard->strict = strict;
   for (int i = 0; i < flags->n; i++)
     guard->flags[i] = flags->at[i];
-  XFI_TRY_DONE(base->ops->alloc(base, &go, sizeof *guard->go));
+  XFI_TRY_DONE(base->ops->alloc(base, &go, sizeof *guard->go + sizeof *guard->blocks));
   guard->go = go;
+  guard->blocks = (xfi_cuda_blocks *)(void *)(guard->go + 1);
   *out = guard;
   guard = NULL;
 done:

@@ -165,6 +165,11 @@ typedef struct xfi_device_ops {
                               bool strict);
   void (*guard_destroy)(xfi_device *device, xfi_guard *guard);
   xfer_status (*guard_check)(xfi_device *device, xfi_guard *guard, xfer_stream stream);
+  /* guard_check(), batch_launch() of a batch with that guard, and flags_set(), all in one launch of
+   * a kernel; *launched is false, and nothing was, if the batch is more than that. NULL, as
+   * guard_create. */
+  xfer_status (*guarded_launch)(xfi_device *device, const xfi_batch *batch, const xfi_flags *set,
+                                uint64_t value, xfer_stream stream, bool *launched);
 
   /* Writes 64 bytes: ranks with equal ones may be able to map each other's memory. */
   void (*domain)(xfi_device *device, unsigned char domain[64]);

@@ -339,17 +339,27 @@ static void test_guarded_copies_do_nothing_where_a_flag_is_void(void **state)
   xfi_copy copy = {.src = memory, .dst = memory + BYTES, .run_bytes = BYTES};
   OK(device->ops->guard_create(device, &guard, &(xfi_flags){watched, 2}, true));
   OK(device->ops->batch_create(device, &batch, &copy, 1, 100, guard, false));
-  for (int is_void = 0; is_void < 2; is_void++) {
-    CUDA(cudaMemset, (memory, 1 + is_void, BYTES));
-    device->ops->flags_store(device, flags, 5);
-    device->ops->flags_store(device, flags + 1, is_void ? XFI_FLAG_VOID | 5 : 5);
-    OK(device->ops->guard_check(device, guard, stream));
-    OK(device->ops->batch_launch(device, batch, stream, NULL));
-    OK(device->ops->flags_set(device, &(xfi_flags){&done, 1}, guard, 5, stream));
+  for (int lap = 0; lap < 6; lap++) { /* by three launches, then by one, in two laps of three */
+    const bool is_void = lap % 3 == 1;
+    const uint64_t value = (uint64_t)lap + 5;
+    bool launched = false;
+
+    CUDA(cudaMemset, (memory, 1 + lap, BYTES));
+    device->ops->flags_store(device, flags, value);
+    device->ops->flags_store(device, flags + 1, is_void ? XFI_FLAG_VOID | value : value);
+    if (lap >= 3) {
+      OK(device->ops->guarded_launch(device, batch, &(xfi_flags){&done, 1}, value, stream,
+                                     &launched));
+      assert_true(launched);
+    } else {
+      OK(device->ops->guard_check(device, guard, stream));
+      OK(device->ops->batch_launch(device, batch, stream, NULL));
+      OK(device->ops->flags_set(device, &(xfi_flags){&done, 1}, guard, value, stream));
+    }
     CUDA(cudaStreamSynchronize, (stream));
     CUDA(cudaMemcpy, (&seen, memory + 2 * BYTES - 1, 1, cudaMemcpyDeviceToHost));
-    assert_int_equal(seen, 1);
-    assert_true(*done == (is_void ? XFI_FLAG_VOID | 5 : 5));
+    assert_int_equal(seen, is_void ? lap : lap + 1);
+    assert_true(*done == (is_void ? XFI_FLAG_VOID | value : value));
   }
   device->ops->batch_destroy(device, batch);
   device->ops->guard_destroy(device, guard);

@@ -101,6 +101,7 @@ static sim_config topology(uint64_t number)
     }
   config.no_wait64 = rng_percent(&r, 10);
   config.small_engine = rng_percent(&r, 30);
+  config.many_launches = rng_percent(&r, 50);
   if (rng_percent(&r, 25)) config.room = (uint64_t)rng_int(&r, 1, 400000);
   if (rng_percent(&r, 15)) config.without_room = rng_int(&r, 1, now.n_ranks);
   return config;

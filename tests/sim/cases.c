@@ -136,6 +136,7 @@ void device_topology(uint64_t seed, uint64_t number, bool islands, bool deaf)
       if (island[d] != island[e]) config.apart[d] |= UINT64_C(1) << e;
   config.connections = rng_percent(&r, 25) ? rng_int(&r, 1, 32) : 0;
   config.small_engine = rng_percent(&r, 50);
+  config.many_launches = rng_percent(&r, 50);
   config.without_room = rng_int(&r, 0, 2);
   sim_setup(&config);
 }

@@ -1,6 +1,8 @@
 /* Copies and sets. They are done in parts, with other operations in between. */
 #include "machine.h"
 
+#include "device.h"
+
 #include <stdlib.h>
 #include <string.h>
 
@@ -19,9 +21,12 @@ typedef struct copy_op {
   const void *table; /* of a kernel, which reads it */
   size_t table_bytes;
   uint64_t table_id;
-  const uint64_t *go; /* 0 there when it begins: it does nothing; NULL: it goes */
+  xfi_cuda_gate gate;
   uint64_t go_id;
+  uint64_t flag_ids[XFI_CUDA_GATE_FLAGS];
+  uint64_t done_ids[XFI_CUDA_GATE_DONE];
   bool has_begun;
+  bool stays;   /* some of it found the gate shut */
   char *staged; /* pageable bytes that were taken when the call was made */
 } copy_op;
 
@@ -110,23 +115,53 @@ bool sim_copy_part(const sim_op *op, xfi_copy *copy, uint64_t src_id, uint64_t d
   return whole;
 }
 
+/* False: what there is to look at is gone. */
+static bool look_at_gate(copy_op *o)
+{
+  const xfi_cuda_gate *gate = &o->gate;
+
+  if (gate->go != NULL && !o->has_begun) {
+    if (!sim_touch(&o->op, gate->go, sizeof *gate->go, false, o->go_id)) return false;
+    o->stays = *gate->go == 0;
+  }
+  for (int i = 0; i < gate->n_flags; i++) { /* each block does */
+    if (!sim_touch(&o->op, gate->flags[i], sizeof *gate->flags[i], false, o->flag_ids[i]))
+      return false;
+    o->stays = o->stays || (__atomic_load_n(gate->flags[i], __ATOMIC_ACQUIRE) & XFI_FLAG_VOID) != 0;
+  }
+  return true;
+}
+
+/* The last block's word, to one after the other. */
+static bool tell(copy_op *o)
+{
+  xfi_cuda_gate *gate = &o->gate;
+  const int i = gate->n_done - 1;
+
+  if (i < 0) return true;
+  if (!sim_touch(&o->op, gate->done[i], sizeof *gate->done[i], true, o->done_ids[i])) return true;
+  __atomic_store_n(gate->done[i], gate->value | (o->stays ? XFI_FLAG_VOID : 0), __ATOMIC_RELEASE);
+  gate->n_done--;
+  return i == 0;
+}
+
 static bool copies_step(sim_op *op)
 {
   copy_op *o = (copy_op *)(void *)op;
   const uint64_t most = 1 + sim_draw(o->n + 1); /* of parts in this step */
 
+  if (o->n == 0 && o->has_begun) return tell(o);
   if (o->table != NULL && !sim_touch(op, o->table, o->table_bytes, false, o->table_id)) return true;
-  if (o->go != NULL && !o->has_begun) {
-    if (!sim_touch(op, o->go, sizeof *o->go, false, o->go_id) || *o->go == 0) return true;
-  }
+  if (!look_at_gate(o)) return true;
   o->has_begun = true;
+  if (o->stays) o->n = 0;
   for (uint64_t i = 0; i < most && o->n > 0; i++) {
     const size_t at = (size_t)sim_draw(o->n);
     part *p = &o->parts[at];
     if (!sim_copy_part(op, &p->copy, p->src_id, p->dst_id)) continue;
     o->parts[at] = o->parts[--o->n];
   }
-  return o->n == 0;
+  return o->n == 0 && o->gate.n_done == 0;
 }
 
 static void copies_drop(sim_op *op)
@@ -268,15 +303,19 @@ static xfi_copy rows(void *dst, size_t dst_pitch, const void *src, size_t src_pi
 }
 
 cudaError_t sim_copies_enqueue(const xfi_copy *copies, size_t n, const void *table,
-                               size_t table_bytes, const uint64_t *go, sim_stream *stream)
+                               size_t table_bytes, const xfi_cuda_gate *gate, sim_stream *stream)
 {
   copy_op *op = copies_make(&kernel_class, copies, n);
 
   op->table = table;
   op->table_bytes = table_bytes;
   op->table_id = sim_id_at(table);
-  op->go = go;
-  op->go_id = sim_id_at(go);
+  op->gate = *gate;
+  op->go_id = sim_id_at(gate->go);
+  for (int i = 0; i < gate->n_flags; i++)
+    op->flag_ids[i] = sim_id_at(gate->flags[i]);
+  for (int i = 0; i < gate->n_done; i++)
+    op->done_ids[i] = sim_id_at(gate->done[i]);
   return sim_enqueue(op, stream);
 }
 

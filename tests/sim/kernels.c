@@ -86,7 +86,7 @@ static xfer_status launch(int kernel, const xfi_cuda_job *job, xfer_stream handl
       copies[i] = copy_of(&pieces[i]);
     ensure_loaded(kernel, stream);
     error = sim_copies_enqueue(copies, (size_t)job->n_pieces, job->pieces,
-                               (size_t)job->n_pieces * sizeof *job->pieces, job->go, stream);
+                               (size_t)job->n_pieces * sizeof *job->pieces, &job->gate, stream);
     free(copies);
   }
   (void)sim_leave(error);

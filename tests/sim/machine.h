@@ -14,6 +14,7 @@
 #include <pthread.h>
 
 #include "kernels.h"
+#include "launch.h"
 
 typedef struct sim_op sim_op;
 typedef struct sim_stream sim_stream;
@@ -182,10 +183,9 @@ void sim_touched(const sim_op *op, const xfi_copy *copy);
 
 /* ---- copies ------------------------------------------------------------------------------- */
 
-/* Several copies as one kernel, in no order, which reads a table on the device. Where *go is 0 when
- * it begins it does nothing; go NULL: it goes. */
+/* Several copies as one kernel, in no order, which reads a table on the device, behind a gate. */
 cudaError_t sim_copies_enqueue(const xfi_copy *copies, size_t n, const void *table,
-                               size_t table_bytes, const uint64_t *go, sim_stream *stream);
+                               size_t table_bytes, const xfi_cuda_gate *gate, sim_stream *stream);
 /* Does a part of *copy, which becomes the rest; true: nothing is left. */
 bool sim_copy_part(const sim_op *op, xfi_copy *copy, uint64_t src_id, uint64_t dst_id);
 uint64_t sim_id_at(const void *pointer);

@@ -223,6 +223,29 @@ static xfer_status make_comm(xfer_comm **comm, const ranks_meeting *meeting, int
   return XFER_ERR_INTERNAL;
 }
 
+static xfer_status never(xfi_device *device, const xfi_batch *batch, const xfi_flags *set,
+                         uint64_t value, xfer_stream stream, bool *launched)
+{
+  (void)device, (void)batch, (void)set, (void)value, (void)stream;
+  *launched = false;
+  return XFER_OK;
+}
+
+/* The device's operations but for guarded_launch(), which batches of several launches refuse. */
+static const xfi_device_ops *ops_of_many_launches(const xfi_device_ops *all)
+{
+  static xfi_device_ops but_one;
+  static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+
+  (void)pthread_mutex_lock(&lock);
+  if (but_one.guarded_launch == NULL) {
+    but_one = *all;
+    but_one.guarded_launch = never;
+  }
+  (void)pthread_mutex_unlock(&lock);
+  return &but_one;
+}
+
 xfer_status ranks_make_comm(xfer_comm **comm, const ranks_meeting *meeting, int rank)
 {
   const xfer_status st = make_comm(comm, meeting, rank);
@@ -235,6 +258,8 @@ xfer_status ranks_make_comm(xfer_comm **comm, const ranks_meeting *meeting, int 
     device->engine_call_bytes = 64;
     device->base.one_batch_bytes = 0;
   }
+  if (st == XFER_OK && sim_config_now().many_launches)
+    (*comm)->device->ops = ops_of_many_launches((*comm)->device->ops);
   if (st == XFER_OK && sim_config_now().without_room == rank + 1)
     (*comm)->plans.offered_bytes = UINT64_MAX / 2;
   else if (st == XFER_OK && sim_config_now().room > 0)

@@ -53,9 +53,10 @@ typedef struct sim_config {
   bool maps_elsewhere;         /* devices have another address for registered host memory */
   bool numbers_apart;          /* of allocations: each is two above the one before */
   /* ranks_make_comm(): */
-  bool small_engine; /* the copy engine is worth using for any size, a stream for each peer too */
-  int without_room;  /* 1 + the rank that has no room for offers; 0: all have, */
-  uint64_t room;     /* and so many bytes; 0: as much as there is */
+  bool small_engine;  /* the copy engine is worth using for any size, a stream for each peer too */
+  bool many_launches; /* guards and flags have launches of their own */
+  int without_room;   /* 1 + the rank that has no room for offers; 0: all have, */
+  uint64_t room;      /* and so many bytes; 0: as much as there is */
 } sim_config;
 
 /* Set the machine up, or change it. Nothing may be in flight. */

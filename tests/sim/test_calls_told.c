@@ -135,7 +135,7 @@ static void fails_when_the_other_is_further(int rank)
 
 static void test_who_is_in_the_next_call_is_told_of_a_failure(void)
 {
-  world_make(2, COMM_GATHER, (sim_config){.n_devices = 2});
+  world_make(2, COMM_GATHER, (sim_config){.n_devices = 2, .many_launches = true});
   world_go(fails_when_the_other_is_further);
 }
 

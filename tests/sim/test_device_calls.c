@@ -184,6 +184,8 @@ static xfer_status signal(things *t)
   const xfi_device_ops *ops = t->device->ops;
   uint64_t *at[] = {NULL};
   const xfi_flags flags = {at, 1};
+  xfi_copy copy = {.src = t->from, .dst = t->to, .run_bytes = 8};
+  bool launched = false;
 
   XFI_TRY(ops->flags_alloc(t->device, &t->flags, 8, true));
   at[0] = t->flags + 3;
@@ -192,9 +194,12 @@ static xfer_status signal(things *t)
   XFI_TRY(ops->guard_check(t->device, t->guard, t->stream));
   XFI_TRY(ops->flags_set(t->device, &flags, t->guard, 2, t->stream));
   XFI_TRY(ops->flags_set(t->device, &flags, NULL, 3, t->stream));
+  XFI_TRY(ops->batch_create(t->device, &t->batch, &copy, 1, 100, t->guard, false));
+  XFI_TRY(ops->guarded_launch(t->device, t->batch, &flags, 4, t->stream, &launched));
+  NEED(launched);
   XFI_TRY(ops->event_record(t->device, t->event, t->stream));
   XFI_TRY(ops->event_sync(t->device, t->event, xfi_deadline_after(20000)));
-  NEED(t->flags[3] == 3);
+  NEED(t->flags[3] == 4);
   return XFER_OK;
 }
 

@@ -184,7 +184,7 @@ static void test_e6_redistribute_that_fails_spares_the_one_before_gather(void)
 
 static void test_e6_redistribute_that_fails_spares_the_one_before_nccl(void)
 {
-  world_make(3, COMM_NCCL, (sim_config){.n_devices = 4});
+  world_make(3, COMM_NCCL, (sim_config){.n_devices = 4, .many_launches = true});
   world_go(each_call_of_the_run_fails);
 }
 

@@ -124,6 +124,7 @@ static sim_config topology(uint64_t number)
   }
   config.no_wait64 = rng_percent(&r, 10);
   config.small_engine = rng_percent(&r, 50);
+  config.many_launches = rng_percent(&r, 50);
   return config;
 }
 

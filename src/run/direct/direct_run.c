@@ -232,7 +232,12 @@ static xfer_status launch(const xfi_direct *d, const xfer_plan *plan, const xfi_
 {
   const xfi_device_ops *dev = d->device->ops;
   const bool open = goes_at_once(d, g, plan->epoch, looks, stream);
+  bool launched = false;
 
+  if (g->guard != NULL && !open && plan->quant == NULL && g->batches[0] != NULL)
+    XFI_TRY(
+        dev->guarded_launch(d->device, g->batches[0], &g->done, plan->epoch, stream, &launched));
+  if (launched) return XFER_OK;
   if (g->guard != NULL) XFI_TRY(dev->guard_check(d->device, g->guard, stream));
   if (open) XFI_TRY(dev->batch_launch(d->device, g->open, stream, d->turn));
   for (int k = 0; k < XFI_QUANT_PARTS && !open; k++) {
