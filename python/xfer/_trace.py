@@ -125,11 +125,17 @@ def _unravel(offset: int, block: Block) -> tuple[int, ...]:
     return tuple(index)
 
 
-def _meet(index: tuple[int, ...], to: int, steps: tuple[_Step, ...], box: Box) -> Iterator[Strided]:
-    """What of a walk from `index` lies in a box."""
+def _reach(steps: tuple[_Step, ...], index: tuple[int, ...]) -> list[int]:
+    """How far a walk from `index` goes along each dim of its block."""
     reach = [0] * len(index)
     for step in steps:
         reach[step.j] += step.k * (step.dim.n - 1)
+    return reach
+
+
+def _meet(index: tuple[int, ...], to: int, steps: tuple[_Step, ...], box: Box) -> Iterator[Strided]:
+    """What of a walk from `index` lies in a box."""
+    reach = _reach(steps, index)
     if any(i + r < lo or i >= hi for i, r, lo, hi in zip(index, reach, box.lo, box.hi, strict=True)):
         return
     outside = [j for j, i in enumerate(index) if i < box.lo[j] or i + reach[j] >= box.hi[j]]
@@ -188,6 +194,8 @@ def read(block: Block, copy: Strided, most: int = 4096) -> list[Strided]:
     index = _unravel(copy.of, joined)
     try:
         steps = tuple(step for dim in copy.dims if dim.n > 1 for step in _steps(dim, index, joined))
+        if any(i + r >= n for i, r, n in zip(index, _reach(steps, index), joined.shape, strict=True)):
+            raise Unmapped  # two dims together run past the end of a row
     except Unmapped:
         outer = max((dim for dim in copy.dims if dim.n > 1), key=lambda dim: dim.of)
         return [part for each in _slices(copy, outer, most) for part in read(block, each, most // outer.n)]

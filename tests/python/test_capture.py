@@ -178,6 +178,16 @@ CASES = {
     "own memory": (own_memory, {"x": (5, 3), "y": (4, 3)}, {"a": (4, 3)}),
     "written over": (written_over, {"x": (4, 3)}, {"a": (4, 3), "b": (5, 3)}),
     "with heads": (with_heads, {"x": (12, 4)}, {"q": (12, 4)}),
+    "rows that run on": (
+        lambda m, w: m.x.data.copy_(torch.cat([w["a"], w["b"]], 1).reshape(-1)[:24].view(2, 3, 4)),
+        {"x": (2, 3, 4)},
+        {"a": (2, 11), "b": (2, 11)},
+    ),
+    "rows that run on, over others": (
+        lambda m, w: [m.x.data.copy_(w["b"]), m.x[:2].copy_(w["a"].t().contiguous().reshape(-1)[:24].view(2, 3, 4))],
+        {"x": (3, 3, 4)},
+        {"a": (22, 2), "b": (3, 3, 4)},
+    ),
     "scalar": (lambda m, w: m.x.data.copy_(w["s"]), {"x": ()}, {"s": ()}),
     "broadcast": (lambda m, w: m.x.data.copy_(w["s"]), {"x": (3, 2)}, {"s": (1, 2)}),
     "several at once": (
@@ -541,7 +551,7 @@ def test_real_sizes_cost_no_memory():
 
 
 def random_view(rng, x):
-    kind = rng.choice(["narrow", "step", "transpose", "reshape", "select", "flatten", "unsqueeze"])
+    kind = rng.choice(["narrow", "step", "transpose", "reshape", "select", "flatten", "unsqueeze", "head"])
     d = rng.randrange(x.dim()) if x.dim() else 0
     n = x.shape[d] if x.dim() else 0
     if kind == "narrow" and n > 1:
@@ -557,6 +567,9 @@ def random_view(rng, x):
         return x.select(d, rng.randrange(n))
     if kind == "flatten" and x.is_contiguous():
         return x.reshape(-1)
+    if kind == "head" and x.is_contiguous() and x.numel() > 3:
+        rows = rng.randint(2, 3)
+        return x.reshape(-1)[: (x.numel() - 1) // rows * rows].view(rows, -1)
     return x.unsqueeze(0) if kind == "unsqueeze" and x.dim() < 4 else x
 
 
