@@ -54,6 +54,20 @@ def test_updates_are_what_the_loader_and_the_kernels_make(n_workers, n_trainers,
         assert {kind for kind, n in pair.worker_does(0, "report").items() if n} == kinds
 
 
+def test_what_kernels_derive_of_weights_follows_them_and_the_servers_numbers_stay():
+    with job(1, 1, linears=stand_in.Derives()) as pair:
+        pair.worker_does(0, "derive")
+        pair.worker_does(0, "seed")
+        first = pair.worker_does(0, "draw")
+        pair.worker_does(0, "seed")
+        pair.init()
+        for version in (1, 2):
+            pair.update(version)
+            n_stale, n = pair.worker_does(0, "stale")
+            assert (n_stale, n > 0) == (0, True)
+        assert pair.worker_does(0, "draw") == first
+
+
 @pytest.mark.usefixtures("two_plans")
 @pytest.mark.parametrize("n_trainers", [1, 3])
 def test_sources_of_before_vllm_0_33(n_trainers):

@@ -198,6 +198,26 @@ class Server(Process):
     def report(self):
         return self.engine.report["bytes"]
 
+    def derive(self):
+        """As at the start of a server."""
+        for layer in self._deriving():
+            layer.quant_method.process_weights_after_loading(layer)
+
+    def _deriving(self):
+        layers = self.model.modules()
+        return [layer for layer in layers if isinstance(getattr(layer, "quant_method", None), stand_in.Derives)]
+
+    def stale(self):
+        """(layers whose kernels compute with other weights than they have, of how many)."""
+        kept = [zip(layer.packed(), layer._parameters.values(), strict=True) for layer in self._deriving()]
+        return sum(not all(torch.equal(old, x.data) for old, x in pairs) for pairs in kept), len(kept)
+
+    def seed(self):
+        torch.manual_seed(0)
+
+    def draw(self):
+        return torch.rand(1).item()
+
     def sleep(self):
         """At level 2, and awake again: the parameters have other memory, with nothing in it."""
         for x in self.model.parameters():

@@ -295,6 +295,14 @@ class Repacks(QuantizeMethodBase):
             x.data.copy_(x.data.reshape(-1, x.shape[-1]).flip(0).roll(1, 1).view(x.shape))
 
 
+class Derives(QuantizeMethodBase):
+    """Kernels that keep the weights and compute with what they packed, as vLLM's do on CPUs for the output layer."""
+
+    def process_weights_after_loading(self, layer):
+        packed = [x.data.clone() for x in layer._parameters.values()]
+        layer.packed = lambda: packed
+
+
 # ---- the model
 
 

@@ -3,18 +3,21 @@ place.
 
 Where: the model's own load_weights(), run on the tensors as they were before any kernel changed them, and recorded.
 In place: a layer is filled with noise and its kernel's process_weights_after_loading() is run once. If the bytes stay,
-weights go straight into the live parameters; if it swaps the halves of a parameter, they go there swapped; else the
-layer is staged: received as loaded, processed, and copied into the live parameters by vLLM's layerwise reload.
+weights go straight into the live parameters; if it swaps the halves of a parameter, they go there swapped; else, also
+where it keeps something else that it made of them, the layer is staged: received as loaded, processed, and copied into
+the live parameters by vLLM's layerwise reload.
 """
 
 from __future__ import annotations
 
 import contextlib
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from fnmatch import fnmatch
+from functools import partial
+from types import CellType, FunctionType, MethodType, ModuleType
 from typing import Any
 
 import torch
@@ -113,11 +116,56 @@ def _as_loaded(layers: list[_Layer]) -> Iterator[None]:
             layer.give_back()
 
 
-def _noise(tensor: Any) -> None:
-    if tensor.dtype.is_floating_point and tensor.element_size() > 1:
-        tensor.normal_()
-    else:
-        tensor.view(torch.uint8).random_(0, 120)  # no NaN of fp8
+def _noise(tensors: Iterable[Any]) -> None:
+    """By generators of its own: a server's own numbers stay what they would have been."""
+    generators: dict[torch.device, torch.Generator] = {}
+    for x in tensors:
+        generator = generators.setdefault(x.device, torch.Generator(x.device))
+        if x.dtype.is_floating_point and x.element_size() > 1:
+            x.normal_(generator=generator)
+        else:
+            x.view(torch.uint8).random_(0, 120, generator=generator)  # no NaN of fp8
+
+
+_MOST_LOOKED_AT = 20000
+
+
+def _parts_of(x: Any) -> Iterable[Any]:
+    """What an attribute is made of, other modules and types apart."""
+    if isinstance(x, Mapping):
+        return x.values()
+    if isinstance(x, list | tuple | set | frozenset):
+        return x
+    if isinstance(x, partial):
+        return x.func, x.args, x.keywords
+    if isinstance(x, MethodType):
+        return x.__self__, x.__func__
+    if isinstance(x, FunctionType):
+        cells = [cell.cell_contents for cell in x.__closure__ or () if cell != _EMPTY_CELL]
+        return *cells, x.__defaults__, x.__kwdefaults__
+    if isinstance(x, torch.nn.Module | ModuleType | type):
+        return ()
+    return getattr(x, "__dict__", {}).values()
+
+
+_EMPTY_CELL = CellType()
+
+
+def _storages(*roots: Any) -> set[int]:
+    """Of the tensors that these are made of, by address."""
+    found: set[int] = set()
+    seen: dict[int, Any] = {}
+    left = list(roots)
+    while left and len(seen) < _MOST_LOOKED_AT:
+        x = left.pop()
+        if id(x) in seen:
+            continue
+        seen[id(x)] = x
+        if not isinstance(x, torch.Tensor):
+            left += _parts_of(x)
+        elif x.device.type != "meta" and x.numel() > 0:
+            found.add(x.untyped_storage().data_ptr())
+    return found
 
 
 def _compare(before: Mapping[str, Any], after: Mapping[str, Any]) -> Way:
@@ -151,13 +199,17 @@ def _probe(layer: Any, loaded: set[str]) -> Way:
         one.materialize()
         one.part()
         parameters = {name: x for name, x in _tensors(layer)[0].items() if name in loaded}
-        for x in parameters.values():
-            _noise(x.data)
+        _noise(x.data for x in parameters.values())
         before = {name: x.detach().clone() for name, x in parameters.items()}
         layer.__dict__.pop("_already_called_process_weights_after_loading", None)
+        known = _storages(kept, layer.__dict__, method.__dict__)
         with torch.no_grad():
             method.process_weights_after_loading(layer)
-        return _compare(before, _tensors(layer)[0])
+        after = _tensors(layer)[0]
+        way = _compare(before, after)
+        if _storages(layer.__dict__, method.__dict__) - known - _storages([after[name] for name in before]):
+            return Way("staged", "processing derives more than the parameters")
+        return way
     except Exception as error:
         return Way("staged", f"processing noise fails: {type(error).__name__}: {error}"[:200])
     finally:
