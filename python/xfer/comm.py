@@ -43,26 +43,6 @@ def nccl_id() -> bytes:
     return made.raw
 
 
-class _Alone:
-    """A comm while one thread has it. A generator would take several times as long, at each run()."""
-
-    __slots__ = ("_comm",)
-
-    def __init__(self, comm: Comm) -> None:
-        self._comm = comm
-
-    def __enter__(self) -> None:
-        comm, thread = self._comm, threading.get_ident()
-        if comm._is_forked():
-            raise comm._of_parent()
-        if thread in comm._beside or not comm._busy.acquire(blocking=False):
-            raise comm._in_use()
-        comm._user = thread
-
-    def __exit__(self, *exception: object) -> None:
-        self._comm._busy.release()
-
-
 class Agreed:
     """What its block raises on one rank is raised on all, whose turn it is to come to such a block. tell: _tell() of a
     comm, or what is like it: told what is wrong here, in a sentence, or None."""
@@ -305,10 +285,21 @@ class Comm(_handle.Handle):
 
     # ---- collective calls
 
-    def _alone(self) -> _Alone:
-        """One thread at a time."""
+    def _alone(self) -> threading.Lock:
+        """For one thread at a time, by `with`."""
         self._as_parameter_  # raises
-        return _Alone(self)
+        return self._turn()
+
+    def _turn(self) -> threading.Lock:
+        """The lock itself, and no context manager in Python: what a handler of signals raises on the way into one, or
+        out of it, would leave the lock taken for good."""
+        thread = threading.get_ident()
+        if self._is_forked():
+            raise self._of_parent()
+        if thread in self._beside or self._busy.locked():
+            raise self._in_use()
+        self._user = thread
+        return self._busy
 
     def _is_forked(self) -> bool:
         """Is this a child that has neither the threads nor a place among the ranks?"""
@@ -336,7 +327,8 @@ class Comm(_handle.Handle):
             try:
                 if cause is not None and not isinstance(cause, Exception):
                     raise cause  # of a handler of signals
-                raise type(error)(f"{error.text}: {why}") from cause
+                kind = TimeoutError if isinstance(cause, TimeoutError) else type(error)
+                raise kind(f"{error.text}: {why}") from cause
             finally:
                 del cause
 
@@ -371,12 +363,10 @@ class Comm(_handle.Handle):
             return False
         try:
             self._beside.add(thread)
-            if not self._calling.acquire(blocking=False):
+            if self._calling.locked():
                 return False
-            try:
+            with self._calling:  # as in _turn()
                 function(*arguments)
-            finally:
-                self._calling.release()
             return True
         finally:
             self._beside.discard(thread)

@@ -247,3 +247,48 @@ def test_gil_is_free_while_a_call_waits():
     assert comm.all_gather(b"a") == [b"a", b"b"]
     thread.join()
     assert len(ticks) == 20
+
+
+def test_a_comm_is_usable_after_any_interrupt():
+    """Also one that comes between a call's turn and the call, or between the call and the end of its turn."""
+    program = textwrap.dedent("""
+        import contextlib, random, signal, time
+        import numpy as np, xfer
+        is_armed = False
+        def come(*_):
+            global is_armed
+            if is_armed:
+                is_armed = False
+                raise KeyboardInterrupt
+        signal.signal(signal.SIGALRM, come)
+        (comm,) = xfer.Comm.local(1)
+        layout = xfer.Layout(xfer.Mesh([1]), [4], "f32", [xfer.Replicate()])
+        plan = xfer.Plan(comm, [("w", layout, layout)])
+        src, dst, version, caught = np.ones(4, np.float32), np.zeros(4, np.float32), 0, 0
+        def once():
+            global version
+            version += 1
+            plan.bind("w", src=src, dst=dst)
+            plan.commit()
+            plan.run(version)
+            plan.wait()
+            comm.check()
+        until = time.monotonic() + 3
+        while time.monotonic() < until:
+            try:
+                is_armed = True
+                signal.setitimer(signal.ITIMER_REAL, random.random() * 2e-4 + 2e-5)
+                while True:
+                    once()
+            except KeyboardInterrupt:
+                caught += 1
+            except xfer.XferError:
+                is_armed = False
+            for mend in (plan.wait, plan.commit):  # a run may be in flight, or refused
+                with contextlib.suppress(xfer.XferError):
+                    mend()
+            once()
+        print("usable", caught > 50)
+    """)
+    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120)
+    assert (ended.stdout, ended.stderr) == ("usable True\n", "")

@@ -5,6 +5,7 @@ import functools
 import gc
 import os
 import signal
+import sys
 import threading
 import time
 import weakref
@@ -364,3 +365,28 @@ def test_a_comm_that_was_not_made_leaves_no_thread():
     while threading.active_count() > before:
         assert time.monotonic() < until
         time.sleep(0.01)
+
+
+def test_the_collector_is_on_again_after_the_last_of_several_threads():
+    from xfer._gc import no_collection
+
+    assert gc.isenabled()
+    before, until = sys.getswitchinterval(), time.monotonic() + 1
+
+    def again():
+        while time.monotonic() < until:
+            with no_collection():
+                pass
+
+    threads = [threading.Thread(target=again) for _ in range(3)]
+    sys.setswitchinterval(1e-6)
+    try:
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        is_on = gc.isenabled()
+    finally:
+        sys.setswitchinterval(before)
+        gc.enable()
+    assert is_on
