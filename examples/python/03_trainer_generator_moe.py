@@ -1,8 +1,10 @@
-"""A trainer and a generator, two processes or more of each, with a mixture of experts between them: the trainer has
-whole experts on each rank and steps an optimizer, the generator has a slice of every expert and runs. At each step the
-weights travel; then both compute the same, and the generator's answer is compared with the trainer's.
+"""A trainer and a generator, with a mixture of experts between them: the trainer has whole experts on each rank and
+steps an optimizer, the generator has a slice of every expert and runs. At each step the weights travel; then both
+compute the same, and the generator's answer is compared with the trainer's.
 
-    mpiexec -n 4 python 03_trainer_generator_moe.py
+    mpiexec -n 4 python -m mpi4py 03_trainer_generator_moe.py
+
+Of 2, 4 or 8 processes, since each trainer has as many experts; with `-m mpi4py` an error on one of them ends all.
 """
 
 import torch
@@ -50,6 +52,8 @@ def answer(group, weights, x, first):
 
 
 def main():
+    if HALF == 0 or EXPERTS % HALF != 0:
+        raise SystemExit(f"{HALF} trainers for {EXPERTS} experts: run 2, 4 or 8 processes")
     trains = WORLD.rank < HALF
     group = WORLD.Split(int(trains))
     source, target = layouts(TRAINERS, TRAIN), layouts(GENERATORS, SERVE)

@@ -94,6 +94,7 @@ class Held:
         self.sources = [source, target]
         self._check = check
         self.parts: list[dict[str, Any]] = [{}, {}]  # by name; None outside a tensor's mesh
+        self._wholes: list[DTensor] = []  # of the target, each with a version of its own
         self._places = [Places(), Places()]
         self._specs: list[dict[str, Any]] = [{}, {}]  # of what was planned
         self._are_known = False
@@ -109,6 +110,8 @@ class Held:
             raise ValueError(f"{name!r} {'is new in' if name in tensors else 'has gone from'} the {which}")
         check_specs(self._specs[side], tensors)
         parts = {name: None if _is_empty(tensor) else local_part(tensor) for name, tensor in tensors.items()}
+        if side == 1:
+            self._wholes = [x for x in tensors.values() if isinstance(x, DTensor)]
         self.parts[side] = parts = parts if side == 1 else {name: readable(part) for name, part in parts.items()}
         names = [name for name, part in parts.items() if part is not None]
         moved = [names[i] for i in self._places[side].moved(names, [parts[name] for name in names])]
@@ -138,5 +141,5 @@ class Held:
 
     def written(self) -> None:
         """To autograd too: what was saved for a backward pass has changed."""
-        tensors = [part for part in self.parts[1].values() if part is not None and not part.is_inference()]
-        torch.autograd.graph.increment_version(tensors)
+        tensors = [part for part in self.parts[1].values() if part is not None] + self._wholes
+        torch.autograd.graph.increment_version([x for x in tensors if not x.is_inference()])

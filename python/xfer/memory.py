@@ -261,6 +261,8 @@ def memory_of(x: Any) -> Memory:
         return _of_torch(torch, x)
     if isinstance(x, getattr(sys.modules.get("numpy.ma"), "MaskedArray", ())):
         raise TypeError("an array with a mask")  # which its interface does not speak of
+    if isinstance(x, getattr(sys.modules.get("numpy"), "generic", ())):
+        return _of_buffer(x)  # its interface is that of a copy, and says that it may be written
     interface = getattr(x, "__cuda_array_interface__", None)
     if interface is not None:
         return _of_interface(x, interface, _device_of(x))

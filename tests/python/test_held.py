@@ -93,3 +93,13 @@ def test_a_tensor_that_no_layout_takes_is_named():
     for wrong in (torch.zeros(2, dtype=torch.complex64), torch.zeros([1] * 9)):
         with pytest.raises((TypeError, ValueError), match="'freqs': "):
             xfer.torch.Transfer(comm, source={"freqs": wrong}, target={"freqs": wrong})
+
+
+def test_a_step_into_a_dtensor_counts_as_a_write_to_autograd(mesh):
+    (comm,) = xfer.Comm.local(1)
+    target = torch.nn.Parameter(sharded(mesh, Shard(0)))
+    y = (target * target).sum()
+    with xfer.torch.Transfer(comm, source={"w": sharded(mesh, Shard(0))}, target={"w": target}) as transfer:
+        transfer.step(1)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        y.to_local().backward()

@@ -576,3 +576,39 @@ def test_what_a_thread_raises_is_kept_by_nobody_and_the_thread_goes():
         assert (error(), threading.active_count()) == (None, n_threads)
     finally:
         gc.enable()
+
+
+def test_a_service_that_is_closed_leaves_the_comm_to_the_others_of_its_group(service_class, group_of_one):
+    from xfer.integrations import _comms
+
+    first, second, weights = service_class(group_of_one), service_class(group_of_one), transfer(group_of_one)
+    first.close()
+    second.close()
+    weights.step(1)
+    comm = _comms.known_comm(group_of_one)
+    weights.close()
+    del weights
+    third = service_class(group_of_one)
+    assert _comms.known_comm(group_of_one) is comm
+    third.close()
+    assert _comms.known_comm(group_of_one) is None
+
+
+def test_a_rank_outside_a_group_of_torchs_is_told_so():
+    from xfer.integrations._comms import comm_of
+
+    with pytest.raises(ValueError, match="this rank is not in the group"):
+        comm_of(-100)
+
+
+def test_a_generator_that_fills_one_buffer_again_and_again_is_refused():
+    torch = pytest.importorskip("torch", reason="torch is not installed")
+    from xfer.integrations._taken import taken
+
+    def weights(buffer):
+        for i in range(3):
+            yield f"w{i}", (torch.zeros(4) if buffer is None else buffer).fill_(i).detach()
+
+    assert [x.tolist() for x in taken(weights(None)).values()] == [[float(i)] * 4 for i in range(3)]
+    with pytest.raises(ValueError, match="'w0' was written again before it was sent"):
+        taken(weights(torch.zeros(4)))

@@ -184,6 +184,14 @@ def test_gpu_memory_is_refused_by_a_host_comm():
             plan.commit()
 
 
+def test_a_numpy_scalar_is_a_source_alone():
+    dst = np.zeros(())
+    copy_through_plan(np.arange(3.0)[2], dst, (), "f64")
+    assert dst == 2
+    with pytest.raises(ValueError, match="destination is read-only"):
+        copy_through_plan(np.ones(()), np.zeros(3)[2], (), "f64")
+
+
 @pytest.mark.parametrize("shape", [(), (1,), (0, 4), (3, 0), (2, 3, 4)])
 def test_scalars_and_empty_parts(shape):
     src, dst = np.random.default_rng(1).random(shape), np.zeros(shape)

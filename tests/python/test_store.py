@@ -1,6 +1,7 @@
 """Ranks that meet by a store: each finds its own, however often which of them has tried before."""
 
 import threading
+import time
 
 import pytest
 from ranks import on_threads
@@ -111,3 +112,13 @@ def test_a_rank_that_does_not_come_and_a_store_that_is_gone_are_said():
         gather(b"x")
     with pytest.raises(xfer.CommError, match="rank 0 is awaited, and the store .* fails: Connection reset"):
         Comm.host(Gone(), 1, 2)
+
+
+def test_who_asks_again_after_a_meeting_that_failed_does_not_wait_again():
+    gather, began = _store.store_gather(Store(), "a", 1, 2, 0.5), time.monotonic()
+    for _ in range(3):
+        with pytest.raises(xfer.TimeoutError, match=r"rank 0 did not come in 0\.5 s"):
+            gather(b"x")
+    assert time.monotonic() - began < 1.2
+    with pytest.raises(xfer.TimeoutError, match=r"rank 0 did not come in 0\.5 s"):
+        Comm.host(gather, 1, 2)

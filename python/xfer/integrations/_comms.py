@@ -10,9 +10,11 @@ from typing import Any
 from ..comm import Comm
 from ..errors import CommError, MismatchError, TimeoutError, XferError
 
-__all__ = ["comm_of", "drop_comm", "dropped_if_broken", "is_in_use", "known_comm"]
+__all__ = ["comm_of", "drop_comm", "dropped_if_broken", "is_in_use", "known_comm", "left_comm", "used_comm"]
 
 _kept: dict[int, tuple[Any, Comm]] = {}  # by id() of the group; what is weakly known, or the address
+_users: weakref.WeakKeyDictionary[Comm, weakref.WeakSet[Any]] = weakref.WeakKeyDictionary()
+_NO_MEMBER = -100  # torch.distributed.GroupMember.NON_GROUP_MEMBER
 
 
 def _is_of_cpu(group: Any) -> bool:
@@ -24,6 +26,8 @@ def _is_of_cpu(group: Any) -> bool:
 def _made(group: Any) -> Comm:
     if group is None:
         raise TypeError("None is no group")
+    if isinstance(group, int) and group == _NO_MEMBER:
+        raise ValueError("this rank is not in the group: new_group() gave it GroupMember.NON_GROUP_MEMBER")
     communicator = getattr(group, "nccl_communicator", None)  # of NeMo-RL's StatelessProcessGroup
     if communicator is not None:
         return Comm.nccl(communicator)
@@ -48,6 +52,23 @@ def comm_of(group: Any) -> Comm:
         known = group
     _kept[key] = known, comm
     return comm
+
+
+def used_comm(group: Any, user: Any) -> Comm:
+    """comm_of() for an object that keeps it, until it says left_comm() or is gone."""
+    comm = comm_of(group)
+    _users.setdefault(comm, weakref.WeakSet()).add(user)
+    return comm
+
+
+def left_comm(group: Any, user: Any) -> None:
+    """The last of them closes the comm, as drop_comm() does."""
+    comm = known_comm(group)
+    users = _users.get(comm) if comm is not None else None
+    if users is not None:
+        users.discard(user)
+    if not users:
+        drop_comm(group)
 
 
 def known_comm(group: Any) -> Comm | None:

@@ -13,6 +13,7 @@ from ..dtypes import dtype_name
 from ..layout import Layout, Placement, Replicate, Shard
 from ..mesh import Mesh
 from ._source import Holders, SelfSaying, Source, Table, whole
+from ._taken import taken
 
 __all__ = ["source_of"]
 
@@ -47,7 +48,7 @@ class _WeightSource(SelfSaying):
 
     def parts(self) -> dict[str, Any]:
         theirs = self._source
-        return dict(theirs.iter_local() if self._is_local(theirs) else theirs.iter_full())
+        return taken(theirs.iter_local() if self._is_local(theirs) else theirs.iter_full())
 
 
 class _OldWeightSource(_WeightSource):

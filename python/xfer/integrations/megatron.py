@@ -16,7 +16,7 @@ from megatron.core.resharding.copy_services.base import CopyService
 from .._steps import Steps
 from ..comm import Comm
 from ..exchange import Exchange, Operations, _Sides, exchange
-from ._comms import comm_of, drop_comm, dropped_if_broken
+from ._comms import dropped_if_broken, left_comm, used_comm
 
 __all__ = ["XferCopyService"]
 
@@ -90,7 +90,7 @@ class XferCopyService(CopyService):
             import torch.distributed
 
             group = torch.distributed.group.WORLD
-        self.group, self.offloads, comm = group, offloads, comm_of(group)
+        self.group, self.offloads, comm = group, offloads, used_comm(group, self)
         self.rank, self.world_size = comm.rank, comm.size
         self._sends: list[tuple[int, int, Any]] = []
         self._recvs: list[tuple[int, int, Any]] = []
@@ -116,7 +116,7 @@ class XferCopyService(CopyService):
         that broke the comm the next one meets the others anew, unless `group` is a Comm."""
         sends, recvs = self._sends, self._recvs
         self._sends, self._recvs, self._counts = [], [], {}
-        comm = comm_of(self.group)  # another than before where a failure broke that one
+        comm = used_comm(self.group, self)  # another than before where a failure broke that one
         with dropped_if_broken(comm):
             if self.offloads:
                 exchange(comm, sends, recvs)
@@ -125,5 +125,5 @@ class XferCopyService(CopyService):
                 swaps.run(sends, recvs)
 
     def close(self) -> None:
-        """Give the comm back. Not collective."""
-        drop_comm(self.group)
+        """Give the comm back, once nothing else uses the group's. Not collective."""
+        left_comm(self.group, self)

@@ -21,7 +21,7 @@ from ..errors import MismatchError
 from ..layout import Layout
 from ..memory import View, memory_of
 from ..plan import Plan, PlanOptions
-from ._comms import comm_of, drop_comm, dropped_if_broken, is_in_use
+from ._comms import drop_comm, dropped_if_broken, is_in_use, used_comm
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -157,7 +157,7 @@ class StateTransfer(Steps):
     """
 
     def __init__(self, group: Any, *, source: Any = None, target: Any = None, **options: Unpack[PlanOptions]) -> None:
-        self._comm = comm_of(group)
+        self._comm = used_comm(group, self)
         with dropped_if_broken(self._comm):
             self._plan(self._comm, source, target, **options)
 

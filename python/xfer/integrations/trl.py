@@ -13,6 +13,7 @@ from typing import Any
 
 from . import register_vllm
 from ._source import Source
+from ._taken import taken
 from .vllm import XferTrainerEngine, XferTrainerInitInfo
 from .vllm_http import HttpClient
 
@@ -43,7 +44,7 @@ class XferWeightTransfer:
     def send_weights(self, iterator: Iterator[tuple[str, Any]]) -> None:
         """Returns when the workers have all of them."""
         try:
-            self._state.update((name, tensor.detach()) for name, tensor in iterator)
+            self._state.update(taken((name, tensor.detach()) for name, tensor in iterator))
             self._send()
         finally:
             self._state.clear()

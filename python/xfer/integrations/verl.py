@@ -28,6 +28,7 @@ from ..layout import Layout, Replicate
 from ..mesh import Mesh
 from ..plan import Plan
 from ._meeting import open_comm
+from ._taken import Taken
 from ._threads import DaemonThread
 
 __all__ = ["XferCheckpointEngine"]
@@ -169,17 +170,17 @@ class XferCheckpointEngine(CheckpointEngine):
             del error  # else it keeps itself alive, by this frame
 
     def _buckets(self, weights: Iterator[tuple[str, Any]]) -> Iterator[Bucket]:
-        bucket: Bucket = []
+        bucket = Taken()
         n_bytes = 0
         for name, tensor in weights:
             size = tensor.numel() * tensor.element_size()
-            if bucket and n_bytes + size > self.bucket_size:
-                yield bucket
-                bucket, n_bytes = [], 0
-            bucket.append((name, tensor.detach().to(self._device)))
+            if n_bytes > 0 and n_bytes + size > self.bucket_size:
+                yield bucket.all()
+                bucket, n_bytes = Taken(), 0
+            bucket.add(name, tensor.detach().to(self._device))
             n_bytes += size
-        if bucket:
-            yield bucket
+        if last := bucket.all():
+            yield last
 
     def _settle(self) -> Any:
         """What was begun on the tensors is done when another thread uses them; in it, their device is the current."""
