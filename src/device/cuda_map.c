@@ -105,7 +105,7 @@ xfer_status xfi_cuda_export(xfi_device *base, xfi_allocation allocation, xfi_mem
   xfi_cuda_pointer seen = {0};
   handle made = {.kind = HANDLE_LOCAL,
                  .ordinal = device->ordinal,
-                 .gpu = device->gpu,
+                 .gpu = device->base.gpu,
                  .process = xfi_process_number(),
                  .id = allocation.id,
                  .base = (uint64_t)(uintptr_t)allocation.base,
@@ -311,7 +311,7 @@ xfer_status xfi_cuda_import(xfi_device *base, const xfi_mem_handle *in, xfi_mapp
                     .id = from.id,
                     .origin = from.base,
                     .n_refs = 1,
-                    .is_across = from.gpu != device->gpu};
+                    .is_across = from.gpu != device->base.gpu};
   XFI_TRY_DONE(open_mapping(made, device, &from, deadline));
   device->maps_across = device->maps_across || made->is_across;
   displace(device, made);

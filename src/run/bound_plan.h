@@ -71,6 +71,7 @@ struct xfer_plan {
   uint64_t window_bytes;  /* per peer and round, and of a broadcast; agreed */
   bool is_kept;           /* by the comm for calls, so that nobody waits for its runs */
   bool is_transient;      /* nobody may keep what is bound mapped; agreed */
+  bool shares_gpu;        /* with another process of the comm */
 
   xfi_state state;
   uint64_t epoch;       /* runs since the lanes were made */

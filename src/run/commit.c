@@ -127,6 +127,12 @@ static xfi_near nearness(const xfi_commit_word *own, const xfi_commit_word *othe
   return own->place == other->place ? XFI_SAME_DEVICE : XFI_SAME_PROCESS;
 }
 
+/* As two processes do, not threads of one. */
+static bool share_gpu(const xfi_commit_word *own, const xfi_commit_word *other)
+{
+  return own->gpu != 0 && own->gpu == other->gpu && own->place >> 8 != other->place >> 8;
+}
+
 /* Offers on all ranks, or on none where one gets no memory for them: messages need no block of the
  * plan's own. Collective, where the plan is to offer, as all ranks know. */
 static xfer_status make_offers(xfer_plan *plan, xfer_status mine, xfi_deadline deadline)
@@ -160,8 +166,11 @@ static xfer_status make_lanes(xfer_plan *plan, const xfi_commit_word *words, con
   xfi_near *near = xfi_comm_calloc(comm, (size_t)comm->size, sizeof *near);
 
   XFI_CHECK_DONE(near != NULL, XFER_ERR_NOMEM, "%d ranks", comm->size);
-  for (int r = 0; r < comm->size; r++)
+  plan->shares_gpu = false;
+  for (int r = 0; r < comm->size; r++) {
     near[r] = r == comm->rank || comm->ops->exchange == NULL ? XFI_FAR : nearness(own, &words[r]);
+    plan->shares_gpu = plan->shares_gpu || share_gpu(own, &words[r]);
+  }
   if (all->has_run) /* that is over on all ranks, before any of them drops what it uses */
     XFI_TRY_DONE(xfi_comm_agree(comm, xfi_run_end_last(plan), deadline));
   xfi_run_drop_lanes(plan);
@@ -251,7 +260,8 @@ xfi_commit_word xfi_commit_begin(xfer_plan *plan, xfer_status mine)
                           .offers = allowed == XFER_OK && xfi_offer_fits(plan),
                           .has_run = plan->n_begun > 0 && plan->direct != NULL,
                           .plan = plan->number,
-                          .place = plan->device->place};
+                          .place = plan->device->place,
+                          .gpu = plan->device->gpu};
 
   mine = allowed;
   if (mine == XFER_OK && own == LANES_MOVE) {

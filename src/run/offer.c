@@ -42,7 +42,7 @@ bool xfi_run_awaits_readers(const xfer_plan *plan)
 {
   const xfi_deadline now = {0};
 
-  return plan->offer != NULL &&
+  return plan->offer != NULL && !plan->shares_gpu &&
          xfi_event_sync(plan->device, plan->finished, now) == XFER_ERR_TIMEOUT;
 }
 

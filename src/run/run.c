@@ -518,11 +518,14 @@ xfer_status xfi_run_conclude(xfer_plan *plan)
 
 xfer_status xfi_run_follow(xfer_plan *plan, xfer_stream stream)
 {
+  /* Processes on one GPU have it by turns, which a stream that waits takes a millisecond to give
+   * up. There the host waits for the readers of the last copy. */
+  const bool apart = plan->offer == NULL || !plan->shares_gpu;
   xfer_status st = XFER_OK;
 
   if (plan->n_begun == 0) return XFER_OK;
-  if (xfi_stream_wait(plan->device, stream, plan->finished) == XFER_OK) return XFER_OK;
-  st = xfi_run_await_last(plan); /* then the host waits: that is no fault of the run's */
+  if (apart && xfi_stream_wait(plan->device, stream, plan->finished) == XFER_OK) return XFER_OK;
+  st = xfi_run_await_last(plan); /* also where the stream cannot: that is no fault of the run's */
   if (st != XFER_OK) refuse(plan, XFI_CALL_RUN, st);
   return st;
 }

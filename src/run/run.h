@@ -52,7 +52,8 @@ typedef struct xfi_commit_word {
   uint8_t offers;           /* there is room for offers (offer.c) */
   uint8_t has_run;          /* it has run with lanes that the commit may have to replace */
   uint64_t plan;            /* its number */
-  uint64_t place;           /* see xfi_device */
+  uint64_t place;           /* see xfi_device, */
+  uint64_t gpu;             /* likewise */
   unsigned char domain[64]; /* ranks with equal ones may reach each other's memory */
 } xfi_commit_word;
 /* The first half. Local. If the others mean another plan, this one needs another commit. */
