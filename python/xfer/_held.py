@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from operator import attrgetter, is_
 from typing import Any
 
 import torch
@@ -81,6 +82,34 @@ def _is_empty(tensor: Any) -> bool:
     return isinstance(tensor, DTensor) and 0 in tensor.shape
 
 
+_spec, _local = attrgetter("_spec"), attrgetter("_local_tensor")
+
+
+def _is_own(tensor: Any, part: Any) -> bool:
+    """Is a part the tensor's own, and no other view of it or copy? A DTensor that has none here never will."""
+    return part is None or part is tensor._local_tensor if isinstance(tensor, DTensor) else part is tensor
+
+
+class _Seen:
+    """The tensors of a side as a step has seen them, to tell at the next one that they are the same objects."""
+
+    def __init__(self, tensors: Mapping[str, Any], parts: Mapping[str, Any]) -> None:
+        self._names, self._tensors = list(tensors), list(tensors.values())
+        self._wholes = [x for x in self._tensors if isinstance(x, DTensor)]
+        self._specs, self._locals = list(map(_spec, self._wholes)), list(map(_local, self._wholes))
+        self._is_plain = all(map(_is_own, self._tensors, parts.values()))
+
+    def is_of(self, tensors: Mapping[str, Any]) -> bool:
+        """Are they, and their parts too?"""
+        return (
+            self._is_plain
+            and self._names == list(tensors)
+            and all(map(is_, self._tensors, tensors.values()))
+            and all(map(is_, self._specs, map(_spec, self._wholes)))
+            and all(map(is_, self._locals, map(_local, self._wholes)))
+        )
+
+
 class Held:
     """What this rank holds of a source and of a target, which are looked at anew before each step."""
 
@@ -94,7 +123,8 @@ class Held:
         self.sources = [source, target]
         self._check = check
         self.parts: list[dict[str, Any]] = [{}, {}]  # by name; None outside a tensor's mesh
-        self._wholes: list[DTensor] = []  # of the target, each with a version of its own
+        self._counted: list[Any] = []  # what has a version for autograd, parts and wholes
+        self._seen: list[_Seen | None] = [None, None]
         self._places = [Places(), Places()]
         self._specs: list[dict[str, Any]] = [{}, {}]  # of what was planned
         self._are_known = False
@@ -103,6 +133,10 @@ class Held:
         """The names of what does not lie where it lay; of all at first, and after a failure."""
         source, before = self.sources[side], self.parts[side]
         tensors = {} if source is None else tensors_of(source)
+        seen = self._seen[side]
+        if seen is not None and seen.is_of(tensors) and self._places[side].are_of(*self._parts_here(side)):
+            return []
+        self._seen[side] = None
         if not self._are_known:
             self._specs[side] = {name: spec_of(tensor) for name, tensor in tensors.items()}
         elif tensors.keys() != before.keys():
@@ -111,14 +145,23 @@ class Held:
         check_specs(self._specs[side], tensors)
         parts = {name: None if _is_empty(tensor) else local_part(tensor) for name, tensor in tensors.items()}
         if side == 1:
-            self._wholes = [x for x in tensors.values() if isinstance(x, DTensor)]
+            wholes = [x for x in tensors.values() if isinstance(x, DTensor)]
+            counted = [part for part in parts.values() if part is not None] + wholes
+            self._counted = [x for x in counted if not x.is_inference()]
         self.parts[side] = parts = parts if side == 1 else {name: readable(part) for name, part in parts.items()}
-        names = [name for name, part in parts.items() if part is not None]
-        moved = [names[i] for i in self._places[side].moved(names, [parts[name] for name in names])]
+        names, here = self._parts_here(side)
+        moved = [names[i] for i in self._places[side].moved(names, here)]
         if moved and side == 1 and isinstance(source, torch.nn.Module):
             _refuse_copies(parts, tensors_of(source), moved)
         self._check(side, {name: tensors[name] for name in moved if isinstance(tensors[name], DTensor)})
+        self._seen[side] = _Seen(tensors, parts)
         return moved
+
+    def _parts_here(self, side: int) -> tuple[list[str], list[Any]]:
+        """Of the tensors of a side that this rank has a part of, their names and the parts."""
+        parts = self.parts[side]
+        names = [name for name, part in parts.items() if part is not None]
+        return names, [parts[name] for name in names]
 
     def commit(self, plan: Plan, bind: Callable[[list[tuple[int, str]]], None]) -> None:
         """With what has moved bound: (0 or 1, name) of each. Collective."""
@@ -134,12 +177,11 @@ class Held:
                 plan._note(wrong)  # raised on all ranks
             plan.commit()
             if plan.fresh_sources:  # all come anew, and the plan alone keeps these
-                self.parts[0], self._places[0] = dict.fromkeys(self.parts[0]), Places()
+                self.parts[0], self._places[0], self._seen[0] = dict.fromkeys(self.parts[0]), Places(), None
         except BaseException:
             self._places = [Places(), Places()]
             raise
 
     def written(self) -> None:
         """To autograd too: what was saved for a backward pass has changed."""
-        tensors = [part for part in self.parts[1].values() if part is not None] + self._wholes
-        torch.autograd.graph.increment_version([x for x in tensors if not x.is_inference()])
+        torch.autograd.graph.increment_version(self._counted)

@@ -25,6 +25,15 @@ class Places:
         self._tensors: list[Any] = []
         self._where: list[Any] = []
 
+    def are_of(self, names: Sequence[str], tensors: Sequence[Any]) -> bool:
+        """Are these the same objects as at the last call of moved(), in the same places?"""
+        return (
+            list(names) == self._names
+            and len(tensors) == len(self._tensors)
+            and all(map(is_, tensors, self._tensors))
+            and _where(tensors) == self._where
+        )
+
     def moved(self, names: Sequence[str], tensors: Sequence[Any]) -> list[int]:
         """Which of these were not there, or not in the same place, or of another type, at the last call."""
         names, tensors = list(names), list(tensors)
