@@ -65,7 +65,7 @@ static xfi_group *new_group(xfi_direct *d, int way, int stream)
 
   *g = (xfi_group){.way = way,
                    .stream = stream,
-                   .ready = {d->own_flags + n, 0},
+                   .ready = {d->watch.flags.at + n, 0},
                    .done = {d->peer_flags + n, 0},
                    .links = d->of + n};
   return g;
@@ -85,11 +85,7 @@ static void join_group(xfi_group *g, xfi_direct *d, const xfi_link *link)
  * in each run of a program, mostly below 0.8, and kernels 0.89. */
 static bool is_all_to_all(const xfi_direct *d)
 {
-  int n = 0;
-
-  for (size_t i = 0; i < d->links.n; i++)
-    n += d->links.at[i].send != XFI_NO_FLOW && d->links.at[i].recv != XFI_NO_FLOW;
-  return n > 1;
+  return d->links.counts.n_both > 1;
 }
 
 static xfer_status add_flows(xfi_copies *parts, const xfer_plan *plan, const xfi_group *g)
@@ -230,7 +226,7 @@ static void list_waits(xfi_direct *d)
 {
   const int n = d->watch.flags.n;
 
-  d->await.at = d->own_flags + n;
+  d->await.at = d->watch.flags.at + n;
   d->tell.at = d->peer_flags + n;
   for (size_t i = 0; i < d->links.n; i++) {
     const xfi_link *link = &d->links.at[i];
@@ -247,18 +243,15 @@ static void list_waits(xfi_direct *d)
 static xfer_status make_room(xfi_direct *d, int n_ranks)
 {
   const size_t n = d->links.n;
-  bool by_streams = false;
+  const bool by_streams = d->links.counts.n_links > 0;
 
   d->groups = xfi_calloc(2 * n, sizeof *d->groups);
-  d->own_flags = xfi_calloc(4 * n, sizeof *d->own_flags);
+  d->watch.flags.at = xfi_calloc(4 * n, sizeof *d->watch.flags.at);
   d->peer_flags = xfi_calloc(3 * n, sizeof *d->peer_flags);
   d->of = xfi_calloc(2 * n, sizeof(const xfi_link *));
-  XFI_CHECK(d->groups != NULL && d->own_flags != NULL && d->peer_flags != NULL && d->of != NULL,
+  XFI_CHECK(d->groups != NULL && d->watch.flags.at != NULL && d->peer_flags != NULL &&
+                d->of != NULL,
             XFER_ERR_NOMEM, "%zu links", n);
-  d->watch.flags.at = d->own_flags;
-  for (size_t i = 0; i < n; i++)
-    by_streams =
-        by_streams || d->links.at[i].send != XFI_NO_FLOW || d->links.at[i].recv != XFI_NO_FLOW;
   if (n > 0)
     XFI_TRY(
         d->device->ops->flags_alloc(d->device, &d->page, (size_t)n_ranks * XFI_WORDS, by_streams));
@@ -360,7 +353,7 @@ void xfi_direct_destroy(xfi_direct *d)
   xfi_links_destroy(&d->links, d->device);
   if (d->page != NULL) d->device->ops->flags_free(d->device, d->page);
   xfi_free(d->groups);
-  xfi_free(d->own_flags);
+  xfi_free(d->watch.flags.at);
   xfi_free(d->peer_flags);
   xfi_free(d->of);
   xfi_free(d->streams);

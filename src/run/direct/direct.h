@@ -16,7 +16,7 @@ typedef struct xfi_group {
   xfi_batch *open;                     /* or this, where its copies go at once; or NULL */
   xfi_guard *guard;                    /* where the device has any */
   bool strict;                         /* they write a peer's memory, or read what may be freed */
-  /* Of the lane's own_flags, peer_flags and `of`, from where the group before ends: */
+  /* Of the lane's watch.flags, peer_flags and `of`, from where the group before ends: */
   xfi_flags ready;        /* on our page */
   xfi_flags done;         /* on theirs */
   const xfi_link **links; /* [ready.n] */
@@ -42,12 +42,11 @@ struct xfi_direct {
   xfi_group *groups;
   int n_groups;
   int percent;           /* of the device that each may have */
-  uint64_t **own_flags;  /* READY of all groups, then `await` */
   uint64_t **peer_flags; /* DONE of all groups, then `tell` */
   const xfi_link **of;   /* whose the groups' are */
   xfi_flags tell;        /* READY on pages of peers that copy for us */
   xfi_flags await;       /* DONE on our page by the same peers */
-  xfi_watch watch;       /* of all own_flags */
+  xfi_watch watch;       /* of READY of all groups, then `await` */
   xfer_stream *streams;
   xfi_event **ended; /* [n_streams] */
   int n_streams;

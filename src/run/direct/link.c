@@ -22,18 +22,12 @@ static size_t wanted(const xfer_plan *plan, const xfi_move_list *list, size_t pe
   return xfi_run_has_flow(plan, &list->peers[peer]) ? peer : XFI_NO_FLOW;
 }
 
-static void count_flows(xfi_links *links)
+static void count_flows(xfi_flow_counts *counts, const xfi_link *link)
 {
-  xfi_flow_counts counts = {0, 0};
+  const int n = (link->send != XFI_NO_FLOW) + (link->recv != XFI_NO_FLOW);
 
-  for (size_t i = 0; i < links->n; i++) {
-    const int n = (links->at[i].send != XFI_NO_FLOW) + (links->at[i].recv != XFI_NO_FLOW);
-
-    counts.n_links += n > 0;
-    counts.n_both += n == 2;
-  }
-  for (size_t i = 0; i < links->n; i++)
-    links->at[i].counts[0] = counts;
+  counts->n_links += n > 0;
+  counts->n_both += n == 2;
 }
 
 xfer_status xfi_links_list(xfi_links *links, xfer_plan *plan, const xfi_near *near)
@@ -52,12 +46,13 @@ xfer_status xfi_links_list(xfi_links *links, xfer_plan *plan, const xfi_near *ne
                        send < m->sends.n_peers || recv < m->recvs.n_peers;
 
     if (near[rank] == XFI_FAR || !meets) continue;
-    links->at[links->n++] = (xfi_link){.rank = rank,
-                                       .send = wanted(plan, &m->sends, send),
-                                       .recv = wanted(plan, &m->recvs, recv),
-                                       .near = near[rank]};
+    links->at[links->n] = (xfi_link){.rank = rank,
+                                     .send = wanted(plan, &m->sends, send),
+                                     .recv = wanted(plan, &m->recvs, recv),
+                                     .near = near[rank],
+                                     .our_counts = &links->counts};
+    count_flows(&links->counts, &links->at[links->n++]);
   }
-  count_flows(links);
   return XFER_OK;
 }
 

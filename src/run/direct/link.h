@@ -86,8 +86,9 @@ typedef struct xfi_link {
   bool only_push[2];        /* only its sender can copy it */
   uint64_t pushed_bytes[2]; /* what its sender copies if both do */
   xfi_near near;
-  xfi_flow_counts counts[2]; /* ours, the peer's */
-  xfi_told *told;            /* [n_told] our half of both flows, after the page */
+  const xfi_flow_counts *our_counts; /* of all links */
+  xfi_flow_counts their_counts;
+  xfi_told *told; /* [n_told] our half of both flows, after the page */
   size_t n_told;
   size_t told_capacity;
   size_t n_own_places;     /* pieces of our half of both flows, */
@@ -119,7 +120,8 @@ typedef struct xfi_links {
   /* By rising distance (rank - ours) modulo n_ranks, so that each rank starts with another peer. */
   xfi_link *at;
   size_t n;
-  xfi_message *messages; /* [2 * n] to each link, then from each */
+  xfi_flow_counts counts; /* of this rank */
+  xfi_message *messages;  /* [2 * n] to each link, then from each */
 } xfi_links;
 
 /* Does the sender, or the receiver, copy any of a flow? */

@@ -177,7 +177,7 @@ xfer_status xfi_link_describe(xfi_link *link, const xfer_plan *plan, const uint6
   XFI_TRY_DONE(put_flow(&b, &plan->moves->recvs, link->recv, XFI_OF_DST));
   h.n_bounds = b.n_bounds;
   h.n_allocations = link->n_told;
-  h.counts = link->counts[0];
+  h.counts = *link->our_counts;
   XFI_TRY_DONE(xfi_bytes_put(&link->said, &h, sizeof h));
   for (size_t i = 0; i < link->n_told; i++) {
     const told_allocation told = {link->told[i].at.n_bytes, (uint64_t)link->told[i].halves};
@@ -293,7 +293,7 @@ xfer_status xfi_link_read(xfi_link *link)
     return malformed(link);
   link->page_handle = h.page;
   link->page_offset = h.page_offset;
-  link->counts[1] = h.counts;
+  link->their_counts = h.counts;
   link->n_remotes = h.n_allocations;
   link->remotes = xfi_calloc(h.n_allocations, sizeof *link->remotes);
   link->bounds = xfi_calloc(h.n_bounds, sizeof *link->bounds);
