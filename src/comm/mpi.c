@@ -96,11 +96,11 @@ static xfer_status transport_create(xfi_mpi_comm **out, MPI_Comm comm, MPI_Comm 
   xfi_mpi_comm *t = NULL;
   int size = 0;
 
-  XFI_TRY_DONE(xfi_mpi_check(MPI_Comm_size(comm, &size), "MPI_Comm_size"));
+  XFI_TRY_DONE(XFI_MPI(MPI_Comm_size, (comm, &size)));
   t = xfi_calloc(1, sizeof *t);
   XFI_CHECK_DONE(t != NULL, XFER_ERR_NOMEM, "a comm of %d ranks", size);
   t->shared.base = (xfi_comm){.ops = &mpi_ops, .size = size};
-  XFI_TRY_DONE(xfi_mpi_check(MPI_Comm_rank(comm, &t->shared.base.rank), "MPI_Comm_rank"));
+  XFI_TRY_DONE(XFI_MPI(MPI_Comm_rank, (comm, &t->shared.base.rank)));
   t->comm = comm;
   t->token = token;
   t->process = getpid();
@@ -143,7 +143,7 @@ static xfer_status check_caller(MPI_Comm mpi_comm)
             "MPI is not initialized: call MPI_Init_thread() first");
   XFI_CHECK(finalized == 0, XFER_ERR_STATE, "MPI is finalized");
   XFI_CHECK(mpi_comm != MPI_COMM_NULL, XFER_ERR_ARG, "the communicator is MPI_COMM_NULL");
-  XFI_TRY(xfi_mpi_check(MPI_Comm_test_inter(mpi_comm, &is_inter), "MPI_Comm_test_inter"));
+  XFI_TRY(XFI_MPI(MPI_Comm_test_inter, (mpi_comm, &is_inter)));
   XFI_CHECK(is_inter == 0, XFER_ERR_ARG, "the communicator is an inter-communicator");
   return XFER_OK;
 }
@@ -153,11 +153,11 @@ static xfer_status check_threads(void)
   int level = MPI_THREAD_SINGLE;
   int is_main = 0;
 
-  XFI_TRY(xfi_mpi_check(MPI_Query_thread(&level), "MPI_Query_thread"));
+  XFI_TRY(XFI_MPI(MPI_Query_thread, (&level)));
   XFI_CHECK(level >= MPI_THREAD_FUNNELED, XFER_ERR_UNSUPPORTED,
             "MPI has thread level MPI_THREAD_SINGLE, as of MPI_Init(); ask MPI_Init_thread() for "
             "MPI_THREAD_FUNNELED or more");
-  XFI_TRY(xfi_mpi_check(MPI_Is_thread_main(&is_main), "MPI_Is_thread_main"));
+  XFI_TRY(XFI_MPI(MPI_Is_thread_main, (&is_main)));
   XFI_CHECK(level > MPI_THREAD_FUNNELED || is_main != 0, XFER_ERR_UNSUPPORTED,
             "with MPI_THREAD_FUNNELED the main thread must make the comm; another thread may with "
             "MPI_THREAD_SERIALIZED or more");
@@ -172,13 +172,10 @@ static xfer_status duplicate(MPI_Comm *comm, MPI_Comm *host, uint64_t *token, MP
   MPI_Comm made = MPI_COMM_NULL;
   uint64_t number = (uint64_t)xfi_now_ns() ^ (uint64_t)getpid() << 48;
 
-  XFI_TRY_DONE(xfi_mpi_check(MPI_Comm_dup(mpi_comm, &made), "MPI_Comm_dup"));
-  XFI_TRY_DONE(
-      xfi_mpi_check(MPI_Comm_set_errhandler(made, MPI_ERRORS_RETURN), "MPI_Comm_set_errhandler"));
-  XFI_TRY_DONE(xfi_mpi_check(MPI_Bcast(&number, 1, MPI_UINT64_T, 0, made), "MPI_Bcast"));
-  XFI_TRY_DONE(
-      xfi_mpi_check(MPI_Comm_split_type(made, MPI_COMM_TYPE_SHARED, 0, MPI_INFO_NULL, host),
-                    "MPI_Comm_split_type"));
+  XFI_TRY_DONE(XFI_MPI(MPI_Comm_dup, (mpi_comm, &made)));
+  XFI_TRY_DONE(XFI_MPI(MPI_Comm_set_errhandler, (made, MPI_ERRORS_RETURN)));
+  XFI_TRY_DONE(XFI_MPI(MPI_Bcast, (&number, 1, MPI_UINT64_T, 0, made)));
+  XFI_TRY_DONE(XFI_MPI(MPI_Comm_split_type, (made, MPI_COMM_TYPE_SHARED, 0, MPI_INFO_NULL, host)));
   *comm = made;
   *token = number;
   made = MPI_COMM_NULL;
@@ -217,14 +214,12 @@ static xfer_status agree(MPI_Comm comm, xfer_status mine)
   } worst = {(int)mine, 0};
   char text[XFI_BROKEN_BYTES] = "";
 
-  XFI_TRY_DONE(xfi_mpi_check(MPI_Comm_rank(comm, &worst.rank), "MPI_Comm_rank"));
+  XFI_TRY_DONE(XFI_MPI(MPI_Comm_rank, (comm, &worst.rank)));
   if (mine != XFER_OK)
     (void)snprintf(text, sizeof text, "%.*s", XFI_BROKEN_BYTES - 1, xfer_last_error());
-  XFI_TRY_DONE(xfi_mpi_check(MPI_Allreduce(MPI_IN_PLACE, &worst, 1, MPI_2INT, MPI_MINLOC, comm),
-                             "MPI_Allreduce"));
+  XFI_TRY_DONE(XFI_MPI(MPI_Allreduce, (MPI_IN_PLACE, &worst, 1, MPI_2INT, MPI_MINLOC, comm)));
   if (worst.status == XFER_OK) return XFER_OK;
-  XFI_TRY_DONE(
-      xfi_mpi_check(MPI_Bcast(text, XFI_BROKEN_BYTES, MPI_CHAR, worst.rank, comm), "MPI_Bcast"));
+  XFI_TRY_DONE(XFI_MPI(MPI_Bcast, (text, XFI_BROKEN_BYTES, MPI_CHAR, worst.rank, comm)));
   XFI_CHECK_DONE(mine != XFER_OK, XFER_ERR_PEER, "rank %d: %s", worst.rank, text);
 done:
   return mine != XFER_OK ? mine : st;

@@ -30,9 +30,8 @@ static xfer_status gather(xfi_comm *comm, const char **rows, const void *mine, s
   int code = MPI_SUCCESS;
 
   memcpy(t->out, mine, n_bytes);
-  XFI_TRY_DONE(xfi_mpi_check(
-      MPI_Iallgather(t->out, n, MPI_BYTE, t->in, n, MPI_BYTE, t->comm, &t->collective),
-      "MPI_Iallgather"));
+  XFI_TRY_DONE(
+      XFI_MPI(MPI_Iallgather, (t->out, n, MPI_BYTE, t->in, n, MPI_BYTE, t->comm, &t->collective)));
   st = xfi_mpi_await(t, &t->collective, MPI_STATUS_IGNORE, &code, deadline);
   if (st == XFER_OK) st = xfi_mpi_check(code, "MPI_Iallgather");
   if (st == XFER_ERR_TIMEOUT) st = gather_timeout(t, deadline);
@@ -72,10 +71,8 @@ static xfer_status start_one(xfi_mpi_comm *t, const xfi_message *m, bool receive
   XFI_CHECK(m->n_bytes <= XFI_MESSAGE_BYTES, XFER_ERR_OVERFLOW,
             "round: a message of %zu bytes; at most %zu", m->n_bytes, XFI_MESSAGE_BYTES);
   if (receives)
-    return xfi_mpi_check(
-        MPI_Irecv(m->data, n, MPI_BYTE, m->peer, XFI_MPI_TAG_ROUND, t->comm, request), "MPI_Irecv");
-  return xfi_mpi_check(
-      MPI_Isend(m->data, n, MPI_BYTE, m->peer, XFI_MPI_TAG_ROUND, t->comm, request), "MPI_Isend");
+    return XFI_MPI(MPI_Irecv, (m->data, n, MPI_BYTE, m->peer, XFI_MPI_TAG_ROUND, t->comm, request));
+  return XFI_MPI(MPI_Isend, (m->data, n, MPI_BYTE, m->peer, XFI_MPI_TAG_ROUND, t->comm, request));
 }
 
 /* Receives first, here and in t->requests. */
@@ -101,7 +98,7 @@ static xfer_status check_received(const xfi_mpi_comm *t, const xfi_message *recv
             "rank %d sends more in round to rank %d than the %zu bytes that it expects", recv->peer,
             t->shared.base.rank, recv->n_bytes);
   XFI_TRY(xfi_mpi_check(code, "MPI_Irecv"));
-  XFI_TRY(xfi_mpi_check(MPI_Get_count(status, MPI_BYTE, &n_sent), "MPI_Get_count"));
+  XFI_TRY(XFI_MPI(MPI_Get_count, (status, MPI_BYTE, &n_sent)));
   XFI_CHECK((size_t)n_sent == recv->n_bytes, XFER_ERR_MISMATCH,
             "rank %d sends %d bytes in round to rank %d, which expects %zu", recv->peer, n_sent,
             t->shared.base.rank, recv->n_bytes);
@@ -170,8 +167,7 @@ static xfer_status broadcast_one(xfi_mpi_comm *t, const xfi_message *m, int root
   int code = MPI_SUCCESS;
 
   assert(m->n_bytes <= XFI_MESSAGE_BYTES);
-  XFI_TRY(xfi_mpi_check(
-      MPI_Ibcast(m->data, (int)m->n_bytes, MPI_BYTE, root, t->comm, &t->collective), "MPI_Ibcast"));
+  XFI_TRY(XFI_MPI(MPI_Ibcast, (m->data, (int)m->n_bytes, MPI_BYTE, root, t->comm, &t->collective)));
   t->casts = true;
   st = xfi_mpi_await(t, &t->collective, MPI_STATUS_IGNORE, &code, deadline);
   t->casts = false;

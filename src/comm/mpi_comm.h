@@ -68,6 +68,8 @@ typedef struct xfi_mpi_comm {
 
 /* MPI's error as ours: OK, or XFER_ERR_COMM with MPI's text. */
 xfer_status xfi_mpi_check(int code, const char *call);
+/* The same of a call: XFI_MPI(MPI_Comm_rank, (comm, &rank)). */
+#define XFI_MPI(function, arguments) xfi_mpi_check(function arguments, #function)
 /* Did all end within XFI_MPI_GRACE_MS? Errors count as an end: this is for clearing up. */
 bool xfi_mpi_all_end(MPI_Request *requests, int n);
 /* Until the operation has ended: OK, with what MPI says of it in *code. XFER_ERR_COMM if the comm
