@@ -227,7 +227,7 @@ void xfi_host_hang_up(xfi_host_comm *comm)
 void xfi_host_free(xfi_host_comm *comm)
 {
   if (comm == NULL) return;
-  if (comm->pid == getpid()) xfi_shared_leave(&comm->shared); /* before a socket closes */
+  xfi_shared_leave(&comm->shared); /* before a socket closes */
   xfi_shared_end(&comm->shared);
   xfi_host_hang_up(comm);
   xfi_free(comm->peers);

@@ -15,7 +15,6 @@ typedef struct xfi_host_peer {
 
 typedef struct xfi_host_comm {
   xfi_shared shared;
-  int64_t pid;           /* of who made it */
   xfi_host_peer *peers;  /* [size] */
   int events;            /* epoll of `in`, numbered 2 * rank, and of `process`, one more */
   xfi_channel *channels; /* [2 * size] of the messages in progress */

@@ -362,7 +362,6 @@ static xfer_status prepare(meeting *m)
   comm->events = -1;
   comm->shared.base = (xfi_comm){.ops = &xfi_host_ops, .rank = m->rank, .size = m->size};
   comm->shared.base.shares_all = true;
-  comm->pid = getpid();
   comm->peers = xfi_calloc(size, sizeof *comm->peers);
   comm->channels = xfi_calloc(2 * size, sizeof *comm->channels);
   comm->data = xfi_calloc(2 * size, sizeof *comm->data);

@@ -56,8 +56,8 @@ static void mpi_destroy(xfi_comm *comm)
   int finalized = 0;
 
   (void)MPI_Finalized(&finalized);
-  if (t->process == getpid()) xfi_shared_leave(&t->shared);
-  if (finalized == 0 && t->process == getpid()) {
+  xfi_shared_leave(&t->shared);
+  if (finalized == 0 && t->shared.process == getpid()) { /* else a child, which may not call MPI */
     const bool all_leave =
         !atomic_load(&t->shared.broken.is) && (!t->is_made || xfi_mpi_all_leave(t));
 
@@ -103,7 +103,6 @@ static xfer_status transport_create(xfi_mpi_comm **out, MPI_Comm comm, MPI_Comm 
   XFI_TRY_DONE(XFI_MPI(MPI_Comm_rank, (comm, &t->shared.base.rank)));
   t->comm = comm;
   t->token = token;
-  t->process = getpid();
   t->awaited = -1;
   t->hearing = MPI_REQUEST_NULL;
   t->collective = MPI_REQUEST_NULL;

@@ -37,7 +37,6 @@ typedef struct xfi_card {
 typedef struct xfi_mpi_comm {
   xfi_shared shared; /* with the ranks of this host */
   MPI_Comm comm;
-  pid_t process;  /* that may call MPI: no child that was forked */
   uint64_t token; /* of this comm, the same on every rank */
 
   xfi_card *cards;       /* [n_places] */

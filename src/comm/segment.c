@@ -25,6 +25,7 @@ xfer_status xfi_shared_init(xfi_shared *s, const xfi_shared_ops *ops, int n_plac
 
   (void)pthread_mutex_init(&s->broken.lock, NULL); /* cannot fail without attributes */
   s->ops = ops;
+  s->process = getpid();
   s->n_places = n_places;
   s->place = place;
   s->n_bytes =
@@ -41,7 +42,8 @@ xfer_status xfi_shared_init(xfi_shared *s, const xfi_shared_ops *ops, int n_plac
 
 void xfi_shared_leave(xfi_shared *s)
 {
-  if (s->at != NULL && s->at[s->place] != NULL) atomic_store(&s->at[s->place]->has_left, 1);
+  if (s->process == getpid() && s->at != NULL && s->at[s->place] != NULL)
+    atomic_store(&s->at[s->place]->has_left, 1);
 }
 
 void xfi_shared_end(xfi_shared *s)

@@ -9,6 +9,8 @@
 
 #include "late.h"
 
+#include <sys/types.h>
+
 enum {
   XFI_SEGMENT_GATHER_BYTES = 16 << 10, /* of a rank in one step of a gathering */
   XFI_CACHE_LINE = 64
@@ -80,6 +82,7 @@ typedef struct xfi_shared_ops {
 typedef struct xfi_shared {
   xfi_comm base;
   const xfi_shared_ops *ops;
+  pid_t process;    /* that made it: no child that was forked */
   int n_places;     /* ranks of the host */
   int place;        /* this rank's among them */
   int *places;      /* [size] by rank; -1: on another host */
@@ -98,7 +101,7 @@ typedef struct xfi_cores {
 /* Local, with no segment yet. What it has made is in *shared, whatever it returns. */
 XFI_DOOR xfer_status xfi_shared_init(xfi_shared *shared, const xfi_shared_ops *ops, int n_places,
                                      int place);
-/* The others' waits for this rank end. Not for a child that was forked. */
+/* The others' waits for this rank end, unless a child that was forked calls it. */
 XFI_DOOR void xfi_shared_leave(xfi_shared *shared);
 /* Unmaps what is there; of zeroes too. */
 XFI_DOOR void xfi_shared_end(xfi_shared *shared);
