@@ -122,7 +122,7 @@ static xfer_status cuda_stream_check(xfi_device *base, xfer_stream stream)
     capture = cudaStreamCaptureStatusActive;
     error = cudaSuccess;
   }
-  if (error != cudaSuccess) return xfi_cuda_failed(error, "cudaStreamIsCapturing");
+  XFI_TRY(xfi_cuda_check(error, "cudaStreamIsCapturing"));
   XFI_CHECK(capture == cudaStreamCaptureStatusNone, XFER_ERR_STATE,
             "the stream is capturing a graph; a run waits for other ranks and cannot be captured");
   return XFER_OK;
@@ -176,8 +176,7 @@ static xfer_status cuda_event_sync(xfi_device *base, xfi_event *event, xfi_deadl
     if (xfi_now_ns() - began > SPIN_NS) xfi_sleep_ns(SLEEP_NS);
     error = xfi_cuda_asked(cudaEventQuery(xfi_cuda_event(event)));
   }
-  if (error != cudaSuccess) return xfi_cuda_failed(error, "cudaEventQuery");
-  return XFER_OK;
+  return xfi_cuda_check(error, "cudaEventQuery");
 }
 
 /* ---- the device --------------------------------------------------------------------------- */

@@ -211,7 +211,7 @@ static xfer_status join_side(const xfi_batch *batch, xfer_stream stream)
     error = cudaEventRecord(batch->join, batch->side);
     if (error == cudaSuccess) error = cudaStreamWaitEvent(stream, batch->join, 0);
   }
-  return error == cudaSuccess ? XFER_OK : xfi_cuda_failed(error, "cudaStreamWaitEvent");
+  return xfi_cuda_check(error, "cudaStreamWaitEvent");
 }
 
 static xfer_status launch_engine(const xfi_cuda_device *device, const xfi_batch *batch,

@@ -2,8 +2,9 @@
 #ifndef XFI_CUDA_CALL_H
 #define XFI_CUDA_CALL_H
 
+#include "error.h"
+
 #include <cuda_runtime_api.h>
-#include <xfer/xfer.h>
 
 /* Sets the text and gives the status. */
 xfer_status xfi_cuda_failed(cudaError_t error, const char *call);
@@ -25,19 +26,14 @@ static inline cudaError_t xfi_cuda_asked(cudaError_t error)
   return error;
 }
 
+static inline xfer_status xfi_cuda_check(cudaError_t error, const char *call)
+{
+  return error == cudaSuccess ? XFER_OK : xfi_cuda_failed(error, call);
+}
+
 /* XFI_CUDA_TRY(cudaMalloc, (&p, n)); which of the two, as of XFI_TRY() */
-#define XFI_CUDA_TRY(function, arguments)                                                          \
-  do {                                                                                             \
-    const cudaError_t xfi_error = function arguments;                                              \
-    if (xfi_error != cudaSuccess) return xfi_cuda_failed(xfi_error, #function);                    \
-  } while (0)
+#define XFI_CUDA_TRY(function, arguments) XFI_TRY(xfi_cuda_check(function arguments, #function))
 #define XFI_CUDA_TRY_DONE(function, arguments)                                                     \
-  do {                                                                                             \
-    const cudaError_t xfi_error = function arguments;                                              \
-    if (xfi_error != cudaSuccess) {                                                                \
-      st = xfi_cuda_failed(xfi_error, #function);                                                  \
-      goto done;                                                                                   \
-    }                                                                                              \
-  } while (0)
+  XFI_TRY_DONE(xfi_cuda_check(function arguments, #function))
 
 #endif

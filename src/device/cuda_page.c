@@ -29,6 +29,12 @@ struct xfi_cuda_page {
   xfi_cuda_page *next;
 };
 
+void xfi_cuda_page_unmap(char *mapped, size_t n_bytes, bool by_streams)
+{
+  if (by_streams) (void)cudaHostUnregister(mapped);
+  (void)munmap(mapped, n_bytes);
+}
+
 /* Maps a page's file, and if asked makes it known to the device, at one address for both. */
 static xfer_status page_map(int file, size_t n_bytes, bool by_streams, char **mapped)
 {
@@ -50,17 +56,8 @@ static xfer_status page_map(int file, size_t n_bytes, bool by_streams, char **ma
   *mapped = base;
   base = MAP_FAILED;
 done:
-  if (base != MAP_FAILED) {
-    if (registered) (void)cudaHostUnregister(base);
-    (void)munmap(base, n_bytes);
-  }
+  if (base != MAP_FAILED) xfi_cuda_page_unmap(base, n_bytes, registered);
   return st;
-}
-
-void xfi_cuda_page_unmap(char *mapped, size_t n_bytes, bool by_streams)
-{
-  if (by_streams) (void)cudaHostUnregister(mapped);
-  (void)munmap(mapped, n_bytes);
 }
 
 xfer_status xfi_cuda_page_alloc(xfi_device *base, uint64_t **flags, size_t n_flags, bool by_streams)
