@@ -2,6 +2,7 @@
 #include "blocks.h"
 
 #include "alloc.h"
+#include "boxes.h"
 #include "error.h"
 
 /* ---- a rank's part ---- */
@@ -54,21 +55,12 @@ done:
   return st;
 }
 
-static size_t n_cells(const xfi_block_box *box, int n_dims)
-{
-  size_t n = 1;
-
-  for (int d = 0; d < n_dims; d++)
-    n *= (size_t)(box->cells[n_dims + d] - box->cells[d]);
-  return n;
-}
-
 size_t xfi_blocks_n_scales(const xfi_blocks *blocks)
 {
   size_t n = 0;
 
   for (size_t i = 0; i < blocks->n; i++)
-    n += n_cells(&blocks->boxes[i], blocks->n_dims);
+    n += (size_t)xfi_bounds_elems(blocks->boxes[i].cells, blocks->n_dims);
   return n;
 }
 
@@ -76,7 +68,7 @@ void xfi_blocks_place(xfi_blocks *blocks, float *scales)
 {
   for (size_t i = 0; i < blocks->n; i++) {
     blocks->boxes[i].scales = scales;
-    scales += n_cells(&blocks->boxes[i], blocks->n_dims);
+    scales += xfi_bounds_elems(blocks->boxes[i].cells, blocks->n_dims);
   }
 }
 

@@ -109,17 +109,16 @@ static xfer_status add_move(xfi_channels *c, xfi_load *l, const xfer_plan *plan,
   const xfi_class *cls = xfi_plan_class(plan->moves, move->tensor);
   const xfi_bound *bound = send ? xfi_run_src(plan, move->tensor) : xfi_run_dst(plan, move->tensor);
   const int first_dim = bound->pieces != NULL && bound->boxes == NULL ? bound->piece_dim : 0;
-  int64_t n_elems = 1;
-  int64_t step = 1;
+  const int n_dims = cls->src->n_dims;
+  int64_t n_elems;
+  int64_t step;
   xfi_box box;
 
   if (xfi_run_broadcasts(plan, cls)) return XFER_OK;
   xfi_move_box(&box, cls, send ? &cls->sends : &cls->recvs, move);
   c->in_pieces = c->in_pieces || bound->pieces != NULL;
-  for (int d = 0; d < cls->src->n_dims; d++) {
-    n_elems *= box.length[d];
-    if (d >= first_dim) step *= box.length[d];
-  }
+  n_elems = xfi_box_elems(box.length, n_dims);
+  step = xfi_box_elems(box.length + first_dim, n_dims - first_dim);
   for (int64_t at = 0; at < n_elems; at += step) {
     c->copies.n = 0;
     XFI_TRY(xfi_slot_copies(&c->copies, plan, cls, xfi_bound_piece(bound, 0), send, bound,

@@ -68,18 +68,16 @@ done:
 static xfer_status add_cells(xfi_bounds *list, const finding *f, uint32_t unit, size_t listed)
 {
   const int n_dims = f->units->n_dims;
-  const int64_t *a = xfi_unit_bounds(f->units, unit);
   const int64_t *b = xfi_listed_bounds(f->cells, listed);
+  int64_t a[2 * XFER_MAX_DIMS];
   int64_t row[2 * XFER_MAX_DIMS];
 
+  xfi_block_cells(a, xfi_unit_bounds(f->units, unit), f->block, n_dims);
   row[0] = unit;
   row[n_dims + 1] = (int64_t)unit + 1;
   for (int d = 0; d < n_dims; d++) {
-    const int64_t lo = a[d] / f->block[d];
-    const int64_t hi = (a[n_dims + d] - 1) / f->block[d] + 1;
-
-    row[1 + d] = lo > b[d] ? lo : b[d];
-    row[n_dims + 2 + d] = hi < b[n_dims + d] ? hi : b[n_dims + d];
+    row[1 + d] = a[d] > b[d] ? a[d] : b[d];
+    row[n_dims + 2 + d] = a[n_dims + d] < b[n_dims + d] ? a[n_dims + d] : b[n_dims + d];
   }
   return xfi_bounds_add(list, n_dims + 1, row);
 }
