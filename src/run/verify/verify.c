@@ -5,11 +5,11 @@
  */
 #include "count.h"
 
-#include <stdio.h>
 #include <string.h>
 
 #include "alloc.h"
 #include "error.h"
+#include "text.h"
 
 void xfi_verify_drop(xfer_plan *plan)
 {
@@ -173,16 +173,6 @@ static void compare_own(const own *all, int n, int side, int *ref, int *other)
       *other = r;
 }
 
-static void index_text(char *text, size_t n_bytes, const search *s, int n_dims)
-{
-  size_t at = 0;
-
-  text[0] = '\0';
-  for (int d = 0; d < n_dims && at < n_bytes; d++)
-    at += (size_t)snprintf(text + at, n_bytes - at, "%s%lld", d == 0 ? "" : ",",
-                           (long long)s->within.lo[d]);
-}
-
 /* All ranks know tensor and index: say them, and who differs. */
 static xfer_status name_ranks(search *s)
 {
@@ -195,10 +185,13 @@ static xfer_status name_ranks(search *s)
   int ref;
   int other;
   char index[160];
+  xfi_text text;
 
   XFI_TRY_DONE(st);
   compare_own(all, comm->size, side, &ref, &other);
-  index_text(index, sizeof index, s, t->src->n_dims);
+  xfi_text_fixed(&text, index, sizeof index);
+  for (int d = 0; d < t->src->n_dims; d++)
+    xfi_text_printf(&text, "%s%lld", d == 0 ? "" : ",", (long long)s->within.lo[d]);
   XFI_CHECK_DONE(
       other >= 0, XFER_ERR_MISMATCH, "tensor \"%.100s\": %s at [%s]", t->name,
       side == 0 ? "replicas of the source differ" : "destinations differ from the source", index);
