@@ -10,18 +10,13 @@
 int xfi_memory_file(const char *name, size_t n_bytes)
 {
   struct rlimit most;
-  int error;
   int file;
 
   errno = EFBIG;
   if (getrlimit(RLIMIT_FSIZE, &most) != 0 || most.rlim_cur < n_bytes) return -1;
   file = xfi_descriptor_kept(memfd_create(name, MFD_CLOEXEC | MFD_ALLOW_SEALING));
-  if (file < 0) return -1;
-  if (ftruncate(file, (off_t)n_bytes) == 0 &&
+  if (file >= 0 && ftruncate(file, (off_t)n_bytes) == 0 &&
       fcntl(file, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) == 0)
     return file;
-  error = errno;
-  (void)close(file);
-  errno = error;
-  return -1;
+  return xfi_descriptor_drop(file);
 }

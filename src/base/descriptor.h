@@ -9,18 +9,25 @@
 #include <stddef.h>
 #include <unistd.h>
 
+/* Closes it, if there is one, and leaves errno as it is. -1. */
+static inline int xfi_descriptor_drop(int file)
+{
+  const int error = errno;
+
+  if (file >= 0) (void)close(file);
+  errno = error;
+  return -1;
+}
+
 /* The descriptor, or a duplicate if it has the number of stdin, stdout or stderr, which a daemon
  * may have closed but still prints to. -1 and errno if there is none; -1 stays -1. */
 static inline int xfi_descriptor_kept(int made)
 {
   int kept;
-  int error;
 
   if (made < 0 || made > STDERR_FILENO) return made;
   kept = fcntl(made, F_DUPFD_CLOEXEC, STDERR_FILENO + 1);
-  error = errno;
-  (void)close(made);
-  errno = error;
+  (void)xfi_descriptor_drop(made);
   return kept;
 }
 

@@ -13,7 +13,6 @@
 #include "descriptor.h"
 #include "error.h"
 
-#include <errno.h>
 #include <sched.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
@@ -71,13 +70,7 @@ int xfi_shared_make(xfi_shared *s, uint64_t token)
   const int file = xfi_memory_file(XFI_SEGMENT_NAME, s->n_bytes);
   xfi_segment *own = file < 0 ? NULL : xfi_shared_map(s, file);
 
-  if (own == NULL) {
-    const int error = errno;
-
-    if (file >= 0) (void)close(file);
-    errno = error;
-    return -1;
-  }
+  if (own == NULL) return xfi_descriptor_drop(file);
   own->token = xfi_segment_token(token);
   own->rank = s->base.rank;
   atomic_store(&xfi_waiting_in(s, own)->until, XFI_AWAKE);
