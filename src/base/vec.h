@@ -9,14 +9,18 @@
 #include "door.h"
 
 /* Makes room for `need` elements of `elem_size` bytes. `items` is the address of the owner's
- * pointer, of any type
- * (`&list->moves`); NULL inside and *cap == 0 is an empty array. New elements are zero. On failure
- * nothing changes.
- *
- *   XFI_TRY(xfi_vec_reserve(&list->moves, &list->cap, list->n_moves + 1, sizeof *list->moves));
- *   list->moves[list->n_moves++] = move;
- */
+ * pointer, of any type (`&list->moves`); NULL inside and *cap == 0 is an empty array. New elements
+ * are zero. On failure, for which there is XFER_ERR_NOMEM alone, nothing changes. */
 XFI_DOOR xfer_status xfi_vec_reserve(void *items, size_t *cap, size_t need, size_t elem_size);
+
+/* Appends one element, which may not depend on `n`, and gives the status.
+ *
+ *   return XFI_PUSH(list->moves, list->n_moves, list->cap, move);
+ */
+#define XFI_PUSH(items, n, cap, ...)                                                               \
+  (xfi_vec_reserve(&(items), &(cap), (n) + 1, sizeof *(items)) == XFER_OK                          \
+       ? ((items)[(n)++] = (__VA_ARGS__), XFER_OK)                                                 \
+       : XFER_ERR_NOMEM)
 
 /* qsort(), unless the items are in order already, as most lists here are; n may be 0. */
 static inline void xfi_sort(void *items, size_t n, size_t elem_size,

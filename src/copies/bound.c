@@ -251,9 +251,7 @@ void xfi_copies_free(xfi_copies *copies)
 
 xfer_status xfi_copies_push(xfi_copies *copies, const xfi_copy *copy)
 {
-  XFI_TRY(xfi_vec_reserve(&copies->at, &copies->capacity, copies->n + 1, sizeof *copies->at));
-  copies->at[copies->n++] = *copy;
-  return XFER_OK;
+  return XFI_PUSH(copies->at, copies->n, copies->capacity, *copy);
 }
 
 bool xfi_bound_lies_as(const xfi_bound *bound, const xfer_view *view, int elem_bytes)

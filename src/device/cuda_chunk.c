@@ -206,8 +206,7 @@ xfer_status xfi_cuda_chunks_offer(xfi_cuda_device *device, const xfi_allocation 
   memcpy(name, offers->name, sizeof offers->name);
   if (is_offered(offers, &range)) return XFER_OK;
   (void)pthread_mutex_lock(&offers->lock);
-  st = xfi_vec_reserve(&offers->ranges, &offers->capacity, offers->n + 1, sizeof *offers->ranges);
-  if (st == XFER_OK) offers->ranges[offers->n++] = range;
+  st = XFI_PUSH(offers->ranges, offers->n, offers->capacity, range);
   (void)pthread_mutex_unlock(&offers->lock);
   return st;
 }

@@ -20,10 +20,7 @@ static xfer_status note_allocation(xfer_plan *plan, size_t *capacity, const void
   }
   XFI_TRY(plan->device->ops->find_allocation(plan->device, pointer, n_bytes, &found));
   if (found.id == 0) return XFER_OK; /* this device cannot tell one allocation from the next */
-  XFI_TRY(xfi_vec_reserve(&plan->allocations, capacity, plan->n_allocations + 1,
-                          sizeof *plan->allocations));
-  plan->allocations[plan->n_allocations++] = found;
-  return XFER_OK;
+  return XFI_PUSH(plan->allocations, plan->n_allocations, *capacity, found);
 }
 
 static int by_base(const void *a, const void *b)

@@ -46,9 +46,8 @@ static xfer_status tell(blob *b, uint32_t *index, const xfi_allocation *at)
 {
   xfi_link *link = b->link;
 
-  XFI_TRY(xfi_vec_reserve(&link->told, &link->told_capacity, link->n_told + 1, sizeof *link->told));
-  link->told[link->n_told] = (xfi_told){*at, 0};
-  *index = (uint32_t)++link->n_told;
+  XFI_TRY(XFI_PUSH(link->told, link->n_told, link->told_capacity, (xfi_told){*at, 0}));
+  *index = (uint32_t)link->n_told;
   return XFER_OK;
 }
 

@@ -90,12 +90,10 @@ static xfer_status add_copy(xfi_load *l, const xfi_bound *bound, xfi_copy *copy,
   l->bases[l->n_boxes] = base;
   l->anchors[l->n_boxes++] = xfi_anchor_at(bound, base);
   if (l->n_groups == 0 || !has_form(l, &l->groups[l->n_groups - 1], &form, dims)) {
-    XFI_TRY(xfi_vec_reserve(&l->groups, &l->groups_capacity, l->n_groups + 1, sizeof *l->groups));
-    XFI_TRY(xfi_vec_reserve(&l->dims, &l->dims_capacity, l->n_dims + n_dims, sizeof *l->dims));
-    l->groups[l->n_groups++] =
-        (group){form, l->n_dims, 0, (uint64_t)xfi_strided_bytes(&form, dims)};
+    XFI_TRY(XFI_PUSH(l->groups, l->n_groups, l->groups_capacity,
+                     (group){form, l->n_dims, 0, (uint64_t)xfi_strided_bytes(&form, dims)}));
     for (size_t d = 0; d < n_dims; d++)
-      l->dims[l->n_dims++] = dims[d];
+      XFI_TRY(XFI_PUSH(l->dims, l->n_dims, l->dims_capacity, dims[d]));
   }
   l->groups[l->n_groups - 1].n++;
   return XFER_OK;

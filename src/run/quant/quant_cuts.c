@@ -56,8 +56,7 @@ static xfer_status meet_others(finding *f, size_t listed)
 
       if (f->seen[unit] == mark) continue;
       f->seen[unit] = mark;
-      XFI_TRY_DONE(xfi_vec_reserve(&f->met.at, &f->met.capacity, f->met.n + 1, sizeof *f->met.at));
-      f->met.at[f->met.n++] = unit;
+      XFI_TRY_DONE(XFI_PUSH(f->met.at, f->met.n, f->met.capacity, unit));
     }
 done:
   xfi_free(cells.at);
