@@ -26,8 +26,7 @@
 /* With it a void flag is one that this rank gave up waiting for. */
 #define LATE (UINT64_C(1) << 61)
 
-/* Between two looks at a flag, and between two tries of a device that fails. */
-enum { LOOK_NS = 20000 };
+enum { LOOK_NS = 20000 }; /* between two looks at a flag */
 /* At streams, for what could go at once, and at ranks of this process, for who is about to come. */
 enum { LOOKS = 200 };
 

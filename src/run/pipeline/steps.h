@@ -36,7 +36,7 @@ struct xfi_pipeline {
   size_t send_slot_bytes; /* most that a step needs */
   size_t recv_slot_bytes;
   char *slots;            /* two send slots, two receive slots, in the block of the comm's plans */
-  uint64_t staging_bytes; /* likewise */
+  uint64_t staging_bytes; /* of these, and of slots of channels */
   xfer_stream streams[XFI_STEP_STREAMS];
   xfi_event *done_with[XFI_STEP_STREAMS][2]; /* what a stream did for a step, by the step's slot */
   xfi_event *ended[XFI_STEP_STREAMS];
