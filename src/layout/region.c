@@ -40,9 +40,7 @@ static xfer_status append_run(xfi_runs *runs, xfer_run run)
     last->length += run.length;
     return XFER_OK;
   }
-  XFI_TRY(xfi_vec_reserve(&runs->at, &runs->capacity, runs->n + 1, sizeof *runs->at));
-  runs->at[runs->n++] = run;
-  return XFER_OK;
+  return XFI_PUSH(runs->at, runs->n, runs->capacity, run);
 }
 
 /* Cutting `from` (global, length, local; ascending in local) into `to`. */
@@ -117,9 +115,7 @@ typedef struct walk {
 
 static xfer_status append_hold(xfi_holds *holds, xfi_hold hold)
 {
-  XFI_TRY(xfi_vec_reserve(&holds->at, &holds->capacity, holds->n + 1, sizeof *holds->at));
-  holds->at[holds->n++] = hold;
-  return XFER_OK;
+  return XFI_PUSH(holds->at, holds->n, holds->capacity, hold);
 }
 
 static xfer_status descend(void *context, int64_t coord, xfer_run run)

@@ -48,8 +48,7 @@ xfer_status xfi_moves_begin(const xfi_plan *plan, xfi_move_list *list)
 
 xfer_status xfi_move_add(xfi_move_list *list, xfi_move move, uint64_t n_bytes)
 {
-  XFI_TRY(xfi_vec_reserve(&list->moves, &list->capacity, list->n_moves + 1, sizeof *list->moves));
-  list->moves[list->n_moves++] = move;
+  XFI_TRY(XFI_PUSH(list->moves, list->n_moves, list->capacity, move));
   if (list->peer_bytes != NULL) list->peer_bytes[move.peer] += n_bytes;
   return XFER_OK;
 }

@@ -78,10 +78,10 @@ xfer_status xfi_pieces_add(xfi_pieces *list, const xfi_runs *runs, const xfi_dim
       const xfi_hold *h = &holds.at[k];
       const int64_t my_local = r->local + (h->global - r->global);
 
-      XFI_TRY_DONE(xfi_vec_reserve(&list->at, &list->capacity, list->n + 1, sizeof *list->at));
-      list->at[list->n++] =
-          (xfi_piece){h->part, h->global, h->length, is_source ? my_local : h->local,
-                      is_source ? h->local : my_local};
+      XFI_TRY_DONE(
+          XFI_PUSH(list->at, list->n, list->capacity,
+                   (xfi_piece){h->part, h->global, h->length, is_source ? my_local : h->local,
+                               is_source ? h->local : my_local}));
     }
   }
   make_canonical(list);

@@ -112,15 +112,11 @@ static xfer_status add_stream(survey *s, intake *in, const xfi_class *cls, const
   }
   for (int r = 0; r < n_replicas; r++) {
     if (s->turns[r].n_moves == 0) continue;
-    XFI_TRY(
-        xfi_vec_reserve(&in->shares, &in->shares_capacity, in->n_shares + 1, sizeof *in->shares));
-    in->shares[in->n_shares++] = (share){r, s->turns[r].n_moves, s->turns[r].n_bytes};
+    XFI_TRY(XFI_PUSH(in->shares, in->n_shares, in->shares_capacity,
+                     (share){r, s->turns[r].n_moves, s->turns[r].n_bytes}));
   }
   made.n = in->n_shares - made.first;
-  XFI_TRY(
-      xfi_vec_reserve(&in->streams, &in->streams_capacity, in->n_streams + 1, sizeof *in->streams));
-  in->streams[in->n_streams++] = made;
-  return XFER_OK;
+  return XFI_PUSH(in->streams, in->n_streams, in->streams_capacity, made);
 }
 
 /* Of the class as it is filled for the plan's rank. */
@@ -178,8 +174,8 @@ static xfer_status add(survey *s, int src_rank, const xfi_class *cls, uint64_t n
   xfer_traffic *from;
 
   if (s->place[src_rank] == 0) {
-    XFI_TRY(xfi_vec_reserve(&row->from, &s->row_capacity, row->n + 1, sizeof *row->from));
-    row->from[row->n++] = (xfer_traffic){.src_rank = src_rank, .dst_rank = row->rank};
+    XFI_TRY(XFI_PUSH(row->from, row->n, s->row_capacity,
+                     (xfer_traffic){.src_rank = src_rank, .dst_rank = row->rank}));
     s->place[src_rank] = (uint32_t)row->n;
   }
   from = &row->from[s->place[src_rank] - 1];

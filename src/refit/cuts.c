@@ -19,9 +19,7 @@ static xfer_status add_rows(xfi_stretches *rows, int part, int64_t global, int64
     last->length += length;
     return XFER_OK;
   }
-  XFI_TRY(xfi_vec_reserve(&rows->at, &rows->capacity, rows->n + 1, sizeof *rows->at));
-  rows->at[rows->n++] = (xfi_stretch){part, global, length, at};
-  return XFER_OK;
+  return XFI_PUSH(rows->at, rows->n, rows->capacity, (xfi_stretch){part, global, length, at});
 }
 
 /* The row of a unit that comes i-th. */
@@ -219,9 +217,7 @@ static xfer_status table_begin(xfi_spread_table **table, xfi_spread *spread, int
 static xfer_status table_run(xfi_spread_table *t, int64_t global, int64_t length, int64_t local)
 {
   if (length == 0) return XFER_OK;
-  XFI_TRY(xfi_vec_reserve(&t->runs, &t->capacity, t->n_runs + 1, sizeof *t->runs));
-  t->runs[t->n_runs++] = (xfer_run){global, length, local};
-  return XFER_OK;
+  return XFI_PUSH(t->runs, t->n_runs, t->capacity, (xfer_run){global, length, local});
 }
 
 static void table_coord(xfi_spread_table *t, int64_t local_length)

@@ -123,9 +123,7 @@ xfer_status xfi_model_append(xfer_model *model, const xfi_raw *raw,
   XFI_TRY_DONE(own_lists(&entry, raw->pattern, raw->pattern, raw->pattern, raw->layers));
   XFI_TRY_DONE(rename_entry(&entry, options, &model->renamed));
   set_shape(&entry, raw);
-  XFI_TRY_DONE(xfi_vec_reserve(&model->entries, &model->entries_cap, model->n_entries + 1,
-                               sizeof *model->entries));
-  model->entries[model->n_entries++] = entry;
+  XFI_TRY_DONE(XFI_PUSH(model->entries, model->n_entries, model->entries_cap, entry));
   memset(&entry, 0, sizeof entry);
 done:
   xfi_entry_clear(&entry);

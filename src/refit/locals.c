@@ -68,9 +68,7 @@ static int local_dim(const xfi_slot *slot, int tensor_dim)
 
 static xfer_status add_part(xfer_locals *locals, xfi_local *local, const xfer_local_part *part)
 {
-  XFI_TRY(xfi_vec_reserve(&locals->parts, &locals->parts_capacity, locals->n_parts + 1,
-                          sizeof *locals->parts));
-  locals->parts[locals->n_parts++] = *part;
+  XFI_TRY(XFI_PUSH(locals->parts, locals->n_parts, locals->parts_capacity, *part));
   local->n_parts++;
   return XFER_OK;
 }

@@ -43,8 +43,7 @@ static xfer_status add_set(xfi_placing *p, const json_t *set)
     int64_t value;
 
     XFI_TRY(xfi_expr_eval(&value, json_string_value(expr), &scope));
-    XFI_TRY(xfi_vec_reserve(&p->set, &p->set_cap, p->n_set + 1, sizeof *p->set));
-    p->set[p->n_set++] = (xfi_var){name, value};
+    XFI_TRY(XFI_PUSH(p->set, p->n_set, p->set_cap, (xfi_var){name, value}));
   }
   return XFER_OK;
 }

@@ -53,9 +53,7 @@ static xfer_status add_file(xfer_rules *rules, const char *name, const char *tex
 
   XFI_CHECK_DONE(doc != NULL, XFER_ERR_NOMEM, "the rules of %s", name);
   XFI_TRY_DONE(xfi_doc_read(doc, name, text));
-  XFI_TRY_DONE(
-      xfi_vec_reserve(&rules->docs, &rules->docs_cap, rules->n_docs + 1, sizeof *rules->docs));
-  rules->docs[rules->n_docs++] = doc;
+  XFI_TRY_DONE(XFI_PUSH(rules->docs, rules->n_docs, rules->docs_cap, doc));
   st = xfi_rules_add(rules, doc);
   doc = NULL;
 done:
