@@ -8,13 +8,7 @@
 
 #include <mpi.h>
 
-enum {
-  XFI_MPI_TAG_ROUND = 1,
-  XFI_MPI_TAG_NOTICE = 2,
-  XFI_MPI_TAG_LEAVE = 3,
-  XFI_MPI_GRACE_MS = 200, /* for what should end by itself after a failure */
-  XFI_MPI_LEAVE_MS = 2000 /* for the others, to give the comm back too */
-};
+enum { XFI_MPI_TAG_ROUND = 1, XFI_MPI_TAG_NOTICE = 2, XFI_MPI_TAG_LEAVE = 3 };
 
 /* Tells other ranks that the sender's comm is broken, and whether it waits in a gathering. */
 typedef struct xfi_mpi_notice {
@@ -69,7 +63,7 @@ typedef struct xfi_mpi_comm {
 xfer_status xfi_mpi_check(int code, const char *call);
 /* The same of a call: XFI_MPI(MPI_Comm_rank, (comm, &rank)). */
 #define XFI_MPI(function, arguments) xfi_mpi_check(function arguments, #function)
-/* Did all end within XFI_MPI_GRACE_MS? Errors count as an end: this is for clearing up. */
+/* Did all end within 200 ms? Errors count as an end: this is for clearing up. */
 bool xfi_mpi_all_end(MPI_Request *requests, int n);
 /* Until the operation has ended: OK, with what MPI says of it in *code. XFER_ERR_COMM if the comm
  * is broken meanwhile; XFER_ERR_TIMEOUT, without a text, and t->late. */

@@ -11,7 +11,9 @@
 enum {
   POLLS_YIELDING = 1000, /* then sleeping between polls */
   QUIET_NS = 5000000,    /* then saying for whom, since on a loaded host a yield takes any time */
-  POLL_SLEEP_US = 50
+  POLL_SLEEP_US = 50,
+  GRACE_MS = 200, /* for what should end by itself after a failure */
+  LEAVE_MS = 2000 /* for the others, to give the comm back too */
 };
 
 /* ---- MPI's errors and MPI's pace ---------------------------------------------------------- */
@@ -37,7 +39,7 @@ static void back_off(int *n_polls)
 
 bool xfi_mpi_all_end(MPI_Request *requests, int n)
 {
-  const xfi_deadline deadline = xfi_deadline_after(XFI_MPI_GRACE_MS);
+  const xfi_deadline deadline = xfi_deadline_after(GRACE_MS);
   int n_polls = 0;
 
   for (int i = 0; i < n;) {
@@ -132,7 +134,7 @@ xfer_status xfi_mpi_check_broken(xfi_comm *comm)
 /* Those who wait with us answer our notice, or gave up as well. */
 int xfi_mpi_find_late(xfi_mpi_comm *t)
 {
-  xfi_deadline grace = xfi_deadline_after(XFI_MPI_GRACE_MS);
+  xfi_deadline grace = xfi_deadline_after(GRACE_MS);
   int n_polls = 0;
   int late = 0;
 
@@ -153,7 +155,7 @@ int xfi_mpi_find_late(xfi_mpi_comm *t)
 
 bool xfi_mpi_all_leave(xfi_mpi_comm *t)
 {
-  const xfi_deadline deadline = xfi_deadline_after(XFI_MPI_LEAVE_MS);
+  const xfi_deadline deadline = xfi_deadline_after(LEAVE_MS);
   const int size = t->shared.base.size;
   const int rank = t->shared.base.rank;
   int n_polls = 0;

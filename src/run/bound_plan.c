@@ -45,12 +45,15 @@ bool xfi_run_shares(const xfer_plan *plan, int peer)
          plan->comm->ops->shares != NULL && plan->comm->ops->shares(plan->comm, peer);
 }
 
+/* Of a device that may answer something other than "not yet" for a while. */
+enum { TRIES = 100, PAUSE_NS = 1000 * 1000 };
+
 xfer_status xfi_run_record(xfi_device *device, xfi_event *event, xfer_stream stream)
 {
-  xfer_status st = xfi_event_record(device, event, stream);
+  xfer_status st = XFER_ERR_CUDA;
 
-  for (int n = 1; n < XFI_RETRIES && st != XFER_OK; n++) {
-    xfi_sleep_ns(XFI_RETRY_NS);
+  for (int n = 0; n < TRIES && st != XFER_OK; n++) {
+    if (n > 0) xfi_sleep_ns(PAUSE_NS);
     st = xfi_event_record(device, event, stream);
   }
   return st;
@@ -60,8 +63,8 @@ xfer_status xfi_run_await_event(xfi_device *device, xfi_event *event, xfi_deadli
 {
   xfer_status st = XFER_ERR_CUDA;
 
-  for (int n = 0; n < XFI_RETRIES && st != XFER_OK && st != XFER_ERR_TIMEOUT; n++) {
-    if (n > 0) xfi_sleep_ns(XFI_RETRY_NS);
+  for (int n = 0; n < TRIES && st != XFER_OK && st != XFER_ERR_TIMEOUT; n++) {
+    if (n > 0) xfi_sleep_ns(PAUSE_NS);
     st = xfi_event_sync(device, event, deadline);
   }
   return st == XFER_ERR_TIMEOUT ? st : XFER_OK;

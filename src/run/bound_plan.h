@@ -162,13 +162,6 @@ xfer_status xfi_run_await_last(const xfer_plan *plan);
  * other than "not yet", it has stopped. */
 xfer_status xfi_run_await_event(xfi_device *device, xfi_event *event, xfi_deadline deadline);
 
-/* How long a rank waits, once a run has failed, for what is on its way to end. What a wait may take
- * beyond the deadline is twice that: waits on streams are let go at the deadline and end, and then
- * what is left of the run is left. */
-#define XFI_LEAVE_MS 1000
-
-/* Retries for a device that may answer something other than "not yet" for a while. */
-enum { XFI_RETRIES = 100, XFI_RETRY_NS = 1000 * 1000 };
 /* Record whatever the device says meanwhile: an event that is not recorded seems to have passed. */
 xfer_status xfi_run_record(xfi_device *device, xfi_event *event, xfer_stream stream);
 

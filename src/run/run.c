@@ -103,7 +103,13 @@ static xfer_status kept_status(const xfer_plan *plan)
   return plan->run_status;
 }
 
-enum { LOOK_MS = 20 }; /* between two looks at whether a peer has left */
+enum {
+  LOOK_MS = 20, /* between two looks at whether a peer has left */
+  /* How long a rank waits, once a run has failed, for what is on its way to end. What a wait may
+   * take beyond the deadline is twice that: waits on streams are let go at the deadline and end,
+   * and then what is left of the run is left. */
+  LEAVE_MS = 1000
+};
 
 /* What ends a run that came to nothing would end the one before it too. Where nobody waited for
  * that one (xfi_run_conclude), whose call has said that it is well, it may be under way: it comes
@@ -233,7 +239,7 @@ static void fail_run(xfer_plan *plan)
  * what may still happen. */
 static void leave(xfer_plan *plan)
 {
-  const xfi_deadline deadline = xfi_deadline_after(XFI_LEAVE_MS);
+  const xfi_deadline deadline = xfi_deadline_after(LEAVE_MS);
   xfer_plan *const asks = plan->asks;
   xfer_plan *const inside[] = {asks, asks == NULL ? NULL : asks->relay, plan->relay};
   const size_t n = sizeof inside / sizeof *inside;
@@ -301,7 +307,7 @@ xfer_status xfi_run_end_last(xfer_plan *plan)
                   (unsigned long long)plan->epoch);
   if (st == XFER_OK) st = outcome(plan);
   if (st == XFER_ERR_PEER && !plan->is_open) /* it was told; there is what who left may still do */
-    st = xfi_direct_leave(plan->direct, plan, xfi_deadline_after(XFI_LEAVE_MS));
+    st = xfi_direct_leave(plan->direct, plan, xfi_deadline_after(LEAVE_MS));
   if (st == XFER_OK) return st;
   plan->is_open = false;
   plan->state = XFI_RUNNING; /* after all */
@@ -325,7 +331,7 @@ void xfi_run_abandon(xfer_plan *plan)
   if (plan->state == XFI_COMMITTED || xfi_state_is_refused(plan->state)) {
     await_before(plan);
     plan->epoch++;
-    (void)xfi_direct_leave(plan->direct, plan, xfi_deadline_after(XFI_LEAVE_MS));
+    (void)xfi_direct_leave(plan->direct, plan, xfi_deadline_after(LEAVE_MS));
   }
 }
 
@@ -361,7 +367,7 @@ static xfer_status await_part(const xfer_plan *plan, xfi_deadline deadline, bool
   xfer_status st;
   /* By then all waits have been let go, and half of the time is left in which others still wait for
    * this rank's word after it has left. */
-  const xfi_deadline last = xfi_deadline_later(plan->run_ends, XFI_LEAVE_MS / 2);
+  const xfi_deadline last = xfi_deadline_later(plan->run_ends, LEAVE_MS / 2);
 
   *is_late = false;
   do {
@@ -423,7 +429,7 @@ static xfer_status agree_on_run(const xfer_plan *plan, xfer_status mine, xfi_dea
 static xfi_deadline agreement_deadline(const xfer_plan *plan, xfi_deadline deadline)
 {
   return xfi_deadline_later(deadline.at_ns > plan->run_ends.at_ns ? deadline : plan->run_ends,
-                            INT64_C(2) * XFI_LEAVE_MS);
+                            INT64_C(2) * LEAVE_MS);
 }
 
 /* What is bound for one run has been read. */
