@@ -398,7 +398,8 @@ static int is_cut_short(int rank, meeting_place *place)
 
   for (uint64_t i = 0; st == XFER_OK; i++) {
     if (i == 20) place->n_gave_up++;
-    st = collectives[mix(i) % N_COLLECTIVES](comm, xfi_deadline_after(500));
+    st = collectives[mix(i) % N_COLLECTIVES](
+        comm, xfi_deadline_after(place->n_gave_up < comm->size ? 20000 : 500));
   }
   if (rank == late_now) return 0;
   return names_the_late(st) ? 0 : 2;
