@@ -237,8 +237,9 @@ XFER_API XFER_MUST_CHECK xfer_status xfer_comm_unregister(xfer_comm *comm, void 
  * copy of the source part, in memory of the comm that they keep mapped: at most 256 MiB on each
  * rank for all kept plans together. Where the same call is made again before its peers have read
  * the copy, there are two from then on, used by turns, if there is room. What finds no room takes
- * that of plans that none of the last 64 calls has used, and of such second copies. Everything else
- * goes through staging slots; so does a whole plan if a rank has no memory for its copies.
+ * that of plans that none of the last 64 calls has used, and of such second copies. Where processes
+ * share a GPU there is one copy, and the call waits until the last one has been read. Everything
+ * else goes through staging slots; so does a whole plan if a rank has no memory for its copies.
  *
  * Stream: starts after what is already on `stream`. Later work on it may write the source, and sees
  * the result if the data arrived, which xfer_comm_check() says. On a host comm the data has arrived
