@@ -43,10 +43,10 @@ def wide(architecture, model_type, without=(), **more):
     return of(architecture, model_type, ("head_dim", *without), **{"hidden_size": 512, **more})
 
 
-def tied(make):
-    """The same model with a tied output layer."""
+def tied(make, tie=True):
+    """The same model with a tied output layer, or with one of its own."""
     def config(said):
-        return {**said, "tie_word_embeddings": True, **({"text_config": config(said["text_config"])} if "text_config" in said else {})}
+        return {**said, "tie_word_embeddings": tie, **({"text_config": config(said["text_config"])} if "text_config" in said else {})}
 
     return lambda: saved(config(make()[0]))
 
