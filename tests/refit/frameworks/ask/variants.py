@@ -272,6 +272,15 @@ def published_gpt2():
     return config, out
 
 
+def published_gpt_neox():
+    """As Pythia is published: with the masks of its attention and rotary frequencies."""
+    config, table = NEWER["gpt_neox"]()
+    for layer in range(2):
+        p = f"gpt_neox.layers.{layer}.attention."
+        table.update({p + "bias": (1, 1, 512, 512), p + "masked_bias": (), p + "rotary_emb.inv_freq": (4,)})
+    return config, table
+
+
 JAMBA = dict(num_experts=4, num_experts_per_tok=2, expert_layer_period=2, expert_layer_offset=1, attn_layer_period=2,
              attn_layer_offset=1, mamba_d_state=16, mamba_d_conv=4, mamba_expand=2, mamba_dt_rank=32, num_hidden_layers=3,
              use_mamba_kernels=False)
@@ -383,6 +392,7 @@ NEWER = {
     "minicpm3_tied": of("MiniCPM3ForCausalLM", "minicpm3", ("head_dim",), **{**MINICPM3, "tie_word_embeddings": True}),
     "gpt2": of("GPT2LMHeadModel", "gpt2", GPT2_LESS, **GPT2),
     "gpt2_published": published_gpt2,
+    "gpt_neox_published": published_gpt_neox,
     "gpt_bigcode": of("GPTBigCodeForCausalLM", "gpt_bigcode", GPT2_LESS, **{**GPT2, "n_layer": 3, "tie_word_embeddings": True}, multi_query=True),
     "gpt_bigcode_heads": of("GPTBigCodeForCausalLM", "gpt_bigcode", GPT2_LESS, **GPT2, multi_query=False),
     "gptj": of("GPTJForCausalLM", "gptj", GPT2_LESS, **GPT2, rotary_dim=16, rope_parameters={"rope_type": "default", "rope_theta": 10000.0}),
