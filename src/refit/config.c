@@ -244,6 +244,21 @@ static xfi_found find_figure(int64_t *value, const char *name, size_t n_chars, c
   return number_of(value, at);
 }
 
+/* The expression of a word of the families. */
+static const char *meaning_of(const char *name, size_t n_chars, const void *context)
+{
+  const xfer_model *model = context;
+  char word[XFI_NAME_BYTES];
+  const char *expr = NULL;
+
+  if (n_chars >= sizeof word) return NULL;
+  memcpy(word, name, n_chars);
+  word[n_chars] = '\0';
+  for (int i = 0; i < model->n_all && expr == NULL; i++)
+    expr = json_string_value(json_object_get(model->all[i]->config, word));
+  return expr;
+}
+
 /* Words may use the figures, and words that are there already. */
 static void set_scopes(xfer_model *model, size_t n_figures)
 {
@@ -251,7 +266,9 @@ static void set_scopes(xfer_model *model, size_t n_figures)
       .vars = model->vars, .n_vars = n_figures, .find = find_figure, .context = model->top};
   model->scope = (xfi_scope){.vars = model->vars + n_figures,
                              .n_vars = model->n_vars - n_figures,
-                             .next = &model->figures};
+                             .next = &model->figures,
+                             .means = meaning_of,
+                             .context = model};
 }
 
 /* ---- of one layer ---- */
@@ -311,11 +328,9 @@ static xfer_status eval_of_layer(int64_t *value, const xfer_model *model, const 
 
 bool xfi_config_says(bool *says, const xfer_model *model, const char *word, int layer)
 {
-  const char *expr = NULL;
+  const char *expr = meaning_of(word, strlen(word), model);
   int64_t value;
 
-  for (int i = 0; i < model->n_all && expr == NULL; i++)
-    expr = json_string_value(json_object_get(model->all[i]->config, word));
   if (expr == NULL || eval_of_layer(&value, model, expr, layer) != XFER_OK) return false;
   *says = value != 0;
   return true;
@@ -395,17 +410,17 @@ xfer_status xfi_config_vars(xfer_model *model)
 /* A word of the family, where that has another key for what others call `key`. */
 static const char *key_of(const xfer_model *model, const char *word, const char *key)
 {
-  const char *expr = NULL;
+  const char *expr = meaning_of(word, strlen(word), model);
 
-  for (int i = 0; i < model->n_all && expr == NULL; i++)
-    expr = json_string_value(json_object_get(model->all[i]->config, word));
   return expr != NULL ? expr : key;
 }
 
 /* How many layers there are, and how many further ones. */
 static xfer_status count_layers(xfer_model *model)
 {
-  const xfi_scope figures = {.find = find_figure, .context = model->top};
+  const xfi_var part = {"text_part", xfi_config_text(model->top) != NULL};
+  const xfi_scope figures = {
+      .vars = &part, .n_vars = 1, .find = find_figure, .context = model->top};
   int64_t n;
   bool has;
 

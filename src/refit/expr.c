@@ -229,6 +229,35 @@ static xfer_status run(parser *p, int64_t *value)
   return STATUSES[p->fault];
 }
 
+static const char *meaning_of(const xfi_scope *scope, const char *name, size_t n_chars)
+{
+  const char *text = NULL;
+
+  for (; scope != NULL && text == NULL; scope = scope->next) {
+    if (scope->means != NULL) text = scope->means(name, n_chars, scope->context);
+  }
+  return text;
+}
+
+/* What the configuration lacks is a key: of a word of the rules, what that is computed from. */
+static void say_unknown(const parser *p)
+{
+  parser last = *p;
+  const char *text = meaning_of(p->scope, p->place, p->n_place);
+
+  for (int depth = 0; depth < MAX_DEPTH && text != NULL; depth++) {
+    parser next = {.text = text, .scope = p->scope};
+    int64_t value;
+
+    text = NULL;
+    if (run(&next, &value) == XFER_OK || next.fault != UNKNOWN) continue;
+    last = next;
+    text = meaning_of(p->scope, last.place, last.n_place);
+  }
+  xfi_set_error("\"%s\": the configuration has no \"%.*s\"", p->text, (int)last.n_place,
+                last.place);
+}
+
 static void say(const parser *p)
 {
   const int n = (int)p->n_place;
@@ -236,7 +265,7 @@ static void say(const parser *p)
   if (p->fault == SYNTAX)
     xfi_set_error("\"%s\" is no expression (at \"%.*s\")", p->text, n, p->place);
   else if (p->fault == UNKNOWN)
-    xfi_set_error("\"%s\": the configuration has no \"%.*s\"", p->text, n, p->place);
+    say_unknown(p);
   else if (p->fault == NO_NUMBER)
     xfi_set_error("\"%s\": \"%.*s\" of the configuration is no whole number", p->text, n, p->place);
   else if (p->fault == RANGE)

@@ -17,12 +17,14 @@ typedef struct xfi_var {
 /* What a name stands for: nothing, a number, or something that should be one and is not. */
 typedef enum xfi_found { XFI_NOT_FOUND = 0, XFI_FOUND, XFI_NO_NUMBER } xfi_found;
 
-/* Names are looked for here, then in `next`; the last may ask `find` for those that have dots. */
+/* Names are looked for here, then in `next`; the last may ask `find` for those that have dots.
+ * `means`: what a word would have its value from, for the error of one that has none. */
 typedef struct xfi_scope {
   const xfi_var *vars;
   size_t n_vars;
   const struct xfi_scope *next;
   xfi_found (*find)(int64_t *value, const char *name, size_t n_chars, const void *context);
+  const char *(*means)(const char *name, size_t n_chars, const void *context);
   const void *context;
 } xfi_scope;
 

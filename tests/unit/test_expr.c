@@ -89,6 +89,40 @@ static void test_what_has_no_value_says_why(void **state)
   }
 }
 
+static const char *means(const char *name, size_t n_chars, const void *context)
+{
+  static const char *const WORDS[][2] = {{"width", "rows * lanes"}, {"lanes", "n_lanes ?? lanes"}};
+
+  (void)context;
+  for (size_t i = 0; i < sizeof WORDS / sizeof *WORDS; i++) {
+    if (strlen(WORDS[i][0]) == n_chars && memcmp(WORDS[i][0], name, n_chars) == 0)
+      return WORDS[i][1];
+  }
+  return NULL;
+}
+
+/* Of a word the key of the configuration that it lacks; what means itself ends somewhere. */
+static void test_a_word_without_a_value_says_which_key_is_missing(void **state)
+{
+  static const xfi_var rows = {"rows", 3}, key = {"rows", 0};
+  const struct {
+    const char *text, *error;
+    const xfi_var *var;
+  } cases[] = {{"2 * width", "\"2 * width\": the configuration has no \"lanes\"", &rows},
+               {"width", "the configuration has no \"lanes\"", &key},
+               {"nothing", "the configuration has no \"nothing\"", &rows}};
+  int64_t value;
+
+  (void)state;
+  for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+    const xfi_scope scope = {.vars = cases[i].var, .n_vars = 1, .means = means};
+
+    print_message("%s\n", cases[i].text);
+    assert_int_equal(xfi_expr_eval(&value, cases[i].text, &scope), XFER_ERR_SHAPE);
+    assert_non_null(strstr(xfer_last_error(), cases[i].error));
+  }
+}
+
 static xfi_found find_text(int64_t *value, const char *name, size_t n_chars, const void *context)
 {
   (void)value;
@@ -174,6 +208,7 @@ int main(void)
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(test_values),
       cmocka_unit_test(test_what_has_no_value_says_why),
+      cmocka_unit_test(test_a_word_without_a_value_says_which_key_is_missing),
       cmocka_unit_test(test_what_is_no_number_stands_for_nothing_else),
       cmocka_unit_test(test_what_is_no_expression),
       cmocka_unit_test(test_braces_are_printed_as_values),

@@ -101,6 +101,14 @@ def unsaid(make, head=False):
     return made
 
 
+def text_lacks(make, *keys):
+    """Of whose text the configuration leaves some keys to its class."""
+    def made():
+        config, table = make()
+        return {**config, "text_config": {k: v for k, v in config["text_config"].items() if k not in keys}}, table
+    return made
+
+
 def smolvlm(architecture, model_type, **tied):
     """Idefics 3 and SmolVLM, whose text is a Llama."""
     vision = dict(model_type=model_type + "_vision", hidden_size=32, intermediate_size=64, num_hidden_layers=1, num_attention_heads=8, image_size=32,
@@ -346,6 +354,8 @@ NEWER = {
                        spatial_merge_size=2, multimodal_projector_bias=False, projector_hidden_act="gelu"),
     "llava": seeing("LlavaForConditionalGeneration", "llava", CLIP, dict(model_type="llama"), tie=False, image_token_index=990,
                     projector_hidden_act="gelu", vision_feature_layer=-1),
+    "llava_wide": seeing("LlavaForConditionalGeneration", "llava", CLIP, dict(model_type="llama", hidden_size=512, num_attention_heads=32, num_key_value_heads=32, head_dim=16),
+                         tie=False, image_token_index=990, projector_hidden_act="gelu", vision_feature_layer=-1),
     "paligemma2": seeing("PaliGemmaForConditionalGeneration", "paligemma", dict(SIGLIP, vision_use_head=False, projection_dim=64),
                          dict(GEMMA, model_type="gemma2", sliding_window=64), image_token_index=990, projection_dim=64, hidden_size=64),
     "cohere2_vision": seeing("Cohere2VisionForConditionalGeneration", "cohere2_vision", SIGLIP,
