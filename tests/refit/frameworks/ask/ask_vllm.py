@@ -41,7 +41,7 @@ KERNEL = None  # the kernel of mxfp4 that pads as it wants
 def parse(layout):
     out = dict(tp=1, dp=1, pp=1, ep=False, rr=False, redundant=0)
     for item in layout.split(","):
-        if item in ("ep", "rr"):
+        if item in ("ep", "rr", "shared_cut"):
             out[item] = True
         elif item.startswith("redundant="):
             out["redundant"] = int(item.partition("=")[2])
@@ -174,6 +174,8 @@ def make_config(folder, p, dp_rank, dtype="float32"):
     extra = {}
     if p["dp"] > 1:
         extra = dict(data_parallel_size=p["dp"], data_parallel_rank=dp_rank, data_parallel_master_port=29999)
+    if p.get("shared_cut"):
+        extra["all2all_backend"] = "flashinfer_nvlink_two_sided"  # beside which vLLM cuts shared experts
     if p["rr"]:
         extra["expert_placement_strategy"] = "round_robin"
     if p["redundant"]:

@@ -22,6 +22,7 @@ def spec_of(data):
         return data["spec"] + (",experts=local" if data["layout"].endswith(",seq") else "")
     out = f"vllm:tp{data['tp']},pp{data['pp']},dp{data['dp']},loaded"
     out += (f",ep{data['tp'] * data['dp']}" if data["ep"] else "") + (",round_robin" if data.get("rr") else "")
+    out += ",shared_cut" * data.get("shared_cut", False)
     return out + "".join(f",{item}={data[item]}" for item in ("mxfp4", "layers") if item in data)
 
 
