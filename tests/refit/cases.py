@@ -8,10 +8,12 @@ COMMON = [
     ("fsdp:dp2,tp2,replicate2", "vllm:tp2"),
     ("full", "fsdp:dp3"),
     ("megatron:tp2,dp2", "vllm:tp2,engines2"),
-    ("full", "hf:tp2"),
     ("megatron:tp2", "full"),
     ("megatron:dp2", "vllm:tp2,pp2"),
 ]
+
+# Of families whose plan of transformers is that of the rules.
+PLANNED = COMMON + [("full", "hf:tp2")]
 
 MOE = [
     ("megatron:tp2,ep4,dp2", "vllm:tp4"),
@@ -29,10 +31,10 @@ GATED = [
 ]
 
 CASES = {
-    "qwen3-dense": COMMON + [("megatron:tp2,dp2,dtype=f32", "vllm:tp4"), ("fsdp:dp3,dtype=f16", "vllm:tp2")],
-    "qwen3-vocab1000": COMMON,
-    "qwen3-groups2": COMMON + [("megatron:tp8", "vllm:tp4"), ("megatron:tp8,pp2", "vllm:tp8")],
-    "qwen3-moe": COMMON + MOE + GATED + [("megatron:tp2,ep4,dp2", "vllm:tp4,up_first", "--one-sided"),
+    "qwen3-dense": PLANNED + [("megatron:tp2,dp2,dtype=f32", "vllm:tp4"), ("fsdp:dp3,dtype=f16", "vllm:tp2")],
+    "qwen3-vocab1000": PLANNED,
+    "qwen3-groups2": PLANNED + [("megatron:tp8", "vllm:tp4"), ("megatron:tp8,pp2", "vllm:tp8")],
+    "qwen3-moe": PLANNED + MOE + GATED + [("megatron:tp2,ep4,dp2", "vllm:tp4,up_first", "--one-sided"),
                                          ("megatron:ep8,dp8", "vllm:tp8"), ("megatron:cp2,tp2,ep4,dp2", "vllm:tp2"),
                                          ("megatron:tp2,ep4,dp2", "vllm:tp4,ep4,map=MAP")],
     "qwen3-moe-blocks": [("megatron:ep4,dp4", "vllm:tp2"), ("megatron:tp2,ep2", "vllm:tp2,ep2"),
@@ -41,7 +43,7 @@ CASES = {
                          ("fsdp:dp3", "vllm:tp4,ep4,quant=fp8_per_block"), ("fsdp:dp3", "full:quant=fp8_per_block"),
                          ("fsdp:dp2,dtype=f16", "vllm:tp2,up_first,transposed,quant=mxfp8"),
                          ("megatron:tp2,ep4,dp2,dtype=f32", "vllm:tp4,quant=mxfp8")],
-    "llama": COMMON,
+    "llama": PLANNED,
     "kimi-k2-bf16": COMMON + MOE + [("megatron:tp2,mla_down=sharded", "vllm:tp2"),
                                     ("megatron:tp2,mla_down=fused", "vllm:tp4"),
                                     ("megatron:tp2,ep4,pp2,dp2", "vllm:tp2,pp2", "--one-sided")],

@@ -22,7 +22,7 @@ TP_DIMS = [
     (r"lm_head\.weight$", 0),
     (r"\.sinks$|\.mixer\.(A_log|D|dt_bias|norm\.weight)$", 0),
 ]
-EMBEDDING = r"(embed_tokens|embeddings)\.weight$"  # whole in transformers' own tensor parallelism, split by FSDP's
+EMBEDDING = r"(embed_tokens|embeddings)\.weight$"  # in transformers' own tensor parallelism whole unless tied, split by FSDP's
 FUSED_EXPERTS = r"\.experts\.(gate_up|down)_proj(_bias)?$"
 SEGMENTED = r"\.mixer\.(in_proj\.weight|conv1d\.(weight|bias))$"
 
@@ -56,7 +56,7 @@ def tp_runs(model, tensor, tp_size, tp, is_fsdp):
             runs[0].append((first + start, length))
             first += rows
         return runs
-    if is_fsdp and re.search(EMBEDDING, tensor.name):
+    if (is_fsdp or model.config.get("tie_word_embeddings")) and re.search(EMBEDDING, tensor.name):
         runs[0] = chunk_runs(runs[0], tp_size, tp)
     for pattern, dim in TP_DIMS:
         if re.search(pattern, tensor.name):

@@ -402,6 +402,24 @@ static int64_t first_dim_of(const xfer_refit *refit, const char *name, int n_dim
   return n;
 }
 
+/* A plan of transformers has the embedding only where the output layer is tied to it. */
+static void test_transformers_cuts_a_tied_embedding(void **state)
+{
+  (void)state;
+  for (int tied = 0; tied < 2; tied++) {
+    refit_sides s = refit_sides_make(
+        tied != 0 ? REFIT_TABLE(REFIT_DENSE_CONFIG
+                                ",\"model_type\":\"qwen3\",\"tie_word_embeddings\":true",
+                                REFIT_DENSE_PARAMS)
+                  : REFIT_TABLE(REFIT_DENSE_CONFIG ",\"model_type\":\"qwen3\"", REFIT_DENSE_PARAMS),
+        "full", "hf:tp3");
+
+    assert_int_equal(refit_sides_join(&s), XFER_OK);
+    assert_int_equal(first_dim_of(s.refit, "model.embed_tokens.weight", 2), tied != 0 ? 34 : 100);
+    refit_sides_end(&s);
+  }
+}
+
 /* As LLaVA 1.5 and 1.6 are published: 32 layers of 32 heads, of which nothing is said. */
 static void test_a_text_may_leave_to_its_class_what_that_says(void **state)
 {
@@ -616,6 +634,7 @@ int main(void)
       cmocka_unit_test(test_experts_in_one_tensor_are_as_many_as_the_configuration_says),
       cmocka_unit_test(test_what_is_refused_is_so_where_another_layer_is_ignored),
       cmocka_unit_test(test_a_tied_head_that_the_checkpoint_lists_does_not_travel),
+      cmocka_unit_test(test_transformers_cuts_a_tied_embedding),
       cmocka_unit_test(test_a_text_may_leave_to_its_class_what_that_says),
       cmocka_unit_test(test_rotary_frequencies_do_not_travel),
       cmocka_unit_test(test_fused_experts_have_the_form_of_their_model_type),

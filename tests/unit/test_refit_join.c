@@ -80,6 +80,10 @@ static void test_what_a_framework_would_refuse_is_refused_by_name(void **state)
                                                                          "[12,48]")),
        "megatron:tp8", "vllm:", "12 heads in 3 groups do not divide by tp 8"},
       {PHI3, "hf:tp2", "vllm:", "transformers cuts what lies in one tensor as one"},
+      {REFIT_TABLE(REFIT_DENSE_CONFIG ",\"model_type\":\"qwen2_moe\"", REFIT_ATTENTION), "full",
+       "hf:tp2", "cuts other tensors of this family than these rules do"},
+      {REFIT_TABLE(REFIT_DENSE_CONFIG ",\"model_type\":\"nemotron\"", REFIT_ATTENTION), "hf:tp2",
+       "vllm:", "transformers has no plan of tensor parallelism for this family"},
       /* gate and up of different types in one tensor */
       {REFIT_TABLE(REFIT_DENSE_CONFIG,
                    REFIT_P("mlp.up_proj.weight",
