@@ -218,7 +218,7 @@ struct xfi_device {
   const xfi_device_ops *ops;
   uint64_t place;     /* equal for ranks of one process on one device, and apart from the low byte
                          for all ranks of one process; 0: it does not matter */
-  uint64_t gpu;       /* this one, in whatever process; 0: it is none */
+  uint64_t gpu;       /* this one of its host, in whatever process; 0: it is none */
   xfi_alarms *alarms; /* NULL: the device is synchronous */
   /* Up to this many bytes to and from all peers go in one batch, rather than one for each peer on a
    * stream of its own. */

@@ -130,7 +130,8 @@ static xfi_near nearness(const xfi_commit_word *own, const xfi_commit_word *othe
 /* As two processes do, not threads of one. */
 static bool share_gpu(const xfi_commit_word *own, const xfi_commit_word *other)
 {
-  return own->gpu != 0 && own->gpu == other->gpu && own->place >> 8 != other->place >> 8;
+  return memcmp(other->domain, own->domain, sizeof own->domain) == 0 && own->gpu != 0 &&
+         own->gpu == other->gpu && own->place >> 8 != other->place >> 8;
 }
 
 /* Offers on all ranks, or on none where one gets no memory for them: messages need no block of the

@@ -115,16 +115,21 @@ bool sim_copy_part(const sim_op *op, xfi_copy *copy, uint64_t src_id, uint64_t d
   return whole;
 }
 
-/* False: what there is to look at is gone. */
+/* The first block's look, for all. False: what there is to look at is gone. */
 static bool look_at_gate(copy_op *o)
 {
   const xfi_cuda_gate *gate = &o->gate;
 
-  if (gate->go != NULL && !o->has_begun) {
+  if (gate->go != NULL) {
     if (!sim_touch(&o->op, gate->go, sizeof *gate->go, false, o->go_id)) return false;
     o->stays = *gate->go == 0;
   }
-  for (int i = 0; i < gate->n_flags; i++) { /* each block does */
+  if (gate->n_flags > 0) {
+    if (gate->blocks->come != 0 || (gate->blocks->said & ~XFI_FLAG_VOID) == gate->value)
+      sim_violation("two launches at once behind one gate, or two of one value");
+    gate->blocks->come = 1;
+  }
+  for (int i = 0; i < gate->n_flags; i++) {
     if (!sim_touch(&o->op, gate->flags[i], sizeof *gate->flags[i], false, o->flag_ids[i]))
       return false;
     o->stays = o->stays || (__atomic_load_n(gate->flags[i], __ATOMIC_ACQUIRE) & XFI_FLAG_VOID) != 0;
@@ -139,6 +144,7 @@ static bool tell(copy_op *o)
   const int i = gate->n_done - 1;
 
   if (i < 0) return true;
+  *gate->blocks = (xfi_cuda_blocks){.said = gate->value};
   if (!sim_touch(&o->op, gate->done[i], sizeof *gate->done[i], true, o->done_ids[i])) return true;
   __atomic_store_n(gate->done[i], gate->value | (o->stays ? XFI_FLAG_VOID : 0), __ATOMIC_RELEASE);
   gate->n_done--;
@@ -152,7 +158,7 @@ static bool copies_step(sim_op *op)
 
   if (o->n == 0 && o->has_begun) return tell(o);
   if (o->table != NULL && !sim_touch(op, o->table, o->table_bytes, false, o->table_id)) return true;
-  if (!look_at_gate(o)) return true;
+  if (!o->has_begun && !look_at_gate(o)) return true;
   o->has_begun = true;
   if (o->stays) o->n = 0;
   for (uint64_t i = 0; i < most && o->n > 0; i++) {
