@@ -4,23 +4,18 @@ from __future__ import annotations
 
 import gc
 import os
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 __all__ = ["no_collection"]
 
-_lock = threading.RLock()  # since the collector may run while it is held, and finalizers with it
-_n_inside = 0  # blocks of all threads
-_was_enabled = False  # before the first of them
+_inside: set[object] = set()  # a token of each block of any thread
+_is_ours = False  # it was on, and one of them has turned it off
 
 
 def _forked() -> None:
-    """The child has none of the other threads; one of them may have had the lock."""
-    global _lock, _n_inside
-    if _n_inside and _was_enabled:
-        gc.enable()
-    _lock, _n_inside = threading.RLock(), 0
+    """The child has none of the other threads, whose blocks never end there."""
+    _inside.clear()
 
 
 os.register_at_fork(after_in_child=_forked)
@@ -30,18 +25,16 @@ os.register_at_fork(after_in_child=_forked)
 def no_collection() -> Iterator[None]:
     """While thousands of objects are made that stay: else Python looks through all that the program has, again and
     again, for 0.1 s each time where torch and a framework are loaded. Of the whole process; short work only."""
-    global _n_inside, _was_enabled
-    is_inside = False
+    global _is_ours
+    token = object()
     try:
-        with _lock:
-            if _n_inside == 0:
-                _was_enabled = gc.isenabled()
-            _n_inside += 1
-            is_inside = True
+        _inside.add(token)
+        if gc.isenabled():
+            _is_ours = True
             gc.disable()
         yield
-    finally:
-        with _lock:
-            _n_inside -= is_inside
-            if _n_inside == 0 and _was_enabled:
-                gc.enable()
+    finally:  # without a lock, where a handler of signals may raise; each order of two threads leaves it on
+        _inside.discard(token)
+        if not _inside and _is_ours:
+            _is_ours = False
+            gc.enable()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from operator import attrgetter, is_
 from typing import Any
@@ -91,22 +92,24 @@ def _is_own(tensor: Any, part: Any) -> bool:
 
 
 class _Seen:
-    """The tensors of a side as a step has seen them, to tell at the next one that they are the same objects."""
+    """The tensors of a side as a step has seen them, to tell at the next one that they are the same objects. It keeps
+    none of them."""
 
     def __init__(self, tensors: Mapping[str, Any], parts: Mapping[str, Any]) -> None:
-        self._names, self._tensors = list(tensors), list(tensors.values())
-        self._wholes = [x for x in self._tensors if isinstance(x, DTensor)]
-        self._specs, self._locals = list(map(_spec, self._wholes)), list(map(_local, self._wholes))
-        self._is_plain = all(map(_is_own, self._tensors, parts.values()))
+        wholes = [x for x in tensors.values() if isinstance(x, DTensor)]
+        self._names, self._tensors = list(tensors), list(map(weakref.ref, tensors.values()))
+        self._specs, self._locals = list(map(_spec, wholes)), list(map(weakref.ref, map(_local, wholes)))
+        self._is_plain = all(map(_is_own, tensors.values(), parts.values()))
 
     def is_of(self, tensors: Mapping[str, Any]) -> bool:
         """Are they, and their parts too?"""
-        return (
-            self._is_plain
-            and self._names == list(tensors)
-            and all(map(is_, self._tensors, tensors.values()))
-            and all(map(is_, self._specs, map(_spec, self._wholes)))
-            and all(map(is_, self._locals, map(_local, self._wholes)))
+        if not self._is_plain or self._names != list(tensors):
+            return False
+        if not all(ref() is x for ref, x in zip(self._tensors, tensors.values(), strict=True)):
+            return False
+        wholes = [x for x in tensors.values() if isinstance(x, DTensor)]
+        return all(map(is_, self._specs, map(_spec, wholes))) and all(
+            ref() is x for ref, x in zip(self._locals, map(_local, wholes), strict=True)
         )
 
 
@@ -179,7 +182,7 @@ class Held:
             if plan.fresh_sources:  # all come anew, and the plan alone keeps these
                 self.parts[0], self._places[0], self._seen[0] = dict.fromkeys(self.parts[0]), Places(), None
         except BaseException:
-            self._places = [Places(), Places()]
+            self._places, self._seen = [Places(), Places()], [None, None]
             raise
 
     def written(self) -> None:

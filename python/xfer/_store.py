@@ -106,17 +106,17 @@ def store_gather(
     """An all-gather by a store that says which rank did not come. The prefix is of these ranks and this meeting alone,
     as one with session() in it is. look: see awaited()."""
     rounds = itertools.count()
-    failed: list[Exception] = []  # the meeting is over, and whoever asks again does not wait again
+    failed: list[str] = []  # why: the meeting is over, and whoever asks again does not wait again
 
     def gather(mine: bytes) -> list[bytes]:
         if failed:
-            raise failed[0]
+            raise TimeoutError(failed[0])
         n = next(rounds)
         store.set(f"{prefix}/{n}/{rank}", mine)
         try:
             got = [awaited(store, f"{prefix}/{n}/{r}", r, timeout_s, who(r), look) for r in range(size)]
-        except Exception as error:
-            failed.append(error)
+        except TimeoutError as error:
+            failed.append(error.text)
             raise
         if n > 0:  # all ranks have come to this round, so they have read the last
             _forget(store, f"{prefix}/{n - 1}/{rank}")

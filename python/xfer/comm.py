@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 import os
 import queue
+import sys
 import threading
 import time
 from collections import deque
 from collections.abc import Callable
 from ctypes import c_int, c_void_p, create_string_buffer
 from functools import partial
-from types import GeneratorType
+from types import FrameType, GeneratorType
 from typing import Any
 
 from . import _bootstrap, _functions, _handle
@@ -41,6 +42,46 @@ def nccl_id() -> bytes:
     made = create_string_buffer(_bootstrap.NCCL_ID_BYTES)
     plugin("nccl").xfer_nccl_id(made)
     return made.raw
+
+
+def _is_inside() -> bool:
+    """Does this call of the package lie inside of another one of this thread, as in a handler or a finalizer?"""
+    frame: FrameType | None = sys._getframe(1)
+    is_out = False
+    while frame is not None:
+        is_ours = str(frame.f_globals.get("__name__", "")).startswith(__package__ + ".")
+        if is_ours and is_out:
+            return True
+        is_out, frame = is_out or not is_ours, frame.f_back
+    return False
+
+
+class Turn:
+    """A comm while one thread has it. A generator would take several times as long, at each run().
+
+    What a handler of signals raises on the way in, or out, leaves the lock with its thread, which takes the comm again
+    where no call of its own is in progress."""
+
+    __slots__ = ("_comm",)
+
+    def __init__(self, comm: Comm) -> None:
+        self._comm = comm
+
+    def __enter__(self) -> None:
+        comm, thread = self._comm, threading.get_ident()
+        if comm._is_forked():
+            raise comm._of_parent()
+        if thread in comm._beside:
+            raise comm._in_use()
+        if comm._busy._is_owned():
+            if _is_inside():
+                raise comm._in_use()
+        elif not comm._busy.acquire(blocking=False):
+            raise comm._in_use()
+        comm._user = thread
+
+    def __exit__(self, *exception: object) -> None:
+        self._comm._busy.release()
 
 
 class Agreed:
@@ -99,9 +140,9 @@ class Comm(_handle.Handle):
         self._device = HOST
         self._known_place: tuple[int, int] | None = None
         self._process = os.getpid()
-        self._busy = threading.Lock()  # of the thread that uses it, _user
+        self._busy: Any = threading.RLock()  # of the thread that uses it, _user
         self._user = 0
-        self._calling = threading.Lock()  # while C is in a call that touches what others may give back
+        self._calling: Any = threading.RLock()  # while C is in a call that touches what others may give back
         self._given_back: deque[tuple[Any, ...]] = deque()  # and its calls, until then
         self._beside: set[int] = set()  # threads that have _calling, or try to, and not the comm
         self._on_main_only = False  # MPI_THREAD_FUNNELED: no other thread may call
@@ -285,21 +326,10 @@ class Comm(_handle.Handle):
 
     # ---- collective calls
 
-    def _alone(self) -> threading.Lock:
+    def _alone(self) -> Turn:
         """For one thread at a time, by `with`."""
         self._as_parameter_  # raises
-        return self._turn()
-
-    def _turn(self) -> threading.Lock:
-        """The lock itself, and no context manager in Python: what a handler of signals raises on the way into one, or
-        out of it, would leave the lock taken for good."""
-        thread = threading.get_ident()
-        if self._is_forked():
-            raise self._of_parent()
-        if thread in self._beside or self._busy.locked():
-            raise self._in_use()
-        self._user = thread
-        return self._busy
+        return Turn(self)
 
     def _is_forked(self) -> bool:
         """Is this a child that has neither the threads nor a place among the ranks?"""
@@ -359,16 +389,17 @@ class Comm(_handle.Handle):
         """A short call beside those of the thread that has the comm, made where none is in progress. A handler of
         signals that interrupts it finds the comm in use, since it would wait for itself."""
         thread = threading.get_ident()
-        if thread in self._beside:
+        if thread in self._beside or self._calling._is_owned():
             return False
         try:
             self._beside.add(thread)
-            if self._calling.locked():
+            if not self._calling.acquire(blocking=False):
                 return False
-            with self._calling:  # as in _turn()
-                function(*arguments)
+            function(*arguments)
             return True
         finally:
+            if self._calling._is_owned():  # whatever was raised since, and when
+                self._calling.release()
             self._beside.discard(thread)
 
     def _look(self, function: Callable[..., Any], *arguments: Any) -> bool:

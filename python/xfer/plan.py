@@ -11,7 +11,7 @@ from . import _handle, _structs
 from ._gc import no_collection
 from ._lib import lib
 from ._structs import decoded
-from .comm import Comm
+from .comm import Comm, Turn
 from .conversion import Conversion
 from .errors import ArgError, StateError, XferError, described
 from .layout import Layout
@@ -514,7 +514,7 @@ class Plan(_handle.Handle):
             return
         try:
             if self._refused:  # and nobody waited: this tells the other ranks, as wait() would have
-                with contextlib.suppress(XferError), comm._turn():
+                with contextlib.suppress(XferError), Turn(comm):
                     comm._call(lib.xfer_plan_wait, _Raw(handle), 0)
         finally:
             comm._give_back(_destroy, handle, views, kept)

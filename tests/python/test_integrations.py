@@ -398,14 +398,25 @@ def test_a_comm_that_another_thread_uses_is_kept(group_of_one):
     weights, comm = transfer(group_of_one), _comms.known_comm(group_of_one)
     source, target = {"w": torch.arange(4.0)}, {"w": torch.zeros(4)}
     kept = comm._transfers["model"] = state_dict._Kept(comm, "model", source=source, target=target)
-    with comm._alone():
-        for call in (
-            lambda: weights.step(1),
-            lambda: transfer(group_of_one),
-            lambda: state_dict.push_state_dict(source, group_of_one),
-        ):
-            with pytest.raises(xfer.StateError, match="cannot be used now"):
-                call()
+    taken, over = threading.Event(), threading.Event()
+
+    def use():
+        with comm._alone():
+            taken.set()
+            over.wait(20)
+
+    thread = threading.Thread(target=use)
+    thread.start()
+    assert taken.wait(20)
+    for call in (
+        lambda: weights.step(1),
+        lambda: transfer(group_of_one),
+        lambda: state_dict.push_state_dict(source, group_of_one),
+    ):
+        with pytest.raises(xfer.StateError, match="cannot be used now"):
+            call()
+    over.set()
+    thread.join()
     weights.step(1)
     assert (comm._transfers["model"], kept.version) == (kept, 0)
     assert _comms.known_comm(group_of_one) is comm
@@ -582,16 +593,19 @@ def test_a_service_that_is_closed_leaves_the_comm_to_the_others_of_its_group(ser
     from xfer.integrations import _comms
 
     first, second, weights = service_class(group_of_one), service_class(group_of_one), transfer(group_of_one)
+    comm = _comms.known_comm(group_of_one)
     first.close()
     second.close()
     weights.step(1)
-    comm = _comms.known_comm(group_of_one)
-    weights.close()
-    del weights
+    weights.close()  # which does not go by who still has a name for it
     third = service_class(group_of_one)
     assert _comms.known_comm(group_of_one) is comm
     third.close()
     assert _comms.known_comm(group_of_one) is None
+    fourth = service_class(group_of_one)
+    comm = _comms.comm_of(group_of_one)
+    fourth.close()
+    assert _comms.known_comm(group_of_one) is comm
 
 
 def test_a_rank_outside_a_group_of_torchs_is_told_so():
@@ -609,6 +623,12 @@ def test_a_generator_that_fills_one_buffer_again_and_again_is_refused():
         for i in range(3):
             yield f"w{i}", (torch.zeros(4) if buffer is None else buffer).fill_(i).detach()
 
-    assert [x.tolist() for x in taken(weights(None)).values()] == [[float(i)] * 4 for i in range(3)]
+    def slices():
+        whole = torch.zeros(3, 4)
+        for i in range(3):
+            yield f"w{i}", whole[i].fill_(i).detach()
+
+    for each in (weights(None), slices()):
+        assert [x.tolist() for x in taken(each).values()] == [[float(i)] * 4 for i in range(3)]
     with pytest.raises(ValueError, match="'w0' was written again before it was sent"):
         taken(weights(torch.zeros(4)))

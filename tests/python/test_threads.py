@@ -12,6 +12,7 @@ import weakref
 
 import numpy as np
 import pytest
+from ranks import is_locked
 from tiny_model import TinyModel
 
 import xfer
@@ -65,7 +66,7 @@ class Pair:
         return thread
 
     def wait_until_called(self):
-        while not self.comms[0]._calling.locked():
+        while not is_locked(self.comms[0]._calling):
             pass
 
 

@@ -298,9 +298,13 @@ class Repacks(QuantizeMethodBase):
 class Derives(QuantizeMethodBase):
     """Kernels that keep the weights and compute with what they packed, as vLLM's do on CPUs for the output layer."""
 
+    @dataclasses.dataclass(slots=True)
+    class _Kept:
+        copy: torch.Tensor
+
     def process_weights_after_loading(self, layer):
-        packed = [x.data.clone() for x in layer._parameters.values()]
-        layer.packed = lambda: packed
+        packed = [self._Kept(x.data.clone()) for x in layer._parameters.values()]
+        layer.packed = lambda: [each.copy for each in packed]
 
 
 # ---- the model

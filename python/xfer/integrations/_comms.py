@@ -13,7 +13,8 @@ from ..errors import CommError, MismatchError, TimeoutError, XferError
 __all__ = ["comm_of", "drop_comm", "dropped_if_broken", "is_in_use", "known_comm", "left_comm", "used_comm"]
 
 _kept: dict[int, tuple[Any, Comm]] = {}  # by id() of the group; what is weakly known, or the address
-_users: weakref.WeakKeyDictionary[Comm, weakref.WeakSet[Any]] = weakref.WeakKeyDictionary()
+_users: weakref.WeakKeyDictionary[Comm, set[object]] = weakref.WeakKeyDictionary()
+_asked_for: weakref.WeakSet[Comm] = weakref.WeakSet()  # by functions, which may ask again
 _NO_MEMBER = -100  # torch.distributed.GroupMember.NON_GROUP_MEMBER
 
 
@@ -40,6 +41,12 @@ def comm_of(group: Any) -> Comm:
     group: a Comm (it is returned), a torch ProcessGroup (of gloo: host memory; of NCCL: GPUs), an nccl4py Communicator
     or the address of an ncclComm_t, or an object with one as `nccl_communicator`.
     """
+    comm = _comm(group)
+    _asked_for.add(comm)
+    return comm
+
+
+def _comm(group: Any) -> Comm:
     if isinstance(group, Comm):
         return group
     key = group if isinstance(group, int) else id(group)
@@ -54,20 +61,21 @@ def comm_of(group: Any) -> Comm:
     return comm
 
 
-def used_comm(group: Any, user: Any) -> Comm:
-    """comm_of() for an object that keeps it, until it says left_comm() or is gone."""
-    comm = comm_of(group)
-    _users.setdefault(comm, weakref.WeakSet()).add(user)
+def used_comm(group: Any, token: object) -> Comm:
+    """comm_of() for an object that uses it until it says left_comm(), with a token of its own. All ranks say the same:
+    nothing here goes by how long one keeps an object."""
+    comm = _comm(group)
+    _users.setdefault(comm, set()).add(token)
     return comm
 
 
-def left_comm(group: Any, user: Any) -> None:
-    """The last of them closes the comm, as drop_comm() does."""
+def left_comm(group: Any, token: object, closes: bool = False) -> None:
+    """closes: the comm too, as drop_comm() does, if nothing else has it: no such object, and no caller of comm_of()."""
     comm = known_comm(group)
     users = _users.get(comm) if comm is not None else None
     if users is not None:
-        users.discard(user)
-    if not users:
+        users.discard(token)
+    if closes and not users and comm not in _asked_for:
         drop_comm(group)
 
 

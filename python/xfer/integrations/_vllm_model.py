@@ -128,10 +128,16 @@ def _noise(tensors: Iterable[Any]) -> None:
 
 
 _MOST_LOOKED_AT = 20000
+_EMPTY_CELL = CellType()
+
+
+def _slots_of(x: Any) -> list[Any]:
+    names = [name for each in type(x).__mro__ for name in getattr(each, "__slots__", ())]
+    return [getattr(x, name) for name in names if isinstance(name, str) and hasattr(x, name)]
 
 
 def _parts_of(x: Any) -> Iterable[Any]:
-    """What an attribute is made of, other modules and types apart."""
+    """What an attribute is made of; vLLM's configurations, which know of all layers, and types apart."""
     if isinstance(x, Mapping):
         return x.values()
     if isinstance(x, list | tuple | set | frozenset):
@@ -142,30 +148,50 @@ def _parts_of(x: Any) -> Iterable[Any]:
         return x.__self__, x.__func__
     if isinstance(x, FunctionType):
         cells = [cell.cell_contents for cell in x.__closure__ or () if cell != _EMPTY_CELL]
-        return *cells, x.__defaults__, x.__kwdefaults__
-    if isinstance(x, torch.nn.Module | ModuleType | type):
+        return *cells, x.__defaults__, x.__kwdefaults__, x.__dict__
+    if isinstance(x, ModuleType | type | str | bytes | int | float) or type(x).__module__.startswith("vllm.config"):
         return ()
-    return getattr(x, "__dict__", {}).values()
+    return *getattr(x, "__dict__", {}).values(), *_slots_of(x)
 
 
-_EMPTY_CELL = CellType()
+class _Reach:
+    """The tensors that attributes are made of, which are kept, and whether those are all."""
+
+    def __init__(self, *roots: Any) -> None:
+        self.storages: dict[int, Any] = {}  # a tensor of each, by address
+        self._seen: dict[int, Any] = {}
+        left = list(roots)
+        while left and len(self._seen) < _MOST_LOOKED_AT:
+            x = left.pop()
+            if id(x) in self._seen:
+                continue
+            self._seen[id(x)] = x
+            if isinstance(x, torch.Tensor):
+                if x.device.type != "meta" and x.numel() > 0:
+                    self.storages.setdefault(x.untyped_storage().data_ptr(), x)
+                left += x.__dict__.values()
+            else:
+                left += _parts_of(x)
+        self.is_all = not left
 
 
-def _storages(*roots: Any) -> set[int]:
-    """Of the tensors that these are made of, by address."""
-    found: set[int] = set()
-    seen: dict[int, Any] = {}
-    left = list(roots)
-    while left and len(seen) < _MOST_LOOKED_AT:
-        x = left.pop()
-        if id(x) in seen:
-            continue
-        seen[id(x)] = x
-        if not isinstance(x, torch.Tensor):
-            left += _parts_of(x)
-        elif x.device.type != "meta" and x.numel() > 0:
-            found.add(x.untyped_storage().data_ptr())
-    return found
+@contextlib.contextmanager
+def _as_it_was(*owners: Any) -> Iterator[list[dict[str, Any]]]:
+    """The attributes of objects, and what containers among them hold, but for parameters and buffers."""
+    kept = [dict(each.__dict__) for each in owners]
+    held = [(x, x.copy()) for each in kept for x in each.values() if type(x) in (dict, list, set)]
+    try:
+        yield kept
+    finally:
+        for each, attributes in zip(owners, kept, strict=True):
+            tensors = {name: each.__dict__[name] for name in ("_parameters", "_buffers") if name in each.__dict__}
+            each.__dict__.clear()
+            each.__dict__.update(attributes | tensors)
+        apart = {id(each.__dict__.get(name)) for each in owners for name in ("_parameters", "_buffers")}
+        for x, before in held:
+            if id(x) not in apart:
+                x.clear()
+                x.extend(before) if isinstance(x, list) else x.update(before)
 
 
 def _compare(before: Mapping[str, Any], after: Mapping[str, Any]) -> Way:
@@ -192,32 +218,37 @@ def _probe(layer: Any, loaded: set[str]) -> Way:
     method = getattr(layer, "quant_method", None)
     if not isinstance(method, QuantizeMethodBase):
         return Way("in place", "nothing processes it")
-    kept = [(each, dict(each.__dict__)) for each in (layer, method)]
     one = _Layer(layer)
-    one.begin()
-    try:
-        one.materialize()
-        one.part()
-        parameters = {name: x for name, x in _tensors(layer)[0].items() if name in loaded}
-        _noise(x.data for x in parameters.values())
-        before = {name: x.detach().clone() for name, x in parameters.items()}
-        layer.__dict__.pop("_already_called_process_weights_after_loading", None)
-        known = _storages(kept, layer.__dict__, method.__dict__)
-        with torch.no_grad():
-            method.process_weights_after_loading(layer)
-        after = _tensors(layer)[0]
-        way = _compare(before, after)
-        if _storages(layer.__dict__, method.__dict__) - known - _storages([after[name] for name in before]):
-            return Way("staged", "processing derives more than the parameters")
-        return way
-    except Exception as error:
-        return Way("staged", f"processing noise fails: {type(error).__name__}: {error}"[:200])
-    finally:
-        one.give_back()
-        for each, attributes in kept:
-            tensors = {name: each.__dict__[name] for name in ("_parameters", "_buffers") if name in each.__dict__}
-            each.__dict__.clear()
-            each.__dict__.update(attributes | tensors)
+    with _as_it_was(layer, method) as kept:
+        one.begin()
+        try:
+            one.materialize()
+            one.part()
+            return _way(layer, method, loaded, kept)
+        except Exception as error:
+            return Way("staged", f"processing noise fails: {type(error).__name__}: {error}"[:200])
+        finally:
+            one.give_back()
+
+
+def _way(layer: Any, method: Any, loaded: set[str], kept: Any) -> Way:
+    """_probe() of a layer that is as before loading, but has memory."""
+    parameters = {name: x for name, x in _tensors(layer)[0].items() if name in loaded}
+    _noise(x.data for x in parameters.values())
+    before = {name: x.detach().clone() for name, x in parameters.items()}
+    layer.__dict__.pop("_already_called_process_weights_after_loading", None)
+    known = _Reach(kept, layer.__dict__, method.__dict__)
+    with torch.no_grad():
+        method.process_weights_after_loading(layer)
+    after = _tensors(layer)[0]
+    way = _compare(before, after)
+    now = _Reach(layer.__dict__, method.__dict__)
+    own = {after[name].untyped_storage().data_ptr() for name in before if after.get(name) is not None}
+    if now.storages.keys() - known.storages.keys() - own:
+        return Way("staged", "processing derives more than the parameters")
+    if not (now.is_all and known.is_all):
+        return Way("staged", "the layer has too many objects to see what processing derives")
+    return way
 
 
 def check_awake() -> None:

@@ -90,7 +90,8 @@ class XferCopyService(CopyService):
             import torch.distributed
 
             group = torch.distributed.group.WORLD
-        self.group, self.offloads, comm = group, offloads, used_comm(group, self)
+        self._token = object()
+        self.group, self.offloads, comm = group, offloads, used_comm(group, self._token)
         self.rank, self.world_size = comm.rank, comm.size
         self._sends: list[tuple[int, int, Any]] = []
         self._recvs: list[tuple[int, int, Any]] = []
@@ -116,7 +117,7 @@ class XferCopyService(CopyService):
         that broke the comm the next one meets the others anew, unless `group` is a Comm."""
         sends, recvs = self._sends, self._recvs
         self._sends, self._recvs, self._counts = [], [], {}
-        comm = used_comm(self.group, self)  # another than before where a failure broke that one
+        comm = used_comm(self.group, self._token)  # another than before where a failure broke that one
         with dropped_if_broken(comm):
             if self.offloads:
                 exchange(comm, sends, recvs)
@@ -126,4 +127,4 @@ class XferCopyService(CopyService):
 
     def close(self) -> None:
         """Give the comm back, once nothing else uses the group's. Not collective."""
-        left_comm(self.group, self)
+        left_comm(self.group, self._token, closes=True)

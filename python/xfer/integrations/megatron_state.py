@@ -21,7 +21,7 @@ from ..errors import MismatchError
 from ..layout import Layout
 from ..memory import View, memory_of
 from ..plan import Plan, PlanOptions
-from ._comms import drop_comm, dropped_if_broken, is_in_use, used_comm
+from ._comms import drop_comm, dropped_if_broken, is_in_use, left_comm, used_comm
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -157,7 +157,8 @@ class StateTransfer(Steps):
     """
 
     def __init__(self, group: Any, *, source: Any = None, target: Any = None, **options: Unpack[PlanOptions]) -> None:
-        self._comm = used_comm(group, self)
+        self._group, self._token = group, object()
+        self._comm = used_comm(group, self._token)
         with dropped_if_broken(self._comm):
             self._plan(self._comm, source, target, **options)
 
@@ -210,6 +211,11 @@ class StateTransfer(Steps):
             raise
         if self.plan.fresh_sources:  # they are bound for one run
             self._where = None
+
+    def close(self) -> None:
+        """Give the plan back; the group's comm stays."""
+        super().close()
+        left_comm(self._group, self._token)
 
     def step(self, version: int, stream: Any = None) -> None:
         """Move all tensors and wait until they are there on every rank. Collective."""
