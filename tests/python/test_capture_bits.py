@@ -1,4 +1,4 @@
-"""xfer.capture of loaders that take the bits of a tensor for another type."""
+"""xfer.capture of loaders that take the bits of a tensor for another type, of real sizes, and of what comes after."""
 
 import random
 
@@ -135,3 +135,29 @@ def test_random_loaders_that_see_bits_as_other_types(seed):
         part = (x.as_strided(each.shape, each.target_strides, each.target_offset) for x in (p, real.p.data))
         next(part).copy_(next(part))
     assert torch.equal(p.view(-1).view(torch.uint8), real.p.data.view(-1).view(torch.uint8))
+
+
+def test_real_sizes_cost_no_memory():
+    def load(model, weights):
+        w = weights["gate_up"]  # 128 experts, 3 G elements
+        model.w13.data.copy_(w[:, :, 2880:5760].permute(0, 2, 1).contiguous())
+
+    found = capture(Model({"w13": (128, 2880, 2880)}, load, torch.bfloat16), {"gate_up": ("bf16", (128, 2880, 5760))})
+    (copy,) = found.copies
+    assert copy.source_box == ((0, 128), (0, 2880), (2880, 5760))
+    assert found.missing == {}
+
+
+def test_what_is_done_after_loading_counts():
+    def load(model, weights):
+        model.w.data.copy_(weights["w"])
+
+    model = Model({"w": (4, 6)}, load)
+
+    def after():
+        model.w.data = model.w.data.t().contiguous()[:, 1:]
+
+    found = capture(model, {"w": ("f64", (4, 6))}, after=after)
+    (copy,) = found.copies
+    assert (copy.shape, copy.source_strides, copy.source_offset) == ((6, 3), (1, 6), 6)
+    assert (copy.target_offset, copy.target_strides, copy.source_box) == (0, (4, 1), ((1, 4), (0, 6)))
