@@ -5,20 +5,20 @@ from __future__ import annotations
 import json
 import os
 import queue
-import sys
 import threading
 import time
 from collections import deque
 from collections.abc import Callable
 from ctypes import c_int, c_void_p, create_string_buffer
 from functools import partial
-from types import FrameType, GeneratorType
+from types import GeneratorType
 from typing import Any
 
 from . import _bootstrap, _functions, _handle
 from ._interrupt import answering, interruptible, is_on_main
 from ._lib import lib, plugin
 from ._structs import checked, decoded, sayable
+from ._turn import Turn
 from .errors import (
     ArgError,
     CommError,
@@ -42,46 +42,6 @@ def nccl_id() -> bytes:
     made = create_string_buffer(_bootstrap.NCCL_ID_BYTES)
     plugin("nccl").xfer_nccl_id(made)
     return made.raw
-
-
-def _is_inside() -> bool:
-    """Does this call of the package lie inside of another one of this thread, as in a handler or a finalizer?"""
-    frame: FrameType | None = sys._getframe(1)
-    is_out = False
-    while frame is not None:
-        is_ours = str(frame.f_globals.get("__name__", "")).startswith(__package__ + ".")
-        if is_ours and is_out:
-            return True
-        is_out, frame = is_out or not is_ours, frame.f_back
-    return False
-
-
-class Turn:
-    """A comm while one thread has it. A generator would take several times as long, at each run().
-
-    What a handler of signals raises on the way in, or out, leaves the lock with its thread, which takes the comm again
-    where no call of its own is in progress."""
-
-    __slots__ = ("_comm",)
-
-    def __init__(self, comm: Comm) -> None:
-        self._comm = comm
-
-    def __enter__(self) -> None:
-        comm, thread = self._comm, threading.get_ident()
-        if comm._is_forked():
-            raise comm._of_parent()
-        if thread in comm._beside:
-            raise comm._in_use()
-        if comm._busy._is_owned():
-            if _is_inside():
-                raise comm._in_use()
-        elif not comm._busy.acquire(blocking=False):
-            raise comm._in_use()
-        comm._user = thread
-
-    def __exit__(self, *exception: object) -> None:
-        self._comm._busy.release()
 
 
 class Agreed:

@@ -11,7 +11,8 @@ from . import _handle, _structs
 from ._gc import no_collection
 from ._lib import lib
 from ._structs import decoded
-from .comm import Comm, Turn
+from ._turn import Turn
+from .comm import Comm
 from .conversion import Conversion
 from .errors import ArgError, StateError, XferError, described
 from .layout import Layout
