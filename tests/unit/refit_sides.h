@@ -85,4 +85,21 @@ static inline void refit_expect_error(const char *word)
   assert_non_null(strstr(xfer_last_error(), word));
 }
 
+/* Of a local tensor of rank 1 that has `n_dims`; 0: it is not there, -1: it has not. */
+static inline int64_t refit_first_dim_of(const xfer_refit *refit, const char *name, int n_dims)
+{
+  xfer_locals *locals = NULL;
+  int64_t n = 0;
+
+  assert_int_equal(xfer_locals_create(&locals, refit, 1), XFER_OK);
+  for (size_t i = 0; i < xfer_locals_count(locals); i++) {
+    xfer_local local;
+
+    assert_int_equal(xfer_locals_get(locals, i, &local), XFER_OK);
+    if (strcmp(local.name, name) == 0) n = local.n_dims == n_dims ? local.shape[0] : -1;
+  }
+  xfer_locals_destroy(locals);
+  return n;
+}
+
 #endif

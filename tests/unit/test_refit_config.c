@@ -385,94 +385,6 @@ static void test_a_tied_head_that_the_checkpoint_lists_does_not_travel(void **st
   }
 }
 
-/* Of a local tensor of rank 1 that has `n_dims`; 0: it is not there, -1: it has not. */
-static int64_t first_dim_of(const xfer_refit *refit, const char *name, int n_dims)
-{
-  xfer_locals *locals = NULL;
-  int64_t n = 0;
-
-  assert_int_equal(xfer_locals_create(&locals, refit, 1), XFER_OK);
-  for (size_t i = 0; i < xfer_locals_count(locals); i++) {
-    xfer_local local;
-
-    assert_int_equal(xfer_locals_get(locals, i, &local), XFER_OK);
-    if (strcmp(local.name, name) == 0) n = local.n_dims == n_dims ? local.shape[0] : -1;
-  }
-  xfer_locals_destroy(locals);
-  return n;
-}
-
-/* A plan of transformers has the embedding only where the output layer is tied to it. */
-static void test_transformers_cuts_a_tied_embedding(void **state)
-{
-  (void)state;
-  for (int tied = 0; tied < 2; tied++) {
-    refit_sides s = refit_sides_make(
-        tied != 0 ? REFIT_TABLE(REFIT_DENSE_CONFIG
-                                ",\"model_type\":\"qwen3\",\"tie_word_embeddings\":true",
-                                REFIT_DENSE_PARAMS)
-                  : REFIT_TABLE(REFIT_DENSE_CONFIG ",\"model_type\":\"qwen3\"", REFIT_DENSE_PARAMS),
-        "full", "hf:tp3");
-
-    assert_int_equal(refit_sides_join(&s), XFER_OK);
-    assert_int_equal(first_dim_of(s.refit, "model.embed_tokens.weight", 2), tied != 0 ? 34 : 100);
-    refit_sides_end(&s);
-  }
-}
-
-/* As LLaVA 1.5 and 1.6 are published: 32 layers of 32 heads, of which nothing is said. */
-static void test_a_text_may_leave_to_its_class_what_that_says(void **state)
-{
-#define ATTENTION(name, last, rows)                                                                \
-  "{\"pattern\":\"language_model.model.layers.{layer}.self_attn." name                             \
-  "_proj.weight\",\"layer\":[0," last "],\"shape\":[" rows ",4096],\"dtype\":\"bf16\"}"
-#define SEES(config, last, rows)                                                                   \
-  REFIT_TABLE(config, ATTENTION("q", last, "4096") "," ATTENTION("k", last, rows) "," ATTENTION(   \
-                          "v", last, rows))
-#define TEXT(type) "\"model_type\":\"llava\",\"text_config\":{\"model_type\":\"" type "\"}"
-  static const struct {
-    const char *table, *word;
-    int64_t rows;
-  } cases[] = {
-      {SEES(TEXT("llama"), "31", "4096"), NULL, 3072},
-      {SEES(TEXT("mistral"), "31", "1024"), NULL, 1536},
-      {SEES(TEXT("mistral"), "30", "1024"), "the configuration says 32 layers", 0},
-      {SEES(TEXT("qwen2"), "31", "4096"), "the configuration has no \"num_attention_heads\"", 0},
-      {SEES("\"model_type\":\"llama\"", "31", "4096"),
-       "the configuration has no \"num_attention_heads\"", 0},
-  };
-
-  (void)state;
-  for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-    xfer_model *model = NULL;
-    xfer_side *train = NULL, *gen = NULL;
-    xfer_refit *refit = NULL;
-    xfer_side_options options = XFER_SIDE_OPTIONS_INIT;
-    xfer_status st = refit_load(&model, cases[i].table);
-
-    print_message("%zu\n", i);
-    assert_int_equal(refit_side(&train, "full", NULL), XFER_OK);
-    options.first_rank = 1;
-    assert_int_equal(refit_side(&gen, "vllm:tp4", &options), XFER_OK);
-    if (st == XFER_OK) st = xfer_refit_create(&refit, model, train, gen);
-    if (cases[i].word != NULL) {
-      assert_int_not_equal(st, XFER_OK);
-      refit_expect_error(cases[i].word);
-    } else {
-      assert_int_equal(st, XFER_OK);
-      assert_int_equal(first_dim_of(refit, "model.layers.31.self_attn.qkv_proj.weight", 2),
-                       cases[i].rows);
-    }
-    xfer_refit_destroy(refit);
-    xfer_side_destroy(gen);
-    xfer_side_destroy(train);
-    xfer_model_destroy(model);
-  }
-#undef TEXT
-#undef SEES
-#undef ATTENTION
-}
-
 /* Checkpoints of Llama 2 have them; engines and trainers make their own. */
 static void test_rotary_frequencies_do_not_travel(void **state)
 {
@@ -532,9 +444,9 @@ static void test_sglang_decides_whether_a_shared_expert_is_a_routed_one(void **s
 
     print_message("%zu: %s\n", i, cases[i].gen);
     assert_int_equal(refit_sides_join(&s), XFER_OK);
-    assert_int_equal(first_dim_of(s.refit, w2, 3), cases[i].experts);
+    assert_int_equal(refit_first_dim_of(s.refit, w2, 3), cases[i].experts);
     assert_int_equal(
-        first_dim_of(s.refit, "model.layers.0.mlp.shared_experts.down_proj.weight", 3) == -1,
+        refit_first_dim_of(s.refit, "model.layers.0.mlp.shared_experts.down_proj.weight", 3) == -1,
         cases[i].experts % 2 == 0);
     refit_sides_end(&s);
   }
@@ -634,8 +546,6 @@ int main(void)
       cmocka_unit_test(test_experts_in_one_tensor_are_as_many_as_the_configuration_says),
       cmocka_unit_test(test_what_is_refused_is_so_where_another_layer_is_ignored),
       cmocka_unit_test(test_a_tied_head_that_the_checkpoint_lists_does_not_travel),
-      cmocka_unit_test(test_transformers_cuts_a_tied_embedding),
-      cmocka_unit_test(test_a_text_may_leave_to_its_class_what_that_says),
       cmocka_unit_test(test_rotary_frequencies_do_not_travel),
       cmocka_unit_test(test_fused_experts_have_the_form_of_their_model_type),
   };

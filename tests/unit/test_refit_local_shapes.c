@@ -7,6 +7,7 @@
 #include <cmocka.h>
 
 #include "refit_locals.h"
+#include "refit_sides.h"
 
 /* Layers that are called h.N, of weights that are columns by rows. */
 #define GPT2                                                                                       \
@@ -180,6 +181,78 @@ static void test_sizes_that_multiply_past_63_bits_are_no_shape(void **state)
   unmake(&o);
 }
 
+/* A plan of transformers has the embedding only where the output layer is tied to it. */
+static void test_transformers_cuts_a_tied_embedding(void **state)
+{
+  (void)state;
+  for (int tied = 0; tied < 2; tied++) {
+    refit_sides s = refit_sides_make(
+        tied != 0 ? REFIT_TABLE(REFIT_DENSE_CONFIG
+                                ",\"model_type\":\"qwen3\",\"tie_word_embeddings\":true",
+                                REFIT_DENSE_PARAMS)
+                  : REFIT_TABLE(REFIT_DENSE_CONFIG ",\"model_type\":\"qwen3\"", REFIT_DENSE_PARAMS),
+        "full", "hf:tp3");
+
+    assert_int_equal(refit_sides_join(&s), XFER_OK);
+    assert_int_equal(refit_first_dim_of(s.refit, "model.embed_tokens.weight", 2),
+                     tied != 0 ? 34 : 100);
+    refit_sides_end(&s);
+  }
+}
+
+/* As LLaVA 1.5 and 1.6 are published: 32 layers of 32 heads, of which nothing is said. */
+static void test_a_text_may_leave_to_its_class_what_that_says(void **state)
+{
+#define ATTENTION(name, last, rows)                                                                \
+  "{\"pattern\":\"language_model.model.layers.{layer}.self_attn." name                             \
+  "_proj.weight\",\"layer\":[0," last "],\"shape\":[" rows ",4096],\"dtype\":\"bf16\"}"
+#define SEES(config, last, rows)                                                                   \
+  REFIT_TABLE(config, ATTENTION("q", last, "4096") "," ATTENTION("k", last, rows) "," ATTENTION(   \
+                          "v", last, rows))
+#define TEXT(type) "\"model_type\":\"llava\",\"text_config\":{\"model_type\":\"" type "\"}"
+  static const struct {
+    const char *table, *word;
+    int64_t rows;
+  } cases[] = {
+      {SEES(TEXT("llama"), "31", "4096"), NULL, 3072},
+      {SEES(TEXT("mistral"), "31", "1024"), NULL, 1536},
+      {SEES(TEXT("mistral"), "30", "1024"), "the configuration says 32 layers", 0},
+      {SEES(TEXT("qwen2"), "31", "4096"), "the configuration has no \"num_attention_heads\"", 0},
+      {SEES("\"model_type\":\"llama\"", "31", "4096"),
+       "the configuration has no \"num_attention_heads\"", 0},
+  };
+
+  (void)state;
+  for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+    xfer_model *model = NULL;
+    xfer_side *train = NULL, *gen = NULL;
+    xfer_refit *refit = NULL;
+    xfer_side_options options = XFER_SIDE_OPTIONS_INIT;
+    xfer_status st = refit_load(&model, cases[i].table);
+
+    print_message("%zu\n", i);
+    assert_int_equal(refit_side(&train, "full", NULL), XFER_OK);
+    options.first_rank = 1;
+    assert_int_equal(refit_side(&gen, "vllm:tp4", &options), XFER_OK);
+    if (st == XFER_OK) st = xfer_refit_create(&refit, model, train, gen);
+    if (cases[i].word != NULL) {
+      assert_int_not_equal(st, XFER_OK);
+      refit_expect_error(cases[i].word);
+    } else {
+      assert_int_equal(st, XFER_OK);
+      assert_int_equal(refit_first_dim_of(refit, "model.layers.31.self_attn.qkv_proj.weight", 2),
+                       cases[i].rows);
+    }
+    xfer_refit_destroy(refit);
+    xfer_side_destroy(gen);
+    xfer_side_destroy(train);
+    xfer_model_destroy(model);
+  }
+#undef TEXT
+#undef SEES
+#undef ATTENTION
+}
+
 int main(void)
 {
   const struct CMUnitTest tests[] = {
@@ -187,6 +260,8 @@ int main(void)
       cmocka_unit_test(test_dims_of_one_element_are_one_with_their_neighbours),
       cmocka_unit_test(test_dims_of_one_element_may_have_any_stride),
       cmocka_unit_test(test_sizes_that_multiply_past_63_bits_are_no_shape),
+      cmocka_unit_test(test_transformers_cuts_a_tied_embedding),
+      cmocka_unit_test(test_a_text_may_leave_to_its_class_what_that_says),
   };
 
   return cmocka_run_group_tests(tests, refit_files_begin, refit_files_end);
