@@ -191,7 +191,8 @@ static xfer_status carry(xfi_comm *base, const xfi_messages *messages, int root,
   XFI_CHECK_DONE(n <= XFI_ROUND_MESSAGES, XFER_ERR_INTERNAL, "%d messages in a group", n);
   if (n == 0) goto done;
   remember_peers(comm, messages, root);
-  XFI_TRY_DONE(xfi_nccl_group(&comm->data, messages, root, stream, deadline));
+  XFI_TRY_DONE(xfi_nccl_group(&comm->data, root < 0 ? comm->data.launcher : comm->data.handle,
+                              messages, root, stream, deadline));
   XFI_TRY_DONE(put_in_flight(comm, stream, deadline));
 done:
   (void)pthread_mutex_unlock(&comm->lock);
@@ -285,6 +286,7 @@ static xfer_status make_data(xfi_nccl_comm *comm, xfi_deadline deadline)
   xfi_nccl_abort_data(&comm->base, "a rank makes a new one");
   XFI_CHECK_DONE(all[0].has_id != 0, XFER_ERR_COMM, "rank 0: ncclGetUniqueId failed");
   XFI_TRY_DONE(xfi_nccl_join(&comm->data, &comm->base, &all[0].id, "xfer", 0, deadline));
+  XFI_TRY_DONE(xfi_nccl_make_launcher(&comm->data, &comm->base, deadline));
 done:
   xfi_free(all);
   return st;
@@ -323,8 +325,8 @@ xfer_status xfi_nccl_connect(xfi_comm *base, const bool *peers, bool broadcasts,
   XFI_TRY_DONE(
       xfi_nccl_carry(comm, &comm->data, &(xfi_messages){greetings, n, greetings, n}, deadline));
   if (broadcasts) {
-    XFI_TRY_DONE(xfi_nccl_group(&comm->data, &(xfi_messages){&first, 1, NULL, 0}, 0,
-                                comm->control_stream, deadline));
+    XFI_TRY_DONE(xfi_nccl_group(&comm->data, comm->data.handle, &(xfi_messages){&first, 1, NULL, 0},
+                                0, comm->control_stream, deadline));
     XFI_TRY_DONE(xfi_nccl_control_wait(comm, &comm->data, "a first broadcast", deadline));
   }
 done:

@@ -24,7 +24,8 @@ void xfi_nccl_break(xfi_nccl *nccl, const char *why)
   nccl->n_ends++;
   (void)snprintf(nccl->why, sizeof nccl->why, "%s", why);
   if (!nccl->is_borrowed) (void)ncclCommAbort(nccl->handle);
-  nccl->handle = NULL;
+  if (nccl->launcher != NULL) (void)ncclCommAbort(nccl->launcher); /* also one in the making */
+  nccl->handle = nccl->launcher = NULL;
 }
 
 xfer_status xfi_nccl_failed(xfi_nccl *nccl, ncclResult_t result, const char *call)
@@ -92,6 +93,7 @@ xfer_status xfi_nccl_join(xfi_nccl *nccl, const xfi_comm *comm, const ncclUnique
   ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
 
   config.blocking = 0;
+  config.splitShare = 1;
   config.commName = name;
   if (n_channels > 0) config.minCTAs = config.maxCTAs = n_channels;
   nccl->why[0] = '\0';
@@ -100,7 +102,17 @@ xfer_status xfi_nccl_join(xfi_nccl *nccl, const xfi_comm *comm, const ncclUnique
   return xfi_nccl_launched(nccl, result, "ncclCommInitRankConfig", deadline);
 }
 
-xfer_status xfi_nccl_group(xfi_nccl *nccl, const xfi_messages *messages, int root,
+xfer_status xfi_nccl_make_launcher(xfi_nccl *nccl, const xfi_comm *comm, xfi_deadline deadline)
+{
+  ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
+
+  config.blocking = 1;
+  config.commName = "xfer launcher";
+  const ncclResult_t result = ncclCommSplit(nccl->handle, 0, comm->rank, &nccl->launcher, &config);
+  return xfi_nccl_launched(nccl, result, "ncclCommSplit", deadline);
+}
+
+xfer_status xfi_nccl_group(xfi_nccl *nccl, ncclComm_t by, const xfi_messages *messages, int root,
                            cudaStream_t stream, xfi_deadline deadline)
 {
   const int n_sends = messages->n_sends;
@@ -116,11 +128,11 @@ xfer_status xfi_nccl_group(xfi_nccl *nccl, const xfi_messages *messages, int roo
                                      : "ncclRecv from";
 
     if (root >= 0)
-      result = ncclBroadcast(m->data, m->data, m->n_bytes, ncclInt8, root, nccl->handle, stream);
+      result = ncclBroadcast(m->data, m->data, m->n_bytes, ncclInt8, root, by, stream);
     else if (i < n_sends)
-      result = ncclSend(m->data, m->n_bytes, ncclInt8, m->peer, nccl->handle, stream);
+      result = ncclSend(m->data, m->n_bytes, ncclInt8, m->peer, by, stream);
     else
-      result = ncclRecv(m->data, m->n_bytes, ncclInt8, m->peer, nccl->handle, stream);
+      result = ncclRecv(m->data, m->n_bytes, ncclInt8, m->peer, by, stream);
     if (result == ncclSuccess || result == ncclInProgress) continue;
     (void)snprintf(call, sizeof call, "%s rank %d", what, root >= 0 ? root : m->peer);
     first_bad = result;

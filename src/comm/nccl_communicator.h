@@ -12,10 +12,13 @@
 
 enum { XFI_NCCL_WHY_BYTES = 320 };
 
-/* A private, non-blocking communicator. NCCL allows one thread at a time in it, and an abort only
- * while no other thread is inside. */
+/* A private, non-blocking communicator, since what waits for other ranks, such as connecting to
+ * them, has a deadline. NCCL starts a thread for each of its groups, so those of pairs that have
+ * connected, which wait for nobody, go to a blocking one that shares its connections. NCCL allows
+ * one thread at a time in both, and an abort only while no other thread is inside. */
 typedef struct xfi_nccl {
   ncclComm_t handle;            /* NULL: none, or aborted */
+  ncclComm_t launcher;          /* the blocking one; NULL: likewise */
   char why[XFI_NCCL_WHY_BYTES]; /* it was aborted; "" : it was not */
   bool is_borrowed;             /* the caller's, which is not aborted */
   uint64_t n_ends;              /* aborts */
@@ -26,6 +29,8 @@ typedef struct xfi_nccl {
 /* All ranks of `comm`: connect them, by `n_channels` if it is not 0. */
 xfer_status xfi_nccl_join(xfi_nccl *nccl, const xfi_comm *comm, const ncclUniqueId *id,
                           const char *name, int n_channels, xfi_deadline deadline);
+/* All of them again: make the launcher. */
+xfer_status xfi_nccl_make_launcher(xfi_nccl *nccl, const xfi_comm *comm, xfi_deadline deadline);
 /* XFER_ERR_COMM with the reason if it was aborted. */
 xfer_status xfi_nccl_usable(const xfi_nccl *nccl);
 /* Abort NCCL and remember why. */
@@ -42,9 +47,9 @@ xfer_status xfi_nccl_await(xfi_nccl *nccl, cudaEvent_t done, const char *what,
                            xfi_deadline deadline);
 /* Where others are awaited: now and then, have they told that they do not come? */
 xfer_status xfi_nccl_heed(xfi_nccl *nccl, int polls);
-/* One group on `stream`: at most one send and one receive per peer; or, `root` not being negative,
- * broadcasts of its `sends`. */
-xfer_status xfi_nccl_group(xfi_nccl *nccl, const xfi_messages *messages, int root,
+/* One group on `stream`, by the handle or the launcher: at most one send and one receive per peer;
+ * or, `root` not being negative, broadcasts of its `sends`. */
+xfer_status xfi_nccl_group(xfi_nccl *nccl, ncclComm_t by, const xfi_messages *messages, int root,
                            cudaStream_t stream, xfi_deadline deadline);
 
 #endif

@@ -170,7 +170,8 @@ static xfer_status group_carry(xfi_nccl_comm *comm, xfi_nccl *nccl, const group_
     XFI_CUDA_TRY(cudaMemcpyAsync, (comm->device_bytes, comm->host_bytes, send_bytes,
                                    cudaMemcpyHostToDevice, comm->control_stream));
   }
-  XFI_TRY(xfi_nccl_group(nccl, &(xfi_messages){send->in_slot, send->n, recv->in_slot, recv->n}, -1,
+  XFI_TRY(xfi_nccl_group(nccl, nccl->handle,
+                         &(xfi_messages){send->in_slot, send->n, recv->in_slot, recv->n}, -1,
                          comm->control_stream, deadline));
   if (recv->n > 0) {
     XFI_CUDA_TRY(cudaMemcpyAsync, (comm->host_bytes + recv_at, comm->device_bytes + recv_at,

@@ -30,10 +30,10 @@ static void end_one(xfi_nccl *nccl)
   ncclResult_t result;
 
   if (nccl->handle == NULL) return;
-  result = ncclCommFinalize(nccl->handle);
-  if (xfi_nccl_launched(nccl, result, "ncclCommFinalize", deadline) == XFER_OK)
-    (void)ncclCommDestroy(nccl->handle);
-  nccl->handle = NULL;
+  result = ncclCommFinalize(nccl->handle); /* the launcher's work too */
+  if (xfi_nccl_launched(nccl, result, "ncclCommFinalize", deadline) != XFER_OK) return;
+  if (nccl->launcher != NULL) (void)ncclCommDestroy(nccl->launcher);
+  (void)ncclCommDestroy(nccl->handle);
 }
 
 static void *end_main(void *argument)

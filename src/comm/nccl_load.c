@@ -29,6 +29,8 @@ ncclResult_t ncclGroupEnd(void);
   CALLS(X, ncclCommInitRank, (ncclComm_t * c, int n, ncclUniqueId i, int r), (c, n, i, r))         \
   CALLS(X, ncclCommInitRankConfig,                                                                 \
         (ncclComm_t * c, int n, ncclUniqueId i, int r, ncclConfig_t *o), (c, n, i, r, o))          \
+  CALLS(X, ncclCommSplit, (ncclComm_t c, int g, int k, ncclComm_t *n, ncclConfig_t *o),            \
+        (c, g, k, n, o))                                                                           \
   CALLS(X, ncclCommFinalize, (ncclComm_t c), (c))                                                  \
   CALLS(X, ncclCommDestroy, (ncclComm_t c), (c))                                                   \
   CALLS(X, ncclCommAbort, (ncclComm_t c), (c))                                                     \

@@ -25,6 +25,11 @@ void sim_nccl_release(struct ncclComm *comm)
   job **at = &jobs;
 
   if (--comm->refs > 0) return;
+  if (comm->of != NULL) {
+    sim_nccl_release(comm->of);
+    free(comm);
+    return;
+  }
   j->comms[comm->rank] = NULL;
   sim.used[comm->device] -= comm->link_bytes;
   free(comm->sent);
@@ -112,6 +117,28 @@ ncclResult_t ncclCommInitRankConfig(ncclComm_t *comm, int size, ncclUniqueId id,
   return leave(init(comm, size, &id, rank, config == NULL || config->blocking != 0));
 }
 
+ncclResult_t ncclCommSplit(ncclComm_t comm, int color, int key, ncclComm_t *out,
+                           ncclConfig_t *config)
+{
+  NCCL_ENTER();
+  *out = NULL;
+  if (color != 0 || key != comm->rank || comm->of != NULL)
+    return leave(sim_nccl_fail(ncclInvalidArgument, "only the same ranks again are simulated"));
+  struct ncclComm *made = calloc(1, sizeof *made);
+  if (made == NULL) abort();
+  *made = (struct ncclComm){.job = comm->job,
+                            .rank = comm->rank,
+                            .device = comm->device,
+                            .blocking = config == NULL || config->blocking != 0,
+                            .refs = 1,
+                            .of = comm};
+  comm->refs++;
+  comm->n_splits++;
+  comm->split = made;
+  comm->split_at = out;
+  return leave(sim_nccl_state(comm));
+}
+
 ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t *state)
 {
   NCCL_ENTER();
@@ -123,10 +150,12 @@ ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t *state)
 ncclResult_t ncclCommAbort(ncclComm_t comm)
 {
   NCCL_ENTER();
-  comm->aborted = true;
-  while (comm->pending != NULL) {
-    launch *l = comm->pending;
-    comm->pending = l->next;
+  struct ncclComm *whole = comm->of != NULL ? comm->of : comm;
+  whole->aborted = true;
+  if (comm->split_at != NULL) *comm->split_at = comm->split; /* the caller's to abort */
+  while (whole->pending != NULL) {
+    launch *l = whole->pending;
+    whole->pending = l->next;
     sim_op_drop(&l->kernel->op);
     free(l);
   }
@@ -159,9 +188,10 @@ static bool all_leave(void *context)
 ncclResult_t ncclCommDestroy(ncclComm_t comm)
 {
   NCCL_ENTER();
-  sim_wait_until(has_ended, comm, "an NCCL communicator to end");
+  sim_wait_until(has_ended, comm->of != NULL ? comm->of : comm, "an NCCL communicator to end");
   comm->leaves = true;
-  if (sim.config.nccl_ends_together) sim_wait_until(all_leave, comm, "all ranks to destroy theirs");
+  if (comm->of == NULL && sim.config.nccl_ends_together)
+    sim_wait_until(all_leave, comm, "all ranks to destroy theirs");
   sim_nccl_release(comm);
   return leave(ncclSuccess);
 }

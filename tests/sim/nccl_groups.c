@@ -73,11 +73,36 @@ bool sim_nccl_is_settled(void *context)
   return comm->job->n_joined == comm->job->size && advance(comm) != ncclInProgress;
 }
 
+/* Have all ranks come to the split? */
+static bool is_split(struct ncclComm *comm)
+{
+  const job *j = comm->job;
+
+  if (comm->split_at == NULL) return true;
+  for (int r = 0; r < j->size; r++)
+    if (j->comms[r] == NULL || j->comms[r]->n_splits < comm->n_splits) return false;
+  *comm->split_at = comm->split;
+  comm->split_at = NULL;
+  return true;
+}
+
 ncclResult_t sim_nccl_state(struct ncclComm *comm)
 {
   if (comm->job->bad) return ncclInvalidUsage;
-  if (comm->job->n_joined < comm->job->size) return ncclInProgress;
+  if (comm->job->n_joined < comm->job->size || !is_split(comm)) return ncclInProgress;
   return advance(comm);
+}
+
+/* One that was split off is there to launch at once. */
+static void check_is_linked(const task *t)
+{
+  const job *j = t->comm->job;
+  const size_t pair = (size_t)t->comm->rank * (size_t)j->size + (size_t)t->peer;
+  const bool linked = is_message(t->kind) ? (j->linked[pair] & (t->kind == SEND ? 1 : 2)) != 0
+                                          : j->in_ring[t->comm->rank] != 0;
+
+  if (t->split_off && !linked)
+    sim_violation("NCCL: rank %d connects in a call that blocks", t->comm->rank);
 }
 
 static void launch_add(struct ncclComm *comm, kernel *k, cudaStream_t stream)
@@ -100,6 +125,7 @@ static ncclResult_t group_launch(void)
   for (int i = 0; i < group.n; i++) {
     struct ncclComm *comm = group.tasks[i].comm;
     bool seen = false;
+    check_is_linked(&group.tasks[i]);
     for (int k = 0; k < i; k++)
       seen =
           seen || (group.tasks[k].comm == comm && group.tasks[k].stream == group.tasks[i].stream);
@@ -109,7 +135,7 @@ static ncclResult_t group_launch(void)
   }
   for (int i = 0; i < group.n; i++) {
     struct ncclComm *comm = group.tasks[i].comm;
-    if (comm->blocking) sim_wait_until(sim_nccl_is_settled, comm, "NCCL to launch");
+    if (group.tasks[i].blocking) sim_wait_until(sim_nccl_is_settled, comm, "NCCL to launch");
     const ncclResult_t now = sim_nccl_state(comm);
     if (now != ncclSuccess && result == ncclSuccess) result = now;
   }
@@ -151,6 +177,11 @@ static ncclResult_t task_add(task t, const char *name)
   const int refused = sim_enter(name, SIM_SAFE);
   ncclResult_t result = (ncclResult_t)refused;
 
+  if (t.comm != NULL) {
+    t.blocking = t.comm->blocking;
+    t.split_off = t.comm->of != NULL;
+    if (t.split_off) t.comm = t.comm->of;
+  }
   if (refused == 0 &&
       (t.comm == NULL || t.comm->aborted || t.peer < 0 || t.peer >= t.comm->job->size))
     result = sim_nccl_fail(ncclInvalidArgument, "a communicator or peer");

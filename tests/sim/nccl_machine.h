@@ -10,6 +10,8 @@
  *
  * Pairs connect at their first message, when both ends have one, and collectives when all ranks
  * have one; until then a non-blocking communicator is "in progress" and has launched nothing.
+ *
+ * A communicator that is split off shares connections, order and end with the one it comes of.
  */
 #ifndef SIM_NCCL_MACHINE_H
 #define SIM_NCCL_MACHINE_H
@@ -22,7 +24,9 @@ typedef enum task_kind { SEND, RECV, BROADCAST, ALL_GATHER } task_kind;
 
 typedef struct task {
   task_kind kind;
-  struct ncclComm *comm;
+  struct ncclComm *comm; /* the first, of one that was split off */
+  bool blocking;
+  bool split_off;
   cudaStream_t stream;
   const char *in;
   char *out;
@@ -107,6 +111,10 @@ struct ncclComm {
   uint64_t collectives;
   uint64_t link_bytes;
   ncclResult_t state;
+  struct ncclComm *of;    /* it was split off this one; NULL: it was not */
+  struct ncclComm *split; /* what is being split off, once all ranks have come ... */
+  ncclComm_t *split_at;   /* ... to be told here; NULL: nothing is */
+  int n_splits;
 };
 
 static inline bool is_message(task_kind kind)

@@ -203,7 +203,8 @@ bool ranks_come(ranks_meeting *meeting, int rank)
 
 void ranks_go(ranks_meeting *meeting, int rank)
 {
-  if (borrows(meeting)) (void)ncclCommDestroy(meeting->own[rank]);
+  /* A rank that was late may have left work on it that waits for one that gave up. */
+  if (borrows(meeting)) (void)ncclCommAbort(meeting->own[rank]);
 }
 
 static xfer_status make_comm(xfer_comm **comm, const ranks_meeting *meeting, int rank)

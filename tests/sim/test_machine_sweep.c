@@ -452,6 +452,7 @@ static void test_life_host(void)
 {
   are_processes = true;
   refused_to_one("ncclCommInitRankConfig");
+  refused_to_one("ncclCommSplit");
   refused_to_one("ncclGroupEnd");
   sweep(COMM_NCCL, XFER_LANE_PACKED, PLAN, RELEASE);
 }
