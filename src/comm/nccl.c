@@ -191,8 +191,7 @@ static xfer_status carry(xfi_comm *base, const xfi_messages *messages, int root,
   XFI_CHECK_DONE(n <= XFI_ROUND_MESSAGES, XFER_ERR_INTERNAL, "%d messages in a group", n);
   if (n == 0) goto done;
   remember_peers(comm, messages, root);
-  XFI_TRY_DONE(xfi_nccl_group(&comm->data, root < 0 ? comm->data.launcher : comm->data.handle,
-                              messages, root, stream, deadline));
+  XFI_TRY_DONE(xfi_nccl_group(&comm->data, comm->data.launcher, messages, root, stream, deadline));
   XFI_TRY_DONE(put_in_flight(comm, stream, deadline));
 done:
   (void)pthread_mutex_unlock(&comm->lock);
@@ -327,6 +326,9 @@ xfer_status xfi_nccl_connect(xfi_comm *base, const bool *peers, bool broadcasts,
   if (broadcasts) {
     XFI_TRY_DONE(xfi_nccl_group(&comm->data, comm->data.handle, &(xfi_messages){&first, 1, NULL, 0},
                                 0, comm->control_stream, deadline));
+    XFI_TRY_DONE(xfi_nccl_control_wait(comm, &comm->data, "a first broadcast", deadline));
+    XFI_TRY_DONE(xfi_nccl_teach_launcher(&comm->data, &first, comm->ordinal, comm->control_stream,
+                                         deadline));
     XFI_TRY_DONE(xfi_nccl_control_wait(comm, &comm->data, "a first broadcast", deadline));
   }
 done:

@@ -1,8 +1,10 @@
 #include "nccl_communicator.h"
 
 #include "error.h"
+#include "thread.h"
 
 #include <sched.h>
+#include <stdatomic.h>
 #include <stdio.h>
 
 enum {
@@ -24,6 +26,8 @@ void xfi_nccl_break(xfi_nccl *nccl, const char *why)
   nccl->n_ends++;
   (void)snprintf(nccl->why, sizeof nccl->why, "%s", why);
   if (!nccl->is_borrowed) (void)ncclCommAbort(nccl->handle);
+  if (nccl->has_caller) (void)pthread_join(nccl->caller, NULL);
+  nccl->has_caller = false;
   if (nccl->launcher != NULL) (void)ncclCommAbort(nccl->launcher); /* also one in the making */
   nccl->handle = nccl->launcher = NULL;
 }
@@ -110,6 +114,50 @@ xfer_status xfi_nccl_make_launcher(xfi_nccl *nccl, const xfi_comm *comm, xfi_dea
   config.commName = "xfer launcher";
   const ncclResult_t result = ncclCommSplit(nccl->handle, 0, comm->rank, &nccl->launcher, &config);
   return xfi_nccl_launched(nccl, result, "ncclCommSplit", deadline);
+}
+
+/* A broadcast by the launcher. */
+typedef struct lesson {
+  ncclComm_t launcher;
+  const xfi_message *message;
+  int ordinal;
+  cudaStream_t stream;
+  ncclResult_t result;
+  _Atomic bool is_over;
+} lesson;
+
+static void *lesson_main(void *argument)
+{
+  lesson *l = argument;
+  const xfi_message *m = l->message;
+
+  (void)cudaSetDevice(l->ordinal);
+  (void)xfi_cuda_mode(cudaStreamCaptureModeRelaxed);
+  l->result =
+      ncclBroadcast(m->data, m->data, m->n_bytes, ncclInt8, m->peer, l->launcher, l->stream);
+  atomic_store(&l->is_over, true);
+  return NULL;
+}
+
+xfer_status xfi_nccl_teach_launcher(xfi_nccl *nccl, const xfi_message *message, int ordinal,
+                                    cudaStream_t stream, xfi_deadline deadline)
+{
+  lesson l = {nccl->launcher, message, ordinal, stream, ncclSuccess, false};
+
+  nccl->has_caller = xfi_thread_start(&nccl->caller, lesson_main, &l);
+  XFI_CHECK(nccl->has_caller, XFER_ERR_NOMEM, "no thread is to be had");
+  for (int n_pauses = 1; !atomic_load(&l.is_over); n_pauses++) {
+    if (xfi_deadline_expired(deadline)) {
+      xfi_set_error("a first broadcast: not all ranks came before %s", xfi_deadline_end(deadline));
+      xfi_nccl_break(nccl, xfer_last_error());
+      return XFER_ERR_TIMEOUT;
+    }
+    XFI_TRY(xfi_nccl_heed(nccl, n_pauses));
+    xfi_sleep_ns(PAUSE_NS);
+  }
+  (void)pthread_join(nccl->caller, NULL);
+  nccl->has_caller = false;
+  return xfi_nccl_launched(nccl, l.result, "ncclBroadcast", deadline);
 }
 
 xfer_status xfi_nccl_group(xfi_nccl *nccl, ncclComm_t by, const xfi_messages *messages, int root,

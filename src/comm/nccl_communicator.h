@@ -9,16 +9,20 @@
 #include "cuda_call.h"
 
 #include <nccl.h>
+#include <pthread.h>
 
 enum { XFI_NCCL_WHY_BYTES = 320 };
 
 /* A private, non-blocking communicator, since what waits for other ranks, such as connecting to
- * them, has a deadline. NCCL starts a thread for each of its groups, so those of pairs that have
+ * them, has a deadline. NCCL starts a thread for each of its groups, so those that find all
  * connected, which wait for nobody, go to a blocking one that shares its connections. NCCL allows
- * one thread at a time in both, and an abort only while no other thread is inside. */
+ * one thread at a time in both, and an abort only while no other thread is inside; but the abort of
+ * the first ends a call that is inside the second. */
 typedef struct xfi_nccl {
   ncclComm_t handle;            /* NULL: none, or aborted */
   ncclComm_t launcher;          /* the blocking one; NULL: likewise */
+  pthread_t caller;             /* in a call of the launcher that waits for others, */
+  bool has_caller;              /* if there is one */
   char why[XFI_NCCL_WHY_BYTES]; /* it was aborted; "" : it was not */
   bool is_borrowed;             /* the caller's, which is not aborted */
   uint64_t n_ends;              /* aborts */
@@ -29,8 +33,11 @@ typedef struct xfi_nccl {
 /* All ranks of `comm`: connect them, by `n_channels` if it is not 0. */
 xfer_status xfi_nccl_join(xfi_nccl *nccl, const xfi_comm *comm, const ncclUniqueId *id,
                           const char *name, int n_channels, xfi_deadline deadline);
-/* All of them again: make the launcher. */
+/* All of them again: make the launcher; and let it come to know the connections of broadcasts, by
+ * one of `message` on the device `ordinal`. */
 xfer_status xfi_nccl_make_launcher(xfi_nccl *nccl, const xfi_comm *comm, xfi_deadline deadline);
+xfer_status xfi_nccl_teach_launcher(xfi_nccl *nccl, const xfi_message *message, int ordinal,
+                                    cudaStream_t stream, xfi_deadline deadline);
 /* XFER_ERR_COMM with the reason if it was aborted. */
 xfer_status xfi_nccl_usable(const xfi_nccl *nccl);
 /* Abort NCCL and remember why. */
