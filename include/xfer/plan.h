@@ -162,7 +162,8 @@ typedef struct xfer_plan_options {
                                    smaller where max_staging_bytes asks for it, and a multiple of
                                    16, at least that. */
   uint64_t link_bytes_per_s;  /**< For predicting: a rank's bandwidth. 0: 350e9. */
-  uint64_t message_ns;        /**< Likewise: the cost of one message. 0: 30000. */
+  uint64_t message_ns;        /**< Likewise: the cost of one message. 0: 30000. With the lane chosen
+                                   by the library, broadcasts are to save as much. */
   uint64_t timeout_ms;        /**< Deadline of every wait. 0: the comm's, see
                                    xfer_comm_set_timeout(). */
   uint32_t lane;              /**< xfer_lane */

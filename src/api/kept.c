@@ -247,7 +247,6 @@ static xfer_status make_plan(xfer_plan **plan, xfer_comm *comm, const xfi_one_ca
   xfer_plan_options options = XFER_PLAN_OPTIONS_INIT;
 
   options.timeout_ms = comm->timeout_ms;
-  if (!mapped && comm->transport->ops->round != NULL) options.lane = XFER_LANE_PACKED;
   XFI_TRY(call->create(plan, &comm->plans, mine, call->given, &options));
   (*plan)->is_transient = !mapped;
   (*plan)->is_kept = true;

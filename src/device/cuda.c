@@ -16,7 +16,7 @@ static const uint64_t DEFAULT_WINDOW_BYTES = UINT64_C(512) << 20;
 /* Fewer launches count more than streams side by side. */
 static const uint64_t ONE_BATCH_BYTES = UINT64_C(16) << 20;
 enum {
-  COPY_STREAMS = 8,     /* one is 5 % slower than 4; no more, so that peers do not share them */
+  COPY_STREAMS = 8,      /* one is 5 % slower than 4; no more, so that peers do not share them */
   SPIN_NS = 2000 * 1000, /* event_sync burns the processor so long, then sleeps */
   SLEEP_NS = 20 * 1000
 };

@@ -8,6 +8,8 @@
 typedef struct xfi_plan_options {
   uint32_t lane; /* xfer_lane */
   uint32_t ranks_per_domain;
+  uint64_t message_ns; /* and this, of a rank's link: what broadcasts are to save */
+  uint64_t link_bytes_per_s;
   /* xfi_plan.order, where both ends of a pair have it by other numbers; NULL: made. Read by create
    * only. */
   const uint32_t *order;

@@ -48,7 +48,8 @@ static xfer_status fill_options(xfer_plan_options *o, const xfi_device *device)
 
 static xfi_plan_options moves_options(const xfer_plan_options *o, const uint32_t *order)
 {
-  return (xfi_plan_options){o->lane, o->ranks_per_domain, order};
+  return (xfi_plan_options){o->lane, o->ranks_per_domain, o->message_ns, o->link_bytes_per_s,
+                            order};
 }
 
 /* The window that keeps the rank with most messages per round under the staging cap: two slots each

@@ -21,10 +21,18 @@ static uint64_t cap(const xfer_plan *plan)
   return plan->options.max_staging_bytes / CAP_PART;
 }
 
-/* The bytes of offers, before it is known whether anybody reads them. */
+/* May anybody read them? */
+static bool sends(const xfer_plan *plan)
+{
+  const xfi_plan *m = plan->moves;
+
+  return m->sends.n_peers > 0 && xfi_run_n_broadcast(plan) < m->n_tensors;
+}
+
+/* The bytes of offers, before it is known whether anybody does. */
 static uint64_t needed(const xfer_plan *plan)
 {
-  return plan->moves->sends.n_peers > 0 ? xfi_twins_bytes(plan, true) : 0;
+  return sends(plan) ? xfi_twins_bytes(plan, true) : 0;
 }
 
 /* Once there is one: of a second plan that is to take its turns there will be as many. Without that
@@ -100,7 +108,7 @@ xfer_status xfi_offer_create(xfer_plan *plan)
 {
   xfer_status st = XFER_OK;
 
-  if (plan->moves->sends.n_peers > 0) st = xfi_twins_create(&plan->offer, plan, true);
+  if (sends(plan)) st = xfi_twins_create(&plan->offer, plan, true);
   plan->of->offered_bytes += xfi_offer_bytes(plan);
   return st;
 }

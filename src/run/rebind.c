@@ -4,6 +4,7 @@
  * agree, so that they do so once; only the direct lane's peers are told anything.
  */
 #include "bind.h"
+#include "broadcast_list.h"
 #include "count.h"
 #include "direct.h"
 #include "error.h"
@@ -24,13 +25,20 @@ bool xfi_rebind_is_mapped(const xfer_plan *plan)
   return lent(plan) != 0;
 }
 
+/* What is broadcast in place was settled by all ranks. */
+static bool keeps_broadcasts(xfer_plan *plan)
+{
+  bool kept = false;
+
+  return xfi_casts_move(&kept, plan->pipeline->casts, plan) == XFER_OK && kept;
+}
+
 bool xfi_rebind_keeps(xfer_plan *plan)
 {
   const int halves = lent(plan);
   const bool none = plan->n_allocations == 0;
 
-  /* Where broadcasts are in place is settled by all ranks. */
-  if (xfi_run_n_broadcast(plan) > 0 || xfi_run_is_staged(plan) || plan->relay != NULL) return false;
+  if (xfi_run_is_staged(plan) || plan->relay != NULL || !keeps_broadcasts(plan)) return false;
   if (halves == 0) return xfi_run_note_allocations(plan) == XFER_OK;
   if (!none && xfi_run_keep_bound(plan)) return true; /* and nothing is asked */
   /* If there are none, the device cannot tell them apart, and reaches them all; or none is left of

@@ -15,9 +15,11 @@
 static size_t wanted(const xfer_plan *plan, const xfi_move_list *list, size_t peer)
 {
   const uint32_t lane = plan->options.lane;
+  /* Nobody may map what is bound, and there is another way. */
+  const bool lends_nothing = plan->is_transient && plan->comm->ops->round != NULL;
 
-  if ((lane == XFER_LANE_PACKED && !plan->offers) || lane == XFER_LANE_BROADCAST ||
-      peer == list->n_peers)
+  if (((lane == XFER_LANE_PACKED || lends_nothing) && !plan->offers) ||
+      lane == XFER_LANE_BROADCAST || peer == list->n_peers)
     return XFI_NO_FLOW;
   return xfi_run_has_flow(plan, &list->peers[peer]) ? peer : XFI_NO_FLOW;
 }

@@ -185,6 +185,24 @@ done:
   return st;
 }
 
+xfer_status xfi_casts_move(bool *kept, xfi_casts *casts, const xfer_plan *plan)
+{
+  xfer_status st = XFER_OK;
+  xfi_copies scratch = {NULL, 0, 0};
+
+  *kept = true;
+  for (size_t i = 0; casts != NULL && i < casts->n; i++) {
+    xfi_cast *c = &casts->at[i];
+
+    if (c->memory == NULL) continue;
+    XFI_TRY_DONE(find_memory(&c->memory, &scratch, plan, c));
+    *kept = *kept && c->memory != NULL;
+  }
+done:
+  xfi_copies_free(&scratch);
+  return st;
+}
+
 /* What one rank cannot do in place nobody does. */
 static xfer_status agree_on_memories(xfi_casts *casts, const xfer_plan *plan,
                                      const unsigned char *mine, size_t n_large)

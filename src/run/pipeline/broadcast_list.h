@@ -31,6 +31,8 @@ uint64_t xfi_casts_window(const xfer_plan *plan);
 
 /* Collective. A part is broadcast in place if every rank has it, or is to have it, as one run. */
 xfer_status xfi_casts_create(xfi_casts **casts, const xfer_plan *plan);
+/* Other addresses: does this rank still have as one run what is broadcast in place? */
+xfer_status xfi_casts_move(bool *kept, xfi_casts *casts, const xfer_plan *plan);
 /* The list alone: nothing is in place. Not collective. */
 xfer_status xfi_casts_list(xfi_casts **casts, const xfer_plan *plan);
 void xfi_casts_free(xfi_casts *casts);

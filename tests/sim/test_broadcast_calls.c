@@ -1,0 +1,68 @@
+/* Calls of xfer_redistribute() by which several ranks get the same, over NCCL. */
+#include "world.h"
+
+enum { RANKS = 3, TENSORS = 2, MANY = 12 << 20, FEW = 3000, WARM = 2, CALLS = 4 };
+
+static tensor tensors[RANKS][TENSORS];
+static int64_t width;
+
+static uint64_t broadcasts(void)
+{
+  uint64_t n;
+
+  ranks_barrier();
+  n = sim_calls_of("ncclBroadcast");
+  ranks_barrier();
+  return n;
+}
+
+/* By turns from, and into, one of two allocations. */
+static void call_by_turns(int rank)
+{
+  cudaStream_t stream = world_stream();
+
+  for (int i = 0; i < TENSORS; i++)
+    tensor_make(&tensors[rank][i], FROM_FIRST, rank, width);
+  for (uint64_t call = 1; call <= WARM + CALLS; call++) {
+    const tensor *t = &tensors[rank][call % TENSORS];
+    const uint64_t before = broadcasts();
+
+    tensor_fill(t, call, 0x5a);
+    tensor_open(t, call);
+    OK(tensor_redistribute(t, stream));
+    NEED(cudaStreamSynchronize(stream) == cudaSuccess);
+    tensor_close(t);
+    NEED(tensor_holds(t, call));
+    NEED_NO_VIOLATION();
+    if (call > WARM) NEED(broadcasts() - before == (width == MANY ? RANKS : 0));
+  }
+}
+
+static void call(int64_t n_bytes)
+{
+  width = n_bytes;
+  world_make(RANKS, COMM_NCCL, (sim_config){.eager = true});
+  world_go(call_by_turns);
+}
+
+/* Once, wherever it lies, and nothing but the data: no connection is made again. */
+static void test_much_is_broadcast(void)
+{
+  call(MANY);
+}
+
+/* Copies begin earlier. */
+static void test_little_is_copied_to_each(void)
+{
+  call(FEW);
+}
+
+int main(int argc, char **argv)
+{
+  static const world_test tests[] = {
+      {"much_is_broadcast_in_one_call", test_much_is_broadcast},
+      {"little_is_copied_to_each_in_one_call", test_little_is_copied_to_each},
+  };
+
+  return world_main(argc, argv, tests, sizeof tests / sizeof tests[0]);
+}
