@@ -17,7 +17,7 @@ from typing import Any
 from ._functions import AllGather
 from ._store import Gather, awaited, is_store, session, store_gather
 from ._structs import decoded, whole
-from .errors import CommError, TimeoutError, UnsupportedError, described
+from .errors import CommError, StateError, TimeoutError, UnsupportedError, described
 
 NCCL_ID_BYTES = 128
 WAIT_S = 600.0  # for ranks that are to make a comm; what C's makers wait at most
@@ -73,9 +73,19 @@ def _mpi() -> Any:
     return MPI
 
 
+def _mpi_in_use() -> Any:
+    """Raises StateError before MPI's beginning and after its end: most of its calls end the process then."""
+    mpi = _mpi()
+    if not mpi.Is_initialized():
+        raise StateError("MPI is not initialized: call MPI.Init_thread() first")
+    if mpi.Is_finalized():
+        raise StateError("MPI is finalized")
+    return mpi
+
+
 def mpi_main_only() -> bool:
     """At MPI_THREAD_FUNNELED the main thread makes all calls itself."""
-    mpi = _mpi()
+    mpi = _mpi_in_use()
     return bool(mpi.Query_thread() < mpi.THREAD_SERIALIZED)
 
 
@@ -239,6 +249,7 @@ def nccl_unique_id(
             store.set(key, _tell(made))
         return _told(awaited(store, key, 0, timeout_s)), rank, size
     if _module_of(source) == "mpi4py":
+        _mpi_in_use()
         rank, size = source.Get_rank(), source.Get_size()
         return _told(source.bcast(_tell(made) if rank == 0 else None, 0)), rank, size
     raise TypeError(f"a {type(source).__name__} is neither a group, nor a communicator, nor a unique id")

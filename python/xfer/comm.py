@@ -153,7 +153,8 @@ class Comm(_handle.Handle):
     def mpi(cls, comm: Any = None) -> Comm:
         """Of the ranks of an mpi4py communicator (COMM_WORLD), in its order. Host memory. Collective.
 
-        Raises UnsupportedError where libxfer_mpi cannot be loaded, or is of another MPI than mpi4py.
+        Raises UnsupportedError where libxfer_mpi cannot be loaded, or is of another MPI than mpi4py, and StateError
+        where MPI has not begun or has ended.
         """
         made = cls()
         pointer, made._on_main_only = _bootstrap.mpi_comm(comm), _bootstrap.mpi_main_only()

@@ -38,3 +38,7 @@ def mpiexec(n_ranks, program, *arguments, timeout=100):
 
 def test_ranks_are_processes():
     assert mpiexec(4, HERE / "mpi_program.py").count("ok") == 4  # lines of ranks may mix
+
+
+def test_a_comm_before_the_beginning_or_after_the_end_of_mpi_is_refused():
+    assert "ok" in mpiexec(1, HERE / "mpi_states.py")
