@@ -404,7 +404,7 @@ class Comm(_handle.Handle):
         words = self._words(wrong, f"={what}")
         for rank, word in enumerate(words):
             if word != words[0]:
-                raise MismatchError(f"rank 0 has {words[0][1:]}, rank {rank} {word[1:]}")
+                raise MismatchError(f"rank 0 has {_what(words[0])}, rank {rank} {_what(word)}")
 
     def _words(self, wrong: str | None, word: str) -> list[str]:
         """Each rank's word, where nothing is wrong on any; none where it is here."""
@@ -446,7 +446,9 @@ class Comm(_handle.Handle):
             words = self._words(None, word)
             for rank, each in enumerate(words):
                 if each[:1] not in ("#", "+") or each[1:].partition("\n")[0] != what:
-                    raise MismatchError(f"rank {self.rank} shares what is for {what!r}, rank {rank} says {each[1:]!r}")
+                    raise MismatchError(
+                        f"rank {self.rank} shares what is for {what!r}, rank {rank} says {_what(each)!r}"
+                    )
             told = [each.partition("\n")[2] for each in words]
             longer = [int(n) for n, each in zip(told, words, strict=True) if each.startswith("+")]
             if longer:
@@ -570,6 +572,11 @@ def _aside(function: Callable[[], None], timeout_s: float | None = None) -> None
             raise error
         finally:
             del error  # else it keeps itself alive, by this frame, and the frames of all that called
+
+
+def _what(word: str) -> str:
+    """Which call a rank's word is for: what it shares in it comes after that."""
+    return word[1:].partition("\n")[0] or "nothing"
 
 
 def _is_mpi(gather: Any) -> bool:

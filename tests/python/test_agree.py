@@ -186,9 +186,11 @@ def test_what_a_rank_cannot_share_is_an_error_on_all():
     check(outcomes(3, lambda comm: comm.share(tell if comm.rank == 2 else lambda: "x" * 600)), 2, ValueError, "no such")
     results = outcomes(3, lambda comm: comm.share(lambda: 1) if comm.rank else comm.agree(what="other"))
     assert all(isinstance(result, xfer.MismatchError) for result in results), results
+    assert results[0].text == "rank 0 has other, rank 1 nothing"
+    assert results[1].text == "rank 1 shares what is for '', rank 0 says 'other'"
     results = outcomes(3, lambda comm: comm.share(lambda: 1, "one call" if comm.rank else "another"))
     assert all(isinstance(result, xfer.MismatchError) for result in results), results
-    assert "another" in str(results[1])
+    assert results[1].text == "rank 1 shares what is for 'one call', rank 0 says 'another'"
 
 
 def test_the_next_call_is_refused_and_the_one_after_it_is_not():
