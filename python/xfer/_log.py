@@ -24,6 +24,8 @@ def log_to(where: logging.Logger | Callable[[str, int, str], None] | None, level
     global _told
     if level not in _LEVELS:
         raise ValueError(f"there is no level {level!r}: it is warn, info or trace")
+    if where is not None and not isinstance(where, logging.Logger) and not callable(where):
+        raise TypeError(f"a {type(where).__name__} is neither a Logger nor a function of (level, rank, line)")
     names = {number: name for name, number in _LEVELS.items()}
     callback = _functions.Log()
     if isinstance(where, logging.Logger):

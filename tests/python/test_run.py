@@ -318,6 +318,8 @@ def test_what_the_library_does_is_told_to_a_function_or_a_logger(caplog):
     assert len(told) == n
     with pytest.raises(ValueError, match="warn, info or trace"):
         xfer.log_to(None, "loud")
+    with pytest.raises(TypeError, match="a str is neither a Logger nor a function"):
+        xfer.log_to("moves")
 
 
 def test_a_line_that_ends_inside_a_character_is_told(caplog):
