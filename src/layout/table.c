@@ -26,6 +26,16 @@ static int by_global(const void *a, const void *b)
   return by_local(&x->run, &y->run);
 }
 
+/* Local indices [begin, end) of coordinate i have no run. */
+static xfer_status check_gap(const xfi_table *t, int64_t i, int64_t begin, int64_t end)
+{
+  XFI_CHECK(begin == end || t->allow_zero != 0, XFER_ERR_SHAPE,
+            "run table: coordinate %lld has no run for local indices %lld to %lld; set allow_zero "
+            "if that is meant",
+            (long long)i, (long long)begin, (long long)end - 1);
+  return XFER_OK;
+}
+
 /* The part of coordinate i: short enough for later cuts to split it without overflow; runs fit, do
  * not overlap in local, and leave gaps only where allowed.
  */
@@ -42,22 +52,20 @@ static xfer_status check_coord(const xfi_table *t, int64_t i)
     XFI_CHECK(run->length >= 1 && run->global >= 0 && run->local >= 0 &&
                   run->length <= INT64_MAX / 2 - run->global &&
                   run->length <= INT64_MAX / 2 - run->local,
-              XFER_ERR_SHAPE, "run table: coordinate %lld has the run (%lld, %lld, %lld)",
+              XFER_ERR_SHAPE,
+              "run table: coordinate %lld has the run (%lld, %lld, %lld); want a length from 1, "
+              "indices from 0 and ends below 2^62",
               (long long)i, (long long)run->global, (long long)run->length, (long long)run->local);
     XFI_CHECK(run->local >= at, XFER_ERR_SHAPE,
               "run table: coordinate %lld holds local index %lld twice", (long long)i,
               (long long)run->local);
-    XFI_CHECK(
-        run->local == at || t->allow_zero != 0, XFER_ERR_SHAPE,
-        "run table: coordinate %lld has no run for local indices %lld to %lld; set allow_zero if "
-        "that is meant",
-        (long long)i, (long long)at, (long long)run->local - 1);
+    XFI_TRY(check_gap(t, i, at, run->local));
     at = run->local + run->length;
   }
-  XFI_CHECK(at <= t->local_lengths[i] && (at == t->local_lengths[i] || t->allow_zero != 0),
-            XFER_ERR_SHAPE, "run table: coordinate %lld has runs up to local index %lld of %lld",
-            (long long)i, (long long)at, (long long)t->local_lengths[i]);
-  return XFER_OK;
+  XFI_CHECK(at <= t->local_lengths[i], XFER_ERR_SHAPE,
+            "run table: coordinate %lld has runs up to local index %lld, and a part of %lld",
+            (long long)i, (long long)at - 1, (long long)t->local_lengths[i]);
+  return check_gap(t, i, at, t->local_lengths[i]);
 }
 
 static xfer_status fill_back(xfi_table *t)

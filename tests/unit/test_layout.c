@@ -251,7 +251,9 @@ static const struct {
     {table_of_2_for_3, XFER_ERR_ARG, "axis 1 has 3 coordinates, its run table 2"},
     {table_too_long, XFER_ERR_SHAPE,
      "dim 0: the run table of axis 0 reaches index 6 of a part of 5"},
-    {table_itself_wrong, XFER_ERR_SHAPE, "run table: coordinate 0 has the run (0, 0, 0)"},
+    {table_itself_wrong, XFER_ERR_SHAPE,
+     "run table: coordinate 0 has the run (0, 0, 0); want a length from 1, indices from 0 and ends "
+     "below 2^62"},
     {bytes_past_62_bits, XFER_ERR_OVERFLOW, "a tensor of 2 dims whose bytes do not fit in 62 bits"},
     {padded_past_62_bits, XFER_ERR_OVERFLOW,
      "a tensor of 2 dims whose bytes do not fit in 62 bits"},
