@@ -112,6 +112,18 @@ class TestRefit(unittest.TestCase):
                 self.assertEqual((done, json.loads(out)["ok"]), (status, ok))
                 self.assertEqual(err.startswith("refit FAILED: "), not ok)
 
+    def test_figures_count_copies_what_travels_and_no_padding(self):
+        for line, n_bytes, moved, checked in (
+            ("f32[10] (1):R -> (3)@1-3:S0;pad=0:12", 40, 40, 48),
+            ("f32[10] (1):R -> (3)@1-3:R", 40, 120, 120),
+            ("bf16[10] (1):R -> f32 (1)@1:R", 40, 20, 40),
+        ):
+            with self.subTest(line=line):
+                status, out, err = run("--problem", line, "--json")
+                self.assertEqual((status, err), (0, ""))
+                figures = json.loads(out)
+                self.assertEqual([figures[name] for name in ("bytes", "moved", "checked")], [n_bytes, moved, checked])
+
     def test_dumped_files_stay_in_their_folder(self):
         with open(MODEL, encoding="utf-8") as file:
             table = json.load(file)
