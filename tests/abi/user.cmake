@@ -4,9 +4,12 @@ project(user LANGUAGES ${USER_LANGUAGE})
 find_package(Threads REQUIRED)
 add_executable(user ${FILE})
 if(PART STREQUAL "core")
-  find_package(xfer 0.1 REQUIRED OPTIONAL_COMPONENTS mpi) # which is not found
+  find_package(xfer 0.1 REQUIRED OPTIONAL_COMPONENTS mpi core config) # none is found: MPI is hidden, the others are files
   if(xfer_mpi_FOUND OR TARGET xfer::mpi)
     message(FATAL_ERROR "xfer's mpi is found without MPI")
+  endif()
+  if(xfer_core_FOUND OR xfer_config_FOUND)
+    message(FATAL_ERROR "there are components that xfer does not have")
   endif()
   target_link_libraries(user PRIVATE xfer::xfer Threads::Threads)
 else()
