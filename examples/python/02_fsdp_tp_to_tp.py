@@ -48,6 +48,8 @@ def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--gpu", action="store_true")
     args = parser.parse_args()
+    if MPI.COMM_WORLD.size != 6:
+        raise SystemExit(f"4 ranks train and 2 serve, and here are {MPI.COMM_WORLD.size}: start 6 processes by mpiexec")
     with tempfile.TemporaryDirectory() as folder:  # all use rank 0's
         move(*join(args.gpu, folder))
         dist.destroy_process_group()

@@ -15,6 +15,8 @@ import xfer
 STEPS, EXPERTS, HIDDEN, INNER, TOKENS = 4, 4, 16, 24, 32
 WORLD = MPI.COMM_WORLD
 HALF = WORLD.size // 2
+if HALF == 0 or EXPERTS % HALF != 0:
+    raise SystemExit(f"{HALF} trainers for {EXPERTS} experts: start 2, 4 or 8 processes by mpiexec")
 TRAINERS, GENERATORS = xfer.Mesh([HALF], range(HALF)), xfer.Mesh([HALF], range(HALF, 2 * HALF))
 SHAPES = {"router": [EXPERTS, HIDDEN], "w1": [EXPERTS, INNER, HIDDEN], "w2": [EXPERTS, HIDDEN, INNER]}
 TRAIN = {"router": xfer.Replicate(), "w1": xfer.Shard(0), "w2": xfer.Shard(0)}  # expert parallel
@@ -52,8 +54,6 @@ def answer(group, weights, x, first):
 
 
 def main():
-    if HALF == 0 or EXPERTS % HALF != 0:
-        raise SystemExit(f"{HALF} trainers for {EXPERTS} experts: run 2, 4 or 8 processes")
     trains = WORLD.rank < HALF
     group = WORLD.Split(int(trains))
     source, target = layouts(TRAINERS, TRAIN), layouts(GENERATORS, SERVE)

@@ -1,11 +1,12 @@
 """The examples run, and are short enough to be read."""
 
+import os
 import pathlib
 import subprocess
 import sys
 
 import pytest
-from test_mpi import mpiexec
+from test_mpi import MPI_ENVIRONMENT, mpiexec
 
 EXAMPLES = pathlib.Path(__file__).parents[2] / "examples/python"
 
@@ -30,6 +31,26 @@ def test_04():
 def test_with_torch(name, n_ranks):
     pytest.importorskip("torch", reason="torch is not installed")
     assert mpiexec(n_ranks, EXAMPLES / name, timeout=300).count("ok: ") == 1
+
+
+@pytest.mark.parametrize(
+    ("name", "how_many"),
+    [("02_fsdp_tp_to_tp.py", "6 processes"), ("03_trainer_generator_moe.py", "2, 4 or 8 processes")],
+)
+def test_one_process_alone_is_told_how_many_there_should_be(name, how_many):
+    pytest.importorskip("torch", reason="torch is not installed")
+    pytest.importorskip("mpi4py", reason="mpi4py is not installed")
+    done = subprocess.run(
+        [sys.executable, EXAMPLES / name],
+        capture_output=True,
+        text=True,
+        timeout=100,
+        check=False,
+        env={**os.environ, **MPI_ENVIRONMENT},
+    )
+    assert done.returncode == 1
+    assert f"{how_many} by mpiexec" in done.stderr.splitlines()[-1]
+    assert "Traceback" not in done.stderr
 
 
 def test_each_is_under_100_lines():
