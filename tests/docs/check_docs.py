@@ -4,6 +4,7 @@ and nothing tells how it came to be.
 usage: check_docs.py SOURCE_DIR XFER_PLAN
 """
 
+import ast
 import json
 import pathlib
 import re
@@ -11,6 +12,7 @@ import shlex
 import subprocess
 import sys
 import tempfile
+import textwrap
 
 from commands import blocks, commands
 
@@ -40,6 +42,16 @@ def check_code(page, text):
         for line in code.splitlines():
             if bare(line) and bare(line) not in known:
                 fail(page, f"no tested file has the line {line.strip()!r}")
+        if language == "python":
+            check_python(page, textwrap.dedent(code))
+
+
+def check_python(page, code):
+    """Cut lines still make Python: with the `for` or `if` that they stand below."""
+    try:
+        ast.parse(code)
+    except SyntaxError as error:
+        fail(page, f"no Python: {error.msg} at {(error.text or code).strip()!r}")
 
 
 def check_words(page, text):
