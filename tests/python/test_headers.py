@@ -107,6 +107,19 @@ def test_every_struct_has_the_fields_of_the_header():
         assert fields == [field for field, _ in STRUCTS[name]._fields_], name
 
 
+def test_what_begins_with_its_size_begins_with_zeros_after_it():
+    """So a caller without the macros zeroes the struct and sets its size, as README says."""
+    text = "".join((HEADERS / name).read_text(encoding="utf-8") for name in CORE)
+    text = text.replace("\\\n", " ")
+    inits = re.findall(r"#define XFER_\w+_INIT\s+\{(.*?)\}", text)
+    assert len(inits) == sum(struct._fields_[0][0] == "struct_size" for struct in _structs.STRUCTS)
+    for init in inits:
+        size, *rest = [value.strip() for value in init.split(",")]
+        struct = STRUCTS[re.fullmatch(r"sizeof\((\w+)\)", size).group(1)]
+        assert len(rest) == len(struct._fields_) - 1
+        assert set(rest) <= {"0", "NULL"}, struct
+
+
 def test_statuses_and_constants_are_those_of_the_header():
     text = "".join((HEADERS / name).read_text(encoding="utf-8") for name in CORE)
     declared = {name: int(value) for name, value in re.findall(r"^  (XFER_ERR_\w+) = (-\d+)", text, re.MULTILINE)}
