@@ -30,6 +30,7 @@ from typing import Any, NamedTuple
 from . import _structs, dtypes
 from ._lib import lib
 from ._structs import array
+from .errors import ArgError
 from .layout import Layout
 
 __all__ = ["Memory", "View", "memory_of"]
@@ -423,7 +424,10 @@ def view_of(x: Any, layout: Layout | None, rank: int, device: int, side: str) ->
     view = x if isinstance(x, View) else View(x)
     if layout is None:
         raise ValueError(f"a {side} array on a rank that was not told the {side} layout")
-    dtype, shape, boxes = layout._part(0 if layout._own else rank)
+    try:
+        dtype, shape, boxes = layout._part(0 if layout._own else rank)
+    except ArgError:
+        raise ValueError(f"a {side} array on rank {rank}, which the {side}'s mesh does not have: pass None") from None
     _check_shape(view, shape, boxes, side)
     if view.dtype != dtype and view._memory:
         raise TypeError(f"the {side} is an array of {view.dtype} for a part of {dtype}")

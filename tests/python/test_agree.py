@@ -76,6 +76,29 @@ def test_bind_is_refused_by_commit_on_all_ranks(name):
     check(outcomes(3, work), 2, kind, words)
 
 
+@pytest.mark.parametrize("side", ["source", "destination"])
+def test_an_array_on_a_rank_that_holds_nothing_is_said_to_be_one_too_many(side):
+    layouts = [Layout(Mesh([2], ranks), [6], "f32", [Shard(0)]) for ranks in ((0, 1), (1, 2))]
+    three, of = np.zeros(3, np.float32), ["source", "destination"].index(side)
+
+    def arrays(comm):
+        return [three.copy() if comm.rank in each.ranks or i == of else None for i, each in enumerate(layouts)]
+
+    def redistribute(comm):
+        src, dst = arrays(comm)
+        xfer.redistribute(comm, layouts[0], src, layouts[1], dst)
+
+    def plan(comm):
+        with xfer.Plan(comm, [("w", *layouts)]) as plan:
+            plan.bind("w", *arrays(comm))
+            plan.commit()
+
+    wrong = (2, 0)[of]
+    words = f"a {side} array on rank {wrong}, which the {side}'s mesh does not have: pass None"
+    check(outcomes(3, redistribute), wrong, ValueError, words)
+    check(outcomes(3, plan), wrong, ValueError, f"tensor 'w': {words}")
+
+
 def test_what_was_bound_before_a_wrong_bind_is_not_moved_in_its_place():
     layout, (comm,) = Layout(Mesh([1]), [4], "f32", [Shard(0)]), xfer.Comm.local(1)
     old, got = np.ones(4, np.float32), np.zeros(4, np.float32)
