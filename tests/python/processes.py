@@ -4,6 +4,7 @@ import contextlib
 import multiprocessing
 import os
 import signal
+import sys
 import time
 import traceback
 from multiprocessing.connection import wait
@@ -16,6 +17,9 @@ class Failed(Exception):
 
 
 def _serve(make, pipe, rpc):
+    if "torch" in sys.modules:
+        # The threads of OpenMP that torch has in the parent are not in a fork, which waits for them for ever.
+        sys.modules["torch"].set_num_threads(1)
     try:
         actor = make(rpc)
         while True:
