@@ -24,8 +24,8 @@
  * each rank that data comes from. */
 #define BROADCAST_SPEED 0.914
 #define PACKED_SPEED 0.94
-#define PACKED_START_SECONDS 30e-6
-#define PACKED_PEER_SECONDS 55e-6
+#define PACKED_START_SECONDS 1e-6
+#define PACKED_PEER_SECONDS 5e-6
 #define PACKED_FURTHER_PEER 0.076
 #define PACKED_BOTH_WAYS 0.72
 /* A copy in one GPU's memory, read plus written. */
