@@ -36,14 +36,15 @@ class PlanOptions(TypedDict, total=False):
     """Options of a plan; 0 is the default in every field. The same on every rank.
 
     max_staging_bytes: upper bound on staging memory per rank. window_bytes: most bytes per peer and round.
-    link_bytes_per_s, message_ns: for predicting. timeout_ms: deadline of every wait. lane: "auto", "direct", "packed"
-    or "broadcast". ranks_per_domain: ranks r with equal r // ranks_per_domain are near each other, and what several of
-    them want from elsewhere comes to them once, to be relayed among them. verify: each run ends with a digest of what
-    sources and destinations hold, which wait() compares. staged: destinations are written by wait(), once every rank
-    has everything, so that a failed run leaves the old ones whole; takes as much memory. fresh_sources: sources are
-    bound anew for each run, in memory that is theirs until then, as of weights that are moved to the host after each
-    update; wait() unbinds them, once it returns no process keeps that memory, unless a destination lies in the same
-    allocation, and a commit() comes before each run.
+    link_bytes_per_s, message_ns: for predicting; broadcasts are to save as much time as message_ns. timeout_ms:
+    deadline of every wait. lane: "auto", "direct", "packed" or "broadcast". ranks_per_domain: ranks r with equal
+    r // ranks_per_domain are near each other, and what several of them want from elsewhere comes to them once, to be
+    relayed among them. verify: each run ends with a digest of what sources and destinations hold, which wait()
+    compares. staged: destinations are written by wait(), once every rank has everything, so that a failed run
+    leaves the old ones whole; takes as much memory. fresh_sources: sources are bound anew for each run, in memory
+    that is theirs until then, as of weights that are moved to the host after each update; wait() unbinds them, once
+    it returns no process keeps that memory, unless a destination lies in the same allocation, and a commit() comes
+    before each run.
     """
 
     max_staging_bytes: int
