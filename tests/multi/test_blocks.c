@@ -479,20 +479,70 @@ static void carry_number(int rank, void *context)
   }
 }
 
+/* Ranks 0 and 1 have the weights, and rank 1 gets them. Where one of the two refuses a run only the
+ * other makes scales, which are no source that could differ. */
+static void refuse_on_one(int rank, void *context)
+{
+  static const char *const lines[] = {"bf16[4,4] (2)@0-1:R -> f8e4m3 (1)@1:R",
+                                      "f32[1,1] (1)@0:R -> (1)@1:R"};
+  const job *j = context;
+  xfer_tensor tensors[2] = {{"weights", NULL, NULL, xfer_convert_blocks(4, 4, XFER_SCALE_F32)},
+                            {"scales", NULL, NULL, xfer_convert_scales_of(0)}};
+  char *memory[3];
+  xfer_plan *plan = NULL;
+
+  place_enter(rank);
+  for (int t = 0; t < 2; t++)
+    expect(xfer_problem_parse((xfer_layout **)&tensors[t].src, (xfer_layout **)&tensors[t].dst,
+                              lines[t]) == XFER_OK);
+  for (int i = 0; i < 3; i++)
+    memory[i] = place_take(32);
+  xfer_layout_destroy((xfer_layout *)tensors[1].src);
+  tensors[1].src = NULL;
+  memset(memory[0], 0x40, 32);
+  expect(xfer_plan_create(&plan, j->comms[rank], tensors, 2, NULL) == XFER_OK);
+  for (size_t t = 0; t < 2; t++) {
+    const xfer_view from = xfer_view_dense(memory[0]);
+    const xfer_view to = xfer_view_dense(memory[1 + t]);
+
+    expect(xfer_plan_bind(plan, t, t == 0 && rank <= 1 ? &from : NULL, rank == 1 ? &to : NULL) ==
+           XFER_OK);
+  }
+  expect(xfer_plan_commit(plan) == XFER_OK);
+  if (rank == 0)
+    expect(xfer_plan_refuse(plan, "not ready") == XFER_OK);
+  else
+    expect(xfer_plan_run(plan, 0, NULL) == XFER_OK);
+  expect(xfer_plan_wait(plan, 0) == (rank == 0 ? XFER_ERR_STATE : XFER_ERR_PEER));
+  expect(xfer_plan_commit(plan) == XFER_OK);
+  expect(xfer_plan_check_replicas(plan, NULL) == XFER_OK);
+  if (rank == 0) memory[0][0] = 0;
+  expect(xfer_plan_check_replicas(plan, NULL) == XFER_ERR_MISMATCH);
+  expect(strstr(xfer_last_error(), "\"weights\"") != NULL);
+  xfer_plan_destroy(plan);
+  for (int i = 0; i < 3; i++)
+    place_give(memory[i]);
+  for (int t = 0; t < 2; t++) {
+    xfer_layout_destroy((xfer_layout *)tensors[t].src);
+    xfer_layout_destroy((xfer_layout *)tensors[t].dst);
+  }
+}
+
+static void on_lane(xfer_lane lane, void (*work)(int rank, void *context))
+{
+  job j = {.lane = lane};
+
+  assert_int_equal(place_make_comms(j.comms, N_RANKS), XFER_OK);
+  run_ranks(N_RANKS, work, &j);
+  for (int r = 0; r < N_RANKS; r++)
+    xfer_comm_destroy(j.comms[r]);
+  assert_all_as_expected();
+}
+
 static void on_all_lanes(void (*work)(int rank, void *context))
 {
-  static const xfer_lane lanes[] = {XFER_LANE_AUTO, XFER_LANE_DIRECT, XFER_LANE_PACKED,
-                                    XFER_LANE_BROADCAST};
-
-  for (size_t i = 0; i < sizeof lanes / sizeof *lanes; i++) {
-    job j = {.lane = lanes[i]};
-
-    assert_int_equal(place_make_comms(j.comms, N_RANKS), XFER_OK);
-    run_ranks(N_RANKS, work, &j);
-    for (int r = 0; r < N_RANKS; r++)
-      xfer_comm_destroy(j.comms[r]);
-    assert_all_as_expected();
-  }
+  for (int lane = XFER_LANE_AUTO; lane <= XFER_LANE_BROADCAST; lane++)
+    on_lane((xfer_lane)lane, work);
 }
 
 static void test_blocks_on_all_lanes(void **state)
@@ -515,12 +565,19 @@ static void test_a_tensor_of_no_dims_is_one_block(void **state)
   on_all_lanes(carry_number);
 }
 
+static void test_blocks_of_a_refused_run_have_no_replicas(void **state)
+{
+  (void)state;
+  on_lane(XFER_LANE_AUTO, refuse_on_one);
+}
+
 /* All, or those of a pattern. */
 int main(int argc, char **argv)
 {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(test_blocks_on_all_lanes),
-                                     cmocka_unit_test(test_large_weights_in_parts),
-                                     cmocka_unit_test(test_a_tensor_of_no_dims_is_one_block)};
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(test_blocks_on_all_lanes), cmocka_unit_test(test_large_weights_in_parts),
+      cmocka_unit_test(test_a_tensor_of_no_dims_is_one_block),
+      cmocka_unit_test(test_blocks_of_a_refused_run_have_no_replicas)};
 
   if (argc > 1) cmocka_set_test_filter(argv[1]);
   return cmocka_run_group_tests(tests, NULL, NULL);

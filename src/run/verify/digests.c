@@ -6,6 +6,7 @@
 #include "alloc.h"
 #include "bind.h"
 #include "error.h"
+#include "quant.h"
 #include "run.h"
 
 /* May bound memory be read now? */
@@ -116,6 +117,16 @@ done:
   return st;
 }
 
+/* Scales have no source of the caller's: what ranks have of them is of the last run that they
+ * began, which others may have refused. */
+static void leave_out_scales(xfi_sum *sums, const xfer_plan *plan)
+{
+  xfer_view scales;
+
+  for (size_t t = 0; t < plan->moves->n_tensors; t++)
+    if (xfi_quant_source(plan->quant, t, &scales)) memset(&sums[t], 0, sizeof sums[t]);
+}
+
 xfer_status xfi_run_check_replicas(const xfer_plan *plan, xfer_status checked, xfer_stream stream)
 {
   xfer_status st = XFER_OK;
@@ -123,6 +134,7 @@ xfer_status xfi_run_check_replicas(const xfer_plan *plan, xfer_status checked, x
   xfi_sum total;
 
   XFI_TRY_DONE(count_all(&sums, plan, XFI_COUNT_REPLICAS, checked, stream));
+  leave_out_scales(sums, plan);
   total = xfi_verify_total(sums, plan->moves->n_tensors);
   XFI_TRY_DONE(gather_sums(plan, &total, 1));
   if (!xfi_sum_is_zero(total))
