@@ -148,8 +148,8 @@ static xfer_status report_rest(const description *all, int n_ranks, const char *
 }
 
 /* Every rank ends here with XFER_ERR_MISMATCH, and all with the same text. */
-static xfer_status report_difference(xfi_comm *comm, const xfer_tensor *tensors, size_t n,
-                                     xfi_deadline deadline)
+static xfer_status report_difference(xfi_comm *comm, hash_fn *hash_one, const xfer_tensor *tensors,
+                                     size_t n, xfi_deadline deadline)
 {
   xfer_status st = XFER_OK;
   size_t t = 0;
@@ -157,7 +157,7 @@ static xfer_status report_difference(xfi_comm *comm, const xfer_tensor *tensors,
   description mine = {.is_cut = 0};
   description *all = NULL;
 
-  XFI_TRY_DONE(find_difference(&t, comm, hash_all, tensors, n, deadline));
+  XFI_TRY_DONE(find_difference(&t, comm, hash_one, tensors, n, deadline));
   describe(&mine, &tensors[t]);
   all = xfi_comm_hear(comm, &st, &mine, sizeof mine, deadline);
   XFI_TRY_DONE(st);
@@ -234,6 +234,7 @@ static xfi_statement *exchange_statements(xfi_comm *comm, xfer_status *st, const
   if (*st == XFER_OK) {
     said.n_tensors = agreed->n_tensors;
     hash_tensors(said.digest, hash_all, agreed->tensors, agreed->n_tensors);
+    hash_tensors(said.names, hash_name, agreed->tensors, agreed->n_tensors);
     for (size_t t = 0; t < agreed->n_tensors; t++)
       said.n_open += is_open(agreed->tensors[t].src) + is_open(agreed->tensors[t].dst);
   }
@@ -258,6 +259,7 @@ xfer_status xfi_agree_tensors(xfi_agreed *agreed, xfi_comm *comm, xfer_status mi
 {
   xfer_status st = mine;
   bool is_complete = true;
+  bool same_names = true; /* else others would fill in another tensor's layouts */
   bool same = true;
   xfi_statement *all = NULL;
   xfi_agreed a = {xfi_calloc(n_tensors, sizeof *a.tensors), n_tensors};
@@ -267,9 +269,13 @@ xfer_status xfi_agree_tensors(xfi_agreed *agreed, xfi_comm *comm, xfer_status mi
   all = exchange_statements(comm, &st, &a, options, deadline);
   XFI_TRY_DONE(st);
   XFI_TRY_DONE(compare_numbers(comm, all, a.tensors, deadline));
-  for (int r = 0; r < comm->size; r++)
+  for (int r = 0; r < comm->size; r++) {
     is_complete = is_complete && all[r].n_open == 0;
+    same_names = same_names && memcmp(all[r].names, all[0].names, sizeof all[0].names) == 0;
+  }
   if (!is_complete) {
+    if (!same_names)
+      XFI_TRY_DONE(report_difference(comm, hash_name, a.tensors, n_tensors, deadline));
     XFI_TRY_DONE(xfi_agree_fill(a.tensors, n_tensors, comm, deadline));
     xfi_free(all);
     all = exchange_statements(comm, &st, &a, options, deadline);
@@ -278,7 +284,7 @@ xfer_status xfi_agree_tensors(xfi_agreed *agreed, xfi_comm *comm, xfer_status mi
   }
   for (int r = 1; r < comm->size; r++)
     same = same && memcmp(all[r].digest, all[0].digest, sizeof all[0].digest) == 0;
-  if (!same) XFI_TRY_DONE(report_difference(comm, a.tensors, n_tensors, deadline));
+  if (!same) XFI_TRY_DONE(report_difference(comm, hash_all, a.tensors, n_tensors, deadline));
 
   *agreed = a;
   a.tensors = NULL;

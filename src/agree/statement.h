@@ -17,6 +17,7 @@ typedef struct xfi_statement {
   uint64_t options[2];
   uint64_t digest[2]; /* of tensors: of names and layouts; not compared while some are open. Of
                          operations: what is sent less what is received */
+  uint64_t names[2];  /* digest of those of tensors */
   uint64_t subject;   /* xfi_subject */
   uint64_t n_open;    /* layouts that it lacks, or of which it has its own boxes only */
 } xfi_statement;

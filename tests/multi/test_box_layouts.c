@@ -120,6 +120,51 @@ static void test_own_boxes_must_fit_each_other(void **state)
   }
 }
 
+/* Of two tensors, which rank 1 gives in the other order. */
+static void plan_two(int rank, void *context)
+{
+  job *j = context;
+  static const char *const names[] = {"narrow", "wide"};
+  static const said parts[2][N_RANKS] = {
+      {{{2, 6}, {0, 1}, {0, 0, 1, 6}, false, false}, {{2, 6}, {0, 1}, {1, 0, 2, 6}, false, false}},
+      {{{2, 7}, {0, 1}, {0, 0, 1, 7}, false, false}, {{2, 7}, {0, 1}, {1, 0, 2, 7}, false, false}}};
+  static const char *const lines[] = {"f32[2,6] (1):R -> (1)@2:R", "f32[2,7] (1):R -> (1)@2:R"};
+  xfer_tensor tensors[2] = {{0}};
+  xfer_layout *none[2];
+  xfer_layout *dst[2];
+  xfer_plan *made = NULL;
+
+  for (int t = 0; t < 2; t++) {
+    const int at = rank == 1 ? 1 - t : t;
+
+    expect(xfer_problem_parse(&none[t], &dst[t], lines[t]) == XFER_OK);
+    tensors[at] = (xfer_tensor){
+        .name = names[t], .src = rank < 2 ? source_of(&parts[t][rank]) : NULL, .dst = dst[t]};
+  }
+  j->st[rank] = xfer_plan_create(&made, j->comms[rank], tensors, 2, NULL);
+  (void)snprintf(j->text[rank], sizeof j->text[rank], "%s", xfer_last_error());
+  for (int t = 0; t < 2; t++) {
+    xfer_layout_destroy((xfer_layout *)tensors[t].src);
+    xfer_layout_destroy(none[t]);
+    xfer_layout_destroy(dst[t]);
+  }
+}
+
+static void test_another_order_is_told_before_own_boxes_that_do_not_fit(void **state)
+{
+  (void)state;
+  job j = {.victim = -1};
+
+  make_comms(&j);
+  run_ranks(N_RANKS, plan_two, &j);
+  drop_comms(&j);
+  assert_all_as_expected();
+  for (int r = 0; r < N_RANKS; r++) {
+    assert_int_equal(j.st[r], XFER_ERR_MISMATCH);
+    assert_string_equal(j.text[r], "tensor 0: rank 1 has \"wide\", rank 0 has \"narrow\"");
+  }
+}
+
 static void test_what_nobody_has_is_named_to_all(void **state)
 {
   (void)state;
@@ -390,6 +435,7 @@ int main(void)
 {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(test_own_boxes_must_fit_each_other),
+      cmocka_unit_test(test_another_order_is_told_before_own_boxes_that_do_not_fit),
       cmocka_unit_test(test_what_nobody_has_is_named_to_all),
       cmocka_unit_test(test_whoever_knows_what_the_plan_is_the_same),
       cmocka_unit_test(test_many_boxes_are_gathered_in_steps),
