@@ -160,17 +160,26 @@ static void remember_peers(xfi_nccl_comm *comm, const xfi_messages *messages, in
     next->peers[i] = them[i].peer;
 }
 
+/* Where messages were ended a commit connects the ranks anew: the comm is not broken. */
+static xfer_status have_data(const xfi_nccl_comm *comm)
+{
+  XFI_CHECK(comm->data.handle != NULL, XFER_ERR_COMM,
+            "messages between the ranks need another commit of the plan: %s",
+            comm->data.why[0] != '\0' ? comm->data.why : "they are not connected");
+  return XFER_OK;
+}
+
 /* Until fewer than n rounds are in flight; the lock is held, but not while this waits. */
 static xfer_status wait_for_rounds(xfi_nccl_comm *comm, uint64_t n, xfi_deadline deadline)
 {
-  xfer_status st = xfi_nccl_usable(&comm->data);
+  xfer_status st = have_data(comm);
 
   for (int n_pauses = 1; st == XFER_OK && is_behind(comm, n); n_pauses++) {
     if (xfi_deadline_expired(deadline)) break_late(comm);
     (void)pthread_mutex_unlock(&comm->lock);
     xfi_sleep_ns(PAUSE_NS);
     (void)pthread_mutex_lock(&comm->lock);
-    st = xfi_nccl_usable(&comm->data);
+    st = have_data(comm);
     if (st == XFER_OK) st = xfi_nccl_heed(&comm->data, n_pauses);
   }
   return st != XFER_OK && comm->is_late ? XFER_ERR_TIMEOUT : st;

@@ -347,6 +347,42 @@ static void test_refused_packed_spares_direct(void)
   world_go(one_is_refused);
 }
 
+/* What a refused run of the first plan ends, the second one's next run misses: a commit makes that
+ * good, and the comm is well. */
+static void one_asks_for_a_commit(int rank)
+{
+  tensor tensors[PLANS];
+  xfer_plan *plans[PLANS];
+  const cudaStream_t stream = world_stream();
+
+  for (int p = 0; p < PLANS; p++) {
+    tensor_make(&tensors[p], EACH_EACH, rank, 5000);
+    plans[p] = world_plan(rank, &tensors[p], 1, XFER_LANE_PACKED, LONG_MS);
+    OK(xfer_plan_commit(plans[p]));
+  }
+  if (rank == 0)
+    OK(xfer_plan_refuse(plans[0], "on purpose"));
+  else
+    (void)!xfer_plan_run(plans[0], 1, stream);
+  NEED(xfer_plan_wait(plans[0], 0) != XFER_OK);
+  NEED(xfer_plan_run(plans[1], 1, stream) == XFER_ERR_COMM);
+  NEED(strstr(xfer_last_error(), "need another commit") != NULL);
+  ranks_barrier(); /* who waits for it leaves it */
+  NEED(xfer_plan_wait(plans[1], 0) == XFER_ERR_COMM);
+  OK(xfer_comm_check(w.comms[rank]));
+  for (int p = 0; p < PLANS; p++) {
+    OK(xfer_plan_commit(plans[p]));
+    world_run(plans[p], &tensors[p], 1, 2, stream);
+  }
+  NEED_NO_VIOLATION();
+}
+
+static void test_refused_asks_others_for_a_commit_packed(void)
+{
+  world_make(3, COMM_NCCL, (sim_config){.seed = 0});
+  world_go(one_asks_for_a_commit);
+}
+
 static void with_failing(const char *name, xfer_lane l)
 {
   failing = name;
@@ -392,6 +428,8 @@ int main(int argc, char **argv)
       {"two_plans_late_rank_packed", test_late_rank_packed},
       {"two_plans_committed_meanwhile_packed", test_committed_meanwhile_packed},
       {"two_plans_refused_packed_spares_direct", test_refused_packed_spares_direct},
+      {"two_plans_refused_asks_others_for_a_commit_packed",
+       test_refused_asks_others_for_a_commit_packed},
       {"two_plans_share_slots_packed", test_share_slots_packed},
       {"two_plans_share_slots_broadcast", test_share_slots_broadcast},
       {"two_plans_event_between_groups_packed", test_groups_packed},
