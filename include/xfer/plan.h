@@ -449,9 +449,11 @@ typedef struct xfer_plan_report_data {
                                     through memory that it shares with the peer. */
   uint64_t n_rounds;      /**< Once committed: packed rounds in which this rank takes part; none
                                with ranks that share memory. */
-  uint64_t staging_bytes; /**< Staging memory that the plan needs on this rank, of what the plans
-                               of a comm share. Before a commit, and in a simulation: if no rank
-                               reaches another's memory and nothing is broadcast in place. */
+  uint64_t staging_bytes; /**< Staging memory that the plan needs on this rank: of what the plans
+                               of a comm share, and of its own with XFER_PLAN_STAGED, which
+                               max_staging_bytes does not bound. Before a commit, and in a
+                               simulation: if no rank reaches another's memory and nothing is
+                               broadcast in place. */
   uint64_t window_bytes;  /**< Bytes per peer and round. */
   uint64_t bound_bytes;   /**< max(wire_bytes, out_bytes): what the wire must carry at least. */
   uint64_t predicted_ns;  /**< A simple guess: bound_bytes over link_bytes_per_s, and message_ns for
