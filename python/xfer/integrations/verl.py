@@ -28,7 +28,6 @@ from ..layout import Layout, Replicate
 from ..mesh import Mesh
 from ..plan import Plan
 from ._meeting import open_comm
-from ._taken import Taken
 from ._threads import DaemonThread
 
 __all__ = ["XferCheckpointEngine"]
@@ -170,17 +169,22 @@ class XferCheckpointEngine(CheckpointEngine):
             del error  # else it keeps itself alive, by this frame
 
     def _buckets(self, weights: Iterator[tuple[str, Any]]) -> Iterator[Bucket]:
-        bucket = Taken()
+        """Of copies: who hands a tensor out may write its memory again for the next, as verl's own engines let it."""
+        bucket: Bucket = []
         n_bytes = 0
         for name, tensor in weights:
             size = tensor.numel() * tensor.element_size()
             if n_bytes > 0 and n_bytes + size > self.bucket_size:
-                yield bucket.all()
-                bucket, n_bytes = Taken(), 0
-            bucket.add(name, tensor.detach().to(self._device))
+                yield bucket
+                bucket, n_bytes = [], 0
+            bucket.append((name, self._copy(tensor)))
             n_bytes += size
-        if last := bucket.all():
-            yield last
+            del tensor  # else it is still there when the next one is made
+        if bucket:
+            yield bucket
+
+    def _copy(self, tensor: Any) -> Any:
+        return tensor.detach().to(self._device, copy=True)
 
     def _settle(self) -> Any:
         """What was begun on the tensors is done when another thread uses them; in it, their device is the current."""
