@@ -52,7 +52,7 @@ def test_what_a_thread_raises_is_kept_by_nobody_and_the_thread_goes():
         gc.enable()
 
 
-def test_a_generator_that_fills_one_buffer_again_and_again_is_refused():
+def test_a_generator_that_writes_what_it_has_handed_out_is_refused():
     torch = pytest.importorskip("torch", reason="torch is not installed")
     from xfer.integrations._taken import taken
 
@@ -69,3 +69,11 @@ def test_a_generator_that_fills_one_buffer_again_and_again_is_refused():
         assert [x.tolist() for x in taken(each).values()] == [[float(i)] * 4 for i in range(3)]
     with pytest.raises(ValueError, match="'w0' was written again before it was sent"):
         taken(weights(torch.zeros(4)))
+
+    def merged():
+        base = torch.zeros(4)
+        yield "w", base.add_(1).detach()
+        base.sub_(1)
+
+    with pytest.raises(ValueError, match="'w' was written again before it was sent"):
+        taken(merged())

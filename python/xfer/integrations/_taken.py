@@ -1,4 +1,4 @@
-"""Tensors of a generator that hands them out one by one, kept until several are moved at once."""
+"""Tensors of a generator that hands them out one by one, kept until all are moved at once."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from itertools import pairwise
 from typing import Any
 
-__all__ = ["Taken", "taken"]
+__all__ = ["taken"]
 
 
 def _version(x: Any) -> int | None:
@@ -20,38 +20,34 @@ def _ends(x: Any) -> tuple[int, int]:
     return x.data_ptr(), x.data_ptr() + n * x.element_size()
 
 
-class Taken:
-    """They must keep their values until all() has been moved."""
-
-    def __init__(self) -> None:
-        self._tensors: list[tuple[str, Any]] = []
-        self._versions: list[int | None] = []
-
-    def add(self, name: str, x: Any) -> None:
-        self._tensors.append((name, x))
-        self._versions.append(_version(x))
-
-    def all(self) -> list[tuple[str, Any]]:
-        """ValueError where the generator wrote one again for another, as one that fills the same buffer for each."""
-        written = [_version(x) != version for (_, x), version in zip(self._tensors, self._versions, strict=True)]
-        if any(written):  # or another part of the same storage was, which has the version in common
-            self._check(written)
-        return self._tensors
-
-    def _check(self, written: list[bool]) -> None:
-        parts = zip(self._tensors, written, strict=True)
-        ends = sorted((*_ends(x), name, is_written) for (name, x), is_written in parts if x is not None)
-        for (_, end, name, first), (begin, _, _, second) in pairwise(ends):
-            if begin < end and (first or second):
-                raise ValueError(
-                    f"{name!r} was written again before it was sent: several tensors go at once, so each that the "
-                    "generator hands out must have memory of its own"
-                )
+def _has_all(x: Any) -> bool:
+    """Of its storage, where no other part can have been written."""
+    storage = x.untyped_storage()
+    return _ends(x) == (storage.data_ptr(), storage.data_ptr() + storage.nbytes())
 
 
 def taken(weights: Iterable[tuple[str, Any]]) -> dict[str, Any]:
-    """All that a generator hands out, by name."""
-    them = Taken()
+    """All that a generator hands out, by name. ValueError where it wrote one again later: for another, as one that
+    fills the same buffer for each, or at its end, as one that takes adapters out of the weights again."""
+    tensors, versions = [], []
     for name, x in weights:
-        them.add(name, x)
-    return dict(them.all())
+        tensors.append((name, x))
+        versions.append(_version(x))
+    written = [_version(x) != version for (_, x), version in zip(tensors, versions, strict=True)]
+    if any(written):  # or another part of the same storage was, which has the version in common
+        _check(tensors, written)
+    return dict(tensors)
+
+
+def _check(tensors: list[tuple[str, Any]], written: list[bool]) -> None:
+    found = [name for (name, x), is_written in zip(tensors, written, strict=True) if is_written and _has_all(x)]
+    parts = zip(tensors, written, strict=True)
+    ends = sorted((*_ends(x), name, is_written) for (name, x), is_written in parts if x is not None)
+    for (_, end, name, first), (begin, _, _, second) in pairwise(ends):
+        if begin < end and (first or second):
+            found.append(name)
+    if found:
+        raise ValueError(
+            f"{found[0]!r} was written again before it was sent: all tensors go at once, so each that the generator "
+            "hands out must have memory of its own, and keep its values"
+        )
