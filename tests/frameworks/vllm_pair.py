@@ -206,7 +206,11 @@ class Client:
     def finish_weight_update(self, weight_version=None):
         self._rpc("finish_weight_update")
 
+    def wait_ready(self):
+        self.is_ready = True
+
     def pause(self):
+        assert self.is_ready
         self.paused = True
 
     def resume(self):

@@ -1,6 +1,10 @@
 """The engine pair for vLLM, with vllm_stand_in in the place of vLLM: CPUs, a process for each trainer and worker.
 Skipped where torch is not installed; tests/frameworks has the same in vLLM."""
 
+import http.server
+import threading
+import time
+
 import pytest
 
 torch = pytest.importorskip("torch", reason="torch is not installed")
@@ -301,3 +305,30 @@ def test_trls_object_keeps_nothing_of_weights_that_it_was_not_given_to_the_end()
     with pytest.raises(ValueError, match="no more"):
         transfer.send_weights(weights())
     assert (transfer._state, transfer._engine) == ({}, engine)
+
+
+def test_trls_object_waits_for_a_server_that_still_loads_its_model(monkeypatch):
+    """As TRL's own does: experimental/async_grpo/weight_transfer.py of 1.16.0."""
+    stand_in.install()
+    from xfer.integrations import trl
+
+    answers = [503, 503, 200]
+
+    class Handler(http.server.BaseHTTPRequestHandler):
+        def do_GET(self):
+            self.send_response(answers.pop(0) if self.path == "/health" else 404)
+            self.end_headers()
+
+        def log_message(self, *_):
+            pass
+
+    monkeypatch.setattr(time, "sleep", lambda _: None)
+    monkeypatch.setattr(trl, "register_vllm", lambda: None)
+    with http.server.HTTPServer(("127.0.0.1", 0), Handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        url = f"http://127.0.0.1:{server.server_port}"
+        trl.XferWeightTransfer(url, n_workers=1).init_weight_transfer()
+        server.shutdown()
+    assert not answers
+    with pytest.raises(ConnectionError, match="does not answer health"):
+        trl.XferWeightTransfer(url, n_workers=1, timeout_s=0.1).init_weight_transfer()

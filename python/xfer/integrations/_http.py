@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import http.client
 import json
+import time
 import urllib.error
 import urllib.request
 from typing import Any
@@ -27,6 +28,18 @@ class Routes:
 
     def __str__(self) -> str:
         return f"the server at {self._url}"
+
+    def wait_ready(self, every_s: float = 2.0) -> None:
+        """Until the server answers, as it does once it has loaded its model: timeout_s at most."""
+        deadline = time.monotonic() + self._timeout_s
+        while True:
+            try:
+                self._answer("health", None)
+                return
+            except (OSError, RuntimeError):
+                if time.monotonic() > deadline:
+                    raise
+            time.sleep(every_s)
 
     def _post(self, path: str, body: Any = None) -> None:
         self._answer(path, json.dumps(body or {}).encode())

@@ -35,8 +35,10 @@ class XferWeightTransfer:
         self._state: dict[str, Any] = {}
 
     def init_weight_transfer(self) -> None:
-        """The workers are met at the first send_weights(), which says what there is."""
+        """Waits for the server, as TRL's own object does; trainers may start while it loads its model. The workers are
+        met at the first send_weights(), which says what there is."""
         register_vllm()
+        self._client.wait_ready()
 
     def pause(self) -> None:
         self._client.pause()
