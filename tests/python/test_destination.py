@@ -99,6 +99,14 @@ def test_what_goes_nowhere_and_what_does_not_come_is_in_the_log(caplog):
     assert [each.getMessage() for each in caplog.records] == lines
 
 
+def test_a_tied_layer_comes_with_the_one_that_it_is_tied_to(caplog):
+    """Its parameter is the other's, and one of its own while the model is as before loading: Qwen3-MoE of vLLM 0.33."""
+    model = Model(embed=layer(weight=(4, 4)), head=layer(weight=(4, 4)))
+    model.head.weight = model.embed.weight
+    destination(model, {"embed.weight": (4, 4)})
+    assert not caplog.records
+
+
 def test_what_goes_nowhere_is_no_warning_where_all_parameters_come(caplog):
     """As the experts of other workers, or the layers of other stages."""
     destination(Model(a=layer(weight=(4, 4))), {"a.weight": (4, 4), "c": (4,)})

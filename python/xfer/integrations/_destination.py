@@ -101,13 +101,23 @@ class Destination:
             self._strides = {name: x.stride() for name, x in parameters_of(model)}
             self.found: Capture = capture(model, checkpoint, partial(_load, model))
             self.takes = bool(self.found.copies or self.found.made)
-            self._look_at_the_rest({name for name, _ in parameters_of(model)})
+            parameters = {name for name, _ in parameters_of(model)}
             self._deriving = self._look_at_derived()
+        self._let_tied_come()
+        self._look_at_the_rest(parameters)
         boxes = self.found.boxes(checkpoint)
         made = [(name, each.target) for each in self.found.made for name in each.sources]
         self._by_loader = dict.fromkeys((*made, *self._converted(boxes)))  # a name, and a parameter that takes of it
         self.whole = sorted({name for name, _ in self._by_loader})
         self._arrange({name: each for name, each in boxes.items() if name not in self.whole})
+
+    def _let_tied_come(self) -> None:
+        """A parameter comes that lies where another does that comes, as a tied output layer."""
+        missing = self.found.missing
+        lying = {name: x.data_ptr() for name, x in parameters_of(self.model) if x.numel() > 0}
+        filled = {place for name, place in lying.items() if name not in missing}
+        for name in [name for name in missing if lying.get(name) in filled]:
+            del missing[name]
 
     def _look_at_the_rest(self, parameters: set[str]) -> None:
         """What of the checkpoint goes nowhere, as it may be another worker's, and what parameters lack."""
