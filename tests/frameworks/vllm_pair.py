@@ -206,16 +206,6 @@ class Client:
     def finish_weight_update(self, weight_version=None):
         self._rpc("finish_weight_update")
 
-    def wait_ready(self):
-        self.is_ready = True
-
-    def pause(self):
-        assert self.is_ready
-        self.paused = True
-
-    def resume(self):
-        self.paused = False
-
 
 class Trainer:
     n_trainers = N_TRAINERS
@@ -378,6 +368,7 @@ class HttpEngine:
         """The address."""
         app, port = fastapi.FastAPI(), free_port()
         app.include_router(api_router.router)
+        app.get("/health")(lambda: None)
         app.state.engine_client = self
         server = uvicorn.Server(uvicorn.Config(app, port=port, log_level="error"))
         threading.Thread(target=server.run, daemon=True).start()
@@ -441,27 +432,48 @@ def guide():
 
 
 class TrlTrainer:
-    """Rank 0 of TRL's trainer, as its _sync_weight_merged() drives the object."""
+    """TRL's own trainer, with a model of transformers', through vLLM's own routes."""
 
-    def __init__(self, table, port, tp, rpc):
-        self.table, self.client = table, Client(rpc)
-        self.transfer = XferWeightTransfer(self.client, tp, port=port, timeout_s=60.0)
-        self.transfer.init_weight_transfer()
+    def __init__(self, family, port, tp, rpc):
+        import datasets
+        import tokenizers
+        import transformers
+        import trl.experimental.async_grpo.async_grpo_trainer as theirs
+
+        theirs.get_peak_flops_per_device = lambda *_: 1.0  # of a GPU
+        word = tokenizers.Tokenizer(tokenizers.models.WordLevel({"a": 0}, unk_token="a"))
+        tokenizer = transformers.PreTrainedTokenizerFast(tokenizer_object=word, eos_token="a", pad_token="a")
+        tokenizer.chat_template = "{% for m in messages %}{{ m['content'] }}{% endfor %}"
+        self.http = HttpEngine(rpc)
+        self.trainer = theirs.AsyncGRPOTrainer(
+            model=families.write(family, CHECKPOINTS)[0],
+            reward_funcs=lambda **_: [],
+            args=theirs.AsyncGRPOConfig(
+                CHECKPOINTS, token_budget=64, max_steps=1, report_to="none", use_cpu=True, bf16=False
+            ),
+            train_dataset=datasets.Dataset.from_list([{"prompt": [{"role": "user", "content": "a"}]}]),
+            processing_class=tokenizer,
+            rollout_worker=MagicMock(),
+            weight_transfer=XferWeightTransfer(self.http.serve(), tp, port=port, timeout_s=60.0),
+        )
+        self.begin = theirs._TrainBeginCallback(self.trainer).on_train_begin
 
     def update(self, version):
-        self.transfer.pause()
-        assert self.client.paused
-        self.transfer.send_weights(iter(state_of(self.table, version).items()))
-        self.transfer.resume()
+        with torch.no_grad():
+            for name, parameter in self.trainer.model.named_parameters():
+                parameter.copy_(values(name, parameter.shape, version))
+        self.begin(None, None, None) if version == 1 else self.trainer._sync_weight()
+        assert self.trainer.model_version == version
+        assert self.http.paused == 0
 
 
 def trl():
-    """Full tensors of one trainer through TRL's interface."""
-    table, port = families.FAMILIES["qwen3_moe"]()[1], free_port()
-    make = lambda rpc, _: TrlTrainer(table, port, 2, rpc)  # noqa: E731
-    with Job(lambda rank: Server("qwen3_moe", 2, rank), make, 2, 1) as job:
-        n = sum(job.update(version) for version in (1, 2, 3))
-    print(f"qwen3_moe tp2 by TRL's object: {n} parameters equal to load_weights' in 3 versions", flush=True)
+    """Full tensors of TRL's trainer, at its start and between steps."""
+    for family in ("qwen3", "qwen3_moe_tied_held"):
+        make = lambda rpc, _, f=family, port=free_port(): TrlTrainer(f, port, 2, rpc)  # noqa: E731
+        with Job(lambda rank, f=family: Server(f, 2, rank), make, 2, 1) as job:
+            n = sum(job.update(version) for version in (1, 2, 3))
+        print(f"{family} tp2 by TRL's trainer: {n} parameters equal to load_weights' in 3 versions", flush=True)
 
 
 def eplb():
