@@ -7,6 +7,7 @@ through TorchTitan's own state dict adapter with codes, then parallelized by its
 slicing leaves. Pipeline stages are of its own split, of one stage a rank. No layer, adapter or plan is touched.
 """
 import argparse
+import functools
 import os
 
 os.environ.setdefault("CUDA_VISIBLE_DEVICES", "")
@@ -100,24 +101,44 @@ def table_of(family):
 
 def one_rank(family, p, rank):
     from torch.testing._internal.distributed.fake_pg import FakeStore
-    from torchtitan.config import CompileConfig, ParallelismConfig, TrainingConfig
-    from torchtitan.distributed import ParallelDims, parallel_dims, pipeline_parallel
+    _, table = table_of(family)
+    dist.init_process_group("fake", store=FakeStore(), rank=rank, world_size=size_of(p))
+    bases = families.bases(table)
+    given = {n: torch.arange(bases[n], bases[n] + torch.Size(s).numel(), dtype=torch.float32).reshape(s)
+             for n, s in table.items()}
+    model, loaded = model_of(family, p, given)
+    return {"params": dump(model, table, loaded)}
+
+
+def size_of(p):
+    """Ranks of a layout."""
+    return p["tp"] * p["cp"] * p["dp"] * p["replicate"] * p["pp"]
+
+
+@functools.cache
+def meshes_of(tp, cp, dp, replicate, pp, ep):
+    """Of the default group: what TorchTitan is told, and its meshes, which it knows again by their identity."""
+    from torchtitan.config import ParallelismConfig
+    from torchtitan.distributed import ParallelDims, parallel_dims
     parallel_dims.device_type = "cpu"
-    hf, table = table_of(family)
-    world = p["tp"] * p["cp"] * p["dp"] * p["replicate"] * p["pp"]
-    dist.init_process_group("fake", store=FakeStore(), rank=rank, world_size=world)
-    parallelism = ParallelismConfig(data_parallel_replicate_degree=p["replicate"], data_parallel_shard_degree=p["dp"],
-                                    tensor_parallel_degree=p["tp"], context_parallel_degree=p["cp"],
-                                    pipeline_parallel_degree=p["pp"], expert_parallel_degree=p["ep"])
-    dims = ParallelDims.from_config(parallelism, world)
+    parallelism = ParallelismConfig(data_parallel_replicate_degree=replicate, data_parallel_shard_degree=dp,
+                                    tensor_parallel_degree=tp, context_parallel_degree=cp, pipeline_parallel_degree=pp,
+                                    expert_parallel_degree=ep)
+    dims = ParallelDims.from_config(parallelism, dist.get_world_size())
     dims.build_mesh()
+    return parallelism, dims
+
+
+def model_of(family, p, given):
+    """This rank's part of the model that has loaded a checkpoint, in the default group; and the names that came of it."""
+    from torchtitan.config import CompileConfig, TrainingConfig
+    from torchtitan.distributed import pipeline_parallel
+    hf, _ = table_of(family)
+    parallelism, dims = meshes_of(*(p[axis] for axis in ("tp", "cp", "dp", "replicate", "pp", "ep")))
     config, adapter, parallelize = BUILD[family](dict(hf, fused=p["fused"]))
     training = TrainingConfig()
     shard(family, config, p)
     model = config.build()
-    bases = families.bases(table)
-    given = {n: torch.arange(bases[n], bases[n] + torch.Size(s).numel(), dtype=torch.float32).reshape(s)
-             for n, s in table.items()}
     loaded = adapter(config, None).from_hf(dict(given))
     model = model.to(torch.float32)
     with torch.no_grad():
@@ -130,7 +151,7 @@ def one_rank(family, p, rank):
         keep(model, names[dims.get_mesh("pp").get_local_rank()])
     model = parallelize(model, parallel_dims=dims, training=training, parallelism=parallelism,
                         compile_config=CompileConfig(), ac_config=None, dump_folder="")
-    return {"params": dump(model, table, set(loaded))}
+    return model, set(loaded)
 
 
 def shard(family, config, p):
@@ -176,8 +197,7 @@ def main():
         family, _, text = job.partition(":")
         p = parse(text)
         _, table = table_of(family)
-        world = p["tp"] * p["cp"] * p["dp"] * p["replicate"] * p["pp"]
-        ranks = [in_child(lambda r=rank: one_rank(family, p, r)) for rank in range(world)]
+        ranks = [in_child(lambda r=rank: one_rank(family, p, r)) for rank in range(size_of(p))]
         codes.save(os.path.join(options.out, f"torchtitan.{family}.{text}.json.gz"), {
             "framework": "torchtitan", "version": importlib.metadata.version("torchtitan"), "family": family, "layout": text,
             "spec": f"torchtitan:{text}", "hf": [[name, list(shape)] for name, shape in table.items()], "ranks": ranks})
