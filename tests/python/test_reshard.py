@@ -80,6 +80,38 @@ def test_each_side_passes_its_own_tensor_alone():
     on_ranks(6, work)
 
 
+class M2nMesh:
+    """nccl.m2n.Mesh of nccl-extensions (python/nccl/m2n/mesh.py, 44d2de0d): two dims, of which one may be padding."""
+
+    def __init__(self, dims, start_rank=0):
+        self.dims, self.start_rank, self.ndims = (*dims, 1)[:2], start_rank, len(dims)
+
+
+@pytest.mark.parametrize("sharded", [Shard, int], ids=["Shard", "number"])
+def test_meshes_and_placements_of_nccl_m2n(sharded):
+    """As its README and vLLM's nccl_m2n engine call it."""
+
+    def work(comm):
+        whole = np.arange(64, dtype=np.float32).reshape(8, 8)
+        trains = comm.rank < 2
+        src = np.ascontiguousarray(whole[4 * comm.rank : 4 * comm.rank + 4]) if trains else None
+        for n_rows, n_columns, dim in ((1, 4, 1), (2, 2, 0)):
+            parts = np.split(whole, n_columns, axis=dim)
+            dst = None if trains else np.zeros_like(parts[0])
+            reshard(
+                src,
+                dst,
+                comm,
+                src_mesh=M2nMesh([2]),
+                src_placements=[sharded(0)],
+                dst_mesh=M2nMesh((n_rows, n_columns), start_rank=2),
+                dst_placements=[Replicate(), sharded(dim)],
+            )
+            assert trains or np.array_equal(dst, parts[(comm.rank - 2) % n_columns])
+
+    on_ranks(6, work)
+
+
 def test_a_rank_of_neither_side_takes_part():
     def work(comm):
         x = np.array([1.0 + comm.rank, 2.0])

@@ -33,7 +33,10 @@ Cuts = tuple[int | None, ...]  # of each mesh axis the dim that it cuts; None: n
 
 
 def _axes(mesh: Any) -> Axes:
-    """Of nested lists of ranks, or what has them as a tensor `mesh`."""
+    """Of nested lists of ranks, what has them as a tensor `mesh`, or NCCL M2N's Mesh, whose ranks follow each other."""
+    if hasattr(mesh, "start_rank"):
+        dims, first = _sizes(mesh.dims, "a mesh"), whole(mesh.start_rank, "a rank of a mesh")
+        return dims, tuple(range(first, first + math.prod(dims)))
     mesh = getattr(mesh, "mesh", mesh)
     rows = mesh.tolist() if hasattr(mesh, "tolist") else mesh
     rows = [rows] if isinstance(rows, int) else listed(rows, "a mesh")
@@ -50,20 +53,22 @@ def _sizes(shape: Any, name: str) -> tuple[int, ...]:
     return tuple(whole(n, f"a size of {name}") for n in listed(shape, name))
 
 
-def _cuts(placements: Sequence[Any], n_dims: int) -> Cuts:
-    """Of placements of torch, of NCCL M2N or of vLLM, by the names of their classes."""
+def _cuts(placements: Sequence[Any], axes: Axes, n_dims: int) -> Cuts:
+    """Of placements of torch, of NCCL M2N or of vLLM, by the names of their classes; a number is a Shard's dim, as in
+    M2N, where axes of one rank after the last placement need none."""
     cuts: list[int | None] = []
     for placement in placements:
         kind = type(placement).__name__
-        if kind not in ("Shard", "Replicate"):
+        if kind not in ("Shard", "Replicate", "int"):
             raise TypeError(f"{placement!r} is neither Shard nor Replicate")
-        cuts.append(_dim(placement, n_dims) if kind == "Shard" else None)
-    return tuple(cuts)
+        cuts.append(None if kind == "Replicate" else _dim(placement, n_dims))
+    left = axes[0][len(cuts) :]
+    return (*cuts, *(None for n in left if set(left) == {1}))
 
 
 def _dim(placement: Any, n_dims: int) -> int:
     """The one that a Shard cuts."""
-    dim = whole(placement.dim, "the dim of a Shard")
+    dim = whole(getattr(placement, "dim", placement), "the dim of a Shard")
     if not -n_dims <= dim < n_dims:
         raise IndexError(f"{placement!r} cuts a dim that a tensor of {n_dims} dims does not have")
     return dim % n_dims
@@ -96,7 +101,7 @@ class _Side:
         """The global one, where all parts are equal."""
         if self.local is None:
             return None
-        cuts = _cuts(self.placements, len(self.local))
+        cuts = _cuts(self.placements, self.axes, len(self.local))
         if len(cuts) != len(self.axes[0]):
             raise ValueError(f"{len(cuts)} placements for a mesh of {len(self.axes[0])} axes")
         n_parts = [
@@ -115,7 +120,7 @@ def _layouts(src: _Side, dst: _Side, global_shape: Sequence[int] | None) -> list
     dtype = src.dtype or dst.dtype
     if shape is None or dtype is None:
         return [None, None]
-    return [_layout(side.axes, _cuts(side.placements, len(shape)), shape, dtype) for side in (src, dst)]
+    return [_layout(side.axes, _cuts(side.placements, side.axes, len(shape)), shape, dtype) for side in (src, dst)]
 
 
 def _key(src: Any, dst: Any, global_shape: Sequence[int] | None) -> Any:
@@ -124,7 +129,10 @@ def _key(src: Any, dst: Any, global_shape: Sequence[int] | None) -> Any:
         sides = []
         for x, mesh, placements, local_shape, dtype in (src, dst):
             of = (tuple(x.shape), x.dtype) if x is not None else (local_shape and tuple(local_shape), dtype)
-            cuts = [(type(placement).__name__, getattr(placement, "dim", None)) for placement in placements]
+            cuts = [
+                (type(each).__name__, getattr(each, "dim", each if isinstance(each, int) else None))
+                for each in placements
+            ]
             sides.append((_axes(mesh), tuple(cuts), of))
         key = (*sides, global_shape and tuple(global_shape))
         hash(key)
@@ -158,8 +166,8 @@ def reshard(
     """Move one tensor from the source mesh to the destination mesh. Collective over all ranks of the comm.
 
     src, dst: this rank's parts, in any strides; None where it has none. comm: see comm_of().
-    src_mesh, dst_mesh: ranks of the comm in nested lists, or an object with them as `mesh`. placements: Shard(dim),
-    as torch.chunk cuts, or Replicate for each mesh axis, the outer axis first where two cut one dim.
+    src_mesh, dst_mesh: ranks of the comm in nested lists, an object with them as `mesh`, or M2N's Mesh. placements:
+    Shard(dim), as torch.chunk cuts, or Replicate for each mesh axis, the outer axis first where two cut one dim.
     global_shape: where it is left out all parts must be equal. A rank without a tensor hears shape and dtype from the
     others, or gives them. stream: see stream_pointer(); on a GPU the call returns once enqueued.
     handle: NCCL M2N's; not used.
