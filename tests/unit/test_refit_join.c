@@ -84,6 +84,11 @@ static void test_what_a_framework_would_refuse_is_refused_by_name(void **state)
        "hf:tp2", "cuts other tensors of this family than these rules do"},
       {REFIT_TABLE(REFIT_DENSE_CONFIG ",\"model_type\":\"nemotron\"", REFIT_ATTENTION), "hf:tp2",
        "vllm:", "transformers has no plan of tensor parallelism for this family"},
+      {REFIT_TABLE(REFIT_DENSE_CONFIG ",\"model_type\":\"qwen3\"", REFIT_DENSE_PARAMS), "full",
+       "hf:tp3", "transformers takes no tp that the vocabulary does not divide by"},
+      {REFIT_TABLE(REFIT_DENSE_CONFIG ",\"model_type\":\"oracle\"",
+                   REFIT_P("oracle.delphi.weight", "[16,16]")),
+       "full", "hf:tp2", "no rule of model_type \"oracle\" says where"},
       /* gate and up of different types in one tensor */
       {REFIT_TABLE(REFIT_DENSE_CONFIG,
                    REFIT_P("mlp.up_proj.weight",

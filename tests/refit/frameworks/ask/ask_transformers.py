@@ -15,15 +15,20 @@ import numpy as np
 
 import codes
 import families
+import variants
 
 
 def one_rank(folder, out):
     """In a process of its own, told by its environment which rank it is."""
     import torch
     import transformers
-    model = transformers.AutoModelForCausalLM.from_pretrained(folder, tp_plan="auto", dtype=torch.float32)
+    kind = type(transformers.AutoConfig.from_pretrained(folder))
+    text, sees = transformers.AutoModelForCausalLM, transformers.AutoModelForImageTextToText
+    model = (text if kind in text._model_mapping else sees).from_pretrained(folder, tp_plan="auto", dtype=torch.float32)
     held, seen = {}, {}
-    for name, t in model.named_parameters(remove_duplicate=False):
+    for name, t in model.state_dict().items():
+        if any(word in name for word in variants.OTHERS):
+            continue
         t = t.to_local() if hasattr(t, "to_local") else t
         first = seen.setdefault(t.data_ptr(), name)
         held[name] = first if first != name else t.detach().contiguous().numpy()
