@@ -14,6 +14,9 @@ def known():
     AutoConfig.register("telechat", type("Config", (PretrainedConfig,), {
         "model_type": "telechat", "attribute_map": {"num_hidden_layers": "n_layer", "num_attention_heads": "n_head",
                                                     "intermediate_size": "ffn_hidden_size", "rms_norm_eps": "layer_norm_epsilon"}}), exist_ok=True)
+    AutoConfig.register("intern_vit_6b", type("Config", (PretrainedConfig,), {"model_type": "intern_vit_6b"}), exist_ok=True)
+    AutoConfig.register("internvl_chat", type("Config", (PretrainedConfig,), {
+        "model_type": "internvl_chat", "__init__": internvl_chat, "get_text_config": lambda self, *a, **k: self.llm_config}), exist_ok=True)
     AutoConfig.register("nemotron-nas", type("Config", (PretrainedConfig,), {"model_type": "nemotron-nas", "pad_token_id": None, "__init__": nemotron_nas}),
                         exist_ok=True)
 
@@ -31,6 +34,13 @@ def nemotron_nas(self, block_configs=(), **more):
     from transformers import PretrainedConfig
     PretrainedConfig.__init__(self, **more)
     self.block_configs = [Said({part: Said(said) for part, said in block.items()}) for block in block_configs]
+
+
+def internvl_chat(self, llm_config=None, vision_config=None, **more):
+    from transformers import AutoConfig, PretrainedConfig
+    of = lambda said: AutoConfig.for_model(**said) if said else None
+    self.llm_config, self.vision_config = of(llm_config), of(vision_config)
+    PretrainedConfig.__init__(self, **more)
 
 
 def config(architecture, model_type, **more):

@@ -59,6 +59,18 @@ def qwen3_5_text():
     return saved({**config["text_config"], "architectures": ["Qwen3_5ForCausalLM"]})
 
 
+def internvl_chat(make):
+    """InternVL by its own code, whose text has names of its own in a part called language_model."""
+    text, table = make()
+    vision = dict(model_type="intern_vit_6b", hidden_size=32, intermediate_size=64, num_hidden_layers=1, num_attention_heads=4, image_size=32,
+                  patch_size=8, qkv_bias=True, qk_normalization=False, norm_type="layer_norm", layer_norm_eps=1e-6, hidden_act="gelu", num_channels=3,
+                  initializer_factor=1.0, attention_dropout=0.0, dropout=0.0)
+    return dict(architectures=["InternVLChatModel"], model_type="internvl_chat", llm_config=text, vision_config=vision, downsample_ratio=0.5,
+                ps_version="v2", select_layer=-1, force_image_size=32, dynamic_image_size=True, template="internvl2_5", use_thumbnail=True,
+                min_dynamic_patch=1, max_dynamic_patch=2,
+                tie_word_embeddings=text["tie_word_embeddings"]), Table(("language_model." + name, shape) for name, shape in table.items())
+
+
 FAMILIES = {
     "llama4_multi": seeing("Llama4ForConditionalGeneration", "llama4",
                            dict(model_type="llama4_vision_model", hidden_size=32, intermediate_size=128, num_hidden_layers=1, num_attention_heads=4, image_size=32,

@@ -61,6 +61,8 @@ def biased(make):
 
 MOE = dict(moe_intermediate_size=48, num_experts=16, num_experts_per_tok=2, norm_topk_prob=True, decoder_sparse_step=1,
            mlp_only_layers=[])
+MELLUM = dict(moe_intermediate_size=48, num_experts=16, num_experts_per_tok=2, norm_topk_prob=True, sliding_window=64,
+              rope_parameters={kind: {"rope_type": "default", "rope_theta": 10000.0} for kind in ("full_attention", "sliding_attention")})
 MLA = dict(kv_lora_rank=32, q_lora_rank=48, qk_rope_head_dim=16, qk_nope_head_dim=32, v_head_dim=32,
            moe_intermediate_size=48, n_routed_experts=8, n_shared_experts=1, num_experts_per_tok=2,
            first_k_dense_replace=1, moe_layer_freq=1, n_group=2, topk_group=1, topk_method="noaux_tc",
@@ -205,6 +207,10 @@ OTHER_FORMS = {
     "exaone4_wide": wide("Exaone4ForCausalLM", "exaone4", sliding_window=64, sliding_window_pattern="LG",
                          layer_types=["sliding_attention", "full_attention"]),
     "olmo2_wide": wide("Olmo2ForCausalLM", "olmo2"),
+    "olmo3_wide": wide("Olmo3ForCausalLM", "olmo3", sliding_window=64),
+    "mellum": of("MellumForCausalLM", "mellum", ("rope_theta",), **MELLUM, num_hidden_layers=3, mlp_layer_types=["dense", "sparse", "sparse"],
+                 layer_types=["full_attention", "sliding_attention", "full_attention"]),
+    "mellum_sparse": of("MellumForCausalLM", "mellum", ("rope_theta",), **MELLUM, mlp_layer_types=["sparse"] * 2, layer_types=["full_attention", "sliding_attention"]),
     "hunyuan_v1_norms": of("HunYuanDenseV1ForCausalLM", "hunyuan_v1_dense", use_qk_norm=True, tie_word_embeddings=True),
     "hunyuan_v1_moe_norms": of("HunYuanMoEV1ForCausalLM", "hunyuan_v1_moe", num_experts=8, moe_topk=2, use_qk_norm=True, moe_intermediate_size=96,
                                num_shared_expert=1, use_mixed_mlp_moe=True),
