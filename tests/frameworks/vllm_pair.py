@@ -1,7 +1,7 @@
 """The engine pair "xfer" in real vLLM on CPU: trainers and workers in processes, reduced models, and what vLLM's own
 load_weights() makes of the same checkpoint.
 
-    vllm_pair.py FAMILY:tpN[:STAGED,...] ... | errors | trl | dtensors | eplb | guide
+    vllm_pair.py FAMILY:tpN[:STAGED,...] ... | errors | trl | dtensors | lora | eplb | guide
 
 It needs tests/python in the path.
 
@@ -40,7 +40,7 @@ import vllm_guide  # noqa: E402
 from states import bytes_of, fill, join, module_of, shard, state_of, values  # noqa: E402
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh  # noqa: E402
 from torch.distributed.tensor import Shard, distribute_tensor  # noqa: E402
-from vllm.config import WeightTransferConfig, set_current_vllm_config  # noqa: E402
+from vllm.config import LoRAConfig, WeightTransferConfig, set_current_vllm_config  # noqa: E402
 from vllm.distributed.eplb.eplb_state import EplbLayerState  # noqa: E402
 from vllm.distributed.weight_transfer import base  # noqa: E402
 from vllm.distributed.weight_transfer.factory import (  # noqa: E402
@@ -48,6 +48,7 @@ from vllm.distributed.weight_transfer.factory import (  # noqa: E402
     WeightTransferTrainerFactory,
 )
 from vllm.entrypoints.rl.online import api_router  # noqa: E402
+from vllm.lora.model_manager import create_lora_manager  # noqa: E402
 from vllm.model_executor.layers.quantization import mxfp4  # noqa: E402
 from vllm.model_executor.layers.quantization.compressed_tensors.compressed_tensors_moe import (  # noqa: E402
     compressed_tensors_moe_wna16 as int4,
@@ -71,7 +72,7 @@ remote.known()
 
 def tensors_of(model):
     """Its parameters, and what attention and loaders derive from them."""
-    found = dict(model.named_parameters(remove_duplicate=False))
+    found = {n.replace(".base_layer.", "."): x for n, x in model.named_parameters(remove_duplicate=False)}
     for name, module in model.named_modules():
         found |= {f"{name}.{n}": x for n, x in vars(module).items() if n in DERIVED and x is not None}
     return found
@@ -95,7 +96,7 @@ class Server:
             ps.init_distributed_environment(world_size=tp, rank=rank, local_rank=0, backend="fake")
             ps.initialize_model_parallel(tp, 1, backend="fake")
             self.arranged = None
-            self.model = self._model(0)
+            self.model = self._adapted(self._model(0))
         register_vllm()
         register_vllm()
         engine = WeightTransferEngineFactory.create_engine(
@@ -106,6 +107,9 @@ class Server:
         worker._weight_update_active = worker._weight_update_is_draft = False
         worker.model_runner = types.SimpleNamespace(reset_lora_state=lambda: None)
         self.worker, self.doomed, self.late_s, self.refuses = worker, False, 0.0, False
+
+    def _adapted(self, model):
+        return model
 
     def _model(self, version):
         """As vLLM loads."""
@@ -168,6 +172,18 @@ class Server:
 
     def report(self):
         return self.worker.weight_transfer_engine.report
+
+
+class LoraServer(Server):
+    """Its model's layers are in those of vLLM's LoRA."""
+
+    def _adapted(self, model):
+        self.config.lora_config = LoRAConfig(max_lora_rank=8, lora_dtype=torch.float32)
+        device, vocab = torch.device("cpu"), self.config.model_config.get_vocab_size()
+        self.adapters = create_lora_manager(model, 2, 8, vocab, self.config.lora_config, self.config, device)
+        self.config.lora_config = None  # of the next model
+        assert any(".base_layer." in name for name, _ in model.named_parameters())
+        return model
 
 
 class Chunks(base.WeightSource):
@@ -476,6 +492,17 @@ def trl():
         print(f"{family} tp2 by TRL's trainer: {n} parameters equal to load_weights' in 3 versions", flush=True)
 
 
+def lora():
+    """A server with LoRA enabled, whose loader knows its layers by other names."""
+    table = families.FAMILIES["qwen3_untied"]()[1]
+    for staged in ([], ["*"]):
+        make = lambda rpc, rank: Trainer(table, rank, rpc)  # noqa: E731
+        with Job(lambda rank: LoraServer("qwen3_untied", 2, rank), make, 2, N_TRAINERS) as job:
+            job.init(staged)
+            n = sum(job.update(version) for version in (1, 2, 3))
+        print(f"qwen3_untied tp2 with LoRA, staged={staged}: {n} parameters equal to load_weights'", flush=True)
+
+
 def eplb():
     """Experts spread over two workers, then moved: the router's maps say where to."""
     table = families.FAMILIES["qwen3_moe"]()[1]
@@ -504,7 +531,7 @@ def errors():
         print(f"{failure.__name__}: named by all, and the next update works", flush=True)
 
 
-OTHERS = {"errors": errors, "trl": trl, "dtensors": dtensors, "eplb": eplb, "guide": guide}
+OTHERS = {"errors": errors, "trl": trl, "dtensors": dtensors, "lora": lora, "eplb": eplb, "guide": guide}
 
 
 def main():
