@@ -12,6 +12,8 @@
 #include "error.h"
 
 #include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
 
 enum {
   WATCH_MS = 500, /* between two looks: each may hold up a run that is just being enqueued */
@@ -200,7 +202,8 @@ static xfer_status carry(xfi_comm *base, const xfi_messages *messages, int root,
   XFI_CHECK_DONE(n <= XFI_ROUND_MESSAGES, XFER_ERR_INTERNAL, "%d messages in a group", n);
   if (n == 0) goto done;
   remember_peers(comm, messages, root);
-  XFI_TRY_DONE(xfi_nccl_group(&comm->data, comm->data.launcher, messages, root, stream, deadline));
+  XFI_TRY_DONE(
+      xfi_nccl_group(&comm->data, xfi_nccl_by(&comm->data), messages, root, stream, deadline));
   XFI_TRY_DONE(put_in_flight(comm, stream, deadline));
 done:
   (void)pthread_mutex_unlock(&comm->lock);
@@ -272,7 +275,16 @@ typedef struct offer {
   ncclUniqueId id;
   int32_t has_id;
   int32_t has_data;
+  int32_t shares; /* what is split off it has its connections */
 } offer;
+
+/* NCCL's environment, which its own files are read into, goes before a communicator's options. */
+static bool may_share(void)
+{
+  const char *value = getenv("NCCL_COMM_SPLIT_SHARE_RESOURCES");
+
+  return value == NULL || strcmp(value, "0") != 0;
+}
 
 static xfer_status make_data(xfi_nccl_comm *comm, xfi_deadline deadline)
 {
@@ -281,20 +293,24 @@ static xfer_status make_data(xfi_nccl_comm *comm, xfi_deadline deadline)
   offer mine = {.has_data = 0};
   offer *all = NULL;
   bool all_have = true;
+  bool all_share = true;
 
   (void)pthread_mutex_lock(&comm->lock);
   mine.has_data = comm->data.handle != NULL;
   (void)pthread_mutex_unlock(&comm->lock);
   if (comm->base.rank == 0) mine.has_id = ncclGetUniqueId(&mine.id) == ncclSuccess;
+  mine.shares = may_share();
   all = xfi_comm_hear(&comm->base, &st, &mine, sizeof mine, deadline);
   XFI_TRY_DONE(st);
-  for (size_t r = 0; r < size; r++)
+  for (size_t r = 0; r < size; r++) {
     all_have = all_have && all[r].has_data != 0;
+    all_share = all_share && all[r].shares != 0;
+  }
   if (all_have) goto done;
   xfi_nccl_abort_data(&comm->base, "a rank makes a new one");
   XFI_CHECK_DONE(all[0].has_id != 0, XFER_ERR_COMM, "rank 0: ncclGetUniqueId failed");
   XFI_TRY_DONE(xfi_nccl_join(&comm->data, &comm->base, &all[0].id, "xfer", 0, deadline));
-  XFI_TRY_DONE(xfi_nccl_make_launcher(&comm->data, &comm->base, deadline));
+  if (all_share) XFI_TRY_DONE(xfi_nccl_make_launcher(&comm->data, &comm->base, deadline));
 done:
   xfi_free(all);
   return st;
@@ -336,6 +352,8 @@ xfer_status xfi_nccl_connect(xfi_comm *base, const bool *peers, bool broadcasts,
     XFI_TRY_DONE(xfi_nccl_group(&comm->data, comm->data.handle, &(xfi_messages){&first, 1, NULL, 0},
                                 0, comm->control_stream, deadline));
     XFI_TRY_DONE(xfi_nccl_control_wait(comm, &comm->data, "a first broadcast", deadline));
+  }
+  if (broadcasts && comm->data.launcher != NULL) {
     XFI_TRY_DONE(xfi_nccl_teach_launcher(&comm->data, &first, comm->ordinal, comm->control_stream,
                                          deadline));
     XFI_TRY_DONE(xfi_nccl_control_wait(comm, &comm->data, "a first broadcast", deadline));

@@ -49,6 +49,16 @@ xfer_status xfi_nccl_heed(xfi_nccl *nccl, int polls)
   return st;
 }
 
+/* Each says what became of its own groups; NCCL_COMM_BLOCKING=0 makes the launcher one that does
+ * not block either. */
+static ncclResult_t ask(ncclResult_t *state, const xfi_nccl *nccl)
+{
+  const ncclResult_t result = ncclCommGetAsyncError(nccl->handle, state);
+
+  if (result != ncclSuccess || *state != ncclSuccess || nccl->launcher == NULL) return result;
+  return ncclCommGetAsyncError(nccl->launcher, state);
+}
+
 xfer_status xfi_nccl_await(xfi_nccl *nccl, cudaEvent_t done, const char *what,
                            xfi_deadline deadline)
 {
@@ -63,7 +73,7 @@ xfer_status xfi_nccl_await(xfi_nccl *nccl, cudaEvent_t done, const char *what,
 
     if (error == cudaSuccess) return XFER_OK;
     if (error != cudaErrorNotReady) return xfi_cuda_failed(error, "cudaEventQuery");
-    result = ncclCommGetAsyncError(nccl->handle, &state);
+    result = ask(&state, nccl);
     /* A lent one that does not answer is asked again: others wait for what is half launched. */
     if (result == ncclSuccess || (nccl->is_borrowed && done == NULL)) result = state;
     if (result == ncclSuccess && done == NULL) return XFER_OK;

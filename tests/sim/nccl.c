@@ -76,8 +76,11 @@ static job *job_of(const ncclUniqueId *id, int size)
   return j;
 }
 
-static ncclResult_t init(ncclComm_t *out, int size, const ncclUniqueId *id, int rank, bool blocking)
+static ncclResult_t init(ncclComm_t *out, int size, const ncclUniqueId *id, int rank,
+                         const ncclConfig_t *config)
 {
+  const bool blocking = config == NULL || config->blocking != 0;
+
   *out = NULL;
   if (size < 1 || rank < 0 || rank >= size)
     return sim_nccl_fail(ncclInvalidArgument, "rank or size");
@@ -90,6 +93,7 @@ static ncclResult_t init(ncclComm_t *out, int size, const ncclUniqueId *id, int 
                             .rank = rank,
                             .device = sim_self()->device,
                             .blocking = blocking,
+                            .shares = config != NULL && config->splitShare == 1,
                             .refs = 1,
                             .sent = calloc((size_t)size, sizeof(uint64_t)),
                             .received = calloc((size_t)size, sizeof(uint64_t))};
@@ -107,14 +111,22 @@ static ncclResult_t init(ncclComm_t *out, int size, const ncclUniqueId *id, int 
 ncclResult_t ncclCommInitRank(ncclComm_t *comm, int size, ncclUniqueId id, int rank)
 {
   NCCL_ENTER();
-  return leave(init(comm, size, &id, rank, true));
+  return leave(init(comm, size, &id, rank, NULL));
 }
 
 ncclResult_t ncclCommInitRankConfig(ncclComm_t *comm, int size, ncclUniqueId id, int rank,
                                     ncclConfig_t *config)
 {
   NCCL_ENTER();
-  return leave(init(comm, size, &id, rank, config == NULL || config->blocking != 0));
+  return leave(init(comm, size, &id, rank, config));
+}
+
+/* What the environment says, and else the configuration. */
+static bool asked(const char *name, bool otherwise)
+{
+  const char *value = getenv(name);
+
+  return value == NULL ? otherwise : strcmp(value, "0") != 0;
 }
 
 ncclResult_t ncclCommSplit(ncclComm_t comm, int color, int key, ncclComm_t *out,
@@ -126,10 +138,12 @@ ncclResult_t ncclCommSplit(ncclComm_t comm, int color, int key, ncclComm_t *out,
     return leave(sim_nccl_fail(ncclInvalidArgument, "only the same ranks again are simulated"));
   struct ncclComm *made = calloc(1, sizeof *made);
   if (made == NULL) abort();
+  const bool blocks = config == NULL || config->blocking != 0;
   *made = (struct ncclComm){.job = comm->job,
                             .rank = comm->rank,
                             .device = comm->device,
-                            .blocking = config == NULL || config->blocking != 0,
+                            .blocking = asked("NCCL_COMM_BLOCKING", blocks),
+                            .shares = asked("NCCL_COMM_SPLIT_SHARE_RESOURCES", comm->shares),
                             .refs = 1,
                             .of = comm};
   comm->refs++;

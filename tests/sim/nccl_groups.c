@@ -88,9 +88,16 @@ static bool is_split(struct ncclComm *comm)
 
 ncclResult_t sim_nccl_state(struct ncclComm *comm)
 {
-  if (comm->job->bad) return ncclInvalidUsage;
-  if (comm->job->n_joined < comm->job->size || !is_split(comm)) return ncclInProgress;
-  return advance(comm);
+  struct ncclComm *whole = comm->of != NULL ? comm->of : comm;
+  ncclResult_t state = ncclInProgress;
+  bool any = false;
+
+  if (whole->job->bad) return ncclInvalidUsage;
+  if (whole->job->n_joined < whole->job->size || !is_split(whole)) return ncclInProgress;
+  state = advance(whole);
+  for (const launch *l = whole->pending; l != NULL; l = l->next)
+    any = any || l->split_off == (comm->of != NULL);
+  return state == ncclInProgress && !any ? ncclSuccess : state;
 }
 
 /* One that was split off is there to launch at once. */
@@ -101,17 +108,20 @@ static void check_is_linked(const task *t)
   const bool linked = is_message(t->kind) ? (j->linked[pair] & (t->kind == SEND ? 1 : 2)) != 0
                                           : j->in_ring[t->comm->rank] != 0;
 
-  if (t->split_off && !linked)
+  if (t->by->of != NULL && t->by->blocking && !(linked && t->by->shares))
     sim_violation("NCCL: rank %d connects in a call that blocks", t->comm->rank);
 }
 
-static void launch_add(struct ncclComm *comm, kernel *k, cudaStream_t stream)
+static void launch_add(struct ncclComm *comm, kernel *k, const task *t)
 {
   launch **at = &comm->pending;
   launch *made = calloc(1, sizeof *made);
 
   if (made == NULL) abort();
-  *made = (launch){.kernel = k, .stream = sim_stream_of(stream), .delay = (int)sim_draw(3)};
+  *made = (launch){.kernel = k,
+                   .stream = sim_stream_of(t->stream),
+                   .split_off = t->by->of != NULL,
+                   .delay = (int)sim_draw(3)};
   while (*at != NULL)
     at = &(*at)->next;
   *at = made;
@@ -131,12 +141,12 @@ static ncclResult_t group_launch(void)
           seen || (group.tasks[k].comm == comm && group.tasks[k].stream == group.tasks[i].stream);
     if (seen) continue;
     kernel *k = sim_nccl_kernel_make(comm, group.tasks, group.n, group.tasks[i].stream);
-    launch_add(comm, k, group.tasks[i].stream);
+    launch_add(comm, k, &group.tasks[i]);
   }
   for (int i = 0; i < group.n; i++) {
     struct ncclComm *comm = group.tasks[i].comm;
-    if (group.tasks[i].blocking) sim_wait_until(sim_nccl_is_settled, comm, "NCCL to launch");
-    const ncclResult_t now = sim_nccl_state(comm);
+    if (group.tasks[i].by->blocking) sim_wait_until(sim_nccl_is_settled, comm, "NCCL to launch");
+    const ncclResult_t now = sim_nccl_state(group.tasks[i].by);
     if (now != ncclSuccess && result == ncclSuccess) result = now;
   }
   return result;
@@ -177,11 +187,8 @@ static ncclResult_t task_add(task t, const char *name)
   const int refused = sim_enter(name, SIM_SAFE);
   ncclResult_t result = (ncclResult_t)refused;
 
-  if (t.comm != NULL) {
-    t.blocking = t.comm->blocking;
-    t.split_off = t.comm->of != NULL;
-    if (t.split_off) t.comm = t.comm->of;
-  }
+  t.by = t.comm;
+  if (t.comm != NULL && t.comm->of != NULL) t.comm = t.comm->of;
   if (refused == 0 &&
       (t.comm == NULL || t.comm->aborted || t.peer < 0 || t.peer >= t.comm->job->size))
     result = sim_nccl_fail(ncclInvalidArgument, "a communicator or peer");

@@ -11,7 +11,9 @@
  * Pairs connect at their first message, when both ends have one, and collectives when all ranks
  * have one; until then a non-blocking communicator is "in progress" and has launched nothing.
  *
- * A communicator that is split off shares connections, order and end with the one it comes of.
+ * A communicator that is split off shares connections, order and end with the one it comes of, but
+ * each says of its own groups alone whether they have been launched. The environment decides
+ * whether it blocks, and whether it shares, before its configuration does.
  */
 #ifndef SIM_NCCL_MACHINE_H
 #define SIM_NCCL_MACHINE_H
@@ -24,9 +26,8 @@ typedef enum task_kind { SEND, RECV, BROADCAST, ALL_GATHER } task_kind;
 
 typedef struct task {
   task_kind kind;
+  struct ncclComm *by;   /* what it was put to */
   struct ncclComm *comm; /* the first, of one that was split off */
-  bool blocking;
-  bool split_off;
   cudaStream_t stream;
   const char *in;
   char *out;
@@ -92,7 +93,9 @@ typedef struct launch {
   struct launch *next;
   kernel *kernel;
   sim_stream *stream;
-  int delay; /* looks at the communicator until it goes */
+  bool split_off; /* of the communicator that was split off, which alone says that it is on its way
+                   */
+  int delay;      /* looks at the communicator until it goes */
 } launch;
 
 struct ncclComm {
@@ -102,6 +105,7 @@ struct ncclComm {
   bool blocking;
   bool aborted;
   bool leaves; /* in its destroy */
+  bool shares; /* connections, if it was split off */
   int refs;
   launch *pending;
   uint64_t launched; /* kernels */

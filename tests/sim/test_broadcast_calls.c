@@ -1,6 +1,8 @@
 /* Calls of xfer_redistribute() by which several ranks get the same, over NCCL. */
 #include "world.h"
 
+#include <stdlib.h>
+
 enum { RANKS = 3, TENSORS = 2, MANY = 12 << 20, FEW = 3000, WARM = 2, CALLS = 4 };
 
 static tensor tensors[RANKS][TENSORS];
@@ -57,11 +59,30 @@ static void test_little_is_copied_to_each(void)
   call(FEW);
 }
 
+/* NCCL's environment goes before what a communicator is made with. */
+static void call_with(const char *name)
+{
+  NEED(setenv(name, "0", 1) == 0);
+  call(MANY);
+}
+
+static void test_nccl_is_told_not_to_block(void)
+{
+  call_with("NCCL_COMM_BLOCKING");
+}
+
+static void test_nccl_is_told_not_to_share(void)
+{
+  call_with("NCCL_COMM_SPLIT_SHARE_RESOURCES");
+}
+
 int main(int argc, char **argv)
 {
   static const world_test tests[] = {
       {"much_is_broadcast_in_one_call", test_much_is_broadcast},
       {"little_is_copied_to_each_in_one_call", test_little_is_copied_to_each},
+      {"broadcasts_where_nccl_is_told_not_to_block", test_nccl_is_told_not_to_block},
+      {"broadcasts_where_nccl_is_told_not_to_share", test_nccl_is_told_not_to_share},
   };
 
   return world_main(argc, argv, tests, sizeof tests / sizeof tests[0]);
