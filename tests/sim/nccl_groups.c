@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { TASKS_MAX = 256, PAIR_BYTES = 4 << 20 };
+enum { TASKS_MAX = 256, PAIR_BYTES = 4 << 20, RING = 1, SPLIT_RING = 2 };
 
 static _Thread_local struct {
   int depth;
@@ -30,10 +30,11 @@ static bool connect_all(struct ncclComm *comm, const kernel *k)
   for (size_t i = 0; i < k->n; i++) {
     const task *t = &k->parts[i].task;
     if (!is_message(t->kind)) {
+      const unsigned char ring = t->by->of != NULL ? SPLIT_RING : RING;
       if (j->in_ring[comm->rank] == 0) count_link(comm);
-      j->in_ring[comm->rank] = 1;
+      j->in_ring[comm->rank] |= ring;
       for (size_t r = 0; r < size; r++)
-        all = all && j->in_ring[r] != 0;
+        all = all && (j->in_ring[r] & ring) != 0;
       continue;
     }
     const size_t mine = (size_t)comm->rank * size + (size_t)t->peer;
@@ -106,7 +107,7 @@ static void check_is_linked(const task *t)
   const job *j = t->comm->job;
   const size_t pair = (size_t)t->comm->rank * (size_t)j->size + (size_t)t->peer;
   const bool linked = is_message(t->kind) ? (j->linked[pair] & (t->kind == SEND ? 1 : 2)) != 0
-                                          : j->in_ring[t->comm->rank] != 0;
+                                          : (j->in_ring[t->comm->rank] & RING) != 0;
 
   if (t->by->of != NULL && t->by->blocking && !(linked && t->by->shares))
     sim_violation("NCCL: rank %d connects in a call that blocks", t->comm->rank);

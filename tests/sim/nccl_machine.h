@@ -12,8 +12,9 @@
  * have one; until then a non-blocking communicator is "in progress" and has launched nothing.
  *
  * A communicator that is split off shares connections, order and end with the one it comes of, but
- * each says of its own groups alone whether they have been launched. The environment decides
- * whether it blocks, and whether it shares, before its configuration does.
+ * each says of its own groups alone whether they have been launched, and the first collective of
+ * each waits for all ranks. The environment decides whether it blocks, and whether it shares, before
+ * its configuration does.
  */
 #ifndef SIM_NCCL_MACHINE_H
 #define SIM_NCCL_MACHINE_H
@@ -83,7 +84,7 @@ typedef struct job {
   struct ncclComm **comms; /* [size] */
   unsigned char *wants;    /* [size][size] row r: rank r has a message to it, or from it */
   unsigned char *linked;   /* [size][size] */
-  unsigned char *in_ring;  /* [size] */
+  unsigned char *in_ring;  /* [size] bits: of the first communicators; of those split off */
   bool bad;                /* two ranks on one device */
   meeting *meetings;
 } job;
