@@ -187,6 +187,27 @@ static xfer_status wait_for_rounds(xfi_nccl_comm *comm, uint64_t n, xfi_deadline
   return st != XFER_OK && comm->is_late ? XFER_ERR_TIMEOUT : st;
 }
 
+/* The launcher, for what waits for nobody. */
+static ncclComm_t who_launches(const xfi_nccl_comm *comm, const xfi_messages *messages, int root)
+{
+  bool all = root < 0 || comm->data.is_taught;
+
+  for (int i = 0; i < messages->n_sends && root < 0; i++)
+    all = all && comm->is_connected[messages->sends[i].peer];
+  for (int i = 0; i < messages->n_recvs; i++)
+    all = all && comm->is_connected[messages->recvs[i].peer];
+  return all && comm->data.launcher != NULL ? comm->data.launcher : comm->data.handle;
+}
+
+/* These have exchanged messages. */
+static void note_connected(xfi_nccl_comm *comm, const xfi_messages *messages)
+{
+  for (int i = 0; i < messages->n_sends; i++)
+    comm->is_connected[messages->sends[i].peer] = true;
+  for (int i = 0; i < messages->n_recvs; i++)
+    comm->is_connected[messages->recvs[i].peer] = true;
+}
+
 /* A group that the alarm sees to from then on. */
 static xfer_status carry(xfi_comm *base, const xfi_messages *messages, int root,
                          cudaStream_t stream, xfi_deadline deadline)
@@ -194,6 +215,7 @@ static xfer_status carry(xfi_comm *base, const xfi_messages *messages, int root,
   xfi_nccl_comm *comm = xfi_nccl_of(base);
   const int n = messages->n_sends + messages->n_recvs;
   xfer_status st = XFER_OK;
+  ncclComm_t by;
 
   (void)pthread_mutex_lock(&comm->lock);
   /* In a queue that is full the driver waits, for a peer that may never come, and the alarm with
@@ -202,8 +224,9 @@ static xfer_status carry(xfi_comm *base, const xfi_messages *messages, int root,
   XFI_CHECK_DONE(n <= XFI_ROUND_MESSAGES, XFER_ERR_INTERNAL, "%d messages in a group", n);
   if (n == 0) goto done;
   remember_peers(comm, messages, root);
-  XFI_TRY_DONE(
-      xfi_nccl_group(&comm->data, xfi_nccl_by(&comm->data), messages, root, stream, deadline));
+  by = who_launches(comm, messages, root);
+  XFI_TRY_DONE(xfi_nccl_group(&comm->data, by, messages, root, stream, deadline));
+  if (root < 0) note_connected(comm, messages);
   XFI_TRY_DONE(put_in_flight(comm, stream, deadline));
 done:
   (void)pthread_mutex_unlock(&comm->lock);
@@ -309,6 +332,7 @@ static xfer_status make_data(xfi_nccl_comm *comm, xfi_deadline deadline)
   if (all_have) goto done;
   xfi_nccl_abort_data(&comm->base, "a rank makes a new one");
   XFI_CHECK_DONE(all[0].has_id != 0, XFER_ERR_COMM, "rank 0: ncclGetUniqueId failed");
+  memset(comm->is_connected, 0, size * sizeof *comm->is_connected);
   XFI_TRY_DONE(xfi_nccl_join(&comm->data, &comm->base, &all[0].id, "xfer", 0, deadline));
   if (all_share) XFI_TRY_DONE(xfi_nccl_make_launcher(&comm->data, &comm->base, deadline));
 done:
@@ -348,6 +372,7 @@ xfer_status xfi_nccl_connect(xfi_comm *base, const bool *peers, bool broadcasts,
   XFI_TRY_DONE(have_data_alone(comm, deadline));
   XFI_TRY_DONE(
       xfi_nccl_carry(comm, &comm->data, &(xfi_messages){greetings, n, greetings, n}, deadline));
+  note_connected(comm, &(xfi_messages){greetings, n, NULL, 0});
   if (broadcasts) {
     XFI_TRY_DONE(xfi_nccl_group(&comm->data, comm->data.handle, &(xfi_messages){&first, 1, NULL, 0},
                                 0, comm->control_stream, deadline));

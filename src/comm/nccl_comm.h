@@ -45,6 +45,8 @@ typedef struct xfi_nccl_comm {
   pthread_mutex_t lock;
   xfi_alarm alarm;
   xfi_nccl data;
+  bool *is_connected; /* [size] of data, with whom; one made after an abort is with nobody, though
+                       * plans stay whose messages had all come */
   uint64_t n_rounds;
   uint64_t n_ended; /* of them, as far as is known: they end in order */
   xfi_nccl_flight flights[XFI_NCCL_ROUNDS_AHEAD]; /* of the last rounds, by turns */

@@ -111,6 +111,7 @@ xfer_status xfi_nccl_join(xfi_nccl *nccl, const xfi_comm *comm, const ncclUnique
   config.commName = name;
   if (n_channels > 0) config.minCTAs = config.maxCTAs = n_channels;
   nccl->why[0] = '\0';
+  nccl->is_taught = false;
   const ncclResult_t result =
       ncclCommInitRankConfig(&nccl->handle, comm->size, *id, comm->rank, &config);
   return xfi_nccl_launched(nccl, result, "ncclCommInitRankConfig", deadline);
@@ -167,7 +168,9 @@ xfer_status xfi_nccl_teach_launcher(xfi_nccl *nccl, const xfi_message *message, 
   }
   (void)pthread_join(nccl->caller, NULL);
   nccl->has_caller = false;
-  return xfi_nccl_launched(nccl, l.result, "ncclBroadcast", deadline);
+  XFI_TRY(xfi_nccl_launched(nccl, l.result, "ncclBroadcast", deadline));
+  nccl->is_taught = true;
+  return XFER_OK;
 }
 
 xfer_status xfi_nccl_group(xfi_nccl *nccl, ncclComm_t by, const xfi_messages *messages, int root,

@@ -23,6 +23,7 @@ typedef struct xfi_nccl {
   ncclComm_t launcher;          /* the blocking one; NULL: likewise, or it would share nothing */
   pthread_t caller;             /* in a call of the launcher that waits for others, */
   bool has_caller;              /* if there is one */
+  bool is_taught;               /* the launcher knows the connections of broadcasts */
   char why[XFI_NCCL_WHY_BYTES]; /* it was aborted; "" : it was not */
   bool is_borrowed;             /* the caller's, which is not aborted */
   uint64_t n_ends;              /* aborts */
@@ -38,11 +39,6 @@ xfer_status xfi_nccl_join(xfi_nccl *nccl, const xfi_comm *comm, const ncclUnique
 xfer_status xfi_nccl_make_launcher(xfi_nccl *nccl, const xfi_comm *comm, xfi_deadline deadline);
 xfer_status xfi_nccl_teach_launcher(xfi_nccl *nccl, const xfi_message *message, int ordinal,
                                     cudaStream_t stream, xfi_deadline deadline);
-/* What groups that find all connected go to. */
-static inline ncclComm_t xfi_nccl_by(const xfi_nccl *nccl)
-{
-  return nccl->launcher != NULL ? nccl->launcher : nccl->handle;
-}
 /* XFER_ERR_COMM with the reason if it was aborted. */
 xfer_status xfi_nccl_usable(const xfi_nccl *nccl);
 /* Abort NCCL and remember why. */

@@ -32,6 +32,7 @@ static void nccl_destroy(xfi_comm *base)
   if (comm->control_stream != NULL) (void)cudaStreamDestroy(comm->control_stream);
   if (comm->device_bytes != NULL) (void)cudaFree(comm->device_bytes);
   if (comm->host_bytes != NULL) (void)cudaFreeHost(comm->host_bytes);
+  xfi_free(comm->is_connected);
   xfi_free(comm);
 }
 
@@ -82,6 +83,8 @@ static xfer_status control_create(xfi_nccl_comm **comm, int rank, int size)
   made->alarm.ring = xfi_nccl_ring;
   made->look.at_ns = INT64_MAX;
   (void)pthread_mutex_init(&made->lock, NULL);
+  made->is_connected = xfi_calloc((size_t)size, sizeof *made->is_connected);
+  XFI_CHECK(made->is_connected != NULL, XFER_ERR_NOMEM, "%d ranks", size);
   XFI_CUDA_TRY(cudaEventCreateWithFlags, (&made->control_done, cudaEventDisableTiming));
   XFI_CUDA_TRY(cudaStreamCreateWithFlags, (&made->control_stream, cudaStreamNonBlocking));
   XFI_CUDA_TRY(cudaMalloc, ((void **)&made->device_bytes, made->n_control_bytes));

@@ -416,6 +416,62 @@ static void test_failed_kernel_direct(void)
   with_failing("copy kernel", XFER_LANE_DIRECT);
 }
 
+/* ---- a plan that stays where the comm's messages do not ------------------------------------ */
+
+/* The first plan's run fails, and with it all connections end, of which its commit makes its own
+ * again. The second, whose runs are well, needs no commit: it goes on by others. */
+static void one_stays(int rank)
+{
+  static const form forms[PLANS] = {FROM_FIRST, RING};
+  const sim_fault fault = {.name = "ncclSend", .rank = 0, .nth = 1, .code = 1};
+  tensor tensors[PLANS];
+  xfer_plan *plans[PLANS];
+  cudaStream_t stream = world_stream();
+
+  for (int p = 0; p < PLANS; p++) {
+    tensor_make(&tensors[p], forms[p], rank, 5000);
+    plans[p] =
+        world_plan(rank, &tensors[p], 1, p == 0 ? XFER_LANE_PACKED : lane, (uint64_t)LONG_MS);
+    OK(xfer_plan_commit(plans[p]));
+    world_run(plans[p], &tensors[p], 1, 1, stream);
+  }
+  for (uint64_t version = 2; version < 8; version += 2) {
+    tensor_open(&tensors[0], version);
+    ranks_set_timeout(plans[0], TIMEOUT_MS);
+    if (rank == 0) sim_fault_add(&fault);
+    ranks_barrier();
+    (void)!xfer_plan_run(plans[0], version, stream);
+    if (rank == 0) sim_fault_clear();
+    NEED(xfer_plan_wait(plans[0], 0) != XFER_OK);
+    tensor_close(&tensors[0]);
+    ranks_barrier();
+    NEED(sim_settle(10000));
+    ranks_barrier();
+    ranks_set_timeout(plans[0], LONG_MS);
+    OK(xfer_plan_commit(plans[0]));
+    for (uint64_t run = version; run < version + 2; run++)
+      world_run(plans[1], &tensors[1], 1, run, stream);
+    world_run(plans[0], &tensors[0], 1, version + 1, stream);
+  }
+}
+
+static void with_one_that_stays(xfer_lane l)
+{
+  lane = l;
+  world_make(3, COMM_NCCL, (sim_config){.eager = true});
+  world_go(one_stays);
+}
+
+static void test_one_stays_packed(void)
+{
+  with_one_that_stays(XFER_LANE_PACKED);
+}
+
+static void test_one_stays_broadcast(void)
+{
+  with_one_that_stays(XFER_LANE_BROADCAST);
+}
+
 int main(int argc, char **argv)
 {
   static const world_test tests[] = {
@@ -430,6 +486,8 @@ int main(int argc, char **argv)
       {"two_plans_refused_packed_spares_direct", test_refused_packed_spares_direct},
       {"two_plans_refused_asks_others_for_a_commit_packed",
        test_refused_asks_others_for_a_commit_packed},
+      {"two_plans_of_which_one_stays_packed", test_one_stays_packed},
+      {"two_plans_of_which_one_stays_broadcast", test_one_stays_broadcast},
       {"two_plans_share_slots_packed", test_share_slots_packed},
       {"two_plans_share_slots_broadcast", test_share_slots_broadcast},
       {"two_plans_event_between_groups_packed", test_groups_packed},
