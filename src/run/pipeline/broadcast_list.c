@@ -193,10 +193,12 @@ xfer_status xfi_casts_move(bool *kept, xfi_casts *casts, const xfer_plan *plan)
   *kept = true;
   for (size_t i = 0; casts != NULL && i < casts->n; i++) {
     xfi_cast *c = &casts->at[i];
+    char *memory = NULL;
 
-    if (c->memory == NULL) continue;
-    XFI_TRY_DONE(find_memory(&c->memory, &scratch, plan, c));
-    *kept = *kept && c->memory != NULL;
+    if (c->memory == NULL) continue; /* on all ranks */
+    XFI_TRY_DONE(find_memory(&memory, &scratch, plan, c));
+    *kept = *kept && memory != NULL;
+    if (memory != NULL) c->memory = memory; /* else what all have settled is still known */
   }
 done:
   xfi_copies_free(&scratch);
