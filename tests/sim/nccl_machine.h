@@ -13,8 +13,8 @@
  *
  * A communicator that is split off shares connections, order and end with the one it comes of, but
  * each says of its own groups alone whether they have been launched, and the first collective of
- * each waits for all ranks. The environment decides whether it blocks, and whether it shares, before
- * its configuration does.
+ * each waits for all ranks. The environment decides whether it blocks, and whether it shares,
+ * before its configuration does.
  */
 #ifndef SIM_NCCL_MACHINE_H
 #define SIM_NCCL_MACHINE_H
