@@ -187,16 +187,15 @@ static xfer_status wait_for_rounds(xfi_nccl_comm *comm, uint64_t n, xfi_deadline
   return st != XFER_OK && comm->is_late ? XFER_ERR_TIMEOUT : st;
 }
 
-/* The launcher, for what waits for nobody. */
-static ncclComm_t who_launches(const xfi_nccl_comm *comm, const xfi_messages *messages, int root)
+/* Does a group wait for nobody, since the communicator knows all connections that it takes? */
+static bool finds_connected(const xfi_nccl_comm *comm, const xfi_messages *messages, int root)
 {
-  bool all = root < 0 || comm->data.is_taught;
-
-  for (int i = 0; i < messages->n_sends && root < 0; i++)
-    all = all && comm->is_connected[messages->sends[i].peer];
+  if (root >= 0) return comm->data.is_taught;
+  for (int i = 0; i < messages->n_sends; i++)
+    if (!comm->is_connected[messages->sends[i].peer]) return false;
   for (int i = 0; i < messages->n_recvs; i++)
-    all = all && comm->is_connected[messages->recvs[i].peer];
-  return all && comm->data.launcher != NULL ? comm->data.launcher : comm->data.handle;
+    if (!comm->is_connected[messages->recvs[i].peer]) return false;
+  return true;
 }
 
 /* These have exchanged messages. */
@@ -224,7 +223,8 @@ static xfer_status carry(xfi_comm *base, const xfi_messages *messages, int root,
   XFI_CHECK_DONE(n <= XFI_ROUND_MESSAGES, XFER_ERR_INTERNAL, "%d messages in a group", n);
   if (n == 0) goto done;
   remember_peers(comm, messages, root);
-  by = who_launches(comm, messages, root);
+  by = comm->data.launcher != NULL && finds_connected(comm, messages, root) ? comm->data.launcher
+                                                                            : comm->data.handle;
   XFI_TRY_DONE(xfi_nccl_group(&comm->data, by, messages, root, stream, deadline));
   if (root < 0) note_connected(comm, messages);
   XFI_TRY_DONE(put_in_flight(comm, stream, deadline));
