@@ -234,7 +234,7 @@ XFER_API XFER_MUST_CHECK xfer_status xfer_comm_unregister(xfer_comm *comm, void 
  *
  * Data goes straight into the peers' memory if ranks are threads, or if all ranks' memory was
  * registered by xfer_comm_register(). Otherwise GPUs that reach each other's memory read it from a
- * copy of the source part, in memory of the comm that they keep mapped: at most 256 MiB on each
+ * copy of the source part, in memory of the comm that they keep mapped: at most 512 MiB on each
  * rank for all kept plans together. Where the same call is made again before its peers have read
  * the copy, there are two from then on, used by turns, if there is room. What finds no room takes
  * that of plans that none of the last 64 calls has used, and of such second copies. Where processes

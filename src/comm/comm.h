@@ -29,7 +29,8 @@ typedef struct xfi_message {
   int peer; /* never this rank */
 } xfi_message;
 
-/* The messages of one call: at most one to and one from each peer. */
+/* The messages of one call: at most one to and one from each peer, unless the comm takes_several;
+ * those from one rank to another are then in the same order on both. */
 typedef struct xfi_messages {
   const xfi_message *sends;
   int n_sends;
@@ -106,7 +107,8 @@ typedef xfer_status xfi_broadcast_fn(xfi_comm *comm, const xfi_message *messages
                                      xfer_stream stream, xfi_deadline deadline);
 
 typedef struct xfi_comm_ops {
-  bool recv_direct; /* data may be received straight into the caller's tensors */
+  bool recv_direct;   /* data may be received straight into the caller's tensors */
+  bool takes_several; /* messages from one rank to another in a round */
 
   void (*destroy)(xfi_comm *comm);
 

@@ -156,10 +156,10 @@ static void remember_peers(xfi_nccl_comm *comm, const xfi_messages *messages, in
   const xfi_message *them = receives ? messages->recvs : messages->sends;
   const int n = receives ? messages->n_recvs : messages->n_sends;
 
-  next->n_peers = root >= 0 ? 1 : n;
+  next->n_peers = root >= 0 ? 1 : 0;
   next->peers[0] = root;
-  for (int i = 0; i < n && root < 0; i++)
-    next->peers[i] = them[i].peer;
+  for (int i = 0; i < n && root < 0; i++) /* a peer's messages stand together */
+    if (i == 0 || them[i].peer != them[i - 1].peer) next->peers[next->n_peers++] = them[i].peer;
 }
 
 /* Where messages were ended a commit connects the ranks anew: the comm is not broken. */

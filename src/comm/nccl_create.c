@@ -54,6 +54,7 @@ static xfer_status nccl_check(xfi_comm *base)
 
 static const xfi_comm_ops nccl_ops = {
     .recv_direct = true,
+    .takes_several = true,
     .destroy = nccl_destroy,
     .all_gather = xfi_nccl_all_gather,
     .exchange = xfi_nccl_exchange,

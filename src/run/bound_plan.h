@@ -69,6 +69,7 @@ struct xfer_plan {
   xfi_convert *converts;  /* [n_classes]; see xfi_run_elem() */
   xfi_quant *quant;       /* NULL: no tensor is quantised by blocks, on any rank */
   uint64_t window_bytes;  /* per peer and round, and of a broadcast; agreed */
+  int32_t round_windows;  /* the most that a rank sends and receives in a round; agreed */
   bool is_kept;           /* by the comm for calls, so that nobody waits for its runs */
   bool is_transient;      /* nobody may keep what is bound mapped; agreed */
   bool shares_gpu;        /* with another process of the comm */

@@ -54,11 +54,11 @@ static xfi_plan_options moves_options(const xfer_plan_options *o, const uint32_t
 
 /* The window that keeps the rank with most messages per round under the staging cap: two slots each
  * way. */
-static xfer_status set_window(xfer_plan *plan, int32_t n_messages)
+static xfer_status set_window(xfer_plan *plan, int32_t n_windows)
 {
   const uint64_t most = plan->options.max_staging_bytes;
   const uint64_t cap = xfi_run_staging_share(plan);
-  const uint64_t slots = 2 * (uint64_t)n_messages;
+  const uint64_t slots = 2 * (uint64_t)n_windows;
   uint64_t window = plan->options.window_bytes;
 
   if (window < XFI_SLOT_ALIGN) window = XFI_SLOT_ALIGN; /* as small as it gets */
@@ -66,11 +66,12 @@ static xfer_status set_window(xfer_plan *plan, int32_t n_messages)
   window = window / XFI_SLOT_ALIGN * XFI_SLOT_ALIGN;
   XFI_CHECK(window > 0, XFER_ERR_ARG,
             "max_staging_bytes %llu is too small for %d messages in a round: it is to be %llu",
-            (unsigned long long)most, n_messages,
+            (unsigned long long)most, n_windows,
             (unsigned long long)(slots * XFI_SLOT_ALIGN * (cap < most ? 2 : 1)));
   XFI_CHECK(xfi_run_n_broadcast(plan) == 0 || cap >= UINT64_C(4) * XFI_SLOT_ALIGN, XFER_ERR_ARG,
             "max_staging_bytes %llu is too small for a broadcast", (unsigned long long)most);
   plan->window_bytes = window;
+  plan->round_windows = n_windows;
   return XFER_OK;
 }
 

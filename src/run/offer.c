@@ -14,7 +14,7 @@
 #include "run.h"
 
 /* Of max_staging_bytes, what the offers of all plans of a comm may take. */
-enum { CAP_PART = 4 };
+enum { CAP_PART = 2 };
 
 static uint64_t cap(const xfer_plan *plan)
 {

@@ -16,7 +16,7 @@
 #include <xfer/nccl.h>
 
 enum { RANKS_MAX = 64, START_SECONDS = 60 };
-enum { ROOM = 256 << 20 }; /* for offers */
+enum { ROOM = 512 << 20 }; /* for offers */
 
 void ranks_set_timeout(xfer_plan *plan, uint64_t timeout_ms)
 {

@@ -4,8 +4,11 @@
  *
  *   block = (distance from sender to receiver - 1) / PEERS_PER_ROUND,  round = k * n_blocks + block
  *
- * so a round has at most one message per peer and PEERS_PER_ROUND peers each way, every rank issues
+ * so a round has at most one window per peer and PEERS_PER_ROUND peers each way, every rank issues
  * its rounds in increasing order, and nobody needs to know what other pairs do.
+ *
+ * A window is one message; of a few large moves of about one size it is a message for each, alike
+ * on both ends, which needs no slot on an end where it is one run.
  */
 #include "packed.h"
 
@@ -17,6 +20,10 @@
 #include "vec.h"
 
 #define PEERS_PER_ROUND (XFI_ROUND_MESSAGES / 2)
+enum {
+  SHORT_STREAM = 4,    /* windows */
+  ALONE_PER_WINDOW = 8 /* parts of that size, at most */
+};
 
 /* A flow that the lane carries, and how far its stream has been cut up. */
 typedef struct flow {
@@ -24,8 +31,9 @@ typedef struct flow {
   bool send;
   int block;
   uint64_t n_bytes;
-  size_t move; /* next move, relative to peer->first */
-  uint64_t at; /* bytes of the stream before that move */
+  uint64_t n_cut;
+  size_t move; /* the next one, relative to peer->first, */
+  uint64_t at; /* and bytes of the stream before it */
 } flow;
 
 /* By block, sends first, then by rank; each has a stream that is not empty. */
@@ -96,7 +104,8 @@ static void add_flows(flows *list, const xfer_plan *plan, bool send)
 
     if (xfi_run_has_flow(plan, peer) && !xfi_direct_carries(plan->direct, send, p) &&
         !xfi_run_shares(plan, peer->rank))
-      list->at[list->n++] = (flow){peer, send, block, xfi_run_flow_bytes(plan, send, peer), 0, 0};
+      list->at[list->n++] =
+          (flow){peer, send, block, xfi_run_flow_bytes(plan, send, peer), 0, 0, 0};
   }
 }
 
@@ -127,10 +136,10 @@ static size_t block_end(const flows *list, size_t first)
   return end;
 }
 
-/* Bytes of a flow's window that begins at `first`. */
-static size_t window_bytes(const flow *f, const xfer_plan *plan, uint64_t first)
+/* Bytes of a flow's next window. */
+static size_t window_bytes(const flow *f, const xfer_plan *plan)
 {
-  const uint64_t left = f->n_bytes > first ? f->n_bytes - first : 0;
+  const uint64_t left = f->n_bytes - f->n_cut;
 
   return (size_t)(left < plan->window_bytes ? left : plan->window_bytes);
 }
@@ -147,7 +156,7 @@ xfer_status xfi_packed_measure(xfi_pipeline *p, const xfer_plan *plan)
 
     end = block_end(&list, i);
     for (size_t k = i; k < end; k++) {
-      n_bytes[list.at[k].send] += xfi_slot_aligned(window_bytes(&list.at[k], plan, 0));
+      n_bytes[list.at[k].send] += xfi_slot_aligned(window_bytes(&list.at[k], plan));
       if (list.at[k].send) p->sent_bytes += list.at[k].n_bytes;
     }
     if (n_bytes[1] > p->send_slot_bytes) p->send_slot_bytes = n_bytes[1];
@@ -160,74 +169,137 @@ done:
 
 /* ---- steps ---- */
 
-/* The copies between a slot and the part [first, end) of a flow's stream. Windows come in order, so
- * the flow keeps its place. */
-static xfer_status window_copies(xfi_copies *copies, const xfer_plan *plan, flow *f, uint64_t first,
-                                 uint64_t end, char *slot)
-{
-  const xfi_move_list *list = f->send ? &plan->moves->sends : &plan->moves->recvs;
+/* The part [first, end) of a move, in elements. */
+typedef struct part {
+  const xfi_move *move;
+  const xfi_class *cls;
+  int64_t first;
+  int64_t end;
+  size_t n_bytes;
+} part;
 
-  for (uint64_t n_bytes; f->move < f->peer->n && f->at < end; f->at += n_bytes, f->move++) {
-    const xfi_move *move = &list->moves[f->peer->first + f->move];
+/* Cut the flow's next part, below `end` of its stream. Returns whether there is one. */
+static bool cut(part *out, flow *f, const xfer_plan *plan, uint64_t end)
+{
+  const xfi_move *moves =
+      (f->send ? &plan->moves->sends : &plan->moves->recvs)->moves + f->peer->first;
+
+  while (f->n_cut < end) {
+    const xfi_move *move = &moves[f->move];
     const xfi_class *cls = xfi_plan_class(plan->moves, move->tensor);
-    const xfi_flows *boxes = f->send ? &cls->sends : &cls->recvs;
     const uint64_t elem = (uint64_t)cls->wire_bytes;
-    const uint64_t from = f->at > first ? f->at : first;
-    xfi_box box;
+    const uint64_t before = f->n_cut;
+    const uint64_t last =
+        xfi_run_broadcasts(plan, cls)
+            ? f->at
+            : f->at + xfi_move_bytes(cls, f->send ? &cls->sends : &cls->recvs, move);
 
-    n_bytes = xfi_run_broadcasts(plan, cls) ? 0 : xfi_move_bytes(cls, boxes, move);
-    const uint64_t to = f->at + n_bytes < end ? f->at + n_bytes : end;
-
-    xfi_move_box(&box, cls, boxes, move);
-    if (from < to)
-      XFI_TRY(xfi_slot_copies(copies, plan, cls, slot + (from - first), f->send,
-                              f->send ? xfi_run_src(plan, move->tensor)
-                                      : xfi_run_dst(plan, move->tensor),
-                              f->send ? box.src_local : box.dst_local, box.length,
-                              (int64_t)((from - f->at) / elem), (int64_t)((to - f->at) / elem)));
-    if (f->at + n_bytes > end) break; /* the rest is the next window's */
+    f->n_cut = last < end ? last : end;
+    *out = (part){move, cls, (int64_t)((before - f->at) / elem),
+                  (int64_t)((f->n_cut - f->at) / elem), (size_t)(f->n_cut - before)};
+    if (last <= end) {
+      f->at = last;
+      f->move++;
+    }
+    if (out->n_bytes > 0) return true;
   }
-  return XFER_OK;
+  return false;
 }
 
-/* One copy that is one run of all `n_bytes`: the caller's memory can be the message. */
-static bool is_unpacked(const xfi_copies *copies, size_t first, size_t n_bytes)
+/* The messages that a flow may have in a round: as many as leave room for those of all others. */
+static int most_messages(const xfer_plan *plan)
 {
-  return n_bytes >= XFI_MIN_UNPACKED_BYTES && copies->n == first + 1 &&
-         copies->at[first].convert == NULL && (size_t)copies->at[first].run_bytes == n_bytes;
+  return plan->comm->ops->takes_several ? XFI_ROUND_MESSAGES / plan->round_windows : 1;
 }
 
-static xfer_status add_window(xfi_step *step, const xfer_plan *plan, flow *f, uint64_t first,
-                              size_t n_bytes, char *slot)
+/* The bytes from which on a part of the flow's next window is a message of its own, alike on both
+ * ends. In a long stream packing hides behind other windows, and one message is the fastest. */
+static size_t least_alone(const flow *f, const xfer_plan *plan)
 {
-  xfi_copies *copies = f->send ? &step->gather : &step->scatter;
-  const size_t before = copies->n;
+  const size_t n_bytes = window_bytes(f, plan) / ALONE_PER_WINDOW;
+
+  if (f->n_bytes > SHORT_STREAM * plan->window_bytes) return SIZE_MAX;
+  return n_bytes > XFI_MIN_UNPACKED_BYTES ? n_bytes : XFI_MIN_UNPACKED_BYTES;
+}
+
+static xfer_status add_copies(xfi_copies *copies, const xfer_plan *plan, const flow *f,
+                              const part *p, char *slot)
+{
+  xfi_box box;
+
+  xfi_move_box(&box, p->cls, f->send ? &p->cls->sends : &p->cls->recvs, p->move);
+  return xfi_slot_copies(copies, plan, p->cls, slot, f->send,
+                         f->send ? xfi_run_src(plan, p->move->tensor)
+                                 : xfi_run_dst(plan, p->move->tensor),
+                         f->send ? box.src_local : box.dst_local, box.length, p->first, p->end);
+}
+
+/* The message's copies are all there. If they are one that is one run, the caller's memory can be
+ * the message; NCCL is slow where it begins between units of 16 bytes. */
+static void end_message(xfi_message *m, const xfer_plan *plan, bool send, xfi_copies *copies,
+                        size_t first)
+{
+  const xfi_copy *copy = &copies->at[first];
+  char *data = send ? (char *)copy->src /* a send is not written */ : copy->dst;
+
+  if (m->n_bytes < XFI_MIN_UNPACKED_BYTES || copies->n != first + 1 || copy->convert != NULL ||
+      (size_t)copy->run_bytes != m->n_bytes || (uintptr_t)data % XFI_SLOT_ALIGN != 0 ||
+      !(send || plan->comm->ops->recv_direct))
+    return;
+  m->data = data;
+  copies->n--;
+}
+
+static xfi_message *begin_message(xfi_step *step, const flow *f, char *slot)
+{
   xfi_message *m = &step->messages[step->n_sends + step->n_recvs];
 
-  *m = (xfi_message){slot, n_bytes, f->peer->rank};
-  XFI_TRY(window_copies(copies, plan, f, first, first + n_bytes, slot));
-  if ((f->send || plan->comm->ops->recv_direct) && is_unpacked(copies, before, n_bytes)) {
-    m->data = f->send ? (char *)copies->at[before].src /* a send is not written */
-                      : copies->at[before].dst;
-    copies->n--;
-  }
   *(f->send ? &step->n_sends : &step->n_recvs) += 1;
+  *m = (xfi_message){slot, 0, f->peer->rank};
+  return m;
+}
+
+static xfer_status add_window(xfi_step *step, const xfer_plan *plan, flow *f, char *slot)
+{
+  const uint64_t end = f->n_cut + window_bytes(f, plan);
+  const size_t alone = least_alone(f, plan);
+  xfi_copies *copies = f->send ? &step->gather : &step->scatter;
+  xfi_message *m = begin_message(step, f, slot);
+  size_t first = copies->n;
+  int n_left = most_messages(plan) - 1;
+  bool is_alone = false; /* what the message has */
+  uint64_t at = 0;       /* of the window */
+  part p;
+
+  for (; cut(&p, f, plan, end); at += p.n_bytes) {
+    const bool may_begin = at > 0 && at % XFI_SLOT_ALIGN == 0 && n_left > 0;
+
+    if (may_begin && (is_alone || p.n_bytes >= alone)) {
+      end_message(m, plan, f->send, copies, first);
+      m = begin_message(step, f, slot + at);
+      first = copies->n;
+      n_left--;
+    }
+    XFI_TRY(add_copies(copies, plan, f, &p, slot + at));
+    m->n_bytes += p.n_bytes;
+    is_alone = p.n_bytes >= alone;
+  }
+  end_message(m, plan, f->send, copies, first);
   return XFER_OK;
 }
 
-/* The windows that begin at `first` of the `n` flows of a block, if there are any. */
-static xfer_status add_round(xfi_pipeline *p, const xfer_plan *plan, flow *at, size_t n,
-                             uint64_t first)
+/* The next windows of the `n` flows of a block, if there are any. */
+static xfer_status add_round(xfi_pipeline *p, const xfer_plan *plan, flow *at, size_t n)
 {
   char *slots[2] = {xfi_steps_slot(p, p->n_steps, false), xfi_steps_slot(p, p->n_steps, true)};
   xfi_step *step = NULL;
 
   for (flow *f = at; f < at + n; f++) {
-    const size_t n_bytes = window_bytes(f, plan, first);
+    const size_t n_bytes = window_bytes(f, plan);
 
     if (n_bytes == 0) continue;
-    if (step == NULL) XFI_TRY(xfi_steps_add(&step, p, (int)n));
-    XFI_TRY(add_window(step, plan, f, first, n_bytes, slots[f->send]));
+    if (step == NULL) XFI_TRY(xfi_steps_add(&step, p, (int)n * most_messages(plan)));
+    XFI_TRY(add_window(step, plan, f, slots[f->send]));
     slots[f->send] += xfi_slot_aligned(n_bytes);
   }
   return XFER_OK;
@@ -245,7 +317,7 @@ xfer_status xfi_packed_add(xfi_pipeline *p, const xfer_plan *plan)
   for (uint64_t first = 0; first < longest; first += plan->window_bytes)
     for (size_t i = 0, end; i < list.n; i = end) {
       end = block_end(&list, i);
-      XFI_TRY_DONE(add_round(p, plan, &list.at[i], end - i, first));
+      XFI_TRY_DONE(add_round(p, plan, &list.at[i], end - i));
     }
 done:
   xfi_free(list.at);
