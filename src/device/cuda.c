@@ -28,7 +28,8 @@ static xfer_status cuda_alloc(xfi_device *base, void **memory, size_t n_bytes)
   xfi_cuda_device *device = xfi_cuda(base);
   xfer_status st = XFER_OK;
   void *made = NULL;
-  size_t at_least = n_bytes != 0 ? n_bytes : 1;
+  const size_t unit = n_bytes < XFI_CUDA_IPC_BYTES ? 1 : XFI_CUDA_IPC_BYTES; /* peers may map it */
+  const size_t at_least = n_bytes == 0 ? 1 : (n_bytes + unit - 1) / unit * unit;
 
   cudaError_t error = cudaMalloc(&made, at_least);
   if (error != cudaSuccess) {

@@ -69,7 +69,7 @@ static candidate look_at(const xfi_cuda_device *device, xfi_copy *c, xfi_cuda_sp
 
   if (c->src == NULL || c->convert != NULL) return found;
   if (!found.rows && c->run_bytes < device->engine_run_bytes) return found;
-  if (!xfi_cuda_crosses(device, c, last)) return found;
+  if (!xfi_cuda_suits_engine(device, c, last)) return found;
   found.n_ops = xfi_copy_runs(c) / (found.rows ? c->extent[c->n_dims - 1] : 1);
   return found;
 }

@@ -13,6 +13,33 @@ static xfi_device *device_now;
 static xfi_mapping *far; /* a peer's memory of 2^45 bytes, as far as the device knows; */
 static char *near;       /* and some of ours */
 
+static bool is_another; /* process, that exports now */
+
+uint64_t __real_xfi_process_number(void);
+uint64_t __wrap_xfi_process_number(void);
+cudaError_t __wrap_cudaIpcOpenMemHandle(void **base, cudaIpcMemHandle_t handle, unsigned flags);
+cudaError_t __wrap_cudaIpcCloseMemHandle(void *base);
+
+uint64_t __wrap_xfi_process_number(void)
+{
+  return __real_xfi_process_number() + (is_another ? 1 : 0);
+}
+
+cudaError_t __wrap_cudaIpcOpenMemHandle(void **base, cudaIpcMemHandle_t handle, unsigned flags)
+{
+  static char mapped[96];
+
+  (void)handle, (void)flags;
+  *base = mapped;
+  return cudaSuccess;
+}
+
+cudaError_t __wrap_cudaIpcCloseMemHandle(void *base)
+{
+  (void)base;
+  return cudaSuccess;
+}
+
 /* Rows that lie too far apart for a 2-D copy. */
 static xfi_copy runs_apart(int64_t n, int64_t run_bytes)
 {
@@ -106,11 +133,11 @@ static void launches(bool by_batches)
   }
 }
 
-/* A device, and memory of a peer's on a device of this number. */
-static xfi_device *begin(const char *lacks, int of_peer)
+/* A device, and so much memory of a peer's, as they say, on a device of this number. */
+static xfi_device *begin_beside(const char *lacks, int of_peer, size_t n_bytes)
 {
   enum { ROOM = 96 };
-  xfi_allocation wide = {NULL, (size_t)1 << 45, 1, 0};
+  xfi_allocation wide = {NULL, n_bytes, 1, 0};
   xfi_mem_handle handle;
   xfi_device *peer = NULL;
   void *memory = NULL;
@@ -120,12 +147,18 @@ static xfi_device *begin(const char *lacks, int of_peer)
   OK(xfi_device_create_cuda(&peer));
   NEED(cudaMalloc(&wide.base, ROOM) == cudaSuccess);
   OK(peer->ops->mem_export(peer, wide, &handle));
+  is_another = false;
   NEED(cudaSetDevice(0) == cudaSuccess);
   OK(xfi_device_create_cuda(&device_now));
   NEED(cudaMalloc(&memory, ROOM) == cudaSuccess);
   near = memory;
   OK(device_now->ops->mem_import(device_now, &handle, &far, xfi_deadline_after(1000)));
   return peer;
+}
+
+static xfi_device *begin(const char *lacks, int of_peer)
+{
+  return begin_beside(lacks, of_peer, (size_t)1 << 45);
 }
 
 static void end(xfi_device *peer)
@@ -227,6 +260,24 @@ static void test_nothing_between_processes_on_a_gpu(void)
   end(peer);
 }
 
+/* Of another process's memory, where its size is no multiple of 64 KiB. */
+static void test_nothing_of_odd_sizes(void)
+{
+  for (int units = 8; units <= 11; units++) { /* of 32 KiB */
+    const bool odd = units % 2 != 0;
+
+    is_another = true;
+    xfi_device *peer = begin_beside(NULL, 1, (size_t)units << 15);
+    xfi_copy copy = runs_apart(64, MIB);
+
+    leaves(odd ? 64 : 0, MIB, false, &copy, 1);
+    copy.src = near;
+    copy.dst = far->base;
+    leaves(odd ? 64 : 0, MIB, true, &copy, 1);
+    end(peer);
+  }
+}
+
 /* ---- all to all ----------------------------------------------------------------------------- */
 
 /* Each of `n` ranks pushes 1 MiB to each: the engine does where there is one peer alone. */
@@ -282,6 +333,7 @@ int main(int argc, char **argv)
       {"the_engine_takes_what_is_large_and_few", test_what_is_large_and_few},
       {"the_engine_takes_rows_in_one_copy", test_rows_in_one_copy},
       {"the_engine_takes_nothing_on_one_gpu", test_nothing_between_processes_on_a_gpu},
+      {"the_engine_takes_nothing_of_odd_sizes", test_nothing_of_odd_sizes},
       {"the_engine_takes_nothing_from_all_to_all", test_all_to_all}};
 
   return world_main(argc, argv, tests, sizeof tests / sizeof tests[0]);
