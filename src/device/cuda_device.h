@@ -80,7 +80,7 @@ static inline xfi_cuda_device *xfi_cuda(xfi_device *device)
 }
 
 /* Through a mapping of another process's allocation whose size is no multiple of this the copy
- * engine has 0.6 to 0.8 of the link wherever anything is copied beside it; kernels have 0.95. */
+ * engine has 0.6 to 0.8 of the link while anything is copied beside it; kernels have 0.95. */
 #define XFI_CUDA_IPC_BYTES ((size_t)64 << 10)
 
 /* Where an allocation, or a mapping of one, lies. */

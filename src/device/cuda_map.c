@@ -189,7 +189,9 @@ bool xfi_cuda_suits_engine(const xfi_cuda_device *device, const xfi_copy *copy, 
   found = mapping_at(device, copy->dst);
   if (found == NULL || !found->is_across) found = mapping_at(device, copy->src);
   if (found == NULL || !found->is_across) return false;
-  if (found->kind == HANDLE_IPC && found->n_bytes % XFI_CUDA_IPC_BYTES != 0) return false;
+  if (device->base.copies_beside && found->kind == HANDLE_IPC &&
+      found->n_bytes % XFI_CUDA_IPC_BYTES != 0)
+    return false;
   *last = (xfi_cuda_span){found->seen.base, found->n_bytes};
   return true;
 }

@@ -260,16 +260,18 @@ static void test_nothing_between_processes_on_a_gpu(void)
   end(peer);
 }
 
-/* Of another process's memory, where its size is no multiple of 64 KiB. */
+/* Of another process's memory whose size is no multiple of 64 KiB, beside other copies. */
 static void test_nothing_of_odd_sizes(void)
 {
-  for (int units = 8; units <= 11; units++) { /* of 32 KiB */
-    const bool odd = units % 2 != 0;
+  for (int i = 0; i < 6; i++) {
+    const int units = 8 + i / 2; /* of 32 KiB */
+    const bool odd = units % 2 != 0 && i % 2 != 0;
 
     is_another = true;
     xfi_device *peer = begin_beside(NULL, 1, (size_t)units << 15);
     xfi_copy copy = runs_apart(64, MIB);
 
+    device_now->copies_beside = i % 2 != 0;
     leaves(odd ? 64 : 0, MIB, false, &copy, 1);
     copy.src = near;
     copy.dst = far->base;

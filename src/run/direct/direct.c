@@ -123,6 +123,8 @@ static xfer_status make_batches(xfi_group *g, const xfi_direct *d, const xfer_pl
 
   d->device->noted = owner->allocations;
   d->device->n_noted = owner->n_allocations;
+  d->device->copies_beside =
+      plan->local != NULL || (plan->moves->sends.n_peers > 0 && plan->moves->recvs.n_peers > 0);
   XFI_TRY_DONE(add_flows(parts, plan, g));
   for (int k = 0; k < XFI_QUANT_PARTS; k++)
     if (parts[k].n > 0)
