@@ -30,7 +30,8 @@ extern "C" {
  * leaked, since freeing it is not safe.
  *
  * @param comm      Receives the comm; the caller owns it and gives it back with
- *                  xfer_comm_destroy(), on every rank and before MPI_Finalize().
+ *                  xfer_comm_destroy(), on every rank and before MPI_Finalize(), after which
+ *                  its calls fail with XFER_ERR_COMM.
  * @param mpi_comm  An intra-communicator; not owned. It may be freed once this has returned.
  * @retval XFER_OK               The comm is ready on every rank.
  * @retval XFER_ERR_ARG          `comm` is NULL, or `mpi_comm` is null or an inter-communicator.

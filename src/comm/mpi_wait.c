@@ -57,8 +57,21 @@ bool xfi_mpi_all_end(MPI_Request *requests, int n)
 
 /* ---- failure ------------------------------------------------------------------------------ */
 
+/* Breaks the comm once MPI is finalized: nearly every call of MPI would end the process then. */
+static void look_for_end(xfi_mpi_comm *t)
+{
+  int finalized = 0;
+
+  (void)MPI_Finalized(&finalized);
+  if (finalized == 0) return;
+  t->has_told = true;
+  t->hearing = MPI_REQUEST_NULL;
+  (void)xfi_broken_set(&t->shared.broken, "MPI is finalized: destroy comms before MPI_Finalize()");
+}
+
 void xfi_mpi_tell_all(xfi_mpi_comm *t)
 {
+  look_for_end(t);
   if (t->has_told) return;
   t->has_told = true;
   t->told = (xfi_mpi_notice){.token = t->token,
@@ -125,6 +138,7 @@ xfer_status xfi_mpi_check_broken(xfi_comm *comm)
 {
   xfi_mpi_comm *t = (xfi_mpi_comm *)comm;
 
+  look_for_end(t);
   look_for_alarm(t);
   listen_once(t);
   if (atomic_load(&t->shared.broken.is)) xfi_mpi_tell_all(t);

@@ -374,8 +374,26 @@ static void test_where_files_are_limited_ranks_send_messages(void **state)
   xfer_comm_destroy(comm);
 }
 
+/* MPI would end the process. Outside of cmocka, since nothing follows. */
+static bool fails_after_mpi(xfi_comm *comm)
+{
+  const xfi_deadline deadline = xfi_deadline_after(LONG_MS);
+  char all[RANKS];
+  const xfi_message m = {all, 1, 1 - rank};
+  const bool fails =
+      comm->ops->check(comm) == XFER_ERR_COMM &&
+      strstr(xfer_last_error(), "MPI is finalized") != NULL &&
+      comm->ops->all_gather(comm, all, "x", 1, deadline) == XFER_ERR_COMM &&
+      comm->ops->round(comm, &(xfi_messages){NULL, 0, &m, 1}, NULL, deadline) == XFER_ERR_COMM &&
+      comm->ops->broadcast(comm, &m, 1, 0, NULL, deadline) == XFER_ERR_COMM;
+
+  comm->ops->abort(comm, "nothing is sent");
+  return fails;
+}
+
 int main(int argc, char **argv)
 {
+  xfer_comm *kept[2] = {NULL, NULL}; /* beyond MPI's end; the second is aborted at once */
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(test_an_intercommunicator_is_refused),
       cmocka_unit_test(test_threads_that_mpi_forbids_fail_on_all),
@@ -396,7 +414,15 @@ int main(int argc, char **argv)
   (void)MPI_Comm_rank(MPI_COMM_WORLD, &rank);
   int failed = cmocka_run_group_tests(tests, NULL, NULL);
   (void)MPI_Allreduce(MPI_IN_PLACE, &failed, 1, MPI_INT, MPI_MAX, MPI_COMM_WORLD);
+  for (int i = 0; i < 2; i++) {
+    if (xfer_comm_create_mpi(&kept[i], MPI_COMM_WORLD) != XFER_OK) return 1;
+    kept[i]->transport->shares_all = false;
+  }
   (void)MPI_Finalize();
+  kept[1]->transport->ops->abort(kept[1]->transport, "nothing is sent");
+  if (!fails_after_mpi(kept[0]->transport)) failed = 1;
+  for (int i = 0; i < 2; i++)
+    xfer_comm_destroy(kept[i]);
   xfer_comm *late = NULL;
   if (xfer_comm_create_mpi(&late, MPI_COMM_WORLD) != XFER_ERR_STATE) failed = 1;
   return failed;
