@@ -244,10 +244,10 @@ def nccl_unique_id(
     if _torch_of(source) is not None:
         rank, size = source.rank(), source.size()
         store = source.get_group_store()
-        key = f"xfer/id/{session(store, 'xfer/id', rank, size, timeout_s)}"
+        name, look = session(store, "xfer/id", rank, size, timeout_s)
         if rank == 0:
-            store.set(key, _tell(made))
-        return _told(awaited(store, key, 0, timeout_s)), rank, size
+            store.set(f"xfer/id/{name}", _tell(made))
+        return _told(awaited(store, f"xfer/id/{name}", 0, timeout_s, look=look)), rank, size
     if _module_of(source) == "mpi4py":
         _mpi_in_use()
         rank, size = source.Get_rank(), source.Get_size()
@@ -298,8 +298,8 @@ def all_gather(
         return _MpiGather(source), source.Get_rank(), source.Get_size()
     if is_store(source):
         rank, size = _needs_rank(rank, size, "a store")
-        prefix = f"{prefix}/{session(source, prefix, rank, size, timeout_s)}"
-        return store_gather(source, prefix, rank, size, timeout_s), rank, size
+        name, look = session(source, prefix, rank, size, timeout_s)
+        return store_gather(source, f"{prefix}/{name}", rank, size, timeout_s, look=look), rank, size
     if callable(source):
         return source, *_needs_rank(rank, size, "a function")
     raise TypeError(f"a {type(source).__name__} is neither a group, nor a communicator, a store, or a function")

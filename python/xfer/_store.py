@@ -60,38 +60,56 @@ def _forget(store: Any, key: str) -> None:
 
 def session(
     store: Any, prefix: str, rank: int, size: int, timeout_s: float, who: Callable[[int], str] = _nobody
-) -> str:
+) -> tuple[str, Callable[[], None]]:
     """A name that these ranks share, and that no meeting under the prefix had before, whichever ranks have tried how
-    often. At one time one meeting under a prefix.
+    often; and a look, as in awaited(), that raises CommError where another process came as this rank. At one time one
+    meeting under a prefix.
 
-    Each other rank leaves a word of its own for rank 0 and waits for the name under that word; it then leaves the name
-    in the word's place. Rank 0 answers every word, and waits until it reads the name: a rank that left a word and went
-    does not write it, and one that comes again leaves another word.
+    Each rank leaves a word of its own, and all but rank 0 wait for the name under that word; they then add the name to
+    the word. Rank 0 answers every word, and waits until it reads the name: a rank that left a word and went does not
+    write it, and one that comes again leaves another word. Nobody else writes at a rank's place, so whose word is gone
+    is not alone; it leaves no word there, by which the other one sees it too, and rank 0 of those that it has answered.
     """
     mine = uuid.uuid4().hex
-    if rank == 0:
-        for other in range(1, size):
-            _answer(store, prefix, other, mine, timeout_s, who(other))
-        return mine
+    words = {rank: mine}
+
+    def look() -> None:
+        for other, word in words.items():
+            if store.get(f"{prefix}/asks/{other}").decode() != word:
+                store.set(f"{prefix}/asks/{other}", "")
+                raise CommError(
+                    f"rank {other} came twice: each process has a number of its own, and each group that meets at the "
+                    f"same time a prefix; this one's is {prefix!r}"
+                )
+
     store.set(f"{prefix}/asks/{rank}", mine)
-    name = awaited(store, f"{prefix}/told/{mine}", 0, timeout_s, who(0))
-    store.set(f"{prefix}/asks/{rank}", name)
-    _forget(store, f"{prefix}/told/{mine}")
-    return str(name.decode())
+    if rank != 0:
+        name = awaited(store, f"{prefix}/told/{mine}", 0, timeout_s, who(0), look).decode()
+        words[rank] = f"{mine} {name}"
+        store.set(f"{prefix}/asks/{rank}", words[rank])
+        _forget(store, f"{prefix}/told/{mine}")
+        return name, look
+    for other in range(1, size):
+        words[other] = _answer(store, prefix, other, mine, timeout_s, who(other), look)
+    words = {rank: mine}  # the others may have met already, and come again
+    return mine, look
 
 
-def _answer(store: Any, prefix: str, rank: int, name: str, timeout_s: float, who: str) -> None:
+def _answer(store: Any, prefix: str, rank: int, name: str, timeout_s: float, who: str, look: Callable[[], None]) -> str:
+    """The word of a rank that has read the name."""
     deadline = time.monotonic() + timeout_s
     answered = ""
-    word = awaited(store, f"{prefix}/asks/{rank}", rank, timeout_s, who).decode()
-    while word != name:
+    word: str = awaited(store, f"{prefix}/asks/{rank}", rank, timeout_s, who, look).decode()
+    while not word.endswith(f" {name}"):
         if word != answered:
             store.set(f"{prefix}/told/{word}", name)
             answered = word
         if time.monotonic() > deadline:
+            look()
             raise _late(rank, who, timeout_s)
         time.sleep(_POLL_S)
         word = store.get(f"{prefix}/asks/{rank}").decode()
+    return word
 
 
 def store_gather(

@@ -91,11 +91,34 @@ def test_ranks_meet_after_attempts_that_failed(client):
             _store.session(client(), "x", rank, 3, 0.05, lambda _: " the first")
     with pytest.raises(xfer.TimeoutError, match="rank 1 did not come"):
         _store.session(client(), "x", 0, 3, 0.05)
-    names = on_threads(3, lambda rank: _store.session(client(), "x", rank, 3, 30))
+    names = on_threads(3, lambda rank: _store.session(client(), "x", rank, 3, 30)[0])
     assert len(set(names)) == 1
-    again = on_threads(3, lambda rank: _store.session(client(), "x", rank, 3, 30))
+    again = on_threads(3, lambda rank: _store.session(client(), "x", rank, 3, 30)[0])
     assert len(set(again)) == 1
     assert again[0] != names[0]
+
+
+@pytest.mark.parametrize("late", [0, 0.3])
+def test_a_rank_that_two_processes_say_they_are_is_named(client, late):
+    """In the place of rank 2; the second comes at once, or when the first has met rank 0. All end, and not by their
+    deadline."""
+
+    def work(who):
+        time.sleep(late if who == 2 else 0)
+        with pytest.raises(xfer.CommError, match="rank 1 came twice"):
+            Comm.host(client(), min(who, 1), 3, timeout_s=60)
+
+    began = time.monotonic()
+    on_threads(3, work)
+    assert time.monotonic() - began < 20
+
+
+def test_two_groups_of_one_prefix_are_told(client):
+    def work(_):
+        with pytest.raises(xfer.CommError, match="rank 0 came twice: .* this one's is 'xfer'"):
+            Comm.host(client(), 0, 2, timeout_s=60)
+
+    on_threads(2, work)
 
 
 def test_rounds_of_a_gather(client):

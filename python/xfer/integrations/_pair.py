@@ -366,6 +366,7 @@ class TrainerSide:
         self._opened = ExitStack()
         self._updates: dict[bool, _Update] = {}  # by: of the draft model?
         self._session = ""
+        self._be_alone: Callable[[], None] = lambda: None
 
     @property
     def has_met(self) -> bool:
@@ -379,15 +380,22 @@ class TrainerSide:
             self._store = open_store(info, is_master=False)
         else:
             self._store = self._stores[where] = self._stores.get(where) or open_store(info, is_master=True)
-        self._session = new_session(self._store, "xfer", info.rank, info.n_trainers, info.timeout_s, who(info))
+        self._session, self._be_alone = new_session(
+            self._store, "xfer", info.rank, info.n_trainers, info.timeout_s, who(info)
+        )
         if info.rank == 0:
             self._store.set(at_work(self._session), "")
         return self._session
 
     def meet(self, look: Callable[[], None]) -> None:
         """The other trainers and the workers. look: as in awaited(). Collective."""
+
+        def look_both() -> None:
+            look()
+            self._be_alone()
+
         device = self._weights.device  # now: they may have lain elsewhere at a meeting that failed
-        self._comm = open_comm(self._store, self._info, self._session, self._info.rank, device, self._opened, look)
+        self._comm = open_comm(self._store, self._info, self._session, self._info.rank, device, self._opened, look_both)
 
     def look(self) -> None:
         """Raise what keeps a rank from taking part in this session."""
