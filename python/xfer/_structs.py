@@ -84,6 +84,13 @@ def whole(value: Any, name: str) -> int:
         raise TypeError(f"{name} is {value!r}, not a whole number") from None
 
 
+def truth(value: Any, name: str) -> bool:
+    """True or False of the caller's, also NumPy's; not what Python takes for one, as it does "no" for True."""
+    if type(value).__name__ not in ("bool", "bool_"):
+        raise TypeError(f"{name} is {value!r}, not True or False")
+    return bool(value)
+
+
 def listed(value: Any, name: str) -> Any:
     """A list of the caller's, not one item in its place."""
     if not hasattr(value, "__len__"):

@@ -8,6 +8,7 @@ What is left out or malformed is an ArgError.
 from __future__ import annotations
 
 import builtins
+import re
 
 __all__ = [
     "ArgError",
@@ -126,9 +127,24 @@ class InternalError(XferError):
 _BY_STATUS: dict[int, type[XferError]] = {cls.status: cls for cls in XferError.__subclasses__()}
 
 
+_CALL = re.compile(r"\bxfer_([a-z]+)_?([a-z_]*)(?=\(\)|: )")
+_CLASSES = {"comm": "Comm", "layout": "Layout", "locals": "Locals", "mesh": "Mesh", "plan": "Plan", "refit": "Refit"}
+_MAKERS = {"create": "", "create_exchange": "Exchange"}
+
+
+def _in_python(call: re.Match[str]) -> str:
+    """A function of C by the name that it has here."""
+    what, verb = call.groups()
+    if what not in _CLASSES:
+        return f"xfer.{what}" + (f"_{verb}" if verb else "")
+    if verb in _MAKERS:
+        return _MAKERS[verb] or _CLASSES[what]
+    return f"{_CLASSES[what]}.{verb}"
+
+
 def error_of(status: int, text: str) -> XferError:
     """The exception of a status; of one that only a newer library has, an XferError."""
-    cls = _BY_STATUS.get(status)
+    cls, text = _BY_STATUS.get(status), _CALL.sub(_in_python, text)
     if cls is not None:
         return cls(text)
     error = XferError(text)

@@ -9,7 +9,7 @@ from typing import Any
 
 from . import _handle, _structs
 from ._lib import lib
-from ._structs import array, decoded, encoded, items, length, listed
+from ._structs import array, decoded, encoded, items, length, listed, needed, truth
 from .dtypes import dtype_code, itemsize, name_of_code
 from .mesh import Mesh
 
@@ -98,7 +98,7 @@ class Runs(Placement):
             array(c_int64, first, "first"),
             array(c_int64, self.local_lengths, "local_lengths"),
             len(self.runs),
-            int(self.allow_zero),
+            int(truth(self.allow_zero, "allow_zero")),
         )
         placement = lib.xfer_shard_runs(self.dim, pointer(table))
         placement.table_ = table  # kept alive
@@ -114,8 +114,8 @@ _Part = tuple[str, tuple[int, ...] | None, list[tuple[int, ...]] | None]
 
 
 class Layout(_handle.Handle):
-    """Which elements of one tensor each rank of a mesh holds. Knows no memory. Two that say the same are not equal by
-    `==`, which asks for the same object; format_problem() has what they say.
+    """Which elements of one tensor each rank of a mesh holds. Knows no memory. Two are equal that format_problem()
+    writes alike, if their tables of runs hold the same.
 
     shape: the tensor's global shape, 0 to 8 sizes. dtype: the library's name ("bf16"), or a dtype of torch or NumPy.
     placements: one per mesh axis. padded_shape: sizes that are split, each at least shape's; local parts are as of
@@ -139,6 +139,8 @@ class Layout(_handle.Handle):
     ) -> None:
         super().__init__()
         self._parts: dict[int, _Part] = {}
+        self._line = ""
+        needed("mesh", mesh, "mesh")
         listed(shape, "shape")
         for placement in listed(placements, "placements"):
             if not isinstance(placement, Placement):
@@ -164,7 +166,7 @@ class Layout(_handle.Handle):
     def _empty(cls) -> Layout:
         layout = cls.__new__(cls)
         _handle.Handle.__init__(layout)
-        layout._parts = {}
+        layout._parts, layout._line = {}, ""
         return layout
 
     @classmethod
@@ -291,6 +293,24 @@ class Layout(_handle.Handle):
         owners = (_structs.Owner * n.value)()
         lib.xfer_layout_owners(self, where, owners, n.value, byref(n))
         return [(owner.rank, tuple(owner.local[: len(index)])) for owner in owners]
+
+    def _said(self) -> str:
+        """All that there is to say but tables of runs. It does not change."""
+        self._line = self._line or format_problem(self, None).removesuffix(" -> ?") + " of its own" * self._own
+        return self._line
+
+    def __eq__(self, other: object) -> bool:
+        if self is other or not isinstance(other, Layout):
+            return self is other
+        return self._said() == other._said() and ("x" not in self._line or self._tables() == other._tables())
+
+    def _tables(self) -> list[Any]:
+        """What tables of runs come to on each rank."""
+        dims = range(len(self.shape))
+        return [(self.local_shape(rank), [self.runs(rank, dim) for dim in dims]) for rank in self.ranks]
+
+    def __hash__(self) -> int:
+        return hash(self._said())
 
     def __repr__(self) -> str:
         return "<Layout closed>" if self.closed else self._repr(format_problem(self, None).removesuffix(" -> ?"))

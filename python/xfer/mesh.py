@@ -14,7 +14,8 @@ __all__ = ["Mesh"]
 
 
 class Mesh(_handle.Handle):
-    """An n-D array of distinct ranks of a comm. Nothing is created on the network.
+    """An n-D array of distinct ranks of a comm. Nothing is created on the network. Equal are two of one shape
+    and the same ranks.
 
     shape: 1 to 8 sizes, each at least 1. ranks: as many as the product of `shape`, row-major, the last axis fastest;
     without them 0, 1, 2, ...
@@ -33,6 +34,12 @@ class Mesh(_handle.Handle):
         lib.xfer_mesh_create(self._out(), array(c_int, shape, "shape"), len(shape), array(c_int, ranks, "ranks"))
         self.shape = tuple(shape)
         self.ranks = tuple(range(size)) if ranks is None else tuple(whole(rank, "ranks") for rank in ranks)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Mesh) and (self.shape, self.ranks) == (other.shape, other.ranks)
+
+    def __hash__(self) -> int:
+        return hash((self.shape, self.ranks))
 
     def __len__(self) -> int:
         """How many ranks."""

@@ -76,7 +76,7 @@ def set_options(struct: Any, options: PlanOptions) -> None:
                 raise ValueError(f"there is no lane {value!r}: it is one of {', '.join(_LANES)}")
             value = _LANES[str(value)]
         if key in _FLAGS:
-            key, value = "flags", struct.flags | (_FLAGS[key] if value else 0)
+            key, value = "flags", struct.flags | (_FLAGS[key] if _structs.truth(value, key) else 0)
         setattr(struct, key, value)
 
 
@@ -485,7 +485,7 @@ class Plan(_handle.Handle):
     def text(self, json: bool = False) -> str:
         """A summary for people, or one JSON object. Local. Raises StateError while a call is in progress."""
         text = c_void_p()
-        self._look(lib.xfer_plan_print, byref(text), int(json))
+        self._look(lib.xfer_plan_print, byref(text), int(_structs.truth(json, "json")))
         try:
             return decoded(string_at(text.value or 0))
         finally:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from . import _functions, _handle, _structs, dtypes
 from ._lib import lib
-from ._structs import array, decoded, encoded, length, listed
+from ._structs import array, decoded, encoded, length, listed, truth
 from .comm import Comm
 from .conversion import Conversion
 from .errors import ArgError, StateError
@@ -126,7 +126,7 @@ class Model(_handle.Handle):
             layers_end=kept[1],
             experts_begin=kept_experts[0],
             experts_end=kept_experts[1],
-            ends=int(ends),
+            ends=int(truth(ends, "ends")),
             quant=_QUANTS[quant],
             extra=encoded(extra, "extra") if extra is not None else None,
             renames=_texts(texts, "renames"),
@@ -203,8 +203,8 @@ class Side(_handle.Handle):
             item_values=array(c_int32, list((items or {}).values()), "items"),
             n_items=len(items or ()),
             rules=rules,
-            partial=int(partial),
-            strict=int(strict),
+            partial=int(truth(partial, "partial")),
+            strict=int(truth(strict, "strict")),
         )
         lib.xfer_side_create(self._out(), encoded(spec, "spec"), byref(options))
         self.spec = spec

@@ -24,7 +24,7 @@ from ._dtensor_redistribute import redistribute
 from ._flat import FlatPart, flat_parts, is_flat
 from ._held import Held, Source, tensors_of
 from ._steps import Steps
-from ._structs import needed
+from ._structs import needed, truth
 from .comm import Agreed, Comm
 from .conversion import Conversion
 from .layout import Layout, Replicate
@@ -206,6 +206,7 @@ class Transfer(Steps):
         def tell() -> list[Any]:
             sides = (source, target)
             check_meaning(meaning)
+            truth(cast, "cast")
             if source is None and target is None:
                 raise ValueError("neither source nor target: make the comm of the ranks that have one")
             have[:] = [tensors_of(side) if side is not None else {} for side in sides]

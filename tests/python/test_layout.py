@@ -7,6 +7,23 @@ import xfer
 from xfer import Layout, Mesh, Replicate, Runs, Shard, StridedShard
 
 
+def test_layouts_and_meshes_that_say_the_same_are_equal():
+    rows, again, other = (Layout(Mesh(s), [4, 6], "f32", [Shard(0)] * len(s)) for s in ([2], [2], [2, 1]))
+    assert rows == again
+    assert len({rows, again, other}) == 2
+    assert rows not in (other, Layout(Mesh([2]), [4, 6], "i32", [Shard(0)]), "f32[4,6] (2):S0")
+    first, second, third = (
+        Layout(Mesh([2]), [4], "u8", [Runs(0, [[(0, n, 0)], [(n, 4 - n, 0)]], [n, 4 - n])]) for n in (1, 1, 2)
+    )
+    assert first == second
+    assert first != third
+    box = ([0], [4])
+    assert Layout.by_boxes(None, [4], "u8", [box]) == Layout.by_boxes(None, [4], "u8", [box])
+    assert Layout.by_boxes(None, [4], "u8", [box]) != Layout.by_boxes(Mesh([1]), [4], "u8", [[box]])
+    assert Mesh([2]) == Mesh([2], [0, 1])
+    assert Mesh([2]) not in (Mesh([2], [1, 0]), Mesh([2, 1]), [2])
+
+
 def test_queries_agree_with_torch_chunk():
     layout = Layout(Mesh([4], ranks=[3, 5, 7, 9]), [10, 2], "f32", [Shard(0)])
     assert layout.shape == (10, 2)

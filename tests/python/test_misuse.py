@@ -188,6 +188,40 @@ def test_numbers_are_neither_cut_nor_read_from_a_text(call, sentence):
         call()
 
 
+@pytest.mark.parametrize(
+    ("call", "name"),
+    [
+        (lambda: Plan.simulate(2, 0, [("w", HALF, WHOLE)], verify="no"), "verify"),
+        (lambda: Plan.simulate(2, 0, [("w", HALF, WHOLE)], staged=0), "staged"),
+        (lambda: Plan.simulate(2, 0, [("w", HALF, WHOLE)]).text(json="no"), "json"),
+        (lambda: Runs(0, [[(0, 4, 0)]], [4], allow_zero="no"), "allow_zero"),
+        (lambda: Model("qwen3-4b", ends=2), "ends"),
+        (lambda: Side("full", partial=1), "partial"),
+        (lambda: Side("full", strict=None), "strict"),
+    ],
+)
+def test_what_is_true_or_false_is_nothing_else(call, name):
+    with pytest.raises(TypeError, match=f"{name} is .*, not True or False"):
+        call()
+    assert Plan.simulate(2, 0, [("w", HALF, WHOLE)], verify=np.True_) is not None
+
+
+def test_errors_name_what_python_calls():
+    comm = Comm.local(1)[0]
+    layout = Layout(Mesh([1]), [4], "f32", [Replicate()])
+    with (
+        Plan(comm, [("w", layout, layout)]) as plan,
+        pytest.raises(xfer.StateError, match=r"call Plan\.commit\(\) first"),
+    ):
+        plan.run(1)
+    error = xfer.errors.error_of(-8, "rank 0 is in xfer_plan_create() and rank 1 in xfer_plan_create_exchange()")
+    assert error.text == "rank 0 is in Plan() and rank 1 in Exchange()"
+    error = xfer.errors.error_of(
+        -8, "xfer_exchange: sends is NULL, rank 1 in xfer_comm_all_gather() or xfer_redistribute()"
+    )
+    assert error.text == "xfer.exchange: sends is NULL, rank 1 in Comm.all_gather() or xfer.redistribute()"
+
+
 def alone(x):
     """Moved from an array to another, of the same four elements."""
     layout = Layout(Mesh([1]), [4], "f64", [Replicate()])
