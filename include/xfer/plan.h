@@ -302,7 +302,8 @@ XFER_API XFER_MUST_CHECK xfer_status xfer_plan_commit(xfer_plan *plan);
  *                           other ranks began, this rank's xfer_plan_wait() tells them; without it
  *                           they wait until their deadline.
  * @retval XFER_ERR_UNSUPPORTED  `stream` is cudaStreamPerThread. Likewise.
- * @retval XFER_ERR_PEER     Another rank failed and left the plan's runs. Likewise.
+ * @retval XFER_ERR_PEER     Another rank failed, or destroyed its plan, and left the plan's runs.
+ *                           Likewise.
  * @retval XFER_ERR_TIMEOUT  A peer did not arrive, and the text names it; or, on a host comm, not
  *                           all was moved by the deadline, or before this rank was interrupted.
  *                           Destinations are torn.
@@ -400,7 +401,8 @@ typedef enum xfer_plan_side {
  * not on layouts, views, ranks, lanes or devices. So after a run both sides have the same digest,
  * unless the tensor is converted or one side holds an element that nobody holds on the other; and
  * so do two plans for the same weights. An element that several ranks hold is read from one of
- * them; XFER_PLAN_VERIFY compares the others. It finds mistakes, not attacks.
+ * them; XFER_PLAN_VERIFY compares the others. The source of scales (xfer_convert_scales_of()) is
+ * what the ranks computed in their last run. It finds mistakes, not attacks.
  *
  * Collective; waits for the device. Reads each side's memory once.
  *

@@ -125,7 +125,8 @@ static void describe(description *d, const xfer_tensor *tensor)
                                     s == 1 ? sides[1] : NULL) >= DESCRIPTION_BYTES;
     if (sides[s] != NULL) memcpy(d->meshes[s], sides[s]->mesh->digest, sizeof d->meshes[s]);
   }
-  (void)snprintf(d->parts[4], DESCRIPTION_BYTES, "conversion \"%s\"", how);
+  (void)snprintf(d->parts[4], DESCRIPTION_BYTES,
+                 tensor->conversion == 0 ? "no conversion" : "conversion \"%s\"", how);
 }
 
 /* In words that are the same on all ranks: layouts differ where an error has no room. */

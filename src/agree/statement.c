@@ -44,19 +44,27 @@ static xfer_status compare_statements(const xfi_comm *comm, const xfi_statement 
   return XFER_OK;
 }
 
-/* The options by name, for the text. */
+/* The options by name, for the text, and the names of their values. */
 static const struct {
   const char *name;
   size_t at;
   size_t n_bytes;
+  const char *values;
 } option_fields[] = {
-#define OPTION(field)                                                                              \
+#define OPTION(field, values)                                                                      \
   {                                                                                                \
-#field, offsetof(xfer_plan_options, field), sizeof(((xfer_plan_options *)NULL)->field)         \
+#field, offsetof(xfer_plan_options, field), sizeof(((xfer_plan_options *)NULL)->field), values \
   }
-    OPTION(struct_size), OPTION(max_staging_bytes), OPTION(window_bytes), OPTION(link_bytes_per_s),
-    OPTION(message_ns),  OPTION(timeout_ms),        OPTION(lane),         OPTION(ranks_per_domain),
-    OPTION(flags),       OPTION(reserved),
+    OPTION(struct_size, ""),
+    OPTION(max_staging_bytes, ""),
+    OPTION(window_bytes, ""),
+    OPTION(link_bytes_per_s, ""),
+    OPTION(message_ns, ""),
+    OPTION(timeout_ms, ""),
+    OPTION(lane, " (0 auto, 1 direct, 2 packed, 3 broadcast)"),
+    OPTION(ranks_per_domain, ""),
+    OPTION(flags, " (1 verify, 2 staged, 4 fresh sources)"),
+    OPTION(reserved, ""),
 #undef OPTION
 };
 
@@ -89,8 +97,9 @@ static xfer_status compare_options(xfi_comm *comm, const xfi_statement *said,
   for (int r = 1; r < comm->size; r++)
     for (size_t f = 0; f < sizeof option_fields / sizeof *option_fields; f++)
       XFI_CHECK_DONE(option_value(&all[r], f) == option_value(&all[0], f), XFER_ERR_MISMATCH,
-                     "plan option %s is %llu on rank %d, %llu on rank 0", option_fields[f].name,
-                     option_value(&all[r], f), r, option_value(&all[0], f));
+                     "plan option %s is %llu on rank %d, %llu on rank 0%s", option_fields[f].name,
+                     option_value(&all[r], f), r, option_value(&all[0], f),
+                     option_fields[f].values);
 done:
   xfi_free(all);
   return st;

@@ -224,6 +224,14 @@ static xfer_status refused(const xfer_plan *plan, xfer_status checked)
   return plan->comm != NULL ? xfi_comm_refused(plan->comm, checked) : checked;
 }
 
+/* Of a call that the plan's state does not allow: what no other call could mend, if the comm is
+ * broken. Else OK, and the call says what comes first. */
+static xfer_status mendable(const xfer_plan *plan, xfi_call call)
+{
+  if (plan->comm == NULL || xfi_state_allows(plan->state, call) == XFER_OK) return XFER_OK;
+  return plan->comm->ops->check(plan->comm);
+}
+
 xfer_status xfer_plan_commit(xfer_plan *plan)
 {
   xfer_status st = XFER_OK;
@@ -252,7 +260,8 @@ xfer_status xfer_plan_run(xfer_plan *plan, uint64_t version, xfer_stream stream)
   XFI_NEED(plan);
   xfi_device_enter(plan->device, &before);
   span = xfi_span_begin(XFI_SYS_RUN, plan->moves->rank, XFI_TRACK_CALLS, "xfer_plan_run");
-  st = xfi_run_start(plan, version, stream);
+  st = mendable(plan, XFI_CALL_RUN);
+  if (st == XFER_OK) st = xfi_run_start(plan, version, stream);
   xfi_span_end(&span, st, "version %llu", (unsigned long long)version);
   xfi_device_leave(plan->device, &before);
   return st;
@@ -261,10 +270,14 @@ xfer_status xfer_plan_run(xfer_plan *plan, uint64_t version, xfer_stream stream)
 xfer_status xfer_plan_refuse(xfer_plan *plan, const char *why)
 {
   xfer_status st = XFER_OK;
+  xfi_entered before;
 
   XFI_NEED(plan);
   XFI_NEED(why);
-  XFI_ON_DEVICE(plan->device, st = xfi_run_refuse(plan, why));
+  xfi_device_enter(plan->device, &before);
+  st = mendable(plan, XFI_CALL_REFUSE);
+  if (st == XFER_OK) st = xfi_run_refuse(plan, why);
+  xfi_device_leave(plan->device, &before);
   return st;
 }
 
@@ -278,7 +291,8 @@ xfer_status xfer_plan_wait(xfer_plan *plan, uint64_t timeout_ms)
   xfi_device_enter(plan->device, &before);
   span = xfi_span_begin(XFI_SYS_RUN, plan->moves->rank, XFI_TRACK_CALLS, "xfer_plan_wait");
   enter(plan, XFI_INSIDE_WAIT);
-  st = xfi_run_wait(plan, timeout_ms);
+  st = mendable(plan, XFI_CALL_WAIT);
+  if (st == XFER_OK) st = xfi_run_wait(plan, timeout_ms);
   xfi_span_end(&span, st, "version %llu", (unsigned long long)plan->version);
   xfi_device_leave(plan->device, &before);
   return st;

@@ -133,3 +133,21 @@ def test_ranks_that_say_other_conversions_are_told_both():
     for outcome in outcomes(2, work):
         assert isinstance(outcome, xfer.MismatchError)
         assert 'rank 1 has conversion "add 1", rank 0 has conversion "cast"' in str(outcome)
+
+
+def test_a_rank_that_wants_no_conversion_is_told_so():
+    src, dst = xfer.parse_problem("f32[4] (2):R -> (2):R")
+
+    def work(comm):
+        xfer.Plan(comm, [("w", src, dst, *[Conversion.add(1)] * comm.rank)])
+
+    for outcome in outcomes(2, work):
+        assert 'rank 1 has conversion "add 1", rank 0 has no conversion' in str(outcome)
+
+
+def test_ranks_of_other_flags_are_told_what_these_are():
+    def work(comm):
+        xfer.Plan(comm, [], verify=comm.rank == 1)
+
+    for outcome in outcomes(2, work):
+        assert "plan option flags is 1 on rank 1, 0 on rank 0 (1 verify, 2 staged, 4 fresh sources)" in str(outcome)

@@ -64,8 +64,9 @@ def test_where_data_goes_in_messages_the_comm_is_broken(how):
         plan.wait()
         comm.check()
         run_that_fails(comm, plan, how)
-        with pytest.raises(xfer.CommError, match="the comm is broken"):
-            plan.commit()
+        for call in (lambda: plan.run(9), plan.wait, lambda: plan.refuse("not ready"), plan.commit):
+            with pytest.raises(xfer.CommError, match="the comm is broken"):
+                call()
         with pytest.raises(xfer.CommError, match="the comm is broken"):
             comm.check()
         with pytest.raises(xfer.CommError, match="the comm is broken"):

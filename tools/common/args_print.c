@@ -14,7 +14,7 @@ static const struct {
   const char *when;
 } EXITS[] = {
     {0, "It was done."},
-    {1, "It was not done, or bytes arrived wrong; one sentence on stderr says why."},
+    {1, "It was not done, as where no plan is possible, or bytes arrived wrong; stderr says why."},
     {2,
      "The command line is wrong: an option, a SPEC, a problem line, or a file it names to read."},
     {ARGS_INTERRUPTED, "It was interrupted. Files that were not complete are removed."},

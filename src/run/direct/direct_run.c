@@ -104,7 +104,7 @@ int64_t xfi_direct_ring(xfi_alarm *alarm, int64_t now_ns)
 #define NOT_FINISHED "did not finish"
 #define NOT_COME "did not come" /* of one that such a peer waits for */
 
-#define LEFT_TEXT "rank %d failed and left the plan's runs"
+#define LEFT_TEXT "rank %d left the plan's runs: it failed, or its plan is destroyed"
 
 /* Whose word of our page it is. */
 static int rank_of(const xfi_direct *d, const uint64_t *word)
