@@ -319,8 +319,8 @@ XFER_API XFER_MUST_CHECK xfer_status xfer_plan_run(xfer_plan *plan, uint64_t ver
  * weights that are not ready, a value that is invalid. Local. xfer_plan_wait() then fails on every
  * rank, without waiting for a deadline, and has the reason. As after a run that xfer_plan_run()
  * refused, nothing was begun here, and the plan needs xfer_plan_commit() before the next run. If
- * its data travels in messages the comm is broken, since the others wait for them, and their
- * xfer_plan_run() may already fail, with XFER_ERR_COMM.
+ * its data travels in messages the xfer_plan_run() of others may already fail, with XFER_ERR_COMM,
+ * and the comm is then broken, but not over NCCL, which can cancel them.
  *
  * @param plan  Committed, no run in flight.
  * @param why   A sentence; it is copied. The other ranks see its first 200 bytes, after this rank's
