@@ -377,8 +377,10 @@ def dtensors():
 class HttpEngine:
     """vLLM's engine behind its own routes, with the workers of a job."""
 
-    def __init__(self, rpc):
+    def __init__(self, rpc, n_workers):
         self._rpc, self.paused = rpc, 0
+        sizes = types.SimpleNamespace(world_size_across_dp=n_workers)
+        self.vllm_config = types.SimpleNamespace(parallel_config=sizes)
 
     def serve(self):
         """The address."""
@@ -421,7 +423,7 @@ class GuideTrainer:
 
     def __init__(self, table, rank, rpc, port, store):
         join(store, rank, N_TRAINERS)
-        self.table, self.rank, self.port, self.http = table, rank, port, HttpEngine(rpc)
+        self.table, self.rank, self.port, self.http = table, rank, port, HttpEngine(rpc, 2)
         self.model = module_of(table)
         mesh = DeviceMesh("cpu", list(range(N_TRAINERS)))
         shard(self.model, mesh)
@@ -460,7 +462,7 @@ class TrlTrainer:
         word = tokenizers.Tokenizer(tokenizers.models.WordLevel({"a": 0}, unk_token="a"))
         tokenizer = transformers.PreTrainedTokenizerFast(tokenizer_object=word, eos_token="a", pad_token="a")
         tokenizer.chat_template = "{% for m in messages %}{{ m['content'] }}{% endfor %}"
-        self.http = HttpEngine(rpc)
+        self.http = HttpEngine(rpc, tp)
         self.trainer = theirs.AsyncGRPOTrainer(
             model=families.write(family, CHECKPOINTS)[0],
             reward_funcs=lambda **_: [],
@@ -470,7 +472,7 @@ class TrlTrainer:
             train_dataset=datasets.Dataset.from_list([{"prompt": [{"role": "user", "content": "a"}]}]),
             processing_class=tokenizer,
             rollout_worker=MagicMock(),
-            weight_transfer=XferWeightTransfer(self.http.serve(), tp, port=port, timeout_s=60.0),
+            weight_transfer=XferWeightTransfer(self.http.serve(), port=port, timeout_s=60.0),
         )
         self.begin = theirs._TrainBeginCallback(self.trainer).on_train_begin
 
@@ -486,7 +488,8 @@ class TrlTrainer:
 def trl():
     """Full tensors of TRL's trainer, at its start and between steps."""
     for family in ("qwen3", "qwen3_moe_tied_held"):
-        make = lambda rpc, _, f=family, port=free_port(): TrlTrainer(f, port, 2, rpc)  # noqa: E731
+        port = free_port()
+        make = lambda rpc, _, f=family, p=port: TrlTrainer(f, p, 2, rpc)  # noqa: E731
         with Job(lambda rank, f=family: Server(f, 2, rank), make, 2, 1) as job:
             n = sum(job.update(version) for version in (1, 2, 3))
         print(f"{family} tp2 by TRL's trainer: {n} parameters equal to load_weights' in 3 versions", flush=True)

@@ -307,6 +307,37 @@ def test_trls_object_keeps_nothing_of_weights_that_it_was_not_given_to_the_end()
     assert (transfer._state, transfer._engine) == ({}, engine)
 
 
+def test_trls_object_asks_the_server_how_many_workers_it_has(monkeypatch):
+    stand_in.install()
+    from xfer.integrations import trl
+
+    class Handler(http.server.BaseHTTPRequestHandler):
+        def do_GET(self):
+            self.send_response(200 if self.path == "/get_world_size" else 404)
+            self.end_headers()
+            self.wfile.write(b'{"world_size": 3}')
+
+        def log_message(self, *_):
+            pass
+
+    class Engine:
+        def __init__(self, info, **_):
+            met.append(info.world_size)
+
+        def send_weights(self):
+            pass
+
+    met = []
+    monkeypatch.setattr(trl.XferTrainerEngine, "trainer_init", Engine)
+    with http.server.HTTPServer(("127.0.0.1", 0), Handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        url = f"http://127.0.0.1:{server.server_port}"
+        for transfer in (trl.XferWeightTransfer(url), trl.XferWeightTransfer(url, n_workers=1)):
+            transfer.send_weights(iter([("w", torch.ones(4))]))
+        server.shutdown()
+    assert met == [4, 2]
+
+
 def test_trls_object_waits_for_a_server_that_still_loads_its_model(monkeypatch):
     """As TRL's own does: experimental/async_grpo/weight_transfer.py of 1.16.0."""
     stand_in.install()

@@ -1,6 +1,6 @@
 """The `weight_transfer=` object of TRL's asynchronous trainers, over the engine pair of vLLM.
 
-    trainer = AsyncGRPOTrainer(..., weight_transfer=XferWeightTransfer("http://localhost:8000", n_workers=4))
+    trainer = AsyncGRPOTrainer(..., weight_transfer=XferWeightTransfer("http://localhost:8000"))
 
 TRL calls it on rank 0 with full tensors, all of which it keeps until the update is done. Trainers that do not want to
 gather let every rank make an XferTrainerEngine of its sharded model instead.
@@ -9,6 +9,7 @@ gather let every rank make an XferTrainerEngine of its sharded model instead.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 from . import register_vllm
@@ -21,16 +22,23 @@ __all__ = ["HttpClient", "XferWeightTransfer"]
 
 
 class XferWeightTransfer:
-    """server: its address, or a client with the methods of HttpClient. n_workers: all workers of the server.
+    """server: its address, or a client with the methods of HttpClient. n_workers: all workers of the server;
+    None: as many as it says.
 
     address, port: where this process listens for the workers. After an error the next send_weights() meets them anew.
     """
 
     def __init__(
-        self, server: Any, n_workers: int, address: str = "127.0.0.1", port: int = 29610, timeout_s: float = 600.0
+        self,
+        server: Any,
+        n_workers: int | None = None,
+        address: str = "127.0.0.1",
+        port: int = 29610,
+        timeout_s: float = 600.0,
     ) -> None:
         self._client = HttpClient(server, timeout_s) if isinstance(server, str) else server
-        self._info = XferTrainerInitInfo(address, port, 1, 1 + n_workers, timeout_s, rank=0)
+        self._info = partial(XferTrainerInitInfo, address, port, 1, timeout_s=timeout_s, rank=0)
+        self._n_workers = n_workers
         self._engine: XferTrainerEngine | None = None
         self._state: dict[str, Any] = {}
 
@@ -54,8 +62,10 @@ class XferWeightTransfer:
     def _send(self) -> None:
         try:
             if self._engine is None:
+                n_workers = self._client.n_workers() if self._n_workers is None else self._n_workers
                 source = Source(self._state, 1, passing=True)
-                self._engine = XferTrainerEngine.trainer_init(self._info, client=self._client, source=source)
+                info = self._info(1 + n_workers)
+                self._engine = XferTrainerEngine.trainer_init(info, client=self._client, source=source)
             self._engine.send_weights()
         except BaseException:
             self._engine = None

@@ -18,6 +18,10 @@ class HttpClient(Routes):
 
     has_routes = "vLLM 0.33, started with VLLM_SERVER_DEV_MODE=1,"
 
+    def n_workers(self) -> int:
+        """All workers of the server: tp times pp times dp."""
+        return int(self._get("get_world_size")["world_size"])
+
     def init_weight_transfer_engine(self, init_info: dict[str, Any]) -> None:
         self._post("init_weight_transfer_engine", {"init_info": init_info})
 
