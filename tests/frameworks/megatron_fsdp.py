@@ -1,10 +1,10 @@
-"""Models in Megatron's own FSDP, by each of its strategies: what ExportedSource gives is the checkpoint, element by element,
-and what would take the parameters as they lie refuses them.
+"""Models in Megatron's own FSDP, by each of its strategies: what ExportedSource gives is the checkpoint, element by
+element, and what would take the parameters as they lie refuses them.
 
     megatron_fsdp.py FAMILY:LAYOUT ...        such as qwen3:dp2,vdiv8
 
-Run by the Python that has Megatron-Bridge; the models are built as tests/refit/frameworks/ask/ask_megatron.py does. Gloo
-gathers no uneven parts, as Megatron does here with NCCL: they are sent one by one.
+Run by the Python that has Megatron-Bridge; the models are built as tests/refit/frameworks/ask/ask_megatron.py does.
+Gloo gathers no uneven parts, as Megatron does here with NCCL: they are sent one by one.
 """
 
 import sys
@@ -46,7 +46,7 @@ def refusal(make):
 class Member:
     def __init__(self, family, folder, spec, rank, strategy):
         dist.all_gather = all_gather
-        FullyShardedDataParallel.sync_rng_states_across_tp_group = lambda self: None  # of CUDA
+        FullyShardedDataParallel.sync_rng_states_across_tp_group = lambda _: None  # of CUDA
         self.table, self.folder, self.spec = FAMILIES[family]()[1], folder, spec
         self.bridge, (model,) = megatron_models.model_of(folder, spec, rank, tempfile.gettempdir() + f"/{strategy}")
         self.bridge.load_hf_weights([model])
@@ -89,12 +89,15 @@ def case(family, spec, strategy, folder):
     tempfile.tempdir = tempfile.mkdtemp(dir=folder)
     ranks = [Rank(lambda _, r=r: Member(family, checkpoint, spec, r, strategy)) for r in range(size)]
     try:
-        exported = [answer for good, answer in call({rank: ("exported",) for rank in ranks}, 200).values() if good]
-        assert len(exported) == size and not any(wrong for _, wrong in exported), exported
+        exported = [answer for good, answer in call(dict.fromkeys(ranks, ("exported",)), 200).values() if good]
+        assert len(exported) == size, exported
+        assert not any(wrong for _, wrong in exported), exported
         store = tempfile.mktemp()
         said = call({rank: ("refused", i, size, store) for i, rank in enumerate(ranks)}, 200).values()
         for good, answer in said:
-            assert good and "is a DTensor" in answer[0] and "has a local tensor of shape" in answer[1], said
+            assert good, said
+            assert "is a DTensor" in answer[0], said
+            assert "has a local tensor of shape" in answer[1], said
         print(f"{family} {spec} {strategy}: {sum(n for n, _ in exported)} tensors equal", flush=True)
     finally:
         for rank in ranks:

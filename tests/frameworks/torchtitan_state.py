@@ -1,5 +1,6 @@
-"""State dicts of real TorchTitan models, pushed by trainers of one layout and pulled by generators of another, each side
-a world of its own over gloo: as its trainer and generators do by torchstore's put_state_dict() and get_state_dict().
+"""State dicts of real TorchTitan models, pushed by trainers of one layout and pulled by generators of another, each
+side a world of its own over gloo, as its trainer and generators do by put_state_dict() and get_state_dict() of
+torchstore.
 
     torchtitan_state.py FAMILY:TRAINERS:GENERATORS ...        such as qwen3_moe:dp2,tp2,ep2:tp2
 
