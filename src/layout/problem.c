@@ -409,7 +409,7 @@ static xfer_status parse_side(parser *p, const head *h, xfer_layout **layout)
   XFI_TRY_DONE(parse_placements(p, h->n_dims, &s));
   XFI_TRY_DONE(parse_options(p, h, &s));
   XFI_CHECK_DONE(*p->at == '\0' || *p->at == ' ', XFER_ERR_ARG,
-                 "column %d: expected ';' or the end of the side", column(p, p->at));
+                 "column %d: expected ';', ' -> ' or the end of the line", column(p, p->at));
   XFI_TRY_DONE(make_layout(layout, h, &s));
 done:
   xfi_free(s.ranks);
