@@ -355,11 +355,12 @@ XFER_API XFER_MUST_CHECK xfer_status xfer_plan_refuse(xfer_plan *plan, const cha
  *                           this wait was interrupted: then the text says so, and the run has
  *                           failed.
  * @retval XFER_ERR_PEER    Another rank's run failed; destinations may be torn.
- * @retval XFER_ERR_MISMATCH  Ranks ran different versions, or wait for different plans; the text
- *                            has two. Or the plan verifies, and a destination does not hold what
- *                            its source does, or replicas of a source differ: the text names the
- *                            tensor, the first index and two ranks. The version is not committed,
- *                            and destinations count as torn.
+ * @retval XFER_ERR_MISMATCH  Ranks ran different versions, began runs of plans of the comm in
+ *                            different orders, or wait for different plans; the text has two. Or
+ *                            the plan verifies, and a destination does not hold what its source
+ *                            does, or replicas of a source differ: the text names the tensor, the
+ *                            first index and two ranks. The version is not committed, and
+ *                            destinations count as torn.
  */
 XFER_API XFER_MUST_CHECK xfer_status xfer_plan_wait(xfer_plan *plan, uint64_t timeout_ms);
 

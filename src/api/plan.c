@@ -261,7 +261,10 @@ xfer_status xfer_plan_run(xfer_plan *plan, uint64_t version, xfer_stream stream)
   xfi_device_enter(plan->device, &before);
   span = xfi_span_begin(XFI_SYS_RUN, plan->moves->rank, XFI_TRACK_CALLS, "xfer_plan_run");
   st = mendable(plan, XFI_CALL_RUN);
-  if (st == XFER_OK) st = xfi_run_start(plan, version, stream);
+  if (st == XFER_OK) {
+    xfi_run_take_turn(plan);
+    st = xfi_run_start(plan, version, stream);
+  }
   xfi_span_end(&span, st, "version %llu", (unsigned long long)version);
   xfi_device_leave(plan->device, &before);
   return st;
@@ -276,7 +279,10 @@ xfer_status xfer_plan_refuse(xfer_plan *plan, const char *why)
   XFI_NEED(why);
   xfi_device_enter(plan->device, &before);
   st = mendable(plan, XFI_CALL_REFUSE);
-  if (st == XFER_OK) st = xfi_run_refuse(plan, why);
+  if (st == XFER_OK) {
+    xfi_run_take_turn(plan);
+    st = xfi_run_refuse(plan, why);
+  }
   xfi_device_leave(plan->device, &before);
   return st;
 }

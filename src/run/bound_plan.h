@@ -43,7 +43,8 @@ typedef struct xfi_run_word {
   uint64_t version;
   int64_t status;
   uint64_t plan; /* its number */
-  xfi_sum sum;   /* of a verified run (verify.c) */
+  uint64_t turn;
+  xfi_sum sum; /* of a verified run (verify.c) */
 } xfi_run_word;
 
 typedef struct xfi_direct xfi_direct;
@@ -78,6 +79,7 @@ struct xfer_plan {
   uint64_t epoch;       /* runs since the lanes were made */
   uint64_t version;     /* committed */
   uint64_t run_version; /* of the last run that began */
+  uint64_t turn;        /* of the last run that began or was refused, among those of the comm */
   uint64_t n_begun;     /* runs; as long as fewer are complete, destinations are torn */
   uint64_t n_complete;
   xfer_status run_status;        /* the result of enqueuing it */
@@ -85,6 +87,7 @@ struct xfer_plan {
   xfi_deadline run_ends;         /* its deadline */
   bool is_half_written;          /* of a staged plan: destinations may be torn */
   bool is_open;                  /* xfi_run_conclude() took it as complete, and it may yet fail */
+  bool any_sends;                /* messages go between some ranks; agreed */
   bool is_sent;                  /* all of its messages are in the comm's hands, */
   uint64_t n_data_ends;          /* which by then had ended messages so often */
   xfi_run_word *words;           /* [size of the comm] for wait, which allocates nothing */

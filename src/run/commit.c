@@ -101,7 +101,7 @@ static void mark_peers(bool *peers, const xfi_pipeline *p)
 }
 
 /* Connect what connects lazily, where messages will go: nothing where none will. All ranks. */
-static xfer_status connect_peers(const xfer_plan *plan, xfer_status mine, xfi_deadline deadline)
+static xfer_status connect_peers(xfer_plan *plan, xfer_status mine, xfi_deadline deadline)
 {
   xfi_comm *comm = plan->comm;
   xfer_status st = XFER_OK;
@@ -109,8 +109,9 @@ static xfer_status connect_peers(const xfer_plan *plan, xfer_status mine, xfi_de
   int n_used = 0;
 
   XFI_CHECK_DONE(peers != NULL, XFER_ERR_NOMEM, "%d ranks", comm->size);
-  XFI_TRY_DONE(
-      xfi_run_hear(&n_used, plan, mine, mine == XFER_OK && plan->pipeline->n_steps > 0, deadline));
+  XFI_TRY_DONE(xfi_run_hear(&n_used, plan, mine,
+                            mine == XFER_OK && !xfi_pipeline_is_empty(plan->pipeline), deadline));
+  plan->any_sends = n_used > 0;
   if (n_used == 0 || comm->ops->connect == NULL) goto done;
   mark_peers(peers, plan->pipeline);
   st = comm->ops->connect(comm, peers, xfi_run_n_broadcast(plan) > 0, deadline);

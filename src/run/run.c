@@ -141,6 +141,16 @@ static void break_messages(xfer_plan *plan)
   if (plan->asks != NULL) break_messages(plan->asks);
 }
 
+static bool any_sends(const xfer_plan *plan)
+{
+  return plan != NULL && (plan->any_sends || any_sends(plan->relay) || any_sends(plan->asks));
+}
+
+void xfi_run_take_turn(xfer_plan *plan)
+{
+  if (plan->state == XFI_COMMITTED) plan->turn = any_sends(plan) ? ++plan->of->n_turns : 0;
+}
+
 /* A run does not begin here, since the last error. */
 static void refuse(xfer_plan *plan, xfi_call call, xfer_status st)
 {
@@ -393,11 +403,30 @@ static xfer_status await_part(const xfer_plan *plan, xfi_deadline deadline, bool
   return XFER_OK;
 }
 
+/* Ranks that counted otherwise count alike from here on. */
+static xfer_status agree_on_turn(const xfer_plan *plan)
+{
+  const xfi_run_word *words = plan->words;
+  uint64_t last = 0;
+  int other = 0;
+
+  for (int r = 0; r < plan->comm->size; r++) {
+    if (words[r].turn > last) last = words[r].turn;
+    if (words[r].turn != words[0].turn) other = r;
+  }
+  plan->of->n_turns += last - plan->turn;
+  XFI_CHECK(other == 0, XFER_ERR_MISMATCH,
+            "rank %d began its run of plan %llu of the comm in another order than rank 0: all "
+            "ranks use its plans in one order",
+            other, (unsigned long long)plan->number);
+  return XFER_OK;
+}
+
 /* Every rank's word of the run. */
 static xfer_status agree_on_run(const xfer_plan *plan, xfer_status mine, xfi_deadline deadline)
 {
   xfi_comm *comm = plan->comm;
-  const xfi_run_word word = {plan->run_version, mine, plan->number,
+  const xfi_run_word word = {plan->run_version, mine, plan->number, plan->turn,
                              mine == XFER_OK ? xfi_verify_mine(plan) : (xfi_sum){{0, 0}}};
   const int last = comm->size - 1;
   xfer_status st = XFER_OK;
@@ -422,6 +451,7 @@ static xfer_status agree_on_run(const xfer_plan *plan, xfer_status mine, xfi_dea
   XFI_CHECK(other == last, XFER_ERR_MISMATCH, "rank %d ran version %llu, rank %d version %llu",
             other, (unsigned long long)plan->words[other].version, last,
             (unsigned long long)plan->words[last].version);
+  XFI_TRY(agree_on_turn(plan));
   return xfi_verify_outcome(plan, deadline);
 }
 

@@ -68,6 +68,10 @@ void xfi_commit_anew(xfer_plan *plan);
 /* The second half: `words` has shape [size of the comm], this rank's from the first. Collective. */
 xfer_status xfi_commit_end(xfer_plan *plan, const xfi_commit_word *words, xfi_deadline deadline);
 
+/* Messages are told apart by their order alone, so waits compare in which one the ranks' runs of
+ * the caller's plans began. Called before each of the two below: also a run that is refused has a
+ * turn. */
+void xfi_run_take_turn(xfer_plan *plan);
 /* xfer_plan_refuse(): the caller does not begin the next run on this rank. */
 xfer_status xfi_run_refuse(xfer_plan *plan, const char *why);
 xfer_status xfi_run_start(xfer_plan *plan, uint64_t version, xfer_stream stream);

@@ -57,6 +57,24 @@ def in_processes(n, work):
     return [os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) for pid in pids]
 
 
+def test_two_plans_that_run_in_another_order_are_told():
+    whole = xfer.Layout(xfer.Mesh([3]), [9, 6], "f32", [xfer.Replicate()])
+
+    def work(rank, gather):
+        with xfer.Comm.host(gather, rank, 3) as comm:
+            plans = [xfer.Plan(comm, [("w", ROWS, whole)]) for _ in range(2)]
+            for plan in plans:
+                plan.bind("w", np.full((3, 6), rank, np.float32), np.zeros((9, 6), np.float32))
+                plan.commit()
+            for plan in plans if rank > 0 else plans[::-1]:
+                plan.run(1)
+            for plan in plans:
+                with pytest.raises(xfer.MismatchError, match="all ranks use its plans in one order"):
+                    plan.wait()
+
+    assert in_processes(3, work) == [0, 0, 0]
+
+
 def move(comm, version=1):
     """Nine rows on three ranks to six columns on the first two."""
     whole = np.arange(54, dtype=np.float32).reshape(9, 6) * version

@@ -75,6 +75,29 @@ def test_where_data_goes_in_messages_the_comm_is_broken(how):
     assert outcomes(3, work) == [None] * 3
 
 
+@pytest.mark.parametrize("lane", ["packed", "broadcast"])
+def test_ranks_that_run_two_plans_in_another_order_are_told(lane):
+    """What one of them sends, the other would take for the other plan's."""
+
+    def work(comm):
+        got = np.zeros(6, np.uint8), np.zeros(6, np.uint8)
+        plans = [committed(comm, lane, each) for each in got]
+        for version in (1, 2):  # what was counted otherwise is forgotten
+            for plan in plans if comm.rank > 0 else plans[::-1]:
+                plan.run(version)
+            for plan in plans:
+                with pytest.raises(xfer.MismatchError, match="all ranks use its plans in one order"):
+                    plan.wait()
+                plan.commit()
+        for plan in plans:
+            plan.run(3)
+        for plan in plans:
+            plan.wait()
+        return [each.tolist() for each in got]
+
+    assert outcomes(3, work) == [[[0, 0, 1, 1, 2, 2]] * 2] * 3
+
+
 def test_ranks_that_ran_other_versions_commit_again_in_every_lane():
     def work(comm):
         got = np.zeros(6, np.uint8)

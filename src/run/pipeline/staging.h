@@ -29,6 +29,7 @@ struct xfi_plans {
   xfi_comm *comm;
   xfi_device *device;
   uint64_t n_created; /* the same on every rank */
+  uint64_t n_turns;   /* runs that send, of the caller's plans; likewise, if in one order */
   xfi_giver giver;    /* for the next block */
   xfi_lent slots;
   uint64_t offered_bytes; /* all plans' offers, which have blocks of their own */
