@@ -143,6 +143,9 @@ def _candidates(name: str) -> Iterator[str]:
     yield f"{stem}.0"
 
 
+_BUILT_WITH = {"mpi": "Open MPI", "nccl": "nvcc and NCCL"}
+
+
 def _load_first(name: str) -> ctypes.CDLL:
     """The first that loads. It needs no GPU and no driver to load."""
     reasons = []
@@ -151,7 +154,9 @@ def _load_first(name: str) -> ctypes.CDLL:
             return ctypes.CDLL(path)
         except OSError as error:
             reasons.append(str(error))
-    raise UnsupportedError(f"libxfer_{name} cannot be loaded: {'; '.join(reasons)}")
+    why = "; ".join(reasons)
+    where = f"; it is built where there is {_BUILT_WITH[name]}" if name in _BUILT_WITH else ""
+    raise UnsupportedError(f"libxfer_{name} cannot be loaded: {why}{where}")
 
 
 @functools.cache

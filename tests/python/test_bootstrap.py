@@ -354,7 +354,7 @@ def test_plug_ins_have_what_they_should():
         except xfer.UnsupportedError:
             continue
         assert all(hasattr(found, function) for function in functions)
-    with pytest.raises(xfer.UnsupportedError, match="libxfer_rdma cannot be loaded"):
+    with pytest.raises(xfer.UnsupportedError, match="libxfer_rdma cannot be loaded: "):
         _lib._load_first("rdma")
 
 
