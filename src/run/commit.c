@@ -61,7 +61,8 @@ typedef struct heard {
   work most;  /* that some rank needs: then all do it */
   bool tells; /* some rank does, */
   bool has_run;
-  bool offers; /* and every rank */
+  bool offers;      /* and every rank */
+  uint64_t n_turns; /* the most that one had */
 } heard;
 
 static heard hear(const xfi_commit_word *words, int n_ranks)
@@ -75,6 +76,7 @@ static heard hear(const xfi_commit_word *words, int n_ranks)
     all.tells = all.tells || words[r].tells != 0;
     all.has_run = all.has_run || words[r].has_run != 0;
     all.offers = all.offers && words[r].offers != 0;
+    if (words[r].n_turns > all.n_turns) all.n_turns = words[r].n_turns;
   }
   return all;
 }
@@ -262,6 +264,7 @@ xfi_commit_word xfi_commit_begin(xfer_plan *plan, xfer_status mine)
                           .offers = allowed == XFER_OK && xfi_offer_fits(plan),
                           .has_run = plan->n_begun > 0 && plan->direct != NULL,
                           .plan = plan->number,
+                          .n_turns = plan->of->n_turns,
                           .place = plan->device->place,
                           .gpu = plan->device->gpu};
 
@@ -311,6 +314,7 @@ xfer_status xfi_commit_end(xfer_plan *plan, const xfi_commit_word *words, xfi_de
   xfer_status st = check_words(plan, words, &all, deadline);
   const bool told = st == XFER_OK; /* what all need is known to all */
 
+  if (told) plan->of->n_turns = all.n_turns; /* one rank alone may have tried to run */
   if (told) st = do_work(plan, words, &all, deadline);
   if (st == XFER_OK && all.most != LANES_STAY)
     plan->mark = allocation_mark(plan); /* after what the commit itself allocated */

@@ -52,6 +52,7 @@ typedef struct xfi_commit_word {
   uint8_t offers;           /* there is room for offers (offer.c) */
   uint8_t has_run;          /* it has run with lanes that the commit may have to replace */
   uint64_t plan;            /* its number */
+  uint64_t n_turns;         /* of this rank, see xfi_run_take_turn() */
   uint64_t place;           /* see xfi_device, */
   uint64_t gpu;             /* likewise */
   unsigned char domain[64]; /* ranks with equal ones may reach each other's memory */

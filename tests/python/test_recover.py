@@ -98,6 +98,23 @@ def test_ranks_that_run_two_plans_in_another_order_are_told(lane):
     assert outcomes(3, work) == [[[0, 0, 1, 1, 2, 2]] * 2] * 3
 
 
+def test_a_commit_forgets_a_run_that_one_rank_alone_tried():
+    def work(comm):
+        got = np.zeros(6, np.uint8)
+        plan = committed(comm, "packed", got)
+        plan.run(1)
+        plan.wait()
+        if comm.rank == 1:
+            with pytest.raises(xfer.StateError, match="versions must grow"):
+                plan.run(1)
+        plan.commit()
+        plan.run(2)
+        plan.wait()
+        return got.tolist()
+
+    assert outcomes(3, work) == [[0, 0, 1, 1, 2, 2]] * 3
+
+
 def test_ranks_that_ran_other_versions_commit_again_in_every_lane():
     def work(comm):
         got = np.zeros(6, np.uint8)
