@@ -37,6 +37,20 @@ static xfer_status cut_dim(xfi_spread *spread, const xfer_side *side, const xfi_
   return XFER_OK;
 }
 
+/* To what multiple it is padded, which may depend on its rows and on how many ranks share them. */
+static xfer_status find_vocab_unit(int64_t *unit, const xfi_placing *placing,
+                                   const xfi_entry *entry, int n)
+{
+  const xfi_var own[] = {{"rows", entry->shape[0]}, {"ranks", n}};
+  const xfi_scope scope = {
+      .vars = own, .n_vars = sizeof own / sizeof *own, .next = &placing->scopes[0]};
+
+  XFI_TRY(xfi_expr_eval(unit, placing->side->rules->vocab, &scope));
+  XFI_CHECK(*unit > 0 && entry->n_dims > 0, XFER_ERR_SHAPE, "\"%s\": a vocabulary in units of %lld",
+            entry->pattern, (long long)*unit);
+  return XFER_OK;
+}
+
 /* Where each rank has it whole it is padded all the same. */
 static xfer_status cut_vocab(xfi_spread *spread, const xfi_placing *placing, const xfi_entry *entry,
                              bool whole, int axis)
@@ -46,9 +60,7 @@ static xfer_status cut_vocab(xfi_spread *spread, const xfi_placing *placing, con
   int n = spread->shape[axis];
 
   if (side->rules->vocab == NULL) return whole ? XFER_OK : cut_dim(spread, side, entry, axis, 0);
-  XFI_TRY(xfi_placing_eval(&unit, placing, entry, side->rules->vocab));
-  XFI_CHECK(unit > 0 && entry->n_dims > 0, XFER_ERR_SHAPE, "\"%s\": a vocabulary in units of %lld",
-            entry->pattern, (long long)unit);
+  XFI_TRY(find_vocab_unit(&unit, placing, entry, whole ? 1 : n));
   XFI_CHECK(xfi_imul_fits(xfi_ceil_div(entry->shape[0], unit), unit, &padded), XFER_ERR_SHAPE,
             "\"%s\": a vocabulary of %lld has no room for padding", entry->pattern,
             (long long)entry->shape[0]);
