@@ -103,6 +103,16 @@ def unsaid(make, head=False):
     return made
 
 
+def tied_apart(make, whole):
+    """Of which the configuration of the whole model, or only that of the text, ties the output layer, and the other says that it does not."""
+    def made():
+        config, table = make()
+        text = {**config["text_config"], "tie_word_embeddings": not whole}
+        return {**config, "tie_word_embeddings": whole, "text_config": text}, collections.OrderedDict(
+            (name, shape) for name, shape in table.items() if not name.endswith("lm_head.weight"))
+    return made
+
+
 def text_lacks(make, *keys):
     """Of whose text the configuration leaves some keys to its class."""
     def made():
