@@ -49,7 +49,7 @@ bool *xfi_waits_note(xfi_waits *w)
   return own_of(w) == NULL ? NULL : memset(w->awaits, 0, (size_t)w->size * sizeof *w->awaits);
 }
 
-void xfi_waits_sleep(xfi_waits *w, uint32_t until)
+static void publish(xfi_waits *w, uint32_t until)
 {
   xfi_waiting *own = own_of(w);
 
@@ -62,7 +62,12 @@ void xfi_waits_sleep(xfi_waits *w, uint32_t until)
 
 void xfi_waits_say(xfi_waits *w)
 {
-  xfi_waits_sleep(w, XFI_POLLING);
+  publish(w, XFI_POLLING);
+}
+
+void xfi_waits_sleep(xfi_waits *w)
+{
+  publish(w, XFI_ASLEEP);
 }
 
 void xfi_waits_end(xfi_waits *w)

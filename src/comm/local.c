@@ -120,7 +120,6 @@ static xfer_status rank_init(xfi_local_rank *rank, xfi_local_group *group, int n
   XFI_CHECK(rank->posts != NULL && rank->awaits != NULL && rank->casts != NULL &&
                 rank->said != NULL,
             XFER_ERR_NOMEM, "%d ranks of a comm", group->n_ranks);
-  atomic_store(&rank->said->until, XFI_AWAKE);
   return xfi_waits_create(&rank->base.waits, number, group->n_ranks);
 }
 

@@ -73,7 +73,6 @@ int xfi_shared_make(xfi_shared *s, uint64_t token)
   if (own == NULL) return xfi_descriptor_drop(file);
   own->token = xfi_segment_token(token);
   own->rank = s->base.rank;
-  atomic_store(&xfi_waiting_in(s, own)->until, XFI_AWAKE);
   s->at[s->place] = own;
   return file;
 }

@@ -28,14 +28,13 @@ static xfi_segment *own_of(const xfi_shared *s)
 
 /* ---- bells, alarms ------------------------------------------------------------------------- */
 
-/* Wakes a rank if it sleeps and waits for this one, which has written what it waits for. */
+/* Wakes a rank if it sleeps: this one has written what it may wait for. */
 static void ring_bell(xfi_shared *s, int rank)
 {
-  xfi_waiting *theirs = s->base.waits->said[rank];
-  uint32_t until = atomic_load(&theirs->until);
+  uint32_t asleep = XFI_ASLEEP;
 
-  if (until != XFI_ASLEEP && until != (uint32_t)s->base.rank) return;
-  if (atomic_compare_exchange_strong(&theirs->until, &until, XFI_AWAKE))
+  if (atomic_load(&s->base.waits->said[rank]->until) == asleep &&
+      atomic_compare_exchange_strong(&s->base.waits->said[rank]->until, &asleep, XFI_AWAKE))
     s->ops->wake(&s->base, rank);
 }
 
@@ -97,7 +96,6 @@ typedef struct awaited {
   bool (*is_there)(const struct awaited *what);
   /* A rank that has not come, of those that `of` says; -1: none. */
   int (*find_late)(const struct awaited *what, is_meant *of);
-  int ringer; /* the rank that will ring; -1: several may */
   xfi_shared *shared;
   const void *of; /* the caller's */
 } awaited;
@@ -115,7 +113,7 @@ static void publish_waits(const awaited *what)
 
   (void)xfi_waits_note(s->base.waits);
   (void)what->find_late(what, note_and_go_on);
-  xfi_waits_sleep(s->base.waits, what->ringer < 0 ? XFI_ASLEEP : (uint32_t)what->ringer);
+  xfi_waits_sleep(s->base.waits);
 }
 
 static void nap(const awaited *what, xfi_deadline deadline)
@@ -195,22 +193,20 @@ static xfer_status await(const awaited *what, xfi_deadline deadline)
 
 /* ---- gathering ----------------------------------------------------------------------------- */
 
-/* A rank's part of a step. */
-typedef struct part {
-  const xfi_segment *segment;
-  uint64_t step;
-} part;
-
-static bool is_given(const awaited *what)
-{
-  const part *p = what->of;
-
-  return atomic_load(&p->segment->n_given) >= p->step;
-}
-
+/* A rank that has not given yet, of those that `of` says; -1: none. */
 static int find_giver(const awaited *what, is_meant *of)
 {
-  return of(what->shared, what->ringer) ? what->ringer : -1;
+  const xfi_shared *s = what->shared;
+
+  for (int r = 0; r < s->base.size; r++)
+    if (atomic_load(&xfi_segment_of(s, r)->n_given) < s->n_steps && of(s, r)) return r;
+  return -1;
+}
+
+/* What all ranks give to the step. */
+static bool is_given(const awaited *what)
+{
+  return find_giver(what, is_any) < 0;
 }
 
 /* Whether a step took place is decided once, by the first rank that has what all gave or that gives
@@ -244,17 +240,18 @@ static xfer_status hear_why(xfi_shared *s)
   return XFI_ERROR(XFER_ERR_COMM, "another rank gave up");
 }
 
-/* What all ranks give to a step is there. */
-static xfer_status await_givers(xfi_shared *s, uint64_t step, xfi_deadline deadline)
+/* What all ranks give to the step is there. The last to give sees that, and wakes those that sleep.
+ */
+static xfer_status await_givers(xfi_shared *s, xfi_deadline deadline)
 {
-  xfer_status st = XFER_OK;
+  const awaited all = {is_given, find_giver, s, NULL};
+  xfer_status st;
 
-  for (int r = 0; r < s->base.size && st == XFER_OK; r++) {
-    const part peer = {xfi_segment_of(s, r), step};
-
-    st = await(&(awaited){is_given, find_giver, r, s, &peer}, deadline);
-  }
-  if (!decide(s, step, st == XFER_OK)) return st == XFER_OK ? hear_why(s) : st;
+  if (is_given(&all))
+    for (int r = 0; r < s->base.size; r++)
+      ring_bell(s, r);
+  st = await(&all, deadline);
+  if (!decide(s, s->n_steps, st == XFER_OK)) return st == XFER_OK ? hear_why(s) : st;
   xfi_waits_end(s->base.waits);
   return XFER_OK;
 }
@@ -273,9 +270,7 @@ static xfer_status gather_step(xfi_shared *s, const unsigned char *mine, unsigne
   given->of = xfi_comm_gathering(comm, n_bytes, at);
   if (n > 0) memcpy(given->bytes, mine + at, n);
   atomic_store(&own_of(s)->n_given, step);
-  for (int r = 0; r < comm->size; r++)
-    if (r != comm->rank) ring_bell(s, r);
-  XFI_TRY(await_givers(s, step, deadline));
+  XFI_TRY(await_givers(s, deadline));
   for (int r = 0; r < comm->size; r++)
     XFI_TRY(xfi_comm_check_same(comm, given->of, xfi_segment_of(s, r)->given[step % 2].of, r));
   for (int r = 0; r < comm->size && n > 0; r++)
@@ -472,7 +467,7 @@ static int find_peer(const awaited *what, is_meant *of)
  * late is not asked where all goes on. */
 static xfer_status carry_all(carrying *s, xfi_deadline deadline)
 {
-  const awaited any = {any_can_move, find_peer, -1, s->shared, s};
+  const awaited any = {any_can_move, find_peer, s->shared, s};
 
   while (s->n_left > 0) {
     s->moved = false;
