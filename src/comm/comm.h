@@ -1,6 +1,6 @@
 /*
  * How bytes travel between ranks: the transport, which knows nothing of tensors. run/ and agree/
- * use this table alone; comm/local.c, comm/host.c, comm/mpi.c and comm/nccl.c fill it in.
+ * use this table alone; comm/threads.c, comm/host.c, comm/mpi.c and comm/nccl.c fill it in.
  *
  * Every rank of the comm makes the same calls in the same order, except exchange(), round() and
  * carry_channels(): only ranks that have messages make these, the two ends of a pair in the same

@@ -73,21 +73,6 @@ static bool host_is_lost(const xfi_comm *comm, int rank)
   return ((const xfi_host_comm *)comm)->peers[rank].has_ended;
 }
 
-static xfer_status host_check(xfi_comm *comm)
-{
-  xfi_broken *broken = &((xfi_shared *)comm)->broken;
-
-  (void)xfi_shared_alarmed((xfi_shared *)comm); /* who told it has told everybody */
-  return atomic_load(&broken->is) ? xfi_broken_check(broken) : XFER_OK;
-}
-
-static void host_abort(xfi_comm *comm, const char *why)
-{
-  xfi_shared *shared = (xfi_shared *)comm;
-
-  if (xfi_broken_set(&shared->broken, "%s", why)) xfi_shared_alarm(shared, shared->broken.why);
-}
-
 const xfi_shared_ops xfi_host_shared_ops = {
     .nap = host_nap,
     .wake = host_wake,
@@ -114,7 +99,7 @@ xfer_status xfi_host_heed(xfi_comm *base, uint64_t number)
     const xfi_segment *theirs = xfi_segment_of(&comm->shared, r);
     const bool has_left = atomic_load(&theirs->has_left) != 0;
 
-    XFI_TRY(host_check(base)); /* what it told before it left */
+    XFI_TRY(xfi_shared_check(base)); /* what it told before it left */
     XFI_CHECK(atomic_load(&theirs->warned) != number, XFER_ERR_PEER, "%.*s", XFI_BROKEN_BYTES - 1,
               theirs->warning);
     XFI_CHECK(!has_left && !comm->peers[r].has_ended, XFER_ERR_COMM, "rank %d has %s", r,
@@ -124,15 +109,6 @@ xfer_status xfi_host_heed(xfi_comm *base, uint64_t number)
 }
 
 /* ---- the calls ---------------------------------------------------------------------------- */
-
-static xfer_status host_all_gather(xfi_comm *base, void *all, const void *mine, size_t n_bytes,
-                                   xfi_deadline deadline)
-{
-  const xfer_status st = xfi_shared_gather((xfi_shared *)base, all, mine, n_bytes, deadline);
-
-  if (st != XFER_OK) xfi_comm_leave(base, host_abort);
-  return st;
-}
 
 static void copy_message(void *context, size_t i, char *slot, size_t n_bytes)
 {
@@ -244,7 +220,7 @@ static void host_destroy(xfi_comm *base)
 const xfi_comm_ops xfi_host_ops = {
     .recv_direct = true,
     .destroy = host_destroy,
-    .all_gather = host_all_gather,
+    .all_gather = xfi_shared_all_gather,
     .exchange = host_exchange,
     .round = host_round,
     .broadcast = host_broadcast,
@@ -252,17 +228,17 @@ const xfi_comm_ops xfi_host_ops = {
     .carry_channels = xfi_shared_carry_channels,
     .carry_begin = xfi_shared_carry_begin,
     .carry_undo = xfi_shared_carry_undo,
-    .check = host_check,
-    .abort = host_abort,
-    .abort_data = host_abort,
+    .check = xfi_shared_check,
+    .abort = xfi_shared_abort,
+    .abort_data = xfi_shared_abort,
 };
 
 static const xfi_comm_ops control_ops = {
     .destroy = host_destroy,
-    .all_gather = host_all_gather,
+    .all_gather = xfi_shared_all_gather,
     .exchange = host_exchange,
-    .check = host_check,
-    .abort = host_abort,
+    .check = xfi_shared_check,
+    .abort = xfi_shared_abort,
 };
 
 void xfi_host_control_only(xfi_comm *comm)

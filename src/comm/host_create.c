@@ -371,7 +371,7 @@ static xfer_status prepare(meeting *m)
             "a comm of %d ranks", m->size);
   comm->events = xfi_descriptor_kept(epoll_create1(EPOLL_CLOEXEC));
   XFI_CHECK(comm->events >= 0, XFER_ERR_COMM, "to wait for the other ranks: %s", REASON);
-  XFI_TRY(xfi_shared_init(&comm->shared, &xfi_host_shared_ops, m->size, m->rank));
+  XFI_TRY(xfi_shared_init(&comm->shared, &xfi_host_shared_ops, m->size, m->rank, true));
   for (int r = 0; r < m->size; r++)
     comm->shared.places[r] = r;
   return listen_here(m);

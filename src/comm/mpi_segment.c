@@ -77,7 +77,7 @@ xfer_status xfi_mpi_segments_create(xfi_mpi_comm *t, MPI_Comm host)
   t->mapped = xfi_calloc((size_t)n_places, (size_t)n_places);
   XFI_CHECK(t->cards != NULL && t->mapped != NULL, XFER_ERR_NOMEM, "a comm of %d ranks",
             t->shared.base.size);
-  XFI_TRY(xfi_shared_init(&t->shared, &mpi_shared_ops, n_places, place));
+  XFI_TRY(xfi_shared_init(&t->shared, &mpi_shared_ops, n_places, place, true));
   if (n_places > 1) t->file = xfi_shared_make(&t->shared, t->token);
   t->cards[place] = (xfi_card){getpid(), t->file, t->shared.base.rank, t->token, xfi_cores_own()};
   return XFER_OK;

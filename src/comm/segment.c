@@ -18,8 +18,10 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-xfer_status xfi_shared_init(xfi_shared *s, const xfi_shared_ops *ops, int n_places, int place)
+xfer_status xfi_shared_init(xfi_shared *s, const xfi_shared_ops *ops, int n_places, int place,
+                            bool has_slots)
 {
+  const size_t page = _Alignof(xfi_slots);
   const xfi_comm *comm = &s->base;
 
   (void)pthread_mutex_init(&s->broken.lock, NULL); /* cannot fail without attributes */
@@ -27,8 +29,9 @@ xfer_status xfi_shared_init(xfi_shared *s, const xfi_shared_ops *ops, int n_plac
   s->process = getpid();
   s->n_places = n_places;
   s->place = place;
-  s->n_bytes =
-      sizeof(xfi_segment) + (size_t)n_places * sizeof(xfi_ring) + xfi_waiting_bytes(comm->size);
+  s->slots_at = (sizeof(xfi_segment) + xfi_waiting_bytes(comm->size) + page - 1) / page * page;
+  s->n_bytes = s->slots_at;
+  if (has_slots) s->n_bytes += sizeof(xfi_slots) + (size_t)n_places * sizeof(xfi_ring);
   s->places = xfi_calloc((size_t)comm->size, sizeof *s->places);
   s->at = xfi_calloc((size_t)n_places, sizeof *s->at);
   XFI_CHECK(s->places != NULL && s->at != NULL, XFER_ERR_NOMEM, "a comm of %d ranks", comm->size);

@@ -28,8 +28,7 @@ static xfi_segment *own_of(const xfi_shared *s)
 
 /* ---- bells, alarms ------------------------------------------------------------------------- */
 
-/* Wakes a rank if it sleeps: this one has written what it may wait for. */
-static void ring_bell(xfi_shared *s, int rank)
+void xfi_shared_ring(xfi_shared *s, int rank)
 {
   uint32_t asleep = XFI_ASLEEP;
 
@@ -61,6 +60,22 @@ bool xfi_shared_alarmed(xfi_shared *s)
                         xfi_segment_of(s, (int)alarm - 1)->why);
 }
 
+xfer_status xfi_shared_check(xfi_comm *comm)
+{
+  xfi_shared *s = (xfi_shared *)comm;
+
+  (void)xfi_shared_alarmed(s); /* who told it has told everybody */
+  return atomic_load(&s->broken.is) ? xfi_broken_check(&s->broken) : XFER_OK;
+}
+
+void xfi_shared_abort(xfi_comm *comm, const char *why)
+{
+  xfi_shared *s = (xfi_shared *)comm;
+
+  (void)xfi_shared_alarmed(s); /* the first reason of all stays */
+  if (xfi_broken_set(&s->broken, "%s", why)) xfi_shared_alarm(s, s->broken.why);
+}
+
 /* Before a call: XFER_ERR_COMM with its text if the comm is broken. Where all can tell that in
  * memory nothing else is looked at: MPI_Test() may give the core away, and with more ranks than
  * cores all others run before this one does again. */
@@ -72,8 +87,6 @@ static xfer_status begin(xfi_shared *s)
 }
 
 /* ---- waiting ------------------------------------------------------------------------------- */
-
-typedef bool is_meant(const xfi_shared *s, int rank);
 
 static bool is_any(const xfi_shared *s, int rank)
 {
@@ -91,15 +104,6 @@ static bool is_lost(const xfi_shared *s, int rank)
   return s->ops->is_lost(&s->base, rank);
 }
 
-/* What a rank waits for. */
-typedef struct awaited {
-  bool (*is_there)(const struct awaited *what);
-  /* A rank that has not come, of those that `of` says; -1: none. */
-  int (*find_late)(const struct awaited *what, is_meant *of);
-  xfi_shared *shared;
-  const void *of; /* the caller's */
-} awaited;
-
 /* Notes each: it is none of them. */
 static bool note_and_go_on(const xfi_shared *s, int rank)
 {
@@ -107,7 +111,7 @@ static bool note_and_go_on(const xfi_shared *s, int rank)
   return false;
 }
 
-static void publish_waits(const awaited *what)
+static void publish_waits(const xfi_awaited *what)
 {
   xfi_shared *s = what->shared;
 
@@ -116,7 +120,7 @@ static void publish_waits(const awaited *what)
   xfi_waits_sleep(s->base.waits);
 }
 
-static void nap(const awaited *what, xfi_deadline deadline)
+static void nap(const xfi_awaited *what, xfi_deadline deadline)
 {
   xfi_shared *s = what->shared;
   const uint32_t bell = atomic_load(&own_of(s)->bell);
@@ -136,7 +140,7 @@ static void hear_from(xfi_shared *s, int rank)
 }
 
 /* What they wrote before they left is there, and why they left is known. */
-static xfer_status check_lost(const awaited *what)
+static xfer_status check_lost(const xfi_awaited *what)
 {
   const int gone = what->find_late(what, has_left);
   const int lost = what->find_late(what, is_lost);
@@ -151,7 +155,7 @@ static xfer_status check_lost(const awaited *what)
 
 /* The deadline has passed: OK if what is awaited has come after all. Else this rank says for whom
  * it waits for as long as the comm lives. */
-static xfer_status give_up(const awaited *what, xfi_deadline deadline)
+static xfer_status give_up(const xfi_awaited *what, xfi_deadline deadline)
 {
   xfi_shared *s = what->shared;
   xfi_late late = {0};
@@ -166,7 +170,7 @@ static xfer_status give_up(const awaited *what, xfi_deadline deadline)
                    xfi_deadline_end(deadline));
 }
 
-static xfer_status await(const awaited *what, xfi_deadline deadline)
+xfer_status xfi_shared_await(const xfi_awaited *what, xfi_deadline deadline)
 {
   xfi_shared *s = what->shared;
   const xfi_comm *comm = &s->base;
@@ -194,7 +198,7 @@ static xfer_status await(const awaited *what, xfi_deadline deadline)
 /* ---- gathering ----------------------------------------------------------------------------- */
 
 /* A rank that has not given yet, of those that `of` says; -1: none. */
-static int find_giver(const awaited *what, is_meant *of)
+static int find_giver(const xfi_awaited *what, xfi_is_meant *of)
 {
   const xfi_shared *s = what->shared;
 
@@ -204,7 +208,7 @@ static int find_giver(const awaited *what, is_meant *of)
 }
 
 /* What all ranks give to the step. */
-static bool is_given(const awaited *what)
+static bool is_given(const xfi_awaited *what)
 {
   return find_giver(what, is_any) < 0;
 }
@@ -244,13 +248,13 @@ static xfer_status hear_why(xfi_shared *s)
  */
 static xfer_status await_givers(xfi_shared *s, xfi_deadline deadline)
 {
-  const awaited all = {is_given, find_giver, s, NULL};
+  const xfi_awaited all = {is_given, find_giver, s, NULL};
   xfer_status st;
 
   if (is_given(&all))
     for (int r = 0; r < s->base.size; r++)
-      ring_bell(s, r);
-  st = await(&all, deadline);
+      xfi_shared_ring(s, r);
+  st = xfi_shared_await(&all, deadline);
   if (!decide(s, s->n_steps, st == XFER_OK)) return st == XFER_OK ? hear_why(s) : st;
   xfi_waits_end(s->base.waits);
   return XFER_OK;
@@ -292,6 +296,15 @@ xfer_status xfi_shared_gather(xfi_shared *s, void *all, const void *mine, size_t
   return XFER_OK;
 }
 
+xfer_status xfi_shared_all_gather(xfi_comm *comm, void *all, const void *mine, size_t n_bytes,
+                                  xfi_deadline deadline)
+{
+  const xfer_status st = xfi_shared_gather((xfi_shared *)comm, all, mine, n_bytes, deadline);
+
+  if (st != XFER_OK) xfi_comm_leave(comm, comm->ops->abort);
+  return st;
+}
+
 /* ---- channels ------------------------------------------------------------------------------ */
 
 typedef struct carrying {
@@ -303,14 +316,19 @@ typedef struct carrying {
   bool moved;    /* any slot, in this turn */
 } carrying;
 
+static xfi_slots *slots_of(const xfi_shared *s, int rank)
+{
+  return (void *)((char *)xfi_segment_of(s, rank) + s->slots_at);
+}
+
 /* The slots between this rank and the channel's peer: in the sender's segment, at the place of the
  * receiver. */
 static xfi_ring *ring_of(const carrying *s, const xfi_channel *c)
 {
   const xfi_shared *shared = s->shared;
 
-  return c->send ? &own_of(shared)->rings[shared->places[c->peer]]
-                 : &xfi_segment_of(shared, c->peer)->rings[shared->place];
+  return c->send ? &slots_of(shared, shared->base.rank)->rings[shared->places[c->peer]]
+                 : &slots_of(shared, c->peer)->rings[shared->place];
 }
 
 /* The next channel that sends the same; NULL: none. */
@@ -321,13 +339,13 @@ static xfi_channel *next_same(const carrying *s, const xfi_channel *c)
 
 /* A rank that has not emptied what the next shared slot held, be it of another call; -1: all
  * have. */
-static int find_reader(const carrying *s, is_meant *of)
+static int find_reader(const carrying *s, xfi_is_meant *of)
 {
-  const xfi_segment *own = own_of(s->shared);
-  const size_t slot = own->n_shared % XFI_CHANNEL_SLOTS;
+  const xfi_ring *rings = slots_of(s->shared, s->shared->base.rank)->rings;
+  const size_t slot = own_of(s->shared)->n_shared % XFI_CHANNEL_SLOTS;
 
   for (int i = 0; i < s->shared->n_places; i++) {
-    if (atomic_load(&own->rings[i].n_emptied) >= own->rings[i].n_when_shared[slot]) continue;
+    if (atomic_load(&rings[i].n_emptied) >= rings[i].n_when_shared[slot]) continue;
     if (of(s->shared, (int)s->shared->at[i]->rank)) return (int)s->shared->at[i]->rank;
   }
   return -1;
@@ -377,7 +395,7 @@ static void count_slot(carrying *s, xfi_channel *c, uint32_t n, _Atomic uint64_t
   c->n_done += n;
   if (c->n_done == c->n_bytes) s->n_left--;
   atomic_store(ours, count + 1);
-  if (s->rings) ring_bell(s->shared, c->peer);
+  if (s->rings) xfi_shared_ring(s->shared, c->peer);
 }
 
 static void fill_slot(carrying *s, size_t i)
@@ -391,7 +409,9 @@ static void fill_slot(carrying *s, size_t i)
   xfi_label label = next_label(s, c);
 
   if (is_shared) label.shared = (uint16_t)(slot + 1);
-  s->all->carry(s->all->context, i, is_shared ? own->shared[slot] : ring->slots[slot],
+  s->all->carry(s->all->context, i,
+                is_shared ? slots_of(s->shared, s->shared->base.rank)->shared[slot]
+                          : ring->slots[slot],
                 label.n_bytes);
   for (; c != NULL; c = next_same(s, c)) {
     ring = ring_of(s, c);
@@ -419,7 +439,7 @@ static xfer_status empty_slot(carrying *s, size_t i)
             (unsigned)label.n_bytes, (unsigned)wanted.n_bytes);
   s->all->carry(s->all->context, i,
                 label.shared == 0 ? ring->slots[slot]
-                                  : xfi_segment_of(s->shared, c->peer)->shared[label.shared - 1],
+                                  : slots_of(s->shared, c->peer)->shared[label.shared - 1],
                 label.n_bytes);
   count_slot(s, c, label.n_bytes, &ring->n_emptied);
   return XFER_OK;
@@ -439,7 +459,7 @@ static xfer_status move_slots(carrying *s, size_t i)
   return XFER_OK;
 }
 
-static bool any_can_move(const awaited *what)
+static bool any_can_move(const xfi_awaited *what)
 {
   const carrying *s = what->of;
 
@@ -448,7 +468,7 @@ static bool any_can_move(const awaited *what)
   return false;
 }
 
-static int find_peer(const awaited *what, is_meant *of)
+static int find_peer(const xfi_awaited *what, xfi_is_meant *of)
 {
   const carrying *s = what->of;
   bool fills_shared = false;
@@ -467,13 +487,14 @@ static int find_peer(const awaited *what, is_meant *of)
  * late is not asked where all goes on. */
 static xfer_status carry_all(carrying *s, xfi_deadline deadline)
 {
-  const awaited any = {any_can_move, find_peer, s->shared, s};
+  const xfi_awaited any = {any_can_move, find_peer, s->shared, s};
 
   while (s->n_left > 0) {
     s->moved = false;
     for (size_t i = 0; i < s->all->n; i++)
       XFI_TRY(move_slots(s, i));
-    if (s->n_left > 0) XFI_TRY(s->moved ? xfi_comm_in_time(deadline) : await(&any, deadline));
+    if (s->n_left > 0)
+      XFI_TRY(s->moved ? xfi_comm_in_time(deadline) : xfi_shared_await(&any, deadline));
   }
   return XFER_OK;
 }

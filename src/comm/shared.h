@@ -1,8 +1,8 @@
-/* Memory that the ranks of one host share, and what goes through it: gatherings and channels, for
- * the comms that make it (host_create.c, mpi_segment.c). Each rank makes one segment, a nameless
- * file that the others map. It has the owner's state (an alarm, what it gives to gatherings), a
- * ring of slots to each other rank, and slots that several ranks read. Nothing is left behind,
- * however the processes end.
+/* Memory that ranks share, and what goes through it: gatherings and channels, for the comms that
+ * make it (threads.c, host_create.c, mpi_segment.c). Each rank has one segment: its state (an
+ * alarm, what it gives to gatherings) and, where ranks are processes, a ring of slots to each other
+ * rank, and slots that several ranks read. Then it is a nameless file that the others map, and
+ * nothing is left behind, however the processes end.
  */
 #ifndef XFI_SHARED_H
 #define XFI_SHARED_H
@@ -57,9 +57,12 @@ typedef struct xfi_segment {
   xfi_given given[2];                                /* by turns */
   _Atomic uint64_t n_casts; /* broadcasts by other means that the owner has had */
   uint64_t n_shared;        /* slots filled for several ranks, by turns; the owner's */
+} xfi_segment;              /* then xfi_waiting_in(), and */
+
+typedef struct xfi_slots {
   _Alignas(4096) char shared[XFI_CHANNEL_SLOTS][XFI_CHANNEL_SLOT_BYTES];
-  xfi_ring rings[]; /* by place among the ranks of the host; then xfi_waiting_in() */
-} xfi_segment;
+  xfi_ring rings[]; /* by place among the ranks of the host */
+} xfi_slots;
 
 /* Another version's segment is another's. */
 static inline uint64_t xfi_segment_token(uint64_t token)
@@ -87,6 +90,7 @@ typedef struct xfi_shared {
   int place;        /* this rank's among them */
   int *places;      /* [size] by rank; -1: on another host */
   xfi_segment **at; /* [n_places]; NULL: memory is not shared with that rank */
+  size_t slots_at;  /* in a segment; its end where there are none */
   size_t n_bytes;   /* of a segment */
   uint64_t n_steps; /* of gatherings */
   xfi_broken broken;
@@ -100,7 +104,7 @@ typedef struct xfi_cores {
 
 /* Local, with no segment yet. What it has made is in *shared, whatever it returns. */
 XFI_DOOR xfer_status xfi_shared_init(xfi_shared *shared, const xfi_shared_ops *ops, int n_places,
-                                     int place);
+                                     int place, bool has_slots);
 /* The others' waits for this rank end, unless a child that was forked calls it. */
 XFI_DOOR void xfi_shared_leave(xfi_shared *shared);
 /* Unmaps what is there; of zeroes too. */
@@ -123,24 +127,42 @@ static inline xfi_segment *xfi_segment_of(const xfi_shared *s, int rank)
 XFI_DOOR void xfi_shared_alarm(xfi_shared *shared, const char *why);
 /* Was this rank told so? Then the comm is broken here as well, unless it is already. */
 XFI_DOOR bool xfi_shared_alarmed(xfi_shared *shared);
+/* As xfi_comm_ops has them, where all ranks share memory. */
+xfer_status xfi_shared_check(xfi_comm *comm);
+void xfi_shared_abort(xfi_comm *comm, const char *why);
 
 /* What a segment's owner says of its waits; NULL of NULL. */
-static inline xfi_waiting *xfi_waiting_in(const xfi_shared *s, xfi_segment *segment)
+static inline xfi_waiting *xfi_waiting_in(xfi_segment *segment)
 {
-  return segment == NULL ? NULL : (void *)&segment->rings[s->n_places];
+  return segment == NULL ? NULL : (void *)(segment + 1);
 }
 
 /* All that will be mapped is. */
 static inline void xfi_shared_hear(xfi_shared *s)
 {
   for (int r = 0; r < s->base.size; r++)
-    s->base.waits->said[r] = xfi_waiting_in(s, xfi_segment_of(s, r));
+    s->base.waits->said[r] = xfi_waiting_in(xfi_segment_of(s, r));
 }
+
+/* What a rank waits for. */
+typedef bool xfi_is_meant(const xfi_shared *shared, int rank);
+typedef struct xfi_awaited {
+  bool (*is_there)(const struct xfi_awaited *what);
+  /* A rank that has not come, of those that `of` says; -1: none. */
+  int (*find_late)(const struct xfi_awaited *what, xfi_is_meant *of);
+  xfi_shared *shared;
+  const void *of; /* the caller's */
+} xfi_awaited;
+/* Until it is there. XFER_ERR_COMM if the comm is broken, or a rank that it waits for is lost. */
+xfer_status xfi_shared_await(const xfi_awaited *what, xfi_deadline deadline);
+/* Wakes a rank if it sleeps: this one has written what it may wait for. */
+void xfi_shared_ring(xfi_shared *shared, int rank);
 
 /* Does not break the comm. */
 XFI_DOOR xfer_status xfi_shared_gather(xfi_shared *shared, void *all, const void *mine,
                                        size_t n_bytes, xfi_deadline deadline);
 /* As xfi_comm_ops has them. */
+xfi_all_gather_fn xfi_shared_all_gather;
 XFI_DOOR bool xfi_shared_shares(const xfi_comm *comm, int peer);
 XFI_DOOR xfer_status xfi_shared_carry_channels(xfi_comm *comm, const xfi_carriage *all,
                                                xfi_deadline deadline);

@@ -156,7 +156,7 @@ static void test_gather_names_the_rank_that_does_not_come(void **state)
   (void)state;
   _Atomic int n_timeouts = 0;
   with_ranks(4, gather_without_rank_2, &n_timeouts);
-  assert_int_equal(n_timeouts, 1); /* one gives up, the others are told */
+  assert_true(n_timeouts >= 1); /* the others may be told before they give up */
 }
 
 static void message_without_rank_2(int rank, void *context)
@@ -411,7 +411,7 @@ static void test_create_survives_each_failed_allocation(void **state)
   xfi_comm *made[3] = {NULL};
   xfer_status st = XFER_ERR_NOMEM;
 
-  for (long n = 0; st != XFER_OK && n < 20; n++) {
+  for (long n = 0; st != XFER_OK && n < 40; n++) {
     xfi_alloc_fail_after(n);
     st = xfi_comm_create_local(made, 3);
     if (st != XFER_OK) assert_null(made[0]);
@@ -423,24 +423,28 @@ static void test_create_survives_each_failed_allocation(void **state)
   assert_int_equal(xfi_comm_create_local(made, 0), XFER_ERR_ARG);
 }
 
-static void no_memory_on_rank_1(int rank, void *context)
+/* More bytes than a step of a gathering takes. */
+static void gather_without_memory(int rank, void *context)
 {
-  (void)context;
-  xfi_comm *comm = comms[rank];
-  char bytes[1000] = "";
-  char all[3000];
+  enum { N = 40000 };
+  unsigned char *bytes = malloc(N);
+  unsigned char *all = malloc((size_t)3 * N);
 
-  if (rank == 1) xfi_alloc_fail_after(0);
-  xfer_status st = comm->ops->all_gather(comm, all, bytes, 1000, soon());
+  (void)context;
+  fill(bytes, N, (uint64_t)rank);
+  xfi_alloc_fail_after(0);
+  expect(comms[rank]->ops->all_gather(comms[rank], all, bytes, N, soon()) == XFER_OK);
   xfi_alloc_fail_after(-1);
-  expect(rank == 1 ? st == XFER_ERR_NOMEM : st == XFER_ERR_PEER || st == XFER_ERR_COMM);
-  if (rank != 1) expect(error_has("rank 1"));
+  for (int r = 0; r < 3; r++)
+    expect(is_filled(all + (size_t)r * N, N, (uint64_t)r));
+  free(bytes);
+  free(all);
 }
 
-static void test_no_memory_on_one_rank_fails_on_all(void **state)
+static void test_a_gathering_needs_no_memory(void **state)
 {
   (void)state;
-  with_ranks(3, no_memory_on_rank_1, NULL);
+  with_ranks(3, gather_without_memory, NULL);
 }
 
 int main(void)
@@ -460,7 +464,7 @@ int main(void)
       cmocka_unit_test(test_no_buffer_is_touched_after_its_call),
       cmocka_unit_test(test_gather_at_the_deadline_is_all_or_nothing),
       cmocka_unit_test(test_create_survives_each_failed_allocation),
-      cmocka_unit_test(test_no_memory_on_one_rank_fails_on_all),
+      cmocka_unit_test(test_a_gathering_needs_no_memory),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,0 +1,356 @@
+/* A comm whose ranks are threads of one process.
+ *
+ * They gather, wait and fail as processes that share memory do (shared.c); a segment is memory of
+ * this process, without slots, and lives until the last handle goes.
+ *
+ * Messages. A sender has a post for each other rank, and puts its pointer there; the receiver
+ * copies straight into its own memory and tells the sender, who has been waiting (and receiving
+ * whatever came for it meanwhile, so that no pattern of calls deadlocks that would not with
+ * messages in flight). A sender that gives up takes back the posts that nobody has begun to copy
+ * and waits for the others: no rank reads a buffer after its owner's call has returned.
+ *
+ * With more ranks than cores a gathering costs about one switch of threads per rank.
+ */
+#include "shared.h"
+
+#include "alloc.h"
+#include "error.h"
+#include "futex.h"
+
+#include <assert.h>
+#include <sched.h>
+#include <string.h>
+
+enum { YIELDS = 8 }; /* before a rank sleeps */
+
+typedef enum post_state {
+  TAKEN = 0, /* or never used: the sender's to fill */
+  POSTED,    /* the receiver may take it, the sender may take it back */
+  COPYING,   /* the receiver is reading the sender's memory */
+  REFUSED    /* the two ends differ; `wanted` says how */
+} post_state;
+
+/* Where a rank offers a message to another. Both ends make their calls in the same order and a
+ * call ends once its messages are taken, so there is one at a time. */
+typedef struct post {
+  const void *data;
+  xfi_terms offered;
+  xfi_terms wanted;  /* once refused */
+  _Atomic int state; /* post_state */
+} post;
+
+/* One rank's handle. */
+typedef struct local_rank {
+  xfi_shared shared;
+  struct local_group *group;
+  post *posts;          /* [size] to each */
+  _Atomic int n_unsent; /* of the call in progress */
+  bool *awaits;         /* [size] a message of each, in the call in progress */
+  xfi_message *casts;   /* [size] of a broadcast */
+  char pad[64];         /* keeps the next rank's first words off this one's last cache line */
+} local_rank;
+
+/* What the ranks share. Freed by the last handle. */
+typedef struct local_group {
+  int n_ranks;
+  _Atomic int n_handles;
+  local_rank *ranks; /* [n_ranks] */
+  char *segments;
+} local_group;
+
+/* ---- sleeping ------------------------------------------------------------------------------ */
+
+static void local_nap(xfi_comm *comm, uint32_t bell, xfi_deadline deadline)
+{
+  const xfi_segment *own = xfi_segment_of((xfi_shared *)comm, comm->rank);
+
+  xfi_futex_wait(&own->bell, bell, xfi_waits_part(deadline, 1), XFI_FUTEX_OWN);
+}
+
+static void local_wake(xfi_comm *comm, int rank)
+{
+  xfi_segment *segment = xfi_segment_of((xfi_shared *)comm, rank);
+
+  (void)atomic_fetch_add(&segment->bell, 1);
+  xfi_futex_wake_all(&segment->bell, XFI_FUTEX_OWN);
+}
+
+static bool local_is_lost(const xfi_comm *comm, int rank)
+{
+  (void)comm, (void)rank;
+  return false;
+}
+
+static const xfi_shared_ops shared_ops = {
+    .nap = local_nap,
+    .wake = local_wake,
+    .is_lost = local_is_lost,
+    .naps = 1,
+    .yields = YIELDS,
+};
+
+/* ---- sending ------------------------------------------------------------------------------- */
+
+static void offer(local_rank *me, xfi_carry_call call, const xfi_message *send)
+{
+  post *p = &me->posts[send->peer];
+
+  assert(send->peer >= 0 && send->peer < me->group->n_ranks && send->peer != me->shared.base.rank);
+  p->data = send->data;
+  p->offered = (xfi_terms){call, send->n_bytes};
+  atomic_store(&p->state, POSTED);
+  xfi_shared_ring(&me->shared, send->peer);
+}
+
+/* After a failure: no receiver reads our memory once this returns. A refusal explains the failure
+ * better than what it did to the comm. */
+static xfer_status withdraw(local_rank *me, xfer_status st)
+{
+  for (int r = 0; r < me->group->n_ranks; r++) {
+    int state = POSTED;
+    (void)atomic_compare_exchange_strong(&me->posts[r].state, &state, TAKEN);
+    while (state == COPYING) {
+      (void)sched_yield();
+      state = atomic_load(&me->posts[r].state);
+    }
+    if (state == REFUSED)
+      st = xfi_terms_check(me->posts[r].offered, me->shared.base.rank, me->posts[r].wanted, r);
+  }
+  return st;
+}
+
+/* ---- receiving ----------------------------------------------------------------------------- */
+
+typedef struct transfer {
+  local_rank *me;
+  xfi_carry_call call;
+  const xfi_messages *of;
+  int n_left; /* to receive */
+} transfer;
+
+/* The sender may reuse the post once it is TAKEN and counted. */
+static xfer_status receive(transfer *t, const xfi_message *recv)
+{
+  local_rank *me = t->me;
+  const int rank = me->shared.base.rank;
+  local_rank *sender = &me->group->ranks[recv->peer];
+  post *p = &sender->posts[rank];
+  xfer_status st = XFER_OK;
+  int state = POSTED;
+
+  if (!atomic_compare_exchange_strong(&p->state, &state, COPYING)) return XFER_OK;
+  p->wanted = (xfi_terms){t->call, recv->n_bytes};
+  st = xfi_terms_check(p->offered, recv->peer, p->wanted, rank);
+  if (st != XFER_OK) {
+    atomic_store(&p->state, REFUSED);
+    return st;
+  }
+  memcpy(recv->data, p->data, recv->n_bytes);
+  me->awaits[recv->peer] = false;
+  t->n_left--;
+  atomic_store(&p->state, TAKEN);
+  if (atomic_fetch_sub(&sender->n_unsent, 1) == 1) xfi_shared_ring(&me->shared, recv->peer);
+  return XFER_OK;
+}
+
+static bool is_ready(const transfer *t, const xfi_message *recv)
+{
+  const post *p = &t->me->group->ranks[recv->peer].posts[t->me->shared.base.rank];
+
+  return t->me->awaits[recv->peer] && atomic_load(&p->state) == POSTED;
+}
+
+/* ---- a call -------------------------------------------------------------------------------- */
+
+static bool is_done(const transfer *t)
+{
+  return t->n_left == 0 && atomic_load(&t->me->n_unsent) == 0;
+}
+
+static bool can_go_on(const xfi_awaited *what)
+{
+  const transfer *t = what->of;
+
+  for (int i = 0; i < t->of->n_recvs; i++)
+    if (is_ready(t, &t->of->recvs[i])) return true;
+  return is_done(t);
+}
+
+/* Senders first. */
+static int find_peer(const xfi_awaited *what, xfi_is_meant *of)
+{
+  const local_rank *me = ((const transfer *)what->of)->me;
+
+  for (int r = 0; r < me->group->n_ranks; r++)
+    if (me->awaits[r] && of(what->shared, r)) return r;
+  for (int r = 0; r < me->group->n_ranks; r++)
+    if (atomic_load(&me->posts[r].state) != TAKEN && of(what->shared, r)) return r;
+  return -1;
+}
+
+/* Until all is received and all that we sent has been. */
+static xfer_status serve(transfer *t, xfi_deadline deadline)
+{
+  const xfi_awaited any = {can_go_on, find_peer, &t->me->shared, t};
+
+  while (!is_done(t)) {
+    XFI_TRY(xfi_shared_await(&any, deadline));
+    for (int i = 0; i < t->of->n_recvs; i++)
+      if (is_ready(t, &t->of->recvs[i])) XFI_TRY(receive(t, &t->of->recvs[i]));
+  }
+  return XFER_OK;
+}
+
+static xfer_status carry(xfi_comm *comm, xfi_carry_call call, const xfi_messages *messages,
+                         xfi_deadline deadline)
+{
+  local_rank *me = (local_rank *)comm;
+  transfer t = {me, call, messages, messages->n_recvs};
+  xfer_status st = XFER_OK;
+
+  XFI_TRY(xfi_shared_check(comm));
+  for (int i = 0; i < messages->n_recvs; i++)
+    me->awaits[messages->recvs[i].peer] = true;
+  atomic_store(&me->n_unsent, messages->n_sends);
+  for (int i = 0; i < messages->n_sends; i++)
+    offer(me, call, &messages->sends[i]);
+  st = serve(&t, deadline);
+  if (st != XFER_OK) st = withdraw(me, st);
+  if (st != XFER_OK) xfi_comm_leave(comm, xfi_shared_abort);
+  return st;
+}
+
+static xfer_status local_exchange(xfi_comm *comm, const xfi_messages *messages,
+                                  xfi_deadline deadline)
+{
+  return carry(comm, XFI_OF_EXCHANGE, messages, deadline);
+}
+
+static xfer_status local_round(xfi_comm *comm, const xfi_messages *messages, xfer_stream stream,
+                               xfi_deadline deadline)
+{
+  (void)stream;
+  return carry(comm, XFI_OF_ROUND, messages, deadline);
+}
+
+/* One message after the other, to everybody at once. */
+static xfer_status local_broadcast(xfi_comm *comm, const xfi_message *messages, int n, int root,
+                                   xfer_stream stream, xfi_deadline deadline)
+{
+  xfi_message *casts = ((local_rank *)comm)->casts;
+  const bool sends = comm->rank == root;
+
+  (void)stream;
+  for (int i = 0; i < n; i++) {
+    int n_peers = 0;
+
+    for (int r = 0; r < comm->size; r++)
+      if (sends ? r != root : r == root)
+        casts[n_peers++] = (xfi_message){messages[i].data, messages[i].n_bytes, r};
+    XFI_TRY(carry(comm, XFI_OF_BROADCAST,
+                  &(xfi_messages){casts, sends ? n_peers : 0, casts, sends ? 0 : n_peers},
+                  deadline));
+  }
+  return XFER_OK;
+}
+
+/* ---- the comm ------------------------------------------------------------------------------ */
+
+static void group_destroy(local_group *group)
+{
+  if (group == NULL) return;
+  for (int r = 0; group->ranks != NULL && r < group->n_ranks; r++) {
+    local_rank *rank = &group->ranks[r];
+
+    for (int i = 0; rank->shared.at != NULL && i < group->n_ranks; i++)
+      rank->shared.at[i] = NULL; /* the group's */
+    xfi_shared_end(&rank->shared);
+    xfi_free(rank->posts);
+    xfi_free(rank->awaits);
+    xfi_free(rank->casts);
+  }
+  xfi_free(group->segments);
+  xfi_free(group->ranks);
+  xfi_free(group);
+}
+
+static void local_destroy(xfi_comm *comm)
+{
+  local_group *group = ((local_rank *)comm)->group;
+
+  xfi_shared_leave((xfi_shared *)comm);
+  for (int r = 0; r < comm->size; r++)
+    local_wake(comm, r);
+  if (atomic_fetch_sub(&group->n_handles, 1) == 1) group_destroy(group);
+}
+
+static const xfi_comm_ops local_ops = {
+    .recv_direct = true,
+    .destroy = local_destroy,
+    .all_gather = xfi_shared_all_gather,
+    .exchange = local_exchange,
+    .round = local_round,
+    .broadcast = local_broadcast,
+    .check = xfi_shared_check,
+    .abort = xfi_shared_abort,
+    .abort_data = xfi_shared_abort,
+};
+
+static xfer_status rank_init(local_rank *rank, local_group *group, int number)
+{
+  const size_t n = (size_t)group->n_ranks;
+
+  rank->shared.base = (xfi_comm){.ops = &local_ops, .rank = number, .size = group->n_ranks};
+  rank->group = group;
+  rank->posts = xfi_calloc(n, sizeof *rank->posts);
+  rank->awaits = xfi_calloc(n, sizeof *rank->awaits);
+  rank->casts = xfi_calloc(n, sizeof *rank->casts);
+  XFI_CHECK(rank->posts != NULL && rank->awaits != NULL && rank->casts != NULL, XFER_ERR_NOMEM,
+            "%d ranks of a comm", group->n_ranks);
+  return xfi_shared_init(&rank->shared, &shared_ops, group->n_ranks, number, false);
+}
+
+/* Every rank's segment, for all. */
+static xfer_status segments_create(local_group *group)
+{
+  const int n = group->n_ranks;
+  const size_t n_bytes = group->ranks[0].shared.n_bytes;
+  char *at = xfi_calloc((size_t)n + 1, n_bytes); /* one more, to begin at a cache line */
+
+  XFI_CHECK(at != NULL, XFER_ERR_NOMEM, "%d ranks of a comm", n);
+  group->segments = at;
+  at += -(uintptr_t)at % XFI_CACHE_LINE;
+  for (int r = 0; r < n; r++) {
+    xfi_shared *s = &group->ranks[r].shared;
+
+    for (int i = 0; i < n; i++) {
+      s->places[i] = i;
+      s->at[i] = (xfi_segment *)(void *)(at + (size_t)i * n_bytes);
+    }
+    xfi_shared_hear(s);
+  }
+  return XFER_OK;
+}
+
+xfer_status xfi_comm_create_local(xfi_comm **comms, int n_ranks)
+{
+  xfer_status st = XFER_OK;
+  local_group *made = NULL;
+
+  XFI_CHECK_DONE(n_ranks >= 1, XFER_ERR_ARG, "a comm of %d ranks", n_ranks);
+  made = xfi_calloc(1, sizeof *made);
+  XFI_CHECK_DONE(made != NULL, XFER_ERR_NOMEM, "a comm of %d ranks", n_ranks);
+  made->n_ranks = n_ranks;
+  atomic_init(&made->n_handles, n_ranks);
+  made->ranks = xfi_calloc((size_t)n_ranks, sizeof *made->ranks);
+  XFI_CHECK_DONE(made->ranks != NULL, XFER_ERR_NOMEM, "%d ranks of a comm", n_ranks);
+  for (int r = 0; r < n_ranks; r++)
+    XFI_TRY_DONE(rank_init(&made->ranks[r], made, r));
+  XFI_TRY_DONE(segments_create(made));
+  for (int r = 0; r < n_ranks; r++)
+    comms[r] = &made->ranks[r].shared.base;
+  made = NULL; /* the handles' now */
+done:
+  group_destroy(made);
+  return st;
+}
