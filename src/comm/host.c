@@ -73,15 +73,6 @@ static bool host_is_lost(const xfi_comm *comm, int rank)
   return ((const xfi_host_comm *)comm)->peers[rank].has_ended;
 }
 
-const xfi_shared_ops xfi_host_shared_ops = {
-    .nap = host_nap,
-    .wake = host_wake,
-    .is_lost = host_is_lost,
-    .naps = 1,
-    .spin_ns = SPIN_NS,
-    .yields = YIELDS,
-};
-
 void xfi_host_warn(xfi_comm *base, uint64_t number, const char *why)
 {
   xfi_segment *own = xfi_segment_of(&((xfi_host_comm *)base)->shared, base->rank);
@@ -128,63 +119,36 @@ static void add(xfi_host_comm *comm, size_t i, const xfi_message *message, bool 
       (xfi_channel){.peer = message->peer, .send = send, .n_bytes = message->n_bytes};
 }
 
-/* The first n of the comm's channels. */
-static xfer_status carry(xfi_host_comm *comm, xfi_carry_call call, size_t n, xfi_deadline deadline)
-{
-  return xfi_shared_carry(
-      &comm->shared.base, call,
-      &(xfi_carriage){comm->channels, n, XFI_CHANNEL_SLOT_BYTES, copy_message, comm}, deadline);
-}
-
 /* Who does not send is late, before who does not read. */
-static xfer_status exchange(xfi_comm *base, xfi_carry_call call, const xfi_messages *messages,
-                            xfi_deadline deadline)
+static xfer_status host_carry(xfi_comm *base, xfi_carry_call call, const xfi_messages *messages,
+                              xfi_deadline deadline)
 {
   xfi_host_comm *comm = (xfi_host_comm *)base;
+  xfi_channel *channels = comm->channels;
   size_t n = 0;
 
   for (int i = 0; i < messages->n_recvs; i++)
     add(comm, n++, &messages->recvs[i], false);
-  for (int i = 0; i < messages->n_sends; i++)
+  for (int i = 0; i < messages->n_sends; i++) {
     add(comm, n++, &messages->sends[i], true);
-  return carry(comm, call, n, deadline);
-}
-
-static xfer_status host_exchange(xfi_comm *base, const xfi_messages *messages,
-                                 xfi_deadline deadline)
-{
-  return exchange(base, XFI_OF_EXCHANGE, messages, deadline);
-}
-
-static xfer_status host_round(xfi_comm *base, const xfi_messages *messages, xfer_stream stream,
-                              xfi_deadline deadline)
-{
-  (void)stream;
-  return exchange(base, XFI_OF_ROUND, messages, deadline);
-}
-
-/* One message after the other, to everybody through the same slots. */
-static xfer_status host_broadcast(xfi_comm *base, const xfi_message *messages, int n, int root,
-                                  xfer_stream stream, xfi_deadline deadline)
-{
-  xfi_host_comm *comm = (xfi_host_comm *)base;
-  const bool sends = base->rank == root;
-
-  (void)stream;
-  for (int i = 0; i < n; i++) {
-    size_t n_peers = 0;
-
-    for (int r = 0; r < base->size; r++) {
-      if (sends ? r == root : r != root) continue;
-      add(comm, n_peers++, &(xfi_message){messages[i].data, messages[i].n_bytes, r}, sends);
-      if (n_peers == 1) continue;
-      comm->channels[n_peers - 2].next_same = n_peers - 1;
-      comm->channels[n_peers - 1].is_again = true;
-    }
-    XFI_TRY(carry(comm, XFI_OF_BROADCAST, n_peers, deadline));
+    if (call != XFI_OF_BROADCAST || i == 0) continue;
+    channels[n - 2].next_same = n - 1; /* through the same slots */
+    channels[n - 1].is_again = true;
   }
-  return XFER_OK;
+  return xfi_shared_carry(base, call,
+                          &(xfi_carriage){channels, n, XFI_CHANNEL_SLOT_BYTES, copy_message, comm},
+                          deadline);
 }
+
+const xfi_shared_ops xfi_host_shared_ops = {
+    .nap = host_nap,
+    .wake = host_wake,
+    .is_lost = host_is_lost,
+    .carry = host_carry,
+    .naps = 1,
+    .spin_ns = SPIN_NS,
+    .yields = YIELDS,
+};
 
 /* ---- the end ------------------------------------------------------------------------------ */
 
@@ -221,9 +185,9 @@ const xfi_comm_ops xfi_host_ops = {
     .recv_direct = true,
     .destroy = host_destroy,
     .all_gather = xfi_shared_all_gather,
-    .exchange = host_exchange,
-    .round = host_round,
-    .broadcast = host_broadcast,
+    .exchange = xfi_shared_exchange,
+    .round = xfi_shared_round,
+    .broadcast = xfi_shared_broadcast,
     .shares = xfi_shared_shares,
     .carry_channels = xfi_shared_carry_channels,
     .carry_begin = xfi_shared_carry_begin,
@@ -236,7 +200,7 @@ const xfi_comm_ops xfi_host_ops = {
 static const xfi_comm_ops control_ops = {
     .destroy = host_destroy,
     .all_gather = xfi_shared_all_gather,
-    .exchange = host_exchange,
+    .exchange = xfi_shared_exchange,
     .check = xfi_shared_check,
     .abort = xfi_shared_abort,
 };

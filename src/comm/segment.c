@@ -34,7 +34,9 @@ xfer_status xfi_shared_init(xfi_shared *s, const xfi_shared_ops *ops, int n_plac
   if (has_slots) s->n_bytes += sizeof(xfi_slots) + (size_t)n_places * sizeof(xfi_ring);
   s->places = xfi_calloc((size_t)comm->size, sizeof *s->places);
   s->at = xfi_calloc((size_t)n_places, sizeof *s->at);
-  XFI_CHECK(s->places != NULL && s->at != NULL, XFER_ERR_NOMEM, "a comm of %d ranks", comm->size);
+  s->casts = xfi_calloc((size_t)comm->size, sizeof *s->casts);
+  XFI_CHECK(s->places != NULL && s->at != NULL && s->casts != NULL, XFER_ERR_NOMEM,
+            "a comm of %d ranks", comm->size);
   XFI_TRY(xfi_waits_create(&s->base.waits, comm->rank, comm->size));
   for (int r = 0; r < comm->size; r++)
     s->places[r] = -1;
@@ -54,6 +56,7 @@ void xfi_shared_end(xfi_shared *s)
     if (s->at[i] != NULL) (void)munmap(s->at[i], s->n_bytes);
   xfi_free(s->places);
   xfi_free(s->at);
+  xfi_free(s->casts);
   xfi_free(s->base.waits);
   (void)pthread_mutex_destroy(&s->broken.lock);
 }

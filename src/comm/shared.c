@@ -305,6 +305,47 @@ xfer_status xfi_shared_all_gather(xfi_comm *comm, void *all, const void *mine, s
   return st;
 }
 
+/* ---- messages ------------------------------------------------------------------------------ */
+
+static xfer_status carry(xfi_comm *comm, xfi_carry_call call, const xfi_messages *messages,
+                         xfi_deadline deadline)
+{
+  return ((xfi_shared *)comm)->ops->carry(comm, call, messages, deadline);
+}
+
+xfer_status xfi_shared_exchange(xfi_comm *comm, const xfi_messages *messages, xfi_deadline deadline)
+{
+  return carry(comm, XFI_OF_EXCHANGE, messages, deadline);
+}
+
+xfer_status xfi_shared_round(xfi_comm *comm, const xfi_messages *messages, xfer_stream stream,
+                             xfi_deadline deadline)
+{
+  (void)stream;
+  return carry(comm, XFI_OF_ROUND, messages, deadline);
+}
+
+/* One message after the other, to everybody at once. */
+xfer_status xfi_shared_broadcast(xfi_comm *comm, const xfi_message *messages, int n, int root,
+                                 xfer_stream stream, xfi_deadline deadline)
+{
+  xfi_message *casts = ((xfi_shared *)comm)->casts;
+  const bool sends = comm->rank == root;
+
+  (void)stream;
+  for (int i = 0; i < n; i++) {
+    int n_peers = 0;
+
+    for (int r = 0; r < comm->size; r++)
+      if (sends ? r != root : r == root)
+        casts[n_peers++] = (xfi_message){messages[i].data, messages[i].n_bytes, r};
+    XFI_TRY(carry(comm, XFI_OF_BROADCAST,
+                  &(xfi_messages){casts, sends ? n_peers : 0, casts, sends ? 0 : n_peers},
+                  deadline));
+  }
+  return XFER_OK;
+}
+
 /* ---- channels ------------------------------------------------------------------------------ */
 
 typedef struct carrying {

@@ -76,7 +76,11 @@ typedef struct xfi_shared_ops {
   void (*nap)(xfi_comm *comm, uint32_t bell, xfi_deadline deadline);
   void (*wake)(xfi_comm *comm, int rank);
   bool (*is_lost)(const xfi_comm *comm, int rank); /* has its process ended? */
-  int naps;                                        /* between looks at that */
+  /* The messages of a call, both ways; all sends of a broadcast have the same bytes. NULL: they go
+   * by other means. */
+  xfer_status (*carry)(xfi_comm *comm, xfi_carry_call call, const xfi_messages *messages,
+                       xfi_deadline deadline);
+  int naps;        /* between looks for lost ranks */
   int64_t spin_ns; /* before sleeping, where every rank has a core, */
   int yields;      /* and where it has not */
 } xfi_shared_ops;
@@ -85,14 +89,15 @@ typedef struct xfi_shared_ops {
 typedef struct xfi_shared {
   xfi_comm base;
   const xfi_shared_ops *ops;
-  pid_t process;    /* that made it: no child that was forked */
-  int n_places;     /* ranks of the host */
-  int place;        /* this rank's among them */
-  int *places;      /* [size] by rank; -1: on another host */
-  xfi_segment **at; /* [n_places]; NULL: memory is not shared with that rank */
-  size_t slots_at;  /* in a segment; its end where there are none */
-  size_t n_bytes;   /* of a segment */
-  uint64_t n_steps; /* of gatherings */
+  pid_t process;      /* that made it: no child that was forked */
+  int n_places;       /* ranks of the host */
+  int place;          /* this rank's among them */
+  int *places;        /* [size] by rank; -1: on another host */
+  xfi_segment **at;   /* [n_places]; NULL: memory is not shared with that rank */
+  size_t slots_at;    /* in a segment; its end where there are none */
+  size_t n_bytes;     /* of a segment */
+  uint64_t n_steps;   /* of gatherings */
+  xfi_message *casts; /* [size] of a broadcast */
   xfi_broken broken;
 } xfi_shared;
 
@@ -163,6 +168,9 @@ XFI_DOOR xfer_status xfi_shared_gather(xfi_shared *shared, void *all, const void
                                        size_t n_bytes, xfi_deadline deadline);
 /* As xfi_comm_ops has them. */
 xfi_all_gather_fn xfi_shared_all_gather;
+xfi_exchange_fn xfi_shared_exchange;
+xfi_round_fn xfi_shared_round;
+xfi_broadcast_fn xfi_shared_broadcast;
 XFI_DOOR bool xfi_shared_shares(const xfi_comm *comm, int peer);
 XFI_DOOR xfer_status xfi_shared_carry_channels(xfi_comm *comm, const xfi_carriage *all,
                                                xfi_deadline deadline);

@@ -46,7 +46,6 @@ typedef struct local_rank {
   post *posts;          /* [size] to each */
   _Atomic int n_unsent; /* of the call in progress */
   bool *awaits;         /* [size] a message of each, in the call in progress */
-  xfi_message *casts;   /* [size] of a broadcast */
   char pad[64];         /* keeps the next rank's first words off this one's last cache line */
 } local_rank;
 
@@ -80,14 +79,6 @@ static bool local_is_lost(const xfi_comm *comm, int rank)
   (void)comm, (void)rank;
   return false;
 }
-
-static const xfi_shared_ops shared_ops = {
-    .nap = local_nap,
-    .wake = local_wake,
-    .is_lost = local_is_lost,
-    .naps = 1,
-    .yields = YIELDS,
-};
 
 /* ---- sending ------------------------------------------------------------------------------- */
 
@@ -201,8 +192,8 @@ static xfer_status serve(transfer *t, xfi_deadline deadline)
   return XFER_OK;
 }
 
-static xfer_status carry(xfi_comm *comm, xfi_carry_call call, const xfi_messages *messages,
-                         xfi_deadline deadline)
+static xfer_status local_carry(xfi_comm *comm, xfi_carry_call call, const xfi_messages *messages,
+                               xfi_deadline deadline)
 {
   local_rank *me = (local_rank *)comm;
   transfer t = {me, call, messages, messages->n_recvs};
@@ -220,39 +211,14 @@ static xfer_status carry(xfi_comm *comm, xfi_carry_call call, const xfi_messages
   return st;
 }
 
-static xfer_status local_exchange(xfi_comm *comm, const xfi_messages *messages,
-                                  xfi_deadline deadline)
-{
-  return carry(comm, XFI_OF_EXCHANGE, messages, deadline);
-}
-
-static xfer_status local_round(xfi_comm *comm, const xfi_messages *messages, xfer_stream stream,
-                               xfi_deadline deadline)
-{
-  (void)stream;
-  return carry(comm, XFI_OF_ROUND, messages, deadline);
-}
-
-/* One message after the other, to everybody at once. */
-static xfer_status local_broadcast(xfi_comm *comm, const xfi_message *messages, int n, int root,
-                                   xfer_stream stream, xfi_deadline deadline)
-{
-  xfi_message *casts = ((local_rank *)comm)->casts;
-  const bool sends = comm->rank == root;
-
-  (void)stream;
-  for (int i = 0; i < n; i++) {
-    int n_peers = 0;
-
-    for (int r = 0; r < comm->size; r++)
-      if (sends ? r != root : r == root)
-        casts[n_peers++] = (xfi_message){messages[i].data, messages[i].n_bytes, r};
-    XFI_TRY(carry(comm, XFI_OF_BROADCAST,
-                  &(xfi_messages){casts, sends ? n_peers : 0, casts, sends ? 0 : n_peers},
-                  deadline));
-  }
-  return XFER_OK;
-}
+static const xfi_shared_ops shared_ops = {
+    .nap = local_nap,
+    .wake = local_wake,
+    .is_lost = local_is_lost,
+    .carry = local_carry,
+    .naps = 1,
+    .yields = YIELDS,
+};
 
 /* ---- the comm ------------------------------------------------------------------------------ */
 
@@ -267,7 +233,6 @@ static void group_destroy(local_group *group)
     xfi_shared_end(&rank->shared);
     xfi_free(rank->posts);
     xfi_free(rank->awaits);
-    xfi_free(rank->casts);
   }
   xfi_free(group->segments);
   xfi_free(group->ranks);
@@ -288,9 +253,9 @@ static const xfi_comm_ops local_ops = {
     .recv_direct = true,
     .destroy = local_destroy,
     .all_gather = xfi_shared_all_gather,
-    .exchange = local_exchange,
-    .round = local_round,
-    .broadcast = local_broadcast,
+    .exchange = xfi_shared_exchange,
+    .round = xfi_shared_round,
+    .broadcast = xfi_shared_broadcast,
     .check = xfi_shared_check,
     .abort = xfi_shared_abort,
     .abort_data = xfi_shared_abort,
@@ -304,9 +269,8 @@ static xfer_status rank_init(local_rank *rank, local_group *group, int number)
   rank->group = group;
   rank->posts = xfi_calloc(n, sizeof *rank->posts);
   rank->awaits = xfi_calloc(n, sizeof *rank->awaits);
-  rank->casts = xfi_calloc(n, sizeof *rank->casts);
-  XFI_CHECK(rank->posts != NULL && rank->awaits != NULL && rank->casts != NULL, XFER_ERR_NOMEM,
-            "%d ranks of a comm", group->n_ranks);
+  XFI_CHECK(rank->posts != NULL && rank->awaits != NULL, XFER_ERR_NOMEM, "%d ranks of a comm",
+            group->n_ranks);
   return xfi_shared_init(&rank->shared, &shared_ops, group->n_ranks, number, false);
 }
 
