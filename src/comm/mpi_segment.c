@@ -1,5 +1,5 @@
-/* The segments of the ranks of a host under MPI (segment.c): found under /proc by what each tells
- * the others. A sleeping rank is woken by its bell. */
+/* The segments of the ranks of a host under MPI (shared_create.c): found under /proc by what each
+ * tells the others. A sleeping rank is woken by its bell. */
 #include "mpi_comm.h"
 
 #include "alloc.h"

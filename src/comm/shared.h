@@ -56,12 +56,12 @@ typedef struct xfi_segment {
   _Alignas(XFI_CACHE_LINE) _Atomic uint64_t n_given; /* steps of gatherings, counted over all */
   xfi_given given[2];                                /* by turns */
   _Atomic uint64_t n_casts; /* broadcasts by other means that the owner has had */
-  uint64_t n_shared;        /* slots filled for several ranks, by turns; the owner's */
 } xfi_segment;              /* then xfi_waiting_in(), and */
 
 typedef struct xfi_slots {
   _Alignas(4096) char shared[XFI_CHANNEL_SLOTS][XFI_CHANNEL_SLOT_BYTES];
-  xfi_ring rings[]; /* by place among the ranks of the host */
+  uint64_t n_shared; /* of those, filled by turns; the owner's */
+  xfi_ring rings[];  /* by place among the ranks of the host */
 } xfi_slots;
 
 /* Another version's segment is another's. */
@@ -149,6 +149,11 @@ static inline void xfi_shared_hear(xfi_shared *s)
     s->base.waits->said[r] = xfi_waiting_in(xfi_segment_of(s, r));
 }
 
+/* Before a call: XFER_ERR_COMM with its text if the comm is broken. Where all can tell that in
+ * memory nothing else is looked at: MPI_Test() may give the core away, and with more ranks than
+ * cores all others run before this one does again. */
+xfer_status xfi_shared_begin(xfi_shared *shared);
+
 /* What a rank waits for. */
 typedef bool xfi_is_meant(const xfi_shared *shared, int rank);
 typedef struct xfi_awaited {
@@ -158,6 +163,11 @@ typedef struct xfi_awaited {
   xfi_shared *shared;
   const void *of; /* the caller's */
 } xfi_awaited;
+static inline bool xfi_is_any(const xfi_shared *shared, int rank)
+{
+  (void)shared, (void)rank;
+  return true;
+}
 /* Until it is there. XFER_ERR_COMM if the comm is broken, or a rank that it waits for is lost. */
 xfer_status xfi_shared_await(const xfi_awaited *what, xfi_deadline deadline);
 /* Wakes a rank if it sleeps: this one has written what it may wait for. */

@@ -1,4 +1,4 @@
-/* Segments: files in memory, made by each rank and mapped by the others of its host.
+/* Making segments: files in memory, made by each rank and mapped by the others of its host.
  *
  * MPI could make shared memory too (MPI_Win_allocate_shared), but gives it back by a collective
  * call only, which a lost rank would never make, and keeps it in files that a killed job leaves
