@@ -58,12 +58,9 @@ enum { TEXT_BYTES = 200, STEP = 32 };
 
 static const xfi_op_key *keys_of(const xfi_op_list *list, int peer, size_t *n)
 {
-  size_t first = 0;
+  const size_t first = xfi_op_list_find(list, peer);
 
-  while (first < list->n && list->keys[first].peer != peer)
-    first++;
-  for (*n = 0; first + *n < list->n && list->keys[first + *n].peer == peer;)
-    ++*n;
+  *n = xfi_op_list_find(list, peer + 1) - first;
   return list->keys + first;
 }
 

@@ -114,16 +114,6 @@ static xfer_status add_tensor(making *m, const xfer_operation *op, int src, int 
   return find_layout(&tensor->dst, m, op, dst);
 }
 
-/* The first key of a peer; of none, where it would be. */
-static size_t find_peer(const xfi_op_list *list, int peer)
-{
-  size_t lo = 0;
-  size_t hi = list->n;
-
-  XFI_BISECT(lo, hi, mid, list->keys[mid].peer < peer);
-  return lo;
-}
-
 static xfer_status add_tensors(making *m)
 {
   const xfi_op_list *sends = &m->ops->sends;
@@ -137,7 +127,7 @@ static xfer_status add_tensors(making *m)
     m->of_recv[i] = (uint32_t)m->made->n;
     XFI_TRY(add_tensor(m, &recvs->at[i], recvs->at[i].peer, rank, XFI_NO_OPERATION, (uint32_t)i));
   }
-  for (size_t s = find_peer(sends, rank), r = find_peer(recvs, rank);
+  for (size_t s = xfi_op_list_find(sends, rank), r = xfi_op_list_find(recvs, rank);
        s < sends->n && sends->keys[s].peer == rank; s++, r++)
     m->made->ends[sends->keys[s].index][1] = recvs->keys[r].index; /* the same ids: agreed */
   return XFER_OK;

@@ -7,6 +7,7 @@
 #define XFI_OPERATIONS_H
 
 #include "comm.h"
+#include "vec.h"
 #include "xfer/exchange.h"
 
 /* An operation by what it is found by. */
@@ -28,6 +29,16 @@ typedef struct xfi_operations {
   xfi_op_list sends;
   xfi_op_list recvs;
 } xfi_operations;
+
+/* The first key of a peer; of none, where it would be. */
+static inline size_t xfi_op_list_find(const xfi_op_list *list, int peer)
+{
+  size_t lo = 0;
+  size_t hi = list->n;
+
+  XFI_BISECT(lo, hi, mid, list->keys[mid].peer < peer);
+  return lo;
+}
 
 /* Put both lists in order. XFER_ERR_ARG: an id is given twice. */
 xfer_status xfi_operations_sort(xfi_operations *ops);

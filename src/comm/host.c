@@ -10,6 +10,7 @@
 #include "host_comm.h"
 
 #include "alloc.h"
+#include "descriptor.h"
 #include "error.h"
 
 #include <stdio.h>
@@ -155,13 +156,12 @@ const xfi_shared_ops xfi_host_shared_ops = {
 void xfi_host_hang_up(xfi_host_comm *comm)
 {
   for (int r = 0; comm->peers != NULL && r < comm->shared.base.size; r++) {
-    if (comm->peers[r].in >= 0) (void)close(comm->peers[r].in);
-    if (comm->peers[r].out >= 0) (void)close(comm->peers[r].out);
-    if (comm->peers[r].process >= 0) (void)close(comm->peers[r].process);
+    (void)xfi_descriptor_drop(comm->peers[r].in);
+    (void)xfi_descriptor_drop(comm->peers[r].out);
+    (void)xfi_descriptor_drop(comm->peers[r].process);
     comm->peers[r] = XFI_HOST_NO_PEER;
   }
-  if (comm->events >= 0) (void)close(comm->events);
-  comm->events = -1;
+  comm->events = xfi_descriptor_drop(comm->events);
 }
 
 void xfi_host_free(xfi_host_comm *comm)

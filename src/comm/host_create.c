@@ -135,20 +135,14 @@ static xfer_status check_words(const meeting *m)
   return XFER_OK;
 }
 
-static void close_file(int *file)
-{
-  if (*file >= 0) (void)close(*file);
-  *file = -1;
-}
-
 /* Of a rank that failed, perhaps since it may open no more files: the caller's all-gather may want
  * one to tell the others so. The listener stays while they may connect to it, since to be refused
  * by it would be what they fail of. */
 static void let_go(meeting *m)
 {
   if (m->comm != NULL) xfi_host_hang_up(m->comm);
-  close_file(&m->file);
-  if (!m->is_known || m->has_met) close_file(&m->listener);
+  m->file = xfi_descriptor_drop(m->file);
+  if (!m->is_known || m->has_met) m->listener = xfi_descriptor_drop(m->listener);
 }
 
 /* Else this rank would have no way to tell the others anything. */
@@ -399,8 +393,8 @@ xfer_status xfi_comm_create_host(xfi_comm **comm, xfer_all_gather_fn all_gather,
   *comm = &m.comm->shared.base;
   m.comm = NULL;
 done:
-  close_file(&m.listener);
-  close_file(&m.file);
+  (void)xfi_descriptor_drop(m.listener);
+  (void)xfi_descriptor_drop(m.file);
   xfi_free(m.words);
   xfi_host_free(m.comm);
   return st;
