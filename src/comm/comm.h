@@ -109,6 +109,7 @@ typedef xfer_status xfi_broadcast_fn(xfi_comm *comm, const xfi_message *messages
 typedef struct xfi_comm_ops {
   bool recv_direct;   /* data may be received straight into the caller's tensors */
   bool takes_several; /* messages from one rank to another in a round */
+  size_t fast_unit;   /* data is to begin at multiples of it, or it is slow; 0: anywhere */
 
   void (*destroy)(xfi_comm *comm);
 

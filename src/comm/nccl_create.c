@@ -55,6 +55,7 @@ static xfer_status nccl_check(xfi_comm *base)
 static const xfi_comm_ops nccl_ops = {
     .recv_direct = true,
     .takes_several = true,
+    .fast_unit = 16,
     .destroy = nccl_destroy,
     .all_gather = xfi_nccl_all_gather,
     .exchange = xfi_nccl_exchange,

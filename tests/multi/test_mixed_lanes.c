@@ -1,5 +1,5 @@
-/* Broadcasts beside packed rounds in which only some ranks take part, and a call that one rank
-   refuses. Ranks are threads that cannot map each other. */
+/* Broadcasts beside packed rounds in which only some ranks take part, messages that need no slots,
+   and a call that one rank refuses. Ranks are threads that cannot map each other. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -46,6 +46,17 @@ static void own_domain(xfi_device *device, unsigned char domain[64])
   memcpy(domain, &mine, sizeof mine);
 }
 
+static xfer_status (*host_launch)(xfi_device *device, xfi_batch *batch, xfer_stream stream,
+                                  xfi_event *turn);
+static _Atomic int n_launches; /* of copies */
+
+static xfer_status count_launch(xfi_device *device, xfi_batch *batch, xfer_stream stream,
+                                xfi_event *turn)
+{
+  n_launches++;
+  return host_launch(device, batch, stream, turn);
+}
+
 static void run_play(play p, const xfi_device_ops *changed, void (*body)(int rank, void *context))
 {
   xfi_device_ops ops;
@@ -53,7 +64,9 @@ static void run_play(play p, const xfi_device_ops *changed, void (*body)(int ran
   assert_int_equal(xfer_comm_create_local(p.comms, RANKS), XFER_OK);
   ops = *p.comms[0]->device->ops;
   ops.domain = own_domain;
-  if (changed != NULL) ops.stream_check = changed->stream_check;
+  if (changed != NULL && changed->stream_check != NULL) ops.stream_check = changed->stream_check;
+  host_launch = ops.batch_launch;
+  ops.batch_launch = count_launch;
   for (int r = 0; r < RANKS; r++)
     p.comms[r]->device->ops = &ops;
   run_ranks(RANKS, body, &p);
@@ -130,6 +143,45 @@ static void test_broadcasts_are_in_one_order_whoever_has_rounds(void **state)
   }
 }
 
+/* ---- without slots ---- */
+
+enum { WINDOWS = 3, LARGE = WINDOWS << 20 };
+
+/* From one odd address to another. */
+static void send_large(int rank, void *context)
+{
+  static unsigned char memory[2][LARGE + 1];
+  const play *p = context;
+  const xfer_view view = xfer_view_dense(memory[rank == 0 ? 0 : 1] + 1);
+  xfer_plan_options options = XFER_PLAN_OPTIONS_INIT;
+  xfer_tensor tensor = {.name = "large"};
+  xfer_layout *layouts[2];
+  xfer_plan *plan = NULL;
+
+  expect(xfer_problem_parse(&layouts[0], &layouts[1], "u8[3145728] (1)@0:R -> (1)@1:R") == XFER_OK);
+  tensor.src = layouts[0];
+  tensor.dst = layouts[1];
+  for (size_t i = 0; i < LARGE && rank == 0; i++)
+    memory[0][i + 1] = (unsigned char)(i % 251);
+  expect(xfer_plan_create(&plan, p->comms[rank], &tensor, 1, &options) == XFER_OK);
+  expect(xfer_plan_bind(plan, 0, &view, &view) == XFER_OK);
+  expect(xfer_plan_commit(plan) == XFER_OK);
+  expect(xfer_plan_run(plan, 1, NULL) == XFER_OK);
+  expect(xfer_plan_wait(plan, 0) == XFER_OK);
+  if (rank == 1) expect(memcmp(memory[0], memory[1], sizeof memory[0]) == 0);
+  xfer_plan_destroy(plan);
+  xfer_layout_destroy(layouts[0]);
+  xfer_layout_destroy(layouts[1]);
+}
+
+static void test_one_run_is_not_copied_wherever_it_begins(void **state)
+{
+  (void)state;
+  n_launches = 0;
+  run_play((play){.has_pair = false}, NULL, send_large);
+  assert_int_equal(n_launches, 0);
+}
+
 /* ---- a rank that refuses ---- */
 
 static _Thread_local int this_rank;
@@ -176,6 +228,7 @@ int main(void)
 {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(test_broadcasts_are_in_one_order_whoever_has_rounds),
+      cmocka_unit_test(test_one_run_is_not_copied_wherever_it_begins),
       cmocka_unit_test(test_a_call_that_one_rank_refuses_ends_on_all),
   };
 

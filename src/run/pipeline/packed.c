@@ -234,8 +234,15 @@ static xfer_status add_copies(xfi_copies *copies, const xfer_plan *plan, const f
                          f->send ? box.src_local : box.dst_local, box.length, p->first, p->end);
 }
 
+/* Can the comm send this memory of the caller's, or receive into it, as fast as a slot? */
+static bool suits(const xfi_comm_ops *comm, bool send, const char *data)
+{
+  return (send || comm->recv_direct) &&
+         (comm->fast_unit == 0 || (uintptr_t)data % comm->fast_unit == 0);
+}
+
 /* The message's copies are all there. If they are one that is one run, the caller's memory can be
- * the message; NCCL is slow where it begins between units of 16 bytes. */
+ * the message. */
 static void end_message(xfi_message *m, const xfer_plan *plan, bool send, xfi_copies *copies,
                         size_t first)
 {
@@ -243,8 +250,7 @@ static void end_message(xfi_message *m, const xfer_plan *plan, bool send, xfi_co
   char *data = send ? (char *)copy->src /* a send is not written */ : copy->dst;
 
   if (m->n_bytes < XFI_MIN_UNPACKED_BYTES || copies->n != first + 1 || copy->convert != NULL ||
-      (size_t)copy->run_bytes != m->n_bytes || (uintptr_t)data % XFI_SLOT_ALIGN != 0 ||
-      !(send || plan->comm->ops->recv_direct))
+      (size_t)copy->run_bytes != m->n_bytes || !suits(plan->comm->ops, send, data))
     return;
   m->data = data;
   copies->n--;
