@@ -60,6 +60,22 @@ static void test_memory_ends_where_the_driver_says(void)
   device->ops->destroy(device);
 }
 
+/* What is large enough for the copy engine of a peer's, that is. */
+static void test_our_own_memory_has_whole_units(void)
+{
+  xfi_device *device = device_of_one();
+  xfi_allocation found = {NULL, 0, 0, 0};
+  void *memory = NULL;
+
+  for (size_t more = 0; more <= 1; more++) {
+    OK(device->ops->alloc(device, &memory, XFI_CUDA_IPC_BYTES + more));
+    OK(device->ops->find_allocation(device, memory, 1, &found));
+    NEED(found.n_bytes == (1 + more) * XFI_CUDA_IPC_BYTES);
+    device->ops->free(device, memory);
+  }
+  device->ops->destroy(device);
+}
+
 /* ---- flags of a peer ----------------------------------------------------------------------- */
 
 /* Who is told of more bytes than the file has would end by a signal where it looks at them. */
@@ -193,6 +209,7 @@ int main(int argc, char **argv)
 {
   static const world_test tests[] = {
       {"memory_ends_where_the_driver_says", test_memory_ends_where_the_driver_says},
+      {"our_own_memory_has_whole_units", test_our_own_memory_has_whole_units},
       {"a_page_has_the_bytes_that_its_file_has", test_a_page_has_the_bytes_that_its_file_has},
       {"a_peer_that_lies_about_chunks_is_left_alone",
        test_a_peer_that_lies_about_chunks_is_left_alone},

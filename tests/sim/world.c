@@ -372,6 +372,7 @@ xfer_plan *world_plan(int rank, const tensor *tensors, size_t n, xfer_lane lane,
 
   NEED(list != NULL && names != NULL);
   options.lane = (uint32_t)lane;
+  options.window_bytes = w.window_bytes;
   options.timeout_ms = timeout_ms;
   options.ranks_per_domain = world_ranks_per_domain(tensors[0].shape);
   for (size_t i = 0; i < n; i++) {

@@ -54,6 +54,7 @@ void world_need_no_violation(const char *file, int line);
 typedef struct world {
   int n;
   int n_devices;
+  uint64_t window_bytes; /* of plans; 0: chosen */
   xfer_comm *comms[WORLD_RANKS];
 } world;
 extern world w;
