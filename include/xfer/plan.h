@@ -126,7 +126,7 @@ typedef struct xfer_tensor {
 typedef enum xfer_lane {
   XFER_LANE_AUTO = 0,   /**< The plan chooses for each tensor and pair of ranks. */
   XFER_LANE_DIRECT = 1, /**< Straight into the peer's memory; packed where it cannot be reached. */
-  XFER_LANE_PACKED = 2, /**< Through bounded slots, one message per peer per round. */
+  XFER_LANE_PACKED = 2, /**< Through bounded slots, one window per peer per round. */
   XFER_LANE_BROADCAST = 3 /**< Each owner broadcasts its part; ranks keep what they need. */
 } xfer_lane;
 

@@ -52,7 +52,7 @@ static xfi_plan_options moves_options(const xfer_plan_options *o, const uint32_t
                             order};
 }
 
-/* The window that keeps the rank with most messages per round under the staging cap: two slots each
+/* The size that keeps the rank with most windows per round under the staging cap: two slots each
  * way. */
 static xfer_status set_window(xfer_plan *plan, int32_t n_windows)
 {
@@ -105,7 +105,7 @@ static xfer_status create_relay(xfer_plan *plan)
   return create_events(r);
 }
 
-/* Messages in a round: of a plan's lanes, and of its relay's. */
+/* Windows in a round: of a plan's lanes, and of its relay's. */
 static void most_of(int32_t most[2], const xfi_plan *moves)
 {
   most[0] = xfi_packed_most(moves);
@@ -138,7 +138,7 @@ static xfer_status settle_windows(xfer_plan *plan, const int32_t most[2])
   return set_window(plan->relay, most[1]);
 }
 
-/* The most messages in a round of any rank. Collective; `mine` is this rank's status so far. */
+/* The most windows in a round of any rank. Collective; `mine` is this rank's status so far. */
 static xfer_status agree_window(xfer_plan *plan, xfer_status mine)
 {
   xfer_status st = mine;

@@ -11,7 +11,7 @@ xfer_status xfi_packed_measure(xfi_pipeline *pipeline, const xfer_plan *plan);
 /* Their steps. */
 xfer_status xfi_packed_add(xfi_pipeline *pipeline, const xfer_plan *plan);
 
-/* As many messages as one packed round can have on this rank, both ways. */
+/* As many windows as one packed round can have on this rank, both ways. */
 int xfi_packed_most(const xfi_plan *moves);
 
 #endif
