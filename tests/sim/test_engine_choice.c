@@ -280,6 +280,50 @@ static void test_nothing_of_odd_sizes(void)
   }
 }
 
+/* Is it told of copies that are made beside: of those within a rank, and the other way? */
+typedef struct neighbours {
+  const char *line;
+  bool beside[2]; /* on each rank */
+} neighbours;
+
+static const neighbours *next_to;
+
+static void commit_beside(int rank)
+{
+  char *memory = world_alloc(MIB);
+  const xfer_view views[2] = {xfer_view_dense(memory), xfer_view_dense(memory + MIB / 2)};
+  xfer_tensor moved = {.name = "t"};
+  xfer_plan *plan = NULL;
+  xfer_layout *layouts[2];
+
+  OK(xfer_problem_parse(&layouts[0], &layouts[1], next_to->line));
+  moved.src = layouts[0];
+  moved.dst = layouts[1];
+  OK(xfer_plan_create(&plan, w.comms[rank], &moved, 1, NULL));
+  OK(xfer_plan_bind(plan, 0, &views[0], &views[1]));
+  OK(xfer_plan_commit(plan));
+  NEED(w.comms[rank]->device->copies_beside == next_to->beside[rank]);
+  xfer_plan_destroy(plan);
+  for (int i = 0; i < 2; i++)
+    xfer_layout_destroy(layouts[i]);
+  world_free(memory);
+}
+
+static void test_copies_beside(void)
+{
+  static const neighbours all[] = {{"u8[8192] (1)@0:R -> (1)@1:R", {false, false}},
+                                   {"u8[8192] (2):S0 -> (1)@1:R", {false, true}},
+                                   {"u8[8192] (2)@0,1:S0 -> (2)@1,0:S0", {true, true}},
+                                   {"u8[2,4096] (2):S0 -> (2):S1", {true, true}}};
+
+  for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
+    next_to = &all[i];
+    world_make(2, COMM_GATHER, (sim_config){.eager = true});
+    world_go(commit_beside);
+    world_destroy();
+  }
+}
+
 /* ---- all to all ----------------------------------------------------------------------------- */
 
 /* Each of `n` ranks pushes 1 MiB to each: the engine does where there is one peer alone. */
@@ -336,6 +380,7 @@ int main(int argc, char **argv)
       {"the_engine_takes_rows_in_one_copy", test_rows_in_one_copy},
       {"the_engine_takes_nothing_on_one_gpu", test_nothing_between_processes_on_a_gpu},
       {"the_engine_takes_nothing_of_odd_sizes", test_nothing_of_odd_sizes},
+      {"the_engine_is_told_of_copies_beside", test_copies_beside},
       {"the_engine_takes_nothing_from_all_to_all", test_all_to_all}};
 
   return world_main(argc, argv, tests, sizeof tests / sizeof tests[0]);
