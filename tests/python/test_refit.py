@@ -390,6 +390,7 @@ def gated_delta_net(tmp_path):
     config = {"model_type": "qwen3_next", "num_hidden_layers": 2, "hidden_size": 8}
     params = [{"name": NORM.format(layer), "shape": [24], "dtype": "bf16"} for layer in (0, 1)]
     params.append({"name": "model.norm.weight", "shape": [8], "dtype": "bf16"})
+    params.append({"name": "lm_head.weight", "shape": [128, 8], "dtype": "bf16"})
     path = tmp_path / "table.json"
     path.write_text(json.dumps({"format": "xfer-model-v1", "config": config, "params": params}))
     return path
@@ -401,7 +402,7 @@ def test_norms_that_megatron_holds_less_one_arrive_as_the_checkpoint_has_them(ga
     zero_centred = (bits.astype(np.uint32) << 16).view(np.float32)
     words = (zero_centred + np.float32(1)).view(np.uint32)
     want = ((words + 0x7FFF + (words >> 16 & 1)) >> 16).astype(np.uint16)  # to nearest even
-    plain = np.arange(8, dtype=np.uint16)
+    plain, head = np.arange(8, dtype=np.uint16), np.arange(1024, dtype=np.uint16).reshape(128, 8)
 
     def refit(train, gen):
         return Refit(Model(gated_delta_net), Side(train), Side(gen, first_rank=Side(train).size))
@@ -415,11 +416,13 @@ def test_norms_that_megatron_holds_less_one_arrive_as_the_checkpoint_has_them(ga
                 locals_.give("train", name, bits[comm.rank], dtype="bf16")
                 if comm.rank == 1:
                     locals_.give("train", "decoder.final_layernorm.weight", plain, dtype="bf16")
+                    locals_.give("train", "output_layer.weight", head, dtype="bf16")
             else:
-                last = np.zeros(8, np.uint16)
+                last, part = np.zeros(8, np.uint16), np.zeros((64, 8), np.uint16)
                 for layer in (0, 1):
                     locals_.give("gen", NORM.format(layer), got[layer], dtype="bf16")
                 locals_.give("gen", "model.norm.weight", last, dtype="bf16")
+                locals_.give("gen", "lm_head.weight", part, dtype="bf16")
             locals_.bind(plan)
             plan.commit()
             plan.run(1)
@@ -428,6 +431,7 @@ def test_norms_that_megatron_holds_less_one_arrive_as_the_checkpoint_has_them(ga
         if comm.rank >= 2:
             np.testing.assert_array_equal(got, want)
             np.testing.assert_array_equal(last, plain)
+            np.testing.assert_array_equal(part, head[64 * (comm.rank - 2) :][:64])
 
     on_ranks(4, work)
     # One side alone could not know of it; told so, the sides hold the same.
