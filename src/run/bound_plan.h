@@ -43,8 +43,8 @@ typedef struct xfi_run_word {
   uint64_t version;
   int64_t status;
   uint64_t plan; /* its number */
-  uint64_t turn;
-  xfi_sum sum; /* of a verified run (verify.c) */
+  uint64_t turn; /* see xfi_run_take_turn() */
+  xfi_sum sum;   /* of a verified run (verify.c) */
 } xfi_run_word;
 
 typedef struct xfi_direct xfi_direct;

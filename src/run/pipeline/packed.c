@@ -7,8 +7,9 @@
  * so a round has at most one window per peer and PEERS_PER_ROUND peers each way, every rank issues
  * its rounds in increasing order, and nobody needs to know what other pairs do.
  *
- * A window is one message; of a few large moves of about one size it is a message for each, alike
- * on both ends, which needs no slot on an end where it is one run.
+ * A window is one message. Where a pair has few windows and the comm takes several messages, what
+ * is large of one move is a message of its own, alike on both ends. One that is one run of the
+ * caller's memory on an end needs no slot there.
  */
 #include "packed.h"
 
