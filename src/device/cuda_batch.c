@@ -123,6 +123,7 @@ static xfer_status let_engine_take(xfi_batch *batch, const xfi_cuda_device *devi
     if (xfi_copy_bytes(&copies[i]) > 0) copies[(*n)++] = copies[i];
   }
   *n = xfi_cuda_join(device, copies, *n);
+  if (device->base.at_once) return XFER_OK;
   return xfi_cuda_engine_take(&batch->engine, device, open, copies, n);
 }
 

@@ -227,7 +227,8 @@ struct xfi_device {
    * not be asked about them. */
   const xfi_allocation *noted;
   size_t n_noted;
-  bool copies_beside; /* other copies are made at the same time as those of such batches */
+  bool copies_beside; /* other copies are made at the same time as those of such batches, */
+  bool at_once;       /* among them such to or from other peers, which no engine makes */
 };
 
 /* A device that is NULL, as in a simulation: nothing to do. */

@@ -82,23 +82,23 @@ static xfer_status held_by_ranks(const xfer_layout *layout, double *held)
   return XFER_OK;
 }
 
-/* Do all ranks of the mesh hold the same? */
-static bool is_replicated(const xfer_layout *layout)
+/* The share of a tensor that each rank of its mesh has; 0: that is not known. */
+static double share_of_each(const xfer_layout *layout)
 {
-  if (layout->boxes == NULL) return layout->n_replicas == layout->mesh->size;
-  return layout->boxes->n_parts == 1 && xfi_part_n_replicas(layout, 0) == layout->mesh->size;
+  const int size = layout->mesh->size;
+
+  if (layout->boxes == NULL) return (double)layout->n_replicas / size;
+  return layout->boxes->n_parts == 1 && xfi_part_n_replicas(layout, 0) == size ? 1 : 0;
 }
 
-/* The share of destination ranks that must be sent to: where every source rank holds everything,
- * the destinations among them need nothing. */
+/* The share of what destination ranks hold that must be sent to them: sources have their own. */
 static double share_remote(const xfer_layout *src, const xfer_layout *dst)
 {
-  int n = 0;
+  int n_own = 0;
 
-  if (!is_replicated(src)) return 1;
   for (int i = 0; i < dst->mesh->size; i++)
-    n += xfi_mesh_find(src->mesh, dst->mesh->ranks[i]) < 0;
-  return (double)n / dst->mesh->size;
+    n_own += xfi_mesh_find(src->mesh, dst->mesh->ranks[i]) >= 0;
+  return 1 - n_own * share_of_each(src) / dst->mesh->size;
 }
 
 /* What a broadcast of a tensor saves; 0: it is not cheaper. */

@@ -40,6 +40,7 @@ static xfer_plan *plan_of(int rank, const char *line, unsigned char *src, unsign
  */
 
 static _Atomic(volatile unsigned char *) from_1; /* what rank 2 has of it */
+static int n_receivers;
 
 __attribute__((noinline, no_sanitize("thread"))) static bool has_come(void)
 {
@@ -84,6 +85,43 @@ static void test_peers(void)
   world_make(3, COMM_GATHER, (sim_config){.eager = true, .n_devices = 4});
   world_go(pulled_from_two);
   world_destroy();
+}
+
+/* Halves from ranks 0 and 1 to ranks that both engines go to, or three that would meet there, where
+ * kernels copy. */
+static void pulled_from_both(int rank)
+{
+  const bool meets = n_receivers == 3;
+  const size_t half = SHARE;
+  unsigned char *memory = world_alloc(half + 2 * half);
+  unsigned char *const dst = memory + half;
+  xfer_plan *plan = NULL;
+
+  memset(memory, rank + 1, half);
+  memset(dst, 0, 2 * half);
+  plan = plan_of(
+      rank, meets ? "u8[69206016] (2)@0-1:S0 -> (3)@1-3:R" : "u8[69206016] (2)@0-1:S0 -> (2)@2-3:R",
+      rank < 2 ? memory : NULL, rank > (meets ? 0 : 1) ? dst : NULL);
+  ranks_barrier();
+  const uint64_t before = sim_calls_of(BATCH);
+  ranks_barrier();
+  OK(xfer_plan_run(plan, 1, world_stream()));
+  OK(xfer_plan_wait(plan, 0));
+  ranks_barrier();
+  NEED(sim_calls_of(BATCH) == before + (meets ? 0 : 4));
+  for (size_t i = 0; rank > (meets ? 0 : 1) && i < 2 * half; i += 511)
+    NEED(dst[i] == 1 + i / half);
+  xfer_plan_destroy(plan);
+  world_free(memory);
+}
+
+static void test_peers_where_ranks_meet(void)
+{
+  for (n_receivers = 2; n_receivers <= 3; n_receivers++) {
+    world_make(4, COMM_GATHER, (sim_config){.eager = true, .n_devices = 4});
+    world_go(pulled_from_both);
+    world_destroy();
+  }
 }
 
 /* ---- peers that send to each other ------------------------------------------------------------
@@ -147,6 +185,7 @@ int main(int argc, char **argv)
 {
   static const world_test tests[] = {
       {"the_engine_goes_from_peer_to_peer", test_peers},
+      {"kernels_go_to_all_peers_where_ranks_meet", test_peers_where_ranks_meet},
       {"the_engine_pulls_from_one_that_pulls_from_it", test_peers_of_each_other}};
 
   return world_main(argc, argv, tests, sizeof tests / sizeof tests[0]);

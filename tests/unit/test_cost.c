@@ -43,6 +43,11 @@ static void test_the_choice_follows_what_most_ranks_must_carry(void **state)
       {"bf16[4096] (4):S0 -> (4)@4-7:R", 8, false},
       {"bf16[4096] (2):S0 -> (6)@2-7:R", 8, true},
       {"bf16[4096] (8):S0 -> (8):R", 8, false},
+      /* destinations that are sources have their part: 1 of 2, 1.5, and 1.8 must leave a source */
+      {"bf16[4096] (2):S0 -> (3):R", 8, false},
+      {"bf16[4096] (2):S0 -> (4):R", 8, true},
+      {"bf16[4096] (4):S0 -> (8):R", 8, true},
+      {"bf16[4096] (4):S0 -> (6):R", 8, false},
       /* nothing to send */
       {"bf16[0] (1):R -> (7)@1-7:R", 8, false},
       {"bf16[] (1):R -> (7)@1-7:R", 8, true},

@@ -12,12 +12,13 @@
 
 #include <cmocka.h>
 
-/* One allocation; one destination of one piece in it. */
+/* From one rank and to one; one allocation; one destination of one piece in it. */
 typedef struct told {
   struct {
-    uint64_t n_remotes, page_offset, n_bounds, n_src_bounds, counts;
+    uint64_t n_remotes, page_offset, n_bounds, n_src_bounds, n_ranks[2], counts;
   } head;
   xfi_mem_handle page;
+  int32_t ranks[2];
   struct {
     uint64_t n_bytes, halves;
   } remote;
@@ -34,6 +35,9 @@ static told good(void)
 
   memset(&t, 0, sizeof t);
   t.head.n_remotes = t.head.n_bounds = 1;
+  t.head.n_ranks[0] = t.head.n_ranks[1] = 1;
+  t.ranks[0] = 3;
+  t.ranks[1] = 7;
   t.bound.n_pieces = 1;
   t.bound.piece_length = 4;
   t.bound.shape[0] = 4;
@@ -50,6 +54,8 @@ static void release(xfi_link *link)
 {
   for (size_t i = 0; i < link->n_bounds && link->bounds != NULL; i++)
     xfi_bound_clear(&link->bounds[i]);
+  xfi_free(link->their_ranks[0].at);
+  xfi_free(link->their_ranks[1].at);
   xfi_free(link->remotes);
   xfi_free(link->bounds);
   xfi_free(link->places);
@@ -63,6 +69,10 @@ static xfer_status read_told(told t, size_t n_bytes)
   if (st == XFER_OK) {
     assert_int_equal(link.n_places, 1);
     assert_int_equal(link.places[0][1], 16);
+    for (int i = 0; i < 2; i++) {
+      assert_int_equal(link.their_ranks[i].n, 1);
+      assert_int_equal(link.their_ranks[i].at[0], t.ranks[i]);
+    }
     assert_int_equal(link.remotes[0].n_bytes, 64);
     assert_int_equal(link.remotes[0].halves, XFI_OF_DST);
     assert_null(link.bounds[0].pieces);
@@ -82,7 +92,7 @@ static void refused(told t, size_t n_bytes)
 static void test_what_is_well_formed_is_read(void **state)
 {
   (void)state;
-  assert_int_equal(sizeof(told), sizeof good().head + sizeof(xfi_mem_handle) + 16 + 8 +
+  assert_int_equal(sizeof(told), sizeof good().head + sizeof(xfi_mem_handle) + 8 + 16 + 8 +
                                      sizeof good().bound + sizeof good().place);
   assert_int_equal(read_told(good(), sizeof(told)), XFER_OK);
 }
@@ -111,6 +121,9 @@ static void test_numbers_that_cannot_be_are_refused(void **state)
   REFUSED(head.n_bounds, sizeof(told));
   REFUSED(head.n_bounds, UINT64_MAX);
   REFUSED(head.n_src_bounds, 2);
+  REFUSED(head.n_ranks[0], sizeof(told));
+  REFUSED(head.n_ranks[1], sizeof(told));
+  REFUSED(head.n_ranks[1], UINT64_MAX);
   REFUSED(back, 1); /* before the first */
   REFUSED(back, UINT64_MAX);
   REFUSED(bound.piece_dim, XFER_MAX_DIMS);

@@ -125,6 +125,7 @@ static xfer_status make_batches(xfi_group *g, const xfi_direct *d, const xfer_pl
   d->device->n_noted = owner->n_allocations;
   d->device->copies_beside =
       plan->local != NULL || (plan->moves->sends.n_peers > 0 && plan->moves->recvs.n_peers > 0);
+  d->device->at_once = g->at_once;
   XFI_TRY_DONE(add_flows(parts, plan, g));
   for (int k = 0; k < XFI_QUANT_PARTS; k++)
     if (parts[k].n > 0)
@@ -133,6 +134,7 @@ static xfer_status make_batches(xfi_group *g, const xfi_direct *d, const xfer_pl
   XFI_TRY_DONE(make_open(g, d, plan, &parts[0]));
 done:
   d->device->n_noted = 0;
+  d->device->at_once = false;
   for (int k = 0; k < XFI_QUANT_PARTS; k++)
     xfi_copies_free(&parts[k]);
   return st;
@@ -153,31 +155,33 @@ static xfer_status make_guard(xfi_group *g, const xfi_direct *d)
 }
 
 /* What goes one way: one group with everything, or one per peer with the streams dealt in turn. In
- * the order of their start: a copy engine takes one peer's copies after the other's, and a peer
- * that all begin with gives or gets no more than one of them would. So each rank begins with
- * another, where all send to all as where some send and others receive: of the peers by rising rank
- * it is the one at `rank` modulo their number. Links are by distance, those above `rank` first. */
-static void list_groups(xfi_direct *d, int way, bool one)
+ * the order of their start: a copy engine takes one peer's copies after the other's. Where ranks
+ * would then meet kernels copy, all groups at once: they have 0.92 of the link, and engines that
+ * have met 0.5. */
+static xfer_status list_groups(xfi_direct *d, int way, bool one)
 {
+  const bool sends = way == XFI_PULL; /* the peers */
   xfi_group *g = NULL;
   size_t n = 0;
-  size_t above = 0;
-  size_t seen = 0;
-  size_t first;
+  bool even;
+  xfi_visit *visits = xfi_calloc(d->links.n + 1, sizeof *visits);
 
-  for (size_t i = 0; i < d->links.n; i++) {
-    n += link_goes(&d->links.at[i], way);
-    above += link_goes(&d->links.at[i], way) && d->links.at[i].rank > d->rank;
-  }
-  first = n == 0 ? 0 : ((size_t)d->rank + above) % n;
-  for (size_t i = 0; seen < first + n; i++) {
-    const xfi_link *link = &d->links.at[i % d->links.n];
-
-    if (!link_goes(link, way) || seen++ < first) continue;
+  if (visits == NULL) return XFI_NO_MEMORY("%zu peers", d->links.n);
+  for (size_t i = 0; i < d->links.n; i++)
+    if (link_goes(&d->links.at[i], way))
+      visits[n++] =
+          (xfi_visit){d->links.at[i].rank, &d->links.at[i].their_ranks[sends], &d->links.at[i], 0};
+  visits[n] = (xfi_visit){d->rank, &d->links.ranks[sends], NULL, 0};
+  even = xfi_order_visits(visits, n + 1, d->rank);
+  for (size_t i = 0; i <= n; i++) {
+    if (visits[i].link == NULL) continue; /* what it keeps */
     if (g == NULL || !one)
       g = new_group(d, way, one ? -1 : d->n_groups % d->device->ops->n_copy_streams);
-    join_group(g, d, link);
+    g->at_once = !even;
+    join_group(g, d, visits[i].link);
   }
+  xfi_free(visits);
+  return XFER_OK;
 }
 
 static xfer_status make_groups(xfi_direct *d, const xfer_plan *plan)
@@ -194,8 +198,8 @@ static xfer_status make_groups(xfi_direct *d, const xfer_plan *plan)
   one = one && d->bytes <= d->device->one_batch_bytes;
   /* As in local.c. */
   d->percent = one || n == 0 ? 100 : plan->local != NULL ? 200 / (2 * n + 1) : 100 / n;
-  list_groups(d, XFI_PUSH, one);
-  list_groups(d, XFI_PULL, one);
+  XFI_TRY(list_groups(d, XFI_PUSH, one));
+  XFI_TRY(list_groups(d, XFI_PULL, one));
   for (int g = 0; g < d->n_groups; g++) {
     XFI_TRY(make_guard(&d->groups[g], d));
     XFI_TRY(make_batches(&d->groups[g], d, plan));

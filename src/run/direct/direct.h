@@ -16,6 +16,7 @@ typedef struct xfi_group {
   xfi_batch *open;                     /* or this, where its copies go at once; or NULL */
   xfi_guard *guard;                    /* where the device has any */
   bool strict;                         /* they write a peer's memory, or read what may be freed */
+  bool at_once;                        /* they go beside those of the other groups */
   /* Of the lane's watch.flags, peer_flags and `of`, from where the group before ends: */
   xfi_flags ready;        /* on our page */
   xfi_flags done;         /* on theirs */

@@ -9,6 +9,9 @@
 #include "alloc.h"
 #include "error.h"
 
+/* A flow with less than this part of the largest one's bytes is little. */
+enum { MUCH_PART = 16 };
+
 /* ---- who may be reached ---- */
 
 /* A flow as the link has it. */
@@ -32,6 +35,43 @@ static void count_flows(xfi_flow_counts *counts, const xfi_link *link)
   counts->n_both += n == 2;
 }
 
+static uint64_t flow_bytes(const xfi_link *link, const xfer_plan *plan, bool send)
+{
+  const xfi_move_list *list = send ? &plan->moves->sends : &plan->moves->recvs;
+  const size_t peer = send ? link->send : link->recv;
+
+  return peer == XFI_NO_FLOW ? 0 : xfi_run_flow_bytes(plan, send, &list->peers[peer]);
+}
+
+static int by_rank(const void *a, const void *b)
+{
+  const int32_t *x = a;
+  const int32_t *y = b;
+
+  return (*x > *y) - (*x < *y);
+}
+
+static xfer_status list_ranks(xfi_links *links, const xfer_plan *plan, bool send)
+{
+  const uint64_t kept = plan->moves->self_bytes;
+  xfi_ranks *ranks = &links->ranks[send];
+  uint64_t most = kept;
+
+  ranks->at = xfi_calloc(links->n + 1, sizeof *ranks->at);
+  if (ranks->at == NULL) return XFI_NO_MEMORY("%zu peers", links->n);
+  for (size_t i = 0; i < links->n; i++) {
+    const uint64_t n_bytes = flow_bytes(&links->at[i], plan, send);
+
+    if (n_bytes > most) most = n_bytes;
+  }
+  for (size_t i = 0; i < links->n; i++)
+    if (flow_bytes(&links->at[i], plan, send) > most / MUCH_PART)
+      ranks->at[ranks->n++] = links->at[i].rank;
+  if (kept > most / MUCH_PART) ranks->at[ranks->n++] = plan->moves->rank;
+  xfi_sort(ranks->at, ranks->n, sizeof *ranks->at, by_rank);
+  return XFER_OK;
+}
+
 xfer_status xfi_links_list(xfi_links *links, xfer_plan *plan, const xfi_near *near)
 {
   const xfi_plan *m = plan->moves;
@@ -52,10 +92,11 @@ xfer_status xfi_links_list(xfi_links *links, xfer_plan *plan, const xfi_near *ne
                                      .send = wanted(plan, &m->sends, send),
                                      .recv = wanted(plan, &m->recvs, recv),
                                      .near = near[rank],
-                                     .our_counts = &links->counts};
+                                     .of = links};
     count_flows(&links->counts, &links->at[links->n++]);
   }
-  return XFER_OK;
+  XFI_TRY(list_ranks(links, plan, false));
+  return list_ranks(links, plan, true);
 }
 
 /* ---- the peer's memory ---- */
@@ -117,6 +158,8 @@ void xfi_links_destroy(xfi_links *links, xfi_device *device)
       xfi_remote_unmap(&link->remotes[r], device);
     for (size_t b = 0; link->bounds != NULL && b < link->n_bounds; b++)
       xfi_bound_clear(&link->bounds[b]);
+    xfi_free(link->their_ranks[0].at);
+    xfi_free(link->their_ranks[1].at);
     xfi_free(link->told);
     xfi_free(link->remotes);
     xfi_free(link->bounds);
@@ -124,6 +167,8 @@ void xfi_links_destroy(xfi_links *links, xfi_device *device)
     xfi_bytes_free(&link->said);
     xfi_bytes_free(&link->heard);
   }
+  xfi_free(links->ranks[0].at);
+  xfi_free(links->ranks[1].at);
   xfi_free(links->at);
   xfi_free(links->messages);
 }

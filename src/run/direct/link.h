@@ -7,6 +7,7 @@
 
 #include "bound_plan.h"
 #include "bytes.h"
+#include "order.h"
 
 enum { XFI_WHY_BYTES = 160, XFI_WAY_BYTES = XFI_WHY_BYTES + 64 };
 
@@ -75,6 +76,8 @@ typedef struct xfi_flow_counts {
   uint32_t n_both;
 } xfi_flow_counts;
 
+typedef struct xfi_links xfi_links;
+
 /* One peer: both flows between us, and its half of each. */
 typedef struct xfi_link {
   int rank;
@@ -86,9 +89,10 @@ typedef struct xfi_link {
   bool only_push[2];        /* only its sender can copy it */
   uint64_t pushed_bytes[2]; /* what its sender copies if both do */
   xfi_near near;
-  const xfi_flow_counts *our_counts; /* of all links */
+  const xfi_links *of; /* it is one of these */
   xfi_flow_counts their_counts;
-  xfi_told *told; /* [n_told] our half of both flows, after the page */
+  xfi_ranks their_ranks[2]; /* as the links' */
+  xfi_told *told;           /* [n_told] our half of both flows, after the page */
   size_t n_told;
   size_t told_capacity;
   size_t n_own_places;     /* pieces of our half of both flows, */
@@ -116,13 +120,14 @@ typedef struct xfi_link {
   size_t places_capacity;
 } xfi_link;
 
-typedef struct xfi_links {
-  /* By rising distance (rank - ours) modulo n_ranks, so that each rank starts with another peer. */
-  xfi_link *at;
+/* Of this rank: */
+struct xfi_links {
+  xfi_link *at; /* by rising distance (rank - ours) modulo n_ranks */
   size_t n;
-  xfi_flow_counts counts; /* of this rank */
-  xfi_message *messages;  /* [2 * n] to each link, then from each */
-} xfi_links;
+  xfi_flow_counts counts;
+  xfi_ranks ranks[2];    /* from whom it gets much, and to whom it sends much, maybe itself */
+  xfi_message *messages; /* [2 * n] to each link, then from each */
+};
 
 /* Does the sender, or the receiver, copy any of a flow? */
 static inline bool xfi_pushes(xfi_by by)

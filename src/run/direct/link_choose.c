@@ -71,7 +71,7 @@ static bool is_scattered(const xfi_walk *w, const rows *r)
  * and 0.84 where the engines pull all. */
 static bool is_pulled_too(const xfi_link *link)
 {
-  const xfi_flow_counts *ours = link->our_counts;
+  const xfi_flow_counts *ours = &link->of->counts;
   const xfi_flow_counts *theirs = &link->their_counts;
 
   return ours->n_both == 1 && theirs->n_both == 1 && ours->n_links + theirs->n_links > 2;

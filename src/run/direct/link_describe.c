@@ -1,5 +1,6 @@
 /*
- * What the two ends of a link tell each other, once each way: a head, allocations, and bounds. Of a
+ * What the two ends of a link tell each other, once each way: a head, with whom else they exchange
+ * much, allocations, and bounds. Of a
  * bound: how far back one like it was told, 0 and the bound itself where none was; its pieces as
  * (allocation, offset); and by boxes also what each box is. And later, when pieces lie elsewhere in
  * the same allocations: all of (allocation, offset), in that order.
@@ -17,6 +18,7 @@ typedef struct head {
   uint64_t page_offset;
   uint64_t n_bounds;
   uint64_t n_src_bounds; /* the first of them */
+  uint64_t n_ranks[2];   /* of the links' ranks */
   xfi_flow_counts counts;
   xfi_mem_handle page;
 } head;
@@ -176,8 +178,13 @@ xfer_status xfi_link_describe(xfi_link *link, const xfer_plan *plan, const uint6
   XFI_TRY_DONE(put_flow(&b, &plan->moves->recvs, link->recv, XFI_OF_DST));
   h.n_bounds = b.n_bounds;
   h.n_allocations = link->n_told;
-  h.counts = *link->our_counts;
+  h.counts = link->of->counts;
+  for (int send = 0; send < 2; send++)
+    h.n_ranks[send] = link->of->ranks[send].n;
   XFI_TRY_DONE(xfi_bytes_put(&link->said, &h, sizeof h));
+  for (int send = 0; send < 2; send++)
+    XFI_TRY_DONE(xfi_bytes_put(&link->said, link->of->ranks[send].at,
+                               link->of->ranks[send].n * sizeof *link->of->ranks[send].at));
   for (size_t i = 0; i < link->n_told; i++) {
     const told_allocation told = {link->told[i].at.n_bytes, (uint64_t)link->told[i].halves};
 
@@ -281,6 +288,16 @@ static xfer_status read_bound(xfi_link *link, xfi_reader *r, size_t i)
   return XFER_OK;
 }
 
+static xfer_status read_ranks(xfi_ranks *ranks, const xfi_link *link, xfi_reader *r, uint64_t n)
+{
+  if (n > r->n_left) return malformed(link);
+  ranks->at = xfi_calloc((size_t)n, sizeof *ranks->at);
+  if (ranks->at == NULL) return XFI_NO_MEMORY("%llu ranks", (unsigned long long)n);
+  ranks->n = (size_t)n;
+  xfi_reader_take(r, ranks->at, ranks->n * sizeof *ranks->at);
+  return r->failed ? malformed(link) : XFER_OK;
+}
+
 xfer_status xfi_link_read(xfi_link *link)
 {
   xfi_reader r = {link->heard.at, link->heard.n, false};
@@ -293,6 +310,8 @@ xfer_status xfi_link_read(xfi_link *link)
   link->page_handle = h.page;
   link->page_offset = h.page_offset;
   link->their_counts = h.counts;
+  for (int send = 0; send < 2; send++)
+    XFI_TRY(read_ranks(&link->their_ranks[send], link, &r, h.n_ranks[send]));
   link->n_remotes = h.n_allocations;
   link->remotes = xfi_calloc(h.n_allocations, sizeof *link->remotes);
   link->bounds = xfi_calloc(h.n_bounds, sizeof *link->bounds);

@@ -1,0 +1,153 @@
+/* The order in which ranks go to their peers. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "order.h"
+
+enum { N_RANKS = 7, NOBODY = -1 };
+
+/* Of a set of bits. */
+typedef struct ranks_of {
+  int32_t at[N_RANKS];
+  xfi_ranks ranks;
+} ranks_of;
+
+static void list(ranks_of *to, unsigned set)
+{
+  to->ranks = (xfi_ranks){to->at, 0};
+  for (int r = 0; r < N_RANKS; r++)
+    if ((set >> r & 1) != 0) to->at[to->ranks.n++] = r;
+}
+
+static int count(unsigned set)
+{
+  return __builtin_popcount(set);
+}
+
+/* Where visitor `rank` of all that are visited by all of `visitors` goes, one after the other. */
+static bool round_of(int order[N_RANKS], unsigned visited, unsigned visitors, int rank)
+{
+  xfi_visit visits[N_RANKS];
+  ranks_of all;
+  size_t n = 0;
+  int k = 0;
+  bool even;
+
+  list(&all, visitors);
+  for (int r = N_RANKS - 1; r >= 0; r--)
+    if ((visited >> r & 1) != 0) visits[n++] = (xfi_visit){r, &all.ranks, NULL, 0};
+  even = xfi_order_visits(visits, n, rank);
+  for (size_t i = 0; i < n; i++)
+    if (visits[i].rank != rank) order[k++] = visits[i].rank;
+  assert_int_equal(k, count(visited & ~(1u << rank)));
+  while (k < N_RANKS)
+    order[k++] = NOBODY;
+  return even;
+}
+
+/* The most visitors that one rank has at a time, while all go on at one pace. */
+static int crowd(int orders[N_RANKS][N_RANKS])
+{
+  int most = 0;
+
+  for (int k = 0; k < N_RANKS; k++) {
+    int n[N_RANKS] = {0};
+
+    for (int r = 0; r < N_RANKS; r++)
+      if (orders[r][k] != NOBODY && ++n[orders[r][k]] > most) most = n[orders[r][k]];
+  }
+  return most;
+}
+
+/* All sets of ranks, whatever numbers they have and whether or not they overlap. */
+static void test_visitors_of_the_same_ranks_do_not_meet(void **state)
+{
+  (void)state;
+  for (unsigned visited = 1; visited < 1u << N_RANKS; visited++)
+    for (unsigned visitors = 1; visitors < 1u << N_RANKS; visitors++) {
+      const int n = count(visited);
+      const int m = count(visitors);
+      int orders[N_RANKS][N_RANKS];
+
+      for (int r = 0; r < N_RANKS; r++) {
+        for (int k = 0; k < N_RANKS; k++)
+          orders[r][k] = NOBODY;
+        if ((visitors >> r & 1) != 0)
+          assert_int_equal(round_of(orders[r], visited, visitors, r), m <= n || m % n == 0);
+      }
+      if (m <= n) assert_true(crowd(orders) <= 1);
+      if ((visited & visitors) == 0) assert_int_equal(crowd(orders), (m + n - 1) / n);
+    }
+}
+
+/* Rank 3 of 2 to 4, each of which shares its ends with its neighbours: one's last is the next
+ * one's first. */
+static void test_neighbours_go_from_end_to_end(void **state)
+{
+  ranks_of ends[2];
+  ranks_of alone;
+  ranks_of others;
+  xfi_visit visits[4];
+
+  (void)state;
+  list(&ends[0], 0x0c); /* 2 and 3 */
+  list(&ends[1], 0x18); /* 3 and 4 */
+  list(&alone, 0x08);
+  list(&others, 0x10); /* to which rank 3 goes for little */
+  visits[0] = (xfi_visit){6, &ends[1].ranks, NULL, 0};
+  visits[1] = (xfi_visit){0, &others.ranks, NULL, 0};
+  visits[2] = (xfi_visit){5, &alone.ranks, NULL, 0};
+  visits[3] = (xfi_visit){1, &ends[0].ranks, NULL, 0};
+  assert_true(xfi_order_visits(visits, 4, 3));
+  for (int i = 0; i < 4; i++) {
+    static const int order[] = {1, 5, 6, 0};
+
+    assert_int_equal(visits[i].rank, order[i]);
+  }
+}
+
+/* Of three that have other visitors, not the same ones, some meet. */
+static void test_ranks_that_share_otherwise_meet(void **state)
+{
+  ranks_of shared[3];
+  xfi_visit visits[3];
+
+  (void)state;
+  for (unsigned i = 0; i < 3; i++) {
+    list(&shared[i], 0x08 | 1u << (4 + i % 2));
+    visits[i] = (xfi_visit){(int)i, &shared[i].ranks, NULL, 0};
+  }
+  assert_false(xfi_order_visits(visits, 3, 3));
+  assert_true(xfi_order_visits(visits, 2, 3));
+}
+
+static void test_little_alone_is_in_order(void **state)
+{
+  ranks_of none;
+  xfi_visit visits[2];
+
+  (void)state;
+  list(&none, 0);
+  visits[0] = (xfi_visit){4, &none.ranks, NULL, 0};
+  visits[1] = (xfi_visit){2, &none.ranks, NULL, 0};
+  assert_true(xfi_order_visits(visits, 2, 3));
+  assert_int_equal(visits[0].rank, 2);
+  assert_true(xfi_order_visits(visits, 0, 3));
+}
+
+int main(void)
+{
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(test_visitors_of_the_same_ranks_do_not_meet),
+      cmocka_unit_test(test_neighbours_go_from_end_to_end),
+      cmocka_unit_test(test_ranks_that_share_otherwise_meet),
+      cmocka_unit_test(test_little_alone_is_in_order),
+  };
+
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}
