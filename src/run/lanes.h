@@ -25,6 +25,8 @@ xfer_status xfi_local_create(xfi_local **local, const xfer_plan *plan);
 /* The same at other addresses. */
 xfer_status xfi_local_move(xfer_plan *plan);
 void xfi_local_destroy(xfi_local *local, xfi_device *device);
+/* Append its copies to others. */
+xfer_status xfi_local_add(xfi_copies *copies, const xfer_plan *plan);
 
 /* ---- twins.c ---- */
 
@@ -34,6 +36,7 @@ struct xfi_twins {
   bool of_sources; /* else of destinations */
   xfi_lent block;
   bool is_lost;       /* something may still read or write it: not to be freed */
+  bool has_local;     /* of offers: `copy` has the copies within the rank too */
   xfi_batch *copy;    /* from sources to twins, or from twins to destinations; NULL: nothing */
   xfer_stream stream; /* of shadows: where that is done; of offers: where peers are waited for */
   xfi_event *event; /* of shadows: it has been; of offers: the caller's stream has done its part */
@@ -59,7 +62,7 @@ xfer_status xfi_offer_create(xfer_plan *plan);
 void xfi_offer_destroy(xfer_plan *plan);
 uint64_t xfi_offer_bytes(const xfer_plan *plan);
 /* Makes the copies to them, once it is known what peers read, or when sources have moved. */
-xfer_status xfi_offer_move(const xfer_plan *plan);
+xfer_status xfi_offer_move(xfer_plan *plan);
 /* In a run: *stream becomes where it waits until peers have read them, after all that is on
  * *stream. */
 xfer_status xfi_offer_wait_apart(const xfer_plan *plan, xfer_stream *stream);

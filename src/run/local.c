@@ -10,10 +10,12 @@
 #include "lanes.h"
 #include "vec.h"
 
-/* Where the copies lie that were added since the last call. src NULL: zeroes. */
+/* Where the copies lie that were added since the last call. src NULL: zeroes; l NULL: nobody asks.
+ */
 static xfer_status note_ends(xfi_local *l, const xfi_copies *copies, const xfi_bound *dst,
                              const xfi_bound *src)
 {
+  if (l == NULL) return XFER_OK;
   l->in_pieces = l->in_pieces || dst->pieces != NULL || (src != NULL && src->pieces != NULL);
   XFI_TRY(xfi_vec_reserve(&l->ends, &l->capacity, copies->n, sizeof *l->ends));
   for (; l->n < copies->n; l->n++) {
@@ -140,7 +142,23 @@ static int local_percent(const xfi_plan *moves)
   return moves->self_bytes + moves->zero_bytes > 2 * across ? 100 : (int)(100 / (2 * n_peers + 1));
 }
 
-/* All that it has, where everything lies now. */
+/* All that there is, where everything lies now. */
+static xfer_status add_all(xfi_local *l, xfi_copies *copies, const xfer_plan *plan)
+{
+  XFI_TRY(add_selfs(l, copies, plan));
+  for (size_t t = 0; t < plan->moves->n_tensors; t++) {
+    if (xfi_plan_class(plan->moves, t)->zero_bytes == 0) continue;
+    XFI_TRY(add_zeros(copies, plan, t));
+    XFI_TRY(note_ends(l, copies, xfi_run_dst(plan, t), NULL));
+  }
+  return XFER_OK;
+}
+
+xfer_status xfi_local_add(xfi_copies *copies, const xfer_plan *plan)
+{
+  return add_all(NULL, copies, plan);
+}
+
 static xfer_status fill(xfi_local *l, const xfer_plan *plan)
 {
   xfer_status st = XFER_OK;
@@ -148,12 +166,7 @@ static xfer_status fill(xfi_local *l, const xfer_plan *plan)
 
   l->n = 0;
   l->in_pieces = plan->quant != NULL; /* its copies have scales too */
-  XFI_TRY_DONE(add_selfs(l, &copies, plan));
-  for (size_t t = 0; t < plan->moves->n_tensors; t++) {
-    if (xfi_plan_class(plan->moves, t)->zero_bytes == 0) continue;
-    XFI_TRY_DONE(add_zeros(&copies, plan, t));
-    XFI_TRY_DONE(note_ends(l, &copies, xfi_run_dst(plan, t), NULL));
-  }
+  XFI_TRY_DONE(add_all(l, &copies, plan));
   st = xfi_batch_make(plan->device, &l->batch, copies.at, copies.n, local_percent(plan->moves));
 done:
   xfi_copies_free(&copies);

@@ -15,6 +15,8 @@
 
 /* Of max_staging_bytes, what the offers of all plans of a comm may take. */
 enum { CAP_PART = 2 };
+/* Copies within the rank of this many bytes are made with those to the offers, in one launch. */
+enum { WITH_OFFERS_BYTES = 1 << 20 };
 
 static uint64_t cap(const xfer_plan *plan)
 {
@@ -64,21 +66,35 @@ uint64_t xfi_offer_bytes(const xfer_plan *plan)
   return plan->offer == NULL ? 0 : plan->offer->block.n_bytes;
 }
 
-/* is_read[n_tensors] of what some peer reads here. */
-static void mark_read(bool *is_read, const xfer_plan *plan)
+/* is_read[n_tensors] of what some peer reads here; false: nothing. */
+static bool mark_read(bool *is_read, const xfer_plan *plan)
 {
   const xfi_move_list *sends = &plan->moves->sends;
+  bool any = false;
 
   for (size_t i = 0; i < sends->n_peers; i++) {
     const xfi_peer *peer = &sends->peers[i];
 
     if (!xfi_direct_carries(plan->direct, true, i)) continue;
     for (size_t k = peer->first; k < peer->first + peer->n; k++)
-      is_read[sends->moves[k].tensor] = true;
+      any = is_read[sends->moves[k].tensor] = true;
   }
+  return any;
 }
 
-xfer_status xfi_offer_move(const xfer_plan *plan)
+/* Nothing is left for the local lane. */
+static void take_local(xfer_plan *plan)
+{
+  const xfi_plan *m = plan->moves;
+
+  if (plan->local == NULL || plan->quant != NULL) return;
+  if (m->self_bytes + m->zero_bytes > WITH_OFFERS_BYTES) return;
+  plan->offer->has_local = true;
+  xfi_local_destroy(plan->local, plan->device);
+  plan->local = NULL;
+}
+
+xfer_status xfi_offer_move(xfer_plan *plan)
 {
   xfer_status st = XFER_OK;
   bool *is_read = NULL;
@@ -86,7 +102,7 @@ xfer_status xfi_offer_move(const xfer_plan *plan)
   if (plan->offer == NULL) return XFER_OK;
   is_read = xfi_calloc(plan->moves->n_tensors, sizeof *is_read);
   XFI_CHECK(is_read != NULL, XFER_ERR_NOMEM, "%zu tensors", plan->moves->n_tensors);
-  mark_read(is_read, plan);
+  if (mark_read(is_read, plan)) take_local(plan);
   st = xfi_twins_prepare(plan->offer, plan, is_read);
   xfi_free(is_read);
   return st;

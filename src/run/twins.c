@@ -76,6 +76,7 @@ xfer_status xfi_twins_prepare(xfi_twins *twins, const xfer_plan *plan, const boo
   for (size_t t = 0; t < plan->moves->n_tensors; t++)
     if ((which == NULL || which[t]) && bytes_of(plan, t, source) > 0)
       XFI_TRY_DONE(add_copies(&copies, plan, t, source));
+  if (twins->has_local) XFI_TRY_DONE(xfi_local_add(&copies, plan));
   st = xfi_batch_make(plan->device, &twins->copy, copies.at, copies.n, 100);
 done:
   xfi_copies_free(&copies);

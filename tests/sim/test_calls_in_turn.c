@@ -8,7 +8,8 @@
 enum { WIDTH = 3000, TIMEOUT_MS = 20000, CALLS = 8 };
 
 static tensor tensors[WORLD_RANKS][CALLS];
-static uint64_t n_sent; /* messages of NCCL, after the first calls */
+static uint64_t n_sent;     /* messages of NCCL, after the first calls, */
+static uint64_t n_launched; /* and launches */
 
 static void redistribute(const tensor *t, cudaStream_t stream)
 {
@@ -52,6 +53,11 @@ static uint64_t mappings(void)
   return sim_calls_of("cudaIpcOpenMemHandle") + sim_calls_of("cuMemMap");
 }
 
+static uint64_t launches(void)
+{
+  return sim_calls_of("copy kernel") + sim_calls_of("ragged copy kernel");
+}
+
 /* Calls of tensors first to last - 1, none of which can begin on rank 1. */
 static void calls_behind_a_held_one(int rank, int first, int last, cudaStream_t stream)
 {
@@ -86,9 +92,11 @@ static void calls_while_the_first_waits(int rank, form shape)
   let_go_on(rank, stream);
   const uint64_t n_mapped = mappings();
   const uint64_t n_before = sim_calls_of("ncclSend");
+  const uint64_t n_launches = launches();
   calls_behind_a_held_one(rank, 3, CALLS, stream);
   NEED(mappings() == n_mapped);
   if (rank == 0) n_sent = sim_calls_of("ncclSend") - n_before;
+  if (rank == 0) n_launched = launches() - n_launches;
   ranks_barrier();
   let_go_on(rank, stream);
   check_tensors(rank, stream);
@@ -112,11 +120,13 @@ static void test_small_calls_do_not_wait_for_those_before(void)
   NEED(n_sent == 0);
 }
 
+/* What each rank keeps is copied with what its peers read. */
 static void test_small_calls_of_columns_do_not_wait_for_those_before(void)
 {
   world_make(3, COMM_NCCL, (sim_config){.n_devices = 4});
   world_go(each_each);
   NEED(n_sent == 0);
+  NEED(n_launched == (CALLS - 3) * 3 * 2);
 }
 
 /* Where one rank has no room for a copy, and where none can read another's, messages go. */
