@@ -25,6 +25,7 @@ typedef struct word {
   int32_t waits;          /* 1: for readers of the last call's plan, */
   int32_t has_room;       /* and there is room for a second one, */
   int32_t has_messages;   /* but some of its bytes go in messages, which have an order */
+  uint64_t n_turns;       /* runs of plans that it has begun, see xfi_run_take_turn() */
   int32_t status;         /* what its own checks came to */
   xfi_commit_word commit; /* of its guess; the plan is NO_PLAN: it has none */
 } word;
@@ -148,12 +149,27 @@ static void say_of_last(word *said, const xfer_comm *comm)
   }
 }
 
+/* A call may send too, and messages are told apart by their order alone. */
+static xfer_status check_turns(const word *all, int n_ranks)
+{
+  int other = 0;
+
+  for (int r = 0; r < n_ranks; r++)
+    if (all[r].n_turns != all[0].n_turns) other = r;
+  XFI_CHECK(other == 0, XFER_ERR_MISMATCH,
+            "rank %d has begun other runs of the comm's plans before this call than rank 0: all "
+            "ranks make runs and calls in one order",
+            other);
+  return XFER_OK;
+}
+
 /* *said becomes what holds for all ranks, if none has failed. *begun: all have begun the commit of
  * the guess. */
 static xfer_status settle(word *said, bool *begun, const heard *room, xfi_comm *comm,
                           const xfi_kept *guess, xfi_deadline deadline)
 {
   const xfer_status mine = (xfer_status)said->status;
+  xfer_status in_order;
   bool failed = false;
 
   XFI_TRY(comm->ops->all_gather(comm, room->all, said, sizeof *said, deadline));
@@ -170,10 +186,11 @@ static xfer_status settle(word *said, bool *begun, const heard *room, xfi_comm *
     said->has_messages |= other->has_messages;
     failed = failed || other->status != XFER_OK;
   }
-  if (guess != NULL && !xfi_commit_leads_on(room->words, comm->size))
+  in_order = check_turns(room->all, comm->size);
+  if (guess != NULL && (in_order != XFER_OK || !xfi_commit_leads_on(room->words, comm->size)))
     xfi_commit_take_back(guess->plan);
   if (failed) XFI_TRY(xfi_comm_agree(comm, mine, deadline)); /* for the text */
-  return XFER_OK;
+  return in_order;
 }
 
 /* The plan that all ranks keep; NULL: there is none. */
@@ -330,7 +347,10 @@ xfer_status xfi_kept_call(xfer_comm *comm, xfer_status checked, const xfi_one_ca
                           xfer_stream stream)
 {
   const xfi_deadline deadline = xfi_comm_deadline(comm);
-  word said = {.mapped = call->mapped, .status = checked, .commit = {.plan = NO_PLAN}};
+  word said = {.mapped = call->mapped,
+               .n_turns = comm->plans.n_turns,
+               .status = checked,
+               .commit = {.plan = NO_PLAN}};
   xfi_kept *guess = NULL;
   xfi_kept *k = NULL;
   xfer_plan *plan;

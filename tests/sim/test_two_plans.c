@@ -472,6 +472,47 @@ static void test_one_stays_broadcast(void)
   with_one_that_stays(XFER_LANE_BROADCAST);
 }
 
+/* Rank 0 runs a plan and then makes a call of as many bytes, rank 1 the call first: each would take
+ * the other's messages. */
+static void run_and_call(int rank)
+{
+  tensor tensors[PLANS];
+  xfer_plan *plan;
+  cudaStream_t stream = world_stream();
+
+  for (int p = 0; p < PLANS; p++) {
+    tensor_make(&tensors[p], EACH_EACH, rank, 3000);
+    tensor_fill(&tensors[p], (uint64_t)p + 1, LIVE);
+    tensor_open(&tensors[p], (uint64_t)p + 1);
+  }
+  plan = world_plan(rank, &tensors[0], 1, lane, LONG_MS);
+  OK(xfer_plan_commit(plan));
+  OK(tensor_redistribute(&tensors[1], stream));
+  NEED(cudaStreamSynchronize(stream) == cudaSuccess);
+  for (uint64_t i = 1; i <= 2; i++) {
+    if (rank == 0) OK(xfer_plan_run(plan, i, stream));
+    NEED(tensor_redistribute(&tensors[1], stream) == XFER_ERR_MISMATCH);
+    NEED(strstr(xfer_last_error(), "rank 1 has begun other runs of the comm's plans") != NULL);
+    if (rank == 1) OK(xfer_plan_run(plan, i, stream));
+    OK(tensor_redistribute(&tensors[1], stream)); /* before the run is over */
+    OK(xfer_plan_wait(plan, 0));
+  }
+  NEED(cudaStreamSynchronize(stream) == cudaSuccess);
+  ranks_barrier();
+  for (int p = 0; p < PLANS; p++) {
+    tensor_close(&tensors[p]);
+    NEED(tensor_holds(&tensors[p], (uint64_t)p + 1));
+  }
+  NEED_NO_VIOLATION();
+}
+
+static void test_a_call_in_another_order(void)
+{
+  lane = XFER_LANE_PACKED;
+  world_make(2, COMM_NCCL, (sim_config){.seed = 0});
+  world_go(run_and_call);
+}
+
 int main(int argc, char **argv)
 {
   static const world_test tests[] = {
@@ -492,6 +533,7 @@ int main(int argc, char **argv)
       {"two_plans_share_slots_broadcast", test_share_slots_broadcast},
       {"two_plans_event_between_groups_packed", test_groups_packed},
       {"two_plans_event_between_groups_direct", test_groups_direct},
+      {"a_plan_and_a_call_in_another_order", test_a_call_in_another_order},
   };
 
   return world_main(argc, argv, tests, sizeof tests / sizeof tests[0]);
