@@ -3,11 +3,14 @@
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <stdio.h>
 #include <string.h>
 
 #include <cmocka.h>
 
+#include "link.h"
 #include "order.h"
+#include "run.h"
 
 enum { N_RANKS = 7, NOBODY = -1 };
 
@@ -140,6 +143,75 @@ static void test_little_alone_is_in_order(void **state)
   assert_true(xfi_order_visits(visits, 0, 3));
 }
 
+/* ---- who exchanges much with whom -------------------------------------------------------------
+ */
+
+enum { N_HOST = 5 };
+
+/* `n_bytes` from each of 3 ranks to each other one, and little to and from rank 3; rank 4
+ * keeps what it has. */
+static void add_tensor(xfer_tensor *tensors, size_t *n, const char *line)
+{
+  xfer_layout *src;
+  xfer_layout *dst;
+
+  assert_int_equal(xfer_problem_parse(&src, &dst, line), XFER_OK);
+  tensors[(*n)++] = (xfer_tensor){"t", src, dst, 0};
+}
+
+static size_t make_tensors(xfer_tensor *tensors)
+{
+  size_t n = 0;
+
+  for (int r = 0; r < 4; r++)
+    for (int peer = 0; peer < 4; peer++) {
+      const int n_bytes = r == 3 || peer == 3 ? 6 : 96;
+      char line[64];
+
+      (void)snprintf(line, sizeof line, "u8[%d] (1)@%d:R -> (1)@%d:R", n_bytes, r, peer);
+      if (r != peer) add_tensor(tensors, &n, line);
+    }
+  add_tensor(tensors, &n, "u8[96] (1)@4:R -> (1)@4:R");
+  return n;
+}
+
+static void check_ranks(const xfi_ranks *ranks, unsigned set)
+{
+  ranks_of expected;
+
+  list(&expected, set);
+  assert_int_equal(ranks->n, expected.ranks.n);
+  assert_memory_equal(ranks->at, expected.at, ranks->n * sizeof *ranks->at);
+}
+
+static void test_whoever_sends_and_receives_counts_as_its_own_peer(void **state)
+{
+  static const xfi_near near[N_HOST] = {XFI_SAME_HOST, XFI_SAME_HOST, XFI_SAME_HOST, XFI_SAME_HOST,
+                                        XFI_SAME_HOST};
+  /* With 96 bytes to each of two, 6 are a sixteenth. */
+  static const unsigned with[N_HOST] = {0x07, 0x07, 0x07, 0x0f, 0x10};
+  const xfer_plan_options options = XFER_PLAN_OPTIONS_INIT;
+  xfer_tensor tensors[13];
+  const size_t n = make_tensors(tensors);
+
+  (void)state;
+  for (int r = 0; r < N_HOST; r++) {
+    xfi_links links = {.n = 0};
+    xfer_plan *plan = NULL;
+
+    assert_int_equal(xfi_run_simulate(&plan, N_HOST, r, tensors, n, &options), XFER_OK);
+    assert_int_equal(xfi_links_list(&links, plan, near), XFER_OK);
+    for (int send = 0; send < 2; send++)
+      check_ranks(&links.ranks[send], with[r]);
+    xfi_links_destroy(&links, NULL);
+    xfi_run_destroy(plan);
+  }
+  for (size_t t = 0; t < n; t++) {
+    xfer_layout_destroy((xfer_layout *)(uintptr_t)tensors[t].src);
+    xfer_layout_destroy((xfer_layout *)(uintptr_t)tensors[t].dst);
+  }
+}
+
 int main(void)
 {
   const struct CMUnitTest tests[] = {
@@ -147,6 +219,7 @@ int main(void)
       cmocka_unit_test(test_neighbours_go_from_end_to_end),
       cmocka_unit_test(test_ranks_that_share_otherwise_meet),
       cmocka_unit_test(test_little_alone_is_in_order),
+      cmocka_unit_test(test_whoever_sends_and_receives_counts_as_its_own_peer),
   };
 
   return cmocka_run_group_tests(tests, NULL, NULL);

@@ -51,8 +51,18 @@ static int by_rank(const void *a, const void *b)
   return (*x > *y) - (*x < *y);
 }
 
+static bool has_flows(const xfi_links *links, bool send)
+{
+  for (size_t i = 0; i < links->n; i++)
+    if ((send ? links->at[i].send : links->at[i].recv) != XFI_NO_FLOW) return true;
+  return false;
+}
+
+/* A rank that sends and receives counts as its own peer, whatever it keeps: all that go to the same
+ * peers, and to each other, then have the same. */
 static xfer_status list_ranks(xfi_links *links, const xfer_plan *plan, bool send)
 {
+  const bool goes_round = has_flows(links, true) && has_flows(links, false);
   const uint64_t kept = plan->moves->self_bytes;
   xfi_ranks *ranks = &links->ranks[send];
   uint64_t most = kept;
@@ -67,7 +77,7 @@ static xfer_status list_ranks(xfi_links *links, const xfer_plan *plan, bool send
   for (size_t i = 0; i < links->n; i++)
     if (flow_bytes(&links->at[i], plan, send) > most / MUCH_PART)
       ranks->at[ranks->n++] = links->at[i].rank;
-  if (kept > most / MUCH_PART) ranks->at[ranks->n++] = plan->moves->rank;
+  if (goes_round || kept > most / MUCH_PART) ranks->at[ranks->n++] = plan->moves->rank;
   xfi_sort(ranks->at, ranks->n, sizeof *ranks->at, by_rank);
   return XFER_OK;
 }
