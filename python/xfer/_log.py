@@ -8,7 +8,7 @@ from typing import Any
 
 from . import _functions
 from ._lib import lib
-from ._structs import decoded
+from ._structs import choice, decoded
 
 _LEVELS = {"warn": 1, "info": 2, "trace": 3}
 _NUMBERS = {1: logging.WARNING, 2: logging.INFO, 3: logging.DEBUG}
@@ -22,8 +22,7 @@ def log_to(where: logging.Logger | Callable[[str, int, str], None] | None, level
     whole process. The function is called by any thread that calls the library, and calls nothing of it.
     """
     global _told
-    if level not in _LEVELS:
-        raise ValueError(f"there is no level {level!r}: it is warn, info or trace")
+    number_of = choice(level, _LEVELS, "level")
     if where is not None and not isinstance(where, logging.Logger) and not callable(where):
         raise TypeError(f"a {type(where).__name__} is neither a Logger nor a function of (level, rank, line)")
     names = {number: name for name, number in _LEVELS.items()}
@@ -36,5 +35,5 @@ def log_to(where: logging.Logger | Callable[[str, int, str], None] | None, level
     elif where is not None:
         function = where
         callback = _functions.Log(lambda _, of, rank, line: function(names[of], rank, decoded(line)))
-    lib.xfer_log_set(callback, None, _LEVELS[level])
+    lib.xfer_log_set(callback, None, number_of)
     _told = callback

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 import operator
 import struct
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from ctypes import POINTER, Structure, c_char_p, c_float, c_int32, c_int64, c_size_t, c_uint32, c_uint64, c_void_p
 from typing import Any
 
@@ -89,6 +89,13 @@ def truth(value: Any, name: str) -> bool:
     if type(value).__name__ not in ("bool", "bool_"):
         raise TypeError(f"{name} is {value!r}, not True or False")
     return bool(value)
+
+
+def choice(value: Any, choices: Mapping[str, int], name: str) -> int:
+    """What stands for one of several words."""
+    if not isinstance(value, str) or value not in choices:
+        raise ValueError(f"there is no {name} {value!r}: it is one of {', '.join(choices)}")
+    return choices[value]
 
 
 def listed(value: Any, name: str) -> Any:

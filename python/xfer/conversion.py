@@ -6,6 +6,7 @@ from ctypes import byref
 
 from . import _structs
 from ._lib import lib
+from ._structs import choice
 from .errors import ArgError
 
 __all__ = ["Conversion"]
@@ -57,9 +58,7 @@ class Conversion(int):
         scale: "f32", amax / 448; "pow2", "ue8m0", powers of two as vLLM's and as DeepGEMM's code makes them; "mx",
         those of MXFP8, for blocks of 1 x 32. Another tensor, with `scales_of`, has the scales.
         """
-        if scale not in _SCALES:
-            raise ValueError(f"there is no scale {scale!r}: it is one of {', '.join(_SCALES)}")
-        return cls(lib.xfer_convert_blocks(rows, columns, _SCALES[scale]))
+        return cls(lib.xfer_convert_blocks(rows, columns, choice(scale, _SCALES, "scale")))
 
     @classmethod
     def scales_of(cls, tensor: int) -> Conversion:

@@ -5,6 +5,7 @@ Types are compared by kind: bf16 is not f16, and i32 is not f32. A tensor change
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Hashable
 from ctypes import byref, c_int
@@ -110,8 +111,10 @@ def name_of_code(code: int) -> str:
     return decoded(lib.xfer_dtype_name(code))
 
 
-def of_typestr(typestr: str) -> str:
+def of_typestr(typestr: Any) -> str:
     """Of an array interface: "<f4", "|u1"."""
+    if not isinstance(typestr, str) or re.fullmatch(r"[<>=|][A-Za-z][0-9]{1,9}", typestr) is None:
+        raise TypeError(f"an array interface with the typestr {typestr!r}")
     order, kind, size = typestr[0], typestr[1], int(typestr[2:])
     if size > 1 and order == (">" if sys.byteorder == "little" else "<"):
         raise TypeError(f"elements of type {typestr!r} are in another byte order than this machine's")

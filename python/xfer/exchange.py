@@ -6,6 +6,7 @@ import ctypes
 import functools
 import struct
 from collections.abc import Sequence
+from contextlib import suppress
 from ctypes import byref, c_int32, c_uint64
 from typing import TYPE_CHECKING, Any
 
@@ -44,14 +45,16 @@ class _Known:
         if len(operations) != len(self.each):
             return None
         found = []
-        for (peer, number, form), operation in zip(self.each, operations, strict=True):
-            if type(operation) is not tuple or len(operation) != 3 or operation[:2] != (peer, number):
-                return None
-            place = place_of(form, operation[2])
-            if place is None:
-                return None
-            found.append(place)
-        return found
+        with suppress(Exception):  # of what cannot be compared, such as an array that comes first
+            for (peer, number, form), operation in zip(self.each, operations, strict=True):
+                if type(operation) is not tuple or len(operation) != 3 or operation[:2] != (peer, number):
+                    return None
+                place = place_of(form, operation[2])
+                if place is None:
+                    return None
+                found.append(place)
+            return found
+        return None
 
 
 class _Side:

@@ -9,7 +9,7 @@ from typing import Any
 
 from . import _handle, _structs
 from ._lib import lib
-from ._structs import array, decoded, encoded, items, length, listed, needed, truth
+from ._structs import array, choice, decoded, encoded, items, length, listed, needed, truth
 from .dtypes import dtype_code, itemsize, name_of_code
 from .mesh import Mesh
 
@@ -59,9 +59,7 @@ class Shard(Placement):
     rule: str = "chunk"
 
     def _struct(self) -> Any:
-        if self.rule not in _RULES:
-            raise ValueError(f"there is no rule {self.rule!r}: it is chunk, balanced or even")
-        return lib.xfer_shard_rule(self.dim, _RULES[self.rule])
+        return lib.xfer_shard_rule(self.dim, choice(self.rule, _RULES, "rule"))
 
 
 @dataclass(frozen=True)

@@ -29,7 +29,7 @@ from typing import Any, NamedTuple
 
 from . import _structs, dtypes
 from ._lib import lib
-from ._structs import array
+from ._structs import array, listed
 from .errors import ArgError
 from .layout import Layout
 
@@ -136,18 +136,20 @@ def elsewhere(known: Memory, x: Any) -> Memory | None:
 # ---- array interfaces
 
 
-def _of_interface(x: Any, interface: dict[str, Any], device: int) -> Memory:
+def _of_interface(x: Any, interface: Any, device: int) -> Memory:
+    if not isinstance(interface, dict):
+        raise TypeError(f"{x!r} is no array: its array interface is a {type(interface).__name__}")
     data = interface.get("data")
     if not isinstance(data, tuple) or len(data) != 2 or not isinstance(data[0], int | None):
         raise TypeError("an array interface without an address: hand in a NumPy array made of it")
     address, read_only = data
     dtype = getattr(x, "dtype", None)
     # A typestr has no bf16 and no fp8; the dtype's name has.
-    name = dtypes.dtype_name(dtype) if hasattr(dtype, "name") else dtypes.of_typestr(interface["typestr"])
+    name = dtypes.dtype_name(dtype) if hasattr(dtype, "name") else dtypes.of_typestr(interface.get("typestr"))
     if interface.get("mask") is not None:
         raise TypeError("an array with a mask")
-    shape = tuple(interface["shape"])
-    strides = interface.get("strides") or _dense(shape, dtypes.itemsize(name))
+    shape = tuple(listed(interface.get("shape"), "shape"))
+    strides = listed(interface.get("strides") or (), "strides") or _dense(shape, dtypes.itemsize(name))
     if len(strides) != len(shape):
         raise TypeError(f"an array interface with {len(strides)} strides for {len(shape)} dims")
     return Memory(address or 0, shape, tuple(strides), name, bool(read_only), device, (x, interface))

@@ -72,9 +72,7 @@ def set_options(struct: Any, options: PlanOptions) -> None:
         if key not in PlanOptions.__annotations__:
             raise TypeError(f"a plan has no option {key!r}")
         if key == "lane":
-            if value not in _LANES:
-                raise ValueError(f"there is no lane {value!r}: it is one of {', '.join(_LANES)}")
-            value = _LANES[str(value)]
+            value = _structs.choice(value, _LANES, "lane")
         if key in _FLAGS:
             key, value = "flags", struct.flags | (_FLAGS[key] if _structs.truth(value, key) else 0)
         setattr(struct, key, value)
@@ -102,6 +100,11 @@ def _reference(view: View | None) -> Any:
 
 _Place = tuple[bytes, int, Any]  # a view as C has it, of memory at an address, and what keeps it
 _NOWHERE: _Place = (_structs.NO_VIEW, 0, None)
+
+
+def _is_row(row: Any) -> bool:
+    """(tensor, source, destination)?"""
+    return isinstance(row, Sequence) and len(row) == 3
 
 
 def _place_of(x: Any, forms: dict[int | None, Any], number: int | None) -> _Place | None:
@@ -232,7 +235,7 @@ class Plan(_handle.Handle):
         comm, rows = self._on(), list(tensors)  # which may be made by use of the comm
         with comm._alone(), no_collection():
             for row in self._bind_moved(comm, rows):
-                if len(row) == 3:
+                if _is_row(row):
                     self._bind(comm, *row)
                 else:
                     self._note(ValueError(f"a row to bind is (tensor, source, destination), not {row!r}"))
@@ -246,7 +249,7 @@ class Plan(_handle.Handle):
         targets: list[_Place] = []
         forms = self._forms
         for row in rows:
-            if len(row) != 3:
+            if not _is_row(row):
                 return rows  # which says so
             tensor, src, dst = row
             number = self._number_of(tensor)
@@ -426,9 +429,8 @@ class Plan(_handle.Handle):
         digests = (_structs.Digest * len(self))()
 
         def make() -> tuple[Any, ...]:
-            if side not in _SIDES:
-                raise ValueError(f"there is no side {side!r}: it is src or dst")
-            return self, digests, len(digests), _SIDES[side], stream_pointer(stream, comm._device)
+            number = _structs.choice(side, _SIDES, "side")
+            return self, digests, len(digests), number, stream_pointer(stream, comm._device)
 
         with comm._alone():
             comm._collective(lib.xfer_plan_digest, make, self, digests, len(digests), _SIDES["src"], 0)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from . import _functions, _handle, _structs, dtypes
 from ._lib import lib
-from ._structs import array, decoded, encoded, length, listed, truth
+from ._structs import array, choice, decoded, encoded, length, listed, truth
 from .comm import Comm
 from .conversion import Conversion
 from .errors import ArgError, StateError
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Local", "LocalPart", "Locals", "Model", "Refit", "RefitTensor", "Rules", "Side", "model_path"]
 
-_QUANTS = {None: 0, "fp8_block128": 1}
+_QUANTS = {"fp8_block128": 1}
 _WEIGHTS = {"loaded": 1, "up_first": 2, "interleaved": 4, "transposed": 8}
 _SIDES = {"train": 0, "gen": 1}
 
@@ -39,7 +39,7 @@ def _texts(values: Sequence[str], name: str) -> Any:
 def _pairs(pairs: Sequence[tuple[str, str]], name: str) -> list[str]:
     """Their texts, one after the other."""
     texts: list[str] = []
-    for pair in pairs:
+    for pair in listed(pairs, name):
         if isinstance(pair, str) or not isinstance(pair, Sequence) or len(pair) != 2:
             raise ArgError(f"{name} has {pair!r}, not two texts (from, to)")
         texts += pair
@@ -118,8 +118,6 @@ class Model(_handle.Handle):
             path = str(model_path(path))
         kept, kept_experts = _range(layers, "layers"), _range(experts, "experts")
         texts = _pairs(renames, "renames")
-        if quant not in _QUANTS:
-            raise ValueError(f"there is no quant {quant!r}: it is fp8_block128 or None")
         options = _structs.sized(
             _structs.ModelOptions,
             layers_begin=kept[0],
@@ -127,7 +125,7 @@ class Model(_handle.Handle):
             experts_begin=kept_experts[0],
             experts_end=kept_experts[1],
             ends=int(truth(ends, "ends")),
-            quant=_QUANTS[quant],
+            quant=0 if quant is None else choice(quant, _QUANTS, "quant"),
             extra=encoded(extra, "extra") if extra is not None else None,
             renames=_texts(texts, "renames"),
             n_renames=len(texts) // 2,
@@ -138,7 +136,7 @@ class Model(_handle.Handle):
 
     def add(self, name: str, dtype: Any, shape: Sequence[int] = ()) -> None:
         """Add a tensor that the table lacks: a buffer, a KV scale. Before the first refit."""
-        sizes = array(c_int64, shape, "shape")
+        sizes = array(c_int64, listed(shape, "shape"), "shape")
         lib.xfer_model_add(self, encoded(name, "name"), dtypes.dtype_code(dtype), sizes, len(sizes))
 
     def __repr__(self) -> str:
@@ -176,10 +174,8 @@ class Side(_handle.Handle):
     ) -> None:
         super().__init__()
         bits = 0
-        for word in [weights] if isinstance(weights, str) else weights:
-            if word not in _WEIGHTS:
-                raise ValueError(f"there is no {word!r} of weights: it is one of {', '.join(_WEIGHTS)}")
-            bits |= _WEIGHTS[word]
+        for word in [weights] if isinstance(weights, str) or not isinstance(weights, Iterable) else weights:
+            bits |= choice(word, _WEIGHTS, "state of weights")
         experts, first = None, None
         if expert_map is not None:
             if length(expert_map, "expert_map") == 0:  # no map, to C
@@ -463,7 +459,7 @@ class Locals(_handle.Handle):
         then binds what has changed. Raises also MismatchError, for a wrong name, shape or type; nothing changes then.
         A torch tensor that differs by its place alone takes half the time.
         """
-        known = self._given.get((side, name))
+        known = self._given.get((side, name)) if isinstance(side, str) and isinstance(name, str) else None
         memory = elsewhere(known.memory, x) if known is not None and known.is_plain and dtype is None else None
         if known is None or memory is None:
             self._hand_in(lib.xfer_locals_update, side, name, x, dtype)
@@ -472,8 +468,7 @@ class Locals(_handle.Handle):
         self._given[side, name] = _Given(memory, True, known.of, known.form)
 
     def _hand_in(self, function: Callable[..., Any], side: str, name: str, x: Any, dtype: Any) -> None:
-        if side not in _SIDES:
-            raise ValueError(f"there is no side {side!r}: it is train or gen")
+        side_of = choice(side, _SIDES, "side")
         text = encoded(name, "name")
         try:
             memory, elements = one_array(x)
@@ -487,7 +482,7 @@ class Locals(_handle.Handle):
             wrong.args = (f"{name!r}: {wrong}",)
             raise
         shape, strides = array(c_int64, memory.shape, "shape"), array(c_int64, memory.strides, "strides")
-        of, form = (_SIDES[side], text, dtypes.dtype_code(elements)), (shape, strides, len(memory.shape))
+        of, form = (side_of, text, dtypes.dtype_code(elements)), (shape, strides, len(memory.shape))
         function(self, *of, memory.address, *form)
         self._given[side, name] = _Given(memory, elements == memory.dtype, of, form)
 

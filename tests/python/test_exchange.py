@@ -140,3 +140,13 @@ def test_a_wrong_array_is_an_error_of_all_ranks(operation, kind, text):
     for rank, outcome in enumerate(outcomes(N, work)):
         assert isinstance(outcome, kind if rank == 1 else xfer.PeerError), outcome
         assert rank != 1 or text in str(outcome)
+
+
+def test_operations_in_another_order_are_named_after_right_ones_too():
+    def work(comm):
+        right = (0, 7, np.zeros(4, np.float32))
+        xfer.exchange(comm, [right], [(0, 7, np.zeros(4, np.float32))])
+        with pytest.raises(TypeError, match="to rank .*: .* is no array"):
+            xfer.exchange(comm, [right[::-1]], [right])
+
+    on_ranks(1, work)

@@ -113,6 +113,20 @@ def test_an_interface_without_an_address_is_refused():
             memory_of(like)
 
 
+@pytest.mark.parametrize("wrong", [{"typestr": "f4"}, {"typestr": None}, {"shape": None}, {"shape": 2}, {"strides": 4}])
+def test_an_interface_that_cannot_be_read_is_named(wrong):
+    interface = {"data": (4096, False), "shape": (2,), "typestr": "|u1", "version": 3, **wrong}
+    like = type("Like", (), {"__array_interface__": interface})()
+    ((key, value),) = wrong.items()
+    with pytest.raises(TypeError, match=f"{key} {'is ' if key != 'typestr' else ''}{value!r}"):
+        memory_of(like)
+
+
+def test_a_class_of_arrays_is_no_array():
+    with pytest.raises(TypeError, match="ndarray'> is no array"):
+        memory_of(np.ndarray)
+
+
 def test_the_prototypes_of_the_process_are_left_alone():
     """Another library's call of the same function has its own, as some have that other tests load: so a new process."""
     names = ("PyObject_GetBuffer", "PyBuffer_Release", "PyCapsule_IsValid", "PyCapsule_GetPointer")

@@ -259,6 +259,18 @@ def trainer():
         (lambda: Runs(0, None, []), TypeError, "runs is None, not a list"),
         (lambda: xfer.exchange(Comm.local(1)[0], 5, []), TypeError, "operations is 5, not a list"),
         (lambda: Model("qwen3-4b").add("x", "f32", 8), TypeError, "shape is 8, not a list"),
+        (lambda: Model("qwen3-4b").add("x", "f32", None), TypeError, "shape is None, not a list"),
+        (lambda: Model("qwen3-4b", renames=None), TypeError, "renames is None, not a list"),
+        (lambda: Model("qwen3-4b", quant=[]), ValueError, r"there is no quant \[\]: it is one of fp8_block128"),
+        (lambda: Shard(0, []), ValueError, r"there is no rule \[\]: it is one of chunk, balanced, even"),
+        (lambda: Side("vllm:tp2", weights=None), ValueError, "there is no state of weights None: it is one of loaded"),
+        (lambda: Side("vllm:tp2", weights=[[]]), ValueError, r"there is no state of weights \[\]"),
+        (lambda: Plan.simulate(1, 0, [], lane=[]), ValueError, r"there is no lane \[\]: it is one of auto, direct"),
+        (lambda: xfer.Conversion.blocks(1, 1, []), ValueError, r"there is no scale \[\]: it is one of f32, pow2"),
+        (lambda: xfer.log_to(None, []), ValueError, r"there is no level \[\]: it is one of warn, info, trace"),
+        (lambda: trainer().give([], "a.b", MINE), ValueError, r"there is no side \[\]: it is one of train, gen"),
+        (lambda: trainer().update([], "a.b", MINE), ValueError, r"there is no side \[\]: it is one of train, gen"),
+        (lambda: trainer().update("train", [], MINE), TypeError, "name is a list, not a text"),
         (lambda: Side("fsdp:dp2", ranks=5), TypeError, "ranks is 5, not a list"),
         (lambda: Side("fsdp", items=["dp"]), TypeError, r"items is \['dp'\], not names and their numbers"),
         (lambda: Side("vllm:tp2,ep2,loaded", expert_map=[0, 1]), TypeError, "the experts of a rank is 0, not a list"),
@@ -294,6 +306,18 @@ def test_a_tensor_is_bound_by_a_whole_number():
     for result in outcomes(2, work):
         assert isinstance(result, TypeError)
         assert "tensor is 0.9, not a whole number" in str(result)
+
+
+def test_what_is_no_row_to_bind_is_noted_for_the_commit():
+    def work(comm):
+        plan = plan_of(comm)
+        plan.bind_many([("w", MINE, new()), *([5] if comm.rank == 1 else [])])
+        plan.commit()
+
+    here, there = outcomes(2, work)
+    assert isinstance(here, xfer.PeerError)
+    assert isinstance(there, ValueError)
+    assert str(there) == "a row to bind is (tensor, source, destination), not 5"
 
 
 def plan_of(comm):

@@ -316,7 +316,7 @@ def test_what_the_library_does_is_told_to_a_function_or_a_logger(caplog):
     n = len(told)
     on_ranks(1, work)
     assert len(told) == n
-    with pytest.raises(ValueError, match="warn, info or trace"):
+    with pytest.raises(ValueError, match="warn, info, trace"):
         xfer.log_to(None, "loud")
     with pytest.raises(TypeError, match="a str is neither a Logger nor a function"):
         xfer.log_to("moves")
