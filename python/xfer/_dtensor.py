@@ -108,7 +108,7 @@ def _plain(placement: Any, n_dims: int) -> Placement:
     if kind == "Replicate":
         return _REPLICATE
     if kind in ("Shard", "_StridedShard"):
-        dim = placement.dim + n_dims if placement.dim < 0 else placement.dim
+        dim = placement.dim + n_dims if -n_dims <= placement.dim < 0 else placement.dim
         return _strided_shard(dim, int(placement.split_factor)) if kind == "_StridedShard" else _shard(dim)
     if "Partial" in kind:
         raise TypeError("a Partial DTensor holds terms of sums: redistribute it to Shard or Replicate first")

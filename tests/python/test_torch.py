@@ -208,6 +208,8 @@ def test_a_dtensor_of_what_expand_gives_is_redistributed(one_rank_of_torch):
         ({"mesh": 3}, TypeError, "a int is no DeviceMesh"),
         ({"placements": None}, ValueError, "a mesh without placements"),
         ({"placements": torch.distributed.tensor.Replicate()}, TypeError, r"placements is Replicate\(\), not a list"),
+        ({"placements": [torch.distributed.tensor.Shard(1)]}, xfer.ArgError, "shards dim 1 of a tensor of 1 dims"),
+        ({"placements": [torch.distributed.tensor.Shard(-2)]}, xfer.ArgError, "shards dim -2 of a tensor of 1 dims"),
         ({"ranks": {}}, ValueError, "ranks does not say which rank torch's rank 0 is"),
         ({"meaning": "sizes"}, ValueError, "there is no meaning 'sizes': it is order or pieces"),
     ],
