@@ -20,6 +20,7 @@ __all__ = ["Recorder", "Write", "name_of"]
 _CLONES = ("clone", "_to_copy")
 _CONSTANTS = ("zeros", "zeros_like", "new_zeros", "full", "full_like", "new_full", "ones", "ones_like", "new_ones")
 _EMPTY = ("empty_like", "new_empty", "new_empty_strided")
+_OTHER_MEMORY = ("resize_", "resize_as_", "set_")
 _WIDER = {
     torch.bfloat16: (torch.float32, torch.float64),
     torch.float16: (torch.float32, torch.float64),
@@ -62,9 +63,9 @@ def _is_index(tensor: Any) -> bool:
 
 
 def _carried_out(func: Any, args: Any, kwargs: Any, tensors: list[Any]) -> Any:
-    """Without their values where indices meet tensors without data."""
-    if any(x.is_meta for x in tensors) and any(map(_is_index, tensors)) and not _kind_of(func).writes:
-        shapes = {id(x): x.to("meta") for x in tensors if _is_index(x)}
+    """Without their values where indices, masks or others meet tensors without data."""
+    if any(x.is_meta for x in tensors) and not all(x.is_meta for x in tensors) and not _kind_of(func).writes:
+        shapes = {id(x): x.to("meta") for x in tensors if not x.is_meta}
         args, kwargs = tree_map(lambda x: shapes.get(id(x), x), (args, kwargs))
     return func(*args, **kwargs)
 
@@ -110,6 +111,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc, unused-ignore]
         super().__init__()
         self.sources: dict[str, Any] = {}
         self.known: dict[int, _Storage] = {}
+        self.live: list[Any] = []  # parameters themselves, which keep their dims
         self.numbers: list[_Number] = []
 
     # ---- what is known at first
@@ -128,6 +130,8 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc, unused-ignore]
             shape = (n,)
         shape = shape or (1,)
         made = _Storage(tensor.untyped_storage(), Block(shape), tensor.dtype, name)
+        if name is not None:
+            self.live.append(tensor)
         return self.known.setdefault(_key(tensor), made)
 
     # ---- operations
@@ -142,6 +146,8 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc, unused-ignore]
         numbers = [x.node for x in given if isinstance(x, torch.SymFloat)]
         if numbers:
             return self._fill(func, args, numbers[0])
+        if _kind_of(func).is_turn and not any(args[0] is x for x in self.live):
+            return func(*args, **kwargs)
         if not any(self._has_elements(x) for x in tensors):
             return self._untracked(func, args, kwargs)
         if _kind_of(func).is_view:
@@ -456,11 +462,13 @@ def _flat(x: Any) -> Iterator[Any]:
 @dataclass(frozen=True)
 class _Kind:
     """What an operation does, by its schema. writes: (position, name) of the arguments that it writes to. is_view: all
-    that it returns lies in storages of its arguments. is_composite: it is made of others, as reshape() and to() are,
+    that it returns lies in storages of its arguments. is_turn: it gives a tensor other dims in place, as t_() and
+    squeeze_() do, and writes no element. is_composite: it is made of others, as reshape() and to() are,
     which torch.inference_mode() leaves whole; of what they return the schema says that it may be a view."""
 
     writes: tuple[tuple[int, str], ...]
     is_view: bool
+    is_turn: bool
     is_composite: bool
 
 
@@ -470,7 +478,10 @@ def _kind_of(func: Any) -> _Kind:
     arguments = [(i, each.name, each.alias_info) for i, each in enumerate(schema.arguments)]
     writes = tuple((i, name) for i, name, alias in arguments if alias is not None and alias.is_write)
     is_view = not writes and bool(schema.returns) and all(each.alias_info for each in schema.returns)
-    return _Kind(writes, is_view, func.has_kernel_for_dispatch_key(torch._C.DispatchKey.CompositeImplicitAutograd))
+    is_turn = torch.Tag.inplace_view in func.tags and func.overloadpacket.__name__ not in _OTHER_MEMORY
+    return _Kind(
+        writes, is_view, is_turn, func.has_kernel_for_dispatch_key(torch._C.DispatchKey.CompositeImplicitAutograd)
+    )
 
 
 def _written(func: Any, args: Any, kwargs: Any) -> list[Any]:

@@ -188,6 +188,11 @@ CASES = {
         {"x": (3, 3, 4)},
         {"a": (22, 2), "b": (3, 3, 4)},
     ),
+    "dims in place": (
+        lambda m, w: m.x.data.unsqueeze_(0).copy_(w["a"].t_().unsqueeze_(1).squeeze_(1).transpose_(0, 1).t()),
+        {"x": (3, 4)},
+        {"a": (4, 3)},
+    ),
     "scalar": (lambda m, w: m.x.data.copy_(w["s"]), {"x": ()}, {"s": ()}),
     "broadcast": (lambda m, w: m.x.data.copy_(w["s"]), {"x": (3, 2)}, {"s": (1, 2)}),
     "several at once": (
@@ -296,6 +301,7 @@ WRITES = {
         "max",
         ("w",),
     ),
+    "a choice": (lambda p, w: p.copy_(torch.where(torch.tensor([True, False] * 2), w, -w)), "where", ("w",)),
     "a list": (lambda p, w: torch._foreach_add_([p], [w]), "_foreach_add_", ("w",)),
     "a list of constants": (lambda p, _: torch._foreach_zero_([p]), "_foreach_zero_", ()),
 }
