@@ -501,6 +501,7 @@ class TestCommandLine(unittest.TestCase):
             self.assertEqual((done.returncode, done.stderr), (0, ""))
             staging.add(json.loads(done.stdout)["staging_bytes"])
         self.assertEqual(len(staging), 1)
+        self.assertIn("all ranks receive do not fit", limited("--problem", f"u8[{2**62 - 1}] (1):R -> (5):R").stderr)
 
     def test_work_that_takes_too_long_can_be_stopped(self):
         words = [os.path.join(BIN, "xfer_plan"), "--problem", "f32[300000] (300000):S0 -> (300000):R"]

@@ -135,6 +135,7 @@ int plan_report(const plan_whole *whole, const plan_args *args)
 {
   plan_traffic traffic = {.ranks = NULL};
   uint64_t delivered = 0;
+  bool fits = true;
 
   if (args->rank >= 0) return print_rank(whole, args);
   if (args->html != NULL) return plan_html(whole, args);
@@ -142,13 +143,15 @@ int plan_report(const plan_whole *whole, const plan_args *args)
   if (args->draw) return plan_draw(whole, args);
   if (!plan_traffic_find(&traffic, whole, false)) return EXIT_FAILURE;
   for (int rank = 0; rank < whole->n_ranks; rank++)
-    delivered += traffic.ranks[rank].in_bytes;
-  if (args->json)
+    fits = !__builtin_add_overflow(delivered, traffic.ranks[rank].in_bytes, &delivered) && fits;
+  if (!fits)
+    args_failed("the bytes that all ranks receive do not fit in 64 bits");
+  else if (args->json)
     print_json(whole, traffic.ranks, delivered);
   else
     print_text(whole, &traffic, delivered);
   plan_traffic_free(&traffic);
-  return EXIT_SUCCESS;
+  return fits ? EXIT_SUCCESS : EXIT_FAILURE;
 }
 
 /* ---- bench ---- */
