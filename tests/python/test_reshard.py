@@ -134,6 +134,7 @@ def test_what_one_rank_has_wrong_is_said_on_all():
         ({"src_placements": [Shard(0), Shard(1)]}, ValueError, "2 placements for a mesh of 1 axes"),
         ({"src_placements": []}, ValueError, "0 placements for a mesh of 1 axes"),
         ({"src_mesh": None}, TypeError, "a mesh is None, not a list"),
+        ({"dst_placements": None}, TypeError, "placements is None, not a list"),
         ({"src_mesh": [[0], 1]}, ValueError, "rows of different lengths"),
         ({"global_shape": 8}, TypeError, "global_shape is 8, not a list"),
         ({"global_shape": (4.0, 2)}, TypeError, "a size of global_shape is 4.0, not a whole number"),

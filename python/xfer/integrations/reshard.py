@@ -57,7 +57,7 @@ def _cuts(placements: Sequence[Any], axes: Axes, n_dims: int) -> Cuts:
     """Of placements of torch, of NCCL M2N or of vLLM, by the names of their classes; a number is a Shard's dim, as in
     M2N, where axes of one rank after the last placement need none."""
     cuts: list[int | None] = []
-    for placement in placements:
+    for placement in listed(placements, "placements"):
         kind = type(placement).__name__
         if kind not in ("Shard", "Replicate", "int"):
             raise TypeError(f"{placement!r} is neither Shard nor Replicate")
