@@ -48,6 +48,8 @@ def _clean(name: str) -> str:
 
 def _handles(module: Any) -> Iterator[tuple[str, Any]]:
     """(prefix, FlatParameter) of each module that FSDP1 wraps."""
+    if not isinstance(module, torch.nn.Module):
+        raise TypeError(f"a {type(module).__name__} is no module")
     for name, each in module.named_modules():
         handle = getattr(each, "_handle", None)
         if handle is not None and hasattr(getattr(handle, "flat_param", None), "_shard_param_infos"):

@@ -22,6 +22,7 @@ from typing import Any
 import torch
 
 from ._recorder import Recorder, Write, name_of
+from ._structs import items
 from ._trace import Block, Dim, Strided, Unmapped, simplified, write
 from .dtypes import torch_dtype
 from .layout import Layout
@@ -285,7 +286,8 @@ def capture(
     whatever the loader raises.
     """
     recorder, tensors = Recorder(), {}
-    for name, (dtype, shape) in checkpoint.items():
+    for name, row in checkpoint.items():
+        dtype, shape = items(row, 2, f"{name!r} of a checkpoint is (dtype, shape)")
         tensors[name] = torch.empty(tuple(shape), dtype=torch_dtype(torch, dtype), device="meta")
         recorder.add_source(name, tensors[name])
     for name, tensor in _named(module):

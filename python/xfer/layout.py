@@ -9,7 +9,7 @@ from typing import Any
 
 from . import _handle, _structs
 from ._lib import lib
-from ._structs import array, choice, decoded, encoded, items, length, listed, needed, truth
+from ._structs import array, checked, choice, decoded, encoded, items, length, listed, needed, truth
 from .dtypes import dtype_code, itemsize, name_of_code
 from .mesh import Mesh
 
@@ -176,6 +176,7 @@ class Layout(_handle.Handle):
 
         Raises ShapeError for a box with hi below lo, ValueError for bounds of other dims.
         """
+        checked("mesh", mesh, "mesh")
         lists = [listed(boxes, "boxes")] if mesh is None else boxes
         listed(shape, "shape")
         if mesh is not None and len(listed(lists, "boxes")) != len(mesh):
@@ -198,6 +199,7 @@ class Layout(_handle.Handle):
         mesh: ranges[i] is that of its i-th rank. None: `ranges` is this rank's own, and making a plan gathers the
         others'. A range may be empty, or reach past the end as padding; a dense array is the range itself.
         """
+        checked("mesh", mesh, "mesh")
         listed(shape, "shape")
         pairs = [ranges] if mesh is None else listed(ranges, "ranges")
         if mesh is not None and len(pairs) != len(mesh):

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from . import _functions, _handle, _structs, dtypes
 from ._lib import lib
-from ._structs import array, choice, decoded, encoded, length, listed, truth
+from ._structs import array, choice, decoded, encoded, length, listed, needed, truth
 from .comm import Comm
 from .conversion import Conversion
 from .errors import ArgError, StateError
@@ -492,6 +492,7 @@ class Locals(_handle.Handle):
         What is missing, not wanted, or of the wrong shape or type is noted, and raised by the plan's commit() as a
         MismatchError, there on all ranks; problems() has each.
         """
+        needed("plan", plan, "plan")
         comm = plan._on()
         self._device = comm._device
         with comm._alone():
@@ -551,6 +552,7 @@ class Locals(_handle.Handle):
         """plan.wait(), then the callbacks, on the thread that waits. Collective. What a callback raises is raised.
         Of a plan with fresh_sources, what was handed in for "train" is kept no longer: update() comes before the next
         bind()."""
+        needed("plan", plan, "plan")
         plan._on()  # raises
         plan._keep(self)
         plan._wait(lib.xfer_locals_wait, self, plan, timeout_ms)

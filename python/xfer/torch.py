@@ -55,6 +55,7 @@ __all__ = [
 
 def pool_staging(comm: Comm) -> None:
     """Let the staging memory of a comm on a GPU come from torch's caching allocator, which then counts it. Local."""
+    needed("comm", comm, "comm")
     device = comm.device
     if device is None:
         raise ValueError("torch has no pool of the host's memory")

@@ -161,3 +161,9 @@ def test_what_is_done_after_loading_counts():
     (copy,) = found.copies
     assert (copy.shape, copy.source_strides, copy.source_offset) == ((6, 3), (1, 6), 6)
     assert (copy.target_offset, copy.target_strides, copy.source_box) == (0, (4, 1), ((1, 4), (0, 6)))
+
+
+@pytest.mark.parametrize("row", ["f32", ("f32",), None, 4])
+def test_a_checkpoints_row_that_is_no_type_and_shape_is_named(row):
+    with pytest.raises(xfer.ArgError, match=r"'w' of a checkpoint is \(dtype, shape\), not"):
+        capture(Model({"w": (4,)}, lambda *_: None), {"w": row})

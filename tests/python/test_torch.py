@@ -227,6 +227,10 @@ def test_what_has_no_layout_is_named(one_rank_of_torch):
     tensor = torch.distributed.tensor.DTensor.from_local(torch.zeros(2), one_rank_of_torch, placements, run_check=False)
     with pytest.raises(TypeError, match="a Tensor is no DTensor"):
         xfer.torch.layout_of(torch.zeros(2))
+    with pytest.raises(TypeError, match="a Tensor is no module"):
+        xfer.torch.flat_parts(torch.zeros(2))
+    with pytest.raises(xfer.ArgError, match="comm is None, not a comm"):
+        xfer.torch.pool_staging(None)
     with pytest.raises(ValueError, match="'w' is in none of the meshes"):
         xfer.torch.layouts_of({"w": tensor}, meshes=[{"v": [[1], [0]]}])
     with pytest.raises(xfer.ArgError, match="train is None, not a side"):
