@@ -214,6 +214,8 @@ def _of_dlpack(x: Any) -> Memory:
         tensor, read_only = whole.tensor, bool(whole.flags & 1)
     else:
         tensor, read_only = _DLTensor.from_address(_api.PyCapsule_GetPointer(capsule, b"dltensor")), False
+    if tensor.ndim < 0 or (tensor.ndim > 0 and not tensor.shape):
+        raise TypeError(f"DLPack of {tensor.ndim} dims without a shape")
     name = dtypes.of_dlpack(tensor.code, tensor.bits, tensor.lanes)
     size, shape = dtypes.itemsize(name), tuple(tensor.shape[: tensor.ndim])
     strides = tuple(s * size for s in tensor.strides[: tensor.ndim]) if tensor.strides else _dense(shape, size)

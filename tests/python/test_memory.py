@@ -122,6 +122,18 @@ def test_an_interface_that_cannot_be_read_is_named(wrong):
         memory_of(like)
 
 
+@pytest.mark.parametrize("n_dims", [-1, 1])
+def test_a_dlpack_tensor_without_a_shape_is_refused(n_dims):
+    data = ctypes.create_string_buffer(4)
+    tensor = xfer.memory._DLTensor(data=ctypes.addressof(data), device_type=1, ndim=n_dims, code=2, bits=32, lanes=1)
+    made = ctypes.PYFUNCTYPE(ctypes.py_object, ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p)(
+        ("PyCapsule_New", ctypes.pythonapi)
+    )(ctypes.addressof(tensor), b"dltensor", None)
+    functions = {"__dlpack__": lambda _, **__: made, "__dlpack_device__": lambda _: (1, 0)}
+    with pytest.raises(TypeError, match=f"DLPack of {n_dims} dims without a shape"):
+        memory_of(type("Like", (), functions)())
+
+
 def test_a_class_of_arrays_is_no_array():
     with pytest.raises(TypeError, match="ndarray'> is no array"):
         memory_of(np.ndarray)
