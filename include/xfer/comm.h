@@ -44,7 +44,7 @@ typedef int (*xfer_all_gather_fn)(void *context, void *all, const void *mine, si
 /**
  * Make a comm whose ranks are processes of one host and of one user, or threads of them; memory is
  * host memory. Data and control go through shared memory: each rank makes a nameless file and
- * passes it to the others over sockets. The sockets stay open, two between every two ranks, and
+ * passes it to the others over sockets. The sockets stay open, one between every two ranks, and
  * show when a process ends. What a plan moves between threads of one process is copied directly.
  *
  * Collective: all `size` ranks. Calls `all_gather` three times, all of them before it returns, and
@@ -66,7 +66,7 @@ typedef int (*xfer_all_gather_fn)(void *context, void *all, const void *mine, si
  * @retval XFER_ERR_COMM   `all_gather` failed or did not put each rank's bytes at its place, for
  *                         example because two ranks have one number; or a rank is on another host;
  *                         or the system gives no shared memory (RLIMIT_FSIZE) or no more files
- *                         (RLIMIT_NOFILE): a rank needs three for each other rank, and four
+ *                         (RLIMIT_NOFILE): a rank needs two for each other rank, and three
  *                         to spare.
  * @retval XFER_ERR_TIMEOUT  A rank that had arrived did not answer for 10 minutes, or this one was
  *                           interrupted (xfer_interrupt_set).

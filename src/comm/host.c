@@ -1,78 +1,26 @@
 /* A comm whose ranks are processes of one host, over memory that they share (shared.c): messages
  * are channels whose slots are copied from and to the callers' memory.
  *
- * Sockets between each two ranks carry no data. A byte wakes a rank that sleeps until its peer has
- * come, and a process that ends closes its sockets, which ends the waits for it at once, however it
- * ended; where children that it forked hold them open its pidfd, watched with them, does. A rank
- * that gives up tells all others why, in the memory, and their waits end. What they touch is theirs
- * or a slot: no call leaves anything behind.
+ * A process that ends closes the sockets by which it met the others, which ends the waits for it,
+ * however it ended. A rank that gives up tells all others why, in the memory, and their waits end.
+ * What they touch is theirs or a slot: no call leaves anything behind.
  */
 #include "host_comm.h"
 
 #include "alloc.h"
-#include "descriptor.h"
 #include "error.h"
 
 #include <stdio.h>
 #include <string.h>
-#include <sys/epoll.h>
-#include <sys/socket.h>
-#include <unistd.h>
 
 enum {
-  MOST_EVENTS = 16, /* at once */
-  LOOK_MS = 50,     /* between looks whether another thread broke the comm */
+  NAP_NS = 20000000, /* until another thread is seen to have broken the comm, or a process to end */
   /* To sleep costs less than to be late on a core that others want, as where all wait for a GPU. */
   SPIN_NS = 10000,
   YIELDS = 0 /* whoever is no rank takes its whole turn */
 };
 
-/* ---- sleeping, lost ranks, failure ---------------------------------------------------------- */
-
-static void end_peer(xfi_host_comm *comm, xfi_host_peer *peer)
-{
-  peer->has_ended = true;
-  (void)epoll_ctl(comm->events, EPOLL_CTL_DEL, peer->in, NULL);
-  (void)epoll_ctl(comm->events, EPOLL_CTL_DEL, peer->process, NULL);
-}
-
-/* Takes what comes over the sockets, and sleeps until something does or it is time to look round.
- */
-static void look(xfi_host_comm *comm, int64_t wait_ms)
-{
-  struct epoll_event events[MOST_EVENTS];
-  char bells[64];
-  int n;
-
-  do {
-    n = epoll_wait(comm->events, events, MOST_EVENTS, wait_ms < LOOK_MS ? (int)wait_ms : LOOK_MS);
-    wait_ms = 0;
-    for (int i = 0; i < n; i++) {
-      xfi_host_peer *peer = &comm->peers[events[i].data.u64 / 2];
-      const bool is_process = events[i].data.u64 % 2 != 0;
-
-      if (is_process || recv(peer->in, bells, sizeof bells, MSG_DONTWAIT) == 0)
-        end_peer(comm, peer);
-    }
-  } while (n == MOST_EVENTS);
-}
-
-static void host_nap(xfi_comm *comm, uint32_t bell, xfi_deadline deadline)
-{
-  (void)bell;
-  look((xfi_host_comm *)comm, xfi_deadline_left_ms(deadline));
-}
-
-/* A full socket wakes it as well. */
-static void host_wake(xfi_comm *comm, int rank)
-{
-  (void)send(((xfi_host_comm *)comm)->peers[rank].out, "", 1, MSG_NOSIGNAL | MSG_DONTWAIT);
-}
-
-static bool host_is_lost(const xfi_comm *comm, int rank)
-{
-  return ((const xfi_host_comm *)comm)->peers[rank].has_ended;
-}
+/* ---- failure ------------------------------------------------------------------------------ */
 
 void xfi_host_warn(xfi_comm *base, uint64_t number, const char *why)
 {
@@ -84,17 +32,17 @@ void xfi_host_warn(xfi_comm *base, uint64_t number, const char *why)
 
 xfer_status xfi_host_heed(xfi_comm *base, uint64_t number)
 {
-  xfi_host_comm *comm = (xfi_host_comm *)base;
+  const xfi_shared *shared = (const xfi_shared *)base;
 
-  look(comm, 0);
   for (int r = 0; r < base->size; r++) {
-    const xfi_segment *theirs = xfi_segment_of(&comm->shared, r);
+    const xfi_segment *theirs = xfi_segment_of(shared, r);
+    const bool has_ended = xfi_shared_is_lost(shared, r);
     const bool has_left = atomic_load(&theirs->has_left) != 0;
 
     XFI_TRY(xfi_shared_check(base)); /* what it told before it left */
     XFI_CHECK(atomic_load(&theirs->warned) != number, XFER_ERR_PEER, "%.*s", XFI_BROKEN_BYTES - 1,
               theirs->warning);
-    XFI_CHECK(!has_left && !comm->peers[r].has_ended, XFER_ERR_COMM, "rank %d has %s", r,
+    XFI_CHECK(!has_left && !has_ended, XFER_ERR_COMM, "rank %d has %s", r,
               has_left ? "left the comm" : "ended");
   }
   return XFER_OK;
@@ -142,10 +90,8 @@ static xfer_status host_carry(xfi_comm *base, xfi_carry_call call, const xfi_mes
 }
 
 const xfi_shared_ops xfi_host_shared_ops = {
-    .nap = host_nap,
-    .wake = host_wake,
-    .is_lost = host_is_lost,
     .carry = host_carry,
+    .nap_ns = NAP_NS,
     .naps = 1,
     .spin_ns = SPIN_NS,
     .yields = YIELDS,
@@ -153,24 +99,11 @@ const xfi_shared_ops xfi_host_shared_ops = {
 
 /* ---- the end ------------------------------------------------------------------------------ */
 
-void xfi_host_hang_up(xfi_host_comm *comm)
-{
-  for (int r = 0; comm->peers != NULL && r < comm->shared.base.size; r++) {
-    (void)xfi_descriptor_drop(comm->peers[r].in);
-    (void)xfi_descriptor_drop(comm->peers[r].out);
-    (void)xfi_descriptor_drop(comm->peers[r].process);
-    comm->peers[r] = XFI_HOST_NO_PEER;
-  }
-  comm->events = xfi_descriptor_drop(comm->events);
-}
-
 void xfi_host_free(xfi_host_comm *comm)
 {
   if (comm == NULL) return;
   xfi_shared_leave(&comm->shared); /* before a socket closes */
   xfi_shared_end(&comm->shared);
-  xfi_host_hang_up(comm);
-  xfi_free(comm->peers);
   xfi_free(comm->channels);
   xfi_free(comm->data);
   xfi_free(comm);

@@ -1,7 +1,7 @@
-/* Making a comm of processes of one host: every rank makes memory for what it gives the others and
- * listens for a moment at a random address; the caller's all-gather tells the addresses, each rank
- * connects to every other one, and then hands it the memory's file. Two more of the caller's
- * gatherings see to it that nobody waits for one that failed.
+/* How processes of one host meet, and a comm of them: every rank makes memory for what it gives the
+ * others and listens for a moment at a random address; the caller's all-gather tells the addresses,
+ * each rank connects to those before it, and then each two hand each other the memory's file. Two
+ * more of the caller's gatherings see to it that nobody waits for one that failed.
  *
  * An address of Linux's abstract namespace is in no file system and may be connected to by anybody,
  * so both ends look whose process the other is, and the connecting one says the name that was told.
@@ -20,7 +20,6 @@
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
-#include <sys/epoll.h>
 #include <sys/random.h>
 #include <sys/resource.h>
 #include <sys/syscall.h>
@@ -47,10 +46,11 @@ typedef struct hello {
   int32_t rank;
 } hello;
 
+/* Ranks are numbered by their places among those of the host. */
 typedef struct meeting {
   int rank;
   int size;
-  xfi_host_comm *comm;
+  xfi_shared *shared;
   xfer_all_gather_fn all_gather;
   void *context;
   int listener;
@@ -104,7 +104,7 @@ static xfer_status listen_here(meeting *m)
                      xfi_socket_address(&address, own->name, NAME_BYTES)) == 0 &&
                 listen(m->listener, m->size) == 0,
             XFER_ERR_COMM, "a socket for the other ranks: %s", REASON);
-  m->file = xfi_shared_make(&m->comm->shared, 0);
+  m->file = xfi_shared_make(m->shared);
   XFI_CHECK(m->file >= 0, XFER_ERR_COMM, "memory for the other ranks: %s", REASON);
   return XFER_OK;
 }
@@ -140,7 +140,7 @@ static xfer_status check_words(const meeting *m)
  * by it would be what they fail of. */
 static void let_go(meeting *m)
 {
-  if (m->comm != NULL) xfi_host_hang_up(m->comm);
+  xfi_shared_part(m->shared);
   m->file = xfi_descriptor_drop(m->file);
   if (!m->is_known || m->has_met) m->listener = xfi_descriptor_drop(m->listener);
 }
@@ -185,43 +185,31 @@ static xfer_status tell(meeting *m, xfer_status mine)
 /* Nobody takes connections yet: a listener has room for all ranks, or this fails. */
 static xfer_status connect_to(meeting *m, int rank)
 {
-  int *out = &m->comm->peers[rank].out;
+  xfi_neighbour *peer = &m->shared->neighbours[rank];
   hello said = {.rank = m->rank};
   struct sockaddr_un address;
   const socklen_t n_bytes = xfi_socket_address(&address, m->words[rank].name, NAME_BYTES);
 
   memcpy(said.to, m->words[rank].name, NAME_BYTES);
   memcpy(said.from, m->own.name, NAME_BYTES);
-  *out = xfi_descriptor_kept(socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
-  XFI_CHECK(*out >= 0, XFER_ERR_COMM, "a socket to rank %d: %s", rank, REASON);
-  XFI_CHECK(connect(*out, (struct sockaddr *)&address, n_bytes) == 0, XFER_ERR_COMM,
+  peer->socket =
+      xfi_descriptor_kept(socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+  XFI_CHECK(peer->socket >= 0, XFER_ERR_COMM, "a socket to rank %d: %s", rank, REASON);
+  XFI_CHECK(connect(peer->socket, (struct sockaddr *)&address, n_bytes) == 0, XFER_ERR_COMM,
             "a socket to rank %d, which must be on this host: %s", rank,
             errno == EAGAIN ? "more ranks than net.core.somaxconn allows" : REASON);
-  XFI_CHECK(xfi_socket_is_same_user(*out), XFER_ERR_COMM, "rank %d is another user's process",
-            rank);
-  XFI_CHECK(xfi_socket_send(*out, &said, sizeof said, -1), XFER_ERR_COMM,
+  XFI_CHECK(xfi_socket_is_same_user(peer->socket), XFER_ERR_COMM,
+            "rank %d is another user's process", rank);
+  peer->process = watch_process(peer->socket);
+  XFI_CHECK(xfi_socket_send(peer->socket, &said, sizeof said, -1), XFER_ERR_COMM,
             "rank %d was told nothing: %s", rank, REASON);
   return XFER_OK;
 }
 
 static xfer_status connect_all(meeting *m)
 {
-  for (int r = 0; r < m->size; r++)
-    if (r != m->rank) XFI_TRY(connect_to(m, r));
-  return XFER_OK;
-}
-
-/* That it has ended, or rings. */
-static xfer_status watch_peer(const xfi_host_comm *comm, int rank)
-{
-  const int files[] = {comm->peers[rank].in, comm->peers[rank].process};
-
-  for (uint64_t i = 0; i < 2; i++) {
-    struct epoll_event event = {.events = EPOLLIN, .data.u64 = 2 * (uint64_t)rank + i};
-
-    XFI_CHECK(files[i] < 0 || epoll_ctl(comm->events, EPOLL_CTL_ADD, files[i], &event) == 0,
-              XFER_ERR_COMM, "a watch of rank %d: %s", rank, REASON);
-  }
+  for (int r = 0; r < m->rank; r++)
+    XFI_TRY(connect_to(m, r));
   return XFER_OK;
 }
 
@@ -232,8 +220,8 @@ static int rank_of(const meeting *m, int made)
   ssize_t n;
 
   XFI_AGAIN(n, recv(made, &said, sizeof said, MSG_DONTWAIT));
-  if (n != (ssize_t)sizeof said || !xfi_socket_is_same_user(made) || said.rank < 0 ||
-      said.rank >= m->size || said.rank == m->rank || m->comm->peers[said.rank].in >= 0)
+  if (n != (ssize_t)sizeof said || !xfi_socket_is_same_user(made) || said.rank <= m->rank ||
+      said.rank >= m->size || m->shared->neighbours[said.rank].socket >= 0)
     return -1;
   return memcmp(said.to, m->own.name, NAME_BYTES) == 0 &&
                  memcmp(said.from, m->words[said.rank].name, NAME_BYTES) == 0
@@ -241,11 +229,12 @@ static int rank_of(const meeting *m, int made)
              : -1;
 }
 
-/* All have connected; a stranger's is closed. */
+/* All have connected that were to; a stranger's is closed. */
 static xfer_status accept_all(meeting *m)
 {
-  for (int n_missing = m->size - 1; n_missing > 0;) {
-    const int made = xfi_descriptor_kept(accept4(m->listener, NULL, NULL, SOCK_CLOEXEC));
+  for (int n_missing = m->size - 1 - m->rank; n_missing > 0;) {
+    const int made =
+        xfi_descriptor_kept(accept4(m->listener, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK));
     int rank;
 
     if (made < 0 && (errno == EINTR || errno == ECONNABORTED)) continue;
@@ -255,9 +244,7 @@ static xfer_status accept_all(meeting *m)
       (void)close(made);
       continue;
     }
-    m->comm->peers[rank].in = made;
-    m->comm->peers[rank].process = watch_process(made);
-    XFI_TRY(watch_peer(m->comm, rank));
+    m->shared->neighbours[rank] = (xfi_neighbour){made, watch_process(made)};
     n_missing--;
   }
   return XFER_OK;
@@ -267,8 +254,8 @@ static xfer_status accept_all(meeting *m)
  * one user that nobody has taken are as many as one process may open. */
 static xfer_status give_file(const meeting *m, int rank, bool *is_done)
 {
-  *is_done = xfi_socket_send(m->comm->peers[rank].out, "", 1, m->file) || errno == EPIPE ||
-             errno == ECONNRESET;
+  *is_done = xfi_socket_send(m->shared->neighbours[rank].socket, "", 1, m->file) ||
+             errno == EPIPE || errno == ECONNRESET;
   XFI_CHECK(*is_done || errno == ETOOMANYREFS || errno == EAGAIN, XFER_ERR_COMM,
             "rank %d was not given memory: %s", rank, REASON);
   return XFER_OK;
@@ -284,15 +271,17 @@ static xfer_status take_file(const meeting *m, int rank, bool *is_done)
   char byte;
 
   errno = 0; /* stays so at an end */
-  is_whole = xfi_socket_receive(m->comm->peers[rank].in, &byte, 1, MSG_DONTWAIT, &file, &is_lost);
+  is_whole = xfi_socket_receive(m->shared->neighbours[rank].socket, &byte, 1, MSG_DONTWAIT, &file,
+                                &is_lost);
   *is_done = is_whole || errno == 0 || errno == ECONNRESET;
   if (!is_whole && (*is_done || errno == EAGAIN)) return XFER_OK;
-  if (file >= 0) theirs = xfi_shared_map(&m->comm->shared, file);
+  if (file >= 0) theirs = xfi_shared_map(m->shared, file);
   if (file >= 0) (void)close(file);
-  m->comm->shared.at[rank] = theirs;
+  m->shared->at[rank] = theirs;
   if (is_lost) errno = EMFILE; /* nothing else drops it */
-  XFI_CHECK(theirs != NULL && theirs->rank == rank, XFER_ERR_COMM, "the memory of rank %d: %s",
-            rank, REASON);
+  XFI_CHECK(theirs != NULL && theirs->rank >= 0 && theirs->rank < m->shared->base.size,
+            XFER_ERR_COMM, "the memory of rank %d: %s", rank, REASON);
+  m->shared->places[theirs->rank] = rank;
   return XFER_OK;
 }
 
@@ -330,8 +319,7 @@ static xfer_status meet_all(meeting *m)
   XFI_CHECK_DONE(done != NULL, XFER_ERR_NOMEM, "a comm of %d ranks", m->size);
   XFI_TRY_DONE(accept_all(m));
   XFI_TRY_DONE(exchange_files(m, done, done + m->size));
-  xfi_shared_hear(&m->comm->shared);
-  m->comm->shared.base.has_cores = xfi_cores_suffice(&m->words[0].cores, sizeof *m->words, m->size);
+  m->shared->base.has_cores = xfi_cores_suffice(&m->words[0].cores, sizeof *m->words, m->size);
 done:
   xfi_free(done);
   return st;
@@ -341,61 +329,74 @@ done:
 static xfer_status check_memory(const meeting *m)
 {
   for (int r = 0; r < m->size; r++)
-    XFI_CHECK(m->comm->shared.at[r] != NULL, XFER_ERR_PEER, "rank %d has ended", r);
+    XFI_CHECK(m->shared->at[r] != NULL, XFER_ERR_PEER, "rank %d has ended", r);
   return XFER_OK;
 }
 
-/* Local. What it has made is in *m, whatever it returns. */
-static xfer_status prepare(meeting *m)
+void *xfi_host_words(int n)
 {
-  const size_t size = (size_t)m->size;
-  xfi_host_comm *comm = xfi_calloc(1, sizeof *comm);
+  return xfi_calloc((size_t)n, sizeof(word));
+}
 
-  XFI_CHECK(comm != NULL, XFER_ERR_NOMEM, "a comm of %d ranks", m->size);
-  m->comm = comm;
-  comm->events = -1;
-  comm->shared.base = (xfi_comm){.ops = &xfi_host_ops, .rank = m->rank, .size = m->size};
-  comm->shared.base.shares_all = true;
-  comm->peers = xfi_calloc(size, sizeof *comm->peers);
-  comm->channels = xfi_calloc(2 * size, sizeof *comm->channels);
-  comm->data = xfi_calloc(2 * size, sizeof *comm->data);
-  for (int r = 0; comm->peers != NULL && r < m->size; r++)
-    comm->peers[r] = XFI_HOST_NO_PEER;
-  XFI_CHECK(comm->peers != NULL && comm->channels != NULL && comm->data != NULL, XFER_ERR_NOMEM,
-            "a comm of %d ranks", m->size);
-  comm->events = xfi_descriptor_kept(epoll_create1(EPOLL_CLOEXEC));
-  XFI_CHECK(comm->events >= 0, XFER_ERR_COMM, "to wait for the other ranks: %s", REASON);
-  XFI_TRY(xfi_shared_init(&comm->shared, &xfi_host_shared_ops, m->size, m->rank, true));
-  for (int r = 0; r < m->size; r++)
-    comm->shared.places[r] = r;
-  return listen_here(m);
+xfer_status xfi_host_meet(xfi_shared *shared, void *words, xfer_status mine,
+                          xfer_all_gather_fn all_gather, void *context)
+{
+  meeting m = {.rank = shared->place,
+               .size = shared->n_places,
+               .shared = shared,
+               .all_gather = all_gather,
+               .context = context,
+               .listener = -1,
+               .file = -1,
+               .words = words};
+  xfer_status st = XFER_OK;
+
+  m.own.version = XFI_VERSION;
+  m.own.number = m.rank + 1;
+  m.own.size = m.size;
+  st = tell(&m, mine == XFER_OK ? listen_here(&m) : mine);
+  st = tell(&m, st == XFER_OK ? connect_all(&m) : st);
+  m.has_met = st == XFER_OK;
+  st = tell(&m, st == XFER_OK ? meet_all(&m) : st);
+  if (st == XFER_OK) st = check_memory(&m);
+  if (st == XFER_OK)
+    xfi_shared_hear(shared);
+  else
+    xfi_shared_part(shared);
+  (void)xfi_descriptor_drop(m.listener);
+  (void)xfi_descriptor_drop(m.file);
+  return st;
+}
+
+/* ---- the comm ------------------------------------------------------------------------------- */
+
+/* Local. What it has made is in *comm, whatever it returns. */
+static xfer_status prepare(xfi_host_comm *comm, int rank, int size)
+{
+  comm->shared.base =
+      (xfi_comm){.ops = &xfi_host_ops, .rank = rank, .size = size, .shares_all = true};
+  XFI_TRY(xfi_shared_init(&comm->shared, &xfi_host_shared_ops, size, rank, true));
+  comm->channels = xfi_calloc(2 * (size_t)size, sizeof *comm->channels);
+  comm->data = xfi_calloc(2 * (size_t)size, sizeof *comm->data);
+  XFI_CHECK(comm->channels != NULL && comm->data != NULL, XFER_ERR_NOMEM, "a comm of %d ranks",
+            size);
+  return XFER_OK;
 }
 
 xfer_status xfi_comm_create_host(xfi_comm **comm, xfer_all_gather_fn all_gather, void *context,
                                  int rank, int size)
 {
-  meeting m = {rank,           size,      .all_gather = all_gather, .context = context,
-               .listener = -1, .file = -1};
   xfer_status st = XFER_OK;
+  xfi_host_comm *made = xfi_calloc(1, sizeof *made);
+  void *words = xfi_host_words(size);
 
-  m.own.version = XFI_VERSION;
-  m.own.number = rank + 1;
-  m.own.size = size;
-  m.words = xfi_calloc((size_t)size, sizeof *m.words);
-  XFI_CHECK_DONE(m.words != NULL, XFER_ERR_NOMEM, /* without this there is no word to the others */
+  XFI_CHECK_DONE(made != NULL && words != NULL, XFER_ERR_NOMEM, /* else no word to the others */
                  "a comm of %d ranks", size);
-  st = tell(&m, prepare(&m));
-  st = tell(&m, st == XFER_OK ? connect_all(&m) : st);
-  m.has_met = st == XFER_OK;
-  st = tell(&m, st == XFER_OK ? meet_all(&m) : st);
-  XFI_TRY_DONE(st);
-  XFI_TRY_DONE(check_memory(&m));
-  *comm = &m.comm->shared.base;
-  m.comm = NULL;
+  XFI_TRY_DONE(xfi_host_meet(&made->shared, words, prepare(made, rank, size), all_gather, context));
+  *comm = &made->shared.base;
+  made = NULL;
 done:
-  (void)xfi_descriptor_drop(m.listener);
-  (void)xfi_descriptor_drop(m.file);
-  xfi_free(m.words);
-  xfi_host_free(m.comm);
+  xfi_free(words);
+  xfi_host_free(made);
   return st;
 }

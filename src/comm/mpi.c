@@ -28,6 +28,14 @@
 
 enum { GATHER_BYTES = 1 << 20 }; /* in one operation over all ranks, but for very many of these */
 
+/* A rank that sleeps until another one of its host comes looks for notices as well. */
+static const xfi_shared_ops shared_ops = {
+    .nap_ns = 1000000,
+    .naps = 16,
+    .spin_ns = 2000000,
+    .yields = 1000, /* to be woken costs more than a turn of all others */
+};
+
 /* ---- the comm ----------------------------------------------------------------------------- */
 
 static void mpi_abort(xfi_comm *comm, const char *why)
@@ -41,7 +49,8 @@ static void mpi_abort(xfi_comm *comm, const char *why)
 static void transport_free(xfi_mpi_comm *t)
 {
   if (t == NULL) return;
-  xfi_mpi_segments_end(t);
+  xfi_shared_end(&t->shared);
+  xfi_free(t->words);
   xfi_free(t->out);
   xfi_free(t->in);
   xfi_free(t->requests);
@@ -68,7 +77,7 @@ static void mpi_destroy(xfi_comm *comm)
     if (all_leave) (void)MPI_Comm_free(&t->comm);
   }
   if (t->holds_own)
-    xfi_mpi_segments_end(t); /* nothing of MPI's is in them */
+    xfi_shared_end(&t->shared); /* nothing of MPI's is in it */
   else
     transport_free(t);
 }
@@ -95,6 +104,8 @@ static xfer_status transport_create(xfi_mpi_comm **out, MPI_Comm comm, MPI_Comm 
   xfer_status st = XFER_OK;
   xfi_mpi_comm *t = NULL;
   int size = 0;
+  int n_places = 0;
+  int place = 0;
 
   XFI_TRY_DONE(XFI_MPI(MPI_Comm_size, (comm, &size)));
   t = xfi_calloc(1, sizeof *t);
@@ -119,7 +130,11 @@ static xfer_status transport_create(xfi_mpi_comm **out, MPI_Comm comm, MPI_Comm 
                  XFER_ERR_NOMEM, "a comm of %d ranks", size);
   for (int r = 0; r < size; r++)
     t->telling[r] = MPI_REQUEST_NULL;
-  XFI_TRY_DONE(xfi_mpi_segments_create(t, host));
+  XFI_TRY_DONE(XFI_MPI(MPI_Comm_size, (host, &n_places)));
+  XFI_TRY_DONE(XFI_MPI(MPI_Comm_rank, (host, &place)));
+  t->words = xfi_host_words(n_places);
+  XFI_CHECK_DONE(t->words != NULL, XFER_ERR_NOMEM, "a comm of %d ranks", size);
+  XFI_TRY_DONE(xfi_shared_init(&t->shared, &shared_ops, n_places, place, true));
   *out = t;
   t = NULL;
 done:
@@ -203,6 +218,22 @@ done:
   return st;
 }
 
+static int gather_on_host(void *host, void *all, const void *mine, size_t n_bytes)
+{
+  return MPI_Allgather(mine, (int)n_bytes, MPI_BYTE, all, (int)n_bytes, MPI_BYTE,
+                       *(MPI_Comm *)host);
+}
+
+/* All ranks of a host. Where these cannot share memory they send each other messages. */
+static void share_memory(xfi_mpi_comm *t, MPI_Comm host)
+{
+  xfi_shared *s = &t->shared;
+  const bool shares =
+      s->n_places > 1 && xfi_host_meet(s, t->words, XFER_OK, gather_on_host, &host) == XFER_OK;
+
+  s->base.shares_all = shares && s->n_places == s->base.size;
+}
+
 /* Collective: OK only if every rank says so. */
 static xfer_status agree(MPI_Comm comm, xfer_status mine)
 {
@@ -240,7 +271,7 @@ xfer_status xfer_comm_create_mpi(xfer_comm **comm, MPI_Comm mpi_comm)
   st = agree(own, st);
   if (st == XFER_OK && transport != NULL) {
     transport->is_made = true;
-    st = xfi_mpi_segments_connect(transport, host);
+    share_memory(transport, host);
   }
   if (made != NULL) own = MPI_COMM_NULL; /* made's */
   XFI_TRY_DONE(st);

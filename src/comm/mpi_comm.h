@@ -1,5 +1,5 @@
 /* Inside of the comm over MPI. mpi.c has the idea and makes it; mpi_wait.c has waiting and failing,
- * mpi_calls.c the calls, mpi_segment.c the memory that ranks of a host share.
+ * mpi_calls.c the calls.
  */
 #ifndef XFI_MPI_COMM_H
 #define XFI_MPI_COMM_H
@@ -19,23 +19,12 @@ typedef struct xfi_mpi_notice {
   char why[XFI_BROKEN_BYTES];
 } xfi_mpi_notice;
 
-/* By which another process finds a rank's segment. */
-typedef struct xfi_card {
-  int64_t pid;
-  int32_t file; /* -1: there is no segment */
-  int32_t rank;
-  uint64_t token;
-  xfi_cores cores;
-} xfi_card;
-
 typedef struct xfi_mpi_comm {
   xfi_shared shared; /* with the ranks of this host */
   MPI_Comm comm;
   uint64_t token; /* of this comm, the same on every rank */
 
-  xfi_card *cards;       /* [n_places] */
-  unsigned char *mapped; /* [n_places, n_places]; row i says whose segments rank i has mapped */
-  int file;              /* of the own segment; -1: there is none, or all have mapped it */
+  void *words; /* xfi_host_words() of them */
 
   uint64_t gathering;     /* by messages, in which this rank waits; 0: none */
   uint64_t n_gathered;    /* by messages that are complete */
@@ -82,12 +71,6 @@ bool xfi_mpi_all_leave(xfi_mpi_comm *t);
 void xfi_mpi_hear(xfi_mpi_comm *t);
 /* Who was not waiting with us in a gathering that we gave up? -1: nobody, it was about to end. */
 int xfi_mpi_find_late(xfi_mpi_comm *t);
-
-/* Local. Where no segment can be made, others are told so and nothing is shared. */
-xfer_status xfi_mpi_segments_create(xfi_mpi_comm *t, MPI_Comm host);
-void xfi_mpi_segments_end(xfi_mpi_comm *t);
-/* All ranks of a host: map what can be, which is noted in the comm, the same on all. */
-xfer_status xfi_mpi_segments_connect(xfi_mpi_comm *t, MPI_Comm host);
 
 xfi_all_gather_fn xfi_mpi_all_gather;
 xfi_round_fn xfi_mpi_round;

@@ -10,10 +10,12 @@
 #include "shared.h"
 
 #include "error.h"
+#include "futex.h"
 
 #include <sched.h>
 #include <stdio.h>
 #include <string.h>
+#include <unistd.h>
 
 enum {
   YIELD_NS = 2000000, /* on a loaded host one yield may take any time */
@@ -27,13 +29,43 @@ static xfi_segment *own_of(const xfi_shared *s)
 
 /* ---- bells, alarms ------------------------------------------------------------------------- */
 
+static int whose(const xfi_shared *s)
+{
+  return s->neighbours == NULL ? XFI_FUTEX_OWN : XFI_FUTEX_SHARED;
+}
+
+/* Until this rank is woken, or its bell is no longer `bell`; a while at most. */
+static void sleep_a_while(const xfi_shared *s, uint32_t bell, xfi_deadline deadline)
+{
+  const int64_t until = xfi_now_ns() + s->ops->nap_ns;
+
+  if (until < deadline.at_ns) deadline.at_ns = until;
+  xfi_futex_wait(&own_of(s)->bell, bell, deadline, whose(s));
+}
+
+static void wake(const xfi_shared *s, int rank)
+{
+  xfi_segment *segment = xfi_segment_of(s, rank);
+
+  (void)atomic_fetch_add(&segment->bell, 1);
+  xfi_futex_wake_all(&segment->bell, whose(s));
+}
+
 void xfi_shared_ring(xfi_shared *s, int rank)
 {
   uint32_t asleep = XFI_ASLEEP;
 
   if (atomic_load(&s->base.waits->said[rank]->until) == asleep &&
       atomic_compare_exchange_strong(&s->base.waits->said[rank]->until, &asleep, XFI_AWAKE))
-    s->ops->wake(&s->base, rank);
+    wake(s, rank);
+}
+
+void xfi_shared_leave(xfi_shared *s)
+{
+  if (s->process != getpid() || s->at == NULL || own_of(s) == NULL) return;
+  atomic_store(&own_of(s)->has_left, 1);
+  for (int r = 0; r < s->base.size; r++)
+    if (xfi_segment_of(s, r) != NULL) wake(s, r);
 }
 
 void xfi_shared_alarm(xfi_shared *s, const char *why)
@@ -46,7 +78,7 @@ void xfi_shared_alarm(xfi_shared *s, const char *why)
 
     if (segment == NULL || r == s->base.rank) continue;
     (void)atomic_compare_exchange_strong(&segment->alarm, &none, (uint32_t)s->base.rank + 1);
-    s->ops->wake(&s->base, r);
+    wake(s, r);
   }
 }
 
@@ -89,11 +121,6 @@ static bool has_left(const xfi_shared *s, int rank)
   return atomic_load(&xfi_segment_of(s, rank)->has_left) != 0;
 }
 
-static bool is_lost(const xfi_shared *s, int rank)
-{
-  return s->ops->is_lost(&s->base, rank);
-}
-
 /* Notes each: it is none of them. */
 static bool note_and_go_on(const xfi_shared *s, int rank)
 {
@@ -116,7 +143,7 @@ static void nap(const xfi_awaited *what, xfi_deadline deadline)
   const uint32_t bell = atomic_load(&own_of(s)->bell);
 
   publish_waits(what);
-  if (!what->is_there(what)) s->ops->nap(&s->base, bell, deadline);
+  if (!what->is_there(what)) sleep_a_while(s, bell, deadline);
 }
 
 /* Who told it of a failure, and ends as well, may not have told this one yet. */
@@ -132,8 +159,8 @@ static void hear_from(xfi_shared *s, int rank)
 /* What they wrote before they left is there, and why they left is known. */
 static xfer_status check_lost(const xfi_awaited *what)
 {
-  const int gone = what->find_late(what, has_left);
-  const int lost = what->find_late(what, is_lost);
+  const int lost = what->find_late(what, xfi_shared_is_lost);
+  const int gone = what->find_late(what, has_left); /* who has, before its socket closed */
 
   if ((gone < 0 && lost < 0) || what->is_there(what)) return XFER_OK;
   hear_from(what->shared, gone);
@@ -223,13 +250,15 @@ static xfer_status hear_why(xfi_shared *s)
 
   while (!xfi_deadline_expired(soon)) {
     const uint32_t bell = atomic_load(&own_of(s)->bell);
+    int lost = 0;
 
+    while (lost < s->base.size && !xfi_shared_is_lost(s, lost))
+      lost++;
     for (int r = 0; r < s->base.size; r++)
       hear_from(s, r);
     XFI_TRY(s->base.ops->check(&s->base));
-    for (int r = 0; r < s->base.size; r++)
-      XFI_CHECK(!is_lost(s, r), XFER_ERR_COMM, "the process of rank %d has ended", r);
-    s->ops->nap(&s->base, bell, soon);
+    XFI_CHECK(lost == s->base.size, XFER_ERR_COMM, "the process of rank %d has ended", lost);
+    sleep_a_while(s, bell, soon);
   }
   return XFI_ERROR(XFER_ERR_COMM, "another rank gave up");
 }

@@ -1,5 +1,5 @@
 /* Memory that ranks share, and what goes through it: gatherings and channels, for the comms that
- * make it (threads.c, host_create.c, mpi_segment.c). Each rank has one segment: its state (an
+ * make it (threads.c, host_create.c, mpi.c). Each rank has one segment: its state (an
  * alarm, what it gives to gatherings) and, where ranks are processes, a ring of slots to each other
  * rank, and slots that several ranks read. Then it is a nameless file that the others map, and
  * nothing is left behind, however the processes end.
@@ -15,8 +15,6 @@ enum {
   XFI_SEGMENT_GATHER_BYTES = 16 << 10, /* of a rank in one step of a gathering */
   XFI_CACHE_LINE = 64
 };
-
-#define XFI_SEGMENT_NAME "xfer-comm"
 
 /* What a rank gives to one step of a gathering. */
 typedef struct xfi_given {
@@ -42,8 +40,7 @@ typedef struct xfi_ring {
 } xfi_ring;
 
 typedef struct xfi_segment {
-  uint64_t token; /* xfi_segment_token() of the comm's */
-  int64_t rank;
+  int64_t rank; /* of the owner */
   _Alignas(
       XFI_CACHE_LINE) _Atomic uint32_t bell; /* counts what its sleeping owner should look at */
   _Alignas(
@@ -64,40 +61,39 @@ typedef struct xfi_slots {
   xfi_ring rings[];  /* by place among the ranks of the host */
 } xfi_slots;
 
-/* Another version's segment is another's. */
-static inline uint64_t xfi_segment_token(uint64_t token)
-{
-  return token ^ XFI_VERSION;
-}
-
 /* What each comm does in its own way. */
 typedef struct xfi_shared_ops {
-  /* Sleeps until the rank is woken or the own bell is no longer `bell`; a while at most. */
-  void (*nap)(xfi_comm *comm, uint32_t bell, xfi_deadline deadline);
-  void (*wake)(xfi_comm *comm, int rank);
-  bool (*is_lost)(const xfi_comm *comm, int rank); /* has its process ended? */
   /* The messages of a call, both ways; all sends of a broadcast have the same bytes. NULL: they go
    * by other means. */
   xfer_status (*carry)(xfi_comm *comm, xfi_carry_call call, const xfi_messages *messages,
                        xfi_deadline deadline);
-  int naps;        /* between looks for lost ranks */
+  int64_t nap_ns;  /* of a sleep at most, before this rank looks round, */
+  int naps;        /* and so many before it looks for lost ranks */
   int64_t spin_ns; /* before sleeping, where every rank has a core, */
   int yields;      /* and where it has not */
 } xfi_shared_ops;
+
+/* By what a rank notices that another one's process has ended, however it ended. */
+typedef struct xfi_neighbour {
+  int socket;  /* nothing goes over it once they have met; closed when it ends. -1: this rank */
+  int process; /* pidfd of the one that made its end, since children that it forked may hold that
+                  open; -1: not watched */
+} xfi_neighbour;
 
 /* What a comm with such memory begins with. */
 typedef struct xfi_shared {
   xfi_comm base;
   const xfi_shared_ops *ops;
-  pid_t process;      /* that made it: no child that was forked */
-  int n_places;       /* ranks of the host */
-  int place;          /* this rank's among them */
-  int *places;        /* [size] by rank; -1: on another host */
-  xfi_segment **at;   /* [n_places]; NULL: memory is not shared with that rank */
-  size_t slots_at;    /* in a segment; its end where there are none */
-  size_t n_bytes;     /* of a segment */
-  uint64_t n_steps;   /* of gatherings */
-  xfi_message *casts; /* [size] of a broadcast */
+  pid_t process;             /* that made it: no child that was forked */
+  int n_places;              /* ranks of the host */
+  int place;                 /* this rank's among them */
+  int *places;               /* [size] by rank; -1: on another host */
+  xfi_segment **at;          /* [n_places]; NULL: memory is not shared with that rank */
+  xfi_neighbour *neighbours; /* likewise; NULL: threads of one process */
+  size_t slots_at;           /* in a segment; its end where there are none */
+  size_t n_bytes;            /* of a segment */
+  uint64_t n_steps;          /* of gatherings */
+  xfi_message *casts;        /* [size] of a broadcast */
   xfi_broken broken;
 } xfi_shared;
 
@@ -107,20 +103,34 @@ typedef struct xfi_cores {
   int32_t n;
 } xfi_cores;
 
-/* Local, with no segment yet. What it has made is in *shared, whatever it returns. */
+/* Local, with no segment yet; `processes`: ranks are, else threads. What it has made is in *shared,
+ * whatever it returns. */
 XFI_DOOR xfer_status xfi_shared_init(xfi_shared *shared, const xfi_shared_ops *ops, int n_places,
-                                     int place, bool has_slots);
+                                     int place, bool processes);
 /* The others' waits for this rank end, unless a child that was forked calls it. */
 XFI_DOOR void xfi_shared_leave(xfi_shared *shared);
-/* Unmaps what is there; of zeroes too. */
+/* Nothing is shared with other processes any more. */
+void xfi_shared_part(xfi_shared *shared);
+/* That too; of zeroes as well. */
 XFI_DOOR void xfi_shared_end(xfi_shared *shared);
 /* The own segment's file, to be closed once the others have it; -1: there is none, see errno. */
-XFI_DOOR int xfi_shared_make(xfi_shared *shared, uint64_t token);
+int xfi_shared_make(xfi_shared *shared);
 /* Another's file; NULL: it is none. */
-XFI_DOOR xfi_segment *xfi_shared_map(const xfi_shared *shared, int file);
-XFI_DOOR xfi_cores xfi_cores_own(void);
+xfi_segment *xfi_shared_map(const xfi_shared *shared, int file);
+xfi_cores xfi_cores_own(void);
 /* Are there enough for n ranks, whose cores lie so many bytes apart? */
-XFI_DOOR bool xfi_cores_suffice(const xfi_cores *cores, size_t pitch, int n);
+bool xfi_cores_suffice(const xfi_cores *cores, size_t pitch, int n);
+/* Has its process ended? What it wrote before it left is there, and that it has left. */
+bool xfi_shared_is_lost(const xfi_shared *shared, int rank);
+
+/* ---- host_create.c ---- */
+
+/* Room for what n processes tell each other in it; NULL: no memory. */
+XFI_DOOR void *xfi_host_words(int n);
+/* All ranks of a host, by their places: each maps the memory of all others, or none does and it
+ * fails on each. `mine`: what xfi_shared_init() and all that came before it came to. */
+XFI_DOOR xfer_status xfi_host_meet(xfi_shared *shared, void *words, xfer_status mine,
+                                   xfer_all_gather_fn all_gather, void *context);
 
 /* The segment of a rank; NULL: no memory is shared with it. */
 static inline xfi_segment *xfi_segment_of(const xfi_shared *s, int rank)

@@ -1,4 +1,5 @@
-/* Making segments: files in memory, made by each rank and mapped by the others of its host.
+/* Making segments, files in memory that each rank makes and the others of its host map; and whether
+ * these live.
  *
  * MPI could make shared memory too (MPI_Win_allocate_shared), but gives it back by a collective
  * call only, which a lost rank would never make, and keeps it in files that a killed job leaves
@@ -13,13 +14,15 @@
 #include "descriptor.h"
 #include "error.h"
 
+#include <poll.h>
 #include <sched.h>
 #include <sys/mman.h>
+#include <sys/socket.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 xfer_status xfi_shared_init(xfi_shared *s, const xfi_shared_ops *ops, int n_places, int place,
-                            bool has_slots)
+                            bool processes)
 {
   const size_t page = _Alignof(xfi_slots);
   const xfi_comm *comm = &s->base;
@@ -31,12 +34,16 @@ xfer_status xfi_shared_init(xfi_shared *s, const xfi_shared_ops *ops, int n_plac
   s->place = place;
   s->slots_at = (sizeof(xfi_segment) + xfi_waiting_bytes(comm->size) + page - 1) / page * page;
   s->n_bytes = s->slots_at;
-  if (has_slots) s->n_bytes += sizeof(xfi_slots) + (size_t)n_places * sizeof(xfi_ring);
+  if (processes) s->n_bytes += sizeof(xfi_slots) + (size_t)n_places * sizeof(xfi_ring);
   s->places = xfi_calloc((size_t)comm->size, sizeof *s->places);
   s->at = xfi_calloc((size_t)n_places, sizeof *s->at);
   s->casts = xfi_calloc((size_t)comm->size, sizeof *s->casts);
-  XFI_CHECK(s->places != NULL && s->at != NULL && s->casts != NULL, XFER_ERR_NOMEM,
-            "a comm of %d ranks", comm->size);
+  if (processes) s->neighbours = xfi_calloc((size_t)n_places, sizeof *s->neighbours);
+  XFI_CHECK(s->places != NULL && s->at != NULL && s->casts != NULL &&
+                (s->neighbours != NULL || !processes),
+            XFER_ERR_NOMEM, "a comm of %d ranks", comm->size);
+  for (int i = 0; processes && i < n_places; i++)
+    s->neighbours[i] = (xfi_neighbour){-1, -1};
   XFI_TRY(xfi_waits_create(&s->base.waits, comm->rank, comm->size));
   for (int r = 0; r < comm->size; r++)
     s->places[r] = -1;
@@ -44,18 +51,22 @@ xfer_status xfi_shared_init(xfi_shared *s, const xfi_shared_ops *ops, int n_plac
   return XFER_OK;
 }
 
-void xfi_shared_leave(xfi_shared *s)
+void xfi_shared_part(xfi_shared *s)
 {
-  if (s->process == getpid() && s->at != NULL && s->at[s->place] != NULL)
-    atomic_store(&s->at[s->place]->has_left, 1);
+  for (int i = 0; s->at != NULL && s->neighbours != NULL && i < s->n_places; i++) {
+    if (s->at[i] != NULL) (void)munmap(s->at[i], s->n_bytes);
+    s->at[i] = NULL;
+    s->neighbours[i].socket = xfi_descriptor_drop(s->neighbours[i].socket);
+    s->neighbours[i].process = xfi_descriptor_drop(s->neighbours[i].process);
+  }
 }
 
 void xfi_shared_end(xfi_shared *s)
 {
-  for (int i = 0; s->at != NULL && i < s->n_places; i++)
-    if (s->at[i] != NULL) (void)munmap(s->at[i], s->n_bytes);
+  xfi_shared_part(s);
   xfi_free(s->places);
   xfi_free(s->at);
+  xfi_free(s->neighbours);
   xfi_free(s->casts);
   xfi_free(s->base.waits);
   (void)pthread_mutex_destroy(&s->broken.lock);
@@ -71,13 +82,25 @@ xfi_segment *xfi_shared_map(const xfi_shared *s, int file)
   return at == MAP_FAILED ? NULL : at;
 }
 
-int xfi_shared_make(xfi_shared *s, uint64_t token)
+/* One file to a poll: more than the limit of files, which may have become 1, are refused. */
+bool xfi_shared_is_lost(const xfi_shared *s, int rank)
 {
-  const int file = xfi_memory_file(XFI_SEGMENT_NAME, s->n_bytes);
+  const int place = s->places[rank];
+  struct pollfd process = {.events = POLLIN};
+  char byte;
+
+  if (s->neighbours == NULL || place < 0) return false;
+  process.fd = s->neighbours[place].process;
+  return recv(s->neighbours[place].socket, &byte, 1, MSG_PEEK | MSG_DONTWAIT) == 0 ||
+         poll(&process, 1, 0) == 1;
+}
+
+int xfi_shared_make(xfi_shared *s)
+{
+  const int file = xfi_memory_file("xfer-comm", s->n_bytes);
   xfi_segment *own = file < 0 ? NULL : xfi_shared_map(s, file);
 
   if (own == NULL) return xfi_descriptor_drop(file);
-  own->token = xfi_segment_token(token);
   own->rank = s->base.rank;
   s->at[s->place] = own;
   return file;

@@ -15,13 +15,12 @@
 
 #include "alloc.h"
 #include "error.h"
-#include "futex.h"
 
 #include <assert.h>
 #include <sched.h>
 #include <string.h>
 
-enum { YIELDS = 8 }; /* before a rank sleeps */
+enum { NAP_NS = 50000000, YIELDS = 8 }; /* of these, before a rank sleeps */
 
 typedef enum post_state {
   TAKEN = 0, /* or never used: the sender's to fill */
@@ -56,29 +55,6 @@ typedef struct local_group {
   local_rank *ranks; /* [n_ranks] */
   char *segments;
 } local_group;
-
-/* ---- sleeping ------------------------------------------------------------------------------ */
-
-static void local_nap(xfi_comm *comm, uint32_t bell, xfi_deadline deadline)
-{
-  const xfi_segment *own = xfi_segment_of((xfi_shared *)comm, comm->rank);
-
-  xfi_futex_wait(&own->bell, bell, xfi_waits_part(deadline, 1), XFI_FUTEX_OWN);
-}
-
-static void local_wake(xfi_comm *comm, int rank)
-{
-  xfi_segment *segment = xfi_segment_of((xfi_shared *)comm, rank);
-
-  (void)atomic_fetch_add(&segment->bell, 1);
-  xfi_futex_wake_all(&segment->bell, XFI_FUTEX_OWN);
-}
-
-static bool local_is_lost(const xfi_comm *comm, int rank)
-{
-  (void)comm, (void)rank;
-  return false;
-}
 
 /* ---- sending ------------------------------------------------------------------------------- */
 
@@ -212,10 +188,8 @@ static xfer_status local_carry(xfi_comm *comm, xfi_carry_call call, const xfi_me
 }
 
 static const xfi_shared_ops shared_ops = {
-    .nap = local_nap,
-    .wake = local_wake,
-    .is_lost = local_is_lost,
     .carry = local_carry,
+    .nap_ns = NAP_NS,
     .naps = 1,
     .yields = YIELDS,
 };
@@ -228,8 +202,6 @@ static void group_destroy(local_group *group)
   for (int r = 0; group->ranks != NULL && r < group->n_ranks; r++) {
     local_rank *rank = &group->ranks[r];
 
-    for (int i = 0; rank->shared.at != NULL && i < group->n_ranks; i++)
-      rank->shared.at[i] = NULL; /* the group's */
     xfi_shared_end(&rank->shared);
     xfi_free(rank->posts);
     xfi_free(rank->awaits);
@@ -244,8 +216,6 @@ static void local_destroy(xfi_comm *comm)
   local_group *group = ((local_rank *)comm)->group;
 
   xfi_shared_leave((xfi_shared *)comm);
-  for (int r = 0; r < comm->size; r++)
-    local_wake(comm, r);
   if (atomic_fetch_sub(&group->n_handles, 1) == 1) group_destroy(group);
 }
 

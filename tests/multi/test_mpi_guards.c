@@ -337,7 +337,7 @@ static void test_a_child_that_leaves_is_not_its_rank(void **state)
   char all[RANKS] = "";
 
   if (child == 0) {
-    xfi_mpi_segments_end((xfi_mpi_comm *)comm->transport);
+    xfi_shared_end((xfi_shared *)comm->transport);
     _exit(0);
   }
   if (rank == 0) {
