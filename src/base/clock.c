@@ -112,15 +112,6 @@ const char *xfi_deadline_end(xfi_deadline deadline)
   return was_interrupted(deadline) ? "this rank was interrupted" : "the deadline";
 }
 
-int64_t xfi_deadline_left_ms(xfi_deadline deadline)
-{
-  if (was_interrupted(deadline)) return 0;
-  if (deadline.at_ns == INT64_MAX) return INT64_MAX;
-  int64_t left = deadline.at_ns - xfi_now_ns();
-  if (left <= 0) return 0;
-  return (left - 1) / NS_PER_MS + 1;
-}
-
 struct timespec xfi_deadline_timespec(xfi_deadline deadline)
 {
   const int64_t soon_ns = own.fn == NULL ? INT64_MAX : xfi_now_ns() + SLEEP_NS;

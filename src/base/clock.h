@@ -36,10 +36,6 @@ XFI_DOOR bool xfi_deadline_expired(xfi_deadline deadline);
 /* What ended it, for a text after "before" or "until". */
 XFI_DOOR const char *xfi_deadline_end(xfi_deadline deadline);
 
-/* Milliseconds left, rounded up, so that 0 means expired; INT64_MAX: never. To notice interrupts a
- * caller sleeps less at a time. */
-XFI_DOOR int64_t xfi_deadline_left_ms(xfi_deadline deadline);
-
 /* Less than a second. */
 static inline void xfi_sleep_ns(long ns)
 {

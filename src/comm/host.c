@@ -5,7 +5,7 @@
  * however it ended. A rank that gives up tells all others why, in the memory, and their waits end.
  * What they touch is theirs or a slot: no call leaves anything behind.
  */
-#include "host_comm.h"
+#include "shared.h"
 
 #include "alloc.h"
 #include "error.h"
@@ -20,11 +20,17 @@ enum {
   YIELDS = 0 /* whoever is no rank takes its whole turn */
 };
 
+typedef struct host_comm {
+  xfi_shared shared;
+  xfi_channel *channels; /* [2 * size] of the messages in progress */
+  char **data;           /* likewise */
+} host_comm;
+
 /* ---- failure ------------------------------------------------------------------------------ */
 
 void xfi_host_warn(xfi_comm *base, uint64_t number, const char *why)
 {
-  xfi_segment *own = xfi_segment_of(&((xfi_host_comm *)base)->shared, base->rank);
+  xfi_segment *own = xfi_segment_of((xfi_shared *)base, base->rank);
 
   (void)snprintf(own->warning, sizeof own->warning, "rank %d: %s", base->rank, why);
   atomic_store(&own->warned, number);
@@ -52,7 +58,7 @@ xfer_status xfi_host_heed(xfi_comm *base, uint64_t number)
 
 static void copy_message(void *context, size_t i, char *slot, size_t n_bytes)
 {
-  const xfi_host_comm *comm = context;
+  const host_comm *comm = context;
   char *at = comm->data[i] + comm->channels[i].n_done;
 
   if (comm->channels[i].send)
@@ -61,7 +67,7 @@ static void copy_message(void *context, size_t i, char *slot, size_t n_bytes)
     memcpy(at, slot, n_bytes);
 }
 
-static void add(xfi_host_comm *comm, size_t i, const xfi_message *message, bool send)
+static void add(host_comm *comm, size_t i, const xfi_message *message, bool send)
 {
   comm->data[i] = message->data;
   comm->channels[i] =
@@ -72,7 +78,7 @@ static void add(xfi_host_comm *comm, size_t i, const xfi_message *message, bool 
 static xfer_status host_carry(xfi_comm *base, xfi_carry_call call, const xfi_messages *messages,
                               xfi_deadline deadline)
 {
-  xfi_host_comm *comm = (xfi_host_comm *)base;
+  host_comm *comm = (host_comm *)base;
   xfi_channel *channels = comm->channels;
   size_t n = 0;
 
@@ -89,7 +95,7 @@ static xfer_status host_carry(xfi_comm *base, xfi_carry_call call, const xfi_mes
                           deadline);
 }
 
-const xfi_shared_ops xfi_host_shared_ops = {
+static const xfi_shared_ops shared_ops = {
     .carry = host_carry,
     .nap_ns = NAP_NS,
     .naps = 1,
@@ -97,10 +103,12 @@ const xfi_shared_ops xfi_host_shared_ops = {
     .yields = YIELDS,
 };
 
-/* ---- the end ------------------------------------------------------------------------------ */
+/* ---- the comm ----------------------------------------------------------------------------- */
 
-void xfi_host_free(xfi_host_comm *comm)
+static void host_destroy(xfi_comm *base)
 {
+  host_comm *comm = (host_comm *)base;
+
   if (comm == NULL) return;
   xfi_shared_leave(&comm->shared); /* before a socket closes */
   xfi_shared_end(&comm->shared);
@@ -109,12 +117,7 @@ void xfi_host_free(xfi_host_comm *comm)
   xfi_free(comm);
 }
 
-static void host_destroy(xfi_comm *base)
-{
-  xfi_host_free((xfi_host_comm *)base);
-}
-
-const xfi_comm_ops xfi_host_ops = {
+static const xfi_comm_ops host_ops = {
     .recv_direct = true,
     .destroy = host_destroy,
     .all_gather = xfi_shared_all_gather,
@@ -141,4 +144,34 @@ static const xfi_comm_ops control_ops = {
 void xfi_host_control_only(xfi_comm *comm)
 {
   comm->ops = &control_ops;
+}
+
+/* Local. What it has made is in *comm, whatever it returns. */
+static xfer_status prepare(host_comm *comm, int rank, int size)
+{
+  comm->shared.base = (xfi_comm){.ops = &host_ops, .rank = rank, .size = size, .shares_all = true};
+  XFI_TRY(xfi_shared_init(&comm->shared, &shared_ops, size, rank, true));
+  comm->channels = xfi_calloc(2 * (size_t)size, sizeof *comm->channels);
+  comm->data = xfi_calloc(2 * (size_t)size, sizeof *comm->data);
+  XFI_CHECK(comm->channels != NULL && comm->data != NULL, XFER_ERR_NOMEM, "a comm of %d ranks",
+            size);
+  return XFER_OK;
+}
+
+xfer_status xfi_comm_create_host(xfi_comm **comm, xfer_all_gather_fn all_gather, void *context,
+                                 int rank, int size)
+{
+  xfer_status st = XFER_OK;
+  host_comm *made = xfi_calloc(1, sizeof *made);
+  void *words = xfi_host_words(size);
+
+  XFI_CHECK_DONE(made != NULL && words != NULL, XFER_ERR_NOMEM, /* else no word to the others */
+                 "a comm of %d ranks", size);
+  XFI_TRY_DONE(xfi_host_meet(&made->shared, words, prepare(made, rank, size), all_gather, context));
+  *comm = &made->shared.base;
+  made = NULL;
+done:
+  xfi_free(words);
+  host_destroy((xfi_comm *)made);
+  return st;
 }

@@ -32,7 +32,8 @@ void xfi_nccl_break(xfi_nccl *nccl, const char *why)
   nccl->handle = nccl->launcher = NULL;
 }
 
-xfer_status xfi_nccl_failed(xfi_nccl *nccl, ncclResult_t result, const char *call)
+/* Sets the text from NCCL's answer and breaks the communicator. */
+static xfer_status failed(xfi_nccl *nccl, ncclResult_t result, const char *call)
 {
   xfi_set_error("%s: %s: %s", call, ncclGetErrorString(result), ncclGetLastError(nccl->handle));
   xfi_nccl_break(nccl, xfer_last_error());
@@ -77,8 +78,7 @@ xfer_status xfi_nccl_await(xfi_nccl *nccl, cudaEvent_t done, const char *what,
     /* A lent one that does not answer is asked again: others wait for what is half launched. */
     if (result == ncclSuccess || (nccl->is_borrowed && done == NULL)) result = state;
     if (result == ncclSuccess && done == NULL) return XFER_OK;
-    if (result != ncclSuccess && result != ncclInProgress)
-      return xfi_nccl_failed(nccl, result, what);
+    if (result != ncclSuccess && result != ncclInProgress) return failed(nccl, result, what);
     if (xfi_deadline_expired(deadline)) {
       xfi_set_error("%s: not all ranks came before %s", what, xfi_deadline_end(deadline));
       xfi_nccl_break(nccl, xfer_last_error());
@@ -96,7 +96,7 @@ xfer_status xfi_nccl_await(xfi_nccl *nccl, cudaEvent_t done, const char *what,
 xfer_status xfi_nccl_launched(xfi_nccl *nccl, ncclResult_t result, const char *call,
                               xfi_deadline deadline)
 {
-  if (result != ncclSuccess && result != ncclInProgress) return xfi_nccl_failed(nccl, result, call);
+  if (result != ncclSuccess && result != ncclInProgress) return failed(nccl, result, call);
   if (result == ncclSuccess && nccl->is_borrowed) return XFER_OK;
   return xfi_nccl_await(nccl, NULL, call, deadline);
 }
@@ -181,7 +181,7 @@ xfer_status xfi_nccl_group(xfi_nccl *nccl, ncclComm_t by, const xfi_messages *me
   ncclResult_t first_bad = ncclSuccess;
   char call[64] = "ncclGroupStart";
 
-  if (result != ncclSuccess) return xfi_nccl_failed(nccl, result, call);
+  if (result != ncclSuccess) return failed(nccl, result, call);
   for (int i = 0; i < n_sends + messages->n_recvs && first_bad == ncclSuccess; i++) {
     const xfi_message *m = i < n_sends ? &messages->sends[i] : &messages->recvs[i - n_sends];
     const char *what = root >= 0     ? "ncclBroadcast from"
@@ -199,7 +199,7 @@ xfer_status xfi_nccl_group(xfi_nccl *nccl, ncclComm_t by, const xfi_messages *me
     first_bad = result;
   }
   result = ncclGroupEnd(); /* also after a failure, so that the thread has no group open */
-  if (first_bad != ncclSuccess) return xfi_nccl_failed(nccl, first_bad, call);
+  if (first_bad != ncclSuccess) return failed(nccl, first_bad, call);
   return xfi_nccl_launched(
       nccl, result, root >= 0 ? "ncclGroupEnd of broadcasts" : "ncclGroupEnd of a round", deadline);
 }

@@ -43,8 +43,6 @@ xfer_status xfi_nccl_teach_launcher(xfi_nccl *nccl, const xfi_message *message, 
 xfer_status xfi_nccl_usable(const xfi_nccl *nccl);
 /* Abort NCCL and remember why. */
 void xfi_nccl_break(xfi_nccl *nccl, const char *why);
-/* Sets the text from NCCL's answer and breaks the communicator. */
-xfer_status xfi_nccl_failed(xfi_nccl *nccl, ncclResult_t result, const char *call);
 /* Wait until NCCL has launched what was put to it: a non-blocking communicator may answer "in
  * progress". */
 xfer_status xfi_nccl_launched(xfi_nccl *nccl, ncclResult_t result, const char *call,

@@ -1,5 +1,5 @@
 /* Memory that ranks share, and what goes through it: gatherings and channels, for the comms that
- * make it (threads.c, host_create.c, mpi.c). Each rank has one segment: its state (an
+ * make it (threads.c, host.c, mpi.c). Each rank has one segment: its state (an
  * alarm, what it gives to gatherings) and, where ranks are processes, a ring of slots to each other
  * rank, and slots that several ranks read. Then it is a nameless file that the others map, and
  * nothing is left behind, however the processes end.
@@ -123,7 +123,7 @@ bool xfi_cores_suffice(const xfi_cores *cores, size_t pitch, int n);
 /* Has its process ended? What it wrote before it left is there, and that it has left. */
 bool xfi_shared_is_lost(const xfi_shared *shared, int rank);
 
-/* ---- host_create.c ---- */
+/* ---- host_meet.c ---- */
 
 /* Room for what n processes tell each other in it; NULL: no memory. */
 XFI_DOOR void *xfi_host_words(int n);

@@ -1,4 +1,4 @@
-/* How processes of one host meet, and a comm of them: every rank makes memory for what it gives the
+/* How processes of one host meet: every rank makes memory for what it gives the
  * others and listens for a moment at a random address; the caller's all-gather tells the addresses,
  * each rank connects to those before it, and then each two hand each other the memory's file. Two
  * more of the caller's gatherings see to it that nobody waits for one that failed.
@@ -11,7 +11,7 @@
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE /* accept4, struct ucred */
 #endif
-#include "host_comm.h"
+#include "shared.h"
 
 #include "alloc.h"
 #include "error.h"
@@ -365,38 +365,5 @@ xfer_status xfi_host_meet(xfi_shared *shared, void *words, xfer_status mine,
     xfi_shared_part(shared);
   (void)xfi_descriptor_drop(m.listener);
   (void)xfi_descriptor_drop(m.file);
-  return st;
-}
-
-/* ---- the comm ------------------------------------------------------------------------------- */
-
-/* Local. What it has made is in *comm, whatever it returns. */
-static xfer_status prepare(xfi_host_comm *comm, int rank, int size)
-{
-  comm->shared.base =
-      (xfi_comm){.ops = &xfi_host_ops, .rank = rank, .size = size, .shares_all = true};
-  XFI_TRY(xfi_shared_init(&comm->shared, &xfi_host_shared_ops, size, rank, true));
-  comm->channels = xfi_calloc(2 * (size_t)size, sizeof *comm->channels);
-  comm->data = xfi_calloc(2 * (size_t)size, sizeof *comm->data);
-  XFI_CHECK(comm->channels != NULL && comm->data != NULL, XFER_ERR_NOMEM, "a comm of %d ranks",
-            size);
-  return XFER_OK;
-}
-
-xfer_status xfi_comm_create_host(xfi_comm **comm, xfer_all_gather_fn all_gather, void *context,
-                                 int rank, int size)
-{
-  xfer_status st = XFER_OK;
-  xfi_host_comm *made = xfi_calloc(1, sizeof *made);
-  void *words = xfi_host_words(size);
-
-  XFI_CHECK_DONE(made != NULL && words != NULL, XFER_ERR_NOMEM, /* else no word to the others */
-                 "a comm of %d ranks", size);
-  XFI_TRY_DONE(xfi_host_meet(&made->shared, words, prepare(made, rank, size), all_gather, context));
-  *comm = &made->shared.base;
-  made = NULL;
-done:
-  xfi_free(words);
-  xfi_host_free(made);
   return st;
 }
