@@ -19,13 +19,6 @@ __global__ void set_kernel(flag_list list, int n_flags, uint64_t value, const ui
   flag_store(list.flags[threadIdx.x], value);
 }
 
-__global__ void spin_kernel(flag_list list, int n_flags, uint64_t value)
-{
-  if ((int)threadIdx.x >= n_flags) return;
-  while (flag_load(list.flags[threadIdx.x]) < value)
-    ;
-}
-
 /* One block of FLAGS_PER_LAUNCH threads. */
 __global__ void guard_kernel(flag_list list, int n_flags, uint64_t *go)
 {
@@ -41,41 +34,26 @@ flag_list list_of(uint64_t *const *flags, int n_flags)
   return list;
 }
 
-/* As many launches as it takes, of which the first argument has the flags. */
-template <typename Kernel, typename... Arguments>
-xfer_status launch_all(Kernel *kernel, uint64_t *const *flags, int n_flags, xfer_stream stream,
-                       const char *what, Arguments... arguments)
-{
-  xfer_status st = XFER_OK;
-
-  for (int first = 0; first < n_flags && st == XFER_OK; first += FLAGS_PER_LAUNCH) {
-    const int n = n_flags - first < FLAGS_PER_LAUNCH ? n_flags - first : FLAGS_PER_LAUNCH;
-
-    st = launch(kernel, 1, FLAGS_PER_LAUNCH, stream, what, list_of(flags + first, n), n,
-                arguments...);
-  }
-  return st;
-}
-
 } // namespace
 
 extern "C" xfer_status xfi_cuda_flags_load(void)
 {
   xfer_status st = load(set_kernel, "flag kernel");
-  if (st == XFER_OK) st = load(spin_kernel, "flag wait");
   return st == XFER_OK ? load(guard_kernel, "guard kernel") : st;
 }
 
 extern "C" xfer_status xfi_cuda_flags_set(uint64_t *const *flags, int n_flags, uint64_t value,
                                           const uint64_t *go, xfer_stream stream)
 {
-  return launch_all(set_kernel, flags, n_flags, stream, "flag kernel", value, go);
-}
+  xfer_status st = XFER_OK;
 
-extern "C" xfer_status xfi_cuda_flags_spin(uint64_t *const *flags, int n_flags, uint64_t value,
-                                           xfer_stream stream)
-{
-  return launch_all(spin_kernel, flags, n_flags, stream, "flag wait", value);
+  for (int first = 0; first < n_flags && st == XFER_OK; first += FLAGS_PER_LAUNCH) {
+    const int n = n_flags - first < FLAGS_PER_LAUNCH ? n_flags - first : FLAGS_PER_LAUNCH;
+
+    st = launch(set_kernel, 1, FLAGS_PER_LAUNCH, stream, "flag kernel", list_of(flags + first, n),
+                n, value, go);
+  }
+  return st;
 }
 
 extern "C" xfer_status xfi_cuda_guard_check(uint64_t *const *flags, int n_flags, uint64_t *go,

@@ -250,10 +250,6 @@ xfer_status xfi_cuda_digest(const xfi_cuda_job *job, xfi_sum *sums, xfer_stream 
  * whoever sees it; where *go is 0 (go NULL: never), made void. */
 xfer_status xfi_cuda_flags_set(uint64_t *const *flags, int n_flags, uint64_t value,
                                const uint64_t *go, xfer_stream stream);
-/* Hold `stream` until each flag is >= value: for devices without 64-bit stream waits. Uses one
- * block. */
-xfer_status xfi_cuda_flags_spin(uint64_t *const *flags, int n_flags, uint64_t value,
-                                xfer_stream stream);
 /* *go becomes 0 where one of at most 64 flags is void, else 1. */
 xfer_status xfi_cuda_guard_check(uint64_t *const *flags, int n_flags, uint64_t *go,
                                  xfer_stream stream);

@@ -304,19 +304,33 @@ static xfer_status find_context(xfi_cuda_device *device)
   return XFER_OK;
 }
 
+/* Of 64-bit words, by streams: every GPU of Linux that kernels are made for has them. */
+static xfer_status check_waits(const xfi_cuda_device *device)
+{
+  int has_them = 0;
+  const CUresult error =
+      device->driver.device_attribute(&has_them, CU_DEVICE_ATTRIBUTE_CAN_USE_64_BIT_STREAM_MEM_OPS,
+                                      device->ordinal); /* a CUdevice is an ordinal */
+
+  if (error != CUDA_SUCCESS) return xfi_cuda_driver_failed(device, error, "cuDeviceGetAttribute");
+  XFI_CHECK(has_them != 0, XFER_ERR_UNSUPPORTED,
+            "streams of CUDA device %d cannot wait for 64-bit words", device->ordinal);
+  return XFER_OK;
+}
+
 static xfer_status create(xfi_device **device)
 {
   xfer_status st = XFER_OK;
   xfi_cuda_device *made = NULL;
   int least = 0;
   int greatest = 0;
-  int has_ops64 = 0;
 
   made = xfi_calloc(1, sizeof *made);
   XFI_CHECK_DONE(made != NULL, XFER_ERR_NOMEM, "a CUDA device");
   made->base.ops = &cuda_ops;
   XFI_TRY_DONE(xfi_cuda_driver_load(&made->driver));
   XFI_TRY_DONE(find_context(made));
+  XFI_TRY_DONE(check_waits(made));
   made->base.place = xfi_cuda_place(made->ordinal);
   made->base.one_batch_bytes = ONE_BATCH_BYTES;
   XFI_TRY_DONE(xfi_cuda_gpu(&made->base.gpu, made->ordinal));
@@ -324,10 +338,6 @@ static xfer_status create(xfi_device **device)
   XFI_TRY_DONE(xfi_cuda_kernels_load());
   XFI_CUDA_TRY_DONE(cudaDeviceGetStreamPriorityRange, (&least, &greatest));
   XFI_CUDA_TRY_DONE(cudaStreamCreateWithPriority, (&made->aside, cudaStreamNonBlocking, greatest));
-  CUresult error =
-      made->driver.device_attribute(&has_ops64, CU_DEVICE_ATTRIBUTE_CAN_USE_64_BIT_STREAM_MEM_OPS,
-                                    made->ordinal); /* a CUdevice is an ordinal */
-  made->has_ops64 = error == CUDA_SUCCESS && has_ops64 != 0;
   xfi_cuda_nvtx();
   XFI_TRY_DONE(xfi_alarms_create(&made->base.alarms, xfi_cuda_begin_thread, made));
   *device = &made->base;

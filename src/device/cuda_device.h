@@ -57,7 +57,6 @@ typedef struct xfi_cuda_device {
   xfi_device base;
   int ordinal;
   CUcontext context;         /* that was current where the device was made; the program's */
-  bool has_ops64;            /* streams can wait for, and write, 64-bit words */
   int64_t engine_run_bytes;  /* the copy engine takes runs of so many, */
   int64_t engine_row_bytes;  /* rows of so many in one copy, */
   int64_t engine_call_bytes; /* which has so many, */

@@ -33,12 +33,15 @@ static CUstreamBatchMemOpParams op_of(const xfi_flags *set, const xfi_flags *wai
   return op;
 }
 
-static xfer_status by_stream_ops(xfi_cuda_device *device, const xfi_flags *set,
-                                 const xfi_flags *wait, uint64_t value, xfer_stream stream)
+xfer_status xfi_cuda_flags_sync(xfi_device *base, const xfi_flags *set, const xfi_flags *wait,
+                                uint64_t value, xfer_stream stream, xfi_deadline deadline,
+                                int *late)
 {
+  xfi_cuda_device *device = xfi_cuda(base);
   const int n_ops = set->n + wait->n;
   CUstreamBatchMemOpParams ops[OPS_PER_CALL];
 
+  (void)deadline, (void)late;
   for (int first = 0; first < n_ops; first += OPS_PER_CALL) {
     const int n = n_ops - first < OPS_PER_CALL ? n_ops - first : OPS_PER_CALL;
     for (int i = 0; i < n; i++)
@@ -49,25 +52,11 @@ static xfer_status by_stream_ops(xfi_cuda_device *device, const xfi_flags *set,
   return XFER_OK;
 }
 
-xfer_status xfi_cuda_flags_sync(xfi_device *base, const xfi_flags *set, const xfi_flags *wait,
-                                uint64_t value, xfer_stream stream, xfi_deadline deadline,
-                                int *late)
-{
-  xfi_cuda_device *device = xfi_cuda(base);
-
-  (void)deadline, (void)late;
-  if (device->has_ops64) return by_stream_ops(device, set, wait, value, stream);
-  XFI_TRY(xfi_cuda_flags_set(set->at, set->n, value, NULL, stream));
-  return xfi_cuda_flags_spin(wait->at, wait->n, value, stream);
-}
-
 xfer_status xfi_cuda_flags_set_op(xfi_device *base, const xfi_flags *set, const xfi_guard *guard,
                                   uint64_t value, xfer_stream stream)
 {
-  const xfi_flags nothing = {NULL, 0};
-
-  if (guard != NULL) return xfi_cuda_flags_set(set->at, set->n, value, guard->go, stream);
-  return xfi_cuda_flags_sync(base, set, &nothing, value, stream, (xfi_deadline){0}, NULL);
+  (void)base;
+  return xfi_cuda_flags_set(set->at, set->n, value, guard == NULL ? NULL : guard->go, stream);
 }
 
 void xfi_cuda_flags_store(xfi_device *base, uint64_t *flag, uint64_t value)

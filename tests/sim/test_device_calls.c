@@ -348,23 +348,21 @@ static void fail_each(void)
   NEED(n_points > 30);
 }
 
-static void with_failures(sim_config config)
+static void test_machine_sweep_of_a_device(void)
 {
-  world_clear(2, config);
+  world_clear(2, (sim_config){.eager = true});
   NEED(cudaSetDevice(0) == cudaSuccess);
   chunks = chunks_alloc((size_t)2 * MIB, (size_t)4 * MIB, true);
   fail_each();
 }
 
-static void test_machine_sweep_of_a_device(void)
+static void test_a_device_whose_streams_cannot_wait_is_refused(void)
 {
-  with_failures((sim_config){.eager = true});
-}
+  xfi_device *device = NULL;
 
-/* Streams that cannot wait on words do it by kernels. */
-static void test_machine_sweep_of_a_device_without_waits(void)
-{
-  with_failures((sim_config){.eager = true, .no_wait64 = true});
+  world_clear(1, (sim_config){.no_wait64 = true});
+  NEED(xfi_device_create_cuda(&device) == XFER_ERR_UNSUPPORTED && device == NULL);
+  NEED(strstr(xfer_last_error(), "streams of CUDA device 0 cannot wait for 64-bit words") != NULL);
 }
 
 static void with_failures_of_comms(maker maker_now)
@@ -402,7 +400,8 @@ int main(int argc, char **argv)
 {
   static const world_test tests[] = {
       {"machine_sweep_of_a_device", test_machine_sweep_of_a_device},
-      {"machine_sweep_of_a_device_without_waits", test_machine_sweep_of_a_device_without_waits},
+      {"a_device_whose_streams_cannot_wait_is_refused",
+       test_a_device_whose_streams_cannot_wait_is_refused},
       {"machine_sweep_of_a_comm_by_id", test_machine_sweep_of_a_comm_by_id},
       {"machine_sweep_of_a_comm_that_borrows", test_machine_sweep_of_a_comm_that_borrows},
       {"machine_sweep_of_a_comm_over_a_gather", test_machine_sweep_of_a_comm_over_a_gather},

@@ -122,7 +122,6 @@ static sim_config topology(uint64_t number)
     config.apart[0] |= UINT64_C(1) << d;
     config.apart[d] |= 1;
   }
-  config.no_wait64 = rng_percent(&r, 10);
   config.small_engine = rng_percent(&r, 50);
   config.many_launches = rng_percent(&r, 50);
   return config;

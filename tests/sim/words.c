@@ -1,7 +1,7 @@
 /*
- * Words in memory that streams wait for and write: cuStreamWaitValue, cuStreamWriteValue and
- * cuStreamBatchMemOp, and the launchers of kernels/cuda/flags.cu. Hosts write them at any time, so
- * they are read and written atomically.
+ * Words in memory that streams wait for and write, of 64 bits: cuStreamBatchMemOp, and the
+ * launchers of kernels/cuda/flags.cu. Hosts write them at any time, so they are read and written
+ * atomically.
  */
 #include "machine.h"
 
@@ -18,8 +18,6 @@ typedef struct word {
   word_kind kind;
   char *at;
   uint64_t value;
-  unsigned flags;
-  bool wide; /* 64 bits */
   uint64_t id;
 } word;
 
@@ -37,39 +35,23 @@ typedef struct words_op {
 
 static uint64_t word_read(const word *w)
 {
-  if (w->wide) return __atomic_load_n((uint64_t *)(void *)w->at, __ATOMIC_ACQUIRE);
-  return __atomic_load_n((uint32_t *)(void *)w->at, __ATOMIC_ACQUIRE);
+  return __atomic_load_n((uint64_t *)(void *)w->at, __ATOMIC_ACQUIRE);
 }
 
 static void word_write(const word *w)
 {
-  if (w->wide)
-    __atomic_store_n((uint64_t *)(void *)w->at, w->value, __ATOMIC_RELEASE);
-  else
-    __atomic_store_n((uint32_t *)(void *)w->at, (uint32_t)w->value, __ATOMIC_RELEASE);
+  __atomic_store_n((uint64_t *)(void *)w->at, w->value, __ATOMIC_RELEASE);
 }
 
-/* As cuda.h defines it: GEQ is cyclic. */
+/* As cuda.h defines CU_STREAM_WAIT_VALUE_GEQ: it is cyclic. */
 static bool is_satisfied(const word *w)
 {
-  const uint64_t now = word_read(w);
-
-  switch (w->flags & 3u) {
-  case CU_STREAM_WAIT_VALUE_GEQ:
-    return w->wide ? (int64_t)(now - w->value) >= 0
-                   : (int32_t)((uint32_t)now - (uint32_t)w->value) >= 0;
-  case CU_STREAM_WAIT_VALUE_EQ:
-    return w->wide ? now == w->value : (uint32_t)now == (uint32_t)w->value;
-  case CU_STREAM_WAIT_VALUE_AND:
-    return w->wide ? (now & w->value) != 0 : ((uint32_t)now & (uint32_t)w->value) != 0;
-  default:
-    return w->wide ? ~(now | w->value) != 0 : (uint32_t) ~(now | w->value) != 0;
-  }
+  return (int64_t)(word_read(w) - w->value) >= 0;
 }
 
 static bool is_there(const words_op *o, const word *w)
 {
-  return sim_touch(&o->op, w->at, w->wide ? 8 : 4, w->kind == WRITE, w->id);
+  return sim_touch(&o->op, w->at, sizeof w->value, w->kind == WRITE, w->id);
 }
 
 static bool words_ready(sim_op *op)
@@ -142,13 +124,11 @@ static words_op *words_make(const sim_op_class *cls, size_t n, bool ordered)
 
 /* ---- the driver's ------------------------------------------------------------------------- */
 
-static word word_of(word_kind kind, CUdeviceptr at, uint64_t value, unsigned flags, bool wide)
+static word word_of(word_kind kind, CUdeviceptr at, uint64_t value)
 {
   return (word){.kind = kind,
                 .at = (char *)(uintptr_t)at, /* NOLINT: the driver's pointers are integers */
                 .value = value,
-                .flags = flags,
-                .wide = wide,
                 .id = sim_id_at((void *)(uintptr_t)at)}; /* NOLINT */
 }
 
@@ -157,11 +137,11 @@ static CUresult check(const word *w, const sim_stream *stream)
 {
   const sim_memory *memory = sim_memory_at(w->at);
 
-  if (memory == NULL || (uintptr_t)w->at % (w->wide ? 8 : 4) != 0) return CUDA_ERROR_INVALID_VALUE;
+  if (memory == NULL || (uintptr_t)w->at % sizeof w->value != 0) return CUDA_ERROR_INVALID_VALUE;
   if ((memory->kind == SIM_DEVICE && memory->device != sim_stream_device(stream)) ||
       memory->kind == SIM_IMPORTED)
     return CUDA_ERROR_NOT_SUPPORTED;
-  return w->wide && sim.config.no_wait64 ? CUDA_ERROR_NOT_SUPPORTED : CUDA_SUCCESS;
+  return CUDA_SUCCESS;
 }
 
 static CUresult enqueue(words_op *op, sim_stream *stream)
@@ -175,42 +155,6 @@ static CUresult enqueue(words_op *op, sim_stream *stream)
   if (op->n > 0) return (CUresult)sim_enqueue(op, stream);
   sim_op_drop(&op->op);
   return CUDA_SUCCESS;
-}
-
-static CUresult one(word w, CUstream stream)
-{
-  words_op *op = words_make(w.kind == WAIT ? &waits_class : &writes_class, 1, true);
-
-  op->words[0] = w;
-  return enqueue(op, sim_stream_of(stream));
-}
-
-static CUresult CUDAAPI sim_cuStreamWaitValue32(CUstream stream, CUdeviceptr at, cuuint32_t value,
-                                                unsigned flags)
-{
-  SIM_ENTER_DRIVER(SIM_SAFE);
-  return sim_leave_driver(one(word_of(WAIT, at, value, flags, false), stream));
-}
-
-static CUresult CUDAAPI sim_cuStreamWaitValue64(CUstream stream, CUdeviceptr at, cuuint64_t value,
-                                                unsigned flags)
-{
-  SIM_ENTER_DRIVER(SIM_SAFE);
-  return sim_leave_driver(one(word_of(WAIT, at, value, flags, true), stream));
-}
-
-static CUresult CUDAAPI sim_cuStreamWriteValue32(CUstream stream, CUdeviceptr at, cuuint32_t value,
-                                                 unsigned flags)
-{
-  SIM_ENTER_DRIVER(SIM_SAFE);
-  return sim_leave_driver(one(word_of(WRITE, at, value, flags, false), stream));
-}
-
-static CUresult CUDAAPI sim_cuStreamWriteValue64(CUstream stream, CUdeviceptr at, cuuint64_t value,
-                                                 unsigned flags)
-{
-  SIM_ENTER_DRIVER(SIM_SAFE);
-  return sim_leave_driver(one(word_of(WRITE, at, value, flags, true), stream));
 }
 
 /* Barriers and flushes are what every operation is here. */
@@ -227,20 +171,15 @@ static CUresult CUDAAPI sim_cuStreamBatchMemOp(CUstream handle, unsigned count,
     const CUstreamBatchMemOpParams *p = &params[i];
     word *w = &op->words[op->n];
     switch (p->operation) {
-    case CU_STREAM_MEM_OP_WAIT_VALUE_32:
-      *w = word_of(WAIT, p->waitValue.address, p->waitValue.value, p->waitValue.flags, false);
-      break;
     case CU_STREAM_MEM_OP_WAIT_VALUE_64:
-      *w = word_of(WAIT, p->waitValue.address, p->waitValue.value64, p->waitValue.flags, true);
-      break;
-    case CU_STREAM_MEM_OP_WRITE_VALUE_32:
-      *w = word_of(WRITE, p->writeValue.address, p->writeValue.value, p->writeValue.flags, false);
+      if (p->waitValue.flags != CU_STREAM_WAIT_VALUE_GEQ) abort(); /* the only one that is played */
+      *w = word_of(WAIT, p->waitValue.address, p->waitValue.value64);
       break;
     case CU_STREAM_MEM_OP_WRITE_VALUE_64:
-      *w = word_of(WRITE, p->writeValue.address, p->writeValue.value64, p->writeValue.flags, true);
+      *w = word_of(WRITE, p->writeValue.address, p->writeValue.value64);
       break;
     default:
-      continue;
+      abort();
     }
     waits = waits || w->kind == WAIT;
     op->n++;
@@ -249,10 +188,7 @@ static CUresult CUDAAPI sim_cuStreamBatchMemOp(CUstream handle, unsigned count,
   return sim_leave_driver(enqueue(op, sim_stream_of(handle)));
 }
 
-const sim_function sim_word_functions[] = {
-    SIM_FUNCTION(cuStreamWaitValue32),  SIM_FUNCTION(cuStreamWaitValue64),
-    SIM_FUNCTION(cuStreamWriteValue32), SIM_FUNCTION(cuStreamWriteValue64),
-    SIM_FUNCTION(cuStreamBatchMemOp),   {NULL, NULL}};
+const sim_function sim_word_functions[] = {SIM_FUNCTION(cuStreamBatchMemOp), {NULL, NULL}};
 
 /* ---- kernels of flags --------------------------------------------------------------------- */
 
@@ -263,11 +199,11 @@ static xfer_status launch_words(word_kind kind, uint64_t *const *flags, int n, u
   cudaError_t error = (cudaError_t)refused;
 
   if (refused == 0 && n > 0) {
-    words_op *op = words_make(kind == WAIT ? &waits_class : &writes_class, (size_t)n, false);
+    words_op *op = words_make(&writes_class, (size_t)n, false);
     op->go = go;
     op->go_id = sim_id_at(go);
     for (int i = 0; i < n; i++)
-      op->words[i] = word_of(kind, (CUdeviceptr)(uintptr_t)flags[i], value, 0, true);
+      op->words[i] = word_of(kind, (CUdeviceptr)(uintptr_t)flags[i], value);
     error = sim_kernel_enqueue(SIM_KERNEL_FLAGS, op, sim_stream_of(stream));
   }
   (void)sim_leave(error);
@@ -281,12 +217,6 @@ xfer_status xfi_cuda_flags_set(uint64_t *const *flags, int n_flags, uint64_t val
                                const uint64_t *go, xfer_stream stream)
 {
   return launch_words(WRITE, flags, n_flags, value, (uint64_t *)go, stream, "flag kernel");
-}
-
-xfer_status xfi_cuda_flags_spin(uint64_t *const *flags, int n_flags, uint64_t value,
-                                xfer_stream stream)
-{
-  return launch_words(WAIT, flags, n_flags, value, NULL, stream, "wait kernel");
 }
 
 xfer_status xfi_cuda_guard_check(uint64_t *const *flags, int n_flags, uint64_t *go,
