@@ -1,21 +1,22 @@
 /*
  * Carrying a plan out. A plan (bound_plan.h) is moves (plan/), bindings (bind.c), and the lanes
- * that commit.c makes of both:
+ * that commit.c makes of both, or rebind.c gives other addresses:
  *
- * - quant.c, quant_cuts.c: scales of what is quantised by blocks, before all else;
+ * - quant/: scales of what is quantised by blocks, before all else;
  * - local.c: copies within this rank, and zeroing;
- * - direct.c, direct_run.c, link*.c: copies to and from mapped memory of peers, with flags for
- * ready and done;
- * - pipeline.c: streams to and from ranks that share memory (channels.c); steps of gather, message,
- *   scatter through staging slots, made of packed rounds (packed.c) and of broadcasts
- *   (broadcast_list.c, broadcast.c);
- * - count.c, verify.c, digests.c: digests of what sources and destinations hold;
+ * - direct/: copies to and from mapped memory of peers (direct.c, direct_run.c) over links
+ * (link*.c), with flags for ready and done;
+ * - pipeline/: streams to and from ranks that share memory (channels.c), and steps (steps.c) of
+ *   gather, message, scatter through slots (staging.c), made of packed rounds (packed.c) and of
+ *   broadcasts (broadcast_list.c, broadcast.c);
+ * - verify/: digests of what sources and destinations hold;
  * - shadow.c: what the lanes of a staged plan write in place of destinations;
  * - offer.c: what peers read in place of sources that they may not keep mapped; twins.c: memory for
  *   both.
  *
  * create.c makes it, run.c starts the lanes and waits, report.c says what a plan does; what may be
- * called when is in state.c. All of it is written over the tables of device.h and comm.h.
+ * called when is in state.c. What lanes ask: allocations.c, which memory is bound; convert.c, what
+ * becomes of elements and where. All of it is written over the tables of device.h and comm.h.
  */
 #ifndef XFI_RUN_H
 #define XFI_RUN_H

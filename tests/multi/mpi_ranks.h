@@ -39,13 +39,6 @@ static void drop(xfer_comm *comm)
   assert_all_as_expected();
 }
 
-static bool error_has(const char *words)
-{
-  if (strstr(xfer_last_error(), words) != NULL) return true;
-  (void)fprintf(stderr, "rank %d: \"%s\" lacks \"%s\"\n", world_rank, xfer_last_error(), words);
-  return false;
-}
-
 static void expect_broken(xfi_comm *comm)
 {
   int value = 0;

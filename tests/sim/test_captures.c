@@ -117,20 +117,13 @@ static void whole_lives(int rank)
 }
 
 /* A comm of each maker is made while a stream captures. */
-static int gather_alone(void *context, void *all, const void *mine, size_t n_bytes)
-{
-  (void)context;
-  memcpy(all, mine, n_bytes);
-  return 0;
-}
-
 static void *make_comms(void *lent)
 {
   unsigned char id[XFER_NCCL_ID_BYTES];
   xfer_comm *comm = NULL;
 
   NEED(cudaSetDevice(0) == cudaSuccess);
-  OK(xfer_comm_create_cuda(&comm, gather_alone, NULL, 0, 1));
+  OK(xfer_comm_create_cuda(&comm, world_gather_alone, NULL, 0, 1));
   xfer_comm_destroy(comm);
   OK(xfer_nccl_id(id));
   OK(xfer_comm_create_nccl_id(&comm, id, 0, 1));

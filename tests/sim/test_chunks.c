@@ -15,13 +15,6 @@ enum { WIDTH = 3000, TIMEOUT_MS = 20000, SHORT_MS = 1000, MIB = 1 << 20 };
 static tensor tensors[WORLD_RANKS];
 static xfer_plan *plans[WORLD_RANKS];
 
-static void in_world(int n, comm_kind kind, sim_config config, void (*work)(int rank))
-{
-  world_make(n, kind, config);
-  world_go(work);
-  NEED_NO_VIOLATION();
-}
-
 /* That side of a tensor lies in chunks, of `first` and `second` bytes. */
 static void put_into_chunks(tensor *t, int side, size_t first, size_t second, bool leaves)
 {
@@ -52,7 +45,7 @@ static void chunks_work(int rank)
 /* Memory in chunks, between two devices of one process: by the socket, as between processes. */
 static void test_chunks_between_devices(void)
 {
-  in_world(3, COMM_GATHER, (sim_config){.seed = 0}, chunks_work);
+  world_of(3, COMM_GATHER, (sim_config){.seed = 0}, chunks_work);
 }
 
 /* Memory in chunks of two sizes, one of which is mapped anew: a run says so on all ranks and writes
@@ -91,7 +84,7 @@ static void chunks_change(int rank)
 
 static void test_chunks_mapped_anew_are_noticed(void)
 {
-  in_world(2, COMM_GATHER, (sim_config){.seed = 0}, chunks_change);
+  world_of(2, COMM_GATHER, (sim_config){.seed = 0}, chunks_change);
 }
 
 /* Chunks that do not leave their process are another device's alone within it, too. */
@@ -108,7 +101,7 @@ static void chunks_stay(int rank)
 
 static void test_chunks_that_stay_are_packed(void)
 {
-  in_world(2, COMM_NCCL, (sim_config){.seed = 0}, chunks_stay);
+  world_of(2, COMM_NCCL, (sim_config){.seed = 0}, chunks_stay);
 }
 
 /* Only one half of each flow can be mapped: whoever can copies it, whoever was meant to. */
@@ -133,7 +126,7 @@ static void half_stays(int rank)
 
 static void test_chunks_that_stay_on_one_side_are_copied_by_it(void)
 {
-  in_world(3, COMM_NCCL, (sim_config){.seed = 0}, half_stays);
+  world_of(3, COMM_NCCL, (sim_config){.seed = 0}, half_stays);
 }
 
 /* What goes wrong between one who offers chunks and one who maps them: calls of the driver, and of
@@ -215,7 +208,7 @@ INTERRUPTED(ssize_t, recvmsg, RECVMSG, (int file, struct msghdr *message, int fl
 static void test_chunks_between_signals(void)
 {
   signals_come = true;
-  in_world(3, COMM_GATHER, (sim_config){.seed = 0}, chunks_work);
+  world_of(3, COMM_GATHER, (sim_config){.seed = 0}, chunks_work);
 }
 
 /* A commit fails, and says why; the next works. */
@@ -259,7 +252,7 @@ static void chunks_fail(int rank)
 
 static void test_chunks_that_cannot_be_mapped(void)
 {
-  in_world(2, COMM_GATHER, (sim_config){.seed = 0}, chunks_fail);
+  world_of(2, COMM_GATHER, (sim_config){.seed = 0}, chunks_fail);
 }
 
 /* The driver takes longer to give a chunk away than the commit may take. */

@@ -16,13 +16,6 @@ enum { OWN = 1, N = 1000 };
 static xfer_comm *comm;
 static xfer_plan *plan;
 
-static int gather_alone(void *context, void *all, const void *mine, size_t n_bytes)
-{
-  (void)context;
-  memcpy(all, mine, n_bytes);
-  return 0;
-}
-
 /* Of a thread that has not used CUDA, or has another device. */
 static void *use_plan(void *with_device)
 {
@@ -58,7 +51,7 @@ static void with_a_comm(bool of_nccl)
     OK(xfer_nccl_id(id));
     OK(xfer_comm_create_nccl_id(&comm, id, 0, 1));
   } else {
-    OK(xfer_comm_create_cuda(&comm, gather_alone, NULL, 0, 1));
+    OK(xfer_comm_create_cuda(&comm, world_gather_alone, NULL, 0, 1));
   }
   NEED(cudaMalloc(&memory, 2 * N * sizeof(float)) == cudaSuccess);
   const xfer_view from = xfer_view_dense(memory);

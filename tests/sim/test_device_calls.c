@@ -258,20 +258,13 @@ static ncclComm_t lent;
 static cudaStream_t stream_of_comm;
 static char *bytes_of_comm; /* on the device */
 
-static int gather_alone(void *context, void *all, const void *mine, size_t n_bytes)
-{
-  (void)context;
-  memcpy(all, mine, n_bytes);
-  return 0;
-}
-
 static xfer_status make_comm(xfer_comm **comm)
 {
   unsigned char id[XFER_NCCL_ID_BYTES];
   xfer_status st = XFER_OK;
 
   if (how == LENT) return xfer_comm_create_nccl(comm, lent);
-  if (how == GATHER) return xfer_comm_create_cuda(comm, gather_alone, NULL, 0, 1);
+  if (how == GATHER) return xfer_comm_create_cuda(comm, world_gather_alone, NULL, 0, 1);
   XFI_TRY_DONE(xfer_nccl_id(id));
   st = xfer_comm_create_nccl_id(comm, id, 0, 1);
 done:

@@ -21,13 +21,6 @@ static void commit_one(int rank, form shape, xfer_lane lane, uint64_t timeout_ms
   OK(xfer_plan_commit(plans[rank]));
 }
 
-static void in_world(int n, comm_kind kind, sim_config config, void (*work)(int rank))
-{
-  world_make(n, kind, config);
-  world_go(work);
-  NEED_NO_VIOLATION();
-}
-
 /* ---- E9: ranks that share a device -------------------------------------------------------- */
 
 static form shape = EACH_EACH;
@@ -43,12 +36,12 @@ static void on_legacy_stream(int rank)
 
 static void test_e9_two_ranks_on_one_device_with_the_default_stream(void)
 {
-  in_world(2, COMM_GATHER, (sim_config){.n_devices = 1}, on_legacy_stream);
+  world_of(2, COMM_GATHER, (sim_config){.n_devices = 1}, on_legacy_stream);
 }
 
 static void test_e9_four_ranks_on_two_devices_with_the_default_stream(void)
 {
-  in_world(4, COMM_GATHER, (sim_config){.n_devices = 2}, on_legacy_stream);
+  world_of(4, COMM_GATHER, (sim_config){.n_devices = 2}, on_legacy_stream);
 }
 
 /* All streams of a device share one queue, also those that are a rank's own. */
@@ -61,13 +54,13 @@ static void on_one_queue(int rank)
 
 static void test_e9_four_ranks_on_two_devices_of_one_queue(void)
 {
-  in_world(4, COMM_GATHER, (sim_config){.n_devices = 2, .connections = 1}, on_one_queue);
+  world_of(4, COMM_GATHER, (sim_config){.n_devices = 2, .connections = 1}, on_one_queue);
 }
 
 static void test_e9_strangers_on_two_devices_of_one_queue(void)
 {
   shape = RING;
-  in_world(4, COMM_GATHER, (sim_config){.n_devices = 2, .connections = 1}, on_one_queue);
+  world_of(4, COMM_GATHER, (sim_config){.n_devices = 2, .connections = 1}, on_one_queue);
 }
 
 /* Of four ranks of a device two run on the default stream, one on a stream that is ordered with
@@ -86,7 +79,7 @@ static void on_streams_of_every_kind(int rank)
 
 static void test_e9_ranks_on_streams_of_every_kind(void)
 {
-  in_world(4, COMM_GATHER, (sim_config){.n_devices = 1}, on_streams_of_every_kind);
+  world_of(4, COMM_GATHER, (sim_config){.n_devices = 1}, on_streams_of_every_kind);
 }
 
 /* Rank 1 does not run: rank 0 waits for nothing on the stream that they share, and gives up. */
@@ -106,12 +99,12 @@ static void alone_on_legacy_stream(int rank)
 static void test_e9_strangers_on_two_devices_with_the_default_stream(void)
 {
   shape = RING;
-  in_world(4, COMM_GATHER, (sim_config){.n_devices = 2}, on_legacy_stream);
+  world_of(4, COMM_GATHER, (sim_config){.n_devices = 2}, on_legacy_stream);
 }
 
 static void test_e9_a_rank_that_does_not_come_to_the_default_stream(void)
 {
-  in_world(2, COMM_GATHER, (sim_config){.n_devices = 1}, alone_on_legacy_stream);
+  world_of(2, COMM_GATHER, (sim_config){.n_devices = 1}, alone_on_legacy_stream);
 }
 
 /* ---- as many peers as a guard has room for, and one more --------------------------------------
@@ -126,7 +119,7 @@ static void with_many_peers(int rank)
 static void test_as_many_peers_as_a_guard_has_room_for(void)
 {
   for (int n = 32; n <= 33; n++) {
-    in_world(n, COMM_GATHER, (sim_config){.n_devices = n}, with_many_peers);
+    world_of(n, COMM_GATHER, (sim_config){.n_devices = n}, with_many_peers);
     for (int r = 0; r < n; r++) {
       xfer_plan_destroy(plans[r]);
       tensor_free(&tensors[r]);
@@ -176,7 +169,7 @@ static void fail_control(const char *name, int code)
 {
   failing = name;
   failing_code = code;
-  in_world(2, COMM_NCCL, (sim_config){.seed = 0}, failed_control);
+  world_of(2, COMM_NCCL, (sim_config){.seed = 0}, failed_control);
 }
 
 static void test_e12_failed_all_gather_breaks_the_comm(void)
@@ -228,7 +221,7 @@ static void self_overlap(int rank)
 
 static void test_e13_source_that_overlaps_itself_arrives(void)
 {
-  in_world(2, COMM_GATHER, (sim_config){.seed = 0}, self_overlap);
+  world_of(2, COMM_GATHER, (sim_config){.seed = 0}, self_overlap);
 }
 
 /* ---- E15: many operations ----------------------------------------------------------------- */
@@ -288,7 +281,7 @@ static void many_operations(int rank)
 
 static void test_e15_a_run_does_not_block(void)
 {
-  in_world(6, COMM_GATHER, (sim_config){.eager = true}, many_operations);
+  world_of(6, COMM_GATHER, (sim_config){.eager = true}, many_operations);
 }
 
 /* ---- E16: odds and ends ------------------------------------------------------------------- */
@@ -317,7 +310,7 @@ static void pinned_source(int rank)
 
 static void test_e16_pinned_sources(void)
 {
-  in_world(2, COMM_NCCL, (sim_config){.seed = 0}, pinned_source);
+  world_of(2, COMM_NCCL, (sim_config){.seed = 0}, pinned_source);
 }
 
 /* A plan that only sends messages registers no memory of the host. */
@@ -334,7 +327,7 @@ static void no_page(int rank)
 
 static void test_e16_no_page_where_none_is_needed(void)
 {
-  in_world(2, COMM_NCCL, (sim_config){.seed = 0}, no_page);
+  world_of(2, COMM_NCCL, (sim_config){.seed = 0}, no_page);
 }
 
 static volatile sig_atomic_t n_taken;
@@ -384,7 +377,7 @@ static void test_e16_threads_of_the_library_take_no_signals(void)
 
   NEED(sigaction(SIGUSR1, &action, NULL) == 0);
   set_signals(SIG_BLOCK);
-  in_world(2, COMM_NCCL, (sim_config){.seed = 0}, live_a_while);
+  world_of(2, COMM_NCCL, (sim_config){.seed = 0}, live_a_while);
 }
 
 /* A rank gives its comm back while the other keeps its own. */
@@ -406,7 +399,7 @@ static void leave_alone(int rank)
 
 static void test_a_comm_ends_before_its_peers(void)
 {
-  in_world(2, COMM_NCCL, (sim_config){.nccl_ends_together = true}, leave_alone);
+  world_of(2, COMM_NCCL, (sim_config){.nccl_ends_together = true}, leave_alone);
 }
 
 /* 300 plans that have run, of 8 ranks: waits that are over take no room. */
@@ -428,7 +421,7 @@ static void many_plans(int rank)
 
 static void test_e16_waits_that_are_over_take_no_room(void)
 {
-  in_world(8, COMM_GATHER, (sim_config){.eager = true}, many_plans);
+  world_of(8, COMM_GATHER, (sim_config){.eager = true}, many_plans);
 }
 
 int main(int argc, char **argv)

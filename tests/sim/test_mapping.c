@@ -10,9 +10,7 @@
 
 static void in_world_of(comm_kind kind, void (*work)(int rank))
 {
-  world_make(2, kind, (sim_config){.seed = 0});
-  world_go(work);
-  NEED_NO_VIOLATION();
+  world_of(2, kind, (sim_config){.seed = 0}, work);
   world_destroy();
 }
 
@@ -424,9 +422,7 @@ static void where_freed_chunks_were(int rank)
 
 static void test_what_lies_where_a_peers_memory_was_is_mapped(void)
 {
-  world_make(2, COMM_GATHER, (sim_config){.n_devices = 1});
-  world_go(where_freed_chunks_were);
-  NEED_NO_VIOLATION();
+  world_of(2, COMM_GATHER, (sim_config){.n_devices = 1}, where_freed_chunks_were);
   world_destroy();
 }
 

@@ -67,9 +67,7 @@ static void end(int rank, xfer_plan *plan)
 
 static void in_world(void (*work)(int rank), sim_config config)
 {
-  world_make(2, COMM_GATHER, config);
-  world_go(work);
-  NEED_NO_VIOLATION();
+  world_of(2, COMM_GATHER, config, work);
   world_destroy();
 }
 
@@ -269,9 +267,7 @@ static void run_elsewhere(int rank)
 
 static void test_a_packed_plan_makes_nothing_anew_at_other_memory(void)
 {
-  world_make(2, COMM_NCCL, (sim_config){.eager = true});
-  world_go(run_elsewhere);
-  NEED_NO_VIOLATION();
+  world_of(2, COMM_NCCL, (sim_config){.eager = true}, run_elsewhere);
   world_destroy();
 }
 

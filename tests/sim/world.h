@@ -121,4 +121,9 @@ void world_hold_up(cudaStream_t stream, int spare);
 void *world_alloc(size_t n_bytes);
 void world_free(void *memory);
 
+/* world_make(), world_go() and no violation. */
+void world_of(int n, comm_kind kind, sim_config config, void (*work)(int rank));
+/* An xfer_all_gather_fn of one rank. */
+int world_gather_alone(void *context, void *all, const void *mine, size_t n_bytes);
+
 #endif

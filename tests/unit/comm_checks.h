@@ -18,6 +18,13 @@ static inline xfi_deadline soon(void)
   return xfi_deadline_after(CHECK_TIMEOUT_MS);
 }
 
+static inline bool error_has(const char *words)
+{
+  if (strstr(xfer_last_error(), words) != NULL) return true;
+  (void)fprintf(stderr, "\"%s\" lacks \"%s\"\n", xfer_last_error(), words);
+  return false;
+}
+
 static inline uint64_t mix(uint64_t z)
 {
   z += 0x9e3779b97f4a7c15u;

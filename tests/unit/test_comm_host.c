@@ -52,12 +52,6 @@ static void test_messages_larger_than_the_slots(void **state)
 
 static bool by_interrupt; /* else by a deadline */
 
-static int says_no(void *context)
-{
-  (void)context;
-  return 1;
-}
-
 /* Rank 0 sends so much that it takes longer than the deadline, or than it takes to be asked. */
 static void longer_than_it_may(int rank, void *context)
 {

@@ -422,12 +422,6 @@ static void test_memory_is_given_when_there_is_room(void **state)
   with_threads(3, give_when_there_is_room);
 }
 
-static int says_no(void *context)
-{
-  (void)context;
-  return 1;
-}
-
 /* Where there never is, a rank that waits for it can be told to end, and all hear of it. */
 static void give_until_interrupted(int rank, void *context)
 {

@@ -22,13 +22,6 @@ static void with_ranks(int n_ranks, rank_body *body, void *context)
   assert_all_as_expected();
 }
 
-static bool error_has(const char *words)
-{
-  if (strstr(xfer_last_error(), words) != NULL) return true;
-  (void)fprintf(stderr, "\"%s\" lacks \"%s\"\n", xfer_last_error(), words);
-  return false;
-}
-
 /* ---- what is exchanged -------------------------------------------------------------------- */
 
 static void everything(int rank, void *context)
