@@ -24,14 +24,9 @@ struct CUgraph_st {
   size_t capacity;
 };
 
-struct CUgraphExec_st {
-  struct CUgraph_st graph;
-};
-
 /* Kept to the end of the process, since events may name it. */
 struct sim_capture {
   sim_capture *next;
-  unsigned long long id;
   enum cudaStreamCaptureMode mode;
   const sim_thread *thread;
   sim_stream *origin;
@@ -102,12 +97,12 @@ static void graph_add(struct CUgraph_st *graph, sim_op *op)
 
 cudaError_t sim_capture_take(sim_capture *capture, sim_op *op)
 {
-  if (op->cls->clone == NULL) capture->valid = false; /* of NCCL: graphs of it are not simulated */
+  if (!op->cls->in_graphs) capture->valid = false; /* of NCCL: graphs of it are not simulated */
   if (capture->valid) graph_add(capture->graph, op);
   if (capture->valid) return cudaSuccess;
   sim_op_drop(op);
-  return op->cls->clone == NULL ? cudaErrorStreamCaptureUnsupported
-                                : cudaErrorStreamCaptureInvalidated;
+  return !op->cls->in_graphs ? cudaErrorStreamCaptureUnsupported
+                             : cudaErrorStreamCaptureInvalidated;
 }
 
 void sim_capture_join(sim_capture *capture, sim_stream *stream)
@@ -132,8 +127,6 @@ cudaError_t CUDARTAPI cudaThreadExchangeStreamCaptureMode(enum cudaStreamCapture
 
 cudaError_t CUDARTAPI cudaStreamBeginCapture(cudaStream_t handle, enum cudaStreamCaptureMode mode)
 {
-  static unsigned long long last_id;
-
   SIM_ENTER(SIM_SAFE);
   sim_stream *stream = sim_stream_of(handle);
   if (sim_stream_is_legacy(stream)) return sim_leave(cudaErrorStreamCaptureUnsupported);
@@ -141,7 +134,6 @@ cudaError_t CUDARTAPI cudaStreamBeginCapture(cudaStream_t handle, enum cudaStrea
   sim_capture *made = calloc(1, sizeof *made);
   if (made == NULL) abort();
   *made = (sim_capture){.next = captures,
-                        .id = ++last_id,
                         .mode = mode,
                         .thread = sim_self(),
                         .origin = stream,
@@ -197,47 +189,7 @@ cudaError_t CUDARTAPI cudaStreamIsCapturing(cudaStream_t handle,
   return sim_leave(cudaSuccess);
 }
 
-cudaError_t CUDARTAPI cudaStreamGetCaptureInfo(cudaStream_t handle,
-                                               enum cudaStreamCaptureStatus *status,
-                                               unsigned long long *id, cudaGraph_t *graph,
-                                               const cudaGraphNode_t **dependencies,
-                                               const cudaGraphEdgeData **edges,
-                                               size_t *n_dependencies)
-{
-  SIM_ENTER(SIM_SAFE);
-  sim_stream *stream = sim_stream_of(handle);
-  const sim_capture *c = *sim_stream_capture(stream);
-  if (sim_stream_is_legacy(stream) && sim_capture_forbids_legacy(sim_stream_device(stream), true))
-    return sim_leave(cudaErrorStreamCaptureImplicit);
-  *status = status_of(c);
-  if (id != NULL) *id = c != NULL ? c->id : 0;
-  if (graph != NULL) *graph = c != NULL ? c->graph : NULL;
-  if (dependencies != NULL) *dependencies = NULL;
-  if (edges != NULL) *edges = NULL;
-  if (n_dependencies != NULL) *n_dependencies = 0;
-  return sim_leave(cudaSuccess);
-}
-
 /* ---- graphs ------------------------------------------------------------------------------- */
-
-static sim_op *op_clone(const sim_op *op)
-{
-  sim_op *made = sim_op_make(op->cls, op->n_bytes);
-  const int rank = made->rank;
-  const uint64_t run = made->run;
-
-  memcpy(made, op, op->n_bytes);
-  made->rank = rank;
-  made->run = run;
-  op->cls->clone(made, op);
-  return made;
-}
-
-static void graph_copy(struct CUgraph_st *to, const struct CUgraph_st *from)
-{
-  for (size_t i = 0; i < from->n; i++)
-    graph_add(to, op_clone(from->ops[i]));
-}
 
 cudaError_t CUDARTAPI cudaGraphDestroy(cudaGraph_t graph)
 {
@@ -245,42 +197,4 @@ cudaError_t CUDARTAPI cudaGraphDestroy(cudaGraph_t graph)
   graph_free(graph);
   free(graph);
   return sim_leave(cudaSuccess);
-}
-
-cudaError_t CUDARTAPI cudaGraphGetNodes(cudaGraph_t graph, cudaGraphNode_t *nodes, size_t *n)
-{
-  SIM_ENTER(SIM_SAFE);
-  (void)nodes;
-  *n = graph->n;
-  return sim_leave(cudaSuccess);
-}
-
-cudaError_t CUDARTAPI cudaGraphInstantiate(cudaGraphExec_t *out, cudaGraph_t graph,
-                                           unsigned long long flags)
-{
-  SIM_ENTER(SIM_SAFE);
-  (void)flags;
-  struct CUgraphExec_st *made = calloc(1, sizeof *made);
-  if (made == NULL) abort();
-  graph_copy(&made->graph, graph);
-  *out = made;
-  return sim_leave(cudaSuccess);
-}
-
-cudaError_t CUDARTAPI cudaGraphExecDestroy(cudaGraphExec_t exec)
-{
-  SIM_ENTER(SIM_SAFE);
-  graph_free(&exec->graph);
-  free(exec);
-  return sim_leave(cudaSuccess);
-}
-
-cudaError_t CUDARTAPI cudaGraphLaunch(cudaGraphExec_t exec, cudaStream_t handle)
-{
-  cudaError_t error = cudaSuccess;
-
-  SIM_ENTER(SIM_SAFE);
-  for (size_t i = 0; i < exec->graph.n && error == cudaSuccess; i++)
-    error = sim_enqueue(op_clone(exec->graph.ops[i]), sim_stream_of(handle));
-  return sim_leave(error);
 }

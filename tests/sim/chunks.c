@@ -83,17 +83,6 @@ static void chunk_release(sim_chunk *chunk)
   free(chunk);
 }
 
-static CUresult CUDAAPI sim_cuMemGetAllocationGranularity(size_t *n_bytes,
-                                                          const CUmemAllocationProp *prop,
-                                                          CUmemAllocationGranularity_flags flags)
-{
-  SIM_ENTER_DRIVER(SIM_SAFE);
-  (void)prop;
-  (void)flags;
-  *n_bytes = GRANULARITY;
-  return sim_leave_driver(CUDA_SUCCESS);
-}
-
 static CUresult CUDAAPI sim_cuMemCreate(CUmemGenericAllocationHandle *handle, size_t n_bytes,
                                         const CUmemAllocationProp *prop, unsigned long long flags)
 {
@@ -235,19 +224,6 @@ static CUresult CUDAAPI sim_cuMemRetainAllocationHandle(CUmemGenericAllocationHa
   return sim_leave_driver(CUDA_SUCCESS);
 }
 
-static CUresult CUDAAPI sim_cuMemGetAllocationPropertiesFromHandle(
-    CUmemAllocationProp *prop, CUmemGenericAllocationHandle handle)
-{
-  SIM_ENTER_DRIVER(SIM_SAFE);
-  const sim_chunk *chunk = chunk_of(handle);
-  *prop = (CUmemAllocationProp){
-      .type = CU_MEM_ALLOCATION_TYPE_PINNED,
-      .requestedHandleTypes =
-          chunk->leaves ? CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR : CU_MEM_HANDLE_TYPE_NONE,
-      .location = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = chunk->device}};
-  return sim_leave_driver(CUDA_SUCCESS);
-}
-
 static CUresult CUDAAPI sim_cuMemExportToShareableHandle(void *out,
                                                          CUmemGenericAllocationHandle handle,
                                                          CUmemAllocationHandleType type,
@@ -293,8 +269,7 @@ static CUresult CUDAAPI sim_cuMemImportFromShareableHandle(CUmemGenericAllocatio
   return sim_leave_driver(CUDA_SUCCESS);
 }
 
-const sim_function sim_chunk_functions[] = {SIM_FUNCTION(cuMemGetAllocationGranularity),
-                                            SIM_FUNCTION(cuMemCreate),
+const sim_function sim_chunk_functions[] = {SIM_FUNCTION(cuMemCreate),
                                             SIM_FUNCTION(cuMemRelease),
                                             SIM_FUNCTION(cuMemAddressReserve),
                                             SIM_FUNCTION(cuMemAddressFree),
@@ -302,7 +277,6 @@ const sim_function sim_chunk_functions[] = {SIM_FUNCTION(cuMemGetAllocationGranu
                                             SIM_FUNCTION(cuMemUnmap),
                                             SIM_FUNCTION(cuMemSetAccess),
                                             SIM_FUNCTION(cuMemRetainAllocationHandle),
-                                            SIM_FUNCTION(cuMemGetAllocationPropertiesFromHandle),
                                             SIM_FUNCTION(cuMemExportToShareableHandle),
                                             SIM_FUNCTION(cuMemImportFromShareableHandle),
                                             {NULL, NULL}};

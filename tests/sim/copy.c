@@ -178,23 +178,12 @@ static void copies_drop(sim_op *op)
   free(o->staged);
 }
 
-static void copies_clone(sim_op *to, const sim_op *from)
-{
-  copy_op *o = (copy_op *)(void *)to;
-  const copy_op *same = (const copy_op *)(const void *)from;
-
-  o->parts = calloc(same->n + 1, sizeof *o->parts);
-  if (o->parts == NULL) abort();
-  memcpy(o->parts, same->parts, same->n * sizeof *o->parts);
-  o->staged = NULL; /* pageable bytes stay with the graph */
-}
-
 static const sim_op_class copies_class = {
-    .name = "copy", .step = copies_step, .drop = copies_drop, .clone = copies_clone};
+    .name = "copy", .step = copies_step, .drop = copies_drop, .in_graphs = true};
 static const sim_op_class kernel_class = {.name = "copy kernel",
                                           .step = copies_step,
                                           .drop = copies_drop,
-                                          .clone = copies_clone,
+                                          .in_graphs = true,
                                           .needs_access = true};
 
 static copy_op *copies_make(const sim_op_class *cls, const xfi_copy *copies, size_t n)
@@ -332,15 +321,6 @@ cudaError_t CUDARTAPI cudaMemcpyAsync(void *dst, const void *src, size_t n_bytes
   return sim_leave(copy_async(dense(dst, src, n_bytes), kind, sim_stream_of(stream)));
 }
 
-cudaError_t CUDARTAPI cudaMemcpyPeerAsync(void *dst, int dst_device, const void *src,
-                                          int src_device, size_t n_bytes, cudaStream_t stream)
-{
-  SIM_ENTER(SIM_SAFE);
-  (void)dst_device;
-  (void)src_device;
-  return sim_leave(copy_async(dense(dst, src, n_bytes), cudaMemcpyDefault, sim_stream_of(stream)));
-}
-
 cudaError_t CUDARTAPI cudaMemcpy2DAsync(void *dst, size_t dst_pitch, const void *src,
                                         size_t src_pitch, size_t width, size_t height,
                                         enum cudaMemcpyKind kind, cudaStream_t stream)
@@ -385,136 +365,6 @@ static CUresult CUDAAPI sim_cuMemcpyBatchAsync(CUdeviceptr *dsts, CUdeviceptr *s
 
 const sim_function sim_copy_functions[] = {SIM_FUNCTION(cuMemcpyBatchAsync), {NULL, NULL}};
 
-/* A box of a pitched pointer: slices of `ysize` rows. Arrays are not simulated. */
-static cudaError_t box(xfi_copy *copy, const struct cudaMemcpy3DParms *p)
-{
-  if (p->srcArray != NULL || p->dstArray != NULL) return cudaErrorNotSupported;
-  const struct cudaPitchedPtr s = p->srcPtr;
-  const struct cudaPitchedPtr d = p->dstPtr;
-  const char *src =
-      (const char *)s.ptr + p->srcPos.x + p->srcPos.y * s.pitch + p->srcPos.z * s.pitch * s.ysize;
-  char *dst = (char *)d.ptr + p->dstPos.x + p->dstPos.y * d.pitch + p->dstPos.z * d.pitch * d.ysize;
-  if (p->extent.width > s.pitch || p->extent.width > d.pitch) return cudaErrorInvalidPitchValue;
-  *copy = rows(dst, d.pitch, src, s.pitch, p->extent.width, 0);
-  copy->n_dims = 2;
-  copy->extent[0] = (int64_t)p->extent.depth;
-  copy->extent[1] = (int64_t)p->extent.height;
-  copy->src_stride[0] = (int64_t)(s.pitch * s.ysize);
-  copy->dst_stride[0] = (int64_t)(d.pitch * d.ysize);
-  copy->src_stride[1] = (int64_t)s.pitch;
-  copy->dst_stride[1] = (int64_t)d.pitch;
-  return cudaSuccess;
-}
-
-cudaError_t CUDARTAPI cudaMemcpy3DAsync(const struct cudaMemcpy3DParms *p, cudaStream_t stream)
-{
-  xfi_copy copy;
-
-  SIM_ENTER(SIM_SAFE);
-  const cudaError_t error = box(&copy, p);
-  if (error != cudaSuccess) return sim_leave(error);
-  return sim_leave(copy_async(copy, p->kind, sim_stream_of(stream)));
-}
-
-cudaError_t CUDARTAPI cudaMemcpy3DPeerAsync(const struct cudaMemcpy3DPeerParms *p,
-                                            cudaStream_t stream)
-{
-  const struct cudaMemcpy3DParms same = {.srcArray = p->srcArray,
-                                         .srcPos = p->srcPos,
-                                         .srcPtr = p->srcPtr,
-                                         .dstArray = p->dstArray,
-                                         .dstPos = p->dstPos,
-                                         .dstPtr = p->dstPtr,
-                                         .extent = p->extent,
-                                         .kind = cudaMemcpyDefault};
-  xfi_copy copy;
-
-  SIM_ENTER(SIM_SAFE);
-  const cudaError_t error = box(&copy, &same);
-  if (error != cudaSuccess) return sim_leave(error);
-  return sim_leave(copy_async(copy, cudaMemcpyDefault, sim_stream_of(stream)));
-}
-
-/* ---- batches ------------------------------------------------------------------------------ */
-
-/* One operation of many copies, in no order. Not on the legacy stream, nor while it captures. */
-static cudaError_t copy_batch(const xfi_copy *copies, size_t n, cudaStream_t handle)
-{
-  sim_stream *stream = sim_stream_of(handle);
-
-  if (sim_stream_is_legacy(stream)) return cudaErrorInvalidValue;
-  for (size_t i = 0; i < n; i++) {
-    const place dst = place_of(copies[i].dst);
-    const place src = place_of(copies[i].src);
-    if (dst == GONE || src == GONE || dst == PAGEABLE || src == PAGEABLE)
-      return cudaErrorInvalidValue;
-  }
-  return n == 0 ? cudaSuccess : sim_enqueue(copies_make(&copies_class, copies, n), stream);
-}
-
-cudaError_t CUDARTAPI cudaMemcpyBatchAsync(void *const *dsts, const void *const *srcs,
-                                           const size_t *sizes, size_t count,
-                                           struct cudaMemcpyAttributes *attributes, size_t *indices,
-                                           size_t n_attributes, cudaStream_t stream)
-{
-  SIM_ENTER(SIM_SAFE);
-  if (attributes == NULL || indices == NULL || n_attributes == 0 || indices[0] != 0)
-    return sim_leave(cudaErrorInvalidValue);
-  for (size_t i = 0; i < n_attributes; i++) { /* others are not simulated */
-    if (attributes[i].srcAccessOrder != cudaMemcpySrcAccessOrderStream)
-      return sim_leave(cudaErrorInvalidValue);
-  }
-  xfi_copy *copies = calloc(count + 1, sizeof *copies);
-  if (copies == NULL) abort();
-  for (size_t i = 0; i < count; i++)
-    copies[i] = dense(dsts[i], srcs[i], sizes[i]);
-  const cudaError_t error = copy_batch(copies, count, stream);
-  free(copies);
-  return sim_leave(error);
-}
-
-/* Row lengths and layer heights are in bytes for pointers; 0: those of the extent. */
-static xfi_copy box_of(const struct cudaMemcpy3DBatchOp *op)
-{
-  const struct cudaExtent e = op->extent;
-  const size_t src_row = op->src.op.ptr.rowLength != 0 ? op->src.op.ptr.rowLength : e.width;
-  const size_t dst_row = op->dst.op.ptr.rowLength != 0 ? op->dst.op.ptr.rowLength : e.width;
-  const size_t src_rows = op->src.op.ptr.layerHeight != 0 ? op->src.op.ptr.layerHeight : e.height;
-  const size_t dst_rows = op->dst.op.ptr.layerHeight != 0 ? op->dst.op.ptr.layerHeight : e.height;
-  xfi_copy copy = dense(op->dst.op.ptr.ptr, op->src.op.ptr.ptr, e.width);
-
-  copy.n_dims = 2;
-  copy.extent[0] = (int64_t)e.depth;
-  copy.extent[1] = (int64_t)e.height;
-  copy.src_stride[0] = (int64_t)(src_row * src_rows);
-  copy.dst_stride[0] = (int64_t)(dst_row * dst_rows);
-  copy.src_stride[1] = (int64_t)src_row;
-  copy.dst_stride[1] = (int64_t)dst_row;
-  return copy;
-}
-
-cudaError_t CUDARTAPI cudaMemcpy3DBatchAsync(size_t n, struct cudaMemcpy3DBatchOp *ops,
-                                             unsigned long long flags, cudaStream_t stream)
-{
-  cudaError_t error = flags == 0 ? cudaSuccess : cudaErrorInvalidValue;
-
-  SIM_ENTER(SIM_SAFE);
-  xfi_copy *copies = calloc(n + 1, sizeof *copies);
-  if (copies == NULL) abort();
-  for (size_t i = 0; i < n; i++) {
-    if (ops[i].src.type != cudaMemcpyOperandTypePointer ||
-        ops[i].dst.type != cudaMemcpyOperandTypePointer ||
-        ops[i].srcAccessOrder != cudaMemcpySrcAccessOrderStream)
-      error = cudaErrorInvalidValue;
-    copies[i] = box_of(&ops[i]);
-    if (ops[i].extent.width * ops[i].extent.height * ops[i].extent.depth == 0)
-      error = cudaErrorInvalidValue;
-  }
-  if (error == cudaSuccess) error = copy_batch(copies, n, stream);
-  free(copies);
-  return sim_leave(error);
-}
-
 /* ---- copies that are waited for ----------------------------------------------------------- */
 
 /* On the legacy stream. */
@@ -538,12 +388,4 @@ cudaError_t CUDARTAPI cudaMemcpy(void *dst, const void *src, size_t n_bytes,
 {
   SIM_ENTER(SIM_SAFE);
   return sim_leave(copy_sync(dense(dst, src, n_bytes), kind));
-}
-
-cudaError_t CUDARTAPI cudaMemcpy2D(void *dst, size_t dst_pitch, const void *src, size_t src_pitch,
-                                   size_t width, size_t height, enum cudaMemcpyKind kind)
-{
-  SIM_ENTER(SIM_SAFE);
-  if (width > dst_pitch || width > src_pitch) return sim_leave(cudaErrorInvalidPitchValue);
-  return sim_leave(copy_sync(rows(dst, dst_pitch, src, src_pitch, width, height), kind));
 }

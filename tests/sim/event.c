@@ -105,13 +105,6 @@ cudaError_t CUDARTAPI cudaEventRecord(cudaEvent_t event, cudaStream_t handle)
   return sim_leave(event_enqueue(&record_class, event, event->recorded, stream));
 }
 
-cudaError_t CUDARTAPI cudaEventRecordWithFlags(cudaEvent_t event, cudaStream_t stream,
-                                               unsigned flags)
-{
-  (void)flags;
-  return cudaEventRecord(event, stream);
-}
-
 /* An event that was last recorded in a capture has passed nothing once that is over. */
 static void forget_ended(struct CUevent_st *event)
 {

@@ -395,11 +395,6 @@ cudaError_t CUDARTAPI cudaGetLastError(void)
   return error;
 }
 
-cudaError_t CUDARTAPI cudaPeekAtLastError(void)
-{
-  return self.last_error;
-}
-
 static const struct {
   cudaError_t error;
   const char *name;
@@ -458,12 +453,6 @@ static CUresult CUDAAPI sim_cuGetErrorName(CUresult error, const char **name)
   return CUDA_SUCCESS;
 }
 
-static CUresult CUDAAPI sim_cuGetErrorString(CUresult error, const char **text)
-{
-  *text = cudaGetErrorString((cudaError_t)error);
-  return CUDA_SUCCESS;
-}
-
 static CUresult CUDAAPI sim_cuDeviceGetAttribute(int *value, CUdevice_attribute attribute,
                                                  CUdevice device)
 {
@@ -474,13 +463,6 @@ static CUresult CUDAAPI sim_cuDeviceGetAttribute(int *value, CUdevice_attribute 
     *value = sim.config.no_wait64 ? 0 : 1;
   if (attribute == CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED) *value = 1;
   if (attribute == CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED) *value = 1;
-  return sim_leave_driver(CUDA_SUCCESS);
-}
-
-static CUresult CUDAAPI sim_cuCtxGetDevice(CUdevice *device)
-{
-  SIM_ENTER_DRIVER(SIM_SAFE);
-  *device = self.device;
   return sim_leave_driver(CUDA_SUCCESS);
 }
 
@@ -513,10 +495,9 @@ static CUresult CUDAAPI sim_cuCtxPopCurrent(CUcontext *context)
 }
 
 static const sim_function device_functions[] = {
-    SIM_FUNCTION(cuGetErrorName),       SIM_FUNCTION(cuGetErrorString),
-    SIM_FUNCTION(cuDeviceGetAttribute), SIM_FUNCTION(cuCtxGetDevice),
-    SIM_FUNCTION(cuCtxGetCurrent),      SIM_FUNCTION(cuCtxPushCurrent),
-    SIM_FUNCTION(cuCtxPopCurrent),      {NULL, NULL}};
+    SIM_FUNCTION(cuGetErrorName),  SIM_FUNCTION(cuDeviceGetAttribute),
+    SIM_FUNCTION(cuCtxGetCurrent), SIM_FUNCTION(cuCtxPushCurrent),
+    SIM_FUNCTION(cuCtxPopCurrent), {NULL, NULL}};
 
 cudaError_t CUDARTAPI cudaGetDriverEntryPointByVersion(const char *name, void **function,
                                                        unsigned version, unsigned long long flags,

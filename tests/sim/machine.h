@@ -88,11 +88,11 @@ int sim_fault_of(const char *name);
 
 typedef struct sim_op_class {
   const char *name;
-  bool (*ready)(sim_op *op);                     /* NULL: always */
-  bool (*step)(sim_op *op);                      /* do a part; true: that was the last */
-  void (*drop)(sim_op *op);                      /* NULL: nothing to give back */
-  void (*clone)(sim_op *to, const sim_op *from); /* for graphs, after a plain copy */
-  bool needs_access;                             /* to a peer's memory; a copy can go around */
+  bool (*ready)(sim_op *op); /* NULL: always */
+  bool (*step)(sim_op *op);  /* do a part; true: that was the last */
+  void (*drop)(sim_op *op);  /* NULL: nothing to give back */
+  bool in_graphs;            /* a capture may hold it; of NCCL: it may not */
+  bool needs_access;         /* to a peer's memory; a copy can go around */
 } sim_op_class;
 
 /* The head of every operation. */
@@ -103,7 +103,6 @@ struct sim_op {
   uint64_t seq; /* of all operations, in the order of enqueuing */
   int rank;
   uint64_t run;
-  size_t n_bytes; /* of the whole structure */
 };
 
 void *sim_op_make(const sim_op_class *cls, size_t n_bytes);

@@ -260,11 +260,6 @@ cudaError_t CUDARTAPI cudaHostAlloc(void **out, size_t n_bytes, unsigned flags)
   return sim_leave(cudaSuccess);
 }
 
-cudaError_t CUDARTAPI cudaMallocHost(void **out, size_t n_bytes)
-{
-  return cudaHostAlloc(out, n_bytes, cudaHostAllocDefault);
-}
-
 cudaError_t CUDARTAPI cudaFreeHost(void *pointer)
 {
   SIM_ENTER(SIM_UNSAFE);

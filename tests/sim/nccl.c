@@ -231,43 +231,6 @@ ncclResult_t ncclCommCuDevice(const ncclComm_t comm, int *device)
   return leave(ncclSuccess);
 }
 
-typedef struct registration {
-  size_t n_bytes;
-} registration;
-
-ncclResult_t ncclCommRegister(const ncclComm_t comm, void *memory, size_t n_bytes, void **handle)
-{
-  NCCL_ENTER();
-  (void)comm;
-  if (!sim_memory_holds(memory, n_bytes))
-    return leave(sim_nccl_fail(ncclInvalidArgument, "memory"));
-  registration *made = calloc(1, sizeof *made);
-  if (made == NULL) abort();
-  made->n_bytes = n_bytes;
-  sim.counts.nccl_bytes += n_bytes;
-  *handle = made;
-  return leave(ncclSuccess);
-}
-
-ncclResult_t ncclCommDeregister(const ncclComm_t comm, void *handle)
-{
-  NCCL_ENTER();
-  (void)comm;
-  sim.counts.nccl_bytes -= ((registration *)handle)->n_bytes;
-  free(handle);
-  return leave(ncclSuccess);
-}
-
-ncclResult_t ncclMemAlloc(void **out, size_t n_bytes)
-{
-  return cudaMalloc(out, n_bytes) == cudaSuccess ? ncclSuccess : ncclUnhandledCudaError;
-}
-
-ncclResult_t ncclMemFree(void *memory)
-{
-  return cudaFree(memory) == cudaSuccess ? ncclSuccess : ncclUnhandledCudaError;
-}
-
 const char *xfi_nccl_load(void)
 {
   return NULL;

@@ -25,13 +25,7 @@ static bool set_step(sim_op *op)
   return o->n_bytes == 0;
 }
 
-static void set_clone(sim_op *to, const sim_op *from)
-{
-  (void)to;
-  (void)from;
-}
-
-static const sim_op_class set_class = {.name = "memset", .step = set_step, .clone = set_clone};
+static const sim_op_class set_class = {.name = "memset", .step = set_step, .in_graphs = true};
 
 static cudaError_t set(void *at, int value, size_t n_bytes, sim_stream *stream)
 {

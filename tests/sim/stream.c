@@ -18,7 +18,6 @@ typedef enum order { LEGACY, BLOCKING, FREE } order;
 struct CUstream_st {
   int device;
   order order;
-  int priority;
   sim_op *head;
   sim_op *tail;
   size_t n;
@@ -40,13 +39,13 @@ static uint64_t n_made; /* streams, for the hardware's queues */
 
 /* ---- streams ------------------------------------------------------------------------------ */
 
-static sim_stream *stream_make(int device, order kind, int priority)
+static sim_stream *stream_make(int device, order kind)
 {
   sim_stream *stream = calloc(1, sizeof *stream);
 
   if (stream == NULL) abort();
-  stream->s = (struct CUstream_st){
-      .device = device, .order = kind, .priority = priority, .weight = sim_draw(UINT64_C(1) << 32)};
+  stream->s =
+      (struct CUstream_st){.device = device, .order = kind, .weight = sim_draw(UINT64_C(1) << 32)};
   stream->s.queue =
       sim.config.connections > 0 ? (int)(n_made++ % (uint64_t)sim.config.connections) : -1;
   return stream;
@@ -61,7 +60,7 @@ sim_stream *sim_stream_of(cudaStream_t handle)
     return (sim_stream *)(void *)handle;
   at = handle == cudaStreamPerThread ? &self->streams[self->device] : &legacy[self->device];
   if (*at == NULL)
-    *at = stream_make(self->device, handle == cudaStreamPerThread ? BLOCKING : LEGACY, 0);
+    *at = stream_make(self->device, handle == cudaStreamPerThread ? BLOCKING : LEGACY);
   return *at;
 }
 
@@ -100,7 +99,6 @@ void *sim_op_make(const sim_op_class *cls, size_t n_bytes)
 
   if (op == NULL) abort();
   op->cls = cls;
-  op->n_bytes = n_bytes;
   op->rank = sim_self()->rank;
   op->run = sim_self()->run;
   return op;
@@ -288,11 +286,11 @@ void sim_wait_device(int device)
 
 /* ---- the API: streams --------------------------------------------------------------------- */
 
-static cudaError_t create(cudaStream_t *out, unsigned flags, int priority)
+static cudaError_t create(cudaStream_t *out, unsigned flags)
 {
   if ((flags & ~(unsigned)cudaStreamNonBlocking) != 0) return cudaErrorInvalidValue;
-  sim_stream *stream = stream_make(
-      sim_self()->device, (flags & cudaStreamNonBlocking) != 0 ? FREE : BLOCKING, priority);
+  sim_stream *stream =
+      stream_make(sim_self()->device, (flags & cudaStreamNonBlocking) != 0 ? FREE : BLOCKING);
   sim.counts.streams++;
   *out = &stream->s;
   return cudaSuccess;
@@ -301,20 +299,21 @@ static cudaError_t create(cudaStream_t *out, unsigned flags, int priority)
 cudaError_t CUDARTAPI cudaStreamCreate(cudaStream_t *stream)
 {
   SIM_ENTER(SIM_SAFE);
-  return sim_leave(create(stream, cudaStreamDefault, 0));
+  return sim_leave(create(stream, cudaStreamDefault));
 }
 
 cudaError_t CUDARTAPI cudaStreamCreateWithFlags(cudaStream_t *stream, unsigned flags)
 {
   SIM_ENTER(SIM_SAFE);
-  return sim_leave(create(stream, flags, 0));
+  return sim_leave(create(stream, flags));
 }
 
 cudaError_t CUDARTAPI cudaStreamCreateWithPriority(cudaStream_t *stream, unsigned flags,
                                                    int priority)
 {
   SIM_ENTER(SIM_SAFE);
-  return sim_leave(create(stream, flags, priority));
+  (void)priority;
+  return sim_leave(create(stream, flags));
 }
 
 /* What is queued is still done. */
@@ -325,34 +324,6 @@ cudaError_t CUDARTAPI cudaStreamDestroy(cudaStream_t handle)
   if (handle == NULL || stream->s.destroyed) return sim_leave(cudaErrorInvalidResourceHandle);
   stream->s.destroyed = true;
   stream_free_if_done(stream);
-  return sim_leave(cudaSuccess);
-}
-
-cudaError_t CUDARTAPI cudaStreamGetFlags(cudaStream_t handle, unsigned *flags)
-{
-  SIM_ENTER(SIM_SAFE);
-  *flags = sim_stream_of(handle)->s.order == FREE ? cudaStreamNonBlocking : cudaStreamDefault;
-  return sim_leave(cudaSuccess);
-}
-
-cudaError_t CUDARTAPI cudaStreamGetPriority(cudaStream_t handle, int *priority)
-{
-  SIM_ENTER(SIM_SAFE);
-  *priority = sim_stream_of(handle)->s.priority;
-  return sim_leave(cudaSuccess);
-}
-
-cudaError_t CUDARTAPI cudaStreamGetDevice(cudaStream_t handle, int *device)
-{
-  SIM_ENTER(SIM_SAFE);
-  *device = sim_stream_of(handle)->s.device;
-  return sim_leave(cudaSuccess);
-}
-
-cudaError_t CUDARTAPI cudaStreamGetId(cudaStream_t handle, unsigned long long *id)
-{
-  SIM_ENTER(SIM_SAFE);
-  *id = (unsigned long long)(uintptr_t)sim_stream_of(handle);
   return sim_leave(cudaSuccess);
 }
 
@@ -421,14 +392,8 @@ static bool host_step(sim_op *op)
   return true;
 }
 
-static void plain_clone(sim_op *to, const sim_op *from)
-{
-  (void)to;
-  (void)from;
-}
-
 static const sim_op_class host_class = {
-    .name = "host function", .step = host_step, .clone = plain_clone};
+    .name = "host function", .step = host_step, .in_graphs = true};
 
 cudaError_t CUDARTAPI cudaLaunchHostFunc(cudaStream_t stream, cudaHostFn_t function, void *context)
 {

@@ -88,27 +88,17 @@ static void words_drop(sim_op *op)
   free(((words_op *)(void *)op)->words);
 }
 
-static void words_clone(sim_op *to, const sim_op *from)
-{
-  words_op *o = (words_op *)(void *)to;
-  const words_op *same = (const words_op *)(const void *)from;
-
-  o->words = calloc(same->n + 1, sizeof *o->words);
-  if (o->words == NULL) abort();
-  memcpy(o->words, same->words, same->n * sizeof *o->words);
-}
-
 static const sim_op_class waits_class = {.name = "wait for words",
                                          .ready = words_ready,
                                          .step = words_step,
                                          .drop = words_drop,
-                                         .clone = words_clone,
+                                         .in_graphs = true,
                                          .needs_access = true};
 static const sim_op_class writes_class = {.name = "write of words",
                                           .ready = words_ready,
                                           .step = words_step,
                                           .drop = words_drop,
-                                          .clone = words_clone,
+                                          .in_graphs = true,
                                           .needs_access = true};
 
 static words_op *words_make(const sim_op_class *cls, size_t n, bool ordered)
