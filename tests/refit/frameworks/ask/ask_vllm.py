@@ -151,6 +151,8 @@ def patch():
         import vllm.models.qwen4_exp.nvidia.model  # noqa: first, since each imports the other
         import vllm.models.qwen4_exp.nvidia.qsa as q
         q.Qwen4ExpQSAFlashAttentionImpl = MagicMock  # a kernel
+    import vllm.model_executor.models.ovis2_5 as o
+    o.Ovis2_5ProcessingInfo.get_hf_processor = lambda self, **k: MagicMock()  # of images
     torch.ops._C.gelu_quick = MagicMock()  # a kernel
     torch.cuda.Stream = torch.cuda.Event = MagicMock  # Kimi's model makes some, which hold nothing
     # Sparse attention is refused on CPU when a backend is chosen, which holds no weight.

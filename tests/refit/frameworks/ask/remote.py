@@ -15,8 +15,9 @@ def known():
         "model_type": "telechat", "attribute_map": {"num_hidden_layers": "n_layer", "num_attention_heads": "n_head",
                                                     "intermediate_size": "ffn_hidden_size", "rms_norm_eps": "layer_norm_epsilon"}}), exist_ok=True)
     AutoConfig.register("intern_vit_6b", type("Config", (PretrainedConfig,), {"model_type": "intern_vit_6b"}), exist_ok=True)
-    AutoConfig.register("internvl_chat", type("Config", (PretrainedConfig,), {
-        "model_type": "internvl_chat", "__init__": internvl_chat, "get_text_config": lambda self, *a, **k: self.llm_config}), exist_ok=True)
+    for name in ("internvl_chat", "interns1", "ovis2_5", "Keye", "KeyeVL1_5", "Llama_Nemotron_Nano_VL"):
+        AutoConfig.register(name, type("Config", (PretrainedConfig,), {
+            "model_type": name, "__init__": of_parts, "get_text_config": lambda self, *a, **k: self.__dict__.get("text_config", self)}), exist_ok=True)
     AutoConfig.register("nemotron-nas", type("Config", (PretrainedConfig,), {"model_type": "nemotron-nas", "pad_token_id": None, "__init__": nemotron_nas}),
                         exist_ok=True)
 
@@ -36,10 +37,16 @@ def nemotron_nas(self, block_configs=(), **more):
     self.block_configs = [Said({part: Said(said) for part, said in block.items()}) for block in block_configs]
 
 
-def internvl_chat(self, llm_config=None, vision_config=None, **more):
-    from transformers import AutoConfig, PretrainedConfig
-    of = lambda said: AutoConfig.for_model(**said) if said else None
-    self.llm_config, self.vision_config = of(llm_config), of(vision_config)
+def of_parts(self, **more):
+    """A configuration with parts, of classes that are known or of none."""
+    from transformers import CONFIG_MAPPING, PretrainedConfig
+    for part in ("text_config", "llm_config", "vision_config", "vit_config"):
+        said = more.pop(part, None)
+        if said:
+            made = CONFIG_MAPPING[said["model_type"]] if said.get("model_type") in CONFIG_MAPPING else PretrainedConfig
+            setattr(self, part, made(**said))
+    if hasattr(self, "llm_config"):
+        self.text_config = self.llm_config
     PretrainedConfig.__init__(self, **more)
 
 

@@ -12,6 +12,10 @@ YARN = {"rope_type": "yarn", "rope_theta": 10000.0, "factor": 16.0, "original_ma
 SEES_IN_WINDOWS = dict({k: v for k, v in VISION.items() if k != "in_channels"}, model_type="exaone4_5_vision", num_key_value_heads=8, hidden_act="silu",
                        fullatt_block_indexes=[1], window_size=16)
 
+SEES_BY_SIGLIP = dict(SIGLIP, num_channels=3, layer_norm_eps=1e-6, hidden_act="gelu", temporal_patch_size=1)
+INTERN_VIT = dict(model_type="intern_vit_6b", hidden_size=32, intermediate_size=64, num_hidden_layers=1, num_attention_heads=4, image_size=32, patch_size=8,
+                  qkv_bias=True, qk_normalization=False, norm_type="layer_norm", layer_norm_eps=1e-6, hidden_act="gelu", num_channels=3, initializer_factor=1.0,
+                  attention_dropout=0.0, dropout=0.0)
 MROPE = {"rope_type": "default", "mrope_section": [8, 4, 4]}
 GEMMA4_KEYS = {**GEMMA4, "attention_k_eq_v": True, "num_global_key_value_heads": 1}
 
@@ -59,16 +63,49 @@ def qwen3_5_text():
     return saved({**config["text_config"], "architectures": ["Qwen3_5ForCausalLM"]})
 
 
-def internvl_chat(make):
-    """InternVL by its own code, whose text has names of its own in a part called language_model."""
+def by_own_code(architecture, model_type, make, prefix, part, vision_part, vision, **more):
+    """A model by its own code: the names of its text, with another prefix for `model.` or for all; `part` is the text in its configuration, None if all of it is."""
     text, table = make()
-    vision = dict(model_type="intern_vit_6b", hidden_size=32, intermediate_size=64, num_hidden_layers=1, num_attention_heads=4, image_size=32,
-                  patch_size=8, qkv_bias=True, qk_normalization=False, norm_type="layer_norm", layer_norm_eps=1e-6, hidden_act="gelu", num_channels=3,
-                  initializer_factor=1.0, attention_dropout=0.0, dropout=0.0)
-    return dict(architectures=["InternVLChatModel"], model_type="internvl_chat", llm_config=text, vision_config=vision, downsample_ratio=0.5,
-                ps_version="v2", select_layer=-1, force_image_size=32, dynamic_image_size=True, template="internvl2_5", use_thumbnail=True,
-                min_dynamic_patch=1, max_dynamic_patch=2,
-                tie_word_embeddings=text["tie_word_embeddings"]), Table(("language_model." + name, shape) for name, shape in table.items())
+    own = {part: text} if part else {key: value for key, value in text.items() if key not in ("architectures", "model_type")}
+    was, now = prefix
+    return dict(own, architectures=[architecture], model_type=model_type, tie_word_embeddings=text["tie_word_embeddings"], **{vision_part: vision}, **more), Table(
+        (now + name.removeprefix(was) if name.startswith(was) else name, shape) for name, shape in table.items())
+
+
+def internvl_chat(make):
+    """InternVL, whose text has names of its own in a part called language_model."""
+    return by_own_code("InternVLChatModel", "internvl_chat", make, ("", "language_model."), "llm_config", "vision_config", INTERN_VIT, downsample_ratio=0.5,
+                       ps_version="v2", select_layer=-1, force_image_size=32, dynamic_image_size=True, template="internvl2_5", use_thumbnail=True,
+                       min_dynamic_patch=1, max_dynamic_patch=2)
+
+
+def interns1(make):
+    return by_own_code("InternS1ForConditionalGeneration", "interns1", make, ("model.", "model.language_model."), "text_config", "vision_config",
+                       dict(INTERN_VIT, model_type="interns1_vision", image_size=[32, 32], patch_size=[8, 8], attention_bias=True, use_qk_norm=False,
+                            layer_scale_init_value=0.1, use_mean_pooling=True, use_mask_token=False, use_absolute_position_embeddings=True, drop_path_rate=0.0),
+                       downsample_ratio=0.5, vision_feature_layer=-1, projector_hidden_act="gelu", image_seq_length=4, image_token_id=990)
+
+
+def ovis2_5(make):
+    return by_own_code("Ovis2_5", "ovis2_5", make, ("", "llm."), "llm_config", "vit_config",
+                       dict(SEES_BY_SIGLIP, model_type="siglip2_navit", num_patches=16, hidden_stride=2, window_size=16, use_rope=True, preserve_original_pe=True,
+                            fullatt_block_indexes=None, attention_dropout=0.0), visual_vocab_size=64, hidden_size=64)
+
+
+def keye(make, architecture="KeyeVL1_5ForConditionalGeneration", model_type="KeyeVL1_5"):
+    return by_own_code(architecture, model_type, make, ("", ""), None, "vision_config", dict(SEES_BY_SIGLIP, spatial_merge_size=2))
+
+
+def step3_vl(make):
+    return by_own_code("Step3VLForConditionalGeneration", "step3_vl", make, ("", ""), "text_config", "vision_config",
+                       dict(hidden_size=32, intermediate_size=64, output_hidden_size=32, num_hidden_layers=1, num_attention_heads=4, num_channels=3, image_size=32,
+                            patch_size=8, hidden_act="quick_gelu"), understand_projector_stride=2, projector_bias=False, image_token_id=990)
+
+
+def llama_nemotron_vl(make):
+    return by_own_code("Llama_Nemotron_Nano_VL", "Llama_Nemotron_Nano_VL", make, ("", "language_model."), "llm_config", "vision_config",
+                       dict(SEES_BY_SIGLIP, args={"model": "vit_huge_patch16_224"}), downsample_ratio=0.5, force_image_size=32, patch_size=8, ps_version="v2",
+                       vit_hidden_size=32, projector_hidden_size=64)
 
 
 FAMILIES = {
