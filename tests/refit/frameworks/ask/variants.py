@@ -113,6 +113,19 @@ def tied_apart(make, whole):
     return made
 
 
+def typed(make, types=("dense", "dense", "sparse", "sparse")):
+    """A model of so many layers, of which mlp_layer_types alone says which have experts."""
+    def config(said):
+        if "text_config" in said:
+            return {**said, "text_config": config(said["text_config"])}
+        n = said["num_hidden_layers"]
+        longer = {key: [value[i % n] for i in range(len(types))] for key, value in said.items() if isinstance(value, list) and len(value) == n}
+        left = {key: value for key, value in said.items() if key not in ("first_k_dense_replace", "is_moe_layer", "moe_layer_freq")}
+        return {**left, **{key: value for key, value in longer.items() if key in left}, "num_hidden_layers": len(types), "mlp_layer_types": list(types)}
+
+    return lambda: saved(config(make()[0]))
+
+
 def text_lacks(make, *keys):
     """Of whose text the configuration leaves some keys to its class."""
     def made():
