@@ -286,6 +286,7 @@ xfer_status xfi_direct_create(xfi_direct **direct, xfer_plan *plan, const xfi_ne
   d->tells_at_deadline = plan->is_kept;
   d->watch.alarm.ring = xfi_direct_ring;
   XFI_TRY_DONE(xfi_links_list(&d->links, plan, near));
+  if (*mine == XFER_OK) *mine = xfi_links_note_ranks(&d->links, plan);
   if (*mine == XFER_OK) *mine = make_room(d, plan->moves->n_ranks);
   XFI_TRY_DONE(xfi_links_connect(&d->links, plan, d->page, mine, deadline));
   if (*mine == XFER_OK) *mine = prepare(d, plan);

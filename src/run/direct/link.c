@@ -60,7 +60,7 @@ static bool has_flows(const xfi_links *links, bool send)
 
 /* A rank that sends and receives counts as its own peer, whatever it keeps: all that go to the same
  * peers, and to each other, then have the same. */
-static xfer_status list_ranks(xfi_links *links, const xfer_plan *plan, bool send)
+static xfer_status note_ranks(xfi_links *links, const xfer_plan *plan, bool send)
 {
   const bool goes_round = has_flows(links, true) && has_flows(links, false);
   const uint64_t kept = plan->moves->self_bytes;
@@ -105,8 +105,13 @@ xfer_status xfi_links_list(xfi_links *links, xfer_plan *plan, const xfi_near *ne
                                      .of = links};
     count_flows(&links->counts, &links->at[links->n++]);
   }
-  XFI_TRY(list_ranks(links, plan, false));
-  return list_ranks(links, plan, true);
+  return XFER_OK;
+}
+
+xfer_status xfi_links_note_ranks(xfi_links *links, const xfer_plan *plan)
+{
+  XFI_TRY(note_ranks(links, plan, false));
+  return note_ranks(links, plan, true);
 }
 
 /* ---- the peer's memory ---- */

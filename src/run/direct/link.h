@@ -161,6 +161,8 @@ static inline int xfi_link_halves_lent(const xfi_link *link)
 /* List the peers in reach with which this rank exchanges something, in any lane; if not directly,
  * the link only tells of their failures. near: [n_ranks]. */
 xfer_status xfi_links_list(xfi_links *links, xfer_plan *plan, const xfi_near *near);
+/* Note with which of them it exchanges much. */
+xfer_status xfi_links_note_ranks(xfi_links *links, const xfer_plan *plan);
 /* The link of a flow, by its index in the plan's sends or receives; NULL: there is none. */
 const xfi_link *xfi_links_find(const xfi_links *links, bool send, size_t peer);
 /* Is all memory of the peer's half of a flow mapped? */
