@@ -129,6 +129,120 @@ static void test_ranks_that_share_otherwise_meet(void **state)
   assert_true(xfi_order_visits(visits, 2, 3));
 }
 
+/* Who keeps a part of what others have of it and of its replicas does not go to these. */
+static void test_visitors_of_replicas_do_not_meet(void **state)
+{
+  static const int orders[2][3] = {{1, 6, 0}, {6, 1, 0}};
+
+  (void)state;
+  for (int rank = 2; rank <= 3; rank++) {
+    ranks_of replicas[2];
+    ranks_of alone;
+    ranks_of own;
+    xfi_visit visits[4];
+
+    list(&replicas[0], 0x0e); /* 1, 2 and 3 */
+    list(&replicas[1], 0x4c); /* 2, 3 and 6 */
+    list(&alone, 1u << rank);
+    list(&own, 0x10u | 1u << rank);
+    visits[0] = (xfi_visit){0, &alone.ranks, NULL, 0};
+    visits[1] = (xfi_visit){rank, &own.ranks, NULL, 0};
+    visits[2] = (xfi_visit){6, &replicas[1].ranks, NULL, 0};
+    visits[3] = (xfi_visit){1, &replicas[0].ranks, NULL, 0};
+    assert_true(xfi_order_visits(visits, 4, rank));
+    for (int i = 0; i < 3; i++)
+      assert_int_equal(visits[i].rank, orders[rank - 2][i]);
+    assert_int_equal(visits[3].rank, rank);
+    list(&replicas[0], 0x3e); /* and 4 and 5: two at each */
+    list(&replicas[1], 0x7c);
+    assert_true(xfi_order_visits(visits, 4, rank));
+    list(&replicas[0], 0x1e); /* three at two */
+    list(&replicas[1], 0x5c);
+    assert_false(xfi_order_visits(visits, 4, rank));
+    for (int i = 0; i < 2; i++)
+      list(&replicas[i], 0x0c); /* which keep nothing */
+    assert_true(xfi_order_visits(visits, 4, rank));
+    for (int i = 0; i < 3; i++)
+      assert_int_equal(visits[i].rank, orders[rank - 2][i]);
+  }
+}
+
+/* Ranks 1 and 3 read from 3 to 5, where 1 keeps what others read. */
+static void test_what_a_rank_keeps_for_others_is_nothing_to_these(void **state)
+{
+  static const int orders[2][3] = {{3, 4, 5}, {4, 5, 3}};
+
+  (void)state;
+  for (int rank = 1; rank <= 3; rank += 2) {
+    ranks_of all;
+    ranks_of own;
+    xfi_visit visits[4];
+
+    list(&all, 0x0a);
+    list(&own, 0x07); /* 0 to 2 */
+    for (int i = 0; i < 3; i++)
+      visits[i] = (xfi_visit){3 + i, &all.ranks, NULL, 0};
+    visits[3] = (xfi_visit){1, &own.ranks, NULL, 0};
+    assert_true(xfi_order_visits(visits, rank == 1 ? 4 : 3, rank));
+    for (int i = 0; i < 3; i++)
+      assert_int_equal(visits[i].rank, orders[rank / 2][i]);
+  }
+}
+
+/* Three that come to one, and go somewhere else besides. */
+static void test_neighbours_of_two_others_meet(void **state)
+{
+  ranks_of first;
+  ranks_of second;
+  xfi_visit visits[2];
+
+  (void)state;
+  for (int i = 0; i < 2; i++)
+    visits[i] = (xfi_visit){i, i == 0 ? &first.ranks : &second.ranks, NULL, 0};
+  list(&first, 0x18);  /* 3 and 4 */
+  list(&second, 0x28); /* 3 and 5 */
+  assert_true(xfi_order_visits(visits, 2, 3));
+  list(&second, 0x2a); /* 1 itself */
+  assert_true(xfi_order_visits(visits, 2, 3));
+  list(&first, 0x0a); /* and 0 */
+  assert_true(xfi_order_visits(visits, 2, 3));
+  list(&first, 0x08);
+  list(&second, 0x38); /* 3, 4 and 5 */
+  assert_false(xfi_order_visits(visits, 2, 3));
+  assert_true(xfi_order_visits(visits + 1, 1, 3));
+  visits[0].rank = 3; /* which keeps something */
+  assert_true(xfi_order_visits(visits, 2, 3));
+}
+
+/* Whatever peers say, each is gone to once. */
+static void test_any_lists_are_borne(void **state)
+{
+  uint64_t x = 1;
+
+  (void)state;
+  for (int n = 0; n < 20000; n++) {
+    int32_t at[N_RANKS][N_RANKS];
+    xfi_ranks ranks[N_RANKS];
+    xfi_visit visits[N_RANKS];
+    unsigned seen = 0;
+
+    for (int i = 0; i < N_RANKS; i++) {
+      x = x * UINT64_C(6364136223846793005) + 1442695040888963407;
+      ranks[i] = (xfi_ranks){at[i], (size_t)(x >> 33) % (N_RANKS + 1)};
+      visits[i] = (xfi_visit){(i + n) % N_RANKS, &ranks[i], NULL, 0};
+      for (size_t k = 0; k < ranks[i].n; k++) {
+        x = x * UINT64_C(6364136223846793005) + 1442695040888963407;
+        at[i][k] = (int32_t)((x >> 33) % (N_RANKS + 2)) - 1;
+      }
+      if (n % 2 == 0 && i > 0) ranks[i] = ranks[0];
+    }
+    (void)xfi_order_visits(visits, (size_t)(n % N_RANKS) + 1, n / N_RANKS % N_RANKS);
+    for (int i = 0; i < N_RANKS; i++)
+      seen |= 1u << visits[i].rank;
+    assert_int_equal(seen, (1u << N_RANKS) - 1);
+  }
+}
+
 static void test_little_alone_is_in_order(void **state)
 {
   ranks_of none;
@@ -219,6 +333,10 @@ int main(void)
       cmocka_unit_test(test_visitors_of_the_same_ranks_do_not_meet),
       cmocka_unit_test(test_neighbours_go_from_end_to_end),
       cmocka_unit_test(test_ranks_that_share_otherwise_meet),
+      cmocka_unit_test(test_visitors_of_replicas_do_not_meet),
+      cmocka_unit_test(test_what_a_rank_keeps_for_others_is_nothing_to_these),
+      cmocka_unit_test(test_neighbours_of_two_others_meet),
+      cmocka_unit_test(test_any_lists_are_borne),
       cmocka_unit_test(test_little_alone_is_in_order),
       cmocka_unit_test(test_whoever_sends_and_receives_counts_as_its_own_peer),
   };

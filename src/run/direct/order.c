@@ -3,9 +3,12 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* So many of a rank's peers may have other visitors, where not all have the same: as where a dim is
- * cut otherwise at the destination, whose parts come from neighbours, by rising rank. */
+/* So many of a rank's peers may have one other visitor each, where not all have the same: as where
+ * a dim is cut otherwise at the destination, whose parts come from neighbours, by rising rank. */
 enum { ENDS = 2 };
+
+/* Turns, where not all have the same visitors. */
+enum { MUCH, LITTLE, KEPT };
 
 static bool have(const xfi_ranks *ranks, int rank)
 {
@@ -66,29 +69,91 @@ static size_t find_first(const xfi_visit *visits, size_t n, int rank)
   return n_before % n;
 }
 
+/* Begin with this one of n, all of which have the same visitors. */
+static bool begin_with(xfi_visit *visits, size_t n, size_t first, size_t n_visitors)
+{
+  for (size_t i = 0; i < n; i++)
+    visits[i].turn = (i + n - first % n) % n;
+  sort(visits, n);
+  return n_visitors <= n || n_visitors % n == 0;
+}
+
+/* How many others than who is visited and this rank go there for much. */
+static size_t count_others(const xfi_visit *visit, int rank)
+{
+  return visit->visitors->n - have(visit->visitors, visit->rank) - have(visit->visitors, rank);
+}
+
+/* Do those that go to one go to the other too, apart from the two themselves? */
+static bool share_others(const xfi_visit *a, const xfi_visit *b)
+{
+  const xfi_ranks *x = a->visitors;
+  const xfi_ranks *y = b->visitors;
+  size_t i = 0;
+  size_t k = 0;
+
+  for (;; i++, k++) {
+    i += i < x->n && x->at[i] == a->rank;
+    k += k < y->n && y->at[k] == b->rank;
+    if (i == x->n || k == y->n) return i == x->n && k == y->n;
+    if (x->at[i] != y->at[k]) return false;
+  }
+}
+
+/* Of n, all gone to for much, by rising rank, of which not all have the same visitors. */
+static bool order_mixed(xfi_visit *visits, size_t n, int rank)
+{
+  size_t n_shared = 0;
+  size_t n_alike = 0;
+  size_t most = 0;                /* others of one */
+  const xfi_visit *shared = NULL; /* the first of them */
+
+  for (size_t i = 0; i < n; i++) {
+    const size_t n_others = count_others(&visits[i], rank);
+
+    if (n_others > most) most = n_others;
+    if (n_others == 0) continue;
+    if (n_shared == 0) shared = &visits[i];
+    n_alike += share_others(shared, &visits[i]);
+    n_shared++;
+  }
+  if (n_shared > 1 && n_alike == n_shared) { /* replicas that keep a part each */
+    const xfi_ranks *visitors = shared->visitors;
+    const int own = shared->rank;
+    size_t n_before = 0;
+
+    while (n_before < visitors->n && visitors->at[n_before] < rank)
+      n_before++;
+    n_before -= own < rank && have(visitors, own);
+    for (size_t i = 0; i < n; i++)
+      visits[i].turn = count_others(&visits[i], rank) == 0; /* who has no other can wait */
+    sort(visits, n);
+    return begin_with(visits, n_shared, n_before, most + 1);
+  }
+  return n_shared <= ENDS && most <= 1;
+}
+
 bool xfi_order_visits(xfi_visit *visits, size_t n, int rank)
 {
   size_t n_much = 0;
-  size_t n_shared = 0;
 
   for (size_t i = 0; i < n; i++) {
-    const xfi_ranks *visitors = visits[i].visitors;
-    const bool much = have(visitors, rank);
+    const bool much = have(visits[i].visitors, rank);
 
-    visits[i].turn = !much; /* little comes last */
+    visits[i].turn = much ? MUCH : LITTLE;
     n_much += much;
-    n_shared += much && visits[i].rank != rank && visitors->n - have(visitors, visits[i].rank) > 1;
   }
   sort(visits, n);
   if (n_much == 0) return true;
-  if (share_visitors(visits, n_much)) {
-    const size_t n_visitors = visits->visitors->n;
-    const size_t first = find_first(visits, n_much, rank);
+  if (!share_visitors(visits, n_much)) { /* but maybe apart from what it keeps */
+    const size_t own = find(visits, n_much, rank);
 
-    for (size_t i = 0; i < n_much; i++)
-      visits[i].turn = (i + n_much - first) % n_much;
-    sort(visits, n_much);
-    return n_visitors <= n_much || n_visitors % n_much == 0;
+    if (own < n_much) {
+      visits[own].turn = KEPT;
+      sort(visits, n);
+      n_much--;
+    }
+    if (!share_visitors(visits, n_much)) return order_mixed(visits, n_much, rank);
   }
-  return n_shared <= ENDS; /* the last of one, which is the first of the next */
+  return begin_with(visits, n_much, find_first(visits, n_much, rank), visits->visitors->n);
 }
