@@ -91,14 +91,17 @@ static double share_of_each(const xfer_layout *layout)
   return layout->boxes->n_parts == 1 && xfi_part_n_replicas(layout, 0) == size ? 1 : 0;
 }
 
-/* The share of what destination ranks hold that must be sent to them: sources have their own. */
+/* The share of what destination ranks hold that must be sent to them: sources have their own. Of
+ * parts that a source holds alone, one that is no destination sends more than the others. */
 static double share_remote(const xfer_layout *src, const xfer_layout *dst)
 {
+  const double share = share_of_each(src);
   int n_own = 0;
 
   for (int i = 0; i < dst->mesh->size; i++)
     n_own += xfi_mesh_find(src->mesh, dst->mesh->ranks[i]) >= 0;
-  return 1 - n_own * share_of_each(src) / dst->mesh->size;
+  if (share < 1 && n_own < src->mesh->size) return 1;
+  return 1 - n_own * share / dst->mesh->size;
 }
 
 /* What a broadcast of a tensor saves; 0: it is not cheaper. */

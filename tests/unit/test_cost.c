@@ -48,6 +48,9 @@ static void test_the_choice_follows_what_most_ranks_must_carry(void **state)
       {"bf16[4096] (2):S0 -> (4):R", 8, true},
       {"bf16[4096] (4):S0 -> (8):R", 8, true},
       {"bf16[4096] (4):S0 -> (6):R", 8, false},
+      /* and one that is none sends its part to all */
+      {"bf16[4096] (2):S0 -> (3)@1-3:R", 8, true},
+      {"bf16[4096] (2):R -> (3)@1-3:R", 8, false},
       /* nothing to send */
       {"bf16[0] (1):R -> (7)@1-7:R", 8, false},
       {"bf16[] (1):R -> (7)@1-7:R", 8, true},
