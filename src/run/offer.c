@@ -82,16 +82,27 @@ static bool mark_read(bool *is_read, const xfer_plan *plan)
   return any;
 }
 
-/* Nothing is left for the local lane. */
-static void take_local(xfer_plan *plan)
+/* May what the rank keeps be copied with them? */
+static bool may_take_local(const xfer_plan *plan)
 {
   const xfi_plan *m = plan->moves;
 
-  if (plan->local == NULL || plan->quant != NULL) return;
-  if (m->self_bytes + m->zero_bytes > WITH_OFFERS_BYTES) return;
-  plan->offer->has_local = true;
+  return plan->local != NULL && m->self_bytes + m->zero_bytes <= WITH_OFFERS_BYTES;
+}
+
+/* Nothing is left for the local lane, if all travels with one launch: what the device has to keep
+ * no commit could change before the run under way is over. */
+static xfer_status take_local(xfer_plan *plan, const bool *is_read)
+{
+  xfi_twins *o = plan->offer;
+
+  o->has_local = true;
+  XFI_TRY(xfi_twins_prepare(o, plan, is_read));
+  o->has_local = !xfi_batch_is_read(plan->device, o->copy);
+  if (!o->has_local) return xfi_twins_prepare(o, plan, is_read);
   xfi_local_destroy(plan->local, plan->device);
   plan->local = NULL;
+  return XFER_OK;
 }
 
 xfer_status xfi_offer_move(xfer_plan *plan)
@@ -102,8 +113,10 @@ xfer_status xfi_offer_move(xfer_plan *plan)
   if (plan->offer == NULL) return XFER_OK;
   is_read = xfi_calloc(plan->moves->n_tensors, sizeof *is_read);
   XFI_CHECK(is_read != NULL, XFER_ERR_NOMEM, "%zu tensors", plan->moves->n_tensors);
-  if (mark_read(is_read, plan)) take_local(plan);
-  st = xfi_twins_prepare(plan->offer, plan, is_read);
+  if (mark_read(is_read, plan) && may_take_local(plan))
+    st = take_local(plan, is_read);
+  else
+    st = xfi_twins_prepare(plan->offer, plan, is_read);
   xfi_free(is_read);
   return st;
 }
