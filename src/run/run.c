@@ -403,18 +403,22 @@ static xfer_status await_part(const xfer_plan *plan, xfi_deadline deadline, bool
   return XFER_OK;
 }
 
-/* Ranks that counted otherwise count alike from here on. */
-static xfer_status agree_on_turn(const xfer_plan *plan)
+/* Ranks that counted otherwise count alike once they have waited for their runs. */
+static void adjust_turns(const xfer_plan *plan)
+{
+  uint64_t *const n_turns = &plan->of->n_turns;
+
+  for (int r = 0; r < plan->comm->size; r++)
+    if (plan->words[r].turn > *n_turns) *n_turns = plan->words[r].turn;
+}
+
+static xfer_status check_turns(const xfer_plan *plan)
 {
   const xfi_run_word *words = plan->words;
-  uint64_t last = 0;
   int other = 0;
 
-  for (int r = 0; r < plan->comm->size; r++) {
-    if (words[r].turn > last) last = words[r].turn;
+  for (int r = 0; r < plan->comm->size; r++)
     if (words[r].turn != words[0].turn) other = r;
-  }
-  plan->of->n_turns += last - plan->turn;
   XFI_CHECK(other == 0, XFER_ERR_MISMATCH,
             "rank %d began its run of plan %llu of the comm in another order than rank 0: all "
             "ranks use its plans in one order",
@@ -445,13 +449,14 @@ static xfer_status agree_on_run(const xfer_plan *plan, xfer_status mine, xfi_dea
               "plans in one order",
               r, (unsigned long long)plan->words[r].plan, (unsigned long long)plan->words[0].plan);
   }
+  adjust_turns(plan);
   if (failed) return xfi_comm_agree(comm, mine, deadline);
   while (other < last && plan->words[other].version == plan->words[last].version)
     other++;
   XFI_CHECK(other == last, XFER_ERR_MISMATCH, "rank %d ran version %llu, rank %d version %llu",
             other, (unsigned long long)plan->words[other].version, last,
             (unsigned long long)plan->words[last].version);
-  XFI_TRY(agree_on_turn(plan));
+  XFI_TRY(check_turns(plan));
   return xfi_verify_outcome(plan, deadline);
 }
 

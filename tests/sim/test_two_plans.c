@@ -513,6 +513,49 @@ static void test_a_call_in_another_order(void)
   world_go(run_and_call);
 }
 
+/* Each rank runs two plans of as many bytes, in another order than the other. Once that is known,
+ * of one or of both, calls are told of nothing. */
+static int n_waited;
+
+static void both_orders(int rank)
+{
+  tensor tensors[PLANS + 1];
+  xfer_plan *plans[PLANS];
+  cudaStream_t stream = world_stream();
+
+  for (int p = 0; p <= PLANS; p++) {
+    tensor_make(&tensors[p], EACH_EACH, rank, 3000);
+    tensor_fill(&tensors[p], (uint64_t)p + 1, LIVE);
+    tensor_open(&tensors[p], (uint64_t)p + 1);
+  }
+  for (int p = 0; p < PLANS; p++) {
+    plans[p] = world_plan(rank, &tensors[p], 1, lane, LONG_MS);
+    OK(xfer_plan_commit(plans[p]));
+  }
+  for (int p = 0; p < PLANS; p++)
+    OK(xfer_plan_run(plans[(p + rank) % PLANS], 1, stream));
+  for (int p = 0; p < n_waited; p++)
+    NEED(xfer_plan_wait(plans[p], 0) != XFER_OK);
+  for (int p = 0; p < PLANS; p++)
+    xfer_plan_destroy(plans[p]);
+  ranks_barrier();
+  OK(tensor_redistribute(&tensors[PLANS], stream));
+  NEED(cudaStreamSynchronize(stream) == cudaSuccess);
+  ranks_barrier();
+  tensor_close(&tensors[PLANS]);
+  NEED(tensor_holds(&tensors[PLANS], PLANS + 1));
+}
+
+static void test_plans_in_another_order(void)
+{
+  lane = XFER_LANE_PACKED;
+  for (n_waited = 1; n_waited <= PLANS; n_waited++) {
+    world_make(2, COMM_NCCL, (sim_config){.seed = 0});
+    world_go(both_orders);
+    world_destroy();
+  }
+}
+
 int main(int argc, char **argv)
 {
   static const world_test tests[] = {
@@ -534,6 +577,7 @@ int main(int argc, char **argv)
       {"two_plans_event_between_groups_packed", test_groups_packed},
       {"two_plans_event_between_groups_direct", test_groups_direct},
       {"a_plan_and_a_call_in_another_order", test_a_call_in_another_order},
+      {"a_call_after_plans_in_another_order", test_plans_in_another_order},
   };
 
   return world_main(argc, argv, tests, sizeof tests / sizeof tests[0]);
