@@ -190,7 +190,8 @@ static xfer_status settle(word *said, bool *begun, const heard *room, xfi_comm *
   if (guess != NULL && (in_order != XFER_OK || !xfi_commit_leads_on(room->words, comm->size)))
     xfi_commit_take_back(guess->plan);
   if (failed) XFI_TRY(xfi_comm_agree(comm, mine, deadline)); /* for the text */
-  return in_order;
+  /* Nobody goes on, maybe with a run, before all have taken back what they began. */
+  return in_order == XFER_OK ? XFER_OK : xfi_comm_agree(comm, in_order, deadline);
 }
 
 /* The plan that all ranks keep; NULL: there is none. */
