@@ -82,26 +82,21 @@ static xfer_status held_by_ranks(const xfer_layout *layout, double *held)
   return XFER_OK;
 }
 
-/* The share of a tensor that each rank of its mesh has; 0: that is not known. */
-static double share_of_each(const xfer_layout *layout)
+/* The share of what destination ranks hold that must be sent to them: sources have their own part,
+ * on average. Of parts that a source holds alone, one that is no destination sends more than the
+ * others. */
+static xfer_status share_remote(double *share, const xfer_layout *src, const xfer_layout *dst)
 {
-  const int size = layout->mesh->size;
-
-  if (layout->boxes == NULL) return (double)layout->n_replicas / size;
-  return layout->boxes->n_parts == 1 && xfi_part_n_replicas(layout, 0) == size ? 1 : 0;
-}
-
-/* The share of what destination ranks hold that must be sent to them: sources have their own. Of
- * parts that a source holds alone, one that is no destination sends more than the others. */
-static double share_remote(const xfer_layout *src, const xfer_layout *dst)
-{
-  const double share = share_of_each(src);
   int n_own = 0;
+  double held;
 
+  *share = 1;
   for (int i = 0; i < dst->mesh->size; i++)
     n_own += xfi_mesh_find(src->mesh, dst->mesh->ranks[i]) >= 0;
-  if (share < 1 && n_own < src->mesh->size) return 1;
-  return 1 - n_own * share / dst->mesh->size;
+  XFI_TRY(held_by_ranks(src, &held));
+  const double own = src->n_elems == 0 ? 1 : held / ((double)src->n_elems * src->mesh->size);
+  if (own >= 1 || n_own == src->mesh->size) *share -= n_own * (own < 1 ? own : 1) / dst->mesh->size;
+  return XFER_OK;
 }
 
 /* What a broadcast of a tensor saves; 0: it is not cheaper. */
@@ -110,11 +105,12 @@ static xfer_status count_saved(double *saved, const xfi_class *cls, int n_source
   const xfer_layout *src = cls->src;
   const xfer_layout *dst = cls->dst;
   const double whole = (double)src->n_elems * cls->wire_bytes;
-  const double share = share_remote(src, dst);
+  double share;
   double held;
   double out;
   double in;
 
+  XFI_TRY(share_remote(&share, src, dst));
   XFI_TRY(held_by_ranks(dst, &held));
   out = held * cls->wire_bytes * share / n_sources;
   in = share > 0 ? held * cls->wire_bytes / dst->mesh->size : 0;
