@@ -47,6 +47,8 @@ static void read_link(unsigned char *bytes, size_t n_bytes)
     if (link.places[i][0] >= link.n_remotes) abort();
   for (size_t i = 0; i < link.n_bounds && link.bounds != NULL; i++)
     xfi_bound_clear(&link.bounds[i]);
+  xfi_free(link.their_ranks[0].at);
+  xfi_free(link.their_ranks[1].at);
   xfi_free(link.remotes);
   xfi_free(link.bounds);
   xfi_free(link.places);

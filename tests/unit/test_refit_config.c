@@ -500,7 +500,8 @@ static void test_a_shared_expert_among_routed_ones_is_of_their_size(void **state
 /* A model of one layer, with more of them up to `last` that predict further tokens. */
 #define FURTHER(type, last)                                                                        \
   OF(type,                                                                                         \
-     "\"first_k_dense_replace\":9,\"n_routed_experts\":4,\"num_nextn_predict_layers\":" last,      \
+     "\"first_k_dense_replace\":9,\"n_routed_experts\":4,\"num_attention_heads\":2,"               \
+     "\"num_nextn_predict_layers\":" last,                                                         \
      "{\"pattern\":\"model.layers.{layer}.input_layernorm.weight\",\"layer\":[0," last "],"        \
      "\"shape\":[16],\"dtype\":\"bf16\"}")
 
