@@ -1,8 +1,8 @@
 /* Memory that ranks share, and what goes through it: gatherings and channels, for the comms that
- * make it (threads.c, host.c, mpi.c). Each rank has one segment: its state (an
- * alarm, what it gives to gatherings) and, where ranks are processes, a ring of slots to each other
- * rank, and slots that several ranks read. Then it is a nameless file that the others map, and
- * nothing is left behind, however the processes end.
+ * make it (threads.c, host.c, mpi.c). Each rank has one segment: its state (an alarm, what it gives
+ * to gatherings) and, where ranks are processes, a ring of slots to each other rank, and slots that
+ * several ranks read. Then it is a nameless file that the others map, and nothing is left behind,
+ * however the processes end.
  */
 #ifndef XFI_SHARED_H
 #define XFI_SHARED_H

@@ -4,8 +4,8 @@
  *
  * - quant/: scales of what is quantised by blocks, before all else;
  * - local.c: copies within this rank, and zeroing;
- * - direct/: copies to and from mapped memory of peers (direct.c, direct_run.c) over links
- * (link*.c), with flags for ready and done;
+ * - direct/: copies to and from mapped memory of peers (direct.c, direct_run.c), with flags for
+ *   ready and done, over links (link*.c), in an order in which ranks do not meet (order.c);
  * - pipeline/: streams to and from ranks that share memory (channels.c), and steps (steps.c) of
  *   gather, message, scatter through slots (staging.c), made of packed rounds (packed.c) and of
  *   broadcasts (broadcast_list.c, broadcast.c);

@@ -53,11 +53,6 @@ static uint64_t mappings(void)
   return sim_calls_of("cudaIpcOpenMemHandle") + sim_calls_of("cuMemMap");
 }
 
-static uint64_t launches(void)
-{
-  return sim_calls_of("copy kernel") + sim_calls_of("ragged copy kernel");
-}
-
 /* Calls of tensors first to last - 1, none of which can begin on rank 1. */
 static void calls_behind_a_held_one(int rank, int first, int last, cudaStream_t stream)
 {
@@ -72,13 +67,6 @@ static void calls_behind_a_held_one(int rank, int first, int last, cudaStream_t 
   ranks_barrier();
 }
 
-static void let_go_on(int rank, cudaStream_t stream)
-{
-  if (rank == 1) sim_hold(w.n, false);
-  NEED(cudaStreamSynchronize(stream) == cudaSuccess);
-  ranks_barrier();
-}
-
 /* A small transfer's copies travel with their launches: no call waits for the runs before it.
  * Nobody maps the tensors, which are elsewhere in each call; but for the first two, each of which
  * makes a plan. */
@@ -89,16 +77,16 @@ static void calls_while_the_first_waits(int rank, form shape)
   make_tensors(rank, shape);
   redistribute(&tensors[rank][0], stream);
   calls_behind_a_held_one(rank, 1, 3, stream);
-  let_go_on(rank, stream);
+  world_let_go_on(rank, stream);
   const uint64_t n_mapped = mappings();
   const uint64_t n_before = sim_calls_of("ncclSend");
-  const uint64_t n_launches = launches();
+  const uint64_t n_launches = world_launches();
   calls_behind_a_held_one(rank, 3, CALLS, stream);
   NEED(mappings() == n_mapped);
   if (rank == 0) n_sent = sim_calls_of("ncclSend") - n_before;
-  if (rank == 0) n_launched = launches() - n_launches;
+  if (rank == 0) n_launched = world_launches() - n_launches;
   ranks_barrier();
-  let_go_on(rank, stream);
+  world_let_go_on(rank, stream);
   check_tensors(rank, stream);
 }
 

@@ -68,11 +68,6 @@ static void check(int rank, int call)
   }
 }
 
-static uint64_t launches(void)
-{
-  return sim_calls_of("copy kernel") + sim_calls_of("ragged copy kernel");
-}
-
 /* Calls of which none can begin on rank 1, whose host goes on all the same. */
 static void calls_behind_a_held_one(int rank, int first, int last, cudaStream_t stream)
 {
@@ -87,13 +82,6 @@ static void calls_behind_a_held_one(int rank, int first, int last, cudaStream_t 
   ranks_barrier();
 }
 
-static void let_go_on(int rank, cudaStream_t stream)
-{
-  if (rank == 1) sim_hold(w.n, false);
-  NEED(cudaStreamSynchronize(stream) == cudaSuccess);
-  ranks_barrier();
-}
-
 static void exchanges(int rank)
 {
   cudaStream_t stream = world_stream();
@@ -101,12 +89,12 @@ static void exchanges(int rank)
   make(rank);
   exchange(rank, 0, stream);
   calls_behind_a_held_one(rank, 1, 3, stream);
-  let_go_on(rank, stream);
-  const uint64_t n_before = launches();
+  world_let_go_on(rank, stream);
+  const uint64_t n_before = world_launches();
   calls_behind_a_held_one(rank, 3, CALLS, stream);
-  if (rank == 0) n_launched = launches() - n_before;
+  if (rank == 0) n_launched = world_launches() - n_before;
   ranks_barrier();
-  let_go_on(rank, stream);
+  world_let_go_on(rank, stream);
   for (int c = 0; c < CALLS; c++)
     check(rank, c);
   NEED_NO_VIOLATION();

@@ -236,6 +236,18 @@ void world_hold_up(cudaStream_t stream, int spare)
   NEED(cudaEventDestroy(event) == cudaSuccess && cudaStreamDestroy(other) == cudaSuccess);
 }
 
+void world_let_go_on(int rank, cudaStream_t stream)
+{
+  if (rank == 1) sim_hold(w.n, false);
+  NEED(cudaStreamSynchronize(stream) == cudaSuccess);
+  ranks_barrier();
+}
+
+uint64_t world_launches(void)
+{
+  return sim_calls_of("copy kernel") + sim_calls_of("ragged copy kernel");
+}
+
 /* ---- tensors ------------------------------------------------------------------------------ */
 
 static void line_of(char *line, size_t n_bytes, form shape, int64_t width)

@@ -117,6 +117,10 @@ cudaStream_t world_stream(void);
 /* From here on the stream waits, until sim_hold(spare, false), for a device that nobody else uses.
  */
 void world_hold_up(cudaStream_t stream, int spare);
+/* All ranks: rank 1's stream, which waits for device w.n, waits no more, and all streams end. */
+void world_let_go_on(int rank, cudaStream_t stream);
+/* Of kernels that copy, so far. */
+uint64_t world_launches(void);
 /* Device memory, whatever other threads capture. */
 void *world_alloc(size_t n_bytes);
 void world_free(void *memory);

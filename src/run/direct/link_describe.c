@@ -1,9 +1,9 @@
 /*
  * What the two ends of a link tell each other, once each way: a head, with whom else they exchange
- * much, allocations, and bounds. Of a
- * bound: how far back one like it was told, 0 and the bound itself where none was; its pieces as
- * (allocation, offset); and by boxes also what each box is. And later, when pieces lie elsewhere in
- * the same allocations: all of (allocation, offset), in that order.
+ * much, allocations, and bounds. Of a bound: how far back one like it was told, 0 and the bound
+ * itself where none was; its pieces as (allocation, offset); and by boxes also what each box is.
+ * And later, when pieces lie elsewhere in the same allocations: all of (allocation, offset), in
+ * that order.
  */
 #include <string.h>
 
