@@ -156,10 +156,11 @@ static xfer_status check_turns(const word *all, int n_ranks)
 
   for (int r = 0; r < n_ranks; r++)
     if (all[r].n_turns != all[0].n_turns) other = r;
-  XFI_CHECK(other == 0, XFER_ERR_MISMATCH,
-            "rank %d has begun other runs of the comm's plans before this call than rank 0: all "
-            "ranks make runs and calls in one order",
-            other);
+  XFI_CHECK(
+      other == 0, XFER_ERR_MISMATCH,
+      "rank %d has begun %llu runs of plans that send before this call, rank 0 %llu: all ranks "
+      "make runs and calls in one order",
+      other, (unsigned long long)all[other].n_turns, (unsigned long long)all[0].n_turns);
   return XFER_OK;
 }
 

@@ -492,7 +492,9 @@ static void run_and_call(int rank)
   for (uint64_t i = 1; i <= 2; i++) {
     if (rank == 0) OK(xfer_plan_run(plan, i, stream));
     NEED(tensor_redistribute(&tensors[1], stream) == XFER_ERR_MISMATCH);
-    NEED(strstr(xfer_last_error(), "rank 1 has begun other runs of the comm's plans") != NULL);
+    NEED(strstr(xfer_last_error(),
+                i == 1 ? "rank 1 has begun 0 runs" : "rank 1 has begun 1 runs") != NULL);
+    NEED(strstr(xfer_last_error(), i == 1 ? ", rank 0 1: " : ", rank 0 2: ") != NULL);
     if (rank == 1) OK(xfer_plan_run(plan, i, stream));
     OK(tensor_redistribute(&tensors[1], stream)); /* before the run is over */
     OK(xfer_plan_wait(plan, 0));
