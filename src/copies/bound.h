@@ -121,6 +121,9 @@ typedef struct xfi_end {
 /* Append the copies that move a box of `length` elements per dim, simplified. */
 xfer_status xfi_copies_add(xfi_copies *copies, const xfi_end *dst, const xfi_end *src,
                            const int64_t *length, int n_dims, xfi_elem elem);
+/* The last copy and the one before it become one if they alternate on both sides, as the gate and
+ * up of a layer's experts do. */
+void xfi_copies_join_last(xfi_copies *copies);
 
 /* ---- what is written must not overlap (overlap.c) ---- */
 

@@ -73,3 +73,34 @@ xfer_status xfi_copies_add(xfi_copies *copies, const xfi_end *dst, const xfi_end
     return add_split(copies, dst, src, length, n_dims, elem, false);
   return add_whole(copies, dst, src, length, n_dims, elem);
 }
+
+static bool is_alike(const xfi_copy *a, const xfi_copy *b)
+{
+  const size_t n = (size_t)a->n_dims * sizeof *a->extent;
+
+  return a->n_dims == b->n_dims && a->run_bytes == b->run_bytes && a->convert == b->convert &&
+         memcmp(a->extent, b->extent, n) == 0 && memcmp(a->src_stride, b->src_stride, n) == 0 &&
+         memcmp(a->dst_stride, b->dst_stride, n) == 0;
+}
+
+void xfi_copies_join_last(xfi_copies *copies)
+{
+  xfi_copy *a = copies->n < 2 ? NULL : &copies->at[copies->n - 2];
+  const xfi_copy *b = a == NULL ? NULL : a + 1;
+  uint64_t src;
+  uint64_t dst;
+
+  if (a == NULL || a->src == NULL || b->src == NULL || !is_alike(a, b) || xfi_copy_has_scales(a))
+    return;
+  src = (uint64_t)((uintptr_t)b->src - (uintptr_t)a->src);
+  dst = (uint64_t)((uintptr_t)b->dst - (uintptr_t)a->dst);
+  for (int64_t d = 0; d < a->n_dims; d++) {
+    if ((uint64_t)a->src_stride[d] != 2 * src || (uint64_t)a->dst_stride[d] != 2 * dst) continue;
+    a->extent[d] *= 2;
+    a->src_stride[d] /= 2;
+    a->dst_stride[d] /= 2;
+    xfi_copy_simplify(a);
+    copies->n--;
+    return;
+  }
+}

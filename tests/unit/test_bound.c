@@ -120,6 +120,71 @@ static void test_copies_between_any_two_kinds_of_views(void **state)
           check_box(&dst[d], &src[s], boxes[b][0], boxes[b][1], dst_memory, zero != 0);
 }
 
+/* Two copies do the same once the last has been joined; how many they become. */
+static size_t join_two(const xfi_copy *two)
+{
+  static unsigned char want[BYTES];
+  unsigned char *const got = (unsigned char *)two[0].dst - 64;
+  xfi_copies copies = {NULL, 0, 0};
+  size_t n;
+
+  memset(got, 0xAB, BYTES);
+  xfi_ref_copy(two, 2);
+  memcpy(want, got, BYTES);
+  memset(got, 0xAB, BYTES);
+  for (int i = 0; i < 2; i++) {
+    xfi_copies_join_last(&copies); /* of none, and of one */
+    assert_int_equal(xfi_copies_push(&copies, &two[i]), XFER_OK);
+  }
+  xfi_copies_join_last(&copies);
+  xfi_ref_copy(copies.at, copies.n);
+  assert_memory_equal(got, want, BYTES);
+  n = copies.n;
+  xfi_copies_free(&copies);
+  return n;
+}
+
+/* Gate and up of 3 experts with 5 rows of 4 columns each, to rows of both by turns from columns of
+ * both by turns; and to and from one half behind the other. */
+static void test_halves_that_alternate_become_one(void **state)
+{
+  static unsigned char dst[BYTES];
+  static unsigned char src[BYTES];
+  const xfi_copy by_turns = {.src = (char *)src,
+                             .dst = (char *)dst + 64,
+                             .run_bytes = 2,
+                             .n_dims = 3,
+                             .extent = {3, 5, 4},
+                             .src_stride = {80, 4, 20},
+                             .dst_stride = {80, 16, 2}};
+  const xfi_copy behind = {.src = (char *)src,
+                           .dst = (char *)dst + 64,
+                           .run_bytes = 40,
+                           .n_dims = 1,
+                           .extent = {3},
+                           .src_stride = {80},
+                           .dst_stride = {80}};
+  const xfi_convert convert = {.from = XFER_BF16, .to = XFER_F16, .src_bytes = 2, .dst_bytes = 2};
+
+  (void)state;
+  for (size_t i = 0; i < BYTES; i++)
+    src[i] = (unsigned char)(i * 7 + i / 256);
+  for (int k = 0; k < 8; k++) {
+    const bool is_behind = k == 1;
+    xfi_copy two[2] = {is_behind ? behind : by_turns, is_behind ? behind : by_turns};
+
+    two[1].src += is_behind ? 40 : 2;
+    two[1].dst += is_behind ? 40 : 8;
+    if (k == 2) two[1].src += 2;    /* they alternate on one side alone, */
+    if (k == 3) two[1].dst += 800;  /* or on the other */
+    if (k == 4) two[1].extent[1]--; /* one is shorter, */
+    if (k == 5) two[1].src = NULL;  /* is zeros, */
+    if (k == 6) two[0].src = NULL;  /* or the other, */
+    if (k == 7) two[1].convert = &convert;
+    assert_int_equal(join_two(two), k < 2 ? 1 : 2);
+  }
+}
+
 static void test_a_scalar_is_one_copy(void **state)
 {
   int64_t from = 42;
@@ -266,6 +331,7 @@ int main(void)
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(test_no_memory_for_boxes),
       cmocka_unit_test(test_copies_between_any_two_kinds_of_views),
+      cmocka_unit_test(test_halves_that_alternate_become_one),
       cmocka_unit_test(test_a_scalar_is_one_copy),
       cmocka_unit_test(test_strides_of_dims_with_one_index_are_not_looked_at),
       cmocka_unit_test(test_equal_is_the_same_memory_in_the_same_way),

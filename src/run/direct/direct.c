@@ -22,13 +22,15 @@ static xfer_status add_flow(xfi_copies *parts, const xfer_plan *plan, const xfi_
   /* As if each piece were cut once: growing large lists costs page faults. */
   const size_t about = (size_t)(w.end - w.next) + link->n_own_places + link->n_places;
   xfer_status st = XFER_OK;
+  xfi_copies *copies;
 
   XFI_TRY(xfi_vec_reserve(&parts->at, &parts->capacity, parts->n + about, sizeof *parts->at));
   while (xfi_walk_next(&w, &st)) {
     if (both && xfi_walk_is_pushed(&w) != send) continue; /* the peer's */
-    XFI_TRY(xfi_copies_add(&parts[xfi_quant_part(plan->quant, w.move->tensor)], &w.dst, &w.src,
-                           w.box.length, w.cls->src->n_dims,
+    copies = &parts[xfi_quant_part(plan->quant, w.move->tensor)];
+    XFI_TRY(xfi_copies_add(copies, &w.dst, &w.src, w.box.length, w.cls->src->n_dims,
                            xfi_run_elem(plan, w.cls, XFI_WHOLE_WAY)));
+    xfi_copies_join_last(copies);
   }
   return st;
 }
