@@ -265,6 +265,8 @@ done:
   return st;
 }
 
+/* What lies in one tensor of the checkpoint follows each other, so that what takes turns there can
+ * be copied as one. */
 static xfer_status list_tensors(xfer_refit *refit)
 {
   const xfer_model *model = refit->model;
@@ -278,13 +280,14 @@ static xfer_status list_tensors(xfer_refit *refit)
   XFI_CHECK(refit->tensors != NULL && refit->origins != NULL && refit->tensor_of != NULL,
             XFER_ERR_NOMEM, "a list of %zu tensors", n);
   for (size_t i = 0; i < model->n_entries; i++) {
-    const int n_places = xfi_entry_places(&model->entries[i]);
-
-    refit->tensor_of[i] = xfi_calloc((size_t)n_places, sizeof **refit->tensor_of);
+    refit->tensor_of[i] =
+        xfi_calloc((size_t)xfi_entry_places(&model->entries[i]), sizeof **refit->tensor_of);
     XFI_CHECK(refit->tensor_of[i] != NULL, XFER_ERR_NOMEM, "a list of %zu tensors", n);
-    for (int k = 0; k < n_places; k++)
-      XFI_TRY(add_tensor(refit, i, k));
   }
+  for (size_t i = 0; i < model->n_entries; i += (size_t)model->entries[i].n_held)
+    for (int k = 0; k < xfi_entry_places(&model->entries[i]); k++)
+      for (int h = 0; h < model->entries[i].n_held; h++)
+        XFI_TRY(add_tensor(refit, i + (size_t)h, k));
   return XFER_OK;
 }
 
