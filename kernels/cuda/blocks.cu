@@ -65,7 +65,7 @@ template <int from_bytes> struct quantise_one : by_scale<from_bytes, 1> {
   using base::base;
   __device__ __forceinline__ void store(char *at, const typename base::loaded &w) const
   {
-    word_store<uint8_t>(at, quantise_number<from_bytes>(w.numbers.at[0], this->type, w.scale));
+    store_word(at, word<1>{{quantise_number<from_bytes>(w.numbers.at[0], this->type, w.scale)}});
   }
 };
 

@@ -21,16 +21,16 @@ struct unit {
 };
 
 /* Bytes lo to hi of the unit that would begin at `at`, the others being 0. */
-template <typename Word>
+template <int n_bytes>
 __device__ __forceinline__ unit unit_load(const char *at, int64_t lo, int64_t hi)
 {
   unit u = {};
   if (lo <= 0 && hi >= UNIT) {
-    constexpr int N = UNIT / sizeof(Word);
-    Word words[N];
+    constexpr int N = UNIT / n_bytes;
+    held<n_bytes> words[N];
 #pragma unroll
     for (int i = 0; i < N; i++)
-      words[i] = word_load<Word>(at + i * sizeof(Word));
+      words[i] = *reinterpret_cast<const held<n_bytes> *>(at + i * sizeof *words);
     memcpy(&u, words, sizeof u);
     return u;
   }
@@ -43,7 +43,7 @@ __device__ __forceinline__ unit unit_load(const char *at, int64_t lo, int64_t hi
 
 /* One block, of which the run has bytes [begin, end) of the order; `zero` is where the order's
  * first byte would lie. */
-template <typename Word>
+template <int n_bytes>
 __device__ __forceinline__ void add_block(uint64_t sum[2], const char *zero, int64_t block,
                                           int64_t begin, int64_t end)
 {
@@ -56,12 +56,12 @@ __device__ __forceinline__ void add_block(uint64_t sum[2], const char *zero, int
   if (block * BLOCK >= begin && (block + 1) * BLOCK <= end) {
 #pragma unroll
     for (int u = 0; u < UNITS; u++)
-      units[u] = unit_load<Word>(zero + first + u * 32 * UNIT, 0, UNIT);
+      units[u] = unit_load<n_bytes>(zero + first + u * 32 * UNIT, 0, UNIT);
   } else {
 #pragma unroll
     for (int u = 0; u < UNITS; u++) {
       const int64_t at = first + u * 32 * UNIT;
-      units[u] = unit_load<Word>(zero + at, begin - at, end - at);
+      units[u] = unit_load<n_bytes>(zero + at, begin - at, end - at);
     }
   }
 #pragma unroll
@@ -88,7 +88,7 @@ __device__ __forceinline__ void row_at(const xfi_cuda_piece &s, uint32_t row, co
   *offset = xfi_digest_offset(s.dst) + run.dst;
 }
 
-template <typename Word>
+template <int n_bytes>
 __device__ __forceinline__ void add_part(uint64_t sum[2], const xfi_cuda_piece &s, int64_t tile)
 {
   const int64_t row = s.cols_per_row == 1 ? tile : tile / s.cols_per_row;
@@ -101,10 +101,10 @@ __device__ __forceinline__ void add_part(uint64_t sum[2], const xfi_cuda_piece &
   const int64_t first = begin / BLOCK + col * TILE_BLOCKS;
   const int64_t last = min(first + TILE_BLOCKS, (end + BLOCK - 1) / BLOCK);
   for (int64_t block = first; block < last; block++)
-    add_block<Word>(sum, src - begin, block, begin, end);
+    add_block<n_bytes>(sum, src - begin, block, begin, end);
 }
 
-template <typename Word>
+template <int n_bytes>
 __device__ __forceinline__ void add_runs(uint64_t sum[2], const xfi_cuda_piece &s, int64_t tile)
 {
   const uint32_t first_row = (uint32_t)tile * s.tile_rows;
@@ -126,7 +126,7 @@ __device__ __forceinline__ void add_runs(uint64_t sum[2], const xfi_cuda_piece &
         row_at(s, first_row + row, &src, &begin);
         number[u] = begin / UNIT + (i - row * s.tile_cols);
         const int64_t at = number[u] * UNIT;
-        units[u] = unit_load<Word>(src + (at - begin), begin - at, begin + s.run_words - at);
+        units[u] = unit_load<n_bytes>(src + (at - begin), begin - at, begin + s.run_words - at);
       }
     }
 #pragma unroll
@@ -146,13 +146,13 @@ __device__ __forceinline__ void add_runs(uint64_t sum[2], const xfi_cuda_piece &
   }
 }
 
-template <typename Word>
+template <int n_bytes>
 __device__ __forceinline__ void add_tile(uint64_t sum[2], const xfi_cuda_piece &s, int64_t tile)
 {
   if (s.tile_rows == 1) {
-    add_part<Word>(sum, s, tile);
+    add_part<n_bytes>(sum, s, tile);
   } else {
-    add_runs<Word>(sum, s, tile);
+    add_runs<n_bytes>(sum, s, tile);
   }
 }
 
@@ -180,7 +180,7 @@ __global__ void __launch_bounds__(BLOCK_THREADS, 2)
   const auto add = [&](const xfi_cuda_piece &s, int64_t index) {
     if (of != NULL && of != &s) give(sums, *of, sum);
     of = &s;
-    by_word(s.word_log2, [&](auto word) { add_tile<decltype(word)>(sum, s, index); });
+    by_word(s.word_log2, [&](auto n) { add_tile<decltype(n)::value>(sum, s, index); });
   };
 
   each_tile<BLOCK_THREADS, WARPS>(pieces, first_tile, n_pieces, n_tiles, add);

@@ -1,4 +1,4 @@
-/* Words of numbers in registers, numbers as f32, and what becomes of one. */
+/* Numbers of words, numbers as f32, and what becomes of one. */
 #ifndef XFI_CUDA_NUMBERS_CUH
 #define XFI_CUDA_NUMBERS_CUH
 
@@ -9,42 +9,10 @@
 #include <cuda_fp16.h>
 #include <cuda_fp8.h>
 
-#include <type_traits>
-
 /* Of an xfer_dtype. */
 static constexpr __host__ __device__ int bytes_of(int type)
 {
   return type == XFER_F32 ? 4 : type == XFER_BF16 || type == XFER_F16 ? 2 : 1;
-}
-
-/* ---- words ---------------------------------------------------------------------------------- */
-
-template <int n_bytes> struct word {
-  uint32_t at[n_bytes < 4 ? 1 : n_bytes / 4];
-};
-
-/* What memory has of so many bytes. */
-template <int n_bytes>
-using held = std::conditional_t<
-    n_bytes <= 2, std::conditional_t<n_bytes == 1, uint8_t, uint16_t>,
-    std::conditional_t<n_bytes == 4, uint32_t, std::conditional_t<n_bytes == 8, uint2, uint4>>>;
-
-template <int n_bytes> static __device__ __forceinline__ word<n_bytes> load_word(const char *from)
-{
-  const auto v = word_load<held<n_bytes>>(from);
-  word<n_bytes> w = {};
-
-  memcpy(&w, &v, n_bytes);
-  return w;
-}
-
-template <int n_bytes>
-static __device__ __forceinline__ void store_word(char *to, const word<n_bytes> &w)
-{
-  held<n_bytes> v;
-
-  memcpy(&v, &w, n_bytes);
-  word_store(to, v);
 }
 
 /* ---- numbers of a word ---------------------------------------------------------------------- */

@@ -11,23 +11,23 @@
 
 namespace {
 
-constexpr uint32_t WORD = sizeof(uint4);
+constexpr uint32_t WORD = 16;
 constexpr uint32_t IMAGE_BYTES = 2048; /* of a warp */
 constexpr uintptr_t OF_WORD = ~(uintptr_t)(WORD - 1);
 
 /* 16 bytes at any address, of the two words that hold the first and the last of them. */
 struct any_bytes {
-  uint4 low;
-  uint4 high;
+  word<WORD> low;
+  word<WORD> high;
   uint32_t shift;
 
   __device__ __forceinline__ explicit any_bytes(const char *from)
   {
-    low = *reinterpret_cast<const uint4 *>((uintptr_t)from & OF_WORD);
-    high = *reinterpret_cast<const uint4 *>(((uintptr_t)from + WORD - 1) & OF_WORD);
+    low = load_word<WORD>((const char *)((uintptr_t)from & OF_WORD));
+    high = load_word<WORD>((const char *)(((uintptr_t)from + WORD - 1) & OF_WORD));
     shift = (uint32_t)(uintptr_t)from & (WORD - 1);
   }
-  __device__ __forceinline__ uint4 get() const
+  __device__ __forceinline__ word<WORD> get() const
   {
     return bytes_at(low, high, shift);
   }
@@ -66,7 +66,7 @@ __device__ __forceinline__ void copy_together(const xfi_cuda_piece &piece, const
     const any_bytes bytes(from + at);
     const any_bytes next(skip > 0 ? from + stride : from + at);
 
-    word_store<uint4>(dst + head + i * WORD, bytes_at(bytes.get(), next.get(), skip));
+    store_word(dst + head + i * WORD, bytes_at(bytes.get(), next.get(), skip));
     row += step_rows;
     col += step_cols;
     if (col >= run) {
@@ -85,24 +85,24 @@ __device__ __forceinline__ void load_image(char *image, const char *src, uint32_
   const uint32_t head = min((0 - (uint32_t)(uintptr_t)src) & (WORD - 1), n_bytes);
   const uint32_t n_words = (n_bytes - head) / WORD;
   const uint32_t tail = head + n_words * WORD + lane;
-  uint4 words[WORDS];
+  word<WORD> words[WORDS];
 
 #pragma unroll
   for (int u = 0; u < WORDS; u++) {
     const uint32_t i = 32 * u + lane;
-    if (i < n_words) words[u] = word_load<uint4>(src + head + i * WORD);
+    if (i < n_words) words[u] = load_word<WORD>(src + head + i * WORD);
   }
   if (lane < head) image[lane] = src[lane];
   if (tail < n_bytes) image[tail] = src[tail];
 #pragma unroll
   for (int u = 0; u < WORDS; u++) {
     const uint32_t i = 32 * u + lane;
-    if (i < n_words) word_store<uint4>(image + head + i * WORD, words[u]);
+    if (i < n_words) store_word(image + head + i * WORD, words[u]);
   }
 }
 
 /* Words `first` to first + n - 1 of the tile, which the image begins with. */
-template <typename Word>
+template <uint32_t word_bytes>
 __device__ __forceinline__ void store_image(const xfi_cuda_piece &piece, const tile_at &tile,
                                             const char *image, uint32_t first, uint32_t n)
 {
@@ -110,15 +110,15 @@ __device__ __forceinline__ void store_image(const xfi_cuda_piece &piece, const t
   const uint32_t step_rows = div_by(32, piece.by_tile_cols);
   const uint32_t step_cols = 32 - step_rows * tile.cols;
   const int64_t stride = piece.dst_stride[0];
-  const int64_t gap = stride - (int64_t)(tile.cols * (uint32_t)sizeof(Word));
-  const int64_t step = step_rows * stride + step_cols * (int64_t)sizeof(Word);
+  const int64_t gap = stride - (int64_t)(tile.cols * word_bytes);
+  const int64_t step = step_rows * stride + step_cols * (int64_t)word_bytes;
   const uint32_t row = div_by(first + lane, piece.by_tile_cols);
   uint32_t col = first + lane - row * tile.cols;
-  char *to = piece.dst + (tile.row + row) * stride + col * (int64_t)sizeof(Word);
+  char *to = piece.dst + (tile.row + row) * stride + col * (int64_t)word_bytes;
 
 #pragma unroll 8
   for (uint32_t i = lane; i < n; i += 32) {
-    word_store<Word>(to, word_load<Word>(image + i * sizeof(Word)));
+    store_word(to, load_word<word_bytes>(image + i * word_bytes));
     to += step;
     col += step_cols;
     if (col >= tile.cols) {
@@ -128,12 +128,12 @@ __device__ __forceinline__ void store_image(const xfi_cuda_piece &piece, const t
   }
 }
 
-template <typename Word>
+template <uint32_t word_bytes>
 __device__ __forceinline__ void copy_apart(const xfi_cuda_piece &piece, const tile_at &tile,
                                            char *image)
 {
-  const uint32_t n_bytes = tile.rows * tile.cols * (uint32_t)sizeof(Word);
-  const char *const src = piece.src + tile.row * tile.cols * (int64_t)sizeof(Word);
+  const uint32_t n_bytes = tile.rows * tile.cols * word_bytes;
+  const char *const src = piece.src + tile.row * tile.cols * word_bytes;
   uint32_t n = 0;
 
 #pragma unroll 1
@@ -143,8 +143,7 @@ __device__ __forceinline__ void copy_apart(const xfi_cuda_piece &piece, const ti
     n = min(IMAGE_BYTES - skew, n_bytes - first);
     load_image(image + skew, src + first, n);
     __syncwarp();
-    store_image<Word>(piece, tile, image + skew, first / (uint32_t)sizeof(Word),
-                      n / (uint32_t)sizeof(Word));
+    store_image<word_bytes>(piece, tile, image + skew, first / word_bytes, n / word_bytes);
     __syncwarp();
   }
 }
@@ -161,11 +160,11 @@ struct ragged : by_warps {
     if (piece.dst_stride[0] == piece.run_words << piece.word_log2)
       copy_together(piece, tile);
     else if (piece.word_log2 == 0)
-      copy_apart<unsigned char>(piece, tile, image);
+      copy_apart<1>(piece, tile, image);
     else if (piece.word_log2 == 1)
-      copy_apart<unsigned short>(piece, tile, image);
+      copy_apart<2>(piece, tile, image);
     else
-      copy_apart<unsigned>(piece, tile, image);
+      copy_apart<4>(piece, tile, image);
   }
 };
 

@@ -7,11 +7,11 @@
 namespace {
 
 /* Words stay as they are, or are zeros. */
-template <typename Word> struct copy_words : no_end {
-  using loaded = Word;
+template <int n_bytes> struct copy_words : no_end {
+  using loaded = held<n_bytes>;
   static constexpr int IN_FLIGHT = XFI_CUDA_WARP_WORDS / 32;
-  static constexpr int SRC_BYTES = sizeof(Word);
-  static constexpr int DST_BYTES = sizeof(Word);
+  static constexpr int SRC_BYTES = n_bytes;
+  static constexpr int DST_BYTES = n_bytes;
 
   __device__ __forceinline__ copy_words(const xfi_cuda_piece &piece, const tile_at &)
       : zeros(piece.src == NULL)
@@ -19,25 +19,27 @@ template <typename Word> struct copy_words : no_end {
   }
   __device__ __forceinline__ loaded load(const char *from, const word_at &) const
   {
-    return zeros ? Word{} : word_load<Word>(from);
+    return zeros ? loaded{} : *reinterpret_cast<const loaded *>(from);
   }
-  __device__ __forceinline__ void store(char *to, const loaded &word) const
+  __device__ __forceinline__ void store(char *to, const loaded &w) const
   {
-    word_store<Word>(to, word);
+    *reinterpret_cast<loaded *>(to) = w;
   }
 
   bool zeros;
 };
 
 /* That of the next lane; the last lane's is the first's of `after`, the words that follow. */
-__device__ __forceinline__ uint4 next_word(uint4 words, uint4 after)
+__device__ __forceinline__ word<16> next_word(const word<16> &words, const word<16> &after)
 {
   const uint32_t lane = threadIdx.x & 31;
-  const uint32_t next = (lane + 1) & 31;
-  const uint4 mine = lane == 0 ? after : words;
+  const word<16> mine = lane == 0 ? after : words;
+  word<16> next;
 
-  return make_uint4(__shfl_sync(0xffffffffu, mine.x, next), __shfl_sync(0xffffffffu, mine.y, next),
-                    __shfl_sync(0xffffffffu, mine.z, next), __shfl_sync(0xffffffffu, mine.w, next));
+#pragma unroll
+  for (int i = 0; i < 4; i++)
+    next.at[i] = __shfl_sync(0xffffffffu, mine.at[i], (lane + 1) & 31);
+  return next;
 }
 
 /* Is it a part of one run, of more words than a warp has in flight, and these narrow? */
@@ -52,7 +54,7 @@ __device__ __forceinline__ bool is_shifted(const xfi_cuda_piece &piece, const ti
  */
 __device__ __forceinline__ void copy_shifted(const xfi_cuda_piece &piece, const tile_at &tile)
 {
-  constexpr int IN_FLIGHT = copy_words<uint4>::IN_FLIGHT;
+  constexpr int IN_FLIGHT = copy_words<16>::IN_FLIGHT;
   const uint32_t lane = threadIdx.x & 31;
   const uint32_t n_bytes = tile.cols << piece.word_log2;
   const int64_t in_row = tile.col << piece.word_log2;
@@ -71,19 +73,19 @@ __device__ __forceinline__ void copy_shifted(const xfi_cuda_piece &piece, const 
   if (tail + lane < n_bytes) dst[tail + lane] = src[tail + lane];
 #pragma unroll 1
   for (uint32_t first = 0; first < n_words; first += 32 * IN_FLIGHT) {
-    uint4 words[IN_FLIGHT + 1]; /* of the last, one lane's */
+    word<16> words[IN_FLIGHT + 1]; /* of the last, one lane's */
 #pragma unroll
     for (int u = 0; u <= IN_FLIGHT; u++) {
       const uint32_t i = first + 32 * u + lane;
-      words[u] = uint4{};
+      words[u] = word<16>{};
       if (i < n_loads && (u < IN_FLIGHT || lane == 0))
-        words[u] = word_load<uint4>(from + (int64_t)i * 16);
+        words[u] = load_word<16>(from + (int64_t)i * 16);
     }
 #pragma unroll
     for (int u = 0; u < IN_FLIGHT; u++) {
       const uint32_t i = first + 32 * u + lane;
-      const uint4 word = bytes_at(words[u], next_word(words[u], words[u + 1]), shift);
-      if (i < n_words) word_store<uint4>(dst + head + (int64_t)i * 16, word);
+      const word<16> w = bytes_at(words[u], next_word(words[u], words[u + 1]), shift);
+      if (i < n_words) store_word(dst + head + (int64_t)i * 16, w);
     }
   }
 }
@@ -99,7 +101,7 @@ struct rows : by_warps {
       copy_shifted(piece, tile);
     else
       by_word(piece.word_log2,
-              [&](auto word) { do_tile<copy_words<decltype(word)>>(piece, tile); });
+              [&](auto n) { do_tile<copy_words<decltype(n)::value>>(piece, tile); });
   }
 };
 

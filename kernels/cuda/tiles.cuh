@@ -4,6 +4,8 @@
 
 #include "flags.cuh"
 
+#include <type_traits>
+
 /* x / d; see xfi_cuda_div. */
 static __device__ __forceinline__ uint32_t div_by(uint32_t x, xfi_cuda_div d)
 {
@@ -78,28 +80,74 @@ static __device__ __forceinline__ tile_at tile_of(const xfi_cuda_piece &piece, i
   return tile;
 }
 
+/* ---- words ---------------------------------------------------------------------------------- */
+
+template <int n_bytes> struct word {
+  uint32_t at[n_bytes < 4 ? 1 : n_bytes / 4];
+};
+
+/* What memory has of so many bytes. */
+template <int n_bytes>
+using held = std::conditional_t<
+    n_bytes <= 2, std::conditional_t<n_bytes == 1, uint8_t, uint16_t>,
+    std::conditional_t<n_bytes == 4, uint32_t, std::conditional_t<n_bytes == 8, uint2, uint4>>>;
+
 /* Without hints: evicting first cost rows of 64 bytes 7 % and all others 1 %. */
-template <typename Word> static __device__ __forceinline__ Word word_load(const char *from)
+template <int n_bytes> static __device__ __forceinline__ word<n_bytes> load_word(const char *from)
 {
-  return *reinterpret_cast<const Word *>(from);
+  const auto v = *reinterpret_cast<const held<n_bytes> *>(from);
+  word<n_bytes> w = {};
+
+  memcpy(&w, &v, n_bytes);
+  return w;
 }
 
-template <typename Word> static __device__ __forceinline__ void word_store(char *to, Word word)
+template <int n_bytes>
+static __device__ __forceinline__ void store_word(char *to, const word<n_bytes> &w)
 {
-  *reinterpret_cast<Word *>(to) = word;
+  held<n_bytes> v;
+
+  memcpy(&v, &w, n_bytes);
+  *reinterpret_cast<held<n_bytes> *>(to) = v;
 }
 
-/* The bytes, 8 or 16 as Words are, that begin `shift` bytes, less than that, into those of both. */
-template <typename Word>
-static __device__ __forceinline__ Word bytes_at(const Word &low, const Word &high, uint32_t shift)
+/* Calls with the bytes of a word, 1 << word_log2, as a constant. */
+template <typename Do> static __device__ __forceinline__ void by_word(uint32_t word_log2, Do call)
 {
-  constexpr int N = sizeof(Word) / 4;
+  switch (word_log2) {
+  case 0:
+    call(std::integral_constant<int, 1>());
+    break;
+  case 1:
+    call(std::integral_constant<int, 2>());
+    break;
+  case 2:
+    call(std::integral_constant<int, 4>());
+    break;
+  case 3:
+    call(std::integral_constant<int, 8>());
+    break;
+  default:
+    call(std::integral_constant<int, 16>());
+    break;
+  }
+}
+
+/* The bytes, 8 or 16 as words have, that begin `shift` bytes, less than that, into those of both.
+ */
+template <int n_bytes>
+static __device__ __forceinline__ word<n_bytes> bytes_at(const word<n_bytes> &low,
+                                                         const word<n_bytes> &high, uint32_t shift)
+{
+  constexpr int N = n_bytes / 4;
   uint32_t w[2 * N];
-  uint32_t made[N];
-  Word word;
+  word<n_bytes> made;
 
-  memcpy(w, &low, sizeof low);
-  memcpy(w + N, &high, sizeof high);
+#pragma unroll
+  for (int i = 0; i < N; i++) {
+    w[i] = low.at[i];
+    w[N + i] = high.at[i];
+  }
 #pragma unroll
   for (int by = N / 2; by > 0; by /= 2) {
     const bool is_by = (shift & (4 * by)) != 0;
@@ -109,9 +157,8 @@ static __device__ __forceinline__ Word bytes_at(const Word &low, const Word &hig
   }
 #pragma unroll
   for (int i = 0; i < N; i++)
-    made[i] = __funnelshift_r(w[i], w[i + 1], (shift & 3) * 8);
-  memcpy(&word, made, sizeof word);
-  return word;
+    made.at[i] = __funnelshift_r(w[i], w[i + 1], (shift & 3) * 8);
+  return made;
 }
 
 /* ---- tables --------------------------------------------------------------------------------- */
@@ -225,29 +272,5 @@ static xfer_status launch_kinds(const xfi_cuda_job *job, xfer_stream stream)
 
 template <const auto &KINDS>
 constexpr xfi_cuda_kernels kernels_by_kind = {load_kinds<KINDS>, launch_kinds<KINDS>};
-
-/* ---- words ---------------------------------------------------------------------------------- */
-
-/* Calls with a word of the type that has 1 << word_log2 bytes. */
-template <typename Do> static __device__ __forceinline__ void by_word(uint32_t word_log2, Do call)
-{
-  switch (word_log2) {
-  case 0:
-    call((unsigned char)0);
-    break;
-  case 1:
-    call((unsigned short)0);
-    break;
-  case 2:
-    call(0u);
-    break;
-  case 3:
-    call(uint2{});
-    break;
-  default:
-    call(uint4{});
-    break;
-  }
-}
 
 #endif
