@@ -49,7 +49,7 @@ XFI_BLOCKS_INLINE int xfi_ceil_log2(uint32_t bits)
   int k = (int)(bits >> 23) - 127;
   uint32_t n = bits & 0x7fffff;
   int from_0;
-  uint32_t slack = 0;
+  uint32_t slack = 22;
 
   if (k == -127) { /* denormal: n * 2^-149 */
     k = -126;
@@ -60,16 +60,8 @@ XFI_BLOCKS_INLINE int xfi_ceil_log2(uint32_t bits)
     n &= 0x7fffff;
   }
   from_0 = k < 0 ? -k - 1 : k; /* the numbers between k and k + 1 begin so far from 0 */
-  if (from_0 >= 64)
-    slack = 22;
-  else if (from_0 >= 32)
-    slack = 11;
-  else if (from_0 >= 16)
-    slack = 5;
-  else if (from_0 >= 8)
-    slack = 2;
-  else if (from_0 >= 4)
-    slack = 1;
+  for (int at_least = 64; from_0 < at_least; at_least /= 2)
+    slack /= 2;
   return n > slack ? k + 1 : k;
 }
 
