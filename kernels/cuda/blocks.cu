@@ -71,27 +71,30 @@ template <int from_bytes> struct quantise_one : by_scale<from_bytes, 1> {
 
 /* ---- amaxes --------------------------------------------------------------------------------- */
 
+/* Magnitudes are compared as bits: of 2-byte types two at once. */
+template <int from_bytes> __device__ __forceinline__ uint32_t larger(uint32_t a, uint32_t b)
+{
+  return from_bytes == 4 ? max(a, b) : __vmaxu2(a, b);
+}
+
+template <int from_bytes, int n_bytes>
+__device__ __forceinline__ uint32_t largest_of(const word<n_bytes> &w)
+{
+  uint32_t found = 0;
+
+#pragma unroll
+  for (uint32_t bits : w.at)
+    found = larger<from_bytes>(found, bits & (from_bytes == 4 ? 0x7fffffffu : 0x7fff7fffu));
+  return found;
+}
+
 /* Where amaxes go. The lanes that have the same runs settle theirs among themselves before the
  * table is told: of many at once each lane ends with its share of the words, so that eight words
- * take eight shuffles however many lanes have them. Magnitudes are compared as bits: of 2-byte
- * types two at once. */
+ * take eight shuffles however many lanes have them. */
 template <int from_bytes> struct amax_table {
   __device__ __forceinline__ amax_table(const xfi_cuda_piece &piece, const tile_at &tile)
       : scales(piece.scales), type(piece.convert.from), lanes(lanes_of(tile))
   {
-  }
-  static __device__ __forceinline__ uint32_t larger(uint32_t a, uint32_t b)
-  {
-    return from_bytes == 4 ? max(a, b) : __vmaxu2(a, b);
-  }
-  template <typename Word> static __device__ __forceinline__ uint32_t largest_of(const Word &w)
-  {
-    uint32_t found = 0;
-
-#pragma unroll
-    for (uint32_t bits : w.at)
-      found = larger(found, bits & (from_bytes == 4 ? 0x7fffffffu : 0x7fff7fffu));
-    return found;
   }
   /* Lanes that are less than `apart` from each other already have different words. */
   template <int n>
@@ -109,7 +112,7 @@ template <int from_bytes> struct amax_table {
           const uint32_t low = found[i];
           const uint32_t high = found[i + n / 2];
           const uint32_t theirs = __shfl_xor_sync(ALL, upper ? low : high, apart);
-          half[i] = larger(upper ? high : low, theirs);
+          half[i] = larger<from_bytes>(upper ? high : low, theirs);
           half_to[i] = upper ? to[i + n / 2] : to[i];
         }
         settle(half, half_to, 2 * apart);
@@ -117,8 +120,8 @@ template <int from_bytes> struct amax_table {
       }
     }
     for (uint32_t by = apart; by < lanes; by *= 2)
-      found[0] =
-          larger(found[0], __shfl_xor_sync(ALL, found[0], by)); /* the only one that is left */
+      found[0] = larger<from_bytes>(
+          found[0], __shfl_xor_sync(ALL, found[0], by)); /* the only one that is left */
     if ((threadIdx.x & (lanes - 1) & ~(apart - 1)) != 0) return;
 #pragma unroll
     for (int i = 0; i < n; i++)
@@ -168,13 +171,13 @@ template <int from_bytes, int n_bytes> struct amax {
 
 #pragma unroll
     for (int u = 0; u < IN_FLIGHT; u++) {
-      found[u] = u < n ? table.largest_of(words[u].numbers) : 0;
+      found[u] = u < n ? largest_of<from_bytes>(words[u].numbers) : 0;
       stays &= u >= n || words[u].block == block;
     }
     if (__all_sync(ALL, stays)) {
 #pragma unroll
       for (int u = 0; u < IN_FLIGHT; u++)
-        largest = table.larger(largest, found[u]);
+        largest = larger<from_bytes>(largest, found[u]);
       return;
     }
     end();

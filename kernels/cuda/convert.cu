@@ -57,14 +57,31 @@ template <int type> __device__ __forceinline__ uint32_t round_two(float x, float
   }
 }
 
-template <int from, int to> struct all_numbers : no_end {
+/* The words of both, and the NaNs in them. */
+template <int from, int to> struct pair_of_words {
   static constexpr int FROM_BYTES = bytes_of(from);
   static constexpr int TO_BYTES = bytes_of(to);
   static constexpr int N = 16 / (FROM_BYTES > TO_BYTES ? FROM_BYTES : TO_BYTES); /* as compile.c */
-  using loaded = word<N * FROM_BYTES>;
-  static constexpr int IN_FLIGHT = 8;
   static constexpr int SRC_BYTES = N * FROM_BYTES;
   static constexpr int DST_BYTES = N * TO_BYTES;
+
+  static __device__ __forceinline__ void put_nans(word<DST_BYTES> &made, const word<SRC_BYTES> &w,
+                                                  bool keeps_nans)
+  {
+#pragma unroll
+    for (int i = 0; i < N; i++) {
+      const float x = load_number<FROM_BYTES>(number_at<FROM_BYTES>(w, i), from);
+      const uint32_t nan = keeps_nans ? __float_as_uint(x) : nan_number<TO_BYTES>(x, to);
+      if (x != x) put_number<TO_BYTES>(made, i, nan);
+    }
+  }
+};
+
+template <int from, int to> struct all_numbers : pair_of_words<from, to>, no_end {
+  using words = pair_of_words<from, to>;
+  using words::DST_BYTES, words::N, words::SRC_BYTES, words::TO_BYTES;
+  using loaded = word<SRC_BYTES>;
+  static constexpr int IN_FLIGHT = 8;
 
   __device__ __forceinline__ all_numbers(const xfi_cuda_piece &piece, const tile_at &)
       : times(piece.convert.op == XFI_CONVERT_TIMES ? piece.convert.value : 1.0F),
@@ -100,25 +117,21 @@ protected:
         made.at[i * TO_BYTES / 4] |= round_two<to>(x, y) << (8 * (i * TO_BYTES % 4));
       }
     }
-    if (has_nan) put_nans(made, w);
+    if (has_nan) words::put_nans(made, w, keeps_nans);
     return made;
   }
 
 private:
-  __device__ __forceinline__ void put_nans(word<DST_BYTES> &made, const word<SRC_BYTES> &w) const
-  {
-#pragma unroll
-    for (int i = 0; i < N; i++) {
-      const float x = load_number<FROM_BYTES>(number_at<FROM_BYTES>(w, i), from);
-      const uint32_t nan = keeps_nans ? __float_as_uint(x) : nan_number<TO_BYTES>(x, to);
-      if (x != x) put_number<TO_BYTES>(made, i, nan);
-    }
-  }
-
   float times;
   float plus;
   bool keeps_nans;
 };
+
+/* How many elements of the word that holds `to` lie before it. */
+template <int word_bytes, int elem_bytes> __device__ __forceinline__ int skew_of(const char *to)
+{
+  return (int)((uint32_t)(uintptr_t)to % word_bytes) / elem_bytes;
+}
 
 /*
  * Of runs that begin anywhere: words as dst has them, from the one that holds the first element of
@@ -145,7 +158,7 @@ template <int from, int to> struct skewed_numbers : all_numbers<from, to> {
   }
   __device__ __forceinline__ loaded load(const char *from_word, const word_at &at) const
   {
-    const int skew = skew_of(at.to);
+    const int skew = skew_of<DST_BYTES, TO_BYTES>(at.to);
     const int element = (int)at.col * N - skew; /* of the tile */
     const char *const begin = from_word - skew * FROM_BYTES;
     loaded w = {{},
@@ -167,7 +180,7 @@ template <int from, int to> struct skewed_numbers : all_numbers<from, to> {
   __device__ __forceinline__ void store(char *to_word, const loaded &w) const
   {
     const word<DST_BYTES> made = this->converted(bytes_at(w.low, w.high, w.shift));
-    char *const begin = to_word - skew_of(to_word) * TO_BYTES;
+    char *const begin = to_word - skew_of<DST_BYTES, TO_BYTES>(to_word) * TO_BYTES;
 
     if (w.first == 0 && w.end == N) {
       store_word(begin, made);
@@ -180,12 +193,6 @@ template <int from, int to> struct skewed_numbers : all_numbers<from, to> {
   }
 
 private:
-  /* How many elements of the word that holds `to` lie before it. */
-  static __device__ __forceinline__ int skew_of(const char *to_word)
-  {
-    return (int)((uint32_t)(uintptr_t)to_word % DST_BYTES) / TO_BYTES;
-  }
-
   int before; /* elements of the run that precede the tile's, at most N */
   int after;  /* and those from there on */
 };
