@@ -82,16 +82,17 @@ static uint64_t dst_starts(const xfi_copy *c)
   return starts_of(c, c->dst, c->dst_stride);
 }
 
-/* A batch's copies tend to be alike: room for all where the first goes, as growing large tables
- * costs page faults. */
-static xfer_status make_room(xfi_cuda_program *program, const xfi_copy *first, size_t n_copies)
+static xfer_status make_room(xfi_cuda_table *t, size_t n_pieces)
 {
-  xfi_cuda_table *t = &program->tables[first->convert == NULL       ? XFI_CUDA_ROWS
-                                       : xfi_copy_has_scales(first) ? XFI_CUDA_BLOCKS
-                                                                    : XFI_CUDA_CONVERTS];
+  XFI_TRY(xfi_vec_reserve(&t->pieces, &t->pieces_cap, n_pieces, sizeof *t->pieces));
+  return xfi_vec_reserve(&t->first_tile, &t->first_tile_cap, n_pieces + 1, sizeof *t->first_tile);
+}
 
-  XFI_TRY(xfi_vec_reserve(&t->pieces, &t->pieces_cap, n_copies, sizeof *t->pieces));
-  return xfi_vec_reserve(&t->first_tile, &t->first_tile_cap, n_copies + 1, sizeof *t->first_tile);
+/* Where copies that do not change their order of dims go. */
+static xfi_cuda_table *table_of(xfi_cuda_table *tables, const xfi_copy *c)
+{
+  if (c->convert == NULL) return &tables[XFI_CUDA_ROWS];
+  return &tables[xfi_copy_has_scales(c) ? XFI_CUDA_BLOCKS : XFI_CUDA_CONVERTS];
 }
 
 xfer_status xfi_cuda_piece_begin(xfi_cuda_piece **piece, xfi_cuda_table *t, const xfi_copy *c,
@@ -99,9 +100,7 @@ xfer_status xfi_cuda_piece_begin(xfi_cuda_piece **piece, xfi_cuda_table *t, cons
 {
   xfi_cuda_piece *made;
 
-  XFI_TRY(xfi_vec_reserve(&t->pieces, &t->pieces_cap, t->n_pieces + 1, sizeof *t->pieces));
-  XFI_TRY(
-      xfi_vec_reserve(&t->first_tile, &t->first_tile_cap, t->n_pieces + 2, sizeof *t->first_tile));
+  XFI_TRY(make_room(t, t->n_pieces + 1));
   made = &t->pieces[t->n_pieces]; /* zeros */
   made->src = c->src;
   made->dst = c->dst;
@@ -299,8 +298,7 @@ static xfer_status add_converts(xfi_cuda_table *tables, const xfi_copy *c, int64
 
   if (fast >= 0 && is_packed(c, fast, v->src_bytes))
     return add_swapped(&tables[XFI_CUDA_SWAPPED], c, 0, fast);
-  return add_elements(&tables[xfi_copy_has_scales(c) ? XFI_CUDA_BLOCKS : XFI_CUDA_CONVERTS], c,
-                      tile_bytes);
+  return add_elements(table_of(tables, c), c, tile_bytes);
 }
 
 /* Adds one merged copy, in as many parts as its runs need. */
@@ -343,7 +341,8 @@ xfer_status xfi_cuda_compile(xfi_cuda_program *program, const xfi_copy *copies, 
   xfi_cuda_program made = {0};
   int64_t tile_bytes = tile_bytes_for(copies, n_copies, n_blocks);
 
-  if (n_copies > 0) XFI_TRY_DONE(make_room(&made, copies, n_copies));
+  /* A batch's copies tend to be alike, and growing large tables costs page faults. */
+  if (n_copies > 0) XFI_TRY_DONE(make_room(table_of(made.tables, copies), n_copies));
   for (size_t i = 0; i < n_copies; i++) {
     xfi_copy c = copies[i];
     if (xfi_copy_bytes(&c) == 0) continue;
