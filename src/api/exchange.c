@@ -51,14 +51,6 @@ static xfer_status check_operations(const char *who, const xfi_operations *ops, 
   return check_list(recvs, ops->recvs.n, n_ranks);
 }
 
-static xfer_status copy_options(xfer_plan_options *out, const xfer_plan_options *given)
-{
-  XFI_TRY(xfi_plan_options_copy(out, given));
-  XFI_CHECK(out->lane != XFER_LANE_BROADCAST, XFER_ERR_UNSUPPORTED,
-            "an exchange has nothing to broadcast");
-  return XFER_OK;
-}
-
 /* ---- planned ---- */
 
 xfer_status xfer_plan_create_exchange(xfer_plan **plan, xfer_comm *comm,
@@ -74,13 +66,10 @@ xfer_status xfer_plan_create_exchange(xfer_plan **plan, xfer_comm *comm,
 
   XFI_NEED(comm); /* nobody to agree with */
   ops.rank = comm->transport->rank;
-  st = copy_options(&options, given);
-  if (options.timeout_ms == 0) options.timeout_ms = comm->timeout_ms;
+  st = xfi_plan_given(&options, __func__, plan, comm, given);
+  if (st == XFER_OK && options.lane == XFER_LANE_BROADCAST)
+    st = XFI_ERROR(XFER_ERR_UNSUPPORTED, "an exchange has nothing to broadcast");
   if (st == XFER_OK) st = check_operations(__func__, &ops, comm->transport->size);
-  if (st == XFER_OK && plan == NULL) {
-    xfi_set_error("%s: plan is NULL", __func__);
-    st = XFER_ERR_ARG;
-  }
   st = xfi_comm_refused(comm->transport, st);
   xfi_device_enter(comm->device, &before);
   span = xfi_span_begin(XFI_SYS_PLAN, ops.rank, XFI_TRACK_CALLS, "xfer_plan_create_exchange");

@@ -49,8 +49,10 @@ struct xfer_comm {
 void xfi_comm_has_plan(xfi_plans *of);
 void xfi_comm_lost_plan(xfi_plans *of);
 
-/* The library's own of what a caller gave; NULL: all defaults. */
-xfer_status xfi_plan_options_copy(xfer_plan_options *out, const xfer_plan_options *given);
+/* What a call that makes a plan is given whatever it is of; *options is the library's own of what
+ * the caller gave, and has a deadline also where the call fails. */
+xfer_status xfi_plan_given(xfer_plan_options *options, const char *who, xfer_plan **plan,
+                           const xfer_comm *comm, const xfer_plan_options *given);
 
 /* A call that plans, binds and runs in one. */
 typedef struct xfi_one_call {

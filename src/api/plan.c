@@ -34,11 +34,23 @@ static xfer_status check_tensors(const char *who, const xfer_tensor *tensors, si
   return XFER_OK;
 }
 
-xfer_status xfi_plan_options_copy(xfer_plan_options *out, const xfer_plan_options *given)
+/* The library's own of what a caller gave; NULL: all defaults. */
+static xfer_status copy_options(xfer_plan_options *out, const xfer_plan_options *given)
 {
   memset(out, 0, sizeof *out);
   out->struct_size = sizeof *out;
   return given == NULL ? XFER_OK : xfi_options_copy(out, sizeof *out, given, "xfer_plan_options");
+}
+
+xfer_status xfi_plan_given(xfer_plan_options *options, const char *who, xfer_plan **plan,
+                           const xfer_comm *comm, const xfer_plan_options *given)
+{
+  const xfer_status st = copy_options(options, given);
+
+  if (options->timeout_ms == 0) options->timeout_ms = comm->timeout_ms;
+  XFI_TRY(st);
+  XFI_NEED_IN(who, true, plan);
+  return XFER_OK;
 }
 
 /* The end of a call that made or committed a plan: what it comes to. */
@@ -67,20 +79,15 @@ xfer_status xfer_plan_create(xfer_plan **plan, xfer_comm *comm, const xfer_tenso
   xfi_span span;
 
   XFI_NEED(comm); /* nobody to agree with */
-  st = xfi_plan_options_copy(&options, given);
-  if (options.timeout_ms == 0) options.timeout_ms = comm->timeout_ms;
+  st = xfi_plan_given(&options, __func__, plan, comm, given);
   if (st == XFER_OK) st = check_tensors(__func__, tensors, n_tensors, false);
-  if (st == XFER_OK && plan == NULL) {
-    xfi_set_error("%s: plan is NULL", __func__);
-    st = XFER_ERR_ARG;
-  }
   st = xfi_comm_refused(comm->transport, st);
   span = xfi_span_begin(XFI_SYS_PLAN, comm->transport->rank, XFI_TRACK_CALLS, "xfer_plan_create");
   xfi_device_enter(comm->device, &before);
   comm->transport->inside = XFI_INSIDE_PLAN_CREATE;
   st = xfi_run_create(plan, &comm->plans, st, tensors, n_tensors, &options);
   xfi_device_leave(comm->device, &before);
-  if (st == XFER_OK && plan != NULL) {
+  if (st == XFER_OK) {
     xfi_comm_has_plan(&comm->plans);
     say_plan(&span, *plan);
   } else
@@ -105,7 +112,7 @@ xfer_status xfer_plan_simulate(xfer_plan **plan, int n_ranks, int rank, const xf
   XFI_CHECK(rank >= 0 && rank < n_ranks, XFER_ERR_ARG,
             "rank %d of %d ranks: ranks are 0 to n_ranks - 1", rank, n_ranks);
   XFI_TRY(check_ranks(n_ranks));
-  XFI_TRY(xfi_plan_options_copy(&options, given));
+  XFI_TRY(copy_options(&options, given));
   XFI_TRY(check_tensors(__func__, tensors, n_tensors, true));
   return xfi_run_simulate(plan, n_ranks, rank, tensors, n_tensors, &options);
 }
@@ -153,7 +160,7 @@ xfer_status xfer_plan_traffic(int n_ranks, const xfer_tensor *tensors, size_t n_
   XFI_NEED(fn);
   XFI_CHECK(n_ranks > 0, XFER_ERR_ARG, "traffic of %d ranks; at least 1 is needed", n_ranks);
   XFI_TRY(check_ranks(n_ranks));
-  XFI_TRY(xfi_plan_options_copy(&options, given));
+  XFI_TRY(copy_options(&options, given));
   XFI_TRY(check_tensors(__func__, tensors, n_tensors, true));
   return xfi_run_traffic(n_ranks, tensors, n_tensors, &options, tell, &to);
 }
