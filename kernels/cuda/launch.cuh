@@ -1,5 +1,4 @@
-/* Loading and launching a kernel, with an error that is ours: not one that the caller left for
- * cudaGetLastError(). */
+/* Loading and launching a kernel. */
 #ifndef XFI_CUDA_LAUNCH_CUH
 #define XFI_CUDA_LAUNCH_CUH
 
@@ -8,7 +7,7 @@
 #include <cuda_runtime.h>
 
 extern "C" {
-#include "error.h"
+#include "cuda_call.h"
 }
 
 template <typename... Parameters, typename... Arguments>
@@ -19,11 +18,7 @@ static xfer_status launch(void (*kernel)(Parameters...), unsigned n_blocks, unsi
   config.gridDim = dim3(n_blocks);
   config.blockDim = dim3(n_threads);
   config.stream = stream;
-  const cudaError_t error = cudaLaunchKernelEx(&config, kernel, arguments...);
-  if (error == cudaSuccess) return XFER_OK;
-  (void)cudaGetLastError();
-  xfi_set_error("%s on %u blocks: %s", what, n_blocks, cudaGetErrorString(error));
-  return XFER_ERR_CUDA;
+  return xfi_cuda_check(cudaLaunchKernelEx(&config, kernel, arguments...), what);
 }
 
 /* Blocks for n_tiles, so many to a block at a time: none without work, at most `most`. */
@@ -37,11 +32,8 @@ template <typename... Parameters>
 static xfer_status load(void (*kernel)(Parameters...), const char *what)
 {
   cudaFuncAttributes attributes;
-  const cudaError_t error = cudaFuncGetAttributes(&attributes, kernel);
-  if (error == cudaSuccess) return XFER_OK;
-  (void)cudaGetLastError();
-  xfi_set_error("%s does not load: %s", what, cudaGetErrorString(error));
-  return XFER_ERR_CUDA;
+
+  return xfi_cuda_check(cudaFuncGetAttributes(&attributes, kernel), what);
 }
 
 #endif

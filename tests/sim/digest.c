@@ -2,7 +2,7 @@
  * kernels/ref, one piece after another with other operations in between. */
 #include "machine.h"
 
-#include "error.h"
+#include "cuda_call.h"
 #include "launch.h"
 
 #include <stdlib.h>
@@ -84,9 +84,5 @@ xfer_status xfi_cuda_digest(const xfi_cuda_job *job, xfi_sum *sums, xfer_stream 
     op->table_id = sim_id_at(job->pieces);
     error = sim_kernel_enqueue(SIM_KERNEL_DIGEST, op, sim_stream_of(handle));
   }
-  (void)sim_leave(error);
-  if (error == cudaSuccess) return XFER_OK;
-  (void)cudaGetLastError();
-  xfi_set_error("digest kernel: %s", cudaGetErrorString(error));
-  return XFER_ERR_CUDA;
+  return xfi_cuda_check(sim_leave(error), "digest kernel");
 }

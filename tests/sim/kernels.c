@@ -4,7 +4,7 @@
  */
 #include "machine.h"
 
-#include "error.h"
+#include "cuda_call.h"
 #include "launch.h"
 
 #include <stdlib.h>
@@ -14,11 +14,7 @@ static xfer_status load(int kernel, const char *what)
   const int refused = sim_enter(what, SIM_SAFE);
 
   if (refused == 0) sim.loaded[sim_self()->device] |= UINT64_C(1) << kernel;
-  (void)sim_leave((cudaError_t)refused);
-  if (refused == 0) return XFER_OK;
-  (void)cudaGetLastError();
-  xfi_set_error("%s does not load: %s", what, cudaGetErrorString((cudaError_t)refused));
-  return XFER_ERR_CUDA;
+  return xfi_cuda_check(sim_leave((cudaError_t)refused), what);
 }
 
 xfer_status xfi_cuda_flags_load(void)
@@ -89,11 +85,7 @@ static xfer_status launch(int kernel, const xfi_cuda_job *job, xfer_stream handl
                                (size_t)job->n_pieces * sizeof *job->pieces, &job->gate, stream);
     free(copies);
   }
-  (void)sim_leave(error);
-  if (error == cudaSuccess) return XFER_OK;
-  (void)cudaGetLastError();
-  xfi_set_error("%s: %s", what, cudaGetErrorString(error));
-  return XFER_ERR_CUDA;
+  return xfi_cuda_check(sim_leave(error), what);
 }
 
 /* The kernels of a table, whose errors call them `what`. */

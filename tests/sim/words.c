@@ -5,8 +5,8 @@
  */
 #include "machine.h"
 
+#include "cuda_call.h"
 #include "device.h"
-#include "error.h"
 #include "launch.h"
 
 #include <stdlib.h>
@@ -196,11 +196,7 @@ static xfer_status launch_words(word_kind kind, uint64_t *const *flags, int n, u
       op->words[i] = word_of(kind, (CUdeviceptr)(uintptr_t)flags[i], value);
     error = sim_kernel_enqueue(SIM_KERNEL_FLAGS, op, sim_stream_of(stream));
   }
-  (void)sim_leave(error);
-  if (error == cudaSuccess) return XFER_OK;
-  (void)cudaGetLastError();
-  xfi_set_error("%s: %s", what, cudaGetErrorString(error));
-  return XFER_ERR_CUDA;
+  return xfi_cuda_check(sim_leave(error), what);
 }
 
 xfer_status xfi_cuda_flags_set(uint64_t *const *flags, int n_flags, uint64_t value,
