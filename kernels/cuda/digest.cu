@@ -16,9 +16,18 @@ constexpr int64_t TILE_BLOCKS = 8; /* as in digest_compile.c */
 
 __constant__ uint32_t keys[2][XFI_DIGEST_KEYS] = XFI_DIGEST_KEY_TABLE;
 
-struct unit {
-  uint32_t words[4];
-};
+using unit = word<UNIT>;
+
+/* Adds a unit by its keys, of which the first is `key`. */
+__device__ __forceinline__ void weigh(uint64_t h[2], const unit &u, uint32_t key)
+{
+#pragma unroll
+  for (int w = 0; w < 4; w++) {
+#pragma unroll
+    for (int s = 0; s < 2; s++)
+      h[s] += (uint64_t)u.at[w] * keys[s][key + w];
+  }
+}
 
 /* Bytes lo to hi of the unit that would begin at `at`, the others being 0. */
 template <int n_bytes>
@@ -36,7 +45,7 @@ __device__ __forceinline__ unit unit_load(const char *at, int64_t lo, int64_t hi
   }
 #pragma unroll
   for (int i = 0; i < (int)UNIT; i++) {
-    if (i >= lo && i < hi) u.words[i / 4] |= (uint32_t)(unsigned char)at[i] << (8 * (i % 4));
+    if (i >= lo && i < hi) u.at[i / 4] |= (uint32_t)(unsigned char)at[i] << (8 * (i % 4));
   }
   return u;
 }
@@ -65,14 +74,8 @@ __device__ __forceinline__ void add_block(uint64_t sum[2], const char *zero, int
     }
   }
 #pragma unroll
-  for (int u = 0; u < UNITS; u++) {
-#pragma unroll
-    for (int w = 0; w < 4; w++) {
-#pragma unroll
-      for (int s = 0; s < 2; s++)
-        h[s] += (uint64_t)units[u].words[w] * keys[s][4 * u + w];
-    }
-  }
+  for (int u = 0; u < UNITS; u++)
+    weigh(h, units[u], 4 * u);
   xfi_digest_chunk(weight, (uint64_t)(block * 32 + lane));
   sum[0] += h[0] * weight[0];
   sum[1] += h[1] * weight[1];
@@ -131,28 +134,13 @@ __device__ __forceinline__ void add_runs(uint64_t sum[2], const xfi_cuda_piece &
     }
 #pragma unroll
     for (int u = 0; u < UNITS; u++) {
-      const uint32_t key = xfi_digest_key_of((uint64_t)number[u]);
+      uint64_t h[2] = {0, 0};
       uint64_t weight[2];
+      weigh(h, units[u], xfi_digest_key_of((uint64_t)number[u]));
       xfi_digest_chunk(weight, xfi_digest_chunk_of((uint64_t)number[u]));
-#pragma unroll
-      for (int k = 0; k < 2; k++) {
-        uint64_t h = 0;
-#pragma unroll
-        for (int w = 0; w < 4; w++)
-          h += (uint64_t)units[u].words[w] * keys[k][key + w];
-        sum[k] += h * weight[k];
-      }
+      sum[0] += h[0] * weight[0];
+      sum[1] += h[1] * weight[1];
     }
-  }
-}
-
-template <int n_bytes>
-__device__ __forceinline__ void add_tile(uint64_t sum[2], const xfi_cuda_piece &s, int64_t tile)
-{
-  if (s.tile_rows == 1) {
-    add_part<n_bytes>(sum, s, tile);
-  } else {
-    add_runs<n_bytes>(sum, s, tile);
   }
 }
 
@@ -180,7 +168,12 @@ __global__ void __launch_bounds__(BLOCK_THREADS, 2)
   const auto add = [&](const xfi_cuda_piece &s, int64_t index) {
     if (of != NULL && of != &s) give(sums, *of, sum);
     of = &s;
-    by_word(s.word_log2, [&](auto n) { add_tile<decltype(n)::value>(sum, s, index); });
+    by_word(s.word_log2, [&](auto n) {
+      if (s.tile_rows == 1)
+        add_part<decltype(n)::value>(sum, s, index);
+      else
+        add_runs<decltype(n)::value>(sum, s, index);
+    });
   };
 
   each_tile<BLOCK_THREADS, WARPS>(pieces, first_tile, n_pieces, n_tiles, add);
