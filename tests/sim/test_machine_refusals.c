@@ -220,22 +220,31 @@ static void test_pages_that_the_system_refuses(void)
   world_destroy();
 }
 
-/* Rank 0 cannot tell rank 1 anything, which it could tell it: neither copies, and messages go. */
-static void run_without_page(int rank)
+/* One tensor, from each rank to each, by one run of a plan in whose commit a call is refused; what
+ * goes by which lane. */
+static xfer_plan_report_data run_one(int rank, uint32_t lane, refusal what, cudaStream_t stream)
 {
   xfer_plan_report_data report = XFER_PLAN_REPORT_INIT;
   xfer_plan *plan;
   tensor t;
 
   tensor_make(&t, EACH_EACH, rank, 100);
-  plan = world_plan(rank, &t, 1, XFER_LANE_DIRECT, 20000);
-  refused = rank == 0 ? PEERS_FILE : NOTHING;
+  plan = world_plan(rank, &t, 1, lane, 20000);
+  refused = what;
   OK(xfer_plan_commit(plan));
   refused = NOTHING;
-  world_run(plan, &t, 1, 1, world_stream());
+  world_run(plan, &t, 1, 1, stream);
   OK(xfer_plan_report(plan, &report));
-  NEED(report.direct_bytes == 0);
   xfer_plan_destroy(plan);
+  return report;
+}
+
+/* Rank 0 cannot tell rank 1 anything, which it could tell it: neither copies, and messages go. */
+static void run_without_page(int rank)
+{
+  const refusal what = rank == 0 ? PEERS_FILE : NOTHING;
+
+  NEED(run_one(rank, XFER_LANE_DIRECT, what, world_stream()).direct_bytes == 0);
 }
 
 static void test_a_page_that_one_rank_cannot_reach(void)
@@ -248,17 +257,7 @@ static void test_a_page_that_one_rank_cannot_reach(void)
 /* Ranks of one process reach each other's memory, by whatever number they know it. */
 static void commit_without_number(int rank)
 {
-  xfer_plan_report_data report = XFER_PLAN_REPORT_INIT;
-  xfer_plan *plan;
-  tensor t;
-
-  tensor_make(&t, EACH_EACH, rank, 100);
-  plan = world_plan(rank, &t, 1, XFER_LANE_AUTO, 20000);
-  OK(xfer_plan_commit(plan));
-  OK(xfer_plan_report(plan, &report));
-  NEED(report.direct_bytes > 0);
-  world_run(plan, &t, 1, 1, NULL);
-  xfer_plan_destroy(plan);
+  NEED(run_one(rank, XFER_LANE_AUTO, NOTHING, NULL).direct_bytes > 0);
 }
 
 static void test_a_host_without_a_number_is_one(void)
@@ -372,17 +371,9 @@ static void test_makers_refuse_null_and_what_is_not_there(void)
 /* CUDA lets eight peers in: a pair that it refuses takes another lane. */
 static void commit_without_access(int rank)
 {
-  xfer_plan_report_data report = XFER_PLAN_REPORT_INIT;
-  xfer_plan *plan;
-  tensor t;
+  const xfer_plan_report_data report = run_one(rank, XFER_LANE_AUTO, NOTHING, world_stream());
 
-  tensor_make(&t, EACH_EACH, rank, 100);
-  plan = world_plan(rank, &t, 1, XFER_LANE_AUTO, 20000);
-  OK(xfer_plan_commit(plan));
-  OK(xfer_plan_report(plan, &report));
   NEED(report.direct_bytes == 0 && report.packed_bytes > 0);
-  world_run(plan, &t, 1, 1, world_stream());
-  xfer_plan_destroy(plan);
 }
 
 static void test_a_pair_that_is_refused_access_takes_another_lane(void)
