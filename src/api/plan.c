@@ -134,18 +134,16 @@ static bool tell(void *context, const xfi_plan *plan, const xfi_traffic_row *row
   report.broadcast_tensors = plan->n_broadcast;
   report.in_bytes = row->in_bytes;
   report.zero_bytes = row->zero_bytes;
-  report.n_recv_peers = row->n;
   for (size_t i = 0; i < row->n; i++) {
-    if (row->from[i].src_rank != row->rank) continue;
-    report.self_bytes = row->from[i].n_bytes;
-    report.n_recv_peers--;
-  }
-  for (size_t i = 0; i < row->n; i++) {
-    const uint64_t not_broadcast = row->from[i].n_bytes - row->from[i].broadcast_bytes;
+    const xfer_traffic *from = &row->from[i];
 
-    report.relayed_bytes += row->from[i].relayed_bytes;
-    if (size > 0 && row->from[i].src_rank / size != row->rank / size)
-      report.crossed_bytes += not_broadcast;
+    if (from->src_rank == row->rank)
+      report.self_bytes = from->n_bytes;
+    else
+      report.n_recv_peers++;
+    report.relayed_bytes += from->relayed_bytes;
+    if (size > 0 && from->src_rank / size != row->rank / size)
+      report.crossed_bytes += from->n_bytes - from->broadcast_bytes;
   }
   report.wire_bytes = report.in_bytes - report.self_bytes - report.zero_bytes;
   return to->fn(to->context, row->rank, &report, row->from, row->n) == 0;
@@ -333,26 +331,27 @@ xfer_status xfer_plan_release(xfer_plan *plan)
   return st;
 }
 
+static xfer_status check_digests(const xfer_plan *plan, const xfer_digest *digests,
+                                 size_t n_digests, int side)
+{
+  XFI_NEED_IN("xfer_plan_digest", n_digests > 0, digests);
+  XFI_CHECK(n_digests == plan->moves->n_tensors, XFER_ERR_ARG,
+            "digest: room for %zu, the plan has %zu tensors; n_digests is to be as many", n_digests,
+            plan->moves->n_tensors);
+  XFI_CHECK(side == XFER_PLAN_SRC || side == XFER_PLAN_DST, XFER_ERR_ARG,
+            "digest: side is %d; want XFER_PLAN_SRC or XFER_PLAN_DST", side);
+  return XFER_OK;
+}
+
 xfer_status xfer_plan_digest(xfer_plan *plan, xfer_digest *digests, size_t n_digests, int side,
                              xfer_stream stream)
 {
   xfer_status st = XFER_OK;
-  xfer_status checked = XFER_OK;
+  xfer_status checked;
 
   XFI_NEED(plan);
-  if (digests == NULL && n_digests > 0) {
-    xfi_set_error("%s: digests is NULL", __func__);
-    checked = XFER_ERR_ARG;
-  } else if (n_digests != plan->moves->n_tensors) {
-    xfi_set_error("digest: room for %zu, the plan has %zu tensors; n_digests is to be as many",
-                  n_digests, plan->moves->n_tensors);
-    checked = XFER_ERR_ARG;
-  } else if (side != XFER_PLAN_SRC && side != XFER_PLAN_DST) {
-    xfi_set_error("digest: side is %d; want XFER_PLAN_SRC or XFER_PLAN_DST", side);
-    checked = XFER_ERR_ARG;
-  }
   enter(plan, XFI_INSIDE_DIGEST);
-  checked = refused(plan, checked);
+  checked = refused(plan, check_digests(plan, digests, n_digests, side));
   XFI_ON_DEVICE(plan->device,
                 st = xfi_run_digest(plan, digests, side == XFER_PLAN_SRC, checked, stream));
   return st;
