@@ -166,9 +166,9 @@ typedef struct xfi_cuda_pointer {
   unsigned long long id;
   char *base; /* of the allocation, or of one chunk of mapped memory */
   size_t n_bytes;
-  bool managed;
-  bool ipc;  /* of cudaMalloc */
-  bool file; /* a chunk that can leave the process as a file */
+  unsigned managed; /* 1: it is */
+  unsigned ipc;     /* 1: of cudaMalloc */
+  bool file;        /* a chunk that can leave the process as a file */
 } xfi_cuda_pointer;
 
 xfer_status xfi_cuda_look(const xfi_cuda_device *device, const void *pointer,

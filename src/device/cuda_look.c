@@ -21,13 +21,8 @@ static xfer_status look_closer(const xfi_cuda_device *device, CUdeviceptr at, bo
 xfer_status xfi_cuda_look(const xfi_cuda_device *device, const void *pointer,
                           xfi_cuda_pointer *found)
 {
-  unsigned type = 0;
-  int ordinal = -1;
-  unsigned long long id = 0;
+  xfi_cuda_pointer seen = {.ordinal = -1};
   CUdeviceptr base = 0;
-  size_t n_bytes = 0;
-  unsigned managed = 0;
-  unsigned ipc = 0;
   uint64_t handles = 0;
   CUpointer_attribute names[] = {CU_POINTER_ATTRIBUTE_MEMORY_TYPE,
                                  CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL,
@@ -36,24 +31,20 @@ xfer_status xfi_cuda_look(const xfi_cuda_device *device, const void *pointer,
                                  CU_POINTER_ATTRIBUTE_RANGE_SIZE,
                                  CU_POINTER_ATTRIBUTE_IS_MANAGED,
                                  CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE};
-  void *values[] = {&type, &ordinal, &id, &base, &n_bytes, &managed, &ipc};
+  void *values[] = {&seen.type,    &seen.ordinal, &seen.id, &base,
+                    &seen.n_bytes, &seen.managed, &seen.ipc};
   const CUdeviceptr at = (CUdeviceptr)(uintptr_t)pointer;
 
   CUresult error =
       device->driver.pointer_attributes(sizeof names / sizeof names[0], names, values, at);
   if (error != CUDA_SUCCESS) return xfi_cuda_driver_failed(device, error, "cuPointerGetAttributes");
-  if ((ipc & 1u) == 0)
-    XFI_TRY(look_closer(device, at, type == CU_MEMORYTYPE_DEVICE && ordinal == device->ordinal,
-                        &base, &n_bytes, &handles));
-  *found = (xfi_cuda_pointer){
-      .type = type,
-      .ordinal = ordinal,
-      .id = id,
-      .base = (char *)(uintptr_t)base, /* NOLINT: the driver's pointers are integers */
-      .n_bytes = n_bytes,
-      .managed = (managed & 1u) != 0,
-      .ipc = (ipc & 1u) != 0,
-      .file = (handles & CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR) != 0};
+  if (seen.ipc == 0)
+    XFI_TRY(look_closer(device, at,
+                        seen.type == CU_MEMORYTYPE_DEVICE && seen.ordinal == device->ordinal, &base,
+                        &seen.n_bytes, &handles));
+  seen.base = (char *)(uintptr_t)base; /* NOLINT: the driver's pointers are integers */
+  seen.file = (handles & CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR) != 0;
+  *found = seen;
   return XFER_OK;
 }
 
