@@ -74,19 +74,6 @@ static candidate look_at(const xfi_cuda_device *device, xfi_copy *c, xfi_cuda_sp
   return found;
 }
 
-/* Is there room for all of them? */
-static bool all_fit(const candidate *all, size_t n, int64_t most)
-{
-  int64_t n_ops = 0;
-  int64_t n_rows = 0;
-
-  for (size_t i = 0; i < n && n_ops <= most; i++) {
-    n_ops += all[i].n_ops;
-    n_rows += all[i].rows ? all[i].n_ops : 0;
-  }
-  return n_ops <= most && n_rows <= ALONE_OPS_MAX;
-}
-
 /* Operations that were chosen. */
 typedef struct chosen {
   size_t n_runs;
@@ -141,6 +128,23 @@ static void add(xfi_cuda_runs *runs, const candidate *from)
   } while (xfi_copy_next(c, from->rows ? last : c->n_dims, index, &src, &dst));
 }
 
+/* Those that were chosen, whose copies have no bytes from here on. */
+static xfer_status list_runs(xfi_cuda_runs *runs, const candidate *candidates, size_t n, chosen all)
+{
+  runs->dst = xfi_calloc(all.n_runs, sizeof *runs->dst);
+  runs->src = xfi_calloc(all.n_runs, sizeof *runs->src);
+  runs->n_bytes = xfi_calloc(all.n_runs, sizeof *runs->n_bytes);
+  runs->rows = xfi_calloc(all.n_rows, sizeof *runs->rows);
+  XFI_CHECK(runs->dst != NULL && runs->src != NULL && runs->n_bytes != NULL && runs->rows != NULL,
+            XFER_ERR_NOMEM, "%zu runs", all.n_runs + all.n_rows);
+  for (size_t i = 0; i < n; i++) {
+    if (candidates[i].n_ops == 0) continue;
+    add(runs, &candidates[i]);
+    candidates[i].copy->run_bytes = 0;
+  }
+  return XFER_OK;
+}
+
 xfer_status xfi_cuda_engine_take(xfi_cuda_runs *runs, const xfi_cuda_device *device, bool open,
                                  xfi_copy *rest, size_t *n_rest)
 {
@@ -150,6 +154,8 @@ xfer_status xfi_cuda_engine_take(xfi_cuda_runs *runs, const xfi_cuda_device *dev
   size_t n_candidates = 0;
   size_t n_left = 0;
   chosen all = {0, 0};
+  int64_t n_ops = 0; /* of all candidates; n_rows of them are 2-D */
+  int64_t n_rows = 0;
   int64_t n_bytes = 0;
   xfi_cuda_span last = {NULL, 0};
   candidate *candidates = xfi_calloc(*n_rest, sizeof *candidates);
@@ -162,27 +168,18 @@ xfer_status xfi_cuda_engine_take(xfi_cuda_runs *runs, const xfi_cuda_device *dev
     runs->is_full = runs->is_full || (!fits && most < open_most);
     if (c.n_ops == 0 || !fits) continue;
     candidates[n_candidates++] = c;
+    n_ops += c.n_ops;
+    n_rows += c.rows ? c.n_ops : 0;
     n_bytes += xfi_copy_bytes(&rest[i]);
   }
   if (n_candidates == 0 || n_bytes < device->engine_all_bytes) goto done;
-  if (!all_fit(candidates, n_candidates, most))
+  if (n_ops > most || n_rows > ALONE_OPS_MAX) /* not all find room */
     qsort(candidates, n_candidates, sizeof *candidates, by_run);
   for (size_t i = 0; i < n_candidates; i++) {
     choose(&candidates[i], device, &all, (size_t)most);
     runs->is_full = runs->is_full || (candidates[i].n_ops == 0 && most < open_most);
   }
-  runs->dst = xfi_calloc(all.n_runs, sizeof *runs->dst);
-  runs->src = xfi_calloc(all.n_runs, sizeof *runs->src);
-  runs->n_bytes = xfi_calloc(all.n_runs, sizeof *runs->n_bytes);
-  runs->rows = xfi_calloc(all.n_rows, sizeof *runs->rows);
-  XFI_CHECK_DONE(runs->dst != NULL && runs->src != NULL && runs->n_bytes != NULL &&
-                     runs->rows != NULL,
-                 XFER_ERR_NOMEM, "%zu runs", all.n_runs + all.n_rows);
-  for (size_t i = 0; i < n_candidates; i++) {
-    if (candidates[i].n_ops == 0) continue;
-    add(runs, &candidates[i]);
-    candidates[i].copy->run_bytes = 0; /* taken */
-  }
+  XFI_TRY_DONE(list_runs(runs, candidates, n_candidates, all));
   for (size_t i = 0; i < *n_rest; i++)
     if (rest[i].run_bytes > 0) rest[n_left++] = rest[i];
   *n_rest = n_left;
