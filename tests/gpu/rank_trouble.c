@@ -26,11 +26,6 @@ static void sleep_ms(int ms)
   (void)usleep((useconds_t)ms * 1000);
 }
 
-static void barrier(void)
-{
-  EXPECT(perf_ranks_barrier(&w.ranks) == 0, "a rank did not come");
-}
-
 static bool is_last(void)
 {
   return w.ranks.rank == w.ranks.size - 1;
@@ -88,14 +83,6 @@ static xfer_plan *plan_begin(const tensor *tensors, int n, uint32_t lane, uint64
   OK(xfer_plan_commit(plan));
   run_and_check(plan, 1, tensors, n);
   return plan;
-}
-
-static void plan_end(xfer_plan *plan, tensor *tensors, int n)
-{
-  xfer_plan_destroy(plan);
-  barrier();
-  for (int i = 0; i < n; i++)
-    tensor_free(&tensors[i]);
 }
 
 /* ---- E1, E2, E6, E8: a peer that is late, a peer that refuses ------------------------------ */
@@ -201,8 +188,7 @@ void suite_calls(int n_rounds)
     CUDA(cudaMemsetAsync, (w.wrong, 0, sizeof *w.wrong, w.stream));
     barrier();
   }
-  for (int i = 0; i < n; i++)
-    tensor_free(&tensors[i]);
+  tensors_free(tensors, n);
 }
 
 /* A rank's process is stopped in the middle of a run, and goes on when the others have given up,
@@ -297,8 +283,7 @@ void suite_waits(int n_rounds)
     xfer_plan_destroy(plan);
     barrier();
   }
-  for (int i = 0; i < n; i++)
-    tensor_free(&tensors[i]);
+  tensors_free(tensors, n);
 }
 
 /* ---- E3, E4, E7: captures ------------------------------------------------------------------ */
@@ -388,8 +373,7 @@ static void runs_beside_captures(int n_runs)
     EXPECT(captures.n_invalid == 0, "E3: captures were invalidated");
   }
   CUDA(cudaFree, (memory));
-  for (int i = 0; i < n; i++)
-    tensor_free(&tensors[i]);
+  tensors_free(tensors, n);
 }
 
 /* The first call of all while streams capture: refused in good time, and the captures live. Then
@@ -425,8 +409,7 @@ static void redistribute_while_capturing(void)
     EXPECT(wrong_bytes() == 0, "wrong bytes");
   }
   barrier();
-  for (int i = 0; i < n; i++)
-    tensor_free(&tensors[i]);
+  tensors_free(tensors, n);
 }
 
 void suite_captures(int n_runs)

@@ -155,7 +155,12 @@ void tensor_make(tensor *t, int index, const char *line, bool strided)
   tensor_fill(t);
 }
 
-void tensor_free(tensor *t)
+void barrier(void)
+{
+  EXPECT(perf_ranks_barrier(&w.ranks) == 0, "a rank did not come");
+}
+
+static void tensor_free(tensor *t)
 {
   for (int side = 0; side < 2; side++) {
     if (t->n_bytes[side] == 0) continue;
@@ -166,6 +171,19 @@ void tensor_free(tensor *t)
   }
   xfer_layout_destroy(t->src);
   xfer_layout_destroy(t->dst);
+}
+
+void tensors_free(tensor *tensors, int n)
+{
+  for (int t = 0; t < n; t++)
+    tensor_free(&tensors[t]);
+}
+
+void plan_end(xfer_plan *plan, tensor *tensors, int n)
+{
+  xfer_plan_destroy(plan);
+  barrier();
+  tensors_free(tensors, n);
 }
 
 int field_tensors(tensor *tensors)

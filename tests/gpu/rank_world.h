@@ -47,6 +47,9 @@ void die(const char *file, int line, const char *what, const char *why);
     if (!(condition)) die(__FILE__, __LINE__, #condition, why);                                    \
   } while (0)
 
+/* Until all ranks have come. */
+void barrier(void);
+
 /* The world of this rank, with a comm of a kind; exits where there are too few GPUs. */
 void world_make(const char *kind, uint64_t seed);
 int64_t from_to(int64_t a, int64_t b);
@@ -71,7 +74,7 @@ void tensor_fill(const tensor *t);
 /* Enqueue: fill this rank's source, or count in w.wrong what is wrong in its destination, padding
  * included, which has *n_bytes. False: after a message. */
 bool part_visit(const tensor *t, bool is_source, uint64_t *n_bytes);
-void tensor_free(tensor *t);
+void tensors_free(tensor *tensors, int n);
 /* Some tensors between the first and the second half of the ranks, small and large, dense and in
  * rows. Returns how many. */
 int field_tensors(tensor *tensors);
@@ -81,6 +84,8 @@ void check(const tensor *tensors, int n);
 /* Bound, not committed. */
 xfer_plan *plan_make(const tensor *tensors, int n, uint32_t lane, uint64_t window);
 void bind_all(xfer_plan *plan, const tensor *tensors, int n);
+/* It is gone on all ranks before memory that is mapped goes. */
+void plan_end(xfer_plan *plan, tensor *tensors, int n);
 void run_and_check(xfer_plan *plan, uint64_t version, const tensor *tensors, int n);
 
 /* ---- once per domain (rank_domains.c) ------------------------------------------------------ */

@@ -61,11 +61,7 @@ static void suite_random(int n_cases)
                 (unsigned long long)window, is_staged ? ", staged" : "", tensors[t].line);
     }
     EXPECT(wrong_bytes() == 0, "wrong bytes");
-    xfer_plan_destroy(plan);
-    EXPECT(perf_ranks_barrier(&w.ranks) == 0,
-           "a rank did not come"); /* before memory that is mapped goes */
-    for (int t = 0; t < n; t++)
-      tensor_free(&tensors[t]);
+    plan_end(plan, tensors, n);
   }
 }
 
@@ -90,10 +86,9 @@ static void suite_repeat(int n_runs)
     }
     EXPECT(wrong_bytes() == 0, "wrong bytes");
     xfer_plan_destroy(plan);
-    EXPECT(perf_ranks_barrier(&w.ranks) == 0, "a rank did not come");
+    barrier();
   }
-  for (int t = 0; t < n; t++)
-    tensor_free(&tensors[t]);
+  tensors_free(tensors, n);
 }
 
 /* xfer_redistribute enqueues: nobody waits between the calls. */
@@ -109,9 +104,8 @@ static void suite_redistribute(int n_runs)
     check(t, 1);
   }
   EXPECT(wrong_bytes() == 0, "wrong bytes");
-  EXPECT(perf_ranks_barrier(&w.ranks) == 0, "a rank did not come");
-  for (int t = 0; t < n; t++)
-    tensor_free(&tensors[t]);
+  barrier();
+  tensors_free(tensors, n);
 }
 
 /* ---- memory that moves, and errors -------------------------------------------------------- */
@@ -130,24 +124,20 @@ static void suite_remap(int n_rounds)
     OK(xfer_plan_commit(plan));
     run_and_check(plan, ++version, tensors, n);
     if (i % 2 == 0) OK(xfer_plan_release(plan)); /* the polite way */
-    EXPECT(perf_ranks_barrier(&w.ranks) == 0, "a rank did not come");
-    for (int t = 0; t < n; t++)
-      tensor_free(&tensors[t]);
+    barrier();
+    tensors_free(tensors, n);
     (void)field_tensors(tensors);
     CUDA(cudaStreamSynchronize, (w.stream));
     xfer_status st = xfer_plan_run(plan, version + 1, w.stream);
     EXPECT(st == XFER_ERR_STATE, "memory was freed, and a run did not notice");
-    EXPECT(perf_ranks_barrier(&w.ranks) == 0, "a rank did not come");
+    barrier();
     bind_all(plan, tensors, n);
   }
   OK(xfer_plan_commit(plan));
   run_and_check(plan, ++version, tensors, n);
   OK(xfer_plan_commit(plan)); /* nothing changed */
   run_and_check(plan, ++version, tensors, n);
-  xfer_plan_destroy(plan);
-  EXPECT(perf_ranks_barrier(&w.ranks) == 0, "a rank did not come");
-  for (int t = 0; t < n; t++)
-    tensor_free(&tensors[t]);
+  plan_end(plan, tensors, n);
 }
 
 static void renew(const tensor *tensors, int n)
@@ -187,16 +177,16 @@ static void suite_chunks(int n_rounds)
   for (int i = 0; i < n_rounds; i++) {
     OK(xfer_plan_commit(plan));
     run_and_check(plan, ++version, tensors, n);
-    EXPECT(perf_ranks_barrier(&w.ranks) == 0, "a rank did not come");
+    barrier();
     renew(tensors, n);
     CUDA(cudaStreamSynchronize, (w.stream));
     xfer_status st = xfer_plan_run(plan, version + 1, w.stream);
     EXPECT(st == XFER_ERR_STATE, "memory was remapped, and a run did not notice");
-    EXPECT(perf_ranks_barrier(&w.ranks) == 0, "a rank did not come");
+    barrier();
     bind_all(plan, tensors, n);
   }
   xfer_plan_destroy(plan);
-  EXPECT(perf_ranks_barrier(&w.ranks) == 0, "a rank did not come");
+  barrier();
   w.leaves = false;
   renew(tensors, n);
   if (!w.has_nccl && w.ranks.size > 1) {
@@ -205,7 +195,7 @@ static void suite_chunks(int n_rounds)
     EXPECT(strstr(xfer_last_error(), "neither of cudaMalloc nor in chunks") != NULL,
            xfer_last_error());
     xfer_plan_destroy(plan);
-    EXPECT(perf_ranks_barrier(&w.ranks) == 0, "a rank did not come");
+    barrier();
   }
   if (w.has_nccl) {
     plan = plan_make(tensors, n, XFER_LANE_AUTO, 0);
@@ -214,10 +204,9 @@ static void suite_chunks(int n_rounds)
     EXPECT(w.ranks.size == 1 || says(plan, "packed: ") || says(plan, "broadcast"), "no way");
     run_and_check(plan, 1, tensors, n);
     xfer_plan_destroy(plan);
-    EXPECT(perf_ranks_barrier(&w.ranks) == 0, "a rank did not come");
+    barrier();
   }
-  for (int t = 0; t < n; t++)
-    tensor_free(&tensors[t]);
+  tensors_free(tensors, n);
 }
 
 static void suite_errors(int unused)
@@ -243,10 +232,7 @@ static void suite_errors(int unused)
   CUDA(cudaStreamEndCapture, (w.stream, &graph));
   if (graph != NULL) CUDA(cudaGraphDestroy, (graph));
   run_and_check(plan, 1, tensors, n);
-  xfer_plan_destroy(plan);
-  EXPECT(perf_ranks_barrier(&w.ranks) == 0, "a rank did not come");
-  for (int t = 0; t < n; t++)
-    tensor_free(&tensors[t]);
+  plan_end(plan, tensors, n);
   free(pageable.base);
 }
 
@@ -264,7 +250,7 @@ static void suite_kill(int in_run)
   xfer_plan *plan = plan_make(tensors, n, XFER_LANE_AUTO, 0);
   OK(xfer_plan_commit(plan));
   run_and_check(plan, 1, tensors, n);
-  EXPECT(perf_ranks_barrier(&w.ranks) == 0, "a rank did not come");
+  barrier();
   perf_ranks_patience(&w.ranks, DEADLINE_MS / 1000);
   (void)alarm(6 * DEADLINE_MS / 1000);
   if (w.ranks.rank == w.ranks.size - 1) {
@@ -321,7 +307,7 @@ int main(int argc, char **argv)
   suites[chosen].run(argc > 4 ? atoi(argv[4]) : suites[chosen].n);
   xfer_comm_destroy(w.comm);
   if (w.borrowed != NULL) (void)ncclCommDestroy(w.borrowed);
-  EXPECT(perf_ranks_barrier(&w.ranks) == 0, "a rank did not come");
+  barrier();
   if (w.ranks.rank == 0) printf("ok\n");
   return 0;
 }
