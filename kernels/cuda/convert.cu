@@ -186,13 +186,34 @@ template <int from, int to> struct skewed_numbers : all_numbers<from, to> {
       store_word(begin, made);
       return;
     }
-#pragma unroll
-    for (int i = 0; i < N; i++)
-      if (i >= w.first && i < w.end)
-        store_word(begin + i * TO_BYTES, word<TO_BYTES>{{number_at<TO_BYTES>(made, i)}});
+    store_parts<1>(begin, made, w);
   }
 
 private:
+  /* The run's elements of a word, in parts as wide as their place allows, since across a link each
+   * store counts: those of n elements that are in no wider one. */
+  template <int n>
+  static __device__ __forceinline__ void store_parts(char *begin, const word<DST_BYTES> &made,
+                                                     const loaded &w)
+  {
+#pragma unroll
+    for (int i = 0; i < N; i += n) {
+      const int wider = i / (2 * n) * (2 * n);
+
+      if (i >= w.first && i + n <= w.end && (wider < w.first || wider + 2 * n > w.end))
+        store_word(begin + i * TO_BYTES, part_of<n * TO_BYTES>(made, i * TO_BYTES));
+    }
+    if constexpr (2 * n < N) store_parts<2 * n>(begin, made, w);
+  }
+  template <int n_bytes>
+  static __device__ __forceinline__ word<n_bytes> part_of(const word<DST_BYTES> &made, int at)
+  {
+    word<n_bytes> part = {{made.at[at / 4] >> (8 * (at % 4))}};
+
+    if constexpr (n_bytes == 8) part.at[1] = made.at[at / 4 + 1];
+    return part;
+  }
+
   int before; /* elements of the run that precede the tile's, at most N */
   int after;  /* and those from there on */
 };
