@@ -265,6 +265,14 @@ done:
   return st;
 }
 
+/* In the same tensors of the checkpoint? */
+static bool lie_together(const xfi_entry *a, const xfi_entry *b)
+{
+  return strcmp(a->pattern, b->pattern) == 0 && a->n_layers == b->n_layers &&
+         (a->n_layers == 0 ||
+          memcmp(a->layers, b->layers, (size_t)a->n_layers * sizeof *a->layers) == 0);
+}
+
 /* What lies in one tensor of the checkpoint follows each other, so that what takes turns there can
  * be copied as one. */
 static xfer_status list_tensors(xfer_refit *refit)
@@ -284,10 +292,13 @@ static xfer_status list_tensors(xfer_refit *refit)
         xfi_calloc((size_t)xfi_entry_places(&model->entries[i]), sizeof **refit->tensor_of);
     XFI_CHECK(refit->tensor_of[i] != NULL, XFER_ERR_NOMEM, "a list of %zu tensors", n);
   }
-  for (size_t i = 0; i < model->n_entries; i += (size_t)model->entries[i].n_held)
+  for (size_t i = 0, end = 0; i < model->n_entries; i = end) {
+    while (end < model->n_entries && lie_together(&model->entries[i], &model->entries[end]))
+      end++;
     for (int k = 0; k < xfi_entry_places(&model->entries[i]); k++)
-      for (int h = 0; h < model->entries[i].n_held; h++)
-        XFI_TRY(add_tensor(refit, i + (size_t)h, k));
+      for (size_t e = i; e < end; e++)
+        XFI_TRY(add_tensor(refit, e, k));
+  }
   return XFER_OK;
 }
 
