@@ -51,6 +51,32 @@ static void test_views_follow_what_the_kernels_did(void **state)
   }
 }
 
+/* What lies in one tensor of the checkpoint follows each other in the list, layer by layer, so that
+ * what takes turns there crosses as one. */
+static void test_what_takes_turns_follows_each_other(void **state)
+{
+  static const char TABLE[] =
+      REFIT_TABLE("\"model_type\":\"gpt_oss\",\"num_hidden_layers\":2,\"hidden_size\":16,"
+                  "\"intermediate_size\":8,\"num_local_experts\":2,\"num_attention_heads\":4",
+                  "{\"pattern\":\"model.layers.{layer}.mlp.experts.down_proj\",\"layer\":[0,1],"
+                  "\"shape\":[2,8,16],\"dtype\":\"bf16\"},"
+                  "{\"pattern\":\"model.layers.{layer}.mlp.experts.gate_up_proj\",\"layer\":[0,1],"
+                  "\"shape\":[2,16,16],\"dtype\":\"bf16\"}");
+  static const char *const names[] = {
+      "0.mlp.experts.down_proj",          "1.mlp.experts.down_proj",
+      "0.mlp.experts.gate_up_proj[gate]", "0.mlp.experts.gate_up_proj[up]",
+      "1.mlp.experts.gate_up_proj[gate]", "1.mlp.experts.gate_up_proj[up]"};
+  one o = make(TABLE, "full", XFER_SIDE_TRAIN, NULL, 0);
+  size_t n = 0;
+  const xfer_tensor *tensors = xfer_refit_tensors(o.refit, &n);
+
+  (void)state;
+  assert_int_equal(n, sizeof names / sizeof *names);
+  for (size_t i = 0; i < n; i++)
+    assert_string_equal(tensors[i].name + strlen("model.layers."), names[i]);
+  unmake(&o);
+}
+
 /* Two routed experts and a shared one. */
 #define MLP(name, numbers)                                                                         \
   "{\"pattern\":\"model.layers.{layer}.mlp." name "gate_proj.weight\",\"layer\":[0,0]," numbers    \
@@ -243,6 +269,7 @@ int main(void)
 {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(test_views_follow_what_the_kernels_did),
+      cmocka_unit_test(test_what_takes_turns_follows_each_other),
       cmocka_unit_test(test_a_last_expert_lies_behind_the_others),
       cmocka_unit_test(test_blocks_of_packed_weights_are_columns),
       cmocka_unit_test(test_c1_experts_with_other_strides_are_refused_by_name),
