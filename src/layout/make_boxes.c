@@ -8,6 +8,7 @@
 #include "error.h"
 #include "numbers.h"
 #include "options.h"
+#include "slice.h"
 #include "vec.h"
 
 /* ---- what is given ---- */
@@ -295,52 +296,15 @@ done:
 
 /* ---- flat ranges ---- */
 
-/* Boxes of the range [begin, end) of the row-major order of dims d and on, the dims before being
- * fixed in `box`: what is left of a row of dim d, whole rows, the beginning of another. */
-static xfer_status add_range(xfi_bounds *list, int n, const int64_t *shape, int64_t *box, int d,
-                             int64_t begin, int64_t end)
-{
-  int64_t row = 1;
-  int64_t lo;
-  int64_t hi;
-
-  if (begin >= end) return XFER_OK;
-  if (d == n) return xfi_bounds_add(list, n, box);
-  for (int k = d + 1; k < n; k++)
-    row *= shape[k];
-  lo = begin / row;
-  hi = end / row;
-  if (lo * row < begin || lo == hi) {
-    const int64_t stop = lo == hi ? end : (lo + 1) * row;
-
-    box[d] = lo;
-    box[n + d] = lo + 1;
-    XFI_TRY(add_range(list, n, shape, box, d + 1, begin - lo * row, stop - lo * row));
-    lo++;
-  }
-  if (lo < hi) {
-    box[d] = lo;
-    box[n + d] = hi;
-    for (int k = d + 1; k < n; k++) {
-      box[k] = 0;
-      box[n + k] = shape[k];
-    }
-    XFI_TRY(xfi_bounds_add(list, n, box));
-  }
-  if (lo <= hi) {
-    box[d] = hi;
-    box[n + d] = hi + 1;
-    XFI_TRY(add_range(list, n, shape, box, d + 1, 0, end - hi * row));
-  }
-  return XFER_OK;
-}
-
 xfer_status xfi_bounds_add_flat(xfi_bounds *list, int n_dims, const int64_t *shape, int64_t begin,
                                 int64_t end)
 {
+  xfi_slice slices[XFI_MAX_SLICES];
   int64_t box[2 * XFER_MAX_DIMS] = {0};
   int64_t n_elems = 1;
   int64_t from; /* of the padding, one box past the shape */
+  int64_t stop; /* of what is no padding */
+  int n;
 
   for (int d = 0; d < n_dims; d++) {
     XFI_CHECK(shape[d] >= 0, XFER_ERR_SHAPE, "dim %d: size %lld", d, (long long)shape[d]);
@@ -351,7 +315,15 @@ xfer_status xfi_bounds_add_flat(xfi_bounds *list, int n_dims, const int64_t *sha
   XFI_CHECK(begin >= 0 && begin <= end && end <= INT64_MAX / 2, XFER_ERR_SHAPE,
             "a flat range from %lld to %lld; want 0 <= begin <= end < 2^62", (long long)begin,
             (long long)end);
-  XFI_TRY(add_range(list, n_dims, shape, box, 0, begin, end < n_elems ? end : n_elems));
+  stop = end < n_elems ? end : n_elems;
+  n = begin < stop ? xfi_slice_box(slices, shape, n_dims, begin, stop) : 0;
+  for (int i = 0; i < n; i++) {
+    for (int d = 0; d < n_dims; d++) {
+      box[d] = slices[i].start[d];
+      box[n_dims + d] = slices[i].start[d] + slices[i].length[d];
+    }
+    XFI_TRY(xfi_bounds_add(list, n_dims, box));
+  }
   if (end <= from) return XFER_OK;
   XFI_CHECK(n_dims > 0, XFER_ERR_UNSUPPORTED, "a flat range past the end of a scalar");
   for (int d = 0; d < n_dims; d++) {

@@ -1,6 +1,6 @@
 /*
- * Windows of a stream: a box is sent as its elements in row-major order, and a window may begin and
- * end anywhere in that order. A slice of a box is a few smaller boxes.
+ * Ranges of the row-major order of a box, as a few smaller boxes: a rank's part in a flat cut, or a
+ * window of a box that is sent as its elements in that order.
  */
 #ifndef XFI_SLICE_H
 #define XFI_SLICE_H
