@@ -15,6 +15,7 @@
 #include "error.h"
 #include "operations.h"
 #include "statement.h"
+#include "text.h"
 
 /* An operation as its two ends must have it. No padding: it is hashed and sent as it is. */
 typedef struct told {
@@ -64,26 +65,26 @@ static const xfi_op_key *keys_of(const xfi_op_list *list, int peer, size_t *n)
   return list->keys + first;
 }
 
-static int print_array(char *text, size_t n_bytes, const told *t)
+static void print_array(char *text, size_t n_bytes, const told *t)
 {
-  int n = snprintf(text, n_bytes, "%s[", xfi_dtype_name(t->dtype));
+  xfi_text out;
 
+  xfi_text_fixed(&out, text, n_bytes);
+  xfi_text_printf(&out, "%s[", xfi_dtype_name(t->dtype));
   for (int d = 0; d < t->n_dims && d < XFER_MAX_DIMS; d++) /* a peer may say any number */
-    n +=
-        snprintf(text + n, n_bytes - (size_t)n, "%s%lld", d > 0 ? "," : "", (long long)t->shape[d]);
-  return n + snprintf(text + n, n_bytes - (size_t)n, "]");
+    xfi_text_printf(&out, "%s%lld", d > 0 ? "," : "", (long long)t->shape[d]);
+  xfi_text_printf(&out, "]");
 }
 
 /* Two operations that should be one. */
 static void say_difference(char text[TEXT_BYTES], const told *sent, const told *received, int src,
                            int dst)
 {
-  char arrays[2][200] = {"nothing", "nothing"}; /* one of 8 dims has 20 digits in each at most */
+  char arrays[2][200] = {"nothing", "nothing"};
   const uint64_t id = sent->id < received->id ? sent->id : received->id;
 
-  if (sent->n_dims >= 0 && sent->id == id) (void)print_array(arrays[0], sizeof *arrays, sent);
-  if (received->n_dims >= 0 && received->id == id)
-    (void)print_array(arrays[1], sizeof *arrays, received);
+  if (sent->n_dims >= 0 && sent->id == id) print_array(arrays[0], sizeof *arrays, sent);
+  if (received->n_dims >= 0 && received->id == id) print_array(arrays[1], sizeof *arrays, received);
   (void)snprintf(text, TEXT_BYTES,
                  "operation %llu from rank %d to rank %d: the one sends %.50s, the other expects "
                  "%.50s",

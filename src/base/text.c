@@ -2,7 +2,6 @@
 #include "text.h"
 
 #include "alloc.h"
-#include "checked.h"
 #include "error.h"
 #include "vec.h"
 
@@ -13,61 +12,50 @@
 
 void xfi_text_fixed(xfi_text *text, char *buffer, size_t size)
 {
-  assert(size >= 1);
-  buffer[0] = '\0';
+  if (size > 0) buffer[0] = '\0';
   *text = (xfi_text){.chars = buffer, .cap = size, .fixed = true};
 }
 
-/* Makes room for n_more characters and the final zero; returns how many of them fit. */
-static size_t text_room(xfi_text *text, size_t n_more)
+/* Makes room for n_more characters and the final zero, where it grows. False: there is no memory.
+ */
+static bool grow(xfi_text *text, size_t n_more)
 {
-  size_t need = 0;
-
-  if (text->st != XFER_OK) return 0;
-  if (!text->fixed) {
-    bool fits = xfi_add_fits(text->n_chars, n_more, &need) && xfi_add_fits(need, 1, &need);
-    if (!fits) need = SIZE_MAX; /* which no allocation grants */
-    text->st = xfi_vec_reserve(&text->chars, &text->cap, need, 1);
-    return text->st == XFER_OK ? n_more : 0;
-  }
-  size_t room = text->cap - 1 - text->n_chars;
-  if (n_more <= room) return n_more;
-  xfi_set_error("a text of more than %zu characters", text->cap - 1);
-  text->st = XFER_ERR_OVERFLOW;
-  return room;
+  if (!text->fixed && text->st == XFER_OK)
+    text->st = xfi_vec_reserve(&text->chars, &text->cap, text->n_chars + n_more + 1, 1);
+  return text->st == XFER_OK;
 }
 
 void xfi_text_add(xfi_text *text, const char *chars, size_t n_chars)
 {
-  size_t n = text_room(text, n_chars);
+  const size_t at = text->n_chars;
+  size_t n = n_chars;
 
-  if (n == 0) return;
-  memcpy(text->chars + text->n_chars, chars, n);
-  text->n_chars += n;
-  text->chars[text->n_chars] = '\0';
+  if (!grow(text, n_chars)) return;
+  text->n_chars += n_chars;
+  if (at >= text->cap) return;
+  if (n > text->cap - 1 - at) n = text->cap - 1 - at;
+  memcpy(text->chars + at, chars, n);
+  text->chars[at + n] = '\0';
 }
 
 void xfi_text_printf(xfi_text *text, const char *fmt, ...)
 {
-  char piece[256]; /* nearly every piece fits; a longer one is printed twice */
-  va_list args;
+  size_t n_chars = 0;
+  bool fits = false;
 
-  if (text->st != XFER_OK) return;
-  va_start(args, fmt);
-  int n = vsnprintf(piece, sizeof piece, fmt, args);
-  va_end(args);
-  if (n <= 0) return;
-  if ((size_t)n < sizeof piece) {
-    xfi_text_add(text, piece, (size_t)n);
-    return;
+  while (!fits) { /* nearly every piece does at once; a longer one is printed twice */
+    va_list args;
+
+    if (!grow(text, n_chars)) return;
+    const size_t at = text->n_chars < text->cap ? text->n_chars : text->cap;
+    va_start(args, fmt);
+    const int n = vsnprintf(at < text->cap ? text->chars + at : NULL, text->cap - at, fmt, args);
+    va_end(args);
+    if (n < 0) return;
+    n_chars = (size_t)n;
+    fits = text->fixed || n_chars < text->cap - at;
   }
-
-  size_t fit = text_room(text, (size_t)n);
-  if (fit == 0) return;
-  va_start(args, fmt);
-  (void)vsnprintf(text->chars + text->n_chars, fit + 1, fmt, args);
-  va_end(args);
-  text->n_chars += fit;
+  text->n_chars += n_chars;
 }
 
 size_t xfi_text_character(const char *c)
@@ -108,16 +96,10 @@ xfer_status xfi_text_end(xfi_text *text, char **string)
   xfer_status st;
 
   assert(!text->fixed);
-  (void)text_room(text, 0); /* even an empty string is one */
+  xfi_text_add(text, "", 0); /* even an empty string is one */
   st = text->st;
   *string = st == XFER_OK ? text->chars : NULL;
-  if (st == XFER_OK) text->chars = NULL;
-  xfi_text_free(text);
-  return st;
-}
-
-void xfi_text_free(xfi_text *text)
-{
-  if (!text->fixed) xfi_free(text->chars);
+  if (st != XFER_OK) xfi_free(text->chars);
   *text = (xfi_text){.chars = NULL};
+  return st;
 }

@@ -15,11 +15,11 @@ typedef struct xfi_text {
   size_t n_chars;
   size_t cap;
   bool fixed;     /* chars is the caller's, of cap bytes */
-  xfer_status st; /* OK, or the first error, whose text is set: NOMEM (a growing text), OVERFLOW */
+  xfer_status st; /* of a growing text: OK, or NOMEM, whose text is set */
 } xfi_text;
 
-/* A text in the caller's buffer of `size` >= 1 bytes: never allocates; what does not fit is cut,
- * with status OVERFLOW. */
+/* A text in the caller's buffer: never allocates. As of snprintf(), what does not fit is cut, and
+ * counted in n_chars all the same. */
 void xfi_text_fixed(xfi_text *text, char *buffer, size_t size);
 
 __attribute__((format(printf, 2, 3))) void xfi_text_printf(xfi_text *text, const char *fmt, ...);
@@ -36,8 +36,5 @@ void xfi_text_json(xfi_text *text, const char *chars);
 /* Hands the string over, to be freed by xfi_free, or says what went wrong, which makes it NULL:
  * `text` is empty again. Not for a fixed text. */
 xfer_status xfi_text_end(xfi_text *text, char **string);
-
-/* Frees what a growing text holds; it is empty again. */
-void xfi_text_free(xfi_text *text);
 
 #endif

@@ -2,39 +2,19 @@
  * Writing a problem: the canonical line, which parses back to equal layouts. Into the caller's
  * buffer and without allocation, since error texts use it.
  */
-#include <stdarg.h>
-#include <stdio.h>
-
 #include "boxes.h"
 #include "dtype.h"
 #include "layout.h"
 #include "problem.h"
-
-/* A text that is counted whole and written as far as it fits, as snprintf() does. */
-typedef struct out {
-  char *text;
-  size_t capacity;
-  size_t length;
-} out;
-
-__attribute__((format(printf, 2, 3))) static void put(out *o, const char *fmt, ...)
-{
-  const size_t at = o->length < o->capacity ? o->length : o->capacity;
-  va_list args;
-
-  va_start(args, fmt);
-  const int n = vsnprintf(at < o->capacity ? o->text + at : NULL, o->capacity - at, fmt, args);
-  va_end(args);
-  if (n > 0) o->length += (size_t)n;
-}
+#include "text.h"
 
 /* dtype "[" sizes "]" " " */
-static void put_head(out *o, const xfer_layout *l)
+static void put_head(xfi_text *o, const xfer_layout *l)
 {
-  put(o, "%s[", xfi_dtype_name((int)l->dtype));
+  xfi_text_printf(o, "%s[", xfi_dtype_name((int)l->dtype));
   for (int d = 0; d < l->n_dims; d++)
-    put(o, "%s%lld", d > 0 ? "," : "", (long long)l->dims[d].size);
-  put(o, "] ");
+    xfi_text_printf(o, "%s%lld", d > 0 ? "," : "", (long long)l->dims[d].size);
+  xfi_text_printf(o, "] ");
 }
 
 static bool same_shape(const xfer_layout *a, const xfer_layout *b)
@@ -61,7 +41,7 @@ static int range_length(const xfer_mesh *mesh, int i, int *step)
 }
 
 /* ["@" range {"," range}] */
-static void put_ranks(out *o, const xfer_mesh *mesh)
+static void put_ranks(xfi_text *o, const xfer_mesh *mesh)
 {
   bool plain = true;
   int step = 1;
@@ -72,23 +52,23 @@ static void put_ranks(out *o, const xfer_mesh *mesh)
   if (plain) return;
   for (int i = 0; i < mesh->size; i += n) {
     n = range_length(mesh, i, &step);
-    put(o, "%c%d", i == 0 ? '@' : ',', mesh->ranks[i]);
-    if (n > 1) put(o, "-%d", mesh->ranks[i + n - 1]);
-    if (n > 1 && step > 1) put(o, "/%d", step);
+    xfi_text_printf(o, "%c%d", i == 0 ? '@' : ',', mesh->ranks[i]);
+    if (n > 1) xfi_text_printf(o, "-%d", mesh->ranks[i + n - 1]);
+    if (n > 1 && step > 1) xfi_text_printf(o, "/%d", step);
   }
 }
 
-static void put_placement(out *o, int dim, const xfi_cut *cut)
+static void put_placement(xfi_text *o, int dim, const xfi_cut *cut)
 {
   static const char *const rules[] = {[XFER_CHUNK] = "", [XFER_BALANCED] = "b", [XFER_EVEN] = "e"};
 
-  put(o, "S%d", dim);
+  xfi_text_printf(o, "S%d", dim);
   if (cut->kind == XFER_STRIDED)
-    put(o, "f%lld", (long long)cut->split_factor);
+    xfi_text_printf(o, "f%lld", (long long)cut->split_factor);
   else if (cut->kind == XFER_RUNS)
-    put(o, "x");
+    xfi_text_printf(o, "x");
   else
-    put(o, "%s", rules[cut->rule]);
+    xfi_text_printf(o, "%s", rules[cut->rule]);
 }
 
 /* The cut that an axis makes, and the dim that it cuts; NULL: it replicates. */
@@ -102,7 +82,7 @@ static const xfi_cut *find_cut(const xfer_layout *l, int axis, int *dim, int *pl
 
 /* ";order=" and the axes, where some dim is not cut in ascending order: always the smallest axis
  * whose predecessors in its dim are listed. */
-static void put_order(out *o, const xfer_layout *l)
+static void put_order(xfi_text *o, const xfer_layout *l)
 {
   int next[XFER_MAX_DIMS] = {0}; /* [n_dims] cuts listed so far */
   bool listed[XFER_MAX_DIMS] = {false};
@@ -121,32 +101,32 @@ static void put_order(out *o, const xfer_layout *l)
       if (listed[axis] || (cut != NULL && next[dim] != place)) continue;
       listed[axis] = true;
       if (cut != NULL) next[dim]++;
-      put(o, "%s%d", i == 0 ? ";order=" : ",", axis);
+      xfi_text_printf(o, "%s%d", i == 0 ? ";order=" : ",", axis);
       break;
     }
 }
 
 /* "{" rank "=" boxes {";" rank "=" boxes} "}" */
-static void put_boxes(out *o, const xfer_layout *l)
+static void put_boxes(xfi_text *o, const xfer_layout *l)
 {
   const xfi_boxes *b = l->boxes;
 
   for (int p = 0; p < l->mesh->size; p++) {
-    put(o, "%c%d=", p == 0 ? '{' : ';', l->mesh->ranks[p]);
+    xfi_text_printf(o, "%c%d=", p == 0 ? '{' : ';', l->mesh->ranks[p]);
     for (int64_t i = b->first[p]; i < b->first[p + 1]; i++) {
       const int64_t *bounds = xfi_listed_bounds(l, (size_t)i);
 
-      put(o, "%s", i == b->first[p] ? "[" : "+[");
+      xfi_text_printf(o, "%s", i == b->first[p] ? "[" : "+[");
       for (int d = 0; d < l->n_dims; d++)
-        put(o, "%s%lld:%lld", d == 0 ? "" : ",", (long long)bounds[d],
-            (long long)bounds[l->n_dims + d]);
-      put(o, "]");
+        xfi_text_printf(o, "%s%lld:%lld", d == 0 ? "" : ",", (long long)bounds[d],
+                        (long long)bounds[l->n_dims + d]);
+      xfi_text_printf(o, "]");
     }
   }
-  put(o, "}");
+  xfi_text_printf(o, "}");
 }
 
-static void put_side(out *o, const xfer_layout *l)
+static void put_side(xfi_text *o, const xfer_layout *l)
 {
   int dim = 0;
   int place = 0;
@@ -157,44 +137,44 @@ static void put_side(out *o, const xfer_layout *l)
   }
 
   for (int a = 0; a < l->mesh->n_axes; a++)
-    put(o, "%c%d", a == 0 ? '(' : ',', l->mesh->shape[a]);
-  put(o, ")");
+    xfi_text_printf(o, "%c%d", a == 0 ? '(' : ',', l->mesh->shape[a]);
+  xfi_text_printf(o, ")");
   put_ranks(o, l->mesh);
   for (int a = 0; a < l->mesh->n_axes; a++) {
     const xfi_cut *cut = find_cut(l, a, &dim, &place);
 
-    put(o, "%c", a == 0 ? ':' : ',');
+    xfi_text_printf(o, "%c", a == 0 ? ':' : ',');
     if (cut == NULL)
-      put(o, "R");
+      xfi_text_printf(o, "R");
     else
       put_placement(o, dim, cut);
   }
   put_order(o, l);
   for (int d = 0; d < l->n_dims; d++)
     if (l->dims[d].padded != l->dims[d].size)
-      put(o, ";pad=%d:%lld", d, (long long)l->dims[d].padded);
+      xfi_text_printf(o, ";pad=%d:%lld", d, (long long)l->dims[d].padded);
 }
 
 size_t xfi_problem_format(char *text, size_t n_bytes, const xfer_layout *src,
                           const xfer_layout *dst)
 {
   const xfer_layout *known = src != NULL ? src : dst;
-  out o = {text, n_bytes, 0};
+  xfi_text o;
 
-  if (n_bytes > 0) text[0] = '\0';
+  xfi_text_fixed(&o, text, n_bytes);
   if (known != NULL) put_head(&o, known);
   if (src != NULL)
     put_side(&o, src);
   else
-    put(&o, "?");
-  put(&o, " -> ");
+    xfi_text_printf(&o, "?");
+  xfi_text_printf(&o, " -> ");
   if (src != NULL && dst != NULL && !same_shape(src, dst))
     put_head(&o, dst); /* for error texts */
   else if (src != NULL && dst != NULL && src->dtype != dst->dtype)
-    put(&o, "%s ", xfi_dtype_name((int)dst->dtype));
+    xfi_text_printf(&o, "%s ", xfi_dtype_name((int)dst->dtype));
   if (dst != NULL)
     put_side(&o, dst);
   else
-    put(&o, "?");
-  return o.length;
+    xfi_text_printf(&o, "?");
+  return o.n_chars;
 }
