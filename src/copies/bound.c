@@ -276,18 +276,12 @@ bool xfi_bound_lies_as(const xfi_bound *bound, const xfer_view *view, int elem_b
 int64_t xfi_bound_piece_at(const xfi_bound *b, const int64_t *index)
 {
   int64_t lo = 0;
+  int64_t hi = b->n_pieces;
 
   if (b->n_dims == 0) return 0;
   if (b->boxes == NULL) return index[b->piece_dim] / b->piece_length;
-  for (int64_t hi = b->n_pieces; hi - lo > 1;) {
-    const int64_t mid = lo + (hi - lo) / 2;
-
-    if (b->boxes[mid].row <= index[0])
-      lo = mid;
-    else
-      hi = mid;
-  }
-  return lo;
+  XFI_BISECT(lo, hi, mid, b->boxes[mid].row <= index[0]);
+  return lo - 1;
 }
 
 char *xfi_bound_address(const xfi_bound *b, int64_t piece, const int64_t *index)

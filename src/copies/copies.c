@@ -35,29 +35,27 @@ static bool is_split(const xfi_bound *bound)
   return bound->pieces != NULL && bound->boxes == NULL;
 }
 
-/* Split the box at `by`'s piece boundaries and hand each part to the other side, then to add_whole.
- */
-static xfer_status add_split(xfi_copies *copies, const xfi_end *dst, const xfi_end *src,
-                             const int64_t *length, int n_dims, xfi_elem elem, bool by_dst)
+/* Split the box at the piece boundaries of the destination (side 0) and of the source (1), and add
+ * the parts. */
+static xfer_status add_parts(xfi_copies *copies, const xfi_end *dst, const xfi_end *src,
+                             const int64_t *length, int n_dims, xfi_elem elem, int side)
 {
-  const xfi_bound *by = by_dst ? dst->bound : src->bound;
-  const int d = by->piece_dim;
-  xfi_end dst_end = *dst;
-  xfi_end src_end = src == NULL ? *dst : *src;
+  const bool splits = side == 0 ? is_split(dst->bound) : src != NULL && is_split(src->bound);
   int64_t part[XFER_MAX_DIMS];
 
-  memcpy(part, length, sizeof *length * (size_t)n_dims);
-  for (int64_t at = 0; at < length[d]; at += part[d]) {
-    const int64_t in_piece = (by_dst ? dst_end.start[d] : src_end.start[d]) % by->piece_length;
+  if (side == 2) return add_whole(copies, dst, src, length, n_dims, elem);
+  if (!splits) return add_parts(copies, dst, src, length, n_dims, elem, side + 1);
+  xfi_end at[2] = {*dst, src == NULL ? *dst : *src};
+  const int d = at[side].bound->piece_dim;
+  const int64_t piece = at[side].bound->piece_length;
 
-    part[d] = by->piece_length - in_piece;
-    if (part[d] > length[d] - at) part[d] = length[d] - at;
-    if (by_dst && src != NULL && is_split(src->bound))
-      XFI_TRY(add_split(copies, &dst_end, &src_end, part, n_dims, elem, false));
-    else
-      XFI_TRY(add_whole(copies, &dst_end, src == NULL ? NULL : &src_end, part, n_dims, elem));
-    dst_end.start[d] += part[d];
-    src_end.start[d] += part[d];
+  memcpy(part, length, sizeof *length * (size_t)n_dims);
+  for (int64_t left = length[d]; left > 0; left -= part[d]) {
+    part[d] = piece - at[side].start[d] % piece;
+    if (part[d] > left) part[d] = left;
+    XFI_TRY(add_parts(copies, &at[0], src == NULL ? NULL : &at[1], part, n_dims, elem, side + 1));
+    at[0].start[d] += part[d];
+    at[1].start[d] += part[d];
   }
   return XFER_OK;
 }
@@ -67,11 +65,7 @@ xfer_status xfi_copies_add(xfi_copies *copies, const xfi_end *dst, const xfi_end
 {
   for (int d = 0; d < n_dims; d++)
     if (length[d] == 0) return XFER_OK;
-  if (n_dims == 0) return add_whole(copies, dst, src, length, n_dims, elem);
-  if (is_split(dst->bound)) return add_split(copies, dst, src, length, n_dims, elem, true);
-  if (src != NULL && is_split(src->bound))
-    return add_split(copies, dst, src, length, n_dims, elem, false);
-  return add_whole(copies, dst, src, length, n_dims, elem);
+  return add_parts(copies, dst, src, length, n_dims, elem, 0);
 }
 
 static bool is_alike(const xfi_copy *a, const xfi_copy *b)
