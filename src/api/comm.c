@@ -76,8 +76,7 @@ xfer_status xfi_comm_meet(xfer_comm **comm, xfer_all_gather_fn all_gather, void 
 
   XFI_CHECK_DONE(size >= 1 && rank >= 0 && rank < size, XFER_ERR_ARG,
                  "rank %d of %d: ranks are 0 to size - 1, and size is at least 1", rank, size);
-  XFI_TRY_DONE(xfi_comm_create_host(&transport, all_gather, context, rank, size));
-  if (control_only) xfi_host_control_only(transport);
+  XFI_TRY_DONE(xfi_comm_create_host(&transport, all_gather, context, rank, size, control_only));
   st = make(&device);
   if (st == XFER_OK) st = xfi_comm_wrap(&made, transport, device);
   XFI_TRY_DONE(xfi_comm_agree(transport, st, xfi_deadline_after(XFI_DEFAULT_TIMEOUT_MS)));

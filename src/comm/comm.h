@@ -238,11 +238,10 @@ XFI_DOOR xfer_status xfi_broken_check(xfi_broken *broken);
 /* comms is [n_ranks]: threads of this process. */
 xfer_status xfi_comm_create_local(xfi_comm **comms, int n_ranks);
 
-/* Processes (or threads) of one host, which meet by the caller's all-gather. */
+/* Processes (or threads) of one host, which meet by the caller's all-gather. `control_only`, the
+ * same on all ranks: it carries no data, which goes by other means. */
 XFI_DOOR xfer_status xfi_comm_create_host(xfi_comm **comm, xfer_all_gather_fn all_gather,
-                                          void *context, int rank, int size);
-/* Makes such a comm carry control alone, since data goes straight into peers' memory. All ranks. */
-void xfi_host_control_only(xfi_comm *comm);
+                                          void *context, int rank, int size, bool control_only);
 /* Tell the ranks of such a comm that what they all do by other means, for the `number`-th time from
  * 1, has failed on this rank, so that they need not wait. The comm goes on. By the thread that
  * makes its calls. */

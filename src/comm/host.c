@@ -141,15 +141,10 @@ static const xfi_comm_ops control_ops = {
     .abort = xfi_shared_abort,
 };
 
-void xfi_host_control_only(xfi_comm *comm)
-{
-  comm->ops = &control_ops;
-}
-
 /* Local. What it has made is in *comm, whatever it returns. */
-static xfer_status prepare(host_comm *comm, int rank, int size)
+static xfer_status prepare(host_comm *comm, const xfi_comm_ops *ops, int rank, int size)
 {
-  comm->shared.base = (xfi_comm){.ops = &host_ops, .rank = rank, .size = size, .shares_all = true};
+  comm->shared.base = (xfi_comm){.ops = ops, .rank = rank, .size = size, .shares_all = true};
   XFI_TRY(xfi_shared_init(&comm->shared, &shared_ops, size, rank, true));
   comm->channels = xfi_calloc(2 * (size_t)size, sizeof *comm->channels);
   comm->data = xfi_calloc(2 * (size_t)size, sizeof *comm->data);
@@ -159,15 +154,17 @@ static xfer_status prepare(host_comm *comm, int rank, int size)
 }
 
 xfer_status xfi_comm_create_host(xfi_comm **comm, xfer_all_gather_fn all_gather, void *context,
-                                 int rank, int size)
+                                 int rank, int size, bool control_only)
 {
+  const xfi_comm_ops *ops = control_only ? &control_ops : &host_ops;
   xfer_status st = XFER_OK;
   host_comm *made = xfi_calloc(1, sizeof *made);
   void *words = xfi_host_words(size);
 
   XFI_CHECK_DONE(made != NULL && words != NULL, XFER_ERR_NOMEM, /* else no word to the others */
                  "a comm of %d ranks", size);
-  XFI_TRY_DONE(xfi_host_meet(&made->shared, words, prepare(made, rank, size), all_gather, context));
+  XFI_TRY_DONE(
+      xfi_host_meet(&made->shared, words, prepare(made, ops, rank, size), all_gather, context));
   *comm = &made->shared.base;
   made = NULL;
 done:

@@ -101,7 +101,7 @@ xfer_status xfi_nccl_meet_on_host(xfi_nccl_comm *comm, const unsigned char domai
   all = xfi_comm_hear(&comm->base, &st, &mine, sizeof mine, deadline);
   XFI_TRY_DONE(st);
   if (!are_processes_of_one_host(all, comm->base.size)) goto done;
-  if (xfi_comm_create_host(&host, gather_to_meet, &m, comm->base.rank, comm->base.size) ==
+  if (xfi_comm_create_host(&host, gather_to_meet, &m, comm->base.rank, comm->base.size, true) ==
       XFER_OK) {
     comm->host = host;
     comm->base.waits = host->waits;

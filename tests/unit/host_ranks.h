@@ -17,7 +17,7 @@ static inline xfi_comm *join_at(meeting_place *place, int rank, int first_turn)
   visitor v = {place, rank, first_turn, -1};
   xfi_comm *comm = NULL;
 
-  if (xfi_comm_create_host(&comm, gather_there, &v, rank, place->n_ranks) != XFER_OK) {
+  if (xfi_comm_create_host(&comm, gather_there, &v, rank, place->n_ranks, false) != XFER_OK) {
     (void)fprintf(stderr, "rank %d: %s\n", rank, xfer_last_error());
     _exit(9);
   }

@@ -167,7 +167,7 @@ static void fails_while_meeting(int rank, void *context)
 {
   visitor v = {context, rank, 0, rank == 1 ? 0 : -1};
   xfi_comm *comm = NULL;
-  const xfer_status st = xfi_comm_create_host(&comm, gather_there, &v, rank, 3);
+  const xfer_status st = xfi_comm_create_host(&comm, gather_there, &v, rank, 3, false);
 
   expect(comm == NULL);
   expect(st == (rank == 1 ? XFER_ERR_COMM : XFER_ERR_PEER));
@@ -211,7 +211,7 @@ static void meets_wrongly(int rank, void *context)
   visitor v = {context, rank, 0, -1};
   xfi_comm *comm = NULL;
   const xfer_status st = xfi_comm_create_host(&comm, gather_wrongly, &v, mistake_now->numbers[rank],
-                                              mistake_now->sizes[rank]);
+                                              mistake_now->sizes[rank], false);
 
   expect(comm == NULL);
   expect(st == XFER_ERR_COMM || st == XFER_ERR_PEER);
@@ -239,7 +239,7 @@ static void meets_another_version(int rank, void *context)
   visitor v = {context, rank, 0, -1};
   xfi_comm *comm = NULL;
 
-  expect(xfi_comm_create_host(&comm, gather_versions, &v, rank, 3) == XFER_ERR_MISMATCH);
+  expect(xfi_comm_create_host(&comm, gather_versions, &v, rank, 3, false) == XFER_ERR_MISMATCH);
   expect(error_has(rank == 1 ? "rank 1 has version " : "rank 1 version "));
 }
 
@@ -295,7 +295,7 @@ static void test_create_survives_each_failed_allocation(void **state)
   for (long n = 0; st != XFER_OK && n < 20; n++) {
     visitor v = {place, 0, 0, -1};
     xfi_alloc_fail_after(n);
-    st = xfi_comm_create_host(&comm, gather_there, &v, 0, 1);
+    st = xfi_comm_create_host(&comm, gather_there, &v, 0, 1, false);
     if (st != XFER_OK) assert_null(comm);
   }
   xfi_alloc_fail_after(-1);

@@ -218,7 +218,8 @@ static int has_few_files(int rank, meeting_place *place)
   if (rank == 1 && setrlimit(RLIMIT_NOFILE, &few) != 0) return 1;
   (void)snprintf(words, sizeof words, "Too many open files: the limit of this process is %d ",
                  first + n_files);
-  const xfer_status st = xfi_comm_create_host(&comm, gather_by_a_file, &v, rank, place->n_ranks);
+  const xfer_status st =
+      xfi_comm_create_host(&comm, gather_by_a_file, &v, rank, place->n_ranks, false);
   if (st == XFER_OK) place->n_gave_up = 1; /* enough */
   if (was_short && n_files > 0) return 4;
   if (st == XFER_OK) return 0;

@@ -134,7 +134,7 @@ static void in_trouble(int rank, void *context)
 
   has_failed = false;
   until_failure = rank == trouble.rank ? trouble.n : -1;
-  trouble.made[rank] = xfi_comm_create_host(&comm, gather_there, &v, rank, 3);
+  trouble.made[rank] = xfi_comm_create_host(&comm, gather_there, &v, rank, 3, false);
   expect((comm != NULL) == (trouble.made[rank] == XFER_OK));
   if (comm != NULL) {
     const xfer_status st = comm->ops->all_gather(comm, all, &"xyz"[rank], 1, soon());
@@ -176,7 +176,7 @@ static void gathers_then_gives_up(int rank, void *context)
   xfi_comm *comm = NULL;
   char all[3] = "";
 
-  expect(xfi_comm_create_host(&comm, gather_there, &v, rank, 3) == XFER_OK);
+  expect(xfi_comm_create_host(&comm, gather_there, &v, rank, 3, false) == XFER_OK);
   reads_late = rank == 1;
   while (rank == 0 && !is_waiting)
     (void)usleep(100);
@@ -210,7 +210,7 @@ static void comes_when_others_have_given_up(int rank, void *context)
   xfi_comm *comm = NULL;
   char all[3] = "";
 
-  expect(xfi_comm_create_host(&comm, gather_there, &v, rank, 3) == XFER_OK);
+  expect(xfi_comm_create_host(&comm, gather_there, &v, rank, 3, false) == XFER_OK);
   expect(comm->ops->all_gather(comm, all, &"xyz"[rank], 1, soon()) == XFER_OK);
   while (rank == 1 && n_gave_up < 2)
     (void)sched_yield();
@@ -248,7 +248,7 @@ static void comes_late_inside_the_call(int rank, void *context)
   xfi_comm *comm = NULL;
   char all[3] = "";
 
-  expect(xfi_comm_create_host(&comm, gather_there, &v, rank, 3) == XFER_OK);
+  expect(xfi_comm_create_host(&comm, gather_there, &v, rank, 3, false) == XFER_OK);
   const xfer_status st =
       comm->ops->all_gather(comm, all, mine, 1, rank == 1 ? soon() : xfi_deadline_after(50));
   expect(st == (rank == 1 ? XFER_ERR_COMM : XFER_ERR_TIMEOUT) ||
@@ -331,7 +331,7 @@ static void behind_a_stranger(int rank, void *context)
   char all[2];
 
   expect(xfi_comm_create_host(&comm, rank == 1 ? gather_behind_a_stranger : gather_there, &v, rank,
-                              2) == XFER_OK);
+                              2, false) == XFER_OK);
   expect(comm->ops->all_gather(comm, all, &"xy"[rank], 1, soon()) == XFER_OK);
   expect(memcmp(all, "xy", 2) == 0);
   comm->ops->destroy(comm);
@@ -374,7 +374,7 @@ static void join_in_trouble(int rank, void *context)
   xfi_comm *comm = NULL;
   const bool own = meets_a_stranger || accepts_nobody;
 
-  expect(xfi_comm_create_host(&comm, gather_there, &v, rank, 2) ==
+  expect(xfi_comm_create_host(&comm, gather_there, &v, rank, 2, false) ==
          (own ? XFER_ERR_COMM : XFER_ERR_PEER));
   expect(error_has(meets_a_stranger ? "rank 0 is another user's process"
                    : own            ? "1 ranks did not connect"
@@ -409,7 +409,7 @@ static void give_when_there_is_room(int rank, void *context)
   char all[3] = "";
 
   n_refused = 5 * rank;
-  expect(xfi_comm_create_host(&comm, gather_there, &v, rank, 3) == XFER_OK);
+  expect(xfi_comm_create_host(&comm, gather_there, &v, rank, 3, false) == XFER_OK);
   expect(n_refused == 0);
   expect(comm->ops->all_gather(comm, all, &"xyz"[rank], 1, soon()) == XFER_OK);
   expect(memcmp(all, "xyz", 3) == 0);
@@ -430,7 +430,7 @@ static void give_until_interrupted(int rank, void *context)
 
   n_refused = rank == 0 ? INT_MAX : 0;
   xfer_interrupt_set(rank == 0 ? says_no : NULL, NULL);
-  expect(xfi_comm_create_host(&comm, gather_there, &v, rank, 3) ==
+  expect(xfi_comm_create_host(&comm, gather_there, &v, rank, 3, false) ==
          (rank == 0 ? XFER_ERR_TIMEOUT : XFER_ERR_PEER));
   expect(error_has("did not give each other memory before this rank was interrupted"));
   expect(comm == NULL);
