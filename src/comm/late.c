@@ -49,7 +49,7 @@ bool *xfi_waits_note(xfi_waits *w)
   return own_of(w) == NULL ? NULL : memset(w->awaits, 0, (size_t)w->size * sizeof *w->awaits);
 }
 
-static void publish(xfi_waits *w, uint32_t until)
+void xfi_waits_say(xfi_waits *w, xfi_until until)
 {
   xfi_waiting *own = own_of(w);
 
@@ -58,16 +58,6 @@ static void publish(xfi_waits *w, uint32_t until)
     atomic_store_explicit(&own->awaits[r], w->awaits[r], memory_order_relaxed);
   (void)atomic_fetch_add(&own->n, 1);
   atomic_store(&own->until, until);
-}
-
-void xfi_waits_say(xfi_waits *w)
-{
-  publish(w, XFI_POLLING);
-}
-
-void xfi_waits_sleep(xfi_waits *w)
-{
-  publish(w, XFI_ASLEEP);
 }
 
 void xfi_waits_end(xfi_waits *w)

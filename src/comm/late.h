@@ -6,15 +6,15 @@
 #include "comm.h"
 
 /* How a rank waits. */
-enum {
+typedef enum xfi_until {
   XFI_AWAKE = 0, /* it does not */
   XFI_ASLEEP,    /* until its bell rings */
   XFI_POLLING    /* until it looks again: no bell rings for it */
-};
+} xfi_until;
 
 /* For whom a rank waits, in memory that others read. */
 typedef struct xfi_waiting {
-  _Atomic uint32_t until; /* one of the above. Set from the first sleep until what it waits for has
+  _Atomic uint32_t until; /* xfi_until. Set from the first sleep until what it waits for has
                              come, or its bell has rung */
   _Atomic uint64_t n;     /* how often this was written */
   _Atomic bool awaits[]; /* [size] the ranks that it waits for; valid unless `until` is XFI_AWAKE */
@@ -40,10 +40,8 @@ static inline size_t xfi_waiting_bytes(int size)
 xfer_status xfi_waits_create(xfi_waits **waits, int rank, int size);
 /* Clears `awaits` and returns it, to be filled; NULL: nobody can read it. */
 XFI_DOOR bool *xfi_waits_note(xfi_waits *waits);
-/* Publish `awaits`, and that this rank is XFI_POLLING, */
-XFI_DOOR void xfi_waits_say(xfi_waits *waits);
-/* or XFI_ASLEEP. */
-void xfi_waits_sleep(xfi_waits *waits);
+/* Publish `awaits`, and how this rank waits. */
+XFI_DOOR void xfi_waits_say(xfi_waits *waits, xfi_until until);
 /* The wait is over; NULL is fine. */
 XFI_DOOR void xfi_waits_end(xfi_waits *waits);
 /* A wait is cut into parts, after each of which the rank publishes again that it waits: the

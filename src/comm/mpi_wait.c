@@ -213,7 +213,7 @@ static void publish_waits(xfi_mpi_comm *t)
     awaits[r] = r == t->awaited || (t->casts && theirs != NULL &&
                                     atomic_load(&theirs->n_casts) <= atomic_load(&own->n_casts));
   }
-  xfi_waits_say(s->base.waits);
+  xfi_waits_say(s->base.waits, XFI_POLLING);
 }
 
 /* The deadline has passed. */

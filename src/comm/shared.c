@@ -134,7 +134,7 @@ static void publish_waits(const xfi_awaited *what)
 
   (void)xfi_waits_note(s->base.waits);
   (void)what->find_late(what, note_and_go_on);
-  xfi_waits_sleep(s->base.waits);
+  xfi_waits_say(s->base.waits, XFI_ASLEEP);
 }
 
 static void nap(const xfi_awaited *what, xfi_deadline deadline)

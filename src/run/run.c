@@ -368,7 +368,7 @@ static void publish_waits(const xfer_plan *plan)
 
   if (awaits == NULL) return;
   mark_awaited(plan, awaits);
-  xfi_waits_say(plan->comm->waits);
+  xfi_waits_say(plan->comm->waits, XFI_POLLING);
 }
 
 /* What came of this rank's part; *is_late: nothing yet, and its deadline has not passed. */

@@ -156,7 +156,7 @@ static void say(const xfi_direct *d, const xfer_plan *plan, const xfi_flags *fla
   if (awaits == NULL) return;
   note(d, plan->epoch, flags, awaits);
   awaits[rank_of(d, late)] = true;
-  xfi_waits_say(plan->comm->waits);
+  xfi_waits_say(plan->comm->waits, XFI_POLLING);
 }
 
 /* One of these flags has not come before the run's deadline: the text says who is late, its peer or
