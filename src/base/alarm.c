@@ -127,12 +127,11 @@ void xfi_alarm_clear(xfi_alarms *alarms, xfi_alarm *alarm)
   (void)pthread_mutex_lock(&alarms->lock);
   while (alarms->ringing == alarm)
     (void)pthread_cond_wait(&alarms->rung, &alarms->lock);
-  for (xfi_alarm **at = &alarms->first; alarm->is_set && *at != NULL;) {
-    if (*at == alarm)
-      *at = alarm->next;
-    else
-      at = &(*at)->next;
+  for (xfi_alarm **at = &alarms->first; alarm->is_set; at = &(*at)->next) {
+    if (*at != alarm) continue;
+    *at = alarm->next;
+    alarm->is_set = false;
+    break;
   }
-  alarm->is_set = false;
   (void)pthread_mutex_unlock(&alarms->lock);
 }

@@ -25,7 +25,7 @@
 #include <sys/syscall.h>
 
 enum { NAME_BYTES = 32, WORD_TEXT_BYTES = 200, REASON_BYTES = 160 };
-enum { PAUSE_NS = 50000, MEET_MS = 10 * 60 * 1000 };
+enum { PAUSE_NS = 50000 };
 
 /* What each rank tells all others: how it fared, where it listens, who it is, and where it runs. */
 typedef struct word {
@@ -288,7 +288,7 @@ static xfer_status take_file(const meeting *m, int rank, bool *is_done)
 /* With each rank, whatever it waits for itself: all take while they cannot give. */
 static xfer_status exchange_files(const meeting *m, bool *has_given, bool *has_taken)
 {
-  const xfi_deadline deadline = xfi_deadline_after(MEET_MS);
+  const xfi_deadline deadline = xfi_deadline_after(XFI_DEFAULT_TIMEOUT_MS);
   int n_left = 2 * (m->size - 1);
   int last = 0; /* of those that are not done */
 

@@ -15,8 +15,6 @@
 #include <stdio.h>
 #include <string.h>
 
-enum { CREATE_TIMEOUT_MS = 10 * 60 * 1000 };
-
 static void nccl_destroy(xfi_comm *base)
 {
   xfi_nccl_comm *comm = xfi_nccl_of(base);
@@ -228,7 +226,7 @@ static xfer_status borrow_id(ncclUniqueId *id, ncclComm_t lender, xfi_nccl_comm 
 /* Local things first, then with the other ranks. The id is the lender's, unless that is NULL. */
 static xfer_status create(xfer_comm **comm, int rank, int size, ncclUniqueId id, ncclComm_t lender)
 {
-  const xfi_deadline deadline = xfi_deadline_after(CREATE_TIMEOUT_MS);
+  const xfi_deadline deadline = xfi_deadline_after(XFI_DEFAULT_TIMEOUT_MS);
   const enum cudaStreamCaptureMode before = xfi_cuda_mode(cudaStreamCaptureModeRelaxed);
   xfi_nccl_comm *made = NULL;
   xfer_status st = control_create(&made, rank, size);
