@@ -209,9 +209,15 @@ static bool has_text(const json_t *list, const char *text, size_t n_chars)
   return false;
 }
 
+static bool is_word(const char *name, const char *end, const char *word)
+{
+  return (size_t)(end - name) == strlen(word) && memcmp(name, word, strlen(word)) == 0;
+}
+
 /* A figure of the configuration: "hidden_size", or "ffn_config.moe_num_experts" of an object in it;
  * "router_dtype.fp32" is 1 where the key has that text, and "architectures.PhiMoEForCausalLM" where
- * that list has it. A dot is in none of their own names, so that nothing can stand for another. */
+ * that list has it; "layer_types.size" is how many items a list has, or characters a text. A dot is
+ * in none of their own names, so that nothing can stand for another. */
 static xfi_found find_figure(int64_t *value, const char *name, size_t n_chars, const void *top)
 {
   const char *end = name + n_chars, *dot = name;
@@ -233,13 +239,14 @@ static xfi_found find_figure(int64_t *value, const char *name, size_t n_chars, c
       *value = 1;
       return has_text(at, name, (size_t)(end - name)) ? XFI_FOUND : XFI_NOT_FOUND;
     }
+    if (dot != NULL && !json_is_object(at) && is_word(name, end, "size")) {
+      *value = (int64_t)(json_array_size(at) + json_string_length(at));
+      return json_is_array(at) || json_is_string(at) ? XFI_FOUND : XFI_NOT_FOUND;
+    }
   }
   if (json_is_string(at) && dot != NULL) {
     *value = 1;
-    return strlen(json_string_value(at)) == (size_t)(end - name) &&
-                   memcmp(json_string_value(at), name, (size_t)(end - name)) == 0
-               ? XFI_FOUND
-               : XFI_NOT_FOUND;
+    return is_word(name, end, json_string_value(at)) ? XFI_FOUND : XFI_NOT_FOUND;
   }
   return number_of(value, at);
 }
@@ -279,7 +286,7 @@ typedef struct of_layer {
 } of_layer;
 
 /* A figure of the configuration; of a list the layer's own, or with ".has" whether it has the
- * layer's number. */
+ * layer's number; of a text with a letter after the dot whether the layer's own is that. */
 static xfi_found find_of_layer(int64_t *value, const char *name, size_t n_chars,
                                const void *context)
 {
@@ -294,7 +301,13 @@ static xfi_found find_of_layer(int64_t *value, const char *name, size_t n_chars,
   memcpy(key, name, n);
   key[n] = '\0';
   list = lookup(layer->top, key);
-  if (!json_is_array(list)) return find_figure(value, name, n_chars, layer->top);
+  if (json_is_string(list) && n_chars - n == 2) {
+    if ((size_t)layer->number >= json_string_length(list)) return XFI_NOT_FOUND;
+    *value = json_string_value(list)[layer->number] == dot[1];
+    return XFI_FOUND;
+  }
+  if (!json_is_array(list) || (dot != NULL && is_word(dot + 1, name + n_chars, "size")))
+    return find_figure(value, name, n_chars, layer->top);
   *value = 0;
   if (n_chars - n == sizeof ".has" - 1 && memcmp(dot, ".has", n_chars - n) == 0) {
     json_array_foreach((json_t *)(uintptr_t)list, i, item)
@@ -326,14 +339,18 @@ static xfer_status eval_of_layer(int64_t *value, const xfer_model *model, const 
   return xfi_expr_ask(value, expr, &scope);
 }
 
-bool xfi_config_says(bool *says, const xfer_model *model, const char *word, int layer)
+bool xfi_config_holds(bool *holds, const xfer_model *model, const char *expr, int layer)
 {
-  const char *expr = meaning_of(word, strlen(word), model);
   int64_t value;
 
   if (expr == NULL || eval_of_layer(&value, model, expr, layer) != XFER_OK) return false;
-  *says = value != 0;
+  *holds = value != 0;
   return true;
+}
+
+bool xfi_config_says(bool *says, const xfer_model *model, const char *word, int layer)
+{
+  return xfi_config_holds(says, model, meaning_of(word, strlen(word), model), layer);
 }
 
 /* Words that count layers: one that an expression has no value of is not among them. */

@@ -228,6 +228,41 @@ static xfer_status check_layers_said(const xfer_model *model)
   return check_further_layers(model);
 }
 
+/* layer -1: any. */
+static bool has_role(const xfer_model *model, int layer, const char *role)
+{
+  for (size_t i = 0; i < model->n_entries; i++) {
+    const xfi_entry *e = &model->entries[i];
+
+    if (e->stack == XFI_LAYERS && e->role != NULL && strcmp(e->role, role) == 0 &&
+        (layer < 0 || xfi_entry_place(e, layer) >= 0))
+      return true;
+  }
+  return false;
+}
+
+/* Of layers of several kinds: each is of the kind that the configuration says. A model that has no
+ * layer of a kind may be one of which only some tensors are listed. */
+static xfer_status check_kinds(const xfer_model *model, const json_t *where)
+{
+  const char *role;
+  const json_t *expr;
+  bool says;
+
+  json_object_foreach((json_t *)(uintptr_t)where, role, expr)
+  {
+    for (int i = 0; i < model->n_layers && has_role(model, -1, role); i++) {
+      const int layer = model->layers[i];
+
+      if (!xfi_config_holds(&says, model, json_string_value(expr), layer)) continue;
+      XFI_CHECK(says == has_role(model, layer, role), XFER_ERR_IO,
+                "layer %d has %s \"%s\"; by the configuration it has %s", layer, says ? "no" : "a",
+                role, says ? "one" : "none");
+    }
+  }
+  return XFER_OK;
+}
+
 /* Of the layers that are kept: experts are where the configuration says so, and all layers are
  * there. A single expert some families call an MLP. */
 xfer_status xfi_model_check_said(const xfer_model *model)
@@ -237,6 +272,8 @@ xfer_status xfi_model_check_said(const xfer_model *model)
 
   XFI_TRY(check_experts_said(model, false));
   XFI_TRY(check_layers_said(model));
+  for (int i = 0; i < model->n_all; i++)
+    XFI_TRY(check_kinds(model, model->all[i]->where));
   if (!xfi_scope_find(&model->scope, "experts", 7, &n_experts) || n_experts < 2) return XFER_OK;
   for (int i = 0; i < model->n_layers; i++) {
     const int layer = model->layers[i];

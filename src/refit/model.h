@@ -23,6 +23,8 @@ xfer_status xfi_config_vars(xfer_model *model);
 const struct json_t *xfi_config_text(const struct json_t *top);
 /* Does a word of the family hold in one layer? False: nothing says. */
 bool xfi_config_says(bool *says, const xfer_model *model, const char *word, int layer);
+/* Likewise an expression. */
+bool xfi_config_holds(bool *holds, const xfer_model *model, const char *expr, int layer);
 
 /* ---- model.c: all of it ---- */
 

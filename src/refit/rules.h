@@ -148,6 +148,7 @@ typedef struct xfi_family {
   const char *name;
   const struct json_t *include, *model_types, *recognise, *config, *prefixes, *scaled;
   const struct json_t *counts; /* words, each of how many layers an expression holds */
+  const struct json_t *where;  /* roles, each of the layers for which an expression holds */
   xfi_tensor_rule *tensors;
   size_t n_tensors;
   const char *words[XFI_MAX_WORDS]; /* what layers are called: names that begin so */

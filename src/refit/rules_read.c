@@ -261,6 +261,7 @@ static xfer_status read_family(xfer_rules *rules, const xfi_doc *doc)
                               FIELD("recognise", TEXTS, &f->recognise),
                               FIELD("config", EXPRS, &f->config),
                               FIELD("counts", EXPRS, &f->counts),
+                              FIELD("where", EXPRS, &f->where),
                               FIELD("prefixes", TEXTS, &f->prefixes),
                               FIELD("scaled", TEXTS, &f->scaled),
                               FIELD("tensors", LIST, &tensors),

@@ -100,7 +100,10 @@ static void test_layers_have_experts_where_the_configuration_says(void **state)
       {SPARSE("qwen3_moe", "\"decoder_sparse_step\":null", "[2]", "[1]"),
        "layer 0 has no tensor; the configuration says 3 layers"},
       {SPARSE("nemotron-nas", "\"decoder_sparse_step\":null", "[0]", "[2]"), NULL},
-      {SPARSE("qwen3_moe", "\"decoder_sparse_step\":null", "[0]", "[1,2]"), NULL},
+      {SPARSE("qwen3_moe", "\"decoder_sparse_step\":null", "[0]", "[1,2]"),
+       "layer 0 has no experts; the configuration says that it has some"}, /* as its class has it */
+      {SPARSE("deepseek_v3", "\"moe_layer_freq\":1", "[0]", "[1,2]"), "layer 1 has experts"},
+      {SPARSE("deepseek_v2", "\"moe_layer_freq\":1", "[0]", "[1,2]"), "layer 0 has no experts"},
       {REFIT_TABLE("\"num_hidden_layers\":1,\"hidden_size\":16,\"num_experts\":1,"
                    "\"first_k_dense_replace\":0,\"model_type\":\"deepseek_v3\"",
                    "{\"name\":\"model.layers.0.mlp.down_proj.weight\",\"shape\":[16,32],"
@@ -114,6 +117,40 @@ static void test_layers_have_experts_where_the_configuration_says(void **state)
     expect_refit(cases[i].text, cases[i].word);
   }
 #undef SPARSE
+}
+
+static void test_layers_are_of_the_kind_that_the_configuration_says(void **state)
+{
+#define HYBRID(said)                                                                               \
+  REFIT_TABLE(                                                                                     \
+      "\"hidden_size\":16,\"mamba_num_heads\":2,\"mamba_head_dim\":2,\"n_groups\":1,"              \
+      "\"ssm_state_size\":3,\"model_type\":\"nemotron_h\"," said,                                  \
+      "{\"pattern\":\"backbone.layers.{layer}.mixer.in_proj.weight\",\"layer_list\":[0,2],"        \
+      "\"shape\":[16,16],\"dtype\":\"bf16\"},"                                                     \
+      "{\"pattern\":\"backbone.layers.{layer}.mixer.up_proj.weight\",\"layer\":[1,1],"             \
+      "\"shape\":[16,16],\"dtype\":\"bf16\"}")
+  static const struct {
+    const char *text, *word;
+  } cases[] = {
+      {HYBRID("\"hybrid_override_pattern\":\"M-M\""), NULL},
+      {HYBRID("\"layer_types\":[\"mamba\",\"mlp\",\"linear_attention\"]"), NULL},
+      {HYBRID("\"num_hidden_layers\":3"), NULL},
+      {HYBRID("\"hybrid_override_pattern\":\"M--\""),
+       "layer 2 has a \"mamba.in\"; by the configuration it has none"},
+      {HYBRID("\"hybrid_override_pattern\":\"MMM\""),
+       "layer 1 has no \"mamba.in\"; by the configuration it has one"},
+      {HYBRID("\"hybrid_override_pattern\":\"M-M-\""),
+       "the last layer is 2; the configuration says 4 layers"},
+      {HYBRID("\"num_hidden_layers\":3,\"layers_block_type\":[\"mamba\",\"mlp\"]"),
+       "the configuration says 2 layers"},
+  };
+
+  (void)state;
+  for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+    print_message("case %zu\n", i);
+    expect_refit(cases[i].text, cases[i].word);
+  }
+#undef HYBRID
 }
 
 /* SGLang asks for an interval, and what a list says of each layer must be that. */
@@ -328,9 +365,11 @@ static void test_a_known_text_in_an_unknown_model_that_sees_is_refused(void **st
   REFIT_TABLE("\"num_hidden_layers\":1,\"hidden_size\":16,\"moe_intermediate_size\":8,"            \
               "\"model_type\":\"" type "\"," more,                                                 \
               params)
-#define FEW(type, more) OF(type, "\"n_routed_experts\":4," more, EXPERTS_TO("3") "," SHARED("bf16"))
+#define FEW(type, more)                                                                            \
+  OF(type, "\"first_k_dense_replace\":0,\"n_routed_experts\":4," more,                             \
+     EXPERTS_TO("3") "," SHARED("bf16"))
 #define MANY(type, n, last, more)                                                                  \
-  OF(type, "\"n_routed_experts\":" n ",\"n_shared_experts\":1" more,                               \
+  OF(type, "\"first_k_dense_replace\":0,\"n_routed_experts\":" n ",\"n_shared_experts\":1" more,   \
      EXPERTS_TO(last) "," SHARED("bf16"))
 
 /* Layers that are not ignored are as before: refused, or not. */
@@ -417,7 +456,7 @@ static void test_sglang_decides_whether_a_shared_expert_is_a_routed_one(void **s
     int64_t experts; /* of rank 0; as many as without it where it is apart */
   } cases[] = {
       {FEW("glm4_moe", "\"n_shared_experts\":1"), "sglang:tp2,loaded", 5},
-      {FEW("glm4_moe", "\"first_k_dense_replace\":0"), "sglang:tp2,loaded", 5},
+      {FEW("glm4_moe", "\"n_group\":1"), "sglang:tp2,loaded", 5},
       {FEW("glm4_moe", "\"n_shared_experts\":1"), "sglang:tp2,loaded,shared_apart", 4},
       {FEW("glm4_moe", "\"n_shared_experts\":1"), "sglang:tp2,ep2,loaded", 2},
       {FEW("glm4_moe", "\"n_shared_experts\":1"), "sglang:tp2,ep2,deepep,loaded", 2},
@@ -461,9 +500,10 @@ static void test_shared_experts_that_cannot_be_routed_ones_are_refused(void **st
   } cases[] = {
       {FEW("glm4_moe", "\"n_shared_experts\":2"), "more than one shared expert",
        XFER_ERR_UNSUPPORTED},
-      {OF("glm4_moe", "\"n_routed_experts\":4", EXPERTS_TO("3")), "say shared_apart",
-       XFER_ERR_UNSUPPORTED},
-      {OF("glm4_moe", "\"n_routed_experts\":4", EXPERTS_TO("3") "," SHARED("f8e4m3")),
+      {OF("glm4_moe", "\"first_k_dense_replace\":0,\"n_routed_experts\":4", EXPERTS_TO("3")),
+       "say shared_apart", XFER_ERR_UNSUPPORTED},
+      {OF("glm4_moe", "\"first_k_dense_replace\":0,\"n_routed_experts\":4",
+          EXPERTS_TO("3") "," SHARED("f8e4m3")),
        "they lie in one tensor", XFER_ERR_MISMATCH},
       {MANY("deepseek_v3", "384", "383", ",\"quantization_config\":{\"quant_method\":\"quark\"}"),
        "quantised so", XFER_ERR_UNSUPPORTED},
@@ -483,7 +523,7 @@ static void test_shared_experts_that_cannot_be_routed_ones_are_refused(void **st
 static void test_a_shared_expert_among_routed_ones_is_of_their_size(void **state)
 {
   const char *table =
-      OF("glm4_moe", "\"n_routed_experts\":4",
+      OF("glm4_moe", "\"first_k_dense_replace\":0,\"n_routed_experts\":4",
          EXPERTS_TO("3") "," ONE("shared_experts.gate_proj", "[12,16]", "bf16") "," ONE(
              "shared_experts.up_proj", "[12,16]", "bf16") "," ONE("shared_experts.down_proj",
                                                                   "[16,12]", "bf16"));
@@ -541,6 +581,7 @@ int main(void)
       cmocka_unit_test(test_a_known_text_in_an_unknown_model_that_sees_is_refused),
       cmocka_unit_test(test_experts_are_as_many_as_the_configuration_says),
       cmocka_unit_test(test_layers_have_experts_where_the_configuration_says),
+      cmocka_unit_test(test_layers_are_of_the_kind_that_the_configuration_says),
       cmocka_unit_test(test_a_word_counts_layers_of_which_an_expression_holds),
       cmocka_unit_test(test_layers_are_counted_by_the_key_of_their_family),
       cmocka_unit_test(test_figures_that_are_no_numbers_are_refused),

@@ -86,7 +86,8 @@ static void test_what_takes_turns_follows_each_other(void **state)
   "{\"pattern\":\"model.layers.{layer}.mlp." name "down_proj.weight\",\"layer\":[0,0]," numbers    \
   "\"shape\":[16,8],\"dtype\":\"bf16\"}"
 #define SHARING                                                                                    \
-  REFIT_TABLE("\"model_type\":\"glm4_moe\",\"num_hidden_layers\":1,\"hidden_size\":16,"            \
+  REFIT_TABLE("\"model_type\":\"glm4_moe\",\"num_hidden_layers\":1,\"first_k_dense_replace\":0,"   \
+              "\"hidden_size\":16,"                                                                \
               "\"n_routed_experts\":2",                                                            \
               MLP("experts.{expert}.", "\"expert\":[0,1],") "," MLP("shared_experts.", ""))
 
