@@ -152,6 +152,20 @@ static xfer_status check_experts(const xfer_model *model, const xfer_model_optio
   return XFER_OK;
 }
 
+/* In the first layer of an entry of the same name. */
+static bool has_expert(const xfer_model *model, const xfi_entry *like, int expert)
+{
+  for (size_t i = 0; i < model->n_entries; i++) {
+    const xfi_entry *e = &model->entries[i];
+
+    if (strcmp(e->pattern, like->pattern) == 0 && e->first_expert <= expert &&
+        e->first_expert + e->n_experts > expert &&
+        (like->n_layers == 0 || xfi_entry_place(e, like->layers[0]) >= 0))
+      return true;
+  }
+  return false;
+}
+
 /* Experts that are listed one by one begin with the first. They are as many as the configuration
  * says, as are those in one tensor, which are known once they have roles. */
 static xfer_status check_experts_said(const xfer_model *model, bool listed)
@@ -161,9 +175,11 @@ static xfer_status check_experts_said(const xfer_model *model, bool listed)
   for (size_t i = 0; i < model->n_entries && listed; i++) {
     const xfi_entry *e = &model->entries[i];
 
-    XFI_CHECK(e->first_expert == 0, XFER_ERR_IO,
-              "\"%s\" has expert %d in layer %d, and not the one before it", e->pattern,
-              e->first_expert, e->n_layers > 0 ? e->layers[0] : 0);
+    XFI_CHECK(e->first_expert == 0, XFER_ERR_IO, "\"%s\" has expert %d in layer %d, and %s",
+              e->pattern, e->first_expert, e->n_layers > 0 ? e->layers[0] : 0,
+              has_expert(model, e, e->first_expert - 1)
+                  ? "the one before it is of another kind, as no rule knows them"
+                  : "not the one before it");
   }
   if (!xfi_scope_find(&model->scope, "experts", 7, &said)) return XFER_OK;
   for (size_t i = 0; i < model->n_entries; i++) {

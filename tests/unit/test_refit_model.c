@@ -327,6 +327,23 @@ static void test_experts_may_be_listed_by_name(void **state)
   }
 }
 
+/* ERNIE 4.5 VL has some for text and smaller ones for images. */
+static void test_experts_of_two_kinds_are_refused(void **state)
+{
+  xfer_model *model = NULL;
+
+  (void)state;
+#define EXPERTS(range, rows)                                                                       \
+  "{\"pattern\":\"model.layers.{layer}.mlp.experts.{expert}.up_proj.weight\",\"layer\":[0,0],"     \
+  "\"expert\":" range ",\"shape\":[" rows ",16],\"dtype\":\"bf16\"}"
+  assert_int_equal(
+      refit_load(&model, REFIT_TABLE("\"num_hidden_layers\":1,\"hidden_size\":16",
+                                     EXPERTS("[0,1]", "16") "," EXPERTS("[2,3]", "8"))),
+      XFER_ERR_IO);
+#undef EXPERTS
+  refit_expect_error("has expert 2 in layer 0, and the one before it is of another kind");
+}
+
 static void test_quantised_projections_get_scales(void **state)
 {
   xfer_model_options options = XFER_MODEL_OPTIONS_INIT;
@@ -499,6 +516,7 @@ int main(void)
       cmocka_unit_test(test_a_name_that_is_too_long_is_refused),
       cmocka_unit_test(test_ranges_keep_what_they_say),
       cmocka_unit_test(test_experts_may_be_listed_by_name),
+      cmocka_unit_test(test_experts_of_two_kinds_are_refused),
       cmocka_unit_test(test_quantised_projections_get_scales),
       cmocka_unit_test(test_added_tensors_join_the_table),
       cmocka_unit_test(test_a_refused_tensor_takes_no_other_with_it),
