@@ -153,6 +153,8 @@ def patch():
         q.Qwen4ExpQSAFlashAttentionImpl = MagicMock  # a kernel
     import vllm.model_executor.models.ovis2_5 as o
     o.Ovis2_5ProcessingInfo.get_hf_processor = lambda self, **k: MagicMock()  # of images
+    import vllm.model_executor.models.nano_nemotron_vl as n
+    n.cached_tokenizer_from_config = MagicMock()
     torch.ops._C.gelu_quick = MagicMock()  # a kernel
     torch.cuda.Stream = torch.cuda.Event = MagicMock  # Kimi's model makes some, which hold nothing
     # Sparse attention is refused on CPU when a backend is chosen, which holds no weight.

@@ -108,6 +108,13 @@ def llama_nemotron_vl(make):
                        vit_hidden_size=32, projector_hidden_size=64)
 
 
+def nemotron_nano_vl(make):
+    text, table = make()
+    return by_own_code("NemotronH_Nano_VL_V2", "NemotronH_Nano_VL_V2", lambda: ({**text, "dtype": "float32"}, table), ("", "language_model."), "llm_config", "vision_config",
+                       dict(args={"model": "vit_small_patch16_224"}, patch_size=16), downsample_ratio=0.5, force_image_size=224, patch_size=16, ps_version="v2",
+                       vit_hidden_size=384, projector_hidden_size=64, template="", image_tag_type="", norm_mean=[0.5] * 3, norm_std=[0.5] * 3)
+
+
 FAMILIES = {
     "llama4_multi": seeing("Llama4ForConditionalGeneration", "llama4",
                            dict(model_type="llama4_vision_model", hidden_size=32, intermediate_size=128, num_hidden_layers=1, num_attention_heads=4, image_size=32,
