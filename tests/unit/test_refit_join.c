@@ -376,6 +376,39 @@ static void test_maps_may_differ_by_layer(void **state)
   xfer_model_destroy(model);
 }
 
+/* SGLang's loaders of other families know no redundant experts. */
+static void test_expert_maps_of_sglang_are_for_families_that_have_them(void **state)
+{
+#define EXPERTS(type)                                                                              \
+  REFIT_TABLE("\"num_hidden_layers\":1,\"hidden_size\":16,\"n_routed_experts\":4,"                 \
+              "\"num_experts\":4,\"first_k_dense_replace\":0,\"moe_intermediate_size\":8,"         \
+              "\"model_type\":\"" type "\"",                                                       \
+              "{\"pattern\":\"model.layers.{layer}.mlp.experts.{expert}.down_proj.weight\","       \
+              "\"layer\":[0,0],\"expert\":[0,3],\"shape\":[16,8],\"dtype\":\"bf16\"}")
+  static const char *const tables[] = {EXPERTS("qwen3_moe"), EXPERTS("deepseek_v3"),
+                                       EXPERTS("glm4_moe")};
+  char spec[300];
+
+  (void)state;
+  for (int i = 0; i < 3; i++) {
+    xfer_model *model = NULL;
+    xfer_side *gen = NULL;
+    xfer_refit *refit = NULL;
+
+    snprintf(spec, sizeof spec, "sglang:tp2,ep2,loaded,map=%s",
+             refit_write("map.json", "[[0,1,2],[3,0,1]]"));
+    assert_int_equal(refit_load(&model, tables[i]), XFER_OK);
+    assert_int_equal(refit_side(&gen, spec, NULL), XFER_OK);
+    assert_int_equal(xfer_refit_create(&refit, model, NULL, gen),
+                     i < 2 ? XFER_OK : XFER_ERR_UNSUPPORTED);
+    if (i == 2) refit_expect_error("whether SGLang has an expert map in this family");
+    xfer_refit_destroy(refit);
+    xfer_side_destroy(gen);
+    xfer_model_destroy(model);
+  }
+#undef EXPERTS
+}
+
 /* Joins REFIT_DENSE from Megatron to vLLM with one pattern ignored. */
 static xfer_status join_without(const char *pattern, bool partial, bool strict)
 {
@@ -493,6 +526,7 @@ int main(void)
       cmocka_unit_test(test_placed_on_both_sides_is_cut_on_both),
       cmocka_unit_test(test_scalars_travel),
       cmocka_unit_test(test_expert_maps_must_hold_every_expert),
+      cmocka_unit_test(test_expert_maps_of_sglang_are_for_families_that_have_them),
       cmocka_unit_test(test_maps_may_differ_by_layer),
       cmocka_unit_test(test_what_is_ignored_is_not_silent),
       cmocka_unit_test(test_patterns_that_match_nothing_are_errors),

@@ -1,6 +1,7 @@
 """What SGLang itself makes of a checkpoint: every parameter of every rank, and where each of its elements comes from.
 
     ask_sglang.py --ck FOLDER_OF_CHECKPOINTS --out FOLDER FAMILY:LAYOUT...   LAYOUT: tp4 | tp4,ep2 | tp4,dp2,ep2 | tp4,dp2,lm,dense1,deepep | tp4,apart | tp2,pp2,layers=1+2 | tp4,mxfp4=triton
+                                                                         tp4,ep2,redundant=2 (of EPLB)
 
 The launcher's order is kept: arguments are resolved and published, groups are made (torch's "fake" process group of the real
 size), the model class is built and its load_weights() called. What SGLang decides by the device it decides as on a Hopper GPU:
@@ -107,7 +108,7 @@ def known():
 
 
 def parse(layout):
-    out = dict(tp=1, dp=1, ep=1, pp=1, lm=False, dense1=False, deepep=False, apart=False, mxfp4="", layers="")
+    out = dict(tp=1, dp=1, ep=1, pp=1, lm=False, dense1=False, deepep=False, apart=False, mxfp4="", layers="", redundant=0)
     for item in layout.split(","):
         if "=" in item:
             out.update([item.split("=")])
@@ -127,7 +128,7 @@ def arguments(folder, p, dtype, with_mtp=False):
         more["moe_a2a_backend"] = "deepep"
     return ServerArgs(model_path=folder, dtype=dtype, device="cuda", skip_tokenizer_init=True, load_format="dummy",
                       tp_size=p["tp"], pp_size=p["pp"], ep_size=p["ep"], dp_size=p["dp"], enable_dp_attention=p["dp"] > 1,
-                      enable_dp_lm_head=p["lm"], disable_shared_experts_fusion=p["apart"], **more, disable_custom_all_reduce=True,
+                      enable_dp_lm_head=p["lm"], disable_shared_experts_fusion=p["apart"], ep_num_redundant_experts=int(p["redundant"]), **more, disable_custom_all_reduce=True,
                       mem_fraction_static=0.5, disable_cuda_graph=True, disable_radix_cache=True)
 
 
@@ -136,10 +137,11 @@ def build(folder, p, rank, dtype, FakeStore, with_mtp=False):
     from sglang.srt.configs.load_config import LoadConfig
     from sglang.srt.configs.model_config import ModelConfig
     from sglang.srt.distributed import bootstrap, parallel_state as ps
+    from sglang.srt.eplb.expert_location import compute_initial_expert_location_metadata, set_global_expert_location_metadata
     from sglang.srt.layers.dp_attention import initialize_dp_attention
     from sglang.srt.layers.moe import initialize_moe_config
     from sglang.srt.model_loader.loader import _get_quantization_config, _initialize_model
-    from sglang.srt.runtime_context import SpawnRanks, publish
+    from sglang.srt.runtime_context import SpawnRanks, get_parallel, publish
     world = p["tp"] * p["pp"]
     args = arguments(folder, p, dtype, with_mtp)
     publish(args, role="scheduler", ranks=SpawnRanks(world_rank=rank, gpu_id=0))
@@ -149,6 +151,8 @@ def build(folder, p, rank, dtype, FakeStore, with_mtp=False):
     ps.initialize_model_parallel(backend="fake")
     initialize_dp_attention(args)
     model_config = ModelConfig.from_server_args(args)
+    if p["redundant"]:
+        set_global_expert_location_metadata(compute_initial_expert_location_metadata(model_config=model_config, moe_ep_rank=get_parallel().moe_ep_rank))
     bootstrap.init_layer_runtime(model_config=model_config)
     load_config = LoadConfig(load_format="dummy")
     torch.set_default_dtype(model_config.dtype)
@@ -208,6 +212,15 @@ def load_apart(model):
     model.load_weights = load_weights
 
 
+def map_of(n_ranks):
+    """The experts of each expert-parallel rank when redundant ones are loaded, before any are moved: alike in all layers."""
+    from sglang.srt.eplb.expert_location import get_global_expert_location_metadata
+    layers = get_global_expert_location_metadata().physical_to_logical_map_cpu.tolist()
+    assert all(layer == layers[0] for layer in layers)
+    each = len(layers[0]) // n_ranks
+    return [layers[0][each * r:each * (r + 1)] for r in range(n_ranks)]
+
+
 def one_rank(family, p, rank, folder, FakeStore, with_mtp):
     config, table = families.FAMILIES[family]()
     if p["layers"]:
@@ -221,6 +234,8 @@ def one_rank(family, p, rank, folder, FakeStore, with_mtp):
         load_apart(model)
         _, total = load(model, table)
         out = {"class": type(model).__name__, "params": dump_model(model, table, total)}
+        if p["redundant"]:
+            out["map"] = map_of(p["ep"])
         if with_mtp:
             _, out["mtp"] = mtp(model, args, table)
     for p in out["params"] + out.get("mtp", []):
@@ -283,6 +298,7 @@ def main():
             continue
         for rank in range(p["tp"] * p["pp"]):
             got = in_child(lambda: one_rank(family, p, rank, folder, FakeStore, o.mtp))
+            result.update({"map": got.pop("map")} if "map" in got else {})
             result["ranks"].append(got)
             if "error" in got:
                 print(job, "rank", rank, got["error"], file=sys.stderr)
