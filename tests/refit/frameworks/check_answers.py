@@ -285,6 +285,15 @@ def of_text(name):
     return "model." + name.removeprefix("model.text_model.") if name.startswith("model.text_model.") else name
 
 
+def map_of(layout, folder):
+    """The item of the SPEC for which experts each expert-parallel rank has, where the framework was told."""
+    if "map" not in layout:
+        return ""
+    with open(os.path.join(folder, "map.json"), "w", encoding="utf-8") as file:
+        json.dump(layout["map"], file)
+    return f",map={file.name}"
+
+
 class Case:
     """One family in one layout: what is compared, and what was found."""
 
@@ -301,7 +310,7 @@ class Case:
 
     def run(self, folder, more="", what="params"):
         """Compares every rank; `more` items of the SPEC and `what` are for the draft model of an engine."""
-        spec = self.layout["spec"] + self.map_of(folder) + more
+        spec = self.layout["spec"] + map_of(self.layout, folder) + more
         sides = ["--train", "full", "--gen", spec] if self.serves else ["--train", spec, "--gen", "full"]
         args = ["--model", folder, *sides]
         dump = self.dump(args) if self.dumps and "quant" not in more else None
@@ -325,14 +334,6 @@ class Case:
                     self.compare(rank, held[what], said[rank], held.get("unloaded", False), dump)
         if dump:
             shutil.rmtree(dump)
-
-    def map_of(self, folder):
-        """The item of the SPEC for which experts each expert-parallel rank has, where the framework was told."""
-        if "map" not in self.layout:
-            return ""
-        with open(os.path.join(folder, "map.json"), "w", encoding="utf-8") as file:
-            json.dump(self.layout["map"], file)
-        return f",map={file.name}"
 
     def run_quantised(self):
         """Compares every rank where the engine has the weights quantised of a checkpoint that has not."""

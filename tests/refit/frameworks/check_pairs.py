@@ -21,7 +21,7 @@ import tempfile
 import threading
 
 import numpy as np
-from check_answers import HERE, OF_OTHERS, REFUSED, Checkpoint, of_text, unpack, write_checkpoint
+from check_answers import HERE, OF_OTHERS, REFUSED, Checkpoint, map_of, of_text, unpack, write_checkpoint
 
 import xfer
 
@@ -106,12 +106,13 @@ class Pair:
             self.n_same += 1
 
     def refit(self, model, train, ignored=()):
-        gen = xfer.Side(self.gen["spec"] + ",draft" * (self.what == "draft"), first_rank=train.size)
+        gen = xfer.Side(self.gen["spec"] + self.map + ",draft" * (self.what == "draft"), first_rank=train.size)
         for pattern in ignored:
             gen.ignore(pattern)
         return xfer.Refit(model, train, gen), gen
 
     def run(self, folder):
+        self.map = map_of(self.gen, folder)
         model, train = xfer.Model(folder), xfer.Side(self.train["spec"])
         try:
             refit, gen = self.refit(model, train)
