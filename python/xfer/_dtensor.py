@@ -253,6 +253,11 @@ def _same(a: Layout, b: Layout, numbers: Sequence[int]) -> bool:
     return all(a.runs(rank, dim) == b.runs(rank, dim) for rank in numbers for dim in dims)
 
 
+def _fits(said: Description, expected: tuple[int, ...]) -> bool:
+    """Is a local tensor one of the expected shape? Of those without elements torch makes some of other shapes."""
+    return said.local == expected or (0 in said.local and 0 in expected)
+
+
 def candidates(said: Description, rank: int, grid: Grid) -> dict[str, Layout]:
     """By meaning, the layouts that a DTensor's placements can have and this rank's local tensor fits. Where both mean
     the same, as they do unless a `_StridedShard` is uneven, it is one layout under both names."""
@@ -260,12 +265,7 @@ def candidates(said: Description, rank: int, grid: Grid) -> dict[str, Layout]:
     if said.is_view:
         made["order"] = None
     inside = rank in grid.ranks
-    empty = 0 in said.shape and 0 in said.local  # torch makes such parts of other shapes
-    found = {
-        m: each
-        for m, each in made.items()
-        if each and not (inside and each.local_shape(rank) != said.local and not empty)
-    }
+    found = {m: each for m, each in made.items() if each and not (inside and not _fits(said, each.local_shape(rank)))}
     if not found:
         expected = " or ".join(dict.fromkeys(str(each.local_shape(rank)) for each in made.values() if each))
         raise ValueError(f"rank {rank} has a local tensor of shape {said.local}; {said.placements} say {expected}")

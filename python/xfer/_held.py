@@ -78,11 +78,6 @@ def _refuse_copies(parts: Mapping[str, Any], again: Mapping[str, Any], names: Se
             )
 
 
-def _is_empty(tensor: Any) -> bool:
-    """Of a DTensor without elements the parts have shapes of torch's own."""
-    return isinstance(tensor, DTensor) and 0 in tensor.shape
-
-
 _spec, _local = attrgetter("_spec"), attrgetter("_local_tensor")
 
 
@@ -146,7 +141,7 @@ class Held:
             which, name = ("source", "target")[side], min(tensors.keys() ^ before.keys())
             raise ValueError(f"{name!r} {'is new in' if name in tensors else 'has gone from'} the {which}")
         check_specs(self._specs[side], tensors)
-        parts = {name: None if _is_empty(tensor) else local_part(tensor) for name, tensor in tensors.items()}
+        parts = {name: local_part(tensor) for name, tensor in tensors.items()}
         if side == 1:
             wholes = [x for x in tensors.values() if isinstance(x, DTensor)]
             counted = [part for part in parts.values() if part is not None] + wholes

@@ -175,16 +175,16 @@ def one_case(rng, comm, meshes, counts, across):
 def fsdp_over_tp(comm):
     """FSDP2 over tensor parallelism, uneven; to tensor parallelism on other ranks."""
     from torch.distributed.fsdp import fully_shard
-    from torch.distributed.tensor.parallel import ColwiseParallel, parallelize_module
+    from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 
     def linear():
         torch.manual_seed(3)
-        return torch.nn.Sequential(torch.nn.Linear(10, 17), torch.nn.Linear(17, 5))
+        return torch.nn.Sequential(torch.nn.Linear(10, 17), torch.nn.Linear(17, 5), torch.nn.Linear(1, 5))
 
     whole = linear().state_dict()
     mesh = DeviceMesh("cpu", torch.arange(8).reshape(4, 2), mesh_dim_names=("dp", "tp"))
     trainer = linear()
-    parallelize_module(trainer, mesh["tp"], {"0": ColwiseParallel()})
+    parallelize_module(trainer, mesh["tp"], {"0": ColwiseParallel(), "2": RowwiseParallel()})
     fully_shard(trainer, mesh=mesh["dp"])
     # 17 rows over tp first (9 and 8), then dp: the ranks of tp 1 hold 2 each, those of tp 0 3, 3, 3 and none
     layout = xfer.torch.layouts_of(trainer)["0.weight"]
