@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import Any
@@ -12,7 +12,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_map
 
-from ._trace import Block, Box, Dim, Strided, Unmapped, read, write
+from ._trace import Block, Box, Dim, Strided, Unmapped, clear, read, write
 from .dtypes import dtype_name
 
 __all__ = ["Recorder", "Write", "name_of"]
@@ -268,15 +268,14 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc, unused-ignore]
             return
         into.is_rounded = into.is_rounded or not _holds(target.dtype, source.dtype)
         if sum(copy.size for copy in copies) < target.numel():
-            into.writes.append(Write(Strided("", 0, target.storage_offset(), _dims(target)), ("nothing", ())))
+            into.writes.append(Write(_whole(target), ("nothing", ())))
         into.writes += [Write(copy, None if copy.source else ("constant", ())) for copy in copies]
-        self._write(into, copies)
+        self._write(into, target, copies)
 
     @staticmethod
-    def _write(into: _Storage, copies: Iterable[Strided]) -> None:
+    def _write(into: _Storage, target: Any, copies: Sequence[Strided]) -> None:
         try:
-            for copy in copies:
-                write(into.block, copy)
+            _fill(into.block, target, copies)
         except Unmapped:
             into.block.spoil("writes in strides", [copy.source for copy in copies if copy.source])
 
@@ -284,7 +283,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc, unused-ignore]
     def _note(into: _Storage, target: Any, made: tuple[str, tuple[str, ...]]) -> None:
         into.block.spoil(*made)
         if target.dtype.itemsize == into.dtype.itemsize:
-            into.writes.append(Write(Strided("", 0, target.storage_offset(), _dims(target)), made))
+            into.writes.append(Write(_whole(target), made))
         else:  # its places are those of other elements
             everything = (Dim(math.prod(into.block.shape), 1, 0),)
             into.writes.append(Write(Strided("", 0, 0, everything), into.block.made))
@@ -296,9 +295,8 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc, unused-ignore]
         into = self.known.get(_key(target)) or self.add(target)
         is_constant = how in ("zero_", "fill_") and not self._sources_of(others)
         if is_constant and target.dtype.itemsize == into.dtype.itemsize:
-            copy = Strided("", 0, target.storage_offset(), _dims(target))
-            into.writes.append(Write(copy, (how, ())))
-            self._write(into, [copy])
+            into.writes.append(Write(_whole(target), (how, ())))
+            self._write(into, target, [_whole(target)])
         else:
             self._note(into, target, (how, self._sources_of([target, *others])))
 
@@ -351,8 +349,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc, unused-ignore]
             raise Unmapped
         if not _holds(made.dtype, x.dtype):
             raise Unmapped
-        for copy in self._exact(x, part.storage_offset(), part.stride()):
-            write(made.block, copy)
+        _fill(made.block, part, self._exact(x, part.storage_offset(), part.stride()))
 
     # ---- what was written
 
@@ -363,6 +360,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc, unused-ignore]
             if not number.is_used:
                 raise _no_value(number.source)
         seen: dict[int, list[tuple[int, int]]] = {}
+        last_of = cache(lambda key: _last_of(self.known[key]))  # of a storage, which several parameters may share
         for name, tensor in named:
             known = self.known.get(_key(tensor))
             lo, hi = tensor.storage_offset(), tensor.storage_offset() + _reach(tensor)
@@ -373,8 +371,8 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc, unused-ignore]
             writes = self._replaced(tensor) if known is None or known.name is None else known.writes
             writes = [part for each in writes for part in _inside(each, lo, hi)]
             covered = self._covered(tensor, writes)
-            if known is not None and sum(each.copy.size for each in writes) > covered and known.block.made is None:
-                writes = [part for each in _last_of(known) for part in _inside(each, lo, hi)]
+            if known is not None and known.name is not None and sum(each.copy.size for each in writes) > covered:
+                writes = [part for each in last_of(_key(tensor)) for part in _inside(each, lo, hi)]
             yield name, tensor, writes, tensor.numel() - covered
 
     def _covered(self, tensor: Any, writes: list[Write]) -> int:
@@ -386,9 +384,9 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc, unused-ignore]
             return sum(math.prod(h - lo for lo, h in zip(b.lo, b.hi, strict=True)) for b in block.boxes)
         seen = torch.zeros(tensor.storage_offset() + _reach(tensor), dtype=torch.bool, device="cpu")
         for each in writes:
-            if each.copy.size and (each.made is None or each.made[0] != "nothing"):
-                dims = each.copy.dims
-                seen.as_strided([d.n for d in dims], [d.to for d in dims], each.copy.to).fill_(True)
+            if each.copy.size:
+                dims, is_known = each.copy.dims, each.made is None or each.made[0] != "nothing"
+                seen.as_strided([d.n for d in dims], [d.to for d in dims], each.copy.to).fill_(is_known)
         return int(seen.as_strided(tensor.shape, tensor.stride(), tensor.storage_offset()).sum())
 
     def _replaced(self, tensor: Any) -> list[Write]:
@@ -401,8 +399,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc, unused-ignore]
         except Unmapped:
             known = self.known[_key(tensor)]
             how = known.block.made[0] if known.block.made else "a view as another type"
-            whole = Strided("", 0, tensor.storage_offset(), _dims(tensor))
-            return [Write(whole, (how, self._sources_of([tensor])))]
+            return [Write(_whole(tensor), (how, self._sources_of([tensor])))]
 
 
 def _taken_for(dtype: Any, other: Any, copies: Iterable[Strided]) -> list[Strided]:
@@ -432,21 +429,36 @@ def _inside(write: Write, lo: int, hi: int) -> Iterator[Write]:
 
 def _last_of(known: _Storage) -> list[Write]:
     """What is in a storage, where writes were written over."""
-    writes, strides = [], known.block.strides
-    for box in known.block.boxes:
+    block, strides, left = Block(known.block.shape), known.block.strides, []
+    try:
+        for i, each in enumerate(known.writes):
+            write(block, replace(each.copy, source=str(i)))
+    except Unmapped:
+        return known.writes
+    for box in block.boxes:
+        each = known.writes[int(box.source)]
         to = sum(lo * s for lo, s in zip(box.lo, strides, strict=True))
         sizes = [hi - lo for lo, hi in zip(box.lo, box.hi, strict=True)]
         dims = tuple(Dim(n, t, f) for n, t, f in zip(sizes, strides, box.strides, strict=True))
-        writes.append(Write(Strided(box.source, box.of, to, dims, box.dtype), None if box.source else ("constant", ())))
-    return writes
+        left.append(Write(Strided(each.copy.source, box.of, to, dims, box.dtype), each.made))
+    return left
 
 
 def _reach(tensor: Any) -> int:
     return 1 + sum((n - 1) * s for n, s in _region(tensor)) if tensor.numel() else 0
 
 
-def _dims(tensor: Any) -> tuple[Dim, ...]:
-    return tuple(Dim(n, s, 0) for n, s in _region(tensor))
+def _whole(tensor: Any) -> Strided:
+    """A constant to all of its elements."""
+    return Strided("", 0, tensor.storage_offset(), tuple(Dim(n, s, 0) for n, s in _region(tensor)))
+
+
+def _fill(block: Block, target: Any, copies: Sequence[Strided]) -> None:
+    """All elements of a target, those of no copy with what nobody knows. Raises Unmapped."""
+    if sum(copy.size for copy in copies) < target.numel():
+        clear(block, _whole(target))
+    for copy in copies:
+        write(block, copy)
 
 
 def _flat(x: Any) -> Iterator[Any]:

@@ -175,6 +175,9 @@ def _joined(block: Block) -> Block:
     return Block(tuple(shape), boxes)
 
 
+_UNKNOWN = "\0"  # no tensor's name, since clear() leaves no box of it
+
+
 def _slices(copy: Strided, dim: Dim, most: int) -> Iterator[Strided]:
     """The indices of one dim of a copy, each by itself."""
     inner = list(copy.dims)
@@ -219,6 +222,12 @@ def write(block: Block, copy: Strided, most: int = 4096) -> None:
     if any(_overlap(old, box) for old in near):
         block.boxes = [part for old in block.boxes for part in _without(old, box)]
     block.boxes.append(box)
+
+
+def clear(block: Block, copy: Strided) -> None:
+    """A copy of who knows what into a block. Raises Unmapped as write() does."""
+    write(block, replace(copy, source=_UNKNOWN))
+    block.boxes = [box for box in block.boxes if box.source != _UNKNOWN]
 
 
 def _box_of(block: Block, copy: Strided) -> Box:

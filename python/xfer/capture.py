@@ -86,10 +86,11 @@ def _form(tensor: Any) -> _Form:
 
 @dataclass
 class Capture:
-    """What a loader did. missing: parameters with elements that nothing wrote, and how many. unused: tensors of the
-    checkpoint that no copy and no made value is of. derived: attributes of the module and its parts, no parameters or
-    buffers, that have something of the checkpoint. sources: the shapes of what is copied, by name. targets: of the
-    parameters that are copied to, the shape, and the strides in dims of more than one index."""
+    """What a loader did; where it wrote twice, the last. missing: parameters with elements that nothing wrote, and how
+    many. unused: tensors of the checkpoint that no copy and no made value is of. derived: attributes of the module and
+    its parts, no parameters or buffers, that have something of the checkpoint. sources: the shapes of what is copied,
+    by name. targets: of the parameters that are copied to, the shape, and the strides in dims of more than one
+    index."""
 
     copies: list[Copy] = field(default_factory=list)
     made: list[Made] = field(default_factory=list)
