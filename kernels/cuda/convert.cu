@@ -133,6 +133,33 @@ template <int word_bytes, int elem_bytes> __device__ __forceinline__ int skew_of
   return (int)((uint32_t)(uintptr_t)to % word_bytes) / elem_bytes;
 }
 
+/* The part of a word that begins at this byte. */
+template <int n_bytes, int word_bytes>
+__device__ __forceinline__ word<n_bytes> part_of(const word<word_bytes> &w, int at)
+{
+  word<n_bytes> part = {{w.at[at / 4] >> (8 * (at % 4))}};
+
+  if constexpr (n_bytes == 8) part.at[1] = w.at[at / 4 + 1];
+  return part;
+}
+
+/* What a run has of a word that begins at `to`, in parts as wide as their place allows, since
+ * across a link each store counts: those of n elements that are in no wider one, and wider ones. */
+template <int elem_bytes, int n, typename Loaded, int word_bytes>
+__device__ __forceinline__ void store_parts(char *to, const word<word_bytes> &w, const Loaded &run)
+{
+  constexpr int N = word_bytes / elem_bytes;
+
+#pragma unroll
+  for (int i = 0; i < N; i += n) {
+    const int wider = i / (2 * n) * (2 * n);
+
+    if (i >= run.first && i + n <= run.end && (wider < run.first || wider + 2 * n > run.end))
+      store_word(to + i * elem_bytes, part_of<n * elem_bytes>(w, i * elem_bytes));
+  }
+  if constexpr (2 * n < N) store_parts<elem_bytes, 2 * n>(to, w, run);
+}
+
 /*
  * Of runs that begin anywhere: words as dst has them, from the one that holds the first element of
  * the run on. Each is made of the two words of src that hold its elements, none of which reaches
@@ -186,34 +213,10 @@ template <int from, int to> struct skewed_numbers : all_numbers<from, to> {
       store_word(begin, made);
       return;
     }
-    store_parts<1>(begin, made, w);
+    store_parts<TO_BYTES, 1>(begin, made, w);
   }
 
 private:
-  /* The run's elements of a word, in parts as wide as their place allows, since across a link each
-   * store counts: those of n elements that are in no wider one. */
-  template <int n>
-  static __device__ __forceinline__ void store_parts(char *begin, const word<DST_BYTES> &made,
-                                                     const loaded &w)
-  {
-#pragma unroll
-    for (int i = 0; i < N; i += n) {
-      const int wider = i / (2 * n) * (2 * n);
-
-      if (i >= w.first && i + n <= w.end && (wider < w.first || wider + 2 * n > w.end))
-        store_word(begin + i * TO_BYTES, part_of<n * TO_BYTES>(made, i * TO_BYTES));
-    }
-    if constexpr (2 * n < N) store_parts<2 * n>(begin, made, w);
-  }
-  template <int n_bytes>
-  static __device__ __forceinline__ word<n_bytes> part_of(const word<DST_BYTES> &made, int at)
-  {
-    word<n_bytes> part = {{made.at[at / 4] >> (8 * (at % 4))}};
-
-    if constexpr (n_bytes == 8) part.at[1] = made.at[at / 4 + 1];
-    return part;
-  }
-
   int before; /* elements of the run that precede the tile's, at most N */
   int after;  /* and those from there on */
 };
