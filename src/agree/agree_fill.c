@@ -2,7 +2,8 @@
  * whole layouts, and what ranks were not told. Sides of tensors are numbered, two for each. A rank
  * first says in two bits of each side whether it has a layout there and whether that is boxes of
  * its own. Then it tells which layout it has, of each side of which some rank has own boxes, and of
- * others that some lack and it is the lowest rank to have; and these layouts. */
+ * others that some lack and it is the lowest rank to have; and these layouts, each after its
+ * length, by which one that many ranks have is read once. */
 #include <string.h>
 
 #include "agree_fill.h"
@@ -12,13 +13,15 @@
 #include "error.h"
 #include "numbers.h"
 #include "serial.h"
-#include "vec.h"
 
 /* What a rank has on one side of a tensor, besides 1 + the place among those that it tells. */
 #define NO_LAYOUT 0
 
 /* Most bytes that one gathering takes. */
 #define GATHER_BYTES ((size_t)16 << 20)
+
+/* No layout is told in less: what it is, its dtype, its dims, and a mesh of a rank. */
+#define LAYOUT_BYTES_MIN (6 * sizeof(int64_t))
 
 /* What all ranks have said, one after the other. */
 typedef struct heard {
@@ -36,10 +39,12 @@ typedef struct filling {
   size_t n_own;          /* so many */
   uint64_t *bits;        /* [size][2][n_words] other sides that a rank fills; what it said is own */
   const uint32_t **uses; /* [size] each rank's, of the n_own sides, then of those that it fills */
-  xfer_layout **told;    /* [n_told] each rank's */
+  xfi_numbers different; /* layouts that are told */
+  xfer_layout **told;    /* [n_told] each of them */
   size_t n_told;
-  size_t told_capacity;
-  size_t *first_told;  /* [size] likewise */
+  uint32_t *has; /* [n_has] of `told`, each rank's in the order in which it tells them */
+  size_t n_has;
+  size_t *first;       /* [size] likewise, where a rank's begin */
   xfer_layout **whole; /* [n_whole] of own boxes */
   size_t n_whole;
 } filling;
@@ -57,7 +62,7 @@ static bool is_own(const xfer_layout *layout)
 /* The layout of a rank's use; NULL: there is none. */
 static const xfer_layout *layout_of(const filling *f, size_t rank, uint32_t use)
 {
-  return use == NO_LAYOUT ? NULL : f->told[f->first_told[rank] + use - 1];
+  return use == NO_LAYOUT ? NULL : f->told[f->has[f->first[rank] + use - 1]];
 }
 
 /* Sides that a rank fills; before that is chosen, that it has a layout of. */
@@ -169,6 +174,18 @@ static xfer_status read_bits(filling *f, heard *all)
 
 /* ---- what is told ---- */
 
+static xfer_status write_layout(xfi_bytes *out, const xfer_layout *layout)
+{
+  const size_t at = out->n;
+  uint64_t n_bytes = 0;
+
+  XFI_TRY(xfi_bytes_put(out, &n_bytes, sizeof n_bytes));
+  XFI_TRY(xfi_layout_put(out, layout));
+  n_bytes = out->n - at - sizeof n_bytes;
+  memcpy(out->at + at, &n_bytes, sizeof n_bytes);
+  return XFER_OK;
+}
+
 /* Which layouts this rank has on some sides: appended to the *n uses, and new ones to `layouts`. */
 static xfer_status write_uses(uint32_t *uses, size_t *n, xfi_bytes *layouts, xfi_numbers *known,
                               const filling *f, const uint64_t *sides)
@@ -180,7 +197,7 @@ static xfer_status write_uses(uint32_t *uses, size_t *n, xfi_bytes *layouts, xfi
 
       if (layout == NULL) continue;
       uses[*n] = xfi_number_of(known, layout->digest) + 1;
-      if (known->n > n_known) XFI_TRY(xfi_layout_put(layouts, layout));
+      if (known->n > n_known) XFI_TRY(write_layout(layouts, layout));
     }
   }
   return XFER_OK;
@@ -207,11 +224,34 @@ done:
   return st;
 }
 
+/* The next layout that a rank has. */
+static xfer_status read_layout(filling *f, xfi_reader *r)
+{
+  uint64_t n_bytes;
+  uint32_t number;
+
+  xfi_reader_take(r, &n_bytes, sizeof n_bytes);
+  XFI_CHECK(!r->failed && n_bytes >= LAYOUT_BYTES_MIN && n_bytes <= r->n_left, XFER_ERR_MISMATCH,
+            "a received list of layouts is malformed");
+  number = xfi_number_of_bytes(&f->different, r->at, n_bytes);
+  if (number == f->n_told) {
+    xfi_reader one = {r->at, n_bytes, false};
+
+    XFI_TRY(xfi_layout_take(&f->told[number], &one));
+    f->n_told++;
+    XFI_CHECK(one.n_left == 0, XFER_ERR_MISMATCH, "a received list of layouts is malformed");
+  }
+  f->has[f->n_has++] = number;
+  r->at += n_bytes;
+  r->n_left -= n_bytes;
+  return XFER_OK;
+}
+
 /* Of one rank: its uses stay where they are. */
 static xfer_status read_told(filling *f, size_t rank, const unsigned char *bytes, size_t n_bytes)
 {
   const uint32_t *uses = (const void *)bytes;
-  const size_t first = f->n_told;
+  const size_t first = f->n_has;
   size_t n_uses = f->n_own;
   xfi_reader r;
 
@@ -220,15 +260,12 @@ static xfer_status read_told(filling *f, size_t rank, const unsigned char *bytes
   XFI_CHECK(n_bytes % sizeof *uses == 0 && n_uses <= n_bytes / sizeof *uses, XFER_ERR_MISMATCH,
             "a received list of layouts is malformed");
   f->uses[rank] = uses;
-  f->first_told[rank] = first;
+  f->first[rank] = first;
   r = (xfi_reader){bytes + n_uses * sizeof *uses, n_bytes - n_uses * sizeof *uses, false};
-  while (r.n_left > 0) {
-    XFI_TRY(xfi_vec_reserve(&f->told, &f->told_capacity, f->n_told + 1, sizeof(xfer_layout *)));
-    XFI_TRY(xfi_layout_take(&f->told[f->n_told], &r));
-    f->n_told++;
-  }
+  while (r.n_left > 0)
+    XFI_TRY(read_layout(f, &r));
   for (size_t i = 0; i < n_uses; i++)
-    XFI_CHECK(uses[i] <= f->n_told - first, XFER_ERR_MISMATCH,
+    XFI_CHECK(uses[i] <= f->n_has - first, XFER_ERR_MISMATCH,
               "rank %zu has a layout that it did not say", rank);
   return XFER_OK;
 }
@@ -358,10 +395,17 @@ static xfer_status fill(filling *f, const heard *all)
 {
   const size_t size = (size_t)f->comm->size;
   const unsigned char *at = all->bytes;
+  size_t most = 0; /* layouts that are told */
 
+  for (size_t r = 0; r < size; r++)
+    most += all->sizes[r] / (sizeof(uint64_t) + LAYOUT_BYTES_MIN);
   f->uses = xfi_calloc(size, sizeof *f->uses);
-  f->first_told = xfi_calloc(size, sizeof *f->first_told);
-  XFI_CHECK(f->uses != NULL && f->first_told != NULL, XFER_ERR_NOMEM, "%zu ranks", size);
+  f->first = xfi_calloc(size, sizeof *f->first);
+  f->told = xfi_calloc(most, sizeof(xfer_layout *));
+  f->has = xfi_calloc(most, sizeof *f->has);
+  XFI_CHECK(f->uses != NULL && f->first != NULL && f->told != NULL && f->has != NULL,
+            XFER_ERR_NOMEM, "%zu ranks", size);
+  XFI_TRY(xfi_numbers_create(&f->different, most));
   for (size_t r = 0; r < size; at += all->sizes[r++])
     XFI_TRY(read_told(f, r, at, all->sizes[r]));
   fill_lacking(f);
@@ -398,8 +442,10 @@ done:
   xfi_free(f.own);
   xfi_free(f.bits);
   xfi_free(f.uses);
+  xfi_numbers_free(&f.different);
   xfi_free(f.told);
-  xfi_free(f.first_told);
+  xfi_free(f.has);
+  xfi_free(f.first);
   xfi_free(f.whole);
   return st;
 }

@@ -59,11 +59,15 @@ typedef struct false_word {
 } false_word;
 
 static const false_word false_words[] = {
-    {2, 1, 0, 1 << 20, "that it did not say"},               /* a layout that it does not tell, */
-    {2, 1, 1, 1 << 20, "a received layout is malformed"},    /* what is none, */
-    {2, 0, 0, 0, "a received list of layouts is malformed"}, /* nothing, */
+    {2, 1, 0, 1 << 20, "that it did not say"}, /* a layout that it does not tell, */
+    {2, 1, 1, 1 << 20, "a received list of layouts is malformed"}, /* more than it does, */
+    {2, 1, 1, 8, "a received list of layouts is malformed"},       /* less than a layout has, */
+    {2, 1, 1, 64, "a received layout is malformed"},               /* a part of one, */
+    {2, 1, 1, 120 + 8 + 72, "a received list of layouts is malformed"},      /* two as one, */
+    {2, 1, 2, 1 << 20, "a received layout is malformed"},                    /* what is none, */
+    {2, 0, 0, 0, "a received list of layouts is malformed"},                 /* nothing, */
     {2, 0, 0, UINT64_C(6) << 32, "a received list of layouts is malformed"}, /* part of a use, */
-    {2, 1, 2, XFER_I8, "rank 3 has i8"},         /* and another than it has; */
+    {2, 1, 3, XFER_I8, "rank 3 has i8"},         /* and another than it has; */
     {1, 1, 1, UINT64_MAX, "has a whole layout"}, /* own boxes of more sides than there are; */
     {1, 0, 0, 0,
      "a received list of layouts is malformed"}, /* nothing, and half (behind a status) */

@@ -15,6 +15,7 @@
 
 #include "../unit/ranks.h"
 #include "alloc.h"
+#include "serial.h"
 
 enum { N_RANKS = 3 };
 
@@ -242,6 +243,57 @@ static void test_whoever_knows_what_the_plan_is_the_same(void **state)
   assert_all_as_expected();
 }
 
+static _Atomic int n_read;
+
+xfer_status __real_xfi_layout_take(xfer_layout **layout, xfi_reader *reader);
+xfer_status __wrap_xfi_layout_take(xfer_layout **layout, xfi_reader *reader);
+
+xfer_status __wrap_xfi_layout_take(xfer_layout **layout, xfi_reader *reader)
+{
+  atomic_fetch_add(&n_read, 1);
+  return __real_xfi_layout_take(layout, reader);
+}
+
+/* Replicas: all ranks have the same boxes of their own. */
+static void plan_of_replicas(int rank, void *context)
+{
+  enum { N = 5 };
+  job *j = context;
+  xfer_tensor tensors[N] = {{0}};
+  xfer_layout *dst[N];
+  xfer_plan *made = NULL;
+
+  for (int t = 0; t < N; t++) {
+    const said all = {{4, t + 1}, {0, 1}, {0, 0, 4, t + 1}, false, false};
+    xfer_layout *none = NULL;
+    char line[64];
+
+    (void)snprintf(line, sizeof line, "f32[4,%d] (1):R -> (1)@2:R", t + 1);
+    expect(xfer_problem_parse(&none, &dst[t], line) == XFER_OK);
+    xfer_layout_destroy(none);
+    tensors[t] = (xfer_tensor){.name = "w", .src = source_of(&all), .dst = dst[t]};
+  }
+  expect(xfer_plan_create(&made, j->comms[rank], tensors, N, NULL) == XFER_OK);
+  xfer_plan_destroy(made);
+  for (int t = 0; t < N; t++) {
+    xfer_layout_destroy((xfer_layout *)tensors[t].src);
+    xfer_layout_destroy(dst[t]);
+  }
+}
+
+static void test_what_many_ranks_have_is_read_once(void **state)
+{
+  job j = {.victim = -1};
+
+  (void)state;
+  n_read = 0;
+  make_comms(&j);
+  run_ranks(N_RANKS, plan_of_replicas, &j);
+  drop_comms(&j);
+  assert_all_as_expected();
+  assert_int_equal(n_read, N_RANKS * 5);
+}
+
 /* More boxes on rank 0 than are gathered at once; the others were told nothing of them. */
 static void plan_of_many(int rank, void *context)
 {
@@ -438,6 +490,7 @@ int main(void)
       cmocka_unit_test(test_another_order_is_told_before_own_boxes_that_do_not_fit),
       cmocka_unit_test(test_what_nobody_has_is_named_to_all),
       cmocka_unit_test(test_whoever_knows_what_the_plan_is_the_same),
+      cmocka_unit_test(test_what_many_ranks_have_is_read_once),
       cmocka_unit_test(test_many_boxes_are_gathered_in_steps),
       cmocka_unit_test(test_gathering_survives_each_failed_allocation),
       cmocka_unit_test(test_views_that_do_not_fit_the_boxes_are_refused),
