@@ -1,9 +1,8 @@
-/* Each layout that some rank needs of another is told by one that has it: own boxes, which become
- * whole layouts, and what ranks were not told. Sides of tensors are numbered, two for each. A rank
- * first says in two bits of each side whether it has a layout there and whether that is boxes of
- * its own. Then it tells which layout it has, of each side of which some rank has own boxes, and of
- * others that some lack and it is the lowest rank to have; and these layouts, each after its
- * length, by which one that many ranks have is read once. */
+/* Each layout that some rank needs of another is told once, from the lowest rank that has it: own
+ * boxes, which become whole layouts, and what ranks were not told. Sides of tensors are numbered,
+ * two for each. A rank says in two bits of each side whether it has a layout there and whether that
+ * is boxes of its own. Which layout it is, all say where some have own boxes; where some merely
+ * lack it the lowest rank that has one does. */
 #include <string.h>
 
 #include "agree_fill.h"
@@ -14,37 +13,30 @@
 #include "numbers.h"
 #include "serial.h"
 
-/* What a rank has on one side of a tensor, besides 1 + the place among those that it tells. */
+/* What a rank has on one side of a tensor, besides 1 + a number. */
 #define NO_LAYOUT 0
 
 /* Most bytes that one gathering takes. */
 #define GATHER_BYTES ((size_t)16 << 20)
-
-/* No layout is told in less: what it is, its dtype, its dims, and a mesh of a rank. */
-#define LAYOUT_BYTES_MIN (6 * sizeof(int64_t))
-
-/* What all ranks have said, one after the other. */
-typedef struct heard {
-  void *bytes;
-  uint64_t *sizes; /* [size] */
-} heard;
 
 typedef struct filling {
   xfi_comm *comm;
   xfi_deadline deadline;
   xfer_tensor *tensors;
   size_t n_sides;
-  size_t n_words;        /* of bits of them */
-  uint64_t *own;         /* [n_words] sides of which some rank has own boxes */
-  size_t n_own;          /* so many */
-  uint64_t *bits;        /* [size][2][n_words] other sides that a rank fills; what it said is own */
-  const uint32_t **uses; /* [size] each rank's, of the n_own sides, then of those that it fills */
-  xfi_numbers different; /* layouts that are told */
-  xfer_layout **told;    /* [n_told] each of them */
-  size_t n_told;
-  uint32_t *has; /* [n_has] of `told`, each rank's in the order in which it tells them */
-  size_t n_has;
-  size_t *first;       /* [size] likewise, where a rank's begin */
+  size_t n_words;           /* of bits of them */
+  const xfer_layout **mine; /* [n_mine] this rank's distinct layouts */
+  size_t n_mine;
+  uint32_t *uses;      /* [n_sides] of `mine`, later of all */
+  xfi_numbers known;   /* of all ranks' */
+  int *tellers;        /* [known.n] the lowest rank that has it */
+  xfer_layout **told;  /* [known.n] NULL: nobody needs it */
+  uint64_t *own;       /* [n_words] sides of which some rank has own boxes */
+  size_t n_own;        /* so many */
+  uint64_t *fills;     /* [size][n_words] other sides, that some lack and this rank is to fill */
+  uint32_t *said;      /* each rank's uses of the n_own sides, then of those that it fills */
+  size_t *from;        /* [size + 1] where a rank's begin */
+  uint32_t *filled;    /* [n_sides] the uses of those that any rank fills */
   xfer_layout **whole; /* [n_whole] of own boxes */
   size_t n_whole;
 } filling;
@@ -54,85 +46,127 @@ static const xfer_layout **at_side(xfer_tensor *tensors, size_t side)
   return side % 2 == 0 ? &tensors[side / 2].src : &tensors[side / 2].dst;
 }
 
+static bool has_bit(const uint64_t *words, size_t side)
+{
+  return (words[side / 64] >> side % 64 & 1) != 0;
+}
+
+/* The layout of a use; NULL: there is none, or it was not told. */
+static const xfer_layout *layout_of(const filling *f, uint32_t use)
+{
+  return use == NO_LAYOUT ? NULL : f->told[use - 1];
+}
+
+/* What was not told is whole. */
 static bool is_own(const xfer_layout *layout)
 {
   return layout != NULL && layout->is_own;
 }
 
-/* The layout of a rank's use; NULL: there is none. */
-static const xfer_layout *layout_of(const filling *f, size_t rank, uint32_t use)
-{
-  return use == NO_LAYOUT ? NULL : f->told[f->has[f->first[rank] + use - 1]];
-}
+/* ---- what each rank has ---- */
 
-/* Sides that a rank fills; before that is chosen, that it has a layout of. */
-static uint64_t *fills_of(const filling *f, size_t rank)
-{
-  return f->bits + rank * 2 * f->n_words;
-}
-
-/* The lowest side in a word of bits that is not 0. */
-static size_t side_of(size_t word, uint64_t bits)
-{
-  return 64 * word + (size_t)__builtin_ctzll(bits);
-}
-
-/* What each rank says, unless one has failed: this one by `st`. In steps of bounded memory; a rank
- * without that lets the others go. */
-static xfer_status hear(heard *all, const filling *f, xfer_status st, const xfi_bytes *mine)
+/* sizes[r] bytes of each rank r, which `all` has one after the other, in steps of bounded memory. A
+ * rank without memory lets the others go. */
+static xfer_status gather(void **all, const filling *f, const void *mine, const uint64_t *sizes)
 {
   const size_t size = (size_t)f->comm->size;
-  const uint64_t n_mine = mine->n;
+  const size_t own = sizes[f->comm->rank];
   size_t step = GATHER_BYTES / size + 1;
   size_t most = 0;
   size_t n_all = 0;
+  xfer_status st = XFER_OK;
   unsigned char *rows = NULL;
+  unsigned char *made = NULL;
 
-  all->sizes = xfi_comm_hear(f->comm, &st, &n_mine, sizeof n_mine, f->deadline);
-  XFI_TRY_DONE(st);
   for (size_t r = 0; r < size; r++) {
-    if (!xfi_add_fits(n_all, all->sizes[r], &n_all)) n_all = SIZE_MAX;
-    if (all->sizes[r] > most) most = all->sizes[r];
+    if (!xfi_add_fits(n_all, sizes[r], &n_all)) n_all = SIZE_MAX;
+    if (sizes[r] > most) most = sizes[r];
   }
   if (step > most) step = most;
   rows = xfi_comm_calloc(f->comm, size + 1, step); /* the last is what we say */
-  all->bytes = xfi_comm_calloc(f->comm, n_all, 1);
-  XFI_CHECK_DONE(rows != NULL && all->bytes != NULL, XFER_ERR_NOMEM,
-                 "%zu bytes of layouts of %zu ranks", n_all, size);
+  made = xfi_comm_calloc(f->comm, n_all, 1);
+  XFI_CHECK_DONE(rows != NULL && made != NULL, XFER_ERR_NOMEM, "%zu bytes of layouts of %zu ranks",
+                 n_all, size);
   for (size_t first = 0; first < most; first += step) {
     const size_t n = most - first < step ? most - first : step;
-    unsigned char *to = all->bytes;
+    unsigned char *to = made;
 
-    if (n_mine > first)
-      memcpy(rows + size * n, mine->at + first, n_mine - first < n ? n_mine - first : n);
+    if (mine != NULL && own > first)
+      memcpy(rows + size * n, (const char *)mine + first, own - first < n ? own - first : n);
     XFI_TRY_DONE(f->comm->ops->all_gather(f->comm, rows, rows + size * n, n, f->deadline));
-    for (size_t r = 0; r < size; to += all->sizes[r++])
-      if (all->sizes[r] > first)
-        memcpy(to + first, rows + r * n, all->sizes[r] - first < n ? all->sizes[r] - first : n);
+    for (size_t r = 0; r < size; to += sizes[r++])
+      if (sizes[r] > first)
+        memcpy(to + first, rows + r * n, sizes[r] - first < n ? sizes[r] - first : n);
   }
+  *all = made;
+  made = NULL;
 done:
+  xfi_free(made);
   xfi_free(rows);
   return st;
 }
 
-/* ---- what each rank has ---- */
-
-/* Bits of the sides that have a layout, then of those that have own boxes. */
-static xfer_status write_bits(xfi_bytes *out, const filling *f)
+/* A rank without memory lets the others go. */
+static xfer_status make_numbers(xfi_numbers *numbers, const filling *f, size_t n)
 {
-  for (int own = 0; own < 2; own++) {
-    for (size_t w = 0; w < f->n_words; w++) {
-      uint64_t word = 0;
+  const xfer_status st = xfi_numbers_create(numbers, n);
 
-      for (size_t s = 64 * w; s < f->n_sides && s < 64 * (w + 1); s++) {
-        const xfer_layout *layout = *at_side(f->tensors, s);
+  if (st != XFER_OK) xfi_comm_leave(f->comm, f->comm->ops->abort);
+  return st;
+}
 
-        word |= (uint64_t)(own != 0 ? is_own(layout) : layout != NULL) << s % 64;
-      }
-      XFI_TRY(xfi_bytes_put(out, &word, sizeof word));
-    }
+/* This rank's distinct layouts, and where it uses them. */
+static xfer_status list_mine(filling *f)
+{
+  xfer_status st = XFER_OK;
+  xfi_numbers own = {0};
+
+  f->mine = xfi_comm_calloc(f->comm, f->n_sides, sizeof(xfer_layout *));
+  f->uses = xfi_comm_calloc(f->comm, f->n_sides, sizeof *f->uses);
+  XFI_CHECK_DONE(f->mine != NULL && f->uses != NULL, XFER_ERR_NOMEM, "%zu layouts", f->n_sides);
+  XFI_TRY_DONE(make_numbers(&own, f, f->n_sides));
+  for (size_t s = 0; s < f->n_sides; s++) {
+    const xfer_layout *layout = *at_side(f->tensors, s);
+    uint32_t number;
+
+    if (layout == NULL) continue;
+    number = xfi_number_of(&own, layout->digest);
+    f->mine[number] = layout;
+    f->uses[s] = number + 1;
   }
-  return XFER_OK;
+  f->n_mine = own.n;
+done:
+  xfi_numbers_free(&own);
+  return st;
+}
+
+/* What a rank says first, in pairs of words: n_words times bits of sides that have a layout, and of
+ * those that have own boxes, then the digests of its layouts. */
+static void write_pairs(uint64_t (*pairs)[2], const filling *f)
+{
+  for (size_t s = 0; s < f->n_sides; s++) {
+    const xfer_layout *layout = *at_side(f->tensors, s);
+
+    pairs[s / 64][0] |= (uint64_t)(layout != NULL) << s % 64;
+    pairs[s / 64][1] |= (uint64_t)is_own(layout) << s % 64;
+  }
+  for (size_t i = 0; i < f->n_mine; i++)
+    memcpy(pairs[f->n_words + i], f->mine[i]->digest, sizeof *pairs);
+}
+
+/* Of one rank. */
+static void read_pairs(filling *f, size_t rank, const uint64_t (*pairs)[2], size_t n)
+{
+  for (size_t w = 0; w < f->n_words; w++) {
+    f->fills[rank * f->n_words + w] = pairs[w][0]; /* so far: all that it could */
+    f->own[w] |= pairs[w][1];
+  }
+  for (size_t i = f->n_words; i < n; i++) {
+    const size_t n_known = f->known.n;
+    const uint32_t number = xfi_number_of(&f->known, pairs[i]);
+
+    if (number == n_known) f->tellers[number] = (int)rank;
+  }
 }
 
 /* What some lack is filled by the lowest rank that has it. Sides past n_sides are nobody's. */
@@ -145,129 +179,183 @@ static void choose_fills(filling *f)
     uint64_t left = n < 64 ? (UINT64_C(1) << n) - 1 : UINT64_MAX;
     uint64_t all = left;
 
-    for (size_t r = 0; r < size; r++) {
-      all &= fills_of(f, r)[w];
-      f->own[w] |= left & fills_of(f, r)[f->n_words + w];
-    }
+    f->own[w] &= left;
     f->n_own += (size_t)__builtin_popcountll(f->own[w]);
+    for (size_t r = 0; r < size; r++)
+      all &= f->fills[r * f->n_words + w];
     left &= ~(f->own[w] | all);
     for (size_t r = 0; r < size; r++) {
-      fills_of(f, r)[w] &= left;
-      left &= ~fills_of(f, r)[w];
+      f->fills[r * f->n_words + w] &= left;
+      left &= ~f->fills[r * f->n_words + w];
     }
   }
 }
 
-/* Who tells which sides, by what all have said. */
-static xfer_status read_bits(filling *f, heard *all)
+/* Which sides have a layout, and which layouts there are, of all ranks. Their numbers are used from
+ * here on. */
+static xfer_status hear_all(filling *f)
 {
-  f->own = xfi_calloc(f->n_words, sizeof *f->own);
-  XFI_CHECK(f->own != NULL, XFER_ERR_NOMEM, "%zu layouts", f->n_sides);
-  for (size_t r = 0; r < (size_t)f->comm->size; r++)
-    XFI_CHECK(all->sizes[r] == 2 * f->n_words * sizeof *f->bits, XFER_ERR_MISMATCH,
-              "a received list of layouts is malformed");
-  f->bits = all->bytes;
-  all->bytes = NULL;
+  const size_t size = (size_t)f->comm->size;
+  const uint64_t n_bytes = (f->n_words + f->n_mine) * sizeof *f->known.digests;
+  xfer_status st = XFER_OK;
+  uint64_t *sizes = xfi_comm_hear(f->comm, &st, &n_bytes, sizeof n_bytes, f->deadline);
+  uint64_t(*mine)[2] = NULL;
+  void *all = NULL;
+  const uint64_t(*pairs)[2];
+  size_t n_all = 0;
+
+  XFI_TRY_DONE(st);
+  mine = xfi_comm_calloc(f->comm, f->n_words + f->n_mine, sizeof *mine);
+  f->fills = xfi_comm_calloc(f->comm, size, f->n_words * sizeof *f->fills);
+  f->own = xfi_comm_calloc(f->comm, f->n_words, sizeof *f->own);
+  XFI_CHECK_DONE(mine != NULL && f->fills != NULL && f->own != NULL, XFER_ERR_NOMEM, "%zu layouts",
+                 f->n_sides);
+  write_pairs(mine, f);
+  XFI_TRY_DONE(gather(&all, f, mine, sizes));
+  for (size_t r = 0; r < size; r++) {
+    XFI_CHECK_DONE(sizes[r] % sizeof *pairs == 0 && sizes[r] / sizeof *pairs >= f->n_words,
+                   XFER_ERR_MISMATCH, "a received list of layouts is malformed");
+    n_all += sizes[r] / sizeof *pairs - f->n_words;
+  }
+  f->tellers = xfi_comm_calloc(f->comm, n_all, sizeof *f->tellers);
+  XFI_CHECK_DONE(f->tellers != NULL, XFER_ERR_NOMEM, "%zu layouts", n_all);
+  XFI_TRY_DONE(make_numbers(&f->known, f, n_all));
+  pairs = all;
+  for (size_t r = 0; r < size; pairs += sizes[r++] / sizeof *pairs)
+    read_pairs(f, r, pairs, sizes[r] / sizeof *pairs);
   choose_fills(f);
-  return XFER_OK;
+  for (size_t s = 0; s < f->n_sides; s++)
+    if (f->uses[s] != NO_LAYOUT)
+      f->uses[s] = xfi_number_of(&f->known, f->mine[f->uses[s] - 1]->digest) + 1;
+done:
+  xfi_free(sizes);
+  xfi_free(mine);
+  xfi_free(all);
+  return st;
+}
+
+static void write_uses(uint32_t *to, const filling *f)
+{
+  const uint64_t *fills = f->fills + (size_t)f->comm->rank * f->n_words;
+
+  for (size_t s = 0; s < f->n_sides; s++)
+    if (has_bit(f->own, s)) *to++ = f->uses[s];
+  for (size_t s = 0; s < f->n_sides; s++)
+    if (has_bit(fills, s)) *to++ = f->uses[s];
+}
+
+/* Which layouts they are, where that is needed. */
+static xfer_status gather_uses(filling *f)
+{
+  const size_t size = (size_t)f->comm->size;
+  xfer_status st = XFER_OK;
+  uint64_t *sizes = xfi_comm_calloc(f->comm, size, sizeof *sizes);
+  uint32_t *mine = xfi_comm_calloc(f->comm, f->n_sides, sizeof *mine);
+  void *all = NULL;
+
+  f->from = xfi_comm_calloc(f->comm, size + 1, sizeof *f->from);
+  XFI_CHECK_DONE(sizes != NULL && mine != NULL && f->from != NULL, XFER_ERR_NOMEM, "%zu ranks",
+                 size);
+  for (size_t r = 0; r < size; r++) {
+    size_t n = f->n_own;
+
+    for (size_t w = 0; w < f->n_words; w++)
+      n += (size_t)__builtin_popcountll(f->fills[r * f->n_words + w]);
+    f->from[r + 1] = f->from[r] + n;
+    sizes[r] = n * sizeof *mine;
+  }
+  write_uses(mine, f);
+  XFI_TRY_DONE(gather(&all, f, mine, sizes));
+  f->said = all;
+done:
+  xfi_free(sizes);
+  xfi_free(mine);
+  return st;
 }
 
 /* ---- what is told ---- */
 
-static xfer_status write_layout(xfi_bytes *out, const xfer_layout *layout)
+/* What ranks said of the sides that they fill. */
+static xfer_status read_uses(filling *f)
 {
-  const size_t at = out->n;
-  uint64_t n_bytes = 0;
+  f->filled = xfi_calloc(f->n_sides, sizeof *f->filled);
+  XFI_CHECK(f->filled != NULL, XFER_ERR_NOMEM, "%zu layouts", f->n_sides);
+  for (size_t r = 0; r < (size_t)f->comm->size; r++) {
+    const uint32_t *use = f->said + f->from[r] + f->n_own;
 
-  XFI_TRY(xfi_bytes_put(out, &n_bytes, sizeof n_bytes));
-  XFI_TRY(xfi_layout_put(out, layout));
-  n_bytes = out->n - at - sizeof n_bytes;
-  memcpy(out->at + at, &n_bytes, sizeof n_bytes);
-  return XFER_OK;
-}
-
-/* Which layouts this rank has on some sides: appended to the *n uses, and new ones to `layouts`. */
-static xfer_status write_uses(uint32_t *uses, size_t *n, xfi_bytes *layouts, xfi_numbers *known,
-                              const filling *f, const uint64_t *sides)
-{
-  for (size_t w = 0; w < f->n_words; w++) {
-    for (uint64_t left = sides[w]; left != 0; left &= left - 1, ++*n) {
-      const xfer_layout *layout = *at_side(f->tensors, side_of(w, left));
-      const size_t n_known = known->n;
-
-      if (layout == NULL) continue;
-      uses[*n] = xfi_number_of(known, layout->digest) + 1;
-      if (known->n > n_known) XFI_TRY(write_layout(layouts, layout));
-    }
+    for (size_t i = f->from[r]; i < f->from[r + 1]; i++)
+      XFI_CHECK(f->said[i] <= f->known.n, XFER_ERR_MISMATCH,
+                "rank %zu has a layout that it did not say", r);
+    for (size_t w = 0; w < f->n_words; w++)
+      for (uint64_t left = f->fills[r * f->n_words + w]; left != 0; left &= left - 1)
+        f->filled[64 * w + (size_t)__builtin_ctzll(left)] = *use++;
   }
   return XFER_OK;
 }
 
-static xfer_status write_mine(xfi_bytes *out, const filling *f)
+/* The layouts that this rank tells: (number, length, bytes) each. */
+static xfer_status write_mine(xfi_bytes *out, filling *f)
 {
   xfer_status st = XFER_OK;
-  xfi_bytes layouts = {NULL, 0, 0};
-  xfi_numbers known = {0};
-  uint32_t *uses = xfi_calloc(f->n_sides, sizeof *uses); /* NO_LAYOUT */
-  size_t n = 0;
+  bool *is_needed = xfi_calloc(f->known.n + 1, sizeof *is_needed); /* by use */
 
-  XFI_CHECK_DONE(uses != NULL, XFER_ERR_NOMEM, "%zu layouts", f->n_sides);
-  XFI_TRY_DONE(xfi_numbers_create(&known, f->n_sides));
-  XFI_TRY_DONE(write_uses(uses, &n, &layouts, &known, f, f->own));
-  XFI_TRY_DONE(write_uses(uses, &n, &layouts, &known, f, fills_of(f, (size_t)f->comm->rank)));
-  XFI_TRY_DONE(xfi_bytes_put(out, uses, n * sizeof *uses));
-  XFI_TRY_DONE(xfi_bytes_put(out, layouts.at, layouts.n));
+  XFI_CHECK_DONE(is_needed != NULL, XFER_ERR_NOMEM, "%zu layouts", f->known.n);
+  XFI_TRY_DONE(read_uses(f));
+  for (size_t s = 0; s < f->n_sides; s++)
+    is_needed[f->filled[s]] = true;
+  for (size_t i = 0; i < f->n_mine; i++) {
+    const uint64_t number = xfi_number_of(&f->known, f->mine[i]->digest);
+
+    if (f->tellers[number] != f->comm->rank || !(is_own(f->mine[i]) || is_needed[number + 1]))
+      continue;
+    XFI_TRY_DONE(xfi_bytes_put(out, &number, sizeof number));
+    XFI_TRY_DONE(xfi_layout_put(out, f->mine[i]));
+  }
 done:
-  xfi_free(uses);
-  xfi_numbers_free(&known);
-  xfi_bytes_free(&layouts);
+  xfi_free(is_needed);
   return st;
 }
 
-/* The next layout that a rank has. */
-static xfer_status read_layout(filling *f, xfi_reader *r)
+static xfer_status read_told(filling *f, const unsigned char *bytes, size_t n_bytes)
 {
-  uint64_t n_bytes;
-  uint32_t number;
+  xfi_reader r = {bytes, n_bytes, false};
 
-  xfi_reader_take(r, &n_bytes, sizeof n_bytes);
-  XFI_CHECK(!r->failed && n_bytes >= LAYOUT_BYTES_MIN && n_bytes <= r->n_left, XFER_ERR_MISMATCH,
-            "a received list of layouts is malformed");
-  number = xfi_number_of_bytes(&f->different, r->at, n_bytes);
-  if (number == f->n_told) {
-    xfi_reader one = {r->at, n_bytes, false};
+  while (r.n_left > 0) {
+    uint64_t number;
 
-    XFI_TRY(xfi_layout_take(&f->told[number], &one));
-    f->n_told++;
-    XFI_CHECK(one.n_left == 0, XFER_ERR_MISMATCH, "a received list of layouts is malformed");
+    xfi_reader_take(&r, &number, sizeof number);
+    XFI_CHECK(!r.failed && number < f->known.n && f->told[number] == NULL, XFER_ERR_MISMATCH,
+              "a received list of layouts is malformed");
+    XFI_TRY(xfi_layout_take(&f->told[number], &r));
+    XFI_CHECK(memcmp(f->told[number]->digest, f->known.digests[number], sizeof *f->known.digests) ==
+                  0,
+              XFER_ERR_MISMATCH, "a received list of layouts is malformed");
   }
-  f->has[f->n_has++] = number;
-  r->at += n_bytes;
-  r->n_left -= n_bytes;
   return XFER_OK;
 }
 
-/* Of one rank: its uses stay where they are. */
-static xfer_status read_told(filling *f, size_t rank, const unsigned char *bytes, size_t n_bytes)
+/* What is needed, to every rank. */
+static xfer_status tell(filling *f)
 {
-  const uint32_t *uses = (const void *)bytes;
-  const size_t first = f->n_has;
-  size_t n_uses = f->n_own;
-  xfi_reader r;
+  xfi_bytes mine = {NULL, 0, 0};
+  xfer_status st = write_mine(&mine, f);
+  const uint64_t n_mine = mine.n;
+  uint64_t *sizes = xfi_comm_hear(f->comm, &st, &n_mine, sizeof n_mine, f->deadline);
+  void *all = NULL;
+  const unsigned char *at;
 
-  for (size_t w = 0; w < f->n_words; w++)
-    n_uses += (size_t)__builtin_popcountll(fills_of(f, rank)[w]);
-  XFI_CHECK(n_bytes % sizeof *uses == 0 && n_uses <= n_bytes / sizeof *uses, XFER_ERR_MISMATCH,
-            "a received list of layouts is malformed");
-  f->uses[rank] = uses;
-  f->first[rank] = first;
-  r = (xfi_reader){bytes + n_uses * sizeof *uses, n_bytes - n_uses * sizeof *uses, false};
-  while (r.n_left > 0)
-    XFI_TRY(read_layout(f, &r));
-  for (size_t i = 0; i < n_uses; i++)
-    XFI_CHECK(uses[i] <= f->n_has - first, XFER_ERR_MISMATCH,
-              "rank %zu has a layout that it did not say", rank);
-  return XFER_OK;
+  XFI_TRY_DONE(st);
+  f->told = xfi_comm_calloc(f->comm, f->known.n, sizeof(xfer_layout *));
+  XFI_CHECK_DONE(f->told != NULL, XFER_ERR_NOMEM, "%zu layouts", f->known.n);
+  XFI_TRY_DONE(gather(&all, f, mine.at, sizes));
+  at = all;
+  for (int r = 0; r < f->comm->size && st == XFER_OK; at += sizes[r++])
+    st = read_told(f, at, sizes[r]);
+done:
+  xfi_bytes_free(&mine);
+  xfi_free(sizes);
+  xfi_free(all);
+  return st;
 }
 
 /* ---- whole layouts ---- */
@@ -289,7 +377,7 @@ static xfer_status put_together(xfer_layout **whole, const filling *f, const uin
 
   XFI_CHECK_DONE(first != NULL && ranks != NULL, XFER_ERR_NOMEM, "%d ranks", size);
   for (int r = 0; r < size; r++) {
-    const xfer_layout *l = layout_of(f, (size_t)r, uses[r]);
+    const xfer_layout *l = layout_of(f, uses[r]);
     int64_t n_boxes;
 
     if (uses[r] == NO_LAYOUT) continue;
@@ -340,49 +428,34 @@ static void put(const xfer_layout **at, const xfer_layout *layout)
   *at = xfi_layout_share(layout);
 }
 
-/* Sides of which this rank has nothing. */
-static void fill_lacking(filling *f)
-{
-  for (size_t r = 0; r < (size_t)f->comm->size; r++) {
-    const uint32_t *use = f->uses[r] + f->n_own;
-
-    for (size_t w = 0; w < f->n_words; w++) {
-      for (uint64_t left = fills_of(f, r)[w]; left != 0; left &= left - 1) {
-        const xfer_layout **at = at_side(f->tensors, side_of(w, left));
-        const xfer_layout *layout = layout_of(f, r, *use++);
-
-        if (*at == NULL && layout != NULL) put(at, layout);
-      }
-    }
-  }
-}
-
-/* Sides of which some rank has its own boxes. Equal ones are one layout. */
-static xfer_status fill_own(filling *f)
+/* Every side of which some rank has its own boxes, or this one nothing. Equal ones are one layout.
+ */
+static xfer_status fill(filling *f)
 {
   const size_t size = (size_t)f->comm->size;
   xfer_status st = XFER_OK;
   xfi_numbers different = {0};
   uint32_t *uses = xfi_calloc(size, sizeof *uses);
-  size_t n = 0;
+  size_t n_own = 0;
 
-  f->whole = xfi_calloc(f->n_own, sizeof(xfer_layout *));
+  f->whole = xfi_calloc(f->n_sides, sizeof(xfer_layout *));
   XFI_CHECK_DONE(uses != NULL && f->whole != NULL, XFER_ERR_NOMEM, "%zu ranks", size);
-  XFI_TRY_DONE(xfi_numbers_create(&different, f->n_own));
-  for (size_t w = 0; w < f->n_words; w++) {
-    for (uint64_t left = f->own[w]; left != 0; left &= left - 1, n++) {
-      const size_t side = side_of(w, left);
-      uint32_t number;
+  XFI_TRY_DONE(xfi_numbers_create(&different, f->n_sides));
+  for (size_t s = 0; s < f->n_sides; s++) {
+    const xfer_layout **at = at_side(f->tensors, s);
+    uint32_t number;
 
-      for (size_t r = 0; r < size; r++)
-        uses[r] = f->uses[r][n];
-      number = xfi_number_of_bytes(&different, uses, size * sizeof *uses);
-      if (number == f->n_whole) {
-        XFI_TRY_DONE(put_together(&f->whole[number], f, uses, f->tensors[side / 2].name));
-        f->n_whole++;
-      }
-      put(at_side(f->tensors, side), f->whole[number]);
+    if (*at == NULL && layout_of(f, f->filled[s]) != NULL) put(at, layout_of(f, f->filled[s]));
+    if (!has_bit(f->own, s)) continue;
+    for (size_t r = 0; r < size; r++)
+      uses[r] = f->said[f->from[r] + n_own];
+    n_own++;
+    number = xfi_number_of_bytes(&different, uses, size * sizeof *uses);
+    if (number == f->n_whole) {
+      XFI_TRY_DONE(put_together(&f->whole[number], f, uses, f->tensors[s / 2].name));
+      f->n_whole++;
     }
+    put(at, f->whole[number]);
   }
 done:
   xfi_numbers_free(&different);
@@ -390,62 +463,34 @@ done:
   return st;
 }
 
-/* What all have told, where it belongs. */
-static xfer_status fill(filling *f, const heard *all)
-{
-  const size_t size = (size_t)f->comm->size;
-  const unsigned char *at = all->bytes;
-  size_t most = 0; /* layouts that are told */
-
-  for (size_t r = 0; r < size; r++)
-    most += all->sizes[r] / (sizeof(uint64_t) + LAYOUT_BYTES_MIN);
-  f->uses = xfi_calloc(size, sizeof *f->uses);
-  f->first = xfi_calloc(size, sizeof *f->first);
-  f->told = xfi_calloc(most, sizeof(xfer_layout *));
-  f->has = xfi_calloc(most, sizeof *f->has);
-  XFI_CHECK(f->uses != NULL && f->first != NULL && f->told != NULL && f->has != NULL,
-            XFER_ERR_NOMEM, "%zu ranks", size);
-  XFI_TRY(xfi_numbers_create(&f->different, most));
-  for (size_t r = 0; r < size; at += all->sizes[r++])
-    XFI_TRY(read_told(f, r, at, all->sizes[r]));
-  fill_lacking(f);
-  return fill_own(f);
-}
-
 xfer_status xfi_agree_fill(xfer_tensor *tensors, size_t n_tensors, xfi_comm *comm,
                            xfi_deadline deadline)
 {
   xfer_status st = XFER_OK;
   filling f = {.comm = comm, .deadline = deadline, .tensors = tensors, .n_sides = 2 * n_tensors};
-  xfi_bytes bits = {NULL, 0, 0};
-  xfi_bytes mine = {NULL, 0, 0};
-  heard all_bits = {NULL, NULL};
-  heard all = {NULL, NULL};
 
   f.n_words = (f.n_sides + 63) / 64;
-  XFI_TRY_DONE(hear(&all_bits, &f, write_bits(&bits, &f), &bits));
-  st = read_bits(&f, &all_bits);
-  if (st == XFER_OK) st = write_mine(&mine, &f);
-  XFI_TRY_DONE(hear(&all, &f, st, &mine));
-  XFI_TRY_DONE(xfi_comm_agree(comm, fill(&f, &all), deadline));
+  XFI_TRY_DONE(list_mine(&f));
+  XFI_TRY_DONE(hear_all(&f));
+  XFI_TRY_DONE(gather_uses(&f));
+  st = tell(&f);
+  if (st == XFER_OK) st = fill(&f);
+  XFI_TRY_DONE(xfi_comm_agree(comm, st, deadline));
 done:
-  for (size_t i = 0; i < f.n_told; i++)
+  for (size_t i = 0; f.told != NULL && i < f.known.n; i++)
     xfi_layout_destroy(f.told[i]);
   for (size_t i = 0; i < f.n_whole; i++)
     xfi_layout_destroy(f.whole[i]);
-  xfi_bytes_free(&bits);
-  xfi_bytes_free(&mine);
-  xfi_free(all_bits.bytes);
-  xfi_free(all_bits.sizes);
-  xfi_free(all.bytes);
-  xfi_free(all.sizes);
-  xfi_free(f.own);
-  xfi_free(f.bits);
-  xfi_free(f.uses);
-  xfi_numbers_free(&f.different);
   xfi_free(f.told);
-  xfi_free(f.has);
-  xfi_free(f.first);
   xfi_free(f.whole);
+  xfi_free(f.mine);
+  xfi_free(f.uses);
+  xfi_free(f.tellers);
+  xfi_free(f.own);
+  xfi_free(f.fills);
+  xfi_free(f.said);
+  xfi_free(f.from);
+  xfi_free(f.filled);
+  xfi_numbers_free(&f.known);
   return st;
 }

@@ -11,7 +11,7 @@
 #include "error.h"
 
 /* A change of the plan's arithmetic or of the messages between ranks changes this. */
-#define PLAN_VERSION 16
+#define PLAN_VERSION 14
 
 void xfi_statement_begin(xfi_statement *said, xfi_subject subject, const xfer_plan_options *options)
 {

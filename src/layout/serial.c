@@ -89,11 +89,24 @@ static void put_layout(writer *w, const xfer_layout *l, bool digested)
     put_cuts(w, l);
 }
 
-xfer_status xfi_layout_put(xfi_bytes *out, const xfer_layout *layout)
+xfer_status xfi_layout_write(xfi_bytes *out, const xfer_layout *layout)
 {
   writer w = {out, XFER_OK};
 
   put_layout(&w, layout, false);
+  return w.st;
+}
+
+xfer_status xfi_layout_put(xfi_bytes *out, const xfer_layout *layout)
+{
+  const size_t at = out->n;
+  writer w = {out, XFER_OK};
+  uint64_t n_bytes;
+
+  put1(&w, 0);
+  put_layout(&w, layout, false);
+  n_bytes = out->n - at - sizeof n_bytes;
+  if (w.st == XFER_OK) memcpy(out->at + at, &n_bytes, sizeof n_bytes);
   return w.st;
 }
 

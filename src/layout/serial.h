@@ -20,8 +20,11 @@
 #define XFI_SERIAL_BOXES INT64_C(0x625f72656678)  /* "xfer_b" */
 
 /* Append its words. */
+xfer_status xfi_layout_write(xfi_bytes *out, const xfer_layout *layout);
+/* Checks everything: the bytes come from another process. */
+xfer_status xfi_layout_read(xfer_layout **layout, const unsigned char *bytes, size_t n_bytes);
+/* The same among other things, its length before it. */
 xfer_status xfi_layout_put(xfi_bytes *out, const xfer_layout *layout);
-/* The next layout. Checks everything: the bytes come from another process. */
 xfer_status xfi_layout_take(xfer_layout **layout, xfi_reader *reader);
 
 /* Fill layout->digest: of the words, but that the mesh goes in by its own. */

@@ -51,27 +51,23 @@ static xfer_status gather_of_a_liar(xfi_comm *comm, void *all, const void *mine,
 /* What rank 0 says falsely where layouts are told that rank 3 lacks: in which gathering after it
  * has said how much it has, or in that, and which word of 64 bits. */
 typedef struct false_word {
-  int sizes_said; /* 1: of bits; 2: of uses and layouts */
+  int sizes_said; /* 1: of bits and digests, after which uses come; 2: of layouts */
   int after;
   size_t at;
   uint64_t value;
   const char *says;
 } false_word;
 
+#define MALFORMED "a received list of layouts is malformed"
 static const false_word false_words[] = {
-    {2, 1, 0, 1 << 20, "that it did not say"}, /* a layout that it does not tell, */
-    {2, 1, 1, 1 << 20, "a received list of layouts is malformed"}, /* more than it does, */
-    {2, 1, 1, 8, "a received list of layouts is malformed"},       /* less than a layout has, */
-    {2, 1, 1, 64, "a received layout is malformed"},               /* a part of one, */
-    {2, 1, 1, 120 + 8 + 72, "a received list of layouts is malformed"},      /* two as one, */
-    {2, 1, 2, 1 << 20, "a received layout is malformed"},                    /* what is none, */
-    {2, 0, 0, 0, "a received list of layouts is malformed"},                 /* nothing, */
-    {2, 0, 0, UINT64_C(6) << 32, "a received list of layouts is malformed"}, /* part of a use, */
-    {2, 1, 3, XFER_I8, "rank 3 has i8"},         /* and another than it has; */
+    {2, 1, 0, 1 << 20, MALFORMED},               /* the number of a layout that nobody has, */
+    {2, 1, 1, 1 << 20, MALFORMED},               /* more bytes than there are, */
+    {2, 1, 3, XFER_I8, MALFORMED},               /* another layout than it said, */
+    {1, 2, 0, 1 << 20, "that it did not say"},   /* and one that it did not; */
     {1, 1, 1, UINT64_MAX, "has a whole layout"}, /* own boxes of more sides than there are; */
-    {1, 0, 0, 0,
-     "a received list of layouts is malformed"}, /* nothing, and half (behind a status) */
-    {1, 0, 0, UINT64_C(8) << 32, "a received list of layouts is malformed"}};
+    {1, 0, 0, 0, MALFORMED},                     /* nothing, */
+    {1, 0, 0, UINT64_C(24) << 32, MALFORMED}     /* and half a pair (behind a status of 32 bits) */
+};
 static const false_word *said_falsely;
 static _Thread_local int n_sizes_said;
 static _Thread_local int n_after;
@@ -132,7 +128,7 @@ static void test_a_rank_that_says_what_cannot_be_is_named(void **state)
   }
 }
 
-/* Rank 3 was told one source. */
+/* Rank 3 was told one source: uses of all are as many bytes as a size. */
 static void plan_by_false_words(int rank, void *context)
 {
   input in;

@@ -22,12 +22,12 @@ static void read_layout(const unsigned char *bytes, size_t n_bytes)
   xfer_layout *again = NULL;
   xfi_bytes written = {NULL, 0, 0};
 
-  if (xfi_layout_take(&layout, &(xfi_reader){bytes, n_bytes, false}) != XFER_OK) {
+  if (xfi_layout_read(&layout, bytes, n_bytes) != XFER_OK) {
     if (layout != NULL || xfer_last_error()[0] == '\0') abort();
     return;
   }
-  if (xfi_layout_put(&written, layout) != XFER_OK) abort();
-  if (xfi_layout_take(&again, &(xfi_reader){written.at, written.n, false}) != XFER_OK) abort();
+  if (xfi_layout_write(&written, layout) != XFER_OK) abort();
+  if (xfi_layout_read(&again, written.at, written.n) != XFER_OK) abort();
   if (memcmp(again->digest, layout->digest, sizeof layout->digest) != 0) abort();
   xfi_bytes_free(&written);
   xfi_layout_destroy(layout);

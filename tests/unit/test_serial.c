@@ -47,8 +47,8 @@ static void test_what_is_written_is_read_back(void **state)
     xfi_bytes made = {NULL, 0, 0};
 
     print_message("%s\n", i < N_SIDES ? sides[i] : "a table");
-    assert_int_equal(xfi_layout_put(&made, layout), XFER_OK);
-    assert_int_equal(xfi_layout_take(&back, &(xfi_reader){made.at, made.n, false}), XFER_OK);
+    assert_int_equal(xfi_layout_write(&made, layout), XFER_OK);
+    assert_int_equal(xfi_layout_read(&back, made.at, made.n), XFER_OK);
     assert_memory_equal(back->digest, layout->digest, sizeof layout->digest);
     assert_int_equal(back->n_elems, layout->n_elems);
     assert_int_equal(back->n_replicas, layout->n_replicas);
@@ -63,21 +63,15 @@ static void test_what_is_written_is_read_back(void **state)
   }
 }
 
-/* Reads all of a copy of its own size, so that the sanitizer sees a step beyond it. */
+/* Reads a copy of its own size, so that the sanitizer sees a step beyond it. */
 static xfer_status read_copy(xfer_layout **layout, const unsigned char *bytes, size_t n_bytes)
 {
   unsigned char *copy = xfi_calloc(n_bytes, 1);
-  xfi_reader r = {copy, n_bytes, false};
   xfer_status st;
 
   assert_non_null(copy);
   memcpy(copy, bytes, n_bytes);
-  st = xfi_layout_take(layout, &r);
-  if (st == XFER_OK && r.n_left > 0) {
-    xfi_layout_destroy(*layout);
-    *layout = NULL;
-    st = XFER_ERR_MISMATCH;
-  }
+  st = xfi_layout_read(layout, copy, n_bytes);
   xfi_free(copy);
   return st;
 }
@@ -90,7 +84,7 @@ static void test_every_truncation_is_refused(void **state)
     xfer_layout *back = NULL;
     xfi_bytes made = {NULL, 0, 0};
 
-    assert_int_equal(xfi_layout_put(&made, layout), XFER_OK);
+    assert_int_equal(xfi_layout_write(&made, layout), XFER_OK);
     for (size_t n = 0; n < made.n; n++) {
       assert_int_equal(read_copy(&back, made.at, n), XFER_ERR_MISMATCH);
       assert_memory_equal(xfer_last_error(), "a received layout is malformed", 30);
@@ -101,30 +95,26 @@ static void test_every_truncation_is_refused(void **state)
   }
 }
 
-static void test_layouts_one_after_the_other_are_read_back(void **state)
+static void test_bytes_too_many_are_refused(void **state)
 {
   (void)state;
+  xfer_layout *layout = with_table();
+  xfer_layout *back = NULL;
   xfi_bytes made = {NULL, 0, 0};
-  xfi_reader r;
+  unsigned char *longer = NULL;
 
-  for (int i = 0; i <= N_SIDES; i++) {
-    xfer_layout *layout = layout_number(i);
-
-    assert_int_equal(xfi_layout_put(&made, layout), XFER_OK);
-    xfi_layout_destroy(layout);
+  assert_int_equal(xfi_layout_write(&made, layout), XFER_OK);
+  longer = xfi_calloc(made.n + 16, 1);
+  assert_non_null(longer);
+  memcpy(longer, made.at, made.n);
+  for (size_t n = 1; n <= 16; n++) {
+    assert_int_equal(read_copy(&back, longer, made.n + n), XFER_ERR_MISMATCH);
+    assert_memory_equal(xfer_last_error(), "a received layout is malformed", 30);
   }
-  r = (xfi_reader){made.at, made.n, false};
-  for (int i = 0; i <= N_SIDES; i++) {
-    xfer_layout *layout = layout_number(i);
-    xfer_layout *back = NULL;
-
-    assert_int_equal(xfi_layout_take(&back, &r), XFER_OK);
-    assert_memory_equal(back->digest, layout->digest, sizeof layout->digest);
-    xfi_layout_destroy(back);
-    xfi_layout_destroy(layout);
-  }
-  assert_int_equal(r.n_left, 0);
+  assert_null(back);
   xfi_bytes_free(&made);
+  xfi_free(longer);
+  xfi_layout_destroy(layout);
 }
 
 /* What is read in spite of a change must be a whole layout, which writes the bytes it was read
@@ -142,7 +132,7 @@ static void read_changed(const unsigned char *bytes, size_t n_bytes, int *n_read
     return;
   }
   ++*n_read;
-  assert_int_equal(xfi_layout_put(&again, back), XFER_OK);
+  assert_int_equal(xfi_layout_write(&again, back), XFER_OK);
   assert_int_equal(again.n, n_bytes);
   xfi_bytes_free(&again);
   for (int i = 0; i < back->mesh->size; i++) {
@@ -163,7 +153,7 @@ static void test_every_changed_bit_and_byte_is_refused_or_read_as_what_it_is(voi
     xfi_bytes made = {NULL, 0, 0};
     int n_read = 0;
 
-    assert_int_equal(xfi_layout_put(&made, layout), XFER_OK);
+    assert_int_equal(xfi_layout_write(&made, layout), XFER_OK);
     for (size_t at = 0; at < made.n; at++) {
       static const unsigned char others[] = {0, 1, 2, 3, 4, 8, 9, 0x7f, 0x80, 0xff};
       const unsigned char kept = made.at[at];
@@ -207,7 +197,7 @@ static void test_every_changed_word_is_refused_or_read_as_what_it_is(void **stat
     xfi_bytes made = {NULL, 0, 0};
     int n_read = 0;
 
-    assert_int_equal(xfi_layout_put(&made, layout), XFER_OK);
+    assert_int_equal(xfi_layout_write(&made, layout), XFER_OK);
     for (size_t at = 0; at < made.n; at += sizeof *others) {
       int64_t kept;
 
@@ -246,7 +236,7 @@ static void test_random_words_are_refused(void **state)
 static xfer_status write_again(void *context)
 {
   xfi_bytes made = {NULL, 0, 0};
-  xfer_status st = xfi_layout_put(&made, context);
+  xfer_status st = xfi_layout_write(&made, context);
 
   xfi_bytes_free(&made);
   return st;
@@ -261,7 +251,7 @@ static xfer_status read_again(void *context)
 {
   const xfi_bytes *t = context;
   xfer_layout *layout = NULL;
-  xfer_status st = xfi_layout_take(&layout, &(xfi_reader){t->at, t->n, false});
+  xfer_status st = xfi_layout_read(&layout, t->at, t->n);
 
   assert_true((layout != NULL) == (st == XFER_OK));
   xfi_layout_destroy(layout);
@@ -281,10 +271,27 @@ static void test_each_failed_allocation_is_reported_as_one(void **state)
     assert_true(fail_each_allocation(write_again, layout) >= 1);
     assert_true(fail_each_allocation(digest_again, layout) >= 1);
     assert_memory_equal(layout->digest, digest, sizeof digest);
-    assert_int_equal(xfi_layout_put(&made, layout), XFER_OK);
+    assert_int_equal(xfi_layout_write(&made, layout), XFER_OK);
     assert_true(fail_each_allocation(read_again, &made) >= 5);
     xfi_bytes_free(&made);
     xfi_layout_destroy(layout);
+  }
+}
+
+/* Of several layouts one after the other, each behind its length. */
+static void test_a_list_that_is_cut_is_refused(void **state)
+{
+  const uint64_t longer[2] = {9, 0};
+  const size_t n_bytes[2] = {sizeof *longer - 1, sizeof longer};
+  xfer_layout *layout = NULL;
+
+  (void)state;
+  for (int i = 0; i < 2; i++) {
+    xfi_reader r = {(const unsigned char *)longer, n_bytes[i], false};
+
+    assert_int_equal(xfi_layout_take(&layout, &r), XFER_ERR_MISMATCH);
+    assert_string_equal(xfer_last_error(), "a received list of layouts is malformed");
+    assert_null(layout);
   }
 }
 
@@ -297,7 +304,7 @@ static void test_words_of_another_kind_are_refused(void **state)
       words[25]; /* kind, dtype, 2 dims, 2 + 2 sizes, 2 axes, their sizes, 4 ranks, 2 cuts of 5 */
 
   (void)state;
-  assert_int_equal(xfi_layout_put(&made, layout), XFER_OK);
+  assert_int_equal(xfi_layout_write(&made, layout), XFER_OK);
   assert_int_equal(made.n, sizeof words);
   memcpy(words, made.at, sizeof words);
   words[0]++;
@@ -353,10 +360,11 @@ int main(void)
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(test_what_is_written_is_read_back),
       cmocka_unit_test(test_every_truncation_is_refused),
-      cmocka_unit_test(test_layouts_one_after_the_other_are_read_back),
+      cmocka_unit_test(test_bytes_too_many_are_refused),
       cmocka_unit_test(test_every_changed_bit_and_byte_is_refused_or_read_as_what_it_is),
       cmocka_unit_test(test_every_changed_word_is_refused_or_read_as_what_it_is),
       cmocka_unit_test(test_random_words_are_refused),
+      cmocka_unit_test(test_a_list_that_is_cut_is_refused),
       cmocka_unit_test(test_words_of_another_kind_are_refused),
       cmocka_unit_test(test_boxes_of_another_kind_are_refused),
       cmocka_unit_test(test_tables_that_may_leave_out_elements_are_others),
