@@ -376,21 +376,23 @@ static void test_maps_may_differ_by_layer(void **state)
   xfer_model_destroy(model);
 }
 
-/* SGLang's loaders of other families know no redundant experts. */
-static void test_expert_maps_of_sglang_are_for_families_that_have_them(void **state)
+/* SGLang's loaders of other families know no redundant experts, nor do those of models that see. */
+static void test_expert_maps_of_sglang_are_for_models_that_have_them(void **state)
 {
-#define EXPERTS(type)                                                                              \
+#define EXPERTS(types)                                                                             \
   REFIT_TABLE("\"num_hidden_layers\":1,\"hidden_size\":16,\"n_routed_experts\":4,"                 \
               "\"num_experts\":4,\"first_k_dense_replace\":0,\"moe_intermediate_size\":8,"         \
-              "\"model_type\":\"" type "\"",                                                       \
+              "\"model_type\":" types,                                                             \
               "{\"pattern\":\"model.layers.{layer}.mlp.experts.{expert}.down_proj.weight\","       \
               "\"layer\":[0,0],\"expert\":[0,3],\"shape\":[16,8],\"dtype\":\"bf16\"}")
-  static const char *const tables[] = {EXPERTS("qwen3_moe"), EXPERTS("deepseek_v3"),
-                                       EXPERTS("glm4_moe")};
+#define SEEING(type, text) EXPERTS("\"" type "\",\"text_config\":{\"model_type\":\"" text "\"}")
+  static const char *const tables[] = {
+      EXPERTS("\"qwen3_moe\""), EXPERTS("\"deepseek_v3\""),       SEEING("kimi_k25", "kimi_k2"),
+      EXPERTS("\"glm4_moe\""),  SEEING("kimi_vl", "deepseek_v3"), SEEING("interns1", "qwen3_moe")};
   char spec[300];
 
   (void)state;
-  for (int i = 0; i < 3; i++) {
+  for (int i = 0; i < 6; i++) {
     xfer_model *model = NULL;
     xfer_side *gen = NULL;
     xfer_refit *refit = NULL;
@@ -400,12 +402,13 @@ static void test_expert_maps_of_sglang_are_for_families_that_have_them(void **st
     assert_int_equal(refit_load(&model, tables[i]), XFER_OK);
     assert_int_equal(refit_side(&gen, spec, NULL), XFER_OK);
     assert_int_equal(xfer_refit_create(&refit, model, NULL, gen),
-                     i < 2 ? XFER_OK : XFER_ERR_UNSUPPORTED);
-    if (i == 2) refit_expect_error("whether SGLang has an expert map in this family");
+                     i < 3 ? XFER_OK : XFER_ERR_UNSUPPORTED);
+    if (i >= 3) refit_expect_error("whether SGLang has an expert map in this model");
     xfer_refit_destroy(refit);
     xfer_side_destroy(gen);
     xfer_model_destroy(model);
   }
+#undef SEEING
 #undef EXPERTS
 }
 
@@ -526,7 +529,7 @@ int main(void)
       cmocka_unit_test(test_placed_on_both_sides_is_cut_on_both),
       cmocka_unit_test(test_scalars_travel),
       cmocka_unit_test(test_expert_maps_must_hold_every_expert),
-      cmocka_unit_test(test_expert_maps_of_sglang_are_for_families_that_have_them),
+      cmocka_unit_test(test_expert_maps_of_sglang_are_for_models_that_have_them),
       cmocka_unit_test(test_maps_may_differ_by_layer),
       cmocka_unit_test(test_what_is_ignored_is_not_silent),
       cmocka_unit_test(test_patterns_that_match_nothing_are_errors),
