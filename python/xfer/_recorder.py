@@ -434,7 +434,7 @@ def _last_of(known: _Storage) -> list[Write]:
         for i, each in enumerate(known.writes):
             write(block, replace(each.copy, source=str(i)))
     except Unmapped:
-        return known.writes
+        return _last_in_strides(known)
     for box in block.boxes:
         each = known.writes[int(box.source)]
         to = sum(lo * s for lo, s in zip(box.lo, strides, strict=True))
@@ -442,6 +442,22 @@ def _last_of(known: _Storage) -> list[Write]:
         dims = tuple(Dim(n, t, f) for n, t, f in zip(sizes, strides, box.strides, strict=True))
         left.append(Write(Strided(each.copy.source, box.of, to, dims, box.dtype), each.made))
     return left
+
+
+def _last_in_strides(known: _Storage) -> list[Write]:
+    """The same where that is no product of boxes: what was written over is left out, and if a copy was in part, all is
+    made."""
+    everything = Strided("", 0, 0, (Dim(math.prod(known.block.shape), 1, 0),))
+    taken, left = torch.zeros(everything.size, dtype=torch.bool, device="cpu"), []
+    for each in reversed(known.writes):
+        part = taken.as_strided([dim.n for dim in each.copy.dims], [dim.to for dim in each.copy.dims], each.copy.to)
+        if part.all():
+            continue
+        if each.made is None and part.any():
+            return [Write(everything, known.block.made)]
+        left.append(each)
+        part.fill_(True)
+    return left[::-1]
 
 
 def _reach(tensor: Any) -> int:

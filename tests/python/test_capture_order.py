@@ -43,3 +43,27 @@ def test_what_is_overwritten_by_elements_that_nothing_wrote_is_no_copy():
     assert [(each.source_box, each.target_offset) for each in found.copies] == [(((0, 2),), 1)]
     assert [(each.target_offset, each.shape) for each in found.made] == [(0, ()), (5, ())]
     assert found.missing == {"x": 2}
+
+
+@pytest.mark.parametrize("first", ["all", "half", "zeros"])
+def test_of_writes_in_many_strides_too_the_last_counts(first):
+    n = 10000
+
+    def loader(model, weights):
+        x = model.x.data
+        if first == "zeros":
+            x.zero_()
+            x[1::2].copy_(weights["b"])
+        writes = [(x, weights["a"]), (x[::2], weights["b"])]
+        for target, source in writes[first == "zeros" :] if first != "half" else reversed(writes):
+            target.copy_(source)
+
+    found = capture(Model({"x": (n,)}, loader), {"a": ("f64", (n,)), "b": ("f64", (n // 2,))})
+    assert found.missing == {}
+    copies = [(each.source, each.target_offset, each.target_strides) for each in found.copies]
+    made = [(each.how, set(each.sources), each.shape) for each in found.made]
+    if first == "all":  # which has half of it left, in more parts than are listed
+        assert (copies, made) == ([], [("writes in strides", {"a", "b"}, (n,))])
+    else:
+        assert made == []
+        assert copies == ([("a", 0, (1,))] if first == "half" else [("b", 1, (2,)), ("b", 0, (2,))])
