@@ -25,7 +25,8 @@ enum {
   /* Longer runs are as fast in parts of their own (rows.cu). */
   TOGETHER_BYTES_MAX = 2048,
   APART_BYTES_MAX = 768,
-  APART_WORD_LOG2_MAX = 2
+  APART_WORD_LOG2_MAX = 2,
+  LINE_BYTES_MIN = 128
 };
 static const int64_t RUNS_MAX = INT64_C(1) << 31; /* xfi_cuda_div's range */
 
@@ -167,25 +168,54 @@ static xfer_status add_rows(xfi_cuda_table *table, const xfi_copy *c, uint32_t w
   return XFER_OK;
 }
 
-/* Short runs at odd addresses that follow each other in dst, or in src if they are of narrow words.
- */
+/* Do runs follow each other, in lines along the fastest dim of dst that are long enough? */
+static bool is_in_lines(const xfi_copy *c, int64_t run_bytes, const int64_t *stride)
+{
+  const int64_t last = c->n_dims - 1;
+
+  return last >= 0 && stride[last] == run_bytes &&
+         (last == 0 || c->extent[last] * run_bytes >= LINE_BYTES_MIN);
+}
+
+/* Are they put together to words of dst? */
+static bool is_together(const xfi_copy *c)
+{
+  return is_in_lines(c, c->run_bytes, c->dst_stride) && c->run_bytes >= WORD_BYTES_MAX;
+}
+
+/* Short runs at odd addresses, in lines of either side. */
 static bool is_ragged(const xfi_copy *c, uint32_t word_log2)
 {
-  if (c->src == NULL || c->n_dims != 1 || INT64_C(1) << word_log2 == WORD_BYTES_MAX) return false;
-  if (c->dst_stride[0] == c->run_bytes)
-    return c->run_bytes >= WORD_BYTES_MAX && c->run_bytes <= TOGETHER_BYTES_MAX;
-  return c->src_stride[0] == c->run_bytes && word_log2 <= APART_WORD_LOG2_MAX &&
-         c->run_bytes >= WORD_BYTES_MAX && c->run_bytes <= APART_BYTES_MAX;
+  if (c->src == NULL || INT64_C(1) << word_log2 == WORD_BYTES_MAX) return false;
+  if (is_together(c)) return c->run_bytes <= TOGETHER_BYTES_MAX;
+  return (is_in_lines(c, c->run_bytes, c->dst_stride) ||
+          is_in_lines(c, c->run_bytes, c->src_stride)) &&
+         word_log2 <= APART_WORD_LOG2_MAX && c->run_bytes <= APART_BYTES_MAX;
+}
+
+/* Ends a piece of lines, of runs of so many words: a tile has whole runs of one line. */
+static void end_lines(xfi_cuda_table *table, xfi_cuda_piece *piece, int64_t n_rows,
+                      int64_t run_words, int64_t tile_words)
+{
+  piece->n_rows = (uint32_t)n_rows;
+  piece->run_words = run_words;
+  piece->tile_rows = (uint32_t)least(tile_words / run_words, piece->extent[0]);
+  piece->tile_cols = (uint32_t)run_words;
+  piece->cols_per_row = (piece->extent[0] + piece->tile_rows - 1) / piece->tile_rows;
+  piece->by_tile_cols = xfi_cuda_div_make(piece->tile_cols);
+  xfi_cuda_piece_end(table, n_rows / piece->extent[0] * piece->cols_per_row);
 }
 
 static xfer_status add_ragged(xfi_cuda_table *table, const xfi_copy *c, uint32_t word_log2,
                               int64_t tile_bytes)
 {
-  const uint32_t log2 = c->dst_stride[0] == c->run_bytes ? 0 : word_log2;
+  const bool together = is_together(c);
+  const uint32_t log2 = together ? 0 : word_log2;
   xfi_cuda_piece *piece;
 
   XFI_TRY(xfi_cuda_piece_begin(&piece, table, c, log2));
-  end_runs(table, piece, xfi_copy_runs(c), c->run_bytes >> log2, tile_bytes >> log2);
+  piece->kind = together ? XFI_CUDA_RAGGED_TOGETHER : XFI_CUDA_RAGGED_BY_IMAGE;
+  end_lines(table, piece, xfi_copy_runs(c), c->run_bytes >> log2, tile_bytes >> log2);
   return XFER_OK;
 }
 
@@ -223,6 +253,9 @@ static xfer_status add_elements(xfi_cuda_table *table, const xfi_copy *c, int64_
   const bool fits = src_starts(c) % (uint64_t)(n_elems * v->src_bytes) == 0 &&
                     dst_bits % (uint64_t)(n_elems * v->dst_bytes) == 0;
   const bool is_skewed = !fits && is_pair(v) && run_elems >= SKEWED_ELEMS_MIN;
+  const bool has_lines = !fits && run_elems < SKEWED_ELEMS_MIN && !xfi_convert_has_scales(v) &&
+                         (is_in_lines(c, c->run_bytes, c->dst_stride) ||
+                          is_in_lines(c, run_elems * v->src_bytes, c->src_stride));
   xfi_cuda_piece *piece;
 
   if (!fits && !is_skewed) n_elems = 1;
@@ -231,6 +264,11 @@ static xfer_status add_elements(xfi_cuda_table *table, const xfi_copy *c, int64_
   piece->kind = kind_of(v, n_elems) + (is_skewed ? XFI_CUDA_CONVERT_SKEWED : 0);
   piece->scales = c->scales;
   piece->run_elems = run_elems;
+  if (has_lines) {
+    piece->kind = XFI_CUDA_CONVERT_LINES;
+    end_lines(table, piece, xfi_copy_runs(c), run_elems, tile_bytes / wide);
+    return XFER_OK;
+  }
   end_runs(table, piece, xfi_copy_runs(c),
            is_skewed ? (run_elems + 2 * n_elems - 2) / n_elems : run_elems / n_elems,
            least(tile_bytes / (n_elems * wide), TILE_WORDS_MAX));

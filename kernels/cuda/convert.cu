@@ -5,8 +5,8 @@
  * half the rate. Numbers equal kernels/ref/convert.c bit for bit; NaNs, which the hardware's
  * conversions rid of their sign, are put right afterwards.
  */
+#include "lines.cuh"
 #include "numbers.cuh"
-#include "words.cuh"
 
 namespace {
 
@@ -256,6 +256,32 @@ struct one_by_one : converts {
   }
 };
 
+struct in_lines : converts {
+  template <int from_bytes>
+  static __device__ __forceinline__ void by_destination(const xfi_cuda_piece &piece, int64_t index,
+                                                        char *image)
+  {
+    if (piece.convert.dst_bytes == 1)
+      copy_line<each_number<1, from_bytes, 1>>(piece, index, image);
+    else if (piece.convert.dst_bytes == 2)
+      copy_line<each_number<1, from_bytes, 2>>(piece, index, image);
+    else
+      copy_line<each_number<1, from_bytes, 4>>(piece, index, image);
+  }
+
+  __device__ __forceinline__ void operator()(const xfi_cuda_piece &piece, int64_t index) const
+  {
+    __shared__ __align__(16) char images[WALKERS][IMAGE_BYTES];
+    char *const image = images[threadIdx.x / 32];
+
+    if (piece.kind != XFI_CUDA_CONVERT_LINES) return;
+    if (piece.convert.src_bytes == 4)
+      by_destination<4>(piece, index, image);
+    else
+      by_destination<2>(piece, index, image);
+  }
+};
+
 template <uint32_t kind, template <int, int> typename Numbers, int from, int to>
 constexpr xfi_cuda_kernels pair = kernels_of<words_of<converts, kind, Numbers<from, to>>>;
 
@@ -269,7 +295,7 @@ constexpr xfi_cuda_kernels pair = kernels_of<words_of<converts, kind, Numbers<fr
 
 const xfi_cuda_kernels kinds[XFI_CUDA_N_CONVERTS] = {PAIRS(XFI_CUDA_CONVERT, all_numbers),
                                                      PAIRS(XFI_CUDA_CONVERT_SKEWED, skewed_numbers),
-                                                     kernels_of<one_by_one>};
+                                                     kernels_of<one_by_one>, kernels_of<in_lines>};
 
 } // namespace
 

@@ -51,9 +51,12 @@ typedef struct xfi_cuda_div {
   uint32_t shift;
 } xfi_cuda_div;
 
-/* Kinds of pieces in the tables of swapped, of converts and of blocks; each has a kernel to itself.
- */
+/* Kinds of pieces in the tables of ragged, of swapped, of converts and of blocks; each has a kernel
+ * to itself. */
 enum {
+  XFI_CUDA_RAGGED_TOGETHER = 0,
+  XFI_CUDA_RAGGED_BY_IMAGE = 1,
+  XFI_CUDA_N_RAGGED = 2,
   XFI_CUDA_SWAP = 0,           /* + log2 of an element's bytes */
   XFI_CUDA_SWAP_APART = 5,     /* likewise: elements do not follow each other on both sides */
   XFI_CUDA_SWAP_CONVERT = 10,  /* XFI_CUDA_SWAP_CONVERT_KIND() */
@@ -62,7 +65,8 @@ enum {
   XFI_CUDA_CONVERT = 0, /* + 5 * xfi_convert_type() of the source + that of the destination */
   XFI_CUDA_CONVERT_SKEWED = 15, /* likewise: runs begin anywhere in words */
   XFI_CUDA_CONVERT_ONE_BY_ONE = 30,
-  XFI_CUDA_N_CONVERTS = 31,
+  XFI_CUDA_CONVERT_LINES = 31, /* likewise, by lines.cuh */
+  XFI_CUDA_N_CONVERTS = 32,
   XFI_CUDA_QUANTISE = 0, /* + xfi_convert_type() of the source */
   XFI_CUDA_AMAX_OF_4_BYTES = 3,
   XFI_CUDA_AMAX_OF_2_BYTES = 4,
@@ -78,7 +82,7 @@ typedef struct xfi_cuda_piece {
   char *dst;
   int64_t run_words;    /* words of one run; swapped: 1; skewed converts: most that one touches */
   int64_t run_elems;    /* converts, blocks: elements of one run; swapped: 1 */
-  int64_t cols_per_row; /* tiles across one run; swapped: tiles along dim 0 */
+  int64_t cols_per_row; /* tiles across one run; lines: across one; swapped: along dim 0 */
   uint32_t n_rows;      /* runs, the product of the extents, < 2^31; swapped: tiles along dim 1 */
   uint32_t tile_rows;   /* runs of a full tile: 1 unless a tile holds whole runs */
   uint32_t tile_cols;   /* words of each; digests: most units that such a run meets */
@@ -88,7 +92,7 @@ typedef struct xfi_cuda_piece {
   float *scales;   /* blocks: that of the first run */
   uint64_t factor; /* digests, as is the slot */
   uint32_t slot;
-  uint32_t kind; /* swapped, converts, blocks */
+  uint32_t kind; /* not of rows */
   uint32_t n_dims;
   xfi_cuda_div by_tile_cols;
   uint32_t scale_stride[XFI_COPY_DIMS]; /* scales */

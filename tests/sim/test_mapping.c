@@ -179,40 +179,59 @@ static void test_where_both_send_destinations_are_mapped(void)
   in_counted_world(send_both_ways);
 }
 
+/* Rows of `row` bytes at their destination, which lie `stride` apart there. Their source has `line`
+ * of them in one, and 64 bytes between lines, or, where 0, all. */
+typedef struct row_case {
+  int64_t row;
+  int64_t stride;
+  int64_t line;
+  bool cast; /* f32 as bf16, else bytes */
+  bool is_pulled;
+} row_case;
+
 /* Two tensors of two allocations, as rows that lie apart in one allocation of rank 1: it maps both,
  * or is pushed to, and rank 0 maps the one. */
-static void send_rows(int rank, int64_t row, int64_t stride, int n_mapped_then)
+static void send_rows(int rank, const row_case *c)
 {
-  const int64_t n = (INT64_C(512) << 10) / row;
-  const int64_t strides[2] = {stride, 1};
-  const size_t n_bytes = (size_t)(rank == 0 ? n * row : n * stride);
+  const int src_elem = c->cast ? 4 : 1;
+  const int dst_elem = c->cast ? 2 : 1;
+  const int64_t line = c->line > 0 ? c->line : 1;
+  const int64_t cols = c->row / dst_elem;
+  const int64_t n = (INT64_C(512) << 10) / c->row / line;
+  const int64_t src_strides[3] = {line * cols * src_elem + (c->line > 0 ? 64 : 0), cols * src_elem,
+                                  src_elem};
+  const int64_t dst_strides[3] = {line * c->stride, c->stride, dst_elem};
+  const size_t n_src = (size_t)(n * src_strides[0]);
+  const size_t n_dst = (size_t)(n * dst_strides[0]);
+  const size_t n_bytes = rank == 0 ? n_src : n_dst;
   unsigned char *const memory[2] = {world_alloc(2 * n_bytes), world_alloc(n_bytes)};
+  const xfer_conversion conversion = c->cast ? xfer_convert_cast() : 0;
   xfer_layout *src = NULL;
   xfer_layout *dst = NULL;
   xfer_plan *plan = NULL;
-  char line[64];
+  char text[96];
 
-  (void)snprintf(line, sizeof line, "u8[%lld,%lld] (1)@0:R -> (1)@1:R", (long long)n,
-                 (long long)row);
-  OK(xfer_problem_parse(&src, &dst, line));
-  const xfer_tensor both[2] = {{.name = "a", .src = src, .dst = dst},
-                               {.name = "b", .src = src, .dst = dst}};
+  (void)snprintf(text, sizeof text, "%s[%lld,%lld,%lld] (1)@0:R -> %s (1)@1:R",
+                 c->cast ? "f32" : "u8", (long long)n, (long long)line, (long long)cols,
+                 c->cast ? "bf16" : "u8");
+  OK(xfer_problem_parse(&src, &dst, text));
+  const xfer_tensor both[2] = {{"a", src, dst, conversion}, {"b", src, dst, conversion}};
   OK(xfer_plan_create(&plan, w.comms[rank], both, 2, NULL));
   for (size_t i = 0; i < 2; i++) {
-    const xfer_view from = xfer_view_dense(memory[i]);
-    const xfer_view to = xfer_view_strided(memory[0] + i * n_bytes, strides, 2);
+    const xfer_view from = xfer_view_strided(memory[i], src_strides, 3);
+    const xfer_view to = xfer_view_strided(memory[0] + i * n_bytes, dst_strides, 3);
 
     OK(xfer_plan_bind(plan, i, rank == 0 ? &from : NULL, rank == 0 ? NULL : &to));
     if (rank == 0) memset(memory[i], 1 + (int)i, n_bytes);
   }
   OK(xfer_plan_commit(plan));
   ranks_barrier();
-  NEED(n_mapped == n_mapped_then);
+  NEED(n_mapped == 2 + (c->is_pulled ? 2 : 1)); /* with both pages */
   OK(xfer_plan_run(plan, 1, world_stream()));
   OK(xfer_plan_wait(plan, 0));
   for (size_t i = 0; i < 2 && rank == 1; i++)
     NEED(memory[0][i * n_bytes] == 1 + i &&
-         memory[0][i * n_bytes + (size_t)((n - 1) * stride + row - 1)] == 1 + i);
+         memory[0][i * n_bytes + (size_t)((n * line - 1) * c->stride + c->row - 1)] == 1 + i);
   ranks_barrier();
   xfer_plan_destroy(plan);
   for (int i = 0; i < 2; i++)
@@ -224,13 +243,22 @@ static void send_rows(int rank, int64_t row, int64_t stride, int n_mapped_then)
 
 static void rows_of_each_length(int rank)
 {
-  const int pages = 2;
+  static const row_case cases[] = {
+      {.row = 32, .stride = 64, .is_pulled = true},                  /* short */
+      {.row = 512, .stride = 1024, .is_pulled = false},              /* narrow */
+      {.row = 512, .stride = 1025, .is_pulled = true},               /* ragged */
+      {.row = 1024, .stride = 2047, .is_pulled = false},             /* ragged and long */
+      {.row = 65536, .stride = 65537, .is_pulled = true},            /* long */
+      {.row = 32, .stride = 64, .line = 4, .is_pulled = true},       /* short, in long lines, */
+      {.row = 32, .stride = 64, .line = 2, .is_pulled = false},      /* and in short ones */
+      {.row = 512, .stride = 1025, .line = 1, .is_pulled = false},   /* ragged, on both sides */
+      {.row = 50, .stride = 100, .cast = true, .is_pulled = true},   /* ragged, */
+      {.row = 48, .stride = 96, .cast = true, .is_pulled = false},   /* not, */
+      {.row = 200, .stride = 402, .cast = true, .is_pulled = false}, /* and long; smaller there */
+  };
 
-  send_rows(rank, 32, 64, pages + 2);       /* short */
-  send_rows(rank, 512, 1024, pages + 1);    /* narrow */
-  send_rows(rank, 512, 1025, pages + 2);    /* ragged */
-  send_rows(rank, 1024, 2047, pages + 1);   /* ragged and long */
-  send_rows(rank, 65536, 65537, pages + 2); /* long */
+  for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
+    send_rows(rank, &cases[i]);
 }
 
 static void test_short_and_ragged_rows_are_pulled(void)

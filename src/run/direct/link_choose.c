@@ -1,8 +1,8 @@
 /*
  * Who copies a flow. Where reading a peer's memory is as fast as writing it (device.h), its
  * receiver pulls: it writes its own memory only, whatever becomes of the sender. But narrow rows
- * are pushed, which is faster, unless they are so short, or so ragged, that their receiver had
- * better read them in one; and so is what becomes smaller on the way, and most where both ranks
+ * are pushed, which is faster, and so is what becomes smaller on the way, unless they are so
+ * short, or so ragged, that their receiver had better read them in one; so is most where both ranks
  * send; and so is a flow from many allocations into few, since each that is not ours must be
  * mapped. Elsewhere the side that has fewer to map copies. A flow of which some is quantised by
  * blocks is pushed always, since its sender has the scales; and what is bound for one run is pushed
@@ -16,9 +16,12 @@
 #define NARROW_MOVE_BYTES (INT64_C(256) << 10)
 /* What the copy engine takes. */
 #define ENGINE_ROW_BYTES (INT64_C(512) << 10)
-/* But these are pulled where the source has them in one: shorter rows, and ragged ones. */
+/* But these are pulled where the source has so much of them in one: shorter rows, and ragged ones;
+ * if elements change, ragged ones of so many. */
 #define SHORT_ROW_BYTES 64
 #define RAGGED_ROW_BYTES 768
+#define RAGGED_ROW_ELEMS 96
+#define LINE_BYTES 128
 /* So many more allocations to map count for more than which way is faster. */
 #define MANY_ALLOCATIONS 256
 
@@ -27,7 +30,8 @@ static const int64_t *strides_of(const xfi_end *end)
   return xfi_bound_strides(end->bound, xfi_bound_piece_at(end->bound, end->start));
 }
 
-/* What of a move is contiguous on both sides, and on that of its source. */
+/* What of a move is contiguous on both sides, as it lies in its destination, and on that of its
+ * source. */
 typedef struct rows {
   int64_t both;
   int64_t src;
@@ -37,7 +41,7 @@ static rows rows_of(const xfi_walk *w)
 {
   const int64_t *src_strides = strides_of(&w->src);
   const int64_t *dst_strides = strides_of(&w->dst);
-  rows r = {w->cls->src->elem_bytes, w->cls->src->elem_bytes};
+  rows r = {w->cls->dst->elem_bytes, w->cls->src->elem_bytes};
   bool both = true;
 
   for (int d = w->cls->src->n_dims - 1; d >= 0; d--) {
@@ -52,17 +56,20 @@ static rows rows_of(const xfi_walk *w)
   return r;
 }
 
-/* Short rows, or ragged ones, of a source that has them in one: to read it whole is faster than to
- * write so little at a time. */
+/* Short rows, or ragged ones, of a source that has several in one: to read it whole is faster than
+ * to write so little at a time, even if elements become smaller. */
 static bool is_scattered(const xfi_walk *w, const rows *r)
 {
+  const int from = w->cls->src->elem_bytes;
+  const int to = w->cls->dst->elem_bytes;
+  const int64_t ragged = from == to ? RAGGED_ROW_BYTES : (int64_t)to * RAGGED_ROW_ELEMS;
   const int64_t *strides = strides_of(&w->dst);
   int64_t bits = r->both;
 
-  if (r->src < NARROW_MOVE_BYTES) return false;
+  if (r->src < LINE_BYTES || r->src / from == r->both / to) return false;
   for (int d = 0; d < w->cls->src->n_dims; d++)
     if (w->box.length[d] > 1 && strides[d] >= r->both) bits |= strides[d];
-  return r->both < SHORT_ROW_BYTES || (r->both < RAGGED_ROW_BYTES && bits % 16 != 0);
+  return (from == to && r->both < SHORT_ROW_BYTES) || (r->both < ragged && bits % 16 != 0);
 }
 
 /* Where both ranks send, requests to read would take from what flows the other way, and engines
@@ -83,12 +90,12 @@ bool xfi_walk_is_pushed(const xfi_walk *w)
   const int from = w->cls->src->elem_bytes;
   const int to = w->cls->dst->elem_bytes;
   const int64_t n_bytes = xfi_box_elems(w->box.length, w->cls->src->n_dims) * from;
-  rows r;
+  const rows r = rows_of(w);
 
-  if (from != to) return to < from;
-  if (n_bytes < NARROW_MOVE_BYTES) return both_ways;
-  r = rows_of(w);
+  if (from < to) return false;
+  if (n_bytes < NARROW_MOVE_BYTES) return from != to || both_ways;
   if (is_scattered(w, &r)) return false;
+  if (from != to) return true;
   if (both_ways) return !is_pulled_too(w->link) || r.both < ENGINE_ROW_BYTES;
   return r.both < NARROW_ROW_BYTES;
 }

@@ -1,0 +1,172 @@
+/*
+ * Lines of short runs, which follow each other on one side: a warp makes an image of a part of a
+ * line in shared memory, so that this side, a peer's memory perhaps, is written or read in whole
+ * words of 16 bytes. The other side goes in words that runs are made of. What becomes of one is an
+ * Op as in words.cuh.
+ */
+#ifndef XFI_CUDA_LINES_CUH
+#define XFI_CUDA_LINES_CUH
+
+#include "words.cuh"
+
+static constexpr uint32_t IMAGE_BYTES = 2048; /* of a warp */
+
+/* What a warp moves at once: runs of one line. */
+struct line {
+  const char *src;
+  char *dst;
+  uint32_t n_runs;
+};
+
+/* That of a tile. */
+static __device__ __forceinline__ line line_of(const xfi_cuda_piece &piece, int64_t index)
+{
+  const uint32_t number = (uint32_t)(piece.cols_per_row == 1 ? index : index / piece.cols_per_row);
+  const uint32_t first = (uint32_t)(index - number * piece.cols_per_row) * piece.tile_rows;
+  const run_at run = run_of(piece, number * piece.extent[0] + first);
+
+  return {piece.src + run.src, piece.dst + run.dst, min(piece.tile_rows, piece.extent[0] - first)};
+}
+
+/* At most IMAGE_BYTES that lie as far from a multiple of 16 on both sides, of which one is an
+ * image.
+ */
+static __device__ __forceinline__ void copy_whole(char *dst, const char *src, uint32_t n_bytes)
+{
+  constexpr int WORDS = IMAGE_BYTES / (32 * 16);
+  const uint32_t lane = threadIdx.x & 31;
+  const uint32_t head = min((0 - (uint32_t)(uintptr_t)src) & 15, n_bytes);
+  const uint32_t n_words = (n_bytes - head) / 16;
+  const uint32_t tail = head + n_words * 16 + lane;
+  word<16> words[WORDS];
+
+#pragma unroll
+  for (int u = 0; u < WORDS; u++) {
+    const uint32_t i = 32 * u + lane;
+    if (i < n_words) words[u] = load_word<16>(src + head + i * 16);
+  }
+  if (lane < head) dst[lane] = src[lane];
+  if (tail < n_bytes) dst[tail] = src[tail];
+#pragma unroll
+  for (int u = 0; u < WORDS; u++) {
+    const uint32_t i = 32 * u + lane;
+    if (i < n_words) store_word(dst + head + i * 16, words[u]);
+  }
+}
+
+/* Where the words of a line are whose runs lie `stride` bytes apart: a lane's first one from word
+ * `first` on, and each 32nd after it. */
+template <uint32_t word_bytes> struct word_walk {
+  __device__ __forceinline__ word_walk(const xfi_cuda_piece &piece, int64_t stride, uint32_t first)
+      : run(piece.tile_cols), gap(stride - (int64_t)(run * word_bytes))
+  {
+    const uint32_t word = first + (threadIdx.x & 31);
+    const uint32_t step_rows = div_by(32, piece.by_tile_cols);
+    const uint32_t row = div_by(word, piece.by_tile_cols);
+
+    step_cols = 32 - step_rows * run;
+    step = step_rows * stride + step_cols * (int64_t)word_bytes;
+    col = word - row * run;
+    at = row * stride + col * (int64_t)word_bytes;
+  }
+  __device__ __forceinline__ int64_t next()
+  {
+    const int64_t now = at;
+
+    at += step;
+    col += step_cols;
+    if (col >= run) {
+      col -= run;
+      at += gap;
+    }
+    return now;
+  }
+
+  uint32_t run;
+  uint32_t step_cols;
+  uint32_t col;
+  int64_t gap;
+  int64_t step;
+  int64_t at;
+};
+
+/* n words of the line from word `first` on, to their image. */
+template <typename Op>
+static __device__ __forceinline__ void gather(const Op &op, char *image,
+                                              const xfi_cuda_piece &piece, const char *src,
+                                              uint32_t first, uint32_t n)
+{
+  constexpr int IN_FLIGHT = 8;
+  word_walk<Op::SRC_BYTES> walk(piece, piece.src_stride[0], first);
+
+#pragma unroll 1
+  for (uint32_t begin = threadIdx.x & 31; begin < n; begin += 32 * IN_FLIGHT) {
+    typename Op::loaded words[IN_FLIGHT];
+#pragma unroll
+    for (int u = 0; u < IN_FLIGHT; u++) {
+      const int64_t at = walk.next();
+      if (begin + 32 * u < n) words[u] = op.load(src + at, {});
+    }
+#pragma unroll
+    for (int u = 0; u < IN_FLIGHT; u++) {
+      const uint32_t i = begin + 32 * u;
+      if (i < n) op.store(image + i * Op::DST_BYTES, words[u]);
+    }
+  }
+}
+
+/* Likewise, of their image. */
+template <typename Op>
+static __device__ __forceinline__ void scatter(const Op &op, const xfi_cuda_piece &piece, char *dst,
+                                               const char *image, uint32_t first, uint32_t n)
+{
+  word_walk<Op::DST_BYTES> walk(piece, piece.dst_stride[0], first);
+
+#pragma unroll 8
+  for (uint32_t i = threadIdx.x & 31; i < n; i += 32)
+    op.store(dst + walk.next(), op.load(image + i * Op::SRC_BYTES, {}));
+}
+
+/* Either side of the line is dense. */
+template <typename Op, bool dst_is_dense>
+static __device__ __forceinline__ void copy_by_image(const Op &op, const xfi_cuda_piece &piece,
+                                                     const line &of, char *image)
+{
+  constexpr uint32_t WORD_BYTES = dst_is_dense ? Op::DST_BYTES : Op::SRC_BYTES;
+  const uint32_t n_bytes = of.n_runs * piece.tile_cols * WORD_BYTES;
+  const char *const dense = dst_is_dense ? of.dst : of.src;
+  uint32_t n = 0;
+
+#pragma unroll 1
+  for (uint32_t first = 0; first < n_bytes; first += n) {
+    const uint32_t skew = (uint32_t)(uintptr_t)(dense + first) & 15;
+    const uint32_t word = first / WORD_BYTES;
+
+    n = min(IMAGE_BYTES - skew, n_bytes - first);
+    if constexpr (dst_is_dense) {
+      gather(op, image + skew, piece, of.src, word, n / WORD_BYTES);
+      __syncwarp();
+      copy_whole(of.dst + first, image + skew, n);
+    } else {
+      copy_whole(image + skew, of.src + first, n);
+      __syncwarp();
+      scatter(op, piece, of.dst, image + skew, word, n / WORD_BYTES);
+    }
+    __syncwarp();
+  }
+}
+
+template <typename Op>
+static __device__ __forceinline__ void copy_line(const xfi_cuda_piece &piece, int64_t index,
+                                                 char *image)
+{
+  const line of = line_of(piece, index);
+  const Op op(piece, tile_at{});
+
+  if (piece.dst_stride[0] == piece.run_words * Op::DST_BYTES)
+    copy_by_image<Op, true>(op, piece, of, image);
+  else
+    copy_by_image<Op, false>(op, piece, of, image);
+}
+
+#endif
