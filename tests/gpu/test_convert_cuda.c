@@ -80,18 +80,18 @@ static void check(const xfi_copy *c, const both *src, const both *dst, size_t ds
   free(seen);
 }
 
-/* Rows that begin at any element on either side, next to each other and apart, in one line and in
- * lines of 9; the longest have several tiles. */
+/* Rows that begin at any element on either side, next to each other on both, on one or on none, in
+ * one line and in lines of 9; the longest have several tiles. */
 static void check_odd_rows(const xfi_convert *v, const both *src, const both *dst, size_t dst_bytes)
 {
   static const int64_t rows[] = {1, 7, 16, 31, 33, 67, 101, 129, 255, 1025, 9001};
 
-  for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
+  for (size_t i = 0; i < 3 * sizeof rows / sizeof *rows; i++)
     for (int64_t first = 0; first < 3; first++) {
-      const int64_t row = rows[i];
+      const int64_t row = rows[i / 3];
       const int64_t n_lines = n_elems / 2 / (9 * (row + 3));
-      const int64_t from = (row + first) * v->src_bytes;
-      const int64_t to = (row + 2 * first) * v->dst_bytes;
+      const int64_t from = (row + (i % 3 == 1 ? 0 : first)) * v->src_bytes;
+      const int64_t to = (row + (i % 3 == 2 ? 0 : 2 * first)) * v->dst_bytes;
       const xfi_copy c = {.src = (const char *)(intptr_t)(first * v->src_bytes),
                           .dst = (char *)(intptr_t)(5 * first * v->dst_bytes),
                           .run_bytes = row * v->dst_bytes,
