@@ -26,7 +26,7 @@ enum {
   TOGETHER_BYTES_MAX = 2048,
   APART_BYTES_MAX = 768,
   APART_WORD_LOG2_MAX = 2,
-  LINE_BYTES_MIN = 128
+  LINE_BYTES_MIN = 256
 };
 static const int64_t RUNS_MAX = INT64_C(1) << 31; /* xfi_cuda_div's range */
 
@@ -168,48 +168,62 @@ static xfer_status add_rows(xfi_cuda_table *table, const xfi_copy *c, uint32_t w
   return XFER_OK;
 }
 
-/* Do runs follow each other, in lines along the fastest dim of dst that are long enough? */
-static bool is_in_lines(const xfi_copy *c, int64_t run_bytes, const int64_t *stride)
+/* Do runs follow each other, in lines along the fastest dim of dst, of so many bytes if there are
+ * several? */
+static bool is_in_lines(const xfi_copy *c, int64_t run_bytes, const int64_t *stride,
+                        int64_t least_bytes)
 {
   const int64_t last = c->n_dims - 1;
 
   return last >= 0 && stride[last] == run_bytes &&
-         (last == 0 || c->extent[last] * run_bytes >= LINE_BYTES_MIN);
+         (last == 0 || c->extent[last] * run_bytes >= least_bytes);
 }
 
-/* Are they put together to words of dst? */
-static bool is_together(const xfi_copy *c)
+/* In dst, where lines begin and end byte by byte? The wider words are, the more that costs. */
+static bool is_dense(const xfi_copy *c, uint32_t word_log2)
 {
-  return is_in_lines(c, c->run_bytes, c->dst_stride) && c->run_bytes >= WORD_BYTES_MAX;
+  return is_in_lines(c, c->run_bytes, c->dst_stride, 2 * LINE_BYTES_MIN << word_log2);
 }
 
 /* Short runs at odd addresses, in lines of either side. */
 static bool is_ragged(const xfi_copy *c, uint32_t word_log2)
 {
+  const bool dense = is_dense(c, word_log2);
+
   if (c->src == NULL || INT64_C(1) << word_log2 == WORD_BYTES_MAX) return false;
-  if (is_together(c)) return c->run_bytes <= TOGETHER_BYTES_MAX;
-  return (is_in_lines(c, c->run_bytes, c->dst_stride) ||
-          is_in_lines(c, c->run_bytes, c->src_stride)) &&
+  if (dense && c->run_bytes >= WORD_BYTES_MAX) return c->run_bytes <= TOGETHER_BYTES_MAX;
+  return (dense || is_in_lines(c, c->run_bytes, c->src_stride, LINE_BYTES_MIN)) &&
          word_log2 <= APART_WORD_LOG2_MAX && c->run_bytes <= APART_BYTES_MAX;
 }
 
-/* Ends a piece of lines, of runs of so many words: a tile has whole runs of one line. */
+/* Ends a piece of lines, of runs of so many words: a tile has whole lines, or a part of one. */
 static void end_lines(xfi_cuda_table *table, xfi_cuda_piece *piece, int64_t n_rows,
                       int64_t run_words, int64_t tile_words)
 {
+  const int64_t in_line = piece->extent[0];
+  const int64_t in_tile = tile_words / run_words;
+  const int64_t n_lines = n_rows / in_line;
+
   piece->n_rows = (uint32_t)n_rows;
   piece->run_words = run_words;
-  piece->tile_rows = (uint32_t)least(tile_words / run_words, piece->extent[0]);
   piece->tile_cols = (uint32_t)run_words;
-  piece->cols_per_row = (piece->extent[0] + piece->tile_rows - 1) / piece->tile_rows;
   piece->by_tile_cols = xfi_cuda_div_make(piece->tile_cols);
-  xfi_cuda_piece_end(table, n_rows / piece->extent[0] * piece->cols_per_row);
+  if (in_line > in_tile) {
+    piece->tile_rows = (uint32_t)in_tile;
+    piece->cols_per_row = (in_line + in_tile - 1) / in_tile;
+    xfi_cuda_piece_end(table, n_lines * piece->cols_per_row);
+  } else {
+    const int64_t lines = least(in_tile / in_line, n_lines);
+    piece->tile_rows = (uint32_t)(lines * in_line);
+    piece->cols_per_row = 1;
+    xfi_cuda_piece_end(table, (n_lines + lines - 1) / lines);
+  }
 }
 
 static xfer_status add_ragged(xfi_cuda_table *table, const xfi_copy *c, uint32_t word_log2,
                               int64_t tile_bytes)
 {
-  const bool together = is_together(c);
+  const bool together = is_dense(c, word_log2) && c->run_bytes >= WORD_BYTES_MAX;
   const uint32_t log2 = together ? 0 : word_log2;
   xfi_cuda_piece *piece;
 
@@ -254,8 +268,8 @@ static xfer_status add_elements(xfi_cuda_table *table, const xfi_copy *c, int64_
                     dst_bits % (uint64_t)(n_elems * v->dst_bytes) == 0;
   const bool is_skewed = !fits && is_pair(v) && run_elems >= SKEWED_ELEMS_MIN;
   const bool has_lines = !fits && run_elems < SKEWED_ELEMS_MIN && !xfi_convert_has_scales(v) &&
-                         (is_in_lines(c, c->run_bytes, c->dst_stride) ||
-                          is_in_lines(c, run_elems * v->src_bytes, c->src_stride));
+                         (is_in_lines(c, c->run_bytes, c->dst_stride, LINE_BYTES_MIN) ||
+                          is_in_lines(c, run_elems * v->src_bytes, c->src_stride, LINE_BYTES_MIN));
   xfi_cuda_piece *piece;
 
   if (!fits && !is_skewed) n_elems = 1;

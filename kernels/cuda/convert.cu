@@ -262,11 +262,11 @@ struct in_lines : converts {
                                                         char *image)
   {
     if (piece.convert.dst_bytes == 1)
-      copy_line<each_number<1, from_bytes, 1>>(piece, index, image);
+      copy_lines<each_number<1, from_bytes, 1>>(piece, index, image);
     else if (piece.convert.dst_bytes == 2)
-      copy_line<each_number<1, from_bytes, 2>>(piece, index, image);
+      copy_lines<each_number<1, from_bytes, 2>>(piece, index, image);
     else
-      copy_line<each_number<1, from_bytes, 4>>(piece, index, image);
+      copy_lines<each_number<1, from_bytes, 4>>(piece, index, image);
   }
 
   __device__ __forceinline__ void operator()(const xfi_cuda_piece &piece, int64_t index) const

@@ -82,9 +82,11 @@ typedef struct xfi_cuda_piece {
   char *dst;
   int64_t run_words;    /* words of one run; swapped: 1; skewed converts: most that one touches */
   int64_t run_elems;    /* converts, blocks: elements of one run; swapped: 1 */
-  int64_t cols_per_row; /* tiles across one run; lines: across one; swapped: along dim 0 */
+  int64_t cols_per_row; /* tiles across one run; lines: across one, if that has several, else 1;
+                           swapped: tiles along dim 0 */
   uint32_t n_rows;      /* runs, the product of the extents, < 2^31; swapped: tiles along dim 1 */
-  uint32_t tile_rows;   /* runs of a full tile: 1 unless a tile holds whole runs */
+  uint32_t tile_rows;   /* runs of a full tile: 1 unless a tile holds whole runs; lines: those of
+                           whole lines, or of a part of one */
   uint32_t tile_cols;   /* words of each; digests: most units that such a run meets */
   uint32_t word_log2;   /* a word has 1 << word_log2 bytes, 1 to 16; converts: so many elements;
                            digests: src and dst are apart by a multiple of that */

@@ -11,21 +11,34 @@
 
 static constexpr uint32_t IMAGE_BYTES = 2048; /* of a warp */
 
-/* What a warp moves at once: runs of one line. */
+/* Runs of a line. */
 struct line {
   const char *src;
   char *dst;
   uint32_t n_runs;
 };
 
-/* That of a tile. */
-static __device__ __forceinline__ line line_of(const xfi_cuda_piece &piece, int64_t index)
+/* call(line) for the lines of a tile, or the part of one. */
+template <typename Do>
+static __device__ __forceinline__ void each_line(const xfi_cuda_piece &piece, int64_t index,
+                                                 Do call)
 {
-  const uint32_t number = (uint32_t)(piece.cols_per_row == 1 ? index : index / piece.cols_per_row);
-  const uint32_t first = (uint32_t)(index - number * piece.cols_per_row) * piece.tile_rows;
-  const run_at run = run_of(piece, number * piece.extent[0] + first);
+  uint32_t row = (uint32_t)index * piece.tile_rows;
+  uint32_t n_runs = piece.extent[0];
+  uint32_t end = min(row + piece.tile_rows, piece.n_rows);
 
-  return {piece.src + run.src, piece.dst + run.dst, min(piece.tile_rows, piece.extent[0] - first)};
+  if (piece.cols_per_row > 1) {
+    const uint32_t number = (uint32_t)(index / piece.cols_per_row);
+    const uint32_t first = (uint32_t)(index - number * piece.cols_per_row) * piece.tile_rows;
+    row = number * piece.extent[0] + first;
+    n_runs = min(piece.tile_rows, piece.extent[0] - first);
+    end = row + n_runs;
+  }
+#pragma unroll 1
+  for (; row < end; row += n_runs) {
+    const run_at run = run_of(piece, row);
+    call(line{piece.src + run.src, piece.dst + run.dst, n_runs});
+  }
 }
 
 /* At most IMAGE_BYTES that lie as far from a multiple of 16 on both sides, of which one is an
@@ -157,16 +170,16 @@ static __device__ __forceinline__ void copy_by_image(const Op &op, const xfi_cud
 }
 
 template <typename Op>
-static __device__ __forceinline__ void copy_line(const xfi_cuda_piece &piece, int64_t index,
-                                                 char *image)
+static __device__ __forceinline__ void copy_lines(const xfi_cuda_piece &piece, int64_t index,
+                                                  char *image)
 {
-  const line of = line_of(piece, index);
   const Op op(piece, tile_at{});
 
   if (piece.dst_stride[0] == piece.run_words * Op::DST_BYTES)
-    copy_by_image<Op, true>(op, piece, of, image);
+    each_line(piece, index, [&](const line &of) { copy_by_image<Op, true>(op, piece, of, image); });
   else
-    copy_by_image<Op, false>(op, piece, of, image);
+    each_line(piece, index,
+              [&](const line &of) { copy_by_image<Op, false>(op, piece, of, image); });
 }
 
 #endif

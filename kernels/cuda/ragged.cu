@@ -97,7 +97,8 @@ struct together : by_warps {
 
   __device__ __forceinline__ void operator()(const xfi_cuda_piece &piece, int64_t index) const
   {
-    if (piece.kind == XFI_CUDA_RAGGED_TOGETHER) copy_together(piece, line_of(piece, index));
+    if (piece.kind == XFI_CUDA_RAGGED_TOGETHER)
+      each_line(piece, index, [&](const line &of) { copy_together(piece, of); });
   }
 };
 
@@ -112,11 +113,11 @@ struct by_image : by_warps {
 
     if (piece.kind != XFI_CUDA_RAGGED_BY_IMAGE) return;
     if (piece.word_log2 == 0)
-      copy_line<same_words<1>>(piece, index, image);
+      copy_lines<same_words<1>>(piece, index, image);
     else if (piece.word_log2 == 1)
-      copy_line<same_words<2>>(piece, index, image);
+      copy_lines<same_words<2>>(piece, index, image);
     else
-      copy_line<same_words<4>>(piece, index, image);
+      copy_lines<same_words<4>>(piece, index, image);
   }
 };
 

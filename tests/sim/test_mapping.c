@@ -249,8 +249,8 @@ static void rows_of_each_length(int rank)
       {.row = 512, .stride = 1025, .is_pulled = true},               /* ragged */
       {.row = 1024, .stride = 2047, .is_pulled = false},             /* ragged and long */
       {.row = 65536, .stride = 65537, .is_pulled = true},            /* long */
-      {.row = 32, .stride = 64, .line = 4, .is_pulled = true},       /* short, in long lines, */
-      {.row = 32, .stride = 64, .line = 2, .is_pulled = false},      /* and in short ones */
+      {.row = 32, .stride = 64, .line = 8, .is_pulled = true},       /* short, in long lines, */
+      {.row = 32, .stride = 64, .line = 4, .is_pulled = false},      /* and in short ones */
       {.row = 512, .stride = 1025, .line = 1, .is_pulled = false},   /* ragged, on both sides */
       {.row = 50, .stride = 100, .cast = true, .is_pulled = true},   /* ragged, */
       {.row = 48, .stride = 96, .cast = true, .is_pulled = false},   /* not, */

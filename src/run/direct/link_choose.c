@@ -21,7 +21,7 @@
 #define SHORT_ROW_BYTES 64
 #define RAGGED_ROW_BYTES 768
 #define RAGGED_ROW_ELEMS 96
-#define LINE_BYTES 128
+#define LINE_BYTES 256
 /* So many more allocations to map count for more than which way is faster. */
 #define MANY_ALLOCATIONS 256
 
