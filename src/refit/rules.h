@@ -101,6 +101,7 @@ typedef enum xfi_trait {
   XFI_UNITS_ROOM, /* and the multiple of them for which each rank has room */
   XFI_ACROSS,     /* likewise of the dim that is not cut, which has room for a multiple */
   XFI_ACROSS_ROOM,
+  XFI_MULTIPLE, /* all rows of a rank together have room for a multiple of this; 0: no more */
   XFI_N_TRAITS
 } xfi_trait;
 

@@ -149,6 +149,7 @@ static xfer_status read_local(const xfi_doc *doc, const json_t *object, xfi_loca
                               FIELD("bias_first", EXPR, &is[XFI_BIAS_FIRST]),
                               FIELD("units", TWO, &is[XFI_UNITS]),
                               FIELD("across", TWO, &is[XFI_ACROSS]),
+                              FIELD("multiple", EXPR, &is[XFI_MULTIPLE]),
                               FIELD("hook", FLAG, &r->hook),
                               FIELD("made", TEXT, &r->made),
                               FIELD("made_dtype", DTYPE, &r->made_dtype),
@@ -163,6 +164,8 @@ static xfer_status read_local(const xfi_doc *doc, const json_t *object, xfi_loca
   if ((is[XFI_UNITS] != NULL || is[XFI_ACROSS] != NULL) && r->cut != XFI_CUT_ROWS &&
       r->cut != XFI_CUT_COLS)
     return BAD(doc, object, "\"units\" and \"across\" are of what is cut by rows or columns");
+  if (is[XFI_MULTIPLE] != NULL && r->cut != XFI_CUT_ROWS)
+    return BAD(doc, object, "\"multiple\" is of what is cut by rows");
   if ((r->made == NULL) != (r->made_dtype == 0))
     return BAD(doc, object, "\"made\" and \"made_dtype\" go together");
   r->n_parts = each != NULL ? 1 : (int)json_array_size(parts);

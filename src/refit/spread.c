@@ -4,6 +4,7 @@
  */
 #include "placing.h"
 
+#include "alloc.h"
 #include "checked.h"
 #include "error.h"
 
@@ -115,6 +116,30 @@ static xfer_status widen(xfi_spread *spread, const xfi_entry *entry, const int64
   return share_units(entry, units, dim, 1, &all, &spread->padded_shape[dim]);
 }
 
+/* The last part has the room of all: for a multiple of so many rows. */
+static xfer_status cut_last(xfi_spread *spread, const xfi_entry *entry, const xfi_slot *slot,
+                            int64_t multiple, int axis, int dim)
+{
+  const int64_t length = entry->shape[dim], n = spread->shape[axis];
+  int64_t rows = 0;
+  xfi_stretches all = {0};
+  xfer_status st = XFER_OK;
+
+  XFI_CHECK_DONE(multiple < 1 << 20 && length % n == 0, XFER_ERR_SHAPE,
+                 "\"%s\": %lld rows of %lld ranks, with room for a multiple of %lld",
+                 entry->pattern, (long long)length, (long long)n, (long long)multiple);
+  for (int part = 0; part < slot->n_slots; part++) {
+    XFI_TRY_DONE(xfi_fusing_part(&slot->fusing, part, 0, &all));
+    for (size_t i = 0; i < all.n; i++)
+      rows += all.at[i].length;
+  }
+  XFI_TRY_DONE(xfi_cut_roomy(spread, axis, dim, length, length / n,
+                             length / n + xfi_ceil_div(rows, multiple) * multiple - rows));
+done:
+  xfi_free(all.at);
+  return st;
+}
+
 static xfer_status cut_tp(xfi_spread *spread, const xfi_placing *placing, const xfi_entry *entry,
                           const xfi_ruling *ruling, const xfi_slot *slot, int axis)
 {
@@ -130,6 +155,8 @@ static xfer_status cut_tp(xfi_spread *spread, const xfi_placing *placing, const 
   if (rule->traits[XFI_UNITS] != NULL && !slot->whole && (rule->cut == XFI_CUT_ROWS || !rows_alone))
     return cut_units(spread, placing->side, entry, &ruling->is[XFI_UNITS], axis,
                      rule->cut == XFI_CUT_ROWS ? rows : last);
+  if (ruling->is[XFI_MULTIPLE] > 0 && slot->slot + 1 == slot->n_slots)
+    return cut_last(spread, entry, slot, ruling->is[XFI_MULTIPLE], axis, rows);
   if (rule->cut == XFI_CUT_ROWS)
     return xfi_cut_rows(spread, axis, &slot->fusing, slot->slot, placing->side, entry);
   if (rule->cut == XFI_CUT_VOCAB) return cut_vocab(spread, placing, entry, slot->whole, axis);

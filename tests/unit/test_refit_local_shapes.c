@@ -22,6 +22,18 @@
               "config\":{\"num_heads\":4}",                                                        \
               REFIT_P("self_attn.A_log", shape))
 
+/* Kimi-K3's gate lies with q, k and v, whose rows have room for a multiple of 16. */
+#define OF_ATTENTION(name, shape) REFIT_P("self_attn." name "_proj.weight", shape)
+#define GATED                                                                                      \
+  OF_ATTENTION("k", "[8,16]") "," OF_ATTENTION("v", "[8,16]") "," OF_ATTENTION("g", "[8,16]")
+#define KIMI_K3_LAYER                                                                              \
+  OF_ATTENTION("q", "[8,16]")                                                                      \
+  "," GATED "," OF_ATTENTION("f_a", "[2,16]") "," OF_ATTENTION("b", "[4,16]")
+#define KIMI_K3                                                                                    \
+  REFIT_TABLE("\"model_type\":\"kimi_linear\",\"moe_intermediate_size\":4096,\"linear_attn_"       \
+              "config\":{\"num_heads\":4,\"head_dim\":2,\"use_full_rank_gate\":true}",             \
+              KIMI_K3_LAYER)
+
 /* What Gemma 3 of 4B says of its text, with a layer: all else is what its class has without it. */
 #define GEMMA3                                                                                     \
   REFIT_TABLE(                                                                                     \
@@ -100,6 +112,8 @@ static void test_names_and_shapes_are_the_frameworks_own(void **state)
       {GEMMA4, "vllm:tp2", 1, "model.layers.0.self_attn.qkv_proj.weight", {16, 16}, 2},
       {GEMMA4, "vllm:tp2", 1, "model.layers.1.self_attn.qkv_proj.weight", {32, 16}, 2},
       {KIMI("[1,1,4,1]"), "vllm:tp2", 1, "model.layers.1.self_attn.A_log", {2}, 1},
+      {KIMI_K3, "vllm:tp1", 1, "model.layers.1.self_attn.in_proj_qkvgfab.weight", {48, 16}, 2},
+      {KIMI_K3, "vllm:tp2", 1, "model.layers.1.self_attn.in_proj_qkvgfab.weight", {32, 16}, 2},
       {KIMI("[1,1,4,1]"), "full", 0, "model.layers.1.self_attn.A_log", {4}, 1},
   };
 

@@ -176,12 +176,12 @@ def nemotron_h(latent=None, g=8):
     return c, t
 
 
-def kimi_linear(e=8, mi=48, q=None, older=False, **more):
+def kimi_linear(e=8, mi=48, q=None, older=False, heads=16, **more):
     """Kimi Linear: layers of delta attention (KDA), and of attention through a latent without positions; older ones have A of four dims."""
-    h, layers, kinds, heads, d, kv, rope, nope, v = 512, 4, (1, 2, 4), 16, 16, 32, 16, 32, 32
+    h, layers, kinds, d, kv, rope, nope, v = 512, 4, (1, 2, 4), 16, 32, 16, 32, 32
     t = Table()
     c = config("KimiLinearForCausalLM", "kimi_linear", hidden_size=h, num_hidden_layers=layers, head_dim=None,
-               num_key_value_heads=heads, kv_lora_rank=kv, q_lora_rank=q, qk_rope_head_dim=rope, qk_nope_head_dim=nope, v_head_dim=v,
+               num_attention_heads=heads, num_key_value_heads=heads, kv_lora_rank=kv, q_lora_rank=q, qk_rope_head_dim=rope, qk_nope_head_dim=nope, v_head_dim=v,
                mla_use_nope=True, moe_intermediate_size=mi, num_experts=e, num_experts_per_token=2, num_shared_experts=1,
                first_k_dense_replace=1, moe_layer_freq=1, moe_renormalize=True, moe_router_activation_func="sigmoid",
                use_grouped_topk=True, num_expert_group=1, topk_group=1, routed_scaling_factor=2.446, num_nextn_predict_layers=0,
@@ -205,3 +205,34 @@ def kimi_linear(e=8, mi=48, q=None, older=False, **more):
         t.mlp(b + "shared_experts.", h, mi)
     t.ends(1000, h, c["tie_word_embeddings"])
     return c, t
+
+
+def kimi_k3(heads=12, norm=True):
+    """Kimi-K3, whose text is Kimi Linear's with gates of full rank, what layers leave to later ones, and experts of fewer columns."""
+    h, mi, latent = 512, 768, 64
+    text, plain = kimi_linear(mi=mi, q=48, heads=heads, routed_expert_hidden_size=latent, latent_moe_use_norm=norm, attn_res_block_size=2,
+                              mla_use_output_gate=True, activation_situ_beta=4.0, activation_situ_linear_beta=25.0)
+    text = {**text, "hidden_act": "situ", "linear_attn_config": {**text["linear_attn_config"], "use_full_rank_gate": True}}
+    del text["architectures"]
+    t = Table()
+    for name, shape in plain.items():
+        p = "language_model." + name.rpartition(".")[0].rpartition(".")[0] + "."
+        if name.endswith((".g_a_proj.weight", ".kv_b_proj.weight")):
+            t.add(p + "g_proj.weight", heads * (32 if "kv_b" in name else 16), h)
+        if name.endswith((".g_a_proj.weight", ".g_b_proj.weight")):
+            continue
+        if ".experts." in name:
+            shape = [latent if n == h else n for n in shape]
+        t.add("language_model." + name, *([16] if name.endswith("A_log") else shape))
+        if name.endswith(".block_sparse_moe.gate.weight"):
+            t.add(p + "routed_expert_down_proj.weight", latent, h)
+            t.add(p + "routed_expert_up_proj.weight", h, latent)
+            if norm:
+                t.norms(p, latent, "routed_expert_norm")
+        if name.endswith((".input_layernorm.weight", "model.norm.weight")):
+            for x in ("self_attention", "mlp") if "layers" in name else ("output_attn",):
+                t.norms(p, h, x + "_res_norm")
+                t.add(f"{p}{x}_res_proj.weight", 1, h)
+    vision = dict(model_type="kimi_k3_vision", patch_size=4, init_pos_emb_height=8, init_pos_emb_width=8, vt_num_attention_heads=4, vt_num_hidden_layers=1,
+                  vt_hidden_size=32, vt_intermediate_size=64, qkv_hidden_size=32)
+    return dict(architectures=["KimiK3ForConditionalGeneration"], model_type="kimi_k3", text_config=text, vision_config=vision, media_placeholder_token_id=990), t
