@@ -325,6 +325,8 @@ class Case:
                 self.differ("of the layout", "refused", f"the framework: {error or 'no'}; xfer: "
                             f"{self.refusal if done.returncode != 0 else 'no'}")
         else:
+            if self.dumps and "quant" not in more and dump is None:
+                self.differ("of the layout", "xfer_refit", "fails")
             lines = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
             said = [[] for _ in ranks]
             for line in lines:
