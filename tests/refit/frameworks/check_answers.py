@@ -276,7 +276,7 @@ SCALES = re.compile(r"\.weight_scale_inv$|(?<!router)(?<!_hc)\.scale$")
 ROWS = re.compile(r"\.weight_scale$")  # scales of rows, or of integers in groups
 OF_OTHERS = ("visual.", "mlp1.", "vision_model.", "vision_tower.", "audio_tower.", "audio_model.", "multi_modal_projector.", "mm_projector.", "model.vision_model.",
              "model.connector.", "vision_encoder.", "vision_adapter.", "vision_projection.", "embed_vision.", "vision_embedder.",
-             "layerwise_projectors.", "spatial_projectors.", "visual_tokenizer.", "vte.", "mlp_AR.", "vit_")  # parts of a model that are no text
+             "layerwise_projectors.", "spatial_projectors.", "visual_tokenizer.", "vte.", "mlp_AR.", "vit_", "vpm.", "resampler.")  # parts of a model that are no text
 
 
 def of_text(name):

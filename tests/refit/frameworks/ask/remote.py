@@ -5,7 +5,7 @@ from variants import COMMON
 
 def known():
     """Lets transformers read their configurations, which say no more than their keys."""
-    from transformers import AutoConfig, PretrainedConfig
+    from transformers import AutoConfig, PretrainedConfig, Qwen2Config
     for name in ("bailing_hybrid", "bailing_moe", "bailing_moe_v2", "deepseek", "domyn_edge", "internlm2", "internlm3", "iquestcoder", "mimo", "minicpm",
                  "orion", "PanguEmbedded", "pangu_ultra_moe", "param2moe", "rnj1", "sarvam_mla", "sarvam_moe", "solar", "step1", "step3_text", "TeleFLM", "telechat3"):
         AutoConfig.register(name, type("Config", (PretrainedConfig,), {"model_type": name, "pad_token_id": None}), exist_ok=True)
@@ -15,9 +15,11 @@ def known():
         "model_type": "telechat", "attribute_map": {"num_hidden_layers": "n_layer", "num_attention_heads": "n_head",
                                                     "intermediate_size": "ffn_hidden_size", "rms_norm_eps": "layer_norm_epsilon"}}), exist_ok=True)
     AutoConfig.register("intern_vit_6b", type("Config", (PretrainedConfig,), {"model_type": "intern_vit_6b"}), exist_ok=True)
-    for name in ("internvl_chat", "interns1", "ovis2_5", "Keye", "KeyeVL1_5", "Llama_Nemotron_Nano_VL", "NemotronH_Nano_VL_V2"):
+    for name in ("internvl_chat", "interns1", "ovis2_5", "Keye", "KeyeVL1_5", "Llama_Nemotron_Nano_VL", "NemotronH_Nano_VL_V2", "NemotronH_Nano_Omni_Reasoning_V3"):
         AutoConfig.register(name, type("Config", (PretrainedConfig,), {
             "model_type": name, "__init__": of_parts, "get_text_config": lambda self, *a, **k: self.__dict__.get("text_config", self)}), exist_ok=True)
+    AutoConfig.register("dots_ocr", type("Config", (Qwen2Config,), {"model_type": "dots_ocr"}), exist_ok=True)
+    AutoConfig.register("minicpmv", type("Config", (PretrainedConfig,), {"model_type": "minicpmv", "pad_token_id": None, "__init__": minicpmv}), exist_ok=True)
     AutoConfig.register("nemotron-nas", type("Config", (PretrainedConfig,), {"model_type": "nemotron-nas", "pad_token_id": None, "__init__": nemotron_nas}),
                         exist_ok=True)
 
@@ -35,6 +37,12 @@ def nemotron_nas(self, block_configs=(), **more):
     from transformers import PretrainedConfig
     PretrainedConfig.__init__(self, **more)
     self.block_configs = [Said({part: Said(said) for part, said in block.items()}) for block in block_configs]
+
+
+def minicpmv(self, vision_config=None, **more):
+    from transformers import Idefics2VisionConfig, PretrainedConfig
+    PretrainedConfig.__init__(self, **more)
+    self.vision_config = Idefics2VisionConfig(**vision_config)
 
 
 def of_parts(self, **more):

@@ -92,6 +92,16 @@ def ovis2_5(make):
                             fullatt_block_indexes=None, attention_dropout=0.0), visual_vocab_size=64, hidden_size=64)
 
 
+def dots_ocr(make):
+    return by_own_code("DotsOCRForCausalLM", "dots_ocr", make, ("", ""), None, "vision_config",
+                       dict(embed_dim=32, hidden_size=512, intermediate_size=64, num_hidden_layers=1, num_attention_heads=4, patch_size=8), image_token_id=990)
+
+
+def minicpmv(make, version):
+    return by_own_code("MiniCPMV", "minicpmv", make, ("", "llm."), None, "vision_config", dict(SEES_BY_SIGLIP, model_type="siglip"), version=version,
+                       query_num=16, drop_vision_last_layer=False, slice_mode=False)
+
+
 def keye(make, architecture="KeyeVL1_5ForConditionalGeneration", model_type="KeyeVL1_5"):
     return by_own_code(architecture, model_type, make, ("", ""), None, "vision_config", dict(SEES_BY_SIGLIP, spatial_merge_size=2))
 
@@ -108,9 +118,9 @@ def llama_nemotron_vl(make):
                        vit_hidden_size=32, projector_hidden_size=64)
 
 
-def nemotron_nano_vl(make):
+def nemotron_nano_vl(make, name="NemotronH_Nano_VL_V2"):
     text, table = make()
-    return by_own_code("NemotronH_Nano_VL_V2", "NemotronH_Nano_VL_V2", lambda: ({**text, "dtype": "float32"}, table), ("", "language_model."), "llm_config", "vision_config",
+    return by_own_code(name, name, lambda: ({**text, "dtype": "float32"}, table), ("", "language_model."), "llm_config", "vision_config",
                        dict(args={"model": "vit_small_patch16_224"}, patch_size=16), downsample_ratio=0.5, force_image_size=224, patch_size=16, ps_version="v2",
                        vit_hidden_size=384, projector_hidden_size=64, template="", image_tag_type="", norm_mean=[0.5] * 3, norm_std=[0.5] * 3)
 
