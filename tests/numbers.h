@@ -99,16 +99,17 @@ static inline uint32_t bits_of(float x)
   return bits;
 }
 
-/* What a conversion makes of a number: x * times + plus, one of which changes nothing, in f32. */
+/* What a conversion makes of a number: x * times + plus, one of which changes nothing, in f32; or,
+ * where `times` is 0, a cast. */
 static inline uint32_t number_converted(xfer_dtype from, xfer_dtype to, uint32_t bits, float times,
                                         float plus)
 {
   const double x = number_value(number_type_of(from), bits);
   volatile float y = (float)x;
 
-  if (from == XFER_BF16 && to == XFER_F32 && times == 1 && plus == 0) return bits << 16;
+  if (from == XFER_BF16 && to == XFER_F32 && times == 0) return bits << 16;
   if (isnan(x)) return number_nearest(number_type_of(to), x);
-  if (times != 1) y = y * times;
+  if (times != 0) y = y * times;
   if (plus != 0) y = y + plus;
   if (to == XFER_F32) return bits_of(y);
   return number_nearest(number_type_of(to), (double)y);

@@ -403,7 +403,10 @@ uint64_t problem_element(const problem_tensor *t, int side, uint64_t bits)
   if (side == SRC || t->change == NO_CHANGE) return bits;
   if (t->change == CAST && from == t->dtypes[DST]) return bits;
   bits &= (UINT64_C(1) << (8 * xfer_dtype_size(from))) - 1;
-  return number_converted(from, t->dtypes[DST], (uint32_t)bits, t->change == SCALED ? 1 / t->by : 1,
+  return number_converted(from, t->dtypes[DST], (uint32_t)bits,
+                          t->change == CAST     ? 0
+                          : t->change == SCALED ? 1 / t->by
+                                                : 1,
                           t->change == SHIFTED ? t->by : 0);
 }
 
