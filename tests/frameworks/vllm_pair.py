@@ -387,12 +387,16 @@ class HttpEngine:
         app, port = fastapi.FastAPI(), free_port()
         app.include_router(api_router.router)
         app.get("/health")(lambda: None)
+        self._more(app)
         app.state.engine_client = self
         server = uvicorn.Server(uvicorn.Config(app, port=port, log_level="error"))
         threading.Thread(target=server.run, daemon=True).start()
         while not server.started:
             time.sleep(0.05)
         return f"http://127.0.0.1:{port}"
+
+    def _more(self, app):
+        pass
 
     async def _ask(self, *call):
         await asyncio.to_thread(self._rpc, *call)

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from itertools import pairwise
 from typing import Any
 
-__all__ = ["taken"]
+__all__ = ["has_all", "taken"]
 
 
 def _version(x: Any) -> int | None:
@@ -20,7 +20,7 @@ def _ends(x: Any) -> tuple[int, int]:
     return x.data_ptr(), x.data_ptr() + n * x.element_size()
 
 
-def _has_all(x: Any) -> bool:
+def has_all(x: Any) -> bool:
     """Of its storage, where no other part can have been written."""
     storage = x.untyped_storage()
     return _ends(x) == (storage.data_ptr(), storage.data_ptr() + storage.nbytes())
@@ -40,7 +40,7 @@ def taken(weights: Iterable[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _check(tensors: list[tuple[str, Any]], written: list[bool]) -> None:
-    found = [name for (name, x), is_written in zip(tensors, written, strict=True) if is_written and _has_all(x)]
+    found = [name for (name, x), is_written in zip(tensors, written, strict=True) if is_written and has_all(x)]
     parts = zip(tensors, written, strict=True)
     ends = sorted((*_ends(x), name, is_written) for (name, x), is_written in parts if x is not None)
     for (_, end, name, first), (begin, _, _, second) in pairwise(ends):

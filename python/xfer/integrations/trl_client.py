@@ -1,0 +1,92 @@
+"""The client of TRL's synchronous trainers (GRPO, RLOO, distillation and others) in server mode, over the engine pair
+of vLLM.
+
+    import trl.generation.vllm_generation as theirs
+    from xfer.integrations.trl_client import XferVLLMClient
+    theirs.VLLMClient = XferVLLMClient            # before the trainer is made
+
+TRL calls it on rank 0 with full tensors, all of which it keeps until the update is done.
+
+Source: TRL 1.16.0, generation/vllm_client.py and generation/vllm_generation.py.
+"""
+
+from __future__ import annotations
+
+import atexit
+from collections.abc import Iterator
+from contextlib import contextmanager
+from itertools import islice
+from typing import Any, ClassVar
+
+from trl.generation.vllm_client import VLLMClient
+from vllm.utils.network_utils import get_ip
+
+from ._taken import has_all
+from .trl import XferWeightTransfer
+from .vllm_http import HttpClient
+
+__all__ = ["XferVLLMClient"]
+
+
+class XferVLLMClient(VLLMClient):
+    """TRL's own but for the weights: all that it does with requests is TRL's. The workers connect to this host at
+    group_port. timeout_s: deadline of every wait of an update."""
+
+    timeout_s: ClassVar[float] = 600.0
+
+    def __init__(self, *arguments: Any, **named: Any) -> None:
+        self._transfer: XferWeightTransfer | None = None
+        self._group: dict[str, Any] | None = None  # what weight_update() has so far
+        super().__init__(*arguments, **named)
+
+    def init_communicator(self, device: Any = 0) -> None:
+        """The workers are met at the first update. device: weights may lie on any."""
+        backend = (self.get_server_info()["weight_transfer_config"] or {}).get("backend")
+        if backend != "xfer":
+            raise RuntimeError(
+                f"the server at {self.base_url} has the weight-transfer backend {backend!r}: start it with "
+                """--weight-transfer-config '{"backend": "xfer"}'"""
+            )
+        client = HttpClient(self.base_url, self.timeout_s)
+        self._transfer = XferWeightTransfer(client, address=get_ip(), port=self.group_port, timeout_s=self.timeout_s)
+        self._transfer.init_weight_transfer()
+        atexit.register(self.close_communicator)
+
+    @contextmanager
+    def weight_update(self) -> Iterator[None]:
+        """All tensors that are handed in meanwhile are copied, and go together at the end; none where it raises."""
+        group = self._group = {}
+        try:
+            yield
+        finally:
+            self._group = None
+        self._send(iter(group.items()))
+
+    def update_named_params(self, metadata: list[Any], named_params: Iterator[tuple[str, Any]]) -> None:
+        """The tensors of an update, one for each row of `metadata`. They go when the last one is handed out, before
+        the iterator is asked for more, since at its end TRL takes adapters out of the weights again."""
+        if self._group is not None:
+            self._group.update((name, tensor.detach().clone()) for name, tensor in named_params)
+            return
+        try:
+            self._send((name, _own(tensor.detach())) for name, tensor in islice(named_params, len(metadata)))
+        finally:
+            more = [name for name, _ in named_params]
+        if more:
+            raise ValueError(f"{more[0]!r} was not sent: there is no more metadata than for {len(metadata)} tensors")
+
+    def _send(self, tensors: Iterator[tuple[str, Any]]) -> None:
+        if self._transfer is None:
+            raise RuntimeError("init_communicator() comes first")
+        self._transfer.send_weights(tensors)
+
+    def close_communicator(self) -> None:
+        """Leave the workers."""
+        transfer, self._transfer = self._transfer, None
+        if transfer is not None:
+            transfer.destroy()
+
+
+def _own(tensor: Any) -> Any:
+    """A part of a storage is copied: FSDP1 frees what it gathered when it goes on to the next module."""
+    return tensor if has_all(tensor) else tensor.clone()
