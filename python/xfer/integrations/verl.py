@@ -4,39 +4,24 @@
     actor_rollout_ref.rollout.checkpoint_engine.custom_backend_module=xfer.integrations.verl
 
 verl hands full tensors to its engines, of which all actor ranks have a replica: they share the work, so that what rank
-0 alone would send comes from all of them. Buckets are planned at the first update and found again at the next.
+0 alone would send comes from all of them.
 """
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
-import uuid
-from collections.abc import AsyncGenerator, Generator, Iterator
-from contextlib import ExitStack
-from datetime import timedelta
-from types import SimpleNamespace
+from collections.abc import AsyncGenerator, Generator
+from contextlib import aclosing
 from typing import Any
 
-import torch
 from verl.checkpoint_engine.base import CheckpointEngine, CheckpointEngineRegistry
 
-from .._store import store_gather
-from ..comm import Comm
-from ..dtypes import dtype_name, torch_dtype
-from ..layout import Layout, Replicate
-from ..mesh import Mesh
-from ..plan import Plan
-from ._meeting import open_comm
-from ._threads import DaemonThread
+from ._buckets import BucketEngine
 
 __all__ = ["XferCheckpointEngine"]
 
-Bucket = list[tuple[str, Any]]
-
 
 @CheckpointEngineRegistry.register("xfer")  # type: ignore[untyped-decorator, unused-ignore]
-class XferCheckpointEngine(CheckpointEngine):
+class XferCheckpointEngine(BucketEngine, CheckpointEngine):
     """bucket_size: bytes of tensors that are under way together: a rollout rank holds one bucket, an actor rank one and
     the first tensor of the next.
 
@@ -46,29 +31,12 @@ class XferCheckpointEngine(CheckpointEngine):
     def __init__(
         self, bucket_size: int, is_master: bool = False, timeout_s: float = 600.0, device: str | None = None
     ) -> None:
-        self.bucket_size, self.is_master, self.timeout_s = bucket_size, is_master, timeout_s
-        self._device = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
-        self._thread = DaemonThread()  # what waits for other ranks, one after the other
-        self._store: Any = None
-        self._comm: Comm | None = None
-        self._opened = ExitStack()  # closes it
-        self._made_of: Any = None
-        self._met_in, self._came_to = "", ""  # the sessions that the comm is of, and that this rank came to last
-        self._plans: dict[str, Plan] = {}
-        self._version = 0
-
-    # ---- meeting
+        super().__init__(bucket_size, timeout_s, device)
+        self.is_master = is_master
 
     def prepare(self) -> dict[str, Any]:
         """Where the master listens, and a name for the meeting that comes; nothing on the others."""
-        if not self.is_master:
-            return {}
-        if self._store is None:
-            self._host = _own_address()
-            self._store = torch.distributed.TCPStore(
-                self._host, 0, is_master=True, timeout=timedelta(seconds=self.timeout_s), wait_for_workers=False
-            )
-        return {"address": self._host, "port": self._store.port, "session": uuid.uuid4().hex}
+        return self._listen() if self.is_master else {}
 
     @classmethod
     def build_topology(
@@ -88,163 +56,21 @@ class XferCheckpointEngine(CheckpointEngine):
 
     def init_process_group(self, rank: int, world_size: int, n_actors: int, master: dict[str, Any]) -> None:
         """Meet the others; those who all have the comm of their last meeting keep it."""
-        if self._device == torch.device("cuda"):  # of this thread, which is the one that verl has set it in
-            self._device = torch.device("cuda", torch.cuda.current_device())
-        self._thread.submit(self._meet, rank, world_size, n_actors, master).result()
-
-    def _meet(self, rank: int, world_size: int, n_actors: int, master: dict[str, Any]) -> None:
-        made_of, session = (rank, world_size, n_actors), master["session"]
-        if made_of != self._made_of:
-            self._leave()
-        if self._store is None or not self.is_master:
-            self._store = torch.distributed.TCPStore(
-                master["address"], master["port"], is_master=False, timeout=timedelta(seconds=self.timeout_s)
-            )
-        gather = store_gather(self._store, f"xfer/{session}", rank, world_size, self.timeout_s)
-        met_in = gather(self._met_in.encode())
-        if self._came_to:  # a meeting where all have read what was said, since they have come to this one
-            self._store.delete_key(f"xfer/{self._came_to}/0/{rank}")
-        self._came_to = session
-        if self._met_in and all(each == met_in[rank] for each in met_in):
-            return
-        self._leave()
-        info = SimpleNamespace(n_trainers=n_actors, world_size=world_size, timeout_s=self.timeout_s)
-        self._comm = open_comm(self._store, info, f"{session}/comm", rank, self._device, self._opened)
-        self._made_of, self._n_actors, self._met_in = made_of, n_actors, session
+        self._join(rank, world_size, n_actors, master)
 
     def finalize(self) -> None:
         """Between updates the ranks stay together, unless one failed."""
-
-    def _leave(self) -> None:
-        for plan in self._plans.values():
-            plan.close()
-        self._opened.close()
-        self._plans, self._comm, self._version, self._met_in = {}, None, 0, ""
-
-    # ---- one update
 
     async def send_weights(
         self, weights: Generator[tuple[str, Any], None, None], global_steps: int | None = None
     ) -> None:
         """All actor ranks, each with all tensors. An error is raised on every rank, which then meet anew."""
-        buckets = self._buckets(weights)
-        is_done = False
-        while not is_done:
-            try:
-                bucket = next(buckets, [])
-            except Exception as error:
-                await self._in_thread(self._refuse, error)
-            await self._in_thread(self._move, bucket)
-            is_done = not bucket
-            bucket.clear()  # whoever still has the list: the next one takes as much
+        await self._send(weights)
 
     async def receive_weights(self, global_steps: int | None = None) -> AsyncGenerator[tuple[str, Any], None]:
         """Each tensor is the caller's alone."""
-        is_done = False
-        try:
-            while bucket := await self._in_thread(self._move, None):
+        async with aclosing(self._received()) as buckets:
+            async for bucket in buckets:
                 bucket.reverse()
                 while bucket:
-                    yield bucket.pop()  # and keep none: the next bucket takes as much
-            is_done = True
-        finally:
-            if not is_done:  # the caller has given up
-                self._thread.submit(self._leave)
-
-    async def _in_thread(self, function: Any, *arguments: Any) -> Any:
-        """Cancelled, this rank leaves the others once the function has come back."""
-        try:
-            return await asyncio.get_running_loop().run_in_executor(self._thread, function, *arguments)
-        except BaseException:
-            self._thread.submit(self._leave)
-            raise
-
-    def _refuse(self, error: Exception) -> None:
-        """What the actor cannot give is raised on all ranks."""
-        try:
-            if self._comm is not None:
-                self._comm.agree(error)
-            raise error
-        finally:
-            del error  # else it keeps itself alive, by this frame
-
-    def _buckets(self, weights: Iterator[tuple[str, Any]]) -> Iterator[Bucket]:
-        """Of copies: who hands a tensor out may write its memory again for the next, as verl's own engines let it."""
-        bucket: Bucket = []
-        n_bytes = 0
-        for name, tensor in weights:
-            size = tensor.numel() * tensor.element_size()
-            if n_bytes > 0 and n_bytes + size > self.bucket_size:
-                yield bucket
-                bucket, n_bytes = [], 0
-            bucket.append((name, self._copy(tensor)))
-            n_bytes += size
-            del tensor  # else it is still there when the next one is made
-        if bucket:
-            yield bucket
-
-    def _copy(self, tensor: Any) -> Any:
-        return tensor.detach().to(self._device, copy=True)
-
-    def _settle(self) -> Any:
-        """What was begun on the tensors is done when another thread uses them; in it, their device is the current."""
-        if self._device.type == "cpu":
-            return contextlib.nullcontext()
-        torch.cuda.synchronize(self._device)
-        return torch.cuda.device(self._device)
-
-    def _move(self, sent: Bucket | None) -> Bucket:
-        """A bucket from the actors to the rollout ranks, whose `sent` is None; an empty one ends an update."""
-        if self._comm is None:
-            raise RuntimeError("xfer: the ranks have not met: the last update failed, or there was none")
-        said = self._comm.share(
-            lambda: None if sent is None else [[name, dtype_name(x.dtype), list(x.shape)] for name, x in sent],
-            "a bucket",
-        )
-        if any(each != said[0] for each in said[: self._n_actors]):
-            rank = next(r for r in range(self._n_actors) if said[r] != said[0])
-            raise RuntimeError(f"xfer: actor rank {rank} has other tensors than rank 0")
-        rows = said[0]
-        if not rows:
-            for plan in self._plans.values():  # memory that others have mapped would stay in use
-                plan.release()
-            return []
-        plan, bucket = self._plan_of(rows), sent
-        try:
-            bucket = sent if sent is not None else self._empty(rows)
-            plan.bind_many((name, x, None) if sent is not None else (name, None, x) for name, x in bucket)
-        except Exception as error:  # as where a rollout has no memory for a bucket
-            plan._note(error)  # raised on all ranks
-        plan.commit()
-        assert bucket is not None
-        self._version += 1
-        with self._settle():
-            plan.run(self._version)
-        plan.wait()
-        plan.bind_many((name, None, None) for name, _ in bucket)  # else the plan keeps them until its next run
-        return bucket
-
-    def _empty(self, rows: list[Any]) -> Bucket:
-        return [
-            (n, torch.empty(shape, dtype=torch_dtype(torch, dtype), device=self._device)) for n, dtype, shape in rows
-        ]
-
-    def _plan_of(self, rows: list[Any]) -> Plan:
-        assert self._comm is not None
-        key = repr(rows)
-        if key not in self._plans:
-            actors = Mesh([self._n_actors])
-            rollouts = Mesh([self._comm.size - self._n_actors], range(self._n_actors, self._comm.size))
-            tensors = [
-                (name, *(Layout(mesh, shape, dtype, [Replicate()]) for mesh in (actors, rollouts)))
-                for name, dtype, shape in rows
-            ]
-            self._plans[key] = Plan(self._comm, tensors)
-        return self._plans[key]
-
-
-def _own_address() -> str:
-    """Of this host, as verl's own engines find it."""
-    import ray
-
-    return str(ray.util.get_node_ip_address()).strip("[]") if ray.is_initialized() else "127.0.0.1"
+                    yield bucket.pop()
