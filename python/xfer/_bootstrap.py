@@ -14,6 +14,7 @@ from ctypes import byref, c_int
 from types import SimpleNamespace
 from typing import Any
 
+from ._end import until_the_end
 from ._functions import AllGather
 from ._store import Gather, awaited, is_store, session, store_gather
 from ._structs import decoded, whole
@@ -23,6 +24,7 @@ NCCL_ID_BYTES = 128
 WAIT_S = 600.0  # for ranks that are to make a comm; what C's makers wait at most
 _PATIENCE_S = 10  # with one connection
 _POLL_S = 0.05
+_LOOK_S = 0.001
 _HELLO = b"xfer id, please: "
 
 
@@ -265,7 +267,12 @@ def _gather_of_torch(torch: Any, group: Any) -> Gather:
     def gather(mine: bytes) -> list[bytes]:
         sent = torch.frombuffer(bytearray(mine), dtype=torch.uint8)
         got = [torch.empty_like(sent) for _ in range(group.size())]
-        torch.distributed.all_gather(got, sent, group=group)
+        with until_the_end() as go_on:
+            work = torch.distributed.all_gather(got, sent, group=group, async_op=True)
+            while not work.is_completed():
+                go_on()
+                time.sleep(_LOOK_S)
+            work.wait()  # raises why it failed
         return [bytes(each.numpy()) for each in got]
 
     return gather

@@ -2,23 +2,20 @@
 
 from __future__ import annotations
 
-import atexit
 import itertools
-import os
-import threading
 import time
 import uuid
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
+from ._end import MOST_S, until_the_end
 from .errors import CommError, TimeoutError
 
 __all__ = ["Gather", "awaited", "is_store", "session", "store_gather"]
 
 Gather = Callable[[bytes], list[bytes]]
-_POLL_S, _SLICE_S = 0.01, 1.0
+_POLL_S = 0.01
 
 
 def _nobody(_: int) -> str:
@@ -34,37 +31,6 @@ def is_store(x: Any) -> bool:
     return all(hasattr(x, name) for name in ("set", "get", "wait"))
 
 
-# At Python's end a thread that comes back from a store of torch's aborts the process, as after Ctrl-C, which ends the
-# wait for the thread of a meeting. So the end waits for threads that are in one, and they wait no more.
-_ends = threading.Event()
-_using: set[int] = set()
-os.register_at_fork(after_in_child=_using.clear)
-
-
-@atexit.register
-def _let_go() -> None:
-    _ends.set()
-    until = time.monotonic() + 2 * _SLICE_S
-    while _using and time.monotonic() < until:
-        time.sleep(_POLL_S)
-
-
-@contextmanager
-def _until_the_end() -> Iterator[Callable[[], None]]:
-    """Of a use of a store; what it gives is to be called before each wait."""
-
-    def go_on() -> None:
-        if _ends.is_set():
-            raise CommError("the process ends, and the meeting with it")
-
-    thread = threading.get_ident()
-    _using.add(thread)
-    try:
-        yield go_on
-    finally:
-        _using.discard(thread)
-
-
 def _late(rank: int, who: str, timeout_s: float) -> TimeoutError:
     return TimeoutError(f"rank {rank}{who} did not come in {timeout_s:g} s")
 
@@ -73,11 +39,11 @@ def awaited(store: Any, key: str, rank: int, timeout_s: float, who: str = "", lo
     """What a rank says in a store; TimeoutError with its number where it does not come, CommError where the store is
     gone. look: called every second meanwhile, raises what makes waiting useless."""
     until = time.monotonic() + timeout_s
-    with _until_the_end() as go_on:
+    with until_the_end() as go_on:
         while True:
             go_on()
             began = time.monotonic()
-            slice_s = max(0.001, min(until - began, _SLICE_S))
+            slice_s = max(0.001, min(until - began, MOST_S))
             try:
                 store.wait([key], timedelta(seconds=slice_s))
                 return store.get(key)
@@ -138,7 +104,7 @@ def _answer(store: Any, prefix: str, rank: int, name: str, timeout_s: float, who
     deadline = time.monotonic() + timeout_s
     answered = ""
     word: str = awaited(store, f"{prefix}/asks/{rank}", rank, timeout_s, who, look).decode()
-    with _until_the_end() as go_on:
+    with until_the_end() as go_on:
         while not word.endswith(f" {name}"):
             if word != answered:
                 store.set(f"{prefix}/told/{word}", name)
