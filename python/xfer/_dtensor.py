@@ -243,8 +243,10 @@ def _told(spec: Any) -> str:
     if spec is None:
         return "a plain tensor"
     grid = grid_of(spec.mesh, None)
-    order = f" in the order {spec.shard_order}" if getattr(spec, "shard_order", None) else ""
-    return f"{tuple(spec.shape)} by {tuple(spec.placements)}{order} over a mesh {grid.sizes} of ranks {grid.ranks}"
+    entries = [(e.tensor_dim, tuple(e.mesh_dims)) for e in getattr(spec, "shard_order", None) or ()]
+    turned = [f", dim {dim} cut by axes {axes} in this order" for dim, axes in entries if axes != tuple(sorted(axes))]
+    about = f"{tuple(spec.shape)} by {tuple(spec.placements)} over a mesh {grid.sizes} of ranks {grid.ranks}"
+    return about + "".join(turned)
 
 
 def _same(a: Layout, b: Layout, numbers: Sequence[int]) -> bool:

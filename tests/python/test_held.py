@@ -35,7 +35,8 @@ def test_a_tensor_that_lies_otherwise_than_it_was_planned_is_refused(mesh, side)
         transfer.step(2)
         for version, other in enumerate((sharded(mesh, Replicate()), torch.zeros(4)), start=3):
             both[side]["w"] = other
-            with pytest.raises(ValueError, match="'w' is .*, and was planned as .*Shard"):
+            planned = r"\(4,\) by \(Shard\(dim=0\),\) over a mesh \(1,\) of ranks \(0,\)$"
+            with pytest.raises(ValueError, match=f"'w' is .*, and was planned as {planned}"):
                 transfer.step(version)
         both[side]["w"] = sharded(mesh, Shard(0))
         transfer.step(9)
