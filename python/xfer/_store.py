@@ -32,7 +32,8 @@ def is_store(x: Any) -> bool:
 
 
 def _late(rank: int, who: str, timeout_s: float) -> TimeoutError:
-    return TimeoutError(f"rank {rank}{who} did not come in {timeout_s:g} s")
+    waits = ", or waits for another that did not" if rank == 0 else ""  # for all, in turn
+    return TimeoutError(f"rank {rank}{who} did not come in {timeout_s:g} s{waits}")
 
 
 def awaited(store: Any, key: str, rank: int, timeout_s: float, who: str = "", look: Callable[[], None] = _pass) -> Any:

@@ -137,6 +137,17 @@ def test_a_rank_that_does_not_come_and_a_store_that_is_gone_are_said():
         Comm.host(Gone(), 1, 2)
 
 
+def test_of_a_rank_that_waits_for_another_it_is_not_said_that_it_did_not_come(client):
+    def work(rank):
+        with pytest.raises(xfer.TimeoutError) as late:
+            Comm.host(client(), rank, 3, timeout_s=2)
+        return late.value.text
+
+    texts = on_threads(2, work)
+    assert "rank 2 did not come in 2 s" in texts[0]
+    assert texts[1].endswith("rank 0 did not come in 2 s, or waits for another that did not")
+
+
 def test_who_asks_again_after_a_meeting_that_failed_does_not_wait_again():
     gather, began = _store.store_gather(Store(), "a", 1, 2, 0.5), time.monotonic()
     for _ in range(3):
