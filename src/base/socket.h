@@ -8,6 +8,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <string.h>
+#include <sys/random.h>
 #include <sys/socket.h>
 #include <sys/un.h>
 
@@ -18,13 +19,43 @@
     (result) = (call);                                                                             \
   } while ((result) < 0 && errno == EINTR)
 
-/* An address in the abstract namespace, outside all file systems; returns its bytes. */
-static inline socklen_t xfi_socket_address(struct sockaddr_un *address, const char *name, size_t n)
+/* Of an address in the abstract namespace, which is outside all file systems; no 0 at the end. */
+enum { XFI_SOCKET_NAME_BYTES = 32 };
+
+/* Returns its bytes. */
+static inline socklen_t xfi_socket_address(struct sockaddr_un *address,
+                                           const char name[XFI_SOCKET_NAME_BYTES])
 {
   memset(address, 0, sizeof *address);
   address->sun_family = AF_UNIX;
-  memcpy(address->sun_path + 1, name, n);
-  return (socklen_t)(offsetof(struct sockaddr_un, sun_path) + 1 + n);
+  memcpy(address->sun_path + 1, name, XFI_SOCKET_NAME_BYTES);
+  return (socklen_t)(offsetof(struct sockaddr_un, sun_path) + 1 + XFI_SOCKET_NAME_BYTES);
+}
+
+/* Of a type and flags as socket() takes them; -1 and errno. */
+static inline int xfi_socket_make(int type)
+{
+  return xfi_descriptor_kept(socket(AF_UNIX, type | SOCK_CLOEXEC, 0));
+}
+
+/* Listens at a random name, with room for `backlog` that nobody has accepted; -1 and errno. */
+static inline int xfi_socket_listen(int type, int backlog, char name[XFI_SOCKET_NAME_BYTES])
+{
+  unsigned char random[XFI_SOCKET_NAME_BYTES / 2];
+  struct sockaddr_un address;
+  int made;
+
+  if (getrandom(random, sizeof random, 0) != (ssize_t)sizeof random) return -1;
+  for (size_t i = 0; i < sizeof random; i++) {
+    name[2 * i] = "0123456789abcdef"[random[i] >> 4];
+    name[2 * i + 1] = "0123456789abcdef"[random[i] & 15];
+  }
+  made = xfi_socket_make(type);
+  if (made >= 0 &&
+      bind(made, (struct sockaddr *)&address, xfi_socket_address(&address, name)) == 0 &&
+      listen(made, backlog) == 0)
+    return made;
+  return xfi_descriptor_drop(made);
 }
 
 /* Is the other end a process of our user? */

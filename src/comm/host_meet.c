@@ -20,11 +20,10 @@
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
-#include <sys/random.h>
 #include <sys/resource.h>
 #include <sys/syscall.h>
 
-enum { NAME_BYTES = 32, WORD_TEXT_BYTES = 200, REASON_BYTES = 160 };
+enum { WORD_TEXT_BYTES = 200, REASON_BYTES = 160 };
 enum { PAUSE_NS = 50000 };
 
 /* What each rank tells all others: how it fared, where it listens, who it is, and where it runs. */
@@ -34,15 +33,15 @@ typedef struct word {
   int32_t number; /* 1 + its rank, so that 0 is nobody's */
   int32_t size;
   int32_t status;
-  char name[NAME_BYTES];
+  char name[XFI_SOCKET_NAME_BYTES];
   xfi_cores cores;
   char text[WORD_TEXT_BYTES];
 } word;
 
 /* What a rank says of a connection that it makes. */
 typedef struct hello {
-  char to[NAME_BYTES];
-  char from[NAME_BYTES];
+  char to[XFI_SOCKET_NAME_BYTES];
+  char from[XFI_SOCKET_NAME_BYTES];
   int32_t rank;
 } hello;
 
@@ -87,23 +86,9 @@ static int watch_process(int socket)
 
 static xfer_status listen_here(meeting *m)
 {
-  unsigned char random[NAME_BYTES / 2];
-  struct sockaddr_un address;
-  word *own = &m->own;
-
-  XFI_CHECK(getrandom(random, sizeof random, 0) == (ssize_t)sizeof random, XFER_ERR_COMM,
-            "no random name for a socket: %s", strerror(errno));
-  for (size_t i = 0; i < sizeof random; i++) {
-    own->name[2 * i] = "0123456789abcdef"[random[i] >> 4];
-    own->name[2 * i + 1] = "0123456789abcdef"[random[i] & 15];
-  }
-  own->cores = xfi_cores_own();
-  m->listener = xfi_descriptor_kept(socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
-  XFI_CHECK(m->listener >= 0 &&
-                bind(m->listener, (struct sockaddr *)&address,
-                     xfi_socket_address(&address, own->name, NAME_BYTES)) == 0 &&
-                listen(m->listener, m->size) == 0,
-            XFER_ERR_COMM, "a socket for the other ranks: %s", REASON);
+  m->own.cores = xfi_cores_own();
+  m->listener = xfi_socket_listen(SOCK_STREAM | SOCK_NONBLOCK, m->size, m->own.name);
+  XFI_CHECK(m->listener >= 0, XFER_ERR_COMM, "a socket for the other ranks: %s", REASON);
   m->file = xfi_shared_make(m->shared);
   XFI_CHECK(m->file >= 0, XFER_ERR_COMM, "memory for the other ranks: %s", REASON);
   return XFER_OK;
@@ -124,13 +109,13 @@ static xfer_status check_words(const meeting *m)
               m->size);
     if (teller == r) continue;
     XFI_CHECK(m->words[teller].number != one->number ||
-                  memcmp(m->words[teller].name, one->name, NAME_BYTES) == 0,
+                  memcmp(m->words[teller].name, one->name, XFI_SOCKET_NAME_BYTES) == 0,
               XFER_ERR_COMM, "two ranks have the number %d", teller);
     return XFI_ERROR(XFER_ERR_COMM,
                      "the caller's all-gather gave the word of rank %d at the place of rank %d",
                      teller, r);
   }
-  XFI_CHECK(memcmp(m->words[m->rank].name, m->own.name, NAME_BYTES) == 0, XFER_ERR_COMM,
+  XFI_CHECK(memcmp(m->words[m->rank].name, m->own.name, XFI_SOCKET_NAME_BYTES) == 0, XFER_ERR_COMM,
             "two ranks have the number %d", m->rank);
   return XFER_OK;
 }
@@ -188,12 +173,11 @@ static xfer_status connect_to(meeting *m, int rank)
   xfi_neighbour *peer = &m->shared->neighbours[rank];
   hello said = {.rank = m->rank};
   struct sockaddr_un address;
-  const socklen_t n_bytes = xfi_socket_address(&address, m->words[rank].name, NAME_BYTES);
+  const socklen_t n_bytes = xfi_socket_address(&address, m->words[rank].name);
 
-  memcpy(said.to, m->words[rank].name, NAME_BYTES);
-  memcpy(said.from, m->own.name, NAME_BYTES);
-  peer->socket =
-      xfi_descriptor_kept(socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+  memcpy(said.to, m->words[rank].name, XFI_SOCKET_NAME_BYTES);
+  memcpy(said.from, m->own.name, XFI_SOCKET_NAME_BYTES);
+  peer->socket = xfi_socket_make(SOCK_STREAM | SOCK_NONBLOCK);
   XFI_CHECK(peer->socket >= 0, XFER_ERR_COMM, "a socket to rank %d: %s", rank, REASON);
   XFI_CHECK(connect(peer->socket, (struct sockaddr *)&address, n_bytes) == 0, XFER_ERR_COMM,
             "a socket to rank %d, which must be on this host: %s", rank,
@@ -223,8 +207,8 @@ static int rank_of(const meeting *m, int made)
   if (n != (ssize_t)sizeof said || !xfi_socket_is_same_user(made) || said.rank <= m->rank ||
       said.rank >= m->size || m->shared->neighbours[said.rank].socket >= 0)
     return -1;
-  return memcmp(said.to, m->own.name, NAME_BYTES) == 0 &&
-                 memcmp(said.from, m->words[said.rank].name, NAME_BYTES) == 0
+  return memcmp(said.to, m->own.name, XFI_SOCKET_NAME_BYTES) == 0 &&
+                 memcmp(said.from, m->words[said.rank].name, XFI_SOCKET_NAME_BYTES) == 0
              ? said.rank
              : -1;
 }

@@ -21,12 +21,9 @@
 #include <errno.h>
 #include <pthread.h>
 #include <stdatomic.h>
-#include <stddef.h>
-#include <stdio.h>
 #include <string.h>
 #include <sys/socket.h>
 #include <sys/time.h>
-#include <sys/un.h>
 #include <unistd.h>
 
 enum {
@@ -44,7 +41,7 @@ typedef struct request {
 
 struct xfi_cuda_offers {
   const xfi_cuda_device *device;
-  char name[XFI_CUDA_SOCKET_BYTES];
+  char name[XFI_SOCKET_NAME_BYTES];
   int listener;
   _Atomic bool stops; /* the thread is to end; the listener is shut down */
   pthread_t thread;
@@ -155,36 +152,20 @@ static void offers_free(xfi_cuda_offers *offers)
   xfi_free(offers);
 }
 
-/* Of this process, whose number is random, and of no other offers. */
-static void choose_name(xfi_cuda_offers *offers)
-{
-  static _Atomic uint64_t n_names;
-  char name[XFI_CUDA_SOCKET_BYTES + 1];
-
-  (void)snprintf(name, sizeof name, "xfer-%016llx%016llx",
-                 (unsigned long long)offers->device->base.place, (unsigned long long)++n_names);
-  memcpy(offers->name, name, sizeof offers->name);
-}
-
 /* XFER_ERR_UNSUPPORTED: the system does not let us; other processes then cannot map the memory. */
 static xfer_status offers_open(xfi_cuda_offers **out, const xfi_cuda_device *device)
 {
   xfer_status st = XFER_OK;
   xfi_cuda_offers *offers = NULL;
-  struct sockaddr_un address;
 
   offers = xfi_calloc(1, sizeof *offers);
   XFI_CHECK_DONE(offers != NULL, XFER_ERR_NOMEM, "a socket for peers");
   offers->device = device;
   offers->served = -1;
   (void)pthread_mutex_init(&offers->lock, NULL);
-  offers->listener = xfi_descriptor_kept(socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0));
-  choose_name(offers);
-  const socklen_t n_bytes = xfi_socket_address(&address, offers->name, XFI_CUDA_SOCKET_BYTES);
-  XFI_CHECK_DONE(
-      offers->listener >= 0 && bind(offers->listener, (struct sockaddr *)&address, n_bytes) == 0 &&
-          listen(offers->listener, BACKLOG) == 0,
-      XFER_ERR_UNSUPPORTED, "a socket for peers that map our memory: %s", strerror(errno));
+  offers->listener = xfi_socket_listen(SOCK_SEQPACKET, BACKLOG, offers->name);
+  XFI_CHECK_DONE(offers->listener >= 0, XFER_ERR_UNSUPPORTED,
+                 "a socket for peers that map our memory: %s", strerror(errno));
   XFI_CHECK_DONE(xfi_thread_start(&offers->thread, serve_main, offers), XFER_ERR_UNSUPPORTED,
                  "no thread for peers that map our memory");
   *out = offers;
@@ -195,7 +176,7 @@ done:
 }
 
 xfer_status xfi_cuda_chunks_offer(xfi_cuda_device *device, const xfi_allocation *allocation,
-                                  char name[XFI_CUDA_SOCKET_BYTES])
+                                  char *name)
 {
   const request range = {(uint64_t)(uintptr_t)allocation->base, allocation->n_bytes};
   xfer_status st = XFER_OK;
@@ -235,8 +216,8 @@ static xfer_status ask(int *connected, const char *name, const request *wanted,
 {
   xfer_status st = XFER_OK;
   struct sockaddr_un address;
-  const socklen_t n_bytes = xfi_socket_address(&address, name, XFI_CUDA_SOCKET_BYTES);
-  int made = xfi_descriptor_kept(socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0));
+  const socklen_t n_bytes = xfi_socket_address(&address, name);
+  int made = xfi_socket_make(SOCK_SEQPACKET);
   ssize_t n = -1;
 
   if (made >= 0) {
@@ -299,8 +280,7 @@ static void unmap(const xfi_cuda_device *device, CUdeviceptr base, size_t n_mapp
   (void)device->driver.address_free(base, n_bytes);
 }
 
-xfer_status xfi_cuda_chunks_map(const xfi_cuda_device *device,
-                                const char name[XFI_CUDA_SOCKET_BYTES], uint64_t base,
+xfer_status xfi_cuda_chunks_map(const xfi_cuda_device *device, const char *name, uint64_t base,
                                 size_t n_bytes, char **mapped, xfi_deadline deadline)
 {
   const request wanted = {base, n_bytes};

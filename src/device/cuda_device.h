@@ -186,14 +186,13 @@ void xfi_cuda_probe_free(xfi_cuda_device *device);
 
 /* ---- cuda_chunk.c ---- */
 
-enum { XFI_CUDA_SOCKET_BYTES = 37 }; /* "xfer-" and 32 digits, no 0 at the end */
-/* Let peers ask for an allocation's chunks until the offers are closed. */
+/* Let peers ask for an allocation's chunks until the offers are closed, at a socket whose name goes
+ * to name[XFI_SOCKET_NAME_BYTES]. */
 xfer_status xfi_cuda_chunks_offer(xfi_cuda_device *device, const xfi_allocation *allocation,
-                                  char name[XFI_CUDA_SOCKET_BYTES]);
+                                  char *name);
 void xfi_cuda_chunks_close(xfi_device *device);
 /* Map what another device's process offers. XFER_ERR_TIMEOUT: it did not answer. */
-xfer_status xfi_cuda_chunks_map(const xfi_cuda_device *device,
-                                const char name[XFI_CUDA_SOCKET_BYTES], uint64_t base,
+xfer_status xfi_cuda_chunks_map(const xfi_cuda_device *device, const char *name, uint64_t base,
                                 size_t n_bytes, char **mapped, xfi_deadline deadline);
 void xfi_cuda_chunks_unmap(const xfi_cuda_device *device, char *mapped, size_t n_bytes);
 

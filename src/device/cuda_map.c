@@ -7,10 +7,14 @@
  * Other memory (cudaMallocAsync, pinned host memory, chunks that were not made for it) is reached
  * within the process only; such pairs take the packed lane.
  */
+#ifndef _GNU_SOURCE
+#define _GNU_SOURCE /* of socket.h */
+#endif
 #include "cuda_device.h"
 
 #include "alloc.h"
 #include "error.h"
+#include "socket.h"
 
 #include <search.h>
 #include <stdio.h>
@@ -32,7 +36,7 @@ typedef struct handle {
   uint64_t n_bytes;
   xfi_cuda_file file; /* of a page */
   cudaIpcMemHandle_t ipc;
-  char socket[XFI_CUDA_SOCKET_BYTES]; /* of chunks */
+  char socket[XFI_SOCKET_NAME_BYTES]; /* of chunks */
 } handle;
 _Static_assert(sizeof(handle) <= sizeof(xfi_mem_handle), "a handle fits");
 

@@ -22,6 +22,7 @@
 
 #include "cuda_device.h"
 #include "error.h"
+#include "socket.h"
 
 enum { CHUNK = 2 << 20, MANY = 300 };
 
@@ -222,8 +223,8 @@ static void map_and_unmap(const xfi_allocation *a, const char *name)
 static void test_chunks_are_mapped_in_order(void **state)
 {
   const xfi_allocation a = chunks(0, 5);
-  char name[XFI_CUDA_SOCKET_BYTES];
-  char again[XFI_CUDA_SOCKET_BYTES];
+  char name[XFI_SOCKET_NAME_BYTES];
+  char again[XFI_SOCKET_NAME_BYTES];
 
   (void)state;
   offer(&a, name);
@@ -238,7 +239,7 @@ static void test_only_what_is_offered_and_while_it_is(void **state)
   const xfi_allocation a = chunks(0, 4);
   const xfi_allocation more = chunks(0, 5);
   const xfi_allocation inside = chunks(1, 2);
-  char name[XFI_CUDA_SOCKET_BYTES];
+  char name[XFI_SOCKET_NAME_BYTES];
   char *mapped = NULL;
 
   (void)state;
@@ -254,7 +255,7 @@ static void test_only_what_is_offered_and_while_it_is(void **state)
 static void test_a_chunk_that_stays_fails_the_mapping_and_leaves_nothing(void **state)
 {
   const xfi_allocation a = chunks(0, 6);
-  char name[XFI_CUDA_SOCKET_BYTES];
+  char name[XFI_SOCKET_NAME_BYTES];
   char *mapped = NULL;
 
   (void)state;
@@ -277,7 +278,7 @@ static void test_signals_do_no_harm(void **state)
   const struct itimerval often = {{0, 2000}, {0, 2000}};
   const struct itimerval never = {{0, 0}, {0, 0}};
   struct sigaction action = {.sa_handler = ignore, .sa_flags = SA_RESTART};
-  char name[XFI_CUDA_SOCKET_BYTES];
+  char name[XFI_SOCKET_NAME_BYTES];
 
   (void)state;
   assert_int_equal(sigaction(SIGALRM, &action, NULL), 0);
@@ -293,16 +294,14 @@ static void test_signals_do_no_harm(void **state)
 static void test_a_silent_client_is_left(void **state)
 {
   const xfi_allocation a = chunks(0, 3);
-  struct sockaddr_un address = {.sun_family = AF_UNIX};
-  char name[XFI_CUDA_SOCKET_BYTES];
+  struct sockaddr_un address;
+  char name[XFI_SOCKET_NAME_BYTES];
   const int silent = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
 
   (void)state;
   offer(&a, name);
-  memcpy(address.sun_path + 1, name, sizeof name);
-  assert_int_equal(connect(silent, (struct sockaddr *)&address,
-                           (socklen_t)(offsetof(struct sockaddr_un, sun_path) + 1 + sizeof name)),
-                   0);
+  const socklen_t n_bytes = xfi_socket_address(&address, name);
+  assert_int_equal(connect(silent, (struct sockaddr *)&address, n_bytes), 0);
   map_and_unmap(&a, name);
   (void)close(silent);
 }
@@ -327,7 +326,7 @@ static void test_clients_take_turns(void **state)
 {
   enum { CLIENTS = 6 };
   client all[CLIENTS];
-  char name[XFI_CUDA_SOCKET_BYTES];
+  char name[XFI_SOCKET_NAME_BYTES];
   const xfi_allocation a = chunks(0, MANY);
 
   (void)state;

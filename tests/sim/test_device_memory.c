@@ -1,18 +1,19 @@
 /* What a device says of memory, and what processes tell each other of chunks: a peer that sends
  * what are none, and one that asks for what it was not offered. */
+#ifndef _GNU_SOURCE
+#define _GNU_SOURCE /* of socket.h */
+#endif
 #include "cuda_device.h"
 #include "error.h"
+#include "socket.h"
 #include "thread.h"
 
 #include "chunk_memory.h"
 #include "world.h"
 
 #include <pthread.h>
-#include <stddef.h>
-#include <stdio.h>
 #include <string.h>
 #include <sys/socket.h>
-#include <sys/un.h>
 #include <unistd.h>
 
 enum { BYTES = 96, MIB = 1 << 20, CHUNKS_BYTES = 6 * MIB };
@@ -144,26 +145,15 @@ static void *lie_to_all(void *unused)
   return unused;
 }
 
-/* The abstract address of a name, as cuda_chunk.c has it. */
-static socklen_t address_of(struct sockaddr_un *address, const char *name)
-{
-  *address = (struct sockaddr_un){.sun_family = AF_UNIX};
-  memcpy(address->sun_path + 1, name, XFI_CUDA_SOCKET_BYTES);
-  return (socklen_t)(offsetof(struct sockaddr_un, sun_path) + 1 + XFI_CUDA_SOCKET_BYTES);
-}
-
 static void test_a_peer_that_lies_about_chunks_is_left_alone(void)
 {
-  char name[XFI_CUDA_SOCKET_BYTES + 1];
-  struct sockaddr_un address;
+  char name[XFI_SOCKET_NAME_BYTES];
   xfi_device *device = device_of_one();
   pthread_t thread;
   char *mapped = NULL;
 
-  (void)snprintf(name, sizeof name, "xfer-%032d", (int)getpid());
-  const socklen_t n_bytes = address_of(&address, name);
-  listener = socket(AF_UNIX, SOCK_SEQPACKET, 0);
-  NEED(bind(listener, (struct sockaddr *)&address, n_bytes) == 0 && listen(listener, 1) == 0);
+  listener = xfi_socket_listen(SOCK_SEQPACKET, 1, name);
+  NEED(listener >= 0);
   NEED(xfi_thread_start(&thread, lie_to_all, NULL));
   for (int i = 0; i < LIES; i++) {
     NEED(xfi_cuda_chunks_map(xfi_cuda(device), name, 4096, (size_t)2 * MIB, &mapped,
@@ -183,14 +173,14 @@ static void test_a_peer_that_lies_about_chunks_is_left_alone(void)
 static void test_who_asks_for_other_memory_gets_none(void)
 {
   xfi_allocation found = {NULL, 0, 0, 0};
-  char name[XFI_CUDA_SOCKET_BYTES];
+  char name[XFI_SOCKET_NAME_BYTES];
   struct sockaddr_un address;
   xfi_device *device = device_of_one();
   char *chunks = two_chunks();
 
   OK(device->ops->find_allocation(device, chunks, CHUNKS_BYTES, &found));
   OK(xfi_cuda_chunks_offer(xfi_cuda(device), &found, name));
-  const socklen_t n_bytes = address_of(&address, name);
+  const socklen_t n_bytes = xfi_socket_address(&address, name);
   const uint64_t base = (uint64_t)(uintptr_t)found.base;
   const uint64_t wanted[][2] = {{base, found.n_bytes + 1}, {base + 8, found.n_bytes}};
   for (size_t i = 0; i < 3; i++) {
