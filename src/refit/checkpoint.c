@@ -3,16 +3,13 @@
  * types from the headers of its safetensors files. No weight is read.
  *
  * A safetensors file begins with 8 bytes, little-endian, the length of a JSON object that follows,
- * which has for each tensor its dtype and shape (huggingface/safetensors, format). Names are then
- * put together again: those that differ in the number of a layer or an expert alone become one
- * entry.
+ * which has for each tensor its dtype and shape (huggingface/safetensors, format).
  */
 #include "model.h"
 
 #include "alloc.h"
 #include "checked.h"
 #include "error.h"
-#include "names.h"
 #include "vec.h"
 
 #include <jansson.h>
@@ -21,20 +18,20 @@
 #include <string.h>
 #include <unistd.h>
 
-enum { MAX_HEADER = 256 << 20 };
+enum { MAX_HEADER = 256 << 20, MANY_ENTRIES = 4096 };
 
-/* One tensor of the checkpoint. */
+/* One tensor of a file. */
 typedef struct record {
-  xfi_raw raw; /* of this one */
-  char *pattern;
-  int layer, expert;  /* -1: its name has none */
-  int64_t begin, end; /* of its bytes in its file; 0: the file does not say */
+  xfi_raw raw;
+  int64_t begin, end; /* of its bytes in the file; 0: the file does not say */
 } record;
 
 typedef struct folder {
   const char *path;
-  const xfer_model *model; /* what layers are called */
-  record *records;
+  xfer_model *model;
+  const xfer_model_options *options;
+  size_t most;     /* entries that the model may have before they are put together */
+  record *records; /* [n] of one file */
   size_t n, capacity;
   xfi_folder files;
   json_t *wanted; /* of the index: the file of each name that was not met yet; NULL: no index */
@@ -42,8 +39,6 @@ typedef struct folder {
 
 static void folder_free(folder *f)
 {
-  for (size_t i = 0; i < f->n; i++)
-    xfi_free(f->records[i].pattern);
   xfi_free(f->records);
   xfi_folder_free(&f->files);
   json_decref(f->wanted);
@@ -74,13 +69,15 @@ static int compare_offsets(const void *a, const void *b)
 }
 
 /* No byte of a file is of two tensors. */
-static xfer_status check_offsets(record *records, size_t n, const char *file)
+static xfer_status check_offsets(const folder *f, const char *file)
 {
-  qsort(records, n, sizeof *records, compare_offsets);
-  for (size_t i = 1; i < n; i++)
+  const record *records = f->records;
+
+  xfi_sort(f->records, f->n, sizeof *records, compare_offsets);
+  for (size_t i = 1; i < f->n; i++)
     XFI_CHECK(records[i].begin >= records[i - 1].end, XFER_ERR_IO,
               "%s: the data_offsets of \"%s\" begin at %lld, within those of \"%s\"", file,
-              records[i].pattern, (long long)records[i].begin, records[i - 1].pattern);
+              records[i].raw.pattern, (long long)records[i].begin, records[i - 1].raw.pattern);
   return XFER_OK;
 }
 
@@ -98,18 +95,28 @@ static xfer_status check_indexed(folder *f, const char *file, const char *name)
 
 static xfer_status read_record(folder *f, const char *file, const char *name, const json_t *object)
 {
-  char pattern[XFI_NAME_BYTES];
-  record r = {0};
+  record r = {.raw = {.pattern = name, .path = f->path}};
 
   XFI_CHECK(strchr(name, '{') == NULL, XFER_ERR_IO, "%s: \"%s\" is no name of a tensor", file,
             name);
   XFI_TRY(xfi_raw_read(&r.raw, object, file, name));
   XFI_CHECK(read_offsets(&r, json_object_get(object, "data_offsets")), XFER_ERR_IO,
             "%s: \"%s\": its data_offsets do not have the bytes of its shape", file, name);
-  XFI_TRY(xfi_name_split(pattern, &r.layer, &r.expert, name, f->model->words, f->model->n_words));
-  XFI_TRY(xfi_vec_reserve(&f->records, &f->capacity, f->n + 1, sizeof *f->records));
-  XFI_TRY(xfi_name_copy(&r.pattern, pattern));
-  f->records[f->n++] = r;
+  return XFI_PUSH(f->records, f->n, f->capacity, r);
+}
+
+/* The names of a file. There may be many experts, which are one entry for each layer. */
+static xfer_status append_records(folder *f)
+{
+  xfer_model *model = f->model;
+
+  for (size_t i = 0; i < f->n; i++) {
+    XFI_TRY(xfi_model_append_name(model, &f->records[i].raw, f->options));
+    if (model->n_entries < f->most) continue;
+    XFI_TRY(xfi_model_gather_experts(model));
+    f->most = 2 * model->n_entries + MANY_ENTRIES;
+  }
+  f->n = 0;
   return XFER_OK;
 }
 
@@ -119,7 +126,6 @@ static xfer_status read_header(folder *f, const char *file)
   unsigned char head[8];
   size_t size;
   uint64_t n = 0;
-  const size_t first = f->n;
   char *text = NULL;
   FILE *in = NULL;
   json_t *root = NULL;
@@ -151,7 +157,8 @@ static xfer_status read_header(folder *f, const char *file)
     XFI_TRY_DONE(check_indexed(f, file, name));
     XFI_TRY_DONE(read_record(f, path, name, object));
   }
-  if (f->n > first) XFI_TRY_DONE(check_offsets(f->records + first, f->n - first, path));
+  XFI_TRY_DONE(check_offsets(f, path));
+  XFI_TRY_DONE(append_records(f));
 done:
   if (in != NULL) fclose(in);
   xfi_free(text);
@@ -262,69 +269,13 @@ done:
   return st;
 }
 
-/* ---- putting names together ---- */
-
-static int compare_kinds(const record *x, const record *y)
-{
-  int c = strcmp(x->pattern, y->pattern);
-
-  if (c != 0) return c;
-  if (x->raw.dtype != y->raw.dtype) return x->raw.dtype < y->raw.dtype ? -1 : 1;
-  if (x->raw.n_dims != y->raw.n_dims) return x->raw.n_dims < y->raw.n_dims ? -1 : 1;
-  for (int d = 0; d < x->raw.n_dims; d++) {
-    if (x->raw.shape[d] != y->raw.shape[d]) return x->raw.shape[d] < y->raw.shape[d] ? -1 : 1;
-  }
-  return 0;
-}
-
-static int compare_records(const void *a, const void *b)
-{
-  const record *x = a, *y = b;
-  int c = compare_kinds(x, y);
-
-  if (c != 0) return c;
-  if (x->layer != y->layer) return x->layer < y->layer ? -1 : 1;
-  return (x->expert > y->expert) - (x->expert < y->expert);
-}
-
-/* Records [at, *end) differ in their expert alone; these must follow each other. */
-static xfer_status scan_layer(const folder *f, size_t at, size_t *end)
-{
-  const record *first = &f->records[at];
-
-  for (*end = at + 1; *end < f->n; (*end)++) {
-    const record *r = &f->records[*end];
-
-    if (compare_kinds(first, r) != 0 || r->layer != first->layer) break;
-    XFI_CHECK(first->expert >= 0 && r->expert != r[-1].expert, XFER_ERR_IO,
-              "%s: \"%s\" of layer %d is there twice", f->path, r->pattern, r->layer);
-    XFI_CHECK(r->expert == r[-1].expert + 1, XFER_ERR_IO, "%s: \"%s\" of layer %d has no expert %d",
-              f->path, r->pattern, r->layer, r[-1].expert + 1);
-  }
-  return XFER_OK;
-}
-
-/* They become an entry of so many experts. */
-static xfer_status append_layer(xfer_model *model, const folder *f, const record *r, size_t n,
-                                const xfer_model_options *options)
-{
-  xfi_raw raw = r->raw;
-
-  raw.pattern = r->pattern;
-  raw.path = f->path;
-  raw.layers = &r->layer;
-  raw.n_layers = r->layer >= 0;
-  raw.n_experts = r->expert < 0 ? 0 : (int)n;
-  raw.first_expert = r->expert < 0 ? 0 : r->expert;
-  return xfi_model_append(model, &raw, options);
-}
+/* ---- all of it ---- */
 
 xfer_status xfi_checkpoint_read(xfer_model *model, const char *path,
                                 const xfer_model_options *options)
 {
   char config[XFI_PATH_BYTES];
-  folder f = {.path = path, .model = model};
-  size_t end;
+  folder f = {.path = path, .model = model, .options = options, .most = MANY_ENTRIES};
   xfer_status st = XFER_OK;
 
   XFI_CHECK_DONE(options->extra == NULL, XFER_ERR_ARG, "%s: a checkpoint has no extra_params",
@@ -335,12 +286,8 @@ xfer_status xfi_checkpoint_read(xfer_model *model, const char *path,
   model->top = model->config.root;
   XFI_TRY_DONE(xfi_config_read(model));
   XFI_TRY_DONE(read_headers(&f));
-  XFI_CHECK_DONE(f.n > 0, XFER_ERR_IO, "%s has no tensor", path);
-  qsort(f.records, f.n, sizeof *f.records, compare_records);
-  for (size_t at = 0; at < f.n; at = end) {
-    XFI_TRY_DONE(scan_layer(&f, at, &end));
-    XFI_TRY_DONE(append_layer(model, &f, &f.records[at], end - at, options));
-  }
+  XFI_CHECK_DONE(model->n_entries > 0, XFER_ERR_IO, "%s has no tensor", path);
+  xfi_model_sort(model);
 done:
   folder_free(&f);
   return st;

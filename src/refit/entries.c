@@ -179,13 +179,17 @@ static int compare_layers(const xfi_entry *x, const xfi_entry *y)
   return c;
 }
 
+static int compare_entries(const void *a, const void *b)
+{
+  int c = compare_kinds(a, b);
+
+  if (c == 0) c = compare_layers(a, b);
+  return c != 0 ? c : compare_experts(a, b);
+}
+
 static int by_experts(const void *a, const void *b)
 {
-  const xfi_entry *x = *(xfi_entry *const *)a, *y = *(xfi_entry *const *)b;
-  int c = compare_kinds(x, y);
-
-  if (c == 0) c = compare_layers(x, y);
-  return c != 0 ? c : compare_experts(x, y);
+  return compare_entries(*(xfi_entry *const *)a, *(xfi_entry *const *)b);
 }
 
 /* Does `y` have the experts after those of `x`? */
@@ -273,10 +277,20 @@ done:
   return st;
 }
 
+xfer_status xfi_model_gather_experts(xfer_model *model)
+{
+  return put_together(model, by_experts, has_next_experts, take_experts);
+}
+
 xfer_status xfi_model_gather(xfer_model *model)
 {
-  XFI_TRY(put_together(model, by_experts, has_next_experts, take_experts));
+  XFI_TRY(xfi_model_gather_experts(model));
   return put_together(model, by_layers, has_next_layers, take_layers);
+}
+
+void xfi_model_sort(xfer_model *model)
+{
+  xfi_sort(model->entries, model->n_entries, sizeof *model->entries, compare_entries);
 }
 
 /* ---- splitting ---- */

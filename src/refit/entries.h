@@ -108,7 +108,7 @@ struct xfer_model {
   const char *further_key; /* by this key; the rules' */
   int n_extra;             /* extra layers that are kept */
   bool *renamed; /* [n_renames] of the options: it matched something; NULL: there are none */
-  bool scanned;  /* ranges were kept, quantised */
+  bool scanned;  /* was finished: ranges were kept, quantised */
   bool selected; /* of its layers some were kept alone */
 };
 
@@ -133,8 +133,12 @@ xfer_status xfi_model_append(xfer_model *model, const xfi_raw *raw,
                              const xfer_model_options *options);
 xfer_status xfi_model_append_name(xfer_model *model, const xfi_raw *raw,
                                   const xfer_model_options *options);
-/* Of those whose experts or layers follow each other, as a list of names has them, one is left. */
+/* Of those whose experts, or layers too, follow each other, as a list of names has them, one is
+ * left. */
+xfer_status xfi_model_gather_experts(xfer_model *model);
 xfer_status xfi_model_gather(xfer_model *model);
+/* By name, and what else they are. */
+void xfi_model_sort(xfer_model *model);
 /* Does the k-th layer of an entry stay in it? */
 typedef xfer_status (*xfi_stays)(bool *stays, const xfi_entry *entry, int k, const void *context);
 /* Those of its layers that do not stay, if any do, become an entry behind it. */

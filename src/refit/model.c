@@ -359,8 +359,9 @@ static xfer_status check_unique(const xfer_model *model)
     for (size_t k = i + 1; k < model->n_entries; k++) {
       if (compare_names(sorted[i], sorted[k]) != 0) break;
       if (!layers_meet(sorted[i], sorted[k])) continue;
-      XFI_CHECK_DONE(strcmp(sorted[i]->pattern, sorted[k]->pattern) != 0, XFER_ERR_ARG,
-                     "\"%s\" is in the model twice", sorted[i]->pattern);
+      XFI_CHECK_DONE(strcmp(sorted[i]->pattern, sorted[k]->pattern) != 0,
+                     model->scanned ? XFER_ERR_ARG : XFER_ERR_IO, "\"%s\" is in the model twice",
+                     sorted[i]->pattern);
       XFI_CHECK_DONE(false, XFER_ERR_ARG, "\"%s\" and \"%s\" are one name, \"%s\"",
                      sorted[i]->pattern, sorted[k]->pattern, sorted[i]->known);
     }
@@ -449,8 +450,9 @@ xfer_status xfi_model_finish(xfer_model *model, const xfer_model_options *option
   if (!model->scanned && options->quant == XFER_QUANT_FP8_BLOCK128)
     XFI_TRY(xfi_scales_make(model, &BLOCK128));
   model->selected = model->selected || options->layers_end > 0;
+  XFI_TRY(xfi_model_settle(model));
   model->scanned = true;
-  return xfi_model_settle(model);
+  return XFER_OK;
 }
 
 xfer_status xfi_model_copy(xfer_model **made, xfer_model *model)
@@ -471,6 +473,7 @@ xfer_status xfi_model_copy(xfer_model **made, xfer_model *model)
   m->n_further_layers = model->n_further_layers;
   m->further_key = model->further_key;
   memcpy(m->block, model->block, sizeof m->block);
+  m->scanned = true;
   XFI_TRY_DONE(copy_entries(&m->entries, model));
   m->n_entries = m->entries_cap = model->n_entries;
   *made = m;

@@ -87,7 +87,8 @@ static void test_checkpoint_that_is_broken_is_refused(void **state)
       {"", "of 0 bytes"},
       {"[]", "no JSON object"},
       {"{", "no JSON object"},
-      {"{" EXPERT(0, 0, "up") "," SECOND(0, 2, "up") "}", "no expert 1"},
+      {"{" EXPERT(0, 0, "up") "," SECOND(0, 2, "up") "}",
+       "has expert 2 in layer 0, and not the one before it"},
       {"{" EXPERT(0, 0, "up") "," EXPERT_AT(0, 1, "up", "[255,511]") "}", "begin at 255, within"},
       /* expert 1 is missing */
       {"{\"a\":{\"dtype\":\"X9\",\"shape\":[1]}}", "is called \"X9\""},
@@ -143,7 +144,7 @@ static void test_checkpoint_that_is_broken_is_refused(void **state)
   refit_write("none/config.json", "{}");
   refit_write_header("none/a.safetensors", "{" EXPERT(0, 0, "up") "}");
   refit_write_header("none/b.safetensors", "{" EXPERT(0, 0, "up") "}");
-  refuse_folder("none", "is there twice");
+  refuse_folder("none", "is in the model twice");
   refit_write("none/model.safetensors.index.json",
               "{\"weight_map\":{\"" FIRST "\":\"a.safetensors\",\"c\":\"b.safetensors\"}}");
   refuse_folder("none", "\"" FIRST "\" lies in b.safetensors, and its index does not have it");
