@@ -8,10 +8,10 @@
  * staged, half of the points, hold the old weights or the new ones; then they make a new comm
  * without it and finish a refit. The last line has the number of points.
  */
+#include "unit/meeting.h"
 #include "world.h"
 
 #include <signal.h>
-#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -19,61 +19,14 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-enum { MOST_RANKS = 4, TURNS = 4, WORD = 1024, WIDTH = 3000, RELAYED_WIDTH = 40000, OLD = 0x77 };
-enum {
-  DEADLINE_MS = 1000,
-  PATIENCE_MS = 2000,
-  SLACK_MS = 6000,
-  AGAIN_MS = 20000,
-  MOST_CALLS = 4000
-};
-
-/* An all-gather of processes, in memory that they share; it fails where one does not come. */
-typedef struct place {
-  int n_ranks;
-  _Atomic int n_given[TURNS];
-  unsigned char bytes[TURNS][MOST_RANKS][WORD];
-} place;
-
-typedef struct visitor {
-  place *at;
-  int rank;
-  int64_t patience_ms;
-  int turn;
-} visitor;
-
-static int gather(void *context, void *all, const void *mine, size_t n_bytes)
-{
-  visitor *v = context;
-  const int turn = v->turn++;
-  const int64_t until = world_ms() + v->patience_ms;
-
-  if (turn >= TURNS || n_bytes > WORD) return 2;
-  memcpy(v->at->bytes[turn][v->rank], mine, n_bytes);
-  (void)atomic_fetch_add(&v->at->n_given[turn], 1);
-  while (atomic_load(&v->at->n_given[turn]) < v->at->n_ranks) {
-    if (world_ms() > until) return 1;
-    (void)usleep(200);
-  }
-  for (int r = 0; r < v->at->n_ranks; r++)
-    memcpy((char *)all + (size_t)r * n_bytes, v->at->bytes[turn][r], n_bytes);
-  return 0;
-}
-
-static place *open_place(int n_ranks)
-{
-  place *made = mmap(NULL, sizeof *made, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-
-  if (made == MAP_FAILED) abort();
-  made->n_ranks = n_ranks;
-  return made;
-}
+enum { WIDTH = 3000, RELAYED_WIDTH = 40000, OLD = 0x77 };
+enum { DEADLINE_MS = 1000, PATIENCE_S = 2, SLACK_MS = 6000, AGAIN_S = 20, MOST_CALLS = 4000 };
 
 /* One point, and what its processes say. */
 typedef struct point {
   int victim;
   long n;
-  place *first, *second;
+  meeting_place *first, *second;
   bool staged;
 } point;
 
@@ -109,7 +62,7 @@ static xfer_status live(const tensor *t, visitor *v, bool staged, int64_t *slowe
   for (int step = 0; step < 6 && st == XFER_OK; step++) {
     const int64_t began = world_ms();
 
-    if (step == 0) st = xfer_comm_create_cuda(&comm, gather, v, v->rank, v->at->n_ranks);
+    if (step == 0) st = xfer_comm_create_cuda(&comm, gather_there, v, v->rank, v->place->n_ranks);
     if (step == 1) st = xfer_plan_create(&plan, comm, &list, 1, &options);
     if (step == 1 && st == XFER_OK && !is_relayed(plan, t)) _exit(NO_RELAY);
     if (step == 1 && st == XFER_OK) st = xfer_plan_bind(plan, 0, &src, &dst);
@@ -127,7 +80,7 @@ static xfer_status live(const tensor *t, visitor *v, bool staged, int64_t *slowe
 /* Those that are left, which may come one after the other's deadline. */
 static bool again(const point *p, int rank)
 {
-  visitor v = {p->second, rank - (rank > p->victim), AGAIN_MS, 0};
+  visitor v = {p->second, rank - (rank > p->victim), 0, -1};
   int64_t slowest = 0;
   tensor t;
 
@@ -141,7 +94,7 @@ static bool again(const point *p, int rank)
 
 static int play(const point *p, int rank)
 {
-  visitor v = {p->first, rank, PATIENCE_MS, 0};
+  visitor v = {p->first, rank, 0, -1};
   int64_t slowest = 0;
   tensor t;
 
@@ -156,7 +109,7 @@ static int play(const point *p, int rank)
     sim_fault_add(&(sim_fault){.rank = rank, .nth = (uint64_t)p->n, .kills = true});
   const xfer_status st = live(&t, &v, p->staged, &slowest);
   if (rank == p->victim) return RIGHT; /* it makes fewer calls */
-  if (slowest > DEADLINE_MS + PATIENCE_MS + SLACK_MS) return LATE;
+  if (slowest > DEADLINE_MS + 1000 * PATIENCE_S + SLACK_MS) return LATE;
   if (st == XFER_OK && !tensor_holds(&t, 1)) return WRONG_BYTES;
   if (p->staged && !tensor_is_all(&t, OLD) && !tensor_holds(&t, 1)) return HALF_WRITTEN;
   return again(p, rank) ? RIGHT : NOT_AGAIN;
@@ -169,7 +122,9 @@ static bool try_point(int n_ranks, point *p, long *n_wrong)
   bool killed = false;
 
   p->first = open_place(n_ranks);
+  p->first->patience_s = PATIENCE_S;
   p->second = open_place(n_ranks - 1);
+  p->second->patience_s = AGAIN_S;
   for (int r = 0; r < n_ranks; r++) {
     children[r] = fork();
     if (children[r] == 0) _exit(play(p, r));

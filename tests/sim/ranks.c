@@ -1,15 +1,14 @@
 #include "ranks.h"
 
+#include "crew.h"
 #include "cuda_device.h"
 #include "object.h"
 #include "run.h"
 #include "sim.h"
 
 #include <cuda_runtime_api.h>
-#include <errno.h>
 #include <nccl.h>
 #include <pthread.h>
-#include <semaphore.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
@@ -25,93 +24,44 @@ void ranks_set_timeout(xfer_plan *plan, uint64_t timeout_ms)
 
 /* ---- threads ------------------------------------------------------------------------------ */
 
-typedef struct crew {
+typedef struct company {
   void (*work)(void *context, int rank);
   void *context;
   int n_devices;
-  sem_t done;
   pthread_barrier_t barrier;
-  int n_left; /* threads that have not ended; guarded by lock */
-  pthread_mutex_t lock;
-} crew;
+} company;
 
-typedef struct member {
-  crew *crew;
-  int rank;
-} member;
+static _Thread_local company *own_company;
 
-static _Thread_local crew *own_crew;
-
-static void crew_leave(crew *c)
+static void join_in(void *context, int rank)
 {
-  (void)pthread_mutex_lock(&c->lock);
-  const bool last = --c->n_left == 0;
-  (void)pthread_mutex_unlock(&c->lock);
-  if (!last) return;
-  (void)sem_destroy(&c->done);
-  (void)pthread_barrier_destroy(&c->barrier);
-  (void)pthread_mutex_destroy(&c->lock);
-  free(c);
-}
+  company *c = context;
 
-static void *member_main(void *argument)
-{
-  member *m = argument;
-  crew *c = m->crew;
-
-  own_crew = c;
-  sim_rank(m->rank);
-  if (cudaSetDevice(m->rank % c->n_devices) != cudaSuccess) abort();
-  c->work(c->context, m->rank);
-  free(m);
-  (void)sem_post(&c->done);
-  crew_leave(c);
-  return NULL;
-}
-
-static void start(crew *c, int rank)
-{
-  pthread_t thread;
-  member *m = malloc(sizeof *m);
-
-  if (m == NULL) abort();
-  *m = (member){c, rank};
-  if (pthread_create(&thread, NULL, member_main, m) != 0) abort();
-  (void)pthread_detach(thread);
+  own_company = c;
+  sim_rank(rank);
+  if (cudaSetDevice(rank % c->n_devices) != cudaSuccess) abort();
+  c->work(c->context, rank);
 }
 
 bool ranks_run(int n_ranks, int n_devices, void (*work)(void *context, int rank), void *context,
                int seconds)
 {
-  struct timespec until;
-  crew *c = calloc(1, sizeof *c);
-  bool back = true;
+  crew *threads = crew_create(n_ranks);
+  company *c = calloc(1, sizeof *c);
 
-  if (c == NULL || sem_init(&c->done, 0, 0) != 0) abort();
-  c->work = work;
-  c->context = context;
-  c->n_devices = n_devices;
-  c->n_left = n_ranks + 1;
-  (void)pthread_mutex_init(&c->lock, NULL);
+  if (threads == NULL || c == NULL) abort();
+  *c = (company){.work = work, .context = context, .n_devices = n_devices};
   (void)pthread_barrier_init(&c->barrier, NULL, (unsigned)n_ranks);
-  for (int r = 0; r < n_ranks; r++)
-    start(c, r);
-  (void)clock_gettime(CLOCK_REALTIME, &until);
-  until.tv_sec += seconds;
-  for (int r = 0; r < n_ranks && back; r++) {
-    int result;
-    do {
-      result = sem_timedwait(&c->done, &until);
-    } while (result != 0 && errno == EINTR);
-    back = result == 0;
-  }
-  crew_leave(c);
-  return back;
+  if (!crew_run(threads, n_ranks, join_in, c, seconds)) return false; /* both are used still */
+  crew_destroy(threads);
+  (void)pthread_barrier_destroy(&c->barrier);
+  free(c);
+  return true;
 }
 
 void ranks_barrier(void)
 {
-  (void)pthread_barrier_wait(&own_crew->barrier);
+  (void)pthread_barrier_wait(&own_company->barrier);
 }
 
 /* ---- an all-gather of threads ------------------------------------------------------------- */
