@@ -180,9 +180,7 @@ void xfi_config_recognise(xfer_model *model)
 
 static xfer_status add_var(xfer_model *model, const char *name, int64_t value)
 {
-  XFI_TRY(xfi_vec_reserve(&model->vars, &model->vars_cap, model->n_vars + 1, sizeof *model->vars));
-  model->vars[model->n_vars++] = (xfi_var){name, value};
-  return XFER_OK;
+  return XFI_PUSH(model->vars, model->n_vars, model->vars_cap, (xfi_var){name, value});
 }
 
 /* null is nothing, as a key that is not there, and so are lists and objects, of which rules ask for

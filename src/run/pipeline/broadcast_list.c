@@ -64,9 +64,8 @@ static xfer_status add_tensor(xfi_casts *casts, const xfi_plan *m, uint32_t tens
 
     if (n_bytes == 0) continue;
     root = xfi_part_rank(cls->src, turn.src_part, xfi_choose_replica(cls, &turn));
-    XFI_TRY(xfi_vec_reserve(&casts->at, &casts->capacity, casts->n + 1, sizeof *casts->at));
-    casts->at[casts->n] = (xfi_cast){root, tensor, casts->n, flows, &flows->at[f], n_bytes, NULL};
-    casts->n++;
+    const xfi_cast cast = {root, tensor, casts->n, flows, &flows->at[f], n_bytes, NULL};
+    XFI_TRY(XFI_PUSH(casts->at, casts->n, casts->capacity, cast));
   }
   return XFER_OK;
 }
