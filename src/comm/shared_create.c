@@ -39,11 +39,11 @@ xfer_status xfi_shared_init(xfi_shared *s, const xfi_shared_ops *ops, int n_plac
   s->at = xfi_calloc((size_t)n_places, sizeof *s->at);
   s->casts = xfi_calloc((size_t)comm->size, sizeof *s->casts);
   if (processes) s->neighbours = xfi_calloc((size_t)n_places, sizeof *s->neighbours);
+  for (int i = 0; s->neighbours != NULL && i < n_places; i++)
+    s->neighbours[i] = (xfi_neighbour){-1, -1}; /* before anything fails: 0 is a file, not ours */
   XFI_CHECK(s->places != NULL && s->at != NULL && s->casts != NULL &&
                 (s->neighbours != NULL || !processes),
             XFER_ERR_NOMEM, "a comm of %d ranks", comm->size);
-  for (int i = 0; processes && i < n_places; i++)
-    s->neighbours[i] = (xfi_neighbour){-1, -1};
   XFI_TRY(xfi_waits_create(&s->base.waits, comm->rank, comm->size));
   for (int r = 0; r < comm->size; r++)
     s->places[r] = -1;

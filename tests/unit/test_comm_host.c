@@ -2,6 +2,7 @@
 #include "alloc.h"
 #include "unit/host_ranks.h"
 
+#include <fcntl.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
@@ -292,11 +293,13 @@ static void test_create_survives_each_failed_allocation(void **state)
   xfer_status st = XFER_ERR_NOMEM;
   xfi_comm *comm = NULL;
 
+  assert_int_equal(dup2(STDERR_FILENO, STDIN_FILENO), STDIN_FILENO);
   for (long n = 0; st != XFER_OK && n < 20; n++) {
     visitor v = {place, 0, 0, -1};
     xfi_alloc_fail_after(n);
     st = xfi_comm_create_host(&comm, gather_there, &v, 0, 1, false);
     if (st != XFER_OK) assert_null(comm);
+    assert_true(fcntl(STDIN_FILENO, F_GETFD) >= 0); /* what was not made is not closed as file 0 */
   }
   xfi_alloc_fail_after(-1);
   assert_int_equal(st, XFER_OK);
