@@ -267,7 +267,8 @@ XFER_API XFER_MUST_CHECK xfer_status xfer_plan_bind_many(xfer_plan *plan, const 
  * the commit before knew.
  *
  * @retval XFER_ERR_ARG    Memory that the device's copies cannot use, or a view that reaches past
- *                         its allocation; the text names the tensor.
+ *                         its allocation or the end of the address space, as one at MAP_FAILED
+ *                         does; the text names the tensor.
  * @retval XFER_ERR_STATE  A non-empty part is not bound, or a run is in flight.
  * @retval XFER_ERR_SHAPE  Destination views overlap each other or a source; the text names both
  *                         tensors, or why a tensor does not stay. One view may be both where a

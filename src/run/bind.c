@@ -259,6 +259,25 @@ xfer_status xfi_run_bind_exchange(xfer_plan *plan, const xfer_view *sends, const
   return XFER_OK;
 }
 
+/* Does an address have as many bytes after it? That of a mapping that failed has not. */
+static xfer_status check_reach(const xfer_plan *plan, size_t t, bool source)
+{
+  const xfi_class *cls = xfi_plan_class(plan->moves, t);
+  const xfi_bound *b = source ? &plan->bindings[t]->src : &plan->bindings[t]->dst;
+
+  for (int64_t p = 0; p < b->n_pieces; p++) {
+    const char *at = xfi_bound_piece(b, p);
+    const size_t reach = xfi_bound_reach(b, p, (source ? cls->src : cls->dst)->elem_bytes);
+
+    XFI_CHECK((uintptr_t)at <= UINTPTR_MAX - reach, XFER_ERR_ARG,
+              "tensor \"%.100s\", %s view: %zu bytes from %p are wanted; no address space is as "
+              "large",
+              plan->moves->tensors[t].name, source ? "source" : "destination", reach,
+              (const void *)at);
+  }
+  return XFER_OK;
+}
+
 /* The part of tensor t on one side, if there is one. */
 static xfer_status check_bound(const xfer_plan *plan, size_t t, bool source)
 {
@@ -266,7 +285,8 @@ static xfer_status check_bound(const xfer_plan *plan, size_t t, bool source)
   const xfi_binding *b = plan->bindings[t];
   int64_t shape[XFER_MAX_DIMS];
 
-  if ((b != NULL && (source ? &b->src : &b->dst)->is_set) || !part_shape(shape, &s)) return XFER_OK;
+  if (b != NULL && (source ? &b->src : &b->dst)->is_set) return check_reach(plan, t, source);
+  if (!part_shape(shape, &s)) return XFER_OK;
   if (b != NULL && b->bad != NULL) {
     xfi_set_error("%s", b->bad->why);
     return b->bad->st;

@@ -161,6 +161,24 @@ static void test_other_addresses_take_a_small_agreement(void **state)
   }
 }
 
+/* What mmap() gives where it fails is no memory of either side. */
+static void bind_a_failed_mapping(xfer_plan *plan, memory *m, int rank)
+{
+  const xfer_view none = xfer_view_dense((void *)-1);
+
+  for (int source = 0; source < 2; source++) {
+    const xfer_view from = xfer_view_dense(m->from);
+    const xfer_view to = xfer_view_dense(m->to);
+
+    if (rank == 3)
+      expect(xfer_plan_bind(plan, 5, source ? &none : &from, source ? &to : &none) == XFER_OK);
+    expect(xfer_plan_commit(plan) == (rank == 3 ? XFER_ERR_ARG : XFER_ERR_PEER));
+    expect(strstr(xfer_last_error(), source ? "tensor \"w\", source view: "
+                                            : "tensor \"w\", destination view: ") != NULL);
+    expect(strstr(xfer_last_error(), "bytes from 0xffffffffffffffff are wanted") != NULL);
+  }
+}
+
 /* What is no other address alone makes the lanes anew; what is wrong is an error of all ranks, and
  * the next commit makes good. */
 static void change_more(int rank, void *context)
@@ -194,6 +212,8 @@ static void change_more(int rank, void *context)
     expect(xfer_plan_bind(plan, 5, &from, &twice) == XFER_OK);
   }
   expect(xfer_plan_commit(plan) == (rank == 2 ? XFER_ERR_SHAPE : XFER_ERR_PEER));
+  bind(plan, m, 6, true);
+  bind_a_failed_mapping(plan, m, rank);
   fill(m, rank, 7, 2);
   bind(plan, m, 7, true);
   expect(xfer_plan_commit(plan) == XFER_OK);
