@@ -239,11 +239,33 @@ static xfer_status check_strides(const xfi_local *local, const char *name, const
   return XFER_OK;
 }
 
+/* And the addresses are there: that of a mapping that failed has nothing after it. */
+static xfer_status check_reach(const xfi_local *local, const char *name)
+{
+  uintptr_t below = (uintptr_t)local->base;
+  uintptr_t above = UINTPTR_MAX - below;
+  bool fits = above >= xfi_dtype_size((int)local->dtype);
+
+  above -= fits ? xfi_dtype_size((int)local->dtype) : 0;
+  for (int d = 0; d < local->n_dims && fits; d++) {
+    const int64_t span = local->shape[d] < 2 ? 0 : local->strides[d] * (local->shape[d] - 1);
+    uintptr_t *room = span < 0 ? &below : &above;
+    const uintptr_t n_bytes = (uintptr_t)(span < 0 ? -span : span);
+
+    fits = n_bytes <= *room;
+    *room -= fits ? n_bytes : 0;
+  }
+  XFI_CHECK(fits, XFER_ERR_MISMATCH, "\"%s\" at %p reaches past the end of the address space", name,
+            local->base);
+  return XFER_OK;
+}
+
 /* XFER_ERR_MISMATCH: it is not what it should be. */
 static xfer_status take(xfer_locals *locals, xfi_local *local, const char *name, xfer_dtype dtype,
                         void *base, const int64_t *shape, const int64_t *strides, int n_dims)
 {
   int64_t sizes[XFER_MAX_DIMS] = {0}, steps[XFER_MAX_DIMS] = {0};
+  xfi_local moved = *local;
   int n;
 
   if (n_dims > 0) memcpy(sizes, shape, (size_t)n_dims * sizeof *shape);
@@ -258,14 +280,16 @@ static xfer_status take(xfer_locals *locals, xfi_local *local, const char *name,
             xfi_dtype_name((int)local->dtype));
   XFI_CHECK(base != NULL, XFER_ERR_MISMATCH, "\"%s\" has no address", name);
   if (strides != NULL) XFI_TRY(check_strides(local, name, steps));
+  moved.base = base;
+  if (strides != NULL)
+    memcpy(moved.strides, steps, (size_t)n * sizeof *steps);
+  else
+    xfi_local_make_dense(&moved);
+  XFI_TRY(check_reach(&moved, name));
   if (local->wrong) drop_problems(locals, local);
+  *local = moved;
   local->wrong = false;
   local->given = true;
-  local->base = base;
-  if (strides != NULL)
-    memcpy(local->strides, steps, (size_t)n * sizeof *steps);
-  else
-    xfi_local_make_dense(local);
   for (int i = 0; i < local->n_parts; i++)
     locals->moved[locals->parts[local->first_part + (size_t)i].tensor] = true;
   return XFER_OK;

@@ -228,6 +228,32 @@ static void test_strides_that_no_memory_has_are_refused(void **state)
   unmake(&o);
 }
 
+/* Nor is there any behind what mmap() returns where it fails: a part further on would seem to lie
+ * at the beginning of the address space. */
+static void test_an_address_without_room_behind_it_is_refused(void **state)
+{
+  static const char name[] = "model.layers.0.mlp.gate_up_proj.weight";
+  void *const none = (void *)-1, *const low = (void *)(uintptr_t)64; /* NOLINT: no memory */
+  const int64_t shape[] = {64, 16}, dense[] = {32, 2}, back[] = {-32, 2};
+  const int64_t *const strides[] = {NULL, dense, back};
+  one o = make(REFIT_DENSE, "vllm:", XFER_SIDE_GEN, NULL, 0);
+
+  (void)state;
+  assert_true(has_local(&o, name, shape, 2));
+  give_all(&o, XFER_SIDE_GEN, NULL);
+  for (size_t i = 0; i < 3; i++) {
+    assert_int_equal(xfer_locals_update(o.locals, XFER_SIDE_GEN, name, XFER_BF16,
+                                        strides[i] == back ? low : none, shape, strides[i], 2),
+                     XFER_ERR_MISMATCH);
+    assert_non_null(strstr(xfer_last_error(), "gate_up_proj.weight\" at 0x"));
+    assert_non_null(strstr(xfer_last_error(), "reaches past the end of the address space"));
+  }
+  assert_int_equal(
+      xfer_locals_update(o.locals, XFER_SIDE_GEN, name, XFER_BF16, memory, shape, NULL, 2),
+      XFER_OK);
+  unmake(&o);
+}
+
 /* vLLM's parameters of MXFP8's scales are bytes. */
 static void test_scales_that_are_powers_of_two_may_be_bytes(void **state)
 {
@@ -275,6 +301,7 @@ int main(void)
       cmocka_unit_test(test_blocks_of_packed_weights_are_columns),
       cmocka_unit_test(test_c1_experts_with_other_strides_are_refused_by_name),
       cmocka_unit_test(test_strides_that_no_memory_has_are_refused),
+      cmocka_unit_test(test_an_address_without_room_behind_it_is_refused),
       cmocka_unit_test(test_scales_that_are_powers_of_two_may_be_bytes),
       cmocka_unit_test(test_packed_values_may_be_bytes),
   };
