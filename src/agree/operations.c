@@ -25,7 +25,6 @@ static int by_peer(const void *a, const void *b)
 
 static xfer_status sort_list(xfi_op_list *list, const char *way)
 {
-  XFI_CHECK(list->n <= UINT32_MAX / 4, XFER_ERR_UNSUPPORTED, "%zu operations", list->n);
   list->keys = xfi_calloc(list->n, sizeof *list->keys);
   XFI_CHECK(list->keys != NULL, XFER_ERR_NOMEM, "%zu operations", list->n);
   for (size_t i = 0; i < list->n; i++)
