@@ -313,25 +313,30 @@ static xfer_status commit(xfer_plan *plan, const xfi_one_call *call, bool anew, 
   return xfi_run_commit(plan, mine);
 }
 
-/* A second plan is this call's, committed; false: none was to be had, nor is it asked for again.
- * Collective. */
-static bool make_other(xfi_kept *k, xfer_comm *comm, const xfi_one_call *call)
+/* *is_made: a second plan is this call's, committed; else none was to be had, nor is it asked for
+ * again. An error is one that ended the comm. Collective. */
+static xfer_status make_other(bool *is_made, xfi_kept *k, xfer_comm *comm, const xfi_one_call *call)
 {
   xfer_plan *plan = NULL;
   xfer_status st = make_plan(&plan, comm, call, k->mapped, XFER_OK);
+  char why[XFI_ERROR_BYTES];
 
   if (st == XFER_OK) {
     plan->offers = true; /* for which there is room */
     st = commit(plan, call, false, XFER_OK);
   }
   k->is_single = st != XFER_OK || !plan->offers;
+  *is_made = !k->is_single;
   if (k->is_single) {
+    snprintf(why, sizeof why, "%s", xfer_last_error());
     xfi_run_destroy(plan);
-    return false;
+    if (comm->transport->ops->check(comm->transport) == XFER_OK) st = XFER_OK;
+    xfi_set_error("%s", why);
+    return st;
   }
   k->other = k->plan;
   k->plan = plan;
-  return true;
+  return XFER_OK;
 }
 
 /* Run it, committed, after its last run, and order `stream` after it. Collective. */
@@ -381,7 +386,7 @@ xfer_status xfi_kept_call(xfer_comm *comm, xfer_status checked, const xfi_one_ca
     begun = false;
     if (mine == XFER_OK) mine = (xfer_status)said.commit.status;
   }
-  if (wants_other) is_committed = make_other(k, comm, call);
+  if (wants_other) XFI_TRY(make_other(&is_committed, k, comm, call));
   if (k == NULL) XFI_TRY(make(&k, comm, call, said.mapped != 0));
   plan = take_turn(k, comm);
   if (begun)

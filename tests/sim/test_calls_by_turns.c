@@ -101,6 +101,41 @@ static void test_one_plan_where_there_is_no_room_for_two(void)
   world_go(one_plan);
 }
 
+/* A rank that is late while the second plan is made is named by who waited for it, though the plan
+ * before it is there. */
+static void late_second_plan(int rank)
+{
+  const sim_fault late = {
+      .name = "cudaMalloc", .rank = 0, .nth = 1, .delay_us = INT64_C(3000) * SHORT_MS};
+  cudaStream_t stream = world_stream();
+  xfer_status st;
+
+  begin(rank, stream);
+  moves_without_reader(rank, 1, stream);
+  OK(xfer_comm_set_timeout(w.comms[rank], SHORT_MS));
+  if (rank == 0) sim_fault_add(&late);
+  ranks_barrier();
+  st = tensor_redistribute(&tensors[rank][2], stream);
+  if (rank == 1) sim_hold(w.n, false); /* for which rank 0 waits as it frees memory */
+  NEED(st == (rank == 1 ? XFER_ERR_TIMEOUT : XFER_ERR_COMM));
+  NEED(strstr(xfer_last_error(), "rank 0 did not come before the deadline") != NULL);
+  ranks_barrier();
+  if (rank == 0) sim_fault_clear();
+  NEED(cudaStreamSynchronize(stream) == cudaSuccess);
+  ranks_barrier();
+  for (int i = 0; i < CALLS; i++)
+    tensor_close(&tensors[rank][i]);
+  for (int i = 0; i < 2; i++)
+    NEED(tensor_holds(&tensors[rank][i], (uint64_t)i + 1));
+  NEED_NO_VIOLATION();
+}
+
+static void test_who_is_late_for_a_second_plan_is_named(void)
+{
+  world_make(2, COMM_GATHER, (sim_config){.n_devices = 3});
+  world_go(late_second_plan);
+}
+
 /* ---- room ---------------------------------------------------------------------------------- */
 
 /* Messages of one call, before which all work has ended. */
@@ -380,6 +415,7 @@ int main(int argc, char **argv)
 {
   static const world_test tests[] = {
       {"two_plans_take_turns", test_two_plans_take_turns},
+      {"who_is_late_for_a_second_plan_is_named", test_who_is_late_for_a_second_plan_is_named},
       {"one_plan_where_there_is_no_room_for_two", test_one_plan_where_there_is_no_room_for_two},
       {"messages_go_where_there_is_no_room_for_two",
        test_messages_go_where_there_is_no_room_for_two},
