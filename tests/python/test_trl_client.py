@@ -27,6 +27,12 @@ class Client:
         self.update_named_params(metadata, iter([(name, weights)]))
 
 
+class State:
+    """accelerate 1.15, state.py: what is asked of it."""
+
+    distributed_type, is_fsdp2 = "MULTI_GPU", False
+
+
 class Engine:
     """In the place of XferTrainerEngine: it notes what a source has when it is sent."""
 
@@ -51,6 +57,11 @@ def made(monkeypatch):
     modules = {
         "trl.generation.vllm_client": {"VLLMClient": Client},
         "vllm.utils.network_utils": {"get_ip": lambda: "127.0.0.1"},
+        "accelerate.state": {
+            "AcceleratorState": State,
+            "DistributedType": types.SimpleNamespace(FSDP="FSDP"),
+            "is_initialized": lambda: True,
+        },
     }
     for path, names in modules.items():
         parts = path.split(".")
@@ -101,8 +112,9 @@ def test_weights_are_sent_before_adapters_are_taken_out_of_them_again(made):
     assert weights["a"].tolist() == [1, 1, 1]
 
 
-def test_what_fsdp1_frees_on_the_way_is_copied(made):
+def test_what_fsdp1_frees_on_the_way_is_copied(made, monkeypatch):
     client, engine = made
+    monkeypatch.setattr(State, "distributed_type", "FSDP")
 
     def iterate():
         for i in range(3):
@@ -110,10 +122,14 @@ def test_what_fsdp1_frees_on_the_way_is_copied(made):
             yield f"a{i}", flat[:6].view(2, 3)
             yield f"b{i}", flat[6:]
             flat.numpy()[:] = -1  # others have this memory next, which torch does not count as a write to it
+            alone = torch.arange(4.0) + i  # of a unit with one parameter, which has all of the storage
+            yield f"c{i}", alone
+            alone.numpy()[:] = -1
 
     wanted = {}
     for i in range(3):
         wanted |= {f"a{i}": torch.arange(6.0).view(2, 3) + i, f"b{i}": torch.arange(6.0, 8.0) + i}
+        wanted[f"c{i}"] = torch.arange(4.0) + i
     client.init_communicator()
     client.update_named_params(rows(wanted), iterate())
     assert equal(engine.sent[0], wanted)

@@ -18,6 +18,7 @@ from contextlib import contextmanager
 from itertools import islice
 from typing import Any, ClassVar
 
+from accelerate.state import AcceleratorState, DistributedType, is_initialized
 from trl.generation.vllm_client import VLLMClient
 from vllm.utils.network_utils import get_ip
 
@@ -68,8 +69,9 @@ class XferVLLMClient(VLLMClient):
         if self._group is not None:
             self._group.update((name, tensor.detach().clone()) for name, tensor in named_params)
             return
+        own = _copy if _is_fsdp1() else _own
         try:
-            self._send((name, _own(tensor.detach())) for name, tensor in islice(named_params, len(metadata)))
+            self._send((name, own(tensor.detach())) for name, tensor in islice(named_params, len(metadata)))
         finally:
             more = [name for name, _ in named_params]
         if more:
@@ -87,6 +89,18 @@ class XferVLLMClient(VLLMClient):
             transfer.destroy()
 
 
+def _is_fsdp1() -> bool:
+    """FSDP1 frees what it gathered when it goes on to the next module, which may be a storage with one parameter."""
+    if not is_initialized():
+        return False
+    state = AcceleratorState()
+    return bool(state.distributed_type == DistributedType.FSDP and not state.is_fsdp2)
+
+
+def _copy(tensor: Any) -> Any:
+    return tensor.clone()
+
+
 def _own(tensor: Any) -> Any:
-    """A part of a storage is copied: FSDP1 frees what it gathered when it goes on to the next module."""
+    """A part of a storage is copied: the whole may be used for others before it is sent."""
     return tensor if has_all(tensor) else tensor.clone()
