@@ -214,8 +214,9 @@ static bool is_word(const char *name, const char *end, const char *word)
 
 /* A figure of the configuration: "hidden_size", or "ffn_config.moe_num_experts" of an object in it;
  * "router_dtype.fp32" is 1 where the key has that text, and "architectures.PhiMoEForCausalLM" where
- * that list has it; "layer_types.size" is how many items a list has, or characters a text. A dot is
- * in none of their own names, so that nothing can stand for another. */
+ * that list has it; "layer_types.size" is how many items a list has, or characters a text, and
+ * "n_group.null" is 1 where the key is there and null. A dot is in none of their own names, so that
+ * nothing can stand for another. */
 static xfi_found find_figure(int64_t *value, const char *name, size_t n_chars, const void *top)
 {
   const char *end = name + n_chars, *dot = name;
@@ -240,6 +241,10 @@ static xfi_found find_figure(int64_t *value, const char *name, size_t n_chars, c
     if (dot != NULL && !json_is_object(at) && is_word(name, end, "size")) {
       *value = (int64_t)(json_array_size(at) + json_string_length(at));
       return json_is_array(at) || json_is_string(at) ? XFI_FOUND : XFI_NOT_FOUND;
+    }
+    if (dot != NULL && json_is_null(at) && is_word(name, end, "null")) {
+      *value = 1;
+      return XFI_FOUND;
     }
   }
   if (json_is_string(at) && dot != NULL) {
