@@ -203,6 +203,17 @@ def test_a_vllm_without_a_place_for_the_engines_runs_and_names_its_version(monke
         importlib.import_module("xfer.integrations.vllm")
 
 
+def test_who_leaves_is_not_held_up_by_a_server_that_is_stuck(monkeypatch):
+    from xfer.integrations import vllm_http
+
+    monkeypatch.setattr(vllm_http, "_LEAVING_S", 0.1)
+    with socket.create_server(("127.0.0.1", 0)) as stuck:
+        began = time.monotonic()
+        with pytest.raises(TimeoutError, match="does not answer shutdown"):
+            vllm_http.HttpClient(f"http://127.0.0.1:{stuck.getsockname()[1]}", 5.0).shutdown_weight_transfer_engine()
+        assert time.monotonic() - began < 4
+
+
 def test_http_client_posts_to_vllms_routes_and_says_what_the_server_says():
     """vllm/entrypoints/rl/online/api_router.py of vLLM 0.33.0."""
     from xfer.integrations.vllm_http import HttpClient

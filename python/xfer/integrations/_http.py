@@ -41,8 +41,8 @@ class Routes:
                     raise
             time.sleep(every_s)
 
-    def _post(self, path: str, body: Any = None) -> None:
-        self._answer(path, json.dumps(body or {}).encode())
+    def _post(self, path: str, body: Any = None, most_s: float | None = None) -> None:
+        self._answer(path, json.dumps(body or {}).encode(), most_s)
 
     def _get(self, path: str) -> Any:
         said = self._answer(path, None)
@@ -51,12 +51,13 @@ class Routes:
         except ValueError as wrong:
             raise RuntimeError(f"what {self._url} answers {path} with is no JSON: {wrong}") from None
 
-    def _answer(self, path: str, data: bytes | None) -> bytes:
+    def _answer(self, path: str, data: bytes | None, most_s: float | None = None) -> bytes:
         if not self._url:
             raise ValueError(f"this rank was given no address of a server to ask for {path}")
         request = urllib.request.Request(f"{self._url}/{path}", data=data, headers=self._headers)
+        timeout_s = self._timeout_s if most_s is None else min(most_s, self._timeout_s)
         try:
-            with urllib.request.urlopen(request, timeout=self._timeout_s) as reply:
+            with urllib.request.urlopen(request, timeout=timeout_s) as reply:
                 return bytes(reply.read())
         except urllib.error.HTTPError as error:
             said = error.read(2000).decode(errors="replace").strip()

@@ -12,9 +12,12 @@ from ._http import Routes
 
 __all__ = ["HttpClient"]
 
+_LEAVING_S = 30.0  # who leaves, as at the end of a process, is held up no longer by a server that is stuck
+
 
 class HttpClient(Routes):
-    """url: of the server. timeout_s: of each call; an update's lasts as long as the update."""
+    """url: of the server. timeout_s: of each call; an update's lasts as long as the update.
+    shutdown_weight_transfer_engine() waits 30 s at most."""
 
     has_routes = "vLLM 0.33, started with VLLM_SERVER_DEV_MODE=1,"
 
@@ -26,7 +29,7 @@ class HttpClient(Routes):
         self._post("init_weight_transfer_engine", {"init_info": init_info})
 
     def shutdown_weight_transfer_engine(self) -> None:
-        self._post("shutdown_weight_transfer_engine")
+        self._post("shutdown_weight_transfer_engine", most_s=_LEAVING_S)
 
     def start_weight_update(self) -> None:
         self._post("start_weight_update")
