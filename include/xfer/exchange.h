@@ -53,8 +53,8 @@ XFER_API_INLINE xfer_operation xfer_operation_bytes(uint64_t id, int peer, size_
  * @param options  NULL: all defaults; the same on every rank.
  * @retval XFER_ERR_MISMATCH     The two ends of an operation differ, or there is only one; the text
  *                               names it on every rank. Or options differ.
- * @retval XFER_ERR_ARG          A wrong peer, dtype or number of dims, an id given twice, or more
- *                               operations than a plan may have, 2^30.
+ * @retval XFER_ERR_ARG          A wrong peer, dtype or number of dims, an id given twice, or 2^30
+ *                               operations or more one way.
  * @retval XFER_ERR_SHAPE        A negative size.
  * @retval XFER_ERR_OVERFLOW     An array's bytes do not fit in 62 bits.
  * @retval XFER_ERR_UNSUPPORTED  The broadcast lane, or a flag but XFER_PLAN_FRESH_SOURCES.

@@ -30,7 +30,7 @@ struct any_bytes {
 };
 
 /* What the first and the last words of the line hold goes byte by byte, so that no word is read
- * that reaches beyond src. */
+ * that has nothing of src; one that begins before it is of its allocation. */
 __device__ __forceinline__ void copy_together(const xfi_cuda_piece &piece, const line &of)
 {
   const uint32_t lane = threadIdx.x & 31;

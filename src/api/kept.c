@@ -64,7 +64,7 @@ xfer_status xfi_kept_check(const xfer_comm *comm)
 
       if (came == XFER_OK || st != XFER_OK) continue;
       st = came; /* of all that failed the first is told */
-      snprintf(why, sizeof why, "%s", xfer_last_error());
+      (void)snprintf(why, sizeof why, "%s", xfer_last_error());
     }
   }
   if (st != XFER_OK) xfi_set_error("%s", why);
