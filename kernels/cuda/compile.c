@@ -20,10 +20,12 @@ enum {
   /* A line along dim 0 is a tile if it has so many: kernels go along one without dividing. */
   LINE_WORDS_MIN = XFI_CUDA_WARP_WORDS,
   WARPS_PER_BLOCK = 16,
-  SWAP_EXTENT_MIN = 8,   /* below, a square tile is mostly empty */
-  SKEWED_ELEMS_MIN = 96, /* shorter runs of elements that change are as fast one by one */
-  /* Longer runs are as fast in parts of their own (rows.cu). */
-  TOGETHER_BYTES_MAX = 2048,
+  SWAP_EXTENT_MIN = 8, /* below, a square tile is mostly empty */
+  /* Shorter runs at odd addresses are as fast word by word: so many narrow words, or elements that
+   * change. */
+  SKEWED_WORDS_MIN = 64,
+  SKEWED_ELEMS_MIN = 96,
+  TOGETHER_BYTES_MAX = 2048, /* longer runs are as fast each by itself */
   APART_BYTES_MAX = 768,
   APART_WORD_LOG2_MAX = 2,
   LINE_BYTES_MIN = 256
@@ -105,6 +107,7 @@ xfer_status xfi_cuda_piece_begin(xfi_cuda_piece **piece, xfi_cuda_table *t, cons
   made = &t->pieces[t->n_pieces]; /* zeros */
   made->src = c->src;
   made->dst = c->dst;
+  made->run_elems = c->run_bytes / (c->convert == NULL ? 1 : c->convert->dst_bytes);
   made->word_log2 = word_log2;
   made->n_dims = (uint32_t)c->n_dims;
   for (int64_t d = 0; d < c->n_dims; d++) {
@@ -129,6 +132,12 @@ void xfi_cuda_piece_end(xfi_cuda_table *t, int64_t n_tiles)
 static int64_t least(int64_t a, int64_t b)
 {
   return a < b ? a : b;
+}
+
+/* The most words of n elements that a run of so many touches. */
+static int64_t touched_words(int64_t run_elems, int64_t n)
+{
+  return (run_elems + 2 * n - 2) / n;
 }
 
 /* Ends a piece: a tile has up to `tile_words` words, and a run `run_words`. */
@@ -156,15 +165,11 @@ static void end_runs(xfi_cuda_table *table, xfi_cuda_piece *piece, int64_t n_row
 static xfer_status add_rows(xfi_cuda_table *table, const xfi_copy *c, uint32_t word_log2,
                             int64_t tile_bytes)
 {
-  const int64_t run_words = c->run_bytes >> word_log2;
-  /* Long runs of narrow words go in wide ones, one run at a time. */
-  const bool is_shifted =
-      c->src != NULL && INT64_C(1) << word_log2 < WORD_BYTES_MAX && run_words > XFI_CUDA_WARP_WORDS;
   xfi_cuda_piece *piece;
 
   XFI_TRY(xfi_cuda_piece_begin(&piece, table, c, word_log2));
-  end_runs(table, piece, xfi_copy_runs(c), run_words,
-           least(tile_bytes >> word_log2, is_shifted ? run_words : TILE_WORDS_MAX));
+  end_runs(table, piece, xfi_copy_runs(c), c->run_bytes >> word_log2,
+           least(tile_bytes >> word_log2, TILE_WORDS_MAX));
   return XFER_OK;
 }
 
@@ -185,12 +190,11 @@ static bool is_dense(const xfi_copy *c, uint32_t word_log2)
   return is_in_lines(c, c->run_bytes, c->dst_stride, 2 * LINE_BYTES_MIN << word_log2);
 }
 
-/* Short runs at odd addresses, in lines of either side. */
-static bool is_ragged(const xfi_copy *c, uint32_t word_log2)
+/* Short ones, in lines of either side? */
+static bool has_lines(const xfi_copy *c, uint32_t word_log2)
 {
   const bool dense = is_dense(c, word_log2);
 
-  if (c->src == NULL || INT64_C(1) << word_log2 == WORD_BYTES_MAX) return false;
   if (dense && c->run_bytes >= WORD_BYTES_MAX) return c->run_bytes <= TOGETHER_BYTES_MAX;
   return (dense || is_in_lines(c, c->run_bytes, c->src_stride, LINE_BYTES_MIN)) &&
          word_log2 <= APART_WORD_LOG2_MAX && c->run_bytes <= APART_BYTES_MAX;
@@ -220,8 +224,8 @@ static void end_lines(xfi_cuda_table *table, xfi_cuda_piece *piece, int64_t n_ro
   }
 }
 
-static xfer_status add_ragged(xfi_cuda_table *table, const xfi_copy *c, uint32_t word_log2,
-                              int64_t tile_bytes)
+static xfer_status add_lines(xfi_cuda_table *table, const xfi_copy *c, uint32_t word_log2,
+                             int64_t tile_bytes)
 {
   const bool together = is_dense(c, word_log2) && c->run_bytes >= WORD_BYTES_MAX;
   const uint32_t log2 = together ? 0 : word_log2;
@@ -231,6 +235,28 @@ static xfer_status add_ragged(xfi_cuda_table *table, const xfi_copy *c, uint32_t
   piece->kind = together ? XFI_CUDA_RAGGED_TOGETHER : XFI_CUDA_RAGGED_BY_IMAGE;
   end_lines(table, piece, xfi_copy_runs(c), c->run_bytes >> log2, tile_bytes >> log2);
   return XFER_OK;
+}
+
+/* Words of 16 bytes that a run touches, wherever it begins in them, as dst has them. */
+static xfer_status add_skewed(xfi_cuda_table *table, const xfi_copy *c, int64_t tile_bytes)
+{
+  xfi_cuda_piece *piece;
+
+  XFI_TRY(xfi_cuda_piece_begin(&piece, table, c, 0));
+  piece->kind = XFI_CUDA_RAGGED_SKEWED;
+  end_runs(table, piece, xfi_copy_runs(c), touched_words(c->run_bytes, WORD_BYTES_MAX),
+           tile_bytes / WORD_BYTES_MAX);
+  return XFER_OK;
+}
+
+/* Runs that words of 16 bytes do not fit. */
+static xfer_status add_narrow(xfi_cuda_table *tables, const xfi_copy *c, uint32_t word_log2,
+                              int64_t tile_bytes)
+{
+  if (has_lines(c, word_log2)) return add_lines(&tables[XFI_CUDA_RAGGED], c, word_log2, tile_bytes);
+  if (c->run_bytes >> word_log2 >= SKEWED_WORDS_MIN)
+    return add_skewed(&tables[XFI_CUDA_RAGGED], c, tile_bytes);
+  return add_rows(&tables[XFI_CUDA_ROWS], c, word_log2, tile_bytes);
 }
 
 /* Is there a kernel of words for these two types alone? */
@@ -277,14 +303,13 @@ static xfer_status add_elements(xfi_cuda_table *table, const xfi_copy *c, int64_
   piece->convert = *v;
   piece->kind = kind_of(v, n_elems) + (is_skewed ? XFI_CUDA_CONVERT_SKEWED : 0);
   piece->scales = c->scales;
-  piece->run_elems = run_elems;
   if (has_lines) {
     piece->kind = XFI_CUDA_CONVERT_LINES;
     end_lines(table, piece, xfi_copy_runs(c), run_elems, tile_bytes / wide);
     return XFER_OK;
   }
   end_runs(table, piece, xfi_copy_runs(c),
-           is_skewed ? (run_elems + 2 * n_elems - 2) / n_elems : run_elems / n_elems,
+           is_skewed ? touched_words(run_elems, n_elems) : run_elems / n_elems,
            least(tile_bytes / (n_elems * wide), TILE_WORDS_MAX));
   return XFER_OK;
 }
@@ -332,7 +357,7 @@ static xfer_status add_swapped(xfi_cuda_table *table, const xfi_copy *copy, uint
                       : (uint32_t)XFI_CUDA_SWAP_CONVERT_KIND(src_bytes, c.run_bytes);
     piece->scales = c.scales;
   }
-  piece->run_words = piece->run_elems = 1;
+  piece->run_words = 1;
   piece->cols_per_row = (piece->extent[0] + side - 1) / side;
   piece->n_rows = (uint32_t)((piece->extent[1] + side - 1) / side);
   n_tiles = piece->cols_per_row * piece->n_rows;
@@ -368,8 +393,8 @@ static xfer_status add_copy(xfi_cuda_program *program, const xfi_copy *c, int64_
       xfi_cuda_word_log2(src_starts(c) | dst_starts(c) | (uint64_t)c->run_bytes);
   const int64_t fast = swapped_dim(c, INT64_C(1) << word_log2);
   if (fast >= 0) return add_swapped(&tables[XFI_CUDA_SWAPPED], c, word_log2, fast);
-  if (is_ragged(c, word_log2))
-    return add_ragged(&tables[XFI_CUDA_RAGGED], c, word_log2, tile_bytes);
+  if (c->src != NULL && INT64_C(1) << word_log2 < WORD_BYTES_MAX)
+    return add_narrow(tables, c, word_log2, tile_bytes);
   return add_rows(&tables[XFI_CUDA_ROWS], c, word_log2, tile_bytes);
 }
 

@@ -7,6 +7,7 @@
  */
 #include "lines.cuh"
 #include "numbers.cuh"
+#include "skewed.cuh"
 
 namespace {
 
@@ -127,99 +128,7 @@ private:
   bool keeps_nans;
 };
 
-/* How many elements of the word that holds `to` lie before it. */
-template <int word_bytes, int elem_bytes> __device__ __forceinline__ int skew_of(const char *to)
-{
-  return (int)((uint32_t)(uintptr_t)to % word_bytes) / elem_bytes;
-}
-
-/* The part of a word that begins at this byte. */
-template <int n_bytes, int word_bytes>
-__device__ __forceinline__ word<n_bytes> part_of(const word<word_bytes> &w, int at)
-{
-  word<n_bytes> part = {{w.at[at / 4] >> (8 * (at % 4))}};
-
-  if constexpr (n_bytes == 8) part.at[1] = w.at[at / 4 + 1];
-  return part;
-}
-
-/* What a run has of a word that begins at `to`, in parts as wide as their place allows, since
- * across a link each store counts: those of n elements that are in no wider one, and wider ones. */
-template <int elem_bytes, int n, typename Loaded, int word_bytes>
-__device__ __forceinline__ void store_parts(char *to, const word<word_bytes> &w, const Loaded &run)
-{
-  constexpr int N = word_bytes / elem_bytes;
-
-#pragma unroll
-  for (int i = 0; i < N; i += n) {
-    const int wider = i / (2 * n) * (2 * n);
-
-    if (i >= run.first && i + n <= run.end && (wider < run.first || wider + 2 * n > run.end))
-      store_word(to + i * elem_bytes, part_of<n * elem_bytes>(w, i * elem_bytes));
-  }
-  if constexpr (2 * n < N) store_parts<elem_bytes, 2 * n>(to, w, run);
-}
-
-/*
- * Of runs that begin anywhere: words as dst has them, from the one that holds the first element of
- * the run on. Each is made of the two words of src that hold its elements, none of which reaches
- * beyond the run's first and last; where the run begins or ends within it, elements go by
- * themselves.
- */
-template <int from, int to> struct skewed_numbers : all_numbers<from, to> {
-  using base = all_numbers<from, to>;
-  using base::DST_BYTES, base::FROM_BYTES, base::N, base::SRC_BYTES, base::TO_BYTES;
-  struct loaded {
-    word<SRC_BYTES> low;
-    word<SRC_BYTES> high;
-    uint32_t shift; /* of the first element in both, bytes */
-    int first;      /* of the elements of the word that are the run's */
-    int end;
-  };
-  static constexpr int IN_FLIGHT = 4;
-
-  __device__ __forceinline__ skewed_numbers(const xfi_cuda_piece &piece, const tile_at &tile)
-      : base(piece, tile), before(min(tile.col * N, (int64_t)N)),
-        after((int)min(piece.run_elems - tile.col * N, (int64_t)INT32_MAX))
-  {
-  }
-  __device__ __forceinline__ loaded load(const char *from_word, const word_at &at) const
-  {
-    const int skew = skew_of<DST_BYTES, TO_BYTES>(at.to);
-    const int element = (int)at.col * N - skew; /* of the tile */
-    const char *const begin = from_word - skew * FROM_BYTES;
-    loaded w = {{},
-                {},
-                (uint32_t)(uintptr_t)begin % SRC_BYTES,
-                max(0, -before - element),
-                min(N, after - element)};
-
-    if (w.first < w.end) {
-      const char *const low = begin - w.shift;
-      const char *const last = begin + w.end * FROM_BYTES - 1;
-      const bool has_low = begin + w.first * FROM_BYTES < low + SRC_BYTES;
-      const bool has_high = last >= low + SRC_BYTES;
-      w.low = load_word<SRC_BYTES>(has_low ? low : low + SRC_BYTES);
-      w.high = load_word<SRC_BYTES>(has_high ? low + SRC_BYTES : low);
-    }
-    return w;
-  }
-  __device__ __forceinline__ void store(char *to_word, const loaded &w) const
-  {
-    const word<DST_BYTES> made = this->converted(bytes_at(w.low, w.high, w.shift));
-    char *const begin = to_word - skew_of<DST_BYTES, TO_BYTES>(to_word) * TO_BYTES;
-
-    if (w.first == 0 && w.end == N) {
-      store_word(begin, made);
-      return;
-    }
-    store_parts<TO_BYTES, 1>(begin, made, w);
-  }
-
-private:
-  int before; /* elements of the run that precede the tile's, at most N */
-  int after;  /* and those from there on */
-};
+template <int from, int to> using skewed_numbers = skewed<all_numbers<from, to>>;
 
 /* ---- kernels -------------------------------------------------------------------------------- */
 

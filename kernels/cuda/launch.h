@@ -2,8 +2,8 @@
  * C launchers of the CUDA kernels, and the tables that they read.
  *
  * xfi_cuda_compile() turns copies into five tables: rows (kernels/cuda/rows.cu), where the fast
- * dims of both sides agree, ragged (kernels/cuda/ragged.cu), where short runs at odd addresses
- * become one, swapped (kernels/cuda/swapped.cu), where fast dims do not agree, also if elements
+ * dims of both sides agree, ragged (kernels/cuda/ragged.cu), where they do but runs are at odd
+ * addresses, swapped (kernels/cuda/swapped.cu), where fast dims do not agree, also if elements
  * change, converts (kernels/cuda/convert.cu), where they do in runs, and blocks
  * (kernels/cuda/blocks.cu), where they do by scales. A table is an array of pieces and the running
  * sum of their tiles; a warp or, of swapped pieces, a block of threads finds the piece of a tile by
@@ -32,8 +32,7 @@ extern "C" {
 /* Of a launch that has the device to itself. More bytes in flight than that gained nothing. */
 #define XFI_CUDA_BLOCKS_ALONE (2 * XFI_CUDA_MULTIPROCESSORS)
 
-/* What a warp loads before it stores the first. Longer runs go in words of 16 bytes wherever they
- * begin. */
+/* What a warp loads before it stores the first. */
 #define XFI_CUDA_WARP_WORDS 128
 
 /* Elements along a side of the square tiles that are transposed, by their size in src: rows of 128
@@ -56,14 +55,15 @@ typedef struct xfi_cuda_div {
 enum {
   XFI_CUDA_RAGGED_TOGETHER = 0,
   XFI_CUDA_RAGGED_BY_IMAGE = 1,
-  XFI_CUDA_N_RAGGED = 2,
+  XFI_CUDA_RAGGED_SKEWED = 2, /* runs begin anywhere in words */
+  XFI_CUDA_N_RAGGED = 3,
   XFI_CUDA_SWAP = 0,           /* + log2 of an element's bytes */
   XFI_CUDA_SWAP_APART = 5,     /* likewise: elements do not follow each other on both sides */
   XFI_CUDA_SWAP_CONVERT = 10,  /* XFI_CUDA_SWAP_CONVERT_KIND() */
   XFI_CUDA_SWAP_QUANTISE = 16, /* XFI_CUDA_SWAP_QUANTISE_KIND() */
   XFI_CUDA_N_SWAPS = 18,
   XFI_CUDA_CONVERT = 0, /* + 5 * xfi_convert_type() of the source + that of the destination */
-  XFI_CUDA_CONVERT_SKEWED = 15, /* likewise: runs begin anywhere in words */
+  XFI_CUDA_CONVERT_SKEWED = 15, /* likewise, of runs that begin anywhere in words */
   XFI_CUDA_CONVERT_ONE_BY_ONE = 30,
   XFI_CUDA_CONVERT_LINES = 31, /* likewise, by lines.cuh */
   XFI_CUDA_N_CONVERTS = 32,
@@ -80,8 +80,8 @@ enum {
 typedef struct xfi_cuda_piece {
   const char *src; /* NULL: zeros */
   char *dst;
-  int64_t run_words;    /* words of one run; swapped: 1; skewed converts: most that one touches */
-  int64_t run_elems;    /* converts, blocks: elements of one run; swapped: 1 */
+  int64_t run_words;    /* words of one run; swapped: 1; skewed: most that one touches */
+  int64_t run_elems;    /* elements of one run; bytes if they stay as they are */
   int64_t cols_per_row; /* tiles across one run; lines: across one, if that has several, else 1;
                            swapped: tiles along dim 0 */
   uint32_t n_rows;      /* runs, the product of the extents, < 2^31; swapped: tiles along dim 1 */

@@ -1,10 +1,12 @@
 /*
- * Lines of short runs that begin anywhere in words of 16 bytes and follow each other on one side,
- * which is written or read in whole words there, as a peer's memory should be: less than 32 bytes
- * at a time have 0.2 to 0.4 of the link. Where they do so in dst and are no shorter than a word,
- * one is put together from two of src, or from four where a run ends in it.
+ * Runs at odd addresses, whose other side, a peer's memory perhaps, is written or read in words of
+ * 16 bytes: less than 32 bytes at a time have 0.2 to 0.4 of the link. Long ones each by itself
+ * (skewed.cuh). Short ones go in lines of those that follow each other on one side: if that is dst,
+ * and they are no shorter than a word, one is put together from two of src, or from four where a
+ * run ends in it, else by lines.cuh.
  */
 #include "lines.cuh"
+#include "skewed.cuh"
 
 namespace {
 
@@ -91,9 +93,28 @@ template <int n_bytes> struct same_words {
   }
 };
 
+/* Words of 16 elements of a byte. */
+struct bytes : no_end {
+  static constexpr int N = WORD;
+  static constexpr int FROM_BYTES = 1;
+  static constexpr int TO_BYTES = 1;
+  static constexpr int SRC_BYTES = WORD;
+  static constexpr int DST_BYTES = WORD;
+
+  __device__ __forceinline__ bytes(const xfi_cuda_piece &, const tile_at &)
+  {
+  }
+
+protected:
+  __device__ __forceinline__ word<WORD> converted(const word<WORD> &w) const
+  {
+    return w;
+  }
+};
+
 /* Each has kernels to itself: in one they run out of registers. */
 struct together : by_warps {
-  static constexpr const char *NAME = "ragged copy kernel";
+  static constexpr const char *NAME = "copy kernel";
 
   __device__ __forceinline__ void operator()(const xfi_cuda_piece &piece, int64_t index) const
   {
@@ -103,7 +124,7 @@ struct together : by_warps {
 };
 
 struct by_image : by_warps {
-  static constexpr const char *NAME = "ragged copy kernel";
+  static constexpr const char *NAME = "copy kernel";
   static constexpr int BLOCKS = 1;
 
   __device__ __forceinline__ void operator()(const xfi_cuda_piece &piece, int64_t index) const
@@ -121,7 +142,14 @@ struct by_image : by_warps {
   }
 };
 
-const xfi_cuda_kernels kinds[XFI_CUDA_N_RAGGED] = {kernels_of<together>, kernels_of<by_image>};
+struct skewed_runs : by_warps {
+  static constexpr int BLOCKS = 1;
+  static constexpr const char *NAME = "copy kernel";
+};
+
+const xfi_cuda_kernels kinds[XFI_CUDA_N_RAGGED] = {
+    kernels_of<together>, kernels_of<by_image>,
+    kernels_of<words_of<skewed_runs, XFI_CUDA_RAGGED_SKEWED, skewed<bytes>>>};
 
 } // namespace
 

@@ -180,12 +180,50 @@ static void test_each_pair_equals_ref(void **state)
   both_free(&dst);
 }
 
+/* One run of more elements than an int counts, which begins in the middle of words. */
+static void test_run_of_more_than_2_31_elements_is_whole(void **state)
+{
+  enum { SRC_BYTE = 0x3f, MADE = 0x34, SEEN = 24 }; /* 0.7461 in bf16 becomes 0.75 */
+  const int64_t n = (INT64_C(1) << 31) + 5;
+  const xfi_convert v = {.from = XFER_BF16, .to = XFER_F8E4M3, .src_bytes = 2, .dst_bytes = 1};
+  unsigned char want[SEEN];
+  unsigned char seen[SEEN];
+  char *src = NULL;
+  char *dst = NULL;
+
+  (void)state;
+  NEEDS_GPUS(1);
+  CUDA(cudaMalloc, ((void **)&src, (size_t)(n + 1) * 2));
+  CUDA(cudaMalloc, ((void **)&dst, (size_t)n + SEEN));
+  CUDA(cudaMemset, (src, SRC_BYTE, (size_t)(n + 1) * 2));
+  CUDA(cudaMemset, (dst, POISON, (size_t)n + SEEN));
+  const xfi_copy c = {.src = src + 2, .dst = dst + 3, .run_bytes = n, .convert = &v};
+  run_on_device(&c, 1, XFI_CUDA_BLOCKS_ALONE);
+  memset(want, MADE, SEEN);
+  memset(want, POISON, 3);
+  CUDA(cudaMemcpy, (seen, dst, SEEN, cudaMemcpyDeviceToHost));
+  assert_memory_equal(seen, want, SEEN);
+  memset(want, MADE, SEEN);
+  memset(want + 3, POISON, SEEN - 3);
+  CUDA(cudaMemcpy, (seen, dst + n, SEEN, cudaMemcpyDeviceToHost));
+  assert_memory_equal(seen, want, SEEN);
+  CUDA(cudaFree, (src));
+  CUDA(cudaFree, (dst));
+}
+
 int main(int argc, char **argv)
 {
-  const struct CMUnitTest tests[] = {
+  const struct CMUnitTest small[] = {
       cmocka_unit_test(test_each_pair_equals_ref),
   };
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(test_each_pair_equals_ref),
+      cmocka_unit_test(test_run_of_more_than_2_31_elements_is_whole),
+  };
 
-  if (argc > 1 && strcmp(argv[1], "--small") == 0) n_elems = 1 << 13;
+  if (argc > 1 && strcmp(argv[1], "--small") == 0) { /* under a sanitizer */
+    n_elems = 1 << 13;
+    return cmocka_run_group_tests_name("conversions, small", small, NULL, NULL);
+  }
   return cmocka_run_group_tests_name("conversions", tests, NULL, NULL);
 }

@@ -258,11 +258,11 @@ static void test_transposes_of_rows_that_begin_anywhere_equal_ref(void **state)
   ends_free(&e);
 }
 
-/* Short runs of narrow words at any address, in one line, in a few or in many, where one side has
- * no gaps. */
+/* Runs of narrow words at any address, in one line, in a few or in many, where one side has no gaps
+ * or both have; some are longer than a tile. */
 static void test_ragged_runs_equal_ref(void **state)
 {
-  enum { CASES = 600 };
+  enum { CASES = 900 };
   uint64_t random = 11;
   ends e;
 
@@ -271,30 +271,62 @@ static void test_ragged_runs_equal_ref(void **state)
   e = ends_make(&random);
   for (int i = 0; i < CASES; i++) {
     const int64_t word = INT64_C(1) << random_from(&random, 0, 3);
-    const int64_t longest[] = {2, 40, 2200 / word};
-    const int64_t row = word * random_from(&random, 1, longest[random_from(&random, 0, 2)]);
+    const int64_t longest[] = {2, 40, 2200 / word, 40000 / word};
+    const int64_t row = word * random_from(&random, 1, longest[random_from(&random, 0, 3)]);
     const int64_t gap = word * random_from(&random, 1, 40);
     const int64_t most = (ARENA - 64) / (row + gap);
     const int64_t many = i % 4 < 2 ? 1 : i % 8 < 4 ? 5 : 600;
     const int64_t lines = random_from(&random, 1, most < many ? most : many);
     const int64_t n = random_from(&random, 1, most / lines);
-    const bool dst_is_dense = i % 2 == 0;
+    const int64_t other_gap = i % 3 < 2 ? 0 : word * random_from(&random, 1, gap / word);
     xfi_copy c = {.run_bytes = row, .n_dims = 2, .extent = {lines, n}};
-    int64_t *dense = dst_is_dense ? c.dst_stride : c.src_stride;
-    int64_t *other = dst_is_dense ? c.src_stride : c.dst_stride;
+    int64_t *dense = i % 2 == 0 ? c.dst_stride : c.src_stride;
+    int64_t *other = i % 2 == 0 ? c.src_stride : c.dst_stride;
     const int64_t at[2] = {word * random_from(&random, 0, 16 / word),
                            word * random_from(&random, 0, 16 / word)};
 
-    dense[0] = n * row;
-    dense[1] = row;
+    dense[0] = n * (row + other_gap);
+    dense[1] = row + other_gap;
     other[0] = (ARENA - 64) / lines / word * word; /* lines of their own */
     other[1] = row + gap;
     if (!equals_ref(&e, &c, at, i % 3 == 0 ? 1 : 40))
-      print_error("case %d: %lld lines of %lld rows of %lld bytes, a gap of %lld\n", i,
-                  (long long)lines, (long long)n, (long long)row, (long long)gap);
+      print_error("case %d: %lld lines of %lld rows of %lld bytes, gaps of %lld and %lld\n", i,
+                  (long long)lines, (long long)n, (long long)row, (long long)gap,
+                  (long long)other_gap);
     assert_memory_equal(e.seen, e.dst.host, ARENA);
   }
   ends_free(&e);
+}
+
+/* Runs that end where their allocations do: the sanitizer sees what is read beyond. */
+static void test_whole_allocations_equal_what_was_put(void **state)
+{
+  static const int64_t sizes[] = {65, 1021, 1023, 4098, 70001};
+  char put[70001];
+  char got[70001];
+
+  (void)state;
+  NEEDS_GPUS(1);
+  for (size_t i = 0; i < sizeof put; i++)
+    put[i] = (char)(i * 7 + i / 251);
+  for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
+    for (int64_t first = 0; first < 4; first++) {
+      xfi_copy c = {.run_bytes = sizes[i]};
+      char *src = NULL;
+      char *dst = NULL;
+
+      CUDA(cudaMalloc, ((void **)&src, (size_t)(first + sizes[i])));
+      CUDA(cudaMalloc, ((void **)&dst, (size_t)(3 - first + sizes[i])));
+      CUDA(cudaMemcpy, (src + first, put, (size_t)sizes[i], cudaMemcpyHostToDevice));
+      c.src = src + first;
+      c.dst = dst + 3 - first;
+      run_on_device(&c, 1, 4);
+      CUDA(cudaMemcpy, (got, c.dst, (size_t)sizes[i], cudaMemcpyDeviceToHost));
+      assert_memory_equal(got, put, (size_t)sizes[i]);
+      CUDA(cudaFree, (src));
+      CUDA(cudaFree, (dst));
+    }
+  }
 }
 
 /* Offsets and counts past 2^31 and 2^32: one column of a matrix whose rows are far apart, and many
@@ -345,6 +377,21 @@ static void test_far_offsets_equal_what_was_put(void **state)
   assert_int_equal(seen[0], 0x11);
   assert_int_equal(seen[1], POISON);
   assert_int_equal(seen[2], 0x55);
+
+  /* One run of 2^31 + 5 bytes, at different odd addresses. */
+  c = (xfi_copy){.src = src + 1, .dst = dst + 2, .run_bytes = (INT64_C(1) << 31) + 5};
+  CUDA(cudaMemset, (src + 1, 0x66, 1));
+  CUDA(cudaMemset, (src + c.run_bytes, 0x44, 1)); /* its last byte */
+  CUDA(cudaMemset, (dst, POISON, far));
+  run_on_device(&c, 1, XFI_CUDA_BLOCKS_ALONE);
+  CUDA(cudaMemcpy, (seen, dst + 1, 3, cudaMemcpyDeviceToHost));
+  assert_int_equal(seen[0], POISON);
+  assert_int_equal(seen[1], 0x66);
+  assert_int_equal(seen[2], 0x11);
+  CUDA(cudaMemcpy, (seen, dst + c.run_bytes, 3, cudaMemcpyDeviceToHost));
+  assert_int_equal(seen[0], 0x11);
+  assert_int_equal(seen[1], 0x44);
+  assert_int_equal(seen[2], POISON);
   CUDA(cudaFree, (src));
   CUDA(cudaFree, (dst));
 }
@@ -395,6 +442,7 @@ int main(int argc, char **argv)
       cmocka_unit_test(test_matrices_of_each_word_equal_ref),
       cmocka_unit_test(test_transposes_of_rows_that_begin_anywhere_equal_ref),
       cmocka_unit_test(test_ragged_runs_equal_ref),
+      cmocka_unit_test(test_whole_allocations_equal_what_was_put),
       cmocka_unit_test(test_empty_job_launches_nothing),
   };
   const struct CMUnitTest tests[] = {
@@ -402,6 +450,7 @@ int main(int argc, char **argv)
       cmocka_unit_test(test_matrices_of_each_word_equal_ref),
       cmocka_unit_test(test_transposes_of_rows_that_begin_anywhere_equal_ref),
       cmocka_unit_test(test_ragged_runs_equal_ref),
+      cmocka_unit_test(test_whole_allocations_equal_what_was_put),
       cmocka_unit_test(test_far_offsets_equal_what_was_put),
       cmocka_unit_test(test_empty_job_launches_nothing),
       cmocka_unit_test(test_flags_are_set),

@@ -45,13 +45,11 @@ cudaError_t sim_kernel_enqueue(int kernel, void *op, sim_stream *stream)
 /* From the fastest dim first, in words, to a copy. */
 static xfi_copy copy_of(const xfi_cuda_piece *piece)
 {
-  xfi_copy copy = {.src = piece->src,
-                   .dst = piece->dst,
-                   .run_bytes = piece->run_words << piece->word_log2,
-                   .n_dims = piece->n_dims};
+  xfi_copy copy = {
+      .src = piece->src, .dst = piece->dst, .run_bytes = piece->run_elems, .n_dims = piece->n_dims};
 
   if (piece->convert.dst_bytes > 0) {
-    copy.run_bytes = piece->run_elems * piece->convert.dst_bytes;
+    copy.run_bytes *= piece->convert.dst_bytes;
     copy.convert = &piece->convert;
     copy.scales = piece->scales;
   }
@@ -101,7 +99,7 @@ static xfer_status launch(int kernel, const xfi_cuda_job *job, xfer_stream handl
   const xfi_cuda_kernels xfi_cuda_##table##_kernels = {load_##table, copy_##table}
 
 KERNELS(rows, SIM_KERNEL_ROWS, "copy kernel");
-KERNELS(ragged, SIM_KERNEL_RAGGED, "ragged copy kernel");
+KERNELS(ragged, SIM_KERNEL_RAGGED, "copy kernel");
 KERNELS(swapped, SIM_KERNEL_SWAPPED, "transpose kernel");
 KERNELS(converts, SIM_KERNEL_CONVERTS, "convert kernel");
 KERNELS(blocks, SIM_KERNEL_BLOCKS, "block kernel");

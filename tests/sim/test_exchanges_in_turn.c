@@ -6,7 +6,7 @@
 
 #include "xfer/exchange.h"
 
-enum { MOST = 6, CALLS = 8, SMALL = 3000, LARGE = 300000, GAP = 333, TIMEOUT_MS = 20000 };
+enum { MOST = 6, CALLS = 8, SMALL = 3000, LARGE = 300000, GAP = 336, TIMEOUT_MS = 20000 };
 
 static int n_arrays;   /* to the next rank, and as many to itself, */
 static size_t n_bytes; /* of as many bytes each */

@@ -105,7 +105,7 @@ static void test_from_and_into_the_tensors(void)
 static void test_where_an_end_has_rows(void)
 {
   static const kind of[] = {{RING, 33 * MIB}, {EACH_EACH, 5008}, {EACH_EACH, 33 * MIB},
-                            {RING, 3000},     {RING, 100},       {0}};
+                            {RING, 3008},     {RING, 112},       {0}};
 
   run(of, 2 * 4, 6);
 }

@@ -1,0 +1,162 @@
+/* Runs that begin anywhere in words: each word of dst is put together from two of src. */
+#ifndef XFI_CUDA_SKEWED_CUH
+#define XFI_CUDA_SKEWED_CUH
+
+#include "words.cuh"
+
+/* How many elements of the word that holds `to` lie before it. */
+template <int word_bytes, int elem_bytes>
+static __device__ __forceinline__ int skew_of(const char *to)
+{
+  return (int)((uint32_t)(uintptr_t)to % word_bytes) / elem_bytes;
+}
+
+/* Those bytes from `first` to `end` of words of some lanes, that begin at `to`; none: first = end.
+ * Each byte by a lane of its own, which cross a link in one: there each store counts. All lanes
+ * call it at once. */
+template <int n_bytes>
+static __device__ __forceinline__ void store_parts(char *to, const word<n_bytes> &w, int first,
+                                                   int end)
+{
+  constexpr uint32_t ALL = 0xffffffffu;
+  constexpr int AT_ONCE = 32 / n_bytes;
+  const int lane = (int)threadIdx.x & 31;
+  const int byte = lane % n_bytes;
+  const int nth = lane / n_bytes;
+  uint32_t left = __ballot_sync(ALL, first < end);
+
+  while (left != 0) {
+    uint32_t from = left;
+#pragma unroll
+    for (int i = 1; i < AT_ONCE; i++)
+      if (i <= nth) from &= from - 1;
+    const int owner = (__ffs((int)from) - 1) & 31;
+    const uintptr_t at = __shfl_sync(ALL, (uintptr_t)to, owner);
+    const int begins = __shfl_sync(ALL, first, owner);
+    const int ends = __shfl_sync(ALL, end, owner);
+    uint32_t bits = 0;
+#pragma unroll
+    for (int i = 0; i < n_bytes / 4; i++) {
+      const uint32_t theirs = __shfl_sync(ALL, w.at[i], owner);
+      if (byte / 4 == i) bits = theirs;
+    }
+    if (from != 0 && byte >= begins && byte < ends)
+      ((char *)at)[byte] = (char)(bits >> (8 * (byte % 4)));
+#pragma unroll
+    for (int i = 0; i < AT_ONCE; i++)
+      left &= left - 1;
+  }
+}
+
+/*
+ * An Op as in words.cuh of Words, which have N elements of FROM_BYTES that become TO_BYTES by
+ * converted(word). Its words are as dst has them, from the one that holds the first element of the
+ * run on. Each is made of the two words of src that hold its elements; where the run begins or ends
+ * within it, parts are stored. Of the piece's last run what has no whole word of src goes by itself
+ * at the end: nothing is read beyond, where an allocation may end.
+ */
+template <typename Words> struct skewed : Words {
+  using base = Words;
+  using base::DST_BYTES, base::FROM_BYTES, base::N, base::SRC_BYTES, base::TO_BYTES;
+  struct loaded {
+    word<SRC_BYTES> low;
+    word<SRC_BYTES> high;
+    uint32_t shift; /* of the first element in both, bytes */
+    int first;      /* of the elements of the word that are the run's */
+    int end;
+  };
+  static constexpr int IN_FLIGHT = 4;
+  static constexpr int ELEMS_MAX = 1 << 30; /* more than a tile has */
+
+  __device__ __forceinline__ skewed(const xfi_cuda_piece &piece, const tile_at &tile)
+      : base(piece, tile), piece(piece), is_last_run(tile.row + tile.rows == piece.n_rows),
+        is_last(is_last_run && tile.col + tile.cols == piece.run_words),
+        before(min(tile.col * N, (int64_t)N)),
+        after((int)min(piece.run_elems - tile.col * N, (int64_t)ELEMS_MAX)),
+        stop(is_last_run ? src_end() - tail_elems() * FROM_BYTES : (const char *)INT64_MAX)
+  {
+  }
+  __device__ __forceinline__ loaded load(const char *from_word, const word_at &at) const
+  {
+    const int skew = skew_of<DST_BYTES, TO_BYTES>(at.to);
+    const int element = (int)at.col * N - skew; /* of the tile */
+    const char *const begin = from_word - skew * FROM_BYTES;
+    const int whole = (int)min(stop - begin, (int64_t)(N * FROM_BYTES)) / FROM_BYTES;
+    loaded w = {{},
+                {},
+                (uint32_t)(uintptr_t)begin % SRC_BYTES,
+                max(0, -before - element),
+                min(whole, after - element)};
+
+    if (w.first < w.end) {
+      const char *const low = begin - w.shift;
+      const char *const last = begin + w.end * FROM_BYTES - 1;
+      const bool has_low = begin + w.first * FROM_BYTES < low + SRC_BYTES;
+      const bool has_high = last >= low + SRC_BYTES;
+      w.low = load_word<SRC_BYTES>(has_low ? low : low + SRC_BYTES);
+      w.high = load_word<SRC_BYTES>(has_high ? low + SRC_BYTES : low);
+    }
+    return w;
+  }
+  /* All lanes call it at once, with words or without. */
+  __device__ __forceinline__ void store(char *to_word, const loaded &w) const
+  {
+    const word<DST_BYTES> made = this->converted(bytes_at(w.low, w.high, w.shift));
+    char *const begin = to_word - skew_of<DST_BYTES, TO_BYTES>(to_word) * TO_BYTES;
+    const bool is_whole = w.first == 0 && w.end == N;
+
+    if (is_whole) store_word(begin, made);
+    store_parts(begin, made, w.first * TO_BYTES, is_whole ? 0 : w.end * TO_BYTES);
+  }
+
+  __device__ __forceinline__ void end() const
+  {
+    const int n = is_last ? tail_elems() : 0;
+    const int lane = (int)threadIdx.x & 31;
+    const run_at run = last_run();
+
+    if (lane < n) {
+      const int64_t element = piece.run_elems - n + lane;
+      const word<FROM_BYTES> one =
+          load_word<FROM_BYTES>(piece.src + run.src + element * FROM_BYTES);
+      const word<DST_BYTES> made = this->converted({{one.at[0]}});
+      store_word(piece.dst + run.dst + element * TO_BYTES, word<TO_BYTES>{{made.at[0]}});
+    }
+  }
+
+private:
+  __device__ __forceinline__ run_at last_run() const
+  {
+    return run_of(piece, piece.n_rows - 1);
+  }
+  __device__ __forceinline__ const char *src_end() const
+  {
+    return piece.src + last_run().src + piece.run_elems * FROM_BYTES;
+  }
+  /* What the last run has in its last word of src, if it does not fill it. */
+  __device__ __forceinline__ int tail_elems() const
+  {
+    return (int)min((int64_t)((uintptr_t)src_end() % SRC_BYTES / FROM_BYTES), piece.run_elems);
+  }
+
+  const xfi_cuda_piece &piece;
+  bool is_last_run; /* does the tile have the piece's? */
+  bool is_last;     /* of the piece's tiles */
+  int before;       /* elements of the run that precede the tile's, at most N */
+  int after;        /* and those from there on */
+  const char *stop; /* words of src are read up to there */
+};
+
+template <typename Words>
+static __device__ __forceinline__ void
+store_words(skewed<Words> &op, const typename skewed<Words>::loaded *words, int n, char *const *to)
+{
+#pragma unroll
+  for (int u = 0; u < skewed<Words>::IN_FLIGHT; u++) {
+    typename skewed<Words>::loaded w = words[u];
+    if (u >= n) w.first = w.end = 0;
+    op.store(to[u], w);
+  }
+}
+
+#endif
