@@ -24,11 +24,12 @@ enum {
   /* Shorter runs at odd addresses are as fast word by word: so many narrow words, or elements that
    * change. */
   SKEWED_WORDS_MIN = 64,
-  SKEWED_ELEMS_MIN = 96,
+  SKEWED_ELEMS_MIN = 48,
   TOGETHER_BYTES_MAX = 2048, /* longer runs are as fast each by itself */
   APART_BYTES_MAX = 768,
   APART_WORD_LOG2_MAX = 2,
-  LINE_BYTES_MIN = 256
+  LINE_BYTES_MIN = 256,
+  LINE_ELEMS_MAX = 96 /* longer runs of elements that change are as fast each by itself */
 };
 static const int64_t RUNS_MAX = INT64_C(1) << 31; /* xfi_cuda_div's range */
 
@@ -292,10 +293,10 @@ static xfer_status add_elements(xfi_cuda_table *table, const xfi_copy *c, int64_
   int64_t n_elems = WORD_BYTES_MAX / wide; /* of a word: a power of two */
   const bool fits = src_starts(c) % (uint64_t)(n_elems * v->src_bytes) == 0 &&
                     dst_bits % (uint64_t)(n_elems * v->dst_bytes) == 0;
-  const bool is_skewed = !fits && is_pair(v) && run_elems >= SKEWED_ELEMS_MIN;
-  const bool has_lines = !fits && run_elems < SKEWED_ELEMS_MIN && !xfi_convert_has_scales(v) &&
+  const bool has_lines = !fits && run_elems < LINE_ELEMS_MAX && !xfi_convert_has_scales(v) &&
                          (is_in_lines(c, c->run_bytes, c->dst_stride, LINE_BYTES_MIN) ||
                           is_in_lines(c, run_elems * v->src_bytes, c->src_stride, LINE_BYTES_MIN));
+  const bool is_skewed = !fits && !has_lines && is_pair(v) && run_elems >= SKEWED_ELEMS_MIN;
   xfi_cuda_piece *piece;
 
   if (!fits && !is_skewed) n_elems = 1;
