@@ -11,11 +11,12 @@
 /* A model that sees has its own text part; of one that also speaks, the part that thinks has it. */
 const json_t *xfi_config_text(const json_t *top)
 {
-  const json_t *thinker = json_object_get(top, "thinker_config"), *text;
+  static const char *const PARTS[] = {"text_config", "llm_config", "language_config"};
+  const json_t *thinker = json_object_get(top, "thinker_config"), *text = NULL;
 
   if (thinker != NULL) top = thinker;
-  text = json_object_get(top, "text_config");
-  if (text == NULL) text = json_object_get(top, "llm_config");
+  for (size_t i = 0; i < sizeof PARTS / sizeof *PARTS && text == NULL; i++)
+    text = json_object_get(top, PARTS[i]);
   return json_is_object(text) ? text : NULL;
 }
 

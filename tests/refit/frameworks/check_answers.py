@@ -168,7 +168,7 @@ class Checkpoint:
                       else [math.prod(s)] if name.endswith("A_log") and len(s) == 4 else s for name, s in answer["hf"]]
         self.seeds = np.array([*map(seed, self.number), 0], np.uint64)  # of elements of no tensor 0
         self.found = {}  # of experts()
-        self.turned = re.compile(r"experts\.(gate_up|down)_proj$|\.c_(attn|proj|fc)\.weight$") if answer["transposed"] else None
+        self.turned = re.compile(r"experts\.((gate_up|down)_proj|fc\d\.weight)$|\.c_(attn|proj|fc)\.weight$") if answer["transposed"] else None
         if answer["framework"] == "sglang" and any(name.endswith("weight_packed") for name, _ in answer["hf"]):
             self.turned = re.compile(r"experts\..*\.weight_(packed|scale)$")  # in the engine, not in the checkpoint
 
@@ -276,7 +276,8 @@ SCALES = re.compile(r"\.weight_scale_inv$|(?<!router)(?<!_hc)\.scale$")
 ROWS = re.compile(r"\.weight_scale$")  # scales of rows, or of integers in groups
 OF_OTHERS = ("visual.", "mlp1.", "vision_model.", "vision_tower.", "audio_tower.", "audio_model.", "multi_modal_projector.", "mm_projector.", "model.vision_model.",
              "model.connector.", "vision_encoder.", "vision_adapter.", "vision_projection.", "embed_vision.", "vision_embedder.",
-             "layerwise_projectors.", "spatial_projectors.", "visual_tokenizer.", "vte.", "mlp_AR.", "vit_", "vpm.", "resampler.")  # parts of a model that are no text
+             "layerwise_projectors.", "spatial_projectors.", "visual_tokenizer.", "vte.", "mlp_AR.", "vit_", "vpm.", "resampler.",
+             "vision_embedding.", "sam_model.", "projector.", "view_seperator")  # parts of a model that are no text
 
 
 def of_text(name):

@@ -153,9 +153,13 @@ def patch():
         q.Qwen4ExpQSAFlashAttentionImpl = MagicMock  # a kernel
     import vllm.model_executor.models.ovis2_5 as o
     o.Ovis2_5ProcessingInfo.get_hf_processor = lambda self, **k: MagicMock()  # of images
+    import vllm.model_executor.models.deepseek_ocr as ocr
+    import vllm.model_executor.models.deepseek_vl2 as vl2
+    import vllm.model_executor.models.isaac as i
     import vllm.model_executor.models.nano_nemotron_vl as n
-    n.cached_tokenizer_from_config = MagicMock()
-    torch.ops._C.gelu_quick = MagicMock()  # a kernel
+    n.cached_tokenizer_from_config = i.cached_tokenizer_from_config = ocr.cached_tokenizer_from_config = vl2.cached_tokenizer_from_config = MagicMock()
+    vl2.DeepseekVLV2ForCausalLM._init_vision_module = lambda *a: torch.nn.Identity()  # what sees, of another package
+    torch.ops._C.gelu_quick = torch.ops._C.gelu_new = MagicMock()  # kernels
     torch.cuda.Stream = torch.cuda.Event = MagicMock  # Kimi's model makes some, which hold nothing
     # Sparse attention is refused on CPU when a backend is chosen, which holds no weight.
     torch.cpu._is_amx_tile_supported = lambda: False  # its attention would refuse what sparse layers pass on

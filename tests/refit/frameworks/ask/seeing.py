@@ -106,6 +106,45 @@ def keye(make, architecture="KeyeVL1_5ForConditionalGeneration", model_type="Key
     return by_own_code(architecture, model_type, make, ("", ""), None, "vision_config", dict(SEES_BY_SIGLIP, spatial_merge_size=2))
 
 
+def isaac(make):
+    return by_own_code("IsaacForConditionalGeneration", "isaac", make, ("", ""), None, "vision_config",
+                       dict(SEES_BY_SIGLIP, model_type="pixel_shuffle_siglip2", num_patches=16, pixel_shuffle_scale_factor=2), vision_token="<image>")
+
+
+def paddleocr_vl(tied=True, alone=False, **more):
+    """PaddleOCR-VL, whose text is ERNIE 4.5's."""
+    vision = dict(model_type="paddleocr_vl_vision", hidden_size=32, intermediate_size=64, num_hidden_layers=1, num_attention_heads=4, image_size=32, patch_size=8)
+    return seeing("PaddleOCRVLForConditionalGeneration", "paddleocr_vl", vision, more, tie=tied, alone=alone, **TOKENS)
+
+
+def aria(**more):
+    """Aria: experts in one tensor, columns by rows, and shared ones, in each layer."""
+    return seeing("AriaForConditionalGeneration", "aria", dict(SIGLIP, model_type="idefics3_vision"),
+                  dict(num_hidden_layers=3, moe_num_experts=6, moe_topk=2, moe_num_shared_experts=2, **more), tie=False, image_token_index=990)
+
+
+def step3p7(make):
+    """Step 3.7, whose text is Step 3.5's, here without a further layer."""
+    text, table = make()
+    layers = text["num_hidden_layers"]
+    text = dict(text, layer_types=text["layer_types"][:layers], num_nextn_predict_layers=0)
+    table = {name: shape for name, shape in table.items() if not name.startswith(f"model.layers.{layers}.")}
+    return by_own_code("Step3p7ForConditionalGeneration", "step3p7", lambda: (text, table), ("", ""), "text_config", "vision_config",
+                       dict(model_type="step3p5_vision", width=32, layers=1, heads=4, image_size=32, patch_size=8, hidden_act="quick_gelu", output_dim=None,
+                            mlp_ratio=2, ls_init_value=0.1, use_abs_posemb=True, use_cls_token=False, use_rope2d=True, use_ln_pre=True, use_ln_post=False),
+                       projector_bias=False, image_token_id=990)
+
+
+def deepseek_seeing(architecture, prefix, make, **more):
+    """DeepSeek-VL2 and DeepSeek-OCR, whose text has names of its own, and in its configuration no model_type."""
+    text, table = make()
+    text = {key: value for key, value in text.items() if key not in ("model_type", "head_dim")}
+    text.update(architectures=["DeepseekV2ForCausalLM"], **more)
+    return dict(architectures=[architecture], model_type="deepseek_vl_v2", language_config=text, tile_tag="2D", global_view_pos="head",
+                candidate_resolutions=[[32, 32]], vision_config=dict(model_type="vision"), projector_config=dict(model_type="mlp_projector", n_embed=64, input_dim=32),
+                tie_word_embeddings=False), Table((prefix + name, shape) for name, shape in table.items())
+
+
 def step3_vl(make):
     return by_own_code("Step3VLForConditionalGeneration", "step3_vl", make, ("", ""), "text_config", "vision_config",
                        dict(hidden_size=32, intermediate_size=64, output_hidden_size=32, num_hidden_layers=1, num_attention_heads=4, num_channels=3, image_size=32,

@@ -5,7 +5,7 @@ import os
 import struct
 import tempfile
 
-OTHERS = ("__metadata__", "visual", "vision", "projector", "connector", "audio_tower", "talker", "code2wav", "image_newline")  # no tensors of the text model
+OTHERS = ("__metadata__", "visual", "vision", "projector", "connector", "audio_tower", "talker", "code2wav", "image_newline", "mlp_AR")  # no tensors of the text model
 
 
 def saved(config):
