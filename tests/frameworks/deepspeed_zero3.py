@@ -17,7 +17,8 @@ import torch.multiprocessing
 import xfer
 import xfer.torch
 
-deepspeed.comm.torch.build_shm_op = lambda: None  # gloo does without what it would compile for one host
+# By name: the attribute `torch` of deepspeed.comm is torch itself.
+sys.modules["deepspeed.comm.torch"].build_shm_op = lambda: None  # gloo does without what it would compile for one host
 CONFIG = {
     "train_micro_batch_size_per_gpu": 1,
     "zero_optimization": {"stage": 3, "stage3_param_persistence_threshold": 0},
