@@ -32,6 +32,7 @@ from torch.distributed.device_mesh import DeviceMesh  # noqa: E402
 STORE = ask_sglang.patch()
 import sglang.srt.model_loader.loader as loader  # noqa: E402
 import sglang.srt.models.registry  # noqa: E402, F401
+from modules import module_of  # noqa: E402
 from processes import call  # noqa: E402
 from safetensors.torch import save_file  # noqa: E402
 from sglang.srt.configs.load_config import LoadConfig  # noqa: E402
@@ -43,7 +44,7 @@ from sglang.srt.managers.scheduler_components.weight_updater import SchedulerWei
 from sglang.srt.managers.tp_worker import BaseTpWorker  # noqa: E402
 from sglang.srt.model_executor.model_runner_components.weight_updater import WeightUpdater  # noqa: E402
 from sglang.srt.utils.common import normalize_serialized_named_tensor_payloads  # noqa: E402
-from states import bytes_of, fill, footprint, join, module_of, shard, state_of  # noqa: E402
+from states import bytes_of, fill, footprint, join, shard, state_of  # noqa: E402
 from vllm_job import FAILURES, Job, goes_wrong, good  # noqa: E402
 from vllm_ranks import free_port  # noqa: E402
 from vllm_stand_in import CuMemAllocator  # noqa: E402

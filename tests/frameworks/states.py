@@ -36,20 +36,6 @@ def bytes_of(x):
     return x.detach().contiguous().reshape(-1).view(torch.uint8)
 
 
-def module_of(table):
-    """Parameters of these names and shapes, as a transformer's modules hold them."""
-    root = torch.nn.Module()
-    for name, shape in table.items():
-        at = root
-        *parents, last = name.split(".")
-        for parent in parents:
-            if parent not in at._modules:
-                at.add_module(parent, torch.nn.Module())
-            at = at._modules[parent]
-        at.register_parameter(last, torch.nn.Parameter(torch.zeros(shape)))
-    return root
-
-
 def join(store, rank, n):
     """The group of a job's n trainers, through a file."""
     dist.init_process_group("gloo", store=dist.FileStore(store, n), rank=rank, world_size=n)

@@ -37,7 +37,8 @@ import vllm.model_executor.layers.fused_moe  # noqa: E402
 import vllm.model_executor.model_loader.utils as loader  # noqa: E402
 import vllm.model_executor.models.registry  # noqa: E402, F401
 import vllm_guide  # noqa: E402
-from states import bytes_of, fill, join, module_of, shard, state_of, values  # noqa: E402
+from modules import module_of  # noqa: E402
+from states import bytes_of, fill, join, shard, state_of, values  # noqa: E402
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh  # noqa: E402
 from torch.distributed.tensor import Shard, distribute_tensor  # noqa: E402
 from vllm.config import LoRAConfig, WeightTransferConfig, set_current_vllm_config  # noqa: E402

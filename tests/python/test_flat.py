@@ -2,7 +2,6 @@
 stand-in: the attributes that its 0.19.8 sets in `_partition_param`; tests/frameworks has the real one."""
 
 import datetime
-import math
 import warnings
 
 import pytest
@@ -10,6 +9,7 @@ import pytest
 torch = pytest.importorskip("torch", reason="torch is not installed")
 
 import torch.distributed as dist  # noqa: E402
+from modules import partitioned  # noqa: E402
 from processes import Rank, call  # noqa: E402
 from torch.distributed.fsdp import FullyShardedDataParallel, ShardingStrategy  # noqa: E402
 
@@ -33,20 +33,6 @@ class Net(torch.nn.Module):
 
     def forward(self, x):
         return self.head(self.norm(self.blocks[0](self.embed(x))) * self.scale)
-
-
-def partitioned(module, rank, size):
-    """As ZeRO-3: each parameter's flattened elements in equal slices, the last padded."""
-    done = {}
-    for name, p in list(module.named_parameters()):
-        n = math.ceil(p.numel() / size)
-        padded = torch.zeros(n * size, dtype=p.dtype)
-        padded[: p.numel()] = p.detach().reshape(-1)
-        p.ds_shape, p.ds_tensor = p.shape, padded[rank * n : (rank + 1) * n].clone()
-        p.ds_tensor.ds_numel, p.ds_zero_partition_rank = n, rank
-        p.data = torch.empty(0)
-        done[name] = p
-    return module
 
 
 class Member:

@@ -23,7 +23,7 @@ from ..dtypes import dtype_name, torch_dtype
 from ..layout import Layout, Replicate
 from ..mesh import Mesh
 from ..plan import Plan
-from ._meeting import open_comm
+from ._meeting import open_comm, own_address
 from ._threads import DaemonThread
 
 __all__ = ["Bucket", "BucketEngine"]
@@ -57,7 +57,7 @@ class BucketEngine:
     def _listen(self) -> dict[str, Any]:
         """Where others reach this rank if it is rank 0, and a name for the meeting that comes."""
         if self._store is None:
-            self._host = _own_address()
+            self._host = own_address()
             self._store = torch.distributed.TCPStore(
                 self._host, 0, is_master=True, timeout=timedelta(seconds=self.timeout_s), wait_for_workers=False
             )
@@ -213,10 +213,3 @@ class BucketEngine:
             ]
             self._plans[key] = Plan(self._comm, tensors)
         return self._plans[key]
-
-
-def _own_address() -> str:
-    """Of this host, as verl's own engines find it."""
-    import ray
-
-    return str(ray.util.get_node_ip_address()).strip("[]") if ray.is_initialized() else "127.0.0.1"

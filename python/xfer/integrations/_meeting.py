@@ -19,7 +19,17 @@ from .._store import Gather, store_gather
 from ..comm import Comm, nccl_id
 from ..errors import CommError
 
-__all__ = ["at_work", "check_ranks", "lives", "look_for_failure", "not_met", "open_comm", "open_store", "who"]
+__all__ = [
+    "at_work",
+    "check_ranks",
+    "lives",
+    "look_for_failure",
+    "not_met",
+    "open_comm",
+    "open_store",
+    "own_address",
+    "who",
+]
 
 
 def check_ranks(info: Any) -> None:
@@ -33,6 +43,13 @@ def check_ranks(info: Any) -> None:
 
 def who(info: Any) -> Callable[[int], str]:
     return lambda rank: f" (trainer {rank})" if rank < info.n_trainers else f" (worker {rank - info.n_trainers})"
+
+
+def own_address() -> str:
+    """Of this host, as Ray knows it."""
+    import ray
+
+    return str(ray.util.get_node_ip_address()).strip("[]") if ray.is_initialized() else "127.0.0.1"
 
 
 def open_store(info: Any, is_master: bool) -> Any:

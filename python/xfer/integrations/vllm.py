@@ -37,7 +37,8 @@ __all__ = ["XferTrainerEngine", "XferTrainerInitInfo", "XferWorkerEngine"]
 
 @dataclass
 class XferInitInfo(base.WeightTransferInitInfo):
-    """What a worker is told: where the trainers' rank 0 listens, and how many they are."""
+    """What a worker is told: where the trainers' rank 0 listens, and how many they are. n_before: workers of other
+    servers that come before those of this one."""
 
     address: str
     port: int
@@ -46,6 +47,7 @@ class XferInitInfo(base.WeightTransferInitInfo):
     session: str = ""
     timeout_s: float = 600.0
     staged: list[str] = field(default_factory=list)
+    n_before: int = 0
 
 
 @dataclass
@@ -114,7 +116,7 @@ class XferWorkerEngine(WeightTransferEngine):
     def init_transfer_engine(self, init_info: XferInitInfo) -> None:
         """Meet the trainers, and plan with them. Collective."""
         parallel = self.parallel_config
-        n_before = parallel.data_parallel_index * parallel.world_size + parallel.rank
+        n_before = init_info.n_before + parallel.data_parallel_index * parallel.world_size + parallel.rank
         self._staged = init_info.staged
         self._side.meet(init_info, init_info.session, n_before, self.device)
         try:

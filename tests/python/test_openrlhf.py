@@ -1,0 +1,188 @@
+"""OpenRLHF's drop-in between processes: two trainers and two engines of one worker each, with stand-ins in the places
+of OpenRLHF, Ray, DeepSpeed and vLLM. Skipped where torch is not installed; tests/frameworks/openrlhf_ray.py has the
+same in all of them."""
+
+import asyncio
+import types
+
+import pytest
+
+torch = pytest.importorskip("torch", reason="torch is not installed")
+
+import vllm_stand_in as stand_in  # noqa: E402
+from modules import module_of, partitioned  # noqa: E402
+from processes import Rank, call  # noqa: E402
+from vllm_job import Job  # noqa: E402
+from vllm_ranks import Process, Server, free_port  # noqa: E402
+
+N = 2  # trainers, and engines
+
+
+class ActorPPOTrainer:
+    """OpenRLHF 0.11.2, trainer/ray/ppo_actor.py: what xfer's relies on."""
+
+    def __init__(self, strategy, actor, vllm_engines=None):
+        self.strategy, self.args, self.actor, self.vllm_engines = strategy, strategy.args, actor, vllm_engines
+        if torch.distributed.get_rank() == 0:
+            self._init_vllm_sync_group("nccl")
+
+    def _init_vllm_sync_group(self, backend):
+        raise AssertionError("OpenRLHF's own group")
+
+
+class RolloutRayActor:
+    """OpenRLHF 0.11.2, trainer/ray/vllm_engine.py: likewise."""
+
+    async def __init__(self, *args, num_gpus=0, **kwargs):
+        self.told, self.called = (args, kwargs), []
+        self.llm = types.SimpleNamespace(collective_rpc=self._collective_rpc)
+
+    async def _collective_rpc(self, method, kwargs=None):
+        self.called.append((method, kwargs))
+
+
+class Handle:
+    """Of an engine, as Ray gives it: `handle.method.remote(...)` is a call, which get() does."""
+
+    def __init__(self, engine):
+        self._engine = engine
+
+    def __getattr__(self, name):
+        return types.SimpleNamespace(remote=lambda *args, **named: (self._engine, name, args, named))
+
+
+def install(rpc=None):
+    """rpc: how Ray calls engines."""
+    stand_in.install()
+    actor = type("ActorClass", (), {"__ray_actor_class__": RolloutRayActor})
+    stand_in._module("openrlhf.trainer.ray.ppo_actor", ActorPPOTrainer=ActorPPOTrainer)
+    stand_in._module("openrlhf.trainer.ray.vllm_engine", RolloutRayActor=actor)
+    stand_in._module("ray", get=lambda calls: rpc("called", calls), is_initialized=lambda: False, remote=lambda x: x)
+
+
+class Engine(Server):
+    """With its one worker."""
+
+    def __init__(self, engine):
+        super().__init__(stand_in.TINY, "cpu")
+        self.engine_index, self.n_resets = engine, 0
+
+    def called(self, calls):
+        for engine, name, args, named in calls:
+            if engine == self.engine_index:
+                getattr(self, name)(*args, **named)
+
+    def workers_do(self, name, **named):
+        getattr(self, name)(*named.values())
+
+    def reset_prefix_cache(self):
+        self.n_resets += 1
+
+    def resets(self):
+        return self.n_resets
+
+
+class Trainer(Process):
+    def __init__(self, rpc, rank, port, stage):
+        super().__init__(stand_in.TINY, "cpu")
+        install(rpc)
+        self.meet(port, rank, N)
+        self.rank, self.stage = rank, stage
+
+    def init(self, _port, _world, _staged, timeout_s, tp=1, sees=False):
+        from xfer.integrations import openrlhf
+
+        openrlhf.use()
+        ours = openrlhf.their_actor.ActorPPOTrainer
+        ours.timeout_s = timeout_s
+        self.module = module_of(self.table).bfloat16()
+        if sees:
+            self.module.register_parameter("vision", torch.nn.Parameter(torch.ones(3), requires_grad=False))
+        if self.stage == 3:
+            partitioned(self.module, self.rank, N)
+        args = types.SimpleNamespace(
+            vllm=types.SimpleNamespace(num_engines=N, tensor_parallel_size=1, enable_prefix_caching=True),
+            ds=types.SimpleNamespace(tensor_parallel_size=tp),
+        )
+        actor = types.SimpleNamespace(model=types.SimpleNamespace(module=self.module), is_vlm=sees)
+        self.trainer = ours(types.SimpleNamespace(args=args), actor, vllm_engines=[Handle(i) for i in range(N)])
+
+    def update(self, version):
+        for name, parameter in self.module.named_parameters():
+            if name in self.table:
+                whole = stand_in.bits([name], self.table[name], version)[0].view(torch.bfloat16)
+                if self.stage == 3:
+                    n = parameter.ds_tensor.ds_numel
+                    mine = whole.flatten()[self.rank * n : (self.rank + 1) * n]
+                    parameter.ds_tensor[: len(mine)] = mine
+                else:
+                    parameter.data.copy_(whole)
+        self.trainer.broadcast_to_vllm()
+
+    def sent(self):
+        return set(self.trainer._state)
+
+
+def job(stage):
+    port = free_port()
+    return Job(Engine, lambda rpc, rank: Trainer(rpc, rank, port, stage), N, N)
+
+
+@pytest.mark.parametrize("stage", [2, 3])
+def test_the_workers_of_all_engines_get_what_deepspeed_holds(stage):
+    with job(stage) as pair:
+        pair.init()
+        for version in (1, 2, 3):
+            pair.update(version)
+        assert [pair.worker_does(i, "resets") for i in range(N)] == [3, 3]
+
+
+def test_an_update_that_fails_is_told_to_all_and_the_next_one_works():
+    with job(3) as pair:
+        pair.init(timeout_s=30.0)
+        pair.worker_does(1, "misbehave", False, 0.0, True)
+        pair.fails(["no update now", "rank 0 has left"])
+        pair.worker_does(1, "misbehave")
+        pair.update(3)
+
+
+def test_what_a_model_that_sees_does_not_train_is_left_out():
+    with job(2) as pair:
+        pair.init((), 60.0, 1, True)
+        pair.update(1)
+        sent = call({pair.trainers[0]: ("sent",)})[pair.trainers[0]][1]
+    assert sent == set(stand_in.checkpoint_of(stand_in.TINY))
+
+
+def test_deepspeeds_tensor_parallelism_is_refused():
+    with job(2) as pair:
+        pair.init((), 60.0, 2)
+        pair.fails(["ds.tensor_parallel_size is 2"])
+
+
+class Rollout:
+    """OpenRLHF's actor of an engine."""
+
+    def told(self):
+        install()
+        from xfer.integrations import openrlhf
+
+        openrlhf.use()
+
+        async def run():
+            actor = openrlhf.their_engine.RolloutRayActor.__new__(openrlhf.their_engine.RolloutRayActor)
+            await actor.__init__("model", num_gpus=1, seed=3)
+            await actor.workers_do("update_weights", update_info={"version": 1})
+            return actor.told, actor.called
+
+        return asyncio.run(run())
+
+
+def test_an_engine_has_the_back_end_and_calls_all_its_workers():
+    rank = Rank(lambda _: Rollout())
+    fine, said = call({rank: ("told",)})[rank]
+    rank.kill()
+    assert fine, said
+    told, called = said
+    assert told == (("model",), {"seed": 3, "weight_transfer_config": {"backend": "xfer"}})
+    assert called == [("update_weights", {"update_info": {"version": 1}})]
