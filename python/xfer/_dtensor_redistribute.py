@@ -50,8 +50,9 @@ def redistribute(
     """A DTensor on another mesh: any mesh and placements to any other. Collective over all ranks of the comm.
 
     tensor: the DTensor; None on a rank that has none. mesh, placements: where it goes; None on a rank that does not
-    know. meaning: of `_StridedShard` in the source, see layout_of(); in the target it is an order of cuts, and pieces
-    only where its factor tells no order. Returns the new DTensor, or None where `mesh` is None. Not differentiable.
+    know. Each is the same mesh on all ranks that have it, and so no part of one, such as mesh["tp"]. meaning: of
+    `_StridedShard` in the source, see layout_of(); in the target it is an order of cuts, and pieces only where its
+    factor tells no order. Returns the new DTensor, or None where `mesh` is None. Not differentiable.
 
     stream: see stream_pointer(); the new tensor is one that torch made on it.
 

@@ -270,7 +270,7 @@ def tp_first(comm, tiny, w, table, bits):
         xfer.torch.ModelRefit(comm, xfer.Model(table), "fsdp:dp4", "vllm:tp2,loaded", **sides)
 
 
-def misuses(comm, mesh):
+def misuses(comm, mesh, part):
     from torch.distributed.tensor import Partial
 
     local = torch.zeros(2)
@@ -292,6 +292,9 @@ def misuses(comm, mesh):
     for placement in (Shard(5), Partial()):
         with pytest.raises((TypeError, xfer.XferError), match="dim|Partial"):
             xfer.torch.redistribute(good, mesh, [placement if comm.rank == 3 else Replicate()], comm)
+    of_part = distribute_tensor(torch.zeros(16), part, [Shard(0)], src_data_rank=None)
+    with pytest.raises(xfer.MismatchError, match="rank 4 has"):
+        xfer.torch.redistribute(of_part, mesh, [Shard(0)], comm)
 
 
 def main():
@@ -307,6 +310,7 @@ def main():
         return call(*args)
 
     xfer._dtensor_redistribute._Known.call = counted
+    both = DeviceMesh("cpu", torch.arange(8).view(2, 4), mesh_dim_names=("dp", "tp"))
     with xfer.Comm.mpi(world) as comm:
         for _ in range(cases):
             one_case(rng, comm, meshes, counts, across=False)
@@ -314,7 +318,7 @@ def main():
             one_case(rng, comm, meshes, counts, across=True)
         fsdp_over_tp(comm)
         model_refit(comm)
-        misuses(comm, DeviceMesh("cpu", torch.arange(8)))
+        misuses(comm, DeviceMesh("cpu", torch.arange(8)), both["tp"])
     assert counts["again"] > 0.5 * (cases + across), counts
     if world.rank == 0:
         print(f"{cases} + {across} cases equal, {counts['told']} of them told what _StridedShard means", flush=True)
