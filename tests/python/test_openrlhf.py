@@ -65,14 +65,21 @@ class Engine(Server):
 
     def __init__(self, engine):
         super().__init__(stand_in.TINY, "cpu")
-        self.engine_index, self.n_resets = engine, 0
+        self.engine_index, self.n_resets, self.is_away = engine, 0, False
 
     def called(self, calls):
         for engine, name, args, named in calls:
             if engine == self.engine_index:
                 getattr(self, name)(*args, **named)
 
+    def leave_out(self):
+        """The next call."""
+        self.is_away = True
+
     def workers_do(self, name, **named):
+        if self.is_away:
+            self.is_away = False
+            raise RuntimeError(f"no {name} now")
         getattr(self, name)(*named.values())
 
     def reset_prefix_cache(self):
@@ -143,6 +150,14 @@ def test_an_update_that_fails_is_told_to_all_and_the_next_one_works():
         pair.worker_does(1, "misbehave", False, 0.0, True)
         pair.fails(["no update now", "rank 0 has left"])
         pair.worker_does(1, "misbehave")
+        pair.update(3)
+
+
+def test_a_meeting_that_fails_is_told_to_all_and_the_next_one_works():
+    with job(2) as pair:
+        pair.init(timeout_s=30.0)
+        pair.worker_does(1, "leave_out")
+        pair.fails(["no init_weight_transfer_engine now", "rank 3 (worker 1) did not come"])
         pair.update(3)
 
 
