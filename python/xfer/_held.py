@@ -22,6 +22,9 @@ __all__ = ["Held", "Source", "local_part", "readable", "tensors_of"]
 Source = Any  # a torch.nn.Module, or a state dict
 
 
+_ARRAYS = ("__array_interface__", "__cuda_array_interface__", "__dlpack__")  # of NumPy, of CuPy, of JAX
+
+
 def tensors_of(source: Source) -> dict[str, Any]:
     """The tensors of a module or a state dict by name; a FlatPart of what FSDP1 or ZeRO-3 cut."""
     if isinstance(source, torch.nn.Module):
@@ -34,7 +37,9 @@ def tensors_of(source: Source) -> dict[str, Any]:
             if not isinstance(name, str):
                 raise TypeError(f"a tensor's name is {name!r}, not a text")
             tensors[name] = x
-        elif hasattr(x, "__array_interface__") or _has_tensors(x):
+        elif any(hasattr(x, interface) for interface in _ARRAYS):
+            raise TypeError(f"{name!r} is a {type(x).__name__}, not a torch tensor")
+        elif _has_tensors(x):
             raise TypeError(f"{name!r} is a {type(x).__name__}: tensors are looked for at the top level alone")
     return tensors
 

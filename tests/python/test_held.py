@@ -42,12 +42,19 @@ def test_a_tensor_that_lies_otherwise_than_it_was_planned_is_refused(mesh, side)
         transfer.step(9)
 
 
+class Array:
+    """As CuPy's."""
+
+    __cuda_array_interface__ = {}
+
+
 @pytest.mark.parametrize(
     ("state", "words"),
     [
         ({"model": {"w": torch.zeros(2)}}, "'model' is a dict: tensors are looked for at the top level alone"),
         ({"w": torch.zeros(2), "more": [[torch.zeros(2)]]}, "'more' is a list"),
-        ({"w": torch.zeros(2), "x": np.zeros(2)}, "'x' is a ndarray"),
+        ({"w": torch.zeros(2), "x": np.zeros(2)}, "'x' is a ndarray, not a torch tensor"),
+        ({"w": torch.zeros(2), "x": Array()}, "'x' is a Array, not a torch tensor"),
         ({}, "there is no tensor in what was handed in"),
     ],
 )
