@@ -5,8 +5,9 @@ import asyncio
 import importlib.machinery
 import os
 import sys
-from multiprocessing.connection import Client
 from unittest.mock import MagicMock
+
+from asking import ask
 
 N_VERSIONS = 3
 
@@ -31,16 +32,6 @@ def without_gpu():
     )  # gloo does without what it would compile for one host
     strategy.init_device_mesh = lambda _kind, *sizes, **named: init_device_mesh("cpu", *sizes, **named)
     engine.vllm.AsyncLLMEngine.from_engine_args = Engine
-
-
-def ask(path, name, *arguments, **named):
-    """A worker, by its socket."""
-    with Client(path) as worker:
-        worker.send((name, arguments, named))
-        good, result = worker.recv()
-    if not good:
-        raise RuntimeError(result)
-    return result
 
 
 class Engine:

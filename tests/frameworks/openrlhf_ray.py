@@ -11,9 +11,9 @@ import os
 import pathlib
 import runpy
 import sys
-from multiprocessing.connection import Listener
 
 import vllm_pair  # what stands in for a device comes first
+from asking import serve
 from openrlhf_cpu import fit, socket_of, trained, without_gpu
 from processes import CONTEXT
 
@@ -29,17 +29,9 @@ class Server(vllm_pair.Server):
         return {name: x.bfloat16().float() for name, x in super()._state(version).items()}
 
 
-def serve(worker):
+def work(worker):
     server = Server(FAMILY, TP, worker % TP)
-    with Listener(socket_of(worker)) as listener:
-        while True:
-            with listener.accept() as asker:
-                name, arguments, named = asker.recv()
-                try:
-                    asked = server if name == "wrong" else server.worker
-                    asker.send((True, getattr(asked, name)(*arguments, **named)))
-                except Exception as error:
-                    asker.send((False, f"{type(error).__name__}: {error}"))
+    serve(socket_of(worker), lambda name: server if name == "wrong" else server.worker)
 
 
 def arguments_of(folder, stage):
@@ -57,7 +49,7 @@ def main():
     folder, _ = families.write(FAMILY, vllm_pair.CHECKPOINTS)
     vllm_pair.ask_vllm.warm(folder)
     stage = sys.argv[1]
-    workers = [CONTEXT.Process(target=serve, args=(i,), daemon=True) for i in range(N_ENGINES * TP)]
+    workers = [CONTEXT.Process(target=work, args=(i,), daemon=True) for i in range(N_ENGINES * TP)]
     for worker in workers:
         worker.start()
     without_gpu()

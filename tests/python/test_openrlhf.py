@@ -3,13 +3,17 @@ of OpenRLHF, Ray, DeepSpeed and vLLM. Skipped where torch is not installed; test
 same in all of them."""
 
 import asyncio
+import tempfile
+import threading
 import types
+from functools import partial
 
 import pytest
 
 torch = pytest.importorskip("torch", reason="torch is not installed")
 
 import vllm_stand_in as stand_in  # noqa: E402
+from asking import ask, serve  # noqa: E402
 from modules import module_of, partitioned  # noqa: E402
 from processes import Rank, call  # noqa: E402
 from vllm_job import Job  # noqa: E402
@@ -42,35 +46,37 @@ class RolloutRayActor:
 
 
 class Handle:
-    """Of an engine, as Ray gives it: `handle.method.remote(...)` is a call, which get() does."""
+    """Of an engine, as Ray gives it: `handle.method.remote(...)` is what get() asks."""
 
-    def __init__(self, engine):
-        self._engine = engine
+    def __init__(self, path):
+        self._path = path
 
     def __getattr__(self, name):
-        return types.SimpleNamespace(remote=lambda *args, **named: (self._engine, name, args, named))
+        return types.SimpleNamespace(remote=lambda *args, **named: partial(ask, self._path, name, *args, **named))
 
 
-def install(rpc=None):
-    """rpc: how Ray calls engines."""
+def get(asked):
+    return [each() for each in asked] if isinstance(asked, list) else asked()
+
+
+def install():
     stand_in.install()
     actor = type("ActorClass", (), {"__ray_actor_class__": RolloutRayActor})
     stand_in._module("openrlhf.trainer.ray.ppo_actor", ActorPPOTrainer=ActorPPOTrainer)
     stand_in._module("openrlhf.trainer.ray.vllm_engine", RolloutRayActor=actor)
-    stand_in._module("ray", get=lambda calls: rpc("called", calls), is_initialized=lambda: False, remote=lambda x: x)
+    stand_in._module("ray", get=get, is_initialized=lambda: False, remote=lambda x: x)
 
 
 class Engine(Server):
     """With its one worker."""
 
-    def __init__(self, engine):
+    def __init__(self, path):
         super().__init__(stand_in.TINY, "cpu")
-        self.engine_index, self.n_resets, self.is_away = engine, 0, False
+        self.n_resets, self.is_away = 0, False
+        threading.Thread(target=serve, args=(path, lambda _: self), daemon=True).start()
 
-    def called(self, calls):
-        for engine, name, args, named in calls:
-            if engine == self.engine_index:
-                getattr(self, name)(*args, **named)
+    def resets(self):
+        return self.n_resets
 
     def leave_out(self):
         """The next call."""
@@ -85,18 +91,15 @@ class Engine(Server):
     def reset_prefix_cache(self):
         self.n_resets += 1
 
-    def resets(self):
-        return self.n_resets
-
 
 class Trainer(Process):
-    def __init__(self, rpc, rank, port, stage):
+    def __init__(self, rank, port, stage, folder):
         super().__init__(stand_in.TINY, "cpu")
-        install(rpc)
+        install()
         self.meet(port, rank, N)
-        self.rank, self.stage = rank, stage
+        self.rank, self.stage, self.folder = rank, stage, folder
 
-    def init(self, _port, _world, _staged, timeout_s, tp=1, sees=False):
+    def init(self, _port, _world, _staged, timeout_s, tp=1, sees=False, n_engines=N):
         from xfer.integrations import openrlhf
 
         openrlhf.use()
@@ -108,11 +111,12 @@ class Trainer(Process):
         if self.stage == 3:
             partitioned(self.module, self.rank, N)
         args = types.SimpleNamespace(
-            vllm=types.SimpleNamespace(num_engines=N, tensor_parallel_size=1, enable_prefix_caching=True),
+            vllm=types.SimpleNamespace(num_engines=n_engines, tensor_parallel_size=1, enable_prefix_caching=True),
             ds=types.SimpleNamespace(tensor_parallel_size=tp),
         )
         actor = types.SimpleNamespace(model=types.SimpleNamespace(module=self.module), is_vlm=sees)
-        self.trainer = ours(types.SimpleNamespace(args=args), actor, vllm_engines=[Handle(i) for i in range(N)])
+        engines = [Handle(f"{self.folder}/{i}") for i in range(N)]
+        self.trainer = ours(types.SimpleNamespace(args=args), actor, vllm_engines=engines)
 
     def update(self, version):
         for name, parameter in self.module.named_parameters():
@@ -131,8 +135,11 @@ class Trainer(Process):
 
 
 def job(stage):
-    port = free_port()
-    return Job(Engine, lambda rpc, rank: Trainer(rpc, rank, port, stage), N, N)
+    port, folder = free_port(), tempfile.mkdtemp()
+    pair = Job(lambda i: Engine(f"{folder}/{i}"), lambda _, rank: Trainer(rank, port, stage, folder), N, N)
+    for i in range(N):
+        pair.worker_does(i, "resets")  # it is there, and its socket
+    return pair
 
 
 @pytest.mark.parametrize("stage", [2, 3])
@@ -157,8 +164,14 @@ def test_a_meeting_that_fails_is_told_to_all_and_the_next_one_works():
     with job(2) as pair:
         pair.init(timeout_s=30.0)
         pair.worker_does(1, "leave_out")
-        pair.fails(["no init_weight_transfer_engine now", "rank 3 (worker 1) did not come"])
+        pair.fails(["no init_weight_transfer_engine now"])
         pair.update(3)
+
+
+def test_engines_that_were_not_counted_are_refused():
+    with job(2) as pair:
+        pair.init((), 60.0, 1, False, 3)
+        pair.fails(["the servers have 2 workers, and world_size counts 3"])
 
 
 def test_what_a_model_that_sees_does_not_train_is_left_out():

@@ -141,7 +141,7 @@ class Server(Process):
             0.0,
             None,
         )
-        self.refuses = False
+        self.refuses = self.is_in_update = False
         with self.device, self.memory():
             self.model = stand_in.Qwen3Moe(config, tp, rank, **kernels)
             self.draft = stand_in.Qwen3Moe(self.draft_config, tp, rank, **kernels) if draft else None
@@ -162,9 +162,13 @@ class Server(Process):
     def start_weight_update(self):
         if self.refuses:
             raise RuntimeError("no update now")
+        if self.is_in_update:
+            raise RuntimeError("start_weight_update called while a weight update is already active")
+        self.is_in_update = True
         self.engine.start_weight_update()
 
     def start_draft_weight_update(self):
+        self.is_in_update = True
         self.engine.set_weight_update_target(self.draft, self.engine.model_config)
         self.engine.start_weight_update()
 
@@ -172,9 +176,14 @@ class Server(Process):
         time.sleep(self.late_s)
         if self.doomed:
             os.kill(os.getpid(), signal.SIGKILL)
-        self.engine.update_weights(fields)
+        try:
+            self.engine.update_weights(fields)
+        except BaseException:
+            self.is_in_update = False
+            raise
 
     def finish_weight_update(self):
+        self.is_in_update = False
         self.engine.finish_weight_update()
         self.engine.reset_weight_update_target()
 

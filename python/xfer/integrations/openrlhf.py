@@ -34,29 +34,29 @@ class XferRolloutRayActor(their_engine.RolloutRayActor.__ray_actor_class__):
         await self.llm.collective_rpc(name, kwargs=named)
 
 
-class _Engines:
-    """All of vLLM's engines, driven as one server."""
+class _Engine:
+    """One of vLLM's engines, as its client for weight updates."""
 
-    def __init__(self, engines: list[Any], n_each: int) -> None:
-        """n_each: workers of each."""
-        self._engines, self._n_each = engines, n_each
+    def __init__(self, engine: Any, n_workers: int) -> None:
+        self._engine, self._n_workers = engine, n_workers
+
+    def n_workers(self) -> int:
+        return self._n_workers
 
     def init_weight_transfer_engine(self, init_info: dict[str, Any]) -> None:
-        befores = range(0, len(self._engines) * self._n_each, self._n_each)
-        self._do("init_weight_transfer_engine", [{"init_info": init_info | {"n_before": n}} for n in befores])
+        self._do("init_weight_transfer_engine", init_info=init_info)
 
     def start_weight_update(self) -> None:
         self._do("start_weight_update")
 
     def update_weights(self, update_info: dict[str, Any]) -> None:
-        self._do("update_weights", [{"update_info": update_info}] * len(self._engines))
+        self._do("update_weights", update_info=update_info)
 
     def finish_weight_update(self) -> None:
         self._do("finish_weight_update")
 
-    def _do(self, name: str, told: list[dict[str, Any]] | None = None) -> None:
-        told = told or [{}] * len(self._engines)
-        ray.get([engine.workers_do.remote(name, **each) for engine, each in zip(self._engines, told, strict=True)])
+    def _do(self, name: str, **named: Any) -> None:
+        ray.get(self._engine.workers_do.remote(name, **named))
 
 
 class XferActorPPOTrainer(their_actor.ActorPPOTrainer):
@@ -75,15 +75,15 @@ class XferActorPPOTrainer(their_actor.ActorPPOTrainer):
 
     def broadcast_to_vllm(self) -> None:
         """All ranks. An error is raised on each of them; the next call meets the workers anew."""
-        if self.args.vllm.enable_prefix_caching and torch.distributed.get_rank() == 0:
-            ray.get([engine.reset_prefix_cache.remote() for engine in self.vllm_engines])
         torch.cuda.empty_cache()
         self._info = self._info or self._told()
         self._state.update(self._weights())
         if self._transfer is None:
-            engines = _Engines(self.vllm_engines, self.args.vllm.tensor_parallel_size)
+            engines = [_Engine(engine, self.args.vllm.tensor_parallel_size) for engine in self.vllm_engines]
             self._transfer = XferTrainerEngine.trainer_init(self._info, client=engines, source=self._state)
         self._transfer.send_weights()
+        if self.args.vllm.enable_prefix_caching and self._info.rank == 0:
+            ray.get([engine.reset_prefix_cache.remote() for engine in self.vllm_engines])
 
     def _told(self) -> XferTrainerInitInfo:
         """Where all meet. Collective, once."""

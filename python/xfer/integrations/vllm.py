@@ -15,6 +15,7 @@ from __future__ import annotations
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import accumulate
 from typing import Any, ClassVar
 
 from . import _no_pair
@@ -148,8 +149,9 @@ class XferWorkerEngine(WeightTransferEngine):
 
 
 class XferTrainerEngine(TrainerWeightTransferEngine):
-    """One on each trainer rank. An error names the rank that had it, on every rank; the next send_weights() meets the
-    others anew, among them a process that came in the place of one that ended and called trainer_init()."""
+    """One on each trainer rank. client: of the server, or a list of those of several, which then have n_workers(). An
+    error names the rank that had it, on every rank; the next send_weights() meets the others anew, among them a process
+    that came in the place of one that ended and called trainer_init()."""
 
     init_info_cls = XferTrainerInitInfo
 
@@ -158,6 +160,8 @@ class XferTrainerEngine(TrainerWeightTransferEngine):
         if source is None:
             raise TypeError("xfer needs a source: a module, a state dict or a WeightSource")
         self.rank, self._info = info.rank, info
+        clients = client if isinstance(client, list) else [client]
+        self._clients = clients if self.is_sender else []  # the sender alone asks servers
         weights = source_of(source, info.n_trainers)
         weights.passing = weights.passing or info.offloads
         self._side = TrainerSide(info, weights)
@@ -169,10 +173,6 @@ class XferTrainerEngine(TrainerWeightTransferEngine):
         """Meet the other trainers and the workers, and plan with them. Collective."""
         return cls(init_info, client=client, source=source)
 
-    def _calls(self, function: Any, argument: Any) -> Any:
-        """What the sender alone has the server do."""
-        return [(self.client, partial(function, argument))] if self.is_sender else []
-
     def _meet(self) -> None:
         told = ("address", "port", "n_trainers", "world_size", "timeout_s", "staged")
         init_info = {name: getattr(self._info, name) for name in told} | {"session": self._side.begin()}
@@ -182,11 +182,25 @@ class XferTrainerEngine(TrainerWeightTransferEngine):
             self._side.plan(is_draft=False)
 
         try:
-            beside(self._calls(self.client.init_weight_transfer_engine, init_info), meet, self._info.timeout_s)
+            calls = [
+                (client, partial(client.init_weight_transfer_engine, init_info | {"n_before": n_before}))
+                for client, n_before in zip(self._clients, self._befores(), strict=True)
+            ]
+            beside(calls, meet, self._info.timeout_s)
         except BaseException as error:
             self._side.fail(error)
             raise
         self._version = 0
+
+    def _befores(self) -> list[int]:
+        """How many workers come before each server's."""
+        if len(self._clients) < 2:
+            return [0] * len(self._clients)
+        *befores, n_workers = accumulate((client.n_workers() for client in self._clients), initial=0)
+        n = self._info.world_size - self._info.n_trainers
+        if n_workers != n:
+            raise ValueError(f"the servers have {n_workers} workers, and world_size counts {n}")
+        return befores
 
     def send_weights(self, draft: bool = False) -> None:
         """One update: when it returns the workers have the weights. Collective over the trainers. draft: of the draft
@@ -196,23 +210,35 @@ class XferTrainerEngine(TrainerWeightTransferEngine):
         if not self._side.has_met:
             self._meet()
         self._version += 1
-        update = self._calls(self.client.update_weights, {"version": self._version})
+        calls = [(client, partial(client.update_weights, {"version": self._version})) for client in self._clients]
         try:
-            if self.is_sender:
-                self.client.start_draft_weight_update() if draft else self.client.start_weight_update()
-            beside(update, lambda _: self._side.move(self._version, draft), self._info.timeout_s)
+            self._start(draft)
+            beside(calls, lambda _: self._side.move(self._version, draft), self._info.timeout_s)
         except BaseException as error:
             self._side.fail(error)
             raise
-        if self.is_sender:
-            self.client.finish_weight_update()
+        for client in self._clients:
+            client.finish_weight_update()
+
+    def _start(self, draft: bool) -> None:
+        started: list[Any] = []
+        try:
+            for client in self._clients:
+                client.start_draft_weight_update() if draft else client.start_weight_update()
+                started.append(client)
+        except BaseException:
+            for client in started:  # which would refuse to start again
+                with suppress(Exception):
+                    client.finish_weight_update()
+            raise
 
     def shutdown(self) -> None:
         """Leave the workers, which are told to leave too where the client can: else they keep the trainers' memory
         mapped, and so in use, until others come."""
         self._is_shut_down = True
         self._side.leave()
-        tell = getattr(self.client, "shutdown_weight_transfer_engine", None)
-        if self.is_sender and tell is not None:
-            with suppress(Exception):  # the server may be gone
-                tell()
+        for client in self._clients:
+            tell = getattr(client, "shutdown_weight_transfer_engine", None)
+            if tell is not None:
+                with suppress(Exception):  # the server may be gone
+                    tell()
