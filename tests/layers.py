@@ -3,8 +3,8 @@
 
 Each header of each layer is looked for with the include path that the build gives to each layer: it must be found
 exactly when the table says so. Also: no files of a layer include each other in a circle, a source and the header beside
-it being one, no #include climbs with "..", a vendor's header appears only in the file named after the vendor, and the
-pure layers have no clock.
+it being one, no #include climbs with "..", a vendor's header appears only in the file named after the vendor, the pure
+layers have no clock, and no two types that files share have one name.
 """
 
 import argparse
@@ -29,6 +29,8 @@ USES = {
 }
 PURE = ["layout", "plan", "refit"]
 VENDORS = {"mpi": r"mpi\.h", "nccl": r"nccl\w*\.h", "cuda": r"cuda\w*\.h"}
+# Where a header defines a type: `typedef struct xfi_x {`, or the `struct xfi_x {` of one that was declared before.
+DEFINED = re.compile(r"^(?:typedef )?(?:struct|union|enum) ((?:xfi|xfer)_\w+) \{", re.MULTILINE)
 INCLUDE = re.compile(r'^\s*#\s*include\s*[<"]([^>"]+)[>"]', re.MULTILINE)
 
 
@@ -72,6 +74,17 @@ def check_sources(root, errors):
                         errors.append(f"{where}: only a file named after the vendor may")
 
 
+def check_types(root, errors):
+    """A reader who looks a type up finds one."""
+    places = {}
+    for top in ("src", "kernels", "include"):
+        for path in sorted((root / top).rglob("*")):
+            if path.suffix in (".h", ".cuh"):
+                for name in DEFINED.findall(path.read_text(encoding="utf-8")):
+                    places.setdefault(name, []).append(str(path.relative_to(root)))
+    errors += [f"two types are called {name}: in {' and '.join(at)}" for name, at in places.items() if len(at) > 1]
+
+
 def check_circles(top, errors):
     """Files below `top`, a source and the header beside it being one, that include each other by whatever way."""
     files = sorted(top.rglob("*.[ch]"))
@@ -112,6 +125,7 @@ def main():
                 verb = "can" if header in found else "cannot"
                 errors.append(f"layer {name} {verb} include {header.name} of layer {other}")
     check_sources(args.source, errors)
+    check_types(args.source, errors)
     for name in USES:
         check_circles(layers[name][0], errors)
     for error in errors:

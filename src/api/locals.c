@@ -28,7 +28,7 @@ size_t xfer_locals_count(const xfer_locals *locals)
 
 xfer_status xfer_locals_get(const xfer_locals *locals, size_t i, xfer_local *local)
 {
-  const xfi_local *l;
+  const xfi_local_tensor *l;
 
   XFI_NEED(locals);
   XFI_NEED(local);
@@ -193,7 +193,7 @@ xfer_status xfer_locals_wait(xfer_locals *locals, xfer_plan *plan, uint64_t time
   XFI_NEED(plan);
   XFI_TRY(xfer_plan_wait(plan, timeout_ms));
   for (size_t i = 0; i < locals->n && locals->misc_fn != NULL; i++) {
-    const xfi_local *l = &locals->at[i];
+    const xfi_local_tensor *l = &locals->at[i];
 
     if (l->owned == NULL) continue;
     locals->misc_fn(locals->misc_context, l->name, (int32_t)l->dtype, l->shape, l->n_dims,

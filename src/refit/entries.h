@@ -19,13 +19,13 @@
 #include "xfer/refit.h"
 
 /* `count` times `unit` rows; the unit may have parts. */
-typedef struct xfi_segment {
+typedef struct xfi_row_segment {
   const char *name;
   int64_t count, unit;
   int n_subs;
   const char *sub_names[XFI_MAX_SUBS];
   int64_t sub_rows[XFI_MAX_SUBS];
-} xfi_segment;
+} xfi_row_segment;
 
 /* Layers of the model itself, its extra ones (multi-token prediction), or neither. */
 typedef enum xfi_stack { XFI_OUTSIDE = 0, XFI_LAYERS, XFI_EXTRA } xfi_stack;
@@ -58,7 +58,7 @@ typedef struct xfi_entry {
   bool matched;       /* the rules were asked */
   bool beside;        /* no role of its own, but of a weight that has one: a scale, packed values */
   int n_segments;     /* 0: rows of which nothing is said */
-  xfi_segment segments[XFI_MAX_SEGMENTS];
+  xfi_row_segment segments[XFI_MAX_SEGMENTS];
   int n_held,
       held; /* several weights in one tensor of the checkpoint, and which this is; 1, 0: alone */
   bool alternate;

@@ -20,7 +20,7 @@
 static const int64_t REACH_MAX = INT64_C(1) << 62; /* of strides, as of views */
 
 /* What the last error says. */
-static xfer_status add_problem(xfer_locals *locals, const xfi_local *of, bool is_missing)
+static xfer_status add_problem(xfer_locals *locals, const xfi_local_tensor *of, bool is_missing)
 {
   xfi_local_problem made = {NULL, of, is_missing};
 
@@ -32,7 +32,7 @@ static xfer_status add_problem(xfer_locals *locals, const xfi_local *of, bool is
 }
 
 /* Those of one tensor; NULL: those of tensors that are missing. */
-static void drop_problems(xfer_locals *locals, const xfi_local *of)
+static void drop_problems(xfer_locals *locals, const xfi_local_tensor *of)
 {
   size_t n = 0;
 
@@ -47,7 +47,7 @@ static void drop_problems(xfer_locals *locals, const xfi_local *of)
   locals->n_problems = n;
 }
 
-static xfi_local *find_local(const xfer_locals *locals, int side, const char *name)
+static xfi_local_tensor *find_local(const xfer_locals *locals, int side, const char *name)
 {
   const xfi_name_ref key = {name, 0};
   const xfi_name_ref *found = NULL;
@@ -76,8 +76,8 @@ static xfer_status rename_given(char **renamed, const xfer_side *side, const cha
 
 /* By one more of the side's spellings; *shorter: what the first that makes the name shorter makes
  * of it, which the caller frees; NULL: none does. */
-static xfer_status respell(xfi_local **local, char **shorter, const xfer_locals *locals, int side,
-                           const char *name)
+static xfer_status respell(xfi_local_tensor **local, char **shorter, const xfer_locals *locals,
+                           int side, const char *name)
 {
   const json_t *list = locals->refit->sides[side].side->rules->spellings;
 
@@ -99,7 +99,7 @@ static xfer_status respell(xfi_local **local, char **shorter, const xfer_locals 
 
 /* Spellings are put one upon the other as long as they make the name shorter: one way, without
  * going back, since the ways from a long name are very many. */
-static xfer_status find_spelling(xfi_local **local, const xfer_locals *locals, int side,
+static xfer_status find_spelling(xfi_local_tensor **local, const xfer_locals *locals, int side,
                                  const char *name)
 {
   char *last = NULL, *shorter = NULL;
@@ -148,7 +148,7 @@ static xfer_status find_tied(bool *is_tied, const xfer_locals *locals, const xfe
 static bool is_made(const xfer_locals *locals, int side, const char *name)
 {
   for (size_t i = 0; i < locals->n; i++) {
-    const xfi_local *local = &locals->at[i];
+    const xfi_local_tensor *local = &locals->at[i];
 
     if (local->side == side && local->made != NULL && strcmp(local->made, name) == 0) return true;
   }
@@ -181,7 +181,7 @@ static bool join_next(int64_t *size, int64_t *stride, int64_t next, int64_t step
 
 /* Joins dims that are one of the local's, as blocks and the bytes in them are the columns of packed
  * weights: as many as there are more than it has. Where they cannot be, it is no shape of its. */
-static int join_dims(int64_t *shape, int64_t *strides, int n_dims, const xfi_local *local)
+static int join_dims(int64_t *shape, int64_t *strides, int n_dims, const xfi_local_tensor *local)
 {
   int n = 0;
 
@@ -206,7 +206,7 @@ static int join_dims(int64_t *shape, int64_t *strides, int n_dims, const xfi_loc
   return n;
 }
 
-static bool shape_is(const xfi_local *local, const int64_t *shape, int n_dims)
+static bool shape_is(const xfi_local_tensor *local, const int64_t *shape, int n_dims)
 {
   if (local->n_dims != n_dims) return false;
   for (int d = 0; d < n_dims; d++) {
@@ -215,8 +215,8 @@ static bool shape_is(const xfi_local *local, const int64_t *shape, int n_dims)
   return true;
 }
 
-static xfer_status refuse_shape(const xfi_local *local, const char *name, const int64_t *shape,
-                                int n_dims)
+static xfer_status refuse_shape(const xfi_local_tensor *local, const char *name,
+                                const int64_t *shape, int n_dims)
 {
   char want[128], have[128];
 
@@ -226,7 +226,8 @@ static xfer_status refuse_shape(const xfi_local *local, const char *name, const 
 }
 
 /* Strides with which every element has an address: parts are looked for by them. */
-static xfer_status check_strides(const xfi_local *local, const char *name, const int64_t *strides)
+static xfer_status check_strides(const xfi_local_tensor *local, const char *name,
+                                 const int64_t *strides)
 {
   for (int d = 0; d < local->n_dims; d++) {
     int64_t reach = 0;
@@ -240,7 +241,7 @@ static xfer_status check_strides(const xfi_local *local, const char *name, const
 }
 
 /* And the addresses are there: that of a mapping that failed has nothing after it. */
-static xfer_status check_reach(const xfi_local *local, const char *name)
+static xfer_status check_reach(const xfi_local_tensor *local, const char *name)
 {
   uintptr_t below = (uintptr_t)local->base;
   uintptr_t above = UINTPTR_MAX - below;
@@ -261,11 +262,12 @@ static xfer_status check_reach(const xfi_local *local, const char *name)
 }
 
 /* XFER_ERR_MISMATCH: it is not what it should be. */
-static xfer_status take(xfer_locals *locals, xfi_local *local, const char *name, xfer_dtype dtype,
-                        void *base, const int64_t *shape, const int64_t *strides, int n_dims)
+static xfer_status take(xfer_locals *locals, xfi_local_tensor *local, const char *name,
+                        xfer_dtype dtype, void *base, const int64_t *shape, const int64_t *strides,
+                        int n_dims)
 {
   int64_t sizes[XFER_MAX_DIMS] = {0}, steps[XFER_MAX_DIMS] = {0};
-  xfi_local moved = *local;
+  xfi_local_tensor moved = *local;
   int n;
 
   if (n_dims > 0) memcpy(sizes, shape, (size_t)n_dims * sizeof *shape);
@@ -301,7 +303,7 @@ xfer_status xfi_locals_give(xfer_locals *locals, int side, const char *name, xfe
 {
   const xfer_side *s = locals->refit->sides[side].side;
   char *renamed = NULL;
-  xfi_local *local = NULL;
+  xfi_local_tensor *local = NULL;
   bool ignored, tied;
   xfer_status st = XFER_OK;
 
@@ -344,14 +346,14 @@ done:
 }
 
 /* Will the callback take it? */
-static bool is_taken(const xfer_locals *locals, const xfi_local *local)
+static bool is_taken(const xfer_locals *locals, const xfi_local_tensor *local)
 {
   return !local->given && !local->unused && local->n_bytes != 0 && local->misc &&
          locals->misc_fn != NULL;
 }
 
 /* A side's embedding or output layer, if this rank has one and nothing else lies in its tensor. */
-static const xfi_local *find_role(const xfer_locals *locals, int side, const char *role)
+static const xfi_local_tensor *find_role(const xfer_locals *locals, int side, const char *role)
 {
   const xfer_refit *refit = locals->refit;
 
@@ -370,7 +372,8 @@ static const xfi_local *find_role(const xfer_locals *locals, int side, const cha
 static xfer_status check_tied(xfer_locals *locals, int side)
 {
   const xfer_side *s = locals->refit->sides[side].side;
-  const xfi_local *embedding = locals->tied[side] == NULL ? NULL : find_role(locals, side, "embed");
+  const xfi_local_tensor *embedding =
+      locals->tied[side] == NULL ? NULL : find_role(locals, side, "embed");
 
   if (embedding == NULL || !embedding->given || embedding->base == locals->tied[side] ||
       (side == XFER_SIDE_TRAIN && s->pp > 1))
@@ -390,8 +393,8 @@ static xfer_status check_tied(xfer_locals *locals, int side)
 static xfer_status check_untied(xfer_locals *locals)
 {
   const int side = XFER_SIDE_GEN;
-  const xfi_local *embedding = find_role(locals, side, "embed");
-  const xfi_local *head = find_role(locals, side, "head");
+  const xfi_local_tensor *embedding = find_role(locals, side, "embed");
+  const xfi_local_tensor *head = find_role(locals, side, "head");
 
   if (embedding == NULL || head == NULL || head == embedding || !embedding->given || !head->given ||
       head->base == NULL || head->base != embedding->base || head->n_bytes == 0)
@@ -411,7 +414,7 @@ xfer_status xfi_locals_complete(xfer_locals *locals)
   for (int side = 0; side < 2; side++)
     XFI_TRY(check_tied(locals, side));
   for (size_t i = 0; i < locals->n; i++) {
-    const xfi_local *local = &locals->at[i];
+    const xfi_local_tensor *local = &locals->at[i];
 
     if (local->given || local->wrong || local->unused || local->n_bytes == 0 ||
         is_taken(locals, local))
@@ -427,7 +430,7 @@ xfer_status xfi_locals_complete(xfer_locals *locals)
 xfer_status xfi_locals_own(xfer_locals *locals, const xfi_host_memory *memory)
 {
   for (size_t i = 0; i < locals->n; i++) {
-    xfi_local *local = &locals->at[i];
+    xfi_local_tensor *local = &locals->at[i];
 
     if (!is_taken(locals, local)) continue;
     XFI_TRY(memory->alloc(&local->owned, local->n_bytes));

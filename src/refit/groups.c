@@ -37,7 +37,7 @@ xfer_status xfi_joined_group(xfi_joined *joined, const xfer_model *model)
   XFI_CHECK_DONE(keys != NULL && joined->by_name != NULL && joined->groups != NULL, XFER_ERR_NOMEM,
                  "the local tensors of %zu entries", n);
   for (size_t i = 0; i < n; i++) {
-    const xfi_held *held = &joined->held[i];
+    const xfi_holding *held = &joined->held[i];
 
     keys[i] = (name_key){held->absent, held->slot.local, xfi_slot_number(&held->slot), i};
   }
@@ -48,7 +48,7 @@ xfer_status xfi_joined_group(xfi_joined *joined, const xfer_model *model)
         strcmp(keys[i].name, keys[i - 1].name) == 0) {
       joined->groups[joined->n_groups - 1].end = i + 1;
     } else {
-      joined->groups[joined->n_groups++] = (xfi_group){i, i + 1};
+      joined->groups[joined->n_groups++] = (xfi_entry_group){i, i + 1};
     }
   }
 done:
@@ -58,8 +58,8 @@ done:
 
 /* ---- checks ---- */
 
-static bool is_ignored(const xfer_refit *refit, const xfi_joined *joined, const xfi_group *group,
-                       int layer)
+static bool is_ignored(const xfer_refit *refit, const xfi_joined *joined,
+                       const xfi_entry_group *group, int layer)
 {
   for (size_t i = group->begin; i < group->end; i++) {
     const size_t at = joined->by_name[i];
@@ -73,7 +73,7 @@ static bool is_ignored(const xfer_refit *refit, const xfi_joined *joined, const 
 /* In one layer: each of the slots, which other layers may have others of, once, in one element
  * type; and all ignored or none. */
 static xfer_status check_layer(const xfer_refit *refit, const xfi_joined *joined,
-                               const xfi_group *group, int layer)
+                               const xfi_entry_group *group, int layer)
 {
   const xfi_slot *slot = &joined->held[joined->by_name[group->begin]].slot;
   const bool partial = joined->side->partial || refit->n_ignored == refit->n_absent;
@@ -122,7 +122,7 @@ static xfer_status check_layer(const xfer_refit *refit, const xfi_joined *joined
 xfer_status xfi_joined_check(const xfer_refit *refit, const xfi_joined *joined)
 {
   for (size_t g = 0; g < joined->n_groups; g++) {
-    const xfi_group *group = &joined->groups[g];
+    const xfi_entry_group *group = &joined->groups[g];
     const xfi_slot *first = &joined->held[joined->by_name[group->begin]].slot;
     const bool alone = group->end - group->begin == 1 && first->n_slots + first->n_beside == 1;
 

@@ -14,7 +14,7 @@
 static void joined_free(xfi_joined *joined, const xfer_model *model)
 {
   for (size_t i = 0; model != NULL && joined->held != NULL && i < model->n_entries; i++)
-    xfi_held_free(&joined->held[i], &model->entries[i]);
+    xfi_holding_free(&joined->held[i], &model->entries[i]);
   xfi_placing_close(&joined->placing);
   xfi_free(joined->held);
   xfi_free(joined->stages);
@@ -47,8 +47,8 @@ void xfi_refit_destroy(xfer_refit *refit)
 
 /* ---- the model ---- */
 
-static xfer_status check_same(const xfi_quant *quant, const xfi_quant *other, const xfer_side *side,
-                              const char *who)
+static xfer_status check_same(const xfi_quant_scheme *quant, const xfi_quant_scheme *other,
+                              const xfer_side *side, const char *who)
 {
   XFI_CHECK(memcmp(other->block, quant->block, sizeof quant->block) == 0 &&
                 other->dtype == quant->dtype && strcmp(other->scales, quant->scales) == 0,
@@ -62,17 +62,17 @@ static xfer_status check_same(const xfi_quant *quant, const xfi_quant *other, co
 }
 
 /* How a side quantises the model; `by` NULL: none does, or the table is quantised already. */
-static xfer_status find_quant(xfi_quant *quant, const xfer_side **by, const xfer_model *model,
-                              const xfer_side *train, const xfer_side *gen)
+static xfer_status find_quant(xfi_quant_scheme *quant, const xfer_side **by,
+                              const xfer_model *model, const xfer_side *train, const xfer_side *gen)
 {
   const xfer_side *side = gen != NULL && gen->quant != NULL ? gen : train;
-  xfi_quant other;
+  xfi_quant_scheme other;
 
   *by = NULL;
   if (side == NULL || side->quant == NULL) return XFER_OK;
-  XFI_TRY(xfi_quant_find(quant, side->quant, model));
+  XFI_TRY(xfi_quant_scheme_find(quant, side->quant, model));
   if (train != NULL && train->quant != NULL) {
-    XFI_TRY(xfi_quant_find(&other, train->quant, model));
+    XFI_TRY(xfi_quant_scheme_find(&other, train->quant, model));
     XFI_TRY(check_same(quant, &other, side, train->spec));
   }
   for (size_t i = 0; i < model->n_entries; i++) {
@@ -83,7 +83,7 @@ static xfer_status find_quant(xfi_quant *quant, const xfer_side **by, const xfer
               "\"%s\" quantises by blocks, and the model has a scale for each row of its weights "
               "already: \"%s\"",
               side->spec, e->pattern);
-    other = (xfi_quant){{model->block[0], model->block[1]}, e->suffix, e->dtype};
+    other = (xfi_quant_scheme){{model->block[0], model->block[1]}, e->suffix, e->dtype};
     if (e->dtype == XFER_BF16) other.dtype = XFER_F32; /* as engines have them */
     return check_same(quant, &other, side, "the model is");
   }
@@ -110,7 +110,7 @@ static xfer_status share_model(xfer_model **made, xfer_model *model, const xfer_
 {
   const xfer_side *by;
   xfer_model *copy = NULL;
-  xfi_quant quant;
+  xfi_quant_scheme quant;
   xfer_status st = XFER_OK;
 
   XFI_TRY_DONE(find_quant(&quant, &by, model, train, gen));
@@ -140,8 +140,8 @@ static xfer_status names_some_experts(bool *does, const xfi_entry *entry, const 
 
   *does = false;
   for (int64_t i = 0; i < (int64_t)xfi_entry_places(entry) * n && !*does; i++) {
-    const xfi_numbers numbers = {xfi_entry_layer(entry, (int)(i / n)),
-                                 entry->first_expert + (int)(i % n), -1, -1};
+    const xfi_name_numbers numbers = {xfi_entry_layer(entry, (int)(i / n)),
+                                      entry->first_expert + (int)(i % n), -1, -1};
     char *name = NULL;
 
     XFI_TRY(xfi_name_fill(&name, entry->pattern, &numbers));
@@ -186,7 +186,7 @@ static xfer_status join_side(xfi_joined *joined, const xfer_model *model, const 
   XFI_TRY(xfi_side_stages(side, model, &joined->stages));
   XFI_TRY(xfi_placing_open(&joined->placing, side, model, joined->stages));
   for (size_t i = 0; i < model->n_entries; i++)
-    XFI_TRY(xfi_held_make(&joined->held[i], &joined->placing, i));
+    XFI_TRY(xfi_holding_make(&joined->held[i], &joined->placing, i));
   return xfi_joined_group(joined, model);
 }
 
@@ -221,7 +221,7 @@ static bool is_ignored(const xfer_refit *refit, const char *name)
 static bool has_no_source(const xfer_refit *refit, size_t entry)
 {
   const xfi_joined *train = &refit->sides[XFER_SIDE_TRAIN], *gen = &refit->sides[XFER_SIDE_GEN];
-  const xfi_held *held;
+  const xfi_holding *held;
 
   if (train->side == NULL || gen->side == NULL) return false;
   if (!train->held[entry].absent || train->held[entry].made) return false;

@@ -9,18 +9,18 @@
 #include "placing.h"
 
 /* Entries of a side that share their local tensors: by_name[begin .. end), in order of slots. */
-typedef struct xfi_group {
+typedef struct xfi_entry_group {
   size_t begin;
   size_t end;
-} xfi_group;
+} xfi_entry_group;
 
 typedef struct xfi_joined {
   xfer_side *side; /* NULL: not known here */
   xfi_placing placing;
-  int *stages;     /* [model->n_layers] virtual */
-  xfi_held *held;  /* [n_entries] */
-  size_t *by_name; /* [n_entries] */
-  xfi_group *groups;
+  int *stages;       /* [model->n_layers] virtual */
+  xfi_holding *held; /* [n_entries] */
+  size_t *by_name;   /* [n_entries] */
+  xfi_entry_group *groups;
   size_t n_groups;
 } xfi_joined;
 

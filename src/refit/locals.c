@@ -66,7 +66,8 @@ static int local_dim(const xfi_slot *slot, int tensor_dim)
   return -1;
 }
 
-static xfer_status add_part(xfer_locals *locals, xfi_local *local, const xfer_local_part *part)
+static xfer_status add_part(xfer_locals *locals, xfi_local_tensor *local,
+                            const xfer_local_part *part)
 {
   XFI_TRY(XFI_PUSH(locals->parts, locals->n_parts, locals->parts_capacity, *part));
   local->n_parts++;
@@ -86,7 +87,7 @@ static bool is_plain(const xfi_slot *slot)
 }
 
 /* The parts of a weight that shares its local tensor, or lies in it in another order. */
-static xfer_status add_placed(xfer_locals *locals, xfi_local *local, const measured *m,
+static xfer_status add_placed(xfer_locals *locals, xfi_local_tensor *local, const measured *m,
                               xfer_local_part part)
 {
   const xfi_joined *joined = &locals->refit->sides[local->side];
@@ -116,7 +117,8 @@ done:
   return st;
 }
 
-static xfer_status add_parts(xfer_locals *locals, xfi_local *local, const measured *all, int n)
+static xfer_status add_parts(xfer_locals *locals, xfi_local_tensor *local, const measured *all,
+                             int n)
 {
   local->first_part = locals->n_parts;
   for (int i = 0; i < n; i++) {
@@ -140,7 +142,7 @@ static xfer_status add_parts(xfer_locals *locals, xfi_local *local, const measur
 
 /* ---- local tensors ---- */
 
-void xfi_local_make_dense(xfi_local *local)
+void xfi_local_make_dense(xfi_local_tensor *local)
 {
   int64_t stride = (int64_t)xfi_dtype_size((int)local->dtype);
 
@@ -166,7 +168,7 @@ static xfer_status add_up(int64_t *length, const measured *all, int n, int k)
   return XFER_OK;
 }
 
-static xfer_status shape_local(xfi_local *local, const measured *all, int n)
+static xfer_status shape_local(xfi_local_tensor *local, const measured *all, int n)
 {
   const measured *m = &all[0];
   size_t n_bytes = xfi_dtype_size((int)local->dtype);
@@ -194,16 +196,16 @@ static xfer_status shape_local(xfi_local *local, const measured *all, int n)
 }
 
 static xfer_status add_local(xfer_locals *locals, int side, const measured *all, int n,
-                             xfi_numbers numbers)
+                             xfi_name_numbers numbers)
 {
   const xfi_joined *joined = &locals->refit->sides[side];
   const xfi_slot *slot = all[0].slot;
   const char *pattern = slot->local;
-  xfi_local local = {.expert = numbers.expert,
-                     .side = side,
-                     .dtype = all[0].layout->dtype,
-                     .misc = joined->held[all[0].entry].misc,
-                     .unused = true};
+  xfi_local_tensor local = {.expert = numbers.expert,
+                            .side = side,
+                            .dtype = all[0].layout->dtype,
+                            .misc = joined->held[all[0].entry].misc,
+                            .unused = true};
   xfer_status st = XFER_OK;
 
   for (int i = 0; i < n; i++)
@@ -231,7 +233,7 @@ done:
 
 /* One local tensor per expert that the rank holds. */
 static xfer_status add_each_expert(xfer_locals *locals, int side, const measured *all, int n,
-                                   xfi_numbers numbers)
+                                   xfi_name_numbers numbers)
 {
   const xfi_entry *entry = &locals->refit->model->entries[all[0].entry];
   xfi_runs runs = {0};
@@ -252,7 +254,7 @@ done:
 
 /* The parts of a group's tensor in one layer that this rank holds, if something of it moves or,
  * with `unused`, if nothing does; 0: none. */
-static int measure(measured *all, const xfer_locals *locals, int side, const xfi_group *group,
+static int measure(measured *all, const xfer_locals *locals, int side, const xfi_entry_group *group,
                    int layer, bool unused)
 {
   const xfi_joined *joined = &locals->refit->sides[side];
@@ -263,7 +265,7 @@ static int measure(measured *all, const xfer_locals *locals, int side, const xfi
   for (size_t i = group->begin; i < group->end && n < MAX_SLOTS; i++) {
     size_t entry = joined->by_name[i];
     const xfi_entry *e = &model->entries[entry];
-    const xfi_held *held = &joined->held[entry];
+    const xfi_holding *held = &joined->held[entry];
     measured *m = &all[n];
     const int k = xfi_entry_place(e, layer);
 
@@ -315,15 +317,15 @@ static int chunk_of(const xfi_joined *joined, const xfer_model *model, const mea
   return stage == side->pp - 1 ? side->chunks - 1 : 0;
 }
 
-static xfer_status add_group_layer(xfer_locals *locals, int side, const xfi_group *group, int layer,
-                                   bool unused)
+static xfer_status add_group_layer(xfer_locals *locals, int side, const xfi_entry_group *group,
+                                   int layer, bool unused)
 {
   const xfi_joined *joined = &locals->refit->sides[side];
   measured all[MAX_SLOTS];
   const xfer_model *model = locals->refit->model;
   const int stage = xfi_side_stage_of(joined->side, locals->rank, NULL);
   const int n = measure(all, locals, side, group, layer, unused);
-  xfi_numbers numbers = {-1, -1, -1, -1};
+  xfi_name_numbers numbers = {-1, -1, -1, -1};
 
   if (n == 0) return XFER_OK;
   numbers.layer = layer_number(joined, model, &all[0], layer);
@@ -333,7 +335,8 @@ static xfer_status add_group_layer(xfer_locals *locals, int side, const xfi_grou
 }
 
 /* The entries of the group's first slot say which layers there are. */
-static xfer_status add_group(xfer_locals *locals, int side, const xfi_group *group, bool unused)
+static xfer_status add_group(xfer_locals *locals, int side, const xfi_entry_group *group,
+                             bool unused)
 {
   const xfi_joined *joined = &locals->refit->sides[side];
   const int first = xfi_slot_number(&joined->held[joined->by_name[group->begin]].slot);

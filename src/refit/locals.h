@@ -6,7 +6,7 @@
 #include "alloc.h"
 #include "join.h"
 
-typedef struct xfi_local {
+typedef struct xfi_local_tensor {
   char *name;
   int side;
   int expert; /* the checkpoint's number of the one expert in it; -1 */
@@ -29,13 +29,13 @@ typedef struct xfi_local {
   int made_dtype;
   void *owned; /* memory of a misc tensor that the library took; `free` gives it back */
   void (*free)(void *memory);
-} xfi_local;
+} xfi_local_tensor;
 
 /* Something that is wrong. */
 typedef struct xfi_local_problem {
   char *text;
-  const xfi_local *of; /* its tensor; NULL: of a name that is none's */
-  bool is_missing;     /* at the last bind */
+  const xfi_local_tensor *of; /* its tensor; NULL: of a name that is none's */
+  bool is_missing;            /* at the last bind */
 } xfi_local_problem;
 
 /* A local tensor's name and its place in the list. */
@@ -49,7 +49,7 @@ int xfi_compare_names(const void *a, const void *b);
 struct xfer_locals {
   const xfer_refit *refit;
   int rank;
-  xfi_local *at;
+  xfi_local_tensor *at;
   size_t n, capacity;
   size_t n_listed; /* the others are unused */
   xfer_local_part *parts;
@@ -73,7 +73,7 @@ xfer_status xfi_locals_create(xfer_locals **locals, const xfer_refit *refit, int
 void xfi_locals_destroy(xfer_locals *locals);
 
 /* Row-major without gaps. */
-void xfi_local_make_dense(xfi_local *local);
+void xfi_local_make_dense(xfi_local_tensor *local);
 
 /* give.c. `again`: in place of what was handed in before; what is wrong is XFER_ERR_MISMATCH then,
  * and else a problem. */

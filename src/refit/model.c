@@ -429,7 +429,7 @@ xfer_status xfi_model_settle(xfer_model *model)
 
 xfer_status xfi_model_finish(xfer_model *model, const xfer_model_options *options)
 {
-  static const xfi_quant BLOCK128 = {{128, 128}, "weight_scale_inv", XFER_F32};
+  static const xfi_quant_scheme BLOCK128 = {{128, 128}, "weight_scale_inv", XFER_F32};
 
   XFI_CHECK(model->n_config_layers == 0 || options->layers_end <= model->n_config_layers,
             XFER_ERR_ARG, "layers %d to %d are wanted; the model has %d, which count from 0",

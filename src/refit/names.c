@@ -98,7 +98,7 @@ xfer_status xfi_name_copy(char **copy, const char *name)
 
 /* ---- numbers in names ---- */
 
-xfer_status xfi_name_fill(char **name, const char *pattern, const xfi_numbers *numbers)
+xfer_status xfi_name_fill(char **name, const char *pattern, const xfi_name_numbers *numbers)
 {
   static const char *const PLACES[] = {"{layer}", "{own}", "{expert}", "{local}", "{chunk}"};
   const int of[] = {numbers->layer, numbers->layer, numbers->expert, numbers->local,
@@ -122,7 +122,7 @@ xfer_status xfi_name_fill(char **name, const char *pattern, const xfi_numbers *n
 
 xfer_status xfi_name_layer(char **name, const char *pattern, int layer)
 {
-  return xfi_name_fill(name, pattern, &(xfi_numbers){layer, -1, -1, -1});
+  return xfi_name_fill(name, pattern, &(xfi_name_numbers){layer, -1, -1, -1});
 }
 
 /* Replaces the number after the part of the name that is the first of `word` up to its dot by

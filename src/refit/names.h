@@ -27,11 +27,11 @@ xfer_status xfi_name_split(char *pattern, int *layer, int *expert, const char *n
                            const char *const *words, int n_words);
 
 /* What is filled in for {layer}, {expert}, {local} and {chunk}; -1: the place stays as it is. */
-typedef struct xfi_numbers {
+typedef struct xfi_name_numbers {
   int layer, expert, local, chunk;
-} xfi_numbers;
+} xfi_name_numbers;
 
-xfer_status xfi_name_fill(char **name, const char *pattern, const xfi_numbers *numbers);
+xfer_status xfi_name_fill(char **name, const char *pattern, const xfi_name_numbers *numbers);
 /* {layer} alone. */
 xfer_status xfi_name_layer(char **name, const char *pattern, int layer);
 

@@ -241,7 +241,8 @@ static xfer_status order_of(xfi_order *order, const xfi_placing *placing, const 
 static xfer_status add_blocks(xfi_fusing *f, int number, const xfi_placing *placing,
                               const xfi_entry *entry, const xfi_part_rule *part)
 {
-  const xfi_segment all = {.name = "", .count = entry->shape[entry->experts ? 1 : 0], .unit = 1};
+  const xfi_row_segment all = {
+      .name = "", .count = entry->shape[entry->experts ? 1 : 0], .unit = 1};
   const char *take = part != NULL ? part->take : NULL;
   xfi_block b = {.part = number};
   int64_t offset = 0;
@@ -249,7 +250,7 @@ static xfer_status add_blocks(xfi_fusing *f, int number, const xfi_placing *plac
   if (part != NULL) b.few = part->few;
   XFI_TRY(order_of(&b.order, placing, entry, part));
   for (int s = 0; s == 0 || s < entry->n_segments; s++) {
-    const xfi_segment *seg = entry->n_segments > 0 ? &entry->segments[s] : &all;
+    const xfi_row_segment *seg = entry->n_segments > 0 ? &entry->segments[s] : &all;
 
     b.offset = offset;
     b.count = seg->count;

@@ -10,7 +10,7 @@
 #include <jansson.h>
 #include <string.h>
 
-void xfi_held_free(xfi_held *held, const xfi_entry *entry)
+void xfi_holding_free(xfi_holding *held, const xfi_entry *entry)
 {
   int n = xfi_entry_places(entry);
 
@@ -290,8 +290,8 @@ typedef struct plan {
   xfi_holders set;
 } plan;
 
-static xfer_status layout_of(xfi_held *held, xfi_placing *p, const xfi_entry *entry, const plan *of,
-                             int k, xfer_layout **layout)
+static xfer_status layout_of(xfi_holding *held, xfi_placing *p, const xfi_entry *entry,
+                             const plan *of, int k, xfer_layout **layout)
 {
   bool whole = of->set.all || of->set.one_rank >= 0;
   xfi_holders set = of->set;
@@ -327,7 +327,7 @@ static int like_before(const xfi_placing *p, const xfi_entry *entry, const plan 
   return -1;
 }
 
-static xfer_status make_layouts(xfi_held *held, xfi_placing *p, const xfi_entry *entry,
+static xfer_status make_layouts(xfi_holding *held, xfi_placing *p, const xfi_entry *entry,
                                 const plan *of)
 {
   const int n = xfi_entry_places(entry);
@@ -398,7 +398,7 @@ static xfer_status refuse_beside(const xfi_placing *p, const xfi_entry *entry)
 
 /* Whole on every rank, under the checkpoint's name: what the side is known to hold so, or what no
  * rule knows. */
-static xfer_status hold_unruled(xfi_held *held, xfi_placing *p, const xfi_entry *entry, plan *of)
+static xfer_status hold_unruled(xfi_holding *held, xfi_placing *p, const xfi_entry *entry, plan *of)
 {
   int64_t known;
 
@@ -455,7 +455,7 @@ static xfer_status are_made(bool *made, const xfi_placing *p, const xfi_entry *e
   return XFER_OK;
 }
 
-xfer_status xfi_held_make(xfi_held *held, xfi_placing *p, size_t at)
+xfer_status xfi_holding_make(xfi_holding *held, xfi_placing *p, size_t at)
 {
   xfi_entry own = p->model->entries[at];
   const xfi_entry *entry = &own;

@@ -46,7 +46,7 @@ static inline int xfi_slot_dim(const xfi_slot *slot, int k)
 }
 
 /* How a side holds an entry. */
-typedef struct xfi_held {
+typedef struct xfi_holding {
   xfi_slot slot;
   xfer_layout **layouts; /* [n_layers or 1] */
   bool misc;             /* no tensor of the framework's: a named buffer or a callback takes it */
@@ -55,7 +55,7 @@ typedef struct xfi_held {
   bool absent;           /* the side has none of it */
   bool made;             /* likewise, since they are scales of weights that it has unquantised */
   int64_t less;          /* the side's values are the checkpoint's less this */
-} xfi_held;
+} xfi_holding;
 
 /* Ranks that hold an entry together: those of some stages, one rank, or all. */
 typedef struct xfi_holders {
@@ -84,8 +84,8 @@ xfer_status xfi_placing_open(xfi_placing *placing, const xfer_side *side, const 
                              const int *stages);
 void xfi_placing_close(xfi_placing *placing);
 
-xfer_status xfi_held_make(xfi_held *held, xfi_placing *placing, size_t entry);
-void xfi_held_free(xfi_held *held, const xfi_entry *entry);
+xfer_status xfi_holding_make(xfi_holding *held, xfi_placing *placing, size_t entry);
+void xfi_holding_free(xfi_holding *held, const xfi_entry *entry);
 
 /* The rule that holds for an entry, and what its expressions come to there. */
 typedef struct xfi_ruling {

@@ -11,9 +11,10 @@
 
 /* ---- making them ---- */
 
-xfer_status xfi_quant_find(xfi_quant *quant, const xfi_quant_rule *rule, const xfer_model *model)
+xfer_status xfi_quant_scheme_find(xfi_quant_scheme *quant, const xfi_quant_rule *rule,
+                                  const xfer_model *model)
 {
-  *quant = (xfi_quant){.scales = rule->scales, .dtype = (xfer_dtype)rule->dtype};
+  *quant = (xfi_quant_scheme){.scales = rule->scales, .dtype = (xfer_dtype)rule->dtype};
   for (int d = 0; d < 2; d++) {
     XFI_TRY(xfi_expr_eval(&quant->block[d], rule->block[d], &model->scope));
     XFI_CHECK(quant->block[d] > 0 && quant->block[d] < 1 << 16, XFER_ERR_UNSUPPORTED,
@@ -55,7 +56,7 @@ static xfer_status lengthen(char **name, size_t n, const char *suffix)
 }
 
 /* The copy of a weight becomes its scales. */
-static xfer_status become_scales(xfi_entry *e, const xfi_quant *quant)
+static xfer_status become_scales(xfi_entry *e, const xfi_quant_scheme *quant)
 {
   const size_t n_pattern = strlen(e->pattern), stem = (size_t)(e->stem - e->known);
   const int rows = e->n_dims - 2;
@@ -83,7 +84,7 @@ static xfer_status become_scales(xfi_entry *e, const xfi_quant *quant)
   return XFER_OK;
 }
 
-xfer_status xfi_scales_make(xfer_model *model, const xfi_quant *quant)
+xfer_status xfi_scales_make(xfer_model *model, const xfi_quant_scheme *quant)
 {
   for (size_t i = model->n_entries; i-- > 0;) {
     xfi_entry *e = &model->entries[i];

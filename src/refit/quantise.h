@@ -5,13 +5,14 @@
 #include "entries.h"
 
 /* A way to quantise weights, of one model. */
-typedef struct xfi_quant {
+typedef struct xfi_quant_scheme {
   int64_t block[2]; /* rows and columns */
   const char *scales;
   xfer_dtype dtype;
-} xfi_quant;
+} xfi_quant_scheme;
 
-xfer_status xfi_quant_find(xfi_quant *quant, const xfi_quant_rule *rule, const xfer_model *model);
+xfer_status xfi_quant_scheme_find(xfi_quant_scheme *quant, const xfi_quant_rule *rule,
+                                  const xfer_model *model);
 /* Is the entry's role one of those that published fp8 checkpoints quantise? */
 bool xfi_role_is_scaled(const xfer_model *model, const xfi_entry *entry);
 /* Is the entry a weight of such a role? */
@@ -19,7 +20,7 @@ bool xfi_is_quantised(const xfer_model *model, const xfi_entry *entry);
 /* left.c: marks weights that the configuration leaves as they are, and parts their layers from
  * others. */
 xfer_status xfi_left_find(xfer_model *model, const xfer_side *by);
-xfer_status xfi_scales_make(xfer_model *model, const xfi_quant *quant);
+xfer_status xfi_scales_make(xfer_model *model, const xfi_quant_scheme *quant);
 xfer_status xfi_scales_pair(xfer_model *model);
 
 #endif

@@ -35,7 +35,7 @@ static void add_tensor(const xfer_refit *refit, size_t i, const xfer_layout **la
 {
   const xfi_entry *entry = &refit->model->entries[refit->origins[i].entry];
   const xfi_joined *gen = &refit->sides[XFER_SIDE_GEN];
-  const xfi_held *held = gen->side == NULL ? NULL : &gen->held[refit->origins[i].entry];
+  const xfi_holding *held = gen->side == NULL ? NULL : &gen->held[refit->origins[i].entry];
   const xfer_layout *dst = refit->tensors[i].dst;
   uint64_t bytes = payload(entry);
 

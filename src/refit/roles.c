@@ -226,7 +226,7 @@ static xfer_status find_rule(const xfi_tensor_rule **rule, const xfer_model *mod
 /* ---- rows ---- */
 
 /* Scales have a row for each block of rows: whole units where a unit is whole blocks. */
-xfer_status xfi_roles_scale(xfi_segment *s, int64_t block, bool alone, const xfi_entry *e)
+xfer_status xfi_roles_scale(xfi_row_segment *s, int64_t block, bool alone, const xfi_entry *e)
 {
   if (s->unit % block == 0) {
     s->unit /= block;
@@ -249,7 +249,7 @@ xfer_status xfi_roles_scale(xfi_segment *s, int64_t block, bool alone, const xfi
 }
 
 /* Of an entry; `alone`: no other segment follows or comes before. */
-static xfer_status make_segment(xfi_segment *s, const xfi_segment_rule *rule,
+static xfer_status make_segment(xfi_row_segment *s, const xfi_segment_rule *rule,
                                 const xfer_model *model, const xfi_entry *e, bool alone)
 {
   const int64_t block = e->is_scale && !e->of_rows && model->block[0] > 0 ? model->block[0] : 1;
@@ -258,7 +258,7 @@ static xfer_status make_segment(xfi_segment *s, const xfi_segment_rule *rule,
 
   XFI_CHECK(xfi_imul_fits(rows.value, block, &rows.value), XFER_ERR_OVERFLOW,
             "\"%s\" is scales of more rows than 63 bits count", e->pattern);
-  *s = (xfi_segment){.name = rule->name, .n_subs = rule->n_subs};
+  *s = (xfi_row_segment){.name = rule->name, .n_subs = rule->n_subs};
   XFI_TRY(xfi_expr_eval(&s->count, rule->count, &scope));
   if (rule->unit != NULL) XFI_TRY(xfi_expr_eval(&s->unit, rule->unit, &scope));
   for (int i = 0; i < rule->n_subs; i++) {
@@ -359,7 +359,7 @@ static xfer_status take_apart(xfer_model *model, size_t at, const xfi_tensor_rul
     XFI_TRY(xfi_model_double(model, at));
   for (int i = 0; i < n; i++) {
     xfi_entry *e = &model->entries[at + (size_t)i];
-    xfi_segment s;
+    xfi_row_segment s;
 
     XFI_TRY(make_segment(&s, &rule->segments[i], model, e, false));
     rows = s.count * s.unit;

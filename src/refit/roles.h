@@ -9,7 +9,7 @@ xfer_status xfi_roles_find(xfer_model *model);
 xfer_status xfi_roles_collect(xfer_model *model);
 bool xfi_role_matches(const char *pattern, const char *role);
 /* Of an entry's rows: what they are in blocks of so many. */
-xfer_status xfi_roles_scale(xfi_segment *segment, int64_t block, bool alone,
+xfer_status xfi_roles_scale(xfi_row_segment *segment, int64_t block, bool alone,
                             const xfi_entry *entry);
 
 #endif

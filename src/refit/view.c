@@ -22,7 +22,7 @@ static xfer_status in_pieces(xfer_locals *locals, int side, int64_t n, int dim, 
 }
 
 /* Strides of the tensor's dims in a local tensor. */
-static void set_strides(xfer_view *view, const xfi_local *local, const xfi_slot *slot)
+static void set_strides(xfer_view *view, const xfi_local_tensor *local, const xfi_slot *slot)
 {
   if (slot->flat) view->strides[view->n_dims - 1] = (int64_t)xfi_dtype_size((int)local->dtype);
   for (int k = 0; k < local->n_dims; k++) {
@@ -34,7 +34,7 @@ static void set_strides(xfer_view *view, const xfi_local *local, const xfi_slot 
   }
 }
 
-static xfer_status check_given(const xfi_local *local)
+static xfer_status check_given(const xfi_local_tensor *local)
 {
   XFI_CHECK(local->base != NULL, XFER_ERR_STATE,
             "\"%s\" was not handed in: give it by xfer_locals_give() first", local->name);
@@ -42,7 +42,7 @@ static xfer_status check_given(const xfi_local *local)
 }
 
 /* Where what the slot is of begins in a local tensor: the whole, or the last of the experts. */
-static char *slot_base(const xfi_local *local, const xfi_slot *slot)
+static char *slot_base(const xfi_local_tensor *local, const xfi_slot *slot)
 {
   const bool one = slot->last_expert && !slot->flat;
 
@@ -50,14 +50,15 @@ static char *slot_base(const xfi_local *local, const xfi_slot *slot)
 }
 
 /* Where the part begins. */
-static char *part_base(const xfi_local *local, const xfi_slot *slot, const xfer_local_part *part)
+static char *part_base(const xfi_local_tensor *local, const xfi_slot *slot,
+                       const xfer_local_part *part)
 {
   char *base = slot_base(local, slot);
 
   return part->dim < 0 || part->step < 1 ? base : base + part->begin * local->strides[part->dim];
 }
 
-static const xfer_local_part *find_part(const xfer_locals *locals, const xfi_local *local,
+static const xfer_local_part *find_part(const xfer_locals *locals, const xfi_local_tensor *local,
                                         size_t tensor, int *n)
 {
   const xfer_local_part *first = NULL;
@@ -75,7 +76,7 @@ static const xfer_local_part *find_part(const xfer_locals *locals, const xfi_loc
 
 /* Rows in several stretches: equal pieces, as long as the greatest length that divides all of them.
  */
-static xfer_status view_stretches(xfer_locals *locals, int side, const xfi_local *local,
+static xfer_status view_stretches(xfer_locals *locals, int side, const xfi_local_tensor *local,
                                   const xfi_slot *slot, const xfer_local_part *part, int n,
                                   xfer_view *view)
 {
@@ -96,7 +97,7 @@ static xfer_status view_stretches(xfer_locals *locals, int side, const xfi_local
   return XFER_OK;
 }
 
-static xfer_status view_experts(xfer_locals *locals, int side, const xfi_local *first,
+static xfer_status view_experts(xfer_locals *locals, int side, const xfi_local_tensor *first,
                                 const xfi_slot *slot, const xfer_local_part *part, int64_t n,
                                 xfer_view *view)
 {
@@ -119,7 +120,7 @@ xfer_status xfi_locals_view(xfer_locals *locals, size_t tensor, int side, xfer_v
   const xfi_slot *slot;
   const xfer_layout *layout;
   const xfer_local_part *part;
-  const xfi_local *local;
+  const xfi_local_tensor *local;
   xfi_place place;
   int n_parts;
 
