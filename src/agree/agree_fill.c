@@ -10,7 +10,7 @@
 #include "boxes.h"
 #include "checked.h"
 #include "error.h"
-#include "numbers.h"
+#include "intern.h"
 #include "serial.h"
 
 /* What a rank has on one side of a tensor, besides 1 + a number. */
@@ -28,7 +28,7 @@ typedef struct filling {
   const xfer_layout **mine; /* [n_mine] this rank's distinct layouts */
   size_t n_mine;
   uint32_t *uses;      /* [n_sides] of `mine`, later of all */
-  xfi_numbers known;   /* of all ranks' */
+  xfi_interned known;  /* of all ranks' */
   int *tellers;        /* [known.n] the lowest rank that has it */
   xfer_layout **told;  /* [known.n] NULL: nobody needs it */
   uint64_t *own;       /* [n_words] sides of which some rank has own boxes */
@@ -107,9 +107,9 @@ done:
 }
 
 /* A rank without memory lets the others go. */
-static xfer_status make_numbers(xfi_numbers *numbers, const filling *f, size_t n)
+static xfer_status make_interned(xfi_interned *made, const filling *f, size_t n)
 {
-  const xfer_status st = xfi_numbers_create(numbers, n);
+  const xfer_status st = xfi_interned_create(made, n);
 
   if (st != XFER_OK) xfi_comm_leave(f->comm, f->comm->ops->abort);
   return st;
@@ -119,24 +119,24 @@ static xfer_status make_numbers(xfi_numbers *numbers, const filling *f, size_t n
 static xfer_status list_mine(filling *f)
 {
   xfer_status st = XFER_OK;
-  xfi_numbers own = {0};
+  xfi_interned own = {0};
 
   f->mine = xfi_comm_calloc(f->comm, f->n_sides, sizeof(xfer_layout *));
   f->uses = xfi_comm_calloc(f->comm, f->n_sides, sizeof *f->uses);
   XFI_CHECK_DONE(f->mine != NULL && f->uses != NULL, XFER_ERR_NOMEM, "%zu layouts", f->n_sides);
-  XFI_TRY_DONE(make_numbers(&own, f, f->n_sides));
+  XFI_TRY_DONE(make_interned(&own, f, f->n_sides));
   for (size_t s = 0; s < f->n_sides; s++) {
     const xfer_layout *layout = *at_side(f->tensors, s);
     uint32_t number;
 
     if (layout == NULL) continue;
-    number = xfi_number_of(&own, layout->digest);
+    number = xfi_intern(&own, layout->digest);
     f->mine[number] = layout;
     f->uses[s] = number + 1;
   }
   f->n_mine = own.n;
 done:
-  xfi_numbers_free(&own);
+  xfi_interned_free(&own);
   return st;
 }
 
@@ -163,7 +163,7 @@ static void read_pairs(filling *f, size_t rank, const uint64_t (*pairs)[2], size
   }
   for (size_t i = f->n_words; i < n; i++) {
     const size_t n_known = f->known.n;
-    const uint32_t number = xfi_number_of(&f->known, pairs[i]);
+    const uint32_t number = xfi_intern(&f->known, pairs[i]);
 
     if (number == n_known) f->tellers[number] = (int)rank;
   }
@@ -219,14 +219,14 @@ static xfer_status hear_all(filling *f)
   }
   f->tellers = xfi_comm_calloc(f->comm, n_all, sizeof *f->tellers);
   XFI_CHECK_DONE(f->tellers != NULL, XFER_ERR_NOMEM, "%zu layouts", n_all);
-  XFI_TRY_DONE(make_numbers(&f->known, f, n_all));
+  XFI_TRY_DONE(make_interned(&f->known, f, n_all));
   pairs = all;
   for (size_t r = 0; r < size; pairs += sizes[r++] / sizeof *pairs)
     read_pairs(f, r, pairs, sizes[r] / sizeof *pairs);
   choose_fills(f);
   for (size_t s = 0; s < f->n_sides; s++)
     if (f->uses[s] != NO_LAYOUT)
-      f->uses[s] = xfi_number_of(&f->known, f->mine[f->uses[s] - 1]->digest) + 1;
+      f->uses[s] = xfi_intern(&f->known, f->mine[f->uses[s] - 1]->digest) + 1;
 done:
   xfi_free(sizes);
   xfi_free(mine);
@@ -304,7 +304,7 @@ static xfer_status write_mine(xfi_bytes *out, filling *f)
   for (size_t s = 0; s < f->n_sides; s++)
     is_needed[f->filled[s]] = true;
   for (size_t i = 0; i < f->n_mine; i++) {
-    const uint64_t number = xfi_number_of(&f->known, f->mine[i]->digest);
+    const uint64_t number = xfi_intern(&f->known, f->mine[i]->digest);
 
     if (f->tellers[number] != f->comm->rank || !(is_own(f->mine[i]) || is_needed[number + 1]))
       continue;
@@ -434,13 +434,13 @@ static xfer_status fill(filling *f)
 {
   const size_t size = (size_t)f->comm->size;
   xfer_status st = XFER_OK;
-  xfi_numbers different = {0};
+  xfi_interned different = {0};
   uint32_t *uses = xfi_calloc(size, sizeof *uses);
   size_t n_own = 0;
 
   f->whole = xfi_calloc(f->n_sides, sizeof(xfer_layout *));
   XFI_CHECK_DONE(uses != NULL && f->whole != NULL, XFER_ERR_NOMEM, "%zu ranks", size);
-  XFI_TRY_DONE(xfi_numbers_create(&different, f->n_sides));
+  XFI_TRY_DONE(xfi_interned_create(&different, f->n_sides));
   for (size_t s = 0; s < f->n_sides; s++) {
     const xfer_layout **at = at_side(f->tensors, s);
     uint32_t number;
@@ -450,7 +450,7 @@ static xfer_status fill(filling *f)
     for (size_t r = 0; r < size; r++)
       uses[r] = f->said[f->from[r] + n_own];
     n_own++;
-    number = xfi_number_of_bytes(&different, uses, size * sizeof *uses);
+    number = xfi_intern_bytes(&different, uses, size * sizeof *uses);
     if (number == f->n_whole) {
       XFI_TRY_DONE(put_together(&f->whole[number], f, uses, f->tensors[s / 2].name));
       f->n_whole++;
@@ -458,7 +458,7 @@ static xfer_status fill(filling *f)
     put(at, f->whole[number]);
   }
 done:
-  xfi_numbers_free(&different);
+  xfi_interned_free(&different);
   xfi_free(uses);
   return st;
 }
@@ -491,6 +491,6 @@ done:
   xfi_free(f.said);
   xfi_free(f.from);
   xfi_free(f.filled);
-  xfi_numbers_free(&f.known);
+  xfi_interned_free(&f.known);
   return st;
 }

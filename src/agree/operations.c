@@ -10,8 +10,8 @@
 #include "alloc.h"
 #include "dtype.h"
 #include "error.h"
+#include "intern.h"
 #include "layout.h"
-#include "numbers.h"
 #include "vec.h"
 
 static int by_peer(const void *a, const void *b)
@@ -54,8 +54,8 @@ void xfi_operations_free(xfi_operations *ops)
 typedef struct making {
   const xfi_operations *ops;
   xfi_op_tensors *made;
-  xfi_numbers known; /* of layouts */
-  uint32_t *of_recv; /* [n_recvs] the tensor of each from another rank */
+  xfi_interned known; /* of layouts */
+  uint32_t *of_recv;  /* [n_recvs] the tensor of each from another rank */
 } making;
 
 /* The array as `rank` alone holds it, whole. */
@@ -88,7 +88,7 @@ static xfer_status find_layout(const xfer_layout **layout, making *m, const xfer
 
   for (int d = 0; d < op->n_dims; d++)
     key[3 + d] = op->shape[d];
-  number = xfi_number_of_bytes(&m->known, key, sizeof key);
+  number = xfi_intern_bytes(&m->known, key, sizeof key);
   if (number == m->made->n_layouts) {
     XFI_TRY(make_layout(&m->made->layouts[number], op, rank));
     m->made->n_layouts++;
@@ -164,11 +164,11 @@ xfer_status xfi_op_tensors_create(xfi_op_tensors *made, const xfi_operations *op
   XFI_CHECK_DONE(made->tensors != NULL && made->order != NULL && made->ends != NULL &&
                      made->names != NULL && made->layouts != NULL && m.of_recv != NULL,
                  XFER_ERR_NOMEM, "%zu operations", most);
-  XFI_TRY_DONE(xfi_numbers_create(&m.known, 2 * most));
+  XFI_TRY_DONE(xfi_interned_create(&m.known, 2 * most));
   XFI_TRY_DONE(add_tensors(&m));
   set_order(&m);
 done:
-  xfi_numbers_free(&m.known);
+  xfi_interned_free(&m.known);
   xfi_free(m.of_recv);
   return st;
 }

@@ -6,7 +6,7 @@
 #include "alloc.h"
 #include "checked.h"
 #include "error.h"
-#include "numbers.h"
+#include "intern.h"
 #include "options.h"
 #include "slice.h"
 #include "vec.h"
@@ -169,10 +169,10 @@ static xfer_status fill_parts(xfi_boxes *b, const uint32_t *position)
 {
   const size_t n = b->first_holder[b->n_units];
   xfer_status st = XFER_OK;
-  xfi_numbers known = {0}; /* lists of positions */
-  uint32_t end = 0;        /* of the positions so far */
+  xfi_interned known = {0}; /* lists of positions */
+  uint32_t end = 0;         /* of the positions so far */
 
-  XFI_TRY_DONE(xfi_numbers_create(&known, b->n_units));
+  XFI_TRY_DONE(xfi_interned_create(&known, b->n_units));
   b->parts = xfi_calloc(b->n_units, sizeof *b->parts);
   b->positions = xfi_calloc(n, sizeof *b->positions);
   XFI_CHECK_DONE(b->parts != NULL && b->positions != NULL, XFER_ERR_NOMEM, "%u boxes", b->n_units);
@@ -182,7 +182,7 @@ static xfer_status fill_parts(xfi_boxes *b, const uint32_t *position)
 
     for (size_t i = 0; i < n_at; i++)
       at[i] = (int)position[b->holders[b->first_holder[u] + i]];
-    b->part_of[u] = xfi_number_of_bytes(&known, at, n_at * sizeof *at);
+    b->part_of[u] = xfi_intern_bytes(&known, at, n_at * sizeof *at);
     if (b->part_of[u] == b->n_parts) {
       b->parts[b->n_parts++] = (xfi_part){end, (int)n_at, at[0]};
       end += (uint32_t)n_at;
@@ -191,7 +191,7 @@ static xfer_status fill_parts(xfi_boxes *b, const uint32_t *position)
       b->listed[b->holders[b->first_holder[u] + i]].part = b->part_of[u];
   }
 done:
-  xfi_numbers_free(&known);
+  xfi_interned_free(&known);
   return st;
 }
 

@@ -10,8 +10,8 @@
 #include "checked.h"
 #include "cost.h"
 #include "error.h"
+#include "intern.h"
 #include "moves.h"
-#include "numbers.h"
 
 /* What tensors of one class have in common. */
 typedef struct class_key {
@@ -20,13 +20,13 @@ typedef struct class_key {
   uint64_t conversion;
 } class_key;
 
-static uint32_t class_of(xfi_numbers *classes, const xfi_tensor *tensor)
+static uint32_t class_of(xfi_interned *classes, const xfi_tensor *tensor)
 {
   class_key key = {.conversion = tensor->conversion};
 
   memcpy(key.src, tensor->src->digest, sizeof key.src);
   memcpy(key.dst, tensor->dst->digest, sizeof key.dst);
-  return xfi_number_of_bytes(classes, &key, sizeof key);
+  return xfi_intern_bytes(classes, &key, sizeof key);
 }
 
 /* Once it is known how many there are: each class goes on with the turns of sources where the one
@@ -95,9 +95,9 @@ static xfer_status check_class(xfi_plan *plan, xfi_class *cls)
 static xfer_status add_tensors(xfi_plan *plan, const xfer_tensor *tensors)
 {
   xfer_status st = XFER_OK;
-  xfi_numbers classes = {0};
+  xfi_interned classes = {0};
 
-  XFI_TRY_DONE(xfi_numbers_create(&classes, plan->n_tensors));
+  XFI_TRY_DONE(xfi_interned_create(&classes, plan->n_tensors));
   plan->tensors = xfi_calloc(plan->n_tensors, sizeof *plan->tensors);
   XFI_CHECK_DONE(plan->tensors != NULL, XFER_ERR_NOMEM, "%zu tensors", plan->n_tensors);
   for (size_t t = 0; t < plan->n_tensors; t++) {
@@ -114,7 +114,7 @@ static xfer_status add_tensors(xfi_plan *plan, const xfer_tensor *tensors)
   plan->n_classes = classes.n;
   XFI_TRY_DONE(make_classes(plan));
 done:
-  xfi_numbers_free(&classes);
+  xfi_interned_free(&classes);
   return st;
 }
 

@@ -1,4 +1,4 @@
-#include "numbers.h"
+#include "intern.h"
 
 #include <string.h>
 
@@ -7,7 +7,7 @@
 #include "alloc.h"
 #include "error.h"
 
-xfer_status xfi_numbers_create(xfi_numbers *of, size_t n)
+xfer_status xfi_interned_create(xfi_interned *of, size_t n)
 {
   of->mask = 15;
   while (of->mask < 2 * n)
@@ -18,13 +18,13 @@ xfer_status xfi_numbers_create(xfi_numbers *of, size_t n)
   return XFER_OK;
 }
 
-void xfi_numbers_free(xfi_numbers *of)
+void xfi_interned_free(xfi_interned *of)
 {
   xfi_free(of->slots);
   xfi_free(of->digests);
 }
 
-uint32_t xfi_number_of(xfi_numbers *of, const uint64_t digest[2])
+uint32_t xfi_intern(xfi_interned *of, const uint64_t digest[2])
 {
   size_t slot = (size_t)digest[0] & of->mask;
 
@@ -36,9 +36,9 @@ uint32_t xfi_number_of(xfi_numbers *of, const uint64_t digest[2])
   return (uint32_t)of->n - 1;
 }
 
-uint32_t xfi_number_of_bytes(xfi_numbers *of, const void *bytes, size_t n_bytes)
+uint32_t xfi_intern_bytes(xfi_interned *of, const void *bytes, size_t n_bytes)
 {
   const XXH128_hash_t hash = XXH3_128bits(bytes, n_bytes);
 
-  return xfi_number_of(of, (uint64_t[2]){hash.low64, hash.high64});
+  return xfi_intern(of, (uint64_t[2]){hash.low64, hash.high64});
 }
