@@ -7,6 +7,7 @@
 
 #include "boxes.h"
 #include "cut.h"
+#include "error.h"
 
 typedef struct writer {
   xfi_bytes *to;
@@ -100,14 +101,13 @@ xfer_status xfi_layout_write(xfi_bytes *out, const xfer_layout *layout)
 xfer_status xfi_layout_put(xfi_bytes *out, const xfer_layout *layout)
 {
   const size_t at = out->n;
-  writer w = {out, XFER_OK};
-  uint64_t n_bytes;
+  uint64_t n_bytes = 0;
 
-  put1(&w, 0);
-  put_layout(&w, layout, false);
+  XFI_TRY(xfi_bytes_put(out, &n_bytes, sizeof n_bytes)); /* where the length goes */
+  XFI_TRY(xfi_layout_write(out, layout));
   n_bytes = out->n - at - sizeof n_bytes;
-  if (w.st == XFER_OK) memcpy(out->at + at, &n_bytes, sizeof n_bytes);
-  return w.st;
+  memcpy(out->at + at, &n_bytes, sizeof n_bytes);
+  return XFER_OK;
 }
 
 xfer_status xfi_layout_digest(xfer_layout *layout)

@@ -23,7 +23,7 @@
 xfer_status xfi_layout_write(xfi_bytes *out, const xfer_layout *layout);
 /* Checks everything: the bytes come from another process. */
 xfer_status xfi_layout_read(xfer_layout **layout, const unsigned char *bytes, size_t n_bytes);
-/* The same among other things, its length before it. */
+/* The same with their number of bytes in front, for a message of several layouts. */
 xfer_status xfi_layout_put(xfi_bytes *out, const xfer_layout *layout);
 xfer_status xfi_layout_take(xfer_layout **layout, xfi_reader *reader);
 
