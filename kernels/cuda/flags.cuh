@@ -2,11 +2,8 @@
 #ifndef XFI_CUDA_FLAGS_CUH
 #define XFI_CUDA_FLAGS_CUH
 
+#include "flags.h"
 #include "launch.cuh"
-
-extern "C" {
-#include "device.h"
-}
 
 static __device__ __forceinline__ uint64_t flag_load(const uint64_t *flag)
 {

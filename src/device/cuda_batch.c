@@ -113,34 +113,34 @@ static xfer_status make_side(xfi_batch *batch)
 
 /* It leaves the first `*n` of the copies. */
 static xfer_status let_engine_take(xfi_batch *batch, const xfi_cuda_device *device,
-                                   xfi_copy *copies, size_t *n, bool open)
+                                   const xfi_batch_spec *spec, size_t *n)
 {
-  const size_t n_copies = *n;
+  xfi_copy *copies = spec->copies;
 
   *n = 0;
-  for (size_t i = 0; i < n_copies; i++) {
+  for (size_t i = 0; i < spec->n_copies; i++) {
     xfi_copy_simplify(&copies[i]);
     if (xfi_copy_bytes(&copies[i]) > 0) copies[(*n)++] = copies[i];
   }
-  *n = xfi_cuda_join(device, copies, *n);
-  if (device->base.at_once) return XFER_OK;
-  return xfi_cuda_engine_take(&batch->engine, device, open, copies, n);
+  *n = xfi_cuda_join(device, spec, *n);
+  return spec->no_engine ? XFER_OK : xfi_cuda_engine_take(&batch->engine, device, spec, n);
 }
 
-/* `open`: only if the engine has something to do. */
-static xfer_status batch_fill(xfi_cuda_device *device, xfi_batch *batch, xfi_copy *copies,
-                              size_t n_copies, int percent, const xfi_guard *guard, bool open)
+/* An open batch only if the engine has something to do. */
+static xfer_status batch_fill(xfi_cuda_device *device, xfi_batch *batch, const xfi_batch_spec *spec)
 {
-  const int share = XFI_CUDA_MULTIPROCESSORS * percent / 100;
-  const int n_blocks = percent == 100 ? XFI_CUDA_BLOCKS_ALONE : share > 0 ? share : 1;
+  const int share = XFI_CUDA_MULTIPROCESSORS * spec->percent / 100;
+  const int n_blocks = spec->percent == 100 ? XFI_CUDA_BLOCKS_ALONE : share > 0 ? share : 1;
+  const xfi_guard *guard = spec->guard;
+  size_t n_copies = spec->n_copies;
   xfer_status st = XFER_OK;
   xfi_cuda_program program = {0};
 
   batch->guard = guard;
   batch->engine.is_full = guard != NULL && guard->strict;
-  if (!batch->engine.is_full) XFI_TRY_DONE(let_engine_take(batch, device, copies, &n_copies, open));
-  if (open && xfi_cuda_engine_is_empty(&batch->engine)) goto done;
-  XFI_TRY_DONE(xfi_cuda_compile(&program, copies, n_copies, n_blocks));
+  if (!batch->engine.is_full) XFI_TRY_DONE(let_engine_take(batch, device, spec, &n_copies));
+  if (spec->open && xfi_cuda_engine_is_empty(&batch->engine)) goto done;
+  XFI_TRY_DONE(xfi_cuda_compile(&program, spec->copies, n_copies, n_blocks));
   carry(batch, &program);
   XFI_TRY_DONE(upload(device, batch, &program));
   for (int k = 0; k < XFI_CUDA_N_TABLES; k++) {
@@ -153,24 +153,23 @@ done:
   return st;
 }
 
-xfer_status xfi_cuda_batch_create(xfi_device *base, xfi_batch **batch, xfi_copy *copies,
-                                  size_t n_copies, int percent, const xfi_guard *guard, bool open)
+xfer_status xfi_cuda_batch_create(xfi_device *base, xfi_batch **batch, const xfi_batch_spec *spec)
 {
   xfer_status st = XFER_OK;
   xfi_batch *before = *batch;
   xfi_batch *made = NULL;
 
   *batch = NULL;
-  if (open && !xfi_cuda(base)->maps_across) goto done; /* the engine takes what crosses */
+  if (spec->open && !xfi_cuda(base)->maps_across) goto done; /* the engine takes what crosses */
   made = xfi_calloc(1, sizeof *made);
-  XFI_CHECK_DONE(made != NULL, XFER_ERR_NOMEM, "a batch of %zu copies", n_copies);
+  XFI_CHECK_DONE(made != NULL, XFER_ERR_NOMEM, "a batch of %zu copies", spec->n_copies);
   if (before != NULL) {
     made->memory = before->memory;
     made->n_room = before->n_room;
     before->memory = NULL;
   }
-  XFI_TRY_DONE(batch_fill(xfi_cuda(base), made, copies, n_copies, percent, guard, open));
-  if (open && xfi_cuda_engine_is_empty(&made->engine)) goto done;
+  XFI_TRY_DONE(batch_fill(xfi_cuda(base), made, spec));
+  if (spec->open && xfi_cuda_engine_is_empty(&made->engine)) goto done;
   *batch = made;
   made = NULL;
 done:

@@ -208,15 +208,17 @@ xfer_status xfi_cuda_import(xfi_device *device, const xfi_mem_handle *handle, xf
 void xfi_cuda_unimport(xfi_device *device, xfi_mapping *mapping);
 /* The peer's allocation that is mapped at `pointer`; empty: none is. */
 xfi_cuda_span xfi_cuda_mapped(const xfi_cuda_device *device, const void *pointer);
-/* Is either end of a copy on another GPU, where the copy engine is fast? `last` is where one was
- * found before, for copies of one allocation tend to follow each other. */
-bool xfi_cuda_suits_engine(const xfi_cuda_device *device, const xfi_copy *copy,
+/* Is either end of a copy on another GPU, where the copy engine is fast, also `beside` other
+ * copies? `last` is where one was found before, for copies of one allocation tend to follow each
+ * other. */
+bool xfi_cuda_suits_engine(const xfi_cuda_device *device, const xfi_copy *copy, bool beside,
                            xfi_cuda_span *last);
 
 /* ---- cuda_join.c ---- */
 
-/* Join what can be; the new number of copies, which are in another order. */
-size_t xfi_cuda_join(const xfi_cuda_device *device, xfi_copy *copies, size_t n);
+/* Join what can be of the first `n` copies of the spec; the new number of them, which are in
+ * another order. */
+size_t xfi_cuda_join(const xfi_cuda_device *device, const xfi_batch_spec *spec, size_t n);
 
 /* ---- cuda_engine.c ---- */
 
@@ -248,10 +250,10 @@ static inline bool xfi_cuda_engine_is_empty(const xfi_cuda_runs *runs)
 
 /* From what size on it is worth using. */
 void xfi_cuda_engine_limits(xfi_cuda_device *device);
-/* Takes what the engine should copy out of `rest`, whose order stays. `open`: nothing holds it up.
- */
-xfer_status xfi_cuda_engine_take(xfi_cuda_runs *runs, const xfi_cuda_device *device, bool open,
-                                 xfi_copy *rest, size_t *n_rest);
+/* Takes what the engine should copy out of the first `*n_rest` copies of the spec, whose order
+ * stays. */
+xfer_status xfi_cuda_engine_take(xfi_cuda_runs *runs, const xfi_cuda_device *device,
+                                 const xfi_batch_spec *spec, size_t *n_rest);
 void xfi_cuda_engine_free(xfi_cuda_runs *runs);
 xfer_status xfi_cuda_engine_launch(const xfi_cuda_device *device, const xfi_cuda_runs *runs,
                                    xfer_stream stream);
@@ -265,8 +267,8 @@ size_t xfi_cuda_table_bytes(const struct xfi_cuda_table *table);
  * waited for. */
 xfer_status xfi_cuda_table_upload(struct xfi_cuda_job *job, const struct xfi_cuda_table *table,
                                   char *at, cudaStream_t stream);
-xfer_status xfi_cuda_batch_create(xfi_device *device, xfi_batch **batch, xfi_copy *copies,
-                                  size_t n_copies, int percent, const xfi_guard *guard, bool open);
+xfer_status xfi_cuda_batch_create(xfi_device *device, xfi_batch **batch,
+                                  const xfi_batch_spec *spec);
 void xfi_cuda_batch_destroy(xfi_device *device, xfi_batch *batch);
 bool xfi_cuda_batch_is_read(const xfi_batch *batch);
 bool xfi_cuda_batch_wants_open(const xfi_batch *batch);

@@ -63,13 +63,14 @@ static bool is_rows(const xfi_cuda_device *device, const xfi_copy *c)
 }
 
 /* No operations: it is not for the engine. */
-static candidate look_at(const xfi_cuda_device *device, xfi_copy *c, xfi_cuda_span *last)
+static candidate look_at(const xfi_cuda_device *device, xfi_copy *c, bool beside,
+                         xfi_cuda_span *last)
 {
   candidate found = {.copy = c, .rows = is_rows(device, c)};
 
   if (c->src == NULL || c->convert != NULL) return found;
   if (!found.rows && c->run_bytes < device->engine_run_bytes) return found;
-  if (!xfi_cuda_suits_engine(device, c, last)) return found;
+  if (!xfi_cuda_suits_engine(device, c, beside, last)) return found;
   found.n_ops = xfi_copy_runs(c) / (found.rows ? c->extent[c->n_dims - 1] : 1);
   return found;
 }
@@ -145,11 +146,12 @@ static xfer_status list_runs(xfi_cuda_runs *runs, const candidate *candidates, s
   return XFER_OK;
 }
 
-xfer_status xfi_cuda_engine_take(xfi_cuda_runs *runs, const xfi_cuda_device *device, bool open,
-                                 xfi_copy *rest, size_t *n_rest)
+xfer_status xfi_cuda_engine_take(xfi_cuda_runs *runs, const xfi_cuda_device *device,
+                                 const xfi_batch_spec *spec, size_t *n_rest)
 {
+  xfi_copy *rest = spec->copies;
   const int64_t open_most = has_batches(device) ? OPEN_OPS_MAX : ALONE_OPS_MAX;
-  const int64_t most = open || open_most < OPS_MAX ? open_most : OPS_MAX;
+  const int64_t most = spec->open || open_most < OPS_MAX ? open_most : OPS_MAX;
   xfer_status st = XFER_OK;
   size_t n_candidates = 0;
   size_t n_left = 0;
@@ -162,7 +164,7 @@ xfer_status xfi_cuda_engine_take(xfi_cuda_runs *runs, const xfi_cuda_device *dev
 
   XFI_CHECK_DONE(candidates != NULL, XFER_ERR_NOMEM, "a batch of %zu copies", *n_rest);
   for (size_t i = 0; i < *n_rest; i++) {
-    const candidate c = look_at(device, &rest[i], &last);
+    const candidate c = look_at(device, &rest[i], spec->beside, &last);
     const bool fits = c.n_ops <= most;
 
     runs->is_full = runs->is_full || (!fits && most < open_most);

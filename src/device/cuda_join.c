@@ -27,22 +27,23 @@ static bool goes_on(const xfi_copy *c, const xfi_copy *next)
 }
 
 /* Empty where nobody knows. */
-static xfi_cuda_span span_of(const xfi_cuda_device *device, const char *pointer)
+static xfi_cuda_span span_of(const xfi_cuda_device *device, const xfi_batch_spec *spec,
+                             const char *pointer)
 {
   const xfi_cuda_span mapped = xfi_cuda_mapped(device, pointer);
-  const xfi_allocation *noted =
-      xfi_allocation_at(device->base.noted, device->base.n_noted, pointer);
+  const xfi_allocation *known = xfi_allocation_at(spec->known, spec->n_known, pointer);
   xfi_cuda_pointer found;
 
   if (mapped.n_bytes > 0) return mapped;
-  if (noted != NULL && !xfi_cuda_is_of_several(noted))
-    return (xfi_cuda_span){noted->base, noted->n_bytes};
+  if (known != NULL && !xfi_cuda_is_of_several(known))
+    return (xfi_cuda_span){known->base, known->n_bytes};
   if (xfi_cuda_look(device, pointer, &found) != XFER_OK) return mapped;
   return (xfi_cuda_span){found.base, found.n_bytes};
 }
 
 /* How many of at[0] to at[n - 1] are one run; at least 1. */
-static size_t join_run(const xfi_cuda_device *device, xfi_copy *at, size_t n)
+static size_t join_run(const xfi_cuda_device *device, const xfi_batch_spec *spec, xfi_copy *at,
+                       size_t n)
 {
   xfi_copy c = at[0];
   size_t n_joined = 1;
@@ -50,8 +51,8 @@ static size_t join_run(const xfi_cuda_device *device, xfi_copy *at, size_t n)
   xfi_cuda_span dst;
 
   if (n < 2 || !is_run(&c) || !goes_on(&c, &at[1])) return 1;
-  src = span_of(device, c.src);
-  dst = span_of(device, c.dst);
+  src = span_of(device, spec, c.src);
+  dst = span_of(device, spec, c.dst);
   while (n_joined < n && goes_on(&c, &at[n_joined]) &&
          xfi_cuda_is_in(&src, at[n_joined].src + at[n_joined].run_bytes - 1) &&
          xfi_cuda_is_in(&dst, at[n_joined].dst + at[n_joined].run_bytes - 1))
@@ -60,14 +61,15 @@ static size_t join_run(const xfi_cuda_device *device, xfi_copy *at, size_t n)
   return n_joined;
 }
 
-size_t xfi_cuda_join(const xfi_cuda_device *device, xfi_copy *copies, size_t n)
+size_t xfi_cuda_join(const xfi_cuda_device *device, const xfi_batch_spec *spec, size_t n)
 {
+  xfi_copy *copies = spec->copies;
   size_t n_left = 0;
   size_t n_joined;
 
   xfi_sort(copies, n, sizeof *copies, by_dst);
   for (size_t i = 0; i < n; i += n_joined) {
-    n_joined = join_run(device, &copies[i], n - i);
+    n_joined = join_run(device, spec, &copies[i], n - i);
     copies[n_left++] = copies[i];
   }
   return n_left;

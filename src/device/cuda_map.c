@@ -185,7 +185,8 @@ xfi_cuda_span xfi_cuda_mapped(const xfi_cuda_device *device, const void *pointer
   return (xfi_cuda_span){found->seen.base, found->n_bytes};
 }
 
-bool xfi_cuda_suits_engine(const xfi_cuda_device *device, const xfi_copy *copy, xfi_cuda_span *last)
+bool xfi_cuda_suits_engine(const xfi_cuda_device *device, const xfi_copy *copy, bool beside,
+                           xfi_cuda_span *last)
 {
   const mapping *found;
 
@@ -193,9 +194,7 @@ bool xfi_cuda_suits_engine(const xfi_cuda_device *device, const xfi_copy *copy, 
   found = mapping_at(device, copy->dst);
   if (found == NULL || !found->is_across) found = mapping_at(device, copy->src);
   if (found == NULL || !found->is_across) return false;
-  if (device->base.copies_beside && found->kind == HANDLE_IPC &&
-      found->n_bytes % XFI_CUDA_IPC_BYTES != 0)
-    return false;
+  if (beside && found->kind == HANDLE_IPC && found->n_bytes % XFI_CUDA_IPC_BYTES != 0) return false;
   *last = (xfi_cuda_span){found->seen.base, found->n_bytes};
   return true;
 }

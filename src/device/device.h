@@ -18,6 +18,7 @@
 #include "clock.h"
 #include "digest.h"
 #include "door.h"
+#include "flags.h"
 #include "kernels.h"
 #include "xfer/xfer.h"
 
@@ -73,10 +74,7 @@ static inline const xfi_allocation *xfi_allocation_at(const xfi_allocation *all,
   return NULL;
 }
 
-/* Flags are 64-bit words that only grow, in memory of flags_alloc(). This bit means that the
- * value will not come, and ends waits for it. (Not the top one: streams compare differences.) */
-#define XFI_FLAG_VOID (UINT64_C(1) << 62)
-
+/* Some flags (flags.h), in memory of flags_alloc(). */
 typedef struct xfi_flags {
   uint64_t **at; /* [n] */
   int n;
@@ -85,6 +83,24 @@ typedef struct xfi_flags {
 /* Decides, once for each launch, whether copies into others' memory may be done. */
 typedef struct xfi_guard xfi_guard;
 enum { XFI_GUARD_FLAGS = 64 }; /* at most */
+
+/* The copies of a batch, and what the device is told of its launches. */
+typedef struct xfi_batch_spec {
+  xfi_copy *copies; /* [n_copies] between this device's memory and imported memory. The device may
+                       overwrite the array, unless the guard is strict */
+  size_t n_copies;
+  int percent;            /* of the device's multiprocessors: at most so many copy */
+  const xfi_guard *guard; /* a launch copies nothing if it forbids that, but see guard_create();
+                             NULL: every launch copies */
+  bool open;   /* nothing can delay launches, so they need no guard; no batch is made if such a one
+                  would be no faster */
+  bool beside; /* other copies are made at the same time, */
+  bool no_engine; /* some of them to or from other peers in an order in which ranks meet: the copy
+                     engine takes none */
+  const xfi_allocation *known; /* [n_known] allocations that the copies' memory lies in, sorted by
+                                  address: the device need not look them up */
+  size_t n_known;
+} xfi_batch_spec;
 
 typedef struct xfi_device_ops {
   bool is_synchronous; /* all work is done when a call returns, and flags can be read */
@@ -125,17 +141,11 @@ typedef struct xfi_device_ops {
   /* Block the calling thread until the event has passed. XFER_ERR_TIMEOUT at the deadline. */
   xfer_status (*event_sync)(xfi_device *device, xfi_event *event, xfi_deadline deadline);
 
-  /* Prepare copies, which may touch this device's memory and imported memory.
+  /* Prepare the copies of `spec`.
    * `*batch` is NULL or an old batch that is not launched again: the new one takes its place and
    * its memory. After a failure the old one is gone too, and *batch is NULL. Launches of it that
-   * are under way continue, unless they read it (batch_is_read()).
-   * `copies` is used up: the caller may not use the array again, unless the guard is strict.
-   * `percent`: the share of the device's compute units that may copy, at most.
-   * `guard`: a launch copies nothing if it forbids that, but see guard_create(). NULL: no guard.
-   * `open`: nothing can delay launches, so they need no guard; *batch becomes NULL if such a batch
-   * would be no faster. */
-  xfer_status (*batch_create)(xfi_device *device, xfi_batch **batch, xfi_copy *copies,
-                              size_t n_copies, int percent, const xfi_guard *guard, bool open);
+   * are under way continue, unless they read it (batch_is_read()). */
+  xfer_status (*batch_create)(xfi_device *device, xfi_batch **batch, const xfi_batch_spec *spec);
   /* May an open batch of the same copies be faster than this one? NULL: never. */
   bool (*batch_wants_open)(const xfi_batch *batch);
   void (*batch_destroy)(xfi_device *device, xfi_batch *batch);
@@ -223,12 +233,6 @@ struct xfi_device {
   /* Up to this many bytes to and from all peers go in one batch, rather than one for each peer on a
    * stream of its own. */
   uint64_t one_batch_bytes;
-  /* Known allocations of memory in batches that are being made, sorted by address: the device need
-   * not be asked about them. */
-  const xfi_allocation *noted;
-  size_t n_noted;
-  bool copies_beside; /* other copies are made at the same time as those of such batches, */
-  bool at_once;       /* among them such to or from other peers, which no engine makes */
 };
 
 /* A device that is NULL, as in a simulation: nothing to do. */
@@ -307,8 +311,9 @@ static inline void xfi_batch_drop(xfi_device *device, xfi_batch **batch)
 static inline xfer_status xfi_batch_make(xfi_device *device, xfi_batch **batch, xfi_copy *copies,
                                          size_t n_copies, int percent)
 {
-  if (n_copies > 0)
-    return device->ops->batch_create(device, batch, copies, n_copies, percent, NULL, false);
+  const xfi_batch_spec spec = {.copies = copies, .n_copies = n_copies, .percent = percent};
+
+  if (n_copies > 0) return device->ops->batch_create(device, batch, &spec);
   xfi_batch_drop(device, batch);
   return XFER_OK;
 }

@@ -92,15 +92,14 @@ static void host_batch_destroy(xfi_device *device, xfi_batch *batch)
   xfi_free(batch);
 }
 
-static xfer_status host_batch_create(xfi_device *device, xfi_batch **out, xfi_copy *copies,
-                                     size_t n_copies, int percent, const xfi_guard *guard,
-                                     bool open)
+/* Without a guard: a wait that fails says so, and nothing is launched behind it. */
+static xfer_status host_batch_create(xfi_device *device, xfi_batch **out,
+                                     const xfi_batch_spec *spec)
 {
+  const size_t n_copies = spec->n_copies;
   xfer_status st = XFER_OK;
   xfi_batch *batch = NULL;
 
-  (void)percent, (void)open;
-  (void)guard; /* a wait that fails says so, and nothing is launched behind it */
   host_batch_destroy(device, *out);
   *out = NULL;
   batch = xfi_calloc(1, sizeof *batch);
@@ -109,7 +108,7 @@ static xfer_status host_batch_create(xfi_device *device, xfi_batch **out, xfi_co
   XFI_CHECK_DONE(batch->copies != NULL, XFER_ERR_NOMEM, "%zu copies of a batch", n_copies);
   batch->n_copies = n_copies;
   for (size_t i = 0; i < n_copies; i++) {
-    batch->copies[i] = copies[i];
+    batch->copies[i] = spec->copies[i];
     xfi_copy_simplify(&batch->copies[i]);
   }
   *out = batch;

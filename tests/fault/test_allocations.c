@@ -142,12 +142,11 @@ static bool next_plan_is_good(input *in, xfer_comm *comm)
 static const xfi_device_ops *real;
 
 /* Nobody makes copies to where it has mapped nothing, as of a peer that has failed. */
-static xfer_status batch_create(xfi_device *device, xfi_batch **batch, xfi_copy *copies,
-                                size_t n_copies, int percent, const xfi_guard *guard, bool open)
+static xfer_status batch_create(xfi_device *device, xfi_batch **batch, const xfi_batch_spec *spec)
 {
-  for (size_t i = 0; i < n_copies; i++)
-    expect((uintptr_t)copies[i].dst >= PART_BYTES);
-  return real->batch_create(device, batch, copies, n_copies, percent, guard, open);
+  for (size_t i = 0; i < spec->n_copies; i++)
+    expect((uintptr_t)spec->copies[i].dst >= PART_BYTES);
+  return real->batch_create(device, batch, spec);
 }
 
 static void look_at_batches(xfer_comm *comm)

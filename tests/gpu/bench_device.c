@@ -131,7 +131,9 @@ static void guarded_copies(xfi_device *device, int n)
     copies[i] = (xfi_copy){.src = at, .dst = at + 2 * BYTES, .run_bytes = BYTES};
   }
   OK(ops->guard_create(device, &guard, &(xfi_flags){watched, 3}, true));
-  OK(ops->batch_create(device, &batch, copies, (size_t)n, 100, guard, false));
+  OK(ops->batch_create(
+      device, &batch,
+      &(xfi_batch_spec){.copies = copies, .n_copies = (size_t)n, .percent = 100, .guard = guard}));
   for (int way = 0; way < 4; way++) { /* twice, the first time to warm up */
     const int64_t began = xfi_now_ns();
 

@@ -338,7 +338,9 @@ static void test_guarded_copies_do_nothing_where_a_flag_is_void(void **state)
   uint64_t *done = flags + 8;
   xfi_copy copy = {.src = memory, .dst = memory + BYTES, .run_bytes = BYTES};
   OK(device->ops->guard_create(device, &guard, &(xfi_flags){watched, 2}, true));
-  OK(device->ops->batch_create(device, &batch, &copy, 1, 100, guard, false));
+  OK(device->ops->batch_create(
+      device, &batch,
+      &(xfi_batch_spec){.copies = &copy, .n_copies = 1, .percent = 100, .guard = guard}));
   for (int lap = 0; lap < 6; lap++) { /* by three launches, then by one, in two laps of three */
     const bool is_void = lap % 3 == 1;
     const uint64_t value = (uint64_t)lap + 5;

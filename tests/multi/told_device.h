@@ -256,22 +256,22 @@ static inline void told_batch_destroy(xfi_device *device, xfi_batch *batch)
   xfi_free(b);
 }
 
-static inline xfer_status told_batch_create(xfi_device *device, xfi_batch **out, xfi_copy *copies,
-                                            size_t n_copies, int percent, const xfi_guard *guard,
-                                            bool open)
+static inline xfer_status told_batch_create(xfi_device *device, xfi_batch **out,
+                                            const xfi_batch_spec *spec)
 {
+  const size_t n_copies = spec->n_copies;
   told_batch *batch = xfi_calloc(1, sizeof *batch);
   xfer_status st = XFER_ERR_NOMEM;
 
   if (*out != NULL) told_batch_destroy(device, *out);
   *out = NULL;
-  if (batch != NULL) batch->copies = xfi_calloc(n_copies, sizeof *copies);
+  if (batch != NULL) batch->copies = xfi_calloc(n_copies, sizeof *batch->copies);
   if (batch == NULL || batch->copies == NULL)
     xfi_set_error("a batch of %zu copies", n_copies);
   else {
-    memcpy(batch->copies, copies, n_copies * sizeof *copies);
+    memcpy(batch->copies, spec->copies, n_copies * sizeof *batch->copies);
     batch->n_copies = n_copies;
-    st = host_ops->batch_create(device, &batch->made, copies, n_copies, percent, guard, open);
+    st = host_ops->batch_create(device, &batch->made, spec);
   }
   if (st == XFER_OK) {
     *out = (xfi_batch *)batch;

@@ -194,7 +194,9 @@ static xfer_status signal(things *t)
   XFI_TRY(ops->guard_check(t->device, t->guard, t->stream));
   XFI_TRY(ops->flags_set(t->device, &flags, t->guard, 2, t->stream));
   XFI_TRY(ops->flags_set(t->device, &flags, NULL, 3, t->stream));
-  XFI_TRY(ops->batch_create(t->device, &t->batch, &copy, 1, 100, t->guard, false));
+  XFI_TRY(ops->batch_create(
+      t->device, &t->batch,
+      &(xfi_batch_spec){.copies = &copy, .n_copies = 1, .percent = 100, .guard = t->guard}));
   XFI_TRY(ops->guarded_launch(t->device, t->batch, &flags, 4, t->stream, &launched));
   NEED(launched);
   XFI_TRY(ops->event_record(t->device, t->event, t->stream));

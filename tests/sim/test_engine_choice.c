@@ -14,6 +14,7 @@ static xfi_mapping *far; /* a peer's memory of 2^45 bytes, as far as the device 
 static char *near;       /* and some of ours */
 
 static bool is_another; /* process, that exports now */
+static bool is_beside;  /* other copies, as the engine is told */
 
 uint64_t __real_xfi_process_number(void);
 uint64_t __wrap_xfi_process_number(void);
@@ -52,6 +53,15 @@ static xfi_copy runs_apart(int64_t n, int64_t run_bytes)
                     .dst_stride = {3 * run_bytes}};
 }
 
+/* What the engine takes of copies, and how many it leaves. */
+static size_t take(xfi_cuda_runs *runs, bool open, xfi_copy *copies, size_t n)
+{
+  const xfi_batch_spec spec = {.copies = copies, .n_copies = n, .open = open, .beside = is_beside};
+
+  OK(xfi_cuda_engine_take(runs, xfi_cuda(device_now), &spec, &n));
+  return n;
+}
+
 /* It takes all of these copies but the one of `n_rows` rows of `run_bytes`; 0: all of them. */
 static void leaves(int64_t n_rows, int64_t run_bytes, bool open, const xfi_copy *given, size_t n)
 {
@@ -59,7 +69,7 @@ static void leaves(int64_t n_rows, int64_t run_bytes, bool open, const xfi_copy 
   xfi_copy copies[3];
 
   memcpy(copies, given, n * sizeof *copies);
-  OK(xfi_cuda_engine_take(&runs, xfi_cuda(device_now), open, copies, &n));
+  n = take(&runs, open, copies, n);
   NEED(n == (n_rows > 0));
   NEED(n == 0 || (copies[0].extent[0] == n_rows && copies[0].run_bytes == run_bytes));
   xfi_cuda_engine_free(&runs);
@@ -190,9 +200,8 @@ static void test_what_is_large_and_few(void)
 static void makes(size_t n_runs, size_t n_rows, xfi_copy copy)
 {
   xfi_cuda_runs runs = {.n = 0};
-  size_t n = 1;
+  const size_t n = take(&runs, false, &copy, 1);
 
-  OK(xfi_cuda_engine_take(&runs, xfi_cuda(device_now), false, &copy, &n));
   NEED(n == (xfi_cuda_engine_is_empty(&runs) ? 1 : 0));
   NEED(runs.n == n_runs && runs.n_rows == n_rows);
   xfi_cuda_engine_free(&runs);
@@ -203,11 +212,9 @@ static void shares(size_t n_runs, size_t n_rows, xfi_copy second, xfi_copy first
 {
   xfi_cuda_runs runs = {.n = 0};
   xfi_copy copies[2] = {second, first};
-  size_t n = 2;
 
   copies[1].run_bytes += 8;
-  OK(xfi_cuda_engine_take(&runs, xfi_cuda(device_now), false, copies, &n));
-  NEED(n == (n_runs > 0 ? 0 : 1));
+  NEED(take(&runs, false, copies, 2) == (n_runs > 0 ? 0 : 1));
   NEED(runs.n == n_runs && runs.n_rows == n_rows);
   xfi_cuda_engine_free(&runs);
 }
@@ -271,13 +278,14 @@ static void test_nothing_of_odd_sizes(void)
     xfi_device *peer = begin_beside(NULL, 1, (size_t)units << 15);
     xfi_copy copy = runs_apart(64, MIB);
 
-    device_now->copies_beside = i % 2 != 0;
+    is_beside = i % 2 != 0;
     leaves(odd ? 64 : 0, MIB, false, &copy, 1);
     copy.src = near;
     copy.dst = far->base;
     leaves(odd ? 64 : 0, MIB, true, &copy, 1);
     end(peer);
   }
+  is_beside = false;
 }
 
 /* Is it told of copies that are made beside: of those within a rank, and the other way? */
@@ -287,6 +295,15 @@ typedef struct neighbours {
 } neighbours;
 
 static const neighbours *next_to;
+static const xfi_device_ops *cuda_ops;
+static bool was_told[2]; /* each rank's device, in any batch */
+
+static xfer_status listen(xfi_device *device, xfi_batch **batch, const xfi_batch_spec *spec)
+{
+  for (int r = 0; r < 2; r++)
+    if (w.comms[r]->device == device) was_told[r] = was_told[r] || spec->beside;
+  return cuda_ops->batch_create(device, batch, spec);
+}
 
 static void commit_beside(int rank)
 {
@@ -302,7 +319,7 @@ static void commit_beside(int rank)
   OK(xfer_plan_create(&plan, w.comms[rank], &moved, 1, NULL));
   OK(xfer_plan_bind(plan, 0, &views[0], &views[1]));
   OK(xfer_plan_commit(plan));
-  NEED(w.comms[rank]->device->copies_beside == next_to->beside[rank]);
+  NEED(was_told[rank] == next_to->beside[rank]);
   xfer_plan_destroy(plan);
   for (int i = 0; i < 2; i++)
     xfer_layout_destroy(layouts[i]);
@@ -319,6 +336,13 @@ static void test_copies_beside(void)
   for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
     next_to = &all[i];
     world_make(2, COMM_GATHER, (sim_config){.eager = true});
+    cuda_ops = w.comms[0]->device->ops;
+    xfi_device_ops listening = *cuda_ops;
+    listening.batch_create = listen;
+    for (int r = 0; r < 2; r++) {
+      was_told[r] = false;
+      w.comms[r]->device->ops = &listening;
+    }
     world_go(commit_beside);
     world_destroy();
   }

@@ -24,7 +24,7 @@ static void begin(void)
 
 static size_t join(xfi_copy *copies, size_t n)
 {
-  return xfi_cuda_join(xfi_cuda(device), copies, n);
+  return xfi_cuda_join(xfi_cuda(device), &(xfi_batch_spec){.copies = copies}, n);
 }
 
 enum { RUN = 600 };

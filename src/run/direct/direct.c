@@ -100,9 +100,10 @@ static xfer_status add_flows(xfi_copies *parts, const xfer_plan *plan, const xfi
 /* The same copies for where nothing can keep them from going at once: not where scales have to be
  * known first. */
 static xfer_status make_open(xfi_group *g, const xfi_direct *d, const xfer_plan *plan,
-                             xfi_copies *copies)
+                             const xfi_batch_spec *guarded, xfi_copies *copies)
 {
   const xfi_device_ops *dev = d->device->ops;
+  xfi_batch_spec spec = *guarded;
 
   if (plan->quant != NULL || dev->batch_wants_open == NULL || g->batches[0] == NULL ||
       !dev->batch_wants_open(g->batches[0]) || is_all_to_all(d)) {
@@ -113,7 +114,11 @@ static xfer_status make_open(xfi_group *g, const xfi_direct *d, const xfer_plan 
     copies->n = 0;
     XFI_TRY(add_flows(copies, plan, g));
   }
-  return dev->batch_create(d->device, &g->open, copies->at, copies->n, d->percent, NULL, true);
+  spec.copies = copies->at;
+  spec.n_copies = copies->n;
+  spec.guard = NULL;
+  spec.open = true;
+  return dev->batch_create(d->device, &g->open, &spec);
 }
 
 /* Where everything lies now. */
@@ -122,21 +127,23 @@ static xfer_status make_batches(xfi_group *g, const xfi_direct *d, const xfer_pl
   const xfer_plan *owner = xfi_run_owner(plan);
   xfer_status st = XFER_OK;
   xfi_copies parts[XFI_QUANT_PARTS] = {{NULL, 0, 0}};
+  const bool both_ways = plan->moves->sends.n_peers > 0 && plan->moves->recvs.n_peers > 0;
+  xfi_batch_spec spec = {.percent = d->percent,
+                         .guard = g->guard,
+                         .beside = plan->local != NULL || both_ways,
+                         .no_engine = g->at_once,
+                         .known = owner->allocations,
+                         .n_known = owner->n_allocations};
 
-  d->device->noted = owner->allocations;
-  d->device->n_noted = owner->n_allocations;
-  d->device->copies_beside =
-      plan->local != NULL || (plan->moves->sends.n_peers > 0 && plan->moves->recvs.n_peers > 0);
-  d->device->at_once = g->at_once;
   XFI_TRY_DONE(add_flows(parts, plan, g));
-  for (int k = 0; k < XFI_QUANT_PARTS; k++)
-    if (parts[k].n > 0)
-      XFI_TRY_DONE(d->device->ops->batch_create(d->device, &g->batches[k], parts[k].at, parts[k].n,
-                                                d->percent, g->guard, false));
-  XFI_TRY_DONE(make_open(g, d, plan, &parts[0]));
+  for (int k = 0; k < XFI_QUANT_PARTS; k++) {
+    if (parts[k].n == 0) continue;
+    spec.copies = parts[k].at;
+    spec.n_copies = parts[k].n;
+    XFI_TRY_DONE(d->device->ops->batch_create(d->device, &g->batches[k], &spec));
+  }
+  XFI_TRY_DONE(make_open(g, d, plan, &spec, &parts[0]));
 done:
-  d->device->n_noted = 0;
-  d->device->at_once = false;
   for (int k = 0; k < XFI_QUANT_PARTS; k++)
     xfi_copies_free(&parts[k]);
   return st;
