@@ -20,23 +20,22 @@ typedef enum xfi_convert_op {
   XFI_CONVERT_AS_IT_IS = 0,
   XFI_CONVERT_TIMES = 1,
   XFI_CONVERT_PLUS = 2,
-  /* Of blocks (block_scales.h): by the scale of its run; and the other way round, that is found. */
-  XFI_CONVERT_BLOCKS = 3,
-  XFI_CONVERT_AMAX = 4,
-  /* From what a block's elements come to, an f32, to its scale; by xfer_block_scale. */
-  XFI_CONVERT_TO_SCALE = 5
+  /* Quantisation by blocks (block_scales.h): */
+  XFI_CONVERT_BLOCKS = 3,  /* times 1 / the scale of its run */
+  XFI_CONVERT_AMAX = 4,    /* finds a block's largest magnitude; writes no elements */
+  XFI_CONVERT_TO_SCALE = 5 /* makes a block's scale of its largest magnitude, both f32 */
 } xfi_convert_op;
 
-/* One conversion. The types are f32, bf16, f16; as a destination also f8e4m3 and f8e5m2; and from
- * f32, which is a power of two then, f8e8m0. */
+/* One conversion: from f32, bf16 or f16 to these or to f8e4m3 or f8e5m2; and from f32, of a power
+ * of two, to f8e8m0. */
 typedef struct xfi_convert {
-  uint8_t from; /* xfer_dtype */
-  uint8_t to;
+  uint8_t from;      /* xfer_dtype */
+  uint8_t to;        /* xfer_dtype */
   uint8_t src_bytes; /* of an element */
   uint8_t dst_bytes;
   uint32_t op;    /* xfi_convert_op */
-  float value;    /* of it */
-  uint32_t scale; /* xfer_block_scale */
+  float value;    /* TIMES, PLUS: the other operand */
+  uint32_t scale; /* TO_SCALE: xfer_block_scale */
 } xfi_convert;
 
 static inline bool xfi_convert_has_scales(const xfi_convert *convert)
@@ -44,7 +43,7 @@ static inline bool xfi_convert_has_scales(const xfi_convert *convert)
   return convert->op == XFI_CONVERT_BLOCKS || convert->op == XFI_CONVERT_AMAX;
 }
 
-/* Where a type of elements stands in tables of loops and of kernels. */
+/* The index of an element type in tables of loops and of kernels. */
 static inline uint32_t xfi_convert_type(uint8_t type)
 {
   static const uint8_t order[] = {XFER_F32, XFER_BF16, XFER_F16, XFER_F8E4M3, XFER_F8E5M2};
@@ -63,7 +62,7 @@ static inline uint32_t xfi_convert_type(uint8_t type)
  */
 void xfi_ref_convert(char *dst, const char *src, int64_t n, const xfi_convert *convert);
 
-/* A run of a copy whose runs have scales, by that. */
+/* A run of a copy by blocks, with the run's scale. */
 void xfi_ref_run_with_scale(char *dst, const char *src, int64_t n, const xfi_convert *convert,
                             float *scale);
 

@@ -27,18 +27,19 @@ typedef struct xfi_sum {
   uint64_t word[2];
 } xfi_sum;
 
-/* What a copy to the tensor's row-major order would read is added to sums[slot], `factor` times. Of
- * `copy.dst` the distance from the origin is looked at, in bytes; nothing is written there. */
+/* Adds to sums[slot], `factor` times, what `copy` would read if it copied the box to its place in
+ * the tensor's row-major order. Nothing is written: copy.dst stands for an offset in that order, in
+ * bytes from XFI_DIGEST_ORIGIN. */
 typedef struct xfi_digest_box {
   xfi_copy copy;
   uint64_t factor;
   uint32_t slot;
 } xfi_digest_box;
 
-/* Not NULL, since pointers are made from it. */
+/* Not NULL, since it is used as a pointer. */
 #define XFI_DIGEST_ORIGIN ((uintptr_t)4096)
 
-/* In the order, of such a destination. */
+/* The offset in the order that such a copy.dst stands for. */
 XFI_DIGEST_INLINE int64_t xfi_digest_offset(const char *dst)
 {
   return (int64_t)((uintptr_t)dst - XFI_DIGEST_ORIGIN);

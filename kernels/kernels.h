@@ -18,23 +18,23 @@
 /*
  * One strided copy. For every index x with 0 <= x[d] < extent[d], `run_bytes` bytes go from
  * src + sum x[d] src_stride[d] to dst + sum x[d] dst_stride[d]. Dim 0 is the slowest. Strides are
- * bytes and positive. Gather, scatter, pack, unpack, transpose and zero-fill are all this. Where
- * elements change on the way, a run has so many bytes in dst, and as many elements in src.
+ * bytes and positive. Gather, scatter, pack, unpack, transpose and zero-fill are all this. If
+ * elements are converted, run_bytes counts in dst, and a run has as many elements in src.
  */
 typedef struct xfi_copy {
   const char *src; /* NULL: the bytes written are 0 */
   char *dst;
   int64_t run_bytes;          /* contiguous on both sides; at least 1 */
   const xfi_convert *convert; /* NULL: bytes stay as they are. Not owned */
-  float *scales;              /* of blocks: that of the first run */
+  float *scales;              /* quantisation by blocks: the scale of the first run */
   int64_t n_dims;             /* 0 to XFI_COPY_DIMS; 0: one run */
   int64_t extent[XFI_COPY_DIMS];
   int64_t src_stride[XFI_COPY_DIMS];
   int64_t dst_stride[XFI_COPY_DIMS];
-  int64_t scale_stride[XFI_COPY_DIMS]; /* of blocks: elements */
+  int64_t scale_stride[XFI_COPY_DIMS]; /* of the runs' scales, counted in scales */
 } xfi_copy;
 
-/* Do runs have scales? */
+/* Does each run have a scale? */
 static inline bool xfi_copy_has_scales(const xfi_copy *copy)
 {
   return copy->convert != NULL && xfi_convert_has_scales(copy->convert);
@@ -48,8 +48,9 @@ static inline int64_t xfi_copy_src_run(const xfi_copy *copy)
   return c == NULL ? copy->run_bytes : copy->run_bytes / c->dst_bytes * c->src_bytes;
 }
 
-/* On to the next run, the first `n_dims` dims counting, of which the last is the fastest: index is
- * zero at first, and both pointers are at the first run; src may be NULL. False: there is none. */
+/* Steps to the next run of the first `n_dims` dims, the last of which is the fastest: advances
+ * index, which is zero for the first run, and both pointers to runs; *src may be NULL. False: that
+ * was the last run. */
 static inline bool xfi_copy_next(const xfi_copy *copy, int64_t n_dims, int64_t *index,
                                  const char **src, char **dst)
 {
@@ -80,12 +81,12 @@ static inline int64_t xfi_copy_bytes(const xfi_copy *copy)
   return copy->run_bytes * xfi_copy_runs(copy);
 }
 
-static inline void xfi_swap(int64_t *of_dims, int64_t a, int64_t b)
+static inline void xfi_swap(int64_t *words, int64_t a, int64_t b)
 {
-  const int64_t first = of_dims[a];
+  const int64_t first = words[a];
 
-  of_dims[a] = of_dims[b];
-  of_dims[b] = first;
+  words[a] = words[b];
+  words[b] = first;
 }
 
 static inline void xfi_copy_swap_dims(xfi_copy *c, int64_t a, int64_t b)
@@ -96,8 +97,8 @@ static inline void xfi_copy_swap_dims(xfi_copy *c, int64_t a, int64_t b)
   xfi_swap(c->scale_stride, a, b);
 }
 
-/* By falling strides of one side, which are the copy's. Stable, since equal views should give equal
- * loops. */
+/* Sorts the dims by falling `stride`, which is the copy's src_stride or dst_stride. Stable, so that
+ * equal views give equal loops. */
 static inline void xfi_copy_sort_dims(xfi_copy *c, const int64_t *stride)
 {
   for (int64_t d = 1; d < c->n_dims; d++)
@@ -110,20 +111,20 @@ static inline void xfi_copy_sort_dims(xfi_copy *c, const int64_t *stride)
  * joins the run where it is contiguous. */
 XFI_DOOR void xfi_copy_simplify(xfi_copy *copy);
 
-/* Plain loops, in order. */
+/* Makes the copies, one after the other, by plain loops. */
 void xfi_ref_copy(const xfi_copy *copies, size_t n_copies);
 
-/* The form of a box in memory, wherever it begins. Serialised it is the bytes of its runs, in order
- * of index, dim 0 slowest. */
+/* The form of a box in memory, without its address. To serialise a box is to put its runs one after
+ * the other, in order of index, dim 0 slowest. */
 typedef struct xfi_strided_dim {
   int64_t extent;
   int64_t stride; /* bytes, positive */
 } xfi_strided_dim;
 
 typedef struct xfi_strided {
-  const xfi_convert *convert; /* between memory and serialised; NULL: none. Not owned */
-  int64_t run_bytes;          /* serialised; contiguous in memory too; at least 1 */
-  int64_t n_dims; /* 0 to XFI_COPY_DIMS; 0: one run. The dims themselves lie elsewhere */
+  const xfi_convert *convert; /* on the way from or to memory; NULL: none. Not owned */
+  int64_t run_bytes;          /* of a serialised run, which is contiguous in memory; at least 1 */
+  int64_t n_dims; /* 0 to XFI_COPY_DIMS; 0: one run. The dims are in an array of the caller's */
 } xfi_strided;
 
 static inline int64_t xfi_strided_bytes(const xfi_strided *box, const xfi_strided_dim *dims)
@@ -135,10 +136,10 @@ static inline int64_t xfi_strided_bytes(const xfi_strided *box, const xfi_stride
   return n_bytes;
 }
 
-/* Copies n_bytes of the serialised boxes of one form that begin at `bases`, from byte `first` of
- * the first one on: to `dense` if it packs, else from `dense` into the boxes. `past_cache`: by
- * stores that bypass the cache, for more than it holds, and for what another core reads, since that
- * gets lines from our cache slowly. */
+/* Boxes of one form, which begin at `bases`, are serialised one after the other. This packs n_bytes
+ * of that, from byte `first` of the first box on, to `dense`; or, unless `packs`, unpacks them from
+ * `dense`. `past_cache`: with stores that bypass the cache, for more bytes than it holds, or for
+ * what another core reads next, which is slow to get lines from our cache. */
 void xfi_ref_serialise(char *dense, char *const *bases, const xfi_strided *box,
                        const xfi_strided_dim *dims, int64_t first, int64_t n_bytes, bool packs,
                        bool past_cache);

@@ -24,21 +24,22 @@ extern "C" {
 #include "kernels.h"
 #include "xfer/xfer.h"
 
-/* Of an H200. Launches that run side by side have no more blocks of 512 threads in all: those that
- * share a multiprocessor with blocks that wait for a link move at their pace. With more the GPUs of
- * a host that copy within themselves and to each other make 0.58 to 0.82 of the link, with as many
- * 0.87 to 0.91. */
+/* Of an H200. Launches that run side by side have at most as many blocks (of 512 threads) in all: a
+ * block that shares a multiprocessor with one that waits for a link moves at its pace. With more
+ * blocks, GPUs of a host that copy within themselves and to each other reached 0.58 to 0.82 of the
+ * link, with as many 0.87 to 0.91. */
 #define XFI_CUDA_MULTIPROCESSORS 132
-/* Of a launch that has the device to itself. More bytes in flight than that gained nothing. */
+/* Blocks of a launch that has the device to itself. More bytes in flight gained nothing. */
 #define XFI_CUDA_BLOCKS_ALONE (2 * XFI_CUDA_MULTIPROCESSORS)
 
-/* What a warp loads before it stores the first. */
+/* How many words a warp loads before it stores the first. */
 #define XFI_CUDA_WARP_WORDS 128
 
-/* Elements along a side of the square tiles that are transposed, by their size in src: rows of 128
- * to 512 bytes. */
+/* Elements along a side of the square tiles that are transposed, by an element's size in src: rows
+ * of 128 to 512 bytes. */
 #define XFI_CUDA_SWAP_SIDE(bytes) ((bytes) <= 2 ? 128 : (bytes) <= 8 ? 64 : 32)
-/* The kind of those whose elements of 4 or 2 bytes become others of 4, 2 or 1, and by scales. */
+/* The kind of tiles whose elements of `from` bytes (4, 2) are converted to `to` bytes (4, 2, 1),
+ * and of those that are quantised by blocks. */
 #define XFI_CUDA_SWAP_CONVERT_KIND(from, to)                                                       \
   (XFI_CUDA_SWAP_CONVERT + ((from) == 4 ? 0 : 3) + ((to) == 4 ? 0 : (to) == 2 ? 1 : 2))
 #define XFI_CUDA_SWAP_QUANTISE_KIND(from) (XFI_CUDA_SWAP_QUANTISE + ((from) == 4 ? 0 : 1))
@@ -50,23 +51,26 @@ typedef struct xfi_cuda_div {
   uint32_t shift;
 } xfi_cuda_div;
 
-/* Kinds of pieces in the tables of ragged, of swapped, of converts and of blocks; each has a kernel
- * to itself. */
+/* Kinds of pieces, numbered from 0 in each table that has several; each kind has a kernel. */
 enum {
+  /* ragged: */
   XFI_CUDA_RAGGED_TOGETHER = 0,
   XFI_CUDA_RAGGED_BY_IMAGE = 1,
   XFI_CUDA_RAGGED_SKEWED = 2, /* runs begin anywhere in words */
   XFI_CUDA_N_RAGGED = 3,
+  /* swapped: */
   XFI_CUDA_SWAP = 0,           /* + log2 of an element's bytes */
-  XFI_CUDA_SWAP_APART = 5,     /* likewise: elements do not follow each other on both sides */
+  XFI_CUDA_SWAP_APART = 5,     /* the same, but elements do not follow each other on both sides */
   XFI_CUDA_SWAP_CONVERT = 10,  /* XFI_CUDA_SWAP_CONVERT_KIND() */
   XFI_CUDA_SWAP_QUANTISE = 16, /* XFI_CUDA_SWAP_QUANTISE_KIND() */
   XFI_CUDA_N_SWAPS = 18,
+  /* converts: */
   XFI_CUDA_CONVERT = 0, /* + 5 * xfi_convert_type() of the source + that of the destination */
-  XFI_CUDA_CONVERT_SKEWED = 15, /* likewise, of runs that begin anywhere in words */
+  XFI_CUDA_CONVERT_SKEWED = 15, /* the same, for runs that begin anywhere in words */
   XFI_CUDA_CONVERT_ONE_BY_ONE = 30,
-  XFI_CUDA_CONVERT_LINES = 31, /* likewise, by lines.cuh */
+  XFI_CUDA_CONVERT_LINES = 31, /* short runs that are put together to lines (lines.cuh) */
   XFI_CUDA_N_CONVERTS = 32,
+  /* blocks: */
   XFI_CUDA_QUANTISE = 0, /* + xfi_convert_type() of the source */
   XFI_CUDA_AMAX_OF_4_BYTES = 3,
   XFI_CUDA_AMAX_OF_2_BYTES = 4,
@@ -74,9 +78,9 @@ enum {
   XFI_CUDA_N_BLOCKS = 6
 };
 
-/* A copy made ready: words instead of bytes, dims from the fastest of dst to the slowest. Of
- * converts a word is a number of elements. A box of a digest is one as well: dims go from the
- * fastest of memory, runs count in bytes, and `dst` is as in an xfi_digest_box. */
+/* A copy, or a part of one, as kernels read it: in words instead of bytes, with the fastest dim of
+ * dst first. In converts a word is a group of elements. Boxes of digests are pieces too: the
+ * fastest dim of memory is first, runs count in bytes, and `dst` is that of an xfi_digest_box. */
 typedef struct xfi_cuda_piece {
   const char *src; /* NULL: zeros */
   char *dst;
@@ -104,29 +108,30 @@ typedef struct xfi_cuda_piece {
   int64_t dst_stride[XFI_COPY_DIMS];
 } xfi_cuda_piece;
 
-/* A small table of rows, of ragged or of swapped pieces, which travels with its launch as a
- * parameter: nothing is uploaded, and launches under way read nothing that is written anew. At most
- * 4 KiB. */
+/* A small table of rows, ragged or swapped pieces, which is passed to the kernel as a parameter:
+ * then nothing is uploaded, and launches under way read nothing that a later commit changes. At
+ * most 4 KiB. */
 enum { XFI_CUDA_FEW = 8 };
 typedef struct xfi_cuda_few {
   xfi_cuda_piece pieces[XFI_CUDA_FEW];
   int64_t first_tile[XFI_CUDA_FEW + 1];
 } xfi_cuda_few;
 
-/* On the device, of a launch that decides by itself. */
+/* Memory on the device by which the blocks of a launch decide together whether it copies. */
 typedef struct xfi_cuda_blocks {
-  uint64_t said;  /* the value of the last launch, made void if it copies nothing */
-  uint32_t come;  /* 0 before and after a launch, */
-  uint32_t ended; /* likewise */
+  uint64_t said;  /* the value of the last launch, void if it copied nothing */
+  uint32_t come;  /* blocks that have begun; 0 between launches */
+  uint32_t ended; /* blocks that have ended; 0 between launches */
 } xfi_cuda_blocks;
 
-/* What a launch waits to be allowed, and whom it tells. Zeros: it copies, and tells nobody. */
+/* What a launch asks before it copies, and whom it tells afterwards. All zero: it copies, and tells
+ * nobody. */
 enum { XFI_CUDA_GATE_FLAGS = 16, XFI_CUDA_GATE_DONE = 8 };
 typedef struct xfi_cuda_gate {
-  const uint64_t *go; /* 0 there: copy nothing; NULL: go */
-  /* Or it looks by itself: if a flag is void it copies nothing. At its end `value`, another one for
-   * each launch, is stored to those of `done` as by xfi_cuda_flags_set(), made void if it did not.
-   */
+  const uint64_t *go; /* what xfi_cuda_guard_check() decided; 0: copy nothing */
+  /* If `go` is NULL the launch looks itself, and copies nothing if one of `flags` is void. At its
+   * end it stores `value`, which differs from launch to launch, to the flags `done`; void if it
+   * copied nothing. */
   uint64_t *flags[XFI_CUDA_GATE_FLAGS];
   uint64_t *done[XFI_CUDA_GATE_DONE];
   uint64_t value;
@@ -135,15 +140,15 @@ typedef struct xfi_cuda_gate {
   int n_done;
 } xfi_cuda_gate;
 
-/* One launch. Pointers are device memory but for `few`. */
+/* One launch of the kernels of a table. */
 typedef struct xfi_cuda_job {
-  const xfi_cuda_piece *pieces; /* [n_pieces] */
-  const int64_t *first_tile;    /* [n_pieces + 1] */
-  const xfi_cuda_few *few;      /* host memory: the table is there; NULL: as above */
+  const xfi_cuda_piece *pieces; /* [n_pieces] on the device */
+  const int64_t *first_tile;    /* [n_pieces + 1] on the device */
+  const xfi_cuda_few *few; /* the table, on the host, in place of these two; NULL: it is there */
   int64_t n_pieces;
   int64_t n_tiles;
-  uint32_t kinds; /* a bit for each that there are */
-  int n_blocks;   /* at most so many */
+  uint32_t kinds; /* bit k: there are pieces of kind k */
+  int n_blocks;   /* at most */
   xfi_cuda_gate gate;
 } xfi_cuda_job;
 
@@ -154,12 +159,12 @@ typedef struct xfi_cuda_table {
   size_t n_pieces;
   size_t pieces_cap;
   size_t first_tile_cap;
-  uint32_t kinds; /* a bit for each that there are */
+  uint32_t kinds; /* bit k: there are pieces of kind k */
 } xfi_cuda_table;
 
 void xfi_cuda_table_free(xfi_cuda_table *table);
 
-/* What a launch knows of a table, wherever it lies. */
+/* A job for a table, without where the table lies. */
 static inline xfi_cuda_job xfi_cuda_job_of(const xfi_cuda_table *table)
 {
   xfi_cuda_job job;
@@ -171,7 +176,7 @@ static inline xfi_cuda_job xfi_cuda_job_of(const xfi_cuda_table *table)
   return job;
 }
 
-/* The tables of copies, each with a launch of its own. */
+/* The tables that copies are sorted into; each has a launch of its own. */
 enum {
   XFI_CUDA_ROWS,
   XFI_CUDA_RAGGED,
@@ -197,21 +202,23 @@ bool xfi_cuda_few_make(xfi_cuda_few *few, const xfi_cuda_program *program, int k
 xfer_status xfi_cuda_digest_compile(xfi_cuda_table *table, const xfi_digest_box *boxes,
                                     size_t n_boxes);
 
-/* What both compilers are made of. x / d by a multiplication: */
+/* For both compilers. For dividing by d: */
 xfi_cuda_div xfi_cuda_div_make(uint32_t d);
-/* Has a copy more runs than 31 bits count? Then its halves. */
+/* True if a copy has more runs than 31 bits count: `halves` are two copies in its place. */
 bool xfi_cuda_halve(xfi_copy halves[2], const xfi_copy *copy);
-/* log2 of the largest word, at most of 16 bytes, that divides them all. */
+/* log2 of the largest word, of at most 16 bytes, of which everything in `bits` (addresses, strides
+ * and sizes, combined by "or") is a multiple. */
 uint32_t xfi_cuda_word_log2(uint64_t bits);
-/* The next piece of a table, built where it is to lie: what a copy says by itself, its last dim
- * first, and zeros. It is one of the table once it is ended. */
+/* Begins the next piece of a table, in place: the fields that follow from the copy alone, its last
+ * dim first; the others are 0. xfi_cuda_piece_end() makes it part of the table. */
 xfer_status xfi_cuda_piece_begin(xfi_cuda_piece **piece, xfi_cuda_table *table,
                                  const xfi_copy *copy, uint32_t word_log2);
 void xfi_cuda_piece_end(xfi_cuda_table *table, int64_t n_tiles);
 
-/* The kernels of a table. Left to itself the driver loads a kernel at its first launch and waits
- * for the device to be idle, which never comes while a stream waits for a flag that this kernel is
- * to set. copy() does nothing for an empty job, allocates nothing and does not synchronise. */
+/* The kernels of a table. load() loads them before any is launched: at a first launch the driver
+ * would load the kernel and wait until the device is idle, which it never is while a stream waits
+ * for a flag that this kernel sets. copy() does nothing for an empty job, allocates nothing and
+ * does not synchronise. */
 typedef struct xfi_cuda_kernels {
   xfer_status (*load)(void); /* on the current device */
   xfer_status (*copy)(const xfi_cuda_job *job, xfer_stream stream);
@@ -249,11 +256,11 @@ static inline xfer_status xfi_cuda_copy_all(const xfi_cuda_job *jobs, xfer_strea
     st = xfi_cuda_kernels_of(k)->copy(&jobs[k], stream);
   return st;
 }
-/* To `sums`, on the device, it is added. */
+/* Adds to `sums`, which lie on the device. */
 xfer_status xfi_cuda_digest(const xfi_cuda_job *job, xfi_sum *sums, xfer_stream stream);
 
-/* Store `value` to each flag, own or a peer's, after all earlier work on `stream` is visible to
- * whoever sees it; where *go is 0 (go NULL: never), made void. */
+/* Store `value` to each flag, own or a peer's, so that whoever sees it also sees all earlier work
+ * on `stream`. If `go` is not NULL and *go is 0, the value is made void. */
 xfer_status xfi_cuda_flags_set(uint64_t *const *flags, int n_flags, uint64_t value,
                                const uint64_t *go, xfer_stream stream);
 /* *go becomes 0 where one of at most 64 flags is void, else 1. */

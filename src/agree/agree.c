@@ -1,6 +1,6 @@
 /*
- * Agreement on metadata. In the usual case one all-gather of digests. Where some rank lacks layouts
- * or has its own boxes only, these are filled in first. Where digests differ, a bisection over
+ * Agreement on metadata: usually one all-gather of digests. If some rank lacks layouts, or has its
+ * own boxes alone, these are filled in first (agree_fill.c). If digests differ, a bisection over
  * prefixes of the tensor list finds the first difference.
  */
 #include "agree.h"
@@ -16,7 +16,7 @@
 #include "problem.h"
 #include "statement.h"
 
-/* What counts of one tensor. */
+/* What is compared of one tensor. */
 typedef void hash_fn(XXH3_state_t *state, const xfer_tensor *tensor);
 
 static void hash_name(XXH3_state_t *state, const xfer_tensor *t)
@@ -34,7 +34,7 @@ static void hash_all(XXH3_state_t *state, const xfer_tensor *t)
   XXH3_128bits_update(state, &t->conversion, sizeof t->conversion);
 }
 
-/* Must others fill it in? */
+/* Do other ranks have to fill it in? */
 static bool is_open(const xfer_layout *layout)
 {
   return layout == NULL || layout->is_own;
@@ -72,8 +72,8 @@ done:
   return st;
 }
 
-/* The first tensor that is not the same everywhere, by bisection over prefixes, of which all n are
- * known not to be. */
+/* The first tensor that is not the same on all ranks, by bisection over prefixes of the list; the
+ * whole list is known to differ. */
 static xfer_status find_difference(size_t *first, xfi_comm *comm, hash_fn *hash_one,
                                    const xfer_tensor *tensors, size_t n, xfi_deadline deadline)
 {
@@ -225,7 +225,7 @@ static void share_all(xfi_agreed *agreed, const xfer_tensor *tensors)
   }
 }
 
-/* Say what this rank has, hear what the others say, and compare all but the tensors. */
+/* Exchange statements, and compare all but the tensors. */
 static xfi_statement *exchange_statements(xfi_comm *comm, xfer_status *st, const xfi_agreed *agreed,
                                           const xfer_plan_options *options, xfi_deadline deadline)
 {

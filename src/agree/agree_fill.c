@@ -1,8 +1,13 @@
-/* Each layout that some rank needs of another is told once, from the lowest rank that has it: own
- * boxes, which become whole layouts, and what ranks were not told. Sides of tensors are numbered,
- * two for each. A rank says in two bits of each side whether it has a layout there and whether that
- * is boxes of its own. Which layout it is, all say where some have own boxes; where some merely
- * lack it the lowest rank that has one does. */
+/* Fills in what ranks do not know of the tensors' layouts. The two sides of the tensors are
+ * numbered, 2 * n_tensors in all, and there are three steps:
+ *
+ * 1. Each rank sends two bits for each side, whether it has a layout there and whether that is its
+ *    own boxes alone, and the digests of its distinct layouts. Layouts are numbered from then on.
+ * 2. Which layout each has, by its number: on sides where some rank has own boxes all ranks say so;
+ * on sides that some rank lacks, the lowest rank that has the layout does, which "fills" the side.
+ * 3. Each layout that is needed is sent once, by the lowest rank that has it. Of own boxes every
+ * rank then makes whole layouts.
+ */
 #include <string.h>
 
 #include "agree_fill.h"
@@ -13,10 +18,10 @@
 #include "intern.h"
 #include "serial.h"
 
-/* What a rank has on one side of a tensor, besides 1 + a number. */
+/* A "use" is what a rank has on one side of a tensor: 1 + the number of a layout, or nothing. */
 #define NO_LAYOUT 0
 
-/* Most bytes that one gathering takes. */
+/* Most bytes of one all-gather. */
 #define GATHER_BYTES ((size_t)16 << 20)
 
 typedef struct filling {
@@ -24,20 +29,20 @@ typedef struct filling {
   xfi_deadline deadline;
   xfer_tensor *tensors;
   size_t n_sides;
-  size_t n_words;           /* of bits of them */
+  size_t n_words;           /* of a set of sides, one bit for each */
   const xfer_layout **mine; /* [n_mine] this rank's distinct layouts */
   size_t n_mine;
-  uint32_t *uses;      /* [n_sides] of `mine`, later of all */
-  xfi_interned known;  /* of all ranks' */
-  int *tellers;        /* [known.n] the lowest rank that has it */
-  xfer_layout **told;  /* [known.n] NULL: nobody needs it */
-  uint64_t *own;       /* [n_words] sides of which some rank has own boxes */
-  size_t n_own;        /* so many */
-  uint64_t *fills;     /* [size][n_words] other sides, that some lack and this rank is to fill */
-  uint32_t *said;      /* each rank's uses of the n_own sides, then of those that it fills */
-  size_t *from;        /* [size + 1] where a rank's begin */
-  uint32_t *filled;    /* [n_sides] the uses of those that any rank fills */
-  xfer_layout **whole; /* [n_whole] of own boxes */
+  uint32_t *uses; /* [n_sides] this rank's; their numbers are of `mine` first, then of `known` */
+  xfi_interned known;  /* the layouts of all ranks */
+  int *tellers;        /* [known.n] the lowest rank that has each */
+  xfer_layout **told;  /* [known.n] as received; NULL: no rank needs it */
+  uint64_t *own;       /* [n_words] set of the sides on which some rank has own boxes */
+  size_t n_own;        /* how many */
+  uint64_t *fills;     /* [size][n_words] sets of the sides that each rank fills for others */
+  uint32_t *said;      /* each rank's uses on the n_own sides, then on those that it fills */
+  size_t *from;        /* [size + 1] where each rank's begin in `said` */
+  uint32_t *filled;    /* [n_sides] the use on each side that some rank fills */
+  xfer_layout **whole; /* [n_whole] layouts that were made of own boxes */
   size_t n_whole;
 } filling;
 
@@ -51,13 +56,13 @@ static bool has_bit(const uint64_t *words, size_t side)
   return (words[side / 64] >> side % 64 & 1) != 0;
 }
 
-/* The layout of a use; NULL: there is none, or it was not told. */
+/* The layout of a use; NULL: none, or it was not sent. */
 static const xfer_layout *layout_of(const filling *f, uint32_t use)
 {
   return use == NO_LAYOUT ? NULL : f->told[use - 1];
 }
 
-/* What was not told is whole. */
+/* A layout that was not sent is a whole one. */
 static bool is_own(const xfer_layout *layout)
 {
   return layout != NULL && layout->is_own;
@@ -65,8 +70,8 @@ static bool is_own(const xfer_layout *layout)
 
 /* ---- what each rank has ---- */
 
-/* sizes[r] bytes of each rank r, which `all` has one after the other, in steps of bounded memory. A
- * rank without memory lets the others go. */
+/* All-gather of sizes[r] bytes from each rank r, one rank's after the other's in *all, in steps
+ * that bound the memory. A rank without memory breaks the comm, so that the others do not wait. */
 static xfer_status gather(void **all, const filling *f, const void *mine, const uint64_t *sizes)
 {
   const size_t size = (size_t)f->comm->size;
@@ -106,7 +111,7 @@ done:
   return st;
 }
 
-/* A rank without memory lets the others go. */
+/* Likewise. */
 static xfer_status make_interned(xfi_interned *made, const filling *f, size_t n)
 {
   const xfer_status st = xfi_interned_create(made, n);
@@ -115,7 +120,7 @@ static xfer_status make_interned(xfi_interned *made, const filling *f, size_t n)
   return st;
 }
 
-/* This rank's distinct layouts, and where it uses them. */
+/* Fills `mine` and `uses`. */
 static xfer_status list_mine(filling *f)
 {
   xfer_status st = XFER_OK;
@@ -140,8 +145,8 @@ done:
   return st;
 }
 
-/* What a rank says first, in pairs of words: n_words times bits of sides that have a layout, and of
- * those that have own boxes, then the digests of its layouts. */
+/* What a rank sends in step 1, as pairs of words: n_words pairs of bits (has a layout, is own
+ * boxes), then the digests of its layouts. */
 static void write_pairs(uint64_t (*pairs)[2], const filling *f)
 {
   for (size_t s = 0; s < f->n_sides; s++) {
@@ -154,11 +159,11 @@ static void write_pairs(uint64_t (*pairs)[2], const filling *f)
     memcpy(pairs[f->n_words + i], f->mine[i]->digest, sizeof *pairs);
 }
 
-/* Of one rank. */
+/* The same, as it came from a rank. */
 static void read_pairs(filling *f, size_t rank, const uint64_t (*pairs)[2], size_t n)
 {
   for (size_t w = 0; w < f->n_words; w++) {
-    f->fills[rank * f->n_words + w] = pairs[w][0]; /* so far: all that it could */
+    f->fills[rank * f->n_words + w] = pairs[w][0]; /* so far: all that it could fill */
     f->own[w] |= pairs[w][1];
   }
   for (size_t i = f->n_words; i < n; i++) {
@@ -169,7 +174,9 @@ static void read_pairs(filling *f, size_t rank, const uint64_t (*pairs)[2], size
   }
 }
 
-/* What some lack is filled by the lowest rank that has it. Sides past n_sides are nobody's. */
+/* Which rank fills which side: the lowest that has a layout there. The bits past n_sides are no
+ * sides.
+ */
 static void choose_fills(filling *f)
 {
   const size_t size = (size_t)f->comm->size;
@@ -191,8 +198,7 @@ static void choose_fills(filling *f)
   }
 }
 
-/* Which sides have a layout, and which layouts there are, of all ranks. Their numbers are used from
- * here on. */
+/* Step 1. */
 static xfer_status hear_all(filling *f)
 {
   const size_t size = (size_t)f->comm->size;
@@ -244,7 +250,7 @@ static void write_uses(uint32_t *to, const filling *f)
     if (has_bit(fills, s)) *to++ = f->uses[s];
 }
 
-/* Which layouts they are, where that is needed. */
+/* Step 2. */
 static xfer_status gather_uses(filling *f)
 {
   const size_t size = (size_t)f->comm->size;
@@ -273,9 +279,9 @@ done:
   return st;
 }
 
-/* ---- what is told ---- */
+/* ---- layouts that are sent ---- */
 
-/* What ranks said of the sides that they fill. */
+/* Fills `filled` from what ranks said in step 2. */
 static xfer_status read_uses(filling *f)
 {
   f->filled = xfi_calloc(f->n_sides, sizeof *f->filled);
@@ -293,7 +299,7 @@ static xfer_status read_uses(filling *f)
   return XFER_OK;
 }
 
-/* The layouts that this rank tells: (number, length, bytes) each. */
+/* The layouts that this rank sends in step 3, each as (number, length, bytes). */
 static xfer_status write_mine(xfi_bytes *out, filling *f)
 {
   xfer_status st = XFER_OK;
@@ -334,7 +340,7 @@ static xfer_status read_told(filling *f, const unsigned char *bytes, size_t n_by
   return XFER_OK;
 }
 
-/* What is needed, to every rank. */
+/* Step 3. */
 static xfer_status tell(filling *f)
 {
   xfi_bytes mine = {NULL, 0, 0};
@@ -360,7 +366,7 @@ done:
 
 /* ---- whole layouts ---- */
 
-/* The boxes of the ranks that have any, `uses` being by rank. */
+/* The whole layout of ranks' own boxes: uses[size] are the ranks' uses on one side. */
 static xfer_status put_together(xfer_layout **whole, const filling *f, const uint32_t *uses,
                                 const char *name)
 {
@@ -421,15 +427,15 @@ done:
   return st;
 }
 
-/* This rank's share of a layout, in place of what it had. */
+/* Replaces a side's layout by another share of `layout`. */
 static void put(const xfer_layout **at, const xfer_layout *layout)
 {
-  xfi_layout_destroy((xfer_layout *)*at); /* a share too */
+  xfi_layout_destroy((xfer_layout *)*at); /* a share as well */
   *at = xfi_layout_share(layout);
 }
 
-/* Every side of which some rank has its own boxes, or this one nothing. Equal ones are one layout.
- */
+/* Replaces the layouts of sides on which some rank has own boxes, or this rank has none. Sides with
+ * equal boxes share one layout. */
 static xfer_status fill(filling *f)
 {
   const size_t size = (size_t)f->comm->size;

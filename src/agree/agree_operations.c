@@ -1,9 +1,9 @@
 /*
- * Agreement on operations. A rank adds up digests of all that it sends, each of the two ranks, the
- * id and the array, and takes away those of all that it receives. Over all ranks nothing is left if
- * and only if each send is one receive, so that one gathering of a digest settles it, whatever the
- * number of ranks and of operations. Where something is left, the sums of each pair show which pair
- * it is, and the two tell all what they have.
+ * Agreement on operations. A rank adds up the digests of all that it sends (of both ranks, the id
+ * and the array), and subtracts those of all that it receives. The sum over all ranks is 0 if and
+ * only if each send matches one receive, so one all-gather of a digest settles it, whatever the
+ * number of ranks and of operations. If it is not 0, the sums of each pair of ranks show which pair
+ * differs, and the two tell all ranks what they have.
  */
 #include <stdio.h>
 #include <string.h>
@@ -76,7 +76,7 @@ static void print_array(char *text, size_t n_bytes, const told *t)
   xfi_text_printf(&out, "]");
 }
 
-/* Two operations that should be one. */
+/* Two operations that should match. */
 static void say_difference(char text[TEXT_BYTES], const told *sent, const told *received, int src,
                            int dst)
 {
@@ -91,8 +91,8 @@ static void say_difference(char text[TEXT_BYTES], const told *sent, const told *
                  (unsigned long long)id, src, dst, arrays[0], arrays[1]);
 }
 
-/* The first difference of a pair's operations, which are in order of id: its two ranks tell them to
- * all, some at a time. */
+/* Finds the first difference between the operations of a pair of ranks. These are sorted by id, and
+ * the two ranks send them to all, some at a time. */
 static xfer_status compare_pair(char text[TEXT_BYTES], xfi_comm *comm, const xfi_operations *ops,
                                 int src, int dst, xfi_deadline deadline)
 {

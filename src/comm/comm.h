@@ -51,8 +51,8 @@ typedef struct xfi_channel {
   bool send;
   uint64_t n_bytes; /* the same on both ends; above 0 */
   uint64_t n_done;  /* bytes carried so far: the caller sets 0, the comm counts */
-  size_t next_same; /* index of a later channel that sends the same bytes: they are put into slots
-                       once, for the first of such channels; 0: none */
+  size_t next_same; /* index of the next channel that sends the same bytes as this one; they are put
+                       into slots once, for the first of such channels. 0: none */
   bool is_again;    /* this channel is the next_same of an earlier one */
 } xfi_channel;
 
@@ -65,7 +65,7 @@ typedef struct xfi_carriage {
   size_t n;
   size_t slot_bytes; /* most of a slot; the same on both ends */
   xfi_carry_fn *carry;
-  void *context; /* its */
+  void *context; /* of `carry` */
 } xfi_carriage;
 
 #define XFI_CHANNEL_SLOTS 4
@@ -108,8 +108,8 @@ typedef xfer_status xfi_broadcast_fn(xfi_comm *comm, const xfi_message *messages
 
 typedef struct xfi_comm_ops {
   bool recv_direct;   /* data may be received straight into the caller's tensors */
-  bool takes_several; /* messages from one rank to another in a round */
-  size_t fast_unit;   /* data is to begin at multiples of it, or it is slow; 0: anywhere */
+  bool takes_several; /* a round may have several messages from one rank to another */
+  size_t fast_unit;   /* messages are slow unless they begin at multiples of it; 0: anywhere */
 
   void (*destroy)(xfi_comm *comm);
 
@@ -141,8 +141,8 @@ typedef struct xfi_comm_ops {
    * own, gathering and exchanging go on and connect() makes new ones; otherwise this is abort().
    * NULL: there are no rounds. */
   void (*abort_data)(xfi_comm *comm, const char *why);
-  /* How often rounds were cancelled here. NULL, with check_data: a round's outcome is known when it
-   * returns. */
+  /* How often abort_data() has cancelled rounds on this rank. NULL, as check_data is then: a round
+   * has succeeded or failed when it returns. */
   uint64_t (*n_data_ends)(xfi_comm *comm);
   /* XFER_OK if none were cancelled since n_data_ends() was n_ends. */
   xfer_status (*check_data)(xfi_comm *comm, uint64_t n_ends);
@@ -150,9 +150,8 @@ typedef struct xfi_comm_ops {
   void (*unwatch)(xfi_comm *comm, const void *context);
 } xfi_comm_ops;
 
-/* Tells whether a round or broadcast has become pointless, because a peer takes no part: then
- * nobody waits for it any longer, on a device either. Called by any thread; `look` NULL: it never
- * tells. */
+/* Tells whether a round or broadcast has become pointless, because a peer takes no part in the run:
+ * then it is cancelled. Called by any thread. `look` NULL: it never is. */
 typedef struct xfi_purpose {
   xfer_status (*look)(void *context, uint64_t number);
   void *context;

@@ -14,20 +14,20 @@ typedef enum xfi_until {
 
 /* For whom a rank waits, in memory that others read. */
 typedef struct xfi_waiting {
-  _Atomic uint32_t until; /* xfi_until. Set from the first sleep until what it waits for has
-                             come, or its bell has rung */
+  _Atomic uint32_t until; /* xfi_until. Not XFI_AWAKE from its first sleep on, until what it waits
+                             for has come or it is woken */
   _Atomic uint64_t n;     /* how often this was written */
-  _Atomic bool awaits[]; /* [size] the ranks that it waits for; valid unless `until` is XFI_AWAKE */
+  _Atomic bool awaits[];  /* [size] the ranks that it waits for, unless `until` is XFI_AWAKE */
 } xfi_waiting;
 
-/* Of one rank of a comm. */
+/* What one rank of a comm knows of the waits of all. */
 struct xfi_waits {
   int rank;
   int size;
-  xfi_waiting **said; /* [size] NULL: that rank cannot be asked */
+  xfi_waiting **said; /* [size] what each rank publishes; NULL: that cannot be read here */
   bool *awaits;       /* [size] for whom this rank waits: filled by the caller, then published */
-  bool *asked;        /* [size] scratch while looking for who is late, */
-  uint64_t *n;        /* [size] and each rank's `n` when that began */
+  bool *asked;        /* [size] scratch of a search for who is late */
+  uint64_t *n;        /* [size] each rank's xfi_waiting.n when the search began */
 };
 
 /* The bytes of one xfi_waiting. */
@@ -44,18 +44,18 @@ XFI_DOOR bool *xfi_waits_note(xfi_waits *waits);
 XFI_DOOR void xfi_waits_say(xfi_waits *waits, xfi_until until);
 /* The wait is over; NULL is fine. */
 XFI_DOOR void xfi_waits_end(xfi_waits *waits);
-/* A wait is cut into parts, after each of which the rank publishes again that it waits: the
- * deadline of the next part, after n of them. */
+/* A rank that waits publishes so again from time to time, so it waits in parts: the deadline of the
+ * next part, after n parts. */
 xfi_deadline xfi_waits_part(xfi_deadline end, int n);
 
-/* Who is late. Zero at first. */
+/* A search for who is late. Zero at first. */
 typedef struct xfi_late {
-  int rank; /* -1: nobody is seen to be */
+  int rank; /* who is; -1: nobody is seen to be */
   int n_alike;
   int n_looks;
 } xfi_late;
-/* Looks once more, on a rank that has just published for whom it waits. True: *late has the result.
- * False, after a short sleep: publish again and call again. */
+/* One step of the search, by a rank that has just published for whom it waits. True: late->rank is
+ * the result. False, after a short sleep: publish again and call again. */
 XFI_DOOR bool xfi_waits_find_late(xfi_waits *waits, xfi_late *late);
 
 #endif

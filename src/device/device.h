@@ -32,27 +32,28 @@ typedef struct xfi_mem_handle {
   unsigned char bytes[192];
 } xfi_mem_handle;
 
-/* A peer's allocation, as mapped here. */
+/* A peer's allocation, mapped into this rank's address space. */
 typedef struct xfi_mapping {
-  char *base; /* corresponds to the exporter's xfi_allocation.base */
+  char *base; /* here; the exporter's xfi_allocation.base there */
 } xfi_mapping;
 
-/* A thread's state from before it entered a device, for leave(). */
+/* What enter() changed in the calling thread, for leave() to restore. */
 typedef struct xfi_entered {
-  bool has_context; /* of the device, to be given back */
-  int mode;
+  bool has_context; /* enter() pushed the device's context; leave() pops it */
+  int mode;         /* the thread's stream capture mode before */
 } xfi_entered;
 
-/* The allocation that holds some bytes. If two looks give equal ones, it is the same allocation and
- * still alive. Memory that is mapped chunk by chunk counts as the chunks that hold the bytes. */
+/* The allocation that some bytes lie in. If it is looked up twice with equal results, it is the
+ * same allocation, still alive. For memory that is mapped chunk by chunk, the chunks that the bytes
+ * lie in count as one allocation. */
 typedef struct xfi_allocation {
-  void *base;         /* of the allocation that holds the bytes */
-  size_t n_bytes;     /* from base */
-  uint64_t id;        /* never used again for another allocation; 0: the device cannot tell */
-  size_t chunk_bytes; /* of each of several chunks; 0: there is one, or they differ in size */
+  void *base;
+  size_t n_bytes;
+  uint64_t id;        /* no other allocation ever has the same; 0: the device cannot tell */
+  size_t chunk_bytes; /* several chunks of this size each; 0: one, or of different sizes */
 } xfi_allocation;
 
-/* The allocation, of `n` sorted by address, that holds the byte; NULL: none does. */
+/* Which of `n` allocations, sorted by address, holds the byte; NULL: none. */
 static inline const xfi_allocation *xfi_allocation_at(const xfi_allocation *all, size_t n,
                                                       const void *pointer)
 {
@@ -80,57 +81,56 @@ typedef struct xfi_flags {
   int n;
 } xfi_flags;
 
-/* Decides, once for each launch, whether copies into others' memory may be done. */
+/* Decides on the device, once for each launch, whether its copies may be made: a wait for a flag
+ * also ends where the peer has given up. */
 typedef struct xfi_guard xfi_guard;
-enum { XFI_GUARD_FLAGS = 64 }; /* at most */
+enum { XFI_GUARD_FLAGS = 64 }; /* most flags of a guard */
 
 /* The copies of a batch, and what the device is told of its launches. */
 typedef struct xfi_batch_spec {
-  xfi_copy *copies; /* [n_copies] between this device's memory and imported memory. The device may
+  xfi_copy *copies; /* [n_copies] between memory of this device and imported memory. The device may
                        overwrite the array, unless the guard is strict */
   size_t n_copies;
-  int percent;            /* of the device's multiprocessors: at most so many copy */
-  const xfi_guard *guard; /* a launch copies nothing if it forbids that, but see guard_create();
-                             NULL: every launch copies */
-  bool open;   /* nothing can delay launches, so they need no guard; no batch is made if such a one
-                  would be no faster */
-  bool beside; /* other copies are made at the same time, */
-  bool no_engine; /* some of them to or from other peers in an order in which ranks meet: the copy
-                     engine takes none */
+  int percent;            /* most of the device's multiprocessors that copy, in per cent */
+  const xfi_guard *guard; /* asked at each launch, but see guard_create(); NULL: always copy */
+  bool open;      /* nothing will delay the launches, so they need no guard. *batch becomes NULL
+                     unless such a batch is faster */
+  bool beside;    /* other copies run at the same time */
+  bool no_engine; /* leave the copy engine out: other ranks' engines copy to or from the same peers
+                     at the same time, which makes all of them slow */
   const xfi_allocation *known; /* [n_known] allocations that the copies' memory lies in, sorted by
-                                  address: the device need not look them up */
+                                  address, so that the driver need not be asked */
   size_t n_known;
 } xfi_batch_spec;
 
 typedef struct xfi_device_ops {
-  bool is_synchronous; /* all work is done when a call returns, and flags can be read */
+  bool is_synchronous; /* all work is done when a call returns, and hosts read the flags */
   bool pulls;          /* reading a peer's memory is as fast as writing it, except in narrow rows */
-  /* Streams worth using side by side for copies to different peers; at least 1. */
-  int n_copy_streams;
+  int n_copy_streams;  /* for copies to different peers at the same time; at least 1 */
   /* Defaults of plan options on this device. */
   uint64_t default_staging_bytes;
   uint64_t default_window_bytes;
 
   void (*destroy)(xfi_device *device);
-  /* Called around everything that a thread asks of the device; NULL: nothing to do. */
+  /* Called before and after all other functions, by the calling thread; NULL: not needed. */
   void (*enter)(const xfi_device *device, xfi_entered *before);
   void (*leave)(const xfi_device *device, const xfi_entered *before);
 
   /* Memory of this device, zeroed. */
   xfer_status (*alloc)(xfi_device *device, void **memory, size_t n_bytes);
   void (*free)(xfi_device *device, void *memory);
-  /* Host memory that this device's copies can use too. */
+  /* Host memory that copies of this device may read and write (on CUDA: pinned). */
   xfi_host_memory host_memory;
-  /* Find the allocation that the bytes from `pointer` lie in. XFER_ERR_ARG, with text: they reach
-   * past its end, or copies cannot use it (on CUDA: pageable host or another device's memory). */
+  /* Find the allocation that `n_bytes` from `pointer` lie in. XFER_ERR_ARG, with text: they reach
+   * past its end, or copies cannot use it (on CUDA: pageable host memory, or another device's). */
   xfer_status (*find_allocation)(xfi_device *device, const void *pointer, size_t n_bytes,
                                  xfi_allocation *found);
 
-  /* On a synchronous device all functions of streams and events are NULL: call the wrappers below,
-   * which allow for that. */
+  /* On a synchronous device all functions of streams and events are NULL: call xfi_stream_create()
+   * and so on below, which then do nothing. */
   xfer_status (*stream_create)(xfi_device *device, xfer_stream *stream);
   void (*stream_destroy)(xfi_device *device, xfer_stream stream);
-  /* May work be put on the caller's stream now? Not while it captures. */
+  /* May work be enqueued on the caller's stream? Not while it captures a graph. */
   xfer_status (*stream_check)(xfi_device *device, xfer_stream stream);
   xfer_status (*event_create)(xfi_device *device, xfi_event **event);
   void (*event_destroy)(xfi_device *device, xfi_event *event);
@@ -141,25 +141,25 @@ typedef struct xfi_device_ops {
   /* Block the calling thread until the event has passed. XFER_ERR_TIMEOUT at the deadline. */
   xfer_status (*event_sync)(xfi_device *device, xfi_event *event, xfi_deadline deadline);
 
-  /* Prepare the copies of `spec`.
-   * `*batch` is NULL or an old batch that is not launched again: the new one takes its place and
-   * its memory. After a failure the old one is gone too, and *batch is NULL. Launches of it that
-   * are under way continue, unless they read it (batch_is_read()). */
+  /* Prepare the copies of `spec`. *batch is NULL, or an old batch, which the new one replaces and
+   * whose memory it reuses; after a failure *batch is NULL. Launches of the old batch that are
+   * under way go on, unless they read it: ask batch_is_read() before. */
   xfer_status (*batch_create)(xfi_device *device, xfi_batch **batch, const xfi_batch_spec *spec);
-  /* May an open batch of the same copies be faster than this one? NULL: never. */
+  /* Might an open batch of the same copies be faster than this one? NULL: never. */
   bool (*batch_wants_open)(const xfi_batch *batch);
   void (*batch_destroy)(xfi_device *device, xfi_batch *batch);
-  /* Do launches read the batch while they are under way? NULL: none does once the call returned. */
+  /* Does a launch still read the batch's memory after batch_launch() has returned? NULL: never. */
   bool (*batch_is_read)(const xfi_batch *batch);
-  /* Copies of the batch that go to a copy engine run one after the other, after all that earlier
-   * launches with the same `turn` gave to one. NULL: no such order. */
+  /* What the copy engine copies waits for what earlier launches with the same `turn` gave to the
+   * engine. `turn` NULL: no such order. */
   xfer_status (*batch_launch)(xfi_device *device, xfi_batch *batch, xfer_stream stream,
                               xfi_event *turn);
-  /* The batch's copies, in order; addresses in them may be changed while it is not launched. NULL:
-   * such a batch must be made again. */
+  /* The batch's copies, in order, whose addresses may be changed between launches. NULL: a batch at
+   * other addresses has to be made anew. */
   xfi_copy *(*batch_copies)(xfi_batch *batch);
 
-  /* Prepare sums of boxes; slots that no box names stay 0. The array is copied. */
+  /* Prepare digests of boxes, added up in n_slots sums; a slot that no box names stays 0. The array
+   * is copied. */
   xfer_status (*digest_create)(xfi_device *device, xfi_digest **digest, const xfi_digest_box *boxes,
                                size_t n_boxes, size_t n_slots);
   void (*digest_destroy)(xfi_device *device, xfi_digest *digest);
@@ -167,75 +167,77 @@ typedef struct xfi_device_ops {
   /* The sums [n_slots] of the last launch, valid once its stream has passed it. */
   const xfi_sum *(*digest_sums)(const xfi_digest *digest);
 
-  /* NULL on a synchronous device, where a failed wait is an error at once. A guard forbids copies
-   * if one of `flags` (the list is copied) was void when the stream reached guard_check(). If it is
-   * not `strict`, copies that are faster without it may ignore it: for those that write our own
-   * memory. */
+  /* NULL, as the two after it, on a synchronous device, where a failed wait is an error at once. A
+   * guard forbids copies if one of `flags` (the list is copied) was void when the stream came to
+   * guard_check(). A `strict` guard holds for all copies; another one may be ignored by copies that
+   * are faster so (those of the copy engine), and is for copies into this rank's own memory. */
   xfer_status (*guard_create)(xfi_device *device, xfi_guard **guard, const xfi_flags *flags,
                               bool strict);
   void (*guard_destroy)(xfi_device *device, xfi_guard *guard);
   xfer_status (*guard_check)(xfi_device *device, xfi_guard *guard, xfer_stream stream);
-  /* guard_check(), batch_launch() of a batch with that guard, and flags_set(), all in one launch of
-   * a kernel; *launched is false, and nothing was, if the batch is more than that. NULL, as
-   * guard_create. */
+  /* guard_check(), batch_launch() of a batch with that guard, and flags_set(), in a single launch
+   * of one kernel. *launched is false, and nothing has happened, if the batch needs several. NULL
+   * on a synchronous device. */
   xfer_status (*guarded_launch)(xfi_device *device, const xfi_batch *batch, const xfi_flags *set,
                                 uint64_t value, xfer_stream stream, bool *launched);
 
-  /* Writes 64 bytes: ranks with equal ones may be able to map each other's memory. */
+  /* Writes 64 bytes. Ranks whose bytes are equal may be able to map each other's memory; others are
+   * not. */
   void (*domain)(xfi_device *device, unsigned char domain[64]);
-  /* A handle for an allocation of find_allocation(). If the memory cannot be shared outside the
-   * process, nobody can map the handle. */
+  /* A handle for an allocation of find_allocation(). Of memory that cannot leave its process one is
+   * made too, and mem_import() of it fails in other processes. */
   xfer_status (*mem_export)(xfi_device *device, xfi_allocation allocation, xfi_mem_handle *handle);
-  /* Map a peer's allocation. Reference counted: mapping the same one twice gives the same mapping.
-   * XFER_ERR_UNSUPPORTED if it cannot be reached; XFER_ERR_TIMEOUT if nobody answers, with a text
-   * that does not name the owner. */
+  /* Map a peer's allocation. Mappings are counted: mapping an allocation twice gives the same one.
+   * XFER_ERR_UNSUPPORTED: it cannot be mapped here. XFER_ERR_TIMEOUT: its owner does not answer;
+   * the text does not name the rank, which the device does not know. */
   xfer_status (*mem_import)(xfi_device *device, const xfi_mem_handle *handle, xfi_mapping **mapping,
                             xfi_deadline deadline);
-  /* Call once for each import, before the device is destroyed. */
+  /* Once for each mem_import(), before the device is destroyed. */
   void (*mem_unimport)(xfi_device *device, xfi_mapping *mapping);
 
-  /* Allocate flags, zeroed. `by_streams`: streams store to them, not only hosts. */
+  /* Allocate flags, zeroed. `by_streams`: streams write them too, not only hosts. */
   xfer_status (*flags_alloc)(xfi_device *device, uint64_t **flags, size_t n_flags, bool by_streams);
   void (*flags_free)(xfi_device *device, uint64_t *flags);
-  /* Become another owner of a peer's flags, who must call flags_free() too: they live until the
-   * last owner has. False: they are gone, since the peer failed. NULL: mapping them is enough. */
+  /* Share a peer's flags, of this process: they live until each owner has called flags_free().
+   * False: they are gone, since the peer has failed. NULL: mem_import() keeps them alive. */
   bool (*flags_share)(xfi_device *device, uint64_t *flags);
-  /* Store `value` to the flags of `set`, own or imported; whoever sees it also sees all earlier
-   * work on `stream`. Later work on `stream` starts once each flag of `wait`, all in own memory, is
-   * >= value. On the host this blocks, and on XFER_ERR_TIMEOUT *late is the index of a flag that
-   * did not get there. A device that waits by itself ignores the deadline. */
+  /* Enqueue on `stream`: store `value` to each flag of `set`, own or imported, so that whoever sees
+   * the value also sees all earlier work on the stream; then hold up later work until each flag of
+   * `wait`, all in own memory, is >= value. A synchronous device does it at once and blocks; after
+   * XFER_ERR_TIMEOUT *late is the index of a flag that did not get there. Other devices ignore the
+   * deadline: the caller's alarm ends their waits. */
   xfer_status (*flags_sync)(xfi_device *device, const xfi_flags *set, const xfi_flags *wait,
                             uint64_t value, xfer_stream stream, xfi_deadline deadline, int *late);
-  /* Only the store of flags_sync(). If `guard` is not NULL and forbids, the value stored is void.
-   */
+  /* Only the store of flags_sync(). If there is a guard, and it forbids, the value is void. */
   xfer_status (*flags_set)(xfi_device *device, const xfi_flags *set, const xfi_guard *guard,
                            uint64_t value, xfer_stream stream);
-  /* Store `value` from the host to an own or imported flag, at once, whatever streams do. */
+  /* Store `value` to an own or imported flag from the host, at once, without regard to streams. */
   void (*flags_store)(xfi_device *device, uint64_t *flag, uint64_t value);
 
-  /* From here on NULL: nothing to do. The index of the first of `then` that is no longer the same
-   * living allocation; n: all still are. */
+  /* From here on NULL means that there is nothing to do.
+   *
+   * The index of the first of `then` that has been freed, or replaced by another allocation at its
+   * address; n: none. */
   size_t (*find_changed)(xfi_device *device, const xfi_allocation *then, size_t n);
-  /* A number that stays the same only if nothing was allocated in this process since the last call:
-   * an allocation found after a call with the same number may be freed since, but its memory is not
-   * another allocation's. 0: not known. Takes 2 us; the first call allocates. */
+  /* A number that changes whenever this process allocates, so that many allocations need not be
+   * looked up again: while it is the same, one that was found before may have been freed, but no
+   * other is in its place. 0: not known. Takes 2 us; the first call allocates. */
   uint64_t (*allocation_mark)(xfi_device *device);
-  /* Call after a commit: until the next export no peer imports what was exported so far. */
+  /* After a commit: no peer will import what was exported so far. */
   void (*exports_end)(xfi_device *device);
 } xfi_device_ops;
 
 struct xfi_device {
   const xfi_device_ops *ops;
-  uint64_t place;     /* equal for ranks of one process on one device, and apart from the low byte
-                         for all ranks of one process; 0: it does not matter */
-  uint64_t gpu;       /* this one of its host, in whatever process; 0: it is none */
+  uint64_t place;     /* equal for ranks of one process that share a device; all but the low byte is
+                         equal for all ranks of one process; 0: it does not matter */
+  uint64_t gpu;       /* which GPU of the host, the same in all processes; 0: this is no GPU */
   xfi_alarms *alarms; /* NULL: the device is synchronous */
-  /* Up to this many bytes to and from all peers go in one batch, rather than one for each peer on a
-   * stream of its own. */
-  uint64_t one_batch_bytes;
+  uint64_t one_batch_bytes; /* up to so many to and from all peers are copied in one batch; more in
+                               a batch for each peer, on a stream of its own */
 };
 
-/* A device that is NULL, as in a simulation: nothing to do. */
+/* Without a device, as in a simulation, these two do nothing. */
 static inline void xfi_device_enter(const xfi_device *device, xfi_entered *before)
 {
   if (device != NULL && device->ops->enter != NULL) device->ops->enter(device, before);
@@ -246,8 +248,8 @@ static inline void xfi_device_leave(const xfi_device *device, const xfi_entered 
   if (device != NULL && device->ops->leave != NULL) device->ops->leave(device, before);
 }
 
-/* Streams and events. *stream and *event must be NULL before, and stay NULL on a synchronous
- * device. An event that is NULL has passed; destroying NULL is fine. */
+/* Streams and events. On a synchronous device *stream and *event, which are NULL before, stay so. A
+ * NULL event has passed; destroying NULL is fine. */
 static inline xfer_status xfi_stream_create(xfi_device *device, xfer_stream *stream)
 {
   return device->ops->stream_create == NULL ? XFER_OK : device->ops->stream_create(device, stream);
@@ -289,7 +291,7 @@ static inline xfer_status xfi_event_sync(xfi_device *device, xfi_event *event,
   return event == NULL ? XFER_OK : device->ops->event_sync(device, event, deadline);
 }
 
-/* A batch that is NULL is fine. */
+/* As the operations of these names; NULL is fine. */
 static inline bool xfi_batch_is_read(const xfi_device *device, const xfi_batch *batch)
 {
   return batch != NULL && device->ops->batch_is_read != NULL && device->ops->batch_is_read(batch);
@@ -334,7 +336,7 @@ XFI_DOOR uint64_t xfi_process_number(void);
  * if memory is short. */
 XFI_DOOR xfer_status xfi_device_create_host(xfi_device **device);
 
-/* Is there a CUDA driver? This and the next function are in libxfer_nccl. */
+/* XFER_ERR_CUDA: there is no CUDA driver. This and the next function are in libxfer_nccl. */
 xfer_status xfi_cuda_here(void);
 /* The calling thread's current CUDA device. */
 xfer_status xfi_device_create_cuda(xfi_device **device);

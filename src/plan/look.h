@@ -40,7 +40,7 @@ typedef struct xfi_start {
   size_t i;
 } xfi_start;
 
-/* What classes are filled with, one after the other; zero at first. */
+/* Memory for filling classes, one after the other; zero at first. */
 typedef struct xfi_scratch {
   xfi_met *met;
   size_t n_met;
@@ -69,8 +69,8 @@ typedef struct xfi_look {
   xfi_scratch *scratch;
 } xfi_look;
 
-/* Append what runs of this rank have in common with the parts of the other side's dim, and put the
- * list in order. */
+/* Append the intersections of this rank's runs with the parts of the other side's dim, and sort the
+ * list. */
 xfer_status xfi_pieces_add(xfi_pieces *list, const xfi_runs *runs, const xfi_dim *other,
                            bool is_source);
 
@@ -81,8 +81,8 @@ xfer_status xfi_flows_add(xfi_flows *flows, const xfi_pieces *lists, const xfer_
 /* Fill look->flows, and prove them if they are the destination's. */
 xfer_status xfi_pieces_fill(const xfi_look *look);
 xfer_status xfi_meet_fill(const xfi_look *look);
-/* Every source part of a class, whoever holds it: one flow each, whose boxes are what it is read
- * from; by boxes, their units are the source's. */
+/* Lists every source part of a class, whoever holds it, as a flow whose boxes are what is read from
+ * it. In layouts by boxes their units are those of the source. */
 xfer_status xfi_meet_sources(xfi_flows *flows, const xfi_class *cls);
 
 #endif

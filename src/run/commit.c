@@ -13,7 +13,7 @@
 #include "quant.h"
 #include "run.h"
 
-/* All that commit made. What a run that nobody waited for may still do is waited for. */
+/* Gives back all that commit made, after the last run, which nobody may have waited for. */
 void xfi_run_drop_lanes(xfer_plan *plan)
 {
   if (plan->relay != NULL) xfi_run_drop_lanes(plan->relay);
@@ -51,18 +51,18 @@ static xfer_status commit_local(xfer_plan *plan)
   return xfi_verify_prepare(plan);
 }
 
-/* What a commit has to do with the lanes: nothing, give them other addresses, or make them. */
+/* What a commit does with the lanes: keeps them, gives them new addresses, or makes them. */
 typedef enum work { LANES_STAY, LANES_MOVE, LANES_MADE } work;
 
-/* What all ranks' words come to. */
+/* The words of all ranks, taken together. */
 typedef struct heard {
-  int other;  /* the first rank that means another plan than rank 0; -1: none does */
-  bool fails; /* some rank has failed */
-  work most;  /* that some rank needs: then all do it */
-  bool tells; /* some rank does, */
-  bool has_run;
-  bool offers;      /* and every rank */
-  uint64_t n_turns; /* the most that one had */
+  int other;        /* the first rank that commits another plan than rank 0; -1: none */
+  bool fails;       /* some rank has failed */
+  work most;        /* the most that some rank has to do: all ranks do it */
+  bool tells;       /* some rank has to tell peers its addresses */
+  bool has_run;     /* some rank has run */
+  bool offers;      /* every rank has room for offers */
+  uint64_t n_turns; /* the highest of all ranks */
 } heard;
 
 static heard hear(const xfi_commit_word *words, int n_ranks)
@@ -81,7 +81,7 @@ static heard hear(const xfi_commit_word *words, int n_ranks)
   return all;
 }
 
-/* All ranks mean this plan, and none has failed before; else all fail. */
+/* Fails on all ranks unless they commit the same plan and none has failed. */
 static xfer_status check_words(const xfer_plan *plan, const xfi_commit_word *words,
                                const heard *all, xfi_deadline deadline)
 {
@@ -94,7 +94,7 @@ static xfer_status check_words(const xfer_plan *plan, const xfi_commit_word *wor
   return xfi_comm_agree(plan->comm, words[plan->comm->rank].status, deadline); /* for the text */
 }
 
-/* Whom this rank exchanges messages with in rounds. */
+/* Mark the ranks with which this one exchanges messages in rounds. */
 static void mark_peers(bool *peers, const xfi_pipeline *p)
 {
   for (size_t i = 0; i < p->n_steps; i++)
@@ -102,7 +102,8 @@ static void mark_peers(bool *peers, const xfi_pipeline *p)
       peers[p->steps[i].messages[m].peer] = true;
 }
 
-/* Connect what connects lazily, where messages will go: nothing where none will. All ranks. */
+/* Make connections that would otherwise be made by the first message. Collective; does nothing if
+ * no rank sends messages. */
 static xfer_status connect_peers(xfer_plan *plan, xfer_status mine, xfi_deadline deadline)
 {
   xfi_comm *comm = plan->comm;
@@ -130,15 +131,15 @@ static xfi_near nearness(const xfi_commit_word *own, const xfi_commit_word *othe
   return own->place == other->place ? XFI_SAME_DEVICE : XFI_SAME_PROCESS;
 }
 
-/* As two processes do, not threads of one. */
+/* Do two processes (not threads of one) use the same GPU? */
 static bool share_gpu(const xfi_commit_word *own, const xfi_commit_word *other)
 {
   return memcmp(other->domain, own->domain, sizeof own->domain) == 0 && own->gpu != 0 &&
          own->gpu == other->gpu && own->place >> 8 != other->place >> 8;
 }
 
-/* Offers on all ranks, or on none where one gets no memory for them: messages need no block of the
- * plan's own. Collective, where the plan is to offer, as all ranks know. */
+/* Make offers on all ranks, or on none if some rank gets no memory for them: then data goes in
+ * messages. Collective, if plan->offers. */
 static xfer_status make_offers(xfer_plan *plan, xfer_status mine, xfi_deadline deadline)
 {
   int n_made = 0;
@@ -151,7 +152,7 @@ static xfer_status make_offers(xfer_plan *plan, xfer_status mine, xfi_deadline d
   return XFER_OK;
 }
 
-/* Whom nobody reads, as where all others are on other hosts, keeps none. */
+/* Drop this rank's offers if no peer reads them, as when all peers are on other hosts. */
 static void drop_unread_offers(xfer_plan *plan)
 {
   for (size_t i = 0; i < plan->moves->sends.n_peers; i++)
@@ -175,7 +176,7 @@ static xfer_status make_lanes(xfer_plan *plan, const xfi_commit_word *words, con
     near[r] = r == comm->rank || comm->ops->exchange == NULL ? XFI_FAR : nearness(own, &words[r]);
     plan->shares_gpu = plan->shares_gpu || share_gpu(own, &words[r]);
   }
-  if (all->has_run) /* that is over on all ranks, before any of them drops what it uses */
+  if (all->has_run) /* before any rank drops what the last run uses, it is over on all */
     XFI_TRY_DONE(xfi_comm_agree(comm, xfi_run_end_last(plan), deadline));
   xfi_run_drop_lanes(plan);
   plan->epoch = 0;
@@ -184,7 +185,7 @@ static xfer_status make_lanes(xfer_plan *plan, const xfi_commit_word *words, con
   XFI_TRY_DONE(xfi_direct_create(&plan->direct, plan, near, &mine, deadline));
   if (mine == XFER_OK) mine = xfi_offer_move(plan);
   XFI_TRY_DONE(
-      xfi_comm_agree(comm, mine, deadline)); /* also: nobody maps what is offered any more */
+      xfi_comm_agree(comm, mine, deadline)); /* from here on no peer maps what this rank exported */
   if (plan->device->ops->exports_end != NULL) plan->device->ops->exports_end(plan->device);
   drop_unread_offers(plan);
   mine = xfi_pipeline_create(&plan->pipeline, plan);
@@ -195,7 +196,7 @@ done:
   return st;
 }
 
-/* A few are asked about faster. */
+/* 0 for a few allocations, which are looked up in less time than the mark takes. */
 static uint64_t allocation_mark(const xfer_plan *plan)
 {
   enum { MANY = 16 };
@@ -204,8 +205,8 @@ static uint64_t allocation_mark(const xfer_plan *plan)
   return plan->device->ops->allocation_mark(plan->device);
 }
 
-/* May what is bound, maybe anew at the same addresses, lie in other allocations by now? Where
- * nothing was allocated it cannot; what was but freed is the run's to find. */
+/* May bound memory lie in other allocations than at the last commit? Not if nothing was allocated
+ * since. (Memory that was freed, and not allocated again, is found by the run.) */
 static bool may_lie_in_others(xfer_plan *plan)
 {
   const uint64_t mark = allocation_mark(plan);
@@ -222,7 +223,7 @@ void xfi_commit_anew(xfer_plan *plan)
   plan->state = xfi_state_after(plan->state, XFI_CALL_BIND, XFI_ENDED);
 }
 
-/* What this rank needs. */
+/* What this rank has to do. */
 static work find_work(xfer_plan *plan)
 {
   const bool may_lie_elsewhere = may_lie_in_others(plan);
@@ -236,7 +237,7 @@ static work find_work(xfer_plan *plan)
   return LANES_MOVE;
 }
 
-/* What all do; all->most becomes what that was. */
+/* Do what all ranks do; all->most becomes what that was in the end. */
 static xfer_status do_work(xfer_plan *plan, const xfi_commit_word *words, heard *all,
                            xfi_deadline deadline)
 {
@@ -271,7 +272,7 @@ xfi_commit_word xfi_commit_begin(xfer_plan *plan, xfer_status mine)
   mine = allowed;
   if (mine == XFER_OK && own == LANES_MOVE) {
     mine = xfi_rebind_local(plan);
-    plan->keeps_lanes = mine == XFER_OK; /* also where the ranks then mean another plan */
+    plan->keeps_lanes = mine == XFER_OK; /* even if ranks then turn out to commit another plan */
   }
   said.status = mine;
   if (own == LANES_MADE) plan->device->ops->domain(plan->device, plan->domain); /* stays so */
@@ -285,8 +286,8 @@ void xfi_commit_send(xfer_plan *plan, const xfi_commit_word *own)
     xfi_channels_begin(&plan->pipeline->channels, plan);
 }
 
-/* Where ranks meet once more what was begun is taken back; where they do not it stays, since a rank
- * may have read it by then. */
+/* True: the ranks' words lead to the run without another meeting. Then what was sent stays, since a
+ * rank may have read it already; else it has to be taken back. */
 bool xfi_commit_leads_on(const xfi_commit_word *words, int n_ranks)
 {
   const heard all = hear(words, n_ranks);
@@ -300,7 +301,7 @@ void xfi_commit_take_back(xfer_plan *plan)
   if (plan->pipeline != NULL) xfi_channels_undo(&plan->pipeline->channels, plan);
 }
 
-/* What is known of the plan once its commit came to `st`. */
+/* The plan's state after a commit with the result `st`. */
 static void conclude(xfer_plan *plan, xfer_status st)
 {
   plan->state =
@@ -312,9 +313,9 @@ xfer_status xfi_commit_end(xfer_plan *plan, const xfi_commit_word *words, xfi_de
 {
   heard all = hear(words, plan->comm->size);
   xfer_status st = check_words(plan, words, &all, deadline);
-  const bool told = st == XFER_OK; /* what all need is known to all */
+  const bool told = st == XFER_OK; /* all ranks know what all have to do */
 
-  if (told) plan->of->n_turns = all.n_turns; /* one rank alone may have tried to run */
+  if (told) plan->of->n_turns = all.n_turns; /* a rank may have counted a run that no other tried */
   if (told) st = do_work(plan, words, &all, deadline);
   if (st == XFER_OK && all.most != LANES_STAY)
     plan->mark = allocation_mark(plan); /* after what the commit itself allocated */
@@ -354,5 +355,5 @@ xfer_status xfi_run_release(xfer_plan *plan, xfer_status mine)
   if (plan->asks != NULL) XFI_TRY(xfi_run_release(plan->asks, XFER_OK));
   xfi_run_drop_lanes(plan);
   plan->state = xfi_state_after(plan->state, XFI_CALL_RELEASE, XFI_ENDED);
-  return xfi_comm_agree(plan->comm, XFER_OK, xfi_run_deadline(plan)); /* nobody maps us any more */
+  return xfi_comm_agree(plan->comm, XFER_OK, xfi_run_deadline(plan)); /* no peer maps us any more */
 }

@@ -1,11 +1,11 @@
 /*
- * Offers: copies of sources, in memory of the plan's own, that peers read in their place. A plan
- * whose memory may be freed or elsewhere by its next run lends nobody a mapping of it; but of its
- * offers peers keep one, so that a run is a copy within each rank and then the direct lane, all of
- * it pulled, and a commit at other addresses concerns each rank alone.
+ * Offers: copies of sources, in memory of the plan's own, that peers read in place of the sources.
+ * If bound memory may be freed or moved before the next run, no peer may keep it mapped; but peers
+ * keep offers mapped. So a run is a copy within each rank, then the direct lane, which pulls
+ * everything, and a commit at other addresses needs no other rank.
  *
- * They are dense. What stays on a rank, or takes the packed lane to who cannot map them, is read
- * from the sources.
+ * Offers are dense. What stays on a rank is read from the sources, and so is what goes in messages
+ * to peers that cannot map offers.
  */
 #include "alloc.h"
 #include "direct.h"
@@ -13,9 +13,9 @@
 #include "lanes.h"
 #include "run.h"
 
-/* Of max_staging_bytes, what the offers of all plans of a comm may take. */
+/* The offers of all plans of a comm may take this part of max_staging_bytes. */
 enum { CAP_PART = 2 };
-/* Copies within the rank of this many bytes are made with those to the offers, in one launch. */
+/* Up to so many bytes of copies within the rank go in one launch with those into the offers. */
 enum { WITH_OFFERS_BYTES = 1 << 20 };
 
 static uint64_t cap(const xfer_plan *plan)
@@ -23,7 +23,7 @@ static uint64_t cap(const xfer_plan *plan)
   return plan->options.max_staging_bytes / CAP_PART;
 }
 
-/* May anybody read them? */
+/* Might any peer read them? */
 static bool sends(const xfer_plan *plan)
 {
   const xfi_plan *m = plan->moves;
@@ -31,14 +31,14 @@ static bool sends(const xfer_plan *plan)
   return m->sends.n_peers > 0 && xfi_run_n_broadcast(plan) < m->n_tensors;
 }
 
-/* The bytes of offers, before it is known whether anybody does. */
+/* How large they would be, before it is known what peers read. */
 static uint64_t needed(const xfer_plan *plan)
 {
   return sends(plan) ? xfi_twins_bytes(plan, true) : 0;
 }
 
-/* Once there is one: of a second plan that is to take its turns there will be as many. Without that
- * messages take less time, where there are any. */
+/* Before a plan has offers there must be room for those of two such plans, which take turns; with
+ * one alone messages would be faster, if the comm has any. */
 bool xfi_offer_fits(const xfer_plan *plan)
 {
   const uint64_t others = plan->of->offered_bytes - xfi_offer_bytes(plan);
@@ -66,7 +66,7 @@ uint64_t xfi_offer_bytes(const xfer_plan *plan)
   return plan->offer == NULL ? 0 : plan->offer->block.n_bytes;
 }
 
-/* is_read[n_tensors] of what some peer reads here; false: nothing. */
+/* Mark in is_read[n_tensors] which tensors some peer reads here; false: none. */
 static bool mark_read(bool *is_read, const xfer_plan *plan)
 {
   const xfi_move_list *sends = &plan->moves->sends;
@@ -82,7 +82,7 @@ static bool mark_read(bool *is_read, const xfer_plan *plan)
   return any;
 }
 
-/* May what the rank keeps be copied with them? */
+/* May the copies within the rank go in the same launch? */
 static bool may_take_local(const xfer_plan *plan)
 {
   const xfi_plan *m = plan->moves;
@@ -90,8 +90,8 @@ static bool may_take_local(const xfer_plan *plan)
   return plan->local != NULL && m->self_bytes + m->zero_bytes <= WITH_OFFERS_BYTES;
 }
 
-/* Nothing is left for the local lane, if all travels with one launch: what the device has to keep
- * no commit could change before the run under way is over. */
+/* Move the copies of the local lane into the offers' batch, if launches do not read that batch:
+ * else a commit at other addresses would have to wait for the run under way. */
 static xfer_status take_local(xfer_plan *plan, const bool *is_read)
 {
   xfi_twins *o = plan->offer;
@@ -121,7 +121,7 @@ xfer_status xfi_offer_move(xfer_plan *plan)
   return st;
 }
 
-/* A relay goes on with what has come, so it waits where it runs, and its plan with it. */
+/* Not in plans with a relay: it passes on what has come, so it waits on the caller's stream. */
 xfer_status xfi_offer_wait_apart(const xfer_plan *plan, xfer_stream *stream)
 {
   const xfi_twins *o = plan->offer;

@@ -52,7 +52,8 @@ done:
   return st;
 }
 
-/* Has nobody left the run that is so many after the last one begun, of what they relay either? */
+/* XFER_ERR_PEER if a peer has left the run that is `later` runs after the last one begun; in the
+ * relay too. */
 static xfer_status check_peers(const xfer_plan *plan, uint64_t later)
 {
   XFI_TRY(xfi_direct_check(plan->direct, plan->epoch + later));
@@ -60,7 +61,7 @@ static xfer_status check_peers(const xfer_plan *plan, uint64_t later)
   return XFER_OK;
 }
 
-/* Of a plan that may run: may this run begin? */
+/* In a state that allows runs: may this one begin? */
 static xfer_status check_run(xfer_plan *plan, uint64_t version, xfer_stream stream)
 {
   const xfi_allocation *changed;
@@ -71,7 +72,7 @@ static xfer_status check_run(xfer_plan *plan, uint64_t version, xfer_stream stre
             (unsigned long long)plan->version);
   XFI_TRY(xfi_stream_check(plan->device, stream));
   changed = xfi_run_find_changed(plan);
-  if (changed != NULL) plan->mark = 0; /* a commit asks about each again */
+  if (changed != NULL) plan->mark = 0; /* the next commit looks each up again */
   XFI_CHECK(changed == NULL, XFER_ERR_STATE,
             "memory at %p was freed or remapped since the commit; bind and commit again",
             changed->base);
@@ -80,7 +81,7 @@ static xfer_status check_run(xfer_plan *plan, uint64_t version, xfer_stream stre
   return check_peers(plan, 1);
 }
 
-/* No message of a run is in the comm's hands yet, of the plans inside it neither. */
+/* A run begins: none of its messages has been handed to the comm yet. */
 static void not_sent(xfer_plan *plan)
 {
   plan->is_sent = false;
@@ -90,7 +91,7 @@ static void not_sent(xfer_plan *plan)
   if (plan->asks != NULL) not_sent(plan->asks);
 }
 
-/* What enqueuing a run came to; the text of a failure is kept for who waits. */
+/* Keep the result of enqueuing a run, with its text, for the wait. */
 static void keep_status(xfer_plan *plan, xfer_status st)
 {
   plan->run_status = st;
@@ -105,18 +106,18 @@ static xfer_status kept_status(const xfer_plan *plan)
 
 enum {
   LOOK_MS = 20, /* between two looks at whether a peer has left */
-  /* How long a rank waits, once a run has failed, for what is on its way to end. What a wait may
-   * take beyond the deadline is twice that: waits on streams are let go at the deadline and end,
-   * and then what is left of the run is left. */
+  /* How long a rank waits after a failure for what it has enqueued to end. A wait may return by
+   * twice that after its deadline: streams are released at the deadline, and then the run is left.
+   */
   LEAVE_MS = 1000
 };
 
-/* What ends a run that came to nothing would end the one before it too. Where nobody waited for
- * that one (xfi_run_conclude), whose call has said that it is well, it may be under way: it comes
- * to its end first, unless a peer has left it. Keeps the text. */
+/* Before a failed run is ended: wait for the one before it, which may be under way still if nobody
+ * waited for it (xfi_run_conclude). Its call has reported success, and what ends the failed run
+ * would end it too. Returns early if a peer has left it. Keeps the text of the error. */
 static void await_before(const xfer_plan *plan)
 {
-  const bool has_begun = plan->state == XFI_RUNNING; /* what came to nothing */
+  const bool has_begun = plan->state == XFI_RUNNING; /* the failed run, here */
   xfi_event *const ended = has_begun ? plan->before : plan->finished;
   const uint64_t epoch = has_begun ? plan->epoch - 1 : plan->epoch;
   xfer_status st = XFER_ERR_TIMEOUT;
@@ -129,8 +130,8 @@ static void await_before(const xfer_plan *plan)
   xfi_set_error("%s", why);
 }
 
-/* Where not all of a run's messages were sent, those of another plan on the comm would be taken for
- * them. Keeps the text of what happened. */
+/* If a run has failed before all its messages were sent, cancel the comm's messages: else peers
+ * would take those of another plan for them. Keeps the text of the error. */
 static void break_messages(xfer_plan *plan)
 {
   if (!plan->is_sent && !xfi_pipeline_is_empty(plan->pipeline)) {
@@ -151,7 +152,7 @@ void xfi_run_take_turn(xfer_plan *plan)
   if (plan->state == XFI_COMMITTED) plan->turn = any_sends(plan) ? ++plan->of->n_turns : 0;
 }
 
-/* A run does not begin here, since the last error. */
+/* A run does not begin on this rank, because of the last error. */
 static void refuse(xfer_plan *plan, xfi_call call, xfer_status st)
 {
   plan->state = xfi_state_after(plan->state, call, XFI_FAILED);
@@ -189,7 +190,7 @@ xfer_status xfi_run_start(xfer_plan *plan, uint64_t version, xfer_stream stream)
   plan->run_ends = plan->main != NULL ? plan->main->run_ends : xfi_run_deadline(plan);
   plan->state = xfi_state_after(plan->state, XFI_CALL_RUN, XFI_ENDED);
   plan->before = plan->finished;
-  plan->finished = before; /* which is recorded anew */
+  plan->finished = before; /* this event is used again */
   keep_status(plan, enqueue(plan, stream));
   if (plan->run_status != XFER_OK) break_messages(plan);
   return plan->run_status;
@@ -197,19 +198,20 @@ xfer_status xfi_run_start(xfer_plan *plan, uint64_t version, xfer_stream stream)
 
 /* ---- ending ---- */
 
-/* The messages of a run that came to nothing, unless another's end has ended them. */
+/* Cancel the messages of a failed run, unless the end of another run has done so. */
 static void end_messages(xfer_plan *plan)
 {
   const xfi_comm_ops *comm = plan->comm->ops;
 
-  if (plan->state != XFI_RUNNING) plan->epoch++; /* the one that others may be in */
+  if (plan->state != XFI_RUNNING) plan->epoch++; /* which other ranks may have begun */
   if (comm->n_data_ends != NULL && comm->n_data_ends(plan->comm) != plan->n_data_ends) return;
   /* Messages on a device may be waiting still, though all were handed over. */
   if (!xfi_pipeline_is_empty(plan->pipeline) && !(plan->is_sent && plan->device->alarms == NULL))
     xfi_comm_leave(plan->comm, comm->abort_data);
 }
 
-/* Tell peers, and let nothing of it go on. `left`: what may still happen. */
+/* Of a failed run: tell peers, and wait for what goes on. `left` becomes the text of what may still
+ * happen to this rank's memory; what it may happen to is never freed. */
 static void leave_lanes(xfer_plan *plan, xfi_deadline deadline, char left[XFI_ERROR_BYTES])
 {
   xfer_plan *owner = plan->main != NULL ? plan->main : plan; /* of the shadow */
@@ -232,9 +234,9 @@ static void leave_lanes(xfer_plan *plan, xfi_deadline deadline, char left[XFI_ER
   }
 }
 
-/* Of a plan inside a plan, which nobody waits for by itself; also of a run that it did not come to
- * here: else its end would leave the next run too, over the words that others may still look for.
- */
+/* The state of a plan inside a failed plan, for which nobody waits by itself. Its run counts as
+ * failed also if it did not begin here: else leaving the next run would overwrite flags that other
+ * ranks may still look at. */
 static void fail_run(xfer_plan *plan)
 {
   if (plan->state == XFI_COMMITTED)
@@ -243,10 +245,9 @@ static void fail_run(xfer_plan *plan)
     plan->state = xfi_state_after(plan->state, XFI_CALL_WAIT, XFI_FAILED);
 }
 
-/* This rank's part of a run came to nothing, or another's did: tell peers, and let nothing of it go
- * on. On a stream the plans inside a plan come before its lanes, and between these and the end of
- * the run, so no wait of any may hold up another's end. Keeps the text of what happened, and adds
- * what may still happen. */
+/* A run has failed, on this rank or another: tell peers, and end all of it. The plans inside a plan
+ * are on the same stream, before its lanes and after them, so the waits of all are ended before the
+ * end of any is waited for. Keeps the text of the error, and adds what may still happen. */
 static void leave(xfer_plan *plan)
 {
   const xfi_deadline deadline = xfi_deadline_after(LEAVE_MS);
@@ -281,15 +282,15 @@ bool xfi_run_has_messages(const xfer_plan *plan)
          (plan->asks != NULL && xfi_run_has_messages(plan->asks));
 }
 
-/* Bytes in the comm's hands may have been ended with another plan's. */
+/* Messages that were handed to the comm may have been cancelled with those of another plan. */
 static xfer_status check_messages(const xfer_plan *plan)
 {
   if (plan->comm->ops->check_data == NULL || !xfi_run_has_messages(plan)) return XFER_OK;
   return plan->comm->ops->check_data(plan->comm, plan->n_data_ends);
 }
 
-/* Did all messages and signals of a run come, whose work on this rank has ended? Of one that is
- * under way: as far as is known, without asking the device. */
+/* After a run's work on this rank has ended: did all messages and signals come? While it is under
+ * way: as far as is known without asking the device. */
 static xfer_status outcome(const xfer_plan *plan)
 {
   XFI_TRY(check_messages(plan));
@@ -299,7 +300,7 @@ static xfer_status outcome(const xfer_plan *plan)
   return XFER_OK;
 }
 
-/* A run in flight, or that others may have begun, came to nothing and is over on this rank. */
+/* A run has failed that is in flight here, or may be on other ranks: end it on this rank. */
 static void give_up(xfer_plan *plan)
 {
   leave(plan);
@@ -316,7 +317,7 @@ xfer_status xfi_run_end_last(xfer_plan *plan)
     xfi_set_error("run %llu is not done yet, and what it uses is to go",
                   (unsigned long long)plan->epoch);
   if (st == XFER_OK) st = outcome(plan);
-  if (st == XFER_ERR_PEER && !plan->is_open) /* it was told; there is what who left may still do */
+  if (st == XFER_ERR_PEER && !plan->is_open) /* told before; who left may still copy */
     st = xfi_direct_leave(plan->direct, plan, xfi_deadline_after(LEAVE_MS));
   if (st == XFER_OK) return st;
   plan->is_open = false;
@@ -354,7 +355,7 @@ static void complete(xfer_plan *plan)
   if (plan->relay != NULL) complete(plan->relay);
 }
 
-/* For whom the run waits on this rank's device. */
+/* Add the ranks for which the run waits on this rank's device. */
 static void mark_awaited(const xfer_plan *plan, bool *awaits)
 {
   xfi_direct_note(plan->direct, plan->epoch, awaits);
@@ -371,12 +372,13 @@ static void publish_waits(const xfer_plan *plan)
   xfi_waits_say(plan->comm->waits, XFI_POLLING);
 }
 
-/* What came of this rank's part; *is_late: nothing yet, and its deadline has not passed. */
+/* Wait for the end of this rank's part of the run. *is_late: `deadline` has passed, but not the
+ * deadline of the run. */
 static xfer_status await_part(const xfer_plan *plan, xfi_deadline deadline, bool *is_late)
 {
   xfer_status st;
-  /* By then all waits have been let go, and half of the time is left in which others still wait for
-   * this rank's word after it has left. */
+  /* By then the alarm has ended all waits of streams, and half of LEAVE_MS is left for the
+   * agreement, in which other ranks wait for this one. */
   const xfi_deadline last = xfi_deadline_later(plan->run_ends, LEAVE_MS / 2);
 
   *is_late = false;
@@ -392,18 +394,19 @@ static xfer_status await_part(const xfer_plan *plan, xfi_deadline deadline, bool
               "the work of run %llu is not done before %s", (unsigned long long)plan->epoch,
               xfi_deadline_end(last));
     *is_late = xfi_deadline_expired(deadline) && !xfi_deadline_expired(plan->run_ends);
-    if (xfi_deadline_expired(deadline)) deadline = last; /* of the run: it is about to end */
+    if (xfi_deadline_expired(deadline)) deadline = last; /* the run is about to end */
   } while (!*is_late);
-  if (!*is_late) { /* who fails goes on to say for whom it waited */
+  if (!*is_late) { /* a rank that fails keeps saying for whom it waited */
     XFI_TRY(st);
-    XFI_TRY(check_peers(plan, 0)); /* for which the comm may have ended its messages */
+    XFI_TRY(check_peers(plan, 0)); /* before outcome(): the comm cancels messages for that too */
     XFI_TRY(outcome(plan));
   }
   xfi_waits_end(plan->comm->waits);
   return XFER_OK;
 }
 
-/* Ranks that counted otherwise count alike once they have waited for their runs. */
+/* Ranks whose counts of turns differ take the highest one, so that they agree from the next run on.
+ */
 static void adjust_turns(const xfer_plan *plan)
 {
   uint64_t *const n_turns = &plan->of->n_turns;
@@ -426,7 +429,7 @@ static xfer_status check_turns(const xfer_plan *plan)
   return XFER_OK;
 }
 
-/* Every rank's word of the run. */
+/* Exchange what came of the run on all ranks; OK if it succeeded everywhere. */
 static xfer_status agree_on_run(const xfer_plan *plan, xfer_status mine, xfi_deadline deadline)
 {
   xfi_comm *comm = plan->comm;
@@ -442,7 +445,7 @@ static xfer_status agree_on_run(const xfer_plan *plan, xfer_status mine, xfi_dea
   st = comm->ops->all_gather(comm, plan->words, &word, sizeof word, deadline);
   if (st != XFER_OK) return mine == XFER_OK ? st : xfi_comm_untold(mine, why, st);
   if (mine != XFER_OK) xfi_set_error("%s", why);
-  for (int r = 0; r < comm->size; r++) { /* before what failed, which may be for that alone */
+  for (int r = 0; r < comm->size; r++) { /* first, since it may be why ranks failed */
     failed = failed || plan->words[r].status != XFER_OK;
     XFI_CHECK(plan->words[r].plan == plan->words[0].plan, XFER_ERR_MISMATCH,
               "rank %d waits for plan %llu of the comm and rank 0 for plan %llu: all ranks use its "
@@ -460,20 +463,20 @@ static xfer_status agree_on_run(const xfer_plan *plan, xfer_status mine, xfi_dea
   return xfi_verify_outcome(plan, deadline);
 }
 
-/* Others may wait for their part until their own deadline. */
+/* Other ranks may wait for their part of the run until their own deadline. */
 static xfi_deadline agreement_deadline(const xfer_plan *plan, xfi_deadline deadline)
 {
   return xfi_deadline_later(deadline.at_ns > plan->run_ends.at_ns ? deadline : plan->run_ends,
                             INT64_C(2) * LEAVE_MS);
 }
 
-/* What is bound for one run has been read. */
+/* Sources that are bound for one run have been read by peers: unmap theirs. */
 static void unmap_sources(xfer_plan *plan)
 {
   if (xfi_run_is_fresh(plan) && xfi_direct_drop_sources(plan->direct)) plan->keeps_lanes = false;
 }
 
-/* It is bound no more, but for scales, which are the plan's own. */
+/* They are no longer bound, but for tables of scales, which are the plan's own. */
 static void unbind_sources(xfer_plan *plan)
 {
   xfer_view scales;
@@ -502,7 +505,7 @@ xfer_status xfi_run_wait(xfer_plan *plan, uint64_t timeout_ms)
   XFI_CHECK(!is_late, XFER_ERR_TIMEOUT, "run %llu is not complete on rank %d yet; wait again",
             (unsigned long long)plan->epoch, plan->moves->rank);
   if (mine == XFER_OK)
-    unmap_sources(plan); /* before the word by which their owners may free them */
+    unmap_sources(plan); /* before this rank says that their owners may free them */
   else
     leave(plan);
   st = agree_on_run(plan, mine, agreement_deadline(plan, deadline));
@@ -559,8 +562,8 @@ xfer_status xfi_run_conclude(xfer_plan *plan)
 
 xfer_status xfi_run_follow(xfer_plan *plan, xfer_stream stream)
 {
-  /* Processes on one GPU have it by turns, which a stream that waits takes a millisecond to give
-   * up. There the host waits for the readers of the last copy. */
+  /* Processes that share a GPU get it in turns, and a stream that waits keeps it for a millisecond.
+   * So there the host waits for the readers of the last copy. */
   const bool apart = plan->offer == NULL || !plan->shares_gpu;
   xfer_status st = XFER_OK;
 

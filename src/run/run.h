@@ -45,59 +45,67 @@ xfer_status xfi_run_bind_exchange(xfer_plan *plan, const xfer_view *sends, const
 /* Collective. `mine` is this rank's status before it: if it has failed, all ranks fail. */
 xfer_status xfi_run_commit(xfer_plan *plan, xfer_status mine);
 
-/* A commit in two halves around an all-gather of the caller's, in which ranks tell each other: */
+/* A commit in two halves, around an all-gather by which ranks tell each other: */
 typedef struct xfi_commit_word {
   int32_t status;
-  uint8_t work;             /* what this rank has to do with its lanes */
-  uint8_t tells;            /* peers must learn new addresses */
-  uint8_t offers;           /* there is room for offers (offer.c) */
-  uint8_t has_run;          /* it has run with lanes that the commit may have to replace */
-  uint64_t plan;            /* its number */
-  uint64_t n_turns;         /* of this rank, see xfi_run_take_turn() */
-  uint64_t place;           /* see xfi_device, */
-  uint64_t gpu;             /* likewise */
-  unsigned char domain[64]; /* ranks with equal ones may reach each other's memory */
+  uint8_t work;             /* what this rank has to do: keep its lanes, change addresses, or make
+                               them (see commit.c) */
+  uint8_t tells;            /* peers must be told this rank's new addresses */
+  uint8_t offers;           /* xfi_offer_fits() */
+  uint8_t has_run;          /* it has run with the lanes that the commit may replace */
+  uint64_t plan;            /* xfer_plan.number */
+  uint64_t n_turns;         /* see xfi_run_take_turn() */
+  uint64_t place;           /* of xfi_device */
+  uint64_t gpu;             /* of xfi_device */
+  unsigned char domain[64]; /* of the device: equal where ranks may map each other's memory */
 } xfi_commit_word;
-/* The first half. Local. If the others mean another plan, this one needs another commit. */
+/* The first half. Local. If other ranks then turn out to commit another plan, this one needs
+ * another commit. */
 xfi_commit_word xfi_commit_begin(xfer_plan *plan, xfer_status mine);
-/* If a run follows at once: begin to send before the others' words are known; they look at it in
- * the run. Unless all words lead straight to the run, it is taken back before ranks meet again. */
+/* Where a run follows at once, before the other ranks' words are known: begin to send, as far as
+ * slots in shared memory are free. Receivers look at the slots only in the run, so if the words do
+ * not lead straight to it, take back what was sent before ranks meet again. */
 void xfi_commit_send(xfer_plan *plan, const xfi_commit_word *own);
 bool xfi_commit_leads_on(const xfi_commit_word *words, int n_ranks);
 void xfi_commit_take_back(xfer_plan *plan);
-/* Make the next commit build all lanes, as after binds of other views. Local; on all ranks. */
+/* Make the next commit build all lanes, as after binds of other views. Local, and called on all
+ * ranks. */
 void xfi_commit_anew(xfer_plan *plan);
-/* The second half: `words` has shape [size of the comm], this rank's from the first. Collective. */
+/* The second half. words[size of the comm] is what all ranks said. Collective. */
 xfer_status xfi_commit_end(xfer_plan *plan, const xfi_commit_word *words, xfi_deadline deadline);
 
-/* Messages are told apart by their order alone, so waits compare in which one the ranks' runs of
- * the caller's plans began. Called before each of the two below: also a run that is refused has a
- * turn. */
+/* Numbers the run that is about to begin among the runs of the comm's plans that send messages.
+ * Messages are told apart by their order alone, so ranks must run their plans in one order; waits
+ * compare these numbers. To be called before each of the two below, since a run that is refused
+ * counts too. */
 void xfi_run_take_turn(xfer_plan *plan);
 /* xfer_plan_refuse(): the caller does not begin the next run on this rank. */
 xfer_status xfi_run_refuse(xfer_plan *plan, const char *why);
 xfer_status xfi_run_start(xfer_plan *plan, uint64_t version, xfer_stream stream);
 xfer_status xfi_run_wait(xfer_plan *plan, uint64_t timeout_ms);
-/* Whether this rank's part of the run has ended, well or not. */
+/* Has this rank's part of the run ended, well or not? */
 xfer_status xfi_run_test(const xfer_plan *plan, bool *over);
-/* For runs that nobody waits for: take the last one, if there is one, as complete. Fails, and tells
- * the others, if it is known to have failed or did not begin here. Local; only reads memory. */
+/* For plans whose runs nobody waits for: take the last run, if there was one, for complete. If it
+ * is known to have failed, or did not begin here, this fails and tells the other ranks. Local;
+ * looks at memory alone. */
 xfer_status xfi_run_conclude(xfer_plan *plan);
-/* Order `stream` after the last run, before another one begins; where that fails, none does. */
+/* Make `stream` wait for the last run, before another one begins on it. */
 xfer_status xfi_run_follow(xfer_plan *plan, xfer_stream stream);
-/* Would a run that begins now wait until peers have read this rank's offers (offer.c)? */
+/* Would a run that begins now have to wait until peers have read this rank's offers (offer.c)? */
 bool xfi_run_awaits_readers(const xfer_plan *plan);
-/* Are any of a run's bytes in the comm's hands, on this rank? */
+/* Does this rank send or receive messages in a run? */
 bool xfi_run_has_messages(const xfer_plan *plan);
-/* Is there room for offers of a second plan like it? */
+/* Is there room for the offers of a second plan like this one? */
 bool xfi_run_fits_twice(const xfer_plan *plan);
-/* Fails if the run in flight is known to have failed; it is over on this rank then. Local; only
- * reads memory. */
+/* Fails if the run in flight is known to have failed, and ends it on this rank. Local; looks at
+ * memory alone. */
 xfer_status xfi_run_check(xfer_plan *plan);
-/* Waits until the last run has ended, before what it uses goes: nobody may have waited for it
- * (xfi_run_conclude). Fails if it does not end or has failed; it is over on this rank then. */
+/* Waits for the end of the last run, which nobody may have waited for (xfi_run_conclude), before
+ * what it uses is freed. If it does not end in time or has failed, this fails and ends it on this
+ * rank. */
 xfer_status xfi_run_end_last(xfer_plan *plan);
-/* Before a plan with lanes is destroyed: the others may be in a run of it, or begin one. */
+/* Before a plan with lanes is destroyed: tells the others, who may be in a run of it or begin one.
+ */
 void xfi_run_abandon(xfer_plan *plan);
 /* Collective, also where the caller's own checks failed with `mine`. */
 xfer_status xfi_run_release(xfer_plan *plan, xfer_status mine);
@@ -106,7 +114,8 @@ xfer_status xfi_run_digest(const xfer_plan *plan, xfer_digest *digests, bool sou
                            xfer_status checked, xfer_stream stream);
 /* XFER_ERR_MISMATCH if replicas of a source differ. Collective, likewise. */
 xfer_status xfi_run_check_replicas(const xfer_plan *plan, xfer_status checked, xfer_stream stream);
-/* Without staging_bytes of an uncommitted plan, which takes longer to find: the full one has it. */
+/* The short report lacks staging_bytes of a plan that is not committed, which take longer to find.
+ */
 void xfi_run_report(const xfer_plan *plan, xfer_plan_report_data *report);
 xfer_status xfi_run_full_report(const xfer_plan *plan, xfer_plan_report_data *report);
 

@@ -1,6 +1,6 @@
 /*
- * The direct lane as a commit makes it: copies straight between this rank's memory and mapped
- * memory of peers, grouped by the peers that they wait for. direct_run.c runs them.
+ * The direct lane as a commit makes it: copies between this rank's memory and mapped memory of
+ * peers, in groups that wait for the same peers. direct_run.c runs them.
  */
 #include "direct.h"
 
@@ -12,14 +12,14 @@
 
 /* ---- copies ---- */
 
-/* What this rank copies of one flow: `send`: from us to the peer. parts[XFI_QUANT_PARTS] is by what
- * has to be known of blocks before, see quant.c. */
+/* Append what this rank copies over a link in one direction (`send`: to the peer). A copy goes to
+ * the list in parts[XFI_QUANT_PARTS] that waits for the scales which it needs (quant.c). */
 static xfer_status add_flow(xfi_copies *parts, const xfer_plan *plan, const xfi_link *link,
                             bool send)
 {
   const bool both = (send ? link->send_by : link->recv_by) == XFI_BY_BOTH;
   xfi_walk w = xfi_walk_begin(plan, link, send);
-  /* As if each piece were cut once: growing large lists costs page faults. */
+  /* Room as if each piece were cut once: to grow large lists costs page faults. */
   const size_t about = (size_t)(w.end - w.next) + link->n_own_places + link->n_places;
   xfer_status st = XFER_OK;
   xfi_copies *copies;
@@ -37,12 +37,13 @@ static xfer_status add_flow(xfi_copies *parts, const xfer_plan *plan, const xfi_
 
 /* ---- groups ---- */
 
+/* Does this rank copy anything over the link in that direction? */
 static bool link_goes(const xfi_link *link, int way)
 {
   return way == XFI_PUSH ? xfi_pushes(link->send_by) : xfi_pulls(link->recv_by);
 }
 
-/* Bytes that this rank copies of what goes that way. */
+/* How many bytes. */
 static uint64_t way_bytes(const xfi_link *link, const xfer_plan *plan, int way)
 {
   const xfi_plan *m = plan->moves;
@@ -82,9 +83,10 @@ static void join_group(xfi_group *g, xfi_direct *d, const xfi_link *link)
   d->watch.flags.n++;
 }
 
-/* Does this rank send to several peers that send to it, as where the ranks that train also serve?
- * The engines of all then cross: between 4 H200 they had 0.67 to 0.94 of the link, another share
- * in each run of a program, mostly below 0.8, and kernels 0.89. */
+/* Does this rank send to several peers that also send to it, as when the ranks that train also
+ * serve? Then the copy engines of all ranks get in each other's way: between 4 H200 they reached
+ * 0.67 to 0.94 of the link, mostly below 0.8 and different in each run of a program, and kernels
+ * 0.89. */
 static bool is_all_to_all(const xfi_direct *d)
 {
   return d->links.counts.n_both > 1;
@@ -97,8 +99,8 @@ static xfer_status add_flows(xfi_copies *parts, const xfer_plan *plan, const xfi
   return XFER_OK;
 }
 
-/* The same copies for where nothing can keep them from going at once: not where scales have to be
- * known first. */
+/* Make g->open, a batch of the same copies for runs in which nothing is left to wait for. None if
+ * copies wait for scales, or if it would be no faster. */
 static xfer_status make_open(xfi_group *g, const xfi_direct *d, const xfer_plan *plan,
                              const xfi_batch_spec *guarded, xfi_copies *copies)
 {
@@ -110,7 +112,7 @@ static xfer_status make_open(xfi_group *g, const xfi_direct *d, const xfer_plan 
     xfi_batch_drop(d->device, &g->open);
     return XFER_OK;
   }
-  if (!g->strict) { /* the batch has used them up */
+  if (!g->strict) { /* the guarded batch may have overwritten the list */
     copies->n = 0;
     XFI_TRY(add_flows(copies, plan, g));
   }
@@ -121,7 +123,7 @@ static xfer_status make_open(xfi_group *g, const xfi_direct *d, const xfer_plan 
   return dev->batch_create(d->device, &g->open, &spec);
 }
 
-/* Where everything lies now. */
+/* Make the group's batches, at the present addresses. */
 static xfer_status make_batches(xfi_group *g, const xfi_direct *d, const xfer_plan *plan)
 {
   const xfer_plan *owner = xfi_run_owner(plan);
@@ -163,13 +165,13 @@ static xfer_status make_guard(xfi_group *g, const xfi_direct *d)
   return d->device->ops->guard_create(d->device, &g->guard, &guarded, g->strict);
 }
 
-/* What goes one way: one group with everything, or one per peer with the streams dealt in turn. In
- * the order of their start: a copy engine takes one peer's copies after the other's. Where ranks
- * would then meet kernels copy, all groups at once: they have 0.92 of the link, and engines that
- * have met 0.5. */
+/* Make the groups of one direction: one group of everything, or one for each peer on streams that
+ * are used in turn. They are in the order in which they start, since the copy engine takes one
+ * peer's copies after another's. If in every order several ranks would copy from one peer at a
+ * time, kernels copy, all groups together: they reach 0.92 of the link then, and engines 0.5. */
 static xfer_status list_groups(xfi_direct *d, int way, bool one)
 {
-  const bool sends = way == XFI_PULL; /* the peers */
+  const bool sends = way == XFI_PULL; /* whether the peers send */
   xfi_group *g = NULL;
   size_t n = 0;
   bool even;
@@ -183,7 +185,7 @@ static xfer_status list_groups(xfi_direct *d, int way, bool one)
   visits[n] = (xfi_visit){d->rank, &d->links.ranks[sends], NULL, 0};
   even = xfi_order_visits(visits, n + 1, d->rank);
   for (size_t i = 0; i <= n; i++) {
-    if (visits[i].link == NULL) continue; /* what it keeps */
+    if (visits[i].link == NULL) continue; /* what this rank keeps */
     if (g == NULL || !one)
       g = new_group(d, way, one ? -1 : d->n_groups % d->device->ops->n_copy_streams);
     g->at_once = !even;
@@ -205,7 +207,7 @@ static xfer_status make_groups(xfi_direct *d, const xfer_plan *plan)
       n++;
     }
   one = one && d->bytes <= d->device->one_batch_bytes;
-  /* As in local.c. */
+  /* A peer's copies get twice as many multiprocessors as those within the rank (local.c). */
   d->percent = one || n == 0 ? 100 : plan->local != NULL ? 200 / (2 * n + 1) : 100 / n;
   XFI_TRY(list_groups(d, XFI_PUSH, one));
   XFI_TRY(list_groups(d, XFI_PULL, one));
@@ -236,7 +238,7 @@ static xfer_status make_streams(xfi_direct *d)
   return XFER_OK;
 }
 
-/* The peers that copy for us. */
+/* Fill d->await and d->tell: the flags of peers that copy to or from our memory. */
 static void list_waits(xfi_direct *d)
 {
   const int n = d->watch.flags.n;
@@ -254,7 +256,8 @@ static void list_waits(xfi_direct *d)
   d->watch.flags.n += d->await.n;
 }
 
-/* A link has a flow each way, of which each rank copies a part at most. */
+/* Room for flags and groups: a link has two directions, in each of which this rank copies a part at
+ * most. */
 static xfer_status make_room(xfi_direct *d, int n_ranks)
 {
   const size_t n = d->links.n;
@@ -274,7 +277,7 @@ static xfer_status make_room(xfi_direct *d, int n_ranks)
   return XFER_OK;
 }
 
-/* The part of commit that is this rank's alone. */
+/* What needs no other rank, once the links are connected. */
 static xfer_status prepare(xfi_direct *d, const xfer_plan *plan)
 {
   XFI_TRY(make_groups(d, plan));

@@ -5,32 +5,33 @@
 #include "link.h"
 #include "quant.h"
 
-/* The ways of a copy: by whom it is done. */
+/* The two directions of a copy by this rank: it pushes into a peer's memory, or pulls out of it. */
 enum { XFI_PUSH, XFI_PULL };
 
-/* Copies one way that wait for the same peers and run on one stream. */
+/* Copies in one direction that wait for the same peers and run on one stream. */
 typedef struct xfi_group {
-  int way;
+  int way;                             /* XFI_PUSH or XFI_PULL */
   int stream;                          /* index; -1: the caller's */
-  xfi_batch *batches[XFI_QUANT_PARTS]; /* one after the other */
-  xfi_batch *open;                     /* or this, where its copies go at once; or NULL */
-  xfi_guard *guard;                    /* where the device has any */
-  bool strict;                         /* they write a peer's memory, or read what may be freed */
-  bool at_once;                        /* they go beside those of the other groups */
-  /* Of the lane's watch.flags, peer_flags and `of`, from where the group before ends: */
-  xfi_flags ready;        /* on our page */
-  xfi_flags done;         /* on theirs */
+  xfi_batch *batches[XFI_QUANT_PARTS]; /* launched one after the other */
+  xfi_batch *open;  /* launched in their place if all peers are ready already; NULL: no better */
+  xfi_guard *guard; /* NULL: the device has no guards */
+  bool strict;      /* the copies write peers' memory, or read memory that may be freed meanwhile */
+  bool at_once;     /* no order of peers keeps ranks from meeting: all groups copy together */
+  /* Slices of the lane's watch.flags, peer_flags and `of`: */
+  xfi_flags ready;        /* the peers' READY, on this rank's page */
+  xfi_flags done;         /* DONE on the peers' pages */
   const xfi_link **links; /* [ready.n] */
 } xfi_group;
 
-/* Own flags that streams may be waiting for. */
+/* Flags on this rank's page for which its streams may be waiting. */
 typedef struct xfi_watch {
-  xfi_alarm alarm;
+  xfi_alarm alarm; /* at the deadline of the run */
   xfi_flags flags;
-  uint64_t value;
-  uint64_t *late; /* the first that its deadline was missed for; NULL: none */
-  /* A word of our own on our page, void once such a wait was given up, for as long as the lane
-   * lives: the peer may say after all that it is ready, and what its word lets go must not go. */
+  uint64_t value; /* that they are to reach */
+  uint64_t *late; /* the first flag that missed the deadline; NULL: none */
+  /* A word on this rank's page that becomes void once a wait was given up, and stays so while the
+   * lane lives. All guards look at it: if the peer says READY after all, the copies that waited for
+   * it must not be made. */
   uint64_t *given_up;
 } xfi_watch;
 
@@ -39,76 +40,76 @@ struct xfi_direct {
   int rank; /* this one */
   xfi_links links;
   uint64_t bytes; /* that this rank copies */
-  uint64_t *page; /* [n_ranks][XFI_WORDS]; NULL without links */
+  uint64_t *page; /* [n_ranks][XFI_WORDS] this rank's flags; NULL without links */
   xfi_group *groups;
   int n_groups;
-  int percent;           /* of the device that each may have */
+  int percent;           /* of the multiprocessors, for each group */
   uint64_t **peer_flags; /* DONE of all groups, then `tell` */
-  const xfi_link **of;   /* whose the groups' are */
-  xfi_flags tell;        /* READY on pages of peers that copy for us */
-  xfi_flags await;       /* DONE on our page by the same peers */
+  const xfi_link **of;   /* links of all groups */
+  xfi_flags tell;        /* READY on the pages of peers that copy to or from our memory */
+  xfi_flags await;       /* their DONE on our page */
   xfi_watch watch;       /* of READY of all groups, then `await` */
   xfer_stream *streams;
   xfi_event **ended; /* [n_streams] */
   int n_streams;
-  xfi_event *turn; /* of the groups at the copy engine: whose peer is ready first does not overtake,
-                      or several ranks would come to one peer; NULL: there is one group */
-  /* Nobody waits for its runs: peers are told at the deadline itself, since what follows on the
-   * stream writes what they may come to read. */
+  xfi_event *turn; /* keeps the order of the groups on the copy engine, also where a later peer is
+                      ready first: else several ranks would copy from one peer. NULL: one group */
+  /* Nobody waits for the runs, so peers are told at the deadline itself: what comes after it on the
+   * caller's stream may write what they still read. */
   bool tells_at_deadline;
-  bool shares_queues; /* of the device, with another rank */
+  bool shares_queues; /* another rank uses the same queues of the device */
 };
 
-/* Rings when the deadline of a run has come: no stream waits any longer. */
+/* The alarm of a run's deadline: ends all waits of streams. */
 int64_t xfi_direct_ring(xfi_alarm *alarm, int64_t now_ns);
 
-/* All ranks take part, also one that has failed: *mine is what it came to so far, and becomes what
- * this rank's part came to. Maps what can be mapped; the rest is left to the packed lane. near:
+/* Maps what can be mapped, and leaves the rest to the packed lane. Collective, also for a rank that
+ * has failed before: *mine is its status so far, and becomes that of its part in this. near:
  * [n_ranks]. */
 xfer_status xfi_direct_create(xfi_direct **direct, xfer_plan *plan, const xfi_near *near,
                               xfer_status *mine, xfi_deadline deadline);
-/* Nothing of a run may be on its way. */
+/* No run may be under way. */
 void xfi_direct_destroy(xfi_direct *direct);
-/* The same lane at other addresses, of this rank's memory or, once its links have moved, of peers'
- * too. */
+/* Gives the lane the addresses of what this rank has bound now, and of what peers have, once
+ * xfi_links_move() has heard of these. */
 xfer_status xfi_direct_move(xfi_direct *direct, const xfer_plan *plan);
-/* Does a run under way read what its copies are made of? */
+/* Does a run under way read the batches? */
 bool xfi_direct_is_read(const xfi_direct *direct);
-/* Does a peer have to know where this rank's memory is? */
+/* Does this rank exchange anything directly, so that peers have to know its addresses? */
 bool xfi_direct_has_flows(const xfi_direct *direct);
-/* XFI_OF_*: the halves of what this rank bound that some peer has mapped. */
+/* XFI_OF_*: which kinds of this rank's bound memory some peer has mapped. */
 int xfi_direct_lends(const xfi_direct *direct);
-/* Unmap what this rank has mapped of peers' sources, and does not read any more; true: there was
- * any, and the lane is of no more use. */
+/* Unmap peers' sources, which nothing reads any more. True: some were mapped, and the lane cannot
+ * be used again. */
 bool xfi_direct_drop_sources(xfi_direct *direct);
-/* Is a flow carried directly? By index in plan->moves->sends.peers and recvs.peers. */
+/* Does the direct lane carry what goes to, or comes from, a peer? `peer` is an index in the plan's
+ * sends.peers or recvs.peers. */
 bool xfi_direct_carries(const xfi_direct *direct, bool send, size_t peer);
-/* How a flow travels, in words, by index in plan->moves->sends.peers or recvs.peers; NULL: not
- * committed; `relay`: of the plan's relay. An xfi_way_fn of a plan. */
+/* The same in words, for reports: an xfi_way_fn of a plan or, with `relay`, of its relay. NULL: not
+ * committed. */
 const char *xfi_direct_way(const void *plan, bool relay, bool send, size_t peer);
 
 /* ---- direct_run.c ---- */
 
-/* Enqueue: tell peers that this rank's memory is ready, copy, and tell them that it is done. */
+/* Enqueue: tell peers READY, make this rank's copies, and tell peers DONE. */
 xfer_status xfi_direct_start(xfi_direct *direct, xfer_plan *plan, xfer_stream stream);
-/* Enqueue on `stream`: wait for this rank's copies. */
+/* Enqueue on `stream`: wait for this rank's copies, which run on other streams. */
 xfer_status xfi_direct_join(const xfi_direct *direct, xfer_stream stream);
-/* Enqueue on `stream`: wait until peers have done theirs. */
+/* Enqueue on `stream`: wait for the copies of peers. */
 xfer_status xfi_direct_finish(const xfi_direct *direct, const xfer_plan *plan, xfer_stream stream);
-/* XFER_ERR_PEER with its name if a peer takes no part in run `epoch`. */
+/* XFER_ERR_PEER, with its name, if a peer takes no part in run `epoch`. */
 xfer_status xfi_direct_check(const xfi_direct *direct, uint64_t epoch);
-/* Of a run whose work on this rank has ended: did all signals come? Names who was late. */
+/* After a run's work on this rank has ended: did all signals come? The text names who was late. */
 xfer_status xfi_direct_outcome(const xfi_direct *direct, const xfer_plan *plan);
-/* Of a run: the peers whose signals have not come, besides those that are in `awaits`, [n_ranks].
- */
+/* Add the peers whose signals of a run have not come to those in awaits[n_ranks]. */
 void xfi_direct_note(const xfi_direct *direct, uint64_t epoch, bool *awaits);
-/* An xfi_purpose of a run's messages: has a peer left it? Then this rank's part comes to nothing
- * too, which its other peers hear from here. */
+/* The xfi_purpose of a run's messages: has a peer left the run? Then this rank's part fails too,
+ * and its other peers are told so here. */
 xfer_status xfi_direct_look(void *direct, uint64_t epoch);
-/* This rank's streams wait for none of its peers any more. */
+/* End all waits of this rank's streams for peers. */
 void xfi_direct_give_up(xfi_direct *direct, const xfer_plan *plan);
-/* A run failed: tell peers, let this rank's streams go, and return once nobody touches its memory
- * any more. XFER_ERR_TIMEOUT names a peer that may still do. */
+/* After a run has failed: tell peers, end the waits of this rank's streams, and return once no peer
+ * copies to or from its memory any more. XFER_ERR_TIMEOUT names a peer that may still do so. */
 xfer_status xfi_direct_leave(xfi_direct *direct, const xfer_plan *plan, xfi_deadline deadline);
 
 #endif

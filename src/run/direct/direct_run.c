@@ -1,18 +1,19 @@
 /*
  * A run of the direct lane, which direct.c makes: who waits for whom.
  *
- * Each rank has a page of flags with some words per peer (link.h). The side that copies waits for
- * READY on its own page, copies, and sets DONE on the peer's; the other sets READY there and waits
- * for DONE on its own. So each rank waits on its own page only, and whoever pushes or pulls does
- * the same.
+ * Each rank has a page of flags with some words per peer (link.h). The rank that copies waits for
+ * READY on its own page, copies, and sets DONE on the peer's page. The other rank sets READY on the
+ * copying rank's page and waits for DONE on its own. So every rank waits on its own page alone, and
+ * the protocol is the same for pushes and pulls.
  *
- * In trouble. A wait ends at the run's deadline, or when the peer fails, by a flag made void; the
- * copies behind it are guarded and then do nothing, but for large ones that pull from another
- * process: those write our own memory only, and read what stays mapped until the plan is released;
- * and but for those that nothing can keep from going at once. A rank that leaves a failed run makes
- * its words on its peers' pages void, and then waits for those that had started on its memory. A
- * peer says STARTED before it looks whether we have left, and we say that we have left before we
- * look at STARTED: one of the two sees the other.
+ * Failure. A wait ends at the run's deadline, or when the peer fails, by a flag that becomes void.
+ * The copies behind the wait are guarded and then do nothing, with two exceptions: large copies
+ * that pull from another process, which write this rank's memory alone and read memory that stays
+ * mapped until the plan is released; and "open" ones, which are launched only when nothing is left
+ * to wait for. A rank that leaves a failed run makes its words on its peers' pages void and then
+ * waits for peers that had started to copy to or from its memory. A peer sets STARTED before it
+ * looks whether we have left, and we say that we have left before we look at STARTED, so one of the
+ * two sees the other.
  */
 #include "direct.h"
 
@@ -23,11 +24,12 @@
 #include "late.h"
 #include "trace.h"
 
-/* With it a void flag is one that this rank gave up waiting for. */
+/* Set beside XFI_FLAG_VOID by this rank, when it gave up waiting for the flag. */
 #define LATE (UINT64_C(1) << 61)
 
 enum { LOOK_NS = 20000 }; /* between two looks at a flag */
-/* At streams, for what could go at once, and at ranks of this process, for who is about to come. */
+/* How often a run looks whether its streams are idle, so that copies can go without a guard, and
+ * how often a rank yields while it waits for ranks of its process, before it sleeps. */
 enum { LOOKS = 200 };
 
 /* ---- flags ---- */
@@ -37,13 +39,14 @@ static uint64_t read_flag(const uint64_t *flag)
   return __atomic_load_n(flag, __ATOMIC_SEQ_CST);
 }
 
-/* The run that a value is of. */
+/* The number of the run in a flag's value. */
 static uint64_t run_of(uint64_t value)
 {
   return value & ~(XFI_FLAG_VOID | LATE);
 }
 
-/* Does nothing come of run `epoch`? A rank that left after it says so of the next. */
+/* Does the flag say that run `epoch` has failed? A rank that left after the run says so of the next
+ * one. */
 static bool is_void(const uint64_t *flag, uint64_t epoch)
 {
   const uint64_t seen = read_flag(flag);
@@ -51,13 +54,13 @@ static bool is_void(const uint64_t *flag, uint64_t epoch)
   return (seen & XFI_FLAG_VOID) != 0 && run_of(seen) <= epoch;
 }
 
-/* Wait no longer for flag i of those that are watched; false: it has come. */
+/* End the wait for flag i of the watched ones; false: it has come already. */
 static bool give_up(xfi_watch *w, int i, uint64_t value)
 {
   uint64_t seen = read_flag(w->flags.at[i]);
 
   if (seen >= value) return false;
-  __atomic_store_n(w->given_up, value | XFI_FLAG_VOID, __ATOMIC_SEQ_CST); /* before it lets go */
+  __atomic_store_n(w->given_up, value | XFI_FLAG_VOID, __ATOMIC_SEQ_CST); /* before streams go on */
   while (seen < value &&
          !__atomic_compare_exchange_n(w->flags.at[i], &seen, value | XFI_FLAG_VOID | LATE, false,
                                       __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST))
@@ -65,7 +68,7 @@ static bool give_up(xfi_watch *w, int i, uint64_t value)
   return true;
 }
 
-/* A word of ours on a peer's page says that nothing comes of this run. */
+/* Make one of our words on a peer's page void: the run comes to nothing here. */
 static void say_void(const xfi_direct *d, uint64_t epoch, const xfi_link *link, int which)
 {
   if (link->page != NULL)
@@ -73,7 +76,7 @@ static void say_void(const xfi_direct *d, uint64_t epoch, const xfi_link *link, 
                                 epoch | XFI_FLAG_VOID);
 }
 
-/* Has some flag that is watched not come? */
+/* Is some watched flag missing? */
 static bool is_any_late(const xfi_watch *w)
 {
   int i = 0;
@@ -98,15 +101,15 @@ int64_t xfi_direct_ring(xfi_alarm *alarm, int64_t now_ns)
   return INT64_MAX;
 }
 
-/* Of a peer whose signal did not come. */
+/* Error texts about a peer whose signal is missing. */
 #define LATE_TEXT "rank %d %s in run %llu before %s"
 #define NOT_STARTED "did not start"
 #define NOT_FINISHED "did not finish"
-#define NOT_COME "did not come" /* of one that such a peer waits for */
+#define NOT_COME "did not come" /* the rank that such a peer waits for */
 
 #define LEFT_TEXT "rank %d left the plan's runs: it failed, or its plan is destroyed"
 
-/* Whose word of our page it is. */
+/* Which rank a word of our page is about. */
 static int rank_of(const xfi_direct *d, const uint64_t *word)
 {
   return (int)((size_t)(word - d->page) / XFI_WORDS);
@@ -131,7 +134,7 @@ xfer_status xfi_direct_check(const xfi_direct *d, uint64_t epoch)
   return XFER_OK;
 }
 
-/* Whose flags of ours have not come. */
+/* Add the ranks whose flags on our page are missing to `awaits`. */
 static void note(const xfi_direct *d, uint64_t epoch, const xfi_flags *flags, bool *awaits)
 {
   for (int i = 0; i < flags->n; i++) {
@@ -146,8 +149,8 @@ void xfi_direct_note(const xfi_direct *d, uint64_t epoch, bool *awaits)
   note(d, epoch, &d->watch.flags, awaits);
 }
 
-/* That this rank waits for these flags, of which `late` has not come, whatever its peer wrote when
- * that gave up as well. */
+/* Publish that this rank waits for these flags (late.h). `late` is missing, even if its peer has
+ * written to it as it gave up too. */
 static void say(const xfi_direct *d, const xfer_plan *plan, const xfi_flags *flags,
                 const uint64_t *late)
 {
@@ -159,8 +162,8 @@ static void say(const xfi_direct *d, const xfer_plan *plan, const xfi_flags *fla
   xfi_waits_say(plan->comm->waits, XFI_POLLING);
 }
 
-/* One of these flags has not come before the run's deadline: the text says who is late, its peer or
- * who holds that one up. */
+/* One of these flags was missing at the run's deadline: the text names who is late, which is its
+ * peer or a rank that holds the peer up. */
 static xfer_status fail_for_late(const xfi_direct *d, const xfer_plan *plan, const xfi_flags *flags,
                                  const uint64_t *flag, const char *what)
 {
@@ -175,9 +178,10 @@ static xfer_status fail_for_late(const xfi_direct *d, const xfer_plan *plan, con
                    (unsigned long long)plan->epoch, xfi_deadline_end(plan->run_ends));
 }
 
-static const xfi_flags nothing; /* to tell, or to wait for */
+static const xfi_flags nothing; /* to set, or to wait for */
 
-/* Tell, then wait. Whether it was in vain is looked at later: in check_group(), or at the end. */
+/* Set flags, then wait for others. Whether the wait ended by a void flag is looked at later: in
+ * check_group(), or at the end of the run. */
 static xfer_status sync_flags(const xfi_direct *d, const xfer_plan *plan, const xfi_flags *set,
                               const xfi_flags *wait, xfer_stream stream, const char *what)
 {
@@ -201,9 +205,8 @@ static xfer_status sync_flags(const xfi_direct *d, const xfer_plan *plan, const 
 
 /* ---- starting ---- */
 
-/* Has all come that the group waits for, and has its stream nothing left to do? Then its copies go
- * at once, like those whose guard has said yes. *looks: how often to look again, for which a
- * microsecond each is enough. */
+/* Are all flags there that the group waits for, and is its stream idle? Then its copies start at
+ * once and need no guard. *looks: how often to look again, some microseconds in all. */
 static bool goes_at_once(const xfi_direct *d, const xfi_group *g, uint64_t epoch, int *looks,
                          xfer_stream stream)
 {
@@ -219,7 +222,7 @@ static bool goes_at_once(const xfi_direct *d, const xfi_group *g, uint64_t epoch
   return goes;
 }
 
-/* Those that wait for its end need not. */
+/* This group copies nothing in this run: peers that see STARTED need not wait for DONE. */
 static void undo_started(const xfi_direct *d, const xfi_group *g, uint64_t epoch)
 {
   for (int i = 0; i < g->done.n; i++)
@@ -265,16 +268,17 @@ static xfer_status start_group(const xfi_direct *d, const xfer_plan *plan, const
   return st;
 }
 
-/* Both ends say alike. Where one cannot reach the other's page there are no flows between them. */
+/* Do the two ranks meet in barriers (see meet())? Both answer alike: where one cannot reach the
+ * other's page, nothing goes directly between them. */
 static bool is_to_meet(const xfi_link *link)
 {
   return link->near == XFI_SAME_DEVICE && link->ours.can_signal && link->theirs.can_signal;
 }
 
-/* Streams of a process share the queues of its device, and some are the same stream: a rank's wait
- * there would hold up the word that it waits for, if that came behind it. So ranks of one process
- * and one device wait for no word before all of them have put theirs there: READY before the first
- * meeting of a run, DONE before the second. */
+/* A barrier of ranks that share a process and a device. Their streams share the device's queues,
+ * and some ranks use the same stream, so a wait would block the very flag that it waits for if that
+ * were enqueued behind it. So all of them enqueue their READY before any waits for one, and their
+ * DONE likewise: one barrier for each in a run. */
 static xfer_status meet(const xfi_direct *d, const xfer_plan *plan, int meeting)
 {
   const xfi_link *links = d->links.at;
@@ -316,7 +320,7 @@ xfer_status xfi_direct_start(xfi_direct *d, xfer_plan *plan, xfer_stream stream)
   if (watched) xfi_alarm_set(d->device->alarms, &d->watch.alarm, plan->run_ends);
   for (int i = 0; i < d->n_streams; i++)
     XFI_TRY(xfi_stream_wait(d->device, d->streams[i], plan->started));
-  /* One call sets and waits where both are on the caller's stream. */
+  /* If setting and waiting are both on the caller's stream, start_group() does both in one call. */
   if (!told && (d->shares_queues || d->n_groups == 0 || d->groups[0].stream >= 0)) {
     XFI_TRY(sync_flags(d, plan, &d->tell, &nothing, stream, NOT_STARTED));
     told = true;
@@ -354,9 +358,8 @@ xfer_status xfi_direct_finish(const xfi_direct *d, const xfer_plan *plan, xfer_s
 
 /* ---- the end of a run ---- */
 
-/* The flag that the alarm gave up waiting for; NULL: none. It says that it gives up, lets the
- * stream go, and then says for which, so that who is as quick as the stream finds that by itself.
- */
+/* The flag for which the alarm ended the wait; NULL: none. The alarm sets given_up, lets the
+ * streams go on, and only then sets `late`; whoever comes between finds the flag here. */
 static const uint64_t *find_late(const xfi_direct *d, uint64_t epoch)
 {
   const uint64_t *late = __atomic_load_n(&d->watch.late, __ATOMIC_SEQ_CST);
@@ -384,7 +387,7 @@ xfer_status xfi_direct_outcome(const xfi_direct *d, const xfer_plan *plan)
   return XFER_OK;
 }
 
-/* Has a peer that copies for us ended what it started in this run? */
+/* Of flag i of d->await: has the peer ended the copies that it started in this run? */
 static bool is_at_rest(const xfi_direct *d, const xfer_plan *plan, int i)
 {
   const uint64_t *done = d->await.at[i];
@@ -395,8 +398,8 @@ static bool is_at_rest(const xfi_direct *d, const xfer_plan *plan, int i)
   return seen >= plan->epoch && (seen & LATE) == 0;
 }
 
-/* Until all are; the first that is not by the deadline, or -1. Threads that copy by themselves wait
- * for nothing meanwhile, so these end, however long they take. */
+/* Wait until all have; the first that has not by the deadline, or -1. On a host there is no
+ * deadline: threads that have started to copy wait for nothing, so they end. */
 static int await_rest(const xfi_direct *d, const xfer_plan *plan, xfi_deadline deadline)
 {
   const bool ends_by_itself = d->device->ops->is_synchronous;
@@ -425,7 +428,7 @@ void xfi_direct_give_up(xfi_direct *d, const xfer_plan *plan)
     (void)give_up(&d->watch, i, plan->epoch);
 }
 
-/* What this rank has enqueued ends: its streams wait for nothing any more. */
+/* Wait for the end of all that this rank has enqueued, whose waits are ended first. */
 static xfer_status drain(xfi_direct *d, const xfer_plan *plan, xfi_deadline deadline)
 {
   xfi_direct_give_up(d, plan);
@@ -442,7 +445,7 @@ xfer_status xfi_direct_leave(xfi_direct *d, const xfer_plan *plan, xfi_deadline 
   int late;
 
   for (size_t i = 0; i < d->links.n; i++) {
-    say_void(d, plan->epoch, &d->links.at[i], XFI_LEFT); /* before READY, which lets waits go */
+    say_void(d, plan->epoch, &d->links.at[i], XFI_LEFT); /* before READY, which ends waits */
     say_void(d, plan->epoch, &d->links.at[i], XFI_READY);
   }
   drained = drain(d, plan, deadline);

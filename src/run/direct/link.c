@@ -1,6 +1,6 @@
 /*
- * Links: who may be reached, and what becomes of the flows between two ranks. link_map.c makes
- * them.
+ * Links: to which peers this rank has one, the peer's memory as it is mapped here, and the moves
+ * that go over a link. link_map.c connects them.
  */
 #include "link.h"
 
@@ -9,16 +9,19 @@
 #include "alloc.h"
 #include "error.h"
 
-/* A flow with less than this part of the largest one's bytes is little. */
+/* A rank exchanges "much" with a peer if it is more than this part of what it exchanges with the
+ * peer with which it exchanges most. */
 enum { MUCH_PART = 16 };
 
-/* ---- who may be reached ---- */
+/* ---- which links there are ---- */
 
-/* A flow as the link has it. */
+/* xfi_link.send or recv: the peer's index if this plan may carry anything directly, else
+ * XFI_NO_FLOW.
+ */
 static size_t wanted(const xfer_plan *plan, const xfi_move_list *list, size_t peer)
 {
   const uint32_t lane = plan->options.lane;
-  /* Nobody may map what is bound, and there is another way. */
+  /* No peer may keep bound memory mapped, and data can go in messages. */
   const bool lends_nothing = plan->is_transient && plan->comm->ops->round != NULL;
 
   if (((lane == XFER_LANE_PACKED || lends_nothing) && !plan->offers) ||
@@ -58,8 +61,9 @@ static bool has_flows(const xfi_links *links, bool send)
   return false;
 }
 
-/* A rank that sends and receives counts as its own peer, whatever it keeps: all that go to the same
- * peers, and to each other, then have the same. */
+/* Fill links->ranks[send]. A rank that both sends and receives counts as its own peer, even if it
+ * keeps nothing: so ranks that exchange with the same peers and with each other have equal lists.
+ */
 static xfer_status note_ranks(xfi_links *links, const xfer_plan *plan, bool send)
 {
   const bool goes_round = has_flows(links, true) && has_flows(links, false);

@@ -22,7 +22,7 @@ static void set_messages(const xfi_links *links, size_t i, xfi_bytes ours, xfi_b
   links->messages[links->n + i] = (xfi_message){theirs.at, theirs.n, links->at[i].rank};
 }
 
-/* What the messages are of all links; those without bytes do not go. */
+/* Exchange the messages of all links; those without bytes are left out. */
 static xfer_status exchange(const xfi_links *links, const xfer_plan *plan, xfi_deadline deadline)
 {
   int n[2] = {0, 0};
@@ -39,7 +39,8 @@ static xfer_status exchange(const xfi_links *links, const xfer_plan *plan, xfi_d
       deadline);
 }
 
-/* So many bytes of each link, at the same place in it. */
+/* Exchange n_bytes of each xfi_link, at offset `ours`, with the peer, whose go to offset `theirs`.
+ */
 static xfer_status swap(const xfi_links *links, const xfer_plan *plan, size_t ours, size_t theirs,
                         size_t n_bytes, xfi_deadline deadline)
 {
@@ -94,15 +95,15 @@ static xfer_status exchange_descriptions(xfi_links *links, const xfer_plan *plan
 
 /* ---- handles ---- */
 
-/* Both ends go on, as both know. */
+/* Has neither end failed? Both know. */
 static bool goes_on(const xfi_link *link)
 {
   return link->ours.failed == 0 && link->theirs.failed == 0;
 }
 
-/* The halves of one end's memory that the other maps, seen from the other, whose flows go out and
- * in by `out` and `in`: for what it should copy, and in the second attempt for what the one should
- * and cannot. */
+/* Which kinds (XFI_OF_*) of one end's memory the other end maps. `out` and `in` are who should copy
+ * what leaves and enters the other end. In the first attempt it maps what it needs for its own
+ * copies, in the second what it needs for copies that `one` should make and cannot. */
 static int halves_mapped(xfi_by out, xfi_by in, const xfi_verdict *other, const xfi_verdict *one,
                          bool second)
 {
@@ -113,7 +114,9 @@ static int halves_mapped(xfi_by out, xfi_by in, const xfi_verdict *other, const 
   return (push ? XFI_OF_DST : 0) | (pull ? XFI_OF_SRC : 0);
 }
 
-/* Of this rank's memory by the peer, and of the peer's by this rank; of who has failed, none. */
+/* Which kinds of this rank's memory the peer maps, and of the peer's this rank; none after a
+ * failure.
+ */
 static int halves_asked(const xfi_link *link, bool second)
 {
   if (!goes_on(link)) return 0;
@@ -148,7 +151,7 @@ static xfer_status exchange_handles(xfi_links *links, const xfer_plan *plan, boo
 
 /* ---- mapping ---- */
 
-/* XFER_OK and nothing mapped: out of reach, which is no error, and why. */
+/* XFER_OK with nothing mapped: the memory cannot be reached, which is no error; `why` says why. */
 static xfer_status map_remote(xfi_remote *remote, const xfi_mem_handle *handle, xfi_device *device,
                               char *why, xfi_deadline deadline)
 {
@@ -179,7 +182,7 @@ static xfer_status map_link(xfi_link *link, xfi_device *device, int wanted, xfi_
   return XFER_OK;
 }
 
-/* First what this rank should copy, then what its peers should and cannot. */
+/* Map memory: first for what this rank should copy, then for what its peers should and cannot. */
 static xfer_status attempt(xfi_links *links, const xfer_plan *plan, bool second, xfer_status *mine,
                            xfi_deadline deadline)
 {
@@ -194,7 +197,7 @@ static xfer_status attempt(xfi_links *links, const xfer_plan *plan, bool second,
   return XFER_OK;
 }
 
-/* What was meant, if who was meant can; else whoever can. */
+/* Who copies: as was chosen, if those can; else whoever can. */
 static xfi_by settle_flow(xfi_by meant, bool can_push, bool can_pull)
 {
   const xfi_by can = (can_push ? XFI_BY_PUSH : 0) | (can_pull ? XFI_BY_PULL : 0);

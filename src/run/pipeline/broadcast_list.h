@@ -7,15 +7,16 @@
 
 #include "steps.h"
 
-/* One part of one tensor. */
+/* One part of one tensor, sent by `root` to all ranks. */
 typedef struct xfi_cast {
   int root;
   uint32_t tensor;
-  size_t order;           /* in the plan */
-  const xfi_flows *flows; /* the sources of its class, */
-  const xfi_flow *source; /* of which it is this one; by boxes their src_local counts from a unit */
+  size_t order;           /* of the tensor, in the plan */
+  const xfi_flows *flows; /* all source parts of its class */
+  const xfi_flow
+      *source; /* the one that this is; in layouts by boxes src_local counts from a unit */
   uint64_t n_bytes;
-  char *memory; /* broadcast in place: where this rank has the part; NULL: through slots */
+  char *memory; /* where this rank has the part, if it is broadcast in place; NULL: through slots */
 } xfi_cast;
 
 struct xfi_casts {
@@ -29,11 +30,13 @@ struct xfi_casts {
 /* Bytes of a window through slots. */
 uint64_t xfi_casts_window(const xfer_plan *plan);
 
-/* Collective. A part is broadcast in place if every rank has it, or is to have it, as one run. */
+/* The list, and which parts are broadcast in place: those that are one run in the memory of every
+ * rank. Collective. */
 xfer_status xfi_casts_create(xfi_casts **casts, const xfer_plan *plan);
-/* Other addresses: does this rank still have as one run what is broadcast in place? */
+/* After binds at other addresses: *kept is false if some part that is broadcast in place is no
+ * longer one run here. */
 xfer_status xfi_casts_move(bool *kept, xfi_casts *casts, const xfer_plan *plan);
-/* The list alone: nothing is in place. Not collective. */
+/* The list alone, with nothing in place. Not collective. */
 xfer_status xfi_casts_list(xfi_casts **casts, const xfer_plan *plan);
 void xfi_casts_free(xfi_casts *casts);
 
@@ -43,7 +46,8 @@ static inline xfi_box xfi_cast_box(const xfi_cast *c, size_t b)
   return xfi_flows_box(c->flows, c->source->first + b);
 }
 
-/* What this rank gets of a part, in its class's recvs; n 0: it needs nothing of it, or holds it. */
+/* Which flows of its class's recvs this rank gets from a part; n 0: it needs nothing of the part,
+ * or has it already. */
 typedef struct xfi_needed {
   const xfi_flow *at;
   size_t n;
@@ -52,7 +56,7 @@ xfi_needed xfi_cast_needed(const xfer_plan *plan, const xfi_cast *c);
 
 /* ---- broadcast.c: the list turned into steps ---- */
 
-/* What slots the list needs, then its steps. */
+/* Adds to the sizes of slots what the list needs; then appends its steps. */
 void xfi_broadcast_measure(xfi_pipeline *pipeline, const xfer_plan *plan);
 xfer_status xfi_broadcast_add(xfi_pipeline *pipeline, const xfer_plan *plan);
 

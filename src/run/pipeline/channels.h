@@ -11,29 +11,30 @@ typedef struct xfi_load xfi_load;
 
 typedef struct xfi_channels {
   xfi_carriage all;
-  xfi_load *loads;       /* [n_loads], of which all.n are used */
+  xfi_load *loads;       /* [n_loads] what each channel carries; the first all.n are used */
   size_t n_loads;        /* two for each peer */
-  bool past_cache;       /* more is copied than a cache holds: stores go past it, */
-  bool slots_past_cache; /* also into slots, which another core reads as fast from memory */
-  bool in_pieces;        /* some view is in pieces, so that anchors do not give its addresses */
-  xfi_copies copies;     /* scratch of a move */
-  bool has_begun;        /* some of the next run is in slots already */
+  bool past_cache;       /* the run copies more than a cache holds, so stores bypass it */
+  bool slots_past_cache; /* stores into slots do so too: other cores read those as fast from memory
+                          */
+  bool in_pieces;        /* some view has several pieces: anchors do not give its addresses */
+  xfi_copies copies;     /* scratch */
+  bool has_begun;        /* some of what the next run sends is in slots already */
 } xfi_channels;
 
-/* `channels` is all zero, and is to be destroyed whatever this returns. */
+/* `channels` is all zero before, and is to be destroyed whatever this returns. */
 xfer_status xfi_channels_create(xfi_channels *channels, const xfer_plan *plan);
-/* The same at other addresses. */
+/* After binds at other addresses. */
 xfer_status xfi_channels_move(xfi_channels *channels, const xfer_plan *plan);
 void xfi_channels_destroy(xfi_channels *channels);
-/* Adds the bytes that this rank sends, and those of slots; for an uncommitted plan the most that it
- * can be. */
+/* Adds the bytes that this rank sends, and the bytes of slots. For a plan that is not committed,
+ * the most that they can be. */
 void xfi_channels_measure(const xfer_plan *plan, uint64_t *sent_bytes, uint64_t *staging_bytes);
-/* Begins to send what the next run sends, as far as slots are free. The plan has its addresses;
- * nobody reads the slots before the ranks have met. */
+/* Begins to send what the next run sends, as far as slots are free, once the plan has its
+ * addresses. Nobody reads the slots before the ranks have met. */
 void xfi_channels_begin(xfi_channels *channels, const xfer_plan *plan);
-/* Takes that back, before ranks meet again: there will be no such run. */
+/* Takes that back, since there will be no such run. Before ranks meet again. */
 void xfi_channels_undo(xfi_channels *channels, const xfer_plan *plan);
-/* Carries all of a run; blocks. */
+/* Carries all bytes of a run; blocks. */
 xfer_status xfi_channels_run(xfi_channels *channels, const xfer_plan *plan);
 
 #endif

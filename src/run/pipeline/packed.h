@@ -6,12 +6,13 @@
 
 #include "steps.h"
 
-/* What slots the rounds need. The same for a plan without lanes, all of whose flows take them. */
+/* Finds how large the slots must be: for a plan without lanes, as if everything took packed rounds.
+ */
 xfer_status xfi_packed_measure(xfi_pipeline *pipeline, const xfer_plan *plan);
-/* Their steps. */
+/* Appends the steps of all rounds. */
 xfer_status xfi_packed_add(xfi_pipeline *pipeline, const xfer_plan *plan);
 
-/* As many windows as one packed round can have on this rank, both ways. */
+/* The most windows that this rank can send and receive in one packed round. */
 int xfi_packed_most(const xfi_plan *moves);
 
 #endif

@@ -8,16 +8,18 @@
 
 #include "steps.h"
 
-/* Rounds, broadcasts and channels for all that the direct lane does not carry. Collective; the
- * caller makes the agreement at its end. */
+/* Makes rounds, broadcasts and channels for all that the direct lane does not carry. Collective;
+ * the ranks agree on the result in the caller. */
 xfer_status xfi_pipeline_create(xfi_pipeline **pipeline, xfer_plan *plan);
-/* The same steps at other addresses, of what is bound or of the slots. */
+/* After binds at other addresses, or when the slots have moved. */
 xfer_status xfi_pipeline_move(xfi_pipeline *pipeline, const xfer_plan *plan);
 void xfi_pipeline_destroy(xfi_pipeline *pipeline, xfer_plan *plan);
-/* Staging memory of an uncommitted plan, if nothing goes directly or in place. */
+/* How much staging memory a plan that is not committed would need if nothing went directly or in
+ * place. */
 xfer_status xfi_pipeline_foresee(uint64_t *staging_bytes, const xfer_plan *plan);
+/* Enqueues all of it for a run. */
 xfer_status xfi_pipeline_start(xfi_pipeline *pipeline, xfer_plan *plan, xfer_stream stream);
-/* Whether it carries nothing, so that no peer waits for it. */
+/* Does it carry nothing on this rank, so that no peer waits for it? */
 bool xfi_pipeline_is_empty(const xfi_pipeline *pipeline);
 
 #endif

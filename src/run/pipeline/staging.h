@@ -28,31 +28,34 @@ typedef struct xfi_lent {
 struct xfi_plans {
   xfi_comm *comm;
   xfi_device *device;
-  uint64_t n_created; /* the same on every rank */
-  uint64_t n_turns;   /* runs that send, of the caller's plans; likewise, if in one order */
-  xfi_giver giver;    /* for the next block */
+  uint64_t n_created; /* plans, which are numbered so; the same on every rank */
+  uint64_t n_turns; /* runs that send messages (xfi_run_take_turn()); the same on every rank, if all
+                       run their plans in one order */
+  xfi_giver giver;  /* who allocates the next block */
   xfi_lent slots;
-  uint64_t offered_bytes; /* all plans' offers, which have blocks of their own */
-  xfer_plan *first;       /* list, by xfer_plan.next, of the plans that use `slots` */
-  xfer_plan *last;        /* the one whose run used them last; NULL: none */
+  uint64_t offered_bytes; /* of all plans' offers, which have blocks of their own */
+  xfer_plan *first;       /* the plans that use `slots`, a list by xfer_plan.next */
+  xfer_plan *last;        /* whose run used `slots` last; NULL: none has */
 };
 
-/* Allocate from the present giver; and free by the one that it came from. Memory that a transport
- * may still touch is abandoned instead. */
+/* Allocate a block from plans->giver; and give it back to whom it came from, or abandon it if the
+ * transport may still read or write it. */
 xfer_status xfi_staging_take(xfi_lent *block, const xfi_plans *plans, size_t n_bytes);
 void xfi_staging_give(const xfi_plans *plans, xfi_lent *block);
-/* Leak it, since something may still touch it. */
+/* Leak the block, since something may still read or write it. */
 void xfi_staging_abandon(xfi_lent *block);
-/* Give slots to a pipeline that is about to become the plan's. If the block was too small there is
- * a new one, and the slots of the other plans are gone. */
+/* Give slots to a pipeline that is about to become the plan's. If the block is too small, a new one
+ * is made, and the caller gives the other plans' steps their addresses in it. */
 xfer_status xfi_staging_join(xfer_plan *plan, xfi_pipeline *pipeline);
-/* The plan needs slots no more, and none of its runs is under way. The last one frees the block. */
+/* The plan, none of whose runs is under way, needs no slots any more. The last plan frees the
+ * block.
+ */
 void xfi_staging_leave(xfer_plan *plan);
-/* A run of the plan uses the block from now on: it comes after the returned event, unless NULL. */
+/* A run of the plan is about to use the block: the event that it has to come after; NULL: none. */
 xfi_event *xfi_staging_turn(xfer_plan *plan);
 /* Abandon the block, since something of a failed run may never end. */
 void xfi_staging_lose(xfi_plans *plans);
-/* Whether that happened after the plan was committed. */
+/* Was the block abandoned after the plan was committed? */
 bool xfi_staging_is_lost(const xfer_plan *plan);
 
 #endif

@@ -32,26 +32,26 @@ struct xfi_pipeline {
   size_t n_steps;
   size_t capacity;
   size_t n_rounds;
-  uint64_t sent_bytes;    /* in all, channels included */
-  size_t send_slot_bytes; /* most that a step needs */
+  uint64_t sent_bytes;    /* by a run, through channels too */
+  size_t send_slot_bytes; /* the most that a step needs */
   size_t recv_slot_bytes;
-  char *slots;            /* two send slots, two receive slots, in the block of the comm's plans */
-  uint64_t staging_bytes; /* of these, and of slots of channels */
+  char *slots; /* two send slots, then two receive slots; in the comm's block (staging.h) */
+  uint64_t staging_bytes; /* of these slots, and of those of channels */
   xfer_stream streams[XFI_STEP_STREAMS];
-  xfi_event *done_with[XFI_STEP_STREAMS][2]; /* what a stream did for a step, by the step's slot */
+  xfi_event *done_with[XFI_STEP_STREAMS][2]; /* each stream's part of the last step in each slot */
   xfi_event *ended[XFI_STEP_STREAMS];
 };
 
-/* Append an empty step. It uses the slots of its number: */
+/* Append an empty step; and where its slot is, which its number decides. */
 xfer_status xfi_steps_add(xfi_step **step, xfi_pipeline *pipeline, int n_messages);
 char *xfi_steps_slot(const xfi_pipeline *pipeline, size_t step, bool send);
 
-/* Make batches of the steps' copies; then the streams and events that the steps need. */
+/* Make batches of the steps' copies; make the streams and events that the steps need. */
 xfer_status xfi_steps_make_batches(xfi_pipeline *pipeline, xfi_device *device);
 xfer_status xfi_steps_make_streams(xfi_pipeline *pipeline, xfi_device *device);
-/* Whether a run under way reads the batches. */
+/* Does a run under way read the batches? */
 bool xfi_steps_are_read(const xfi_pipeline *pipeline, const xfi_device *device);
-/* Enqueue them all; after `before`, unless it is NULL. */
+/* Enqueue all steps, after the event `before`. */
 xfer_status xfi_steps_start(xfi_pipeline *pipeline, xfer_plan *plan, xfi_event *before,
                             xfer_stream stream);
 /* Drop the steps, whose batches the next ones reuse; and free everything. */

@@ -11,7 +11,8 @@
 #include "blocks.h"
 #include "bound_plan.h"
 
-/* Large sources are looked at in parts, so that the first of them travel meanwhile. */
+/* Large sources are quantised in parts, so that the first parts travel while later ones are looked
+ * at. */
 enum { XFI_QUANT_PARTS = 4 };
 
 /* A tensor and its scales. */
@@ -19,10 +20,10 @@ typedef struct xfi_quant_pair {
   uint32_t weights;
   uint32_t scales;
   xfi_blocks blocks; /* of this rank */
-  float *table;      /* [n_scales] where these lie */
+  float *table;      /* [n_scales] this rank's scales */
   size_t n_scales;
-  bool is_cut; /* into blocks that several parts hold */
-  int part;    /* of a run, below XFI_QUANT_PARTS */
+  bool is_cut; /* some blocks lie in several parts of the source layout */
+  int part;    /* in which the run quantises it, below XFI_QUANT_PARTS */
 } xfi_quant_pair;
 
 /* What parts that share blocks tell each other of one tensor: a tensor with a dim more, which has
@@ -59,21 +60,20 @@ struct xfi_quant {
 /* tensors: the plan's, with the conversions as given. NULL where none has blocks. */
 xfer_status xfi_quant_create(xfi_quant **quant, const xfer_plan *plan, const xfer_tensor *tensors);
 void xfi_quant_destroy(xfi_quant *quant);
-/* The source of a tensor of scales; false: it is none. */
+/* The source view of a tensor of scales; false: the tensor is none. */
 bool xfi_quant_source(const xfi_quant *quant, size_t tensor, xfer_view *view);
-/* Of the source of a tensor that is quantised; else NULL. */
+/* The blocks of a tensor that is quantised; NULL: it is not. */
 const xfi_blocks *xfi_quant_blocks(const xfi_quant *quant, size_t tensor);
-/* Make ready, again after a bind, and give back what runs before the lanes. */
+/* Prepare, at each commit, what runs before the lanes; and give it back. */
 xfer_status xfi_quant_prepare(xfer_plan *plan);
 void xfi_quant_drop(xfi_quant *quant);
-/* Of a tensor, and of its scales. */
+/* In which part a tensor, or the tensor whose scales it is, is quantised; 0 of others. */
 int xfi_quant_part(const xfi_quant *quant, size_t tensor);
-/* Enqueue what runs before the lanes: up to what others ask for; and once plan->asks has run, the
- * rest. plan->started is recorded after the first part of it, or at once where nothing is
- * quantised. */
+/* Enqueue what runs before the lanes: first what other ranks ask for and, once plan->asks has run,
+ * the rest. plan->started is recorded after the first part, or at once if nothing is quantised. */
 xfer_status xfi_quant_start(const xfer_plan *plan, xfer_stream stream);
 xfer_status xfi_quant_go_on(const xfer_plan *plan, xfer_stream stream);
-/* And on another stream the wait for a part, if there are so many; else for the last. */
+/* Enqueue on another stream the wait for a part; if there are fewer parts, for the last. */
 xfer_status xfi_quant_await(const xfer_plan *plan, int part, xfer_stream stream);
 
 /* ---- quant_cuts.c ---- */

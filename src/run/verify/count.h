@@ -14,18 +14,20 @@
 
 /* What is counted of a tensor. */
 typedef enum xfi_count {
-  XFI_COUNT_SRC,         /* each element once: the digest of a side */
-  XFI_COUNT_DST,         /* likewise */
-  XFI_COUNT_REPLICAS,    /* 0 if replicas of the source are equal */
-  XFI_COUNT_MOVED,       /* 0 if every destination holds what the source does */
-  XFI_COUNT_RUN,         /* both of these */
-  XFI_COUNT_OWN_REPLICA, /* the first place of this rank's that counts so: for one element */
+  XFI_COUNT_SRC,      /* each element once: the digest of a side */
+  XFI_COUNT_DST,      /* likewise */
+  XFI_COUNT_REPLICAS, /* 0 if replicas of the source are equal */
+  XFI_COUNT_MOVED,    /* 0 if every destination holds what the source does */
+  XFI_COUNT_RUN,      /* both of these */
+  /* Of one element, to find ranks that differ: the first place at which this rank has it as a
+   * replica of the source, in the source, and in the destination. */
+  XFI_COUNT_OWN_REPLICA,
   XFI_COUNT_OWN_SRC,
   XFI_COUNT_OWN_DST
 } xfi_count;
 
-/* Elements of a tensor, by global index, and of replicas by the unit of their box: what one place
- * of a rank's says of an element another may say too. */
+/* A box of a tensor's elements, by global index. In counts of replicas it limits the units of a
+ * layout by boxes too, at XFI_WITHIN_UNIT: a rank may hold an element in several units. */
 enum { XFI_WITHIN_UNIT = XFER_MAX_DIMS };
 typedef struct xfi_within {
   int64_t lo[XFER_MAX_DIMS + 1];
@@ -43,34 +45,33 @@ typedef struct xfi_counted {
 xfer_status xfi_count_add(xfi_counted *list, const xfer_plan *plan, size_t tensor, uint32_t slot,
                           xfi_count what, const xfi_within *within);
 
-/* Make ready what this rank counts of tensors [first, first + n), in so many slots. */
+/* Prepare what this rank counts of the tensors [first, first + n), in n slots. */
 xfer_status xfi_count_make(xfi_digest **digest, const xfer_plan *plan, size_t first, size_t n,
                            xfi_count what, const xfi_within *within);
 /* Count them into sums[n] and wait for it. */
 xfer_status xfi_count_now(xfi_sum *sums, const xfer_plan *plan, size_t first, size_t n,
                           xfi_count what, const xfi_within *within, xfer_stream stream);
 
-/* Add, and is it 0? */
+/* *sum += other; and is a sum 0? */
 void xfi_sum_add(xfi_sum *sum, xfi_sum other);
 bool xfi_sum_is_zero(xfi_sum sum);
 
 /* ---- verify.c ---- */
 
-/* Make ready what a run of a plan with XFER_PLAN_VERIFY counts, again after a bind; and give it
- * back. */
+/* Prepare, at each commit, what a run of a plan with XFER_PLAN_VERIFY counts; and give it back. */
 xfer_status xfi_verify_prepare(xfer_plan *plan);
 void xfi_verify_drop(xfer_plan *plan);
-/* Enqueue it; nothing where plan->verify is NULL. */
+/* Enqueue the count; does nothing if plan->verify is NULL. */
 xfer_status xfi_verify_start(const xfer_plan *plan, xfer_stream stream);
-/* This rank's total, once the run is done on it. */
+/* This rank's total, once the run has ended on it. */
 xfi_sum xfi_verify_mine(const xfer_plan *plan);
-/* Of the totals in plan->words. All ranks. */
+/* Do the totals of all ranks, in plan->words, add up to 0? If not, explains it. Collective. */
 xfer_status xfi_verify_outcome(const xfer_plan *plan, xfi_deadline deadline);
 
-/* Tensor by tensor, weighted so that what is wrong in one does not make up for another. */
+/* The sum over tensors, each with a weight of its own, so that errors in two do not cancel out. */
 xfi_sum xfi_verify_total(const xfi_sum *sums, size_t n);
-/* All ranks, whose sums of a count that should be 0 did not come to that: finds the first tensor,
- * index and ranks. XFER_ERR_MISMATCH names them. */
+/* When a count that should be 0 is not: finds the first tensor and index that differ, and the
+ * ranks. XFER_ERR_MISMATCH names them. Collective. */
 xfer_status xfi_verify_explain(const xfer_plan *plan, const xfi_sum *sums, xfi_count what,
                                xfi_deadline deadline);
 
