@@ -45,7 +45,7 @@ function(xfi_plugin name)
   cmake_parse_arguments(PARSE_ARGV 1 P "" "" "LAYERS;SOURCES;LIBS;PRIVATE_LIBS")
   list(TRANSFORM P_SOURCES PREPEND ${PROJECT_SOURCE_DIR}/)
   add_library(xfi_${name} OBJECT ${P_SOURCES})
-  target_include_directories(xfi_${name} PUBLIC ${PROJECT_SOURCE_DIR}/src/api) # plugin.h, the door
+  target_include_directories(xfi_${name} PUBLIC ${PROJECT_SOURCE_DIR}/src/api) # plugin.h
   foreach(layer IN LISTS P_LAYERS)
     target_include_directories(xfi_${name} PUBLIC $<TARGET_PROPERTY:xfi_${layer},INTERFACE_INCLUDE_DIRECTORIES>)
   endforeach()

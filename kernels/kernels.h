@@ -1,5 +1,5 @@
 /*
- * The one door from src/ to code that touches elements: strided copies, as descriptions and as
+ * The one way from src/ to code that touches elements: strided copies, as descriptions and as
  * launchers. kernels/ref/ is plain C and the definition of right; kernels/cuda/ must equal it byte
  * for byte.
  */
@@ -11,7 +11,7 @@
 #include <stdint.h>
 
 #include "convert.h"
-#include "door.h"
+#include "plugin_api.h"
 
 #define XFI_COPY_DIMS 8
 
@@ -109,7 +109,7 @@ static inline void xfi_copy_sort_dims(xfi_copy *c, const int64_t *stride)
 /* The same copy with fewer, larger dims: dims of extent 1 go, the others are put in order of
  * falling destination stride, dims that continue each other on both sides merge, and the innermost
  * joins the run where it is contiguous. */
-XFI_DOOR void xfi_copy_simplify(xfi_copy *copy);
+XFI_PLUGIN_API void xfi_copy_simplify(xfi_copy *copy);
 
 /* Makes the copies, one after the other, by plain loops. */
 void xfi_ref_copy(const xfi_copy *copies, size_t n_copies);

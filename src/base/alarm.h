@@ -4,7 +4,7 @@
 #define XFI_ALARM_H
 
 #include "clock.h"
-#include "door.h"
+#include "plugin_api.h"
 
 #include <stdbool.h>
 
@@ -24,13 +24,13 @@ struct xfi_alarm {
 };
 
 /* The thread calls `begin` first, unless NULL. It takes no signals. */
-XFI_DOOR xfer_status xfi_alarms_create(xfi_alarms **alarms, void (*begin)(void *context),
-                                       void *context);
+XFI_PLUGIN_API xfer_status xfi_alarms_create(xfi_alarms **alarms, void (*begin)(void *context),
+                                             void *context);
 /* When no alarm is set. NULL is fine. */
-XFI_DOOR void xfi_alarms_destroy(xfi_alarms *alarms);
+XFI_PLUGIN_API void xfi_alarms_destroy(xfi_alarms *alarms);
 /* Set the alarm, or move it to another deadline. Allocates nothing. */
-XFI_DOOR void xfi_alarm_set(xfi_alarms *alarms, xfi_alarm *alarm, xfi_deadline deadline);
+XFI_PLUGIN_API void xfi_alarm_set(xfi_alarms *alarms, xfi_alarm *alarm, xfi_deadline deadline);
 /* Afterwards the alarm neither rings nor is ringing. The caller holds no lock that ring() takes. */
-XFI_DOOR void xfi_alarm_clear(xfi_alarms *alarms, xfi_alarm *alarm);
+XFI_PLUGIN_API void xfi_alarm_clear(xfi_alarms *alarms, xfi_alarm *alarm);
 
 #endif

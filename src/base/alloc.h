@@ -3,7 +3,7 @@
 #ifndef XFI_ALLOC_H
 #define XFI_ALLOC_H
 
-#include "door.h"
+#include "plugin_api.h"
 #include "xfer/status.h"
 
 #include <stddef.h>
@@ -11,10 +11,10 @@
 /* n zeroed elements of `size` bytes; NULL if the product does not fit or there is no memory. Sets
  * no error text, since the caller knows what the memory is for. n == 0 gives a pointer to be freed.
  */
-XFI_DOOR void *xfi_calloc(size_t n, size_t size);
+XFI_PLUGIN_API void *xfi_calloc(size_t n, size_t size);
 
 /* NULL is fine. */
-XFI_DOOR void xfi_free(void *p);
+XFI_PLUGIN_API void xfi_free(void *p);
 
 /* Leak memory of any device on purpose, since something may still touch it. It stays reachable, so
  * that leak checkers do not report it. */

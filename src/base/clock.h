@@ -7,7 +7,7 @@
 #ifndef XFI_CLOCK_H
 #define XFI_CLOCK_H
 
-#include "door.h"
+#include "plugin_api.h"
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -23,18 +23,18 @@ typedef struct xfi_deadline {
 } xfi_deadline;
 
 /* Nanoseconds of CLOCK_MONOTONIC. */
-XFI_DOOR int64_t xfi_now_ns(void);
+XFI_PLUGIN_API int64_t xfi_now_ns(void);
 
 /* The deadline timeout_ms from now; never, if that is negative or too far to count. */
-XFI_DOOR xfi_deadline xfi_deadline_after(int64_t timeout_ms);
+XFI_PLUGIN_API xfi_deadline xfi_deadline_after(int64_t timeout_ms);
 
 /* `ms` after another deadline, or after the interrupt that ended it. */
-XFI_DOOR xfi_deadline xfi_deadline_later(xfi_deadline deadline, int64_t ms);
+XFI_PLUGIN_API xfi_deadline xfi_deadline_later(xfi_deadline deadline, int64_t ms);
 
-XFI_DOOR bool xfi_deadline_expired(xfi_deadline deadline);
+XFI_PLUGIN_API bool xfi_deadline_expired(xfi_deadline deadline);
 
 /* What ended it, for a text after "before" or "until". */
-XFI_DOOR const char *xfi_deadline_end(xfi_deadline deadline);
+XFI_PLUGIN_API const char *xfi_deadline_end(xfi_deadline deadline);
 
 /* Less than a second. */
 static inline void xfi_sleep_ns(long ns)
@@ -45,6 +45,6 @@ static inline void xfi_sleep_ns(long ns)
 }
 
 /* Until when to sleep, on CLOCK_MONOTONIC, before the next look at the deadline. */
-XFI_DOOR struct timespec xfi_deadline_timespec(xfi_deadline deadline);
+XFI_PLUGIN_API struct timespec xfi_deadline_timespec(xfi_deadline deadline);
 
 #endif

@@ -2,7 +2,7 @@
 #ifndef XFI_DESCRIPTOR_H
 #define XFI_DESCRIPTOR_H
 
-#include "door.h"
+#include "plugin_api.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -33,6 +33,6 @@ static inline int xfi_descriptor_kept(int made)
 
 /* A file in memory, zeroed and sealed against resizing, so that a mapping of it never reaches past
  * its end; -1 and errno. /proc shows the name. */
-XFI_DOOR int xfi_memory_file(const char *name, size_t n_bytes);
+XFI_PLUGIN_API int xfi_memory_file(const char *name, size_t n_bytes);
 
 #endif

@@ -6,7 +6,7 @@
 #ifndef XFI_ERROR_H
 #define XFI_ERROR_H
 
-#include "door.h"
+#include "plugin_api.h"
 
 #include <xfer/xfer.h>
 
@@ -14,7 +14,7 @@ enum { XFI_ERROR_BYTES = 512 };
 
 /* Sets this thread's text, cut to XFI_ERROR_BYTES - 1 bytes, no character in two. An argument may
  * be xfer_last_error(). */
-XFI_DOOR __attribute__((format(printf, 1, 2))) void xfi_set_error(const char *fmt, ...);
+XFI_PLUGIN_API __attribute__((format(printf, 1, 2))) void xfi_set_error(const char *fmt, ...);
 
 /* In a function that has nothing to free an error is returned at once. One that has something goes
  * to its label `done`, with the error in its `xfer_status st`, and uses those in ..._DONE alone.

@@ -2,12 +2,12 @@
 #ifndef XFI_THREAD_H
 #define XFI_THREAD_H
 
-#include "door.h"
+#include "plugin_api.h"
 
 #include <pthread.h>
 #include <stdbool.h>
 
 /* Starts `run(context)`. False: there is no thread to be had. */
-XFI_DOOR bool xfi_thread_start(pthread_t *thread, void *(*run)(void *context), void *context);
+XFI_PLUGIN_API bool xfi_thread_start(pthread_t *thread, void *(*run)(void *context), void *context);
 
 #endif

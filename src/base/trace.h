@@ -13,8 +13,8 @@
 
 #include <stdint.h>
 
-#include "door.h"
 #include "error.h"
+#include "plugin_api.h"
 
 typedef enum xfi_subsys { XFI_SYS_COMM = 1, XFI_SYS_PLAN = 2, XFI_SYS_RUN = 4 } xfi_subsys;
 
@@ -48,6 +48,6 @@ typedef struct xfi_ranges {
   void (*push)(const char *name);
   void (*pop)(void);
 } xfi_ranges;
-XFI_DOOR void xfi_trace_ranges(const xfi_ranges *ranges);
+XFI_PLUGIN_API void xfi_trace_ranges(const xfi_ranges *ranges);
 
 #endif

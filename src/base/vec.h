@@ -6,12 +6,12 @@
 #include <stdlib.h>
 #include <xfer/xfer.h>
 
-#include "door.h"
+#include "plugin_api.h"
 
 /* Makes room for `need` elements of `elem_size` bytes. `items` is the address of the owner's
  * pointer, of any type (`&list->moves`); NULL inside and *cap == 0 is an empty array. New elements
  * are zero. On failure, for which there is XFER_ERR_NOMEM alone, nothing changes. */
-XFI_DOOR xfer_status xfi_vec_reserve(void *items, size_t *cap, size_t need, size_t elem_size);
+XFI_PLUGIN_API xfer_status xfi_vec_reserve(void *items, size_t *cap, size_t need, size_t elem_size);
 
 /* Appends one element, which may not depend on `n`, and gives the status.
  *

@@ -18,8 +18,8 @@
 #include <stdint.h>
 
 #include "clock.h"
-#include "door.h"
 #include "error.h"
+#include "plugin_api.h"
 #include "xfer/xfer.h"
 
 /* One message of an exchange or a round. Its size is the same on both ends, and above 0. */
@@ -217,8 +217,8 @@ static inline xfi_gathering xfi_comm_gathering(const xfi_comm *comm, size_t n_by
 xfer_status xfi_comm_check_version(int mine, uint32_t version, int rank);
 /* The same unless `rank` is in the same gathering as this one. If any two ranks differ,
  * every rank differs from one of them, so all of them fail. */
-XFI_DOOR xfer_status xfi_comm_check_same(const xfi_comm *comm, xfi_gathering mine,
-                                         xfi_gathering theirs, int rank);
+XFI_PLUGIN_API xfer_status xfi_comm_check_same(const xfi_comm *comm, xfi_gathering mine,
+                                               xfi_gathering theirs, int rank);
 
 /* Whether a comm is broken, and why: the first reason stays. Zero at first, but for the lock. Any
  * thread. */
@@ -229,24 +229,25 @@ typedef struct xfi_broken {
   char why[XFI_BROKEN_BYTES];
 } xfi_broken;
 /* False: it was broken already. */
-XFI_DOOR __attribute__((format(printf, 2, 3))) bool xfi_broken_set(xfi_broken *broken,
-                                                                   const char *fmt, ...);
+XFI_PLUGIN_API __attribute__((format(printf, 2, 3))) bool xfi_broken_set(xfi_broken *broken,
+                                                                         const char *fmt, ...);
 /* XFER_ERR_COMM with its text if it is. */
-XFI_DOOR xfer_status xfi_broken_check(xfi_broken *broken);
+XFI_PLUGIN_API xfer_status xfi_broken_check(xfi_broken *broken);
 
 /* comms is [n_ranks]: threads of this process. */
 xfer_status xfi_comm_create_local(xfi_comm **comms, int n_ranks);
 
 /* Processes (or threads) of one host, which meet by the caller's all-gather. `control_only`, the
  * same on all ranks: it carries no data, which goes by other means. */
-XFI_DOOR xfer_status xfi_comm_create_host(xfi_comm **comm, xfer_all_gather_fn all_gather,
-                                          void *context, int rank, int size, bool control_only);
+XFI_PLUGIN_API xfer_status xfi_comm_create_host(xfi_comm **comm, xfer_all_gather_fn all_gather,
+                                                void *context, int rank, int size,
+                                                bool control_only);
 /* Tell the ranks of such a comm that what they all do by other means, for the `number`-th time from
  * 1, has failed on this rank, so that they need not wait. The comm goes on. By the thread that
  * makes its calls. */
-XFI_DOOR void xfi_host_warn(xfi_comm *comm, uint64_t number, const char *why);
+XFI_PLUGIN_API void xfi_host_warn(xfi_comm *comm, uint64_t number, const char *why);
 /* Whether a rank has told so (XFER_ERR_PEER), or has ended or broken the comm. */
-XFI_DOOR xfer_status xfi_host_heed(xfi_comm *comm, uint64_t number);
+XFI_PLUGIN_API xfer_status xfi_host_heed(xfi_comm *comm, uint64_t number);
 
 /* The status of a collective call's checks, or XFER_ERR_ARG if the caller refused the call by
  * xfer_comm_refuse(), which holds for one call. */
@@ -260,11 +261,11 @@ xfer_status xfi_comm_untold(xfer_status mine, const char *text, xfer_status met)
 /* All ranks, at the end of each collective call: the first of our own error, a peer's, and OK. A
  * peer's is XFER_ERR_PEER, and names and quotes the lowest rank that failed by itself, or else the
  * lowest that failed. */
-XFI_DOOR xfer_status xfi_comm_agree(xfi_comm *comm, xfer_status mine, xfi_deadline deadline);
+XFI_PLUGIN_API xfer_status xfi_comm_agree(xfi_comm *comm, xfer_status mine, xfi_deadline deadline);
 /* Agrees on *st likewise, and returns what all ranks said, of shape [size, n_bytes], to be freed by
  * xfi_free(); NULL if they agreed on a failure. All ranks. */
-XFI_DOOR void *xfi_comm_hear(xfi_comm *comm, xfer_status *st, const void *word, size_t n_bytes,
-                             xfi_deadline deadline);
+XFI_PLUGIN_API void *xfi_comm_hear(xfi_comm *comm, xfer_status *st, const void *word,
+                                   size_t n_bytes, xfi_deadline deadline);
 
 /* Gathers n_bytes, the same on all ranks. *rows has shape [size, n_bytes], in memory of the
  * transport, valid until the next call. */
@@ -275,13 +276,13 @@ enum { XFI_GATHER_ROW_BYTES = 128 }; /* every transport gathers so many at once 
 /* An all-gather over a transport's own, which takes equal sizes of up to `most` bytes: checks that
  * all ranks mean the same gathering, else XFER_ERR_MISMATCH on each. After a failure the caller
  * breaks the comm. Allocates nothing. */
-XFI_DOOR xfer_status xfi_comm_gather(xfi_comm *comm, void *all, const void *mine, size_t n_bytes,
-                                     xfi_gather_rows_fn *gather, size_t most,
-                                     xfi_deadline deadline);
+XFI_PLUGIN_API xfer_status xfi_comm_gather(xfi_comm *comm, void *all, const void *mine,
+                                           size_t n_bytes, xfi_gather_rows_fn *gather, size_t most,
+                                           xfi_deadline deadline);
 
 /* Calls `abort`, which is the comm's abort or abort_data, with this rank and its last error, which
  * is kept. */
-XFI_DOOR void xfi_comm_leave(xfi_comm *comm, void (*abort)(xfi_comm *comm, const char *why));
+XFI_PLUGIN_API void xfi_comm_leave(xfi_comm *comm, void (*abort)(xfi_comm *comm, const char *why));
 
 /* XFER_ERR_TIMEOUT once the deadline has passed: of what comes in many parts, each of which may be
  * there without a wait. */
@@ -289,6 +290,6 @@ xfer_status xfi_comm_in_time(xfi_deadline deadline);
 
 /* xfi_calloc() for what this rank needs in its next collective step. If there is no memory it
  * breaks the comm, since the others would wait. */
-XFI_DOOR void *xfi_comm_calloc(xfi_comm *comm, size_t n, size_t size);
+XFI_PLUGIN_API void *xfi_comm_calloc(xfi_comm *comm, size_t n, size_t size);
 
 #endif

@@ -39,11 +39,11 @@ static inline size_t xfi_waiting_bytes(int size)
 /* With no rank's memory known yet. The caller frees it by xfi_free(). */
 xfer_status xfi_waits_create(xfi_waits **waits, int rank, int size);
 /* Clears `awaits` and returns it, to be filled; NULL: nobody can read it. */
-XFI_DOOR bool *xfi_waits_note(xfi_waits *waits);
+XFI_PLUGIN_API bool *xfi_waits_note(xfi_waits *waits);
 /* Publish `awaits`, and how this rank waits. */
-XFI_DOOR void xfi_waits_say(xfi_waits *waits, xfi_until until);
+XFI_PLUGIN_API void xfi_waits_say(xfi_waits *waits, xfi_until until);
 /* The wait is over; NULL is fine. */
-XFI_DOOR void xfi_waits_end(xfi_waits *waits);
+XFI_PLUGIN_API void xfi_waits_end(xfi_waits *waits);
 /* A rank that waits publishes so again from time to time, so it waits in parts: the deadline of the
  * next part, after n parts. */
 xfi_deadline xfi_waits_part(xfi_deadline end, int n);
@@ -56,6 +56,6 @@ typedef struct xfi_late {
 } xfi_late;
 /* One step of the search, by a rank that has just published for whom it waits. True: late->rank is
  * the result. False, after a short sleep: publish again and call again. */
-XFI_DOOR bool xfi_waits_find_late(xfi_waits *waits, xfi_late *late);
+XFI_PLUGIN_API bool xfi_waits_find_late(xfi_waits *waits, xfi_late *late);
 
 #endif

@@ -112,15 +112,15 @@ typedef struct xfi_cores {
 
 /* Local. Makes no segment yet. `processes`: ranks are processes; else threads. *shared is to be
  * ended by xfi_shared_end() whatever this returns. */
-XFI_DOOR xfer_status xfi_shared_init(xfi_shared *shared, const xfi_shared_ops *ops, int n_places,
-                                     int place, bool processes);
+XFI_PLUGIN_API xfer_status xfi_shared_init(xfi_shared *shared, const xfi_shared_ops *ops,
+                                           int n_places, int place, bool processes);
 /* Says that this rank leaves, which ends the others' waits for it. In a child that was forked it
  * does nothing. */
-XFI_DOOR void xfi_shared_leave(xfi_shared *shared);
+XFI_PLUGIN_API void xfi_shared_leave(xfi_shared *shared);
 /* Unmaps the segments and closes the sockets: from here on nothing is shared. */
 void xfi_shared_part(xfi_shared *shared);
 /* xfi_shared_part(), and frees what xfi_shared_init() made. Zeroes are fine. */
-XFI_DOOR void xfi_shared_end(xfi_shared *shared);
+XFI_PLUGIN_API void xfi_shared_end(xfi_shared *shared);
 /* Make this rank's segment. Its file, to be closed once the others have it; -1 and errno: it could
  * not be made. */
 int xfi_shared_make(xfi_shared *shared);
@@ -135,11 +135,11 @@ bool xfi_shared_is_lost(const xfi_shared *shared, int rank);
 /* ---- host_meet.c ---- */
 
 /* Memory for what n processes tell each other as they meet; NULL: there is none. */
-XFI_DOOR void *xfi_host_words(int n);
+XFI_PLUGIN_API void *xfi_host_words(int n);
 /* Collective over the ranks of a host: each maps the segments of all others, or it fails on each.
  * `mine`: this rank's status so far, of xfi_shared_init() and what came before it. */
-XFI_DOOR xfer_status xfi_host_meet(xfi_shared *shared, void *words, xfer_status mine,
-                                   xfer_all_gather_fn all_gather, void *context);
+XFI_PLUGIN_API xfer_status xfi_host_meet(xfi_shared *shared, void *words, xfer_status mine,
+                                         xfer_all_gather_fn all_gather, void *context);
 
 /* The segment of a rank; NULL: no memory is shared with it. */
 static inline xfi_segment *xfi_segment_of(const xfi_shared *s, int rank)
@@ -149,10 +149,10 @@ static inline xfi_segment *xfi_segment_of(const xfi_shared *s, int rank)
 
 /* Tell all ranks that share memory with this one why the comm is broken. Any thread; only the first
  * call has an effect. */
-XFI_DOOR void xfi_shared_alarm(xfi_shared *shared, const char *why);
+XFI_PLUGIN_API void xfi_shared_alarm(xfi_shared *shared, const char *why);
 /* If another rank told this one that the comm is broken, break it here. True: it was not broken
  * before. */
-XFI_DOOR bool xfi_shared_alarmed(xfi_shared *shared);
+XFI_PLUGIN_API bool xfi_shared_alarmed(xfi_shared *shared);
 /* check and abort of xfi_comm_ops, for comms in which all ranks share memory. */
 xfer_status xfi_shared_check(xfi_comm *comm);
 void xfi_shared_abort(xfi_comm *comm, const char *why);
@@ -196,18 +196,18 @@ xfer_status xfi_shared_await(const xfi_awaited *what, xfi_deadline deadline);
 void xfi_shared_ring(xfi_shared *shared, int rank);
 
 /* An all-gather that does not break the comm when it fails. */
-XFI_DOOR xfer_status xfi_shared_gather(xfi_shared *shared, void *all, const void *mine,
-                                       size_t n_bytes, xfi_deadline deadline);
+XFI_PLUGIN_API xfer_status xfi_shared_gather(xfi_shared *shared, void *all, const void *mine,
+                                             size_t n_bytes, xfi_deadline deadline);
 /* The operations of xfi_comm_ops of these names. */
 xfi_all_gather_fn xfi_shared_all_gather;
 xfi_exchange_fn xfi_shared_exchange;
 xfi_round_fn xfi_shared_round;
 xfi_broadcast_fn xfi_shared_broadcast;
-XFI_DOOR bool xfi_shared_shares(const xfi_comm *comm, int peer);
-XFI_DOOR xfer_status xfi_shared_carry_channels(xfi_comm *comm, const xfi_carriage *all,
-                                               xfi_deadline deadline);
-XFI_DOOR void xfi_shared_carry_begin(xfi_comm *comm, const xfi_carriage *all);
-XFI_DOOR void xfi_shared_carry_undo(xfi_comm *comm, const xfi_carriage *all);
+XFI_PLUGIN_API bool xfi_shared_shares(const xfi_comm *comm, int peer);
+XFI_PLUGIN_API xfer_status xfi_shared_carry_channels(xfi_comm *comm, const xfi_carriage *all,
+                                                     xfi_deadline deadline);
+XFI_PLUGIN_API void xfi_shared_carry_begin(xfi_comm *comm, const xfi_carriage *all);
+XFI_PLUGIN_API void xfi_shared_carry_undo(xfi_comm *comm, const xfi_carriage *all);
 /* Carries the channels of any call. */
 xfer_status xfi_shared_carry(xfi_comm *comm, xfi_carry_call call, const xfi_carriage *all,
                              xfi_deadline deadline);

@@ -17,9 +17,9 @@
 #include "alloc.h"
 #include "clock.h"
 #include "digest.h"
-#include "door.h"
 #include "flags.h"
 #include "kernels.h"
+#include "plugin_api.h"
 #include "xfer/xfer.h"
 
 typedef struct xfi_device xfi_device;
@@ -330,11 +330,11 @@ static inline xfer_status xfi_batch_make(xfi_device *device, xfi_batch **batch, 
   } while (0)
 
 /* A random number of this process; a forked child has another one. */
-XFI_DOOR uint64_t xfi_process_number(void);
+XFI_PLUGIN_API uint64_t xfi_process_number(void);
 
 /* A device of host memory and the calling thread. One may serve any number of threads. Fails only
  * if memory is short. */
-XFI_DOOR xfer_status xfi_device_create_host(xfi_device **device);
+XFI_PLUGIN_API xfer_status xfi_device_create_host(xfi_device **device);
 
 /* XFER_ERR_CUDA: there is no CUDA driver. This and the next function are in libxfer_nccl. */
 xfer_status xfi_cuda_here(void);

@@ -55,23 +55,23 @@ def main():
     parser.add_argument("--map", type=pathlib.Path, required=True)
     parser.add_argument("--library", required=True)
     parser.add_argument("--headers", nargs="+", default=[], help="in include/xfer")
-    parser.add_argument("--doors", nargs="*", default=[], help="directories with XFI_DOOR declarations")
+    parser.add_argument("--plugin-api", nargs="*", default=[], help="directories with XFI_PLUGIN_API declarations")
     args = parser.parse_args()
 
     headers = [args.source / "include" / "xfer" / name for name in args.headers]
     public = declared([h for h in headers if h.exists()], ["XFER_API", "XFER_API_INLINE"])
-    inside = [h for d in args.doors for h in sorted((args.source / d).rglob("*.h"))]
-    doors = declared(inside, ["XFI_DOOR"])
+    inside = [h for d in args.plugin_api for h in sorted((args.source / d).rglob("*.h"))]
+    plugin_api = declared(inside, ["XFI_PLUGIN_API"])
     in_map = mapped(args.map)
     in_library = exported(args.nm, args.library)
 
     errors = []
-    for names, node, what in ((public, "XFER_", "public header"), (doors, "XFER_PRIVATE_", "XFI_DOOR")):
+    for names, node, what in ((public, "XFER_", "public header"), (plugin_api, "XFER_PRIVATE_", "XFI_PLUGIN_API")):
         for name in sorted(names):
             if not in_map.get(name, "").startswith(node):
                 errors.append(f"{name}: declared ({what}), not in {args.map.name} under {node}*")
     for name in sorted(in_map):
-        if name not in public | doors:
+        if name not in public | plugin_api:
             errors.append(f"{name}: in {args.map.name}, not declared")
         if name not in in_library:
             errors.append(f"{name}: in {args.map.name}, not exported (not defined)")

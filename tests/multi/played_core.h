@@ -1,4 +1,4 @@
-/* The core's door, played by the test: what a maker of comms hands over can be seen. For one file
+/* plugin.h as the test has it: what a maker of comms hands over can be seen. For one file
  * of a program. */
 #ifndef XFER_TEST_PLAYED_CORE_H
 #define XFER_TEST_PLAYED_CORE_H

@@ -1,4 +1,4 @@
-/* The comm over MPI, run with several numbers of ranks. The core's door is played by the test, so
+/* The comm over MPI, run with several numbers of ranks. plugin.h is played by the test, so
  * that what it hands over can be seen.
  */
 #define _GNU_SOURCE /* sched_setaffinity */

@@ -1,5 +1,5 @@
 /* What the comm over MPI refuses, two ranks, each way in no time: communicators and threads that it
- * cannot use, calls that the two do not mean alike, and a rank that does not come. The core's door
+ * cannot use, calls that the two do not mean alike, and a rank that does not come. plugin.h
  * is played by the test, and so is what MPI says of its threads. */
 #include "error.h"
 #include "mpi_comm.h"
