@@ -140,6 +140,12 @@ static xfer_status check_plan(const xfer_locals *locals, const xfer_plan *plan)
   return XFER_OK;
 }
 
+/* Was a side bound once, and has no memory now? */
+static bool is_unbound(const xfi_binding *b)
+{
+  return (!b->src.is_set && b->src.n_pieces > 0) || (!b->dst.is_set && b->dst.n_pieces > 0);
+}
+
 xfer_status xfer_locals_bind(xfer_locals *locals, xfer_plan *plan)
 {
   xfer_view src, dst;
@@ -158,7 +164,7 @@ xfer_status xfer_locals_bind(xfer_locals *locals, xfer_plan *plan)
   XFI_TRY(st);
   for (size_t t = 0; t < locals->refit->n_tensors; t++) {
     if (locals->bound_to == plan->serial && plan->bindings[t] != NULL && !locals->moved[t] &&
-        !xfi_binding_is_lost(plan->bindings[t]))
+        !is_unbound(plan->bindings[t]))
       continue;
     XFI_TRY(xfer_locals_view(locals, t, &src, &dst, &has));
     if (has == 0) continue;

@@ -140,12 +140,6 @@ static inline const xfi_class *xfi_plan_class(const xfi_plan *plan, size_t tenso
   return &plan->classes[plan->tensors[tensor].class_index];
 }
 
-/* Does the source convert what travels? Else the destination does. */
-static inline bool xfi_class_narrows(const xfi_class *cls)
-{
-  return cls->conversion != 0 && cls->wire_bytes == cls->dst->elem_bytes;
-}
-
 /* ---- boxes of flows (flows.c) ---- */
 
 static inline size_t xfi_flows_box_words(const xfi_flows *flows)

@@ -8,6 +8,9 @@
 #include "error.h"
 #include "held.h"
 
+/* A copy by blocks has two dims more than its tensor, and XFI_COPY_DIMS at most. */
+enum { MOST_DIMS = XFER_MAX_DIMS - 2 };
+
 void xfi_conversion_block(int64_t *block, xfer_conversion c, int n_dims)
 {
   for (int d = 0; d < n_dims; d++)
@@ -111,9 +114,9 @@ static xfer_status check_scales(const xfer_tensor *given, size_t n, size_t t, bo
                 xfi_conversion_scale(given[of].conversion) != XFER_SCALE_F32,
             XFER_ERR_SHAPE, "tensor \"%.100s\": scales that are no powers of two as f8e8m0",
             given[t].name);
-  XFI_CHECK(given[of].src == NULL || given[of].src->n_dims <= XFI_SCALE_DIMS, XFER_ERR_UNSUPPORTED,
+  XFI_CHECK(given[of].src == NULL || given[of].src->n_dims <= MOST_DIMS, XFER_ERR_UNSUPPORTED,
             "tensor \"%.100s\": blocks of a tensor of %d dims; at most %d are possible",
-            given[of].name, given[of].src->n_dims, XFI_SCALE_DIMS);
+            given[of].name, given[of].src->n_dims, MOST_DIMS);
   has_scales[of] = true;
   return XFER_OK;
 }

@@ -8,9 +8,6 @@
 
 #include "conversion.h"
 
-/* A copy by blocks has two dims more than its tensor, and XFI_COPY_DIMS at most. */
-#define XFI_SCALE_DIMS (XFER_MAX_DIMS - 2)
-
 /* The sizes of a block in each dim, of a conversion of that kind. */
 void xfi_conversion_block(int64_t *block, xfer_conversion c, int n_dims);
 

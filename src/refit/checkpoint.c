@@ -111,7 +111,7 @@ static xfer_status append_records(folder *f)
   xfer_model *model = f->model;
 
   for (size_t i = 0; i < f->n; i++) {
-    XFI_TRY(xfi_model_append_name(model, &f->records[i].raw, f->options));
+    XFI_TRY(xfi_model_append(model, &f->records[i].raw, f->options));
     if (model->n_entries < f->most) continue;
     XFI_TRY(xfi_model_gather_experts(model));
     f->most = 2 * model->n_entries + MANY_ENTRIES;

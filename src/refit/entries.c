@@ -105,8 +105,8 @@ static xfer_status own_lists(xfi_entry *entry, const char *pattern, const char *
   return xfi_name_copy(&entry->name, name);
 }
 
-xfer_status xfi_model_append(xfer_model *model, const xfi_raw *raw,
-                             const xfer_model_options *options)
+static xfer_status append_entry(xfer_model *model, const xfi_raw *raw,
+                                const xfer_model_options *options)
 {
   xfi_entry entry = {.n_layers = raw->n_layers,
                      .first_expert = raw->first_expert,
@@ -130,8 +130,8 @@ done:
   return st;
 }
 
-xfer_status xfi_model_append_name(xfer_model *model, const xfi_raw *raw,
-                                  const xfer_model_options *options)
+xfer_status xfi_model_append(xfer_model *model, const xfi_raw *raw,
+                             const xfer_model_options *options)
 {
   char pattern[XFI_NAME_BYTES];
   xfi_raw taken = *raw;
@@ -147,7 +147,7 @@ xfer_status xfi_model_append_name(xfer_model *model, const xfi_raw *raw,
     taken.first_expert = expert;
     taken.n_experts = 1;
   }
-  return xfi_model_append(model, &taken, options);
+  return append_entry(model, &taken, options);
 }
 
 /* ---- putting together ---- */

@@ -127,12 +127,10 @@ typedef struct xfi_raw {
 
 /* ---- the list of them ---- */
 
-/* Appends one pattern; xfi_model_append_name() takes numbers of layer and expert out of a plain
- * name. */
+/* Appends one, whose pattern may be a plain name: numbers of a layer and an expert are taken out of
+ * it. */
 xfer_status xfi_model_append(xfer_model *model, const xfi_raw *raw,
                              const xfer_model_options *options);
-xfer_status xfi_model_append_name(xfer_model *model, const xfi_raw *raw,
-                                  const xfer_model_options *options);
 /* Of those whose experts, or layers too, follow each other, as a list of names has them, one is
  * left. */
 xfer_status xfi_model_gather_experts(xfer_model *model);

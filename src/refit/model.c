@@ -82,7 +82,7 @@ xfer_status xfi_model_add(xfer_model *model, const xfi_raw *raw)
   xfer_status st = XFER_OK;
 
   XFI_TRY_DONE(copy_entries(&before, model));
-  XFI_TRY_DONE(xfi_model_append_name(model, raw, &all));
+  XFI_TRY_DONE(xfi_model_append(model, raw, &all));
   st = xfi_model_finish(model, &all);
   if (st == XFER_OK) goto done;
   snprintf(why, sizeof why, "%s", xfer_last_error());

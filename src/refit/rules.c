@@ -180,6 +180,28 @@ done:
   return st;
 }
 
+/* What they name must be there. */
+static xfer_status check_names(const xfer_rules *rules)
+{
+  for (size_t i = 0; i < rules->n_families; i++) {
+    const xfi_family *f = &rules->families[i];
+
+    for (size_t k = 0; k < json_array_size(f->include); k++) {
+      const json_t *name = json_array_get(f->include, k);
+
+      XFI_CHECK(xfi_rules_family(rules, json_string_value(name)) != NULL, XFER_ERR_IO,
+                "%s: line %d: no family is called \"%s\"", f->doc->where,
+                xfi_doc_line(f->doc, name), json_string_value(name));
+    }
+    for (size_t k = 0; k < f->n_sides; k++) {
+      XFI_CHECK(xfi_rules_side(rules, f->sides[k].side, strlen(f->sides[k].side)) != NULL,
+                XFER_ERR_IO, "%s: line 1: no side is called \"%s\"", f->doc->where,
+                f->sides[k].side);
+    }
+  }
+  return XFER_OK;
+}
+
 xfer_status xfi_rules_load(xfer_rules **rules, const char *folder)
 {
   xfi_folder files = {0};
@@ -194,7 +216,7 @@ xfer_status xfi_rules_load(xfer_rules **rules, const char *folder)
     XFI_TRY_DONE(xfi_path_join(path, folder, files.names[i]));
     XFI_TRY_DONE(add_file(r, path, NULL));
   }
-  XFI_TRY_DONE(xfi_rules_check(r));
+  XFI_TRY_DONE(check_names(r));
   *rules = r;
   r = NULL;
 done:
@@ -265,27 +287,6 @@ xfer_status xfi_rules_require(const json_t *list, const xfi_scope *scope, xfer_s
     va_end(args);
     xfi_expr_print(text, sizeof text, xfi_doc_text(pair, 1), scope);
     XFI_CHECK(false, refusal, "%s: %s", name, text);
-  }
-  return XFER_OK;
-}
-
-xfer_status xfi_rules_check(const xfer_rules *rules)
-{
-  for (size_t i = 0; i < rules->n_families; i++) {
-    const xfi_family *f = &rules->families[i];
-
-    for (size_t k = 0; k < json_array_size(f->include); k++) {
-      const json_t *name = json_array_get(f->include, k);
-
-      XFI_CHECK(xfi_rules_family(rules, json_string_value(name)) != NULL, XFER_ERR_IO,
-                "%s: line %d: no family is called \"%s\"", f->doc->where,
-                xfi_doc_line(f->doc, name), json_string_value(name));
-    }
-    for (size_t k = 0; k < f->n_sides; k++) {
-      XFI_CHECK(xfi_rules_side(rules, f->sides[k].side, strlen(f->sides[k].side)) != NULL,
-                XFER_ERR_IO, "%s: line 1: no side is called \"%s\"", f->doc->where,
-                f->sides[k].side);
-    }
   }
   return XFER_OK;
 }

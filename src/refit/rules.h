@@ -232,8 +232,6 @@ void xfi_rules_destroy(xfer_rules *rules);
 /* rules_read.c: reads one file; what it says of a family or a side replaces what was said before.
  */
 xfer_status xfi_rules_add(xfer_rules *rules, const xfi_doc *doc);
-/* Once all files are read: what they name must be there. */
-xfer_status xfi_rules_check(const xfer_rules *rules);
 
 const xfi_family *xfi_rules_family(const xfer_rules *rules, const char *name);
 const xfi_side_rules *xfi_rules_side(const xfer_rules *rules, const char *name, size_t n_chars);

@@ -115,7 +115,7 @@ static xfer_status read_tensor(reader *r, const json_t *object)
             "%s: \"%s\" is a pattern, not a name", r->path, name);
   XFI_TRY(read_layers(r, object, name, &raw));
   if (experts != NULL) XFI_TRY(read_range(r, experts, name, &raw.first_expert, &raw.n_experts));
-  return xfi_model_append_name(r->model, &raw, r->options);
+  return xfi_model_append(r->model, &raw, r->options);
 }
 
 static xfer_status read_list(reader *r, const json_t *list, const char *what)

@@ -32,12 +32,6 @@ typedef struct xfi_binding {
  * receives into. */
 enum { XFI_OF_SRC = 1, XFI_OF_DST = 2 };
 
-/* Was a side bound once, and has no memory now? */
-static inline bool xfi_binding_is_lost(const xfi_binding *b)
-{
-  return (!b->src.is_set && b->src.n_pieces > 0) || (!b->dst.is_set && b->dst.n_pieces > 0);
-}
-
 /* What a rank tells the others about a run when it waits for it. */
 typedef struct xfi_run_word {
   uint64_t version;

@@ -46,7 +46,7 @@ xfer_status xfi_run_fill_converts(xfer_plan *plan)
 
 xfi_elem xfi_run_elem(const xfer_plan *plan, const xfi_class *cls, xfi_leg leg)
 {
-  const bool narrows = xfi_class_narrows(cls);
+  const bool narrows = cls->wire_bytes == cls->dst->elem_bytes; /* else the destination widens */
   xfi_elem elem = {leg == XFI_TO_WIRE ? cls->wire_bytes : cls->dst->elem_bytes, NULL};
 
   if (cls->conversion == 0) return elem;
