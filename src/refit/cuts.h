@@ -1,10 +1,11 @@
 /*
- * How the rows of weights come together in a local tensor, and how the ranks of an axis share them.
+ * How the rows of weights are put together in a local (fused) tensor, and how the ranks of an axis
+ * share them.
  *
  * A *block* is some rows of one weight: `count` units of `size` rows, `stride` apart. A local
- * tensor is a list of blocks; a rank takes its units of each, one block after the other; or, with
- * `groups`, the blocks are dealt out to as many groups, and the rank takes its stretch of the
- * whole. All that is known of fused tensors comes down to this: a list of runs for each rank.
+ * tensor is a list of blocks. A rank takes its units of each block, one block after the other; or,
+ * with `groups`, each group gets its share of every block, one group after the other, and the rank
+ * takes its stretch of the whole. In the end every fused tensor is a list of runs for each rank.
  */
 #ifndef XFI_CUTS_H
 #define XFI_CUTS_H
@@ -23,12 +24,12 @@ typedef struct xfi_block {
 typedef struct xfi_fusing {
   int n_blocks;
   xfi_block blocks[XFI_MAX_BLOCKS];
-  int n;          /* ranks that share the rows; 1: all is whole */
-  int inner;      /* of what each of them has, FSDP's ranks have a chunk each; 0: not here */
-  bool whole;     /* whatever n is */
-  bool even;      /* units must divide; else rows are shared as torch.chunk does */
+  int n;          /* ranks that share the rows; 1: each has all */
+  int inner;      /* FSDP's ranks, each of which has a chunk of what one of the n has; 0: no FSDP */
+  bool whole;     /* each rank has all rows, whatever n is */
+  bool even;      /* units must divide; else rows are shared as by torch.chunk */
   int64_t groups; /* 0: each block by itself */
-  bool alternate; /* afterwards: a row of the first part, one of the second, .. */
+  bool alternate; /* in the end: a row of the first part, one of the second, and so on */
 } xfi_fusing;
 
 /* Rows of one part, and where they lie among the rows of the rank. */
@@ -42,7 +43,7 @@ typedef struct xfi_stretches {
   size_t n, capacity;
 } xfi_stretches;
 
-/* How many ranks share the rows: of tensor parallelism, which counts fastest, and FSDP. */
+/* How many ranks share the rows, by tensor parallelism (which varies fastest) and FSDP. */
 int xfi_fusing_ranks(const xfi_fusing *fusing);
 /* The rows that the r-th rank has of a part, ascending, as a layout counts them. */
 xfer_status xfi_fusing_part(const xfi_fusing *fusing, int part, int r, xfi_stretches *rows);
@@ -60,8 +61,9 @@ typedef struct xfi_spread_table {
 
 typedef struct xfi_spread {
   int n_axes;
-  int shape[XFER_MAX_DIMS]; /* of the stage's ranks: replicas, an axis of each use, one of few units
-                               that several have; a mesh adds one of stages */
+  int shape[XFER_MAX_DIMS]; /* of the stage's ranks: replicas, an axis for each use, and one for
+                               units that several ranks have, if there are fewer than ranks. The
+                               mesh adds an axis of stages */
   xfer_placement placements[XFER_MAX_DIMS];
   int32_t n_order;
   int32_t order[XFER_MAX_DIMS];
@@ -72,15 +74,16 @@ typedef struct xfi_spread {
 } xfi_spread;
 
 void xfi_spread_free(xfi_spread *spread);
-/* Places the rows of an entry, which is part `part` of the fusing, on an axis; it may add one. They
- * may not be cut inside a block of scales, but by FSDP. */
+/* Cuts the rows of an entry, which is part `part` of the fusing, by an axis; may add an axis. Only
+ * FSDP may cut inside a block of scales. */
 xfer_status xfi_cut_rows(xfi_spread *spread, int axis, const xfi_fusing *fusing, int part,
                          const xfer_side *side, const xfi_entry *entry);
-/* Experts by a map, or round robin where it is NULL. */
+/* Cuts experts by a map; NULL: round robin. */
 xfer_status xfi_cut_map(xfi_spread *spread, int axis, const xfi_map *map, const xfer_side *side,
                         const xfi_entry *entry);
-/* Ranks take `each` of dim `dim` one after the other, as long as there is any of its `length`; each
- * has `room`, and zeros where it has nothing; below 0: what it takes. */
+/* Cuts a dim of `length` in pieces of `each`, one rank after the other until nothing is left. Each
+ * rank has room for `room` indices, and zeros where it has no data; `room` below 0: for what it
+ * takes. */
 xfer_status xfi_cut_roomy(xfi_spread *spread, int axis, int dim, int64_t length, int64_t each,
                           int64_t room);
 

@@ -79,7 +79,7 @@ static xfer_status find_quant(xfi_quant_scheme *quant, const xfer_side **by,
     const xfi_entry *e = &model->entries[i];
 
     if (!e->is_scale) continue;
-    XFI_CHECK(!e->of_rows, XFER_ERR_UNSUPPORTED,
+    XFI_CHECK(!e->per_row, XFER_ERR_UNSUPPORTED,
               "\"%s\" quantises by blocks, and the model has a scale for each row of its weights "
               "already: \"%s\"",
               side->spec, e->pattern);
@@ -344,7 +344,7 @@ static xfer_status find_scales(int64_t *scales, const xfer_refit *refit, size_t 
   for (size_t i = 0; i < n; i++) {
     const xfi_entry *e = &model->entries[spots[i].entry];
 
-    if (e->scale_of < 0 || (size_t)e->scale_of != weights || e->of_rows != (weight->block[0] == 0))
+    if (e->scale_of < 0 || (size_t)e->scale_of != weights || e->per_row != (weight->block[0] == 0))
       continue;
     *scales = refit->tensor_of[spots[i].entry][xfi_entry_place(e, layer)];
     XFI_CHECK(*scales >= 0, XFER_ERR_ARG,
@@ -420,7 +420,7 @@ static xfer_status convert_elements(const xfer_refit *refit)
   for (size_t i = 0; i < refit->n_tensors; i++) {
     const size_t entry = refit->origins[i].entry;
     const bool by_blocks =
-        refit->tensors[i].conversion != 0 && !refit->model->entries[entry].of_rows;
+        refit->tensors[i].conversion != 0 && !refit->model->entries[entry].per_row;
 
     XFI_CHECK(refit->sides[0].side == NULL || by_blocks || !refit->sides[0].held[entry].made,
               XFER_ERR_MISMATCH, "\"%s\" are scales of weights that are not quantised on the way",

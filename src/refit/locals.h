@@ -13,29 +13,30 @@ typedef struct xfi_local_tensor {
   xfer_dtype dtype;
   int n_dims;
   int64_t shape[XFER_MAX_DIMS];
-  int dims[XFER_MAX_DIMS];        /* of its tensors, in the order of its own */
+  int dims[XFER_MAX_DIMS];        /* dims[k]: the dim of its tensors that is its dim k */
   int64_t strides[XFER_MAX_DIMS]; /* in bytes, as handed in */
-  size_t n_bytes;                 /* of a dense one */
+  size_t n_bytes;                 /* if it is dense */
   size_t first_part;              /* in locals->parts */
   int n_parts;
   void *base;    /* NULL: not handed in */
-  bool given;    /* rightly */
-  bool wrong;    /* handed in otherwise: some of the problems are its */
+  bool given;    /* handed in, and nothing is wrong with it */
+  bool wrong;    /* handed in, with problems */
   bool left_out; /* handed in under a name that the side ignores */
   bool misc;
-  bool unused; /* of the framework, but nothing of it moves: listed nowhere, and taken if handed in
+  bool unused; /* the framework has it, but nothing of it moves: it is in no list, but may be handed
+                * in
                 */
-  char *made;  /* misc: the tensor that the framework makes of it */
+  char *made;  /* misc: the name of the tensor that the framework makes of it */
   int made_dtype;
   void *owned; /* memory of a misc tensor that the library took; `free` gives it back */
   void (*free)(void *memory);
 } xfi_local_tensor;
 
-/* Something that is wrong. */
+/* Something that is wrong with what was handed in. */
 typedef struct xfi_local_problem {
   char *text;
-  const xfi_local_tensor *of; /* its tensor; NULL: of a name that is none's */
-  bool is_missing;            /* at the last bind */
+  const xfi_local_tensor *of; /* NULL: no local tensor has the name */
+  bool is_missing;            /* it was missing at the last bind */
 } xfi_local_problem;
 
 /* A local tensor's name and its place in the list. */
@@ -72,17 +73,17 @@ struct xfer_locals {
 xfer_status xfi_locals_create(xfer_locals **locals, const xfer_refit *refit, int rank);
 void xfi_locals_destroy(xfer_locals *locals);
 
-/* Row-major without gaps. */
+/* Gives it the strides of a dense, row-major tensor. */
 void xfi_local_make_dense(xfi_local_tensor *local);
 
-/* give.c. `again`: in place of what was handed in before; what is wrong is XFER_ERR_MISMATCH then,
- * and else a problem. */
+/* give.c: takes a tensor that the caller hands in. What is wrong with it becomes a problem; if it
+ * comes `again`, in place of one handed in before, it is XFER_ERR_MISMATCH at once. */
 xfer_status xfi_locals_give(xfer_locals *locals, int side, const char *name, xfer_dtype dtype,
                             void *base, const int64_t *shape, const int64_t *strides, int n_dims,
                             bool again);
-/* Lists what is missing now; misc tensors are not if a callback takes them. */
+/* Makes problems of what is missing; misc tensors are not missing if a callback takes them. */
 xfer_status xfi_locals_complete(xfer_locals *locals);
-/* Memory for the misc tensors that a callback takes. */
+/* Allocates the misc tensors that a callback takes. */
 xfer_status xfi_locals_own(xfer_locals *locals, const xfi_host_memory *memory);
 
 /* view.c: *has is 0 where the rank has no part of the tensor on that side, or an empty one. Pieces

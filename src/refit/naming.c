@@ -39,9 +39,9 @@ xfer_status xfi_placing_eval(int64_t *value, const xfi_placing *placing, const x
                          {"is_bias", strcmp(entry->suffix, "bias") == 0},
                          {"has_bias", has_bias(placing, entry)},
                          {"is_fp8", entry->dtype == XFER_F8E4M3 || entry->is_scale},
-                         {"row_scale", entry->of_rows && !entry->of_all},
-                         {"one_scale", entry->of_all},
-                         {"block_scale", entry->is_scale && !entry->of_rows},
+                         {"row_scale", entry->per_row && !entry->per_tensor},
+                         {"one_scale", entry->per_tensor},
+                         {"block_scale", entry->is_scale && !entry->per_row},
                          {"rows", entry->shape[entry->experts ? 1 : 0]}};
   const xfi_scope scope = {
       .vars = own, .n_vars = sizeof own / sizeof *own, .next = &placing->scopes[0]};
@@ -223,7 +223,7 @@ static xfer_status order_of(xfi_order *order, const xfi_placing *placing, const 
   const xfi_entry *weight;
 
   *order = part == NULL ? XFI_AS_IT_IS : part->order;
-  if (*order == XFI_AS_IT_IS || entry->scale_of < 0 || entry->of_rows) return XFER_OK;
+  if (*order == XFI_AS_IT_IS || entry->scale_of < 0 || entry->per_row) return XFER_OK;
   weight = &placing->model->entries[entry->scale_of];
   if (weight->block[0] == 1) return XFER_OK;
   for (int s = 0; s < weight->n_segments; s++)
@@ -407,17 +407,17 @@ static xfer_status shape_slot(xfi_slot *slot, const xfi_placing *placing, const 
 
   XFI_CHECK(!alternate || !scaled, XFER_ERR_UNSUPPORTED,
             "\"%s\": rows with block scales cannot be interleaved", entry->pattern);
-  XFI_CHECK(!entry->of_rows || (placing->side->rules->row_scales != 0 &&
+  XFI_CHECK(!entry->per_row || (placing->side->rules->row_scales != 0 &&
                                 xfi_role_is_scaled(placing->model, entry) && !alternate &&
                                 ruling->is[XFI_REVERSE] == 0 && ruling->is[XFI_TRANSPOSE] == 0),
             XFER_ERR_UNSUPPORTED, "\"%s\": no rule says what \"%s\" makes of a scale for %s",
             entry->pattern, placing->side->spec,
-            entry->of_all ? "all of a weight" : "each of its rows");
-  XFI_CHECK(!entry->of_all || !entry->experts || strcmp(entry->suffix, "input_scale") != 0,
+            entry->per_tensor ? "all of a weight" : "each of its rows");
+  XFI_CHECK(!entry->per_tensor || !entry->experts || strcmp(entry->suffix, "input_scale") != 0,
             XFER_ERR_UNSUPPORTED,
             "\"%s\": \"%s\" has one for gate and up together, and no rule says of which",
             entry->pattern, placing->side->spec);
-  slot->flat = entry->of_all && (entry->experts || slot->last_expert) &&
+  slot->flat = entry->per_tensor && (entry->experts || slot->last_expert) &&
                ruling->rule->cut == XFI_CUT_COLS && !slot->each_expert;
   slot->fusing.alternate = alternate && slot->n_slots > 1;
   XFI_TRY(check_blocks(slot, placing, entry));
@@ -452,7 +452,7 @@ xfer_status xfi_slot_make(xfi_slot *slot, const xfi_placing *placing, const xfi_
     XFI_TRY(as_checkpoint(slot, placing, entry));
   } else {
     slot->each_expert = entry->experts && strstr(rule->local, "{local}") != NULL;
-    slot->whole = slot->whole || entry->of_all;
+    slot->whole = slot->whole || entry->per_tensor;
     slot->fusing.groups = ruling->is[XFI_GROUPS];
     XFI_TRY(add_parts(slot, placing, entry, ruling));
     XFI_TRY(shape_slot(slot, placing, entry, ruling));

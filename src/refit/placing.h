@@ -11,33 +11,36 @@
 /* Where a rank's part lies in the framework's own tensors. */
 typedef struct xfi_slot {
   char *local; /* the local tensor's name, with {layer} and {expert} or {local} */
-  char *last;  /* its name on the last stage where that differs, else NULL */
-  char *made;  /* what the framework makes of it, likewise; NULL: nothing */
+  char *last;  /* its name on the last stage, if that differs; else NULL */
+  char *made;  /* the name of what the framework makes of it; NULL: nothing */
   int made_dtype;
   int order[XFER_MAX_DIMS]; /* order[k]: the tensor's dim that is dim k of the local tensor */
-  bool whole;               /* no rank has a part of it alone */
-  bool with_last_layer;     /* it is where the last layer is */
-  bool own_names;           /* the checkpoint's own name and number of the layer */
-  bool own_number;          /* the number alone */
-  bool each_expert;         /* one local tensor per expert; dim 0 is none of theirs */
-  bool flat;                /* its last dim, of one element, is none of the local tensor's */
-  const xfi_grid *grid;     /* the ranks of a stage, as they share it */
-  int slot, n_slots;        /* of the weights that lie in one, by their first block */
-  bool last_expert;         /* these are one expert, after those of the rank in its dim 0 */
-  int n_beside;             /* weights of the others there; of these, where it is one of them */
-  int fuse_dim;             /* a dim of the tensor: the rows */
-  xfi_fusing fusing;        /* of the rows; n_blocks 0: they are the part as it is */
+  bool whole;               /* every rank that has any of it has all */
+  bool with_last_layer;     /* it is on the stage of the last layer */
+  bool own_names;           /* it has the checkpoint's own name and layer number */
+  bool own_number;          /* it has the checkpoint's layer number */
+  bool each_expert;         /* each expert is a local tensor, which lacks the tensor's dim 0 */
+  bool flat;            /* the local tensor lacks the tensor's last dim, which has one element */
+  const xfi_grid *grid; /* how the ranks of a stage share it */
+  int slot, n_slots;    /* which of the weights that share the local tensor it is, by their first
+                           blocks */
+  bool last_expert;     /* the weight is one expert, behind the rank's others in its dim 0 */
+  int n_beside;         /* weights of the other kind in the local tensor: in its last expert if
+                           this one is not, and the other way round */
+  int fuse_dim;         /* the dim of the tensor that counts rows */
+  xfi_fusing fusing;    /* how its rows lie in the local tensor; n_blocks 0: as they are */
 } xfi_slot;
 
 void xfi_slot_free(xfi_slot *slot);
 
-/* Which it is of all weights in its local tensor, the last expert's after the others. */
+/* Which of all weights in its local tensor it is, with those of a last expert behind the others. */
 static inline int xfi_slot_number(const xfi_slot *slot)
 {
   return slot->slot + (slot->last_expert ? slot->n_beside : 0);
 }
 
-/* The tensor's dim that is dim k of its local tensor; -1: none is, as where it is one expert. */
+/* Which dim of the tensor is dim k of its local tensor; -1: none (the dim of experts, if the tensor
+ * is one expert). */
 static inline int xfi_slot_dim(const xfi_slot *slot, int k)
 {
   const int at = k + slot->each_expert - slot->last_expert;
@@ -49,17 +52,17 @@ static inline int xfi_slot_dim(const xfi_slot *slot, int k)
 typedef struct xfi_holding {
   xfi_slot slot;
   xfer_layout **layouts; /* [n_layers or 1] */
-  bool misc;             /* no tensor of the framework's: a named buffer or a callback takes it */
-  bool unknown;          /* no rule holds it: whole, on every rank of the side */
-  bool hook;             /* the framework makes other values of it */
-  bool absent;           /* the side has none of it */
-  bool made;             /* likewise, since they are scales of weights that it has unquantised */
-  int64_t less;          /* the side's values are the checkpoint's less this */
+  bool misc;    /* the framework has no such tensor: a named buffer or a callback takes it */
+  bool unknown; /* no rule holds it, so every rank of the side has it whole */
+  bool hook;    /* the framework computes other values of it */
+  bool absent;  /* the side does not have it */
+  bool made;    /* absent too: scales of weights that the side has unquantised */
+  int64_t less; /* the side's values are the checkpoint's minus this */
 } xfi_holding;
 
-/* Ranks that hold an entry together: those of some stages, one rank, or all. */
+/* The ranks that hold an entry: those of some stages, one rank, or all. */
 typedef struct xfi_holders {
-  int first_stage, last_stage; /* both, if `ends`; else all between */
+  int first_stage, last_stage; /* these two alone if `ends`, else those between too */
   bool ends;
   bool all;
   int one_rank; /* -1: not one alone */

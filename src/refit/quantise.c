@@ -122,10 +122,10 @@ static xfer_status pair_scale(xfer_model *model, size_t at)
   xfi_entry *weight = weight_of(model, scale);
   const int64_t *block = model->block;
 
-  XFI_CHECK(weight != NULL && (scale->of_all || weight->n_dims == scale->n_dims), XFER_ERR_IO,
+  XFI_CHECK(weight != NULL && (scale->per_tensor || weight->n_dims == scale->n_dims), XFER_ERR_IO,
             "\"%s\" has no weight beside it", scale->pattern);
   scale->scale_of = (int)(weight - model->entries);
-  if (scale->of_rows) return XFER_OK; /* wherever their weight is cut, they are of whole rows */
+  if (scale->per_row) return XFER_OK; /* wherever their weight is cut, they are of whole rows */
   XFI_CHECK(block[0] > 0 && block[1] > 0, XFER_ERR_IO,
             "\"%s\" is there, but the configuration has no weight_block_size", scale->pattern);
   for (int d = 0; d < 2; d++) {

@@ -108,14 +108,14 @@ static void find_scales(const xfer_model *model, xfi_entry *e)
   const bool rows = weight != NULL && e->n_dims == weight->n_dims && last >= 0 &&
                     memcmp(e->shape, weight->shape, (size_t)last * sizeof *e->shape) == 0;
 
-  e->of_rows = e->of_all = e->is_scale = false;
+  e->per_row = e->per_tensor = e->is_scale = false;
   if (weight == NULL) weight = find_fp8(model, e, SUFFIXES[SCALE_OF_INPUT]);
   if (weight == NULL || (e->dtype != XFER_F32 && e->dtype != XFER_BF16)) return;
-  e->of_all = weight->n_dims == lead + 2 && e->n_dims <= lead + 1;
-  e->of_rows = (rows || e->of_all) && (last < lead || e->shape[last] == 1);
-  e->of_all = e->of_all && e->of_rows;
-  e->is_scale = e->of_rows || are_of_blocks(model, e, weight);
-  if (!e->of_all || last == lead) return;
+  e->per_tensor = weight->n_dims == lead + 2 && e->n_dims <= lead + 1;
+  e->per_row = (rows || e->per_tensor) && (last < lead || e->shape[last] == 1);
+  e->per_tensor = e->per_tensor && e->per_row;
+  e->is_scale = e->per_row || are_of_blocks(model, e, weight);
+  if (!e->per_tensor || last == lead) return;
   e->order[e->n_dims] = e->n_dims;
   e->shape[e->n_dims] = e->strides[e->n_dims] = 1;
   e->n_dims++;
@@ -181,19 +181,19 @@ static xfer_status rule_fits(bool *fits, const xfer_model *model, const xfi_tens
   *fits = false;
   if (rule->when != NULL) XFI_TRY(xfi_expr_eval(&value, rule->when, &model->scope));
   if (rule->when != NULL && value == 0) return XFER_OK;
-  *fits = e->of_all;
-  if (e->of_all || (rule->n_dims > 0 && rule->n_dims != n)) return XFER_OK;
+  *fits = e->per_tensor;
+  if (e->per_tensor || (rule->n_dims > 0 && rule->n_dims != n)) return XFER_OK;
   while (said < 4 && rule->shape[said] != NULL)
     said++;
   if (said == n + 1 && n > 0 && strcmp(e->suffix, "bias") == 0) said = n;
   if (said > 0 && said != n) return XFER_OK;
   for (int d = 0; d < said; d++) {
-    const bool blocks = e->is_scale && !e->of_rows && d >= said - 2;
+    const bool blocks = e->is_scale && !e->per_row && d >= said - 2;
     const int64_t block = blocks ? model->block[d - said + 2] : 1;
 
     if (blocks && block == 0) break; /* refused when it is paired with its weight */
     XFI_TRY(xfi_expr_eval(&value, rule->shape[d], &model->scope));
-    if (e->of_rows && d == said - 1) value = 1;
+    if (e->per_row && d == said - 1) value = 1;
     if (xfi_ceil_div(value, block) != e->shape[first + d]) return XFER_OK;
   }
   *fits = true;
@@ -252,7 +252,7 @@ xfer_status xfi_roles_scale(xfi_row_segment *s, int64_t block, bool alone, const
 static xfer_status make_segment(xfi_row_segment *s, const xfi_segment_rule *rule,
                                 const xfer_model *model, const xfi_entry *e, bool alone)
 {
-  const int64_t block = e->is_scale && !e->of_rows && model->block[0] > 0 ? model->block[0] : 1;
+  const int64_t block = e->is_scale && !e->per_row && model->block[0] > 0 ? model->block[0] : 1;
   xfi_var rows = {"rows", e->shape[e->experts ? 1 : 0]};
   const xfi_scope scope = {.vars = &rows, .n_vars = 1, .next = &model->scope};
 
@@ -455,8 +455,8 @@ static xfer_status match(xfer_model *model, size_t *at)
       "\"%s\" is one scale of a whole weight by the name of those of blocks, and no rule says "
       "what engines make of it: refit an unquantised checkpoint, or one with weight_scale",
       e->pattern);
-  if (!e->of_all) turn(e, rule);
-  XFI_CHECK(!e->of_all || (rule->role != NULL && rule->n_segments < 2), XFER_ERR_UNSUPPORTED,
+  if (!e->per_tensor) turn(e, rule);
+  XFI_CHECK(!e->per_tensor || (rule->role != NULL && rule->n_segments < 2), XFER_ERR_UNSUPPORTED,
             "\"%s\" is one scale of several weights, and no rule says what engines make of it",
             e->pattern);
   if (rule->role == NULL) {
@@ -464,7 +464,7 @@ static xfer_status match(xfer_model *model, size_t *at)
     *at += (size_t)rule->n_segments - 1;
   } else {
     e->role = rule->role;
-    XFI_TRY(set_rows(model, e, rule->segments, e->of_all ? 0 : rule->n_segments));
+    XFI_TRY(set_rows(model, e, rule->segments, e->per_tensor ? 0 : rule->n_segments));
   }
   return XFER_OK;
 }

@@ -37,17 +37,17 @@ typedef struct xfi_segment_rule {
   const char *sub_rows[XFI_MAX_SUBS];
 } xfi_segment_rule;
 
-/* One name of a family. */
+/* A tensor name of a family, and what it means. */
 typedef struct xfi_tensor_rule {
   const char *name;   /* after the family's prefix, without ".weight" and the like */
-  size_t n_layer;     /* of its characters: those of "layers.{layer}." or the like; 0: in none */
-  const char *as;     /* the name after that by which sides call it; NULL: its own */
+  size_t n_layer;     /* how many of its characters are "layers.{layer}." or the like; 0: none */
+  const char *as;     /* the name behind that which sides use; NULL: its own */
   const char *suffix; /* NULL: any */
   const char *when;   /* an expression; NULL: always */
-  const char *role;   /* NULL: it holds several, by their roles in its segments */
+  const char *role;   /* NULL: it holds several weights, whose roles are in its segments */
   int n_segments;
   xfi_segment_rule segments[XFI_MAX_SEGMENTS];
-  bool alternate;       /* rows of the first, second, first, ...; else one after the other */
+  bool alternate;       /* a row of the first segment, one of the second, ...; else one by one */
   int n_dims;           /* 0: experts if any, rows, columns */
   char dims[4];         /* 'e', 'r', 'c': experts, rows, columns, as the checkpoint has them */
   const char *shape[4]; /* expressions that must hold; NULL where nothing is said */
@@ -67,12 +67,12 @@ typedef enum xfi_stage {
   XFI_STAGE_LAST_LAYER /* that of the last layer, as the last stage may have none */
 } xfi_stage;
 
-/* Rotary pairs of a unit's rows: turned to halves, first every other row, then those between; or
- * halves turned to pairs. */
+/* The order of rotary pairs among the rows of a unit: as in the checkpoint; pairs that become
+ * halves (first every other row, then those between); or halves that become pairs. */
 typedef enum xfi_order { XFI_AS_IT_IS = 0, XFI_PAIRS_APART, XFI_PAIRS_TOGETHER } xfi_order;
 
-/* Fewer units than ranks: refused; several ranks have the same if there is one alone, or always; or
- * each unit is cut. */
+/* If there are fewer units than ranks: an error; several ranks have the same unit, if there is only
+ * one; always; or units are cut. */
 typedef enum xfi_few { XFI_FEW_REFUSE = 0, XFI_FEW_ONE, XFI_FEW_REPLICATE, XFI_FEW_CUT } xfi_few;
 
 typedef struct xfi_part_rule {
@@ -80,28 +80,28 @@ typedef struct xfi_part_rule {
   const char *take; /* a segment, or a sub of one; NULL: all rows */
   xfi_few few;
   xfi_order order;  /* of the rows of each unit */
-  bool last_expert; /* in a tensor of experts it is one more, after those of the rank */
+  bool last_expert; /* in a tensor of experts it is one more expert, behind the rank's */
 } xfi_part_rule;
 
-/* What a rule says of an entry by an expression; 0 where there is none. */
+/* What a rule says of an entry by an expression; a rule without one says 0. */
 typedef enum xfi_trait {
-  XFI_GROUPS = 0, /* the parts are dealt out to as many groups, and what follows is cut as one */
-  XFI_WHOLE,      /* not cut after all */
+  XFI_GROUPS = 0, /* the parts are distributed over so many groups, and then cut as one (cuts.h) */
+  XFI_WHOLE,      /* not cut, in spite of the rule's cut */
   XFI_WIDE,       /* cut over the grid `wide` in place of `dense` */
   XFI_REVERSE,
   XFI_ALTERNATE,
   XFI_TRANSPOSE,
-  XFI_ABSENT,     /* the side has none of it */
-  XFI_HELD,       /* it has it even where it has none of the model's own layers */
-  XFI_EVERYWHERE, /* outside the layers: on each stage */
-  XFI_BOTH_ENDS,  /* on the first and the last */
-  XFI_BIAS_FIRST, /* the bias is on the first of the ranks that cut, zero on the others */
-  XFI_LESS,       /* its values are the checkpoint's less this */
-  XFI_UNITS, /* of the dim that is cut: how many, shared out whole; 0: see `even` of the side */
-  XFI_UNITS_ROOM, /* and the multiple of them for which each rank has room */
-  XFI_ACROSS,     /* likewise of the dim that is not cut, which has room for a multiple */
-  XFI_ACROSS_ROOM,
-  XFI_MULTIPLE, /* all rows of a rank together have room for a multiple of this; 0: no more */
+  XFI_ABSENT,      /* the side does not have it */
+  XFI_HELD,        /* the side has it even if it has none of the model's own layers */
+  XFI_EVERYWHERE,  /* a tensor outside the layers is on each stage */
+  XFI_BOTH_ENDS,   /* a tensor outside the layers is on the first stage and the last */
+  XFI_BIAS_FIRST,  /* the bias is on the first of the ranks that cut, and zero on the others */
+  XFI_LESS,        /* the side's values are the checkpoint's minus this */
+  XFI_UNITS,       /* the dim that is cut has so many units, none of which is cut; 0: see `even` */
+  XFI_UNITS_ROOM,  /* each rank has room for a multiple of so many units */
+  XFI_ACROSS,      /* the dim that is not cut has so many units, */
+  XFI_ACROSS_ROOM, /* and room for a multiple of so many */
+  XFI_MULTIPLE, /* a rank's rows all together have room for a multiple of this; 0: no more room */
   XFI_N_TRAITS
 } xfi_trait;
 
@@ -119,8 +119,8 @@ typedef struct xfi_local_rule {
   bool hook;
   const char *made; /* the name of what the framework makes of the rank's share */
   int made_dtype;
-  int dtype;        /* of its elements, whatever the checkpoint's; 0: those */
-  bool unscaled;    /* what a model has in fp8 is unquantised here, and has no scales */
+  int dtype;        /* of its elements; 0: the checkpoint's */
+  bool unscaled;    /* not quantised, without scales, also if the model has it in fp8 */
   const char *says; /* in place of a tensor: why there is none */
 } xfi_local_rule;
 
@@ -129,7 +129,7 @@ typedef struct xfi_quant_rule {
   const char *name;
   const char *block[2]; /* expressions: rows and columns */
   const char *scales;   /* their suffix, where the weight has "weight" */
-  int dtype;            /* theirs: f32, or f8e8m0 as MXFP8 has them */
+  int dtype;            /* of scales: f32, or f8e8m0 as in MXFP8 */
 } xfi_quant_rule;
 
 /* What a family says of one side. */
@@ -162,16 +162,16 @@ typedef enum xfi_axis_use { XFI_AXIS_CUT, XFI_AXIS_EXPERTS, XFI_AXIS_FSDP } xfi_
 
 enum { XFI_MAX_AXES = 6 };
 
-/* One of the grids over the ranks of a stage: its axes, the one that counts fastest first, one at
- * most for each use. What is left over replicates. */
+/* One of the grids over the ranks of a stage: its axes, the one that varies fastest first, at most
+ * one for each use. Ranks beyond their product are replicas. */
 typedef struct xfi_grid_rule {
   int n_axes;
   const char *names[XFI_MAX_AXES], *sizes[XFI_MAX_AXES];
   xfi_axis_use uses[XFI_MAX_AXES];
 } xfi_grid_rule;
 
-/* Layers that do not divide by the stages: refused; to the last stages; to those before the last;
- * or embedding and output layer count as a layer of their stage, and then to the first. */
+/* Where layers go that do not divide by the stages: an error; to the last stages; to those before
+ * the last; or, once embedding and output layer count as a layer of their stage, to the first. */
 typedef enum xfi_spare {
   XFI_SPARE_NONE = 0,
   XFI_SPARE_LAST,
@@ -184,12 +184,12 @@ typedef struct xfi_side_rules {
   const char *name;
   const struct json_t *numbers, *choices, *flags; /* items of a SPEC */
   const struct json_t *require;
-  xfi_grid_rule ranks;      /* all of them; of no use but to count */
+  xfi_grid_rule ranks;      /* of all ranks, for their number */
   const char *stage;        /* which of its axes counts pipeline stages; NULL: none */
   const char *chunks;       /* how many parts of the model a stage has; NULL: one */
   const char *chunk_prefix; /* before a chunk's number in the names of several */
   xfi_grid_rule dense, wide, experts;
-  bool even;                    /* sizes must divide; else as torch.chunk does */
+  bool even;                    /* sizes must divide; else dims are cut as by torch.chunk */
   xfi_spare spare_layers;       /* where layers go that do not divide by the stages */
   bool takes_layers, takes_map; /* items layers= and map= */
   bool stage_numbers;           /* layers count from 0 in each stage */
@@ -201,10 +201,10 @@ typedef struct xfi_side_rules {
       *absent_mtp;           /* the model's own layers, or its extra ones, are not held */
   const char *holds_unknown; /* tensors of no rule are held whole */
   const struct json_t *spellings, *tied_names;
-  int row_scales; /* the element type of scales; 0: no rule has those of rows or whole weights */
+  int row_scales; /* the element type of scales of rows and of whole weights; 0: there are none */
   int n_quants;
   xfi_quant_rule quants[XFI_MAX_QUANTS];
-  xfi_local_rule *first; /* come before those of families */
+  xfi_local_rule *first; /* [n_first] these come before the rules of families */
   xfi_local_rule *locals;
   size_t n_first, n_locals;
 } xfi_side_rules;

@@ -8,7 +8,8 @@
 
 #include "model.h"
 
-/* A name pattern and what a caller said of it; from PLACE on, how the side holds a tensor. */
+/* What a caller said of the names that a pattern fits. From PLACE on: how the side holds tensors.
+ */
 typedef enum xfi_saying {
   XFI_SAID_RENAME = 0,
   XFI_SAID_IGNORE,
@@ -21,22 +22,22 @@ typedef struct xfi_said {
   xfi_saying what;
   char *pattern;
   char *to;  /* renames */
-  int value; /* a dim, a place in the mesh, an element type */
+  int value; /* PLACE: a dim; WHOLE: a place in the mesh; DTYPE: an element type */
 } xfi_said;
 
-/* A grid with its sizes; the axis that counts fastest first. */
+/* A grid of ranks. The axis that varies fastest comes first. */
 typedef struct xfi_grid {
   const xfi_grid_rule *rule;
   int sizes[XFI_MAX_AXES];
-  int replicas; /* what is left over */
+  int replicas; /* ranks of the stage over the product of the sizes */
   int cut;      /* the axis of tensor parallelism; -1: none */
-  int experts;
+  int experts;  /* the axis of expert parallelism; -1: none */
 } xfi_grid;
 
 /* Which experts each rank of the ep axis holds, in local order. */
 typedef struct xfi_map {
-  int layer;            /* -1: all that no other map is of */
-  int n_ranks;          /* ep, once that is known */
+  int layer;            /* -1: all layers that have no map of their own */
+  int n_ranks;          /* of the ep axis, once that is known */
   int *experts, *first; /* [first[n_ranks]], [n_ranks + 1] */
 } xfi_map;
 
@@ -44,26 +45,26 @@ enum { XFI_MAX_ITEMS = 48 };
 
 struct xfer_side {
   atomic_int n_refs;
-  char spec[80 + 1]; /* as errors quote it: how it begins */
+  char spec[80 + 1]; /* the beginning of the SPEC, which errors quote */
   xfer_rules *set;
   const xfi_side_rules *rules;
   xfi_var vars[XFI_MAX_ITEMS];    /* the SPEC's items: numbers, 1 or 0 for flags and choices */
   char *var_names[XFI_MAX_ITEMS]; /* of choices; owned */
   int n_vars;
   int pp;     /* stages */
-  int chunks; /* parts of the model on each of them; virtual stage v is chunk v / pp of stage v % pp
+  int chunks; /* parts of the model on each stage: virtual stage v is chunk v / pp of stage v % pp
                */
-  xfi_grid axes;  /* of all ranks */
-  int stage_axis; /* of these; -1: none */
+  xfi_grid axes;  /* over all ranks */
+  int stage_axis; /* which of these axes counts stages; -1: none */
   xfi_grid dense, wide, experts;
-  int *stage_layers; /* [pp * chunks] as listed; NULL: even */
+  int *stage_layers; /* [pp * chunks] how many layers each virtual stage has; NULL: evenly many */
   int size;
   xfer_mesh *mesh; /* [size] of the comm's ranks, in the side's order */
   int *staged;     /* [pp][ranks of a stage] of the comm, in the order in which the grids count */
   xfi_map *maps;
   size_t n_maps, maps_cap;
-  xfer_dtype dtype;            /* of what the model has not in f32; 0: as the model has it */
-  const xfi_quant_rule *quant; /* how it has weights quantised; NULL: as the model has them */
+  xfer_dtype dtype;            /* of all tensors that are not f32 in the model; 0: as there */
+  const xfi_quant_rule *quant; /* how the side quantises weights; NULL: as the model has them */
   bool partial, strict;        /* see xfer_side_options */
   xfi_said *said;              /* in the caller's order */
   size_t n_said, said_cap;
@@ -72,7 +73,8 @@ struct xfer_side {
 xfer_status xfi_side_create(xfer_side **side, const char *spec, const xfer_side_options *options);
 xfer_side *xfi_side_share(const xfer_side *side);
 void xfi_side_destroy(xfer_side *side);
-/* Did the caller say so of the name, or is it a module's own state and no tensor? */
+/* Did the caller say that the name is to be ignored, or is it a module's own state and no tensor?
+ */
 bool xfi_side_ignores(const xfer_side *side, const char *name);
 xfer_status xfi_side_say(xfer_side *side, xfi_saying what, const char *pattern, const char *to,
                          int value);
@@ -95,7 +97,9 @@ void xfi_maps_free(xfer_side *side);
 xfer_status xfi_grid_make(xfer_side *side, const xfer_side_options *options);
 /* Ranks of one stage; each stage has as many. */
 int xfi_side_stage_size(const xfer_side *side);
-/* The stage of a rank, -1: not on this side; and its place there, if that is asked for. */
+/* The stage of a rank; -1: it is not on this side. *place becomes its place in the stage, unless
+ * NULL.
+ */
 int xfi_side_stage_of(const xfer_side *side, int rank, int *place);
 /* A rank's coordinate on the axis that tensor parallelism cuts, 0 where there is none. */
 int xfi_grid_cut_of(const xfi_grid *grid, int place);

@@ -144,11 +144,11 @@ static xfer_status cut_tp(xfi_spread *spread, const xfi_placing *placing, const 
                           const xfi_ruling *ruling, const xfi_slot *slot, int axis)
 {
   const xfi_local_rule *rule = ruling->rule;
-  bool bias = strcmp(entry->suffix, "bias") == 0, rows_alone = bias || entry->of_rows;
+  bool bias = strcmp(entry->suffix, "bias") == 0, rows_alone = bias || entry->per_row;
   int rows = entry->experts ? 1 : 0, last = entry->n_dims - 1, n = spread->shape[axis];
   int across = rule->cut == XFI_CUT_COLS ? rows : last > rows ? last : -1;
 
-  if (rule->cut == XFI_CUT_NONE || entry->n_dims <= rows || (entry->of_all && slot->whole))
+  if (rule->cut == XFI_CUT_NONE || entry->n_dims <= rows || (entry->per_tensor && slot->whole))
     return XFER_OK;
   if (rule->traits[XFI_ACROSS] != NULL && across >= 0)
     XFI_TRY(widen(spread, entry, &ruling->is[XFI_ACROSS], across));
