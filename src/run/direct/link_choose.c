@@ -1,28 +1,31 @@
 /*
- * Who copies a flow. Where reading a peer's memory is as fast as writing it (device.h), its
- * receiver pulls: it writes its own memory only, whatever becomes of the sender. But narrow rows
- * are pushed, which is faster, and so is what becomes smaller on the way, unless they are so
- * short, or so ragged, that their receiver had better read them in one; so is most where both ranks
- * send; and so is a flow from many allocations into few, since each that is not ours must be
- * mapped. Elsewhere the side that has fewer to map copies. A flow of which some is quantised by
- * blocks is pushed always, since its sender has the scales; and what is bound for one run is pushed
- * if it can be, so that nobody has to map it.
+ * Who copies what goes from one rank to another, by the first of these that holds:
+ *
+ * - If peers map offers and nothing else (offer.c), the receiver pulls.
+ * - If some of it is quantised by blocks, the sender pushes all, since it has the scales.
+ * - If sources are bound for one run, the sender pushes, so that no peer has to map them.
+ * - If reading a peer's memory is slower than writing it (device.h), the side that has to map fewer
+ *   allocations copies.
+ * - If one side has to map many more allocations than the other, the other copies.
+ * - Else each move is pulled, so that a rank writes its own memory alone, whatever becomes of the
+ *   sender; but moves are pushed where that is faster (xfi_walk_is_pushed()): of narrow rows, of
+ *   elements that become smaller, and most moves between ranks that both send.
  */
 #include "error.h"
 #include "link.h"
 
-/* Rows below this are pushed, in moves of at least that many bytes. */
+/* Shorter rows are pushed, in moves of at least NARROW_MOVE_BYTES. */
 #define NARROW_ROW_BYTES (INT64_C(32) << 10)
 #define NARROW_MOVE_BYTES (INT64_C(256) << 10)
-/* What the copy engine takes. */
+/* Rows from this size on are copied by the copy engine. */
 #define ENGINE_ROW_BYTES (INT64_C(512) << 10)
-/* But these are pulled where the source has so much of them in one: shorter rows, and ragged ones;
- * if elements change, ragged ones of so many. */
+/* Rows shorter than these, ragged ones in bytes or, if elements are converted, in elements, are
+ * pulled if at least LINE_BYTES of them are contiguous in the source. */
 #define SHORT_ROW_BYTES 64
 #define RAGGED_ROW_BYTES 768
 #define RAGGED_ROW_ELEMS 96
 #define LINE_BYTES 256
-/* So many more allocations to map count for more than which way is faster. */
+/* So many more allocations to map count for more than the speed of the copies. */
 #define MANY_ALLOCATIONS 256
 
 static const int64_t *strides_of(const xfi_end *end)
@@ -30,11 +33,10 @@ static const int64_t *strides_of(const xfi_end *end)
   return xfi_bound_strides(end->bound, xfi_bound_piece_at(end->bound, end->start));
 }
 
-/* What of a move is contiguous on both sides, as it lies in its destination, and on that of its
- * source. */
+/* The contiguous rows of a move. */
 typedef struct rows {
-  int64_t both;
-  int64_t src;
+  int64_t both; /* bytes in the destination of what is contiguous on both sides */
+  int64_t src;  /* bytes of what is contiguous in the source */
 } rows;
 
 static rows rows_of(const xfi_walk *w)
@@ -56,8 +58,8 @@ static rows rows_of(const xfi_walk *w)
   return r;
 }
 
-/* Short rows, or ragged ones, of a source that has several in one: to read it whole is faster than
- * to write so little at a time, even if elements become smaller. */
+/* Short or ragged rows of which several are contiguous in the source: to pull them in long reads is
+ * faster than to push so little at a time, even if elements become smaller. */
 static bool is_scattered(const xfi_walk *w, const rows *r)
 {
   const int from = w->cls->src->elem_bytes;
@@ -72,10 +74,11 @@ static bool is_scattered(const xfi_walk *w, const rows *r)
   return (from == to && r->both < SHORT_ROW_BYTES) || (r->both < ragged && bits % 16 != 0);
 }
 
-/* Where both ranks send, requests to read would take from what flows the other way, and engines
- * that read from each other are slower than kernels that write. But where each does so with this
- * one alone, beside flows one way, which engines pull, kernels are: among 4 GPUs 0.65 of the link,
- * and 0.84 where the engines pull all. */
+/* If two ranks send to each other, requests to read share the link with the data that goes the
+ * other way, and engines that read from each other are slower than kernels that write: so long rows
+ * are pushed. But if each of the two exchanges both ways with the other alone, and with further
+ * ranks one way, for which engines pull, kernels are slower: among 4 GPUs they reached 0.65 of the
+ * link, and 0.84 when the engines pulled everything. */
 static bool is_pulled_too(const xfi_link *link)
 {
   const xfi_flow_counts *ours = &link->of->counts;
@@ -118,8 +121,7 @@ size_t xfi_link_n_remotes(const xfi_link *link, int halves)
   return n;
 }
 
-/* Of a flow: what is pushed where there is a choice, and must some of it be, since its sender alone
- * has the scales? */
+/* Fills link->pushed_bytes, of what had better be pushed, and link->only_push, in one direction. */
 static xfer_status look_at_moves(const xfer_plan *plan, xfi_link *link, bool send)
 {
   const bool pulls = plan->device->ops->pulls;
@@ -135,10 +137,10 @@ static xfer_status look_at_moves(const xfer_plan *plan, xfi_link *link, bool sen
   return st;
 }
 
-/* Who should copy a flow that was looked at. */
+/* After look_at_moves(). */
 static xfi_by choose(const xfer_plan *plan, const xfi_link *link, bool send, uint64_t n_bytes)
 {
-  /* What its source and its destination lie in. */
+  /* In how many allocations source and destination lie. */
   const size_t n_src =
       send ? xfi_link_n_told(link, XFI_OF_SRC) : xfi_link_n_remotes(link, XFI_OF_SRC);
   const size_t n_dst =
@@ -157,7 +159,7 @@ static xfer_status choose_flow(xfi_by *by, const xfer_plan *plan, xfi_link *link
   const size_t index = send ? link->send : link->recv;
 
   if (index == XFI_NO_FLOW) return XFER_OK;
-  if (plan->offers) { /* nothing else may be mapped */
+  if (plan->offers) { /* peers map nothing but offers */
     *by = XFI_BY_PULL;
     return XFER_OK;
   }

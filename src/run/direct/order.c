@@ -3,13 +3,16 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* So many of a rank's peers may have one other visitor each, where not all have the same: as where
- * a dim is cut otherwise at the destination, whose parts come from neighbours, by rising rank. */
+/* If a rank's peers differ in their visitors, ranks seldom meet as long as at most so many of the
+ * peers have another visitor, one each. So it is if the destination cuts a dim differently: each of
+ * its parts comes from neighbouring ranks. */
 enum { ENDS = 2 };
 
-/* Turns, where not all have the same visitors. */
+/* First values of xfi_visit.turn: the rank goes there for much; for little; it is the rank itself.
+ */
 enum { MUCH, LITTLE, KEPT };
 
+/* Is a rank in the list? */
 static bool have(const xfi_ranks *ranks, int rank)
 {
   for (size_t i = 0; i < ranks->n; i++)
@@ -31,7 +34,7 @@ static void sort(xfi_visit *visits, size_t n)
   qsort(visits, n, sizeof *visits, by_turn);
 }
 
-/* Do all of these have the same visitors? */
+/* Have all of n visits the same visitors? */
 static bool share_visitors(const xfi_visit *visits, size_t n)
 {
   const xfi_ranks *first = visits->visitors;
@@ -43,7 +46,7 @@ static bool share_visitors(const xfi_visit *visits, size_t n)
   return i == n;
 }
 
-/* The place of a rank among those that are visited; n: it is not. */
+/* The index of a rank among those that are visited; n: it is not. */
 static size_t find(const xfi_visit *visits, size_t n, int rank)
 {
   size_t i = 0;
@@ -53,8 +56,10 @@ static size_t find(const xfi_visit *visits, size_t n, int rank)
   return i;
 }
 
-/* With which a rank begins: who is visited itself with the one after itself, the others with those
- * that are left, and then with all again. All visitors find the same. */
+/* The visit with which a rank begins, if all visits have the same visitors. A rank that is visited
+ * itself begins with the one after itself; the others, by rank, with those with which none of these
+ * begins, and if there are more of them, with any in turn. All visitors find the same assignment.
+ */
 static size_t find_first(const xfi_visit *visits, size_t n, int rank)
 {
   const xfi_ranks *visitors = visits->visitors;
@@ -69,7 +74,8 @@ static size_t find_first(const xfi_visit *visits, size_t n, int rank)
   return n_before % n;
 }
 
-/* Begin with this one of n, all of which have the same visitors. */
+/* Put n visits in order, beginning with `first` and going round. True: visitors that begin with
+ * different ones do not meet, or as many meet everywhere. */
 static bool begin_with(xfi_visit *visits, size_t n, size_t first, size_t n_visitors)
 {
   for (size_t i = 0; i < n; i++)
@@ -78,13 +84,13 @@ static bool begin_with(xfi_visit *visits, size_t n, size_t first, size_t n_visit
   return n_visitors <= n || n_visitors % n == 0;
 }
 
-/* How many others than who is visited and this rank go there for much. */
+/* How many ranks go there for much, besides the visited rank and this one. */
 static size_t count_others(const xfi_visit *visit, int rank)
 {
   return visit->visitors->n - have(visit->visitors, visit->rank) - have(visit->visitors, rank);
 }
 
-/* Do those that go to one go to the other too, apart from the two themselves? */
+/* Have two visits the same visitors, apart from the two visited ranks themselves? */
 static bool share_others(const xfi_visit *a, const xfi_visit *b)
 {
   const xfi_ranks *x = a->visitors;
@@ -100,13 +106,13 @@ static bool share_others(const xfi_visit *a, const xfi_visit *b)
   }
 }
 
-/* Of n, all gone to for much, by rising rank, of which not all have the same visitors. */
+/* Order n visits, all for much and by rising rank, that differ in their visitors. */
 static bool order_mixed(xfi_visit *visits, size_t n, int rank)
 {
   size_t n_shared = 0;
   size_t n_alike = 0;
-  size_t most = 0;                /* others of one */
-  const xfi_visit *shared = NULL; /* the first of them */
+  size_t most = 0;                /* the highest count_others() */
+  const xfi_visit *shared = NULL; /* the first visit that has any */
 
   for (size_t i = 0; i < n; i++) {
     const size_t n_others = count_others(&visits[i], rank);
@@ -117,7 +123,7 @@ static bool order_mixed(xfi_visit *visits, size_t n, int rank)
     n_alike += share_others(shared, &visits[i]);
     n_shared++;
   }
-  if (n_shared > 1 && n_alike == n_shared) { /* replicas that keep a part each */
+  if (n_shared > 1 && n_alike == n_shared) { /* as of replicas that each keep a part */
     const xfi_ranks *visitors = shared->visitors;
     const int own = shared->rank;
     size_t n_before = 0;
@@ -126,7 +132,7 @@ static bool order_mixed(xfi_visit *visits, size_t n, int rank)
       n_before++;
     n_before -= own < rank && have(visitors, own);
     for (size_t i = 0; i < n; i++)
-      visits[i].turn = count_others(&visits[i], rank) == 0; /* who has no other can wait */
+      visits[i].turn = count_others(&visits[i], rank) == 0; /* those without others come last */
     sort(visits, n);
     return begin_with(visits, n_shared, n_before, most + 1);
   }
@@ -145,7 +151,7 @@ bool xfi_order_visits(xfi_visit *visits, size_t n, int rank)
   }
   sort(visits, n);
   if (n_much == 0) return true;
-  if (!share_visitors(visits, n_much)) { /* but maybe apart from what it keeps */
+  if (!share_visitors(visits, n_much)) { /* perhaps they do without the visit to itself */
     const size_t own = find(visits, n_much, rank);
 
     if (own < n_much) {

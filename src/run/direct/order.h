@@ -1,7 +1,7 @@
 /*
- * In which order a rank goes to its peers, whose memory it reads or writes one after the other. Two
- * that come to one peer at the same time have half of its link each, and go on to the next one
- * together; so each begins with another.
+ * The order in which a rank visits its peers, whose memory it reads or writes one after another.
+ * Two ranks that visit a peer at the same time get half of its link each, and would go on to the
+ * next peer together; so each begins with another peer.
  */
 #ifndef XFI_ORDER_H
 #define XFI_ORDER_H
@@ -17,14 +17,15 @@ typedef struct xfi_ranks {
 } xfi_ranks;
 
 typedef struct xfi_visit {
-  int rank;                  /* gone to */
-  const xfi_ranks *visitors; /* who goes there for much, maybe itself */
-  const void *link;          /* the caller's */
-  size_t turn;               /* made: by which they are sorted */
+  int rank;                  /* that is visited */
+  const xfi_ranks *visitors; /* the ranks that exchange much with it; it may be one of them */
+  const void *link;          /* of the caller */
+  size_t turn;               /* set by xfi_order_visits(), which sorts by it */
 } xfi_visit;
 
-/* Put the visits of `rank` in order, one to itself among them if it keeps anything. True: then
- * ranks seldom meet. False: they do in any order, and had better go to all peers at once. */
+/* Put the visits of `rank` in order, among them one to itself for what it keeps. True: in this
+ * order ranks seldom meet. False: they meet in any order, and had better visit all peers at once.
+ */
 bool xfi_order_visits(xfi_visit *visits, size_t n, int rank);
 
 #endif
