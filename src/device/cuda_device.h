@@ -1,10 +1,14 @@
 /*
- * What the files of the CUDA device share, from the ground up. cuda_driver.c: the driver and what
- * failed calls say; cuda_page.c: where signals lie; cuda_flags.c: signals; cuda_look.c: what memory
- * is; cuda_probe.c: whether there is new memory; cuda_chunk.c: peers' memory that is mapped chunk
- * by chunk; cuda_map.c: peers' memory; cuda_join.c, cuda_engine.c, cuda_batch.c: copies;
- * cuda_digest.c: digests; cuda_nvtx.c: ranges of profilers; cuda.c: memory, streams, events, and
- * the table of it all.
+ * What the files of the CUDA device share, from the ground up.
+ *
+ * - cuda_driver.c: the functions of the driver, and what failed calls say;
+ * - cuda_page.c: pages of flags; cuda_flags.c: signals by them;
+ * - cuda_allocation.c: which allocation memory lies in;
+ * - cuda_allocation_mark.c: whether any allocation was made;
+ * - cuda_chunk.c: peers' memory that is mapped chunk by chunk; cuda_map.c: peers' memory;
+ * - cuda_join.c, cuda_engine.c, cuda_batch.c: copies; cuda_digest.c: digests;
+ * - cuda_nvtx.c: ranges of profilers;
+ * - cuda.c: memory, streams, events, and the table of it all.
  *
  * Callers have entered the device (device.h): it is current, and captures by other threads do not
  * forbid what we call.
@@ -51,7 +55,7 @@ typedef struct xfi_cuda_driver {
 
 typedef struct xfi_cuda_page xfi_cuda_page;     /* cuda_page.c */
 typedef struct xfi_cuda_offers xfi_cuda_offers; /* cuda_chunk.c */
-typedef struct xfi_cuda_probe xfi_cuda_probe;   /* cuda_probe.c */
+typedef struct xfi_cuda_probe xfi_cuda_probe;   /* cuda_allocation_mark.c */
 
 typedef struct xfi_cuda_device {
   xfi_device base;
@@ -157,7 +161,7 @@ xfer_status xfi_cuda_guard_create(xfi_device *device, xfi_guard **guard, const x
 void xfi_cuda_guard_destroy(xfi_device *device, xfi_guard *guard);
 xfer_status xfi_cuda_guard_check_op(xfi_device *device, xfi_guard *guard, xfer_stream stream);
 
-/* ---- cuda_look.c ---- */
+/* ---- cuda_allocation.c ---- */
 
 /* What the driver says about a pointer. */
 typedef struct xfi_cuda_pointer {
@@ -179,7 +183,7 @@ xfer_status xfi_cuda_find_allocation(xfi_device *device, const void *pointer, si
 bool xfi_cuda_is_of_several(const xfi_allocation *allocation);
 size_t xfi_cuda_find_changed(xfi_device *device, const xfi_allocation *then, size_t n);
 
-/* ---- cuda_probe.c ---- */
+/* ---- cuda_allocation_mark.c ---- */
 
 uint64_t xfi_cuda_allocation_mark(xfi_device *device);
 void xfi_cuda_probe_free(xfi_cuda_device *device);

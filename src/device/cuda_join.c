@@ -1,7 +1,7 @@
 /*
- * Copies that go on where another ends, on both sides, as those of experts in one tensor of their
- * trainer do: joined they are large enough for the copy engine. Only within one allocation on each
- * side, since the engine looks at the whole span.
+ * Joins copies that continue each other on both sides, as of experts that lie in one tensor, or of
+ * tensors that a caching allocator put one behind the other: so they are fewer and larger, for the
+ * copy engine. Only within one allocation on each side, since the engine checks the whole span.
  */
 #include "cuda_device.h"
 
@@ -26,7 +26,7 @@ static bool goes_on(const xfi_copy *c, const xfi_copy *next)
   return is_run(next) && next->src == c->src + c->run_bytes && next->dst == c->dst + c->run_bytes;
 }
 
-/* Empty where nobody knows. */
+/* The allocation, or mapping, that holds the byte; empty: it is not known. */
 static xfi_cuda_span span_of(const xfi_cuda_device *device, const xfi_batch_spec *spec,
                              const char *pointer)
 {

@@ -1,9 +1,12 @@
 /*
- * Whether anything was allocated. The driver numbers what a process allocates one after the other,
- * whatever it is and on whatever device, and a chunk that is mapped takes a number too: where one
- * that we map follows the last that we mapped, nothing was allocated between them.
+ * Has this process allocated anything since the last look? The driver numbers all allocations of a
+ * process, of all kinds and on all devices, one after the other, and a chunk that is mapped takes a
+ * number too. So we map a chunk at each look: if its number follows that of the last look, nothing
+ * was allocated between them. A commit in which nothing changed then takes 2 us, in place of 0.2 to
+ * 0.3 us for each allocation, of which a trainer may have tens of thousands.
  *
- * That numbers are not used again is documented, that they follow each other is not: it is tried.
+ * It is documented that numbers are not used again, but not that they follow each other. So that is
+ * tried first, and if it is not so, every commit looks up all allocations.
  */
 #include "cuda_device.h"
 
@@ -11,14 +14,15 @@
 
 #include <pthread.h>
 
-enum { TRIES = 4 }; /* other threads may allocate at that moment; ranks do not try it at once */
+enum { TRIES = 4 }; /* another thread may allocate during one; ranks take turns */
 static const size_t CHUNK_BYTES = (size_t)2 << 20;
 
 struct xfi_cuda_probe {
   CUmemGenericAllocationHandle chunk;
   CUdeviceptr at;     /* 0: no addresses */
-  void *tried[TRIES]; /* freed at the end, since that waits for the device */
-  bool counts;        /* it can tell */
+  void *tried[TRIES]; /* allocations of the trials; freed at the end, since that waits for the
+                         device */
+  bool counts;        /* numbers follow each other */
 };
 
 static struct {

@@ -1,10 +1,11 @@
-/* What memory is: which allocation bytes lie in, and whether it is still the same. */
+/* Which allocation memory lies in, and whether that is still the same. */
 #include "cuda_device.h"
 
 #include "error.h"
 
-/* What is not of cudaMalloc: of memory in chunks the attributes name the reserved addresses, and
- * the range is the chunk's. Both questions take longer than all others together. */
+/* For memory that is not of cudaMalloc. Of memory in chunks the attributes of a pointer name the
+ * whole range of reserved addresses, and only cuMemGetAddressRange() the chunk. These two questions
+ * take longer than all others together. */
 static xfer_status look_closer(const xfi_cuda_device *device, CUdeviceptr at, bool is_ours,
                                CUdeviceptr *base, size_t *n_bytes, uint64_t *handles)
 {
