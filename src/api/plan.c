@@ -265,6 +265,7 @@ xfer_status xfer_plan_run(xfer_plan *plan, uint64_t version, xfer_stream stream)
   XFI_NEED(plan);
   xfi_device_enter(plan->device, &before);
   span = xfi_span_begin(XFI_SYS_RUN, plan->moves->rank, XFI_TRACK_CALLS, "xfer_plan_run");
+  enter(plan, XFI_INSIDE_RUN);
   st = mendable(plan, XFI_CALL_RUN);
   if (st == XFER_OK) {
     xfi_run_take_turn(plan);

@@ -100,7 +100,8 @@ static const char *name_of(uint32_t inside)
                                       [XFI_INSIDE_DIGEST] = "xfer_plan_digest()",
                                       [XFI_INSIDE_REPLICAS] = "xfer_plan_check_replicas()",
                                       [XFI_INSIDE_REDISTRIBUTE] = "xfer_redistribute()",
-                                      [XFI_INSIDE_EXCHANGE] = "xfer_exchange()"};
+                                      [XFI_INSIDE_EXCHANGE] = "xfer_exchange()",
+                                      [XFI_INSIDE_RUN] = "xfer_plan_run()"};
 
   return names[inside < sizeof names / sizeof *names ? inside : XFI_INSIDE_ANOTHER];
 }
@@ -116,6 +117,13 @@ xfer_status xfi_comm_check_version(int mine, uint32_t version, int rank)
   return XFER_OK;
 }
 
+xfer_status xfi_comm_check_inside(const xfi_comm *comm, xfi_inside mine, uint32_t theirs, int rank)
+{
+  XFI_CHECK(theirs == mine, XFER_ERR_MISMATCH, "rank %d is in %s and rank %d in %s" IN_ONE_ORDER,
+            comm->rank, name_of(mine), rank, name_of(theirs));
+  return XFER_OK;
+}
+
 xfer_status xfi_comm_check_same(const xfi_comm *comm, xfi_gathering mine, xfi_gathering theirs,
                                 int rank)
 {
@@ -127,9 +135,7 @@ xfer_status xfi_comm_check_same(const xfi_comm *comm, xfi_gathering mine, xfi_ga
   XFI_TRY(xfi_comm_check_version(comm->rank, theirs.version, rank));
   if (theirs.n_bytes == mine.n_bytes && theirs.number == mine.number && !one_is_callers)
     return XFER_OK;
-  XFI_CHECK(theirs.inside == mine.inside, XFER_ERR_MISMATCH,
-            "rank %d is in %s and rank %d in %s" IN_ONE_ORDER, comm->rank, name_of(mine.inside),
-            rank, name_of(theirs.inside));
+  XFI_TRY(xfi_comm_check_inside(comm, (xfi_inside)mine.inside, theirs.inside, rank));
   XFI_CHECK(theirs.n_bytes == mine.n_bytes, XFER_ERR_MISMATCH,
             "rank %d gathers %llu bytes and rank %d %llu" IN_ONE_ORDER, comm->rank,
             (unsigned long long)mine.n_bytes, rank, (unsigned long long)theirs.n_bytes);

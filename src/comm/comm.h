@@ -173,7 +173,8 @@ typedef enum xfi_inside {
   XFI_INSIDE_DIGEST,
   XFI_INSIDE_REPLICAS,
   XFI_INSIDE_REDISTRIBUTE,
-  XFI_INSIDE_EXCHANGE
+  XFI_INSIDE_EXCHANGE,
+  XFI_INSIDE_RUN
 } xfi_inside;
 
 struct xfi_comm {
@@ -215,6 +216,8 @@ static inline xfi_gathering xfi_comm_gathering(const xfi_comm *comm, size_t n_by
 
 /* XFER_ERR_MISMATCH unless `rank` has this rank's version. */
 xfer_status xfi_comm_check_version(int mine, uint32_t version, int rank);
+/* The same unless `rank` is inside the same public call as this one, which is inside `mine`. */
+xfer_status xfi_comm_check_inside(const xfi_comm *comm, xfi_inside mine, uint32_t theirs, int rank);
 /* The same unless `rank` is in the same gathering as this one. If any two ranks differ,
  * every rank differs from one of them, so all of them fail. */
 XFI_PLUGIN_API xfer_status xfi_comm_check_same(const xfi_comm *comm, xfi_gathering mine,

@@ -5,7 +5,8 @@
  * A rank that was woken and has not said anything again is taken for awake: one that was stopped in
  * its sleep is found once what it waited for has come. One that only has no time to say it is
  * awake for a moment; so several looks must agree. Who waits for messages or flags is woken by
- * nobody: where all wait in a circle, one that says nothing for a while has been stopped.
+ * nobody: where all wait in a circle, one that says nothing for a while has been stopped. If none
+ * has, and they are in different calls, no deadline would have been long enough.
  */
 #include "late.h"
 
@@ -49,13 +50,14 @@ bool *xfi_waits_note(xfi_waits *w)
   return own_of(w) == NULL ? NULL : memset(w->awaits, 0, (size_t)w->size * sizeof *w->awaits);
 }
 
-void xfi_waits_say(xfi_waits *w, xfi_until until)
+void xfi_waits_say(xfi_waits *w, xfi_until until, xfi_inside inside)
 {
   xfi_waiting *own = own_of(w);
 
   if (own == NULL) return;
   for (int r = 0; r < w->size; r++)
     atomic_store_explicit(&own->awaits[r], w->awaits[r], memory_order_relaxed);
+  atomic_store_explicit(&own->inside, inside, memory_order_relaxed);
   (void)atomic_fetch_add(&own->n, 1);
   atomic_store(&own->until, until);
 }
@@ -97,9 +99,26 @@ static bool is_awake(const xfi_waits *w, int rank, bool at_last)
   return atomic_load(&said->until) == XFI_AWAKE || (at_last && atomic_load(&said->n) == w->n[rank]);
 }
 
+/* Who is in a wait has come from its run, maybe because that failed. */
+static uint32_t step_of(uint32_t inside)
+{
+  return inside == XFI_INSIDE_WAIT ? XFI_INSIDE_RUN : inside;
+}
+
+/* One that waits, but in another call than this rank: the first that is seen, since whose deadline
+ * has passed goes on to tell the others. */
+static void note_elsewhere(const xfi_waits *w, int rank, xfi_late *late)
+{
+  const uint32_t inside = atomic_load(&w->said[rank]->inside);
+
+  if (late->elsewhere >= 0 || step_of(inside) == step_of(atomic_load(&own_of(w)->inside))) return;
+  late->elsewhere = rank;
+  late->inside = inside;
+}
+
 /* The lowest rank that this one waits for, by others or not, and that is awake; else one that
  * cannot be asked; -1: neither. What this rank waits for has been said, so `awaits` is free. */
-static int look(xfi_waits *w, bool at_last)
+static int look(xfi_waits *w, bool at_last, xfi_late *late)
 {
   bool *to_ask = xfi_waits_note(w);
   int awake = -1;
@@ -116,8 +135,10 @@ static int look(xfi_waits *w, bool at_last)
         mute = mute < 0 || r < mute ? r : mute;
       else if (is_awake(w, r, at_last))
         awake = awake < 0 || r < awake ? r : awake;
-      else if (add_awaited(w, to_ask, w->said[r]))
-        more = true;
+      else {
+        note_elsewhere(w, r, late);
+        more = add_awaited(w, to_ask, w->said[r]) || more;
+      }
     }
   }
   return awake >= 0 ? awake : mute;
@@ -127,14 +148,23 @@ bool xfi_waits_find_late(xfi_waits *w, xfi_late *late)
 {
   int found = -1;
 
-  late->rank = late->n_looks == 0 ? -1 : late->rank;
+  if (late->n_looks == 0) late->rank = late->elsewhere = -1;
   if (own_of(w) == NULL) return true;
   for (int r = 0; late->n_looks == 0 && r < w->size; r++)
     if (w->said[r] != NULL) w->n[r] = atomic_load(&w->said[r]->n);
-  found = look(w, ++late->n_looks == LOOKS);
+  found = look(w, ++late->n_looks == LOOKS, late);
   late->n_alike = found == late->rank ? late->n_alike + 1 : 1;
   late->rank = found;
+  if (late->n_looks == LOOKS && late->n_alike < LOOKS) late->elsewhere = -1;
   if (late->n_looks == LOOKS || (found >= 0 && late->n_alike == ALIKE)) return true;
   xfi_sleep_ns(PAUSE_NS);
   return false;
+}
+
+xfer_status xfi_late_check(const xfi_comm *comm, const xfi_late *late, xfi_deadline deadline)
+{
+  const bool was_interrupted = xfi_now_ns() < deadline.at_ns;
+
+  if (late->rank >= 0 || late->elsewhere < 0 || was_interrupted) return XFER_OK;
+  return xfi_comm_check_inside(comm, comm->inside, late->inside, late->elsewhere);
 }

@@ -14,10 +14,11 @@ typedef enum xfi_until {
 
 /* For whom a rank waits, in memory that others read. */
 typedef struct xfi_waiting {
-  _Atomic uint32_t until; /* xfi_until. Not XFI_AWAKE from its first sleep on, until what it waits
-                             for has come or it is woken */
-  _Atomic uint64_t n;     /* how often this was written */
-  _Atomic bool awaits[];  /* [size] the ranks that it waits for, unless `until` is XFI_AWAKE */
+  _Atomic uint32_t until;  /* xfi_until. Not XFI_AWAKE from its first sleep on, until what it waits
+                              for has come or it is woken */
+  _Atomic uint64_t n;      /* how often this was written */
+  _Atomic uint32_t inside; /* xfi_inside: the public call that waits */
+  _Atomic bool awaits[];   /* [size] the ranks that it waits for, unless `until` is XFI_AWAKE */
 } xfi_waiting;
 
 /* What one rank of a comm knows of the waits of all. */
@@ -40,8 +41,8 @@ static inline size_t xfi_waiting_bytes(int size)
 xfer_status xfi_waits_create(xfi_waits **waits, int rank, int size);
 /* Clears `awaits` and returns it, to be filled; NULL: nobody can read it. */
 XFI_PLUGIN_API bool *xfi_waits_note(xfi_waits *waits);
-/* Publish `awaits`, and how this rank waits. */
-XFI_PLUGIN_API void xfi_waits_say(xfi_waits *waits, xfi_until until);
+/* Publish `awaits`, how this rank waits, and in which call. */
+XFI_PLUGIN_API void xfi_waits_say(xfi_waits *waits, xfi_until until, xfi_inside inside);
 /* The wait is over; NULL is fine. */
 XFI_PLUGIN_API void xfi_waits_end(xfi_waits *waits);
 /* A rank that waits publishes so again from time to time, so it waits in parts: the deadline of the
@@ -50,12 +51,18 @@ xfi_deadline xfi_waits_part(xfi_deadline end, int n);
 
 /* A search for who is late. Zero at first. */
 typedef struct xfi_late {
-  int rank; /* who is; -1: nobody is seen to be */
+  int rank;        /* who is; -1: nobody is seen to be */
+  int elsewhere;   /* where at each look all waited, in a circle: one in another call; -1: none */
+  uint32_t inside; /* that call */
   int n_alike;
   int n_looks;
 } xfi_late;
-/* One step of the search, by a rank that has just published for whom it waits. True: late->rank is
- * the result. False, after a short sleep: publish again and call again. */
+/* One step of the search, by a rank that has just published for whom it waits. True: *late has the
+ * result. False, after a short sleep: publish again and call again. */
 XFI_PLUGIN_API bool xfi_waits_find_late(xfi_waits *waits, xfi_late *late);
+/* The result of a wait of comm's that ended by the deadline, where it was no single rank's fault:
+ * XFER_ERR_MISMATCH where the ranks wait for each other in different calls. */
+XFI_PLUGIN_API xfer_status xfi_late_check(const xfi_comm *comm, const xfi_late *late,
+                                          xfi_deadline deadline);
 
 #endif

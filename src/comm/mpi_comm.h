@@ -55,7 +55,8 @@ xfer_status xfi_mpi_check(int code, const char *call);
 /* Did all end within 200 ms? Errors count as an end: this is for clearing up. */
 bool xfi_mpi_all_end(MPI_Request *requests, int n);
 /* Until the operation has ended: OK, with what MPI says of it in *code. XFER_ERR_COMM if the comm
- * is broken meanwhile; XFER_ERR_TIMEOUT, without a text, and t->late. */
+ * is broken meanwhile; XFER_ERR_TIMEOUT, without a text, and t->late; XFER_ERR_MISMATCH, with one,
+ * if the ranks wait for each other in different calls. */
 xfer_status xfi_mpi_await(xfi_mpi_comm *t, MPI_Request *request, MPI_Status *status, int *code,
                           xfi_deadline deadline);
 

@@ -213,19 +213,20 @@ static void publish_waits(xfi_mpi_comm *t)
     awaits[r] = r == t->awaited || (t->casts && theirs != NULL &&
                                     atomic_load(&theirs->n_casts) <= atomic_load(&own->n_casts));
   }
-  xfi_waits_say(s->base.waits, XFI_POLLING);
+  xfi_waits_say(s->base.waits, XFI_POLLING, s->base.inside);
 }
 
 /* The deadline has passed. */
-static xfer_status give_up(xfi_mpi_comm *t)
+static xfer_status give_up(xfi_mpi_comm *t, xfi_deadline deadline)
 {
-  xfi_late late = {.rank = -1};
+  xfi_late late = {.rank = -1, .elsewhere = -1};
 
   do {
     XFI_TRY(xfi_mpi_check_broken(&t->shared.base));
     publish_waits(t);
   } while (t->gathering == 0 && !xfi_waits_find_late(t->shared.base.waits, &late));
   t->late = late.rank;
+  XFI_TRY(xfi_late_check(&t->shared.base, &late, deadline));
   return XFER_ERR_TIMEOUT;
 }
 
@@ -243,7 +244,7 @@ xfer_status xfi_mpi_await(xfi_mpi_comm *t, MPI_Request *request, MPI_Status *sta
     }
     xfer_status st = xfi_mpi_check_broken(&t->shared.base);
     if (st != XFER_OK) return st;
-    if (xfi_deadline_expired(deadline)) return give_up(t);
+    if (xfi_deadline_expired(deadline)) return give_up(t, deadline);
     if (n_polls >= POLLS_YIELDING || xfi_now_ns() >= quiet_ns) publish_waits(t);
     back_off(&n_polls);
   }

@@ -134,7 +134,7 @@ static void publish_waits(const xfi_awaited *what)
 
   (void)xfi_waits_note(s->base.waits);
   (void)what->find_late(what, note_and_go_on);
-  xfi_waits_say(s->base.waits, XFI_ASLEEP);
+  xfi_waits_say(s->base.waits, XFI_ASLEEP, s->base.inside);
 }
 
 static void nap(const xfi_awaited *what, xfi_deadline deadline)
@@ -182,6 +182,7 @@ static xfer_status give_up(const xfi_awaited *what, xfi_deadline deadline)
     if (what->is_there(what)) return XFER_OK;
     XFI_TRY(s->base.ops->check(&s->base));
   } while (!xfi_waits_find_late(s->base.waits, &late));
+  XFI_TRY(xfi_late_check(&s->base, &late, deadline));
   return XFI_ERROR(XFER_ERR_TIMEOUT, "rank %d did not come before %s",
                    late.rank >= 0 ? late.rank : what->find_late(what, xfi_is_any),
                    xfi_deadline_end(deadline));

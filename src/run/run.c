@@ -369,7 +369,7 @@ static void publish_waits(const xfer_plan *plan)
 
   if (awaits == NULL) return;
   mark_awaited(plan, awaits);
-  xfi_waits_say(plan->comm->waits, XFI_POLLING);
+  xfi_waits_say(plan->comm->waits, XFI_POLLING, plan->comm->inside);
 }
 
 /* Wait for the end of this rank's part of the run. *is_late: `deadline` has passed, but not the

@@ -549,48 +549,11 @@ static void test_a_comm_works_after_a_plan_was_refused(void **state)
   }
 }
 
-/* Not how many bytes they gather, which says nothing to a caller. */
-static void call_differently(int rank, void *context)
-{
-  job *j = context;
-  input in;
-  xfer_plan *plan = NULL;
-  xfer_plan *other = NULL;
-  xfer_status st;
-
-  input_create(&in, rank);
-  expect(xfer_plan_create(&plan, j->comms[rank], in.tensors, in.n_tensors, &in.options) == XFER_OK);
-  expect(input_bind(&in, plan) == XFER_OK);
-  if (rank == 1)
-    st = xfer_plan_create(&other, j->comms[rank], in.tensors, in.n_tensors, &in.options);
-  else
-    st = xfer_plan_commit(plan);
-  expect(st == XFER_ERR_MISMATCH);
-  expect(strstr(xfer_last_error(), "rank 1 is in xfer_plan_create()") != NULL ||
-         strstr(xfer_last_error(), "rank 1 in xfer_plan_create()") != NULL);
-  expect(strstr(xfer_last_error(), "in xfer_plan_commit()") != NULL);
-  xfer_plan_destroy(other);
-  xfer_plan_destroy(plan);
-  input_destroy(&in);
-}
-
-static void test_ranks_in_different_calls_are_told_which(void **state)
-{
-  job j = {.bad = NULL};
-
-  (void)state;
-  make_comms(j.comms);
-  run_ranks(N_RANKS, call_differently, &j);
-  destroy_comms(j.comms);
-  assert_all_as_expected();
-}
-
 int main(void)
 {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(test_bad_input_is_refused_on_every_rank),
       cmocka_unit_test(test_a_comm_works_after_a_plan_was_refused),
-      cmocka_unit_test(test_ranks_in_different_calls_are_told_which),
   };
 
   return cmocka_run_group_tests(tests, NULL, NULL);

@@ -159,7 +159,7 @@ static void say(const xfi_direct *d, const xfer_plan *plan, const xfi_flags *fla
   if (awaits == NULL) return;
   note(d, plan->epoch, flags, awaits);
   awaits[rank_of(d, late)] = true;
-  xfi_waits_say(plan->comm->waits, XFI_POLLING);
+  xfi_waits_say(plan->comm->waits, XFI_POLLING, plan->comm->inside);
 }
 
 /* One of these flags was missing at the run's deadline: the text names who is late, which is its
@@ -173,6 +173,7 @@ static xfer_status fail_for_late(const xfi_direct *d, const xfer_plan *plan, con
   do
     say(d, plan, flags, flag);
   while (!xfi_waits_find_late(plan->comm->waits, &late));
+  XFI_TRY(xfi_late_check(plan->comm, &late, plan->run_ends));
   if (late.rank < 0) late.rank = peer;
   return XFI_ERROR(XFER_ERR_TIMEOUT, LATE_TEXT, late.rank, late.rank == peer ? what : NOT_COME,
                    (unsigned long long)plan->epoch, xfi_deadline_end(plan->run_ends));
