@@ -250,7 +250,7 @@ XFER_API XFER_MUST_CHECK xfer_status xfer_plan_bind(xfer_plan *plan, size_t tens
  * @param tensors    [n_tensors] Indices into the array given at create.
  * @param src_views  [n_tensors] A view whose base and pieces are both NULL: not bound.
  * @param dst_views  [n_tensors] Likewise.
- * @param n_tensors  Length of the three arrays.
+ * @param n_tensors  Length of the three arrays; at most 2^32 - 1.
  * @return The first error of xfer_plan_bind(); the tensors after it are bound all the same.
  * @since 0.1
  */
@@ -382,6 +382,7 @@ XFER_API XFER_MUST_CHECK xfer_status xfer_plan_test(const xfer_plan *plan, int *
  * without this stays in use, since peers have it mapped, until they release, commit other addresses
  * or end. Sources of a plan with XFER_PLAN_FRESH_SOURCES are not mapped between runs.
  * @retval XFER_ERR_STATE  A run is in flight, or the plan is a simulation.
+ * @retval XFER_ERR_MISMATCH  Ranks release other plans; nothing was released.
  */
 XFER_API XFER_MUST_CHECK xfer_status xfer_plan_release(xfer_plan *plan);
 

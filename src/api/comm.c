@@ -176,7 +176,7 @@ xfer_status xfer_comm_refuse(xfer_comm *comm, const char *why)
   XFI_NEED(comm);
   XFI_NEED(why);
   comm->transport->refuses = true;
-  (void)snprintf(comm->transport->refusal, sizeof comm->transport->refusal, "%s", why);
+  (void)snprintf(comm->transport->refusal, sizeof comm->transport->refusal, "%s", xfi_reason(why));
   return XFER_OK;
 }
 

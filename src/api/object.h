@@ -73,6 +73,12 @@ xfer_status xfi_kept_check(const xfer_comm *comm);
 /* Give all kept plans back. What their last calls came to, of the first that failed. */
 xfer_status xfi_kept_forget_all(xfer_comm *comm);
 
+/* Of a refusal, whose text is never empty. */
+static inline const char *xfi_reason(const char *why)
+{
+  return why[0] == '\0' ? "refused by the caller, who gave no reason" : why;
+}
+
 /* Of a wait of the comm's own that begins now. */
 static inline xfi_deadline xfi_comm_deadline(const xfer_comm *comm)
 {

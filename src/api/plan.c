@@ -12,14 +12,21 @@
 #include "options.h"
 #include "trace.h"
 
+/* A plan has no more tensors than that. */
+static xfer_status check_number(const char *who, size_t n_tensors)
+{
+  XFI_CHECK(n_tensors <= UINT32_MAX, XFER_ERR_ARG, "%s: n_tensors is %zu, above %u", who, n_tensors,
+            UINT32_MAX);
+  return XFER_OK;
+}
+
 /* What can be wrong with tensors and options on this rank alone. In a simulation both sides are
  * known. */
 static xfer_status check_tensors(const char *who, const xfer_tensor *tensors, size_t n_tensors,
                                  bool both_sides)
 {
   XFI_NEED_IN(who, n_tensors > 0, tensors);
-  XFI_CHECK(n_tensors <= UINT32_MAX, XFER_ERR_ARG, "%s: n_tensors is %zu, above %u", who, n_tensors,
-            UINT32_MAX);
+  XFI_TRY(check_number(who, n_tensors));
   for (size_t t = 0; t < n_tensors; t++) {
     const bool made = xfi_conversion_kind(tensors[t].conversion) == XFER_CONVERSION_SCALES;
 
@@ -215,6 +222,7 @@ xfer_status xfer_plan_bind_many(xfer_plan *plan, const size_t *tensors, const xf
   XFI_NEED(tensors);
   XFI_NEED(src_views);
   XFI_NEED(dst_views);
+  XFI_TRY(check_number(__func__, n_tensors));
   XFI_ON_DEVICE(plan->device, st = bind_many(plan, tensors, src_views, dst_views, n_tensors));
   return st;
 }
@@ -287,7 +295,7 @@ xfer_status xfer_plan_refuse(xfer_plan *plan, const char *why)
   st = mendable(plan, XFI_CALL_REFUSE);
   if (st == XFER_OK) {
     xfi_run_take_turn(plan);
-    st = xfi_run_refuse(plan, why);
+    st = xfi_run_refuse(plan, xfi_reason(why));
   }
   xfi_device_leave(plan->device, &before);
   return st;

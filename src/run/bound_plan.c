@@ -1,6 +1,9 @@
 #include "bound_plan.h"
 
 #include "alloc.h"
+#include "error.h"
+
+#include <stdio.h>
 
 xfi_deadline xfi_run_deadline(const xfer_plan *plan)
 {
@@ -19,6 +22,29 @@ xfer_status xfi_run_hear(int *n_said, const xfer_plan *plan, xfer_status mine, b
     *n_said += all[r] != 0;
   xfi_free(all);
   return st;
+}
+
+xfer_status xfi_run_gather_words(bool *failed, const xfer_plan *plan, const xfi_run_word *word,
+                                 const char *does, xfi_deadline deadline)
+{
+  const xfer_status mine = (xfer_status)word->status;
+  xfi_comm *comm = plan->comm;
+  xfer_status st = XFER_OK;
+  char why[XFI_ERROR_BYTES];
+
+  snprintf(why, sizeof why, "%s", xfer_last_error());
+  st = comm->ops->all_gather(comm, plan->words, word, sizeof *word, deadline);
+  if (st != XFER_OK) return mine == XFER_OK ? st : xfi_comm_untold(mine, why, st);
+  if (mine != XFER_OK) xfi_set_error("%s", why);
+  for (int r = 0; r < comm->size; r++) { /* before what failed, which may be for that alone */
+    *failed = *failed || plan->words[r].status != XFER_OK;
+    XFI_CHECK(plan->words[r].plan == plan->words[0].plan, XFER_ERR_MISMATCH,
+              "rank %d %s plan %llu of the comm, rank 0 %s plan %llu: all ranks use its plans in "
+              "one order",
+              r, does, (unsigned long long)plan->words[r].plan, does,
+              (unsigned long long)plan->words[0].plan);
+  }
+  return XFER_OK;
 }
 
 uint64_t xfi_run_flow_bytes(const xfer_plan *plan, bool send, const xfi_peer *peer)

@@ -347,11 +347,22 @@ xfer_status xfi_run_commit(xfer_plan *plan, xfer_status mine)
   return st;
 }
 
+/* All ranks release this plan: what peers of another one have mapped stays mapped. */
+static xfer_status agree_on_release(const xfer_plan *plan, xfer_status mine)
+{
+  const xfi_run_word word = {.status = mine, .plan = plan->number};
+  const xfi_deadline deadline = xfi_run_deadline(plan);
+  bool failed = false;
+
+  XFI_TRY(xfi_run_gather_words(&failed, plan, &word, "releases", deadline));
+  return failed ? xfi_comm_agree(plan->comm, mine, deadline) : XFER_OK;
+}
+
 xfer_status xfi_run_release(xfer_plan *plan, xfer_status mine)
 {
   XFI_CHECK(plan->comm != NULL, XFER_ERR_STATE, "a simulated plan has nothing to release");
   if (mine == XFER_OK) mine = xfi_state_allows(plan->state, XFI_CALL_RELEASE);
-  XFI_TRY(xfi_comm_agree(plan->comm, mine, xfi_run_deadline(plan)));
+  XFI_TRY(agree_on_release(plan, mine));
   if (plan->asks != NULL) XFI_TRY(xfi_run_release(plan->asks, XFER_OK));
   xfi_run_drop_lanes(plan);
   plan->state = xfi_state_after(plan->state, XFI_CALL_RELEASE, XFI_ENDED);

@@ -436,22 +436,10 @@ static xfer_status agree_on_run(const xfer_plan *plan, xfer_status mine, xfi_dea
   const xfi_run_word word = {plan->run_version, mine, plan->number, plan->turn,
                              mine == XFER_OK ? xfi_verify_mine(plan) : (xfi_sum){{0, 0}}};
   const int last = comm->size - 1;
-  xfer_status st = XFER_OK;
   bool failed = false;
   int other = 0;
-  char why[XFI_ERROR_BYTES];
 
-  snprintf(why, sizeof why, "%s", xfer_last_error());
-  st = comm->ops->all_gather(comm, plan->words, &word, sizeof word, deadline);
-  if (st != XFER_OK) return mine == XFER_OK ? st : xfi_comm_untold(mine, why, st);
-  if (mine != XFER_OK) xfi_set_error("%s", why);
-  for (int r = 0; r < comm->size; r++) { /* first, since it may be why ranks failed */
-    failed = failed || plan->words[r].status != XFER_OK;
-    XFI_CHECK(plan->words[r].plan == plan->words[0].plan, XFER_ERR_MISMATCH,
-              "rank %d waits for plan %llu of the comm and rank 0 for plan %llu: all ranks use its "
-              "plans in one order",
-              r, (unsigned long long)plan->words[r].plan, (unsigned long long)plan->words[0].plan);
-  }
+  XFI_TRY(xfi_run_gather_words(&failed, plan, &word, "waits for", deadline));
   adjust_turns(plan);
   if (failed) return xfi_comm_agree(comm, mine, deadline);
   while (other < last && plan->words[other].version == plan->words[last].version)

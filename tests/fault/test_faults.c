@@ -386,8 +386,8 @@ static void cross_plans(int rank, void *context)
   }
   expect(xfer_plan_run(moves[rank == 0].plan, 1, NULL) == XFER_ERR_TIMEOUT);
   expect(xfer_plan_wait(moves[rank == 0].plan, 0) == XFER_ERR_MISMATCH);
-  expect(strstr(xfer_last_error(), "rank 1 waits for plan 0 of the comm and rank 0 for plan 1") !=
-         NULL);
+  expect(strstr(xfer_last_error(),
+                "rank 1 waits for plan 0 of the comm, rank 0 waits for plan 1") != NULL);
   move_destroy(&moves[0]);
   move_destroy(&moves[1]);
 }

@@ -140,6 +140,34 @@ static void test_a_run_that_the_caller_refuses_is_said_on_every_rank(void **stat
   by_every_lane(refuse_by_the_caller);
 }
 
+/* Who refuses and says nothing is still understood. */
+static void refuse_without_a_reason(int rank, void *context)
+{
+  static const char *const why = "refused by the caller, who gave no reason";
+  input in;
+  xfer_plan *plan = NULL;
+
+  start(&in, &plan, rank, *(const uint32_t *)context);
+  if (rank == 2) expect(xfer_comm_refuse(comms[rank], "") == XFER_OK);
+  expect(xfer_plan_commit(plan) == (rank == 2 ? XFER_ERR_ARG : XFER_ERR_PEER));
+  expect(strstr(xfer_last_error(), why) != NULL);
+  expect(xfer_plan_commit(plan) == XFER_OK);
+  if (rank == 2)
+    expect(xfer_plan_refuse(plan, "") == XFER_OK);
+  else
+    (void)!xfer_plan_run(plan, 1, NULL);
+  expect((xfer_plan_wait(plan, 0) == XFER_ERR_STATE) == (rank == 2));
+  expect(strstr(xfer_last_error(), why) != NULL);
+  xfer_plan_destroy(plan);
+  input_destroy(&in);
+}
+
+static void test_a_refusal_without_a_reason_says_so(void **state)
+{
+  (void)state;
+  by_every_lane(refuse_without_a_reason);
+}
+
 enum { N_CALLS = 10 };
 
 /* The i-th of the calls that xfer_comm_refuse() names; where it is refused without arguments. */
@@ -341,6 +369,33 @@ static void test_a_refused_run_is_forgotten_with_the_lanes(void **state)
   by_every_lane(refuse_and_release);
 }
 
+/* Nothing is released, since the peers of either plan keep theirs: both go on. */
+static void release_other_plans(int rank, void *context)
+{
+  input in[2];
+  xfer_plan *plans[2] = {NULL, NULL};
+
+  for (int p = 0; p < 2; p++)
+    start(&in[p], &plans[p], rank, *(const uint32_t *)context);
+  expect(xfer_plan_release(plans[rank == 1]) == XFER_ERR_MISMATCH);
+  expect(strstr(xfer_last_error(), "rank 1 releases plan ") != NULL);
+  for (int p = 0; p < 2; p++) {
+    expect(xfer_plan_run(plans[p], 1, NULL) == XFER_OK);
+    expect(xfer_plan_wait(plans[p], 0) == XFER_OK);
+    expect(is_delivered(&in[p]));
+  }
+  for (int p = 0; p < 2; p++) {
+    xfer_plan_destroy(plans[p]);
+    input_destroy(&in[p]);
+  }
+}
+
+static void test_ranks_that_release_other_plans_release_none(void **state)
+{
+  (void)state;
+  by_every_lane(release_other_plans);
+}
+
 /* One tensor stays in memory that another is read from; one moves onto what a third is read from.
  */
 static void share_memory(int rank, void *context)
@@ -418,10 +473,12 @@ int main(void)
       cmocka_unit_test(test_versions_that_differ_are_seen_and_not_committed),
       cmocka_unit_test(test_a_rank_whose_run_is_refused_lets_the_others_go),
       cmocka_unit_test(test_a_run_that_the_caller_refuses_is_said_on_every_rank),
+      cmocka_unit_test(test_a_refusal_without_a_reason_says_so),
       cmocka_unit_test(test_a_call_that_the_caller_refuses_fails_on_every_rank),
       cmocka_unit_test(test_a_refused_run_is_said_where_blocks_are_cut),
       cmocka_unit_test(test_a_run_that_all_ranks_refuse_changes_nothing),
       cmocka_unit_test(test_versions_begin_at_0_and_grow),
+      cmocka_unit_test(test_ranks_that_release_other_plans_release_none),
       cmocka_unit_test(test_a_refused_run_is_forgotten_with_the_lanes),
       cmocka_unit_test(test_memory_that_is_read_is_not_written),
   };

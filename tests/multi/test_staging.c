@@ -292,8 +292,8 @@ static void cross(int rank, void *context)
   for (int p = 0; p < 2; p++)
     expect(xfer_plan_run(plans[p], 1, NULL) == XFER_OK);
   expect(xfer_plan_wait(plans[first], 0) == XFER_ERR_MISMATCH);
-  expect(strstr(xfer_last_error(), "rank 1 waits for plan 1 of the comm and rank 0 for plan 0") !=
-         NULL);
+  expect(strstr(xfer_last_error(),
+                "rank 1 waits for plan 1 of the comm, rank 0 waits for plan 0") != NULL);
   expect(xfer_plan_wait(plans[1 - first], 0) != XFER_OK);
   for (int p = 0; p < 2; p++)
     expect(xfer_plan_commit(plans[p]) == XFER_OK);
