@@ -15,6 +15,7 @@
  * was made with it belong to one thread at a time. Meshes and layouts never change once made.
  * - A forked child is not a rank. It may destroy its copies of its parent's objects over host
  *   memory, which the other ranks do not notice, or leave them; it must make no other call on them.
+ *   Those by which ranks meet fail with XFER_ERR_STATE, and the other ranks do not notice.
  * - "Collective" means: every rank of the comm makes the same calls in the same order. A collective
  *   call agrees on its status before it returns: if one rank fails, all do, the others with
  *   XFER_ERR_PEER.

@@ -66,7 +66,8 @@ static void mpi_destroy(xfi_comm *comm)
 
   (void)MPI_Finalized(&finalized);
   xfi_shared_leave(&t->shared);
-  if (finalized == 0 && t->shared.process == getpid()) { /* else a child, which may not call MPI */
+  if (finalized == 0 &&
+      !xfi_shared_is_inherited(&t->shared)) { /* else a child, which may not call MPI */
     const bool all_leave =
         !atomic_load(&t->shared.broken.is) && (!t->is_made || xfi_mpi_all_leave(t));
 

@@ -71,6 +71,7 @@ static void look_for_end(xfi_mpi_comm *t)
 
 void xfi_mpi_tell_all(xfi_mpi_comm *t)
 {
+  if (xfi_shared_is_inherited(&t->shared)) return;
   look_for_end(t);
   if (t->has_told) return;
   t->has_told = true;
@@ -138,6 +139,7 @@ xfer_status xfi_mpi_check_broken(xfi_comm *comm)
 {
   xfi_mpi_comm *t = (xfi_mpi_comm *)comm;
 
+  XFI_TRY(xfi_shared_check_process(&t->shared));
   look_for_end(t);
   look_for_alarm(t);
   listen_once(t);

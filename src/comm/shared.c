@@ -11,11 +11,11 @@
 
 #include "error.h"
 #include "futex.h"
+#include "process.h"
 
 #include <sched.h>
 #include <stdio.h>
 #include <string.h>
-#include <unistd.h>
 
 enum {
   YIELD_NS = 2000000, /* on a loaded host one yield may take any time */
@@ -25,6 +25,19 @@ enum {
 static xfi_segment *own_of(const xfi_shared *s)
 {
   return s->at[s->place];
+}
+
+bool xfi_shared_is_inherited(const xfi_shared *s)
+{
+  return s->process != xfi_process_number();
+}
+
+xfer_status xfi_shared_check_process(const xfi_shared *s)
+{
+  XFI_CHECK(!xfi_shared_is_inherited(s), XFER_ERR_STATE,
+            "this process is a child that was forked from rank %d: it is no rank itself",
+            s->base.rank);
+  return XFER_OK;
 }
 
 /* ---- bells, alarms ------------------------------------------------------------------------- */
@@ -62,7 +75,7 @@ void xfi_shared_ring(xfi_shared *s, int rank)
 
 void xfi_shared_leave(xfi_shared *s)
 {
-  if (s->process != getpid() || s->at == NULL || own_of(s) == NULL) return;
+  if (xfi_shared_is_inherited(s) || s->at == NULL || own_of(s) == NULL) return;
   atomic_store(&own_of(s)->has_left, 1);
   for (int r = 0; r < s->base.size; r++)
     if (xfi_segment_of(s, r) != NULL) wake(s, r);
@@ -70,7 +83,7 @@ void xfi_shared_leave(xfi_shared *s)
 
 void xfi_shared_alarm(xfi_shared *s, const char *why)
 {
-  if (s->at == NULL || own_of(s) == NULL) return;
+  if (xfi_shared_is_inherited(s) || s->at == NULL || own_of(s) == NULL) return;
   (void)snprintf(own_of(s)->why, sizeof own_of(s)->why, "%s", why);
   for (int r = 0; r < s->base.size; r++) {
     xfi_segment *segment = xfi_segment_of(s, r);
@@ -109,6 +122,7 @@ void xfi_shared_abort(xfi_comm *comm, const char *why)
 
 xfer_status xfi_shared_begin(xfi_shared *s)
 {
+  XFI_TRY(xfi_shared_check_process(s));
   if (s->base.shares_all && atomic_load(&own_of(s)->alarm) == 0 && !atomic_load(&s->broken.is))
     return XFER_OK;
   return s->base.ops->check(&s->base);

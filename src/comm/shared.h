@@ -91,7 +91,7 @@ typedef struct xfi_neighbour {
 typedef struct xfi_shared {
   xfi_comm base;
   const xfi_shared_ops *ops;
-  pid_t process;             /* that made it; a child that it forked has another */
+  uint64_t process;          /* xfi_process_number() of the one that made it */
   int n_places;              /* how many ranks this host has */
   int place;                 /* this rank's number among them */
   int *places;               /* [size] each rank's; -1: it is on another host */
@@ -114,6 +114,11 @@ typedef struct xfi_cores {
  * ended by xfi_shared_end() whatever this returns. */
 XFI_PLUGIN_API xfer_status xfi_shared_init(xfi_shared *shared, const xfi_shared_ops *ops,
                                            int n_places, int place, bool processes);
+/* Is this a child that was forked? It is no rank, and what it writes, or asks of MPI, would be
+ * taken for its parent's. */
+XFI_PLUGIN_API bool xfi_shared_is_inherited(const xfi_shared *shared);
+/* XFER_ERR_STATE if it is. */
+XFI_PLUGIN_API xfer_status xfi_shared_check_process(const xfi_shared *shared);
 /* Says that this rank leaves, which ends the others' waits for it. In a child that was forked it
  * does nothing. */
 XFI_PLUGIN_API void xfi_shared_leave(xfi_shared *shared);
@@ -147,8 +152,8 @@ static inline xfi_segment *xfi_segment_of(const xfi_shared *s, int rank)
   return s->at == NULL || s->places[rank] < 0 ? NULL : s->at[s->places[rank]];
 }
 
-/* Tell all ranks that share memory with this one why the comm is broken. Any thread; only the first
- * call has an effect. */
+/* Tell all ranks that share memory with this one why the comm is broken; in a child that was forked
+ * it does nothing. Any thread; only the first call has an effect. */
 XFI_PLUGIN_API void xfi_shared_alarm(xfi_shared *shared, const char *why);
 /* If another rank told this one that the comm is broken, break it here. True: it was not broken
  * before. */

@@ -227,6 +227,7 @@ void xfi_shared_carry_begin(xfi_comm *comm, const xfi_carriage *all)
 {
   carrying s = {(xfi_shared *)comm, XFI_OF_CHANNELS, all, .n_left = all->n};
 
+  if (xfi_shared_is_inherited(s.shared)) return;
   for (size_t i = 0; i < all->n; i++)
     if (all->channels[i].send && !all->channels[i].is_again && all->channels[i].next_same == 0)
       (void)move_slots(&s, i);

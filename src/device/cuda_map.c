@@ -14,6 +14,7 @@
 
 #include "alloc.h"
 #include "error.h"
+#include "process.h"
 #include "socket.h"
 
 #include <search.h>

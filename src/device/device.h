@@ -329,9 +329,6 @@ static inline xfer_status xfi_batch_make(xfi_device *device, xfi_batch **batch, 
     xfi_device_leave(device, &xfi_before);                                                         \
   } while (0)
 
-/* A random number of this process; a forked child has another one. */
-XFI_PLUGIN_API uint64_t xfi_process_number(void);
-
 /* A device of host memory and the calling thread. One may serve any number of threads. Fails only
  * if memory is short. */
 XFI_PLUGIN_API xfer_status xfi_device_create_host(xfi_device **device);

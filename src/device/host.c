@@ -15,12 +15,12 @@
 #include "alloc.h"
 #include "error.h"
 #include "futex.h"
+#include "process.h"
 
 #include <pthread.h>
 #include <sched.h>
 #include <stdatomic.h>
 #include <string.h>
-#include <sys/random.h>
 
 /* Where "the allocation" starts: no object lies below it, and offsets from it need no null pointer.
  */
@@ -180,28 +180,6 @@ static const xfi_sum *host_digest_sums(const xfi_digest *digest)
 }
 
 /* ---- peers' memory ------------------------------------------------------------------------ */
-
-static uint64_t process_number;
-static pthread_once_t process_number_once = PTHREAD_ONCE_INIT;
-
-static void process_number_choose(void)
-{
-  if (getrandom(&process_number, sizeof process_number, GRND_NONBLOCK) !=
-      (ssize_t)sizeof process_number) /* it may be forbidden */
-    process_number = (uint64_t)getpid() << 32 ^ (uint64_t)xfi_now_ns();
-}
-
-static void process_number_begin(void)
-{
-  process_number_choose();
-  (void)pthread_atfork(NULL, NULL, process_number_choose);
-}
-
-uint64_t xfi_process_number(void)
-{
-  (void)pthread_once(&process_number_once, process_number_begin);
-  return process_number;
-}
 
 /* Equal in the threads of one process, and nowhere else: children may have one pid, each in a
  * namespace of its own, but have numbers of their own; where fork() did not make them, pids. */

@@ -310,6 +310,43 @@ static collective *const collectives[] = {broadcast_of_0, round_in_a_ring, strea
                                           gather_of_all};
 enum { N_COLLECTIVES = sizeof collectives / sizeof *collectives };
 
+/* Rank 1's child, in place of its parent: it begins to send, as a call does before ranks have met,
+ * and then makes the call. */
+static int stands_in(xfi_comm *comm, collective *call)
+{
+  xfi_channel one = {.peer = 0, .send = true, .n_bytes = 1};
+
+  comm->ops->carry_begin(comm,
+                         &(xfi_carriage){&one, 1, XFI_CHANNEL_SLOT_BYTES, carry_nothing, NULL});
+  if (call(comm, soon()) != XFER_ERR_STATE) return 1;
+  if (!error_has("this process is a child that was forked from rank 1")) return 2;
+  comm->ops->destroy(comm);
+  return 0;
+}
+
+static int has_a_child_that_calls(int rank, meeting_place *place)
+{
+  xfi_comm *comm = join_at(place, rank, 0);
+  int how = 0;
+
+  for (int i = 0; i < N_COLLECTIVES; i++) {
+    const pid_t child = rank == 1 ? fork() : -1;
+
+    if (child == 0) _exit(stands_in(comm, collectives[i]));
+    if (rank == 1 && (waitpid(child, &how, 0) != child || how != 0)) return 1;
+    for (int k = 0; k < N_COLLECTIVES; k++)
+      if (collectives[k](comm, soon()) != XFER_OK) return 2;
+  }
+  comm->ops->destroy(comm);
+  return 0;
+}
+
+static void test_a_child_that_calls_is_refused_and_nobody_notices(void **state)
+{
+  (void)state;
+  with_processes(3, -1, has_a_child_that_calls);
+}
+
 static collective *collective_now;
 static int late_now;
 
@@ -442,6 +479,7 @@ int main(void)
       cmocka_unit_test(test_a_killed_process_is_named_and_the_others_go_on),
       cmocka_unit_test(test_children_of_a_killed_process_do_not_stand_for_it),
       cmocka_unit_test(test_a_child_gives_a_comm_back_and_nobody_notices),
+      cmocka_unit_test(test_a_child_that_calls_is_refused_and_nobody_notices),
       cmocka_unit_test(test_what_is_printed_to_closed_streams_goes_to_no_rank),
       cmocka_unit_test(test_a_late_process_is_named_by_all_and_told),
       cmocka_unit_test(test_too_few_files_are_said_on_all),

@@ -1,0 +1,30 @@
+#include "process.h"
+
+#include "clock.h"
+
+#include <pthread.h>
+#include <sys/random.h>
+#include <sys/types.h>
+#include <unistd.h>
+
+static uint64_t process_number;
+static pthread_once_t process_number_once = PTHREAD_ONCE_INIT;
+
+static void process_number_choose(void)
+{
+  if (getrandom(&process_number, sizeof process_number, GRND_NONBLOCK) !=
+      (ssize_t)sizeof process_number) /* it may be forbidden */
+    process_number = (uint64_t)getpid() << 32 ^ (uint64_t)xfi_now_ns();
+}
+
+static void process_number_begin(void)
+{
+  process_number_choose();
+  (void)pthread_atfork(NULL, NULL, process_number_choose);
+}
+
+uint64_t xfi_process_number(void)
+{
+  (void)pthread_once(&process_number_once, process_number_begin);
+  return process_number;
+}
