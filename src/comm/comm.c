@@ -154,8 +154,8 @@ static const char *call_name(xfi_carry_call call)
 xfer_status xfi_terms_check(xfi_terms sent, int from, xfi_terms expected, int to)
 {
   XFI_CHECK(sent.call == expected.call && sent.n_bytes == expected.n_bytes, XFER_ERR_MISMATCH,
-            "rank %d sends %llu bytes in %s to rank %d, which expects %llu in %s", from,
-            (unsigned long long)sent.n_bytes, call_name(sent.call), to,
+            "rank %d sends %llu bytes in %s to rank %d, which expects %llu in %s" IN_ONE_ORDER,
+            from, (unsigned long long)sent.n_bytes, call_name(sent.call), to,
             (unsigned long long)expected.n_bytes, call_name(expected.call));
   return XFER_OK;
 }

@@ -61,6 +61,19 @@ static xfer_status check_peers(const xfer_plan *plan, uint64_t later)
   return XFER_OK;
 }
 
+/* Of the next run; who left may have broken the comm, and said why. */
+static xfer_status check_none_left(const xfer_plan *plan)
+{
+  const xfer_status st = check_peers(plan, 1);
+  xfer_status met = XFER_OK;
+  char text[XFI_ERROR_BYTES];
+
+  if (st == XFER_OK) return XFER_OK;
+  (void)snprintf(text, sizeof text, "%s", xfer_last_error());
+  met = plan->comm->ops->check(plan->comm);
+  return met == XFER_OK ? st : xfi_comm_untold(st, text, met);
+}
+
 /* In a state that allows runs: may this one begin? */
 static xfer_status check_run(xfer_plan *plan, uint64_t version, xfer_stream stream)
 {
@@ -78,7 +91,7 @@ static xfer_status check_run(xfer_plan *plan, uint64_t version, xfer_stream stre
             changed->base);
   XFI_CHECK(!xfi_staging_is_lost(plan), XFER_ERR_STATE,
             "staging memory was left to a failed run of another plan; commit again");
-  return check_peers(plan, 1);
+  return check_none_left(plan);
 }
 
 /* A run begins: none of its messages has been handed to the comm yet. */
@@ -158,7 +171,8 @@ static void refuse(xfer_plan *plan, xfi_call call, xfer_status st)
   plan->state = xfi_state_after(plan->state, call, XFI_FAILED);
   keep_status(plan, st);
   not_sent(plan);
-  if (st == XFER_ERR_PEER || plan->pipeline->channels.has_begun) break_messages(plan);
+  if (st == XFER_ERR_PEER || st == XFER_ERR_COMM || plan->pipeline->channels.has_begun)
+    break_messages(plan);
 }
 
 xfer_status xfi_run_refuse(xfer_plan *plan, const char *why)

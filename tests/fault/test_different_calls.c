@@ -107,11 +107,62 @@ static void test_a_run_beside_another_call_is_told_by_its_deadline(void **state)
   }
 }
 
+/* ---- both run, but other plans, whose messages differ ---------------------------------------- */
+
+/* Rank 1 begins with the plan of more rows. */
+static void cross_plans(int rank, void *context)
+{
+  static const char *const lines[2] = {"u8[4,4] (4):S0 -> (4):S1", "u8[4,400] (4):S0 -> (4):S1"};
+  job *j = context;
+  static unsigned char memory[N_RANKS][2][400];
+  const xfer_view src = xfer_view_dense(memory[rank][0]);
+  const xfer_view dst = xfer_view_dense(memory[rank][1]);
+  xfer_plan_options options = XFER_PLAN_OPTIONS_INIT;
+  xfer_layout *layouts[2][2];
+  xfer_plan *plans[2];
+  xfer_status st;
+
+  options.lane = j->lane;
+  for (int p = 0; p < 2; p++) {
+    expect(xfer_problem_parse(&layouts[p][0], &layouts[p][1], lines[p]) == XFER_OK);
+    const xfer_tensor tensor = {"t", layouts[p][0], layouts[p][1], 0};
+    expect(xfer_plan_create(&plans[p], j->comms[rank], &tensor, 1, &options) == XFER_OK);
+    expect(xfer_plan_bind(plans[p], 0, &src, &dst) == XFER_OK);
+    expect(xfer_plan_commit(plans[p]) == XFER_OK);
+  }
+  st = xfer_plan_run(plans[rank == 1], 1, NULL);
+  if (st == XFER_OK) st = xfer_plan_wait(plans[rank == 1], 0);
+  j->outcomes[rank] = outcome_of(st);
+  for (int p = 0; p < 2; p++) {
+    xfer_plan_destroy(plans[p]);
+    xfer_layout_destroy(layouts[p][0]);
+    xfer_layout_destroy(layouts[p][1]);
+  }
+}
+
+static void test_messages_of_other_plans_are_told_apart_and_why(void **state)
+{
+  (void)state;
+  for (uint32_t lane = XFER_LANE_PACKED; lane <= XFER_LANE_BROADCAST; lane++) {
+    job j = {.lane = lane};
+
+    make_comms(j.comms);
+    run_ranks(N_RANKS, cross_plans, &j);
+    destroy_comms(j.comms);
+    assert_all_as_expected();
+    for (int r = 0; r < N_RANKS; r++) {
+      assert_true(j.outcomes[r].st == XFER_ERR_MISMATCH || j.outcomes[r].st == XFER_ERR_COMM);
+      assert_non_null(strstr(j.outcomes[r].text, "all ranks make the same calls in one order"));
+    }
+  }
+}
+
 int main(void)
 {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(test_ranks_in_different_calls_are_told_which),
       cmocka_unit_test(test_a_run_beside_another_call_is_told_by_its_deadline),
+      cmocka_unit_test(test_messages_of_other_plans_are_told_apart_and_why),
   };
 
   return cmocka_run_group_tests(tests, NULL, NULL);
