@@ -250,10 +250,20 @@ static xfer_status add_skewed(xfi_cuda_table *table, const xfi_copy *c, int64_t 
   return XFER_OK;
 }
 
+/* Does only the last run end in its last word of src? That word is not read whole, since it may
+ * reach beyond the allocation; runs of a source that overlaps itself may end there too. */
+static bool ends_apart(const xfi_copy *c)
+{
+  for (int64_t d = 0; d < c->n_dims; d++)
+    if (c->src_stride[d] < WORD_BYTES_MAX) return false;
+  return true;
+}
+
 /* Runs that words of 16 bytes do not fit. */
 static xfer_status add_narrow(xfi_cuda_table *tables, const xfi_copy *c, uint32_t word_log2,
                               int64_t tile_bytes)
 {
+  if (!ends_apart(c)) return add_rows(&tables[XFI_CUDA_ROWS], c, word_log2, tile_bytes);
   if (has_lines(c, word_log2)) return add_lines(&tables[XFI_CUDA_RAGGED], c, word_log2, tile_bytes);
   if (c->run_bytes >> word_log2 >= SKEWED_WORDS_MIN)
     return add_skewed(&tables[XFI_CUDA_RAGGED], c, tile_bytes);
@@ -293,10 +303,11 @@ static xfer_status add_elements(xfi_cuda_table *table, const xfi_copy *c, int64_
   int64_t n_elems = WORD_BYTES_MAX / wide; /* of a word: a power of two */
   const bool fits = src_starts(c) % (uint64_t)(n_elems * v->src_bytes) == 0 &&
                     dst_bits % (uint64_t)(n_elems * v->dst_bytes) == 0;
-  const bool has_lines = !fits && run_elems < LINE_ELEMS_MAX && !xfi_convert_has_scales(v) &&
-                         (is_in_lines(c, c->run_bytes, c->dst_stride, LINE_BYTES_MIN) ||
-                          is_in_lines(c, run_elems * v->src_bytes, c->src_stride, LINE_BYTES_MIN));
-  const bool is_skewed = !fits && !has_lines && is_pair(v) && run_elems >= SKEWED_ELEMS_MIN;
+  const bool in_lines = !fits && run_elems < LINE_ELEMS_MAX && !xfi_convert_has_scales(v) &&
+                        (is_in_lines(c, c->run_bytes, c->dst_stride, LINE_BYTES_MIN) ||
+                         is_in_lines(c, run_elems * v->src_bytes, c->src_stride, LINE_BYTES_MIN));
+  const bool is_skewed =
+      !fits && !in_lines && is_pair(v) && run_elems >= SKEWED_ELEMS_MIN && ends_apart(c);
   xfi_cuda_piece *piece;
 
   if (!fits && !is_skewed) n_elems = 1;
@@ -304,7 +315,7 @@ static xfer_status add_elements(xfi_cuda_table *table, const xfi_copy *c, int64_
   piece->convert = *v;
   piece->kind = kind_of(v, n_elems) + (is_skewed ? XFI_CUDA_CONVERT_SKEWED : 0);
   piece->scales = c->scales;
-  if (has_lines) {
+  if (in_lines) {
     piece->kind = XFI_CUDA_CONVERT_LINES;
     end_lines(table, piece, xfi_copy_runs(c), run_elems, tile_bytes / wide);
     return XFER_OK;

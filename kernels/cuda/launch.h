@@ -3,8 +3,8 @@
  *
  * xfi_cuda_compile() turns copies into five tables: rows (kernels/cuda/rows.cu), where the fast
  * dims of both sides agree, ragged (kernels/cuda/ragged.cu), where they do but runs are at odd
- * addresses, swapped (kernels/cuda/swapped.cu), where fast dims do not agree, also if elements
- * change, converts (kernels/cuda/convert.cu), where they do in runs, and blocks
+ * addresses, and long or in lines, swapped (kernels/cuda/swapped.cu), where fast dims do not agree,
+ * also if elements change, converts (kernels/cuda/convert.cu), where they do in runs, and blocks
  * (kernels/cuda/blocks.cu), where they do by scales. A table is an array of pieces and the running
  * sum of their tiles; a warp or, of swapped pieces, a block of threads finds the piece of a tile by
  * searching the sum.
@@ -92,8 +92,9 @@ typedef struct xfi_cuda_piece {
   uint32_t tile_rows;   /* runs of a full tile: 1 unless a tile holds whole runs; lines: those of
                            whole lines, or of a part of one */
   uint32_t tile_cols;   /* words of each; digests: most units that such a run meets */
-  uint32_t word_log2;   /* a word has 1 << word_log2 bytes, 1 to 16; converts: so many elements;
-                           digests: src and dst are apart by a multiple of that */
+  uint32_t word_log2;   /* a word has 1 << word_log2 bytes, 1 to 16; skewed: 0, though it has 16;
+                           converts: so many elements; digests: src and dst are apart by a multiple
+                           of that */
   xfi_convert convert;
   float *scales;   /* blocks: that of the first run */
   uint64_t factor; /* digests, as is the slot */

@@ -94,7 +94,7 @@ template <int n_bytes> struct same_words {
 };
 
 /* Words of 16 elements of a byte. */
-struct bytes : no_end {
+struct bytes {
   static constexpr int N = WORD;
   static constexpr int FROM_BYTES = 1;
   static constexpr int TO_BYTES = 1;

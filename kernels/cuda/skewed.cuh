@@ -11,7 +11,7 @@ static __device__ __forceinline__ int skew_of(const char *to)
   return (int)((uint32_t)(uintptr_t)to % word_bytes) / elem_bytes;
 }
 
-/* Those bytes from `first` to `end` of words of some lanes, that begin at `to`; none: first = end.
+/* Those bytes from `first` to `end` of words of some lanes, that begin at `to`; none: end <= first.
  * Each byte by a lane of its own, which cross a link in one: there each store counts. All lanes
  * call it at once. */
 template <int n_bytes>
@@ -53,7 +53,7 @@ static __device__ __forceinline__ void store_parts(char *to, const word<n_bytes>
  * converted(word). Its words are as dst has them, from the one that holds the first element of the
  * run on. Each is made of the two words of src that hold its elements; where the run begins or ends
  * within it, parts are stored. Of the piece's last run what has no whole word of src goes by itself
- * at the end: nothing is read beyond, where an allocation may end.
+ * at the end: nothing is read beyond, where an allocation may end. No other run ends in that word.
  */
 template <typename Words> struct skewed : Words {
   using base = Words;

@@ -329,6 +329,32 @@ static void test_whole_allocations_equal_what_was_put(void **state)
   }
 }
 
+/* Windows of a source, each a little further on. */
+static void test_runs_that_overlap_equal_ref(void **state)
+{
+  enum { RUN = 101, RUNS = 5 };
+  uint64_t random = 17;
+  ends e;
+
+  (void)state;
+  NEEDS_GPUS(1);
+  e = ends_make(&random);
+  for (int64_t step = 1; step < 40; step++)
+    for (int64_t first = 0; first < 16; first++) {
+      xfi_copy c = {.run_bytes = RUN,
+                    .n_dims = 1,
+                    .extent = {RUNS},
+                    .src_stride = {step},
+                    .dst_stride = {RUN + 3}};
+      const int64_t at[2] = {first, 0};
+
+      if (!equals_ref(&e, &c, at, 1))
+        print_error("from byte %lld, %lld apart\n", (long long)first, (long long)step);
+      assert_memory_equal(e.seen, e.dst.host, ARENA);
+    }
+  ends_free(&e);
+}
+
 /* Offsets and counts past 2^31 and 2^32: one column of a matrix whose rows are far apart, and many
  * single bytes. */
 static void test_far_offsets_equal_what_was_put(void **state)
@@ -442,6 +468,7 @@ int main(int argc, char **argv)
       cmocka_unit_test(test_matrices_of_each_word_equal_ref),
       cmocka_unit_test(test_transposes_of_rows_that_begin_anywhere_equal_ref),
       cmocka_unit_test(test_ragged_runs_equal_ref),
+      cmocka_unit_test(test_runs_that_overlap_equal_ref),
       cmocka_unit_test(test_whole_allocations_equal_what_was_put),
       cmocka_unit_test(test_empty_job_launches_nothing),
   };
@@ -450,6 +477,7 @@ int main(int argc, char **argv)
       cmocka_unit_test(test_matrices_of_each_word_equal_ref),
       cmocka_unit_test(test_transposes_of_rows_that_begin_anywhere_equal_ref),
       cmocka_unit_test(test_ragged_runs_equal_ref),
+      cmocka_unit_test(test_runs_that_overlap_equal_ref),
       cmocka_unit_test(test_whole_allocations_equal_what_was_put),
       cmocka_unit_test(test_far_offsets_equal_what_was_put),
       cmocka_unit_test(test_empty_job_launches_nothing),
