@@ -55,7 +55,8 @@ xfer_status xfi_mpi_all_gather(xfi_comm *comm, void *all, const void *mine, size
     st = xfi_comm_gather(comm, all, mine, n_bytes, gather, t->chunk_bytes, deadline);
     if (st == XFER_OK) t->n_gathered = t->gathering;
   }
-  if (st == XFER_ERR_MISMATCH) t->has_told = true; /* everybody finds it out */
+  if (st == XFER_ERR_MISMATCH && (!comm->shares_all || xfi_shared_has_gathered(&t->shared)))
+    t->has_told = true; /* everybody finds it out */
   if (st != XFER_OK) xfi_comm_leave(comm, comm->ops->abort);
   xfi_mpi_end_gathering(t);
   return st;

@@ -258,6 +258,11 @@ static bool decide(xfi_shared *s, uint64_t step, bool mine)
   return is >= 2 * step;
 }
 
+bool xfi_shared_has_gathered(const xfi_shared *s)
+{
+  return atomic_load(&s->at[0]->decided) >= 2 * s->n_steps;
+}
+
 /* Who gave up tells why, or has told others. */
 static xfer_status hear_why(xfi_shared *s)
 {

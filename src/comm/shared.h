@@ -203,6 +203,9 @@ void xfi_shared_ring(xfi_shared *shared, int rank);
 /* An all-gather that does not break the comm when it fails. */
 XFI_PLUGIN_API xfer_status xfi_shared_gather(xfi_shared *shared, void *all, const void *mine,
                                              size_t n_bytes, xfi_deadline deadline);
+/* Did the last step of a gathering take place? Then all ranks have what all gave to it; else it
+ * failed on all, and who is in no gathering has yet to be told. */
+XFI_PLUGIN_API bool xfi_shared_has_gathered(const xfi_shared *shared);
 /* The operations of xfi_comm_ops of these names. */
 xfi_all_gather_fn xfi_shared_all_gather;
 xfi_exchange_fn xfi_shared_exchange;

@@ -85,6 +85,25 @@ static void test_gather_names_the_rank_that_does_not_come(void **state)
   drop(comm);
 }
 
+/* Of those who wait in a circle the first deadline that passes ends the waits of all. */
+static void test_who_waits_in_another_call_is_told(void **state)
+{
+  (void)state;
+  if (world_size < 2) return;
+  xfer_comm *comm = make();
+  const int64_t start = xfi_now_ns();
+  int all[64];
+
+  comm->transport->inside = world_rank == 0 ? XFI_INSIDE_RUN : XFI_INSIDE_COMMIT;
+  if (world_rank == 0)
+    expect(stream_one(comm->transport, 1, 0, 100, 60000) == XFER_ERR_COMM);
+  else
+    expect(comm->transport->ops->all_gather(comm->transport, all, &world_rank, sizeof world_rank,
+                                            xfi_deadline_after(3 * SHORT_MS)) != XFER_OK);
+  expect(xfi_now_ns() - start < (int64_t)30 * 1000000000);
+  drop(comm);
+}
+
 /* Some megabytes, which MPI does not send ahead. */
 static void test_round_names_the_rank_that_does_not_come(void **state)
 {
@@ -237,6 +256,7 @@ static int run(void)
       cmocka_unit_test(test_abort_ends_a_stream),
       cmocka_unit_test(test_comms_after_a_rank_that_left_first),
       cmocka_unit_test(test_gather_names_the_rank_that_does_not_come),
+      cmocka_unit_test(test_who_waits_in_another_call_is_told),
       cmocka_unit_test(test_round_names_the_rank_that_does_not_come),
       cmocka_unit_test(test_broadcast_names_the_rank_that_does_not_come),
       cmocka_unit_test(test_who_is_late_is_found_through_another),
