@@ -119,13 +119,13 @@ struct xfer_plan {
 /* The deadline, by the plan's options, of a wait that starts now. */
 xfi_deadline xfi_run_deadline(const xfer_plan *plan);
 
-/* Count the ranks whose `said` is true, and agree on the status: if one has failed, all fail.
- * Collective. */
 /* Every rank's word about the plan into plan->words; `word` has this rank's status, whose text
  * stays the last error. XFER_ERR_MISMATCH, on every rank, if ranks mean other plans; `does`: what
- * they do with them. *failed: some rank has. All ranks. */
+ * they do with them. *failed: some rank has. Collective. */
 xfer_status xfi_run_gather_words(bool *failed, const xfer_plan *plan, const xfi_run_word *word,
                                  const char *does, xfi_deadline deadline);
+/* Count the ranks whose `said` is true, and agree on the status: if one has failed, all fail.
+ * Collective. */
 xfer_status xfi_run_hear(int *n_said, const xfer_plan *plan, xfer_status mine, bool said,
                          xfi_deadline deadline);
 
