@@ -93,9 +93,14 @@ xfi_deadline xfi_deadline_after(int64_t timeout_ms)
   return after(now_ns, timeout_ms, now_ns);
 }
 
+bool xfi_deadline_was_cut(xfi_deadline deadline)
+{
+  return was_interrupted(deadline) && own.came_ns < deadline.at_ns;
+}
+
 xfi_deadline xfi_deadline_later(xfi_deadline deadline, int64_t ms)
 {
-  const bool cut = was_interrupted(deadline) && own.came_ns < deadline.at_ns;
+  const bool cut = xfi_deadline_was_cut(deadline);
 
   return after(cut ? own.came_ns : deadline.at_ns, ms, xfi_now_ns());
 }

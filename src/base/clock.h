@@ -33,6 +33,9 @@ XFI_PLUGIN_API xfi_deadline xfi_deadline_later(xfi_deadline deadline, int64_t ms
 
 XFI_PLUGIN_API bool xfi_deadline_expired(xfi_deadline deadline);
 
+/* Was it an interrupt that ended it, before it passed? Asks nobody. */
+bool xfi_deadline_was_cut(xfi_deadline deadline);
+
 /* What ended it, for a text after "before" or "until". */
 XFI_PLUGIN_API const char *xfi_deadline_end(xfi_deadline deadline);
 

@@ -163,8 +163,6 @@ bool xfi_waits_find_late(xfi_waits *w, xfi_late *late)
 
 xfer_status xfi_late_check(const xfi_comm *comm, const xfi_late *late, xfi_deadline deadline)
 {
-  const bool was_interrupted = xfi_now_ns() < deadline.at_ns;
-
-  if (late->rank >= 0 || late->elsewhere < 0 || was_interrupted) return XFER_OK;
+  if (late->rank >= 0 || late->elsewhere < 0 || xfi_deadline_was_cut(deadline)) return XFER_OK;
   return xfi_comm_check_inside(comm, comm->inside, late->inside, late->elsewhere);
 }

@@ -123,6 +123,8 @@ static void test_an_interrupt_ends_what_was_made_before_it(void **state)
   assert_string_equal(xfer_last_error(), "what failed before");
   xfer_interrupt_set(NULL, NULL);
   assert_true(xfi_deadline_expired(hour));
+  assert_true(xfi_deadline_was_cut(hour));
+  assert_false(xfi_deadline_was_cut(bare));
   assert_string_equal(xfi_deadline_end(hour), "this rank was interrupted");
   assert_false(xfi_deadline_expired(bare));
   assert_true(xfi_deadline_later(hour, 1000).at_ns <= xfi_now_ns() + 1000 * 1000000);
