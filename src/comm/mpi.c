@@ -67,7 +67,7 @@ static void mpi_destroy(xfi_comm *comm)
   (void)MPI_Finalized(&finalized);
   xfi_shared_leave(&t->shared);
   if (finalized == 0 &&
-      !xfi_shared_is_inherited(&t->shared)) { /* else a child, which may not call MPI */
+      !xfi_shared_leaves_inherited(&t->shared)) { /* else a child, which may not call MPI */
     const bool all_leave =
         !atomic_load(&t->shared.broken.is) && (!t->is_made || xfi_mpi_all_leave(t));
 

@@ -16,6 +16,7 @@
 #include <sched.h>
 #include <stdio.h>
 #include <string.h>
+#include <unistd.h>
 
 enum {
   YIELD_NS = 2000000, /* on a loaded host one yield may take any time */
@@ -30,6 +31,11 @@ static xfi_segment *own_of(const xfi_shared *s)
 bool xfi_shared_is_inherited(const xfi_shared *s)
 {
   return s->process != xfi_process_number();
+}
+
+bool xfi_shared_leaves_inherited(const xfi_shared *s)
+{
+  return xfi_shared_is_inherited(s) || s->pid != getpid();
 }
 
 xfer_status xfi_shared_check_process(const xfi_shared *s)
@@ -75,7 +81,7 @@ void xfi_shared_ring(xfi_shared *s, int rank)
 
 void xfi_shared_leave(xfi_shared *s)
 {
-  if (xfi_shared_is_inherited(s) || s->at == NULL || own_of(s) == NULL) return;
+  if (xfi_shared_leaves_inherited(s) || s->at == NULL || own_of(s) == NULL) return;
   atomic_store(&own_of(s)->has_left, 1);
   for (int r = 0; r < s->base.size; r++)
     if (xfi_segment_of(s, r) != NULL) wake(s, r);

@@ -91,7 +91,8 @@ typedef struct xfi_neighbour {
 typedef struct xfi_shared {
   xfi_comm base;
   const xfi_shared_ops *ops;
-  uint64_t process;          /* xfi_process_number() of the one that made it */
+  uint64_t process;          /* xfi_process_number() of the one that made it, */
+  pid_t pid;                 /* and getpid() */
   int n_places;              /* how many ranks this host has */
   int place;                 /* this rank's number among them */
   int *places;               /* [size] each rank's; -1: it is on another host */
@@ -117,6 +118,8 @@ XFI_PLUGIN_API xfer_status xfi_shared_init(xfi_shared *shared, const xfi_shared_
 /* Is this a child that was forked? It is no rank, and what it writes, or asks of MPI, would be
  * taken for its parent's. */
 XFI_PLUGIN_API bool xfi_shared_is_inherited(const xfi_shared *shared);
+/* The same of one that leaves. Asks the system too: _Fork() and clone() change no such number. */
+XFI_PLUGIN_API bool xfi_shared_leaves_inherited(const xfi_shared *shared);
 /* XFER_ERR_STATE if it is. */
 XFI_PLUGIN_API xfer_status xfi_shared_check_process(const xfi_shared *shared);
 /* Says that this rank leaves, which ends the others' waits for it. In a child that was forked it

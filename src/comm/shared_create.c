@@ -31,6 +31,7 @@ xfer_status xfi_shared_init(xfi_shared *s, const xfi_shared_ops *ops, int n_plac
   (void)pthread_mutex_init(&s->broken.lock, NULL); /* cannot fail without attributes */
   s->ops = ops;
   s->process = xfi_process_number();
+  s->pid = getpid();
   s->n_places = n_places;
   s->place = place;
   s->slots_at = (sizeof(xfi_segment) + xfi_waiting_bytes(comm->size) + page - 1) / page * page;
