@@ -308,6 +308,9 @@ XFER_API XFER_MUST_CHECK xfer_status xfer_plan_commit(xfer_plan *plan);
  * @retval XFER_ERR_TIMEOUT  A peer did not arrive, and the text names it; or, on a host comm, not
  *                           all was moved by the deadline, or before this rank was interrupted.
  *                           Destinations are torn.
+ * @retval XFER_ERR_MISMATCH Messages of ranks differ in size; or, at the deadline, ranks wait for
+ *                           each other in different calls, which the text names. Destinations are
+ *                           torn.
  * @retval XFER_ERR_CUDA     A copy or launch failed. Destinations are torn.
  * @retval XFER_ERR_COMM     The transport failed. Destinations are torn.
  * @since 0.1
