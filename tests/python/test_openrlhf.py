@@ -72,19 +72,19 @@ class Engine(Server):
 
     def __init__(self, path):
         super().__init__(stand_in.TINY, "cpu")
-        self.n_resets, self.is_away = 0, False
+        self.n_resets, self.left_out = 0, ""
         threading.Thread(target=serve, args=(path, lambda _: self), daemon=True).start()
 
     def resets(self):
         return self.n_resets
 
-    def leave_out(self):
-        """The next call."""
-        self.is_away = True
+    def leave_out(self, name):
+        """The next call of that name."""
+        self.left_out = name
 
     def workers_do(self, name, **named):
-        if self.is_away:
-            self.is_away = False
+        if self.left_out == name:
+            self.left_out = ""
             raise RuntimeError(f"no {name} now")
         getattr(self, name)(*named.values())
 
@@ -163,9 +163,22 @@ def test_an_update_that_fails_is_told_to_all_and_the_next_one_works():
 def test_a_meeting_that_fails_is_told_to_all_and_the_next_one_works():
     with job(2) as pair:
         pair.init(timeout_s=30.0)
-        pair.worker_does(1, "leave_out")
+        pair.worker_does(1, "leave_out", "init_weight_transfer_engine")
         pair.fails(["no init_weight_transfer_engine now"])
         pair.update(3)
+
+
+def test_a_call_that_does_not_reach_its_engine_leaves_none_in_an_update():
+    with job(2) as pair:
+        pair.init(timeout_s=15.0)
+        pair.worker_does(1, "leave_out", "update_weights")
+        pair.fails(["no update_weights now", "rank 0 has left", "did not come"])
+        pair.update(3)
+        pair.worker_does(0, "leave_out", "finish_weight_update")
+        (fine, text), _ = pair.trainers_do("update", 4)
+        assert not fine
+        assert "no finish_weight_update now" in text
+        pair.update(5)
 
 
 def test_engines_that_were_not_counted_are_refused():

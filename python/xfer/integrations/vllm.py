@@ -12,7 +12,7 @@ What is received how is _vllm_model.Destination; `engine.report` says it.
 
 from __future__ import annotations
 
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import accumulate
@@ -166,6 +166,7 @@ class XferTrainerEngine(TrainerWeightTransferEngine):
         weights.passing = weights.passing or info.offloads
         self._side = TrainerSide(info, weights)
         self._is_shut_down = False
+        self._begun: list[Any] = []  # clients of the servers that are in an update
         self._meet()
 
     @classmethod
@@ -217,20 +218,30 @@ class XferTrainerEngine(TrainerWeightTransferEngine):
         except BaseException as error:
             self._side.fail(error)
             raise
-        for client in self._clients:
-            client.finish_weight_update()
+        self._finish()
 
     def _start(self, draft: bool) -> None:
-        started: list[Any] = []
+        self._end_what_began()  # an update that failed, of which a call did not reach its server
         try:
             for client in self._clients:
                 client.start_draft_weight_update() if draft else client.start_weight_update()
-                started.append(client)
+                self._begun.append(client)
         except BaseException:
-            for client in started:  # which would refuse to start again
-                with suppress(Exception):
-                    client.finish_weight_update()
+            self._end_what_began()
             raise
+
+    def _end_what_began(self) -> None:
+        """Whatever servers say to it: one that is still in an update would refuse to start again."""
+        with suppress(Exception):
+            self._finish()
+        self._begun = []
+
+    def _finish(self) -> None:
+        """Of each server, also where another one's fails."""
+        with ExitStack() as finishing:
+            for client in reversed(self._begun):
+                finishing.callback(client.finish_weight_update)
+        self._begun = []
 
     def shutdown(self) -> None:
         """Leave the workers, which are told to leave too where the client can: else they keep the trainers' memory
