@@ -117,6 +117,13 @@ def paddleocr_vl(tied=True, alone=False, **more):
     return seeing("PaddleOCRVLForConditionalGeneration", "paddleocr_vl", vision, more, tie=tied, alone=alone, **TOKENS)
 
 
+def paddleocr_vl_flat():
+    """As published: the keys of the text are at the top of the configuration."""
+    config, table = paddleocr_vl()()
+    text = {key: value for key, value in config["text_config"].items() if key != "model_type"}
+    return {**text, **{key: value for key, value in config.items() if key != "text_config"}}, table
+
+
 def aria(**more):
     """Aria: experts in one tensor, columns by rows, and shared ones, in each layer."""
     return seeing("AriaForConditionalGeneration", "aria", dict(SIGLIP, model_type="idefics3_vision"),
@@ -143,6 +150,17 @@ def deepseek_seeing(architecture, prefix, make, **more):
     return dict(architectures=[architecture], model_type="deepseek_vl_v2", language_config=text, tile_tag="2D", global_view_pos="head",
                 candidate_resolutions=[[32, 32]], vision_config=dict(model_type="vision"), projector_config=dict(model_type="mlp_projector", n_embed=64, input_dim=32),
                 tie_word_embeddings=False), Table((prefix + name, shape) for name, shape in table.items())
+
+
+def corrected(make):
+    """The same model with corrections of its routers."""
+    config, table = make()
+    out = Table()
+    for name, shape in table.items():
+        out[name] = shape
+        if name.endswith(".mlp.gate.weight"):
+            out[name.replace("gate.weight", "gate.e_score_correction_bias")] = shape[:1]
+    return config, out
 
 
 def step3_vl(make):
