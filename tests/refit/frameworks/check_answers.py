@@ -34,6 +34,7 @@ REFUSED = {**{("vllm", family + "_tied"): "ties no output layer" for family in (
            ("vllm", "deepseek_v4_mxfp4_room"): "vLLM pads experts of these sizes",
            ("vllm", "gpt_oss_no_bias"): "has biases of attention here",
            ("vllm", "mistral3_unsaid_head"): "does not say whether it is tied",
+           ("vllm", "paddleocr_vl_flat_untied"): "unless tie_word_embeddings is false in the text's part of its configuration too",
            ("vllm", "qwen3_vl_tied_text"): "the text's configuration alone ties it",
            ("vllm", "granite_4_bias"): "cuts this bias as if its rows were of one kind",
            ("vllm", "qwen2_head_dim"): "whatever head_dim says",

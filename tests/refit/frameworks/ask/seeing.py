@@ -117,9 +117,9 @@ def paddleocr_vl(tied=True, alone=False, **more):
     return seeing("PaddleOCRVLForConditionalGeneration", "paddleocr_vl", vision, more, tie=tied, alone=alone, **TOKENS)
 
 
-def paddleocr_vl_flat():
+def paddleocr_vl_flat(tied=True):
     """As published: the keys of the text are at the top of the configuration."""
-    config, table = paddleocr_vl()()
+    config, table = paddleocr_vl(tied)()
     text = {key: value for key, value in config["text_config"].items() if key != "model_type"}
     return {**text, **{key: value for key, value in config.items() if key != "text_config"}}, table
 
