@@ -98,8 +98,6 @@ template <int from, int to> struct all_numbers : pair_of_words<from, to>, no_end
   {
     store_word(at, converted(w));
   }
-
-protected:
   __device__ __forceinline__ word<DST_BYTES> converted(const word<SRC_BYTES> &w) const
   {
     word<DST_BYTES> made = {};

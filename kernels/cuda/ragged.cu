@@ -104,8 +104,6 @@ struct bytes {
   __device__ __forceinline__ bytes(const xfi_cuda_piece &, const tile_at &)
   {
   }
-
-protected:
   __device__ __forceinline__ word<WORD> converted(const word<WORD> &w) const
   {
     return w;

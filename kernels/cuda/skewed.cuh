@@ -48,32 +48,79 @@ static __device__ __forceinline__ void store_parts(char *to, const word<n_bytes>
   }
 }
 
+/* Of the piece's last run the elements in its last word of src, if it does not fill that: they go
+ * by themselves, so that nothing is read beyond, where an allocation may end. No other run ends in
+ * that word. */
+template <typename Words> struct run_tail {
+  static constexpr int FROM_BYTES = Words::FROM_BYTES;
+
+  __device__ __forceinline__ int elems() const
+  {
+    return (int)min((int64_t)((uintptr_t)src_end() % Words::SRC_BYTES / FROM_BYTES),
+                    piece.run_elems);
+  }
+  /* Where the last whole word ends. */
+  __device__ __forceinline__ const char *begin() const
+  {
+    return src_end() - elems() * FROM_BYTES;
+  }
+  /* By the first n lanes. */
+  __device__ __forceinline__ void copy(int n, const Words &words) const
+  {
+    const int lane = (int)threadIdx.x & 31;
+    const run_at run = last_run();
+
+    if (lane < n) {
+      const int64_t element = piece.run_elems - n + lane;
+      const word<FROM_BYTES> one =
+          load_word<FROM_BYTES>(piece.src + run.src + element * FROM_BYTES);
+      const word<Words::DST_BYTES> made = words.converted({{one.at[0]}});
+      store_word(piece.dst + run.dst + element * Words::TO_BYTES,
+                 word<Words::TO_BYTES>{{made.at[0]}});
+    }
+  }
+
+  const xfi_cuda_piece &piece;
+
+private:
+  __device__ __forceinline__ run_at last_run() const
+  {
+    return run_of(piece, piece.n_rows - 1);
+  }
+  __device__ __forceinline__ const char *src_end() const
+  {
+    return piece.src + last_run().src + piece.run_elems * FROM_BYTES;
+  }
+};
+
+/* The two words of src that hold a word of dst. */
+template <int n_bytes> struct word_pair {
+  word<n_bytes> low;
+  word<n_bytes> high;
+  uint32_t shift; /* of the first element in both, bytes */
+  int first;      /* of the elements of the word that are the run's */
+  int end;
+};
+
 /*
  * An Op as in words.cuh of Words, which have N elements of FROM_BYTES that become TO_BYTES by
  * converted(word). Its words are as dst has them, from the one that holds the first element of the
  * run on. Each is made of the two words of src that hold its elements; where the run begins or ends
- * within it, parts are stored. Of the piece's last run what has no whole word of src goes by itself
- * at the end: nothing is read beyond, where an allocation may end. No other run ends in that word.
+ * within it, parts are stored.
  */
 template <typename Words> struct skewed : Words {
   using base = Words;
   using base::DST_BYTES, base::FROM_BYTES, base::N, base::SRC_BYTES, base::TO_BYTES;
-  struct loaded {
-    word<SRC_BYTES> low;
-    word<SRC_BYTES> high;
-    uint32_t shift; /* of the first element in both, bytes */
-    int first;      /* of the elements of the word that are the run's */
-    int end;
-  };
+  using loaded = word_pair<SRC_BYTES>;
   static constexpr int IN_FLIGHT = 4;
   static constexpr int ELEMS_MAX = 1 << 30; /* more than a tile has */
 
   __device__ __forceinline__ skewed(const xfi_cuda_piece &piece, const tile_at &tile)
-      : base(piece, tile), piece(piece), is_last_run(tile.row + tile.rows == piece.n_rows),
+      : base(piece, tile), tail{piece}, is_last_run(tile.row + tile.rows == piece.n_rows),
         is_last(is_last_run && tile.col + tile.cols == piece.run_words),
         before(min(tile.col * N, (int64_t)N)),
         after((int)min(piece.run_elems - tile.col * N, (int64_t)ELEMS_MAX)),
-        stop(is_last_run ? src_end() - tail_elems() * FROM_BYTES : (const char *)INT64_MAX)
+        stop(is_last_run ? this->tail.begin() : (const char *)INT64_MAX)
   {
   }
   __device__ __forceinline__ loaded load(const char *from_word, const word_at &at) const
@@ -111,35 +158,11 @@ template <typename Words> struct skewed : Words {
 
   __device__ __forceinline__ void end() const
   {
-    const int n = is_last ? tail_elems() : 0;
-    const int lane = (int)threadIdx.x & 31;
-    const run_at run = last_run();
-
-    if (lane < n) {
-      const int64_t element = piece.run_elems - n + lane;
-      const word<FROM_BYTES> one =
-          load_word<FROM_BYTES>(piece.src + run.src + element * FROM_BYTES);
-      const word<DST_BYTES> made = this->converted({{one.at[0]}});
-      store_word(piece.dst + run.dst + element * TO_BYTES, word<TO_BYTES>{{made.at[0]}});
-    }
+    tail.copy(is_last ? tail.elems() : 0, *this);
   }
 
 private:
-  __device__ __forceinline__ run_at last_run() const
-  {
-    return run_of(piece, piece.n_rows - 1);
-  }
-  __device__ __forceinline__ const char *src_end() const
-  {
-    return piece.src + last_run().src + piece.run_elems * FROM_BYTES;
-  }
-  /* What the last run has in its last word of src, if it does not fill it. */
-  __device__ __forceinline__ int tail_elems() const
-  {
-    return (int)min((int64_t)((uintptr_t)src_end() % SRC_BYTES / FROM_BYTES), piece.run_elems);
-  }
-
-  const xfi_cuda_piece &piece;
+  run_tail<Words> tail;
   bool is_last_run; /* does the tile have the piece's? */
   bool is_last;     /* of the piece's tiles */
   int before;       /* elements of the run that precede the tile's, at most N */
