@@ -21,7 +21,8 @@ import tempfile
 import threading
 
 import numpy as np
-from check_answers import HERE, OF_OTHERS, REFUSED, Checkpoint, map_of, of_text, unpack, write_checkpoint
+from check_answers import HERE, OF_OTHERS, Checkpoint, map_of, of_text, unpack, write_checkpoint
+from refused import REFUSED
 
 import xfer
 
