@@ -92,9 +92,9 @@ typedef struct xfi_cuda_piece {
   uint32_t tile_rows;   /* runs of a full tile: 1 unless a tile holds whole runs; lines: those of
                            whole lines, or of a part of one */
   uint32_t tile_cols;   /* words of each; digests: most units that such a run meets */
-  uint32_t word_log2;   /* a word has 1 << word_log2 bytes, 1 to 16; skewed: 0, though it has 16;
-                           converts: so many elements; digests: src and dst are apart by a multiple
-                           of that */
+  uint32_t word_log2;   /* a word has 1 << word_log2 bytes, 1 to 16; skewed runs of ragged: 0,
+                           and words have 16; converts: so many elements; digests: src and dst are
+                           apart by a multiple of that */
   xfi_convert convert;
   float *scales;   /* blocks: that of the first run */
   uint64_t factor; /* digests, as is the slot */

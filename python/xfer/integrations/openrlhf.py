@@ -74,7 +74,8 @@ class XferActorPPOTrainer(their_actor.ActorPPOTrainer):
         """The workers are met at the first update, by all ranks."""
 
     def broadcast_to_vllm(self) -> None:
-        """All ranks. An error is raised on each of them; the next call meets the workers anew."""
+        """All ranks. An error is raised on each of them, one of ending the update or of the caches on rank 0 alone; the
+        next call meets the workers anew."""
         torch.cuda.empty_cache()
         self._info = self._info or self._told()
         self._state.update(self._weights())

@@ -150,8 +150,9 @@ class XferWorkerEngine(WeightTransferEngine):
 
 class XferTrainerEngine(TrainerWeightTransferEngine):
     """One on each trainer rank. client: of the server, or a list of those of several, which then have n_workers(). An
-    error names the rank that had it, on every rank; the next send_weights() meets the others anew, among them a process
-    that came in the place of one that ended and called trainer_init()."""
+    error names the rank that had it, on every rank, but for one of finish_weight_update(), which rank 0 alone has; the
+    next send_weights() meets the others anew, among them a process that came in the place of one that ended and called
+    trainer_init()."""
 
     init_info_cls = XferTrainerInitInfo
 
