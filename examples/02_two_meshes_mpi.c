@@ -117,7 +117,7 @@ int main(int argc, char **argv)
   for (int t = 0; t < N_TENSORS; t++) {
     src_parts[t] = make_part(src[t], rank);
     dst_parts[t] = make_part(dst[t], rank);
-    const xfer_view src_view = xfer_view_dense(src_parts[t]); /* looked at where there is a part */
+    const xfer_view src_view = xfer_view_dense(src_parts[t]); /* ignored on a rank without a part */
     const xfer_view dst_view = xfer_view_dense(dst_parts[t]);
     need(xfer_plan_bind(plan, (size_t)t, &src_view, &dst_view), "bind");
   }
