@@ -1,6 +1,5 @@
 /**
- * @file exchange.h
- * Operations without tensors: what each rank sends and receives, paired by an id.
+ * @file exchange.h Operations without tensors: sends and receives of each rank, matched by an id.
  */
 #ifndef XFER_EXCHANGE_H
 #define XFER_EXCHANGE_H
@@ -12,12 +11,12 @@ extern "C" {
 #endif
 
 /**
- * An array that goes to or comes from another rank, or this rank itself. Its two ends have the same
- * id, dtype and shape. Views say where it lies on each, also with strides.
+ * A send to, or a receive from, another rank or this rank itself. Its two ends have the same id,
+ * dtype and shape. Views say where the array lies at each end, also with strides.
  */
 typedef struct xfer_operation {
-  uint64_t id;                  /**< Any number; of what goes from one rank to another no two have
-                                     the same. */
+  uint64_t id;                  /**< Any number; unique among the operations from one rank to
+                                     another. */
   int32_t peer;                 /**< The other rank. */
   int32_t dtype;                /**< xfer_dtype */
   int32_t n_dims;               /**< 0 to XFER_MAX_DIMS. */
@@ -36,13 +35,12 @@ XFER_API_INLINE xfer_operation xfer_operation_bytes(uint64_t id, int peer, size_
 }
 
 /**
- * Plan an exchange: every rank says what it sends and what it receives. Collective.
+ * Plan an exchange: every rank lists its sends and its receives. Collective.
  *
- * One digest, in one gathering, shows whether the two ends of all operations agree. The plan is
- * committed, run, waited for and destroyed as any other, and takes the same lanes except
- * broadcasts. Its tensor i is the i-th send, and tensor n_sends + k the k-th receive from another
- * rank; what a rank sends to itself and receives is one tensor. Other ranks number theirs
- * differently.
+ * One digest, in one all-gather, shows whether the two ends of all operations agree. Commit, run,
+ * wait for and destroy the plan like any other; it takes the same lanes except broadcasts. Its
+ * tensor i is the i-th send, and tensor n_sends + k the k-th receive from another rank; a send of a
+ * rank to itself and its receive are one tensor. Other ranks number their tensors differently.
  *
  * @param plan     Receives the plan; the caller owns it and destroys it before the comm.
  * @param comm     The comm; not owned.
@@ -52,12 +50,12 @@ XFER_API_INLINE xfer_operation xfer_operation_bytes(uint64_t id, int peer, size_
  * @param n_recvs  0 or more.
  * @param options  NULL: all defaults; the same on every rank.
  * @retval XFER_ERR_MISMATCH     The two ends of an operation differ, or there is only one; the text
- *                               names it on every rank. Or options differ.
+ *                               on every rank names the operation. Or options differ.
  * @retval XFER_ERR_ARG          A wrong peer, dtype or number of dims, an id given twice, or 2^30
  *                               operations or more one way.
  * @retval XFER_ERR_SHAPE        A negative size.
  * @retval XFER_ERR_OVERFLOW     An array's bytes do not fit in 62 bits.
- * @retval XFER_ERR_UNSUPPORTED  The broadcast lane, or a flag but XFER_PLAN_FRESH_SOURCES.
+ * @retval XFER_ERR_UNSUPPORTED  The broadcast lane, or a flag other than XFER_PLAN_FRESH_SOURCES.
  * @since 0.1
  */
 XFER_API XFER_MUST_CHECK xfer_status xfer_plan_create_exchange(
@@ -70,30 +68,30 @@ XFER_API XFER_MUST_CHECK xfer_status xfer_plan_create_exchange(
  * @param plan        Made by xfer_plan_create_exchange().
  * @param send_views  [n_sends of create] In the order given there; ignored for an empty array.
  * @param recv_views  [n_recvs of create] Likewise.
- * @retval XFER_ERR_SHAPE  A view does not fit its array; the ones before it are bound.
+ * @retval XFER_ERR_SHAPE  A view does not fit its array; the call has bound the ones before it.
  * @retval XFER_ERR_STATE  A run is in flight.
  * @retval XFER_ERR_ARG    The plan is no exchange, or a view is wrong by itself.
- * @retval XFER_ERR_OVERFLOW  A view reaches past 2^62 bytes.
+ * @retval XFER_ERR_OVERFLOW  A view extends past 2^62 bytes.
  */
 XFER_API XFER_MUST_CHECK xfer_status xfer_plan_bind_exchange(xfer_plan *plan,
                                                              const xfer_view *send_views,
                                                              const xfer_view *recv_views);
 
 /**
- * Send and receive, in one call. Collective over all ranks of the comm, also those that have no
- * operations. The comm keeps the plan, as for xfer_redistribute(), and uses it again when all ranks
- * pass what they passed to one earlier call, apart from addresses.
+ * Send and receive, in one call. Collective over all ranks of the comm, even those that have no
+ * operations. The comm keeps the plan, as for xfer_redistribute(), and uses it again if all ranks
+ * pass the same arguments as in one earlier call, apart from addresses.
  *
  * Data goes straight into the peers' memory if ranks are threads, or if all ranks' memory was
  * registered by xfer_comm_register(); otherwise through copies that GPUs keep mapped, as there, or
  * through staging slots.
  *
- * Stream: starts after what is already on `stream`. Later work on it may write the sources, and
- * sees the result if the data arrived, which xfer_comm_check() says. On a host comm the data has
- * arrived when the call returns.
+ * Stream: starts after the work that is already on `stream`. Later work on it may write the
+ * sources, and sees the result if the data arrived; xfer_comm_check() says whether it did. On a
+ * host comm the data has arrived when the call returns.
  *
  * @param comm        The comm.
- * @param sends       [n_sends] As for xfer_plan_create_exchange(), which has the errors too.
+ * @param sends       [n_sends] As for xfer_plan_create_exchange(), which also lists the errors.
  * @param send_views  [n_sends] Where they lie.
  * @param n_sends     0 or more.
  * @param recvs       [n_recvs] Likewise.

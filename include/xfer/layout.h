@@ -1,6 +1,6 @@
 /**
- * @file layout.h
- * Who holds what: meshes, placements, layouts, the problem language; and views, where it lies.
+ * @file layout.h Meshes, placements, layouts and the problem language: which rank holds what.
+ * Views: where it lies in memory.
  */
 #ifndef XFER_LAYOUT_H
 #define XFER_LAYOUT_H
@@ -16,7 +16,7 @@ extern "C" {
 
 /* ---- mesh --------------------------------------------------------------------------------- */
 
-/** An n-D array of distinct communicator ranks. Nothing is created on the network. */
+/** An n-D array of distinct communicator ranks. Making one creates nothing on the network. */
 typedef struct xfer_mesh xfer_mesh;
 
 /**
@@ -39,12 +39,13 @@ XFER_API int xfer_mesh_size(const xfer_mesh *mesh);
 
 /* ---- placements --------------------------------------------------------------------------- */
 
-/** What a mesh axis does to a tensor. */
+/** How a mesh axis distributes a tensor. */
 typedef enum xfer_placement_kind {
   XFER_REPLICATE = 0, /**< Every coordinate of the axis holds the same. */
   XFER_SHARD = 1,     /**< The axis splits a dim by `rule`. */
-  XFER_STRIDED = 2,   /**< The dim is cut in `split_factor` pieces by CHUNK, each split by CHUNK; a
-                           coordinate holds its sub-piece of every piece, concatenated. */
+  XFER_STRIDED = 2,   /**< The dim is cut into `split_factor` pieces by CHUNK, and each piece is
+                           split by CHUNK; a coordinate holds its sub-piece of every piece,
+                           concatenated. */
   XFER_RUNS = 3       /**< A table lists the runs of each coordinate. */
 } xfer_placement_kind;
 
@@ -53,10 +54,11 @@ typedef enum xfer_split_rule {
   XFER_CHUNK = 0,    /**< torch.chunk, DTensor's Shard: c = ceil(n/m); coordinate i holds
                           [min(n, c i), min(n, c i + c)), so the last ones may be short or empty. */
   XFER_BALANCED = 1, /**< torch.tensor_split: the first n mod m coordinates hold one more. */
-  XFER_EVEN = 2      /**< m must divide n; else the layout is refused. */
+  XFER_EVEN = 2      /**< m must divide n; otherwise the layout is refused. */
 } xfer_split_rule;
 
-/** `length` consecutive indices of one dim: `global` there, `local` in the rank's part. */
+/** `length` consecutive indices of one dim, from `global` in the tensor and `local` in the rank's
+ * part. */
 typedef struct xfer_run {
   int64_t global; /**< First index in the tensor. */
   int64_t length; /**< How many; at least 1. */
@@ -68,23 +70,25 @@ typedef struct xfer_run {
  *
  * Coordinate i has the runs runs[first[i]] .. runs[first[i+1]-1] and a part of local_lengths[i]
  * indices. `global` counts in the part of the dim that the axes before this one left (the whole dim
- * if there are none). Runs of one coordinate must not overlap in `local`; the same global index may
- * occur more than once, across coordinates or in one: a destination then gets it at every place, a
- * source is read at the first (lowest part, then lowest local). Local indices in no run are ZERO
- * elements: a destination has them zeroed by each run of the plan, a source's are never read.
+ * if there are none). Runs of one coordinate must not overlap in `local`. The same global index may
+ * occur more than once, across coordinates or in one: a plan then writes it to every place of a
+ * destination, and reads a source at the first (lowest part, then lowest local). Local indices in
+ * no run are ZERO elements: each run of the plan zeroes those of a destination, and never reads
+ * those of a source.
  */
 typedef struct xfer_run_table {
   const xfer_run *runs;         /**< [first[n_coords]] */
   const int64_t *first;         /**< [n_coords + 1], ascending from 0. */
   const int64_t *local_lengths; /**< [n_coords] */
   int64_t n_coords;             /**< The size of the mesh axis. */
-  int64_t allow_zero;           /**< 1: local indices in no run are meant; 0: they are an error. */
+  int64_t allow_zero;           /**< 1: local indices in no run are intended; 0: they are an
+                                     error. */
 } xfer_run_table;
 
-/** One placement per mesh axis makes a layout. All zero is Replicate. */
+/** How one mesh axis distributes a tensor; a layout has one per axis. All zero is Replicate. */
 typedef struct xfer_placement {
   int32_t kind;                /**< xfer_placement_kind */
-  int32_t dim;                 /**< The dim that is split; negative counts from the end. */
+  int32_t dim;                 /**< The dim that the axis splits; negative counts from the end. */
   int32_t rule;                /**< SHARD: xfer_split_rule. */
   uint32_t reserved;           /**< Must be 0. */
   int64_t split_factor;        /**< STRIDED: at least 1. */
@@ -125,7 +129,7 @@ XFER_API_INLINE xfer_placement xfer_shard_strided(int dim, int64_t split_factor)
   return p;
 }
 
-/** The axis's coordinates hold the runs of `dim` that `table` lists. */
+/** The coordinates of the axis hold the runs of `dim` that `table` lists. */
 XFER_API_INLINE xfer_placement xfer_shard_runs(int dim, const xfer_run_table *table)
 {
   xfer_placement p = {XFER_RUNS, 0, 0, 0, 0, NULL};
@@ -136,7 +140,7 @@ XFER_API_INLINE xfer_placement xfer_shard_runs(int dim, const xfer_run_table *ta
 
 /* ---- layout ------------------------------------------------------------------------------- */
 
-/** Which elements of one tensor each rank of a mesh holds. Knows no memory. */
+/** Which elements of one tensor each rank of a mesh holds. It says nothing about memory. */
 typedef struct xfer_layout xfer_layout;
 
 /** What a layout is made of. Start from XFER_LAYOUT_DESC_INIT. */
@@ -146,8 +150,8 @@ typedef struct xfer_layout_desc {
   int32_t dtype;                    /**< xfer_dtype */
   int32_t n_dims;                   /**< 0 to XFER_MAX_DIMS; 0 is a scalar. */
   const int64_t *shape;             /**< [n_dims] The tensor's global shape; sizes may be 0. */
-  const int64_t *padded_shape;      /**< [n_dims] Sizes, each >= shape's, also of dims that are
-                                         not split: splits and local parts are as of these, and
+  const int64_t *padded_shape;      /**< [n_dims] Sizes, each >= that of `shape`, also for dims that
+                                         are not split. They determine splits and local parts, and
                                          rows past `shape` are ZERO elements. NULL: `shape`. */
   const xfer_placement *placements; /**< [n_placements] One per mesh axis. */
   int32_t n_placements;             /**< The mesh's number of axes. */
@@ -163,8 +167,8 @@ typedef struct xfer_layout_desc {
 /**
  * Make a layout.
  *
- * Axes that shard the same dim split it one after the other, each the part that the previous one
- * left.
+ * Axes that shard the same dim split it one after the other: each splits the part that the previous
+ * one left.
  *
  * @param layout  Receives the layout; the caller owns it.
  * @param desc    Copied with all it points to.
@@ -181,16 +185,16 @@ XFER_API XFER_MUST_CHECK xfer_status xfer_layout_create(xfer_layout **layout,
 /**
  * What a layout by boxes is made of. Start from XFER_BOXES_DESC_INIT.
  *
- * A box is 2 n_dims numbers: lo of each dim, then hi of each dim, half-open. The boxes of one rank
- * may be any, also overlapping or equal; a destination then gets the elements in each of them. The
- * elements of a box past the shape are ZERO elements. Ranks with an equal box are replicas of it.
- * Where boxes of sources overlap otherwise, an element is read from the one listed first: on the
- * first such rank of the mesh, the first of its list.
+ * A box is 2 n_dims numbers: lo of each dim, then hi of each dim, half-open. One rank may list any
+ * boxes, even overlapping or equal ones; a plan then writes an element into each box of a
+ * destination that contains it. The elements of a box past the shape are ZERO elements. Ranks with
+ * an equal box are replicas of it. If boxes of sources overlap without being equal, a plan reads an
+ * element from the first one: on the first such rank of the mesh, the first of its list.
  */
 typedef struct xfer_boxes_desc {
   size_t struct_size;    /**< Set by XFER_BOXES_DESC_INIT. */
-  const xfer_mesh *mesh; /**< The ranks; of its shape only the order counts. NULL: the calling rank
-                              alone, where every rank knows its own boxes only. */
+  const xfer_mesh *mesh; /**< The ranks; only their order counts. NULL: the calling rank alone, if
+                              every rank knows only its own boxes. */
   int32_t dtype;         /**< xfer_dtype */
   int32_t n_dims;        /**< 0 to XFER_MAX_DIMS. */
   const int64_t *shape;  /**< [n_dims] The tensor's global shape. */
@@ -208,13 +212,13 @@ typedef struct xfer_boxes_desc {
  * recorded load or a checkpoint's chunks.
  *
  * The view says where a rank's boxes lie: xfer_view_boxes() gives each a pointer and strides; in a
- * dense view they lie one after the other, each row-major. Without a mesh the layout has this
- * rank's boxes only, and xfer_plan_create() gathers the others'; a rank that has none passes a
- * layout with no boxes, or NULL. Until then queries treat the boxes as those of rank 0.
+ * dense view they lie one after the other, each row-major. Without a mesh the layout contains only
+ * this rank's boxes, and xfer_plan_create() gathers those of the others; a rank that has none
+ * passes a layout with no boxes, or NULL. Queries treat such boxes as those of rank 0.
  *
  * @param layout  Receives the layout; the caller owns it.
  * @param desc    Copied with all it points to.
- * @retval XFER_ERR_ARG          A wrong count or dtype, or an array that is missing.
+ * @retval XFER_ERR_ARG          A wrong count or dtype, or a missing array.
  * @retval XFER_ERR_SHAPE        A box with hi below lo, or lo below 0; the text names it.
  * @retval XFER_ERR_OVERFLOW     A rank's bytes do not fit in 62 bits.
  * @retval XFER_ERR_UNSUPPORTED  Two boxes of a scalar on one rank.
@@ -225,14 +229,15 @@ XFER_API XFER_MUST_CHECK xfer_status xfer_layout_create_boxes(xfer_layout **layo
 
 /**
  * Make a layout of ranges of the row-major order, as FSDP1, ZeRO-3 and Megatron's distributed
- * optimizer cut flattened tensors: one range per rank, of any length or empty; what lies past the
- * end is padding. A range is at most 2 n_dims - 1 boxes, and one more of ZERO elements past the
- * end; a dense view of them is the range itself.
+ * optimizer cut flattened tensors: one range per rank, of any length or empty; elements past the
+ * end are padding. A range consists of at most 2 n_dims - 1 boxes, and one more of ZERO elements
+ * past the end; a dense view of them is the range itself.
  *
  * @param layout  Receives the layout; the caller owns it.
  * @param desc    As for xfer_layout_create_boxes(), but `first` is NULL and `bounds` is
  *                [mesh size][2]: of each rank the first element and one past the last.
- * @retval XFER_ERR_SHAPE  A range that ends before it begins; else as xfer_layout_create_boxes().
+ * @retval XFER_ERR_SHAPE  A range that ends before it begins; otherwise as for
+ *                         xfer_layout_create_boxes().
  * @retval XFER_ERR_UNSUPPORTED  A range past the end of a scalar.
  * @since 0.1
  */
@@ -247,21 +252,22 @@ XFER_API xfer_dtype xfer_layout_dtype(const xfer_layout *layout);
 XFER_API int xfer_layout_shape(const xfer_layout *layout, int64_t *shape);
 /**
  * The number of ranks of the layout's mesh, including those that hold nothing; copies them in the
- * mesh's order to ranks[0 ..] unless `ranks` is NULL. A comm for the layout has more ranks than the
- * highest of them. For one rank's own boxes, without a mesh, it is rank 0 alone.
+ * mesh's order to ranks[0 ..] unless `ranks` is NULL. A comm for the layout must have more ranks
+ * than the highest of these numbers. For one rank's own boxes, without a mesh, the list is rank 0
+ * alone.
  */
 XFER_API int xfer_layout_ranks(const xfer_layout *layout, int *ranks);
 
 /**
  * The shape of a rank's part, padding included; a part may be empty. Boxes have such a shape if
- * they are equally long in all dims but the first: they are stacked along it.
+ * they have equal sizes in all dims but the first, along which they are stacked.
  *
  * @param layout  The layout.
  * @param rank    A rank.
  * @param shape   [n_dims] Receives the sizes.
- * @retval XFER_ERR_ARG          `rank` is not in the mesh: it has no part. So this also tells who
- *                               has one.
- * @retval XFER_ERR_UNSUPPORTED  Boxes that do not stack; xfer_layout_boxes() has them.
+ * @retval XFER_ERR_ARG          `rank` is not in the mesh, so it has no part. The call thus also
+ *                               tells which ranks have one.
+ * @retval XFER_ERR_UNSUPPORTED  The boxes do not stack; xfer_layout_boxes() returns them.
  */
 XFER_API XFER_MUST_CHECK xfer_status xfer_layout_local_shape(const xfer_layout *layout, int rank,
                                                              int64_t *shape);
@@ -276,20 +282,20 @@ XFER_API XFER_MUST_CHECK xfer_status xfer_layout_local_shape(const xfer_layout *
  * @param capacity  Length of `runs`.
  * @param n_runs  Receives how many there are in all.
  * @retval XFER_ERR_ARG          No such dim, or `rank` is not in the mesh.
- * @retval XFER_ERR_UNSUPPORTED  The rank has several boxes; xfer_layout_boxes() has them.
+ * @retval XFER_ERR_UNSUPPORTED  The rank has several boxes; xfer_layout_boxes() returns them.
  */
 XFER_API XFER_MUST_CHECK xfer_status xfer_layout_runs(const xfer_layout *layout, int rank, int dim,
                                                       xfer_run *runs, size_t capacity,
                                                       size_t *n_runs);
 
 /**
- * The boxes that a rank holds, in the order of its list; of a layout by placements one for each
- * combination of runs, ascending in local index.
+ * The boxes that a rank holds, in the order of its list; for a layout by placements, one box for
+ * each combination of runs, ascending in local index.
  *
  * @param layout    The layout.
  * @param rank      A rank of the mesh.
- * @param bounds    [capacity][2][n_dims] Receives as many boxes as fit: lo, then hi. Of a layout by
- *                  boxes they include what lies past the shape.
+ * @param bounds    [capacity][2][n_dims] Receives as many boxes as fit: lo, then hi. In a layout by
+ *                  boxes they include elements past the shape.
  * @param capacity  Length of `bounds`, in boxes; 0 with NULL only counts.
  * @param n_boxes   Receives how many there are in all.
  * @retval XFER_ERR_ARG  `rank` is not in the mesh.
@@ -299,8 +305,8 @@ XFER_API XFER_MUST_CHECK xfer_status xfer_layout_boxes(const xfer_layout *layout
                                                        int64_t *bounds, size_t capacity,
                                                        size_t *n_boxes);
 
-/** A place where a global index is held. Of a layout by boxes `local` counts in the box, and in
- * dim 0 from the first box of the rank's list, as if they were stacked. */
+/** A place that holds a global index. In a layout by boxes `local` counts within the box, but in
+ * dim 0 from the first box of the rank's list, as if the boxes were stacked. */
 typedef struct xfer_owner {
   int64_t local[XFER_MAX_DIMS]; /**< Index in that rank's part. */
   int32_t rank;                 /**< Who. */
@@ -308,17 +314,17 @@ typedef struct xfer_owner {
 } xfer_owner;
 
 /**
- * Who holds a global index: every rank, and every place on it. The cost grows with the number of
- * owners, not of ranks; of a run table, with the runs that begin near the index, not farther before
- * it than the longest run is long.
+ * Find who holds a global index: every rank, and every place on it. The cost grows with the number
+ * of owners, not of ranks; for a run table, it grows with the number of runs that begin near the
+ * index, at most the length of the longest run before it.
  *
  * @param layout    The layout.
  * @param index     [n_dims] A global index inside the shape.
  * @param owners    [capacity] Receives as many owners as fit, in no promised order.
  * @param capacity  Length of `owners`.
  * @param n_owners  Receives how many there are in all.
- * @retval XFER_ERR_ARG  An argument is NULL, but for `owners` where `capacity` is 0; or the index
- *                       lies outside the shape.
+ * @retval XFER_ERR_ARG  An argument is NULL (`owners` may be if `capacity` is 0); or the index lies
+ *                       outside the shape.
  */
 XFER_API XFER_MUST_CHECK xfer_status xfer_layout_owners(const xfer_layout *layout,
                                                         const int64_t *index, xfer_owner *owners,
@@ -327,28 +333,29 @@ XFER_API XFER_MUST_CHECK xfer_status xfer_layout_owners(const xfer_layout *layou
 /* ---- the problem language ----------------------------------------------------------------- */
 
 /**
- * Read a redistribution from one line, for example
- * "bf16[4096,11008] (2,4)@0-7:S0,R -> (4)@8-11:S1". docs/problem-language.md has the grammar.
+ * Read a redistribution from one line, for example "bf16[4096,11008] (2,4)@0-7:S0,R ->
+ * (4)@8-11:S1". docs/problem-language.md describes the grammar.
  *
  * @param src   Receives the source layout; the caller owns it.
  * @param dst   Receives the destination layout; the caller owns it.
  * @param line  The line.
- * @retval XFER_ERR_ARG       The line does not parse; the text has the column. Or what
- *                            xfer_mesh_create() and xfer_layout_create() say.
- * @retval XFER_ERR_OVERFLOW  A mesh of more than 16,777,216 ranks, or a rank above 16777215; or
- *                            what xfer_layout_create() says.
+ * @retval XFER_ERR_ARG       The line does not parse; the text gives the column. Or an error of
+ *                            xfer_mesh_create() or xfer_layout_create().
+ * @retval XFER_ERR_OVERFLOW  A mesh of more than 16,777,216 ranks, or a rank above 16777215; or an
+ *                            error of xfer_layout_create().
  */
 XFER_API XFER_MUST_CHECK xfer_status xfer_problem_parse(xfer_layout **src, xfer_layout **dst,
                                                         const char *line);
 /**
- * Write a redistribution as one line, the inverse of xfer_problem_parse(). A run table, which has
- * no spelling, is written as "S0x", and a NULL layout as "?".
+ * Write a redistribution as one line, the inverse of xfer_problem_parse(). The language cannot
+ * express a run table; the function writes it as "S0x", and a NULL layout as "?".
  *
  * @param text     Receives the line, NUL-terminated; NULL: nothing is written.
  * @param n_bytes  Size of `text`.
  * @param src      The source layout.
  * @param dst      The destination layout.
- * @return the length of the whole text, as snprintf() does; at most n_bytes - 1 of it are written.
+ * @return The length of the whole text, like snprintf(); the function writes at most n_bytes - 1
+ *         bytes of it.
  */
 XFER_API size_t xfer_problem_format(char *text, size_t n_bytes, const xfer_layout *src,
                                     const xfer_layout *dst);
@@ -359,31 +366,31 @@ XFER_API size_t xfer_problem_format(char *text, size_t n_bytes, const xfer_layou
 typedef enum xfer_view_kind {
   XFER_VIEW_DENSE = 0,   /**< Row-major from `base`, no gaps. */
   XFER_VIEW_STRIDED = 1, /**< Element x lies at base + sum of x[d] * strides[d]. */
-  XFER_VIEW_PIECES = 2,  /**< Along `piece_dim` the part is cut in n_pieces equal pieces, each with
-                              its own base pointer; inside a piece as STRIDED. */
-  XFER_VIEW_BOXES = 3    /**< Of a layout by boxes: each box of the rank's list has its own base
+  XFER_VIEW_PIECES = 2,  /**< Along `piece_dim` the part is cut into n_pieces equal pieces, each
+                              with its own base pointer; inside a piece as for STRIDED. */
+  XFER_VIEW_BOXES = 3    /**< For a layout by boxes: each box of the rank's list has its own base
                               pointer and strides. */
 } xfer_view_kind;
 
 /**
- * Where a rank's part of one tensor lies in its memory. All zero is a dense view of nothing, which
- * is right where the part is empty. Not owned: the memory is the caller's. Destination views must
- * not overlap each other, except that one view may be bound to several tensors that share memory on
- * purpose (tied weights).
+ * Where a rank's part of one tensor lies in its memory. All zero is a dense view without memory,
+ * for an empty part. The memory belongs to the caller. Destination views must not overlap each
+ * other, except that one view may be bound to several tensors that share memory on purpose (tied
+ * weights).
  */
 typedef struct xfer_view {
   int32_t kind;                   /**< xfer_view_kind */
   int32_t n_dims;                 /**< STRIDED, PIECES, BOXES: the tensor's number of dims. */
-  void *base;                     /**< DENSE, STRIDED: the part's first element. A source is not
-                                       written. */
-  int64_t strides[XFER_MAX_DIMS]; /**< STRIDED, PIECES: bytes from one index to the next, where the
-                                       dim has more than one at least those of an element; in any
-                                       order, gaps allowed. Those of a destination nest: with the
-                                       dims in some order, each is at least what the inner ones
-                                       span, from their first byte to their last. */
+  void *base;                     /**< DENSE, STRIDED: the part's first element. The library does
+                                       not write a source. */
+  int64_t strides[XFER_MAX_DIMS]; /**< STRIDED, PIECES: bytes from one index to the next, in any
+                                       order, with gaps allowed. If the dim has more than one index,
+                                       at least the size of an element. Those of a destination must
+                                       nest: in some order of the dims, each is at least the extent
+                                       of the inner dims, from their first byte to their last. */
   void *const *pieces;            /**< PIECES, BOXES: [n_pieces] base pointers; copied by bind. */
-  int64_t n_pieces;               /**< PIECES: must divide the part's size in piece_dim. BOXES: the
-                                       number of the rank's boxes. */
+  int64_t n_pieces;               /**< PIECES: it must divide the part's size in piece_dim. BOXES:
+                                       the number of the rank's boxes. */
   int32_t piece_dim;              /**< PIECES: the dim that is cut. */
   uint32_t reserved;              /**< Must be 0. */
   const int64_t *box_strides;     /**< BOXES: [n_pieces][n_dims] bytes, as `strides`; NULL: each box
@@ -398,8 +405,7 @@ XFER_API_INLINE xfer_view xfer_view_dense(void *base)
   return v;
 }
 
-/** A part at `base` with `n_dims` strides in bytes. `strides` NULL gives a view that bind
- * refuses. */
+/** A part at `base` with `n_dims` strides in bytes. If `strides` is NULL, bind refuses the view. */
 XFER_API_INLINE xfer_view xfer_view_strided(void *base, const int64_t *strides, int n_dims)
 {
   xfer_view v = {XFER_VIEW_STRIDED, 0, NULL, {0, 0, 0, 0, 0, 0, 0, 0}, NULL, 0, 0, 0, NULL};
@@ -424,8 +430,8 @@ XFER_API_INLINE xfer_view xfer_view_pieces(void *const *pieces, int64_t n_pieces
 }
 
 /**
- * The parts of a layout by boxes, each at its own place: box i of the rank's list at boxes[i] with
- * strides[i * n_dims ...] in bytes; `strides` NULL: each box is dense. An empty box may be at NULL.
+ * The boxes of a layout by boxes, each at its own place: box i of the rank's list at boxes[i] with
+ * strides[i * n_dims ...] in bytes. `strides` NULL: each box is dense. An empty box may be at NULL.
  */
 XFER_API_INLINE xfer_view xfer_view_boxes(void *const *boxes, int64_t n_boxes,
                                           const int64_t *strides, int n_dims)

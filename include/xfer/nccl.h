@@ -3,20 +3,20 @@
  * Comms whose ranks own one CUDA device each; in libxfer_nccl. Includes neither CUDA's header nor
  * NCCL's.
  *
- * NCCL is looked up when a comm is made over it: the process's own, otherwise libnccl.so.2. Of CUDA
- * the library needs only the driver.
+ * The library looks for NCCL when a comm over it is made: first the process's own, then
+ * libnccl.so.2. It needs CUDA's driver, but not its runtime.
  *
- * Each maker binds the comm to the calling thread's current device (cudaSetDevice). Calls on it,
- * from whatever thread, leave that thread's current device and context as they were, and make no
- * context on another GPU. Bound memory is that device's, or managed or pinned host memory in lanes
- * other than the direct one.
+ * Each function that makes a comm binds it to the calling thread's current device (cudaSetDevice).
+ * Calls on the comm, from any thread, leave that thread's current device and context unchanged, and
+ * make no context on another GPU. Bound memory must be memory of that device; in lanes other than
+ * the direct one, it may also be managed or pinned host memory.
  *
  * Runs wait for peers on the device, in the library's streams and in the caller's. With
  * CUDA_DEVICE_MAX_CONNECTIONS=1 all streams of a process share one queue, so a run that waits for a
  * late rank holds up all other work of the process on that device. Ranks of one process and one
  * device need a thread each. They meet on the host in each run, which therefore returns once all of
- * them have come to it; and if they are given the same stream, such as the default one, a wait on
- * the device is a wait of all of them. Until its deadline a run may read the memory of a peer that
+ * them have reached it. If they use the same stream, such as the default one, all of them wait
+ * while one waits on the device. Until its deadline a run may read the memory of a peer that
  * arrives late.
  */
 #ifndef XFER_NCCL_H
@@ -30,7 +30,7 @@ extern "C" {
 
 /**
  * Get the calling thread's current CUDA device, to which comms are bound, whichever CUDA runtime of
- * the process set it: for callers that have none, such as other languages.
+ * the process set it: for callers without a CUDA runtime, such as other languages.
  *
  * Stream: none. Threads: safe.
  *
@@ -49,7 +49,7 @@ XFER_API XFER_MUST_CHECK xfer_status xfer_cuda_device_get(int *device);
  */
 XFER_API XFER_MUST_CHECK xfer_status xfer_cuda_device_set(int device);
 
-/** What stands behind an ncclComm_t. */
+/** The type behind ncclComm_t. */
 struct ncclComm;
 
 /** Bytes of an ncclUniqueId. */
@@ -58,32 +58,34 @@ struct ncclComm;
 /**
  * Make a comm of the ranks of an NCCL communicator.
  *
- * The caller's communicator carries one broadcast of 256 bytes and is not kept: private,
- * non-blocking ones are made, so that a missed deadline can abort them without touching the
- * caller's. One is for control; the first commit of a plan that sends over NCCL makes another for
- * data. NCCL makes none while a thread of the process captures a graph in global mode: the call
- * then fails with XFER_ERR_COMM, and a commit may be repeated after the capture.
+ * The library sends one broadcast of 256 bytes over the caller's communicator and does not keep it.
+ * It makes private, non-blocking communicators, so that it can abort them at a missed deadline
+ * without touching the caller's. One is for control; the first commit of a plan that sends over
+ * NCCL makes another for data. NCCL makes no communicator while a thread of the process captures a
+ * graph in global mode: the call then fails with XFER_ERR_COMM, and a commit may be repeated after
+ * the capture.
  *
- * Collective: all ranks of `nccl`, with nothing of theirs in flight on it.
- * Stream: none of the caller's; blocks until all ranks have come, at most 10 minutes, but within
- * `nccl` itself for as long as NCCL does, if that is a blocking one. Where one fails, all fail.
+ * Collective: all ranks of `nccl`, which must have nothing in flight on it.
+ * Stream: none of the caller's. The call blocks until all ranks have arrived, at most 10 minutes;
+ * if `nccl` is a blocking communicator, it blocks inside `nccl` for as long as NCCL does. If one
+ * rank fails, all fail.
  * Threads: safe on different communicators.
  *
  * @param comm  Receives the comm; the caller owns it.
  * @param nccl  An ncclComm_t, blocking or not, on the current device. May be destroyed afterwards.
- * @retval XFER_ERR_ARG      `nccl` is NULL or belongs to another device than the current one.
+ * @retval XFER_ERR_ARG      `nccl` is NULL or belongs to a device other than the current one.
  * @retval XFER_ERR_COMM     NCCL failed; the text quotes it.
  * @retval XFER_ERR_CUDA     CUDA failed, or there is no device or no driver.
  * @retval XFER_ERR_UNSUPPORTED  NCCL, libnccl.so.2, was not found or is too old. The rank
  *                               returns alone.
  * @retval XFER_ERR_PEER     Another rank failed; the text quotes it.
- * @retval XFER_ERR_TIMEOUT  A rank did not come.
+ * @retval XFER_ERR_TIMEOUT  A rank did not arrive.
  * @since 0.1
  */
 XFER_API XFER_MUST_CHECK xfer_status xfer_comm_create_nccl(xfer_comm **comm, struct ncclComm *nccl);
 
 /**
- * Make an id for xfer_comm_create_nccl_id(), on one rank, which hands it to the others.
+ * Make an id for xfer_comm_create_nccl_id(), on one rank, which sends it to the others.
  *
  * Not collective. Threads: safe.
  *
@@ -99,7 +101,8 @@ XFER_API XFER_MUST_CHECK xfer_status xfer_nccl_id(unsigned char id[XFER_NCCL_ID_
  * Make a comm from an id that every rank knows.
  *
  * Collective: all `size` ranks with the same id. An id serves for one comm.
- * Stream: none; blocks until all ranks have come, at most 10 minutes. Where one fails, all fail.
+ * Stream: none. The call blocks until all ranks have arrived, at most 10 minutes. If one rank
+ * fails, all fail.
  * Threads: safe.
  *
  * @param comm  Receives the comm; the caller owns it.
@@ -112,7 +115,7 @@ XFER_API XFER_MUST_CHECK xfer_status xfer_nccl_id(unsigned char id[XFER_NCCL_ID_
  * @retval XFER_ERR_UNSUPPORTED  NCCL, libnccl.so.2, was not found or is too old. The rank
  *                               returns alone.
  * @retval XFER_ERR_PEER     Another rank failed; the text quotes it.
- * @retval XFER_ERR_TIMEOUT  A rank did not come.
+ * @retval XFER_ERR_TIMEOUT  A rank did not arrive.
  * @since 0.1
  */
 XFER_API XFER_MUST_CHECK xfer_status xfer_comm_create_nccl_id(
@@ -120,13 +123,13 @@ XFER_API XFER_MUST_CHECK xfer_status xfer_comm_create_nccl_id(
 
 /**
  * Make a comm without NCCL, of processes of one host and of one user, or threads of them: data goes
- * straight into peers' memory, and control through memory that they share.
+ * straight into peers' memory, and control goes through memory that they share.
  *
- * Ranks may share a device. A commit fails with XFER_ERR_UNSUPPORTED if the plan needs a pair of
- * ranks of which neither can map the other's memory.
+ * Ranks may share a device. A commit fails with XFER_ERR_UNSUPPORTED if the plan moves data between
+ * two ranks, and neither can map the other's memory.
  *
- * Collective: all `size` ranks. Calls `all_gather` three times and not afterwards, and returns when
- * every rank has come.
+ * Collective: all `size` ranks. It calls `all_gather` three times and not afterwards, and returns
+ * when every rank has arrived.
  * Stream: none.
  * Threads: safe.
  * Failure: as of xfer_comm_create_host().
@@ -139,11 +142,11 @@ XFER_API XFER_MUST_CHECK xfer_status xfer_comm_create_nccl_id(
  * @param size        The number of ranks.
  * @retval XFER_ERR_ARG      `all_gather` is NULL, or `rank` or `size` is out of range. The rank
  *                           returns alone.
- * @retval XFER_ERR_COMM     `all_gather` failed, or a rank cannot be reached: it is on another
+ * @retval XFER_ERR_COMM     `all_gather` failed, or a rank is unreachable because it is on another
  *                           host.
  * @retval XFER_ERR_CUDA     CUDA failed, or there is no device or no driver.
  * @retval XFER_ERR_NOMEM    Out of memory.
- * @retval XFER_ERR_PEER     Another rank failed; the text names it and quotes its own.
+ * @retval XFER_ERR_PEER     Another rank failed; the text names it and quotes its text.
  * @retval XFER_ERR_TIMEOUT  A rank had met the others but had no device 10 minutes later.
  * @since 0.1
  */

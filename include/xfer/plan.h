@@ -15,20 +15,21 @@ extern "C" {
 typedef struct xfer_plan xfer_plan;
 
 /**
- * What is done to a tensor's elements on the way: 0, nothing, or what a function below returns. The
- * same on every rank. These functions do not fail: xfer_plan_create() refuses what is not possible.
+ * How a plan changes a tensor's elements on the way: 0 for no change, or a value that a function
+ * below returns. The same on every rank. These functions do not fail: xfer_plan_create() refuses a
+ * conversion that is not possible.
  *
- * From f32, bf16 or f16 to f32, bf16, f16, f8e4m3 or f8e5m2. Rounding is to nearest even, once,
- * from f32; denormals are kept. A value that is too large becomes infinite in bf16 and f16, and the
- * largest number in the f8 types, as infinities do there. A NaN becomes the quiet NaN of its sign:
- * 0x7fc00000, 0x7fc0, 0x7e00, 0x7f; a cast of bf16 to f32 keeps its bits.
+ * A conversion goes from f32, bf16 or f16 to f32, bf16, f16, f8e4m3 or f8e5m2. It rounds to nearest
+ * even, once, from f32, and keeps denormals. A value that is too large becomes infinite in bf16 and
+ * f16, and the largest number in the f8 types; so does an infinity there. A NaN becomes the quiet
+ * NaN of its sign: 0x7fc00000, 0x7fc0, 0x7e00, 0x7f; a cast of bf16 to f32 keeps its bits.
  *
  * Elements travel as the smaller of the two types: the source narrows them, the destination widens
  * them. Reports and moves count the bytes that travel.
  */
 typedef uint64_t xfer_conversion;
 
-/** Cast to the destination's dtype; no conversion where source and destination have one dtype. */
+/** Cast to the destination's dtype; no conversion if source and destination have the same dtype. */
 XFER_API xfer_conversion xfer_convert_cast(void);
 
 /**
@@ -58,9 +59,9 @@ typedef enum xfer_block_scale {
  * receives the scales; see xfer_convert_scales_of(). The tensor has at most 6 dims; one of 1 dim
  * counts as one row.
  *
- * Blocks are the tensor's, however it is sharded: a rank that holds part of a block asks the others
- * for the amax of theirs before the first byte travels. Elements travel as f8e4m3, and no copy of
- * the weights is made; each rank keeps the scales of what it holds, 4 bytes a block.
+ * Blocks belong to the tensor, however it is sharded: ranks that hold parts of one block exchange
+ * the amax of their parts before the first byte travels. Elements travel as f8e4m3, and nobody
+ * copies the weights; each rank keeps the scales of the blocks that it holds, 4 bytes a block.
  *
  * Results are bit-equal to these: 128 x 128 with F32 or POW2 to per_block_cast_to_fp8() of vLLM
  * 0.33 (vllm/utils/deep_gemm.py) in torch, with F32 or UE8M0 to the function of that name of
@@ -79,9 +80,9 @@ typedef enum xfer_block_scale {
 XFER_API xfer_conversion xfer_convert_blocks(int rows, int columns, int scale);
 
 /**
- * Make this tensor receive the scales of another tensor's blocks. It has as many dims, of size
- * ceil(n / rows) and ceil(n / columns) in the last two, and no source: no source layout (NULL) and
- * no source view. Its destination is f32, or f8e8m0 where the scales are powers of two.
+ * Make this tensor receive the scales of another tensor's blocks. It has the same number of dims,
+ * of size ceil(n / rows) and ceil(n / columns) in the last two, and no source: no source layout
+ * (NULL) and no source view. Its destination is f32, or f8e8m0 if the scales are powers of two.
  * @param tensor  Index of the other tensor in the array given at create; its conversion is
  *                xfer_convert_blocks().
  */
@@ -108,69 +109,71 @@ typedef struct xfer_conversion_data {
   uint64_t tensor;   /**< Of SCALES: whose. */
 } xfer_conversion_data;
 
-/** Take a conversion apart. @retval XFER_ERR_ARG It is none that the functions above make. @since
- * 0.1 */
+/** Take a conversion apart. @retval XFER_ERR_ARG No function above makes this value. @since 0.1 */
 XFER_API XFER_MUST_CHECK xfer_status xfer_conversion_get(xfer_conversion conversion,
                                                          xfer_conversion_data *data);
 
 /** One tensor of a plan. */
 typedef struct xfer_tensor {
-  const char *name;           /**< For errors and reports; part of what ranks must agree on. Not
-                                   NULL; several tensors may have the same. */
-  const xfer_layout *src;     /**< Who holds it before; NULL: not known on this rank. */
-  const xfer_layout *dst;     /**< Who holds it after; NULL: not known on this rank. */
+  const char *name;           /**< For errors and reports; ranks must agree on it. Not NULL; several
+                                   tensors may have the same name. */
+  const xfer_layout *src;     /**< The source layout; NULL: this rank does not know it. */
+  const xfer_layout *dst;     /**< The destination layout; NULL: this rank does not know it. */
   xfer_conversion conversion; /**< Of its elements on the way; 0: none. */
 } xfer_tensor;
 
-/** The ways data can take. */
+/** The paths that data can take. */
 typedef enum xfer_lane {
-  XFER_LANE_AUTO = 0,   /**< The plan chooses for each tensor and pair of ranks. */
-  XFER_LANE_DIRECT = 1, /**< Straight into the peer's memory; packed where it cannot be reached. */
-  XFER_LANE_PACKED = 2, /**< Through bounded slots, one window per peer per round. */
+  XFER_LANE_AUTO = 0,     /**< The plan chooses for each tensor and pair of ranks. */
+  XFER_LANE_DIRECT = 1,   /**< Straight into the peer's memory; packed if it is unreachable. */
+  XFER_LANE_PACKED = 2,   /**< Through bounded slots, one window per peer per round. */
   XFER_LANE_BROADCAST = 3 /**< Each owner broadcasts its part; ranks keep what they need. */
 } xfer_lane;
 
 /** Flags of a plan. */
 enum {
-  /** Each run ends with a digest of what its sources and its destinations hold, at the cost of
-      reading both once more; xfer_plan_wait() compares the two, and replicas of sources with each
-      other. Of a tensor that is converted only replicas are compared. Not for an exchange. */
+  /** Each run ends with digests of its sources and its destinations, and reads both once more for
+      that. xfer_plan_wait() compares the two digests, and replicas of sources with each other. If a
+      tensor is converted, only its replicas are compared. Not for an exchange. */
   XFER_PLAN_VERIFY = 1,
-  /** All of a run is received into staging memory of the plan, as much as this rank's destinations
-      take. xfer_plan_wait() writes it into the destinations once every rank has everything and,
-      with XFER_PLAN_VERIFY, once digests agree. So a run that fails before that leaves destinations
-      as they were, whole and of the version before, and the report says 0 for `torn`: 1 only if the
-      writing itself failed. Until the wait destinations are the old ones; nobody may use them while
-      it writes. Not for an exchange. The memory exists from commit to release, besides
-      max_staging_bytes; xfer_comm_set_staging() may provide it. With XFER_PLAN_VERIFY two tensors
-      with one destination have a digest each. */
+  /** A run receives all data into staging memory of the plan, of the size of this rank's
+      destinations. xfer_plan_wait() writes it into the destinations once every rank has everything
+      and, with XFER_PLAN_VERIFY, once digests agree. So a run that fails before that leaves the
+      destinations unchanged, whole and of the previous version, and `torn` of the report is 0; it
+      is 1 only if the writing itself failed. Until the wait the destinations hold the old data;
+      nobody may use them while it writes. Not for an exchange. The memory exists from commit to
+      release, in addition to max_staging_bytes; xfer_comm_set_staging() may provide it. With
+      XFER_PLAN_VERIFY two tensors with one destination have a digest each. */
   XFER_PLAN_STAGED = 2,
-  /** Sources are bound anew for each run, for weights that are moved to the host after each update,
-      or made for it. xfer_plan_wait() unbinds them if the run was complete; once it returns no peer
-      has any of that memory mapped, without xfer_plan_release(), unless a destination lies in the
-      same allocation; and a commit must precede the next run. Senders copy where they can, so that
-      such a commit has nothing to map; otherwise it takes as long as the first. */
+  /** The caller binds the sources again for each run: for weights that it moves to the host after
+      each update, or makes for the update. If the run was complete, xfer_plan_wait() unbinds them.
+      When it returns, no peer has their memory mapped, unless a destination lies in the same
+      allocation; xfer_plan_release() is not needed. The next run needs a commit. Senders copy into
+      their peers' memory if they can; such a commit then has nothing to map, otherwise it takes as
+      long as the first. */
   XFER_PLAN_FRESH_SOURCES = 4
 };
 
-/** Options of a plan; zero is the default in every field. The same on every rank. */
+/** Options of a plan, the same on every rank; 0 is the default in every field. */
 typedef struct xfer_plan_options {
   size_t struct_size;         /**< Set by XFER_PLAN_OPTIONS_INIT. */
   uint64_t max_staging_bytes; /**< Upper bound on staging memory per rank. 0: 1 GiB on a device,
                                    64 MiB on a host. */
-  uint64_t window_bytes;      /**< Most bytes per peer and round, at most 1 GiB. 0: chosen. Made
-                                   smaller where max_staging_bytes asks for it, and a multiple of
-                                   16, at least that. */
-  uint64_t link_bytes_per_s;  /**< For predicting: a rank's bandwidth. 0: 350e9. */
-  uint64_t message_ns;        /**< Likewise: the cost of one message. 0: 30000. With the lane chosen
-                                   by the library, broadcasts are to save as much. */
+  uint64_t window_bytes;      /**< Most bytes per peer and round, at most 1 GiB. 0: the library
+                                   chooses. It reduces the value if max_staging_bytes requires that,
+                                   and rounds it to a multiple of 16, at least 16. */
+  uint64_t link_bytes_per_s;  /**< A rank's bandwidth, for predictions. 0: 350e9. */
+  uint64_t message_ns;        /**< The time that one message costs, for predictions. 0: 30000. If
+                                   the library chooses the lane, it broadcasts only if all
+                                   broadcasts of the plan together save at least this time. */
   uint64_t timeout_ms;        /**< Deadline of every wait. 0: the comm's, see
                                    xfer_comm_set_timeout(). */
   uint32_t lane;              /**< xfer_lane */
-  uint32_t ranks_per_domain;  /**< Ranks r with equal r / ranks_per_domain are near each other;
-                                   sources in the same domain are preferred, and what comes from
-                                   other domains for several ranks of one comes once: they share it
-                                   out and relay it to each other. 0: no domains. */
+  uint32_t ranks_per_domain;  /**< Ranks r with equal r / ranks_per_domain form a domain: they have
+                                   a fast link. A plan prefers sources in the same domain. If
+                                   several ranks of a domain need the same data from another one, it
+                                   crosses once: each rank takes a share and relays it to the
+                                   others. 0: no domains. */
   uint32_t flags;             /**< OR of XFER_PLAN_*. */
   uint32_t reserved;          /**< Must be 0; else XFER_ERR_UNSUPPORTED. */
 } xfer_plan_options;
@@ -182,8 +185,8 @@ typedef struct xfer_plan_options {
 /**
  * Plan a set of tensors. Collective.
  *
- * A rank that does not know one side's layouts passes NULL for them and receives them from the
- * lowest rank that gave them. Everything else must be the same on every rank and is compared.
+ * A rank that does not know the layouts of one side passes NULL, and receives them from the lowest
+ * rank that passes them. Everything else must be the same on every rank; the call compares it.
  *
  * @param plan       Receives the plan; the caller owns it and destroys it before the comm.
  * @param comm       The comm; not owned.
@@ -206,9 +209,9 @@ XFER_API XFER_MUST_CHECK xfer_status xfer_plan_create(xfer_plan **plan, xfer_com
                                                       const xfer_plan_options *options);
 
 /**
- * Plan as `rank` of `n_ranks` would, without a comm and without memory. The plan can be reported
- * and printed, but not bound or run. Local. Parameters and errors as xfer_plan_create(); more than
- * 2^24 ranks are XFER_ERR_OVERFLOW.
+ * Plan as `rank` of `n_ranks` would, without a comm and without memory. You can report and print
+ * the plan, but not bind or run it. Local. Parameters and errors as for xfer_plan_create(); more
+ * than 2^24 ranks are XFER_ERR_OVERFLOW.
  * @since 0.1
  */
 XFER_API XFER_MUST_CHECK xfer_status xfer_plan_simulate(xfer_plan **plan, int n_ranks, int rank,
@@ -216,23 +219,24 @@ XFER_API XFER_MUST_CHECK xfer_status xfer_plan_simulate(xfer_plan **plan, int n_
                                                         size_t n_tensors,
                                                         const xfer_plan_options *options);
 
-/** Destroy a plan; NULL is fine. Not collective. Waits for what this rank has enqueued, and for
- * what peers have begun on its memory. On a GPU, where the plan's memory is freed or unmapped,
- * CUDA waits for everything that the device is doing. So if a run of another plan is in flight
- * there, be it of another rank on that device, the ranks for which that run waits must be able
- * to start it meanwhile; otherwise it ends at its deadline. */
+/** Destroy a plan; NULL is fine. Not collective. The call waits for the work that this rank has
+ * enqueued, and for the work that peers have begun on its memory. If it frees or unmaps memory of a
+ * GPU, CUDA waits for all work of the device. So if a run of another plan is in flight there, even
+ * one of another rank on that device, the ranks for which that run waits must be able to start it
+ * meanwhile; otherwise it ends at its deadline. */
 XFER_API void xfer_plan_destroy(xfer_plan *plan);
 
 /**
- * Say where one tensor's parts lie on this rank. Local. After a commit the plan is uncommitted,
- * unless the tensor lies where it did. If the bind fails, the tensor is unbound, and the next
- * commit fails on all ranks with this error. A view of host memory is addresses alone: the library
- * cannot notice a buffer that is smaller than the part, and a run goes past its end.
+ * Say where one tensor's parts lie on this rank. Local. A bind after a commit makes the plan
+ * uncommitted, unless it binds the same view again. If the bind fails, the tensor is unbound, and
+ * the next commit fails on all ranks with this error. A view of host memory contains only
+ * addresses: the library cannot notice a buffer that is smaller than the part, and a run then
+ * accesses memory past its end.
  *
  * @param plan      The plan.
  * @param tensor    Index into the array given at create.
- * @param src_view  Copied. Needed where this rank's source part is not empty, otherwise ignored;
- *                  NULL: not bound.
+ * @param src_view  Copied. Needed if this rank's source part is not empty, otherwise ignored; NULL:
+ *                  not bound.
  * @param dst_view  Likewise for the destination.
  * @retval XFER_ERR_SHAPE  The view does not fit the part: number of dims, strides, pieces.
  * @retval XFER_ERR_ARG    There is no such tensor, or the view is wrong by itself.
@@ -251,7 +255,7 @@ XFER_API XFER_MUST_CHECK xfer_status xfer_plan_bind(xfer_plan *plan, size_t tens
  * @param src_views  [n_tensors] A view whose base and pieces are both NULL: not bound.
  * @param dst_views  [n_tensors] Likewise.
  * @param n_tensors  Length of the three arrays; at most 2^32 - 1.
- * @return The first error of xfer_plan_bind(); the tensors after it are bound all the same.
+ * @return The first error of xfer_plan_bind(); the call still binds the tensors after it.
  * @since 0.1
  */
 XFER_API XFER_MUST_CHECK xfer_status xfer_plan_bind_many(xfer_plan *plan, const size_t *tensors,
@@ -262,22 +266,22 @@ XFER_API XFER_MUST_CHECK xfer_status xfer_plan_bind_many(xfer_plan *plan, const 
 /**
  * Prepare to run: check that all parts are bound and that no destinations overlap, allocate
  * staging, exchange addresses, choose lanes. Collective; may allocate and wait for the device. Call
- * it again after a bind, or after bound memory was freed or remapped. Such a commit does nothing
- * where nothing changed on any rank, and is short where only addresses changed, within memory that
- * the commit before knew.
+ * it again after a bind, or after bound memory was freed or remapped. Such a commit does nothing if
+ * nothing changed on any rank, and is short if only addresses changed, within memory that the
+ * previous commit knew.
  *
- * @retval XFER_ERR_ARG    Memory that the device's copies cannot use, or a view that reaches past
- *                         its allocation or the end of the address space, as one at MAP_FAILED
- *                         does; the text names the tensor.
+ * @retval XFER_ERR_ARG    The device's copies cannot use the memory, or a view extends past its
+ *                         allocation or the end of the address space, such as one at MAP_FAILED;
+ *                         the text names the tensor.
  * @retval XFER_ERR_STATE  A non-empty part is not bound, or a run is in flight.
  * @retval XFER_ERR_SHAPE  Destination views overlap each other or a source; the text names both
- *                         tensors, or why a tensor does not stay. One view may be both where a
- *                         tensor stays as it is here: each element lies at the same place on both
- *                         sides and comes from this rank. Padding, which both then have at the
- *                         same places, is zeroed.
- * @retval XFER_ERR_UNSUPPORTED  Two ranks reach each other by no way that the comm has.
- * @retval XFER_ERR_MISMATCH  Ranks commit other plans.
- * @retval XFER_ERR_NOMEM  Out of memory. Where the others have XFER_ERR_COMM the comm is broken.
+ *                         tensors. One view may be source and destination of a tensor that stays
+ *                         unchanged here: each element lies at the same place on both sides and
+ *                         comes from this rank. If it does not, the text says why. A run zeroes the
+ *                         padding, which both sides then have at the same places.
+ * @retval XFER_ERR_UNSUPPORTED  The comm has no way to move data between two ranks.
+ * @retval XFER_ERR_MISMATCH  Ranks commit different plans.
+ * @retval XFER_ERR_NOMEM  Out of memory. If the others return XFER_ERR_COMM, the comm is broken.
  */
 XFER_API XFER_MUST_CHECK xfer_status xfer_plan_commit(xfer_plan *plan);
 
@@ -285,28 +289,30 @@ XFER_API XFER_MUST_CHECK xfer_status xfer_plan_commit(xfer_plan *plan);
  * Move every tensor from its source layout to its destination layout.
  *
  * Collective. One run may be in flight per plan.
- * Stream: starts after what is already on `stream`, and returns once enqueued. It allocates nothing
- * and does not wait for the device, with two exceptions: where it copies 32 MiB or more into peers'
- * memory it looks for up to a fifth of a millisecond whether they are ready, since such copies are
- * faster; and over NCCL it is at most 64 rounds ahead of the device, since a full queue could not
- * be left at a deadline. Later work on `stream`, and an event that is recorded there, comes when
- * this rank's part has ended; so a plan for each group of tensors tells when each group is there.
- * On a host comm the data has moved when the call returns.
+ * Stream: the run starts after the work that is already on `stream`; the call returns once it has
+ * enqueued the run. It allocates nothing and does not wait for the device, with two exceptions. If
+ * it copies 32 MiB or more into peers' memory, it checks for up to a fifth of a millisecond whether
+ * they are ready, since such copies are faster. Over NCCL it is at most 64 rounds ahead of the
+ * device, since it could not leave a full queue at a deadline. Later work on `stream`, and an event
+ * recorded there, comes when this rank's part has ended; so with one plan per group of tensors, an
+ * event tells when each group has arrived. On a host comm the data has moved when the call returns.
  *
- * @param plan     Committed. Its bound views are read and written until `stream` passes this point.
- * @param version  The caller's number for these weights: any for the first run, then above the last
- *                 committed one, and below UINT64_MAX. xfer_plan_wait() commits it.
+ * @param plan     Committed. The run reads and writes its bound views until `stream` passes this
+ *                 point.
+ * @param version  The caller's number for these weights: any number for the first run, then a
+ *                 number above the last committed one, and below UINT64_MAX. xfer_plan_wait()
+ *                 commits it.
  * @param stream   A CUDA stream; NULL: the default stream. Ignored by host comms.
  * @retval XFER_ERR_STATE    The plan is not committed, a run is in flight, the last run failed and
  *                           no commit followed, `version` does not grow, bound memory was freed or
- *                           remapped, or `stream` is capturing. Nothing was begun here. If the
+ *                           remapped, or `stream` is capturing. This rank began nothing. If the
  *                           other ranks began, this rank's xfer_plan_wait() tells them; without it
  *                           they wait until their deadline.
  * @retval XFER_ERR_UNSUPPORTED  `stream` is cudaStreamPerThread. Likewise.
  * @retval XFER_ERR_PEER     Another rank failed, or destroyed its plan, and left the plan's runs.
  *                           Likewise.
- * @retval XFER_ERR_TIMEOUT  A peer did not arrive, and the text names it; or, on a host comm, not
- *                           all was moved by the deadline, or before this rank was interrupted.
+ * @retval XFER_ERR_TIMEOUT  A peer did not arrive, and the text names it; or, on a host comm, some
+ *                           data had not moved at the deadline, or when this rank was interrupted.
  *                           Destinations are torn.
  * @retval XFER_ERR_MISMATCH Messages of ranks differ in size; or, at the deadline, ranks wait for
  *                           each other in different calls, which the text names. Destinations are
@@ -319,12 +325,12 @@ XFER_API XFER_MUST_CHECK xfer_status xfer_plan_run(xfer_plan *plan, uint64_t ver
                                                    xfer_stream stream);
 
 /**
- * Refuse the next run on this rank, in place of xfer_plan_run(), for a reason of the caller's:
- * weights that are not ready, a value that is invalid. Local. xfer_plan_wait() then fails on every
- * rank, without waiting for a deadline, and has the reason. As after a run that xfer_plan_run()
- * refused, nothing was begun here, and the plan needs xfer_plan_commit() before the next run. If
- * its data travels in messages the xfer_plan_run() of others may already fail, with XFER_ERR_COMM,
- * and the comm is then broken, but not over NCCL, which can cancel them.
+ * Refuse the next run on this rank, instead of xfer_plan_run(), for the caller's own reason:
+ * weights that are not ready, or an invalid value. Local. xfer_plan_wait() then fails on every rank
+ * with the reason, without waiting for a deadline. As after a run that xfer_plan_run() refused,
+ * this rank began nothing, and the plan needs xfer_plan_commit() before the next run. If the plan's
+ * data travels in messages, the xfer_plan_run() of others may already fail with XFER_ERR_COMM, and
+ * the comm is then broken; over NCCL it is not, since NCCL can cancel them.
  *
  * @param plan  Committed, no run in flight.
  * @param why   A sentence; it is copied. The other ranks see its first 200 bytes, after this rank's
@@ -339,32 +345,32 @@ XFER_API XFER_MUST_CHECK xfer_status xfer_plan_refuse(xfer_plan *plan, const cha
  * Wait until the last run is complete on every rank, then commit its version. Collective, once per
  * run, and once more after each XFER_ERR_TIMEOUT that came before the run's own deadline.
  *
- * After any other failure nothing of the run touches this rank's memory any more, and the plan
- * needs xfer_plan_commit() before the next run; so between threads on the host it returns when the
+ * After any other failure the run does not touch this rank's memory again, and the plan needs
+ * xfer_plan_commit() before the next run; so between threads on the host the call returns when the
  * copies that had begun have ended. A rank whose deadline passed writes no memory of a rank that
- * did not arrive. What no call can prevent: a process that is killed while its copies are under way
- * leaves the memory that they were writing half new.
+ * did not arrive. No call can prevent this: if a process is killed during its copies, the memory
+ * that they were writing is left half new.
  *
  * @param plan        A run is in flight, or was refused on this rank.
  * @param timeout_ms  How long to wait for this rank's part, in milliseconds; 0: until the run's own
  *                    deadline, which is the plan's timeout after its start. Once the part is
- *                    complete the ranks agree. For that each waits for the others until the later
+ *                    complete, the ranks agree. For that, each waits for the others until the later
  *                    of that deadline and `timeout_ms`, and 2 s more; a rank that does not arrive
  *                    by then breaks the comm.
  * @retval XFER_OK          Every rank's destinations are complete.
- * @retval XFER_ERR_STATE   No run is in flight; or this rank refused it, and the text has the
+ * @retval XFER_ERR_STATE   No run is in flight; or this rank refused it, and the text gives the
  *                          reason.
- * @retval XFER_ERR_TIMEOUT  The run is not complete on this rank after `timeout_ms`: wait again, as
- *                           the others wait for this rank. Or a peer missed the run's deadline, or
- *                           this wait was interrupted: then the text says so, and the run has
- *                           failed.
+ * @retval XFER_ERR_TIMEOUT  The run is not complete on this rank after `timeout_ms`: wait again,
+ *                           since the others wait for this rank. Or a peer missed the run's
+ *                           deadline, or this wait was interrupted: then the text says so, and the
+ *                           run has failed.
  * @retval XFER_ERR_PEER    Another rank's run failed; destinations may be torn.
  * @retval XFER_ERR_MISMATCH  Ranks ran different versions, began runs of plans of the comm in
- *                            different orders, or wait for different plans; the text has two. Or
- *                            the plan verifies, and a destination does not hold what its source
- *                            does, or replicas of a source differ: the text names the tensor, the
- *                            first index and two ranks. The version is not committed, and
- *                            destinations count as torn.
+ *                            different orders, or wait for different plans; the text names two of
+ *                            them. Or the plan verifies, and a destination differs from its source,
+ *                            or replicas of a source differ: the text names the tensor, the first
+ *                            index and two ranks. The version is not committed, and destinations
+ *                            count as torn.
  */
 XFER_API XFER_MUST_CHECK xfer_status xfer_plan_wait(xfer_plan *plan, uint64_t timeout_ms);
 
@@ -373,7 +379,7 @@ XFER_API XFER_MUST_CHECK xfer_status xfer_plan_wait(xfer_plan *plan, uint64_t ti
  * must still be called; after a 1 here it waits only for the other ranks.
  *
  * @param plan  A run is in flight, or was refused on this rank.
- * @param over  Receives 1 if it has ended, well or not, which xfer_plan_wait() says; otherwise 0.
+ * @param over  Receives 1 if it has ended, otherwise 0; xfer_plan_wait() says whether it succeeded.
  * @retval XFER_ERR_STATE  No run is in flight.
  * @since 0.1
  */
@@ -381,15 +387,16 @@ XFER_API XFER_MUST_CHECK xfer_status xfer_plan_test(const xfer_plan *plan, int *
 
 /**
  * Free staging memory and close mappings of peers' memory. Collective. Bindings stay;
- * xfer_plan_commit() restores the rest. Afterwards bound memory may be freed. Memory that is freed
- * without this stays in use, since peers have it mapped, until they release, commit other addresses
- * or end. Sources of a plan with XFER_PLAN_FRESH_SOURCES are not mapped between runs.
+ * xfer_plan_commit() restores the rest. After this call the caller may free bound memory. Memory
+ * that it frees without this call stays in use, since peers have it mapped, until they release,
+ * commit other addresses or end. Peers do not keep the sources of a plan with
+ * XFER_PLAN_FRESH_SOURCES mapped between runs.
  * @retval XFER_ERR_STATE  A run is in flight, or the plan is a simulation.
- * @retval XFER_ERR_MISMATCH  Ranks release other plans; nothing was released.
+ * @retval XFER_ERR_MISMATCH  Ranks release different plans; nothing was released.
  */
 XFER_API XFER_MUST_CHECK xfer_status xfer_plan_release(xfer_plan *plan);
 
-/** A digest of a tensor's elements. Compare all of it; it means nothing else. */
+/** A digest of a tensor's elements. Compare both words; they have no other meaning. */
 typedef struct xfer_digest {
   uint64_t word[2]; /**< Two independent sums. */
 } xfer_digest;
@@ -401,22 +408,24 @@ typedef enum xfer_plan_side {
 } xfer_plan_side;
 
 /**
- * Digest each tensor as one side holds it now, where it lies.
+ * Digest each tensor as one side holds it at the time of the call, in place.
  *
  * The digest depends on every element's bytes and on its index in the tensor, and on nothing else:
  * not on layouts, views, ranks, lanes or devices. So after a run both sides have the same digest,
- * unless the tensor is converted or one side holds an element that nobody holds on the other; and
- * so do two plans for the same weights. An element that several ranks hold is read from one of
- * them; XFER_PLAN_VERIFY compares the others. The source of scales (xfer_convert_scales_of()) is
- * what the ranks computed in their last run. It finds mistakes, not attacks.
+ * unless the tensor is converted or one side holds an element that no rank of the other side holds.
+ * Two plans for the same weights also have the same digest. If several ranks hold an element, the
+ * call reads it from one of them; XFER_PLAN_VERIFY compares the others. The source of scales
+ * (xfer_convert_scales_of()) is the scales that the ranks computed in their last run. A digest
+ * finds mistakes, not attacks.
  *
  * Collective; waits for the device. Reads each side's memory once.
  *
  * @param plan       Committed, no run in flight.
- * @param digests    [n_digests] Receives each tensor's, the same on every rank.
+ * @param digests    [n_digests] Receives the digest of each tensor, the same on every rank.
  * @param n_digests  The number of tensors.
  * @param side       xfer_plan_side
- * @param stream     Memory is read after what is already on it. Ignored by host comms.
+ * @param stream     The call reads memory after the work that is already on it. Ignored by host
+ *                   comms.
  * @retval XFER_ERR_STATE  Not committed, a run in flight, bound memory freed or remapped, or
  *                         `stream` capturing.
  * @retval XFER_ERR_ARG    There is no such side, or `n_digests` is not the number of tensors.
@@ -429,11 +438,11 @@ XFER_API XFER_MUST_CHECK xfer_status xfer_plan_digest(xfer_plan *plan, xfer_dige
 
 /**
  * Compare the replicas of each source: ranks that hold the same part, by a Replicate axis or by
- * equal boxes. Collective; waits for the device. Reads sources once. Parameters as
+ * equal boxes. Collective; waits for the device. Reads sources once. Parameters as for
  * xfer_plan_digest().
  *
  * @retval XFER_ERR_MISMATCH  They differ; the text names the tensor, the first index and two ranks.
- * @retval XFER_ERR_STATE     As xfer_plan_digest(), and XFER_ERR_UNSUPPORTED.
+ * @retval XFER_ERR_STATE     As for xfer_plan_digest(), and XFER_ERR_UNSUPPORTED.
  */
 XFER_API XFER_MUST_CHECK xfer_status xfer_plan_check_replicas(xfer_plan *plan, xfer_stream stream);
 
@@ -457,25 +466,26 @@ typedef struct xfer_plan_report_data {
                                     through memory that it shares with the peer. */
   uint64_t n_rounds;      /**< Once committed: packed rounds in which this rank takes part; none
                                with ranks that share memory. */
-  uint64_t staging_bytes; /**< Staging memory that the plan needs on this rank: of what the plans
-                               of a comm share, and of its own with XFER_PLAN_STAGED, which
-                               max_staging_bytes does not bound. Before a commit, and in a
-                               simulation: if no rank reaches another's memory and nothing is
-                               broadcast in place. */
+  uint64_t staging_bytes; /**< Staging memory that the plan needs on this rank: in the block that
+                               the plans of a comm share, and with XFER_PLAN_STAGED also its own,
+                               which max_staging_bytes does not bound. Before a commit, and in a
+                               simulation, the figure assumes that no rank reaches another's memory
+                               and that nothing is broadcast in place. */
   uint64_t window_bytes;  /**< Bytes per peer and round. */
-  uint64_t bound_bytes;   /**< max(wire_bytes, out_bytes): what the wire must carry at least. */
+  uint64_t bound_bytes;   /**< max(wire_bytes, out_bytes): the least that the wire must carry. */
   uint64_t predicted_ns;  /**< A simple guess: bound_bytes over link_bytes_per_s, and message_ns for
-                               each peer. The program xfer_plan predicts by measurements. */
-  uint64_t committed_version; /**< Of the last complete run; 0 also where there is none yet. */
-  uint64_t torn;              /**< 1: a failed run left destinations half new, until one is
-                                   complete; or this rank refused a run, in which others may have
+                               each peer. The program xfer_plan predicts from measurements. */
+  uint64_t committed_version; /**< Of the last complete run; also 0 if there is none yet. */
+  uint64_t torn;              /**< 1: a failed run left destinations half new, until a later run is
+                                   complete; or this rank refused a run in which others may have
                                    written here, until the next commit or release. */
   uint64_t converted_tensors; /**< Tensors whose elements change on the way. */
   uint64_t crossed_bytes;     /**< Of wire_bytes, received from ranks of other domains
-                                   (xfer_plan_options.ranks_per_domain), broadcasts aside; 0 where there
-                                   are no domains. */
-  uint64_t relayed_bytes; /**< Of wire_bytes, received from ranks of this domain that got them for
-                               all of it: without that they would have crossed to this rank too. */
+                                   (xfer_plan_options.ranks_per_domain), except by broadcasts; 0 if
+                                   there are no domains. */
+  uint64_t relayed_bytes; /**< Of wire_bytes, received from ranks of this domain that took them for
+                               the whole domain; without relays they would have crossed to this rank
+                               too. */
 } xfer_plan_report_data;
 #define XFER_PLAN_REPORT_INIT                                                                      \
   {                                                                                                \

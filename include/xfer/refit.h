@@ -2,16 +2,16 @@
  * @file refit.h
  * Whole models: move the weights of a training job into the engines that serve them.
  *
- * A refit is the join of two descriptions of one model. The *model* is a table of tensors, by their
- * names in a Hugging Face checkpoint. A *side* says, by a short SPEC such as "megatron:tp2,pp2" or
- * "vllm:tp4", how a framework spreads each of them over its ranks and in which of its own tensors
- * the parts lie. The join gives the list for xfer_plan_create(), and for any rank the framework's
- * local tensors: names and shapes of what is to be handed in. What does not join is an error that
- * lists it; nothing is guessed and nothing is skipped silently. docs/refit.md has the SPECs and the
- * rules.
+ * A refit joins two descriptions of one model. The *model* is a table of tensors, by their names in
+ * a Hugging Face checkpoint. A *side* is described by a short SPEC such as "megatron:tp2,pp2" or
+ * "vllm:tp4": it says how a framework distributes each tensor over its ranks, and in which of its
+ * own tensors the parts lie. The join gives the list for xfer_plan_create() and, for any rank, the
+ * names and shapes of the framework's local tensors that the caller must hand in. If tensors do not
+ * join, the call fails with an error that lists them; the library guesses nothing and skips nothing
+ * silently. docs/refit.md describes the SPECs and the rules.
  *
  * Conventions are those of xfer.h. Models, sides and refits do not change once a refit was made of
- * them and may then be read by any number of threads.
+ * them; any number of threads may then read them.
  */
 #ifndef XFER_REFIT_H
 #define XFER_REFIT_H
@@ -24,7 +24,7 @@ extern "C" {
 
 /* ---- rules -------------------------------------------------------------------------------- */
 
-/** What is known of model families and of the frameworks that hold them. */
+/** What the library knows about model families and about the frameworks that hold them. */
 typedef struct xfer_rules xfer_rules;
 
 /**
@@ -33,8 +33,8 @@ typedef struct xfer_rules xfer_rules;
  *
  * @param rules   Receives the rules; the caller owns them. They may be destroyed once models and
  *                sides were made with them.
- * @param folder  Its *.json files are read; docs/adding-a-model.md has their form.
- * @retval XFER_ERR_IO  Unreadable or malformed; the text has file and line.
+ * @param folder  The call reads its *.json files; docs/adding-a-model.md describes their form.
+ * @retval XFER_ERR_IO  Unreadable or malformed; the text names file and line.
  * @since 0.1
  */
 XFER_API XFER_MUST_CHECK xfer_status xfer_rules_load(xfer_rules **rules, const char *folder);
@@ -53,19 +53,19 @@ typedef enum xfer_quant {
                                    scales, one per block of 128 x 128. */
 } xfer_quant;
 
-/** Which tensors of the table count. Start from XFER_MODEL_OPTIONS_INIT. */
+/** Which tensors of the table to keep. Start from XFER_MODEL_OPTIONS_INIT. */
 typedef struct xfer_model_options {
   size_t struct_size;    /**< Set by XFER_MODEL_OPTIONS_INIT. */
-  int32_t layers_begin;  /**< First layer that is kept; above 0 only with an end. */
+  int32_t layers_begin;  /**< First layer to keep; above 0 only with an end. */
   int32_t layers_end;    /**< One past the last; 0: all layers. */
-  int32_t experts_begin; /**< First routed expert that is kept; likewise. */
+  int32_t experts_begin; /**< First routed expert to keep; likewise. */
   int32_t experts_end;   /**< One past the last; 0: all experts. */
   int32_t ends;          /**< 1: with a range of layers, keep the tensors outside the layers too. */
   int32_t quant;         /**< xfer_quant */
   const char *extra; /**< Name of a list under "extra_params" to add, such as "mtp"; NULL: none. */
-  const char *const *renames; /**< [2 n_renames] Pairs (from, to): names that match `from` mean what
-                                 `to` says, as in xfer_side_rename(), such as "thinker.*", "*". The
-                                   tensors keep their names. */
+  const char *const *renames; /**< [2 n_renames] Pairs (from, to): the rules know names that match
+                                 `from` as `to`, as in xfer_side_rename(), such as "thinker.*", "*".
+                                 The tensors keep their names. */
   int64_t n_renames;          /**< Number of pairs; 0: none. Each must match something. */
   const xfer_rules *rules;    /**< NULL: the library's own. */
 } xfer_model_options;
@@ -79,15 +79,16 @@ typedef struct xfer_model_options {
  *
  * @param model    Receives the model; the caller owns it.
  * @param path     The file of a table ("format": "xfer-model-v1"), or the folder of a Hugging Face
- * checkpoint: its config.json and the headers of the *.safetensors files that its index names, else
- * of model.safetensors, else of all there are. No weight is read. Short names such as "qwen3-4b"
- * are for the programs and Python; the installed tables are PREFIX/share/xfer/models/NAME.json.
+ * checkpoint. Of a folder the call reads config.json and the headers of the *.safetensors files
+ * that its index names, else of model.safetensors, else of all such files. It reads no weights.
+ * Short names such as "qwen3-4b" are for the programs and Python; the installed tables are
+ * PREFIX/share/xfer/models/NAME.json.
  * @param options  NULL: everything.
- * @retval XFER_ERR_IO   Unreadable or malformed; the text has the place.
+ * @retval XFER_ERR_IO   Unreadable or malformed; the text gives the place.
  * @retval XFER_ERR_ARG  An option is wrong, or keeps nothing.
- * @retval XFER_ERR_UNSUPPORTED  Something that this library does not support: a name with more
- *                               numbers in it than a layer and an expert, or a range of experts
- *                               that the checkpoint has in one tensor.
+ * @retval XFER_ERR_UNSUPPORTED  This library does not support it: a name with more numbers in it
+ *                               than a layer and an expert, or a range of experts that the
+ *                               checkpoint has in one tensor.
  * @retval XFER_ERR_OVERFLOW  A tensor's bytes do not fit in 62 bits.
  * @since 0.1
  */
@@ -101,14 +102,14 @@ XFER_API void xfer_model_destroy(xfer_model *model);
  * refit.
  *
  * @param model   The model.
- * @param name    Its name; the sides' rules apply to it as to all others.
+ * @param name    Its name; the sides' rules apply to it as to all other names.
  * @param dtype   xfer_dtype
  * @param shape   [n_dims] NULL with n_dims 0: a scalar.
  * @param n_dims  0 to XFER_MAX_DIMS.
- * @retval XFER_ERR_ARG    The table has that name already, it is empty or a pattern, the dtype is
- *                         unknown, or a size is negative. The model is unchanged, also after any
- *                         other error.
- * @retval XFER_ERR_UNSUPPORTED  A name of more numbers than this library knows of.
+ * @retval XFER_ERR_ARG    The table already has that name, the name is empty or a pattern, the
+ *                         dtype is unknown, or a size is negative. This and any other error leave
+ *                         the model unchanged.
+ * @retval XFER_ERR_UNSUPPORTED  A name with more numbers than this library supports.
  * @retval XFER_ERR_OVERFLOW  Its bytes do not fit in 62 bits.
  * @retval XFER_ERR_STATE  A refit was made of the model.
  */
@@ -121,8 +122,8 @@ XFER_API XFER_MUST_CHECK xfer_status xfer_model_add(xfer_model *model, const cha
 /** How one framework holds a model. */
 typedef struct xfer_side xfer_side;
 
-/** What an engine's kernels did to the expert weights after loading: OR of these. It cannot be
- * seen from outside, so the caller must say it. */
+/** How an engine's kernels changed the expert weights after loading: OR of these. The library
+ * cannot detect this, so the caller must say it. */
 typedef enum xfer_weights {
   XFER_WEIGHTS_LOADED = 1,      /**< Nothing: w13 is [E, gate rows then up rows, hidden]. */
   XFER_WEIGHTS_UP_FIRST = 2,    /**< w13 has the up rows first. */
@@ -134,26 +135,26 @@ typedef enum xfer_weights {
 typedef struct xfer_side_options {
   size_t struct_size; /**< Set by XFER_SIDE_OPTIONS_INIT. */
   int32_t first_rank; /**< The side's ranks are first_rank, first_rank + 1, ... */
-  uint32_t weights;   /**< OR of XFER_WEIGHTS_*; required of "vllm:" unless the SPEC says it. If
-                           the SPEC says it too, the two must agree, except that the SPEC overrides
-                           LOADED alone. Bits other than LOADED are refused of a framework whose
-                           SPEC has no such items. */
+  uint32_t weights;   /**< OR of XFER_WEIGHTS_*; "vllm:" requires it unless the SPEC says it. If the
+                           SPEC says it too, the two must agree, except that the SPEC overrides
+                           LOADED alone. If a framework's SPEC has no such items, bits other than
+                           LOADED are an error. */
   const int32_t *map_experts; /**< [map_first[n_map]] Expert map: the experts that each
                                  expert-parallel rank holds, in local order; an expert may occur
                                  again (redundant experts). NULL: the SPEC's rule, else linear. */
   const int32_t *map_first;   /**< [n_map + 1] Where each rank's list begins in map_experts. */
   int64_t n_map;              /**< The SPEC's ep; 0: no map. */
-  const int32_t *ranks; /**< [n_ranks] The side's ranks, in its own order, in place of first_rank.
+  const int32_t *ranks; /**< [n_ranks] The side's ranks, in its own order, instead of first_rank.
                              NULL: first_rank and on. */
   int64_t n_ranks;      /**< As many as the side has; 0: see `ranks`. */
-  const char *const *item_names; /**< [n_items] Items beside those of the SPEC: "tp", a flag such as
-                                    "loaded", or a choice such as "experts=stacked". A name that has
-                                    its number in it, as "tp2" has, is refused. */
+  const char *const *item_names; /**< [n_items] Items in addition to those of the SPEC: "tp", a flag
+                                    such as "loaded", or a choice such as "experts=stacked". A name
+                                    that contains its number, such as "tp2", is an error. */
   const int32_t *item_values;    /**< [n_items] The number of each; a flag: 1; a choice: unused. */
   int64_t n_items;               /**< Number of items. */
   const xfer_rules *rules;       /**< NULL: the library's own. */
-  int32_t partial; /**< 1: of weights that lie in one tensor, some may be ignored; a run leaves
-                        the ignored ones' elements there as they are. */
+  int32_t partial; /**< 1: of weights that lie in one tensor, some may be ignored; a run leaves the
+                        elements of the ignored ones unchanged. */
   int32_t strict;  /**< 1: a pattern of xfer_side_ignore() must match a tensor of the model. */
 } xfer_side_options;
 #define XFER_SIDE_OPTIONS_INIT                                                                     \
@@ -169,7 +170,7 @@ typedef struct xfer_side_options {
  * items; docs/refit.md.
  * @param options  NULL: all defaults.
  * @retval XFER_ERR_ARG  The SPEC has an unknown, repeated or impossible item; a vLLM side does not
- *                       say what its kernels did to the weights; or an option contradicts the SPEC
+ *                       say how its kernels changed the weights; or an option contradicts the SPEC
  *                       or another option.
  * @retval XFER_ERR_IO        A file of map= is unreadable or malformed.
  * @retval XFER_ERR_OVERFLOW  More than 2^24 ranks.
@@ -189,16 +190,17 @@ XFER_API int xfer_side_size(const xfer_side *side);
  * @param axis        "tp", "cp", "dp", "pp", "ep", "etp", "edp", "replicate" or "engine".
  * @param rank        A rank of the side.
  * @param coordinate  Receives it.
- * @retval XFER_ERR_ARG  No such axis, or the rank is not the side's.
+ * @retval XFER_ERR_ARG  There is no such axis, or the rank is not in the side.
  */
 XFER_API XFER_MUST_CHECK xfer_status xfer_side_coordinate(const xfer_side *side, const char *axis,
                                                           int rank, int *coordinate);
 
 /**
- * Rename: names of the framework that match `from` are known to the rules as `to`. Each `*` stands
- * for any text, and the n-th of `to` is what the n-th of `from` matched. Renames apply in the order
- * in which they were given, each to the result of the one before; two names that become one are an
- * error. For example "base_model.model.*" -> "*", then "*.base_layer.*" -> "*.*".
+ * Rename the framework's tensors: the rules know names that match `from` as `to`. Each `*` stands
+ * for any text, and the n-th `*` of `to` stands for the text that the n-th of `from` matched.
+ * Renames apply in the order in which they were given, each to the result of the previous one; two
+ * names that become the same are an error. For example "base_model.model.*" -> "*", then
+ * "*.base_layer.*" -> "*.*".
  *
  * This and the functions below return XFER_ERR_ARG for an invalid pattern, and XFER_ERR_STATE once
  * a refit was made of the side. Strings are copied.
@@ -206,16 +208,16 @@ XFER_API XFER_MUST_CHECK xfer_status xfer_side_coordinate(const xfer_side *side,
 XFER_API XFER_MUST_CHECK xfer_status xfer_side_rename(xfer_side *side, const char *from,
                                                       const char *to);
 
-/** Ignore names that are not weights: they are counted, and otherwise left alone. "*" stands for
- * any text. The pattern applies to the table's names and to those that are handed in alike: what
- * it keeps out although it is wanted is missing. Names that contain `_extra_state` and tensors
- * without elements are always ignored. Scales of weights that are quantised on the way are
- * ignored with them or not at all. */
+/** Ignore names that are not weights: the library counts them and does nothing else with them. "*"
+ * stands for any text. The pattern applies both to the table's names and to those that are handed
+ * in; a needed tensor that it leaves out is missing. The library always ignores names that contain
+ * `_extra_state`, and tensors without elements. Scales of weights that are quantised on the way can
+ * only be ignored together with their weights. */
 XFER_API XFER_MUST_CHECK xfer_status xfer_side_ignore(xfer_side *side, const char *pattern);
 
 /**
  * Say how the side holds the tensors whose table names match `pattern`, instead of its rules: for
- * parts of a model that the rules do not know, such as a vision tower.
+ * parts of a model that the rules do not cover, such as a vision tower.
  *
  * @param side     The side.
  * @param pattern  "*" stands for any text.
@@ -226,22 +228,22 @@ XFER_API XFER_MUST_CHECK xfer_status xfer_side_place(xfer_side *side, const char
 
 /**
  * Say that one rank of a training side hands in the tensors that match `pattern` whole, under the
- * table's names: the source of the misc path, for tensors whose layout no rule knows. A refit
- * refuses a generation side with this.
+ * table's names. It is the source of misc tensors, whose layout no rule describes. A refit refuses
+ * a generation side with such a rank.
  */
 XFER_API XFER_MUST_CHECK xfer_status xfer_side_give_whole(xfer_side *side, const char *pattern,
                                                           int rank);
 
-/** Say that the side holds the tensors that match `pattern` in another element type than the
- * table, as vLLM has the router of GLM-4.5 in f32. Where the sides then differ,
- * xfer_refit_tensors() has a conversion; a pair of types without one is refused by name. Where
- * the model's weights are f8e4m3 with block scales and the training side is told bf16 or f32
- * ("*" will do), they are quantised on the way: their scales are computed, and the training side
- * has none. For a side whose SPEC has quant= this says which weights are not quantised. A rank
- * that knows only one side cannot know of this: such ranks must be told both.
+/** Say that the side holds the tensors that match `pattern` in another element type than the table,
+ * as vLLM holds the router of GLM-4.5 in f32. If the sides then differ, xfer_refit_tensors() has a
+ * conversion; if none exists for the two types, the refit fails and names the tensor. If the
+ * model's weights are f8e4m3 with block scales, and the type of the training side is bf16 or f32
+ * ("*" is enough), the plan quantises them on the way: it computes their scales, and the training
+ * side has none. For a side whose SPEC has quant= this says which weights are not quantised. A rank
+ * that knows only one side cannot know of this, so all ranks must know both.
  *
- * `dtype` 0: elements as the table has them, or as quant= of the side's SPEC has them quantised,
- * whatever the side's rules say of their type and values. */
+ * `dtype` 0: elements as in the table, or quantised as quant= of the side's SPEC says, whatever the
+ * side's rules say about their type and values. */
 XFER_API XFER_MUST_CHECK xfer_status xfer_side_dtype(xfer_side *side, const char *pattern,
                                                      int32_t dtype);
 
@@ -255,15 +257,17 @@ typedef struct xfer_refit xfer_refit;
  *
  * @param refit  Receives the refit; the caller owns it. The model and the sides may be destroyed.
  * @param model  The model.
- * @param train  Where the weights come from; NULL: not known on this rank.
- * @param gen    Where they go; NULL: not known on this rank. The list of tensors must then not
- *               depend on it: if one side has some that the other has not, such as the layers of a
- *               draft model or the head of a tied one, all ranks must be told both sides, or ignore
- *               these.
+ * @param train  Where the weights come from; NULL: this rank does not know it.
+ * @param gen    Where they go; NULL: this rank does not know it. The list of tensors must then not
+ *               depend on it: if one side has tensors that the other lacks, such as the layers of a
+ *               draft model or the head of a tied one, all ranks must know both sides, or ignore
+ *               these tensors.
  * @retval XFER_ERR_ARG          Both are NULL, a pattern given to a side matches nothing or does
- *                               not apply, or nothing is left to refit; the text has the pattern.
- * @retval XFER_ERR_UNSUPPORTED  Tensors that no rule knows and nothing declares; the text has the
- *                               first and their number. Or a cut that the framework would refuse.
+ *                               not apply, or nothing is left to refit; the text quotes the
+ *                               pattern.
+ * @retval XFER_ERR_UNSUPPORTED  Tensors that no rule covers and no call declares; the text gives
+ *                               the first and their number. Or a cut that the framework would
+ *                               refuse.
  * @retval XFER_ERR_MISMATCH     The sides hold a tensor in different element types or blocks.
  * @retval XFER_ERR_SHAPE        A shape does not fit the model's configuration or the SPEC.
  * @since 0.1
@@ -280,7 +284,7 @@ XFER_API const xfer_tensor *xfer_refit_tensors(const xfer_refit *refit, size_t *
 /** How many ranks a comm must have: one more than the highest rank of either side. */
 XFER_API int xfer_refit_ranks(const xfer_refit *refit);
 
-/** What a tensor of the join is in the table. */
+/** The place of a tensor of the join in the table. */
 typedef struct xfer_refit_tensor {
   const char *hf;    /**< The table's name; for experts that the table lists one by one with
                           "{expert}" in place of the number. */
@@ -295,8 +299,9 @@ typedef struct xfer_refit_tensor {
   int64_t half_first; /**< See half_dim. */
   int64_t half_step;  /**< See half_dim. */
   int32_t layer;      /**< -1: outside the layers. */
-  int32_t misc;       /**< 1: no tensor of the engine's; a named buffer or the callback takes it. */
-  int32_t hook;       /**< 1: the engine makes other values of it after loading. */
+  int32_t misc;       /**< 1: the engine has no such tensor; a named buffer or the callback takes
+                           it. */
+  int32_t hook;       /**< 1: the engine computes other values from it after loading. */
 } xfer_refit_tensor;
 
 /** The i-th tensor of xfer_refit_tensors(). @retval XFER_ERR_ARG No such tensor. */
@@ -311,11 +316,11 @@ typedef struct xfer_refit_report_data {
   uint64_t payload_bytes;   /**< Each tensor of the table once. */
   uint64_t ruled_bytes;     /**< Of these, placed by a rule on the generation side. */
   uint64_t misc_bytes;      /**< Of these, for a named buffer or a callback: delivered whole, or the
-                                 rank's share where the engine makes other values of it. */
+                                 rank's share if the engine computes other values from it. */
   uint64_t delivered_bytes; /**< Every generation-local tensor of every rank, padding included. */
-  uint64_t hooks;           /**< Tensors of which the engine needs other values than a copy. */
+  uint64_t hooks;           /**< Tensors from which the engine's values must be computed. */
   uint64_t ignored;       /**< Tensors of the table that a declared pattern ignores, or that a side
-                               is known to have none of (extra layers in a serving engine). */
+                               is known not to hold (extra layers in a serving engine). */
   uint64_t duplicates;    /**< Tensors held under a second name, as tied embeddings are. */
   uint64_t largest_bytes; /**< Of one tensor of the plan. */
 } xfer_refit_report_data;
@@ -324,13 +329,13 @@ typedef struct xfer_refit_report_data {
     sizeof(xfer_refit_report_data), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0                                   \
   }
 
-/** Fill `report`: the fields that its struct_size has. */
+/** Fill the fields of `report` that its struct_size covers. */
 XFER_API XFER_MUST_CHECK xfer_status xfer_refit_report(const xfer_refit *refit,
                                                        xfer_refit_report_data *report);
 
 /* ---- the local tensors of a rank ------------------------------------------------------------ */
 
-/** The framework tensors of one rank, and where each lies once it was handed in. */
+/** The framework's tensors of one rank, and the address of each once it was handed in. */
 typedef struct xfer_locals xfer_locals;
 
 /** Which side's. */
@@ -344,17 +349,20 @@ typedef struct xfer_local {
   int32_t n_dims;               /**< Of the tensor. */
   int32_t n_parts;              /**< Tensors of the join that lie in it. */
   int64_t shape[XFER_MAX_DIMS]; /**< [n_dims] */
-  int32_t dims[XFER_MAX_DIMS];  /**< [n_dims] The dim of its tensors that each dim is. */
-  int32_t expert;               /**< The table's number of the one expert in it; -1: not of one. */
-  int32_t misc;                 /**< 1: not the framework's; left out, the callback takes it. */
-  const char *made;             /**< Misc: the tensor that the framework makes of it; NULL: none. */
+  int32_t dims[XFER_MAX_DIMS];  /**< [n_dims] For each dim, the corresponding dim of its tensors. */
+  int32_t expert;               /**< The table's number of the one expert in it; -1: it is not of
+                                     one expert. */
+  int32_t misc;                 /**< 1: not a tensor of the framework; if it is not handed in, the
+                                     callback takes it. */
+  const char *made;             /**< Misc: the tensor that the framework computes from it; NULL:
+                                     none. */
   int32_t made_dtype;           /**< That one's element type; its shape is the same. */
   uint32_t reserved;            /**< 0. */
 } xfer_local;
 
-/** A tensor's part inside a local tensor: rows [begin, end) of `dim` there. A tensor that has fewer
- * dims than the local tensor is one more expert, at the last index of the local tensor's dim 0; its
- * own dims are the local tensor's dims 1, 2, ...
+/** A tensor's part inside a local tensor: rows [begin, end) of `dim` there. If a tensor has fewer
+ * dims than the local tensor, it is one more expert, at the last index of the local tensor's dim 0;
+ * its own dims are the local tensor's dims 1, 2, ...
  */
 typedef struct xfer_local_part {
   uint64_t tensor;    /**< Index in xfer_refit_tensors(). */
@@ -367,13 +375,14 @@ typedef struct xfer_local_part {
 } xfer_local_part;
 
 /**
- * List what a rank has to hand in, for the sides that this process knows.
+ * List the tensors that a rank must hand in, for the sides that this process knows.
  *
  * @param locals  Receives the list; the caller owns it.
  * @param refit   Outlives the list.
- * @param rank    A rank of the comm. One that is in neither side has no local tensors.
+ * @param rank    A rank of the comm. A rank in neither side has no local tensors.
  * @retval XFER_ERR_ARG       A negative rank.
- * @retval XFER_ERR_SHAPE     A part does not lie in the framework's tensors as the rules say.
+ * @retval XFER_ERR_SHAPE     A part does not fit the framework's tensors as the rules describe
+ *                            them.
  * @retval XFER_ERR_OVERFLOW  A local tensor's bytes do not fit in memory's addresses.
  * @since 0.1
  */
@@ -393,8 +402,9 @@ XFER_API XFER_MUST_CHECK xfer_status xfer_locals_part_get(const xfer_locals *loc
 /**
  * Hand in one local tensor under the framework's name.
  *
- * A wrong tensor is noted, not refused: xfer_locals_bind() fails until the same tensor is handed in
- * correctly, by this call or by xfer_locals_update(). A name that is not in the list stays wrong.
+ * The call records a wrong tensor and does not fail: xfer_locals_bind() fails until the same tensor
+ * is handed in correctly, by this call or by xfer_locals_update(). A name that is not in the list
+ * stays wrong.
  *
  * @param locals   The list.
  * @param side     xfer_side_of
@@ -402,8 +412,8 @@ XFER_API XFER_MUST_CHECK xfer_status xfer_locals_part_get(const xfer_locals *loc
  * @param dtype    xfer_dtype
  * @param base     First element.
  * @param shape    [n_dims]
- * @param strides  [n_dims] In bytes, not looked at where a dim has one element; NULL: row-major
- *                 without gaps.
+ * @param strides  [n_dims] In bytes, ignored for a dim of one element; NULL: row-major without
+ *                 gaps.
  * @param n_dims   Number of dims.
  * @retval XFER_ERR_ARG    There is no such side, or this refit does not know it, or a wrong n_dims.
  * @retval XFER_ERR_NOMEM  Out of memory.
@@ -414,12 +424,12 @@ XFER_API XFER_MUST_CHECK xfer_status xfer_locals_give(xfer_locals *locals, int s
                                                       int n_dims);
 
 /**
- * Hand in a local tensor again, because it lies elsewhere or has other strides now, in place of
- * what was handed in under its name. Parameters as xfer_locals_give(). The next xfer_locals_bind()
- * binds what has changed.
+ * Hand in a local tensor again because its address or its strides have changed; it replaces the
+ * tensor that was handed in under its name. Parameters as for xfer_locals_give(). The next
+ * xfer_locals_bind() binds only the tensors that have changed.
  *
- * @retval XFER_ERR_MISMATCH  It is no tensor of this rank, or has another shape or type; the list
- *                            has it as it was.
+ * @retval XFER_ERR_MISMATCH  It is not a tensor of this rank, or has another shape or type; the
+ *                            list is unchanged.
  * @retval XFER_ERR_ARG       As xfer_locals_give().
  * @since 0.1
  */
@@ -429,50 +439,51 @@ XFER_API XFER_MUST_CHECK xfer_status xfer_locals_update(xfer_locals *locals, int
                                                         const int64_t *strides, int n_dims);
 
 /**
- * Bind everything that was handed in to a plan of the refit's tensors; if it bound to that plan
- * last, only what was handed in since. Local.
+ * Bind all tensors that were handed in to a plan of the refit's tensors; if the last call bound to
+ * the same plan, bind only those that were handed in since. Local.
  *
- * @retval XFER_ERR_MISMATCH  Something is missing, not wanted, of the wrong shape or type, or not
- *                            merged (lora); the text has the first and their number,
- *                            xfer_locals_problem() each. Once they are handed in rightly, or are
- *                            the callback's to take, call it again.
- * @retval XFER_ERR_ARG       The plan does not begin with the refit's tensors, or is another rank's
- *                            than the list.
+ * @retval XFER_ERR_MISMATCH  Tensors are missing, unknown, of the wrong shape or type, or not
+ *                            merged (lora); the text gives the first and their number, and
+ *                            xfer_locals_problem() lists all. Hand them in correctly, or set the
+ *                            callback, then call again.
+ * @retval XFER_ERR_ARG       The plan does not begin with the refit's tensors, or it is the plan of
+ *                            another rank than the list.
  * @retval XFER_ERR_STATE     A run of the plan is in flight, or it is a simulation.
  */
 XFER_API XFER_MUST_CHECK xfer_status xfer_locals_bind(xfer_locals *locals, xfer_plan *plan);
-/** The i-th thing that is wrong, as a sentence; NULL: there are no more. What is missing is listed
- * as of the last xfer_locals_bind(). */
+/** The i-th problem, as a sentence; NULL: there are no more. The missing tensors are those of the
+ * last xfer_locals_bind(). */
 XFER_API const char *xfer_locals_problem(const xfer_locals *locals, size_t i);
 /** How many names were handed in and ignored. */
 XFER_API size_t xfer_locals_ignored(const xfer_locals *locals);
 
 /**
- * Where a tensor of the join lies on this rank. `src` and `dst` are filled where the rank has a
- * part. Their arrays belong to the list, and are valid until the next call for another tensor.
+ * Where a tensor of the join lies on this rank. The call fills `src` and `dst` if the rank has a
+ * part there. Their arrays belong to the list, and are valid until the next call for another
+ * tensor.
  * @param has  Receives 1 for a source, 2 for a destination, 3 for both, 0 for none.
  * @retval XFER_ERR_ARG    There is no such tensor.
- * @retval XFER_ERR_STATE  What it lies in was not handed in.
+ * @retval XFER_ERR_STATE  The tensor that contains it was not handed in.
  * @retval XFER_ERR_SHAPE  Experts of one tensor have different strides.
  */
 XFER_API XFER_MUST_CHECK xfer_status xfer_locals_view(xfer_locals *locals, size_t tensor,
                                                       xfer_view *src, xfer_view *dst, int *has);
 
 /** Called for each misc tensor that was not handed in by name, with its name in the list and this
- * rank's part, row-major: the whole tensor where no rule knows it, this rank's share where the
- * engine makes other values of it (Mamba's A of A_log). The memory is the library's and valid
- * during the call. */
+ * rank's part, row-major: the whole tensor if no rule covers it, this rank's share if the engine
+ * computes other values from it (Mamba's A from A_log). The memory belongs to the library and is
+ * valid during the call. */
 typedef void (*xfer_misc_fn)(void *context, const char *name, int32_t dtype, const int64_t *shape,
                              int n_dims, const void *data);
 
-/** Receive misc tensors by callback. Those that were not handed in get memory of the library at
- * bind, host memory that the plan's device reaches. It belongs to the list, which must then
- * outlive the runs of the plan. `fn` NULL: no callback, and what has no memory yet is missing if
- * it is not handed in. */
+/** Receive misc tensors by callback. At bind the library allocates memory for those that were not
+ * handed in: host memory that the plan's device can access. It belongs to the list, which must then
+ * outlive the runs of the plan. `fn` NULL: no callback; a tensor that has no memory yet is missing
+ * unless it is handed in. */
 XFER_API XFER_MUST_CHECK xfer_status xfer_locals_take_misc(xfer_locals *locals, xfer_misc_fn fn,
                                                            void *context);
-/** Wait as by xfer_plan_wait(), whose errors and parameters it has, then make the callbacks on
- * the calling thread. Collective. */
+/** Wait like xfer_plan_wait(), with the same parameters and errors, then call the callbacks on the
+ * calling thread. Collective. */
 XFER_API XFER_MUST_CHECK xfer_status xfer_locals_wait(xfer_locals *locals, xfer_plan *plan,
                                                       uint64_t timeout_ms);
 

@@ -2,28 +2,29 @@
  * @file xfer.h
  * Move sharded tensors from any mesh and layout to any other.
  *
- * A *mesh* names the ranks, a *layout* says which elements of a tensor each of them holds, a *view*
- * says where a rank's part lies in its memory. Two layouts of one tensor make a *plan*; a *comm*
- * carries it out. Planning is pure arithmetic on metadata and the same on every rank.
+ * A *mesh* names the ranks, a *layout* says which elements of a tensor each of them holds, and a
+ * *view* says where a rank's part lies in its memory. A *plan* turns the two layouts of each tensor
+ * into moves, and a *comm* carries them out. Planning is pure arithmetic on metadata and the same
+ * on every rank.
  *
- * Conventions, true of every function unless its comment says otherwise:
- * - It returns XFER_OK (0) or a negative xfer_status; xfer_last_error() then has one sentence with
- * the values. An output is written only on success.
- * - Inputs are copied: a mesh may be destroyed once a layout was made of it.
+ * These conventions hold for every function unless its comment says otherwise:
+ * - It returns XFER_OK (0) or a negative xfer_status; after a failure xfer_last_error() returns one
+ * sentence with the values. The function writes an output only on success.
+ * - It copies its inputs: for example, a mesh may be destroyed once a layout was made of it.
  * - Options, descriptions and reports begin with their size: start from the _INIT macro of each.
- * - Objects of different comms may be used from different threads at once; one comm and all that
- * was made with it belong to one thread at a time. Meshes and layouts never change once made.
- * - A forked child is not a rank. It may destroy its copies of its parent's objects over host
- *   memory, which the other ranks do not notice, or leave them; it must make no other call on them.
- *   Those by which ranks meet fail with XFER_ERR_STATE, and the other ranks do not notice.
+ * - Different threads may use objects of different comms at the same time; a comm, and everything
+ * made with it, belongs to one thread at a time. Meshes and layouts never change.
+ * - A forked child is not a rank. It may leave its copies of its parent's objects over host memory,
+ *   or destroy them, which the other ranks do not notice; it must make no other call on them. Calls
+ *   by which ranks meet fail there with XFER_ERR_STATE, and the other ranks do not notice.
  * - "Collective" means: every rank of the comm makes the same calls in the same order. A collective
- *   call agrees on its status before it returns: if one rank fails, all do, the others with
+ *   call agrees on its status before it returns: if one rank fails, all fail, the others with
  *   XFER_ERR_PEER.
- * - Comments list the statuses that are specific to a function. Any may also return XFER_ERR_ARG
- *   for a NULL that is not allowed, XFER_ERR_NOMEM, and XFER_ERR_UNSUPPORTED for an option that
- *   only a newer library knows; and a collective one XFER_ERR_PEER or XFER_ERR_COMM where another
- *   rank failed, XFER_ERR_TIMEOUT where one did not arrive, and XFER_ERR_MISMATCH where ranks are
- *   in different calls, or have different versions of this library.
+ * - Comments list the statuses that are specific to a function. Any function may also return
+ *   XFER_ERR_ARG for a NULL that is not allowed, XFER_ERR_NOMEM, and XFER_ERR_UNSUPPORTED for an
+ *   option that only a newer library knows. A collective function may also return XFER_ERR_PEER or
+ *   XFER_ERR_COMM if another rank failed, XFER_ERR_TIMEOUT if a rank did not arrive, and
+ *   XFER_ERR_MISMATCH if ranks are in different calls, or have different versions of this library.
  *
  * Sizes: bytes are size_t, elements and indices int64_t, ranks int. Intervals are half-open.
  */
