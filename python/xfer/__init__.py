@@ -1,8 +1,8 @@
 """xfer: move sharded tensors from any mesh and layout to any other.
 
-A *mesh* names the ranks, a *layout* says which elements of a tensor each of them holds, arrays say where a rank's part
-lies. Two layouts make a *plan*; a *comm* carries it out. This package is the C library (`xfer/xfer.h`, `xfer/refit.h`)
-with the arrays of torch, NumPy and CuPy; it has no arithmetic of its own.
+A *mesh* names the ranks, a *layout* says which elements of a tensor each of them holds, and arrays say where a rank's
+part lies. A *plan* turns two layouts into moves, and a *comm* carries them out. This package is the C library
+(`xfer/xfer.h`, `xfer/refit.h`) with the arrays of torch, NumPy and CuPy; it has no arithmetic of its own.
 
     mesh = xfer.Mesh([2, 4])
     src = xfer.Layout(mesh, [4096, 11008], "bf16", [xfer.Shard(0), xfer.Replicate()])

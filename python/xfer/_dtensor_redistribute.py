@@ -47,17 +47,17 @@ def redistribute(
     ranks: Ranks = None,
     meaning: str | None = None,
 ) -> Any:
-    """A DTensor on another mesh: any mesh and placements to any other. Collective over all ranks of the comm.
+    """Move a DTensor to another mesh: from any mesh and placements to any other. Collective over all ranks of the comm.
 
-    tensor: the DTensor; None on a rank that has none. mesh, placements: where it goes; None on a rank that does not
-    know. Each is the same mesh on all ranks that have it, and so no part of one, such as mesh["tp"]. meaning: of
-    `_StridedShard` in the source, see layout_of(); in the target it is an order of cuts, and pieces only where its
-    factor tells no order. Returns the new DTensor, or None where `mesh` is None. Not differentiable.
+    tensor: the DTensor; None on a rank that has none. mesh, placements: those of the result; None on a rank that does
+    not know them. Each mesh must be the same on all ranks that have it, so a submesh such as mesh["tp"] is an error.
+    meaning: of `_StridedShard` in the source, see layout_of(); in the target it means an order of axes, and pieces only
+    if its factor fits no order. Returns the new DTensor, or None if `mesh` is None. Not differentiable.
 
-    stream: see stream_pointer(); the new tensor is one that torch made on it.
+    stream: see stream_pointer(); torch makes the new tensor on it.
 
-    Raises TypeError for Partial, ValueError where a local tensor has another shape than the placements say; on the
-    other ranks PeerError.
+    Raises TypeError for Partial, ValueError if a local tensor has another shape than the placements give; PeerError on
+    the other ranks.
     """
     needed("comm", comm, "comm")
     request = _Request(tensor, mesh, placements, comm, ranks, meaning)

@@ -1,5 +1,5 @@
-"""Modules whose parameters are cut as flattened tensors: FSDP1's flat parameters and DeepSpeed's ZeRO-3 partitions.
-What a rank holds of each is one range of its row-major order, used where it lies.
+"""Modules whose parameters are cut as flattened tensors: FSDP1's flat parameters and DeepSpeed's ZeRO-3 partitions. A
+rank holds one range of the row-major order of each, which is used in place.
 
 Source: torch 2.14.0, torch/distributed/fsdp/_flat_param.py (FlatParameter); DeepSpeed 0.19.8,
 deepspeed/runtime/zero/partition_parameters.py (`_partition_param`). These attributes are private to them.
@@ -22,8 +22,8 @@ _WRAPPERS = ("_fsdp_wrapped_module.", "_checkpoint_wrapped_module.")
 
 @dataclass(frozen=True)
 class FlatPart:
-    """The elements first <= i < last of the row-major order of a tensor, and the 1-D memory that holds them; where the
-    range reaches past the end that is padding."""
+    """The elements first <= i < last of the row-major order of a tensor, and the 1-D memory that holds them; a range
+    past the end is padding."""
 
     shape: tuple[int, ...]
     first: int
@@ -95,8 +95,8 @@ def is_flat(module: Any) -> bool:
 
 
 def flat_parts(module: Any) -> dict[str, Any]:
-    """What this rank holds of a module's state dict: a FlatPart of each parameter that is cut, and as it is each tensor
-    that is whole on all ranks. Nothing is gathered; the module must not be in a forward or backward pass."""
+    """The tensors of a module's state dict as this rank holds them: a FlatPart for each parameter that is cut, and the
+    tensor itself if it is whole on all ranks. Gathers nothing; the module must not be in a forward or backward pass."""
     parts: dict[str, Any] = {}
     flats = []
     for prefix, flat in _handles(module):

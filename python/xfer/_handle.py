@@ -12,9 +12,9 @@ if TYPE_CHECKING:
 
 
 class Handle:
-    """Owns one object of the library. Closed by close(), by `with`, or when it is collected; then all else raises
-    ValueError. What its open users still need stays until the last of them is closed. It cannot be copied or
-    pickled: two owners would give it back twice."""
+    """Owns one object of the library. close(), `with` or the garbage collector closes it; any other use then raises
+    ValueError. Objects that its open users still need stay until the last of them is closed. It cannot be copied or
+    pickled, since two owners would release it twice."""
 
     _kind = ""  # "mesh" for an xfer_mesh
     _makers = ""  # what makes one, where the constructor alone does not
@@ -52,7 +52,7 @@ class Handle:
         return self._closed
 
     def close(self) -> None:
-        """Give the object back. Closing twice is fine."""
+        """Release the object. Closing twice is fine."""
         self._closed = True
         if self._n_users > 0:
             return

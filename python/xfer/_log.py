@@ -16,10 +16,10 @@ _told: Any = None  # C holds it
 
 
 def log_to(where: logging.Logger | Callable[[str, int, str], None] | None, level: str = "info") -> None:
-    """Hand each line about what the library does to a Logger, or to a function of (level, rank, line); None: to nobody.
+    """Pass each line of the library's log to a Logger, or to a function of (level, rank, line); None: to nobody.
 
-    level: "warn", calls that fail; "info", also comms, plans and commits; "trace", also runs and their steps. For the
-    whole process. The function is called by any thread that calls the library, and calls nothing of it.
+    level: "warn", calls that fail; "info", also comms, plans and commits; "trace", also runs and their steps. Applies
+    to the whole process. Any thread that calls the library calls the function, which must not call the library.
     """
     global _told
     number_of = choice(level, _LEVELS, "level")

@@ -1,15 +1,15 @@
-"""What a loader does with a checkpoint, recorded by letting it run on tensors without data.
+"""What a loader does with a checkpoint, recorded by running it on tensors without data.
 
 A model's own load_weights() says exactly where each element of a checkpoint goes. capture() runs it on meta tensors and
-returns that: strided copies of the checkpoint's tensors into the parameters, and by name all values that are no copies.
+returns strided copies of the checkpoint's tensors into the parameters, and the names of all values that are not copies.
 
     found = capture(model, {"model.embed_tokens.weight": ("bf16", (151936, 2560)), ...})
     for copy in found.copies:
         print(copy.source, copy.source_box, "->", copy.target, copy.target_offset, copy.shape, copy.target_strides)
 
-Views (narrow, chunk, transpose, reshape, view as another type of the same size) need nothing; clone, contiguous, cat,
-stack, pad, choices by known indices, fill_(x.item()) and casts that keep the values are followed; anything else that
-computes is named in `made`.
+Views (narrow, chunk, transpose, reshape, view as another type of the same size) need nothing. capture() follows clone,
+contiguous, cat, stack, pad, choices by known indices, fill_(x.item()) and casts that keep the values; it names any
+other computation in `made`.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ __all__ = ["Capture", "Copy", "Made", "TargetBox", "capture", "destinations"]
 @dataclass(frozen=True)
 class Copy:
     """Elements of a checkpoint's tensor that lie in a parameter. Offsets and strides are in elements, of the tensor and
-    of the parameter, each dense and row-major as it was declared. is_bits: the parameter, of another type, takes their
-    bits as they are, which the loader sees as its type."""
+    of the parameter, each dense and row-major as declared. is_bits: the loader reads the tensor as the parameter's
+    type, so the parameter takes the bits unchanged."""
 
     source: str
     source_offset: int
@@ -52,7 +52,7 @@ class Copy:
 
 @dataclass(frozen=True)
 class Made:
-    """Elements of a parameter that are no copies: what made them, and of which of the checkpoint's tensors."""
+    """Elements of a parameter that are not copies: what computed them, and from which of the checkpoint's tensors."""
 
     target: str
     target_offset: int
@@ -64,7 +64,7 @@ class Made:
 
 @dataclass(frozen=True)
 class TargetBox:
-    """A box of a checkpoint's tensor, lo <= x < hi, and where it lies in a parameter: element x at target_offset plus
+    """A box of a checkpoint's tensor, lo <= x < hi, and its place in a parameter: element x lies at target_offset plus
     the sum of (x[d] - lo[d]) * strides[d], in elements. is_bits: as in Copy."""
 
     lo: tuple[int, ...]
@@ -86,11 +86,11 @@ def _form(tensor: Any) -> _Form:
 
 @dataclass
 class Capture:
-    """What a loader did; where it wrote twice, the last. missing: parameters with elements that nothing wrote, and how
-    many. unused: tensors of the checkpoint that no copy and no made value is of. derived: attributes of the module and
-    its parts, no parameters or buffers, that have something of the checkpoint. sources: the shapes of what is copied,
-    by name. targets: of the parameters that are copied to, the shape, and the strides in dims of more than one
-    index."""
+    """What a loader did; if it wrote an element twice, the last write. missing: parameters with elements that it did
+    not write, and how many. unused: tensors of the checkpoint from which no copy and no made value comes. derived:
+    attributes of the module and its parts, neither parameters nor buffers, that contain data of the checkpoint.
+    sources: the shapes of the copied tensors, by name. targets: for the parameters that copies go to, the shape, and
+    the strides of dims of more than one index."""
 
     copies: list[Copy] = field(default_factory=list)
     made: list[Made] = field(default_factory=list)
@@ -101,11 +101,11 @@ class Capture:
     targets: dict[str, _Form] = field(default_factory=dict)
 
     def boxes(self, checkpoint: Mapping[str, tuple[Any, Iterable[int]]]) -> dict[str, list[TargetBox]]:
-        """The copies as boxes of each tensor of the checkpoint, as a layout by boxes and its view have them: a copy
-        that is no box is several, and one that repeats an element is one for each time.
+        """The copies as boxes of each tensor of the checkpoint, for a layout by boxes and its view. A copy that is not
+        a box becomes several, and one that repeats an element becomes one for each repetition.
 
-        Raises ValueError for a copy of more than 4096 boxes, and for a tensor that is none of the checkpoint's or of
-        another shape than when it was captured, by name.
+        Raises ValueError for a copy of more than 4096 boxes, and, with its name, for a tensor that is not in the
+        checkpoint or has another shape than when it was captured.
         """
         found: dict[str, list[TargetBox]] = {}
         for name, shape in self.sources.items():
@@ -252,11 +252,11 @@ def parts_of(found: Capture, boxes: Iterable[TargetBox], dtype: Any, memory: Cal
 def destinations(
     found: Capture, checkpoint: Mapping[str, tuple[Any, Iterable[int]]], module: Any
 ) -> dict[str, tuple[Layout, View]]:
-    """Of each tensor of a checkpoint that a capture copies, this rank's boxes as a layout of its own and where they lie
-    in the module's real parameters: what a plan's destination needs. Making the plan gathers the other ranks' boxes.
+    """For each tensor of a checkpoint that a capture copies, this rank's boxes as a layout of its own, and their place
+    in the module's real parameters: the destination of a plan. Making the plan gathers the other ranks' boxes.
 
-    Raises TypeError where a parameter has another element type than the checkpoint, since nothing is converted, and
-    ValueError where it is not there or has another shape or strides than the one that was captured.
+    Raises TypeError if a parameter has another element type than the checkpoint, since nothing is converted, and
+    ValueError if it is missing or has another shape or strides than the captured one.
     """
     memory = dict(_named(module))
     made = {}
@@ -276,15 +276,15 @@ def capture(
     load: Callable[[Iterator[tuple[str, Any]]], Any] | None = None,
     after: Callable[[], Any] | None = None,
 ) -> Capture:
-    """Record what loading a checkpoint does to the parameters and buffers of a module, on any device. None of them is
-    written to, but the loader may replace them.
+    """Record what loading a checkpoint does to the parameters and buffers of a module, on any device. It writes to none
+    of them, but the loader may replace them.
 
     module: best on the meta device; there a loader may replace parameters. checkpoint: {name: (dtype, shape)}.
     load: called with an iterator of (name, tensor); None: module.load_weights.
-    after: called then, for what an engine does to the weights once they are there.
+    after: called after load, for changes that an engine makes to the loaded weights.
 
-    Raises ValueError where the loader looks at a value, since there is none, but to fill a parameter with it; and
-    whatever the loader raises.
+    Raises ValueError if the loader reads a value, since there is none, except to fill a parameter with it; and any
+    error of the loader.
     """
     recorder, tensors = Recorder(), {}
     for name, row in checkpoint.items():

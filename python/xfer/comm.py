@@ -1,4 +1,4 @@
-"""Comms: the ranks, and how bytes travel between them."""
+"""Comms: groups of ranks with a transport between them."""
 
 from __future__ import annotations
 
@@ -38,15 +38,15 @@ _WORD = 512  # bytes that a rank says of itself before a collective call
 
 
 def nccl_id() -> bytes:
-    """A new ncclUniqueId, made on one rank for Comm.nccl() and handed to the others. It serves for one comm."""
+    """A new ncclUniqueId: one rank makes it for Comm.nccl() and sends it to the others. It serves for one comm."""
     made = create_string_buffer(_bootstrap.NCCL_ID_BYTES)
     plugin("nccl").xfer_nccl_id(made)
     return made.raw
 
 
 class Agreed:
-    """What its block raises on one rank is raised on all, whose turn it is to come to such a block. tell: _tell() of a
-    comm, or what is like it: told what is wrong here, in a sentence, or None."""
+    """An error that its block raises on one rank is raised on all ranks, each of which must come to such a block. tell:
+    _tell() of a comm, or a similar function: it receives what is wrong here, as a sentence, or None."""
 
     __slots__ = ("_tell",)
 
@@ -82,14 +82,15 @@ class _Staging:
 
 
 class Comm(_handle.Handle):
-    """The ranks. Made by Comm.local(), host(), mpi(), nccl() or cuda(); its plans may be closed after it.
+    """A group of ranks with a transport between them. Make one by Comm.local(), host(), mpi(), nccl() or cuda(). You
+    may close its plans after it.
 
-    A comm and all that was made with it is used by one thread at a time; another one, or a forked child, gets a
-    StateError. What is closed while a call is in progress is given back after it. "Collective" means: every rank makes
-    the same calls in the same order. If one rank fails, all do, the others with PeerError.
+    Only one thread at a time may use a comm and everything made with it; another thread, or a forked child, gets a
+    StateError. If an object is closed while a call is in progress, it is released after the call. "Collective" means:
+    every rank makes the same calls in the same order. If one rank fails, all fail, the others with PeerError.
 
-    Waiting calls give the GIL back, and on the main thread let handlers of signals run. One that raises, as Ctrl-C's,
-    ends the call; the comm is then as after a deadline that was missed.
+    Waiting calls release the GIL, and on the main thread they run signal handlers. If a handler raises, such as that of
+    Ctrl-C, the call ends; the comm is then in the same state as after a missed deadline.
     """
 
     _kind = "comm"
@@ -116,8 +117,8 @@ class Comm(_handle.Handle):
 
     @classmethod
     def local(cls, n_ranks: int) -> list[Comm]:
-        """A list of comms, one for each rank, whose ranks are threads of this process; each belongs to one. Host
-        memory."""
+        """A list of comms, one for each rank, whose ranks are threads of this process; each comm belongs to one thread.
+        Host memory."""
         if checked(c_int, n_ranks, "n_ranks") < 1:
             raise ArgError(f"n_ranks is {n_ranks}: want at least 1")
         handles = (c_void_p * n_ranks)()
@@ -136,13 +137,13 @@ class Comm(_handle.Handle):
         prefix: str = "xfer",
         timeout_s: float = _bootstrap.WAIT_S,
     ) -> Comm:
-        """Of processes of one host, which share memory and meet by an all-gather. Host memory. Collective.
+        """A comm of processes of one host, which share memory and meet through an all-gather. Host memory. Collective.
 
-        gather, prefix, timeout_s: as in cuda(); used to meet and not afterwards. A process that ends, or a rank that
-        misses a deadline, ends the waits of all others with an error that names it.
+        gather, prefix, timeout_s: as for cuda(); used to meet and not afterwards. If a process ends, or a rank misses a
+        deadline, the waits of all others end with an error that names it.
 
-        Raises CommError where the all-gather fails or a rank is on another host, PeerError where another rank failed,
-        TimeoutError where a rank does not come to a store in time.
+        Raises CommError if the all-gather fails or a rank is on another host, PeerError if another rank failed,
+        TimeoutError if a rank does not come to a store in time.
         """
         made = cls()
         make = partial(made._call, lib.xfer_comm_create_host, made._out())
@@ -151,10 +152,11 @@ class Comm(_handle.Handle):
 
     @classmethod
     def mpi(cls, comm: Any = None) -> Comm:
-        """Of the ranks of an mpi4py communicator (COMM_WORLD), in its order. Host memory. Collective.
+        """A comm of the ranks of an mpi4py communicator (default COMM_WORLD), in the same order. Host memory.
+        Collective.
 
-        Raises UnsupportedError where libxfer_mpi cannot be loaded, or is of another MPI than mpi4py, and StateError
-        where MPI has not begun or has ended.
+        Raises UnsupportedError if libxfer_mpi cannot be loaded, or uses another MPI than mpi4py, and StateError if MPI
+        is not initialized or is finalized.
         """
         made = cls()
         pointer, made._on_main_only = _bootstrap.mpi_comm(comm), _bootstrap.mpi_main_only()
@@ -171,18 +173,19 @@ class Comm(_handle.Handle):
         device: int | None = None,
         timeout_s: float = _bootstrap.WAIT_S,
     ) -> Comm:
-        """Of ranks that own one GPU each, over NCCL. Collective.
+        """A comm of ranks that own one GPU each, over NCCL. Collective.
 
-        source: a torch ProcessGroup (of NCCL: its communicator carries one small broadcast; any other hands a unique
-        id round), an nccl4py Communicator, the address of an ncclComm_t, or an mpi4py communicator; or with `rank` and
-        `size` the bytes of a unique id, or "host:port", at which the others reach rank 0, which listens there, at all
-        interfaces, and hands one out.
-        device: the CUDA ordinal; None: the calling thread's current one.
-        timeout_s: how long to wait for the other ranks, at most 10 minutes; an mpi4py communicator's broadcast waits
-        for ever. After a TimeoutError a thread may wait on for the rest of these, with a communicator of yours in use.
+        source: a torch ProcessGroup (one of NCCL lends its communicator for one small broadcast; any other sends round
+        a unique id), an nccl4py Communicator, the address of an ncclComm_t, or an mpi4py communicator; or, with `rank`
+        and `size`, the bytes of a unique id, or "host:port", where rank 0 listens, on all interfaces, and sends an id
+        to the others.
+        device: the CUDA ordinal; None: the calling thread's current device.
+        timeout_s: how long to wait for the other ranks, at most 10 minutes; the broadcast of an mpi4py communicator
+        waits for ever. After a TimeoutError a thread may continue to wait for the rest of these 10 minutes, and still
+        use your communicator.
 
-        Raises UnsupportedError where libxfer_nccl cannot be loaded, CudaError where there is no device, CommError
-        where NCCL fails, TimeoutError where a rank does not come in time.
+        Raises UnsupportedError if libxfer_nccl cannot be loaded, CudaError if there is no device, CommError if NCCL
+        fails, TimeoutError if a rank does not come in time.
         """
         made, deadline = cls(), time.monotonic() + timeout_s
         functions = plugin("nccl")
@@ -206,14 +209,16 @@ class Comm(_handle.Handle):
         prefix: str = "xfer",
         timeout_s: float = _bootstrap.WAIT_S,
     ) -> Comm:
-        """Of ranks on GPUs of one host, which may share one, without NCCL: data goes straight into peers' memory,
-        and control through memory that processes share, which meet by an all-gather. Collective.
+        """A comm of ranks on GPUs of one host, which may share a GPU, without NCCL: data goes straight into peers'
+        memory, and control goes through memory that the processes share; they meet through an all-gather.
+        Collective.
 
-        gather: a torch ProcessGroup of the CPU (gloo), an mpi4py communicator, a torch Store with `rank` and `size`,
-        or with them a function that takes this rank's bytes and returns those of all ranks, a list by rank. Used to
-        meet and not afterwards; for what goes wrong see host().
-        prefix: what the keys in a Store begin with; of their own where several groups of ranks share one Store.
-        timeout_s: how long to wait for a rank's word in a Store; a group, a communicator and a function have their own.
+        gather: a torch ProcessGroup of the CPU (gloo), an mpi4py communicator, or, with `rank` and `size`, a torch
+        Store or a function that takes this rank's bytes and returns those of all ranks, as a list by rank. Used to meet
+        and not afterwards; for errors see host().
+        prefix: the prefix of the keys in a Store; if several groups of ranks share one Store, each needs its own.
+        timeout_s: how long to wait for a rank's message in a Store; a group, a communicator and a function have their
+        own timeouts.
         """
         made = cls()
         functions = plugin("nccl")
@@ -276,7 +281,7 @@ class Comm(_handle.Handle):
 
     @property
     def device(self) -> int | None:
-        """The CUDA ordinal of its memory; None: the host's."""
+        """The CUDA ordinal of its memory; None: host memory."""
         return None if self._device == HOST else self._device
 
     def __repr__(self) -> str:
@@ -427,9 +432,9 @@ class Comm(_handle.Handle):
             self._agree(wrong)
 
     def share(self, tell: Callable[[], Any], what: str = "") -> list[Any]:
-        """What tell() returns on each rank, by rank, as JSON carries it; agree() on what it raises. what: which call it
-        is for, the same on every rank; else a MismatchError. Collective; tell() itself calls nothing that is. For
-        small control data."""
+        """The result of tell() on each rank, by rank, as JSON carries it; if tell() raises, agree() on the error. what:
+        names the call, the same on every rank; otherwise a MismatchError. Collective; tell() itself must make no
+        collective call. For small control data."""
         return [json.loads(each) for each in self._share(lambda: json.dumps(tell()), what)]
 
     def _share(self, tell: Callable[[], str], what: str) -> list[str]:
@@ -456,11 +461,11 @@ class Comm(_handle.Handle):
             return told
 
     def agree(self, error: BaseException | None = None, what: str = "") -> None:
-        """Raise what one rank found wrong on all ranks: `error` here, where there is one, and a PeerError with its rank
-        and its sentence elsewhere. what: must be the same on every rank; else a MismatchError. Collective.
+        """Raise an error of one rank on all ranks: `error` on the rank that passes it, and a PeerError with its rank
+        and its sentence on the others. what: must be the same on every rank; otherwise a MismatchError. Collective.
 
-        share() and all_gather() begin with this, so a rank that has nothing to say there calls agree(error) in their
-        place. For other calls see refuse().
+        share() and all_gather() begin with this call, so a rank that has nothing to pass there calls agree(error)
+        instead. For other calls see refuse().
         """
         with self._alone():
             self._agree(None if error is None else described(error), what)
@@ -471,25 +476,25 @@ class Comm(_handle.Handle):
                 del error
 
     def refuse(self, why: str) -> None:
-        """Let the next collective call of this rank fail on all ranks, with `why` as its text: what a rank says that
-        cannot make that call's arguments, before it makes it with any. Local.
+        """Make this rank's next collective call fail on all ranks, with `why` as its text. Use it if this rank cannot
+        make the arguments of that call; then make the call with any arguments. Local.
 
-        For making, committing and releasing plans, digest() and check_replicas(), redistribute(), exchange(),
-        register() and unregister(); for a run see Plan.refuse(), for all_gather() and share() agree().
+        It applies to making, committing and releasing plans, digest() and check_replicas(), redistribute(), exchange(),
+        register() and unregister(); for a run see Plan.refuse(), for all_gather() and share() see agree().
         """
         with self._alone():
             self._now(lib.xfer_comm_refuse, self, sayable(why))
 
     def check(self) -> None:
-        """Raise what a redistribute() or exchange() failed for that has returned, as far as is known on this rank, and
-        CommError where the comm is broken. Local; waits for nothing: once the stream was waited for, this says whether
-        what this rank receives has come."""
+        """Raise the error of a redistribute() or exchange() that has returned, as far as this rank knows it, and
+        CommError if the comm is broken. Local; waits for nothing: once you have waited for the stream, this tells
+        whether the data for this rank has arrived."""
         with self._alone():
             self._now(lib.xfer_comm_check, self)
 
     def all_gather(self, data: Any) -> list[bytes]:
-        """[bytes of rank 0, bytes of rank 1, ...]; `data` is bytes-like and everywhere of one length. Collective. For
-        small control data."""
+        """[bytes of rank 0, bytes of rank 1, ...]; `data` is bytes-like and has the same length on every rank.
+        Collective. For small control data."""
         with self._alone():
             sent = b""
             with Agreed(lambda wrong: self._agree(wrong, f"{len(sent)} bytes")):
@@ -497,17 +502,18 @@ class Comm(_handle.Handle):
             return self._gather(sent)
 
     def set_timeout(self, timeout_ms: int) -> None:
-        """Set the deadline of each wait in the comm's own calls, and of plans that are made from here on without one
-        of their own. Local; the same on every rank. 0: 10 minutes, as it was."""
+        """Set the deadline of each wait in the comm's own calls, and of later plans that have none of their own. Local;
+        the same on every rank. 0: 10 minutes, the default."""
         with self._alone():
             self._now(lib.xfer_comm_set_timeout, self, timeout_ms)
 
     def set_staging(self, alloc: Callable[[int], int | None] | None, free: Callable[[int], None] | None) -> None:
-        """Let staging memory come from alloc(n_bytes), an address on the comm's device that is a multiple of 16, and
-        go by free(address); see xfer.torch.pool_staging(). None for both: the library's own, as it was. Local.
+        """Take staging memory from alloc(n_bytes), which returns an address on the comm's device that is a multiple of
+        16, and return it by free(address); see xfer.torch.pool_staging(). None for both: the library's own
+        allocation, the default. Local.
 
-        The plans of a comm share one block, as large as the plan needs that needs most. What alloc raises, or None, is
-        a NoMemoryError of the commit that asked, with the exception as its cause.
+        The plans of a comm share one block, as large as the most demanding plan needs. If alloc raises or returns None,
+        the commit that asked raises a NoMemoryError, with the exception as its cause.
         """
         if (alloc is None) != (free is None):
             raise TypeError("staging memory needs both alloc and free")
@@ -520,8 +526,8 @@ class Comm(_handle.Handle):
             self._staging.append(staging)
 
     def register(self, x: Any) -> None:
-        """Let the peers map memory now and keep it mapped, so that redistribute() can write straight into it. x: an
-        array, or None: nothing on this rank. It must live until it is unregistered. Collective."""
+        """Let the peers map memory and keep it mapped, so that redistribute() can write straight into it. x: an array,
+        or None: nothing on this rank. The memory must live until it is unregistered. Collective."""
         self._registering(lib.xfer_comm_register, x)
 
     def unregister(self, x: Any) -> None:

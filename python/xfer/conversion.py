@@ -1,4 +1,4 @@
-"""What becomes of elements on the way."""
+"""Conversions: how a plan changes elements on the way."""
 
 from __future__ import annotations
 
@@ -15,9 +15,10 @@ _SCALES = {"f32": 0, "pow2": 1, "ue8m0": 2, "mx": 3}
 
 
 class Conversion(int):
-    """What becomes of a tensor's elements on the way, which are f32, bf16 or f16 before.
+    """How a plan changes a tensor's elements on the way; the source's elements are f32, bf16 or f16.
 
-    All round to the destination's dtype, one of these, f8e4m3 or f8e5m2: once, to nearest even; f8 saturates.
+    All conversions round to the destination's dtype, which is one of these, f8e4m3 or f8e5m2: once, to nearest even; f8
+    saturates.
     """
 
     def __repr__(self) -> str:
@@ -38,31 +39,32 @@ class Conversion(int):
 
     @classmethod
     def cast(cls) -> Conversion:
-        """Nothing else."""
+        """Only round."""
         return cls(lib.xfer_convert_cast())
 
     @classmethod
     def scale(cls, by: float) -> Conversion:
-        """Divided by `by` in f32 first: f8 with one scale for a tensor."""
+        """Divide by `by` in f32 first: for f8 with one scale for a tensor."""
         return cls(lib.xfer_convert_scale(by))
 
     @classmethod
     def add(cls, value: float) -> Conversion:
-        """Plus `value` in f32 first: for norms that one side keeps as x and the other as 1 + x."""
+        """Add `value` in f32 first: for norms that one side keeps as x and the other as 1 + x."""
         return cls(lib.xfer_convert_add(value))
 
     @classmethod
     def blocks(cls, rows: int, columns: int, scale: str = "f32") -> Conversion:
-        """To f8e4m3 by blocks of the last two dims, as vLLM and DeepGEMM quantise weights.
+        """Quantise to f8e4m3 by blocks of the last two dims, as vLLM and DeepGEMM quantise weights.
 
-        scale: "f32", amax / 448; "pow2", "ue8m0", powers of two as vLLM's and as DeepGEMM's code makes them; "mx",
-        those of MXFP8, for blocks of 1 x 32. Another tensor, with `scales_of`, has the scales.
+        scale: "f32": amax / 448; "pow2", "ue8m0": powers of two as the code of vLLM and of DeepGEMM makes them; "mx":
+        those of MXFP8, for blocks of 1 x 32. Another tensor, with `scales_of`, receives the scales.
         """
         return cls(lib.xfer_convert_blocks(rows, columns, choice(scale, _SCALES, "scale")))
 
     @classmethod
     def scales_of(cls, tensor: int) -> Conversion:
-        """The scales of the blocks of another tensor, by its index: ceil(n / rows) by ceil(n / columns) of them.
+        """Receive the scales of another tensor's blocks, given by its index: ceil(n / rows) by ceil(n / columns) of
+        them.
 
         Such a tensor has no source layout and no source view. Its destination is f32, or f8e8m0 for powers of two.
         """

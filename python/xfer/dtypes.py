@@ -1,6 +1,6 @@
-"""Element types: the library's names, and what torch, NumPy, DLPack and the buffer protocol call them.
+"""Element types: the library's names, and those of torch, NumPy, DLPack and the buffer protocol.
 
-Types are compared by kind: bf16 is not f16, and i32 is not f32. A tensor changes its type where a Conversion says so.
+Types are compared by kind: bf16 is not f16, and i32 is not f32. A tensor changes its type only if a Conversion says so.
 """
 
 from __future__ import annotations
@@ -53,9 +53,9 @@ _DLPACK = {
 
 
 def dtype_name(dtype: Any) -> str:
-    """The library's name of a dtype: of its own name ("bf16"), or of one of torch or NumPy.
+    """The library's name of a dtype, given by that name ("bf16"), or as a dtype of torch or NumPy.
 
-    Raises TypeError for a type that the library does not have, or in another byte order than this machine's.
+    Raises TypeError for a type that the library does not have, or that has another byte order than this machine.
     """
     return _known_name(dtype) if isinstance(dtype, Hashable) else _name_of(dtype)
 

@@ -1,8 +1,8 @@
 """One exception for each status of the library, in one tree.
 
-What Python itself finds wrong (a wrong type, a shape that does not fit) is a TypeError, ValueError or OverflowError on
-the rank that has it; the other ranks of a collective call get a PeerError with the rank and the sentence.
-What is left out or malformed is an ArgError.
+If Python itself finds an error (a wrong type, a shape that does not fit), the rank raises a TypeError, ValueError or
+OverflowError; the other ranks of a collective call raise a PeerError with the rank and the sentence. A missing or
+malformed argument is an ArgError.
 """
 
 from __future__ import annotations
@@ -59,13 +59,13 @@ class ShapeError(XferError, ValueError):
 
 
 class UnsupportedError(XferError, NotImplementedError):
-    """Well-formed, but not something this library or build can do."""
+    """Well-formed, but this library or build cannot do it."""
 
     status, name = -3, "XFER_ERR_UNSUPPORTED"
 
 
 class StateError(XferError):
-    """Not now: the object is not in the state that the call needs."""
+    """The object is not in the state that the call needs."""
 
     status, name = -4, "XFER_ERR_STATE"
 
@@ -77,7 +77,7 @@ class NoMemoryError(XferError, MemoryError):
 
 
 class SizeError(XferError, OverflowError):
-    """A size does not fit in 64 bits or in what a lower layer takes."""
+    """A size does not fit in 64 bits or in a type of a lower layer."""
 
     status, name = -6, "XFER_ERR_OVERFLOW"
 
@@ -95,7 +95,7 @@ class MismatchError(XferError):
 
 
 class PeerError(XferError):
-    """Another rank failed; the text has its rank and its sentence."""
+    """Another rank failed; the text gives its rank and its sentence."""
 
     status, name = -9, "XFER_ERR_PEER"
 
@@ -107,13 +107,13 @@ class TimeoutError(XferError, builtins.TimeoutError):
 
 
 class CudaError(XferError):
-    """CUDA failed; the text quotes it."""
+    """CUDA failed; the text quotes its error."""
 
     status, name = -11, "XFER_ERR_CUDA"
 
 
 class CommError(XferError):
-    """The transport failed; the text quotes it."""
+    """The transport failed; the text quotes its error."""
 
     status, name = -12, "XFER_ERR_COMM"
 

@@ -1,4 +1,4 @@
-"""Exchanges: arrays that ranks send and receive, paired by an id."""
+"""Exchanges: arrays that ranks send and receive, matched by an id."""
 
 from __future__ import annotations
 
@@ -126,15 +126,15 @@ class _Sides:
 
 
 class Exchange(Plan):
-    """What each rank sends and receives, planned once and run at every step. Collective.
+    """The sends and receives of each rank, planned once and run at every step. Collective.
 
-    sends, recvs: [(peer, id, array), ...] in any order. The two ends of an operation have the same id, dtype and
-    shape; where the arrays lie, also with strides, is each rank's own. An id is given once to each peer and once from
-    each. What a rank sends to itself it receives too.
+    sends, recvs: [(peer, id, array), ...] in any order. The two ends of an operation have the same id, dtype and shape;
+    each rank decides where its end lies, and may use strides. Each id occurs at most once to each peer and once from
+    each. A rank that sends to itself also lists the receive.
 
-    It is committed, run and waited for as any Plan; bind_all() hands over other arrays.
+    Commit, run and wait for it like any Plan; bind_all() binds other arrays.
 
-    Raises MismatchError where the two ends of an operation differ, or there is only one, with its id on every rank.
+    Raises MismatchError if the two ends of an operation differ, or if there is only one, with its id on every rank.
 
         exchange = Exchange(comm, sends=[(1, 17, mine)], recvs=[(1, 17, new)])
         exchange.commit()
@@ -163,8 +163,8 @@ class Exchange(Plan):
         self._use(comm)
 
     def bind_all(self, sends: Operations, recvs: Operations) -> None:
-        """Other arrays for the same operations, in the same order. Local; what is wrong is raised by commit(). The
-        arrays are kept alive until others are bound or the exchange is closed."""
+        """Bind other arrays to the same operations, in the same order. Local; commit() raises what is wrong. The
+        exchange keeps the arrays alive until others are bound or it is closed."""
         comm = self._on()
         with comm._alone():
             try:
@@ -190,14 +190,14 @@ class Exchange(Plan):
 
 
 def exchange(comm: Comm, sends: Operations, recvs: Operations, stream: Any = None) -> None:
-    """Send and receive in one call. Collective over all ranks of the comm, also those that have no operations.
+    """Send and receive in one call. Collective over all ranks of the comm, even those that have no operations.
 
-    sends, recvs: see Exchange. The plan is kept with the comm and found again when all ranks hand over what they did
-    in an earlier call, other addresses apart. stream: see stream_pointer(). On a GPU the data is there for what follows
-    on `stream`, on a host comm when the call returns.
+    sends, recvs: see Exchange. The comm keeps the plan, and uses it again if all ranks pass the same as in an earlier
+    call, apart from addresses. stream: see stream_pointer(). On a GPU later work on `stream` sees the data; on a host
+    comm the data is there when the call returns.
 
-    Raises MismatchError where the two ends of an operation differ, and what is wrong with an array (TypeError,
-    ValueError) on the rank that has it, with PeerError on the others.
+    Raises MismatchError if the two ends of an operation differ. If an array is wrong, its rank raises a TypeError or
+    ValueError and the others PeerError.
     """
     _structs.needed("comm", comm, "comm")
 

@@ -1,4 +1,4 @@
-"""Placements and layouts: which elements of a tensor each rank of a mesh holds; and both as one line of text."""
+"""Placements and layouts: which elements of a tensor each rank of a mesh holds; and layouts as one line of text."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _RULES = {"chunk": 0, "balanced": 1, "even": 2}
 
 @dataclass(frozen=True)
 class Placement:
-    """What one mesh axis does to a tensor: Replicate, Shard, StridedShard or Runs."""
+    """How one mesh axis distributes a tensor: Replicate, Shard, StridedShard or Runs."""
 
     def __post_init__(self) -> None:
         self._struct()  # raises
@@ -41,7 +41,7 @@ class Placement:
 
 @dataclass(frozen=True)
 class Replicate(Placement):
-    """Every coordinate of the mesh axis holds the same."""
+    """Every coordinate of the mesh axis holds the same elements."""
 
     def _struct(self) -> Any:
         return lib.xfer_replicate()
@@ -51,8 +51,8 @@ class Replicate(Placement):
 class Shard(Placement):
     """The mesh axis splits `dim` (negative counts from the end).
 
-    rule: "chunk" as torch.chunk and DTensor do, the last ones may be short or empty; "balanced" as torch.tensor_split,
-    the first ones hold one more; "even": it must divide.
+    rule: "chunk" like torch.chunk and DTensor, where the last parts may be short or empty; "balanced" like
+    torch.tensor_split, where the first parts hold one more; "even": the axis must divide the dim.
     """
 
     dim: int
@@ -64,7 +64,8 @@ class Shard(Placement):
 
 @dataclass(frozen=True)
 class StridedShard(Placement):
-    """The mesh axis splits `dim` in `split_factor` pieces and each of them by chunk, as DTensor's _StridedShard."""
+    """The mesh axis splits `dim` into `split_factor` pieces, and each of them by chunk, like DTensor's
+    _StridedShard."""
 
     dim: int
     split_factor: int
@@ -76,8 +77,8 @@ class StridedShard(Placement):
 @dataclass(frozen=True)
 class Runs(Placement):
     """Explicit runs of `dim`: runs[i] lists the (global, length, local) of coordinate i, whose part has
-    local_lengths[i] indices. With `allow_zero`, local indices in no run are meant, and a destination has them zeroed.
-    """
+    local_lengths[i] indices. With `allow_zero`, local indices may lie in no run, and a run of the plan zeroes those
+    of a destination."""
 
     dim: int
     runs: Sequence[Sequence[tuple[int, int, int]]]
@@ -112,14 +113,14 @@ _Part = tuple[str, tuple[int, ...] | None, list[tuple[int, ...]] | None]
 
 
 class Layout(_handle.Handle):
-    """Which elements of one tensor each rank of a mesh holds. Knows no memory. Two are equal that format_problem()
-    writes alike, if their tables of runs hold the same.
+    """Which elements of one tensor each rank of a mesh holds. It says nothing about memory. Two layouts are equal if
+    format_problem() writes them alike and their tables of runs are the same.
 
     shape: the tensor's global shape, 0 to 8 sizes. dtype: the library's name ("bf16"), or a dtype of torch or NumPy.
-    placements: one per mesh axis. padded_shape: sizes that are split, each at least shape's; local parts are as of
-    these. order: every axis once, the order in which axes that split the same dim split it.
+    placements: one per mesh axis. padded_shape: the sizes that are split, each at least that of shape; they determine
+    local parts. order: every axis once, the order in which axes that split the same dim split it.
 
-    Raises ArgError, ShapeError, SizeError as xfer_layout_create() does, TypeError for a dtype that there is not.
+    Raises ArgError, ShapeError and SizeError as xfer_layout_create() does, and TypeError for an unknown dtype.
     """
 
     _kind = "layout"
@@ -171,10 +172,11 @@ class Layout(_handle.Handle):
     def by_boxes(cls, mesh: Mesh | None, shape: Sequence[int], dtype: Any, boxes: Sequence[Any]) -> Layout:
         """A layout of each rank's boxes, each (lo, hi), half-open: a recorded load, a sharded state dict.
 
-        mesh: boxes[i] lists those of its i-th rank. None: `boxes` lists this rank's own, and making a plan gathers the
-        others'. Boxes of a rank may overlap or be equal; what of one lies past the shape are ZERO elements.
+        mesh: boxes[i] lists the boxes of its i-th rank. None: `boxes` lists this rank's own boxes, and making a plan
+        gathers those of the others. Boxes of a rank may overlap or be equal; elements of a box past the shape are ZERO
+        elements.
 
-        Raises ShapeError for a box with hi below lo, ValueError for bounds of other dims.
+        Raises ShapeError for a box with hi below lo, ValueError for bounds with a wrong number of dims.
         """
         checked("mesh", mesh, "mesh")
         lists = [listed(boxes, "boxes")] if mesh is None else boxes
@@ -196,8 +198,9 @@ class Layout(_handle.Handle):
         """A layout of ranges (first, past the last) of the row-major order, as FSDP1, ZeRO-3 and Megatron's distributed
         optimizer cut flattened tensors.
 
-        mesh: ranges[i] is that of its i-th rank. None: `ranges` is this rank's own, and making a plan gathers the
-        others'. A range may be empty, or reach past the end as padding; a dense array is the range itself.
+        mesh: ranges[i] is the range of its i-th rank. None: `ranges` is this rank's own range, and making a plan
+        gathers those of the others. A range may be empty, or extend past the end as padding; a dense array is the range
+        itself.
         """
         checked("mesh", mesh, "mesh")
         listed(shape, "shape")
@@ -255,7 +258,7 @@ class Layout(_handle.Handle):
 
     @property
     def ranks(self) -> tuple[int, ...]:
-        """The ranks of the mesh in its order, those that hold nothing among them; (0,) without a mesh."""
+        """The ranks of the mesh in its order, including those that hold nothing; (0,) without a mesh."""
         ranks = (c_int * lib.xfer_layout_ranks(self, None))()
         lib.xfer_layout_ranks(self, ranks)
         return tuple(ranks)
@@ -267,7 +270,7 @@ class Layout(_handle.Handle):
         return tuple(sizes[: lib.xfer_layout_shape(self, None)])
 
     def runs(self, rank: int, dim: int) -> list[tuple[int, int, int]]:
-        """[(global, length, local), ...] that a rank holds of one dim: maximal, ascending in local."""
+        """[(global, length, local), ...]: the runs of one dim that a rank holds, maximal and ascending in local."""
         n = c_size_t()
         lib.xfer_layout_runs(self, rank, dim, None, 0, byref(n))
         runs = (_structs.Run * n.value)()
@@ -284,7 +287,7 @@ class Layout(_handle.Handle):
         return list(zip(flat[::2], flat[1::2], strict=True))
 
     def owners(self, index: Sequence[int]) -> list[tuple[int, tuple[int, ...]]]:
-        """[(rank, local index), ...]: everywhere that a global index is held."""
+        """[(rank, local index), ...]: every place that holds a global index."""
         if len(listed(index, "index")) != len(self.shape):
             raise ValueError(f"{len(index)} indices for {len(self.shape)} dims")
         n = c_size_t()
@@ -319,7 +322,7 @@ class Layout(_handle.Handle):
 def parse_problem(line: str) -> tuple[Layout, Layout]:
     """The (source, destination) layouts of a line such as "f32[8,6] (2):S0 -> (2,2)@2-5:S1,R".
 
-    Raises ArgError with the column where the line does not parse.
+    Raises ArgError with the column if the line does not parse.
     """
     src, dst = Layout._empty(), Layout._empty()
     lib.xfer_problem_parse(src._out(), dst._out(), encoded(line, "line"))
@@ -328,7 +331,7 @@ def parse_problem(line: str) -> tuple[Layout, Layout]:
 
 
 def format_problem(src: Layout | None, dst: Layout | None) -> str:
-    """The line of two layouts; None is written "?"."""
+    """The line of two layouts; it writes None as "?"."""
     n = lib.xfer_problem_format(None, 0, src, dst) + 1
     text = create_string_buffer(n)
     lib.xfer_problem_format(text, n, src, dst)

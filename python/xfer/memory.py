@@ -1,7 +1,8 @@
-"""Where a rank's part lies: memory of torch, NumPy, CuPy, or of anything that speaks `__cuda_array_interface__`,
-`__dlpack__`, `__array_interface__` or the buffer protocol. It is used in place, and kept alive while it is bound.
+"""Where a rank's part lies: memory of torch, NumPy, CuPy, or of any object with `__cuda_array_interface__`,
+`__dlpack__`, `__array_interface__` or the buffer protocol. The package uses it in place, and keeps it alive while it
+is bound.
 
-Nothing here waits for a device: data must be there, or be written on the stream that is handed to the call.
+Nothing here waits for a device: data must be complete, or be written on the stream that is passed to the call.
 """
 
 from __future__ import annotations
@@ -40,11 +41,11 @@ SOME_DEVICE = -2  # an array that does not say which
 
 
 class Memory(NamedTuple):
-    """What an array is made of.
+    """The memory of an array.
 
     address: of the first element. shape: in elements. strides: in bytes. dtype: by the library's name. read_only: it
-    can be a source only. device: a CUDA ordinal, HOST (-1), or SOME_DEVICE (-2). owner: keeps the memory alive.
-    form: of a torch tensor all but where it lies, for elsewhere().
+    can only be a source. device: a CUDA ordinal, HOST (-1), or SOME_DEVICE (-2). owner: keeps the memory alive. form:
+    everything about a torch tensor except its address, for elsewhere().
     """
 
     address: int
@@ -260,7 +261,7 @@ def _of_buffer(x: Any) -> Memory:
 
 
 def memory_of(x: Any) -> Memory:
-    """What an array is made of. Raises TypeError for what is no array in plain memory."""
+    """The memory of an array. Raises TypeError for an object that is not an array in plain memory."""
     torch = sys.modules.get("torch")
     if torch is not None and isinstance(x, getattr(torch, "Tensor", ())):
         return _of_torch(torch, x)
@@ -299,10 +300,10 @@ def _alike(pieces: list[Memory]) -> list[Memory]:
 
 
 class View:
-    """Where a rank's part lies: one array of its shape, or with `piece_dim` several equal ones along that dim.
+    """Where a rank's part lies: one array of its shape, or with `piece_dim` several equal arrays along that dim.
 
-    dtype: what the elements are, where the array's type has another name for the same bits, such as NumPy's uint16
-    that hold bf16. It must be of the same size.
+    dtype: the type of the elements, if the array's type is another name for the same bits, such as NumPy's uint16 for
+    bf16. It must have the same size.
     """
 
     box_shapes: list[tuple[int, ...]] | None = None  # of_boxes()
@@ -333,7 +334,7 @@ class View:
 
     @classmethod
     def of_boxes(cls, arrays: Sequence[Any], dtype: Any = None) -> View:
-        """Where the boxes of a layout by boxes lie: one array for each, of its shape, in any strides."""
+        """Where the boxes of a layout by boxes lie: one array for each box, of its shape, in any strides."""
         view = cls.__new__(cls)
         parts = [memory_of(x) for x in arrays]
         if len({(p.dtype, p.device, len(p.shape)) for p in parts}) > 1:

@@ -14,11 +14,11 @@ __all__ = ["Mesh"]
 
 
 class Mesh(_handle.Handle):
-    """An n-D array of distinct ranks of a comm. Nothing is created on the network. Equal are two of one shape
-    and the same ranks.
+    """An n-D array of distinct ranks of a comm. Making one creates nothing on the network. Two meshes are equal if they
+    have the same shape and the same ranks.
 
-    shape: 1 to 8 sizes, each at least 1. ranks: as many as the product of `shape`, row-major, the last axis fastest;
-    without them 0, 1, 2, ...
+    shape: 1 to 8 sizes, each at least 1. ranks: the product of `shape` many, row-major, the last axis fastest; without
+    them 0, 1, 2, ...
 
     Raises ArgError for a size below 1 or a negative or repeated rank, ValueError for a wrong number of ranks.
     """

@@ -33,18 +33,18 @@ Tensors = Sequence[tuple[str, Layout | None, Layout | None] | tuple[str, Layout 
 
 
 class PlanOptions(TypedDict, total=False):
-    """Options of a plan; 0 is the default in every field. The same on every rank.
+    """Options of a plan, the same on every rank; 0 is the default in every field.
 
     max_staging_bytes: upper bound on staging memory per rank. window_bytes: most bytes per peer and round.
-    link_bytes_per_s, message_ns: for predicting; broadcasts are to save as much time as message_ns. timeout_ms:
-    deadline of every wait. lane: "auto", "direct", "packed" or "broadcast". ranks_per_domain: ranks r with equal
-    r // ranks_per_domain are near each other, and what several of them want from elsewhere comes to them once, to be
-    relayed among them. verify: each run ends with a digest of what sources and destinations hold, which wait()
-    compares. staged: destinations are written by wait(), once every rank has everything, so that a failed run
-    leaves the old ones whole; takes as much memory. fresh_sources: sources are bound anew for each run, in memory
-    that is theirs until then, as of weights that are moved to the host after each update; wait() unbinds them, once
-    it returns no process keeps that memory, unless a destination lies in the same allocation, and a commit() comes
-    before each run.
+    link_bytes_per_s, message_ns: bandwidth and cost of a message, for predictions; a plan broadcasts only if that saves
+    at least message_ns. timeout_ms: deadline of every wait. lane: "auto", "direct", "packed" or "broadcast".
+    ranks_per_domain: ranks r with equal r // ranks_per_domain form a domain; data that several of them need from
+    another domain crosses once, and they relay it to each other. verify: each run ends with digests of its sources and
+    destinations, which wait() compares. staged: wait() writes the destinations once every rank has everything, so a
+    failed run leaves the old data whole; this takes memory of the same size. fresh_sources: you bind the sources again
+    for each run, for weights that are moved to the host after each update, for example. wait() unbinds them; once it
+    returns, no process keeps their memory, unless a destination lies in the same allocation, and the next run needs a
+    commit().
     """
 
     max_staging_bytes: int
@@ -60,12 +60,12 @@ class PlanOptions(TypedDict, total=False):
 
 
 def no_options() -> Any:
-    """An xfer_plan_options of defaults."""
+    """An xfer_plan_options with all defaults."""
     return _structs.sized(_structs.PlanOptions)
 
 
 def set_options(struct: Any, options: PlanOptions) -> None:
-    """In an xfer_plan_options; the deadline first, which also a call that is refused has."""
+    """Fill an xfer_plan_options; the deadline first, since a refused call needs it too."""
     if "timeout_ms" in options:
         struct.timeout_ms = options["timeout_ms"]
     for key, value in options.items():
@@ -121,11 +121,11 @@ def _place_of(x: Any, forms: dict[int | None, Any], number: int | None) -> _Plac
 class Plan(_handle.Handle):
     """Many tensors, planned once and run at every step. Collective.
 
-    tensors: [(name, source layout, destination layout), ...], with a Conversion after them where elements change on
-    the way; a rank that does not know one side's layouts gives None for them and receives them from the others.
-    Everything else must be the same on every rank and is compared.
+    tensors: [(name, source layout, destination layout), ...], with a Conversion after them if elements change on the
+    way. A rank that does not know the layouts of one side passes None for them, and receives them from the others.
+    Everything else must be the same on every rank; the call compares it.
 
-    Raises MismatchError where ranks disagree, ShapeError where two layouts do not fit; see PlanOptions for `options`.
+    Raises MismatchError if ranks disagree, ShapeError if two layouts do not fit; see PlanOptions for `options`.
 
         plan = Plan(comm, [("w", src, dst)])
         plan.bind("w", src=mine, dst=new)
@@ -156,7 +156,8 @@ class Plan(_handle.Handle):
 
     @classmethod
     def simulate(cls, n_ranks: int, rank: int, tensors: Tensors, **options: Unpack[PlanOptions]) -> Plan:
-        """The plan that `rank` of `n_ranks` would make, with no comm and no memory; it can be looked at, not run."""
+        """The plan that `rank` of `n_ranks` would make, without a comm and without memory; you can inspect it, not run
+        it."""
         plan = cls.__new__(cls)
         plan._begin(None, rank)
         rows, struct = _rows(tensors), no_options()
@@ -221,17 +222,17 @@ class Plan(_handle.Handle):
     # ---- getting ready
 
     def bind(self, tensor: int | str, src: Any = None, dst: Any = None) -> None:
-        """Say where the parts of one tensor, by number or name, lie on this rank: arrays or Views, or None.
+        """Say where the parts of one tensor, given by number or name, lie on this rank: arrays or Views, or None.
 
-        Local. What is wrong with them (type, shape, dtype, device) is noted, and raised by commit(), there on all
-        ranks, so that no rank waits for one that gave up; the tensor is to be bound anew then. Arrays are kept alive
-        until they are bound anew or the plan is closed, their storage too.
+        Local. bind() records an error (type, shape, dtype, device), and commit() raises it on all ranks, so that no
+        rank waits for one that gave up; then bind the tensor again. The plan keeps arrays and their storage alive until
+        they are bound again or the plan is closed.
         """
         self.bind_many([(tensor, src, dst)])
 
     def bind_many(self, tensors: Iterable[tuple[int | str, Any, Any]]) -> None:
-        """bind() of each (tensor, src, dst). Local. Torch tensors that differ by their place alone from what was bound
-        before, as weights that are loaded anew for each step, take a fraction of the time."""
+        """bind() each (tensor, src, dst). Local. If a torch tensor differs from the one that was bound before only by
+        its address, as with weights that are loaded again for each step, binding it takes a fraction of the time."""
         comm, rows = self._on(), list(tensors)  # which may be made by use of the comm
         with comm._alone(), no_collection():
             for row in self._bind_moved(comm, rows):
@@ -316,10 +317,10 @@ class Plan(_handle.Handle):
         return number
 
     def commit(self) -> None:
-        """Get everything ready to run: check that all parts are bound, allocate staging, choose lanes. Collective.
+        """Prepare to run: check that all parts are bound, allocate staging, choose lanes. Collective.
 
-        Raises what bind() noted, here or (PeerError) on another rank; StateError where a part is not bound, or was
-        refused and is not bound anew, ShapeError where destinations overlap, ArgError for memory that the device's
+        Raises an error that bind() recorded, here or (PeerError) on another rank; StateError if a part is not bound, or
+        was refused and is not bound again; ShapeError if destinations overlap; ArgError for memory that the device's
         copies cannot use.
         """
         comm = self._on()
@@ -347,11 +348,11 @@ class Plan(_handle.Handle):
     def run(self, version: int, stream: Any = None) -> None:
         """Move every tensor. Collective; one run may be in flight.
 
-        version: the number of these weights: any from 0 on at first, then above the last one. stream: see
-        stream_pointer(); on a GPU it starts after what is already there and returns once enqueued, on a host comm the
-        data has moved.
+        version: the number of these weights: any number from 0 on at first, then one above the last. stream: see
+        stream_pointer(). On a GPU the run starts after the work that is already there, and the call returns once it has
+        enqueued the run; on a host comm the data has moved when it returns.
 
-        Raises StateError where it cannot begin; nothing was begun then, and wait() tells the other ranks.
+        Raises StateError if it cannot begin; it has begun nothing then, and wait() tells the other ranks.
         """
         comm = self._on()
         with comm._alone():
@@ -368,11 +369,11 @@ class Plan(_handle.Handle):
             self._refused = False
 
     def refuse(self, why: str) -> None:
-        """Say that the next run does not begin on this rank, for a reason of yours. In place of run(). Local: wait()
-        then fails on every rank at once, and has the reason. Another commit() is needed; where data goes in messages,
-        as with Comm.host(), others wait for them and the comm is broken.
+        """Say that this rank does not begin the next run, for a reason of yours, instead of run(). Local: wait() then
+        fails on every rank at once, with the reason. The plan needs another commit(). If data goes in messages, as
+        with Comm.host(), other ranks wait for them and the comm is broken.
 
-        Raises StateError before commit(), while a run is in flight, and after one that failed.
+        Raises StateError before commit(), while a run is in flight, and after a run that failed.
         """
         comm = self._on()
         with comm._alone():
@@ -384,11 +385,12 @@ class Plan(_handle.Handle):
 
     def wait(self, timeout_ms: int = 0) -> None:
         """Wait until the last run is complete on every rank. Collective, once per run, and again after a TimeoutError
-        that came before the run's own deadline. timeout_ms: how long for this rank's part; 0: until that deadline.
+        that came before the run's own deadline. timeout_ms: how long to wait for this rank's part; 0: until that
+        deadline.
 
-        Raises PeerError where another rank's run failed, TimeoutError where the run is not complete yet, or a rank
-        missed its deadline. After a failure destinations may be half old and half new, and another commit() is needed.
-        A timeout that is no number raises at once: the run is in flight still, for another wait() or for close().
+        Raises PeerError if another rank's run failed, TimeoutError if the run is not complete yet, or if a rank missed
+        its deadline. After a failure destinations may be half old and half new, and the plan needs another commit(). A
+        timeout that is not a number raises at once: the run is still in flight, for another wait() or for close().
         """
         self._wait(lib.xfer_plan_wait, self, timeout_ms)
 
@@ -404,14 +406,15 @@ class Plan(_handle.Handle):
                 self._views = {number: (None, dst) for number, (_, dst) in self._views.items()}
 
     def test(self) -> bool:
-        """Has this rank's part of the last run ended? Local; does not block. wait() is still to be called."""
+        """Has this rank's part of the last run ended? Local; does not block. You must still call wait()."""
         comm, over = self._on(), c_int()
         with comm._alone():
             comm._now(lib.xfer_plan_test, self, byref(over))
         return bool(over.value)
 
     def release(self) -> None:
-        """Give staging and mappings of peers' memory back; bindings stay, commit() restores the rest. Collective."""
+        """Give staging and mappings of peers' memory back. Bindings stay, and commit() restores the rest.
+        Collective."""
         comm = self._on()
         with comm._alone():
             comm._call(lib.xfer_plan_release, self)
@@ -419,11 +422,12 @@ class Plan(_handle.Handle):
     # ---- what memory holds
 
     def digest(self, side: str, stream: Any = None) -> list[str]:
-        """Each tensor's digest as one side, "src" or "dst", holds it now: 32 hex digits. Collective; waits.
+        """The digest of each tensor as one side, "src" or "dst", holds it at the time of the call: 32 hex digits.
+        Collective; waits.
 
         It depends on the bytes of every element and on its index, not on layouts, ranks or devices: after a run both
-        sides have the same. stream: see stream_pointer(); what is on it comes first. Raises StateError while a run is
-        in flight or before commit().
+        sides have the same digest. stream: see stream_pointer(); the call reads memory after the work on it. Raises
+        StateError while a run is in flight or before commit().
         """
         comm = self._on()
         digests = (_structs.Digest * len(self))()
@@ -437,9 +441,8 @@ class Plan(_handle.Handle):
         return [f"{d.word[0]:016x}{d.word[1]:016x}" for d in digests]
 
     def check_replicas(self, stream: Any = None) -> None:
-        """Raise MismatchError, on all ranks, where ranks that hold the same part of a source hold other values; the
-        text names the tensor, the first index and two ranks. Collective; waits.
-        """
+        """Raise MismatchError, on all ranks, if ranks that hold the same part of a source hold different values; the
+        text names the tensor, the first index and two ranks. Collective; waits."""
         comm = self._on()
         with comm._alone():
             function = lib.xfer_plan_check_replicas
@@ -457,8 +460,8 @@ class Plan(_handle.Handle):
     def report(self) -> dict[str, int]:
         """What the plan does on this rank, in figures: the fields of xfer_plan_report_data. Local.
 
-        While a call of another thread, or one that a handler of signals interrupts, is in progress these are the
-        figures of the last look, or of the last commit(); StateError where there was neither.
+        While a call of another thread is in progress, or one that a signal handler interrupts, this returns the figures
+        of the last report or of the last commit(); it raises StateError if there was neither.
         """
         self._as_parameter_  # raises
         figures = _structs.sized(_structs.PlanReport)

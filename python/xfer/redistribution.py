@@ -22,12 +22,12 @@ def redistribute(
 ) -> None:
     """Move one tensor from its source layout to its destination layout. Collective over all ranks of the comm.
 
-    src, dst: arrays or Views of this rank's parts; None where it has none. A layout is None on a rank that does not
-    know it. stream: see stream_pointer(). On a GPU the data is there for what follows on `stream`, on a host comm when
-    the call returns.
+    src, dst: arrays or Views of this rank's parts; None if it has none. A layout is None on a rank that does not know
+    it. stream: see stream_pointer(). On a GPU later work on `stream` sees the data; on a host comm the data is there
+    when the call returns.
 
-    Raises MismatchError where ranks disagree about the layouts, ShapeError where layouts or views do not fit, and what
-    is wrong with an array (TypeError, ValueError) on the rank that has it, with PeerError on the others.
+    Raises MismatchError if ranks disagree about the layouts, ShapeError if layouts or views do not fit. If an array is
+    wrong, its rank raises a TypeError or ValueError and the others PeerError.
     """
     key, arrays = (id(src_layout), id(dst_layout)), (src, dst)
     redistribute_again(comm, key, arrays, lambda: ((src_layout, src), (dst_layout, dst)), stream)

@@ -59,7 +59,7 @@ def _range(value: Any, name: str) -> tuple[int, int]:
 
 
 def model_path(name: str) -> pathlib.Path:
-    """The model table of that name, such as "qwen3-30b-a3b", among those that came with this package."""
+    """The model table of that name, such as "qwen3-30b-a3b", among those in this package."""
     here = pathlib.Path(__file__).parent
     folders = [here / "models", here.parent.parent / "models"]  # installed; a source tree
     for folder in folders:
@@ -70,10 +70,10 @@ def model_path(name: str) -> pathlib.Path:
 
 
 class Rules(_handle.Handle):
-    """What is known of model families and of the frameworks that hold them: the library's own, and the `*.json` files
-    of a folder, which come in place of the library's where they have the same name. See docs/adding-a-model.md.
+    """What the library knows about model families and about the frameworks that hold them: its own rules, and the
+    `*.json` files of a folder, which replace the library's of the same name. See docs/adding-a-model.md.
 
-    Raises FileError for what is unreadable or malformed, with file and line.
+    Raises FileError for an unreadable or malformed file, with file and line.
     """
 
     _kind = "rules"
@@ -88,14 +88,14 @@ class Rules(_handle.Handle):
 
 
 class Model(_handle.Handle):
-    """The tensors of a model: name, shape and element type of each. No weight is read.
+    """The tensors of a model: name, shape and element type of each. It reads no weights.
 
     source: a name for model_path(), a table's file, or the folder of a Hugging Face checkpoint. layers, experts: the
-    half-open range (begin, end) that is kept. ends: with `layers`, keep the tensors outside the layers too. quant:
+    half-open range (begin, end) to keep. ends: with `layers`, keep the tensors outside the layers too. quant:
     "fp8_block128". extra: a list under "extra_params" to add, such as "mtp". renames: [(from, to), ...], see Side; each
     must match something. rules: None: the library's own.
 
-    Raises FileError for what cannot be read, with the place, and ArgError where nothing is kept.
+    Raises FileError for a file that it cannot read, with the place, and ArgError if nothing is left.
     """
 
     _kind = "model"
@@ -135,7 +135,7 @@ class Model(_handle.Handle):
         self.path = path
 
     def add(self, name: str, dtype: Any, shape: Sequence[int] = ()) -> None:
-        """Add a tensor that the table lacks: a buffer, a KV scale. Before the first refit."""
+        """Add a tensor that the table lacks, such as a buffer or a KV scale. Call it before the first refit."""
         sizes = array(c_int64, listed(shape, "shape"), "shape")
         lib.xfer_model_add(self, encoded(name, "name"), dtypes.dtype_code(dtype), sizes, len(sizes))
 
@@ -146,11 +146,11 @@ class Model(_handle.Handle):
 class Side(_handle.Handle):
     """How one framework holds a model.
 
-    spec: "megatron:tp2,pp2", "fsdp:dp4", "full", "vllm:tp4", "hf:tp2"; docs/refit.md has the items. first_rank: the
-    side's ranks are first_rank, first_rank + 1, ... weights: what the engine's kernels have done to the expert weights:
-    "loaded", "up_first", "interleaved", "transposed"; required of "vllm:" unless the SPEC says it. expert_map: the
+    spec: "megatron:tp2,pp2", "fsdp:dp4", "full", "vllm:tp4", "hf:tp2"; docs/refit.md lists the items. first_rank: the
+    side's ranks are first_rank, first_rank + 1, ... weights: how the engine's kernels changed the expert weights:
+    "loaded", "up_first", "interleaved", "transposed"; "vllm:" requires it unless the SPEC says it. expert_map: the
     experts that each expert-parallel rank holds, in local order; an expert may occur again. ranks: the side's ranks in
-    its own order, in place of first_rank. items: items beside those of the SPEC, such as {"tp": 2, "loaded": 1}.
+    its own order, instead of first_rank. items: items in addition to those of the SPEC, such as {"tp": 2, "loaded": 1}.
     rules: None: the library's own. partial: of weights that lie in one tensor, some may be ignored. strict: a pattern
     of ignore() must match a tensor of the model.
 
@@ -217,24 +217,24 @@ class Side(_handle.Handle):
         return coordinate.value
 
     def rename(self, from_: str, to: str) -> None:
-        """The framework's names that match `from_` are, to the rules, what `to` says; each `*` stands for any text."""
+        """The rules know the framework's names that match `from_` as `to`; each `*` stands for any text."""
         lib.xfer_side_rename(self, encoded(from_, "from_"), encoded(to, "to"))
 
     def ignore(self, pattern: str) -> None:
-        """Names that the side has and that are not weights: counted, else left alone."""
+        """Ignore names of the side that are not weights: they are counted, and otherwise left alone."""
         lib.xfer_side_ignore(self, encoded(pattern, "pattern"))
 
     def place(self, pattern: str, dim: int) -> None:
-        """How the side holds the table's tensors that match: split over tp along `dim`; negative: whole."""
+        """Say how the side holds the table's tensors that match: split over tp along `dim`; negative: whole."""
         lib.xfer_side_place(self, encoded(pattern, "pattern"), dim)
 
     def give_whole(self, pattern: str, rank: int) -> None:
-        """One rank of a training side hands in the tensors that match whole, under the table's names."""
+        """Say that one rank of a training side hands in the tensors that match whole, under the table's names."""
         lib.xfer_side_give_whole(self, encoded(pattern, "pattern"), rank)
 
     def dtype(self, pattern: str, dtype: Any) -> None:
-        """The side holds the tensors that match in another element type than the table; None: as the table has them,
-        whatever its rules say of type and values."""
+        """Say that the side holds the tensors that match in another element type than the table; None: as in the table,
+        whatever its rules say about type and values."""
         lib.xfer_side_dtype(self, encoded(pattern, "pattern"), 0 if dtype is None else dtypes.dtype_code(dtype))
 
     def __repr__(self) -> str:
@@ -250,7 +250,7 @@ class _BorrowedLayout(Layout):
 
 @dataclass(frozen=True)
 class RefitTensor:
-    """What a tensor of a join is in the table: the fields of xfer_refit_tensor, and its place in the list."""
+    """The place of a tensor of a join in the table: the fields of xfer_refit_tensor, and its index in the list."""
 
     name: str
     hf: str
@@ -269,8 +269,8 @@ class RefitTensor:
 class Refit(_handle.Handle):
     """Two sides of one model, joined. A side that this rank does not know is None.
 
-    Raises UnsupportedError for tensors that no rule knows and nothing declares, MismatchError where the sides hold a
-    tensor in different element types, ShapeError where a shape does not fit the SPEC.
+    Raises UnsupportedError for tensors that no rule covers and no call declares, MismatchError if the sides hold a
+    tensor in different element types, ShapeError if a shape does not fit the SPEC.
     """
 
     _kind = "refit"
@@ -280,8 +280,8 @@ class Refit(_handle.Handle):
         lib.xfer_refit_create(self._out(), model, train, gen)
 
     def tensors(self) -> Tensors:
-        """[(name, source layout, destination layout), ...] for a Plan or Plan.simulate(), and a Conversion after them
-        where the sides were told other element types."""
+        """[(name, source layout, destination layout), ...] for a Plan or Plan.simulate(), with a Conversion after them
+        if the sides have different element types."""
         n = c_size_t()
         rows = lib.xfer_refit_tensors(self, byref(n))
         found = []
@@ -304,7 +304,7 @@ class Refit(_handle.Handle):
         return int(lib.xfer_refit_ranks(self))
 
     def tensor(self, i: int) -> RefitTensor:
-        """What the i-th tensor is in the table."""
+        """The place of the i-th tensor in the table."""
         row, n = _structs.RefitTensor(), c_size_t()
         lib.xfer_refit_tensor_get(self, i, byref(row))
         fields = _structs.fields_of(row)
@@ -323,7 +323,7 @@ class Refit(_handle.Handle):
         return Plan(comm, self.tensors(), **options)
 
     def locals(self, rank: int) -> Locals:
-        """What a rank has to hand in."""
+        """The tensors that a rank must hand in."""
         return Locals(self, rank)
 
     def __repr__(self) -> str:
@@ -366,8 +366,8 @@ class LocalPart:
 
 
 class Misc:
-    """Memory of the library that a callback may read while it runs. On the host it is an array to NumPy, on a GPU one
-    with `__cuda_array_interface__`, as bits: bf16 and fp8 are unsigned integers there."""
+    """Memory of the library that a callback may read while it runs. NumPy sees it as an array on the host; on a GPU it
+    has `__cuda_array_interface__`. It holds bits: bf16 and fp8 are unsigned integers there."""
 
     def __init__(self, dtype: str, shape: tuple[int, ...], address: int, device: int) -> None:
         self.dtype_name, self.shape, self.address = dtype, shape, address
@@ -389,9 +389,9 @@ class _Given(NamedTuple):
 
 
 class Locals(_handle.Handle):
-    """The framework tensors of one rank, and where each lies once it was handed in. A sequence of Local.
+    """The framework's tensors of one rank, and the address of each once it was handed in. A sequence of Local.
 
-    They are handed in by name:
+    Hand them in by name:
 
         locals = refit.locals(comm.rank)
         for name, tensor in module.state_dict().items():
@@ -449,16 +449,15 @@ class Locals(_handle.Handle):
         """Hand in one local tensor under the framework's name. side: "train" or "gen". x: an array, or a View of one.
         dtype: see View.
 
-        A wrong one (name, shape, type) is noted and refused by bind(). Raises TypeError for what is no array, and
-        ValueError for a read-only destination.
+        give() records a wrong tensor (name, shape, type), and bind() refuses it. Raises TypeError for an object that is
+        not an array, and ValueError for a read-only destination.
         """
         self._hand_in(lib.xfer_locals_give, side, name, x, dtype)
 
     def update(self, side: str, name: str, x: Any, dtype: Any = None) -> None:
-        """Hand in a local tensor that lies elsewhere by now: in place of what was handed in under its name. bind()
-        then binds what has changed. Raises also MismatchError, for a wrong name, shape or type; nothing changes then.
-        A torch tensor that differs by its place alone takes half the time.
-        """
+        """Hand in a local tensor again because its address has changed; it replaces the one that was handed in under
+        its name, and bind() then binds only what has changed. Raises also MismatchError, for a wrong name, shape or
+        type; nothing changes then. A torch tensor that differs only by its address takes half the time."""
         known = self._given.get((side, name)) if isinstance(side, str) and isinstance(name, str) else None
         memory = elsewhere(known.memory, x) if known is not None and known.is_plain and dtype is None else None
         if known is None or memory is None:
@@ -487,10 +486,10 @@ class Locals(_handle.Handle):
         self._given[side, name] = _Given(memory, elements == memory.dtype, of, form)
 
     def bind(self, plan: Plan) -> None:
-        """Bind all that was handed in to a plan of the refit's tensors. Local.
+        """Bind all tensors that were handed in to a plan of the refit's tensors. Local.
 
-        What is missing, not wanted, or of the wrong shape or type is noted, and raised by the plan's commit() as a
-        MismatchError, there on all ranks; problems() has each.
+        bind() records tensors that are missing, unknown, or of the wrong shape or type, and the plan's commit() raises
+        them as a MismatchError on all ranks; problems() lists each.
         """
         needed("plan", plan, "plan")
         comm = plan._on()
@@ -517,7 +516,7 @@ class Locals(_handle.Handle):
         plan._kept[self] = dict(self._given)
 
     def problems(self) -> list[str]:
-        """What is wrong with the tensors handed in, a sentence each."""
+        """What is wrong with the tensors handed in, one sentence each."""
         found: list[str] = []
         while (text := lib.xfer_locals_problem(self, len(found))) is not None:
             found.append(decoded(text))
@@ -529,7 +528,7 @@ class Locals(_handle.Handle):
         return int(lib.xfer_locals_ignored(self))
 
     def take_misc(self, function: Callable[[str, Misc], None]) -> None:
-        """Take misc tensors that were not handed in by a callback: function(name, memory), called by wait()."""
+        """Receive the misc tensors that were not handed in by a callback: wait() calls function(name, memory)."""
 
         if not callable(function):
             raise TypeError(f"{function!r} is no function that takes misc tensors")
@@ -549,9 +548,8 @@ class Locals(_handle.Handle):
         self._misc = callback
 
     def wait(self, plan: Plan, timeout_ms: int = 0) -> None:
-        """plan.wait(), then the callbacks, on the thread that waits. Collective. What a callback raises is raised.
-        Of a plan with fresh_sources, what was handed in for "train" is kept no longer: update() comes before the next
-        bind()."""
+        """plan.wait(), then the callbacks, on the thread that waits. Collective. It raises what a callback raises. With
+        a plan of fresh_sources it drops the arrays handed in for "train": call update() before the next bind()."""
         needed("plan", plan, "plan")
         plan._on()  # raises
         plan._keep(self)

@@ -1,4 +1,4 @@
-"""Streams: the address of a cudaStream_t, from whatever the caller has."""
+"""Streams: the address of a cudaStream_t, from any object that the caller has."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def stream_pointer(stream: Any, device: int) -> int:
     """The address of a stream for a comm on `device` (negative: a host comm, which has none).
 
     stream: None (the current stream of torch, or of CuPy, or else the default stream), an address, or an object with
-    `__cuda_stream__`, `cuda_stream` (torch) or `ptr` (CuPy). Raises TypeError for anything else, a bool too.
+    `__cuda_stream__`, `cuda_stream` (torch) or `ptr` (CuPy). Raises TypeError for anything else, even a bool.
     """
     if stream is None:
         return _current(device) if device >= 0 else 0

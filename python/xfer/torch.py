@@ -1,12 +1,12 @@
 """xfer for torch: layouts of DTensors and of sharded modules, DTensors moved across different meshes, whole modules.
 
-A DeviceMesh numbers ranks as torch.distributed's default group does. Where a comm numbers them otherwise, `ranks` says
-which of its ranks each of torch's is.
+A DeviceMesh numbers ranks as torch.distributed's default group does. If a comm numbers them differently, `ranks` maps
+torch's ranks to the comm's.
 
-A `_StridedShard` can mean two things, which differ where sizes do not divide: that axes to its right split first, as
-FSDP2 over tensor parallelism does ("order"), or the pieces that distribute_tensor() makes ("pieces"). torch keeps no
-note of which it was. The real local shapes decide; where they cannot, since both give all ranks parts of the same
-shapes and yet other elements, the caller must say it.
+A `_StridedShard` can mean two things, which differ if sizes do not divide: that axes to its right split first, as FSDP2
+over tensor parallelism does ("order"), or the pieces that distribute_tensor() makes ("pieces"). torch does not record
+which one it is. The real local shapes decide; if they cannot, because both meanings give all ranks parts of the same
+shapes but other elements, the caller must say it.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ __all__ = [
 
 
 def pool_staging(comm: Comm) -> None:
-    """Let the staging memory of a comm on a GPU come from torch's caching allocator, which then counts it. Local."""
+    """Take the staging memory of a comm on a GPU from torch's caching allocator, which then counts it. Local."""
     needed("comm", comm, "comm")
     device = comm.device
     if device is None:
@@ -72,13 +72,14 @@ def pool_staging(comm: Comm) -> None:
 
 
 def layout_of(tensor: Any, ranks: Ranks = None, meaning: str | None = None) -> Layout:
-    """Who holds what of a DTensor: Replicate, Shard, `_StridedShard`, in the order of cuts, uneven as torch.chunk.
+    """The layout of a DTensor: Replicate, Shard, `_StridedShard`, the order in which axes split a dim, uneven like
+    torch.chunk.
 
-    meaning: "order" or "pieces", see the module; None: what this rank's local shape fits, "order" if both do. Ranks
-    that come to different answers get a MismatchError from the plan.
+    meaning: "order" or "pieces", see the module; None: the meaning that this rank's local shape fits, "order" if both
+    do. If ranks find different meanings, the plan raises a MismatchError.
 
-    Raises TypeError for Partial, ValueError where the local tensor is of another shape than the placements say, or
-    where nothing tells the meaning and it is not given.
+    Raises TypeError for Partial, ValueError if the local tensor has another shape than the placements give, or if
+    nothing tells the meaning and the caller does not give it.
     """
     said = Description.of(tensor)
     return chosen(said, our_rank(ranks), grid_of(tensor.device_mesh, ranks), meaning)
@@ -94,7 +95,7 @@ def _grids_of(tensors: Mapping[str, Any], ranks: Ranks) -> dict[DeviceMesh, tupl
 
 
 def meshes_of(source: Source, ranks: Ranks = None) -> dict[str, Any]:
-    """The meshes of this rank's DTensors, by the first name that lies on each: what layouts_of() takes of all ranks.
+    """The meshes of this rank's DTensors, by the first name that lies on each; layouts_of() takes those of all ranks.
     JSON can hold it."""
     return {name: [grid.sizes, grid.ranks] for grid, name in _grids_of(tensors_of(source), ranks).values()}
 
@@ -117,12 +118,12 @@ def layouts_of(
     meshes: Sequence[dict[str, Any] | None] | None = None,
     meaning: str | None = None,
 ) -> dict[str, Layout]:
-    """Layouts of the DTensors of a module (FSDP2, tensor parallelism) or a state dict, by name; one object for all
-    tensors that it fits.
+    """Layouts of the DTensors of a module (FSDP2, tensor parallelism) or a state dict, by name; tensors with the same
+    layout share one object.
 
-    meshes: what meshes_of() gives on each rank of the comm, None on those without the module. Then a tensor that
-    several meshes have, as FSDP2 makes one for each rank of tp of what tp leaves whole, is the same on each of them.
-    meaning: as in layout_of().
+    meshes: the results of meshes_of() on each rank of the comm, None on those without the module. If several meshes
+    have a tensor, it is then the same on each of them: FSDP2 makes one mesh for each tp rank for the tensors that tp
+    leaves whole. meaning: as for layout_of().
     """
     tensors = tensors_of(source)
     grids = {
@@ -165,27 +166,28 @@ def _layouts(
 
 
 class Transfer(Steps):
-    """All tensors of a sharded module into those of another, planned once and moved at every step. Collective.
+    """Move all tensors of a sharded module into those of another, planned once and moved at every step. Collective.
 
-    source: a module or a state dict on the ranks that have the weights; target: likewise where they go; each None on
-    the other ranks. Every rank has one of the two, or both. A module may be wrapped by FSDP1 or cut by ZeRO-3, see
-    flat_parts(). Both have the same names, and every rank of a side all of them. A tensor that is no DTensor is whole
-    on every rank of its side; one that several meshes have, as FSDP2 makes of what tp leaves whole, is the same on each
-    of them.
+    source: a module or a state dict on the ranks that have the weights; target: likewise on the ranks that receive
+    them; each is None on the other ranks. Every rank has one of the two, or both. A module may be wrapped by FSDP1 or
+    partitioned by ZeRO-3, see flat_parts(). Both sides have the same names, and every rank of a side has all of them. A
+    tensor that is not a DTensor is whole on every rank of its side. If a tensor lies on several meshes, as FSDP2 makes
+    for the tensors that tp leaves whole, it is the same on each of them.
 
-    Each step looks at both anew: a tensor that lies elsewhere than before, as after load_state_dict(assign=True), to()
-    or an offload, is bound anew. The state_dict() of a source may make copies; that of a target may not. Two names of
-    one tensor of a target, as of tied weights, must have equal values in the source: `verify=True` compares them.
+    Each step looks up both sides again, and binds a tensor again if its address has changed, as after
+    load_state_dict(assign=True), to() or an offload. The state_dict() of a source may make copies; that of a target may
+    not. If a target has two names for one tensor, as for tied weights, the source must have equal values for both:
+    `verify=True` compares them.
 
-    cast: f32, bf16 and f16 become what the target has, such as a trainer's f32 a server's bf16, see Conversion.cast();
-    else types that differ are refused. The same on every rank, as are the options.
+    cast: convert f32, bf16 and f16 to the target's type, such as a trainer's f32 to a server's bf16, see
+    Conversion.cast(); without it, types that differ are an error. The same on every rank, as are the options.
 
         weights = Transfer(comm, source=trainer if trains else None, target=None if trains else server)
         for step in range(1, 1000):
             weights.step(step)
 
-    Raises what is wrong with a tensor on the rank that has it, PeerError on the others; MismatchError where the two
-    sides have different names, shapes or types.
+    If a tensor is wrong, its rank raises the error and the others PeerError. Raises MismatchError if the two sides have
+    different names, shapes or types.
     """
 
     _what = "Transfer"  # the ranks mean the same
@@ -235,7 +237,7 @@ class Transfer(Steps):
         self._held.commit(self.plan, self._bind)
 
     def look_at(self, *, source: Source | None = None, target: Source | None = None) -> None:
-        """Other modules or state dicts, of the same names and layouts, from the next step on. Local."""
+        """Use other modules or state dicts, of the same names and layouts, from the next step on. Local."""
         given = zip((source, target), self._held.sources, strict=True)
         self._held.sources = [before if new is None else new for new, before in given]
 
@@ -244,11 +246,12 @@ class Transfer(Steps):
         self.plan.bind_many((name, source.get(name), target.get(name)) for name in sorted({name for _, name in moved}))
 
     def step(self, version: int, stream: Any = None) -> None:
-        """Move all tensors and wait until they are there on every rank. Collective. version, stream: as of Plan.run().
+        """Move all tensors and wait until they have arrived on every rank. Collective. version, stream: as for
+        Plan.run().
 
-        Raises what is wrong with a tensor that lies elsewhere than before, and what Plan.run() and wait() raise. A rank
-        that cannot take part for a reason of its own says `comm.refuse(why)` and calls step() all the same: it is
-        raised on all ranks before anything moves, and the next step goes on.
+        Raises an error of a tensor whose address has changed, and the errors of Plan.run() and wait(). A rank that
+        cannot take part, for a reason of its own, calls `comm.refuse(why)` and then step() as usual: all ranks raise
+        the reason before anything moves, and the next step works again.
         """
         with on_stream(stream, self._comm.device):  # which reads what is copied to be read
             self._held.commit(self.plan, self._bind)
@@ -257,14 +260,15 @@ class Transfer(Steps):
 
 
 class ModelRefit(Steps):
-    """A trainer's weights into an engine's, by the rules of both frameworks. Collective. See docs/refit.md.
+    """Move a trainer's weights into an engine's, by the rules of both frameworks. Collective. See docs/refit.md.
 
-    model: a Model, or what makes one. train, gen: Sides, or SPECs such as "fsdp:dp4" and "vllm:tp2,loaded"; the ranks
-    of a gen SPEC begin after those of train. source: the trainer's module or state dict on its ranks; target: the
-    engine's on its; DTensors are handed in by their local parts. ranks: as for layout_of().
+    model: a Model, or the source of one. train, gen: Sides, or SPECs such as "fsdp:dp4" and "vllm:tp2,loaded"; the
+    ranks of a gen SPEC begin after those of train. source: the trainer's module or state dict on its ranks; target: the
+    engine's on its ranks; DTensors are handed in by their local parts. ranks: as for layout_of().
 
-    Raises MismatchError for what is missing, not wanted or of the wrong shape, on all ranks with the sentence; of a
-    DTensor TypeError for Partial, and ValueError where its placements give this rank another part than the SPEC does.
+    Raises MismatchError for tensors that are missing, unknown or of the wrong shape, on all ranks with the sentence;
+    for a DTensor also TypeError for Partial, and ValueError if its placements give this rank another part than the
+    SPEC.
     """
 
     def __init__(
@@ -329,7 +333,7 @@ class ModelRefit(Steps):
         self.locals.bind(self.plan)
 
     def step(self, version: int, stream: Any = None) -> None:
-        """Move all weights and wait until they are there on every rank. Collective. See Transfer.step()."""
+        """Move all weights and wait until they have arrived on every rank. Collective. See Transfer.step()."""
         with on_stream(stream, self._comm.device):
             self._held.commit(self.plan, partial(self._bind, self.locals.update))
         super().step(version, stream)
