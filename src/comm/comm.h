@@ -146,6 +146,13 @@ typedef struct xfi_comm_ops {
   uint64_t (*n_data_ends)(xfi_comm *comm);
   /* XFER_OK if none were cancelled since n_data_ends() was n_ends. */
   xfer_status (*check_data)(xfi_comm *comm, uint64_t n_ends);
+  /* Tell all ranks that this one takes no part in the messages of run `turn`: who waits in them
+   * fails, which breaks the comm; where no rank has begun the run nothing is broken. Breaks the
+   * comm where ranks cannot be told. NULL: abort_data() leaves the comm whole. */
+  void (*refuse)(xfi_comm *comm, uint64_t turn, const char *why);
+  /* XFER_ERR_PEER with its text if a rank has told this one so of run `turn`. NULL where refuse
+   * is. */
+  xfer_status (*check_refused)(const xfi_comm *comm, uint64_t turn);
   /* Forget the purposes with this context of rounds in flight. NULL: no purpose is looked at. */
   void (*unwatch)(xfi_comm *comm, const void *context);
 } xfi_comm_ops;
@@ -189,6 +196,8 @@ struct xfi_comm {
   uint64_t n_gatherings; /* of xfi_comm_gather() */
   xfi_waits *waits;      /* late.h; NULL: no rank can say for whom it waits */
   xfi_inside inside;
+  uint64_t turn; /* of the run whose messages are next, see xfi_run_take_turn(); 0: of none that
+                    ranks may refuse */
   xfi_purpose purpose;               /* of the next rounds and broadcasts */
   bool refuses;                      /* the next call that asks xfi_comm_refused() fails, */
   char refusal[XFI_ERROR_BYTES + 4]; /* with this text, cut like any error text */
@@ -245,11 +254,11 @@ xfer_status xfi_comm_create_local(xfi_comm **comms, int n_ranks);
 XFI_PLUGIN_API xfer_status xfi_comm_create_host(xfi_comm **comm, xfer_all_gather_fn all_gather,
                                                 void *context, int rank, int size,
                                                 bool control_only);
-/* Tell the ranks of such a comm that what they all do by other means, for the `number`-th time from
- * 1, has failed on this rank, so that they need not wait. The comm goes on. By the thread that
- * makes its calls. */
-XFI_PLUGIN_API void xfi_host_warn(xfi_comm *comm, uint64_t number, const char *why);
-/* Whether a rank has told so (XFER_ERR_PEER), or has ended or broken the comm. */
+/* Tell the ranks of a comm with shared memory that what all of them do for the `number`-th time,
+ * from 1, has failed on this rank, so that they need not wait: a run, or what they do by other
+ * means than such a control comm. The comm goes on. By the thread that makes its calls. */
+XFI_PLUGIN_API void xfi_shared_warn(xfi_comm *comm, uint64_t number, const char *why);
+/* Whether a rank has told so of other means (XFER_ERR_PEER), or has ended or broken the comm. */
 XFI_PLUGIN_API xfer_status xfi_host_heed(xfi_comm *comm, uint64_t number);
 
 /* The status of a collective call's checks, or XFER_ERR_ARG if the caller refused the call by

@@ -28,14 +28,6 @@ typedef struct host_comm {
 
 /* ---- failure ------------------------------------------------------------------------------ */
 
-void xfi_host_warn(xfi_comm *base, uint64_t number, const char *why)
-{
-  xfi_segment *own = xfi_segment_of((xfi_shared *)base, base->rank);
-
-  (void)snprintf(own->warning, sizeof own->warning, "rank %d: %s", base->rank, why);
-  atomic_store(&own->warned, number);
-}
-
 xfer_status xfi_host_heed(xfi_comm *base, uint64_t number)
 {
   const xfi_shared *shared = (const xfi_shared *)base;
@@ -131,6 +123,8 @@ static const xfi_comm_ops host_ops = {
     .check = xfi_shared_check,
     .abort = xfi_shared_abort,
     .abort_data = xfi_shared_abort,
+    .refuse = xfi_shared_warn,
+    .check_refused = xfi_shared_check_refused,
 };
 
 static const xfi_comm_ops control_ops = {

@@ -46,6 +46,15 @@ static void mpi_abort(xfi_comm *comm, const char *why)
   xfi_mpi_tell_all(t);
 }
 
+/* Ranks of other hosts learn of nothing but a broken comm. */
+static void mpi_refuse(xfi_comm *comm, uint64_t turn, const char *why)
+{
+  if (comm->shares_all)
+    xfi_shared_warn(comm, turn, why);
+  else
+    xfi_comm_leave(comm, mpi_abort);
+}
+
 static void transport_free(xfi_mpi_comm *t)
 {
   if (t == NULL) return;
@@ -96,6 +105,8 @@ static const xfi_comm_ops mpi_ops = {
     .check = xfi_mpi_check_broken,
     .abort = mpi_abort,
     .abort_data = mpi_abort,
+    .refuse = mpi_refuse,
+    .check_refused = xfi_shared_check_refused,
 };
 
 /* Local. Takes `comm` on success. */

@@ -126,6 +126,28 @@ void xfi_shared_abort(xfi_comm *comm, const char *why)
   if (xfi_broken_set(&s->broken, "%s", why)) xfi_shared_alarm(s, s->broken.why);
 }
 
+void xfi_shared_warn(xfi_comm *comm, uint64_t number, const char *why)
+{
+  xfi_shared *s = (xfi_shared *)comm;
+
+  if (xfi_shared_is_inherited(s)) return;
+  (void)snprintf(own_of(s)->warning, sizeof own_of(s)->warning, "rank %d: %s", comm->rank, why);
+  atomic_store(&own_of(s)->warned, number);
+  for (int r = 0; r < comm->size; r++)
+    if (r != comm->rank) wake(s, r);
+}
+
+xfer_status xfi_shared_check_refused(const xfi_comm *comm, uint64_t turn)
+{
+  for (int r = 0; r < comm->size && turn != 0; r++) {
+    const xfi_segment *theirs = xfi_segment_of((const xfi_shared *)comm, r);
+
+    XFI_CHECK(theirs == NULL || r == comm->rank || atomic_load(&theirs->warned) != turn,
+              XFER_ERR_PEER, "%.*s", XFI_BROKEN_BYTES - 1, theirs->warning);
+  }
+  return XFER_OK;
+}
+
 xfer_status xfi_shared_begin(xfi_shared *s)
 {
   XFI_TRY(xfi_shared_check_process(s));
@@ -223,6 +245,7 @@ xfer_status xfi_shared_await(const xfi_awaited *what, xfi_deadline deadline)
       continue;
     }
     st = s->base.ops->check(&s->base);
+    if (st == XFER_OK && what->is_of_run) st = xfi_shared_check_refused(comm, comm->turn);
     /* Who breaks the comm may have seen all that this rank waits for. */
     if (st != XFER_OK) return what->is_there(what) ? XFER_OK : st;
     if (xfi_deadline_expired(deadline)) XFI_TRY(give_up(what, deadline));
@@ -293,7 +316,7 @@ static xfer_status hear_why(xfi_shared *s)
  */
 static xfer_status await_givers(xfi_shared *s, xfi_deadline deadline)
 {
-  const xfi_awaited all = {is_given, find_giver, s, NULL};
+  const xfi_awaited all = {is_given, find_giver, s, NULL, false};
   xfer_status st;
 
   if (is_given(&all))

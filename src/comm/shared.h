@@ -49,7 +49,7 @@ typedef struct xfi_segment {
   _Alignas(XFI_CACHE_LINE) _Atomic uint32_t alarm; /* 1 + the rank that told the owner of a failure;
                                                       0: none */
   char why[XFI_BROKEN_BYTES];     /* the text of the failure that the owner told others of */
-  _Atomic uint64_t warned;        /* the number of the owner's last xfi_host_warn() */
+  _Atomic uint64_t warned;        /* the number of the owner's last xfi_shared_warn() */
   char warning[XFI_BROKEN_BYTES]; /* its text */
   _Atomic uint32_t has_left;      /* the owner has left the comm */
   /* Gatherings, whose steps are counted over the comm's whole life. `decided`, used in the first
@@ -178,6 +178,9 @@ static inline void xfi_shared_hear(xfi_shared *s)
     s->base.waits->said[r] = xfi_waiting_in(xfi_segment_of(s, r));
 }
 
+/* check_refused of xfi_comm_ops. */
+XFI_PLUGIN_API xfer_status xfi_shared_check_refused(const xfi_comm *comm, uint64_t turn);
+
 /* Before a call: XFER_ERR_COMM with its text if the comm is broken. If all ranks share memory, only
  * memory is looked at: MPI_Test() may yield the core, and with more ranks than cores all others
  * then run before this one does again. */
@@ -191,6 +194,7 @@ typedef struct xfi_awaited {
   int (*find_late)(const struct xfi_awaited *what, xfi_is_meant *of);
   xfi_shared *shared;
   const void *of; /* the caller's */
+  bool is_of_run; /* it is a run's message */
 } xfi_awaited;
 static inline bool xfi_is_any(const xfi_shared *shared, int rank)
 {

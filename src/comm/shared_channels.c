@@ -184,7 +184,7 @@ static int find_peer(const xfi_awaited *what, xfi_is_meant *of)
  * late is not asked where all goes on. */
 static xfer_status carry_all(carrying *s, xfi_deadline deadline)
 {
-  const xfi_awaited any = {any_can_move, find_peer, s->shared, s};
+  const xfi_awaited any = {any_can_move, find_peer, s->shared, s, s->call != XFI_OF_EXCHANGE};
 
   while (s->n_left > 0) {
     s->moved = false;

@@ -158,7 +158,7 @@ static int find_peer(const xfi_awaited *what, xfi_is_meant *of)
 /* Until all is received and all that we sent has been. */
 static xfer_status serve(transfer *t, xfi_deadline deadline)
 {
-  const xfi_awaited any = {can_go_on, find_peer, &t->me->shared, t};
+  const xfi_awaited any = {can_go_on, find_peer, &t->me->shared, t, t->call != XFI_OF_EXCHANGE};
 
   while (!is_done(t)) {
     XFI_TRY(xfi_shared_await(&any, deadline));
@@ -229,6 +229,8 @@ static const xfi_comm_ops local_ops = {
     .check = xfi_shared_check,
     .abort = xfi_shared_abort,
     .abort_data = xfi_shared_abort,
+    .refuse = xfi_shared_warn,
+    .check_refused = xfi_shared_check_refused,
 };
 
 static xfer_status rank_init(local_rank *rank, local_group *group, int number)

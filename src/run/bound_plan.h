@@ -35,10 +35,11 @@ enum { XFI_OF_SRC = 1, XFI_OF_DST = 2 };
 /* What a rank tells the others about a run when it waits for it. */
 typedef struct xfi_run_word {
   uint64_t version;
-  int64_t status;
-  uint64_t plan; /* xfer_plan.number */
-  uint64_t turn; /* see xfi_run_take_turn() */
-  xfi_sum sum;   /* this rank's total in a verified run (verify.c) */
+  int32_t status;
+  int32_t has_begun; /* 1: the run was not refused here */
+  uint64_t plan;     /* xfer_plan.number */
+  uint64_t turn;     /* see xfi_run_take_turn() */
+  xfi_sum sum;       /* this rank's total in a verified run (verify.c) */
 } xfi_run_word;
 
 typedef struct xfi_direct xfi_direct;

@@ -38,6 +38,7 @@ static xfer_status enqueue(xfer_plan *plan, xfer_stream stream)
   XFI_TRY_DONE(xfi_direct_start(plan->direct, plan, stream));
   if (plan->local != NULL) XFI_TRY_DONE(copy_locally(plan, stream));
   plan->comm->purpose = (xfi_purpose){xfi_direct_look, plan->direct, plan->epoch};
+  plan->comm->turn = plan->turn;
   XFI_TRY_DONE(xfi_pipeline_start(plan->pipeline, plan, stream));
   plan->is_sent = true;
   XFI_TRY_DONE(xfi_direct_join(plan->direct, stream));
@@ -56,6 +57,9 @@ done:
  * relay too. */
 static xfer_status check_peers(const xfer_plan *plan, uint64_t later)
 {
+  const xfi_comm_ops *comm = plan->comm->ops;
+
+  if (comm->check_refused != NULL) XFI_TRY(comm->check_refused(plan->comm, plan->turn));
   XFI_TRY(xfi_direct_check(plan->direct, plan->epoch + later));
   if (plan->relay != NULL) XFI_TRY(check_peers(plan->relay, later));
   return XFER_OK;
@@ -160,9 +164,16 @@ static bool any_sends(const xfer_plan *plan)
   return plan != NULL && (plan->any_sends || any_sends(plan->relay) || any_sends(plan->asks));
 }
 
+static void set_turn(xfer_plan *plan, uint64_t turn)
+{
+  plan->turn = turn;
+  if (plan->relay != NULL) set_turn(plan->relay, turn);
+  if (plan->asks != NULL) set_turn(plan->asks, turn);
+}
+
 void xfi_run_take_turn(xfer_plan *plan)
 {
-  if (plan->state == XFI_COMMITTED) plan->turn = any_sends(plan) ? ++plan->of->n_turns : 0;
+  if (plan->state == XFI_COMMITTED) set_turn(plan, any_sends(plan) ? ++plan->of->n_turns : 0);
 }
 
 /* A run does not begin on this rank, because of the last error. */
@@ -212,15 +223,21 @@ xfer_status xfi_run_start(xfer_plan *plan, uint64_t version, xfer_stream stream)
 
 /* ---- ending ---- */
 
-/* Cancel the messages of a failed run, unless the end of another run has done so. */
+/* Cancel the messages of a failed run, unless the end of another run has done so. Of one that did
+ * not begin here nothing is cancelled before it is known that another rank began it. */
 static void end_messages(xfer_plan *plan)
 {
   const xfi_comm_ops *comm = plan->comm->ops;
+  const bool has_begun = plan->state == XFI_RUNNING;
 
-  if (plan->state != XFI_RUNNING) plan->epoch++; /* which other ranks may have begun */
+  if (!has_begun) plan->epoch++; /* which other ranks may have begun */
   if (comm->n_data_ends != NULL && comm->n_data_ends(plan->comm) != plan->n_data_ends) return;
   /* Messages on a device may be waiting still, though all were handed over. */
-  if (!xfi_pipeline_is_empty(plan->pipeline) && !(plan->is_sent && plan->device->alarms == NULL))
+  if (xfi_pipeline_is_empty(plan->pipeline) || (plan->is_sent && plan->device->alarms == NULL))
+    return;
+  if (!has_begun && plan->turn != 0 && comm->refuse != NULL)
+    comm->refuse(plan->comm, plan->turn, xfer_last_error());
+  else
     xfi_comm_leave(plan->comm, comm->abort_data);
 }
 
@@ -443,19 +460,40 @@ static xfer_status check_turns(const xfer_plan *plan)
   return XFER_OK;
 }
 
+/* Once all ranks know who has begun a failed run: if not all have, messages are left over. */
+static void end_left_over(const xfer_plan *plan)
+{
+  int n_begun = 0;
+
+  for (int r = 0; r < plan->comm->size; r++)
+    n_begun += plan->words[r].has_begun;
+  if (any_sends(plan) && plan->comm->ops->refuse != NULL && n_begun > 0 &&
+      n_begun < plan->comm->size)
+    xfi_comm_leave(plan->comm, plan->comm->ops->abort_data);
+}
+
 /* Exchange what came of the run on all ranks; OK if it succeeded everywhere. */
 static xfer_status agree_on_run(const xfer_plan *plan, xfer_status mine, xfi_deadline deadline)
 {
   xfi_comm *comm = plan->comm;
-  const xfi_run_word word = {plan->run_version, mine, plan->number, plan->turn,
-                             mine == XFER_OK ? xfi_verify_mine(plan) : (xfi_sum){{0, 0}}};
+  const xfi_run_word word = {.version = plan->run_version,
+                             .status = mine,
+                             .has_begun = plan->state == XFI_RUNNING,
+                             .plan = plan->number,
+                             .turn = plan->turn,
+                             .sum = mine == XFER_OK ? xfi_verify_mine(plan) : (xfi_sum){{0, 0}}};
   const int last = comm->size - 1;
   bool failed = false;
   int other = 0;
 
   XFI_TRY(xfi_run_gather_words(&failed, plan, &word, "waits for", deadline));
   adjust_turns(plan);
-  if (failed) return xfi_comm_agree(comm, mine, deadline);
+  if (failed) {
+    const xfer_status st = xfi_comm_agree(comm, mine, deadline);
+
+    end_left_over(plan);
+    return st;
+  }
   while (other < last && plan->words[other].version == plan->words[last].version)
     other++;
   XFI_CHECK(other == last, XFER_ERR_MISMATCH, "rank %d ran version %llu, rank %d version %llu",

@@ -16,8 +16,7 @@ typedef struct cell {
   "this rank said that the run does not begin here: xfer_plan_wait() tells the others, and "       \
   "xfer_plan_commit() comes before the next"
 #define WAS_TORN                                                                                   \
-  "the last run failed and may have left destinations torn: call xfer_plan_commit() before the "   \
-  "next"
+  "the last run did not complete on every rank: call xfer_plan_commit() before the next"
 
 /* Calls that a run in flight is in the way of. */
 static const char *const doing[XFI_N_CALLS] = {[XFI_CALL_BIND] = "binding",

@@ -346,7 +346,7 @@ static void warns(int rank, void *context)
   char all[2];
 
   if (rank == 1) {
-    xfi_host_warn(comm, 2, "no luck");
+    xfi_shared_warn(comm, 2, "no luck");
     expect(comm->ops->all_gather(comm, all, "x", 1, soon()) == XFER_OK);
     expect(comm->ops->all_gather(comm, all, "x", 1, soon()) == XFER_OK);
     if (breaks) comm->ops->abort(comm, "enough");
