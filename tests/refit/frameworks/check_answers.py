@@ -1,7 +1,7 @@
 """Holds xfer against what the frameworks themselves make of checkpoints, element by element. Needs Python 3 and NumPy.
 
-    check_answers.py --bin BUILD/bin [--only FRAMEWORK.FAMILY] [--layouts N] [--bytes N] [--table FILE] [--page FILE]
-        [ANSWER.json.xz..]
+    check_answers.py --bin BUILD/bin [--only FRAMEWORK.FAMILY] [--layouts N] [--bytes N] [--table FILE] [--families FILE]
+        [--page FILE] [ANSWER.json.xz..]
 
 For each answer and rank: the names, shapes and elements of `xfer_plan --expect`; in N layouts of each model type, plain
 and for each way of quantising, also the bytes of `xfer_refit --dump` (serving side) or `--dump-train` (training side).
@@ -24,6 +24,7 @@ import tempfile
 
 import numpy as np
 
+from families import Families
 from refused import REFUSED
 
 HERE = os.path.dirname(os.path.abspath(__file__))
@@ -225,6 +226,7 @@ class Case:
         self.serves = answer["framework"] not in ("megatron", "torchtitan")
         self.checkpoint = Checkpoint(answer)
         self.differences, self.n_same, self.refusal = [], 0, None
+        self.quantises = False  # it was compared which weights an engine has that quantises a bf16 model
         self.agreed = agreed  # what was compared before, on a rank with the same part, in any layout
         self.wanted = {}  # what a dump of this layout has of such a part
 
@@ -287,6 +289,7 @@ class Case:
         for name in mine ^ want:
             self.differ(0, name, f"is fp8 {'here' if name in mine else 'in the engine'} alone")
         self.n_same += len(mine & want)
+        self.quantises = bool(want) and mine == want
 
     def check_types(self, f32, more=""):
         """Which of its parameters the engine has in f32 though the model is bf16; `more` items of the SPEC are for its draft model."""
@@ -462,7 +465,8 @@ def main():
     parser.add_argument("--layouts", type=int, default=0, help="at most so many of a family, spread evenly; 0: all")
     parser.add_argument("--bytes", type=int, default=0, help="the bytes too, of so many layouts of a model type; the last is one")
     parser.add_argument("--table", help="write the table of docs/models.md")
-    parser.add_argument("--page", help="which must have that table")
+    parser.add_argument("--families", help="write the table of families, the first one there; needs all answers")
+    parser.add_argument("--page", help="which must have these tables")
     parser.add_argument("files", nargs="*")
     options = parser.parse_args()
     scaled = {}
@@ -509,10 +513,15 @@ def main():
     if options.table:
         with open(options.table, "w", encoding="utf-8") as file:
             file.writelines(table(cases))
+    families = Families(cases, SHARED, options, write_checkpoint).table() if options.families or options.page else []
+    if options.families:
+        with open(options.families, "w", encoding="utf-8") as file:
+            file.writelines(families)
     wrong = unheard(answers, options) if options.page else []
     print(*wrong, sep="\n", end="\n" * bool(wrong))
     n_different = len(wrong) + sum(bool(case.differences) for case in cases)
-    failed = n_different or not cases or options.page and not is_on_page(options.page, table(cases))
+    pages = [is_on_page(options.page, lines) for lines in (families, table(cases))] if options.page else []
+    failed = n_different or not cases or not all(pages)
     print(f"answers {'FAILED' if failed else 'ok'}: layouts={len(cases)} different={n_different} "
           f"refused={sum(bool(c.refusal) for c in cases)} parameters={sum(c.n_same for c in cases)}")
     return 1 if failed else 0
