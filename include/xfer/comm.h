@@ -78,10 +78,11 @@ XFER_API XFER_MUST_CHECK xfer_status xfer_comm_create_host(xfer_comm **comm,
 
 /** Destroy a comm; NULL is fine. Not collective. The call waits until peers have read the data that
  * earlier calls of xfer_redistribute() and xfer_exchange() sent from this rank, or until the
- * deadlines of those calls. If plans of the comm still exist, the comm lives until the last of them
- * is destroyed, and the other ranks learn of it only then. Over MPI the call waits for the other
- * ranks, and over NCCL for those of its host, for 2 seconds at most, then continues without them;
- * over MPI it leaks a communicator that the others have not given back by then. */
+ * deadlines of those calls, and then up to two seconds more for a peer that is still reading. If
+ * plans of the comm still exist, the comm lives until the last of them is destroyed, and the other
+ * ranks learn of it only then. Over MPI the call waits for the other ranks, and over NCCL for those
+ * of its host, for 2 seconds at most, then continues without them; over MPI it leaks a communicator
+ * that the others have not given back by then. */
 XFER_API void xfer_comm_destroy(xfer_comm *comm);
 /** This rank's number; -1 for NULL. */
 XFER_API int xfer_comm_rank(const xfer_comm *comm);

@@ -101,6 +101,7 @@ static void end(xfer_comm *comm)
   xfi_entered before;
 
   xfi_device_enter(comm->device, &before);
+  comm->plans.is_ending = true;
   (void)xfi_kept_forget_all(comm); /* who asks for it does so by xfer_comm_check() */
   xfi_comm_free_registered(comm);
   xfi_free(comm->heard);

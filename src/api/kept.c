@@ -87,7 +87,7 @@ static xfer_status forget_plan(xfer_plan **of)
 
   if (plan == NULL) return XFER_OK;
   *of = NULL;
-  (void)xfi_run_await_last(plan);
+  (void)xfi_run_await_end(plan);
   st = xfi_run_check(plan);
   if (st == XFER_OK) st = xfi_run_end_last(plan);
   xfi_run_destroy(plan);

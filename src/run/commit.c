@@ -17,7 +17,7 @@
 void xfi_run_drop_lanes(xfer_plan *plan)
 {
   if (plan->relay != NULL) xfi_run_drop_lanes(plan->relay);
-  (void)xfi_run_await_last(plan);
+  (void)xfi_run_await_end(plan);
   if (plan->direct != NULL && plan->comm->ops->unwatch != NULL)
     plan->comm->ops->unwatch(plan->comm, plan->direct);
   xfi_local_destroy(plan->local, plan->device);

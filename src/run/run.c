@@ -13,6 +13,7 @@
 #include "late.h"
 #include "pipeline.h"
 #include "quant.h"
+#include "staging.h"
 #include "trace.h"
 
 /* ---- starting ---- */
@@ -126,8 +127,21 @@ enum {
   /* How long a rank waits after a failure for what it has enqueued to end. A wait may return by
    * twice that after its deadline: streams are released at the deadline, and then the run is left.
    */
-  LEAVE_MS = 1000
+  LEAVE_MS = 1000,
+  LEAVE_TOO_MS = 10 /* a further plan of a comm that ends, once the time of all is over */
 };
+
+/* By when a run that is left has to have ended on this rank. The plans of a comm that ends have the
+ * time of one for all of them: who holds up one of them mostly holds up all. */
+static xfi_deadline leave_deadline(xfi_plans *of)
+{
+  const xfi_deadline own = xfi_deadline_after(LEAVE_MS);
+  const xfi_deadline least = xfi_deadline_after(LEAVE_TOO_MS);
+
+  if (!of->is_ending) return own;
+  if (of->left_by.at_ns == 0) of->left_by = own;
+  return of->left_by.at_ns < least.at_ns ? least : of->left_by;
+}
 
 /* Before a failed run is ended: wait for the one before it, which may be under way still if nobody
  * waited for it (xfi_run_conclude). Its call has reported success, and what ends the failed run
@@ -281,7 +295,7 @@ static void fail_run(xfer_plan *plan)
  * end of any is waited for. Keeps the text of the error, and adds what may still happen. */
 static void leave(xfer_plan *plan)
 {
-  const xfi_deadline deadline = xfi_deadline_after(LEAVE_MS);
+  const xfi_deadline deadline = leave_deadline(plan->of);
   xfer_plan *const asks = plan->asks;
   xfer_plan *const inside[] = {asks, asks == NULL ? NULL : asks->relay, plan->relay};
   const size_t n = sizeof inside / sizeof *inside;
@@ -338,18 +352,24 @@ static void give_up(xfer_plan *plan)
   plan->state = xfi_state_after(plan->state, XFI_CALL_WAIT, XFI_FAILED);
 }
 
+xfer_status xfi_run_await_end(const xfer_plan *plan)
+{
+  if (!plan->of->is_ending || plan->n_begun == 0) return xfi_run_await_last(plan);
+  return xfi_event_sync(plan->device, plan->finished, plan->run_ends);
+}
+
 xfer_status xfi_run_end_last(xfer_plan *plan)
 {
   xfer_status st = XFER_OK;
 
   if (plan->n_begun == 0 || plan->direct == NULL || plan->state == XFI_TORN) return XFER_OK;
-  st = xfi_run_await_last(plan);
+  st = xfi_run_await_end(plan);
   if (st == XFER_ERR_TIMEOUT)
     xfi_set_error("run %llu is not done yet, and what it uses is to go",
                   (unsigned long long)plan->epoch);
   if (st == XFER_OK) st = outcome(plan);
   if (st == XFER_ERR_PEER && !plan->is_open) /* told before; who left may still copy */
-    st = xfi_direct_leave(plan->direct, plan, xfi_deadline_after(LEAVE_MS));
+    st = xfi_direct_leave(plan->direct, plan, leave_deadline(plan->of));
   if (st == XFER_OK) return st;
   plan->is_open = false;
   plan->state = XFI_RUNNING; /* after all */
@@ -373,7 +393,7 @@ void xfi_run_abandon(xfer_plan *plan)
   if (plan->state == XFI_COMMITTED || xfi_state_is_refused(plan->state)) {
     await_before(plan);
     plan->epoch++;
-    (void)xfi_direct_leave(plan->direct, plan, xfi_deadline_after(LEAVE_MS));
+    (void)xfi_direct_leave(plan->direct, plan, leave_deadline(plan->of));
   }
 }
 

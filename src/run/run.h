@@ -100,6 +100,8 @@ bool xfi_run_fits_twice(const xfer_plan *plan);
 /* Fails if the run in flight is known to have failed, and ends it on this rank. Local; looks at
  * memory alone. */
 xfer_status xfi_run_check(xfer_plan *plan);
+/* As xfi_run_await_last(), but until the run's own deadline alone if the comm ends. */
+xfer_status xfi_run_await_end(const xfer_plan *plan);
 /* Waits for the end of the last run, which nobody may have waited for (xfi_run_conclude), before
  * what it uses is freed. If it does not end in time or has failed, this fails and ends it on this
  * rank. */

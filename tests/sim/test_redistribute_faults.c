@@ -378,6 +378,48 @@ static void test_deadline_after_the_return(void)
   world_go(one_passes_its_deadline);
 }
 
+/* Rank 1's device hangs in copies of all that rank 0 has sent, which is to be read until its
+ * deadline. Rank 0 then gives its comm back, and waits once for all of it. */
+static void comm_ends_under_a_hung_reader(int rank)
+{
+  enum { PLANS = 6, SHORT_MS = 1500, ONE_WAIT_MS = 1000 };
+  static tensor sent[2][PLANS];
+  cudaStream_t stream = world_stream();
+  int64_t began = 0;
+
+  for (int i = 0; i < PLANS; i++) {
+    tensor_make(&sent[rank][i], FROM_FIRST, rank, WIDTH + 16 * i);
+    tensor_fill(&sent[rank][i], 1, 0x5a);
+    OK(tensor_redistribute(&sent[rank][i], stream)); /* planned */
+  }
+  NEED(cudaStreamSynchronize(stream) == cudaSuccess);
+  ranks_barrier();
+  NEED(sim_settle(TIMEOUT_MS));
+  OK(xfer_comm_set_timeout(w.comms[rank], SHORT_MS));
+  ranks_barrier();
+  if (rank == 1) sim_hold(1, true);
+  ranks_barrier();
+  for (int i = 0; i < PLANS; i++)
+    OK(tensor_redistribute(&sent[rank][i], stream));
+  ranks_barrier();
+  began = world_ms();
+  if (rank == 0) {
+    xfer_comm_destroy(w.comms[0]);
+    w.comms[0] = NULL;
+    NEED(world_ms() - began < SHORT_MS + 2 * ONE_WAIT_MS);
+    sim_hold(1, false);
+  }
+  ranks_barrier();
+  NEED(cudaStreamSynchronize(stream) == cudaSuccess);
+  ranks_barrier();
+}
+
+static void test_comm_ends_with_one_wait_for_a_hung_reader(void)
+{
+  world_make(2, COMM_GATHER, (sim_config){.n_devices = 2});
+  world_go(comm_ends_under_a_hung_reader);
+}
+
 int main(int argc, char **argv)
 {
   static const world_test tests[] = {
@@ -396,6 +438,7 @@ int main(int argc, char **argv)
       {"redistribute_deadline_after_the_return", test_deadline_after_the_return},
       {"e6_redistribute_tells_of_messages_that_do_not_come",
        test_e6_redistribute_tells_of_messages_that_do_not_come},
+      {"comm_ends_with_one_wait_for_a_hung_reader", test_comm_ends_with_one_wait_for_a_hung_reader},
   };
 
   return world_main(argc, argv, tests, sizeof tests / sizeof tests[0]);
