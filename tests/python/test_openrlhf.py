@@ -97,7 +97,7 @@ class Trainer(Process):
         super().__init__(stand_in.TINY, "cpu")
         install()
         self.meet(port, rank, N)
-        self.rank, self.stage, self.folder = rank, stage, folder
+        self.rank, self.stage, self.folder, self.spoiled = rank, stage, folder, None
 
     def init(self, _port, _world, _staged, timeout_s, tp=1, sees=False, n_engines=N):
         from xfer.integrations import openrlhf
@@ -131,7 +131,12 @@ class Trainer(Process):
         self.trainer.broadcast_to_vllm()
 
     def sent(self):
-        return set(self.trainer._state)
+        return set(self.trainer._transfer._side._weights._source)
+
+    def spoil(self):
+        """What the actor holds cannot be read any more, or can again."""
+        model = self.trainer.actor.model
+        model.module, self.spoiled = (self.spoiled, None) if self.spoiled else (None, model.module)
 
 
 def job(stage):
@@ -179,6 +184,18 @@ def test_a_call_that_does_not_reach_its_engine_leaves_none_in_an_update():
         assert not fine
         assert "no finish_weight_update now" in text
         pair.update(5)
+
+
+@pytest.mark.parametrize("rank", range(N))
+def test_weights_that_one_rank_cannot_read_are_told_to_all_at_once(rank):
+    with job(2) as pair:
+        pair.init(timeout_s=60.0)
+        for version in (1, 3):  # where the workers are to be met, and where they have been
+            assert call({pair.trainers[rank]: ("spoil",)})[pair.trainers[rank]][0]
+            pair.fails(["named_parameters"])
+            assert max(trainer.took_s for trainer in pair.trainers) < 30
+            assert call({pair.trainers[rank]: ("spoil",)})[pair.trainers[rank]][0]
+            pair.update(version)
 
 
 def test_engines_that_were_not_counted_are_refused():

@@ -110,6 +110,28 @@ def test_workers_leave_when_the_trainer_is_shut_down():
         pair.update(2)
 
 
+def test_a_server_is_in_no_update_when_the_trainer_is_shut_down_after_one_that_failed():
+    with job(1, 1) as pair:
+        pair.init(timeout_s=15.0)
+        pair.trainers_do("lose", "update_weights")
+        pair.fails(["update_weights was lost", "did not come"])
+        pair.trainers_do("shutdown")
+        pair.init()  # by others
+        pair.update(3)
+
+
+def test_clients_may_be_a_tuple_and_none_is_told_to_all_at_once():
+    with job(1, 2) as pair:
+        for trainer, (fine, text) in zip(
+            pair.trainers, pair.trainers_do("init", pair.port, pair.world, [], 60.0, 0.0, False, "none"), strict=True
+        ):
+            assert not fine
+            assert "rank 0 has no client of a server" in text
+            assert trainer.took_s < 30
+        pair.init((), 60.0, 0.0, False, "tuple")
+        pair.update(1)
+
+
 @pytest.mark.usefixtures("two_plans")
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
 def test_stages_of_a_pipeline_have_their_own_layers_only(dtype):

@@ -282,13 +282,18 @@ class Server(Process):
 
 
 class Client:
-    """vLLM's VLLMWeightSyncClient to workers of other processes."""
+    """vLLM's VLLMWeightSyncClient to workers of other processes. lost: the call that does not reach them."""
 
     def __init__(self, rpc):
-        self._rpc = rpc
+        self._rpc, self.lost = rpc, ""
 
     def __getattr__(self, name):
-        return lambda *arguments: self._rpc(name, *arguments)
+        return lambda *arguments: self._call(name, *arguments)
+
+    def _call(self, name, *arguments):
+        if name == self.lost:
+            raise ConnectionError(f"{name} was lost")
+        return self._rpc(name, *arguments)
 
 
 class Chunks(stand_in.WeightSource):
@@ -412,14 +417,20 @@ class Trainer(Process):
         self.table = {**self.table, name: shape}
         self.allocate()
 
-    def init(self, port, world_size, staged=(), timeout_s=60.0, late_s=0.0, offloads=False):
+    def init(self, port, world_size, staged=(), timeout_s=60.0, late_s=0.0, offloads=False, clients="one"):
         from xfer.integrations.vllm import XferTrainerEngine, XferTrainerInitInfo
 
         time.sleep(late_s)
         where = "127.0.0.1", port, self.size, world_size, timeout_s, list(staged)
         source = Names(self) if self.old else self.state if self.size == 1 or self.stages else Chunks(self)
         info = XferTrainerInitInfo(*where, offloads, rank=self.rank)
-        self.engine = XferTrainerEngine.trainer_init(info, client=Client(self.rpc), source=source)
+        self.client = Client(self.rpc)
+        client = {"one": self.client, "tuple": (self.client,), "none": []}[clients]
+        self.engine = XferTrainerEngine.trainer_init(info, client=client, source=source)
+
+    def lose(self, name):
+        """The calls of that name, from now on."""
+        self.client.lost = name
 
     def update(self, version, late_s=0.0, draft=False):
         """One update of other values."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import runpy
 import socket
+from collections.abc import ItemsView, Iterator, Mapping
 from typing import Any, ClassVar
 
 import openrlhf.trainer.ray.ppo_actor as their_actor
@@ -59,6 +60,32 @@ class _Engine:
         ray.get(self._engine.workers_do.remote(name, **named))
 
 
+class _Weights(Mapping[str, Any]):
+    """What an actor holds as it lies now; of a model that sees, what is trained, as OpenRLHF does. It is read where the
+    engines read it: what goes wrong there on one rank is raised on all."""
+
+    def __init__(self, actor: Any) -> None:
+        self._actor = actor
+
+    def _now(self) -> dict[str, Any]:
+        module = self._actor.model.module
+        sees = getattr(self._actor, "is_vlm", False)
+        left_out = {name for name, x in module.named_parameters() if sees and not x.requires_grad}
+        return {name: x for name, x in tensors_of(module).items() if name not in left_out}
+
+    def items(self) -> ItemsView[str, Any]:
+        return self._now().items()
+
+    def __getitem__(self, name: str) -> Any:
+        return self._now()[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._now())
+
+    def __len__(self) -> int:
+        return len(self._now())
+
+
 class XferActorPPOTrainer(their_actor.ActorPPOTrainer):
     """OpenRLHF's own but for the way of the weights. timeout_s: deadline of every wait of an update."""
 
@@ -67,7 +94,6 @@ class XferActorPPOTrainer(their_actor.ActorPPOTrainer):
     def __init__(self, *arguments: Any, **named: Any) -> None:
         self._info: XferTrainerInitInfo | None = None
         self._transfer: XferTrainerEngine | None = None
-        self._state: dict[str, Any] = {}
         super().__init__(*arguments, **named)
 
     def _init_vllm_sync_group(self, backend: str) -> None:
@@ -78,10 +104,9 @@ class XferActorPPOTrainer(their_actor.ActorPPOTrainer):
         next call meets the workers anew."""
         torch.cuda.empty_cache()
         self._info = self._info or self._told()
-        self._state.update(self._weights())
         if self._transfer is None:
             engines = [_Engine(engine, self.args.vllm.tensor_parallel_size) for engine in self.vllm_engines]
-            self._transfer = XferTrainerEngine.trainer_init(self._info, client=engines, source=self._state)
+            self._transfer = XferTrainerEngine.trainer_init(self._info, client=engines, source=_Weights(self.actor))
         self._transfer.send_weights()
         if self.args.vllm.enable_prefix_caching and self._info.rank == 0:
             ray.get([engine.reset_prefix_cache.remote() for engine in self.vllm_engines])
@@ -92,23 +117,22 @@ class XferActorPPOTrainer(their_actor.ActorPPOTrainer):
             n = self.args.ds.tensor_parallel_size
             raise ValueError(f"ds.tensor_parallel_size is {n}: what DeepSpeed's tensor parallelism cuts is not sent")
         rank, n_trainers, vllm = torch.distributed.get_rank(), torch.distributed.get_world_size(), self.args.vllm
-        where = [_free_address() if rank == 0 else None]
+        where: list[Any] = [_free_address() if rank == 0 else None]
         torch.distributed.broadcast_object_list(where)
+        if isinstance(where[0], str):
+            raise RuntimeError(f"rank 0 found no address to meet at: {where[0]}")
         world_size = n_trainers + vllm.num_engines * vllm.tensor_parallel_size
-        return XferTrainerInitInfo(*where[0], n_trainers, world_size, self.timeout_s, rank=rank)  # type: ignore[misc]
-
-    def _weights(self) -> dict[str, Any]:
-        """As they lie now; of a model that sees, what is trained, as OpenRLHF does."""
-        module = self.actor.model.module
-        sees = getattr(self.actor, "is_vlm", False)
-        left_out = {name for name, x in module.named_parameters() if sees and not x.requires_grad}
-        return {name: x for name, x in tensors_of(module).items() if name not in left_out}
+        return XferTrainerInitInfo(*where[0], n_trainers, world_size, self.timeout_s, rank=rank)
 
 
-def _free_address() -> tuple[str, int]:
-    with socket.socket() as sock:
-        sock.bind(("", 0))
-        return own_address(), sock.getsockname()[1]
+def _free_address() -> tuple[str, int] | str:
+    """Or why there is none."""
+    try:
+        with socket.socket() as sock:
+            sock.bind(("", 0))
+            return own_address(), sock.getsockname()[1]
+    except Exception as error:
+        return str(error)
 
 
 def use() -> None:

@@ -149,10 +149,10 @@ class XferWorkerEngine(WeightTransferEngine):
 
 
 class XferTrainerEngine(TrainerWeightTransferEngine):
-    """One on each trainer rank. client: of the server, or a list of those of several, which then have n_workers(). An
-    error names the rank that had it, on every rank, but for one of finish_weight_update(), which rank 0 alone has; the
-    next send_weights() meets the others anew, among them a process that came in the place of one that ended and called
-    trainer_init()."""
+    """One on each trainer rank. client: of the server, or a list or tuple of those of several, which then have
+    n_workers(). An error names the rank that had it, on every rank, but for one of finish_weight_update(), which rank 0
+    alone has; the next send_weights() meets the others anew, among them a process that came in the place of one that
+    ended and called trainer_init()."""
 
     init_info_cls = XferTrainerInitInfo
 
@@ -161,7 +161,7 @@ class XferTrainerEngine(TrainerWeightTransferEngine):
         if source is None:
             raise TypeError("xfer needs a source: a module, a state dict or a WeightSource")
         self.rank, self._info = info.rank, info
-        clients = client if isinstance(client, list) else [client]
+        clients = list(client) if isinstance(client, list | tuple) else [client]
         self._clients = clients if self.is_sender else []  # the sender alone asks servers
         weights = source_of(source, info.n_trainers)
         weights.passing = weights.passing or info.offloads
@@ -196,6 +196,8 @@ class XferTrainerEngine(TrainerWeightTransferEngine):
 
     def _befores(self) -> list[int]:
         """How many workers come before each server's."""
+        if self.is_sender and self._clients in ([], [None]):
+            raise ValueError("rank 0 has no client of a server: its workers would not come")
         if len(self._clients) < 2:
             return [0] * len(self._clients)
         *befores, n_workers = accumulate((client.n_workers() for client in self._clients), initial=0)
@@ -248,6 +250,7 @@ class XferTrainerEngine(TrainerWeightTransferEngine):
         """Leave the workers, which are told to leave too where the client can: else they keep the trainers' memory
         mapped, and so in use, until others come."""
         self._is_shut_down = True
+        self._end_what_began()
         self._side.leave()
         for client in self._clients:
             tell = getattr(client, "shutdown_weight_transfer_engine", None)
