@@ -17,6 +17,17 @@ enum {
   TEXT_BYTES = 256    /* of the text that is quoted to the others */
 };
 
+static void decline(xfi_comm *comm, const char *why)
+{
+  if (comm->ops->decline != NULL) comm->ops->decline(comm, why);
+  comm->ops->abort(comm, why);
+}
+
+void xfi_comm_decline(xfi_comm *comm)
+{
+  xfi_comm_leave(comm, decline);
+}
+
 void *xfi_comm_calloc(xfi_comm *comm, size_t n, size_t size)
 {
   void *p = xfi_calloc(n, size);
@@ -24,7 +35,7 @@ void *xfi_comm_calloc(xfi_comm *comm, size_t n, size_t size)
 
   if (p != NULL) return p;
   (void)snprintf(why, sizeof why, "rank %d is out of memory", comm->rank);
-  comm->ops->abort(comm, why);
+  decline(comm, why);
   return NULL;
 }
 
@@ -47,7 +58,7 @@ xfer_status xfi_broken_check(xfi_broken *broken)
   xfer_status st = XFER_OK;
 
   (void)pthread_mutex_lock(&broken->lock);
-  XFI_CHECK_DONE(!atomic_load(&broken->is), XFER_ERR_COMM, "the comm is broken: %s", broken->why);
+  XFI_CHECK_DONE(!atomic_load(&broken->is), XFER_ERR_COMM, XFI_BROKEN "%s", broken->why);
 done:
   (void)pthread_mutex_unlock(&broken->lock);
   return st;
@@ -83,6 +94,9 @@ typedef struct head {
   xfi_gathering of;
   unsigned char bytes[XFI_GATHER_ROW_BYTES - sizeof(xfi_gathering)]; /* of what is gathered */
 } head;
+
+/* In the place of n_bytes: the rank gathers nothing, and `bytes` has a text that says why. */
+#define NONE_GATHERED UINT64_MAX
 
 #define IN_ONE_ORDER ": all ranks make the same calls in one order"
 
@@ -182,6 +196,9 @@ xfer_status xfi_comm_gather(xfi_comm *comm, void *all, const void *mine, size_t 
     xfi_gathering theirs;
 
     memcpy(&theirs, rows + (size_t)r * sizeof own, sizeof theirs);
+    XFI_CHECK(theirs.n_bytes != NONE_GATHERED || theirs.version != own.of.version, XFER_ERR_COMM,
+              XFI_BROKEN "%.*s", (int)sizeof own.bytes,
+              rows + (size_t)r * sizeof own + offsetof(head, bytes));
     XFI_TRY(xfi_comm_check_same(comm, own.of, theirs, r));
   }
   spread_rows(comm, all, n_bytes, 0, rows + offsetof(head, bytes), sizeof own, n);
@@ -192,6 +209,16 @@ xfer_status xfi_comm_gather(xfi_comm *comm, void *all, const void *mine, size_t 
     spread_rows(comm, all, n_bytes, at, rows, n, n);
   }
   return XFER_OK;
+}
+
+xfer_status xfi_comm_gather_no(xfi_comm *comm, const char *why, xfi_gather_rows_fn *gather,
+                               xfi_deadline deadline)
+{
+  head own = {xfi_comm_gathering(comm, NONE_GATHERED, 0), {0}};
+  const char *rows = NULL;
+
+  (void)snprintf((char *)own.bytes, sizeof own.bytes, "%s", why);
+  return gather(comm, &rows, &own, sizeof own, deadline);
 }
 
 /* The lowest failed rank; one that failed by itself before one that only passes a failure on. -1:

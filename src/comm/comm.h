@@ -137,6 +137,10 @@ typedef struct xfi_comm_ops {
   /* Break the comm: pending and later calls fail on every rank that can be told. Any thread; over
    * MPI only the thread that makes the comm's calls. */
   void (*abort)(xfi_comm *comm, const char *why);
+  /* For a rank that does not take part in the gathering that comes next, and is about to abort():
+   * tell those who come to it why. By the thread that makes the comm's calls. NULL: abort() tells.
+   */
+  void (*decline)(xfi_comm *comm, const char *why);
   /* Cancel this rank's rounds and broadcasts, also on the device. If data has connections of its
    * own, gathering and exchanging go on and connect() makes new ones; otherwise this is abort().
    * NULL: there are no rounds. */
@@ -235,6 +239,7 @@ XFI_PLUGIN_API xfer_status xfi_comm_check_same(const xfi_comm *comm, xfi_gatheri
 /* Whether a comm is broken, and why: the first reason stays. Zero at first, but for the lock. Any
  * thread. */
 enum { XFI_BROKEN_BYTES = 224 };
+#define XFI_BROKEN "the comm is broken: "
 typedef struct xfi_broken {
   pthread_mutex_t lock;
   _Atomic bool is; /* and then `why` stays */
@@ -291,6 +296,15 @@ enum { XFI_GATHER_ROW_BYTES = 128 }; /* every transport gathers so many at once 
 XFI_PLUGIN_API xfer_status xfi_comm_gather(xfi_comm *comm, void *all, const void *mine,
                                            size_t n_bytes, xfi_gather_rows_fn *gather, size_t most,
                                            xfi_deadline deadline);
+
+/* What decline() says over xfi_comm_gather(): it fails on all other ranks, with XFER_ERR_COMM and
+ * this text. */
+XFI_PLUGIN_API xfer_status xfi_comm_gather_no(xfi_comm *comm, const char *why,
+                                              xfi_gather_rows_fn *gather, xfi_deadline deadline);
+
+/* For a rank that does not take part in the gathering that comes next: breaks the comm, for its
+ * last error, which is kept. */
+void xfi_comm_decline(xfi_comm *comm);
 
 /* Calls `abort`, which is the comm's abort or abort_data, with this rank and its last error, which
  * is kept. */

@@ -79,6 +79,7 @@ void xfi_nccl_end(xfi_nccl_comm *comm);
 xfer_status xfi_nccl_meet_on_host(xfi_nccl_comm *comm, const unsigned char domain[64],
                                   xfi_deadline deadline);
 xfi_all_gather_fn xfi_nccl_all_gather;
+void xfi_nccl_decline(xfi_comm *comm, const char *why);
 xfi_exchange_fn xfi_nccl_exchange;
 /* Host bytes over either communicator, as exchange() is told them; of data NULL, any. */
 xfer_status xfi_nccl_carry(xfi_nccl_comm *comm, xfi_nccl *nccl, const xfi_messages *messages,

@@ -16,7 +16,7 @@ enum {
 xfer_status xfi_nccl_usable(const xfi_nccl *nccl)
 {
   if (nccl->handle != NULL) return XFER_OK;
-  return XFI_ERROR(XFER_ERR_COMM, "the comm is broken: %s",
+  return XFI_ERROR(XFER_ERR_COMM, XFI_BROKEN "%s",
                    nccl->why[0] != '\0' ? nccl->why : "it is not connected");
 }
 

@@ -8,8 +8,11 @@
 #include "alloc.h"
 #include "error.h"
 
+#include <stdio.h>
 #include <string.h>
 #include <unistd.h>
+
+enum { DECLINE_MS = 2000 };
 
 xfer_status xfi_nccl_control_wait(xfi_nccl_comm *comm, xfi_nccl *nccl, const char *what,
                                   xfi_deadline deadline)
@@ -40,6 +43,14 @@ static xfer_status gather(xfi_comm *base, const char **rows, const void *mine, s
   return xfi_nccl_control_wait(comm, &comm->control, "control bytes", deadline);
 }
 
+/* Of a comm that another rank has broken. */
+static const char *reason(const char *text)
+{
+  const size_t n = sizeof XFI_BROKEN - 1;
+
+  return strncmp(text, XFI_BROKEN, n) == 0 ? text + n : text;
+}
+
 xfer_status xfi_nccl_all_gather(xfi_comm *base, void *all, const void *mine, size_t n_bytes,
                                 xfi_deadline deadline)
 {
@@ -53,8 +64,20 @@ xfer_status xfi_nccl_all_gather(xfi_comm *base, void *all, const void *mine, siz
   }
   st = xfi_comm_gather(base, all, mine, n_bytes, gather, comm->n_control_bytes / (size_t)base->size,
                        deadline);
-  if (st != XFER_OK) base->ops->abort(base, xfer_last_error());
+  if (st != XFER_OK) base->ops->abort(base, reason(xfer_last_error()));
   return st;
+}
+
+/* An abort is local: those who wait in a gathering learn of it only there. They may be on their way
+ * to it, but not for long. */
+void xfi_nccl_decline(xfi_comm *base, const char *why)
+{
+  xfi_nccl_comm *comm = xfi_nccl_of(base);
+
+  if (comm->host != NULL || comm->control.handle == NULL) return;
+  if (xfi_comm_gather_no(base, why, gather, xfi_deadline_after(DECLINE_MS)) != XFER_OK)
+    xfi_nccl_break(&comm->control, why);
+  (void)snprintf(comm->control.why, sizeof comm->control.why, "%s", why);
 }
 
 /* ---- on one host -------------------------------------------------------------------------- */

@@ -62,6 +62,7 @@ static const xfi_comm_ops nccl_ops = {
     .connect = xfi_nccl_connect,
     .check = nccl_check,
     .abort = nccl_abort,
+    .decline = xfi_nccl_decline,
     .abort_data = xfi_nccl_abort_data,
     .n_data_ends = xfi_nccl_n_data_ends,
     .check_data = xfi_nccl_check_data,

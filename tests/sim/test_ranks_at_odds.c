@@ -2,6 +2,7 @@
  * in different calls. */
 #include "as_processes.h"
 #include "limited_waits.h"
+#include "object.h"
 #include "world.h"
 
 #include <string.h>
@@ -71,11 +72,76 @@ static void test_comm_lent_by_one(void)
   in_meeting(COMM_BORROWED, borrow_alone);
 }
 
+/* Rank 1 comes to no gathering: those who wait in one are told so there, over NCCL alone too, whose
+ * abort is local, and every call says so from then on. */
+static void is_told(int rank, xfer_status (*call)(int rank), const char *why)
+{
+  const int64_t began = world_ms();
+  uint64_t all[3];
+  const uint64_t own = 0;
+  const xfer_status st = call(rank);
+
+  NEED(rank == 1 || st == XFER_ERR_COMM);
+  NEED(rank == 1 || strstr(xfer_last_error(), why) != NULL);
+  NEED(world_ms() - began < LIMIT_MOST / 2);
+  NEED(xfer_comm_all_gather(w.comms[rank], all, &own, sizeof own) == XFER_ERR_COMM);
+  NEED(strncmp(xfer_last_error(), XFI_BROKEN, sizeof XFI_BROKEN - 1) == 0);
+  NEED(strstr(xfer_last_error() + 1, XFI_BROKEN) == NULL);
+  NEED(strstr(xfer_last_error(), why) != NULL);
+}
+
+static xfer_status gather_nothing(int rank)
+{
+  uint64_t all[3];
+  const uint64_t own = 0;
+  const xfer_status st =
+      xfer_comm_all_gather(w.comms[rank], all, rank == 1 ? NULL : &own, sizeof own);
+
+  NEED(rank != 1 || st == XFER_ERR_ARG);
+  return st;
+}
+
+static void wrong_argument_is_told(int rank)
+{
+  is_told(rank, gather_nothing, "rank 1: xfer_comm_all_gather: mine is NULL");
+}
+
+static void test_rank_with_a_wrong_argument_is_told_over_nccl_alone(void)
+{
+  limit_ms = LIMIT_MOST;
+  world_of(3, COMM_NCCL, (sim_config){.seed = 0}, wrong_argument_is_told);
+}
+
+/* A plan, for which rank 1 has no memory. */
+static xfer_status create_without_memory(int rank)
+{
+  xfer_plan *plan = NULL;
+
+  if (rank != 1) return xfer_plan_create(&plan, w.comms[rank], NULL, 0, NULL);
+  NEED(xfi_comm_calloc(w.comms[1]->transport, SIZE_MAX, 2) == NULL);
+  return XFER_ERR_NOMEM;
+}
+
+static void lack_of_memory_is_told(int rank)
+{
+  is_told(rank, create_without_memory, "rank 1 is out of memory");
+}
+
+static void test_rank_without_memory_is_told_over_nccl_alone(void)
+{
+  limit_ms = LIMIT_MOST;
+  world_of(3, COMM_NCCL, (sim_config){.seed = 0}, lack_of_memory_is_told);
+}
+
 int main(int argc, char **argv)
 {
   static const world_test tests[] = {{"comm_lent_by_one", test_comm_lent_by_one},
                                      {"ranks_of_one_host_in_different_calls_are_told_which",
-                                      test_ranks_of_one_host_in_different_calls_are_told_which}};
+                                      test_ranks_of_one_host_in_different_calls_are_told_which},
+                                     {"rank_with_a_wrong_argument_is_told_over_nccl_alone",
+                                      test_rank_with_a_wrong_argument_is_told_over_nccl_alone},
+                                     {"rank_without_memory_is_told_over_nccl_alone",
+                                      test_rank_without_memory_is_told_over_nccl_alone}};
 
   return world_main(argc, argv, tests, sizeof tests / sizeof *tests);
 }
