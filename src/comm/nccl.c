@@ -74,6 +74,8 @@ static void break_late(xfi_nccl_comm *comm)
 
   for (int i = 0; i < oldest->n_peers && n > 0 && (size_t)n < sizeof text; i++)
     n += snprintf(text + n, sizeof text - (size_t)n, i == 0 ? "%d" : ",%d", oldest->peers[i]);
+  if (n > 0 && (size_t)n < sizeof text)
+    (void)snprintf(text + n, sizeof text - (size_t)n, "%s", comm->data.difference);
   comm->is_late = true;
   break_data(comm, text);
 }
@@ -299,6 +301,7 @@ typedef struct offer {
   int32_t has_id;
   int32_t has_data;
   int32_t shares; /* what is split off it has its connections */
+  uint64_t settings;
 } offer;
 
 /* NCCL's environment, which its own files are read into, goes before a communicator's options. */
@@ -317,20 +320,25 @@ static xfer_status make_data(xfi_nccl_comm *comm, xfi_deadline deadline)
   offer *all = NULL;
   bool all_have = true;
   bool all_share = true;
+  bool differ = false;
 
   (void)pthread_mutex_lock(&comm->lock);
   mine.has_data = comm->data.handle != NULL;
   (void)pthread_mutex_unlock(&comm->lock);
   if (comm->base.rank == 0) mine.has_id = ncclGetUniqueId(&mine.id) == ncclSuccess;
   mine.shares = may_share();
+  mine.settings = xfi_nccl_settings_hash();
   all = xfi_comm_hear(&comm->base, &st, &mine, sizeof mine, deadline);
   XFI_TRY_DONE(st);
   for (size_t r = 0; r < size; r++) {
     all_have = all_have && all[r].has_data != 0;
     all_share = all_share && all[r].shares != 0;
+    differ = differ || all[r].settings != all[0].settings;
   }
   if (all_have) goto done;
   xfi_nccl_abort_data(&comm->base, "a rank makes a new one");
+  comm->data.difference[0] = '\0'; /* at which the alarm looks no more */
+  if (differ) XFI_TRY_DONE(xfi_nccl_settings_compare(comm, deadline));
   XFI_CHECK_DONE(all[0].has_id != 0, XFER_ERR_COMM, "rank 0: ncclGetUniqueId failed");
   memset(comm->is_connected, 0, size * sizeof *comm->is_connected);
   XFI_TRY_DONE(xfi_nccl_join(&comm->data, &comm->base, &all[0].id, "xfer", 0, deadline));

@@ -1,5 +1,6 @@
 /* What the files of the NCCL transport share. nccl_communicator.c: one of NCCL's; nccl.c: rounds
- * and broadcasts; nccl_control.c: host bytes; nccl_create.c: makers; nccl_end.c: the end. */
+ * and broadcasts; nccl_control.c: host bytes; nccl_create.c: makers; nccl_settings.c: NCCL's own
+ * settings; nccl_end.c: the end. */
 #ifndef XFI_NCCL_COMM_H
 #define XFI_NCCL_COMM_H
 
@@ -69,6 +70,11 @@ void xfi_nccl_abort_data(xfi_comm *comm, const char *why);
 uint64_t xfi_nccl_n_data_ends(xfi_comm *comm);
 xfer_status xfi_nccl_check_data(xfi_comm *comm, uint64_t n_ends);
 void xfi_nccl_unwatch(xfi_comm *comm, const void *context);
+
+/* nccl_settings.c: of those that ranks should have in common. */
+uint64_t xfi_nccl_settings_hash(void);
+/* All ranks, where their hashes differ: comm->data.difference becomes the first difference. */
+xfer_status xfi_nccl_settings_compare(xfi_nccl_comm *comm, xfi_deadline deadline);
 
 /* nccl_end.c: give back the communicators that there are, waiting for no other rank for long. */
 void xfi_nccl_end(xfi_nccl_comm *comm);

@@ -35,7 +35,8 @@ void xfi_nccl_break(xfi_nccl *nccl, const char *why)
 /* Sets the text from NCCL's answer and breaks the communicator. */
 static xfer_status failed(xfi_nccl *nccl, ncclResult_t result, const char *call)
 {
-  xfi_set_error("%s: %s: %s", call, ncclGetErrorString(result), ncclGetLastError(nccl->handle));
+  xfi_set_error("%s: %s: %s%s", call, ncclGetErrorString(result), ncclGetLastError(nccl->handle),
+                nccl->difference);
   xfi_nccl_break(nccl, xfer_last_error());
   return XFER_ERR_COMM;
 }
@@ -80,7 +81,8 @@ xfer_status xfi_nccl_await(xfi_nccl *nccl, cudaEvent_t done, const char *what,
     if (result == ncclSuccess && done == NULL) return XFER_OK;
     if (result != ncclSuccess && result != ncclInProgress) return failed(nccl, result, what);
     if (xfi_deadline_expired(deadline)) {
-      xfi_set_error("%s: not all ranks came before %s", what, xfi_deadline_end(deadline));
+      xfi_set_error("%s: not all ranks came before %s%s", what, xfi_deadline_end(deadline),
+                    nccl->difference);
       xfi_nccl_break(nccl, xfer_last_error());
       return XFER_ERR_TIMEOUT;
     }
@@ -159,7 +161,8 @@ xfer_status xfi_nccl_teach_launcher(xfi_nccl *nccl, const xfi_message *message, 
   XFI_CHECK(nccl->has_caller, XFER_ERR_NOMEM, "no thread is to be had");
   for (int n_pauses = 1; !atomic_load(&l.is_over); n_pauses++) {
     if (xfi_deadline_expired(deadline)) {
-      xfi_set_error("a first broadcast: not all ranks came before %s", xfi_deadline_end(deadline));
+      xfi_set_error("a first broadcast: not all ranks came before %s%s", xfi_deadline_end(deadline),
+                    nccl->difference);
       xfi_nccl_break(nccl, xfer_last_error());
       return XFER_ERR_TIMEOUT;
     }

@@ -11,7 +11,7 @@
 #include <nccl.h>
 #include <pthread.h>
 
-enum { XFI_NCCL_WHY_BYTES = 320 };
+enum { XFI_NCCL_WHY_BYTES = 320, XFI_NCCL_DIFFERENCE_BYTES = 160 };
 
 /* A private, non-blocking communicator, since what waits for other ranks, such as connecting to
  * them, has a deadline. NCCL starts a thread for each of its groups, so those that find all
@@ -26,7 +26,9 @@ typedef struct xfi_nccl {
   bool is_taught;               /* the launcher knows the connections of broadcasts */
   char why[XFI_NCCL_WHY_BYTES]; /* it was aborted; "" : it was not */
   bool is_borrowed;             /* the caller's, which is not aborted */
-  uint64_t n_ends;              /* aborts */
+  char
+      difference[XFI_NCCL_DIFFERENCE_BYTES]; /* for texts: in what ranks' settings of NCCL differ */
+  uint64_t n_ends;                           /* aborts */
   xfi_comm *host;  /* while ranks connect: where others tell that they do not; else NULL */
   uint64_t number; /* of the times that they did */
 } xfi_nccl;

@@ -133,15 +133,70 @@ static void test_rank_without_memory_is_told_over_nccl_alone(void)
   world_of(3, COMM_NCCL, (sim_config){.seed = 0}, lack_of_memory_is_told);
 }
 
+/* NCCL's environment as each rank has it. Of the program's link: --wrap=getenv. */
+static _Thread_local const char *own_cumem;
+
+char *__real_getenv(const char *name);
+char *__wrap_getenv(const char *name);
+
+char *__wrap_getenv(const char *name)
+{
+  return own_cumem != NULL && strcmp(name, "NCCL_CUMEM_ENABLE") == 0 ? (char *)own_cumem
+                                                                     : __real_getenv(name);
+}
+
+/* Messages have no connections, since rank 1 does not come to make them: if the ranks differ in how
+ * NCCL is set, texts say so. */
+static void do_not_connect(int rank, bool differ)
+{
+  static const char text[] = "NCCL_CUMEM_ENABLE is 0 on rank 1 and not set on rank 0";
+  enum { DEADLINE_MS = 4000 };
+  const sim_fault fault = {.name = "ncclCommInitRankConfig", .rank = 1, .nth = 1, .code = 3};
+  xfer_plan *plan;
+  tensor t;
+
+  tensor_make(&t, EACH_EACH, rank, WIDTH);
+  plan = world_plan(rank, &t, 1, XFER_LANE_PACKED, DEADLINE_MS);
+  own_cumem = differ && rank == 1 ? "0" : NULL;
+  if (rank == 1) sim_fault_add(&fault);
+  ranks_barrier();
+  NEED(xfer_plan_commit(plan) != XFER_OK);
+  NEED(strstr(xfer_last_error(), "ncclCommInitRankConfig") != NULL);
+  NEED((strstr(xfer_last_error(), text) != NULL) == differ);
+  ranks_barrier();
+  if (rank == 1) sim_fault_clear();
+  xfer_plan_destroy(plan);
+}
+
+static void with_other_settings(int rank)
+{
+  do_not_connect(rank, true);
+}
+
+static void with_the_same_settings(int rank)
+{
+  do_not_connect(rank, false);
+}
+
+static void test_settings_of_nccl_that_differ_are_named(void)
+{
+  limit_ms = LIMIT_MOST;
+  world_of(2, COMM_NCCL, (sim_config){.seed = 0}, with_other_settings);
+  world_destroy();
+  world_of(2, COMM_NCCL, (sim_config){.seed = 0}, with_the_same_settings);
+}
+
 int main(int argc, char **argv)
 {
-  static const world_test tests[] = {{"comm_lent_by_one", test_comm_lent_by_one},
-                                     {"ranks_of_one_host_in_different_calls_are_told_which",
-                                      test_ranks_of_one_host_in_different_calls_are_told_which},
-                                     {"rank_with_a_wrong_argument_is_told_over_nccl_alone",
-                                      test_rank_with_a_wrong_argument_is_told_over_nccl_alone},
-                                     {"rank_without_memory_is_told_over_nccl_alone",
-                                      test_rank_without_memory_is_told_over_nccl_alone}};
+  static const world_test tests[] = {
+      {"comm_lent_by_one", test_comm_lent_by_one},
+      {"ranks_of_one_host_in_different_calls_are_told_which",
+       test_ranks_of_one_host_in_different_calls_are_told_which},
+      {"rank_with_a_wrong_argument_is_told_over_nccl_alone",
+       test_rank_with_a_wrong_argument_is_told_over_nccl_alone},
+      {"rank_without_memory_is_told_over_nccl_alone",
+       test_rank_without_memory_is_told_over_nccl_alone},
+      {"settings_of_nccl_that_differ_are_named", test_settings_of_nccl_that_differ_are_named}};
 
   return world_main(argc, argv, tests, sizeof tests / sizeof *tests);
 }
