@@ -52,6 +52,12 @@ static size_t whole_characters(const char *text, size_t n)
   return n - begins + 1 < wants ? begins - 1 : n;
 }
 
+void xfi_cut_text(char *to, size_t size, const char *text)
+{
+  (void)snprintf(to, size, "%s", text);
+  if (strlen(text) >= size) to[whole_characters(to, size - 1)] = '\0';
+}
+
 void xfi_set_error(const char *fmt, ...)
 {
   char text[XFI_ERROR_BYTES]; /* apart, since an argument may point into last_error */

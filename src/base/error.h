@@ -8,6 +8,7 @@
 
 #include "plugin_api.h"
 
+#include <stddef.h>
 #include <xfer/xfer.h>
 
 enum { XFI_ERROR_BYTES = 512 };
@@ -15,6 +16,9 @@ enum { XFI_ERROR_BYTES = 512 };
 /* Sets this thread's text, cut to XFI_ERROR_BYTES - 1 bytes, no character in two. An argument may
  * be xfer_last_error(). */
 XFI_PLUGIN_API __attribute__((format(printf, 1, 2))) void xfi_set_error(const char *fmt, ...);
+
+/* Copies a text into to[size], cut like that. */
+XFI_PLUGIN_API void xfi_cut_text(char *to, size_t size, const char *text);
 
 /* In a function that has nothing to free an error is returned at once. One that has something goes
  * to its label `done`, with the error in its `xfer_status st`, and uses those in ..._DONE alone.

@@ -41,13 +41,15 @@ void *xfi_comm_calloc(xfi_comm *comm, size_t n, size_t size)
 
 bool xfi_broken_set(xfi_broken *broken, const char *fmt, ...)
 {
+  char why[XFI_ERROR_BYTES];
   va_list args;
 
+  va_start(args, fmt);
+  (void)vsnprintf(why, sizeof why, fmt, args);
+  va_end(args);
   (void)pthread_mutex_lock(&broken->lock);
   const bool first = !atomic_load(&broken->is);
-  va_start(args, fmt);
-  if (first) (void)vsnprintf(broken->why, sizeof broken->why, fmt, args);
-  va_end(args);
+  if (first) xfi_cut_text(broken->why, sizeof broken->why, why);
   atomic_store(&broken->is, true);
   (void)pthread_mutex_unlock(&broken->lock);
   return first;
@@ -217,7 +219,7 @@ xfer_status xfi_comm_gather_no(xfi_comm *comm, const char *why, xfi_gather_rows_
   head own = {xfi_comm_gathering(comm, NONE_GATHERED, 0), {0}};
   const char *rows = NULL;
 
-  (void)snprintf((char *)own.bytes, sizeof own.bytes, "%s", why);
+  xfi_cut_text((char *)own.bytes, sizeof own.bytes, why);
   return gather(comm, &rows, &own, sizeof own, deadline);
 }
 
@@ -258,12 +260,15 @@ done:
 xfer_status xfi_comm_untold(xfer_status mine, const char *text, xfer_status met)
 {
   char transport[XFI_ERROR_BYTES];
+  char own[TEXT_BYTES];
 
   snprintf(transport, sizeof transport, "%s", xfer_last_error());
-  if (strstr(transport, text) != NULL) /* for which this rank broke the comm */
+  xfi_cut_text(own, sizeof own, text);
+  /* This rank broke the comm for that; or it has said before that the comm is broken. */
+  if (strstr(transport, text) != NULL || strstr(text, transport) != NULL)
     xfi_set_error("%s", text);
   else
-    xfi_set_error("%.250s; %s", text, transport);
+    xfi_set_error("%s; %s", own, transport);
   return mine == XFER_ERR_PEER ? met : mine;
 }
 
@@ -272,16 +277,18 @@ static xfer_status gather_rows(xfi_comm *comm, void *rows, const void *own, size
                                xfer_status mine, xfi_deadline deadline)
 {
   xfer_status st = XFER_OK;
-  char text[XFI_ERROR_BYTES] = ""; /* ours */
-  char quote[TEXT_BYTES] = "";     /* the failed rank's */
+  char text[XFI_ERROR_BYTES] = ""; /* ours, */
+  char told[TEXT_BYTES] = "";      /* what others see of it, */
+  char quote[TEXT_BYTES] = "";     /* and the failed rank's */
   int failed = -1;
 
   if (mine != XFER_OK) (void)snprintf(text, sizeof text, "%s", xfer_last_error());
+  xfi_cut_text(told, sizeof told, text);
   st = comm->ops->all_gather(comm, rows, own, row_bytes, deadline);
   if (st == XFER_OK) {
     failed = find_failed(rows, row_bytes, comm->size);
     if (failed >= 0) {
-      (void)share_text(comm, quote, text, failed, deadline);
+      (void)share_text(comm, quote, told, failed, deadline);
       xfi_set_error("rank %d: %s", failed, quote);
       st = XFER_ERR_PEER;
     }
@@ -289,7 +296,7 @@ static xfer_status gather_rows(xfi_comm *comm, void *rows, const void *own, size
   if (mine == XFER_OK) return st;
   if (st != XFER_OK && failed < 0) return xfi_comm_untold(mine, text, st);
   if (mine == XFER_ERR_PEER && failed >= 0 && strstr(text, quote) == NULL)
-    xfi_set_error("%.200s; rank %d: %s", text, failed, quote); /* why */
+    xfi_set_error("%s; rank %d: %s", told, failed, quote); /* why */
   else
     xfi_set_error("%s", text);
   return mine;

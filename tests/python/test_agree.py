@@ -229,6 +229,19 @@ def test_the_next_call_is_refused_and_the_one_after_it_is_not():
     assert on_ranks(3, work) == [[float(rank)] * 2 for rank in range(3)]
 
 
+@pytest.mark.parametrize("n", range(4))
+def test_a_long_reason_is_cut_between_its_characters(n):
+    def work(comm):
+        if comm.rank == 1:
+            comm.refuse("x" * n + "\U0001f600" * 200)
+        with pytest.raises(xfer.ArgError if comm.rank == 1 else xfer.PeerError) as raised:
+            xfer.redistribute(comm, LAYOUT, GOOD, LAYOUT, np.zeros_like(GOOD))
+        return raised.value.text
+
+    for text in on_ranks(3, work):
+        assert text.endswith("\U0001f600")
+
+
 def test_a_broken_comm_goes_before_what_is_wrong_here():
     """Who keeps a comm drops it on all ranks, or on none."""
     told = threading.Event()

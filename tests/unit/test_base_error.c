@@ -50,6 +50,7 @@ static void test_long_text_is_cut_between_characters(void **state)
 {
   static const char *const characters[] = {"\xc3\xa9", "\xe2\x82\xac", "\xf0\x9f\x98\x80"};
   char text[3 * XFI_ERROR_BYTES];
+  char cut[200];
 
   (void)state;
   for (size_t size = 2; size <= 4; size++)
@@ -61,6 +62,12 @@ static void test_long_text_is_cut_between_characters(void **state)
       xfi_set_error("%s%s", text, text);
       assert_int_equal((strlen(xfer_last_error()) - before) % size, 0);
       assert_true(strlen(xfer_last_error()) > XFI_ERROR_BYTES - 1 - size);
+      xfi_cut_text(cut, sizeof cut, text);
+      assert_int_equal((strlen(cut) - before) % size, 0);
+      assert_true(strlen(cut) > sizeof cut - 1 - size);
+      text[before + 40 * size] = '\0';
+      xfi_cut_text(cut, sizeof cut, text);
+      assert_string_equal(cut, text);
     }
   memset(text, 0x80, sizeof text);
   text[sizeof text - 1] = '\0';

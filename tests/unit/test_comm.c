@@ -155,6 +155,8 @@ static void test_what_is_wrong_and_that_the_comm_is_broken_are_both_told(void **
       {XFER_ERR_ARG, "the cause", XFER_ERR_ARG, "the cause; the comm is broken: rank 1 fell"},
       {XFER_ERR_PEER, "rank 2: no", XFER_ERR_COMM, "rank 2: no; the comm is broken: rank 1 fell"},
       {XFER_ERR_NOMEM, "rank 1 fell", XFER_ERR_NOMEM, "rank 1 fell"}, /* and broke it so */
+      {XFER_ERR_COMM, "rank 2 left; the comm is broken: rank 1 fell", XFER_ERR_COMM,
+       "rank 2 left; the comm is broken: rank 1 fell"}, /* it knew */
   };
   static const xfi_comm_ops falling = {.all_gather = fall, .abort = note_abort};
   xfi_comm comm = {.ops = &falling, .size = FEW};
