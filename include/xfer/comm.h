@@ -236,12 +236,12 @@ XFER_API XFER_MUST_CHECK xfer_status xfer_comm_unregister(xfer_comm *comm, void 
  * Data goes straight into the peers' memory if ranks are threads, or if all ranks' memory was
  * registered by xfer_comm_register(). Otherwise GPUs that reach each other's memory read it from a
  * copy of the source part, in memory of the comm that they keep mapped: at most 512 MiB on each
- * rank for all kept plans together. If the same call comes again before its peers have read the
- * copy, the comm uses two copies from then on, in turn, if there is room. If there is none for a
- * copy, the comm takes the room of plans that none of the last 64 calls has used, and of such
- * second copies. If processes share a GPU there is one copy, and the call waits until peers have
- * read the last one. Everything else goes through staging slots; so does a whole plan if a rank has
- * no memory for its copies.
+ * rank for all kept plans together, besides the staging slots that all plans of the comm share. If
+ * the same call comes again before its peers have read the copy, the comm uses two copies from then
+ * on, in turn, if there is room. If there is none for a copy, the comm takes the room of plans that
+ * none of the last 64 calls has used, and of such second copies. If processes share a GPU there is
+ * one copy, and the call waits until peers have read the last one. Everything else goes through
+ * staging slots; so does a whole plan if a rank has no memory for its copies.
  *
  * Stream: starts after the work that is already on `stream`. Later work on it may write the source,
  * and sees the result if the data arrived; xfer_comm_check() says whether it did. On a host comm
