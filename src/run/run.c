@@ -173,23 +173,6 @@ static void break_messages(xfer_plan *plan)
   if (plan->asks != NULL) break_messages(plan->asks);
 }
 
-static bool any_sends(const xfer_plan *plan)
-{
-  return plan != NULL && (plan->any_sends || any_sends(plan->relay) || any_sends(plan->asks));
-}
-
-static void set_turn(xfer_plan *plan, uint64_t turn)
-{
-  plan->turn = turn;
-  if (plan->relay != NULL) set_turn(plan->relay, turn);
-  if (plan->asks != NULL) set_turn(plan->asks, turn);
-}
-
-void xfi_run_take_turn(xfer_plan *plan)
-{
-  if (plan->state == XFI_COMMITTED) set_turn(plan, any_sends(plan) ? ++plan->of->n_turns : 0);
-}
-
 /* A run does not begin on this rank, because of the last error. */
 static void refuse(xfer_plan *plan, xfi_call call, xfer_status st)
 {
@@ -456,73 +439,6 @@ static xfer_status await_part(const xfer_plan *plan, xfi_deadline deadline, bool
   return XFER_OK;
 }
 
-/* Ranks whose counts of turns differ take the highest one, so that they agree from the next run on.
- */
-static void adjust_turns(const xfer_plan *plan)
-{
-  uint64_t *const n_turns = &plan->of->n_turns;
-
-  for (int r = 0; r < plan->comm->size; r++)
-    if (plan->words[r].turn > *n_turns) *n_turns = plan->words[r].turn;
-}
-
-static xfer_status check_turns(const xfer_plan *plan)
-{
-  const xfi_run_word *words = plan->words;
-  int other = 0;
-
-  for (int r = 0; r < plan->comm->size; r++)
-    if (words[r].turn != words[0].turn) other = r;
-  XFI_CHECK(other == 0, XFER_ERR_MISMATCH,
-            "rank %d began its run of plan %llu of the comm in another order than rank 0: all "
-            "ranks use its plans in one order",
-            other, (unsigned long long)plan->number);
-  return XFER_OK;
-}
-
-/* Once all ranks know who has begun a failed run: if not all have, messages are left over. */
-static void end_left_over(const xfer_plan *plan)
-{
-  int n_begun = 0;
-
-  for (int r = 0; r < plan->comm->size; r++)
-    n_begun += plan->words[r].has_begun;
-  if (any_sends(plan) && plan->comm->ops->refuse != NULL && n_begun > 0 &&
-      n_begun < plan->comm->size)
-    xfi_comm_leave(plan->comm, plan->comm->ops->abort_data);
-}
-
-/* Exchange what came of the run on all ranks; OK if it succeeded everywhere. */
-static xfer_status agree_on_run(const xfer_plan *plan, xfer_status mine, xfi_deadline deadline)
-{
-  xfi_comm *comm = plan->comm;
-  const xfi_run_word word = {.version = plan->run_version,
-                             .status = mine,
-                             .has_begun = plan->state == XFI_RUNNING,
-                             .plan = plan->number,
-                             .turn = plan->turn,
-                             .sum = mine == XFER_OK ? xfi_verify_mine(plan) : (xfi_sum){{0, 0}}};
-  const int last = comm->size - 1;
-  bool failed = false;
-  int other = 0;
-
-  XFI_TRY(xfi_run_gather_words(&failed, plan, &word, "waits for", deadline));
-  adjust_turns(plan);
-  if (failed) {
-    const xfer_status st = xfi_comm_agree(comm, mine, deadline);
-
-    end_left_over(plan);
-    return st;
-  }
-  while (other < last && plan->words[other].version == plan->words[last].version)
-    other++;
-  XFI_CHECK(other == last, XFER_ERR_MISMATCH, "rank %d ran version %llu, rank %d version %llu",
-            other, (unsigned long long)plan->words[other].version, last,
-            (unsigned long long)plan->words[last].version);
-  XFI_TRY(check_turns(plan));
-  return xfi_verify_outcome(plan, deadline);
-}
-
 /* Other ranks may wait for their part of the run until their own deadline. */
 static xfi_deadline agreement_deadline(const xfer_plan *plan, xfi_deadline deadline)
 {
@@ -568,7 +484,7 @@ xfer_status xfi_run_wait(xfer_plan *plan, uint64_t timeout_ms)
     unmap_sources(plan); /* before this rank says that their owners may free them */
   else
     leave(plan);
-  st = agree_on_run(plan, mine, agreement_deadline(plan, deadline));
+  st = xfi_run_agree(plan, mine, agreement_deadline(plan, deadline));
   if (st == XFER_OK && xfi_run_is_staged(plan))
     st = xfi_shadow_write(plan, agreement_deadline(plan, deadline));
   if (st == XFER_OK) {

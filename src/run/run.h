@@ -83,6 +83,9 @@ void xfi_run_take_turn(xfer_plan *plan);
 xfer_status xfi_run_refuse(xfer_plan *plan, const char *why);
 xfer_status xfi_run_start(xfer_plan *plan, uint64_t version, xfer_stream stream);
 xfer_status xfi_run_wait(xfer_plan *plan, uint64_t timeout_ms);
+/* Exchange what came of the run on all ranks; OK if it succeeded everywhere. Collective, by
+ * xfi_run_wait(). */
+xfer_status xfi_run_agree(const xfer_plan *plan, xfer_status mine, xfi_deadline deadline);
 /* Has this rank's part of the run ended, well or not? */
 xfer_status xfi_run_test(const xfer_plan *plan, bool *over);
 /* For plans whose runs nobody waits for: take the last run, if there was one, for complete. If it
