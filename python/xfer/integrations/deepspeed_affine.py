@@ -1,0 +1,160 @@
+"""Layouts of parameters that DeepSpeed's AutoTP and AutoEP have sharded, from DeepSpeed's own maps of them.
+
+    shards = shards_of(model, tp_ranks=[[0, 1], [2, 3]], ep_ranks=[[0, 1, 2, 3]])
+    plan = Plan(comm, [(name, x.layout(), target[name], *x.conversion()) for name, x in shards.items()])
+    plan.bind_many((name, x.view(), None) for name, x in shards.items())
+
+Source: DeepSpeed 0.19.8, deepspeed/checkpoint/affine.py (ParamAffineMap) and constants.py, module_inject/layers.py
+(collect_autotp_universal_checkpoint_info), module_inject/auto_ep_layer.py.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping, Sequence
+from itertools import accumulate
+from operator import mul
+from typing import Any
+
+from ..conversion import Conversion
+from ..layout import Layout
+from ..memory import View
+from ..mesh import Mesh
+
+__all__ = ["AffineShard", "shards_of"]
+
+Box = tuple[tuple[int, ...], tuple[int, ...]]
+_VERSION = 1
+_AUTO_EP = "ds_autoep_uc_meta"
+
+
+class AffineShard:
+    """One sharded parameter, and this rank's shard of it.
+
+    affine_map: a ParamAffineMap, or what its to_dict() returns. ranks: for each rank of the map, the comm's rank; a
+    parameter with replicas has several such lists. memory: this rank's shard, dense as DeepSpeed makes it; rank: its
+    rank in the map. Both are None on a rank without a shard.
+
+    Raises ValueError if a piece is not a box of the parameter, or exceeds the parameter or the shard.
+    """
+
+    def __init__(
+        self, affine_map: Any, ranks: Sequence[Sequence[int]], memory: Any = None, rank: int | None = None
+    ) -> None:
+        told = affine_map if isinstance(affine_map, Mapping) else affine_map.to_dict()
+        self.shape = tuple(told["logical_shape"])
+        self._of = {int(number): each for number, each in told["ranks"].items()}
+        for group in ranks:
+            if len(group) != len(self._of):
+                raise ValueError(f"the map is of {len(self._of)} ranks, and {list(group)} are {len(group)}")
+        self._ranks, self._memory, self._rank = [list(group) for group in ranks], memory, rank
+        self._boxes = {number: self._boxes_of(each) for number, each in self._of.items()}
+
+    def _boxes_of(self, told: Any) -> list[Box]:
+        return [self._box(piece, told["shard_shape"]) for piece in told["pieces"] if math.prod(piece["shape"]) > 0]
+
+    def _box(self, piece: Any, shard: Sequence[int]) -> Box:
+        """Of the parameter. Within the shard a piece may lie anyhow."""
+        sizes, (at, strides), (begin, steps) = tuple(piece["shape"]), piece["source"], piece["dest"]
+        rows = _row_major(self.shape)
+        if len(sizes) != len(rows) or any(n > 1 and a != b for n, a, b in zip(sizes, strides, rows, strict=True)):
+            raise ValueError(f"{piece} is no box of a parameter of shape {self.shape}")
+        lo = []
+        for row in rows:
+            index, at = divmod(at, row)
+            lo.append(index)
+        hi = tuple(a + n for a, n in zip(lo, sizes, strict=True))
+        end = begin + sum((n - 1) * step for n, step in zip(sizes, steps, strict=True))
+        if (
+            min(lo, default=0) < 0
+            or any(a > n for a, n in zip(hi, self.shape, strict=True))
+            or begin < 0
+            or end >= math.prod(shard)
+        ):
+            raise ValueError(f"{piece} is not within a parameter of shape {self.shape} and a shard of {tuple(shard)}")
+        return tuple(lo), hi
+
+    def layout(self, dtype: Any = None) -> Layout:
+        """Who holds what. dtype: of the shards; needed where this rank has none."""
+        everywhere = [rank for group in self._ranks for rank in group]
+        boxes = [self._boxes[number] for _ in self._ranks for number in sorted(self._boxes)]
+        return Layout.by_boxes(Mesh([len(everywhere)], everywhere), self.shape, dtype or self._memory.dtype, boxes)
+
+    def view(self) -> View | None:
+        """Where this rank's boxes lie; None: it has none."""
+        if self._memory is None or self._rank is None:
+            return None
+        told, memory = self._of[self._rank], self._memory.detach()
+        if tuple(memory.shape) != tuple(told["shard_shape"]) or not memory.is_contiguous():
+            raise ValueError(f"a shard of {tuple(memory.shape)}, not dense or not {tuple(told['shard_shape'])}")
+        pieces = [piece for piece in told["pieces"] if math.prod(piece["shape"]) > 0]
+        if not pieces:
+            return None
+        begin = memory.storage_offset()
+        return View.of_boxes([memory.as_strided(p["shape"], p["dest"][1], begin + p["dest"][0]) for p in pieces])
+
+    def conversion(self) -> tuple[Conversion, ...]:
+        """What follows the layouts in a plan: if the shards hold the parameter times a scale, a division by it. Raises
+        ValueError if pieces have different scales, because a plan's tensor has one conversion."""
+        scales = {float(piece.get("scale", 1.0)) for each in self._of.values() for piece in each["pieces"]}
+        if len(scales) > 1:
+            raise ValueError(f"pieces with different scales, {sorted(scales)}: move the tensors that they make apart")
+        return () if scales <= {1.0} else (Conversion.scale(scales.pop()),)
+
+
+def _row_major(shape: Sequence[int]) -> list[int]:
+    """Strides in elements; of a dim without elements as of one with one."""
+    sizes = [max(n, 1) for n in shape[:0:-1]]
+    return list(accumulate(sizes, mul, initial=1))[::-1] if shape else []
+
+
+def _whole(shape: tuple[int, ...], n_ranks: int) -> dict[str, Any]:
+    """The map of what each rank has all of."""
+    piece = {"shape": shape, "source": [0, _row_major(shape)], "dest": [0, _row_major(shape)]}
+    return {"logical_shape": shape, "ranks": {i: {"shard_shape": shape, "pieces": [piece]} for i in range(n_ranks)}}
+
+
+def _name(pattern: str) -> str:
+    """Of a regular expression that re.escape() made of it, between ^ and $."""
+    return re.sub(r"\\(.)", r"\1", pattern[1:-1])
+
+
+def shards_of(
+    module: Any, tp_ranks: Sequence[Sequence[int]], ep_ranks: Sequence[Sequence[int]] = ()
+) -> dict[str, AffineShard]:
+    """The parameters, by name, of a module that AutoTP or AutoEP has sharded.
+
+    tp_ranks, ep_ranks: the groups of the comm's ranks that together hold a whole parameter, each in the order of the
+    group's ranks; all ranks of a tp group have the same copy of a parameter that AutoTP leaves whole. The comm must
+    number the ranks as torch.distributed does.
+
+    Raises ValueError for a parameter without a map, and for one that ZeRO-3 has partitioned as well.
+    """
+    import torch
+    from deepspeed.module_inject.layers import collect_autotp_universal_checkpoint_info
+
+    here = torch.distributed.get_rank()
+    info = collect_autotp_universal_checkpoint_info(module)
+    kept = info.get("affine_map", {"version": _VERSION, "params": {}})  # there is none without AutoTP
+    if kept["version"] != _VERSION:
+        raise ValueError(f"affine maps of version {kept['version']}: those of {_VERSION} are known")
+    maps = {_name(pattern): each for pattern, each in kept["params"].items()}
+    left_alone = set(map(_name, info["tp_replicated_parameter_patterns"]))
+    shards = {}
+    for name, parameter in module.named_parameters():
+        if hasattr(parameter, "ds_tensor"):
+            raise ValueError(f"{name!r} is cut by ZeRO-3 too: its partitions are no shards of a map")
+        of_experts = getattr(parameter, _AUTO_EP, None)
+        told, groups = (maps.get(name), tp_ranks) if of_experts is None else (of_experts["affine_map"], ep_ranks)
+        if told is None and name in left_alone:
+            told = _whole(tuple(parameter.shape), len(groups[0]))
+        if told is None:
+            raise ValueError(f"{name!r}: DeepSpeed has no map of it")
+        rank = next((list(group).index(here) for group in groups if here in group), None)
+        try:
+            shards[name] = AffineShard(told, groups, None if rank is None else parameter, rank)
+        except ValueError as wrong:
+            wrong.args = (f"{name!r}: {wrong}",)
+            raise
+    return shards
