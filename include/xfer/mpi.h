@@ -21,9 +21,9 @@ extern "C" {
  * however long that takes. It duplicates the communicator, so the caller's messages never match the
  * library's. Ranks of one host exchange data through shared memory, 256 KiB for each rank that data
  * goes to; the memory leaves no file behind, however a process ends.
- * Threads: MPI must have been initialized with MPI_THREAD_FUNNELED at least. At that level the main
- * thread makes this call and all others on the comm; at MPI_THREAD_SERIALIZED no other thread may
- * be in MPI meanwhile.
+ * Threads: any thread level will do, including that of MPI_Init(), since no thread of the library
+ * calls MPI. Below MPI_THREAD_SERIALIZED the main thread makes this call and all others on the
+ * comm; at MPI_THREAD_SERIALIZED no other thread may be in MPI meanwhile.
  * Failure: a rank that misses a deadline tells the others, whose waits then end with XFER_ERR_COMM;
  * so do waits for a rank of the same host whose process ends or that destroys its comm. The library
  * leaks the communicator of a broken comm and the messages that it could not cancel, since freeing
@@ -39,8 +39,8 @@ extern "C" {
  *                               call checks this and the next before it communicates: the rank
  *                               returns alone.
  * @retval XFER_ERR_STATE        MPI is not initialized, or is finalized.
- * @retval XFER_ERR_UNSUPPORTED  The thread level is MPI_THREAD_SINGLE, or it is FUNNELED and this
- *                               is not the main thread.
+ * @retval XFER_ERR_UNSUPPORTED  The thread level is below MPI_THREAD_SERIALIZED and this is not the
+ *                               main thread.
  * @retval XFER_ERR_NOMEM        Out of memory.
  * @retval XFER_ERR_COMM         An MPI call failed; the text quotes MPI.
  * @retval XFER_ERR_PEER         Another rank failed; the text names it and quotes its text.

@@ -79,14 +79,14 @@ def _mpi_in_use() -> Any:
     """Raises StateError before MPI's beginning and after its end: most of its calls end the process then."""
     mpi = _mpi()
     if not mpi.Is_initialized():
-        raise StateError("MPI is not initialized: call MPI.Init_thread() first")
+        raise StateError("MPI is not initialized: call MPI.Init() first")
     if mpi.Is_finalized():
         raise StateError("MPI is finalized")
     return mpi
 
 
 def mpi_main_only() -> bool:
-    """At MPI_THREAD_FUNNELED the main thread makes all calls itself."""
+    """Below MPI_THREAD_SERIALIZED the main thread makes all calls itself."""
     mpi = _mpi_in_use()
     return bool(mpi.Query_thread() < mpi.THREAD_SERIALIZED)
 

@@ -106,7 +106,7 @@ class Comm(_handle.Handle):
         self._calling: Any = threading.RLock()  # while C is in a call that touches what others may give back
         self._given_back: deque[tuple[Any, ...]] = deque()  # and its calls, until then
         self._beside: set[int] = set()  # threads that have _calling, or try to, and not the comm
-        self._on_main_only = False  # MPI_THREAD_FUNNELED: no other thread may call
+        self._on_main_only = False  # below MPI_THREAD_SERIALIZED: no other thread may call
         self._callback: _bootstrap.GatherCallback | None = None  # while C meets by it
         self._exchanged: dict[str, Any] = {}  # what the last exchange found out of each side
         self._redistributed: dict[Any, Any] = {}  # what earlier calls found out of what they were given

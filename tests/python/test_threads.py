@@ -88,7 +88,7 @@ def test_what_another_thread_closes_is_given_back_after_the_call():
 
 
 def test_where_only_the_main_thread_may_call_another_one_gives_nothing_back():
-    """As at MPI_THREAD_FUNNELED: the main thread does at its next call."""
+    """As below MPI_THREAD_SERIALIZED: the main thread does at its next call."""
     src, dst = xfer.parse_problem("f32[8] (1):R -> (1):R")
     (comm,) = xfer.Comm.local(1)
     comm._on_main_only = True
