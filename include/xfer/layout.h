@@ -397,20 +397,21 @@ typedef struct xfer_view {
                                        is dense. Copied by bind. */
 } xfer_view;
 
-/** A dense row-major part at `base`. */
-XFER_API_INLINE xfer_view xfer_view_dense(void *base)
+/** A dense row-major part at `base`, which may be const memory if it is a source's. */
+XFER_API_INLINE xfer_view xfer_view_dense(const void *base)
 {
   xfer_view v = {XFER_VIEW_DENSE, 0, NULL, {0, 0, 0, 0, 0, 0, 0, 0}, NULL, 0, 0, 0, NULL};
-  v.base = base;
+  v.base = (void *)(uintptr_t)base;
   return v;
 }
 
-/** A part at `base` with `n_dims` strides in bytes. If `strides` is NULL, bind refuses the view. */
-XFER_API_INLINE xfer_view xfer_view_strided(void *base, const int64_t *strides, int n_dims)
+/** A part at `base`, as above, with `n_dims` strides in bytes. If `strides` is NULL, bind refuses
+ * the view. */
+XFER_API_INLINE xfer_view xfer_view_strided(const void *base, const int64_t *strides, int n_dims)
 {
   xfer_view v = {XFER_VIEW_STRIDED, 0, NULL, {0, 0, 0, 0, 0, 0, 0, 0}, NULL, 0, 0, 0, NULL};
   int d;
-  v.base = base;
+  v.base = (void *)(uintptr_t)base;
   v.n_dims = strides == NULL && n_dims > 0 ? -1 : (int32_t)n_dims;
   for (d = 0; d < v.n_dims && d < XFER_MAX_DIMS; d++)
     v.strides[d] = strides[d];

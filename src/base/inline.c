@@ -14,8 +14,8 @@ xfer_placement xfer_shard_rule(int dim, xfer_split_rule rule);
 xfer_placement xfer_shard_strided(int dim, int64_t split_factor);
 xfer_placement xfer_shard_runs(int dim, const xfer_run_table *table);
 xfer_operation xfer_operation_bytes(uint64_t id, int peer, size_t n_bytes);
-xfer_view xfer_view_dense(void *base);
+xfer_view xfer_view_dense(const void *base);
 xfer_view xfer_view_boxes(void *const *boxes, int64_t n_boxes, const int64_t *strides, int n_dims);
-xfer_view xfer_view_strided(void *base, const int64_t *strides, int n_dims);
+xfer_view xfer_view_strided(const void *base, const int64_t *strides, int n_dims);
 xfer_view xfer_view_pieces(void *const *pieces, int64_t n_pieces, int piece_dim,
                            const int64_t *strides, int n_dims);

@@ -81,7 +81,7 @@ static bool go_on(meeting_place *place, int rank)
   xfer_layout *dst = NULL;
   const unsigned char mine = (unsigned char)(10 + rank);
   unsigned char all[N_RANKS - 1] = {0};
-  const xfer_view from = xfer_view_dense((void *)(uintptr_t)&mine);
+  const xfer_view from = xfer_view_dense(&mine);
   const xfer_view to = xfer_view_dense(all);
   bool right = xfer_problem_parse(&src, &dst, "u8[3] (3):S0 -> (3):R") == XFER_OK;
 

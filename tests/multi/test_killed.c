@@ -159,7 +159,7 @@ static bool go_on(MPI_Comm others, int n)
   bool right = xfer_comm_create_mpi(&comm, others) == XFER_OK &&
                xfer_problem_parse(&layouts[0], &layouts[1], problem) == XFER_OK;
   const int32_t mine = right ? xfer_comm_rank(comm) + 10 : 0;
-  const xfer_view src = xfer_view_dense((void *)(uintptr_t)&mine);
+  const xfer_view src = xfer_view_dense(&mine);
   const xfer_view dst = xfer_view_dense(all);
 
   right = right && xfer_redistribute(comm, layouts[0], &src, layouts[1], &dst, NULL) == XFER_OK;
