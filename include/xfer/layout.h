@@ -273,6 +273,29 @@ XFER_API XFER_MUST_CHECK xfer_status xfer_layout_local_shape(const xfer_layout *
                                                              int64_t *shape);
 
 /**
+ * The bytes of a rank's part, padding included, which is the size of a dense view of it. 0 if the
+ * part is empty, if the rank is not in the mesh, or if `layout` is NULL.
+ */
+XFER_API size_t xfer_layout_local_bytes(const xfer_layout *layout, int rank);
+
+/**
+ * The global index of an element of a rank's part, so that a caller can fill or check the part
+ * without index arithmetic of its own; xfer_layout_owners() answers the opposite question. The cost
+ * grows with the numbers of dims and axes, not of elements; for boxes also with the number of boxes
+ * of the rank.
+ *
+ * @param layout   The layout.
+ * @param rank     A rank of the mesh.
+ * @param element  The number of the element in a dense view of the part; the first is 0. The part
+ *                 has xfer_layout_local_bytes() / xfer_dtype_size() of them.
+ * @param index    [n_dims] Receives the global index; for a ZERO element -1 in each dim.
+ * @retval XFER_ERR_ARG  `rank` is not in the mesh, or its part has no such element.
+ * @since 0.1
+ */
+XFER_API XFER_MUST_CHECK xfer_status xfer_layout_global_index(const xfer_layout *layout, int rank,
+                                                              int64_t element, int64_t *index);
+
+/**
  * The runs of one dim that a rank holds: maximal, ascending in `local`.
  *
  * @param layout  The layout.
@@ -332,6 +355,17 @@ XFER_API XFER_MUST_CHECK xfer_status xfer_layout_owners(const xfer_layout *layou
 
 /* ---- the problem language ----------------------------------------------------------------- */
 
+/**
+ * Make a layout from one line, for example "f32[17,11] (3,2)@0-5:S0b,S1": a type, a shape and one
+ * side of a redistribution. docs/problem-language.md describes the grammar.
+ *
+ * @param layout  Receives the layout; the caller owns it.
+ * @param line    The line.
+ * @retval XFER_ERR_ARG       As for xfer_problem_parse().
+ * @retval XFER_ERR_OVERFLOW  Likewise.
+ * @since 0.1
+ */
+XFER_API XFER_MUST_CHECK xfer_status xfer_layout_parse(xfer_layout **layout, const char *line);
 /**
  * Read a redistribution from one line, for example "bf16[4096,11008] (2,4)@0-7:S0,R ->
  * (4)@8-11:S1". docs/problem-language.md describes the grammar.

@@ -66,6 +66,8 @@ CORE: dict[str, Prototype] = {
     "xfer_layout_shape": _f(c_int, layout="layout", shape=_i64s),
     "xfer_layout_ranks": _f(c_int, layout="layout", ranks=_ints),
     "xfer_layout_local_shape": _f(STATUS, layout="layout", rank=c_int, shape=_i64s),
+    "xfer_layout_local_bytes": _f(c_size_t, layout="layout", rank=c_int),
+    "xfer_layout_global_index": _f(STATUS, layout="layout", rank=c_int, element=c_int64, index=_i64s),
     "xfer_layout_runs": _f(
         STATUS, layout="layout", rank=c_int, dim=c_int, runs=POINTER(s.Run), capacity=c_size_t, n_runs=_sizes
     ),
@@ -73,6 +75,7 @@ CORE: dict[str, Prototype] = {
     "xfer_layout_owners": _f(
         STATUS, layout="layout", index=_i64s, owners=POINTER(s.Owner), capacity=c_size_t, n_owners=_sizes
     ),
+    "xfer_layout_parse": _f(STATUS, layout=_out, line=c_char_p),
     "xfer_problem_parse": _f(STATUS, src=_out, dst=_out, line=c_char_p),
     "xfer_problem_format": _f(c_size_t, text=c_void_p, n_bytes=c_size_t, src="layout", dst="layout"),
     "xfer_view_dense": _f(s.View, base=c_void_p),

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from ctypes import byref, c_int, c_int32, c_int64, c_size_t, create_string_buffer, pointer
 from dataclasses import dataclass
+from itertools import product
 from typing import Any
 
 from . import _handle, _structs
 from ._lib import lib
 from ._structs import array, checked, choice, decoded, encoded, items, length, listed, needed, truth
 from .dtypes import dtype_code, itemsize, name_of_code
+from .errors import ArgError
 from .mesh import Mesh
 
 __all__ = [
@@ -108,6 +111,15 @@ def _run(run: Any) -> Any:
     return _structs.Run(*items(run, 3, "a run is (global, length, local)"))
 
 
+def _zeros(like: Any, shape: Sequence[int]) -> Any:
+    """An array of torch, NumPy or CuPy, of the type and on the device of another."""
+    if hasattr(like, "new_zeros"):  # torch's
+        return like.new_zeros(shape)
+    from numpy import zeros_like
+
+    return zeros_like(like, shape=shape)
+
+
 # Of a rank: the dtype, the shape if it is one array, and the boxes' if it is by boxes.
 _Part = tuple[str, tuple[int, ...] | None, list[tuple[int, ...]] | None]
 
@@ -166,6 +178,17 @@ class Layout(_handle.Handle):
         layout = cls.__new__(cls)
         _handle.Handle.__init__(layout)
         layout._parts, layout._line = {}, ""
+        return layout
+
+    @classmethod
+    def parse(cls, line: str) -> Layout:
+        """The layout of a line such as "f32[17,11] (3,2)@0-5:S0b,S1", which describes one side of a redistribution.
+
+        Raises ArgError with the column where the line does not parse.
+        """
+        layout = cls._empty()
+        lib.xfer_layout_parse(layout._out(), encoded(line, "line"))
+        layout._by_boxes = "{" in line
         return layout
 
     @classmethod
@@ -268,6 +291,47 @@ class Layout(_handle.Handle):
         sizes = (c_int64 * _structs.MAX_DIMS)()
         lib.xfer_layout_local_shape(self, rank, sizes)
         return tuple(sizes[: lib.xfer_layout_shape(self, None)])
+
+    def local_bytes(self, rank: int) -> int:
+        """The bytes of a rank's part, padding included; 0 for a rank that is not in the mesh."""
+        return int(lib.xfer_layout_local_bytes(self, rank))
+
+    def global_index(self, rank: int, element: int) -> tuple[int, ...] | None:
+        """The global index of an element of a rank's part; `element` counts in the order of a dense array. Returns None
+        for a ZERO element. Raises ArgError if the rank is not in the mesh or has no such element."""
+        index = (c_int64 * _structs.MAX_DIMS)()
+        lib.xfer_layout_global_index(self, rank, element, index)
+        found = tuple(index[: lib.xfer_layout_shape(self, None)])
+        return None if -1 in found else found
+
+    def cut(self, whole: Any, rank: int) -> Any:
+        """Copy a rank's part out of a whole array. Returns a new dense array, in which ZERO elements are 0 and several
+        boxes follow each other in one dim, or None if the rank is not in the mesh; calls take either as it is.
+
+        whole: an array of torch, NumPy or CuPy with the layout's shape and elements of any type. Raises ValueError if
+        it has another shape.
+        """
+        if tuple(whole.shape) != self.shape:
+            raise ValueError(f"an array of shape {tuple(whole.shape)} for a tensor of shape {self.shape}")
+        rank = 0 if self._own else rank
+        try:
+            _, shape, boxes = self._part(rank)
+        except ArgError:
+            return None
+        if hasattr(whole, "detach"):  # torch's: a copy of the numbers has no gradient
+            whole = whole.detach()
+        part = _zeros(whole, (sum(math.prod(box) for box in boxes or ()),) if shape is None else shape)
+        if boxes is None:
+            for runs in product(*(self.runs(rank, dim) for dim in range(len(self.shape)))):
+                held = whole[tuple(slice(start, start + n) for start, n, _ in runs)]
+                part[tuple(slice(local, local + n) for _, n, local in runs)] = held
+            return part
+        flat, at = part.reshape(-1), 0
+        for box, (lo, hi) in zip(boxes, self.boxes(rank), strict=True):
+            piece, at = flat[at : at + math.prod(box)].reshape(box), at + math.prod(box)
+            held = whole[tuple(slice(start, end) for start, end in zip(lo, hi, strict=True))]
+            piece[tuple(slice(0, n) for n in held.shape)] = held  # what lies past the shape is not there
+        return part
 
     def runs(self, rank: int, dim: int) -> list[tuple[int, int, int]]:
         """[(global, length, local), ...]: the runs of one dim that a rank holds, maximal and ascending in local."""

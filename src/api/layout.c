@@ -119,6 +119,70 @@ xfer_status xfer_layout_local_shape(const xfer_layout *layout, int rank, int64_t
   return XFER_OK;
 }
 
+size_t xfer_layout_local_bytes(const xfer_layout *layout, int rank)
+{
+  xfi_place place;
+
+  if (layout == NULL || !xfi_layout_place(layout, rank, &place)) return 0;
+  return (size_t)xfi_layout_elems(layout, rank, &place) * (size_t)layout->elem_bytes;
+}
+
+/* Element number `at` of all boxes of a rank, which has that many; -1 in a dim past the shape. */
+static void global_in_boxes(int64_t *index, const xfer_layout *layout, int rank, int64_t at)
+{
+  const int n = layout->n_dims;
+  const int64_t *box;
+  size_t i;
+
+  (void)xfi_boxes_of(&i, layout, rank);
+  for (box = xfi_listed_bounds(layout, i); at >= xfi_bounds_elems(box, n); box += 2 * (size_t)n)
+    at -= xfi_bounds_elems(box, n);
+  for (int d = n - 1; d >= 0; d--) {
+    const int64_t length = box[n + d] - box[d];
+
+    index[d] = box[d] + at % length;
+    if (index[d] >= layout->dims[d].size) index[d] = -1;
+    at /= length;
+  }
+}
+
+/* The same by placements. */
+static void global_in_part(int64_t *index, const xfer_layout *layout, const xfi_place *place,
+                           int64_t at)
+{
+  for (int d = layout->n_dims - 1; d >= 0; d--) {
+    const int64_t length = xfi_dim_length(&layout->dims[d], place->part[d]);
+
+    index[d] = xfi_dim_global(&layout->dims[d], place->part[d], at % length);
+    at /= length;
+  }
+}
+
+xfer_status xfer_layout_global_index(const xfer_layout *layout, int rank, int64_t element,
+                                     int64_t *index)
+{
+  xfi_place place;
+  int64_t n_elems;
+  bool is_zero = false;
+
+  XFI_NEED(layout);
+  XFI_NEED_WHERE(layout->n_dims > 0, index);
+  XFI_TRY(find_place(layout, rank, &place));
+  n_elems = xfi_layout_elems(layout, rank, &place);
+  XFI_CHECK(element >= 0 && element < n_elems, XFER_ERR_ARG,
+            "element %lld of rank %d, whose part has %lld", (long long)element, rank,
+            (long long)n_elems);
+  if (layout->boxes != NULL)
+    global_in_boxes(index, layout, rank, element);
+  else
+    global_in_part(index, layout, &place, element);
+  for (int d = 0; d < layout->n_dims; d++)
+    is_zero = is_zero || index[d] < 0;
+  for (int d = 0; d < layout->n_dims && is_zero; d++)
+    index[d] = -1;
+  return XFER_OK;
+}
+
 /* The run of the only box of a rank; what lies past the shape is none. */
 static xfer_status run_of_box(xfi_runs *runs, const xfer_layout *layout, int rank, int dim)
 {
@@ -300,6 +364,13 @@ done:
   for (int d = 0; d < XFER_MAX_DIMS; d++)
     xfi_free(holds[d].at);
   return st;
+}
+
+xfer_status xfer_layout_parse(xfer_layout **layout, const char *line)
+{
+  XFI_NEED(layout);
+  XFI_NEED(line);
+  return xfi_layout_parse(layout, line);
 }
 
 xfer_status xfer_problem_parse(xfer_layout **src, xfer_layout **dst, const char *line)

@@ -89,6 +89,36 @@ xfer_status xfi_cut_runs(const xfi_cut *cut, int64_t n, int64_t coord, xfi_cut_v
   return XFER_OK;
 }
 
+static int64_t strided_global(const xfi_cut *cut, int64_t n, int64_t coord, int64_t local)
+{
+  const int64_t m = cut->n_coords;
+  const int64_t c1 = xfi_ceil_div(n, cut->split_factor);
+  const int64_t share = chunk_length(c1, m, coord);
+  /* Of the last piece, which may be shorter, a coordinate can have more than of the others. */
+  const int64_t j = share > 0 ? min64(local / share, n / c1) : n / c1;
+  const int64_t nj = min64(c1, n - j * c1);
+
+  return j * c1 + xfi_ceil_div(nj, m) * coord + (local - j * share);
+}
+
+static int64_t table_global(const xfi_table *table, int64_t coord, int64_t local)
+{
+  const int64_t end = table->first[coord + 1];
+  int64_t lo = table->first[coord];
+  int64_t hi = end;
+
+  XFI_BISECT(lo, hi, mid, table->runs[mid].local + table->runs[mid].length <= local);
+  if (lo == end || table->runs[lo].local > local) return -1;
+  return table->runs[lo].global + (local - table->runs[lo].local);
+}
+
+int64_t xfi_cut_global(const xfi_cut *cut, int64_t n, int64_t coord, int64_t local)
+{
+  if (cut->kind == XFER_RUNS) return table_global(cut->table, coord, local);
+  if (cut->kind == XFER_STRIDED) return strided_global(cut, n, coord, local);
+  return xfi_cut_start(cut, n, coord) + local;
+}
+
 /* Which coordinate holds index x under SHARD. */
 static int64_t shard_coord(const xfi_cut *cut, int64_t n, int64_t x)
 {

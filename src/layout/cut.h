@@ -32,6 +32,10 @@ int64_t xfi_cut_length(const xfi_cut *cut, int64_t n, int64_t coord);
 /* Start of coordinate `coord`'s part under SHARD; only for that kind. */
 int64_t xfi_cut_start(const xfi_cut *cut, int64_t n, int64_t coord);
 
+/* The way back of one index of coordinate `coord`, 0 <= local < xfi_cut_length(): where it lies in
+ * the n; -1: a ZERO element, in no run of a table. */
+int64_t xfi_cut_global(const xfi_cut *cut, int64_t n, int64_t coord, int64_t local);
+
 /* Called for each run; a status other than XFER_OK ends the walk. */
 typedef xfer_status (*xfi_cut_visit)(void *context, int64_t coord, xfer_run run);
 

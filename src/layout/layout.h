@@ -122,11 +122,17 @@ bool xfi_layout_place(const xfer_layout *layout, int rank, xfi_place *place);
 /* The mesh position that the coordinates of a dim's part add up to, the others being 0. */
 int xfi_dim_position(const xfer_layout *layout, int dim, int64_t part);
 
+/* Elements of a rank's part, ZERO ones included; `place` is the rank's. */
+int64_t xfi_layout_elems(const xfer_layout *layout, int rank, const xfi_place *place);
+
 /* Is some cut a table? Only then can an index be held by several parts, or twice by one. */
 bool xfi_dim_has_table(const xfi_dim *dim);
 
 /* Length of a part of a dim, padding included. */
 int64_t xfi_dim_length(const xfi_dim *dim, int64_t part);
+
+/* The global index of a local one below that length; -1: a ZERO element. */
+int64_t xfi_dim_global(const xfi_dim *dim, int64_t part, int64_t local);
 
 /* A growing list of runs. */
 typedef struct xfi_runs {

@@ -104,6 +104,16 @@ bool xfi_layout_place(const xfer_layout *layout, int rank, xfi_place *place)
   return true;
 }
 
+int64_t xfi_layout_elems(const xfer_layout *layout, int rank, const xfi_place *place)
+{
+  int64_t n = 1; /* what is multiplied fits: the layout was refused otherwise */
+
+  if (layout->boxes != NULL) return xfi_boxes_elems(layout, rank);
+  for (int d = 0; d < layout->n_dims; d++)
+    n *= xfi_dim_length(&layout->dims[d], place->part[d]);
+  return n;
+}
+
 int xfi_dim_position(const xfer_layout *layout, int dim, int64_t part)
 {
   const xfi_dim *d = &layout->dims[dim];

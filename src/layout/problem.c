@@ -20,6 +20,7 @@
 typedef struct parser {
   const char *line;
   const char *at; /* the next character */
+  bool one_side;  /* the line is a layout, not a problem */
 } parser;
 
 /* dtype "[" sizes "]" */
@@ -409,7 +410,8 @@ static xfer_status parse_side(parser *p, const head *h, xfer_layout **layout)
   XFI_TRY_DONE(parse_placements(p, h->n_dims, &s));
   XFI_TRY_DONE(parse_options(p, h, &s));
   XFI_CHECK_DONE(*p->at == '\0' || *p->at == ' ', XFER_ERR_ARG,
-                 "column %d: expected ';', ' -> ' or the end of the line", column(p, p->at));
+                 "column %d: expected ';'%s or the end of the line", column(p, p->at),
+                 p->one_side ? "" : ", ' -> '");
   XFI_TRY_DONE(make_layout(layout, h, &s));
 done:
   xfi_free(s.ranks);
@@ -430,25 +432,54 @@ static xfer_status parse_dtype(parser *p, head *h)
   return XFER_OK;
 }
 
-/* dtype "[" [int {"," int}] "]" " " side " -> " [dtype " "] side */
+/* dtype "[" [int {"," int}] "]" " " side, with which either kind of line begins */
+static xfer_status parse_first(parser *p, head *h, xfer_layout **layout)
+{
+  XFI_CHECK(strlen(p->line) < INT_MAX, XFER_ERR_ARG, "a line of more than %d characters",
+            INT_MAX - 1);
+  XFI_TRY(parse_head(p, h));
+  XFI_TRY(expect(p, " ", "one blank after ']'"));
+  return parse_side(p, h, layout);
+}
+
+static xfer_status expect_end(const parser *p)
+{
+  XFI_CHECK(*p->at == '\0', XFER_ERR_ARG, "column %d: expected the end of the line",
+            column(p, p->at));
+  return XFER_OK;
+}
+
+xfer_status xfi_layout_parse(xfer_layout **layout, const char *line)
+{
+  parser p = {line, line, true};
+  xfer_status st = XFER_OK;
+  xfer_layout *made = NULL;
+  head h = {.n_dims = 0};
+
+  XFI_TRY_DONE(parse_first(&p, &h, &made));
+  XFI_TRY_DONE(expect_end(&p));
+
+  *layout = made;
+  made = NULL;
+done:
+  xfi_layout_destroy(made);
+  return st;
+}
+
+/* first " -> " [dtype " "] side */
 xfer_status xfi_problem_parse(xfer_layout **src, xfer_layout **dst, const char *line)
 {
-  parser p = {line, line};
+  parser p = {line, line, false};
   xfer_status st = XFER_OK;
   xfer_layout *from = NULL;
   xfer_layout *to = NULL;
   head h = {.n_dims = 0};
 
-  XFI_CHECK_DONE(strlen(line) < INT_MAX, XFER_ERR_ARG, "a line of more than %d characters",
-                 INT_MAX - 1);
-  XFI_TRY_DONE(parse_head(&p, &h));
-  XFI_TRY_DONE(expect(&p, " ", "one blank after ']'"));
-  XFI_TRY_DONE(parse_side(&p, &h, &from));
+  XFI_TRY_DONE(parse_first(&p, &h, &from));
   XFI_TRY_DONE(expect(&p, " -> ", "' -> '"));
   XFI_TRY_DONE(parse_dtype(&p, &h));
   XFI_TRY_DONE(parse_side(&p, &h, &to));
-  XFI_CHECK_DONE(*p.at == '\0', XFER_ERR_ARG, "column %d: expected the end of the line",
-                 column(&p, p.at));
+  XFI_TRY_DONE(expect_end(&p));
 
   *src = from;
   *dst = to;

@@ -30,6 +30,20 @@ int64_t xfi_dim_length(const xfi_dim *dim, int64_t part)
   return n;
 }
 
+int64_t xfi_dim_global(const xfi_dim *dim, int64_t part, int64_t local)
+{
+  int64_t coords[XFER_MAX_DIMS];
+  int64_t n[XFER_MAX_DIMS + 1] = {dim->padded}; /* what each cut splits */
+  int64_t at = local;
+
+  split_part(dim, part, coords);
+  for (int c = 0; c < dim->n_cuts; c++)
+    n[c + 1] = xfi_cut_length(&dim->cuts[c], n[c], coords[c]);
+  for (int c = dim->n_cuts - 1; c >= 0 && at >= 0; c--)
+    at = xfi_cut_global(&dim->cuts[c], n[c], coords[c], at);
+  return at < dim->size ? at : -1;
+}
+
 /* Append a run, joining it to the last one where both indices continue. */
 static xfer_status append_run(xfi_runs *runs, xfer_run run)
 {

@@ -20,18 +20,6 @@ static xfer_status fill_flows(xfi_class *cls, const xfi_plan *plan, bool is_sour
   return xfi_meet_fill(&look);
 }
 
-/* Elements of this rank's destination part, ZERO ones included. */
-static int64_t count_dst(const xfi_class *cls, int rank)
-{
-  const xfer_layout *l = cls->dst;
-  int64_t n = 1;
-
-  if (l->boxes != NULL) return xfi_boxes_elems(l, rank);
-  for (int d = 0; d < l->n_dims; d++)
-    n *= xfi_dim_length(&l->dims[d], cls->dst_place.part[d]);
-  return n;
-}
-
 bool xfi_class_find_dst(xfi_class *cls, int rank)
 {
   cls->in_dst = xfi_layout_place(cls->dst, rank, &cls->dst_place);
@@ -40,7 +28,7 @@ bool xfi_class_find_dst(xfi_class *cls, int rank)
 
 xfer_status xfi_class_fill_receives(xfi_class *cls, const xfi_plan *plan, xfi_scratch *scratch)
 {
-  int64_t n = count_dst(cls, plan->rank);
+  int64_t n = xfi_layout_elems(cls->dst, plan->rank, &cls->dst_place);
 
   XFI_TRY(fill_flows(cls, plan, false, scratch));
   cls->dst_bytes = (uint64_t)(n * cls->wire_bytes);

@@ -99,13 +99,9 @@ xfer_status xfi_bind_twin(const xfer_plan *plan, size_t tensor, bool source, voi
 uint64_t xfi_bind_bytes(const xfer_plan *plan, size_t tensor, bool source)
 {
   const side s = side_of(xfi_plan_class(plan->moves, tensor), plan->moves->rank, source);
-  int64_t shape[XFER_MAX_DIMS];
-  int64_t n_elems;
 
-  if (!part_shape(shape, &s)) return 0;
-  n_elems = s.layout->boxes != NULL ? xfi_boxes_elems(s.layout, s.rank)
-                                    : xfi_box_elems(shape, s.layout->n_dims);
-  return (uint64_t)s.layout->elem_bytes * (uint64_t)n_elems;
+  if (!s.in_mesh) return 0;
+  return (uint64_t)s.layout->elem_bytes * (uint64_t)xfi_layout_elems(s.layout, s.rank, s.place);
 }
 
 static void forgive(xfi_binding *binding)

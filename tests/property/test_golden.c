@@ -44,6 +44,13 @@ static void assert_rank_holds(const xfer_layout *layout, int rank, const int64_t
     if (local < n) assert_true(index[local] != index[local - 1] + 1); /* maximal */
   }
   assert_int_equal(local, n);
+  assert_int_equal(xfer_layout_local_bytes(layout, rank), n); /* of u8 */
+  for (int64_t i = 0; i < n; i++) {
+    int64_t global = -2;
+    assert_int_equal(xfer_layout_global_index(layout, rank, i, &global), XFER_OK);
+    assert_int_equal(global, index[i]);
+  }
+  assert_int_equal(xfer_layout_global_index(layout, rank, n, &local), XFER_ERR_ARG);
 }
 
 static void test_layout_equals_torch_on_39_golden_cases(void **state)

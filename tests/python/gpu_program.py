@@ -24,18 +24,6 @@ LINES = [
 DTYPES = {"bf16": torch.bfloat16, "f32": torch.float32, "f8e4m3": torch.float8_e4m3fn, "i64": torch.int64}
 
 
-def part_of(whole, layout, rank):
-    """What a rank holds of a whole tensor; None outside the mesh."""
-    try:
-        layout.local_shape(rank)
-    except xfer.ArgError:
-        return None
-    for dim in range(whole.dim()):
-        index = [torch.arange(start, start + n) for start, n, _ in layout.runs(rank, dim)]
-        whole = whole.index_select(dim, torch.cat(index) if index else torch.zeros(0, dtype=torch.int64))
-    return whole
-
-
 def whole_of(layout, step):
     n = torch.Size(layout.shape).numel()
     size = layout.itemsize
@@ -44,8 +32,8 @@ def whole_of(layout, step):
 
 def cut(whole, layout, rank, device):
     bits = whole.view({1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}[whole.element_size()])
-    part = part_of(bits, layout, rank)
-    return None if part is None else part.contiguous().view(whole.dtype).to(device)
+    part = layout.cut(bits, rank)
+    return None if part is None else part.view(whole.dtype).to(device)
 
 
 def bytes_of(tensor):

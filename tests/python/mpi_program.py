@@ -5,7 +5,7 @@ import sys
 import numpy as np
 import pytest
 from mpi4py import MPI
-from ranks import as_view, part_of
+from ranks import as_view
 
 import xfer
 
@@ -22,9 +22,9 @@ def moves_every_element(comm):
     for line in LINES:
         src, dst = xfer.parse_problem(line)
         whole = np.arange(np.prod(src.shape)).astype(NUMPY[src.dtype]).reshape(src.shape)
-        want = part_of(whole, dst, comm.rank)
+        want = dst.cut(whole, comm.rank)
         got = None if want is None else np.full_like(want, 99)
-        mine = part_of(whole, src, comm.rank)
+        mine = src.cut(whole, comm.rank)
         xfer.redistribute(comm, src, as_view(mine, src.dtype), dst, as_view(got, dst.dtype))
         if want is not None:
             np.testing.assert_array_equal(got, want)
@@ -47,7 +47,7 @@ def plans_over_a_part_of_the_world(world):
         whole = np.arange(5, dtype=np.int32)
         got = np.zeros(5, np.int32)
         with xfer.Plan(comm, [("w", src, dst)]) as plan:
-            plan.bind("w", part_of(whole, src, comm.rank), got)
+            plan.bind("w", src.cut(whole, comm.rank), got)
             plan.commit()
             plan.run(1)
             plan.wait()

@@ -1,8 +1,6 @@
-"""Threads as ranks, and what a rank should hold, by NumPy alone."""
+"""Threads as ranks."""
 
 import threading
-
-import numpy as np
 
 import xfer
 
@@ -59,21 +57,6 @@ def on_ranks(n_ranks, work):
         if isinstance(result, BaseException):
             raise result
     return results
-
-
-def part_of(whole, layout, rank):
-    """What a rank should hold of a whole array; ZERO elements are 0. None outside the mesh."""
-    try:
-        part = np.zeros(layout.local_shape(rank), whole.dtype)
-    except xfer.XferError:
-        return None
-    at = [np.full(n, -1) for n in part.shape]
-    for dim, index in enumerate(at):
-        for start, length, local in layout.runs(rank, dim):
-            index[local : local + length] = np.arange(start, start + length)
-    held = [index >= 0 for index in at]
-    part[np.ix_(*held)] = whole[np.ix_(*[index[mask] for index, mask in zip(at, held, strict=True)])]
-    return part
 
 
 def as_view(part, dtype):

@@ -5,7 +5,7 @@ import pathlib
 
 import numpy as np
 import pytest
-from ranks import as_view, on_ranks, part_of
+from ranks import as_view, on_ranks
 from test_convert import nearest
 
 import xfer
@@ -89,7 +89,7 @@ def move(tensors, held, n_ranks, runs=1, **options):
         got = []
         with xfer.Plan(comm, tensors, **options) as plan:
             for t, (name, src, dst, _) in enumerate(tensors):
-                mine = None if src is None else part_of(held[t], src, comm.rank)
+                mine = None if src is None else src.cut(held[t], comm.rank)
                 try:
                     empty = np.full(dst.local_shape(comm.rank), 0xAA, np.uint8 if dst.dtype != "f32" else np.float32)
                 except xfer.XferError:
@@ -112,7 +112,7 @@ def move(tensors, held, n_ranks, runs=1, **options):
 def check(tensors, wanted, parts):
     for rank, part in enumerate(parts):
         for (name, _, dst, _), whole, got in zip(tensors, wanted, part, strict=True):
-            expected = part_of(whole, dst, rank)
+            expected = dst.cut(whole, rank)
             if expected is not None:
                 np.testing.assert_array_equal(got, expected, err_msg=f"{name} of rank {rank}")
 

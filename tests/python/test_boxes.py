@@ -4,7 +4,7 @@ import itertools
 
 import numpy as np
 import pytest
-from ranks import on_ranks, outcomes, part_of
+from ranks import on_ranks, outcomes
 
 import xfer
 from xfer import Layout, Mesh, Shard, View
@@ -46,10 +46,10 @@ def test_flat_parts_come_and_go(cuts):
     def work(comm):
         want = padded[cuts[comm.rank] : cuts[comm.rank + 1]]
         got, back = np.full_like(want, -1), np.zeros((3, 10), np.float32)
-        xfer.redistribute(comm, ROWS, part_of(WHOLE, ROWS, comm.rank), flat, got)
+        xfer.redistribute(comm, ROWS, ROWS.cut(WHOLE, comm.rank), flat, got)
         np.testing.assert_array_equal(got, want)
         xfer.redistribute(comm, flat, got, ROWS, back)
-        np.testing.assert_array_equal(back, part_of(WHOLE, ROWS, comm.rank))
+        np.testing.assert_array_equal(back, ROWS.cut(WHOLE, comm.rank))
 
     on_ranks(2, work)
 
@@ -61,7 +61,7 @@ def test_each_rank_knows_its_own_boxes():
         dst = Layout.by_boxes(None, [6, 10], "f32", boxes[comm.rank])
         arrays = [np.zeros((hi[1] - lo[1], hi[0] - lo[0]), np.float32).T for lo, hi in boxes[comm.rank]]
         with xfer.Plan(comm, [("w", ROWS, dst)]) as plan:
-            plan.bind("w", part_of(WHOLE, ROWS, comm.rank), View.of_boxes(arrays))
+            plan.bind("w", ROWS.cut(WHOLE, comm.rank), View.of_boxes(arrays))
             plan.commit()
             plan.run(1)
             plan.wait()
@@ -76,7 +76,7 @@ def test_boxes_of_a_line_take_an_array_each_or_one_of_one_dim():
     src, dst = xfer.parse_problem("f32[6,10] (2):S0 -> {0=[0:3,0:4]+[5:6,2:9];1=[0:6,0:10]}")
 
     def work(comm):
-        mine = part_of(WHOLE, src, comm.rank)
+        mine = src.cut(WHOLE, comm.rank)
         boxes = [WHOLE[tuple(map(slice, lo, hi))] for lo, hi in dst.boxes(comm.rank)]
         arrays, flat = [np.zeros_like(box) for box in boxes], np.zeros(sum(box.size for box in boxes), np.float32)
         xfer.redistribute(comm, src, mine, dst, View.of_boxes(arrays))
@@ -90,7 +90,7 @@ def test_boxes_of_a_line_take_an_array_each_or_one_of_one_dim():
 
 def test_boxes_for_a_layout_by_placements_are_refused():
     def work(comm):
-        mine = part_of(WHOLE, ROWS, comm.rank)
+        mine = ROWS.cut(WHOLE, comm.rank)
         xfer.redistribute(comm, ROWS, mine, ROWS, View.of_boxes([np.zeros_like(mine)]))
 
     assert all("layout by placements" in str(error) for error in outcomes(2, work))
@@ -111,7 +111,7 @@ def test_views_that_do_not_fit(wrong):
     dst = Layout.by_boxes(Mesh([2]), [6, 10], "f32", [[((0, 0), (3, 4)), ((5, 2), (6, 9))], []])
 
     def work(comm):
-        mine = part_of(WHOLE, ROWS, comm.rank)
+        mine = ROWS.cut(WHOLE, comm.rank)
         xfer.redistribute(comm, ROWS, mine, dst, wrong() if comm.rank == 0 else None)
 
     results = outcomes(2, work)

@@ -2,10 +2,10 @@
 
 import numpy as np
 import pytest
-from ranks import as_view, on_ranks, outcomes, part_of
+from ranks import as_view, on_ranks, outcomes
 
 import xfer
-from xfer import Conversion
+from xfer import Conversion, Layout
 
 # By name: bits of the exponent and of the fraction, the largest finite magnitude, the NaN, whether it saturates.
 TYPES = {
@@ -85,15 +85,14 @@ def test_every_pattern_becomes_the_nearest_value(src, lane):
     pairs = [(dst, kind) for dst in BITS for kind in CONVERSIONS if (dst, kind) != (src, "cast")]
     tensors = []
     for dst, kind in pairs:
-        line = f"[{len(bits)}] (2):S0 -> (3):S0"
-        layouts = xfer.parse_problem(src + line)[0], xfer.parse_problem(dst + line)[1]
+        layouts = Layout.parse(f"{src}[{len(bits)}] (2):S0"), Layout.parse(f"{dst}[{len(bits)}] (3):S0")
         tensors.append((f"{dst} {kind}", *layouts, CONVERSIONS[kind]()))
 
     def work(comm):
         got = []
         with xfer.Plan(comm, tensors, lane=lane) as plan:
             for name, from_layout, to_layout, _ in tensors:
-                mine = part_of(bits, from_layout, comm.rank)
+                mine = from_layout.cut(bits, comm.rank)
                 got.append(np.zeros(to_layout.local_shape(comm.rank), BITS[to_layout.dtype]))
                 plan.bind(name, as_view(mine, src), as_view(got[-1], to_layout.dtype))
             plan.commit()
@@ -108,7 +107,7 @@ def test_every_pattern_becomes_the_nearest_value(src, lane):
 
 
 def test_a_difference_of_dtypes_without_a_conversion_is_an_error():
-    src, dst = xfer.parse_problem("f32[4] (1):R -> (1):R")[0], xfer.parse_problem("bf16[4] (1):R -> (1):R")[1]
+    src, dst = Layout.parse("f32[4] (1):R"), Layout.parse("bf16[4] (1):R")
     with pytest.raises(xfer.ShapeError, match="no conversion is asked for"):
         xfer.Plan.simulate(1, 0, [("w", src, dst)])
     with pytest.raises(TypeError, match="comes a Conversion"):
@@ -125,7 +124,7 @@ def test_a_conversion_says_what_it_does():
 
 
 def test_ranks_that_say_other_conversions_are_told_both():
-    src, dst = xfer.parse_problem("f32[4] (2):R -> (2):R")[0], xfer.parse_problem("bf16[4] (2):R -> (2):R")[1]
+    src, dst = Layout.parse("f32[4] (2):R"), Layout.parse("bf16[4] (2):R")
 
     def work(comm):
         xfer.Plan(comm, [("w", src, dst, Conversion.add(1) if comm.rank == 1 else Conversion.cast())])

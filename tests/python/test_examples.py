@@ -8,7 +8,16 @@ import sys
 import pytest
 from test_mpi import MPI_ENVIRONMENT, mpiexec
 
-EXAMPLES = pathlib.Path(__file__).parents[2] / "examples/python"
+SOURCE = pathlib.Path(__file__).parents[2]
+EXAMPLES = SOURCE / "examples/python"
+
+
+def test_00_is_what_the_readme_prints():
+    program = (EXAMPLES / "00_one_tensor.py").read_text(encoding="utf-8").split('"""\n\n', 1)[1]
+    assert f"```python\n{program}```" in (SOURCE / "README.md").read_text(encoding="utf-8")
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.split() == ["right"] * 4
 
 
 def test_01():

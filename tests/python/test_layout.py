@@ -24,6 +24,60 @@ def test_layouts_and_meshes_that_say_the_same_are_equal():
     assert Mesh([2]) not in (Mesh([2], [1, 0]), Mesh([2, 1]), [2])
 
 
+# Each with every kind of part: uneven, empty, padded, strided, of several boxes, of none, past the shape.
+PARTS = [
+    "f32[17,11] (3,2)@0-5:S0b,S1",
+    "f32[5,4] (4):S0",
+    "f32[9,8] (2,2)@4-7:S0f2,S0;order=1,0;pad=0:12;pad=1:9",
+    "f32[4,6] {0=[0:2,0:6];1=[2:4,0:6]+[0:1,4:7];2=;3=f19:28;4=[1:4,2:4]}",
+    "f32[] (2):R",
+    "f32[] {1=[]}",
+    "f32[0,3] (2):S0",
+]
+
+
+@pytest.mark.parametrize("line", PARTS)
+def test_a_part_is_cut_as_its_global_indices_say(line):
+    layout = Layout.parse(line)
+    whole = np.arange(1, 1 + np.prod(layout.shape)).reshape(layout.shape).astype(np.float32)
+    for rank in layout.ranks:
+        part = layout.cut(whole, rank)
+        assert part.dtype == whole.dtype
+        assert part.nbytes == layout.local_bytes(rank)
+        for n, value in enumerate(part.reshape(-1)):
+            index = layout.global_index(rank, n)
+            assert value == (0 if index is None else whole[index])
+        with pytest.raises(xfer.ArgError, match="whose part has"):
+            layout.global_index(rank, part.size)
+    assert layout.cut(whole, 99) is None
+    assert layout.local_bytes(99) == 0
+
+
+def test_a_part_is_what_numpy_and_torch_split_off():
+    whole = np.arange(170.0).reshape(17, 10)
+    layout = Layout.parse("f64[17,10] (3,2):S0b,S1")
+    for rank in range(6):
+        rows = np.array_split(whole, 3)[rank // 2]
+        np.testing.assert_array_equal(layout.cut(whole, rank), rows[:, 5 * (rank % 2) : 5 * (rank % 2) + 5])
+    torch = pytest.importorskip("torch")
+    tensor = torch.nn.Parameter(torch.arange(14.0).to(torch.bfloat16).reshape(7, 2))
+    parts = [Layout.parse("bf16[7,2] (3)@2,5,7:S0").cut(tensor, rank) for rank in (2, 5, 7)]
+    for part, chunk in zip(parts, torch.chunk(tensor.detach(), 3), strict=True):
+        assert part.dtype == torch.bfloat16
+        assert not part.requires_grad
+        assert torch.equal(part, chunk)
+        assert part.untyped_storage().data_ptr() != tensor.untyped_storage().data_ptr()
+
+
+def test_only_an_array_of_the_global_shape_is_cut():
+    layout = Layout.parse("f32[4,6] (2):S0")
+    for wrong in (np.zeros(24), np.zeros((6, 4)), np.zeros((4, 6, 1))):
+        with pytest.raises(ValueError, match=r"an array of shape .* for a tensor of shape \(4, 6\)"):
+            layout.cut(wrong, 0)
+    own = Layout.by_boxes(None, [4], "u8", [([1], [3])])
+    np.testing.assert_array_equal(own.cut(np.arange(4), 7), [1, 2])  # its own, whatever the rank
+
+
 def test_queries_agree_with_torch_chunk():
     layout = Layout(Mesh([4], ranks=[3, 5, 7, 9]), [10, 2], "f32", [Shard(0)])
     assert layout.shape == (10, 2)
@@ -90,6 +144,8 @@ def test_errors_carry_status_and_text():
     assert "5" in caught.value.text
     with pytest.raises(xfer.ArgError, match=r"XFER_ERR_ARG.*column 5"):
         xfer.parse_problem("f32[x] (1):R -> (1):R")
+    with pytest.raises(xfer.ArgError, match=r"XFER_ERR_ARG.*column 13: expected the end of the line"):
+        Layout.parse("f32[4] (1):R -> (1):R")
 
 
 def test_extreme_integers_that_fit_are_kept():

@@ -1,7 +1,7 @@
 """A bf16 trainer whose shards cut blocks, refitted into vLLM's ranks that serve fp8 with block scales."""
 
 import numpy as np
-from ranks import on_ranks, part_of
+from ranks import on_ranks
 from test_blocks import numbers, quantised
 from tiny_model import ATTENTION, MLP, TinyModel
 
@@ -46,7 +46,7 @@ def test_a_bf16_trainer_refits_a_server_of_fp8_blocks(tmp_path):
             given = {}
             if comm.rank < TRAINERS:
                 for name, bits in trained.items():
-                    locals_.give("train", name, part_of(bits, sources[name], comm.rank), dtype="bf16")
+                    locals_.give("train", name, sources[name].cut(bits, comm.rank), dtype="bf16")
             else:
                 for name, want in served(whole, comm.rank - TRAINERS).items():
                     given[name] = np.zeros_like(want)

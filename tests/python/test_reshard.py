@@ -5,7 +5,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from ranks import on_ranks, outcomes, part_of
+from ranks import on_ranks, outcomes
 
 import xfer
 from xfer import Layout, Mesh, Replicate, Shard
@@ -48,7 +48,7 @@ def test_random_meshes_uneven_sizes():
                 Layout(Mesh(mesh.shape, mesh.flatten().tolist()), shape, "f32", cuts)
                 for mesh, cuts in ((src_mesh, src_cuts), (dst_mesh, dst_cuts))
             ]
-            src, wanted = (part_of(whole, layout, comm.rank) for layout in layouts)
+            src, wanted = (layout.cut(whole, comm.rank) for layout in layouts)
             dst = None if wanted is None else np.full_like(wanted, -1)
             refs = [None if x is None else Ref(x, shape) for x in (src, dst)]
             xferdtensor(refs[0], mesh_info(src_mesh), src_cuts, refs[1], mesh_info(dst_mesh), dst_cuts, comm)

@@ -10,7 +10,7 @@ import threading
 
 import numpy as np
 import pytest
-from ranks import as_view, on_ranks, outcomes, part_of
+from ranks import as_view, on_ranks, outcomes
 
 import xfer
 from xfer import View
@@ -33,9 +33,9 @@ def test_redistribute_moves_every_element(line, n_ranks, dtype):
     whole = np.arange(1, n + 1).astype(dtype).reshape(src.shape)
 
     def work(comm):
-        want = part_of(whole, dst, comm.rank)
+        want = dst.cut(whole, comm.rank)
         got = None if want is None else np.zeros_like(want) if dtype == np.bool_ else np.full_like(want, 99)
-        mine = part_of(whole, src, comm.rank)
+        mine = src.cut(whole, comm.rank)
         xfer.redistribute(comm, src, as_view(mine, src.dtype), dst, as_view(got, dst.dtype))
         if want is not None:
             np.testing.assert_array_equal(got, want)
@@ -48,9 +48,9 @@ def test_redistribute_takes_plain_arrays():
     whole = np.arange(70, dtype=np.float32).reshape(10, 7)
 
     def work(comm):
-        want = part_of(whole, dst, comm.rank)
+        want = dst.cut(whole, comm.rank)
         got = np.zeros_like(want)
-        xfer.redistribute(comm, src, part_of(whole, src, comm.rank), dst, got)
+        xfer.redistribute(comm, src, src.cut(whole, comm.rank), dst, got)
         np.testing.assert_array_equal(got, want)
 
     on_ranks(4, work)
@@ -83,13 +83,13 @@ def test_plan_runs_at_every_step_into_strided_and_pieced_memory(options):
                 for i, (_, src, _dst) in enumerate(tensors):
                     whole = (np.arange(np.prod(src.shape)) + 1000 * step).reshape(src.shape).astype(np.float32)
                     if comm.rank < 2:
-                        sources[i][...] = part_of(whole, src, comm.rank)
+                        sources[i][...] = src.cut(whole, comm.rank)
                 plan.run(step)
                 plan.wait()
                 for i, (_, src, dst) in enumerate(tensors if comm.rank in (2, 3) else ()):
                     whole = (np.arange(np.prod(src.shape)) + 1000 * step).reshape(src.shape).astype(np.float32)
                     got = targets[i] if i == 0 else np.concatenate(targets[i])
-                    np.testing.assert_array_equal(got, part_of(whole, dst, comm.rank))
+                    np.testing.assert_array_equal(got, dst.cut(whole, comm.rank))
             report = plan.report()
             plan.release()
         return report
@@ -105,7 +105,7 @@ def test_both_sides_have_one_digest_until_a_byte_changes():
     whole = np.arange(48, dtype=np.uint16).reshape(8, 6)
 
     def work(comm):
-        mine = part_of(whole, src, comm.rank).copy()
+        mine = src.cut(whole, comm.rank)
         got = np.zeros(dst.local_shape(comm.rank), np.uint16)
         with xfer.Plan(comm, [("w", src, dst)], verify=True) as plan:
             plan.bind("w", View(mine, dtype="bf16"), View(got, dtype="bf16"))
@@ -139,12 +139,12 @@ def test_rank_that_does_not_know_a_side_receives_it():
         layouts = (src, None) if trains else (None, dst)
         with xfer.Plan(comm, [("w", *layouts)]) as plan:
             got = None if trains else np.zeros(dst.local_shape(comm.rank), np.float32)
-            plan.bind("w", part_of(whole, src, comm.rank) if trains else None, got)
+            plan.bind("w", src.cut(whole, comm.rank) if trains else None, got)
             plan.commit()
             plan.run(1)
             plan.wait()
         if not trains:
-            np.testing.assert_array_equal(got, part_of(whole, dst, comm.rank))
+            np.testing.assert_array_equal(got, dst.cut(whole, comm.rank))
 
     on_ranks(4, work)
 
@@ -232,17 +232,17 @@ def test_staging_comes_from_the_caller_and_goes_back():
         got = np.zeros((64, 32), np.float32)
         with xfer.Plan(comm, [("w", src, dst)], lane="packed") as plan:
             foreseen = plan.report()["staging_bytes"]
-            plan.bind("w", part_of(whole, src, comm.rank), got)
+            plan.bind("w", src.cut(whole, comm.rank), got)
             plan.commit()
             plan.run(1)
             plan.wait()
-            np.testing.assert_array_equal(got, part_of(whole, dst, comm.rank))
+            np.testing.assert_array_equal(got, dst.cut(whole, comm.rank))
             assert sizes == [foreseen] == [plan.report()["staging_bytes"]]
             assert len(blocks) == 1
         assert not blocks
         comm.set_staging(lambda _: None, blocks.pop)
         with xfer.Plan(comm, [("w", src, dst)], lane="packed") as plan:
-            plan.bind("w", part_of(whole, src, comm.rank), got)
+            plan.bind("w", src.cut(whole, comm.rank), got)
             with pytest.raises(xfer.NoMemoryError, match="the caller gave no memory"):
                 plan.commit()
         comm.set_staging(None, None)

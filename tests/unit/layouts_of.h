@@ -17,17 +17,13 @@ static inline void layouts_of(const char *line, xfer_layout **src, xfer_layout *
   if (xfi_problem_parse(src, dst, line) != XFER_OK) fail_msg("%s: %s", line, xfer_last_error());
 }
 
-/* The layout of one side, for example "f32[8] (2):S0". */
+/* The layout of a line, for example "f32[8] (2):S0". */
 static inline xfer_layout *layout_of(const char *side)
 {
-  xfer_layout *src = NULL;
-  xfer_layout *dst = NULL;
-  char line[512];
+  xfer_layout *layout = NULL;
 
-  assert_in_range(snprintf(line, sizeof line, "%s -> (1):R", side), 1, (int)sizeof line - 1);
-  layouts_of(line, &src, &dst);
-  xfi_layout_destroy(dst);
-  return src;
+  if (xfi_layout_parse(&layout, side) != XFER_OK) fail_msg("%s: %s", side, xfer_last_error());
+  return layout;
 }
 
 /* A one-axis layout of a tensor of one dim, u8, whose axis has the runs of `table`. */

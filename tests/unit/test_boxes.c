@@ -38,14 +38,12 @@ static xfer_status make(xfer_layout **layout, int n_ranks, const int64_t *first,
 
 static xfer_layout *of_line(const char *side)
 {
-  xfer_layout *src = NULL;
-  xfer_layout *dst = NULL;
+  xfer_layout *layout = NULL;
   char line[512];
 
-  snprintf(line, sizeof line, "u8[4,6] %s -> (1):R", side);
-  assert_int_equal(xfi_problem_parse(&src, &dst, line), XFER_OK);
-  xfi_layout_destroy(dst);
-  return src;
+  snprintf(line, sizeof line, "u8[4,6] %s", side);
+  assert_int_equal(xfi_layout_parse(&layout, line), XFER_OK);
+  return layout;
 }
 
 static void test_what_is_no_box_is_refused(void **state)
@@ -392,7 +390,36 @@ static void test_queries_answer_for_boxes(void **state)
   xfi_layout_destroy(l);
 }
 
-/* Of either kind, those that hold nothing among them. */
+static void test_a_global_index_of_boxes_goes_by_their_list(void **state)
+{
+  (void)state;
+  static const struct {
+    int rank, n;
+    int64_t index[9][2];
+  } cases[] = {
+      {0, 6, {{1, 4}, {1, 5}, {-1, -1}, {2, 4}, {2, 5}, {-1, -1}}}, /* to column 7 of 6 */
+      {1, 0, {{0}}},
+      {2, 4, {{3, 5}, {0, 0}, {0, 1}, {0, 0}}}, /* an empty box before the last, a twofold one */
+      {3, 9, {{3, 1}, {3, 2}, {3, 3}, {3, 4}, {3, 5}, {-1, -1}, {-1, -1}, {-1, -1}, {-1, -1}}},
+  };
+  xfer_layout *l =
+      of_line("{0=[1:3,4:7];1=;2=[3:4,5:6]+[0:1,0:2]+[2:2,0:6]+[0:1,0:1];3=f19:28;4=[9:9,0:6]}");
+
+  for (size_t c = 0; c < sizeof cases / sizeof *cases; c++) {
+    int64_t index[2] = {-3, -3};
+
+    assert_int_equal(xfer_layout_local_bytes(l, cases[c].rank), cases[c].n);
+    for (int i = 0; i < cases[c].n; i++) {
+      assert_int_equal(xfer_layout_global_index(l, cases[c].rank, i, index), XFER_OK);
+      assert_memory_equal(index, cases[c].index[i], sizeof index);
+    }
+    assert_int_equal(xfer_layout_global_index(l, cases[c].rank, cases[c].n, index), XFER_ERR_ARG);
+  }
+  assert_int_equal(xfer_layout_local_bytes(l, 4), 0);
+  assert_int_equal(xfer_layout_local_bytes(l, 5), 0);
+  xfi_layout_destroy(l);
+}
+
 /* The runs of two dims make 2^32 boxes, which would fill more memory than there is. */
 static void test_boxes_are_counted_without_making_them_all(void **state)
 {
@@ -424,6 +451,7 @@ static void test_boxes_are_counted_without_making_them_all(void **state)
   xfi_layout_destroy(dst);
 }
 
+/* Of either kind, those that hold nothing among them. */
 static void test_the_ranks_of_a_layout_are_those_of_its_mesh_in_order(void **state)
 {
   (void)state;
@@ -528,6 +556,7 @@ int main(void)
       cmocka_unit_test(test_a_flat_range_is_few_boxes_in_order),
       cmocka_unit_test(test_a_layout_by_boxes_travels),
       cmocka_unit_test(test_queries_answer_for_boxes),
+      cmocka_unit_test(test_a_global_index_of_boxes_goes_by_their_list),
       cmocka_unit_test(test_boxes_are_counted_without_making_them_all),
       cmocka_unit_test(test_the_ranks_of_a_layout_are_those_of_its_mesh_in_order),
       cmocka_unit_test(test_a_failed_allocation_is_reported),

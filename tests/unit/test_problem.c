@@ -68,6 +68,46 @@ static void test_parse_reads_every_part_of_a_line(void **state)
   destroy(src, dst);
 }
 
+static void test_a_layout_is_a_problem_up_to_its_arrow(void **state)
+{
+  (void)state;
+  static const char *const lines[] = {
+      "f32[17,11] (3,2)@0-5:S0b,S1",
+      "bf16[10,8] (2,3)@4,9-0010,1-5/2:S-2b,S0f3;order=1,0;pad=0:12",
+      "u8[4,6] {0=[0:2,0:6];3=f12:30;1=}",
+      "i64[] (2):R",
+  };
+  static const bad_line bad[] = {
+      {"f32[8] (2):S0 ", "column 14: expected the end of the line", XFER_ERR_ARG},
+      {"f32[8] (2):S0 -> (1):R", "column 14: expected the end of the line", XFER_ERR_ARG},
+      {"f32[8] {0=[0:8]} -> ?", "column 17: expected the end of the line", XFER_ERR_ARG},
+      {"f32[8] (2):S0x", "column 14: expected ';' or the end of the line", XFER_ERR_ARG},
+      {"f32[8]", "column 7: expected one blank after ']'", XFER_ERR_ARG},
+      {"f32[7] (2):S0e", "EVEN split of 7 indices", XFER_ERR_SHAPE},
+  };
+
+  for (size_t i = 0; i < sizeof lines / sizeof *lines; i++) {
+    xfer_layout *layout = NULL;
+    xfer_layout *sides[2] = {NULL, NULL};
+    char line[128];
+
+    (void)snprintf(line, sizeof line, "%s -> (1):R", lines[i]);
+    assert_int_equal(xfi_problem_parse(&sides[0], &sides[1], line), XFER_OK);
+    assert_int_equal(xfi_layout_parse(&layout, lines[i]), XFER_OK);
+    assert_same(layout, sides[0]);
+    destroy(sides[0], sides[1]);
+    xfi_layout_destroy(layout);
+  }
+  for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+    xfer_layout *layout = NULL;
+
+    assert_int_equal(xfi_layout_parse(&layout, bad[i].line), bad[i].st);
+    if (strstr(xfer_last_error(), bad[i].text) == NULL)
+      fail_msg("%s: \"%s\"", bad[i].line, xfer_last_error());
+    assert_null(layout);
+  }
+}
+
 static void test_parse_knows_every_dtype(void **state)
 {
   (void)state;
@@ -421,6 +461,7 @@ int main(void)
 {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(test_parse_reads_every_part_of_a_line),
+      cmocka_unit_test(test_a_layout_is_a_problem_up_to_its_arrow),
       cmocka_unit_test(test_parse_knows_every_dtype),
       cmocka_unit_test(test_format_writes_the_canonical_line),
       cmocka_unit_test(test_parse_names_the_column_and_what_it_expected),

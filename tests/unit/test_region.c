@@ -84,6 +84,8 @@ static int64_t list_part(const xfi_dim *dim, int64_t part, int64_t *list)
     for (int64_t i = 0; i < run->length; i++)
       list[run->local + i] = run->global + i;
   }
+  for (int64_t i = 0; i < n; i++)
+    assert_int_equal(xfi_dim_global(dim, part, i), list[i]);
   xfi_free(runs.at);
   return n;
 }
