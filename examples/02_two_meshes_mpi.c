@@ -15,18 +15,16 @@
 #include <xfer/mpi.h>
 #include <xfer/xfer.h>
 
-enum { N_TENSORS = 4, N_STEPS = 3, MAX_RANKS = 256 };
+enum { N_TENSORS = 4, N_STEPS = 3 };
 
-/* What each tensor looks like: two dims, and the dim that each side splits; -1: replicated. */
+/* What each tensor looks like, and what each side does to it: S0 splits rows, S1 columns. */
 static const struct {
-  const char *name;
-  int64_t shape[2];
-  int src_dim, dst_dim;
+  const char *name, *tensor, *src, *dst;
 } model[N_TENSORS] = {
-    {"embed", {1000, 32}, 0, 0},
-    {"up", {96, 32}, 0, 1},
-    {"down", {32, 96}, 1, 1},
-    {"norm", {1, 32}, -1, -1},
+    {"embed", "f64[1000,32]", "S0", "S0"},
+    {"up", "f64[96,32]", "S0", "S1"},
+    {"down", "f64[32,96]", "S1", "S1"},
+    {"norm", "f64[1,32]", "R", "R"},
 };
 
 static void need(xfer_status st, const char *what)
@@ -37,58 +35,20 @@ static void need(xfer_status st, const char *what)
   exit(1);
 }
 
-/* Tensor t over the ranks first_rank .. first_rank + n_ranks - 1. */
-static xfer_layout *make_layout(int t, int dim, int first_rank, int n_ranks)
-{
-  const xfer_placement placement = dim < 0 ? xfer_replicate() : xfer_shard(dim);
-  xfer_layout_desc desc = XFER_LAYOUT_DESC_INIT;
-  xfer_mesh *mesh = NULL;
-  xfer_layout *layout = NULL;
-  int ranks[MAX_RANKS];
-
-  need(n_ranks > MAX_RANKS ? XFER_ERR_UNSUPPORTED : XFER_OK, "more than 256 ranks of a side");
-  for (int i = 0; i < n_ranks; i++)
-    ranks[i] = first_rank + i;
-  need(xfer_mesh_create(&mesh, &n_ranks, 1, ranks), "mesh");
-  desc.mesh = mesh;
-  desc.dtype = XFER_F64;
-  desc.n_dims = 2;
-  desc.shape = model[t].shape;
-  desc.placements = &placement;
-  desc.n_placements = 1;
-  need(xfer_layout_create(&layout, &desc), "layout");
-  xfer_mesh_destroy(mesh);
-  return layout;
-}
-
-/* This rank's part of tensor t, zeroed; NULL where it has none. */
-static double *make_part(const xfer_layout *layout, int rank)
-{
-  int64_t shape[2];
-
-  if (xfer_layout_local_shape(layout, rank, shape) != XFER_OK) return NULL; /* not in the mesh */
-  return calloc((size_t)(shape[0] * shape[1]) + 1, sizeof(double));
-}
-
 /* Set this rank's part of tensor t to what it is at `step`, or count what differs. */
 static int visit(int t, const xfer_layout *layout, int rank, double *part, int step, int fill)
 {
-  xfer_run rows, cols; /* one run each, since every dim is split at most once; empty: none */
-  size_t n_rows = 0, n_cols = 0;
+  const size_t n = xfer_layout_local_bytes(layout, rank) / sizeof *part; /* 0: it has none */
   int n_wrong = 0;
 
-  need(xfer_layout_runs(layout, rank, 0, &rows, 1, &n_rows), "rows");
-  need(xfer_layout_runs(layout, rank, 1, &cols, 1, &n_cols), "columns");
-  if (n_rows == 0 || n_cols == 0) return 0;
-  for (int64_t i = 0; i < rows.length; i++)
-    for (int64_t j = 0; j < cols.length; j++) {
-      const int64_t index = (rows.global + i) * model[t].shape[1] + cols.global + j;
-      const double value = 1e6 * (10 * step + t) + (double)index;
-      double *element = &part[i * cols.length + j];
+  for (size_t i = 0; i < n; i++) {
+    int64_t index[2];
 
-      if (fill) *element = value;
-      n_wrong += *element != value;
-    }
+    need(xfer_layout_global_index(layout, rank, (int64_t)i, index), "index");
+    const double value = 1e6 * (10 * step + t) + (double)(1000 * index[0] + index[1]);
+    if (fill) part[i] = value;
+    n_wrong += part[i] != value;
+  }
   return n_wrong;
 }
 
@@ -100,6 +60,7 @@ int main(int argc, char **argv)
   xfer_tensor tensors[N_TENSORS];
   xfer_layout *src[N_TENSORS], *dst[N_TENSORS];
   double *src_parts[N_TENSORS], *dst_parts[N_TENSORS];
+  char line[128];
 
   MPI_Init(&argc, &argv);
   MPI_Comm_rank(MPI_COMM_WORLD, &rank);
@@ -108,16 +69,17 @@ int main(int argc, char **argv)
   const int first_dst = size / 2;
 
   need(xfer_comm_create_mpi(&comm, MPI_COMM_WORLD), "comm");
-  for (int t = 0; t < N_TENSORS; t++) {
-    src[t] = make_layout(t, model[t].src_dim, 0, n_src);
-    dst[t] = make_layout(t, model[t].dst_dim, first_dst, size - first_dst);
+  for (int t = 0; t < N_TENSORS; t++) { /* as "f64[1000,32] (3)@0-2:S0 -> (3)@3-5:S1" */
+    snprintf(line, sizeof line, "%s (%d)@0-%d:%s -> (%d)@%d-%d:%s", model[t].tensor, n_src,
+             n_src - 1, model[t].src, size - first_dst, first_dst, size - 1, model[t].dst);
+    need(xfer_problem_parse(&src[t], &dst[t], line), line);
     tensors[t] = (xfer_tensor){model[t].name, src[t], dst[t], 0};
   }
   need(xfer_plan_create(&plan, comm, tensors, N_TENSORS, NULL), "plan");
   for (int t = 0; t < N_TENSORS; t++) {
-    src_parts[t] = make_part(src[t], rank);
-    dst_parts[t] = make_part(dst[t], rank);
-    const xfer_view src_view = xfer_view_dense(src_parts[t]); /* ignored on a rank without a part */
+    src_parts[t] = malloc(xfer_layout_local_bytes(src[t], rank)); /* 0 where it has no part */
+    dst_parts[t] = malloc(xfer_layout_local_bytes(dst[t], rank));
+    const xfer_view src_view = xfer_view_dense(src_parts[t]);
     const xfer_view dst_view = xfer_view_dense(dst_parts[t]);
     need(xfer_plan_bind(plan, (size_t)t, &src_view, &dst_view), "bind");
   }
@@ -125,11 +87,11 @@ int main(int argc, char **argv)
 
   for (int step = 1; step <= N_STEPS; step++) {
     for (int t = 0; t < N_TENSORS; t++)
-      if (src_parts[t] != NULL) (void)visit(t, src[t], rank, src_parts[t], step, 1); /* "train" */
+      (void)visit(t, src[t], rank, src_parts[t], step, 1); /* "train" */
     need(xfer_plan_run(plan, (uint64_t)step, NULL), "run");
     need(xfer_plan_wait(plan, 0), "wait");
     for (int t = 0; t < N_TENSORS; t++)
-      if (dst_parts[t] != NULL) n_wrong += visit(t, dst[t], rank, dst_parts[t], step, 0);
+      n_wrong += visit(t, dst[t], rank, dst_parts[t], step, 0);
   }
 
   MPI_Allreduce(&n_wrong, &n_wrong_all, 1, MPI_INT, MPI_SUM, MPI_COMM_WORLD);

@@ -29,51 +29,20 @@ static void need(xfer_status st, const char *what)
   exit(1);
 }
 
-/* The tensor, its rows or columns split over ranks first .. first + n - 1. */
-static xfer_layout *make_layout(int dim, int first, int n)
-{
-  static const int64_t shape[2] = {ROWS, COLUMNS};
-  const xfer_placement placement = xfer_shard(dim);
-  xfer_layout_desc desc = XFER_LAYOUT_DESC_INIT;
-  xfer_mesh *mesh = NULL;
-  xfer_layout *layout = NULL;
-  int ranks[N_RANKS];
-
-  for (int i = 0; i < n; i++)
-    ranks[i] = first + i;
-  need(xfer_mesh_create(&mesh, &n, 1, ranks), "mesh");
-  desc.mesh = mesh;
-  desc.dtype = XFER_F32;
-  desc.n_dims = 2;
-  desc.shape = shape;
-  desc.placements = &placement;
-  desc.n_placements = 1;
-  need(xfer_layout_create(&layout, &desc), "layout");
-  xfer_mesh_destroy(mesh);
-  return layout;
-}
-
-static float value_of(int step, int64_t row, int64_t column)
-{
-  return (float)(1000 * step) + (float)(row * COLUMNS + column);
-}
-
 /* This rank's part of a layout at `step`: fill it, or count what differs. */
 static int visit(const xfer_layout *layout, int rank, float *part, int step, int fill)
 {
-  xfer_run rows, columns;
-  size_t n_rows = 0, n_columns = 0;
+  const size_t n = xfer_layout_local_bytes(layout, rank) / sizeof *part;
   int wrong = 0;
 
-  need(xfer_layout_runs(layout, rank, 0, &rows, 1, &n_rows), "rows");
-  need(xfer_layout_runs(layout, rank, 1, &columns, 1, &n_columns), "columns");
-  for (int64_t i = 0; n_rows == 1 && i < rows.length; i++)
-    for (int64_t j = 0; n_columns == 1 && j < columns.length; j++) {
-      const float value = value_of(step, rows.global + i, columns.global + j);
+  for (size_t i = 0; i < n; i++) {
+    int64_t index[2];
 
-      if (fill) part[i * columns.length + j] = value;
-      wrong += part[i * columns.length + j] != value;
-    }
+    need(xfer_layout_global_index(layout, rank, (int64_t)i, index), "index");
+    const float value = (float)(1000 * step) + (float)(index[0] * COLUMNS + index[1]);
+    if (fill) part[i] = value;
+    wrong += part[i] != value;
+  }
   return wrong;
 }
 
@@ -83,14 +52,19 @@ static int serve(int rank, int n, int step, int end)
   float weights[ROWS * COLUMNS], served[ROWS * COLUMNS];
   const xfer_view src_view = xfer_view_dense(weights);
   const xfer_view dst_view = xfer_view_dense(served);
-  xfer_layout *src = make_layout(0, 0, N_TRAIN), *dst = make_layout(1, N_TRAIN, n - N_TRAIN);
-  const xfer_tensor tensor = {"w", src, dst, 0};
+  xfer_tensor tensor = {.name = "w"};
   xfer_plan_options options = XFER_PLAN_OPTIONS_INIT;
   xfer_plan_report_data report = XFER_PLAN_REPORT_INIT;
+  xfer_layout *src = NULL, *dst = NULL;
   xfer_plan *plan = NULL;
   xfer_status st = XFER_OK;
+  char line[64];
   int wrong = 0;
 
+  snprintf(line, sizeof line, "f32[6,12] (2)@0-1:S0 -> (%d)@2-%d:S1", n - N_TRAIN, n - 1);
+  need(xfer_problem_parse(&src, &dst, line), line);
+  tensor.src = src;
+  tensor.dst = dst;
   options.timeout_ms = 1000;
   need(xfer_plan_create(&plan, comms[rank], &tensor, 1, &options), "plan");
   need(xfer_plan_bind(plan, 0, &src_view, &dst_view), "bind");
