@@ -295,7 +295,7 @@ class Case:
         """Which of its parameters the engine has in f32 though the model is bf16; `more` items of the SPEC are for its draft model."""
         with tempfile.TemporaryDirectory(dir=MEMORY) as folder:
             write_checkpoint(folder, self.answer, "BF16", 2)
-            spec = self.answer["framework"] + ":tp1,loaded" + ",shared_apart" * ("shared_apart" in self.layout["spec"]) + more
+            spec = self.answer["framework"] + (":tp1,vdiv1" if self.answer["framework"] == "megatron" else ":tp1,loaded") + ",shared_apart" * ("shared_apart" in self.layout["spec"]) + more
             done = subprocess.run([self.program("xfer_plan"), "--model", folder, "--train", "full", "--gen", spec, "--expect", "1"],
                                   capture_output=True, text=True)
         lines = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]

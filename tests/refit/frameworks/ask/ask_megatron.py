@@ -1,6 +1,6 @@
 """What Megatron-Core and Megatron-Bridge themselves make of a checkpoint: every parameter of every rank, and where each of its elements comes from.
 
-    ask_megatron.py --ck FOLDER_OF_CHECKPOINTS --out FOLDER FAMILY:SPEC...
+    ask_megatron.py [--types] --ck FOLDER_OF_CHECKPOINTS --out FOLDER FAMILY:SPEC...
     SPEC: items of xfer's megatron side, with commas: tp2,pp2,vpp2,ep4,etp1,dp2,vdiv128,layers=1+2,mla_down=fused, and seq (experts not grouped); dp as there (ranks/(tp*cp*pp))
 
 The world is real: one forked child a rank, over gloo.  Bridge's provider builds the model, Bridge's mappings load it.
@@ -27,6 +27,7 @@ import torch.distributed as dist
 import codes
 import fake_te
 import families
+import readback
 import remote
 
 
@@ -101,7 +102,7 @@ def patch():
         setattr(torch, name, make(real))
 
 
-def build(folder, p):
+def build(folder, p, dtype=torch.float32):
     """The provider of Bridge -> the model of this rank, not yet loaded: a list, one for each virtual stage."""
     from megatron.bridge import AutoBridge
     from megatron.core import parallel_state
@@ -115,9 +116,8 @@ def build(folder, p):
     provider.expert_model_parallel_size = p["ep"]
     provider.expert_tensor_parallel_size = p["etp"]
     provider.sequence_parallel = p["tp"] > 1
-    provider.params_dtype = torch.float32
-    provider.bf16 = provider.fp16 = False
-    provider.pipeline_dtype = torch.float32
+    provider.params_dtype = provider.pipeline_dtype = dtype
+    provider.bf16, provider.fp16 = dtype == torch.bfloat16, False
     provider.use_cpu_initialization = True
     provider.perform_initialization = False
     provider.make_vocab_size_divisible_by = p["vdiv"]
@@ -220,7 +220,6 @@ def sharded(model):
 
 def dump_all(models, table):
     """The parameters; those of virtual stages under the names of Megatron's checkpoints."""
-    import readback
     if len(models) == 1:
         return readback.dump(models[0], table)
     out = []
@@ -230,7 +229,8 @@ def dump_all(models, table):
     return out
 
 
-def one_rank(family, p, rank, world, folder, rendezvous):
+def begin(p, rank, world, rendezvous):
+    """The process groups of a rank."""
     import datetime
     from megatron.core import parallel_state
     from megatron.core.tensor_parallel.random import model_parallel_cuda_manual_seed
@@ -245,6 +245,22 @@ def one_rank(family, p, rank, world, folder, rendezvous):
         model_parallel_cuda_manual_seed(1)
     except Exception:
         pass
+
+
+def in_f32(p, folder, rank, world, rendezvous):
+    """The parameters that are f32 of a model of bf16, as Bridge wraps it for training."""
+    from megatron.bridge.models.model_provider import _apply_mixed_precision_wrapper
+    from megatron.core.transformer.module import Float16Module
+    begin(p, rank, world, rendezvous)
+    _, provider, models = build(folder, p, torch.bfloat16)
+    for hook in getattr(provider, "_pre_wrap_hooks", ()):
+        models = hook(models) or models
+    models = _apply_mixed_precision_wrapper(models, provider, Float16Module)
+    return {"f32": sorted(name for name, x in readback.weights(models[0].module) if x.dtype == torch.float32)}
+
+
+def one_rank(family, p, folder, rank, world, rendezvous):
+    begin(p, rank, world, rendezvous)
     bridge, provider, models = build(folder, p)
     _, table = families.FAMILIES[family]()
     for model in models:
@@ -285,7 +301,8 @@ def one_rank(family, p, rank, world, folder, rendezvous):
     return result
 
 
-def children(family, p, folder):
+def children(run, p):
+    """run(rank, ranks, rendezvous) of each rank."""
     world = p["tp"] * p["pp"] * p["cp"] * p["dp"]
     rendezvous = tempfile.mktemp(prefix="rdzv")
     pipes = []
@@ -295,7 +312,7 @@ def children(family, p, folder):
         if pid == 0:
             os.close(r)
             try:
-                result = one_rank(family, p, rank, world, folder, rendezvous)
+                result = run(rank, world, rendezvous)
             except BaseException as e:
                 result = {"error": f"{type(e).__name__}: {e}"[:1500], "trace": traceback.format_exc()[-3500:]}
             with os.fdopen(w, "w") as f:
@@ -318,6 +335,7 @@ def main():
     a = argparse.ArgumentParser()
     a.add_argument("--ck", required=True)
     a.add_argument("--out", required=True)
+    a.add_argument("--types", action="store_true", help="which parameters of a bf16 model are f32; no layouts then")
     a.add_argument("jobs", nargs="+")
     o = a.parse_args()
     fake_te.install()
@@ -341,7 +359,12 @@ def main():
                   "bridge": megatron.bridge.__version__, "torch": torch.__version__,
                   "transformers": transformers.__version__, "family": family, "layout": spec,
                   "spec": "megatron:" + ",".join(i for i in spec.split(",") if i != "seq"), "hf": [[n, list(s)] for n, s in table.items()],
-                  "ranks": children(family, p, folder)}
+                  "ranks": children(lambda *where: (in_f32(p, folder, *where) if o.types else one_rank(family, p, folder, *where)), p)}
+        if o.types:
+            result.update(result["ranks"][0])
+            print(job, "f32", result.get("f32", result.get("trace")), flush=True)
+            codes.save(os.path.join(o.out, f"megatron.{family}.types.json.gz"), result)
+            continue
         errors = sorted({r["error"] for r in result["ranks"] if "error" in r})
         print(job, "params", [len(r.get("params", ())) for r in result["ranks"]], *errors, flush=True)
         for r in result["ranks"]:
