@@ -197,7 +197,7 @@ NO_BLOCKS = ["rows of several weights that alternate have no blocks", "are no wh
              "vLLM ties no output layer of this family"]
 SCALES = re.compile(r"\.weight_scale_inv$|(?<!router)(?<!_hc)\.scale$")
 ROWS = re.compile(r"\.weight_scale$")  # scales of rows, or of integers in groups
-OF_OTHERS = ("visual.", "mlp1.", "vision_model.", "vision_tower.", "audio_tower.", "audio_model.", "multi_modal_projector.", "mm_projector.", "model.vision_model.",
+OF_OTHERS = ("visual.", "mlp1.", "vision_model.", "vision_tower.", "audio_tower.", "audio_model.", "multi_modal_projector.", "patch_merge_mlp.", "mm_projector.", "model.vision_model.",
              "model.connector.", "vision_encoder.", "vision_adapter.", "vision_projection.", "embed_vision.", "vision_embedder.",
              "layerwise_projectors.", "spatial_projectors.", "visual_tokenizer.", "vte.", "mlp_AR.", "vit_", "vpm.", "resampler.",
              "vision_embedding.", "sam_model.", "projector.", "view_seperator")  # parts of a model that are no text
@@ -205,7 +205,7 @@ OF_OTHERS = ("visual.", "mlp1.", "vision_model.", "vision_tower.", "audio_tower.
 
 def of_text(name):
     """What the framework calls it in a model that is the text alone."""
-    name = name.removeprefix("thinker.").removeprefix("language_model.").removeprefix("llm.")
+    name = name.removeprefix("thinker.").removeprefix("llava_model.").removeprefix("language_model.").removeprefix("llm.")
     return "model." + name.removeprefix("model.text_model.") if name.startswith("model.text_model.") else name
 
 

@@ -102,11 +102,27 @@ def patch():
         setattr(torch, name, make(real))
 
 
+UNSEEING = """import torch
+class MoonViT3dEncoder(torch.nn.Module):
+    def __init__(self, *_): super().__init__()
+MoonViT3dPretrainedModel = PatchMergerMLP = ProjectorConfig = VisionTowerConfig = MoonViT3dEncoder
+"""
+
+
+def unsee(folder):
+    """Empty modules in the place of what Bridge takes from the code beside a checkpoint of Kimi-K2.5, which we do not have: none of it is text."""
+    with open(os.path.join(folder, "config.json")) as file:
+        if json.load(file)["model_type"] == "kimi_k25":
+            with families.made_whole(os.path.join(folder, "modeling_kimi_k25.py"), "w") as code:
+                code.write(UNSEEING)
+
+
 def build(folder, p, dtype=torch.float32):
     """The provider of Bridge -> the model of this rank, not yet loaded: a list, one for each virtual stage."""
     from megatron.bridge import AutoBridge
     from megatron.core import parallel_state
-    bridge = AutoBridge.from_hf_pretrained(folder)
+    unsee(folder)
+    bridge = AutoBridge.from_hf_pretrained(folder, trust_remote_code=True)
     provider = bridge.to_megatron_provider(load_weights=False)
     provider.tensor_model_parallel_size = p["tp"]
     provider.pipeline_model_parallel_size = p["pp"]

@@ -176,6 +176,18 @@ def nemotron_h(latent=None, g=8):
     return c, t
 
 
+def nemotron_h_further(make):
+    """With two layers, of attention and of experts, that together predict a further token."""
+    config, table = make()
+    for own, like in enumerate("*E"):
+        p = f"backbone.layers.{config['hybrid_override_pattern'].index(like)}."
+        table.update({f"mtp.layers.{own}." + name.removeprefix(p): shape for name, shape in [*table.items()] if name.startswith(p)})
+    h = config["hidden_size"]
+    table.update({f"mtp.layers.{name}.weight": (h,) for name in ("0.enorm", "0.hnorm", "1.final_layernorm")})
+    table["mtp.layers.0.eh_proj.weight"] = (h, 2 * h)
+    return {**config, "num_nextn_predict_layers": 1, "mtp_hybrid_override_pattern": "*E"}, table
+
+
 def kimi_linear(e=8, mi=48, q=None, older=False, heads=16, **more):
     """Kimi Linear: layers of delta attention (KDA), and of attention through a latent without positions; older ones have A of four dims."""
     h, layers, kinds, d, kv, rope, nope, v = 512, 4, (1, 2, 4), 16, 32, 16, 32, 32

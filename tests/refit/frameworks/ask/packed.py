@@ -57,11 +57,17 @@ def gpt_oss_mxfp4(make, **sizes):
     return config, table
 
 
-def kimi_int4():
-    """DeepSeek-V3 with int4 by groups of 32, eight in a word."""
-    config, plain = deepseek_v3(mi=128)
-    table = Table()
+def kimi_plain():
+    """DeepSeek-V3 without what predicts a further token."""
+    config, table = deepseek_v3(mi=128)
     del config["num_nextn_predict_layers"]
+    return config, Table((name, shape) for name, shape in table.items() if f"layers.{config['num_hidden_layers']}." not in name)
+
+
+def kimi_int4():
+    """With int4 by groups of 32, eight in a word."""
+    config, plain = kimi_plain()
+    table = Table()
     config["quantization_config"] = {
         "quant_method": "compressed-tensors", "format": "pack-quantized", "quantization_status": "compressed",
         "config_groups": {"group_0": {
@@ -72,8 +78,6 @@ def kimi_int4():
         "ignore": ["lm_head", "re:.*self_attn.*", "re:.*shared_experts.*", "re:.*mlp\\.(gate|up|gate_up|down)_proj.*"],
         "kv_cache_scheme": None}
     for name, shape in plain.items():
-        if f"layers.{config['num_hidden_layers']}." in name:
-            continue
         if ".mlp.experts." not in name:
             table.add(name, *shape)
             continue
@@ -83,19 +87,20 @@ def kimi_int4():
     return config, table
 
 
-def kimi_k25():
+def kimi_k25(make=kimi_int4):
     """The same as the text part of a model that sees; its checkpoint's names are of the whole."""
-    text, plain = kimi_int4()
+    text, plain = make()
     table = Table()
-    quantised = text.pop("quantization_config")
-    quantised["ignore"] = [x if x.startswith("re:") else "language_model." + x for x in quantised["ignore"]]
+    quantised = text.pop("quantization_config", None)
     text.update(model_type="deepseek_v3", rope_parameters={"rope_type": "default", "rope_theta": 10000.0})
     vision = dict(patch_size=14, init_pos_emb_height=4, init_pos_emb_width=4, init_pos_emb_time=2, num_attention_heads=2,
                   num_hidden_layers=1, hidden_size=32, intermediate_size=64, mm_hidden_size=32, text_hidden_size=64,
                   vt_num_attention_heads=2, vt_num_hidden_layers=1, vt_hidden_size=32, vt_intermediate_size=64)
     config = dict(architectures=["KimiK25ForConditionalGeneration"], model_type="kimi_k25", text_config=text,
-                  vision_config=vision, quantization_config=quantised, tie_word_embeddings=False, image_token_id=990,
-                  media_placeholder_token_id=990)
+                  vision_config=vision, tie_word_embeddings=False, image_token_id=990, media_placeholder_token_id=990)
+    if quantised:
+        quantised["ignore"] = [x if x.startswith("re:") else "language_model." + x for x in quantised["ignore"]]
+        config["quantization_config"] = quantised
     for name, shape in plain.items():
         table.add("language_model." + name, *shape)
     return config, table

@@ -15,7 +15,7 @@ def known():
         "model_type": "telechat", "attribute_map": {"num_hidden_layers": "n_layer", "num_attention_heads": "n_head",
                                                     "intermediate_size": "ffn_hidden_size", "rms_norm_eps": "layer_norm_epsilon"}}), exist_ok=True)
     AutoConfig.register("intern_vit_6b", type("Config", (PretrainedConfig,), {"model_type": "intern_vit_6b"}), exist_ok=True)
-    for name in ("internvl_chat", "interns1", "ovis2_5", "Keye", "KeyeVL1_5", "Llama_Nemotron_Nano_VL", "NemotronH_Nano_VL_V2", "NemotronH_Nano_Omni_Reasoning_V3", "step3p7"):
+    for name in ("internvl_chat", "interns1", "kimi_k25", "ovis2_5", "Keye", "KeyeVL1_5", "Llama_Nemotron_Nano_VL", "NemotronH_Nano_VL_V2", "NemotronH_Nano_Omni_Reasoning_V3", "step3p7"):
         AutoConfig.register(name, type("Config", (PretrainedConfig,), {
             "model_type": name, "__init__": of_parts, "get_text_config": lambda self, *a, **k: self.__dict__.get("text_config", self)}), exist_ok=True)
     AutoConfig.register("dots_ocr", type("Config", (Qwen2Config,), {"model_type": "dots_ocr"}), exist_ok=True)
