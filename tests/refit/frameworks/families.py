@@ -8,7 +8,7 @@ import tempfile
 # What users call a family, the model_types of its configurations, and the model_type whose answers count for it, if it has none of its own.
 NAMES = [
     ("Apertus", ["apertus"]), ("Command R", ["cohere"]), ("Command R7B, Command A", ["cohere2"]),
-    ("DeepSeek-V2", ["deepseek_v2"]), ("DeepSeek-V3, R1, Moonlight", ["deepseek_v3"]), ("DeepSeek-V3.2", ["deepseek_v32"]),
+    ("DeepSeek-V2", ["deepseek_v2"]), ("DeepSeek-V3, R1", ["deepseek_v3"]), ("DeepSeek-V3.2", ["deepseek_v32"]),
     ("DeepSeek-V4", ["deepseek_v4"]), ("dots.llm1", ["dots1"]), ("ERNIE 4.5", ["ernie4_5"]), ("ERNIE 4.5 with experts", ["ernie4_5_moe"]),
     ("EXAONE 4", ["exaone4"]), ("K-EXAONE", ["exaone_moe"]), ("Falcon-H1", ["falcon_h1"]),
     ("Gemma", ["gemma"]), ("Gemma 2", ["gemma2"]), ("Gemma 3", ["gemma3", "gemma3_text"]), ("Gemma 3n", ["gemma3n", "gemma3n_text"]),
