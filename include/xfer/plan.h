@@ -487,11 +487,14 @@ typedef struct xfer_plan_report_data {
   uint64_t relayed_bytes; /**< Of wire_bytes, received from ranks of this domain that took them for
                                the whole domain; without relays they would have crossed to this rank
                                too. */
+  uint64_t replicated_tensors; /**< Tensors of which several ranks hold the same part of the source;
+                                    the same on every rank. 0: xfer_plan_check_replicas() has
+                                    nothing to compare. */
 } xfer_plan_report_data;
 #define XFER_PLAN_REPORT_INIT                                                                      \
   {                                                                                                \
     sizeof(xfer_plan_report_data), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0,  \
-        0, 0, 0                                                                                    \
+        0, 0, 0, 0                                                                                 \
   }
 
 /** Fill `report`, as far as its struct_size reaches. Local; may be called in any state. Before a

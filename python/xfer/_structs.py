@@ -301,7 +301,8 @@ PlanOptions = _struct(
 _PLAN_FIGURES = (
     "n_tensors n_classes n_moves payload_bytes in_bytes self_bytes zero_bytes wire_bytes out_bytes n_send_peers "
     "n_recv_peers broadcast_tensors direct_bytes packed_bytes n_rounds staging_bytes window_bytes bound_bytes "
-    "predicted_ns committed_version torn converted_tensors crossed_bytes relayed_bytes"
+    "predicted_ns committed_version torn converted_tensors crossed_bytes relayed_bytes "
+    "replicated_tensors"
 )
 PlanReport = _struct("xfer_plan_report_data", struct_size=c_size_t, **dict.fromkeys(_PLAN_FIGURES.split(), c_uint64))
 Digest = _struct("xfer_digest", word=c_uint64 * 2)

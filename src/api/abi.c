@@ -64,7 +64,7 @@ static const row rows[] = {
            broadcast_tensors),
     FIELDS(xfer_plan_report_data, direct_bytes, packed_bytes, n_rounds, staging_bytes, window_bytes,
            bound_bytes, predicted_ns, committed_version, torn, converted_tensors, crossed_bytes,
-           relayed_bytes),
+           relayed_bytes, replicated_tensors),
     STRUCT(xfer_digest, word),
     STRUCT(xfer_move, tensor, src_rank, dst_rank, lo, hi, src_local, dst_local, n_bytes, n_dims,
            broadcast, relayed, reserved),

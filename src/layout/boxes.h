@@ -39,6 +39,7 @@ typedef struct xfi_part {
  * one list after the other. */
 struct xfi_boxes {
   bool overlap;       /* some units share elements */
+  bool has_replicas;  /* some parts have several */
   int64_t *first;     /* [mesh size + 1] listed boxes of a position */
   int64_t *bounds;    /* [listed][2 n_dims] as given */
   xfi_listed *listed; /* [listed] */

@@ -104,6 +104,8 @@ void xfi_layout_fetch(const xfer_layout *layout, int rank, int step);
  * boxes a part is all boxes that the same ranks hold, and a rank may have a share in several.
  */
 int xfi_part_n_replicas(const xfer_layout *layout, uint32_t part);
+/* Do several ranks hold a part that has elements? */
+bool xfi_layout_has_replicas(const xfer_layout *layout);
 /* Mesh position of the first replica. */
 int xfi_part_first(const xfer_layout *layout, uint32_t part);
 int xfi_part_rank(const xfer_layout *layout, uint32_t part, int replica);

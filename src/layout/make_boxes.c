@@ -185,6 +185,7 @@ static xfer_status fill_parts(xfi_boxes *b, const uint32_t *position)
     b->part_of[u] = xfi_intern_bytes(&known, at, n_at * sizeof *at);
     if (b->part_of[u] == b->n_parts) {
       b->parts[b->n_parts++] = (xfi_part){end, (int)n_at, at[0]};
+      b->has_replicas = b->has_replicas || n_at > 1;
       end += (uint32_t)n_at;
     }
     for (size_t i = 0; i < n_at; i++)

@@ -133,6 +133,12 @@ int xfi_part_n_replicas(const xfer_layout *layout, uint32_t part)
   return layout->boxes == NULL ? layout->n_replicas : layout->boxes->parts[part].n_replicas;
 }
 
+bool xfi_layout_has_replicas(const xfer_layout *layout)
+{
+  if (layout->boxes != NULL) return layout->boxes->has_replicas;
+  return layout->n_replicas > 1 && layout->n_elems > 0;
+}
+
 int xfi_part_first(const xfer_layout *layout, uint32_t part)
 {
   return layout->boxes == NULL ? (int)part : layout->boxes->parts[part].first;

@@ -109,6 +109,7 @@ static xfer_status add_tensors(xfi_plan *plan, const xfer_tensor *tensors)
     tensor->dst = xfi_layout_share(tensors[t].dst);
     tensor->conversion = xfi_conversion_settle(tensors[t].conversion, tensor->src, tensor->dst);
     plan->n_converted += tensor->conversion != 0;
+    plan->n_replicated += xfi_layout_has_replicas(tensor->src);
     tensor->class_index = class_of(&classes, tensor);
   }
   plan->n_classes = classes.n;

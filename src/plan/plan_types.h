@@ -132,6 +132,7 @@ typedef struct xfi_plan {
   uint64_t out_bytes;
   size_t n_broadcast;     /* tensors that take the broadcast lane */
   size_t n_converted;     /* tensors with a conversion */
+  size_t n_replicated;    /* tensors of whose source several ranks hold a part */
   struct xfi_plan *relay; /* see relay.c; NULL: no domains */
 } xfi_plan;
 

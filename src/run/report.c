@@ -85,6 +85,7 @@ void xfi_run_report(const xfer_plan *plan, xfer_plan_report_data *r)
   r->torn = xfi_run_is_staged(plan) ? plan->is_half_written
                                     : plan->n_begun != plan->n_complete || plan->state == XFI_TORN;
   r->converted_tensors = m->n_converted;
+  r->replicated_tensors = m->n_replicated;
   add_lanes(plan, r);
   add_relay(plan, r);
   if (plan->relay != NULL) add_lanes(plan->relay, r);

@@ -95,6 +95,41 @@ static void test_conversions_go_from_floats_to_floats_and_travel_small(void **st
   }
 }
 
+static void test_sources_with_replicas_are_counted_alike_by_all_ranks(void **state)
+{
+  static const struct {
+    const char *src;
+    size_t n;
+  } cases[] = {
+      {"f32[4,6] (4):S0", 0},
+      {"f32[4,6] (4):R", 1},
+      {"f32[4,6] (2,2):S0,R", 1},
+      {"f32[4,6] (2,2):S0,S1", 0},
+      {"f32[0,6] (4):R", 0},
+      {"f32[4,6] (1)@2:R", 0},
+      {"f32[4,6] {0=[0:2,0:6];1=[2:4,0:6]}", 0},
+      {"f32[4,6] {0=[0:2,0:6];1=[0:2,0:6]+[2:4,0:6]}", 1},
+      {"f32[4,6] {0=f0:9;1=f9:24}", 0},
+  };
+
+  (void)state;
+  for (size_t c = 0; c < sizeof cases / sizeof *cases; c++) {
+    tensor_list list = {.n = 0};
+
+    print_message("%s\n", cases[c].src);
+    add_layouts(&list, "w", 3, layout_of(cases[c].src),
+                layout_of(c == 4 ? "f32[0,6] (1)@3:R" : "f32[4,6] (1)@3:R"));
+    add_line(&list, "cut", 2, "f32[8] (4):S0 -> (4):R");
+    for (int r = 0; r < 4; r++) {
+      xfi_plan *plan = plan_of(&list, 4, r, &plain_options);
+
+      assert_int_equal(plan->n_replicated, 3 * cases[c].n);
+      xfi_plan_destroy(plan);
+    }
+    free_tensors(&list);
+  }
+}
+
 static void test_a_conversion_must_be_one(void **state)
 {
   (void)state;
@@ -485,6 +520,7 @@ int main(void)
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(test_layouts_that_do_not_fit_are_named_with_their_values),
       cmocka_unit_test(test_conversions_go_from_floats_to_floats_and_travel_small),
+      cmocka_unit_test(test_sources_with_replicas_are_counted_alike_by_all_ranks),
       cmocka_unit_test(test_a_conversion_must_be_one),
       cmocka_unit_test(test_a_conversion_by_blocks_must_be_one),
       cmocka_unit_test(test_padding_may_differ_between_the_sides),

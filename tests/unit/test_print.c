@@ -8,7 +8,7 @@
 
 #include "plans_of.h"
 
-enum { N_FIGURES = 24 };
+enum { N_FIGURES = 25 };
 
 /* Each figure has its own value, so that none can stand for another. */
 static xfer_plan_report_data figures(void)
@@ -18,7 +18,7 @@ static xfer_plan_report_data figures(void)
 
   for (uint64_t i = 0; i < N_FIGURES; i++)
     at[i] = 101 + i;
-  assert_int_equal(report.relayed_bytes, 100 + N_FIGURES);
+  assert_int_equal(report.replicated_tensors, 100 + N_FIGURES);
   return report;
 }
 
@@ -35,7 +35,7 @@ static const char *const names[] = {
     "self_bytes",    "zero_bytes",        "wire_bytes",    "out_bytes",     "n_send_peers",
     "n_recv_peers",  "broadcast_tensors", "direct_bytes",  "packed_bytes",  "n_rounds",
     "staging_bytes", "window_bytes",      "bound_bytes",   "predicted_ns",  "committed_version",
-    "torn",          "converted_tensors", "crossed_bytes", "relayed_bytes"};
+    "torn",          "converted_tensors", "crossed_bytes", "relayed_bytes", "replicated_tensors"};
 
 static void test_the_summary_has_every_figure_and_peer(void **state)
 {
@@ -145,8 +145,8 @@ static void test_json_of_an_empty_plan(void **state)
   xfi_plan *plan = plan_of(&list, 1, 0, &plain_options);
 
   assert_int_equal(xfi_plan_print(plan, &report, way_of, NULL, &text, true), XFER_OK);
-  assert_non_null(
-      strstr(text, ",\n\"relayed_bytes\":124,\n\"peers\":[],\n\"tensors\":[],\n\"moves\":[]}\n"));
+  assert_non_null(strstr(
+      text, ",\n\"replicated_tensors\":125,\n\"peers\":[],\n\"tensors\":[],\n\"moves\":[]}\n"));
   xfi_free(text);
   xfi_plan_destroy(plan);
 }
