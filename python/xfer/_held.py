@@ -121,10 +121,12 @@ class Held:
         source: Source | None,
         target: Source | None,
         check: Callable[[int, dict[str, Any]], None] = lambda *_: None,
+        select: Callable[[int, dict[str, Any]], dict[str, Any]] = lambda _, tensors: tensors,
     ) -> None:
-        """check: raises what is wrong with the DTensors among the tensors of a side (0 or 1) that have moved."""
+        """check: raises what is wrong with the DTensors among the tensors of a side (0 or 1) that have moved. select:
+        those of a side that are meant."""
         self.sources = [source, target]
-        self._check = check
+        self._check, self._select = check, select
         self.parts: list[dict[str, Any]] = [{}, {}]  # by name; None outside a tensor's mesh
         self._counted: list[Any] = []  # what has a version for autograd, parts and wholes
         self._seen: list[_Seen | None] = [None, None]
@@ -135,7 +137,7 @@ class Held:
     def _moved(self, side: int) -> list[str]:
         """The names of what does not lie where it lay; of all at first, and after a failure."""
         source, before = self.sources[side], self.parts[side]
-        tensors = {} if source is None else tensors_of(source)
+        tensors = {} if source is None else self._select(side, tensors_of(source))
         seen = self._seen[side]
         if seen is not None and seen.is_of(tensors) and self._places[side].are_of(*self._parts_here(side)):
             return []

@@ -11,24 +11,25 @@ shapes but other elements, the caller must say it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from functools import cache, cached_property, partial
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterable, Sequence
+from functools import cached_property, partial
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
-from torch.distributed.device_mesh import DeviceMesh
-from torch.distributed.tensor import DTensor
 
-from ._dtensor import Description, Grid, Ranks, check_meaning, check_rank, chosen, grid_of, mesh_of, our_rank
+from ._dtensor import Description, Ranks, check_meaning, check_rank, chosen, grid_of, mesh_of, our_rank
 from ._dtensor_redistribute import redistribute
 from ._flat import FlatPart, flat_parts, is_flat
 from ._held import Held, Source, tensors_of
+from ._layouts import grids_of, layouts_in, layouts_of, meshes_of, table_of
+from ._names import Names
 from ._steps import Steps
 from ._structs import needed, truth
+from ._tables import Together, some, tables_of
 from .comm import Agreed, Comm
 from .conversion import Conversion
-from .layout import Layout, Replicate
-from .mesh import Mesh
+from .errors import MismatchError
+from .layout import Layout
 from .plan import Plan, PlanOptions
 from .refit import Model, Refit, Side
 from .stream import on_stream
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "FlatPart",
+    "LeftOut",
     "ModelRefit",
     "Transfer",
     "flat_parts",
@@ -85,84 +87,32 @@ def layout_of(tensor: Any, ranks: Ranks = None, meaning: str | None = None) -> L
     return chosen(said, our_rank(ranks), grid_of(tensor.device_mesh, ranks), meaning)
 
 
-def _grids_of(tensors: Mapping[str, Any], ranks: Ranks) -> dict[DeviceMesh, tuple[Grid, str]]:
-    """The meshes of the DTensors among them, each with the first name that lies on it."""
-    first: dict[DeviceMesh, str] = {}
-    for name, tensor in tensors.items():
-        if isinstance(tensor, DTensor):
-            first.setdefault(tensor.device_mesh, name)
-    return {mesh: (grid_of(mesh, ranks), name) for mesh, name in first.items()}
-
-
-def meshes_of(source: Source, ranks: Ranks = None) -> dict[str, Any]:
-    """The meshes of this rank's DTensors, by the first name that lies on each; layouts_of() takes those of all ranks.
-    JSON can hold it."""
-    return {name: [grid.sizes, grid.ranks] for grid, name in _grids_of(tensors_of(source), ranks).values()}
-
-
-def _all_replicas(mine: Grid, name: str, theirs: Sequence[dict[str, Any] | None]) -> Grid:
-    """A mesh, with those that other ranks have for the same tensor."""
-    meshes = {(tuple(each[name][0]), tuple(each[name][1])) for each in theirs if each is not None and name in each}
-    if not meshes:
-        raise ValueError(f"{name!r} is in none of the meshes")
-    found = sorted(meshes, key=lambda mesh: min(mesh[1]))
-    together = tuple(rank for _, numbers in found for rank in numbers)
-    if len(set(together)) < len(together) or any(sizes != mine.sizes for sizes, _ in found):
-        raise ValueError(f"{name!r} lies on meshes that overlap or differ in shape: {found}")
-    return Grid(mine.sizes, together, mine.crossed)
-
-
-def layouts_of(
-    source: Source,
-    ranks: Ranks = None,
-    meshes: Sequence[dict[str, Any] | None] | None = None,
-    meaning: str | None = None,
-) -> dict[str, Layout]:
-    """Layouts of the DTensors of a module (FSDP2, tensor parallelism) or a state dict, by name; tensors with the same
-    layout share one object.
-
-    meshes: the results of meshes_of() on each rank of the comm, None on those without the module. If several meshes
-    have a tensor, it is then the same on each of them: FSDP2 makes one mesh for each tp rank for the tensors that tp
-    leaves whole. meaning: as for layout_of().
-    """
-    tensors = tensors_of(source)
-    grids = {
-        mesh: grid if meshes is None else _all_replicas(grid, name, meshes)
-        for mesh, (grid, name) in _grids_of(tensors, ranks).items()
-    }
-    layout = cache(lambda said, grid: chosen(said, our_rank(ranks), grid, meaning))
-    layouts = {}
-    for name, tensor in tensors.items():
-        if isinstance(tensor, DTensor):
-            try:
-                layouts[name] = layout(Description.of(tensor), grids[tensor.device_mesh])
-            except (TypeError, ValueError) as wrong:
-                wrong.args = (f"{name!r}: {wrong}",)
-                raise
-    return layouts
-
-
 # ---- modules
 
 
-def _layouts(
-    tensors: Mapping[str, Any], meshes: Sequence[dict[str, Any] | None], ranks: Ranks, meaning: str | None
-) -> dict[str, Layout]:
-    """Of one side's tensors; a tensor that is no DTensor is whole on every rank of the side."""
-    everywhere = [r for r, has in enumerate(meshes) if has is not None]
-    layouts = layouts_of(tensors, ranks, meshes, meaning)
-    mesh = cache(lambda: Mesh([len(everywhere)], everywhere))  # of a side that has tensors
-    whole = cache(lambda shape, dtype: Layout(mesh(), shape, dtype, [Replicate()]))
-    for name, tensor in tensors.items():
-        try:
-            if isinstance(tensor, FlatPart):
-                layouts[name] = tensor.layout()
-            elif not isinstance(tensor, DTensor):
-                layouts[name] = whole(tuple(tensor.shape), tensor.dtype)
-        except (TypeError, ValueError, RuntimeError) as wrong:
-            wrong.args = (f"{name!r}: {wrong}",)
-            raise
-    return layouts
+class LeftOut(NamedTuple):
+    """Names of tensors that one side alone has, which a Transfer with strict=False leaves out."""
+
+    source: list[str]
+    target: list[str]
+
+
+def _in_both(sides: Sequence[Together], strict: bool) -> LeftOut:
+    """What is not. All ranks come to the same."""
+    left = LeftOut(*(sorted(sides[i].tensors.keys() - sides[1 - i].tensors.keys()) for i in (0, 1)))
+    for side, names in left._asdict().items():
+        if strict and names:
+            more = f", and {len(names) - 1} more" if len(names) > 1 else ""
+            raise MismatchError(
+                f"{names[0]!r} is in the {side} alone{more}; strict=False leaves out what one side lacks, names= says "
+                "which tensors are meant"
+            )
+    if not sides[0].tensors.keys() & sides[1].tensors.keys():
+        if not any(left):
+            raise ValueError("there is no tensor in what was handed in")
+        theirs = (some(names) or "none" for names in left)
+        raise MismatchError("no name is in both: the source has {}, the target {}".format(*theirs))
+    return left
 
 
 class Transfer(Steps):
@@ -170,9 +120,13 @@ class Transfer(Steps):
 
     source: a module or a state dict on the ranks that have the weights; target: likewise on the ranks that receive
     them; each is None on the other ranks. Every rank has one of the two, or both. A module may be wrapped by FSDP1 or
-    partitioned by ZeRO-3, see flat_parts(). Both sides have the same names, and every rank of a side has all of them. A
-    tensor that is not a DTensor is whole on every rank of its side. If a tensor lies on several meshes, as FSDP2 makes
-    for the tensors that tp leaves whole, it is the same on each of them.
+    partitioned by ZeRO-3, see flat_parts(). Each rank passes the tensors that it has, such as those of its pipeline
+    stage. A tensor that is not a DTensor is whole on every rank of a side that has it. If a tensor lies on several
+    meshes, as FSDP2 makes for the tensors that tp leaves whole, it is the same on each of them.
+
+    names: move only these tensors: a name or a pattern ("*lora_*", "layers.3.*"), or several; each must match a tensor.
+    None: all tensors. strict: both sides must have the same names; False: leave out what one side lacks, and list it in
+    `left_out`.
 
     Each step looks up both sides again, and binds a tensor again if its address has changed, as after
     load_state_dict(assign=True), to() or an offload. The state_dict() of a source may make copies; that of a target may
@@ -180,7 +134,8 @@ class Transfer(Steps):
     `verify=True` compares them.
 
     cast: convert f32, bf16 and f16 to the target's type, such as a trainer's f32 to a server's bf16, see
-    Conversion.cast(); without it, types that differ are an error. The same on every rank, as are the options.
+    Conversion.cast(); without it, types that differ are an error. The same on every rank, as are `strict` and
+    the options.
 
         weights = Transfer(comm, source=trainer if trains else None, target=None if trains else server)
         for step in range(1, 1000):
@@ -200,41 +155,49 @@ class Transfer(Steps):
         target: Source | None = None,
         ranks: Ranks = None,
         meaning: str | None = None,
+        names: str | Iterable[str] | None = None,
+        strict: bool = True,
         cast: bool = False,
         **options: Unpack[PlanOptions],
     ) -> None:
+        sides = (source, target)
         have: list[dict[str, Any]] = []
-        layouts: list[dict[str, Layout]] = [{}, {}]
 
-        def tell() -> list[Any]:
-            sides = (source, target)
+        def tell() -> tuple[list[Any], Any]:
             check_meaning(meaning)
             truth(cast, "cast")
+            truth(strict, "strict")
             if source is None and target is None:
                 raise ValueError("neither source nor target: make the comm of the ranks that have one")
-            have[:] = [tensors_of(side) if side is not None else {} for side in sides]
-            if not any(have):
-                raise ValueError("there is no tensor in what was handed in")
-            if None not in sides and set(have[0]) != set(have[1]):
-                lacking = min(set(have[0]) ^ set(have[1]))
-                raise ValueError(f"{lacking!r} is in the {('source', 'target')[lacking in have[1]]} alone")
-            for mesh in {**_grids_of(have[0], ranks), **_grids_of(have[1], ranks)}:
+            self._names = Names(names)
+            have[:] = [{} if side is None else self._names.of(tensors_of(side)) for side in sides]
+            for mesh in {**grids_of(have[0], ranks), **grids_of(have[1], ranks)}:
                 check_rank(comm, mesh, ranks)
-            return [None if side is None else meshes_of(h, ranks) for side, h in zip(sides, have, strict=True)]
+            tables, meshes = zip(*(table_of(tensors, ranks) for tensors in have), strict=True)
+            note = [meshes, self._names.unmatched({*have[0], *have[1]})]
+            return [None if side is None else table for side, table in zip(sides, tables, strict=True)], note
 
         needed("comm", comm, "comm")
         self._comm = comm
-        said = comm.share(tell, self._what)
+        tables, notes = tables_of(comm, tell, f"{self._what}, strict={strict}")
+        together = [Together(tables[side], [meshes[side] for meshes, _ in notes]) for side in (0, 1)]
+        for _, unmatched in notes:
+            Names(unmatched).check_all({*together[0].tensors, *together[1].tensors})
+        self.left_out = _in_both(together, strict)
         with Agreed(comm._tell):
-            for side in (0, 1):
-                theirs = [each[side] for each in said]
-                layouts[side] = _layouts(have[side], theirs, ranks, meaning)
-        names = sorted({*layouts[0], *layouts[1]})
+            here = [self._select(side, tensors) for side, tensors in enumerate(have)]
+            layouts = [layouts_in(together[side], here[side], ranks, meaning) for side in (0, 1)]
         conversion = (Conversion.cast(),) if cast else ()
-        rows = [(name, layouts[0].get(name), layouts[1].get(name), *conversion) for name in names]
+        moved = sorted(together[0].tensors.keys() & together[1].tensors.keys())
+        rows = [(name, layouts[0].get(name), layouts[1].get(name), *conversion) for name in moved]
         self.plan = Plan(comm, rows, **options)
-        self._held = Held(source, target)
+        self._held = Held(source, target, select=self._select)
         self._held.commit(self.plan, self._bind)
+
+    def _select(self, side: int, tensors: dict[str, Any]) -> dict[str, Any]:
+        """Those that are moved, or are new."""
+        tensors, left = self._names.of(tensors), set(self.left_out[side])
+        return {name: x for name, x in tensors.items() if name not in left} if left else tensors
 
     def look_at(self, *, source: Source | None = None, target: Source | None = None) -> None:
         """Use other modules or state dicts, of the same names and layouts, from the next step on. Local."""
@@ -300,7 +263,7 @@ class ModelRefit(Steps):
         """Do DTensors of these placements hold what the SPEC says, where both speak of the same tensor?"""
         if not tensors:
             return
-        for mesh in _grids_of(tensors, self._ranks):
+        for mesh in grids_of(tensors, self._ranks):
             check_rank(self._comm, mesh, self._ranks)
         wanted = self._wanted[side]
         for name, layout in layouts_of(tensors, self._ranks).items():

@@ -47,7 +47,7 @@ class MegatronTrainer(vllm_pair.Trainer):
     def update(self, version):
         self.bridge.load_hf_weights(self.models, self.checkpoints[version])
         self.engine.send_weights()
-        assert 0 < len(self.source.table()) < self.n_names, "the work is not shared"
+        assert 0 < len(self.source.table(self.rank)[0]) < self.n_names, "the work is not shared"
 
 
 def case(family, spec, tp, folder):

@@ -548,10 +548,10 @@ def test_a_trainer_whose_dtensors_lie_by_other_ranks_than_the_trainers_is_refuse
     try:
         mesh, outside = DeviceMesh("cpu", [0, 1]), DeviceMesh("cpu", [0, 2])
         on = {each: Source({"w": DTensor.from_local(torch.ones(2), each, [Shard(0)])}, 3) for each in (mesh, outside)}
-        assert on[mesh].meshes(1) == {"w": [(2,), (0, 1)]}
+        assert on[mesh].table(1) == ([["w", "f32", [4], 0]], [[(2,), (0, 1)]])
         with pytest.raises(ValueError, match="torch's rank 1 is trainer 0: trainers with DTensors have torch's ranks"):
-            on[mesh].meshes(0)
-        assert on[outside].meshes(0) == {"w": [(2,), (0, 2)]}
+            on[mesh].table(0)
+        assert on[outside].table(0)[1] == [[(2,), (0, 2)]]
     finally:
         torch.distributed.destroy_process_group()
 

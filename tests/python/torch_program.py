@@ -209,6 +209,37 @@ def fsdp_over_tp(comm):
         assert torch.equal(engine[name].to_local(), want), name
 
 
+def stages(comm):
+    """Two stages of a pipeline on meshes of their own, which share an embedding: DTensors of FSDP2, and a bias that is
+    replicated."""
+    first, second, target = (DeviceMesh("cpu", ranks) for ranks in ([0, 1], [2, 3], [4, 5, 6]))
+    stage = first if comm.rank < 2 else second
+    torch.manual_seed(5)
+    whole = {name: torch.randn(7, 3) for name in ("embed", "layers.0.w", "layers.1.w", "layers.0.b", "layers.1.b")}
+
+    def cut(name, mesh, like=torch.clone):
+        placement = Replicate() if name.endswith("b") else Shard(0)
+        return distribute_tensor(like(whole[name]), mesh, [placement], src_data_rank=None)
+
+    source = aim = None
+    if comm.rank < 4:
+        # in another order, so that other names are the first on the two meshes
+        names = ["embed", "layers.0.w", "layers.0.b"] if comm.rank < 2 else ["layers.1.b", "layers.1.w", "embed"]
+        source = {name: cut(name, stage) for name in names}
+    elif comm.rank < 7:
+        aim = {name: cut(name, target, torch.zeros_like) for name in whole}
+    else:
+        aim = {}
+    aims = {"source": source, "target": aim}
+    with xfer.torch.Transfer(comm, **aims) as transfer:
+        transfer.step(1)
+    for name, x in (aim or {}).items():
+        assert torch.equal(x.to_local(), cut(name, target).to_local()), name
+    with xfer.torch.Transfer(comm, names="*.b", strict=False, **aims) as transfer:
+        assert transfer.left_out == ([], [])
+        transfer.step(1)
+
+
 def model_refit(comm):
     """A state dict under FSDP2 on ranks 0 to 3 into vLLM's names and parts on ranks 4 and 5."""
     import test_refit as tiny
@@ -317,6 +348,7 @@ def main():
         for _ in range(across):
             one_case(rng, comm, meshes, counts, across=True)
         fsdp_over_tp(comm)
+        stages(comm)
         model_refit(comm)
         misuses(comm, DeviceMesh("cpu", torch.arange(8)), both["tp"])
     assert counts["again"] > 0.5 * (cases + across), counts

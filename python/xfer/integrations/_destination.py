@@ -12,11 +12,11 @@ from typing import Any
 import torch
 
 from .._places import Places
+from .._tables import some
 from ..capture import Capture, TargetBox, capture, derived, parts_of
 from ..dtypes import dtype_name, torch_dtype
 from ..layout import Layout
 from ..memory import View
-from ._source import some
 
 __all__ = ["Checkpoint", "Destination", "bytes_of", "form_of", "kept", "parameters_of", "split"]
 

@@ -19,13 +19,14 @@ import torch
 
 from .._gc import no_collection
 from .._store import session as new_session
+from .._tables import Together, some, tables_of
 from ..comm import Agreed, Comm
 from ..conversion import Conversion
 from ..dtypes import torch_dtype
 from ..memory import HOST
 from ..plan import Plan
 from ._meeting import at_work, lives, look_for_failure, not_met, open_comm, open_store, who
-from ._source import Source, joined, some, tables_of
+from ._source import Source
 from ._threads import DaemonThread
 
 __all__ = ["TrainerSide", "WorkerSide", "beside"]
@@ -62,20 +63,21 @@ def _portions_of(
     element type than trainers, that type by name; layouts() is called with all workers'. passing: of a worker the names
     whose memory it has for one update, of a trainer whether it has all so. takes: of a worker, does its model take any
     of the tensors? Collective."""
-    said = comm.share(lambda: [casts, passing, takes], "a plan")
-    all_casts = {name: dtype for each, _, _ in said for name, dtype in each.items()}
+    said = comm.share(lambda: [casts, passing, takes], "portions of a plan")
+    casts_of, passing_of, takes_of = zip(*said, strict=True)
+    all_casts = {name: dtype for each in casts_of for name, dtype in each.items()}
     with Agreed(comm._tell):
         rows = layouts(all_casts)
     if not rows:
         raise ValueError("the trainers have no weights to send")
-    if not any(each for _, _, each in said):
+    if not any(takes_of):
         raise ValueError(
             f"no worker's loader takes any of the trainers' {len(rows)} tensors, {some([row[0] for row in rows])}: it "
             "knows other names, or works in threads of its own, where it cannot be followed"
         )
     cast = (Conversion.cast(),)
-    all_passing = set(chain.from_iterable(names for _, names, _ in said if not isinstance(names, bool)))
-    fresh = any(names is True for _, names, _ in said)
+    all_passing = set(chain.from_iterable(names for names in passing_of if not isinstance(names, bool)))
+    fresh = any(names is True for names in passing_of)
     portions: list[_Portion] = []
     try:
         for is_passing in (False, True):
@@ -272,8 +274,8 @@ class WorkerSide:
         """With the trainers. Collective."""
         assert self._comm is not None
         known = self._updates.get(id(model))
-        said, _ = joined(tables_of(self._comm, None)[0])
-        table = {name: (torch_dtype(torch, dtype), tuple(shape)) for name, dtype, shape in said}
+        (tables,), _ = tables_of(self._comm, lambda: ([None], None), "a plan")
+        table = {name: (torch_dtype(torch, of.dtype), of.shape) for name, of in Together(tables).tensors.items()}
 
         def destination() -> Any:
             self._check()
@@ -413,17 +415,23 @@ class TrainerSide:
         if is_draft in self._updates:
             self._updates.pop(is_draft).close()
         rank = self._comm.rank
-        table, meshes = _on_this_rank(self._comm, lambda: (self._weights.table(), self._weights.meshes(rank)))
-        tables, said = tables_of(self._comm, table, meshes)
-        everything, holders = joined(tables)
+        mine: list[str] = []
+
+        def tell() -> tuple[list[Any], Any]:
+            table, meshes = self._weights.table(rank)
+            mine[:] = [row[0] for row in table]
+            return [table], meshes
+
+        (tables,), meshes = tables_of(self._comm, tell, "a plan")
+        together = Together(tables, meshes)
 
         def layouts(_casts: dict[str, Any]) -> list[Any]:
-            known = self._weights.layouts(said, holders)
-            return [(name, known.get(name), None) for name, _, _ in everything]
+            known = self._weights.layouts(together)
+            return [(name, known.get(name), None) for name in together.tensors]
 
         portions = _portions_of(self._comm, layouts, {}, self._weights.passing, None, self._info.timeout_s)
         self._weights.passing = portions[0].plan.fresh_sources  # of any trainer
-        begin = partial(self._weights.begin, {name for name, _, _ in table})
+        begin = partial(self._weights.begin, set(mine))
         self._updates[is_draft] = _Update(self._comm, portions, begin, self._weights.views_of)
         return self._updates[is_draft]
 

@@ -17,10 +17,11 @@ from typing import Any
 
 import torch
 
+from .._layouts import whole
+from .._tables import Meshes, Table, Together
 from ..dtypes import dtype_name
 from ..layout import Layout
-from ..mesh import Mesh
-from ._source import Holders, SelfSaying, Table, whole
+from ._source import SelfSaying
 
 __all__ = ["ExportedSource"]
 
@@ -60,11 +61,11 @@ class ExportedSource(SelfSaying):
                 mine[name] = x.dtype, tuple(x.shape)
         return mine
 
-    def table(self) -> Table:
-        return [[name, dtype_name(dtype), list(shape)] for name, (dtype, shape) in self._share.items()]
+    def table(self, rank: int) -> tuple[Table, Meshes]:
+        return [[name, dtype_name(dtype), list(shape)] for name, (dtype, shape) in self._share.items()], []
 
-    def layouts(self, meshes: list[Any], holders: Holders) -> dict[str, Layout]:
-        return {name: whole(shape, dtype, Mesh([1], holders[name])) for name, (dtype, shape) in self._share.items()}
+    def layouts(self, together: Together) -> dict[str, Layout]:
+        return {name: whole(shape, dtype, together.ranks_of(name)) for name, (dtype, shape) in self._share.items()}
 
     def parts(self) -> dict[str, Any]:
         """This rank's share, once all of it was exported."""
