@@ -5,6 +5,7 @@ from __future__ import annotations
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
+from ._replicas import compare_replicas
 from .errors import XferError
 from .plan import Plan
 
@@ -18,9 +19,13 @@ class Steps:
     """A committed plan, given back with it. A context manager."""
 
     plan: Plan
+    _are_to_compare = False  # replicas of the source, before the first step; the same on every rank
 
     def step(self, version: int, stream: Any = None) -> None:
         """Move all tensors and wait until they are there on every rank. Collective."""
+        if self._are_to_compare:
+            compare_replicas(self.plan, stream)
+            self._are_to_compare = False
         self._move(version, stream)
 
     def _move(self, version: int, stream: Any) -> None:

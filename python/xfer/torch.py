@@ -133,6 +133,10 @@ class Transfer(Steps):
     not. If a target has two names for one tensor, as for tied weights, the source must have equal values for both:
     `verify=True` compares them.
 
+    check_replicas: before the first step moves anything, ranks that hold the same part of a source compare it, which
+    reads these parts once; without such parts nothing is done. `verify=True` compares at every step. False on any rank
+    with a source skips it.
+
     cast: convert f32, bf16 and f16 to the target's type, such as a trainer's f32 to a server's bf16, see
     Conversion.cast(); without it, types that differ are an error. The same on every rank, as are `strict` and
     the options.
@@ -142,7 +146,7 @@ class Transfer(Steps):
             weights.step(step)
 
     If a tensor is wrong, its rank raises the error and the others PeerError. Raises MismatchError if the two sides have
-    different names, shapes or types.
+    different names, shapes or types, and in the first step if replicas differ.
     """
 
     _what = "Transfer"  # the ranks mean the same
@@ -157,6 +161,7 @@ class Transfer(Steps):
         meaning: str | None = None,
         names: str | Iterable[str] | None = None,
         strict: bool = True,
+        check_replicas: bool = True,
         cast: bool = False,
         **options: Unpack[PlanOptions],
     ) -> None:
@@ -167,6 +172,7 @@ class Transfer(Steps):
             check_meaning(meaning)
             truth(cast, "cast")
             truth(strict, "strict")
+            compares = truth(check_replicas, "check_replicas") or source is None
             if source is None and target is None:
                 raise ValueError("neither source nor target: make the comm of the ranks that have one")
             self._names = Names(names)
@@ -174,16 +180,17 @@ class Transfer(Steps):
             for mesh in {**grids_of(have[0], ranks), **grids_of(have[1], ranks)}:
                 check_rank(comm, mesh, ranks)
             tables, meshes = zip(*(table_of(tensors, ranks) for tensors in have), strict=True)
-            note = [meshes, self._names.unmatched({*have[0], *have[1]})]
+            note = [meshes, self._names.unmatched({*have[0], *have[1]}), compares]
             return [None if side is None else table for side, table in zip(sides, tables, strict=True)], note
 
         needed("comm", comm, "comm")
         self._comm = comm
         tables, notes = tables_of(comm, tell, f"{self._what}, strict={strict}")
-        together = [Together(tables[side], [meshes[side] for meshes, _ in notes]) for side in (0, 1)]
-        for _, unmatched in notes:
+        together = [Together(tables[side], [meshes[side] for meshes, _, _ in notes]) for side in (0, 1)]
+        for _, unmatched, _ in notes:
             Names(unmatched).check_all({*together[0].tensors, *together[1].tensors})
         self.left_out = _in_both(together, strict)
+        self._are_to_compare = all(compares for _, _, compares in notes)
         with Agreed(comm._tell):
             here = [self._select(side, tensors) for side, tensors in enumerate(have)]
             layouts = [layouts_in(together[side], here[side], ranks, meaning) for side in (0, 1)]
@@ -228,6 +235,7 @@ class ModelRefit(Steps):
     model: a Model, or the source of one. train, gen: Sides, or SPECs such as "fsdp:dp4" and "vllm:tp2,loaded"; the
     ranks of a gen SPEC begin after those of train. source: the trainer's module or state dict on its ranks; target: the
     engine's on its ranks; DTensors are handed in by their local parts. ranks: as for layout_of().
+    check_replicas: as for Transfer.
 
     Raises MismatchError for tensors that are missing, unknown or of the wrong shape, on all ranks with the sentence;
     for a DTensor also TypeError for Partial, and ValueError if its placements give this rank another part than the
@@ -244,17 +252,22 @@ class ModelRefit(Steps):
         source: Source | None = None,
         target: Source | None = None,
         ranks: Ranks = None,
+        check_replicas: bool = True,
         **options: Unpack[PlanOptions],
     ) -> None:
         needed("comm", comm, "comm")
         self._comm, self._ranks = comm, ranks
-        with Agreed(comm._tell):  # a folder may be on some hosts alone
-            train = Side(train) if isinstance(train, str) else train
-            needed("side", train, "train")
-            gen = Side(gen, first_rank=train.size) if isinstance(gen, str) else gen
-            needed("side", gen, "gen")
-            self.refit = Refit(model if isinstance(model, Model) else Model(model), train, gen)
+
+        def tell() -> bool:  # a folder may be on some hosts alone
+            mine = Side(train) if isinstance(train, str) else train
+            needed("side", mine, "train")
+            theirs = Side(gen, first_rank=mine.size) if isinstance(gen, str) else gen
+            needed("side", theirs, "gen")
+            self.refit = Refit(model if isinstance(model, Model) else Model(model), mine, theirs)
             self.locals = self.refit.locals(comm.rank)
+            return truth(check_replicas, "check_replicas") or source is None
+
+        self._are_to_compare = all(comm.share(tell, "ModelRefit"))
         self.plan = self.refit.plan(comm, **options)
         self._held = Held(source, target, self._check)
         self._held.commit(self.plan, partial(self._bind, self.locals.give))

@@ -79,7 +79,7 @@ def test_an_update_of_which_no_worker_takes_anything_is_refused():
     def work(comm, takes):
         rows = [(name, *xfer.parse_problem("f32[4] (1)@0:R -> (1)@1:R")) for name in "ab"]
         passing = [] if comm.rank else False
-        portions = _pair._portions_of(comm, lambda _: rows, {}, passing, takes[comm.rank], 20.0)
+        portions, _ = _pair._portions_of(comm, lambda _: rows, {}, passing, takes[comm.rank], True, 20.0)
         return [portion.names for portion in portions]
 
     assert on_ranks(3, lambda comm: work(comm, [None, False, True])) == [[["a", "b"]]] * 3

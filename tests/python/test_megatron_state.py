@@ -127,6 +127,28 @@ def test_models_of_other_parallel_sizes(src, dst, vocabs):
     assert all(on_ranks(n + dst[0] * dst[1], work))
 
 
+def test_replicas_that_differ_are_found_before_anything_moves():
+    """Layer norms, of which the ranks of tp have one each, and so the data-parallel ones."""
+
+    def work(comm, **options):
+        trains = comm.rank < 2
+        state, _ = model(2 if trains else 1, 1, comm.rank if trains else 0, 1 if trains else None)
+        norm = state["layers"][1]["norm"]
+        if comm.rank == 1:
+            norm.data[..., 3] += 1
+        with StateTransfer(comm, **{"source" if trains else "target": state}, **options) as weights:
+            try:
+                weights.step(1)
+            except xfer.MismatchError as error:
+                assert trains or (norm.data == -1).all()
+                return str(error)
+        return "moved"
+
+    words = '"norm": replicas of the source differ, first at [1,3]: rank 1 has another value than rank 0. Nothing was'
+    assert all(words in text for text in on_ranks(3, work))
+    assert on_ranks(3, lambda comm: work(comm, check_replicas=comm.rank != 1)) == ["moved"] * 3
+
+
 def test_on_the_same_ranks():
     def work(comm):
         (source, _), (target, right) = model(2, 1, comm.rank, 1), model(1, 2, comm.rank, None)

@@ -95,6 +95,16 @@ class Peer:
         gc.collect()
         return sum(x() is not None for x in seen)
 
+    def compare_none(self):
+        """In engines from here on."""
+        self.engine = self.kind(BUCKET, is_master=True, timeout_s=20.0, device="cpu", check_replicas=False)
+
+    def receive_any(self, version):
+        async def receive():
+            return [name async for name, _ in self.engine.receive_weights(version)]
+
+        assert asyncio.run(receive()) == list(SHAPES)
+
     def have_no_memory(self):
         """For the buckets of the comm that there is."""
 
@@ -191,6 +201,20 @@ def test_an_actor_may_hand_out_one_buffer_again_and_again(peers):
     meet(peers)
     sends = {f"rank{i}": ("send_refilled", 1) for i in range(N_ACTORS)}
     assert update(peers, 1, **sends) == [(True, None)] * N_ACTORS + [(True, 0)] * N_ROLLOUTS
+
+
+def test_actors_that_have_other_values_are_found_before_a_bucket_moves(peers):
+    meet(peers)
+    for fine, text in update(peers, 1, rank1=("send", 2)):
+        assert not fine
+        assert '"w0": replicas of the source differ, first at [0,0]: rank 1 has another value than rank 0' in text
+        assert "check_replicas=False" in text
+    meet(peers)
+    for version in (1, 2):
+        assert update(peers, version) == [(True, 0)] * len(peers)
+    good(call({peers[0]: ("compare_none",)}).values())
+    meet(peers)
+    good(update(peers, 3, rank1=("send", 4), rank2=("receive_any", 3), rank3=("receive_any", 3)))
 
 
 def test_ranks_that_have_met_stay_together_and_leave_nothing_in_the_store(peers):

@@ -84,6 +84,28 @@ def test_sources_of_before_vllm_0_33(n_trainers):
 
 
 @pytest.mark.usefixtures("two_plans")
+def test_trainers_that_have_a_tensor_of_other_values_are_found_before_anything_moves():
+    """The embedding, which the first and the last stage have; it is in the second of the two plans."""
+    name = "model.embed_tokens.weight"
+    with job(2, 2, stages=True) as pair:
+        pair.init()
+        pair.update(1)
+        pair.trainers_do("be_odd", name, but={0: ("be_odd", None)})
+        pair.init()
+        for fine, text in pair.trainers_do("update", 2):
+            assert not fine
+            assert "replicas of the source differ, first at [0,0]: rank 1 has another value than rank 0" in text
+            assert f'"{name}"' in text
+        assert [pair.worker_does(rank, "wrong", 1)[0] for rank in range(2)] == [0, 0]
+        pair.trainers_do("be_odd", None)
+        pair.update(3)
+        pair.trainers_do("be_odd", name, but={0: ("be_odd", None)})
+        pair.init((), 60.0, 0.0, False, "one", False)
+        for fine, text in pair.trainers_do("update", 4):
+            assert fine, text
+
+
+@pytest.mark.usefixtures("two_plans")
 def test_nobody_keeps_memory_that_is_for_one_update():
     with job(2, 2) as pair:
         pair.init((), 60.0, 0.0, True)

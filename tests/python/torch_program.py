@@ -231,7 +231,13 @@ def stages(comm):
     else:
         aim = {}
     aims = {"source": source, "target": aim}
+    if comm.rank == 3:
+        source["layers.1.b"].to_local()[4, 1] += 1
     with xfer.torch.Transfer(comm, **aims) as transfer:
+        with pytest.raises(xfer.MismatchError, match=r'"layers.1.b".* first at \[4,1\]: rank 3 .* than rank 2'):
+            transfer.step(1)
+        if comm.rank == 3:
+            source["layers.1.b"].to_local()[4, 1] = whole["layers.1.b"][4, 1]
         transfer.step(1)
     for name, x in (aim or {}).items():
         assert torch.equal(x.to_local(), cut(name, target).to_local()), name

@@ -355,6 +355,7 @@ class Trainer(Process):
         self.dtype, self.old, self.stages, self.version = dtype, old, stages, 0
         if stages:
             self.table = {name: shape for name, shape in self.table.items() if rank in self._stages(name, size)}
+        self.odd = None  # a tensor of which this trainer has another first value than it should
         self.rpc, self.size, self.rank, self.engine, self.state = (
             rpc,
             size,
@@ -404,7 +405,12 @@ class Trainer(Process):
                 x.view(torch.int32).copy_((mine.int() << 16) | 0x7531)
             else:
                 x.view(torch.int16).copy_(mine)
+        if self.odd is not None:
+            self.state[self.odd].view(-1)[0] += 1
         self.synchronize()
+
+    def be_odd(self, name):
+        self.odd = name
 
     def add(self, name):
         self.state[name] = torch.zeros(4, dtype=self.dtype)
@@ -417,13 +423,13 @@ class Trainer(Process):
         self.table = {**self.table, name: shape}
         self.allocate()
 
-    def init(self, port, world_size, staged=(), timeout_s=60.0, late_s=0.0, offloads=False, clients="one"):
+    def init(self, port, world_size, staged=(), timeout_s=60.0, late_s=0.0, offloads=False, clients="one", check=True):
         from xfer.integrations.vllm import XferTrainerEngine, XferTrainerInitInfo
 
         time.sleep(late_s)
         where = "127.0.0.1", port, self.size, world_size, timeout_s, list(staged)
         source = Names(self) if self.old else self.state if self.size == 1 or self.stages else Chunks(self)
-        info = XferTrainerInitInfo(*where, offloads, rank=self.rank)
+        info = XferTrainerInitInfo(*where, offloads, check, rank=self.rank)
         self.client = Client(self.rpc)
         client = {"one": self.client, "tuple": (self.client,), "none": []}[clients]
         self.engine = XferTrainerEngine.trainer_init(info, client=client, source=source)

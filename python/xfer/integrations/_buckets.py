@@ -17,7 +17,9 @@ from typing import Any
 
 import torch
 
+from .._replicas import compare_replicas
 from .._store import store_gather
+from .._structs import truth
 from ..comm import Comm
 from ..dtypes import dtype_name, torch_dtype
 from ..layout import Layout, Replicate
@@ -38,10 +40,12 @@ class BucketEngine:
     first tensor of the next.
 
     timeout_s: deadline of every wait. device: of the received tensors; None: the current GPU if there is one.
+    check_replicas: those that send compare what they have of a bucket when it is new; False on any of them skips it.
     """
 
-    def __init__(self, bucket_size: int, timeout_s: float, device: str | None) -> None:
+    def __init__(self, bucket_size: int, timeout_s: float, device: str | None, check_replicas: bool) -> None:
         self.bucket_size, self.timeout_s = bucket_size, timeout_s
+        self._compares = truth(check_replicas, "check_replicas")
         self._device = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
         self._thread = DaemonThread()  # what waits for other ranks, one after the other
         self._store: Any = None
@@ -170,18 +174,22 @@ class BucketEngine:
         if self._comm is None:
             raise RuntimeError("xfer: the ranks have not met: the last update failed, or there was none")
         said = self._comm.share(
-            lambda: None if sent is None else [[name, dtype_name(x.dtype), list(x.shape)] for name, x in sent],
+            lambda: (
+                None if sent is None else [self._compares, *([n, dtype_name(x.dtype), [*x.shape]] for n, x in sent)]
+            ),
             "a bucket",
         )
-        if any(each != said[0] for each in said[: self._n_actors]):
-            rank = next(r for r in range(self._n_actors) if said[r] != said[0])
-            raise RuntimeError(f"xfer: actor rank {rank} has other tensors than rank 0")
-        rows = said[0]
+        (compares, *rows), *others = said[: self._n_actors]
+        for rank, each in enumerate(others, 1):
+            if each[1:] != rows:
+                raise RuntimeError(f"xfer: actor rank {rank} has other tensors than rank 0")
+            compares = compares and each[0]
         if not rows:
             for plan in self._plans.values():  # memory that others have mapped would stay in use
                 plan.release()
             return []
-        plan, bucket = self._plan_of(rows), sent
+        is_new, bucket = repr(rows) not in self._plans, sent
+        plan = self._plan_of(rows)
         try:
             bucket = sent if sent is not None else self._empty(rows)
             plan.bind_many((name, x, None) if sent is not None else (name, None, x) for name, x in bucket)
@@ -191,6 +199,8 @@ class BucketEngine:
         assert bucket is not None
         self._version += 1
         with self._settle():
+            if is_new and compares:
+                compare_replicas(plan)
             plan.run(self._version)
         plan.wait()
         plan.bind_many((name, None, None) for name, _ in bucket)  # else the plan keeps them until its next run

@@ -2,7 +2,7 @@
 
 A framework's module drives a TrainerSide on each trainer rank and a WorkerSide in each worker; how a worker is called
 is the framework's. Trainers are ranks 0 to n_trainers - 1 of the comm, workers come after them. `info` is anything with
-address, port, n_trainers, world_size and timeout_s, and, of a trainer, rank.
+address, port, n_trainers, world_size and timeout_s, and, of a trainer, rank and check_replicas.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from typing import Any, ClassVar
 import torch
 
 from .._gc import no_collection
+from .._replicas import compare_replicas, has_replicas
 from .._store import session as new_session
 from .._tables import Together, some, tables_of
 from ..comm import Agreed, Comm
@@ -57,14 +58,16 @@ def _portions_of(
     casts: dict[str, Any],
     passing: Sequence[str] | bool,
     takes: bool | None,
+    compares: bool,
     timeout_s: float,
-) -> list[_Portion]:
+) -> tuple[list[_Portion], bool]:
     """Of the rows (name, source layout, destination layout) of this rank. casts: of what workers hold in another
     element type than trainers, that type by name; layouts() is called with all workers'. passing: of a worker the names
     whose memory it has for one update, of a trainer whether it has all so. takes: of a worker, does its model take any
-    of the tensors? Collective."""
-    said = comm.share(lambda: [casts, passing, takes], "portions of a plan")
-    casts_of, passing_of, takes_of = zip(*said, strict=True)
+    of the tensors? compares: are replicas to be compared before the first update, which they are if all say so, the
+    second of what is returned? Collective."""
+    said = comm.share(lambda: [casts, passing, takes, compares], "portions of a plan")
+    casts_of, passing_of, takes_of, compares_of = zip(*said, strict=True)
     all_casts = {name: dtype for each in casts_of for name, dtype in each.items()}
     with Agreed(comm._tell):
         rows = layouts(all_casts)
@@ -89,7 +92,7 @@ def _portions_of(
         for portion in portions:
             portion.plan.close()
         raise
-    return portions
+    return portions, all(compares_of)
 
 
 MANY = 1024  # tensors, of which two plans are made
@@ -117,11 +120,13 @@ class _Update:
         self,
         comm: Comm,
         portions: list[_Portion],
+        compares: bool,
         begin: Callable[[], None],
         views_of: Callable[[list[str]], Callable[[bool], Iterable[tuple[str, Any, Any]]]],
         passing: Iterable[str] = (),
     ) -> None:
         self._comm, self._begin, self._is_bound = comm, begin, False
+        self._are_to_compare = compares
         self._portions = [(portion, views_of(portion.names)) for portion in portions]
         passing = set(passing)
         self._passing = [(p.plan, [name for name in p.names if name in passing]) for p in portions]
@@ -159,11 +164,21 @@ class _Update:
         except Exception as error:
             plan._note(error)
 
+    def _compare(self) -> None:
+        """Replicas of all that moves, before the first update moves any of it. Collective if there are any."""
+        if self._are_to_compare and any(map(has_replicas, self.plans)):
+            for i, plan in enumerate(self.plans):
+                self._bind(i)
+                plan.commit()
+                compare_replicas(plan)
+        self._are_to_compare = False
+
     def _start(self, version: int) -> tuple[list[Plan], Exception | None]:
         """The runs that began, and what the last one raised, of which the others learn where all come next."""
         running: list[Plan] = []
         wrong: Exception | None = None
         try:
+            self._compare()
             if self._second is not None:
                 self._second.wait_stream(torch.cuda.current_stream(self._second.device))
             for i, plan in enumerate(self.plans):
@@ -283,11 +298,13 @@ class WorkerSide:
             return self._destination_of(model, table, known[0] if known is not None and same else None)
 
         made = _on_this_rank(self._comm, destination)
-        portions = _portions_of(self._comm, made.layouts, made.casts(), made.passing, made.takes, self._timeout_s)
+        portions, compares = _portions_of(
+            self._comm, made.layouts, made.casts(), made.passing, made.takes, True, self._timeout_s
+        )
         self.report = made.report()
         if known is not None:
             known[1].close()
-        update = _Update(self._comm, portions, made.begin, partial(_views_of, made), made.passing)
+        update = _Update(self._comm, portions, compares, made.begin, partial(_views_of, made), made.passing)
         self._updates[id(model)] = made, update
         return made, update
 
@@ -429,10 +446,11 @@ class TrainerSide:
             known = self._weights.layouts(together)
             return [(name, known.get(name), None) for name in together.tensors]
 
-        portions = _portions_of(self._comm, layouts, {}, self._weights.passing, None, self._info.timeout_s)
+        compares, timeout_s = self._info.check_replicas, self._info.timeout_s
+        portions, compares = _portions_of(self._comm, layouts, {}, self._weights.passing, None, compares, timeout_s)
         self._weights.passing = portions[0].plan.fresh_sources  # of any trainer
         begin = partial(self._weights.begin, set(mine))
-        self._updates[is_draft] = _Update(self._comm, portions, begin, self._weights.views_of)
+        self._updates[is_draft] = _Update(self._comm, portions, compares, begin, self._weights.views_of)
         return self._updates[is_draft]
 
     def move(self, version: int, is_draft: bool) -> None:

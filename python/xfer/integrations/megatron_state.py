@@ -15,6 +15,7 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from .._steps import Steps
+from .._structs import truth
 from ..comm import Agreed, Comm
 from ..dtypes import dtype_name
 from ..errors import MismatchError
@@ -153,16 +154,24 @@ class StateTransfer(Steps):
 
     A tensor of the target that the source lacks is an error; one that the target lacks is left out. What is wrong on
     one rank is raised on all. After a step that failed make another, which meets the others anew unless `group` is a
-    Comm; what the constructor refuses leaves the group's comm as it is.
+    Comm; what the constructor refuses leaves the group's comm as it is. check_replicas: as for xfer.torch.Transfer.
     """
 
-    def __init__(self, group: Any, *, source: Any = None, target: Any = None, **options: Unpack[PlanOptions]) -> None:
+    def __init__(
+        self,
+        group: Any,
+        *,
+        source: Any = None,
+        target: Any = None,
+        check_replicas: bool = True,
+        **options: Unpack[PlanOptions],
+    ) -> None:
         self._group, self._token = group, object()
         self._comm = used_comm(group, self._token)
         with dropped_if_broken(self._comm):
-            self._plan(self._comm, source, target, **options)
+            self._plan(self._comm, source, target, check_replicas, **options)
 
-    def _plan(self, comm: Comm, source: Any, target: Any, **options: Unpack[PlanOptions]) -> None:
+    def _plan(self, comm: Comm, source: Any, target: Any, compares: bool, **options: Unpack[PlanOptions]) -> None:
         self._states, self._leaves = (source, target), [*_leaves(source), *_leaves(target)]
         self._where: list[Any] | None = None  # each leaf lies; None: nothing is bound
         have: list[dict[str, list[Any]]] = []
@@ -173,9 +182,10 @@ class StateTransfer(Steps):
                 if state is not None and not pieces:
                     raise ValueError(f"the {side} has no ShardedTensor: it is what sharded_state_dict() gives")
                 _views(pieces)  # raises
-            return [_described(pieces) for pieces in have]
+            return [*map(_described, have), truth(compares, "check_replicas") or source is None]
 
         said = comm.share(tell, "StateTransfer")  # the same everywhere, and what is wrong in it is on all ranks
+        self._are_to_compare = all(each[2] for each in said)
         sides = [_joined(said, side) for side in (0, 1)]
         for key in sorted(sides[1].keys() - sides[0].keys()):
             raise MismatchError(f"{key!r} is in the target alone")

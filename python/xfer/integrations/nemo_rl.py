@@ -27,7 +27,8 @@ class XferCheckpointEngine(BucketEngine, CheckpointEngine):
     worker holds one bucket, a policy rank one and the first tensor of the next.
 
     timeout_s: deadline of every wait. device: of the received tensors; None: the current GPU if there is one.
-    release_after_refit: NeMo-RL's, which then calls finalize() after each update.
+    release_after_refit: NeMo-RL's, which then calls finalize() after each update. check_replicas: policy ranks compare
+    what they have of a bucket the first time; False on any of them skips it.
     """
 
     def __init__(
@@ -36,8 +37,9 @@ class XferCheckpointEngine(BucketEngine, CheckpointEngine):
         release_after_refit: bool = False,
         timeout_s: float = 600.0,
         device: str | None = None,
+        check_replicas: bool = True,
     ) -> None:
-        super().__init__(bucket_size, timeout_s, device)
+        super().__init__(bucket_size, timeout_s, device, check_replicas)
 
     def prepare(self) -> dict[str, Any]:
         """Where rank 0 listens, of the policy and of each engine of vLLM: the policy's is taken."""

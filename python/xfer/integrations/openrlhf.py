@@ -87,9 +87,11 @@ class _Weights(Mapping[str, Any]):
 
 
 class XferActorPPOTrainer(their_actor.ActorPPOTrainer):
-    """OpenRLHF's own but for the way of the weights. timeout_s: deadline of every wait of an update."""
+    """OpenRLHF's own but for the way of the weights. timeout_s: deadline of every wait of an update. check_replicas:
+    see XferTrainerInitInfo."""
 
     timeout_s: ClassVar[float] = 600.0
+    check_replicas: ClassVar[bool] = True
 
     def __init__(self, *arguments: Any, **named: Any) -> None:
         self._info: XferTrainerInitInfo | None = None
@@ -122,7 +124,9 @@ class XferActorPPOTrainer(their_actor.ActorPPOTrainer):
         if isinstance(where[0], str):
             raise RuntimeError(f"rank 0 found no address to meet at: {where[0]}")
         world_size = n_trainers + vllm.num_engines * vllm.tensor_parallel_size
-        return XferTrainerInitInfo(*where[0], n_trainers, world_size, self.timeout_s, rank=rank)
+        return XferTrainerInitInfo(
+            *where[0], n_trainers, world_size, self.timeout_s, rank=rank, check_replicas=self.check_replicas
+        )
 
 
 def _free_address() -> tuple[str, int] | str:

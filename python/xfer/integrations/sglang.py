@@ -53,7 +53,8 @@ class Meeting:
     """Of a trainer rank. address, port: where rank 0 listens. world_size: trainers, and workers of all servers.
 
     timeout_s: deadline of every wait. offloads: the weights' memory is given back between updates, as where they are
-    moved to the host: after each nobody keeps it mapped, which would keep it in use.
+    moved to the host: after each nobody keeps it mapped, which would keep it in use. check_replicas: trainers that have
+    the same tensor compare it before the first update moves anything; False on any of them skips it.
     """
 
     address: str
@@ -63,6 +64,7 @@ class Meeting:
     rank: int
     timeout_s: float = 600.0
     offloads: bool = False
+    check_replicas: bool = True
 
     def __post_init__(self) -> None:
         check_ranks(self)

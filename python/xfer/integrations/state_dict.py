@@ -30,12 +30,12 @@ class _Kept(Transfer):
             super()._move(version, stream)
 
 
-def _move(group: Any, key: str, version: int | None, ranks: Ranks, **side: Any) -> None:
+def _move(group: Any, key: str, version: int | None, options: dict[str, Any], **side: Any) -> None:
     comm = comm_of(group)
     with dropped_if_broken(comm):
         kept = comm._transfers.get(key)
         if kept is None:
-            kept = comm._transfers[key] = _Kept(comm, key, ranks=ranks, **side)
+            kept = comm._transfers[key] = _Kept(comm, key, **options, **side)
         else:
             kept.look_at(**side)
         version = version if version is not None else kept.version + 1
@@ -49,25 +49,31 @@ def _move(group: Any, key: str, version: int | None, ranks: Ranks, **side: Any) 
 
 
 def push_state_dict(
-    state_dict: Any, group: Any, key: str = "model", version: int | None = None, ranks: Ranks = None
+    state_dict: Any,
+    group: Any,
+    key: str = "model",
+    version: int | None = None,
+    ranks: Ranks = None,
+    check_replicas: bool = True,
 ) -> None:
     """This rank's part of the weights, to those that pull. Collective over the group: each rank pushes or pulls.
 
     group: see comm_of(). key: of transfers that differ in their tensors. version: must grow; None: it is counted.
     ranks: which of the group's ranks each of torch's is, where trainers and generators are worlds of their own, whose
-    meshes both begin at 0, and the group is a Comm of all. It is looked at when a key is new.
+    meshes both begin at 0, and the group is a Comm of all. check_replicas: as for Transfer. Both are looked at when a
+    key is new.
     Raises MismatchError where the two sides have other names, shapes or types, on all ranks. After a move that
     failed the next call meets the others anew, unless `group` is a Comm. What is kept of a group goes with it, or by
     drop_comm().
     """
-    _move(group, key, version, ranks, source=state_dict)
+    _move(group, key, version, {"ranks": ranks, "check_replicas": check_replicas}, source=state_dict)
 
 
 def pull_state_dict(
     state_dict: Any, group: Any, key: str = "model", version: int | None = None, ranks: Ranks = None
 ) -> None:
     """Into the tensors of `state_dict`, in place. See push_state_dict()."""
-    _move(group, key, version, ranks, target=state_dict)
+    _move(group, key, version, {"ranks": ranks}, target=state_dict)
 
 
 def drop_state_dict(group: Any, key: str = "model") -> None:

@@ -26,12 +26,18 @@ class XferCheckpointEngine(BucketEngine, CheckpointEngine):
     the first tensor of the next.
 
     timeout_s: deadline of every wait. device: of the received tensors; None: the current GPU if there is one.
+    check_replicas: actor ranks compare what they have of a bucket the first time; False on any of them skips it.
     """
 
     def __init__(
-        self, bucket_size: int, is_master: bool = False, timeout_s: float = 600.0, device: str | None = None
+        self,
+        bucket_size: int,
+        is_master: bool = False,
+        timeout_s: float = 600.0,
+        device: str | None = None,
+        check_replicas: bool = True,
     ) -> None:
-        super().__init__(bucket_size, timeout_s, device)
+        super().__init__(bucket_size, timeout_s, device, check_replicas)
         self.is_master = is_master
 
     def prepare(self) -> dict[str, Any]:

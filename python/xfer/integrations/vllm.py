@@ -64,7 +64,8 @@ class XferTrainerInitInfo(TrainerInitInfo):
 
     timeout_s: deadline of every wait. staged: patterns of vLLM's layers that are staged whatever their kernels do.
     offloads: the weights' memory is given back between updates, as where they are moved to the host: after each nobody
-    keeps it mapped, which would keep it in use.
+    keeps it mapped, which would keep it in use. check_replicas: trainers that have the same tensor compare it before
+    the first update moves anything; False on any of them skips it.
     """
 
     backend: ClassVar[str] = "xfer"
@@ -75,6 +76,7 @@ class XferTrainerInitInfo(TrainerInitInfo):
     timeout_s: float = 600.0
     staged: list[str] = field(default_factory=list)
     offloads: bool = False
+    check_replicas: bool = True
 
     def __post_init__(self) -> None:
         check_ranks(self)

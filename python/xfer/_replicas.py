@@ -1,0 +1,29 @@
+"""Replicas of a source, compared once before any of them is moved: each destination is read from one of them, so where
+they differ ranks that should hold the same would not."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from .errors import MismatchError
+from .plan import Plan
+
+__all__ = ["compare_replicas", "has_replicas"]
+
+
+def has_replicas(plan: Plan) -> bool:
+    """Do several ranks hold the same part of a source? The same on every rank."""
+    return plan.report()["replicated_tensors"] > 0
+
+
+def compare_replicas(plan: Plan, stream: Any = None) -> None:
+    """plan.check_replicas() where there are any, with the way out. Collective if there are."""
+    if has_replicas(plan):
+        try:
+            plan.check_replicas(stream)
+        except MismatchError as wrong:
+            if "replicas of the source differ" not in wrong.text:
+                raise
+            raise MismatchError(
+                f"{wrong.text}. Nothing was moved; check_replicas=False moves one or the other as it comes"
+            ) from None
