@@ -225,27 +225,27 @@ static bool would_wait(const xfer_comm *comm, const xfi_kept *k, const word *sai
   return k->used == comm->n_calls && said->waits != 0 && said->has_messages == 0;
 }
 
-/* May peers be sent messages since the offers of other plans leave no room for its own, or is there
- * none for those of a second plan? */
+/* May peers be sent messages since the snapshots of other plans leave no room for its own, or is
+ * there none for those of a second plan? */
 static bool lacks_room(const xfer_comm *comm, const xfi_kept *k, const word *said)
 {
-  if (k->plan->is_transient && comm->device->ops->pulls && !k->plan->offers) return true;
+  if (k->plan->is_transient && comm->device->ops->pulls && !k->plan->uses_snapshots) return true;
   return would_wait(comm, k, said) && said->has_room == 0;
 }
 
-/* For the offers of a plan, or of a second one: of those that offer, plans that no call has used
+/* For the snapshots of a plan, or of a second one: of those that offer, plans that no call has used
  * for as long as it takes to forget one are forgotten, and second ones for the first, once; *mine:
  * what their last calls came to. All ranks find the same. True: there were any. */
 static bool make_room(xfer_comm *comm, xfi_kept *kept, xfer_status *mine)
 {
-  const bool others = !kept->plan->offers && !kept->had_room;
+  const bool others = !kept->plan->uses_snapshots && !kept->had_room;
   bool any = false;
 
   for (int i = 0; i < comm->n_kept; i++) {
     xfi_kept *k = &comm->kept[i];
     xfer_status came;
 
-    if (k == kept || k->plan == NULL || !k->plan->offers) continue;
+    if (k == kept || k->plan == NULL || !k->plan->uses_snapshots) continue;
     if (comm->n_calls - k->used >= XFI_CACHE_PLANS)
       came = forget(k);
     else if (others && k->other != NULL)
@@ -322,10 +322,10 @@ static xfer_status make_other(bool *is_made, xfi_kept *k, xfer_comm *comm, const
   char why[XFI_ERROR_BYTES];
 
   if (st == XFER_OK) {
-    plan->offers = true; /* for which there is room */
+    plan->uses_snapshots = true; /* for which there is room */
     st = commit(plan, call, false, XFER_OK);
   }
-  k->is_single = st != XFER_OK || !plan->offers;
+  k->is_single = st != XFER_OK || !plan->uses_snapshots;
   *is_made = !k->is_single;
   if (k->is_single) {
     snprintf(why, sizeof why, "%s", xfer_last_error());
@@ -392,6 +392,6 @@ xfer_status xfi_kept_call(xfer_comm *comm, xfer_status checked, const xfi_one_ca
   if (begun)
     XFI_TRY(xfi_commit_end(plan, room.words, deadline));
   else if (!is_committed)
-    XFI_TRY(commit(plan, call, made_room && !plan->offers, mine));
+    XFI_TRY(commit(plan, call, made_room && !plan->uses_snapshots, mine));
   return run(plan, stream);
 }

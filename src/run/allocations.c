@@ -61,7 +61,7 @@ xfer_status xfi_run_note_allocations(xfer_plan *plan)
     if (plan->bindings[t] == NULL) continue;
     XFI_TRY(note_view(plan, &capacity, t, &plan->bindings[t]->src));
     XFI_TRY(note_view(plan, &capacity, t, &plan->bindings[t]->dst));
-    XFI_TRY(note_view(plan, &capacity, t, &plan->bindings[t]->shadow));
+    XFI_TRY(note_view(plan, &capacity, t, &plan->bindings[t]->staged));
   }
   if (plan->n_allocations == 0) return XFER_OK;
   xfi_sort(plan->allocations, plan->n_allocations, sizeof *plan->allocations, by_base);
@@ -118,7 +118,7 @@ static bool mark_views(bool *used, const xfer_plan *plan, int halves)
       return false;
     if ((halves & XFI_OF_DST) == 0) continue;
     if (!mark_view(used, plan, &b->dst, cls->dst->elem_bytes) ||
-        !mark_view(used, plan, &b->shadow, cls->dst->elem_bytes))
+        !mark_view(used, plan, &b->staged, cls->dst->elem_bytes))
       return false;
   }
   return true;

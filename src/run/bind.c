@@ -87,12 +87,12 @@ static xfer_status bind_side(xfi_bound *bound, const xfer_view *view, const xfi_
   return bind_part(bound, view, &s, shape, what);
 }
 
-xfer_status xfi_bind_twin(const xfer_plan *plan, size_t tensor, bool source, void *memory)
+xfer_status xfi_bind_mirror(const xfer_plan *plan, size_t tensor, bool source, void *memory)
 {
   const xfer_view dense = xfer_view_dense(memory);
   xfi_binding *b = plan->bindings[tensor];
 
-  return bind_side(source ? &b->offer : &b->shadow, &dense, xfi_plan_class(plan->moves, tensor),
+  return bind_side(source ? &b->snapshot : &b->staged, &dense, xfi_plan_class(plan->moves, tensor),
                    plan->moves->rank, source, plan->moves->tensors[tensor].name);
 }
 
@@ -114,8 +114,8 @@ static void forgive(xfi_binding *binding)
 static void clear(xfi_binding *binding)
 {
   if (binding == NULL) return;
-  xfi_bound_clear(&binding->shadow);
-  xfi_bound_clear(&binding->offer);
+  xfi_bound_clear(&binding->staged);
+  xfi_bound_clear(&binding->snapshot);
   xfi_bound_clear(&binding->src);
   xfi_bound_clear(&binding->dst);
   forgive(binding);
@@ -212,8 +212,8 @@ static xfer_status bind_views(xfer_plan *plan, size_t tensor, const xfer_view *s
   XFI_CHECK_DONE(bound != NULL, XFER_ERR_NOMEM, "tensor \"%.100s\"", name);
   plan->keeps_lanes = plan->keeps_lanes && xfi_bound_is_alike(&bound->src, &fresh.src) &&
                       xfi_bound_is_alike(&bound->dst, &fresh.dst);
-  fresh.offer = bound->offer; /* of any source */
-  memset(&bound->offer, 0, sizeof bound->offer);
+  fresh.snapshot = bound->snapshot; /* of any source */
+  memset(&bound->snapshot, 0, sizeof bound->snapshot);
   clear(bound);
   *bound = fresh;
   memset(&fresh, 0, sizeof fresh);

@@ -23,9 +23,9 @@ typedef struct xfi_misbound {
 typedef struct xfi_binding {
   xfi_bound src;
   xfi_bound dst;
-  xfi_bound shadow;  /* where the lanes write in place of dst (shadow.c); not set: in dst */
-  xfi_bound offer;   /* what peers read in place of src (offer.c); not set: src */
-  xfi_misbound *bad; /* why the last bind failed; NULL: it did not */
+  xfi_bound staged;   /* where the lanes write in place of dst (staged.c); not set: in dst */
+  xfi_bound snapshot; /* what peers read in place of src (snapshot.c); not set: src */
+  xfi_misbound *bad;  /* why the last bind failed; NULL: it did not */
 } xfi_binding;
 
 /* The two kinds of memory that a rank binds, as bits of a set: what it sends from, and what it
@@ -47,7 +47,7 @@ typedef struct xfi_local xfi_local;
 typedef struct xfi_pipeline xfi_pipeline;
 typedef struct xfi_plans xfi_plans;
 typedef struct xfi_quant xfi_quant;
-typedef struct xfi_twins xfi_twins;
+typedef struct xfi_mirror xfi_mirror;
 
 struct xfer_plan {
   xfi_plan *moves;
@@ -93,10 +93,10 @@ struct xfer_plan {
   xfi_local *local;   /* NULL: nothing is copied within this rank */
   xfi_direct *direct; /* NULL: not committed */
   xfi_pipeline *pipeline;
-  xfi_digest *verify; /* the sums that a run computes; NULL: runs are not verified */
-  xfi_twins *shadow;  /* NULL: the lanes write into the destinations */
-  bool offers;        /* peers read copies of the sources; agreed */
-  xfi_twins *offer;   /* this rank's copies; NULL: it has none */
+  xfi_digest *verify;   /* the sums that a run computes; NULL: runs are not verified */
+  xfi_mirror *staged;   /* NULL: the lanes write into the destinations */
+  bool uses_snapshots;  /* peers read copies of the sources; agreed */
+  xfi_mirror *snapshot; /* this rank's copies; NULL: it has none */
 
   /* Plans inside the plan, which have lanes, flags and slots of their own and run on the same
    * stream. `relay` runs after the plan's lanes: ranks of a domain pass on to each other what
@@ -174,7 +174,7 @@ xfer_status xfi_run_await_event(xfi_device *device, xfi_event *event, xfi_deadli
  */
 xfer_status xfi_run_record(xfi_device *device, xfi_event *event, xfer_stream stream);
 
-/* The plan whose bindings, allocations and shadows this one uses: a relay uses its main plan's. */
+/* The plan whose bindings, allocations and mirrors this one uses: a relay uses its main plan's. */
 static inline const xfer_plan *xfi_run_owner(const xfer_plan *plan)
 {
   return plan->main != NULL ? plan->main : plan;
@@ -186,7 +186,7 @@ static inline const xfi_bound *xfi_run_dst(const xfer_plan *plan, size_t tensor)
 {
   const xfi_binding *b = xfi_run_owner(plan)->bindings[tensor];
 
-  return b->shadow.is_set ? &b->shadow : &b->dst;
+  return b->staged.is_set ? &b->staged : &b->dst;
 }
 
 /* Where the lanes read its source. */
@@ -196,11 +196,11 @@ static inline const xfi_bound *xfi_run_src(const xfer_plan *plan, size_t tensor)
 }
 
 /* Where peers that map this rank's memory read the source. */
-static inline const xfi_bound *xfi_run_offer(const xfer_plan *plan, size_t tensor)
+static inline const xfi_bound *xfi_run_exported_src(const xfer_plan *plan, size_t tensor)
 {
   const xfi_binding *b = xfi_run_owner(plan)->bindings[tensor];
 
-  return plan->offers && b->offer.is_set ? &b->offer : xfi_run_src(plan, tensor);
+  return plan->uses_snapshots && b->snapshot.is_set ? &b->snapshot : xfi_run_src(plan, tensor);
 }
 
 static inline bool xfi_run_is_staged(const xfer_plan *plan)

@@ -24,8 +24,8 @@ void xfi_run_drop_lanes(xfer_plan *plan)
   xfi_direct_destroy(plan->direct);
   xfi_pipeline_destroy(plan->pipeline, plan);
   xfi_verify_drop(plan);
-  xfi_twins_destroy(&plan->shadow, plan);
-  xfi_offer_destroy(plan);
+  xfi_mirror_destroy(&plan->staged, plan);
+  xfi_snapshot_destroy(plan);
   if (plan->quant != NULL) xfi_quant_drop(plan->quant);
   xfi_free(plan->allocations);
   plan->local = NULL;
@@ -43,7 +43,7 @@ static xfer_status commit_local(xfer_plan *plan)
   if (plan->main == NULL) { /* a relay uses what is bound to its plan */
     XFI_TRY(xfi_bindings_check(plan));
     XFI_TRY(xfi_bindings_check_disjoint(plan));
-    XFI_TRY(xfi_shadow_create(plan));
+    XFI_TRY(xfi_staged_create(plan));
     XFI_TRY(xfi_run_note_allocations(plan));
   }
   XFI_TRY(xfi_quant_prepare(plan));
@@ -61,13 +61,13 @@ typedef struct heard {
   work most;        /* the most that some rank has to do: all ranks do it */
   bool tells;       /* some rank has to tell peers its addresses */
   bool has_run;     /* some rank has run */
-  bool offers;      /* every rank has room for offers */
+  bool have_room;   /* every rank has room for snapshots */
   uint64_t n_turns; /* the highest of all ranks */
 } heard;
 
 static heard hear(const xfi_commit_word *words, int n_ranks)
 {
-  heard all = {.other = -1, .most = LANES_STAY, .offers = true};
+  heard all = {.other = -1, .most = LANES_STAY, .have_room = true};
 
   for (int r = 0; r < n_ranks; r++) {
     if (all.other < 0 && words[r].plan != words[0].plan) all.other = r;
@@ -75,7 +75,7 @@ static heard hear(const xfi_commit_word *words, int n_ranks)
     all.fails = all.fails || words[r].status != XFER_OK;
     all.tells = all.tells || words[r].tells != 0;
     all.has_run = all.has_run || words[r].has_run != 0;
-    all.offers = all.offers && words[r].offers != 0;
+    all.have_room = all.have_room && words[r].has_room != 0;
     if (words[r].n_turns > all.n_turns) all.n_turns = words[r].n_turns;
   }
   return all;
@@ -138,26 +138,26 @@ static bool share_gpu(const xfi_commit_word *own, const xfi_commit_word *other)
          own->gpu == other->gpu && own->place >> 8 != other->place >> 8;
 }
 
-/* Make offers on all ranks, or on none if some rank gets no memory for them: then data goes in
- * messages. Collective, if plan->offers. */
-static xfer_status make_offers(xfer_plan *plan, xfer_status mine, xfi_deadline deadline)
+/* Make snapshots on all ranks, or on none if some rank gets no memory for them: then data goes in
+ * messages. Collective, if plan->uses_snapshots. */
+static xfer_status make_snapshots(xfer_plan *plan, xfer_status mine, xfi_deadline deadline)
 {
   int n_made = 0;
 
-  if (!plan->offers) return XFER_OK;
-  XFI_TRY(xfi_run_hear(&n_made, plan, XFER_OK, mine != XFER_OK || xfi_offer_create(plan) == XFER_OK,
-                       deadline));
-  plan->offers = n_made == plan->comm->size;
-  if (!plan->offers) xfi_offer_destroy(plan);
+  if (!plan->uses_snapshots) return XFER_OK;
+  XFI_TRY(xfi_run_hear(&n_made, plan, XFER_OK,
+                       mine != XFER_OK || xfi_snapshot_create(plan) == XFER_OK, deadline));
+  plan->uses_snapshots = n_made == plan->comm->size;
+  if (!plan->uses_snapshots) xfi_snapshot_destroy(plan);
   return XFER_OK;
 }
 
-/* Drop this rank's offers if no peer reads them, as when all peers are on other hosts. */
-static void drop_unread_offers(xfer_plan *plan)
+/* Drop this rank's snapshots if no peer reads them, as when all peers are on other hosts. */
+static void drop_unread_snapshots(xfer_plan *plan)
 {
   for (size_t i = 0; i < plan->moves->sends.n_peers; i++)
     if (xfi_direct_carries(plan->direct, true, i)) return;
-  xfi_offer_destroy(plan);
+  xfi_snapshot_destroy(plan);
 }
 
 /* Lanes in the order in which they take what is left: local, direct, pipeline. */
@@ -181,13 +181,13 @@ static xfer_status make_lanes(xfer_plan *plan, const xfi_commit_word *words, con
   xfi_run_drop_lanes(plan);
   plan->epoch = 0;
   mine = commit_local(plan);
-  XFI_TRY_DONE(make_offers(plan, mine, deadline));
+  XFI_TRY_DONE(make_snapshots(plan, mine, deadline));
   XFI_TRY_DONE(xfi_direct_create(&plan->direct, plan, near, &mine, deadline));
-  if (mine == XFER_OK) mine = xfi_offer_move(plan);
+  if (mine == XFER_OK) mine = xfi_snapshot_move(plan);
   XFI_TRY_DONE(
       xfi_comm_agree(comm, mine, deadline)); /* from here on no peer maps what this rank exported */
   if (plan->device->ops->exports_end != NULL) plan->device->ops->exports_end(plan->device);
-  drop_unread_offers(plan);
+  drop_unread_snapshots(plan);
   mine = xfi_pipeline_create(&plan->pipeline, plan);
   XFI_TRY_DONE(connect_peers(plan, mine, deadline));
 done:
@@ -246,7 +246,7 @@ static xfer_status do_work(xfer_plan *plan, const xfi_commit_word *words, heard 
   if (all->most == LANES_MOVE && all->tells) XFI_TRY(xfi_rebind_direct(plan, &moved, deadline));
   if (!moved) all->most = LANES_MADE;
   if (all->most != LANES_MADE) return XFER_OK;
-  plan->offers = all->offers;
+  plan->uses_snapshots = all->have_room;
   if (plan->asks != NULL) XFI_TRY(xfi_run_commit(plan->asks, XFER_OK));
   XFI_TRY(make_lanes(plan, words, all, deadline));
   if (plan->relay == NULL) return XFER_OK;
@@ -260,9 +260,9 @@ xfi_commit_word xfi_commit_begin(xfer_plan *plan, xfer_status mine)
       mine == XFER_OK ? xfi_state_allows(plan->state, XFI_CALL_COMMIT) : mine;
   const work own = allowed == XFER_OK ? find_work(plan) : LANES_STAY;
   xfi_commit_word said = {.work = (uint8_t)own,
-                          .tells = plan->direct != NULL && !plan->offers &&
+                          .tells = plan->direct != NULL && !plan->uses_snapshots &&
                                    xfi_direct_has_flows(plan->direct),
-                          .offers = allowed == XFER_OK && xfi_offer_fits(plan),
+                          .has_room = allowed == XFER_OK && xfi_snapshot_fits(plan),
                           .has_run = plan->n_begun > 0 && plan->direct != NULL,
                           .plan = plan->number,
                           .n_turns = plan->of->n_turns,

@@ -29,53 +29,54 @@ void xfi_local_destroy(xfi_local *local, xfi_device *device);
 /* Append the copies of the local lane to a list. */
 xfer_status xfi_local_add(xfi_copies *copies, const xfer_plan *plan);
 
-/* ---- twins.c ---- */
+/* ---- mirror.c ---- */
 
-/* Dense copies, in one block of the plan's own, of all that this rank has bound on one side: peers
- * read offers in place of its sources (offer.c), or lanes write shadows in place of its
- * destinations (shadow.c). */
-struct xfi_twins {
-  bool of_sources; /* they are offers; else shadows */
+/* Dense copies, in one block of the plan's own, of everything that this rank has bound on one side.
+ * Peers read a mirror in place of the sources (snapshot.c), or the lanes write one in place of the
+ * destinations (staged.c). */
+struct xfi_mirror {
+  bool of_sources; /* else of the destinations */
   xfi_lent block;
-  bool is_lost;       /* something may still read or write the block, so it is never freed */
-  bool has_local;     /* offers: `copy` contains the copies of the local lane too */
-  xfi_batch *copy;    /* from sources to offers, or from shadows to destinations; NULL: nothing */
-  xfer_stream stream; /* shadows: on which `copy` runs; offers: which waits until peers have read */
-  xfi_event *event;   /* shadows: `copy` is done; offers: the caller's stream may go on */
+  bool is_leaked;  /* something may still read or write the block, so it is never freed */
+  bool has_local;  /* a snapshot: `copy` contains the copies of the local lane too */
+  xfi_batch *copy; /* from sources to a snapshot, or from staged data to destinations; NULL: none */
+  xfer_stream stream; /* `copy` of staged data runs on it; of a snapshot: waits for its readers */
+  xfi_event *event;   /* staged: `copy` is done; a snapshot: the caller's stream may continue */
 };
 
-/* How many bytes they have on this rank, committed or not. */
-uint64_t xfi_twins_bytes(const xfer_plan *plan, bool source);
-/* Allocates and binds them; *twins stays NULL if there are none. The caller destroys *twins,
- * whatever this returns. */
-xfer_status xfi_twins_create(xfi_twins **twins, const xfer_plan *plan, bool source);
-/* Makes `copy` for what is bound now, of the tensors in which[n_tensors]; NULL: of all. */
-xfer_status xfi_twins_prepare(xfi_twins *twins, const xfer_plan *plan, const bool *which);
-/* Something may still read or write the block: leak it. NULL is fine. */
-void xfi_twins_lose(xfi_twins *twins);
-void xfi_twins_destroy(xfi_twins **twins, xfer_plan *plan);
+/* The bytes of a mirror on this rank, whether or not the plan is committed. */
+uint64_t xfi_mirror_bytes(const xfer_plan *plan, bool source);
+/* Allocate and bind a mirror. *mirror stays NULL if there is nothing to copy; the caller destroys
+ * it also after a failure. */
+xfer_status xfi_mirror_create(xfi_mirror **mirror, const xfer_plan *plan, bool source);
+/* Make `copy` for what is bound now, of the tensors in which[n_tensors]; NULL: of all. */
+xfer_status xfi_mirror_prepare(xfi_mirror *mirror, const xfer_plan *plan, const bool *which);
+/* Never free the block. NULL is fine. */
+void xfi_mirror_leak(xfi_mirror *mirror);
+void xfi_mirror_destroy(xfi_mirror **mirror, xfer_plan *plan);
 
-/* ---- offer.c ---- */
+/* ---- snapshot.c ---- */
 
-/* May the plan have offers, and do they fit into this rank's share of max_staging_bytes? */
-bool xfi_offer_fits(const xfer_plan *plan);
-/* Allocates plan->offer, of all sources. xfi_offer_destroy() frees it also after a failure. */
-xfer_status xfi_offer_create(xfer_plan *plan);
-void xfi_offer_destroy(xfer_plan *plan);
-uint64_t xfi_offer_bytes(const xfer_plan *plan);
-/* Makes the copies into offers, once it is known which of them peers read, or after binds. */
-xfer_status xfi_offer_move(xfer_plan *plan);
-/* In a run: the waits for peers that read offers go to a stream of their own, after all that is on
- * *stream, so that the caller's stream can go on. *stream becomes that stream. */
-xfer_status xfi_offer_wait_apart(const xfer_plan *plan, xfer_stream *stream);
+/* May the plan use snapshots, and does one fit into this rank's share of max_staging_bytes? */
+bool xfi_snapshot_fits(const xfer_plan *plan);
+/* Allocate plan->snapshot, of all sources. xfi_snapshot_destroy() frees it also after a failure. */
+xfer_status xfi_snapshot_create(xfer_plan *plan);
+void xfi_snapshot_destroy(xfer_plan *plan);
+uint64_t xfi_snapshot_bytes(const xfer_plan *plan);
+/* Make the copies into the snapshot, once it is known which tensors peers read, or after binds. */
+xfer_status xfi_snapshot_move(xfer_plan *plan);
+/* In a run: move the waits for peers that read the snapshot to a stream of its own, after all work
+ * on *stream, so that the caller's stream can continue. *stream becomes that stream. */
+xfer_status xfi_snapshot_wait_apart(const xfer_plan *plan, xfer_stream *stream);
 
-/* ---- shadow.c ---- */
+/* ---- staged.c ---- */
 
-/* Allocates plan->shadow, of all destinations, if the plan is staged. It is the plan's to free,
- * also after a failure. */
-xfer_status xfi_shadow_create(xfer_plan *plan);
-uint64_t xfi_shadow_bytes(const xfer_plan *plan);
-/* After a run that is complete on all ranks: copies shadows to destinations. Collective. */
-xfer_status xfi_shadow_write(xfer_plan *plan, xfi_deadline deadline);
+/* Allocate plan->staged, of all destinations, if the plan is staged. The plan frees it, also after
+ * a failure. */
+xfer_status xfi_staged_create(xfer_plan *plan);
+uint64_t xfi_staged_bytes(const xfer_plan *plan);
+/* After a run that is complete on all ranks: copy the staged data to the destinations. Collective.
+ */
+xfer_status xfi_staged_write(xfer_plan *plan, xfi_deadline deadline);
 
 #endif

@@ -17,7 +17,7 @@
 static int lent(const xfer_plan *plan)
 {
   if (plan->direct == NULL) return XFI_OF_SRC | XFI_OF_DST;
-  return plan->offers ? 0 : xfi_direct_lends(plan->direct);
+  return plan->uses_snapshots ? 0 : xfi_direct_lends(plan->direct);
 }
 
 bool xfi_rebind_is_mapped(const xfer_plan *plan)
@@ -52,8 +52,8 @@ static bool is_read(const xfer_plan *plan)
 {
   return plan->quant != NULL || plan->verify != NULL ||
          (plan->local != NULL && xfi_batch_is_read(plan->device, plan->local->batch)) ||
-         (plan->offer != NULL && xfi_batch_is_read(plan->device, plan->offer->copy)) ||
-         (plan->offers && xfi_direct_is_read(plan->direct)) ||
+         (plan->snapshot != NULL && xfi_batch_is_read(plan->device, plan->snapshot->copy)) ||
+         (plan->uses_snapshots && xfi_direct_is_read(plan->direct)) ||
          xfi_steps_are_read(plan->pipeline, plan->device);
 }
 
@@ -65,8 +65,8 @@ xfer_status xfi_rebind_local(xfer_plan *plan)
   XFI_TRY(xfi_quant_prepare(plan));
   XFI_TRY(xfi_local_move(plan));
   XFI_TRY(xfi_verify_prepare(plan));
-  XFI_TRY(xfi_offer_move(plan));
-  if (plan->offers) XFI_TRY(xfi_direct_move(plan->direct, plan));
+  XFI_TRY(xfi_snapshot_move(plan));
+  if (plan->uses_snapshots) XFI_TRY(xfi_direct_move(plan->direct, plan));
   return xfi_pipeline_move(plan->pipeline, plan);
 }
 

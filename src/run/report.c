@@ -89,7 +89,7 @@ void xfi_run_report(const xfer_plan *plan, xfer_plan_report_data *r)
   add_lanes(plan, r);
   add_relay(plan, r);
   if (plan->relay != NULL) add_lanes(plan->relay, r);
-  if (plan->pipeline != NULL) r->staging_bytes += xfi_shadow_bytes(plan) + xfi_offer_bytes(plan);
+  if (plan->pipeline != NULL) r->staging_bytes += xfi_staged_bytes(plan) + xfi_snapshot_bytes(plan);
   r->bound_bytes = r->wire_bytes > r->out_bytes ? r->wire_bytes : r->out_bytes;
   r->predicted_ns = predict_ns(plan, r);
 }
@@ -103,6 +103,6 @@ xfer_status xfi_run_full_report(const xfer_plan *plan, xfer_plan_report_data *r)
   XFI_TRY(xfi_pipeline_foresee(&r->staging_bytes, plan));
   if (plan->relay != NULL) XFI_TRY(xfi_pipeline_foresee(&relay_bytes, plan->relay));
   if (relay_bytes > r->staging_bytes) r->staging_bytes = relay_bytes;
-  r->staging_bytes += xfi_shadow_bytes(plan);
+  r->staging_bytes += xfi_staged_bytes(plan);
   return XFER_OK;
 }

@@ -31,8 +31,8 @@ static xfer_status enqueue(xfer_plan *plan, xfer_stream stream)
 {
   xfer_status st = XFER_OK;
 
-  if (plan->offer != NULL) /* peers have read the last run's */
-    XFI_TRY_DONE(xfi_batch_launch(plan->device, plan->offer->copy, stream));
+  if (plan->snapshot != NULL) /* peers have read the last run's */
+    XFI_TRY_DONE(xfi_batch_launch(plan->device, plan->snapshot->copy, stream));
   XFI_TRY_DONE(xfi_quant_start(plan, stream));
   if (plan->asks != NULL) XFI_TRY_DONE(xfi_run_start(plan->asks, plan->asks->n_begun + 1, stream));
   XFI_TRY_DONE(xfi_quant_go_on(plan, stream));
@@ -43,7 +43,7 @@ static xfer_status enqueue(xfer_plan *plan, xfer_stream stream)
   XFI_TRY_DONE(xfi_pipeline_start(plan->pipeline, plan, stream));
   plan->is_sent = true;
   XFI_TRY_DONE(xfi_direct_join(plan->direct, stream));
-  XFI_TRY_DONE(xfi_offer_wait_apart(plan, &stream));
+  XFI_TRY_DONE(xfi_snapshot_wait_apart(plan, &stream));
   XFI_TRY_DONE(xfi_direct_finish(plan->direct, plan, stream));
   if (plan->relay != NULL)
     XFI_TRY_DONE(xfi_run_start(plan->relay, plan->relay->n_begun + 1, stream));
@@ -242,7 +242,7 @@ static void end_messages(xfer_plan *plan)
  * happen to this rank's memory; what it may happen to is never freed. */
 static void leave_lanes(xfer_plan *plan, xfi_deadline deadline, char left[XFI_ERROR_BYTES])
 {
-  xfer_plan *owner = plan->main != NULL ? plan->main : plan; /* of the shadow */
+  xfer_plan *owner = plan->main != NULL ? plan->main : plan; /* of the mirrors */
   const xfi_deadline now = {0};
 
   for (int i = 0; i < XFI_STEP_STREAMS && plan->pipeline->streams[i] != NULL; i++) {
@@ -250,13 +250,13 @@ static void leave_lanes(xfer_plan *plan, xfi_deadline deadline, char left[XFI_ER
             XFER_OK ||
         xfi_event_sync(plan->device, plan->pipeline->ended[i], deadline) != XFER_OK) {
       xfi_staging_lose(plan->of);
-      xfi_twins_lose(owner->shadow);
+      xfi_mirror_leak(owner->staged);
     }
   }
   if (xfi_direct_leave(plan->direct, plan, deadline) != XFER_OK) {
     snprintf(left, XFI_ERROR_BYTES, "; %s", xfer_last_error());
-    xfi_twins_lose(owner->shadow);
-    xfi_twins_lose(owner->offer);
+    xfi_mirror_leak(owner->staged);
+    xfi_mirror_leak(owner->snapshot);
     if (xfi_event_sync(plan->device, plan->finished, now) != XFER_OK)
       xfi_staging_lose(plan->of); /* one round alone is on the caller's stream */
   }
@@ -486,7 +486,7 @@ xfer_status xfi_run_wait(xfer_plan *plan, uint64_t timeout_ms)
     leave(plan);
   st = xfi_run_agree(plan, mine, agreement_deadline(plan, deadline));
   if (st == XFER_OK && xfi_run_is_staged(plan))
-    st = xfi_shadow_write(plan, agreement_deadline(plan, deadline));
+    st = xfi_staged_write(plan, agreement_deadline(plan, deadline));
   if (st == XFER_OK) {
     complete(plan);
     if (xfi_run_is_fresh(plan)) unbind_sources(plan);
@@ -540,7 +540,7 @@ xfer_status xfi_run_follow(xfer_plan *plan, xfer_stream stream)
 {
   /* Processes that share a GPU get it in turns, and a stream that waits keeps it for a millisecond.
    * So there the host waits for the readers of the last copy. */
-  const bool apart = plan->offer == NULL || !plan->shares_gpu;
+  const bool apart = plan->snapshot == NULL || !plan->shares_gpu;
   xfer_status st = XFER_OK;
 
   if (plan->n_begun == 0) return XFER_OK;

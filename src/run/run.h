@@ -10,9 +10,9 @@
  *   gather, message, scatter through slots (staging.c), made of packed rounds (packed.c) and of
  *   broadcasts (broadcast_list.c, broadcast.c);
  * - verify/: digests of what sources and destinations hold;
- * - shadow.c: what the lanes of a staged plan write in place of destinations;
- * - offer.c: what peers read in place of sources that they may not keep mapped; twins.c: memory for
- *   both.
+ * - staged.c: what the lanes of a staged plan write in place of destinations;
+ * - snapshot.c: what peers read in place of sources that they may not keep mapped; mirror.c: memory
+ * for both.
  *
  * create.c makes it, run.c starts the lanes and waits, report.c says what a plan does; what may be
  * called when is in state.c. What lanes ask: allocations.c, which memory is bound; convert.c, what
@@ -51,7 +51,7 @@ typedef struct xfi_commit_word {
   uint8_t work;             /* what this rank has to do: keep its lanes, change addresses, or make
                                them (see commit.c) */
   uint8_t tells;            /* peers must be told this rank's new addresses */
-  uint8_t offers;           /* xfi_offer_fits() */
+  uint8_t has_room;         /* xfi_snapshot_fits() */
   uint8_t has_run;          /* it has run with the lanes that the commit may replace */
   uint64_t plan;            /* xfer_plan.number */
   uint64_t n_turns;         /* see xfi_run_take_turn() */
@@ -94,11 +94,12 @@ xfer_status xfi_run_test(const xfer_plan *plan, bool *over);
 xfer_status xfi_run_conclude(xfer_plan *plan);
 /* Make `stream` wait for the last run, before another one begins on it. */
 xfer_status xfi_run_follow(xfer_plan *plan, xfer_stream stream);
-/* Would a run that begins now have to wait until peers have read this rank's offers (offer.c)? */
+/* Would a run that begins now have to wait until peers have read this rank's snapshots
+ * (snapshot.c)? */
 bool xfi_run_awaits_readers(const xfer_plan *plan);
 /* Does this rank send or receive messages in a run? */
 bool xfi_run_has_messages(const xfer_plan *plan);
-/* Is there room for the offers of a second plan like this one? */
+/* Is there room for the snapshots of a second plan like this one? */
 bool xfi_run_fits_twice(const xfer_plan *plan);
 /* Fails if the run in flight is known to have failed, and ends it on this rank. Local; looks at
  * memory alone. */

@@ -119,7 +119,7 @@ static void test_d2_h1_a_rank_that_is_missing_leaves_old_weights_whole(void **st
   with_ranks(miss_a_run);
 }
 
-/* Two boxes that do not stack, so that a shadow is in pieces; nothing of it is left behind. */
+/* Two boxes that do not stack, so that a mirror is in pieces; nothing of it is left behind. */
 static void test_boxes_bound_anew_go_to_their_new_place(void **state)
 {
   enum { COLUMNS = 8, LEFT = 3, N = 2 * COLUMNS };

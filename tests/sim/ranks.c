@@ -15,7 +15,7 @@
 #include <xfer/nccl.h>
 
 enum { RANKS_MAX = 64, START_SECONDS = 60 };
-enum { ROOM = 512 << 20 }; /* for offers */
+enum { ROOM = 512 << 20 }; /* for snapshots */
 
 void ranks_set_timeout(xfer_plan *plan, uint64_t timeout_ms)
 {
@@ -212,9 +212,9 @@ xfer_status ranks_make_comm(xfer_comm **comm, const ranks_meeting *meeting, int 
   if (st == XFER_OK && sim_config_now().many_launches)
     (*comm)->device->ops = ops_of_many_launches((*comm)->device->ops);
   if (st == XFER_OK && sim_config_now().without_room == rank + 1)
-    (*comm)->plans.offered_bytes = UINT64_MAX / 2;
+    (*comm)->plans.snapshot_bytes = UINT64_MAX / 2;
   else if (st == XFER_OK && sim_config_now().room > 0)
-    (*comm)->plans.offered_bytes = ROOM - sim_config_now().room;
+    (*comm)->plans.snapshot_bytes = ROOM - sim_config_now().room;
   return st;
 }
 

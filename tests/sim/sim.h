@@ -55,7 +55,7 @@ typedef struct sim_config {
   /* ranks_make_comm(): */
   bool small_engine;  /* the copy engine is worth using for any size, a stream for each peer too */
   bool many_launches; /* guards and flags have launches of their own */
-  int without_room;   /* 1 + the rank that has no room for offers; 0: all have, */
+  int without_room;   /* 1 + the rank that has no room for snapshots; 0: all have, */
   uint64_t room;      /* and so many bytes; 0: as much as there is */
 } sim_config;
 

@@ -24,7 +24,7 @@ static size_t wanted(const xfer_plan *plan, const xfi_move_list *list, size_t pe
   /* No peer may keep bound memory mapped, and data can go in messages. */
   const bool lends_nothing = plan->is_transient && plan->comm->ops->round != NULL;
 
-  if (((lane == XFER_LANE_PACKED || lends_nothing) && !plan->offers) ||
+  if (((lane == XFER_LANE_PACKED || lends_nothing) && !plan->uses_snapshots) ||
       lane == XFER_LANE_BROADCAST || peer == list->n_peers)
     return XFI_NO_FLOW;
   return xfi_run_has_flow(plan, &list->peers[peer]) ? peer : XFI_NO_FLOW;
@@ -230,7 +230,7 @@ bool xfi_walk_next(xfi_walk *w, xfer_status *st)
   theirs += w->n_tensors - 1;
   w->boxes = w->send ? &w->cls->sends : &w->cls->recvs;
   xfi_move_box(&w->box, w->cls, w->boxes, w->move);
-  w->src.bound = w->send ? xfi_run_offer(w->plan, w->move->tensor) : theirs;
+  w->src.bound = w->send ? xfi_run_exported_src(w->plan, w->move->tensor) : theirs;
   w->dst.bound = w->send ? theirs : xfi_run_dst(w->plan, w->move->tensor);
   memcpy(w->src.start, w->box.src_local, sizeof w->src.start);
   memcpy(w->dst.start, w->box.dst_local, sizeof w->dst.start);

@@ -1,7 +1,7 @@
 /*
  * Who copies what goes from one rank to another, by the first of these that holds:
  *
- * - If peers map offers and nothing else (offer.c), the receiver pulls.
+ * - If peers map snapshots and nothing else (snapshot.c), the receiver pulls.
  * - If some of it is quantised by blocks, the sender pushes all, since it has the scales.
  * - If sources are bound for one run, the sender pushes, so that no peer has to map them.
  * - If reading a peer's memory is slower than writing it (device.h), the side that has to map fewer
@@ -159,7 +159,7 @@ static xfer_status choose_flow(xfi_by *by, const xfer_plan *plan, xfi_link *link
   const size_t index = send ? link->send : link->recv;
 
   if (index == XFI_NO_FLOW) return XFER_OK;
-  if (plan->offers) { /* peers map nothing but offers */
+  if (plan->uses_snapshots) { /* peers map nothing but snapshots */
     *by = XFI_BY_PULL;
     return XFER_OK;
   }

@@ -136,9 +136,9 @@ static xfer_status put_flow(blob *b, const xfi_move_list *list, size_t peer, int
 
     if (tensor == last || xfi_run_broadcasts(plan, cls)) continue;
     last = tensor;
-    XFI_TRY(put_bound(b,
-                      half == XFI_OF_SRC ? xfi_run_offer(plan, tensor) : xfi_run_dst(plan, tensor),
-                      (half == XFI_OF_SRC ? cls->src : cls->dst)->elem_bytes, half));
+    XFI_TRY(put_bound(
+        b, half == XFI_OF_SRC ? xfi_run_exported_src(plan, tensor) : xfi_run_dst(plan, tensor),
+        (half == XFI_OF_SRC ? cls->src : cls->dst)->elem_bytes, half));
   }
   return XFER_OK;
 }

@@ -33,11 +33,11 @@ struct xfi_plans {
                        run their plans in one order */
   xfi_giver giver;  /* who allocates the next block */
   xfi_lent slots;
-  uint64_t offered_bytes; /* of all plans' offers, which have blocks of their own */
-  xfer_plan *first;       /* the plans that use `slots`, a list by xfer_plan.next */
-  xfer_plan *last;        /* whose run used `slots` last; NULL: none has */
-  bool is_ending;         /* the comm ends, and its plans leave one after the other, */
-  xfi_deadline left_by;   /* all until then; at_ns 0: none has begun to leave */
+  uint64_t snapshot_bytes; /* of all plans' snapshots, which have blocks of their own */
+  xfer_plan *first;        /* the plans that use `slots`, a list by xfer_plan.next */
+  xfer_plan *last;         /* whose run used `slots` last; NULL: none has */
+  bool is_ending;          /* the comm ends, and its plans leave one after the other, */
+  xfi_deadline left_by;    /* all until then; at_ns 0: none has begun to leave */
 };
 
 /* Allocate a block from plans->giver; and give it back to whom it came from, or abandon it if the
