@@ -104,7 +104,7 @@ static void end(xfer_comm *comm)
   comm->plans.is_ending = true;
   (void)xfi_kept_forget_all(comm); /* who asks for it does so by xfer_comm_check() */
   xfi_comm_free_registered(comm);
-  xfi_free(comm->heard);
+  xfi_free(comm->votes);
   comm->transport->ops->destroy(comm->transport);
   xfi_device_leave(comm->device, &before);
   comm->device->ops->destroy(comm->device);

@@ -19,7 +19,7 @@
 #include "object.h"
 
 /* What a rank says as a call begins. */
-typedef struct word {
+typedef struct call_vote {
   uint64_t found;         /* bit i: it keeps at i what it was given now */
   int32_t mapped;         /* 1: its memory can stay mapped */
   int32_t waits;          /* 1: for readers of the last call's plan, */
@@ -27,27 +27,27 @@ typedef struct word {
   int32_t has_messages;   /* but some of its bytes go in messages, which have an order */
   uint64_t n_turns;       /* runs of plans that it has begun, see xfi_run_take_turn() */
   int32_t status;         /* what its own checks came to */
-  xfi_commit_word commit; /* of its guess; the plan is NO_PLAN: it has none */
-} word;
+  xfi_commit_vote commit; /* of its guess; the plan is NO_PLAN: it has none */
+} call_vote;
 
 #define NO_PLAN UINT64_MAX
 
 /* What the ranks say. */
-typedef struct heard {
-  word *all;              /* [size of the comm] */
-  xfi_commit_word *words; /* likewise */
-} heard;
+typedef struct call_votes {
+  call_vote *all;           /* [size of the comm] */
+  xfi_commit_vote *commits; /* likewise */
+} call_votes;
 
 /* Room for it, which stays the comm's. */
-static xfer_status find_room(heard *room, xfer_comm *comm)
+static xfer_status find_room(call_votes *room, xfer_comm *comm)
 {
   const size_t size = (size_t)comm->transport->size;
 
-  if (comm->heard == NULL)
-    comm->heard = xfi_comm_calloc(comm->transport, size, sizeof *room->all + sizeof *room->words);
-  XFI_CHECK(comm->heard != NULL, XFER_ERR_NOMEM, "%zu ranks", size);
-  room->all = comm->heard;
-  room->words = (xfi_commit_word *)(room->all + size);
+  if (comm->votes == NULL)
+    comm->votes = xfi_comm_calloc(comm->transport, size, sizeof *room->all + sizeof *room->commits);
+  XFI_CHECK(comm->votes != NULL, XFER_ERR_NOMEM, "%zu ranks", size);
+  room->all = comm->votes;
+  room->commits = (xfi_commit_vote *)(room->all + size);
   return XFER_OK;
 }
 
@@ -136,21 +136,21 @@ static xfi_kept *find_kept(uint64_t *found, xfer_comm *comm, const xfi_one_call 
 
 /* Of the plan of the last call, if this one is the same to this rank and a second plan may take
  * turns with it. */
-static void say_of_last(word *said, const xfer_comm *comm)
+static void describe_last(call_vote *vote, const xfer_comm *comm)
 {
   for (int i = 0; i < comm->n_kept; i++) {
     const xfi_kept *k = &comm->kept[i];
 
-    if ((said->found >> i & 1) == 0 || k->used != comm->n_calls) continue;
+    if ((vote->found >> i & 1) == 0 || k->used != comm->n_calls) continue;
     if (k->other != NULL || k->is_single) continue;
-    said->waits = xfi_run_awaits_readers(k->plan);
-    said->has_room = xfi_run_fits_twice(k->plan);
-    said->has_messages = xfi_run_has_messages(k->plan);
+    vote->waits = xfi_run_awaits_readers(k->plan);
+    vote->has_room = xfi_run_fits_twice(k->plan);
+    vote->has_messages = xfi_run_has_messages(k->plan);
   }
 }
 
 /* A call may send too, and messages are told apart by their order alone. */
-static xfer_status check_turns(const word *all, int n_ranks)
+static xfer_status check_turns(const call_vote *all, int n_ranks)
 {
   int other = 0;
 
@@ -164,42 +164,42 @@ static xfer_status check_turns(const word *all, int n_ranks)
   return XFER_OK;
 }
 
-/* *said becomes what holds for all ranks, if none has failed. *begun: all have begun the commit of
+/* *vote becomes what holds for all ranks, if none has failed. *begun: all have begun the commit of
  * the guess. */
-static xfer_status settle(word *said, bool *begun, const heard *room, xfi_comm *comm,
-                          const xfi_kept *guess, xfi_deadline deadline)
+static xfer_status combine(call_vote *vote, bool *begun, const call_votes *room, xfi_comm *comm,
+                           const xfi_kept *guess, xfi_deadline deadline)
 {
-  const xfer_status mine = (xfer_status)said->status;
+  const xfer_status mine = (xfer_status)vote->status;
   xfer_status in_order;
   bool failed = false;
 
-  XFI_TRY(comm->ops->all_gather(comm, room->all, said, sizeof *said, deadline));
+  XFI_TRY(comm->ops->all_gather(comm, room->all, vote, sizeof *vote, deadline));
   *begun = guess != NULL;
   for (int r = 0; r < comm->size; r++) {
-    const word *other = &room->all[r];
+    const call_vote *other = &room->all[r];
 
-    room->words[r] = other->commit;
-    *begun = *begun && other->commit.plan == said->commit.plan;
-    said->found &= other->found;
-    said->mapped &= other->mapped;
-    said->waits |= other->waits;
-    said->has_room &= other->has_room;
-    said->has_messages |= other->has_messages;
+    room->commits[r] = other->commit;
+    *begun = *begun && other->commit.plan == vote->commit.plan;
+    vote->found &= other->found;
+    vote->mapped &= other->mapped;
+    vote->waits |= other->waits;
+    vote->has_room &= other->has_room;
+    vote->has_messages |= other->has_messages;
     failed = failed || other->status != XFER_OK;
   }
   in_order = check_turns(room->all, comm->size);
-  if (guess != NULL && (in_order != XFER_OK || !xfi_commit_leads_on(room->words, comm->size)))
-    xfi_commit_take_back(guess->plan);
+  if (guess != NULL && (in_order != XFER_OK || !xfi_commit_allows_run(room->commits, comm->size)))
+    xfi_commit_undo_send(guess->plan);
   if (failed) XFI_TRY(xfi_comm_agree(comm, mine, deadline)); /* for the text */
   /* Nobody goes on, maybe with a run, before all have taken back what they began. */
   return in_order == XFER_OK ? XFER_OK : xfi_comm_agree(comm, in_order, deadline);
 }
 
 /* The plan that all ranks keep; NULL: there is none. */
-static xfi_kept *find_agreed(xfer_comm *comm, const word *said)
+static xfi_kept *find_agreed(xfer_comm *comm, const call_vote *vote)
 {
   for (int i = 0; i < comm->n_kept; i++)
-    if ((said->found >> i & 1) != 0 && comm->kept[i].mapped == (said->mapped != 0))
+    if ((vote->found >> i & 1) != 0 && comm->kept[i].mapped == (vote->mapped != 0))
       return &comm->kept[i];
   return NULL;
 }
@@ -220,17 +220,17 @@ static xfi_kept *free_entry(xfer_comm *comm, xfer_status *mine)
 }
 
 /* Would this call wait for readers of the last one, by the same plan? */
-static bool would_wait(const xfer_comm *comm, const xfi_kept *k, const word *said)
+static bool would_wait(const xfer_comm *comm, const xfi_kept *k, const call_vote *vote)
 {
-  return k->used == comm->n_calls && said->waits != 0 && said->has_messages == 0;
+  return k->used == comm->n_calls && vote->waits != 0 && vote->has_messages == 0;
 }
 
 /* May peers be sent messages since the snapshots of other plans leave no room for its own, or is
  * there none for those of a second plan? */
-static bool lacks_room(const xfer_comm *comm, const xfi_kept *k, const word *said)
+static bool lacks_room(const xfer_comm *comm, const xfi_kept *k, const call_vote *vote)
 {
   if (k->plan->is_transient && comm->device->ops->pulls && !k->plan->uses_snapshots) return true;
-  return would_wait(comm, k, said) && said->has_room == 0;
+  return would_wait(comm, k, vote) && vote->has_room == 0;
 }
 
 /* For the snapshots of a plan, or of a second one: of those that offer, plans that no call has used
@@ -309,7 +309,7 @@ static xfer_status bind(xfer_plan *plan, const xfi_one_call *call)
 static xfer_status commit(xfer_plan *plan, const xfi_one_call *call, bool anew, xfer_status mine)
 {
   if (mine == XFER_OK) mine = bind(plan, call);
-  if (anew) xfi_commit_anew(plan);
+  if (anew) xfi_commit_invalidate(plan);
   return xfi_run_commit(plan, mine);
 }
 
@@ -354,10 +354,10 @@ xfer_status xfi_kept_call(xfer_comm *comm, xfer_status checked, const xfi_one_ca
                           xfer_stream stream)
 {
   const xfi_deadline deadline = xfi_comm_deadline(comm);
-  word said = {.mapped = call->mapped,
-               .n_turns = comm->plans.n_turns,
-               .status = checked,
-               .commit = {.plan = NO_PLAN}};
+  call_vote vote = {.mapped = call->mapped,
+                    .n_turns = comm->plans.n_turns,
+                    .status = checked,
+                    .commit = {.plan = NO_PLAN}};
   xfi_kept *guess = NULL;
   xfi_kept *k = NULL;
   xfer_plan *plan;
@@ -366,31 +366,31 @@ xfer_status xfi_kept_call(xfer_comm *comm, xfer_status checked, const xfi_one_ca
   bool is_committed = false;
   bool made_room = false;
   xfer_status mine = XFER_OK;
-  heard room;
+  call_votes room;
 
   XFI_TRY(find_room(&room, comm));
-  if (checked == XFER_OK) said.status = check(comm, stream);
-  if (said.status == XFER_OK) guess = find_kept(&said.found, comm, call);
-  say_of_last(&said, comm);
+  if (checked == XFER_OK) vote.status = check(comm, stream);
+  if (vote.status == XFER_OK) guess = find_kept(&vote.found, comm, call);
+  describe_last(&vote, comm);
   if (guess != NULL) {
-    said.commit = xfi_commit_begin(guess->plan, bind(guess->plan, call));
-    xfi_commit_send(guess->plan, &said.commit);
+    vote.commit = xfi_commit_begin(guess->plan, bind(guess->plan, call));
+    xfi_commit_send(guess->plan, &vote.commit);
   }
-  XFI_TRY(settle(&said, &begun, &room, comm->transport, guess, deadline));
-  k = begun ? guess : find_agreed(comm, &said);
-  made_room = k != NULL && lacks_room(comm, k, &said) && make_room(comm, k, &mine);
-  wants_other = begun && xfi_commit_leads_on(room.words, comm->transport->size) &&
-                would_wait(comm, k, &said) && said.has_room != 0;
+  XFI_TRY(combine(&vote, &begun, &room, comm->transport, guess, deadline));
+  k = begun ? guess : find_agreed(comm, &vote);
+  made_room = k != NULL && lacks_room(comm, k, &vote) && make_room(comm, k, &mine);
+  wants_other = begun && xfi_commit_allows_run(room.commits, comm->transport->size) &&
+                would_wait(comm, k, &vote) && vote.has_room != 0;
   if (begun && (wants_other || made_room)) {
-    xfi_commit_take_back(k->plan);
+    xfi_commit_undo_send(k->plan);
     begun = false;
-    if (mine == XFER_OK) mine = (xfer_status)said.commit.status;
+    if (mine == XFER_OK) mine = (xfer_status)vote.commit.status;
   }
   if (wants_other) XFI_TRY(make_other(&is_committed, k, comm, call));
-  if (k == NULL) XFI_TRY(make(&k, comm, call, said.mapped != 0));
+  if (k == NULL) XFI_TRY(make(&k, comm, call, vote.mapped != 0));
   plan = take_turn(k, comm);
   if (begun)
-    XFI_TRY(xfi_commit_end(plan, room.words, deadline));
+    XFI_TRY(xfi_commit_end(plan, room.commits, deadline));
   else if (!is_committed)
     XFI_TRY(commit(plan, call, made_room && !plan->uses_snapshots, mine));
   return run(plan, stream);

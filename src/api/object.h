@@ -40,7 +40,7 @@ struct xfer_comm {
   xfi_registered *registered;
   size_t n_registered;
   size_t registered_capacity;
-  void *heard;        /* room for what ranks say in xfi_kept_call(); NULL: it was never called */
+  void *votes;        /* room for what ranks say in xfi_kept_call(); NULL: it was never called */
   size_t n_plans;     /* of the caller's, who has not given them back */
   bool is_given_back; /* while it had plans; it ends with the last */
 };

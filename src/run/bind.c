@@ -139,7 +139,7 @@ static bool is_elsewhere(const xfi_bound *bound, const xfer_view *view, int elem
   return bound->n_pieces == 0 || view == NULL || xfi_bound_lies_as(bound, view, elem_bytes);
 }
 
-static bool move_bound(xfi_bound *bound, const xfer_view *view)
+static bool rebind_bound(xfi_bound *bound, const xfer_view *view)
 {
   const bool was_set = bound->is_set;
 
@@ -157,16 +157,17 @@ static bool bind_elsewhere(xfer_plan *plan, size_t tensor, const xfer_view *src_
 {
   const xfi_class *cls = xfi_plan_class(plan->moves, tensor);
   xfi_binding *b = plan->bindings[tensor];
-  bool src_moved;
+  bool src_rebound;
   bool dst_moved;
 
   if (!plan->keeps_lanes || b == NULL || xfi_run_is_staged(plan)) return false;
   if (!is_elsewhere(&b->src, src_view, cls->src->elem_bytes) ||
       !is_elsewhere(&b->dst, dst_view, cls->dst->elem_bytes))
     return false;
-  src_moved = move_bound(&b->src, src_view);
-  dst_moved = move_bound(&b->dst, dst_view);
-  if (src_moved || dst_moved) plan->state = xfi_state_after(plan->state, XFI_CALL_BIND, XFI_ENDED);
+  src_rebound = rebind_bound(&b->src, src_view);
+  dst_moved = rebind_bound(&b->dst, dst_view);
+  if (src_rebound || dst_moved)
+    plan->state = xfi_state_after(plan->state, XFI_CALL_BIND, XFI_ENDED);
   return true;
 }
 

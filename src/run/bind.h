@@ -25,8 +25,8 @@ bool xfi_rebind_is_mapped(const xfer_plan *plan);
 bool xfi_rebind_keeps(xfer_plan *plan);
 /* Give the lanes the new addresses, as far as this rank alone is concerned. */
 xfer_status xfi_rebind_local(xfer_plan *plan);
-/* The direct lane's. Collective. *moved is false, on all ranks alike, where some rank has to map
- * something. */
-xfer_status xfi_rebind_direct(xfer_plan *plan, bool *moved, xfi_deadline deadline);
+/* Likewise the direct lane, whose peers need them too. Collective. *rebound is false, on all ranks,
+ * where some rank has to map memory first. */
+xfer_status xfi_rebind_direct(xfer_plan *plan, bool *rebound, xfi_deadline deadline);
 
 #endif

@@ -10,39 +10,40 @@ xfi_deadline xfi_run_deadline(const xfer_plan *plan)
   return xfi_deadline_after((int64_t)plan->options.timeout_ms);
 }
 
-xfer_status xfi_run_hear(int *n_said, const xfer_plan *plan, xfer_status mine, bool said,
-                         xfi_deadline deadline)
+xfer_status xfi_run_count_ranks(int *n_ranks, const xfer_plan *plan, xfer_status mine, bool flag,
+                                xfi_deadline deadline)
 {
   xfer_status st = mine;
-  const unsigned char word = said;
-  unsigned char *all = xfi_comm_hear(plan->comm, &st, &word, sizeof word, deadline);
+  const unsigned char result = flag;
+  unsigned char *all = xfi_comm_hear(plan->comm, &st, &result, sizeof result, deadline);
 
-  *n_said = 0;
+  *n_ranks = 0;
   for (int r = 0; all != NULL && r < plan->comm->size; r++)
-    *n_said += all[r] != 0;
+    *n_ranks += all[r] != 0;
   xfi_free(all);
   return st;
 }
 
-xfer_status xfi_run_gather_words(bool *failed, const xfer_plan *plan, const xfi_run_word *word,
-                                 const char *does, xfi_deadline deadline)
+xfer_status xfi_run_gather_results(bool *failed, const xfer_plan *plan,
+                                   const xfi_run_result *result, const char *does,
+                                   xfi_deadline deadline)
 {
-  const xfer_status mine = (xfer_status)word->status;
+  const xfer_status mine = (xfer_status)result->status;
   xfi_comm *comm = plan->comm;
   xfer_status st = XFER_OK;
   char why[XFI_ERROR_BYTES];
 
   snprintf(why, sizeof why, "%s", xfer_last_error());
-  st = comm->ops->all_gather(comm, plan->words, word, sizeof *word, deadline);
+  st = comm->ops->all_gather(comm, plan->results, result, sizeof *result, deadline);
   if (st != XFER_OK) return mine == XFER_OK ? st : xfi_comm_untold(mine, why, st);
   if (mine != XFER_OK) xfi_set_error("%s", why);
   for (int r = 0; r < comm->size; r++) { /* before what failed, which may be for that alone */
-    *failed = *failed || plan->words[r].status != XFER_OK;
-    XFI_CHECK(plan->words[r].plan == plan->words[0].plan, XFER_ERR_MISMATCH,
+    *failed = *failed || plan->results[r].status != XFER_OK;
+    XFI_CHECK(plan->results[r].plan == plan->results[0].plan, XFER_ERR_MISMATCH,
               "rank %d %s plan %llu of the comm, rank 0 %s plan %llu: all ranks use its plans in "
               "one order",
-              r, does, (unsigned long long)plan->words[r].plan, does,
-              (unsigned long long)plan->words[0].plan);
+              r, does, (unsigned long long)plan->results[r].plan, does,
+              (unsigned long long)plan->results[0].plan);
   }
   return XFER_OK;
 }

@@ -32,15 +32,15 @@ typedef struct xfi_binding {
  * receives into. */
 enum { XFI_OF_SRC = 1, XFI_OF_DST = 2 };
 
-/* What a rank tells the others about a run when it waits for it. */
-typedef struct xfi_run_word {
+/* What a rank reports to the others about a run when it waits for it. */
+typedef struct xfi_run_result {
   uint64_t version;
   int32_t status;
   int32_t has_begun; /* 1: the run was not refused here */
   uint64_t plan;     /* xfer_plan.number */
   uint64_t turn;     /* see xfi_run_take_turn() */
   xfi_sum sum;       /* this rank's total in a verified run (verify.c) */
-} xfi_run_word;
+} xfi_run_result;
 
 typedef struct xfi_direct xfi_direct;
 typedef struct xfi_local xfi_local;
@@ -87,7 +87,7 @@ struct xfer_plan {
   bool any_sends;       /* some ranks send messages; agreed */
   bool is_sent;         /* all messages of the run have been handed to the comm */
   uint64_t n_data_ends; /* the comm's n_data_ends() when the run began */
-  xfi_run_word *words;  /* [size of the comm] memory for wait, which allocates nothing */
+  xfi_run_result *results; /* [size of the comm] memory for wait, which allocates nothing */
 
   /* What commit made: the lanes, and memory of the plan's own. */
   xfi_local *local;   /* NULL: nothing is copied within this rank */
@@ -120,15 +120,16 @@ struct xfer_plan {
 /* The deadline, by the plan's options, of a wait that starts now. */
 xfi_deadline xfi_run_deadline(const xfer_plan *plan);
 
-/* Every rank's word about the plan into plan->words; `word` has this rank's status, whose text
- * stays the last error. XFER_ERR_MISMATCH, on every rank, if ranks mean other plans; `does`: what
- * they do with them. *failed: some rank has. Collective. */
-xfer_status xfi_run_gather_words(bool *failed, const xfer_plan *plan, const xfi_run_word *word,
-                                 const char *does, xfi_deadline deadline);
-/* Count the ranks whose `said` is true, and agree on the status: if one has failed, all fail.
+/* Gather every rank's result into plan->results. `result` has this rank's status, whose text stays
+ * the last error. XFER_ERR_MISMATCH, on every rank, if ranks mean different plans; `does` is the
+ * verb of that text. *failed: some rank has failed. Collective. */
+xfer_status xfi_run_gather_results(bool *failed, const xfer_plan *plan,
+                                   const xfi_run_result *result, const char *does,
+                                   xfi_deadline deadline);
+/* Count the ranks whose `flag` is true, and agree on the status: if one has failed, all fail.
  * Collective. */
-xfer_status xfi_run_hear(int *n_said, const xfer_plan *plan, xfer_status mine, bool said,
-                         xfi_deadline deadline);
+xfer_status xfi_run_count_ranks(int *n_ranks, const xfer_plan *plan, xfer_status mine, bool flag,
+                                xfi_deadline deadline);
 
 /* How much of max_staging_bytes packed rounds may use, and likewise broadcasts: half of it if a
  * plan has both, since a rank's slots hold the larger step of either each way. */

@@ -51,47 +51,47 @@ static xfer_status commit_local(xfer_plan *plan)
   return xfi_verify_prepare(plan);
 }
 
-/* What a commit does with the lanes: keeps them, gives them new addresses, or makes them. */
-typedef enum work { LANES_STAY, LANES_MOVE, LANES_MADE } work;
+/* What a commit does with the lanes: keeps them, gives them new addresses, or builds them. */
+typedef enum work { LANES_KEEP, LANES_REBIND, LANES_REBUILD } work;
 
-/* The words of all ranks, taken together. */
-typedef struct heard {
+/* The votes of all ranks together. */
+typedef struct combined {
   int other;        /* the first rank that commits another plan than rank 0; -1: none */
   bool fails;       /* some rank has failed */
   work most;        /* the most that some rank has to do: all ranks do it */
-  bool tells;       /* some rank has to tell peers its addresses */
+  bool has_flows;   /* some rank has peers that need its addresses */
   bool has_run;     /* some rank has run */
   bool have_room;   /* every rank has room for snapshots */
   uint64_t n_turns; /* the highest of all ranks */
-} heard;
+} combined;
 
-static heard hear(const xfi_commit_word *words, int n_ranks)
+static combined combine(const xfi_commit_vote *votes, int n_ranks)
 {
-  heard all = {.other = -1, .most = LANES_STAY, .have_room = true};
+  combined all = {.other = -1, .most = LANES_KEEP, .have_room = true};
 
   for (int r = 0; r < n_ranks; r++) {
-    if (all.other < 0 && words[r].plan != words[0].plan) all.other = r;
-    if (words[r].work > all.most) all.most = (work)words[r].work;
-    all.fails = all.fails || words[r].status != XFER_OK;
-    all.tells = all.tells || words[r].tells != 0;
-    all.has_run = all.has_run || words[r].has_run != 0;
-    all.have_room = all.have_room && words[r].has_room != 0;
-    if (words[r].n_turns > all.n_turns) all.n_turns = words[r].n_turns;
+    if (all.other < 0 && votes[r].plan != votes[0].plan) all.other = r;
+    if (votes[r].work > all.most) all.most = (work)votes[r].work;
+    all.fails = all.fails || votes[r].status != XFER_OK;
+    all.has_flows = all.has_flows || votes[r].has_flows != 0;
+    all.has_run = all.has_run || votes[r].has_run != 0;
+    all.have_room = all.have_room && votes[r].has_room != 0;
+    if (votes[r].n_turns > all.n_turns) all.n_turns = votes[r].n_turns;
   }
   return all;
 }
 
 /* Fails on all ranks unless they commit the same plan and none has failed. */
-static xfer_status check_words(const xfer_plan *plan, const xfi_commit_word *words,
-                               const heard *all, xfi_deadline deadline)
+static xfer_status check_votes(const xfer_plan *plan, const xfi_commit_vote *votes,
+                               const combined *all, xfi_deadline deadline)
 {
   XFI_CHECK(all->other < 0, XFER_ERR_MISMATCH,
             "rank %d commits plan %llu of the comm and rank 0 plan %llu: all ranks use its plans "
             "in one order",
-            all->other, (unsigned long long)words[all->other].plan,
-            (unsigned long long)words[0].plan);
+            all->other, (unsigned long long)votes[all->other].plan,
+            (unsigned long long)votes[0].plan);
   if (!all->fails) return XFER_OK;
-  return xfi_comm_agree(plan->comm, words[plan->comm->rank].status, deadline); /* for the text */
+  return xfi_comm_agree(plan->comm, votes[plan->comm->rank].status, deadline); /* for the text */
 }
 
 /* Mark the ranks with which this one exchanges messages in rounds. */
@@ -112,8 +112,8 @@ static xfer_status connect_peers(xfer_plan *plan, xfer_status mine, xfi_deadline
   int n_used = 0;
 
   XFI_CHECK_DONE(peers != NULL, XFER_ERR_NOMEM, "%d ranks", comm->size);
-  XFI_TRY_DONE(xfi_run_hear(&n_used, plan, mine,
-                            mine == XFER_OK && !xfi_pipeline_is_empty(plan->pipeline), deadline));
+  XFI_TRY_DONE(xfi_run_count_ranks(
+      &n_used, plan, mine, mine == XFER_OK && !xfi_pipeline_is_empty(plan->pipeline), deadline));
   plan->any_sends = n_used > 0;
   if (n_used == 0 || comm->ops->connect == NULL) goto done;
   mark_peers(peers, plan->pipeline);
@@ -124,7 +124,7 @@ done:
   return st;
 }
 
-static xfi_near nearness(const xfi_commit_word *own, const xfi_commit_word *other)
+static xfi_near nearness(const xfi_commit_vote *own, const xfi_commit_vote *other)
 {
   if (memcmp(other->domain, own->domain, sizeof own->domain) != 0) return XFI_FAR;
   if (own->place == 0 || own->place >> 8 != other->place >> 8) return XFI_SAME_HOST;
@@ -132,7 +132,7 @@ static xfi_near nearness(const xfi_commit_word *own, const xfi_commit_word *othe
 }
 
 /* Do two processes (not threads of one) use the same GPU? */
-static bool share_gpu(const xfi_commit_word *own, const xfi_commit_word *other)
+static bool share_gpu(const xfi_commit_vote *own, const xfi_commit_vote *other)
 {
   return memcmp(other->domain, own->domain, sizeof own->domain) == 0 && own->gpu != 0 &&
          own->gpu == other->gpu && own->place >> 8 != other->place >> 8;
@@ -145,8 +145,8 @@ static xfer_status make_snapshots(xfer_plan *plan, xfer_status mine, xfi_deadlin
   int n_made = 0;
 
   if (!plan->uses_snapshots) return XFER_OK;
-  XFI_TRY(xfi_run_hear(&n_made, plan, XFER_OK,
-                       mine != XFER_OK || xfi_snapshot_create(plan) == XFER_OK, deadline));
+  XFI_TRY(xfi_run_count_ranks(&n_made, plan, XFER_OK,
+                              mine != XFER_OK || xfi_snapshot_create(plan) == XFER_OK, deadline));
   plan->uses_snapshots = n_made == plan->comm->size;
   if (!plan->uses_snapshots) xfi_snapshot_destroy(plan);
   return XFER_OK;
@@ -161,20 +161,20 @@ static void drop_unread_snapshots(xfer_plan *plan)
 }
 
 /* Lanes in the order in which they take what is left: local, direct, pipeline. */
-static xfer_status make_lanes(xfer_plan *plan, const xfi_commit_word *words, const heard *all,
+static xfer_status make_lanes(xfer_plan *plan, const xfi_commit_vote *votes, const combined *all,
                               xfi_deadline deadline)
 {
   xfi_comm *comm = plan->comm;
   xfer_status st = XFER_OK;
   xfer_status mine;
-  const xfi_commit_word *own = &words[comm->rank];
+  const xfi_commit_vote *own = &votes[comm->rank];
   xfi_near *near = xfi_comm_calloc(comm, (size_t)comm->size, sizeof *near);
 
   XFI_CHECK_DONE(near != NULL, XFER_ERR_NOMEM, "%d ranks", comm->size);
   plan->shares_gpu = false;
   for (int r = 0; r < comm->size; r++) {
-    near[r] = r == comm->rank || comm->ops->exchange == NULL ? XFI_FAR : nearness(own, &words[r]);
-    plan->shares_gpu = plan->shares_gpu || share_gpu(own, &words[r]);
+    near[r] = r == comm->rank || comm->ops->exchange == NULL ? XFI_FAR : nearness(own, &votes[r]);
+    plan->shares_gpu = plan->shares_gpu || share_gpu(own, &votes[r]);
   }
   if (all->has_run) /* before any rank drops what the last run uses, it is over on all */
     XFI_TRY_DONE(xfi_comm_agree(comm, xfi_run_end_last(plan), deadline));
@@ -183,7 +183,7 @@ static xfer_status make_lanes(xfer_plan *plan, const xfi_commit_word *words, con
   mine = commit_local(plan);
   XFI_TRY_DONE(make_snapshots(plan, mine, deadline));
   XFI_TRY_DONE(xfi_direct_create(&plan->direct, plan, near, &mine, deadline));
-  if (mine == XFER_OK) mine = xfi_snapshot_move(plan);
+  if (mine == XFER_OK) mine = xfi_snapshot_rebind(plan);
   XFI_TRY_DONE(
       xfi_comm_agree(comm, mine, deadline)); /* from here on no peer maps what this rank exported */
   if (plan->device->ops->exports_end != NULL) plan->device->ops->exports_end(plan->device);
@@ -217,7 +217,7 @@ static bool may_lie_in_others(xfer_plan *plan)
   return false;
 }
 
-void xfi_commit_anew(xfer_plan *plan)
+void xfi_commit_invalidate(xfer_plan *plan)
 {
   plan->keeps_lanes = false;
   plan->state = xfi_state_after(plan->state, XFI_CALL_BIND, XFI_ENDED);
@@ -230,73 +230,75 @@ static work find_work(xfer_plan *plan)
 
   if ((may_lie_elsewhere && xfi_rebind_is_mapped(plan)) || xfi_staging_is_lost(plan) ||
       (plan->relay != NULL && xfi_staging_is_lost(plan->relay)))
-    xfi_commit_anew(plan);
+    xfi_commit_invalidate(plan);
   if (!may_lie_elsewhere && (plan->state == XFI_COMMITTED || plan->state == XFI_REFUSED))
-    return LANES_STAY;
-  if (plan->state == XFI_TORN || !plan->keeps_lanes || !xfi_rebind_keeps(plan)) return LANES_MADE;
-  return LANES_MOVE;
+    return LANES_KEEP;
+  if (plan->state == XFI_TORN || !plan->keeps_lanes || !xfi_rebind_keeps(plan))
+    return LANES_REBUILD;
+  return LANES_REBIND;
 }
 
 /* Do what all ranks do; all->most becomes what that was in the end. */
-static xfer_status do_work(xfer_plan *plan, const xfi_commit_word *words, heard *all,
+static xfer_status do_work(xfer_plan *plan, const xfi_commit_vote *votes, combined *all,
                            xfi_deadline deadline)
 {
-  bool moved = true;
+  bool rebound = true;
 
-  if (all->most == LANES_MOVE && all->tells) XFI_TRY(xfi_rebind_direct(plan, &moved, deadline));
-  if (!moved) all->most = LANES_MADE;
-  if (all->most != LANES_MADE) return XFER_OK;
+  if (all->most == LANES_REBIND && all->has_flows)
+    XFI_TRY(xfi_rebind_direct(plan, &rebound, deadline));
+  if (!rebound) all->most = LANES_REBUILD;
+  if (all->most != LANES_REBUILD) return XFER_OK;
   plan->uses_snapshots = all->have_room;
   if (plan->asks != NULL) XFI_TRY(xfi_run_commit(plan->asks, XFER_OK));
-  XFI_TRY(make_lanes(plan, words, all, deadline));
+  XFI_TRY(make_lanes(plan, votes, all, deadline));
   if (plan->relay == NULL) return XFER_OK;
-  xfi_commit_anew(plan->relay); /* its lanes use what the plan's do */
+  xfi_commit_invalidate(plan->relay); /* its lanes use what the plan's do */
   return xfi_run_commit(plan->relay, XFER_OK);
 }
 
-xfi_commit_word xfi_commit_begin(xfer_plan *plan, xfer_status mine)
+xfi_commit_vote xfi_commit_begin(xfer_plan *plan, xfer_status mine)
 {
   const xfer_status allowed =
       mine == XFER_OK ? xfi_state_allows(plan->state, XFI_CALL_COMMIT) : mine;
-  const work own = allowed == XFER_OK ? find_work(plan) : LANES_STAY;
-  xfi_commit_word said = {.work = (uint8_t)own,
-                          .tells = plan->direct != NULL && !plan->uses_snapshots &&
-                                   xfi_direct_has_flows(plan->direct),
-                          .has_room = allowed == XFER_OK && xfi_snapshot_fits(plan),
-                          .has_run = plan->n_begun > 0 && plan->direct != NULL,
-                          .plan = plan->number,
-                          .n_turns = plan->of->n_turns,
-                          .place = plan->device->place,
-                          .gpu = plan->device->gpu};
+  const work own = allowed == XFER_OK ? find_work(plan) : LANES_KEEP;
+  xfi_commit_vote own_vote = {.work = (uint8_t)own,
+                              .has_flows = plan->direct != NULL && !plan->uses_snapshots &&
+                                           xfi_direct_has_flows(plan->direct),
+                              .has_room = allowed == XFER_OK && xfi_snapshot_fits(plan),
+                              .has_run = plan->n_begun > 0 && plan->direct != NULL,
+                              .plan = plan->number,
+                              .n_turns = plan->of->n_turns,
+                              .place = plan->device->place,
+                              .gpu = plan->device->gpu};
 
   mine = allowed;
-  if (mine == XFER_OK && own == LANES_MOVE) {
+  if (mine == XFER_OK && own == LANES_REBIND) {
     mine = xfi_rebind_local(plan);
     plan->keeps_lanes = mine == XFER_OK; /* even if ranks then turn out to commit another plan */
   }
-  said.status = mine;
-  if (own == LANES_MADE) plan->device->ops->domain(plan->device, plan->domain); /* stays so */
-  memcpy(said.domain, plan->domain, sizeof said.domain);
-  return said;
+  own_vote.status = mine;
+  if (own == LANES_REBUILD) plan->device->ops->domain(plan->device, plan->domain); /* stays so */
+  memcpy(own_vote.domain, plan->domain, sizeof own_vote.domain);
+  return own_vote;
 }
 
-void xfi_commit_send(xfer_plan *plan, const xfi_commit_word *own)
+void xfi_commit_send(xfer_plan *plan, const xfi_commit_vote *own)
 {
-  if (own->status == XFER_OK && own->work != LANES_MADE)
+  if (own->status == XFER_OK && own->work != LANES_REBUILD)
     xfi_channels_begin(&plan->pipeline->channels, plan);
 }
 
-/* True: the ranks' words lead to the run without another meeting. Then what was sent stays, since a
- * rank may have read it already; else it has to be taken back. */
-bool xfi_commit_leads_on(const xfi_commit_word *words, int n_ranks)
+/* True: the run follows without another collective call. Then what was sent stays, since a rank may
+ * have read it already; else it has to be undone. */
+bool xfi_commit_allows_run(const xfi_commit_vote *votes, int n_ranks)
 {
-  const heard all = hear(words, n_ranks);
+  const combined all = combine(votes, n_ranks);
 
-  if (all.other >= 0 || all.fails || all.most == LANES_MADE) return false;
-  return all.most == LANES_STAY || !all.tells;
+  if (all.other >= 0 || all.fails || all.most == LANES_REBUILD) return false;
+  return all.most == LANES_KEEP || !all.has_flows;
 }
 
-void xfi_commit_take_back(xfer_plan *plan)
+void xfi_commit_undo_send(xfer_plan *plan)
 {
   if (plan->pipeline != NULL) xfi_channels_undo(&plan->pipeline->channels, plan);
 }
@@ -309,18 +311,19 @@ static void conclude(xfer_plan *plan, xfer_status st)
   plan->keeps_lanes = st == XFER_OK;
 }
 
-xfer_status xfi_commit_end(xfer_plan *plan, const xfi_commit_word *words, xfi_deadline deadline)
+xfer_status xfi_commit_end(xfer_plan *plan, const xfi_commit_vote *votes, xfi_deadline deadline)
 {
-  heard all = hear(words, plan->comm->size);
-  xfer_status st = check_words(plan, words, &all, deadline);
-  const bool told = st == XFER_OK; /* all ranks know what all have to do */
+  combined all = combine(votes, plan->comm->size);
+  xfer_status st = check_votes(plan, votes, &all, deadline);
+  const bool agreed = st == XFER_OK; /* all ranks know what all have to do */
 
-  if (told) plan->of->n_turns = all.n_turns; /* a rank may have counted a run that no other tried */
-  if (told) st = do_work(plan, words, &all, deadline);
-  if (st == XFER_OK && all.most != LANES_STAY)
+  if (agreed)
+    plan->of->n_turns = all.n_turns; /* a rank may have counted a run that no other tried */
+  if (agreed) st = do_work(plan, votes, &all, deadline);
+  if (st == XFER_OK && all.most != LANES_KEEP)
     plan->mark = allocation_mark(plan); /* after what the commit itself allocated */
   conclude(plan, st);
-  if (st != XFER_OK && told && all.most != LANES_STAY) xfi_run_drop_lanes(plan);
+  if (st != XFER_OK && agreed && all.most != LANES_KEEP) xfi_run_drop_lanes(plan);
   return st;
 }
 
@@ -328,33 +331,33 @@ xfer_status xfi_run_commit(xfer_plan *plan, xfer_status mine)
 {
   const xfi_deadline deadline = xfi_run_deadline(plan);
   xfi_comm *comm = plan->comm;
-  xfi_commit_word own;
-  xfi_commit_word *words;
+  xfi_commit_vote own;
+  xfi_commit_vote *votes;
   xfer_status st = XFER_OK;
 
   XFI_CHECK(comm != NULL, XFER_ERR_STATE, "a simulated plan cannot be committed");
-  words = xfi_comm_calloc(comm, (size_t)comm->size, sizeof *words);
-  if (words == NULL) st = XFI_NO_MEMORY("%d ranks", comm->size);
+  votes = xfi_comm_calloc(comm, (size_t)comm->size, sizeof *votes);
+  if (votes == NULL) st = XFI_NO_MEMORY("%d ranks", comm->size);
   if (st == XFER_OK) {
     own = xfi_commit_begin(plan, mine);
-    st = comm->ops->all_gather(comm, words, &own, sizeof own, deadline);
+    st = comm->ops->all_gather(comm, votes, &own, sizeof own, deadline);
   }
   if (st == XFER_OK)
-    st = xfi_commit_end(plan, words, deadline);
+    st = xfi_commit_end(plan, votes, deadline);
   else
     conclude(plan, st);
-  xfi_free(words);
+  xfi_free(votes);
   return st;
 }
 
 /* All ranks release this plan: what peers of another one have mapped stays mapped. */
 static xfer_status agree_on_release(const xfer_plan *plan, xfer_status mine)
 {
-  const xfi_run_word word = {.status = mine, .plan = plan->number};
+  const xfi_run_result result = {.status = mine, .plan = plan->number};
   const xfi_deadline deadline = xfi_run_deadline(plan);
   bool failed = false;
 
-  XFI_TRY(xfi_run_gather_words(&failed, plan, &word, "releases", deadline));
+  XFI_TRY(xfi_run_gather_results(&failed, plan, &result, "releases", deadline));
   return failed ? xfi_comm_agree(plan->comm, mine, deadline) : XFER_OK;
 }
 

@@ -106,22 +106,22 @@ static xfer_status create_relay(xfer_plan *plan)
 }
 
 /* Windows in a round: of a plan's lanes, and of its relay's. */
-static void most_of(int32_t most[2], const xfi_plan *moves)
+static void count_windows(int32_t most[2], const xfi_plan *moves)
 {
   most[0] = xfi_packed_most(moves);
   most[1] = moves->relay == NULL ? 0 : xfi_packed_most(moves->relay);
 }
 
 /* They become the larger of them and what a rank says. */
-static xfer_status take_more(int32_t most[2], const int32_t said[2], int rank, bool relays)
+static xfer_status raise_most(int32_t most[2], const int32_t reported[2], int rank, bool relays)
 {
   for (int i = 0; i < 2; i++) {
-    XFI_CHECK(said[i] >= 0 && said[i] <= XFI_ROUND_MESSAGES, XFER_ERR_MISMATCH,
-              "rank %d has %d messages in a round", rank, said[i]);
-    if (said[i] > most[i]) most[i] = said[i];
+    XFI_CHECK(reported[i] >= 0 && reported[i] <= XFI_ROUND_MESSAGES, XFER_ERR_MISMATCH,
+              "rank %d has %d messages in a round", rank, reported[i]);
+    if (reported[i] > most[i]) most[i] = reported[i];
   }
-  XFI_CHECK(relays || said[1] == 0, XFER_ERR_MISMATCH, "rank %d relays %d messages in a round",
-            rank, said[1]);
+  XFI_CHECK(relays || reported[1] == 0, XFER_ERR_MISMATCH, "rank %d relays %d messages in a round",
+            rank, reported[1]);
   return XFER_OK;
 }
 
@@ -145,11 +145,11 @@ static xfer_status agree_window(xfer_plan *plan, xfer_status mine)
   int32_t most[2] = {0, 0};
   int32_t(*all)[2];
 
-  if (mine == XFER_OK) most_of(most, plan->moves);
+  if (mine == XFER_OK) count_windows(most, plan->moves);
   all = xfi_comm_hear(plan->comm, &st, most, sizeof most, xfi_run_deadline(plan));
   XFI_TRY_DONE(st);
   for (int r = 0; r < plan->comm->size; r++)
-    XFI_TRY_DONE(take_more(most, all[r], r, plan->moves->relay != NULL));
+    XFI_TRY_DONE(raise_most(most, all[r], r, plan->moves->relay != NULL));
   XFI_TRY_DONE(settle_windows(plan, most));
 done:
   xfi_free(all);
@@ -163,8 +163,8 @@ static xfer_status make_plan(xfer_plan *p, const xfer_tensor *tensors, size_t n_
 
   p->bindings = xfi_calloc(n_tensors, sizeof *p->bindings);
   XFI_CHECK(p->bindings != NULL, XFER_ERR_NOMEM, "%zu tensors", n_tensors);
-  p->words = xfi_calloc((size_t)p->comm->size, sizeof *p->words);
-  XFI_CHECK(p->words != NULL, XFER_ERR_NOMEM, "%d ranks", p->comm->size);
+  p->results = xfi_calloc((size_t)p->comm->size, sizeof *p->results);
+  XFI_CHECK(p->results != NULL, XFER_ERR_NOMEM, "%d ranks", p->comm->size);
   XFI_TRY(xfi_plan_create(&p->moves, p->comm->size, p->comm->rank, tensors, n_tensors, &options));
   XFI_TRY(xfi_run_fill_converts(p));
   return create_events(p);
@@ -325,7 +325,7 @@ xfer_status xfi_run_simulate(xfer_plan **plan, int n_ranks, int rank, const xfer
   XFI_TRY_DONE(xfi_scale_tensors_make(&scaled, tensors, n_tensors));
   XFI_TRY_DONE(xfi_plan_create(&p->moves, n_ranks, rank, scaled.at == NULL ? tensors : scaled.at,
                                n_tensors, &moves));
-  most_of(most, p->moves);
+  count_windows(most, p->moves);
   XFI_TRY_DONE(settle_windows(p, most));
 
   *plan = p;
@@ -374,7 +374,7 @@ void xfi_run_destroy(xfer_plan *plan)
   xfi_free(plan->bindings);
   xfi_free(plan->ends);
   xfi_free(plan->converts);
-  xfi_free(plan->words);
+  xfi_free(plan->results);
   if (plan->main == NULL) xfi_plan_destroy(plan->moves); /* a relay's are of its plan's */
   xfi_free(plan);
 }

@@ -24,7 +24,7 @@ struct xfi_local {
 /* *local stays NULL if there is nothing to do. */
 xfer_status xfi_local_create(xfi_local **local, const xfer_plan *plan);
 /* Give plan->local the addresses of what is bound now. */
-xfer_status xfi_local_move(xfer_plan *plan);
+xfer_status xfi_local_rebind(xfer_plan *plan);
 void xfi_local_destroy(xfi_local *local, xfi_device *device);
 /* Append the copies of the local lane to a list. */
 xfer_status xfi_local_add(xfi_copies *copies, const xfer_plan *plan);
@@ -64,7 +64,7 @@ xfer_status xfi_snapshot_create(xfer_plan *plan);
 void xfi_snapshot_destroy(xfer_plan *plan);
 uint64_t xfi_snapshot_bytes(const xfer_plan *plan);
 /* Make the copies into the snapshot, once it is known which tensors peers read, or after binds. */
-xfer_status xfi_snapshot_move(xfer_plan *plan);
+xfer_status xfi_snapshot_rebind(xfer_plan *plan);
 /* In a run: move the waits for peers that read the snapshot to a stream of its own, after all work
  * on *stream, so that the caller's stream can continue. *stream becomes that stream. */
 xfer_status xfi_snapshot_wait_apart(const xfer_plan *plan, xfer_stream *stream);

@@ -196,7 +196,7 @@ void xfi_local_destroy(xfi_local *local, xfi_device *device)
   xfi_free(local);
 }
 
-xfer_status xfi_local_move(xfer_plan *plan)
+xfer_status xfi_local_rebind(xfer_plan *plan)
 {
   const xfi_device_ops *dev = plan->device->ops;
   xfi_local *l = plan->local;

@@ -30,7 +30,7 @@ static bool keeps_broadcasts(xfer_plan *plan)
 {
   bool kept = false;
 
-  return xfi_casts_move(&kept, plan->pipeline->casts, plan) == XFER_OK && kept;
+  return xfi_casts_rebind(&kept, plan->pipeline->casts, plan) == XFER_OK && kept;
 }
 
 bool xfi_rebind_keeps(xfer_plan *plan)
@@ -63,21 +63,21 @@ xfer_status xfi_rebind_local(xfer_plan *plan)
   XFI_TRY(xfi_bindings_check(plan));
   XFI_TRY(xfi_bindings_check_disjoint(plan));
   XFI_TRY(xfi_quant_prepare(plan));
-  XFI_TRY(xfi_local_move(plan));
+  XFI_TRY(xfi_local_rebind(plan));
   XFI_TRY(xfi_verify_prepare(plan));
-  XFI_TRY(xfi_snapshot_move(plan));
-  if (plan->uses_snapshots) XFI_TRY(xfi_direct_move(plan->direct, plan));
-  return xfi_pipeline_move(plan->pipeline, plan);
+  XFI_TRY(xfi_snapshot_rebind(plan));
+  if (plan->uses_snapshots) XFI_TRY(xfi_direct_rebind(plan->direct, plan));
+  return xfi_pipeline_rebind(plan->pipeline, plan);
 }
 
-xfer_status xfi_rebind_direct(xfer_plan *plan, bool *moved, xfi_deadline deadline)
+xfer_status xfi_rebind_direct(xfer_plan *plan, bool *rebound, xfi_deadline deadline)
 {
   xfer_status mine = xfi_run_await_last(plan);
-  int n_moved = 0;
+  int n_rebound = 0;
 
-  XFI_TRY(xfi_links_move(&plan->direct->links, plan, &mine, moved, deadline));
-  if (*moved && mine == XFER_OK) mine = xfi_direct_move(plan->direct, plan);
-  XFI_TRY(xfi_run_hear(&n_moved, plan, mine, *moved, deadline));
-  *moved = n_moved == plan->comm->size;
+  XFI_TRY(xfi_links_rebind(&plan->direct->links, plan, &mine, rebound, deadline));
+  if (*rebound && mine == XFER_OK) mine = xfi_direct_rebind(plan->direct, plan);
+  XFI_TRY(xfi_run_count_ranks(&n_rebound, plan, mine, *rebound, deadline));
+  *rebound = n_rebound == plan->comm->size;
   return XFER_OK;
 }

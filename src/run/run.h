@@ -45,12 +45,12 @@ xfer_status xfi_run_bind_exchange(xfer_plan *plan, const xfer_view *sends, const
 /* Collective. `mine` is this rank's status before it: if it has failed, all ranks fail. */
 xfer_status xfi_run_commit(xfer_plan *plan, xfer_status mine);
 
-/* A commit in two halves, around an all-gather by which ranks tell each other: */
-typedef struct xfi_commit_word {
+/* A commit in two halves, around an all-gather of the ranks' votes. */
+typedef struct xfi_commit_vote {
   int32_t status;
   uint8_t work;             /* what this rank has to do: keep its lanes, change addresses, or make
                                them (see commit.c) */
-  uint8_t tells;            /* peers must be told this rank's new addresses */
+  uint8_t has_flows;        /* peers need this rank's new addresses */
   uint8_t has_room;         /* xfi_snapshot_fits() */
   uint8_t has_run;          /* it has run with the lanes that the commit may replace */
   uint64_t plan;            /* xfer_plan.number */
@@ -58,21 +58,21 @@ typedef struct xfi_commit_word {
   uint64_t place;           /* of xfi_device */
   uint64_t gpu;             /* of xfi_device */
   unsigned char domain[64]; /* of the device: equal where ranks may map each other's memory */
-} xfi_commit_word;
+} xfi_commit_vote;
 /* The first half. Local. If other ranks then turn out to commit another plan, this one needs
  * another commit. */
-xfi_commit_word xfi_commit_begin(xfer_plan *plan, xfer_status mine);
-/* Where a run follows at once, before the other ranks' words are known: begin to send, as far as
- * slots in shared memory are free. Receivers look at the slots only in the run, so if the words do
- * not lead straight to it, take back what was sent before ranks meet again. */
-void xfi_commit_send(xfer_plan *plan, const xfi_commit_word *own);
-bool xfi_commit_leads_on(const xfi_commit_word *words, int n_ranks);
-void xfi_commit_take_back(xfer_plan *plan);
+xfi_commit_vote xfi_commit_begin(xfer_plan *plan, xfer_status mine);
+/* Where a run follows at once: begin to send before the other ranks' votes are known, as far as
+ * slots in shared memory are free. Receivers read the slots only in the run, so if the votes do not
+ * lead straight to it, undo this before the next collective call. */
+void xfi_commit_send(xfer_plan *plan, const xfi_commit_vote *own);
+bool xfi_commit_allows_run(const xfi_commit_vote *votes, int n_ranks);
+void xfi_commit_undo_send(xfer_plan *plan);
 /* Make the next commit build all lanes, as after binds of other views. Local, and called on all
  * ranks. */
-void xfi_commit_anew(xfer_plan *plan);
-/* The second half. words[size of the comm] is what all ranks said. Collective. */
-xfer_status xfi_commit_end(xfer_plan *plan, const xfi_commit_word *words, xfi_deadline deadline);
+void xfi_commit_invalidate(xfer_plan *plan);
+/* The second half. votes has shape [size of the comm]. Collective. */
+xfer_status xfi_commit_end(xfer_plan *plan, const xfi_commit_vote *votes, xfi_deadline deadline);
 
 /* Numbers the run that is about to begin among the runs of the comm's plans that send messages.
  * Messages are told apart by their order alone, so ranks must run their plans in one order; waits

@@ -106,7 +106,7 @@ static xfer_status take_local(xfer_plan *plan, const bool *is_read)
   return XFER_OK;
 }
 
-xfer_status xfi_snapshot_move(xfer_plan *plan)
+xfer_status xfi_snapshot_rebind(xfer_plan *plan)
 {
   xfer_status st = XFER_OK;
   bool *is_read = NULL;

@@ -31,16 +31,16 @@ static void adjust_turns(const xfer_plan *plan)
   uint64_t *const n_turns = &plan->of->n_turns;
 
   for (int r = 0; r < plan->comm->size; r++)
-    if (plan->words[r].turn > *n_turns) *n_turns = plan->words[r].turn;
+    if (plan->results[r].turn > *n_turns) *n_turns = plan->results[r].turn;
 }
 
 static xfer_status check_turns(const xfer_plan *plan)
 {
-  const xfi_run_word *words = plan->words;
+  const xfi_run_result *results = plan->results;
   int other = 0;
 
   for (int r = 0; r < plan->comm->size; r++)
-    if (words[r].turn != words[0].turn) other = r;
+    if (results[r].turn != results[0].turn) other = r;
   XFI_CHECK(other == 0, XFER_ERR_MISMATCH,
             "rank %d began its run of plan %llu of the comm in another order than rank 0: all "
             "ranks use its plans in one order",
@@ -54,7 +54,7 @@ static void end_left_over(const xfer_plan *plan)
   int n_begun = 0;
 
   for (int r = 0; r < plan->comm->size; r++)
-    n_begun += plan->words[r].has_begun;
+    n_begun += plan->results[r].has_begun;
   if (any_sends(plan) && plan->comm->ops->refuse != NULL && n_begun > 0 &&
       n_begun < plan->comm->size)
     xfi_comm_leave(plan->comm, plan->comm->ops->abort_data);
@@ -63,17 +63,18 @@ static void end_left_over(const xfer_plan *plan)
 xfer_status xfi_run_agree(const xfer_plan *plan, xfer_status mine, xfi_deadline deadline)
 {
   xfi_comm *comm = plan->comm;
-  const xfi_run_word word = {.version = plan->run_version,
-                             .status = mine,
-                             .has_begun = plan->state == XFI_RUNNING,
-                             .plan = plan->number,
-                             .turn = plan->turn,
-                             .sum = mine == XFER_OK ? xfi_verify_mine(plan) : (xfi_sum){{0, 0}}};
+  const xfi_run_result result = {.version = plan->run_version,
+                                 .status = mine,
+                                 .has_begun = plan->state == XFI_RUNNING,
+                                 .plan = plan->number,
+                                 .turn = plan->turn,
+                                 .sum =
+                                     mine == XFER_OK ? xfi_verify_mine(plan) : (xfi_sum){{0, 0}}};
   const int last = comm->size - 1;
   bool failed = false;
   int other = 0;
 
-  XFI_TRY(xfi_run_gather_words(&failed, plan, &word, "waits for", deadline));
+  XFI_TRY(xfi_run_gather_results(&failed, plan, &result, "waits for", deadline));
   adjust_turns(plan);
   if (failed) {
     const xfer_status st = xfi_comm_agree(comm, mine, deadline);
@@ -81,11 +82,11 @@ xfer_status xfi_run_agree(const xfer_plan *plan, xfer_status mine, xfi_deadline 
     end_left_over(plan);
     return st;
   }
-  while (other < last && plan->words[other].version == plan->words[last].version)
+  while (other < last && plan->results[other].version == plan->results[last].version)
     other++;
   XFI_CHECK(other == last, XFER_ERR_MISMATCH, "rank %d ran version %llu, rank %d version %llu",
-            other, (unsigned long long)plan->words[other].version, last,
-            (unsigned long long)plan->words[last].version);
+            other, (unsigned long long)plan->results[other].version, last,
+            (unsigned long long)plan->results[last].version);
   XFI_TRY(check_turns(plan));
   return xfi_verify_outcome(plan, deadline);
 }

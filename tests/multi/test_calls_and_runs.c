@@ -30,12 +30,12 @@ static void need(int ok, const char *what)
 }
 
 /* The sender is slow to take back. */
-void __real_xfi_commit_take_back(xfer_plan *plan);
-void __wrap_xfi_commit_take_back(xfer_plan *plan);
-void __wrap_xfi_commit_take_back(xfer_plan *plan)
+void __real_xfi_commit_undo_send(xfer_plan *plan);
+void __wrap_xfi_commit_undo_send(xfer_plan *plan);
+void __wrap_xfi_commit_undo_send(xfer_plan *plan)
 {
   if (me == 0) (void)usleep(SLOW_US);
-  __real_xfi_commit_take_back(plan);
+  __real_xfi_commit_undo_send(plan);
 }
 
 /* Of each plan, and of the call. */

@@ -309,7 +309,7 @@ done:
   return st;
 }
 
-xfer_status xfi_direct_move(xfi_direct *d, const xfer_plan *plan)
+xfer_status xfi_direct_rebind(xfi_direct *d, const xfer_plan *plan)
 {
   for (int g = 0; g < d->n_groups; g++)
     XFI_TRY(make_batches(&d->groups[g], d, plan));

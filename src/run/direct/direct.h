@@ -71,8 +71,8 @@ xfer_status xfi_direct_create(xfi_direct **direct, xfer_plan *plan, const xfi_ne
 /* No run may be under way. */
 void xfi_direct_destroy(xfi_direct *direct);
 /* Gives the lane the addresses of what this rank has bound now, and of what peers have, once
- * xfi_links_move() has heard of these. */
-xfer_status xfi_direct_move(xfi_direct *direct, const xfer_plan *plan);
+ * xfi_links_rebind() has heard of these. */
+xfer_status xfi_direct_rebind(xfi_direct *direct, const xfer_plan *plan);
 /* Does a run under way read the batches? */
 bool xfi_direct_is_read(const xfi_direct *direct);
 /* Does this rank exchange anything directly, so that peers have to know its addresses? */

@@ -216,13 +216,13 @@ xfer_status xfi_links_exchange(const xfi_links *links, const xfer_plan *plan,
 xfer_status xfi_links_connect(xfi_links *links, xfer_plan *plan, uint64_t *page, xfer_status *mine,
                               xfi_deadline deadline);
 
-/* ---- link_move.c ---- */
+/* ---- link_rebind.c ---- */
 
-/* After binds that changed nothing but addresses: exchange the new places. *moved is true if all
+/* After binds that changed nothing but addresses: exchange the new places. *rebound is true if all
  * that this rank copies to and from is mapped already; if not, the links cannot be used any more.
  * Collective. */
-xfer_status xfi_links_move(xfi_links *links, xfer_plan *plan, xfer_status *mine, bool *moved,
-                           xfi_deadline deadline);
+xfer_status xfi_links_rebind(xfi_links *links, xfer_plan *plan, xfer_status *mine, bool *rebound,
+                             xfi_deadline deadline);
 
 /* ---- link_choose.c ---- */
 

@@ -184,7 +184,7 @@ done:
   return st;
 }
 
-xfer_status xfi_casts_move(bool *kept, xfi_casts *casts, const xfer_plan *plan)
+xfer_status xfi_casts_rebind(bool *kept, xfi_casts *casts, const xfer_plan *plan)
 {
   xfer_status st = XFER_OK;
   xfi_copies scratch = {NULL, 0, 0};

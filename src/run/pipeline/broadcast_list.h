@@ -35,7 +35,7 @@ uint64_t xfi_casts_window(const xfer_plan *plan);
 xfer_status xfi_casts_create(xfi_casts **casts, const xfer_plan *plan);
 /* After binds at other addresses: *kept is false if some part that is broadcast in place is no
  * longer one run here. */
-xfer_status xfi_casts_move(bool *kept, xfi_casts *casts, const xfer_plan *plan);
+xfer_status xfi_casts_rebind(bool *kept, xfi_casts *casts, const xfer_plan *plan);
 /* The list alone, with nothing in place. Not collective. */
 xfer_status xfi_casts_list(xfi_casts **casts, const xfer_plan *plan);
 void xfi_casts_free(xfi_casts *casts);

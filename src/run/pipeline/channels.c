@@ -274,7 +274,7 @@ xfer_status xfi_channels_create(xfi_channels *c, const xfer_plan *plan)
   return fill(c, plan);
 }
 
-xfer_status xfi_channels_move(xfi_channels *c, const xfer_plan *plan)
+xfer_status xfi_channels_rebind(xfi_channels *c, const xfer_plan *plan)
 {
   if (c->in_pieces) return fill(c, plan);
   for (size_t i = 0; i < c->all.n; i++)

@@ -24,7 +24,7 @@ typedef struct xfi_channels {
 /* `channels` is all zero before, and is to be destroyed whatever this returns. */
 xfer_status xfi_channels_create(xfi_channels *channels, const xfer_plan *plan);
 /* After binds at other addresses. */
-xfer_status xfi_channels_move(xfi_channels *channels, const xfer_plan *plan);
+xfer_status xfi_channels_rebind(xfi_channels *channels, const xfer_plan *plan);
 void xfi_channels_destroy(xfi_channels *channels);
 /* Adds the bytes that this rank sends, and the bytes of slots. For a plan that is not committed,
  * the most that they can be. */

@@ -38,7 +38,7 @@ static xfer_status join_staging(xfi_pipeline *p, xfer_plan *plan)
   for (xfer_plan *q = plan->of->first; q != NULL; q = q->next) {
     if (q == plan || q->pipeline->slots == NULL) continue; /* lost before */
     q->pipeline->slots = plan->of->slots.at;
-    if (xfi_pipeline_move(q->pipeline, q) != XFER_OK) q->pipeline->slots = NULL;
+    if (xfi_pipeline_rebind(q->pipeline, q) != XFER_OK) q->pipeline->slots = NULL;
   }
   return XFER_OK;
 }
@@ -67,9 +67,9 @@ done:
   return st;
 }
 
-xfer_status xfi_pipeline_move(xfi_pipeline *p, const xfer_plan *plan)
+xfer_status xfi_pipeline_rebind(xfi_pipeline *p, const xfer_plan *plan)
 {
-  XFI_TRY(xfi_channels_move(&p->channels, plan));
+  XFI_TRY(xfi_channels_rebind(&p->channels, plan));
   if (p->n_steps == 0) return XFER_OK;
   xfi_steps_clear(p);
   return make_steps(p, plan);

@@ -12,7 +12,7 @@
  * the ranks agree on the result in the caller. */
 xfer_status xfi_pipeline_create(xfi_pipeline **pipeline, xfer_plan *plan);
 /* After binds at other addresses, or when the slots have moved. */
-xfer_status xfi_pipeline_move(xfi_pipeline *pipeline, const xfer_plan *plan);
+xfer_status xfi_pipeline_rebind(xfi_pipeline *pipeline, const xfer_plan *plan);
 void xfi_pipeline_destroy(xfi_pipeline *pipeline, xfer_plan *plan);
 /* How much staging memory a plan that is not committed would need if nothing went directly or in
  * place. */

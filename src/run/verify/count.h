@@ -65,7 +65,7 @@ void xfi_verify_drop(xfer_plan *plan);
 xfer_status xfi_verify_start(const xfer_plan *plan, xfer_stream stream);
 /* This rank's total, once the run has ended on it. */
 xfi_sum xfi_verify_mine(const xfer_plan *plan);
-/* Do the totals of all ranks, in plan->words, add up to 0? If not, explains it. Collective. */
+/* Do the totals of all ranks, in plan->results, add up to 0? If not, explains it. Collective. */
 xfer_status xfi_verify_outcome(const xfer_plan *plan, xfi_deadline deadline);
 
 /* The sum over tensors, each with a weight of its own, so that errors in two do not cancel out. */

@@ -30,11 +30,11 @@ static xfer_status check_kind(const xfer_plan *plan)
   return XFER_OK;
 }
 
-/* What a rank says of a count; of no other gathering's size. */
-typedef struct count_word {
+/* What a rank counts. No other gathered struct has this size. */
+typedef struct count_vote {
   uint32_t what;
   uint32_t plan; /* its number */
-} count_word;
+} count_vote;
 
 static const char *name_of(uint32_t what)
 {
@@ -45,9 +45,9 @@ static const char *name_of(uint32_t what)
 /* What each rank's count came to, if all counted the same. */
 static xfer_status agree_on_count(const xfer_plan *plan, xfi_count what, xfer_status mine)
 {
-  const count_word word = {(uint32_t)what, (uint32_t)plan->number};
+  const count_vote vote = {(uint32_t)what, (uint32_t)plan->number};
   xfer_status st = mine;
-  count_word *all = xfi_comm_hear(plan->comm, &st, &word, sizeof word, xfi_run_deadline(plan));
+  count_vote *all = xfi_comm_hear(plan->comm, &st, &vote, sizeof vote, xfi_run_deadline(plan));
 
   XFI_TRY_DONE(st);
   for (int r = 0; r < plan->comm->size; r++)

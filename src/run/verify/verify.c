@@ -1,6 +1,6 @@
 /*
  * Verified runs: behind its copies a run counts what sources and destinations hold, and the ranks'
- * words of it have the totals. And what to say where something is wrong: bisections over tensors
+ * results have the totals. And what to say where something is wrong: bisections over tensors
  * and over the dims of one, each step a sum of all ranks.
  */
 #include "count.h"
@@ -61,7 +61,7 @@ xfer_status xfi_verify_outcome(const xfer_plan *plan, xfi_deadline deadline)
 
   if (plan->verify == NULL) return XFER_OK;
   for (int r = 0; r < plan->comm->size; r++)
-    xfi_sum_add(&total, plan->words[r].sum);
+    xfi_sum_add(&total, plan->results[r].sum);
   if (xfi_sum_is_zero(total)) return XFER_OK;
   return xfi_verify_explain(plan, sums_of(plan), XFI_COUNT_RUN, deadline);
 }

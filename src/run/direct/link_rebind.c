@@ -33,7 +33,7 @@ done:
 }
 
 /* False: what we copy to or from is not all mapped. */
-static bool move_link(xfi_link *link)
+static bool rebind_link(xfi_link *link)
 {
   if (!xfi_link_read_places(link)) return false;
   if (xfi_pushes(link->send_by) && !xfi_link_is_mapped(link, false)) return false;
@@ -42,8 +42,8 @@ static bool move_link(xfi_link *link)
   return true;
 }
 
-xfer_status xfi_links_move(xfi_links *links, xfer_plan *plan, xfer_status *mine, bool *moved,
-                           xfi_deadline deadline)
+xfer_status xfi_links_rebind(xfi_links *links, xfer_plan *plan, xfer_status *mine, bool *rebound,
+                             xfi_deadline deadline)
 {
   for (size_t i = 0; i < links->n; i++) {
     xfi_link *link = &links->at[i];
@@ -57,13 +57,13 @@ xfer_status xfi_links_move(xfi_links *links, xfer_plan *plan, xfer_status *mine,
     if (n_said > 0 && *mine == XFER_OK) *mine = xfi_link_tell(link, plan);
   }
   XFI_TRY(xfi_links_exchange(links, plan, deadline));
-  *moved = *mine == XFER_OK;
-  for (size_t i = 0; i < links->n && *moved; i++) {
+  *rebound = *mine == XFER_OK;
+  for (size_t i = 0; i < links->n && *rebound; i++) {
     xfi_link *link = &links->at[i];
 
-    if (xfi_link_halves_used(link) != 0) *moved = move_link(link);
-    if (*moved) *mine = unmap_unused(link, plan->device);
-    *moved = *moved && *mine == XFER_OK;
+    if (xfi_link_halves_used(link) != 0) *rebound = rebind_link(link);
+    if (*rebound) *mine = unmap_unused(link, plan->device);
+    *rebound = *rebound && *mine == XFER_OK;
   }
   return XFER_OK;
 }
