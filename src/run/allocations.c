@@ -6,8 +6,8 @@
 #include "error.h"
 #include "vec.h"
 
-static xfer_status note_allocation(xfer_plan *plan, size_t *capacity, const void *pointer,
-                                   size_t n_bytes)
+static xfer_status add_allocation(xfer_plan *plan, size_t *capacity, const void *pointer,
+                                  size_t n_bytes)
 {
   xfi_allocation found;
 
@@ -34,7 +34,7 @@ static int by_base(const void *a, const void *b)
 }
 
 /* Those of one view of tensor t. */
-static xfer_status note_view(xfer_plan *plan, size_t *capacity, size_t t, const xfi_bound *b)
+static xfer_status add_view(xfer_plan *plan, size_t *capacity, size_t t, const xfi_bound *b)
 {
   const bool source = b == &plan->bindings[t]->src;
   const xfi_class *cls = xfi_plan_class(plan->moves, t);
@@ -42,14 +42,14 @@ static xfer_status note_view(xfer_plan *plan, size_t *capacity, size_t t, const 
   xfer_status st = XFER_OK;
 
   for (int64_t p = 0; b->is_set && p < b->n_pieces && st == XFER_OK; p++)
-    st = note_allocation(plan, capacity, xfi_bound_piece(b, p), xfi_bound_reach(b, p, elem_bytes));
+    st = add_allocation(plan, capacity, xfi_bound_piece(b, p), xfi_bound_reach(b, p, elem_bytes));
   if (st != XFER_OK)
     xfi_set_error("tensor \"%.100s\", %s view: %s", plan->moves->tensors[t].name,
                   source ? "source" : "destination", xfer_last_error());
   return st;
 }
 
-xfer_status xfi_run_note_allocations(xfer_plan *plan)
+xfer_status xfi_run_list_allocations(xfer_plan *plan)
 {
   size_t capacity = 0;
   size_t n = 0; /* the last one kept */
@@ -59,9 +59,9 @@ xfer_status xfi_run_note_allocations(xfer_plan *plan)
   plan->n_allocations = 0;
   for (size_t t = 0; t < plan->moves->n_tensors; t++) {
     if (plan->bindings[t] == NULL) continue;
-    XFI_TRY(note_view(plan, &capacity, t, &plan->bindings[t]->src));
-    XFI_TRY(note_view(plan, &capacity, t, &plan->bindings[t]->dst));
-    XFI_TRY(note_view(plan, &capacity, t, &plan->bindings[t]->staged));
+    XFI_TRY(add_view(plan, &capacity, t, &plan->bindings[t]->src));
+    XFI_TRY(add_view(plan, &capacity, t, &plan->bindings[t]->dst));
+    XFI_TRY(add_view(plan, &capacity, t, &plan->bindings[t]->staged));
   }
   if (plan->n_allocations == 0) return XFER_OK;
   xfi_sort(plan->allocations, plan->n_allocations, sizeof *plan->allocations, by_base);
@@ -107,16 +107,16 @@ static bool mark_view(bool *used, const xfer_plan *plan, const xfi_bound *b, int
   return true;
 }
 
-static bool mark_views(bool *used, const xfer_plan *plan, int halves)
+static bool mark_views(bool *used, const xfer_plan *plan, int sides)
 {
   for (size_t t = 0; t < plan->moves->n_tensors; t++) {
     const xfi_class *cls = xfi_plan_class(plan->moves, t);
     const xfi_binding *b = plan->bindings[t];
 
     if (b == NULL) continue;
-    if ((halves & XFI_OF_SRC) != 0 && !mark_view(used, plan, &b->src, cls->src->elem_bytes))
+    if ((sides & XFI_SIDE_SRC) != 0 && !mark_view(used, plan, &b->src, cls->src->elem_bytes))
       return false;
-    if ((halves & XFI_OF_DST) == 0) continue;
+    if ((sides & XFI_SIDE_DST) == 0) continue;
     if (!mark_view(used, plan, &b->dst, cls->dst->elem_bytes) ||
         !mark_view(used, plan, &b->staged, cls->dst->elem_bytes))
       return false;
@@ -124,20 +124,20 @@ static bool mark_views(bool *used, const xfer_plan *plan, int halves)
   return true;
 }
 
-bool xfi_run_knows(const xfer_plan *plan, int halves)
+bool xfi_run_covers(const xfer_plan *plan, int sides)
 {
-  return mark_views(NULL, plan, halves);
+  return mark_views(NULL, plan, sides);
 }
 
-bool xfi_run_keep_bound(xfer_plan *plan)
+bool xfi_run_prune_allocations(xfer_plan *plan)
 {
   const size_t n = plan->n_allocations;
   bool *used = xfi_calloc(n, sizeof *used);
-  const bool knows = used != NULL && mark_views(used, plan, XFI_OF_SRC | XFI_OF_DST);
+  const bool covered = used != NULL && mark_views(used, plan, XFI_SIDE_SRC | XFI_SIDE_DST);
 
-  if (knows) plan->n_allocations = 0;
-  for (size_t i = 0; i < n && knows; i++)
+  if (covered) plan->n_allocations = 0;
+  for (size_t i = 0; i < n && covered; i++)
     if (used[i]) plan->allocations[plan->n_allocations++] = plan->allocations[i];
   xfi_free(used);
-  return knows;
+  return covered;
 }

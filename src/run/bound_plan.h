@@ -28,9 +28,9 @@ typedef struct xfi_binding {
   xfi_misbound *bad;  /* why the last bind failed; NULL: it did not */
 } xfi_binding;
 
-/* The two kinds of memory that a rank binds, as bits of a set: what it sends from, and what it
- * receives into. */
-enum { XFI_OF_SRC = 1, XFI_OF_DST = 2 };
+/* The two sides of what a rank binds, as bits of a set: the memory that it sends from, and the
+ * memory that it receives into. */
+enum { XFI_SIDE_SRC = 1, XFI_SIDE_DST = 2 };
 
 /* What a rank reports to the others about a run when it waits for it. */
 typedef struct xfi_run_result {
@@ -144,17 +144,17 @@ static inline size_t xfi_slot_aligned(uint64_t n_bytes)
   return (size_t)((n_bytes + XFI_SLOT_ALIGN - 1) / XFI_SLOT_ALIGN * XFI_SLOT_ALIGN);
 }
 
-/* Look up the allocations that bound memory lies in, each once, for the steps of a commit that
- * follow. Fails if copies cannot use some of that memory. */
-xfer_status xfi_run_note_allocations(xfer_plan *plan);
+/* Fill plan->allocations: what bound memory lies in, each allocation once. Fails if copies cannot
+ * use some of that memory. */
+xfer_status xfi_run_list_allocations(xfer_plan *plan);
 
-/* Does all bound memory of these kinds (XFI_OF_*) lie in allocations of plan->allocations? */
-bool xfi_run_knows(const xfer_plan *plan, int halves);
+/* Does all bound memory of these sides (XFI_SIDE_*) lie in plan->allocations? */
+bool xfi_run_covers(const xfer_plan *plan, int sides);
 
-/* Take allocations in which no bound memory lies any more out of plan->allocations. False, and the
- * list stays as it is: some bound memory lies in no allocation of the list, or there is no memory
- * for the search. */
-bool xfi_run_keep_bound(xfer_plan *plan);
+/* Remove the allocations in which no bound memory lies any more from plan->allocations. False, and
+ * the list stays as it is: some bound memory lies in none of them, or the search is out of memory.
+ */
+bool xfi_run_prune_allocations(xfer_plan *plan);
 
 /* The first of plan->allocations that no longer exists; NULL: all do. */
 const xfi_allocation *xfi_run_find_changed(const xfer_plan *plan);

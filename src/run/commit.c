@@ -44,7 +44,7 @@ static xfer_status commit_local(xfer_plan *plan)
     XFI_TRY(xfi_bindings_check(plan));
     XFI_TRY(xfi_bindings_check_disjoint(plan));
     XFI_TRY(xfi_staged_create(plan));
-    XFI_TRY(xfi_run_note_allocations(plan));
+    XFI_TRY(xfi_run_list_allocations(plan));
   }
   XFI_TRY(xfi_quant_prepare(plan));
   XFI_TRY(xfi_local_create(&plan->local, plan));

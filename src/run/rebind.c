@@ -1,7 +1,7 @@
 /*
  * Commit after binds that changed nothing but addresses: the lanes stay, with their flags, slots,
- * streams and mappings, and get the new addresses. What is each rank's own is done before the ranks
- * agree, so that they do so once; only the direct lane's peers are told anything.
+ * streams and mappings, and get the new addresses. Each rank does its local part before the ranks
+ * agree, so that they agree once; only the direct lane sends its peers anything.
  */
 #include "bind.h"
 #include "broadcast_list.h"
@@ -13,19 +13,19 @@
 #include "quant.h"
 #include "steps.h"
 
-/* XFI_OF_*: of what is bound, what peers know the places of. */
-static int lent(const xfer_plan *plan)
+/* XFI_SIDE_*: the sides of bound memory whose addresses peers know. */
+static int exported(const xfer_plan *plan)
 {
-  if (plan->direct == NULL) return XFI_OF_SRC | XFI_OF_DST;
-  return plan->uses_snapshots ? 0 : xfi_direct_lends(plan->direct);
+  if (plan->direct == NULL) return XFI_SIDE_SRC | XFI_SIDE_DST;
+  return plan->uses_snapshots ? 0 : xfi_direct_sides_exported(plan->direct);
 }
 
 bool xfi_rebind_is_mapped(const xfer_plan *plan)
 {
-  return lent(plan) != 0;
+  return exported(plan) != 0;
 }
 
-/* What is broadcast in place was settled by all ranks. */
+/* All ranks agreed at commit on what is broadcast in place. */
 static bool keeps_broadcasts(xfer_plan *plan)
 {
   bool kept = false;
@@ -35,19 +35,19 @@ static bool keeps_broadcasts(xfer_plan *plan)
 
 bool xfi_rebind_keeps(xfer_plan *plan)
 {
-  const int halves = lent(plan);
+  const int sides = exported(plan);
   const bool none = plan->n_allocations == 0;
 
   if (xfi_run_is_staged(plan) || plan->relay != NULL || !keeps_broadcasts(plan)) return false;
-  if (halves == 0) return xfi_run_note_allocations(plan) == XFER_OK;
-  if (!none && xfi_run_keep_bound(plan)) return true; /* and nothing is asked */
-  /* If there are none, the device cannot tell them apart, and reaches them all; or none is left of
-   * what passed. */
-  if (halves == (XFI_OF_SRC | XFI_OF_DST)) return none;
-  return (none || xfi_run_knows(plan, halves)) && xfi_run_note_allocations(plan) == XFER_OK;
+  if (sides == 0) return xfi_run_list_allocations(plan) == XFER_OK;
+  if (!none && xfi_run_prune_allocations(plan)) return true; /* without a query of the device */
+  /* Without allocations the device cannot tell them apart and reaches all memory, or nothing that
+   * was listed is bound any more. */
+  if (sides == (XFI_SIDE_SRC | XFI_SIDE_DST)) return none;
+  return (none || xfi_run_covers(plan, sides)) && xfi_run_list_allocations(plan) == XFER_OK;
 }
 
-/* Does a run under way read what its lanes are written in? */
+/* Does a run in flight still read the memory that describes its lanes? */
 static bool is_read(const xfer_plan *plan)
 {
   return plan->quant != NULL || plan->verify != NULL ||

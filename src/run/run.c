@@ -460,7 +460,7 @@ static void unbind_sources(xfer_plan *plan)
   for (size_t t = 0; t < plan->moves->n_tensors; t++)
     if (plan->bindings[t] != NULL && !xfi_quant_source(plan->quant, t, &scales))
       plan->bindings[t]->src.is_set = false;
-  (void)xfi_run_keep_bound(plan); /* its memory may be freed, which is then no change */
+  (void)xfi_run_prune_allocations(plan); /* its memory may be freed, which is then no change */
   plan->state = xfi_state_after(plan->state, XFI_CALL_BIND, XFI_ENDED);
 }
 

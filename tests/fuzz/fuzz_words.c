@@ -36,7 +36,7 @@ static void read_layout(const unsigned char *bytes, size_t n_bytes)
 
 static void read_link(unsigned char *bytes, size_t n_bytes)
 {
-  xfi_link link = {.rank = 1, .heard = {bytes, n_bytes, 0}};
+  xfi_link link = {.rank = 1, .recv_buffer = {bytes, n_bytes, 0}};
   const xfer_status st = xfi_link_read(&link);
 
   if (st != XFER_OK && xfer_last_error()[0] == '\0') abort();

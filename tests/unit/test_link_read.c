@@ -20,7 +20,7 @@ typedef struct told {
   xfi_mem_handle page;
   int32_t ranks[2];
   struct {
-    uint64_t n_bytes, halves;
+    uint64_t n_bytes, sides;
   } remote;
   uint64_t back;
   xfi_bound bound;
@@ -45,7 +45,7 @@ static told good(void)
   t.bound.only = of_the_peer;
   t.bound.blocks = (xfi_blocks *)(void *)of_the_peer;
   t.remote.n_bytes = 64;
-  t.remote.halves = XFI_OF_DST;
+  t.remote.sides = XFI_SIDE_DST;
   t.place[1] = 16;
   return t;
 }
@@ -63,7 +63,7 @@ static void release(xfi_link *link)
 
 static xfer_status read_told(told t, size_t n_bytes)
 {
-  xfi_link link = {.rank = 3, .heard = {(unsigned char *)&t, n_bytes, 0}};
+  xfi_link link = {.rank = 3, .recv_buffer = {(unsigned char *)&t, n_bytes, 0}};
   const xfer_status st = xfi_link_read(&link);
 
   if (st == XFER_OK) {
@@ -74,7 +74,7 @@ static xfer_status read_told(told t, size_t n_bytes)
       assert_int_equal(link.their_ranks[i].at[0], t.ranks[i]);
     }
     assert_int_equal(link.remotes[0].n_bytes, 64);
-    assert_int_equal(link.remotes[0].halves, XFI_OF_DST);
+    assert_int_equal(link.remotes[0].sides, XFI_SIDE_DST);
     assert_null(link.bounds[0].pieces);
     assert_null(link.bounds[0].only);
     assert_null(link.bounds[0].blocks);
@@ -161,7 +161,7 @@ static told_twice twice(uint64_t back)
 static void test_a_bound_is_like_one_before_it(void **state)
 {
   told_twice t = twice(1);
-  xfi_link link = {.rank = 3, .heard = {(unsigned char *)&t, sizeof t, 0}};
+  xfi_link link = {.rank = 3, .recv_buffer = {(unsigned char *)&t, sizeof t, 0}};
 
   (void)state;
   assert_int_equal(xfi_link_read(&link), XFER_OK);
@@ -173,7 +173,7 @@ static void test_a_bound_is_like_one_before_it(void **state)
   release(&link);
 
   t = twice(2);
-  link = (xfi_link){.rank = 3, .heard = {(unsigned char *)&t, sizeof t, 0}};
+  link = (xfi_link){.rank = 3, .recv_buffer = {(unsigned char *)&t, sizeof t, 0}};
   assert_int_equal(xfi_link_read(&link), XFER_ERR_MISMATCH);
   release(&link);
 }

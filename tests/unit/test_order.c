@@ -315,7 +315,7 @@ static void test_whoever_sends_and_receives_counts_as_its_own_peer(void **state)
 
     assert_int_equal(xfi_run_simulate(&plan, N_HOST, r, tensors, n, &options), XFER_OK);
     assert_int_equal(xfi_links_list(&links, plan, near), XFER_OK);
-    assert_int_equal(xfi_links_note_ranks(&links, plan), XFER_OK);
+    assert_int_equal(xfi_links_list_ranks(&links, plan), XFER_OK);
     for (int send = 0; send < 2; send++)
       check_ranks(&links.ranks[send], with[r]);
     xfi_links_destroy(&links, NULL);

@@ -38,7 +38,7 @@ static xfer_status add_flow(xfi_copies *parts, const xfer_plan *plan, const xfi_
 /* ---- groups ---- */
 
 /* Does this rank copy anything over the link in that direction? */
-static bool link_goes(const xfi_link *link, int way)
+static bool link_copies(const xfi_link *link, int way)
 {
   return way == XFI_PUSH ? xfi_pushes(link->send_by) : xfi_pulls(link->recv_by);
 }
@@ -179,7 +179,7 @@ static xfer_status list_groups(xfi_direct *d, int way, bool one)
 
   if (visits == NULL) return XFI_NO_MEMORY("%zu peers", d->links.n);
   for (size_t i = 0; i < d->links.n; i++)
-    if (link_goes(&d->links.at[i], way))
+    if (link_copies(&d->links.at[i], way))
       visits[n++] =
           (xfi_visit){d->links.at[i].rank, &d->links.at[i].their_ranks[sends], &d->links.at[i], 0};
   visits[n] = (xfi_visit){d->rank, &d->links.ranks[sends], NULL, 0};
@@ -202,7 +202,7 @@ static xfer_status make_groups(xfi_direct *d, const xfer_plan *plan)
 
   for (size_t i = 0; i < d->links.n; i++)
     for (int way = XFI_PUSH; way <= XFI_PULL; way++) {
-      if (!link_goes(&d->links.at[i], way)) continue;
+      if (!link_copies(&d->links.at[i], way)) continue;
       d->bytes += way_bytes(&d->links.at[i], plan, way);
       n++;
     }
@@ -298,7 +298,7 @@ xfer_status xfi_direct_create(xfi_direct **direct, xfer_plan *plan, const xfi_ne
   d->tells_at_deadline = plan->is_kept;
   d->watch.alarm.ring = xfi_direct_ring;
   XFI_TRY_DONE(xfi_links_list(&d->links, plan, near));
-  if (*mine == XFER_OK) *mine = xfi_links_note_ranks(&d->links, plan);
+  if (*mine == XFER_OK) *mine = xfi_links_list_ranks(&d->links, plan);
   if (*mine == XFER_OK) *mine = make_room(d, plan->moves->n_ranks);
   XFI_TRY_DONE(xfi_links_connect(&d->links, plan, d->page, mine, deadline));
   if (*mine == XFER_OK) *mine = prepare(d, plan);
@@ -336,13 +336,13 @@ bool xfi_direct_has_flows(const xfi_direct *d)
   return false;
 }
 
-int xfi_direct_lends(const xfi_direct *d)
+int xfi_direct_sides_exported(const xfi_direct *d)
 {
-  int halves = 0;
+  int sides = 0;
 
   for (size_t i = 0; i < d->links.n; i++)
-    halves |= xfi_link_halves_lent(&d->links.at[i]);
-  return halves;
+    sides |= xfi_link_sides_exported(&d->links.at[i]);
+  return sides;
 }
 
 bool xfi_direct_drop_sources(xfi_direct *d)

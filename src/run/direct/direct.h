@@ -71,14 +71,14 @@ xfer_status xfi_direct_create(xfi_direct **direct, xfer_plan *plan, const xfi_ne
 /* No run may be under way. */
 void xfi_direct_destroy(xfi_direct *direct);
 /* Gives the lane the addresses of what this rank has bound now, and of what peers have, once
- * xfi_links_rebind() has heard of these. */
+ * xfi_links_rebind() has exchanged these. */
 xfer_status xfi_direct_rebind(xfi_direct *direct, const xfer_plan *plan);
 /* Does a run under way read the batches? */
 bool xfi_direct_is_read(const xfi_direct *direct);
 /* Does this rank exchange anything directly, so that peers have to know its addresses? */
 bool xfi_direct_has_flows(const xfi_direct *direct);
-/* XFI_OF_*: which kinds of this rank's bound memory some peer has mapped. */
-int xfi_direct_lends(const xfi_direct *direct);
+/* XFI_SIDE_*: which sides of this rank's bound memory some peer has mapped. */
+int xfi_direct_sides_exported(const xfi_direct *direct);
 /* Unmap peers' sources, which nothing reads any more. True: some were mapped, and the lane cannot
  * be used again. */
 bool xfi_direct_drop_sources(xfi_direct *direct);

@@ -18,7 +18,7 @@ enum { MUCH_PART = 16 };
 /* xfi_link.send or recv: the peer's index if this plan may carry anything directly, else
  * XFI_NO_FLOW.
  */
-static size_t wanted(const xfer_plan *plan, const xfi_move_list *list, size_t peer)
+static size_t flow_index(const xfer_plan *plan, const xfi_move_list *list, size_t peer)
 {
   const uint32_t lane = plan->options.lane;
   /* No peer may keep bound memory mapped, and data can go in messages. */
@@ -64,9 +64,9 @@ static bool has_flows(const xfi_links *links, bool send)
 /* Fill links->ranks[send]. A rank that both sends and receives counts as its own peer, even if it
  * keeps nothing: so ranks that exchange with the same peers and with each other have equal lists.
  */
-static xfer_status note_ranks(xfi_links *links, const xfer_plan *plan, bool send)
+static xfer_status list_ranks(xfi_links *links, const xfer_plan *plan, bool send)
 {
-  const bool goes_round = has_flows(links, true) && has_flows(links, false);
+  const bool both_ways = has_flows(links, true) && has_flows(links, false);
   const uint64_t kept = plan->moves->self_bytes;
   xfi_ranks *ranks = &links->ranks[send];
   uint64_t most = kept;
@@ -81,7 +81,7 @@ static xfer_status note_ranks(xfi_links *links, const xfer_plan *plan, bool send
   for (size_t i = 0; i < links->n; i++)
     if (flow_bytes(&links->at[i], plan, send) > most / MUCH_PART)
       ranks->at[ranks->n++] = links->at[i].rank;
-  if (goes_round || kept > most / MUCH_PART) ranks->at[ranks->n++] = plan->moves->rank;
+  if (both_ways || kept > most / MUCH_PART) ranks->at[ranks->n++] = plan->moves->rank;
   xfi_sort(ranks->at, ranks->n, sizeof *ranks->at, by_rank);
   return XFER_OK;
 }
@@ -97,14 +97,14 @@ xfer_status xfi_links_list(xfi_links *links, xfer_plan *plan, const xfi_near *ne
     const int rank = (m->rank + distance) % m->n_ranks;
     const size_t send = xfi_run_find_peer(&m->sends, rank);
     const size_t recv = xfi_run_find_peer(&m->recvs, rank);
-    const bool meets = near[rank] == XFI_SAME_DEVICE ||
-                       xfi_run_n_broadcast(plan) > 0 || /* in which all take part */
-                       send < m->sends.n_peers || recv < m->recvs.n_peers;
+    const bool is_linked = near[rank] == XFI_SAME_DEVICE ||
+                           xfi_run_n_broadcast(plan) > 0 || /* in which all take part */
+                           send < m->sends.n_peers || recv < m->recvs.n_peers;
 
-    if (near[rank] == XFI_FAR || !meets) continue;
+    if (near[rank] == XFI_FAR || !is_linked) continue;
     links->at[links->n] = (xfi_link){.rank = rank,
-                                     .send = wanted(plan, &m->sends, send),
-                                     .recv = wanted(plan, &m->recvs, recv),
+                                     .send = flow_index(plan, &m->sends, send),
+                                     .recv = flow_index(plan, &m->recvs, recv),
                                      .near = near[rank],
                                      .of = links};
     count_flows(&links->counts, &links->at[links->n++]);
@@ -112,10 +112,10 @@ xfer_status xfi_links_list(xfi_links *links, xfer_plan *plan, const xfi_near *ne
   return XFER_OK;
 }
 
-xfer_status xfi_links_note_ranks(xfi_links *links, const xfer_plan *plan)
+xfer_status xfi_links_list_ranks(xfi_links *links, const xfer_plan *plan)
 {
-  XFI_TRY(note_ranks(links, plan, false));
-  return note_ranks(links, plan, true);
+  XFI_TRY(list_ranks(links, plan, false));
+  return list_ranks(links, plan, true);
 }
 
 /* ---- the peer's memory ---- */
@@ -158,8 +158,8 @@ bool xfi_link_drop_sources(xfi_link *link, xfi_device *device)
   for (size_t r = 0; r < link->n_remotes; r++) {
     xfi_remote *remote = &link->remotes[r];
 
-    if ((remote->halves & XFI_OF_SRC) == 0) continue;
-    if ((remote->halves & xfi_link_halves_used(link) & XFI_OF_DST) != 0) continue;
+    if ((remote->sides & XFI_SIDE_SRC) == 0) continue;
+    if ((remote->sides & xfi_link_sides_used(link) & XFI_SIDE_DST) != 0) continue;
     any = any || remote->mapped != NULL;
     xfi_remote_unmap(remote, device);
   }
@@ -179,12 +179,12 @@ void xfi_links_destroy(xfi_links *links, xfi_device *device)
       xfi_bound_clear(&link->bounds[b]);
     xfi_free(link->their_ranks[0].at);
     xfi_free(link->their_ranks[1].at);
-    xfi_free(link->told);
+    xfi_free(link->advertised);
     xfi_free(link->remotes);
     xfi_free(link->bounds);
     xfi_free(link->places);
-    xfi_bytes_free(&link->said);
-    xfi_bytes_free(&link->heard);
+    xfi_bytes_free(&link->send_buffer);
+    xfi_bytes_free(&link->recv_buffer);
   }
   xfi_free(links->ranks[0].at);
   xfi_free(links->ranks[1].at);

@@ -1,6 +1,6 @@
 /*
- * Links: what two ranks that may map each other's memory tell each other at commit, and the
- * mappings that result.
+ * Links: what two ranks that may map each other's memory exchange at commit, and the mappings that
+ * result.
  */
 #ifndef XFI_LINK_H
 #define XFI_LINK_H
@@ -14,20 +14,20 @@ enum { XFI_WHY_BYTES = 160, XFI_WAY_BYTES = XFI_WHY_BYTES + 64 };
 /* In place of an index: nothing goes in that direction. */
 #define XFI_NO_FLOW SIZE_MAX
 
-/* An allocation of this rank that the peer was told of. */
-typedef struct xfi_told {
+/* An allocation of this rank that was advertised to the peer. */
+typedef struct xfi_advertised {
   xfi_allocation at;
-  int halves; /* XFI_OF_*: which bound memory lies in it */
-} xfi_told;
+  int sides; /* XFI_SIDE_*: which bound memory lies in it */
+} xfi_advertised;
 
-/* An allocation that the peer told us of. */
+/* An allocation that the peer advertised. */
 typedef struct xfi_remote {
   uint64_t n_bytes;
-  int halves;          /* XFI_OF_*: which of the peer's bound memory lies in it */
+  int sides;           /* XFI_SIDE_*: which of the peer's bound memory lies in it */
   xfi_mapping *mapped; /* NULL: not mapped here */
 } xfi_remote;
 
-/* What one end of a link tells the other: what it was able to map. */
+/* What one end of a link was able to map, sent to the other. */
 typedef struct xfi_verdict {
   unsigned char failed;
   unsigned char can_push;
@@ -95,22 +95,22 @@ typedef struct xfi_link {
   xfi_flow_counts their_counts; /* the peer's xfi_links.counts */
   xfi_ranks their_ranks[2];     /* the peer's xfi_links.ranks */
 
-  /* What we tell the peer of our memory: the allocations, the first of which holds our page, and
-   * how many places our pieces have, those of what we send first. */
-  xfi_told *told; /* [n_told] */
-  size_t n_told;
-  size_t told_capacity;
+  /* What we advertised of our memory: the allocations, the first of which holds our page, and how
+   * many places our pieces have, those of what we send first. */
+  xfi_advertised *advertised; /* [n_told] */
+  size_t n_advertised;
+  size_t advertised_capacity;
   size_t n_own_places;
   size_t n_own_src_places;
 
   /* During a commit: the message to the peer and that from it, and what each end could map. */
-  xfi_bytes said;
-  xfi_bytes heard;
+  xfi_bytes send_buffer;
+  xfi_bytes recv_buffer;
   xfi_verdict ours;
   xfi_verdict theirs;
   char way[XFI_WAY_BYTES]; /* why nobody copies a flow directly, for reports */
 
-  /* What the peer told us of its memory. */
+  /* What the peer advertised of its memory. */
   xfi_remote *remotes; /* [n_remotes] allocations; the first holds its page, */
   size_t n_remotes;
   xfi_mem_handle page_handle; /* which has this handle, */
@@ -146,29 +146,29 @@ static inline bool xfi_pulls(xfi_by by)
   return (by & XFI_BY_PULL) != 0;
 }
 
-/* Which kinds (XFI_OF_*) of the other end's memory an end accesses: destinations if it pushes what
- * goes out, sources if it pulls what comes in. `out` and `in` are who copies these. */
-static inline int xfi_halves_copied(xfi_by out, xfi_by in)
+/* Which sides (XFI_SIDE_*) of the other end's memory an end accesses: destinations if it pushes
+ * what goes out, sources if it pulls what comes in. `out` and `in` are who copies these. */
+static inline int xfi_sides_copied(xfi_by out, xfi_by in)
 {
-  return (xfi_pushes(out) ? XFI_OF_DST : 0) | (xfi_pulls(in) ? XFI_OF_SRC : 0);
+  return (xfi_pushes(out) ? XFI_SIDE_DST : 0) | (xfi_pulls(in) ? XFI_SIDE_SRC : 0);
 }
 
 /* What we access of the peer's memory, and the peer of ours. */
-static inline int xfi_link_halves_used(const xfi_link *link)
+static inline int xfi_link_sides_used(const xfi_link *link)
 {
-  return xfi_halves_copied(link->send_by, link->recv_by);
+  return xfi_sides_copied(link->send_by, link->recv_by);
 }
 
-static inline int xfi_link_halves_lent(const xfi_link *link)
+static inline int xfi_link_sides_exported(const xfi_link *link)
 {
-  return xfi_halves_copied(link->recv_by, link->send_by);
+  return xfi_sides_copied(link->recv_by, link->send_by);
 }
 
-/* Make a link to each peer that is near enough and with which this rank exchanges anything, in
- * whatever lane: links over which nothing is copied still tell of failures. near: [n_ranks]. */
+/* Make a link to each peer that is near enough and with which this rank exchanges anything, in any
+ * lane: links over which nothing is copied still carry news of failures. near: [n_ranks]. */
 xfer_status xfi_links_list(xfi_links *links, xfer_plan *plan, const xfi_near *near);
 /* Fill links->ranks. */
-xfer_status xfi_links_note_ranks(xfi_links *links, const xfer_plan *plan);
+xfer_status xfi_links_list_ranks(xfi_links *links, const xfer_plan *plan);
 /* The link to the peer at an index of the plan's sends.peers or recvs.peers; NULL: none. */
 const xfi_link *xfi_links_find(const xfi_links *links, bool send, size_t peer);
 /* Are all the peer's sources, or all its destinations, mapped? */
@@ -208,7 +208,7 @@ bool xfi_walk_next(xfi_walk *walk, xfer_status *st);
 
 /* Make room for a message of n bytes. */
 xfer_status xfi_link_make_room(xfi_bytes *bytes, const xfer_plan *plan, size_t n);
-/* Send each link's `said` and receive its `heard`; empty ones are left out. */
+/* Send each link's send_buffer and receive its recv_buffer; empty ones are skipped. */
 xfer_status xfi_links_exchange(const xfi_links *links, const xfer_plan *plan,
                                xfi_deadline deadline);
 /* Exchange descriptions, map memory, and decide who copies what. `page` is this rank's page of
@@ -226,9 +226,9 @@ xfer_status xfi_links_rebind(xfi_links *links, xfer_plan *plan, xfer_status *min
 
 /* ---- link_choose.c ---- */
 
-/* In how many allocations of ours, and of the peer's, these kinds of memory (XFI_OF_*) lie. */
-size_t xfi_link_n_told(const xfi_link *link, int halves);
-size_t xfi_link_n_remotes(const xfi_link *link, int halves);
+/* In how many allocations of ours, and of the peer's, these sides (XFI_SIDE_*) lie. */
+size_t xfi_link_n_advertised(const xfi_link *link, int sides);
+size_t xfi_link_n_remotes(const xfi_link *link, int sides);
 /* Choose who copies what: sets send_by and recv_by. */
 xfer_status xfi_link_choose(xfi_link *link, const xfer_plan *plan);
 /* If both ends copy a part: does the sender push the present move? */
@@ -236,11 +236,12 @@ bool xfi_walk_is_pushed(const xfi_walk *walk);
 
 /* ---- link_describe.c ---- */
 
-/* Write to `said` what the peer must know of our memory: allocations, views and places. */
+/* Write to send_buffer what the peer must know of our memory: allocations, views and places. */
 xfer_status xfi_link_describe(xfi_link *link, const xfer_plan *plan, const uint64_t *page);
-/* Write to `said` only the places of pieces that the peer copies from or to. There is room. */
-xfer_status xfi_link_tell(xfi_link *link, const xfer_plan *plan);
-/* Read the peer's description from `heard`; xfi_link_resolve() then makes addresses of it. */
+/* Write to send_buffer, which has room, only the places of pieces that the peer copies from or to.
+ */
+xfer_status xfi_link_describe_places(xfi_link *link, const xfer_plan *plan);
+/* Read the peer's description from recv_buffer; xfi_link_resolve() then makes addresses of it. */
 xfer_status xfi_link_read(xfi_link *link);
 /* Read the places of pieces that we copy from or to. False: some lie in memory that the peer never
  * described. */

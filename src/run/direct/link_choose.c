@@ -103,26 +103,26 @@ bool xfi_walk_is_pushed(const xfi_walk *w)
   return r.both < NARROW_ROW_BYTES;
 }
 
-size_t xfi_link_n_told(const xfi_link *link, int halves)
+size_t xfi_link_n_advertised(const xfi_link *link, int sides)
 {
   size_t n = 0;
 
-  for (size_t i = 0; i < link->n_told; i++)
-    n += (link->told[i].halves & halves) != 0;
+  for (size_t i = 0; i < link->n_advertised; i++)
+    n += (link->advertised[i].sides & sides) != 0;
   return n;
 }
 
-size_t xfi_link_n_remotes(const xfi_link *link, int halves)
+size_t xfi_link_n_remotes(const xfi_link *link, int sides)
 {
   size_t n = 0;
 
-  for (size_t i = 0; halves != 0 && i < link->n_remotes; i++) /* else it may not be read */
-    n += (link->remotes[i].halves & halves) != 0;
+  for (size_t i = 0; sides != 0 && i < link->n_remotes; i++) /* else it may not be read */
+    n += (link->remotes[i].sides & sides) != 0;
   return n;
 }
 
 /* Fills link->pushed_bytes, of what had better be pushed, and link->only_push, in one direction. */
-static xfer_status look_at_moves(const xfer_plan *plan, xfi_link *link, bool send)
+static xfer_status measure_moves(const xfer_plan *plan, xfi_link *link, bool send)
 {
   const bool pulls = plan->device->ops->pulls;
   xfer_status st = XFER_OK;
@@ -137,14 +137,14 @@ static xfer_status look_at_moves(const xfer_plan *plan, xfi_link *link, bool sen
   return st;
 }
 
-/* After look_at_moves(). */
+/* Called after measure_moves(). */
 static xfi_by choose(const xfer_plan *plan, const xfi_link *link, bool send, uint64_t n_bytes)
 {
   /* In how many allocations source and destination lie. */
   const size_t n_src =
-      send ? xfi_link_n_told(link, XFI_OF_SRC) : xfi_link_n_remotes(link, XFI_OF_SRC);
+      send ? xfi_link_n_advertised(link, XFI_SIDE_SRC) : xfi_link_n_remotes(link, XFI_SIDE_SRC);
   const size_t n_dst =
-      send ? xfi_link_n_remotes(link, XFI_OF_DST) : xfi_link_n_told(link, XFI_OF_DST);
+      send ? xfi_link_n_remotes(link, XFI_SIDE_DST) : xfi_link_n_advertised(link, XFI_SIDE_DST);
 
   if (link->only_push[send] || xfi_run_is_fresh(plan)) return XFI_BY_PUSH;
   if (!plan->device->ops->pulls) return n_dst <= n_src ? XFI_BY_PUSH : XFI_BY_PULL;
@@ -163,7 +163,7 @@ static xfer_status choose_flow(xfi_by *by, const xfer_plan *plan, xfi_link *link
     *by = XFI_BY_PULL;
     return XFER_OK;
   }
-  XFI_TRY(look_at_moves(plan, link, send));
+  XFI_TRY(measure_moves(plan, link, send));
   *by = choose(plan, link, send, xfi_run_flow_bytes(plan, send, &list->peers[index]));
   return XFER_OK;
 }

@@ -1,9 +1,9 @@
 /*
- * What the two ends of a link tell each other, once each way: a head, with whom else they exchange
- * much, allocations, and bounds. Of a bound: how far back one like it was told, 0 and the bound
- * itself where none was; its pieces as (allocation, offset); and by boxes also what each box is.
- * And later, when pieces lie elsewhere in the same allocations: all of (allocation, offset), in
- * that order.
+ * The messages of a link. A description goes each way once: a head, the ranks with which this rank
+ * exchanges much, the allocations, and the bounds. A bound is written as the distance back to an
+ * earlier one of the same form, or 0 and the form itself; then its pieces as (allocation, offset),
+ * and for boxes what each box is. Later, when pieces lie elsewhere in the same allocations, only
+ * all (allocation, offset) are sent, in the same order.
  */
 #include <string.h>
 
@@ -23,15 +23,15 @@ typedef struct head {
   xfi_mem_handle page;
 } head;
 
-typedef struct told_allocation {
+typedef struct allocation_record {
   uint64_t n_bytes;
-  uint64_t halves;
-} told_allocation;
+  uint64_t sides;
+} allocation_record;
 
-/* ---- what we tell a peer ---- */
+/* ---- writing ---- */
 
-/* How far back is looked for a bound like the next one: layers are alike, and in a layer few
- * tensors differ. */
+/* How many bounds back an earlier one of the same form is searched for: layers are alike, and in a
+ * layer few tensors differ. */
 enum { LIKE = 16 };
 
 typedef struct blob {
@@ -40,23 +40,24 @@ typedef struct blob {
   xfi_link *link;
   const xfi_bound *last[LIKE]; /* bound i is last[i % LIKE] */
   uint64_t n_bounds;
-  uint32_t *of_plan; /* [n_allocations] of the plan: 1 + the index in `told`; 0: it was not told */
-  bool is_told;      /* the peer has the description: only where pieces are is put */
+  uint32_t *of_plan; /* [n_allocations of the plan] 1 + the index in advertised; 0: not in it */
+  bool places_only;  /* the peer has the description: write only the places of pieces */
 } blob;
 
-static xfer_status tell(blob *b, uint32_t *index, const xfi_allocation *at)
+static xfer_status advertise(blob *b, uint32_t *index, const xfi_allocation *at)
 {
   xfi_link *link = b->link;
 
-  XFI_TRY(XFI_PUSH(link->told, link->n_told, link->told_capacity, (xfi_told){*at, 0}));
-  *index = (uint32_t)link->n_told;
+  XFI_TRY(XFI_PUSH(link->advertised, link->n_advertised, link->advertised_capacity,
+                   (xfi_advertised){*at, 0}));
+  *index = (uint32_t)link->n_advertised;
   return XFER_OK;
 }
 
-/* 1 + the index of what bytes lie in, which is told if it was not. That may be more than the peer
- * was described: it finds so. Of what the plan does not know, pages and all of a host, there are
- * few. */
-static xfer_status find_told(blob *b, uint32_t *index, const void *pointer, size_t n_bytes)
+/* 1 + the index of the allocation that the bytes lie in, which is added if it is new. After the
+ * first description the peer notices an index that it does not have. Few allocations are not the
+ * plan's: pages, and all memory of a host. */
+static xfer_status find_advertised(blob *b, uint32_t *index, const void *pointer, size_t n_bytes)
 {
   const xfi_allocation *at = xfi_run_allocation(b->plan, pointer, n_bytes);
   const xfi_link *link = b->link;
@@ -67,30 +68,30 @@ static xfer_status find_told(blob *b, uint32_t *index, const void *pointer, size
   if (at == NULL) {
     XFI_TRY(b->plan->device->ops->find_allocation(b->plan->device, pointer, n_bytes, &found));
     at = &found;
-    for (none = (uint32_t)link->n_told; none > 0; none--)
-      if (link->told[none - 1].at.base == at->base &&
-          link->told[none - 1].at.n_bytes == at->n_bytes)
+    for (none = (uint32_t)link->n_advertised; none > 0; none--)
+      if (link->advertised[none - 1].at.base == at->base &&
+          link->advertised[none - 1].at.n_bytes == at->n_bytes)
         break;
   }
-  if (*seen == 0) XFI_TRY(tell(b, seen, at));
+  if (*seen == 0) XFI_TRY(advertise(b, seen, at));
   *index = *seen;
   return XFER_OK;
 }
 
-static xfer_status put_place(blob *b, const void *pointer, size_t n_bytes, int half)
+static xfer_status put_place(blob *b, const void *pointer, size_t n_bytes, int side)
 {
   uint32_t index;
-  xfi_told *t;
+  xfi_advertised *t;
 
-  XFI_TRY(find_told(b, &index, pointer, n_bytes));
-  t = &b->link->told[index - 1];
-  t->halves |= half;
+  XFI_TRY(find_advertised(b, &index, pointer, n_bytes));
+  t = &b->link->advertised[index - 1];
+  t->sides |= side;
   const uint64_t place[2] = {index - 1,
                              (uint64_t)((const char *)pointer - (const char *)t->at.base)};
   return xfi_bytes_put(&b->bytes, place, sizeof place);
 }
 
-/* 0: none is like it. Boxes are told anew. */
+/* 0: none has the same form. Boxes are always written out. */
 static uint64_t how_far_back(const blob *b, const xfi_bound *bound)
 {
   for (uint64_t back = 1; back <= LIKE && back <= b->n_bounds && bound->boxes == NULL; back++)
@@ -109,24 +110,24 @@ static xfer_status put_form(blob *b, const xfi_bound *bound)
   return xfi_bytes_put(&b->bytes, bound, sizeof *bound); /* addresses mean nothing there */
 }
 
-static xfer_status put_bound(blob *b, const xfi_bound *bound, int elem_bytes, int half)
+static xfer_status put_bound(blob *b, const xfi_bound *bound, int elem_bytes, int side)
 {
-  if (!b->is_told) XFI_TRY(put_form(b, bound));
+  if (!b->places_only) XFI_TRY(put_form(b, bound));
   for (int64_t i = 0; i < bound->n_pieces; i++)
-    XFI_TRY(put_place(b, xfi_bound_piece(bound, i), xfi_bound_reach(bound, i, elem_bytes), half));
-  if (!b->is_told && bound->boxes != NULL)
+    XFI_TRY(put_place(b, xfi_bound_piece(bound, i), xfi_bound_reach(bound, i, elem_bytes), side));
+  if (!b->places_only && bound->boxes != NULL)
     XFI_TRY(xfi_bytes_put(&b->bytes, bound->boxes, (size_t)bound->n_pieces * sizeof *bound->boxes));
   return XFER_OK;
 }
 
 /* The bounds of a flow's tensors, each once, in the order of its moves. */
-static xfer_status put_flow(blob *b, const xfi_move_list *list, size_t peer, int half)
+static xfer_status put_flow(blob *b, const xfi_move_list *list, size_t peer, int side)
 {
   const xfer_plan *plan = b->plan;
   uint32_t last = UINT32_MAX;
 
   if (peer == XFI_NO_FLOW) return XFER_OK;
-  if (!b->is_told) /* as if each tensor had one piece and one move, and were like another */
+  if (!b->places_only) /* as if each tensor had one piece and one move, and were like another */
     XFI_TRY(xfi_vec_reserve(
         &b->bytes.at, &b->bytes.capacity,
         b->bytes.n + list->peers[peer].n * (sizeof(uint64_t) + sizeof *b->link->places), 1));
@@ -137,8 +138,8 @@ static xfer_status put_flow(blob *b, const xfi_move_list *list, size_t peer, int
     if (tensor == last || xfi_run_broadcasts(plan, cls)) continue;
     last = tensor;
     XFI_TRY(put_bound(
-        b, half == XFI_OF_SRC ? xfi_run_exported_src(plan, tensor) : xfi_run_dst(plan, tensor),
-        (half == XFI_OF_SRC ? cls->src : cls->dst)->elem_bytes, half));
+        b, side == XFI_SIDE_SRC ? xfi_run_exported_src(plan, tensor) : xfi_run_dst(plan, tensor),
+        (side == XFI_SIDE_SRC ? cls->src : cls->dst)->elem_bytes, side));
   }
   return XFER_OK;
 }
@@ -150,11 +151,11 @@ static xfer_status begin_blob(blob *b, const xfer_plan *plan)
   b->plan = plan;
   b->of_plan = xfi_calloc(owner->n_allocations, sizeof *b->of_plan);
   if (b->of_plan == NULL) return XFI_NO_MEMORY("%zu allocations", owner->n_allocations);
-  for (size_t i = 0; i < b->link->n_told; i++) {
-    const xfi_allocation *told = &b->link->told[i].at;
-    const xfi_allocation *at = xfi_run_allocation(plan, told->base, told->n_bytes);
+  for (size_t i = 0; i < b->link->n_advertised; i++) {
+    const xfi_allocation *advertised = &b->link->advertised[i].at;
+    const xfi_allocation *at = xfi_run_allocation(plan, advertised->base, advertised->n_bytes);
 
-    if (at != NULL && at->base == told->base && at->n_bytes == told->n_bytes)
+    if (at != NULL && at->base == advertised->base && at->n_bytes == advertised->n_bytes)
       b->of_plan[at - owner->allocations] = (uint32_t)i + 1;
   }
   return XFER_OK;
@@ -169,51 +170,54 @@ xfer_status xfi_link_describe(xfi_link *link, const xfer_plan *plan, const uint6
   uint32_t first;
 
   XFI_TRY_DONE(begin_blob(&b, plan));
-  XFI_TRY_DONE(find_told(&b, &first, page, sizeof *page));
-  h.page_offset = (uint64_t)((const char *)page - (const char *)link->told->at.base);
-  XFI_TRY_DONE(plan->device->ops->mem_export(plan->device, link->told->at, &h.page));
-  XFI_TRY_DONE(put_flow(&b, &plan->moves->sends, link->send, XFI_OF_SRC));
+  XFI_TRY_DONE(find_advertised(&b, &first, page, sizeof *page));
+  h.page_offset = (uint64_t)((const char *)page - (const char *)link->advertised->at.base);
+  XFI_TRY_DONE(plan->device->ops->mem_export(plan->device, link->advertised->at, &h.page));
+  XFI_TRY_DONE(put_flow(&b, &plan->moves->sends, link->send, XFI_SIDE_SRC));
   h.n_src_bounds = b.n_bounds;
   link->n_own_src_places = link->n_own_places;
-  XFI_TRY_DONE(put_flow(&b, &plan->moves->recvs, link->recv, XFI_OF_DST));
+  XFI_TRY_DONE(put_flow(&b, &plan->moves->recvs, link->recv, XFI_SIDE_DST));
   h.n_bounds = b.n_bounds;
-  h.n_allocations = link->n_told;
+  h.n_allocations = link->n_advertised;
   h.counts = link->of->counts;
   for (int send = 0; send < 2; send++)
     h.n_ranks[send] = link->of->ranks[send].n;
-  XFI_TRY_DONE(xfi_bytes_put(&link->said, &h, sizeof h));
+  XFI_TRY_DONE(xfi_bytes_put(&link->send_buffer, &h, sizeof h));
   for (int send = 0; send < 2; send++)
-    XFI_TRY_DONE(xfi_bytes_put(&link->said, link->of->ranks[send].at,
+    XFI_TRY_DONE(xfi_bytes_put(&link->send_buffer, link->of->ranks[send].at,
                                link->of->ranks[send].n * sizeof *link->of->ranks[send].at));
-  for (size_t i = 0; i < link->n_told; i++) {
-    const told_allocation told = {link->told[i].at.n_bytes, (uint64_t)link->told[i].halves};
+  for (size_t i = 0; i < link->n_advertised; i++) {
+    const allocation_record advertised = {link->advertised[i].at.n_bytes,
+                                          (uint64_t)link->advertised[i].sides};
 
-    XFI_TRY_DONE(xfi_bytes_put(&link->said, &told, sizeof told));
+    XFI_TRY_DONE(xfi_bytes_put(&link->send_buffer, &advertised, sizeof advertised));
   }
-  XFI_TRY_DONE(xfi_bytes_put(&link->said, b.bytes.at, b.bytes.n));
+  XFI_TRY_DONE(xfi_bytes_put(&link->send_buffer, b.bytes.at, b.bytes.n));
 done:
   xfi_bytes_free(&b.bytes);
   xfi_free(b.of_plan);
   return st;
 }
 
-xfer_status xfi_link_tell(xfi_link *link, const xfer_plan *plan)
+xfer_status xfi_link_describe_places(xfi_link *link, const xfer_plan *plan)
 {
   xfer_status st = XFER_OK;
-  const int lent = xfi_link_halves_lent(link);
-  blob b = {.link = link, .bytes = {link->said.at, 0, link->said.capacity}, .is_told = true};
+  const int exported = xfi_link_sides_exported(link);
+  blob b = {.link = link,
+            .bytes = {link->send_buffer.at, 0, link->send_buffer.capacity},
+            .places_only = true};
 
   XFI_TRY_DONE(begin_blob(&b, plan));
-  if ((lent & XFI_OF_SRC) != 0)
-    XFI_TRY_DONE(put_flow(&b, &plan->moves->sends, link->send, XFI_OF_SRC));
-  if ((lent & XFI_OF_DST) != 0)
-    XFI_TRY_DONE(put_flow(&b, &plan->moves->recvs, link->recv, XFI_OF_DST));
+  if ((exported & XFI_SIDE_SRC) != 0)
+    XFI_TRY_DONE(put_flow(&b, &plan->moves->sends, link->send, XFI_SIDE_SRC));
+  if ((exported & XFI_SIDE_DST) != 0)
+    XFI_TRY_DONE(put_flow(&b, &plan->moves->recvs, link->recv, XFI_SIDE_DST));
 done:
   xfi_free(b.of_plan);
   return st;
 }
 
-/* ---- what a peer tells us ---- */
+/* ---- reading ---- */
 
 /* The next place; false: it cannot be. */
 static bool read_place(xfi_link *link, xfi_reader *r, size_t i)
@@ -226,11 +230,11 @@ static bool read_place(xfi_link *link, xfi_reader *r, size_t i)
 
 bool xfi_link_read_places(xfi_link *link)
 {
-  const int used = xfi_link_halves_used(link);
-  xfi_reader r = {link->heard.at, link->heard.n, false};
+  const int used = xfi_link_sides_used(link);
+  xfi_reader r = {link->recv_buffer.at, link->recv_buffer.n, false};
 
   for (size_t i = 0; i < link->n_places; i++)
-    if ((used & (i < link->n_src_places ? XFI_OF_SRC : XFI_OF_DST)) != 0 &&
+    if ((used & (i < link->n_src_places ? XFI_SIDE_SRC : XFI_SIDE_DST)) != 0 &&
         !read_place(link, &r, i))
       return false;
   return true;
@@ -242,48 +246,50 @@ static xfer_status malformed(const xfi_link *link)
 }
 
 /* Has each index of the dim that is in pieces its piece? */
-static bool has_pieces(const xfi_bound *told)
+static bool has_pieces(const xfi_bound *advertised)
 {
-  const int d = told->piece_dim;
+  const int d = advertised->piece_dim;
 
-  if (d < 0 || d >= XFER_MAX_DIMS || told->n_pieces < 1 || told->piece_length < 1) return false;
-  return told->shape[d] < 1 || (told->shape[d] - 1) / told->piece_length < told->n_pieces;
+  if (d < 0 || d >= XFER_MAX_DIMS || advertised->n_pieces < 1 || advertised->piece_length < 1)
+    return false;
+  return advertised->shape[d] < 1 ||
+         (advertised->shape[d] - 1) / advertised->piece_length < advertised->n_pieces;
 }
 
 static xfer_status read_bound(xfi_link *link, xfi_reader *r, size_t i)
 {
   xfi_bound *b = &link->bounds[i];
-  xfi_bound told;
+  xfi_bound advertised;
   uint64_t back;
 
   xfi_reader_take(r, &back, sizeof back);
   if (back > i || (back > 0 && b[-(ptrdiff_t)back].boxes != NULL)) return malformed(link);
   if (back > 0)
-    told = b[-(ptrdiff_t)back];
+    advertised = b[-(ptrdiff_t)back];
   else
-    xfi_reader_take(r, &told, sizeof told);
-  if (r->failed || !has_pieces(&told) || (uint64_t)told.n_pieces > r->n_left)
+    xfi_reader_take(r, &advertised, sizeof advertised);
+  if (r->failed || !has_pieces(&advertised) || (uint64_t)advertised.n_pieces > r->n_left)
     return malformed(link);
-  *b = told;
+  *b = advertised;
   b->is_set = true;
   b->n_dims = XFER_MAX_DIMS;
   b->only = NULL; /* see xfi_link_resolve() */
   b->pieces = NULL;
   b->boxes = NULL;
   b->blocks = NULL;
-  if (told.n_pieces > 1) {
-    b->pieces = xfi_calloc((size_t)told.n_pieces, sizeof *b->pieces);
+  if (advertised.n_pieces > 1) {
+    b->pieces = xfi_calloc((size_t)advertised.n_pieces, sizeof *b->pieces);
     XFI_CHECK(b->pieces != NULL, XFER_ERR_NOMEM, "%lld pieces", (long long)b->n_pieces);
   }
   XFI_TRY(xfi_vec_reserve(&link->places, &link->places_capacity,
-                          link->n_places + (size_t)told.n_pieces, sizeof *link->places));
+                          link->n_places + (size_t)advertised.n_pieces, sizeof *link->places));
   for (int64_t p = 0; p < b->n_pieces; p++, link->n_places++)
     if (!read_place(link, r, link->n_places)) return malformed(link);
   if (i < link->n_src_bounds) link->n_src_places = link->n_places;
-  if (told.boxes == NULL) return XFER_OK;
-  b->boxes = xfi_calloc((size_t)told.n_pieces, sizeof *b->boxes);
+  if (advertised.boxes == NULL) return XFER_OK;
+  b->boxes = xfi_calloc((size_t)advertised.n_pieces, sizeof *b->boxes);
   XFI_CHECK(b->boxes != NULL, XFER_ERR_NOMEM, "%lld boxes", (long long)b->n_pieces);
-  xfi_reader_take(r, b->boxes, (size_t)told.n_pieces * sizeof *b->boxes);
+  xfi_reader_take(r, b->boxes, (size_t)advertised.n_pieces * sizeof *b->boxes);
   if (r->failed) return malformed(link);
   return XFER_OK;
 }
@@ -300,7 +306,7 @@ static xfer_status read_ranks(xfi_ranks *ranks, const xfi_link *link, xfi_reader
 
 xfer_status xfi_link_read(xfi_link *link)
 {
-  xfi_reader r = {link->heard.at, link->heard.n, false};
+  xfi_reader r = {link->recv_buffer.at, link->recv_buffer.n, false};
   head h;
 
   xfi_reader_take(&r, &h, sizeof h);
@@ -320,10 +326,11 @@ xfer_status xfi_link_read(xfi_link *link)
   link->n_bounds = h.n_bounds;
   link->n_src_bounds = h.n_src_bounds;
   for (size_t i = 0; i < link->n_remotes; i++) {
-    told_allocation told;
+    allocation_record advertised;
 
-    xfi_reader_take(&r, &told, sizeof told);
-    link->remotes[i] = (xfi_remote){.n_bytes = told.n_bytes, .halves = (int)(told.halves & 3)};
+    xfi_reader_take(&r, &advertised, sizeof advertised);
+    link->remotes[i] =
+        (xfi_remote){.n_bytes = advertised.n_bytes, .sides = (int)(advertised.sides & 3)};
   }
   if (h.page_offset >= link->remotes->n_bytes) return malformed(link);
   for (size_t i = 0; i < link->n_bounds; i++)

@@ -1,11 +1,11 @@
 /*
- * Making links: tell each other what our halves look like, decide who copies, and map what that
- * takes. Both ends have both halves' descriptions and tell each other what they could map, so they
- * decide alike. Handles are exchanged for what is to be mapped alone: a trainer may have tens of
- * thousands of allocations, and nobody maps those that it pushes from.
+ * Connecting links: exchange descriptions of both ends' memory, decide who copies, and map what
+ * that takes. Both ends know both descriptions, and what the other was able to map, so they decide
+ * alike. Handles are exchanged only for what is to be mapped: a trainer may have tens of thousands
+ * of allocations, and nobody maps those that it pushes from.
  *
- * Who should copy a flow is in link_choose.c. A side that cannot map leaves it to the other; where
- * neither can, the flow takes the packed lane.
+ * Who should copy a flow is in link_choose.c. An end that cannot map leaves the copy to the other;
+ * where neither can, the flow takes the packed lane.
  */
 #include "link.h"
 
@@ -22,7 +22,7 @@ static void set_messages(const xfi_links *links, size_t i, xfi_bytes ours, xfi_b
   links->messages[links->n + i] = (xfi_message){theirs.at, theirs.n, links->at[i].rank};
 }
 
-/* Exchange the messages of all links; those without bytes are left out. */
+/* Exchange the messages of all links; those without bytes are skipped. */
 static xfer_status exchange(const xfi_links *links, const xfer_plan *plan, xfi_deadline deadline)
 {
   int n[2] = {0, 0};
@@ -41,8 +41,8 @@ static xfer_status exchange(const xfi_links *links, const xfer_plan *plan, xfi_d
 
 /* Exchange n_bytes of each xfi_link, at offset `ours`, with the peer, whose go to offset `theirs`.
  */
-static xfer_status swap(const xfi_links *links, const xfer_plan *plan, size_t ours, size_t theirs,
-                        size_t n_bytes, xfi_deadline deadline)
+static xfer_status exchange_field(const xfi_links *links, const xfer_plan *plan, size_t ours,
+                                  size_t theirs, size_t n_bytes, xfi_deadline deadline)
 {
   for (size_t i = 0; i < links->n; i++) {
     unsigned char *link = (unsigned char *)&links->at[i];
@@ -65,7 +65,7 @@ xfer_status xfi_link_make_room(xfi_bytes *bytes, const xfer_plan *plan, size_t n
 xfer_status xfi_links_exchange(const xfi_links *links, const xfer_plan *plan, xfi_deadline deadline)
 {
   for (size_t i = 0; i < links->n; i++)
-    set_messages(links, i, links->at[i].said, links->at[i].heard);
+    set_messages(links, i, links->at[i].send_buffer, links->at[i].recv_buffer);
   return exchange(links, plan, deadline);
 }
 
@@ -77,74 +77,75 @@ static xfer_status exchange_descriptions(xfi_links *links, const xfer_plan *plan
   for (size_t i = 0; i < links->n && *mine == XFER_OK; i++)
     *mine = xfi_link_describe(&links->at[i], plan, page);
   for (size_t i = 0; i < links->n && *mine != XFER_OK; i++)
-    links->at[i].said.n = 0;
-  XFI_TRY(swap(links, plan, offsetof(xfi_link, said.n), offsetof(xfi_link, heard.n), sizeof(size_t),
-               deadline));
+    links->at[i].send_buffer.n = 0;
+  XFI_TRY(exchange_field(links, plan, offsetof(xfi_link, send_buffer.n),
+                         offsetof(xfi_link, recv_buffer.n), sizeof(size_t), deadline));
   for (size_t i = 0; i < links->n; i++) {
     xfi_link *link = &links->at[i];
-    const bool both = link->said.n > 0 && link->heard.n > 0; /* else one has failed */
+    const bool both = link->send_buffer.n > 0 && link->recv_buffer.n > 0; /* else one has failed */
 
-    if (!both) link->said.n = 0;
-    XFI_TRY(xfi_link_make_room(&link->heard, plan, both ? link->heard.n : 0));
+    if (!both) link->send_buffer.n = 0;
+    XFI_TRY(xfi_link_make_room(&link->recv_buffer, plan, both ? link->recv_buffer.n : 0));
   }
   XFI_TRY(xfi_links_exchange(links, plan, deadline));
   for (size_t i = 0; i < links->n && *mine == XFER_OK; i++)
-    if (links->at[i].heard.n > 0) *mine = xfi_link_read(&links->at[i]);
+    if (links->at[i].recv_buffer.n > 0) *mine = xfi_link_read(&links->at[i]);
   return XFER_OK;
 }
 
 /* ---- handles ---- */
 
-/* Has neither end failed? Both know. */
-static bool goes_on(const xfi_link *link)
+/* Has neither end failed? Both ends know this. */
+static bool is_alive(const xfi_link *link)
 {
   return link->ours.failed == 0 && link->theirs.failed == 0;
 }
 
-/* Which kinds (XFI_OF_*) of one end's memory the other end maps. `out` and `in` are who should copy
- * what leaves and enters the other end. In the first attempt it maps what it needs for its own
+/* Which sides (XFI_SIDE_*) of one end's memory the other end maps. `out` and `in` are who should
+ * copy what leaves and enters the other end. In the first attempt it maps what it needs for its own
  * copies, in the second what it needs for copies that `one` should make and cannot. */
-static int halves_mapped(xfi_by out, xfi_by in, const xfi_verdict *other, const xfi_verdict *one,
-                         bool second)
+static int sides_mapped(xfi_by out, xfi_by in, const xfi_verdict *other, const xfi_verdict *one,
+                        bool second)
 {
   const bool push = xfi_pulls(out) && !one->can_pull && !other->can_push;
   const bool pull = xfi_pushes(in) && !one->can_push && !other->can_pull;
 
-  if (!second) return xfi_halves_copied(out, in);
-  return (push ? XFI_OF_DST : 0) | (pull ? XFI_OF_SRC : 0);
+  if (!second) return xfi_sides_copied(out, in);
+  return (push ? XFI_SIDE_DST : 0) | (pull ? XFI_SIDE_SRC : 0);
 }
 
-/* Which kinds of this rank's memory the peer maps, and of the peer's this rank; none after a
+/* Which sides of this rank's memory the peer maps, and of the peer's this rank; none after a
  * failure.
  */
-static int halves_asked(const xfi_link *link, bool second)
+static int sides_peer_maps(const xfi_link *link, bool second)
 {
-  if (!goes_on(link)) return 0;
-  return halves_mapped(link->recv_by, link->send_by, &link->theirs, &link->ours, second);
+  if (!is_alive(link)) return 0;
+  return sides_mapped(link->recv_by, link->send_by, &link->theirs, &link->ours, second);
 }
 
-static int halves_wanted(const xfi_link *link, bool second)
+static int sides_to_map(const xfi_link *link, bool second)
 {
-  if (!goes_on(link)) return 0;
-  return halves_mapped(link->send_by, link->recv_by, &link->ours, &link->theirs, second);
+  if (!is_alive(link)) return 0;
+  return sides_mapped(link->send_by, link->recv_by, &link->ours, &link->theirs, second);
 }
 
-/* A rank that fails sends what nobody can map. */
+/* A rank that fails sends handles that nobody can map. */
 static xfer_status exchange_handles(xfi_links *links, const xfer_plan *plan, bool second,
                                     xfer_status *mine, xfi_deadline deadline)
 {
   for (size_t i = 0; i < links->n; i++) {
     xfi_link *link = &links->at[i];
-    const int asked = halves_asked(link, second);
-    const size_t n_wanted = xfi_link_n_remotes(link, halves_wanted(link, second));
+    const int peer_maps = sides_peer_maps(link, second);
+    const size_t n_wanted = xfi_link_n_remotes(link, sides_to_map(link, second));
     xfi_mem_handle *handle;
 
-    XFI_TRY(xfi_link_make_room(&link->said, plan, xfi_link_n_told(link, asked) * sizeof *handle));
-    XFI_TRY(xfi_link_make_room(&link->heard, plan, n_wanted * sizeof *handle));
-    handle = (xfi_mem_handle *)(void *)link->said.at;
-    for (size_t k = 0; k < link->n_told && *mine == XFER_OK; k++)
-      if ((link->told[k].halves & asked) != 0)
-        *mine = plan->device->ops->mem_export(plan->device, link->told[k].at, handle++);
+    XFI_TRY(xfi_link_make_room(&link->send_buffer, plan,
+                               xfi_link_n_advertised(link, peer_maps) * sizeof *handle));
+    XFI_TRY(xfi_link_make_room(&link->recv_buffer, plan, n_wanted * sizeof *handle));
+    handle = (xfi_mem_handle *)(void *)link->send_buffer.at;
+    for (size_t k = 0; k < link->n_advertised && *mine == XFER_OK; k++)
+      if ((link->advertised[k].sides & peer_maps) != 0)
+        *mine = plan->device->ops->mem_export(plan->device, link->advertised[k].at, handle++);
   }
   return xfi_links_exchange(links, plan, deadline);
 }
@@ -166,19 +167,19 @@ static xfer_status map_remote(xfi_remote *remote, const xfi_mem_handle *handle, 
 /* The page first: without it nothing else is worth mapping. */
 static xfer_status map_link(xfi_link *link, xfi_device *device, int wanted, xfi_deadline deadline)
 {
-  const xfi_mem_handle *handle = (const xfi_mem_handle *)(const void *)link->heard.at;
+  const xfi_mem_handle *handle = (const xfi_mem_handle *)(const void *)link->recv_buffer.at;
   xfi_verdict *v = &link->ours;
   const xfi_remote *last = link->remotes;
 
   XFI_TRY(map_remote(link->remotes, &link->page_handle, device, v->why, deadline));
   v->can_signal = last->mapped != NULL;
   for (size_t i = 0; i < link->n_remotes && last->mapped != NULL; i++) {
-    if ((link->remotes[i].halves & wanted) == 0) continue;
+    if ((link->remotes[i].sides & wanted) == 0) continue;
     last = &link->remotes[i];
     XFI_TRY(map_remote(&link->remotes[i], handle++, device, v->why, deadline));
   }
-  if ((wanted & XFI_OF_DST) != 0) v->can_push = xfi_link_is_mapped(link, false);
-  if ((wanted & XFI_OF_SRC) != 0) v->can_pull = xfi_link_is_mapped(link, true);
+  if ((wanted & XFI_SIDE_DST) != 0) v->can_push = xfi_link_is_mapped(link, false);
+  if ((wanted & XFI_SIDE_SRC) != 0) v->can_pull = xfi_link_is_mapped(link, true);
   return XFER_OK;
 }
 
@@ -188,8 +189,8 @@ static xfer_status attempt(xfi_links *links, const xfer_plan *plan, bool second,
 {
   XFI_TRY(exchange_handles(links, plan, second, mine, deadline));
   for (size_t i = 0; i < links->n && *mine == XFER_OK; i++) {
-    if (!goes_on(&links->at[i])) continue;
-    *mine = map_link(&links->at[i], plan->device, halves_wanted(&links->at[i], second), deadline);
+    if (!is_alive(&links->at[i])) continue;
+    *mine = map_link(&links->at[i], plan->device, sides_to_map(&links->at[i], second), deadline);
     if (*mine == XFER_ERR_TIMEOUT)
       xfi_set_error("rank %d, whose memory is to be mapped, did not answer before %s",
                     links->at[i].rank, xfi_deadline_end(deadline));
@@ -197,22 +198,22 @@ static xfer_status attempt(xfi_links *links, const xfer_plan *plan, bool second,
   return XFER_OK;
 }
 
-/* Who copies: as was chosen, if those can; else whoever can. */
-static xfi_by settle_flow(xfi_by meant, bool can_push, bool can_pull)
+/* Who copies: those that were chosen, if they can; else whoever can. */
+static xfi_by decide_flow(xfi_by meant, bool can_push, bool can_pull)
 {
   const xfi_by can = (can_push ? XFI_BY_PUSH : 0) | (can_pull ? XFI_BY_PULL : 0);
 
   return (meant & can) == meant ? meant : can;
 }
 
-static void settle(xfi_link *link, int rank)
+static void decide(xfi_link *link, int rank)
 {
   const bool signals = link->ours.can_signal != 0 && link->theirs.can_signal != 0;
   const bool is_ours = link->ours.why[0] != '\0';
 
-  link->send_by = settle_flow(link->send_by, signals && link->ours.can_push,
+  link->send_by = decide_flow(link->send_by, signals && link->ours.can_push,
                               signals && link->theirs.can_pull && !link->only_push[1]);
-  link->recv_by = settle_flow(link->recv_by, signals && link->theirs.can_push,
+  link->recv_by = decide_flow(link->recv_by, signals && link->theirs.can_push,
                               signals && link->ours.can_pull && !link->only_push[0]);
   snprintf(link->way, sizeof link->way, "packed: rank %d cannot map rank %d: %.*s",
            is_ours ? rank : link->rank, is_ours ? link->rank : rank, XFI_WHY_BYTES - 1,
@@ -237,7 +238,7 @@ xfer_status xfi_links_connect(xfi_links *links, xfer_plan *plan, uint64_t *page,
 {
   XFI_TRY(exchange_descriptions(links, plan, page, mine, deadline));
   for (size_t i = 0; i < links->n && *mine == XFER_OK; i++)
-    if (links->at[i].heard.n > 0) *mine = xfi_link_choose(&links->at[i], plan);
+    if (links->at[i].recv_buffer.n > 0) *mine = xfi_link_choose(&links->at[i], plan);
   for (size_t i = 0; i < links->n; i++)
     links->at[i].ours.failed = *mine != XFER_OK;
   for (int n = 0; n < 3; n++) {
@@ -245,15 +246,15 @@ xfer_status xfi_links_connect(xfi_links *links, xfer_plan *plan, uint64_t *page,
       xfi_comm_leave(plan->comm, plan->comm->ops->abort);
       return *mine;
     }
-    XFI_TRY(swap(links, plan, offsetof(xfi_link, ours), offsetof(xfi_link, theirs),
-                 sizeof(xfi_verdict), deadline));
+    XFI_TRY(exchange_field(links, plan, offsetof(xfi_link, ours), offsetof(xfi_link, theirs),
+                           sizeof(xfi_verdict), deadline));
     if (n < (plan->uses_snapshots ? 1 : 2)) XFI_TRY(attempt(links, plan, n > 0, mine, deadline));
   }
   for (size_t i = 0; i < links->n && *mine == XFER_OK; i++) {
-    settle(&links->at[i], plan->moves->rank);
-    if (goes_on(&links->at[i])) *mine = resolve(&links->at[i], plan->device);
-    xfi_bytes_free(&links->at[i].said);
-    xfi_bytes_free(&links->at[i].heard);
+    decide(&links->at[i], plan->moves->rank);
+    if (is_alive(&links->at[i])) *mine = resolve(&links->at[i], plan->device);
+    xfi_bytes_free(&links->at[i].send_buffer);
+    xfi_bytes_free(&links->at[i].recv_buffer);
   }
   return XFER_OK;
 }
