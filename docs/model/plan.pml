@@ -8,7 +8,7 @@
  * from the table in src/run/state.c.
  *
  * Assumed: a copy that was let go ends within the time that a leaving rank waits for it
- * (LEAVE_MS of run.c).
+ * (ABORT_MS of run.c).
  *
  * Proven for all orders: no rank and no stream is left waiting for ever; a wait that says OK on any
  * rank finds every rank's data complete, of this version; a version is committed only when all
@@ -149,7 +149,7 @@ inline begin()
   }
 }
 
-/* leave() and xfi_direct_leave(). */
+/* leave() and xfi_direct_abort(). */
 inline leave()
 {
   d_step {

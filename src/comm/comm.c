@@ -25,7 +25,7 @@ static void decline(xfi_comm *comm, const char *why)
 
 void xfi_comm_decline(xfi_comm *comm)
 {
-  xfi_comm_leave(comm, decline);
+  xfi_comm_abort_with_error(comm, decline);
 }
 
 void *xfi_comm_calloc(xfi_comm *comm, size_t n, size_t size)
@@ -73,7 +73,7 @@ xfer_status xfi_comm_in_time(xfi_deadline deadline)
   return XFER_OK;
 }
 
-void xfi_comm_leave(xfi_comm *comm, void (*abort)(xfi_comm *comm, const char *why))
+void xfi_comm_abort_with_error(xfi_comm *comm, void (*abort)(xfi_comm *comm, const char *why))
 {
   char why[XFI_ERROR_BYTES];
   char told[XFI_ERROR_BYTES + 24];

@@ -150,24 +150,24 @@ typedef struct xfi_comm_ops {
   uint64_t (*n_data_ends)(xfi_comm *comm);
   /* XFER_OK if none were cancelled since n_data_ends() was n_ends. */
   xfer_status (*check_data)(xfi_comm *comm, uint64_t n_ends);
-  /* Tell all ranks that this one takes no part in the messages of run `turn`: who waits in them
-   * fails, which breaks the comm; where no rank has begun the run nothing is broken. Breaks the
-   * comm where ranks cannot be told. NULL: abort_data() leaves the comm whole. */
+  /* Tell all ranks that this one takes no part in the messages of run `turn`: a rank that waits
+   * for them fails, which breaks the comm. If no rank has begun the run, nothing is broken. If the
+   * ranks cannot be told, this breaks the comm. NULL: abort_data() leaves the comm whole. */
   void (*refuse)(xfi_comm *comm, uint64_t turn, const char *why);
-  /* XFER_ERR_PEER with its text if a rank has told this one so of run `turn`. NULL where refuse
-   * is. */
+  /* XFER_ERR_PEER, with its text, if a rank has refused run `turn`. NULL if `refuse` is. */
   xfer_status (*check_refused)(const xfi_comm *comm, uint64_t turn);
-  /* Forget the purposes with this context of rounds in flight. NULL: no purpose is looked at. */
+  /* Drop the cancellation checks with this context of rounds in flight. NULL: nothing is checked.
+   */
   void (*unwatch)(xfi_comm *comm, const void *context);
 } xfi_comm_ops;
 
-/* Tells whether a round or broadcast has become pointless, because a peer takes no part in the run:
- * then it is cancelled. Called by any thread. `look` NULL: it never is. */
-typedef struct xfi_purpose {
-  xfer_status (*look)(void *context, uint64_t number);
+/* Whether a round or broadcast is to be cancelled, because a peer takes no part in the run:
+ * `check`, which any thread calls, then fails. NULL: never. */
+typedef struct xfi_cancellation {
+  xfer_status (*check)(void *context, uint64_t number);
   void *context;
   uint64_t number;
-} xfi_purpose;
+} xfi_cancellation;
 
 /* The public call that a rank is in: for error texts, and so that the caller's own all-gather is
  * not taken for one inside another call. */
@@ -200,9 +200,9 @@ struct xfi_comm {
   uint64_t n_gatherings; /* of xfi_comm_gather() */
   xfi_waits *waits;      /* late.h; NULL: no rank can say for whom it waits */
   xfi_inside inside;
-  uint64_t turn; /* of the run whose messages are next, see xfi_run_take_turn(); 0: of none that
-                    ranks may refuse */
-  xfi_purpose purpose;               /* of the next rounds and broadcasts */
+  uint64_t turn; /* of the run whose messages are next, see xfi_run_take_turn(); 0: ranks cannot
+                    refuse it */
+  xfi_cancellation cancellation;     /* of the next rounds and broadcasts */
   bool refuses;                      /* the next call that asks xfi_comm_refused() fails, */
   char refusal[XFI_ERROR_BYTES + 4]; /* with this text, cut like any error text */
 };
@@ -306,9 +306,10 @@ XFI_PLUGIN_API xfer_status xfi_comm_gather_no(xfi_comm *comm, const char *why,
  * last error, which is kept. */
 void xfi_comm_decline(xfi_comm *comm);
 
-/* Calls `abort`, which is the comm's abort or abort_data, with this rank and its last error, which
- * is kept. */
-XFI_PLUGIN_API void xfi_comm_leave(xfi_comm *comm, void (*abort)(xfi_comm *comm, const char *why));
+/* Calls `abort`, the comm's abort or abort_data, with the text of this rank's last error, which
+ * stays the last error. */
+XFI_PLUGIN_API void xfi_comm_abort_with_error(xfi_comm *comm,
+                                              void (*abort)(xfi_comm *comm, const char *why));
 
 /* XFER_ERR_TIMEOUT once the deadline has passed: of what comes in many parts, each of which may be
  * there without a wait. */

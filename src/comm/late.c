@@ -45,12 +45,12 @@ static xfi_waiting *own_of(const xfi_waits *w)
   return w == NULL ? NULL : w->said[w->rank];
 }
 
-bool *xfi_waits_note(xfi_waits *w)
+bool *xfi_waits_clear(xfi_waits *w)
 {
   return own_of(w) == NULL ? NULL : memset(w->awaits, 0, (size_t)w->size * sizeof *w->awaits);
 }
 
-void xfi_waits_say(xfi_waits *w, xfi_until until, xfi_inside inside)
+void xfi_waits_publish(xfi_waits *w, xfi_until until, xfi_inside inside)
 {
   xfi_waiting *own = own_of(w);
 
@@ -120,7 +120,7 @@ static void note_elsewhere(const xfi_waits *w, int rank, xfi_late *late)
  * cannot be asked; -1: neither. What this rank waits for has been said, so `awaits` is free. */
 static int look(xfi_waits *w, bool at_last, xfi_late *late)
 {
-  bool *to_ask = xfi_waits_note(w);
+  bool *to_ask = xfi_waits_clear(w);
   int awake = -1;
   int mute = -1;
 

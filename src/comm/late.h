@@ -40,9 +40,9 @@ static inline size_t xfi_waiting_bytes(int size)
 /* With no rank's memory known yet. The caller frees it by xfi_free(). */
 xfer_status xfi_waits_create(xfi_waits **waits, int rank, int size);
 /* Clears `awaits` and returns it, to be filled; NULL: nobody can read it. */
-XFI_PLUGIN_API bool *xfi_waits_note(xfi_waits *waits);
+XFI_PLUGIN_API bool *xfi_waits_clear(xfi_waits *waits);
 /* Publish `awaits`, how this rank waits, and in which call. */
-XFI_PLUGIN_API void xfi_waits_say(xfi_waits *waits, xfi_until until, xfi_inside inside);
+XFI_PLUGIN_API void xfi_waits_publish(xfi_waits *waits, xfi_until until, xfi_inside inside);
 /* The wait is over; NULL is fine. */
 XFI_PLUGIN_API void xfi_waits_end(xfi_waits *waits);
 /* A rank that waits publishes so again from time to time, so it waits in parts: the deadline of the

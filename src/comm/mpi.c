@@ -52,7 +52,7 @@ static void mpi_refuse(xfi_comm *comm, uint64_t turn, const char *why)
   if (comm->shares_all)
     xfi_shared_warn(comm, turn, why);
   else
-    xfi_comm_leave(comm, mpi_abort);
+    xfi_comm_abort_with_error(comm, mpi_abort);
 }
 
 static void transport_free(xfi_mpi_comm *t)

@@ -57,7 +57,7 @@ xfer_status xfi_mpi_all_gather(xfi_comm *comm, void *all, const void *mine, size
   }
   if (st == XFER_ERR_MISMATCH && (!comm->shares_all || xfi_shared_has_gathered(&t->shared)))
     t->has_told = true; /* everybody finds it out */
-  if (st != XFER_OK) xfi_comm_leave(comm, comm->ops->abort);
+  if (st != XFER_OK) xfi_comm_abort_with_error(comm, comm->ops->abort);
   xfi_mpi_end_gathering(t);
   return st;
 }
@@ -154,7 +154,7 @@ xfer_status xfi_mpi_round(xfi_comm *comm, const xfi_messages *round, xfer_stream
   XFI_TRY_DONE(await_all(t, round, deadline));
 done:
   if (st != XFER_OK) {
-    xfi_comm_leave(comm, comm->ops->abort);
+    xfi_comm_abort_with_error(comm, comm->ops->abort);
     comm->holds_memory = call_back(t, round);
   }
   return st;
@@ -193,7 +193,7 @@ xfer_status xfi_mpi_broadcast(xfi_comm *comm, const xfi_message *messages, int n
   for (int i = 0; i < n; i++)
     XFI_TRY_DONE(broadcast_one(t, &messages[i], root, deadline));
 done:
-  if (st != XFER_OK) xfi_comm_leave(comm, comm->ops->abort);
+  if (st != XFER_OK) xfi_comm_abort_with_error(comm, comm->ops->abort);
   if (st != XFER_OK && t->collective != MPI_REQUEST_NULL) comm->holds_memory = t->holds_own = true;
   return st;
 }

@@ -207,7 +207,7 @@ static void publish_waits(xfi_mpi_comm *t)
 {
   const xfi_shared *s = &t->shared;
   const xfi_segment *own = xfi_segment_of(s, s->base.rank);
-  bool *awaits = xfi_waits_note(s->base.waits);
+  bool *awaits = xfi_waits_clear(s->base.waits);
 
   for (int r = 0; awaits != NULL && r < s->base.size; r++) {
     const xfi_segment *theirs = xfi_segment_of(s, r);
@@ -215,7 +215,7 @@ static void publish_waits(xfi_mpi_comm *t)
     awaits[r] = r == t->awaited || (t->casts && theirs != NULL &&
                                     atomic_load(&theirs->n_casts) <= atomic_load(&own->n_casts));
   }
-  xfi_waits_say(s->base.waits, XFI_POLLING, s->base.inside);
+  xfi_waits_publish(s->base.waits, XFI_POLLING, s->base.inside);
 }
 
 /* The deadline has passed. */

@@ -82,15 +82,15 @@ static void break_late(xfi_nccl_comm *comm)
 
 /* Has a peer left what the oldest round in flight is of? That round would wait for it; those before
  * it, which may be of a run that is well, have ended. */
-static bool has_come_to_nothing(xfi_nccl_comm *comm)
+static bool is_cancelled(xfi_nccl_comm *comm)
 {
-  const xfi_purpose *p = &flight_of(comm, comm->n_ended)->purpose;
+  const xfi_cancellation *p = &flight_of(comm, comm->n_ended)->cancellation;
 
-  return p->look != NULL && p->look(p->context, p->number) != XFER_OK;
+  return p->check != NULL && p->check(p->context, p->number) != XFER_OK;
 }
 
 /* Looks at the work in flight; the lock is held. */
-static void watch_look(xfi_nccl_comm *comm)
+static void check_flights(xfi_nccl_comm *comm)
 {
   char text[XFI_NCCL_WHY_BYTES];
   ncclResult_t state = ncclSuccess;
@@ -107,7 +107,7 @@ static void watch_look(xfi_nccl_comm *comm)
     (void)snprintf(text, sizeof text, "%s: %s", ncclGetErrorString(state),
                    ncclGetLastError(comm->data.handle));
     break_data(comm, text);
-  } else if (has_come_to_nothing(comm)) {
+  } else if (is_cancelled(comm)) {
     break_data(comm, xfer_last_error());
   } else if (xfi_deadline_expired(deadline_in_flight(comm))) {
     break_late(comm);
@@ -121,10 +121,11 @@ int64_t xfi_nccl_ring(xfi_alarm *alarm, int64_t now_ns)
   int64_t next = now_ns + WATCH_MS * INT64_C(1000000);
 
   (void)pthread_mutex_lock(&comm->lock);
-  if (comm->n_ended < comm->n_rounds) watch_look(comm);
-  comm->look = deadline_in_flight(comm);
-  if (comm->n_ended < comm->n_rounds && comm->look.at_ns > next) comm->look.at_ns = next;
-  next = comm->look.at_ns;
+  if (comm->n_ended < comm->n_rounds) check_flights(comm);
+  comm->next_check = deadline_in_flight(comm);
+  if (comm->n_ended < comm->n_rounds && comm->next_check.at_ns > next)
+    comm->next_check.at_ns = next;
+  next = comm->next_check.at_ns;
   (void)pthread_mutex_unlock(&comm->lock);
   return next;
 }
@@ -134,17 +135,17 @@ int64_t xfi_nccl_ring(xfi_alarm *alarm, int64_t now_ns)
 static xfer_status put_in_flight(xfi_nccl_comm *comm, cudaStream_t stream, xfi_deadline deadline)
 {
   xfi_nccl_flight *flight = flight_of(comm, comm->n_rounds);
-  xfi_deadline look = xfi_deadline_after(WATCH_MS);
+  xfi_deadline next_check = xfi_deadline_after(WATCH_MS);
 
   XFI_CUDA_TRY(cudaEventRecord, (flight->done, stream));
   flight->deadline = deadline;
-  flight->purpose = comm->base.purpose;
+  flight->cancellation = comm->base.cancellation;
   comm->n_rounds++;
   comm->is_late = false;
-  if (deadline.at_ns < look.at_ns) look = deadline;
-  if (look.at_ns >= comm->look.at_ns) return XFER_OK;
-  comm->look = look;
-  xfi_alarm_set(comm->alarms, &comm->alarm, look);
+  if (deadline.at_ns < next_check.at_ns) next_check = deadline;
+  if (next_check.at_ns >= comm->next_check.at_ns) return XFER_OK;
+  comm->next_check = next_check;
+  xfi_alarm_set(comm->alarms, &comm->alarm, next_check);
   return XFER_OK;
 }
 
@@ -289,7 +290,8 @@ void xfi_nccl_unwatch(xfi_comm *base, const void *context)
 
   (void)pthread_mutex_lock(&comm->lock);
   for (int i = 0; i < XFI_NCCL_ROUNDS_AHEAD; i++)
-    if (comm->flights[i].purpose.context == context) comm->flights[i].purpose.look = NULL;
+    if (comm->flights[i].cancellation.context == context)
+      comm->flights[i].cancellation.check = NULL;
   (void)pthread_mutex_unlock(&comm->lock);
 }
 

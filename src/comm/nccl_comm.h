@@ -23,7 +23,7 @@ typedef struct xfi_nccl_flight {
   xfi_deadline deadline;
   int peers[XFI_ROUND_MESSAGES]; /* [n_peers] for the error text */
   int n_peers;
-  xfi_purpose purpose;
+  xfi_cancellation cancellation;
 } xfi_nccl_flight;
 
 typedef struct xfi_nccl_comm {
@@ -51,7 +51,7 @@ typedef struct xfi_nccl_comm {
   uint64_t n_rounds;
   uint64_t n_ended; /* of them, as far as is known: they end in order */
   xfi_nccl_flight flights[XFI_NCCL_ROUNDS_AHEAD]; /* of the last rounds, by turns */
-  xfi_deadline look;                              /* the alarm's next; never: none is in flight */
+  xfi_deadline next_check;                        /* the alarm's next; never: none is in flight */
   bool is_late;                                   /* a deadline passed before its round ended */
 } xfi_nccl_comm;
 

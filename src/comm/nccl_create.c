@@ -82,7 +82,7 @@ static xfer_status control_create(xfi_nccl_comm **comm, int rank, int size)
   made->n_control_bytes = rows_bytes > slots_bytes ? rows_bytes : slots_bytes;
   made->base = (xfi_comm){.ops = &nccl_ops, .rank = rank, .size = size};
   made->alarm.ring = xfi_nccl_ring;
-  made->look.at_ns = INT64_MAX;
+  made->next_check.at_ns = INT64_MAX;
   (void)pthread_mutex_init(&made->lock, NULL);
   made->is_connected = xfi_calloc((size_t)size, sizeof *made->is_connected);
   XFI_CHECK(made->is_connected != NULL, XFER_ERR_NOMEM, "%d ranks", size);

@@ -174,9 +174,9 @@ static void publish_waits(const xfi_awaited *what)
 {
   xfi_shared *s = what->shared;
 
-  (void)xfi_waits_note(s->base.waits);
+  (void)xfi_waits_clear(s->base.waits);
   (void)what->find_late(what, note_and_go_on);
-  xfi_waits_say(s->base.waits, XFI_ASLEEP, s->base.inside);
+  xfi_waits_publish(s->base.waits, XFI_ASLEEP, s->base.inside);
 }
 
 static void nap(const xfi_awaited *what, xfi_deadline deadline)
@@ -369,7 +369,7 @@ xfer_status xfi_shared_all_gather(xfi_comm *comm, void *all, const void *mine, s
 {
   const xfer_status st = xfi_shared_gather((xfi_shared *)comm, all, mine, n_bytes, deadline);
 
-  if (st != XFER_OK) xfi_comm_leave(comm, comm->ops->abort);
+  if (st != XFER_OK) xfi_comm_abort_with_error(comm, comm->ops->abort);
   return st;
 }
 

@@ -213,7 +213,7 @@ xfer_status xfi_shared_carry(xfi_comm *comm, xfi_carry_call call, const xfi_carr
   for (size_t i = 0; i < all->n; i++)
     s.n_left += all->channels[i].n_done < all->channels[i].n_bytes;
   st = carry_all(&s, deadline);
-  if (st != XFER_OK) xfi_comm_leave(comm, comm->ops->abort);
+  if (st != XFER_OK) xfi_comm_abort_with_error(comm, comm->ops->abort);
   return st;
 }
 

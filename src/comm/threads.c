@@ -183,7 +183,7 @@ static xfer_status local_carry(xfi_comm *comm, xfi_carry_call call, const xfi_me
     offer(me, call, &messages->sends[i]);
   st = serve(&t, deadline);
   if (st != XFER_OK) st = withdraw(me, st);
-  if (st != XFER_OK) xfi_comm_leave(comm, xfi_shared_abort);
+  if (st != XFER_OK) xfi_comm_abort_with_error(comm, xfi_shared_abort);
   return st;
 }
 

@@ -38,7 +38,8 @@ static xfer_status enqueue(xfer_plan *plan, xfer_stream stream)
   XFI_TRY_DONE(xfi_quant_go_on(plan, stream));
   XFI_TRY_DONE(xfi_direct_start(plan->direct, plan, stream));
   if (plan->local != NULL) XFI_TRY_DONE(copy_locally(plan, stream));
-  plan->comm->purpose = (xfi_purpose){xfi_direct_look, plan->direct, plan->epoch};
+  plan->comm->cancellation =
+      (xfi_cancellation){xfi_direct_propagate_abort, plan->direct, plan->epoch};
   plan->comm->turn = plan->turn;
   XFI_TRY_DONE(xfi_pipeline_start(plan->pipeline, plan, stream));
   plan->is_sent = true;
@@ -54,8 +55,8 @@ done:
   return st;
 }
 
-/* XFER_ERR_PEER if a peer has left the run that is `later` runs after the last one begun; in the
- * relay too. */
+/* XFER_ERR_PEER if a peer has aborted the run that is `later` runs after the last one begun, here
+ * or in the relay. */
 static xfer_status check_peers(const xfer_plan *plan, uint64_t later)
 {
   const xfi_comm_ops *comm = plan->comm->ops;
@@ -66,20 +67,20 @@ static xfer_status check_peers(const xfer_plan *plan, uint64_t later)
   return XFER_OK;
 }
 
-/* Of the next run; who left may have broken the comm, and said why. */
-static xfer_status check_none_left(const xfer_plan *plan)
+/* The same of the next run. The peer may have broken the comm, whose text then says why. */
+static xfer_status check_none_aborted(const xfer_plan *plan)
 {
   const xfer_status st = check_peers(plan, 1);
-  xfer_status met = XFER_OK;
+  xfer_status broken = XFER_OK;
   char text[XFI_ERROR_BYTES];
 
   if (st == XFER_OK) return XFER_OK;
   (void)snprintf(text, sizeof text, "%s", xfer_last_error());
-  met = plan->comm->ops->check(plan->comm);
-  return met == XFER_OK ? st : xfi_comm_untold(st, text, met);
+  broken = plan->comm->ops->check(plan->comm);
+  return broken == XFER_OK ? st : xfi_comm_untold(st, text, broken);
 }
 
-/* In a state that allows runs: may this one begin? */
+/* May this run begin, in a state that allows runs? */
 static xfer_status check_run(xfer_plan *plan, uint64_t version, xfer_stream stream)
 {
   const xfi_allocation *changed;
@@ -90,62 +91,63 @@ static xfer_status check_run(xfer_plan *plan, uint64_t version, xfer_stream stre
             (unsigned long long)plan->version);
   XFI_TRY(xfi_stream_check(plan->device, stream));
   changed = xfi_run_find_changed(plan);
-  if (changed != NULL) plan->mark = 0; /* the next commit looks each up again */
+  if (changed != NULL) plan->mark = 0; /* so that the next commit looks each of them up */
   XFI_CHECK(changed == NULL, XFER_ERR_STATE,
             "memory at %p was freed or remapped since the commit; bind and commit again",
             changed->base);
   XFI_CHECK(!xfi_staging_is_lost(plan), XFER_ERR_STATE,
             "staging memory was left to a failed run of another plan; commit again");
-  return check_none_left(plan);
+  return check_none_aborted(plan);
 }
 
 /* A run begins: none of its messages has been handed to the comm yet. */
-static void not_sent(xfer_plan *plan)
+static void reset_sent(xfer_plan *plan)
 {
   plan->is_sent = false;
   if (plan->comm->ops->n_data_ends != NULL)
     plan->n_data_ends = plan->comm->ops->n_data_ends(plan->comm);
-  if (plan->relay != NULL) not_sent(plan->relay);
-  if (plan->asks != NULL) not_sent(plan->asks);
+  if (plan->relay != NULL) reset_sent(plan->relay);
+  if (plan->asks != NULL) reset_sent(plan->asks);
 }
 
 /* Keep the result of enqueuing a run, with its text, for the wait. */
-static void keep_status(xfer_plan *plan, xfer_status st)
+static void save_status(xfer_plan *plan, xfer_status st)
 {
   plan->run_status = st;
   if (st != XFER_OK) snprintf(plan->run_why, sizeof plan->run_why, "%s", xfer_last_error());
 }
 
-static xfer_status kept_status(const xfer_plan *plan)
+static xfer_status saved_status(const xfer_plan *plan)
 {
   if (plan->run_status != XFER_OK) xfi_set_error("%s", plan->run_why);
   return plan->run_status;
 }
 
 enum {
-  LOOK_MS = 20, /* between two looks at whether a peer has left */
+  POLL_MS = 20, /* between two checks whether a peer has aborted */
   /* How long a rank waits after a failure for what it has enqueued to end. A wait may return by
-   * twice that after its deadline: streams are released at the deadline, and then the run is left.
+   * twice that after its deadline: streams are released at the deadline, and then the run is
+   * aborted.
    */
-  LEAVE_MS = 1000,
-  LEAVE_TOO_MS = 10 /* a further plan of a comm that ends, once the time of all is over */
+  ABORT_MS = 1000,
+  ABORT_TOO_MS = 10 /* a further plan of a comm that ends, once the time of all is over */
 };
 
-/* By when a run that is left has to have ended on this rank. The plans of a comm that ends have the
- * time of one for all of them: who holds up one of them mostly holds up all. */
-static xfi_deadline leave_deadline(xfi_plans *of)
+/* The deadline for an aborted run to end on this rank. All plans of a comm that ends share the time
+ * of one, since what delays one of them mostly delays all. */
+static xfi_deadline abort_deadline(xfi_plans *of)
 {
-  const xfi_deadline own = xfi_deadline_after(LEAVE_MS);
-  const xfi_deadline least = xfi_deadline_after(LEAVE_TOO_MS);
+  const xfi_deadline own = xfi_deadline_after(ABORT_MS);
+  const xfi_deadline least = xfi_deadline_after(ABORT_TOO_MS);
 
   if (!of->is_ending) return own;
-  if (of->left_by.at_ns == 0) of->left_by = own;
-  return of->left_by.at_ns < least.at_ns ? least : of->left_by;
+  if (of->abort_by.at_ns == 0) of->abort_by = own;
+  return of->abort_by.at_ns < least.at_ns ? least : of->abort_by;
 }
 
-/* Before a failed run is ended: wait for the one before it, which may be under way still if nobody
+/* Before a failed run is ended: wait for the one before it, which may still be in flight if nobody
  * waited for it (xfi_run_conclude). Its call has reported success, and what ends the failed run
- * would end it too. Returns early if a peer has left it. Keeps the text of the error. */
+ * would end it too. Returns early if a peer has aborted it. Keeps the text of the error. */
 static void await_before(const xfer_plan *plan)
 {
   const bool has_begun = plan->state == XFI_RUNNING; /* the failed run, here */
@@ -157,28 +159,28 @@ static void await_before(const xfer_plan *plan)
   snprintf(why, sizeof why, "%s", xfer_last_error());
   while (st == XFER_ERR_TIMEOUT && !xfi_deadline_expired(plan->run_ends) &&
          xfi_direct_check(plan->direct, epoch) == XFER_OK)
-    st = xfi_run_await_event(plan->device, ended, xfi_deadline_after(LOOK_MS));
+    st = xfi_run_await_event(plan->device, ended, xfi_deadline_after(POLL_MS));
   xfi_set_error("%s", why);
 }
 
-/* If a run has failed before all its messages were sent, cancel the comm's messages: else peers
- * would take those of another plan for them. Keeps the text of the error. */
+/* If a run failed before all its messages were sent, cancel the comm's messages: else peers would
+ * take those of another plan for them. Keeps the text of the error. */
 static void break_messages(xfer_plan *plan)
 {
   if (!plan->is_sent && !xfi_pipeline_is_empty(plan->pipeline)) {
     await_before(plan);
-    xfi_comm_leave(plan->comm, plan->comm->ops->abort_data);
+    xfi_comm_abort_with_error(plan->comm, plan->comm->ops->abort_data);
   }
   if (plan->relay != NULL) break_messages(plan->relay);
   if (plan->asks != NULL) break_messages(plan->asks);
 }
 
-/* A run does not begin on this rank, because of the last error. */
+/* A run does not begin on this rank, for the reason of the last error. */
 static void refuse(xfer_plan *plan, xfi_call call, xfer_status st)
 {
   plan->state = xfi_state_after(plan->state, call, XFI_FAILED);
-  keep_status(plan, st);
-  not_sent(plan);
+  save_status(plan, st);
+  reset_sent(plan);
   if (st == XFER_ERR_PEER || st == XFER_ERR_COMM || plan->pipeline->channels.has_begun)
     break_messages(plan);
 }
@@ -204,7 +206,7 @@ xfer_status xfi_run_start(xfer_plan *plan, uint64_t version, xfer_stream stream)
     refuse(plan, XFI_CALL_RUN, st);
     return st;
   }
-  not_sent(plan);
+  reset_sent(plan);
   plan->is_open = false;
   plan->epoch++;
   plan->n_begun++;
@@ -213,15 +215,15 @@ xfer_status xfi_run_start(xfer_plan *plan, uint64_t version, xfer_stream stream)
   plan->state = xfi_state_after(plan->state, XFI_CALL_RUN, XFI_ENDED);
   plan->before = plan->finished;
   plan->finished = before; /* this event is used again */
-  keep_status(plan, enqueue(plan, stream));
+  save_status(plan, enqueue(plan, stream));
   if (plan->run_status != XFER_OK) break_messages(plan);
   return plan->run_status;
 }
 
 /* ---- ending ---- */
 
-/* Cancel the messages of a failed run, unless the end of another run has done so. Of one that did
- * not begin here nothing is cancelled before it is known that another rank began it. */
+/* Cancel the messages of a failed run, unless another run's end has cancelled them. If the run
+ * did not begin here, nothing is cancelled before it is known that another rank began it. */
 static void end_messages(xfer_plan *plan)
 {
   const xfi_comm_ops *comm = plan->comm->ops;
@@ -229,18 +231,18 @@ static void end_messages(xfer_plan *plan)
 
   if (!has_begun) plan->epoch++; /* which other ranks may have begun */
   if (comm->n_data_ends != NULL && comm->n_data_ends(plan->comm) != plan->n_data_ends) return;
-  /* Messages on a device may be waiting still, though all were handed over. */
+  /* On a device messages may still wait after they were handed to the comm. */
   if (xfi_pipeline_is_empty(plan->pipeline) || (plan->is_sent && plan->device->alarms == NULL))
     return;
   if (!has_begun && plan->turn != 0 && comm->refuse != NULL)
     comm->refuse(plan->comm, plan->turn, xfer_last_error());
   else
-    xfi_comm_leave(plan->comm, comm->abort_data);
+    xfi_comm_abort_with_error(plan->comm, comm->abort_data);
 }
 
-/* Of a failed run: tell peers, and wait for what goes on. `left` becomes the text of what may still
- * happen to this rank's memory; what it may happen to is never freed. */
-static void leave_lanes(xfer_plan *plan, xfi_deadline deadline, char left[XFI_ERROR_BYTES])
+/* Abort a failed run on the peers, and wait for what is still in flight. `pending` becomes the text
+ * of what may still access this rank's memory; memory that it may access is leaked. */
+static void abort_lanes(xfer_plan *plan, xfi_deadline deadline, char pending[XFI_ERROR_BYTES])
 {
   xfer_plan *owner = plan->main != NULL ? plan->main : plan; /* of the mirrors */
   const xfi_deadline now = {0};
@@ -253,8 +255,8 @@ static void leave_lanes(xfer_plan *plan, xfi_deadline deadline, char left[XFI_ER
       xfi_mirror_leak(owner->staged);
     }
   }
-  if (xfi_direct_leave(plan->direct, plan, deadline) != XFER_OK) {
-    snprintf(left, XFI_ERROR_BYTES, "; %s", xfer_last_error());
+  if (xfi_direct_abort(plan->direct, plan, deadline) != XFER_OK) {
+    snprintf(pending, XFI_ERROR_BYTES, "; %s", xfer_last_error());
     xfi_mirror_leak(owner->staged);
     xfi_mirror_leak(owner->snapshot);
     if (xfi_event_sync(plan->device, plan->finished, now) != XFER_OK)
@@ -262,9 +264,9 @@ static void leave_lanes(xfer_plan *plan, xfi_deadline deadline, char left[XFI_ER
   }
 }
 
-/* The state of a plan inside a failed plan, for which nobody waits by itself. Its run counts as
- * failed also if it did not begin here: else leaving the next run would overwrite flags that other
- * ranks may still look at. */
+/* Set the state of a plan inside a failed plan, whose runs are not waited for on their own. Its run
+ * counts as failed even if it did not begin here: else aborting the next run would overwrite flags
+ * that other ranks may still read. */
 static void fail_run(xfer_plan *plan)
 {
   if (plan->state == XFI_COMMITTED)
@@ -273,17 +275,18 @@ static void fail_run(xfer_plan *plan)
     plan->state = xfi_state_after(plan->state, XFI_CALL_WAIT, XFI_FAILED);
 }
 
-/* A run has failed, on this rank or another: tell peers, and end all of it. The plans inside a plan
- * are on the same stream, before its lanes and after them, so the waits of all are ended before the
- * end of any is waited for. Keeps the text of the error, and adds what may still happen. */
-static void leave(xfer_plan *plan)
+/* A run has failed, on this rank or another: abort it on the peers, and end all of it. The plans
+ * inside a plan are on the same stream, before its lanes and after them, so all waits are ended
+ * before the end of any of them is awaited. Keeps the text of the error, and adds what is still
+ * pending. */
+static void abort_run(xfer_plan *plan)
 {
-  const xfi_deadline deadline = leave_deadline(plan->of);
+  const xfi_deadline deadline = abort_deadline(plan->of);
   xfer_plan *const asks = plan->asks;
   xfer_plan *const inside[] = {asks, asks == NULL ? NULL : asks->relay, plan->relay};
   const size_t n = sizeof inside / sizeof *inside;
   char why[XFI_ERROR_BYTES];
-  char left[XFI_ERROR_BYTES] = "";
+  char pending[XFI_ERROR_BYTES] = "";
 
   snprintf(why, sizeof why, "%s", xfer_last_error());
   await_before(plan);
@@ -294,13 +297,13 @@ static void leave(xfer_plan *plan)
     xfi_direct_give_up(plan->direct, plan);
     xfi_direct_give_up(inside[i]->direct, inside[i]);
   }
-  leave_lanes(plan, deadline, left);
+  abort_lanes(plan, deadline, pending);
   for (size_t i = 0; i < n; i++) {
     if (inside[i] == NULL) continue;
-    leave_lanes(inside[i], deadline, left);
+    abort_lanes(inside[i], deadline, pending);
     fail_run(inside[i]);
   }
-  xfi_set_error("%.300s%.200s", why, left);
+  xfi_set_error("%.300s%.200s", why, pending);
 }
 
 bool xfi_run_has_messages(const xfer_plan *plan)
@@ -317,8 +320,8 @@ static xfer_status check_messages(const xfer_plan *plan)
   return plan->comm->ops->check_data(plan->comm, plan->n_data_ends);
 }
 
-/* After a run's work on this rank has ended: did all messages and signals come? While it is under
- * way: as far as is known without asking the device. */
+/* After a run's work on this rank has ended: did all messages and flags arrive? While it is in
+ * flight: as far as is known without querying the device. */
 static xfer_status outcome(const xfer_plan *plan)
 {
   XFI_TRY(check_messages(plan));
@@ -328,10 +331,10 @@ static xfer_status outcome(const xfer_plan *plan)
   return XFER_OK;
 }
 
-/* A run has failed that is in flight here, or may be on other ranks: end it on this rank. */
-static void give_up(xfer_plan *plan)
+/* A run that is in flight here, or may be on other ranks, has failed: end it on this rank. */
+static void fail_in_flight(xfer_plan *plan)
 {
-  leave(plan);
+  abort_run(plan);
   plan->state = xfi_state_after(plan->state, XFI_CALL_WAIT, XFI_FAILED);
 }
 
@@ -352,11 +355,11 @@ xfer_status xfi_run_end_last(xfer_plan *plan)
                   (unsigned long long)plan->epoch);
   if (st == XFER_OK) st = outcome(plan);
   if (st == XFER_ERR_PEER && !plan->is_open) /* told before; who left may still copy */
-    st = xfi_direct_leave(plan->direct, plan, leave_deadline(plan->of));
+    st = xfi_direct_abort(plan->direct, plan, abort_deadline(plan->of));
   if (st == XFER_OK) return st;
   plan->is_open = false;
   plan->state = XFI_RUNNING; /* after all */
-  give_up(plan);
+  fail_in_flight(plan);
   return st;
 }
 
@@ -366,17 +369,17 @@ void xfi_run_abandon(xfer_plan *plan)
 
   if (plan->direct == NULL || plan->pipeline == NULL) return;
   if (plan->state == XFI_RUNNING) {
-    st = kept_status(plan);
+    st = saved_status(plan);
     if (st == XFER_OK) st = xfi_event_sync(plan->device, plan->finished, plan->run_ends);
     if (st == XFER_OK) st = outcome(plan);
-    if (st != XFER_OK) leave(plan);
+    if (st != XFER_OK) abort_run(plan);
   } else {
     (void)xfi_run_end_last(plan);
   }
   if (plan->state == XFI_COMMITTED || xfi_state_is_refused(plan->state)) {
     await_before(plan);
     plan->epoch++;
-    (void)xfi_direct_leave(plan->direct, plan, leave_deadline(plan->of));
+    (void)xfi_direct_abort(plan->direct, plan, abort_deadline(plan->of));
   }
 }
 
@@ -389,21 +392,21 @@ static void complete(xfer_plan *plan)
   if (plan->relay != NULL) complete(plan->relay);
 }
 
-/* Add the ranks for which the run waits on this rank's device. */
+/* Set awaits[rank] for each rank for which the run waits on this rank's device. */
 static void mark_awaited(const xfer_plan *plan, bool *awaits)
 {
-  xfi_direct_note(plan->direct, plan->epoch, awaits);
+  xfi_direct_add_awaited(plan->direct, plan->epoch, awaits);
   if (plan->relay != NULL) mark_awaited(plan->relay, awaits);
   if (plan->asks != NULL) mark_awaited(plan->asks, awaits);
 }
 
 static void publish_waits(const xfer_plan *plan)
 {
-  bool *awaits = xfi_waits_note(plan->comm->waits);
+  bool *awaits = xfi_waits_clear(plan->comm->waits);
 
   if (awaits == NULL) return;
   mark_awaited(plan, awaits);
-  xfi_waits_say(plan->comm->waits, XFI_POLLING, plan->comm->inside);
+  xfi_waits_publish(plan->comm->waits, XFI_POLLING, plan->comm->inside);
 }
 
 /* Wait for the end of this rank's part of the run. *is_late: `deadline` has passed, but not the
@@ -411,13 +414,13 @@ static void publish_waits(const xfer_plan *plan)
 static xfer_status await_part(const xfer_plan *plan, xfi_deadline deadline, bool *is_late)
 {
   xfer_status st;
-  /* By then the alarm has ended all waits of streams, and half of LEAVE_MS is left for the
+  /* By then the alarm has ended all waits of streams, and half of ABORT_MS is left for the
    * agreement, in which other ranks wait for this one. */
-  const xfi_deadline last = xfi_deadline_later(plan->run_ends, LEAVE_MS / 2);
+  const xfi_deadline last = xfi_deadline_later(plan->run_ends, ABORT_MS / 2);
 
   *is_late = false;
   do {
-    xfi_deadline next = xfi_deadline_after(LOOK_MS);
+    xfi_deadline next = xfi_deadline_after(POLL_MS);
 
     if (deadline.at_ns < next.at_ns) next = deadline;
     st = xfi_event_sync(plan->device, plan->finished, next);
@@ -428,11 +431,12 @@ static xfer_status await_part(const xfer_plan *plan, xfi_deadline deadline, bool
               "the work of run %llu is not done before %s", (unsigned long long)plan->epoch,
               xfi_deadline_end(last));
     *is_late = xfi_deadline_expired(deadline) && !xfi_deadline_expired(plan->run_ends);
-    if (xfi_deadline_expired(deadline)) deadline = last; /* the run is about to end */
+    if (xfi_deadline_expired(deadline)) deadline = last; /* the run's own deadline is near */
   } while (!*is_late);
-  if (!*is_late) { /* a rank that fails keeps saying for whom it waited */
+  if (!*is_late) { /* a rank that fails keeps publishing for whom it waited */
     XFI_TRY(st);
-    XFI_TRY(check_peers(plan, 0)); /* before outcome(): the comm cancels messages for that too */
+    XFI_TRY(
+        check_peers(plan, 0)); /* before outcome(): an abort also makes the comm cancel messages */
     XFI_TRY(outcome(plan));
   }
   xfi_waits_end(plan->comm->waits);
@@ -443,16 +447,16 @@ static xfer_status await_part(const xfer_plan *plan, xfi_deadline deadline, bool
 static xfi_deadline agreement_deadline(const xfer_plan *plan, xfi_deadline deadline)
 {
   return xfi_deadline_later(deadline.at_ns > plan->run_ends.at_ns ? deadline : plan->run_ends,
-                            INT64_C(2) * LEAVE_MS);
+                            INT64_C(2) * ABORT_MS);
 }
 
-/* Sources that are bound for one run have been read by peers: unmap theirs. */
+/* If sources are bound for one run, it has read the peers' ones: unmap them. */
 static void unmap_sources(xfer_plan *plan)
 {
   if (xfi_run_is_fresh(plan) && xfi_direct_drop_sources(plan->direct)) plan->keeps_lanes = false;
 }
 
-/* They are no longer bound, but for tables of scales, which are the plan's own. */
+/* Such sources are no longer bound, except for tables of scales, which are the plan's own. */
 static void unbind_sources(xfer_plan *plan)
 {
   xfer_view scales;
@@ -460,7 +464,7 @@ static void unbind_sources(xfer_plan *plan)
   for (size_t t = 0; t < plan->moves->n_tensors; t++)
     if (plan->bindings[t] != NULL && !xfi_quant_source(plan->quant, t, &scales))
       plan->bindings[t]->src.is_set = false;
-  (void)xfi_run_prune_allocations(plan); /* its memory may be freed, which is then no change */
+  (void)xfi_run_prune_allocations(plan); /* so that freeing their memory is no change */
   plan->state = xfi_state_after(plan->state, XFI_CALL_BIND, XFI_ENDED);
 }
 
@@ -476,14 +480,14 @@ xfer_status xfi_run_wait(xfer_plan *plan, uint64_t timeout_ms)
   if (plan->run_status != XFER_ERR_TIMEOUT) /* else it may be that the run was interrupted */
     plan->run_ends.made_ns = deadline.made_ns;
   if (timeout_ms == 0 || timeout_ms > INT64_MAX) deadline = plan->run_ends;
-  mine = kept_status(plan);
+  mine = saved_status(plan);
   if (mine == XFER_OK) mine = await_part(plan, deadline, &is_late);
   XFI_CHECK(!is_late, XFER_ERR_TIMEOUT, "run %llu is not complete on rank %d yet; wait again",
             (unsigned long long)plan->epoch, plan->moves->rank);
   if (mine == XFER_OK)
-    unmap_sources(plan); /* before this rank says that their owners may free them */
+    unmap_sources(plan); /* before their owners learn that they may free them */
   else
-    leave(plan);
+    abort_run(plan);
   st = xfi_run_agree(plan, mine, agreement_deadline(plan, deadline));
   if (st == XFER_OK && xfi_run_is_staged(plan))
     st = xfi_staged_write(plan, agreement_deadline(plan, deadline));
@@ -492,7 +496,7 @@ xfer_status xfi_run_wait(xfer_plan *plan, uint64_t timeout_ms)
     if (xfi_run_is_fresh(plan)) unbind_sources(plan);
     return XFER_OK;
   }
-  if (mine == XFER_OK) leave(plan);
+  if (mine == XFER_OK) abort_run(plan);
   plan->state = xfi_state_after(plan->state, XFI_CALL_WAIT, XFI_FAILED);
   return st;
 }
@@ -500,7 +504,7 @@ xfer_status xfi_run_wait(xfer_plan *plan, uint64_t timeout_ms)
 xfer_status xfi_run_test(const xfer_plan *plan, bool *over)
 {
   const xfi_deadline now = {0};
-  const xfi_deadline ends = {.at_ns = plan->run_ends.at_ns}; /* whatever was interrupted */
+  const xfi_deadline ends = {.at_ns = plan->run_ends.at_ns}; /* without the time of interruptions */
 
   XFI_TRY(xfi_state_allows(plan->state, XFI_CALL_WAIT));
   *over = xfi_state_is_refused(plan->state) || plan->run_status != XFER_OK ||
@@ -517,7 +521,7 @@ xfer_status xfi_run_check(xfer_plan *plan)
   if (st == XFER_OK) return XFER_OK;
   plan->is_open = false;
   plan->state = XFI_RUNNING; /* after all */
-  give_up(plan);
+  fail_in_flight(plan);
   return st;
 }
 
@@ -526,12 +530,12 @@ xfer_status xfi_run_conclude(xfer_plan *plan)
   xfer_status st = XFER_OK;
 
   if (plan->state != XFI_RUNNING && !xfi_state_is_refused(plan->state)) return XFER_OK;
-  st = kept_status(plan);
+  st = saved_status(plan);
   if (st == XFER_OK) st = outcome(plan);
   if (st == XFER_OK)
     complete(plan);
   else
-    give_up(plan);
+    fail_in_flight(plan);
   plan->is_open = st == XFER_OK && !xfi_run_has_messages(plan);
   return st;
 }

@@ -48,7 +48,8 @@ static xfer_status check_turns(const xfer_plan *plan)
   return XFER_OK;
 }
 
-/* Once all ranks know who has begun a failed run: if not all have, messages are left over. */
+/* Called once all ranks know who has begun a failed run. If only some have, messages are left over,
+ * so the comm is broken. */
 static void end_left_over(const xfer_plan *plan)
 {
   int n_begun = 0;
@@ -57,7 +58,7 @@ static void end_left_over(const xfer_plan *plan)
     n_begun += plan->results[r].has_begun;
   if (any_sends(plan) && plan->comm->ops->refuse != NULL && n_begun > 0 &&
       n_begun < plan->comm->size)
-    xfi_comm_leave(plan->comm, plan->comm->ops->abort_data);
+    xfi_comm_abort_with_error(plan->comm, plan->comm->ops->abort_data);
 }
 
 xfer_status xfi_run_agree(const xfer_plan *plan, xfer_status mine, xfi_deadline deadline)

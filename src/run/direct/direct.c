@@ -37,13 +37,13 @@ static xfer_status add_flow(xfi_copies *parts, const xfer_plan *plan, const xfi_
 
 /* ---- groups ---- */
 
-/* Does this rank copy anything over the link in that direction? */
+/* Does this rank copy anything over the link in this direction? */
 static bool link_copies(const xfi_link *link, int way)
 {
   return way == XFI_PUSH ? xfi_pushes(link->send_by) : xfi_pulls(link->recv_by);
 }
 
-/* How many bytes. */
+/* How many bytes it copies. */
 static uint64_t way_bytes(const xfi_link *link, const xfer_plan *plan, int way)
 {
   const xfi_plan *m = plan->moves;
@@ -159,7 +159,7 @@ static xfer_status make_guard(xfi_group *g, const xfi_direct *d)
   if (d->device->ops->guard_create == NULL) return XFER_OK;
   for (int i = 0; i < g->ready.n; i++) {
     add_flag(&guarded, g->ready.at[i]);
-    add_flag(&guarded, xfi_word(d->page, g->links[i]->rank, XFI_LEFT));
+    add_flag(&guarded, xfi_word(d->page, g->links[i]->rank, XFI_ABORTED));
   }
   add_flag(&guarded, d->watch.given_up);
   return d->device->ops->guard_create(d->device, &g->guard, &guarded, g->strict);
@@ -238,20 +238,21 @@ static xfer_status make_streams(xfi_direct *d)
   return XFER_OK;
 }
 
-/* Fill d->await and d->tell: the flags of peers that copy to or from our memory. */
+/* Fill d->await and d->announce: the flags of peers that copy to or from our memory. */
 static void list_waits(xfi_direct *d)
 {
   const int n = d->watch.flags.n;
 
   d->await.at = d->watch.flags.at + n;
-  d->tell.at = d->peer_flags + n;
+  d->announce.at = d->peer_flags + n;
   for (size_t i = 0; i < d->links.n; i++) {
     const xfi_link *link = &d->links.at[i];
     const bool by[2] = {xfi_pushes(link->recv_by), xfi_pulls(link->send_by)};
 
     for (int way = XFI_PUSH; way <= XFI_PULL; way++)
       if (by[way]) add_flag(&d->await, xfi_word(d->page, link->rank, XFI_DONE + way));
-    if (by[XFI_PUSH] || by[XFI_PULL]) add_flag(&d->tell, xfi_word(link->page, d->rank, XFI_READY));
+    if (by[XFI_PUSH] || by[XFI_PULL])
+      add_flag(&d->announce, xfi_word(link->page, d->rank, XFI_READY));
   }
   d->watch.flags.n += d->await.n;
 }
@@ -273,7 +274,7 @@ static xfer_status make_room(xfi_direct *d, int n_ranks)
   if (n > 0)
     XFI_TRY(
         d->device->ops->flags_alloc(d->device, &d->page, (size_t)n_ranks * XFI_WORDS, by_streams));
-  if (n > 0) d->watch.given_up = xfi_word(d->page, d->rank, XFI_LEFT);
+  if (n > 0) d->watch.given_up = xfi_word(d->page, d->rank, XFI_ABORTED);
   return XFER_OK;
 }
 
@@ -295,7 +296,7 @@ xfer_status xfi_direct_create(xfi_direct **direct, xfer_plan *plan, const xfi_ne
   XFI_CHECK_DONE(d != NULL, XFER_ERR_NOMEM, "direct lane");
   d->device = plan->device;
   d->rank = plan->moves->rank;
-  d->tells_at_deadline = plan->is_kept;
+  d->aborts_at_deadline = plan->is_kept;
   d->watch.alarm.ring = xfi_direct_ring;
   XFI_TRY_DONE(xfi_links_list(&d->links, plan, near));
   if (*mine == XFER_OK) *mine = xfi_links_list_ranks(&d->links, plan);

@@ -13,10 +13,10 @@ typedef struct xfi_group {
   int way;                             /* XFI_PUSH or XFI_PULL */
   int stream;                          /* index; -1: the caller's */
   xfi_batch *batches[XFI_QUANT_PARTS]; /* launched one after the other */
-  xfi_batch *open;  /* launched in their place if all peers are ready already; NULL: no better */
+  xfi_batch *open;  /* launched instead if all peers are ready already; NULL: it is not faster */
   xfi_guard *guard; /* NULL: the device has no guards */
   bool strict;      /* the copies write peers' memory, or read memory that may be freed meanwhile */
-  bool at_once;     /* no order of peers keeps ranks from meeting: all groups copy together */
+  bool at_once; /* in every order several ranks would visit one peer: all groups copy together */
   /* Slices of the lane's watch.flags, peer_flags and `of`: */
   xfi_flags ready;        /* the peers' READY, on this rank's page */
   xfi_flags done;         /* DONE on the peers' pages */
@@ -29,9 +29,9 @@ typedef struct xfi_watch {
   xfi_flags flags;
   uint64_t value; /* that they are to reach */
   uint64_t *late; /* the first flag that missed the deadline; NULL: none */
-  /* A word on this rank's page that becomes void once a wait was given up, and stays so while the
-   * lane lives. All guards look at it: if the peer says READY after all, the copies that waited for
-   * it must not be made. */
+  /* A word on this rank's page that becomes void once a wait was given up, and stays void while the
+   * lane lives. All guards read it: if the peer sets READY after all, the copies that waited for it
+   * must not be made. */
   uint64_t *given_up;
 } xfi_watch;
 
@@ -44,9 +44,9 @@ struct xfi_direct {
   xfi_group *groups;
   int n_groups;
   int percent;           /* of the multiprocessors, for each group */
-  uint64_t **peer_flags; /* DONE of all groups, then `tell` */
+  uint64_t **peer_flags; /* DONE of all groups, then `announce` */
   const xfi_link **of;   /* links of all groups */
-  xfi_flags tell;        /* READY on the pages of peers that copy to or from our memory */
+  xfi_flags announce;    /* READY on the pages of peers that copy to or from our memory */
   xfi_flags await;       /* their DONE on our page */
   xfi_watch watch;       /* of READY of all groups, then `await` */
   xfer_stream *streams;
@@ -54,13 +54,13 @@ struct xfi_direct {
   int n_streams;
   xfi_event *turn; /* keeps the order of the groups on the copy engine, also where a later peer is
                       ready first: else several ranks would copy from one peer. NULL: one group */
-  /* Nobody waits for the runs, so peers are told at the deadline itself: what comes after it on the
-   * caller's stream may write what they still read. */
-  bool tells_at_deadline;
+  /* Nobody waits for the runs, so peers learn of a failure at the deadline itself: later work on
+   * the caller's stream may write what they still read. */
+  bool aborts_at_deadline;
   bool shares_queues; /* another rank uses the same queues of the device */
 };
 
-/* The alarm of a run's deadline: ends all waits of streams. */
+/* The alarm of a run's deadline, which ends all waits of streams. */
 int64_t xfi_direct_ring(xfi_alarm *alarm, int64_t now_ns);
 
 /* Maps what can be mapped, and leaves the rest to the packed lane. Collective, also for a rank that
@@ -75,7 +75,7 @@ void xfi_direct_destroy(xfi_direct *direct);
 xfer_status xfi_direct_rebind(xfi_direct *direct, const xfer_plan *plan);
 /* Does a run under way read the batches? */
 bool xfi_direct_is_read(const xfi_direct *direct);
-/* Does this rank exchange anything directly, so that peers have to know its addresses? */
+/* Does this rank exchange anything directly, so that peers need its addresses? */
 bool xfi_direct_has_flows(const xfi_direct *direct);
 /* XFI_SIDE_*: which sides of this rank's bound memory some peer has mapped. */
 int xfi_direct_sides_exported(const xfi_direct *direct);
@@ -91,7 +91,7 @@ const char *xfi_direct_way(const void *plan, bool relay, bool send, size_t peer)
 
 /* ---- direct_run.c ---- */
 
-/* Enqueue: tell peers READY, make this rank's copies, and tell peers DONE. */
+/* Enqueue: set READY on peers' pages, make this rank's copies, and set DONE on peers' pages. */
 xfer_status xfi_direct_start(xfi_direct *direct, xfer_plan *plan, xfer_stream stream);
 /* Enqueue on `stream`: wait for this rank's copies, which run on other streams. */
 xfer_status xfi_direct_join(const xfi_direct *direct, xfer_stream stream);
@@ -101,15 +101,16 @@ xfer_status xfi_direct_finish(const xfi_direct *direct, const xfer_plan *plan, x
 xfer_status xfi_direct_check(const xfi_direct *direct, uint64_t epoch);
 /* After a run's work on this rank has ended: did all signals come? The text names who was late. */
 xfer_status xfi_direct_outcome(const xfi_direct *direct, const xfer_plan *plan);
-/* Add the peers whose signals of a run have not come to those in awaits[n_ranks]. */
-void xfi_direct_note(const xfi_direct *direct, uint64_t epoch, bool *awaits);
-/* The xfi_purpose of a run's messages: has a peer left the run? Then this rank's part fails too,
- * and its other peers are told so here. */
-xfer_status xfi_direct_look(void *direct, uint64_t epoch);
+/* Set awaits[rank] for each peer whose flags of a run are missing. */
+void xfi_direct_add_awaited(const xfi_direct *direct, uint64_t epoch, bool *awaits);
+/* The xfi_cancellation of a run's messages. XFER_ERR_PEER if a peer has aborted the run: then this
+ * rank's part fails too, and its other peers learn of it here. */
+xfer_status xfi_direct_propagate_abort(void *direct, uint64_t epoch);
 /* End all waits of this rank's streams for peers. */
 void xfi_direct_give_up(xfi_direct *direct, const xfer_plan *plan);
-/* After a run has failed: tell peers, end the waits of this rank's streams, and return once no peer
- * copies to or from its memory any more. XFER_ERR_TIMEOUT names a peer that may still do so. */
-xfer_status xfi_direct_leave(xfi_direct *direct, const xfer_plan *plan, xfi_deadline deadline);
+/* After a run has failed: abort it on the peers, end the waits of this rank's streams, and return
+ * once no peer copies to or from its memory any more. XFER_ERR_TIMEOUT names a peer that may still
+ * do so. */
+xfer_status xfi_direct_abort(xfi_direct *direct, const xfer_plan *plan, xfi_deadline deadline);
 
 #endif

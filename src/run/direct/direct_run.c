@@ -10,10 +10,10 @@
  * The copies behind the wait are guarded and then do nothing, with two exceptions: large copies
  * that pull from another process, which write this rank's memory alone and read memory that stays
  * mapped until the plan is released; and "open" ones, which are launched only when nothing is left
- * to wait for. A rank that leaves a failed run makes its words on its peers' pages void and then
- * waits for peers that had started to copy to or from its memory. A peer sets STARTED before it
- * looks whether we have left, and we say that we have left before we look at STARTED, so one of the
- * two sees the other.
+ * to wait for. A rank that aborts a run makes its words on its peers' pages void, and then waits
+ * for peers that have started to copy to or from its memory. A peer sets STARTED before it reads
+ * whether we have aborted, and we set ABORTED before we read STARTED, so one of the two sees the
+ * other.
  */
 #include "direct.h"
 
@@ -27,10 +27,10 @@
 /* Set beside XFI_FLAG_VOID by this rank, when it gave up waiting for the flag. */
 #define LATE (UINT64_C(1) << 61)
 
-enum { LOOK_NS = 20000 }; /* between two looks at a flag */
-/* How often a run looks whether its streams are idle, so that copies can go without a guard, and
- * how often a rank yields while it waits for ranks of its process, before it sleeps. */
-enum { LOOKS = 200 };
+enum { POLL_NS = 20000 }; /* between two reads of a flag */
+/* How often a run polls whether its streams are idle, so that copies need no guard, and how often a
+ * rank yields while it waits for ranks of its process, before it sleeps. */
+enum { POLLS = 200 };
 
 /* ---- flags ---- */
 
@@ -45,8 +45,8 @@ static uint64_t run_of(uint64_t value)
   return value & ~(XFI_FLAG_VOID | LATE);
 }
 
-/* Does the flag say that run `epoch` has failed? A rank that left after the run says so of the next
- * one. */
+/* Does the flag say that run `epoch` has failed? A rank that aborts after that run makes the flag
+ * void for the next one. */
 static bool is_void(const uint64_t *flag, uint64_t epoch)
 {
   const uint64_t seen = read_flag(flag);
@@ -54,7 +54,7 @@ static bool is_void(const uint64_t *flag, uint64_t epoch)
   return (seen & XFI_FLAG_VOID) != 0 && run_of(seen) <= epoch;
 }
 
-/* End the wait for flag i of the watched ones; false: it has come already. */
+/* End the wait for flag i of the watched ones. False: it was set already. */
 static bool give_up(xfi_watch *w, int i, uint64_t value)
 {
   uint64_t seen = read_flag(w->flags.at[i]);
@@ -68,8 +68,8 @@ static bool give_up(xfi_watch *w, int i, uint64_t value)
   return true;
 }
 
-/* Make one of our words on a peer's page void: the run comes to nothing here. */
-static void say_void(const xfi_direct *d, uint64_t epoch, const xfi_link *link, int which)
+/* Make one of our words on a peer's page void, since the run does not complete here. */
+static void make_void(const xfi_direct *d, uint64_t epoch, const xfi_link *link, int which)
 {
   if (link->page != NULL)
     d->device->ops->flags_store(d->device, xfi_word(link->page, d->rank, which),
@@ -90,11 +90,11 @@ int64_t xfi_direct_ring(xfi_alarm *alarm, int64_t now_ns)
 {
   xfi_watch *w = (xfi_watch *)alarm;
   const xfi_direct *d = (const xfi_direct *)(const void *)((char *)w - offsetof(xfi_direct, watch));
-  const bool tells = d->tells_at_deadline && is_any_late(w);
+  const bool aborts = d->aborts_at_deadline && is_any_late(w);
 
   (void)now_ns;
-  for (size_t i = 0; i < d->links.n && tells; i++)
-    say_void(d, w->value, &d->links.at[i], XFI_LEFT); /* before anything goes on here */
+  for (size_t i = 0; i < d->links.n && aborts; i++)
+    make_void(d, w->value, &d->links.at[i], XFI_ABORTED); /* before any stream of ours continues */
   for (int i = 0; i < w->flags.n; i++)
     if (give_up(w, i, w->value) && w->late == NULL)
       __atomic_store_n(&w->late, w->flags.at[i], __ATOMIC_SEQ_CST);
@@ -107,35 +107,36 @@ int64_t xfi_direct_ring(xfi_alarm *alarm, int64_t now_ns)
 #define NOT_FINISHED "did not finish"
 #define NOT_COME "did not come" /* the rank that such a peer waits for */
 
-#define LEFT_TEXT "rank %d left the plan's runs: it failed, or its plan is destroyed"
+#define ABORTED_TEXT "rank %d left the plan's runs: it failed, or its plan is destroyed"
 
-/* Which rank a word of our page is about. */
+/* The rank that writes a word of our page. */
 static int rank_of(const xfi_direct *d, const uint64_t *word)
 {
   return (int)((size_t)(word - d->page) / XFI_WORDS);
 }
 
-static bool has_left(const xfi_direct *d, const xfi_link *link, uint64_t epoch)
+static bool has_aborted(const xfi_direct *d, const xfi_link *link, uint64_t epoch)
 {
-  return is_void(xfi_word(d->page, link->rank, XFI_LEFT), epoch);
+  return is_void(xfi_word(d->page, link->rank, XFI_ABORTED), epoch);
 }
 
 static xfer_status check_group(const xfi_direct *d, const xfi_group *g, uint64_t epoch)
 {
   for (int i = 0; i < g->ready.n; i++)
-    XFI_CHECK(!has_left(d, g->links[i], epoch), XFER_ERR_PEER, LEFT_TEXT, g->links[i]->rank);
+    XFI_CHECK(!has_aborted(d, g->links[i], epoch), XFER_ERR_PEER, ABORTED_TEXT, g->links[i]->rank);
   return XFER_OK;
 }
 
 xfer_status xfi_direct_check(const xfi_direct *d, uint64_t epoch)
 {
   for (size_t i = 0; i < d->links.n; i++)
-    XFI_CHECK(!has_left(d, &d->links.at[i], epoch), XFER_ERR_PEER, LEFT_TEXT, d->links.at[i].rank);
+    XFI_CHECK(!has_aborted(d, &d->links.at[i], epoch), XFER_ERR_PEER, ABORTED_TEXT,
+              d->links.at[i].rank);
   return XFER_OK;
 }
 
 /* Add the ranks whose flags on our page are missing to `awaits`. */
-static void note(const xfi_direct *d, uint64_t epoch, const xfi_flags *flags, bool *awaits)
+static void add_awaited(const xfi_direct *d, uint64_t epoch, const xfi_flags *flags, bool *awaits)
 {
   for (int i = 0; i < flags->n; i++) {
     const uint64_t seen = read_flag(flags->at[i]);
@@ -144,26 +145,26 @@ static void note(const xfi_direct *d, uint64_t epoch, const xfi_flags *flags, bo
   }
 }
 
-void xfi_direct_note(const xfi_direct *d, uint64_t epoch, bool *awaits)
+void xfi_direct_add_awaited(const xfi_direct *d, uint64_t epoch, bool *awaits)
 {
-  note(d, epoch, &d->watch.flags, awaits);
+  add_awaited(d, epoch, &d->watch.flags, awaits);
 }
 
-/* Publish that this rank waits for these flags (late.h). `late` is missing, even if its peer has
- * written to it as it gave up too. */
-static void say(const xfi_direct *d, const xfer_plan *plan, const xfi_flags *flags,
-                const uint64_t *late)
+/* Publish that this rank waits for these flags (late.h). `late` counts as missing even if its peer
+ * wrote to it when it gave up too. */
+static void publish_waits(const xfi_direct *d, const xfer_plan *plan, const xfi_flags *flags,
+                          const uint64_t *late)
 {
-  bool *awaits = xfi_waits_note(plan->comm->waits);
+  bool *awaits = xfi_waits_clear(plan->comm->waits);
 
   if (awaits == NULL) return;
-  note(d, plan->epoch, flags, awaits);
+  add_awaited(d, plan->epoch, flags, awaits);
   awaits[rank_of(d, late)] = true;
-  xfi_waits_say(plan->comm->waits, XFI_POLLING, plan->comm->inside);
+  xfi_waits_publish(plan->comm->waits, XFI_POLLING, plan->comm->inside);
 }
 
-/* One of these flags was missing at the run's deadline: the text names who is late, which is its
- * peer or a rank that holds the peer up. */
+/* One of these flags was missing at the run's deadline. The text names the late rank, which is the
+ * peer or a rank that the peer waits for. */
 static xfer_status fail_for_late(const xfi_direct *d, const xfer_plan *plan, const xfi_flags *flags,
                                  const uint64_t *flag, const char *what)
 {
@@ -171,7 +172,7 @@ static xfer_status fail_for_late(const xfi_direct *d, const xfer_plan *plan, con
   xfi_late late = {0};
 
   do
-    say(d, plan, flags, flag);
+    publish_waits(d, plan, flags, flag);
   while (!xfi_waits_find_late(plan->comm->waits, &late));
   XFI_TRY(xfi_late_check(plan->comm, &late, plan->run_ends));
   if (late.rank < 0) late.rank = peer;
@@ -179,9 +180,9 @@ static xfer_status fail_for_late(const xfi_direct *d, const xfer_plan *plan, con
                    (unsigned long long)plan->epoch, xfi_deadline_end(plan->run_ends));
 }
 
-static const xfi_flags nothing; /* to set, or to wait for */
+static const xfi_flags no_flags;
 
-/* Set flags, then wait for others. Whether the wait ended by a void flag is looked at later: in
+/* Set flags, then wait for others. Whether a void flag ended the wait is checked later: in
  * check_group(), or at the end of the run. */
 static xfer_status sync_flags(const xfi_direct *d, const xfer_plan *plan, const xfi_flags *set,
                               const xfi_flags *wait, xfer_stream stream, const char *what)
@@ -196,8 +197,8 @@ static xfer_status sync_flags(const xfi_direct *d, const xfer_plan *plan, const 
   for (int n = 1; st == XFER_ERR_TIMEOUT; n++) {
     if (xfi_deadline_expired(plan->run_ends))
       return fail_for_late(d, plan, wait, wait->at[late], what);
-    say(d, plan, wait, wait->at[late]);
-    st = dev->flags_sync(d->device, &nothing, wait, plan->epoch, stream,
+    publish_waits(d, plan, wait, wait->at[late]);
+    st = dev->flags_sync(d->device, &no_flags, wait, plan->epoch, stream,
                          xfi_waits_part(plan->run_ends, n), &late);
   }
   if (st == XFER_OK) xfi_waits_end(plan->comm->waits);
@@ -206,24 +207,24 @@ static xfer_status sync_flags(const xfi_direct *d, const xfer_plan *plan, const 
 
 /* ---- starting ---- */
 
-/* Are all flags there that the group waits for, and is its stream idle? Then its copies start at
- * once and need no guard. *looks: how often to look again, some microseconds in all. */
-static bool goes_at_once(const xfi_direct *d, const xfi_group *g, uint64_t epoch, int *looks,
-                         xfer_stream stream)
+/* Are all flags set that the group waits for, and is its stream idle? Then its copies start at once
+ * and need no guard. *n_polls: how many polls the run has left, some microseconds in all. */
+static bool can_go_unguarded(const xfi_direct *d, const xfi_group *g, uint64_t epoch, int *n_polls,
+                             xfer_stream stream)
 {
-  bool goes = false;
+  bool can_go = false;
 
   if (g->open == NULL) return false;
   do
-    goes = d->device->ops->stream_is_idle(d->device, stream);
-  while (!goes && --*looks > 0);
-  for (int i = 0; i < g->ready.n && goes; i++)
-    goes = !is_void(g->ready.at[i], epoch) && !has_left(d, g->links[i], epoch) &&
-           !is_void(d->watch.given_up, epoch);
-  return goes;
+    can_go = d->device->ops->stream_is_idle(d->device, stream);
+  while (!can_go && --*n_polls > 0);
+  for (int i = 0; i < g->ready.n && can_go; i++)
+    can_go = !is_void(g->ready.at[i], epoch) && !has_aborted(d, g->links[i], epoch) &&
+             !is_void(d->watch.given_up, epoch);
+  return can_go;
 }
 
-/* This group copies nothing in this run: peers that see STARTED need not wait for DONE. */
+/* This group copies nothing in this run, so peers that see STARTED need not wait for DONE. */
 static void undo_started(const xfi_direct *d, const xfi_group *g, uint64_t epoch)
 {
   for (int i = 0; i < g->done.n; i++)
@@ -231,10 +232,10 @@ static void undo_started(const xfi_direct *d, const xfi_group *g, uint64_t epoch
 }
 
 static xfer_status launch(const xfi_direct *d, const xfer_plan *plan, const xfi_group *g,
-                          int *looks, xfer_stream stream)
+                          int *n_polls, xfer_stream stream)
 {
   const xfi_device_ops *dev = d->device->ops;
-  const bool open = goes_at_once(d, g, plan->epoch, looks, stream);
+  const bool open = can_go_unguarded(d, g, plan->epoch, n_polls, stream);
   bool launched = false;
 
   if (g->guard != NULL && !open && plan->quant == NULL && g->batches[0] != NULL)
@@ -252,26 +253,26 @@ static xfer_status launch(const xfi_direct *d, const xfer_plan *plan, const xfi_
 }
 
 static xfer_status start_group(const xfi_direct *d, const xfer_plan *plan, const xfi_group *g,
-                               const xfi_flags *tell, int *looks, xfer_stream stream)
+                               const xfi_flags *announce, int *n_polls, xfer_stream stream)
 {
   const xfi_device_ops *dev = d->device->ops;
   xfer_status st = XFER_OK;
 
-  XFI_TRY(sync_flags(d, plan, tell, &g->ready, stream, NOT_STARTED));
+  XFI_TRY(sync_flags(d, plan, announce, &g->ready, stream, NOT_STARTED));
   for (int i = 0; i < g->ready.n; i++)
     dev->flags_store(d->device, xfi_word(g->links[i]->page, d->rank, XFI_STARTED + g->way),
                      plan->epoch);
   st = check_group(d, g, plan->epoch);
   if (st != XFER_OK) undo_started(d, g, plan->epoch);
   XFI_TRY(st);
-  st = launch(d, plan, g, looks, stream);
+  st = launch(d, plan, g, n_polls, stream);
   if (st != XFER_OK && dev->is_synchronous) undo_started(d, g, plan->epoch); /* it has ended */
   return st;
 }
 
-/* Do the two ranks meet in barriers (see meet())? Both answer alike: where one cannot reach the
- * other's page, nothing goes directly between them. */
-static bool is_to_meet(const xfi_link *link)
+/* Do the two ranks use barrier()? Both decide alike: where one cannot reach the other's page,
+ * nothing is copied directly between them. */
+static bool needs_barrier(const xfi_link *link)
 {
   return link->near == XFI_SAME_DEVICE && link->ours.can_signal && link->theirs.can_signal;
 }
@@ -280,29 +281,29 @@ static bool is_to_meet(const xfi_link *link)
  * and some ranks use the same stream, so a wait would block the very flag that it waits for if that
  * were enqueued behind it. So all of them enqueue their READY before any waits for one, and their
  * DONE likewise: one barrier for each in a run. */
-static xfer_status meet(const xfi_direct *d, const xfer_plan *plan, int meeting)
+static xfer_status barrier(const xfi_direct *d, const xfer_plan *plan, int index)
 {
   const xfi_link *links = d->links.at;
-  int looks = LOOKS;
+  int n_polls = POLLS;
 
   for (size_t i = 0; i < d->links.n; i++)
-    if (is_to_meet(&links[i]))
-      d->device->ops->flags_store(d->device, xfi_word(links[i].page, d->rank, XFI_MET + meeting),
+    if (needs_barrier(&links[i]))
+      d->device->ops->flags_store(d->device, xfi_word(links[i].page, d->rank, XFI_BARRIER + index),
                                   plan->epoch);
   for (size_t i = 0; i < d->links.n; i++) {
-    uint64_t *word = xfi_word(d->page, links[i].rank, XFI_MET + meeting);
+    uint64_t *word = xfi_word(d->page, links[i].rank, XFI_BARRIER + index);
 
-    if (!is_to_meet(&links[i])) continue;
+    if (!needs_barrier(&links[i])) continue;
     while (read_flag(word) < plan->epoch) {
       XFI_TRY(xfi_direct_check(d, plan->epoch));
       if (xfi_deadline_expired(plan->run_ends))
         return fail_for_late(d, plan, &(xfi_flags){&word, 1}, word,
-                             meeting == 0 ? NOT_STARTED : NOT_FINISHED);
-      say(d, plan, &(xfi_flags){&word, 1}, word);
-      if (--looks > 0)
+                             index == 0 ? NOT_STARTED : NOT_FINISHED);
+      publish_waits(d, plan, &(xfi_flags){&word, 1}, word);
+      if (--n_polls > 0)
         (void)sched_yield();
       else
-        xfi_sleep_ns(LOOK_NS);
+        xfi_sleep_ns(POLL_NS);
     }
   }
   xfi_waits_end(plan->comm->waits);
@@ -313,31 +314,31 @@ xfer_status xfi_direct_start(xfi_direct *d, xfer_plan *plan, xfer_stream stream)
 {
   xfer_status st = XFER_OK;
   const bool watched = d->device->alarms != NULL && d->watch.flags.n > 0;
-  bool told = d->tell.n == 0;
-  int looks = LOOKS;
+  bool announced = d->announce.n == 0;
+  int n_polls = POLLS;
 
   if (watched) xfi_alarm_clear(d->device->alarms, &d->watch.alarm); /* of the run before */
   d->watch.value = plan->epoch;
   if (watched) xfi_alarm_set(d->device->alarms, &d->watch.alarm, plan->run_ends);
   for (int i = 0; i < d->n_streams; i++)
     XFI_TRY(xfi_stream_wait(d->device, d->streams[i], plan->started));
-  /* If setting and waiting are both on the caller's stream, start_group() does both in one call. */
-  if (!told && (d->shares_queues || d->n_groups == 0 || d->groups[0].stream >= 0)) {
-    XFI_TRY(sync_flags(d, plan, &d->tell, &nothing, stream, NOT_STARTED));
-    told = true;
+  /* If both setting and waiting are on the caller's stream, start_group() does both in one call. */
+  if (!announced && (d->shares_queues || d->n_groups == 0 || d->groups[0].stream >= 0)) {
+    XFI_TRY(sync_flags(d, plan, &d->announce, &no_flags, stream, NOT_STARTED));
+    announced = true;
   }
-  if (d->shares_queues) XFI_TRY(meet(d, plan, 0));
+  if (d->shares_queues) XFI_TRY(barrier(d, plan, 0));
   for (int i = 0; i < d->n_groups; i++) {
     const xfi_group *g = &d->groups[i];
     const xfi_span span =
         xfi_span_begin(XFI_SYS_RUN, d->rank, XFI_TRACK_DIRECT + i, "direct copies");
 
-    st = start_group(d, plan, g, told ? &nothing : &d->tell, &looks,
+    st = start_group(d, plan, g, announced ? &no_flags : &d->announce, &n_polls,
                      g->stream < 0 ? stream : d->streams[g->stream]);
     xfi_span_end(&span, st, "with rank %d%s", g->links[0]->rank,
                  g->ready.n > 1 ? " and others" : "");
     XFI_TRY(st);
-    told = true;
+    announced = true;
   }
   return st;
 }
@@ -353,14 +354,14 @@ xfer_status xfi_direct_join(const xfi_direct *d, xfer_stream stream)
 
 xfer_status xfi_direct_finish(const xfi_direct *d, const xfer_plan *plan, xfer_stream stream)
 {
-  if (d->shares_queues) XFI_TRY(meet(d, plan, 1));
-  return sync_flags(d, plan, &nothing, &d->await, stream, NOT_FINISHED);
+  if (d->shares_queues) XFI_TRY(barrier(d, plan, 1));
+  return sync_flags(d, plan, &no_flags, &d->await, stream, NOT_FINISHED);
 }
 
 /* ---- the end of a run ---- */
 
-/* The flag for which the alarm ended the wait; NULL: none. The alarm sets given_up, lets the
- * streams go on, and only then sets `late`; whoever comes between finds the flag here. */
+/* The flag for which the alarm ended the wait; NULL: none. The alarm sets given_up, releases the
+ * streams, and only then sets `late`; until it has, the flag is found here. */
 static const uint64_t *find_late(const xfi_direct *d, uint64_t epoch)
 {
   const uint64_t *late = __atomic_load_n(&d->watch.late, __ATOMIC_SEQ_CST);
@@ -388,8 +389,8 @@ xfer_status xfi_direct_outcome(const xfi_direct *d, const xfer_plan *plan)
   return XFER_OK;
 }
 
-/* Of flag i of d->await: has the peer ended the copies that it started in this run? */
-static bool is_at_rest(const xfi_direct *d, const xfer_plan *plan, int i)
+/* Has the peer of flag i of d->await ended the copies that it started in this run? */
+static bool has_drained(const xfi_direct *d, const xfer_plan *plan, int i)
 {
   const uint64_t *done = d->await.at[i];
   const uint64_t *started = done - XFI_DONE + XFI_STARTED;
@@ -399,27 +400,27 @@ static bool is_at_rest(const xfi_direct *d, const xfer_plan *plan, int i)
   return seen >= plan->epoch && (seen & LATE) == 0;
 }
 
-/* Wait until all have; the first that has not by the deadline, or -1. On a host there is no
- * deadline: threads that have started to copy wait for nothing, so they end. */
-static int await_rest(const xfi_direct *d, const xfer_plan *plan, xfi_deadline deadline)
+/* Wait until all have. The first flag whose peer has not by the deadline; -1: none. On a host there
+ * is no deadline, since threads that have started to copy wait for nothing. */
+static int await_peers(const xfi_direct *d, const xfer_plan *plan, xfi_deadline deadline)
 {
   const bool ends_by_itself = d->device->ops->is_synchronous;
 
   for (int i = 0; i < d->await.n; i++)
-    while (!is_at_rest(d, plan, i)) {
+    while (!has_drained(d, plan, i)) {
       if (!ends_by_itself && xfi_deadline_expired(deadline)) return i;
-      xfi_sleep_ns(LOOK_NS);
+      xfi_sleep_ns(POLL_NS);
     }
   return -1;
 }
 
-xfer_status xfi_direct_look(void *direct, uint64_t epoch)
+xfer_status xfi_direct_propagate_abort(void *direct, uint64_t epoch)
 {
   const xfi_direct *d = direct;
   const xfer_status st = xfi_direct_check(d, epoch);
 
   for (size_t i = 0; i < d->links.n && st != XFER_OK; i++)
-    say_void(d, epoch, &d->links.at[i], XFI_LEFT);
+    make_void(d, epoch, &d->links.at[i], XFI_ABORTED);
   return st;
 }
 
@@ -429,7 +430,7 @@ void xfi_direct_give_up(xfi_direct *d, const xfer_plan *plan)
     (void)give_up(&d->watch, i, plan->epoch);
 }
 
-/* Wait for the end of all that this rank has enqueued, whose waits are ended first. */
+/* End the waits of all that this rank has enqueued, and wait until it has ended. */
 static xfer_status drain(xfi_direct *d, const xfer_plan *plan, xfi_deadline deadline)
 {
   xfi_direct_give_up(d, plan);
@@ -440,21 +441,21 @@ static xfer_status drain(xfi_direct *d, const xfer_plan *plan, xfi_deadline dead
   return xfi_run_await_event(d->device, plan->finished, deadline);
 }
 
-xfer_status xfi_direct_leave(xfi_direct *d, const xfer_plan *plan, xfi_deadline deadline)
+xfer_status xfi_direct_abort(xfi_direct *d, const xfer_plan *plan, xfi_deadline deadline)
 {
   xfer_status drained;
   int late;
 
   for (size_t i = 0; i < d->links.n; i++) {
-    say_void(d, plan->epoch, &d->links.at[i], XFI_LEFT); /* before READY, which ends waits */
-    say_void(d, plan->epoch, &d->links.at[i], XFI_READY);
+    make_void(d, plan->epoch, &d->links.at[i], XFI_ABORTED); /* before READY, which ends waits */
+    make_void(d, plan->epoch, &d->links.at[i], XFI_READY);
   }
   drained = drain(d, plan, deadline);
   if (d->device->alarms != NULL) xfi_alarm_clear(d->device->alarms, &d->watch.alarm);
   for (size_t i = 0; i < d->links.n && drained == XFER_OK; i++)
     for (int way = XFI_PUSH; way <= XFI_PULL; way++)
-      say_void(d, plan->epoch, &d->links.at[i], XFI_DONE + way);
-  late = await_rest(d, plan, deadline);
+      make_void(d, plan->epoch, &d->links.at[i], XFI_DONE + way);
+  late = await_peers(d, plan, deadline);
   XFI_TRY(drained);
   XFI_CHECK(late < 0, XFER_ERR_TIMEOUT, "rank %d may still copy to or from this rank's memory",
             rank_of(d, d->await.at[late]));

@@ -49,12 +49,12 @@ typedef enum xfi_by {
  * writes them; this rank writes a word only to end its own wait for it. */
 enum {
   XFI_READY,   /* the peer's memory may be accessed in this run */
-  XFI_LEFT,    /* void: the peer takes no part in this run or a later one. In the line
-                  about this rank itself: xfi_watch.given_up */
+  XFI_ABORTED, /* void: the peer takes no part in this run or a later one. In the row of this rank
+                  itself: xfi_watch.given_up */
   XFI_STARTED, /* the peer may be pushing in this run; + 1: pulling */
   XFI_DONE = XFI_STARTED + 2, /* the peer has pushed; + 1: pulled */
-  XFI_MET = XFI_DONE + 2, /* the peer, which uses our device too, has come to the first barrier of
-                             this run; + 1: to the second */
+  XFI_BARRIER = XFI_DONE + 2, /* the peer, which uses our device too, has reached the first barrier
+                                 of this run; + 1: the second */
   XFI_WORDS = 8
 };
 

@@ -242,8 +242,9 @@ xfer_status xfi_links_connect(xfi_links *links, xfer_plan *plan, uint64_t *page,
   for (size_t i = 0; i < links->n; i++)
     links->at[i].ours.failed = *mine != XFER_OK;
   for (int n = 0; n < 3; n++) {
-    if (*mine != XFER_OK && xfi_deadline_expired(deadline)) { /* no time is left to tell so here */
-      xfi_comm_leave(plan->comm, plan->comm->ops->abort);
+    if (*mine != XFER_OK &&
+        xfi_deadline_expired(deadline)) { /* there is no time left to tell the peers here */
+      xfi_comm_abort_with_error(plan->comm, plan->comm->ops->abort);
       return *mine;
     }
     XFI_TRY(exchange_field(links, plan, offsetof(xfi_link, ours), offsetof(xfi_link, theirs),

@@ -37,7 +37,7 @@ struct xfi_plans {
   xfer_plan *first;        /* the plans that use `slots`, a list by xfer_plan.next */
   xfer_plan *last;         /* whose run used `slots` last; NULL: none has */
   bool is_ending;          /* the comm ends, and its plans leave one after the other, */
-  xfi_deadline left_by;    /* all until then; at_ns 0: none has begun to leave */
+  xfi_deadline abort_by;   /* all until then; at_ns 0: none has begun to leave */
 };
 
 /* Allocate a block from plans->giver; and give it back to whom it came from, or abandon it if the
