@@ -149,7 +149,7 @@ inline begin()
   }
 }
 
-/* leave() and xfi_direct_abort(). */
+/* abort_run() and xfi_direct_abort(). */
 inline leave()
 {
   d_step {

@@ -61,7 +61,7 @@ static xfer_status same_everywhere(bool *same, xfi_comm *comm, const uint64_t di
                                    xfi_deadline deadline)
 {
   xfer_status st = XFER_OK;
-  uint64_t(*all)[2] = xfi_comm_hear(comm, &st, digest, sizeof *all, deadline);
+  uint64_t(*all)[2] = xfi_comm_agree_gather(comm, &st, digest, sizeof *all, deadline);
 
   XFI_TRY_DONE(st);
   *same = true;
@@ -160,7 +160,7 @@ static xfer_status report_difference(xfi_comm *comm, hash_fn *hash_one, const xf
 
   XFI_TRY_DONE(find_difference(&t, comm, hash_one, tensors, n, deadline));
   describe(&mine, &tensors[t]);
-  all = xfi_comm_hear(comm, &st, &mine, sizeof mine, deadline);
+  all = xfi_comm_agree_gather(comm, &st, &mine, sizeof mine, deadline);
   XFI_TRY_DONE(st);
   (void)snprintf(what, sizeof what, "tensor %zu", t);
   for (int part = 0; part < N_PARTS; part++) {
@@ -196,7 +196,7 @@ static xfer_status compare_numbers(xfi_comm *comm, const xfi_statement *said,
   XFI_TRY_DONE(find_difference(&t, comm, hash_name, tensors, n_of_all + 1, deadline));
   if (t < said[comm->rank].n_tensors)
     (void)snprintf(mine, sizeof mine, "\"%s\"", end_of(tensors[t].name, 100));
-  all = xfi_comm_hear(comm, &st, mine, sizeof mine, deadline);
+  all = xfi_comm_agree_gather(comm, &st, mine, sizeof mine, deadline);
   XFI_TRY_DONE(st);
   while (named < comm->size - 1 && memcmp(all[named], all[0], sizeof all[0]) == 0)
     named++;

@@ -204,7 +204,7 @@ static xfer_status hear_all(filling *f)
   const size_t size = (size_t)f->comm->size;
   const uint64_t n_bytes = (f->n_words + f->n_mine) * sizeof *f->known.digests;
   xfer_status st = XFER_OK;
-  uint64_t *sizes = xfi_comm_hear(f->comm, &st, &n_bytes, sizeof n_bytes, f->deadline);
+  uint64_t *sizes = xfi_comm_agree_gather(f->comm, &st, &n_bytes, sizeof n_bytes, f->deadline);
   uint64_t(*mine)[2] = NULL;
   void *all = NULL;
   const uint64_t(*pairs)[2];
@@ -346,7 +346,7 @@ static xfer_status tell(filling *f)
   xfi_bytes mine = {NULL, 0, 0};
   xfer_status st = write_mine(&mine, f);
   const uint64_t n_mine = mine.n;
-  uint64_t *sizes = xfi_comm_hear(f->comm, &st, &n_mine, sizeof n_mine, f->deadline);
+  uint64_t *sizes = xfi_comm_agree_gather(f->comm, &st, &n_mine, sizeof n_mine, f->deadline);
   void *all = NULL;
   const unsigned char *at;
 

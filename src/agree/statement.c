@@ -92,7 +92,7 @@ static xfer_status compare_options(xfi_comm *comm, const xfi_statement *said,
   for (int r = 1; r < comm->size; r++)
     same = same && memcmp(said[r].options, said[0].options, sizeof said[0].options) == 0;
   if (same) return XFER_OK;
-  all = xfi_comm_hear(comm, &st, options, sizeof *options, deadline);
+  all = xfi_comm_agree_gather(comm, &st, options, sizeof *options, deadline);
   XFI_TRY_DONE(st);
   for (int r = 1; r < comm->size; r++)
     for (size_t f = 0; f < sizeof option_fields / sizeof *option_fields; f++)
@@ -108,7 +108,7 @@ done:
 xfi_statement *xfi_statements_exchange(xfi_comm *comm, xfer_status *st, const xfi_statement *said,
                                        const xfer_plan_options *options, xfi_deadline deadline)
 {
-  xfi_statement *all = xfi_comm_hear(comm, st, said, sizeof *said, deadline);
+  xfi_statement *all = xfi_comm_agree_gather(comm, st, said, sizeof *said, deadline);
 
   if (all == NULL) return NULL;
   *st = compare_statements(comm, all);

@@ -26,8 +26,8 @@ typedef struct xfi_statement {
 void xfi_statement_begin(xfi_statement *said, xfi_subject subject,
                          const xfer_plan_options *options);
 
-/* Collective: hear what all say, and compare it with what rank 0 says. As xfi_comm_hear(), of *st,
- * what this rank's own checks came to; to be freed whatever it becomes. */
+/* Collective: hear what all say, and compare it with what rank 0 says. As xfi_comm_agree_gather(),
+ * of *st, what this rank's own checks came to; to be freed whatever it becomes. */
 xfi_statement *xfi_statements_exchange(xfi_comm *comm, xfer_status *st, const xfi_statement *said,
                                        const xfer_plan_options *options, xfi_deadline deadline);
 

@@ -66,8 +66,9 @@ done:
   return st;
 }
 
-xfer_status xfi_comm_meet(xfer_comm **comm, xfer_all_gather_fn all_gather, void *context, int rank,
-                          int size, xfer_status (*make)(xfi_device **device), bool control_only)
+xfer_status xfi_comm_bootstrap(xfer_comm **comm, xfer_all_gather_fn all_gather, void *context,
+                               int rank, int size, xfer_status (*make)(xfi_device **device),
+                               bool control_only)
 {
   xfer_status st = XFER_OK;
   xfi_comm *transport = NULL;
@@ -93,7 +94,7 @@ xfer_status xfer_comm_create_host(xfer_comm **comm, xfer_all_gather_fn all_gathe
 {
   XFI_NEED(comm);
   XFI_NEED(all_gather);
-  return xfi_comm_meet(comm, all_gather, context, rank, size, xfi_device_create_host, false);
+  return xfi_comm_bootstrap(comm, all_gather, context, rank, size, xfi_device_create_host, false);
 }
 
 static void end(xfer_comm *comm)

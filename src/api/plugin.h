@@ -15,9 +15,9 @@
 XFI_PLUGIN_API xfer_status xfi_comm_wrap(xfer_comm **comm, xfi_comm *transport, xfi_device *device);
 /* Make one of processes of this host, each with a device of its own; `control_only`: data moves by
  * the devices alone. */
-XFI_PLUGIN_API xfer_status xfi_comm_meet(xfer_comm **comm, xfer_all_gather_fn all_gather,
-                                         void *context, int rank, int size,
-                                         xfer_status (*make)(xfi_device **device),
-                                         bool control_only);
+XFI_PLUGIN_API xfer_status xfi_comm_bootstrap(xfer_comm **comm, xfer_all_gather_fn all_gather,
+                                              void *context, int rank, int size,
+                                              xfer_status (*make)(xfi_device **device),
+                                              bool control_only);
 
 #endif

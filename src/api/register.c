@@ -74,7 +74,7 @@ static xfer_status register_memory(xfer_comm *comm, void *memory)
   if (st == XFER_OK)
     st = xfi_vec_reserve(&comm->registered, &comm->registered_capacity, comm->n_registered + 1,
                          sizeof *comm->registered);
-  all = xfi_comm_hear(comm->transport, &st, &mine, sizeof mine, deadline);
+  all = xfi_comm_agree_gather(comm->transport, &st, &mine, sizeof mine, deadline);
   XFI_TRY_DONE(st);
   st = map_offers(&entry, comm, all, &mine, deadline);
   XFI_TRY_DONE(xfi_comm_agree(comm->transport, st, deadline));
@@ -134,7 +134,7 @@ static xfer_status find_call(size_t *call, xfer_comm *comm, const unsigned char 
   const size_t n = comm->n_registered;
   const int n_ranks = comm->transport->size;
   xfer_status st = XFER_OK;
-  unsigned char *all = xfi_comm_hear(comm->transport, &st, mine, n, deadline);
+  unsigned char *all = xfi_comm_agree_gather(comm->transport, &st, mine, n, deadline);
 
   XFI_TRY_DONE(st);
   for (*call = 0; *call < n; ++*call) {

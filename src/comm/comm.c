@@ -66,7 +66,7 @@ done:
   return st;
 }
 
-xfer_status xfi_comm_in_time(xfi_deadline deadline)
+xfer_status xfi_comm_check_deadline(xfi_deadline deadline)
 {
   XFI_CHECK(!xfi_deadline_expired(deadline), XFER_ERR_TIMEOUT, "not all was moved before %s",
             xfi_deadline_end(deadline));
@@ -76,11 +76,11 @@ xfer_status xfi_comm_in_time(xfi_deadline deadline)
 void xfi_comm_abort_with_error(xfi_comm *comm, void (*abort)(xfi_comm *comm, const char *why))
 {
   char why[XFI_ERROR_BYTES];
-  char told[XFI_ERROR_BYTES + 24];
+  char text[XFI_ERROR_BYTES + 24];
 
   (void)snprintf(why, sizeof why, "%s", xfer_last_error());
-  (void)snprintf(told, sizeof told, "rank %d: %s", comm->rank, why);
-  abort(comm, told);
+  (void)snprintf(text, sizeof text, "rank %d: %s", comm->rank, why);
+  abort(comm, text);
   xfi_set_error("%s", why);
 }
 
@@ -167,7 +167,7 @@ static const char *call_name(xfi_carry_call call)
   return call <= XFI_OF_BROADCAST ? names[call] : "?"; /* another process's word */
 }
 
-xfer_status xfi_terms_check(xfi_terms sent, int from, xfi_terms expected, int to)
+xfer_status xfi_envelope_check(xfi_envelope sent, int from, xfi_envelope expected, int to)
 {
   XFI_CHECK(sent.call == expected.call && sent.n_bytes == expected.n_bytes, XFER_ERR_MISMATCH,
             "rank %d sends %llu bytes in %s to rank %d, which expects %llu in %s" IN_ONE_ORDER,
@@ -178,8 +178,8 @@ xfer_status xfi_terms_check(xfi_terms sent, int from, xfi_terms expected, int to
 
 /* To `all`, of whose n_bytes of each rank they are the n from `at` on; the rows are `pitch` apart.
  */
-static void spread_rows(const xfi_comm *comm, char *all, size_t n_bytes, size_t at,
-                        const char *rows, size_t pitch, size_t n)
+static void scatter_rows(const xfi_comm *comm, char *all, size_t n_bytes, size_t at,
+                         const char *rows, size_t pitch, size_t n)
 {
   for (size_t r = 0; r < (size_t)comm->size && n > 0; r++)
     memcpy(all + r * n_bytes + at, rows + r * pitch, n);
@@ -203,12 +203,12 @@ xfer_status xfi_comm_gather(xfi_comm *comm, void *all, const void *mine, size_t 
               rows + (size_t)r * sizeof own + offsetof(head, bytes));
     XFI_TRY(xfi_comm_check_same(comm, own.of, theirs, r));
   }
-  spread_rows(comm, all, n_bytes, 0, rows + offsetof(head, bytes), sizeof own, n);
+  scatter_rows(comm, all, n_bytes, 0, rows + offsetof(head, bytes), sizeof own, n);
   for (size_t at = n; at < n_bytes; at += n) {
     n = n_bytes - at < most ? n_bytes - at : most;
-    XFI_TRY(xfi_comm_in_time(deadline));
+    XFI_TRY(xfi_comm_check_deadline(deadline));
     XFI_TRY(gather(comm, &rows, (const char *)mine + at, n, deadline));
-    spread_rows(comm, all, n_bytes, at, rows, n, n);
+    scatter_rows(comm, all, n_bytes, at, rows, n, n);
   }
   return XFER_OK;
 }
@@ -257,19 +257,19 @@ done:
   return st;
 }
 
-xfer_status xfi_comm_untold(xfer_status mine, const char *text, xfer_status met)
+xfer_status xfi_comm_unreported(xfer_status mine, const char *text, xfer_status transport)
 {
-  char transport[XFI_ERROR_BYTES];
+  char transport_text[XFI_ERROR_BYTES];
   char own[TEXT_BYTES];
 
-  snprintf(transport, sizeof transport, "%s", xfer_last_error());
+  snprintf(transport_text, sizeof transport_text, "%s", xfer_last_error());
   xfi_cut_text(own, sizeof own, text);
   /* This rank broke the comm for that; or it has said before that the comm is broken. */
-  if (strstr(transport, text) != NULL || strstr(text, transport) != NULL)
+  if (strstr(transport_text, text) != NULL || strstr(text, transport_text) != NULL)
     xfi_set_error("%s", text);
   else
-    xfi_set_error("%s; %s", own, transport);
-  return mine == XFER_ERR_PEER ? met : mine;
+    xfi_set_error("%s; %s", own, transport_text);
+  return mine == XFER_ERR_PEER ? transport : mine;
 }
 
 /* rows become all ranks', of which this one's begins with `mine`; and what is agreed. */
@@ -294,7 +294,7 @@ static xfer_status gather_rows(xfi_comm *comm, void *rows, const void *own, size
     }
   }
   if (mine == XFER_OK) return st;
-  if (st != XFER_OK && failed < 0) return xfi_comm_untold(mine, text, st);
+  if (st != XFER_OK && failed < 0) return xfi_comm_unreported(mine, text, st);
   if (mine == XFER_ERR_PEER && failed >= 0 && strstr(text, quote) == NULL)
     xfi_set_error("%s; rank %d: %s", told, failed, quote); /* why */
   else
@@ -309,12 +309,12 @@ xfer_status xfi_comm_agree(xfi_comm *comm, xfer_status mine, xfi_deadline deadli
 
   if (comm->size <= STACK_RANKS)
     return gather_rows(comm, statuses, &status, sizeof status, mine, deadline);
-  xfi_free(xfi_comm_hear(comm, &mine, NULL, 0, deadline));
+  xfi_free(xfi_comm_agree_gather(comm, &mine, NULL, 0, deadline));
   return mine;
 }
 
-void *xfi_comm_hear(xfi_comm *comm, xfer_status *st, const void *word, size_t n_bytes,
-                    xfi_deadline deadline)
+void *xfi_comm_agree_gather(xfi_comm *comm, xfer_status *st, const void *word, size_t n_bytes,
+                            xfi_deadline deadline)
 {
   const size_t size = (size_t)comm->size;
   const int32_t status = (int32_t)*st;

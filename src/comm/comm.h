@@ -60,13 +60,13 @@ typedef struct xfi_channel {
 typedef void xfi_carry_fn(void *context, size_t channel, char *slot, size_t n_bytes);
 
 /* Channels that are carried together. */
-typedef struct xfi_carriage {
+typedef struct xfi_channel_set {
   xfi_channel *channels; /* [n] */
   size_t n;
   size_t slot_bytes; /* most of a slot; the same on both ends */
   xfi_carry_fn *carry;
   void *context; /* of `carry` */
-} xfi_carriage;
+} xfi_channel_set;
 
 #define XFI_CHANNEL_SLOTS 4
 
@@ -83,12 +83,12 @@ typedef enum xfi_carry_call {
   XFI_OF_ROUND,
   XFI_OF_BROADCAST
 } xfi_carry_call;
-typedef struct xfi_terms {
+typedef struct xfi_envelope {
   xfi_carry_call call; /* that it belongs to */
   uint64_t n_bytes;
-} xfi_terms;
+} xfi_envelope;
 /* XFER_ERR_MISMATCH unless what `from` sends is what `to` expects. */
-xfer_status xfi_terms_check(xfi_terms sent, int from, xfi_terms expected, int to);
+xfer_status xfi_envelope_check(xfi_envelope sent, int from, xfi_envelope expected, int to);
 
 /* Host memory; blocks. `all` has shape [size, n_bytes]. */
 typedef xfer_status xfi_all_gather_fn(xfi_comm *comm, void *all, const void *mine, size_t n_bytes,
@@ -122,12 +122,12 @@ typedef struct xfi_comm_ops {
   bool (*shares)(const xfi_comm *comm, int peer);
   /* Carry all bytes of some channels, in any order between channels. When it returns, sent bytes
    * may still be in slots; but only `carry` touches the caller's memory, so that is free again. */
-  xfer_status (*carry_channels)(xfi_comm *comm, const xfi_carriage *all, xfi_deadline deadline);
+  xfer_status (*carry_channels)(xfi_comm *comm, const xfi_channel_set *all, xfi_deadline deadline);
   /* Begin to send, without waiting, as far as slots are free; only channels to a single peer. The
    * next call for these channels must be carry_channels(), or carry_undo(); after the latter all
    * ranks meet in another call before any of them carries. */
-  void (*carry_begin)(xfi_comm *comm, const xfi_carriage *all);
-  void (*carry_undo)(xfi_comm *comm, const xfi_carriage *all);
+  void (*carry_begin)(xfi_comm *comm, const xfi_channel_set *all);
+  void (*carry_undo)(xfi_comm *comm, const xfi_channel_set *all);
   /* All ranks, before the first run and after abort_data(): make the connections that are otherwise
    * made by the first message, to the ranks of peers[] and, if asked, for broadcasts. NULL: nothing
    * to do. */
@@ -264,7 +264,7 @@ XFI_PLUGIN_API xfer_status xfi_comm_create_host(xfi_comm **comm, xfer_all_gather
  * means than such a control comm. The comm goes on. By the thread that makes its calls. */
 XFI_PLUGIN_API void xfi_shared_warn(xfi_comm *comm, uint64_t number, const char *why);
 /* Whether a rank has told so of other means (XFER_ERR_PEER), or has ended or broken the comm. */
-XFI_PLUGIN_API xfer_status xfi_host_heed(xfi_comm *comm, uint64_t number);
+XFI_PLUGIN_API xfer_status xfi_host_check_warnings(xfi_comm *comm, uint64_t number);
 
 /* The status of a collective call's checks, or XFER_ERR_ARG if the caller refused the call by
  * xfer_comm_refuse(), which holds for one call. */
@@ -273,7 +273,7 @@ xfer_status xfi_comm_refused(xfi_comm *comm, xfer_status checked);
 /* For a rank that failed with `mine` and `text` and could not tell the others, since the transport
  * failed with `met` and the last error: sets a text of both, its own error, which no other rank
  * knows, and that the comm is broken. If `mine` only quotes another rank, `met` is returned. */
-xfer_status xfi_comm_untold(xfer_status mine, const char *text, xfer_status met);
+xfer_status xfi_comm_unreported(xfer_status mine, const char *text, xfer_status transport);
 
 /* All ranks, at the end of each collective call: the first of our own error, a peer's, and OK. A
  * peer's is XFER_ERR_PEER, and names and quotes the lowest rank that failed by itself, or else the
@@ -281,8 +281,8 @@ xfer_status xfi_comm_untold(xfer_status mine, const char *text, xfer_status met)
 XFI_PLUGIN_API xfer_status xfi_comm_agree(xfi_comm *comm, xfer_status mine, xfi_deadline deadline);
 /* Agrees on *st likewise, and returns what all ranks said, of shape [size, n_bytes], to be freed by
  * xfi_free(); NULL if they agreed on a failure. All ranks. */
-XFI_PLUGIN_API void *xfi_comm_hear(xfi_comm *comm, xfer_status *st, const void *word,
-                                   size_t n_bytes, xfi_deadline deadline);
+XFI_PLUGIN_API void *xfi_comm_agree_gather(xfi_comm *comm, xfer_status *st, const void *item,
+                                           size_t n_bytes, xfi_deadline deadline);
 
 /* Gathers n_bytes, the same on all ranks. *rows has shape [size, n_bytes], in memory of the
  * transport, valid until the next call. */
@@ -313,7 +313,7 @@ XFI_PLUGIN_API void xfi_comm_abort_with_error(xfi_comm *comm,
 
 /* XFER_ERR_TIMEOUT once the deadline has passed: of what comes in many parts, each of which may be
  * there without a wait. */
-xfer_status xfi_comm_in_time(xfi_deadline deadline);
+xfer_status xfi_comm_check_deadline(xfi_deadline deadline);
 
 /* xfi_calloc() for what this rank needs in its next collective step. If there is no memory it
  * breaks the comm, since the others would wait. */

@@ -12,5 +12,5 @@ xfer_status xfer_comm_create_cuda(xfer_comm **comm, xfer_all_gather_fn all_gathe
 {
   XFI_NEED(comm);
   XFI_NEED(all_gather);
-  return xfi_comm_meet(comm, all_gather, context, rank, size, xfi_device_create_cuda, true);
+  return xfi_comm_bootstrap(comm, all_gather, context, rank, size, xfi_device_create_cuda, true);
 }

@@ -28,7 +28,7 @@ typedef struct host_comm {
 
 /* ---- failure ------------------------------------------------------------------------------ */
 
-xfer_status xfi_host_heed(xfi_comm *base, uint64_t number)
+xfer_status xfi_host_check_warnings(xfi_comm *base, uint64_t number)
 {
   const xfi_shared *shared = (const xfi_shared *)base;
 
@@ -82,9 +82,9 @@ static xfer_status host_carry(xfi_comm *base, xfi_carry_call call, const xfi_mes
     channels[n - 2].next_same = n - 1; /* through the same slots */
     channels[n - 1].is_again = true;
   }
-  return xfi_shared_carry(base, call,
-                          &(xfi_carriage){channels, n, XFI_CHANNEL_SLOT_BYTES, copy_message, comm},
-                          deadline);
+  return xfi_shared_carry(
+      base, call, &(xfi_channel_set){channels, n, XFI_CHANNEL_SLOT_BYTES, copy_message, comm},
+      deadline);
 }
 
 static const xfi_shared_ops shared_ops = {
@@ -153,16 +153,16 @@ xfer_status xfi_comm_create_host(xfi_comm **comm, xfer_all_gather_fn all_gather,
   const xfi_comm_ops *ops = control_only ? &control_ops : &host_ops;
   xfer_status st = XFER_OK;
   host_comm *made = xfi_calloc(1, sizeof *made);
-  void *words = xfi_host_words(size);
+  void *endpoints = xfi_host_endpoints(size);
 
-  XFI_CHECK_DONE(made != NULL && words != NULL, XFER_ERR_NOMEM, /* else no word to the others */
+  XFI_CHECK_DONE(made != NULL && endpoints != NULL, XFER_ERR_NOMEM, /* else no word to the others */
                  "a comm of %d ranks", size);
-  XFI_TRY_DONE(
-      xfi_host_meet(&made->shared, words, prepare(made, ops, rank, size), all_gather, context));
+  XFI_TRY_DONE(xfi_host_bootstrap(&made->shared, endpoints, prepare(made, ops, rank, size),
+                                  all_gather, context));
   *comm = &made->shared.base;
   made = NULL;
 done:
-  xfi_free(words);
+  xfi_free(endpoints);
   host_destroy((xfi_comm *)made);
   return st;
 }

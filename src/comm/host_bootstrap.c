@@ -23,11 +23,11 @@
 #include <sys/resource.h>
 #include <sys/syscall.h>
 
-enum { WORD_TEXT_BYTES = 200, REASON_BYTES = 160 };
+enum { ENDPOINT_TEXT_BYTES = 200, REASON_BYTES = 160 };
 enum { PAUSE_NS = 50000 };
 
 /* What each rank tells all others: how it fared, where it listens, who it is, and where it runs. */
-typedef struct word {
+typedef struct endpoint {
   /* These three first, whatever follows them in another version. */
   uint32_t version;
   int32_t number; /* 1 + its rank, so that 0 is nobody's */
@@ -35,8 +35,8 @@ typedef struct word {
   int32_t status;
   char name[XFI_SOCKET_NAME_BYTES];
   xfi_cores cores;
-  char text[WORD_TEXT_BYTES];
-} word;
+  char text[ENDPOINT_TEXT_BYTES];
+} endpoint;
 
 /* What a rank says of a connection that it makes. */
 typedef struct hello {
@@ -46,19 +46,19 @@ typedef struct hello {
 } hello;
 
 /* Ranks are numbered by their places among those of the host. */
-typedef struct meeting {
+typedef struct bootstrap {
   int rank;
   int size;
   xfi_shared *shared;
   xfer_all_gather_fn all_gather;
   void *context;
   int listener;
-  int file;      /* of the own segment */
-  bool is_known; /* the others were told of the listener */
-  bool has_met;  /* and have connected to it */
-  word own;
-  word *words; /* [size] of all ranks, as last told */
-} meeting;
+  int file;          /* of the own segment */
+  bool is_published; /* the others were told of the listener */
+  bool is_connected; /* and have connected to it */
+  endpoint own;
+  endpoint *endpoints; /* [size] of all ranks, as last told */
+} bootstrap;
 
 /* What errno says, with the limit where there is one; `text` is room for it. */
 static const char *reason(char text[REASON_BYTES])
@@ -84,7 +84,7 @@ static int watch_process(int socket)
   return peer.pid == getpid() ? -1 : xfi_descriptor_kept((int)syscall(SYS_pidfd_open, peer.pid, 0));
 }
 
-static xfer_status listen_here(meeting *m)
+static xfer_status listen_here(bootstrap *m)
 {
   m->own.cores = xfi_cores_own();
   m->listener = xfi_socket_listen(SOCK_STREAM | SOCK_NONBLOCK, m->size, m->own.name);
@@ -95,43 +95,43 @@ static xfer_status listen_here(meeting *m)
 }
 
 /* Is the word of each rank at its place? */
-static xfer_status check_words(const meeting *m)
+static xfer_status check_endpoints(const bootstrap *m)
 {
   for (int r = 0; r < m->size; r++) {
-    const word *one = &m->words[r];
-    const int teller = one->number - 1;
+    const endpoint *one = &m->endpoints[r];
+    const int owner = one->number - 1;
 
-    XFI_CHECK(teller >= 0 && teller < one->size, XFER_ERR_COMM,
+    XFI_CHECK(owner >= 0 && owner < one->size, XFER_ERR_COMM,
               "the caller's all-gather did not put the bytes of rank %d at its place", r);
-    XFI_TRY(xfi_comm_check_version(m->rank, one->version, teller));
+    XFI_TRY(xfi_comm_check_version(m->rank, one->version, owner));
     XFI_CHECK(one->size == m->size, XFER_ERR_COMM,
-              "rank %d makes a comm of %d ranks, rank %d of %d", teller, one->size, m->rank,
+              "rank %d makes a comm of %d ranks, rank %d of %d", owner, one->size, m->rank,
               m->size);
-    if (teller == r) continue;
-    XFI_CHECK(m->words[teller].number != one->number ||
-                  memcmp(m->words[teller].name, one->name, XFI_SOCKET_NAME_BYTES) == 0,
-              XFER_ERR_COMM, "two ranks have the number %d", teller);
+    if (owner == r) continue;
+    XFI_CHECK(m->endpoints[owner].number != one->number ||
+                  memcmp(m->endpoints[owner].name, one->name, XFI_SOCKET_NAME_BYTES) == 0,
+              XFER_ERR_COMM, "two ranks have the number %d", owner);
     return XFI_ERROR(XFER_ERR_COMM,
                      "the caller's all-gather gave the word of rank %d at the place of rank %d",
-                     teller, r);
+                     owner, r);
   }
-  XFI_CHECK(memcmp(m->words[m->rank].name, m->own.name, XFI_SOCKET_NAME_BYTES) == 0, XFER_ERR_COMM,
-            "two ranks have the number %d", m->rank);
+  XFI_CHECK(memcmp(m->endpoints[m->rank].name, m->own.name, XFI_SOCKET_NAME_BYTES) == 0,
+            XFER_ERR_COMM, "two ranks have the number %d", m->rank);
   return XFER_OK;
 }
 
 /* Of a rank that failed, perhaps since it may open no more files: the caller's all-gather may want
  * one to tell the others so. The listener stays while they may connect to it, since to be refused
  * by it would be what they fail of. */
-static void let_go(meeting *m)
+static void close_files(bootstrap *m)
 {
   xfi_shared_part(m->shared);
   m->file = xfi_descriptor_drop(m->file);
-  if (!m->is_known || m->has_met) m->listener = xfi_descriptor_drop(m->listener);
+  if (!m->is_published || m->is_connected) m->listener = xfi_descriptor_drop(m->listener);
 }
 
 /* Else this rank would have no way to tell the others anything. */
-static xfer_status check_room(const meeting *m)
+static xfer_status check_room(const bootstrap *m)
 {
   const int one = fcntl(m->listener, F_DUPFD_CLOEXEC, STDERR_FILENO + 1);
 
@@ -142,41 +142,41 @@ static xfer_status check_room(const meeting *m)
 
 /* All ranks: how each of them fared. Called whatever happened, since the caller's function may not
  * be called by some ranks alone. */
-static xfer_status tell(meeting *m, xfer_status mine)
+static xfer_status exchange_endpoints(bootstrap *m, xfer_status mine)
 {
-  word *own = &m->own;
+  endpoint *own = &m->own;
   char why[XFI_ERROR_BYTES]; /* the caller's function may set another one */
-  int answer;
+  int code;
 
   if (mine == XFER_OK) mine = check_room(m);
-  if (mine != XFER_OK) let_go(m);
-  m->is_known = true;
+  if (mine != XFER_OK) close_files(m);
+  m->is_published = true;
   own->status = (int32_t)mine;
   (void)snprintf(why, sizeof why, "%s", xfer_last_error());
   if (mine != XFER_OK)
-    (void)snprintf(own->text, sizeof own->text, "%.*s", WORD_TEXT_BYTES - 1, why);
-  answer = m->all_gather(m->context, m->words, own, sizeof *own);
+    (void)snprintf(own->text, sizeof own->text, "%.*s", ENDPOINT_TEXT_BYTES - 1, why);
+  code = m->all_gather(m->context, m->endpoints, own, sizeof *own);
   xfi_set_error("%s", why);
   if (mine != XFER_OK) return mine;
-  XFI_CHECK(answer == 0, XFER_ERR_COMM, "the caller's all-gather of %zu bytes answered %d",
-            sizeof *own, answer);
-  XFI_TRY(check_words(m));
+  XFI_CHECK(code == 0, XFER_ERR_COMM, "the caller's all-gather of %zu bytes answered %d",
+            sizeof *own, code);
+  XFI_TRY(check_endpoints(m));
   for (int r = 0; r < m->size; r++)
-    XFI_CHECK(m->words[r].status == XFER_OK, XFER_ERR_PEER, "rank %d: %.*s", r, WORD_TEXT_BYTES - 1,
-              m->words[r].text);
+    XFI_CHECK(m->endpoints[r].status == XFER_OK, XFER_ERR_PEER, "rank %d: %.*s", r,
+              ENDPOINT_TEXT_BYTES - 1, m->endpoints[r].text);
   return XFER_OK;
 }
 
 /* Nobody takes connections yet: a listener has room for all ranks, or this fails. */
-static xfer_status connect_to(meeting *m, int rank)
+static xfer_status connect_to(bootstrap *m, int rank)
 {
   xfi_neighbour *peer = &m->shared->neighbours[rank];
-  hello said = {.rank = m->rank};
+  hello greeting = {.rank = m->rank};
   struct sockaddr_un address;
-  const socklen_t n_bytes = xfi_socket_address(&address, m->words[rank].name);
+  const socklen_t n_bytes = xfi_socket_address(&address, m->endpoints[rank].name);
 
-  memcpy(said.to, m->words[rank].name, XFI_SOCKET_NAME_BYTES);
-  memcpy(said.from, m->own.name, XFI_SOCKET_NAME_BYTES);
+  memcpy(greeting.to, m->endpoints[rank].name, XFI_SOCKET_NAME_BYTES);
+  memcpy(greeting.from, m->own.name, XFI_SOCKET_NAME_BYTES);
   peer->socket = xfi_socket_make(SOCK_STREAM | SOCK_NONBLOCK);
   XFI_CHECK(peer->socket >= 0, XFER_ERR_COMM, "a socket to rank %d: %s", rank, REASON);
   XFI_CHECK(connect(peer->socket, (struct sockaddr *)&address, n_bytes) == 0, XFER_ERR_COMM,
@@ -185,12 +185,12 @@ static xfer_status connect_to(meeting *m, int rank)
   XFI_CHECK(xfi_socket_is_same_user(peer->socket), XFER_ERR_COMM,
             "rank %d is another user's process", rank);
   peer->process = watch_process(peer->socket);
-  XFI_CHECK(xfi_socket_send(peer->socket, &said, sizeof said, -1), XFER_ERR_COMM,
+  XFI_CHECK(xfi_socket_send(peer->socket, &greeting, sizeof greeting, -1), XFER_ERR_COMM,
             "rank %d was told nothing: %s", rank, REASON);
   return XFER_OK;
 }
 
-static xfer_status connect_all(meeting *m)
+static xfer_status connect_all(bootstrap *m)
 {
   for (int r = 0; r < m->rank; r++)
     XFI_TRY(connect_to(m, r));
@@ -198,23 +198,23 @@ static xfer_status connect_all(meeting *m)
 }
 
 /* Who has connected, once; -1: a stranger. */
-static int rank_of(const meeting *m, int made)
+static int identify(const bootstrap *m, int made)
 {
-  hello said;
+  hello greeting;
   ssize_t n;
 
-  XFI_AGAIN(n, recv(made, &said, sizeof said, MSG_DONTWAIT));
-  if (n != (ssize_t)sizeof said || !xfi_socket_is_same_user(made) || said.rank <= m->rank ||
-      said.rank >= m->size || m->shared->neighbours[said.rank].socket >= 0)
+  XFI_AGAIN(n, recv(made, &greeting, sizeof greeting, MSG_DONTWAIT));
+  if (n != (ssize_t)sizeof greeting || !xfi_socket_is_same_user(made) || greeting.rank <= m->rank ||
+      greeting.rank >= m->size || m->shared->neighbours[greeting.rank].socket >= 0)
     return -1;
-  return memcmp(said.to, m->own.name, XFI_SOCKET_NAME_BYTES) == 0 &&
-                 memcmp(said.from, m->words[said.rank].name, XFI_SOCKET_NAME_BYTES) == 0
-             ? said.rank
+  return memcmp(greeting.to, m->own.name, XFI_SOCKET_NAME_BYTES) == 0 &&
+                 memcmp(greeting.from, m->endpoints[greeting.rank].name, XFI_SOCKET_NAME_BYTES) == 0
+             ? greeting.rank
              : -1;
 }
 
 /* All have connected that were to; a stranger's is closed. */
-static xfer_status accept_all(meeting *m)
+static xfer_status accept_all(bootstrap *m)
 {
   for (int n_missing = m->size - 1 - m->rank; n_missing > 0;) {
     const int made =
@@ -223,7 +223,7 @@ static xfer_status accept_all(meeting *m)
 
     if (made < 0 && (errno == EINTR || errno == ECONNABORTED)) continue;
     XFI_CHECK(made >= 0, XFER_ERR_COMM, "%d ranks did not connect: %s", n_missing, REASON);
-    rank = rank_of(m, made);
+    rank = identify(m, made);
     if (rank < 0) {
       (void)close(made);
       continue;
@@ -236,7 +236,7 @@ static xfer_status accept_all(meeting *m)
 
 /* *is_done: the rank has it, or has ended, which it says itself; else it does not fit yet: files of
  * one user that nobody has taken are as many as one process may open. */
-static xfer_status give_file(const meeting *m, int rank, bool *is_done)
+static xfer_status send_file(const bootstrap *m, int rank, bool *is_done)
 {
   *is_done = xfi_socket_send(m->shared->neighbours[rank].socket, "", 1, m->file) ||
              errno == EPIPE || errno == ECONNRESET;
@@ -246,7 +246,7 @@ static xfer_status give_file(const meeting *m, int rank, bool *is_done)
 }
 
 /* *is_done: the rank's memory is mapped, or it has ended. */
-static xfer_status take_file(const meeting *m, int rank, bool *is_done)
+static xfer_status receive_file(const bootstrap *m, int rank, bool *is_done)
 {
   xfi_segment *theirs = NULL;
   bool is_lost = false;
@@ -270,7 +270,7 @@ static xfer_status take_file(const meeting *m, int rank, bool *is_done)
 }
 
 /* With each rank, whatever it waits for itself: all take while they cannot give. */
-static xfer_status exchange_files(const meeting *m, bool *has_given, bool *has_taken)
+static xfer_status exchange_files(const bootstrap *m, bool *has_sent, bool *has_received)
 {
   const xfi_deadline deadline = xfi_deadline_after(XFI_DEFAULT_TIMEOUT_MS);
   int n_left = 2 * (m->size - 1);
@@ -279,12 +279,12 @@ static xfer_status exchange_files(const meeting *m, bool *has_given, bool *has_t
   for (int before = n_left; n_left > 0; before = n_left) {
     for (int i = 1; i < m->size; i++) {
       const int rank = (m->rank + i) % m->size;
-      const int had = has_given[rank] + has_taken[rank];
+      const int had = has_sent[rank] + has_received[rank];
 
-      if (!has_given[rank]) XFI_TRY(give_file(m, rank, &has_given[rank]));
-      if (!has_taken[rank]) XFI_TRY(take_file(m, rank, &has_taken[rank]));
-      n_left -= has_given[rank] + has_taken[rank] - had;
-      if (!has_given[rank] || !has_taken[rank]) last = rank;
+      if (!has_sent[rank]) XFI_TRY(send_file(m, rank, &has_sent[rank]));
+      if (!has_received[rank]) XFI_TRY(receive_file(m, rank, &has_received[rank]));
+      n_left -= has_sent[rank] + has_received[rank] - had;
+      if (!has_sent[rank] || !has_received[rank]) last = rank;
     }
     if (n_left < before) continue;
     XFI_CHECK(!xfi_deadline_expired(deadline), XFER_ERR_TIMEOUT,
@@ -295,7 +295,7 @@ static xfer_status exchange_files(const meeting *m, bool *has_given, bool *has_t
   return XFER_OK;
 }
 
-static xfer_status meet_all(meeting *m)
+static xfer_status connect_memory(bootstrap *m)
 {
   xfer_status st = XFER_OK;
   bool *done = xfi_calloc(2 * (size_t)m->size, sizeof *done);
@@ -303,48 +303,49 @@ static xfer_status meet_all(meeting *m)
   XFI_CHECK_DONE(done != NULL, XFER_ERR_NOMEM, "a comm of %d ranks", m->size);
   XFI_TRY_DONE(accept_all(m));
   XFI_TRY_DONE(exchange_files(m, done, done + m->size));
-  m->shared->base.has_cores = xfi_cores_suffice(&m->words[0].cores, sizeof *m->words, m->size);
+  m->shared->base.has_cores =
+      xfi_cores_suffice(&m->endpoints[0].cores, sizeof *m->endpoints, m->size);
 done:
   xfi_free(done);
   return st;
 }
 
 /* Of ranks that said that they are well. */
-static xfer_status check_memory(const meeting *m)
+static xfer_status check_memory(const bootstrap *m)
 {
   for (int r = 0; r < m->size; r++)
     XFI_CHECK(m->shared->at[r] != NULL, XFER_ERR_PEER, "rank %d has ended", r);
   return XFER_OK;
 }
 
-void *xfi_host_words(int n)
+void *xfi_host_endpoints(int n)
 {
-  return xfi_calloc((size_t)n, sizeof(word));
+  return xfi_calloc((size_t)n, sizeof(endpoint));
 }
 
-xfer_status xfi_host_meet(xfi_shared *shared, void *words, xfer_status mine,
-                          xfer_all_gather_fn all_gather, void *context)
+xfer_status xfi_host_bootstrap(xfi_shared *shared, void *endpoints, xfer_status mine,
+                               xfer_all_gather_fn all_gather, void *context)
 {
-  meeting m = {.rank = shared->place,
-               .size = shared->n_places,
-               .shared = shared,
-               .all_gather = all_gather,
-               .context = context,
-               .listener = -1,
-               .file = -1,
-               .words = words};
+  bootstrap m = {.rank = shared->place,
+                 .size = shared->n_places,
+                 .shared = shared,
+                 .all_gather = all_gather,
+                 .context = context,
+                 .listener = -1,
+                 .file = -1,
+                 .endpoints = endpoints};
   xfer_status st = XFER_OK;
 
   m.own.version = XFI_VERSION;
   m.own.number = m.rank + 1;
   m.own.size = m.size;
-  st = tell(&m, mine == XFER_OK ? listen_here(&m) : mine);
-  st = tell(&m, st == XFER_OK ? connect_all(&m) : st);
-  m.has_met = st == XFER_OK;
-  st = tell(&m, st == XFER_OK ? meet_all(&m) : st);
+  st = exchange_endpoints(&m, mine == XFER_OK ? listen_here(&m) : mine);
+  st = exchange_endpoints(&m, st == XFER_OK ? connect_all(&m) : st);
+  m.is_connected = st == XFER_OK;
+  st = exchange_endpoints(&m, st == XFER_OK ? connect_memory(&m) : st);
   if (st == XFER_OK) st = check_memory(&m);
   if (st == XFER_OK)
-    xfi_shared_hear(shared);
+    xfi_shared_map_waits(shared);
   else
     xfi_shared_part(shared);
   (void)xfi_descriptor_drop(m.listener);

@@ -15,11 +15,11 @@
 #include <string.h>
 
 enum {
-  ALIKE = 3,  /* looks that must agree, */
-  LOOKS = 70, /* of so many at most: 210 ms */
+  SAME = 3,   /* looks that must agree, */
+  STEPS = 70, /* of so many at most: 210 ms */
   PAUSE_NS = 3000000,
-  SAY_NS = 50000000,  /* whoever sleeps says so again at least so often, */
-  FIRST_NS = 5000000, /* and not before this */
+  PUBLISH_NS = 50000000,      /* whoever sleeps says so again at least so often, */
+  FIRST_PUBLISH_NS = 5000000, /* and not before this */
 };
 
 xfer_status xfi_waits_create(xfi_waits **waits, int rank, int size)
@@ -32,17 +32,17 @@ xfer_status xfi_waits_create(xfi_waits **waits, int rank, int size)
   made = (void *)room;
   made->rank = rank;
   made->size = size;
-  made->said = (void *)(room += sizeof *made);
+  made->published = (void *)(room += sizeof *made);
   made->n = (void *)(room += n * sizeof(xfi_waiting *));
   made->awaits = (void *)(room += n * sizeof(uint64_t));
-  made->asked = (void *)(room + n);
+  made->visited = (void *)(room + n);
   *waits = made;
   return XFER_OK;
 }
 
 static xfi_waiting *own_of(const xfi_waits *w)
 {
-  return w == NULL ? NULL : w->said[w->rank];
+  return w == NULL ? NULL : w->published[w->rank];
 }
 
 bool *xfi_waits_clear(xfi_waits *w)
@@ -72,20 +72,20 @@ void xfi_waits_end(xfi_waits *w)
 
 xfi_deadline xfi_waits_part(xfi_deadline end, int n)
 {
-  const int64_t at_ns = xfi_now_ns() + (n == 0 ? FIRST_NS : SAY_NS);
+  const int64_t at_ns = xfi_now_ns() + (n == 0 ? FIRST_PUBLISH_NS : PUBLISH_NS);
 
   if (at_ns < end.at_ns) end.at_ns = at_ns;
   return end;
 }
 
 /* Whom a rank waits for is to be asked too, unless it was. */
-static bool add_awaited(const xfi_waits *w, bool *to_ask, const xfi_waiting *said)
+static bool add_awaited(const xfi_waits *w, bool *reached, const xfi_waiting *published)
 {
   bool is_new = false;
 
   for (int r = 0; r < w->size; r++) {
-    if (w->asked[r] || to_ask[r] || !atomic_load(&said->awaits[r])) continue;
-    is_new = to_ask[r] = true;
+    if (w->visited[r] || reached[r] || !atomic_load(&published->awaits[r])) continue;
+    is_new = reached[r] = true;
   }
   return is_new;
 }
@@ -93,10 +93,11 @@ static bool add_awaited(const xfi_waits *w, bool *to_ask, const xfi_waiting *sai
 /* Also one, at last, that has said nothing since the first look. */
 static bool is_awake(const xfi_waits *w, int rank, bool at_last)
 {
-  const xfi_waiting *said = w->said[rank];
+  const xfi_waiting *published = w->published[rank];
 
   if (rank == w->rank) return false;
-  return atomic_load(&said->until) == XFI_AWAKE || (at_last && atomic_load(&said->n) == w->n[rank]);
+  return atomic_load(&published->until) == XFI_AWAKE ||
+         (at_last && atomic_load(&published->n) == w->n[rank]);
 }
 
 /* Who is in a wait has come from its run, maybe because that failed. */
@@ -107,9 +108,9 @@ static uint32_t step_of(uint32_t inside)
 
 /* One that waits, but in another call than this rank: the first that is seen, since whose deadline
  * has passed goes on to tell the others. */
-static void note_elsewhere(const xfi_waits *w, int rank, xfi_late *late)
+static void record_elsewhere(const xfi_waits *w, int rank, xfi_late *late)
 {
-  const uint32_t inside = atomic_load(&w->said[rank]->inside);
+  const uint32_t inside = atomic_load(&w->published[rank]->inside);
 
   if (late->elsewhere >= 0 || step_of(inside) == step_of(atomic_load(&own_of(w)->inside))) return;
   late->elsewhere = rank;
@@ -118,45 +119,45 @@ static void note_elsewhere(const xfi_waits *w, int rank, xfi_late *late)
 
 /* The lowest rank that this one waits for, by others or not, and that is awake; else one that
  * cannot be asked; -1: neither. What this rank waits for has been said, so `awaits` is free. */
-static int look(xfi_waits *w, bool at_last, xfi_late *late)
+static int search(xfi_waits *w, bool at_last, xfi_late *late)
 {
-  bool *to_ask = xfi_waits_clear(w);
+  bool *reached = xfi_waits_clear(w);
   int awake = -1;
-  int mute = -1;
+  int unreadable = -1;
 
-  memset(w->asked, 0, (size_t)w->size * sizeof *w->asked);
-  to_ask[w->rank] = true;
+  memset(w->visited, 0, (size_t)w->size * sizeof *w->visited);
+  reached[w->rank] = true;
   for (bool more = true; more;) {
     more = false;
     for (int r = 0; r < w->size; r++) {
-      if (w->asked[r] || !to_ask[r]) continue;
-      w->asked[r] = true;
-      if (w->said[r] == NULL)
-        mute = mute < 0 || r < mute ? r : mute;
+      if (w->visited[r] || !reached[r]) continue;
+      w->visited[r] = true;
+      if (w->published[r] == NULL)
+        unreadable = unreadable < 0 || r < unreadable ? r : unreadable;
       else if (is_awake(w, r, at_last))
         awake = awake < 0 || r < awake ? r : awake;
       else {
-        note_elsewhere(w, r, late);
-        more = add_awaited(w, to_ask, w->said[r]) || more;
+        record_elsewhere(w, r, late);
+        more = add_awaited(w, reached, w->published[r]) || more;
       }
     }
   }
-  return awake >= 0 ? awake : mute;
+  return awake >= 0 ? awake : unreadable;
 }
 
 bool xfi_waits_find_late(xfi_waits *w, xfi_late *late)
 {
   int found = -1;
 
-  if (late->n_looks == 0) late->rank = late->elsewhere = -1;
+  if (late->n_steps == 0) late->rank = late->elsewhere = -1;
   if (own_of(w) == NULL) return true;
-  for (int r = 0; late->n_looks == 0 && r < w->size; r++)
-    if (w->said[r] != NULL) w->n[r] = atomic_load(&w->said[r]->n);
-  found = look(w, ++late->n_looks == LOOKS, late);
-  late->n_alike = found == late->rank ? late->n_alike + 1 : 1;
+  for (int r = 0; late->n_steps == 0 && r < w->size; r++)
+    if (w->published[r] != NULL) w->n[r] = atomic_load(&w->published[r]->n);
+  found = search(w, ++late->n_steps == STEPS, late);
+  late->n_same = found == late->rank ? late->n_same + 1 : 1;
   late->rank = found;
-  if (late->n_looks == LOOKS && late->n_alike < LOOKS) late->elsewhere = -1;
-  if (late->n_looks == LOOKS || (found >= 0 && late->n_alike == ALIKE)) return true;
+  if (late->n_steps == STEPS && late->n_same < STEPS) late->elsewhere = -1;
+  if (late->n_steps == STEPS || (found >= 0 && late->n_same == SAME)) return true;
   xfi_sleep_ns(PAUSE_NS);
   return false;
 }

@@ -25,10 +25,10 @@ typedef struct xfi_waiting {
 struct xfi_waits {
   int rank;
   int size;
-  xfi_waiting **said; /* [size] what each rank publishes; NULL: that cannot be read here */
-  bool *awaits;       /* [size] for whom this rank waits: filled by the caller, then published */
-  bool *asked;        /* [size] scratch of a search for who is late */
-  uint64_t *n;        /* [size] each rank's xfi_waiting.n when the search began */
+  xfi_waiting **published; /* [size] what each rank publishes; NULL: that cannot be read here */
+  bool *awaits;  /* [size] for whom this rank waits: filled by the caller, then published */
+  bool *visited; /* [size] scratch of a search for who is late */
+  uint64_t *n;   /* [size] each rank's xfi_waiting.n when the search began */
 };
 
 /* The bytes of one xfi_waiting. */
@@ -54,8 +54,8 @@ typedef struct xfi_late {
   int rank;        /* who is; -1: nobody is seen to be */
   int elsewhere;   /* where at each look all waited, in a circle: one in another call; -1: none */
   uint32_t inside; /* that call */
-  int n_alike;
-  int n_looks;
+  int n_same;
+  int n_steps;
 } xfi_late;
 /* One step of the search, by a rank that has just published for whom it waits. True: *late has the
  * result. False, after a short sleep: publish again and call again. */

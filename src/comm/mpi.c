@@ -43,7 +43,7 @@ static void mpi_abort(xfi_comm *comm, const char *why)
   xfi_mpi_comm *t = (xfi_mpi_comm *)comm;
 
   (void)xfi_broken_set(&t->shared.broken, "%s", why);
-  xfi_mpi_tell_all(t);
+  xfi_mpi_notify_all(t);
 }
 
 /* Ranks of other hosts learn of nothing but a broken comm. */
@@ -59,11 +59,11 @@ static void transport_free(xfi_mpi_comm *t)
 {
   if (t == NULL) return;
   xfi_shared_end(&t->shared);
-  xfi_free(t->words);
+  xfi_free(t->endpoints);
   xfi_free(t->out);
   xfi_free(t->in);
   xfi_free(t->requests);
-  xfi_free(t->telling);
+  xfi_free(t->notice_sends);
   xfi_free(t->is_waiting);
   xfi_free(t);
 }
@@ -78,15 +78,15 @@ static void mpi_destroy(xfi_comm *comm)
   if (finalized == 0 &&
       !xfi_shared_leaves_inherited(&t->shared)) { /* else a child, which may not call MPI */
     const bool all_leave =
-        !atomic_load(&t->shared.broken.is) && (!t->is_made || xfi_mpi_all_leave(t));
+        !atomic_load(&t->shared.broken.is) && (!t->is_connected || xfi_mpi_leave_barrier(t));
 
-    if (atomic_load(&t->shared.broken.is)) xfi_mpi_tell_all(t);
-    if (t->hearing != MPI_REQUEST_NULL) (void)MPI_Cancel(&t->hearing);
-    if (!xfi_mpi_all_end(&t->hearing, 1)) t->holds_own = true;
-    if (!xfi_mpi_all_end(t->telling, comm->size)) t->holds_own = true;
+    if (atomic_load(&t->shared.broken.is)) xfi_mpi_notify_all(t);
+    if (t->notice_recv != MPI_REQUEST_NULL) (void)MPI_Cancel(&t->notice_recv);
+    if (!xfi_mpi_all_end(&t->notice_recv, 1)) t->leaks_own = true;
+    if (!xfi_mpi_all_end(t->notice_sends, comm->size)) t->leaks_own = true;
     if (all_leave) (void)MPI_Comm_free(&t->comm);
   }
-  if (t->holds_own)
+  if (t->leaks_own)
     xfi_shared_end(&t->shared); /* nothing of MPI's is in it */
   else
     transport_free(t);
@@ -127,7 +127,7 @@ static xfer_status transport_create(xfi_mpi_comm **out, MPI_Comm comm, MPI_Comm 
   t->comm = comm;
   t->token = token;
   t->awaited = -1;
-  t->hearing = MPI_REQUEST_NULL;
+  t->notice_recv = MPI_REQUEST_NULL;
   t->collective = MPI_REQUEST_NULL;
   t->chunk_bytes = GATHER_BYTES / (size_t)size;
   if (t->chunk_bytes < XFI_GATHER_ROW_BYTES) t->chunk_bytes = XFI_GATHER_ROW_BYTES;
@@ -135,17 +135,17 @@ static xfer_status transport_create(xfi_mpi_comm **out, MPI_Comm comm, MPI_Comm 
   t->in = xfi_calloc((size_t)size, t->chunk_bytes);
   /* Of the type, since clang-tidy takes a handle that is a pointer for a slip. */
   t->requests = xfi_calloc(2 * (size_t)size, sizeof(MPI_Request));
-  t->telling = xfi_calloc((size_t)size, sizeof(MPI_Request));
+  t->notice_sends = xfi_calloc((size_t)size, sizeof(MPI_Request));
   t->is_waiting = xfi_calloc((size_t)size, sizeof *t->is_waiting);
-  XFI_CHECK_DONE(t->out != NULL && t->in != NULL && t->requests != NULL && t->telling != NULL &&
-                     t->is_waiting != NULL,
+  XFI_CHECK_DONE(t->out != NULL && t->in != NULL && t->requests != NULL &&
+                     t->notice_sends != NULL && t->is_waiting != NULL,
                  XFER_ERR_NOMEM, "a comm of %d ranks", size);
   for (int r = 0; r < size; r++)
-    t->telling[r] = MPI_REQUEST_NULL;
+    t->notice_sends[r] = MPI_REQUEST_NULL;
   XFI_TRY_DONE(XFI_MPI(MPI_Comm_size, (host, &n_places)));
   XFI_TRY_DONE(XFI_MPI(MPI_Comm_rank, (host, &place)));
-  t->words = xfi_host_words(n_places);
-  XFI_CHECK_DONE(t->words != NULL, XFER_ERR_NOMEM, "a comm of %d ranks", size);
+  t->endpoints = xfi_host_endpoints(n_places);
+  XFI_CHECK_DONE(t->endpoints != NULL, XFER_ERR_NOMEM, "a comm of %d ranks", size);
   XFI_TRY_DONE(xfi_shared_init(&t->shared, &shared_ops, n_places, place, true));
   *out = t;
   t = NULL;
@@ -219,7 +219,7 @@ static xfer_status assemble(xfer_comm **comm, xfi_mpi_comm **transport, MPI_Comm
   XFI_TRY_DONE(transport_create(&t, mpi_comm, host, token));
   XFI_TRY_DONE(xfi_device_create_host(&device));
   XFI_TRY_DONE(xfi_comm_wrap(comm, &t->shared.base, device));
-  xfi_mpi_hear(t);
+  xfi_mpi_post_notice(t);
   *transport = t;
   t = NULL; /* the comm's now */
 done:
@@ -237,8 +237,8 @@ static int gather_on_host(void *host, void *all, const void *mine, size_t n_byte
 static void share_memory(xfi_mpi_comm *t, MPI_Comm host)
 {
   xfi_shared *s = &t->shared;
-  const bool shares =
-      s->n_places > 1 && xfi_host_meet(s, t->words, XFER_OK, gather_on_host, &host) == XFER_OK;
+  const bool shares = s->n_places > 1 && xfi_host_bootstrap(s, t->endpoints, XFER_OK,
+                                                            gather_on_host, &host) == XFER_OK;
 
   s->base.shares_all = shares && s->n_places == s->base.size;
 }
@@ -279,7 +279,7 @@ xfer_status xfer_comm_create_mpi(xfer_comm **comm, MPI_Comm mpi_comm)
   st = assemble(&made, &transport, own, host, token);
   st = agree(own, st);
   if (st == XFER_OK && transport != NULL) {
-    transport->is_made = true;
+    transport->is_connected = true;
     share_memory(transport, host);
   }
   if (made != NULL) own = MPI_COMM_NULL; /* made's */

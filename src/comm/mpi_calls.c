@@ -14,7 +14,7 @@ static xfer_status gather_timeout(xfi_mpi_comm *t, xfi_deadline deadline)
 
   (void)xfi_broken_set(&t->shared.broken, "rank %d waited for others until %s", t->shared.base.rank,
                        end);
-  xfi_mpi_tell_all(t);
+  xfi_mpi_notify_all(t);
   int late = xfi_mpi_find_late(t);
   XFI_CHECK(late < 0, XFER_ERR_TIMEOUT, "rank %d did not come before %s", late, end);
   return XFI_ERROR(XFER_ERR_TIMEOUT, "all_gather did not end before %s", end);
@@ -37,7 +37,7 @@ static xfer_status gather(xfi_comm *comm, const char **rows, const void *mine, s
   if (st == XFER_ERR_TIMEOUT) st = gather_timeout(t, deadline);
   *rows = t->in;
 done:
-  if (st != XFER_OK && t->collective != MPI_REQUEST_NULL) t->holds_own = true;
+  if (st != XFER_OK && t->collective != MPI_REQUEST_NULL) t->leaks_own = true;
   return st;
 }
 
@@ -56,7 +56,7 @@ xfer_status xfi_mpi_all_gather(xfi_comm *comm, void *all, const void *mine, size
     if (st == XFER_OK) t->n_gathered = t->gathering;
   }
   if (st == XFER_ERR_MISMATCH && (!comm->shares_all || xfi_shared_has_gathered(&t->shared)))
-    t->has_told = true; /* everybody finds it out */
+    t->has_notified = true; /* everybody finds it out */
   if (st != XFER_OK) xfi_comm_abort_with_error(comm, comm->ops->abort);
   xfi_mpi_end_gathering(t);
   return st;
@@ -129,12 +129,12 @@ static xfer_status await_all(xfi_mpi_comm *t, const xfi_messages *round, xfi_dea
 }
 
 /* After a failure. Returns whether MPI still has some of the messages' memory. */
-static bool call_back(xfi_mpi_comm *t, const xfi_messages *round)
+static bool cancel_messages(xfi_mpi_comm *t, const xfi_messages *round)
 {
   for (int i = 0; i < round->n_recvs; i++)
     if (t->requests[i] != MPI_REQUEST_NULL) (void)MPI_Cancel(&t->requests[i]);
   bool end = xfi_mpi_all_end(t->requests, round->n_recvs + round->n_sends);
-  if (!end) t->holds_own = true; /* the requests themselves */
+  if (!end) t->leaks_own = true; /* the requests themselves */
   return !end;
 }
 
@@ -155,7 +155,7 @@ xfer_status xfi_mpi_round(xfi_comm *comm, const xfi_messages *round, xfer_stream
 done:
   if (st != XFER_OK) {
     xfi_comm_abort_with_error(comm, comm->ops->abort);
-    comm->holds_memory = call_back(t, round);
+    comm->holds_memory = cancel_messages(t, round);
   }
   return st;
 }
@@ -169,16 +169,16 @@ static xfer_status broadcast_one(xfi_mpi_comm *t, const xfi_message *m, int root
 
   assert(m->n_bytes <= XFI_MESSAGE_BYTES);
   XFI_TRY(XFI_MPI(MPI_Ibcast, (m->data, (int)m->n_bytes, MPI_BYTE, root, t->comm, &t->collective)));
-  t->casts = true;
+  t->is_broadcasting = true;
   st = xfi_mpi_await(t, &t->collective, MPI_STATUS_IGNORE, &code, deadline);
-  t->casts = false;
+  t->is_broadcasting = false;
   XFI_CHECK(st != XFER_ERR_TIMEOUT || t->late < 0, XFER_ERR_TIMEOUT,
             "rank %d did not come before %s", t->late, xfi_deadline_end(deadline));
   XFI_CHECK(st != XFER_ERR_TIMEOUT, XFER_ERR_TIMEOUT,
             "broadcast: what rank %d sends did not pass before %s", root,
             xfi_deadline_end(deadline));
   XFI_TRY(st);
-  if (own != NULL) (void)atomic_fetch_add(&own->n_casts, 1);
+  if (own != NULL) (void)atomic_fetch_add(&own->n_broadcasts, 1);
   return xfi_mpi_check(code, "MPI_Ibcast");
 }
 
@@ -194,6 +194,6 @@ xfer_status xfi_mpi_broadcast(xfi_comm *comm, const xfi_message *messages, int n
     XFI_TRY_DONE(broadcast_one(t, &messages[i], root, deadline));
 done:
   if (st != XFER_OK) xfi_comm_abort_with_error(comm, comm->ops->abort);
-  if (st != XFER_OK && t->collective != MPI_REQUEST_NULL) comm->holds_memory = t->holds_own = true;
+  if (st != XFER_OK && t->collective != MPI_REQUEST_NULL) comm->holds_memory = t->leaks_own = true;
   return st;
 }

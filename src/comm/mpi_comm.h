@@ -24,7 +24,7 @@ typedef struct xfi_mpi_comm {
   MPI_Comm comm;
   uint64_t token; /* of this comm, the same on every rank */
 
-  void *words; /* xfi_host_words() of them */
+  void *endpoints; /* xfi_host_endpoints() of them */
 
   uint64_t gathering;     /* by messages, in which this rank waits; 0: none */
   uint64_t n_gathered;    /* by messages that are complete */
@@ -34,18 +34,18 @@ typedef struct xfi_mpi_comm {
   MPI_Request *requests;  /* [2 * size] of the call in progress */
   MPI_Request collective; /* likewise */
 
-  xfi_mpi_notice told;  /* what we send */
-  xfi_mpi_notice heard; /* what we receive */
-  xfi_mpi_notice later; /* the first that does not concern the gathering in progress */
-  MPI_Request hearing;
-  MPI_Request *telling; /* [size] */
-  bool *is_waiting;     /* [size] in the gathering that this rank gave up */
-  int awaited;          /* whom the round in progress waits for; -1: none is */
-  bool casts;           /* a broadcast is in progress */
-  int late;             /* of a wait that ended by its deadline; -1: nobody is seen to be */
-  bool is_made;         /* by all ranks, who may send notices from then on */
-  bool has_told;
-  bool holds_own; /* an operation that will not end uses our memory */
+  xfi_mpi_notice notice_out;      /* what we send */
+  xfi_mpi_notice notice_in;       /* what we receive */
+  xfi_mpi_notice deferred_notice; /* the first that does not concern the gathering in progress */
+  MPI_Request notice_recv;
+  MPI_Request *notice_sends; /* [size] */
+  bool *is_waiting;          /* [size] in the gathering that this rank gave up */
+  int awaited;               /* whom the round in progress waits for; -1: none is */
+  bool is_broadcasting;      /* a broadcast is in progress */
+  int late;                  /* of a wait that ended by its deadline; -1: nobody is seen to be */
+  bool is_connected;         /* by all ranks, who may send notices from then on */
+  bool has_notified;
+  bool leaks_own; /* an operation that will not end uses our memory */
 } xfi_mpi_comm;
 
 /* MPI's error as ours: OK, or XFER_ERR_COMM with MPI's text. */
@@ -61,15 +61,15 @@ xfer_status xfi_mpi_await(xfi_mpi_comm *t, MPI_Request *request, MPI_Status *sta
                           xfi_deadline deadline);
 
 /* Breaks a broken comm, once, on all other ranks too. Owner's thread, as all below. */
-void xfi_mpi_tell_all(xfi_mpi_comm *t);
+void xfi_mpi_notify_all(xfi_mpi_comm *t);
 /* XFER_ERR_COMM with its text if the comm is broken, by whomever. */
 xfer_status xfi_mpi_check_broken(xfi_comm *comm);
 /* Breaks it if a notice waited for the end of the gathering in progress. */
 void xfi_mpi_end_gathering(xfi_mpi_comm *t);
 /* Has every rank given the comm back, unbroken? Then no notice comes any more. */
-bool xfi_mpi_all_leave(xfi_mpi_comm *t);
+bool xfi_mpi_leave_barrier(xfi_mpi_comm *t);
 /* Starts to listen for notices. */
-void xfi_mpi_hear(xfi_mpi_comm *t);
+void xfi_mpi_post_notice(xfi_mpi_comm *t);
 /* Who was not waiting with us in a gathering that we gave up? -1: nobody, it was about to end. */
 int xfi_mpi_find_late(xfi_mpi_comm *t);
 

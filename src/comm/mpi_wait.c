@@ -58,81 +58,81 @@ bool xfi_mpi_all_end(MPI_Request *requests, int n)
 /* ---- failure ------------------------------------------------------------------------------ */
 
 /* Breaks the comm once MPI is finalized: nearly every call of MPI would end the process then. */
-static void look_for_end(xfi_mpi_comm *t)
+static void check_finalized(xfi_mpi_comm *t)
 {
   int finalized = 0;
 
   (void)MPI_Finalized(&finalized);
   if (finalized == 0) return;
-  t->has_told = true;
-  t->hearing = MPI_REQUEST_NULL;
+  t->has_notified = true;
+  t->notice_recv = MPI_REQUEST_NULL;
   (void)xfi_broken_set(&t->shared.broken, "MPI is finalized: destroy comms before MPI_Finalize()");
 }
 
-void xfi_mpi_tell_all(xfi_mpi_comm *t)
+void xfi_mpi_notify_all(xfi_mpi_comm *t)
 {
   if (xfi_shared_is_inherited(&t->shared)) return;
-  look_for_end(t);
-  if (t->has_told) return;
-  t->has_told = true;
-  t->told = (xfi_mpi_notice){.token = t->token,
-                             .gathering = t->gathering,
-                             .n_gathered = t->n_gathered,
-                             .from = t->shared.base.rank};
-  memcpy(t->told.why, t->shared.broken.why, sizeof t->told.why); /* which stays */
-  xfi_shared_alarm(&t->shared, t->told.why);
+  check_finalized(t);
+  if (t->has_notified) return;
+  t->has_notified = true;
+  t->notice_out = (xfi_mpi_notice){.token = t->token,
+                                   .gathering = t->gathering,
+                                   .n_gathered = t->n_gathered,
+                                   .from = t->shared.base.rank};
+  memcpy(t->notice_out.why, t->shared.broken.why, sizeof t->notice_out.why); /* which stays */
+  xfi_shared_alarm(&t->shared, t->notice_out.why);
   for (int r = 0; r < t->shared.base.size; r++)
     if (r != t->shared.base.rank)
-      (void)MPI_Isend(&t->told, (int)sizeof t->told, MPI_BYTE, r, XFI_MPI_TAG_NOTICE, t->comm,
-                      &t->telling[r]);
-  if (!xfi_mpi_all_end(t->telling, t->shared.base.size)) t->holds_own = true;
+      (void)MPI_Isend(&t->notice_out, (int)sizeof t->notice_out, MPI_BYTE, r, XFI_MPI_TAG_NOTICE,
+                      t->comm, &t->notice_sends[r]);
+  if (!xfi_mpi_all_end(t->notice_sends, t->shared.base.size)) t->leaks_own = true;
 }
 
-void xfi_mpi_hear(xfi_mpi_comm *t)
+void xfi_mpi_post_notice(xfi_mpi_comm *t)
 {
-  (void)MPI_Irecv(&t->heard, (int)sizeof t->heard, MPI_BYTE, MPI_ANY_SOURCE, XFI_MPI_TAG_NOTICE,
-                  t->comm, &t->hearing);
+  (void)MPI_Irecv(&t->notice_in, (int)sizeof t->notice_in, MPI_BYTE, MPI_ANY_SOURCE,
+                  XFI_MPI_TAG_NOTICE, t->comm, &t->notice_recv);
 }
 
 /* Its sender has told everybody, so we need not; but those who gave up a gathering want to know who
  * was waiting with them. */
-static void take_notice(xfi_mpi_comm *t, const xfi_mpi_notice *notice)
+static void handle_notice(xfi_mpi_comm *t, const xfi_mpi_notice *notice)
 {
   (void)xfi_broken_set(&t->shared.broken, "%.*s", XFI_BROKEN_BYTES - 1, notice->why);
   if (notice->gathering != 0 && notice->gathering == t->gathering)
     t->is_waiting[notice->from] = true;
-  if (t->gathering != 0) xfi_mpi_tell_all(t);
-  t->has_told = true;
+  if (t->gathering != 0) xfi_mpi_notify_all(t);
+  t->has_notified = true;
 }
 
 void xfi_mpi_end_gathering(xfi_mpi_comm *t)
 {
   t->gathering = 0;
-  if (t->later.token != 0) take_notice(t, &t->later);
+  if (t->deferred_notice.token != 0) handle_notice(t, &t->deferred_notice);
 }
 
 /* Takes a notice if one has come. A rank that had completed the gathering in which this one is had
  * what all give in it: that ends well here too. */
-static void listen_once(xfi_mpi_comm *t)
+static void poll_notice(xfi_mpi_comm *t)
 {
   int done = 0;
 
-  if (t->hearing == MPI_REQUEST_NULL) return;
-  if (MPI_Test(&t->hearing, &done, MPI_STATUS_IGNORE) != MPI_SUCCESS || !done) return;
-  if (t->heard.token == t->token) {
-    if (t->gathering == 0 || t->heard.n_gathered < t->gathering)
-      take_notice(t, &t->heard);
-    else if (t->later.token == 0)
-      t->later = t->heard;
+  if (t->notice_recv == MPI_REQUEST_NULL) return;
+  if (MPI_Test(&t->notice_recv, &done, MPI_STATUS_IGNORE) != MPI_SUCCESS || !done) return;
+  if (t->notice_in.token == t->token) {
+    if (t->gathering == 0 || t->notice_in.n_gathered < t->gathering)
+      handle_notice(t, &t->notice_in);
+    else if (t->deferred_notice.token == 0)
+      t->deferred_notice = t->notice_in;
   }
-  xfi_mpi_hear(t);
+  xfi_mpi_post_notice(t);
 }
 
 /* Takes what a rank of this host told, which has told everybody. In a gathering by messages its
  * notice must be answered, so that alone counts. */
-static void look_for_alarm(xfi_mpi_comm *t)
+static void check_alarm(xfi_mpi_comm *t)
 {
-  if (t->gathering == 0 && xfi_shared_alarmed(&t->shared)) t->has_told = true;
+  if (t->gathering == 0 && xfi_shared_poll_alarm(&t->shared)) t->has_notified = true;
 }
 
 xfer_status xfi_mpi_check_broken(xfi_comm *comm)
@@ -140,10 +140,10 @@ xfer_status xfi_mpi_check_broken(xfi_comm *comm)
   xfi_mpi_comm *t = (xfi_mpi_comm *)comm;
 
   XFI_TRY(xfi_shared_check_process(&t->shared));
-  look_for_end(t);
-  look_for_alarm(t);
-  listen_once(t);
-  if (atomic_load(&t->shared.broken.is)) xfi_mpi_tell_all(t);
+  check_finalized(t);
+  check_alarm(t);
+  poll_notice(t);
+  if (atomic_load(&t->shared.broken.is)) xfi_mpi_notify_all(t);
   return xfi_broken_check(&t->shared.broken);
 }
 
@@ -161,7 +161,7 @@ int xfi_mpi_find_late(xfi_mpi_comm *t)
       continue;
     }
     if (xfi_deadline_expired(grace)) return late;
-    listen_once(t);
+    poll_notice(t);
     back_off(&n_polls);
   }
   return -1;
@@ -169,7 +169,7 @@ int xfi_mpi_find_late(xfi_mpi_comm *t)
 
 /* ---- waiting ------------------------------------------------------------------------------ */
 
-bool xfi_mpi_all_leave(xfi_mpi_comm *t)
+bool xfi_mpi_leave_barrier(xfi_mpi_comm *t)
 {
   const xfi_deadline deadline = xfi_deadline_after(LEAVE_MS);
   const int size = t->shared.base.size;
@@ -187,8 +187,8 @@ bool xfi_mpi_all_leave(xfi_mpi_comm *t)
       code =
           MPI_Isend(NULL, 0, MPI_BYTE, (rank + step) % size, XFI_MPI_TAG_LEAVE, t->comm, &pair[1]);
     while (code == MPI_SUCCESS && done == 0) {
-      look_for_alarm(t);
-      listen_once(t);
+      check_alarm(t);
+      poll_notice(t);
       if (atomic_load(&t->shared.broken.is) || xfi_deadline_expired(deadline)) break;
       code = MPI_Testall(2, pair, &done, MPI_STATUSES_IGNORE);
       if (done == 0) back_off(&n_polls);
@@ -212,8 +212,9 @@ static void publish_waits(xfi_mpi_comm *t)
   for (int r = 0; awaits != NULL && r < s->base.size; r++) {
     const xfi_segment *theirs = xfi_segment_of(s, r);
 
-    awaits[r] = r == t->awaited || (t->casts && theirs != NULL &&
-                                    atomic_load(&theirs->n_casts) <= atomic_load(&own->n_casts));
+    awaits[r] =
+        r == t->awaited || (t->is_broadcasting && theirs != NULL &&
+                            atomic_load(&theirs->n_broadcasts) <= atomic_load(&own->n_broadcasts));
   }
   xfi_waits_publish(s->base.waits, XFI_POLLING, s->base.inside);
 }

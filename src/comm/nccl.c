@@ -39,7 +39,7 @@ static cudaError_t count_ended(xfi_nccl_comm *comm)
   cudaError_t error = cudaSuccess;
 
   while (comm->n_ended < comm->n_rounds && error == cudaSuccess) {
-    error = xfi_cuda_asked(cudaEventQuery(flight_of(comm, comm->n_ended)->done));
+    error = xfi_cuda_query_result(cudaEventQuery(flight_of(comm, comm->n_ended)->done));
     if (error == cudaSuccess) comm->n_ended++;
   }
   return error;
@@ -185,7 +185,7 @@ static xfer_status wait_for_rounds(xfi_nccl_comm *comm, uint64_t n, xfi_deadline
     xfi_sleep_ns(PAUSE_NS);
     (void)pthread_mutex_lock(&comm->lock);
     st = have_data(comm);
-    if (st == XFER_OK) st = xfi_nccl_heed(&comm->data, n_pauses);
+    if (st == XFER_OK) st = xfi_nccl_check_warnings(&comm->data, n_pauses);
   }
   return st != XFER_OK && comm->is_late ? XFER_ERR_TIMEOUT : st;
 }
@@ -193,7 +193,7 @@ static xfer_status wait_for_rounds(xfi_nccl_comm *comm, uint64_t n, xfi_deadline
 /* Does a group wait for nobody, since the communicator knows all connections that it takes? */
 static bool finds_connected(const xfi_nccl_comm *comm, const xfi_messages *messages, int root)
 {
-  if (root >= 0) return comm->data.is_taught;
+  if (root >= 0) return comm->data.is_warm;
   for (int i = 0; i < messages->n_sends; i++)
     if (!comm->is_connected[messages->sends[i].peer]) return false;
   for (int i = 0; i < messages->n_recvs; i++)
@@ -298,13 +298,13 @@ void xfi_nccl_unwatch(xfi_comm *base, const void *context)
 /* ---- connecting --------------------------------------------------------------------------- */
 
 /* What ranks tell each other: who has a communicator, and rank 0's id for a new one. */
-typedef struct offer {
+typedef struct proposal {
   ncclUniqueId id;
   int32_t has_id;
   int32_t has_data;
   int32_t shares; /* what is split off it has its connections */
   uint64_t settings;
-} offer;
+} proposal;
 
 /* NCCL's environment, which its own files are read into, goes before a communicator's options. */
 static bool may_share(void)
@@ -318,8 +318,8 @@ static xfer_status make_data(xfi_nccl_comm *comm, xfi_deadline deadline)
 {
   const size_t size = (size_t)comm->base.size;
   xfer_status st = XFER_OK;
-  offer mine = {.has_data = 0};
-  offer *all = NULL;
+  proposal mine = {.has_data = 0};
+  proposal *all = NULL;
   bool all_have = true;
   bool all_share = true;
   bool differ = false;
@@ -330,7 +330,7 @@ static xfer_status make_data(xfi_nccl_comm *comm, xfi_deadline deadline)
   if (comm->base.rank == 0) mine.has_id = ncclGetUniqueId(&mine.id) == ncclSuccess;
   mine.shares = may_share();
   mine.settings = xfi_nccl_settings_hash();
-  all = xfi_comm_hear(&comm->base, &st, &mine, sizeof mine, deadline);
+  all = xfi_comm_agree_gather(&comm->base, &st, &mine, sizeof mine, deadline);
   XFI_TRY_DONE(st);
   for (size_t r = 0; r < size; r++) {
     all_have = all_have && all[r].has_data != 0;
@@ -369,34 +369,34 @@ xfer_status xfi_nccl_connect(xfi_comm *base, const bool *peers, bool broadcasts,
   xfi_nccl_comm *comm = xfi_nccl_of(base);
   xfer_status st = XFER_OK;
   const xfi_message first = {comm->device_bytes, XFI_NCCL_SLOT_BYTES, 0};
-  xfi_message *greetings = xfi_comm_calloc(base, (size_t)base->size, sizeof *greetings);
+  xfi_message *warmups = xfi_comm_calloc(base, (size_t)base->size, sizeof *warmups);
   int n = 0;
 
   comm->data.host = comm->host;
   comm->data.number++;
-  XFI_CHECK_DONE(greetings != NULL, XFER_ERR_NOMEM, "%d ranks", base->size);
+  XFI_CHECK_DONE(warmups != NULL, XFER_ERR_NOMEM, "%d ranks", base->size);
   for (int r = 0; r < base->size; r++)
-    if (peers[r]) greetings[n++] = (xfi_message){NULL, XFI_NCCL_SLOT_BYTES, r};
+    if (peers[r]) warmups[n++] = (xfi_message){NULL, XFI_NCCL_SLOT_BYTES, r};
   XFI_TRY_DONE(make_data(comm, deadline));
   if (n == 0 && !broadcasts) goto done;
   XFI_TRY_DONE(have_data_alone(comm, deadline));
   XFI_TRY_DONE(
-      xfi_nccl_carry(comm, &comm->data, &(xfi_messages){greetings, n, greetings, n}, deadline));
-  note_connected(comm, &(xfi_messages){greetings, n, NULL, 0});
+      xfi_nccl_carry(comm, &comm->data, &(xfi_messages){warmups, n, warmups, n}, deadline));
+  note_connected(comm, &(xfi_messages){warmups, n, NULL, 0});
   if (broadcasts) {
     XFI_TRY_DONE(xfi_nccl_group(&comm->data, comm->data.handle, &(xfi_messages){&first, 1, NULL, 0},
                                 0, comm->control_stream, deadline));
     XFI_TRY_DONE(xfi_nccl_control_wait(comm, &comm->data, "a first broadcast", deadline));
   }
   if (broadcasts && comm->data.launcher != NULL) {
-    XFI_TRY_DONE(xfi_nccl_teach_launcher(&comm->data, &first, comm->ordinal, comm->control_stream,
-                                         deadline));
+    XFI_TRY_DONE(xfi_nccl_warm_up_launcher(&comm->data, &first, comm->ordinal, comm->control_stream,
+                                           deadline));
     XFI_TRY_DONE(xfi_nccl_control_wait(comm, &comm->data, "a first broadcast", deadline));
   }
 done:
   if (st != XFER_OK && st != XFER_ERR_PEER && comm->host != NULL)
     xfi_shared_warn(comm->host, comm->data.number, xfer_last_error());
   comm->data.host = NULL;
-  xfi_free(greetings);
+  xfi_free(warmups);
   return st;
 }

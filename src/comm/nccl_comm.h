@@ -82,8 +82,8 @@ void xfi_nccl_end(xfi_nccl_comm *comm);
 /* nccl_control.c */
 /* All ranks: if they are processes of one host, host bytes go between them without a device from
  * here on. */
-xfer_status xfi_nccl_meet_on_host(xfi_nccl_comm *comm, const unsigned char domain[64],
-                                  xfi_deadline deadline);
+xfer_status xfi_nccl_bootstrap_host(xfi_nccl_comm *comm, const unsigned char domain[64],
+                                    xfi_deadline deadline);
 xfi_all_gather_fn xfi_nccl_all_gather;
 void xfi_nccl_decline(xfi_comm *comm, const char *why);
 xfi_exchange_fn xfi_nccl_exchange;

@@ -10,7 +10,7 @@
 enum {
   SPIN_MS = 5, /* then polls yield the processor for longer, */
   PAUSE_NS = 20 * 1000,
-  HEED_POLLS = 256 /* and some 20 ms of those are between two looks for warnings */
+  WARNING_POLLS = 256 /* and some 20 ms of those are between two looks for warnings */
 };
 
 xfer_status xfi_nccl_usable(const xfi_nccl *nccl)
@@ -41,19 +41,19 @@ static xfer_status failed(xfi_nccl *nccl, ncclResult_t result, const char *call)
   return XFER_ERR_COMM;
 }
 
-xfer_status xfi_nccl_heed(xfi_nccl *nccl, int polls)
+xfer_status xfi_nccl_check_warnings(xfi_nccl *nccl, int polls)
 {
   xfer_status st = XFER_OK;
 
-  if (nccl->host == NULL || polls % HEED_POLLS != 0) return XFER_OK;
-  st = xfi_host_heed(nccl->host, nccl->number);
+  if (nccl->host == NULL || polls % WARNING_POLLS != 0) return XFER_OK;
+  st = xfi_host_check_warnings(nccl->host, nccl->number);
   if (st != XFER_OK) xfi_nccl_break(nccl, xfer_last_error());
   return st;
 }
 
 /* Each says what became of its own groups; NCCL_COMM_BLOCKING=0 makes the launcher one that does
  * not block either. */
-static ncclResult_t ask(ncclResult_t *state, const xfi_nccl *nccl)
+static ncclResult_t query_state(ncclResult_t *state, const xfi_nccl *nccl)
 {
   const ncclResult_t result = ncclCommGetAsyncError(nccl->handle, state);
 
@@ -71,11 +71,11 @@ xfer_status xfi_nccl_await(xfi_nccl *nccl, cudaEvent_t done, const char *what,
     ncclResult_t state = ncclInProgress;
     ncclResult_t result;
     const cudaError_t error =
-        done == NULL ? cudaErrorNotReady : xfi_cuda_asked(cudaEventQuery(done));
+        done == NULL ? cudaErrorNotReady : xfi_cuda_query_result(cudaEventQuery(done));
 
     if (error == cudaSuccess) return XFER_OK;
     if (error != cudaErrorNotReady) return xfi_cuda_failed(error, "cudaEventQuery");
-    result = ask(&state, nccl);
+    result = query_state(&state, nccl);
     /* A lent one that does not answer is asked again: others wait for what is half launched. */
     if (result == ncclSuccess || (nccl->is_borrowed && done == NULL)) result = state;
     if (result == ncclSuccess && done == NULL) return XFER_OK;
@@ -89,7 +89,7 @@ xfer_status xfi_nccl_await(xfi_nccl *nccl, cudaEvent_t done, const char *what,
     if (!xfi_deadline_expired(spin)) {
       (void)sched_yield();
     } else {
-      XFI_TRY(xfi_nccl_heed(nccl, ++n_pauses));
+      XFI_TRY(xfi_nccl_check_warnings(nccl, ++n_pauses));
       xfi_sleep_ns(PAUSE_NS);
     }
   }
@@ -113,7 +113,7 @@ xfer_status xfi_nccl_join(xfi_nccl *nccl, const xfi_comm *comm, const ncclUnique
   config.commName = name;
   if (n_channels > 0) config.minCTAs = config.maxCTAs = n_channels;
   nccl->why[0] = '\0';
-  nccl->is_taught = false;
+  nccl->is_warm = false;
   const ncclResult_t result =
       ncclCommInitRankConfig(&nccl->handle, comm->size, *id, comm->rank, &config);
   return xfi_nccl_launched(nccl, result, "ncclCommInitRankConfig", deadline);
@@ -130,18 +130,18 @@ xfer_status xfi_nccl_make_launcher(xfi_nccl *nccl, const xfi_comm *comm, xfi_dea
 }
 
 /* A broadcast by the launcher. */
-typedef struct lesson {
+typedef struct warmup {
   ncclComm_t launcher;
   const xfi_message *message;
   int ordinal;
   cudaStream_t stream;
   ncclResult_t result;
   _Atomic bool is_over;
-} lesson;
+} warmup;
 
-static void *lesson_main(void *argument)
+static void *warmup_main(void *argument)
 {
-  lesson *l = argument;
+  warmup *l = argument;
   const xfi_message *m = l->message;
 
   (void)cudaSetDevice(l->ordinal);
@@ -152,12 +152,12 @@ static void *lesson_main(void *argument)
   return NULL;
 }
 
-xfer_status xfi_nccl_teach_launcher(xfi_nccl *nccl, const xfi_message *message, int ordinal,
-                                    cudaStream_t stream, xfi_deadline deadline)
+xfer_status xfi_nccl_warm_up_launcher(xfi_nccl *nccl, const xfi_message *message, int ordinal,
+                                      cudaStream_t stream, xfi_deadline deadline)
 {
-  lesson l = {nccl->launcher, message, ordinal, stream, ncclSuccess, false};
+  warmup l = {nccl->launcher, message, ordinal, stream, ncclSuccess, false};
 
-  nccl->has_caller = xfi_thread_start(&nccl->caller, lesson_main, &l);
+  nccl->has_caller = xfi_thread_start(&nccl->caller, warmup_main, &l);
   XFI_CHECK(nccl->has_caller, XFER_ERR_NOMEM, "no thread is to be had");
   for (int n_pauses = 1; !atomic_load(&l.is_over); n_pauses++) {
     if (xfi_deadline_expired(deadline)) {
@@ -166,13 +166,13 @@ xfer_status xfi_nccl_teach_launcher(xfi_nccl *nccl, const xfi_message *message, 
       xfi_nccl_break(nccl, xfer_last_error());
       return XFER_ERR_TIMEOUT;
     }
-    XFI_TRY(xfi_nccl_heed(nccl, n_pauses));
+    XFI_TRY(xfi_nccl_check_warnings(nccl, n_pauses));
     xfi_sleep_ns(PAUSE_NS);
   }
   (void)pthread_join(nccl->caller, NULL);
   nccl->has_caller = false;
   XFI_TRY(xfi_nccl_launched(nccl, l.result, "ncclBroadcast", deadline));
-  nccl->is_taught = true;
+  nccl->is_warm = true;
   return XFER_OK;
 }
 

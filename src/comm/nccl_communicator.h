@@ -23,7 +23,7 @@ typedef struct xfi_nccl {
   ncclComm_t launcher;          /* the blocking one; NULL: likewise, or it would share nothing */
   pthread_t caller;             /* in a call of the launcher that waits for others, */
   bool has_caller;              /* if there is one */
-  bool is_taught;               /* the launcher knows the connections of broadcasts */
+  bool is_warm;                 /* the launcher knows the connections of broadcasts */
   char why[XFI_NCCL_WHY_BYTES]; /* it was aborted; "" : it was not */
   bool is_borrowed;             /* the caller's, which is not aborted */
   char
@@ -39,8 +39,8 @@ xfer_status xfi_nccl_join(xfi_nccl *nccl, const xfi_comm *comm, const ncclUnique
 /* All of them again: make the launcher; and let it come to know the connections of broadcasts, by
  * one of `message` on the device `ordinal`. */
 xfer_status xfi_nccl_make_launcher(xfi_nccl *nccl, const xfi_comm *comm, xfi_deadline deadline);
-xfer_status xfi_nccl_teach_launcher(xfi_nccl *nccl, const xfi_message *message, int ordinal,
-                                    cudaStream_t stream, xfi_deadline deadline);
+xfer_status xfi_nccl_warm_up_launcher(xfi_nccl *nccl, const xfi_message *message, int ordinal,
+                                      cudaStream_t stream, xfi_deadline deadline);
 /* XFER_ERR_COMM with the reason if it was aborted. */
 xfer_status xfi_nccl_usable(const xfi_nccl *nccl);
 /* Abort NCCL and remember why. */
@@ -54,7 +54,7 @@ xfer_status xfi_nccl_launched(xfi_nccl *nccl, ncclResult_t result, const char *c
 xfer_status xfi_nccl_await(xfi_nccl *nccl, cudaEvent_t done, const char *what,
                            xfi_deadline deadline);
 /* Where others are awaited: now and then, have they told that they do not come? */
-xfer_status xfi_nccl_heed(xfi_nccl *nccl, int polls);
+xfer_status xfi_nccl_check_warnings(xfi_nccl *nccl, int polls);
 /* One group on `stream`, by the handle or the launcher: at most one send and one receive per peer;
  * or, `root` not being negative, broadcasts of its `sends`. */
 xfer_status xfi_nccl_group(xfi_nccl *nccl, ncclComm_t by, const xfi_messages *messages, int root,

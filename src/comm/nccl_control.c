@@ -88,14 +88,14 @@ typedef struct address {
   int64_t pid;
 } address;
 
-typedef struct meeting {
+typedef struct bootstrap {
   xfi_comm *comm;
   xfi_deadline deadline;
-} meeting;
+} bootstrap;
 
-static int gather_to_meet(void *context, void *all, const void *mine, size_t n_bytes)
+static int gather_to_bootstrap(void *context, void *all, const void *mine, size_t n_bytes)
 {
-  const meeting *m = context;
+  const bootstrap *m = context;
 
   return (int)m->comm->ops->all_gather(m->comm, all, mine, n_bytes, m->deadline);
 }
@@ -111,21 +111,21 @@ static bool are_processes_of_one_host(const address *all, int n)
   return n > 1;
 }
 
-xfer_status xfi_nccl_meet_on_host(xfi_nccl_comm *comm, const unsigned char domain[64],
-                                  xfi_deadline deadline)
+xfer_status xfi_nccl_bootstrap_host(xfi_nccl_comm *comm, const unsigned char domain[64],
+                                    xfi_deadline deadline)
 {
   xfer_status st = XFER_OK;
   address mine = {.pid = getpid()};
   address *all = NULL;
-  meeting m = {&comm->base, deadline};
+  bootstrap m = {&comm->base, deadline};
   xfi_comm *host = NULL;
 
   memcpy(mine.domain, domain, sizeof mine.domain);
-  all = xfi_comm_hear(&comm->base, &st, &mine, sizeof mine, deadline);
+  all = xfi_comm_agree_gather(&comm->base, &st, &mine, sizeof mine, deadline);
   XFI_TRY_DONE(st);
   if (!are_processes_of_one_host(all, comm->base.size)) goto done;
-  if (xfi_comm_create_host(&host, gather_to_meet, &m, comm->base.rank, comm->base.size, true) ==
-      XFER_OK) {
+  if (xfi_comm_create_host(&host, gather_to_bootstrap, &m, comm->base.rank, comm->base.size,
+                           true) == XFER_OK) {
     comm->host = host;
     comm->base.waits = host->waits;
     xfi_nccl_end(comm); /* of control, so far; its buffers on the device are some 10 MiB */

@@ -123,7 +123,7 @@ static xfer_status comm_create(xfer_comm **comm, xfi_nccl_comm *made, const nccl
   XFI_TRY_DONE(xfi_nccl_join(&made->control, &made->base, id, "xfer control", 1, deadline));
   xfi_set_error("%s", why);
   XFI_TRY_DONE(xfi_comm_agree(&made->base, mine, deadline));
-  XFI_TRY_DONE(xfi_nccl_meet_on_host(made, domain, deadline));
+  XFI_TRY_DONE(xfi_nccl_bootstrap_host(made, domain, deadline));
   *comm = whole;
   return XFER_OK;
 done:
@@ -216,7 +216,7 @@ static xfer_status borrow_id(ncclUniqueId *id, ncclComm_t lender, xfi_nccl_comm 
   if ((*made)->base.rank == 0 && ncclGetUniqueId(&message.id) == ncclSuccess) message.valid[0] = 1;
   st = borrowed_broadcast(lender, *made, &message, deadline);
   if (st == XFER_ERR_TIMEOUT ||
-      (st != XFER_OK && xfi_cuda_asked(cudaStreamQuery(stream)) == cudaErrorNotReady))
+      (st != XFER_OK && xfi_cuda_query_result(cudaStreamQuery(stream)) == cudaErrorNotReady))
     *made = NULL;
   XFI_TRY(st);
   XFI_CHECK(message.valid[0] == 1, XFER_ERR_COMM, "rank 0: ncclGetUniqueId failed");

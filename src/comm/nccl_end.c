@@ -15,7 +15,7 @@
 enum {
   FLUSH_MS = 5000, /* for what is on its way; then it is aborted */
   AWAIT_MS = 2000,
-  LOOK_NS = 100 * 1000
+  POLL_NS = 100 * 1000
 };
 
 typedef struct ending {
@@ -58,7 +58,7 @@ static void await(pthread_t thread)
       (void)pthread_detach(thread);
       return;
     }
-    xfi_sleep_ns(LOOK_NS);
+    xfi_sleep_ns(POLL_NS);
   }
 }
 

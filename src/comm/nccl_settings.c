@@ -94,7 +94,7 @@ xfer_status xfi_nccl_settings_compare(xfi_nccl_comm *comm, xfi_deadline deadline
   settings *all;
 
   read_settings(&own);
-  all = xfi_comm_hear(&comm->base, &st, &own, sizeof own, deadline);
+  all = xfi_comm_agree_gather(&comm->base, &st, &own, sizeof own, deadline);
   if (st == XFER_OK) say_difference(comm->data.difference, all, comm->base.size);
   xfi_free(all);
   return st;

@@ -20,7 +20,7 @@
 
 enum {
   YIELD_NS = 2000000, /* on a loaded host one yield may take any time */
-  TELL_MS = 1000      /* for a rank that gave up to tell why */
+  ALARM_MS = 1000     /* for a rank that gave up to tell why */
 };
 
 static xfi_segment *own_of(const xfi_shared *s)
@@ -48,7 +48,7 @@ xfer_status xfi_shared_check_process(const xfi_shared *s)
 
 /* ---- bells, alarms ------------------------------------------------------------------------- */
 
-static int whose(const xfi_shared *s)
+static int futex_scope(const xfi_shared *s)
 {
   return s->neighbours == NULL ? XFI_FUTEX_OWN : XFI_FUTEX_SHARED;
 }
@@ -59,7 +59,7 @@ static void sleep_a_while(const xfi_shared *s, uint32_t bell, xfi_deadline deadl
   const int64_t until = xfi_now_ns() + s->ops->nap_ns;
 
   if (until < deadline.at_ns) deadline.at_ns = until;
-  xfi_futex_wait(&own_of(s)->bell, bell, deadline, whose(s));
+  xfi_futex_wait(&own_of(s)->bell, bell, deadline, futex_scope(s));
 }
 
 static void wake(const xfi_shared *s, int rank)
@@ -67,15 +67,15 @@ static void wake(const xfi_shared *s, int rank)
   xfi_segment *segment = xfi_segment_of(s, rank);
 
   (void)atomic_fetch_add(&segment->bell, 1);
-  xfi_futex_wake_all(&segment->bell, whose(s));
+  xfi_futex_wake_all(&segment->bell, futex_scope(s));
 }
 
 void xfi_shared_ring(xfi_shared *s, int rank)
 {
   uint32_t asleep = XFI_ASLEEP;
 
-  if (atomic_load(&s->base.waits->said[rank]->until) == asleep &&
-      atomic_compare_exchange_strong(&s->base.waits->said[rank]->until, &asleep, XFI_AWAKE))
+  if (atomic_load(&s->base.waits->published[rank]->until) == asleep &&
+      atomic_compare_exchange_strong(&s->base.waits->published[rank]->until, &asleep, XFI_AWAKE))
     wake(s, rank);
 }
 
@@ -101,7 +101,7 @@ void xfi_shared_alarm(xfi_shared *s, const char *why)
   }
 }
 
-bool xfi_shared_alarmed(xfi_shared *s)
+bool xfi_shared_poll_alarm(xfi_shared *s)
 {
   const uint32_t alarm = s->at == NULL || own_of(s) == NULL ? 0 : atomic_load(&own_of(s)->alarm);
 
@@ -114,7 +114,7 @@ xfer_status xfi_shared_check(xfi_comm *comm)
 {
   xfi_shared *s = (xfi_shared *)comm;
 
-  (void)xfi_shared_alarmed(s); /* who told it has told everybody */
+  (void)xfi_shared_poll_alarm(s); /* who told it has told everybody */
   return atomic_load(&s->broken.is) ? xfi_broken_check(&s->broken) : XFER_OK;
 }
 
@@ -122,7 +122,7 @@ void xfi_shared_abort(xfi_comm *comm, const char *why)
 {
   xfi_shared *s = (xfi_shared *)comm;
 
-  (void)xfi_shared_alarmed(s); /* the first reason of all stays */
+  (void)xfi_shared_poll_alarm(s); /* the first reason of all stays */
   if (xfi_broken_set(&s->broken, "%s", why)) xfi_shared_alarm(s, s->broken.why);
 }
 
@@ -164,7 +164,7 @@ static bool has_left(const xfi_shared *s, int rank)
 }
 
 /* Notes each: it is none of them. */
-static bool note_and_go_on(const xfi_shared *s, int rank)
+static bool mark_awaited(const xfi_shared *s, int rank)
 {
   s->base.waits->awaits[rank] = true;
   return false;
@@ -175,7 +175,7 @@ static void publish_waits(const xfi_awaited *what)
   xfi_shared *s = what->shared;
 
   (void)xfi_waits_clear(s->base.waits);
-  (void)what->find_late(what, note_and_go_on);
+  (void)what->find_late(what, mark_awaited);
   xfi_waits_publish(s->base.waits, XFI_ASLEEP, s->base.inside);
 }
 
@@ -189,7 +189,7 @@ static void nap(const xfi_awaited *what, xfi_deadline deadline)
 }
 
 /* Who told it of a failure, and ends as well, may not have told this one yet. */
-static void hear_from(xfi_shared *s, int rank)
+static void copy_alarm(xfi_shared *s, int rank)
 {
   uint32_t none = 0;
   const uint32_t alarm = rank < 0 ? 0 : atomic_load(&xfi_segment_of(s, rank)->alarm);
@@ -205,8 +205,8 @@ static xfer_status check_lost(const xfi_awaited *what)
   const int gone = what->find_late(what, has_left); /* who has, before its socket closed */
 
   if ((gone < 0 && lost < 0) || what->is_there(what)) return XFER_OK;
-  hear_from(what->shared, gone);
-  hear_from(what->shared, lost);
+  copy_alarm(what->shared, gone);
+  copy_alarm(what->shared, lost);
   XFI_TRY(what->shared->base.ops->check(&what->shared->base));
   XFI_CHECK(gone < 0, XFER_ERR_COMM, "rank %d has left the comm", gone);
   return XFI_ERROR(XFER_ERR_COMM, "the process of rank %d has ended", lost);
@@ -226,7 +226,7 @@ static xfer_status give_up(const xfi_awaited *what, xfi_deadline deadline)
   } while (!xfi_waits_find_late(s->base.waits, &late));
   XFI_TRY(xfi_late_check(&s->base, &late, deadline));
   return XFI_ERROR(XFER_ERR_TIMEOUT, "rank %d did not come before %s",
-                   late.rank >= 0 ? late.rank : what->find_late(what, xfi_is_any),
+                   late.rank >= 0 ? late.rank : what->find_late(what, xfi_any_rank),
                    xfi_deadline_end(deadline));
 }
 
@@ -235,12 +235,13 @@ xfer_status xfi_shared_await(const xfi_awaited *what, xfi_deadline deadline)
   xfi_shared *s = what->shared;
   const xfi_comm *comm = &s->base;
   xfer_status st = XFER_OK;
-  xfi_deadline looking = {0};
+  xfi_deadline spin_end = {0};
   int n_naps = 0;
 
-  for (int looks = 0; !what->is_there(what); looks++) {
-    if (looks == 0) looking.at_ns = xfi_now_ns() + (comm->has_cores ? s->ops->spin_ns : YIELD_NS);
-    if ((comm->has_cores || looks < s->ops->yields) && !xfi_deadline_expired(looking)) {
+  for (int n_polls = 0; !what->is_there(what); n_polls++) {
+    if (n_polls == 0)
+      spin_end.at_ns = xfi_now_ns() + (comm->has_cores ? s->ops->spin_ns : YIELD_NS);
+    if ((comm->has_cores || n_polls < s->ops->yields) && !xfi_deadline_expired(spin_end)) {
       if (!comm->has_cores) (void)sched_yield();
       continue;
     }
@@ -259,19 +260,19 @@ xfer_status xfi_shared_await(const xfi_awaited *what, xfi_deadline deadline)
 /* ---- gathering ----------------------------------------------------------------------------- */
 
 /* A rank that has not given yet, of those that `of` says; -1: none. */
-static int find_giver(const xfi_awaited *what, xfi_is_meant *of)
+static int find_missing(const xfi_awaited *what, xfi_rank_filter *of)
 {
   const xfi_shared *s = what->shared;
 
   for (int r = 0; r < s->base.size; r++)
-    if (atomic_load(&xfi_segment_of(s, r)->n_given) < s->n_steps && of(s, r)) return r;
+    if (atomic_load(&xfi_segment_of(s, r)->n_contributed) < s->n_steps && of(s, r)) return r;
   return -1;
 }
 
 /* What all ranks give to the step. */
-static bool is_given(const xfi_awaited *what)
+static bool all_contributed(const xfi_awaited *what)
 {
-  return find_giver(what, xfi_is_any) < 0;
+  return find_missing(what, xfi_any_rank) < 0;
 }
 
 /* Whether a step took place is decided once, by the first rank that has what all gave or that gives
@@ -293,9 +294,9 @@ bool xfi_shared_has_gathered(const xfi_shared *s)
 }
 
 /* Who gave up tells why, or has told others. */
-static xfer_status hear_why(xfi_shared *s)
+static xfer_status await_alarm(xfi_shared *s)
 {
-  const xfi_deadline soon = xfi_deadline_after(TELL_MS);
+  const xfi_deadline soon = xfi_deadline_after(ALARM_MS);
 
   while (!xfi_deadline_expired(soon)) {
     const uint32_t bell = atomic_load(&own_of(s)->bell);
@@ -304,7 +305,7 @@ static xfer_status hear_why(xfi_shared *s)
     while (lost < s->base.size && !xfi_shared_is_lost(s, lost))
       lost++;
     for (int r = 0; r < s->base.size; r++)
-      hear_from(s, r);
+      copy_alarm(s, r);
     XFI_TRY(s->base.ops->check(&s->base));
     XFI_CHECK(lost == s->base.size, XFER_ERR_COMM, "the process of rank %d has ended", lost);
     sleep_a_while(s, bell, soon);
@@ -314,16 +315,16 @@ static xfer_status hear_why(xfi_shared *s)
 
 /* What all ranks give to the step is there. The last to give sees that, and wakes those that sleep.
  */
-static xfer_status await_givers(xfi_shared *s, xfi_deadline deadline)
+static xfer_status await_contributions(xfi_shared *s, xfi_deadline deadline)
 {
-  const xfi_awaited all = {is_given, find_giver, s, NULL, false};
+  const xfi_awaited all = {all_contributed, find_missing, s, NULL, false};
   xfer_status st;
 
-  if (is_given(&all))
+  if (all_contributed(&all))
     for (int r = 0; r < s->base.size; r++)
       xfi_shared_ring(s, r);
   st = xfi_shared_await(&all, deadline);
-  if (!decide(s, s->n_steps, st == XFER_OK)) return st == XFER_OK ? hear_why(s) : st;
+  if (!decide(s, s->n_steps, st == XFER_OK)) return st == XFER_OK ? await_alarm(s) : st;
   xfi_waits_end(s->base.waits);
   return XFER_OK;
 }
@@ -337,16 +338,17 @@ static xfer_status gather_step(xfi_shared *s, const unsigned char *mine, unsigne
   const uint64_t step = ++s->n_steps;
   const size_t left = n_bytes - at;
   const size_t n = left < XFI_SEGMENT_GATHER_BYTES ? left : XFI_SEGMENT_GATHER_BYTES;
-  xfi_given *given = &own_of(s)->given[step % 2];
+  xfi_contribution *contributions = &own_of(s)->contributions[step % 2];
 
-  given->of = xfi_comm_gathering(comm, n_bytes, at);
-  if (n > 0) memcpy(given->bytes, mine + at, n);
-  atomic_store(&own_of(s)->n_given, step);
-  XFI_TRY(await_givers(s, deadline));
+  contributions->of = xfi_comm_gathering(comm, n_bytes, at);
+  if (n > 0) memcpy(contributions->bytes, mine + at, n);
+  atomic_store(&own_of(s)->n_contributed, step);
+  XFI_TRY(await_contributions(s, deadline));
   for (int r = 0; r < comm->size; r++)
-    XFI_TRY(xfi_comm_check_same(comm, given->of, xfi_segment_of(s, r)->given[step % 2].of, r));
+    XFI_TRY(xfi_comm_check_same(comm, contributions->of,
+                                xfi_segment_of(s, r)->contributions[step % 2].of, r));
   for (int r = 0; r < comm->size && n > 0; r++)
-    memcpy(all + (size_t)r * n_bytes + at, xfi_segment_of(s, r)->given[step % 2].bytes, n);
+    memcpy(all + (size_t)r * n_bytes + at, xfi_segment_of(s, r)->contributions[step % 2].bytes, n);
   return XFER_OK;
 }
 
@@ -357,7 +359,7 @@ xfer_status xfi_shared_gather(xfi_shared *s, void *all, const void *mine, size_t
 
   XFI_TRY(xfi_shared_begin(s));
   do {
-    if (at > 0) XFI_TRY(xfi_comm_in_time(deadline));
+    if (at > 0) XFI_TRY(xfi_comm_check_deadline(deadline));
     XFI_TRY(gather_step(s, mine, all, n_bytes, at, deadline));
     at += XFI_SEGMENT_GATHER_BYTES;
   } while (at < n_bytes);
@@ -397,7 +399,7 @@ xfer_status xfi_shared_round(xfi_comm *comm, const xfi_messages *messages, xfer_
 xfer_status xfi_shared_broadcast(xfi_comm *comm, const xfi_message *messages, int n, int root,
                                  xfer_stream stream, xfi_deadline deadline)
 {
-  xfi_message *casts = ((xfi_shared *)comm)->casts;
+  xfi_message *broadcast_sends = ((xfi_shared *)comm)->broadcast_sends;
   const bool sends = comm->rank == root;
 
   (void)stream;
@@ -406,10 +408,11 @@ xfer_status xfi_shared_broadcast(xfi_comm *comm, const xfi_message *messages, in
 
     for (int r = 0; r < comm->size; r++)
       if (sends ? r != root : r == root)
-        casts[n_peers++] = (xfi_message){messages[i].data, messages[i].n_bytes, r};
-    XFI_TRY(carry(comm, XFI_OF_BROADCAST,
-                  &(xfi_messages){casts, sends ? n_peers : 0, casts, sends ? 0 : n_peers},
-                  deadline));
+        broadcast_sends[n_peers++] = (xfi_message){messages[i].data, messages[i].n_bytes, r};
+    XFI_TRY(carry(
+        comm, XFI_OF_BROADCAST,
+        &(xfi_messages){broadcast_sends, sends ? n_peers : 0, broadcast_sends, sends ? 0 : n_peers},
+        deadline));
   }
   return XFER_OK;
 }

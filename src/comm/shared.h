@@ -17,10 +17,10 @@ enum {
 };
 
 /* What a rank gives to one step of a gathering. */
-typedef struct xfi_given {
+typedef struct xfi_contribution {
   xfi_gathering of; /* of.number: the offset at which this step's bytes begin */
   unsigned char bytes[XFI_SEGMENT_GATHER_BYTES];
-} xfi_given;
+} xfi_contribution;
 
 /* Describes the bytes in one slot of a ring, for the reader to check. */
 typedef struct xfi_label {
@@ -56,10 +56,10 @@ typedef struct xfi_segment {
    * segment alone, is 2 * step if the last step took place on all ranks, 2 * step - 1 if on none.
    * The owner has given to n_given steps; what it gave to the last two is in given[step % 2]. */
   _Alignas(XFI_CACHE_LINE) _Atomic uint64_t decided;
-  _Alignas(XFI_CACHE_LINE) _Atomic uint64_t n_given;
-  xfi_given given[2];
-  _Atomic uint64_t n_casts; /* broadcasts of MPI in which the owner has taken part */
-} xfi_segment;              /* behind it: xfi_waiting_in(), then xfi_slots */
+  _Alignas(XFI_CACHE_LINE) _Atomic uint64_t n_contributed;
+  xfi_contribution contributions[2];
+  _Atomic uint64_t n_broadcasts; /* broadcasts of MPI in which the owner has taken part */
+} xfi_segment;                   /* behind it: xfi_waiting_in(), then xfi_slots */
 
 typedef struct xfi_slots {
   _Alignas(4096) char shared[XFI_CHANNEL_SLOTS][XFI_CHANNEL_SLOT_BYTES];
@@ -91,17 +91,17 @@ typedef struct xfi_neighbour {
 typedef struct xfi_shared {
   xfi_comm base;
   const xfi_shared_ops *ops;
-  uint64_t process;          /* xfi_process_number() of the one that made it, */
-  pid_t pid;                 /* and getpid() */
-  int n_places;              /* how many ranks this host has */
-  int place;                 /* this rank's number among them */
-  int *places;               /* [size] each rank's; -1: it is on another host */
-  xfi_segment **at;          /* [n_places] NULL: no memory is shared with that rank */
-  xfi_neighbour *neighbours; /* [n_places] NULL: ranks are threads of one process */
-  size_t slots_at;           /* offset of xfi_slots in a segment; its end if there are none */
-  size_t n_bytes;            /* of a segment */
-  uint64_t n_steps;          /* of gatherings, so far */
-  xfi_message *casts;        /* [size] scratch of a broadcast */
+  uint64_t process;             /* xfi_process_number() of the one that made it, */
+  pid_t pid;                    /* and getpid() */
+  int n_places;                 /* how many ranks this host has */
+  int place;                    /* this rank's number among them */
+  int *places;                  /* [size] each rank's; -1: it is on another host */
+  xfi_segment **at;             /* [n_places] NULL: no memory is shared with that rank */
+  xfi_neighbour *neighbours;    /* [n_places] NULL: ranks are threads of one process */
+  size_t slots_at;              /* offset of xfi_slots in a segment; its end if there are none */
+  size_t n_bytes;               /* of a segment */
+  uint64_t n_steps;             /* of gatherings, so far */
+  xfi_message *broadcast_sends; /* [size] scratch of a broadcast */
   xfi_broken broken;
 } xfi_shared;
 
@@ -143,11 +143,11 @@ bool xfi_shared_is_lost(const xfi_shared *shared, int rank);
 /* ---- host_meet.c ---- */
 
 /* Memory for what n processes tell each other as they meet; NULL: there is none. */
-XFI_PLUGIN_API void *xfi_host_words(int n);
+XFI_PLUGIN_API void *xfi_host_endpoints(int n);
 /* Collective over the ranks of a host: each maps the segments of all others, or it fails on each.
  * `mine`: this rank's status so far, of xfi_shared_init() and what came before it. */
-XFI_PLUGIN_API xfer_status xfi_host_meet(xfi_shared *shared, void *words, xfer_status mine,
-                                         xfer_all_gather_fn all_gather, void *context);
+XFI_PLUGIN_API xfer_status xfi_host_bootstrap(xfi_shared *shared, void *words, xfer_status mine,
+                                              xfer_all_gather_fn all_gather, void *context);
 
 /* The segment of a rank; NULL: no memory is shared with it. */
 static inline xfi_segment *xfi_segment_of(const xfi_shared *s, int rank)
@@ -160,7 +160,7 @@ static inline xfi_segment *xfi_segment_of(const xfi_shared *s, int rank)
 XFI_PLUGIN_API void xfi_shared_alarm(xfi_shared *shared, const char *why);
 /* If another rank told this one that the comm is broken, break it here. True: it was not broken
  * before. */
-XFI_PLUGIN_API bool xfi_shared_alarmed(xfi_shared *shared);
+XFI_PLUGIN_API bool xfi_shared_poll_alarm(xfi_shared *shared);
 /* check and abort of xfi_comm_ops, for comms in which all ranks share memory. */
 xfer_status xfi_shared_check(xfi_comm *comm);
 void xfi_shared_abort(xfi_comm *comm, const char *why);
@@ -172,10 +172,10 @@ static inline xfi_waiting *xfi_waiting_in(xfi_segment *segment)
 }
 
 /* Once all segments are mapped: lets late.c read in them for whom the other ranks wait. */
-static inline void xfi_shared_hear(xfi_shared *s)
+static inline void xfi_shared_map_waits(xfi_shared *s)
 {
   for (int r = 0; r < s->base.size; r++)
-    s->base.waits->said[r] = xfi_waiting_in(xfi_segment_of(s, r));
+    s->base.waits->published[r] = xfi_waiting_in(xfi_segment_of(s, r));
 }
 
 /* check_refused of xfi_comm_ops. */
@@ -187,16 +187,16 @@ XFI_PLUGIN_API xfer_status xfi_shared_check_refused(const xfi_comm *comm, uint64
 xfer_status xfi_shared_begin(xfi_shared *shared);
 
 /* What a rank waits for. */
-typedef bool xfi_is_meant(const xfi_shared *shared, int rank);
+typedef bool xfi_rank_filter(const xfi_shared *shared, int rank);
 typedef struct xfi_awaited {
   bool (*is_there)(const struct xfi_awaited *what);
   /* A rank that is waited for still, and for which `of` is true; -1: none. */
-  int (*find_late)(const struct xfi_awaited *what, xfi_is_meant *of);
+  int (*find_late)(const struct xfi_awaited *what, xfi_rank_filter *of);
   xfi_shared *shared;
   const void *of; /* the caller's */
   bool is_of_run; /* it is a run's message */
 } xfi_awaited;
-static inline bool xfi_is_any(const xfi_shared *shared, int rank)
+static inline bool xfi_any_rank(const xfi_shared *shared, int rank)
 {
   (void)shared, (void)rank;
   return true;
@@ -219,12 +219,12 @@ xfi_exchange_fn xfi_shared_exchange;
 xfi_round_fn xfi_shared_round;
 xfi_broadcast_fn xfi_shared_broadcast;
 XFI_PLUGIN_API bool xfi_shared_shares(const xfi_comm *comm, int peer);
-XFI_PLUGIN_API xfer_status xfi_shared_carry_channels(xfi_comm *comm, const xfi_carriage *all,
+XFI_PLUGIN_API xfer_status xfi_shared_carry_channels(xfi_comm *comm, const xfi_channel_set *all,
                                                      xfi_deadline deadline);
-XFI_PLUGIN_API void xfi_shared_carry_begin(xfi_comm *comm, const xfi_carriage *all);
-XFI_PLUGIN_API void xfi_shared_carry_undo(xfi_comm *comm, const xfi_carriage *all);
+XFI_PLUGIN_API void xfi_shared_carry_begin(xfi_comm *comm, const xfi_channel_set *all);
+XFI_PLUGIN_API void xfi_shared_carry_undo(xfi_comm *comm, const xfi_channel_set *all);
 /* Carries the channels of any call. */
-xfer_status xfi_shared_carry(xfi_comm *comm, xfi_carry_call call, const xfi_carriage *all,
+xfer_status xfi_shared_carry(xfi_comm *comm, xfi_carry_call call, const xfi_channel_set *all,
                              xfi_deadline deadline);
 
 #endif

@@ -9,7 +9,7 @@
 typedef struct carrying {
   xfi_shared *shared;
   xfi_carry_call call;
-  const xfi_carriage *all;
+  const xfi_channel_set *all;
   bool rings;    /* somebody may wait for what is moved */
   size_t n_left; /* channels that are not done */
   bool moved;    /* any slot, in this turn */
@@ -38,7 +38,7 @@ static xfi_channel *next_same(const carrying *s, const xfi_channel *c)
 
 /* A rank that has not emptied what the next shared slot held, be it of another call; -1: all
  * have. */
-static int find_reader(const carrying *s, xfi_is_meant *of)
+static int find_reader(const carrying *s, xfi_rank_filter *of)
 {
   const xfi_slots *own = slots_of(s->shared, s->shared->base.rank);
   const size_t slot = own->n_shared % XFI_CHANNEL_SLOTS;
@@ -60,7 +60,7 @@ static bool can_move(const carrying *s, const xfi_channel *c)
   if (!c->send)
     return atomic_load(&ring->n_filled) !=
            atomic_load_explicit(&ring->n_emptied, memory_order_relaxed);
-  if (c->next_same != 0 && find_reader(s, xfi_is_any) >= 0) return false;
+  if (c->next_same != 0 && find_reader(s, xfi_any_rank) >= 0) return false;
   for (; c != NULL; c = next_same(s, c)) {
     ring = ring_of(s, c);
     emptied = atomic_load(&ring->n_emptied);
@@ -129,8 +129,8 @@ static xfer_status empty_slot(carrying *s, size_t i)
   const xfi_label label = ring->labels[slot];
   const xfi_label wanted = next_label(s, c);
 
-  XFI_TRY(xfi_terms_check((xfi_terms){(xfi_carry_call)label.call, label.n_in_all}, c->peer,
-                          (xfi_terms){s->call, c->n_bytes}, s->shared->base.rank));
+  XFI_TRY(xfi_envelope_check((xfi_envelope){(xfi_carry_call)label.call, label.n_in_all}, c->peer,
+                             (xfi_envelope){s->call, c->n_bytes}, s->shared->base.rank));
   XFI_CHECK(label.n_bytes == wanted.n_bytes && label.shared <= XFI_CHANNEL_SLOTS, XFER_ERR_MISMATCH,
             "rank %d sends a slot of %u bytes, this rank expects %u", c->peer,
             (unsigned)label.n_bytes, (unsigned)wanted.n_bytes);
@@ -165,7 +165,7 @@ static bool any_can_move(const xfi_awaited *what)
   return false;
 }
 
-static int find_peer(const xfi_awaited *what, xfi_is_meant *of)
+static int find_peer(const xfi_awaited *what, xfi_rank_filter *of)
 {
   const carrying *s = what->of;
   bool fills_shared = false;
@@ -191,7 +191,7 @@ static xfer_status carry_all(carrying *s, xfi_deadline deadline)
     for (size_t i = 0; i < s->all->n; i++)
       XFI_TRY(move_slots(s, i));
     if (s->n_left > 0)
-      XFI_TRY(s->moved ? xfi_comm_in_time(deadline) : xfi_shared_await(&any, deadline));
+      XFI_TRY(s->moved ? xfi_comm_check_deadline(deadline) : xfi_shared_await(&any, deadline));
   }
   return XFER_OK;
 }
@@ -201,7 +201,7 @@ bool xfi_shared_shares(const xfi_comm *comm, int peer)
   return xfi_segment_of((const xfi_shared *)comm, peer) != NULL;
 }
 
-xfer_status xfi_shared_carry(xfi_comm *comm, xfi_carry_call call, const xfi_carriage *all,
+xfer_status xfi_shared_carry(xfi_comm *comm, xfi_carry_call call, const xfi_channel_set *all,
                              xfi_deadline deadline)
 {
   xfi_shared *shared = (xfi_shared *)comm;
@@ -217,13 +217,13 @@ xfer_status xfi_shared_carry(xfi_comm *comm, xfi_carry_call call, const xfi_carr
   return st;
 }
 
-xfer_status xfi_shared_carry_channels(xfi_comm *comm, const xfi_carriage *all,
+xfer_status xfi_shared_carry_channels(xfi_comm *comm, const xfi_channel_set *all,
                                       xfi_deadline deadline)
 {
   return xfi_shared_carry(comm, XFI_OF_CHANNELS, all, deadline);
 }
 
-void xfi_shared_carry_begin(xfi_comm *comm, const xfi_carriage *all)
+void xfi_shared_carry_begin(xfi_comm *comm, const xfi_channel_set *all)
 {
   carrying s = {(xfi_shared *)comm, XFI_OF_CHANNELS, all, .n_left = all->n};
 
@@ -234,7 +234,7 @@ void xfi_shared_carry_begin(xfi_comm *comm, const xfi_carriage *all)
 }
 
 /* Nobody looks at the slots before carry_channels(). None is shared. */
-void xfi_shared_carry_undo(xfi_comm *comm, const xfi_carriage *all)
+void xfi_shared_carry_undo(xfi_comm *comm, const xfi_channel_set *all)
 {
   const carrying s = {.shared = (xfi_shared *)comm};
 

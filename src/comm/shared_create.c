@@ -39,11 +39,11 @@ xfer_status xfi_shared_init(xfi_shared *s, const xfi_shared_ops *ops, int n_plac
   if (processes) s->n_bytes += sizeof(xfi_slots) + (size_t)n_places * sizeof(xfi_ring);
   s->places = xfi_calloc((size_t)comm->size, sizeof *s->places);
   s->at = xfi_calloc((size_t)n_places, sizeof *s->at);
-  s->casts = xfi_calloc((size_t)comm->size, sizeof *s->casts);
+  s->broadcast_sends = xfi_calloc((size_t)comm->size, sizeof *s->broadcast_sends);
   if (processes) s->neighbours = xfi_calloc((size_t)n_places, sizeof *s->neighbours);
   for (int i = 0; s->neighbours != NULL && i < n_places; i++)
     s->neighbours[i] = (xfi_neighbour){-1, -1}; /* before anything fails: 0 is a file, not ours */
-  XFI_CHECK(s->places != NULL && s->at != NULL && s->casts != NULL &&
+  XFI_CHECK(s->places != NULL && s->at != NULL && s->broadcast_sends != NULL &&
                 (s->neighbours != NULL || !processes),
             XFER_ERR_NOMEM, "a comm of %d ranks", comm->size);
   XFI_TRY(xfi_waits_create(&s->base.waits, comm->rank, comm->size));
@@ -69,7 +69,7 @@ void xfi_shared_end(xfi_shared *s)
   xfi_free(s->places);
   xfi_free(s->at);
   xfi_free(s->neighbours);
-  xfi_free(s->casts);
+  xfi_free(s->broadcast_sends);
   xfi_free(s->base.waits);
   (void)pthread_mutex_destroy(&s->broken.lock);
 }

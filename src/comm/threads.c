@@ -33,9 +33,9 @@ typedef enum post_state {
  * call ends once its messages are taken, so there is one at a time. */
 typedef struct post {
   const void *data;
-  xfi_terms offered;
-  xfi_terms wanted;  /* once refused */
-  _Atomic int state; /* post_state */
+  xfi_envelope sent;
+  xfi_envelope wanted; /* once refused */
+  _Atomic int state;   /* post_state */
 } post;
 
 /* One rank's handle. */
@@ -58,13 +58,13 @@ typedef struct local_group {
 
 /* ---- sending ------------------------------------------------------------------------------- */
 
-static void offer(local_rank *me, xfi_carry_call call, const xfi_message *send)
+static void post_message(local_rank *me, xfi_carry_call call, const xfi_message *send)
 {
   post *p = &me->posts[send->peer];
 
   assert(send->peer >= 0 && send->peer < me->group->n_ranks && send->peer != me->shared.base.rank);
   p->data = send->data;
-  p->offered = (xfi_terms){call, send->n_bytes};
+  p->sent = (xfi_envelope){call, send->n_bytes};
   atomic_store(&p->state, POSTED);
   xfi_shared_ring(&me->shared, send->peer);
 }
@@ -81,7 +81,7 @@ static xfer_status withdraw(local_rank *me, xfer_status st)
       state = atomic_load(&me->posts[r].state);
     }
     if (state == REFUSED)
-      st = xfi_terms_check(me->posts[r].offered, me->shared.base.rank, me->posts[r].wanted, r);
+      st = xfi_envelope_check(me->posts[r].sent, me->shared.base.rank, me->posts[r].wanted, r);
   }
   return st;
 }
@@ -106,8 +106,8 @@ static xfer_status receive(transfer *t, const xfi_message *recv)
   int state = POSTED;
 
   if (!atomic_compare_exchange_strong(&p->state, &state, COPYING)) return XFER_OK;
-  p->wanted = (xfi_terms){t->call, recv->n_bytes};
-  st = xfi_terms_check(p->offered, recv->peer, p->wanted, rank);
+  p->wanted = (xfi_envelope){t->call, recv->n_bytes};
+  st = xfi_envelope_check(p->sent, recv->peer, p->wanted, rank);
   if (st != XFER_OK) {
     atomic_store(&p->state, REFUSED);
     return st;
@@ -144,7 +144,7 @@ static bool can_go_on(const xfi_awaited *what)
 }
 
 /* Senders first. */
-static int find_peer(const xfi_awaited *what, xfi_is_meant *of)
+static int find_peer(const xfi_awaited *what, xfi_rank_filter *of)
 {
   const local_rank *me = ((const transfer *)what->of)->me;
 
@@ -180,7 +180,7 @@ static xfer_status local_carry(xfi_comm *comm, xfi_carry_call call, const xfi_me
     me->awaits[messages->recvs[i].peer] = true;
   atomic_store(&me->n_unsent, messages->n_sends);
   for (int i = 0; i < messages->n_sends; i++)
-    offer(me, call, &messages->sends[i]);
+    post_message(me, call, &messages->sends[i]);
   st = serve(&t, deadline);
   if (st != XFER_OK) st = withdraw(me, st);
   if (st != XFER_OK) xfi_comm_abort_with_error(comm, xfi_shared_abort);
@@ -263,7 +263,7 @@ static xfer_status segments_create(local_group *group)
       s->places[i] = i;
       s->at[i] = (xfi_segment *)(void *)(at + (size_t)i * n_bytes);
     }
-    xfi_shared_hear(s);
+    xfi_shared_map_waits(s);
   }
   return XFER_OK;
 }

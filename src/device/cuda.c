@@ -162,20 +162,20 @@ static xfer_status cuda_stream_wait(xfi_device *base, xfer_stream stream, xfi_ev
 static bool cuda_stream_is_idle(xfi_device *base, xfer_stream stream)
 {
   (void)base;
-  return xfi_cuda_asked(cudaStreamQuery(stream)) == cudaSuccess;
+  return xfi_cuda_query_result(cudaStreamQuery(stream)) == cudaSuccess;
 }
 
 static xfer_status cuda_event_sync(xfi_device *base, xfi_event *event, xfi_deadline deadline)
 {
   const xfi_cuda_device *device = xfi_cuda(base);
   const int64_t began = xfi_now_ns();
-  cudaError_t error = xfi_cuda_asked(cudaEventQuery(xfi_cuda_event(event)));
+  cudaError_t error = xfi_cuda_query_result(cudaEventQuery(xfi_cuda_event(event)));
 
   while (error == cudaErrorNotReady) {
     XFI_CHECK(!xfi_deadline_expired(deadline), XFER_ERR_TIMEOUT,
               "work on CUDA device %d is not done in time", device->ordinal);
     if (xfi_now_ns() - began > SPIN_NS) xfi_sleep_ns(SLEEP_NS);
-    error = xfi_cuda_asked(cudaEventQuery(xfi_cuda_event(event)));
+    error = xfi_cuda_query_result(cudaEventQuery(xfi_cuda_event(event)));
   }
   return xfi_cuda_check(error, "cudaEventQuery");
 }

@@ -56,7 +56,7 @@ static bool counts_by_one(const xfi_cuda_device *device, void **tried)
 {
   const uint64_t first = next_number(device);
 
-  if (first == 0 || xfi_cuda_asked(cudaMalloc(tried, 1)) != cudaSuccess) return false;
+  if (first == 0 || xfi_cuda_query_result(cudaMalloc(tried, 1)) != cudaSuccess) return false;
   return number_of(device, (CUdeviceptr)(uintptr_t)*tried) == first + 1 &&
          next_number(device) == first + 2;
 }

@@ -20,7 +20,7 @@ static inline enum cudaStreamCaptureMode xfi_cuda_mode(enum cudaStreamCaptureMod
 
 /* What cudaEventQuery() or cudaStreamQuery() gave: CUDA keeps "not ready" as an error, which the
  * caller's next check would find; where there is none, the caller's own stays. */
-static inline cudaError_t xfi_cuda_asked(cudaError_t error)
+static inline cudaError_t xfi_cuda_query_result(cudaError_t error)
 {
   if (error != cudaSuccess) (void)cudaGetLastError();
   return error;

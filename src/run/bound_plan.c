@@ -15,7 +15,7 @@ xfer_status xfi_run_count_ranks(int *n_ranks, const xfer_plan *plan, xfer_status
 {
   xfer_status st = mine;
   const unsigned char result = flag;
-  unsigned char *all = xfi_comm_hear(plan->comm, &st, &result, sizeof result, deadline);
+  unsigned char *all = xfi_comm_agree_gather(plan->comm, &st, &result, sizeof result, deadline);
 
   *n_ranks = 0;
   for (int r = 0; all != NULL && r < plan->comm->size; r++)
@@ -35,7 +35,7 @@ xfer_status xfi_run_gather_results(bool *failed, const xfer_plan *plan,
 
   snprintf(why, sizeof why, "%s", xfer_last_error());
   st = comm->ops->all_gather(comm, plan->results, result, sizeof *result, deadline);
-  if (st != XFER_OK) return mine == XFER_OK ? st : xfi_comm_untold(mine, why, st);
+  if (st != XFER_OK) return mine == XFER_OK ? st : xfi_comm_unreported(mine, why, st);
   if (mine != XFER_OK) xfi_set_error("%s", why);
   for (int r = 0; r < comm->size; r++) { /* before what failed, which may be for that alone */
     *failed = *failed || plan->results[r].status != XFER_OK;

@@ -146,7 +146,7 @@ static xfer_status agree_window(xfer_plan *plan, xfer_status mine)
   int32_t(*all)[2];
 
   if (mine == XFER_OK) count_windows(most, plan->moves);
-  all = xfi_comm_hear(plan->comm, &st, most, sizeof most, xfi_run_deadline(plan));
+  all = xfi_comm_agree_gather(plan->comm, &st, most, sizeof most, xfi_run_deadline(plan));
   XFI_TRY_DONE(st);
   for (int r = 0; r < plan->comm->size; r++)
     XFI_TRY_DONE(raise_most(most, all[r], r, plan->moves->relay != NULL));

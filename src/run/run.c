@@ -77,7 +77,7 @@ static xfer_status check_none_aborted(const xfer_plan *plan)
   if (st == XFER_OK) return XFER_OK;
   (void)snprintf(text, sizeof text, "%s", xfer_last_error());
   broken = plan->comm->ops->check(plan->comm);
-  return broken == XFER_OK ? st : xfi_comm_untold(st, text, broken);
+  return broken == XFER_OK ? st : xfi_comm_unreported(st, text, broken);
 }
 
 /* May this run begin, in a state that allows runs? */

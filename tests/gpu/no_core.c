@@ -13,8 +13,9 @@ xfer_status xfi_comm_wrap(xfer_comm **comm, xfi_comm *transport, xfi_device *dev
   return XFER_ERR_INTERNAL;
 }
 
-xfer_status xfi_comm_meet(xfer_comm **comm, xfer_all_gather_fn all_gather, void *context, int rank,
-                          int size, xfer_status (*make)(xfi_device **device), bool control_only)
+xfer_status xfi_comm_bootstrap(xfer_comm **comm, xfer_all_gather_fn all_gather, void *context,
+                               int rank, int size, xfer_status (*make)(xfi_device **device),
+                               bool control_only)
 {
   (void)comm, (void)all_gather, (void)context, (void)rank, (void)size, (void)make;
   (void)control_only;

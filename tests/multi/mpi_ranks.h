@@ -88,7 +88,7 @@ static xfer_status stream_one(xfi_comm *comm, int from, int to, size_t n_bytes, 
   assert_non_null(l.bytes);
   memset(l.bytes, 0, STREAM_BYTES);
   xfer_status st = comm->ops->carry_channels(
-      comm, &(xfi_carriage){&channel, 1, 4096, carry_load, &l}, xfi_deadline_after(ms));
+      comm, &(xfi_channel_set){&channel, 1, 4096, carry_load, &l}, xfi_deadline_after(ms));
   free(l.bytes); /* nobody has it, whatever it came to */
   return st;
 }

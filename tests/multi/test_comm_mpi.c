@@ -118,9 +118,9 @@ static void check_streams(xfi_comm *comm, int n_calls)
     }
     l.n_carried = 0;
     l.sleeps_at = comm->rank == call % comm->size ? 1 + call % 3 : 0;
-    expect(comm->ops->carry_channels(comm,
-                                     &(xfi_carriage){channels, n, slots[call % 4], carry_load, &l},
-                                     soon()) == XFER_OK);
+    expect(comm->ops->carry_channels(
+               comm, &(xfi_channel_set){channels, n, slots[call % 4], carry_load, &l}, soon()) ==
+           XFER_OK);
     for (size_t i = 0; i < n; i++) {
       const uint64_t seed = seed_of(call, channels[i].peer, kind_of(call, comm->rank));
 

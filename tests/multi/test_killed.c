@@ -85,9 +85,9 @@ static void carry_or_die(void *context, size_t channel, char *slot, size_t n_byt
   carry(context, channel, slot, n_bytes);
 }
 
-static xfer_status stream_or_die(xfi_comm *comm, const xfi_carriage *all, xfi_deadline deadline)
+static xfer_status stream_or_die(xfi_comm *comm, const xfi_channel_set *all, xfi_deadline deadline)
 {
-  xfi_carriage dying = *all;
+  xfi_channel_set dying = *all;
 
   come_to_a_call();
   carry = all->carry;

@@ -225,7 +225,7 @@ static void give_up_early(xfi_comm *comm, bool by_messages)
 
   (void)MPI_Barrier(MPI_COMM_WORLD);
   only_in = by_messages ? &t->gathering : &always;
-  if (rank == 0) heard_first = &t->hearing;
+  if (rank == 0) heard_first = &t->notice_recv;
   if (rank == 1) (void)usleep(50000); /* rank 0 comes to look */
   assert_int_equal(comm->ops->all_gather(comm, all, &"ab"[rank], 1, xfi_deadline_after(LONG_MS)),
                    XFER_OK);
@@ -311,9 +311,10 @@ static void test_a_rank_that_has_left_is_named(void **state)
 
     if (rank == 1) {
       assert_int_equal(
-          streams ? transport->ops->carry_channels(
-                        transport, &(xfi_carriage){&from_0, 1, 4096, carry_nothing, NULL}, deadline)
-                  : transport->ops->all_gather(transport, all, "x", 1, deadline),
+          streams
+              ? transport->ops->carry_channels(
+                    transport, &(xfi_channel_set){&from_0, 1, 4096, carry_nothing, NULL}, deadline)
+              : transport->ops->all_gather(transport, all, "x", 1, deadline),
           XFER_ERR_COMM);
       assert_text("rank 0 has left the comm");
       assert_false(xfi_deadline_expired(deadline));

@@ -88,7 +88,7 @@ static xfer_status count_round(xfi_comm *comm, const xfi_messages *messages, xfe
   return mpi_ops->round(comm, messages, stream, deadline);
 }
 
-static xfer_status count_stream(xfi_comm *comm, const xfi_carriage *all, xfi_deadline deadline)
+static xfer_status count_stream(xfi_comm *comm, const xfi_channel_set *all, xfi_deadline deadline)
 {
   n_streams += all->n > 0;
   for (size_t i = 0; i < all->n; i++)

@@ -169,7 +169,7 @@ static void test_what_is_wrong_and_that_the_comm_is_broken_are_both_told(void **
     assert_int_equal(xfi_comm_agree(&comm, st, (xfi_deadline){0}), cases[i].st);
     assert_string_equal(xfer_last_error(), cases[i].said);
     xfi_set_error("%s", cases[i].text);
-    assert_null(xfi_comm_hear(&comm, &st, NULL, 0, (xfi_deadline){0}));
+    assert_null(xfi_comm_agree_gather(&comm, &st, NULL, 0, (xfi_deadline){0}));
     assert_int_equal(st, cases[i].st);
     assert_string_equal(xfer_last_error(), cases[i].said);
   }

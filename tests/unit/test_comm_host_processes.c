@@ -48,7 +48,7 @@ static int heeds_the_end(int rank, meeting_place *place)
   if (lowers_its_limit) files.rlim_cur = 1;
   if (setrlimit(RLIMIT_NOFILE, &files) != 0) return 2;
   if (rank == 1) (void)raise(SIGKILL);
-  while (xfi_host_heed(comm, 1) == XFER_OK)
+  while (xfi_host_check_warnings(comm, 1) == XFER_OK)
     (void)usleep(1000);
   return error_has("rank 1 has ended") ? 0 : 1;
 }
@@ -301,7 +301,7 @@ static xfer_status stream_to_all(xfi_comm *comm, xfi_deadline deadline)
                                 .is_again = send && i > 0};
   }
   return comm->ops->carry_channels(
-      comm, &(xfi_carriage){channels, 2 * n_peers, XFI_CHANNEL_SLOT_BYTES, carry_nothing, NULL},
+      comm, &(xfi_channel_set){channels, 2 * n_peers, XFI_CHANNEL_SLOT_BYTES, carry_nothing, NULL},
       deadline);
 }
 
@@ -324,7 +324,7 @@ static int stands_in(xfi_comm *comm, collective *call)
   xfi_channel one = {.peer = 0, .send = true, .n_bytes = 1};
 
   comm->ops->carry_begin(comm,
-                         &(xfi_carriage){&one, 1, XFI_CHANNEL_SLOT_BYTES, carry_nothing, NULL});
+                         &(xfi_channel_set){&one, 1, XFI_CHANNEL_SLOT_BYTES, carry_nothing, NULL});
   if (call(comm, soon()) != XFER_ERR_STATE) return 1;
   if (!error_has("this process is a child that was forked from rank 1")) return 2;
   comm->ops->destroy(comm);
@@ -415,12 +415,12 @@ static int waits_for_a_reader(int rank, meeting_place *place)
     xfi_channel both[] = {{.peer = 1, .send = true, .n_bytes = LONG, .next_same = 1},
                           {.peer = 2, .send = true, .n_bytes = LONG, .is_again = true}};
     st = comm->ops->carry_channels(
-        comm, &(xfi_carriage){both, 2, XFI_CHANNEL_SLOT_BYTES, carry_nothing, NULL},
+        comm, &(xfi_channel_set){both, 2, XFI_CHANNEL_SLOT_BYTES, carry_nothing, NULL},
         xfi_deadline_after(400));
   } else {
     xfi_channel one = {.peer = 0, .n_bytes = LONG};
     st = comm->ops->carry_channels(
-        comm, &(xfi_carriage){&one, 1, XFI_CHANNEL_SLOT_BYTES, carry_nothing, NULL},
+        comm, &(xfi_channel_set){&one, 1, XFI_CHANNEL_SLOT_BYTES, carry_nothing, NULL},
         xfi_deadline_after(300));
   }
   const bool right = names_the_late(st);

@@ -210,7 +210,7 @@ static xfer_status agree_on_memories(xfi_casts *casts, const xfer_plan *plan,
 {
   xfi_comm *comm = plan->comm;
   xfer_status st = XFER_OK;
-  unsigned char *all = xfi_comm_hear(comm, &st, mine, n_large, xfi_run_deadline(plan));
+  unsigned char *all = xfi_comm_agree_gather(comm, &st, mine, n_large, xfi_run_deadline(plan));
 
   XFI_TRY_DONE(st);
   for (size_t i = 0, k = 0; i < casts->n; i++) {

@@ -266,7 +266,7 @@ xfer_status xfi_channels_create(xfi_channels *c, const xfer_plan *plan)
 {
   const size_t most = plan->moves->sends.n_peers + plan->moves->recvs.n_peers;
 
-  c->all = (xfi_carriage){.slot_bytes = slot_bytes_of(plan), .carry = carry, .context = c};
+  c->all = (xfi_channel_set){.slot_bytes = slot_bytes_of(plan), .carry = carry, .context = c};
   c->all.channels = xfi_calloc(most, sizeof *c->all.channels);
   c->loads = xfi_calloc(most, sizeof *c->loads);
   XFI_CHECK(c->all.channels != NULL && c->loads != NULL, XFER_ERR_NOMEM, "%zu channels", most);

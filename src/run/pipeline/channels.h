@@ -10,7 +10,7 @@
 typedef struct xfi_load xfi_load;
 
 typedef struct xfi_channels {
-  xfi_carriage all;
+  xfi_channel_set all;
   xfi_load *loads;       /* [n_loads] what each channel carries; the first all.n are used */
   size_t n_loads;        /* two for each peer */
   bool past_cache;       /* the run copies more than a cache holds, so stores bypass it */

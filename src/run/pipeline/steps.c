@@ -154,7 +154,7 @@ static xfer_status start_step(xfi_pipeline *p, xfer_plan *plan, size_t i)
   const int parity = (int)(i % 2);
   xfi_step *s = &p->steps[i];
 
-  if (plan->device->ops->is_synchronous) XFI_TRY(xfi_comm_in_time(plan->run_ends));
+  if (plan->device->ops->is_synchronous) XFI_TRY(xfi_comm_check_deadline(plan->run_ends));
   if (s->gather_batch != NULL) {
     if (i >= 2)
       XFI_TRY(xfi_stream_wait(plan->device, p->streams[GATHER], p->done_with[COMM][parity]));

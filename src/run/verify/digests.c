@@ -47,7 +47,8 @@ static xfer_status agree_on_count(const xfer_plan *plan, xfi_count what, xfer_st
 {
   const count_vote vote = {(uint32_t)what, (uint32_t)plan->number};
   xfer_status st = mine;
-  count_vote *all = xfi_comm_hear(plan->comm, &st, &vote, sizeof vote, xfi_run_deadline(plan));
+  count_vote *all =
+      xfi_comm_agree_gather(plan->comm, &st, &vote, sizeof vote, xfi_run_deadline(plan));
 
   XFI_TRY_DONE(st);
   for (int r = 0; r < plan->comm->size; r++)

@@ -84,7 +84,7 @@ static xfer_status is_zero(const search *s, xfi_sum mine, bool *zero)
 {
   xfer_status st = s->status;
   xfi_sum total = {{0, 0}};
-  xfi_sum *all = xfi_comm_hear(s->plan->comm, &st, &mine, sizeof mine, s->deadline);
+  xfi_sum *all = xfi_comm_agree_gather(s->plan->comm, &st, &mine, sizeof mine, s->deadline);
 
   for (int r = 0; all != NULL && r < s->plan->comm->size; r++)
     xfi_sum_add(&total, all[r]);
@@ -181,7 +181,7 @@ static xfer_status name_ranks(search *s)
   const int side = s->what == XFI_COUNT_REPLICAS ? 0 : 1;
   own mine = {{0, 0}, {{{0, 0}}, {{0, 0}}}};
   xfer_status st = look_at_own(s, &mine);
-  own *all = xfi_comm_hear(comm, &st, &mine, sizeof mine, s->deadline);
+  own *all = xfi_comm_agree_gather(comm, &st, &mine, sizeof mine, s->deadline);
   int ref;
   int other;
   char index[160];
