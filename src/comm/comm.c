@@ -13,7 +13,7 @@
 #include <string.h>
 
 enum {
-  STACK_RANKS = 1024, /* up to here agreeing allocates nothing and so cannot fail by itself */
+  STACK_RANKS = 1024, /* up to here agreement allocates nothing, so it cannot fail by itself */
   TEXT_BYTES = 256    /* of the text that is quoted to the others */
 };
 
@@ -91,10 +91,11 @@ xfer_status xfi_comm_refused(xfi_comm *comm, xfer_status checked)
   return XFI_ERROR(XFER_ERR_ARG, "%s", comm->refusal);
 }
 
-/* What goes first, with what all must agree on. */
+/* The first row that a rank contributes to a gathering. */
 typedef struct head {
   xfi_gathering of;
-  unsigned char bytes[XFI_GATHER_ROW_BYTES - sizeof(xfi_gathering)]; /* of what is gathered */
+  unsigned char bytes[XFI_GATHER_ROW_BYTES -
+                      sizeof(xfi_gathering)]; /* the first of those that are gathered */
 } head;
 
 /* In the place of n_bytes: the rank gathers nothing, and `bytes` has a text that says why. */
@@ -143,7 +144,7 @@ xfer_status xfi_comm_check_inside(const xfi_comm *comm, xfi_inside mine, uint32_
 xfer_status xfi_comm_check_same(const xfi_comm *comm, xfi_gathering mine, xfi_gathering theirs,
                                 int rank)
 {
-  /* Bytes of the caller's must not be taken for the library's. */
+  /* The caller's bytes must not be mistaken for the library's. */
   const bool one_is_callers =
       mine.inside != theirs.inside &&
       (mine.inside == XFI_INSIDE_ALL_GATHER || theirs.inside == XFI_INSIDE_ALL_GATHER);
@@ -176,8 +177,8 @@ xfer_status xfi_envelope_check(xfi_envelope sent, int from, xfi_envelope expecte
   return XFER_OK;
 }
 
-/* To `all`, of whose n_bytes of each rank they are the n from `at` on; the rows are `pitch` apart.
- */
+/* Copy rows, which are `pitch` bytes apart, into bytes [at, at + n) of each rank's n_bytes in
+ * `all`. */
 static void scatter_rows(const xfi_comm *comm, char *all, size_t n_bytes, size_t at,
                          const char *rows, size_t pitch, size_t n)
 {
@@ -223,7 +224,7 @@ xfer_status xfi_comm_gather_no(xfi_comm *comm, const char *why, xfi_gather_rows_
   return gather(comm, &rows, &own, sizeof own, deadline);
 }
 
-/* The lowest failed rank; one that failed by itself before one that only passes a failure on. -1:
+/* The lowest rank that failed by itself, else the lowest that only reports another's failure; -1:
  * none. Rows begin with statuses. */
 static int find_failed(const unsigned char *rows, size_t row_bytes, int n_ranks)
 {
@@ -240,7 +241,7 @@ static int find_failed(const unsigned char *rows, size_t row_bytes, int n_ranks)
   return found;
 }
 
-/* All ranks: the text of rank `failed`, "" where memory is out. */
+/* All ranks: the text of rank `failed`; "" if memory is short. */
 static xfer_status share_text(xfi_comm *comm, char quote[TEXT_BYTES], const char mine[TEXT_BYTES],
                               int failed, xfi_deadline deadline)
 {
@@ -272,7 +273,8 @@ xfer_status xfi_comm_unreported(xfer_status mine, const char *text, xfer_status 
   return mine == XFER_ERR_PEER ? transport : mine;
 }
 
-/* rows become all ranks', of which this one's begins with `mine`; and what is agreed. */
+/* Gather all ranks' rows, of which this rank's, `own`, begins with `mine`, and agree on the
+ * statuses. */
 static xfer_status gather_rows(xfi_comm *comm, void *rows, const void *own, size_t row_bytes,
                                xfer_status mine, xfi_deadline deadline)
 {
@@ -296,7 +298,7 @@ static xfer_status gather_rows(xfi_comm *comm, void *rows, const void *own, size
   if (mine == XFER_OK) return st;
   if (st != XFER_OK && failed < 0) return xfi_comm_unreported(mine, text, st);
   if (mine == XFER_ERR_PEER && failed >= 0 && strstr(text, quote) == NULL)
-    xfi_set_error("%s; rank %d: %s", told, failed, quote); /* why */
+    xfi_set_error("%s; rank %d: %s", told, failed, quote); /* its cause */
   else
     xfi_set_error("%s", text);
   return mine;
@@ -319,7 +321,7 @@ void *xfi_comm_agree_gather(xfi_comm *comm, xfer_status *st, const void *word, s
   const size_t size = (size_t)comm->size;
   const int32_t status = (int32_t)*st;
   const size_t row_bytes = sizeof status + n_bytes;
-  unsigned char *rows = xfi_comm_calloc(comm, size + 1, row_bytes); /* the last is what we say */
+  unsigned char *rows = xfi_comm_calloc(comm, size + 1, row_bytes); /* the last is our own */
 
   if (rows == NULL) {
     if (*st == XFER_OK) *st = XFI_NO_MEMORY("what %d ranks say", comm->size);

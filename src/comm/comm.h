@@ -5,8 +5,8 @@
  * Every rank of the comm makes the same calls in the same order, except exchange(), round() and
  * carry_channels(): only ranks that have messages make these, the two ends of a pair in the same
  * order. Every wait ends at its deadline with XFER_ERR_TIMEOUT and a text that names the peer.
- * After a failure the comm is broken: on all ranks that can be told, later calls fail at once with
- * XFER_ERR_COMM.
+ * After a failure the comm is broken: later calls fail at once with XFER_ERR_COMM on all ranks that
+ * can be reached.
  */
 #ifndef XFI_COMM_H
 #define XFI_COMM_H
@@ -125,17 +125,17 @@ typedef struct xfi_comm_ops {
   xfer_status (*carry_channels)(xfi_comm *comm, const xfi_channel_set *all, xfi_deadline deadline);
   /* Begin to send, without waiting, as far as slots are free; only channels to a single peer. The
    * next call for these channels must be carry_channels(), or carry_undo(); after the latter all
-   * ranks meet in another call before any of them carries. */
+   * ranks complete another collective call before any of them carries. */
   void (*carry_begin)(xfi_comm *comm, const xfi_channel_set *all);
   void (*carry_undo)(xfi_comm *comm, const xfi_channel_set *all);
   /* All ranks, before the first run and after abort_data(): make the connections that are otherwise
    * made by the first message, to the ranks of peers[] and, if asked, for broadcasts. NULL: nothing
    * to do. */
   xfer_status (*connect)(xfi_comm *comm, const bool *peers, bool broadcasts, xfi_deadline deadline);
-  /* XFER_ERR_COMM with its text if this rank knows that the comm is broken. Does not wait. */
+  /* XFER_ERR_COMM with its text if the comm is known to be broken on this rank. Does not wait. */
   xfer_status (*check)(xfi_comm *comm);
-  /* Break the comm: pending and later calls fail on every rank that can be told. Any thread; over
-   * MPI only the thread that makes the comm's calls. */
+  /* Break the comm: pending and later calls fail on every rank that can be reached. Any thread;
+   * over MPI only the thread that makes the comm's calls. */
   void (*abort)(xfi_comm *comm, const char *why);
   /* For a rank that does not take part in the gathering that comes next, and is about to abort():
    * tell those who come to it why. By the thread that makes the comm's calls. NULL: abort() tells.
@@ -198,21 +198,21 @@ struct xfi_comm {
    * broadcast() may still be read or written and must be leaked, not freed. */
   bool holds_memory;
   uint64_t n_gatherings; /* of xfi_comm_gather() */
-  xfi_waits *waits;      /* late.h; NULL: no rank can say for whom it waits */
+  xfi_waits *waits;      /* late.h; NULL: no rank can publish for whom it waits */
   xfi_inside inside;
   uint64_t turn; /* of the run whose messages are next, see xfi_run_take_turn(); 0: ranks cannot
                     refuse it */
   xfi_cancellation cancellation;     /* of the next rounds and broadcasts */
-  bool refuses;                      /* the next call that asks xfi_comm_refused() fails, */
+  bool refuses;                      /* the next call that checks xfi_comm_refused() fails, */
   char refusal[XFI_ERROR_BYTES + 4]; /* with this text, cut like any error text */
 };
 
-/* This library's version: what ranks say to each other is only for those of the same one. */
+/* This library's version. The messages between ranks may differ in every version. */
 #define XFI_VERSION                                                                                \
   ((uint32_t)XFER_VERSION_MAJOR << 20 | XFER_VERSION_MINOR << 10 | XFER_VERSION_PATCH)
 
-/* What a rank says of a gathering: how many bytes it gives, the gathering's number if the transport
- * counts them, the public call, and its XFI_VERSION. All ranks must say the same. */
+/* Identifies a gathering: how many bytes each rank contributes, its number if the transport counts
+ * gatherings, the public call, and the XFI_VERSION. Equal on all ranks. */
 typedef struct xfi_gathering {
   uint64_t n_bytes;
   uint64_t number;
@@ -254,33 +254,34 @@ XFI_PLUGIN_API xfer_status xfi_broken_check(xfi_broken *broken);
 /* comms is [n_ranks]: threads of this process. */
 xfer_status xfi_comm_create_local(xfi_comm **comms, int n_ranks);
 
-/* Processes (or threads) of one host, which meet by the caller's all-gather. `control_only`, the
- * same on all ranks: it carries no data, which goes by other means. */
+/* Processes (or threads) of one host, which the caller's all-gather brings together.
+ * `control_only`, the same on all ranks: the comm carries no data. */
 XFI_PLUGIN_API xfer_status xfi_comm_create_host(xfi_comm **comm, xfer_all_gather_fn all_gather,
                                                 void *context, int rank, int size,
                                                 bool control_only);
-/* Tell the ranks of a comm with shared memory that what all of them do for the `number`-th time,
- * from 1, has failed on this rank, so that they need not wait: a run, or what they do by other
- * means than such a control comm. The comm goes on. By the thread that makes its calls. */
+/* Warn the ranks of a comm with shared memory that an operation which all of them do, for the
+ * `number`-th time from 1, has failed on this rank, so that they need not wait. The operation is a
+ * run, or, on a control comm, one that uses other means. The comm stays usable. Only by the thread
+ * that makes its calls. */
 XFI_PLUGIN_API void xfi_shared_warn(xfi_comm *comm, uint64_t number, const char *why);
-/* Whether a rank has told so of other means (XFER_ERR_PEER), or has ended or broken the comm. */
+/* Fails if a rank has warned of this operation (XFER_ERR_PEER), or has ended or broken the comm. */
 XFI_PLUGIN_API xfer_status xfi_host_check_warnings(xfi_comm *comm, uint64_t number);
 
 /* The status of a collective call's checks, or XFER_ERR_ARG if the caller refused the call by
  * xfer_comm_refuse(), which holds for one call. */
 xfer_status xfi_comm_refused(xfi_comm *comm, xfer_status checked);
 
-/* For a rank that failed with `mine` and `text` and could not tell the others, since the transport
- * failed with `met` and the last error: sets a text of both, its own error, which no other rank
- * knows, and that the comm is broken. If `mine` only quotes another rank, `met` is returned. */
+/* For a rank that failed with `mine` and `text` and could not report this to the others, since the
+ * transport failed with the status `transport` and the last error: sets a text of both. Returns
+ * `mine`, or `transport` if `mine` only quotes another rank. */
 xfer_status xfi_comm_unreported(xfer_status mine, const char *text, xfer_status transport);
 
 /* All ranks, at the end of each collective call: the first of our own error, a peer's, and OK. A
  * peer's is XFER_ERR_PEER, and names and quotes the lowest rank that failed by itself, or else the
  * lowest that failed. */
 XFI_PLUGIN_API xfer_status xfi_comm_agree(xfi_comm *comm, xfer_status mine, xfi_deadline deadline);
-/* Agrees on *st likewise, and returns what all ranks said, of shape [size, n_bytes], to be freed by
- * xfi_free(); NULL if they agreed on a failure. All ranks. */
+/* Agrees on *st likewise, and gathers n_bytes of every rank. Returns them, of shape [size,
+ * n_bytes], to be freed by xfi_free(); NULL if the ranks agreed on a failure. All ranks. */
 XFI_PLUGIN_API void *xfi_comm_agree_gather(xfi_comm *comm, xfer_status *st, const void *item,
                                            size_t n_bytes, xfi_deadline deadline);
 
@@ -288,11 +289,11 @@ XFI_PLUGIN_API void *xfi_comm_agree_gather(xfi_comm *comm, xfer_status *st, cons
  * transport, valid until the next call. */
 typedef xfer_status xfi_gather_rows_fn(xfi_comm *comm, const char **rows, const void *mine,
                                        size_t n_bytes, xfi_deadline deadline);
-enum { XFI_GATHER_ROW_BYTES = 128 }; /* every transport gathers so many at once */
+enum { XFI_GATHER_ROW_BYTES = 128 }; /* every transport gathers this many at once */
 
-/* An all-gather over a transport's own, which takes equal sizes of up to `most` bytes: checks that
- * all ranks mean the same gathering, else XFER_ERR_MISMATCH on each. After a failure the caller
- * breaks the comm. Allocates nothing. */
+/* An all-gather over a transport's own `gather`, which takes equal sizes of up to `most` bytes.
+ * Checks that all ranks are in the same gathering, else XFER_ERR_MISMATCH on each. After a failure
+ * the caller breaks the comm. Allocates nothing. */
 XFI_PLUGIN_API xfer_status xfi_comm_gather(xfi_comm *comm, void *all, const void *mine,
                                            size_t n_bytes, xfi_gather_rows_fn *gather, size_t most,
                                            xfi_deadline deadline);
@@ -311,12 +312,12 @@ void xfi_comm_decline(xfi_comm *comm);
 XFI_PLUGIN_API void xfi_comm_abort_with_error(xfi_comm *comm,
                                               void (*abort)(xfi_comm *comm, const char *why));
 
-/* XFER_ERR_TIMEOUT once the deadline has passed: of what comes in many parts, each of which may be
- * there without a wait. */
+/* XFER_ERR_TIMEOUT once the deadline has passed: for work in many parts, each of which may be there
+ * without a wait. */
 xfer_status xfi_comm_check_deadline(xfi_deadline deadline);
 
-/* xfi_calloc() for what this rank needs in its next collective step. If there is no memory it
- * breaks the comm, since the others would wait. */
+/* xfi_calloc() for the memory of the next collective step. If there is none it breaks the comm,
+ * since the others would wait. */
 XFI_PLUGIN_API void *xfi_comm_calloc(xfi_comm *comm, size_t n, size_t size);
 
 #endif

@@ -1,6 +1,6 @@
 /*
- * A comm of GPUs without NCCL: data goes straight into peers' memory, and control through memory of
- * the host that ranks share (host.c); only there can a peer's memory be reached. Ranks may share a
+ * A comm of GPUs without NCCL: data is copied straight into peers' memory, which must be on this
+ * host, and control bytes go through host memory that the ranks share (host.c). Ranks may share a
  * device, which NCCL refuses.
  */
 #include "error.h"

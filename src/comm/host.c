@@ -1,9 +1,8 @@
 /* A comm whose ranks are processes of one host, over memory that they share (shared.c): messages
  * are channels whose slots are copied from and to the callers' memory.
- *
- * A process that ends closes the sockets by which it met the others, which ends the waits for it,
- * however it ended. A rank that gives up tells all others why, in the memory, and their waits end.
- * What they touch is theirs or a slot: no call leaves anything behind.
+ * A process that ends closes its bootstrap sockets, which ends the waits for it, however it ended.
+ * A rank that gives up writes the reason to the shared memory, and the others' waits end. Ranks
+ * touch only their own memory and slots, so no call leaves anything behind.
  */
 #include "shared.h"
 
@@ -14,10 +13,11 @@
 #include <string.h>
 
 enum {
-  NAP_NS = 20000000, /* until another thread is seen to have broken the comm, or a process to end */
-  /* To sleep costs less than to be late on a core that others want, as where all wait for a GPU. */
+  NAP_NS = 20000000, /* until a rank notices that another thread broke the comm, or that a process
+                        ended */
+  /* Sleeping costs less than delaying others on a contended core, as where all wait for a GPU. */
   SPIN_NS = 10000,
-  YIELDS = 0 /* whoever is no rank takes its whole turn */
+  YIELDS = 0 /* a yield to a thread that is no rank costs its whole time slice */
 };
 
 typedef struct host_comm {
@@ -37,7 +37,7 @@ xfer_status xfi_host_check_warnings(xfi_comm *base, uint64_t number)
     const bool has_ended = xfi_shared_is_lost(shared, r);
     const bool has_left = atomic_load(&theirs->has_left) != 0;
 
-    XFI_TRY(xfi_shared_check(base)); /* what it told before it left */
+    XFI_TRY(xfi_shared_check(base)); /* a failure that it reported before it left */
     XFI_CHECK(atomic_load(&theirs->warned) != number, XFER_ERR_PEER, "%.*s", XFI_BROKEN_BYTES - 1,
               theirs->warning);
     XFI_CHECK(!has_left && !has_ended, XFER_ERR_COMM, "rank %d has %s", r,
@@ -66,7 +66,7 @@ static void add(host_comm *comm, size_t i, const xfi_message *message, bool send
       (xfi_channel){.peer = message->peer, .send = send, .n_bytes = message->n_bytes};
 }
 
-/* Who does not send is late, before who does not read. */
+/* Receives first: a rank that does not send is named before one that does not read. */
 static xfer_status host_carry(xfi_comm *base, xfi_carry_call call, const xfi_messages *messages,
                               xfi_deadline deadline)
 {
@@ -135,7 +135,7 @@ static const xfi_comm_ops control_ops = {
     .abort = xfi_shared_abort,
 };
 
-/* Local. What it has made is in *comm, whatever it returns. */
+/* Local. The caller owns what was made, also after a failure. */
 static xfer_status prepare(host_comm *comm, const xfi_comm_ops *ops, int rank, int size)
 {
   comm->shared.base = (xfi_comm){.ops = ops, .rank = rank, .size = size, .shares_all = true};
@@ -155,7 +155,8 @@ xfer_status xfi_comm_create_host(xfi_comm **comm, xfer_all_gather_fn all_gather,
   host_comm *made = xfi_calloc(1, sizeof *made);
   void *endpoints = xfi_host_endpoints(size);
 
-  XFI_CHECK_DONE(made != NULL && endpoints != NULL, XFER_ERR_NOMEM, /* else no word to the others */
+  XFI_CHECK_DONE(made != NULL && endpoints != NULL,
+                 XFER_ERR_NOMEM, /* without endpoints the others cannot be reached */
                  "a comm of %d ranks", size);
   XFI_TRY_DONE(xfi_host_bootstrap(&made->shared, endpoints, prepare(made, ops, rank, size),
                                   all_gather, context));

@@ -1,12 +1,12 @@
-/* How processes of one host meet: every rank makes memory for what it gives the
- * others and listens for a moment at a random address; the caller's all-gather tells the addresses,
- * each rank connects to those before it, and then each two hand each other the memory's file. Two
- * more of the caller's gatherings see to it that nobody waits for one that failed.
+/* How processes of one host connect. Every rank makes the memory that it shares and listens for a
+ * moment at a random address. The caller's all-gather publishes the addresses, each rank connects
+ * to those before it, and each pair sends each other the file of its memory. Two more gatherings
+ * make sure that nobody waits for a rank that failed.
  *
- * An address of Linux's abstract namespace is in no file system and may be connected to by anybody,
- * so both ends look whose process the other is, and the connecting one says the name that was told.
- * A file that comes over a socket needs no process number and no /proc, so ranks may be in
- * containers of their own, where these share the network.
+ * An address of Linux's abstract namespace is in no file system and anybody may connect to it, so
+ * both ends check whose process the other is, and the connecting one sends the published name. A
+ * file that is sent over a socket needs no process number and no /proc, so ranks may be in
+ * containers of their own if these share the network.
  */
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE /* accept4, struct ucred */
@@ -26,11 +26,11 @@
 enum { ENDPOINT_TEXT_BYTES = 200, REASON_BYTES = 160 };
 enum { PAUSE_NS = 50000 };
 
-/* What each rank tells all others: how it fared, where it listens, who it is, and where it runs. */
+/* What each rank publishes: its status, where it listens, who it is, and where it runs. */
 typedef struct endpoint {
-  /* These three first, whatever follows them in another version. */
+  /* These three come first in every version. */
   uint32_t version;
-  int32_t number; /* 1 + its rank, so that 0 is nobody's */
+  int32_t number; /* 1 + its rank, so that 0 belongs to no rank */
   int32_t size;
   int32_t status;
   char name[XFI_SOCKET_NAME_BYTES];
@@ -38,7 +38,7 @@ typedef struct endpoint {
   char text[ENDPOINT_TEXT_BYTES];
 } endpoint;
 
-/* What a rank says of a connection that it makes. */
+/* The first message on a connection. */
 typedef struct hello {
   char to[XFI_SOCKET_NAME_BYTES];
   char from[XFI_SOCKET_NAME_BYTES];
@@ -54,13 +54,13 @@ typedef struct bootstrap {
   void *context;
   int listener;
   int file;          /* of the own segment */
-  bool is_published; /* the others were told of the listener */
-  bool is_connected; /* and have connected to it */
+  bool is_published; /* the others know the listener's name */
+  bool is_connected; /* and are connected to it */
   endpoint own;
-  endpoint *endpoints; /* [size] of all ranks, as last told */
+  endpoint *endpoints; /* [size] of all ranks, as last gathered */
 } bootstrap;
 
-/* What errno says, with the limit where there is one; `text` is room for it. */
+/* The text of errno, with the limit if one was reached. */
 static const char *reason(char text[REASON_BYTES])
 {
   const int error = errno;
@@ -74,7 +74,7 @@ static const char *reason(char text[REASON_BYTES])
 }
 #define REASON reason((char[REASON_BYTES]){""})
 
-/* Of the process at the other end; -1: this one, or the system does not let us. */
+/* A pidfd of the process at the other end; -1: it is this one, or the system does not allow it. */
 static int watch_process(int socket)
 {
   struct ucred peer = {.pid = 0};
@@ -94,7 +94,7 @@ static xfer_status listen_here(bootstrap *m)
   return XFER_OK;
 }
 
-/* Is the word of each rank at its place? */
+/* Is the endpoint of each rank at its place? */
 static xfer_status check_endpoints(const bootstrap *m)
 {
   for (int r = 0; r < m->size; r++) {
@@ -120,9 +120,9 @@ static xfer_status check_endpoints(const bootstrap *m)
   return XFER_OK;
 }
 
-/* Of a rank that failed, perhaps since it may open no more files: the caller's all-gather may want
- * one to tell the others so. The listener stays while they may connect to it, since to be refused
- * by it would be what they fail of. */
+/* Close files after a failure, which may be that no more can be opened: the caller's all-gather may
+ * need one to report it. The listener stays while others may connect, since a refused connection
+ * would become their error. */
 static void close_files(bootstrap *m)
 {
   xfi_shared_part(m->shared);
@@ -130,7 +130,7 @@ static void close_files(bootstrap *m)
   if (!m->is_published || m->is_connected) m->listener = xfi_descriptor_drop(m->listener);
 }
 
-/* Else this rank would have no way to tell the others anything. */
+/* Without a free descriptor this rank could not reach the others. */
 static xfer_status check_room(const bootstrap *m)
 {
   const int one = fcntl(m->listener, F_DUPFD_CLOEXEC, STDERR_FILENO + 1);
@@ -140,12 +140,12 @@ static xfer_status check_room(const bootstrap *m)
   return XFER_OK;
 }
 
-/* All ranks: how each of them fared. Called whatever happened, since the caller's function may not
- * be called by some ranks alone. */
+/* All ranks: exchange the statuses. Called also after a failure, since the caller's all-gather is
+ * collective. */
 static xfer_status exchange_endpoints(bootstrap *m, xfer_status mine)
 {
   endpoint *own = &m->own;
-  char why[XFI_ERROR_BYTES]; /* the caller's function may set another one */
+  char why[XFI_ERROR_BYTES]; /* the caller's function may overwrite the last error */
   int code;
 
   if (mine == XFER_OK) mine = check_room(m);
@@ -167,7 +167,7 @@ static xfer_status exchange_endpoints(bootstrap *m, xfer_status mine)
   return XFER_OK;
 }
 
-/* Nobody takes connections yet: a listener has room for all ranks, or this fails. */
+/* Nobody accepts connections yet: the listener's backlog has room for all ranks, or this fails. */
 static xfer_status connect_to(bootstrap *m, int rank)
 {
   xfi_neighbour *peer = &m->shared->neighbours[rank];
@@ -197,7 +197,7 @@ static xfer_status connect_all(bootstrap *m)
   return XFER_OK;
 }
 
-/* Who has connected, once; -1: a stranger. */
+/* The rank that has connected, once each; -1: a stranger. */
 static int identify(const bootstrap *m, int made)
 {
   hello greeting;
@@ -213,7 +213,7 @@ static int identify(const bootstrap *m, int made)
              : -1;
 }
 
-/* All have connected that were to; a stranger's is closed. */
+/* Accept all connections of higher ranks; those of strangers are closed. */
 static xfer_status accept_all(bootstrap *m)
 {
   for (int n_missing = m->size - 1 - m->rank; n_missing > 0;) {
@@ -234,8 +234,8 @@ static xfer_status accept_all(bootstrap *m)
   return XFER_OK;
 }
 
-/* *is_done: the rank has it, or has ended, which it says itself; else it does not fit yet: files of
- * one user that nobody has taken are as many as one process may open. */
+/* *is_done: the file was sent, or the rank has ended, which is noticed elsewhere. Else the kernel's
+ * limit of files in flight is reached: all of one user's count as one process's. */
 static xfer_status send_file(const bootstrap *m, int rank, bool *is_done)
 {
   *is_done = xfi_socket_send(m->shared->neighbours[rank].socket, "", 1, m->file) ||
@@ -254,7 +254,7 @@ static xfer_status receive_file(const bootstrap *m, int rank, bool *is_done)
   bool is_whole;
   char byte;
 
-  errno = 0; /* stays so at an end */
+  errno = 0; /* stays 0 at the end of the stream */
   is_whole = xfi_socket_receive(m->shared->neighbours[rank].socket, &byte, 1, MSG_DONTWAIT, &file,
                                 &is_lost);
   *is_done = is_whole || errno == 0 || errno == ECONNRESET;
@@ -262,14 +262,14 @@ static xfer_status receive_file(const bootstrap *m, int rank, bool *is_done)
   if (file >= 0) theirs = xfi_shared_map(m->shared, file);
   if (file >= 0) (void)close(file);
   m->shared->at[rank] = theirs;
-  if (is_lost) errno = EMFILE; /* nothing else drops it */
+  if (is_lost) errno = EMFILE; /* the only reason for the kernel to drop a file */
   XFI_CHECK(theirs != NULL && theirs->rank >= 0 && theirs->rank < m->shared->base.size,
             XFER_ERR_COMM, "the memory of rank %d: %s", rank, REASON);
   m->shared->places[theirs->rank] = rank;
   return XFER_OK;
 }
 
-/* With each rank, whatever it waits for itself: all take while they cannot give. */
+/* With every rank at once, in any order: all receive while they cannot send. */
 static xfer_status exchange_files(const bootstrap *m, bool *has_sent, bool *has_received)
 {
   const xfi_deadline deadline = xfi_deadline_after(XFI_DEFAULT_TIMEOUT_MS);
@@ -310,7 +310,7 @@ done:
   return st;
 }
 
-/* Of ranks that said that they are well. */
+/* After all ranks reported success. */
 static xfer_status check_memory(const bootstrap *m)
 {
   for (int r = 0; r < m->size; r++)

@@ -1,12 +1,13 @@
-/* Who is late, when a deadline passes between ranks that share memory. Whom a rank waits for often
- * waits itself: so each says for whom it waits before it sleeps, whatever it waits in, and one that
- * gives up follows what the others say, from rank to rank, down to those who wait for nobody.
+/* Which rank is late when a deadline passes between ranks that share memory. The rank that is
+ * waited for often waits itself. So each rank publishes for whom it waits before it sleeps, and one
+ * that gives up follows what the others published, from rank to rank, to those that wait for
+ * nobody.
  *
- * A rank that was woken and has not said anything again is taken for awake: one that was stopped in
- * its sleep is found once what it waited for has come. One that only has no time to say it is
- * awake for a moment; so several looks must agree. Who waits for messages or flags is woken by
- * nobody: where all wait in a circle, one that says nothing for a while has been stopped. If none
- * has, and they are in different calls, no deadline would have been long enough.
+ * A rank that was woken and has not published again counts as awake: one that was stopped in its
+ * sleep is found once what it waited for has arrived. One that merely had no time to publish is
+ * awake for a moment, so several steps of the search must agree. Nobody wakes a rank that waits for
+ * messages or flags: if all wait in a circle, one that publishes nothing for a while has been
+ * stopped. If none has, and they are in different calls, no deadline would have been long enough.
  */
 #include "late.h"
 
@@ -15,11 +16,11 @@
 #include <string.h>
 
 enum {
-  SAME = 3,   /* looks that must agree, */
-  STEPS = 70, /* of so many at most: 210 ms */
+  SAME = 3,   /* steps that must agree, */
+  STEPS = 70, /* of at most this many: 210 ms */
   PAUSE_NS = 3000000,
-  PUBLISH_NS = 50000000,      /* whoever sleeps says so again at least so often, */
-  FIRST_PUBLISH_NS = 5000000, /* and not before this */
+  PUBLISH_NS = 50000000,      /* a sleeping rank publishes again at least this often, */
+  FIRST_PUBLISH_NS = 5000000, /* for the first time after this */
 };
 
 xfer_status xfi_waits_create(xfi_waits **waits, int rank, int size)
@@ -78,7 +79,7 @@ xfi_deadline xfi_waits_part(xfi_deadline end, int n)
   return end;
 }
 
-/* Whom a rank waits for is to be asked too, unless it was. */
+/* Add the ranks that a rank waits for to `reached`, unless they were visited. */
 static bool add_awaited(const xfi_waits *w, bool *reached, const xfi_waiting *published)
 {
   bool is_new = false;
@@ -90,7 +91,7 @@ static bool add_awaited(const xfi_waits *w, bool *reached, const xfi_waiting *pu
   return is_new;
 }
 
-/* Also one, at last, that has said nothing since the first look. */
+/* In the last step also one that has published nothing since the first. */
 static bool is_awake(const xfi_waits *w, int rank, bool at_last)
 {
   const xfi_waiting *published = w->published[rank];
@@ -100,14 +101,14 @@ static bool is_awake(const xfi_waits *w, int rank, bool at_last)
          (at_last && atomic_load(&published->n) == w->n[rank]);
 }
 
-/* Who is in a wait has come from its run, maybe because that failed. */
+/* A rank that is in a wait has left its run, maybe because that failed. */
 static uint32_t step_of(uint32_t inside)
 {
   return inside == XFI_INSIDE_WAIT ? XFI_INSIDE_RUN : inside;
 }
 
-/* One that waits, but in another call than this rank: the first that is seen, since whose deadline
- * has passed goes on to tell the others. */
+/* Record the first rank seen to wait in another call than this one: once its own deadline has
+ * passed it goes on to an agreement. */
 static void record_elsewhere(const xfi_waits *w, int rank, xfi_late *late)
 {
   const uint32_t inside = atomic_load(&w->published[rank]->inside);
@@ -117,8 +118,8 @@ static void record_elsewhere(const xfi_waits *w, int rank, xfi_late *late)
   late->inside = inside;
 }
 
-/* The lowest rank that this one waits for, by others or not, and that is awake; else one that
- * cannot be asked; -1: neither. What this rank waits for has been said, so `awaits` is free. */
+/* The lowest awake rank that this one waits for, directly or through others; else one whose waits
+ * cannot be read; -1: neither. What this rank awaits is published already, so `awaits` is free. */
 static int search(xfi_waits *w, bool at_last, xfi_late *late)
 {
   bool *reached = xfi_waits_clear(w);

@@ -9,25 +9,25 @@
 typedef enum xfi_until {
   XFI_AWAKE = 0, /* it does not */
   XFI_ASLEEP,    /* until its bell rings */
-  XFI_POLLING    /* until it looks again: no bell rings for it */
+  XFI_POLLING    /* until it polls again: no bell rings for it */
 } xfi_until;
 
 /* For whom a rank waits, in memory that others read. */
 typedef struct xfi_waiting {
-  _Atomic uint32_t until;  /* xfi_until. Not XFI_AWAKE from its first sleep on, until what it waits
-                              for has come or it is woken */
+  _Atomic uint32_t until;  /* xfi_until. Not XFI_AWAKE from the first sleep on, until the wait is
+                              over or the rank is woken */
   _Atomic uint64_t n;      /* how often this was written */
   _Atomic uint32_t inside; /* xfi_inside: the public call that waits */
   _Atomic bool awaits[];   /* [size] the ranks that it waits for, unless `until` is XFI_AWAKE */
 } xfi_waiting;
 
-/* What one rank of a comm knows of the waits of all. */
+/* One rank's view of the waits of all ranks of a comm. */
 struct xfi_waits {
   int rank;
   int size;
-  xfi_waiting **published; /* [size] what each rank publishes; NULL: that cannot be read here */
+  xfi_waiting **published; /* [size] what each rank publishes; NULL: it cannot be read here */
   bool *awaits;  /* [size] for whom this rank waits: filled by the caller, then published */
-  bool *visited; /* [size] scratch of a search for who is late */
+  bool *visited; /* [size] scratch of a search for the late rank */
   uint64_t *n;   /* [size] each rank's xfi_waiting.n when the search began */
 };
 
@@ -37,22 +37,22 @@ static inline size_t xfi_waiting_bytes(int size)
   return sizeof(xfi_waiting) + (size_t)size;
 }
 
-/* With no rank's memory known yet. The caller frees it by xfi_free(). */
+/* No rank's memory is set yet. The caller frees it by xfi_free(). */
 xfer_status xfi_waits_create(xfi_waits **waits, int rank, int size);
-/* Clears `awaits` and returns it, to be filled; NULL: nobody can read it. */
+/* Clears `awaits` and returns it, to be filled; NULL: no other rank can read it. */
 XFI_PLUGIN_API bool *xfi_waits_clear(xfi_waits *waits);
 /* Publish `awaits`, how this rank waits, and in which call. */
 XFI_PLUGIN_API void xfi_waits_publish(xfi_waits *waits, xfi_until until, xfi_inside inside);
 /* The wait is over; NULL is fine. */
 XFI_PLUGIN_API void xfi_waits_end(xfi_waits *waits);
-/* A rank that waits publishes so again from time to time, so it waits in parts: the deadline of the
- * next part, after n parts. */
+/* A waiting rank publishes again from time to time, so it waits in parts: the deadline of the next
+ * part, after n parts. */
 xfi_deadline xfi_waits_part(xfi_deadline end, int n);
 
-/* A search for who is late. Zero at first. */
+/* A search for the late rank. Zero at first. */
 typedef struct xfi_late {
-  int rank;        /* who is; -1: nobody is seen to be */
-  int elsewhere;   /* where at each look all waited, in a circle: one in another call; -1: none */
+  int rank;        /* the late rank; -1: none is found */
+  int elsewhere;   /* if in each step all waited in a circle: one in another call; -1: none */
   uint32_t inside; /* that call */
   int n_same;
   int n_steps;
@@ -60,8 +60,8 @@ typedef struct xfi_late {
 /* One step of the search, by a rank that has just published for whom it waits. True: *late has the
  * result. False, after a short sleep: publish again and call again. */
 XFI_PLUGIN_API bool xfi_waits_find_late(xfi_waits *waits, xfi_late *late);
-/* The result of a wait of comm's that ended by the deadline, where it was no single rank's fault:
- * XFER_ERR_MISMATCH where the ranks wait for each other in different calls. */
+/* After a wait that ended at the deadline: XFER_ERR_MISMATCH if no rank is late, but the ranks wait
+ * for each other in different calls. */
 XFI_PLUGIN_API xfer_status xfi_late_check(const xfi_comm *comm, const xfi_late *late,
                                           xfi_deadline deadline);
 

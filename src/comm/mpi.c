@@ -1,19 +1,18 @@
 /* A comm over MPI: nonblocking calls that are polled until their deadline.
  *
- * What MPI cannot do by itself: end a wait that the other side will never end. So every call starts
- * nonblocking operations and tests them; a rank that gives up breaks the comm, sends a notice to
- * all others, each of which keeps a receive for notices posted and tests it too, and calls back its
- * own receives. What cannot be called back (sends, collective operations) is leaked with its
- * memory: that of gather is the library's own, that of round and broadcast the run's
- * slots (xfi_comm.holds_memory).
+ * MPI cannot end a wait that the other side will never end. So every call starts nonblocking
+ * operations and tests them. A rank that gives up breaks the comm, sends a notice to all others,
+ * each of which keeps a receive for notices posted and tests it too, and cancels its own receives.
+ * What cannot be cancelled (sends, collective operations) is leaked with its memory: a gathering
+ * uses the library's own, rounds and broadcasts use the run's slots (xfi_comm.holds_memory).
  *
- * Ranks of one host share memory (shared.c): what goes between them needs no message, and if
- * all ranks do, nor do gatherings. Notices are given there as well, and come at once.
+ * Ranks of one host share memory (shared.c): what goes between them needs no message, and if all
+ * ranks do, nor do gatherings. Notices are also published there, where they arrive at once.
  *
- * A communicator is freed once all ranks have given the comm back unbroken, else never: MPI could
- * give its context to the next one, where a message that is still under way would be taken for a
- * new one, and after a notice to a rank that had freed its own Open MPI 4.1 does not come to an end
- * of making the one after the next. Notices carry a token for the same reason.
+ * A communicator is freed once all ranks have destroyed the comm unbroken, else never. MPI could
+ * give its context to the next one, where a message that is still in flight would be taken for a
+ * new one; and after a notice to a rank that had freed its own, Open MPI 4.1 hangs when it makes
+ * the second communicator after that. Notices carry a token for the same reason.
  */
 #include "xfer/mpi.h"
 
@@ -26,14 +25,14 @@
 #include <stdio.h>
 #include <unistd.h>
 
-enum { GATHER_BYTES = 1 << 20 }; /* in one operation over all ranks, but for very many of these */
+enum { GATHER_BYTES = 1 << 20 }; /* of all ranks in one operation, unless there are very many */
 
-/* A rank that sleeps until another one of its host comes looks for notices as well. */
+/* A rank that sleeps until another one of its host wakes it also polls for notices. */
 static const xfi_shared_ops shared_ops = {
     .nap_ns = 1000000,
     .naps = 16,
     .spin_ns = 2000000,
-    .yields = 1000, /* to be woken costs more than a turn of all others */
+    .yields = 1000, /* a wake-up costs more than a time slice of all others */
 };
 
 /* ---- the comm ----------------------------------------------------------------------------- */
@@ -76,7 +75,7 @@ static void mpi_destroy(xfi_comm *comm)
   (void)MPI_Finalized(&finalized);
   xfi_shared_leave(&t->shared);
   if (finalized == 0 &&
-      !xfi_shared_leaves_inherited(&t->shared)) { /* else a child, which may not call MPI */
+      !xfi_shared_leaves_inherited(&t->shared)) { /* a forked child may not call MPI */
     const bool all_leave =
         !atomic_load(&t->shared.broken.is) && (!t->is_connected || xfi_mpi_leave_barrier(t));
 
@@ -87,7 +86,7 @@ static void mpi_destroy(xfi_comm *comm)
     if (all_leave) (void)MPI_Comm_free(&t->comm);
   }
   if (t->leaks_own)
-    xfi_shared_end(&t->shared); /* nothing of MPI's is in it */
+    xfi_shared_end(&t->shared); /* MPI uses no memory of it */
   else
     transport_free(t);
 }
@@ -133,7 +132,7 @@ static xfer_status transport_create(xfi_mpi_comm **out, MPI_Comm comm, MPI_Comm 
   if (t->chunk_bytes < XFI_GATHER_ROW_BYTES) t->chunk_bytes = XFI_GATHER_ROW_BYTES;
   t->out = xfi_calloc(1, t->chunk_bytes);
   t->in = xfi_calloc((size_t)size, t->chunk_bytes);
-  /* Of the type, since clang-tidy takes a handle that is a pointer for a slip. */
+  /* sizeof the type, since clang-tidy reports sizeof an expression that is a pointer. */
   t->requests = xfi_calloc(2 * (size_t)size, sizeof(MPI_Request));
   t->notice_sends = xfi_calloc((size_t)size, sizeof(MPI_Request));
   t->is_waiting = xfi_calloc((size_t)size, sizeof *t->is_waiting);
@@ -156,7 +155,7 @@ done:
 
 /* ---- making a comm ------------------------------------------------------------------------ */
 
-/* What this rank can see alone, before it makes others wait. */
+/* Checks that involve no other rank. */
 static xfer_status check_caller(MPI_Comm mpi_comm)
 {
   int initialized = 0;
@@ -233,7 +232,7 @@ static int gather_on_host(void *host, void *all, const void *mine, size_t n_byte
                        *(MPI_Comm *)host);
 }
 
-/* All ranks of a host. Where these cannot share memory they send each other messages. */
+/* All ranks of a host. Those that cannot share memory send each other messages. */
 static void share_memory(xfi_mpi_comm *t, MPI_Comm host)
 {
   xfi_shared *s = &t->shared;
@@ -287,7 +286,7 @@ xfer_status xfer_comm_create_mpi(xfer_comm **comm, MPI_Comm mpi_comm)
   *comm = made;
   made = NULL;
 done:
-  xfer_comm_destroy(made); /* frees its own, which others must do first as well */
+  xfer_comm_destroy(made); /* before the communicator, which all ranks free in this order */
   if (own != MPI_COMM_NULL) (void)MPI_Comm_free(&own);
   if (host != MPI_COMM_NULL) (void)MPI_Comm_free(&host);
   return st;

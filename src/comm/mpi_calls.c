@@ -20,7 +20,7 @@ static xfer_status gather_timeout(xfi_mpi_comm *t, xfi_deadline deadline)
   return XFI_ERROR(XFER_ERR_TIMEOUT, "all_gather did not end before %s", end);
 }
 
-/* By way of our own memory, since a collective operation cannot be called back. */
+/* Through our own memory, since a collective operation cannot be cancelled. */
 static xfer_status gather(xfi_comm *comm, const char **rows, const void *mine, size_t n_bytes,
                           xfi_deadline deadline)
 {
@@ -56,7 +56,7 @@ xfer_status xfi_mpi_all_gather(xfi_comm *comm, void *all, const void *mine, size
     if (st == XFER_OK) t->n_gathered = t->gathering;
   }
   if (st == XFER_ERR_MISMATCH && (!comm->shares_all || xfi_shared_has_gathered(&t->shared)))
-    t->has_notified = true; /* everybody finds it out */
+    t->has_notified = true; /* every rank finds the mismatch itself */
   if (st != XFER_OK) xfi_comm_abort_with_error(comm, comm->ops->abort);
   xfi_mpi_end_gathering(t);
   return st;
@@ -106,7 +106,7 @@ static xfer_status check_received(const xfi_mpi_comm *t, const xfi_message *recv
   return XFER_OK;
 }
 
-/* All are under way, so it does not matter in which order we wait for them. */
+/* All of them have started, so the order of the waits does not matter. */
 static xfer_status await_all(xfi_mpi_comm *t, const xfi_messages *round, xfi_deadline deadline)
 {
   xfer_status st = XFER_OK;
@@ -128,7 +128,7 @@ static xfer_status await_all(xfi_mpi_comm *t, const xfi_messages *round, xfi_dea
   return st;
 }
 
-/* After a failure. Returns whether MPI still has some of the messages' memory. */
+/* After a failure. Returns whether MPI may still use some of the messages' memory. */
 static bool cancel_messages(xfi_mpi_comm *t, const xfi_messages *round)
 {
   for (int i = 0; i < round->n_recvs; i++)

@@ -12,9 +12,9 @@ enum { XFI_MPI_TAG_ROUND = 1, XFI_MPI_TAG_NOTICE = 2, XFI_MPI_TAG_LEAVE = 3 };
 
 /* Tells other ranks that the sender's comm is broken, and whether it waits in a gathering. */
 typedef struct xfi_mpi_notice {
-  uint64_t token;      /* 0: none has come */
+  uint64_t token;      /* 0: none has arrived */
   uint64_t gathering;  /* 0: in none */
-  uint64_t n_gathered; /* gatherings by messages that it had completed */
+  uint64_t n_gathered; /* gatherings by messages that the sender had completed */
   int32_t from;
   char why[XFI_BROKEN_BYTES];
 } xfi_mpi_notice;
@@ -34,18 +34,19 @@ typedef struct xfi_mpi_comm {
   MPI_Request *requests;  /* [2 * size] of the call in progress */
   MPI_Request collective; /* likewise */
 
-  xfi_mpi_notice notice_out;      /* what we send */
-  xfi_mpi_notice notice_in;       /* what we receive */
-  xfi_mpi_notice deferred_notice; /* the first that does not concern the gathering in progress */
+  xfi_mpi_notice notice_out; /* the notice that we send */
+  xfi_mpi_notice notice_in;  /* the notice that we receive */
+  xfi_mpi_notice
+      deferred_notice; /* the first notice that does not concern the gathering in progress */
   MPI_Request notice_recv;
   MPI_Request *notice_sends; /* [size] */
-  bool *is_waiting;          /* [size] in the gathering that this rank gave up */
-  int awaited;               /* whom the round in progress waits for; -1: none is */
+  bool *is_waiting;          /* [size] which ranks wait in the gathering that this rank gave up */
+  int awaited;               /* the peer that the round in progress waits for; -1: none */
   bool is_broadcasting;      /* a broadcast is in progress */
-  int late;                  /* of a wait that ended by its deadline; -1: nobody is seen to be */
-  bool is_connected;         /* by all ranks, who may send notices from then on */
+  int late;          /* the late rank of a wait that ended at its deadline; -1: none was found */
+  bool is_connected; /* all ranks have made the comm and may send notices */
   bool has_notified;
-  bool leaks_own; /* an operation that will not end uses our memory */
+  bool leaks_own; /* an operation that does not end uses our memory */
 } xfi_mpi_comm;
 
 /* MPI's error as ours: OK, or XFER_ERR_COMM with MPI's text. */
@@ -54,23 +55,25 @@ xfer_status xfi_mpi_check(int code, const char *call);
 #define XFI_MPI(function, arguments) xfi_mpi_check(function arguments, #function)
 /* Did all end within 200 ms? Errors count as an end: this is for clearing up. */
 bool xfi_mpi_all_end(MPI_Request *requests, int n);
-/* Until the operation has ended: OK, with what MPI says of it in *code. XFER_ERR_COMM if the comm
- * is broken meanwhile; XFER_ERR_TIMEOUT, without a text, and t->late; XFER_ERR_MISMATCH, with one,
+/* Wait until the operation has ended: OK, with MPI's result in *code. XFER_ERR_COMM if the comm
+ * breaks meanwhile; XFER_ERR_TIMEOUT, without a text, sets t->late; XFER_ERR_MISMATCH, with a text,
  * if the ranks wait for each other in different calls. */
 xfer_status xfi_mpi_await(xfi_mpi_comm *t, MPI_Request *request, MPI_Status *status, int *code,
                           xfi_deadline deadline);
 
-/* Breaks a broken comm, once, on all other ranks too. Owner's thread, as all below. */
+/* Break a broken comm on all other ranks too, once. Only by the owner's thread, as all below. */
 void xfi_mpi_notify_all(xfi_mpi_comm *t);
-/* XFER_ERR_COMM with its text if the comm is broken, by whomever. */
+/* XFER_ERR_COMM with its text if this rank or another has broken the comm. */
 xfer_status xfi_mpi_check_broken(xfi_comm *comm);
-/* Breaks it if a notice waited for the end of the gathering in progress. */
+/* End the gathering in progress, and handle a notice that was deferred to this point. */
 void xfi_mpi_end_gathering(xfi_mpi_comm *t);
-/* Has every rank given the comm back, unbroken? Then no notice comes any more. */
+/* A barrier of ranks that destroy the comm. True: all of them have, unbroken, so no notice arrives
+ * any more. */
 bool xfi_mpi_leave_barrier(xfi_mpi_comm *t);
-/* Starts to listen for notices. */
+/* Post the receive for the next notice. */
 void xfi_mpi_post_notice(xfi_mpi_comm *t);
-/* Who was not waiting with us in a gathering that we gave up? -1: nobody, it was about to end. */
+/* The rank that did not wait with us in a gathering that we gave up; -1: none, it was about to end.
+ */
 int xfi_mpi_find_late(xfi_mpi_comm *t);
 
 xfi_all_gather_fn xfi_mpi_all_gather;

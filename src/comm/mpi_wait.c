@@ -9,11 +9,12 @@
 #include <unistd.h>
 
 enum {
-  POLLS_YIELDING = 1000, /* then sleeping between polls */
-  QUIET_NS = 5000000,    /* then saying for whom, since on a loaded host a yield takes any time */
+  POLLS_YIELDING = 1000, /* then a rank sleeps between polls */
+  QUIET_NS = 5000000,    /* then it publishes for whom it waits: on a loaded host one yield may take
+                            any time */
   POLL_SLEEP_US = 50,
-  GRACE_MS = 200, /* for what should end by itself after a failure */
-  LEAVE_MS = 2000 /* for the others, to give the comm back too */
+  GRACE_MS = 200, /* for operations that should end by themselves after a failure */
+  LEAVE_MS = 2000 /* for the other ranks to destroy the comm too */
 };
 
 /* ---- MPI's errors and MPI's pace ---------------------------------------------------------- */
@@ -28,7 +29,7 @@ xfer_status xfi_mpi_check(int code, const char *call)
   return XFI_ERROR(XFER_ERR_COMM, "%s: %s", call, text);
 }
 
-/* Lets others use the core, the ranks that we wait for among them. */
+/* Let others use the core, perhaps the ranks that we wait for. */
 static void back_off(int *n_polls)
 {
   if (++*n_polls <= POLLS_YIELDING)
@@ -57,7 +58,7 @@ bool xfi_mpi_all_end(MPI_Request *requests, int n)
 
 /* ---- failure ------------------------------------------------------------------------------ */
 
-/* Breaks the comm once MPI is finalized: nearly every call of MPI would end the process then. */
+/* Break the comm once MPI is finalized, when nearly every MPI call would abort the process. */
 static void check_finalized(xfi_mpi_comm *t)
 {
   int finalized = 0;
@@ -79,7 +80,8 @@ void xfi_mpi_notify_all(xfi_mpi_comm *t)
                                    .gathering = t->gathering,
                                    .n_gathered = t->n_gathered,
                                    .from = t->shared.base.rank};
-  memcpy(t->notice_out.why, t->shared.broken.why, sizeof t->notice_out.why); /* which stays */
+  memcpy(t->notice_out.why, t->shared.broken.why,
+         sizeof t->notice_out.why); /* which does not change any more */
   xfi_shared_alarm(&t->shared, t->notice_out.why);
   for (int r = 0; r < t->shared.base.size; r++)
     if (r != t->shared.base.rank)
@@ -94,8 +96,8 @@ void xfi_mpi_post_notice(xfi_mpi_comm *t)
                   XFI_MPI_TAG_NOTICE, t->comm, &t->notice_recv);
 }
 
-/* Its sender has told everybody, so we need not; but those who gave up a gathering want to know who
- * was waiting with them. */
+/* The sender has notified all ranks, so this one need not, unless it is in a gathering: ranks that
+ * gave it up search for those that did not wait with them. */
 static void handle_notice(xfi_mpi_comm *t, const xfi_mpi_notice *notice)
 {
   (void)xfi_broken_set(&t->shared.broken, "%.*s", XFI_BROKEN_BYTES - 1, notice->why);
@@ -111,8 +113,8 @@ void xfi_mpi_end_gathering(xfi_mpi_comm *t)
   if (t->deferred_notice.token != 0) handle_notice(t, &t->deferred_notice);
 }
 
-/* Takes a notice if one has come. A rank that had completed the gathering in which this one is had
- * what all give in it: that ends well here too. */
+/* Handle a notice if one has arrived. If its sender had completed the gathering that this rank is
+ * in, all ranks have contributed: it completes here too, and the notice is deferred. */
 static void poll_notice(xfi_mpi_comm *t)
 {
   int done = 0;
@@ -128,8 +130,8 @@ static void poll_notice(xfi_mpi_comm *t)
   xfi_mpi_post_notice(t);
 }
 
-/* Takes what a rank of this host told, which has told everybody. In a gathering by messages its
- * notice must be answered, so that alone counts. */
+/* Handle an alarm of a rank of this host, which has notified all ranks. In a gathering by messages
+ * its notice needs a reply, so the alarm is ignored. */
 static void check_alarm(xfi_mpi_comm *t)
 {
   if (t->gathering == 0 && xfi_shared_poll_alarm(&t->shared)) t->has_notified = true;
@@ -147,7 +149,7 @@ xfer_status xfi_mpi_check_broken(xfi_comm *comm)
   return xfi_broken_check(&t->shared.broken);
 }
 
-/* Those who wait with us answer our notice, or gave up as well. */
+/* Ranks that wait with us reply to our notice, or gave up as well. */
 int xfi_mpi_find_late(xfi_mpi_comm *t)
 {
   xfi_deadline grace = xfi_deadline_after(GRACE_MS);
@@ -176,7 +178,7 @@ bool xfi_mpi_leave_barrier(xfi_mpi_comm *t)
   const int rank = t->shared.base.rank;
   int n_polls = 0;
 
-  /* A barrier by messages of our own: the others may be in one of MPI's collective calls. */
+  /* By messages, since the others may be in one of MPI's collective calls. */
   for (int step = 1; step < size; step *= 2) {
     MPI_Request pair[2] = {MPI_REQUEST_NULL, MPI_REQUEST_NULL};
     int code = MPI_Irecv(NULL, 0, MPI_BYTE, (rank + size - step) % size, XFI_MPI_TAG_LEAVE, t->comm,
@@ -202,7 +204,7 @@ bool xfi_mpi_leave_barrier(xfi_mpi_comm *t)
   return true;
 }
 
-/* Tells the ranks of this host for which of them the call in progress waits. */
+/* Publish to the ranks of this host for whom the call in progress waits. */
 static void publish_waits(xfi_mpi_comm *t)
 {
   const xfi_shared *s = &t->shared;

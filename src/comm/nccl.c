@@ -1,9 +1,9 @@
 /*
  * NCCL as a transport: private, non-blocking communicators (nccl_communicator.c), one for host
- * bytes (nccl_control.c) and one for rounds and broadcasts, which is here.
+ * bytes (nccl_control.c), and one for rounds and broadcasts, which is here.
  *
- * An alarm looks at what is in flight on the device, since the caller may only ever synchronise its
- * stream; when a deadline is missed or NCCL reports an error, it aborts the communicator, which
+ * An alarm checks what is in flight on the device, since the caller may only ever synchronise its
+ * stream. When a deadline is missed or NCCL reports an error, it aborts the communicator, which
  * ends the kernels that wait for a lost rank.
  */
 #include "nccl_comm.h"
@@ -16,7 +16,7 @@
 #include <string.h>
 
 enum {
-  WATCH_MS = 500, /* between two looks: each may hold up a run that is just being enqueued */
+  WATCH_MS = 500, /* between two checks, each of which may delay a run that is being enqueued */
   PAUSE_NS = 20 * 1000
 };
 
@@ -33,7 +33,8 @@ static xfi_nccl_flight *flight_of(xfi_nccl_comm *comm, uint64_t round)
   return &comm->flights[round % XFI_NCCL_ROUNDS_AHEAD];
 }
 
-/* What CUDA says of the oldest round in flight; cudaSuccess: there is none. The lock is held. */
+/* Count rounds that have ended. CUDA's state of the oldest in flight; cudaSuccess: none is. The
+ * lock is held. */
 static cudaError_t count_ended(xfi_nccl_comm *comm)
 {
   cudaError_t error = cudaSuccess;
@@ -45,14 +46,14 @@ static cudaError_t count_ended(xfi_nccl_comm *comm)
   return error;
 }
 
-/* Are so many in flight? Asks CUDA only where they may be. */
+/* Are at least n rounds in flight? Queries CUDA only if there may be. */
 static bool is_behind(xfi_nccl_comm *comm, uint64_t n)
 {
   return comm->n_rounds - comm->n_ended >= n && count_ended(comm) == cudaErrorNotReady &&
          comm->n_rounds - comm->n_ended >= n;
 }
 
-/* The earliest of all in flight; never: none is. */
+/* The earliest deadline in flight; never: there is none. */
 static xfi_deadline deadline_in_flight(xfi_nccl_comm *comm)
 {
   xfi_deadline earliest = {.at_ns = INT64_MAX};
@@ -63,7 +64,8 @@ static xfi_deadline deadline_in_flight(xfi_nccl_comm *comm)
   return earliest;
 }
 
-/* "...with ranks 4,5,6", whom the others in flight wait for too. */
+/* Break the communicator with a text like "...with ranks 4,5,6". Later rounds wait for these ranks
+ * too. */
 static void break_late(xfi_nccl_comm *comm)
 {
   const xfi_nccl_flight *oldest = flight_of(comm, comm->n_ended);
@@ -80,8 +82,8 @@ static void break_late(xfi_nccl_comm *comm)
   break_data(comm, text);
 }
 
-/* Has a peer left what the oldest round in flight is of? That round would wait for it; those before
- * it, which may be of a run that is well, have ended. */
+/* Has a peer aborted the run of the oldest round in flight? That round would wait for it. Earlier
+ * ones, perhaps of a run that succeeds, have ended. */
 static bool is_cancelled(xfi_nccl_comm *comm)
 {
   const xfi_cancellation *p = &flight_of(comm, comm->n_ended)->cancellation;
@@ -89,7 +91,7 @@ static bool is_cancelled(xfi_nccl_comm *comm)
   return p->check != NULL && p->check(p->context, p->number) != XFER_OK;
 }
 
-/* Looks at the work in flight; the lock is held. */
+/* Check the work in flight; the lock is held. */
 static void check_flights(xfi_nccl_comm *comm)
 {
   char text[XFI_NCCL_WHY_BYTES];
@@ -114,7 +116,7 @@ static void check_flights(xfi_nccl_comm *comm)
   }
 }
 
-/* Looks at the deadlines, and now and then for what NCCL and peers may have to say. */
+/* Check the deadlines, and now and then errors of NCCL and aborts of peers. */
 int64_t xfi_nccl_ring(xfi_alarm *alarm, int64_t now_ns)
 {
   xfi_nccl_comm *comm = (xfi_nccl_comm *)(void *)((char *)alarm - offsetof(xfi_nccl_comm, alarm));
@@ -130,8 +132,8 @@ int64_t xfi_nccl_ring(xfi_alarm *alarm, int64_t now_ns)
   return next;
 }
 
-/* From here on the alarm sees to the deadline; the lock is held. It goes on ringing by itself for
- * as long as it finds work in flight, so that runs in a row need not wake its thread. */
+/* From here on the alarm enforces the deadline; the lock is held. The alarm repeats while it finds
+ * work in flight, so that consecutive runs need not wake its thread. */
 static xfer_status put_in_flight(xfi_nccl_comm *comm, cudaStream_t stream, xfi_deadline deadline)
 {
   xfi_nccl_flight *flight = flight_of(comm, comm->n_rounds);
@@ -151,7 +153,8 @@ static xfer_status put_in_flight(xfi_nccl_comm *comm, cudaStream_t stream, xfi_d
 
 /* ---- data --------------------------------------------------------------------------------- */
 
-/* Whom to name if the next round is late: who sends to this rank, before who receives. */
+/* The peers to name if the next round is late: those that send to this rank, else those that
+ * receive. */
 static void remember_peers(xfi_nccl_comm *comm, const xfi_messages *messages, int root)
 {
   xfi_nccl_flight *next = flight_of(comm, comm->n_rounds);
@@ -165,7 +168,7 @@ static void remember_peers(xfi_nccl_comm *comm, const xfi_messages *messages, in
     if (i == 0 || them[i].peer != them[i - 1].peer) next->peers[next->n_peers++] = them[i].peer;
 }
 
-/* Where messages were ended a commit connects the ranks anew: the comm is not broken. */
+/* After cancelled messages the comm is not broken: a commit connects the ranks again. */
 static xfer_status have_data(const xfi_nccl_comm *comm)
 {
   XFI_CHECK(comm->data.handle != NULL, XFER_ERR_COMM,
@@ -174,7 +177,7 @@ static xfer_status have_data(const xfi_nccl_comm *comm)
   return XFER_OK;
 }
 
-/* Until fewer than n rounds are in flight; the lock is held, but not while this waits. */
+/* Wait until fewer than n rounds are in flight. The lock is held, but released while this waits. */
 static xfer_status wait_for_rounds(xfi_nccl_comm *comm, uint64_t n, xfi_deadline deadline)
 {
   xfer_status st = have_data(comm);
@@ -190,7 +193,7 @@ static xfer_status wait_for_rounds(xfi_nccl_comm *comm, uint64_t n, xfi_deadline
   return st != XFER_OK && comm->is_late ? XFER_ERR_TIMEOUT : st;
 }
 
-/* Does a group wait for nobody, since the communicator knows all connections that it takes? */
+/* Are all connections of a group made, so that it waits for no other rank? */
 static bool finds_connected(const xfi_nccl_comm *comm, const xfi_messages *messages, int root)
 {
   if (root >= 0) return comm->data.is_warm;
@@ -201,7 +204,7 @@ static bool finds_connected(const xfi_nccl_comm *comm, const xfi_messages *messa
   return true;
 }
 
-/* These have exchanged messages. */
+/* Record that these peers have exchanged messages, so they are connected. */
 static void note_connected(xfi_nccl_comm *comm, const xfi_messages *messages)
 {
   for (int i = 0; i < messages->n_sends; i++)
@@ -210,7 +213,7 @@ static void note_connected(xfi_nccl_comm *comm, const xfi_messages *messages)
     comm->is_connected[messages->recvs[i].peer] = true;
 }
 
-/* A group that the alarm sees to from then on. */
+/* Launch a group, whose deadline the alarm enforces from then on. */
 static xfer_status carry(xfi_comm *base, const xfi_messages *messages, int root,
                          cudaStream_t stream, xfi_deadline deadline)
 {
@@ -220,7 +223,7 @@ static xfer_status carry(xfi_comm *base, const xfi_messages *messages, int root,
   ncclComm_t by;
 
   (void)pthread_mutex_lock(&comm->lock);
-  /* In a queue that is full the driver waits, for a peer that may never come, and the alarm with
+  /* If the queue is full the driver blocks, for a peer that may never arrive, and the alarm with
    * it. */
   XFI_TRY_DONE(wait_for_rounds(comm, XFI_NCCL_ROUNDS_AHEAD, deadline));
   XFI_CHECK_DONE(n <= XFI_ROUND_MESSAGES, XFER_ERR_INTERNAL, "%d messages in a group", n);
@@ -297,16 +300,16 @@ void xfi_nccl_unwatch(xfi_comm *base, const void *context)
 
 /* ---- connecting --------------------------------------------------------------------------- */
 
-/* What ranks tell each other: who has a communicator, and rank 0's id for a new one. */
+/* What ranks exchange: who has a communicator, and rank 0's id for a new one. */
 typedef struct proposal {
   ncclUniqueId id;
   int32_t has_id;
   int32_t has_data;
-  int32_t shares; /* what is split off it has its connections */
+  int32_t shares; /* a communicator that is split off shares its connections */
   uint64_t settings;
 } proposal;
 
-/* NCCL's environment, which its own files are read into, goes before a communicator's options. */
+/* NCCL's environment, and its configuration files, override a communicator's options. */
 static bool may_share(void)
 {
   const char *value = getenv("NCCL_COMM_SPLIT_SHARE_RESOURCES");
@@ -350,8 +353,8 @@ done:
   return st;
 }
 
-/* Until the alarm has no reason to look: from then on the communicator is this thread's alone. What
- * follows would wait on the device for what is in flight anyway. */
+/* Wait until nothing is in flight, so that the alarm does not use the communicator. Later work
+ * would wait on the device for what is in flight anyway. */
 static xfer_status have_data_alone(xfi_nccl_comm *comm, xfi_deadline deadline)
 {
   xfer_status st;

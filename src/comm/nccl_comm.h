@@ -14,7 +14,7 @@ enum {
   XFI_NCCL_SLOTS =
       XFI_ROUND_MESSAGES / 2,      /* peers of one control group: a send and a receive each */
   XFI_NCCL_SLOT_BYTES = 32 * 1024, /* bytes of a control message per group */
-  XFI_NCCL_ROUNDS_AHEAD = 64       /* of the device: a stream's queue takes some 1,000 operations */
+  XFI_NCCL_ROUNDS_AHEAD = 64 /* ahead of the device: a stream's queue holds some 1,000 operations */
 };
 
 /* A round or broadcasts on the device. */
@@ -31,28 +31,29 @@ typedef struct xfi_nccl_comm {
   int ordinal;        /* of the CUDA device */
   xfi_alarms *alarms; /* of the device; not owned */
 
-  /* Host bytes. On few channels, so that it takes little memory; used by the caller's thread alone,
-   * which waits for each call, so it never stands beside the other in different orders. */
+  /* Host bytes. On few channels, so that it takes little memory. Only the caller's thread uses it
+   * and waits for each call, so it and `data` are never in flight together in different orders. */
   xfi_nccl control; /* ended once there is a `host` */
   cudaStream_t control_stream;
   cudaEvent_t control_done;
   size_t n_control_bytes;
   char *device_bytes; /* [n_control_bytes] */
   char *host_bytes;   /* likewise, pinned */
-  xfi_comm *host;     /* between processes of one host, in place of that; NULL: there are others */
+  xfi_comm
+      *host; /* replaces `control` between processes of one host; NULL: there are other hosts */
 
-  /* Rounds and broadcasts: made by the first commit that has any, and again after an abort. Guarded
-   * by lock while anything is in flight, since the alarm looks at that. */
+  /* Rounds and broadcasts: made by the first commit that has any, and again after an abort. The
+   * lock guards them while anything is in flight, since the alarm uses them. */
   pthread_mutex_t lock;
   xfi_alarm alarm;
   xfi_nccl data;
-  bool *is_connected; /* [size] of data, with whom; one made after an abort is with nobody, though
-                       * plans stay whose messages had all come */
+  bool *is_connected; /* [size] the ranks with which `data` is connected: none after an abort,
+                       * though plans whose messages had all arrived stay committed */
   uint64_t n_rounds;
-  uint64_t n_ended; /* of them, as far as is known: they end in order */
-  xfi_nccl_flight flights[XFI_NCCL_ROUNDS_AHEAD]; /* of the last rounds, by turns */
-  xfi_deadline next_check;                        /* the alarm's next; never: none is in flight */
-  bool is_late;                                   /* a deadline passed before its round ended */
+  uint64_t n_ended; /* how many of them are known to have ended; they end in order */
+  xfi_nccl_flight flights[XFI_NCCL_ROUNDS_AHEAD]; /* of the last rounds, a ring */
+  xfi_deadline next_check; /* when the alarm rings next; never: nothing is in flight */
+  bool is_late;            /* a deadline passed before its round ended */
 } xfi_nccl_comm;
 
 static inline xfi_nccl_comm *xfi_nccl_of(xfi_comm *comm)
@@ -60,7 +61,7 @@ static inline xfi_nccl_comm *xfi_nccl_of(xfi_comm *comm)
   return (xfi_nccl_comm *)comm;
 }
 
-/* nccl.c: of the alarm, and the table's; the lock is taken. */
+/* nccl.c: the alarm's function, and operations of the table. They take the lock. */
 int64_t xfi_nccl_ring(xfi_alarm *alarm, int64_t now_ns);
 xfi_round_fn xfi_nccl_round;
 xfi_broadcast_fn xfi_nccl_broadcast;
@@ -76,21 +77,21 @@ uint64_t xfi_nccl_settings_hash(void);
 /* All ranks, where their hashes differ: comm->data.difference becomes the first difference. */
 xfer_status xfi_nccl_settings_compare(xfi_nccl_comm *comm, xfi_deadline deadline);
 
-/* nccl_end.c: give back the communicators that there are, waiting for no other rank for long. */
+/* nccl_end.c: destroy all communicators, without a long wait for other ranks. */
 void xfi_nccl_end(xfi_nccl_comm *comm);
 
 /* nccl_control.c */
-/* All ranks: if they are processes of one host, host bytes go between them without a device from
- * here on. */
+/* All ranks: if they are processes of one host, host bytes go through shared memory from here on.
+ */
 xfer_status xfi_nccl_bootstrap_host(xfi_nccl_comm *comm, const unsigned char domain[64],
                                     xfi_deadline deadline);
 xfi_all_gather_fn xfi_nccl_all_gather;
 void xfi_nccl_decline(xfi_comm *comm, const char *why);
 xfi_exchange_fn xfi_nccl_exchange;
-/* Host bytes over either communicator, as exchange() is told them; of data NULL, any. */
+/* Exchange host bytes over either communicator; where a message's data is NULL, arbitrary ones. */
 xfer_status xfi_nccl_carry(xfi_nccl_comm *comm, xfi_nccl *nccl, const xfi_messages *messages,
                            xfi_deadline deadline);
-/* Wait for the control stream; `nccl` is what the work on it is of, which `what` says. */
+/* Wait for the control stream, whose work belongs to `nccl`; `what` names it in texts. */
 xfer_status xfi_nccl_control_wait(xfi_nccl_comm *comm, xfi_nccl *nccl, const char *what,
                                   xfi_deadline deadline);
 

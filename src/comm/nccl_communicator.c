@@ -8,9 +8,9 @@
 #include <stdio.h>
 
 enum {
-  SPIN_MS = 5, /* then polls yield the processor for longer, */
+  SPIN_MS = 5, /* then a rank sleeps between polls, */
   PAUSE_NS = 20 * 1000,
-  WARNING_POLLS = 256 /* and some 20 ms of those are between two looks for warnings */
+  WARNING_POLLS = 256 /* and checks for warnings once in this many polls, some 20 ms */
 };
 
 xfer_status xfi_nccl_usable(const xfi_nccl *nccl)
@@ -28,11 +28,11 @@ void xfi_nccl_break(xfi_nccl *nccl, const char *why)
   if (!nccl->is_borrowed) (void)ncclCommAbort(nccl->handle);
   if (nccl->has_caller) (void)pthread_join(nccl->caller, NULL);
   nccl->has_caller = false;
-  if (nccl->launcher != NULL) (void)ncclCommAbort(nccl->launcher); /* also one in the making */
+  if (nccl->launcher != NULL) (void)ncclCommAbort(nccl->launcher); /* also one that is being made */
   nccl->handle = nccl->launcher = NULL;
 }
 
-/* Sets the text from NCCL's answer and breaks the communicator. */
+/* Sets the text from NCCL's result and breaks the communicator. */
 static xfer_status failed(xfi_nccl *nccl, ncclResult_t result, const char *call)
 {
   xfi_set_error("%s: %s: %s%s", call, ncclGetErrorString(result), ncclGetLastError(nccl->handle),
@@ -51,8 +51,8 @@ xfer_status xfi_nccl_check_warnings(xfi_nccl *nccl, int polls)
   return st;
 }
 
-/* Each says what became of its own groups; NCCL_COMM_BLOCKING=0 makes the launcher one that does
- * not block either. */
+/* Each communicator reports its own groups. NCCL_COMM_BLOCKING=0 makes the launcher non-blocking
+ * too. */
 static ncclResult_t query_state(ncclResult_t *state, const xfi_nccl *nccl)
 {
   const ncclResult_t result = ncclCommGetAsyncError(nccl->handle, state);
@@ -76,7 +76,8 @@ xfer_status xfi_nccl_await(xfi_nccl *nccl, cudaEvent_t done, const char *what,
     if (error == cudaSuccess) return XFER_OK;
     if (error != cudaErrorNotReady) return xfi_cuda_failed(error, "cudaEventQuery");
     result = query_state(&state, nccl);
-    /* A lent one that does not answer is asked again: others wait for what is half launched. */
+    /* A borrowed one whose query fails is polled again, since others wait for what is half
+     * launched. */
     if (result == ncclSuccess || (nccl->is_borrowed && done == NULL)) result = state;
     if (result == ncclSuccess && done == NULL) return XFER_OK;
     if (result != ncclSuccess && result != ncclInProgress) return failed(nccl, result, what);
@@ -129,7 +130,7 @@ xfer_status xfi_nccl_make_launcher(xfi_nccl *nccl, const xfi_comm *comm, xfi_dea
   return xfi_nccl_launched(nccl, result, "ncclCommSplit", deadline);
 }
 
-/* A broadcast by the launcher. */
+/* A first broadcast by the launcher, in a thread of its own. */
 typedef struct warmup {
   ncclComm_t launcher;
   const xfi_message *message;

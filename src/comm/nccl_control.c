@@ -1,7 +1,7 @@
 /*
  * Host bytes over NCCL: small messages of planning and agreement, staged through a pinned buffer
- * and its twin on the device. Slow and rare. Between processes of one host they go through
- * shared memory instead (host.c), once these have met.
+ * and one of the same size on the device. Slow and rare. Processes of one host use shared memory
+ * instead (host.c), once they are connected.
  */
 #include "nccl_comm.h"
 
@@ -82,7 +82,7 @@ void xfi_nccl_decline(xfi_comm *base, const char *why)
 
 /* ---- on one host -------------------------------------------------------------------------- */
 
-/* By which ranks know whether they are processes of one host. */
+/* Tells ranks whether they are processes of one host. */
 typedef struct address {
   unsigned char domain[64];
   int64_t pid;
@@ -100,7 +100,7 @@ static int gather_to_bootstrap(void *context, void *all, const void *mine, size_
   return (int)m->comm->ops->all_gather(m->comm, all, mine, n_bytes, m->deadline);
 }
 
-/* Threads of one process take NCCL's way, as processes of several hosts do. */
+/* Threads of one process use NCCL, as processes of several hosts do. */
 static bool are_processes_of_one_host(const address *all, int n)
 {
   for (int r = 0; r < n; r++) {
@@ -128,9 +128,10 @@ xfer_status xfi_nccl_bootstrap_host(xfi_nccl_comm *comm, const unsigned char dom
                            true) == XFER_OK) {
     comm->host = host;
     comm->base.waits = host->waits;
-    xfi_nccl_end(comm); /* of control, so far; its buffers on the device are some 10 MiB */
+    xfi_nccl_end(
+        comm); /* only `control` exists so far; its buffers on the device take some 10 MiB */
   } else {
-    st = xfi_nccl_usable(&comm->control); /* what failed on one rank failed on all: it stays */
+    st = xfi_nccl_usable(&comm->control); /* it failed on all ranks, so they keep using NCCL */
   }
 done:
   xfi_free(all);
@@ -149,7 +150,7 @@ done:
  */
 typedef struct group_side {
   xfi_message in_slot[XFI_NCCL_SLOTS]; /* [n] on the device */
-  char *at[XFI_NCCL_SLOTS];            /* [n] in the caller's memory; NULL: nobody looks at it */
+  char *at[XFI_NCCL_SLOTS]; /* [n] in the caller's memory; NULL: the bytes do not matter */
   int n;
 } group_side;
 
@@ -158,7 +159,7 @@ static size_t slot_offset(int index, bool send)
   return (size_t)(send ? index : XFI_NCCL_SLOTS + index) * XFI_NCCL_SLOT_BYTES;
 }
 
-/* Slot c of those messages whose peer is a shift of the g-th block away. */
+/* Slot c of the messages whose shift to the peer is in the g-th block. */
 static void group_fill(const xfi_nccl_comm *comm, group_side *side, const xfi_message *messages,
                        int n_messages, size_t c, int g, bool send)
 {

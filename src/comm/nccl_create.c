@@ -1,8 +1,8 @@
-/* NCCL comms: made, borrowed from, given back.
+/* NCCL comms: created, borrowed from, destroyed.
  *
- * A rank first makes what it needs to speak to others. What fails afterwards and before NCCL has
- * joined the ranks is kept, told to all once they are joined, and ends the comm everywhere; a rank
- * that cannot speak leaves the others to their deadline.
+ * A rank first makes what it needs to reach the others. A failure after that and before NCCL has
+ * joined the ranks is kept, reported to all once they are joined, and ends the comm everywhere. A
+ * rank that cannot reach the others leaves them to their deadline.
  */
 #include "nccl_comm.h"
 
@@ -69,8 +69,8 @@ static const xfi_comm_ops nccl_ops = {
     .unwatch = xfi_nccl_unwatch,
 };
 
-/* Local: what this rank needs to speak, not connected yet. What it made is the caller's, whatever
- * it returns. */
+/* Local: what this rank needs to reach the others, not connected yet. The caller owns *comm, also
+ * after a failure. */
 static xfer_status control_create(xfi_nccl_comm **comm, int rank, int size)
 {
   const size_t slots_bytes = (size_t)XFI_ROUND_MESSAGES * XFI_NCCL_SLOT_BYTES;
@@ -109,7 +109,7 @@ static xfer_status assemble(xfer_comm **comm, xfi_nccl_comm *made, unsigned char
   return XFER_OK;
 }
 
-/* Takes `made`, whatever comes of it. */
+/* Takes `made`, also on failure. */
 static xfer_status comm_create(xfer_comm **comm, xfi_nccl_comm *made, const ncclUniqueId *id,
                                xfi_deadline deadline)
 {
@@ -127,13 +127,13 @@ static xfer_status comm_create(xfer_comm **comm, xfi_nccl_comm *made, const nccl
   *comm = whole;
   return XFER_OK;
 done:
-  if (mine != XFER_OK) xfi_set_error("%s", why); /* our own error goes first */
+  if (mine != XFER_OK) xfi_set_error("%s", why); /* our own error has priority */
   if (whole == NULL) nccl_destroy(&made->base);
   xfer_comm_destroy(whole);
   return mine != XFER_OK ? mine : st;
 }
 
-/* NCCL and a driver: where they are not, this rank says so before it asks anybody. */
+/* Fails before any other rank is involved if NCCL or a driver is missing. */
 static xfer_status vendors_here(void)
 {
   const char *missing = xfi_nccl_load();
@@ -159,7 +159,7 @@ xfer_status xfer_nccl_id(unsigned char id[XFER_NCCL_ID_BYTES])
   return XFER_OK;
 }
 
-/* The id travels with a sign of whether rank 0 has one. */
+/* The id, and whether rank 0 has one. */
 typedef struct id_message {
   ncclUniqueId id;
   char valid[XFER_NCCL_ID_BYTES];
@@ -186,7 +186,7 @@ static xfer_status borrowed_broadcast(ncclComm_t nccl, xfi_nccl_comm *made, id_m
   return XFER_OK;
 }
 
-/* What the communicator says of this rank. */
+/* This rank and the number of ranks in the borrowed communicator. */
 static xfer_status borrowed_rank(ncclComm_t nccl, int *rank, int *size)
 {
   int ordinal = 0;
@@ -204,8 +204,8 @@ static xfer_status borrowed_rank(ncclComm_t nccl, int *rank, int *size)
   return XFER_OK;
 }
 
-/* The id that rank 0 makes. What may still touch what was made, since it is on its way or not
- * launched yet, may do so for as long as the lender lives: then *made is NULL, left to it. */
+/* The id that rank 0 makes. After a failure the broadcast may still be in flight for as long as the
+ * lender lives: then *made is leaked and becomes NULL. */
 static xfer_status borrow_id(ncclUniqueId *id, ncclComm_t lender, xfi_nccl_comm **made,
                              xfi_deadline deadline)
 {
@@ -224,7 +224,8 @@ static xfer_status borrow_id(ncclUniqueId *id, ncclComm_t lender, xfi_nccl_comm 
   return XFER_OK;
 }
 
-/* Local things first, then with the other ranks. The id is the lender's, unless that is NULL. */
+/* First what is local, then with the other ranks. `id` is ignored if there is a lender to get it
+ * from. */
 static xfer_status create(xfer_comm **comm, int rank, int size, ncclUniqueId id, ncclComm_t lender)
 {
   const xfi_deadline deadline = xfi_deadline_after(XFI_DEFAULT_TIMEOUT_MS);

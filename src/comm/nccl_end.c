@@ -1,8 +1,8 @@
 /*
- * The end of communicators. NCCL's destroy waits until all ranks of the host have come to it, while
- * giving a comm back waits for no other rank: so a thread goes there. It is waited for a while,
- * which is enough where the others come too; else it is left behind, and ends when they do or with
- * the process.
+ * The end of communicators. NCCL's destroy waits until all ranks of the host have called it, while
+ * destroying a comm must wait for no other rank: so a thread calls it. That thread is awaited for a
+ * while, which is enough if the others destroy theirs too; else it is detached, and ends when they
+ * do or with the process.
  */
 #define _GNU_SOURCE /* pthread_tryjoin_np */
 #include "nccl_comm.h"
@@ -13,7 +13,7 @@
 #include <errno.h>
 
 enum {
-  FLUSH_MS = 5000, /* for what is on its way; then it is aborted */
+  FLUSH_MS = 5000, /* for operations in flight; then they are aborted */
   AWAIT_MS = 2000,
   POLL_NS = 100 * 1000
 };
@@ -48,7 +48,7 @@ static void *end_main(void *argument)
   return NULL;
 }
 
-/* Or leave it behind. */
+/* Join the thread, or detach it after a while. */
 static void await(pthread_t thread)
 {
   const xfi_deadline deadline = xfi_deadline_after(AWAIT_MS);

@@ -1,10 +1,9 @@
 /*
- * NCCL, found at run time: where it is not installed, libxfer_nccl loads all the same and says so
- * when a comm is made over it; a comm without NCCL needs none.
+ * NCCL, found at run time: without it libxfer_nccl loads all the same, and only making a comm over
+ * NCCL fails.
  *
- * The process's own NCCL comes first, since a communicator may be borrowed from it; dlopen() finds
- * one that is loaded by its soname. The functions below have the names of NCCL's and are ours
- * alone.
+ * An NCCL that the process has loaded has priority, since a communicator may be borrowed from it;
+ * dlopen() finds it by its soname. The functions below have NCCL's names but are private.
  */
 #define _GNU_SOURCE /* RTLD_DEFAULT */
 #include "nccl_load.h"

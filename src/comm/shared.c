@@ -1,11 +1,10 @@
-/* Waiting and gathering between ranks that share memory: flags in it and no message. A rank that
- * waits looks again and again for a while, with more ranks than cores yielding, so that the others
- * come to write what it waits for; then it says for whom it waits (late.c), sleeps until it is
- * woken, and looks now and then whether the comm is broken, or whether a process that it waits for
- * has ended.
+/* Waiting and gathering between ranks that share memory: flags in it and no message. A waiting rank
+ * polls for a while; with more ranks than cores it yields, so that the others get to write what it
+ * waits for. Then it publishes for whom it waits (late.c), sleeps until it is woken, and checks now
+ * and then whether the comm is broken, or a process that it waits for has ended.
  *
- * Who sleeps says so and looks once more; who writes looks then who sleeps: in the one order of all
- * that is done to atomics, one of the two sees the other.
+ * A rank that sleeps publishes so and polls once more; a rank that writes then reads who sleeps. In
+ * the single order of sequentially consistent atomics one of the two sees the other.
  */
 #include "shared.h"
 
@@ -20,7 +19,7 @@
 
 enum {
   YIELD_NS = 2000000, /* on a loaded host one yield may take any time */
-  ALARM_MS = 1000     /* for a rank that gave up to tell why */
+  ALARM_MS = 1000     /* for the alarm of a rank that gave up to arrive */
 };
 
 static xfi_segment *own_of(const xfi_shared *s)
@@ -53,7 +52,7 @@ static int futex_scope(const xfi_shared *s)
   return s->neighbours == NULL ? XFI_FUTEX_OWN : XFI_FUTEX_SHARED;
 }
 
-/* Until this rank is woken, or its bell is no longer `bell`; a while at most. */
+/* Sleep until this rank is woken, or its bell is no longer `bell`, for nap_ns at most. */
 static void sleep_a_while(const xfi_shared *s, uint32_t bell, xfi_deadline deadline)
 {
   const int64_t until = xfi_now_ns() + s->ops->nap_ns;
@@ -114,7 +113,7 @@ xfer_status xfi_shared_check(xfi_comm *comm)
 {
   xfi_shared *s = (xfi_shared *)comm;
 
-  (void)xfi_shared_poll_alarm(s); /* who told it has told everybody */
+  (void)xfi_shared_poll_alarm(s); /* the rank that raised it has alarmed everybody */
   return atomic_load(&s->broken.is) ? xfi_broken_check(&s->broken) : XFER_OK;
 }
 
@@ -163,7 +162,7 @@ static bool has_left(const xfi_shared *s, int rank)
   return atomic_load(&xfi_segment_of(s, rank)->has_left) != 0;
 }
 
-/* Notes each: it is none of them. */
+/* An xfi_rank_filter that marks each rank and accepts none. */
 static bool mark_awaited(const xfi_shared *s, int rank)
 {
   s->base.waits->awaits[rank] = true;
@@ -188,7 +187,7 @@ static void nap(const xfi_awaited *what, xfi_deadline deadline)
   if (!what->is_there(what)) sleep_a_while(s, bell, deadline);
 }
 
-/* Who told it of a failure, and ends as well, may not have told this one yet. */
+/* Take over another rank's alarm: the rank that raised it may end before it reaches this one. */
 static void copy_alarm(xfi_shared *s, int rank)
 {
   uint32_t none = 0;
@@ -198,11 +197,11 @@ static void copy_alarm(xfi_shared *s, int rank)
   (void)atomic_compare_exchange_strong(&own_of(s)->alarm, &none, alarm);
 }
 
-/* What they wrote before they left is there, and why they left is known. */
+/* Fails if an awaited rank is gone, with its reason, and did not write what is awaited before. */
 static xfer_status check_lost(const xfi_awaited *what)
 {
   const int lost = what->find_late(what, xfi_shared_is_lost);
-  const int gone = what->find_late(what, has_left); /* who has, before its socket closed */
+  const int gone = what->find_late(what, has_left); /* first, since its socket closes afterwards */
 
   if ((gone < 0 && lost < 0) || what->is_there(what)) return XFER_OK;
   copy_alarm(what->shared, gone);
@@ -212,8 +211,8 @@ static xfer_status check_lost(const xfi_awaited *what)
   return XFI_ERROR(XFER_ERR_COMM, "the process of rank %d has ended", lost);
 }
 
-/* The deadline has passed: OK if what is awaited has come after all. Else this rank says for whom
- * it waits for as long as the comm lives. */
+/* The deadline has passed: OK if what is awaited has arrived after all. Else this rank keeps
+ * publishing for whom it waits. */
 static xfer_status give_up(const xfi_awaited *what, xfi_deadline deadline)
 {
   xfi_shared *s = what->shared;
@@ -247,7 +246,7 @@ xfer_status xfi_shared_await(const xfi_awaited *what, xfi_deadline deadline)
     }
     st = s->base.ops->check(&s->base);
     if (st == XFER_OK && what->is_of_run) st = xfi_shared_check_refused(comm, comm->turn);
-    /* Who breaks the comm may have seen all that this rank waits for. */
+    /* The rank that broke the comm may have done so after all that this one waits for. */
     if (st != XFER_OK) return what->is_there(what) ? XFER_OK : st;
     if (xfi_deadline_expired(deadline)) XFI_TRY(give_up(what, deadline));
     if (++n_naps % s->ops->naps == 0) XFI_TRY(check_lost(what));
@@ -259,7 +258,7 @@ xfer_status xfi_shared_await(const xfi_awaited *what, xfi_deadline deadline)
 
 /* ---- gathering ----------------------------------------------------------------------------- */
 
-/* A rank that has not given yet, of those that `of` says; -1: none. */
+/* A rank that has not contributed yet and for which `of` is true; -1: none. */
 static int find_missing(const xfi_awaited *what, xfi_rank_filter *of)
 {
   const xfi_shared *s = what->shared;
@@ -269,15 +268,15 @@ static int find_missing(const xfi_awaited *what, xfi_rank_filter *of)
   return -1;
 }
 
-/* What all ranks give to the step. */
+/* Have all ranks contributed to the step? */
 static bool all_contributed(const xfi_awaited *what)
 {
   return find_missing(what, xfi_any_rank) < 0;
 }
 
-/* Whether a step took place is decided once, by the first rank that has what all gave or that gives
- * up, so that it did on all or on none: 2 * step, or one less. What it is; `mine`: what it would be
- * for this rank. */
+/* Whether a step took place is decided once for all ranks, by the first rank that has all
+ * contributions or gives up: `decided` becomes 2 * step, or one less. Returns the decision; `mine`
+ * is this rank's. */
 static bool decide(xfi_shared *s, uint64_t step, bool mine)
 {
   const uint64_t before = 2 * step - 2;
@@ -293,7 +292,7 @@ bool xfi_shared_has_gathered(const xfi_shared *s)
   return atomic_load(&s->at[0]->decided) >= 2 * s->n_steps;
 }
 
-/* Who gave up tells why, or has told others. */
+/* Another rank gave up: wait for its reason, which it sends to all. */
 static xfer_status await_alarm(xfi_shared *s)
 {
   const xfi_deadline soon = xfi_deadline_after(ALARM_MS);
@@ -313,8 +312,7 @@ static xfer_status await_alarm(xfi_shared *s)
   return XFI_ERROR(XFER_ERR_COMM, "another rank gave up");
 }
 
-/* What all ranks give to the step is there. The last to give sees that, and wakes those that sleep.
- */
+/* Wait for all contributions to the step. The last rank to contribute wakes those that sleep. */
 static xfer_status await_contributions(xfi_shared *s, xfi_deadline deadline)
 {
   const xfi_awaited all = {all_contributed, find_missing, s, NULL, false};
@@ -329,8 +327,8 @@ static xfer_status await_contributions(xfi_shared *s, xfi_deadline deadline)
   return XFER_OK;
 }
 
-/* Two places to give in, used in turn: to give a second time after this a rank must have seen
- * everybody give once, when all had read what was given now. */
+/* Two buffers are used alternately: before a rank reuses one, all ranks have contributed to the
+ * step between, so they have read this one. */
 static xfer_status gather_step(xfi_shared *s, const unsigned char *mine, unsigned char *all,
                                size_t n_bytes, size_t at, xfi_deadline deadline)
 {
@@ -395,7 +393,7 @@ xfer_status xfi_shared_round(xfi_comm *comm, const xfi_messages *messages, xfer_
   return carry(comm, XFI_OF_ROUND, messages, deadline);
 }
 
-/* One message after the other, to everybody at once. */
+/* One message after the other, each to all ranks at once. */
 xfer_status xfi_shared_broadcast(xfi_comm *comm, const xfi_message *messages, int n, int root,
                                  xfer_stream stream, xfi_deadline deadline)
 {

@@ -10,9 +10,9 @@ typedef struct carrying {
   xfi_shared *shared;
   xfi_carry_call call;
   const xfi_channel_set *all;
-  bool rings;    /* somebody may wait for what is moved */
+  bool rings;    /* the peer may sleep until a slot moves */
   size_t n_left; /* channels that are not done */
-  bool moved;    /* any slot, in this turn */
+  bool moved;    /* any slot, in this pass */
 } carrying;
 
 static xfi_slots *slots_of(const xfi_shared *s, int rank)
@@ -36,8 +36,7 @@ static xfi_channel *next_same(const carrying *s, const xfi_channel *c)
   return c->next_same == 0 ? NULL : &s->all->channels[c->next_same];
 }
 
-/* A rank that has not emptied what the next shared slot held, be it of another call; -1: all
- * have. */
+/* A rank that has not yet read the next shared slot, perhaps of an earlier call; -1: all have. */
 static int find_reader(const carrying *s, xfi_rank_filter *of)
 {
   const xfi_slots *own = slots_of(s->shared, s->shared->base.rank);
@@ -70,13 +69,13 @@ static bool can_move(const carrying *s, const xfi_channel *c)
   return true;
 }
 
-/* What this rank has still to carry in a channel. */
+/* Does this rank still have bytes to carry in the channel? */
 static bool is_to_do(const xfi_channel *c)
 {
   return !c->is_again && c->n_done < c->n_bytes;
 }
 
-/* Of the channel's next slot, in the ring. */
+/* The label of the channel's next slot. */
 static xfi_label next_label(const carrying *s, const xfi_channel *c)
 {
   const uint64_t left = c->n_bytes - c->n_done;
@@ -142,7 +141,7 @@ static xfer_status empty_slot(carrying *s, size_t i)
   return XFER_OK;
 }
 
-/* What can be moved, but no more than there are slots: the other end may be as fast. */
+/* Fill or empty what can be, but no more slots than a ring has: the other end may be as fast. */
 static xfer_status move_slots(carrying *s, size_t i)
 {
   for (int n = 0;
@@ -180,8 +179,8 @@ static int find_peer(const xfi_awaited *what, xfi_rank_filter *of)
   return fills_shared ? find_reader(s, of) : -1;
 }
 
-/* Until all is done: whatever can be moved, channel by channel, and wait when nothing can. Who is
- * late is not asked where all goes on. */
+/* Move what can be moved, channel by channel, and wait when nothing can. While slots move only the
+ * deadline is checked, without a search for the late rank. */
 static xfer_status carry_all(carrying *s, xfi_deadline deadline)
 {
   const xfi_awaited any = {any_can_move, find_peer, s->shared, s, s->call != XFI_OF_EXCHANGE};
@@ -233,7 +232,7 @@ void xfi_shared_carry_begin(xfi_comm *comm, const xfi_channel_set *all)
       (void)move_slots(&s, i);
 }
 
-/* Nobody looks at the slots before carry_channels(). None is shared. */
+/* Nobody reads the slots before carry_channels(), and none of them is shared. */
 void xfi_shared_carry_undo(xfi_comm *comm, const xfi_channel_set *all)
 {
   const carrying s = {.shared = (xfi_shared *)comm};

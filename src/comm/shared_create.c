@@ -1,5 +1,5 @@
-/* Making segments, files in memory that each rank makes and the others of its host map; and whether
- * these live.
+/* Segments: files in memory that each rank makes and the others of its host map. And whether the
+ * processes of these ranks are alive.
  *
  * MPI could make shared memory too (MPI_Win_allocate_shared), but gives it back by a collective
  * call only, which a lost rank would never make, and keeps it in files that a killed job leaves
@@ -42,7 +42,8 @@ xfer_status xfi_shared_init(xfi_shared *s, const xfi_shared_ops *ops, int n_plac
   s->broadcast_sends = xfi_calloc((size_t)comm->size, sizeof *s->broadcast_sends);
   if (processes) s->neighbours = xfi_calloc((size_t)n_places, sizeof *s->neighbours);
   for (int i = 0; s->neighbours != NULL && i < n_places; i++)
-    s->neighbours[i] = (xfi_neighbour){-1, -1}; /* before anything fails: 0 is a file, not ours */
+    s->neighbours[i] = (xfi_neighbour){
+        -1, -1}; /* before anything can fail: 0 would be a descriptor of the caller's */
   XFI_CHECK(s->places != NULL && s->at != NULL && s->broadcast_sends != NULL &&
                 (s->neighbours != NULL || !processes),
             XFER_ERR_NOMEM, "a comm of %d ranks", comm->size);
@@ -84,7 +85,8 @@ xfi_segment *xfi_shared_map(const xfi_shared *s, int file)
   return at == MAP_FAILED ? NULL : at;
 }
 
-/* One file to a poll: more than the limit of files, which may have become 1, are refused. */
+/* Polls one descriptor at a time: poll() refuses more than the limit of open files, which may be 1.
+ */
 bool xfi_shared_is_lost(const xfi_shared *s, int rank)
 {
   const int place = s->places[rank];
@@ -120,7 +122,7 @@ xfi_cores xfi_cores_own(void)
   return (xfi_cores){first, CPU_COUNT(&cores)};
 }
 
-/* Ranks are bound alike, or to cores of their own, or to groups of cores that have none in common.
+/* Assumes that ranks are all bound alike, or to cores of their own, or to disjoint groups of cores.
  */
 bool xfi_cores_suffice(const xfi_cores *cores, size_t pitch, int n)
 {

@@ -1,15 +1,15 @@
 /* A comm whose ranks are threads of one process.
  *
  * They gather, wait and fail as processes that share memory do (shared.c); a segment is memory of
- * this process, without slots, and lives until the last handle goes.
+ * this process, without slots, and lives until the last handle is destroyed.
  *
- * Messages. A sender has a post for each other rank, and puts its pointer there; the receiver
- * copies straight into its own memory and tells the sender, who has been waiting (and receiving
- * whatever came for it meanwhile, so that no pattern of calls deadlocks that would not with
- * messages in flight). A sender that gives up takes back the posts that nobody has begun to copy
- * and waits for the others: no rank reads a buffer after its owner's call has returned.
+ * Messages. A sender has a post for each other rank, and puts its pointer there. The receiver
+ * copies straight into its own memory and then releases the post; meanwhile the sender waits, and
+ * receives what arrives for it, so that no pattern of calls deadlocks that would not with buffered
+ * messages. A sender that gives up takes back the posts that nobody has begun to copy and waits for
+ * the others: no rank reads a buffer after its owner's call has returned.
  *
- * With more ranks than cores a gathering costs about one switch of threads per rank.
+ * With more ranks than cores a gathering costs about one thread switch per rank.
  */
 #include "shared.h"
 
@@ -20,17 +20,17 @@
 #include <sched.h>
 #include <string.h>
 
-enum { NAP_NS = 50000000, YIELDS = 8 }; /* of these, before a rank sleeps */
+enum { NAP_NS = 50000000, YIELDS = 8 }; /* yields before a rank sleeps */
 
 typedef enum post_state {
-  TAKEN = 0, /* or never used: the sender's to fill */
+  TAKEN = 0, /* or never used: the sender may fill it */
   POSTED,    /* the receiver may take it, the sender may take it back */
   COPYING,   /* the receiver is reading the sender's memory */
-  REFUSED    /* the two ends differ; `wanted` says how */
+  REFUSED    /* the two ends differ; `wanted` has the receiver's envelope */
 } post_state;
 
-/* Where a rank offers a message to another. Both ends make their calls in the same order and a
- * call ends once its messages are taken, so there is one at a time. */
+/* A message from one rank to another. Both ends make their calls in the same order and a call ends
+ * once its messages are taken, so there is one at a time. */
 typedef struct post {
   const void *data;
   xfi_envelope sent;
@@ -70,7 +70,7 @@ static void post_message(local_rank *me, xfi_carry_call call, const xfi_message 
 }
 
 /* After a failure: no receiver reads our memory once this returns. A refusal explains the failure
- * better than what it did to the comm. */
+ * better than a broken comm does. */
 static xfer_status withdraw(local_rank *me, xfer_status st)
 {
   for (int r = 0; r < me->group->n_ranks; r++) {
@@ -155,7 +155,7 @@ static int find_peer(const xfi_awaited *what, xfi_rank_filter *of)
   return -1;
 }
 
-/* Until all is received and all that we sent has been. */
+/* Receive until all messages have arrived, and all that this rank sent have been taken. */
 static xfer_status serve(transfer *t, xfi_deadline deadline)
 {
   const xfi_awaited any = {can_go_on, find_peer, &t->me->shared, t, t->call != XFI_OF_EXCHANGE};
@@ -246,7 +246,7 @@ static xfer_status rank_init(local_rank *rank, local_group *group, int number)
   return xfi_shared_init(&rank->shared, &shared_ops, group->n_ranks, number, false);
 }
 
-/* Every rank's segment, for all. */
+/* Every rank's segment, known to all. */
 static xfer_status segments_create(local_group *group)
 {
   const int n = group->n_ranks;
