@@ -1,6 +1,6 @@
 /*
- * Agreement on metadata: usually one all-gather of digests. If some rank lacks layouts, or has its
- * own boxes alone, these are filled in first (agree_fill.c). If digests differ, a bisection over
+ * Agreement on metadata: usually one all-gather of digests. If some rank lacks layouts, or knows
+ * only its own boxes, these are completed first (agree_fill.c). If digests differ, a bisection over
  * prefixes of the tensor list finds the first difference.
  */
 #include "agree.h"
@@ -34,13 +34,13 @@ static void hash_all(XXH3_state_t *state, const xfer_tensor *t)
   XXH3_128bits_update(state, &t->conversion, sizeof t->conversion);
 }
 
-/* Do other ranks have to fill it in? */
+/* Must other ranks complete the layout? */
 static bool is_open(const xfer_layout *layout)
 {
   return layout == NULL || layout->is_own;
 }
 
-/* Of tensors [0, n). */
+/* The digest of tensors [0, n). */
 static void hash_tensors(uint64_t digest[2], hash_fn *hash_one, const xfer_tensor *tensors,
                          size_t n)
 {
@@ -96,15 +96,15 @@ static xfer_status find_difference(size_t *first, xfi_comm *comm, hash_fn *hash_
   return XFER_OK;
 }
 
-/* What a rank has of one tensor, in words, and what of it they may not have room for. */
+/* One tensor of a rank as text, and digests of what the text may have no room for. */
 enum { DESCRIPTION_BYTES = 200, N_PARTS = 5 };
 typedef struct description {
   char parts[N_PARTS][DESCRIPTION_BYTES]; /* name, layouts, source, destination, conversion */
   uint64_t meshes[2][2];                  /* digests of the source's and the destination's */
-  uint64_t is_cut;                        /* words of its layouts are left out */
+  uint64_t is_cut;                        /* the text of a layout was cut off */
 } description;
 
-/* Of a long name the end tells more than the beginning. */
+/* The end of a long name, which is more specific than the beginning. */
 static const char *end_of(const char *name, size_t n_bytes)
 {
   const size_t length = strlen(name);
@@ -129,7 +129,7 @@ static void describe(description *d, const xfer_tensor *tensor)
                  tensor->conversion == 0 ? "no conversion" : "conversion \"%s\"", how);
 }
 
-/* In words that are the same on all ranks: layouts differ where an error has no room. */
+/* The texts are the same on all ranks, but layouts differ where they were cut off. */
 static xfer_status report_rest(const description *all, int n_ranks, const char *what)
 {
   static const char *const sides[2] = {"source", "destination"};
@@ -176,12 +176,12 @@ done:
   return st;
 }
 
-/* Where numbers of tensors differ: the first name that does. As report_difference(). */
-static xfer_status compare_numbers(xfi_comm *comm, const xfi_statement *said,
+/* If the numbers of tensors differ, reports the first name that does, as report_difference(). */
+static xfer_status compare_numbers(xfi_comm *comm, const xfi_statement *statement,
                                    const xfer_tensor *tensors, xfi_deadline deadline)
 {
   xfer_status st = XFER_OK;
-  uint64_t n_of_all = said[0].n_tensors;
+  uint64_t n_of_all = statement[0].n_tensors;
   size_t t = 0;
   int other = 0; /* the first rank that has another number than rank 0, */
   int named = 1; /* and another tensor t */
@@ -189,12 +189,12 @@ static xfer_status compare_numbers(xfi_comm *comm, const xfi_statement *said,
   char(*all)[DESCRIPTION_BYTES] = NULL;
 
   for (int r = comm->size - 1; r > 0; r--) {
-    if (said[r].n_tensors != said[0].n_tensors) other = r;
-    if (said[r].n_tensors < n_of_all) n_of_all = said[r].n_tensors;
+    if (statement[r].n_tensors != statement[0].n_tensors) other = r;
+    if (statement[r].n_tensors < n_of_all) n_of_all = statement[r].n_tensors;
   }
   if (other == 0) return XFER_OK;
   XFI_TRY_DONE(find_difference(&t, comm, hash_name, tensors, n_of_all + 1, deadline));
-  if (t < said[comm->rank].n_tensors)
+  if (t < statement[comm->rank].n_tensors)
     (void)snprintf(mine, sizeof mine, "\"%s\"", end_of(tensors[t].name, 100));
   all = xfi_comm_agree_gather(comm, &st, mine, sizeof mine, deadline);
   XFI_TRY_DONE(st);
@@ -203,9 +203,9 @@ static xfer_status compare_numbers(xfi_comm *comm, const xfi_statement *said,
   XFI_CHECK_DONE(false, XFER_ERR_MISMATCH,
                  "rank %d has %llu tensors, rank 0 %llu: tensor %zu is %.*s on rank %d, %.*s on "
                  "rank 0",
-                 other, (unsigned long long)said[other].n_tensors,
-                 (unsigned long long)said[0].n_tensors, t, DESCRIPTION_BYTES, all[named], named,
-                 DESCRIPTION_BYTES, all[0]);
+                 other, (unsigned long long)statement[other].n_tensors,
+                 (unsigned long long)statement[0].n_tensors, t, DESCRIPTION_BYTES, all[named],
+                 named, DESCRIPTION_BYTES, all[0]);
 done:
   xfi_free(all);
   return st;
@@ -229,17 +229,17 @@ static void share_all(xfi_agreed *agreed, const xfer_tensor *tensors)
 static xfi_statement *exchange_statements(xfi_comm *comm, xfer_status *st, const xfi_agreed *agreed,
                                           const xfer_plan_options *options, xfi_deadline deadline)
 {
-  xfi_statement said;
+  xfi_statement statement;
 
-  xfi_statement_begin(&said, XFI_OF_TENSORS, options);
+  xfi_statement_begin(&statement, XFI_OF_TENSORS, options);
   if (*st == XFER_OK) {
-    said.n_tensors = agreed->n_tensors;
-    hash_tensors(said.digest, hash_all, agreed->tensors, agreed->n_tensors);
-    hash_tensors(said.names, hash_name, agreed->tensors, agreed->n_tensors);
+    statement.n_tensors = agreed->n_tensors;
+    hash_tensors(statement.digest, hash_all, agreed->tensors, agreed->n_tensors);
+    hash_tensors(statement.names, hash_name, agreed->tensors, agreed->n_tensors);
     for (size_t t = 0; t < agreed->n_tensors; t++)
-      said.n_open += is_open(agreed->tensors[t].src) + is_open(agreed->tensors[t].dst);
+      statement.n_open += is_open(agreed->tensors[t].src) + is_open(agreed->tensors[t].dst);
   }
-  return xfi_statements_exchange(comm, st, &said, options, deadline);
+  return xfi_statements_exchange(comm, st, &statement, options, deadline);
 }
 
 static xfer_status check_known(const xfi_agreed *agreed)
@@ -260,7 +260,7 @@ xfer_status xfi_agree_tensors(xfi_agreed *agreed, xfi_comm *comm, xfer_status mi
 {
   xfer_status st = mine;
   bool is_complete = true;
-  bool same_names = true; /* else others would fill in another tensor's layouts */
+  bool same_names = true; /* else ranks would complete another tensor's layouts */
   bool same = true;
   xfi_statement *all = NULL;
   xfi_agreed a = {xfi_calloc(n_tensors, sizeof *a.tensors), n_tensors};
@@ -298,7 +298,7 @@ done:
 void xfi_agreed_free(xfi_agreed *agreed)
 {
   for (size_t t = 0; agreed->tensors != NULL && t < agreed->n_tensors; t++) {
-    xfi_layout_destroy((xfer_layout *)agreed->tensors[t].src); /* ours: a share */
+    xfi_layout_destroy((xfer_layout *)agreed->tensors[t].src); /* our own share */
     xfi_layout_destroy((xfer_layout *)agreed->tensors[t].dst);
   }
   xfi_free(agreed->tensors);

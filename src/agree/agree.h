@@ -1,6 +1,6 @@
 /*
- * What ranks settle before a plan exists: that all mean the same tensors, and what the other side's
- * layouts are where a rank was not told.
+ * What ranks agree on before a plan exists: that all mean the same tensors, and the other side's
+ * layouts where a rank was not given them.
  */
 #ifndef XFI_AGREE_H
 #define XFI_AGREE_H
@@ -15,7 +15,7 @@ typedef struct xfi_agreed {
 } xfi_agreed;
 
 /*
- * Collective. `mine` is what this rank's own checks came to; its text is set. `options` are
+ * Collective. `mine` is the result of this rank's own checks, whose text is set. `options` are
  * compared as bytes. XFER_ERR_MISMATCH names the first tensor that differs and how.
  */
 xfer_status xfi_agree_tensors(xfi_agreed *agreed, xfi_comm *comm, xfer_status mine,

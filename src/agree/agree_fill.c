@@ -1,10 +1,10 @@
-/* Fills in what ranks do not know of the tensors' layouts. The two sides of the tensors are
- * numbered, 2 * n_tensors in all, and there are three steps:
+/* Completes the layouts that ranks do not know. The two sides of the tensors are numbered,
+ * 2 * n_tensors in all, and there are three steps:
  *
- * 1. Each rank sends two bits for each side, whether it has a layout there and whether that is its
- *    own boxes alone, and the digests of its distinct layouts. Layouts are numbered from then on.
- * 2. Which layout each has, by its number: on sides where some rank has own boxes all ranks say so;
- * on sides that some rank lacks, the lowest rank that has the layout does, which "fills" the side.
+ * 1. Each rank sends two bits for each side, whether it has a layout there and whether that lists
+ * only its own boxes, and the digests of its distinct layouts. Layouts are numbered from then on.
+ * 2. The number of each rank's layout: from all ranks on sides where some rank lists its own boxes;
+ * on sides that some rank lacks, from the lowest rank that has the layout, which "fills" the side.
  * 3. Each layout that is needed is sent once, by the lowest rank that has it. Of own boxes every
  * rank then makes whole layouts.
  */
@@ -18,7 +18,7 @@
 #include "intern.h"
 #include "serial.h"
 
-/* A "use" is what a rank has on one side of a tensor: 1 + the number of a layout, or nothing. */
+/* A "use" is what a rank has on one side of a tensor: 1 + the number of a layout, or NO_LAYOUT. */
 #define NO_LAYOUT 0
 
 /* Most bytes of one all-gather. */
@@ -32,17 +32,17 @@ typedef struct filling {
   size_t n_words;           /* of a set of sides, one bit for each */
   const xfer_layout **mine; /* [n_mine] this rank's distinct layouts */
   size_t n_mine;
-  uint32_t *uses; /* [n_sides] this rank's; their numbers are of `mine` first, then of `known` */
-  xfi_interned known;  /* the layouts of all ranks */
-  int *tellers;        /* [known.n] the lowest rank that has each */
-  xfer_layout **told;  /* [known.n] as received; NULL: no rank needs it */
-  uint64_t *own;       /* [n_words] set of the sides on which some rank has own boxes */
-  size_t n_own;        /* how many */
-  uint64_t *fills;     /* [size][n_words] sets of the sides that each rank fills for others */
-  uint32_t *said;      /* each rank's uses on the n_own sides, then on those that it fills */
-  size_t *from;        /* [size + 1] where each rank's begin in `said` */
-  uint32_t *filled;    /* [n_sides] the use on each side that some rank fills */
-  xfer_layout **whole; /* [n_whole] layouts that were made of own boxes */
+  uint32_t *uses; /* [n_sides] this rank's: first numbers in `mine`, from step 1 on in `known` */
+  xfi_interned known;     /* the layouts of all ranks */
+  int *senders;           /* [known.n] the lowest rank that has each */
+  xfer_layout **received; /* [known.n] as received; NULL: no rank needs it */
+  uint64_t *own;          /* [n_words] set of the sides on which some rank lists its own boxes */
+  size_t n_own;           /* how many */
+  uint64_t *fills;        /* [size][n_words] sets of the sides that each rank fills */
+  uint32_t *all_uses;     /* each rank's uses on the n_own sides, then on those that it fills */
+  size_t *from;           /* [size + 1] where each rank's begin in `all_uses` */
+  uint32_t *filled;       /* [n_sides] the use on each side that some rank fills */
+  xfer_layout **whole;    /* [n_whole] layouts that were made of own boxes */
   size_t n_whole;
 } filling;
 
@@ -59,7 +59,7 @@ static bool has_bit(const uint64_t *words, size_t side)
 /* The layout of a use; NULL: none, or it was not sent. */
 static const xfer_layout *layout_of(const filling *f, uint32_t use)
 {
-  return use == NO_LAYOUT ? NULL : f->told[use - 1];
+  return use == NO_LAYOUT ? NULL : f->received[use - 1];
 }
 
 /* A layout that was not sent is a whole one. */
@@ -70,8 +70,8 @@ static bool is_own(const xfer_layout *layout)
 
 /* ---- what each rank has ---- */
 
-/* All-gather of sizes[r] bytes from each rank r, one rank's after the other's in *all, in steps
- * that bound the memory. A rank without memory breaks the comm, so that the others do not wait. */
+/* All-gather of sizes[r] bytes from each rank r into *all, in rank order, in steps that bound the
+ * memory. A rank that is out of memory breaks the comm, so that the others do not wait. */
 static xfer_status gather(void **all, const filling *f, const void *mine, const uint64_t *sizes)
 {
   const size_t size = (size_t)f->comm->size;
@@ -88,7 +88,7 @@ static xfer_status gather(void **all, const filling *f, const void *mine, const 
     if (sizes[r] > most) most = sizes[r];
   }
   if (step > most) step = most;
-  rows = xfi_comm_calloc(f->comm, size + 1, step); /* the last is what we say */
+  rows = xfi_comm_calloc(f->comm, size + 1, step); /* the last is our own */
   made = xfi_comm_calloc(f->comm, n_all, 1);
   XFI_CHECK_DONE(rows != NULL && made != NULL, XFER_ERR_NOMEM, "%zu bytes of layouts of %zu ranks",
                  n_all, size);
@@ -111,7 +111,7 @@ done:
   return st;
 }
 
-/* Likewise. */
+/* Breaks the comm likewise. */
 static xfer_status make_interned(xfi_interned *made, const filling *f, size_t n)
 {
   const xfer_status st = xfi_interned_create(made, n);
@@ -145,8 +145,8 @@ done:
   return st;
 }
 
-/* What a rank sends in step 1, as pairs of words: n_words pairs of bits (has a layout, is own
- * boxes), then the digests of its layouts. */
+/* What a rank sends in step 1, as pairs of words: n_words pairs of bits (has a layout, lists its
+ * own boxes), then the digests of its layouts. */
 static void write_pairs(uint64_t (*pairs)[2], const filling *f)
 {
   for (size_t s = 0; s < f->n_sides; s++) {
@@ -159,24 +159,23 @@ static void write_pairs(uint64_t (*pairs)[2], const filling *f)
     memcpy(pairs[f->n_words + i], f->mine[i]->digest, sizeof *pairs);
 }
 
-/* The same, as it came from a rank. */
+/* The same, as received from a rank. */
 static void read_pairs(filling *f, size_t rank, const uint64_t (*pairs)[2], size_t n)
 {
   for (size_t w = 0; w < f->n_words; w++) {
-    f->fills[rank * f->n_words + w] = pairs[w][0]; /* so far: all that it could fill */
+    f->fills[rank * f->n_words + w] = pairs[w][0]; /* for now all sides that it could fill */
     f->own[w] |= pairs[w][1];
   }
   for (size_t i = f->n_words; i < n; i++) {
     const size_t n_known = f->known.n;
     const uint32_t number = xfi_intern(&f->known, pairs[i]);
 
-    if (number == n_known) f->tellers[number] = (int)rank;
+    if (number == n_known) f->senders[number] = (int)rank;
   }
 }
 
-/* Which rank fills which side: the lowest that has a layout there. The bits past n_sides are no
- * sides.
- */
+/* Choose which rank fills which side: the lowest that has a layout there. Bits past n_sides are
+ * cleared. */
 static void choose_fills(filling *f)
 {
   const size_t size = (size_t)f->comm->size;
@@ -199,7 +198,7 @@ static void choose_fills(filling *f)
 }
 
 /* Step 1. */
-static xfer_status hear_all(filling *f)
+static xfer_status gather_lists(filling *f)
 {
   const size_t size = (size_t)f->comm->size;
   const uint64_t n_bytes = (f->n_words + f->n_mine) * sizeof *f->known.digests;
@@ -223,8 +222,8 @@ static xfer_status hear_all(filling *f)
                    XFER_ERR_MISMATCH, "a received list of layouts is malformed");
     n_all += sizes[r] / sizeof *pairs - f->n_words;
   }
-  f->tellers = xfi_comm_calloc(f->comm, n_all, sizeof *f->tellers);
-  XFI_CHECK_DONE(f->tellers != NULL, XFER_ERR_NOMEM, "%zu layouts", n_all);
+  f->senders = xfi_comm_calloc(f->comm, n_all, sizeof *f->senders);
+  XFI_CHECK_DONE(f->senders != NULL, XFER_ERR_NOMEM, "%zu layouts", n_all);
   XFI_TRY_DONE(make_interned(&f->known, f, n_all));
   pairs = all;
   for (size_t r = 0; r < size; pairs += sizes[r++] / sizeof *pairs)
@@ -272,7 +271,7 @@ static xfer_status gather_uses(filling *f)
   }
   write_uses(mine, f);
   XFI_TRY_DONE(gather(&all, f, mine, sizes));
-  f->said = all;
+  f->all_uses = all;
 done:
   xfi_free(sizes);
   xfi_free(mine);
@@ -281,16 +280,16 @@ done:
 
 /* ---- layouts that are sent ---- */
 
-/* Fills `filled` from what ranks said in step 2. */
+/* Set `filled` from the uses of step 2. */
 static xfer_status read_uses(filling *f)
 {
   f->filled = xfi_calloc(f->n_sides, sizeof *f->filled);
   XFI_CHECK(f->filled != NULL, XFER_ERR_NOMEM, "%zu layouts", f->n_sides);
   for (size_t r = 0; r < (size_t)f->comm->size; r++) {
-    const uint32_t *use = f->said + f->from[r] + f->n_own;
+    const uint32_t *use = f->all_uses + f->from[r] + f->n_own;
 
     for (size_t i = f->from[r]; i < f->from[r + 1]; i++)
-      XFI_CHECK(f->said[i] <= f->known.n, XFER_ERR_MISMATCH,
+      XFI_CHECK(f->all_uses[i] <= f->known.n, XFER_ERR_MISMATCH,
                 "rank %zu has a layout that it did not say", r);
     for (size_t w = 0; w < f->n_words; w++)
       for (uint64_t left = f->fills[r * f->n_words + w]; left != 0; left &= left - 1)
@@ -312,7 +311,7 @@ static xfer_status write_mine(xfi_bytes *out, filling *f)
   for (size_t i = 0; i < f->n_mine; i++) {
     const uint64_t number = xfi_intern(&f->known, f->mine[i]->digest);
 
-    if (f->tellers[number] != f->comm->rank || !(is_own(f->mine[i]) || is_needed[number + 1]))
+    if (f->senders[number] != f->comm->rank || !(is_own(f->mine[i]) || is_needed[number + 1]))
       continue;
     XFI_TRY_DONE(xfi_bytes_put(out, &number, sizeof number));
     XFI_TRY_DONE(xfi_layout_put(out, f->mine[i]));
@@ -322,7 +321,7 @@ done:
   return st;
 }
 
-static xfer_status read_told(filling *f, const unsigned char *bytes, size_t n_bytes)
+static xfer_status read_layouts(filling *f, const unsigned char *bytes, size_t n_bytes)
 {
   xfi_reader r = {bytes, n_bytes, false};
 
@@ -330,18 +329,18 @@ static xfer_status read_told(filling *f, const unsigned char *bytes, size_t n_by
     uint64_t number;
 
     xfi_reader_take(&r, &number, sizeof number);
-    XFI_CHECK(!r.failed && number < f->known.n && f->told[number] == NULL, XFER_ERR_MISMATCH,
+    XFI_CHECK(!r.failed && number < f->known.n && f->received[number] == NULL, XFER_ERR_MISMATCH,
               "a received list of layouts is malformed");
-    XFI_TRY(xfi_layout_take(&f->told[number], &r));
-    XFI_CHECK(memcmp(f->told[number]->digest, f->known.digests[number], sizeof *f->known.digests) ==
-                  0,
+    XFI_TRY(xfi_layout_take(&f->received[number], &r));
+    XFI_CHECK(memcmp(f->received[number]->digest, f->known.digests[number],
+                     sizeof *f->known.digests) == 0,
               XFER_ERR_MISMATCH, "a received list of layouts is malformed");
   }
   return XFER_OK;
 }
 
 /* Step 3. */
-static xfer_status tell(filling *f)
+static xfer_status send_layouts(filling *f)
 {
   xfi_bytes mine = {NULL, 0, 0};
   xfer_status st = write_mine(&mine, f);
@@ -351,12 +350,12 @@ static xfer_status tell(filling *f)
   const unsigned char *at;
 
   XFI_TRY_DONE(st);
-  f->told = xfi_comm_calloc(f->comm, f->known.n, sizeof(xfer_layout *));
-  XFI_CHECK_DONE(f->told != NULL, XFER_ERR_NOMEM, "%zu layouts", f->known.n);
+  f->received = xfi_comm_calloc(f->comm, f->known.n, sizeof(xfer_layout *));
+  XFI_CHECK_DONE(f->received != NULL, XFER_ERR_NOMEM, "%zu layouts", f->known.n);
   XFI_TRY_DONE(gather(&all, f, mine.at, sizes));
   at = all;
   for (int r = 0; r < f->comm->size && st == XFER_OK; at += sizes[r++])
-    st = read_told(f, at, sizes[r]);
+    st = read_layouts(f, at, sizes[r]);
 done:
   xfi_bytes_free(&mine);
   xfi_free(sizes);
@@ -366,7 +365,7 @@ done:
 
 /* ---- whole layouts ---- */
 
-/* The whole layout of ranks' own boxes: uses[size] are the ranks' uses on one side. */
+/* Make the whole layout from the ranks' own boxes; uses[size] are their uses on one side. */
 static xfer_status put_together(xfer_layout **whole, const filling *f, const uint32_t *uses,
                                 const char *name)
 {
@@ -454,7 +453,7 @@ static xfer_status fill(filling *f)
     if (*at == NULL && layout_of(f, f->filled[s]) != NULL) put(at, layout_of(f, f->filled[s]));
     if (!has_bit(f->own, s)) continue;
     for (size_t r = 0; r < size; r++)
-      uses[r] = f->said[f->from[r] + n_own];
+      uses[r] = f->all_uses[f->from[r] + n_own];
     n_own++;
     number = xfi_intern_bytes(&different, uses, size * sizeof *uses);
     if (number == f->n_whole) {
@@ -477,24 +476,24 @@ xfer_status xfi_agree_fill(xfer_tensor *tensors, size_t n_tensors, xfi_comm *com
 
   f.n_words = (f.n_sides + 63) / 64;
   XFI_TRY_DONE(list_mine(&f));
-  XFI_TRY_DONE(hear_all(&f));
+  XFI_TRY_DONE(gather_lists(&f));
   XFI_TRY_DONE(gather_uses(&f));
-  st = tell(&f);
+  st = send_layouts(&f);
   if (st == XFER_OK) st = fill(&f);
   XFI_TRY_DONE(xfi_comm_agree(comm, st, deadline));
 done:
-  for (size_t i = 0; f.told != NULL && i < f.known.n; i++)
-    xfi_layout_destroy(f.told[i]);
+  for (size_t i = 0; f.received != NULL && i < f.known.n; i++)
+    xfi_layout_destroy(f.received[i]);
   for (size_t i = 0; i < f.n_whole; i++)
     xfi_layout_destroy(f.whole[i]);
-  xfi_free(f.told);
+  xfi_free(f.received);
   xfi_free(f.whole);
   xfi_free(f.mine);
   xfi_free(f.uses);
-  xfi_free(f.tellers);
+  xfi_free(f.senders);
   xfi_free(f.own);
   xfi_free(f.fills);
-  xfi_free(f.said);
+  xfi_free(f.all_uses);
   xfi_free(f.from);
   xfi_free(f.filled);
   xfi_interned_free(&f.known);

@@ -18,33 +18,33 @@
 #include "text.h"
 
 /* An operation as its two ends must have it. No padding: it is hashed and sent as it is. */
-typedef struct told {
+typedef struct record {
   uint64_t id;
   int32_t src;
   int32_t dst;
   int32_t dtype;
   int32_t n_dims;
   int64_t shape[XFER_MAX_DIMS];
-} told;
+} record;
 
 typedef struct sum {
   uint64_t words[2];
 } sum;
 
-static told tell(const xfer_operation *op, int rank, bool send)
+static record record_of(const xfer_operation *op, int rank, bool send)
 {
-  told t = {op->id, send ? rank : op->peer, send ? op->peer : rank, op->dtype, op->n_dims, {0}};
+  record t = {op->id, send ? rank : op->peer, send ? op->peer : rank, op->dtype, op->n_dims, {0}};
 
   for (int d = 0; d < op->n_dims; d++)
     t.shape[d] = op->shape[d];
   return t;
 }
 
-/* Each operation of a list is added to the sum that `of_peer` has of its peer; or all to one. */
+/* Add each operation of a list to one sum or, with `of_peer`, to the sum of its peer. */
 static void add_list(sum *sums, bool of_peer, const xfi_op_list *list, int rank, bool send)
 {
   for (size_t i = 0; i < list->n; i++) {
-    const told t = tell(&list->at[i], rank, send);
+    const record t = record_of(&list->at[i], rank, send);
     const XXH128_hash_t hash = XXH3_128bits(&t, sizeof t);
     sum *s = of_peer ? &sums[list->at[i].peer] : sums;
 
@@ -65,20 +65,20 @@ static const xfi_op_key *keys_of(const xfi_op_list *list, int peer, size_t *n)
   return list->keys + first;
 }
 
-static void print_array(char *text, size_t n_bytes, const told *t)
+static void print_array(char *text, size_t n_bytes, const record *t)
 {
   xfi_text out;
 
   xfi_text_fixed(&out, text, n_bytes);
   xfi_text_printf(&out, "%s[", xfi_dtype_name(t->dtype));
-  for (int d = 0; d < t->n_dims && d < XFER_MAX_DIMS; d++) /* a peer may say any number */
+  for (int d = 0; d < t->n_dims && d < XFER_MAX_DIMS; d++) /* a peer may send any number */
     xfi_text_printf(&out, "%s%lld", d > 0 ? "," : "", (long long)t->shape[d]);
   xfi_text_printf(&out, "]");
 }
 
 /* Two operations that should match. */
-static void say_difference(char text[TEXT_BYTES], const told *sent, const told *received, int src,
-                           int dst)
+static void print_difference(char text[TEXT_BYTES], const record *sent, const record *received,
+                             int src, int dst)
 {
   char arrays[2][200] = {"nothing", "nothing"};
   const uint64_t id = sent->id < received->id ? sent->id : received->id;
@@ -96,11 +96,11 @@ static void say_difference(char text[TEXT_BYTES], const told *sent, const told *
 static xfer_status compare_pair(char text[TEXT_BYTES], xfi_comm *comm, const xfi_operations *ops,
                                 int src, int dst, xfi_deadline deadline)
 {
-  const told none = {.id = UINT64_MAX, .n_dims = -1};
+  const record none = {.id = UINT64_MAX, .n_dims = -1};
   size_t n[2];
   const xfi_op_key *keys[2] = {keys_of(&ops->sends, dst, &n[0]), keys_of(&ops->recvs, src, &n[1])};
-  told mine[2][STEP]; /* what is sent, what is received */
-  told(*all)[2][STEP] = xfi_comm_calloc(comm, (size_t)comm->size, sizeof *all);
+  record mine[2][STEP]; /* what is sent, what is received */
+  record(*all)[2][STEP] = xfi_comm_calloc(comm, (size_t)comm->size, sizeof *all);
   xfer_status st = XFER_OK;
   size_t k = STEP;
 
@@ -110,15 +110,17 @@ static xfer_status compare_pair(char text[TEXT_BYTES], xfi_comm *comm, const xfi
   for (size_t first = 0; k == STEP; first += STEP) {
     for (size_t i = 0; i < STEP; i++) {
       mine[0][i] = mine[1][i] = none;
-      if (first + i < n[0]) mine[0][i] = tell(&ops->sends.at[keys[0][first + i].index], src, true);
-      if (first + i < n[1]) mine[1][i] = tell(&ops->recvs.at[keys[1][first + i].index], dst, false);
+      if (first + i < n[0])
+        mine[0][i] = record_of(&ops->sends.at[keys[0][first + i].index], src, true);
+      if (first + i < n[1])
+        mine[1][i] = record_of(&ops->recvs.at[keys[1][first + i].index], dst, false);
     }
     XFI_TRY_DONE(comm->ops->all_gather(comm, all, mine, sizeof mine, deadline));
-    const told *sent = all[src][0];
-    const told *received = all[dst][1];
+    const record *sent = all[src][0];
+    const record *received = all[dst][1];
     for (k = 0; k < STEP && sent[k].n_dims >= 0; k++)
       if (memcmp(&sent[k], &received[k], sizeof *sent) != 0) break;
-    if (k < STEP) say_difference(text, &sent[k], &received[k], src, dst);
+    if (k < STEP) print_difference(text, &sent[k], &received[k], src, dst);
   }
 done:
   xfi_free(all);
@@ -170,20 +172,20 @@ xfer_status xfi_operations_agree(xfi_comm *comm, xfer_status mine, const xfi_ope
                                  const xfer_plan_options *options, xfi_deadline deadline)
 {
   xfer_status st = mine;
-  xfi_statement said;
+  xfi_statement statement;
   xfi_statement *all = NULL;
   sum sent = {{0, 0}};
   sum received = {{0, 0}};
   sum left = {{0, 0}};
 
-  xfi_statement_begin(&said, XFI_OF_OPERATIONS, options);
+  xfi_statement_begin(&statement, XFI_OF_OPERATIONS, options);
   if (mine == XFER_OK) {
     add_list(&sent, false, &ops->sends, comm->rank, true);
     add_list(&received, false, &ops->recvs, comm->rank, false);
     for (int k = 0; k < 2; k++)
-      said.digest[k] = sent.words[k] - received.words[k];
+      statement.digest[k] = sent.words[k] - received.words[k];
   }
-  all = xfi_statements_exchange(comm, &st, &said, options, deadline);
+  all = xfi_statements_exchange(comm, &st, &statement, options, deadline);
   XFI_TRY_DONE(st);
   for (int r = 0; r < comm->size; r++)
     for (int k = 0; k < 2; k++)

@@ -1,7 +1,7 @@
 /*
- * Operations in order, and as tensors: one of each send and each receive from another rank, and one
- * of both ends of what a rank sends to itself. Arrays of one shape share their two layouts, and so
- * are one class to the planner.
+ * Operations in order, and as tensors: one for each send, one for each receive from another rank,
+ * and one for both ends of what a rank sends to itself. Arrays of one shape share their two
+ * layouts, and so are one class to the planner.
  */
 #include "operations.h"
 
@@ -55,7 +55,7 @@ typedef struct making {
   const xfi_operations *ops;
   xfi_op_tensors *made;
   xfi_interned known; /* of layouts */
-  uint32_t *of_recv;  /* [n_recvs] the tensor of each from another rank */
+  uint32_t *of_recv;  /* [n_recvs] the tensor of each receive from another rank */
 } making;
 
 /* The array as `rank` alone holds it, whole. */
@@ -128,7 +128,8 @@ static xfer_status add_tensors(making *m)
   }
   for (size_t s = xfi_op_list_find(sends, rank), r = xfi_op_list_find(recvs, rank);
        s < sends->n && sends->keys[s].peer == rank; s++, r++)
-    m->made->ends[sends->keys[s].index][1] = recvs->keys[r].index; /* the same ids: agreed */
+    m->made->ends[sends->keys[s].index][1] =
+        recvs->keys[r].index; /* the ids are the same, as agreed */
   return XFER_OK;
 }
 

@@ -1,7 +1,6 @@
 /*
  * Exchanges: operations that ranks pair by an id, as tensors of a plan. An operation is a tensor
- * that one rank holds before and one after, so that all there is to a plan, but for the agreement,
- * is there already.
+ * that one rank holds before and one after, so only the agreement differs from that of other plans.
  */
 #ifndef XFI_OPERATIONS_H
 #define XFI_OPERATIONS_H
@@ -10,7 +9,7 @@
 #include "vec.h"
 #include "xfer/exchange.h"
 
-/* An operation by what it is found by. */
+/* What an operation is found by. */
 typedef struct xfi_op_key {
   uint64_t id;
   int32_t peer;
@@ -30,7 +29,7 @@ typedef struct xfi_operations {
   xfi_op_list recvs;
 } xfi_operations;
 
-/* The first key of a peer; of none, where it would be. */
+/* The index of a peer's first key, or where it would be. */
 static inline size_t xfi_op_list_find(const xfi_op_list *list, int peer)
 {
   size_t lo = 0;
@@ -46,8 +45,8 @@ void xfi_operations_free(xfi_operations *ops);
 
 /* ---- agree_operations.c ---- */
 
-/* Collective: every send is somebody's receive and the other way round. `mine` is what this rank's
- * own checks came to; its text is set. */
+/* Collective: every send is somebody's receive and the other way round. `mine` is the result of
+ * this rank's own checks, whose text is set. */
 xfer_status xfi_operations_agree(xfi_comm *comm, xfer_status mine, const xfi_operations *ops,
                                  const xfer_plan_options *options, xfi_deadline deadline);
 

@@ -13,15 +13,16 @@
 /* A change of the plan's arithmetic or of the messages between ranks changes this. */
 #define PLAN_VERSION 14
 
-void xfi_statement_begin(xfi_statement *said, xfi_subject subject, const xfer_plan_options *options)
+void xfi_statement_begin(xfi_statement *statement, xfi_subject subject,
+                         const xfer_plan_options *options)
 {
   const XXH128_hash_t hash = XXH3_128bits(options, sizeof *options);
 
-  memset(said, 0, sizeof *said);
-  said->version = PLAN_VERSION;
-  said->subject = subject;
-  said->options[0] = hash.low64;
-  said->options[1] = hash.high64;
+  memset(statement, 0, sizeof *statement);
+  statement->version = PLAN_VERSION;
+  statement->subject = subject;
+  statement->options[0] = hash.low64;
+  statement->options[1] = hash.high64;
 }
 
 static const char *subject_name(uint64_t subject)
@@ -29,7 +30,7 @@ static const char *subject_name(uint64_t subject)
   return subject == XFI_OF_TENSORS ? "tensors" : "an exchange";
 }
 
-/* Everything but tensors and options. `all` is [size]. */
+/* Compares everything but tensors and options. `all` has shape [size]. */
 static xfer_status compare_statements(const xfi_comm *comm, const xfi_statement *all)
 {
   for (int r = 1; r < comm->size; r++) {
@@ -81,8 +82,8 @@ static unsigned long long option_value(const xfer_plan_options *options, size_t 
   return wide + narrow;
 }
 
-/* Every rank has seen in the statements whether options differ; only then are they told in full. */
-static xfer_status compare_options(xfi_comm *comm, const xfi_statement *said,
+/* Every rank sees in the statements whether options differ; only then are they sent in full. */
+static xfer_status compare_options(xfi_comm *comm, const xfi_statement *statement,
                                    const xfer_plan_options *options, xfi_deadline deadline)
 {
   xfer_status st = XFER_OK;
@@ -90,7 +91,8 @@ static xfer_status compare_options(xfi_comm *comm, const xfi_statement *said,
   bool same = true;
 
   for (int r = 1; r < comm->size; r++)
-    same = same && memcmp(said[r].options, said[0].options, sizeof said[0].options) == 0;
+    same = same &&
+           memcmp(statement[r].options, statement[0].options, sizeof statement[0].options) == 0;
   if (same) return XFER_OK;
   all = xfi_comm_agree_gather(comm, &st, options, sizeof *options, deadline);
   XFI_TRY_DONE(st);
@@ -105,10 +107,11 @@ done:
   return st;
 }
 
-xfi_statement *xfi_statements_exchange(xfi_comm *comm, xfer_status *st, const xfi_statement *said,
+xfi_statement *xfi_statements_exchange(xfi_comm *comm, xfer_status *st,
+                                       const xfi_statement *statement,
                                        const xfer_plan_options *options, xfi_deadline deadline)
 {
-  xfi_statement *all = xfi_comm_agree_gather(comm, st, said, sizeof *said, deadline);
+  xfi_statement *all = xfi_comm_agree_gather(comm, st, statement, sizeof *statement, deadline);
 
   if (all == NULL) return NULL;
   *st = compare_statements(comm, all);

@@ -1,6 +1,6 @@
 /*
- * What each rank says of itself as a plan is made, and what must be equal whatever is planned: the
- * version of the library's arithmetic, the options, and that nobody has failed.
+ * What each rank states as a plan is made, and what must be equal whatever is planned: the version
+ * of the library's arithmetic, the options, and that no rank has failed.
  */
 #ifndef XFI_STATEMENT_H
 #define XFI_STATEMENT_H
@@ -13,22 +13,23 @@ typedef enum xfi_subject { XFI_OF_TENSORS = 1, XFI_OF_OPERATIONS = 2 } xfi_subje
 
 typedef struct xfi_statement {
   uint64_t version;
-  uint64_t n_tensors; /* 0 of operations */
+  uint64_t n_tensors; /* 0 for operations */
   uint64_t options[2];
-  uint64_t digest[2]; /* of tensors: of names and layouts; not compared while some are open. Of
-                         operations: what is sent less what is received */
-  uint64_t names[2];  /* digest of those of tensors */
+  uint64_t digest[2]; /* for tensors of names and layouts, not compared while some are open; for
+                         operations the sum of what is sent minus what is received */
+  uint64_t names[2];  /* digest of the tensors' names */
   uint64_t subject;   /* xfi_subject */
-  uint64_t n_open;    /* layouts that it lacks, or of which it has its own boxes only */
+  uint64_t n_open;    /* layouts that the rank lacks, or of which it knows only its own boxes */
 } xfi_statement;
 
-/* All but what depends on the subject. */
-void xfi_statement_begin(xfi_statement *said, xfi_subject subject,
+/* Fills in all that does not depend on the subject. */
+void xfi_statement_begin(xfi_statement *statement, xfi_subject subject,
                          const xfer_plan_options *options);
 
-/* Collective: hear what all say, and compare it with what rank 0 says. As xfi_comm_agree_gather(),
- * of *st, what this rank's own checks came to; to be freed whatever it becomes. */
-xfi_statement *xfi_statements_exchange(xfi_comm *comm, xfer_status *st, const xfi_statement *said,
+/* Collective: gather all statements, and compare them with rank 0's. Agrees on *st, the result of
+ * this rank's own checks, as xfi_comm_agree_gather(); to be freed also after a failure. */
+xfi_statement *xfi_statements_exchange(xfi_comm *comm, xfer_status *st,
+                                       const xfi_statement *statement,
                                        const xfer_plan_options *options, xfi_deadline deadline);
 
 #endif

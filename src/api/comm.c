@@ -169,7 +169,7 @@ xfer_status xfer_comm_set_staging(xfer_comm *comm, xfer_alloc_fn alloc, xfer_fre
   XFI_NEED(comm);
   XFI_NEED_WHERE(free != NULL, alloc);
   XFI_NEED_WHERE(alloc != NULL, free);
-  comm->plans.giver = (xfi_giver){alloc, free, context};
+  comm->plans.allocator = (xfi_allocator){alloc, free, context};
   return XFER_OK;
 }
 

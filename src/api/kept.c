@@ -25,7 +25,7 @@ typedef struct call_vote {
   int32_t waits;          /* 1: for readers of the last call's plan, */
   int32_t has_room;       /* and there is room for a second one, */
   int32_t has_messages;   /* but some of its bytes go in messages, which have an order */
-  uint64_t n_turns;       /* runs of plans that it has begun, see xfi_run_take_turn() */
+  uint64_t n_sequenced;   /* runs of plans that it has begun, see xfi_run_take_sequence() */
   int32_t status;         /* what its own checks came to */
   xfi_commit_vote commit; /* of its guess; the plan is NO_PLAN: it has none */
 } call_vote;
@@ -150,17 +150,17 @@ static void describe_last(call_vote *vote, const xfer_comm *comm)
 }
 
 /* A call may send too, and messages are told apart by their order alone. */
-static xfer_status check_turns(const call_vote *all, int n_ranks)
+static xfer_status check_sequence(const call_vote *all, int n_ranks)
 {
   int other = 0;
 
   for (int r = 0; r < n_ranks; r++)
-    if (all[r].n_turns != all[0].n_turns) other = r;
+    if (all[r].n_sequenced != all[0].n_sequenced) other = r;
   XFI_CHECK(
       other == 0, XFER_ERR_MISMATCH,
       "rank %d has begun %llu runs of plans that send before this call, rank 0 %llu: all ranks "
       "make runs and calls in one order",
-      other, (unsigned long long)all[other].n_turns, (unsigned long long)all[0].n_turns);
+      other, (unsigned long long)all[other].n_sequenced, (unsigned long long)all[0].n_sequenced);
   return XFER_OK;
 }
 
@@ -187,7 +187,7 @@ static xfer_status combine(call_vote *vote, bool *begun, const call_votes *room,
     vote->has_messages |= other->has_messages;
     failed = failed || other->status != XFER_OK;
   }
-  in_order = check_turns(room->all, comm->size);
+  in_order = check_sequence(room->all, comm->size);
   if (guess != NULL && (in_order != XFER_OK || !xfi_commit_allows_run(room->commits, comm->size)))
     xfi_commit_undo_send(guess->plan);
   if (failed) XFI_TRY(xfi_comm_agree(comm, mine, deadline)); /* for the text */
@@ -355,7 +355,7 @@ xfer_status xfi_kept_call(xfer_comm *comm, xfer_status checked, const xfi_one_ca
 {
   const xfi_deadline deadline = xfi_comm_deadline(comm);
   call_vote vote = {.mapped = call->mapped,
-                    .n_turns = comm->plans.n_turns,
+                    .n_sequenced = comm->plans.n_sequenced,
                     .status = checked,
                     .commit = {.plan = NO_PLAN}};
   xfi_kept *guess = NULL;

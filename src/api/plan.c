@@ -276,7 +276,7 @@ xfer_status xfer_plan_run(xfer_plan *plan, uint64_t version, xfer_stream stream)
   enter(plan, XFI_INSIDE_RUN);
   st = mendable(plan, XFI_CALL_RUN);
   if (st == XFER_OK) {
-    xfi_run_take_turn(plan);
+    xfi_run_take_sequence(plan);
     st = xfi_run_start(plan, version, stream);
   }
   xfi_span_end(&span, st, "version %llu", (unsigned long long)version);
@@ -294,7 +294,7 @@ xfer_status xfer_plan_refuse(xfer_plan *plan, const char *why)
   xfi_device_enter(plan->device, &before);
   st = mendable(plan, XFI_CALL_REFUSE);
   if (st == XFER_OK) {
-    xfi_run_take_turn(plan);
+    xfi_run_take_sequence(plan);
     st = xfi_run_refuse(plan, xfi_reason(why));
   }
   xfi_device_leave(plan->device, &before);

@@ -150,12 +150,12 @@ typedef struct xfi_comm_ops {
   uint64_t (*n_data_ends)(xfi_comm *comm);
   /* XFER_OK if none were cancelled since n_data_ends() was n_ends. */
   xfer_status (*check_data)(xfi_comm *comm, uint64_t n_ends);
-  /* Tell all ranks that this one takes no part in the messages of run `turn`: a rank that waits
+  /* Tell all ranks that this one takes no part in the messages of run `sequence`: a rank that waits
    * for them fails, which breaks the comm. If no rank has begun the run, nothing is broken. If the
    * ranks cannot be told, this breaks the comm. NULL: abort_data() leaves the comm whole. */
-  void (*refuse)(xfi_comm *comm, uint64_t turn, const char *why);
-  /* XFER_ERR_PEER, with its text, if a rank has refused run `turn`. NULL if `refuse` is. */
-  xfer_status (*check_refused)(const xfi_comm *comm, uint64_t turn);
+  void (*refuse)(xfi_comm *comm, uint64_t sequence, const char *why);
+  /* XFER_ERR_PEER, with its text, if a rank has refused run `sequence`. NULL if `refuse` is. */
+  xfer_status (*check_refused)(const xfi_comm *comm, uint64_t sequence);
   /* Drop the cancellation checks with this context of rounds in flight. NULL: nothing is checked.
    */
   void (*unwatch)(xfi_comm *comm, const void *context);
@@ -200,8 +200,8 @@ struct xfi_comm {
   uint64_t n_gatherings; /* of xfi_comm_gather() */
   xfi_waits *waits;      /* late.h; NULL: no rank can publish for whom it waits */
   xfi_inside inside;
-  uint64_t turn; /* of the run whose messages are next, see xfi_run_take_turn(); 0: ranks cannot
-                    refuse it */
+  uint64_t sequence; /* of the run whose messages are next, see xfi_run_take_sequence(); 0: ranks
+                    cannot refuse it */
   xfi_cancellation cancellation;     /* of the next rounds and broadcasts */
   bool refuses;                      /* the next call that checks xfi_comm_refused() fails, */
   char refusal[XFI_ERROR_BYTES + 4]; /* with this text, cut like any error text */

@@ -46,10 +46,10 @@ static void mpi_abort(xfi_comm *comm, const char *why)
 }
 
 /* Ranks of other hosts learn of nothing but a broken comm. */
-static void mpi_refuse(xfi_comm *comm, uint64_t turn, const char *why)
+static void mpi_refuse(xfi_comm *comm, uint64_t sequence, const char *why)
 {
   if (comm->shares_all)
-    xfi_shared_warn(comm, turn, why);
+    xfi_shared_warn(comm, sequence, why);
   else
     xfi_comm_abort_with_error(comm, mpi_abort);
 }

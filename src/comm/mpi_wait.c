@@ -248,7 +248,7 @@ xfer_status xfi_mpi_await(xfi_mpi_comm *t, MPI_Request *request, MPI_Status *sta
       return XFER_OK;
     }
     xfer_status st = xfi_mpi_check_broken(&t->shared.base);
-    if (st == XFER_OK) st = xfi_shared_check_refused(&t->shared.base, t->shared.base.turn);
+    if (st == XFER_OK) st = xfi_shared_check_refused(&t->shared.base, t->shared.base.sequence);
     if (st != XFER_OK) return st;
     if (xfi_deadline_expired(deadline)) return give_up(t, deadline);
     if (n_polls >= POLLS_YIELDING || xfi_now_ns() >= quiet_ns) publish_waits(t);

@@ -181,7 +181,7 @@ static inline void xfi_shared_map_waits(xfi_shared *s)
 }
 
 /* check_refused of xfi_comm_ops. */
-XFI_PLUGIN_API xfer_status xfi_shared_check_refused(const xfi_comm *comm, uint64_t turn);
+XFI_PLUGIN_API xfer_status xfi_shared_check_refused(const xfi_comm *comm, uint64_t sequence);
 
 /* Before a call: XFER_ERR_COMM with its text if the comm is broken. If all ranks share memory, this
  * only reads memory: MPI_Test() may yield the core, and with more ranks than cores all others then

@@ -10,14 +10,14 @@
 #include <string.h>
 
 static const uint64_t DEFAULT_STAGING_BYTES = UINT64_C(1) << 30;
-/* Per peer and round, where there is so much staging memory. One H100 to another, of NCCL's one
- * send of 8 GiB: windows of 128 MiB move at 0.86, of 256 at 0.87, of 512 at 0.98. */
+/* Per peer and round, if there is enough staging memory. Between two H100, relative to one NCCL
+ * send of 8 GiB: windows of 128 MiB reach 0.86, of 256 MiB 0.87, of 512 MiB 0.98. */
 static const uint64_t DEFAULT_WINDOW_BYTES = UINT64_C(512) << 20;
-/* Fewer launches count more than streams side by side. */
+/* Below this, fewer launches count more than parallel streams. */
 static const uint64_t ONE_BATCH_BYTES = UINT64_C(16) << 20;
 enum {
-  COPY_STREAMS = 8,      /* one is 5 % slower than 4; no more, so that peers do not share them */
-  SPIN_NS = 2000 * 1000, /* event_sync burns the processor so long, then sleeps */
+  COPY_STREAMS = 8,      /* 1 is 5 % slower than 4; 8, so that few peers share one */
+  SPIN_NS = 2000 * 1000, /* event_sync spins this long, then sleeps between polls */
   SLEEP_NS = 20 * 1000
 };
 
@@ -38,7 +38,7 @@ static xfer_status cuda_alloc(xfi_device *base, void **memory, size_t n_bytes)
                   cudaGetErrorString(error));
     goto done;
   }
-  /* On the aside stream: the default stream may be held up by the caller's work. */
+  /* On the aside stream: the caller's work may hold up the default stream. */
   XFI_CUDA_TRY_DONE(cudaMemsetAsync, (made, 0, at_least, device->aside));
   XFI_CUDA_TRY_DONE(cudaStreamSynchronize, (device->aside));
   *memory = made;
@@ -54,21 +54,21 @@ static void cuda_free(xfi_device *base, void *memory)
   if (memory != NULL) (void)cudaFree(memory);
 }
 
-/* Memory of the host outlives its device, and may be given back by any thread: in the context that
- * it was made in, since CUDA would make one on the GPU of a thread that has none; and also while
- * another thread captures, which such a call would end. */
-static xfi_cuda_driver of_host_memory;
-static pthread_once_t of_host_memory_once = PTHREAD_ONCE_INIT;
+/* Host memory outlives its device, and any thread may free it. That must be done in the context
+ * that it was made in, since CUDA would create one on the current GPU of a thread that has none,
+ * and in relaxed mode, since else it would invalidate another thread's capture. */
+static xfi_cuda_driver host_memory_driver;
+static pthread_once_t host_memory_once = PTHREAD_ONCE_INIT;
 
-static void load_of_host_memory(void)
+static void load_host_memory_driver(void)
 {
-  if (xfi_cuda_driver_load(&of_host_memory) != XFER_OK)
-    memset(&of_host_memory, 0, sizeof of_host_memory);
+  if (xfi_cuda_driver_load(&host_memory_driver) != XFER_OK)
+    memset(&host_memory_driver, 0, sizeof host_memory_driver);
 }
 
 static xfer_status cuda_host_alloc(void **memory, size_t n_bytes)
 {
-  (void)pthread_once(&of_host_memory_once, load_of_host_memory);
+  (void)pthread_once(&host_memory_once, load_host_memory_driver);
   XFI_CUDA_TRY(cudaHostAlloc, (memory, n_bytes, cudaHostAllocPortable | cudaHostAllocMapped));
   memset(*memory, 0, n_bytes);
   return XFER_OK;
@@ -76,7 +76,7 @@ static xfer_status cuda_host_alloc(void **memory, size_t n_bytes)
 
 static void cuda_host_free(void *memory)
 {
-  const xfi_cuda_driver *driver = &of_host_memory;
+  const xfi_cuda_driver *driver = &host_memory_driver;
   const CUdeviceptr at = (CUdeviceptr)(uintptr_t)memory;
   CUcontext context = NULL;
 
@@ -114,7 +114,7 @@ static xfer_status cuda_stream_check(xfi_device *base, xfer_stream stream)
   enum cudaStreamCaptureStatus capture = cudaStreamCaptureStatusNone;
 
   (void)base;
-  /* NCCL would take it for that of a thread of its own. */
+  /* NCCL would use the per-thread stream of its own thread. */
   XFI_CHECK(stream != cudaStreamPerThread, XFER_ERR_UNSUPPORTED,
             "the stream is cudaStreamPerThread, which is another one on each thread");
   cudaError_t error = cudaStreamIsCapturing(stream, &capture);
@@ -182,13 +182,13 @@ static xfer_status cuda_event_sync(xfi_device *base, xfi_event *event, xfi_deadl
 
 /* ---- the device --------------------------------------------------------------------------- */
 
-/* By the driver, which gives a thread back the context that it had, or none: cudaSetDevice() would
- * make one on the device that the thread is told to have, though it has never used it. */
+/* By the driver, which restores the thread's context, or none: cudaSetDevice() would create one on
+ * the thread's current device, even if the thread has never used it. */
 static void cuda_enter(const xfi_device *base, xfi_entered *before)
 {
   const xfi_cuda_device *device = (const xfi_cuda_device *)base;
 
-  /* What follows reports a failure. */
+  /* The calls that follow report a failure. */
   before->has_context = device->driver.context_push(device->context) == CUDA_SUCCESS;
   before->mode = (int)xfi_cuda_mode(cudaStreamCaptureModeRelaxed);
 }
@@ -264,7 +264,7 @@ static const xfi_device_ops cuda_ops = {
     .exports_end = xfi_cuda_chunks_close,
 };
 
-/* CUDA itself would call a driver that is not there too old. */
+/* CUDA itself would report a missing driver as one that is too old. */
 xfer_status xfi_cuda_here(void)
 {
   int version = 0;
@@ -304,7 +304,7 @@ static xfer_status find_context(xfi_cuda_device *device)
   return XFER_OK;
 }
 
-/* Of 64-bit words, by streams: every GPU of Linux that kernels are made for has them. */
+/* Can streams wait for 64-bit words? All GPUs on Linux that the kernels support can. */
 static xfer_status check_waits(const xfi_cuda_device *device)
 {
   int has_them = 0;

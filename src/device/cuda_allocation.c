@@ -3,11 +3,11 @@
 
 #include "error.h"
 
-/* For memory that is not of cudaMalloc. Of memory in chunks the attributes of a pointer name the
- * whole range of reserved addresses, and only cuMemGetAddressRange() the chunk. These two questions
- * take longer than all others together. */
-static xfer_status look_closer(const xfi_cuda_device *device, CUdeviceptr at, bool is_ours,
-                               CUdeviceptr *base, size_t *n_bytes, uint64_t *handles)
+/* For memory that is not from cudaMalloc. For memory in chunks the attributes of a pointer describe
+ * the whole range of reserved addresses, and only cuMemGetAddressRange() the chunk. These two
+ * queries take longer than all others together. */
+static xfer_status inspect_chunk(const xfi_cuda_device *device, CUdeviceptr at, bool is_ours,
+                                 CUdeviceptr *base, size_t *n_bytes, uint64_t *handles)
 {
   CUpointer_attribute name = CU_POINTER_ATTRIBUTE_ALLOWED_HANDLE_TYPES;
   void *value = handles;
@@ -19,8 +19,8 @@ static xfer_status look_closer(const xfi_cuda_device *device, CUdeviceptr at, bo
   return XFER_OK;
 }
 
-xfer_status xfi_cuda_look(const xfi_cuda_device *device, const void *pointer,
-                          xfi_cuda_pointer *found)
+xfer_status xfi_cuda_inspect(const xfi_cuda_device *device, const void *pointer,
+                             xfi_cuda_pointer *found)
 {
   xfi_cuda_pointer seen = {.ordinal = -1};
   CUdeviceptr base = 0;
@@ -40,9 +40,9 @@ xfer_status xfi_cuda_look(const xfi_cuda_device *device, const void *pointer,
       device->driver.pointer_attributes(sizeof names / sizeof names[0], names, values, at);
   if (error != CUDA_SUCCESS) return xfi_cuda_driver_failed(device, error, "cuPointerGetAttributes");
   if (seen.ipc == 0)
-    XFI_TRY(look_closer(device, at,
-                        seen.type == CU_MEMORYTYPE_DEVICE && seen.ordinal == device->ordinal, &base,
-                        &seen.n_bytes, &handles));
+    XFI_TRY(inspect_chunk(device, at,
+                          seen.type == CU_MEMORYTYPE_DEVICE && seen.ordinal == device->ordinal,
+                          &base, &seen.n_bytes, &handles));
   seen.base = (char *)(uintptr_t)base; /* NOLINT: the driver's pointers are integers */
   seen.file = (handles & CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR) != 0;
   *found = seen;
@@ -58,20 +58,20 @@ static bool is_chunk(const xfi_cuda_device *device, const void *pointer)
   return true;
 }
 
-/* Chunks beside each other have one id, which changes when any of them does. The driver's own
- * numbers are small, so the top bit tells. */
-static const uint64_t OF_SEVERAL = UINT64_C(1) << 63;
+/* Adjacent chunks get one id, which changes when any of theirs does. The driver's own ids are
+ * small, so the top bit marks it. */
+static const uint64_t SEVERAL_CHUNKS = UINT64_C(1) << 63;
 
-bool xfi_cuda_is_of_several(const xfi_allocation *allocation)
+bool xfi_cuda_has_several_chunks(const xfi_allocation *allocation)
 {
-  return (allocation->id & OF_SEVERAL) != 0;
+  return (allocation->id & SEVERAL_CHUNKS) != 0;
 }
 
-static uint64_t id_of_several(uint64_t id, uint64_t next)
+static uint64_t combine_ids(uint64_t id, uint64_t next)
 {
   id = (id ^ next) * UINT64_C(0x9e3779b97f4a7c15);
   id = (id ^ id >> 29) * UINT64_C(0xbf58476d1ce4e5b9);
-  return (id ^ id >> 32) | OF_SEVERAL;
+  return (id ^ id >> 32) | SEVERAL_CHUNKS;
 }
 
 static bool ends_before(const xfi_allocation *found, const char *end)
@@ -87,7 +87,7 @@ xfer_status xfi_cuda_find_allocation(xfi_device *base, const void *pointer, size
   xfi_cuda_file file;
 
   if (xfi_cuda_page_find(device, pointer, found, &file)) return XFER_OK;
-  XFI_TRY(xfi_cuda_look(device, pointer, &seen));
+  XFI_TRY(xfi_cuda_inspect(device, pointer, &seen));
   XFI_CHECK(seen.type == CU_MEMORYTYPE_DEVICE || seen.type == CU_MEMORYTYPE_HOST, XFER_ERR_ARG,
             "%p is pageable host memory or freed; CUDA device %d needs its own memory or pinned "
             "host memory",
@@ -100,36 +100,37 @@ xfer_status xfi_cuda_find_allocation(xfi_device *base, const void *pointer, size
     const char *end = (const char *)found->base + found->n_bytes;
 
     XFI_CHECK(is_chunk(device, pointer) && is_chunk(device, end) &&
-                  xfi_cuda_look(device, end, &seen) == XFER_OK && seen.ordinal == device->ordinal,
+                  xfi_cuda_inspect(device, end, &seen) == XFER_OK &&
+                  seen.ordinal == device->ordinal,
               XFER_ERR_ARG, "%zu bytes from %p are wanted; the allocation ends after %zu", n_bytes,
               pointer, (size_t)(end - (const char *)pointer));
-    if (!xfi_cuda_is_of_several(found)) found->chunk_bytes = found->n_bytes; /* of the first */
+    if (!xfi_cuda_has_several_chunks(found)) found->chunk_bytes = found->n_bytes; /* of the first */
     if (seen.n_bytes != found->chunk_bytes) found->chunk_bytes = 0;
     found->n_bytes += seen.n_bytes;
-    found->id = id_of_several(found->id, seen.id);
+    found->id = combine_ids(found->id, seen.id);
   }
   return XFER_OK;
 }
 
-/* The last answer of the driver: allocations in chunks have their ends in common. */
-typedef struct asked {
+/* The last chunk that was queried: the next allocation may begin with it. */
+typedef struct last_query {
   CUdeviceptr at;
   unsigned long long id;
-} asked;
+} last_query;
 
-/* The bytes of the chunk that begins there; 0: none does. */
+/* The bytes of the chunk that begins at `at`; 0: none does. */
 static size_t chunk_at(const xfi_cuda_device *device, const xfi_allocation *then, CUdeviceptr at)
 {
   CUdeviceptr base = 0;
   size_t n_bytes = 0;
 
-  if (then->chunk_bytes > 0) return then->chunk_bytes; /* ids tell whether they are still there */
+  if (then->chunk_bytes > 0) return then->chunk_bytes; /* the ids show whether they have changed */
   if (device->driver.address_range(&base, &n_bytes, at) != CUDA_SUCCESS || base != at) return 0;
   return n_bytes;
 }
 
-/* The id of what is there now; 0: nothing, or chunks cut in another way. */
-static uint64_t id_now(const xfi_cuda_device *device, const xfi_allocation *then, asked *last)
+/* The id of the memory that is there now; 0: nothing, or chunks of other sizes. */
+static uint64_t id_now(const xfi_cuda_device *device, const xfi_allocation *then, last_query *last)
 {
   uint64_t all = 0;
   CUdeviceptr at = (CUdeviceptr)(uintptr_t)then->base;
@@ -137,24 +138,24 @@ static uint64_t id_now(const xfi_cuda_device *device, const xfi_allocation *then
 
   while (at < end) {
     const size_t n_bytes =
-        xfi_cuda_is_of_several(then) ? chunk_at(device, then, at) : then->n_bytes;
+        xfi_cuda_has_several_chunks(then) ? chunk_at(device, then, at) : then->n_bytes;
 
     if (n_bytes == 0) return 0;
     if (at != last->at && device->driver.pointer_attribute(
                               &last->id, CU_POINTER_ATTRIBUTE_BUFFER_ID, at) != CUDA_SUCCESS)
       return 0;
     last->at = at;
-    all = all == 0 ? last->id : id_of_several(all, last->id);
+    all = all == 0 ? last->id : combine_ids(all, last->id);
     at += n_bytes;
   }
   return all;
 }
 
-/* Once per run and allocation: asks for the id alone, which takes half the time. */
+/* Called once per run: queries only ids, which takes half the time of find_allocation(). */
 size_t xfi_cuda_find_changed(xfi_device *base, const xfi_allocation *then, size_t n)
 {
   const xfi_cuda_device *device = xfi_cuda(base);
-  asked last = {0, 0};
+  last_query last = {0, 0};
   size_t i = 0;
 
   while (i < n && id_now(device, &then[i], &last) == then[i].id)

@@ -1,12 +1,12 @@
 /*
- * Has this process allocated anything since the last look? The driver numbers all allocations of a
- * process, of all kinds and on all devices, one after the other, and a chunk that is mapped takes a
- * number too. So we map a chunk at each look: if its number follows that of the last look, nothing
- * was allocated between them. A commit in which nothing changed then takes 2 us, in place of 0.2 to
- * 0.3 us for each allocation, of which a trainer may have tens of thousands.
+ * Has this process allocated anything since the last check? The driver numbers all allocations of a
+ * process, of all kinds and on all devices, consecutively, and a chunk that is mapped takes a
+ * number too. So each check maps a chunk: if its number follows that of the last check, nothing was
+ * allocated between them. A commit in which nothing changed then takes 2 us, instead of 0.2 to 0.3
+ * us for each allocation, of which a trainer may have tens of thousands.
  *
- * It is documented that numbers are not used again, but not that they follow each other. So that is
- * tried first, and if it is not so, every commit looks up all allocations.
+ * It is documented that numbers are not reused, but not that they are consecutive. So that is
+ * tested first, and if it does not hold, every commit looks up all allocations.
  */
 #include "cuda_device.h"
 
@@ -14,15 +14,15 @@
 
 #include <pthread.h>
 
-enum { TRIES = 4 }; /* another thread may allocate during one; ranks take turns */
+enum { TRIES = 4 }; /* another thread may allocate during one; ranks are serialised by the mutex */
 static const size_t CHUNK_BYTES = (size_t)2 << 20;
 
 struct xfi_cuda_probe {
   CUmemGenericAllocationHandle chunk;
   CUdeviceptr at;     /* 0: no addresses */
-  void *tried[TRIES]; /* allocations of the trials; freed at the end, since that waits for the
+  void *tried[TRIES]; /* allocations of the tests, freed at the end, since cudaFree waits for the
                          device */
-  bool counts;        /* numbers follow each other */
+  bool counts;        /* numbers are consecutive */
 };
 
 static struct {

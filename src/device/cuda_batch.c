@@ -1,9 +1,10 @@
 /*
- * Copies made ready: what the copy engine takes (cuda_engine.c), and beside it one launch of the
- * kernels for the rest.
+ * Prepared copies: those that the copy engine takes (cuda_engine.c), and one launch of the kernels
+ * for the rest.
  *
- * Within one memory the kernels are as fast as the engine: gathers, scatters and what stays on a
- * rank are all theirs, on few blocks, so that what crosses the link beside them is not held up.
+ * Within one memory the kernels are as fast as the engine. So they do all gathers, scatters and
+ * copies within a rank, on few blocks, so that what crosses the link at the same time is not held
+ * up.
  */
 #include "cuda_device.h"
 
@@ -20,11 +21,12 @@ struct xfi_batch {
   const xfi_guard *guard; /* NULL: none */
   xfi_cuda_runs engine;
   xfi_cuda_job jobs[XFI_CUDA_N_TABLES];
-  xfi_cuda_few few[XFI_CUDA_N_TABLES]; /* tables that launches carry */
-  void *memory;                        /* of the others, on the device */
+  xfi_cuda_few few[XFI_CUDA_N_TABLES]; /* tables small enough to be launch parameters */
+  void *memory;                        /* the other tables, on the device */
   size_t n_room;
-  bool is_read;      /* by launches */
-  cudaStream_t side; /* of the kernels where the engine has work too; NULL: they need none */
+  bool is_read; /* launches read `memory` */
+  cudaStream_t
+      side; /* the kernels' stream if the engine has work too; NULL: they use the caller's */
   cudaEvent_t fork;
   cudaEvent_t join;
 };
@@ -53,7 +55,7 @@ xfer_status xfi_cuda_table_upload(xfi_cuda_job *job, const xfi_cuda_table *table
   return XFER_OK;
 }
 
-/* Freeing memory waits for all that the device does: what is there stays if it is enough. */
+/* Memory that is large enough is kept, since freeing it waits for all work of the device. */
 static xfer_status make_room(xfi_batch *batch, size_t n_bytes)
 {
   const size_t n_room = n_bytes > ROOM_MIN_BYTES ? n_bytes : ROOM_MIN_BYTES;
@@ -67,7 +69,7 @@ static xfer_status make_room(xfi_batch *batch, size_t n_bytes)
   return XFER_OK;
 }
 
-/* Those that launches carry. What is left of the program is to lie on the device. */
+/* Turn small tables into launch parameters. The rest of the program goes to the device. */
 static void carry(xfi_batch *batch, xfi_cuda_program *program)
 {
   for (int k = 0; k < XFI_CUDA_N_TABLES; k++) {
@@ -111,7 +113,7 @@ static xfer_status make_side(xfi_batch *batch)
   return XFER_OK;
 }
 
-/* It leaves the first `*n` of the copies. */
+/* The engine takes its copies; the first `*n` of the array are left. */
 static xfer_status let_engine_take(xfi_batch *batch, const xfi_cuda_device *device,
                                    const xfi_batch_spec *spec, size_t *n)
 {
@@ -126,7 +128,7 @@ static xfer_status let_engine_take(xfi_batch *batch, const xfi_cuda_device *devi
   return spec->no_engine ? XFER_OK : xfi_cuda_engine_take(&batch->engine, device, spec, n);
 }
 
-/* An open batch only if the engine has something to do. */
+/* An open batch is filled only if the engine has something to do. */
 static xfer_status batch_fill(xfi_cuda_device *device, xfi_batch *batch, const xfi_batch_spec *spec)
 {
   const int share = XFI_CUDA_MULTIPROCESSORS * spec->percent / 100;
@@ -160,7 +162,8 @@ xfer_status xfi_cuda_batch_create(xfi_device *base, xfi_batch **batch, const xfi
   xfi_batch *made = NULL;
 
   *batch = NULL;
-  if (spec->open && !xfi_cuda(base)->maps_across) goto done; /* the engine takes what crosses */
+  if (spec->open && !xfi_cuda(base)->maps_across)
+    goto done; /* the engine takes only copies between GPUs */
   made = xfi_calloc(1, sizeof *made);
   XFI_CHECK_DONE(made != NULL, XFER_ERR_NOMEM, "a batch of %zu copies", spec->n_copies);
   if (before != NULL) {
@@ -200,8 +203,8 @@ bool xfi_cuda_batch_wants_open(const xfi_batch *batch)
   return batch->engine.is_full;
 }
 
-/* Later work on `stream` comes after what went aside: also where a launch failed, whatever the
- * device says meanwhile. */
+/* Order later work on `stream` after the side stream's, also after a failed launch and in spite of
+ * transient errors. */
 static xfer_status join_side(const xfi_batch *batch, xfer_stream stream)
 {
   cudaError_t error = cudaErrorUnknown;
@@ -243,14 +246,14 @@ xfer_status xfi_cuda_batch_launch(xfi_device *base, xfi_batch *batch, xfer_strea
   return st == XFER_OK ? joined : st;
 }
 
-/* The table of a batch that is one launch; XFI_CUDA_N_TABLES: it is another number of them. */
+/* The table of a batch that is a single launch; XFI_CUDA_N_TABLES: it is none or several. */
 static int find_only(const xfi_batch *batch)
 {
   int only = XFI_CUDA_N_TABLES;
   int n = xfi_cuda_engine_is_empty(&batch->engine) ? 0 : 1;
 
   for (int k = 0; k < XFI_CUDA_N_TABLES; k++) {
-    const uint32_t kinds = batch->jobs[k].kinds; /* each has a kernel to itself */
+    const uint32_t kinds = batch->jobs[k].kinds; /* each kind has its own kernel */
 
     if (batch->jobs[k].n_tiles == 0) continue;
     n += (kinds & (kinds - 1)) == 0 ? 1 : 2;

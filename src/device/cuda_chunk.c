@@ -1,11 +1,11 @@
 /*
  * Memory that a program maps chunk by chunk with cuMemCreate and cuMemMap: torch's expandable
- * segments, the allocator of an engine that sleeps. CUDA IPC does not cover it; each chunk leaves
- * the process as a file.
+ * segments, or the allocator of an engine that can sleep. CUDA IPC does not support it; each chunk
+ * is exported as a file.
  *
- * Files go over a socket of this host. It is there from the first offer of a commit until the
- * commit's end, has a random name, and serves processes of the same user only, and only what was
- * offered: a request names a range, and its chunks come one after the other.
+ * The files go over a socket of this host, which exists from the first export of a commit until the
+ * commit's end. It has a random name, and serves only processes of the same user, and only what was
+ * exported: a request names a range, and its chunks follow one after the other.
  */
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE /* struct ucred, accept4 */
@@ -28,9 +28,9 @@
 
 enum {
   BACKLOG = 256,
-  REQUEST_TIMEOUT_MS = 1000, /* of a client that has connected */
-  SEND_TIMEOUT_MS = 20000,   /* to a client that maps what it gets */
-  LOOK_MS = 50,              /* a wait for the other end looks at the deadline so often */
+  REQUEST_TIMEOUT_MS = 1000, /* for the request of a client that has connected */
+  SEND_TIMEOUT_MS = 20000,   /* to a client that maps each chunk before the next */
+  POLL_MS = 50,              /* how often a wait for the other end checks the deadline */
   PAUSE_NS = 1000 * 1000
 };
 
@@ -39,14 +39,14 @@ typedef struct request {
   uint64_t n_bytes;
 } request;
 
-struct xfi_cuda_offers {
+struct xfi_cuda_exports {
   const xfi_cuda_device *device;
   char name[XFI_SOCKET_NAME_BYTES];
   int listener;
   _Atomic bool stops; /* the thread is to end; the listener is shut down */
   pthread_t thread;
   pthread_mutex_t lock; /* of all below */
-  request *ranges;      /* [n] that may be asked for */
+  request *ranges;      /* [n] that may be requested */
   size_t n;
   size_t capacity;
   int served; /* the socket of the client; -1: none */
@@ -65,7 +65,7 @@ static void set_timeouts(int socket, int64_t receive_ms, int64_t send_ms)
 
 /* ---- the side that owns the memory -------------------------------------------------------- */
 
-/* The file of the chunk at `at`, and its bytes from there. */
+/* The file of the chunk that begins at `at`, and its size. */
 static bool export_chunk(const xfi_cuda_device *device, uint64_t at, int *file, size_t *n_bytes)
 {
   const xfi_cuda_driver *driver = &device->driver;
@@ -82,137 +82,139 @@ static bool export_chunk(const xfi_cuda_device *device, uint64_t at, int *file, 
   return error == CUDA_SUCCESS;
 }
 
-static bool is_offered(xfi_cuda_offers *offers, const request *wanted)
+static bool is_exported(xfi_cuda_exports *exports, const request *requested)
 {
   bool found = false;
 
-  (void)pthread_mutex_lock(&offers->lock);
-  for (size_t i = 0; i < offers->n && !found; i++)
-    found = offers->ranges[i].base == wanted->base && offers->ranges[i].n_bytes == wanted->n_bytes;
-  (void)pthread_mutex_unlock(&offers->lock);
+  (void)pthread_mutex_lock(&exports->lock);
+  for (size_t i = 0; i < exports->n && !found; i++)
+    found = exports->ranges[i].base == requested->base &&
+            exports->ranges[i].n_bytes == requested->n_bytes;
+  (void)pthread_mutex_unlock(&exports->lock);
   return found;
 }
 
-static void serve(xfi_cuda_offers *offers, int socket)
+static void serve(xfi_cuda_exports *exports, int socket)
 {
-  const int few = 1; /* files under way: the kernel has a limit for all of a user's */
-  request wanted;
+  const int few = 1; /* files in flight, since the kernel limits them per user */
+  request requested;
   ssize_t got;
 
   set_timeouts(socket, REQUEST_TIMEOUT_MS, SEND_TIMEOUT_MS);
   (void)setsockopt(socket, SOL_SOCKET, SO_SNDBUF, &few, sizeof few);
   if (!xfi_socket_is_same_user(socket)) return;
-  XFI_AGAIN(got, recv(socket, &wanted, sizeof wanted, 0));
-  if (got != (ssize_t)sizeof wanted || !is_offered(offers, &wanted)) return;
-  for (uint64_t at = wanted.base; at < wanted.base + wanted.n_bytes;) {
+  XFI_AGAIN(got, recv(socket, &requested, sizeof requested, 0));
+  if (got != (ssize_t)sizeof requested || !is_exported(exports, &requested)) return;
+  for (uint64_t at = requested.base; at < requested.base + requested.n_bytes;) {
     size_t n_bytes = 0;
     int file = -1;
-    const bool exported = export_chunk(offers->device, at, &file, &n_bytes);
-    const uint64_t said = exported ? n_bytes : 0;
-    const bool sent = xfi_socket_send(socket, &said, sizeof said, file);
+    const bool exported = export_chunk(exports->device, at, &file, &n_bytes);
+    const uint64_t chunk_bytes = exported ? n_bytes : 0;
+    const bool sent = xfi_socket_send(socket, &chunk_bytes, sizeof chunk_bytes, file);
 
     if (file >= 0) (void)close(file);
-    if (!exported || !sent || atomic_load(&offers->stops)) return;
+    if (!exported || !sent || atomic_load(&exports->stops)) return;
     at += n_bytes;
   }
 }
 
-static void set_served(xfi_cuda_offers *offers, int socket)
+static void set_served(xfi_cuda_exports *exports, int socket)
 {
-  (void)pthread_mutex_lock(&offers->lock);
-  offers->served = socket;
-  (void)pthread_mutex_unlock(&offers->lock);
+  (void)pthread_mutex_lock(&exports->lock);
+  exports->served = socket;
+  (void)pthread_mutex_unlock(&exports->lock);
 }
 
 static void *serve_main(void *argument)
 {
-  xfi_cuda_offers *offers = argument;
+  xfi_cuda_exports *exports = argument;
 
-  xfi_cuda_begin_thread((void *)offers->device); /* only read */
-  while (!atomic_load(&offers->stops)) {
-    const int socket = xfi_descriptor_kept(accept4(offers->listener, NULL, NULL, SOCK_CLOEXEC));
+  xfi_cuda_begin_thread((void *)exports->device); /* only read */
+  while (!atomic_load(&exports->stops)) {
+    const int socket = xfi_descriptor_kept(accept4(exports->listener, NULL, NULL, SOCK_CLOEXEC));
     if (socket >= 0) {
-      set_served(offers, socket);
-      serve(offers, socket);
-      set_served(offers, -1);
+      set_served(exports, socket);
+      serve(exports, socket);
+      set_served(exports, -1);
       (void)close(socket);
-    } else if (!atomic_load(&offers->stops)) {
-      xfi_sleep_ns(PAUSE_NS); /* no files left, say */
+    } else if (!atomic_load(&exports->stops)) {
+      xfi_sleep_ns(PAUSE_NS); /* for example no descriptors left */
     }
   }
   return NULL;
 }
 
-static void offers_free(xfi_cuda_offers *offers)
+static void exports_free(xfi_cuda_exports *exports)
 {
-  if (offers == NULL) return;
-  if (offers->listener >= 0) (void)close(offers->listener);
-  (void)pthread_mutex_destroy(&offers->lock);
-  xfi_free(offers->ranges);
-  xfi_free(offers);
+  if (exports == NULL) return;
+  if (exports->listener >= 0) (void)close(exports->listener);
+  (void)pthread_mutex_destroy(&exports->lock);
+  xfi_free(exports->ranges);
+  xfi_free(exports);
 }
 
-/* XFER_ERR_UNSUPPORTED: the system does not let us; other processes then cannot map the memory. */
-static xfer_status offers_open(xfi_cuda_offers **out, const xfi_cuda_device *device)
+/* XFER_ERR_UNSUPPORTED: the system does not allow it, and other processes cannot map the memory. */
+static xfer_status exports_open(xfi_cuda_exports **out, const xfi_cuda_device *device)
 {
   xfer_status st = XFER_OK;
-  xfi_cuda_offers *offers = NULL;
+  xfi_cuda_exports *exports = NULL;
 
-  offers = xfi_calloc(1, sizeof *offers);
-  XFI_CHECK_DONE(offers != NULL, XFER_ERR_NOMEM, "a socket for peers");
-  offers->device = device;
-  offers->served = -1;
-  (void)pthread_mutex_init(&offers->lock, NULL);
-  offers->listener = xfi_socket_listen(SOCK_SEQPACKET, BACKLOG, offers->name);
-  XFI_CHECK_DONE(offers->listener >= 0, XFER_ERR_UNSUPPORTED,
+  exports = xfi_calloc(1, sizeof *exports);
+  XFI_CHECK_DONE(exports != NULL, XFER_ERR_NOMEM, "a socket for peers");
+  exports->device = device;
+  exports->served = -1;
+  (void)pthread_mutex_init(&exports->lock, NULL);
+  exports->listener = xfi_socket_listen(SOCK_SEQPACKET, BACKLOG, exports->name);
+  XFI_CHECK_DONE(exports->listener >= 0, XFER_ERR_UNSUPPORTED,
                  "a socket for peers that map our memory: %s", strerror(errno));
-  XFI_CHECK_DONE(xfi_thread_start(&offers->thread, serve_main, offers), XFER_ERR_UNSUPPORTED,
+  XFI_CHECK_DONE(xfi_thread_start(&exports->thread, serve_main, exports), XFER_ERR_UNSUPPORTED,
                  "no thread for peers that map our memory");
-  *out = offers;
-  offers = NULL;
+  *out = exports;
+  exports = NULL;
 done:
-  offers_free(offers);
+  exports_free(exports);
   return st;
 }
 
-xfer_status xfi_cuda_chunks_offer(xfi_cuda_device *device, const xfi_allocation *allocation,
-                                  char *name)
+xfer_status xfi_cuda_chunks_export(xfi_cuda_device *device, const xfi_allocation *allocation,
+                                   char *name)
 {
   const request range = {(uint64_t)(uintptr_t)allocation->base, allocation->n_bytes};
   xfer_status st = XFER_OK;
-  xfi_cuda_offers *offers = device->offers;
+  xfi_cuda_exports *exports = device->exports;
 
-  if (offers == NULL) XFI_TRY(offers_open(&offers, device));
-  device->offers = offers;
-  memcpy(name, offers->name, sizeof offers->name);
-  if (is_offered(offers, &range)) return XFER_OK;
-  (void)pthread_mutex_lock(&offers->lock);
-  st = XFI_PUSH(offers->ranges, offers->n, offers->capacity, range);
-  (void)pthread_mutex_unlock(&offers->lock);
+  if (exports == NULL) XFI_TRY(exports_open(&exports, device));
+  device->exports = exports;
+  memcpy(name, exports->name, sizeof exports->name);
+  if (is_exported(exports, &range)) return XFER_OK;
+  (void)pthread_mutex_lock(&exports->lock);
+  st = XFI_PUSH(exports->ranges, exports->n, exports->capacity, range);
+  (void)pthread_mutex_unlock(&exports->lock);
   return st;
 }
 
 void xfi_cuda_chunks_close(xfi_device *base)
 {
   xfi_cuda_device *device = xfi_cuda(base);
-  xfi_cuda_offers *offers = device->offers;
+  xfi_cuda_exports *exports = device->exports;
 
-  if (offers == NULL) return;
-  atomic_store(&offers->stops, true);
-  (void)shutdown(offers->listener,
+  if (exports == NULL) return;
+  atomic_store(&exports->stops, true);
+  (void)shutdown(exports->listener,
                  SHUT_RDWR); /* ends accept4(); a forked process may have it too */
-  (void)pthread_mutex_lock(&offers->lock);
-  if (offers->served >= 0) (void)shutdown(offers->served, SHUT_RDWR); /* of a client that stands */
-  (void)pthread_mutex_unlock(&offers->lock);
-  (void)pthread_join(offers->thread, NULL);
-  offers_free(offers);
-  device->offers = NULL;
+  (void)pthread_mutex_lock(&exports->lock);
+  if (exports->served >= 0)
+    (void)shutdown(exports->served, SHUT_RDWR); /* in case the client is stuck */
+  (void)pthread_mutex_unlock(&exports->lock);
+  (void)pthread_join(exports->thread, NULL);
+  exports_free(exports);
+  device->exports = NULL;
 }
 
 /* ---- the side that maps it ---------------------------------------------------------------- */
 
-static xfer_status ask(int *connected, const char *name, const request *wanted,
-                       xfi_deadline deadline)
+static xfer_status connect_to(int *connected, const char *name, const request *requested,
+                              xfi_deadline deadline)
 {
   xfer_status st = XFER_OK;
   struct sockaddr_un address;
@@ -221,15 +223,15 @@ static xfer_status ask(int *connected, const char *name, const request *wanted,
   ssize_t n = -1;
 
   if (made >= 0) {
-    set_timeouts(made, LOOK_MS, LOOK_MS);
+    set_timeouts(made, POLL_MS, POLL_MS);
     do {
       XFI_AGAIN(n, connect(made, (struct sockaddr *)&address, n_bytes));
     } while (n < 0 && errno == EAGAIN && !xfi_deadline_expired(deadline));
   }
   XFI_CHECK_DONE(n != 0 || xfi_socket_is_same_user(made), XFER_ERR_UNSUPPORTED,
                  "the process whose memory is to be mapped is another user's");
-  if (n == 0) XFI_AGAIN(n, send(made, wanted, sizeof *wanted, MSG_NOSIGNAL));
-  XFI_CHECK_DONE(n == (ssize_t)sizeof *wanted, XFER_ERR_UNSUPPORTED,
+  if (n == 0) XFI_AGAIN(n, send(made, requested, sizeof *requested, MSG_NOSIGNAL));
+  XFI_CHECK_DONE(n == (ssize_t)sizeof *requested, XFER_ERR_UNSUPPORTED,
                  "the socket of a peer whose memory is to be mapped: %s", strerror(errno));
   *connected = made;
   made = -1;
@@ -238,7 +240,7 @@ done:
   return st;
 }
 
-/* Map the next chunk that comes at `at`. */
+/* Receive the next chunk and map it at `at`. */
 static xfer_status map_chunk(const xfi_cuda_device *device, int socket, CUdeviceptr at, size_t most,
                              size_t *n_bytes, xfi_deadline deadline)
 {
@@ -246,21 +248,22 @@ static xfer_status map_chunk(const xfi_cuda_device *device, int socket, CUdevice
   xfer_status st = XFER_OK;
   CUmemGenericAllocationHandle chunk = 0;
   CUresult error;
-  uint64_t said = 0;
+  uint64_t chunk_bytes = 0;
   bool is_lost = false;
   bool received;
   int file = -1;
 
-  do { /* others may be before us, and a chunk takes about 1 ms */
+  do { /* other clients may be served first, and a chunk takes about 1 ms */
     errno = 0;
-    received = xfi_socket_receive(socket, &said, sizeof said, 0, &file, &is_lost);
+    received = xfi_socket_receive(socket, &chunk_bytes, sizeof chunk_bytes, 0, &file, &is_lost);
   } while (!received && errno == EAGAIN && !xfi_deadline_expired(deadline));
-  XFI_CHECK_DONE(received && file >= 0 && said > 0 && said <= most, XFER_ERR_UNSUPPORTED,
+  XFI_CHECK_DONE(received && file >= 0 && chunk_bytes > 0 && chunk_bytes <= most,
+                 XFER_ERR_UNSUPPORTED,
                  "a peer's memory, mapped chunk by chunk, was not made to leave its process");
   error = driver->import_handle(&chunk, (void *)(intptr_t)file, /* NOLINT: as the driver wants it */
                                 CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR);
   if (error == CUDA_SUCCESS) {
-    error = driver->map(at, (size_t)said, 0, chunk, 0);
+    error = driver->map(at, (size_t)chunk_bytes, 0, chunk, 0);
     (void)driver->release(chunk); /* the mapping keeps it */
   }
   if (error != CUDA_SUCCESS) {
@@ -268,7 +271,7 @@ static xfer_status map_chunk(const xfi_cuda_device *device, int socket, CUdevice
     st = XFER_ERR_UNSUPPORTED; /* the pair takes another lane */
     goto done;
   }
-  *n_bytes = (size_t)said;
+  *n_bytes = (size_t)chunk_bytes;
 done:
   if (file >= 0) (void)close(file);
   return st;
@@ -283,7 +286,7 @@ static void unmap(const xfi_cuda_device *device, CUdeviceptr base, size_t n_mapp
 xfer_status xfi_cuda_chunks_map(const xfi_cuda_device *device, const char *name, uint64_t base,
                                 size_t n_bytes, char **mapped, xfi_deadline deadline)
 {
-  const request wanted = {base, n_bytes};
+  const request requested = {base, n_bytes};
   const CUmemAccessDesc access = {
       .location = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = device->ordinal},
       .flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
@@ -292,7 +295,7 @@ xfer_status xfi_cuda_chunks_map(const xfi_cuda_device *device, const char *name,
   size_t n_mapped = 0;
   int socket = -1;
 
-  XFI_TRY_DONE(ask(&socket, name, &wanted, deadline));
+  XFI_TRY_DONE(connect_to(&socket, name, &requested, deadline));
   CUresult error = device->driver.address_reserve(&at, n_bytes, 0, 0, 0);
   XFI_CHECK_DONE(error == CUDA_SUCCESS, XFER_ERR_UNSUPPORTED,
                  "no addresses for %zu bytes of a peer", n_bytes);

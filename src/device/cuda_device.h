@@ -1,7 +1,7 @@
 /*
  * What the files of the CUDA device share, from the ground up.
  *
- * - cuda_driver.c: the functions of the driver, and what failed calls say;
+ * - cuda_driver.c: the functions of the driver, and errors;
  * - cuda_page.c: pages of flags; cuda_flags.c: signals by them;
  * - cuda_allocation.c: which allocation memory lies in;
  * - cuda_allocation_mark.c: whether any allocation was made;
@@ -11,7 +11,7 @@
  * - cuda.c: memory, streams, events, and the table of it all.
  *
  * Callers have entered the device (device.h): it is current, and captures by other threads do not
- * forbid what we call.
+ * forbid our calls.
  */
 #ifndef XFI_CUDA_DEVICE_H
 #define XFI_CUDA_DEVICE_H
@@ -22,8 +22,8 @@
 #include <cuda.h>
 #include <cudaTypedefs.h>
 
-/* The few driver functions without a runtime twin, found at run time: no link to libcuda.
- * X(type, ours, CUDA's name) */
+/* The driver functions that the runtime lacks, found at run time, so that nothing links to libcuda.
+ * X(type, field, CUDA's name) */
 #define XFI_CUDA_DRIVER(X)                                                                         \
   X(PFN_cuDeviceGetAttribute_v2000, device_attribute, "cuDeviceGetAttribute")                      \
   X(PFN_cuCtxGetCurrent_v4000, context_get, "cuCtxGetCurrent")                                     \
@@ -53,28 +53,28 @@ typedef struct xfi_cuda_driver {
 #endif
 } xfi_cuda_driver;
 
-typedef struct xfi_cuda_page xfi_cuda_page;     /* cuda_page.c */
-typedef struct xfi_cuda_offers xfi_cuda_offers; /* cuda_chunk.c */
-typedef struct xfi_cuda_probe xfi_cuda_probe;   /* cuda_allocation_mark.c */
+typedef struct xfi_cuda_page xfi_cuda_page;       /* cuda_page.c */
+typedef struct xfi_cuda_exports xfi_cuda_exports; /* cuda_chunk.c */
+typedef struct xfi_cuda_probe xfi_cuda_probe;     /* cuda_allocation_mark.c */
 
 typedef struct xfi_cuda_device {
   xfi_device base;
   int ordinal;
-  CUcontext context;         /* that was current where the device was made; the program's */
-  int64_t engine_run_bytes;  /* the copy engine takes runs of so many, */
-  int64_t engine_row_bytes;  /* rows of so many in one copy, */
-  int64_t engine_call_bytes; /* which has so many, */
-  int64_t engine_all_bytes;  /* where there are so many in all */
-  cudaStream_t aside;        /* for uploads whatever the other streams do */
+  CUcontext context;         /* the program's, current when the device was made */
+  int64_t engine_run_bytes;  /* the copy engine takes runs of at least this size, */
+  int64_t engine_row_bytes;  /* 2-D copies whose rows have at least this size */
+  int64_t engine_call_bytes; /* and which have this many in all, */
+  int64_t engine_all_bytes;  /* in batches that have this many in all */
+  cudaStream_t aside;        /* for uploads, independent of other streams */
   xfi_cuda_driver driver;
 
-  xfi_cuda_page *pages;    /* of flags_alloc() */
-  xfi_cuda_offers *offers; /* to peers, in chunks; NULL: none now */
-  xfi_cuda_probe *probe;   /* NULL: not asked for yet */
+  xfi_cuda_page *pages;      /* made by flags_alloc() */
+  xfi_cuda_exports *exports; /* to peers, of memory in chunks; NULL: none at present */
+  xfi_cuda_probe *probe;     /* NULL: not made yet */
 
-  void *mappings;   /* of peers' memory: trees of tsearch() by address, */
-  void *known;      /* and by what they are mappings of */
-  bool maps_across; /* memory of another GPU is, or was, among them */
+  void *mappings;   /* of peers' memory: trees of tsearch(), by address */
+  void *known;      /* and by allocation */
+  bool maps_across; /* memory of another GPU is or was mapped */
 } xfi_cuda_device;
 
 static inline xfi_cuda_device *xfi_cuda(xfi_device *device)
@@ -82,8 +82,8 @@ static inline xfi_cuda_device *xfi_cuda(xfi_device *device)
   return (xfi_cuda_device *)device;
 }
 
-/* Through a mapping of another process's allocation whose size is no multiple of this the copy
- * engine has 0.6 to 0.8 of the link while anything is copied beside it; kernels have 0.95. */
+/* Through an IPC mapping whose size is no multiple of this the copy engine reaches 0.6 to 0.8 of
+ * the link while other copies run; kernels reach 0.95. */
 #define XFI_CUDA_IPC_BYTES ((size_t)64 << 10)
 
 /* Where an allocation, or a mapping of one, lies. */
@@ -105,17 +105,16 @@ static inline cudaEvent_t xfi_cuda_event(xfi_event *event)
 /* ---- cuda_driver.c ---- */
 
 xfer_status xfi_cuda_driver_load(xfi_cuda_driver *driver);
-/* As xfi_cuda_failed(). */
+/* As xfi_cuda_failed(), for the driver. */
 xfer_status xfi_cuda_driver_failed(const xfi_cuda_device *device, CUresult error, const char *call);
 
-/* What a thread of the library calls first, before anything of the runtime's, which would make a
- * context on GPU 0: an xfi_cuda_device. */
+/* Called first by each thread of the library; `device` is an xfi_cuda_device. A call of the runtime
+ * before it would create a context on GPU 0. */
 void xfi_cuda_begin_thread(void *device);
 
 /* ---- cuda_nvtx.c ---- */
 
-/* From now on calls are ranges of NVIDIA's profilers, where the toolkit's header was there when
- * this was built. */
+/* From now on traced calls are ranges in NVIDIA's profilers, if NVTX was there at build time. */
 void xfi_cuda_nvtx(void);
 
 /* ---- cuda_page.c ---- */
@@ -124,9 +123,9 @@ void xfi_cuda_nvtx(void);
 typedef struct xfi_cuda_file {
   int32_t process;
   int32_t number;
-  uint64_t device; /* with inode: that it is still the same one */
+  uint64_t device; /* with inode: identifies the file */
   uint64_t inode;
-  uint64_t by_streams; /* not only hosts store its flags */
+  uint64_t by_streams; /* streams store its flags too, not only hosts */
 } xfi_cuda_file;
 
 xfer_status xfi_cuda_page_alloc(xfi_device *device, uint64_t **flags, size_t n_flags,
@@ -146,8 +145,8 @@ struct xfi_guard {
   uint64_t *flags[XFI_GUARD_FLAGS]; /* [n_flags] */
   int n_flags;
   bool strict;
-  uint64_t *go;                   /* its decision, on the device */
-  struct xfi_cuda_blocks *blocks; /* of launches that decide by themselves, likewise */
+  uint64_t *go;                   /* the decision, on the device */
+  struct xfi_cuda_blocks *blocks; /* state of guarded launches, on the device */
 };
 
 xfer_status xfi_cuda_flags_sync(xfi_device *device, const xfi_flags *set, const xfi_flags *wait,
@@ -170,17 +169,17 @@ typedef struct xfi_cuda_pointer {
   unsigned long long id;
   char *base; /* of the allocation, or of one chunk of mapped memory */
   size_t n_bytes;
-  unsigned managed; /* 1: it is */
-  unsigned ipc;     /* 1: of cudaMalloc */
-  bool file;        /* a chunk that can leave the process as a file */
+  unsigned managed; /* 1: managed memory */
+  unsigned ipc;     /* 1: CUDA IPC can export it */
+  bool file;        /* a chunk that can be exported as a file */
 } xfi_cuda_pointer;
 
-xfer_status xfi_cuda_look(const xfi_cuda_device *device, const void *pointer,
-                          xfi_cuda_pointer *found);
+xfer_status xfi_cuda_inspect(const xfi_cuda_device *device, const void *pointer,
+                             xfi_cuda_pointer *found);
 xfer_status xfi_cuda_find_allocation(xfi_device *device, const void *pointer, size_t n_bytes,
                                      xfi_allocation *found);
-/* Is it several chunks beside each other? */
-bool xfi_cuda_is_of_several(const xfi_allocation *allocation);
+/* Does it have several adjacent chunks? */
+bool xfi_cuda_has_several_chunks(const xfi_allocation *allocation);
 size_t xfi_cuda_find_changed(xfi_device *device, const xfi_allocation *then, size_t n);
 
 /* ---- cuda_allocation_mark.c ---- */
@@ -190,12 +189,12 @@ void xfi_cuda_probe_free(xfi_cuda_device *device);
 
 /* ---- cuda_chunk.c ---- */
 
-/* Let peers ask for an allocation's chunks until the offers are closed, at a socket whose name goes
- * to name[XFI_SOCKET_NAME_BYTES]. */
-xfer_status xfi_cuda_chunks_offer(xfi_cuda_device *device, const xfi_allocation *allocation,
-                                  char *name);
+/* Let peers request an allocation's chunks until the exports are closed, at a socket whose name
+ * goes to name[XFI_SOCKET_NAME_BYTES]. */
+xfer_status xfi_cuda_chunks_export(xfi_cuda_device *device, const xfi_allocation *allocation,
+                                   char *name);
 void xfi_cuda_chunks_close(xfi_device *device);
-/* Map what another device's process offers. XFER_ERR_TIMEOUT: it did not answer. */
+/* Map what another process or device exports. XFER_ERR_TIMEOUT: no reply. */
 xfer_status xfi_cuda_chunks_map(const xfi_cuda_device *device, const char *name, uint64_t base,
                                 size_t n_bytes, char **mapped, xfi_deadline deadline);
 void xfi_cuda_chunks_unmap(const xfi_cuda_device *device, char *mapped, size_t n_bytes);
@@ -212,16 +211,16 @@ xfer_status xfi_cuda_import(xfi_device *device, const xfi_mem_handle *handle, xf
 void xfi_cuda_unimport(xfi_device *device, xfi_mapping *mapping);
 /* The peer's allocation that is mapped at `pointer`; empty: none is. */
 xfi_cuda_span xfi_cuda_mapped(const xfi_cuda_device *device, const void *pointer);
-/* Is either end of a copy on another GPU, where the copy engine is fast, also `beside` other
- * copies? `last` is where one was found before, for copies of one allocation tend to follow each
- * other. */
+/* Is either end of a copy on another GPU, where the copy engine is fast, even with other copies
+ * `beside` it? `last` caches the mapping that was found last, since copies of one allocation tend
+ * to be adjacent. */
 bool xfi_cuda_suits_engine(const xfi_cuda_device *device, const xfi_copy *copy, bool beside,
                            xfi_cuda_span *last);
 
 /* ---- cuda_join.c ---- */
 
-/* Join what can be of the first `n` copies of the spec; the new number of them, which are in
- * another order. */
+/* Join adjacent ones of the first `n` copies of the spec, which it sorts. Returns their new number.
+ */
 size_t xfi_cuda_join(const xfi_cuda_device *device, const xfi_batch_spec *spec, size_t n);
 
 /* ---- cuda_engine.c ---- */
@@ -244,7 +243,7 @@ typedef struct xfi_cuda_runs {
   size_t n;
   xfi_cuda_rows *rows; /* [n_rows] */
   size_t n_rows;
-  bool is_full; /* the engine could do more than it is allowed here */
+  bool is_full; /* the engine could take more if the batch were open */
 } xfi_cuda_runs;
 
 static inline bool xfi_cuda_engine_is_empty(const xfi_cuda_runs *runs)
@@ -252,10 +251,10 @@ static inline bool xfi_cuda_engine_is_empty(const xfi_cuda_runs *runs)
   return runs->n == 0 && runs->n_rows == 0;
 }
 
-/* From what size on it is worth using. */
+/* Set the sizes from which on the engine is worth using. */
 void xfi_cuda_engine_limits(xfi_cuda_device *device);
-/* Takes what the engine should copy out of the first `*n_rest` copies of the spec, whose order
- * stays. */
+/* Take those of the first `*n_rest` copies of the spec that the engine should make. The order of
+ * the rest stays. */
 xfer_status xfi_cuda_engine_take(xfi_cuda_runs *runs, const xfi_cuda_device *device,
                                  const xfi_batch_spec *spec, size_t *n_rest);
 void xfi_cuda_engine_free(xfi_cuda_runs *runs);
@@ -267,8 +266,8 @@ xfer_status xfi_cuda_engine_launch(const xfi_cuda_device *device, const xfi_cuda
 struct xfi_cuda_job; /* of launch.h */
 struct xfi_cuda_table;
 size_t xfi_cuda_table_bytes(const struct xfi_cuda_table *table);
-/* Enqueues that a table goes to `at`, on the device. It is the caller's until the stream has been
- * waited for. */
+/* Enqueue the copy of a table to `at` on the device. The caller keeps the table until the stream is
+ * done. */
 xfer_status xfi_cuda_table_upload(struct xfi_cuda_job *job, const struct xfi_cuda_table *table,
                                   char *at, cudaStream_t stream);
 xfer_status xfi_cuda_batch_create(xfi_device *device, xfi_batch **batch,

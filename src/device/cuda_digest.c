@@ -1,4 +1,5 @@
-/* Digests on a CUDA device: a table there, sums beside it, and a copy of them in pinned memory. */
+/* Digests on a CUDA device: sums and a table on the device, and a copy of the sums in pinned
+ * memory. */
 #include "cuda_device.h"
 
 #include "alloc.h"
@@ -8,7 +9,7 @@
 #include <string.h>
 
 struct xfi_digest {
-  xfi_sum *sums_there; /* [n_slots] on the device; then the table */
+  xfi_sum *device_sums; /* [n_slots] on the device; then the table */
   xfi_cuda_job job;
   xfi_sum *sums; /* [n_slots] on the host */
   size_t n_bytes;
@@ -18,7 +19,7 @@ void xfi_cuda_digest_destroy(xfi_device *device, xfi_digest *digest)
 {
   (void)device;
   if (digest == NULL) return;
-  if (digest->sums_there != NULL) (void)cudaFree(digest->sums_there);
+  if (digest->device_sums != NULL) (void)cudaFree(digest->device_sums);
   if (digest->sums != NULL) (void)cudaFreeHost(digest->sums);
   xfi_free(digest);
 }
@@ -28,7 +29,7 @@ static xfer_status upload(xfi_cuda_device *device, xfi_digest *digest, const xfi
   void *memory = NULL;
 
   XFI_CUDA_TRY(cudaMalloc, (&memory, digest->n_bytes + xfi_cuda_table_bytes(table)));
-  digest->sums_there = memory;
+  digest->device_sums = memory;
   XFI_TRY(
       xfi_cuda_table_upload(&digest->job, table, (char *)memory + digest->n_bytes, device->aside));
   digest->job.n_blocks = XFI_CUDA_BLOCKS_ALONE;
@@ -61,10 +62,10 @@ xfer_status xfi_cuda_digest_launch(xfi_device *device, xfi_digest *digest, xfer_
 {
   (void)device;
   if (digest->job.n_tiles == 0) return XFER_OK;
-  XFI_CUDA_TRY(cudaMemsetAsync, (digest->sums_there, 0, digest->n_bytes, stream));
-  XFI_TRY(xfi_cuda_digest(&digest->job, digest->sums_there, stream));
-  XFI_CUDA_TRY(cudaMemcpyAsync,
-               (digest->sums, digest->sums_there, digest->n_bytes, cudaMemcpyDeviceToHost, stream));
+  XFI_CUDA_TRY(cudaMemsetAsync, (digest->device_sums, 0, digest->n_bytes, stream));
+  XFI_TRY(xfi_cuda_digest(&digest->job, digest->device_sums, stream));
+  XFI_CUDA_TRY(cudaMemcpyAsync, (digest->sums, digest->device_sums, digest->n_bytes,
+                                 cudaMemcpyDeviceToHost, stream));
   return XFER_OK;
 }
 

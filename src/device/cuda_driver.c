@@ -1,4 +1,4 @@
-/* The driver functions without a runtime twin, found at run time, and what failed calls say. */
+/* The driver functions that the runtime lacks, found at run time, and the texts of errors. */
 #include "cuda_device.h"
 
 #include "error.h"
@@ -7,7 +7,7 @@
 
 xfer_status xfi_cuda_failed(cudaError_t error, const char *call)
 {
-  (void)cudaGetLastError(); /* ours to report: not to be found by the caller's next check */
+  (void)cudaGetLastError(); /* we report it, so the caller's next check must not find it */
   xfi_set_error("%s: %s (%s)", call, cudaGetErrorString(error), cudaGetErrorName(error));
   return error == cudaErrorMemoryAllocation ? XFER_ERR_NOMEM : XFER_ERR_CUDA;
 }
@@ -32,7 +32,7 @@ void xfi_cuda_begin_thread(void *device)
 
 /* ---- the functions ------------------------------------------------------------------------ */
 
-/* As of a version of CUDA; NULL where it is not `needed` and the driver has none. */
+/* A function as of a version of CUDA; NULL if the driver lacks it and it is not `needed`. */
 static xfer_status driver_function(void *function, const char *name, unsigned version, bool needed)
 {
   void *found = NULL;
@@ -41,10 +41,10 @@ static xfer_status driver_function(void *function, const char *name, unsigned ve
 #if CUDART_VERSION >= 12050
   const cudaError_t error =
       cudaGetDriverEntryPointByVersion(name, &found, version, cudaEnableDefault, &result);
-#else /* as of the toolkit's own version, from 12.0 to 12.4: for ours the same */
+#else /* the toolkit's own version, 12.0 to 12.4, where our functions are the same */
   const cudaError_t error = cudaGetDriverEntryPoint(name, &found, cudaEnableDefault, &result);
 #endif
-  if (error == cudaErrorInvalidValue) { /* of a driver older than that version */
+  if (error == cudaErrorInvalidValue) { /* the driver is older than that version */
     (void)cudaGetLastError();
     result = cudaDriverEntryPointSymbolNotFound;
   } else if (error != cudaSuccess) {
@@ -57,16 +57,16 @@ static xfer_status driver_function(void *function, const char *name, unsigned ve
   return XFER_OK;
 }
 
-#define WANTED(type, ours, name) {&driver->ours, name},
+#define FUNCTION(type, ours, name) {&driver->ours, name},
 xfer_status xfi_cuda_driver_load(xfi_cuda_driver *driver)
 {
   struct {
     void *function;
     const char *name;
-  } wanted[] = {XFI_CUDA_DRIVER(WANTED)};
+  } requested[] = {XFI_CUDA_DRIVER(FUNCTION)};
 
-  for (size_t i = 0; i < sizeof wanted / sizeof wanted[0]; i++) {
-    XFI_TRY(driver_function(wanted[i].function, wanted[i].name, 12000, true));
+  for (size_t i = 0; i < sizeof requested / sizeof requested[0]; i++) {
+    XFI_TRY(driver_function(requested[i].function, requested[i].name, 12000, true));
   }
 #if CUDA_VERSION >= 12080
   XFI_TRY(driver_function(&driver->memcpy_batch, "cuMemcpyBatchAsync", 12080, false));

@@ -1,14 +1,14 @@
 /*
- * What the copy engine moves: long runs that cross to or from a peer's memory. It uses no
- * multiprocessor and has the whole link, where kernels have 0.95 of it. It cannot be stopped once
- * it is enqueued, so it takes none with a strict guard.
+ * What the copy engine moves: long runs to or from a peer's memory. It uses no multiprocessor and
+ * reaches the whole link bandwidth, where kernels reach 0.95 of it. A copy cannot be stopped once
+ * it is enqueued, so the engine takes none that have a strict guard.
  *
- * Between 2 H200 or H100, runs that one call enqueues by the hundred move at 0.97 of the link from
- * 384 KiB and at 0.99 from 1 MiB; the host needs 0.7 to 1 us for each. Rows of one 2-D copy are as
- * fast from 1 MiB on, and need 0.05 us each; shorter ones are slower than kernels where they are
- * pulled. A call for each copy leaves 2.5 us between two of them, so what it moves must be large.
- * Between two processes on one GPU a call's runs begin one after the other, 4.4 us each, while the
- * host waits: these are left to kernels.
+ * Between 2 H200 or H100, runs that are enqueued by the hundred in one call reach 0.97 of the link
+ * from 384 KiB on and 0.99 from 1 MiB on; the host needs 0.7 to 1 us for each. The rows of one 2-D
+ * copy are as fast from 1 MiB on, and need 0.05 us each; shorter ones are slower than kernels if
+ * they are pulled. A call for each copy leaves a gap of 2.5 us, so such copies must be large.
+ * Between two processes on one GPU the runs of a call start one after the other, 4.4 us each, while
+ * the host waits: these are left to kernels.
  */
 #include "cuda_device.h"
 
@@ -17,14 +17,14 @@
 
 #include <stdlib.h>
 
-/* Runs of a call, which begins once all of them are enqueued: of the first, and of later ones. */
+/* Most runs of the first call and of later ones. A call starts once all its runs are enqueued. */
 enum { FIRST_RUNS = 16, CALL_RUNS = 256 };
-/* A stream takes about 26,000 runs in such calls before it holds up the host, and about 340 that
- * have a call each; one that waits for a peer goes on nobody knows when. */
+/* A stream queues about 26,000 runs in such calls before it blocks the host, and about 340 that
+ * have a call each; one that waits for a peer may not progress for any time. */
 enum { OPS_MAX = 4096, OPEN_OPS_MAX = 20000, ALONE_OPS_MAX = 256 };
 static const int64_t PITCH_MAX = INT32_MAX; /* cudaDevAttrMaxPitch of every device so far */
 
-/* A copy, and what the engine makes of it: runs, or 2-D copies. */
+/* A copy, and the operations that it takes: runs, or 2-D copies. */
 typedef struct candidate {
   xfi_copy *copy;
   int64_t n_ops;
@@ -43,15 +43,15 @@ static bool has_batches(const xfi_cuda_device *device)
 
 void xfi_cuda_engine_limits(xfi_cuda_device *device)
 {
-  /* A call for each: 8 MiB move at 0.85 of the link, 32 MiB at 0.95, 64 MiB at 0.98. */
+  /* With a call for each copy, 8 MiB reach 0.85 of the link, 32 MiB 0.95 and 64 MiB 0.98. */
   device->engine_call_bytes = INT64_C(64) << 20;
   device->engine_row_bytes = INT64_C(1) << 20;
   device->engine_run_bytes = has_batches(device) ? INT64_C(512) << 10 : device->engine_call_bytes;
   device->engine_all_bytes = INT64_C(32)
-                             << 20; /* less is over before a second stream is worth it */
+                             << 20; /* smaller batches end before a second stream pays off */
 }
 
-/* The innermost dim is worth a 2-D copy. */
+/* Is the innermost dim worth a 2-D copy? */
 static bool is_rows(const xfi_cuda_device *device, const xfi_copy *c)
 {
   const int64_t d = c->n_dims - 1;
@@ -62,9 +62,9 @@ static bool is_rows(const xfi_cuda_device *device, const xfi_copy *c)
          c->dst_stride[d] >= c->run_bytes && c->dst_stride[d] <= PITCH_MAX;
 }
 
-/* No operations: it is not for the engine. */
-static candidate look_at(const xfi_cuda_device *device, xfi_copy *c, bool beside,
-                         xfi_cuda_span *last)
+/* n_ops is 0 if the copy is not for the engine. */
+static candidate classify(const xfi_cuda_device *device, xfi_copy *c, bool beside,
+                          xfi_cuda_span *last)
 {
   candidate found = {.copy = c, .rows = is_rows(device, c)};
 
@@ -75,24 +75,24 @@ static candidate look_at(const xfi_cuda_device *device, xfi_copy *c, bool beside
   return found;
 }
 
-/* Operations that were chosen. */
+/* The operations chosen so far. */
 typedef struct chosen {
   size_t n_runs;
   size_t n_rows; /* 2-D copies, each a call of its own */
 } chosen;
 
-/* How a candidate goes beside those that were chosen before it. */
-static void choose(candidate *c, const xfi_cuda_device *device, chosen *before, size_t most)
+/* Choose how a candidate is copied, as far as those before it leave room. */
+static void choose(candidate *c, const xfi_cuda_device *device, chosen *before, size_t max_ops)
 {
-  size_t *n_like_it;
+  size_t *count;
 
   if (c->rows && before->n_rows + (size_t)c->n_ops > ALONE_OPS_MAX) {
     c->rows = false;
     c->n_ops = c->copy->run_bytes < device->engine_run_bytes ? 0 : xfi_copy_runs(c->copy);
   }
-  if (before->n_runs + before->n_rows + (size_t)c->n_ops > most) c->n_ops = 0;
-  n_like_it = c->rows ? &before->n_rows : &before->n_runs;
-  *n_like_it += (size_t)c->n_ops;
+  if (before->n_runs + before->n_rows + (size_t)c->n_ops > max_ops) c->n_ops = 0;
+  count = c->rows ? &before->n_rows : &before->n_runs;
+  *count += (size_t)c->n_ops;
 }
 
 static int by_run(const void *a, const void *b)
@@ -129,7 +129,7 @@ static void add(xfi_cuda_runs *runs, const candidate *from)
   } while (xfi_copy_next(c, from->rows ? last : c->n_dims, index, &src, &dst));
 }
 
-/* Those that were chosen, whose copies have no bytes from here on. */
+/* List the chosen operations, and empty their copies. */
 static xfer_status list_runs(xfi_cuda_runs *runs, const candidate *candidates, size_t n, chosen all)
 {
   runs->dst = xfi_calloc(all.n_runs, sizeof *runs->dst);
@@ -150,8 +150,8 @@ xfer_status xfi_cuda_engine_take(xfi_cuda_runs *runs, const xfi_cuda_device *dev
                                  const xfi_batch_spec *spec, size_t *n_rest)
 {
   xfi_copy *rest = spec->copies;
-  const int64_t open_most = has_batches(device) ? OPEN_OPS_MAX : ALONE_OPS_MAX;
-  const int64_t most = spec->open || open_most < OPS_MAX ? open_most : OPS_MAX;
+  const int64_t open_max = has_batches(device) ? OPEN_OPS_MAX : ALONE_OPS_MAX;
+  const int64_t max_ops = spec->open || open_max < OPS_MAX ? open_max : OPS_MAX;
   xfer_status st = XFER_OK;
   size_t n_candidates = 0;
   size_t n_left = 0;
@@ -164,10 +164,10 @@ xfer_status xfi_cuda_engine_take(xfi_cuda_runs *runs, const xfi_cuda_device *dev
 
   XFI_CHECK_DONE(candidates != NULL, XFER_ERR_NOMEM, "a batch of %zu copies", *n_rest);
   for (size_t i = 0; i < *n_rest; i++) {
-    const candidate c = look_at(device, &rest[i], spec->beside, &last);
-    const bool fits = c.n_ops <= most;
+    const candidate c = classify(device, &rest[i], spec->beside, &last);
+    const bool fits = c.n_ops <= max_ops;
 
-    runs->is_full = runs->is_full || (!fits && most < open_most);
+    runs->is_full = runs->is_full || (!fits && max_ops < open_max);
     if (c.n_ops == 0 || !fits) continue;
     candidates[n_candidates++] = c;
     n_ops += c.n_ops;
@@ -175,11 +175,11 @@ xfer_status xfi_cuda_engine_take(xfi_cuda_runs *runs, const xfi_cuda_device *dev
     n_bytes += xfi_copy_bytes(&rest[i]);
   }
   if (n_candidates == 0 || n_bytes < device->engine_all_bytes) goto done;
-  if (n_ops > most || n_rows > ALONE_OPS_MAX) /* not all find room */
+  if (n_ops > max_ops || n_rows > ALONE_OPS_MAX) /* there is not room for all: the largest first */
     qsort(candidates, n_candidates, sizeof *candidates, by_run);
   for (size_t i = 0; i < n_candidates; i++) {
-    choose(&candidates[i], device, &all, (size_t)most);
-    runs->is_full = runs->is_full || (candidates[i].n_ops == 0 && most < open_most);
+    choose(&candidates[i], device, &all, (size_t)max_ops);
+    runs->is_full = runs->is_full || (candidates[i].n_ops == 0 && max_ops < open_max);
   }
   XFI_TRY_DONE(list_runs(runs, candidates, n_candidates, all));
   for (size_t i = 0; i < *n_rest; i++)
@@ -198,12 +198,12 @@ void xfi_cuda_engine_free(xfi_cuda_runs *runs)
   xfi_free(runs->rows);
 }
 
-/* Of a call after `done` runs, twice as many as before it at most. */
+/* How many runs the next call takes after `done`: each call at most doubles them. */
 static size_t runs_of_call(size_t done, size_t n)
 {
-  const size_t most = done < FIRST_RUNS ? FIRST_RUNS : done < CALL_RUNS ? done : CALL_RUNS;
+  const size_t max_ops = done < FIRST_RUNS ? FIRST_RUNS : done < CALL_RUNS ? done : CALL_RUNS;
 
-  return n - done < most ? n - done : most;
+  return n - done < max_ops ? n - done : max_ops;
 }
 
 /* Runs `first` to first + n - 1, in one call. */
@@ -212,7 +212,7 @@ static xfer_status launch_batch(const xfi_cuda_device *device, const xfi_cuda_ru
 {
 #if CUDA_VERSION >= 12080
   CUmemcpyAttributes in_order = {.srcAccessOrder = CU_MEMCPY_SRC_ACCESS_ORDER_STREAM};
-  size_t from = 0; /* the first run that it is said of */
+  size_t from = 0; /* the first run that the attributes apply to */
   size_t failed = 0;
   const CUresult error =
       device->driver.memcpy_batch(runs->dst + first, runs->src + first, runs->n_bytes + first, n,
@@ -228,7 +228,7 @@ static xfer_status launch_batch(const xfi_cuda_device *device, const xfi_cuda_ru
 xfer_status xfi_cuda_engine_launch(const xfi_cuda_device *device, const xfi_cuda_runs *runs,
                                    xfer_stream stream)
 {
-  /* The legacy stream takes none. */
+  /* The legacy stream does not support batches. */
   const bool batches = has_batches(device) && stream != NULL && stream != cudaStreamLegacy;
 
   for (size_t i = 0; i < runs->n_rows; i++) {

@@ -1,8 +1,8 @@
 /*
  * Signals between devices. A stream waits on a word of its own page (cuda_page.c), and a peer sets
- * it from one of its streams: both by stream memory operations, several in one call. What copies
- * into a peer's memory wait for is looked at once more by a guard, since a wait also ends where
- * nothing came.
+ * it from one of its streams: both by stream memory operations, several in one call. Copies into a
+ * peer's memory are also guarded, which checks the words again, since a wait also ends when a peer
+ * fails.
  */
 #include "cuda_device.h"
 
@@ -20,7 +20,7 @@ static CUstreamBatchMemOpParams op_of(const xfi_flags *set, const xfi_flags *wai
 {
   CUstreamBatchMemOpParams op = {0};
 
-  if (i < set->n) { /* without flags: after what came before it on the stream is visible */
+  if (i < set->n) { /* the default flags order it after all earlier work of the stream */
     op.writeValue.operation = CU_STREAM_MEM_OP_WRITE_VALUE_64;
     op.writeValue.address = (CUdeviceptr)(uintptr_t)set->at[i];
     op.writeValue.value64 = value;

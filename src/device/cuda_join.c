@@ -1,7 +1,7 @@
 /*
- * Joins copies that continue each other on both sides, as of experts that lie in one tensor, or of
- * tensors that a caching allocator put one behind the other: so they are fewer and larger, for the
- * copy engine. Only within one allocation on each side, since the engine checks the whole span.
+ * Joins copies that are adjacent on both sides, such as experts that lie in one tensor, or tensors
+ * that a caching allocator placed one behind the other, into fewer and larger ones for the copy
+ * engine. Only within one allocation on each side, since the engine checks the whole span.
  */
 #include "cuda_device.h"
 
@@ -21,7 +21,7 @@ static bool is_run(const xfi_copy *c)
   return c->src != NULL && c->convert == NULL && c->n_dims == 0;
 }
 
-static bool goes_on(const xfi_copy *c, const xfi_copy *next)
+static bool continues(const xfi_copy *c, const xfi_copy *next)
 {
   return is_run(next) && next->src == c->src + c->run_bytes && next->dst == c->dst + c->run_bytes;
 }
@@ -35,9 +35,9 @@ static xfi_cuda_span span_of(const xfi_cuda_device *device, const xfi_batch_spec
   xfi_cuda_pointer found;
 
   if (mapped.n_bytes > 0) return mapped;
-  if (known != NULL && !xfi_cuda_is_of_several(known))
+  if (known != NULL && !xfi_cuda_has_several_chunks(known))
     return (xfi_cuda_span){known->base, known->n_bytes};
-  if (xfi_cuda_look(device, pointer, &found) != XFER_OK) return mapped;
+  if (xfi_cuda_inspect(device, pointer, &found) != XFER_OK) return mapped;
   return (xfi_cuda_span){found.base, found.n_bytes};
 }
 
@@ -50,10 +50,10 @@ static size_t join_run(const xfi_cuda_device *device, const xfi_batch_spec *spec
   xfi_cuda_span src;
   xfi_cuda_span dst;
 
-  if (n < 2 || !is_run(&c) || !goes_on(&c, &at[1])) return 1;
+  if (n < 2 || !is_run(&c) || !continues(&c, &at[1])) return 1;
   src = span_of(device, spec, c.src);
   dst = span_of(device, spec, c.dst);
-  while (n_joined < n && goes_on(&c, &at[n_joined]) &&
+  while (n_joined < n && continues(&c, &at[n_joined]) &&
          xfi_cuda_is_in(&src, at[n_joined].src + at[n_joined].run_bytes - 1) &&
          xfi_cuda_is_in(&dst, at[n_joined].dst + at[n_joined].run_bytes - 1))
     c.run_bytes += at[n_joined++].run_bytes;

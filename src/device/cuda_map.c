@@ -1,11 +1,11 @@
 /*
  * Peers' memory. A handle names a whole allocation: to the same process by its address, to another
  * process of this host by CUDA IPC, by the files of its chunks (cuda_chunk.c), or by its own file
- * if it is a page of flags. Mappings are counted, and kept in two trees: by address, so that copies
- * find theirs, and by what they are mappings of.
+ * if it is a page of flags. Mappings are reference-counted, and kept in two trees: by address,
+ * where copies find theirs, and by the allocation that is mapped.
  *
- * Other memory (cudaMallocAsync, pinned host memory, chunks that were not made for it) is reached
- * within the process only; such pairs take the packed lane.
+ * Other memory (cudaMallocAsync, pinned host memory, chunks that were not made for export) is
+ * reached within the process only; other pairs use the packed lane for it.
  */
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE /* of socket.h */
@@ -42,7 +42,7 @@ typedef struct handle {
 _Static_assert(sizeof(handle) <= sizeof(xfi_mem_handle), "a handle fits");
 
 typedef struct mapping {
-  xfi_mapping seen; /* by callers */
+  xfi_mapping seen; /* what callers see */
   size_t n_bytes;
   uint64_t process; /* with id and origin: which allocation */
   uint64_t id;
@@ -76,7 +76,7 @@ xfer_status xfi_cuda_gpu(uint64_t *gpu, int ordinal)
   return XFER_OK;
 }
 
-/* One boot of one kernel, one user, and the same namespaces: a container is a host of its own. */
+/* The same boot, user and namespaces, so a container counts as a host of its own. */
 void xfi_cuda_domain(xfi_device *base, unsigned char domain[64])
 {
   static const char *const namespaces[] = {"/proc/self/ns/pid", "/proc/self/ns/ipc",
@@ -120,16 +120,16 @@ xfer_status xfi_cuda_export(xfi_device *base, xfi_allocation allocation, xfi_mem
   if (xfi_cuda_page_find(device, allocation.base, &page, &made.file)) {
     made.kind = HANDLE_PAGE;
   } else {
-    XFI_TRY(xfi_cuda_look(device, allocation.base, &seen));
+    XFI_TRY(xfi_cuda_inspect(device, allocation.base, &seen));
   }
   if (seen.ipc && seen.type == CU_MEMORYTYPE_DEVICE && !seen.managed) {
     if (cudaIpcGetMemHandle(&made.ipc, allocation.base) == cudaSuccess) {
       made.kind = HANDLE_IPC;
     } else {
-      (void)cudaGetLastError(); /* other processes then say that they cannot reach it */
+      (void)cudaGetLastError(); /* other processes then report that they cannot map it */
     }
   } else if (seen.file) {
-    st = xfi_cuda_chunks_offer(device, &allocation, made.socket);
+    st = xfi_cuda_chunks_export(device, &allocation, made.socket);
     if (st == XFER_OK) made.kind = HANDLE_CHUNKS;
     if (st == XFER_ERR_UNSUPPORTED) st = XFER_OK; /* likewise */
     XFI_TRY(st);
@@ -141,7 +141,7 @@ xfer_status xfi_cuda_export(xfi_device *base, xfi_allocation allocation, xfi_mem
 
 /* ---- import ------------------------------------------------------------------------------- */
 
-/* Equal where intervals meet: those of mappings do not. */
+/* Equal if intervals overlap, which those of mappings do not. */
 static int by_address(const void *a, const void *b)
 {
   const mapping *x = a;
@@ -165,8 +165,8 @@ static int by_allocation(const void *a, const void *b)
   return x->id != y->id ? compare(x->id, y->id) : compare(x->origin, y->origin);
 }
 
-/* What a node of a tree holds; NULL of NULL. */
-static mapping *held_by(void *node)
+/* The mapping in a node of a tree; NULL if that is NULL. */
+static mapping *mapping_in(void *node)
 {
   return node == NULL ? NULL : *(mapping **)node;
 }
@@ -175,7 +175,7 @@ static mapping *mapping_at(const xfi_cuda_device *device, const void *pointer)
 {
   const mapping one_byte = {.seen = {(char *)pointer}, .n_bytes = 1}; /* only compared */
 
-  return held_by(tfind(&one_byte, &device->mappings, by_address));
+  return mapping_in(tfind(&one_byte, &device->mappings, by_address));
 }
 
 xfi_cuda_span xfi_cuda_mapped(const xfi_cuda_device *device, const void *pointer)
@@ -200,8 +200,8 @@ bool xfi_cuda_suits_engine(const xfi_cuda_device *device, const xfi_copy *copy, 
   return true;
 }
 
-/* Same process: every address is valid here; only the way between the devices may have to be
- * opened. */
+/* In the same process every address is valid; only peer access between the devices may be missing.
+ */
 static xfer_status reach_within_process(xfi_cuda_device *device, const handle *from)
 {
   xfer_status st = XFER_OK;
@@ -219,7 +219,7 @@ static xfer_status reach_within_process(xfi_cuda_device *device, const handle *f
     (void)cudaGetLastError();
     error = cudaSuccess;
   }
-  if (error != cudaSuccess) { /* too many peers, say: the pair takes another lane */
+  if (error != cudaSuccess) { /* for example too many peers: the pair takes another lane */
     (void)xfi_cuda_failed(error, "cudaDeviceEnablePeerAccess");
     st = XFER_ERR_UNSUPPORTED;
   }
@@ -242,7 +242,7 @@ static xfer_status map_by_ipc(const handle *from, char **mapped)
   return XFER_OK;
 }
 
-/* Maps what a handle names. */
+/* Maps the allocation of a handle. */
 static xfer_status open_mapping(mapping *m, xfi_cuda_device *device, const handle *from,
                                 xfi_deadline deadline)
 {
@@ -252,12 +252,13 @@ static xfer_status open_mapping(mapping *m, xfi_cuda_device *device, const handl
   if (from->kind == HANDLE_CHUNKS && (!same_process || from->ordinal != device->ordinal)) {
     XFI_TRY(xfi_cuda_chunks_map(device, from->socket, from->base, from->n_bytes, &m->seen.base,
                                 deadline));
-  } else if (from->kind == HANDLE_PAGE) { /* within the process too: it lives until all are done */
+  } else if (from->kind ==
+             HANDLE_PAGE) { /* within the process too, since it lives until all are done with it */
     m->by_streams = from->file.by_streams != 0;
     XFI_TRY(xfi_cuda_page_open(&from->file, from->n_bytes, &m->seen.base));
   } else if (same_process) {
     XFI_TRY(reach_within_process(device, from));
-    m->seen.base = (char *)(uintptr_t)from->base; /* NOLINT: it came as a number */
+    m->seen.base = (char *)(uintptr_t)from->base; /* NOLINT: sent as a number */
     m->kind = HANDLE_LOCAL;
   } else {
     XFI_TRY(map_by_ipc(from, &m->seen.base));
@@ -272,24 +273,24 @@ static void close_mapping(const xfi_cuda_device *device, const mapping *m)
   if (m->kind == HANDLE_CHUNKS) xfi_cuda_chunks_unmap(device, m->seen.base, m->n_bytes);
 }
 
-/* Out of both trees; it need not be in them. */
+/* Remove a mapping from both trees, if it is in them. */
 static void forget(xfi_cuda_device *device, mapping *m)
 {
-  if (held_by(tfind(m, &device->mappings, by_address)) == m)
+  if (mapping_in(tfind(m, &device->mappings, by_address)) == m)
     (void)tdelete(m, &device->mappings, by_address);
-  if (held_by(tfind(m, &device->known, by_allocation)) == m)
+  if (mapping_in(tfind(m, &device->known, by_allocation)) == m)
     (void)tdelete(m, &device->known, by_allocation);
 }
 
-/* Where a mapping comes to lie there may be one of memory of this process that was freed, for a
- * plan that has not heard of it and gives it back later; nothing is mapped there, and copies are
- * not to find it. (Or of other chunks, some of which are the new one's too, on one device: what
- * copies would find is known to the driver.) */
+/* At the addresses of a new mapping there may be an old one of this process's own memory, which has
+ * been freed since, and which a plan that does not know this releases later. Nothing is mapped for
+ * it, and copies must not find it. (Or one of other chunks of this device, some of which are the
+ * new one's too: the driver knows what copies would find.) */
 static void displace(xfi_cuda_device *device, const mapping *made)
 {
   mapping *m;
 
-  while ((m = held_by(tfind(made, &device->mappings, by_address))) != NULL &&
+  while ((m = mapping_in(tfind(made, &device->mappings, by_address))) != NULL &&
          m->kind == HANDLE_LOCAL)
     forget(device, m);
 }
@@ -304,8 +305,8 @@ xfer_status xfi_cuda_import(xfi_device *base, const xfi_mem_handle *in, xfi_mapp
   mapping *known;
 
   memcpy(&from, in, sizeof from);
-  known = held_by(tfind(&(mapping){.process = from.process, .id = from.id, .origin = from.base},
-                        &device->known, by_allocation));
+  known = mapping_in(tfind(&(mapping){.process = from.process, .id = from.id, .origin = from.base},
+                           &device->known, by_allocation));
   if (known != NULL) {
     known->n_refs++;
     *out = &known->seen;
@@ -322,8 +323,8 @@ xfer_status xfi_cuda_import(xfi_device *base, const xfi_mem_handle *in, xfi_mapp
   XFI_TRY_DONE(open_mapping(made, device, &from, deadline));
   device->maps_across = device->maps_across || made->is_across;
   displace(device, made);
-  if (held_by(tsearch(made, &device->mappings, by_address)) != made ||
-      held_by(tsearch(made, &device->known, by_allocation)) != made) {
+  if (mapping_in(tsearch(made, &device->mappings, by_address)) != made ||
+      mapping_in(tsearch(made, &device->known, by_allocation)) != made) {
     forget(device, made);
     close_mapping(device, made);
     XFI_CHECK_DONE(false, XFER_ERR_NOMEM, "a mapping of %zu bytes", made->n_bytes);

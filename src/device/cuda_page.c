@@ -1,10 +1,10 @@
 /*
- * Pages of flags: memory of the host that the device and the devices of other processes reach. The
- * host must be able to let go a stream that waits, and a copy to device memory cannot do it:
- * streams share a few queues (8, or CUDA_DEVICE_MAX_CONNECTIONS), and one that waits holds up its
- * neighbours.
+ * Pages of flags: host memory that the device and the devices of other processes can access. The
+ * host must be able to release a stream that waits, and a copy to device memory cannot do it:
+ * streams share a few queues (8, or CUDA_DEVICE_MAX_CONNECTIONS), and one that waits blocks the
+ * others of its queue.
  *
- * Another process of the same user opens a page by the number of its file here.
+ * Another process of the same user opens a page by the number of its file in this process.
  */
 #include "cuda_device.h"
 
@@ -35,7 +35,7 @@ void xfi_cuda_page_unmap(char *mapped, size_t n_bytes, bool by_streams)
   (void)munmap(mapped, n_bytes);
 }
 
-/* Maps a page's file, and if asked makes it known to the device, at one address for both. */
+/* Maps a page's file and, `by_streams`, registers it with the device, at one address for both. */
 static xfer_status page_map(int file, size_t n_bytes, bool by_streams, char **mapped)
 {
   xfer_status st = XFER_OK;
@@ -130,7 +130,8 @@ xfer_status xfi_cuda_page_open(const xfi_cuda_file *file, size_t n_bytes, char *
                      about.st_ino == file->inode,
                  XFER_ERR_UNSUPPORTED, "%s is not a peer's flags any more: %s", path,
                  here < 0 ? strerror(errno) : "another file");
-  XFI_CHECK_DONE(about.st_size == (off_t)n_bytes, XFER_ERR_UNSUPPORTED, /* past its end is SIGBUS */
+  XFI_CHECK_DONE(about.st_size == (off_t)n_bytes,
+                 XFER_ERR_UNSUPPORTED, /* an access past its end raises SIGBUS */
                  "%s has %lld bytes; a peer says that its flags have %zu", path,
                  (long long)about.st_size, n_bytes);
   XFI_TRY_DONE(page_map(here, n_bytes, file->by_streams != 0, mapped));

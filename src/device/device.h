@@ -81,25 +81,25 @@ typedef struct xfi_flags {
   int n;
 } xfi_flags;
 
-/* Decides on the device, once for each launch, whether its copies may be made: a wait for a flag
- * also ends where the peer has given up. */
+/* Decides on the device, once for each launch, whether its copies may be made, since a wait for a
+ * flag also ends if the peer gives up. */
 typedef struct xfi_guard xfi_guard;
 enum { XFI_GUARD_FLAGS = 64 }; /* most flags of a guard */
 
-/* The copies of a batch, and what the device is told of its launches. */
+/* The copies of a batch, and hints about its launches. */
 typedef struct xfi_batch_spec {
   xfi_copy *copies; /* [n_copies] between memory of this device and imported memory. The device may
                        overwrite the array, unless the guard is strict */
   size_t n_copies;
   int percent;            /* most of the device's multiprocessors that copy, in per cent */
-  const xfi_guard *guard; /* asked at each launch, but see guard_create(); NULL: always copy */
+  const xfi_guard *guard; /* checked at each launch, but see guard_create(); NULL: always copy */
   bool open;      /* nothing will delay the launches, so they need no guard. *batch becomes NULL
                      unless such a batch is faster */
   bool beside;    /* other copies run at the same time */
   bool no_engine; /* leave the copy engine out: other ranks' engines copy to or from the same peers
                      at the same time, which makes all of them slow */
   const xfi_allocation *known; /* [n_known] allocations that the copies' memory lies in, sorted by
-                                  address, so that the driver need not be asked */
+                                  address, so that the driver need not be queried */
   size_t n_known;
 } xfi_batch_spec;
 
@@ -143,7 +143,7 @@ typedef struct xfi_device_ops {
 
   /* Prepare the copies of `spec`. *batch is NULL, or an old batch, which the new one replaces and
    * whose memory it reuses; after a failure *batch is NULL. Launches of the old batch that are
-   * under way go on, unless they read it: ask batch_is_read() before. */
+   * under way go on, unless they read it: check batch_is_read() before. */
   xfer_status (*batch_create)(xfi_device *device, xfi_batch **batch, const xfi_batch_spec *spec);
   /* Might an open batch of the same copies be faster than this one? NULL: never. */
   bool (*batch_wants_open)(const xfi_batch *batch);
@@ -188,7 +188,7 @@ typedef struct xfi_device_ops {
    * made too, and mem_import() of it fails in other processes. */
   xfer_status (*mem_export)(xfi_device *device, xfi_allocation allocation, xfi_mem_handle *handle);
   /* Map a peer's allocation. Mappings are counted: mapping an allocation twice gives the same one.
-   * XFER_ERR_UNSUPPORTED: it cannot be mapped here. XFER_ERR_TIMEOUT: its owner does not answer;
+   * XFER_ERR_UNSUPPORTED: it cannot be mapped here. XFER_ERR_TIMEOUT: its owner does not reply;
    * the text does not name the rank, which the device does not know. */
   xfer_status (*mem_import)(xfi_device *device, const xfi_mem_handle *handle, xfi_mapping **mapping,
                             xfi_deadline deadline);

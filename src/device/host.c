@@ -1,9 +1,8 @@
 /* Host memory behind the table of device.h: the calling thread is the stream.
  *
  * There are no streams and events, since all work is done when a call returns. Threads of one
- * process share their memory, so to map a peer's is to know its address: the whole address space
- * counts as one allocation, and its handle is the domain, by which another process is told from
- * this one.
+ * process share their memory, so mapping a peer's takes nothing: the whole address space counts as
+ * one allocation, whose handle is the domain, which differs in another process.
  *
  * Flags: a waiter yields a few times, then sleeps on the low half of the word, which changes
  * whenever the flag does (it grows by far less than 2^32 at a time). Setters make the system call
@@ -92,7 +91,7 @@ static void host_batch_destroy(xfi_device *device, xfi_batch *batch)
   xfi_free(batch);
 }
 
-/* Without a guard: a wait that fails says so, and nothing is launched behind it. */
+/* Needs no guard: a wait that fails returns an error, and nothing is launched behind it. */
 static xfer_status host_batch_create(xfi_device *device, xfi_batch **out,
                                      const xfi_batch_spec *spec)
 {
@@ -181,8 +180,8 @@ static const xfi_sum *host_digest_sums(const xfi_digest *digest)
 
 /* ---- peers' memory ------------------------------------------------------------------------ */
 
-/* Equal in the threads of one process, and nowhere else: children may have one pid, each in a
- * namespace of its own, but have numbers of their own; where fork() did not make them, pids. */
+/* Equal in the threads of one process only: processes of different namespaces may have the same
+ * pid, and children that fork() did not make the same process number, but not both. */
 static void host_domain(xfi_device *device, unsigned char domain[64])
 {
   const uint64_t own[] = {(uint64_t)getpid(), xfi_process_number()};
@@ -222,9 +221,9 @@ static void host_mem_unimport(xfi_device *device, xfi_mapping *mapping)
 
 /* ---- flags -------------------------------------------------------------------------------- */
 
-/* Peers are threads that write here whether or not the owner is still there, so the last one out
- * frees. A peer may come to share a page whose owner has just failed and freed it: it looks for
- * the page among the live ones before it touches it. */
+/* Peers are threads that write to a page even after its owner is gone, so the last user frees it. A
+ * peer may want to share a page whose owner has just failed and freed it, so it searches the live
+ * pages first. */
 typedef struct page {
   struct page *next;
   int n_owners;
@@ -246,13 +245,13 @@ static void unlock_pages(void)
   (void)pthread_mutex_unlock(&pages_lock);
 }
 
-/* A child gives back the pages of its parent, whatever other threads did when it was forked. */
+/* A forked child can free its parent's pages, whatever other threads did at the fork. */
 static void begin_pages(void)
 {
   (void)pthread_atfork(lock_pages, unlock_pages, unlock_pages);
 }
 
-/* Where the page of these flags hangs; at a NULL if it is gone. */
+/* The link to the page of these flags in the list; to NULL if it is gone. */
 static page **find_page(const uint64_t *flags)
 {
   page **at = &pages;

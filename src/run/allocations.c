@@ -1,5 +1,5 @@
 /*
- * Which allocations bound memory lies in, as a commit finds them, and whether it still does.
+ * The allocations that bound memory lies in, as a commit finds them, and whether they still exist.
  */
 #include "alloc.h"
 #include "bound_plan.h"
@@ -11,7 +11,8 @@ static xfer_status add_allocation(xfer_plan *plan, size_t *capacity, const void 
 {
   xfi_allocation found;
 
-  if (plan->n_allocations > 0) { /* as views of one buffer tend to be: nothing to ask */
+  if (plan->n_allocations >
+      0) { /* views of one buffer tend to follow each other: no query is needed */
     const xfi_allocation *last = &plan->allocations[plan->n_allocations - 1];
     const char *at = pointer;
 
@@ -19,7 +20,7 @@ static xfer_status add_allocation(xfer_plan *plan, size_t *capacity, const void 
       return XFER_OK;
   }
   XFI_TRY(plan->device->ops->find_allocation(plan->device, pointer, n_bytes, &found));
-  if (found.id == 0) return XFER_OK; /* this device cannot tell one allocation from the next */
+  if (found.id == 0) return XFER_OK; /* the device cannot tell allocations apart */
   return XFI_PUSH(plan->allocations, plan->n_allocations, *capacity, found);
 }
 
@@ -33,7 +34,7 @@ static int by_base(const void *a, const void *b)
   return (x->id > y->id) - (x->id < y->id);
 }
 
-/* Those of one view of tensor t. */
+/* Add the allocations of one view of tensor t. */
 static xfer_status add_view(xfer_plan *plan, size_t *capacity, size_t t, const xfi_bound *b)
 {
   const bool source = b == &plan->bindings[t]->src;
@@ -52,7 +53,7 @@ static xfer_status add_view(xfer_plan *plan, size_t *capacity, size_t t, const x
 xfer_status xfi_run_list_allocations(xfer_plan *plan)
 {
   size_t capacity = 0;
-  size_t n = 0; /* the last one kept */
+  size_t n = 0; /* index of the last one kept */
 
   xfi_free(plan->allocations);
   plan->allocations = NULL;
@@ -77,7 +78,7 @@ const xfi_allocation *xfi_run_find_changed(const xfer_plan *plan)
   const xfi_device_ops *dev = plan->device->ops;
   size_t i = plan->n_allocations;
 
-  if (plan->main != NULL) return NULL; /* it is looked at there */
+  if (plan->main != NULL) return NULL; /* the main plan checks them */
   if (dev->find_changed != NULL)
     i = dev->find_changed(plan->device, plan->allocations, plan->n_allocations);
   return i < plan->n_allocations ? &plan->allocations[i] : NULL;
@@ -90,11 +91,11 @@ const xfi_allocation *xfi_run_allocation(const xfer_plan *plan, const void *poin
       xfi_allocation_at(owner->allocations, owner->n_allocations, pointer);
 
   if (found == NULL || (const char *)pointer + n_bytes > (const char *)found->base + found->n_bytes)
-    return NULL; /* of chunks beside each other several count as one, so it may be another */
+    return NULL; /* adjacent chunks count as one allocation, so it may be another */
   return found;
 }
 
-/* Marks what a bound view lies in; false: no noted allocation has all of it. */
+/* Marks the allocations that a view lies in; false: some piece lies in none. */
 static bool mark_view(bool *used, const xfer_plan *plan, const xfi_bound *b, int elem_bytes)
 {
   for (int64_t p = 0; b->is_set && p < b->n_pieces; p++) {

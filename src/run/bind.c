@@ -1,6 +1,6 @@
 /*
- * Bindings: where each part lies on this rank, one tensor at a time; and at commit, all of them
- * together.
+ * Bindings: the memory of each part on this rank, one tensor at a time; and the checks of all of
+ * them at commit.
  */
 #include <stdio.h>
 #include <string.h>
@@ -40,7 +40,7 @@ static bool part_shape(int64_t *shape, const side *s)
   return filled;
 }
 
-/* A view of boxes. Where they stack they are one array, like any other part. */
+/* Bind the boxes of a rank. If they stack they are one array, like any other part. */
 static xfer_status bind_boxes(xfi_bound *bound, const xfer_view *view, const side *s,
                               const char *what)
 {
@@ -81,7 +81,7 @@ static xfer_status bind_side(xfi_bound *bound, const xfer_view *view, const xfi_
 
   if (!part_shape(shape, &s) || view == NULL) return XFER_OK;
   if (bind_part(bound, view, &s, shape, "") == XFER_OK) return XFER_OK;
-  /* Once more, for the text, which takes longer to make than all the rest. */
+  /* Again, for the text of the error, which takes longer to make than all the rest. */
   snprintf(what, sizeof what, "tensor \"%.100s\", %s view", name,
            source ? "source" : "destination");
   return bind_part(bound, view, &s, shape, what);
@@ -132,7 +132,7 @@ static bool is_same_binding(const xfi_binding *a, const xfi_binding *b)
   return a != NULL && xfi_bound_equal(&a->src, &b->src) && xfi_bound_equal(&a->dst, &b->dst);
 }
 
-/* Is one side bound by a view that differs in its address alone, or by none? What has no pieces
+/* Is one side bound by a view that differs only in its address, or by none? A part without pieces
  * after a commit is empty. */
 static bool is_elsewhere(const xfi_bound *bound, const xfer_view *view, int elem_bytes)
 {
@@ -150,8 +150,8 @@ static bool rebind_bound(xfi_bound *bound, const xfer_view *view)
   return true;
 }
 
-/* What most binds after a commit are: other addresses of views that were checked before, or none
- * for now. False: this is another. */
+/* The usual bind after a commit: a view that was checked before at another address, or none for
+ * now. False: it is not that. */
 static bool bind_elsewhere(xfer_plan *plan, size_t tensor, const xfer_view *src_view,
                            const xfer_view *dst_view)
 {
@@ -171,8 +171,8 @@ static bool bind_elsewhere(xfer_plan *plan, size_t tensor, const xfer_view *src_
   return true;
 }
 
-/* After an error: nothing may run with what was bound before, which may be freed. A commit says
- * why, if there is memory to keep that. */
+/* After an error: no run may use what was bound before, which may be freed. The next commit reports
+ * the error, if there is memory to keep it. */
 static void unbind(xfer_plan *plan, size_t tensor, xfer_status st)
 {
   xfi_misbound *bad = xfi_calloc(1, sizeof *bad);
@@ -213,7 +213,7 @@ static xfer_status bind_views(xfer_plan *plan, size_t tensor, const xfer_view *s
   XFI_CHECK_DONE(bound != NULL, XFER_ERR_NOMEM, "tensor \"%.100s\"", name);
   plan->keeps_lanes = plan->keeps_lanes && xfi_bound_is_alike(&bound->src, &fresh.src) &&
                       xfi_bound_is_alike(&bound->dst, &fresh.dst);
-  fresh.snapshot = bound->snapshot; /* of any source */
+  fresh.snapshot = bound->snapshot; /* which does not depend on the view */
   memset(&bound->snapshot, 0, sizeof bound->snapshot);
   clear(bound);
   *bound = fresh;
@@ -256,7 +256,7 @@ xfer_status xfi_run_bind_exchange(xfer_plan *plan, const xfer_view *sends, const
   return XFER_OK;
 }
 
-/* Does an address have as many bytes after it? That of a mapping that failed has not. */
+/* Does the view end within the address space? One at the address of a failed mapping does not. */
 static xfer_status check_reach(const xfer_plan *plan, size_t t, bool source)
 {
   const xfi_class *cls = xfi_plan_class(plan->moves, t);
@@ -275,7 +275,7 @@ static xfer_status check_reach(const xfer_plan *plan, size_t t, bool source)
   return XFER_OK;
 }
 
-/* The part of tensor t on one side, if there is one. */
+/* Is the part of tensor t on one side bound, if there is one? */
 static xfer_status check_bound(const xfer_plan *plan, size_t t, bool source)
 {
   const side s = side_of(xfi_plan_class(plan->moves, t), plan->moves->rank, source);
@@ -302,8 +302,8 @@ xfer_status xfi_bindings_check(const xfer_plan *plan)
   return XFER_OK;
 }
 
-/* Does what comes from elements that this rank holds lie there already? NULL; else what does not.
- * *n_elems: how many do. */
+/* NULL if all elements that this rank receives lie at their places already; else why not. *n_elems:
+ * how many do. */
 static const char *what_moves(int64_t *n_elems, const xfi_class *cls, int rank)
 {
   const xfi_flows *recvs = &cls->recvs;
@@ -327,8 +327,8 @@ static const char *what_moves(int64_t *n_elems, const xfi_class *cls, int rank)
   return NULL;
 }
 
-/* ZERO elements are written: are these the source's ZERO elements too, which nobody reads? So they
- * are where all that it has stays. */
+/* Are some ZERO elements of the destination, which are written, elements of the source? Not if all
+ * elements that the source holds stay where they are. */
 static xfer_status zeroes_a_source(bool *does, const xfi_class *cls, int rank, int64_t n_staying)
 {
   const int n_dims = cls->src->n_dims;
@@ -346,8 +346,8 @@ done:
   return st;
 }
 
-/* A destination that is its source's view, where each element stays as it is; NULL; else why it
- * must be another view. */
+/* *moves becomes NULL for a destination that is its source's view and whose elements stay
+ * unchanged, "" for one that is another view; else why it must be another view. */
 static xfer_status find_moving(const char **moves, const xfi_class *cls, const xfi_binding *b,
                                int rank)
 {
@@ -373,7 +373,7 @@ xfer_status xfi_bindings_check_disjoint(const xfer_plan *plan)
   xfi_use *uses = few;
   size_t n = 0;
 
-  if (plan->moves->in_bytes == 0) return XFER_OK; /* this rank only reads */
+  if (plan->moves->in_bytes == 0) return XFER_OK; /* this rank receives nothing */
   if (n_tensors > 1) uses = xfi_calloc(n_tensors, 2 * sizeof *uses);
   XFI_CHECK_DONE(uses != NULL, XFER_ERR_NOMEM, "%zu tensors", n_tensors);
   for (size_t t = 0; t < n_tensors; t++) {

@@ -1,5 +1,5 @@
 /*
- * What is bound, looked at by a commit: is it all, and what of the lanes may stay?
+ * What a commit checks of the bindings: is everything bound, and can the lanes stay?
  */
 #ifndef XFI_BIND_H
 #define XFI_BIND_H
@@ -19,11 +19,11 @@ xfer_status xfi_bindings_check_disjoint(const xfer_plan *plan);
 
 /* May peers have mapped what is bound, or will they? */
 bool xfi_rebind_is_mapped(const xfer_plan *plan);
-/* Do the lanes need nothing but other addresses, as keeps_lanes has it? Where peers have mapped
- * what is bound, all views lie in allocations that the commit knew. Those that none lies in any
- * more, which may be freed, it then forgets. */
+/* Do the lanes need only other addresses, if keeps_lanes is set? If peers have mapped bound memory,
+ * all views must lie in allocations of the commit; those in which none lies any more, which may be
+ * freed, are then removed. */
 bool xfi_rebind_keeps(xfer_plan *plan);
-/* Give the lanes the new addresses, as far as this rank alone is concerned. */
+/* Give the lanes the new addresses, as far as that involves this rank only. */
 xfer_status xfi_rebind_local(xfer_plan *plan);
 /* Likewise the direct lane, whose peers need them too. Collective. *rebound is false, on all ranks,
  * where some rank has to map memory first. */

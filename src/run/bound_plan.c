@@ -37,7 +37,8 @@ xfer_status xfi_run_gather_results(bool *failed, const xfer_plan *plan,
   st = comm->ops->all_gather(comm, plan->results, result, sizeof *result, deadline);
   if (st != XFER_OK) return mine == XFER_OK ? st : xfi_comm_unreported(mine, why, st);
   if (mine != XFER_OK) xfi_set_error("%s", why);
-  for (int r = 0; r < comm->size; r++) { /* before what failed, which may be for that alone */
+  for (int r = 0; r < comm->size;
+       r++) { /* before the statuses, since a failure may result from this mismatch */
     *failed = *failed || plan->results[r].status != XFER_OK;
     XFI_CHECK(plan->results[r].plan == plan->results[0].plan, XFER_ERR_MISMATCH,
               "rank %d %s plan %llu of the comm, rank 0 %s plan %llu: all ranks use its plans in "
@@ -53,7 +54,8 @@ uint64_t xfi_run_flow_bytes(const xfer_plan *plan, bool send, const xfi_peer *pe
   const xfi_move_list *list = send ? &plan->moves->sends : &plan->moves->recvs;
   uint64_t n_bytes = 0;
 
-  /* A relay's peers count what crossed, and those of a plan what is cheaper to broadcast apart. */
+  /* n_bytes of a relay's peers counts what crossed domains, and of a plan's peers it leaves out
+   * what is cheaper to broadcast. */
   if (plan->main == NULL && xfi_run_n_broadcast(plan) == plan->moves->n_broadcast)
     return peer->n_bytes;
   for (size_t i = peer->first; i < peer->first + peer->n; i++) {
@@ -67,12 +69,12 @@ uint64_t xfi_run_flow_bytes(const xfer_plan *plan, bool send, const xfi_peer *pe
 
 bool xfi_run_shares(const xfer_plan *plan, int peer)
 {
-  /* A stream of a box does not know of its blocks. */
+  /* A channel's byte sequence of a box has no blocks. */
   return plan->comm != NULL && plan->quant == NULL && plan->device->ops->is_synchronous &&
          plan->comm->ops->shares != NULL && plan->comm->ops->shares(plan->comm, peer);
 }
 
-/* Of a device that may answer something other than "not yet" for a while. */
+/* Retries of a device call that may fail for a while. */
 enum { TRIES = 100, PAUSE_NS = 1000 * 1000 };
 
 xfer_status xfi_run_record(xfi_device *device, xfi_event *event, xfer_stream stream)

@@ -19,7 +19,7 @@ typedef struct xfi_misbound {
   char why[XFI_ERROR_BYTES];
 } xfi_misbound;
 
-/* Where a tensor's parts lie on this rank. */
+/* The memory of a tensor's parts on this rank. */
 typedef struct xfi_binding {
   xfi_bound src;
   xfi_bound dst;
@@ -38,7 +38,7 @@ typedef struct xfi_run_result {
   int32_t status;
   int32_t has_begun; /* 1: the run was not refused here */
   uint64_t plan;     /* xfer_plan.number */
-  uint64_t turn;     /* see xfi_run_take_turn() */
+  uint64_t sequence; /* see xfi_run_take_sequence() */
   xfi_sum sum;       /* this rank's total in a verified run (verify.c) */
 } xfi_run_result;
 
@@ -52,7 +52,7 @@ typedef struct xfi_mirror xfi_mirror;
 struct xfer_plan {
   xfi_plan *moves;
   xfer_plan_options options; /* defaults filled in */
-  /* "Agreed" is what is the same on every rank. */
+  /* What is "agreed" is the same on every rank. */
   xfi_plans *of;      /* all plans of the comm; NULL: a simulation */
   xfi_comm *comm;     /* not owned */
   xfi_device *device; /* not owned */
@@ -67,7 +67,8 @@ struct xfer_plan {
   xfi_quant *quant;       /* NULL: no tensor is quantised by blocks, on any rank */
   uint64_t window_bytes;  /* most bytes of a peer in a packed round, and of a broadcast; agreed */
   int32_t round_windows;  /* most windows that a rank sends and receives in a round; agreed */
-  bool is_kept; /* by the comm, for calls like xfer_redistribute(): nobody waits for its runs */
+  bool
+      is_kept; /* by the comm, for calls like xfer_redistribute(), so its runs are not waited for */
   bool is_transient; /* bound memory may be freed after a run: no peer keeps it mapped; agreed */
   bool shares_gpu;   /* another process of the comm uses this rank's GPU */
 
@@ -76,11 +77,11 @@ struct xfer_plan {
   uint64_t epoch;       /* how many runs began since the lanes were made */
   uint64_t version;     /* committed by the last wait */
   uint64_t run_version; /* given to the last run */
-  uint64_t turn;        /* see xfi_run_take_turn() */
+  uint64_t sequence;    /* see xfi_run_take_sequence() */
   uint64_t n_begun;     /* runs in all; while fewer are complete, destinations are torn */
   uint64_t n_complete;
-  xfer_status run_status;        /* what enqueuing it came to */
-  char run_why[XFI_ERROR_BYTES]; /* the text of that, if it failed */
+  xfer_status run_status;        /* the status of enqueuing it */
+  char run_why[XFI_ERROR_BYTES]; /* its text, if it failed */
   xfi_deadline run_ends;         /* its deadline */
   bool is_half_written;          /* a staged plan's destinations may be torn */
   bool is_open;         /* xfi_run_conclude() took the run for complete, though it may yet fail */
@@ -100,21 +101,21 @@ struct xfer_plan {
 
   /* Plans inside the plan, which have lanes, flags and slots of their own and run on the same
    * stream. `relay` runs after the plan's lanes: ranks of a domain pass on to each other what
-   * crossed to the domain once (plan/relay.c has its moves). READY in it therefore says that all
-   * has come that this rank takes from elsewhere. `asks` runs before the lanes: ranks exchange the
-   * amaxes of blocks that several of them hold (quant_cuts.c). NULL: there is nothing to do. */
+   * crossed to the domain once (plan/relay.c has its moves). READY in it therefore means that all
+   * data from elsewhere has arrived on the rank. `amax_plan` runs before the lanes: ranks exchange
+   * the amaxes of blocks that several of them hold (quant_cuts.c). NULL: there is nothing to do. */
   xfer_plan *relay;
-  xfer_plan *asks;
+  xfer_plan *amax_plan;
   xfer_plan *main; /* of a relay: the plan whose destinations it reads and writes; else NULL */
 
-  xfi_event *started;          /* on the caller's stream, where the last run began */
-  xfi_event *finished;         /* where it ended on this rank */
-  xfi_event *before;           /* where the run before it ended, which nobody may have waited for */
-  unsigned char domain[64];    /* the device's domain() when the lanes were made */
-  bool keeps_lanes;            /* binds since the commit changed nothing but addresses */
+  xfi_event *started;       /* on the caller's stream, where the last run began */
+  xfi_event *finished;      /* where it ended on this rank */
+  xfi_event *before;        /* where the run before it ended, which may not have been waited for */
+  unsigned char domain[64]; /* the device's domain() when the lanes were made */
+  bool keeps_lanes;         /* binds since the commit changed only addresses */
   xfi_allocation *allocations; /* [n_allocations] that bound memory lay in at commit, by address */
   size_t n_allocations;
-  uint64_t mark; /* allocation_mark() when these were last known to be unchanged; 0: not known */
+  uint64_t mark; /* allocation_mark() when they were last known to be unchanged; 0: unknown */
 };
 
 /* The deadline, by the plan's options, of a wait that starts now. */
@@ -131,8 +132,8 @@ xfer_status xfi_run_gather_results(bool *failed, const xfer_plan *plan,
 xfer_status xfi_run_count_ranks(int *n_ranks, const xfer_plan *plan, xfer_status mine, bool flag,
                                 xfi_deadline deadline);
 
-/* How much of max_staging_bytes packed rounds may use, and likewise broadcasts: half of it if a
- * plan has both, since a rank's slots hold the larger step of either each way. */
+/* How much of max_staging_bytes each of packed rounds and broadcasts may use: half of it if a plan
+ * has both, since a rank's slots hold the larger step of either, each way. */
 uint64_t xfi_run_staging_share(const xfer_plan *plan);
 
 /* Messages start at multiples of this in a slot, and tables of scales in their block, for wide
@@ -163,7 +164,7 @@ const xfi_allocation *xfi_run_find_changed(const xfer_plan *plan);
 const xfi_allocation *xfi_run_allocation(const xfer_plan *plan, const void *pointer,
                                          size_t n_bytes);
 
-/* Wait until the last run, for which perhaps nobody waited, has ended on this rank. */
+/* Wait until the last run, which may not have been waited for, has ended on this rank. */
 xfer_status xfi_run_await_last(const xfer_plan *plan);
 
 /* Wait for an event in spite of transient errors of the device. An error that stays means that the
@@ -181,7 +182,7 @@ static inline const xfer_plan *xfi_run_owner(const xfer_plan *plan)
   return plan->main != NULL ? plan->main : plan;
 }
 
-/* Where the lanes write a tensor's destination. Commit has checked that it is bound where it is
+/* Where the lanes write a tensor's destination. Commit has checked that it is bound if it is
  * needed. */
 static inline const xfi_bound *xfi_run_dst(const xfer_plan *plan, size_t tensor)
 {
@@ -238,8 +239,8 @@ static inline size_t xfi_run_by_distance(const xfi_move_list *list, int rank, bo
 }
 
 /* How many tensors the broadcast lane carries: those that the plan found cheaper to broadcast. None
- * if the comm has no broadcast, or if all ranks share memory: their channels pack once what several
- * ranks get alike, which no broadcast beats. */
+ * if the comm has no broadcast, or if all ranks share memory: their channels pack data for several
+ * ranks once, which is at least as fast. */
 static inline size_t xfi_run_n_broadcast(const xfer_plan *plan)
 {
   const xfi_comm *comm = plan->comm;
@@ -263,7 +264,7 @@ static inline bool xfi_run_has_flow(const xfer_plan *plan, const xfi_peer *peer)
   return xfi_run_n_broadcast(plan) == 0 ? peer->n > 0 : peer->n_bytes > 0;
 }
 
-/* How many bytes. */
+/* How many bytes it is. */
 uint64_t xfi_run_flow_bytes(const xfer_plan *plan, bool send, const xfi_peer *peer);
 
 /* Does what this rank and the peer exchange go through a channel in shared memory, unless the
@@ -275,8 +276,8 @@ bool xfi_run_shares(const xfer_plan *plan, int peer);
 /* Fill plan->converts: what kernels do to the elements of each class. */
 xfer_status xfi_run_fill_converts(xfer_plan *plan);
 
-/* How far a copy takes elements: from the source's memory to the destination's, or only into a slot
- * (as they travel), or only out of one. */
+/* How far a copy takes elements: from the source's memory to the destination's, only into a slot,
+ * where they have the type in which they travel, or only out of one. */
 typedef enum xfi_leg { XFI_WHOLE_WAY, XFI_TO_WIRE, XFI_FROM_WIRE } xfi_leg;
 xfi_elem xfi_run_elem(const xfer_plan *plan, const xfi_class *cls, xfi_leg leg);
 

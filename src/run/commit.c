@@ -13,7 +13,7 @@
 #include "quant.h"
 #include "run.h"
 
-/* Gives back all that commit made, after the last run, which nobody may have waited for. */
+/* Frees all that commit made, after the last run, which may not have been waited for. */
 void xfi_run_drop_lanes(xfer_plan *plan)
 {
   if (plan->relay != NULL) xfi_run_drop_lanes(plan->relay);
@@ -56,13 +56,13 @@ typedef enum work { LANES_KEEP, LANES_REBIND, LANES_REBUILD } work;
 
 /* The votes of all ranks together. */
 typedef struct combined {
-  int other;        /* the first rank that commits another plan than rank 0; -1: none */
-  bool fails;       /* some rank has failed */
-  work most;        /* the most that some rank has to do: all ranks do it */
-  bool has_flows;   /* some rank has peers that need its addresses */
-  bool has_run;     /* some rank has run */
-  bool have_room;   /* every rank has room for snapshots */
-  uint64_t n_turns; /* the highest of all ranks */
+  int other;            /* the first rank that commits another plan than rank 0; -1: none */
+  bool fails;           /* some rank has failed */
+  work most;            /* the most that some rank has to do: all ranks do it */
+  bool has_flows;       /* some rank has peers that need its addresses */
+  bool has_run;         /* some rank has run */
+  bool have_room;       /* every rank has room for snapshots */
+  uint64_t n_sequenced; /* the highest of all ranks */
 } combined;
 
 static combined combine(const xfi_commit_vote *votes, int n_ranks)
@@ -76,7 +76,7 @@ static combined combine(const xfi_commit_vote *votes, int n_ranks)
     all.has_flows = all.has_flows || votes[r].has_flows != 0;
     all.has_run = all.has_run || votes[r].has_run != 0;
     all.have_room = all.have_room && votes[r].has_room != 0;
-    if (votes[r].n_turns > all.n_turns) all.n_turns = votes[r].n_turns;
+    if (votes[r].n_sequenced > all.n_sequenced) all.n_sequenced = votes[r].n_sequenced;
   }
   return all;
 }
@@ -91,7 +91,8 @@ static xfer_status check_votes(const xfer_plan *plan, const xfi_commit_vote *vot
             all->other, (unsigned long long)votes[all->other].plan,
             (unsigned long long)votes[0].plan);
   if (!all->fails) return XFER_OK;
-  return xfi_comm_agree(plan->comm, votes[plan->comm->rank].status, deadline); /* for the text */
+  return xfi_comm_agree(plan->comm, votes[plan->comm->rank].status,
+                        deadline); /* which sets the text */
 }
 
 /* Mark the ranks with which this one exchanges messages in rounds. */
@@ -102,8 +103,8 @@ static void mark_peers(bool *peers, const xfi_pipeline *p)
       peers[p->steps[i].messages[m].peer] = true;
 }
 
-/* Make connections that would otherwise be made by the first message. Collective; does nothing if
- * no rank sends messages. */
+/* Make the connections that the first message would make otherwise. Collective; does nothing if no
+ * rank sends messages. */
 static xfer_status connect_peers(xfer_plan *plan, xfer_status mine, xfi_deadline deadline)
 {
   xfi_comm *comm = plan->comm;
@@ -138,7 +139,7 @@ static bool share_gpu(const xfi_commit_vote *own, const xfi_commit_vote *other)
          own->gpu == other->gpu && own->place >> 8 != other->place >> 8;
 }
 
-/* Make snapshots on all ranks, or on none if some rank gets no memory for them: then data goes in
+/* Make snapshots on all ranks, or on none if some rank is out of memory: then data goes in
  * messages. Collective, if plan->uses_snapshots. */
 static xfer_status make_snapshots(xfer_plan *plan, xfer_status mine, xfi_deadline deadline)
 {
@@ -152,7 +153,7 @@ static xfer_status make_snapshots(xfer_plan *plan, xfer_status mine, xfi_deadlin
   return XFER_OK;
 }
 
-/* Drop this rank's snapshots if no peer reads them, as when all peers are on other hosts. */
+/* Free this rank's snapshot if no peer reads it, as when all peers are on other hosts. */
 static void drop_unread_snapshots(xfer_plan *plan)
 {
   for (size_t i = 0; i < plan->moves->sends.n_peers; i++)
@@ -160,7 +161,7 @@ static void drop_unread_snapshots(xfer_plan *plan)
   xfi_snapshot_destroy(plan);
 }
 
-/* Lanes in the order in which they take what is left: local, direct, pipeline. */
+/* Build the lanes. Each takes what those before it leave: local, direct, pipeline. */
 static xfer_status make_lanes(xfer_plan *plan, const xfi_commit_vote *votes, const combined *all,
                               xfi_deadline deadline)
 {
@@ -176,7 +177,8 @@ static xfer_status make_lanes(xfer_plan *plan, const xfi_commit_vote *votes, con
     near[r] = r == comm->rank || comm->ops->exchange == NULL ? XFI_FAR : nearness(own, &votes[r]);
     plan->shares_gpu = plan->shares_gpu || share_gpu(own, &votes[r]);
   }
-  if (all->has_run) /* before any rank drops what the last run uses, it is over on all */
+  if (all->has_run) /* the last run must have ended on all ranks before any of them frees what it
+                       uses */
     XFI_TRY_DONE(xfi_comm_agree(comm, xfi_run_end_last(plan), deadline));
   xfi_run_drop_lanes(plan);
   plan->epoch = 0;
@@ -185,7 +187,7 @@ static xfer_status make_lanes(xfer_plan *plan, const xfi_commit_vote *votes, con
   XFI_TRY_DONE(xfi_direct_create(&plan->direct, plan, near, &mine, deadline));
   if (mine == XFER_OK) mine = xfi_snapshot_rebind(plan);
   XFI_TRY_DONE(
-      xfi_comm_agree(comm, mine, deadline)); /* from here on no peer maps what this rank exported */
+      xfi_comm_agree(comm, mine, deadline)); /* from here on no peer maps exported memory */
   if (plan->device->ops->exports_end != NULL) plan->device->ops->exports_end(plan->device);
   drop_unread_snapshots(plan);
   mine = xfi_pipeline_create(&plan->pipeline, plan);
@@ -196,7 +198,7 @@ done:
   return st;
 }
 
-/* 0 for a few allocations, which are looked up in less time than the mark takes. */
+/* 0 for few allocations, whose look-up takes less time than the mark. */
 static uint64_t allocation_mark(const xfer_plan *plan)
 {
   enum { MANY = 16 };
@@ -206,7 +208,7 @@ static uint64_t allocation_mark(const xfer_plan *plan)
 }
 
 /* May bound memory lie in other allocations than at the last commit? Not if nothing was allocated
- * since. (Memory that was freed, and not allocated again, is found by the run.) */
+ * since. (The run notices memory that was freed and not allocated again.) */
 static bool may_lie_in_others(xfer_plan *plan)
 {
   const uint64_t mark = allocation_mark(plan);
@@ -223,13 +225,13 @@ void xfi_commit_invalidate(xfer_plan *plan)
   plan->state = xfi_state_after(plan->state, XFI_CALL_BIND, XFI_ENDED);
 }
 
-/* What this rank has to do. */
+/* What this rank needs from the commit. */
 static work find_work(xfer_plan *plan)
 {
   const bool may_lie_elsewhere = may_lie_in_others(plan);
 
-  if ((may_lie_elsewhere && xfi_rebind_is_mapped(plan)) || xfi_staging_is_lost(plan) ||
-      (plan->relay != NULL && xfi_staging_is_lost(plan->relay)))
+  if ((may_lie_elsewhere && xfi_rebind_is_mapped(plan)) || xfi_staging_is_leaked(plan) ||
+      (plan->relay != NULL && xfi_staging_is_leaked(plan->relay)))
     xfi_commit_invalidate(plan);
   if (!may_lie_elsewhere && (plan->state == XFI_COMMITTED || plan->state == XFI_REFUSED))
     return LANES_KEEP;
@@ -238,7 +240,7 @@ static work find_work(xfer_plan *plan)
   return LANES_REBIND;
 }
 
-/* Do what all ranks do; all->most becomes what that was in the end. */
+/* Do the work that all ranks agreed on; all->most becomes what was done. */
 static xfer_status do_work(xfer_plan *plan, const xfi_commit_vote *votes, combined *all,
                            xfi_deadline deadline)
 {
@@ -249,10 +251,10 @@ static xfer_status do_work(xfer_plan *plan, const xfi_commit_vote *votes, combin
   if (!rebound) all->most = LANES_REBUILD;
   if (all->most != LANES_REBUILD) return XFER_OK;
   plan->uses_snapshots = all->have_room;
-  if (plan->asks != NULL) XFI_TRY(xfi_run_commit(plan->asks, XFER_OK));
+  if (plan->amax_plan != NULL) XFI_TRY(xfi_run_commit(plan->amax_plan, XFER_OK));
   XFI_TRY(make_lanes(plan, votes, all, deadline));
   if (plan->relay == NULL) return XFER_OK;
-  xfi_commit_invalidate(plan->relay); /* its lanes use what the plan's do */
+  xfi_commit_invalidate(plan->relay); /* its lanes use the memory of the plan's */
   return xfi_run_commit(plan->relay, XFER_OK);
 }
 
@@ -267,17 +269,18 @@ xfi_commit_vote xfi_commit_begin(xfer_plan *plan, xfer_status mine)
                               .has_room = allowed == XFER_OK && xfi_snapshot_fits(plan),
                               .has_run = plan->n_begun > 0 && plan->direct != NULL,
                               .plan = plan->number,
-                              .n_turns = plan->of->n_turns,
+                              .n_sequenced = plan->of->n_sequenced,
                               .place = plan->device->place,
                               .gpu = plan->device->gpu};
 
   mine = allowed;
   if (mine == XFER_OK && own == LANES_REBIND) {
     mine = xfi_rebind_local(plan);
-    plan->keeps_lanes = mine == XFER_OK; /* even if ranks then turn out to commit another plan */
+    plan->keeps_lanes = mine == XFER_OK; /* even if the other ranks commit another plan */
   }
   own_vote.status = mine;
-  if (own == LANES_REBUILD) plan->device->ops->domain(plan->device, plan->domain); /* stays so */
+  if (own == LANES_REBUILD)
+    plan->device->ops->domain(plan->device, plan->domain); /* for as long as the lanes live */
   memcpy(own_vote.domain, plan->domain, sizeof own_vote.domain);
   return own_vote;
 }
@@ -315,13 +318,13 @@ xfer_status xfi_commit_end(xfer_plan *plan, const xfi_commit_vote *votes, xfi_de
 {
   combined all = combine(votes, plan->comm->size);
   xfer_status st = check_votes(plan, votes, &all, deadline);
-  const bool agreed = st == XFER_OK; /* all ranks know what all have to do */
+  const bool agreed = st == XFER_OK; /* all ranks know the common work */
 
   if (agreed)
-    plan->of->n_turns = all.n_turns; /* a rank may have counted a run that no other tried */
+    plan->of->n_sequenced = all.n_sequenced; /* a rank may have counted a run that no other began */
   if (agreed) st = do_work(plan, votes, &all, deadline);
   if (st == XFER_OK && all.most != LANES_KEEP)
-    plan->mark = allocation_mark(plan); /* after what the commit itself allocated */
+    plan->mark = allocation_mark(plan); /* after the commit's own allocations */
   conclude(plan, st);
   if (st != XFER_OK && agreed && all.most != LANES_KEEP) xfi_run_drop_lanes(plan);
   return st;
@@ -350,7 +353,7 @@ xfer_status xfi_run_commit(xfer_plan *plan, xfer_status mine)
   return st;
 }
 
-/* All ranks release this plan: what peers of another one have mapped stays mapped. */
+/* Agree that all ranks release this plan, since peers of another one keep its memory mapped. */
 static xfer_status agree_on_release(const xfer_plan *plan, xfer_status mine)
 {
   const xfi_run_result result = {.status = mine, .plan = plan->number};
@@ -366,8 +369,9 @@ xfer_status xfi_run_release(xfer_plan *plan, xfer_status mine)
   XFI_CHECK(plan->comm != NULL, XFER_ERR_STATE, "a simulated plan has nothing to release");
   if (mine == XFER_OK) mine = xfi_state_allows(plan->state, XFI_CALL_RELEASE);
   XFI_TRY(agree_on_release(plan, mine));
-  if (plan->asks != NULL) XFI_TRY(xfi_run_release(plan->asks, XFER_OK));
+  if (plan->amax_plan != NULL) XFI_TRY(xfi_run_release(plan->amax_plan, XFER_OK));
   xfi_run_drop_lanes(plan);
   plan->state = xfi_state_after(plan->state, XFI_CALL_RELEASE, XFI_ENDED);
-  return xfi_comm_agree(plan->comm, XFER_OK, xfi_run_deadline(plan)); /* no peer maps us any more */
+  return xfi_comm_agree(plan->comm, XFER_OK,
+                        xfi_run_deadline(plan)); /* no peer maps this rank's memory any more */
 }

@@ -1,7 +1,7 @@
 /*
- * Where elements change: on the way from memory to memory at once; in a slot they are as they
- * travel, which is the smaller of the two types. So sources narrow and destinations widen. And the
- * copies between memory and slots.
+ * Where elements are converted. A copy from memory to memory converts at once. In a slot elements
+ * have the type in which they travel, the smaller of the two, so sources narrow and destinations
+ * widen. And the copies between memory and slots.
  */
 #include "alloc.h"
 #include "bound_plan.h"
@@ -25,7 +25,7 @@ static xfi_convert convert_of(const xfi_class *cls)
     convert.op = XFI_CONVERT_PLUS;
     convert.value = value;
   } else if (kind == XFER_CONVERSION_BLOCKS) {
-    convert.op = XFI_CONVERT_BLOCKS; /* copies have their own: blocks.c */
+    convert.op = XFI_CONVERT_BLOCKS; /* copies have converts of their own (blocks.c) */
   }
   return convert;
 }

@@ -1,5 +1,5 @@
 /*
- * The beginning and the end of a plan: options, agreement, moves; and giving it all back.
+ * Creating a plan: options, agreement, moves. And destroying it.
  */
 #include <stdatomic.h>
 
@@ -52,8 +52,8 @@ static xfi_plan_options moves_options(const xfer_plan_options *o, const uint32_t
                             order};
 }
 
-/* The size that keeps the rank with most windows per round under the staging cap: two slots each
- * way. */
+/* Set the window size that keeps the rank with most windows per round within the staging limit,
+ * with two slots each way. */
 static xfer_status set_window(xfer_plan *plan, int32_t n_windows)
 {
   const uint64_t most = plan->options.max_staging_bytes;
@@ -61,7 +61,7 @@ static xfer_status set_window(xfer_plan *plan, int32_t n_windows)
   const uint64_t slots = 2 * (uint64_t)n_windows;
   uint64_t window = plan->options.window_bytes;
 
-  if (window < XFI_SLOT_ALIGN) window = XFI_SLOT_ALIGN; /* as small as it gets */
+  if (window < XFI_SLOT_ALIGN) window = XFI_SLOT_ALIGN; /* the smallest size */
   if (slots > 0 && window > cap / slots) window = cap / slots;
   window = window / XFI_SLOT_ALIGN * XFI_SLOT_ALIGN;
   XFI_CHECK(window > 0, XFER_ERR_ARG,
@@ -85,7 +85,7 @@ static xfer_status create_events(xfer_plan *p)
 /* The relay of a plan whose moves have one, on any rank. */
 static xfer_status create_relay(xfer_plan *plan)
 {
-  /* First of all, since ranks count alike whatever fails on one of them. */
+  /* Taken first, so that all ranks count alike even if one of them fails. */
   const uint64_t number = plan->of == NULL ? 0 : plan->of->n_created++;
   xfer_plan *r = xfi_calloc(1, sizeof *r);
 
@@ -94,7 +94,7 @@ static xfer_status create_relay(xfer_plan *plan)
   r->main = plan;
   r->moves = plan->moves->relay;
   r->options = plan->options;
-  r->options.lane = XFER_LANE_AUTO; /* of what crosses it may be another */
+  r->options.lane = XFER_LANE_AUTO; /* what crosses domains may use another lane */
   r->options.flags = 0;
   r->of = plan->of;
   r->comm = plan->comm;
@@ -105,14 +105,14 @@ static xfer_status create_relay(xfer_plan *plan)
   return create_events(r);
 }
 
-/* Windows in a round: of a plan's lanes, and of its relay's. */
+/* most[]: the windows in a round of the plan's lanes, and of its relay's. */
 static void count_windows(int32_t most[2], const xfi_plan *moves)
 {
   most[0] = xfi_packed_most(moves);
   most[1] = moves->relay == NULL ? 0 : xfi_packed_most(moves->relay);
 }
 
-/* They become the larger of them and what a rank says. */
+/* Raise most[] to what another rank reported. */
 static xfer_status raise_most(int32_t most[2], const int32_t reported[2], int rank, bool relays)
 {
   for (int i = 0; i < 2; i++) {
@@ -125,7 +125,7 @@ static xfer_status raise_most(int32_t most[2], const int32_t reported[2], int ra
   return XFER_OK;
 }
 
-/* Windows, and the relay if there is one on any rank. Here alone, but what may fail does on all. */
+/* Set the windows, and create the relay if any rank has one. A failure of one rank fails on all. */
 static xfer_status settle_windows(xfer_plan *plan, const int32_t most[2])
 {
   xfer_status st = XFER_OK;
@@ -170,7 +170,7 @@ static xfer_status make_plan(xfer_plan *p, const xfer_tensor *tensors, size_t n_
   return create_events(p);
 }
 
-/* An empty plan with its options. *checked becomes what they came to, too. */
+/* Make an empty plan with its options, whose check *checked includes. */
 static xfer_status begin(xfer_plan **plan, xfi_plans *of, xfer_status *checked,
                          const xfer_plan_options *options)
 {
@@ -190,33 +190,33 @@ static xfer_status begin(xfer_plan **plan, xfi_plans *of, xfer_status *checked,
   return XFER_OK;
 }
 
-static xfer_status bind_cut(xfer_plan *asks, size_t i, const xfi_quant *q)
+static xfer_status bind_cut(xfer_plan *amax_plan, size_t i, const xfi_quant *q)
 {
   const xfi_quant_cut *cut = &q->cuts[i];
   const xfer_view dst = {.kind = XFER_VIEW_DENSE,
-                         .base = q->heard == NULL ? NULL : q->heard + cut->heard};
+                         .base = q->received == NULL ? NULL : q->received + cut->received};
   const xfer_view src = {.kind = XFER_VIEW_BOXES,
                          .n_dims = cut->src->n_dims,
-                         .n_pieces = (int64_t)cut->n_told,
-                         .pieces = cut->told};
+                         .n_pieces = (int64_t)cut->n_sent,
+                         .pieces = cut->sent};
 
-  return xfi_run_bind(asks, i, &src, &dst);
+  return xfi_run_bind(amax_plan, i, &src, &dst);
 }
 
-/* Tables of blocks as sources, of the plan and of what its ranks ask each other. */
+/* Bind the tables of blocks as sources, of the plan and of its amax_plan. */
 static xfer_status bind_tables(xfer_plan *plan)
 {
   const xfi_quant *q = plan->quant;
 
   for (size_t i = 0; i < q->n_cuts; i++)
-    XFI_TRY(bind_cut(plan->asks, i, q));
+    XFI_TRY(bind_cut(plan->amax_plan, i, q));
   for (size_t i = 0; i < q->n_pairs; i++)
     XFI_TRY(xfi_run_bind(plan, q->pairs[i].scales, NULL, NULL));
   return XFER_OK;
 }
 
 /* Collective. */
-static xfer_status create_asks(xfer_plan *plan)
+static xfer_status create_amax_plan(xfer_plan *plan)
 {
   const xfi_quant *q = plan->quant;
   xfer_plan_options options = plan->options;
@@ -230,17 +230,17 @@ static xfer_status create_asks(xfer_plan *plan)
     tensors[i] = (xfer_tensor){plan->moves->tensors[q->pairs[q->cuts[i].pair].weights].name,
                                q->cuts[i].src, q->cuts[i].dst, 0};
   const xfer_status mine = tensors != NULL ? XFER_OK : XFI_NO_MEMORY("%zu tensors", q->n_cuts);
-  XFI_TRY_DONE(xfi_run_create(&plan->asks, plan->of, mine, tensors, q->n_cuts, &options));
+  XFI_TRY_DONE(xfi_run_create(&plan->amax_plan, plan->of, mine, tensors, q->n_cuts, &options));
 done:
   xfi_free(tensors);
   return st;
 }
 
-/* What ranks do together for tensors that are quantised by blocks. */
+/* The collective part for tensors that are quantised by blocks. */
 static xfer_status connect_blocks(xfer_plan *plan)
 {
   if (plan->quant == NULL) return XFER_OK; /* on all ranks */
-  XFI_TRY(create_asks(plan));
+  XFI_TRY(create_amax_plan(plan));
   return xfi_comm_agree(plan->comm, bind_tables(plan), xfi_run_deadline(plan));
 }
 
@@ -360,13 +360,13 @@ void xfi_run_destroy(xfer_plan *plan)
   xfi_run_destroy(plan->relay);
   plan->relay = NULL;
   xfi_run_abandon(plan);
-  if (plan->device != NULL) { /* else it is a simulation */
+  if (plan->device != NULL) { /* not in a simulation */
     xfi_run_drop_lanes(plan);
     xfi_event_destroy(plan->device, plan->started);
     xfi_event_destroy(plan->device, plan->finished);
     xfi_event_destroy(plan->device, plan->before);
   }
-  xfi_run_destroy(plan->asks);
+  xfi_run_destroy(plan->amax_plan);
   xfi_quant_destroy(plan->quant);
   for (size_t t = 0; plan->bindings != NULL && plan->moves != NULL && t < plan->moves->n_tensors;
        t++)
@@ -375,6 +375,6 @@ void xfi_run_destroy(xfer_plan *plan)
   xfi_free(plan->ends);
   xfi_free(plan->converts);
   xfi_free(plan->results);
-  if (plan->main == NULL) xfi_plan_destroy(plan->moves); /* a relay's are of its plan's */
+  if (plan->main == NULL) xfi_plan_destroy(plan->moves); /* a relay's moves belong to its plan's */
   xfi_free(plan);
 }

@@ -36,7 +36,7 @@ xfer_status xfi_local_add(xfi_copies *copies, const xfer_plan *plan);
  * destinations (staged.c). */
 struct xfi_mirror {
   bool of_sources; /* else of the destinations */
-  xfi_lent block;
+  xfi_staging_block block;
   bool is_leaked;  /* something may still read or write the block, so it is never freed */
   bool has_local;  /* a snapshot: `copy` contains the copies of the local lane too */
   xfi_batch *copy; /* from sources to a snapshot, or from staged data to destinations; NULL: none */

@@ -1,5 +1,5 @@
 /*
- * What a rank does for itself: copies from its source part to its destination part, and zeroing the
+ * The local lane: copies from a rank's source part to its own destination part, and zeroing of
  * destination elements that have no source.
  */
 #include <string.h>
@@ -10,8 +10,8 @@
 #include "lanes.h"
 #include "vec.h"
 
-/* Where the copies lie that were added since the last call. src NULL: zeroes; l NULL: nobody asks.
- */
+/* Record the ends of the copies that were added since the last call. src NULL: they zero; l NULL:
+ * nothing is recorded. */
 static xfer_status note_ends(xfi_local *l, const xfi_copies *copies, const xfi_bound *dst,
                              const xfi_bound *src)
 {
@@ -54,12 +54,12 @@ typedef struct zeroing {
   int64_t first[XFER_MAX_DIMS]; /* the block */
   int64_t shape[XFER_MAX_DIMS];
   xfi_runs runs[XFER_MAX_DIMS]; /* local to it */
-  xfer_run one[XFER_MAX_DIMS];  /* where there is one */
+  xfer_run one[XFER_MAX_DIMS];  /* the run, if there is only one */
   xfi_end at;
   int64_t length[XFER_MAX_DIMS];
 } zeroing;
 
-/* Dims before d are fixed to a run; zero what has no source in dims d and on. */
+/* Dims before d are fixed to a run; zero what has no source in dims d and higher. */
 static xfer_status zero_from(zeroing *z, int d)
 {
   int64_t at = 0;
@@ -87,7 +87,7 @@ static xfer_status zero_from(zeroing *z, int d)
   return XFER_OK;
 }
 
-/* What of a box lies past the tensor's shape. */
+/* Zero what of a box lies outside the tensor's shape. */
 static xfer_status zero_box(zeroing *z, const xfer_layout *layout, size_t listed)
 {
   const int64_t *given = xfi_listed_bounds(layout, listed);
@@ -130,8 +130,8 @@ done:
   return st;
 }
 
-/* Half as much of the device as a peer's copies get, where that is done before what crosses the
- * link: it copies at some 1 TB/s, the link at 0.4. */
+/* The share of the device: half of what a peer's copies get, if that still ends before the copies
+ * over the link do. The device copies at some 1 TB/s, the link at 0.4. */
 static int local_percent(const xfi_plan *moves)
 {
   const uint64_t in = moves->in_bytes - moves->self_bytes - moves->zero_bytes;
@@ -142,7 +142,7 @@ static int local_percent(const xfi_plan *moves)
   return moves->self_bytes + moves->zero_bytes > 2 * across ? 100 : (int)(100 / (2 * n_peers + 1));
 }
 
-/* All that there is, where everything lies now. */
+/* Add all copies, at the present addresses. */
 static xfer_status add_all(xfi_local *l, xfi_copies *copies, const xfer_plan *plan)
 {
   XFI_TRY(add_selfs(l, copies, plan));
@@ -165,7 +165,7 @@ static xfer_status fill(xfi_local *l, const xfer_plan *plan)
   xfi_copies copies = {NULL, 0, 0};
 
   l->n = 0;
-  l->in_pieces = plan->quant != NULL; /* its copies have scales too */
+  l->in_pieces = plan->quant != NULL; /* copies also have addresses of scales */
   XFI_TRY_DONE(add_all(l, &copies, plan));
   st = xfi_batch_make(plan->device, &l->batch, copies.at, copies.n, local_percent(plan->moves));
 done:
@@ -202,7 +202,7 @@ xfer_status xfi_local_rebind(xfer_plan *plan)
   xfi_local *l = plan->local;
   xfi_copy *copies;
 
-  if (l == NULL) return XFER_OK; /* nothing anywhere */
+  if (l == NULL) return XFER_OK; /* this rank copies nothing locally */
   if (l->in_pieces || dev->batch_copies == NULL) return fill(l, plan);
   copies = dev->batch_copies(l->batch);
   for (size_t i = 0; i < l->n; i++) {

@@ -30,7 +30,7 @@ static bool keeps_broadcasts(xfer_plan *plan)
 {
   bool kept = false;
 
-  return xfi_casts_rebind(&kept, plan->pipeline->casts, plan) == XFER_OK && kept;
+  return xfi_bcasts_rebind(&kept, plan->pipeline->bcasts, plan) == XFER_OK && kept;
 }
 
 bool xfi_rebind_keeps(xfer_plan *plan)

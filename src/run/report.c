@@ -1,12 +1,12 @@
 /*
- * What a plan says of itself.
+ * The report of a plan.
  */
 #include "direct.h"
 #include "lanes.h"
 #include "pipeline.h"
 #include "run.h"
 
-/* At most INT64_MAX, whatever the options are. */
+/* At most INT64_MAX for any options. */
 static uint64_t predict_ns(const xfer_plan *plan, const xfer_plan_report_data *r)
 {
   const double on_wire = (double)r->bound_bytes / (double)plan->options.link_bytes_per_s * 1e9;
@@ -17,7 +17,7 @@ static uint64_t predict_ns(const xfer_plan *plan, const xfer_plan_report_data *r
   return ns < 9e18 ? (uint64_t)ns : INT64_MAX;
 }
 
-/* Slots are used in turn. */
+/* A plan and its relay use the same slots, one after the other. */
 static void add_lanes(const xfer_plan *plan, xfer_plan_report_data *r)
 {
   const xfi_pipeline *p = plan->pipeline;
@@ -100,8 +100,8 @@ xfer_status xfi_run_full_report(const xfer_plan *plan, xfer_plan_report_data *r)
 
   xfi_run_report(plan, r);
   if (plan->pipeline != NULL) return XFER_OK;
-  XFI_TRY(xfi_pipeline_foresee(&r->staging_bytes, plan));
-  if (plan->relay != NULL) XFI_TRY(xfi_pipeline_foresee(&relay_bytes, plan->relay));
+  XFI_TRY(xfi_pipeline_estimate(&r->staging_bytes, plan));
+  if (plan->relay != NULL) XFI_TRY(xfi_pipeline_estimate(&relay_bytes, plan->relay));
   if (relay_bytes > r->staging_bytes) r->staging_bytes = relay_bytes;
   r->staging_bytes += xfi_staged_bytes(plan);
   return XFER_OK;

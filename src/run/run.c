@@ -34,13 +34,14 @@ static xfer_status enqueue(xfer_plan *plan, xfer_stream stream)
   if (plan->snapshot != NULL) /* peers have read the last run's */
     XFI_TRY_DONE(xfi_batch_launch(plan->device, plan->snapshot->copy, stream));
   XFI_TRY_DONE(xfi_quant_start(plan, stream));
-  if (plan->asks != NULL) XFI_TRY_DONE(xfi_run_start(plan->asks, plan->asks->n_begun + 1, stream));
-  XFI_TRY_DONE(xfi_quant_go_on(plan, stream));
+  if (plan->amax_plan != NULL)
+    XFI_TRY_DONE(xfi_run_start(plan->amax_plan, plan->amax_plan->n_begun + 1, stream));
+  XFI_TRY_DONE(xfi_quant_continue(plan, stream));
   XFI_TRY_DONE(xfi_direct_start(plan->direct, plan, stream));
   if (plan->local != NULL) XFI_TRY_DONE(copy_locally(plan, stream));
   plan->comm->cancellation =
       (xfi_cancellation){xfi_direct_propagate_abort, plan->direct, plan->epoch};
-  plan->comm->turn = plan->turn;
+  plan->comm->sequence = plan->sequence;
   XFI_TRY_DONE(xfi_pipeline_start(plan->pipeline, plan, stream));
   plan->is_sent = true;
   XFI_TRY_DONE(xfi_direct_join(plan->direct, stream));
@@ -61,7 +62,7 @@ static xfer_status check_peers(const xfer_plan *plan, uint64_t later)
 {
   const xfi_comm_ops *comm = plan->comm->ops;
 
-  if (comm->check_refused != NULL) XFI_TRY(comm->check_refused(plan->comm, plan->turn));
+  if (comm->check_refused != NULL) XFI_TRY(comm->check_refused(plan->comm, plan->sequence));
   XFI_TRY(xfi_direct_check(plan->direct, plan->epoch + later));
   if (plan->relay != NULL) XFI_TRY(check_peers(plan->relay, later));
   return XFER_OK;
@@ -95,7 +96,7 @@ static xfer_status check_run(xfer_plan *plan, uint64_t version, xfer_stream stre
   XFI_CHECK(changed == NULL, XFER_ERR_STATE,
             "memory at %p was freed or remapped since the commit; bind and commit again",
             changed->base);
-  XFI_CHECK(!xfi_staging_is_lost(plan), XFER_ERR_STATE,
+  XFI_CHECK(!xfi_staging_is_leaked(plan), XFER_ERR_STATE,
             "staging memory was left to a failed run of another plan; commit again");
   return check_none_aborted(plan);
 }
@@ -107,7 +108,7 @@ static void reset_sent(xfer_plan *plan)
   if (plan->comm->ops->n_data_ends != NULL)
     plan->n_data_ends = plan->comm->ops->n_data_ends(plan->comm);
   if (plan->relay != NULL) reset_sent(plan->relay);
-  if (plan->asks != NULL) reset_sent(plan->asks);
+  if (plan->amax_plan != NULL) reset_sent(plan->amax_plan);
 }
 
 /* Keep the result of enqueuing a run, with its text, for the wait. */
@@ -172,7 +173,7 @@ static void break_messages(xfer_plan *plan)
     xfi_comm_abort_with_error(plan->comm, plan->comm->ops->abort_data);
   }
   if (plan->relay != NULL) break_messages(plan->relay);
-  if (plan->asks != NULL) break_messages(plan->asks);
+  if (plan->amax_plan != NULL) break_messages(plan->amax_plan);
 }
 
 /* A run does not begin on this rank, for the reason of the last error. */
@@ -234,8 +235,8 @@ static void end_messages(xfer_plan *plan)
   /* On a device messages may still wait after they were handed to the comm. */
   if (xfi_pipeline_is_empty(plan->pipeline) || (plan->is_sent && plan->device->alarms == NULL))
     return;
-  if (!has_begun && plan->turn != 0 && comm->refuse != NULL)
-    comm->refuse(plan->comm, plan->turn, xfer_last_error());
+  if (!has_begun && plan->sequence != 0 && comm->refuse != NULL)
+    comm->refuse(plan->comm, plan->sequence, xfer_last_error());
   else
     xfi_comm_abort_with_error(plan->comm, comm->abort_data);
 }
@@ -251,7 +252,7 @@ static void abort_lanes(xfer_plan *plan, xfi_deadline deadline, char pending[XFI
     if (xfi_run_record(plan->device, plan->pipeline->ended[i], plan->pipeline->streams[i]) !=
             XFER_OK ||
         xfi_event_sync(plan->device, plan->pipeline->ended[i], deadline) != XFER_OK) {
-      xfi_staging_lose(plan->of);
+      xfi_staging_leak_slots(plan->of);
       xfi_mirror_leak(owner->staged);
     }
   }
@@ -260,7 +261,7 @@ static void abort_lanes(xfer_plan *plan, xfi_deadline deadline, char pending[XFI
     xfi_mirror_leak(owner->staged);
     xfi_mirror_leak(owner->snapshot);
     if (xfi_event_sync(plan->device, plan->finished, now) != XFER_OK)
-      xfi_staging_lose(plan->of); /* one round alone is on the caller's stream */
+      xfi_staging_leak_slots(plan->of); /* one round alone is on the caller's stream */
   }
 }
 
@@ -282,8 +283,8 @@ static void fail_run(xfer_plan *plan)
 static void abort_run(xfer_plan *plan)
 {
   const xfi_deadline deadline = abort_deadline(plan->of);
-  xfer_plan *const asks = plan->asks;
-  xfer_plan *const inside[] = {asks, asks == NULL ? NULL : asks->relay, plan->relay};
+  xfer_plan *const amax_plan = plan->amax_plan;
+  xfer_plan *const inside[] = {amax_plan, amax_plan == NULL ? NULL : amax_plan->relay, plan->relay};
   const size_t n = sizeof inside / sizeof *inside;
   char why[XFI_ERROR_BYTES];
   char pending[XFI_ERROR_BYTES] = "";
@@ -310,7 +311,7 @@ bool xfi_run_has_messages(const xfer_plan *plan)
 {
   return (plan->pipeline != NULL && plan->pipeline->n_steps > 0) ||
          (plan->relay != NULL && xfi_run_has_messages(plan->relay)) ||
-         (plan->asks != NULL && xfi_run_has_messages(plan->asks));
+         (plan->amax_plan != NULL && xfi_run_has_messages(plan->amax_plan));
 }
 
 /* Messages that were handed to the comm may have been cancelled with those of another plan. */
@@ -325,7 +326,7 @@ static xfer_status check_messages(const xfer_plan *plan)
 static xfer_status outcome(const xfer_plan *plan)
 {
   XFI_TRY(check_messages(plan));
-  if (plan->asks != NULL) XFI_TRY(outcome(plan->asks));
+  if (plan->amax_plan != NULL) XFI_TRY(outcome(plan->amax_plan));
   XFI_TRY(xfi_direct_outcome(plan->direct, plan));
   if (plan->relay != NULL) XFI_TRY(xfi_direct_outcome(plan->relay->direct, plan->relay));
   return XFER_OK;
@@ -388,7 +389,7 @@ static void complete(xfer_plan *plan)
   plan->version = plan->run_version;
   plan->n_complete = plan->n_begun;
   plan->state = xfi_state_after(XFI_RUNNING, XFI_CALL_WAIT, XFI_ENDED);
-  if (plan->asks != NULL) complete(plan->asks);
+  if (plan->amax_plan != NULL) complete(plan->amax_plan);
   if (plan->relay != NULL) complete(plan->relay);
 }
 
@@ -397,7 +398,7 @@ static void mark_awaited(const xfer_plan *plan, bool *awaits)
 {
   xfi_direct_add_awaited(plan->direct, plan->epoch, awaits);
   if (plan->relay != NULL) mark_awaited(plan->relay, awaits);
-  if (plan->asks != NULL) mark_awaited(plan->asks, awaits);
+  if (plan->amax_plan != NULL) mark_awaited(plan->amax_plan, awaits);
 }
 
 static void publish_waits(const xfer_plan *plan)

@@ -6,7 +6,7 @@
 /* One call in one state: why it is refused, or the states after it. */
 typedef struct cell {
   const char *refusal;
-  xfi_state after[XFI_N_ENDS]; /* ended, failed; where it is refused nothing changes */
+  xfi_state after[XFI_N_ENDS]; /* after success, after failure; a refused call changes nothing */
 } cell;
 
 #define IN_FLIGHT "a run is in flight: call xfer_plan_wait() before %s"
@@ -18,7 +18,7 @@ typedef struct cell {
 #define WAS_TORN                                                                                   \
   "the last run did not complete on every rank: call xfer_plan_commit() before the next"
 
-/* Calls that a run in flight is in the way of. */
+/* Names of the calls that a run in flight forbids. */
 static const char *const doing[XFI_N_CALLS] = {[XFI_CALL_BIND] = "binding",
                                                [XFI_CALL_COMMIT] = "committing",
                                                [XFI_CALL_RUN] = "the next",

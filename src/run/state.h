@@ -1,5 +1,5 @@
 /*
- * What may be called on a plan when, and what comes of it: one table (state.c).
+ * Which calls each state of a plan allows, and the states after them: one table (state.c).
  */
 #ifndef XFI_STATE_H
 #define XFI_STATE_H
@@ -9,12 +9,13 @@
 #include <stdbool.h>
 
 typedef enum xfi_state {
-  XFI_UNCOMMITTED, /* something is bound that the lanes were not made for, or there are no lanes */
+  XFI_UNCOMMITTED, /* there are no lanes, or they were made for other bindings */
   XFI_COMMITTED,
   XFI_RUNNING,
   XFI_REFUSED,  /* committed; this rank did not begin a run that others may have begun */
-  XFI_WITHHELD, /* likewise, and may not before a commit: the caller said so, or bound anew */
-  XFI_TORN,     /* a run failed: the ranks' flags are not in step any more */
+  XFI_WITHHELD, /* likewise, and needs a commit first: the caller refused the run, or bound memory
+                   since */
+  XFI_TORN,     /* a run failed, so the ranks' flags may differ in their epochs */
   XFI_N_STATES
 } xfi_state;
 
@@ -30,7 +31,7 @@ typedef enum xfi_call {
 
 /* How a call that the state allows may end. */
 typedef enum xfi_end_of_call {
-  XFI_ENDED, /* it did what it is for; where it found nothing to do it leaves the state alone */
+  XFI_ENDED, /* it succeeded; a call that had nothing to do does not change the state */
   XFI_FAILED,
   XFI_N_ENDS
 } xfi_end_of_call;

@@ -9,38 +9,40 @@
 
 static bool any_sends(const xfer_plan *plan)
 {
-  return plan != NULL && (plan->any_sends || any_sends(plan->relay) || any_sends(plan->asks));
+  return plan != NULL && (plan->any_sends || any_sends(plan->relay) || any_sends(plan->amax_plan));
 }
 
-static void set_turn(xfer_plan *plan, uint64_t turn)
+static void set_sequence(xfer_plan *plan, uint64_t sequence)
 {
-  plan->turn = turn;
-  if (plan->relay != NULL) set_turn(plan->relay, turn);
-  if (plan->asks != NULL) set_turn(plan->asks, turn);
+  plan->sequence = sequence;
+  if (plan->relay != NULL) set_sequence(plan->relay, sequence);
+  if (plan->amax_plan != NULL) set_sequence(plan->amax_plan, sequence);
 }
 
-void xfi_run_take_turn(xfer_plan *plan)
+void xfi_run_take_sequence(xfer_plan *plan)
 {
-  if (plan->state == XFI_COMMITTED) set_turn(plan, any_sends(plan) ? ++plan->of->n_turns : 0);
+  if (plan->state == XFI_COMMITTED)
+    set_sequence(plan, any_sends(plan) ? ++plan->of->n_sequenced : 0);
 }
 
-/* Ranks whose counts of turns differ take the highest one, so that they agree from the next run on.
+/* Ranks whose sequence numbers differ take the highest one, so that they agree from the next run
+ * on.
  */
-static void adjust_turns(const xfer_plan *plan)
+static void adjust_sequence(const xfer_plan *plan)
 {
-  uint64_t *const n_turns = &plan->of->n_turns;
+  uint64_t *const n_sequenced = &plan->of->n_sequenced;
 
   for (int r = 0; r < plan->comm->size; r++)
-    if (plan->results[r].turn > *n_turns) *n_turns = plan->results[r].turn;
+    if (plan->results[r].sequence > *n_sequenced) *n_sequenced = plan->results[r].sequence;
 }
 
-static xfer_status check_turns(const xfer_plan *plan)
+static xfer_status check_sequence(const xfer_plan *plan)
 {
   const xfi_run_result *results = plan->results;
   int other = 0;
 
   for (int r = 0; r < plan->comm->size; r++)
-    if (results[r].turn != results[0].turn) other = r;
+    if (results[r].sequence != results[0].sequence) other = r;
   XFI_CHECK(other == 0, XFER_ERR_MISMATCH,
             "rank %d began its run of plan %llu of the comm in another order than rank 0: all "
             "ranks use its plans in one order",
@@ -68,7 +70,7 @@ xfer_status xfi_run_agree(const xfer_plan *plan, xfer_status mine, xfi_deadline 
                                  .status = mine,
                                  .has_begun = plan->state == XFI_RUNNING,
                                  .plan = plan->number,
-                                 .turn = plan->turn,
+                                 .sequence = plan->sequence,
                                  .sum =
                                      mine == XFER_OK ? xfi_verify_mine(plan) : (xfi_sum){{0, 0}}};
   const int last = comm->size - 1;
@@ -76,7 +78,7 @@ xfer_status xfi_run_agree(const xfer_plan *plan, xfer_status mine, xfi_deadline 
   int other = 0;
 
   XFI_TRY(xfi_run_gather_results(&failed, plan, &result, "waits for", deadline));
-  adjust_turns(plan);
+  adjust_sequence(plan);
   if (failed) {
     const xfer_status st = xfi_comm_agree(comm, mine, deadline);
 
@@ -88,6 +90,6 @@ xfer_status xfi_run_agree(const xfer_plan *plan, xfer_status mine, xfi_deadline 
   XFI_CHECK(other == last, XFER_ERR_MISMATCH, "rank %d ran version %llu, rank %d version %llu",
             other, (unsigned long long)plan->results[other].version, last,
             (unsigned long long)plan->results[last].version);
-  XFI_TRY(check_turns(plan));
+  XFI_TRY(check_sequence(plan));
   return xfi_verify_outcome(plan, deadline);
 }

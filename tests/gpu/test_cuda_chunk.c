@@ -198,7 +198,7 @@ void xfi_cuda_begin_thread(void *unused)
 
 static void offer(const xfi_allocation *a, char *name)
 {
-  assert_int_equal(xfi_cuda_chunks_offer(&device, a, name), XFER_OK);
+  assert_int_equal(xfi_cuda_chunks_export(&device, a, name), XFER_OK);
 }
 
 static xfer_status map_all(const xfi_allocation *a, const char *name, char **mapped)

@@ -179,7 +179,7 @@ static void test_who_asks_for_other_memory_gets_none(void)
   char *chunks = two_chunks();
 
   OK(device->ops->find_allocation(device, chunks, CHUNKS_BYTES, &found));
-  OK(xfi_cuda_chunks_offer(xfi_cuda(device), &found, name));
+  OK(xfi_cuda_chunks_export(xfi_cuda(device), &found, name));
   const socklen_t n_bytes = xfi_socket_address(&address, name);
   const uint64_t base = (uint64_t)(uintptr_t)found.base;
   const uint64_t wanted[][2] = {{base, found.n_bytes + 1}, {base + 8, found.n_bytes}};

@@ -1,64 +1,64 @@
 /*
- * The steps of the broadcast lane: of each root what is broadcast in place, many parts to a call,
- * and the rest, which is one stream of bytes, part after part, cut in windows: gathered on the
- * root, broadcast from slot to slot, scattered where needed. Windows come after the first call in
- * place, so that gathering and scattering have something to run beside.
+ * The steps of the broadcast lane. Parts that each root broadcasts in place go many to a call. The
+ * rest of a root's parts are one stream of bytes, part after part, cut in windows that are gathered
+ * on the root, broadcast from slot to slot, and scattered where needed. Windows come after the
+ * root's first call in place, so that gathering and scattering overlap with it.
  */
 #include "broadcast_list.h"
 
 #include "error.h"
 #include "slice.h"
 
-/* The first call of a run is small: nothing is on its way while NCCL prepares it. */
+/* The first call of a run is small, since nothing is in flight while NCCL prepares it. */
 #define FIRST_MESSAGES 8
 
-/* The parts of one root. */
-typedef struct turn {
-  const xfi_casts *casts;
+/* The parts of one root, and how far its stream has been cut up. */
+typedef struct root_stream {
+  const xfi_bcasts *bcasts;
   const xfer_plan *plan;
   int root;
   size_t first; /* [first, end) of casts->at */
   size_t end;
-  uint64_t n_bytes;  /* of its stream */
-  size_t next;       /* how far the stream has been cut up: to this part, */
+  uint64_t n_bytes;  /* of the stream */
+  size_t next;       /* the stream has been cut up to this part, */
   size_t box;        /* to this box of it, */
   uint64_t at;       /* and bytes of the stream before that box */
-  xfi_needed needed; /* of this part, once its first box was looked at */
-  xfi_step *step;    /* its last one, unless that has a window */
-} turn;
+  xfi_needed needed; /* what this rank needs of the part, set at its first box */
+  xfi_step *step;    /* the root's last step, unless that has a window */
+} root_stream;
 
-static turn turn_from(const xfi_casts *casts, const xfer_plan *plan, size_t first)
+static root_stream root_stream_of(const xfi_bcasts *bcasts, const xfer_plan *plan, size_t first)
 {
-  turn t = {.casts = casts,
-            .plan = plan,
-            .root = casts->at[first].root,
-            .first = first,
-            .end = first,
-            .next = first};
+  root_stream t = {.bcasts = bcasts,
+                   .plan = plan,
+                   .root = bcasts->at[first].root,
+                   .first = first,
+                   .end = first,
+                   .next = first};
 
-  for (; t.end < casts->n && casts->at[t.end].root == t.root; t.end++)
-    if (casts->at[t.end].memory == NULL) t.n_bytes += casts->at[t.end].n_bytes;
+  for (; t.end < bcasts->n && bcasts->at[t.end].root == t.root; t.end++)
+    if (bcasts->at[t.end].memory == NULL) t.n_bytes += bcasts->at[t.end].n_bytes;
   return t;
 }
 
 void xfi_broadcast_measure(xfi_pipeline *p, const xfer_plan *plan)
 {
-  const uint64_t window = xfi_casts_window(plan);
-  const xfi_casts *casts = p->casts;
+  const uint64_t window = xfi_bcasts_window(plan);
+  const xfi_bcasts *bcasts = p->bcasts;
 
-  for (size_t i = 0; casts != NULL && i < casts->n;) {
-    const turn t = turn_from(casts, plan, i);
+  for (size_t i = 0; bcasts != NULL && i < bcasts->n;) {
+    const root_stream t = root_stream_of(bcasts, plan, i);
     const size_t n_bytes = xfi_slot_aligned(t.n_bytes < window ? t.n_bytes : window);
     const bool is_root = t.root == plan->moves->rank;
     size_t *slot = is_root ? &p->send_slot_bytes : &p->recv_slot_bytes;
 
     if (n_bytes > *slot) *slot = n_bytes;
     for (; i < t.end; i++)
-      if (is_root) p->sent_bytes += casts->at[i].n_bytes;
+      if (is_root) p->sent_bytes += bcasts->at[i].n_bytes;
   }
 }
 
-/* The same on every rank: packed rounds, which come before, are not. */
+/* Decided alike on every rank. Packed rounds, which come before, differ between ranks. */
 static bool is_full(const xfi_pipeline *p, const xfi_step *step)
 {
   const bool first = p->n_steps == p->n_rounds + 1;
@@ -66,8 +66,8 @@ static bool is_full(const xfi_pipeline *p, const xfi_step *step)
   return step->n_sends >= (first ? FIRST_MESSAGES : XFI_ROUND_MESSAGES);
 }
 
-/* Make sure that the turn has a step with room for a message: the pipeline's last. */
-static xfer_status open_step(xfi_pipeline *p, turn *t)
+/* Make sure that t->step, the pipeline's last step, has room for a message. */
+static xfer_status open_step(xfi_pipeline *p, root_stream *t)
 {
   if (t->step != NULL && !is_full(p, t->step)) return XFER_OK;
   XFI_TRY(xfi_steps_add(&t->step, p, XFI_ROUND_MESSAGES));
@@ -75,14 +75,14 @@ static xfer_status open_step(xfi_pipeline *p, turn *t)
   return XFER_OK;
 }
 
-static void add_message(const turn *t, char *memory, uint64_t n_bytes)
+static void add_message(const root_stream *t, char *memory, uint64_t n_bytes)
 {
   t->step->messages[t->step->n_sends++] = (xfi_message){memory, (size_t)n_bytes, t->root};
 }
 
 /* ---- through slots ---- */
 
-/* From a slice of a source box in the slot to a destination box, what they have in common. */
+/* Copy what a slice of a source box, in the slot, and a destination box have in common. */
 static xfer_status scatter_box(xfi_copies *copies, const xfer_plan *plan, uint32_t tensor,
                                const xfi_box *box, const xfi_box *source, const xfi_slice *slice,
                                char *slot)
@@ -108,8 +108,8 @@ static xfer_status scatter_box(xfi_copies *copies, const xfer_plan *plan, uint32
   return xfi_copies_add(copies, &dst, &src, length, n_dims, xfi_run_elem(plan, cls, XFI_FROM_WIRE));
 }
 
-/* To each destination box that meets it: each lies in one source box, so those of others, which may
- * be many, are passed over. */
+/* Scatter a slice to each destination box that overlaps it. A destination box lies in one source
+ * box, so those of other source boxes, which may be many, are skipped. */
 static xfer_status scatter_slice(xfi_copies *copies, const xfer_plan *plan, uint32_t tensor,
                                  const xfi_needed *needed, const xfi_box *source,
                                  const xfi_slice *slice, char *slot)
@@ -134,8 +134,8 @@ static xfer_status scatter_slice(xfi_copies *copies, const xfer_plan *plan, uint
 
 /* Elements [first, end) of one source box of a part: gathered on the root, scattered where
  * needed. */
-static xfer_status add_box(xfi_step *step, const turn *t, const xfi_cast *c, const xfi_box *box,
-                           int64_t first, int64_t end, char *slot)
+static xfer_status add_box(xfi_step *step, const root_stream *t, const xfi_bcast *c,
+                           const xfi_box *box, int64_t first, int64_t end, char *slot)
 {
   const xfer_plan *plan = t->plan;
   const xfi_class *cls = xfi_plan_class(plan->moves, c->tensor);
@@ -157,7 +157,7 @@ static xfer_status add_box(xfi_step *step, const turn *t, const xfi_cast *c, con
 }
 
 /* The window [first, end) of a root's stream. Windows come in order. */
-static xfer_status add_window(xfi_pipeline *p, turn *t, uint64_t first, uint64_t end)
+static xfer_status add_window(xfi_pipeline *p, root_stream *t, uint64_t first, uint64_t end)
 {
   const bool is_root = t->root == t->plan->moves->rank;
   xfi_step *step;
@@ -167,18 +167,18 @@ static xfer_status add_window(xfi_pipeline *p, turn *t, uint64_t first, uint64_t
   slot = xfi_steps_slot(p, p->n_steps - 1, is_root);
   add_message(t, slot, end - first);
   step = t->step;
-  t->step = NULL; /* it has its window */
+  t->step = NULL; /* it has a window now */
   while (t->next < t->end && t->at < end) {
-    const xfi_cast *c = &t->casts->at[t->next];
+    const xfi_bcast *c = &t->bcasts->at[t->next];
 
     if (c->memory != NULL || t->box == c->source->n) {
       t->next++;
       t->box = 0;
       continue;
     }
-    if (t->box == 0) t->needed = xfi_cast_needed(t->plan, c);
+    if (t->box == 0) t->needed = xfi_bcast_needed(t->plan, c);
     const xfi_class *cls = xfi_plan_class(t->plan->moves, c->tensor);
-    const xfi_box box = xfi_cast_box(c, t->box);
+    const xfi_box box = xfi_bcast_box(c, t->box);
     const uint64_t elem = (uint64_t)cls->wire_bytes;
     const uint64_t box_end = t->at + (uint64_t)xfi_box_elems(box.length, cls->src->n_dims) * elem;
     const uint64_t from = t->at > first ? t->at : first;
@@ -187,29 +187,29 @@ static xfer_status add_window(xfi_pipeline *p, turn *t, uint64_t first, uint64_t
     if (from < to)
       XFI_TRY(add_box(step, t, c, &box, (int64_t)((from - t->at) / elem),
                       (int64_t)((to - t->at) / elem), slot + (from - first)));
-    if (box_end > end) break; /* the rest is the next window's */
+    if (box_end > end) break; /* the rest goes in the next window */
     t->at = box_end;
     t->box++;
   }
   return XFER_OK;
 }
 
-/* All windows; the first joins what the turn's last step has. */
-static xfer_status add_windows(xfi_pipeline *p, turn *t)
+/* Add all windows, the first to the root's last step. */
+static xfer_status add_windows(xfi_pipeline *p, root_stream *t)
 {
-  const uint64_t window = xfi_casts_window(t->plan);
+  const uint64_t window = xfi_bcasts_window(t->plan);
 
   for (uint64_t at = 0; at < t->n_bytes; at += window)
     XFI_TRY(add_window(p, t, at, t->n_bytes - at < window ? t->n_bytes : at + window));
   return XFER_OK;
 }
 
-static xfer_status add_turn(xfi_pipeline *p, turn *t)
+static xfer_status add_root(xfi_pipeline *p, root_stream *t)
 {
   bool has_windows = false;
 
   for (size_t i = t->first; i < t->end; i++) {
-    const xfi_cast *c = &t->casts->at[i];
+    const xfi_bcast *c = &t->bcasts->at[i];
 
     for (uint64_t at = 0; at < c->n_bytes && c->memory != NULL; at += XFI_MESSAGE_BYTES) {
       const uint64_t left = c->n_bytes - at;
@@ -228,12 +228,12 @@ static xfer_status add_turn(xfi_pipeline *p, turn *t)
 
 xfer_status xfi_broadcast_add(xfi_pipeline *p, const xfer_plan *plan)
 {
-  const xfi_casts *casts = p->casts;
+  const xfi_bcasts *bcasts = p->bcasts;
 
-  for (size_t i = 0; casts != NULL && i < casts->n;) {
-    turn t = turn_from(casts, plan, i);
+  for (size_t i = 0; bcasts != NULL && i < bcasts->n;) {
+    root_stream t = root_stream_of(bcasts, plan, i);
 
-    XFI_TRY(add_turn(p, &t));
+    XFI_TRY(add_root(p, &t));
     i = t.end;
   }
   return XFER_OK;

@@ -8,22 +8,22 @@
 #include "look.h"
 #include "vec.h"
 
-/* Longer than this gains nothing through slots. */
+/* Longer broadcasts are no faster through slots. */
 #define WINDOWS_PER_BROADCAST 4
 
-void xfi_casts_free(xfi_casts *casts)
+void xfi_bcasts_free(xfi_bcasts *bcasts)
 {
-  if (casts == NULL) return;
-  for (size_t c = 0; casts->sources != NULL && c < casts->n_classes; c++)
-    xfi_flows_free(&casts->sources[c]);
-  xfi_free(casts->sources);
-  xfi_free(casts->at);
-  xfi_free(casts);
+  if (bcasts == NULL) return;
+  for (size_t c = 0; bcasts->sources != NULL && c < bcasts->n_classes; c++)
+    xfi_flows_free(&bcasts->sources[c]);
+  xfi_free(bcasts->sources);
+  xfi_free(bcasts->at);
+  xfi_free(bcasts);
 }
 
 /* All ranks wait for one root at a time, so a broadcast may be as long as several peers' windows.
  */
-uint64_t xfi_casts_window(const xfer_plan *plan)
+uint64_t xfi_bcasts_window(const xfer_plan *plan)
 {
   const uint64_t cap = xfi_run_staging_share(plan) / 4 / XFI_SLOT_ALIGN * XFI_SLOT_ALIGN;
   uint64_t window = plan->window_bytes * WINDOWS_PER_BROADCAST;
@@ -32,12 +32,12 @@ uint64_t xfi_casts_window(const xfer_plan *plan)
   return window < cap ? window : cap;
 }
 
-/* ---- what is broadcast ---- */
+/* ---- the list ---- */
 
 static int by_root(const void *a, const void *b)
 {
-  const xfi_cast *x = a;
-  const xfi_cast *y = b;
+  const xfi_bcast *x = a;
+  const xfi_bcast *y = b;
 
   if (x->root != y->root) return x->root < y->root ? -1 : 1;
   return (x->order > y->order) - (x->order < y->order);
@@ -52,10 +52,10 @@ static uint64_t flow_bytes(const xfi_class *cls, const xfi_flows *flows, const x
   return (uint64_t)(n * cls->wire_bytes);
 }
 
-static xfer_status add_tensor(xfi_casts *casts, const xfi_plan *m, uint32_t tensor)
+static xfer_status add_tensor(xfi_bcasts *bcasts, const xfi_plan *m, uint32_t tensor)
 {
   const xfi_class *cls = xfi_plan_class(m, tensor);
-  const xfi_flows *flows = &casts->sources[m->tensors[tensor].class_index];
+  const xfi_flows *flows = &bcasts->sources[m->tensors[tensor].class_index];
 
   for (size_t f = 0; f < flows->n; f++) {
     const uint64_t n_bytes = flow_bytes(cls, flows, &flows->at[f]);
@@ -64,62 +64,62 @@ static xfer_status add_tensor(xfi_casts *casts, const xfi_plan *m, uint32_t tens
 
     if (n_bytes == 0) continue;
     root = xfi_part_rank(cls->src, turn.src_part, xfi_choose_replica(cls, &turn));
-    const xfi_cast cast = {root, tensor, casts->n, flows, &flows->at[f], n_bytes, NULL};
-    XFI_TRY(XFI_PUSH(casts->at, casts->n, casts->capacity, cast));
+    const xfi_bcast cast = {root, tensor, bcasts->n, flows, &flows->at[f], n_bytes, NULL};
+    XFI_TRY(XFI_PUSH(bcasts->at, bcasts->n, bcasts->capacity, cast));
   }
   return XFER_OK;
 }
 
-xfer_status xfi_casts_list(xfi_casts **out, const xfer_plan *plan)
+xfer_status xfi_bcasts_list(xfi_bcasts **out, const xfer_plan *plan)
 {
   const xfi_plan *m = plan->moves;
   xfer_status st = XFER_OK;
-  xfi_casts *casts = NULL;
+  xfi_bcasts *bcasts = NULL;
 
   if (xfi_run_n_broadcast(plan) == 0) return XFER_OK;
-  casts = xfi_calloc(1, sizeof *casts);
-  XFI_CHECK_DONE(casts != NULL, XFER_ERR_NOMEM, "broadcasts");
-  casts->n_classes = m->n_classes;
-  casts->sources = xfi_calloc(m->n_classes, sizeof *casts->sources);
-  XFI_CHECK_DONE(casts->sources != NULL, XFER_ERR_NOMEM, "%zu classes", m->n_classes);
+  bcasts = xfi_calloc(1, sizeof *bcasts);
+  XFI_CHECK_DONE(bcasts != NULL, XFER_ERR_NOMEM, "broadcasts");
+  bcasts->n_classes = m->n_classes;
+  bcasts->sources = xfi_calloc(m->n_classes, sizeof *bcasts->sources);
+  XFI_CHECK_DONE(bcasts->sources != NULL, XFER_ERR_NOMEM, "%zu classes", m->n_classes);
   for (size_t c = 0; c < m->n_classes; c++)
     if (xfi_run_broadcasts(plan, &m->classes[c]))
-      XFI_TRY_DONE(xfi_meet_sources(&casts->sources[c], &m->classes[c]));
+      XFI_TRY_DONE(xfi_meet_sources(&bcasts->sources[c], &m->classes[c]));
   for (size_t i = 0; i < m->n_tensors; i++)
     if (xfi_run_broadcasts(plan, xfi_plan_class(m, m->order[i])))
-      XFI_TRY_DONE(add_tensor(casts, m, m->order[i]));
-  xfi_sort(casts->at, casts->n, sizeof *casts->at, by_root);
-  *out = casts;
-  casts = NULL;
+      XFI_TRY_DONE(add_tensor(bcasts, m, m->order[i]));
+  xfi_sort(bcasts->at, bcasts->n, sizeof *bcasts->at, by_root);
+  *out = bcasts;
+  bcasts = NULL;
 done:
-  xfi_casts_free(casts);
+  xfi_bcasts_free(bcasts);
   return st;
 }
 
-xfi_needed xfi_cast_needed(const xfer_plan *plan, const xfi_cast *c)
+xfi_needed xfi_bcast_needed(const xfer_plan *plan, const xfi_bcast *c)
 {
   const xfi_class *cls = xfi_plan_class(plan->moves, c->tensor);
   const uint32_t part = c->source->part;
   xfi_needed needed = {NULL, 0};
 
   if (xfi_part_replica(cls->src, part, plan->moves->rank) >= 0) return needed;
-  for (size_t f = 0; f < cls->recvs.n; f++) { /* flows of one source part are neighbours */
+  for (size_t f = 0; f < cls->recvs.n; f++) { /* flows of one source part are adjacent */
     if (cls->recvs.at[f].part != part) continue;
     if (needed.n++ == 0) needed.at = &cls->recvs.at[f];
   }
   return needed;
 }
 
-/* ---- what goes in place ---- */
+/* ---- broadcasts in place ---- */
 
-/* Parts of at least this many bytes are looked at for it. */
+/* Parts of at least this many bytes may be broadcast in place. */
 static uint64_t min_in_place(const xfer_plan *plan)
 {
   return plan->window_bytes < XFI_MIN_UNPACKED_BYTES ? plan->window_bytes : XFI_MIN_UNPACKED_BYTES;
 }
 
-/* Where a box is one run of the bound's memory in row-major order; NULL if it is not. `scratch` is
- * empty. */
+/* The address of a box that is one run of the bound's memory, in row-major order; NULL: it is not
+ * one run. `scratch` is empty. */
 static xfer_status find_run(char **run, xfi_copies *scratch, const xfi_bound *bound,
                             const int64_t *start, const int64_t *length, const xfi_class *cls)
 {
@@ -138,24 +138,25 @@ done:
   return st;
 }
 
-/* Where this rank has all of a part as one run, to send from or to receive into. */
+/* The address of a part that is one run in this rank's memory, to send from or to receive into;
+ * NULL: it is not. */
 static xfer_status find_memory(char **memory, xfi_copies *scratch, const xfer_plan *plan,
-                               const xfi_cast *c)
+                               const xfi_bcast *c)
 {
   const xfi_class *cls = xfi_plan_class(plan->moves, c->tensor);
   const bool is_root = c->root == plan->moves->rank;
-  const xfi_box all = xfi_cast_box(c, 0);
+  const xfi_box all = xfi_bcast_box(c, 0);
   const size_t n = sizeof *all.lo * (size_t)cls->src->n_dims;
   xfi_box box = all;
 
   *memory = NULL;
   if (c->source->n != 1) return XFER_OK;
   if (xfi_run_elem(plan, cls, is_root ? XFI_TO_WIRE : XFI_FROM_WIRE).convert != NULL)
-    return XFER_OK; /* what travels is not what lies there */
+    return XFER_OK; /* what is sent differs from what is in memory */
   if (is_root) {
     xfi_box_resolve(box.src_local, box.unit, cls->src, c->root);
   } else {
-    const xfi_needed needed = xfi_cast_needed(plan, c);
+    const xfi_needed needed = xfi_bcast_needed(plan, c);
 
     if (needed.n != 1 || needed.at->n != 1) return XFER_OK;
     box = xfi_flows_box(&cls->recvs, needed.at->first);
@@ -166,14 +167,14 @@ static xfer_status find_memory(char **memory, xfi_copies *scratch, const xfer_pl
                   is_root ? box.src_local : box.dst_local, box.length, cls);
 }
 
-/* The parts that are large enough: mine[] is 1 where this rank has one as a run. */
-static xfer_status find_memories(xfi_casts *casts, const xfer_plan *plan, unsigned char *mine)
+/* mine[i] is 1 if the i-th part that is large enough is one run on this rank. */
+static xfer_status find_memories(xfi_bcasts *bcasts, const xfer_plan *plan, unsigned char *mine)
 {
   xfer_status st = XFER_OK;
   xfi_copies scratch = {NULL, 0, 0};
 
-  for (size_t i = 0, k = 0; i < casts->n; i++) {
-    xfi_cast *c = &casts->at[i];
+  for (size_t i = 0, k = 0; i < bcasts->n; i++) {
+    xfi_bcast *c = &bcasts->at[i];
 
     if (c->n_bytes < min_in_place(plan)) continue;
     XFI_TRY_DONE(find_memory(&c->memory, &scratch, plan, c));
@@ -184,28 +185,28 @@ done:
   return st;
 }
 
-xfer_status xfi_casts_rebind(bool *kept, xfi_casts *casts, const xfer_plan *plan)
+xfer_status xfi_bcasts_rebind(bool *kept, xfi_bcasts *bcasts, const xfer_plan *plan)
 {
   xfer_status st = XFER_OK;
   xfi_copies scratch = {NULL, 0, 0};
 
   *kept = true;
-  for (size_t i = 0; casts != NULL && i < casts->n; i++) {
-    xfi_cast *c = &casts->at[i];
+  for (size_t i = 0; bcasts != NULL && i < bcasts->n; i++) {
+    xfi_bcast *c = &bcasts->at[i];
     char *memory = NULL;
 
     if (c->memory == NULL) continue; /* on all ranks */
     XFI_TRY_DONE(find_memory(&memory, &scratch, plan, c));
     *kept = *kept && memory != NULL;
-    if (memory != NULL) c->memory = memory; /* else what all have settled is still known */
+    if (memory != NULL) c->memory = memory; /* else keep what all ranks agreed on */
   }
 done:
   xfi_copies_free(&scratch);
   return st;
 }
 
-/* What one rank cannot do in place nobody does. */
-static xfer_status agree_on_memories(xfi_casts *casts, const xfer_plan *plan,
+/* A part is broadcast in place only if all ranks can. */
+static xfer_status agree_on_memories(xfi_bcasts *bcasts, const xfer_plan *plan,
                                      const unsigned char *mine, size_t n_large)
 {
   xfi_comm *comm = plan->comm;
@@ -213,10 +214,10 @@ static xfer_status agree_on_memories(xfi_casts *casts, const xfer_plan *plan,
   unsigned char *all = xfi_comm_agree_gather(comm, &st, mine, n_large, xfi_run_deadline(plan));
 
   XFI_TRY_DONE(st);
-  for (size_t i = 0, k = 0; i < casts->n; i++) {
-    if (casts->at[i].n_bytes < min_in_place(plan)) continue;
+  for (size_t i = 0, k = 0; i < bcasts->n; i++) {
+    if (bcasts->at[i].n_bytes < min_in_place(plan)) continue;
     for (size_t r = 0; r < (size_t)comm->size; r++)
-      if (all[r * n_large + k] == 0) casts->at[i].memory = NULL;
+      if (all[r * n_large + k] == 0) bcasts->at[i].memory = NULL;
     k++;
   }
 done:
@@ -224,27 +225,28 @@ done:
   return st;
 }
 
-xfer_status xfi_casts_create(xfi_casts **out, const xfer_plan *plan)
+xfer_status xfi_bcasts_create(xfi_bcasts **out, const xfer_plan *plan)
 {
   xfer_status st = XFER_OK;
   unsigned char *mine = NULL;
   size_t n_large = 0;
-  xfi_casts *casts = NULL;
+  xfi_bcasts *bcasts = NULL;
 
   if (xfi_run_n_broadcast(plan) == 0) return XFER_OK;
-  st = xfi_casts_list(&casts, plan);
-  for (size_t i = 0; casts != NULL && i < casts->n && plan->comm->ops->recv_direct; i++)
-    n_large += casts->at[i].n_bytes >= min_in_place(plan);
+  st = xfi_bcasts_list(&bcasts, plan);
+  for (size_t i = 0; bcasts != NULL && i < bcasts->n && plan->comm->ops->recv_direct; i++)
+    n_large += bcasts->at[i].n_bytes >= min_in_place(plan);
   if (st == XFER_OK && n_large > 0) {
     mine = xfi_calloc(n_large, sizeof *mine);
-    st = mine == NULL ? XFI_NO_MEMORY("%zu broadcasts", n_large) : find_memories(casts, plan, mine);
+    st =
+        mine == NULL ? XFI_NO_MEMORY("%zu broadcasts", n_large) : find_memories(bcasts, plan, mine);
   }
   XFI_TRY_DONE(xfi_comm_agree(plan->comm, st, xfi_run_deadline(plan)));
-  if (n_large > 0) XFI_TRY_DONE(agree_on_memories(casts, plan, mine, n_large));
-  *out = casts;
-  casts = NULL;
+  if (n_large > 0) XFI_TRY_DONE(agree_on_memories(bcasts, plan, mine, n_large));
+  *out = bcasts;
+  bcasts = NULL;
 done:
-  xfi_casts_free(casts);
+  xfi_bcasts_free(bcasts);
   xfi_free(mine);
   return st;
 }

@@ -1,6 +1,6 @@
 /*
  * What the broadcast lane sends, the same list on every rank: for each source part of a tensor one
- * replica is the root, and roots take turns by rank.
+ * replica is the root, and roots follow each other by rank.
  */
 #ifndef XFI_BROADCAST_LIST_H
 #define XFI_BROADCAST_LIST_H
@@ -8,51 +8,51 @@
 #include "steps.h"
 
 /* One part of one tensor, sent by `root` to all ranks. */
-typedef struct xfi_cast {
+typedef struct xfi_bcast {
   int root;
   uint32_t tensor;
   size_t order;           /* of the tensor, in the plan */
   const xfi_flows *flows; /* all source parts of its class */
   const xfi_flow
-      *source; /* the one that this is; in layouts by boxes src_local counts from a unit */
+      *source; /* the part that is sent; in layouts by boxes src_local counts from a unit */
   uint64_t n_bytes;
-  char *memory; /* where this rank has the part, if it is broadcast in place; NULL: through slots */
-} xfi_cast;
+  char *memory; /* the part on this rank, if it is broadcast in place; NULL: through slots */
+} xfi_bcast;
 
-struct xfi_casts {
+struct xfi_bcasts {
   xfi_flows *sources; /* [n_classes] all source parts of each broadcast class */
   size_t n_classes;
-  xfi_cast *at; /* [n] by root, then in the plan's order */
+  xfi_bcast *at; /* [n] by root, then in the plan's order */
   size_t n;
   size_t capacity;
 };
 
 /* Bytes of a window through slots. */
-uint64_t xfi_casts_window(const xfer_plan *plan);
+uint64_t xfi_bcasts_window(const xfer_plan *plan);
 
 /* The list, and which parts are broadcast in place: those that are one run in the memory of every
  * rank. Collective. */
-xfer_status xfi_casts_create(xfi_casts **casts, const xfer_plan *plan);
+xfer_status xfi_bcasts_create(xfi_bcasts **bcasts, const xfer_plan *plan);
 /* After binds at other addresses: *kept is false if some part that is broadcast in place is no
  * longer one run here. */
-xfer_status xfi_casts_rebind(bool *kept, xfi_casts *casts, const xfer_plan *plan);
+xfer_status xfi_bcasts_rebind(bool *kept, xfi_bcasts *bcasts, const xfer_plan *plan);
 /* The list alone, with nothing in place. Not collective. */
-xfer_status xfi_casts_list(xfi_casts **casts, const xfer_plan *plan);
-void xfi_casts_free(xfi_casts *casts);
+xfer_status xfi_bcasts_list(xfi_bcasts **bcasts, const xfer_plan *plan);
+void xfi_bcasts_free(xfi_bcasts *bcasts);
 
 /* Box b of a part. */
-static inline xfi_box xfi_cast_box(const xfi_cast *c, size_t b)
+static inline xfi_box xfi_bcast_box(const xfi_bcast *c, size_t b)
 {
   return xfi_flows_box(c->flows, c->source->first + b);
 }
 
-/* Which flows of its class's recvs this rank gets from a part; n 0: it needs nothing of the part,
- * or has it already. */
+/* The flows of its class's recvs that this rank gets from a part; n 0: it needs nothing of the
+ * part, or has it already. */
 typedef struct xfi_needed {
   const xfi_flow *at;
   size_t n;
 } xfi_needed;
-xfi_needed xfi_cast_needed(const xfer_plan *plan, const xfi_cast *c);
+xfi_needed xfi_bcast_needed(const xfer_plan *plan, const xfi_bcast *c);
 
 /* ---- broadcast.c: the list turned into steps ---- */
 

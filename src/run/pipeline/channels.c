@@ -1,9 +1,9 @@
 /*
- * Flows between ranks that share memory: packed by the sender into slots that the receiver unpacks,
- * with no message and no copy between. All that goes to one peer is one row of bytes, the boxes
- * of its moves one after the other, as in packed.c; but where a slot ends is seen when it is full,
- * so that boxes are described whatever the slots are, those of one form together. What several
- * peers get alike is packed once, into slots that all of them read.
+ * Flows between ranks that share memory: the sender packs into slots that the receiver unpacks,
+ * with no message and no copy between. All that goes to one peer is one sequence of bytes, the
+ * boxes of its moves one after the other, as in packed.c. But slots end wherever they are full, so
+ * that boxes are described independently of the slots, those of one form together. Data that
+ * several peers get alike is packed once, into slots that all of them read.
  */
 #include "channels.h"
 
@@ -24,7 +24,7 @@ typedef struct group {
   uint64_t n_bytes; /* of a box */
 } group;
 
-/* What a channel carries, and how far it is. */
+/* The bytes of a channel, and how many of them are carried. */
 struct xfi_load {
   group *groups; /* [n_groups] */
   size_t n_groups;
@@ -32,8 +32,8 @@ struct xfi_load {
   xfi_strided_dim *dims; /* [n_dims] of all groups, one after the other */
   size_t n_dims;
   size_t dims_capacity;
-  char **bases;        /* [n_boxes] of all groups, where each begins, */
-  xfi_anchor *anchors; /* [n_boxes] and where in its view */
+  char **bases;        /* [n_boxes] of all groups: the address of each box */
+  xfi_anchor *anchors; /* [n_boxes] and its position in the view */
   size_t n_boxes;
   size_t bases_capacity;
   size_t anchors_capacity;
@@ -42,12 +42,12 @@ struct xfi_load {
   uint64_t at;  /* from this byte of all of them on */
 };
 
-/* Of a rank, where the host does not say what its cache has, or ranks take turns on its cores. */
+/* A rank's share of the cache, if its size is unknown or ranks share cores. */
 #define CACHE_BYTES (UINT64_C(8) << 20)
 
 /* ---- making them ---- */
 
-/* Is there one for a peer of the plan's sends or receives? */
+/* Is there a channel for a peer of the plan's sends or receives? */
 static bool has_channel(const xfer_plan *plan, bool send, size_t p)
 {
   const xfi_peer *peer = &(send ? &plan->moves->sends : &plan->moves->recvs)->peers[p];
@@ -73,13 +73,13 @@ static bool has_form(const xfi_load *l, const group *g, const xfi_strided *form,
           memcmp(l->dims + g->dims, dims, sizeof *dims * (size_t)form->n_dims) == 0);
 }
 
-/* The boxes of a copy to or from a slot, in the order of the channel. */
+/* Append the box of a copy to or from a slot, in the order of the channel. */
 static xfer_status add_copy(xfi_load *l, const xfi_bound *bound, xfi_copy *copy, bool send)
 {
   const size_t n_dims = (size_t)copy->n_dims;
   const xfi_strided form = {copy->convert, send ? copy->run_bytes : xfi_copy_src_run(copy),
                             copy->n_dims};
-  char *const base = send ? (char *)copy->src : copy->dst; /* a send's is not written */
+  char *const base = send ? (char *)copy->src : copy->dst; /* a send only reads it */
   xfi_strided_dim dims[XFI_COPY_DIMS];
 
   if (!send) xfi_copy_sort_dims(copy, copy->src_stride);
@@ -99,8 +99,8 @@ static xfer_status add_copy(xfi_load *l, const xfi_bound *bound, xfi_copy *copy,
   return XFER_OK;
 }
 
-/* Where a view is in pieces each index of the dims before theirs goes by itself, so that those that
- * follow each other in the channel are listed so. */
+/* Append the boxes of a move. If its view is in pieces, each index of the dims before piece_dim is
+ * appended separately, which is the order of the bytes in the channel. */
 static xfer_status add_move(xfi_channels *c, xfi_load *l, const xfer_plan *plan,
                             const xfi_move *move, bool send)
 {
@@ -168,8 +168,8 @@ static bool are_same(const xfi_channels *c, size_t i, size_t k)
          (a->n_dims == 0 || memcmp(a->dims, b->dims, sizeof *a->dims * a->n_dims) == 0);
 }
 
-/* Streams of more than a slot that are the same, as of what several peers will hold, are packed
- * once; shorter ones may lie in their slots before a run begins. */
+/* Link channels that send the same bytes, as to replicas, so that these are packed once. Not those
+ * of at most one slot, which may be sent before the run begins. */
 static void find_same(xfi_channels *c)
 {
   for (size_t k = 0; k < c->all.n; k++) {
@@ -184,8 +184,8 @@ static void find_same(xfi_channels *c)
   }
 }
 
-/* Bytes of the third-level cache that a core has, with others or without; 0: unknown. As Linux says
- * it: sysconf() says 320 MiB where a core of an EPYC has 32. */
+/* Bytes of the third-level cache of a core, shared or not; 0: unknown. From sysfs: sysconf()
+ * reports 320 MiB where a core of an EPYC has 32. */
 static uint64_t third_level(void)
 {
   FILE *file = fopen("/sys/devices/system/cpu/cpu0/cache/index3/size", "re");
@@ -196,7 +196,7 @@ static uint64_t third_level(void)
   return is_known ? (uint64_t)kib << 10 : 0;
 }
 
-/* What of it a rank may think its own: other things have two thirds of it. */
+/* A rank's share of it: a third divided by the ranks, since other data fills the rest. */
 static uint64_t cache_bytes(const xfer_plan *plan)
 {
   const uint64_t in_all = third_level();
@@ -207,10 +207,10 @@ static uint64_t cache_bytes(const xfer_plan *plan)
   return in_all > 0 && plan->comm->has_cores ? in_all / 3 / n_ranks : CACHE_BYTES;
 }
 
-/* May a line that one core has written come to another one more slowly than from memory? AMD's
- * cores share caches in groups, and a virtual machine does not say which of its cores are near each
- * other: 64 MiB from one to the other of two took 7 or 17.5 ms, by memory 6.3 in both cases. Where
- * all of a processor's share one, memory is slower by a sixth. */
+/* May a cache line that one core has written reach another more slowly than through memory? AMD's
+ * cores share caches in groups, and a virtual machine hides which of its cores are in one group: 64
+ * MiB from one core to another took 7 or 17.5 ms, and 6.3 ms through memory in both cases. Where
+ * all cores of a processor share a cache, memory is slower by a sixth. */
 static bool may_lines_be_slow(void)
 {
 #if defined(__x86_64__)

@@ -5,10 +5,10 @@
  *   block = (distance from sender to receiver - 1) / PEERS_PER_ROUND,  round = k * n_blocks + block
  *
  * so a round has at most one window per peer and PEERS_PER_ROUND peers each way, every rank issues
- * its rounds in increasing order, and nobody needs to know what other pairs do.
+ * its rounds in increasing order, and no rank needs to know about other pairs.
  *
- * A window is one message. Where a pair has few windows and the comm takes several messages, what
- * is large of one move is a message of its own, alike on both ends. One that is one run of the
+ * A window is one message. If a pair has few windows and the comm takes several messages, a large
+ * part of one move is a message of its own, alike on both ends. A message that is one run of the
  * caller's memory on an end needs no slot there.
  */
 #include "packed.h"
@@ -23,10 +23,10 @@
 #define PEERS_PER_ROUND (XFI_ROUND_MESSAGES / 2)
 enum {
   SHORT_STREAM = 4,    /* windows */
-  ALONE_PER_WINDOW = 8 /* parts of that size, at most */
+  ALONE_PER_WINDOW = 8 /* at most so many parts are messages of their own */
 };
 
-/* A flow that the lane carries, and how far its stream has been cut up. */
+/* A flow of the lane, and how far its stream has been cut up. */
 typedef struct flow {
   const xfi_peer *peer;
   bool send;
@@ -37,7 +37,7 @@ typedef struct flow {
   uint64_t at; /* and bytes of the stream before it */
 } flow;
 
-/* By block, sends first, then by rank; each has a stream that is not empty. */
+/* Sorted by block, then sends first, then by rank. No stream is empty. */
 typedef struct flows {
   flow *at;
   size_t n;
@@ -50,7 +50,7 @@ static int block_of(const xfi_plan *m, bool send, int peer)
   return ((distance + m->n_ranks) % m->n_ranks - 1) / PEERS_PER_ROUND;
 }
 
-/* The most peers that share a block: by distance those of one stand together. */
+/* The most peers that share a block. In the order of distance those of a block are adjacent. */
 static int most_in_block(const xfi_plan *m, const xfi_move_list *list, bool send)
 {
   int most = 0;
@@ -83,7 +83,7 @@ static int by_block(const void *a, const void *b)
   return (x->peer->rank > y->peer->rank) - (x->peer->rank < y->peer->rank);
 }
 
-/* Why a flow is packed: what is said of it after "packed: ". */
+/* Why a flow is packed: the part of the report's text after "packed: ". */
 static const char *reason(const flow *f, const xfer_plan *plan)
 {
   const xfi_peer *peers = f->send ? plan->moves->sends.peers : plan->moves->recvs.peers;
@@ -93,7 +93,7 @@ static const char *reason(const flow *f, const xfer_plan *plan)
   return colon == NULL ? way : colon + 2;
 }
 
-/* Those of one list that nothing else carries. */
+/* Add the flows of one list that no other lane carries. */
 static void add_flows(flows *list, const xfer_plan *plan, bool send)
 {
   const xfi_plan *m = plan->moves;
@@ -110,7 +110,7 @@ static void add_flows(flows *list, const xfer_plan *plan, bool send)
   }
 }
 
-/* All of them; to be freed, whatever it returns. */
+/* List all flows of the lane. The caller frees the list, also after a failure. */
 static xfer_status list_flows(flows *list, const xfer_plan *plan)
 {
   const size_t most = plan->moves->sends.n_peers + plan->moves->recvs.n_peers;
@@ -145,7 +145,7 @@ static size_t window_bytes(const flow *f, const xfer_plan *plan)
   return (size_t)(left < plan->window_bytes ? left : plan->window_bytes);
 }
 
-/* No window of a flow is larger than its first, and those of a block meet in one round. */
+/* A flow's first window is its largest, and the windows of a block share a round. */
 xfer_status xfi_packed_measure(xfi_pipeline *p, const xfer_plan *plan)
 {
   xfer_status st = XFER_OK;
@@ -179,7 +179,7 @@ typedef struct part {
   size_t n_bytes;
 } part;
 
-/* Cut the flow's next part, below `end` of its stream. Returns whether there is one. */
+/* Cut the next part of the flow's stream, at most to `end`. False: there is none. */
 static bool cut(part *out, flow *f, const xfer_plan *plan, uint64_t end)
 {
   const xfi_move *moves =
@@ -207,14 +207,14 @@ static bool cut(part *out, flow *f, const xfer_plan *plan, uint64_t end)
   return false;
 }
 
-/* The messages that a flow may have in a round: as many as leave room for those of all others. */
+/* The messages that a flow may have in a round, with the same number for all others. */
 static int most_messages(const xfer_plan *plan)
 {
   return plan->comm->ops->takes_several ? XFI_ROUND_MESSAGES / plan->round_windows : 1;
 }
 
-/* The bytes from which on a part of the flow's next window is a message of its own, alike on both
- * ends. In a long stream packing hides behind other windows, and one message is the fastest. */
+/* From how many bytes on a part of the flow's next window is a message of its own, alike on both
+ * ends. In a long stream packing overlaps with other windows, and a single message is fastest. */
 static size_t least_alone(const flow *f, const xfer_plan *plan)
 {
   const size_t n_bytes = window_bytes(f, plan) / ALONE_PER_WINDOW;
@@ -235,15 +235,15 @@ static xfer_status add_copies(xfi_copies *copies, const xfer_plan *plan, const f
                          f->send ? box.src_local : box.dst_local, box.length, p->first, p->end);
 }
 
-/* Can the comm send this memory of the caller's, or receive into it, as fast as a slot? */
+/* Can the comm use this memory of the caller as fast as a slot? */
 static bool suits(const xfi_comm_ops *comm, bool send, const char *data)
 {
   return (send || comm->recv_direct) &&
          (comm->fast_unit == 0 || (uintptr_t)data % comm->fast_unit == 0);
 }
 
-/* The message's copies are all there. If they are one that is one run, the caller's memory can be
- * the message. */
+/* All copies of the message are listed. If they are a single run, the caller's memory becomes the
+ * message. */
 static void end_message(xfi_message *m, const xfer_plan *plan, bool send, xfi_copies *copies,
                         size_t first)
 {
@@ -274,7 +274,7 @@ static xfer_status add_window(xfi_step *step, const xfer_plan *plan, flow *f, ch
   xfi_message *m = begin_message(step, f, slot);
   size_t first = copies->n;
   int n_left = most_messages(plan) - 1;
-  bool is_alone = false; /* what the message has */
+  bool is_alone = false; /* the message is one large part */
   uint64_t at = 0;       /* of the window */
   part p;
 
@@ -295,7 +295,7 @@ static xfer_status add_window(xfi_step *step, const xfer_plan *plan, flow *f, ch
   return XFER_OK;
 }
 
-/* The next windows of the `n` flows of a block, if there are any. */
+/* Add the round of the next windows of the `n` flows of a block, if any are left. */
 static xfer_status add_round(xfi_pipeline *p, const xfer_plan *plan, flow *at, size_t n)
 {
   char *slots[2] = {xfi_steps_slot(p, p->n_steps, false), xfi_steps_slot(p, p->n_steps, true)};

@@ -7,8 +7,8 @@
 #include "packed.h"
 #include "staging.h"
 
-/* All that goes through it, and what memory that takes: slots that are large enough for every step,
- * and those of channels. */
+/* Find the bytes that are sent, and the memory that this takes: slots that are large enough for
+ * every step, and those of channels. */
 static xfer_status measure(xfi_pipeline *p, const xfer_plan *plan)
 {
   XFI_TRY(xfi_packed_measure(p, plan));
@@ -18,7 +18,7 @@ static xfer_status measure(xfi_pipeline *p, const xfer_plan *plan)
   return XFER_OK;
 }
 
-/* In the slots there are. */
+/* Make the steps, in the present slots. */
 static xfer_status make_steps(xfi_pipeline *p, const xfer_plan *plan)
 {
   XFI_TRY(xfi_packed_add(p, plan));
@@ -27,8 +27,8 @@ static xfer_status make_steps(xfi_pipeline *p, const xfer_plan *plan)
   return xfi_steps_make_batches(p, plan->device);
 }
 
-/* A plan among those of its comm that have slots. If it needs a larger block the others move there;
- * who cannot has to be committed again. */
+/* Give slots to the plan. If it needs a larger block, the comm's other plans move to that; one that
+ * cannot has to be committed again. */
 static xfer_status join_staging(xfi_pipeline *p, xfer_plan *plan)
 {
   const char *before = plan->of->slots.at;
@@ -36,7 +36,7 @@ static xfer_status join_staging(xfi_pipeline *p, xfer_plan *plan)
   XFI_TRY(xfi_staging_join(plan, p));
   if (plan->of->slots.at == before) return XFER_OK;
   for (xfer_plan *q = plan->of->first; q != NULL; q = q->next) {
-    if (q == plan || q->pipeline->slots == NULL) continue; /* lost before */
+    if (q == plan || q->pipeline->slots == NULL) continue; /* leaked before */
     q->pipeline->slots = plan->of->slots.at;
     if (xfi_pipeline_rebind(q->pipeline, q) != XFER_OK) q->pipeline->slots = NULL;
   }
@@ -47,13 +47,13 @@ xfer_status xfi_pipeline_create(xfi_pipeline **pipeline, xfer_plan *plan)
 {
   xfer_status st = XFER_OK;
   xfi_pipeline *p = NULL;
-  xfi_casts *casts = NULL;
+  xfi_bcasts *bcasts = NULL;
 
-  XFI_TRY_DONE(xfi_casts_create(&casts, plan)); /* collective */
+  XFI_TRY_DONE(xfi_bcasts_create(&bcasts, plan)); /* collective */
   p = xfi_calloc(1, sizeof *p);
   XFI_CHECK_DONE(p != NULL, XFER_ERR_NOMEM, "pipeline");
-  p->casts = casts;
-  casts = NULL;
+  p->bcasts = bcasts;
+  bcasts = NULL;
   XFI_TRY_DONE(measure(p, plan));
   XFI_TRY_DONE(join_staging(p, plan));
   XFI_TRY_DONE(xfi_channels_create(&p->channels, plan));
@@ -63,7 +63,7 @@ xfer_status xfi_pipeline_create(xfi_pipeline **pipeline, xfer_plan *plan)
   p = NULL;
 done:
   xfi_pipeline_destroy(p, plan);
-  xfi_casts_free(casts);
+  xfi_bcasts_free(bcasts);
   return st;
 }
 
@@ -80,23 +80,23 @@ void xfi_pipeline_destroy(xfi_pipeline *p, xfer_plan *plan)
   if (p == NULL) return;
   xfi_staging_leave(plan);
   xfi_channels_destroy(&p->channels);
-  xfi_casts_free(p->casts);
+  xfi_bcasts_free(p->bcasts);
   xfi_steps_free(p, plan->device);
   xfi_free(p);
 }
 
-xfer_status xfi_pipeline_foresee(uint64_t *staging_bytes, const xfer_plan *plan)
+xfer_status xfi_pipeline_estimate(uint64_t *staging_bytes, const xfer_plan *plan)
 {
   xfer_status st = XFER_OK;
   xfi_pipeline p = {0};
 
   *staging_bytes = 0;
   if (plan->comm != NULL && plan->comm->ops->round == NULL) return XFER_OK;
-  XFI_TRY_DONE(xfi_casts_list(&p.casts, plan));
+  XFI_TRY_DONE(xfi_bcasts_list(&p.bcasts, plan));
   XFI_TRY_DONE(measure(&p, plan));
   *staging_bytes = p.staging_bytes;
 done:
-  xfi_casts_free(p.casts);
+  xfi_bcasts_free(p.bcasts);
   return st;
 }
 

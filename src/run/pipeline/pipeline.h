@@ -14,9 +14,9 @@ xfer_status xfi_pipeline_create(xfi_pipeline **pipeline, xfer_plan *plan);
 /* After binds at other addresses, or when the slots have moved. */
 xfer_status xfi_pipeline_rebind(xfi_pipeline *pipeline, const xfer_plan *plan);
 void xfi_pipeline_destroy(xfi_pipeline *pipeline, xfer_plan *plan);
-/* How much staging memory a plan that is not committed would need if nothing went directly or in
- * place. */
-xfer_status xfi_pipeline_foresee(uint64_t *staging_bytes, const xfer_plan *plan);
+/* The staging memory that a plan which is not committed needs if nothing goes directly or in place.
+ */
+xfer_status xfi_pipeline_estimate(uint64_t *staging_bytes, const xfer_plan *plan);
 /* Enqueues all of it for a run. */
 xfer_status xfi_pipeline_start(xfi_pipeline *pipeline, xfer_plan *plan, xfer_stream stream);
 /* Does it carry nothing on this rank, so that no peer waits for it? */

@@ -5,16 +5,16 @@
 #include "error.h"
 #include "steps.h"
 
-xfer_status xfi_staging_take(xfi_lent *block, const xfi_plans *s, size_t n_bytes)
+xfer_status xfi_staging_alloc(xfi_staging_block *block, const xfi_plans *s, size_t n_bytes)
 {
   xfer_status st = XFER_OK;
   xfi_allocation found;
   void *memory = NULL;
 
-  if (s->giver.alloc == NULL) {
+  if (s->allocator.alloc == NULL) {
     XFI_TRY_DONE(s->device->ops->alloc(s->device, &memory, n_bytes));
   } else {
-    memory = s->giver.alloc(s->giver.context, n_bytes);
+    memory = s->allocator.alloc(s->allocator.context, n_bytes);
     XFI_CHECK_DONE(memory != NULL, XFER_ERR_NOMEM,
                    "%zu bytes of staging: the caller gave no memory", n_bytes);
     XFI_TRY_DONE(s->device->ops->find_allocation(s->device, memory, n_bytes, &found));
@@ -22,20 +22,20 @@ xfer_status xfi_staging_take(xfi_lent *block, const xfi_plans *s, size_t n_bytes
                    "the caller's staging memory at %p is not a multiple of %d", memory,
                    XFI_SLOT_ALIGN);
   }
-  *block = (xfi_lent){memory, n_bytes, s->giver};
+  *block = (xfi_staging_block){memory, n_bytes, s->allocator};
   memory = NULL;
 done:
-  if (memory != NULL) s->giver.free(s->giver.context, memory);
+  if (memory != NULL) s->allocator.free(s->allocator.context, memory);
   return st;
 }
 
-void xfi_staging_abandon(xfi_lent *block)
+void xfi_staging_abandon(xfi_staging_block *block)
 {
   if (block->at != NULL) xfi_abandon(block->at);
-  *block = (xfi_lent){NULL, 0, {NULL, NULL, NULL}};
+  *block = (xfi_staging_block){NULL, 0, {NULL, NULL, NULL}};
 }
 
-void xfi_staging_give(const xfi_plans *s, xfi_lent *block)
+void xfi_staging_free(const xfi_plans *s, xfi_staging_block *block)
 {
   if (s->comm->holds_memory || block->at == NULL)
     xfi_staging_abandon(block);
@@ -43,18 +43,18 @@ void xfi_staging_give(const xfi_plans *s, xfi_lent *block)
     s->device->ops->free(s->device, block->at);
   else
     block->from.free(block->from.context, block->at);
-  *block = (xfi_lent){NULL, 0, {NULL, NULL, NULL}};
+  *block = (xfi_staging_block){NULL, 0, {NULL, NULL, NULL}};
 }
 
-/* A larger block for all. */
+/* Replace the block by a larger one. */
 static xfer_status grow(xfi_plans *s, size_t n_bytes)
 {
-  xfi_lent larger;
+  xfi_staging_block larger;
 
   for (const xfer_plan *q = s->first; q != NULL; q = q->next)
     XFI_TRY(xfi_run_await_last(q));
-  XFI_TRY(xfi_staging_take(&larger, s, n_bytes));
-  xfi_staging_give(s, &s->slots);
+  XFI_TRY(xfi_staging_alloc(&larger, s, n_bytes));
+  xfi_staging_free(s, &s->slots);
   s->slots = larger;
   return XFER_OK;
 }
@@ -84,7 +84,7 @@ void xfi_staging_leave(xfer_plan *plan)
   *at = plan->next;
   plan->has_slots = false;
   if (s->last == plan) s->last = NULL;
-  if (s->first == NULL) xfi_staging_give(s, &s->slots);
+  if (s->first == NULL) xfi_staging_free(s, &s->slots);
 }
 
 xfi_event *xfi_staging_turn(xfer_plan *plan)
@@ -97,7 +97,7 @@ xfi_event *xfi_staging_turn(xfer_plan *plan)
   return before != NULL && before != plan ? before->finished : NULL;
 }
 
-void xfi_staging_lose(xfi_plans *s)
+void xfi_staging_leak_slots(xfi_plans *s)
 {
   if (s->slots.at == NULL) return;
   xfi_staging_abandon(&s->slots);
@@ -105,7 +105,7 @@ void xfi_staging_lose(xfi_plans *s)
     q->pipeline->slots = NULL;
 }
 
-bool xfi_staging_is_lost(const xfer_plan *plan)
+bool xfi_staging_is_leaked(const xfer_plan *plan)
 {
   return plan->has_slots && plan->pipeline->slots == NULL;
 }

@@ -1,9 +1,9 @@
 /*
- * What the plans of one comm share: the slots of their pipelines, one block as large as the most
- * demanding plan needs, and a count by which ranks tell their plans apart.
+ * What the plans of one comm share: the slots of their pipelines, in one block as large as the most
+ * demanding plan needs, and a count that numbers the plans.
  *
  * Steps have addresses in the block, so a larger block means new steps for all plans: the commit
- * that needs it makes them, once nothing is under way in the old one. On streams a run that uses
+ * that needs it makes them, once nothing is in flight in the old one. On streams a run that uses
  * the block comes after the last run of another plan that used it.
  */
 #ifndef XFI_STAGING_H
@@ -11,28 +11,28 @@
 
 #include "bound_plan.h"
 
-/* Who allocates memory for slots; all NULL: the device. */
-typedef struct xfi_giver {
+/* The caller's functions that allocate slots; all NULL: the device does. */
+typedef struct xfi_allocator {
   xfer_alloc_fn alloc;
   xfer_free_fn free;
   void *context;
-} xfi_giver;
+} xfi_allocator;
 
-/* Memory, and whom it came from; all zero: none. */
-typedef struct xfi_lent {
+/* Memory, and its allocator; all zero: none. */
+typedef struct xfi_staging_block {
   char *at;
   size_t n_bytes;
-  xfi_giver from;
-} xfi_lent;
+  xfi_allocator from;
+} xfi_staging_block;
 
 struct xfi_plans {
   xfi_comm *comm;
   xfi_device *device;
-  uint64_t n_created; /* plans, which are numbered so; the same on every rank */
-  uint64_t n_turns; /* runs that send messages (xfi_run_take_turn()); the same on every rank, if all
-                       run their plans in one order */
-  xfi_giver giver;  /* who allocates the next block */
-  xfi_lent slots;
+  uint64_t n_created;   /* plans, which this numbers; the same on every rank */
+  uint64_t n_sequenced; /* runs that send messages (xfi_run_take_sequence()); the same on every rank
+                         * if all run their plans in one order */
+  xfi_allocator allocator; /* of the next block */
+  xfi_staging_block slots;
   uint64_t snapshot_bytes; /* of all plans' snapshots, which have blocks of their own */
   xfer_plan *first;        /* the plans that use `slots`, a list by xfer_plan.next */
   xfer_plan *last;         /* whose run used `slots` last; NULL: none has */
@@ -40,24 +40,22 @@ struct xfi_plans {
   xfi_deadline abort_by;   /* all until then; at_ns 0: none has begun to leave */
 };
 
-/* Allocate a block from plans->giver; and give it back to whom it came from, or abandon it if the
- * transport may still read or write it. */
-xfer_status xfi_staging_take(xfi_lent *block, const xfi_plans *plans, size_t n_bytes);
-void xfi_staging_give(const xfi_plans *plans, xfi_lent *block);
+/* Allocate a block by plans->allocator; and free it by its own, or leak it if the transport may
+ * still read or write it. */
+xfer_status xfi_staging_alloc(xfi_staging_block *block, const xfi_plans *plans, size_t n_bytes);
+void xfi_staging_free(const xfi_plans *plans, xfi_staging_block *block);
 /* Leak the block, since something may still read or write it. */
-void xfi_staging_abandon(xfi_lent *block);
+void xfi_staging_abandon(xfi_staging_block *block);
 /* Give slots to a pipeline that is about to become the plan's. If the block is too small, a new one
  * is made, and the caller gives the other plans' steps their addresses in it. */
 xfer_status xfi_staging_join(xfer_plan *plan, xfi_pipeline *pipeline);
-/* The plan, none of whose runs is under way, needs no slots any more. The last plan frees the
- * block.
- */
+/* The plan, which has no run in flight, needs no slots any more. The last plan frees the block. */
 void xfi_staging_leave(xfer_plan *plan);
 /* A run of the plan is about to use the block: the event that it has to come after; NULL: none. */
 xfi_event *xfi_staging_turn(xfer_plan *plan);
-/* Abandon the block, since something of a failed run may never end. */
-void xfi_staging_lose(xfi_plans *plans);
-/* Was the block abandoned after the plan was committed? */
-bool xfi_staging_is_lost(const xfer_plan *plan);
+/* Leak the slots of all plans, since some work of a failed run may never end. */
+void xfi_staging_leak_slots(xfi_plans *plans);
+/* Was the block leaked after the plan was committed? */
+bool xfi_staging_is_leaked(const xfer_plan *plan);
 
 #endif

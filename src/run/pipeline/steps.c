@@ -14,7 +14,7 @@
 
 enum { GATHER, COMM, SCATTER };
 
-/* What the messages of a single step may carry for all of it to run on the caller's stream. */
+/* A single step of at most so many bytes runs on the caller's stream. */
 #define ALONE_BYTES ((size_t)8 << 20)
 
 xfer_status xfi_steps_add(xfi_step **step, xfi_pipeline *p, int n_messages)
@@ -38,7 +38,8 @@ char *xfi_steps_slot(const xfi_pipeline *p, size_t step, bool send)
                           : 2 * p->send_slot_bytes + parity * p->recv_slot_bytes);
 }
 
-/* Of the device, for gather and scatter beside each other and the messages between them. */
+/* Share of the device for each of gather and scatter, which run next to each other and to messages.
+ */
 #define SLOT_PERCENT 36
 
 static xfer_status make_batch(xfi_batch **batch, xfi_copies *copies, xfi_device *device)
@@ -68,7 +69,7 @@ bool xfi_steps_are_read(const xfi_pipeline *p, const xfi_device *device)
   return any;
 }
 
-static bool is_alone(const xfi_pipeline *p)
+static bool is_single(const xfi_pipeline *p)
 {
   const xfi_step *s = p->steps;
   size_t n_bytes = 0;
@@ -81,7 +82,7 @@ static bool is_alone(const xfi_pipeline *p)
 
 xfer_status xfi_steps_make_streams(xfi_pipeline *p, xfi_device *device)
 {
-  if (p->n_steps == 0 || is_alone(p)) return XFER_OK;
+  if (p->n_steps == 0 || is_single(p)) return XFER_OK;
   for (int i = 0; i < XFI_STEP_STREAMS; i++) {
     XFI_TRY(xfi_stream_create(device, &p->streams[i]));
     XFI_TRY(xfi_event_create(device, &p->ended[i]));
@@ -176,7 +177,7 @@ static xfer_status start_step(xfi_pipeline *p, xfer_plan *plan, size_t i)
 xfer_status xfi_steps_start(xfi_pipeline *p, xfer_plan *plan, xfi_event *before, xfer_stream stream)
 {
   if (p->n_steps == 0) return XFER_OK;
-  if (is_alone(p)) {
+  if (is_single(p)) {
     XFI_TRY(xfi_stream_wait(plan->device, stream, before));
     XFI_TRY(launch(plan, p->steps->gather_batch, stream, XFI_TRACK_GATHER));
     XFI_TRY(start_messages(plan, p->steps, stream));

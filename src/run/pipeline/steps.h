@@ -18,16 +18,16 @@ typedef struct xfi_step {
   xfi_message *messages; /* [n_sends + n_recvs], sends first */
   int n_sends;
   int n_recvs;
-  int root; /* >= 0: the messages are n_sends broadcasts of this rank */
+  int root; /* >= 0: the messages are n_sends broadcasts from this rank */
 } xfi_step;
 
-typedef struct xfi_casts xfi_casts;
+typedef struct xfi_bcasts xfi_bcasts;
 
 enum { XFI_STEP_STREAMS = 3 }; /* gather, comm, scatter */
 
 struct xfi_pipeline {
   xfi_channels channels;
-  xfi_casts *casts; /* NULL: nothing is broadcast */
+  xfi_bcasts *bcasts; /* NULL: nothing is broadcast */
   xfi_step *steps;
   size_t n_steps;
   size_t capacity;
@@ -42,14 +42,14 @@ struct xfi_pipeline {
   xfi_event *ended[XFI_STEP_STREAMS];
 };
 
-/* Append an empty step; and where its slot is, which its number decides. */
+/* Append an empty step. And the address of a step's slot, by its number. */
 xfer_status xfi_steps_add(xfi_step **step, xfi_pipeline *pipeline, int n_messages);
 char *xfi_steps_slot(const xfi_pipeline *pipeline, size_t step, bool send);
 
 /* Make batches of the steps' copies; make the streams and events that the steps need. */
 xfer_status xfi_steps_make_batches(xfi_pipeline *pipeline, xfi_device *device);
 xfer_status xfi_steps_make_streams(xfi_pipeline *pipeline, xfi_device *device);
-/* Does a run under way read the batches? */
+/* Does a run in flight read the batches? */
 bool xfi_steps_are_read(const xfi_pipeline *pipeline, const xfi_device *device);
 /* Enqueue all steps, after the event `before`. */
 xfer_status xfi_steps_start(xfi_pipeline *pipeline, xfer_plan *plan, xfi_event *before,

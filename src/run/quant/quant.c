@@ -8,7 +8,7 @@
 
 /* ---- with the plan ---- */
 
-/* The pairs, with what this rank holds of each; tables are not there yet. */
+/* List the pairs, with what this rank holds of each, without their tables. */
 static xfer_status list_pairs(xfi_quant *q, const xfer_plan *plan, const xfer_tensor *tensors)
 {
   const xfi_plan *m = plan->moves;
@@ -45,15 +45,15 @@ static xfer_status place_tables(xfi_quant *q)
   return XFER_OK;
 }
 
-static xfer_status place_heard(xfi_quant *q)
+static xfer_status place_received(xfi_quant *q)
 {
   void *memory = NULL;
 
-  if (q->n_heard_bytes == 0) return XFER_OK;
-  XFI_TRY(q->device->ops->alloc(q->device, &memory, q->n_heard_bytes));
-  q->heard = memory;
-  for (size_t i = 0; i < q->from_heard.n; i++)
-    q->from_heard.at[i].src = q->heard + (uintptr_t)q->from_heard.at[i].src;
+  if (q->n_received_bytes == 0) return XFER_OK;
+  XFI_TRY(q->device->ops->alloc(q->device, &memory, q->n_received_bytes));
+  q->received = memory;
+  for (size_t i = 0; i < q->from_received.n; i++)
+    q->from_received.at[i].src = q->received + (uintptr_t)q->from_received.at[i].src;
   return XFER_OK;
 }
 
@@ -77,7 +77,7 @@ xfer_status xfi_quant_create(xfi_quant **quant, const xfer_plan *plan, const xfe
   XFI_TRY_DONE(list_pairs(q, plan, tensors));
   XFI_TRY_DONE(place_tables(q));
   XFI_TRY_DONE(xfi_quant_find_cuts(q, plan));
-  XFI_TRY_DONE(place_heard(q));
+  XFI_TRY_DONE(place_received(q));
   *quant = q;
   q = NULL;
 done:
@@ -104,9 +104,9 @@ void xfi_quant_destroy(xfi_quant *q)
   for (size_t i = 0; q->pairs != NULL && i < q->n_pairs; i++)
     xfi_blocks_free(&q->pairs[i].blocks);
   xfi_quant_free_cuts(q);
-  xfi_copies_free(&q->from_heard);
+  xfi_copies_free(&q->from_received);
   if (q->tables != NULL) q->device->ops->free(q->device, q->tables);
-  if (q->heard != NULL) q->device->ops->free(q->device, q->heard);
+  if (q->received != NULL) q->device->ops->free(q->device, q->received);
   xfi_free(q->pairs);
   xfi_free(q->of);
   xfi_free(q);
@@ -130,13 +130,12 @@ const xfi_blocks *xfi_quant_blocks(const xfi_quant *q, size_t tensor)
 
 /* ---- with its lanes ---- */
 
-/* Up to so many elements are no part of their own: what the lanes could do meanwhile is less than
- * the launches take. */
+/* Parts have at least this many elements: with fewer the launches cost more than what overlaps. */
 #define PART_ELEMS (UINT64_C(8) << 20)
-/* Of the device, for later parts: what the lanes have of the one before has the rest. */
+/* Share of the device for later parts: the lanes' copies of the part before use the rest. */
 enum { ASIDE_PERCENT = 33 };
 
-/* About as many as this rank holds. */
+/* About as many elements as this rank holds. */
 static uint64_t elems_of(const xfi_quant_pair *pair, const xfer_plan *plan)
 {
   const xfer_conversion c = xfi_plan_class(plan->moves, pair->weights)->conversion;
@@ -144,7 +143,7 @@ static uint64_t elems_of(const xfi_quant_pair *pair, const xfer_plan *plan)
   return (uint64_t)pair->n_scales * xfi_conversion_rows(c) * xfi_conversion_columns(c);
 }
 
-/* Those of which ranks have to hear from each other before a scale is known are of the first. */
+/* Assign pairs to parts. Those whose scales need amaxes of other ranks go to the first part. */
 static xfer_status make_parts(xfi_quant *q, const xfer_plan *plan)
 {
   uint64_t n_elems = 0;
@@ -173,7 +172,7 @@ int xfi_quant_part(const xfi_quant *q, size_t tensor)
   return q == NULL || q->of[tensor] == NULL ? 0 : q->of[tensor]->part;
 }
 
-/* Of all that this rank holds of a part. */
+/* The amaxes of all that this rank holds of a part. */
 static xfer_status prepare_amax(xfi_quant *q, const xfer_plan *plan, int part)
 {
   xfer_status st = XFER_OK;
@@ -198,7 +197,8 @@ done:
   return st;
 }
 
-/* In place; pairs whose scales are made alike lie side by side and are one copy. */
+/* Turn amaxes into scales, in place. Neighbouring pairs with the same kind of scale are one copy.
+ */
 static xfer_status prepare_finish(xfi_quant *q, const xfer_plan *plan, int part)
 {
   static const xfi_convert by[] = {
@@ -238,7 +238,7 @@ xfer_status xfi_quant_prepare(xfer_plan *plan)
   xfi_quant_drop(q);
   XFI_TRY(make_parts(q, plan));
   XFI_TRY(xfi_batch_make(q->device, &q->clear, &zero, q->n_table_bytes > 0, 100));
-  XFI_TRY(xfi_batch_make(q->device, &q->combine, q->from_heard.at, q->from_heard.n, 100));
+  XFI_TRY(xfi_batch_make(q->device, &q->combine, q->from_received.at, q->from_received.n, 100));
   for (int k = 0; k < q->n_parts; k++) {
     XFI_TRY(prepare_amax(q, plan, k));
     XFI_TRY(prepare_finish(q, plan, k));
@@ -257,7 +257,7 @@ xfer_status xfi_quant_start(const xfer_plan *plan, xfer_stream stream)
   return xfi_batch_launch(q->device, q->amax[0], stream);
 }
 
-xfer_status xfi_quant_go_on(const xfer_plan *plan, xfer_stream stream)
+xfer_status xfi_quant_continue(const xfer_plan *plan, xfer_stream stream)
 {
   const xfi_quant *q = plan->quant;
 

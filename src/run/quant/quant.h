@@ -1,9 +1,9 @@
 /*
- * Quantisation by blocks, the part that comes before the lanes: each rank finds what the blocks
- * come to of which it holds elements (kernels/block_scales.h), hears of those that it holds in part
- * what they come to elsewhere (plan->asks), and makes scales of it. From then on the scales are a
- * tensor as any other, whose sources are these tables, and an element is converted by the scale
- * that its rank has.
+ * Quantisation by blocks, the part that comes before the lanes. Each rank finds the amax of the
+ * blocks of which it holds elements (kernels/block_scales.h), receives the amaxes that other ranks
+ * have of blocks that it holds in part (plan->amax_plan), and makes scales of them. From then on
+ * the scales are a tensor like any other, whose sources are these tables, and each rank converts
+ * elements by the scales that it has.
  */
 #ifndef XFI_RUN_QUANT_H
 #define XFI_RUN_QUANT_H
@@ -11,8 +11,8 @@
 #include "blocks.h"
 #include "bound_plan.h"
 
-/* Large sources are quantised in parts, so that the first parts travel while later ones are looked
- * at. */
+/* Large sources are quantised in parts, so that the first parts travel while later ones are
+ * scanned. */
 enum { XFI_QUANT_PARTS = 4 };
 
 /* A tensor and its scales. */
@@ -26,15 +26,15 @@ typedef struct xfi_quant_pair {
   int part;    /* in which the run quantises it, below XFI_QUANT_PARTS */
 } xfi_quant_pair;
 
-/* What parts that share blocks tell each other of one tensor: a tensor with a dim more, which has
- * an index for each box of cells (a unit, see quant_cuts.c). */
+/* The amaxes that parts which share blocks of one tensor exchange: a tensor with one more dim,
+ * which has an index for each box of cells (a unit, see quant_cuts.c). */
 typedef struct xfi_quant_cut {
   size_t pair;
   xfer_layout *src;
   xfer_layout *dst;
-  void **told; /* [n_told] this rank's boxes that others ask for, in order */
-  size_t n_told;
-  size_t heard; /* offset in quant->heard: of dst, dense */
+  void **sent; /* [n_told] this rank's boxes that others ask for, in order */
+  size_t n_sent;
+  size_t received; /* offset of dst, which is dense, in quant->received */
 } xfi_quant_cut;
 
 struct xfi_quant {
@@ -45,9 +45,10 @@ struct xfi_quant {
   size_t n_cuts;
   void *tables; /* [n_table_bytes] */
   size_t n_table_bytes;
-  char *heard; /* [n_heard_bytes] amaxes of others, */
-  size_t n_heard_bytes;
-  xfi_copies from_heard; /* and what becomes of them: sources count from `heard` till it is there */
+  char *received; /* [n_received_bytes] amaxes of other ranks, */
+  size_t n_received_bytes;
+  xfi_copies from_received; /* and the copies that combine them; until `received` is allocated,
+                               sources are offsets */
   xfi_device *device;
   xfi_batch *clear;
   xfi_batch *combine;
@@ -69,16 +70,18 @@ xfer_status xfi_quant_prepare(xfer_plan *plan);
 void xfi_quant_drop(xfi_quant *quant);
 /* In which part a tensor, or the tensor whose scales it is, is quantised; 0 of others. */
 int xfi_quant_part(const xfi_quant *quant, size_t tensor);
-/* Enqueue what runs before the lanes: first what other ranks ask for and, once plan->asks has run,
- * the rest. plan->started is recorded after the first part, or at once if nothing is quantised. */
+/* Enqueue what runs before the lanes: first the amaxes that other ranks need and, once
+ * plan->amax_plan has run, the rest. plan->started is recorded after the first part, or at once if
+ * nothing is quantised. */
 xfer_status xfi_quant_start(const xfer_plan *plan, xfer_stream stream);
-xfer_status xfi_quant_go_on(const xfer_plan *plan, xfer_stream stream);
+xfer_status xfi_quant_continue(const xfer_plan *plan, xfer_stream stream);
 /* Enqueue on another stream the wait for a part; if there are fewer parts, for the last. */
 xfer_status xfi_quant_await(const xfer_plan *plan, int part, xfer_stream stream);
 
 /* ---- quant_cuts.c ---- */
 
-/* What ranks have to tell each other, all of them alike: quant->cuts, and what is heard. */
+/* Find what ranks have to exchange, alike on all of them: quant->cuts, and what this rank receives.
+ */
 xfer_status xfi_quant_find_cuts(xfi_quant *quant, const xfer_plan *plan);
 void xfi_quant_free_cuts(xfi_quant *quant);
 

@@ -1,9 +1,9 @@
 /*
- * Blocks that several parts hold. Of the weights' source each box that some rank has, all its
- * replicas together, is a unit. Where the cells of two units meet, each knows the amaxes of part of
- * a block only, so each is told the other's: units are the first dim of a tensor of amaxes, of
- * which a rank's source is its own units' and its destination what others have in common with them.
- * An ordinary plan carries that.
+ * Blocks that several parts hold. Each box of the weights' source that some rank has, with all its
+ * replicas, is a unit. Where the cells of two units overlap, each knows the amax of only a part of
+ * a block, so each receives the other's: units are the first dim of a tensor of amaxes, of which a
+ * rank's source is its own units' and its destination what others have in common with them. An
+ * ordinary plan carries it.
  */
 #include "quant.h"
 
@@ -20,8 +20,8 @@ typedef struct finding {
   xfer_layout *units;
   const xfer_layout *cells;
   const int64_t *block;
-  uint32_t *seen; /* [n_units] 1 + the last listed box that met it */
-  xfi_units met;  /* units that a listed box meets, itself not */
+  uint32_t *seen;        /* [n_units] 1 + the last listed box that overlapped it */
+  xfi_units overlapping; /* the other units that overlap a listed box */
   xfi_bounds src;
   xfi_bounds dst;
   int64_t *src_first; /* [mesh size + 1] */
@@ -32,7 +32,7 @@ static void end_finding(finding *f)
 {
   xfi_layout_destroy(f->units);
   xfi_free(f->seen);
-  xfi_free(f->met.at);
+  xfi_free(f->overlapping.at);
   xfi_free(f->src.at);
   xfi_free(f->dst.at);
   xfi_free(f->src_first);
@@ -40,14 +40,14 @@ static void end_finding(finding *f)
 }
 
 /* Other units that share a block with a listed box. */
-static xfer_status meet_others(finding *f, size_t listed)
+static xfer_status find_overlapping(finding *f, size_t listed)
 {
   const uint32_t mark = (uint32_t)listed + 1;
   const xfi_boxes *b = f->cells->boxes;
   xfer_status st = XFER_OK;
   xfi_units cells = {NULL, 0, 0};
 
-  f->met.n = 0;
+  f->overlapping.n = 0;
   f->seen[f->units->boxes->listed[listed].unit] = mark;
   XFI_TRY_DONE(xfi_boxes_meet(&cells, f->cells, xfi_listed_bounds(f->cells, listed)));
   for (size_t i = 0; i < cells.n; i++)
@@ -56,14 +56,14 @@ static xfer_status meet_others(finding *f, size_t listed)
 
       if (f->seen[unit] == mark) continue;
       f->seen[unit] = mark;
-      XFI_TRY_DONE(XFI_PUSH(f->met.at, f->met.n, f->met.capacity, unit));
+      XFI_TRY_DONE(XFI_PUSH(f->overlapping.at, f->overlapping.n, f->overlapping.capacity, unit));
     }
 done:
   xfi_free(cells.at);
   return st;
 }
 
-/* `unit` in front, then what its cells have in common with those of a listed box. */
+/* Add a row: `unit`, then what its cells have in common with those of a listed box. */
 static xfer_status add_cells(xfi_bounds *list, const finding *f, uint32_t unit, size_t listed)
 {
   const int n_dims = f->units->n_dims;
@@ -81,8 +81,9 @@ static xfer_status add_cells(xfi_bounds *list, const finding *f, uint32_t unit, 
   return xfi_bounds_add(list, n_dims + 1, row);
 }
 
-/* The amaxes of a part of a box, the next that are heard. */
-static xfer_status add_heard(xfi_quant *q, const xfi_block_box *box, const int64_t *row, int n_dims)
+/* Append the amaxes of a part of a box to those that are received. */
+static xfer_status add_received(xfi_quant *q, const xfi_block_box *box, const int64_t *row,
+                                int n_dims)
 {
   static const xfi_convert combine = {.from = XFER_F32,
                                       .to = XFER_F8E4M3,
@@ -90,7 +91,7 @@ static xfer_status add_heard(xfi_quant *q, const xfi_block_box *box, const int64
                                       .dst_bytes = 1,
                                       .op = XFI_CONVERT_AMAX};
   int64_t stride = (int64_t)sizeof(float);
-  xfi_copy copy = {.src = (const char *)(uintptr_t)q->n_heard_bytes,
+  xfi_copy copy = {.src = (const char *)(uintptr_t)q->n_received_bytes,
                    .run_bytes = 1,
                    .convert = &combine,
                    .scales = box->scales,
@@ -103,11 +104,11 @@ static xfer_status add_heard(xfi_quant *q, const xfi_block_box *box, const int64
     copy.scales += (row[1 + d] - box->cells[d]) * box->cell_stride[d];
     stride *= copy.extent[d];
   }
-  q->n_heard_bytes += (size_t)stride;
-  return xfi_copies_push(&q->from_heard, &copy);
+  q->n_received_bytes += (size_t)stride;
+  return xfi_copies_push(&q->from_received, &copy);
 }
 
-/* One rank's boxes, `mine` if it is this one. */
+/* Add one rank's boxes; `mine` are this rank's, else NULL. */
 static xfer_status list_rank(finding *f, xfi_quant *q, xfi_quant_cut *cut, int position,
                              const xfi_blocks *mine)
 {
@@ -117,14 +118,15 @@ static xfer_status list_rank(finding *f, xfi_quant *q, xfi_quant_cut *cut, int p
   for (int64_t i = b->first[position]; i < b->first[position + 1]; i++) {
     const xfi_block_box *box = mine == NULL ? NULL : &mine->boxes[i - b->first[position]];
 
-    XFI_TRY(meet_others(f, (size_t)i));
-    if (f->met.n == 0) continue;
+    XFI_TRY(find_overlapping(f, (size_t)i));
+    if (f->overlapping.n == 0) continue;
     XFI_TRY(add_cells(&f->src, f, b->listed[i].unit, (size_t)i));
-    if (box != NULL) cut->told[cut->n_told++] = box->scales;
-    for (size_t k = 0; k < f->met.n; k++) {
-      XFI_TRY(add_cells(&f->dst, f, f->met.at[k], (size_t)i));
+    if (box != NULL) cut->sent[cut->n_sent++] = box->scales;
+    for (size_t k = 0; k < f->overlapping.n; k++) {
+      XFI_TRY(add_cells(&f->dst, f, f->overlapping.at[k], (size_t)i));
       if (box != NULL)
-        XFI_TRY(add_heard(q, box, f->dst.at + (f->dst.n - 1) * 2 * (size_t)(n_dims + 1), n_dims));
+        XFI_TRY(
+            add_received(q, box, f->dst.at + (f->dst.n - 1) * 2 * (size_t)(n_dims + 1), n_dims));
     }
   }
   return XFER_OK;
@@ -148,7 +150,7 @@ static xfer_status make_layout(xfer_layout **layout, const finding *f, const xfi
   return xfi_layout_create_boxes(layout, &desc);
 }
 
-/* All ranks' lists, of which this one is `rank`. */
+/* Add the boxes of all ranks, of which this one is `rank`. */
 static xfer_status list_ranks(finding *f, xfi_quant *q, xfi_quant_cut *cut, const xfi_blocks *mine,
                               int rank)
 {
@@ -157,8 +159,8 @@ static xfer_status list_ranks(finding *f, xfi_quant *q, xfi_quant_cut *cut, cons
   f->seen = xfi_calloc(f->units->boxes->n_units, sizeof *f->seen);
   f->src_first = xfi_calloc((size_t)mesh->size + 1, sizeof *f->src_first);
   f->dst_first = xfi_calloc((size_t)mesh->size + 1, sizeof *f->dst_first);
-  cut->told = xfi_calloc(mine->n, sizeof(void *));
-  XFI_CHECK(f->seen != NULL && f->src_first != NULL && f->dst_first != NULL && cut->told != NULL,
+  cut->sent = xfi_calloc(mine->n, sizeof(void *));
+  XFI_CHECK(f->seen != NULL && f->src_first != NULL && f->dst_first != NULL && cut->sent != NULL,
             XFER_ERR_NOMEM, "%d ranks", mesh->size);
   for (int i = 0; i < mesh->size; i++) {
     XFI_TRY(list_rank(f, q, cut, i, mesh->ranks[i] == rank ? mine : NULL));
@@ -168,7 +170,7 @@ static xfer_status list_ranks(finding *f, xfi_quant *q, xfi_quant_cut *cut, cons
   return XFER_OK;
 }
 
-/* What is cut of a pair, as the next of quant->cuts; nothing, if no two units share a block. */
+/* Add a pair's shared blocks to quant->cuts, unless no two units share a block. */
 static xfer_status find_cut(xfi_quant *q, size_t p, const xfi_plan *m)
 {
   const xfi_quant_pair *pair = &q->pairs[p];
@@ -185,7 +187,7 @@ static xfer_status find_cut(xfi_quant *q, size_t p, const xfi_plan *m)
   XFI_TRY_DONE(xfi_layout_of_cells(&f.units, weights->src, one, weights->src->dtype));
   if (!f.cells->boxes->overlap && f.cells->boxes->n_units == f.units->boxes->n_units) goto done;
   cut->pair = p;
-  cut->heard = q->n_heard_bytes = xfi_slot_aligned(q->n_heard_bytes);
+  cut->received = q->n_received_bytes = xfi_slot_aligned(q->n_received_bytes);
   XFI_TRY_DONE(list_ranks(&f, q, cut, &pair->blocks, m->rank));
   XFI_TRY_DONE(make_layout(&cut->src, &f, &f.src, f.src_first));
   XFI_TRY_DONE(make_layout(&cut->dst, &f, &f.dst, f.dst_first));
@@ -221,7 +223,7 @@ void xfi_quant_free_cuts(xfi_quant *q)
   for (size_t i = 0; q->cuts != NULL && i < q->n_pairs; i++) {
     xfi_layout_destroy(q->cuts[i].src);
     xfi_layout_destroy(q->cuts[i].dst);
-    xfi_free(q->cuts[i].told);
+    xfi_free(q->cuts[i].sent);
   }
   xfi_free(q->cuts);
 }

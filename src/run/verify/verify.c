@@ -143,7 +143,7 @@ typedef struct own {
   xfi_sum sum[2];
 } own;
 
-static xfer_status look_at_own(const search *s, own *mine)
+static xfer_status count_own(const search *s, own *mine)
 {
   xfer_status st = s->status;
 
@@ -180,7 +180,7 @@ static xfer_status name_ranks(search *s)
   const xfi_tensor *t = &s->plan->moves->tensors[s->tensor];
   const int side = s->what == XFI_COUNT_REPLICAS ? 0 : 1;
   own mine = {{0, 0}, {{{0, 0}}, {{0, 0}}}};
-  xfer_status st = look_at_own(s, &mine);
+  xfer_status st = count_own(s, &mine);
   own *all = xfi_comm_agree_gather(comm, &st, &mine, sizeof mine, s->deadline);
   int ref;
   int other;
