@@ -1,4 +1,4 @@
-/* config.json: which family a model is of, and the numbers that rules may ask for. */
+/* config.json: the family of a model, and the numbers that rules use. */
 #include "model.h"
 
 #include "error.h"
@@ -8,7 +8,7 @@
 #include <jansson.h>
 #include <string.h>
 
-/* A model that sees has its own text part; of one that also speaks, the part that thinks has it. */
+/* A vision model has a text part; in a model that also speaks, the thinker has it. */
 const json_t *xfi_config_text(const json_t *top)
 {
   static const char *const PARTS[] = {"text_config", "llm_config", "language_config"};
@@ -31,7 +31,7 @@ static void set_family(xfer_model *model, const xfi_family *family)
   }
 }
 
-/* "": it does not say. */
+/* "": absent. */
 static const char *type_of(const json_t *object)
 {
   const json_t *type = json_object_get(object, "model_type");
@@ -56,7 +56,8 @@ static bool family_of_type(xfer_model *model, const json_t *object)
   return false;
 }
 
-/* As compressed-tensors says it, of groups of layers: those of the first that has some. */
+/* The form of compressed-tensors, which has a block for each group of layers: that of the first
+ * group with one. */
 static const json_t *block_of_groups(const json_t *quant)
 {
   const json_t *groups = json_object_get(quant, "config_groups");
@@ -89,10 +90,10 @@ static xfer_status read_block(xfer_model *model, const json_t *object)
   return XFER_OK;
 }
 
-/* The text part's first, but for what concerns the whole model: "whole" is all of it, so that
- * "whole.model_type.gemma3" asks for that of a model that sees. An output layer that null ties is
- * untied in vLLM, whatever its class has where nothing is said; transformers 5's own classes take
- * no null. */
+/* A key of the text part, else of the whole; "whole" is all of it, so that
+ * "whole.model_type.gemma3" is that of a vision model. tie_word_embeddings is the whole model's
+ * first. In vLLM null means untied, whatever the class has if the key is absent; classes of
+ * transformers 5 allow no null. */
 static const json_t *lookup(const json_t *top, const char *key)
 {
   const json_t *text = xfi_config_text(top);
@@ -105,8 +106,8 @@ static const json_t *lookup(const json_t *top, const char *key)
   return is_tie && json_is_null(value) ? json_false() : value;
 }
 
-/* The text part's word alone: transformers, and engines after it, go by the whole model's, and what
- * it is where it is not said differs by class. */
+/* Is tying stated only in the text part? transformers, and engines like it, use the whole model's
+ * key, whose default differs by class. */
 static bool is_tied_by_text(const json_t *top)
 {
   static const char KEY[] = "tie_word_embeddings";
@@ -115,7 +116,7 @@ static bool is_tied_by_text(const json_t *top)
          json_is_true(json_object_get(xfi_config_text(top), KEY));
 }
 
-/* What every configuration has must be numbers. */
+/* The keys that every configuration has must be sizes. */
 static xfer_status check_sizes(const xfer_model *model)
 {
   static const char *const KEYS[] = {"vocab_size",          "hidden_size",
@@ -134,7 +135,8 @@ static xfer_status check_sizes(const xfer_model *model)
   return XFER_OK;
 }
 
-/* One that is none would have the family guessed by the tensors' names, as where it is not said. */
+/* A malformed one would count as absent, and the family would be guessed from the tensors' names.
+ */
 static xfer_status check_type(const xfer_model *model, const json_t *object)
 {
   const json_t *type = json_object_get(object, "model_type");
@@ -184,9 +186,8 @@ static xfer_status add_var(xfer_model *model, const char *name, int64_t value)
   return XFI_PUSH(model->vars, model->n_vars, model->vars_cap, (xfi_var){name, value});
 }
 
-/* null is nothing, as a key that is not there, and so are lists and objects, of which rules ask for
- * items. A text or a fraction in place of a number is a mistake: what reads it as nothing would
- * take another value in silence. */
+/* null counts as absent, as do lists and objects, of which rules use items. A text or a fraction
+ * instead of a number is an error: if it counted as absent, a default would be used silently. */
 static xfi_found number_of(int64_t *value, const json_t *at)
 {
   *value = json_is_true(at) ? 1 : json_integer_value(at);
@@ -194,7 +195,7 @@ static xfi_found number_of(int64_t *value, const json_t *at)
   return json_is_string(at) || json_is_real(at) ? XFI_NO_NUMBER : XFI_NOT_FOUND;
 }
 
-/* Whether a list has a text, which here is that of a class that a configuration names. */
+/* Does a list have a text? Here that is the name of a class. */
 static bool has_text(const json_t *list, const char *text, size_t n_chars)
 {
   const json_t *item;
@@ -216,8 +217,8 @@ static bool is_word(const char *name, const char *end, const char *word)
 /* A figure of the configuration: "hidden_size", or "ffn_config.moe_num_experts" of an object in it;
  * "router_dtype.fp32" is 1 where the key has that text, and "architectures.PhiMoEForCausalLM" where
  * that list has it; "layer_types.size" is how many items a list has, or characters a text, and
- * "n_group.null" is 1 where the key is there and null. A dot is in none of their own names, so that
- * nothing can stand for another. */
+ * "n_group.null" is 1 where the key is there and null. Keys
+ * themselves have no dots, so these forms are unambiguous. */
 static xfi_found find_figure(int64_t *value, const char *name, size_t n_chars, const void *top)
 {
   const char *end = name + n_chars, *dot = name;
@@ -270,7 +271,7 @@ static const char *meaning_of(const char *name, size_t n_chars, const void *cont
   return expr;
 }
 
-/* Words may use the figures, and words that are there already. */
+/* Words may use the figures, and earlier words. */
 static void set_scopes(xfer_model *model, size_t n_figures)
 {
   model->figures = (xfi_scope){
@@ -282,7 +283,7 @@ static void set_scopes(xfer_model *model, size_t n_figures)
                              .context = model};
 }
 
-/* ---- of one layer ---- */
+/* ---- figures of one layer ---- */
 
 typedef struct of_layer {
   const json_t *top;
@@ -327,7 +328,7 @@ static xfi_found find_of_layer(int64_t *value, const char *name, size_t n_chars,
   return json_is_string(item) ? XFI_FOUND : XFI_NOT_FOUND;
 }
 
-/* As xfi_expr_ask(). */
+/* As xfi_expr_try_eval(). */
 static xfer_status eval_of_layer(int64_t *value, const xfer_model *model, const char *expr,
                                  int layer)
 {
@@ -340,10 +341,10 @@ static xfer_status eval_of_layer(int64_t *value, const xfer_model *model, const 
   const xfi_scope words = {.vars = model->scope.vars, .n_vars = model->scope.n_vars, .next = &last};
   const xfi_scope scope = {.vars = &own, .n_vars = 1, .next = &words};
 
-  return xfi_expr_ask(value, expr, &scope);
+  return xfi_expr_try_eval(value, expr, &scope);
 }
 
-bool xfi_config_holds(bool *holds, const xfer_model *model, const char *expr, int layer)
+bool xfi_config_eval(bool *holds, const xfer_model *model, const char *expr, int layer)
 {
   int64_t value;
 
@@ -352,12 +353,12 @@ bool xfi_config_holds(bool *holds, const xfer_model *model, const char *expr, in
   return true;
 }
 
-bool xfi_config_says(bool *says, const xfer_model *model, const char *word, int layer)
+bool xfi_config_flag(bool *value, const xfer_model *model, const char *word, int layer)
 {
-  return xfi_config_holds(says, model, meaning_of(word, strlen(word), model), layer);
+  return xfi_config_eval(value, model, meaning_of(word, strlen(word), model), layer);
 }
 
-/* Words that count layers: one that an expression has no value of is not among them. */
+/* Words that count layers. A layer for which the expression has no value does not count. */
 static xfer_status add_counts(xfer_model *model, const json_t *counts, size_t n_figures)
 {
   const char *name;
@@ -375,21 +376,21 @@ static xfer_status add_counts(xfer_model *model, const json_t *counts, size_t n_
   return XFER_OK;
 }
 
-/* *has: it has a value here. What should be a number and is none is refused. */
+/* *has: the expression has a value. A value of another type than a number is an error. */
 static xfer_status find_value(bool *has, int64_t *value, const xfer_model *model, const char *expr,
                               const xfi_scope *scope)
 {
-  xfer_status st = xfi_expr_ask(value, expr, scope);
+  xfer_status st = xfi_expr_try_eval(value, expr, scope);
 
   *has = st == XFER_OK;
   if (*has || st == XFER_ERR_SHAPE) return XFER_OK;
-  st = xfi_expr_eval(value, expr, scope); /* now for its text */
+  st = xfi_expr_eval(value, expr, scope); /* sets the text */
   xfi_set_error("%s: %s", model->config.where, xfer_last_error());
   return st;
 }
 
-/* A family's words count before those of what it includes. One that has no value here is left out:
- * only what asks for it fails. */
+/* A family's words override those of what it includes. A word without a value is skipped, so that
+ * only an expression that uses it fails. */
 xfer_status xfi_config_vars(xfer_model *model)
 {
   size_t n_figures;
@@ -426,9 +427,9 @@ xfer_status xfi_config_vars(xfer_model *model)
   return XFER_OK;
 }
 
-/* ---- all of it ---- */
+/* ---- reading ---- */
 
-/* A word of the family, where that has another key for what others call `key`. */
+/* The family's own key for what is usually called `key`. */
 static const char *key_of(const xfer_model *model, const char *word, const char *key)
 {
   const char *expr = meaning_of(word, strlen(word), model);
@@ -436,7 +437,7 @@ static const char *key_of(const xfer_model *model, const char *word, const char 
   return expr != NULL ? expr : key;
 }
 
-/* How many layers there are, and how many further ones. */
+/* The number of layers, and of further ones. */
 static xfer_status count_layers(xfer_model *model)
 {
   const xfi_var part = {"text_part", xfi_config_text(model->top) != NULL};

@@ -9,9 +9,9 @@
 
 /* ---- rows of a rank ---- */
 
-static xfer_status add_rows(xfi_stretches *rows, int part, int64_t global, int64_t length)
+static xfer_status add_rows(xfi_row_ranges *rows, int part, int64_t global, int64_t length)
 {
-  xfi_stretch *last = rows->n > 0 ? &rows->at[rows->n - 1] : NULL;
+  xfi_row_range *last = rows->n > 0 ? &rows->at[rows->n - 1] : NULL;
   const int64_t at = last == NULL ? 0 : last->at + last->length;
 
   if (length <= 0) return XFER_OK;
@@ -19,7 +19,7 @@ static xfer_status add_rows(xfi_stretches *rows, int part, int64_t global, int64
     last->length += length;
     return XFER_OK;
   }
-  return XFI_PUSH(rows->at, rows->n, rows->capacity, (xfi_stretch){part, global, length, at});
+  return XFI_PUSH(rows->at, rows->n, rows->capacity, (xfi_row_range){part, global, length, at});
 }
 
 /* The row of a unit that comes i-th. */
@@ -32,7 +32,7 @@ static int64_t turned(const xfi_block *b, int64_t i)
 }
 
 /* Units [lo, hi). */
-static xfer_status add_units(xfi_stretches *rows, const xfi_block *b, int64_t lo, int64_t hi)
+static xfer_status add_units(xfi_row_ranges *rows, const xfi_block *b, int64_t lo, int64_t hi)
 {
   for (int64_t u = lo; u < hi; u++) {
     const int64_t base = b->offset + u * b->stride;
@@ -46,16 +46,17 @@ static xfer_status add_units(xfi_stretches *rows, const xfi_block *b, int64_t lo
   return XFER_OK;
 }
 
-static int64_t n_rows(const xfi_stretches *all)
+static int64_t n_rows(const xfi_row_ranges *all)
 {
   return all->n == 0 ? 0 : all->at[all->n - 1].at + all->at[all->n - 1].length;
 }
 
 /* Rows [lo, hi) of all, as they lie one after the other. */
-static xfer_status add_slice(xfi_stretches *rows, const xfi_stretches *all, int64_t lo, int64_t hi)
+static xfer_status add_slice(xfi_row_ranges *rows, const xfi_row_ranges *all, int64_t lo,
+                             int64_t hi)
 {
   for (size_t k = 0; k < all->n; k++) {
-    const xfi_stretch *s = &all->at[k];
+    const xfi_row_range *s = &all->at[k];
     const int64_t from = lo > s->at ? lo - s->at : 0;
     const int64_t to = hi - s->at < s->length ? hi - s->at : s->length;
 
@@ -65,7 +66,7 @@ static xfer_status add_slice(xfi_stretches *rows, const xfi_stretches *all, int6
 }
 
 /* The i-th of n chunks, as torch.chunk makes them. */
-static xfer_status add_chunk(xfi_stretches *rows, const xfi_stretches *all, int64_t i, int64_t n)
+static xfer_status add_chunk(xfi_row_ranges *rows, const xfi_row_ranges *all, int64_t i, int64_t n)
 {
   const int64_t each = xfi_ceil_div(n_rows(all), n);
 
@@ -79,7 +80,7 @@ static bool is_few(const xfi_fusing *f, const xfi_block *b)
 }
 
 /* What the r-th rank has of the rows of a block; of those of all groups, where it is NULL. */
-static xfer_status add_share(xfi_stretches *rows, const xfi_stretches *all, const xfi_fusing *f,
+static xfer_status add_share(xfi_row_ranges *rows, const xfi_row_ranges *all, const xfi_fusing *f,
                              const xfi_block *b, int r)
 {
   const bool units_apart = b != NULL && b->stride != b->size && !f->even; /* no rows to chunk */
@@ -89,10 +90,10 @@ static xfer_status add_share(xfi_stretches *rows, const xfi_stretches *all, cons
   return add_chunk(rows, all, r, f->n);
 }
 
-static xfer_status rows_of(const xfi_fusing *f, int r, xfi_stretches *rows)
+static xfer_status rows_of(const xfi_fusing *f, int r, xfi_row_ranges *rows)
 {
   const int64_t n_groups = f->groups > 0 ? f->groups : 1;
-  xfi_stretches all = {0};
+  xfi_row_ranges all = {0};
   xfer_status st = XFER_OK;
 
   for (int64_t g = 0; g < n_groups; g++) {
@@ -112,9 +113,9 @@ done:
   return st;
 }
 
-static xfer_status fusing_rows(const xfi_fusing *fusing, int r, xfi_stretches *rows)
+static xfer_status fusing_rows(const xfi_fusing *fusing, int r, xfi_row_ranges *rows)
 {
-  xfi_stretches all = {0};
+  xfi_row_ranges all = {0};
   xfer_status st = XFER_OK;
 
   if (fusing->inner == 0) return rows_of(fusing, r, rows);
@@ -127,12 +128,12 @@ done:
 
 static int compare_stretches(const void *a, const void *b)
 {
-  const xfi_stretch *x = a, *y = b;
+  const xfi_row_range *x = a, *y = b;
 
   return (x->global > y->global) - (x->global < y->global);
 }
 
-xfer_status xfi_fusing_part(const xfi_fusing *fusing, int part, int r, xfi_stretches *rows)
+xfer_status xfi_fusing_part(const xfi_fusing *fusing, int part, int r, xfi_row_ranges *rows)
 {
   size_t n = 0;
 
@@ -276,13 +277,13 @@ xfer_status xfi_cut_rows(xfi_spread *spread, int axis, const xfi_fusing *f, int 
   const int64_t each = xfi_ceil_div(rows, n);
   bool whole = true, chunks = true; /* as they turn out to be */
   xfi_spread_table *table;
-  xfi_stretches all = {0};
+  xfi_row_ranges all = {0};
   xfer_status st = XFER_OK;
 
   XFI_TRY_DONE(check_fusing(f, side, entry));
   XFI_TRY_DONE(table_begin(&table, spread, n));
   for (int r = 0; r < n; r++) {
-    const int64_t left = rows - r * each, want = left < each ? left : each;
+    const int64_t left = rows - r * each, wanted = left < each ? left : each;
     int64_t local = 0, first = 0;
     int n_runs = 0;
 
@@ -299,7 +300,8 @@ xfer_status xfi_cut_rows(xfi_spread *spread, int axis, const xfi_fusing *f, int 
     }
     table_coord(table, local);
     whole = whole && n_runs == 1 && local == rows;
-    chunks = chunks && (want > 0 ? n_runs == 1 && first == r * each && local == want : n_runs == 0);
+    chunks =
+        chunks && (wanted > 0 ? n_runs == 1 && first == r * each && local == wanted : n_runs == 0);
   }
   if (few != NULL && n > 1) {
     spread->shape[axis] = n;

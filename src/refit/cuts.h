@@ -33,20 +33,20 @@ typedef struct xfi_fusing {
 } xfi_fusing;
 
 /* Rows of one part, and where they lie among the rows of the rank. */
-typedef struct xfi_stretch {
+typedef struct xfi_row_range {
   int part;
   int64_t global, length, at;
-} xfi_stretch;
+} xfi_row_range;
 
-typedef struct xfi_stretches {
-  xfi_stretch *at;
+typedef struct xfi_row_ranges {
+  xfi_row_range *at;
   size_t n, capacity;
-} xfi_stretches;
+} xfi_row_ranges;
 
 /* How many ranks share the rows, by tensor parallelism (which varies fastest) and FSDP. */
 int xfi_fusing_ranks(const xfi_fusing *fusing);
 /* The rows that the r-th rank has of a part, ascending, as a layout counts them. */
-xfer_status xfi_fusing_part(const xfi_fusing *fusing, int part, int r, xfi_stretches *rows);
+xfer_status xfi_fusing_part(const xfi_fusing *fusing, int part, int r, xfi_row_ranges *rows);
 
 /* ---- how the ranks of a stage hold one weight ---- */
 

@@ -1,4 +1,4 @@
-/* Files: those of a folder, and a JSON file, of which errors say where a value stands. */
+/* Files: those of a folder, and JSON files, whose errors name the line of a value. */
 #ifndef XFI_DOC_H
 #define XFI_DOC_H
 
@@ -20,7 +20,7 @@ typedef struct xfi_doc {
 /* The text, or the file `where`, if it is NULL. Infinity and NaN, which some programs write into
  * JSON, are read as null. */
 xfer_status xfi_doc_read(xfi_doc *doc, const char *where, const char *text);
-/* Of a text that jansson could not read: was memory out? */
+/* Did jansson fail for lack of memory? */
 bool xfi_doc_had_no_memory(const struct json_error_t *error);
 void xfi_doc_free(xfi_doc *doc);
 

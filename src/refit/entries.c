@@ -1,6 +1,5 @@
 /*
- * The list of a model's entries: how they are appended, put together, split and found. What they
- * are, those above know.
+ * The list of a model's entries: how they are appended, merged, split and found.
  */
 #include "entries.h"
 
@@ -26,7 +25,7 @@ void xfi_entry_clear(xfi_entry *entry)
 
 /* ---- appending ---- */
 
-/* No size is negative: who read it, or was given it, saw to it. */
+/* No size is negative, which the readers have checked. */
 static xfer_status check_raw(const xfi_raw *raw)
 {
   int n_dims = raw->n_dims + (raw->n_experts > 0);
@@ -45,7 +44,8 @@ static xfer_status check_raw(const xfi_raw *raw)
     XFI_CHECK_DONE(raw->layers[i] >= 0 && (i == 0 || raw->layers[i] > raw->layers[i - 1]),
                    XFER_ERR_IO, "\"%s\": layers must ascend from 0", raw->pattern);
   }
-  for (int d = 0; d < raw->n_dims; d++) { /* a size of 0 hides none beside it: strides have all */
+  for (int d = 0; d < raw->n_dims;
+       d++) { /* sizes of 0 count as 1, since strides have the product of the others */
     XFI_CHECK_DONE(xfi_imul_fits(bytes, raw->shape[d] > 0 ? raw->shape[d] : 1, &bytes),
                    XFER_ERR_OVERFLOW, "\"%s\" has more bytes than 63 bits count", raw->pattern);
   }
@@ -92,7 +92,7 @@ static xfer_status rename_entry(xfi_entry *entry, const xfer_model_options *opti
   return XFER_OK;
 }
 
-/* What an entry has for itself. */
+/* Allocate what an entry owns. */
 static xfer_status own_lists(xfi_entry *entry, const char *pattern, const char *known,
                              const char *name, const int *layers)
 {
@@ -113,7 +113,7 @@ static xfer_status append_entry(xfer_model *model, const xfi_raw *raw,
                      .n_experts = raw->n_experts,
                      .dtype = raw->dtype,
                      .table_dtype = raw->dtype,
-                     .n_held = 1,
+                     .n_packed = 1,
                      .suffix = "",
                      .stem = "",
                      .scale_of = -1};
@@ -150,9 +150,9 @@ xfer_status xfi_model_append(xfer_model *model, const xfi_raw *raw,
   return append_entry(model, &taken, options);
 }
 
-/* ---- putting together ---- */
+/* ---- merging ---- */
 
-/* By all that an entry is but its layers and its experts. */
+/* Compare everything but layers and experts. */
 static int compare_kinds(const xfi_entry *x, const xfi_entry *y)
 {
   int c = strcmp(x->pattern, y->pattern);
@@ -199,8 +199,8 @@ static bool has_next_experts(const xfi_entry *x, const xfi_entry *y)
          x->first_expert + x->n_experts == y->first_expert;
 }
 
-/* The first of n entries takes the experts of the others. */
-static xfer_status take_experts(xfi_entry *const *entries, size_t n)
+/* The first of n entries gets the experts of the others. */
+static xfer_status merge_experts(xfi_entry *const *entries, size_t n)
 {
   for (size_t i = 1; i < n; i++) {
     entries[0]->n_experts += entries[i]->n_experts;
@@ -225,8 +225,8 @@ static bool has_next_layers(const xfi_entry *x, const xfi_entry *y)
          x->layers[x->n_layers - 1] < y->layers[0];
 }
 
-/* Or their layers. */
-static xfer_status take_layers(xfi_entry *const *entries, size_t n)
+/* The first of n entries gets the layers of the others. */
+static xfer_status merge_layers(xfi_entry *const *entries, size_t n)
 {
   xfi_entry *first = entries[0];
   size_t n_layers = 0;
@@ -248,10 +248,10 @@ static xfer_status take_layers(xfi_entry *const *entries, size_t n)
   return XFER_OK;
 }
 
-/* What is there twice stays so, and is found out. */
-static xfer_status put_together(xfer_model *model, int (*compare)(const void *, const void *),
-                                bool (*has_next)(const xfi_entry *, const xfi_entry *),
-                                xfer_status (*take)(xfi_entry *const *, size_t))
+/* Merge adjacent entries in sorted order. Duplicates stay, and are detected later. */
+static xfer_status merge(xfer_model *model, int (*compare)(const void *, const void *),
+                         bool (*has_next)(const xfi_entry *, const xfi_entry *),
+                         xfer_status (*take)(xfi_entry *const *, size_t))
 {
   xfi_entry **sorted = xfi_calloc(model->n_entries, sizeof(xfi_entry *));
   size_t n = 0, end;
@@ -279,13 +279,13 @@ done:
 
 xfer_status xfi_model_gather_experts(xfer_model *model)
 {
-  return put_together(model, by_experts, has_next_experts, take_experts);
+  return merge(model, by_experts, has_next_experts, merge_experts);
 }
 
 xfer_status xfi_model_gather(xfer_model *model)
 {
   XFI_TRY(xfi_model_gather_experts(model));
-  return put_together(model, by_layers, has_next_layers, take_layers);
+  return merge(model, by_layers, has_next_layers, merge_layers);
 }
 
 void xfi_model_sort(xfer_model *model)
@@ -303,7 +303,7 @@ xfer_status xfi_entry_copy(xfi_entry *copy, const xfi_entry *e)
   return XFER_OK;
 }
 
-xfer_status xfi_model_double(xfer_model *model, size_t at)
+xfer_status xfi_model_duplicate(xfer_model *model, size_t at)
 {
   xfi_entry copy;
   xfer_status st = XFER_OK;
@@ -320,7 +320,8 @@ done:
   return st;
 }
 
-xfer_status xfi_model_part(xfer_model *model, size_t at, xfi_stays stays, const void *context)
+xfer_status xfi_model_split(xfer_model *model, size_t at, xfi_keep_layer_fn keep,
+                            const void *context)
 {
   xfi_entry *e = &model->entries[at], *rest;
   const int n = e->n_layers;
@@ -330,11 +331,11 @@ xfer_status xfi_model_part(xfer_model *model, size_t at, xfi_stays stays, const 
 
   XFI_CHECK_DONE(staying != NULL, XFER_ERR_NOMEM, "the layers of \"%s\"", e->pattern);
   for (int k = 0; k < n; k++) {
-    XFI_TRY_DONE(stays(&staying[k], e, k, context));
+    XFI_TRY_DONE(keep(&staying[k], e, k, context));
     n_staying += staying[k];
   }
   if (n_staying == 0 || n_staying == n) goto done;
-  XFI_TRY_DONE(xfi_model_double(model, at));
+  XFI_TRY_DONE(xfi_model_duplicate(model, at));
   e = &model->entries[at];
   rest = e + 1;
   e->n_layers = rest->n_layers = 0;
@@ -376,59 +377,63 @@ bool xfi_model_has_anywhere(const xfer_model *model, const xfi_entry *entry, con
 
 static int by_layer(const void *a, const void *b)
 {
-  const xfi_spot *x = a, *y = b;
+  const xfi_layer_entry *x = a, *y = b;
 
   if (x->stack != y->stack) return x->stack < y->stack ? -1 : 1;
   if (x->layer != y->layer) return x->layer < y->layer ? -1 : 1;
   return (x->entry > y->entry) - (x->entry < y->entry);
 }
 
-xfer_status xfi_model_find_spots(xfer_model *model)
+xfer_status xfi_model_index_layers(xfer_model *model)
 {
   size_t n = 0;
 
   for (size_t i = 0; i < model->n_entries; i++)
     n += (size_t)xfi_entry_places(&model->entries[i]);
-  xfi_free(model->spots);
-  model->n_spots = 0;
-  model->spots = xfi_calloc(n, sizeof *model->spots);
-  XFI_CHECK(model->spots != NULL, XFER_ERR_NOMEM, "%zu tensors of a model by layer", n);
+  xfi_free(model->layer_entries);
+  model->n_layer_entries = 0;
+  model->layer_entries = xfi_calloc(n, sizeof *model->layer_entries);
+  XFI_CHECK(model->layer_entries != NULL, XFER_ERR_NOMEM, "%zu tensors of a model by layer", n);
   for (size_t i = 0; i < model->n_entries; i++) {
     const xfi_entry *e = &model->entries[i];
 
     for (int k = 0; k < xfi_entry_places(e); k++)
-      model->spots[model->n_spots++] =
-          (xfi_spot){e->stack, xfi_entry_layer(e, k), i, e->role != NULL};
+      model->layer_entries[model->n_layer_entries++] =
+          (xfi_layer_entry){e->stack, xfi_entry_layer(e, k), i, e->role != NULL};
   }
-  qsort(model->spots, n, sizeof *model->spots, by_layer);
+  qsort(model->layer_entries, n, sizeof *model->layer_entries, by_layer);
   return XFER_OK;
 }
 
-/* The first spot that is not before that one. */
-static size_t first_spot(const xfer_model *model, xfi_spot spot)
+/* The index of the first one that is not before `key`. */
+static size_t first_layer_entry(const xfer_model *model, xfi_layer_entry key)
 {
-  size_t lo = 0, hi = model->n_spots;
+  size_t lo = 0, hi = model->n_layer_entries;
 
-  XFI_BISECT(lo, hi, mid, by_layer(&model->spots[mid], &spot) < 0);
+  XFI_BISECT(lo, hi, mid, by_layer(&model->layer_entries[mid], &key) < 0);
   return lo;
 }
 
-const xfi_spot *xfi_model_spots(const xfer_model *model, xfi_stack stack, int layer, size_t *n)
+const xfi_layer_entry *xfi_model_layer_entries(const xfer_model *model, xfi_stack stack, int layer,
+                                               size_t *n)
 {
-  const size_t first = first_spot(model, (xfi_spot){.stack = stack, .layer = layer});
+  const size_t first = first_layer_entry(model, (xfi_layer_entry){.stack = stack, .layer = layer});
 
-  *n = first_spot(model, (xfi_spot){.stack = stack, .layer = layer, .entry = SIZE_MAX}) - first;
-  return model->spots + first;
+  *n = first_layer_entry(model,
+                         (xfi_layer_entry){.stack = stack, .layer = layer, .entry = SIZE_MAX}) -
+       first;
+  return model->layer_entries + first;
 }
 
 xfi_entry *xfi_model_find(const xfer_model *model, const char *role, const char *suffix,
                           const xfi_entry *like)
 {
   size_t n;
-  const xfi_spot *spots = xfi_model_spots(model, like->stack, xfi_entry_layer(like, 0), &n);
+  const xfi_layer_entry *layer_entries =
+      xfi_model_layer_entries(model, like->stack, xfi_entry_layer(like, 0), &n);
 
   for (size_t i = 0; i < n; i++) {
-    xfi_entry *e = &model->entries[spots[i].entry];
+    xfi_entry *e = &model->entries[layer_entries[i].entry];
 
     if (e->role == NULL || strcmp(e->role, role) != 0) continue;
     if (suffix == NULL || strcmp(e->suffix, suffix) == 0) return e;

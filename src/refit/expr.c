@@ -258,7 +258,7 @@ static void say_unknown(const parser *p)
                 last.place);
 }
 
-static void say(const parser *p)
+static void set_error(const parser *p)
 {
   const int n = (int)p->n_place;
 
@@ -278,17 +278,17 @@ xfer_status xfi_expr_check(const char *text)
   int64_t value;
   const xfer_status st = run(&p, &value);
 
-  say(&p);
+  set_error(&p);
   return st;
 }
 
-static xfer_status eval(int64_t *value, const char *text, const xfi_scope *scope, bool says)
+static xfer_status eval(int64_t *value, const char *text, const xfi_scope *scope, bool prints_error)
 {
   static const xfi_scope NOTHING = {.n_vars = 0};
   parser p = {.text = text, .scope = scope != NULL ? scope : &NOTHING};
   const xfer_status st = run(&p, value);
 
-  if (says) say(&p);
+  if (prints_error) set_error(&p);
   return st;
 }
 
@@ -297,7 +297,7 @@ xfer_status xfi_expr_eval(int64_t *value, const char *text, const xfi_scope *sco
   return eval(value, text, scope, true);
 }
 
-xfer_status xfi_expr_ask(int64_t *value, const char *text, const xfi_scope *scope)
+xfer_status xfi_expr_try_eval(int64_t *value, const char *text, const xfi_scope *scope)
 {
   return eval(value, text, scope, false);
 }
@@ -315,7 +315,7 @@ void xfi_expr_print(char *out, size_t size, const char *text, const xfi_scope *s
     if (end != NULL && (size_t)(end - text) < sizeof inside) {
       memcpy(inside, text + 1, (size_t)(end - text) - 1);
       inside[end - text - 1] = '\0';
-      if (xfi_expr_ask(&value, inside, scope) == XFER_OK) {
+      if (xfi_expr_try_eval(&value, inside, scope) == XFER_OK) {
         xfi_text_printf(&to, "%lld", (long long)value);
         text = end + 1;
         continue;

@@ -17,8 +17,8 @@ typedef struct xfi_var {
 /* What a name stands for: nothing, a number, or something that should be one and is not. */
 typedef enum xfi_found { XFI_NOT_FOUND = 0, XFI_FOUND, XFI_NO_NUMBER } xfi_found;
 
-/* Names are looked for here, then in `next`; the last may ask `find` for those that have dots.
- * `means`: what a word would have its value from, for the error of one that has none. */
+/* Names are looked up here, then in `next`; the last scope may have `find` for names with dots.
+ * `means`: the expression of a word, for the error if it has no value. */
 typedef struct xfi_scope {
   const xfi_var *vars;
   size_t n_vars;
@@ -35,8 +35,8 @@ xfer_status xfi_expr_check(const char *text);
 /* XFER_ERR_SHAPE: a name without a value, a division by zero, or too large a number; XFER_ERR_IO: a
  * name that stands for no number. */
 xfer_status xfi_expr_eval(int64_t *value, const char *text, const xfi_scope *scope);
-/* As xfi_expr_eval(), where having no value is an answer: sets no text. */
-xfer_status xfi_expr_ask(int64_t *value, const char *text, const xfi_scope *scope);
+/* As xfi_expr_eval(), but sets no text, for expressions that may have no value. */
+xfer_status xfi_expr_try_eval(int64_t *value, const char *text, const xfi_scope *scope);
 /* "ep is {ep}": each {expression} becomes its value, cut to the size of `out`. */
 void xfi_expr_print(char *out, size_t size, const char *text, const xfi_scope *scope);
 

@@ -64,9 +64,9 @@ static xfer_status rename_given(char **renamed, const xfer_side *side, const cha
   char *next = NULL;
 
   XFI_TRY(xfi_name_copy(renamed, name));
-  for (size_t i = 0; i < side->n_said; i++) {
-    if (side->said[i].what != XFI_SAID_RENAME) continue;
-    XFI_TRY(xfi_glob_rename(&next, side->said[i].pattern, side->said[i].to, *renamed));
+  for (size_t i = 0; i < side->n_overrides; i++) {
+    if (side->overrides[i].what != XFI_OVERRIDE_RENAME) continue;
+    XFI_TRY(xfi_glob_rename(&next, side->overrides[i].pattern, side->overrides[i].to, *renamed));
     if (next == NULL) continue;
     xfi_free(*renamed);
     *renamed = next;

@@ -93,13 +93,13 @@ static xfer_status find_quant(xfi_quant_scheme *quant, const xfer_side **by,
 
 /* Layers of which something else was said than of the others become entries of their own, in a
  * copy of the model. */
-static xfer_status part_said(xfer_model **copy, xfer_model *model, const xfer_side *side)
+static xfer_status split_overridden(xfer_model **copy, xfer_model *model, const xfer_side *side)
 {
-  for (size_t s = 0; side != NULL && s < side->n_said; s++) {
-    if (side->said[s].what < XFI_SAID_PLACE) continue;
+  for (size_t s = 0; side != NULL && s < side->n_overrides; s++) {
+    if (side->overrides[s].what < XFI_OVERRIDE_PLACE) continue;
     if (*copy == NULL) XFI_TRY(xfi_model_copy(copy, model));
     for (size_t i = 0; i < (*copy)->n_entries; i++)
-      XFI_TRY(xfi_model_part(*copy, i, xfi_entry_matches, side->said[s].pattern));
+      XFI_TRY(xfi_model_split(*copy, i, xfi_entry_matches, side->overrides[s].pattern));
   }
   return XFER_OK;
 }
@@ -116,13 +116,13 @@ static xfer_status share_model(xfer_model **made, xfer_model *model, const xfer_
   XFI_TRY_DONE(find_quant(&quant, &by, model, train, gen));
   if (by != NULL) {
     XFI_TRY_DONE(xfi_model_copy(&copy, model));
-    XFI_TRY_DONE(xfi_left_find(copy, by));
+    XFI_TRY_DONE(xfi_unquantised_find(copy, by));
     XFI_TRY_DONE(xfi_scales_make(copy, &quant));
     copy->quantised = true;
   }
-  XFI_TRY_DONE(part_said(&copy, model, train));
-  XFI_TRY_DONE(part_said(&copy, model, gen));
-  if (copy != NULL) XFI_TRY_DONE(xfi_model_settle(copy));
+  XFI_TRY_DONE(split_overridden(&copy, model, train));
+  XFI_TRY_DONE(split_overridden(&copy, model, gen));
+  if (copy != NULL) XFI_TRY_DONE(xfi_model_resolve(copy));
   *made = copy != NULL ? copy : xfi_model_share(model);
   copy = NULL;
 done:
@@ -156,22 +156,23 @@ static xfer_status check_used(const xfer_side *side, const xfer_model *model)
 {
   static const char *const WHATS[] = {"rename", "ignore", "place", "whole", "dtype"};
 
-  for (size_t i = 0; i < side->n_said; i++) {
-    const xfi_said *said = &side->said[i];
-    bool used = said->what < XFI_SAID_PLACE && (said->what != XFI_SAID_IGNORE || !side->strict);
+  for (size_t i = 0; i < side->n_overrides; i++) {
+    const xfi_override *overrides = &side->overrides[i];
+    bool used = overrides->what < XFI_OVERRIDE_PLACE &&
+                (overrides->what != XFI_OVERRIDE_IGNORE || !side->strict);
     bool some = false;
 
     for (size_t k = 0; k < model->n_entries && !used; k++)
-      XFI_TRY(xfi_entry_touches(&used, &model->entries[k], said->pattern));
+      XFI_TRY(xfi_entry_touches(&used, &model->entries[k], overrides->pattern));
     for (size_t k = 0; k < model->n_entries && !used; k++) {
-      XFI_TRY(names_some_experts(&some, &model->entries[k], said->pattern));
+      XFI_TRY(names_some_experts(&some, &model->entries[k], overrides->pattern));
       XFI_CHECK(!some, XFER_ERR_ARG,
                 "\"%s\": %s \"%s\" names single experts of \"%s\", which go together: name all of "
                 "them, or load the model with the range of experts that is wanted",
-                side->spec, WHATS[said->what], said->pattern, model->entries[k].pattern);
+                side->spec, WHATS[overrides->what], overrides->pattern, model->entries[k].pattern);
     }
     XFI_CHECK(used, XFER_ERR_ARG, "\"%s\": no tensor of the model matches %s \"%s\"", side->spec,
-              WHATS[said->what], said->pattern);
+              WHATS[overrides->what], overrides->pattern);
   }
   return XFER_OK;
 }
@@ -245,7 +246,7 @@ static xfer_status add_tensor(xfer_refit *refit, size_t entry, int k)
       "\"%s\": \"%s\" has it and \"%s\" has not; name a rank that has it whole, or ignore it", name,
       refit->sides[XFER_SIDE_GEN].side->spec, refit->sides[XFER_SIDE_TRAIN].side->spec);
   if (is_absent(refit, entry) || is_ignored(refit, name)) {
-    size_t n = (size_t)(e->n_experts > 0 ? e->n_experts : 1) * (e->held == 0);
+    size_t n = (size_t)(e->n_experts > 0 ? e->n_experts : 1) * (e->packed_index == 0);
 
     refit->n_ignored += n;
     if (is_absent(refit, entry)) refit->n_absent += n;
@@ -338,15 +339,15 @@ static xfer_status find_scales(int64_t *scales, const xfer_refit *refit, size_t 
   const xfi_entry *weight = &model->entries[weights];
   const int layer = xfi_entry_layer(weight, refit->origins[tensor].place);
   size_t n;
-  const xfi_spot *spots = xfi_model_spots(model, weight->stack, layer, &n);
+  const xfi_layer_entry *layer_entries = xfi_model_layer_entries(model, weight->stack, layer, &n);
 
   *scales = -1;
   for (size_t i = 0; i < n; i++) {
-    const xfi_entry *e = &model->entries[spots[i].entry];
+    const xfi_entry *e = &model->entries[layer_entries[i].entry];
 
     if (e->scale_of < 0 || (size_t)e->scale_of != weights || e->per_row != (weight->block[0] == 0))
       continue;
-    *scales = refit->tensor_of[spots[i].entry][xfi_entry_place(e, layer)];
+    *scales = refit->tensor_of[layer_entries[i].entry][xfi_entry_place(e, layer)];
     XFI_CHECK(*scales >= 0, XFER_ERR_ARG,
               "\"%s\" is quantised on the way, and its scales \"%s\" are ignored: ignore both or "
               "neither",
@@ -432,10 +433,10 @@ static xfer_status convert_elements(const xfer_refit *refit)
 /* Ranks that serve give nothing. */
 static xfer_status check_receiver(const xfer_side *gen)
 {
-  for (size_t i = 0; i < gen->n_said; i++)
-    XFI_CHECK(gen->said[i].what != XFI_SAID_WHOLE, XFER_ERR_ARG,
+  for (size_t i = 0; i < gen->n_overrides; i++)
+    XFI_CHECK(gen->overrides[i].what != XFI_OVERRIDE_WHOLE, XFER_ERR_ARG,
               "\"%s\" is the generation side, of which no rank can give \"%s\" whole", gen->spec,
-              gen->said[i].pattern);
+              gen->overrides[i].pattern);
   return XFER_OK;
 }
 
@@ -460,7 +461,7 @@ xfer_status xfi_refit_create(xfer_refit **refit, xfer_model *model, const xfer_s
 
   XFI_CHECK_DONE(r != NULL, XFER_ERR_NOMEM, "a refit");
   if (gen != NULL) XFI_TRY_DONE(check_receiver(gen));
-  XFI_TRY_DONE(xfi_model_check_said(model));
+  XFI_TRY_DONE(xfi_model_check_counts(model));
   XFI_TRY_DONE(share_model(&r->model, model, train, gen));
   XFI_TRY_DONE(join_side(&r->sides[XFER_SIDE_TRAIN], r->model, train));
   XFI_TRY_DONE(join_side(&r->sides[XFER_SIDE_GEN], r->model, gen));

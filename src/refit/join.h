@@ -48,7 +48,7 @@ void xfi_refit_destroy(xfer_refit *refit);
 
 /* groups.c: finds the groups. */
 xfer_status xfi_joined_group(xfi_joined *joined, const xfer_model *model);
-/* Every slot is there once; and of weights that lie in one tensor, all are ignored or none. */
+/* Check that every slot occurs once, and that of weights in one tensor all or none are ignored. */
 xfer_status xfi_joined_check(const xfer_refit *refit, const xfi_joined *joined);
 
 #endif

@@ -93,7 +93,7 @@ static xfer_status add_placed(xfer_locals *locals, xfi_local_tensor *local, cons
   const xfi_joined *joined = &locals->refit->sides[local->side];
   int64_t rows = m->shape[m->slot->fuse_dim];
   int place, r;
-  xfi_stretches all = {0};
+  xfi_row_ranges all = {0};
   xfer_status st = XFER_OK;
 
   (void)xfi_side_stage_of(joined->side, locals->rank, &place);

@@ -1,5 +1,4 @@
-/* The framework tensors of one rank: which there are, what was handed in, and the views that come
- * of it. */
+/* The framework tensors of one rank: which it has, what was handed in, and the resulting views. */
 #ifndef XFI_LOCALS_H
 #define XFI_LOCALS_H
 

@@ -63,7 +63,7 @@ void xfi_model_destroy(xfer_model *model) /* NOLINT(misc-no-recursion): a base h
 {
   if (model == NULL || atomic_fetch_sub(&model->n_refs, 1) != 1) return;
   free_entries(model->entries, model->n_entries);
-  xfi_free(model->spots);
+  xfi_free(model->layer_entries);
   xfi_free(model->renamed);
   xfi_free(model->layers);
   xfi_free(model->vars);
@@ -77,7 +77,7 @@ xfer_status xfi_model_add(xfer_model *model, const xfi_raw *raw)
 {
   const xfer_model_options all = XFER_MODEL_OPTIONS_INIT;
   const size_t n = model->n_entries;
-  xfi_entry *before = NULL; /* the roles that names get may split and fuse entries anywhere */
+  xfi_entry *before = NULL; /* roles may split and fuse any entries */
   char why[XFI_ERROR_BYTES];
   xfer_status st = XFER_OK;
 
@@ -128,7 +128,7 @@ static bool keep_ranges(const xfer_model_options *o, xfi_entry *entry)
   return true;
 }
 
-/* A range of experts must be there: what it names beyond the model's, nobody can mean. */
+/* A range of experts must exist in the model. */
 static xfer_status check_experts(const xfer_model *model, const xfer_model_options *o)
 {
   int end = 0;
@@ -152,7 +152,7 @@ static xfer_status check_experts(const xfer_model *model, const xfer_model_optio
   return XFER_OK;
 }
 
-/* In the first layer of an entry of the same name. */
+/* Does an entry of the same name have the expert, in the first layer of `like`? */
 static bool has_expert(const xfer_model *model, const xfi_entry *like, int expert)
 {
   for (size_t i = 0; i < model->n_entries; i++) {
@@ -166,11 +166,11 @@ static bool has_expert(const xfer_model *model, const xfi_entry *like, int exper
   return false;
 }
 
-/* Experts that are listed one by one begin with the first. They are as many as the configuration
- * says, as are those in one tensor, which are known once they have roles. */
-static xfer_status check_experts_said(const xfer_model *model, bool listed)
+/* Experts that are listed one by one begin with the first, and their number is the configuration's.
+ * So is that of experts in one tensor, which are known once they have roles. */
+static xfer_status check_expert_counts(const xfer_model *model, bool listed)
 {
-  int64_t said;
+  int64_t configured;
 
   for (size_t i = 0; i < model->n_entries && listed; i++) {
     const xfi_entry *e = &model->entries[i];
@@ -181,19 +181,19 @@ static xfer_status check_experts_said(const xfer_model *model, bool listed)
                   ? "the one before it is of another kind, as no rule knows them"
                   : "not the one before it");
   }
-  if (!xfi_scope_find(&model->scope, "experts", 7, &said)) return XFER_OK;
+  if (!xfi_scope_find(&model->scope, "experts", 7, &configured)) return XFER_OK;
   for (size_t i = 0; i < model->n_entries; i++) {
     const xfi_entry *e = &model->entries[i];
     const int64_t n = e->n_experts > 0 ? e->first_expert + e->n_experts : e->shape[0];
 
-    XFI_CHECK(!e->experts || (e->n_experts > 0) != listed || n == said, XFER_ERR_IO,
+    XFI_CHECK(!e->experts || (e->n_experts > 0) != listed || n == configured, XFER_ERR_IO,
               "\"%s\" has %lld experts; the configuration says %lld", e->pattern, (long long)n,
-              (long long)said);
+              (long long)configured);
   }
   return XFER_OK;
 }
 
-/* ---- what the configuration says ---- */
+/* ---- checks against the configuration ---- */
 
 static bool has_experts(const xfer_model *model, int layer)
 {
@@ -205,7 +205,7 @@ static bool has_experts(const xfer_model *model, int layer)
   return false;
 }
 
-/* Layers past the model's own, unless they count from 0, are as many as the configuration says. */
+/* Layers past the model's own, unless numbered from 0, are no more than the configuration has. */
 static xfer_status check_further_layers(const xfer_model *model)
 {
   for (size_t i = 0; i < model->n_entries; i++) {
@@ -222,9 +222,9 @@ static xfer_status check_further_layers(const xfer_model *model)
   return XFER_OK;
 }
 
-/* As many layers as the configuration says, unless some were kept alone; in some families one may
+/* All layers of the configuration are there, unless only some were kept; in some families one may
  * have no weight. */
-static xfer_status check_layers_said(const xfer_model *model)
+static xfer_status check_layers(const xfer_model *model)
 {
   const int last = model->n_layers > 0 ? model->layers[model->n_layers - 1] : -1;
   bool empty;
@@ -237,7 +237,7 @@ static xfer_status check_layers_said(const xfer_model *model)
       i++;
       continue;
     }
-    XFI_CHECK(xfi_config_says(&empty, model, "empty", layer) && empty, XFER_ERR_IO,
+    XFI_CHECK(xfi_config_flag(&empty, model, "empty", layer) && empty, XFER_ERR_IO,
               "layer %d has no tensor; the configuration says %d layers", layer,
               model->n_config_layers);
   }
@@ -257,47 +257,47 @@ static bool has_role(const xfer_model *model, int layer, const char *role)
   return false;
 }
 
-/* Of layers of several kinds: each is of the kind that the configuration says. A model that has no
- * layer of a kind may be one of which only some tensors are listed. */
+/* With several kinds of layers, each has the kind of the configuration. A model without a layer of
+ * some kind may list only some tensors. */
 static xfer_status check_kinds(const xfer_model *model, const json_t *where)
 {
   const char *role;
   const json_t *expr;
-  bool says;
+  bool expected;
 
   json_object_foreach((json_t *)(uintptr_t)where, role, expr)
   {
     for (int i = 0; i < model->n_layers && has_role(model, -1, role); i++) {
       const int layer = model->layers[i];
 
-      if (!xfi_config_holds(&says, model, json_string_value(expr), layer)) continue;
-      XFI_CHECK(says == has_role(model, layer, role), XFER_ERR_IO,
-                "layer %d has %s \"%s\"; by the configuration it has %s", layer, says ? "no" : "a",
-                role, says ? "one" : "none");
+      if (!xfi_config_eval(&expected, model, json_string_value(expr), layer)) continue;
+      XFI_CHECK(expected == has_role(model, layer, role), XFER_ERR_IO,
+                "layer %d has %s \"%s\"; by the configuration it has %s", layer,
+                expected ? "no" : "a", role, expected ? "one" : "none");
     }
   }
   return XFER_OK;
 }
 
-/* Of the layers that are kept: experts are where the configuration says so, and all layers are
- * there. A single expert some families call an MLP. */
-xfer_status xfi_model_check_said(const xfer_model *model)
+/* Of the layers that are kept: those with experts are the configuration's, and none is missing.
+ * Some families call a single expert an MLP. */
+xfer_status xfi_model_check_counts(const xfer_model *model)
 {
   int64_t n_experts;
-  bool says;
+  bool expected;
 
-  XFI_TRY(check_experts_said(model, false));
-  XFI_TRY(check_layers_said(model));
+  XFI_TRY(check_expert_counts(model, false));
+  XFI_TRY(check_layers(model));
   for (int i = 0; i < model->n_all; i++)
     XFI_TRY(check_kinds(model, model->all[i]->where));
   if (!xfi_scope_find(&model->scope, "experts", 7, &n_experts) || n_experts < 2) return XFER_OK;
   for (int i = 0; i < model->n_layers; i++) {
     const int layer = model->layers[i];
 
-    if (!xfi_config_says(&says, model, "sparse", layer)) continue;
-    XFI_CHECK(says == has_experts(model, layer), XFER_ERR_IO,
+    if (!xfi_config_flag(&expected, model, "sparse", layer)) continue;
+    XFI_CHECK(expected == has_experts(model, layer), XFER_ERR_IO,
               "layer %d has %s; the configuration says that it has %s", layer,
-              says ? "no experts" : "experts", says ? "some" : "none");
+              expected ? "no experts" : "experts", expected ? "some" : "none");
   }
   return XFER_OK;
 }
@@ -306,7 +306,7 @@ static xfer_status select_ranges(xfer_model *model, const xfer_model_options *op
 {
   size_t n = 0;
 
-  XFI_TRY(check_experts_said(model, true));
+  XFI_TRY(check_expert_counts(model, true));
   XFI_TRY(check_experts(model, options));
   for (size_t i = 0; i < model->n_entries; i++) {
     if (keep_ranges(options, &model->entries[i]))
@@ -324,7 +324,7 @@ static int compare_names(const xfi_entry *x, const xfi_entry *y)
 {
   int c = strcmp(x->known, y->known);
 
-  return c != 0 ? c : x->held - y->held;
+  return c != 0 ? c : x->packed_index - y->packed_index;
 }
 
 static int compare_patterns(const void *a, const void *b)
@@ -337,7 +337,7 @@ static int compare_patterns(const void *a, const void *b)
   return (x->layers[0] > y->layers[0]) - (x->layers[0] < y->layers[0]);
 }
 
-static bool layers_meet(const xfi_entry *x, const xfi_entry *y)
+static bool layers_overlap(const xfi_entry *x, const xfi_entry *y)
 {
   if (x->n_layers == 0) return true;
   for (int i = 0; i < x->n_layers; i++) {
@@ -358,7 +358,7 @@ static xfer_status check_unique(const xfer_model *model)
   for (size_t i = 0; i < model->n_entries; i++) {
     for (size_t k = i + 1; k < model->n_entries; k++) {
       if (compare_names(sorted[i], sorted[k]) != 0) break;
-      if (!layers_meet(sorted[i], sorted[k])) continue;
+      if (!layers_overlap(sorted[i], sorted[k])) continue;
       XFI_CHECK_DONE(strcmp(sorted[i]->pattern, sorted[k]->pattern) != 0,
                      model->scanned ? XFER_ERR_ARG : XFER_ERR_IO, "\"%s\" is in the model twice",
                      sorted[i]->pattern);
@@ -378,7 +378,7 @@ static int compare_ints(const void *a, const void *b)
   return (x > y) - (x < y);
 }
 
-/* The model's own layers: what pipeline stages share out. Extra layers are none of them. */
+/* List the model's own layers, which pipeline stages divide. Extra layers are not among them. */
 static xfer_status collect_layers(xfer_model *model)
 {
   size_t n = 0, kept = 0;
@@ -418,13 +418,13 @@ static void split_names(xfer_model *model)
   }
 }
 
-xfer_status xfi_model_settle(xfer_model *model)
+xfer_status xfi_model_resolve(xfer_model *model)
 {
   XFI_TRY(check_unique(model));
   XFI_TRY(collect_layers(model));
   XFI_TRY(xfi_roles_collect(model));
   XFI_TRY(xfi_scales_pair(model));
-  return xfi_model_find_spots(model);
+  return xfi_model_index_layers(model);
 }
 
 xfer_status xfi_model_finish(xfer_model *model, const xfer_model_options *options)
@@ -450,7 +450,7 @@ xfer_status xfi_model_finish(xfer_model *model, const xfer_model_options *option
   if (!model->scanned && options->quant == XFER_QUANT_FP8_BLOCK128)
     XFI_TRY(xfi_scales_make(model, &BLOCK128));
   model->selected = model->selected || options->layers_end > 0;
-  XFI_TRY(xfi_model_settle(model));
+  XFI_TRY(xfi_model_resolve(model));
   model->scanned = true;
   return XFER_OK;
 }

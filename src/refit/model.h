@@ -1,10 +1,10 @@
-/* A model: its readers, and what is made of what they read. */
+/* A model: its readers, and how entries are made of what they read. */
 #ifndef XFI_MODEL_H
 #define XFI_MODEL_H
 
 #include "entries.h"
 
-/* ---- the two readers: each reads `model->config` and appends; neither finishes ---- */
+/* ---- the two readers: each reads `model->config` and appends, without xfi_model_finish() ---- */
 
 xfer_status xfi_table_read(xfer_model *model, const char *path, const xfer_model_options *options);
 xfer_status xfi_checkpoint_read(xfer_model *model, const char *path,
@@ -13,20 +13,20 @@ xfer_status xfi_checkpoint_read(xfer_model *model, const char *path,
 xfer_status xfi_raw_read(xfi_raw *raw, const struct json_t *object, const char *where,
                          const char *name);
 
-/* config.c: from model->top: the family by its model_type, and the block of fp8 scales. */
+/* config.c: reads from model->top the family, by its model_type, and the block of fp8 scales. */
 xfer_status xfi_config_read(xfer_model *model);
-/* The family of a model without model_type, by the names it has. */
+/* Find the family of a model without model_type, by its tensors' names. */
 void xfi_config_recognise(xfer_model *model);
-/* model->scope */
+/* Set model->scope. */
 xfer_status xfi_config_vars(xfer_model *model);
-/* The part of a configuration that is of the text; NULL: it has none. */
+/* The text part of a configuration; NULL: it has none. */
 const struct json_t *xfi_config_text(const struct json_t *top);
-/* Does a word of the family hold in one layer? False: nothing says. */
-bool xfi_config_says(bool *says, const xfer_model *model, const char *word, int layer);
-/* Likewise an expression. */
-bool xfi_config_holds(bool *holds, const xfer_model *model, const char *expr, int layer);
+/* *value: is a word of the family true of one layer? False: it has no value. */
+bool xfi_config_flag(bool *value, const xfer_model *model, const char *word, int layer);
+/* The same of an expression. */
+bool xfi_config_eval(bool *holds, const xfer_model *model, const char *expr, int layer);
 
-/* ---- model.c: all of it ---- */
+/* ---- model.c ---- */
 
 xfer_status xfi_model_create(xfer_model **model, const xfer_rules *rules);
 xfer_model *xfi_model_share(xfer_model *model);
@@ -35,11 +35,11 @@ void xfi_model_destroy(xfer_model *model);
 xfer_status xfi_model_add(xfer_model *model, const xfi_raw *raw);
 /* After the last append: ranges, roles, scales, kinds of layers, checks. */
 xfer_status xfi_model_finish(xfer_model *model, const xfer_model_options *options);
-/* Of a model that is whole: has it the layers and experts that its configuration says? */
-xfer_status xfi_model_check_said(const xfer_model *model);
-/* What follows from names and roles. */
-xfer_status xfi_model_settle(xfer_model *model);
-/* A copy for one refit, to be changed and then settled. */
+/* Does a complete model have the layers and experts of its configuration? */
+xfer_status xfi_model_check_counts(const xfer_model *model);
+/* Set what follows from names and roles. */
+xfer_status xfi_model_resolve(xfer_model *model);
+/* A copy for one refit, to be changed and then resolved. */
 xfer_status xfi_model_copy(xfer_model **made, xfer_model *model);
 
 #endif

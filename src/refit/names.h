@@ -1,5 +1,5 @@
-/* Names of tensors: patterns in which `*` stands for any text, renames that carry over what the
- * stars matched, and places such as {layer} that stand for a number. */
+/* Names of tensors: patterns in which `*` matches any text, renames that carry over what the stars
+ * matched, and placeholders such as {layer} that stand for a number. */
 #ifndef XFI_NAMES_H
 #define XFI_NAMES_H
 
@@ -22,17 +22,17 @@ xfer_status xfi_glob_rename(char **renamed, const char *from, const char *to, co
 xfer_status xfi_name_copy(char **copy, const char *name);
 
 /* "a.layers.3.experts.7.w" -> "a.layers.{layer}.experts.{expert}.w": a pattern of XFI_NAME_BYTES, 3
- * and 7; -1: no such number. Layers are called what one of `words` has up to its first dot. */
+ * and 7; -1: no such number. A layer's number follows one of `words`, up to its first dot. */
 xfer_status xfi_name_split(char *pattern, int *layer, int *expert, const char *name,
                            const char *const *words, int n_words);
 
-/* What is filled in for {layer}, {expert}, {local} and {chunk}; -1: the place stays as it is. */
+/* The numbers for {layer}, {expert}, {local} and {chunk}; -1: the placeholder stays. */
 typedef struct xfi_name_numbers {
   int layer, expert, local, chunk;
 } xfi_name_numbers;
 
 xfer_status xfi_name_fill(char **name, const char *pattern, const xfi_name_numbers *numbers);
-/* {layer} alone. */
+/* Fills in {layer} only. */
 xfer_status xfi_name_layer(char **name, const char *pattern, int layer);
 
 #endif

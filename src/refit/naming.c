@@ -1,5 +1,6 @@
 /*
- * The local tensor of an entry: the rule that has its role, the name, and which weights lie in it.
+ * The local tensor of an entry: the rule for its role, the tensor's name, and the weights that lie
+ * in it.
  *
  * In a rule's name {block} is what stands before the layer's own names, @ the checkpoint's name
  * after that, ~ the same up to its last dot, % the suffix (with the dot before it left out where
@@ -25,7 +26,7 @@ void xfi_slot_free(xfi_slot *slot)
   memset(slot, 0, sizeof *slot);
 }
 
-/* Has the model a bias beside it? */
+/* Does the model have a bias for the entry? */
 static bool has_bias(const xfi_placing *placing, const xfi_entry *entry)
 {
   return entry->role != NULL && xfi_model_find(placing->model, entry->role, "bias", entry) != NULL;
@@ -72,8 +73,8 @@ static const xfi_entry *find_part(const xfi_placing *placing, const xfi_entry *e
   return xfi_model_find(placing->model, part->role, suffix, entry);
 }
 
-/* Is it one of the parts, and are all there, with the rows that are taken of them? A sibling may
- * lack the suffix: that is found when the parts are put together. */
+/* Is the entry one of the parts, and do all parts exist, with the rows that are taken of them? A
+ * part without the suffix is detected in add_parts(). */
 static bool has_parts(const xfi_placing *placing, const xfi_entry *entry,
                       const xfi_local_rule *rule)
 {
@@ -89,8 +90,8 @@ static bool has_parts(const xfi_placing *placing, const xfi_entry *entry,
   return mine;
 }
 
-/* Has the layer all roles that it must, and no layer one of those that none may? What one layer
- * lacks and another has is lost, not left out. */
+/* Does the layer have all required roles, and no layer a forbidden one? A role that some layers
+ * have is missing in the others, rather than absent from the model. */
 static bool has_roles(const xfi_placing *placing, const xfi_entry *entry,
                       const xfi_local_rule *rule)
 {
@@ -155,7 +156,7 @@ static bool take(const char **at, const char *token)
   return true;
 }
 
-/* The stem, or its parent, without a place for the expert's number. */
+/* The stem, or its parent, without the placeholder of the expert's number. */
 static void add_stem(xfi_text *text, const xfi_entry *entry, bool parent)
 {
   static const char EXPERT[] = ".{expert}";
@@ -181,7 +182,7 @@ static xfer_status make_name(char **name, const xfi_placing *placing, const xfi_
                                                   : NULL;
   xfi_text text = {0};
 
-  /* The chunks of a model in one process have the same names: their number goes before. */
+  /* The chunks of a model in one process have the same names, which their number precedes. */
   if (placing->side->chunks > 1 && strstr(template, "{name}") == NULL)
     xfi_text_printf(&text, "%s{chunk}.", placing->side->rules->chunk_prefix);
   for (const char *at = template; *at != '\0';) {
@@ -205,7 +206,7 @@ static xfer_status make_name(char **name, const xfi_placing *placing, const xfi_
   return xfi_text_end(&text, name);
 }
 
-/* ---- which weights lie in it ---- */
+/* ---- the weights in a local tensor ---- */
 
 static xfer_status add_block(xfi_fusing *f, xfi_block block, const xfi_entry *entry)
 {
@@ -215,8 +216,8 @@ static xfer_status add_block(xfi_fusing *f, xfi_block block, const xfi_entry *en
   return XFER_OK;
 }
 
-/* The order of an entry's rows. A scale of a block that has whole units stays where it is, however
- * their rows are turned; a block of other rows would not be one any more. */
+/* The order of an entry's rows. A scale whose block consists of whole units keeps its place,
+ * whatever the order of rows within them; other blocks would be torn apart. */
 static xfer_status order_of(xfi_order *order, const xfi_placing *placing, const xfi_entry *entry,
                             const xfi_part_rule *part)
 {
@@ -267,7 +268,7 @@ static xfer_status add_blocks(xfi_fusing *f, int number, const xfi_placing *plac
   return XFER_OK;
 }
 
-/* Is it, by the rule, one more expert beside those of the other parts? */
+/* Is the entry, by the rule, one more expert behind those of the other parts? */
 static xfer_status find_last_expert(bool *is_last, const xfi_placing *placing,
                                     const xfi_entry *entry, const xfi_local_rule *rule)
 {
@@ -292,7 +293,7 @@ static xfer_status add_parts(xfi_slot *slot, const xfi_placing *placing, const x
 {
   const xfi_local_rule *rule = ruling->rule;
   const bool reverse = ruling->is[XFI_REVERSE] != 0;
-  const xfi_entry *parts[2][XFI_MAX_PARTS]; /* of the last expert the second */
+  const xfi_entry *parts[2][XFI_MAX_PARTS]; /* [1]: of the last expert */
   int n[2] = {0, 0};
 
   XFI_TRY(find_last_expert(&slot->last_expert, placing, entry, rule));
@@ -318,28 +319,30 @@ static xfer_status add_parts(xfi_slot *slot, const xfi_placing *placing, const x
   return XFER_OK;
 }
 
-/* A tensor of the checkpoint that holds several weights has them as it says. */
-static xfer_status add_held(xfi_slot *slot, const xfi_placing *placing, const xfi_entry *entry)
+/* The weights that are packed in one tensor of the checkpoint, in its order. */
+static xfer_status add_packed(xfi_slot *slot, const xfi_placing *placing, const xfi_entry *entry)
 {
   const xfer_model *model = placing->model;
   int found = 0;
 
-  slot->slot = entry->held;
-  slot->n_slots = entry->n_held;
-  for (size_t i = 0; i < model->n_entries; i++) { /* one after the other */
+  slot->slot = entry->packed_index;
+  slot->n_slots = entry->n_packed;
+  for (size_t i = 0; i < model->n_entries; i++) { /* adjacent in the list */
     const xfi_entry *e = &model->entries[i];
 
-    if (e->held != found || e->n_held != entry->n_held || strcmp(e->pattern, entry->pattern) != 0 ||
+    if (e->packed_index != found || e->n_packed != entry->n_packed ||
+        strcmp(e->pattern, entry->pattern) != 0 ||
         xfi_entry_place(e, xfi_entry_layer(entry, 0)) < 0)
       continue;
     XFI_TRY(add_blocks(&slot->fusing, found++, placing, e, NULL));
   }
-  XFI_CHECK(found == entry->n_held, XFER_ERR_INTERNAL, "\"%s\": a part is missing", entry->pattern);
+  XFI_CHECK(found == entry->n_packed, XFER_ERR_INTERNAL, "\"%s\": a part is missing",
+            entry->pattern);
   return XFER_OK;
 }
 
-/* FSDP cuts what tensor parallelism leaves, as it lies there: through several weights, or through
- * rows that are turned. 0: through rows as they are, or none. */
+/* The number of FSDP ranks that cut the part of tensor parallelism as it lies in memory, through
+ * several weights or reordered rows; 0: a cut of rows in order, or none. */
 static int inner_ranks(const xfi_slot *slot, const xfi_entry *entry, const xfi_local_rule *rule)
 {
   const xfi_grid *grid = slot->grid;
@@ -372,7 +375,7 @@ static xfer_status set_cut(xfi_slot *slot, const xfi_placing *placing, const xfi
   return XFER_OK;
 }
 
-/* A block of scales is of one weight's rows. */
+/* A block of scales must not cover the rows of two weights. */
 static xfer_status check_blocks(const xfi_slot *slot, const xfi_placing *placing,
                                 const xfi_entry *entry)
 {
@@ -386,13 +389,13 @@ static xfer_status check_blocks(const xfi_slot *slot, const xfi_placing *placing
   return XFER_OK;
 }
 
-/* Dims and rows as the checkpoint has them. */
+/* Dims and rows in the checkpoint's order. */
 static xfer_status as_checkpoint(xfi_slot *slot, const xfi_placing *placing, const xfi_entry *entry)
 {
   slot->own_names = true;
   slot->each_expert = entry->n_experts > 0;
   memcpy(slot->order, entry->order, sizeof slot->order);
-  XFI_TRY(add_held(slot, placing, entry));
+  XFI_TRY(add_packed(slot, placing, entry));
   XFI_TRY(check_blocks(slot, placing, entry));
   slot->fusing.alternate = entry->alternate;
   return XFER_OK;

@@ -1,4 +1,4 @@
-/* One entry on one side: what the rules or the caller say of it, turned into a slot and layouts. */
+/* One entry on one side: its slot and layouts, by the rules or by the caller. */
 #include "placing.h"
 
 #include "alloc.h"
@@ -21,7 +21,7 @@ void xfi_holding_free(xfi_holding *held, const xfi_entry *entry)
   memset(held, 0, sizeof *held);
 }
 
-/* ---- what the rules of a side say of this model ---- */
+/* ---- the rules of a side for a model ---- */
 
 static xfer_status add_rules(xfi_placing *p, const xfi_local_rule *rules, size_t n)
 {
@@ -72,7 +72,7 @@ static int count_bare_stages(const xfi_placing *p)
 xfer_status xfi_placing_open(xfi_placing *p, const xfer_side *side, const xfer_model *model,
                              const int *stages)
 {
-  const xfi_family_side *said[XFI_MAX_INCLUDES];
+  const xfi_family_side *families[XFI_MAX_INCLUDES];
   int n = 0;
 
   *p = (xfi_placing){.side = side, .model = model, .stages = stages};
@@ -86,7 +86,7 @@ xfer_status xfi_placing_open(xfi_placing *p, const xfer_side *side, const xfer_m
       if (strcmp(s->side, side->rules->name) != 0) continue;
       if (s->layers != NULL && p->block == side->rules->block_main) p->block = s->layers;
       if (s->extra != NULL && p->extra == side->rules->block_mtp) p->extra = s->extra;
-      said[n++] = s;
+      families[n++] = s;
       XFI_TRY(add_rules(p, s->locals, s->n_locals));
       XFI_TRY(add_set(p, s->set));
       break;
@@ -99,7 +99,7 @@ xfer_status xfi_placing_open(xfi_placing *p, const xfer_side *side, const xfer_m
   p->scopes[1] = xfi_side_scope(side, &model->scope);
   p->scopes[0] = (xfi_scope){.vars = p->set, .n_vars = p->n_set, .next = &p->scopes[1]};
   for (int i = 0; i < n; i++)
-    XFI_TRY(xfi_rules_require(said[i]->require, &p->scopes[0], XFER_ERR_UNSUPPORTED,
+    XFI_TRY(xfi_rules_require(families[i]->require, &p->scopes[0], XFER_ERR_UNSUPPORTED,
                               "\"%s\" and family \"%s\"", side->spec, model->family->name));
   return XFER_OK;
 }
@@ -113,7 +113,7 @@ void xfi_placing_close(xfi_placing *p)
   xfi_free(p->set);
 }
 
-/* ---- what the caller said ---- */
+/* ---- overrides by the caller ---- */
 
 xfer_status xfi_entry_matches(bool *matches, const xfi_entry *entry, int k, const void *pattern)
 {
@@ -137,24 +137,24 @@ xfer_status xfi_entry_touches(bool *touches, const xfi_entry *entry, const char 
   return XFER_OK;
 }
 
-/* The first such thing that the caller said of the entry, all of whose layers are alike in that;
- * NULL: nothing. */
-static xfer_status find_said(const xfi_said **said, const xfi_placing *p, xfi_saying what,
-                             const xfi_entry *entry)
+/* The caller's first override of this kind for the entry, the same in all of its layers; NULL:
+ * none. */
+static xfer_status find_override(const xfi_override **chosen, const xfi_placing *p,
+                                 xfi_override_kind what, const xfi_entry *entry)
 {
-  *said = NULL;
-  for (size_t i = 0; i < p->side->n_said && *said == NULL; i++) {
-    const xfi_said *s = &p->side->said[i];
+  *chosen = NULL;
+  for (size_t i = 0; i < p->side->n_overrides && *chosen == NULL; i++) {
+    const xfi_override *s = &p->side->overrides[i];
     bool matches = false;
 
     if (s->what != what) continue;
     XFI_TRY(xfi_entry_matches(&matches, entry, 0, s->pattern));
-    if (matches) *said = s;
+    if (matches) *chosen = s;
   }
   return XFER_OK;
 }
 
-/* Has the caller said that each of its layers is ignored? */
+/* Does the caller ignore the entry in all of its layers? */
 static xfer_status is_ignored(bool *ignored, const xfi_placing *p, const xfi_entry *entry)
 {
   *ignored = true;
@@ -182,7 +182,7 @@ static bool is_mesh(const xfer_mesh *mesh, const int *shape, int n_axes, const i
          memcmp(mesh->ranks, ranks, (size_t)mesh->size * sizeof *ranks) == 0;
 }
 
-/* The mesh stays p's or its side's. */
+/* The mesh is owned by p or its side. */
 static xfer_status find_mesh(xfer_mesh **mesh, xfi_placing *p, const xfi_spread *spread,
                              const xfi_holders *h)
 {
@@ -282,10 +282,10 @@ static void choose_stages(xfi_holders *set, const xfi_placing *p, const xfi_ruli
   }
 }
 
-/* What an entry's layouts are made of. */
+/* The input of an entry's layouts. */
 typedef struct plan {
-  xfi_ruling ruling; /* none: what the caller said */
-  const xfi_said *place;
+  xfi_ruling ruling; /* no rule: the caller's placement */
+  const xfi_override *place;
   xfer_dtype dtype;
   xfi_holders set;
 } plan;
@@ -322,7 +322,7 @@ static int like_before(const xfi_placing *p, const xfi_entry *entry, const plan 
     if (maps[i] != maps[k]) continue;
     if (of->set.all || of->set.one_rank >= 0) return i;
     if (stage_of(p, entry, i) == stage_of(p, entry, k)) return i;
-    if (p->side->n_maps < 2) return -1; /* stages follow each other */
+    if (p->side->n_maps < 2) return -1; /* layers of a stage are adjacent */
   }
   return -1;
 }
@@ -366,23 +366,23 @@ static xfer_status is_absent(bool *absent, const xfi_placing *p, const xfi_entry
   return XFER_OK;
 }
 
-/* As the checkpoint has it, under the checkpoint's name. */
+/* In the checkpoint's form, under the checkpoint's name. */
 static const xfi_local_rule BY_NAME = {.local = "{name}"};
 static const xfi_ruling WHOLE = {.rule = &BY_NAME, .is[XFI_WHOLE] = 1};
 static const xfi_ruling EVERYWHERE = {.rule = &BY_NAME, .is[XFI_EVERYWHERE] = 1};
 
-/* Most often its checkpoint is quantised in a form that no rule has, which its configuration names.
- */
-static xfer_status refuse_beside(const xfi_placing *p, const xfi_entry *entry)
+/* Usually the checkpoint is quantised in a form that no rule supports, which the configuration
+ * names. */
+static xfer_status refuse_companion(const xfi_placing *p, const xfi_entry *entry)
 {
   static const char *const KEYS[] = {"quant_method", "quant_algo", "format"};
-  const json_t *said = json_object_get(p->model->top, "quantization_config");
+  const json_t *quantization = json_object_get(p->model->top, "quantization_config");
   xfi_text text = {0};
   char form[96] = "";
 
   xfi_text_fixed(&text, form, sizeof form);
   for (size_t i = 0; i < sizeof KEYS / sizeof *KEYS; i++) {
-    const char *value = json_string_value(json_object_get(said, KEYS[i]));
+    const char *value = json_string_value(json_object_get(quantization, KEYS[i]));
 
     if (value != NULL) xfi_text_printf(&text, "%s%.30s", text.n_chars > 0 ? " " : "", value);
   }
@@ -396,8 +396,8 @@ static xfer_status refuse_beside(const xfi_placing *p, const xfi_entry *entry)
   return XFER_ERR_UNSUPPORTED;
 }
 
-/* Whole on every rank, under the checkpoint's name: what the side is known to hold so, or what no
- * rule knows. */
+/* Whole on every rank, under the checkpoint's name: for what the side holds so, and for what no
+ * rule covers. */
 static xfer_status hold_unruled(xfi_holding *held, xfi_placing *p, const xfi_entry *entry, plan *of)
 {
   int64_t known;
@@ -408,7 +408,7 @@ static xfer_status hold_unruled(xfi_holding *held, xfi_placing *p, const xfi_ent
   } else {
     const bool is_beside = entry->beside || (entry->per_row && !held->absent);
 
-    if (is_beside && p->side->rules->block_main != NULL) return refuse_beside(p, entry);
+    if (is_beside && p->side->rules->block_main != NULL) return refuse_companion(p, entry);
     held->misc = held->unknown = true;
     of->set.all = true;
   }
@@ -416,16 +416,15 @@ static xfer_status hold_unruled(xfi_holding *held, xfi_placing *p, const xfi_ent
   return make_layouts(held, p, entry, of);
 }
 
-/* The element type that the side has an entry in: as the caller said, as the rule says, or as the
- * model has it. */
+/* The element type of an entry on the side: the caller's, the rule's, or the model's. */
 static xfer_dtype dtype_of(const xfi_placing *p, const xfi_entry *entry, const xfi_local_rule *rule,
-                           const xfi_said *said)
+                           const xfi_override *chosen)
 {
   const bool quantised = p->side->quant != NULL && entry->block[0] > 0;
   const xfer_dtype own = quantised || !p->model->quantised ? entry->dtype : entry->table_dtype;
   const bool plain = own == XFER_F32 || own == XFER_BF16 || own == XFER_F16;
 
-  if (said != NULL) return said->value == 0 ? own : (xfer_dtype)said->value;
+  if (chosen != NULL) return chosen->value == 0 ? own : (xfer_dtype)chosen->value;
   if (rule != NULL && rule->unscaled && own == XFER_F8E4M3)
     return p->side->dtype != 0 ? p->side->dtype : XFER_BF16;
   if (rule != NULL && entry->is_scale && plain && p->side->rules->row_scales != 0)
@@ -436,22 +435,22 @@ static xfer_dtype dtype_of(const xfi_placing *p, const xfi_entry *entry, const x
   return own;
 }
 
-/* Are these the scales of weights that the side was told to have in another type, or has so by
- * rule, where the caller did not place them? It has none. */
-static xfer_status are_made(bool *made, const xfi_placing *p, const xfi_entry *entry)
+/* Are these scales that the side does not have, since it has their weights in another type, by the
+ * caller or, if the caller does not place them, by a rule? */
+static xfer_status are_scales_dropped(bool *made, const xfi_placing *p, const xfi_entry *entry)
 {
   const xfi_entry *weight = &p->model->entries[entry->scale_of < 0 ? 0 : entry->scale_of];
-  const xfi_said *said, *place, *whole;
+  const xfi_override *chosen, *place, *whole;
   xfi_ruling ruling = {0};
 
   *made = false;
   if (entry->scale_of < 0) return XFER_OK;
-  XFI_TRY(find_said(&said, p, XFI_SAID_DTYPE, weight));
-  XFI_TRY(find_said(&place, p, XFI_SAID_PLACE, weight));
-  XFI_TRY(find_said(&whole, p, XFI_SAID_WHOLE, weight));
+  XFI_TRY(find_override(&chosen, p, XFI_OVERRIDE_DTYPE, weight));
+  XFI_TRY(find_override(&place, p, XFI_OVERRIDE_PLACE, weight));
+  XFI_TRY(find_override(&whole, p, XFI_OVERRIDE_WHOLE, weight));
   if (place == NULL && whole == NULL) XFI_TRY(xfi_rule_find(&ruling, p, weight));
   if (ruling.rule != NULL && !ruling.rule->unscaled) ruling.rule = NULL;
-  *made = dtype_of(p, weight, ruling.rule, said) != weight->dtype;
+  *made = dtype_of(p, weight, ruling.rule, chosen) != weight->dtype;
   return XFER_OK;
 }
 
@@ -459,18 +458,19 @@ xfer_status xfi_holding_make(xfi_holding *held, xfi_placing *p, size_t at)
 {
   xfi_entry own = p->model->entries[at];
   const xfi_entry *entry = &own;
-  const xfi_said *place, *whole, *typed;
+  const xfi_override *place, *whole, *typed;
   const xfi_local_rule *rule;
   bool ignored = false;
   plan of = {.set = {.one_rank = -1}};
 
-  XFI_TRY(find_said(&place, p, XFI_SAID_PLACE, entry));
-  XFI_TRY(find_said(&whole, p, XFI_SAID_WHOLE, entry));
-  XFI_TRY(find_said(&typed, p, XFI_SAID_DTYPE, entry));
+  XFI_TRY(find_override(&place, p, XFI_OVERRIDE_PLACE, entry));
+  XFI_TRY(find_override(&whole, p, XFI_OVERRIDE_WHOLE, entry));
+  XFI_TRY(find_override(&typed, p, XFI_OVERRIDE_DTYPE, entry));
   of.dtype = dtype_of(p, entry, NULL, typed);
-  if (of.dtype != own.dtype) own.block[0] = own.block[1] = 0; /* no blocks that it could cut */
+  if (of.dtype != own.dtype)
+    own.block[0] = own.block[1] = 0; /* there are no blocks that a layout could cut */
   of.place = place;
-  XFI_TRY(are_made(&held->made, p, entry));
+  XFI_TRY(are_scales_dropped(&held->made, p, entry));
   if (held->made || place != NULL || whole != NULL) {
     held->absent = of.set.all = held->made;
     if (!held->made && place == NULL) of.set.one_rank = p->side->mesh->ranks[whole->value];
@@ -480,19 +480,20 @@ xfer_status xfi_holding_make(xfi_holding *held, xfi_placing *p, size_t at)
   XFI_TRY(xfi_rule_find(&of.ruling, p, entry));
   XFI_TRY(is_absent(&held->absent, p, entry, &of.ruling));
   rule = of.ruling.rule;
-  if (rule == NULL || rule->says != NULL) XFI_TRY(is_ignored(&ignored, p, entry));
+  if (rule == NULL || rule->refusal != NULL) XFI_TRY(is_ignored(&ignored, p, entry));
   if (rule == NULL || held->absent || ignored) {
     if (rule == NULL && !held->absent && !ignored) XFI_TRY(xfi_rule_missing(p, entry));
     memset(&of.ruling, 0, sizeof of.ruling);
     return hold_unruled(held, p, entry, &of);
   }
-  XFI_CHECK(rule->says == NULL, XFER_ERR_UNSUPPORTED, "\"%s\" in \"%s\": %s; ignore it or place it",
-            entry->pattern, p->side->spec, rule->says);
+  XFI_CHECK(rule->refusal == NULL, XFER_ERR_UNSUPPORTED,
+            "\"%s\" in \"%s\": %s; ignore it or place it", entry->pattern, p->side->spec,
+            rule->refusal);
   of.dtype = dtype_of(p, entry, rule, typed);
   if (of.dtype != own.dtype) own.block[0] = own.block[1] = 0;
   XFI_TRY(xfi_slot_make(&held->slot, p, entry, &of.ruling));
   XFI_TRY(make_layouts(held, p, entry, &of));
-  /* Who says what type it is says that the values are the checkpoint's. */
+  /* A caller who sets the type has the checkpoint's own values. */
   held->less = typed == NULL || typed->value != 0 ? of.ruling.is[XFI_LESS] : 0;
   held->hook = rule->hook;
   held->misc = rule->made != NULL;

@@ -1,6 +1,6 @@
 /*
- * One entry on one side: which rule holds it, in which local tensor its rows lie, on which stages,
- * and the layouts that come of it.
+ * One entry on one side: the rule that applies, the local tensor in which its rows lie, the stages,
+ * and the resulting layouts.
  */
 #ifndef XFI_PLACING_H
 #define XFI_PLACING_H
@@ -54,7 +54,7 @@ typedef struct xfi_holding {
   xfer_layout **layouts; /* [n_layers or 1] */
   bool misc;    /* the framework has no such tensor: a named buffer or a callback takes it */
   bool unknown; /* no rule holds it, so every rank of the side has it whole */
-  bool hook;    /* the framework computes other values of it */
+  bool hook;    /* the framework computes other values from it */
   bool absent;  /* the side does not have it */
   bool made;    /* absent too: scales of weights that the side has unquantised */
   int64_t less; /* the side's values are the checkpoint's minus this */
@@ -68,7 +68,7 @@ typedef struct xfi_holders {
   int one_rank; /* -1: not one alone */
 } xfi_holders;
 
-/* What a side's rules say of one model. */
+/* A side's rules for one model. */
 typedef struct xfi_placing {
   const xfer_side *side;
   const xfer_model *model;
@@ -90,7 +90,7 @@ void xfi_placing_close(xfi_placing *placing);
 xfer_status xfi_holding_make(xfi_holding *held, xfi_placing *placing, size_t entry);
 void xfi_holding_free(xfi_holding *held, const xfi_entry *entry);
 
-/* The rule that holds for an entry, and what its expressions come to there. */
+/* The rule that applies to an entry, and the values of its expressions. */
 typedef struct xfi_ruling {
   const xfi_local_rule *rule; /* NULL: none */
   int64_t is[XFI_N_TRAITS];
@@ -98,7 +98,7 @@ typedef struct xfi_ruling {
 
 /* naming.c: the rule of an entry, and the local tensor that it names. */
 xfer_status xfi_rule_find(xfi_ruling *ruling, const xfi_placing *placing, const xfi_entry *entry);
-/* An entry that would have a rule if its layer were complete: refused, with what it lacks. */
+/* Fails, with what is missing, if a rule would apply to the entry if its layer were complete. */
 xfer_status xfi_rule_missing(const xfi_placing *placing, const xfi_entry *entry);
 xfer_status xfi_slot_make(xfi_slot *slot, const xfi_placing *placing, const xfi_entry *entry,
                           const xfi_ruling *ruling);
@@ -109,13 +109,13 @@ xfer_status xfi_placing_eval(int64_t *value, const xfi_placing *placing, const x
 /* spread.c: how the ranks of a stage hold it. */
 xfer_status xfi_spread_make(xfi_spread *spread, const xfi_placing *placing, const xfi_entry *entry,
                             const xfi_ruling *ruling, const xfi_slot *slot, int layer);
-/* Tensor parallelism splits `dim` evenly; negative: whole. For what xfer_side_place() says. */
+/* Tensor parallelism splits `dim` evenly; negative: whole. For xfer_side_place(). */
 xfer_status xfi_spread_place(xfi_spread *spread, const xfi_placing *placing, const xfi_entry *entry,
                              int dim);
 
-/* Does the pattern, a text, fit the name in the entry's k-th layer? */
+/* Does the pattern, a text, match the name in the entry's k-th layer? */
 xfer_status xfi_entry_matches(bool *matches, const xfi_entry *entry, int k, const void *pattern);
-/* Any name that the entry stands for? */
+/* Does it match any name that the entry stands for? */
 xfer_status xfi_entry_touches(bool *touches, const xfi_entry *entry, const char *pattern);
 
 #endif

@@ -79,8 +79,8 @@ static xfer_status become_scales(xfi_entry *e, const xfi_quant_scheme *quant)
     e->strides[d] = stride;
     stride *= e->shape[d];
   }
-  e->held_first /= quant->block[0];
-  e->offset = e->held_first * e->strides[rows];
+  e->packed_first /= quant->block[0];
+  e->offset = e->packed_first * e->strides[rows];
   return XFER_OK;
 }
 
@@ -89,9 +89,9 @@ xfer_status xfi_scales_make(xfer_model *model, const xfi_quant_scheme *quant)
   for (size_t i = model->n_entries; i-- > 0;) {
     xfi_entry *e = &model->entries[i];
 
-    if (e->left || !xfi_is_quantised(model, e)) continue;
+    if (e->unquantised || !xfi_is_quantised(model, e)) continue;
     XFI_CHECK(e->dtype != XFER_F8E4M3, XFER_ERR_ARG, "\"%s\" is f8e4m3 already", e->pattern);
-    XFI_TRY(xfi_model_double(model, i));
+    XFI_TRY(xfi_model_duplicate(model, i));
     model->entries[i].dtype = XFER_F8E4M3;
     XFI_TRY(become_scales(&model->entries[i + 1], quant));
   }
@@ -109,7 +109,8 @@ static xfi_entry *weight_of(const xfer_model *model, const xfi_entry *scale)
     if (e->n_stem != scale->n_stem ||
         strncmp(e->known, scale->known, (size_t)(scale->stem - scale->known) + scale->n_stem) != 0)
       continue;
-    if (strcmp(e->suffix, "weight") != 0 || e->stack != scale->stack || e->held != scale->held)
+    if (strcmp(e->suffix, "weight") != 0 || e->stack != scale->stack ||
+        e->packed_index != scale->packed_index)
       continue;
     if (xfi_entry_place(e, xfi_entry_layer(scale, 0)) >= 0) return e;
   }
@@ -152,7 +153,7 @@ static xfer_status is_beside(bool *beside, const xfi_entry *scale, int k, const 
 xfer_status xfi_scales_pair(xfer_model *model)
 {
   for (size_t i = 0; i < model->n_entries; i++) {
-    if (model->entries[i].is_scale) XFI_TRY(xfi_model_part(model, i, is_beside, model));
+    if (model->entries[i].is_scale) XFI_TRY(xfi_model_split(model, i, is_beside, model));
   }
   for (size_t i = 0; i < model->n_entries; i++) {
     model->entries[i].scale_of = -1;

@@ -17,9 +17,9 @@ xfer_status xfi_quant_scheme_find(xfi_quant_scheme *quant, const xfi_quant_rule 
 bool xfi_role_is_scaled(const xfer_model *model, const xfi_entry *entry);
 /* Is the entry a weight of such a role? */
 bool xfi_is_quantised(const xfer_model *model, const xfi_entry *entry);
-/* left.c: marks weights that the configuration leaves as they are, and parts their layers from
- * others. */
-xfer_status xfi_left_find(xfer_model *model, const xfer_side *by);
+/* unquantised.c: marks weights that the configuration does not quantise, and splits their layers
+ * from others. */
+xfer_status xfi_unquantised_find(xfer_model *model, const xfer_side *by);
 xfer_status xfi_scales_make(xfer_model *model, const xfi_quant_scheme *quant);
 xfer_status xfi_scales_pair(xfer_model *model);
 

@@ -39,8 +39,8 @@ static void add_tensor(const xfer_refit *refit, size_t i, const xfer_layout **la
   const xfer_layout *dst = refit->tensors[i].dst;
   uint64_t bytes = payload(entry);
 
-  r->hf_tensors +=
-      (uint64_t)(entry->held == 0) * (uint64_t)(entry->n_experts > 0 ? entry->n_experts : 1);
+  r->hf_tensors += (uint64_t)(entry->packed_index == 0) *
+                   (uint64_t)(entry->n_experts > 0 ? entry->n_experts : 1);
   r->payload_bytes += bytes;
   if (bytes > r->largest_bytes) r->largest_bytes = bytes;
   if (held != NULL && held->misc) {
@@ -97,10 +97,10 @@ void xfi_refit_tensor(const xfer_refit *refit, size_t i, xfer_refit_tensor *tens
   tensor->n_dims = entry->n_dims;
   tensor->half_dim = -1;
   tensor->half_step = 1;
-  if (entry->n_held > 1) {
+  if (entry->n_packed > 1) {
     tensor->half_dim = entry->experts ? 1 : 0;
-    tensor->half_step = entry->alternate ? entry->n_held : 1;
-    tensor->half_first = entry->held_first;
+    tensor->half_step = entry->alternate ? entry->n_packed : 1;
+    tensor->half_first = entry->packed_first;
   }
   tensor->layer = xfi_entry_layer(entry, refit->origins[i].place);
   tensor->misc = gen->side != NULL && gen->held[refit->origins[i].entry].misc;

@@ -50,7 +50,7 @@ static xfer_status split_extra(xfer_model *model, size_t at)
   const xfi_entry *e = &model->entries[at];
 
   if (e->stack != XFI_LAYERS || model->n_config_layers == 0) return XFER_OK;
-  XFI_TRY(xfi_model_part(model, at, is_own, model));
+  XFI_TRY(xfi_model_split(model, at, is_own, model));
   e = &model->entries[at];
   if (e->layers[0] >= model->n_config_layers) model->entries[at].stack = XFI_EXTRA;
   return XFER_OK;
@@ -175,7 +175,7 @@ static xfer_status rule_fits(bool *fits, const xfer_model *model, const xfi_tens
                              const xfi_entry *e)
 {
   int first = e->n_experts > 0; /* dim 0 is ours, not the checkpoint's */
-  int n = e->n_dims - first, said = 0;
+  int n = e->n_dims - first, n_given = 0;
   int64_t value;
 
   *fits = false;
@@ -183,17 +183,17 @@ static xfer_status rule_fits(bool *fits, const xfer_model *model, const xfi_tens
   if (rule->when != NULL && value == 0) return XFER_OK;
   *fits = e->per_tensor;
   if (e->per_tensor || (rule->n_dims > 0 && rule->n_dims != n)) return XFER_OK;
-  while (said < 4 && rule->shape[said] != NULL)
-    said++;
-  if (said == n + 1 && n > 0 && strcmp(e->suffix, "bias") == 0) said = n;
-  if (said > 0 && said != n) return XFER_OK;
-  for (int d = 0; d < said; d++) {
-    const bool blocks = e->is_scale && !e->per_row && d >= said - 2;
-    const int64_t block = blocks ? model->block[d - said + 2] : 1;
+  while (n_given < 4 && rule->shape[n_given] != NULL)
+    n_given++;
+  if (n_given == n + 1 && n > 0 && strcmp(e->suffix, "bias") == 0) n_given = n;
+  if (n_given > 0 && n_given != n) return XFER_OK;
+  for (int d = 0; d < n_given; d++) {
+    const bool blocks = e->is_scale && !e->per_row && d >= n_given - 2;
+    const int64_t block = blocks ? model->block[d - n_given + 2] : 1;
 
     if (blocks && block == 0) break; /* refused when it is paired with its weight */
     XFI_TRY(xfi_expr_eval(&value, rule->shape[d], &model->scope));
-    if (e->per_row && d == said - 1) value = 1;
+    if (e->per_row && d == n_given - 1) value = 1;
     if (xfi_ceil_div(value, block) != e->shape[first + d]) return XFER_OK;
   }
   *fits = true;
@@ -293,7 +293,7 @@ static xfer_status set_rows(const xfer_model *model, xfi_entry *e, const xfi_seg
 
 /* ---- tensors that hold several ---- */
 
-static xfer_status name_held(xfi_entry *e, const char *role)
+static xfer_status name_packed(xfi_entry *e, const char *role)
 {
   const char *dot = strrchr(role, '.');
   xfi_text text = {0};
@@ -356,7 +356,7 @@ static xfer_status take_apart(xfer_model *model, size_t at, const xfi_tensor_rul
   dim = model->entries[at].experts ? 1 : 0;
   total = model->entries[at].shape[dim];
   for (int i = n - 1; i > 0; i--)
-    XFI_TRY(xfi_model_double(model, at));
+    XFI_TRY(xfi_model_duplicate(model, at));
   for (int i = 0; i < n; i++) {
     xfi_entry *e = &model->entries[at + (size_t)i];
     xfi_row_segment s;
@@ -367,15 +367,15 @@ static xfer_status take_apart(xfer_model *model, size_t at, const xfi_tensor_rul
               "\"%s\" has %lld rows, too few for what it holds", e->pattern, (long long)total);
     e->matched = true;
     e->role = rule->segments[i].name;
-    e->held = i;
-    e->n_held = n;
+    e->packed_index = i;
+    e->n_packed = n;
     e->alternate = rule->alternate;
-    e->held_first = rule->alternate ? i : first;
-    e->offset = e->held_first * e->strides[dim];
+    e->packed_first = rule->alternate ? i : first;
+    e->offset = e->packed_first * e->strides[dim];
     if (rule->alternate) e->strides[dim] *= n;
     e->shape[dim] = rows;
     first += rows;
-    XFI_TRY(name_held(e, e->role));
+    XFI_TRY(name_packed(e, e->role));
     e->n_segments = s.unit > 1;
     e->segments[0] = s;
   }
@@ -495,11 +495,11 @@ xfer_status xfi_roles_find(xfer_model *model)
 /* ---- kinds of layers ---- */
 
 /* The next spot from *at on of what has a role, behind which *at is then; NULL: none. */
-static const xfi_spot *next_ruled(const xfi_spot *spots, size_t n, size_t *at)
+static const xfi_layer_entry *next_ruled(const xfi_layer_entry *layer_entries, size_t n, size_t *at)
 {
-  while (*at < n && !spots[*at].has_role)
+  while (*at < n && !layer_entries[*at].has_role)
     ++*at;
-  return *at < n ? &spots[(*at)++] : NULL;
+  return *at < n ? &layer_entries[(*at)++] : NULL;
 }
 
 /* Does the layer have what the first one has? Others become an entry of their own. The spots are
@@ -508,9 +508,11 @@ static const xfi_spot *next_ruled(const xfi_spot *spots, size_t n, size_t *at)
 static xfer_status is_alike(bool *alike, const xfi_entry *entry, int k, const void *context)
 {
   size_t n[2], at[2] = {0, 0};
-  const xfi_spot *first = xfi_model_spots(context, entry->stack, xfi_entry_layer(entry, 0), &n[0]);
-  const xfi_spot *layer = xfi_model_spots(context, entry->stack, xfi_entry_layer(entry, k), &n[1]);
-  const xfi_spot *x, *y;
+  const xfi_layer_entry *first =
+      xfi_model_layer_entries(context, entry->stack, xfi_entry_layer(entry, 0), &n[0]);
+  const xfi_layer_entry *layer =
+      xfi_model_layer_entries(context, entry->stack, xfi_entry_layer(entry, k), &n[1]);
+  const xfi_layer_entry *x, *y;
 
   do {
     x = next_ruled(first, n[0], &at[0]);
@@ -522,9 +524,9 @@ static xfer_status is_alike(bool *alike, const xfi_entry *entry, int k, const vo
 
 xfer_status xfi_roles_collect(xfer_model *model)
 {
-  XFI_TRY(xfi_model_find_spots(model));
+  XFI_TRY(xfi_model_index_layers(model));
   for (size_t i = 0; i < model->n_entries; i++) {
-    if (model->entries[i].role != NULL) XFI_TRY(xfi_model_part(model, i, is_alike, model));
+    if (model->entries[i].role != NULL) XFI_TRY(xfi_model_split(model, i, is_alike, model));
     XFI_TRY(check_stacked(model, &model->entries[i]));
   }
   return XFER_OK;

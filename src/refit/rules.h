@@ -1,12 +1,11 @@
 /*
- * Rules, as data: JSON files that say what the names of a model family mean and how the ranks of a
- * framework's side hold each tensor. docs/adding-a-model.md has their form. The library's own are
+ * Rules, as data: JSON files that define what the names of a model family mean and how the ranks of
+ * a framework's side hold each tensor. docs/adding-a-model.md has their form. The library's own are
  * compiled in; a caller's folder adds to them.
  *
- * A family gives each of its tensors a *role*, such as "attn.q", and says of what its rows are
- * made. A side says by roles what its local tensors hold and how they are cut. So a family need not
- * know the sides, nor a side the families; where one framework treats one family otherwise, the
- * family's file says so under "sides".
+ * A family gives each of its tensors a *role*, such as "attn.q", and describes its rows. A side
+ * defines by roles what its local tensors hold and how they are cut. So families and sides are
+ * independent of each other; exceptions for one framework are in the family's file under "sides".
  */
 #ifndef XFI_RULES_H
 #define XFI_RULES_H
@@ -83,7 +82,7 @@ typedef struct xfi_part_rule {
   bool last_expert; /* in a tensor of experts it is one more expert, behind the rank's */
 } xfi_part_rule;
 
-/* What a rule says of an entry by an expression; a rule without one says 0. */
+/* A property of an entry that a rule gives as an expression; without one it is 0. */
 typedef enum xfi_trait {
   XFI_GROUPS = 0, /* the parts are distributed over so many groups, and then cut as one (cuts.h) */
   XFI_WHOLE,      /* not cut, in spite of the rule's cut */
@@ -119,9 +118,9 @@ typedef struct xfi_local_rule {
   bool hook;
   const char *made; /* the name of what the framework makes of the rank's share */
   int made_dtype;
-  int dtype;        /* of its elements; 0: the checkpoint's */
-  bool unscaled;    /* not quantised, without scales, also if the model has it in fp8 */
-  const char *says; /* in place of a tensor: why there is none */
+  int dtype;           /* of its elements; 0: the checkpoint's */
+  bool unscaled;       /* not quantised, without scales, also if the model has it in fp8 */
+  const char *refusal; /* "says": instead of a tensor, the reason why there is none */
 } xfi_local_rule;
 
 /* A way to quantise weights: to f8e4m3 by blocks, with a tensor of scales beside each. */
@@ -132,14 +131,15 @@ typedef struct xfi_quant_rule {
   int dtype;            /* of scales: f32, or f8e8m0 as in MXFP8 */
 } xfi_quant_rule;
 
-/* What a family says of one side. */
+/* A family's rules for one side. */
 typedef struct xfi_family_side {
   const char *side;
   const char *layers,
       *extra; /* {block} in the model's own layers, and in extra ones; NULL: the side's */
   const struct json_t *set;     /* names and expressions; NULL: none */
   const struct json_t *require; /* [[expression, sentence], ..] */
-  const struct json_t *left;    /* roles that its quant= leaves as they are; NULL: none */
+  const struct json_t
+      *unquantised; /* "left": roles that the side's quant= does not quantise; NULL: none */
   xfi_local_rule *locals;
   size_t n_locals;
 } xfi_family_side;
@@ -229,15 +229,14 @@ xfer_status xfi_rules_load(xfer_rules **rules, const char *folder);
 xfer_rules *xfi_rules_share(const xfer_rules *rules);
 void xfi_rules_destroy(xfer_rules *rules);
 
-/* rules_read.c: reads one file; what it says of a family or a side replaces what was said before.
- */
+/* rules_read.c: reads one file, whose families and sides replace earlier ones of the same names. */
 xfer_status xfi_rules_add(xfer_rules *rules, const xfi_doc *doc);
 
 const xfi_family *xfi_rules_family(const xfer_rules *rules, const char *name);
 const xfi_side_rules *xfi_rules_side(const xfer_rules *rules, const char *name, size_t n_chars);
 
-/* The first sentence of a "require" whose expression does not hold is an error, after what the
- * format says. */
+/* Fails with the first sentence of a "require" whose expression is false, after the formatted text.
+ */
 __attribute__((format(printf, 4, 5))) xfer_status xfi_rules_require(const struct json_t *list,
                                                                     const xfi_scope *scope,
                                                                     xfer_status refusal,

@@ -156,7 +156,7 @@ static xfer_status read_local(const xfi_doc *doc, const json_t *object, xfi_loca
                               FIELD("dtype", DTYPE, &r->dtype),
                               FIELD("unscaled", FLAG, &r->unscaled),
                               FIELD("less", EXPR, &is[XFI_LESS]),
-                              FIELD("says", TEXT, &r->says)};
+                              FIELD("says", TEXT, &r->refusal)};
 
   XFI_TRY(XFI_RULES_READ(doc, object, "a local tensor", fields));
   if ((parts == NULL) == (each == NULL))
@@ -174,7 +174,7 @@ static xfer_status read_local(const xfi_doc *doc, const json_t *object, xfi_loca
                json_array_size(parts));
   for (int i = 0; i < r->n_parts && each == NULL; i++)
     XFI_TRY(read_part(doc, json_array_get(parts, (size_t)i), &r->parts[i]));
-  if (r->local == NULL && is[XFI_ABSENT] == NULL && r->says == NULL)
+  if (r->local == NULL && is[XFI_ABSENT] == NULL && r->refusal == NULL)
     return BAD(doc, object, "a local tensor needs \"local\", its name");
   return XFER_OK;
 }
@@ -217,9 +217,9 @@ static xfer_status read_family_sides(const xfi_doc *doc, const json_t *sides, xf
     xfi_family_side *s = &f->sides[f->n_sides++];
     const json_t *locals = NULL;
     const xfi_field fields[] = {
-        FIELD("layers", TEXT, &s->layers), FIELD("extra_layers", TEXT, &s->extra),
-        FIELD("set", EXPRS, &s->set),      FIELD("require", REQUIRES, &s->require),
-        FIELD("left", TEXTS, &s->left),    FIELD("locals", LIST, &locals)};
+        FIELD("layers", TEXT, &s->layers),     FIELD("extra_layers", TEXT, &s->extra),
+        FIELD("set", EXPRS, &s->set),          FIELD("require", REQUIRES, &s->require),
+        FIELD("left", TEXTS, &s->unquantised), FIELD("locals", LIST, &locals)};
 
     s->side = name;
     XFI_TRY(XFI_RULES_READ(doc, object, "a side of a family", fields));

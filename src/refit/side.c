@@ -22,11 +22,11 @@ xfer_side *xfi_side_share(const xfer_side *side)
 void xfi_side_destroy(xfer_side *side)
 {
   if (side == NULL || atomic_fetch_sub(&side->n_refs, 1) != 1) return;
-  for (size_t i = 0; i < side->n_said; i++) {
-    xfi_free(side->said[i].pattern);
-    xfi_free(side->said[i].to);
+  for (size_t i = 0; i < side->n_overrides; i++) {
+    xfi_free(side->overrides[i].pattern);
+    xfi_free(side->overrides[i].to);
   }
-  xfi_free(side->said);
+  xfi_free(side->overrides);
   xfi_maps_free(side);
   for (int i = 0; i < side->n_vars; i++)
     xfi_free(side->var_names[i]);
@@ -39,29 +39,31 @@ void xfi_side_destroy(xfer_side *side)
 
 bool xfi_side_ignores(const xfer_side *side, const char *name)
 {
-  for (size_t i = 0; i < side->n_said; i++) {
-    const xfi_said *said = &side->said[i];
+  for (size_t i = 0; i < side->n_overrides; i++) {
+    const xfi_override *overrides = &side->overrides[i];
 
-    if (said->what == XFI_SAID_IGNORE && xfi_glob_match(said->pattern, name)) return true;
+    if (overrides->what == XFI_OVERRIDE_IGNORE && xfi_glob_match(overrides->pattern, name))
+      return true;
   }
   return strstr(name, "_extra_state") != NULL;
 }
 
-xfer_status xfi_side_say(xfer_side *side, xfi_saying what, const char *pattern, const char *to,
-                         int value)
+xfer_status xfi_side_add_override(xfer_side *side, xfi_override_kind what, const char *pattern,
+                                  const char *to, int value)
 {
-  xfi_said said = {.what = what, .value = value};
+  xfi_override overrides = {.what = what, .value = value};
   xfer_status st = XFER_OK;
 
   XFI_TRY_DONE(xfi_glob_check(pattern, to));
-  XFI_TRY_DONE(xfi_vec_reserve(&side->said, &side->said_cap, side->n_said + 1, sizeof *side->said));
-  XFI_TRY_DONE(xfi_name_copy(&said.pattern, pattern));
-  if (to != NULL) XFI_TRY_DONE(xfi_name_copy(&said.to, to));
-  side->said[side->n_said++] = said;
-  memset(&said, 0, sizeof said);
+  XFI_TRY_DONE(xfi_vec_reserve(&side->overrides, &side->overrides_cap, side->n_overrides + 1,
+                               sizeof *side->overrides));
+  XFI_TRY_DONE(xfi_name_copy(&overrides.pattern, pattern));
+  if (to != NULL) XFI_TRY_DONE(xfi_name_copy(&overrides.to, to));
+  side->overrides[side->n_overrides++] = overrides;
+  memset(&overrides, 0, sizeof overrides);
 done:
-  xfi_free(said.pattern);
-  xfi_free(said.to);
+  xfi_free(overrides.pattern);
+  xfi_free(overrides.to);
   return st;
 }
 

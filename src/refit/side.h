@@ -1,6 +1,6 @@
 /*
- * A side: how one framework holds a model. What the framework is, its rules say; what a user chose,
- * its SPEC. A rank of a pipeline stage has coordinates on one of two grids over the stage's ranks,
+ * A side: how one framework holds a model. Its rules describe the framework, its SPEC the user's
+ * choices. A rank of a pipeline stage has coordinates on one of two grids over the stage's ranks,
  * the dense one and the experts'.
  */
 #ifndef XFI_SIDE_H
@@ -8,22 +8,22 @@
 
 #include "model.h"
 
-/* What a caller said of the names that a pattern fits. From PLACE on: how the side holds tensors.
- */
-typedef enum xfi_saying {
-  XFI_SAID_RENAME = 0,
-  XFI_SAID_IGNORE,
-  XFI_SAID_PLACE,
-  XFI_SAID_WHOLE,
-  XFI_SAID_DTYPE
-} xfi_saying;
+/* What a caller overrides for the names that match a pattern. From PLACE on: how the side holds
+ * tensors. */
+typedef enum xfi_override_kind {
+  XFI_OVERRIDE_RENAME = 0,
+  XFI_OVERRIDE_IGNORE,
+  XFI_OVERRIDE_PLACE,
+  XFI_OVERRIDE_WHOLE,
+  XFI_OVERRIDE_DTYPE
+} xfi_override_kind;
 
-typedef struct xfi_said {
-  xfi_saying what;
+typedef struct xfi_override {
+  xfi_override_kind what;
   char *pattern;
   char *to;  /* renames */
   int value; /* PLACE: a dim; WHOLE: a place in the mesh; DTYPE: an element type */
-} xfi_said;
+} xfi_override;
 
 /* A grid of ranks. The axis that varies fastest comes first. */
 typedef struct xfi_grid {
@@ -55,7 +55,7 @@ struct xfer_side {
   int chunks; /* parts of the model on each stage: virtual stage v is chunk v / pp of stage v % pp
                */
   xfi_grid axes;  /* over all ranks */
-  int stage_axis; /* which of these axes counts stages; -1: none */
+  int stage_axis; /* the axis of pipeline stages; -1: none */
   xfi_grid dense, wide, experts;
   int *stage_layers; /* [pp * chunks] how many layers each virtual stage has; NULL: evenly many */
   int size;
@@ -63,21 +63,20 @@ struct xfer_side {
   int *staged;     /* [pp][ranks of a stage] of the comm, in the order in which the grids count */
   xfi_map *maps;
   size_t n_maps, maps_cap;
-  xfer_dtype dtype;            /* of all tensors that are not f32 in the model; 0: as there */
-  const xfi_quant_rule *quant; /* how the side quantises weights; NULL: as the model has them */
+  xfer_dtype dtype;            /* of all tensors that are not f32 in the model; 0: the model's */
+  const xfi_quant_rule *quant; /* how the side quantises weights; NULL: it does not */
   bool partial, strict;        /* see xfer_side_options */
-  xfi_said *said;              /* in the caller's order */
-  size_t n_said, said_cap;
+  xfi_override *overrides;     /* in the caller's order */
+  size_t n_overrides, overrides_cap;
 };
 
 xfer_status xfi_side_create(xfer_side **side, const char *spec, const xfer_side_options *options);
 xfer_side *xfi_side_share(const xfer_side *side);
 void xfi_side_destroy(xfer_side *side);
-/* Did the caller say that the name is to be ignored, or is it a module's own state and no tensor?
- */
+/* Does the caller ignore the name, or is it a module's own state and no tensor? */
 bool xfi_side_ignores(const xfer_side *side, const char *name);
-xfer_status xfi_side_say(xfer_side *side, xfi_saying what, const char *pattern, const char *to,
-                         int value);
+xfer_status xfi_side_add_override(xfer_side *side, xfi_override_kind what, const char *pattern,
+                                  const char *to, int value);
 
 /* spec.c: the items of the SPEC, then those of the options. */
 xfer_status xfi_spec_parse(xfer_side *side, const char *spec, const xfer_side_options *options);

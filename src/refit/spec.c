@@ -292,24 +292,24 @@ static xfer_status take_weights(xfer_side *side, const xfer_side_options *o)
   const xfi_var *var;
   const uint32_t done = o->weights & ~(uint32_t)XFER_WEIGHTS_LOADED;
   uint32_t all = 0;
-  uint32_t said = 0; /* by the SPEC */
+  uint32_t overrides = 0; /* by the SPEC */
   bool takes = false;
 
   for (int i = 0; i < N_WEIGHTS; i++) {
     all |= WEIGHTS[i].bit;
     var = find_var(side, WEIGHTS[i].name);
     takes = takes || var != NULL;
-    if (var != NULL && var->value != 0) said |= WEIGHTS[i].bit;
+    if (var != NULL && var->value != 0) overrides |= WEIGHTS[i].bit;
   }
   XFI_CHECK((o->weights & ~all) == 0, XFER_ERR_ARG, "weights %#x: want an OR of XFER_WEIGHTS_*",
             (unsigned)o->weights);
   XFI_CHECK(takes || done == 0, XFER_ERR_ARG,
             "\"%s\": the options say weights %#x, and that side has none that kernels change",
             side->spec, (unsigned)o->weights);
-  XFI_CHECK(said == 0 || done == 0 || said == o->weights, XFER_ERR_ARG,
+  XFI_CHECK(overrides == 0 || done == 0 || overrides == o->weights, XFER_ERR_ARG,
             "\"%s\": the options say weights %#x, the SPEC %#x", side->spec, (unsigned)o->weights,
-            (unsigned)said);
-  for (int i = 0; i < N_WEIGHTS && said == 0; i++)
+            (unsigned)overrides);
+  for (int i = 0; i < N_WEIGHTS && overrides == 0; i++)
     set_var(side, WEIGHTS[i].name, (o->weights & WEIGHTS[i].bit) != 0);
   return XFER_OK;
 }

@@ -122,7 +122,7 @@ static xfer_status cut_last(xfi_spread *spread, const xfi_entry *entry, const xf
 {
   const int64_t length = entry->shape[dim], n = spread->shape[axis];
   int64_t rows = 0;
-  xfi_stretches all = {0};
+  xfi_row_ranges all = {0};
   xfer_status st = XFER_OK;
 
   XFI_CHECK_DONE(multiple < 1 << 20 && length % n == 0, XFER_ERR_SHAPE,

@@ -1,9 +1,9 @@
 /*
- * Weights that the configuration of a quantised model leaves as they are: `modules_to_not_convert`
- * or `ignored_layers` of its quantization_config, which engines go by where they quantise by blocks
- * too. Engines compare names of modules whole, and leave all experts of a layer for one of them.
- * What such a list may mean otherwise, as transformers takes parts of names, is refused. Of some
- * weights a family's rules say that a side leaves them.
+ * Weights that a quantised model does not quantise: those of `modules_to_not_convert` or
+ * `ignored_layers` in its quantization_config, which engines also apply when they quantise by
+ * blocks themselves. Engines compare whole names of modules, and leave out all experts of a layer
+ * if one is listed. A name that may mean something else, such as a part of a name as in
+ * transformers, is refused. A family's rules may also list roles that a side does not quantise.
  */
 #include "quantise.h"
 
@@ -17,7 +17,7 @@
 #include <jansson.h>
 #include <string.h>
 
-/* The module of an entry in one layer; of experts the one that has all of them. */
+/* The module of an entry in one layer; for experts the module that has all of them. */
 static xfer_status module_of(char **module, const xfi_entry *entry, int k)
 {
   char *dot;
@@ -35,7 +35,7 @@ static xfer_status module_of(char **module, const xfi_entry *entry, int k)
   return XFER_OK;
 }
 
-/* Is `part` in `name`, with dots or ends around it? */
+/* Is `part` in `name`, delimited by dots or the ends? */
 static bool has_part(const char *name, const char *part)
 {
   const size_t n = strlen(part);
@@ -45,7 +45,7 @@ static bool has_part(const char *name, const char *part)
   return false;
 }
 
-/* As has_part(), at the end. */
+/* The same at the end of the name. */
 static bool ends_in(const char *name, const char *end)
 {
   const size_t n = strlen(name), n_end = strlen(end);
@@ -54,7 +54,7 @@ static bool ends_in(const char *name, const char *end)
          (n == n_end || name[n - n_end - 1] == '.');
 }
 
-/* A list has it by the name of the module; of experts, by that of any in it. */
+/* Does an item of a list name the module? For experts, also one that names any of them. */
 static bool is_named(const char *item, const char *module, bool experts)
 {
   const size_t n = strlen(module);
@@ -62,9 +62,9 @@ static bool is_named(const char *item, const char *module, bool experts)
   return strncmp(item, module, n) == 0 && (item[n] == '\0' || (experts && item[n] == '.'));
 }
 
-/* Might it be meant all the same: by a part of its name, by where it is in its layer, or as what an
- * engine makes of it and others? */
-static bool may_be_meant(const char *item, const char *module, const xfer_model *model)
+/* May an item mean the module in another way: by a part of its name, by its place in the layer, or
+ * by the name of a tensor that an engine fuses it into? */
+static bool may_match(const char *item, const char *module, const xfer_model *model)
 {
   const char *layer = strstr(module, "layers."), *dot = strrchr(item, '.');
   const size_t n = dot == NULL ? 0 : (size_t)(dot - item);
@@ -73,11 +73,12 @@ static bool may_be_meant(const char *item, const char *module, const xfer_model 
   if (n == 0 || strncmp(item, module, n) != 0 || module[n] != '.') return false;
   if (strchr(module + n + 1, '.') != NULL) return false;
   for (size_t i = 0; i < model->n_entries; i++)
-    if (has_part(model->entries[i].pattern, dot + 1)) return false; /* it is what it says */
+    if (has_part(model->entries[i].pattern, dot + 1))
+      return false; /* the item names an existing tensor */
   return true;
 }
 
-/* What is looked for: the lists, and who quantises. */
+/* The lists, and the side that quantises. */
 typedef struct lists {
   const xfer_model *model;
   const xfer_side *by;
@@ -88,37 +89,38 @@ typedef struct lists {
 static xfer_status refuse_unclear(const lists *l, const xfi_entry *entry, const char *module,
                                   const char *item)
 {
-  bool said = false;
+  bool overridden = false;
 
-  for (size_t i = 0; i < l->by->n_said && !said; i++)
-    if (l->by->said[i].what == XFI_SAID_DTYPE)
-      XFI_TRY(xfi_entry_touches(&said, entry, l->by->said[i].pattern));
-  XFI_CHECK(said, XFER_ERR_UNSUPPORTED,
+  for (size_t i = 0; i < l->by->n_overrides && !overridden; i++)
+    if (l->by->overrides[i].what == XFI_OVERRIDE_DTYPE)
+      XFI_TRY(xfi_entry_touches(&overridden, entry, l->by->overrides[i].pattern));
+  XFI_CHECK(overridden, XFER_ERR_UNSUPPORTED,
             "\"%s\" quantises \"%s\", which the configuration may or may not mean by \"%s\" among "
             "what is left as it is: name modules whole there, or say the side's element type of it",
             l->by->spec, module, item);
   return XFER_OK;
 }
 
-static xfer_status is_left_at(bool *left, const xfi_entry *entry, int k, const void *context)
+static xfer_status is_unquantised_at(bool *unquantised, const xfi_entry *entry, int k,
+                                     const void *context)
 {
   const lists *l = context;
   const char *unclear = NULL;
   char *module = NULL;
   xfer_status st = XFER_OK;
 
-  *left = false;
+  *unquantised = false;
   XFI_TRY_DONE(module_of(&module, entry, k));
-  for (int i = 0; i < l->n && !*left; i++) {
-    for (size_t n = 0; n < json_array_size(l->of[i]) && !*left; n++) {
+  for (int i = 0; i < l->n && !*unquantised; i++) {
+    for (size_t n = 0; n < json_array_size(l->of[i]) && !*unquantised; n++) {
       const char *item = json_string_value(json_array_get(l->of[i], n));
 
       if (item == NULL) continue;
-      *left = is_named(item, module, entry->experts);
-      if (!*left && may_be_meant(item, module, l->model)) unclear = item;
+      *unquantised = is_named(item, module, entry->experts);
+      if (!*unquantised && may_match(item, module, l->model)) unclear = item;
     }
   }
-  if (!*left && unclear != NULL) XFI_TRY_DONE(refuse_unclear(l, entry, module, unclear));
+  if (!*unquantised && unclear != NULL) XFI_TRY_DONE(refuse_unclear(l, entry, module, unclear));
 done:
   xfi_free(module);
   return st;
@@ -134,26 +136,27 @@ static void add_lists(lists *l, const json_t *object)
 
     if (json_array_size(list) > 0 && l->n < (int)(sizeof l->of / sizeof *l->of))
       l->of[l->n++] = list;
-    if (json_array_size(list) > 0) break; /* engines read the second without the first alone */
+    if (json_array_size(list) > 0) break; /* engines read the second only without the first */
   }
 }
 
-/* Does the side leave weights of this role, whatever the configuration says? */
-static bool is_left_by_rule(const xfer_model *model, const xfer_side *by, const xfi_entry *entry)
+/* Does a rule leave weights of this role unquantised on the side? */
+static bool is_unquantised_by_rule(const xfer_model *model, const xfer_side *by,
+                                   const xfi_entry *entry)
 {
   for (int f = 0; f < model->n_all; f++) {
     for (size_t i = 0; i < model->all[f]->n_sides; i++) {
       const xfi_family_side *s = &model->all[f]->sides[i];
 
       if (strcmp(s->side, by->rules->name) != 0) continue;
-      for (size_t k = 0; k < json_array_size(s->left); k++)
-        if (xfi_role_matches(xfi_doc_text(s->left, k), entry->role)) return true;
+      for (size_t k = 0; k < json_array_size(s->unquantised); k++)
+        if (xfi_role_matches(xfi_doc_text(s->unquantised, k), entry->role)) return true;
     }
   }
   return false;
 }
 
-xfer_status xfi_left_find(xfer_model *model, const xfer_side *by)
+xfer_status xfi_unquantised_find(xfer_model *model, const xfer_side *by)
 {
   lists l = {.model = model, .by = by};
 
@@ -161,10 +164,10 @@ xfer_status xfi_left_find(xfer_model *model, const xfer_side *by)
   if (l.n == 0) add_lists(&l, xfi_config_text(model->top));
   for (size_t i = 0; i < model->n_entries; i++) {
     if (!xfi_is_quantised(model, &model->entries[i])) continue;
-    model->entries[i].left = is_left_by_rule(model, by, &model->entries[i]);
-    if (model->entries[i].left || l.n == 0) continue;
-    XFI_TRY(xfi_model_part(model, i, is_left_at, &l));
-    XFI_TRY(is_left_at(&model->entries[i].left, &model->entries[i], 0, &l));
+    model->entries[i].unquantised = is_unquantised_by_rule(model, by, &model->entries[i]);
+    if (model->entries[i].unquantised || l.n == 0) continue;
+    XFI_TRY(xfi_model_split(model, i, is_unquantised_at, &l));
+    XFI_TRY(is_unquantised_at(&model->entries[i].unquantised, &model->entries[i], 0, &l));
   }
   return XFER_OK;
 }
