@@ -362,7 +362,9 @@ xfer_status xfer_plan_digest(xfer_plan *plan, xfer_digest *digests, size_t n_dig
   enter(plan, XFI_INSIDE_DIGEST);
   checked = refused(plan, check_digests(plan, digests, n_digests, side));
   XFI_ON_DEVICE(plan->device,
-                st = xfi_run_digest(plan, digests, side == XFER_PLAN_SRC, checked, stream));
+                st = xfi_run_digest(plan, digests,
+                                    side == XFER_PLAN_SRC ? XFI_SIDE_SRC : XFI_SIDE_DST, checked,
+                                    stream));
   return st;
 }
 

@@ -35,18 +35,18 @@ static int by_base(const void *a, const void *b)
 }
 
 /* Add the allocations of one view of tensor t. */
-static xfer_status add_view(xfer_plan *plan, size_t *capacity, size_t t, const xfi_bound *b)
+static xfer_status add_view(xfer_plan *plan, size_t *capacity, size_t t, const xfi_bound *b,
+                            xfi_side side)
 {
-  const bool source = b == &plan->bindings[t]->src;
   const xfi_class *cls = xfi_plan_class(plan->moves, t);
-  const int elem_bytes = (source ? cls->src : cls->dst)->elem_bytes;
+  const int elem_bytes = xfi_side_layout(cls, side)->elem_bytes;
   xfer_status st = XFER_OK;
 
   for (int64_t p = 0; b->is_set && p < b->n_pieces && st == XFER_OK; p++)
     st = add_allocation(plan, capacity, xfi_bound_piece(b, p), xfi_bound_reach(b, p, elem_bytes));
   if (st != XFER_OK)
     xfi_set_error("tensor \"%.100s\", %s view: %s", plan->moves->tensors[t].name,
-                  source ? "source" : "destination", xfer_last_error());
+                  xfi_side_name(side), xfer_last_error());
   return st;
 }
 
@@ -60,9 +60,9 @@ xfer_status xfi_run_list_allocations(xfer_plan *plan)
   plan->n_allocations = 0;
   for (size_t t = 0; t < plan->moves->n_tensors; t++) {
     if (plan->bindings[t] == NULL) continue;
-    XFI_TRY(add_view(plan, &capacity, t, &plan->bindings[t]->src));
-    XFI_TRY(add_view(plan, &capacity, t, &plan->bindings[t]->dst));
-    XFI_TRY(add_view(plan, &capacity, t, &plan->bindings[t]->staged));
+    XFI_TRY(add_view(plan, &capacity, t, &plan->bindings[t]->src, XFI_SIDE_SRC));
+    XFI_TRY(add_view(plan, &capacity, t, &plan->bindings[t]->dst, XFI_SIDE_DST));
+    XFI_TRY(add_view(plan, &capacity, t, &plan->bindings[t]->staged, XFI_SIDE_DST));
   }
   if (plan->n_allocations == 0) return XFER_OK;
   xfi_sort(plan->allocations, plan->n_allocations, sizeof *plan->allocations, by_base);

@@ -14,21 +14,21 @@
 #include "run.h"
 
 /* One side of a class on this rank. */
-typedef struct side {
+typedef struct part {
   const xfer_layout *layout;
   bool in_mesh;
   const xfi_place *place;
   int rank;
-} side;
+} part;
 
-static side side_of(const xfi_class *cls, int rank, bool source)
+static part part_of(const xfi_class *cls, int rank, xfi_side side)
 {
-  return source ? (side){cls->src, cls->in_src, &cls->src_place, rank}
-                : (side){cls->dst, cls->in_dst, &cls->dst_place, rank};
+  return side == XFI_SIDE_SRC ? (part){cls->src, cls->in_src, &cls->src_place, rank}
+                              : (part){cls->dst, cls->in_dst, &cls->dst_place, rank};
 }
 
 /* The shape of this rank's part; false: it has none, or an empty one. */
-static bool part_shape(int64_t *shape, const side *s)
+static bool part_shape(int64_t *shape, const part *s)
 {
   bool filled = s->in_mesh;
 
@@ -41,7 +41,7 @@ static bool part_shape(int64_t *shape, const side *s)
 }
 
 /* Bind the boxes of a rank. If they stack they are one array, like any other part. */
-static xfer_status bind_boxes(xfi_bound *bound, const xfer_view *view, const side *s,
+static xfer_status bind_boxes(xfi_bound *bound, const xfer_view *view, const part *s,
                               const char *what)
 {
   const xfer_layout *l = s->layout;
@@ -64,7 +64,7 @@ static xfer_status bind_boxes(xfi_bound *bound, const xfer_view *view, const sid
   return xfi_bound_set_boxes(bound, view, boxes, (int64_t)n, l->n_dims, l->elem_bytes, what);
 }
 
-static xfer_status bind_part(xfi_bound *bound, const xfer_view *view, const side *s,
+static xfer_status bind_part(xfi_bound *bound, const xfer_view *view, const part *s,
                              const int64_t *shape, const char *what)
 {
   if (s->layout->boxes != NULL) return bind_boxes(bound, view, s, what);
@@ -73,32 +73,31 @@ static xfer_status bind_part(xfi_bound *bound, const xfer_view *view, const side
 
 /* `bound` is all zero. */
 static xfer_status bind_side(xfi_bound *bound, const xfer_view *view, const xfi_class *cls,
-                             int rank, bool source, const char *name)
+                             int rank, xfi_side side, const char *name)
 {
-  const side s = side_of(cls, rank, source);
+  const part s = part_of(cls, rank, side);
   int64_t shape[XFER_MAX_DIMS] = {0};
   char what[160];
 
   if (!part_shape(shape, &s) || view == NULL) return XFER_OK;
   if (bind_part(bound, view, &s, shape, "") == XFER_OK) return XFER_OK;
   /* Again, for the text of the error, which takes longer to make than all the rest. */
-  snprintf(what, sizeof what, "tensor \"%.100s\", %s view", name,
-           source ? "source" : "destination");
+  snprintf(what, sizeof what, "tensor \"%.100s\", %s view", name, xfi_side_name(side));
   return bind_part(bound, view, &s, shape, what);
 }
 
-xfer_status xfi_bind_mirror(const xfer_plan *plan, size_t tensor, bool source, void *memory)
+xfer_status xfi_bind_mirror(const xfer_plan *plan, size_t tensor, xfi_side side, void *memory)
 {
   const xfer_view dense = xfer_view_dense(memory);
   xfi_binding *b = plan->bindings[tensor];
 
-  return bind_side(source ? &b->snapshot : &b->staged, &dense, xfi_plan_class(plan->moves, tensor),
-                   plan->moves->rank, source, plan->moves->tensors[tensor].name);
+  return bind_side(xfi_side_mirror(b, side), &dense, xfi_plan_class(plan->moves, tensor),
+                   plan->moves->rank, side, plan->moves->tensors[tensor].name);
 }
 
-uint64_t xfi_bind_bytes(const xfer_plan *plan, size_t tensor, bool source)
+uint64_t xfi_bind_bytes(const xfer_plan *plan, size_t tensor, xfi_side side)
 {
-  const side s = side_of(xfi_plan_class(plan->moves, tensor), plan->moves->rank, source);
+  const part s = part_of(xfi_plan_class(plan->moves, tensor), plan->moves->rank, side);
 
   if (!s.in_mesh) return 0;
   return (uint64_t)s.layout->elem_bytes * (uint64_t)xfi_layout_elems(s.layout, s.rank, s.place);
@@ -204,9 +203,9 @@ static xfer_status bind_views(xfer_plan *plan, size_t tensor, const xfer_view *s
 
   if (xfi_quant_source(plan->quant, tensor, &scales)) src_view = &scales;
   if (bind_elsewhere(plan, tensor, src_view, dst_view)) return XFER_OK;
-  XFI_TRY_DONE(bind_side(&fresh.src, src_view, cls, plan->moves->rank, true, name));
+  XFI_TRY_DONE(bind_side(&fresh.src, src_view, cls, plan->moves->rank, XFI_SIDE_SRC, name));
   fresh.src.blocks = xfi_quant_blocks(plan->quant, tensor);
-  XFI_TRY_DONE(bind_side(&fresh.dst, dst_view, cls, plan->moves->rank, false, name));
+  XFI_TRY_DONE(bind_side(&fresh.dst, dst_view, cls, plan->moves->rank, XFI_SIDE_DST, name));
   if (is_same_binding(plan->bindings[tensor], &fresh)) goto done;
   if (plan->bindings[tensor] == NULL) plan->bindings[tensor] = xfi_calloc(1, sizeof *bound);
   bound = plan->bindings[tensor];
@@ -257,47 +256,45 @@ xfer_status xfi_run_bind_exchange(xfer_plan *plan, const xfer_view *sends, const
 }
 
 /* Does the view end within the address space? One at the address of a failed mapping does not. */
-static xfer_status check_reach(const xfer_plan *plan, size_t t, bool source)
+static xfer_status check_reach(const xfer_plan *plan, size_t t, xfi_side side)
 {
   const xfi_class *cls = xfi_plan_class(plan->moves, t);
-  const xfi_bound *b = source ? &plan->bindings[t]->src : &plan->bindings[t]->dst;
+  const xfi_bound *b = xfi_side_bound(plan->bindings[t], side);
 
   for (int64_t p = 0; p < b->n_pieces; p++) {
     const char *at = xfi_bound_piece(b, p);
-    const size_t reach = xfi_bound_reach(b, p, (source ? cls->src : cls->dst)->elem_bytes);
+    const size_t reach = xfi_bound_reach(b, p, xfi_side_layout(cls, side)->elem_bytes);
 
     XFI_CHECK((uintptr_t)at <= UINTPTR_MAX - reach, XFER_ERR_ARG,
               "tensor \"%.100s\", %s view: %zu bytes from %p are wanted; no address space is as "
               "large",
-              plan->moves->tensors[t].name, source ? "source" : "destination", reach,
-              (const void *)at);
+              plan->moves->tensors[t].name, xfi_side_name(side), reach, (const void *)at);
   }
   return XFER_OK;
 }
 
 /* Is the part of tensor t on one side bound, if there is one? */
-static xfer_status check_bound(const xfer_plan *plan, size_t t, bool source)
+static xfer_status check_bound(const xfer_plan *plan, size_t t, xfi_side side)
 {
-  const side s = side_of(xfi_plan_class(plan->moves, t), plan->moves->rank, source);
+  const part s = part_of(xfi_plan_class(plan->moves, t), plan->moves->rank, side);
   const xfi_binding *b = plan->bindings[t];
   int64_t shape[XFER_MAX_DIMS];
 
-  if (b != NULL && (source ? &b->src : &b->dst)->is_set) return check_reach(plan, t, source);
+  if (b != NULL && xfi_side_bound(b, side)->is_set) return check_reach(plan, t, side);
   if (!part_shape(shape, &s)) return XFER_OK;
   if (b != NULL && b->bad != NULL) {
     xfi_set_error("%s", b->bad->why);
     return b->bad->st;
   }
   return XFI_ERROR(XFER_ERR_STATE, "tensor %zu \"%.100s\": the %s part of rank %d is not bound", t,
-                   plan->moves->tensors[t].name, source ? "source" : "destination",
-                   plan->moves->rank);
+                   plan->moves->tensors[t].name, xfi_side_name(side), plan->moves->rank);
 }
 
 xfer_status xfi_bindings_check(const xfer_plan *plan)
 {
   for (size_t t = 0; t < plan->moves->n_tensors; t++) {
-    XFI_TRY(check_bound(plan, t, true));
-    XFI_TRY(check_bound(plan, t, false));
+    XFI_TRY(check_bound(plan, t, XFI_SIDE_SRC));
+    XFI_TRY(check_bound(plan, t, XFI_SIDE_DST));
   }
   return XFER_OK;
 }

@@ -8,8 +8,8 @@
 
 void xfi_binding_destroy(xfi_binding *binding);
 /* The bytes of a tensor's source or destination; and bind its dense mirror at `memory`. */
-uint64_t xfi_bind_bytes(const xfer_plan *plan, size_t tensor, bool source);
-xfer_status xfi_bind_mirror(const xfer_plan *plan, size_t tensor, bool source, void *memory);
+uint64_t xfi_bind_bytes(const xfer_plan *plan, size_t tensor, xfi_side side);
+xfer_status xfi_bind_mirror(const xfer_plan *plan, size_t tensor, xfi_side side, void *memory);
 /* Every part that is not empty is bound. */
 xfer_status xfi_bindings_check(const xfer_plan *plan);
 /* No destinations overlap. */

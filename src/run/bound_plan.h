@@ -30,7 +30,7 @@ typedef struct xfi_binding {
 
 /* The two sides of what a rank binds, as bits of a set: the memory that it sends from, and the
  * memory that it receives into. */
-enum { XFI_SIDE_SRC = 1, XFI_SIDE_DST = 2 };
+typedef enum xfi_side { XFI_SIDE_SRC = 1, XFI_SIDE_DST = 2 } xfi_side;
 
 /* What a rank reports to the others about a run when it waits for it. */
 typedef struct xfi_run_result {
@@ -117,6 +117,27 @@ struct xfer_plan {
   size_t n_allocations;
   uint64_t mark; /* allocation_mark() when they were last known to be unchanged; 0: unknown */
 };
+
+static inline const char *xfi_side_name(xfi_side side)
+{
+  return side == XFI_SIDE_SRC ? "source" : "destination";
+}
+
+static inline const xfer_layout *xfi_side_layout(const xfi_class *cls, xfi_side side)
+{
+  return side == XFI_SIDE_SRC ? cls->src : cls->dst;
+}
+
+static inline const xfi_bound *xfi_side_bound(const xfi_binding *binding, xfi_side side)
+{
+  return side == XFI_SIDE_SRC ? &binding->src : &binding->dst;
+}
+
+/* A binding's mirror of one side. */
+static inline xfi_bound *xfi_side_mirror(xfi_binding *binding, xfi_side side)
+{
+  return side == XFI_SIDE_SRC ? &binding->snapshot : &binding->staged;
+}
 
 /* The deadline, by the plan's options, of a wait that starts now. */
 xfi_deadline xfi_run_deadline(const xfer_plan *plan);

@@ -35,7 +35,7 @@ xfer_status xfi_local_add(xfi_copies *copies, const xfer_plan *plan);
  * Peers read a mirror in place of the sources (snapshot.c), or the lanes write one in place of the
  * destinations (staged.c). */
 struct xfi_mirror {
-  bool of_sources; /* else of the destinations */
+  xfi_side side;
   xfi_staging_block block;
   bool is_leaked;  /* something may still read or write the block, so it is never freed */
   bool has_local;  /* a snapshot: `copy` contains the copies of the local lane too */
@@ -45,10 +45,10 @@ struct xfi_mirror {
 };
 
 /* The bytes of a mirror on this rank, whether or not the plan is committed. */
-uint64_t xfi_mirror_bytes(const xfer_plan *plan, bool source);
+uint64_t xfi_mirror_bytes(const xfer_plan *plan, xfi_side side);
 /* Allocate and bind a mirror. *mirror stays NULL if there is nothing to copy; the caller destroys
  * it also after a failure. */
-xfer_status xfi_mirror_create(xfi_mirror **mirror, const xfer_plan *plan, bool source);
+xfer_status xfi_mirror_create(xfi_mirror **mirror, const xfer_plan *plan, xfi_side side);
 /* Make `copy` for what is bound now, of the tensors in which[n_tensors]; NULL: of all. */
 xfer_status xfi_mirror_prepare(xfi_mirror *mirror, const xfer_plan *plan, const bool *which);
 /* Never free the block. NULL is fine. */

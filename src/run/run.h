@@ -117,7 +117,7 @@ void xfi_run_abandon(xfer_plan *plan);
 /* Collective, also where the caller's own checks failed with `mine`. */
 xfer_status xfi_run_release(xfer_plan *plan, xfer_status mine);
 /* Each tensor's digest on one side, into digests[n_tensors]. Collective, likewise. */
-xfer_status xfi_run_digest(const xfer_plan *plan, xfer_digest *digests, bool source,
+xfer_status xfi_run_digest(const xfer_plan *plan, xfer_digest *digests, xfi_side side,
                            xfer_status checked, xfer_stream stream);
 /* XFER_ERR_MISMATCH if replicas of a source differ. Collective, likewise. */
 xfer_status xfi_run_check_replicas(const xfer_plan *plan, xfer_status checked, xfer_stream stream);

@@ -35,7 +35,7 @@ static bool sends(const xfer_plan *plan)
 /* The size of a snapshot, before it is known what peers read. */
 static uint64_t needed(const xfer_plan *plan)
 {
-  return sends(plan) ? xfi_mirror_bytes(plan, true) : 0;
+  return sends(plan) ? xfi_mirror_bytes(plan, XFI_SIDE_SRC) : 0;
 }
 
 /* A plan first needs room for the snapshots of two such plans, which alternate: with one alone
@@ -138,7 +138,7 @@ xfer_status xfi_snapshot_create(xfer_plan *plan)
 {
   xfer_status st = XFER_OK;
 
-  if (sends(plan)) st = xfi_mirror_create(&plan->snapshot, plan, true);
+  if (sends(plan)) st = xfi_mirror_create(&plan->snapshot, plan, XFI_SIDE_SRC);
   plan->of->snapshot_bytes += xfi_snapshot_bytes(plan);
   return st;
 }

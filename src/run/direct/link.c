@@ -120,11 +120,11 @@ xfer_status xfi_links_list_ranks(xfi_links *links, const xfer_plan *plan)
 
 /* ---- the peer's memory ---- */
 
-bool xfi_link_is_mapped(const xfi_link *link, bool source)
+bool xfi_link_is_mapped(const xfi_link *link, xfi_side side)
 {
-  const size_t end = source ? link->n_src_places : link->n_places;
+  const size_t end = side == XFI_SIDE_SRC ? link->n_src_places : link->n_places;
 
-  for (size_t p = source ? 0 : link->n_src_places; p < end; p++)
+  for (size_t p = side == XFI_SIDE_SRC ? 0 : link->n_src_places; p < end; p++)
     if (link->remotes[link->places[p][0]].mapped == NULL) return false;
   return true;
 }

@@ -172,7 +172,7 @@ xfer_status xfi_links_list_ranks(xfi_links *links, const xfer_plan *plan);
 /* The link to the peer at an index of the plan's sends.peers or recvs.peers; NULL: none. */
 const xfi_link *xfi_links_find(const xfi_links *links, bool send, size_t peer);
 /* Are all the peer's sources, or all its destinations, mapped? */
-bool xfi_link_is_mapped(const xfi_link *link, bool source);
+bool xfi_link_is_mapped(const xfi_link *link, xfi_side side);
 /* Turn the peer's places into addresses in its mapped memory: fills link->bounds. */
 void xfi_link_resolve(xfi_link *link);
 /* Nothing happens if it is not mapped. */

@@ -178,8 +178,8 @@ static xfer_status map_link(xfi_link *link, xfi_device *device, int wanted, xfi_
     last = &link->remotes[i];
     XFI_TRY(map_remote(&link->remotes[i], handle++, device, v->why, deadline));
   }
-  if ((wanted & XFI_SIDE_DST) != 0) v->can_push = xfi_link_is_mapped(link, false);
-  if ((wanted & XFI_SIDE_SRC) != 0) v->can_pull = xfi_link_is_mapped(link, true);
+  if ((wanted & XFI_SIDE_DST) != 0) v->can_push = xfi_link_is_mapped(link, XFI_SIDE_DST);
+  if ((wanted & XFI_SIDE_SRC) != 0) v->can_pull = xfi_link_is_mapped(link, XFI_SIDE_SRC);
   return XFER_OK;
 }
 

@@ -102,14 +102,15 @@ static xfer_status count_all(xfi_sum **sums, const xfer_plan *plan, xfi_count wh
   return agree_on_count(plan, what, mine);
 }
 
-xfer_status xfi_run_digest(const xfer_plan *plan, xfer_digest *digests, bool source,
+xfer_status xfi_run_digest(const xfer_plan *plan, xfer_digest *digests, xfi_side side,
                            xfer_status checked, xfer_stream stream)
 {
   const size_t n = plan->moves->n_tensors;
   xfer_status st = XFER_OK;
   xfi_sum *sums = NULL;
 
-  XFI_TRY_DONE(count_all(&sums, plan, source ? XFI_COUNT_SRC : XFI_COUNT_DST, checked, stream));
+  XFI_TRY_DONE(count_all(&sums, plan, side == XFI_SIDE_SRC ? XFI_COUNT_SRC : XFI_COUNT_DST, checked,
+                         stream));
   XFI_TRY_DONE(gather_sums(plan, sums, n));
   for (size_t t = 0; t < n; t++)
     memcpy(digests[t].word, sums[t].word, sizeof sums[t].word);
