@@ -51,7 +51,7 @@ xfer_status xfi_run_gather_results(bool *failed, const xfer_plan *plan,
 
 uint64_t xfi_run_flow_bytes(const xfer_plan *plan, bool send, const xfi_peer *peer)
 {
-  const xfi_move_list *list = send ? &plan->moves->sends : &plan->moves->recvs;
+  const xfi_move_list *list = xfi_run_moves(plan, send);
   uint64_t n_bytes = 0;
 
   /* n_bytes of a relay's peers counts what crossed domains, and of a plan's peers it leaves out
@@ -62,7 +62,7 @@ uint64_t xfi_run_flow_bytes(const xfer_plan *plan, bool send, const xfi_peer *pe
     const xfi_class *cls = xfi_plan_class(plan->moves, list->moves[i].tensor);
 
     if (!xfi_run_broadcasts(plan, cls))
-      n_bytes += xfi_move_bytes(cls, send ? &cls->sends : &cls->recvs, &list->moves[i]);
+      n_bytes += xfi_move_bytes(cls, xfi_class_flows(cls, send), &list->moves[i]);
   }
   return n_bytes;
 }

@@ -218,12 +218,29 @@ static inline const xfi_bound *xfi_run_src(const xfer_plan *plan, size_t tensor)
   return plan->main != NULL ? xfi_run_dst(plan, tensor) : &plan->bindings[tensor]->src;
 }
 
+/* Where the lanes read what a tensor sends, or write what it receives. */
+static inline const xfi_bound *xfi_run_bound(const xfer_plan *plan, bool send, size_t tensor)
+{
+  return send ? xfi_run_src(plan, tensor) : xfi_run_dst(plan, tensor);
+}
+
 /* Where peers that map this rank's memory read the source. */
 static inline const xfi_bound *xfi_run_exported_src(const xfer_plan *plan, size_t tensor)
 {
   const xfi_binding *b = xfi_run_owner(plan)->bindings[tensor];
 
   return plan->uses_snapshots && b->snapshot.is_set ? &b->snapshot : xfi_run_src(plan, tensor);
+}
+
+/* The moves from this rank or to it, and the boxes of a class's moves. */
+static inline const xfi_move_list *xfi_run_moves(const xfer_plan *plan, bool send)
+{
+  return send ? &plan->moves->sends : &plan->moves->recvs;
+}
+
+static inline const xfi_flows *xfi_class_flows(const xfi_class *cls, bool send)
+{
+  return send ? &cls->sends : &cls->recvs;
 }
 
 static inline bool xfi_run_is_staged(const xfer_plan *plan)
@@ -302,10 +319,17 @@ xfer_status xfi_run_fill_converts(xfer_plan *plan);
 typedef enum xfi_leg { XFI_WHOLE_WAY, XFI_TO_WIRE, XFI_FROM_WIRE } xfi_leg;
 xfi_elem xfi_run_elem(const xfer_plan *plan, const xfi_class *cls, xfi_leg leg);
 
-/* Append the copies between a slot at `slot` and elements [first, end) of a box of the class, in
- * row-major order; the box starts at `start` of `bound`. */
-xfer_status xfi_slot_copies(xfi_copies *copies, const xfer_plan *plan, const xfi_class *cls,
-                            char *slot, bool to_slot, const xfi_bound *bound, const int64_t *start,
-                            const int64_t *length, int64_t first, int64_t end);
+/* Elements [first, end) of a box of a tensor, in row-major order. */
+typedef struct xfi_elem_range {
+  uint32_t tensor;
+  const xfi_box *box;
+  int64_t first;
+  int64_t end;
+} xfi_elem_range;
+
+/* Append the copies of a range from the source into a slot or, without `send`, from the slot to the
+ * destination. */
+xfer_status xfi_slot_copies(xfi_copies *copies, const xfer_plan *plan, const xfi_elem_range *range,
+                            char *slot, bool send);
 
 #endif

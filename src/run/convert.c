@@ -55,25 +55,26 @@ xfi_elem xfi_run_elem(const xfer_plan *plan, const xfi_class *cls, xfi_leg leg)
   return elem;
 }
 
-xfer_status xfi_slot_copies(xfi_copies *copies, const xfer_plan *plan, const xfi_class *cls,
-                            char *slot, bool to_slot, const xfi_bound *bound, const int64_t *start,
-                            const int64_t *length, int64_t first, int64_t end)
+xfer_status xfi_slot_copies(xfi_copies *copies, const xfer_plan *plan, const xfi_elem_range *range,
+                            char *slot, bool send)
 {
-  const xfi_elem elem = xfi_run_elem(plan, cls, to_slot ? XFI_TO_WIRE : XFI_FROM_WIRE);
+  const xfi_class *cls = xfi_plan_class(plan->moves, range->tensor);
+  const xfi_elem elem = xfi_run_elem(plan, cls, send ? XFI_TO_WIRE : XFI_FROM_WIRE);
+  const int64_t *start = send ? range->box->src_local : range->box->dst_local;
   const int n_dims = cls->src->n_dims;
   const int wire = cls->wire_bytes;
   xfi_slice slices[XFI_MAX_SLICES];
-  const int n = xfi_slice_box(slices, length, n_dims, first, end);
+  const int n = xfi_slice_box(slices, range->box->length, n_dims, range->first, range->end);
 
   for (int i = 0; i < n; i++) {
     const xfi_bound dense =
         xfi_bound_dense(slot + slices[i].offset * wire, slices[i].length, n_dims, wire);
     const xfi_end in_slot = {&dense, {0}};
-    xfi_end user = {bound, {0}};
+    xfi_end user = {xfi_run_bound(plan, send, range->tensor), {0}};
 
     for (int d = 0; d < n_dims; d++)
       user.start[d] = start[d] + slices[i].start[d];
-    XFI_TRY(xfi_copies_add(copies, to_slot ? &in_slot : &user, to_slot ? &user : &in_slot,
+    XFI_TRY(xfi_copies_add(copies, send ? &in_slot : &user, send ? &user : &in_slot,
                            slices[i].length, n_dims, elem));
   }
   return XFER_OK;

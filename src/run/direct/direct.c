@@ -394,7 +394,7 @@ bool xfi_direct_carries(const xfi_direct *d, bool send, size_t peer)
 const char *xfi_direct_way(const void *plan, bool relay, bool send, size_t peer)
 {
   const xfer_plan *p = relay ? ((const xfer_plan *)plan)->relay : plan;
-  const xfi_move_list *list = send ? &p->moves->sends : &p->moves->recvs;
+  const xfi_move_list *list = xfi_run_moves(p, send);
   const xfi_link *link;
   xfi_by by;
 

@@ -40,7 +40,7 @@ static void count_flows(xfi_flow_counts *counts, const xfi_link *link)
 
 static uint64_t flow_bytes(const xfi_link *link, const xfer_plan *plan, bool send)
 {
-  const xfi_move_list *list = send ? &plan->moves->sends : &plan->moves->recvs;
+  const xfi_move_list *list = xfi_run_moves(plan, send);
   const size_t peer = send ? link->send : link->recv;
 
   return peer == XFI_NO_FLOW ? 0 : xfi_run_flow_bytes(plan, send, &list->peers[peer]);
@@ -201,7 +201,7 @@ const xfi_link *xfi_links_find(const xfi_links *links, bool send, size_t peer)
 
 xfi_walk xfi_walk_begin(const xfer_plan *plan, const xfi_link *link, bool send)
 {
-  const xfi_move_list *list = send ? &plan->moves->sends : &plan->moves->recvs;
+  const xfi_move_list *list = xfi_run_moves(plan, send);
   const xfi_peer *peer = &list->peers[send ? link->send : link->recv];
   const xfi_move *first = &list->moves[peer->first];
 
@@ -228,7 +228,7 @@ bool xfi_walk_next(xfi_walk *w, xfer_status *st)
     return false;
   }
   theirs += w->n_tensors - 1;
-  w->boxes = w->send ? &w->cls->sends : &w->cls->recvs;
+  w->boxes = xfi_class_flows(w->cls, w->send);
   xfi_move_box(&w->box, w->cls, w->boxes, w->move);
   w->src.bound = w->send ? xfi_run_exported_src(w->plan, w->move->tensor) : theirs;
   w->dst.bound = w->send ? theirs : xfi_run_dst(w->plan, w->move->tensor);

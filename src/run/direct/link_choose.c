@@ -155,7 +155,7 @@ static xfi_by choose(const xfer_plan *plan, const xfi_link *link, bool send, uin
 
 static xfer_status choose_flow(xfi_by *by, const xfer_plan *plan, xfi_link *link, bool send)
 {
-  const xfi_move_list *list = send ? &plan->moves->sends : &plan->moves->recvs;
+  const xfi_move_list *list = xfi_run_moves(plan, send);
   const size_t index = send ? link->send : link->recv;
 
   if (index == XFI_NO_FLOW) return XFER_OK;

@@ -82,22 +82,29 @@ static void add_message(const root_stream *t, char *memory, uint64_t n_bytes)
 
 /* ---- through slots ---- */
 
-/* Copy what a slice of a source box, in the slot, and a destination box have in common. */
-static xfer_status scatter_box(xfi_copies *copies, const xfer_plan *plan, uint32_t tensor,
-                               const xfi_box *box, const xfi_box *source, const xfi_slice *slice,
-                               char *slot)
+/* A slice of a source box, which lies in a slot. */
+typedef struct slot_slice {
+  const xfer_plan *plan;
+  uint32_t tensor;
+  const xfi_box *source;
+  const xfi_slice *slice;
+  char *slot;
+} slot_slice;
+
+/* Copy what the slice and a destination box have in common. */
+static xfer_status scatter_box(xfi_copies *copies, const slot_slice *s, const xfi_box *box)
 {
-  const xfi_class *cls = xfi_plan_class(plan->moves, tensor);
+  const xfi_class *cls = xfi_plan_class(s->plan->moves, s->tensor);
   const int n_dims = cls->src->n_dims;
-  const xfi_bound dense = xfi_bound_dense(slot, slice->length, n_dims, cls->wire_bytes);
+  const xfi_bound dense = xfi_bound_dense(s->slot, s->slice->length, n_dims, cls->wire_bytes);
   xfi_end src = {&dense, {0}};
-  xfi_end dst = {xfi_run_dst(plan, tensor), {0}};
+  xfi_end dst = {xfi_run_dst(s->plan, s->tensor), {0}};
   int64_t length[XFER_MAX_DIMS];
 
   for (int d = 0; d < n_dims; d++) {
-    const int64_t origin = source->lo[d] + slice->start[d];
+    const int64_t origin = s->source->lo[d] + s->slice->start[d];
     const int64_t lo = origin > box->lo[d] ? origin : box->lo[d];
-    const int64_t a_end = origin + slice->length[d];
+    const int64_t a_end = origin + s->slice->length[d];
     const int64_t b_end = box->lo[d] + box->length[d];
 
     length[d] = (a_end < b_end ? a_end : b_end) - lo;
@@ -105,54 +112,55 @@ static xfer_status scatter_box(xfi_copies *copies, const xfer_plan *plan, uint32
     src.start[d] = lo - origin;
     dst.start[d] = box->dst_local[d] + (lo - box->lo[d]);
   }
-  return xfi_copies_add(copies, &dst, &src, length, n_dims, xfi_run_elem(plan, cls, XFI_FROM_WIRE));
+  return xfi_copies_add(copies, &dst, &src, length, n_dims,
+                        xfi_run_elem(s->plan, cls, XFI_FROM_WIRE));
 }
 
-/* Scatter a slice to each destination box that overlaps it. A destination box lies in one source
+/* Scatter the slice to each destination box that overlaps it. A destination box lies in one source
  * box, so those of other source boxes, which may be many, are skipped. */
-static xfer_status scatter_slice(xfi_copies *copies, const xfer_plan *plan, uint32_t tensor,
-                                 const xfi_needed *needed, const xfi_box *source,
-                                 const xfi_slice *slice, char *slot)
+static xfer_status scatter_slice(xfi_copies *copies, const slot_slice *s, const xfi_needed *needed)
 {
-  const xfi_flows *recvs = &xfi_plan_class(plan->moves, tensor)->recvs;
+  const xfi_flows *recvs = &xfi_plan_class(s->plan->moves, s->tensor)->recvs;
   int64_t hi[XFER_MAX_DIMS];
 
   for (int d = 0; d < recvs->n_dims; d++)
-    hi[d] = source->lo[d] + slice->start[d] + slice->length[d];
+    hi[d] = s->source->lo[d] + s->slice->start[d] + s->slice->length[d];
   for (size_t f = 0; f < needed->n; f++) {
     const size_t end = (size_t)needed->at[f].first + needed->at[f].n;
     size_t b = needed->at[f].first;
 
-    while ((b = xfi_flows_seek(recvs, b, end, source->lo, hi)) < end) {
+    while ((b = xfi_flows_seek(recvs, b, end, s->source->lo, hi)) < end) {
       const xfi_box box = xfi_flows_box(recvs, b++);
 
-      XFI_TRY(scatter_box(copies, plan, tensor, &box, source, slice, slot));
+      XFI_TRY(scatter_box(copies, s, &box));
     }
   }
   return XFER_OK;
 }
 
-/* Elements [first, end) of one source box of a part: gathered on the root, scattered where
- * needed. */
-static xfer_status add_box(xfi_step *step, const root_stream *t, const xfi_bcast *c,
-                           const xfi_box *box, int64_t first, int64_t end, char *slot)
+/* A range of one source box of a part: gathered on the root, scattered where needed. */
+static xfer_status add_range(xfi_step *step, const root_stream *t, const xfi_elem_range *range,
+                             char *slot)
 {
   const xfer_plan *plan = t->plan;
-  const xfi_class *cls = xfi_plan_class(plan->moves, c->tensor);
+  const xfi_class *cls = xfi_plan_class(plan->moves, range->tensor);
   xfi_slice slices[XFI_MAX_SLICES];
   int n;
 
-  if (c->root == plan->moves->rank) {
-    xfi_box mine = *box;
+  if (t->root == plan->moves->rank) {
+    xfi_box mine = *range->box;
 
-    xfi_box_resolve(mine.src_local, mine.unit, cls->src, c->root);
-    return xfi_slot_copies(&step->gather, plan, cls, slot, true, xfi_run_src(plan, c->tensor),
-                           mine.src_local, mine.length, first, end);
+    xfi_box_resolve(mine.src_local, mine.unit, cls->src, t->root);
+    return xfi_slot_copies(&step->gather, plan,
+                           &(xfi_elem_range){range->tensor, &mine, range->first, range->end}, slot,
+                           true);
   }
-  n = xfi_slice_box(slices, box->length, cls->src->n_dims, first, end);
+  n = xfi_slice_box(slices, range->box->length, cls->src->n_dims, range->first, range->end);
   for (int i = 0; i < n; i++)
-    XFI_TRY(scatter_slice(&step->scatter, plan, c->tensor, &t->needed, box, &slices[i],
-                          slot + slices[i].offset * cls->wire_bytes));
+    XFI_TRY(scatter_slice(&step->scatter,
+                          &(slot_slice){plan, range->tensor, range->box, &slices[i],
+                                        slot + slices[i].offset * cls->wire_bytes},
+                          &t->needed));
   return XFER_OK;
 }
 
@@ -185,8 +193,10 @@ static xfer_status add_window(xfi_pipeline *p, root_stream *t, uint64_t first, u
     const uint64_t to = box_end < end ? box_end : end;
 
     if (from < to)
-      XFI_TRY(add_box(step, t, c, &box, (int64_t)((from - t->at) / elem),
-                      (int64_t)((to - t->at) / elem), slot + (from - first)));
+      XFI_TRY(add_range(step, t,
+                        &(xfi_elem_range){c->tensor, &box, (int64_t)((from - t->at) / elem),
+                                          (int64_t)((to - t->at) / elem)},
+                        slot + (from - first)));
     if (box_end > end) break; /* the rest goes in the next window */
     t->at = box_end;
     t->box++;

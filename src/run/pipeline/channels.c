@@ -50,7 +50,7 @@ struct xfi_load {
 /* Is there a channel for a peer of the plan's sends or receives? */
 static bool has_channel(const xfer_plan *plan, bool send, size_t p)
 {
-  const xfi_peer *peer = &(send ? &plan->moves->sends : &plan->moves->recvs)->peers[p];
+  const xfi_peer *peer = &xfi_run_moves(plan, send)->peers[p];
 
   return xfi_run_has_flow(plan, peer) && !xfi_direct_carries(plan->direct, send, p) &&
          xfi_run_shares(plan, peer->rank);
@@ -105,7 +105,7 @@ static xfer_status add_move(xfi_channels *c, xfi_load *l, const xfer_plan *plan,
                             const xfi_move *move, bool send)
 {
   const xfi_class *cls = xfi_plan_class(plan->moves, move->tensor);
-  const xfi_bound *bound = send ? xfi_run_src(plan, move->tensor) : xfi_run_dst(plan, move->tensor);
+  const xfi_bound *bound = xfi_run_bound(plan, send, move->tensor);
   const int first_dim = bound->pieces != NULL && bound->boxes == NULL ? bound->piece_dim : 0;
   const int n_dims = cls->src->n_dims;
   int64_t n_elems;
@@ -113,14 +113,14 @@ static xfer_status add_move(xfi_channels *c, xfi_load *l, const xfer_plan *plan,
   xfi_box box;
 
   if (xfi_run_broadcasts(plan, cls)) return XFER_OK;
-  xfi_move_box(&box, cls, send ? &cls->sends : &cls->recvs, move);
+  xfi_move_box(&box, cls, xfi_class_flows(cls, send), move);
   c->in_pieces = c->in_pieces || bound->pieces != NULL;
   n_elems = xfi_box_elems(box.length, n_dims);
   step = xfi_box_elems(box.length + first_dim, n_dims - first_dim);
   for (int64_t at = 0; at < n_elems; at += step) {
     c->copies.n = 0;
-    XFI_TRY(xfi_slot_copies(&c->copies, plan, cls, xfi_bound_piece(bound, 0), send, bound,
-                            send ? box.src_local : box.dst_local, box.length, at, at + step));
+    XFI_TRY(xfi_slot_copies(&c->copies, plan, &(xfi_elem_range){move->tensor, &box, at, at + step},
+                            xfi_bound_piece(bound, 0), send));
     for (size_t i = 0; i < c->copies.n; i++)
       XFI_TRY(add_copy(l, bound, &c->copies.at[i], send));
   }
@@ -145,11 +145,10 @@ static xfer_status add_channel(xfi_channels *c, const xfer_plan *plan, const xfi
 /* Peers by distance, so that not all ranks begin with the same one. */
 static xfer_status add_all(xfi_channels *c, const xfer_plan *plan, bool send)
 {
-  const xfi_plan *m = plan->moves;
-  const xfi_move_list *list = send ? &m->sends : &m->recvs;
+  const xfi_move_list *list = xfi_run_moves(plan, send);
 
   for (size_t i = 0; i < list->n_peers; i++) {
-    const size_t p = xfi_run_by_distance(list, m->rank, send, i);
+    const size_t p = xfi_run_by_distance(list, plan->moves->rank, send, i);
 
     if (has_channel(plan, send, p)) XFI_TRY(add_channel(c, plan, list, &list->peers[p], send));
   }

@@ -86,8 +86,8 @@ static int by_block(const void *a, const void *b)
 /* Why a flow is packed: the part of the report's text after "packed: ". */
 static const char *reason(const flow *f, const xfer_plan *plan)
 {
-  const xfi_peer *peers = f->send ? plan->moves->sends.peers : plan->moves->recvs.peers;
-  const char *way = xfi_direct_way(plan, false, f->send, (size_t)(f->peer - peers));
+  const size_t peer = (size_t)(f->peer - xfi_run_moves(plan, f->send)->peers);
+  const char *way = xfi_direct_way(plan, false, f->send, peer);
   const char *colon = strchr(way, ':');
 
   return colon == NULL ? way : colon + 2;
@@ -97,7 +97,7 @@ static const char *reason(const flow *f, const xfer_plan *plan)
 static void add_flows(flows *list, const xfer_plan *plan, bool send)
 {
   const xfi_plan *m = plan->moves;
-  const xfi_move_list *moves = send ? &m->sends : &m->recvs;
+  const xfi_move_list *moves = xfi_run_moves(plan, send);
 
   for (size_t p = 0; p < moves->n_peers; p++) {
     const xfi_peer *peer = &moves->peers[p];
@@ -182,18 +182,16 @@ typedef struct part {
 /* Cut the next part of the flow's stream, at most to `end`. False: there is none. */
 static bool cut(part *out, flow *f, const xfer_plan *plan, uint64_t end)
 {
-  const xfi_move *moves =
-      (f->send ? &plan->moves->sends : &plan->moves->recvs)->moves + f->peer->first;
+  const xfi_move *moves = xfi_run_moves(plan, f->send)->moves + f->peer->first;
 
   while (f->n_cut < end) {
     const xfi_move *move = &moves[f->move];
     const xfi_class *cls = xfi_plan_class(plan->moves, move->tensor);
     const uint64_t elem = (uint64_t)cls->wire_bytes;
     const uint64_t before = f->n_cut;
-    const uint64_t last =
-        xfi_run_broadcasts(plan, cls)
-            ? f->at
-            : f->at + xfi_move_bytes(cls, f->send ? &cls->sends : &cls->recvs, move);
+    const uint64_t last = xfi_run_broadcasts(plan, cls)
+                              ? f->at
+                              : f->at + xfi_move_bytes(cls, xfi_class_flows(cls, f->send), move);
 
     f->n_cut = last < end ? last : end;
     *out = (part){move, cls, (int64_t)((before - f->at) / elem),
@@ -228,11 +226,9 @@ static xfer_status add_copies(xfi_copies *copies, const xfer_plan *plan, const f
 {
   xfi_box box;
 
-  xfi_move_box(&box, p->cls, f->send ? &p->cls->sends : &p->cls->recvs, p->move);
-  return xfi_slot_copies(copies, plan, p->cls, slot, f->send,
-                         f->send ? xfi_run_src(plan, p->move->tensor)
-                                 : xfi_run_dst(plan, p->move->tensor),
-                         f->send ? box.src_local : box.dst_local, box.length, p->first, p->end);
+  xfi_move_box(&box, p->cls, xfi_class_flows(p->cls, f->send), p->move);
+  return xfi_slot_copies(copies, plan, &(xfi_elem_range){p->move->tensor, &box, p->first, p->end},
+                         slot, f->send);
 }
 
 /* Can the comm use this memory of the caller as fast as a slot? */
