@@ -1,7 +1,7 @@
 /*
- * Copies whose runs have scales: amaxes of blocks, and elements by the scale of their block, by
- * words of as many elements as have 16 bytes in the source. A maximum has no order, so scales equal
- * kernels/ref bit for bit.
+ * Copies whose runs have scales: the amaxes of blocks, and elements scaled by their block, in words
+ * of as many elements as have 16 bytes in the source. A maximum does not depend on the order, so
+ * scales equal those of kernels/ref bit for bit.
  */
 #include "numbers.cuh"
 #include "words.cuh"
@@ -57,7 +57,7 @@ template <int from> struct quantise : by_scale<16, 16 / bytes_of(from)> {
   }
 };
 
-/* What is not aligned. */
+/* Elements of words that are not aligned. */
 template <int from_bytes> struct quantise_one : by_scale<from_bytes, 1> {
   using base = by_scale<from_bytes, 1>;
   static constexpr int IN_FLIGHT = 4;
@@ -71,7 +71,7 @@ template <int from_bytes> struct quantise_one : by_scale<from_bytes, 1> {
 
 /* ---- amaxes --------------------------------------------------------------------------------- */
 
-/* Magnitudes are compared as bits: of 2-byte types two at once. */
+/* Magnitudes are compared as bits, two at once for 2-byte types. */
 template <int from_bytes> __device__ __forceinline__ uint32_t larger(uint32_t a, uint32_t b)
 {
   return from_bytes == 4 ? max(a, b) : __vmaxu2(a, b);
@@ -88,9 +88,9 @@ __device__ __forceinline__ uint32_t largest_of(const word<n_bytes> &w)
   return found;
 }
 
-/* Where amaxes go. The lanes that have the same runs settle theirs among themselves before the
- * table is told: of many at once each lane ends with its share of the words, so that eight words
- * take eight shuffles however many lanes have them. */
+/* Stores amaxes. Lanes with the same runs combine theirs before they update the table. Of several
+ * words each lane ends with its share, so that eight words take eight shuffles for any number of
+ * lanes. */
 template <int from_bytes> struct amax_table {
   __device__ __forceinline__ amax_table(const xfi_cuda_piece &piece, const tile_at &tile)
       : scales(piece.scales), type(piece.convert.from), lanes(lanes_of(tile))
@@ -146,7 +146,7 @@ private:
   uint32_t lanes; /* that have the same runs */
 };
 
-/* A lane keeps the amax of the block that it was last in. */
+/* A lane accumulates the amax of its present block. */
 template <int from_bytes, int n_bytes> struct amax {
   struct loaded {
     word<n_bytes> numbers;
@@ -198,7 +198,7 @@ template <int from_bytes, int n_bytes> struct amax {
 private:
   uint32_t block;               /* that `largest` is of */
   uint32_t largest;             /* bits of magnitudes */
-  amax_table<from_bytes> table; /* last: where it is first nvcc 13 makes a tenth more code */
+  amax_table<from_bytes> table; /* last, since nvcc 13 generates a tenth more code if it is first */
 };
 
 template <int from_bytes, int n_bytes>

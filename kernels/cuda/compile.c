@@ -17,19 +17,20 @@ enum {
   /* One round of loads of a warp: less would leave lanes idle. */
   TILE_BYTES_MIN = 2 * 1024,
   TILE_WORDS_MAX = 2048,
-  /* A line along dim 0 is a tile if it has so many: kernels go along one without dividing. */
+  /* A line along dim 0 of at least this many words is a tile: kernels need no division within one.
+   */
   LINE_WORDS_MIN = XFI_CUDA_WARP_WORDS,
   WARPS_PER_BLOCK = 16,
   SWAP_EXTENT_MIN = 8, /* below, a square tile is mostly empty */
-  /* Shorter runs at odd addresses are as fast word by word: so many narrow words, or elements that
-   * change. */
+  /* Runs at odd addresses with fewer narrow words, or fewer converted elements, are as fast word by
+   * word. */
   SKEWED_WORDS_MIN = 64,
   SKEWED_ELEMS_MIN = 48,
-  TOGETHER_BYTES_MAX = 2048, /* longer runs are as fast each by itself */
+  TOGETHER_BYTES_MAX = 2048, /* longer runs are as fast one by one */
   APART_BYTES_MAX = 768,
   APART_WORD_LOG2_MAX = 2,
   LINE_BYTES_MIN = 256,
-  LINE_ELEMS_MAX = 96 /* longer runs of elements that change are as fast each by itself */
+  LINE_ELEMS_MAX = 96 /* longer runs of converted elements are as fast one by one */
 };
 static const int64_t RUNS_MAX = INT64_C(1) << 31; /* xfi_cuda_div's range */
 
@@ -66,7 +67,7 @@ uint32_t xfi_cuda_word_log2(uint64_t bits)
   return (uint32_t)__builtin_ctzll((unsigned long long)(bits | WORD_BYTES_MAX));
 }
 
-/* What divides the beginnings of all runs of a side divides this. */
+/* A power of two that divides the result divides the addresses of all runs of a side. */
 static uint64_t starts_of(const xfi_copy *c, const char *base, const int64_t *stride)
 {
   uint64_t bits = (uint64_t)(uintptr_t)base;
@@ -92,7 +93,7 @@ static xfer_status make_room(xfi_cuda_table *t, size_t n_pieces)
   return xfi_vec_reserve(&t->first_tile, &t->first_tile_cap, n_pieces + 1, sizeof *t->first_tile);
 }
 
-/* Where copies that do not change their order of dims go. */
+/* The table of copies whose order of dims stays the same. */
 static xfi_cuda_table *table_of(xfi_cuda_table *tables, const xfi_copy *c)
 {
   if (c->convert == NULL) return &tables[XFI_CUDA_ROWS];
@@ -135,7 +136,7 @@ static int64_t least(int64_t a, int64_t b)
   return a < b ? a : b;
 }
 
-/* The most words of n elements that a run of so many touches. */
+/* The most words of n elements that a run may touch. */
 static int64_t touched_words(int64_t run_elems, int64_t n)
 {
   return (run_elems + 2 * n - 2) / n;
@@ -174,7 +175,7 @@ static xfer_status add_rows(xfi_cuda_table *table, const xfi_copy *c, uint32_t w
   return XFER_OK;
 }
 
-/* Do runs follow each other, in lines along the fastest dim of dst, of so many bytes if there are
+/* Are runs adjacent, in lines along the fastest dim of dst of at least so many bytes if there are
  * several? */
 static bool is_in_lines(const xfi_copy *c, int64_t run_bytes, const int64_t *stride,
                         int64_t least_bytes)
@@ -185,13 +186,13 @@ static bool is_in_lines(const xfi_copy *c, int64_t run_bytes, const int64_t *str
          (last == 0 || c->extent[last] * run_bytes >= least_bytes);
 }
 
-/* In dst, where lines begin and end byte by byte? The wider words are, the more that costs. */
+/* In dst, where lines begin and end byte by byte? This costs more the wider words are. */
 static bool is_dense(const xfi_copy *c, uint32_t word_log2)
 {
   return is_in_lines(c, c->run_bytes, c->dst_stride, 2 * LINE_BYTES_MIN << word_log2);
 }
 
-/* Short ones, in lines of either side? */
+/* Are runs short, and adjacent in lines on either side? */
 static bool has_lines(const xfi_copy *c, uint32_t word_log2)
 {
   const bool dense = is_dense(c, word_log2);
@@ -238,7 +239,7 @@ static xfer_status add_lines(xfi_cuda_table *table, const xfi_copy *c, uint32_t 
   return XFER_OK;
 }
 
-/* Words of 16 bytes that a run touches, wherever it begins in them, as dst has them. */
+/* Words are those of 16 bytes in dst that a run touches, wherever it begins in them. */
 static xfer_status add_skewed(xfi_cuda_table *table, const xfi_copy *c, int64_t tile_bytes)
 {
   xfi_cuda_piece *piece;
@@ -276,7 +277,7 @@ static bool is_pair(const xfi_convert *v)
   return !xfi_convert_has_scales(v) && v->op != XFI_CONVERT_TO_SCALE && v->to != XFER_F8E8M0;
 }
 
-/* Of words of `n_elems` elements. */
+/* A piece in words of `n_elems` elements. */
 static uint32_t kind_of(const xfi_convert *v, int64_t n_elems)
 {
   const uint32_t from = xfi_convert_type(v->from);
@@ -290,9 +291,9 @@ static uint32_t kind_of(const xfi_convert *v, int64_t n_elems)
   return XFI_CUDA_CONVERT + 5 * from + xfi_convert_type(v->to);
 }
 
-/* Where elements change: as many to a word as have 16 bytes in their larger type. Where that would
- * misalign some of them, runs are made of the words that dst has there, or go one by one. An amax
- * is not stored where the element would be. */
+/* For converted elements: a word has as many as have 16 bytes in the larger type. If that would
+ * misalign some of them, runs use the words of dst, or elements go one by one. An amax is not
+ * stored at the element's place. */
 static xfer_status add_elements(xfi_cuda_table *table, const xfi_copy *c, int64_t tile_bytes)
 {
   const xfi_convert *v = c->convert;
@@ -348,7 +349,7 @@ static bool is_packed(const xfi_copy *c, int64_t fast, int64_t src_bytes)
   return c->src_stride[fast] == src_bytes && c->dst_stride[c->n_dims - 1] == c->run_bytes;
 }
 
-/* One element is a run; log2 of its bytes in src where it stays as it is. */
+/* Pieces whose runs are one element. The kind is log2 of its bytes if it is not converted. */
 static xfer_status add_swapped(xfi_cuda_table *table, const xfi_copy *copy, uint32_t src_log2,
                                int64_t fast)
 {
@@ -379,7 +380,7 @@ static xfer_status add_swapped(xfi_cuda_table *table, const xfi_copy *copy, uint
   return XFER_OK;
 }
 
-/* A copy whose elements change. */
+/* Adds a copy that converts elements. */
 static xfer_status add_converts(xfi_cuda_table *tables, const xfi_copy *c, int64_t tile_bytes)
 {
   const xfi_convert *v = c->convert;

@@ -1,9 +1,9 @@
 /*
- * Strided copies whose elements change on the way, by words of as many elements as have 16 bytes in
- * the larger of the two types, so that the loads or the stores of a warp are as wide as they can be
- * and neither has gaps. A loop is made for each pair of types: asked for each element, types cost
- * half the rate. Numbers equal kernels/ref/convert.c bit for bit; NaNs, which the hardware's
- * conversions rid of their sign, are put right afterwards.
+ * Strided copies that convert elements, in words of as many elements as have 16 bytes in the larger
+ * of the two types, so that the loads or the stores of a warp are as wide as possible and neither
+ * has gaps. Each pair of types has a loop of its own: a test of the types for each element would
+ * halve the rate. Numbers equal those of kernels/ref/convert.c bit for bit; NaNs, whose sign the
+ * hardware's conversions drop, are fixed afterwards.
  */
 #include "lines.cuh"
 #include "numbers.cuh"
@@ -11,7 +11,7 @@
 
 namespace {
 
-/* Words of N, number by number: what is not aligned, and scales. */
+/* Words of N elements, one by one: for words that are not aligned, and for scales. */
 template <int N, int from_bytes, int to_bytes> struct each_number : no_end {
   using loaded = word<N * from_bytes>;
   static constexpr int IN_FLIGHT = 4;

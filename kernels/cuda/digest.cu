@@ -1,8 +1,8 @@
 /*
- * Digests. Warps walk over tiles on their own and add up in registers, which they give to the sums
- * when they come to another box. A tile of a long run is some blocks of 2 KiB of the tensor's
- * order, in which a lane has four units and one chunk weight; of short ones it is several whole
- * runs, unit by unit.
+ * Digests. Each warp walks over tiles independently and accumulates in registers, which it adds to
+ * the sums when it reaches another box. A tile of a long run is some blocks of 2 KiB in the
+ * tensor's order, in which a lane has four units and one chunk weight; a tile of short runs is
+ * several whole runs, unit by unit.
  */
 #include "tiles.cuh"
 
@@ -18,7 +18,7 @@ __constant__ uint32_t keys[2][XFI_DIGEST_KEYS] = XFI_DIGEST_KEY_TABLE;
 
 using unit = word<UNIT>;
 
-/* Adds a unit by its keys, of which the first is `key`. */
+/* Adds a unit by its keys, the first of which is `key`. */
 __device__ __forceinline__ void weigh(uint64_t h[2], const unit &u, uint32_t key)
 {
 #pragma unroll
@@ -144,7 +144,7 @@ __device__ __forceinline__ void add_runs(uint64_t sum[2], const xfi_cuda_piece &
   }
 }
 
-/* What the warp has of a box. */
+/* The warp's sum of a box. */
 __device__ __forceinline__ void give(xfi_sum *sums, const xfi_cuda_piece &s, uint64_t sum[2])
 {
 #pragma unroll
@@ -163,7 +163,7 @@ __global__ void __launch_bounds__(BLOCK_THREADS, 2)
                   int64_t n_pieces, int64_t n_tiles, xfi_sum *sums)
 {
   uint64_t sum[2] = {0, 0};
-  const xfi_cuda_piece *of = NULL; /* the box that `sum` is of */
+  const xfi_cuda_piece *of = NULL; /* the box that `sum` belongs to */
 
   const auto add = [&](const xfi_cuda_piece &s, int64_t index) {
     if (of != NULL && of != &s) give(sums, *of, sum);

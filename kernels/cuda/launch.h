@@ -1,13 +1,16 @@
 /*
  * C launchers of the CUDA kernels, and the tables that they read.
  *
- * xfi_cuda_compile() turns copies into five tables: rows (kernels/cuda/rows.cu), where the fast
- * dims of both sides agree, ragged (kernels/cuda/ragged.cu), where they do but runs are at odd
- * addresses, and long or in lines, swapped (kernels/cuda/swapped.cu), where fast dims do not agree,
- * also if elements change, converts (kernels/cuda/convert.cu), where they do in runs, and blocks
- * (kernels/cuda/blocks.cu), where they do by scales. A table is an array of pieces and the running
- * sum of their tiles; a warp or, of swapped pieces, a block of threads finds the piece of a tile by
- * searching the sum.
+ * xfi_cuda_compile() turns copies into five tables:
+ *
+ * - rows (rows.cu): the fastest dim is the same on both sides;
+ * - ragged (ragged.cu): the same, but runs are at odd addresses, and long or in lines;
+ * - swapped (swapped.cu): the fastest dims differ, with or without conversion of elements;
+ * - converts (convert.cu): runs of elements that are converted;
+ * - blocks (blocks.cu): the same with scales of blocks.
+ *
+ * A table is an array of pieces and the prefix sums of their tiles; a warp or, for swapped pieces,
+ * a block of threads finds the piece of a tile by searching these sums.
  */
 #ifndef XFI_CUDA_LAUNCH_H
 #define XFI_CUDA_LAUNCH_H
@@ -24,12 +27,12 @@ extern "C" {
 #include "kernels.h"
 #include "xfer/xfer.h"
 
-/* Of an H200. Launches that run side by side have at most as many blocks (of 512 threads) in all: a
- * block that shares a multiprocessor with one that waits for a link moves at its pace. With more
- * blocks, GPUs of a host that copy within themselves and to each other reached 0.58 to 0.82 of the
- * link, with as many 0.87 to 0.91. */
+/* Of an H200. Concurrent launches have at most this many blocks (of 512 threads) in all: a block
+ * that shares a multiprocessor with one that waits for a link is as slow as that. With more blocks,
+ * GPUs of a host that copy within themselves and to each other reached 0.58 to 0.82 of the link,
+ * with this many 0.87 to 0.91. */
 #define XFI_CUDA_MULTIPROCESSORS 132
-/* Blocks of a launch that has the device to itself. More bytes in flight gained nothing. */
+/* Blocks of a launch that has the device to itself. More bytes in flight are no faster. */
 #define XFI_CUDA_BLOCKS_ALONE (2 * XFI_CUDA_MULTIPROCESSORS)
 
 /* How many words a warp loads before it stores the first. */
@@ -118,20 +121,20 @@ typedef struct xfi_cuda_few {
   int64_t first_tile[XFI_CUDA_FEW + 1];
 } xfi_cuda_few;
 
-/* Memory on the device by which the blocks of a launch decide together whether it copies. */
+/* Device memory in which the blocks of a launch agree on whether it copies. */
 typedef struct xfi_cuda_blocks {
-  uint64_t said;  /* the value of the last launch, void if it copied nothing */
-  uint32_t come;  /* blocks that have begun; 0 between launches */
-  uint32_t ended; /* blocks that have ended; 0 between launches */
+  uint64_t verdict; /* the value of the last launch, void if it copied nothing */
+  uint32_t n_begun; /* blocks that have begun; 0 between launches */
+  uint32_t n_ended; /* blocks that have ended; 0 between launches */
 } xfi_cuda_blocks;
 
-/* What a launch asks before it copies, and whom it tells afterwards. All zero: it copies, and tells
- * nobody. */
+/* What a launch checks before it copies, and the flags that it sets afterwards. All zero: it always
+ * copies, and sets none. */
 enum { XFI_CUDA_GATE_FLAGS = 16, XFI_CUDA_GATE_DONE = 8 };
 typedef struct xfi_cuda_gate {
   const uint64_t *go; /* what xfi_cuda_guard_check() decided; 0: copy nothing */
-  /* If `go` is NULL the launch looks itself, and copies nothing if one of `flags` is void. At its
-   * end it stores `value`, which differs from launch to launch, to the flags `done`; void if it
+  /* If `go` is NULL the launch checks `flags` itself, and copies nothing if one of them is void. At
+   * its end it stores `value`, which differs from launch to launch, to the flags `done`; void if it
    * copied nothing. */
   uint64_t *flags[XFI_CUDA_GATE_FLAGS];
   uint64_t *done[XFI_CUDA_GATE_DONE];
@@ -145,7 +148,8 @@ typedef struct xfi_cuda_gate {
 typedef struct xfi_cuda_job {
   const xfi_cuda_piece *pieces; /* [n_pieces] on the device */
   const int64_t *first_tile;    /* [n_pieces + 1] on the device */
-  const xfi_cuda_few *few; /* the table, on the host, in place of these two; NULL: it is there */
+  const xfi_cuda_few
+      *few; /* the table, on the host, instead of these two; NULL: it is on the device */
   int64_t n_pieces;
   int64_t n_tiles;
   uint32_t kinds; /* bit k: there are pieces of kind k */
@@ -165,7 +169,7 @@ typedef struct xfi_cuda_table {
 
 void xfi_cuda_table_free(xfi_cuda_table *table);
 
-/* A job for a table, without where the table lies. */
+/* A job for a table, without the table's address. */
 static inline xfi_cuda_job xfi_cuda_job_of(const xfi_cuda_table *table)
 {
   xfi_cuda_job job;
@@ -196,14 +200,14 @@ typedef struct xfi_cuda_program {
 xfer_status xfi_cuda_compile(xfi_cuda_program *program, const xfi_copy *copies, size_t n_copies,
                              int n_blocks);
 void xfi_cuda_program_free(xfi_cuda_program *program);
-/* Puts table `k` of a program into `few`; false: it cannot go there. */
+/* Puts table `k` of a program into `few`; false: it does not fit. */
 bool xfi_cuda_few_make(xfi_cuda_few *few, const xfi_cuda_program *program, int k);
 
 /* The table of a digest. Free with xfi_cuda_table_free, also after a failure. */
 xfer_status xfi_cuda_digest_compile(xfi_cuda_table *table, const xfi_digest_box *boxes,
                                     size_t n_boxes);
 
-/* For both compilers. For dividing by d: */
+/* Used by both compilers (compile.c, digest_compile.c). The constants for dividing by d: */
 xfi_cuda_div xfi_cuda_div_make(uint32_t d);
 /* True if a copy has more runs than 31 bits count: `halves` are two copies in its place. */
 bool xfi_cuda_halve(xfi_copy halves[2], const xfi_copy *copy);
@@ -229,7 +233,7 @@ extern const xfi_cuda_kernels xfi_cuda_rows_kernels, xfi_cuda_ragged_kernels,
 xfer_status xfi_cuda_flags_load(void);
 xfer_status xfi_cuda_digest_load(void);
 
-/* Those of table k. */
+/* The kernels of table k. */
 static inline const xfi_cuda_kernels *xfi_cuda_kernels_of(int k)
 {
   static const xfi_cuda_kernels *const all[XFI_CUDA_N_TABLES] = {

@@ -1,8 +1,8 @@
 /*
- * Lines of short runs, which follow each other on one side: a warp makes an image of a part of a
- * line in shared memory, so that this side, a peer's memory perhaps, is written or read in whole
- * words of 16 bytes. The other side goes in words that runs are made of. What becomes of one is an
- * Op as in words.cuh.
+ * Lines of short runs, which are adjacent on one side. A warp makes an image of a part of a line in
+ * shared memory, so that this side, perhaps a peer's memory, is written or read in whole words of
+ * 16 bytes. The other side is accessed in words that divide the runs, each by an Op as in
+ * words.cuh.
  */
 #ifndef XFI_CUDA_LINES_CUH
 #define XFI_CUDA_LINES_CUH
@@ -41,9 +41,7 @@ static __device__ __forceinline__ void each_line(const xfi_cuda_piece &piece, in
   }
 }
 
-/* At most IMAGE_BYTES that lie as far from a multiple of 16 on both sides, of which one is an
- * image.
- */
+/* Copies at most IMAGE_BYTES between memory and an image, which have the same offset modulo 16. */
 static __device__ __forceinline__ void copy_whole(char *dst, const char *src, uint32_t n_bytes)
 {
   constexpr int WORDS = IMAGE_BYTES / (32 * 16);
@@ -67,7 +65,7 @@ static __device__ __forceinline__ void copy_whole(char *dst, const char *src, ui
   }
 }
 
-/* Where the words of a line are whose runs lie `stride` bytes apart: a lane's first one from word
+/* The addresses of a line's words whose runs are `stride` bytes apart: a lane's first one from word
  * `first` on, and each 32nd after it. */
 template <uint32_t word_bytes> struct word_walk {
   __device__ __forceinline__ word_walk(const xfi_cuda_piece &piece, int64_t stride, uint32_t first)
@@ -103,7 +101,7 @@ template <uint32_t word_bytes> struct word_walk {
   int64_t at;
 };
 
-/* n words of the line from word `first` on, to their image. */
+/* Copy n words of the line, from word `first` on, to their image. */
 template <typename Op>
 static __device__ __forceinline__ void gather(const Op &op, char *image,
                                               const xfi_cuda_piece &piece, const char *src,
@@ -128,7 +126,7 @@ static __device__ __forceinline__ void gather(const Op &op, char *image,
   }
 }
 
-/* Likewise, of their image. */
+/* Likewise from their image. */
 template <typename Op>
 static __device__ __forceinline__ void scatter(const Op &op, const xfi_cuda_piece &piece, char *dst,
                                                const char *image, uint32_t first, uint32_t n)

@@ -1,4 +1,4 @@
-/* Numbers of words, numbers as f32, and what becomes of one. */
+/* The numbers in words, numbers as f32, and conversions of one. */
 #ifndef XFI_CUDA_NUMBERS_CUH
 #define XFI_CUDA_NUMBERS_CUH
 
@@ -61,7 +61,7 @@ static __device__ __forceinline__ float2 numbers_at(const Word &w, int i)
   }
 }
 
-/* ---- what becomes of one: bits in the low end of a register --------------------------------- */
+/* ---- conversion of one, whose bits are in the low end of a register -------------------------- */
 
 template <int n_bytes>
 static __device__ __forceinline__ uint32_t round_number(float x, uint32_t type)
@@ -97,7 +97,7 @@ static __device__ __forceinline__ uint32_t convert_number(uint32_t bits, const x
   return round_number<to_bytes>(x, c.to);
 }
 
-/* By the scale of its block, to f8e4m3; NaNs become 0x7f. */
+/* Scale by the block's scale and convert to f8e4m3; NaNs become 0x7f. */
 template <int from_bytes>
 static __device__ __forceinline__ uint32_t quantise_number(uint32_t bits, uint32_t type,
                                                            float scale)

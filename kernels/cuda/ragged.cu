@@ -1,9 +1,9 @@
 /*
- * Runs at odd addresses, whose other side, a peer's memory perhaps, is written or read in words of
- * 16 bytes: less than 32 bytes at a time have 0.2 to 0.4 of the link. Long ones each by itself
- * (skewed.cuh). Short ones go in lines of those that follow each other on one side: if that is dst,
- * and they are no shorter than a word, one is put together from two of src, or from four where a
- * run ends in it, else by lines.cuh.
+ * Runs at odd addresses. One side, perhaps a peer's memory, is written or read in words of 16
+ * bytes, since accesses of less than 32 bytes reach only 0.2 to 0.4 of the link. Long runs are
+ * copied one by one (skewed.cuh). Short ones are copied in lines of runs that are adjacent on one
+ * side. If that side is dst and they are no shorter than a word, a word is assembled from two of
+ * src, or from four if a run ends in it; else by lines.cuh.
  */
 #include "lines.cuh"
 #include "skewed.cuh"
@@ -31,8 +31,8 @@ struct any_bytes {
   }
 };
 
-/* What the first and the last words of the line hold goes byte by byte, so that no word is read
- * that has nothing of src; one that begins before it is of its allocation. */
+/* The first and the last words of the line are copied byte by byte, so that no word is read that
+ * has nothing of src; a word that begins before src lies in the same allocation. */
 __device__ __forceinline__ void copy_together(const xfi_cuda_piece &piece, const line &of)
 {
   const uint32_t lane = threadIdx.x & 31;
@@ -60,7 +60,7 @@ __device__ __forceinline__ void copy_together(const xfi_cuda_piece &piece, const
   for (uint32_t i = lane; i < n_words; i += 32) {
     const char *const from = src + row * stride;
     const uint32_t at = min(col, run - WORD);
-    const uint32_t skip = col - at; /* of those: the word ends in the next run */
+    const uint32_t skip = col - at; /* how far the word reaches into the next run */
     const any_bytes bytes(from + at);
     const any_bytes next(skip > 0 ? from + stride : from + at);
 
@@ -74,7 +74,7 @@ __device__ __forceinline__ void copy_together(const xfi_cuda_piece &piece, const
   }
 }
 
-/* Words stay as they are. */
+/* Words are not converted. */
 template <int n_bytes> struct same_words {
   using loaded = word<n_bytes>;
   static constexpr int SRC_BYTES = n_bytes;
@@ -110,7 +110,7 @@ struct bytes {
   }
 };
 
-/* Each has kernels to itself: in one they run out of registers. */
+/* Each has kernels of its own, since a common one would run out of registers. */
 struct together : by_warps {
   static constexpr const char *NAME = "copy kernel";
 

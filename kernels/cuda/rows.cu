@@ -3,7 +3,7 @@
 
 namespace {
 
-/* Words stay as they are, or are zeros. */
+/* Words are copied, or are zeros. */
 template <int n_bytes> struct copy_words : no_end {
   using loaded = held<n_bytes>;
   static constexpr int IN_FLIGHT = XFI_CUDA_WARP_WORDS / 32;

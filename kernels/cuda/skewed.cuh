@@ -1,19 +1,19 @@
-/* Runs that begin anywhere in words: each word of dst is put together from two of src. */
+/* Runs that begin anywhere in words: each word of dst is assembled from two of src. */
 #ifndef XFI_CUDA_SKEWED_CUH
 #define XFI_CUDA_SKEWED_CUH
 
 #include "words.cuh"
 
-/* How many elements of the word that holds `to` lie before it. */
+/* The number of elements before `to` in its word. */
 template <int word_bytes, int elem_bytes>
 static __device__ __forceinline__ int skew_of(const char *to)
 {
   return (int)((uint32_t)(uintptr_t)to % word_bytes) / elem_bytes;
 }
 
-/* Those bytes from `first` to `end` of words of some lanes, that begin at `to`; none: end <= first.
- * Each byte by a lane of its own, which cross a link in one: there each store counts. All lanes
- * call it at once. */
+/* Store the bytes `first` to `end` of some lanes' words, which begin at `to`; end <= first: none.
+ * Each byte is stored by another lane, so that they cross a link as one access, which matters
+ * there. All lanes call it at once. */
 template <int n_bytes>
 static __device__ __forceinline__ void store_parts(char *to, const word<n_bytes> &w, int first,
                                                    int end)
@@ -48,9 +48,9 @@ static __device__ __forceinline__ void store_parts(char *to, const word<n_bytes>
   }
 }
 
-/* Of the piece's last run the elements in its last word of src, if it does not fill that: they go
- * by themselves, so that nothing is read beyond, where an allocation may end. No other run ends in
- * that word. */
+/* The elements of the piece's last run in its last word of src, if it does not fill that. They are
+ * copied one by one, so that nothing is read beyond them, where the allocation may end. No other
+ * run ends in that word. */
 template <typename Words> struct run_tail {
   static constexpr int FROM_BYTES = Words::FROM_BYTES;
 

@@ -1,9 +1,9 @@
 /*
- * The tiled transpose: copies of single elements whose fast dim differs between the sides. A block
- * moves a square tile through shared memory, so that it reads along src's fast dim (dim 1) and
- * writes along dst's (dim 0). Where elements follow each other in rows both go by units of at least
- * 4 bytes, at multiples of their size wherever rows begin: so a warp has more on the way, and less
- * is written in part.
+ * The tiled transpose: copies of single elements whose fastest dim differs between the sides. A
+ * block moves a square tile through shared memory, so that it reads along src's fastest dim (dim 1)
+ * and writes along dst's (dim 0). If elements are adjacent in rows, both use units of at least 4
+ * bytes, at multiples of their size wherever rows begin, so that a warp has more bytes in flight
+ * and fewer partial writes.
  */
 #include "numbers.cuh"
 
@@ -13,10 +13,10 @@ constexpr int WARPS = 8;
 constexpr int LINE_BYTES = 128; /* of memory */
 constexpr int ROWS_IN_FLIGHT = 4;
 
-/* How warps go along rows of at most SIDE elements of so many bytes, by units; ALIGNED: rows begin
- * where lines of memory do, else a warp begins there, before the row. */
+/* How warps walk along rows of at most SIDE elements of ELEM bytes, by units. ALIGNED: rows begin
+ * at lines of memory; else a warp begins at the line before the row. */
 template <int SIDE, int ELEM, int UNIT, bool ALIGNED> struct rows_of {
-  static constexpr int ELEMS = UNIT / ELEM; /* of a unit */
+  static constexpr int ELEMS = UNIT / ELEM; /* in a unit */
   static constexpr int LINE = LINE_BYTES / UNIT < 32 ? LINE_BYTES / UNIT : 32;
   static constexpr int PASSES = (SIDE / ELEMS + (ALIGNED ? 0 : LINE) + 31) / 32;
 
@@ -26,7 +26,7 @@ template <int SIDE, int ELEM, int UNIT, bool ALIGNED> struct rows_of {
     return ALIGNED ? 0 : (int)(row % UNIT) / ELEM;
   }
 
-  /* log2 of the lanes that share a row of n elements: no more than it has units. */
+  /* log2 of the lanes that share a row of n elements, at most its units. */
   static __device__ __forceinline__ int lanes_log2(int n)
   {
     const int most = (n + 2 * ELEMS - 2) / ELEMS;
@@ -34,8 +34,8 @@ template <int SIDE, int ELEM, int UNIT, bool ALIGNED> struct rows_of {
     return most > 16 ? 5 : 32 - __clz(most - 1);
   }
 
-  /* Calls with the first element, in the row of n or before it, of each unit of this lane's, and in
-   * which pass it is. */
+  /* Calls with the first element of each of this lane's units, in the row of n or before it, and
+   * the number of the pass. */
   template <typename Do>
   static __device__ __forceinline__ void along(const char *at, int n, int log2, Do unit)
   {
@@ -53,7 +53,7 @@ template <int SIDE, int ELEM, int UNIT, bool ALIGNED> struct rows_of {
   }
 };
 
-/* Where the tile of a block begins, and how far it reaches along dims 0 and 1. */
+/* Where the tile of a block begins, and its extents along dims 0 and 1. */
 struct tile_place {
   const char *from;
   char *to;
@@ -63,7 +63,7 @@ struct tile_place {
   int n1;
   int n_rows; /* that are read, along dim 0 */
   bool is_first;
-  const float *scales; /* of the first element, and how far apart others are along both dims */
+  const float *scales; /* of the first element, and strides along both dims */
   uint32_t scale_strides[2];
 };
 
@@ -85,8 +85,8 @@ template <int FROM, int TO, bool PACKED> struct swap_tile {
   template <bool ALIGNED> using src_rows = rows_of<SIDE, FROM, SRC_UNIT, ALIGNED>;
   template <bool ALIGNED> using dst_rows = rows_of<SIDE, TO, DST_UNIT, ALIGNED>;
 
-  /* Where row i0 of the tile lies: rows whose elements make one unit of dst are far apart, so that
-   * those which lanes read at once follow each other, in banks of their own. */
+  /* The place of row i0 in the tile. Rows whose elements form one unit of dst are far apart, so
+   * that rows which lanes read at once are adjacent, in different banks. */
   static __device__ __forceinline__ int row_at(uint32_t i0)
   {
     return (int)(i0 % ELEMS * (ROWS / ELEMS) + i0 / ELEMS) * PITCH;
@@ -129,7 +129,7 @@ template <int FROM, int TO, bool PACKED> struct swap_tile {
   }
 };
 
-/* The same, of a kind of pieces: elements change between the tile and dst. */
+/* The same for a kind of pieces whose elements are converted between the tile and dst. */
 template <uint32_t KIND, int FROM, int TO, bool PACKED>
 struct swap_units : swap_tile<FROM, TO, PACKED> {
   static constexpr bool IS_SCALED = KIND >= XFI_CUDA_SWAP_QUANTISE;
@@ -179,7 +179,7 @@ struct swap_units : swap_tile<FROM, TO, PACKED> {
   }
 };
 
-/* That of the tile of that number within its piece. */
+/* The tile of this number within its piece. */
 template <typename Tile>
 __device__ __forceinline__ tile_place place_of(const xfi_cuda_piece &piece, int64_t index)
 {

@@ -1,4 +1,4 @@
-/* What the kernels share: the walk over the tiles of a table, division, and word access. */
+/* Shared by the kernels: the walk over the tiles of a table, division, and word access. */
 #ifndef XFI_CUDA_TILES_CUH
 #define XFI_CUDA_TILES_CUH
 
@@ -67,7 +67,7 @@ struct tile_at {
   uint32_t cols;
 };
 
-/* The tile of that number within its piece, of the tables of runs. */
+/* The tile of this number within its piece, for tables of runs. */
 static __device__ __forceinline__ tile_at tile_of(const xfi_cuda_piece &piece, int64_t index)
 {
   tile_at tile;
@@ -86,13 +86,13 @@ template <int n_bytes> struct word {
   uint32_t at[n_bytes < 4 ? 1 : n_bytes / 4];
 };
 
-/* What memory has of so many bytes. */
+/* The type of a memory access of n bytes. */
 template <int n_bytes>
 using held = std::conditional_t<
     n_bytes <= 2, std::conditional_t<n_bytes == 1, uint8_t, uint16_t>,
     std::conditional_t<n_bytes == 4, uint32_t, std::conditional_t<n_bytes == 8, uint2, uint4>>>;
 
-/* Without hints: evicting first cost rows of 64 bytes 7 % and all others 1 %. */
+/* No cache hints: evict-first made rows of 64 bytes 7 % slower and all others 1 %. */
 template <int n_bytes> static __device__ __forceinline__ word<n_bytes> load_word(const char *from)
 {
   const auto v = *reinterpret_cast<const held<n_bytes> *>(from);
@@ -133,8 +133,8 @@ template <typename Do> static __device__ __forceinline__ void by_word(uint32_t w
   }
 }
 
-/* The bytes, 8 or 16 as words have, that begin `shift` bytes, less than that, into those of both.
- */
+/* The word of 8 or 16 bytes that begins `shift` bytes into the first of two adjacent words; `shift`
+ * is less than a word. */
 template <int n_bytes>
 static __device__ __forceinline__ word<n_bytes> bytes_at(const word<n_bytes> &low,
                                                          const word<n_bytes> &high, uint32_t shift)
@@ -165,8 +165,8 @@ static __device__ __forceinline__ word<n_bytes> bytes_at(const word<n_bytes> &lo
 
 static constexpr int BLOCK_THREADS = 512; /* of the blocks that jobs count */
 
-/* call(piece, number of the tile within it), by each of the `walkers` of all blocks of so many
- * threads in turn: its warps, or the block itself. */
+/* call(piece, number of the tile within it) by each walker in turn: the warps of all blocks, or the
+ * blocks. */
 template <int threads, int walkers, typename Do>
 static __device__ __forceinline__ void each_tile(const xfi_cuda_piece *__restrict__ pieces,
                                                  const int64_t *__restrict__ first_tile,
@@ -250,7 +250,7 @@ static xfer_status launch_table(const xfi_cuda_job *job, xfer_stream stream)
 template <typename Kind>
 constexpr xfi_cuda_kernels kernels_of = {load_table<Kind>, launch_table<Kind>};
 
-/* Of a table whose pieces are of several kinds, each with kernels to itself: those are KINDS[n]. */
+/* For a table with several kinds of pieces, each of which has its own kernels: KINDS[n]. */
 template <const auto &KINDS> static xfer_status load_kinds()
 {
   xfer_status st = XFER_OK;

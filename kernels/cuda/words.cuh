@@ -1,9 +1,9 @@
 /*
- * The walk of the kernels that copy runs, from tiles to words. Warps walk over tiles on their own:
- * no barrier, no shared memory. A tile is a part of one long run, or several whole short runs;
- * either way neighbouring lanes touch neighbouring words.
+ * The walk of the kernels that copy runs, from tiles to words. Warps walk over tiles independently,
+ * without barriers or shared memory. A tile is a part of one long run, or several whole short runs;
+ * in both cases adjacent lanes access adjacent words.
  *
- * What becomes of a word is an Op:
+ * An Op does the work of one word:
  *
  *   Op(piece, tile)                     of one tile
  *   loaded                              what a lane holds of a word between load() and store()
@@ -51,9 +51,8 @@ static __device__ __forceinline__ void store_words(Op &op, const typename Op::lo
     if (u < n) op.store(to[u], words[u]);
 }
 
-/* All lanes go through the loop together, also those that have no word left, which load the last
- * one again, as it is near: nothing branches between loads. next(i): the place of word i of the
- * tile, asked for in order. */
+/* All lanes run the loop together. Those without a word left load the last one again, so that
+ * nothing branches between loads. next(i): the place of word i of the tile, called in order. */
 template <typename Op, typename Next>
 static __device__ __forceinline__ void do_words(Op &op, uint32_t n_words, Next next)
 {
@@ -73,7 +72,7 @@ static __device__ __forceinline__ void do_words(Op &op, uint32_t n_words, Next n
   }
 }
 
-/* Part of one run: nothing to divide. */
+/* Part of one run: needs no division. */
 template <typename Op>
 static __device__ __forceinline__ void do_part(Op &op, const xfi_cuda_piece &piece,
                                                const tile_at &tile)
@@ -90,8 +89,8 @@ static __device__ __forceinline__ void do_part(Op &op, const xfi_cuda_piece &pie
   });
 }
 
-/* Several runs in a line along dim 0. A lane keeps its place instead of dividing for each word:
- * divisions cost a twentieth of the rate. */
+/* Several runs in a line along dim 0. A lane tracks its position, since a division for each word
+ * costs a twentieth of the rate. */
 template <typename Op>
 static __device__ __forceinline__ void do_line(Op &op, const xfi_cuda_piece &piece,
                                                const tile_at &tile)
@@ -163,13 +162,13 @@ static __device__ __forceinline__ void do_tile(const xfi_cuda_piece &piece, cons
 
 /* ---- kernels -------------------------------------------------------------------------------- */
 
-/* A block has a multiprocessor to itself. */
+/* One block per multiprocessor. */
 struct by_warps_alone : by_warps {
   static constexpr int BLOCKS = 1;
   static constexpr bool TRAVELS = false;
 };
 
-/* A Kind of one Op: of several the compiler makes a mixture that runs out of registers. */
+/* A Kind of one Op: several in one kernel would run out of registers. */
 template <typename Base, uint32_t KIND, typename Op> struct words_of : Base {
   __device__ __forceinline__ void operator()(const xfi_cuda_piece &piece, int64_t index) const
   {

@@ -125,9 +125,9 @@ static bool look_at_gate(copy_op *o)
     o->stays = *gate->go == 0;
   }
   if (gate->n_flags > 0) {
-    if (gate->blocks->come != 0 || (gate->blocks->said & ~XFI_FLAG_VOID) == gate->value)
+    if (gate->blocks->n_begun != 0 || (gate->blocks->verdict & ~XFI_FLAG_VOID) == gate->value)
       sim_violation("two launches at once behind one gate, or two of one value");
-    gate->blocks->come = 1;
+    gate->blocks->n_begun = 1;
   }
   for (int i = 0; i < gate->n_flags; i++) {
     if (!sim_touch(&o->op, gate->flags[i], sizeof *gate->flags[i], false, o->flag_ids[i]))
@@ -144,7 +144,7 @@ static bool tell(copy_op *o)
   const int i = gate->n_done - 1;
 
   if (i < 0) return true;
-  *gate->blocks = (xfi_cuda_blocks){.said = gate->value};
+  *gate->blocks = (xfi_cuda_blocks){.verdict = gate->value};
   if (!sim_touch(&o->op, gate->done[i], sizeof *gate->done[i], true, o->done_ids[i])) return true;
   __atomic_store_n(gate->done[i], gate->value | (o->stays ? XFI_FLAG_VOID : 0), __ATOMIC_RELEASE);
   gate->n_done--;
