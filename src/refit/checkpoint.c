@@ -1,9 +1,9 @@
 /*
- * Reads the folder of a Hugging Face checkpoint: config.json for the figures, and names, shapes and
- * types from the headers of its safetensors files. No weight is read.
+ * Reads the folder of a Hugging Face checkpoint: the figures from config.json, and names, shapes
+ * and types from the headers of its safetensors files. No weights are read.
  *
- * A safetensors file begins with 8 bytes, little-endian, the length of a JSON object that follows,
- * which has for each tensor its dtype and shape (huggingface/safetensors, format).
+ * A safetensors file begins with the length of a JSON object, in 8 bytes, little-endian; the object
+ * follows, and has the dtype and shape of each tensor (huggingface/safetensors, format).
  */
 #include "model.h"
 
@@ -30,11 +30,12 @@ typedef struct folder {
   const char *path;
   xfer_model *model;
   const xfer_model_options *options;
-  size_t most;     /* entries that the model may have before they are put together */
+  size_t most;     /* entries that the model may have before they are merged */
   record *records; /* [n] of one file */
   size_t n, capacity;
   xfi_folder files;
-  json_t *wanted; /* of the index: the file of each name that was not met yet; NULL: no index */
+  json_t *wanted; /* from the index: the file of each tensor that was not read yet; NULL: there is
+                     no index */
 } folder;
 
 static void folder_free(folder *f)
@@ -46,7 +47,7 @@ static void folder_free(folder *f)
 
 /* ---- headers ---- */
 
-/* Where the file says that the tensor's bytes are must have as many as its shape. */
+/* Reads where the tensor's bytes are, and returns whether there are as many as its shape needs. */
 static bool read_offsets(record *r, const json_t *offsets)
 {
   int64_t n_bytes = (int64_t)xfer_dtype_size(r->raw.dtype);
@@ -54,7 +55,7 @@ static bool read_offsets(record *r, const json_t *offsets)
   r->begin = json_integer_value(json_array_get(offsets, 0));
   r->end = json_integer_value(json_array_get(offsets, 1));
   bool fits = r->begin >= 0 && r->end >= r->begin;
-  if (offsets == NULL) return true; /* nothing here reads the bytes */
+  if (offsets == NULL) return true; /* offsets may be missing, since nothing here reads the bytes */
   for (int d = 0; d < r->raw.n_dims; d++)
     fits = fits && xfi_imul_fits(n_bytes, r->raw.shape[d], &n_bytes);
   return fits && r->end - r->begin == n_bytes;
@@ -68,7 +69,7 @@ static int compare_offsets(const void *a, const void *b)
   return (x->end > y->end) - (x->end < y->end);
 }
 
-/* No byte of a file is of two tensors. */
+/* Checks that no two tensors of a file share bytes. */
 static xfer_status check_offsets(const folder *f, const char *file)
 {
   const record *records = f->records;
@@ -81,7 +82,7 @@ static xfer_status check_offsets(const folder *f, const char *file)
   return XFER_OK;
 }
 
-/* The index has each tensor of its files, and in that file. */
+/* Checks that the index has the tensor, in this file. */
 static xfer_status check_indexed(folder *f, const char *file, const char *name)
 {
   const char *wanted = json_string_value(json_object_get(f->wanted, name));
@@ -105,7 +106,8 @@ static xfer_status read_record(folder *f, const char *file, const char *name, co
   return XFI_PUSH(f->records, f->n, f->capacity, r);
 }
 
-/* The names of a file. There may be many experts, which are one entry for each layer. */
+/* Appends the tensors of a file. There may be very many experts, so they are merged whenever the
+ * list has grown enough; then each layer has one entry for all of them. */
 static xfer_status append_records(folder *f)
 {
   xfer_model *model = f->model;
@@ -168,8 +170,9 @@ done:
 
 /* ---- which files ---- */
 
-/* A name such as model-00001-of-00003.safetensors, or model-1-of-3: the length of what stands
- * before its number, and of how many files it is one; 0: it is none. */
+/* Parses a name such as model-00001-of-00003.safetensors or model-1-of-3. Returns the length of
+ * what precedes the number, or 0 if the name is not of this form; *of becomes the number of files.
+ */
 static int read_numbered(int *of, const char *name)
 {
   static const char digits[] = "0123456789";
@@ -188,7 +191,7 @@ static int read_numbered(int *of, const char *name)
   return name + n + 1 < at && n > 1 && name[n - 1] == '-' ? n : 0;
 }
 
-/* Of files that say how many they are, all are there. Those of one name follow each other. */
+/* Checks that numbered files are complete. Those of one name are neighbours in the list. */
 static xfer_status check_numbered(const folder *f)
 {
   for (size_t i = 0, next; i < f->files.n; i = next) {
@@ -211,8 +214,9 @@ static xfer_status check_numbered(const folder *f)
   return XFER_OK;
 }
 
-/* Without an index: the one that is called as a whole model is, beside which may lie adapters or
- * the same weights in another form, or all there are. */
+/* Lists the files of a folder without an index: only the file with the usual name of a whole model
+ * if it is there, since adapters or the same weights in another form may lie beside it; else all.
+ */
 static xfer_status list_unindexed(folder *f)
 {
   static const char whole[] = "model.safetensors";
@@ -224,7 +228,7 @@ static xfer_status list_unindexed(folder *f)
   return check_numbered(f);
 }
 
-/* The files that the index names. */
+/* Lists the files that the index names. */
 static xfer_status list_indexed(folder *f, const json_t *index)
 {
   const json_t *map = json_object_get(index, "weight_map");
@@ -242,7 +246,7 @@ static xfer_status list_indexed(folder *f, const json_t *index)
   }
   xfi_folder_sort(&f->files);
   f->wanted = json_copy((json_t *)(uintptr_t)map);
-  /* which copies as much as there is memory for */
+  /* the copy is incomplete if memory ran out */
   XFI_CHECK(json_object_size(f->wanted) == json_object_size(map), XFER_ERR_NOMEM, "the index of %s",
             f->path);
   return XFER_OK;

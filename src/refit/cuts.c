@@ -22,7 +22,7 @@ static xfer_status add_rows(xfi_row_ranges *rows, int part, int64_t global, int6
   return XFI_PUSH(rows->at, rows->n, rows->capacity, (xfi_row_range){part, global, length, at});
 }
 
-/* The row of a unit that comes i-th. */
+/* The row of a unit that is in place i in the block's order. */
 static int64_t turned(const xfi_block *b, int64_t i)
 {
   const int64_t half = b->size / 2;
@@ -31,7 +31,7 @@ static int64_t turned(const xfi_block *b, int64_t i)
   return i / 2 + (i % 2 != 0 ? half : 0);
 }
 
-/* Units [lo, hi). */
+/* Appends the rows of units [lo, hi) of a block. */
 static xfer_status add_units(xfi_row_ranges *rows, const xfi_block *b, int64_t lo, int64_t hi)
 {
   for (int64_t u = lo; u < hi; u++) {
@@ -51,7 +51,7 @@ static int64_t n_rows(const xfi_row_ranges *all)
   return all->n == 0 ? 0 : all->at[all->n - 1].at + all->at[all->n - 1].length;
 }
 
-/* Rows [lo, hi) of all, as they lie one after the other. */
+/* Appends rows [lo, hi) of `all`, counted in the order in which they lie. */
 static xfer_status add_slice(xfi_row_ranges *rows, const xfi_row_ranges *all, int64_t lo,
                              int64_t hi)
 {
@@ -65,7 +65,7 @@ static xfer_status add_slice(xfi_row_ranges *rows, const xfi_row_ranges *all, in
   return XFER_OK;
 }
 
-/* The i-th of n chunks, as torch.chunk makes them. */
+/* Appends the i-th of n chunks, cut as by torch.chunk. */
 static xfer_status add_chunk(xfi_row_ranges *rows, const xfi_row_ranges *all, int64_t i, int64_t n)
 {
   const int64_t each = xfi_ceil_div(n_rows(all), n);
@@ -79,11 +79,12 @@ static bool is_few(const xfi_fusing *f, const xfi_block *b)
          (b->few == XFI_FEW_REPLICATE || (b->few == XFI_FEW_ONE && b->count == 1));
 }
 
-/* What the r-th rank has of the rows of a block; of those of all groups, where it is NULL. */
+/* Appends what the r-th rank has of the rows of a block, or of all groups if `b` is NULL. */
 static xfer_status add_share(xfi_row_ranges *rows, const xfi_row_ranges *all, const xfi_fusing *f,
                              const xfi_block *b, int r)
 {
-  const bool units_apart = b != NULL && b->stride != b->size && !f->even; /* no rows to chunk */
+  /* Rows of a block whose units do not follow each other cannot be chunked. */
+  const bool units_apart = b != NULL && b->stride != b->size && !f->even;
 
   if (b != NULL && is_few(f, b)) return add_chunk(rows, all, r / (f->n / b->count), b->count);
   if (f->whole || units_apart) return add_chunk(rows, all, 0, 1);
@@ -152,7 +153,7 @@ int xfi_fusing_ranks(const xfi_fusing *fusing)
   return fusing->n * (fusing->inner > 0 ? fusing->inner : 1);
 }
 
-/* Refuses what does not divide. */
+/* Refuses units or rows that the ranks cannot share evenly. */
 static xfer_status check_fusing(const xfi_fusing *f, const xfer_side *side, const xfi_entry *entry)
 {
   const char *what = entry->pattern;
@@ -202,7 +203,7 @@ void xfi_spread_free(xfi_spread *spread)
   memset(spread, 0, sizeof *spread);
 }
 
-/* The spread's next table, which grows coordinate by coordinate to n of them. */
+/* Begins the spread's next table, to which the runs of n coordinates will be added one by one. */
 static xfer_status table_begin(xfi_spread_table **table, xfi_spread *spread, int n)
 {
   xfi_spread_table *t = &spread->tables[spread->n_tables++];
@@ -211,7 +212,7 @@ static xfer_status table_begin(xfi_spread_table **table, xfi_spread *spread, int
   t->first = xfi_calloc((size_t)n + 1, sizeof *t->first);
   t->lengths = xfi_calloc((size_t)n, sizeof *t->lengths);
   XFI_CHECK(t->first != NULL && t->lengths != NULL, XFER_ERR_NOMEM, "the runs of %d ranks", n);
-  /* A table of empty parts has no run, but needs an address. */
+  /* Even a table without runs needs an address. */
   return xfi_vec_reserve(&t->runs, &t->capacity, 1, sizeof *t->runs);
 }
 
@@ -235,7 +236,8 @@ static void table_place(xfi_spread_table *t, xfi_spread *spread, int axis, int d
 
 /* ---- placing rows ---- */
 
-/* Rows [begin, end) of a shard are whole blocks of so many, but for the last; 0: no blocks. */
+/* Checks that rows [begin, end) of a shard are whole blocks of `block` rows, except for the last
+ * block. If `block` is 0, there are no blocks. */
 static xfer_status check_scale(int64_t begin, int64_t end, int64_t rows, int64_t block,
                                const xfer_side *side, const xfi_entry *entry)
 {
@@ -247,7 +249,8 @@ static xfer_status check_scale(int64_t begin, int64_t end, int64_t rows, int64_t
   return XFER_OK;
 }
 
-/* Several ranks have the same: is the part one block, all its rows in their order, of few units? */
+/* Returns the part's block if the part is a single block with all its rows in order and so few
+ * units that several ranks have the same one, else NULL. */
 static const xfi_block *few_units(const xfi_fusing *f, int part, int64_t rows)
 {
   const xfi_block *found = NULL;
@@ -275,7 +278,7 @@ xfer_status xfi_cut_rows(xfi_spread *spread, int axis, const xfi_fusing *f, int 
   const xfi_block *few = few_units(f, part, rows);
   const int all_ranks = xfi_fusing_ranks(f), n = few != NULL ? (int)few->count : all_ranks;
   const int64_t each = xfi_ceil_div(rows, n);
-  bool whole = true, chunks = true; /* as they turn out to be */
+  bool whole = true, chunks = true; /* until a rank shows otherwise */
   xfi_spread_table *table;
   xfi_row_ranges all = {0};
   xfer_status st = XFER_OK;

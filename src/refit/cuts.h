@@ -15,7 +15,7 @@
 enum { XFI_MAX_BLOCKS = 16 };
 
 typedef struct xfi_block {
-  int part; /* which of the weights */
+  int part; /* index of the weight */
   int64_t offset, count, size, stride;
   xfi_few few;
   xfi_order order;
@@ -26,10 +26,10 @@ typedef struct xfi_fusing {
   xfi_block blocks[XFI_MAX_BLOCKS];
   int n;          /* ranks that share the rows; 1: each has all */
   int inner;      /* FSDP's ranks, each of which has a chunk of what one of the n has; 0: no FSDP */
-  bool whole;     /* each rank has all rows, whatever n is */
-  bool even;      /* units must divide; else rows are shared as by torch.chunk */
-  int64_t groups; /* 0: each block by itself */
-  bool alternate; /* in the end: a row of the first part, one of the second, and so on */
+  bool whole;     /* each rank has all rows, for any n */
+  bool even;      /* n must divide the number of units; otherwise rows are cut as by torch.chunk */
+  int64_t groups; /* 0: each block is shared out by itself */
+  bool alternate; /* the rows alternate: one of the first part, one of the second, and so on */
 } xfi_fusing;
 
 /* Rows of one part, and where they lie among the rows of the rank. */
@@ -56,7 +56,7 @@ typedef struct xfi_spread_table {
   xfer_run *runs;       /* owned, as are the others */
   size_t n_runs, capacity;
   int64_t *first, *lengths;
-  int n_coords; /* so far */
+  int n_coords; /* added until now */
 } xfi_spread_table;
 
 typedef struct xfi_spread {
@@ -74,16 +74,16 @@ typedef struct xfi_spread {
 } xfi_spread;
 
 void xfi_spread_free(xfi_spread *spread);
-/* Cuts the rows of an entry, which is part `part` of the fusing, by an axis; may add an axis. Only
- * FSDP may cut inside a block of scales. */
+/* Cuts the rows of an entry, which is part `part` of the fused tensor, by an axis. This may add an
+ * axis. Only FSDP may cut inside a block of scales. */
 xfer_status xfi_cut_rows(xfi_spread *spread, int axis, const xfi_fusing *fusing, int part,
                          const xfer_side *side, const xfi_entry *entry);
-/* Cuts experts by a map; NULL: round robin. */
+/* Cuts experts by a map, or round robin if `map` is NULL. */
 xfer_status xfi_cut_map(xfi_spread *spread, int axis, const xfi_map *map, const xfer_side *side,
                         const xfi_entry *entry);
-/* Cuts a dim of `length` in pieces of `each`, one rank after the other until nothing is left. Each
- * rank has room for `room` indices, and zeros where it has no data; `room` below 0: for what it
- * takes. */
+/* Cuts a dim of `length` into pieces of `each`, which go to one rank after the other until nothing
+ * is left. Each rank's part is padded with zeros to `room` indices; if `room` is negative, it is
+ * not padded. */
 xfer_status xfi_cut_roomy(xfi_spread *spread, int axis, int dim, int64_t length, int64_t each,
                           int64_t room);
 

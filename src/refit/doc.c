@@ -94,7 +94,7 @@ xfer_status xfi_file_open(FILE **in, size_t *n_bytes, const char *path)
   return XFER_OK;
 }
 
-/* All of a file, with a zero after its end. */
+/* Reads a whole file and adds a zero at its end. */
 static xfer_status read_file(char **text, size_t *n_chars, const char *path)
 {
   size_t size = 0;
@@ -115,7 +115,7 @@ done:
   return st;
 }
 
-/* Blanks out `word` at `at`, in favour of null, or of 0 where that is too long. */
+/* Replaces `word` at `at` by null and blanks, or by 0 if null is longer. */
 static bool make_null(char *at, const char *word)
 {
   size_t n = strlen(word);
@@ -211,7 +211,8 @@ static void skip_string(walk *w)
   w->at += *w->at != '\0';
 }
 
-/* True: this is it, or it is inside. Files are not deep: the parser limits that. */
+/* Returns whether the wanted value is this one or inside it. The parser limits the depth of files,
+ * and so of the recursion. */
 static bool walk_value(walk *w, const json_t *value) /* NOLINT(misc-no-recursion) */
 {
   const char *key;
@@ -227,7 +228,7 @@ static bool walk_value(walk *w, const json_t *value) /* NOLINT(misc-no-recursion
     json_object_foreach((json_t *)(uintptr_t)value, key, child)
     {
       skip(w, ",");
-      if (child == w->wanted) return true; /* the line of its key */
+      if (child == w->wanted) return true; /* its line is that of its key */
       skip_string(w);
       if (walk_value(w, child)) return true;
     }

@@ -17,14 +17,15 @@ typedef struct xfi_doc {
   struct json_t *root; /* an object or a list */
 } xfi_doc;
 
-/* The text, or the file `where`, if it is NULL. Infinity and NaN, which some programs write into
- * JSON, are read as null. */
+/* Read the text, or the file `where` if `text` is NULL. Infinity and NaN, which some programs write
+ * into JSON, are read as null. */
 xfer_status xfi_doc_read(xfi_doc *doc, const char *where, const char *text);
 /* Did jansson fail for lack of memory? */
 bool xfi_doc_had_no_memory(const struct json_error_t *error);
 void xfi_doc_free(xfi_doc *doc);
 
-/* The files of a folder with that ending, or any list of names: ascending, each once. */
+/* The files of a folder with a given ending, or any list of names, in ascending order without
+ * duplicates. */
 typedef struct xfi_folder {
   char **names;
   size_t n, capacity;
@@ -38,8 +39,8 @@ void xfi_folder_free(xfi_folder *folder);
 enum { XFI_PATH_BYTES = 4096 };
 xfer_status xfi_path_join(char path[XFI_PATH_BYTES], const char *folder, const char *file);
 
-/* A regular file to read, and its size. Anything else, such as a pipe, is refused: it may never
- * end. */
+/* Open a regular file for reading, and get its size. Anything else, such as a pipe, is refused,
+ * since it may never end. */
 xfer_status xfi_file_open(FILE **in, size_t *n_bytes, const char *path);
 
 /* The i-th of a list of texts; NULL: there is none. */

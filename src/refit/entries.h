@@ -34,8 +34,7 @@ typedef enum xfi_stack { XFI_OUTSIDE = 0, XFI_LAYERS, XFI_EXTRA } xfi_stack;
 typedef struct xfi_entry {
   char *pattern; /* the checkpoint's name, with {layer} and {expert} */
   char *known;   /* the same after the caller's renames; rules match this one */
-  char *name;    /* of its tensors in the join: the pattern, with a suffix such as [gate] if the
-    checkpoint's tensor holds    several weights */
+  char *name;    /* the pattern, with a suffix such as [gate] if it is one of several weights */
   int *layers;   /* [n_layers] ascending; NULL: the name has no {layer} */
   int n_layers;
   int n_experts; /* 0: the name has no {expert} */

@@ -14,10 +14,10 @@ typedef enum fault { FINE = 0, SYNTAX, UNKNOWN, RANGE, NO_NUMBER } fault;
 
 typedef struct parser {
   const char *text, *at;
-  const xfi_scope *scope; /* NULL: nothing is computed, syntax alone counts */
+  const xfi_scope *scope; /* NULL: only the syntax is checked */
   int depth;
   fault fault;
-  const char *place; /* of the fault */
+  const char *place; /* where the error is */
   size_t n_place;
 } parser;
 
@@ -44,7 +44,8 @@ bool xfi_scope_find(const xfi_scope *scope, const char *name, size_t n_chars, in
   return look_up(scope, name, n_chars, value) == XFI_FOUND;
 }
 
-/* The first counts, but what is no number counts more than what is not there. */
+/* Records an error. The first one is kept, except that a name that is no number replaces a name
+ * that is not there. */
 static void fail(parser *p, fault f, const char *place, size_t n)
 {
   if (p->fault != FINE && (p->fault != UNKNOWN || f != NO_NUMBER)) return;
@@ -170,7 +171,7 @@ static int64_t binary(parser *p, int level) /* NOLINT(misc-no-recursion): MAX_DE
   return a;
 }
 
-/* What follows an operator: computed if it is needed, else syntax alone counts. */
+/* Parses an operand. Only its syntax is checked if its value is not needed. */
 static int64_t part(parser *p, bool needed,
                     int64_t (*read)(parser *)) /* NOLINT(misc-no-recursion) */
 {
@@ -239,7 +240,8 @@ static const char *meaning_of(const xfi_scope *scope, const char *name, size_t n
   return text;
 }
 
-/* What the configuration lacks is a key: of a word of the rules, what that is computed from. */
+/* Sets the error for a name without a value. For a word of the rules it names the key that the word
+ * is computed from, since that is what the configuration lacks. */
 static void say_unknown(const parser *p)
 {
   parser last = *p;

@@ -1,5 +1,5 @@
-/* Whole numbers computed from names: `heads * head_dim`, `ep > 1 ? 1 : dp * tp`. The language of
- * rule files; docs/adding-a-model.md has it. */
+/* Whole numbers computed from names: `heads * head_dim`, `ep > 1 ? 1 : dp * tp`.
+ * docs/adding-a-model.md describes this language of rule files. */
 #ifndef XFI_EXPR_H
 #define XFI_EXPR_H
 
@@ -14,7 +14,7 @@ typedef struct xfi_var {
   int64_t value;
 } xfi_var;
 
-/* What a name stands for: nothing, a number, or something that should be one and is not. */
+/* The result of looking up a name: nothing, a number, or a value that is not a number. */
 typedef enum xfi_found { XFI_NOT_FOUND = 0, XFI_FOUND, XFI_NO_NUMBER } xfi_found;
 
 /* Names are looked up here, then in `next`; the last scope may have `find` for names with dots.

@@ -17,9 +17,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-static const int64_t REACH_MAX = INT64_C(1) << 62; /* of strides, as of views */
+static const int64_t REACH_MAX = INT64_C(1) << 62; /* the limit for strides, as for views */
 
-/* What the last error says. */
+/* Adds a problem with the text of the last error. */
 static xfer_status add_problem(xfer_locals *locals, const xfi_local_tensor *of, bool is_missing)
 {
   xfi_local_problem made = {NULL, of, is_missing};
@@ -31,7 +31,7 @@ static xfer_status add_problem(xfer_locals *locals, const xfi_local_tensor *of, 
   return XFER_OK;
 }
 
-/* Those of one tensor; NULL: those of tensors that are missing. */
+/* Drops the problems of one tensor, or those of all missing tensors if `of` is NULL. */
 static void drop_problems(xfer_locals *locals, const xfi_local_tensor *of)
 {
   size_t n = 0;
@@ -74,8 +74,8 @@ static xfer_status rename_given(char **renamed, const xfer_side *side, const cha
   return XFER_OK;
 }
 
-/* By one more of the side's spellings; *shorter: what the first that makes the name shorter makes
- * of it, which the caller frees; NULL: none does. */
+/* Looks for the name with one of the side's spellings replaced. *shorter becomes the result of the
+ * first replacement that makes the name shorter, which the caller frees; NULL: there is none. */
 static xfer_status respell(xfi_local_tensor **local, char **shorter, const xfer_locals *locals,
                            int side, const char *name)
 {
@@ -97,8 +97,8 @@ static xfer_status respell(xfi_local_tensor **local, char **shorter, const xfer_
   return XFER_OK;
 }
 
-/* Spellings are put one upon the other as long as they make the name shorter: one way, without
- * going back, since the ways from a long name are very many. */
+/* Applies spellings repeatedly as long as they make the name shorter. Only the first one that does
+ * is followed: trying all combinations would take too long for long names. */
 static xfer_status find_spelling(xfi_local_tensor **local, const xfer_locals *locals, int side,
                                  const char *name)
 {
@@ -124,7 +124,8 @@ static bool is_empty(const int64_t *shape, int n_dims)
   return false;
 }
 
-/* With tied weights the output layer is a second name of the embedding, by any spelling. */
+/* Is the name, in any spelling, that of the output layer of a model with tied weights, where it
+ * means the embedding? */
 static xfer_status find_tied(bool *is_tied, const xfer_locals *locals, const xfer_side *side,
                              const char *name)
 {
@@ -166,8 +167,8 @@ static void format_shape(char *text, size_t size, const int64_t *shape, int n_di
   xfi_text_printf(&out, "]");
 }
 
-/* A dim of *size and *stride (NULL: no gaps) becomes one with the next; false: they are not, or
- * make no size. One of one element may have any stride. */
+/* Joins a dim of *size and *stride (NULL: dense) with the next one. Returns false if there is a gap
+ * between them or the size overflows. A dim of one element may have any stride. */
 static bool join_next(int64_t *size, int64_t *stride, int64_t next, int64_t step)
 {
   int64_t pitch = 0;
@@ -179,13 +180,13 @@ static bool join_next(int64_t *size, int64_t *stride, int64_t next, int64_t step
   return *size >= 0 && next >= 0 && xfi_imul_fits(*size, next, size);
 }
 
-/* Joins dims that are one of the local's, as blocks and the bytes in them are the columns of packed
- * weights: as many as there are more than it has. Where they cannot be, it is no shape of its. */
+/* Joins dims until there are as many as the local tensor has; for example, blocks and the bytes in
+ * them are the columns of packed weights. If dims cannot be joined, the shape does not fit. */
 static int join_dims(int64_t *shape, int64_t *strides, int n_dims, const xfi_local_tensor *local)
 {
   int n = 0;
 
-  if (n_dims == 0 && local->n_dims == 1) { /* a number has no dim, or one of one element */
+  if (n_dims == 0 && local->n_dims == 1) { /* a number may have no dim or one dim of one element */
     shape[0] = 1;
     if (strides != NULL) strides[0] = (int64_t)xfi_dtype_size((int)local->dtype);
     return 1;
@@ -225,7 +226,8 @@ static xfer_status refuse_shape(const xfi_local_tensor *local, const char *name,
   return XFI_ERROR(XFER_ERR_MISMATCH, "\"%s\" is %s, its shape should be %s", name, have, want);
 }
 
-/* Strides with which every element has an address: parts are looked for by them. */
+/* Checks that the strides give each element an address within 2^62 bytes, since views are computed
+ * from them. */
 static xfer_status check_strides(const xfi_local_tensor *local, const char *name,
                                  const int64_t *strides)
 {
@@ -240,7 +242,8 @@ static xfer_status check_strides(const xfi_local_tensor *local, const char *name
   return XFER_OK;
 }
 
-/* And the addresses are there: that of a mapping that failed has nothing after it. */
+/* Checks that the tensor does not reach past either end of the address space, as one at MAP_FAILED
+ * would. */
 static xfer_status check_reach(const xfi_local_tensor *local, const char *name)
 {
   uintptr_t below = (uintptr_t)local->base;
@@ -261,7 +264,7 @@ static xfer_status check_reach(const xfi_local_tensor *local, const char *name)
   return XFER_OK;
 }
 
-/* XFER_ERR_MISMATCH: it is not what it should be. */
+/* Takes the tensor if it is as expected; else XFER_ERR_MISMATCH. */
 static xfer_status take(xfer_locals *locals, xfi_local_tensor *local, const char *name,
                         xfer_dtype dtype, void *base, const int64_t *shape, const int64_t *strides,
                         int n_dims)
@@ -274,8 +277,8 @@ static xfer_status take(xfer_locals *locals, xfi_local_tensor *local, const char
   if (n_dims > 0 && strides != NULL) memcpy(steps, strides, (size_t)n_dims * sizeof *strides);
   n = join_dims(sizes, strides == NULL ? NULL : steps, n_dims, local);
   if (!shape_is(local, sizes, n)) return refuse_shape(local, name, shape, n_dims);
-  /* Engines keep as bytes what torch had no type for: f8e8m0, and two values of 4 bits, which are
-   * published as i8. */
+  /* Engines keep elements that torch had no type for as bytes: f8e8m0, and pairs of 4-bit values,
+   * which are published as i8. */
   XFI_CHECK(dtype == local->dtype ||
                 (dtype == XFER_U8 && (local->dtype == XFER_F8E8M0 || local->dtype == XFER_I8)),
             XFER_ERR_MISMATCH, "\"%s\" is %s, it should be %s", name, xfi_dtype_name((int)dtype),
@@ -345,14 +348,15 @@ done:
   return st;
 }
 
-/* Will the callback take it? */
+/* Does the callback take this tensor? */
 static bool is_taken(const xfer_locals *locals, const xfi_local_tensor *local)
 {
   return !local->given && !local->unused && local->n_bytes != 0 && local->misc &&
          locals->misc_fn != NULL;
 }
 
-/* A side's embedding or output layer, if this rank has one and nothing else lies in its tensor. */
+/* Returns a side's embedding or output layer if this rank has it and nothing else lies in its
+ * tensor, else NULL. */
 static const xfi_local_tensor *find_role(const xfer_locals *locals, int side, const char *role)
 {
   const xfer_refit *refit = locals->refit;
@@ -366,9 +370,10 @@ static const xfi_local_tensor *find_role(const xfer_locals *locals, int side, co
   return NULL;
 }
 
-/* What should be a second name of the embedding, and has memory of its own, nothing would write:
- * vLLM has such where its checkpoint had both, and they differed. And nothing would read it: a
- * trainer has such where to_empty() parted the two. Stages of a trainer keep copies alike. */
+/* Refuses a second name of the embedding that has memory of its own, since that memory would be
+ * neither written nor read. In vLLM this happens if the checkpoint has both tensors and they
+ * differ; in a trainer, if to_empty() separated the two. Different stages of a trainer may have
+ * copies, which the trainer keeps equal. */
 static xfer_status check_tied(xfer_locals *locals, int side)
 {
   const xfer_side *s = locals->refit->sides[side].side;
@@ -388,8 +393,9 @@ static xfer_status check_tied(xfer_locals *locals, int side)
   return add_problem(locals, NULL, true);
 }
 
-/* The other way round: of two tensors in one memory of an engine the last written would stay.
- * SGLang has such where the text's configuration ties them and that of the whole model does not. */
+/* Refuses untied weights that an engine keeps in the same memory, since one would overwrite the
+ * other. In SGLang this happens if the text configuration ties them and that of the whole model
+ * does not. */
 static xfer_status check_untied(xfer_locals *locals)
 {
   const int side = XFER_SIDE_GEN;

@@ -22,7 +22,7 @@ static xfer_status eval_size(const xfer_side *side, const char *expr, int *size)
   return XFER_OK;
 }
 
-/* In *n how many ranks its axes make. */
+/* Sets *n to the number of ranks that the grid's axes make. */
 static xfer_status make_grid(const xfer_side *side, xfi_grid *grid, const xfi_grid_rule *rule,
                              int *n)
 {
@@ -53,7 +53,7 @@ static xfer_status make_stage_grid(const xfer_side *side, xfi_grid *grid, const 
 
 /* ---- ranks ---- */
 
-/* The stage, and in *place the place in it, of the i-th rank. */
+/* Returns the stage of the i-th rank and sets *place to its place in the stage. */
 static int divide(const xfer_side *side, int i, int *place)
 {
   int stage = 0, stride = 1;
@@ -187,12 +187,14 @@ xfer_status xfi_side_coordinate(const xfer_side *side, const char *axis, int ran
 
 /* ---- layers ---- */
 
-/* Layers of a stage: as listed; even; or the remainder goes, one each, where the side has it. */
+/* Counts the layers of a stage: as listed, or evenly many, with the remainder, one each, on the
+ * stages that the side's rules name. */
 static xfer_status stage_count(const xfer_side *side, int n_layers, int stage, int *count)
 {
   const xfi_spare spare = side->rules->spare_layers;
   const int n_stages = side->pp * side->chunks, last = n_stages - 1;
-  const int ends = spare == XFI_SPARE_FIRST && n_stages > 1; /* count as a layer each */
+  /* Embedding and output layer count as a layer each. */
+  const int ends = spare == XFI_SPARE_FIRST && n_stages > 1;
   const int rest = (n_layers + 2 * ends) % n_stages;
 
   *count = (n_layers + 2 * ends) / n_stages;

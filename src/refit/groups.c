@@ -9,7 +9,7 @@
 #include <string.h>
 
 typedef struct name_key {
-  bool absent; /* what the side has none of shares nothing, whatever its name */
+  bool absent; /* not held by the side, so it shares no tensor */
   const char *name;
   int slot;
   size_t entry;
@@ -70,8 +70,8 @@ static bool is_ignored(const xfer_refit *refit, const xfi_joined *joined,
   return true;
 }
 
-/* In one layer: each of the slots, which other layers may have others of, once, in one element
- * type; and all ignored or none. */
+/* Checks one layer of a group: each slot occurs once, all have one element type, and either all are
+ * ignored or none. Other layers may have other slots. */
 static xfer_status check_layer(const xfer_refit *refit, const xfi_joined *joined,
                                const xfi_entry_group *group, int layer)
 {
@@ -81,7 +81,7 @@ static xfer_status check_layer(const xfer_refit *refit, const xfi_joined *joined
   xfer_dtype dtype = 0;
   int n = 0, n_slots = 0;
 
-  if (is_ignored(refit, joined, group, layer)) return XFER_OK; /* what no rule knows is elsewhere */
+  if (is_ignored(refit, joined, group, layer)) return XFER_OK; /* it may lack what no rule knows */
   for (size_t i = group->begin; i < group->end; i++) {
     const size_t at = joined->by_name[i];
     const xfi_entry *e = &refit->model->entries[at];

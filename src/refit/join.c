@@ -61,7 +61,8 @@ static xfer_status check_same(const xfi_quant_scheme *quant, const xfi_quant_sch
   return XFER_OK;
 }
 
-/* How a side quantises the model; `by` NULL: none does, or the table is quantised already. */
+/* Finds how a side quantises the model. *by becomes NULL if none does, or if the table is quantised
+ * already. */
 static xfer_status find_quant(xfi_quant_scheme *quant, const xfer_side **by,
                               const xfer_model *model, const xfer_side *train, const xfer_side *gen)
 {
@@ -84,15 +85,15 @@ static xfer_status find_quant(xfi_quant_scheme *quant, const xfer_side **by,
               "already: \"%s\"",
               side->spec, e->pattern);
     other = (xfi_quant_scheme){{model->block[0], model->block[1]}, e->suffix, e->dtype};
-    if (e->dtype == XFER_BF16) other.dtype = XFER_F32; /* as engines have them */
+    if (e->dtype == XFER_BF16) other.dtype = XFER_F32; /* engines keep the scales as f32 */
     return check_same(quant, &other, side, "the model is");
   }
   *by = side;
   return XFER_OK;
 }
 
-/* Layers of which something else was said than of the others become entries of their own, in a
- * copy of the model. */
+/* Moves layers whose overrides differ from those of the other layers into entries of their own, in
+ * a copy of the model. */
 static xfer_status split_overridden(xfer_model **copy, xfer_model *model, const xfer_side *side)
 {
   for (size_t s = 0; side != NULL && s < side->n_overrides; s++) {
@@ -104,7 +105,7 @@ static xfer_status split_overridden(xfer_model **copy, xfer_model *model, const 
   return XFER_OK;
 }
 
-/* The model as this refit has it: the caller's, or a copy of it. */
+/* Returns in *made the model that this refit uses: the caller's or a changed copy. */
 static xfer_status share_model(xfer_model **made, xfer_model *model, const xfer_side *train,
                                const xfer_side *gen)
 {
@@ -132,8 +133,8 @@ done:
 
 /* ---- one side ---- */
 
-/* Does the pattern name single experts of an entry? They are one tensor of the join, so that what
- * is said of them is said of all. */
+/* Does the pattern name only some experts of an entry? The join has one tensor for all of them, so
+ * an override can only apply to all. */
 static xfer_status names_some_experts(bool *does, const xfi_entry *entry, const char *pattern)
 {
   const int n = entry->n_experts;
@@ -151,7 +152,7 @@ static xfer_status names_some_experts(bool *does, const xfi_entry *entry, const 
   return XFER_OK;
 }
 
-/* What a caller said by a pattern must be said of something. */
+/* Checks that each of the caller's patterns matches a name. */
 static xfer_status check_used(const xfer_side *side, const xfer_model *model)
 {
   static const char *const WHATS[] = {"rename", "ignore", "place", "whole", "dtype"};
@@ -198,7 +199,8 @@ static const xfer_layout *layout_at(const xfi_joined *joined, size_t entry, int 
   return joined->side == NULL ? NULL : joined->held[entry].layouts[k];
 }
 
-/* A side that is known to have none of it leaves nothing to move, unless it is made on the way. */
+/* Is the entry absent from a side? Then nothing is moved, unless the library makes the values on
+ * the way. */
 static bool is_absent(const xfer_refit *refit, size_t entry)
 {
   for (int s = 0; s < 2; s++) {
@@ -218,7 +220,7 @@ static bool is_ignored(const xfer_refit *refit, const char *name)
   return false;
 }
 
-/* What the engine is known to have under a name of its own, and the trainer not at all. */
+/* Is this a tensor that the engine has under a name of its own and the trainer does not have? */
 static bool has_no_source(const xfer_refit *refit, size_t entry)
 {
   const xfi_joined *train = &refit->sides[XFER_SIDE_TRAIN], *gen = &refit->sides[XFER_SIDE_GEN];
@@ -266,7 +268,7 @@ done:
   return st;
 }
 
-/* In the same tensors of the checkpoint? */
+/* Do both entries lie in the same tensors of the checkpoint? */
 static bool lie_together(const xfi_entry *a, const xfi_entry *b)
 {
   return strcmp(a->pattern, b->pattern) == 0 && a->n_layers == b->n_layers &&
@@ -274,8 +276,8 @@ static bool lie_together(const xfi_entry *a, const xfi_entry *b)
           memcmp(a->layers, b->layers, (size_t)a->n_layers * sizeof *a->layers) == 0);
 }
 
-/* What lies in one tensor of the checkpoint follows each other, so that what takes turns there can
- * be copied as one. */
+/* Makes the list of tensors. Weights of one checkpoint tensor are neighbours in it, so that rows
+ * that alternate there can be copied as one. */
 static xfer_status list_tensors(xfer_refit *refit)
 {
   const xfer_model *model = refit->model;
@@ -303,8 +305,8 @@ static xfer_status list_tensors(xfer_refit *refit)
   return XFER_OK;
 }
 
-/* A source must say where a tensor is; where no rule does, the caller must. A framework that serves
- * has a model that no family is for in a form of its own, not by the table's names. */
+/* Checks that a rule or the caller says where each tensor is. A serving framework holds a model
+ * without a family in its own form, so the names of the table say nothing about it. */
 static xfer_status check_known(const xfer_refit *refit, const xfi_joined *joined)
 {
   const xfer_model *model = refit->model;
@@ -330,8 +332,8 @@ static xfer_status check_known(const xfer_refit *refit, const xfi_joined *joined
   return XFER_OK;
 }
 
-/* The scales of a weight that becomes fp8 on the way; -1: the model has none. Without them its
- * numbers would be others. */
+/* Finds the scales of a weight that becomes fp8 on the way; -1: the model has none. The fp8 numbers
+ * depend on the scales. */
 static xfer_status find_scales(int64_t *scales, const xfer_refit *refit, size_t tensor)
 {
   const xfer_model *model = refit->model;
@@ -357,8 +359,8 @@ static xfer_status find_scales(int64_t *scales, const xfer_refit *refit, size_t 
   return XFER_OK;
 }
 
-/* By how much the serving side's values are above the training side's. Ranks that know one side
- * alone would not know of it. */
+/* Sets *more to the difference of the serving side's values to the training side's. A rank that
+ * knows only one side cannot compute it, so there it is an error. */
 static xfer_status difference(int64_t *more, const xfer_refit *refit, size_t i)
 {
   int64_t less[2] = {0, 0};
@@ -374,7 +376,8 @@ static xfer_status difference(int64_t *more, const xfer_refit *refit, size_t i)
   return XFER_OK;
 }
 
-/* By a number, or by blocks, where the model's weights have scales; else a cast. */
+/* Sets the tensor's conversion: adding a number, quantising by blocks if the model's weights have
+ * scales, else a cast. */
 static xfer_status convert_tensor(const xfer_refit *refit, size_t i, int64_t more)
 {
   xfer_tensor *t = &refit->tensors[i];
@@ -406,8 +409,8 @@ static xfer_status convert_tensor(const xfer_refit *refit, size_t i, int64_t mor
   return XFER_OK;
 }
 
-/* Element types differ where a side was told so, and values where its rule says so, which asks for
- * a conversion. */
+/* Sets conversions where element types differ, because the caller set a type, or values differ,
+ * because a rule says so. */
 static xfer_status convert_elements(const xfer_refit *refit)
 {
   for (size_t i = 0; i < refit->n_tensors; i++) {
@@ -430,7 +433,7 @@ static xfer_status convert_elements(const xfer_refit *refit)
   return XFER_OK;
 }
 
-/* Ranks that serve give nothing. */
+/* Checks that the side can receive. */
 static xfer_status check_receiver(const xfer_side *gen)
 {
   for (size_t i = 0; i < gen->n_overrides; i++)
@@ -440,7 +443,7 @@ static xfer_status check_receiver(const xfer_side *gen)
   return XFER_OK;
 }
 
-/* Is there a family, and are its names those of the model? */
+/* Does the model have a family, and does the family know the names of its layers? */
 static bool knows_layers(const xfer_model *model)
 {
   bool layers = false;

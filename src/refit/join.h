@@ -8,14 +8,14 @@
 
 #include "placing.h"
 
-/* Entries of a side that share their local tensors: by_name[begin .. end), in order of slots. */
+/* Entries of a side that share local tensors: by_name[begin .. end), in order of slots. */
 typedef struct xfi_entry_group {
   size_t begin;
   size_t end;
 } xfi_entry_group;
 
 typedef struct xfi_joined {
-  xfer_side *side; /* NULL: not known here */
+  xfer_side *side; /* NULL: this rank does not know the side */
   xfi_placing placing;
   int *stages;       /* [model->n_layers] virtual */
   xfi_holding *held; /* [n_entries] */
@@ -28,7 +28,7 @@ typedef struct xfi_joined {
 typedef struct xfi_origin {
   size_t entry;
   int place;
-  char *hf_name; /* in the checkpoint, where it is not the tensor's; else NULL */
+  char *hf_name; /* its name in the checkpoint; NULL: the same as the tensor's */
 } xfi_origin;
 
 struct xfer_refit {
@@ -37,9 +37,9 @@ struct xfer_refit {
   xfer_tensor *tensors;
   size_t n_tensors;
   xfi_origin *origins; /* [n_tensors] */
-  int64_t **tensor_of; /* [n_entries][places] index of a tensor; -1: ignored */
+  int64_t **tensor_of; /* [n_entries][places] index of the tensor; -1: ignored */
   size_t n_ignored;
-  size_t n_absent; /* of these, what a side is known not to hold */
+  size_t n_absent; /* how many of these a side is known not to hold */
 };
 
 xfer_status xfi_refit_create(xfer_refit **refit, xfer_model *model, const xfer_side *train,

@@ -47,7 +47,7 @@ void xfi_locals_destroy(xfer_locals *locals)
 
 /* ---- parts ---- */
 
-/* The dim that tells most about where a part comes from: the one that is cut. */
+/* Returns the dim that identifies a part best: the one that is cut. */
 static int telling_dim(const measured *m)
 {
   if (m->slot->flat) return 0;
@@ -74,7 +74,7 @@ static xfer_status add_part(xfer_locals *locals, xfi_local_tensor *local,
   return XFER_OK;
 }
 
-/* Rows that are the rank's part of the tensor as it is. */
+/* Are the rows the rank's part of the tensor, unchanged? */
 static bool is_plain(const xfi_slot *slot)
 {
   if (slot->n_slots > 1) return false;
@@ -86,7 +86,7 @@ static bool is_plain(const xfi_slot *slot)
   return true;
 }
 
-/* The parts of a weight that shares its local tensor, or lies in it in another order. */
+/* Adds the parts of a weight that shares its local tensor or lies in it in another order. */
 static xfer_status add_placed(xfer_locals *locals, xfi_local_tensor *local, const measured *m,
                               xfer_local_part part)
 {
@@ -123,7 +123,7 @@ static xfer_status add_parts(xfer_locals *locals, xfi_local_tensor *local, const
   local->first_part = locals->n_parts;
   for (int i = 0; i < n; i++) {
     const measured *m = &all[i];
-    /* Of the last expert, a number: it lies behind those of the others. */
+    /* A single number of the last expert lies behind those of the other experts. */
     const int64_t begin = m->slot->flat && m->slot->last_expert ? local->shape[0] - 1 : 0;
     int dim = is_plain(m->slot) ? telling_dim(m) : m->slot->fuse_dim;
     xfer_local_part part = {.tensor = (uint64_t)m->tensor,
@@ -133,7 +133,7 @@ static xfer_status add_parts(xfer_locals *locals, xfi_local_tensor *local, const
                             .end = begin + (dim < 0 ? 1 : m->shape[dim]),
                             .step = 1};
 
-    if (m->tensor < 0) continue; /* ignored: its place in the tensor stays */
+    if (m->tensor < 0) continue; /* ignored, but it keeps its place in the tensor */
     XFI_TRY(is_plain(m->slot) ? add_part(locals, local, &part)
                               : add_placed(locals, local, m, part));
   }
@@ -152,7 +152,7 @@ void xfi_local_make_dense(xfi_local_tensor *local)
   }
 }
 
-/* The length of dim k of what so many weights make together. */
+/* Sets *length to the length in dim k of the tensor that the n weights make together. */
 static xfer_status add_up(int64_t *length, const measured *all, int n, int k)
 {
   const xfi_slot *slot = all[0].slot;
@@ -172,7 +172,7 @@ static xfer_status shape_local(xfi_local_tensor *local, const measured *all, int
 {
   const measured *m = &all[0];
   size_t n_bytes = xfi_dtype_size((int)local->dtype);
-  int n_others = 0; /* before those of the last expert */
+  int n_others = 0; /* weights before those of the last expert */
 
   while (n_others < n && !all[n_others].slot->last_expert)
     n_others++;
@@ -231,7 +231,7 @@ done:
   return st;
 }
 
-/* One local tensor per expert that the rank holds. */
+/* Adds one local tensor for each expert that the rank holds. */
 static xfer_status add_each_expert(xfer_locals *locals, int side, const measured *all, int n,
                                    xfi_name_numbers numbers)
 {
@@ -252,8 +252,8 @@ done:
   return st;
 }
 
-/* The parts of a group's tensor in one layer that this rank holds, if something of it moves or,
- * with `unused`, if nothing does; 0: none. */
+/* Measures the parts that this rank holds of a group's tensor in one layer, and returns their
+ * number. If `unused`, only tensors of which nothing moves count; else only the others. */
 static int measure(measured *all, const xfer_locals *locals, int side, const xfi_entry_group *group,
                    int layer, bool unused)
 {
@@ -283,26 +283,26 @@ static int measure(measured *all, const xfer_locals *locals, int side, const xfi
   return wanted != unused ? n : 0;
 }
 
-/* The number that the framework gives a layer: some count from 0 in each stage, and their extra
- * layers by themselves; the others count on. */
+/* Returns the framework's number of a layer. Some frameworks count from 0 in each stage and count
+ * extra layers separately; the others count all layers. */
 static int layer_number(const xfi_joined *joined, const xfer_model *model, const measured *m,
                         int layer)
 {
   const xfi_entry *entry = &model->entries[m->entry];
   const bool from_0 = joined->side->rules->stage_numbers;
-  int at, hi, lo = 0; /* of its stage the first */
+  int at, hi, lo = 0; /* the first of its stage */
 
   if (layer < 0 || m->slot->own_names || m->slot->own_number) return layer;
   if (entry->stack == XFI_EXTRA)
     return layer + (entry->own_numbers - from_0) * model->n_config_layers;
   if (!from_0) return layer;
   at = hi = xfi_find_int(model->layers, model->n_layers, layer);
-  XFI_BISECT(lo, hi, mid, joined->stages[mid] < joined->stages[at]); /* they ascend */
+  XFI_BISECT(lo, hi, mid, joined->stages[mid] < joined->stages[at]); /* stages ascend */
   return at - lo;
 }
 
-/* What comes before the layers is in the first chunk, what comes after them in the last, or in that
- * of the last layer. */
+/* Returns the chunk of a tensor. Those before the layers are in the first chunk; those after them
+ * in the last one or in the last layer's. */
 static int chunk_of(const xfi_joined *joined, const xfer_model *model, const measured *m, int layer,
                     int stage)
 {
@@ -334,7 +334,7 @@ static xfer_status add_group_layer(xfer_locals *locals, int side, const xfi_entr
   return add_local(locals, side, all, n, numbers);
 }
 
-/* The entries of the group's first slot say which layers there are. */
+/* Adds a group's local tensors in each layer of the entries of its first slot. */
 static xfer_status add_group(xfer_locals *locals, int side, const xfi_entry_group *group,
                              bool unused)
 {

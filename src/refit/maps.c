@@ -30,7 +30,7 @@ const xfi_map *xfi_map_find(const xfer_side *side, int layer)
   return common;
 }
 
-/* Room for a map of n_ranks lists and n experts. */
+/* Adds a map with space for n_ranks lists and n experts. */
 static xfer_status open_map(xfer_side *side, xfi_map **map, int layer, size_t n_ranks, size_t n)
 {
   xfi_map *m;
@@ -80,7 +80,8 @@ static xfer_status read_lists(xfer_side *side, const xfi_doc *doc, const json_t 
   return XFER_OK;
 }
 
-/* A list of lists is for all layers; {"3": [..], ..} names each that has experts. */
+/* Reads a map: a list of lists is for all layers; {"3": [..], ..} has a list of lists for each
+ * layer that has experts. */
 xfer_status xfi_map_read(xfer_side *side, const char *path)
 {
   xfi_doc doc = {0};
@@ -98,7 +99,7 @@ xfer_status xfi_map_read(xfer_side *side, const char *path)
   {
     XFI_CHECK_DONE(isdigit((unsigned char)name[0]) && strlen(name) < 7 &&
                        strspn(name, "0123456789") == strlen(name) &&
-                       (name[0] != '0' || name[1] == '\0'), /* else one layer has two names */
+                       (name[0] != '0' || name[1] == '\0'), /* one name for each layer */
                    XFER_ERR_IO, "%s: line %d: \"%.40s\" is no layer", path,
                    xfi_doc_line(&doc, lists), name);
     XFI_TRY_DONE(read_lists(side, &doc, lists, (int)strtol(name, NULL, 10)));
@@ -109,7 +110,7 @@ done:
   return st;
 }
 
-/* A map has a list for each rank of an expert-parallel group. */
+/* Checks that a map has a list for each rank of an expert-parallel group. */
 static xfer_status check_ranks(const xfer_side *side, int64_t n_ranks)
 {
   const int ep = side->experts.experts < 0 ? 1 : side->experts.sizes[side->experts.experts];

@@ -1,7 +1,7 @@
 /*
- * Each star takes the shortest text that lets the rest match. Only the last star that was met can
- * have to take more: where the text between two stars is found first, it leaves the most to those
- * that follow. So the time is at most the product of the two lengths, however many stars there are.
+ * Each star takes the shortest text that lets the rest match. Only the last star may have to be
+ * extended: taking the first occurrence of the text between two stars leaves the most for the rest.
+ * So the time is at most the product of the two lengths, for any number of stars.
  */
 #include "names.h"
 
@@ -18,7 +18,7 @@ typedef struct capture {
   size_t n;
 } capture;
 
-/* captures[k] becomes what the k-th star stands for. */
+/* Sets captures[k] to the text that the k-th star matches. */
 static bool match(const char *pattern, const char *name, capture *captures)
 {
   const char *after = NULL; /* what follows the last star */
@@ -125,8 +125,8 @@ xfer_status xfi_name_layer(char **name, const char *pattern, int layer)
   return xfi_name_fill(name, pattern, &(xfi_name_numbers){layer, -1, -1, -1});
 }
 
-/* Replaces the number after the part of the name that is the first of `word` up to its dot by
- * `place`; -1: there is none. */
+/* Replaces by `place` the number after the first part of the name that is `word`, and returns the
+ * number; -1: there is none. */
 static int take_number(char *name, const char *word, const char *place)
 {
   const size_t n = strcspn(word, ".") + 1;

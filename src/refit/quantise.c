@@ -42,7 +42,7 @@ bool xfi_is_quantised(const xfer_model *model, const xfi_entry *entry)
   return xfi_role_is_scaled(model, entry);
 }
 
-/* The name with what the suffix has more than "weight" behind its first n characters. */
+/* Inserts into the name, after its first n characters, what the suffix has after "weight". */
 static xfer_status lengthen(char **name, size_t n, const char *suffix)
 {
   xfi_text text = {0};
@@ -55,7 +55,7 @@ static xfer_status lengthen(char **name, size_t n, const char *suffix)
   return XFER_OK;
 }
 
-/* The copy of a weight becomes its scales. */
+/* Turns the copy of a weight into its scales. */
 static xfer_status become_scales(xfi_entry *e, const xfi_quant_scheme *quant)
 {
   const size_t n_pattern = strlen(e->pattern), stem = (size_t)(e->stem - e->known);
@@ -126,7 +126,7 @@ static xfer_status pair_scale(xfer_model *model, size_t at)
   XFI_CHECK(weight != NULL && (scale->per_tensor || weight->n_dims == scale->n_dims), XFER_ERR_IO,
             "\"%s\" has no weight beside it", scale->pattern);
   scale->scale_of = (int)(weight - model->entries);
-  if (scale->per_row) return XFER_OK; /* wherever their weight is cut, they are of whole rows */
+  if (scale->per_row) return XFER_OK; /* no block of rows can be cut */
   XFI_CHECK(block[0] > 0 && block[1] > 0, XFER_ERR_IO,
             "\"%s\" is there, but the configuration has no weight_block_size", scale->pattern);
   for (int d = 0; d < 2; d++) {
@@ -141,13 +141,14 @@ static xfer_status pair_scale(xfer_model *model, size_t at)
   return XFER_OK;
 }
 
-/* Layers of scales whose weights are another entry's become an entry of their own. */
+/* Is the weight of the scales' k-th layer in the same entry as that of their first layer? Layers
+ * for which it is not become an entry of their own. */
 static xfer_status is_beside(bool *beside, const xfi_entry *scale, int k, const void *model)
 {
   const xfi_entry *weight = weight_of(model, scale);
 
   *beside = weight == NULL || xfi_entry_place(weight, scale->layers[k]) >= 0;
-  return XFER_OK; /* without a weight it is refused when they are paired */
+  return XFER_OK; /* scales without a weight are refused when they are paired */
 }
 
 xfer_status xfi_scales_pair(xfer_model *model)

@@ -13,8 +13,8 @@ static uint64_t payload(const xfi_entry *entry)
   return n;
 }
 
-/* Bytes of all parts on all ranks: the ranks are the product of the axes, and no two dims share an
- * axis, so the sum over ranks of a product over dims is the product of the sums. */
+/* Returns the bytes of all parts on all ranks. Ranks are the product of the axes, and no two dims
+ * share an axis, so the sum over ranks of a product over dims is a product of sums. */
 static uint64_t spread_bytes(const xfer_layout *layout)
 {
   uint64_t n = (uint64_t)layout->elem_bytes * (uint64_t)layout->n_replicas;
@@ -50,7 +50,7 @@ static void add_tensor(const xfer_refit *refit, size_t i, const xfer_layout **la
   }
   if (held != NULL) r->hooks += held->hook;
   if (dst != NULL) {
-    if (dst != *last) *last_bytes = spread_bytes(dst); /* layers of one stage share a layout */
+    if (dst != *last) *last_bytes = spread_bytes(dst); /* layers of a stage share one */
     *last = dst;
     r->delivered_bytes += *last_bytes;
   }

@@ -1,4 +1,4 @@
-/* Figures of a join, in closed form: nothing here walks ranks. */
+/* Figures of a join, computed in closed form, without a loop over ranks. */
 #ifndef XFI_REPORT_H
 #define XFI_REPORT_H
 

@@ -21,7 +21,7 @@ enum { SCALE_INV, SCALE, SCALE_OF_INPUT, N_SUFFIXES = 5 };
 static const char *const SUFFIXES[N_SUFFIXES] = {"weight_scale_inv", "weight_scale", "input_scale",
                                                  "weight", "bias"};
 
-/* What follows the first of the family's prefixes that fits. */
+/* Returns what follows the family's first prefix that the name begins with. */
 static const char *skip_prefix(const xfer_model *model, const char *known)
 {
   for (int f = 0; f < model->n_all; f++) {
@@ -33,7 +33,7 @@ static const char *skip_prefix(const xfer_model *model, const char *known)
 
       if (strncmp(known, prefix, n) == 0) return known + n;
     }
-    if (prefixes != NULL) break; /* a family's own come in place of those that it includes */
+    if (prefixes != NULL) break; /* they replace those of included families */
   }
   return known;
 }
@@ -44,7 +44,7 @@ static xfer_status is_own(bool *own, const xfi_entry *e, int k, const void *mode
   return XFER_OK;
 }
 
-/* Layers past the last of the configuration are extra ones. */
+/* Makes layers past the configuration's number an entry of extra layers. */
 static xfer_status split_extra(xfer_model *model, size_t at)
 {
   const xfi_entry *e = &model->entries[at];
@@ -56,8 +56,8 @@ static xfer_status split_extra(xfer_model *model, size_t at)
   return XFER_OK;
 }
 
-/* What follows the place of a layer's number; NULL: it is in no layer, as a rename may say of what
- * has one. */
+/* Returns what follows the number of the layer in the name; NULL: the name has none, because a
+ * rename removed it. */
 static const char *skip_layer(const xfer_model *model, const xfi_entry *entry, const char *name)
 {
   static const char NUMBER[] = "{layer}.";
@@ -71,7 +71,7 @@ static const char *skip_layer(const xfer_model *model, const xfi_entry *entry, c
   return NULL;
 }
 
-/* The fp8 weight beside which something is that its name calls `suffix`; NULL: none. */
+/* Returns the fp8 weight to which an entry with this suffix belongs; NULL: there is none. */
 static const xfi_entry *find_fp8(const xfer_model *model, const xfi_entry *e, const char *suffix)
 {
   static const char WEIGHT[] = "weight";
@@ -88,7 +88,7 @@ static const xfi_entry *find_fp8(const xfer_model *model, const xfi_entry *e, co
   return NULL;
 }
 
-/* Are they one for each block? */
+/* Are these scales one for each block of the weight? */
 static bool are_of_blocks(const xfer_model *model, const xfi_entry *e, const xfi_entry *weight)
 {
   const int64_t *block = model->block;
@@ -99,8 +99,9 @@ static bool are_of_blocks(const xfer_model *model, const xfi_entry *e, const xfi
          e->shape[n - 1] == xfi_ceil_div(weight->shape[n - 1], block[1]);
 }
 
-/* Scales of an fp8 weight as compressed-tensors calls them: one for each of its rows, or one for
- * all of it, which may have no dim, or else one for each block; likewise one of what goes in. */
+/* Finds scales under compressed-tensors' names: one for each row of an fp8 weight, one for the
+ * whole weight, which may have no dim, or one for each block. A scale of the weight's input is
+ * found too. */
 static void find_scales(const xfer_model *model, xfi_entry *e)
 {
   const int lead = e->n_experts > 0, last = e->n_dims - 1;
@@ -161,7 +162,7 @@ bool xfi_role_matches(const char *pattern, const char *role)
 
 static bool is_named(const xfi_tensor_rule *rule, const xfi_entry *e)
 {
-  const size_t n = rule->n_layer; /* an entry in the layers has its own before its stem */
+  const size_t n = rule->n_layer; /* the layer's part of an entry's name is before its stem */
   const bool in_layer = e->own_numbers || ((size_t)(e->stem - e->known) >= n &&
                                            strncmp(rule->name, e->stem - n, n) == 0);
 
@@ -169,12 +170,12 @@ static bool is_named(const xfi_tensor_rule *rule, const xfi_entry *e)
          strncmp(rule->name + n, e->stem, e->n_stem) == 0 && rule->name[n + e->n_stem] == '\0';
 }
 
-/* Do `when` and the shape hold? The shape of scales is in blocks, that of a bias without the
+/* Do the rule's `when` and shape hold? Scales are compared in blocks, and a bias without the
  * weight's columns. */
 static xfer_status rule_fits(bool *fits, const xfer_model *model, const xfi_tensor_rule *rule,
                              const xfi_entry *e)
 {
-  int first = e->n_experts > 0; /* dim 0 is ours, not the checkpoint's */
+  int first = e->n_experts > 0; /* dim 0 is the join's, not the checkpoint's */
   int n = e->n_dims - first, n_given = 0;
   int64_t value;
 
@@ -191,7 +192,7 @@ static xfer_status rule_fits(bool *fits, const xfer_model *model, const xfi_tens
     const bool blocks = e->is_scale && !e->per_row && d >= n_given - 2;
     const int64_t block = blocks ? model->block[d - n_given + 2] : 1;
 
-    if (blocks && block == 0) break; /* refused when it is paired with its weight */
+    if (blocks && block == 0) break; /* pairing it with its weight will refuse it */
     XFI_TRY(xfi_expr_eval(&value, rule->shape[d], &model->scope));
     if (e->per_row && d == n_given - 1) value = 1;
     if (xfi_ceil_div(value, block) != e->shape[first + d]) return XFER_OK;
@@ -225,7 +226,8 @@ static xfer_status find_rule(const xfi_tensor_rule **rule, const xfer_model *mod
 
 /* ---- rows ---- */
 
-/* Scales have a row for each block of rows: whole units where a unit is whole blocks. */
+/* Scales have a row for each block of rows. They have the weight's units if a unit is a whole
+ * number of blocks. */
 xfer_status xfi_roles_scale(xfi_row_segment *s, int64_t block, bool alone, const xfi_entry *e)
 {
   if (s->unit % block == 0) {
@@ -248,7 +250,7 @@ xfer_status xfi_roles_scale(xfi_row_segment *s, int64_t block, bool alone, const
   return XFER_OK;
 }
 
-/* Of an entry; `alone`: no other segment follows or comes before. */
+/* Makes a segment of an entry from its rule. `alone`: it is the entry's only segment. */
 static xfer_status make_segment(xfi_row_segment *s, const xfi_segment_rule *rule,
                                 const xfer_model *model, const xfi_entry *e, bool alone)
 {
@@ -303,8 +305,8 @@ static xfer_status name_packed(xfi_entry *e, const char *role)
   return xfi_text_end(&text, &e->name);
 }
 
-/* Neighbours that are one dim of the join: blocks and what is in them are columns, and dims of one
- * element go with another. `ours` is what each dim is. */
+/* Merges neighbouring dims that are one dim in the join: blocks and their elements are columns, and
+ * dims of one element go with a neighbour. `ours` says what each dim is. */
 static void merge_dims(xfi_entry *e, char *ours)
 {
   int n = 1;
@@ -321,11 +323,11 @@ static void merge_dims(xfi_entry *e, char *ours)
   e->n_dims = n;
 }
 
-/* From the checkpoint's dims to ours: experts, rows, columns. */
+/* Reorders the checkpoint's dims to those of the join: experts, rows, columns. */
 static void turn(xfi_entry *e, const xfi_tensor_rule *rule)
 {
   static const char OURS[] = "erc";
-  char ours[XFER_MAX_DIMS] = "e"; /* those that a name counts are the first dim already */
+  char ours[XFER_MAX_DIMS] = "e"; /* experts that the name counts are the first dim already */
   int64_t shape[3], strides[3], lead = e->shape[0];
   int n = 0;
 
@@ -346,7 +348,7 @@ static void turn(xfi_entry *e, const xfi_tensor_rule *rule)
   e->experts = memchr(ours, 'e', (size_t)e->n_dims) != NULL;
 }
 
-/* Makes one entry of each weight that the tensor holds; *n of them. */
+/* Makes one entry of each weight that the tensor holds. */
 static xfer_status take_apart(xfer_model *model, size_t at, const xfi_tensor_rule *rule)
 {
   const int n = rule->n_segments;
@@ -384,7 +386,7 @@ static xfer_status take_apart(xfer_model *model, size_t at, const xfi_tensor_rul
   return XFER_OK;
 }
 
-/* A form that rules name, in a shape that none of them has: which forms there are. */
+/* Refuses a tensor that rules name in other shapes, and lists those shapes in the error. */
 static xfer_status refuse_form(const xfer_model *model, const xfi_entry *e)
 {
   xfi_text text = {0};
@@ -407,8 +409,8 @@ static xfer_status refuse_form(const xfer_model *model, const xfi_entry *e)
   return XFER_ERR_UNSUPPORTED;
 }
 
-/* Of something of a weight that the rules name, as "q_proj.weight_scale" is of "q_proj", how long
- * that one's stem is; 0: it is none. */
+/* If the entry belongs to a weight that the rules name, as "q_proj.weight_scale" belongs to
+ * "q_proj", returns the length of the weight's stem, else 0. */
 static size_t stem_of_weight(const xfer_model *model, xfi_entry e)
 {
   while (e.n_stem > 0 && e.stem[e.n_stem - 1] != '.')
@@ -422,8 +424,8 @@ static size_t stem_of_weight(const xfer_model *model, xfi_entry e)
   return 0;
 }
 
-/* Names without one of the suffixes: "experts.gate_up_proj" is a weight,
- * "experts.gate_up_proj_bias" a bias, and others are what the rule says. */
+/* Sets the suffix of names that have none of the usual ones: "experts.gate_up_proj" is a weight,
+ * "experts.gate_up_proj_bias" a bias, and for others the rule decides. */
 static void set_suffix(const xfer_model *model, xfi_entry *e, const xfi_tensor_rule *rule)
 {
   const size_t n = stem_of_weight(model, *e);
@@ -469,8 +471,7 @@ static xfer_status match(xfer_model *model, size_t *at)
   return XFER_OK;
 }
 
-/* Experts that a checkpoint keeps in one tensor have forms that differ by family: without a rule
- * nothing says which. */
+/* Refuses experts in one tensor of the checkpoint without a rule: their form differs by family. */
 static xfer_status check_stacked(const xfer_model *model, const xfi_entry *e)
 {
   XFI_CHECK(e->role != NULL || e->stack == XFI_OUTSIDE || e->n_experts > 0 || e->n_dims != 3 ||
@@ -494,7 +495,8 @@ xfer_status xfi_roles_find(xfer_model *model)
 
 /* ---- kinds of layers ---- */
 
-/* The next spot from *at on of what has a role, behind which *at is then; NULL: none. */
+/* Returns the next layer entry from *at on that has a role, and moves *at behind it; NULL: there is
+ * none. */
 static const xfi_layer_entry *next_ruled(const xfi_layer_entry *layer_entries, size_t n, size_t *at)
 {
   while (*at < n && !layer_entries[*at].has_role)
@@ -502,9 +504,9 @@ static const xfi_layer_entry *next_ruled(const xfi_layer_entry *layer_entries, s
   return *at < n ? &layer_entries[(*at)++] : NULL;
 }
 
-/* Does the layer have what the first one has? Others become an entry of their own. The spots are
- * those before any did, by which the same layers are alike as afterwards: those that were stay
- * together in each entry. */
+/* Does the entry's k-th layer have the same roles as its first? Layers that differ become an entry
+ * of their own. The layer entries are from before any split, which gives the same answer: layers
+ * that are alike stay together in each entry. */
 static xfer_status is_alike(bool *alike, const xfi_entry *entry, int k, const void *context)
 {
   size_t n[2], at[2] = {0, 0};

@@ -39,13 +39,13 @@ void xfi_rules_destroy(xfer_rules *rules)
 
 xfer_rules *xfi_rules_share(const xfer_rules *rules)
 {
-  xfer_rules *shared = (xfer_rules *)(uintptr_t)rules; /* the count alone changes */
+  xfer_rules *shared = (xfer_rules *)(uintptr_t)rules; /* only the count changes */
 
   atomic_fetch_add(&shared->n_refs, 1);
   return shared;
 }
 
-/* Reads the text, or the file `name`, if it is NULL. */
+/* Reads the text, or the file `name` if `text` is NULL. */
 static xfer_status add_file(xfer_rules *rules, const char *name, const char *text)
 {
   xfi_doc *doc = xfi_calloc(1, sizeof *doc);
@@ -64,7 +64,7 @@ done:
 
 /* ---- the library's own: what is not asked for is not read ---- */
 
-/* Is it there in quotes? */
+/* Is the text in the file in quotes? */
 static bool has_text(const char *file, const char *text)
 {
   const size_t n = strlen(text);
@@ -81,7 +81,7 @@ static bool is_side(const xfi_rules_file *file, const void *context)
   return file->family == NULL;
 }
 
-/* A family says of which types it is. */
+/* May the file's family have a model of these types? The file lists its types in quotes. */
 static bool may_be_of_types(const xfi_rules_file *file, const void *context)
 {
   const char *const *types = context;
@@ -133,7 +133,7 @@ static xfer_status create(xfer_rules **rules)
   return XFER_OK;
 }
 
-/* Those are read once and never given back. */
+/* Returns a set of the library's own rules, which is read once and never freed. */
 static xfer_status share_own(xfer_rules **rules, _Atomic(xfer_rules *) *shared,
                              bool (*wanted)(const xfi_rules_file *file, const void *context))
 {
@@ -180,7 +180,7 @@ done:
   return st;
 }
 
-/* What they name must be there. */
+/* Checks that all that the rules refer to exists. */
 static xfer_status check_names(const xfer_rules *rules)
 {
   for (size_t i = 0; i < rules->n_families; i++) {
@@ -225,7 +225,7 @@ done:
   return st;
 }
 
-/* ---- finding; what was read last counts ---- */
+/* ---- finding; the last one read counts ---- */
 
 const xfi_family *xfi_rules_family(const xfer_rules *rules, const char *name)
 {

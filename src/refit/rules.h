@@ -39,17 +39,17 @@ typedef struct xfi_segment_rule {
 /* A tensor name of a family, and what it means. */
 typedef struct xfi_tensor_rule {
   const char *name;   /* after the family's prefix, without ".weight" and the like */
-  size_t n_layer;     /* how many of its characters are "layers.{layer}." or the like; 0: none */
-  const char *as;     /* the name behind that which sides use; NULL: its own */
+  size_t n_layer;     /* the length of its "layers.{layer}." or the like; 0: none */
+  const char *as;     /* the name after the layer that sides use; NULL: its own */
   const char *suffix; /* NULL: any */
   const char *when;   /* an expression; NULL: always */
   const char *role;   /* NULL: it holds several weights, whose roles are in its segments */
   int n_segments;
   xfi_segment_rule segments[XFI_MAX_SEGMENTS];
-  bool alternate;       /* a row of the first segment, one of the second, ...; else one by one */
+  bool alternate;       /* rows alternate between segments; else segments follow each other */
   int n_dims;           /* 0: experts if any, rows, columns */
   char dims[4];         /* 'e', 'r', 'c': experts, rows, columns, as the checkpoint has them */
-  const char *shape[4]; /* expressions that must hold; NULL where nothing is said */
+  const char *shape[4]; /* expressions that must hold; NULL: any size */
 } xfi_tensor_rule;
 
 typedef enum xfi_cut_kind {
@@ -66,12 +66,12 @@ typedef enum xfi_stage {
   XFI_STAGE_LAST_LAYER /* that of the last layer, as the last stage may have none */
 } xfi_stage;
 
-/* The order of rotary pairs among the rows of a unit: as in the checkpoint; pairs that become
- * halves (first every other row, then those between); or halves that become pairs. */
+/* The order of rotary pairs among the rows of a unit: as in the checkpoint; pairs become halves
+ * (first every other row, then those between); or halves become pairs. */
 typedef enum xfi_order { XFI_AS_IT_IS = 0, XFI_PAIRS_APART, XFI_PAIRS_TOGETHER } xfi_order;
 
-/* If there are fewer units than ranks: an error; several ranks have the same unit, if there is only
- * one; always; or units are cut. */
+/* What to do if there are fewer units than ranks: refuse; let the ranks share a single unit, and
+ * refuse several; let several ranks have the same unit; or cut units. */
 typedef enum xfi_few { XFI_FEW_REFUSE = 0, XFI_FEW_ONE, XFI_FEW_REPLICATE, XFI_FEW_CUT } xfi_few;
 
 typedef struct xfi_part_rule {
@@ -79,14 +79,15 @@ typedef struct xfi_part_rule {
   const char *take; /* a segment, or a sub of one; NULL: all rows */
   xfi_few few;
   xfi_order order;  /* of the rows of each unit */
-  bool last_expert; /* in a tensor of experts it is one more expert, behind the rank's */
+  bool last_expert; /* it is one more expert, behind the rank's own experts */
 } xfi_part_rule;
 
-/* A property of an entry that a rule gives as an expression; without one it is 0. */
+/* A property of an entry, which a rule gives as an expression. Without one it is 0. */
 typedef enum xfi_trait {
-  XFI_GROUPS = 0, /* the parts are distributed over so many groups, and then cut as one (cuts.h) */
-  XFI_WHOLE,      /* not cut, in spite of the rule's cut */
-  XFI_WIDE,       /* cut over the grid `wide` in place of `dense` */
+  XFI_GROUPS = 0, /* number of groups over which the parts are distributed before they are cut as
+                     one (cuts.h) */
+  XFI_WHOLE,      /* 1: not cut, although the rule has a cut */
+  XFI_WIDE,       /* 1: cut over the grid `wide` instead of `dense` */
   XFI_REVERSE,
   XFI_ALTERNATE,
   XFI_TRANSPOSE,
@@ -96,11 +97,11 @@ typedef enum xfi_trait {
   XFI_BOTH_ENDS,   /* a tensor outside the layers is on the first stage and the last */
   XFI_BIAS_FIRST,  /* the bias is on the first of the ranks that cut, and zero on the others */
   XFI_LESS,        /* the side's values are the checkpoint's minus this */
-  XFI_UNITS,       /* the dim that is cut has so many units, none of which is cut; 0: see `even` */
-  XFI_UNITS_ROOM,  /* each rank has room for a multiple of so many units */
-  XFI_ACROSS,      /* the dim that is not cut has so many units, */
-  XFI_ACROSS_ROOM, /* and room for a multiple of so many */
-  XFI_MULTIPLE, /* a rank's rows all together have room for a multiple of this; 0: no more room */
+  XFI_UNITS,       /* number of units of the cut dim, none of which is cut; 0: see `even` */
+  XFI_UNITS_ROOM,  /* each rank's part is padded to a multiple of this many units */
+  XFI_ACROSS,      /* number of units of the dim that is not cut */
+  XFI_ACROSS_ROOM, /* that dim is padded to a multiple of this many units */
+  XFI_MULTIPLE,    /* all rows of a rank together are padded to a multiple of this; 0: no padding */
   XFI_N_TRAITS
 } xfi_trait;
 
@@ -116,11 +117,11 @@ typedef struct xfi_local_rule {
   xfi_stage stage;
   const char *last_name; /* on the last stage of several */
   bool hook;
-  const char *made; /* the name of what the framework makes of the rank's share */
+  const char *made; /* the name of the tensor that the framework computes from the rank's share */
   int made_dtype;
-  int dtype;           /* of its elements; 0: the checkpoint's */
-  bool unscaled;       /* not quantised, without scales, also if the model has it in fp8 */
-  const char *refusal; /* "says": instead of a tensor, the reason why there is none */
+  int dtype;           /* element type; 0: the checkpoint's */
+  bool unscaled;       /* not quantised and without scales, even if the model has it in fp8 */
+  const char *refusal; /* "says": why the side has no such tensor */
 } xfi_local_rule;
 
 /* A way to quantise weights: to f8e4m3 by blocks, with a tensor of scales beside each. */
@@ -136,10 +137,9 @@ typedef struct xfi_family_side {
   const char *side;
   const char *layers,
       *extra; /* {block} in the model's own layers, and in extra ones; NULL: the side's */
-  const struct json_t *set;     /* names and expressions; NULL: none */
-  const struct json_t *require; /* [[expression, sentence], ..] */
-  const struct json_t
-      *unquantised; /* "left": roles that the side's quant= does not quantise; NULL: none */
+  const struct json_t *set;         /* names and expressions; NULL: none */
+  const struct json_t *require;     /* [[expression, sentence], ..] */
+  const struct json_t *unquantised; /* roles that quant= leaves unquantised; NULL: none */
   xfi_local_rule *locals;
   size_t n_locals;
 } xfi_family_side;
@@ -148,11 +148,11 @@ typedef struct xfi_family {
   const xfi_doc *doc;
   const char *name;
   const struct json_t *include, *model_types, *recognise, *config, *prefixes, *scaled;
-  const struct json_t *counts; /* words, each of how many layers an expression holds */
-  const struct json_t *where;  /* roles, each of the layers for which an expression holds */
+  const struct json_t *counts; /* words, each the number of layers for which an expression holds */
+  const struct json_t *where;  /* roles that are only in the layers for which an expression holds */
   xfi_tensor_rule *tensors;
   size_t n_tensors;
-  const char *words[XFI_MAX_WORDS]; /* what layers are called: names that begin so */
+  const char *words[XFI_MAX_WORDS]; /* what layers are called at the beginning of names */
   int n_words;
   xfi_family_side *sides;
   size_t n_sides;
@@ -162,16 +162,17 @@ typedef enum xfi_axis_use { XFI_AXIS_CUT, XFI_AXIS_EXPERTS, XFI_AXIS_FSDP } xfi_
 
 enum { XFI_MAX_AXES = 6 };
 
-/* One of the grids over the ranks of a stage: its axes, the one that varies fastest first, at most
- * one for each use. Ranks beyond their product are replicas. */
+/* A grid over the ranks of a stage. The axis that varies fastest comes first, and there is at most
+ * one for each use. If there are more ranks than the product of the sizes, they are replicas. */
 typedef struct xfi_grid_rule {
   int n_axes;
   const char *names[XFI_MAX_AXES], *sizes[XFI_MAX_AXES];
   xfi_axis_use uses[XFI_MAX_AXES];
 } xfi_grid_rule;
 
-/* Where layers go that do not divide by the stages: an error; to the last stages; to those before
- * the last; or, once embedding and output layer count as a layer of their stage, to the first. */
+/* Where the remainder goes if the stages do not divide the layers: it is refused; to the last
+ * stages; to those before the last; or to the first, with embedding and output layer counted as a
+ * layer of their stage. */
 typedef enum xfi_spare {
   XFI_SPARE_NONE = 0,
   XFI_SPARE_LAST,
@@ -184,27 +185,27 @@ typedef struct xfi_side_rules {
   const char *name;
   const struct json_t *numbers, *choices, *flags; /* items of a SPEC */
   const struct json_t *require;
-  xfi_grid_rule ranks;      /* of all ranks, for their number */
-  const char *stage;        /* which of its axes counts pipeline stages; NULL: none */
+  xfi_grid_rule ranks;      /* over all ranks; it gives their number */
+  const char *stage;        /* the name of the axis of pipeline stages; NULL: none */
   const char *chunks;       /* how many parts of the model a stage has; NULL: one */
   const char *chunk_prefix; /* before a chunk's number in the names of several */
   xfi_grid_rule dense, wide, experts;
-  bool even;                    /* sizes must divide; else dims are cut as by torch.chunk */
-  xfi_spare spare_layers;       /* where layers go that do not divide by the stages */
+  bool even;                    /* ranks must divide sizes; else dims are cut as by torch.chunk */
+  xfi_spare spare_layers;       /* where remaining layers go */
   bool takes_layers, takes_map; /* items layers= and map= */
   bool stage_numbers;           /* layers count from 0 in each stage */
   xfer_split_rule expert_cut;
-  const char *round_robin;            /* an expression; NULL: never */
-  const char *vocab;                  /* the vocabulary is padded to a multiple; NULL: not */
+  const char *round_robin; /* an expression; NULL: never */
+  const char *vocab;       /* the vocabulary is padded to a multiple of this; NULL: it is not */
   const char *block_main, *block_mtp; /* what {block} stands for */
   const char *absent_main,
       *absent_mtp;           /* the model's own layers, or its extra ones, are not held */
-  const char *holds_unknown; /* tensors of no rule are held whole */
+  const char *holds_unknown; /* tensors without a rule are held whole */
   const struct json_t *spellings, *tied_names;
   int row_scales; /* the element type of scales of rows and of whole weights; 0: there are none */
   int n_quants;
   xfi_quant_rule quants[XFI_MAX_QUANTS];
-  xfi_local_rule *first; /* [n_first] these come before the rules of families */
+  xfi_local_rule *first; /* [n_first] these take precedence over the rules of families */
   xfi_local_rule *locals;
   size_t n_first, n_locals;
 } xfi_side_rules;
@@ -219,12 +220,12 @@ struct xfer_rules {
   size_t n_sides, sides_cap;
 };
 
-/* The library's own: those of all sides. */
+/* The library's own rules of all sides. */
 xfer_status xfi_rules_sides(xfer_rules **rules);
-/* Those of the families that a model of one of the two types may be of, and of what they include;
- * of all families, where both types are empty. */
+/* The library's rules of the families that models of the two types may belong to, and of the
+ * families that those include. If both types are empty, of all families. */
 xfer_status xfi_rules_families(xfer_rules **rules, const char *type, const char *other);
-/* All of them, and a folder's. */
+/* All of the library's rules, and those of a folder. */
 xfer_status xfi_rules_load(xfer_rules **rules, const char *folder);
 xfer_rules *xfi_rules_share(const xfer_rules *rules);
 void xfi_rules_destroy(xfer_rules *rules);
@@ -242,7 +243,7 @@ __attribute__((format(printf, 4, 5))) xfer_status xfi_rules_require(const struct
                                                                     xfer_status refusal,
                                                                     const char *who, ...);
 
-/* A family and all that it includes, itself first. */
+/* The family itself and all that it includes. */
 enum { XFI_MAX_INCLUDES = 16 };
 int xfi_family_all(const xfer_rules *rules, const xfi_family *family,
                    const xfi_family *all[XFI_MAX_INCLUDES]);
@@ -250,7 +251,7 @@ int xfi_family_all(const xfer_rules *rules, const xfi_family *family,
 /* rules_data.c, made at build time: each file, ended by NULL. */
 typedef struct xfi_rules_file {
   const char *name;
-  const char *family; /* what it is of, and called after; NULL: a side's */
+  const char *family; /* the family that it defines; NULL: it defines a side */
   const char *text;
 } xfi_rules_file;
 extern const xfi_rules_file XFI_RULES_FILES[];

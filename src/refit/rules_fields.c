@@ -104,7 +104,7 @@ static xfer_status check_exprs(const xfi_doc *doc, const json_t *value, xfi_fiel
   return XFER_OK;
 }
 
-/* False: it is none of the choices. */
+/* Stores the value. Returns false if it is none of the choices. */
 static bool store(const xfi_field *f, const json_t *value)
 {
   xfer_dtype dtype;

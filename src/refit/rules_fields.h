@@ -1,6 +1,6 @@
-/* The fields of a JSON object of rules or of a model's table: each is named in one place; what no
- * field is called is an error, with its line. For rules_fields.c, rules_read.c and table.c alone:
- * kinds have short names. */
+/* Reads the fields of a JSON object in rules or in a model's table. All fields of an object are
+ * listed in one place, and an unknown key is an error with its line. Only for rules_fields.c,
+ * rules_read.c and table.c, since the names of kinds are short. */
 #ifndef XFI_RULES_FIELDS_H
 #define XFI_RULES_FIELDS_H
 
@@ -16,11 +16,11 @@ typedef enum xfi_field_kind {
   TEXTS,    /* a list of strings */
   EXPRS,    /* an object: names and expressions */
   LISTED,   /* a list of expressions */
-  TWO,      /* of two; to const char *[2] */
+  TWO,      /* a list of two expressions; to const char *[2] */
   PAIRS,    /* a list of [string, string] */
   REQUIRES, /* a list of [expression, string] */
   FLAG,     /* true or false */
-  CHOICE,   /* a string of a list; the number of it is stored */
+  CHOICE,   /* one string of a list; its index is stored */
   DTYPE,    /* the name of an element type */
   LIST,     /* any list */
   OBJECT,   /* any object */
@@ -52,11 +52,11 @@ xfi_rules_bad(const xfi_doc *doc, const json_t *value, const char *fmt, ...);
 /* A string that is not empty and has no NUL. */
 bool xfi_rules_is_text(const json_t *value);
 bool xfi_rules_is(const json_t *value, xfi_field_kind k);
-/* The number of a string in a list that ends with NULL; -1: none. */
+/* The index of a string in a list that ends with NULL; -1: it is not there. */
 int xfi_rules_choice(const char *const *choices, const char *text);
 /* A string that is an expression. */
 xfer_status xfi_rules_check_expr(const xfi_doc *doc, const json_t *value);
-/* Read the `n` fields of an object; `what` it is, for errors. */
+/* Read the `n` fields of an object. Errors call it `what`. */
 xfer_status xfi_rules_fields(const xfi_doc *doc, const json_t *object, const char *what,
                              const xfi_field *fields, size_t n);
 

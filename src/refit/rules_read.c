@@ -1,5 +1,5 @@
-/* Reads a file of rules. Each field is named in one place here; what no field is called is an
- * error, with its line. */
+/* Reads a file of rules. All fields of an object are listed in one place, and an unknown key is an
+ * error with its line. */
 #include "rules.h"
 
 #include "alloc.h"
@@ -13,7 +13,7 @@
 #define BAD(doc, value, ...) xfi_rules_bad((doc), (value), __VA_ARGS__)
 /* ---- tensors of a family ---- */
 
-/* [name, count, unit]; unit is an expression or [[name, rows], ..] */
+/* Reads [name, count, unit], where unit is an expression or [[name, rows], ..]. */
 static xfer_status read_segment(const xfi_doc *doc, const json_t *list, xfi_segment_rule *segment)
 {
   const json_t *unit = json_array_get(list, 2);
@@ -102,7 +102,7 @@ static xfer_status read_tensor(const xfi_doc *doc, const json_t *object, xfi_ten
 
 /* ---- local tensors of a side ---- */
 
-/* "attn.q" or {"of": "attn.q", "take": "gate", "few": "replicate"} */
+/* Reads "attn.q" or {"of": "attn.q", "take": "gate", "few": "replicate"}. */
 static xfer_status read_part(const xfi_doc *doc, const json_t *value, xfi_part_rule *part)
 {
   static const char *const ORDERS[] = {"as_it_is", "pairs_apart", "pairs_together", NULL};
@@ -179,7 +179,7 @@ static xfer_status read_local(const xfi_doc *doc, const json_t *object, xfi_loca
   return XFER_OK;
 }
 
-/* "each" stands for as many rules. */
+/* An "each" stands for one rule for each of its items. */
 static xfer_status read_locals(const xfi_doc *doc, const json_t *list, xfi_local_rule **rules,
                                size_t *n)
 {
@@ -228,8 +228,8 @@ static xfer_status read_family_sides(const xfi_doc *doc, const json_t *sides, xf
   return XFER_OK;
 }
 
-/* What stands before the number of a layer in a tensor's name, "layers" or "h", is a word of the
- * family. */
+/* Adds to the family's words what precedes the number of a layer in a tensor's name, such as
+ * "layers" or "h". */
 static xfer_status find_word(const xfi_doc *doc, const json_t *object, xfi_tensor_rule *t,
                              xfi_family *f)
 {
@@ -269,7 +269,7 @@ static xfer_status read_family(xfer_rules *rules, const xfi_doc *doc)
                               FIELD("scaled", TEXTS, &f->scaled),
                               FIELD("tensors", LIST, &tensors),
                               FIELD("sides", OBJECT, &sides)};
-  f->name = ""; /* what is half read is never looked for by name, but is freed */
+  f->name = ""; /* a family whose reading fails is not found by its name, but it is freed */
   XFI_TRY(XFI_RULES_READ(doc, doc->root, "a family", fields));
   f->tensors = xfi_calloc(json_array_size(tensors) + 1, sizeof *f->tensors);
   XFI_CHECK(f->tensors != NULL, XFER_ERR_NOMEM, "the tensors of %s", doc->where);
@@ -286,7 +286,7 @@ static xfer_status read_family(xfer_rules *rules, const xfi_doc *doc)
 
 /* ---- a side ---- */
 
-/* [[name, size, use], ..], each use once; of the ranks [[name, size], ..] */
+/* Reads [[name, size, use], ..], with each use at most once; without `used`, [[name, size], ..]. */
 static xfer_status read_axes(const xfi_doc *doc, const json_t *list, xfi_grid_rule *grid, bool used)
 {
   static const char *const USES[] = {"cut", "experts", "fsdp", NULL};

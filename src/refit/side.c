@@ -1,4 +1,4 @@
-/* The object: SPEC, options, and what a caller said of names. */
+/* The side as an object: SPEC, options, and the caller's overrides. */
 #include "side.h"
 
 #include "alloc.h"
@@ -13,7 +13,7 @@
 
 xfer_side *xfi_side_share(const xfer_side *side)
 {
-  xfer_side *shared = (xfer_side *)(uintptr_t)side; /* the count alone changes */
+  xfer_side *shared = (xfer_side *)(uintptr_t)side; /* only the count changes */
 
   atomic_fetch_add(&shared->n_refs, 1);
   return shared;

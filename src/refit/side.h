@@ -21,7 +21,7 @@ typedef enum xfi_override_kind {
 typedef struct xfi_override {
   xfi_override_kind what;
   char *pattern;
-  char *to;  /* renames */
+  char *to;  /* the new name of a rename */
   int value; /* PLACE: a dim; WHOLE: a place in the mesh; DTYPE: an element type */
 } xfi_override;
 
@@ -37,7 +37,7 @@ typedef struct xfi_grid {
 /* Which experts each rank of the ep axis holds, in local order. */
 typedef struct xfi_map {
   int layer;            /* -1: all layers that have no map of their own */
-  int n_ranks;          /* of the ep axis, once that is known */
+  int n_ranks;          /* of the ep axis, once it is known */
   int *experts, *first; /* [first[n_ranks]], [n_ranks + 1] */
 } xfi_map;
 
@@ -94,13 +94,13 @@ void xfi_maps_free(xfer_side *side);
 
 /* Sizes, grids and ranks, once the items are known. */
 xfer_status xfi_grid_make(xfer_side *side, const xfer_side_options *options);
-/* Ranks of one stage; each stage has as many. */
+/* The number of ranks of a stage, which is the same for all. */
 int xfi_side_stage_size(const xfer_side *side);
 /* The stage of a rank; -1: it is not on this side. *place becomes its place in the stage, unless
  * NULL.
  */
 int xfi_side_stage_of(const xfer_side *side, int rank, int *place);
-/* A rank's coordinate on the axis that tensor parallelism cuts, 0 where there is none. */
+/* A rank's coordinate on the axis that tensor parallelism cuts, 0 if there is none. */
 int xfi_grid_cut_of(const xfi_grid *grid, int place);
 /* See xfer_side_coordinate(). */
 xfer_status xfi_side_coordinate(const xfer_side *side, const char *axis, int rank, int *coordinate);

@@ -15,7 +15,7 @@
 
 enum { MAX_PP = 4096 };
 
-/* The flags that xfer_weights says too. */
+/* The flags that are also bits of xfer_weights. */
 static const struct {
   const char *name;
   uint32_t bit;
@@ -63,7 +63,7 @@ static xfer_status add_var(xfer_side *side, const char *name, const char *tail, 
   return XFER_OK;
 }
 
-/* Every item at its default. */
+/* Adds a variable for each item, with its default. */
 static xfer_status add_vars(xfer_side *side)
 {
   const xfi_side_rules *r = side->rules;
@@ -86,7 +86,7 @@ static xfer_status add_vars(xfer_side *side)
 
 /* ---- items ---- */
 
-/* A number of at most 9 digits; -1: it is none. *at is behind its digits. */
+/* Reads a number of at most 9 digits and moves *at behind it; -1: there is none. */
 static int number(const char **at)
 {
   const char *begin = *at;
@@ -134,7 +134,7 @@ static xfer_status parse_dtype(xfer_side *side, const char *name)
 
 enum { LISTED_BYTES = 256 };
 
-/* Adds " WORD" to a list, as far as there is room. */
+/* Adds " WORD" to a list, if there is room. */
 static void list_word(char *text, size_t size, const char *word, const char *after)
 {
   const size_t n = strlen(text);
@@ -157,7 +157,7 @@ static xfer_status parse_quant(xfer_side *side, const char *name)
   return XFER_OK;
 }
 
-/* An item is given once; these are the names so far. */
+/* The names of the items read until now, since each may occur only once. */
 typedef struct seen {
   char names[XFI_MAX_ITEMS][XFI_ITEM_BYTES];
   int n;
@@ -169,7 +169,8 @@ static void list_words(char *text, size_t size, const json_t *words)
     list_word(text, size, xfi_doc_text(words, i), "");
 }
 
-/* The item that one in capitals or with a sign before its number means; false: none. */
+/* Finds the item meant by one in capitals or with a sign before its number. Returns false if there
+ * is none. */
 static bool find_meant(const xfi_side_rules *rules, const char *item, char meant[XFI_ITEM_BYTES])
 {
   char name[XFI_ITEM_BYTES];
@@ -184,7 +185,7 @@ static bool find_meant(const xfi_side_rules *rules, const char *item, char meant
           json_object_get(rules->numbers, name) != NULL);
 }
 
-/* An item, of which `name` is the name, that the side does not have: which it has. */
+/* Refuses an item that the side does not have, and lists those that it has. */
 static xfer_status no_item(const xfer_side *side, const char *name, const char *item)
 {
   const xfi_side_rules *rules = side->rules;
@@ -253,7 +254,7 @@ static xfer_status parse_number(xfer_side *side, const char *name, const char *i
   return XFER_OK;
 }
 
-/* A flag, NAME=VALUE, or a name with its number behind it. */
+/* Parses an item: a flag, NAME=VALUE, or a name followed by its number. */
 static xfer_status parse_item(xfer_side *side, const char *item, seen *s)
 {
   const char *equals = strchr(item, '=');
@@ -285,14 +286,14 @@ static xfer_status parse_item(xfer_side *side, const char *item, seen *s)
 
 /* ---- what fits together ---- */
 
-/* What the options say of weights, where the SPEC says nothing of them. That nothing was done to
- * them gives way to what the SPEC says, and is true of a side that knows of nothing else. */
+/* Takes the options' `weights`, unless the SPEC has such flags. "Nothing was done to them" is
+ * overridden by the SPEC, and is accepted for a side without such flags. */
 static xfer_status take_weights(xfer_side *side, const xfer_side_options *o)
 {
   const xfi_var *var;
   const uint32_t done = o->weights & ~(uint32_t)XFER_WEIGHTS_LOADED;
   uint32_t all = 0;
-  uint32_t overrides = 0; /* by the SPEC */
+  uint32_t overrides = 0; /* flags that the SPEC sets */
   bool takes = false;
 
   for (int i = 0; i < N_WEIGHTS; i++) {
@@ -314,8 +315,8 @@ static xfer_status take_weights(xfer_side *side, const xfer_side_options *o)
   return XFER_OK;
 }
 
-/* A name of the options, whose number is apart: one with a digit at its end would get another
- * before its number, and one with a separator would be two items. */
+/* Checks an item name of the options, which have the number separately. A digit at the end of the
+ * name would become part of the number, and a separator would make two items of it. */
 static xfer_status check_item_name(const xfer_side *side, const char *name)
 {
   const size_t n = strlen(name);
@@ -330,7 +331,7 @@ static xfer_status check_item_name(const xfer_side *side, const char *name)
   return XFER_OK;
 }
 
-/* Items of the options: as in the SPEC, but each with its number. */
+/* Parses the options' items as if they were in the SPEC. */
 static xfer_status parse_options(xfer_side *side, const xfer_side_options *o, seen *s)
 {
   char item[96];

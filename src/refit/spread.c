@@ -10,7 +10,7 @@
 
 #include <string.h>
 
-/* Appends an axis that replicates; its number. */
+/* Appends an axis that replicates, and returns its index. */
 static int add_axis(xfi_spread *spread, int size)
 {
   spread->shape[spread->n_axes] = size;
@@ -18,7 +18,7 @@ static int add_axis(xfi_spread *spread, int size)
   return spread->n_axes++;
 }
 
-/* Refused where the dim does not divide, or where a block is cut. */
+/* Cuts a dim. Refused if the ranks do not divide the dim, or if a block would be cut. */
 static xfer_status cut_dim(xfi_spread *spread, const xfer_side *side, const xfi_entry *entry,
                            int axis, int dim)
 {
@@ -38,7 +38,8 @@ static xfer_status cut_dim(xfi_spread *spread, const xfer_side *side, const xfi_
   return XFER_OK;
 }
 
-/* To what multiple it is padded, which may depend on its rows and on how many ranks share them. */
+/* Finds the multiple to which the vocabulary is padded, which may depend on its rows and on the
+ * number of ranks that share them. */
 static xfer_status find_vocab_unit(int64_t *unit, const xfi_placing *placing,
                                    const xfi_entry *entry, int n)
 {
@@ -52,7 +53,7 @@ static xfer_status find_vocab_unit(int64_t *unit, const xfi_placing *placing,
   return XFER_OK;
 }
 
-/* Where each rank has it whole it is padded all the same. */
+/* Cuts the vocabulary, or only pads it if each rank has it whole. */
 static xfer_status cut_vocab(xfi_spread *spread, const xfi_placing *placing, const xfi_entry *entry,
                              bool whole, int axis)
 {
@@ -77,8 +78,8 @@ static xfer_status cut_vocab(xfi_spread *spread, const xfi_placing *placing, con
 
 /* ---- tensor parallelism ---- */
 
-/* What each of n ranks has of a dim, which is units[0] units, and for how much it has room: for a
- * multiple of units[1] of them. */
+/* Sets *each to how much of a dim of units[0] units each of n ranks has, and *room to that padded
+ * to a multiple of units[1] units. */
 static xfer_status share_units(const xfi_entry *entry, const int64_t units[2], int dim, int n,
                                int64_t *each, int64_t *room)
 {
@@ -93,7 +94,8 @@ static xfer_status share_units(const xfi_entry *entry, const int64_t units[2], i
   return XFER_OK;
 }
 
-/* By whole units, where that is not an even cut. */
+/* Cuts a dim by whole units; this is an even cut if each rank has the same number of them and no
+ * padding. */
 static xfer_status cut_units(xfi_spread *spread, const xfer_side *side, const xfi_entry *entry,
                              const int64_t units[2], int axis, int dim)
 {
@@ -105,7 +107,7 @@ static xfer_status cut_units(xfi_spread *spread, const xfer_side *side, const xf
   return xfi_cut_roomy(spread, axis, dim, length, each, room);
 }
 
-/* The dim that is not cut has room for more than there is. */
+/* Pads the dim that is not cut. */
 static xfer_status widen(xfi_spread *spread, const xfi_entry *entry, const int64_t units[2],
                          int dim)
 {
@@ -116,7 +118,7 @@ static xfer_status widen(xfi_spread *spread, const xfi_entry *entry, const int64
   return share_units(entry, units, dim, 1, &all, &spread->padded_shape[dim]);
 }
 
-/* The last part has the room of all: for a multiple of so many rows. */
+/* Cuts the last part, with padding that makes all parts together a multiple of this many rows. */
 static xfer_status cut_last(xfi_spread *spread, const xfi_entry *entry, const xfi_slot *slot,
                             int64_t multiple, int axis, int dim)
 {
@@ -162,7 +164,7 @@ static xfer_status cut_tp(xfi_spread *spread, const xfi_placing *placing, const 
   if (rule->cut == XFI_CUT_VOCAB) return cut_vocab(spread, placing, entry, slot->whole, axis);
   if (slot->whole) return XFER_OK;
   if (!rows_alone) return cut_dim(spread, placing->side, entry, axis, last);
-  /* Partial sums are added up over the ranks, so only one of them adds the bias. */
+  /* Partial sums are added over the ranks, so only one of them may add the bias. */
   if (bias && ruling->is[XFI_BIAS_FIRST] != 0 && n > 1)
     XFI_TRY(xfi_cut_roomy(spread, axis, rows, entry->shape[rows], entry->shape[rows],
                           spread->padded ? spread->padded_shape[rows] : entry->shape[rows]));
@@ -215,7 +217,7 @@ static xfer_status cut_fsdp(xfi_spread *spread, const xfer_side *side, const xfi
   for (int a = 0, k = 0; a < spread->n_axes; a++) {
     if (a != axis) spread->order[k++] = a;
   }
-  spread->order[spread->n_axes - 1] = axis; /* last of all */
+  spread->order[spread->n_axes - 1] = axis; /* FSDP cuts last */
   return XFER_OK;
 }
 
@@ -233,9 +235,10 @@ xfer_status xfi_spread_make(xfi_spread *spread, const xfi_placing *placing, cons
   for (int a = grid->rule->n_axes - 1; a >= 0; a--)
     at[a] = add_axis(spread, grid->sizes[a]);
   for (int a = grid->rule->n_axes - 1; a >= 0; a--) {
-    if (grid->rule->uses[a] == XFI_AXIS_EXPERTS && entry->experts) /* of one each rank has it */
+    /* A tensor without a dim of experts is on each rank. */
+    if (grid->rule->uses[a] == XFI_AXIS_EXPERTS && entry->experts)
       XFI_TRY(cut_experts(spread, placing, entry, at[a], layer));
-    /* That of tensor parallelism may become two. */
+    /* The axis of tensor parallelism may become two. */
     if (grid->rule->uses[a] == XFI_AXIS_CUT)
       XFI_TRY(cut_tp(spread, placing, entry, ruling, slot, at[a]));
   }

@@ -9,7 +9,8 @@
 #include <jansson.h>
 #include <string.h>
 
-/* How headers of safetensors spell them, by xfer_dtype; our spellings are taken too. */
+/* The element types' names in safetensors headers, by xfer_dtype. Our own names are accepted too.
+ */
 static const char *const SPELLINGS[] = {"",        "U8",  "I8",  "BOOL", "F8_E4M3", "F8_E5M2",
                                         "F8_E8M0", "U16", "I16", "F16",  "BF16",    "U32",
                                         "I32",     "F32", "U64", "I64",  "F64",     NULL};

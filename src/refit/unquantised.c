@@ -78,7 +78,7 @@ static bool may_match(const char *item, const char *module, const xfer_model *mo
   return true;
 }
 
-/* The lists, and the side that quantises. */
+/* The configuration's lists of modules, and the side that quantises. */
 typedef struct lists {
   const xfer_model *model;
   const xfer_side *by;

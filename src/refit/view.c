@@ -1,4 +1,4 @@
-/* From a local tensor that was handed in to the view of a part in it. */
+/* Makes the view of a part in a local tensor that was handed in. */
 #include "locals.h"
 
 #include "checked.h"
@@ -8,7 +8,7 @@
 
 #include <string.h>
 
-/* The view has so many pieces along a dim: room for them. */
+/* Makes the view one of `n` pieces along a dim, and allocates the list of them. */
 static xfer_status in_pieces(xfer_locals *locals, int side, int64_t n, int dim, xfer_view *view)
 {
   XFI_TRY(xfi_vec_reserve(&locals->pieces[side], &locals->pieces_capacity[side], (size_t)n,
@@ -21,7 +21,7 @@ static xfer_status in_pieces(xfer_locals *locals, int side, int64_t n, int dim, 
   return XFER_OK;
 }
 
-/* Strides of the tensor's dims in a local tensor. */
+/* Sets the view's strides: those of the tensor's dims in the local tensor. */
 static void set_strides(xfer_view *view, const xfi_local_tensor *local, const xfi_slot *slot)
 {
   if (slot->flat) view->strides[view->n_dims - 1] = (int64_t)xfi_dtype_size((int)local->dtype);
@@ -41,7 +41,8 @@ static xfer_status check_given(const xfi_local_tensor *local)
   return XFER_OK;
 }
 
-/* Where what the slot is of begins in a local tensor: the whole, or the last of the experts. */
+/* Returns where the slot's tensor begins in a local tensor: at its beginning, or at the last
+ * expert. */
 static char *slot_base(const xfi_local_tensor *local, const xfi_slot *slot)
 {
   const bool one = slot->last_expert && !slot->flat;
@@ -49,7 +50,7 @@ static char *slot_base(const xfi_local_tensor *local, const xfi_slot *slot)
   return (char *)local->base + (one ? (local->shape[0] - 1) * local->strides[0] : 0);
 }
 
-/* Where the part begins. */
+/* Returns where the part begins. */
 static char *part_base(const xfi_local_tensor *local, const xfi_slot *slot,
                        const xfer_local_part *part)
 {
@@ -74,7 +75,8 @@ static const xfer_local_part *find_part(const xfer_locals *locals, const xfi_loc
   return first;
 }
 
-/* Rows in several stretches: equal pieces, as long as the greatest length that divides all of them.
+/* Makes the view of rows in several stretches: equal pieces whose length is the greatest that
+ * divides all stretches.
  */
 static xfer_status view_stretches(xfer_locals *locals, int side, const xfi_local_tensor *local,
                                   const xfi_slot *slot, const xfer_local_part *part, int n,
