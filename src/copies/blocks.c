@@ -1,4 +1,4 @@
-/* Boxes cut where blocks end. */
+/* Cuts boxes at the ends of blocks. */
 #include "blocks.h"
 
 #include "alloc.h"
@@ -80,21 +80,21 @@ void xfi_blocks_free(xfi_blocks *blocks)
 
 /* ---- copies ---- */
 
-/* A box that is being cut. In dims before the one that is looked at it is n[d] blocks, and inner[d]
- * elements of each. */
+/* A box that is being cut, one dim after the other. In the dims that are done it has n[d] blocks,
+ * and inner[d] elements of each block. */
 typedef struct cut {
   xfi_copies *copies;
   const xfi_blocks *blocks;
   const xfi_block_box *box;
-  const xfi_end *dst; /* NULL: amaxes */
+  const xfi_end *dst; /* NULL: the copies find amaxes */
   const xfi_end *src;
-  int64_t global[XFER_MAX_DIMS]; /* of the whole box's first element */
-  int64_t offset[XFER_MAX_DIMS]; /* from there */
+  int64_t global[XFER_MAX_DIMS]; /* index of the whole box's first element */
+  int64_t offset[XFER_MAX_DIMS]; /* relative to `global` */
   int64_t n[XFER_MAX_DIMS];
   int64_t inner[XFER_MAX_DIMS];
 } cut;
 
-/* One more dim of a copy. */
+/* Adds a dim to a copy. */
 static void add_dim(xfi_copy *copy, int64_t extent, int64_t src_stride, int64_t dst_stride,
                     int64_t scale_stride)
 {
@@ -104,7 +104,7 @@ static void add_dim(xfi_copy *copy, int64_t extent, int64_t src_stride, int64_t 
   copy->dst_stride[copy->n_dims++] = dst_stride;
 }
 
-/* Where the box begins that is cut so far. */
+/* Returns the address of the first element of the present part. */
 static char *address_of(const cut *c, const xfi_end *end, const int64_t **strides)
 {
   const int64_t piece = xfi_bound_piece_at(end->bound, end->start);
@@ -126,8 +126,8 @@ static float *scale_of(const cut *c)
   return scales;
 }
 
-/* The dim in which elements of blocks lie one after the other on both sides: that is the run; -1:
- * there is none. */
+/* Returns the dim in which a block's elements are contiguous on both sides, which becomes the run;
+ * -1: there is none. */
 static int run_dim(const cut *c, const int64_t *src, const int64_t *dst)
 {
   int d = c->blocks->n_dims - 1;
@@ -164,7 +164,8 @@ static xfer_status add_copy(const cut *c)
   return xfi_copies_push(c->copies, &copy);
 }
 
-/* Cut dims d and on: in each the block that is begun, the whole ones, and the last. */
+/* Cuts dims from d on: each into the rest of a block, whole blocks, and the beginning of the last
+ * block. */
 static xfer_status cut_from(cut *c, const int64_t *length, int d)
 {
   if (d == c->blocks->n_dims) return add_copy(c);

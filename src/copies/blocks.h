@@ -1,6 +1,6 @@
 /*
- * Copies that quantise by blocks, and those that find what blocks come to: a box is cut where
- * blocks end, so that each run of a copy has one scale.
+ * Copies that quantise by blocks, and copies that find the largest absolute value of each block. A
+ * box is cut at the ends of blocks, so that each run of a copy has one scale.
  */
 #ifndef XFI_RUN_BLOCKS_H
 #define XFI_RUN_BLOCKS_H
@@ -14,7 +14,7 @@ typedef struct xfi_block_box {
   xfi_held at;
   int64_t length[XFER_MAX_DIMS];
   int64_t cells[2 * XFER_MAX_DIMS]; /* bounds */
-  float *scales;                    /* of the cells, row-major */
+  float *scales;                    /* one for each cell, row-major */
   int64_t cell_stride[XFI_COPY_DIMS];
 } xfi_block_box;
 
@@ -28,16 +28,17 @@ struct xfi_blocks {
   xfi_convert amax;
 };
 
-/* The boxes of a part. */
+/* Makes the boxes of a part. */
 xfer_status xfi_blocks_make(xfi_blocks *blocks, const xfer_layout *layout, int rank,
                             xfer_conversion conversion);
-/* How many scales they have; and these one after the other, from `scales` on. */
+/* The number of scales of all boxes. xfi_blocks_place() gives the boxes consecutive scales, from
+ * `scales` on. */
 size_t xfi_blocks_n_scales(const xfi_blocks *blocks);
 void xfi_blocks_place(xfi_blocks *blocks, float *scales);
 void xfi_blocks_free(xfi_blocks *blocks);
 
-/* Append the copies of a box that crosses no piece boundary, by the op of `convert`. Of AMAX `dst`
- * is not looked at. */
+/* Append the copies of a box that crosses no piece boundary, with the op of `convert`. AMAX ignores
+ * `dst`. */
 xfer_status xfi_blocks_add(xfi_copies *copies, const xfi_end *dst, const xfi_end *src,
                            const int64_t *length, const xfi_convert *convert);
 

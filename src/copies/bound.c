@@ -1,4 +1,4 @@
-/* Views, checked once. */
+/* Checks views and binds them to parts. */
 #include "bound.h"
 
 #include <string.h>
@@ -38,7 +38,7 @@ size_t xfi_bound_reach(const xfi_bound *bound, int64_t piece, int elem_bytes)
   return reach;
 }
 
-/* Returns the bytes of all, if that is not empty. */
+/* Sets the strides of a dense array and returns its bytes, if it is not empty. */
 static int64_t dense_strides(int64_t *strides, const int64_t *shape, int n_dims, int elem_bytes)
 {
   int64_t stride = elem_bytes;
@@ -60,7 +60,8 @@ xfi_bound xfi_bound_dense(char *base, const int64_t *shape, int n_dims, int elem
   return b;
 }
 
-/* Strides given for a piece: positive where they count, and reaching no further than 2^62. */
+/* Copies the caller's strides of a piece. They must be at least an element in dims of more than one
+ * index, and may not reach past 2^62 bytes. */
 static xfer_status copy_strides(int64_t *strides, const int64_t *given, const int64_t *shape,
                                 int n_dims, int elem_bytes, const char *what)
 {
@@ -107,7 +108,7 @@ static xfer_status copy_pieces(xfi_bound *b, const xfer_view *view, const char *
     b->pieces[i] = view->pieces[i];
     XFI_CHECK(b->pieces[i] != NULL, XFER_ERR_ARG, "%s: piece %lld is NULL", what, (long long)i);
   }
-  b->only = b->pieces[0]; /* of one piece, which is as good as an array */
+  b->only = b->pieces[0]; /* used if there is one piece, which is an array */
   b->n_pieces = view->n_pieces;
   b->piece_dim = d;
   b->piece_length = b->shape[d] / view->n_pieces;
@@ -146,8 +147,8 @@ done:
   return st;
 }
 
-/* Box i of the view, which is not empty, becomes piece n_pieces. `dense`: where it is in a dense
- * view; moved on to the next one. */
+/* Makes box i of the view, which is not empty, the next piece. In a dense view it is at *dense,
+ * which is moved behind it. */
 static xfer_status add_box(xfi_bound *b, int64_t i, const xfer_view *view, char **dense,
                            int elem_bytes, const char *what)
 {
@@ -214,7 +215,7 @@ void xfi_bound_clear(xfi_bound *bound)
   memset(bound, 0, sizeof *bound);
 }
 
-/* Does a piece of both lie in the same way? */
+/* Does the piece have the same shape and strides in both? */
 static bool same_piece(const xfi_bound *a, const xfi_bound *b, int64_t piece)
 {
   for (int d = 0; d < a->n_dims; d++)

@@ -1,5 +1,5 @@
 /*
- * Views bound to parts: from "local index" to addresses, and copies between two of them.
+ * Views bound to parts: they map local indices to addresses; and copies between two of them.
  */
 #ifndef XFI_BOUND_H
 #define XFI_BOUND_H
@@ -18,14 +18,15 @@ typedef struct xfi_bound_box {
   int64_t strides[XFER_MAX_DIMS]; /* bytes */
 } xfi_bound_box;
 
-/* Of a source that is quantised by blocks (blocks.h). */
+/* The blocks of a source that is quantised by blocks (blocks.h). */
 typedef struct xfi_blocks xfi_blocks;
 
-/* A view with the shape of the part that it holds. Every kind of view becomes pieces: a dense or
- * strided one is one piece. Also what a slot is, and what peers are told of a view: a change of
- * this changes PLAN_VERSION (agree/statement.c). */
+/* A view together with the shape of the part that it holds. Every kind of view becomes a list of
+ * pieces; a dense or strided view is one piece. Slots of staging memory are described in the same
+ * way, and peers are sent this description, so a change of it requires a new PLAN_VERSION
+ * (agree/statement.c). */
 typedef struct xfi_bound {
-  bool is_set; /* else it lies nowhere; where it has pieces, as what is bound next may lie too */
+  bool is_set; /* if not, it has no address yet */
   int n_dims;
   int piece_dim;
   int64_t shape[XFER_MAX_DIMS];
@@ -35,18 +36,18 @@ typedef struct xfi_bound {
   char **pieces; /* [n_pieces], owned; NULL: the one piece is `only` */
   char *only;
   xfi_bound_box *boxes; /* [n_pieces], owned: each piece is a box. NULL: the fields above hold */
-  const xfi_blocks *blocks; /* not owned; NULL: it is not quantised by blocks */
+  const xfi_blocks *blocks; /* not owned; NULL: not quantised by blocks */
 } xfi_bound;
 
 /* Check a view against the shape of its part and copy it. `what` names tensor and side for errors.
  */
 xfer_status xfi_bound_set(xfi_bound *bound, const xfer_view *view, const int64_t *shape, int n_dims,
                           int elem_bytes, const char *what);
-/* The same for the `n` boxes of a rank's list, whose rows and lengths are given. They become the
- * bound's, also on failure; empty ones are left out. */
+/* The same for the `n` boxes of a rank, whose rows and lengths are given. The bound takes ownership
+ * of `boxes`, even on failure, and drops empty ones. */
 xfer_status xfi_bound_set_boxes(xfi_bound *bound, const xfer_view *view, xfi_bound_box *boxes,
                                 int64_t n, int n_dims, int elem_bytes, const char *what);
-/* The dense box of `shape` at `base`. */
+/* A dense array of `shape` at `base`. */
 xfi_bound xfi_bound_dense(char *base, const int64_t *shape, int n_dims, int elem_bytes);
 void xfi_bound_clear(xfi_bound *bound);
 
@@ -60,14 +61,15 @@ static inline const int64_t *xfi_bound_strides(const xfi_bound *bound, int64_t p
   return bound->boxes != NULL ? bound->boxes[piece].strides : bound->strides;
 }
 
-/* The piece that an element lies in, and where. */
+/* The piece in which an element lies, and the element's address. */
 int64_t xfi_bound_piece_at(const xfi_bound *bound, const int64_t *index);
 char *xfi_bound_address(const xfi_bound *bound, int64_t piece, const int64_t *index);
 
-/* An address in a bound view that is one array: moves along with it. */
+/* An address in a bound view that is one array. It stays valid if the view is bound to another
+ * address. */
 typedef struct xfi_anchor {
   const xfi_bound *bound; /* NULL: no address */
-  uintptr_t offset;       /* bytes from its `only` */
+  uintptr_t offset;       /* in bytes, from the bound's `only` */
 } xfi_anchor;
 
 static inline xfi_anchor xfi_anchor_at(const xfi_bound *bound, const void *address)
@@ -81,18 +83,19 @@ static inline char *xfi_anchor_address(const xfi_anchor *anchor)
   return anchor->bound == NULL ? NULL : (char *)((uintptr_t)anchor->bound->only + anchor->offset);
 }
 
-/* The same memory in the same way, or both never set. */
+/* Do both describe the same memory in the same way, or are both not set? */
 bool xfi_bound_equal(const xfi_bound *a, const xfi_bound *b);
-/* Equal but for where the pieces are, and whether they are. */
+/* Are both equal except for the addresses of pieces and for `is_set`? */
 bool xfi_bound_is_alike(const xfi_bound *a, const xfi_bound *b);
 
-/* Is the view the bound's, at any address? Found for one array, dense or strided. */
+/* Does the view describe the same array as the bound, at any address? False unless it is one array,
+ * dense or strided. */
 bool xfi_bound_lies_as(const xfi_bound *bound, const xfer_view *view, int elem_bytes);
 
-/* Bytes from the first to the last of a piece, which is not empty. */
+/* The number of bytes from the first to the last of a piece, which must not be empty. */
 size_t xfi_bound_reach(const xfi_bound *bound, int64_t piece, int elem_bytes);
 
-/* The shape of a piece; and where it starts. */
+/* The shape of a piece, and the local index of its first element. */
 void xfi_bound_shape(int64_t *shape, const xfi_bound *bound, int64_t piece);
 void xfi_bound_start(int64_t *start, const xfi_bound *bound, int64_t piece);
 
@@ -103,26 +106,27 @@ typedef struct xfi_copies {
   size_t capacity;
 } xfi_copies;
 void xfi_copies_free(xfi_copies *copies);
-/* Append one as it is. */
+/* Append a copy as it is. */
 xfer_status xfi_copies_push(xfi_copies *copies, const xfi_copy *copy);
 
-/* What elements of a copy are. */
+/* The elements of a copy. */
 typedef struct xfi_elem {
-  int bytes;                  /* of one in the destination */
-  const xfi_convert *convert; /* on the way there; NULL: none */
+  int bytes;                  /* size in the destination */
+  const xfi_convert *convert; /* applied on the way; NULL: none */
 } xfi_elem;
 
-/* A box in somebody's memory: where it starts in local indices. src NULL in add: zero the box. */
+/* One end of a copy: a bound view, and the local index at which the box starts. */
 typedef struct xfi_end {
   const xfi_bound *bound;
   int64_t start[XFER_MAX_DIMS];
 } xfi_end;
 
-/* Append the copies that move a box of `length` elements per dim, simplified. */
+/* Append the simplified copies that move a box of `length` elements per dim. If `src` is NULL they
+ * write zeros. */
 xfer_status xfi_copies_add(xfi_copies *copies, const xfi_end *dst, const xfi_end *src,
                            const int64_t *length, int n_dims, xfi_elem elem);
-/* The last copy and the one before it become one if they alternate on both sides, as the gate and
- * up of a layer's experts do. */
+/* Join the last copy and the one before it if they alternate on both sides, as gate and up of a
+ * layer's experts do. */
 void xfi_copies_join_last(xfi_copies *copies);
 
 /* ---- what is written must not overlap (overlap.c) ---- */
@@ -134,16 +138,17 @@ typedef struct xfi_use {
   int elem_bytes;
   size_t tensor;
   bool is_source;
-  /* Of a destination. NULL: it is given what it has; "": it is not its source's view; else why it
-   * may not be that. */
+  /* Only of a destination. NULL: it gets the values that it already has; "": it is not its source's
+   * view; else the reason why it may not be its source's view. */
   const char *moves;
-  bool zeroes; /* of a destination that stays: its padding is written, which is its source's too */
-  bool unties; /* of a destination: another may not be the same view */
+  bool zeroes; /* a destination that gets the values it has, except that its padding is zeroed */
+  bool unties; /* a destination that may not be the same view as another one */
 } xfi_use;
 
-/* No destination overlaps another or a source; one that stays may be anybody's source, or where
- * it has padding its own. Destinations that are the same view are a declared tie, if they may;
- * sources may overlap each other. */
+/* Checks that no destination overlaps another destination or a source. There are three exceptions:
+ * a destination that gets the values it already has may overlap any source, or only its own source
+ * if its padding is zeroed; destinations with the same view are a declared tie, unless one of them
+ * forbids it; and sources may overlap each other. */
 xfer_status xfi_uses_check_disjoint(const xfi_use *uses, size_t n);
 
 #endif

@@ -1,59 +1,67 @@
-/* Copies between views: boxes cut where pieces of either end. */
+/* Copies between views: cuts boxes at the ends of the pieces of both. */
 #include <string.h>
 
 #include "blocks.h"
 #include "error.h"
 
-/* A box that crosses no piece boundary on either side. */
-static xfer_status add_whole(xfi_copies *copies, const xfi_end *dst, const xfi_end *src,
-                             const int64_t *length, int n_dims, xfi_elem elem)
+/* The list that copies are added to, and what all of them have in common. */
+typedef struct adding {
+  xfi_copies *copies;
+  int n_dims;
+  xfi_elem elem;
+} adding;
+
+/* Adds the copy of a box that crosses no piece boundary on either side. */
+static xfer_status add_whole(const adding *a, const xfi_end *dst, const xfi_end *src,
+                             const int64_t *length)
 {
+  const xfi_convert *convert = a->elem.convert;
   const int64_t dst_piece = xfi_bound_piece_at(dst->bound, dst->start);
   const int64_t src_piece = src == NULL ? 0 : xfi_bound_piece_at(src->bound, src->start);
   xfi_copy copy;
 
-  if (src != NULL && elem.convert != NULL && xfi_convert_has_scales(elem.convert))
-    return xfi_blocks_add(copies, dst, src, length, elem.convert);
+  if (src != NULL && convert != NULL && xfi_convert_has_scales(convert))
+    return xfi_blocks_add(a->copies, dst, src, length, convert);
   copy =
       (xfi_copy){.src = src == NULL ? NULL : xfi_bound_address(src->bound, src_piece, src->start),
                  .dst = xfi_bound_address(dst->bound, dst_piece, dst->start),
-                 .run_bytes = elem.bytes,
-                 .convert = elem.convert,
-                 .n_dims = n_dims};
-  for (int d = 0; d < n_dims; d++) {
+                 .run_bytes = a->elem.bytes,
+                 .convert = convert,
+                 .n_dims = a->n_dims};
+  for (int d = 0; d < a->n_dims; d++) {
     copy.extent[d] = length[d];
     copy.src_stride[d] = src == NULL ? 0 : xfi_bound_strides(src->bound, src_piece)[d];
     copy.dst_stride[d] = xfi_bound_strides(dst->bound, dst_piece)[d];
   }
   xfi_copy_simplify(&copy);
-  return xfi_copies_push(copies, &copy);
+  return xfi_copies_push(a->copies, &copy);
 }
 
-/* Can a box cross piece boundaries? No move crosses those of boxes. */
+/* Can a box cross piece boundaries? Pieces that are boxes are never crossed by a move. */
 static bool is_split(const xfi_bound *bound)
 {
   return bound->pieces != NULL && bound->boxes == NULL;
 }
 
-/* Split the box at the piece boundaries of the destination (side 0) and of the source (1), and add
- * the parts. */
-static xfer_status add_parts(xfi_copies *copies, const xfi_end *dst, const xfi_end *src,
-                             const int64_t *length, int n_dims, xfi_elem elem, int side)
+/* Splits the box at the piece boundaries of the destination (side 0), then of the source (side 1),
+ * and adds the parts. */
+static xfer_status add_parts(const adding *a, const xfi_end *dst, const xfi_end *src,
+                             const int64_t *length, int side)
 {
   const bool splits = side == 0 ? is_split(dst->bound) : src != NULL && is_split(src->bound);
   int64_t part[XFER_MAX_DIMS];
 
-  if (side == 2) return add_whole(copies, dst, src, length, n_dims, elem);
-  if (!splits) return add_parts(copies, dst, src, length, n_dims, elem, side + 1);
+  if (side == 2) return add_whole(a, dst, src, length);
+  if (!splits) return add_parts(a, dst, src, length, side + 1);
   xfi_end at[2] = {*dst, src == NULL ? *dst : *src};
   const int d = at[side].bound->piece_dim;
   const int64_t piece = at[side].bound->piece_length;
 
-  memcpy(part, length, sizeof *length * (size_t)n_dims);
+  memcpy(part, length, sizeof *length * (size_t)a->n_dims);
   for (int64_t left = length[d]; left > 0; left -= part[d]) {
     part[d] = piece - at[side].start[d] % piece;
     if (part[d] > left) part[d] = left;
-    XFI_TRY(add_parts(copies, &at[0], src == NULL ? NULL : &at[1], part, n_dims, elem, side + 1));
+    XFI_TRY(add_parts(a, &at[0], src == NULL ? NULL : &at[1], part, side + 1));
     at[0].start[d] += part[d];
     at[1].start[d] += part[d];
   }
@@ -63,9 +71,11 @@ static xfer_status add_parts(xfi_copies *copies, const xfi_end *dst, const xfi_e
 xfer_status xfi_copies_add(xfi_copies *copies, const xfi_end *dst, const xfi_end *src,
                            const int64_t *length, int n_dims, xfi_elem elem)
 {
+  const adding a = {copies, n_dims, elem};
+
   for (int d = 0; d < n_dims; d++)
     if (length[d] == 0) return XFER_OK;
-  return add_parts(copies, dst, src, length, n_dims, elem, 0);
+  return add_parts(&a, dst, src, length, 0);
 }
 
 static bool is_alike(const xfi_copy *a, const xfi_copy *b)

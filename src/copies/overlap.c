@@ -1,12 +1,13 @@
 /*
- * Do destination views overlap each other, or a source? Exactly, and without a byte map.
+ * Finds whether destination views overlap each other or a source. The answer is exact, and needs no
+ * map of bytes.
  *
- * Each view is a set of equal runs on a grid. With its dims sorted by falling stride its runs come
- * in ascending order of address, provided that a step of a dim clears all that lies inside it; a
- * destination view that does not have this property is refused, a source counts as all that lies
- * between its ends. Views are swept by address, as extents; only two whose extents meet become
- * grids, and those that the remainders of their addresses do not tell apart are walked side by
- * side.
+ * Each view is a set of equal runs on a grid. If its dims are sorted by falling stride, its runs
+ * are in ascending order of address, provided that the stride of each dim is at least the extent of
+ * the dims inside it. A destination view without this property is refused; a source without it is
+ * treated as all bytes between its ends. Views are swept in order of address, as extents. Only for
+ * two overlapping extents are the grids made, and only if the remainders of their addresses do not
+ * separate the two are their runs compared one by one.
  */
 #include "alloc.h"
 #include "bound.h"
@@ -22,21 +23,22 @@ typedef struct extent {
   int64_t piece;
 } extent;
 
-/* The piece: runs of `copy.run_bytes` at copy.dst + grid. */
+/* A piece: runs of copy.run_bytes bytes from copy.dst on, by the copy's extents and destination
+ * strides. */
 typedef struct grid {
   xfi_copy copy;
   bool is_made;
 } grid;
 
-enum { FEW = 8 }; /* extents that need no memory */
+enum { N_INLINE = 8 }; /* number of extents that need no allocation */
 
 typedef struct sweep {
   const xfi_use *uses;
-  extent *at;  /* [n]; `few`, or memory */
-  grid *grids; /* likewise; NULL: none was needed so far */
+  extent *at;  /* [n] `inlined`, or allocated */
+  grid *grids; /* [n] NULL: none was needed until now */
   size_t n;
-  xfi_copies copies; /* room */
-  extent few[FEW];
+  xfi_copies copies; /* scratch */
+  extent inlined[N_INLINE];
 } sweep;
 
 static int by_address(const void *a, const void *b)
@@ -48,7 +50,7 @@ static int by_address(const void *a, const void *b)
   return (x->owner > y->owner) - (x->owner < y->owner);
 }
 
-/* False: the grid's runs do not ascend, so it may overlap itself. */
+/* Do the grid's runs ascend? If not, it may overlap itself. */
 static bool ascends(const grid *g)
 {
   int64_t inside = g->copy.run_bytes;
@@ -75,7 +77,7 @@ static void advance(cursor *c)
   c->done = !xfi_copy_next(&c->g->copy, c->g->copy.n_dims, c->index, &none, &c->at);
 }
 
-/* Jump to the last outermost index whose block starts at or before `to`. */
+/* Jumps to the last outermost index whose block starts at or before `to`. */
 static void skip_to(cursor *c, const char *to)
 {
   const xfi_copy *copy = &c->g->copy;
@@ -83,7 +85,7 @@ static void skip_to(cursor *c, const char *to)
 
   if (copy->n_dims == 0 || c->at >= to) return;
   for (int64_t d = 1; d < copy->n_dims; d++)
-    if (c->index[d] != 0) return; /* inside a block: step on */
+    if (c->index[d] != 0) return; /* inside a block: use advance() */
   step = (to - c->at) / copy->dst_stride[0];
   if (step > copy->extent[0] - 1 - c->index[0]) step = copy->extent[0] - 1 - c->index[0];
   c->index[0] += step;
@@ -97,22 +99,23 @@ static int64_t add_strides(int64_t gcd, const grid *g)
   return gcd;
 }
 
-/* As columns of one array: where `step` divides every stride of both, all runs of `a` begin at its
- * first modulo step, and those of `b` at `off` past that. So by their remainders the bytes of `a`
- * are [0, a's run) and those of `b` [off, off + b's run): where these do not meet, before the first
- * of `a` comes again at `step`, no byte of one is a byte of the other. False: perhaps they meet. */
+/* Do the grids lie apart like columns of one array? If `step` divides every stride of both, all
+ * runs of `a` begin at the same address modulo `step`, and all runs of `b` begin `offset` after it.
+ * So modulo `step` the bytes of `a` are [0, a's run) and those of `b` are [offset, offset + b's
+ * run). If these ranges do not overlap, also not around `step`, the grids share no byte. If the
+ * result is false, they may still share none. */
 static bool are_apart_in_each_step(const grid *a, const grid *b)
 {
   const int64_t step = add_strides(add_strides(0, a), b);
-  int64_t off;
+  int64_t offset;
 
   if (step == 0) return false;
-  off = (int64_t)((uintptr_t)b->copy.dst - (uintptr_t)a->copy.dst) % step;
-  if (off < 0) off += step;
-  return off >= a->copy.run_bytes && off + b->copy.run_bytes <= step;
+  offset = (int64_t)((uintptr_t)b->copy.dst - (uintptr_t)a->copy.dst) % step;
+  if (offset < 0) offset += step;
+  return offset >= a->copy.run_bytes && offset + b->copy.run_bytes <= step;
 }
 
-static bool grids_meet(const grid *a, const grid *b)
+static bool grids_overlap(const grid *a, const grid *b)
 {
   cursor x = {a, {0}, a->copy.dst, false};
   cursor y = {b, {0}, b->copy.dst, false};
@@ -133,24 +136,25 @@ static bool grids_meet(const grid *a, const grid *b)
 
 /* ---- extents ---- */
 
-/* Returns whether each dim's step clears all that lies inside it, dims taken as they are: if not,
- * another order may do. *n_bytes: from the first to the last; 0: the piece is empty. */
+/* Returns whether, with dims in the given order, each dim's stride is at least the extent of the
+ * dims inside it. If not, another order may have this property. *n_bytes becomes the number of
+ * bytes from the first to the last; 0: the piece is empty. */
 static bool measure(int64_t *n_bytes, const xfi_use *use, int64_t piece)
 {
   const int64_t *strides = xfi_bound_strides(use->bound, piece);
   int64_t shape[XFER_MAX_DIMS];
   int64_t inside = use->elem_bytes;
-  bool clears = true;
+  bool nests = true;
 
   xfi_bound_shape(shape, use->bound, piece);
   *n_bytes = 0;
   for (int d = use->bound->n_dims - 1; d >= 0; d--) {
     if (shape[d] == 0) return true;
-    clears = clears && (shape[d] == 1 || strides[d] >= inside);
+    nests = nests && (shape[d] == 1 || strides[d] >= inside);
     inside += strides[d] * (shape[d] - 1);
   }
   *n_bytes = inside;
-  return clears;
+  return nests;
 }
 
 static xfer_status make_grid(grid *g, sweep *s, const xfi_use *use, int64_t piece)
@@ -168,16 +172,16 @@ static xfer_status make_grid(grid *g, sweep *s, const xfi_use *use, int64_t piec
   return XFER_OK;
 }
 
-/* Append the extent of one piece, unless that is empty. */
+/* Appends the extent of a piece, unless the piece is empty. */
 static xfer_status add_extent(sweep *s, size_t owner, int64_t piece)
 {
   const xfi_use *use = &s->uses[owner];
   const char *start = xfi_bound_piece(use->bound, piece);
   int64_t n_bytes;
-  const bool clears = measure(&n_bytes, use, piece);
+  const bool nests = measure(&n_bytes, use, piece);
   grid g;
 
-  if (!clears && !use->is_source) {
+  if (!nests && !use->is_source) {
     XFI_TRY(make_grid(&g, s, use, piece));
     XFI_CHECK(ascends(&g), XFER_ERR_SHAPE,
               "tensor \"%.100s\": the strides of its destination view do not nest, so it may "
@@ -188,12 +192,12 @@ static xfer_status add_extent(sweep *s, size_t owner, int64_t piece)
   return XFER_OK;
 }
 
-/* One for each piece of every view, by address. */
+/* Makes an extent for each piece of every view, and sorts them by address. */
 static xfer_status make_extents(sweep *s, size_t n)
 {
   for (size_t i = 0; i < n; i++)
     s->n += (size_t)s->uses[i].bound->n_pieces;
-  s->at = s->n <= FEW ? s->few : xfi_calloc(s->n, sizeof *s->at);
+  s->at = s->n <= N_INLINE ? s->inlined : xfi_calloc(s->n, sizeof *s->at);
   XFI_CHECK(s->at != NULL, XFER_ERR_NOMEM, "%zu views", s->n);
   s->n = 0;
   for (size_t i = 0; i < n; i++)
@@ -203,56 +207,56 @@ static xfer_status make_extents(sweep *s, size_t n)
   return XFER_OK;
 }
 
-/* ---- those that meet ---- */
+/* ---- pairs of extents that overlap ---- */
 
-static xfer_status need_grid(sweep *s, size_t i)
+static xfer_status ensure_grid(sweep *s, size_t i)
 {
   grid *g = &s->grids[i];
   const extent *e = &s->at[i];
 
   if (g->is_made) return XFER_OK;
   XFI_TRY(make_grid(g, s, &s->uses[e->owner], e->piece));
-  if (!ascends(g)) { /* a source */
+  if (!ascends(g)) { /* only a source can be like this */
     g->copy.n_dims = 0;
     g->copy.run_bytes = e->end - e->start;
   }
   return XFER_OK;
 }
 
-/* Extents i and k meet: do their runs? */
-static xfer_status runs_meet(bool *meet, sweep *s, size_t i, size_t k)
+/* Extents i and k overlap: do their runs? */
+static xfer_status runs_overlap(bool *overlap, sweep *s, size_t i, size_t k)
 {
   if (s->grids == NULL) s->grids = xfi_calloc(s->n, sizeof *s->grids);
   XFI_CHECK(s->grids != NULL, XFER_ERR_NOMEM, "%zu views", s->n);
-  XFI_TRY(need_grid(s, i));
-  XFI_TRY(need_grid(s, k));
-  *meet =
-      !are_apart_in_each_step(&s->grids[k], &s->grids[i]) && grids_meet(&s->grids[k], &s->grids[i]);
+  XFI_TRY(ensure_grid(s, i));
+  XFI_TRY(ensure_grid(s, k));
+  *overlap = !are_apart_in_each_step(&s->grids[k], &s->grids[i]) &&
+             grids_overlap(&s->grids[k], &s->grids[i]);
   return XFER_OK;
 }
 
-/* Does a destination leave what a source has as it is? */
-static bool leaves(const xfi_use *destination, const xfi_use *source)
+/* Does writing the destination preserve the values of the source? */
+static bool preserves(const xfi_use *destination, const xfi_use *source)
 {
   return destination->moves == NULL &&
          (!destination->zeroes || destination->tensor == source->tensor);
 }
 
-/* Neither writes what the other reads or writes. */
-static bool may_meet(const xfi_use *a, const xfi_use *b)
+/* May the two overlap, because neither changes what the other reads or writes? */
+static bool may_overlap(const xfi_use *a, const xfi_use *b)
 {
-  if (a->is_source) return b->is_source || leaves(b, a);
-  return b->is_source && leaves(a, b);
+  if (a->is_source) return b->is_source || preserves(b, a);
+  return b->is_source && preserves(a, b);
 }
 
-/* Two destinations that are one view. */
+/* Are these two destinations with the same view? */
 static bool is_tie(const xfi_use *a, const xfi_use *b)
 {
   return a != b && !a->is_source && !b->is_source && !a->unties && a->elem_bytes == b->elem_bytes &&
          xfi_bound_equal(a->bound, b->bound);
 }
 
-static void say_overlap(const xfi_use *a, const xfi_use *b)
+static void set_overlap_error(const xfi_use *a, const xfi_use *b)
 {
   const xfi_use *src = a->is_source ? a : b;
   const xfi_use *dst = a->is_source ? b : a;
@@ -274,12 +278,12 @@ static xfer_status check_pair(sweep *s, size_t i, size_t k)
 {
   const xfi_use *a = &s->uses[s->at[k].owner];
   const xfi_use *b = &s->uses[s->at[i].owner];
-  bool meet = false;
+  bool overlap = false;
 
-  if (may_meet(a, b)) return XFER_OK;
-  XFI_TRY(runs_meet(&meet, s, i, k));
-  if (!meet || is_tie(a, b)) return XFER_OK;
-  say_overlap(a, b);
+  if (may_overlap(a, b)) return XFER_OK;
+  XFI_TRY(runs_overlap(&overlap, s, i, k));
+  if (!overlap || is_tie(a, b)) return XFER_OK;
+  set_overlap_error(a, b);
   return XFER_ERR_SHAPE;
 }
 
@@ -289,8 +293,9 @@ static void move_extent(sweep *s, size_t to, size_t from)
   if (s->grids != NULL) s->grids[to] = s->grids[from];
 }
 
-/* Against those before it that are not over yet, [0, *n_open), which it joins: others are dropped,
- * since one extent may last beside very many short ones. */
+/* Checks extent i against earlier extents that have not ended, which are [0, *n_open), and adds it
+ * to them. Extents that have ended are dropped: one long extent may overlap very many short ones,
+ * and the list must stay short. */
 static xfer_status check_extent(sweep *s, size_t i, size_t *n_open)
 {
   size_t n = 0;
@@ -317,6 +322,6 @@ xfer_status xfi_uses_check_disjoint(const xfi_use *uses, size_t n)
 done:
   xfi_copies_free(&s.copies);
   xfi_free(s.grids);
-  if (s.at != s.few) xfi_free(s.at);
+  if (s.at != s.inlined) xfi_free(s.at);
   return st;
 }
