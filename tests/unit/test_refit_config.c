@@ -8,20 +8,6 @@
 
 #include "refit_sides.h"
 
-#define EXPERTS(model_type)                                                                        \
-  REFIT_TABLE("\"num_hidden_layers\":2,\"hidden_size\":16,\"moe_intermediate_size\":8,"            \
-              "\"num_experts\":4,\"model_type\":\"" model_type "\"",                               \
-              REFIT_P("mlp.experts.gate_up_proj",                                                  \
-                      "[4,16,16]") "," REFIT_P("mlp.experts.down_proj", "[4,8,16]"))
-
-/* As transformers 5 saves its configuration. */
-#define SAVED_EXPERTS                                                                              \
-  REFIT_TABLE("\"text_config\":{\"num_hidden_layers\":2,\"hidden_size\":16,"                       \
-              "\"moe_intermediate_size\":8,\"num_local_experts\":4},"                              \
-              "\"model_type\":\"qwen3_vl_moe\"",                                                   \
-              REFIT_P("mlp.experts.gate_up_proj",                                                  \
-                      "[4,16,16]") "," REFIT_P("mlp.experts.down_proj", "[4,8,16]"))
-
 static void test_experts_are_as_many_as_the_configuration_says(void **state)
 {
 #define LISTED(first, last)                                                                        \
@@ -285,31 +271,6 @@ static void test_experts_in_one_tensor_are_as_many_as_the_configuration_says(voi
                            "{\"name\":\"model.layers.0.moe.up_proj.weight\",\"shape\":[6,8,16],"
                            "\"dtype\":\"bf16\"}"),
                "has 6 experts; the configuration says 4");
-}
-
-static void test_fused_experts_have_the_form_of_their_model_type(void **state)
-{
-  xfer_model_options options = XFER_MODEL_OPTIONS_INIT;
-  xfer_model *model = NULL;
-
-  (void)state;
-  assert_int_equal(refit_load(&model, EXPERTS("qwen3_vl_moe")), XFER_OK);
-  xfer_model_destroy(model);
-  model = NULL;
-  options.experts_end = 2;
-  assert_int_equal(xfer_model_load(&model, refit_path("table.json"), &options),
-                   XFER_ERR_UNSUPPORTED);
-  refit_expect_error("the checkpoint holds all experts in one tensor");
-  assert_int_equal(refit_load(&model, EXPERTS("llama")), XFER_ERR_UNSUPPORTED);
-  refit_expect_error("model_type");
-  assert_int_equal(refit_load(&model, EXPERTS("qwen3_5_moe")), XFER_ERR_UNSUPPORTED);
-  refit_expect_error("want [experts, hidden, moe_size]");
-  assert_int_equal(refit_load(&model, SAVED_EXPERTS), XFER_OK);
-  xfer_model_destroy(model);
-  model = NULL;
-  assert_int_equal(refit_load(&model, EXPERTS("qwen3_moe")), XFER_ERR_UNSUPPORTED);
-  refit_expect_error("want [experts, hidden, moe_size]");
-  assert_null(model);
 }
 
 /* Megatron and SGLang are asked about each model that sees, whatever its text is. */
@@ -589,7 +550,6 @@ int main(void)
       cmocka_unit_test(test_what_is_refused_is_so_where_another_layer_is_ignored),
       cmocka_unit_test(test_a_tied_head_that_the_checkpoint_lists_does_not_travel),
       cmocka_unit_test(test_rotary_frequencies_do_not_travel),
-      cmocka_unit_test(test_fused_experts_have_the_form_of_their_model_type),
   };
 
   return cmocka_run_group_tests(tests, refit_files_begin, refit_files_end);

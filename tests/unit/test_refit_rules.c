@@ -361,9 +361,73 @@ static void test_a_last_expert_is_for_a_tensor_of_experts(void **state)
   xfer_rules_destroy(rules);
 }
 
+#define EXPERTS_OF(model_type, hidden, size, gate_up, down)                                        \
+  REFIT_TABLE(                                                                                     \
+      "\"num_hidden_layers\":2,\"hidden_size\":" hidden ",\"moe_intermediate_size\":" size         \
+      ",\"num_experts\":4,\"model_type\":\"" model_type "\"",                                      \
+      REFIT_P("mlp.experts.gate_up_proj", gate_up) "," REFIT_P("mlp.experts.down_proj", down))
+#define EXPERTS(model_type) EXPERTS_OF(model_type, "24", "8", "[4,24,16]", "[4,8,24]")
+
+/* As transformers 5 saves its configuration. */
+#define SAVED_EXPERTS                                                                              \
+  REFIT_TABLE("\"text_config\":{\"num_hidden_layers\":2,\"hidden_size\":24,"                       \
+              "\"moe_intermediate_size\":8,\"num_local_experts\":4},"                              \
+              "\"model_type\":\"qwen3_vl_moe\"",                                                   \
+              REFIT_P("mlp.experts.gate_up_proj",                                                  \
+                      "[4,24,16]") "," REFIT_P("mlp.experts.down_proj", "[4,8,24]"))
+
+static void test_fused_experts_have_the_form_of_their_model_type(void **state)
+{
+  xfer_model_options options = XFER_MODEL_OPTIONS_INIT;
+  xfer_model *model = NULL;
+
+  (void)state;
+  assert_int_equal(refit_load(&model, EXPERTS("qwen3_vl_moe")), XFER_OK);
+  xfer_model_destroy(model);
+  model = NULL;
+  options.experts_end = 2;
+  assert_int_equal(xfer_model_load(&model, refit_path("table.json"), &options),
+                   XFER_ERR_UNSUPPORTED);
+  refit_expect_error("the checkpoint holds all experts in one tensor");
+  assert_int_equal(refit_load(&model, EXPERTS("llama")), XFER_ERR_UNSUPPORTED);
+  refit_expect_error("model_type");
+  assert_int_equal(refit_load(&model, EXPERTS("qwen3_5_moe")), XFER_ERR_UNSUPPORTED);
+  refit_expect_error("want [experts, 2 * moe_size, hidden]");
+  assert_int_equal(refit_load(&model, SAVED_EXPERTS), XFER_OK);
+  xfer_model_destroy(model);
+  model = NULL;
+  assert_int_equal(refit_load(&model, EXPERTS("qwen3_moe")), XFER_ERR_UNSUPPORTED);
+  refit_expect_error("want [experts, 2 * moe_size, hidden]");
+  assert_null(model);
+}
+
+/* Columns by rows as they are published, or turned as transformers has them: sizes alone tell. */
+static void test_experts_that_may_be_turned_are_refused(void **state)
+{
+  static const struct {
+    const char *text, *word;
+  } cases[] = {
+      {EXPERTS_OF("qwen3_vl_moe", "16", "8", "[4,16,16]", "[4,8,16]"), "experts.gate_up_proj"},
+      {EXPERTS_OF("qwen3_vl_moe", "8", "8", "[4,16,8]", "[4,8,8]"), "experts.down_proj"},
+      {EXPERTS_OF("qwen3_vl_moe", "24", "8", "[4,16,24]", "[4,24,8]"), NULL},
+  };
+
+  (void)state;
+  for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+    xfer_model *model = NULL;
+
+    assert_int_equal(refit_load(&model, cases[i].text),
+                     cases[i].word == NULL ? XFER_OK : XFER_ERR_UNSUPPORTED);
+    if (cases[i].word != NULL) refit_expect_error(cases[i].word);
+    xfer_model_destroy(model);
+  }
+}
+
 int main(void)
 {
   const struct CMUnitTest tests[] = {
+      cmocka_unit_test(test_fused_experts_have_the_form_of_their_model_type),
+      cmocka_unit_test(test_experts_that_may_be_turned_are_refused),
       cmocka_unit_test(test_a_last_expert_is_for_a_tensor_of_experts),
       cmocka_unit_test(test_fields_of_a_side_say_what_they_want),
       cmocka_unit_test(test_fields_of_a_family_say_what_they_want),
