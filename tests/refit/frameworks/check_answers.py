@@ -200,7 +200,7 @@ ROWS = re.compile(r"\.weight_scale$")  # scales of rows, or of integers in group
 OF_OTHERS = ("visual.", "mlp1.", "vision_model.", "vision_tower.", "audio_tower.", "audio_model.", "multi_modal_projector.", "patch_merge_mlp.", "mm_projector.", "model.vision_model.",
              "model.connector.", "vision_encoder.", "vision_adapter.", "vision_projection.", "embed_vision.", "vision_embedder.",
              "layerwise_projectors.", "spatial_projectors.", "visual_tokenizer.", "vte.", "mlp_AR.", "vit_", "vpm.", "resampler.",
-             "vision_embedding.", "sam_model.", "projector.", "view_seperator")  # parts of a model that are no text
+             "vision_embedding.", "sam_model.", "projector.", "view_seperator", "encoder.", "whisper_encoder.", "vq_adaptor.")  # parts of a model that are no text
 
 
 def of_text(name):

@@ -62,6 +62,8 @@ def patch():
 
     dist.new_group = new_group
     torch.distributed.new_group = new_group
+    import vllm.model_executor.models.registry as registry
+    registry._run_in_subprocess = lambda look: look()  # at a model's class, of which nothing is kept from devices here
     import vllm.distributed.parallel_state as ps
     init = ps.GroupCoordinator.__init__
 
@@ -152,7 +154,9 @@ def patch():
         import vllm.models.qwen4_exp.nvidia.qsa as q
         q.Qwen4ExpQSAFlashAttentionImpl = MagicMock  # a kernel
     import vllm.model_executor.models.ovis2_5 as o
-    o.Ovis2_5ProcessingInfo.get_hf_processor = lambda self, **k: MagicMock()  # of images
+    import vllm.model_executor.models.internvl as iv
+    o.Ovis2_5ProcessingInfo.get_hf_processor = iv.InternVLProcessingInfo.get_hf_processor = lambda self, **k: MagicMock()  # of images
+    iv.InternVLProcessingInfo.get_tokenizer = lambda self: MagicMock()
     import vllm.model_executor.models.deepseek_ocr as ocr
     import vllm.model_executor.models.deepseek_vl2 as vl2
     import vllm.model_executor.models.isaac as i

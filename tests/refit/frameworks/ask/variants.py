@@ -73,6 +73,8 @@ GEMMA = dict(hidden_act="gelu_pytorch_tanh", hidden_activation="gelu_pytorch_tan
 MAMBA = dict(mamba_n_heads=16, mamba_d_head=64, mamba_n_groups=1, mamba_d_state=16, mamba_d_conv=4, mamba_expand=2)
 VISION = dict(depth=2, hidden_size=32, intermediate_size=64, num_heads=8, in_channels=3, patch_size=4,
               spatial_merge_size=2, temporal_patch_size=2, out_hidden_size=64, hidden_act="gelu_pytorch_tanh")
+WINDOWS = dict({k: v for k, v in VISION.items() if k != "in_channels"}, in_chans=3, model_type="qwen2_5_vl", hidden_act="silu", out_hidden_size=512,
+               fullatt_block_indexes=[1], window_size=16, tokens_per_second=2)
 SIGLIP = dict(model_type="siglip_vision_model", hidden_size=32, intermediate_size=64, num_hidden_layers=1, num_attention_heads=4, image_size=32,
               patch_size=8)
 CLIP = dict(SIGLIP, model_type="clip_vision_model", projection_dim=32, hidden_act="gelu")
@@ -158,10 +160,10 @@ def qwen3_vl(**more):
 
 def qwen3_5(tie=True, alone=False, **more):
     return seeing("Qwen3_5ForConditionalGeneration", "qwen3_5", dict(VISION, model_type="qwen3_5", num_position_embeddings=64),
-                  dict(num_key_value_heads=2, linear_num_key_heads=8, linear_num_value_heads=16, linear_key_head_dim=16,
-                       linear_value_head_dim=16, linear_conv_kernel_dim=4,
-                       rope_parameters={"rope_type": "default", "rope_theta": 10000.0, "partial_rotary_factor": 0.25,
-                                        "mrope_section": [2, 1, 1], "mrope_interleaved": True}, **more), tie=tie, alone=alone, **TOKENS)
+                  {**dict(num_key_value_heads=2, linear_num_key_heads=8, linear_num_value_heads=16, linear_key_head_dim=16,
+                          linear_value_head_dim=16, linear_conv_kernel_dim=4,
+                          rope_parameters={"rope_type": "default", "rope_theta": 10000.0, "partial_rotary_factor": 0.25,
+                                           "mrope_section": [2, 1, 1], "mrope_interleaved": True}), **more}, tie=tie, alone=alone, **TOKENS)
 
 
 def longcat_flash():
@@ -551,6 +553,18 @@ FAMILIES = {
     "internvl_wide": seeing("InternVLForConditionalGeneration", "internvl",
                             dict(model_type="internvl_vision", hidden_size=32, intermediate_size=64, num_hidden_layers=1, num_attention_heads=4, image_size=[32, 32], patch_size=[8, 8]),
                             dict(model_type="qwen3", num_attention_heads=32, head_dim=128), tie=False, image_token_id=990, downsample_ratio=0.5, vision_feature_layer=-1),
+    "qwen3_5_wide": qwen3_5(num_hidden_layers=4, full_attention_interval=4, layer_types=["linear_attention"] * 3 + ["full_attention"], num_key_value_heads=4, head_dim=256,
+                            linear_num_key_heads=16, linear_num_value_heads=32, linear_key_head_dim=128, linear_value_head_dim=128, tie=False,
+                            rope_parameters={"rope_type": "default", "rope_theta": 10000.0, "partial_rotary_factor": 0.25, "mrope_section": [11, 11, 10], "mrope_interleaved": True}),
+    "qwen2_5_vl_wide": seeing("Qwen2_5_VLForConditionalGeneration", "qwen2_5_vl", WINDOWS, dict(hidden_size=512, num_attention_heads=64, num_key_value_heads=8, head_dim=8,
+                              rope_scaling={"rope_type": "default", "mrope_section": [2, 1, 1]}), tie=False, **TOKENS),
+    "glm4v_wide": seeing("Glm4vForConditionalGeneration", "glm4v", dict(VISION, model_type="glm4v_vision", image_size=32, out_hidden_size=1024),
+                         dict(hidden_size=1024, num_attention_heads=32, num_key_value_heads=2, attention_bias=True, partial_rotary_factor=0.5, rope_parameters=GLM_ROPE), tie=False, **TOKENS),
+    "glm4v_moe_wide": seeing("Glm4vMoeForConditionalGeneration", "glm4v_moe", dict(VISION, model_type="glm4v_moe_vision", image_size=32),
+                             dict(SPARSE, n_routed_experts=6, n_shared_experts=1, use_qk_norm=False, attention_bias=True, partial_rotary_factor=0.5, routed_scaling_factor=1.0,
+                                  rope_parameters=GLM_ROPE, num_attention_heads=96, num_key_value_heads=8), tie=False, **TOKENS),
+    "gemma3_multi_wide": seeing("Gemma3ForConditionalGeneration", "gemma3", SIGLIP, dict(GEMMA, num_attention_heads=8, num_key_value_heads=4, head_dim=256, sliding_window=64,
+                                layer_types=["sliding_attention", "full_attention"]), mm_tokens_per_image=4, image_token_index=990),
     "qwen3_vl_tied_text": qwen3_vl(alone=True),
     "qwen3_vl_untied_text": qwen3_vl(tie=False, alone=True),
     "llava_tied_text": seeing("LlavaForConditionalGeneration", "llava", CLIP, dict(model_type="llama"), alone=True, image_token_index=990,
@@ -565,7 +579,5 @@ FAMILIES = {
     "qwen3_5_bias": qwen3_5(full_attention_interval=2, layer_types=["linear_attention", "full_attention"], attention_bias=True),
     "qwen2_5_vl": wide("Qwen2_5_VLForConditionalGeneration", "qwen2_5_vl",
                        rope_scaling={"rope_type": "default", "mrope_section": [8, 4, 4]}, **TOKENS,
-                       vision_config=dict({k: v for k, v in VISION.items() if k != "in_channels"}, in_chans=3,
-                                          model_type="qwen2_5_vl", hidden_act="silu", out_hidden_size=512,
-                                          fullatt_block_indexes=[1], window_size=16, tokens_per_second=2)),
+                       vision_config=WINDOWS),
 }
