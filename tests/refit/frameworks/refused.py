@@ -2,6 +2,7 @@
 
 REFUSED = {**{("vllm", family + "_tied"): "ties no output layer" for family in ("deepseek", "jamba", "kimi_linear", "step3p5", "deepseek_v3", "step3_text")},
            ("vllm", "bailing_2_5_rest"): "in layers past the last whole group of 2",
+           **{(side, "bailing_moe_v2_norm_head"): "divides each column of the output layer by its norm" for side in ("vllm", "sglang")},
            ("vllm", "deepseek_v4_mxfp4_room"): "vLLM pads experts of these sizes",
            ("vllm", "gpt_oss_no_bias"): "has biases of attention here",
            ("vllm", "mistral3_unsaid_head"): "does not say whether it is tied",
@@ -15,7 +16,7 @@ REFUSED = {**{("vllm", family + "_tied"): "ties no output layer" for family in (
            **{("sglang", family + "_bias_unsaid"): "SGLang makes no such bias" for family in ("llama", "glm4_moe")},
            **{(side, family + "_tied_whole"): "goes by tie_word_embeddings of the text's" for side, family in (("vllm", "qwen3_5"), ("vllm", "smolvlm"),
                ("sglang", "ministral3_vl"), ("megatron", "ministral3_vl"), ("sglang", "gemma4_multi"), ("sglang", "kimi_vl"))},
-           **{(side, "qwen3_vl_text_alone"): "which does not say so" for side in ("vllm", "sglang")}, ("sglang", "qwen3_5_text_alone"): "which does not say so",
+           **{(side, "qwen3_vl_text_alone"): "which does not say so" for side in ("vllm", "sglang")}, **{("vllm", family + "_text_alone"): "which does not say so" for family in ("exaone4_5", "granite4_vision")}, ("sglang", "qwen3_5_text_alone"): "which does not say so",
            ("vllm", "qwen2_moe_plain"): "vLLM has biases of attention here",
            **{("vllm", family): "is one scale of several weights" for family in ("phi3_tensors", "qwen3_5_tensors")},
            **{("sglang", family + "_topk_greedy"): "no correction of routers where topk_method is not noaux_tc" for family in ("deepseek_v4", "mimo_v2_flash")},
