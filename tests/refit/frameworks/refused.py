@@ -3,6 +3,7 @@
 REFUSED = {**{("vllm", family + "_tied"): "ties no output layer" for family in ("deepseek", "jamba", "kimi_linear", "step3p5", "deepseek_v3", "step3_text")},
            ("vllm", "bailing_2_5_rest"): "in layers past the last whole group of 2",
            **{(side, "bailing_moe_v2_norm_head"): "divides each column of the output layer by its norm" for side in ("vllm", "sglang")},
+           ("sglang", "qwen3_5_few"): "what the text's configuration leaves to its class",
            ("vllm", "deepseek_v4_mxfp4_room"): "vLLM pads experts of these sizes",
            ("vllm", "gpt_oss_no_bias"): "has biases of attention here",
            ("vllm", "mistral3_unsaid_head"): "does not say whether it is tied",
