@@ -273,7 +273,7 @@ static void test_experts_in_one_tensor_are_as_many_as_the_configuration_says(voi
                "has 6 experts; the configuration says 4");
 }
 
-/* Megatron and SGLang are asked about each model that sees, whatever its text is. */
+/* Frameworks are asked about each model that sees or hears, whatever its text is. */
 static void test_a_known_text_in_an_unknown_model_that_sees_is_refused(void **state)
 {
 #define SEES(whole, text)                                                                          \
@@ -289,6 +289,7 @@ static void test_a_known_text_in_an_unknown_model_that_sees_is_refused(void **st
        "no rules for this model that sees"},
       {SEES("llava", "llama"), "megatron:tp2,vdiv1", "full", "no rules for this model that sees"},
       {SEES("mistral3", "mistral"), "full", "sglang:tp2,loaded", NULL},
+      {SEES("voxtral", "llama"), "full", "vllm:tp2,loaded", "no answer of vLLM"},
       {SEES("internvl", "qwen3"), "full", "sglang:tp2,loaded", "what SGLang makes of this model"},
       {SEES("internvl", "qwen3"), "torchtitan:dp2", "full", "what TorchTitan makes of this family"},
       {SEES("internvl", "qwen3"), "full", "vllm:tp2", "does not say whether it is tied"},
