@@ -4,6 +4,7 @@ REFUSED = {**{("vllm", family + "_tied"): "ties no output layer" for family in (
            ("vllm", "bailing_2_5_rest"): "in layers past the last whole group of 2",
            **{(side, "bailing_moe_v2_norm_head"): "divides each column of the output layer by its norm" for side in ("vllm", "sglang")},
            ("sglang", "qwen3_5_few"): "what the text's configuration leaves to its class",
+           ("vllm", "mistral4_unsaid"): "the configuration says that it has",
            ("vllm", "deepseek_v4_mxfp4_room"): "vLLM pads experts of these sizes",
            ("vllm", "gpt_oss_no_bias"): "has biases of attention here",
            ("vllm", "mistral3_unsaid_head"): "does not say whether it is tied",
