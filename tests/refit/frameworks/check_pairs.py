@@ -55,6 +55,12 @@ def held(checkpoint, params, padding):
     }
 
 
+def by_known(values, params, known):
+    """The same under the name by which xfer lists a parameter that has several."""
+    other = {p["alias"]: p["name"] for p in params if "alias" in p and of_text(p["name"]) in known}
+    return {name if of_text(name) in known else other.get(name, name): x for name, x in values.items()}
+
+
 def is_whole(layout):
     return not any("error" in r or "unloaded" in r or any("note" in p for p in r["params"]) for r in layout["ranks"])
 
@@ -72,11 +78,13 @@ class Pair:
     def rank(self, comm, refit, n_train):
         side = "train" if comm.rank < n_train else "gen"
         locals_ = refit.locals(comm.rank)
+        known = {each.name for each in locals_}
         plan = refit.plan(comm)
         if side == "train":
             mine = held(self.checkpoints[0], self.train["ranks"][comm.rank]["params"], PADDING)
         else:
-            right = held(self.checkpoints[1], self.gen["ranks"][comm.rank - n_train][self.what], 0.0)
+            params = self.gen["ranks"][comm.rank - n_train][self.what]
+            right = by_known(held(self.checkpoints[1], params, 0.0), params, known)
             mine = {of_text(name): np.full(x.shape, BEFORE, np.float32) for name, x in right.items()}
         types = {}
         for each in locals_:
@@ -159,6 +167,11 @@ def load(paths):
     return out
 
 
+def taken(answer, layout, what):
+    """The checkpoint's tensors of which ranks hold something."""
+    return {answer["hf"][run[0]][0] for r in layout["ranks"] for p in r[what] for run in p.get("runs", ()) if run[0] >= 0}
+
+
 def draws(answers, seed):
     """Pairs without end."""
     chance = random.Random(seed)
@@ -177,7 +190,10 @@ def draws(answers, seed):
         (trainer, train), (engine, gen) = chance.choice(trains), chance.choice(gens)
         if trainer["hf"] == engine["hf"]:
             yield Pair(trainer, train, engine, gen)
-            if all("draft" in rank for rank in gen["ranks"]):
+            if not all("draft" in rank for rank in gen["ranks"]):
+                continue
+            own = taken(engine, gen, "draft") - taken(engine, gen, "params")
+            if own & taken(trainer, train, "params"):  # else the trainer has no draft model
                 yield Pair(trainer, train, engine, gen, "draft")
 
 
