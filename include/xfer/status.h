@@ -120,7 +120,7 @@ typedef int (*xfer_interrupt_fn)(void *context);
 /**
  * Let a function end this thread's waits, for example when a signal has come. Calls that wait for
  * other ranks or for a device call it every 20 to 50 ms, the first time after as long. If it
- * returns another value than 0, the deadline of the call counts as passed: the call returns within
+ * returns a value other than 0, the deadline of the call counts as passed: the call returns within
  * about 2 s, mostly at once, with XFER_ERR_TIMEOUT and a text that says that the rank was
  * interrupted. The other ranks, the comm and its plans are then in the same state as after a missed
  * deadline; in xfer_plan_wait() as after the run's own deadline, so the run does not touch memory

@@ -487,8 +487,8 @@ class Comm(_handle.Handle):
 
     def check(self) -> None:
         """Raise the error of a redistribute() or exchange() that has returned, as far as this rank knows it, and
-        CommError if the comm is broken. Local; waits for nothing: once you have waited for the stream, this tells
-        whether the data for this rank has arrived."""
+        CommError if the comm is broken. Local; does not wait for the data: once you have waited for the stream, this
+        tells whether the data for this rank has arrived."""
         with self._alone():
             self._now(lib.xfer_comm_check, self)
 

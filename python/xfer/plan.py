@@ -36,15 +36,15 @@ class PlanOptions(TypedDict, total=False):
     """Options of a plan, the same on every rank; 0 is the default in every field.
 
     max_staging_bytes: upper bound on staging memory per rank. window_bytes: most bytes per peer and round.
-    link_bytes_per_s, message_ns: bandwidth and cost of a message, for predictions; a plan broadcasts only if that saves
-    at least message_ns. timeout_ms: deadline of every wait. lane: "auto", "direct", "packed" or "broadcast".
-    ranks_per_domain: ranks r with equal r // ranks_per_domain form a domain; data that several of them need from
-    another domain crosses once, and they relay it to each other. verify: each run ends with digests of its sources and
-    destinations, which wait() compares. staged: wait() writes the destinations once every rank has everything, so a
-    failed run leaves the old data whole; this takes memory of the same size. fresh_sources: you bind the sources again
-    for each run, for weights that are moved to the host after each update, for example. wait() unbinds them; once it
-    returns, no process keeps their memory, unless a destination lies in the same allocation, and the next run needs a
-    commit().
+    link_bytes_per_s, message_ns: bandwidth and cost of a message, for predictions; with lane "auto" a plan broadcasts
+    only if all its broadcasts together save at least message_ns. timeout_ms: deadline of every wait. lane: "auto",
+    "direct", "packed" or "broadcast". ranks_per_domain: ranks r with equal r // ranks_per_domain form a domain; data
+    that several of them need from another domain crosses once, and they relay it to each other. verify: each run ends
+    with digests of its sources and destinations, which wait() compares. staged: wait() writes the destinations once
+    every rank has everything, so a failed run leaves the old data whole; this takes memory of the same size.
+    fresh_sources: you bind the sources again for each run, for weights that are moved to the host after each update,
+    for example. After a complete run wait() unbinds them; once it returns, no process keeps their memory, unless a
+    destination lies in the same allocation, and the next run needs a commit().
     """
 
     max_staging_bytes: int
@@ -348,7 +348,7 @@ class Plan(_handle.Handle):
     def run(self, version: int, stream: Any = None) -> None:
         """Move every tensor. Collective; one run may be in flight.
 
-        version: the number of these weights: any number from 0 on at first, then one above the last. stream: see
+        version: the number of these weights: any number from 0 on at first, then any above the last. stream: see
         stream_pointer(). On a GPU the run starts after the work that is already there, and the call returns once it has
         enqueued the run; on a host comm the data has moved when it returns.
 
@@ -371,7 +371,8 @@ class Plan(_handle.Handle):
     def refuse(self, why: str) -> None:
         """Say that this rank does not begin the next run, for a reason of yours, instead of run(). Local: wait() then
         fails on every rank at once, with the reason. The plan needs another commit(). If data goes in messages, as
-        with Comm.host(), other ranks wait for them and the comm is broken.
+        with Comm.host(), and another rank has begun the run, it waits for them and the comm is broken, except over
+        NCCL.
 
         Raises StateError before commit(), while a run is in flight, and after a run that failed.
         """

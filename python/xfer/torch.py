@@ -232,10 +232,10 @@ class Transfer(Steps):
 class ModelRefit(Steps):
     """Move a trainer's weights into an engine's, by the rules of both frameworks. Collective. See docs/refit.md.
 
-    model: a Model, or the source of one. train, gen: Sides, or SPECs such as "fsdp:dp4" and "vllm:tp2,loaded"; the
-    ranks of a gen SPEC begin after those of train. source: the trainer's module or state dict on its ranks; target: the
-    engine's on its ranks; DTensors are handed in by their local parts. ranks: as for layout_of().
-    check_replicas: as for Transfer.
+    model: a Model, or the name, file or folder of one. train, gen: Sides, or SPECs such as "fsdp:dp4" and
+    "vllm:tp2,loaded"; the ranks of a gen SPEC begin after those of train. source: the trainer's module or state dict on
+    its ranks; target: the engine's on its ranks; DTensors are handed in by their local parts. ranks: as for
+    layout_of(). check_replicas: as for Transfer.
 
     Raises MismatchError for tensors that are missing, unknown or of the wrong shape, on all ranks with the sentence;
     for a DTensor also TypeError for Partial, and ValueError if its placements give this rank another part than the
