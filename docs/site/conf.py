@@ -30,7 +30,7 @@ add_module_names = False
 autodoc_member_order = "bysource"
 autodoc_typehints_format = "short"
 python_use_unqualified_type_names = True
-autodoc_mock_imports = ["accelerate", "megatron", "nemo_rl", "torch", "trl", "verl", "vllm"]
+autodoc_mock_imports = ["accelerate", "megatron", "nemo_rl", "openrlhf", "ray", "torch", "trl", "verl", "vllm"]
 
 
 class FunctionsLead(SphinxTransform):
