@@ -366,6 +366,7 @@ XFER_API XFER_MUST_CHECK xfer_status xfer_layout_owners(const xfer_layout *layou
  * @since 0.1
  */
 XFER_API XFER_MUST_CHECK xfer_status xfer_layout_parse(xfer_layout **layout, const char *line);
+
 /**
  * Read a redistribution from one line, for example "bf16[4096,11008] (2,4)@0-7:S0,R ->
  * (4)@8-11:S1". docs/problem-language.md describes the grammar.

@@ -59,11 +59,10 @@ struct ncclComm;
  * Make a comm of the ranks of an NCCL communicator.
  *
  * The library sends one broadcast of 256 bytes over the caller's communicator and does not keep it.
- * It makes private, non-blocking communicators, so that it can abort them at a missed deadline
- * without touching the caller's. One is for control; the first commit of a plan that sends over
- * NCCL makes another for data. NCCL makes no communicator while a thread of the process captures a
- * graph in global mode: the call then fails with XFER_ERR_COMM, and a commit may be repeated after
- * the capture.
+ * It makes private communicators, so that it can abort them at a missed deadline without touching
+ * the caller's. One is for control; the first commit of a plan that sends over NCCL makes others
+ * for data. NCCL makes no communicator while a thread of the process captures a graph in global
+ * mode: the call then fails with XFER_ERR_COMM, and a commit may be repeated after the capture.
  *
  * Collective: all ranks of `nccl`, which must have nothing in flight on it.
  * Stream: none of the caller's. The call blocks until all ranks have arrived, at most 10 minutes;
@@ -85,7 +84,8 @@ struct ncclComm;
 XFER_API XFER_MUST_CHECK xfer_status xfer_comm_create_nccl(xfer_comm **comm, struct ncclComm *nccl);
 
 /**
- * Make an id for xfer_comm_create_nccl_id(), on one rank, which sends it to the others.
+ * Make an id for xfer_comm_create_nccl_id(). One rank calls this, and the caller sends the id to
+ * the others.
  *
  * Not collective. Threads: safe.
  *

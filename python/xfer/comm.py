@@ -38,7 +38,7 @@ _WORD = 512  # bytes that a rank says of itself before a collective call
 
 
 def nccl_id() -> bytes:
-    """A new ncclUniqueId: one rank makes it for Comm.nccl() and sends it to the others. It serves for one comm."""
+    """A new ncclUniqueId for Comm.nccl(): one rank makes it, and you send it to the others. It serves for one comm."""
     made = create_string_buffer(_bootstrap.NCCL_ID_BYTES)
     plugin("nccl").xfer_nccl_id(made)
     return made.raw
