@@ -86,9 +86,11 @@ typedef enum xfi_carry_call {
 typedef struct xfi_envelope {
   xfi_carry_call call; /* that it belongs to */
   uint64_t n_bytes;
+  uint64_t sequence; /* of the run that it belongs to, see xfi_comm; 0: of none that is counted */
 } xfi_envelope;
 /* XFER_ERR_MISMATCH unless what `from` sends is what `to` expects. */
-xfer_status xfi_envelope_check(xfi_envelope sent, int from, xfi_envelope expected, int to);
+XFI_PLUGIN_API xfer_status xfi_envelope_check(xfi_envelope sent, int from, xfi_envelope expected,
+                                              int to);
 
 /* Host memory; blocks. `all` has shape [size, n_bytes]. */
 typedef xfer_status xfi_all_gather_fn(xfi_comm *comm, void *all, const void *mine, size_t n_bytes,
@@ -206,6 +208,14 @@ struct xfi_comm {
   bool refuses;                      /* the next call that checks xfi_comm_refused() fails, */
   char refusal[XFI_ERROR_BYTES + 4]; /* with this text, cut like any error text */
 };
+
+/* Of what this rank sends or expects now. A run that failed may leave messages behind, and the
+ * sequence number keeps another run from taking them for its own. An exchange is part of no run. */
+static inline xfi_envelope xfi_comm_envelope(const xfi_comm *comm, xfi_carry_call call,
+                                             uint64_t n_bytes)
+{
+  return (xfi_envelope){call, n_bytes, call == XFI_OF_EXCHANGE ? 0 : comm->sequence};
+}
 
 /* This library's version. The messages between ranks may differ in every version. */
 #define XFI_VERSION                                                                                \

@@ -8,7 +8,15 @@
 
 #include <mpi.h>
 
-enum { XFI_MPI_TAG_ROUND = 1, XFI_MPI_TAG_NOTICE = 2, XFI_MPI_TAG_LEAVE = 3 };
+/* A round's tag is XFI_MPI_TAG_ROUND plus the run's sequence number modulo XFI_MPI_ROUND_TAGS, so
+ * that what a failed run left behind is not received by the next ones. MPI has tags up to 32767 at
+ * least. */
+enum {
+  XFI_MPI_TAG_NOTICE = 1,
+  XFI_MPI_TAG_LEAVE = 2,
+  XFI_MPI_TAG_ROUND = 3,
+  XFI_MPI_ROUND_TAGS = 1 << 14
+};
 
 /* Tells other ranks that the sender's comm is broken, and whether it waits in a gathering. */
 typedef struct xfi_mpi_notice {
@@ -33,6 +41,7 @@ typedef struct xfi_mpi_comm {
   char *in;               /* [size * chunk_bytes] */
   MPI_Request *requests;  /* [2 * size] of the call in progress */
   MPI_Request collective; /* likewise */
+  uint64_t label[2]; /* of the broadcasts of a call: all their bytes, and the sequence number */
 
   xfi_mpi_notice notice_out; /* the notice that we send */
   xfi_mpi_notice notice_in;  /* the notice that we receive */

@@ -81,6 +81,7 @@ static xfi_label next_label(const carrying *s, const xfi_channel *c)
   const uint64_t left = c->n_bytes - c->n_done;
 
   return (xfi_label){.n_in_all = c->n_bytes,
+                     .sequence = xfi_comm_envelope(&s->shared->base, s->call, 0).sequence,
                      .n_bytes = (uint32_t)(left < s->all->slot_bytes ? left : s->all->slot_bytes),
                      .call = (uint16_t)s->call};
 }
@@ -128,8 +129,9 @@ static xfer_status empty_slot(carrying *s, size_t i)
   const xfi_label label = ring->labels[slot];
   const xfi_label wanted = next_label(s, c);
 
-  XFI_TRY(xfi_envelope_check((xfi_envelope){(xfi_carry_call)label.call, label.n_in_all}, c->peer,
-                             (xfi_envelope){s->call, c->n_bytes}, s->shared->base.rank));
+  XFI_TRY(xfi_envelope_check(
+      (xfi_envelope){(xfi_carry_call)label.call, label.n_in_all, label.sequence}, c->peer,
+      xfi_comm_envelope(&s->shared->base, s->call, c->n_bytes), s->shared->base.rank));
   XFI_CHECK(label.n_bytes == wanted.n_bytes && label.shared <= XFI_CHANNEL_SLOTS, XFER_ERR_MISMATCH,
             "rank %d sends a slot of %u bytes, this rank expects %u", c->peer,
             (unsigned)label.n_bytes, (unsigned)wanted.n_bytes);

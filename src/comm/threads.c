@@ -64,7 +64,7 @@ static void post_message(local_rank *me, xfi_carry_call call, const xfi_message 
 
   assert(send->peer >= 0 && send->peer < me->group->n_ranks && send->peer != me->shared.base.rank);
   p->data = send->data;
-  p->sent = (xfi_envelope){call, send->n_bytes};
+  p->sent = xfi_comm_envelope(&me->shared.base, call, send->n_bytes);
   atomic_store(&p->state, POSTED);
   xfi_shared_ring(&me->shared, send->peer);
 }
@@ -106,7 +106,7 @@ static xfer_status receive(transfer *t, const xfi_message *recv)
   int state = POSTED;
 
   if (!atomic_compare_exchange_strong(&p->state, &state, COPYING)) return XFER_OK;
-  p->wanted = (xfi_envelope){t->call, recv->n_bytes};
+  p->wanted = xfi_comm_envelope(&me->shared.base, t->call, recv->n_bytes);
   st = xfi_envelope_check(p->sent, recv->peer, p->wanted, rank);
   if (st != XFER_OK) {
     atomic_store(&p->state, REFUSED);

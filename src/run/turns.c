@@ -51,15 +51,17 @@ static xfer_status check_sequence(const xfer_plan *plan)
 }
 
 /* Called once all ranks know who has begun a failed run. If only some have, messages are left over,
- * so the comm is broken. */
+ * so the comm is broken. They need not be of this plan, if other ranks wait for another one. */
 static void end_left_over(const xfer_plan *plan)
 {
+  bool sends = false;
   int n_begun = 0;
 
-  for (int r = 0; r < plan->comm->size; r++)
+  for (int r = 0; r < plan->comm->size; r++) {
     n_begun += plan->results[r].has_begun;
-  if (any_sends(plan) && plan->comm->ops->refuse != NULL && n_begun > 0 &&
-      n_begun < plan->comm->size)
+    sends = sends || plan->results[r].sequence != 0;
+  }
+  if (sends && plan->comm->ops->refuse != NULL && n_begun > 0 && n_begun < plan->comm->size)
     xfi_comm_abort_with_error(plan->comm, plan->comm->ops->abort_data);
 }
 
@@ -76,12 +78,11 @@ xfer_status xfi_run_agree(const xfer_plan *plan, xfer_status mine, xfi_deadline 
   const int last = comm->size - 1;
   bool failed = false;
   int other = 0;
+  xfer_status st = xfi_run_gather_results(&failed, plan, &result, "waits for", deadline);
 
-  XFI_TRY(xfi_run_gather_results(&failed, plan, &result, "waits for", deadline));
-  adjust_sequence(plan);
-  if (failed) {
-    const xfer_status st = xfi_comm_agree(comm, mine, deadline);
-
+  if (st == XFER_OK) adjust_sequence(plan);
+  if (st == XFER_OK && failed) st = xfi_comm_agree(comm, mine, deadline);
+  if (st != XFER_OK) {
     end_left_over(plan);
     return st;
   }

@@ -1,0 +1,200 @@
+/* Messages of a run that one rank takes no part in, and that lie there when the next run or call
+ * begins, over MPI and over memory of a host, by every lane: no rank takes them for those of its
+ * own run. It fails instead, or receives what is right. */
+#include <stdbool.h>
+#include <stdio.h>
+#include <string.h>
+
+#include <mpi.h>
+
+#include <xfer/mpi.h>
+
+enum { WIDTH = 100, DEADLINE_MS = 8000 };
+
+/* What the ranks do with plan `x`, which the last rank refuses and the others run, before all run
+ * plan `y`. */
+typedef enum scenario {
+  RUN_NEXT,          /* nothing */
+  OTHERS_WAIT_FOR_Y, /* the others run and wait for `y` instead, all commit both */
+  DESTROY,           /* all destroy it */
+  DESTROY_UNREFUSED, /* the same, and the last rank has not even refused; then `y` runs twice */
+  CALL,              /* xfer_redistribute() instead of `y` */
+  COMMIT,            /* all commit it, which fails */
+  RELEASE,           /* all release it, which fails */
+  N_SCENARIOS
+} scenario;
+
+static uint32_t from[WIDTH];
+static uint32_t to[WIDTH];
+static int rank, size;
+static int failed;
+
+static void need(bool condition, int line)
+{
+  if (condition) return;
+  fprintf(stderr, "rank %d, line %d: not so: %s\n", rank, line, xfer_last_error());
+  failed++;
+}
+#define NEED(condition) need(condition, __LINE__)
+
+static int gather(void *context, void *all, const void *mine, size_t n_bytes)
+{
+  (void)context;
+  return MPI_Allgather(mine, (int)n_bytes, MPI_BYTE, all, (int)n_bytes, MPI_BYTE, MPI_COMM_WORLD);
+}
+
+/* A few bytes of rank 0 go to the last, for which rank 0 does not wait. */
+static void make_layouts(xfer_layout *layouts[2])
+{
+  char line[80];
+
+  (void)snprintf(line, sizeof line, "u32[%d] (1)@0:R -> (1)@%d:R", WIDTH, size - 1);
+  NEED(xfer_problem_parse(&layouts[0], &layouts[1], line) == XFER_OK);
+}
+
+static xfer_plan *plan_of(xfer_comm *comm, uint32_t lane)
+{
+  const xfer_view views[2] = {xfer_view_dense(from), xfer_view_dense(to)};
+  xfer_plan_options options = XFER_PLAN_OPTIONS_INIT;
+  xfer_tensor tensor = {"t", NULL, NULL, 0};
+  xfer_layout *layouts[2] = {NULL, NULL};
+  xfer_plan *plan = NULL;
+
+  make_layouts(layouts);
+  tensor.src = layouts[0];
+  tensor.dst = layouts[1];
+  options.lane = lane;
+  options.timeout_ms = DEADLINE_MS;
+  NEED(xfer_plan_create(&plan, comm, &tensor, 1, &options) == XFER_OK);
+  NEED(xfer_plan_bind(plan, 0, &views[0], &views[1]) == XFER_OK);
+  NEED(xfer_plan_commit(plan) == XFER_OK);
+  xfer_layout_destroy(layouts[0]);
+  xfer_layout_destroy(layouts[1]);
+  return plan;
+}
+
+static void fill(uint32_t value)
+{
+  for (int i = 0; i < WIDTH; i++)
+    from[i] = value;
+  memset(to, 0, sizeof to);
+}
+
+/* If the last rank has been told that all is well, it is. */
+static void see(xfer_status st, uint32_t value)
+{
+  for (int i = 0; st == XFER_OK && rank == size - 1 && i < WIDTH; i++)
+    NEED(to[i] == value);
+}
+
+static void run(xfer_plan *plan, uint64_t version)
+{
+  fill((uint32_t)version);
+  (void)!xfer_plan_run(plan, version, NULL);
+  see(xfer_plan_wait(plan, 0), (uint32_t)version);
+}
+
+static void call(xfer_comm *comm, uint32_t value)
+{
+  const xfer_view views[2] = {xfer_view_dense(from), xfer_view_dense(to)};
+  xfer_layout *layouts[2] = {NULL, NULL};
+
+  make_layouts(layouts);
+  fill(value);
+  see(xfer_redistribute(comm, layouts[0], &views[0], layouts[1], &views[1], NULL), value);
+  xfer_layout_destroy(layouts[0]);
+  xfer_layout_destroy(layouts[1]);
+}
+
+static void leave_over(xfer_comm *comm, uint32_t lane, scenario what)
+{
+  xfer_plan *x = plan_of(comm, lane);
+  xfer_plan *const y = plan_of(comm, lane);
+  xfer_plan *const begun = what == OTHERS_WAIT_FOR_Y ? y : x;
+  const bool refuses = rank == size - 1;
+
+  fill(1);
+  if (!refuses)
+    NEED(xfer_plan_run(begun, 1, NULL) == XFER_OK);
+  else if (what != DESTROY_UNREFUSED)
+    NEED(xfer_plan_refuse(x, "the loss is not a number") == XFER_OK);
+  (void)MPI_Barrier(MPI_COMM_WORLD); /* the message has been sent */
+  if (what == OTHERS_WAIT_FOR_Y) {
+    NEED(xfer_plan_wait(refuses ? x : y, 0) != XFER_OK);
+    NEED(xfer_comm_check(comm) == XFER_ERR_COMM);
+    (void)!xfer_plan_commit(x);
+    (void)!xfer_plan_commit(y);
+  }
+  if (what == COMMIT) NEED(xfer_plan_commit(x) != XFER_OK);
+  if (what == RELEASE) NEED(xfer_plan_release(x) != XFER_OK);
+  if (what == DESTROY || what == DESTROY_UNREFUSED) {
+    xfer_plan_destroy(x);
+    x = NULL;
+  }
+  if (what == CALL)
+    call(comm, 2);
+  else
+    run(y, 2);
+  if (what == DESTROY_UNREFUSED) {
+    (void)!xfer_plan_commit(y);
+    run(y, 3);
+  }
+  (void)MPI_Barrier(MPI_COMM_WORLD);
+  xfer_plan_destroy(y);
+  xfer_plan_destroy(x);
+}
+
+/* Where all refuse a run nothing is left over: another one may come before its wait. */
+static void refuse_all(xfer_comm *comm, uint32_t lane)
+{
+  xfer_plan *const x = plan_of(comm, lane);
+  xfer_plan *const y = plan_of(comm, lane);
+
+  NEED(xfer_plan_refuse(x, "not ready") == XFER_OK);
+  fill(2);
+  NEED(xfer_plan_run(y, 2, NULL) == XFER_OK);
+  NEED(xfer_plan_wait(y, 0) == XFER_OK);
+  see(XFER_OK, 2);
+  NEED(xfer_plan_wait(x, 0) == XFER_ERR_STATE);
+  NEED(xfer_plan_commit(x) == XFER_OK);
+  fill(3);
+  NEED(xfer_plan_run(x, 3, NULL) == XFER_OK);
+  NEED(xfer_plan_wait(x, 0) == XFER_OK);
+  see(XFER_OK, 3);
+  xfer_plan_destroy(y);
+  xfer_plan_destroy(x);
+}
+
+static xfer_comm *comm_of(bool over_mpi)
+{
+  xfer_comm *comm = NULL;
+
+  if ((over_mpi ? xfer_comm_create_mpi(&comm, MPI_COMM_WORLD)
+                : xfer_comm_create_host(&comm, gather, NULL, rank, size)) != XFER_OK)
+    MPI_Abort(MPI_COMM_WORLD, 1);
+  return comm;
+}
+
+int main(int argc, char **argv)
+{
+  static const uint32_t lanes[] = {XFER_LANE_AUTO, XFER_LANE_PACKED, XFER_LANE_BROADCAST};
+  int level = MPI_THREAD_SINGLE;
+
+  if (MPI_Init_thread(&argc, &argv, MPI_THREAD_FUNNELED, &level) != MPI_SUCCESS) return 1;
+  (void)MPI_Comm_rank(MPI_COMM_WORLD, &rank);
+  (void)MPI_Comm_size(MPI_COMM_WORLD, &size);
+  for (size_t i = 0; i < 2 * sizeof lanes / sizeof lanes[0]; i++) {
+    xfer_comm *comm = comm_of(i % 2 == 0);
+
+    refuse_all(comm, lanes[i / 2]);
+    for (int what = 0; what < N_SCENARIOS; what++) {
+      leave_over(comm, lanes[i / 2], (scenario)what);
+      xfer_comm_destroy(comm);
+      comm = comm_of(i % 2 == 0);
+    }
+    xfer_comm_destroy(comm);
+  }
+  (void)MPI_Allreduce(MPI_IN_PLACE, &failed, 1, MPI_INT, MPI_MAX, MPI_COMM_WORLD);
+  (void)MPI_Finalize();
+  return failed == 0 ? 0 : 1;
+}
