@@ -149,6 +149,30 @@ def test_replicas_that_differ_are_found_before_anything_moves():
     assert on_ranks(3, lambda comm: work(comm, check_replicas=comm.rank != 1)) == ["moved"] * 3
 
 
+def test_a_group_keeps_its_comm_where_replicas_differ(monkeypatch):
+    """Nothing was moved: another transfer of the group goes on, and so does this one once they are equal."""
+    from xfer.integrations import _comms
+
+    monkeypatch.setattr(_comms, "_made", lambda group: group.comm)
+
+    def work(comm):
+        group = types.SimpleNamespace(comm=comm)
+        side = "source" if comm.rank < 2 else "target"
+        state, other = ({"x": piece("norm", np.ones(HIDDEN, np.float32), 0, 0, 0)} for _ in range(2))
+        if comm.rank == 1:
+            state["x"].data[3] = 2
+        with StateTransfer(group, **{side: state}) as weights, StateTransfer(group, **{side: other}) as beside:
+            with pytest.raises(xfer.MismatchError, match="replicas of the source differ"):
+                weights.step(1)
+            assert _comms.known_comm(group) is comm
+            beside.step(1)
+            state["x"].data[:] = 5
+            weights.step(1)
+        return state["x"].data.tolist()
+
+    assert on_ranks(3, work) == [[5.0] * HIDDEN] * 3
+
+
 def test_on_the_same_ranks():
     def work(comm):
         (source, _), (target, right) = model(2, 1, comm.rank, 1), model(1, 2, comm.rank, None)

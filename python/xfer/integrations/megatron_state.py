@@ -154,7 +154,8 @@ class StateTransfer(Steps):
 
     A tensor of the target that the source lacks is an error; one that the target lacks is left out. What is wrong on
     one rank is raised on all. After a step that failed make another, which meets the others anew unless `group` is a
-    Comm; what the constructor refuses leaves the group's comm as it is. check_replicas: as for xfer.torch.Transfer.
+    Comm; what the constructor refuses, and replicas that differ, leave the group's comm as it is. check_replicas: as
+    for xfer.torch.Transfer.
     """
 
     def __init__(
@@ -231,5 +232,8 @@ class StateTransfer(Steps):
         """Move all tensors and wait until they are there on every rank. Collective."""
         with dropped_if_broken(self._comm):
             self._commit()
-        with dropped_if_broken(self._comm, runs=True):
             super().step(version, stream)
+
+    def _move(self, version: int, stream: Any) -> None:
+        with dropped_if_broken(self._comm, runs=True):
+            super()._move(version, stream)
