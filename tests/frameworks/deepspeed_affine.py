@@ -143,6 +143,14 @@ def refusals():
     refused("different scales, [1.0, 2.0]", lambda: AffineShard(of(*halves), [[0]]).conversion())
     for memory in (torch.zeros(6, 4), torch.zeros(6, 4).t()):
         refused("not dense or not", lambda memory=memory: AffineShard(of(whole_of), [[0]], memory, 0).view())
+    refused("layout(dtype) does", AffineShard(of(whole_of), [[0]]).layout)
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    experts = torch.nn.Linear(6, 4, bias=False)
+    refused("'weight': no ranks hold it, since tp_ranks is empty", lambda: shards_of(experts, []))
+    experts.weight.ds_autoep_uc_meta = {"affine_map": of(whole_of).to_dict()}
+    refused("'weight': no ranks hold it, since ep_ranks is empty", lambda: shards_of(experts, [[0]]))
+    assert shards_of(experts, [[0]], [[0]])["weight"].view() is not None
+    dist.destroy_process_group()
 
 
 # ---- models

@@ -77,6 +77,8 @@ class AffineShard:
 
     def layout(self, dtype: Any = None) -> Layout:
         """Who holds what. dtype: of the shards; needed where this rank has none."""
+        if dtype is None and self._memory is None:
+            raise ValueError("this rank has no shard, which would tell the dtype: layout(dtype) does")
         everywhere = [rank for group in self._ranks for rank in group]
         boxes = [self._boxes[number] for _ in self._ranks for number in sorted(self._boxes)]
         return Layout.by_boxes(Mesh([len(everywhere)], everywhere), self.shape, dtype or self._memory.dtype, boxes)
@@ -129,7 +131,7 @@ def shards_of(
     group's ranks; all ranks of a tp group have the same copy of a parameter that AutoTP leaves whole. The comm must
     number the ranks as torch.distributed does.
 
-    Raises ValueError for a parameter without a map, and for one that ZeRO-3 has partitioned as well.
+    Raises ValueError for a parameter without a map or without ranks, and for one that ZeRO-3 has partitioned as well.
     """
     import torch
     from deepspeed.module_inject.layers import collect_autotp_universal_checkpoint_info
@@ -147,6 +149,8 @@ def shards_of(
             raise ValueError(f"{name!r} is cut by ZeRO-3 too: its partitions are no shards of a map")
         of_experts = getattr(parameter, _AUTO_EP, None)
         told, groups = (maps.get(name), tp_ranks) if of_experts is None else (of_experts["affine_map"], ep_ranks)
+        if not groups:
+            raise ValueError(f"{name!r}: no ranks hold it, since {'tp' if of_experts is None else 'ep'}_ranks is empty")
         if told is None and name in left_alone:
             told = _whole(tuple(parameter.shape), len(groups[0]))
         if told is None:
