@@ -103,6 +103,9 @@ def test_trainers_that_have_a_tensor_of_other_values_are_found_before_anything_m
         pair.init((), 60.0, 0.0, False, "one", False)
         for fine, text in pair.trainers_do("update", 4):
             assert fine, text
+        for fine, text in pair.trainers_do("init", pair.port, pair.world, [], 60.0, 0.0, False, "one", "no"):
+            assert not fine
+            assert "check_replicas is 'no', not True or False" in text
 
 
 @pytest.mark.usefixtures("two_plans")

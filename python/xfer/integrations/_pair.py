@@ -20,6 +20,7 @@ import torch
 from .._gc import no_collection
 from .._replicas import compare_replicas, has_replicas
 from .._store import session as new_session
+from .._structs import truth
 from .._tables import Together, some, tables_of
 from ..comm import Agreed, Comm
 from ..conversion import Conversion
@@ -66,7 +67,7 @@ def _portions_of(
     whose memory it has for one update, of a trainer whether it has all so. takes: of a worker, does its model take any
     of the tensors? compares: are replicas to be compared before the first update, which they are if all say so, the
     second of what is returned? Collective."""
-    said = comm.share(lambda: [casts, passing, takes, compares], "portions of a plan")
+    said = comm.share(lambda: [casts, passing, takes, truth(compares, "check_replicas")], "portions of a plan")
     casts_of, passing_of, takes_of, compares_of = zip(*said, strict=True)
     all_casts = {name: dtype for each in casts_of for name, dtype in each.items()}
     with Agreed(comm._tell):
