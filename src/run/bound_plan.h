@@ -84,6 +84,7 @@ struct xfer_plan {
   char run_why[XFI_ERROR_BYTES]; /* its text, if it failed */
   xfi_deadline run_ends;         /* its deadline */
   bool is_half_written;          /* a staged plan's destinations may be torn */
+  bool is_unsettled;    /* this rank refused the run, and has not heard whether others began it */
   bool is_open;         /* xfi_run_conclude() took the run for complete, though it may yet fail */
   bool any_sends;       /* some ranks send messages; agreed */
   bool is_sent;         /* all messages of the run have been handed to the comm */

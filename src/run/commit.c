@@ -325,6 +325,7 @@ xfer_status xfi_commit_end(xfer_plan *plan, const xfi_commit_vote *votes, xfi_de
   if (agreed) st = do_work(plan, votes, &all, deadline);
   if (st == XFER_OK && all.most != LANES_KEEP)
     plan->mark = allocation_mark(plan); /* after the commit's own allocations */
+  if (agreed) xfi_run_settle(plan);     /* nobody commits a plan with a run in flight */
   conclude(plan, st);
   if (st != XFER_OK && agreed && all.most != LANES_KEEP) xfi_run_drop_lanes(plan);
   return st;
@@ -369,6 +370,7 @@ xfer_status xfi_run_release(xfer_plan *plan, xfer_status mine)
   XFI_CHECK(plan->comm != NULL, XFER_ERR_STATE, "a simulated plan has nothing to release");
   if (mine == XFER_OK) mine = xfi_state_allows(plan->state, XFI_CALL_RELEASE);
   XFI_TRY(agree_on_release(plan, mine));
+  xfi_run_settle(plan);
   if (plan->amax_plan != NULL) XFI_TRY(xfi_run_release(plan->amax_plan, XFER_OK));
   xfi_run_drop_lanes(plan);
   plan->state = xfi_state_after(plan->state, XFI_CALL_RELEASE, XFI_ENDED);

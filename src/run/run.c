@@ -81,6 +81,22 @@ static xfer_status check_none_aborted(const xfer_plan *plan)
   return broken == XFER_OK ? st : xfi_comm_unreported(st, text, broken);
 }
 
+/* Messages on a device do not say to which run they belong. So where others may have sent some in a
+ * run that this rank refused, it receives none of another run before. */
+static void unsettle(xfer_plan *plan)
+{
+  if (plan->is_unsettled || plan->sequence == 0 || plan->comm->ops->n_data_ends == NULL) return;
+  plan->is_unsettled = true;
+  plan->of->n_unsettled++;
+}
+
+void xfi_run_settle(xfer_plan *plan)
+{
+  if (!plan->is_unsettled) return;
+  plan->of->n_unsettled--;
+  plan->is_unsettled = false;
+}
+
 /* May this run begin, in a state that allows runs? */
 static xfer_status check_run(xfer_plan *plan, uint64_t version, xfer_stream stream)
 {
@@ -98,6 +114,10 @@ static xfer_status check_run(xfer_plan *plan, uint64_t version, xfer_stream stre
             changed->base);
   XFI_CHECK(!xfi_staging_is_leaked(plan), XFER_ERR_STATE,
             "staging memory was left to a failed run of another plan; commit again");
+  XFI_CHECK(plan->of->n_unsettled == plan->is_unsettled || xfi_pipeline_is_empty(plan->pipeline),
+            XFER_ERR_STATE,
+            "this rank refused a run of another plan, which others may have begun: call "
+            "xfer_plan_wait() for that one before");
   return check_none_aborted(plan);
 }
 
@@ -182,6 +202,7 @@ static void refuse(xfer_plan *plan, xfi_call call, xfer_status st)
   plan->state = xfi_state_after(plan->state, call, XFI_FAILED);
   save_status(plan, st);
   reset_sent(plan);
+  unsettle(plan);
   if (st == XFER_ERR_PEER || st == XFER_ERR_COMM || plan->pipeline->channels.has_begun)
     break_messages(plan);
 }
@@ -208,6 +229,7 @@ xfer_status xfi_run_start(xfer_plan *plan, uint64_t version, xfer_stream stream)
     return st;
   }
   reset_sent(plan);
+  xfi_run_settle(plan);
   plan->is_open = false;
   plan->epoch++;
   plan->n_begun++;
@@ -270,6 +292,7 @@ static void abort_lanes(xfer_plan *plan, xfi_deadline deadline, char pending[XFI
  * that other ranks may still read. */
 static void fail_run(xfer_plan *plan)
 {
+  xfi_run_settle(plan);
   if (plan->state == XFI_COMMITTED)
     plan->state = xfi_state_after(plan->state, XFI_CALL_RUN, XFI_FAILED);
   if (plan->state == XFI_RUNNING || xfi_state_is_refused(plan->state))
@@ -368,6 +391,8 @@ void xfi_run_abandon(xfer_plan *plan)
 {
   xfer_status st;
 
+  if (plan->is_unsettled) plan->comm->ops->abort_data(plan->comm, plan->run_why);
+  xfi_run_settle(plan);
   if (plan->direct == NULL || plan->pipeline == NULL) return;
   if (plan->state == XFI_RUNNING) {
     st = saved_status(plan);
@@ -490,6 +515,7 @@ xfer_status xfi_run_wait(xfer_plan *plan, uint64_t timeout_ms)
   else
     abort_run(plan);
   st = xfi_run_agree(plan, mine, agreement_deadline(plan, deadline));
+  xfi_run_settle(plan); /* messages of a run that was refused have been cancelled */
   if (st == XFER_OK && xfi_run_is_staged(plan))
     st = xfi_staged_write(plan, agreement_deadline(plan, deadline));
   if (st == XFER_OK) {

@@ -80,6 +80,8 @@ xfer_status xfi_commit_end(xfer_plan *plan, const xfi_commit_vote *votes, xfi_de
  * compare these numbers. Called before each of the two functions below, since a refused run counts
  * too. */
 void xfi_run_take_sequence(xfer_plan *plan);
+/* Whether others began a run that this rank refused is known now. */
+void xfi_run_settle(xfer_plan *plan);
 /* xfer_plan_refuse(): this rank does not begin the next run. */
 xfer_status xfi_run_refuse(xfer_plan *plan, const char *why);
 xfer_status xfi_run_start(xfer_plan *plan, uint64_t version, xfer_stream stream);

@@ -186,6 +186,44 @@ static void test_settings_of_nccl_that_differ_are_named(void)
   world_of(2, COMM_NCCL, (sim_config){.seed = 0}, with_the_same_settings);
 }
 
+/* Rank 1 refuses a run of a plan that rank 0 begins, and before its wait both run another plan, of
+ * as many bytes: rank 1 does not receive in that what rank 0 sent in the first. */
+static void refuse_and_run(int rank)
+{
+  xfer_plan *plans[2];
+  tensor tensors[2];
+
+  for (int p = 0; p < 2; p++) {
+    tensor_make(&tensors[p], FROM_FIRST, rank, WIDTH);
+    plans[p] = world_plan(rank, &tensors[p], 1, XFER_LANE_PACKED, LIMIT_MOST);
+    OK(xfer_plan_commit(plans[p]));
+  }
+  if (rank == 1)
+    OK(xfer_plan_refuse(plans[0], "on purpose"));
+  else
+    OK(xfer_plan_run(plans[0], 1, NULL));
+  ranks_barrier();
+  if (rank == 1) {
+    NEED(xfer_plan_run(plans[1], 1, NULL) == XFER_ERR_STATE);
+    NEED(strstr(xfer_last_error(), "refused a run of another plan") != NULL);
+  } else {
+    (void)!xfer_plan_run(plans[1], 1, NULL); /* rank 1 may have left it already */
+  }
+  NEED(xfer_plan_wait(plans[1], 0) != XFER_OK);
+  NEED(strstr(xfer_last_error(), "deadline") == NULL);
+  NEED(xfer_plan_wait(plans[0], 0) != XFER_OK);
+  for (int p = 0; p < 2; p++) {
+    OK(xfer_plan_commit(plans[p]));
+    world_run(plans[p], &tensors[p], 1, 2, NULL);
+  }
+}
+
+static void test_run_after_a_refused_one_of_another_plan(void)
+{
+  limit_ms = LIMIT_MOST;
+  world_of(2, COMM_NCCL, (sim_config){.seed = 0}, refuse_and_run);
+}
+
 int main(int argc, char **argv)
 {
   static const world_test tests[] = {
@@ -196,6 +234,7 @@ int main(int argc, char **argv)
        test_rank_with_a_wrong_argument_is_told_over_nccl_alone},
       {"rank_without_memory_is_told_over_nccl_alone",
        test_rank_without_memory_is_told_over_nccl_alone},
+      {"run_after_a_refused_one_of_another_plan", test_run_after_a_refused_one_of_another_plan},
       {"settings_of_nccl_that_differ_are_named", test_settings_of_nccl_that_differ_are_named}};
 
   return world_main(argc, argv, tests, sizeof tests / sizeof *tests);
