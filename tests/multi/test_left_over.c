@@ -1,13 +1,9 @@
 /* Messages of a run that one rank takes no part in, and that lie there when the next run or call
  * begins, over MPI and over memory of a host, by every lane: no rank takes them for those of its
  * own run. It fails instead, or receives what is right. */
-#include <stdbool.h>
-#include <stdio.h>
+#include "process_ranks.h"
+
 #include <string.h>
-
-#include <mpi.h>
-
-#include <xfer/mpi.h>
 
 enum { WIDTH = 100, DEADLINE_MS = 8000 };
 
@@ -26,23 +22,6 @@ typedef enum scenario {
 
 static uint32_t from[WIDTH];
 static uint32_t to[WIDTH];
-static int rank, size;
-static int failed;
-
-static void need(bool condition, int line)
-{
-  if (condition) return;
-  fprintf(stderr, "rank %d, line %d: not so: %s\n", rank, line, xfer_last_error());
-  failed++;
-}
-#define NEED(condition) need(condition, __LINE__)
-
-static int gather(void *context, void *all, const void *mine, size_t n_bytes)
-{
-  (void)context;
-  return MPI_Allgather(mine, (int)n_bytes, MPI_BYTE, all, (int)n_bytes, MPI_BYTE, MPI_COMM_WORLD);
-}
-
 /* A few bytes of rank 0 go to the last, for which rank 0 does not wait. */
 static void make_layouts(xfer_layout *layouts[2])
 {
@@ -165,24 +144,10 @@ static void refuse_all(xfer_comm *comm, uint32_t lane)
   xfer_plan_destroy(x);
 }
 
-static xfer_comm *comm_of(bool over_mpi)
-{
-  xfer_comm *comm = NULL;
-
-  if ((over_mpi ? xfer_comm_create_mpi(&comm, MPI_COMM_WORLD)
-                : xfer_comm_create_host(&comm, gather, NULL, rank, size)) != XFER_OK)
-    MPI_Abort(MPI_COMM_WORLD, 1);
-  return comm;
-}
-
-int main(int argc, char **argv)
+static void work(void)
 {
   static const uint32_t lanes[] = {XFER_LANE_AUTO, XFER_LANE_PACKED, XFER_LANE_BROADCAST};
-  int level = MPI_THREAD_SINGLE;
 
-  if (MPI_Init_thread(&argc, &argv, MPI_THREAD_FUNNELED, &level) != MPI_SUCCESS) return 1;
-  (void)MPI_Comm_rank(MPI_COMM_WORLD, &rank);
-  (void)MPI_Comm_size(MPI_COMM_WORLD, &size);
   for (size_t i = 0; i < 2 * sizeof lanes / sizeof lanes[0]; i++) {
     xfer_comm *comm = comm_of(i % 2 == 0);
 
@@ -194,7 +159,9 @@ int main(int argc, char **argv)
     }
     xfer_comm_destroy(comm);
   }
-  (void)MPI_Allreduce(MPI_IN_PLACE, &failed, 1, MPI_INT, MPI_MAX, MPI_COMM_WORLD);
-  (void)MPI_Finalize();
-  return failed == 0 ? 0 : 1;
+}
+
+int main(int argc, char **argv)
+{
+  return with_ranks(argc, argv, work);
 }

@@ -1,34 +1,14 @@
 /* Runs that processes refuse, over MPI and over memory of a host, by every lane: where all ranks
  * give an old version nothing is broken; where one refuses the others are told at once, whatever
  * they wait for. */
-#include <stdbool.h>
-#include <stdio.h>
+#include "process_ranks.h"
+
 #include <string.h>
-
-#include <mpi.h>
-
-#include <xfer/mpi.h>
 
 enum { MOST_RANKS = 8, WIDTH = 40000, SOON_S = 20 };
 
 static uint32_t from[MOST_RANKS * WIDTH];
 static uint32_t to[MOST_RANKS * WIDTH];
-static int rank, size;
-static int failed;
-
-static void need(bool condition, int line)
-{
-  if (condition) return;
-  fprintf(stderr, "rank %d, line %d: not so: %s\n", rank, line, xfer_last_error());
-  failed++;
-}
-#define NEED(condition) need(condition, __LINE__)
-
-static int gather(void *context, void *all, const void *mine, size_t n_bytes)
-{
-  (void)context;
-  return MPI_Allgather(mine, (int)n_bytes, MPI_BYTE, all, (int)n_bytes, MPI_BYTE, MPI_COMM_WORLD);
-}
 
 /* Row r of each rank goes to rank r, or to all where rows are broadcast; FEW: a few bytes of rank 0
  * go to the last, which does not wait for anybody. */
@@ -117,24 +97,10 @@ static void refused_by_one(xfer_comm *comm, uint32_t lane, bool is_late)
   xfer_plan_destroy(plan);
 }
 
-static xfer_comm *comm_of(bool over_mpi)
-{
-  xfer_comm *comm = NULL;
-
-  if ((over_mpi ? xfer_comm_create_mpi(&comm, MPI_COMM_WORLD)
-                : xfer_comm_create_host(&comm, gather, NULL, rank, size)) != XFER_OK)
-    MPI_Abort(MPI_COMM_WORLD, 1);
-  return comm;
-}
-
-int main(int argc, char **argv)
+static void work(void)
 {
   static const uint32_t lanes[] = {XFER_LANE_AUTO, XFER_LANE_PACKED, XFER_LANE_BROADCAST, FEW};
-  int level = MPI_THREAD_SINGLE;
 
-  if (MPI_Init_thread(&argc, &argv, MPI_THREAD_FUNNELED, &level) != MPI_SUCCESS) return 1;
-  (void)MPI_Comm_rank(MPI_COMM_WORLD, &rank);
-  (void)MPI_Comm_size(MPI_COMM_WORLD, &size);
   for (size_t i = 0; i < 2 * sizeof lanes / sizeof lanes[0]; i++) {
     const uint32_t lane = lanes[i / 2];
     xfer_comm *comm = comm_of(i % 2 == 0);
@@ -148,7 +114,9 @@ int main(int argc, char **argv)
     }
     xfer_comm_destroy(comm);
   }
-  (void)MPI_Allreduce(MPI_IN_PLACE, &failed, 1, MPI_INT, MPI_MAX, MPI_COMM_WORLD);
-  (void)MPI_Finalize();
-  return failed == 0 ? 0 : 1;
+}
+
+int main(int argc, char **argv)
+{
+  return with_ranks(argc, argv, work);
 }
