@@ -433,7 +433,11 @@ typedef struct xfer_view {
 } xfer_view;
 
 /** A dense row-major part at `base`, which may be const memory if it is a source's. */
-XFER_API_INLINE xfer_view xfer_view_dense(const void *base)
+#if defined(__GNUC__) && __GNUC__ >= 11 && !defined(__clang__)
+__attribute__((access(none, 1))) /* so that a destination need not be initialized */
+#endif
+XFER_API_INLINE xfer_view
+xfer_view_dense(const void *base)
 {
   xfer_view v = {XFER_VIEW_DENSE, 0, NULL, {0, 0, 0, 0, 0, 0, 0, 0}, NULL, 0, 0, 0, NULL};
   v.base = (void *)(uintptr_t)base;
@@ -442,7 +446,11 @@ XFER_API_INLINE xfer_view xfer_view_dense(const void *base)
 
 /** A part at `base`, as above, with `n_dims` strides in bytes. If `strides` is NULL, bind refuses
  * the view. */
-XFER_API_INLINE xfer_view xfer_view_strided(const void *base, const int64_t *strides, int n_dims)
+#if defined(__GNUC__) && __GNUC__ >= 11 && !defined(__clang__)
+__attribute__((access(none, 1))) /* so that a destination need not be initialized */
+#endif
+XFER_API_INLINE xfer_view
+xfer_view_strided(const void *base, const int64_t *strides, int n_dims)
 {
   xfer_view v = {XFER_VIEW_STRIDED, 0, NULL, {0, 0, 0, 0, 0, 0, 0, 0}, NULL, 0, 0, 0, NULL};
   int d;
