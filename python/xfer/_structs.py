@@ -7,6 +7,7 @@ import operator
 import struct
 from collections.abc import Callable, Mapping, Sequence
 from ctypes import POINTER, Structure, c_char_p, c_float, c_int32, c_int64, c_size_t, c_uint32, c_uint64, c_void_p
+from functools import cache
 from typing import Any
 
 from .errors import ArgError
@@ -30,6 +31,7 @@ def _integers(c_type: Any) -> Check:
     return check
 
 
+@cache
 def _objects(kind: str) -> Check:
     def check(value: Any, name: str) -> Any:
         if value is None:
@@ -256,13 +258,13 @@ def strided(address: int, strides: Sequence[int]) -> bytes:
 
 
 NO_VIEW = bytes(_VIEW.size)
-_set_base = View.base.__set__  # of an address that is one
+set_base = View.base.__set__  # of an address that is one
 
 
 def view_at(view: bytes, address: int) -> Any:
     """A View, of memory that begins at this address."""
     made = View.from_buffer_copy(view)
-    _set_base(made, address)
+    set_base(made, address)
     return made
 
 

@@ -314,7 +314,8 @@ class Comm(_handle.Handle):
     def _call(self, function: Callable[..., Any], *arguments: Any) -> Any:
         """A call that may wait for other ranks; by the caller of _alone()."""
         try:
-            return interruptible(self._now, function, *arguments)
+            with self._calling:
+                return interruptible(function, *arguments)
         except (CommError, NoMemoryError) as error:
             callback = self._callback if isinstance(error, CommError) else next(reversed(self._staging), None)
             why, cause = callback.take() if callback is not None else ("", None)
@@ -327,6 +328,8 @@ class Comm(_handle.Handle):
                 raise kind(f"{error.text}: {why}") from cause
             finally:
                 del cause
+        finally:
+            self._give_back()
 
     def _now(self, function: Callable[..., Any], *arguments: Any) -> Any:
         """A call by this thread, with nothing given back meanwhile."""
@@ -341,7 +344,7 @@ class Comm(_handle.Handle):
         A collector, a handler of signals and a thread that looks after others close things at any time."""
         if call:
             self._given_back.append(call)
-        if self._is_forked() or (self._on_main_only and not is_on_main()):
+        if not self._given_back or self._is_forked() or (self._on_main_only and not is_on_main()):
             return
         while self._given_back and self._if_free(self._give_all):
             pass

@@ -14,9 +14,9 @@ from . import _structs, dtypes
 from ._lib import lib
 from .comm import Comm
 from .errors import XferError
-from .memory import HOST, check_device, one_array, place_of
+from .memory import check_device, one_array, place_of
 from .plan import Plan, PlanOptions, no_options, set_options
-from .stream import note_use, stream_pointer
+from .stream import used_stream
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -203,10 +203,7 @@ def exchange(comm: Comm, sends: Operations, recvs: Operations, stream: Any = Non
 
     def make() -> tuple[Any, ...]:
         sides = _Sides(comm, sends, recvs)
-        pointer = stream_pointer(stream, comm._device)
-        if comm._device != HOST:
-            note_use(pointer, comm._device, sides.owners())
-        return comm, sides, pointer
+        return comm, sides, used_stream(comm._device, stream, sides.owners())
 
     with comm._alone():
         comm._collective(_exchange, make, comm, None, 0)

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Sequence
+from ctypes import byref
 from typing import Any
 
 from . import _structs
 from ._lib import lib
 from .comm import Comm
 from .layout import Layout
-from .memory import HOST, View, place_of, view_of
+from .memory import View, place_of, view_of
 from .plan import _Place, _reference
-from .stream import note_use, stream_pointer
+from .stream import used_stream
 
 __all__ = ["redistribute"]
 
@@ -43,32 +44,33 @@ class _Redistributed:
         # Not kept alive: what is by boxes may be large. One that is alive is the one whose id is in a key.
         self._layouts = [None if layout is None else weakref.ref(layout) for layout in layouts]
         self._forms = [None if view is None else view.form() for view in views]
+        self._views = [None if form is None else _structs.View.from_buffer_copy(form[1]) for form in self._forms]
+        self._references = [None if view is None else byref(view) for view in self._views]
         self.is_known = all((form is None) == (view is None) for form, view in zip(self._forms, views, strict=True))
 
-    def layouts(self) -> list[Layout | None] | None:
-        """None: one is gone."""
-        found: list[Layout | None] = []
-        for known in self._layouts:
-            layout = None if known is None else known()
-            if layout is None and known is not None:
-                return None
-            found.append(layout)
-        return found
-
-    def places(self, arrays: Sequence[Any]) -> list[_Place | None] | None:
-        """Of arrays that are the same otherwise; None: one is not, or may not be."""
-        found: list[_Place | None] = []
-        for form, x in zip(self._forms, arrays, strict=True):
-            if form is None or x is None:
-                if form is not x:
-                    return None
-                found.append(None)
-                continue
-            place = place_of(form[0], x)
-            if place is None:
-                return None
-            found.append((form[1], place[0], (x, place[1])))
-        return found
+    def again(self, comm: Comm, arrays: tuple[Any, Any], stream: Any) -> bool:
+        """The same of arrays that differ by their places alone. Collective. False: nothing was called, since one
+        differs otherwise or something is wrong; redistribute_sides() then raises that on all ranks."""
+        places: list[tuple[int, Any] | None] = []  # which keep the memory
+        try:
+            layouts = [None if layout is None else layout() for layout in self._layouts]
+            for layout, known in zip(layouts, self._layouts, strict=True):
+                if known is not None and (layout is None or layout.closed):
+                    return False
+            for form, x in zip(self._forms, arrays, strict=True):
+                place = None if form is None and x is None else place_of(form[0], x)  # type: ignore[index]
+                if place is None and form is not None:
+                    return False
+                places.append(place)
+            pointer = used_stream(comm._device, stream, [(x,) for x in arrays])
+        except Exception:
+            return False
+        with comm._alone():
+            for view, place in zip(self._views, places, strict=True):
+                if place is not None:
+                    _structs.set_base(view, place[0])
+            comm._call(_redistribute, comm, layouts, self._references, pointer)
+        return True
 
 
 _MANY = 256  # of what a comm keeps
@@ -85,12 +87,8 @@ def keep(kept: dict[Any, Any], key: Any, value: Any) -> Any:
 def redistribute_again(comm: Comm, key: Any, arrays: tuple[Any, Any], sides: Callable[[], Sides], stream: Any) -> None:
     """redistribute_sides(), in less time where the one before with this key had the same arrays but for their places.
     key: None, or what the layouts follow from, with the shapes of the arrays where these do."""
-    _structs.needed("comm", comm, "comm")
-    known = comm._redistributed.get(key)
-    layouts = None if known is None else known.layouts()
-    places = None if known is None or layouts is None else known.places(arrays)
-    if layouts is not None and places is not None:
-        redistribute_places(comm, layouts, lambda: places, stream)
+    known = comm._redistributed.get(key) if isinstance(comm, Comm) else None
+    if known is not None and known.again(comm, arrays, stream):
         return
     known = redistribute_sides(comm, sides, stream)
     if key is not None and known.is_known:
@@ -114,7 +112,7 @@ def redistribute_sides(comm: Comm, sides: Callable[[], Sides], stream: Any) -> _
         owners = [owner for view in views if view is not None for owner in view.owners()]
         references = [*map(_reference, views)]
         made.append(_Redistributed(layouts, views))
-        return comm, layouts, references, _used(comm, stream, owners), views
+        return comm, layouts, references, used_stream(comm._device, stream, owners), views
 
     with comm._alone():
         comm._collective(_redistribute, make, comm, (None, None), (None, None), 0)
@@ -136,18 +134,10 @@ def redistribute_places(
         found = places()
         each = [None if place is None else _structs.view_at(*place[:2]) for place in found]
         owners = [place[2] for place in found if place is not None]
-        return comm, layouts, each, _used(comm, stream, owners), owners
+        return comm, layouts, each, used_stream(comm._device, stream, owners), owners
 
     with comm._alone():
         comm._collective(_redistribute, make, comm, (None, None), (None, None), 0)
-
-
-def _used(comm: Comm, stream: Any, owners: Sequence[Any]) -> int:
-    """The address of a stream on which memory is used."""
-    pointer = stream_pointer(stream, comm._device)
-    if comm._device != HOST:
-        note_use(pointer, comm._device, owners)
-    return pointer
 
 
 def _redistribute(comm: Any, layouts: Any, views: Any, stream: int, _owners: Any = None) -> None:

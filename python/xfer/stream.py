@@ -45,29 +45,32 @@ def _given(stream: Any) -> int:
         raise TypeError("a bool is no stream")
     if isinstance(stream, int):
         return stream
+    pointer = getattr(stream, "cuda_stream", None)  # first, since torch's streams have both, and the call takes longer
+    if isinstance(pointer, int):
+        return pointer
     protocol = getattr(stream, "__cuda_stream__", None)
     if protocol is not None:
         version, pointer = protocol() if callable(protocol) else protocol
         if version != 0:
             raise TypeError(f"a stream of __cuda_stream__ version {version}, not 0")
         return whole(pointer, "the pointer of __cuda_stream__")
-    for name in ("cuda_stream", "ptr"):
-        pointer = getattr(stream, name, None)
-        if isinstance(pointer, int):
-            return pointer
+    pointer = getattr(stream, "ptr", None)
+    if isinstance(pointer, int):
+        return pointer
     raise TypeError(f"a {type(stream).__name__} is no stream")
 
 
-def note_use(stream: int, device: int, owners: Sequence[Any]) -> None:
-    """Tell torch's allocator that a stream uses memory, which may be dropped while the copies are still under way."""
+def used_stream(device: int, stream: Any, owners: Sequence[Any]) -> int:
+    """stream_pointer() of a stream on which a comm's call uses memory, which may be dropped while the copies are still
+    under way: torch's allocator is told. Not of the current stream's use, as torch's own operators do not tell it."""
+    pointer = stream_pointer(stream, device)
     torch: Any = sys.modules.get("torch")
-    if torch is None:
-        return
-    tensors = [owner[0] for owner in owners if isinstance(owner, tuple) and isinstance(owner[0], torch.Tensor)]
-    user = torch_stream(stream, device) if tensors else None
-    for tensor in tensors:
-        if tensor.is_cuda:
-            tensor.record_stream(user)
+    if stream is None or device < 0 or torch is None:
+        return pointer
+    for owner in owners:
+        if isinstance(owner, tuple) and isinstance(owner[0], torch.Tensor) and owner[0].is_cuda:
+            owner[0].record_stream(torch_stream(pointer, device))
+    return pointer
 
 
 @lru_cache(64)

@@ -71,7 +71,6 @@ class Rank:
         self.rank, self.size = rank, size
         self.comm = xfer.Comm.nccl(dist.group.WORLD, timeout_s=60)
         self.ranks = {"all": list(range(size)), "first": [0], "others": list(range(1, size))}
-        self.stream = torch.cuda.current_stream()
         self.n_wrong = 0
 
     def part(self, side, whole):
@@ -123,7 +122,7 @@ class Rank:
         version = 0
 
         def by_redistribute():
-            xfer.redistribute(self.comm, layouts[0], source, layouts[1], target, stream=self.stream)
+            xfer.redistribute(self.comm, layouts[0], source, layouts[1], target)
 
         with xfer.Plan(self.comm, [("t", *layouts)]) as plan:
             plan.bind("t", src=source, dst=target)
@@ -132,7 +131,7 @@ class Rank:
             def by_plan():
                 nonlocal version
                 version += 1
-                plan.run(version, stream=self.stream)
+                plan.run(version)
                 plan.wait()
 
             for by in (by_redistribute, by_plan):
@@ -162,7 +161,7 @@ class Rank:
             for each in dist.batch_isend_irecv(operations):
                 each.wait()
 
-        us = self.timed((lambda: xfer.exchange(self.comm, sends, recvs, stream=self.stream), by_batch), n)
+        us = self.timed((lambda: xfer.exchange(self.comm, sends, recvs), by_batch), n)
         self.comm.check()
         for r in others:
             for i, x in enumerate(got[r]):
