@@ -170,7 +170,7 @@ run examples:xfer_refit 4 120 mpirun -n 4 "$build/bin/xfer_refit" --comm nccl --
   --layers 0-1 --train megatron:tp2,ep2 --gen vllm:tp2
 
 # From Python: a whole update of Qwen3-30B-A3B through the engine pair for vLLM, beside vLLM's own way and xfer_perf;
-# DTensors and single tensors beside what torch itself does with them.
+# DTensors, single tensors and checkpoints beside what torch itself does with them.
 if python3 -c 'import torch' 2>/dev/null; then
   run vllm:pair 1 290 env PYTHONPATH=python XFER_LIBRARY="$build/lib/libxfer.so.0" \
     python3 tests/python/gpu_vllm.py "$build/bin"
@@ -178,6 +178,8 @@ if python3 -c 'import torch' 2>/dev/null; then
     python3 tests/python/gpu_torch.py
   run torch:collectives 2 120 env PYTHONPATH=python XFER_LIBRARY="$build/lib/libxfer.so.0" \
     python3 tests/python/gpu_collectives.py
+  run torch:checkpoints 1 120 env PYTHONPATH=python XFER_LIBRARY="$build/lib/libxfer.so.0" \
+    python3 -W ignore tests/python/gpu_dcp.py
   run vllm:trouble 1 290 env PYTHONPATH=python XFER_LIBRARY="$build/lib/libxfer.so.0" python3 tests/python/gpu_trouble.py
   if [ -e "$build/carried/cumem/cumem_allocator.abi3.so" ]; then # of vLLM's wheel: tests/python/vllm_cumem.py
     run vllm:sleep 1 120 env PYTHONPATH=python XFER_LIBRARY="$build/lib/libxfer.so.0" \

@@ -8,6 +8,7 @@ import math
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -195,7 +196,7 @@ class Load:
     def run(self) -> None:
         """All of it; a window is read while the one before it moves."""
         n = self._shares.n_windows
-        with ThreadPoolExecutor(1) as pool:
+        with ThreadPoolExecutor(1) as pool, ExitStack() as last:
             ahead = [pool.submit(self._fill, window) for window in range(min(n, 1))]
             for window in range(n):
                 with Agreed(self._comm._tell):
@@ -204,12 +205,15 @@ class Load:
                     rows, views = self._rows(window)
                 if window + 1 < n:
                     ahead.append(pool.submit(self._fill, window + 1))
-                with Plan(self._comm, rows) as plan:
+                with ExitStack() as this:
+                    plan = this.enter_context(Plan(self._comm, rows))
                     plan.bind_many(views)
                     plan.commit()
+                    last.close()  # not before: what both use stays mapped
                     with dropped_if_broken(self._comm, runs=True):
                         plan.run(window)
                         plan.wait()
+                    last.push(this.pop_all())
         with Agreed(self._comm._tell):
             self._finish()
 
