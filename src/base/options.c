@@ -13,20 +13,21 @@ enum { MAX_STRUCT_BYTES = 4096 };
 
 /* Could it be the size of a struct that begins with a size_t? None ends inside a field: half a
  * pointer must not be followed either. */
-static bool is_struct_size(size_t size)
+static bool is_struct_size(size_t size, size_t first_size)
 {
-  return size >= sizeof size && size <= MAX_STRUCT_BYTES && size % sizeof size == 0;
+  return size >= first_size && size <= MAX_STRUCT_BYTES && size % sizeof size == 0;
 }
 
-xfer_status xfi_options_copy(void *dst, size_t dst_size, const void *src, const char *name)
+xfer_status xfi_options_copy(void *dst, size_t dst_size, size_t first_size, const void *src,
+                             const char *name)
 {
   const unsigned char *bytes = src;
   size_t src_size = 0;
 
-  assert(dst_size >= sizeof dst_size && dst_size <= MAX_STRUCT_BYTES);
+  assert(first_size >= sizeof dst_size && first_size <= dst_size && dst_size <= MAX_STRUCT_BYTES);
   if (src != NULL) {
     memcpy(&src_size, src, sizeof src_size);
-    XFI_CHECK(is_struct_size(src_size), XFER_ERR_ARG,
+    XFI_CHECK(is_struct_size(src_size, first_size), XFER_ERR_ARG,
               "%s.struct_size is %zu; begin with its _INIT macro", name, src_size);
   }
   for (size_t i = dst_size; i < src_size; i++) {
@@ -41,13 +42,14 @@ xfer_status xfi_options_copy(void *dst, size_t dst_size, const void *src, const 
   return XFER_OK;
 }
 
-xfer_status xfi_report_copy(void *report, const void *own, size_t own_size, const char *name)
+xfer_status xfi_report_copy(void *report, const void *own, size_t own_size, size_t first_size,
+                            const char *name)
 {
   size_t size = 0;
 
   memcpy(&size, report, sizeof size);
-  XFI_CHECK(is_struct_size(size), XFER_ERR_ARG, "%s.struct_size is %zu; begin with its _INIT macro",
-            name, size);
+  XFI_CHECK(is_struct_size(size, first_size), XFER_ERR_ARG,
+            "%s.struct_size is %zu; begin with its _INIT macro", name, size);
   memset(report, 0, size);
   memcpy(report, own, size < own_size ? size : own_size);
   memcpy(report, &size, sizeof size);

@@ -10,19 +10,22 @@
  *
  * Fields that the caller's struct lacks become zero, which means default; src == NULL is all
  * defaults. A longer caller may leave the bytes we do not know zero: a set one is refused, since
- * silence would lose a request. On success dst->struct_size is dst_size. `name` is the struct's,
- * for the error text.
+ * silence would lose a request. On success dst->struct_size is dst_size. `first_size` is the size
+ * of the struct in the first version that had it: no caller has a shorter one. `name` is the
+ * struct's, for the error text.
  *
  * XFER_ERR_ARG: struct_size is no size of such a struct. XFER_ERR_UNSUPPORTED: an unknown byte is
  * set. On failure dst is untouched.
  */
-xfer_status xfi_options_copy(void *dst, size_t dst_size, const void *src, const char *name);
+xfer_status xfi_options_copy(void *dst, size_t dst_size, size_t first_size, const void *src,
+                             const char *name);
 
 /* The other way, for reports: fills the caller's struct, whose struct_size is set and kept, from
  * the library's. An older caller gets the fields that it knows, a newer one zero in the others.
  *
  * XFER_ERR_ARG: struct_size is no size of such a struct; nothing was written.
  */
-xfer_status xfi_report_copy(void *report, const void *own, size_t own_size, const char *name);
+xfer_status xfi_report_copy(void *report, const void *own, size_t own_size, size_t first_size,
+                            const char *name);
 
 #endif

@@ -24,6 +24,8 @@ typedef struct old_options {
   int64_t window;
 } old_options;
 
+enum { FIRST = sizeof(old_options) };
+
 typedef struct new_options {
   known_options known;
   int64_t extra;
@@ -37,7 +39,7 @@ static void test_no_options_are_all_defaults(void **state)
   (void)state;
   known_options own = untouched;
 
-  assert_int_equal(xfi_options_copy(&own, sizeof own, NULL, "known_options"), XFER_OK);
+  assert_int_equal(xfi_options_copy(&own, sizeof own, FIRST, NULL, "known_options"), XFER_OK);
   assert_int_equal(own.struct_size, sizeof own);
   assert_int_equal(own.window, 0);
   assert_int_equal(own.flags, 0);
@@ -49,7 +51,7 @@ static void test_same_age_copies_all(void **state)
   known_options theirs = {sizeof theirs, 5, 6};
   known_options own = untouched;
 
-  assert_int_equal(xfi_options_copy(&own, sizeof own, &theirs, "known_options"), XFER_OK);
+  assert_int_equal(xfi_options_copy(&own, sizeof own, FIRST, &theirs, "known_options"), XFER_OK);
   assert_memory_equal(&own, &theirs, sizeof own);
 }
 
@@ -60,7 +62,7 @@ static void test_older_caller_gets_defaults_for_the_rest(void **state)
   known_options theirs = {old_size, 5, 99};
   known_options own = untouched;
 
-  assert_int_equal(xfi_options_copy(&own, sizeof own, &theirs, "known_options"), XFER_OK);
+  assert_int_equal(xfi_options_copy(&own, sizeof own, FIRST, &theirs, "known_options"), XFER_OK);
   assert_int_equal(own.struct_size, sizeof own);
   assert_int_equal(own.window, 5);
   assert_int_equal(own.flags, 0);
@@ -72,7 +74,7 @@ static void test_newer_caller_with_zero_extras_is_served(void **state)
   new_options theirs = {{sizeof theirs, 5, 6}, 0, 0};
   known_options own = untouched;
 
-  assert_int_equal(xfi_options_copy(&own, sizeof own, &theirs, "known_options"), XFER_OK);
+  assert_int_equal(xfi_options_copy(&own, sizeof own, FIRST, &theirs, "known_options"), XFER_OK);
   assert_int_equal(own.struct_size, sizeof own);
   assert_int_equal(own.window, 5);
   assert_int_equal(own.flags, 6);
@@ -84,7 +86,7 @@ static void test_newer_caller_with_set_extra_is_refused(void **state)
   new_options theirs = {{sizeof theirs, 5, 6}, 0, 1};
   known_options own = untouched;
 
-  assert_int_equal(xfi_options_copy(&own, sizeof own, &theirs, "known_options"),
+  assert_int_equal(xfi_options_copy(&own, sizeof own, FIRST, &theirs, "known_options"),
                    XFER_ERR_UNSUPPORTED);
   assert_memory_equal(&own, &untouched, sizeof own);
   assert_non_null(strstr(xfer_last_error(), "known_options: byte "));
@@ -93,13 +95,14 @@ static void test_newer_caller_with_set_extra_is_refused(void **state)
 static void test_impossible_struct_size_is_refused(void **state)
 {
   (void)state;
-  /* The middle ones end inside a field, which may be a pointer. */
-  const size_t sizes[] = {0, 1, sizeof(size_t) - 1, sizeof(size_t) + 1, 12, 20, 4097, SIZE_MAX};
+  /* The middle ones end inside a field, which may be a pointer, or before the first version did. */
+  const size_t sizes[] = {0, 1, sizeof(size_t) - 1, sizeof(size_t), 12, 20, 4097, SIZE_MAX};
 
   for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
     known_options theirs = {sizes[i], 5, 6};
     known_options own = untouched;
-    assert_int_equal(xfi_options_copy(&own, sizeof own, &theirs, "known_options"), XFER_ERR_ARG);
+    assert_int_equal(xfi_options_copy(&own, sizeof own, FIRST, &theirs, "known_options"),
+                     XFER_ERR_ARG);
     assert_memory_equal(&own, &untouched, sizeof own);
   }
 }
@@ -114,19 +117,22 @@ static void test_a_report_fills_what_its_caller_knows(void **state)
   new_options newer = {{sizeof newer, -1, -1}, -1, -1};
   known_options wrong = {3, 1, 2};
   known_options cut = {sizeof cut - 1, 1, 2};
+  known_options early = {FIRST - sizeof(size_t), 1, 2};
 
-  assert_int_equal(xfi_report_copy(&older, &own, sizeof own, "report"), XFER_OK);
+  assert_int_equal(xfi_report_copy(&older, &own, sizeof own, FIRST, "report"), XFER_OK);
   assert_int_equal(older.struct_size, old_size);
   assert_int_equal(older.window, 5);
   assert_int_equal(older.flags, 99);
-  assert_int_equal(xfi_report_copy(&newer, &own, sizeof own, "report"), XFER_OK);
+  assert_int_equal(xfi_report_copy(&newer, &own, sizeof own, FIRST, "report"), XFER_OK);
   assert_int_equal(newer.known.struct_size, sizeof newer);
   assert_int_equal(newer.known.flags, 6);
   assert_int_equal(newer.extra, 0);
-  assert_int_equal(xfi_report_copy(&wrong, &own, sizeof own, "report"), XFER_ERR_ARG);
+  assert_int_equal(xfi_report_copy(&wrong, &own, sizeof own, FIRST, "report"), XFER_ERR_ARG);
   assert_int_equal(wrong.window, 1);
-  assert_int_equal(xfi_report_copy(&cut, &own, sizeof own, "report"), XFER_ERR_ARG);
+  assert_int_equal(xfi_report_copy(&cut, &own, sizeof own, FIRST, "report"), XFER_ERR_ARG);
   assert_int_equal(cut.window, 1);
+  assert_int_equal(xfi_report_copy(&early, &own, sizeof own, FIRST, "report"), XFER_ERR_ARG);
+  assert_int_equal(early.window, 1);
 }
 
 int main(void)
