@@ -229,7 +229,8 @@ static bool would_wait(const xfer_comm *comm, const xfi_kept *k, const call_vote
  * there none for those of a second plan? */
 static bool lacks_room(const xfer_comm *comm, const xfi_kept *k, const call_vote *vote)
 {
-  if (k->plan->is_transient && comm->device->ops->pulls && !k->plan->uses_snapshots) return true;
+  if (k->plan->is_transient && comm->device->ops->pulls && !k->plan->lanes.uses_snapshots)
+    return true;
   return would_wait(comm, k, vote) && vote->has_room == 0;
 }
 
@@ -238,14 +239,14 @@ static bool lacks_room(const xfer_comm *comm, const xfi_kept *k, const call_vote
  * what their last calls came to. All ranks find the same. True: there were any. */
 static bool make_room(xfer_comm *comm, xfi_kept *kept, xfer_status *mine)
 {
-  const bool others = !kept->plan->uses_snapshots && !kept->had_room;
+  const bool others = !kept->plan->lanes.uses_snapshots && !kept->had_room;
   bool any = false;
 
   for (int i = 0; i < comm->n_kept; i++) {
     xfi_kept *k = &comm->kept[i];
     xfer_status came;
 
-    if (k == kept || k->plan == NULL || !k->plan->uses_snapshots) continue;
+    if (k == kept || k->plan == NULL || !k->plan->lanes.uses_snapshots) continue;
     if (comm->n_calls - k->used >= XFI_CACHE_PLANS)
       came = forget(k);
     else if (others && k->other != NULL)
@@ -322,10 +323,10 @@ static xfer_status make_other(bool *is_made, xfi_kept *k, xfer_comm *comm, const
   char why[XFI_ERROR_BYTES];
 
   if (st == XFER_OK) {
-    plan->uses_snapshots = true; /* for which there is room */
+    plan->lanes.uses_snapshots = true; /* for which there is room */
     st = commit(plan, call, false, XFER_OK);
   }
-  k->is_single = st != XFER_OK || !plan->uses_snapshots;
+  k->is_single = st != XFER_OK || !plan->lanes.uses_snapshots;
   *is_made = !k->is_single;
   if (k->is_single) {
     snprintf(why, sizeof why, "%s", xfer_last_error());
@@ -392,6 +393,6 @@ xfer_status xfi_kept_call(xfer_comm *comm, xfer_status checked, const xfi_one_ca
   if (begun)
     XFI_TRY(xfi_commit_end(plan, room.commits, deadline));
   else if (!is_committed)
-    XFI_TRY(commit(plan, call, made_room && !plan->uses_snapshots, mine));
+    XFI_TRY(commit(plan, call, made_room && !plan->lanes.uses_snapshots, mine));
   return run(plan, stream);
 }

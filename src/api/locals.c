@@ -163,8 +163,8 @@ xfer_status xfer_locals_bind(xfer_locals *locals, xfer_plan *plan)
   XFI_ON_DEVICE(plan->device, st = xfi_locals_own(locals, &plan->device->ops->host_memory));
   XFI_TRY(st);
   for (size_t t = 0; t < locals->refit->n_tensors; t++) {
-    if (locals->bound_to == plan->serial && plan->bindings[t] != NULL && !locals->moved[t] &&
-        !is_unbound(plan->bindings[t]))
+    if (locals->bound_to == plan->serial && plan->memory.bindings[t] != NULL && !locals->moved[t] &&
+        !is_unbound(plan->memory.bindings[t]))
       continue;
     XFI_TRY(xfer_locals_view(locals, t, &src, &dst, &has));
     if (has == 0) continue;

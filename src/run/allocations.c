@@ -11,9 +11,9 @@ static xfer_status add_allocation(xfer_plan *plan, size_t *capacity, const void 
 {
   xfi_allocation found;
 
-  if (plan->n_allocations >
+  if (plan->memory.n_allocations >
       0) { /* views of one buffer tend to follow each other: no query is needed */
-    const xfi_allocation *last = &plan->allocations[plan->n_allocations - 1];
+    const xfi_allocation *last = &plan->memory.allocations[plan->memory.n_allocations - 1];
     const char *at = pointer;
 
     if (at >= (const char *)last->base && at + n_bytes <= (const char *)last->base + last->n_bytes)
@@ -21,7 +21,7 @@ static xfer_status add_allocation(xfer_plan *plan, size_t *capacity, const void 
   }
   XFI_TRY(plan->device->ops->find_allocation(plan->device, pointer, n_bytes, &found));
   if (found.id == 0) return XFER_OK; /* the device cannot tell allocations apart */
-  return XFI_PUSH(plan->allocations, plan->n_allocations, *capacity, found);
+  return XFI_PUSH(plan->memory.allocations, plan->memory.n_allocations, *capacity, found);
 }
 
 static int by_base(const void *a, const void *b)
@@ -55,40 +55,41 @@ xfer_status xfi_run_list_allocations(xfer_plan *plan)
   size_t capacity = 0;
   size_t n = 0; /* index of the last one kept */
 
-  xfi_free(plan->allocations);
-  plan->allocations = NULL;
-  plan->n_allocations = 0;
+  xfi_free(plan->memory.allocations);
+  plan->memory.allocations = NULL;
+  plan->memory.n_allocations = 0;
   for (size_t t = 0; t < plan->moves->n_tensors; t++) {
-    if (plan->bindings[t] == NULL) continue;
-    XFI_TRY(add_view(plan, &capacity, t, &plan->bindings[t]->src, XFI_SIDE_SRC));
-    XFI_TRY(add_view(plan, &capacity, t, &plan->bindings[t]->dst, XFI_SIDE_DST));
-    XFI_TRY(add_view(plan, &capacity, t, &plan->bindings[t]->staged, XFI_SIDE_DST));
+    if (plan->memory.bindings[t] == NULL) continue;
+    XFI_TRY(add_view(plan, &capacity, t, &plan->memory.bindings[t]->src, XFI_SIDE_SRC));
+    XFI_TRY(add_view(plan, &capacity, t, &plan->memory.bindings[t]->dst, XFI_SIDE_DST));
+    XFI_TRY(add_view(plan, &capacity, t, &plan->memory.bindings[t]->staged, XFI_SIDE_DST));
   }
-  if (plan->n_allocations == 0) return XFER_OK;
-  xfi_sort(plan->allocations, plan->n_allocations, sizeof *plan->allocations, by_base);
-  for (size_t i = 1; i < plan->n_allocations; i++)
-    if (by_base(&plan->allocations[i], &plan->allocations[n]) != 0)
-      plan->allocations[++n] = plan->allocations[i];
-  plan->n_allocations = n + 1;
+  if (plan->memory.n_allocations == 0) return XFER_OK;
+  xfi_sort(plan->memory.allocations, plan->memory.n_allocations, sizeof *plan->memory.allocations,
+           by_base);
+  for (size_t i = 1; i < plan->memory.n_allocations; i++)
+    if (by_base(&plan->memory.allocations[i], &plan->memory.allocations[n]) != 0)
+      plan->memory.allocations[++n] = plan->memory.allocations[i];
+  plan->memory.n_allocations = n + 1;
   return XFER_OK;
 }
 
 const xfi_allocation *xfi_run_find_changed(const xfer_plan *plan)
 {
   const xfi_device_ops *dev = plan->device->ops;
-  size_t i = plan->n_allocations;
+  size_t i = plan->memory.n_allocations;
 
   if (plan->main != NULL) return NULL; /* the main plan checks them */
   if (dev->find_changed != NULL)
-    i = dev->find_changed(plan->device, plan->allocations, plan->n_allocations);
-  return i < plan->n_allocations ? &plan->allocations[i] : NULL;
+    i = dev->find_changed(plan->device, plan->memory.allocations, plan->memory.n_allocations);
+  return i < plan->memory.n_allocations ? &plan->memory.allocations[i] : NULL;
 }
 
 const xfi_allocation *xfi_run_allocation(const xfer_plan *plan, const void *pointer, size_t n_bytes)
 {
   const xfer_plan *owner = xfi_run_owner(plan);
   const xfi_allocation *found =
-      xfi_allocation_at(owner->allocations, owner->n_allocations, pointer);
+      xfi_allocation_at(owner->memory.allocations, owner->memory.n_allocations, pointer);
 
   if (found == NULL || (const char *)pointer + n_bytes > (const char *)found->base + found->n_bytes)
     return NULL; /* adjacent chunks count as one allocation, so it may be another */
@@ -103,7 +104,7 @@ static bool mark_view(bool *used, const xfer_plan *plan, const xfi_bound *b, int
         xfi_run_allocation(plan, xfi_bound_piece(b, p), xfi_bound_reach(b, p, elem_bytes));
 
     if (at == NULL) return false;
-    if (used != NULL) used[at - plan->allocations] = true;
+    if (used != NULL) used[at - plan->memory.allocations] = true;
   }
   return true;
 }
@@ -112,7 +113,7 @@ static bool mark_views(bool *used, const xfer_plan *plan, int sides)
 {
   for (size_t t = 0; t < plan->moves->n_tensors; t++) {
     const xfi_class *cls = xfi_plan_class(plan->moves, t);
-    const xfi_binding *b = plan->bindings[t];
+    const xfi_binding *b = plan->memory.bindings[t];
 
     if (b == NULL) continue;
     if ((sides & XFI_SIDE_SRC) != 0 && !mark_view(used, plan, &b->src, cls->src->elem_bytes))
@@ -132,13 +133,14 @@ bool xfi_run_covers(const xfer_plan *plan, int sides)
 
 bool xfi_run_prune_allocations(xfer_plan *plan)
 {
-  const size_t n = plan->n_allocations;
+  const size_t n = plan->memory.n_allocations;
   bool *used = xfi_calloc(n, sizeof *used);
   const bool covered = used != NULL && mark_views(used, plan, XFI_SIDE_SRC | XFI_SIDE_DST);
 
-  if (covered) plan->n_allocations = 0;
+  if (covered) plan->memory.n_allocations = 0;
   for (size_t i = 0; i < n && covered; i++)
-    if (used[i]) plan->allocations[plan->n_allocations++] = plan->allocations[i];
+    if (used[i])
+      plan->memory.allocations[plan->memory.n_allocations++] = plan->memory.allocations[i];
   xfi_free(used);
   return covered;
 }

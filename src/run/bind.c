@@ -89,7 +89,7 @@ static xfer_status bind_side(xfi_bound *bound, const xfer_view *view, const xfi_
 xfer_status xfi_bind_mirror(const xfer_plan *plan, size_t tensor, xfi_side side, void *memory)
 {
   const xfer_view dense = xfer_view_dense(memory);
-  xfi_binding *b = plan->bindings[tensor];
+  xfi_binding *b = plan->memory.bindings[tensor];
 
   return bind_side(xfi_side_mirror(b, side), &dense, xfi_plan_class(plan->moves, tensor),
                    plan->moves->rank, side, plan->moves->tensors[tensor].name);
@@ -155,11 +155,11 @@ static bool bind_elsewhere(xfer_plan *plan, size_t tensor, const xfer_view *src_
                            const xfer_view *dst_view)
 {
   const xfi_class *cls = xfi_plan_class(plan->moves, tensor);
-  xfi_binding *b = plan->bindings[tensor];
+  xfi_binding *b = plan->memory.bindings[tensor];
   bool src_rebound;
   bool dst_moved;
 
-  if (!plan->keeps_lanes || b == NULL || xfi_run_is_staged(plan)) return false;
+  if (!plan->lanes.may_stay || b == NULL || xfi_run_is_staged(plan)) return false;
   if (!is_elsewhere(&b->src, src_view, cls->src->elem_bytes) ||
       !is_elsewhere(&b->dst, dst_view, cls->dst->elem_bytes))
     return false;
@@ -175,19 +175,19 @@ static bool bind_elsewhere(xfer_plan *plan, size_t tensor, const xfer_view *src_
 static void unbind(xfer_plan *plan, size_t tensor, xfer_status st)
 {
   xfi_misbound *bad = xfi_calloc(1, sizeof *bad);
-  xfi_binding *b = plan->bindings[tensor];
+  xfi_binding *b = plan->memory.bindings[tensor];
 
   if (bad != NULL) {
     bad->st = st;
     snprintf(bad->why, sizeof bad->why, "%s", xfer_last_error());
   }
-  if (b == NULL) b = plan->bindings[tensor] = xfi_calloc(1, sizeof *b);
+  if (b == NULL) b = plan->memory.bindings[tensor] = xfi_calloc(1, sizeof *b);
   clear(b);
   if (b != NULL)
     b->bad = bad;
   else
     xfi_free(bad);
-  plan->keeps_lanes = false;
+  plan->lanes.may_stay = false;
   plan->state = xfi_state_after(plan->state, XFI_CALL_BIND, XFI_ENDED);
 }
 
@@ -206,12 +206,13 @@ static xfer_status bind_views(xfer_plan *plan, size_t tensor, const xfer_view *s
   XFI_TRY_DONE(bind_side(&fresh.src, src_view, cls, plan->moves->rank, XFI_SIDE_SRC, name));
   fresh.src.blocks = xfi_quant_blocks(plan->quant, tensor);
   XFI_TRY_DONE(bind_side(&fresh.dst, dst_view, cls, plan->moves->rank, XFI_SIDE_DST, name));
-  if (is_same_binding(plan->bindings[tensor], &fresh)) goto done;
-  if (plan->bindings[tensor] == NULL) plan->bindings[tensor] = xfi_calloc(1, sizeof *bound);
-  bound = plan->bindings[tensor];
+  if (is_same_binding(plan->memory.bindings[tensor], &fresh)) goto done;
+  if (plan->memory.bindings[tensor] == NULL)
+    plan->memory.bindings[tensor] = xfi_calloc(1, sizeof *bound);
+  bound = plan->memory.bindings[tensor];
   XFI_CHECK_DONE(bound != NULL, XFER_ERR_NOMEM, "tensor \"%.100s\"", name);
-  plan->keeps_lanes = plan->keeps_lanes && xfi_bound_is_alike(&bound->src, &fresh.src) &&
-                      xfi_bound_is_alike(&bound->dst, &fresh.dst);
+  plan->lanes.may_stay = plan->lanes.may_stay && xfi_bound_is_alike(&bound->src, &fresh.src) &&
+                         xfi_bound_is_alike(&bound->dst, &fresh.dst);
   fresh.snapshot = bound->snapshot; /* which does not depend on the view */
   memset(&bound->snapshot, 0, sizeof bound->snapshot);
   clear(bound);
@@ -235,16 +236,16 @@ xfer_status xfi_run_bind(xfer_plan *plan, size_t tensor, const xfer_view *src_vi
   st = bind_views(plan, tensor, src_view, dst_view);
   if (st != XFER_OK)
     unbind(plan, tensor, st);
-  else if (plan->bindings[tensor] != NULL)
-    forgive(plan->bindings[tensor]);
+  else if (plan->memory.bindings[tensor] != NULL)
+    forgive(plan->memory.bindings[tensor]);
   return st;
 }
 
 xfer_status xfi_run_bind_exchange(xfer_plan *plan, const xfer_view *sends, const xfer_view *recvs)
 {
-  XFI_CHECK(plan->ends != NULL, XFER_ERR_ARG, "the plan is no exchange");
+  XFI_CHECK(plan->memory.ends != NULL, XFER_ERR_ARG, "the plan is no exchange");
   for (size_t t = 0; t < plan->moves->n_tensors; t++) {
-    const uint32_t *ends = plan->ends[t];
+    const uint32_t *ends = plan->memory.ends[t];
 
     XFI_CHECK((ends[0] == XFI_NO_OPERATION || sends != NULL) &&
                   (ends[1] == XFI_NO_OPERATION || recvs != NULL),
@@ -259,7 +260,7 @@ xfer_status xfi_run_bind_exchange(xfer_plan *plan, const xfer_view *sends, const
 static xfer_status check_reach(const xfer_plan *plan, size_t t, xfi_side side)
 {
   const xfi_class *cls = xfi_plan_class(plan->moves, t);
-  const xfi_bound *b = xfi_side_bound(plan->bindings[t], side);
+  const xfi_bound *b = xfi_side_bound(plan->memory.bindings[t], side);
 
   for (int64_t p = 0; p < b->n_pieces; p++) {
     const char *at = xfi_bound_piece(b, p);
@@ -277,7 +278,7 @@ static xfer_status check_reach(const xfer_plan *plan, size_t t, xfi_side side)
 static xfer_status check_bound(const xfer_plan *plan, size_t t, xfi_side side)
 {
   const part s = part_of(xfi_plan_class(plan->moves, t), plan->moves->rank, side);
-  const xfi_binding *b = plan->bindings[t];
+  const xfi_binding *b = plan->memory.bindings[t];
   int64_t shape[XFER_MAX_DIMS];
 
   if (b != NULL && xfi_side_bound(b, side)->is_set) return check_reach(plan, t, side);
@@ -374,7 +375,7 @@ xfer_status xfi_bindings_check_disjoint(const xfer_plan *plan)
   if (n_tensors > 1) uses = xfi_calloc(n_tensors, 2 * sizeof *uses);
   XFI_CHECK_DONE(uses != NULL, XFER_ERR_NOMEM, "%zu tensors", n_tensors);
   for (size_t t = 0; t < n_tensors; t++) {
-    const xfi_binding *b = plan->bindings[t];
+    const xfi_binding *b = plan->memory.bindings[t];
     const xfi_class *cls = xfi_plan_class(plan->moves, t);
     const char *name = plan->moves->tensors[t].name;
 
@@ -382,7 +383,8 @@ xfer_status xfi_bindings_check_disjoint(const xfer_plan *plan)
     if (b->dst.is_set) {
       uses[n] = (xfi_use){&b->dst, name, cls->dst->elem_bytes, .tensor = t};
       XFI_TRY_DONE(find_moving(&uses[n].moves, cls, b, plan->moves->rank));
-      uses[n].unties = plan->ends != NULL; /* arrays of an exchange: each has its own sender */
+      uses[n].unties =
+          plan->memory.ends != NULL; /* arrays of an exchange: each has its own sender */
       uses[n++].zeroes = cls->zero_bytes > 0;
     }
     if (b->src.is_set)

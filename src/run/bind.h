@@ -19,9 +19,9 @@ xfer_status xfi_bindings_check_disjoint(const xfer_plan *plan);
 
 /* May peers have mapped what is bound, or will they? */
 bool xfi_rebind_is_mapped(const xfer_plan *plan);
-/* Do the lanes need only other addresses, if keeps_lanes is set? If peers have mapped bound memory,
- * all views must lie in allocations of the commit; those in which none lies any more, which may be
- * freed, are then removed. */
+/* Do the lanes need only other addresses, if lanes.may_stay is set? If peers have mapped bound
+ * memory, all views must lie in allocations of the commit; those in which none lies any more, which
+ * may be freed, are then removed. */
 bool xfi_rebind_keeps(xfer_plan *plan);
 /* Give the lanes the new addresses, as far as that involves this rank only. */
 xfer_status xfi_rebind_local(xfer_plan *plan);

@@ -34,17 +34,17 @@ xfer_status xfi_run_gather_results(bool *failed, const xfer_plan *plan,
   char why[XFI_ERROR_BYTES];
 
   snprintf(why, sizeof why, "%s", xfer_last_error());
-  st = comm->ops->all_gather(comm, plan->results, result, sizeof *result, deadline);
+  st = comm->ops->all_gather(comm, plan->run.results, result, sizeof *result, deadline);
   if (st != XFER_OK) return mine == XFER_OK ? st : xfi_comm_unreported(mine, why, st);
   if (mine != XFER_OK) xfi_set_error("%s", why);
   for (int r = 0; r < comm->size;
        r++) { /* before the statuses, since a failure may result from this mismatch */
-    *failed = *failed || plan->results[r].status != XFER_OK;
-    XFI_CHECK(plan->results[r].plan == plan->results[0].plan, XFER_ERR_MISMATCH,
+    *failed = *failed || plan->run.results[r].status != XFER_OK;
+    XFI_CHECK(plan->run.results[r].plan == plan->run.results[0].plan, XFER_ERR_MISMATCH,
               "rank %d %s plan %llu of the comm, rank 0 %s plan %llu: all ranks use its plans in "
               "one order",
-              r, does, (unsigned long long)plan->results[r].plan, does,
-              (unsigned long long)plan->results[0].plan);
+              r, does, (unsigned long long)plan->run.results[r].plan, does,
+              (unsigned long long)plan->run.results[0].plan);
   }
   return XFER_OK;
 }
@@ -101,8 +101,8 @@ xfer_status xfi_run_await_event(xfi_device *device, xfi_event *event, xfi_deadli
 
 xfer_status xfi_run_await_last(const xfer_plan *plan)
 {
-  if (plan->n_begun == 0) return XFER_OK;
-  return xfi_event_sync(plan->device, plan->finished, xfi_run_deadline(plan));
+  if (plan->run.n_begun == 0) return XFER_OK;
+  return xfi_event_sync(plan->device, plan->run.finished, xfi_run_deadline(plan));
 }
 
 uint64_t xfi_run_staging_share(const xfer_plan *plan)

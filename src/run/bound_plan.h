@@ -49,56 +49,73 @@ typedef struct xfi_plans xfi_plans;
 typedef struct xfi_quant xfi_quant;
 typedef struct xfi_mirror xfi_mirror;
 
-struct xfer_plan {
-  xfi_plan *moves;
-  xfer_plan_options options; /* defaults filled in */
-  /* What is "agreed" is the same on every rank. */
-  xfi_plans *of;      /* all plans of the comm; NULL: a simulation */
-  xfi_comm *comm;     /* not owned */
-  xfi_device *device; /* not owned */
-  uint64_t number;    /* of this plan among those of the comm; agreed */
-  uint64_t serial;    /* from 1; no other plan of this process ever has the same */
-  xfer_plan *next;    /* in the list of plans that use the comm's block of slots (staging.h) */
-  bool has_slots;     /* it is in that list */
+/* The caller's memory: bind.c binds it, allocations.c finds what it lies in. */
+typedef struct xfi_plan_memory {
+  xfi_binding **bindings;      /* [n_tensors] NULL where nothing is bound, and in a relay */
+  uint32_t (*ends)[2];         /* [n_tensors] see xfi_op_tensors; NULL: the plan is no exchange */
+  xfi_allocation *allocations; /* [n_allocations] that bound memory lay in at commit, by address */
+  size_t n_allocations;
+  uint64_t mark; /* allocation_mark() when they were last known to be unchanged; 0: unknown */
+} xfi_plan_memory;
 
-  xfi_binding **bindings; /* [n_tensors] NULL where nothing is bound, and in a relay */
-  uint32_t (*ends)[2];    /* [n_tensors] see xfi_op_tensors; NULL: the plan is no exchange */
-  xfi_convert *converts;  /* [n_classes] see xfi_run_elem() */
-  xfi_quant *quant;       /* NULL: no tensor is quantised by blocks, on any rank */
-  uint64_t window_bytes;  /* most bytes of a peer in a packed round, and of a broadcast; agreed */
-  int32_t round_windows;  /* most windows that a rank sends and receives in a round; agreed */
-  bool
-      is_kept; /* by the comm, for calls like xfer_redistribute(), so its runs are not waited for */
-  bool is_transient; /* bound memory may be freed after a run: no peer keeps it mapped; agreed */
-  bool shares_gpu;   /* another process of the comm uses this rank's GPU */
-
-  /* The run that began last, and what came before it. */
-  xfi_state state;
-  uint64_t epoch;       /* how many runs began since the lanes were made */
-  uint64_t version;     /* committed by the last wait */
-  uint64_t run_version; /* given to the last run */
-  uint64_t sequence;    /* see xfi_run_take_sequence() */
-  uint64_t n_begun;     /* runs in all; while fewer are complete, destinations are torn */
-  uint64_t n_complete;
-  xfer_status run_status;        /* the status of enqueuing it */
-  char run_why[XFI_ERROR_BYTES]; /* its text, if it failed */
-  xfi_deadline run_ends;         /* its deadline */
-  bool is_half_written;          /* a staged plan's destinations may be torn */
-  bool is_unsettled;    /* this rank refused the run, and has not heard whether others began it */
-  bool is_open;         /* xfi_run_conclude() took the run for complete, though it may yet fail */
-  bool any_sends;       /* some ranks send messages; agreed */
-  bool is_sent;         /* all messages of the run have been handed to the comm */
-  uint64_t n_data_ends; /* the comm's n_data_ends() when the run began */
-  xfi_run_result *results; /* [size of the comm] memory for wait, which allocates nothing */
-
-  /* What commit made: the lanes, and memory of the plan's own. */
+/* What commit.c makes: the lanes, and memory of the plan's own. */
+typedef struct xfi_plan_lanes {
   xfi_local *local;   /* NULL: nothing is copied within this rank */
   xfi_direct *direct; /* NULL: not committed */
   xfi_pipeline *pipeline;
-  xfi_digest *verify;   /* the sums that a run computes; NULL: runs are not verified */
-  xfi_mirror *staged;   /* NULL: the lanes write into the destinations */
-  bool uses_snapshots;  /* peers read copies of the sources; agreed */
-  xfi_mirror *snapshot; /* this rank's copies; NULL: it has none */
+  xfi_digest *verify;       /* the sums that a run computes; NULL: runs are not verified */
+  xfi_mirror *staged;       /* NULL: the lanes write into the destinations */
+  xfi_mirror *snapshot;     /* this rank's copies; NULL: it has none */
+  bool uses_snapshots;      /* peers read copies of the sources; agreed */
+  bool any_sends;           /* some ranks send messages; agreed */
+  bool shares_gpu;          /* another process of the comm uses this rank's GPU */
+  bool may_stay;            /* binds since the commit changed only addresses */
+  unsigned char domain[64]; /* the device's domain() when the lanes were made */
+} xfi_plan_lanes;
+
+/* The run that began last, and what came before it: run.c, sequence.c. */
+typedef struct xfi_plan_run {
+  uint64_t epoch;    /* how many runs began since the lanes were made */
+  uint64_t version;  /* given to the last run */
+  uint64_t sequence; /* see xfi_run_take_sequence() */
+  uint64_t n_begun;  /* runs in all; while fewer are complete, destinations are torn */
+  uint64_t n_complete;
+  xfer_status status;        /* the status of enqueuing it */
+  char why[XFI_ERROR_BYTES]; /* its text, if it failed */
+  xfi_deadline ends;         /* its deadline */
+  bool is_half_written;      /* a staged plan's destinations may be torn */
+  bool is_unsettled;         /* this rank refused it, and has not heard whether others began it */
+  bool is_open;         /* xfi_run_conclude() took the run for complete, though it may yet fail */
+  bool is_sent;         /* all messages of the run have been handed to the comm */
+  uint64_t n_data_ends; /* the comm's n_data_ends() when the run began */
+  xfi_run_result *results; /* [size of the comm] memory for wait, which allocates nothing */
+  xfi_event *started;      /* on the caller's stream, where the run began */
+  xfi_event *finished;     /* where it ended on this rank */
+  xfi_event *before;       /* where the run before it ended, which may not have been waited for */
+} xfi_plan_run;
+
+/* What is "agreed" is the same on every rank. */
+struct xfer_plan {
+  xfi_plan *moves;
+  xfer_plan_options options; /* defaults filled in */
+  xfi_plans *of;             /* all plans of the comm; NULL: a simulation */
+  xfi_comm *comm;            /* not owned */
+  xfi_device *device;        /* not owned */
+  uint64_t number;           /* of this plan among those of the comm; agreed */
+  uint64_t serial;           /* from 1; no other plan of this process ever has the same */
+  xfer_plan *next;   /* in the list of plans that use the comm's block of slots (staging.h) */
+  bool has_slots;    /* it is in that list */
+  bool is_kept;      /* by the comm, for calls like xfer_redistribute(): runs are not waited for */
+  bool is_transient; /* bound memory may be freed after a run: no peer keeps it mapped; agreed */
+  xfi_convert *converts; /* [n_classes] see xfi_run_elem() */
+  xfi_quant *quant;      /* NULL: no tensor is quantised by blocks, on any rank */
+  uint64_t window_bytes; /* most bytes of a peer in a packed round, and of a broadcast; agreed */
+  int32_t round_windows; /* most windows that a rank sends and receives in a round; agreed */
+  xfi_plan_memory memory;
+  xfi_plan_lanes lanes;
+  xfi_state state;
+  xfi_plan_run run;
+  uint64_t version; /* committed by the last wait */
 
   /* Plans inside the plan, which have lanes, flags and slots of their own and run on the same
    * stream. `relay` runs after the plan's lanes: ranks of a domain pass on to each other what
@@ -108,15 +125,6 @@ struct xfer_plan {
   xfer_plan *relay;
   xfer_plan *amax_plan;
   xfer_plan *main; /* of a relay: the plan whose destinations it reads and writes; else NULL */
-
-  xfi_event *started;       /* on the caller's stream, where the last run began */
-  xfi_event *finished;      /* where it ended on this rank */
-  xfi_event *before;        /* where the run before it ended, which may not have been waited for */
-  unsigned char domain[64]; /* the device's domain() when the lanes were made */
-  bool keeps_lanes;         /* binds since the commit changed only addresses */
-  xfi_allocation *allocations; /* [n_allocations] that bound memory lay in at commit, by address */
-  size_t n_allocations;
-  uint64_t mark; /* allocation_mark() when they were last known to be unchanged; 0: unknown */
 };
 
 static inline const char *xfi_side_name(xfi_side side)
@@ -143,9 +151,9 @@ static inline xfi_bound *xfi_side_mirror(xfi_binding *binding, xfi_side side)
 /* The deadline, by the plan's options, of a wait that starts now. */
 xfi_deadline xfi_run_deadline(const xfer_plan *plan);
 
-/* Gather every rank's result into plan->results. `result` has this rank's status, whose text stays
- * the last error. XFER_ERR_MISMATCH, on every rank, if ranks mean different plans; `does` is the
- * verb of that text. *failed: some rank has failed. Collective. */
+/* Gather every rank's result into plan->run.results. `result` has this rank's status, whose text
+ * stays the last error. XFER_ERR_MISMATCH, on every rank, if ranks mean different plans; `does` is
+ * the verb of that text. *failed: some rank has failed. Collective. */
 xfer_status xfi_run_gather_results(bool *failed, const xfer_plan *plan,
                                    const xfi_run_result *result, const char *does,
                                    xfi_deadline deadline);
@@ -167,22 +175,23 @@ static inline size_t xfi_slot_aligned(uint64_t n_bytes)
   return (size_t)((n_bytes + XFI_SLOT_ALIGN - 1) / XFI_SLOT_ALIGN * XFI_SLOT_ALIGN);
 }
 
-/* Fill plan->allocations: what bound memory lies in, each allocation once. Fails if copies cannot
- * use some of that memory. */
+/* Fill plan->memory.allocations: what bound memory lies in, each allocation once. Fails if copies
+ * cannot use some of that memory. */
 xfer_status xfi_run_list_allocations(xfer_plan *plan);
 
-/* Does all bound memory of these sides (XFI_SIDE_*) lie in plan->allocations? */
+/* Does all bound memory of these sides (XFI_SIDE_*) lie in plan->memory.allocations? */
 bool xfi_run_covers(const xfer_plan *plan, int sides);
 
-/* Remove the allocations in which no bound memory lies any more from plan->allocations. False, and
- * the list stays as it is: some bound memory lies in none of them, or the search is out of memory.
+/* Remove the allocations in which no bound memory lies any more from plan->memory.allocations.
+ * False, and the list stays as it is: some bound memory lies in none of them, or the search is out
+ * of memory.
  */
 bool xfi_run_prune_allocations(xfer_plan *plan);
 
-/* The first of plan->allocations that no longer exists; NULL: all do. */
+/* The first of plan->memory.allocations that no longer exists; NULL: all do. */
 const xfi_allocation *xfi_run_find_changed(const xfer_plan *plan);
 
-/* Which of plan->allocations holds the bytes; NULL: none. */
+/* Which of plan->memory.allocations holds the bytes; NULL: none. */
 const xfi_allocation *xfi_run_allocation(const xfer_plan *plan, const void *pointer,
                                          size_t n_bytes);
 
@@ -208,7 +217,7 @@ static inline const xfer_plan *xfi_run_owner(const xfer_plan *plan)
  * needed. */
 static inline const xfi_bound *xfi_run_dst(const xfer_plan *plan, size_t tensor)
 {
-  const xfi_binding *b = xfi_run_owner(plan)->bindings[tensor];
+  const xfi_binding *b = xfi_run_owner(plan)->memory.bindings[tensor];
 
   return b->staged.is_set ? &b->staged : &b->dst;
 }
@@ -216,7 +225,7 @@ static inline const xfi_bound *xfi_run_dst(const xfer_plan *plan, size_t tensor)
 /* Where the lanes read its source. */
 static inline const xfi_bound *xfi_run_src(const xfer_plan *plan, size_t tensor)
 {
-  return plan->main != NULL ? xfi_run_dst(plan, tensor) : &plan->bindings[tensor]->src;
+  return plan->main != NULL ? xfi_run_dst(plan, tensor) : &plan->memory.bindings[tensor]->src;
 }
 
 /* Where the lanes read what a tensor sends, or write what it receives. */
@@ -228,9 +237,10 @@ static inline const xfi_bound *xfi_run_bound(const xfer_plan *plan, bool send, s
 /* Where peers that map this rank's memory read the source. */
 static inline const xfi_bound *xfi_run_exported_src(const xfer_plan *plan, size_t tensor)
 {
-  const xfi_binding *b = xfi_run_owner(plan)->bindings[tensor];
+  const xfi_binding *b = xfi_run_owner(plan)->memory.bindings[tensor];
 
-  return plan->uses_snapshots && b->snapshot.is_set ? &b->snapshot : xfi_run_src(plan, tensor);
+  return plan->lanes.uses_snapshots && b->snapshot.is_set ? &b->snapshot
+                                                          : xfi_run_src(plan, tensor);
 }
 
 /* The moves from this rank or to it, and the boxes of a class's moves. */

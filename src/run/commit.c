@@ -18,23 +18,23 @@ void xfi_run_drop_lanes(xfer_plan *plan)
 {
   if (plan->relay != NULL) xfi_run_drop_lanes(plan->relay);
   (void)xfi_run_await_end(plan);
-  if (plan->direct != NULL && plan->comm->ops->unwatch != NULL)
-    plan->comm->ops->unwatch(plan->comm, plan->direct);
-  xfi_local_destroy(plan->local, plan->device);
-  xfi_direct_destroy(plan->direct);
-  xfi_pipeline_destroy(plan->pipeline, plan);
+  if (plan->lanes.direct != NULL && plan->comm->ops->unwatch != NULL)
+    plan->comm->ops->unwatch(plan->comm, plan->lanes.direct);
+  xfi_local_destroy(plan->lanes.local, plan->device);
+  xfi_direct_destroy(plan->lanes.direct);
+  xfi_pipeline_destroy(plan->lanes.pipeline, plan);
   xfi_verify_drop(plan);
-  xfi_mirror_destroy(&plan->staged, plan);
+  xfi_mirror_destroy(&plan->lanes.staged, plan);
   xfi_snapshot_destroy(plan);
   if (plan->quant != NULL) xfi_quant_drop(plan->quant);
-  xfi_free(plan->allocations);
-  plan->local = NULL;
-  plan->direct = NULL;
-  plan->pipeline = NULL;
-  plan->allocations = NULL;
-  plan->n_allocations = 0;
-  plan->keeps_lanes = false;
-  plan->is_open = false;
+  xfi_free(plan->memory.allocations);
+  plan->lanes.local = NULL;
+  plan->lanes.direct = NULL;
+  plan->lanes.pipeline = NULL;
+  plan->memory.allocations = NULL;
+  plan->memory.n_allocations = 0;
+  plan->lanes.may_stay = false;
+  plan->run.is_open = false;
 }
 
 /* The part of commit that needs no other rank. */
@@ -47,7 +47,7 @@ static xfer_status commit_local(xfer_plan *plan)
     XFI_TRY(xfi_run_list_allocations(plan));
   }
   XFI_TRY(xfi_quant_prepare(plan));
-  XFI_TRY(xfi_local_create(&plan->local, plan));
+  XFI_TRY(xfi_local_create(&plan->lanes.local, plan));
   return xfi_verify_prepare(plan);
 }
 
@@ -113,11 +113,12 @@ static xfer_status connect_peers(xfer_plan *plan, xfer_status mine, xfi_deadline
   int n_used = 0;
 
   XFI_CHECK_DONE(peers != NULL, XFER_ERR_NOMEM, "%d ranks", comm->size);
-  XFI_TRY_DONE(xfi_run_count_ranks(
-      &n_used, plan, mine, mine == XFER_OK && !xfi_pipeline_is_empty(plan->pipeline), deadline));
-  plan->any_sends = n_used > 0;
+  XFI_TRY_DONE(xfi_run_count_ranks(&n_used, plan, mine,
+                                   mine == XFER_OK && !xfi_pipeline_is_empty(plan->lanes.pipeline),
+                                   deadline));
+  plan->lanes.any_sends = n_used > 0;
   if (n_used == 0 || comm->ops->connect == NULL) goto done;
-  mark_peers(peers, plan->pipeline);
+  mark_peers(peers, plan->lanes.pipeline);
   st = comm->ops->connect(comm, peers, xfi_run_n_broadcast(plan) > 0, deadline);
   XFI_TRY_DONE(xfi_comm_agree(comm, st, deadline));
 done:
@@ -140,16 +141,16 @@ static bool share_gpu(const xfi_commit_vote *own, const xfi_commit_vote *other)
 }
 
 /* Make snapshots on all ranks, or on none if some rank is out of memory: then data goes in
- * messages. Collective, if plan->uses_snapshots. */
+ * messages. Collective, if plan->lanes.uses_snapshots. */
 static xfer_status make_snapshots(xfer_plan *plan, xfer_status mine, xfi_deadline deadline)
 {
   int n_made = 0;
 
-  if (!plan->uses_snapshots) return XFER_OK;
+  if (!plan->lanes.uses_snapshots) return XFER_OK;
   XFI_TRY(xfi_run_count_ranks(&n_made, plan, XFER_OK,
                               mine != XFER_OK || xfi_snapshot_create(plan) == XFER_OK, deadline));
-  plan->uses_snapshots = n_made == plan->comm->size;
-  if (!plan->uses_snapshots) xfi_snapshot_destroy(plan);
+  plan->lanes.uses_snapshots = n_made == plan->comm->size;
+  if (!plan->lanes.uses_snapshots) xfi_snapshot_destroy(plan);
   return XFER_OK;
 }
 
@@ -157,7 +158,7 @@ static xfer_status make_snapshots(xfer_plan *plan, xfer_status mine, xfi_deadlin
 static void drop_unread_snapshots(xfer_plan *plan)
 {
   for (size_t i = 0; i < plan->moves->sends.n_peers; i++)
-    if (xfi_direct_carries(plan->direct, true, i)) return;
+    if (xfi_direct_carries(plan->lanes.direct, true, i)) return;
   xfi_snapshot_destroy(plan);
 }
 
@@ -172,25 +173,25 @@ static xfer_status make_lanes(xfer_plan *plan, const xfi_commit_vote *votes, con
   xfi_near *near = xfi_comm_calloc(comm, (size_t)comm->size, sizeof *near);
 
   XFI_CHECK_DONE(near != NULL, XFER_ERR_NOMEM, "%d ranks", comm->size);
-  plan->shares_gpu = false;
+  plan->lanes.shares_gpu = false;
   for (int r = 0; r < comm->size; r++) {
     near[r] = r == comm->rank || comm->ops->exchange == NULL ? XFI_FAR : nearness(own, &votes[r]);
-    plan->shares_gpu = plan->shares_gpu || share_gpu(own, &votes[r]);
+    plan->lanes.shares_gpu = plan->lanes.shares_gpu || share_gpu(own, &votes[r]);
   }
   if (all->has_run) /* the last run must have ended on all ranks before any of them frees what it
                        uses */
     XFI_TRY_DONE(xfi_comm_agree(comm, xfi_run_end_last(plan), deadline));
   xfi_run_drop_lanes(plan);
-  plan->epoch = 0;
+  plan->run.epoch = 0;
   mine = commit_local(plan);
   XFI_TRY_DONE(make_snapshots(plan, mine, deadline));
-  XFI_TRY_DONE(xfi_direct_create(&plan->direct, plan, near, &mine, deadline));
+  XFI_TRY_DONE(xfi_direct_create(&plan->lanes.direct, plan, near, &mine, deadline));
   if (mine == XFER_OK) mine = xfi_snapshot_rebind(plan);
   XFI_TRY_DONE(
       xfi_comm_agree(comm, mine, deadline)); /* from here on no peer maps exported memory */
   if (plan->device->ops->exports_end != NULL) plan->device->ops->exports_end(plan->device);
   drop_unread_snapshots(plan);
-  mine = xfi_pipeline_create(&plan->pipeline, plan);
+  mine = xfi_pipeline_create(&plan->lanes.pipeline, plan);
   XFI_TRY_DONE(connect_peers(plan, mine, deadline));
 done:
   if (plan->device->ops->exports_end != NULL) plan->device->ops->exports_end(plan->device);
@@ -203,7 +204,7 @@ static uint64_t allocation_mark(const xfer_plan *plan)
 {
   enum { MANY = 16 };
 
-  if (plan->n_allocations < MANY || plan->device->ops->allocation_mark == NULL) return 0;
+  if (plan->memory.n_allocations < MANY || plan->device->ops->allocation_mark == NULL) return 0;
   return plan->device->ops->allocation_mark(plan->device);
 }
 
@@ -213,15 +214,15 @@ static bool may_lie_in_others(xfer_plan *plan)
 {
   const uint64_t mark = allocation_mark(plan);
 
-  if (mark != 0 && mark == plan->mark) return false;
+  if (mark != 0 && mark == plan->memory.mark) return false;
   if (xfi_run_find_changed(plan) != NULL) return true;
-  plan->mark = mark;
+  plan->memory.mark = mark;
   return false;
 }
 
 void xfi_commit_invalidate(xfer_plan *plan)
 {
-  plan->keeps_lanes = false;
+  plan->lanes.may_stay = false;
   plan->state = xfi_state_after(plan->state, XFI_CALL_BIND, XFI_ENDED);
 }
 
@@ -235,7 +236,7 @@ static work find_work(xfer_plan *plan)
     xfi_commit_invalidate(plan);
   if (!may_lie_elsewhere && (plan->state == XFI_COMMITTED || plan->state == XFI_REFUSED))
     return LANES_KEEP;
-  if (plan->state == XFI_TORN || !plan->keeps_lanes || !xfi_rebind_keeps(plan))
+  if (plan->state == XFI_TORN || !plan->lanes.may_stay || !xfi_rebind_keeps(plan))
     return LANES_REBUILD;
   return LANES_REBIND;
 }
@@ -250,7 +251,7 @@ static xfer_status do_work(xfer_plan *plan, const xfi_commit_vote *votes, combin
     XFI_TRY(xfi_rebind_direct(plan, &rebound, deadline));
   if (!rebound) all->most = LANES_REBUILD;
   if (all->most != LANES_REBUILD) return XFER_OK;
-  plan->uses_snapshots = all->have_room;
+  plan->lanes.uses_snapshots = all->have_room;
   if (plan->amax_plan != NULL) XFI_TRY(xfi_run_commit(plan->amax_plan, XFER_OK));
   XFI_TRY(make_lanes(plan, votes, all, deadline));
   if (plan->relay == NULL) return XFER_OK;
@@ -264,10 +265,11 @@ xfi_commit_vote xfi_commit_begin(xfer_plan *plan, xfer_status mine)
       mine == XFER_OK ? xfi_state_allows(plan->state, XFI_CALL_COMMIT) : mine;
   const work own = allowed == XFER_OK ? find_work(plan) : LANES_KEEP;
   xfi_commit_vote own_vote = {.work = (uint8_t)own,
-                              .has_flows = plan->direct != NULL && !plan->uses_snapshots &&
-                                           xfi_direct_has_flows(plan->direct),
+                              .has_flows = plan->lanes.direct != NULL &&
+                                           !plan->lanes.uses_snapshots &&
+                                           xfi_direct_has_flows(plan->lanes.direct),
                               .has_room = allowed == XFER_OK && xfi_snapshot_fits(plan),
-                              .has_run = plan->n_begun > 0 && plan->direct != NULL,
+                              .has_run = plan->run.n_begun > 0 && plan->lanes.direct != NULL,
                               .plan = plan->number,
                               .n_sequenced = plan->of->n_sequenced,
                               .place = plan->device->place,
@@ -276,19 +278,19 @@ xfi_commit_vote xfi_commit_begin(xfer_plan *plan, xfer_status mine)
   mine = allowed;
   if (mine == XFER_OK && own == LANES_REBIND) {
     mine = xfi_rebind_local(plan);
-    plan->keeps_lanes = mine == XFER_OK; /* even if the other ranks commit another plan */
+    plan->lanes.may_stay = mine == XFER_OK; /* even if the other ranks commit another plan */
   }
   own_vote.status = mine;
   if (own == LANES_REBUILD)
-    plan->device->ops->domain(plan->device, plan->domain); /* for as long as the lanes live */
-  memcpy(own_vote.domain, plan->domain, sizeof own_vote.domain);
+    plan->device->ops->domain(plan->device, plan->lanes.domain); /* for as long as the lanes live */
+  memcpy(own_vote.domain, plan->lanes.domain, sizeof own_vote.domain);
   return own_vote;
 }
 
 void xfi_commit_send(xfer_plan *plan, const xfi_commit_vote *own)
 {
   if (own->status == XFER_OK && own->work != LANES_REBUILD)
-    xfi_channels_begin(&plan->pipeline->channels, plan);
+    xfi_channels_begin(&plan->lanes.pipeline->channels, plan);
 }
 
 /* True: the run follows without another collective call. Then what was sent stays, since a rank may
@@ -303,7 +305,7 @@ bool xfi_commit_allows_run(const xfi_commit_vote *votes, int n_ranks)
 
 void xfi_commit_undo_send(xfer_plan *plan)
 {
-  if (plan->pipeline != NULL) xfi_channels_undo(&plan->pipeline->channels, plan);
+  if (plan->lanes.pipeline != NULL) xfi_channels_undo(&plan->lanes.pipeline->channels, plan);
 }
 
 /* The plan's state after a commit with the result `st`. */
@@ -311,7 +313,7 @@ static void conclude(xfer_plan *plan, xfer_status st)
 {
   plan->state =
       xfi_state_after(plan->state, XFI_CALL_COMMIT, st == XFER_OK ? XFI_ENDED : XFI_FAILED);
-  plan->keeps_lanes = st == XFER_OK;
+  plan->lanes.may_stay = st == XFER_OK;
 }
 
 xfer_status xfi_commit_end(xfer_plan *plan, const xfi_commit_vote *votes, xfi_deadline deadline)
@@ -324,8 +326,8 @@ xfer_status xfi_commit_end(xfer_plan *plan, const xfi_commit_vote *votes, xfi_de
     plan->of->n_sequenced = all.n_sequenced; /* a rank may have counted a run that no other began */
   if (agreed) st = do_work(plan, votes, &all, deadline);
   if (st == XFER_OK && all.most != LANES_KEEP)
-    plan->mark = allocation_mark(plan); /* after the commit's own allocations */
-  if (agreed) xfi_run_settle(plan);     /* nobody commits a plan with a run in flight */
+    plan->memory.mark = allocation_mark(plan); /* after the commit's own allocations */
+  if (agreed) xfi_run_settle(plan);            /* nobody commits a plan with a run in flight */
   conclude(plan, st);
   if (st != XFER_OK && agreed && all.most != LANES_KEEP) xfi_run_drop_lanes(plan);
   return st;

@@ -77,9 +77,9 @@ static xfer_status set_window(xfer_plan *plan, int32_t n_windows)
 
 static xfer_status create_events(xfer_plan *p)
 {
-  XFI_TRY(xfi_event_create(p->device, &p->started));
-  XFI_TRY(xfi_event_create(p->device, &p->finished));
-  return xfi_event_create(p->device, &p->before);
+  XFI_TRY(xfi_event_create(p->device, &p->run.started));
+  XFI_TRY(xfi_event_create(p->device, &p->run.finished));
+  return xfi_event_create(p->device, &p->run.before);
 }
 
 /* The relay of a plan whose moves have one, on any rank. */
@@ -161,10 +161,10 @@ static xfer_status make_plan(xfer_plan *p, const xfer_tensor *tensors, size_t n_
 {
   const xfi_plan_options options = moves_options(&p->options, order);
 
-  p->bindings = xfi_calloc(n_tensors, sizeof *p->bindings);
-  XFI_CHECK(p->bindings != NULL, XFER_ERR_NOMEM, "%zu tensors", n_tensors);
-  p->results = xfi_calloc((size_t)p->comm->size, sizeof *p->results);
-  XFI_CHECK(p->results != NULL, XFER_ERR_NOMEM, "%d ranks", p->comm->size);
+  p->memory.bindings = xfi_calloc(n_tensors, sizeof *p->memory.bindings);
+  XFI_CHECK(p->memory.bindings != NULL, XFER_ERR_NOMEM, "%zu tensors", n_tensors);
+  p->run.results = xfi_calloc((size_t)p->comm->size, sizeof *p->run.results);
+  XFI_CHECK(p->run.results != NULL, XFER_ERR_NOMEM, "%d ranks", p->comm->size);
   XFI_TRY(xfi_plan_create(&p->moves, p->comm->size, p->comm->rank, tensors, n_tensors, &options));
   XFI_TRY(xfi_run_fill_converts(p));
   return create_events(p);
@@ -279,7 +279,7 @@ static xfer_status make_exchange(xfer_plan *p, const xfi_operations *ops)
 
   XFI_TRY_DONE(xfi_op_tensors_create(&made, ops));
   XFI_TRY_DONE(make_plan(p, made.tensors, made.n, made.order));
-  p->ends = made.ends;
+  p->memory.ends = made.ends;
   made.ends = NULL;
 done:
   xfi_op_tensors_free(&made);
@@ -362,19 +362,19 @@ void xfi_run_destroy(xfer_plan *plan)
   xfi_run_abandon(plan);
   if (plan->device != NULL) { /* not in a simulation */
     xfi_run_drop_lanes(plan);
-    xfi_event_destroy(plan->device, plan->started);
-    xfi_event_destroy(plan->device, plan->finished);
-    xfi_event_destroy(plan->device, plan->before);
+    xfi_event_destroy(plan->device, plan->run.started);
+    xfi_event_destroy(plan->device, plan->run.finished);
+    xfi_event_destroy(plan->device, plan->run.before);
   }
   xfi_run_destroy(plan->amax_plan);
   xfi_quant_destroy(plan->quant);
-  for (size_t t = 0; plan->bindings != NULL && plan->moves != NULL && t < plan->moves->n_tensors;
-       t++)
-    xfi_binding_destroy(plan->bindings[t]);
-  xfi_free(plan->bindings);
-  xfi_free(plan->ends);
+  for (size_t t = 0;
+       plan->memory.bindings != NULL && plan->moves != NULL && t < plan->moves->n_tensors; t++)
+    xfi_binding_destroy(plan->memory.bindings[t]);
+  xfi_free(plan->memory.bindings);
+  xfi_free(plan->memory.ends);
   xfi_free(plan->converts);
-  xfi_free(plan->results);
+  xfi_free(plan->run.results);
   if (plan->main == NULL) xfi_plan_destroy(plan->moves); /* a relay's moves belong to its plan's */
   xfi_free(plan);
 }

@@ -23,7 +23,7 @@ struct xfi_local {
 };
 /* *local stays NULL if there is nothing to do. */
 xfer_status xfi_local_create(xfi_local **local, const xfer_plan *plan);
-/* Give plan->local the addresses of what is bound now. */
+/* Give plan->lanes.local the addresses of what is bound now. */
 xfer_status xfi_local_rebind(xfer_plan *plan);
 void xfi_local_destroy(xfi_local *local, xfi_device *device);
 /* Append the copies of the local lane to a list. */
@@ -59,7 +59,8 @@ void xfi_mirror_destroy(xfi_mirror **mirror, xfer_plan *plan);
 
 /* May the plan use snapshots, and does one fit into this rank's share of max_staging_bytes? */
 bool xfi_snapshot_fits(const xfer_plan *plan);
-/* Allocate plan->snapshot, of all sources. xfi_snapshot_destroy() frees it also after a failure. */
+/* Allocate plan->lanes.snapshot, of all sources. xfi_snapshot_destroy() frees it also after a
+ * failure. */
 xfer_status xfi_snapshot_create(xfer_plan *plan);
 void xfi_snapshot_destroy(xfer_plan *plan);
 uint64_t xfi_snapshot_bytes(const xfer_plan *plan);
@@ -71,8 +72,8 @@ xfer_status xfi_snapshot_wait_apart(const xfer_plan *plan, xfer_stream *stream);
 
 /* ---- staged.c ---- */
 
-/* Allocate plan->staged, of all destinations, if the plan is staged. The plan frees it, also after
- * a failure. */
+/* Allocate plan->lanes.staged, of all destinations, if the plan is staged. The plan frees it, also
+ * after a failure. */
 xfer_status xfi_staged_create(xfer_plan *plan);
 uint64_t xfi_staged_bytes(const xfer_plan *plan);
 /* After a run that is complete on all ranks: copy the staged data to the destinations. Collective.

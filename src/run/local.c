@@ -199,7 +199,7 @@ void xfi_local_destroy(xfi_local *local, xfi_device *device)
 xfer_status xfi_local_rebind(xfer_plan *plan)
 {
   const xfi_device_ops *dev = plan->device->ops;
-  xfi_local *l = plan->local;
+  xfi_local *l = plan->lanes.local;
   xfi_copy *copies;
 
   if (l == NULL) return XFER_OK; /* this rank copies nothing locally */

@@ -52,7 +52,7 @@ static xfer_status add_copies(xfi_copies *copies, const xfer_plan *plan, size_t 
 {
   const xfi_class *cls = xfi_plan_class(plan->moves, tensor);
   const xfi_elem elem = {xfi_side_layout(cls, side)->elem_bytes, NULL};
-  xfi_binding *b = plan->bindings[tensor];
+  xfi_binding *b = plan->memory.bindings[tensor];
   const xfi_bound *bound = xfi_side_bound(b, side);
   xfi_end there = {bound, {0}};
   xfi_end copy = {xfi_side_mirror(b, side), {0}};
@@ -95,7 +95,7 @@ void xfi_mirror_destroy(xfi_mirror **of, xfer_plan *plan)
 
   if (mirror == NULL) return;
   for (size_t t = 0; t < plan->moves->n_tensors; t++) {
-    xfi_binding *b = plan->bindings[t];
+    xfi_binding *b = plan->memory.bindings[t];
 
     if (b != NULL) xfi_bound_clear(xfi_side_mirror(b, mirror->side));
   }

@@ -16,8 +16,8 @@
 /* XFI_SIDE_*: the sides of bound memory whose addresses peers know. */
 static int exported(const xfer_plan *plan)
 {
-  if (plan->direct == NULL) return XFI_SIDE_SRC | XFI_SIDE_DST;
-  return plan->uses_snapshots ? 0 : xfi_direct_sides_exported(plan->direct);
+  if (plan->lanes.direct == NULL) return XFI_SIDE_SRC | XFI_SIDE_DST;
+  return plan->lanes.uses_snapshots ? 0 : xfi_direct_sides_exported(plan->lanes.direct);
 }
 
 bool xfi_rebind_is_mapped(const xfer_plan *plan)
@@ -30,13 +30,13 @@ static bool keeps_broadcasts(xfer_plan *plan)
 {
   bool kept = false;
 
-  return xfi_bcasts_rebind(&kept, plan->pipeline->bcasts, plan) == XFER_OK && kept;
+  return xfi_bcasts_rebind(&kept, plan->lanes.pipeline->bcasts, plan) == XFER_OK && kept;
 }
 
 bool xfi_rebind_keeps(xfer_plan *plan)
 {
   const int sides = exported(plan);
-  const bool none = plan->n_allocations == 0;
+  const bool none = plan->memory.n_allocations == 0;
 
   if (xfi_run_is_staged(plan) || plan->relay != NULL || !keeps_broadcasts(plan)) return false;
   if (sides == 0) return xfi_run_list_allocations(plan) == XFER_OK;
@@ -50,11 +50,12 @@ bool xfi_rebind_keeps(xfer_plan *plan)
 /* Does a run in flight still read the memory that describes its lanes? */
 static bool is_read(const xfer_plan *plan)
 {
-  return plan->quant != NULL || plan->verify != NULL ||
-         (plan->local != NULL && xfi_batch_is_read(plan->device, plan->local->batch)) ||
-         (plan->snapshot != NULL && xfi_batch_is_read(plan->device, plan->snapshot->copy)) ||
-         (plan->uses_snapshots && xfi_direct_is_read(plan->direct)) ||
-         xfi_steps_are_read(plan->pipeline, plan->device);
+  return plan->quant != NULL || plan->lanes.verify != NULL ||
+         (plan->lanes.local != NULL && xfi_batch_is_read(plan->device, plan->lanes.local->batch)) ||
+         (plan->lanes.snapshot != NULL &&
+          xfi_batch_is_read(plan->device, plan->lanes.snapshot->copy)) ||
+         (plan->lanes.uses_snapshots && xfi_direct_is_read(plan->lanes.direct)) ||
+         xfi_steps_are_read(plan->lanes.pipeline, plan->device);
 }
 
 xfer_status xfi_rebind_local(xfer_plan *plan)
@@ -66,8 +67,8 @@ xfer_status xfi_rebind_local(xfer_plan *plan)
   XFI_TRY(xfi_local_rebind(plan));
   XFI_TRY(xfi_verify_prepare(plan));
   XFI_TRY(xfi_snapshot_rebind(plan));
-  if (plan->uses_snapshots) XFI_TRY(xfi_direct_rebind(plan->direct, plan));
-  return xfi_pipeline_rebind(plan->pipeline, plan);
+  if (plan->lanes.uses_snapshots) XFI_TRY(xfi_direct_rebind(plan->lanes.direct, plan));
+  return xfi_pipeline_rebind(plan->lanes.pipeline, plan);
 }
 
 xfer_status xfi_rebind_direct(xfer_plan *plan, bool *rebound, xfi_deadline deadline)
@@ -75,8 +76,8 @@ xfer_status xfi_rebind_direct(xfer_plan *plan, bool *rebound, xfi_deadline deadl
   xfer_status mine = xfi_run_await_last(plan);
   int n_rebound = 0;
 
-  XFI_TRY(xfi_links_rebind(&plan->direct->links, plan, &mine, rebound, deadline));
-  if (*rebound && mine == XFER_OK) mine = xfi_direct_rebind(plan->direct, plan);
+  XFI_TRY(xfi_links_rebind(&plan->lanes.direct->links, plan, &mine, rebound, deadline));
+  if (*rebound && mine == XFER_OK) mine = xfi_direct_rebind(plan->lanes.direct, plan);
   XFI_TRY(xfi_run_count_ranks(&n_rebound, plan, mine, *rebound, deadline));
   *rebound = n_rebound == plan->comm->size;
   return XFER_OK;

@@ -20,9 +20,9 @@ static uint64_t predict_ns(const xfer_plan *plan, const xfer_plan_report_data *r
 /* A plan and its relay use the same slots, one after the other. */
 static void add_lanes(const xfer_plan *plan, xfer_plan_report_data *r)
 {
-  const xfi_pipeline *p = plan->pipeline;
+  const xfi_pipeline *p = plan->lanes.pipeline;
 
-  if (plan->direct != NULL) r->direct_bytes += plan->direct->bytes;
+  if (plan->lanes.direct != NULL) r->direct_bytes += plan->lanes.direct->bytes;
   if (p == NULL) return;
   r->packed_bytes += p->sent_bytes;
   r->n_rounds += p->n_rounds;
@@ -82,14 +82,16 @@ void xfi_run_report(const xfer_plan *plan, xfer_plan_report_data *r)
   r->broadcast_tensors = xfi_run_n_broadcast(plan);
   r->window_bytes = plan->window_bytes;
   r->committed_version = plan->version;
-  r->torn = xfi_run_is_staged(plan) ? plan->is_half_written
-                                    : plan->n_begun != plan->n_complete || plan->state == XFI_TORN;
+  r->torn = xfi_run_is_staged(plan)
+                ? plan->run.is_half_written
+                : plan->run.n_begun != plan->run.n_complete || plan->state == XFI_TORN;
   r->converted_tensors = m->n_converted;
   r->replicated_tensors = m->n_replicated;
   add_lanes(plan, r);
   add_relay(plan, r);
   if (plan->relay != NULL) add_lanes(plan->relay, r);
-  if (plan->pipeline != NULL) r->staging_bytes += xfi_staged_bytes(plan) + xfi_snapshot_bytes(plan);
+  if (plan->lanes.pipeline != NULL)
+    r->staging_bytes += xfi_staged_bytes(plan) + xfi_snapshot_bytes(plan);
   r->bound_bytes = r->wire_bytes > r->out_bytes ? r->wire_bytes : r->out_bytes;
   r->predicted_ns = predict_ns(plan, r);
 }
@@ -99,7 +101,7 @@ xfer_status xfi_run_full_report(const xfer_plan *plan, xfer_plan_report_data *r)
   uint64_t relay_bytes = 0;
 
   xfi_run_report(plan, r);
-  if (plan->pipeline != NULL) return XFER_OK;
+  if (plan->lanes.pipeline != NULL) return XFER_OK;
   XFI_TRY(xfi_pipeline_estimate(&r->staging_bytes, plan));
   if (plan->relay != NULL) XFI_TRY(xfi_pipeline_estimate(&relay_bytes, plan->relay));
   if (relay_bytes > r->staging_bytes) r->staging_bytes = relay_bytes;

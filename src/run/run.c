@@ -21,7 +21,7 @@
 static xfer_status copy_locally(xfer_plan *plan, xfer_stream stream)
 {
   const xfi_span span = xfi_span_begin(XFI_SYS_RUN, plan->moves->rank, XFI_TRACK_LOCAL, "copies");
-  const xfer_status st = xfi_batch_launch(plan->device, plan->local->batch, stream);
+  const xfer_status st = xfi_batch_launch(plan->device, plan->lanes.local->batch, stream);
 
   xfi_span_end(&span, st, "%llu bytes", (unsigned long long)plan->moves->self_bytes);
   return st;
@@ -31,28 +31,29 @@ static xfer_status enqueue(xfer_plan *plan, xfer_stream stream)
 {
   xfer_status st = XFER_OK;
 
-  if (plan->snapshot != NULL) /* peers have read the last run's */
-    XFI_TRY_DONE(xfi_batch_launch(plan->device, plan->snapshot->copy, stream));
+  if (plan->lanes.snapshot != NULL) /* peers have read the last run's */
+    XFI_TRY_DONE(xfi_batch_launch(plan->device, plan->lanes.snapshot->copy, stream));
   XFI_TRY_DONE(xfi_quant_start(plan, stream));
   if (plan->amax_plan != NULL)
-    XFI_TRY_DONE(xfi_run_start(plan->amax_plan, plan->amax_plan->n_begun + 1, stream));
+    XFI_TRY_DONE(xfi_run_start(plan->amax_plan, plan->amax_plan->run.n_begun + 1, stream));
   XFI_TRY_DONE(xfi_quant_continue(plan, stream));
-  XFI_TRY_DONE(xfi_direct_start(plan->direct, plan, stream));
-  if (plan->local != NULL) XFI_TRY_DONE(copy_locally(plan, stream));
+  XFI_TRY_DONE(xfi_direct_start(plan->lanes.direct, plan, stream));
+  if (plan->lanes.local != NULL) XFI_TRY_DONE(copy_locally(plan, stream));
   plan->comm->cancellation =
-      (xfi_cancellation){xfi_direct_propagate_abort, plan->direct, plan->epoch};
-  plan->comm->sequence = plan->sequence;
-  XFI_TRY_DONE(xfi_pipeline_start(plan->pipeline, plan, stream));
-  plan->is_sent = true;
-  XFI_TRY_DONE(xfi_direct_join(plan->direct, stream));
+      (xfi_cancellation){xfi_direct_propagate_abort, plan->lanes.direct, plan->run.epoch};
+  plan->comm->sequence = plan->run.sequence;
+  XFI_TRY_DONE(xfi_pipeline_start(plan->lanes.pipeline, plan, stream));
+  plan->run.is_sent = true;
+  XFI_TRY_DONE(xfi_direct_join(plan->lanes.direct, stream));
   XFI_TRY_DONE(xfi_snapshot_wait_apart(plan, &stream));
-  XFI_TRY_DONE(xfi_direct_finish(plan->direct, plan, stream));
+  XFI_TRY_DONE(xfi_direct_finish(plan->lanes.direct, plan, stream));
   if (plan->relay != NULL)
-    XFI_TRY_DONE(xfi_run_start(plan->relay, plan->relay->n_begun + 1, stream));
+    XFI_TRY_DONE(xfi_run_start(plan->relay, plan->relay->run.n_begun + 1, stream));
   XFI_TRY_DONE(xfi_verify_start(plan, stream));
 done:
-  if (st == XFER_OK) st = xfi_event_record(plan->device, plan->finished, stream);
-  if (st != XFER_OK) (void)xfi_run_record(plan->device, plan->finished, stream); /* what there is */
+  if (st == XFER_OK) st = xfi_event_record(plan->device, plan->run.finished, stream);
+  if (st != XFER_OK)
+    (void)xfi_run_record(plan->device, plan->run.finished, stream); /* what there is */
   return st;
 }
 
@@ -62,8 +63,8 @@ static xfer_status check_peers(const xfer_plan *plan, uint64_t later)
 {
   const xfi_comm_ops *comm = plan->comm->ops;
 
-  if (comm->check_refused != NULL) XFI_TRY(comm->check_refused(plan->comm, plan->sequence));
-  XFI_TRY(xfi_direct_check(plan->direct, plan->epoch + later));
+  if (comm->check_refused != NULL) XFI_TRY(comm->check_refused(plan->comm, plan->run.sequence));
+  XFI_TRY(xfi_direct_check(plan->lanes.direct, plan->run.epoch + later));
   if (plan->relay != NULL) XFI_TRY(check_peers(plan->relay, later));
   return XFER_OK;
 }
@@ -85,16 +86,17 @@ static xfer_status check_none_aborted(const xfer_plan *plan)
  * run that this rank refused, it receives none of another run before. */
 static void unsettle(xfer_plan *plan)
 {
-  if (plan->is_unsettled || plan->sequence == 0 || plan->comm->ops->n_data_ends == NULL) return;
-  plan->is_unsettled = true;
+  if (plan->run.is_unsettled || plan->run.sequence == 0 || plan->comm->ops->n_data_ends == NULL)
+    return;
+  plan->run.is_unsettled = true;
   plan->of->n_unsettled++;
 }
 
 void xfi_run_settle(xfer_plan *plan)
 {
-  if (!plan->is_unsettled) return;
+  if (!plan->run.is_unsettled) return;
   plan->of->n_unsettled--;
-  plan->is_unsettled = false;
+  plan->run.is_unsettled = false;
 }
 
 /* May this run begin, in a state that allows runs? */
@@ -103,18 +105,19 @@ static xfer_status check_run(xfer_plan *plan, uint64_t version, xfer_stream stre
   const xfi_allocation *changed;
 
   XFI_CHECK(version != UINT64_MAX, XFER_ERR_STATE, "version 2^64 - 1: none could follow it");
-  XFI_CHECK(plan->n_complete == 0 || version > plan->version, XFER_ERR_STATE,
+  XFI_CHECK(plan->run.n_complete == 0 || version > plan->version, XFER_ERR_STATE,
             "version %llu after version %llu: versions must grow", (unsigned long long)version,
             (unsigned long long)plan->version);
   XFI_TRY(xfi_stream_check(plan->device, stream));
   changed = xfi_run_find_changed(plan);
-  if (changed != NULL) plan->mark = 0; /* so that the next commit looks each of them up */
+  if (changed != NULL) plan->memory.mark = 0; /* so that the next commit looks each of them up */
   XFI_CHECK(changed == NULL, XFER_ERR_STATE,
             "memory at %p was freed or remapped since the commit; bind and commit again",
             changed->base);
   XFI_CHECK(!xfi_staging_is_leaked(plan), XFER_ERR_STATE,
             "staging memory was left to a failed run of another plan; commit again");
-  XFI_CHECK(plan->of->n_unsettled == plan->is_unsettled || xfi_pipeline_is_empty(plan->pipeline),
+  XFI_CHECK(plan->of->n_unsettled == plan->run.is_unsettled ||
+                xfi_pipeline_is_empty(plan->lanes.pipeline),
             XFER_ERR_STATE,
             "this rank refused a run of another plan, which others may have begun: call "
             "xfer_plan_wait() for that one before");
@@ -124,9 +127,9 @@ static xfer_status check_run(xfer_plan *plan, uint64_t version, xfer_stream stre
 /* A run begins: none of its messages has been handed to the comm yet. */
 static void reset_sent(xfer_plan *plan)
 {
-  plan->is_sent = false;
+  plan->run.is_sent = false;
   if (plan->comm->ops->n_data_ends != NULL)
-    plan->n_data_ends = plan->comm->ops->n_data_ends(plan->comm);
+    plan->run.n_data_ends = plan->comm->ops->n_data_ends(plan->comm);
   if (plan->relay != NULL) reset_sent(plan->relay);
   if (plan->amax_plan != NULL) reset_sent(plan->amax_plan);
 }
@@ -134,14 +137,14 @@ static void reset_sent(xfer_plan *plan)
 /* Keep the result of enqueuing a run, with its text, for the wait. */
 static void save_status(xfer_plan *plan, xfer_status st)
 {
-  plan->run_status = st;
-  if (st != XFER_OK) snprintf(plan->run_why, sizeof plan->run_why, "%s", xfer_last_error());
+  plan->run.status = st;
+  if (st != XFER_OK) snprintf(plan->run.why, sizeof plan->run.why, "%s", xfer_last_error());
 }
 
 static xfer_status saved_status(const xfer_plan *plan)
 {
-  if (plan->run_status != XFER_OK) xfi_set_error("%s", plan->run_why);
-  return plan->run_status;
+  if (plan->run.status != XFER_OK) xfi_set_error("%s", plan->run.why);
+  return plan->run.status;
 }
 
 enum {
@@ -172,14 +175,14 @@ static xfi_deadline abort_deadline(xfi_plans *of)
 static void await_before(const xfer_plan *plan)
 {
   const bool has_begun = plan->state == XFI_RUNNING; /* the failed run, here */
-  xfi_event *const ended = has_begun ? plan->before : plan->finished;
-  const uint64_t epoch = has_begun ? plan->epoch - 1 : plan->epoch;
+  xfi_event *const ended = has_begun ? plan->run.before : plan->run.finished;
+  const uint64_t epoch = has_begun ? plan->run.epoch - 1 : plan->run.epoch;
   xfer_status st = XFER_ERR_TIMEOUT;
   char why[XFI_ERROR_BYTES];
 
   snprintf(why, sizeof why, "%s", xfer_last_error());
-  while (st == XFER_ERR_TIMEOUT && !xfi_deadline_expired(plan->run_ends) &&
-         xfi_direct_check(plan->direct, epoch) == XFER_OK)
+  while (st == XFER_ERR_TIMEOUT && !xfi_deadline_expired(plan->run.ends) &&
+         xfi_direct_check(plan->lanes.direct, epoch) == XFER_OK)
     st = xfi_run_await_event(plan->device, ended, xfi_deadline_after(POLL_MS));
   xfi_set_error("%s", why);
 }
@@ -188,7 +191,7 @@ static void await_before(const xfer_plan *plan)
  * take those of another plan for them. Keeps the text of the error. */
 static void break_messages(xfer_plan *plan)
 {
-  if (!plan->is_sent && !xfi_pipeline_is_empty(plan->pipeline)) {
+  if (!plan->run.is_sent && !xfi_pipeline_is_empty(plan->lanes.pipeline)) {
     await_before(plan);
     xfi_comm_abort_with_error(plan->comm, plan->comm->ops->abort_data);
   }
@@ -203,7 +206,7 @@ static void refuse(xfer_plan *plan, xfi_call call, xfer_status st)
   save_status(plan, st);
   reset_sent(plan);
   unsettle(plan);
-  if (st == XFER_ERR_PEER || st == XFER_ERR_COMM || plan->pipeline->channels.has_begun)
+  if (st == XFER_ERR_PEER || st == XFER_ERR_COMM || plan->lanes.pipeline->channels.has_begun)
     break_messages(plan);
 }
 
@@ -218,7 +221,7 @@ xfer_status xfi_run_refuse(xfer_plan *plan, const char *why)
 
 xfer_status xfi_run_start(xfer_plan *plan, uint64_t version, xfer_stream stream)
 {
-  xfi_event *const before = plan->before;
+  xfi_event *const before = plan->run.before;
   xfer_status st = XFER_OK;
 
   XFI_CHECK(plan->comm != NULL, XFER_ERR_STATE, "a simulated plan cannot be run");
@@ -230,17 +233,17 @@ xfer_status xfi_run_start(xfer_plan *plan, uint64_t version, xfer_stream stream)
   }
   reset_sent(plan);
   xfi_run_settle(plan);
-  plan->is_open = false;
-  plan->epoch++;
-  plan->n_begun++;
-  plan->run_version = version;
-  plan->run_ends = plan->main != NULL ? plan->main->run_ends : xfi_run_deadline(plan);
+  plan->run.is_open = false;
+  plan->run.epoch++;
+  plan->run.n_begun++;
+  plan->run.version = version;
+  plan->run.ends = plan->main != NULL ? plan->main->run.ends : xfi_run_deadline(plan);
   plan->state = xfi_state_after(plan->state, XFI_CALL_RUN, XFI_ENDED);
-  plan->before = plan->finished;
-  plan->finished = before; /* this event is used again */
+  plan->run.before = plan->run.finished;
+  plan->run.finished = before; /* this event is used again */
   save_status(plan, enqueue(plan, stream));
-  if (plan->run_status != XFER_OK) break_messages(plan);
-  return plan->run_status;
+  if (plan->run.status != XFER_OK) break_messages(plan);
+  return plan->run.status;
 }
 
 /* ---- ending ---- */
@@ -252,13 +255,14 @@ static void end_messages(xfer_plan *plan)
   const xfi_comm_ops *comm = plan->comm->ops;
   const bool has_begun = plan->state == XFI_RUNNING;
 
-  if (!has_begun) plan->epoch++; /* which other ranks may have begun */
-  if (comm->n_data_ends != NULL && comm->n_data_ends(plan->comm) != plan->n_data_ends) return;
+  if (!has_begun) plan->run.epoch++; /* which other ranks may have begun */
+  if (comm->n_data_ends != NULL && comm->n_data_ends(plan->comm) != plan->run.n_data_ends) return;
   /* On a device messages may still wait after they were handed to the comm. */
-  if (xfi_pipeline_is_empty(plan->pipeline) || (plan->is_sent && plan->device->alarms == NULL))
+  if (xfi_pipeline_is_empty(plan->lanes.pipeline) ||
+      (plan->run.is_sent && plan->device->alarms == NULL))
     return;
-  if (!has_begun && plan->sequence != 0 && comm->refuse != NULL)
-    comm->refuse(plan->comm, plan->sequence, xfer_last_error());
+  if (!has_begun && plan->run.sequence != 0 && comm->refuse != NULL)
+    comm->refuse(plan->comm, plan->run.sequence, xfer_last_error());
   else
     xfi_comm_abort_with_error(plan->comm, comm->abort_data);
 }
@@ -270,19 +274,19 @@ static void abort_lanes(xfer_plan *plan, xfi_deadline deadline, char pending[XFI
   xfer_plan *owner = plan->main != NULL ? plan->main : plan; /* of the mirrors */
   const xfi_deadline now = {0};
 
-  for (int i = 0; i < XFI_STEP_STREAMS && plan->pipeline->streams[i] != NULL; i++) {
-    if (xfi_run_record(plan->device, plan->pipeline->ended[i], plan->pipeline->streams[i]) !=
-            XFER_OK ||
-        xfi_event_sync(plan->device, plan->pipeline->ended[i], deadline) != XFER_OK) {
+  for (int i = 0; i < XFI_STEP_STREAMS && plan->lanes.pipeline->streams[i] != NULL; i++) {
+    if (xfi_run_record(plan->device, plan->lanes.pipeline->ended[i],
+                       plan->lanes.pipeline->streams[i]) != XFER_OK ||
+        xfi_event_sync(plan->device, plan->lanes.pipeline->ended[i], deadline) != XFER_OK) {
       xfi_staging_leak_slots(plan->of);
-      xfi_mirror_leak(owner->staged);
+      xfi_mirror_leak(owner->lanes.staged);
     }
   }
-  if (xfi_direct_abort(plan->direct, plan, deadline) != XFER_OK) {
+  if (xfi_direct_abort(plan->lanes.direct, plan, deadline) != XFER_OK) {
     snprintf(pending, XFI_ERROR_BYTES, "; %s", xfer_last_error());
-    xfi_mirror_leak(owner->staged);
-    xfi_mirror_leak(owner->snapshot);
-    if (xfi_event_sync(plan->device, plan->finished, now) != XFER_OK)
+    xfi_mirror_leak(owner->lanes.staged);
+    xfi_mirror_leak(owner->lanes.snapshot);
+    if (xfi_event_sync(plan->device, plan->run.finished, now) != XFER_OK)
       xfi_staging_leak_slots(plan->of); /* one round alone is on the caller's stream */
   }
 }
@@ -318,8 +322,8 @@ static void abort_run(xfer_plan *plan)
   for (size_t i = 0; i < n; i++) {
     if (inside[i] == NULL) continue;
     end_messages(inside[i]);
-    xfi_direct_give_up(plan->direct, plan);
-    xfi_direct_give_up(inside[i]->direct, inside[i]);
+    xfi_direct_give_up(plan->lanes.direct, plan);
+    xfi_direct_give_up(inside[i]->lanes.direct, inside[i]);
   }
   abort_lanes(plan, deadline, pending);
   for (size_t i = 0; i < n; i++) {
@@ -332,7 +336,7 @@ static void abort_run(xfer_plan *plan)
 
 bool xfi_run_has_messages(const xfer_plan *plan)
 {
-  return (plan->pipeline != NULL && plan->pipeline->n_steps > 0) ||
+  return (plan->lanes.pipeline != NULL && plan->lanes.pipeline->n_steps > 0) ||
          (plan->relay != NULL && xfi_run_has_messages(plan->relay)) ||
          (plan->amax_plan != NULL && xfi_run_has_messages(plan->amax_plan));
 }
@@ -341,7 +345,7 @@ bool xfi_run_has_messages(const xfer_plan *plan)
 static xfer_status check_messages(const xfer_plan *plan)
 {
   if (plan->comm->ops->check_data == NULL || !xfi_run_has_messages(plan)) return XFER_OK;
-  return plan->comm->ops->check_data(plan->comm, plan->n_data_ends);
+  return plan->comm->ops->check_data(plan->comm, plan->run.n_data_ends);
 }
 
 /* After a run's work on this rank has ended: did all messages and flags arrive? While it is in
@@ -350,8 +354,8 @@ static xfer_status outcome(const xfer_plan *plan)
 {
   XFI_TRY(check_messages(plan));
   if (plan->amax_plan != NULL) XFI_TRY(outcome(plan->amax_plan));
-  XFI_TRY(xfi_direct_outcome(plan->direct, plan));
-  if (plan->relay != NULL) XFI_TRY(xfi_direct_outcome(plan->relay->direct, plan->relay));
+  XFI_TRY(xfi_direct_outcome(plan->lanes.direct, plan));
+  if (plan->relay != NULL) XFI_TRY(xfi_direct_outcome(plan->relay->lanes.direct, plan->relay));
   return XFER_OK;
 }
 
@@ -364,24 +368,25 @@ static void fail_in_flight(xfer_plan *plan)
 
 xfer_status xfi_run_await_end(const xfer_plan *plan)
 {
-  if (!plan->of->is_ending || plan->n_begun == 0) return xfi_run_await_last(plan);
-  return xfi_event_sync(plan->device, plan->finished, plan->run_ends);
+  if (!plan->of->is_ending || plan->run.n_begun == 0) return xfi_run_await_last(plan);
+  return xfi_event_sync(plan->device, plan->run.finished, plan->run.ends);
 }
 
 xfer_status xfi_run_end_last(xfer_plan *plan)
 {
   xfer_status st = XFER_OK;
 
-  if (plan->n_begun == 0 || plan->direct == NULL || plan->state == XFI_TORN) return XFER_OK;
+  if (plan->run.n_begun == 0 || plan->lanes.direct == NULL || plan->state == XFI_TORN)
+    return XFER_OK;
   st = xfi_run_await_end(plan);
   if (st == XFER_ERR_TIMEOUT)
     xfi_set_error("run %llu is not done yet, and what it uses is to go",
-                  (unsigned long long)plan->epoch);
+                  (unsigned long long)plan->run.epoch);
   if (st == XFER_OK) st = outcome(plan);
-  if (st == XFER_ERR_PEER && !plan->is_open) /* told before; who left may still copy */
-    st = xfi_direct_abort(plan->direct, plan, abort_deadline(plan->of));
+  if (st == XFER_ERR_PEER && !plan->run.is_open) /* told before; who left may still copy */
+    st = xfi_direct_abort(plan->lanes.direct, plan, abort_deadline(plan->of));
   if (st == XFER_OK) return st;
-  plan->is_open = false;
+  plan->run.is_open = false;
   plan->state = XFI_RUNNING; /* after all */
   fail_in_flight(plan);
   return st;
@@ -391,12 +396,12 @@ void xfi_run_abandon(xfer_plan *plan)
 {
   xfer_status st;
 
-  if (plan->is_unsettled) plan->comm->ops->abort_data(plan->comm, plan->run_why);
+  if (plan->run.is_unsettled) plan->comm->ops->abort_data(plan->comm, plan->run.why);
   xfi_run_settle(plan);
-  if (plan->direct == NULL || plan->pipeline == NULL) return;
+  if (plan->lanes.direct == NULL || plan->lanes.pipeline == NULL) return;
   if (plan->state == XFI_RUNNING) {
     st = saved_status(plan);
-    if (st == XFER_OK) st = xfi_event_sync(plan->device, plan->finished, plan->run_ends);
+    if (st == XFER_OK) st = xfi_event_sync(plan->device, plan->run.finished, plan->run.ends);
     if (st == XFER_OK) st = outcome(plan);
     if (st != XFER_OK) abort_run(plan);
   } else {
@@ -404,15 +409,15 @@ void xfi_run_abandon(xfer_plan *plan)
   }
   if (plan->state == XFI_COMMITTED || xfi_state_is_refused(plan->state)) {
     await_before(plan);
-    plan->epoch++;
-    (void)xfi_direct_abort(plan->direct, plan, abort_deadline(plan->of));
+    plan->run.epoch++;
+    (void)xfi_direct_abort(plan->lanes.direct, plan, abort_deadline(plan->of));
   }
 }
 
 static void complete(xfer_plan *plan)
 {
-  plan->version = plan->run_version;
-  plan->n_complete = plan->n_begun;
+  plan->version = plan->run.version;
+  plan->run.n_complete = plan->run.n_begun;
   plan->state = xfi_state_after(XFI_RUNNING, XFI_CALL_WAIT, XFI_ENDED);
   if (plan->amax_plan != NULL) complete(plan->amax_plan);
   if (plan->relay != NULL) complete(plan->relay);
@@ -421,7 +426,7 @@ static void complete(xfer_plan *plan)
 /* Set awaits[rank] for each rank for which the run waits on this rank's device. */
 static void mark_awaited(const xfer_plan *plan, bool *awaits)
 {
-  xfi_direct_add_awaited(plan->direct, plan->epoch, awaits);
+  xfi_direct_add_awaited(plan->lanes.direct, plan->run.epoch, awaits);
   if (plan->relay != NULL) mark_awaited(plan->relay, awaits);
   if (plan->amax_plan != NULL) mark_awaited(plan->amax_plan, awaits);
 }
@@ -442,21 +447,21 @@ static xfer_status await_part(const xfer_plan *plan, xfi_deadline deadline, bool
   xfer_status st;
   /* By then the alarm has ended all waits of streams, and half of ABORT_MS is left for the
    * agreement, in which other ranks wait for this one. */
-  const xfi_deadline last = xfi_deadline_later(plan->run_ends, ABORT_MS / 2);
+  const xfi_deadline last = xfi_deadline_later(plan->run.ends, ABORT_MS / 2);
 
   *is_late = false;
   do {
     xfi_deadline next = xfi_deadline_after(POLL_MS);
 
     if (deadline.at_ns < next.at_ns) next = deadline;
-    st = xfi_event_sync(plan->device, plan->finished, next);
+    st = xfi_event_sync(plan->device, plan->run.finished, next);
     if (st != XFER_ERR_TIMEOUT) break;
     XFI_TRY(check_peers(plan, 0));
     publish_waits(plan);
     XFI_CHECK(!xfi_deadline_expired(last), XFER_ERR_TIMEOUT,
-              "the work of run %llu is not done before %s", (unsigned long long)plan->epoch,
+              "the work of run %llu is not done before %s", (unsigned long long)plan->run.epoch,
               xfi_deadline_end(last));
-    *is_late = xfi_deadline_expired(deadline) && !xfi_deadline_expired(plan->run_ends);
+    *is_late = xfi_deadline_expired(deadline) && !xfi_deadline_expired(plan->run.ends);
     if (xfi_deadline_expired(deadline)) deadline = last; /* the run's own deadline is near */
   } while (!*is_late);
   if (!*is_late) { /* a rank that fails keeps publishing for whom it waited */
@@ -472,14 +477,15 @@ static xfer_status await_part(const xfer_plan *plan, xfi_deadline deadline, bool
 /* Other ranks may wait for their part of the run until their own deadline. */
 static xfi_deadline agreement_deadline(const xfer_plan *plan, xfi_deadline deadline)
 {
-  return xfi_deadline_later(deadline.at_ns > plan->run_ends.at_ns ? deadline : plan->run_ends,
+  return xfi_deadline_later(deadline.at_ns > plan->run.ends.at_ns ? deadline : plan->run.ends,
                             INT64_C(2) * ABORT_MS);
 }
 
 /* If sources are bound for one run, it has read the peers' ones: unmap them. */
 static void unmap_sources(xfer_plan *plan)
 {
-  if (xfi_run_is_fresh(plan) && xfi_direct_drop_sources(plan->direct)) plan->keeps_lanes = false;
+  if (xfi_run_is_fresh(plan) && xfi_direct_drop_sources(plan->lanes.direct))
+    plan->lanes.may_stay = false;
 }
 
 /* Such sources are no longer bound, except for tables of scales, which are the plan's own. */
@@ -488,8 +494,8 @@ static void unbind_sources(xfer_plan *plan)
   xfer_view scales;
 
   for (size_t t = 0; t < plan->moves->n_tensors; t++)
-    if (plan->bindings[t] != NULL && !xfi_quant_source(plan->quant, t, &scales))
-      plan->bindings[t]->src.is_set = false;
+    if (plan->memory.bindings[t] != NULL && !xfi_quant_source(plan->quant, t, &scales))
+      plan->memory.bindings[t]->src.is_set = false;
   (void)xfi_run_prune_allocations(plan); /* so that freeing their memory is no change */
   plan->state = xfi_state_after(plan->state, XFI_CALL_BIND, XFI_ENDED);
 }
@@ -502,14 +508,14 @@ xfer_status xfi_run_wait(xfer_plan *plan, uint64_t timeout_ms)
   bool is_late = false;
 
   XFI_TRY(xfi_state_allows(plan->state, XFI_CALL_WAIT));
-  if (xfi_state_is_refused(plan->state)) plan->run_ends = xfi_run_deadline(plan);
-  if (plan->run_status != XFER_ERR_TIMEOUT) /* else it may be that the run was interrupted */
-    plan->run_ends.made_ns = deadline.made_ns;
-  if (timeout_ms == 0 || timeout_ms > INT64_MAX) deadline = plan->run_ends;
+  if (xfi_state_is_refused(plan->state)) plan->run.ends = xfi_run_deadline(plan);
+  if (plan->run.status != XFER_ERR_TIMEOUT) /* else it may be that the run was interrupted */
+    plan->run.ends.made_ns = deadline.made_ns;
+  if (timeout_ms == 0 || timeout_ms > INT64_MAX) deadline = plan->run.ends;
   mine = saved_status(plan);
   if (mine == XFER_OK) mine = await_part(plan, deadline, &is_late);
   XFI_CHECK(!is_late, XFER_ERR_TIMEOUT, "run %llu is not complete on rank %d yet; wait again",
-            (unsigned long long)plan->epoch, plan->moves->rank);
+            (unsigned long long)plan->run.epoch, plan->moves->rank);
   if (mine == XFER_OK)
     unmap_sources(plan); /* before their owners learn that they may free them */
   else
@@ -531,22 +537,22 @@ xfer_status xfi_run_wait(xfer_plan *plan, uint64_t timeout_ms)
 xfer_status xfi_run_test(const xfer_plan *plan, bool *over)
 {
   const xfi_deadline now = {0};
-  const xfi_deadline ends = {.at_ns = plan->run_ends.at_ns}; /* without the time of interruptions */
+  const xfi_deadline ends = {.at_ns = plan->run.ends.at_ns}; /* without the time of interruptions */
 
   XFI_TRY(xfi_state_allows(plan->state, XFI_CALL_WAIT));
-  *over = xfi_state_is_refused(plan->state) || plan->run_status != XFER_OK ||
-          xfi_event_sync(plan->device, plan->finished, now) != XFER_ERR_TIMEOUT ||
+  *over = xfi_state_is_refused(plan->state) || plan->run.status != XFER_OK ||
+          xfi_event_sync(plan->device, plan->run.finished, now) != XFER_ERR_TIMEOUT ||
           check_peers(plan, 0) != XFER_OK || xfi_deadline_expired(ends);
   return XFER_OK;
 }
 
 xfer_status xfi_run_check(xfer_plan *plan)
 {
-  const bool may_fail = plan->state == XFI_RUNNING || plan->is_open;
+  const bool may_fail = plan->state == XFI_RUNNING || plan->run.is_open;
   const xfer_status st = may_fail ? outcome(plan) : XFER_OK;
 
   if (st == XFER_OK) return XFER_OK;
-  plan->is_open = false;
+  plan->run.is_open = false;
   plan->state = XFI_RUNNING; /* after all */
   fail_in_flight(plan);
   return st;
@@ -563,7 +569,7 @@ xfer_status xfi_run_conclude(xfer_plan *plan)
     complete(plan);
   else
     fail_in_flight(plan);
-  plan->is_open = st == XFER_OK && !xfi_run_has_messages(plan);
+  plan->run.is_open = st == XFER_OK && !xfi_run_has_messages(plan);
   return st;
 }
 
@@ -571,11 +577,11 @@ xfer_status xfi_run_follow(xfer_plan *plan, xfer_stream stream)
 {
   /* Processes that share a GPU get it in turns, and a stream that waits keeps it for a millisecond.
    * So there the host waits for the readers of the last copy. */
-  const bool apart = plan->snapshot == NULL || !plan->shares_gpu;
+  const bool apart = plan->lanes.snapshot == NULL || !plan->lanes.shares_gpu;
   xfer_status st = XFER_OK;
 
-  if (plan->n_begun == 0) return XFER_OK;
-  if (apart && xfi_stream_wait(plan->device, stream, plan->finished) == XFER_OK) return XFER_OK;
+  if (plan->run.n_begun == 0) return XFER_OK;
+  if (apart && xfi_stream_wait(plan->device, stream, plan->run.finished) == XFER_OK) return XFER_OK;
   st = xfi_run_await_last(plan); /* also where the stream cannot: that is no fault of the run's */
   if (st != XFER_OK) refuse(plan, XFI_CALL_RUN, st);
   return st;

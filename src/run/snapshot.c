@@ -43,7 +43,7 @@ static uint64_t needed(const xfer_plan *plan)
 bool xfi_snapshot_fits(const xfer_plan *plan)
 {
   const uint64_t others = plan->of->snapshot_bytes - xfi_snapshot_bytes(plan);
-  const uint64_t n = plan->uses_snapshots || plan->comm->ops->round == NULL ? 1 : 2;
+  const uint64_t n = plan->lanes.uses_snapshots || plan->comm->ops->round == NULL ? 1 : 2;
 
   if (!plan->is_transient || !plan->device->ops->pulls) return false;
   return others + n * needed(plan) <= cap(plan);
@@ -53,8 +53,8 @@ bool xfi_run_awaits_readers(const xfer_plan *plan)
 {
   const xfi_deadline now = {0};
 
-  return plan->snapshot != NULL && !plan->shares_gpu &&
-         xfi_event_sync(plan->device, plan->finished, now) == XFER_ERR_TIMEOUT;
+  return plan->lanes.snapshot != NULL && !plan->lanes.shares_gpu &&
+         xfi_event_sync(plan->device, plan->run.finished, now) == XFER_ERR_TIMEOUT;
 }
 
 bool xfi_run_fits_twice(const xfer_plan *plan)
@@ -64,7 +64,7 @@ bool xfi_run_fits_twice(const xfer_plan *plan)
 
 uint64_t xfi_snapshot_bytes(const xfer_plan *plan)
 {
-  return plan->snapshot == NULL ? 0 : plan->snapshot->block.n_bytes;
+  return plan->lanes.snapshot == NULL ? 0 : plan->lanes.snapshot->block.n_bytes;
 }
 
 /* Mark in is_read[n_tensors] which tensors some peer reads here; false: none. */
@@ -76,7 +76,7 @@ static bool mark_read(bool *is_read, const xfer_plan *plan)
   for (size_t i = 0; i < sends->n_peers; i++) {
     const xfi_peer *peer = &sends->peers[i];
 
-    if (!xfi_direct_carries(plan->direct, true, i)) continue;
+    if (!xfi_direct_carries(plan->lanes.direct, true, i)) continue;
     for (size_t k = peer->first; k < peer->first + peer->n; k++)
       any = is_read[sends->moves[k].tensor] = true;
   }
@@ -88,21 +88,21 @@ static bool may_take_local(const xfer_plan *plan)
 {
   const xfi_plan *m = plan->moves;
 
-  return plan->local != NULL && m->self_bytes + m->zero_bytes <= ONE_LAUNCH_BYTES;
+  return plan->lanes.local != NULL && m->self_bytes + m->zero_bytes <= ONE_LAUNCH_BYTES;
 }
 
 /* Move the copies of the local lane into the snapshot's batch, unless launches read that batch:
  * then a commit at other addresses would have to wait for the run in flight. */
 static xfer_status take_local(xfer_plan *plan, const bool *is_read)
 {
-  xfi_mirror *o = plan->snapshot;
+  xfi_mirror *o = plan->lanes.snapshot;
 
   o->has_local = true;
   XFI_TRY(xfi_mirror_prepare(o, plan, is_read));
   o->has_local = !xfi_batch_is_read(plan->device, o->copy);
   if (!o->has_local) return xfi_mirror_prepare(o, plan, is_read);
-  xfi_local_destroy(plan->local, plan->device);
-  plan->local = NULL;
+  xfi_local_destroy(plan->lanes.local, plan->device);
+  plan->lanes.local = NULL;
   return XFER_OK;
 }
 
@@ -111,13 +111,13 @@ xfer_status xfi_snapshot_rebind(xfer_plan *plan)
   xfer_status st = XFER_OK;
   bool *is_read = NULL;
 
-  if (plan->snapshot == NULL) return XFER_OK;
+  if (plan->lanes.snapshot == NULL) return XFER_OK;
   is_read = xfi_calloc(plan->moves->n_tensors, sizeof *is_read);
   XFI_CHECK(is_read != NULL, XFER_ERR_NOMEM, "%zu tensors", plan->moves->n_tensors);
   if (mark_read(is_read, plan) && may_take_local(plan))
     st = take_local(plan, is_read);
   else
-    st = xfi_mirror_prepare(plan->snapshot, plan, is_read);
+    st = xfi_mirror_prepare(plan->lanes.snapshot, plan, is_read);
   xfi_free(is_read);
   return st;
 }
@@ -125,7 +125,7 @@ xfer_status xfi_snapshot_rebind(xfer_plan *plan)
 /* A relay forwards what has arrived, so plans with one wait on the caller's stream. */
 xfer_status xfi_snapshot_wait_apart(const xfer_plan *plan, xfer_stream *stream)
 {
-  const xfi_mirror *o = plan->snapshot;
+  const xfi_mirror *o = plan->lanes.snapshot;
 
   if (o == NULL || plan->relay != NULL || plan->main != NULL) return XFER_OK;
   XFI_TRY(xfi_event_record(plan->device, o->event, *stream));
@@ -138,7 +138,7 @@ xfer_status xfi_snapshot_create(xfer_plan *plan)
 {
   xfer_status st = XFER_OK;
 
-  if (sends(plan)) st = xfi_mirror_create(&plan->snapshot, plan, XFI_SIDE_SRC);
+  if (sends(plan)) st = xfi_mirror_create(&plan->lanes.snapshot, plan, XFI_SIDE_SRC);
   plan->of->snapshot_bytes += xfi_snapshot_bytes(plan);
   return st;
 }
@@ -146,5 +146,5 @@ xfer_status xfi_snapshot_create(xfer_plan *plan)
 void xfi_snapshot_destroy(xfer_plan *plan)
 {
   plan->of->snapshot_bytes -= xfi_snapshot_bytes(plan);
-  xfi_mirror_destroy(&plan->snapshot, plan);
+  xfi_mirror_destroy(&plan->lanes.snapshot, plan);
 }

@@ -15,15 +15,15 @@ uint64_t xfi_staged_bytes(const xfer_plan *plan)
 xfer_status xfi_staged_create(xfer_plan *plan)
 {
   if (!xfi_run_is_staged(plan)) return XFER_OK;
-  XFI_TRY(xfi_mirror_create(&plan->staged, plan, XFI_SIDE_DST));
-  if (plan->staged == NULL) return XFER_OK; /* this rank receives nothing */
-  return xfi_mirror_prepare(plan->staged, plan, NULL);
+  XFI_TRY(xfi_mirror_create(&plan->lanes.staged, plan, XFI_SIDE_DST));
+  if (plan->lanes.staged == NULL) return XFER_OK; /* this rank receives nothing */
+  return xfi_mirror_prepare(plan->lanes.staged, plan, NULL);
 }
 
 /* This rank's destinations. */
 static xfer_status write_own(xfer_plan *plan, xfi_deadline deadline)
 {
-  xfi_mirror *s = plan->staged;
+  xfi_mirror *s = plan->lanes.staged;
   xfer_status st = XFER_OK;
 
   if (s == NULL) return XFER_OK;
@@ -43,10 +43,11 @@ xfer_status xfi_staged_write(xfer_plan *plan, xfi_deadline deadline)
   const xfi_span span = xfi_span_begin(XFI_SYS_RUN, plan->moves->rank, XFI_TRACK_CALLS, "write");
   xfer_status st = XFER_OK;
 
-  plan->is_half_written = true;
+  plan->run.is_half_written = true;
   st = xfi_comm_agree(plan->comm, write_own(plan, deadline), deadline);
-  plan->is_half_written = st != XFER_OK;
-  xfi_span_end(&span, st, "%llu bytes",
-               (unsigned long long)(plan->staged == NULL ? 0 : plan->staged->block.n_bytes));
+  plan->run.is_half_written = st != XFER_OK;
+  xfi_span_end(
+      &span, st, "%llu bytes",
+      (unsigned long long)(plan->lanes.staged == NULL ? 0 : plan->lanes.staged->block.n_bytes));
   return st;
 }

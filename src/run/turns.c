@@ -9,12 +9,13 @@
 
 static bool any_sends(const xfer_plan *plan)
 {
-  return plan != NULL && (plan->any_sends || any_sends(plan->relay) || any_sends(plan->amax_plan));
+  return plan != NULL &&
+         (plan->lanes.any_sends || any_sends(plan->relay) || any_sends(plan->amax_plan));
 }
 
 static void set_sequence(xfer_plan *plan, uint64_t sequence)
 {
-  plan->sequence = sequence;
+  plan->run.sequence = sequence;
   if (plan->relay != NULL) set_sequence(plan->relay, sequence);
   if (plan->amax_plan != NULL) set_sequence(plan->amax_plan, sequence);
 }
@@ -33,12 +34,12 @@ static void adjust_sequence(const xfer_plan *plan)
   uint64_t *const n_sequenced = &plan->of->n_sequenced;
 
   for (int r = 0; r < plan->comm->size; r++)
-    if (plan->results[r].sequence > *n_sequenced) *n_sequenced = plan->results[r].sequence;
+    if (plan->run.results[r].sequence > *n_sequenced) *n_sequenced = plan->run.results[r].sequence;
 }
 
 static xfer_status check_sequence(const xfer_plan *plan)
 {
-  const xfi_run_result *results = plan->results;
+  const xfi_run_result *results = plan->run.results;
   int other = 0;
 
   for (int r = 0; r < plan->comm->size; r++)
@@ -58,8 +59,8 @@ static void end_left_over(const xfer_plan *plan)
   int n_begun = 0;
 
   for (int r = 0; r < plan->comm->size; r++) {
-    n_begun += plan->results[r].has_begun;
-    sends = sends || plan->results[r].sequence != 0;
+    n_begun += plan->run.results[r].has_begun;
+    sends = sends || plan->run.results[r].sequence != 0;
   }
   if (sends && plan->comm->ops->refuse != NULL && n_begun > 0 && n_begun < plan->comm->size)
     xfi_comm_abort_with_error(plan->comm, plan->comm->ops->abort_data);
@@ -68,11 +69,11 @@ static void end_left_over(const xfer_plan *plan)
 xfer_status xfi_run_agree(const xfer_plan *plan, xfer_status mine, xfi_deadline deadline)
 {
   xfi_comm *comm = plan->comm;
-  const xfi_run_result result = {.version = plan->run_version,
+  const xfi_run_result result = {.version = plan->run.version,
                                  .status = mine,
                                  .has_begun = plan->state == XFI_RUNNING,
                                  .plan = plan->number,
-                                 .sequence = plan->sequence,
+                                 .sequence = plan->run.sequence,
                                  .sum =
                                      mine == XFER_OK ? xfi_verify_mine(plan) : (xfi_sum){{0, 0}}};
   const int last = comm->size - 1;
@@ -86,11 +87,11 @@ xfer_status xfi_run_agree(const xfer_plan *plan, xfer_status mine, xfi_deadline 
     end_left_over(plan);
     return st;
   }
-  while (other < last && plan->results[other].version == plan->results[last].version)
+  while (other < last && plan->run.results[other].version == plan->run.results[last].version)
     other++;
   XFI_CHECK(other == last, XFER_ERR_MISMATCH, "rank %d ran version %llu, rank %d version %llu",
-            other, (unsigned long long)plan->results[other].version, last,
-            (unsigned long long)plan->results[last].version);
+            other, (unsigned long long)plan->run.results[other].version, last,
+            (unsigned long long)plan->run.results[last].version);
   XFI_TRY(check_sequence(plan));
   return xfi_verify_outcome(plan, deadline);
 }

@@ -200,8 +200,8 @@ static xfer_status sync_and_be_left(xfi_device *device, const xfi_flags *set, co
   const xfer_status st = sound_device->flags_sync(device, set, wait, value, stream, deadline, late);
 
   if (left_by_1 != NULL)
-    __atomic_store_n(xfi_word(left_by_1->direct->page, 1, XFI_ABORTED),
-                     left_by_1->epoch | XFI_FLAG_VOID, __ATOMIC_SEQ_CST);
+    __atomic_store_n(xfi_word(left_by_1->lanes.direct->page, 1, XFI_ABORTED),
+                     left_by_1->run.epoch | XFI_FLAG_VOID, __ATOMIC_SEQ_CST);
   return st;
 }
 

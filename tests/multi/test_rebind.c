@@ -130,7 +130,7 @@ static void rebind_often(int rank, void *context)
   bind(plan, m, 0, j->in_pieces);
   expect(xfer_plan_commit(plan) == XFER_OK);
   for (int run = 1; run <= REBINDS; run++) {
-    const xfi_direct *lane = plan->direct;
+    const xfi_direct *lane = plan->lanes.direct;
 
     if (run % 3 == 0 || run % N_RANKS == rank) shift = run % SHIFTS;
     fill(m, rank, shift, run);
@@ -139,7 +139,7 @@ static void rebind_often(int rank, void *context)
     expect(xfer_plan_commit(plan) == XFER_OK);
     expect(n_gathers == (direct ? 2 : 1));
     expect(n_exchanges == (direct ? 1 : 0));
-    expect(plan->direct == lane); /* and not made anew */
+    expect(plan->lanes.direct == lane); /* and not made anew */
     run_well(plan, m, rank, shift, run);
   }
   xfer_plan_destroy(plan);

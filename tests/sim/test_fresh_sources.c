@@ -59,8 +59,8 @@ static void send_what_passes(int rank)
         bind_destination(plan, i, memory[i]);
     }
     OK(xfer_plan_commit(plan));
-    NEED(run == 1 || plan->direct == lanes);
-    lanes = plan->direct;
+    NEED(run == 1 || plan->lanes.direct == lanes);
+    lanes = plan->lanes.direct;
     ranks_barrier();
     NEED(n_mapped == 2 + 1); /* pages, and what is written */
     OK(xfer_plan_run(plan, (uint64_t)run, world_stream()));
@@ -156,8 +156,8 @@ static void exchange_passing(int rank, bool beside)
     }
     OK(xfer_plan_bind_exchange(plan, sends, recvs));
     OK(xfer_plan_commit(plan));
-    NEED(run == 1 || plan->direct == lanes);
-    lanes = plan->direct;
+    NEED(run == 1 || plan->lanes.direct == lanes);
+    lanes = plan->lanes.direct;
     ranks_barrier();
     NEED(n_mapped == 2 + 2); /* pages, and what is written */
     OK(xfer_plan_run(plan, (uint64_t)run, world_stream()));

@@ -132,10 +132,10 @@ static xfer_status make_batches(xfi_group *g, const xfi_direct *d, const xfer_pl
   const bool both_ways = plan->moves->sends.n_peers > 0 && plan->moves->recvs.n_peers > 0;
   xfi_batch_spec spec = {.percent = d->percent,
                          .guard = g->guard,
-                         .beside = plan->local != NULL || both_ways,
+                         .beside = plan->lanes.local != NULL || both_ways,
                          .no_engine = g->at_once,
-                         .known = owner->allocations,
-                         .n_known = owner->n_allocations};
+                         .known = owner->memory.allocations,
+                         .n_known = owner->memory.n_allocations};
 
   XFI_TRY_DONE(add_flows(parts, plan, g));
   for (int k = 0; k < XFI_QUANT_PARTS; k++) {
@@ -208,7 +208,7 @@ static xfer_status make_groups(xfi_direct *d, const xfer_plan *plan)
     }
   one = one && d->bytes <= d->device->one_batch_bytes;
   /* A peer's copies get twice as many multiprocessors as those within the rank (local.c). */
-  d->percent = one || n == 0 ? 100 : plan->local != NULL ? 200 / (2 * n + 1) : 100 / n;
+  d->percent = one || n == 0 ? 100 : plan->lanes.local != NULL ? 200 / (2 * n + 1) : 100 / n;
   XFI_TRY(list_groups(d, XFI_PUSH, one));
   XFI_TRY(list_groups(d, XFI_PULL, one));
   for (int g = 0; g < d->n_groups; g++) {
@@ -398,8 +398,8 @@ const char *xfi_direct_way(const void *plan, bool relay, bool send, size_t peer)
   const xfi_link *link;
   xfi_by by;
 
-  if (p->direct == NULL) return NULL;
-  link = xfi_links_find(&p->direct->links, send, peer);
+  if (p->lanes.direct == NULL) return NULL;
+  link = xfi_links_find(&p->lanes.direct->links, send, peer);
   by = by_of(link, send);
   if (by == XFI_BY_BOTH) return "direct: each copies a part";
   if (by != XFI_BY_NOBODY)

@@ -158,7 +158,7 @@ static void publish_waits(const xfi_direct *d, const xfer_plan *plan, const xfi_
   bool *awaits = xfi_waits_clear(plan->comm->waits);
 
   if (awaits == NULL) return;
-  add_awaited(d, plan->epoch, flags, awaits);
+  add_awaited(d, plan->run.epoch, flags, awaits);
   awaits[rank_of(d, late)] = true;
   xfi_waits_publish(plan->comm->waits, XFI_POLLING, plan->comm->inside);
 }
@@ -174,10 +174,10 @@ static xfer_status fail_for_late(const xfi_direct *d, const xfer_plan *plan, con
   do
     publish_waits(d, plan, flags, flag);
   while (!xfi_waits_find_late(plan->comm->waits, &late));
-  XFI_TRY(xfi_late_check(plan->comm, &late, plan->run_ends));
+  XFI_TRY(xfi_late_check(plan->comm, &late, plan->run.ends));
   if (late.rank < 0) late.rank = peer;
   return XFI_ERROR(XFER_ERR_TIMEOUT, LATE_TEXT, late.rank, late.rank == peer ? what : NOT_COME,
-                   (unsigned long long)plan->epoch, xfi_deadline_end(plan->run_ends));
+                   (unsigned long long)plan->run.epoch, xfi_deadline_end(plan->run.ends));
 }
 
 static const xfi_flags no_flags;
@@ -192,14 +192,14 @@ static xfer_status sync_flags(const xfi_direct *d, const xfer_plan *plan, const 
   int late = 0;
 
   if (set->n + wait->n == 0) return XFER_OK;
-  st = dev->flags_sync(d->device, set, wait, plan->epoch, stream, xfi_waits_part(plan->run_ends, 0),
-                       &late);
+  st = dev->flags_sync(d->device, set, wait, plan->run.epoch, stream,
+                       xfi_waits_part(plan->run.ends, 0), &late);
   for (int n = 1; st == XFER_ERR_TIMEOUT; n++) {
-    if (xfi_deadline_expired(plan->run_ends))
+    if (xfi_deadline_expired(plan->run.ends))
       return fail_for_late(d, plan, wait, wait->at[late], what);
     publish_waits(d, plan, wait, wait->at[late]);
-    st = dev->flags_sync(d->device, &no_flags, wait, plan->epoch, stream,
-                         xfi_waits_part(plan->run_ends, n), &late);
+    st = dev->flags_sync(d->device, &no_flags, wait, plan->run.epoch, stream,
+                         xfi_waits_part(plan->run.ends, n), &late);
   }
   if (st == XFER_OK) xfi_waits_end(plan->comm->waits);
   return st;
@@ -235,12 +235,12 @@ static xfer_status launch(const xfi_direct *d, const xfer_plan *plan, const xfi_
                           int *n_polls, xfer_stream stream)
 {
   const xfi_device_ops *dev = d->device->ops;
-  const bool open = can_go_unguarded(d, g, plan->epoch, n_polls, stream);
+  const bool open = can_go_unguarded(d, g, plan->run.epoch, n_polls, stream);
   bool launched = false;
 
   if (g->guard != NULL && !open && plan->quant == NULL && g->batches[0] != NULL)
-    XFI_TRY(
-        dev->guarded_launch(d->device, g->batches[0], &g->done, plan->epoch, stream, &launched));
+    XFI_TRY(dev->guarded_launch(d->device, g->batches[0], &g->done, plan->run.epoch, stream,
+                                &launched));
   if (launched) return XFER_OK;
   if (g->guard != NULL) XFI_TRY(dev->guard_check(d->device, g->guard, stream));
   if (open) XFI_TRY(dev->batch_launch(d->device, g->open, stream, d->turn));
@@ -249,7 +249,7 @@ static xfer_status launch(const xfi_direct *d, const xfer_plan *plan, const xfi_
     XFI_TRY(xfi_quant_await(plan, k, stream));
     XFI_TRY(dev->batch_launch(d->device, g->batches[k], stream, d->turn));
   }
-  return dev->flags_set(d->device, &g->done, g->guard, plan->epoch, stream);
+  return dev->flags_set(d->device, &g->done, g->guard, plan->run.epoch, stream);
 }
 
 static xfer_status start_group(const xfi_direct *d, const xfer_plan *plan, const xfi_group *g,
@@ -261,12 +261,12 @@ static xfer_status start_group(const xfi_direct *d, const xfer_plan *plan, const
   XFI_TRY(sync_flags(d, plan, announce, &g->ready, stream, NOT_STARTED));
   for (int i = 0; i < g->ready.n; i++)
     dev->flags_store(d->device, xfi_word(g->links[i]->page, d->rank, XFI_STARTED + g->way),
-                     plan->epoch);
-  st = check_group(d, g, plan->epoch);
-  if (st != XFER_OK) undo_started(d, g, plan->epoch);
+                     plan->run.epoch);
+  st = check_group(d, g, plan->run.epoch);
+  if (st != XFER_OK) undo_started(d, g, plan->run.epoch);
   XFI_TRY(st);
   st = launch(d, plan, g, n_polls, stream);
-  if (st != XFER_OK && dev->is_synchronous) undo_started(d, g, plan->epoch); /* it has ended */
+  if (st != XFER_OK && dev->is_synchronous) undo_started(d, g, plan->run.epoch); /* it has ended */
   return st;
 }
 
@@ -289,14 +289,14 @@ static xfer_status barrier(const xfi_direct *d, const xfer_plan *plan, int index
   for (size_t i = 0; i < d->links.n; i++)
     if (needs_barrier(&links[i]))
       d->device->ops->flags_store(d->device, xfi_word(links[i].page, d->rank, XFI_BARRIER + index),
-                                  plan->epoch);
+                                  plan->run.epoch);
   for (size_t i = 0; i < d->links.n; i++) {
     uint64_t *word = xfi_word(d->page, links[i].rank, XFI_BARRIER + index);
 
     if (!needs_barrier(&links[i])) continue;
-    while (read_flag(word) < plan->epoch) {
-      XFI_TRY(xfi_direct_check(d, plan->epoch));
-      if (xfi_deadline_expired(plan->run_ends))
+    while (read_flag(word) < plan->run.epoch) {
+      XFI_TRY(xfi_direct_check(d, plan->run.epoch));
+      if (xfi_deadline_expired(plan->run.ends))
         return fail_for_late(d, plan, &(xfi_flags){&word, 1}, word,
                              index == 0 ? NOT_STARTED : NOT_FINISHED);
       publish_waits(d, plan, &(xfi_flags){&word, 1}, word);
@@ -318,10 +318,10 @@ xfer_status xfi_direct_start(xfi_direct *d, xfer_plan *plan, xfer_stream stream)
   int n_polls = POLLS;
 
   if (watched) xfi_alarm_clear(d->device->alarms, &d->watch.alarm); /* of the run before */
-  d->watch.value = plan->epoch;
-  if (watched) xfi_alarm_set(d->device->alarms, &d->watch.alarm, plan->run_ends);
+  d->watch.value = plan->run.epoch;
+  if (watched) xfi_alarm_set(d->device->alarms, &d->watch.alarm, plan->run.ends);
   for (int i = 0; i < d->n_streams; i++)
-    XFI_TRY(xfi_stream_wait(d->device, d->streams[i], plan->started));
+    XFI_TRY(xfi_stream_wait(d->device, d->streams[i], plan->run.started));
   /* If both setting and waiting are on the caller's stream, start_group() does both in one call. */
   if (!announced && (d->shares_queues || d->n_groups == 0 || d->groups[0].stream >= 0)) {
     XFI_TRY(sync_flags(d, plan, &d->announce, &no_flags, stream, NOT_STARTED));
@@ -376,16 +376,16 @@ static const uint64_t *find_late(const xfi_direct *d, uint64_t epoch)
 
 xfer_status xfi_direct_outcome(const xfi_direct *d, const xfer_plan *plan)
 {
-  const uint64_t *late = find_late(d, plan->epoch);
+  const uint64_t *late = find_late(d, plan->run.epoch);
 
   if (late != NULL)
     return fail_for_late(d, plan, &d->watch.flags, late,
                          (size_t)(late - d->page) % XFI_WORDS == XFI_READY ? NOT_STARTED
                                                                            : NOT_FINISHED);
-  XFI_TRY(xfi_direct_check(d, plan->epoch));
+  XFI_TRY(xfi_direct_check(d, plan->run.epoch));
   for (int i = 0; i < d->await.n; i++)
-    XFI_CHECK(!is_void(d->await.at[i], plan->epoch), XFER_ERR_PEER, "rank %d failed in this run",
-              rank_of(d, d->await.at[i]));
+    XFI_CHECK(!is_void(d->await.at[i], plan->run.epoch), XFER_ERR_PEER,
+              "rank %d failed in this run", rank_of(d, d->await.at[i]));
   return XFER_OK;
 }
 
@@ -396,8 +396,8 @@ static bool has_drained(const xfi_direct *d, const xfer_plan *plan, int i)
   const uint64_t *started = done - XFI_DONE + XFI_STARTED;
   const uint64_t seen = read_flag(done);
 
-  if (read_flag(started) != plan->epoch) return true;
-  return seen >= plan->epoch && (seen & LATE) == 0;
+  if (read_flag(started) != plan->run.epoch) return true;
+  return seen >= plan->run.epoch && (seen & LATE) == 0;
 }
 
 /* Wait until all have. The first flag whose peer has not by the deadline; -1: none. On a host there
@@ -427,7 +427,7 @@ xfer_status xfi_direct_propagate_abort(void *direct, uint64_t epoch)
 void xfi_direct_give_up(xfi_direct *d, const xfer_plan *plan)
 {
   for (int i = 0; i < d->watch.flags.n; i++)
-    (void)give_up(&d->watch, i, plan->epoch);
+    (void)give_up(&d->watch, i, plan->run.epoch);
 }
 
 /* End the waits of all that this rank has enqueued, and wait until it has ended. */
@@ -438,7 +438,7 @@ static xfer_status drain(xfi_direct *d, const xfer_plan *plan, xfi_deadline dead
     XFI_TRY(xfi_run_record(d->device, d->ended[i], d->streams[i]));
     XFI_TRY(xfi_run_await_event(d->device, d->ended[i], deadline));
   }
-  return xfi_run_await_event(d->device, plan->finished, deadline);
+  return xfi_run_await_event(d->device, plan->run.finished, deadline);
 }
 
 xfer_status xfi_direct_abort(xfi_direct *d, const xfer_plan *plan, xfi_deadline deadline)
@@ -447,14 +447,15 @@ xfer_status xfi_direct_abort(xfi_direct *d, const xfer_plan *plan, xfi_deadline 
   int late;
 
   for (size_t i = 0; i < d->links.n; i++) {
-    make_void(d, plan->epoch, &d->links.at[i], XFI_ABORTED); /* before READY, which ends waits */
-    make_void(d, plan->epoch, &d->links.at[i], XFI_READY);
+    make_void(d, plan->run.epoch, &d->links.at[i],
+              XFI_ABORTED); /* before READY, which ends waits */
+    make_void(d, plan->run.epoch, &d->links.at[i], XFI_READY);
   }
   drained = drain(d, plan, deadline);
   if (d->device->alarms != NULL) xfi_alarm_clear(d->device->alarms, &d->watch.alarm);
   for (size_t i = 0; i < d->links.n && drained == XFER_OK; i++)
     for (int way = XFI_PUSH; way <= XFI_PULL; way++)
-      make_void(d, plan->epoch, &d->links.at[i], XFI_DONE + way);
+      make_void(d, plan->run.epoch, &d->links.at[i], XFI_DONE + way);
   late = await_peers(d, plan, deadline);
   XFI_TRY(drained);
   XFI_CHECK(late < 0, XFER_ERR_TIMEOUT, "rank %d may still copy to or from this rank's memory",

@@ -24,7 +24,7 @@ static size_t flow_index(const xfer_plan *plan, const xfi_move_list *list, size_
   /* No peer may keep bound memory mapped, and data can go in messages. */
   const bool lends_nothing = plan->is_transient && plan->comm->ops->round != NULL;
 
-  if (((lane == XFER_LANE_PACKED || lends_nothing) && !plan->uses_snapshots) ||
+  if (((lane == XFER_LANE_PACKED || lends_nothing) && !plan->lanes.uses_snapshots) ||
       lane == XFER_LANE_BROADCAST || peer == list->n_peers)
     return XFI_NO_FLOW;
   return xfi_run_has_flow(plan, &list->peers[peer]) ? peer : XFI_NO_FLOW;

@@ -159,7 +159,7 @@ static xfer_status choose_flow(xfi_by *by, const xfer_plan *plan, xfi_link *link
   const size_t index = send ? link->send : link->recv;
 
   if (index == XFI_NO_FLOW) return XFER_OK;
-  if (plan->uses_snapshots) { /* peers map nothing but snapshots */
+  if (plan->lanes.uses_snapshots) { /* peers map nothing but snapshots */
     *by = XFI_BY_PULL;
     return XFER_OK;
   }

@@ -62,7 +62,8 @@ static xfer_status find_advertised(blob *b, uint32_t *index, const void *pointer
   const xfi_allocation *at = xfi_run_allocation(b->plan, pointer, n_bytes);
   const xfi_link *link = b->link;
   uint32_t none = 0;
-  uint32_t *seen = at == NULL ? &none : &b->of_plan[at - xfi_run_owner(b->plan)->allocations];
+  uint32_t *seen =
+      at == NULL ? &none : &b->of_plan[at - xfi_run_owner(b->plan)->memory.allocations];
   xfi_allocation found;
 
   if (at == NULL) {
@@ -149,14 +150,14 @@ static xfer_status begin_blob(blob *b, const xfer_plan *plan)
   const xfer_plan *owner = xfi_run_owner(plan);
 
   b->plan = plan;
-  b->of_plan = xfi_calloc(owner->n_allocations, sizeof *b->of_plan);
-  if (b->of_plan == NULL) return XFI_NO_MEMORY("%zu allocations", owner->n_allocations);
+  b->of_plan = xfi_calloc(owner->memory.n_allocations, sizeof *b->of_plan);
+  if (b->of_plan == NULL) return XFI_NO_MEMORY("%zu allocations", owner->memory.n_allocations);
   for (size_t i = 0; i < b->link->n_advertised; i++) {
     const xfi_allocation *advertised = &b->link->advertised[i].at;
     const xfi_allocation *at = xfi_run_allocation(plan, advertised->base, advertised->n_bytes);
 
     if (at != NULL && at->base == advertised->base && at->n_bytes == advertised->n_bytes)
-      b->of_plan[at - owner->allocations] = (uint32_t)i + 1;
+      b->of_plan[at - owner->memory.allocations] = (uint32_t)i + 1;
   }
   return XFER_OK;
 }

@@ -249,7 +249,8 @@ xfer_status xfi_links_connect(xfi_links *links, xfer_plan *plan, uint64_t *page,
     }
     XFI_TRY(exchange_field(links, plan, offsetof(xfi_link, ours), offsetof(xfi_link, theirs),
                            sizeof(xfi_verdict), deadline));
-    if (n < (plan->uses_snapshots ? 1 : 2)) XFI_TRY(attempt(links, plan, n > 0, mine, deadline));
+    if (n < (plan->lanes.uses_snapshots ? 1 : 2))
+      XFI_TRY(attempt(links, plan, n > 0, mine, deadline));
   }
   for (size_t i = 0; i < links->n && *mine == XFER_OK; i++) {
     decide(&links->at[i], plan->moves->rank);

@@ -52,7 +52,7 @@ static bool has_channel(const xfer_plan *plan, bool send, size_t p)
 {
   const xfi_peer *peer = &xfi_run_moves(plan, send)->peers[p];
 
-  return xfi_run_has_flow(plan, peer) && !xfi_direct_carries(plan->direct, send, p) &&
+  return xfi_run_has_flow(plan, peer) && !xfi_direct_carries(plan->lanes.direct, send, p) &&
          xfi_run_shares(plan, peer->rank);
 }
 
@@ -319,7 +319,7 @@ void xfi_channels_begin(xfi_channels *c, const xfer_plan *plan)
 {
   if (c->all.n == 0) return;
   rewind_all(c);
-  plan->comm->sequence = plan->sequence;
+  plan->comm->sequence = plan->run.sequence;
   plan->comm->ops->carry_begin(plan->comm, &c->all);
   c->has_begun = true;
 }
@@ -340,7 +340,7 @@ xfer_status xfi_channels_run(xfi_channels *c, const xfer_plan *plan)
   span = xfi_span_begin(XFI_SYS_RUN, plan->moves->rank, XFI_TRACK_SHARED, "channels");
   if (!c->has_begun) rewind_all(c);
   c->has_begun = false;
-  st = plan->comm->ops->carry_channels(plan->comm, &c->all, plan->run_ends);
+  st = plan->comm->ops->carry_channels(plan->comm, &c->all, plan->run.ends);
   xfi_span_end(&span, st, "%zu channels", c->all.n);
   return st;
 }

@@ -103,7 +103,7 @@ static void add_flows(flows *list, const xfer_plan *plan, bool send)
     const xfi_peer *peer = &moves->peers[p];
     const int block = block_of(m, send, peer->rank);
 
-    if (xfi_run_has_flow(plan, peer) && !xfi_direct_carries(plan->direct, send, p) &&
+    if (xfi_run_has_flow(plan, peer) && !xfi_direct_carries(plan->lanes.direct, send, p) &&
         !xfi_run_shares(plan, peer->rank))
       list->at[list->n++] =
           (flow){peer, send, block, xfi_run_flow_bytes(plan, send, peer), 0, 0, 0};
@@ -121,7 +121,8 @@ static xfer_status list_flows(flows *list, const xfer_plan *plan)
   add_flows(list, plan, false);
   xfi_sort(list->at, list->n, sizeof *list->at, by_block);
   XFI_CHECK(
-      list->n == 0 || plan->direct == NULL || plan->comm->ops->round != NULL, XFER_ERR_UNSUPPORTED,
+      list->n == 0 || plan->lanes.direct == NULL || plan->comm->ops->round != NULL,
+      XFER_ERR_UNSUPPORTED,
       "nothing can go between rank %d and rank %d, since this comm has no other way than direct "
       "copies; %s",
       plan->moves->rank, list->at->peer->rank, reason(list->at, plan));

@@ -36,9 +36,9 @@ static xfer_status join_staging(xfi_pipeline *p, xfer_plan *plan)
   XFI_TRY(xfi_staging_join(plan, p));
   if (plan->of->slots.at == before) return XFER_OK;
   for (xfer_plan *q = plan->of->first; q != NULL; q = q->next) {
-    if (q == plan || q->pipeline->slots == NULL) continue; /* leaked before */
-    q->pipeline->slots = plan->of->slots.at;
-    if (xfi_pipeline_rebind(q->pipeline, q) != XFER_OK) q->pipeline->slots = NULL;
+    if (q == plan || q->lanes.pipeline->slots == NULL) continue; /* leaked before */
+    q->lanes.pipeline->slots = plan->of->slots.at;
+    if (xfi_pipeline_rebind(q->lanes.pipeline, q) != XFER_OK) q->lanes.pipeline->slots = NULL;
   }
   return XFER_OK;
 }

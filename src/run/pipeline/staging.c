@@ -94,7 +94,7 @@ xfi_event *xfi_staging_turn(xfer_plan *plan)
 
   if (!plan->has_slots) return NULL;
   s->last = plan;
-  return before != NULL && before != plan ? before->finished : NULL;
+  return before != NULL && before != plan ? before->run.finished : NULL;
 }
 
 void xfi_staging_leak_slots(xfi_plans *s)
@@ -102,10 +102,10 @@ void xfi_staging_leak_slots(xfi_plans *s)
   if (s->slots.at == NULL) return;
   xfi_staging_abandon(&s->slots);
   for (xfer_plan *q = s->first; q != NULL; q = q->next)
-    q->pipeline->slots = NULL;
+    q->lanes.pipeline->slots = NULL;
 }
 
 bool xfi_staging_is_leaked(const xfer_plan *plan)
 {
-  return plan->has_slots && plan->pipeline->slots == NULL;
+  return plan->has_slots && plan->lanes.pipeline->slots == NULL;
 }

@@ -141,11 +141,11 @@ static xfer_status start_messages(xfer_plan *plan, const xfi_step *s, xfer_strea
   xfer_status st;
 
   if (s->root >= 0)
-    st = comm->broadcast(plan->comm, s->messages, s->n_sends, s->root, stream, plan->run_ends);
+    st = comm->broadcast(plan->comm, s->messages, s->n_sends, s->root, stream, plan->run.ends);
   else
     st = comm->round(plan->comm,
                      &(xfi_messages){s->messages, s->n_sends, s->messages + s->n_sends, s->n_recvs},
-                     stream, plan->run_ends);
+                     stream, plan->run.ends);
   xfi_span_end(&span, st, "%d messages sent, %d received", s->n_sends, s->n_recvs);
   return st;
 }
@@ -155,7 +155,7 @@ static xfer_status start_step(xfi_pipeline *p, xfer_plan *plan, size_t i)
   const int parity = (int)(i % 2);
   xfi_step *s = &p->steps[i];
 
-  if (plan->device->ops->is_synchronous) XFI_TRY(xfi_comm_check_deadline(plan->run_ends));
+  if (plan->device->ops->is_synchronous) XFI_TRY(xfi_comm_check_deadline(plan->run.ends));
   if (s->gather_batch != NULL) {
     if (i >= 2)
       XFI_TRY(xfi_stream_wait(plan->device, p->streams[GATHER], p->done_with[COMM][parity]));
@@ -184,7 +184,7 @@ xfer_status xfi_steps_start(xfi_pipeline *p, xfer_plan *plan, xfi_event *before,
     return launch(plan, p->steps->scatter_batch, stream, XFI_TRACK_SCATTER);
   }
   for (int i = 0; i < XFI_STEP_STREAMS; i++) {
-    XFI_TRY(xfi_stream_wait(plan->device, p->streams[i], plan->started));
+    XFI_TRY(xfi_stream_wait(plan->device, p->streams[i], plan->run.started));
     XFI_TRY(xfi_quant_await(plan, XFI_QUANT_PARTS - 1, p->streams[i]));
     XFI_TRY(xfi_stream_wait(plan->device, p->streams[i], before));
   }

@@ -261,10 +261,10 @@ xfer_status xfi_quant_continue(const xfer_plan *plan, xfer_stream stream)
 {
   const xfi_quant *q = plan->quant;
 
-  if (q == NULL) return xfi_event_record(plan->device, plan->started, stream);
+  if (q == NULL) return xfi_event_record(plan->device, plan->run.started, stream);
   XFI_TRY(xfi_batch_launch(q->device, q->combine, stream));
   XFI_TRY(xfi_batch_launch(q->device, q->finish[0], stream));
-  XFI_TRY(xfi_event_record(plan->device, plan->started, stream));
+  XFI_TRY(xfi_event_record(plan->device, plan->run.started, stream));
   for (int k = 1; k < q->n_parts; k++) {
     XFI_TRY(xfi_batch_launch(q->device, q->amax[k], stream));
     XFI_TRY(xfi_batch_launch(q->device, q->finish[k], stream));

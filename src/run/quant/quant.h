@@ -71,8 +71,8 @@ void xfi_quant_drop(xfi_quant *quant);
 /* In which part a tensor, or the tensor whose scales it is, is quantised; 0 of others. */
 int xfi_quant_part(const xfi_quant *quant, size_t tensor);
 /* Enqueue what runs before the lanes: first the amaxes that other ranks need and, once
- * plan->amax_plan has run, the rest. plan->started is recorded after the first part, or at once if
- * nothing is quantised. */
+ * plan->amax_plan has run, the rest. plan->run.started is recorded after the first part, or at once
+ * if nothing is quantised. */
 xfer_status xfi_quant_start(const xfer_plan *plan, xfer_stream stream);
 xfer_status xfi_quant_continue(const xfer_plan *plan, xfer_stream stream);
 /* Enqueue on another stream the wait for a part; if there are fewer parts, for the last. */

@@ -168,7 +168,7 @@ xfer_status xfi_count_add(xfi_counted *list, const xfer_plan *plan, size_t tenso
                           xfi_count what, const xfi_within *within)
 {
   const xfi_class *cls = xfi_plan_class(plan->moves, tensor);
-  const xfi_binding *b = plan->bindings[tensor];
+  const xfi_binding *b = plan->memory.bindings[tensor];
   const uint32_t ordinal = plan->moves->tensors[tensor].ordinal;
   const int rank = plan->moves->rank;
   counter src = {list, cls->src, NULL, within, slot, 1};

@@ -61,11 +61,12 @@ bool xfi_sum_is_zero(xfi_sum sum);
 /* Prepare, at each commit, what a run of a plan with XFER_PLAN_VERIFY counts; and give it back. */
 xfer_status xfi_verify_prepare(xfer_plan *plan);
 void xfi_verify_drop(xfer_plan *plan);
-/* Enqueue the count; does nothing if plan->verify is NULL. */
+/* Enqueue the count; does nothing if plan->lanes.verify is NULL. */
 xfer_status xfi_verify_start(const xfer_plan *plan, xfer_stream stream);
 /* This rank's total, once the run has ended on it. */
 xfi_sum xfi_verify_mine(const xfer_plan *plan);
-/* Do the totals of all ranks, in plan->results, add up to 0? If not, explains it. Collective. */
+/* Do the totals of all ranks, in plan->run.results, add up to 0? If not, explains it. Collective.
+ */
 xfer_status xfi_verify_outcome(const xfer_plan *plan, xfi_deadline deadline);
 
 /* The sum over tensors, each with a weight of its own, so that errors in two do not cancel out. */

@@ -13,21 +13,22 @@
 
 void xfi_verify_drop(xfer_plan *plan)
 {
-  if (plan->verify != NULL) plan->device->ops->digest_destroy(plan->device, plan->verify);
-  plan->verify = NULL;
+  if (plan->lanes.verify != NULL)
+    plan->device->ops->digest_destroy(plan->device, plan->lanes.verify);
+  plan->lanes.verify = NULL;
 }
 
 xfer_status xfi_verify_prepare(xfer_plan *plan)
 {
   xfi_verify_drop(plan);
   if ((plan->options.flags & XFER_PLAN_VERIFY) == 0) return XFER_OK;
-  return xfi_count_make(&plan->verify, plan, 0, plan->moves->n_tensors, XFI_COUNT_RUN, NULL);
+  return xfi_count_make(&plan->lanes.verify, plan, 0, plan->moves->n_tensors, XFI_COUNT_RUN, NULL);
 }
 
 xfer_status xfi_verify_start(const xfer_plan *plan, xfer_stream stream)
 {
-  if (plan->verify == NULL) return XFER_OK;
-  return plan->device->ops->digest_launch(plan->device, plan->verify, stream);
+  if (plan->lanes.verify == NULL) return XFER_OK;
+  return plan->device->ops->digest_launch(plan->device, plan->lanes.verify, stream);
 }
 
 xfi_sum xfi_verify_total(const xfi_sum *sums, size_t n)
@@ -46,12 +47,12 @@ xfi_sum xfi_verify_total(const xfi_sum *sums, size_t n)
 
 static const xfi_sum *sums_of(const xfer_plan *plan)
 {
-  return plan->device->ops->digest_sums(plan->verify);
+  return plan->device->ops->digest_sums(plan->lanes.verify);
 }
 
 xfi_sum xfi_verify_mine(const xfer_plan *plan)
 {
-  if (plan->verify == NULL) return (xfi_sum){{0, 0}};
+  if (plan->lanes.verify == NULL) return (xfi_sum){{0, 0}};
   return xfi_verify_total(sums_of(plan), plan->moves->n_tensors);
 }
 
@@ -59,9 +60,9 @@ xfer_status xfi_verify_outcome(const xfer_plan *plan, xfi_deadline deadline)
 {
   xfi_sum total = {{0, 0}};
 
-  if (plan->verify == NULL) return XFER_OK;
+  if (plan->lanes.verify == NULL) return XFER_OK;
   for (int r = 0; r < plan->comm->size; r++)
-    xfi_sum_add(&total, plan->results[r].sum);
+    xfi_sum_add(&total, plan->run.results[r].sum);
   if (xfi_sum_is_zero(total)) return XFER_OK;
   return xfi_verify_explain(plan, sums_of(plan), XFI_COUNT_RUN, deadline);
 }
