@@ -1,8 +1,6 @@
-/*
- * The allocations that bound memory lies in, as a commit finds them, and whether they still exist.
- */
+#include "allocations.h"
+
 #include "alloc.h"
-#include "bound_plan.h"
 #include "error.h"
 #include "vec.h"
 

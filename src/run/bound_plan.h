@@ -151,20 +151,10 @@ static inline xfi_bound *xfi_side_mirror(xfi_binding *binding, xfi_side side)
 /* The deadline, by the plan's options, of a wait that starts now. */
 xfi_deadline xfi_run_deadline(const xfer_plan *plan);
 
-/* Gather every rank's result into plan->run.results. `result` has this rank's status, whose text
- * stays the last error. XFER_ERR_MISMATCH, on every rank, if ranks mean different plans; `does` is
- * the verb of that text. *failed: some rank has failed. Collective. */
-xfer_status xfi_run_gather_results(bool *failed, const xfer_plan *plan,
-                                   const xfi_run_result *result, const char *does,
-                                   xfi_deadline deadline);
 /* Count the ranks whose `flag` is true, and agree on the status: if one has failed, all fail.
  * Collective. */
 xfer_status xfi_run_count_ranks(int *n_ranks, const xfer_plan *plan, xfer_status mine, bool flag,
                                 xfi_deadline deadline);
-
-/* How much of max_staging_bytes each of packed rounds and broadcasts may use: half of it if a plan
- * has both, since a rank's slots hold the larger step of either, each way. */
-uint64_t xfi_run_staging_share(const xfer_plan *plan);
 
 /* Messages start at multiples of this in a slot, and tables of scales in their block, for wide
  * loads; windows are multiples of it. */
@@ -174,26 +164,6 @@ static inline size_t xfi_slot_aligned(uint64_t n_bytes)
 {
   return (size_t)((n_bytes + XFI_SLOT_ALIGN - 1) / XFI_SLOT_ALIGN * XFI_SLOT_ALIGN);
 }
-
-/* Fill plan->memory.allocations: what bound memory lies in, each allocation once. Fails if copies
- * cannot use some of that memory. */
-xfer_status xfi_run_list_allocations(xfer_plan *plan);
-
-/* Does all bound memory of these sides (XFI_SIDE_*) lie in plan->memory.allocations? */
-bool xfi_run_covers(const xfer_plan *plan, int sides);
-
-/* Remove the allocations in which no bound memory lies any more from plan->memory.allocations.
- * False, and the list stays as it is: some bound memory lies in none of them, or the search is out
- * of memory.
- */
-bool xfi_run_prune_allocations(xfer_plan *plan);
-
-/* The first of plan->memory.allocations that no longer exists; NULL: all do. */
-const xfi_allocation *xfi_run_find_changed(const xfer_plan *plan);
-
-/* Which of plan->memory.allocations holds the bytes; NULL: none. */
-const xfi_allocation *xfi_run_allocation(const xfer_plan *plan, const void *pointer,
-                                         size_t n_bytes);
 
 /* Wait until the last run, which may not have been waited for, has ended on this rank. */
 xfer_status xfi_run_await_last(const xfer_plan *plan);
@@ -243,17 +213,6 @@ static inline const xfi_bound *xfi_run_exported_src(const xfer_plan *plan, size_
                                                           : xfi_run_src(plan, tensor);
 }
 
-/* The moves from this rank or to it, and the boxes of a class's moves. */
-static inline const xfi_move_list *xfi_run_moves(const xfer_plan *plan, bool send)
-{
-  return send ? &plan->moves->sends : &plan->moves->recvs;
-}
-
-static inline const xfi_flows *xfi_class_flows(const xfi_class *cls, bool send)
-{
-  return send ? &cls->sends : &cls->recvs;
-}
-
 static inline bool xfi_run_is_staged(const xfer_plan *plan)
 {
   return (plan->options.flags & XFER_PLAN_STAGED) != 0;
@@ -265,82 +224,5 @@ static inline bool xfi_run_is_fresh(const xfer_plan *plan)
 {
   return plan->main == NULL && (plan->options.flags & XFER_PLAN_FRESH_SOURCES) != 0;
 }
-
-/* The index of a rank in the list's peers, which ascend; n_peers: it is not one of them. */
-static inline size_t xfi_run_find_peer(const xfi_move_list *list, int rank)
-{
-  size_t first = 0;
-  size_t end = list->n_peers;
-
-  XFI_BISECT(first, end, mid, list->peers[mid].rank < rank);
-  return first < list->n_peers && list->peers[first].rank == rank ? first : list->n_peers;
-}
-
-/* The index of the i-th peer by distance: of sends from `rank` to the peer, of receives from the
- * peer to `rank`, modulo the number of ranks. */
-static inline size_t xfi_run_by_distance(const xfi_move_list *list, int rank, bool send, size_t i)
-{
-  size_t first = 0;
-  size_t end = list->n_peers;
-
-  XFI_BISECT(first, end, mid, list->peers[mid].rank < rank);
-  return (send ? first + i : first + list->n_peers - 1 - i) % list->n_peers;
-}
-
-/* How many tensors the broadcast lane carries: those that the plan found cheaper to broadcast. None
- * if the comm has no broadcast, or if all ranks share memory: their channels pack data for several
- * ranks once, which is at least as fast. */
-static inline size_t xfi_run_n_broadcast(const xfer_plan *plan)
-{
-  const xfi_comm *comm = plan->comm;
-
-  if (comm != NULL && (comm->ops->broadcast == NULL ||
-                       (comm->shares_all && plan->device->ops->is_synchronous &&
-                        plan->quant == NULL && plan->options.lane == XFER_LANE_AUTO)))
-    return 0;
-  return plan->moves->n_broadcast;
-}
-
-/* Does the broadcast lane carry a class? */
-static inline bool xfi_run_broadcasts(const xfer_plan *plan, const xfi_class *cls)
-{
-  return cls->broadcast && xfi_run_n_broadcast(plan) > 0;
-}
-
-/* Does this rank send to or receive from the peer anything that is not broadcast? */
-static inline bool xfi_run_has_flow(const xfer_plan *plan, const xfi_peer *peer)
-{
-  return xfi_run_n_broadcast(plan) == 0 ? peer->n > 0 : peer->n_bytes > 0;
-}
-
-/* How many bytes it is. */
-uint64_t xfi_run_flow_bytes(const xfer_plan *plan, bool send, const xfi_peer *peer);
-
-/* Does what this rank and the peer exchange go through a channel in shared memory, unless the
- * direct lane or a broadcast carries it? The same on both ends. */
-bool xfi_run_shares(const xfer_plan *plan, int peer);
-
-/* ---- convert.c ---- */
-
-/* Fill plan->converts: what kernels do to the elements of each class. */
-xfer_status xfi_run_fill_converts(xfer_plan *plan);
-
-/* How far a copy takes elements: from the source's memory to the destination's, only into a slot,
- * where they have the type in which they travel, or only out of one. */
-typedef enum xfi_leg { XFI_WHOLE_WAY, XFI_TO_WIRE, XFI_FROM_WIRE } xfi_leg;
-xfi_elem xfi_run_elem(const xfer_plan *plan, const xfi_class *cls, xfi_leg leg);
-
-/* Elements [first, end) of a box of a tensor, in row-major order. */
-typedef struct xfi_elem_range {
-  uint32_t tensor;
-  const xfi_box *box;
-  int64_t first;
-  int64_t end;
-} xfi_elem_range;
-
-/* Append the copies of a range from the source into a slot or, without `send`, from the slot to the
- * destination. */
-xfer_status xfi_slot_copies(xfi_copies *copies, const xfer_plan *plan, const xfi_elem_range *range,
-                            char *slot, bool send);
 
 #endif

@@ -4,10 +4,12 @@
 #include <string.h>
 
 #include "alloc.h"
+#include "allocations.h"
 #include "bind.h"
 #include "count.h"
 #include "direct.h"
 #include "error.h"
+#include "flows.h"
 #include "lanes.h"
 #include "pipeline.h"
 #include "quant.h"

@@ -7,12 +7,14 @@
 #include "alloc.h"
 #include "bind.h"
 #include "error.h"
+#include "flows.h"
 #include "lanes.h"
 #include "packed.h"
 #include "quant.h"
 #include "run.h"
 #include "scales.h"
 #include "staging.h"
+#include "wire.h"
 
 #define DEFAULT_LINK_BYTES_PER_S UINT64_C(350000000000)
 #define DEFAULT_MESSAGE_NS UINT64_C(30000)

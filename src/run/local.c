@@ -9,6 +9,7 @@
 #include "error.h"
 #include "lanes.h"
 #include "vec.h"
+#include "wire.h"
 
 /* Record the ends of the copies that were added since the last call. src NULL: they zero; l NULL:
  * nothing is recorded. */

@@ -3,6 +3,7 @@
  * streams and mappings, and get the new addresses. Each rank does its local part before the ranks
  * agree, so that they agree once; only the direct lane sends its peers anything.
  */
+#include "allocations.h"
 #include "bind.h"
 #include "broadcast_list.h"
 #include "count.h"

@@ -2,6 +2,7 @@
  * The report of a plan.
  */
 #include "direct.h"
+#include "flows.h"
 #include "lanes.h"
 #include "pipeline.h"
 #include "run.h"

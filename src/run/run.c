@@ -6,6 +6,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "allocations.h"
 #include "count.h"
 #include "direct.h"
 #include "error.h"

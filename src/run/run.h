@@ -15,9 +15,10 @@
  * - snapshot.c: what peers read in place of sources that they may not keep mapped; mirror.c: memory
  * for both.
  *
- * create.c makes a plan, run.c starts the lanes and waits, report.c reports what a plan does, and
- * state.c has the calls that each state allows. allocations.c finds the allocations of bound
- * memory, convert.c where elements are converted. All of it uses devices and transports through the
+ * create.c makes a plan, run.c starts the lanes and waits, sequence.c checks that ranks use their
+ * plans in one order, report.c reports what a plan does, and state.c has the calls that each state
+ * allows. allocations.c finds the allocations of bound memory, flows.c what goes between two ranks,
+ * wire.c where elements are converted. All of it uses devices and transports through the
  * tables of device.h and comm.h.
  */
 #ifndef XFI_RUN_H
@@ -86,6 +87,12 @@ void xfi_run_settle(xfer_plan *plan);
 xfer_status xfi_run_refuse(xfer_plan *plan, const char *why);
 xfer_status xfi_run_start(xfer_plan *plan, uint64_t version, xfer_stream stream);
 xfer_status xfi_run_wait(xfer_plan *plan, uint64_t timeout_ms);
+/* Gather every rank's result into plan->run.results. `result` has this rank's status, whose text
+ * stays the last error. XFER_ERR_MISMATCH, on every rank, if ranks mean different plans; `does` is
+ * the verb of that text. *failed: some rank has failed. Collective. */
+xfer_status xfi_run_gather_results(bool *failed, const xfer_plan *plan,
+                                   const xfi_run_result *result, const char *does,
+                                   xfi_deadline deadline);
 /* Exchange the results of the run; OK if it succeeded on every rank. Collective, by
  * xfi_run_wait(). */
 xfer_status xfi_run_agree(const xfer_plan *plan, xfer_status mine, xfi_deadline deadline);

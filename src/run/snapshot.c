@@ -10,6 +10,7 @@
 #include "alloc.h"
 #include "direct.h"
 #include "error.h"
+#include "flows.h"
 #include "lanes.h"
 #include "run.h"
 

@@ -8,7 +8,9 @@
 
 #include "alloc.h"
 #include "error.h"
+#include "flows.h"
 #include "vec.h"
+#include "wire.h"
 
 /* ---- copies ---- */
 

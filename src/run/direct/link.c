@@ -8,6 +8,7 @@
 
 #include "alloc.h"
 #include "error.h"
+#include "flows.h"
 
 /* A rank exchanges "much" with a peer if it is more than this part of what it exchanges with the
  * peer with which it exchanges most. */

@@ -12,6 +12,7 @@
  *   elements that become smaller, and most moves between ranks that both send.
  */
 #include "error.h"
+#include "flows.h"
 #include "link.h"
 
 /* Shorter rows are pushed, in moves of at least NARROW_MOVE_BYTES. */

@@ -8,8 +8,10 @@
 #include <string.h>
 
 #include "alloc.h"
+#include "allocations.h"
 #include "bytes.h"
 #include "error.h"
+#include "flows.h"
 #include "link.h"
 #include "vec.h"
 

@@ -8,6 +8,7 @@
 
 #include "error.h"
 #include "slice.h"
+#include "wire.h"
 
 /* The first call of a run is small, since nothing is in flight while NCCL prepares it. */
 #define FIRST_MESSAGES 8

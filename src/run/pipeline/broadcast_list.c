@@ -5,8 +5,11 @@
 
 #include "alloc.h"
 #include "error.h"
+#include "flows.h"
 #include "look.h"
+#include "staging.h"
 #include "vec.h"
+#include "wire.h"
 
 /* Longer broadcasts are no faster through slots. */
 #define WINDOWS_PER_BROADCAST 4

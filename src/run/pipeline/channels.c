@@ -13,8 +13,10 @@
 #include "alloc.h"
 #include "direct.h"
 #include "error.h"
+#include "flows.h"
 #include "trace.h"
 #include "vec.h"
+#include "wire.h"
 
 /* Boxes of one form that follow each other in a channel. */
 typedef struct group {

@@ -18,7 +18,10 @@
 #include "alloc.h"
 #include "direct.h"
 #include "error.h"
+#include "flows.h"
+#include "staging.h"
 #include "vec.h"
+#include "wire.h"
 
 #define PEERS_PER_ROUND (XFI_ROUND_MESSAGES / 2)
 enum {

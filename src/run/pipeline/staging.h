@@ -41,6 +41,10 @@ struct xfi_plans {
   xfi_deadline abort_by;   /* all until then; at_ns 0: none has begun to leave */
 };
 
+/* How much of max_staging_bytes each of packed rounds and broadcasts may use: half of it if a plan
+ * has both, since a rank's slots hold the larger step of either, each way. */
+uint64_t xfi_run_staging_share(const xfer_plan *plan);
+
 /* Allocate a block by plans->allocator; and free it by its own, or leak it if the transport may
  * still read or write it. */
 xfer_status xfi_staging_alloc(xfi_staging_block *block, const xfi_plans *plans, size_t n_bytes);

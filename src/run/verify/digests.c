@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "alloc.h"
+#include "allocations.h"
 #include "bind.h"
 #include "error.h"
 #include "quant.h"

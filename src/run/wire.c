@@ -1,10 +1,6 @@
-/*
- * Where elements are converted. A copy from memory to memory converts at once. In a slot elements
- * have the type in which they travel, the smaller of the two, so sources narrow and destinations
- * widen. And the copies between memory and slots.
- */
+#include "wire.h"
+
 #include "alloc.h"
-#include "bound_plan.h"
 #include "error.h"
 #include "float_mode.h"
 #include "slice.h"

@@ -1,11 +1,14 @@
 /*
- * Turns, by which ranks notice that they run the plans of a comm in different orders: each counts
- * its runs of plans that send. And what ranks agree on when a run ends, that included.
+ * In which order ranks use the plans of a comm. Each counts its runs of plans that send, and what a
+ * rank sends has the number of its run. What ranks agree on when a run ends has it too, and the
+ * number of the plan, so that ranks which are in different runs notice.
  */
 #include "count.h"
 #include "error.h"
 #include "run.h"
 #include "staging.h"
+
+#include <stdio.h>
 
 static bool any_sends(const xfer_plan *plan)
 {
@@ -64,6 +67,31 @@ static void end_left_over(const xfer_plan *plan)
   }
   if (sends && plan->comm->ops->refuse != NULL && n_begun > 0 && n_begun < plan->comm->size)
     xfi_comm_abort_with_error(plan->comm, plan->comm->ops->abort_data);
+}
+
+xfer_status xfi_run_gather_results(bool *failed, const xfer_plan *plan,
+                                   const xfi_run_result *result, const char *does,
+                                   xfi_deadline deadline)
+{
+  const xfer_status mine = (xfer_status)result->status;
+  xfi_comm *comm = plan->comm;
+  xfer_status st = XFER_OK;
+  char why[XFI_ERROR_BYTES];
+
+  snprintf(why, sizeof why, "%s", xfer_last_error());
+  st = comm->ops->all_gather(comm, plan->run.results, result, sizeof *result, deadline);
+  if (st != XFER_OK) return mine == XFER_OK ? st : xfi_comm_unreported(mine, why, st);
+  if (mine != XFER_OK) xfi_set_error("%s", why);
+  for (int r = 0; r < comm->size;
+       r++) { /* before the statuses, since a failure may result from this mismatch */
+    *failed = *failed || plan->run.results[r].status != XFER_OK;
+    XFI_CHECK(plan->run.results[r].plan == plan->run.results[0].plan, XFER_ERR_MISMATCH,
+              "rank %d %s plan %llu of the comm, rank 0 %s plan %llu: all ranks use its plans in "
+              "one order",
+              r, does, (unsigned long long)plan->run.results[r].plan, does,
+              (unsigned long long)plan->run.results[0].plan);
+  }
+  return XFER_OK;
 }
 
 xfer_status xfi_run_agree(const xfer_plan *plan, xfer_status mine, xfi_deadline deadline)
