@@ -74,7 +74,7 @@ typedef struct xfi_channel_set {
 #define XFI_CHANNEL_SLOT_BYTES ((size_t)64 << 10)
 
 typedef struct xfi_comm xfi_comm;
-typedef struct xfi_waits xfi_waits;
+typedef struct xfi_shared xfi_shared; /* segment.h */
 
 /* What the two ends of a message or a channel must agree on. */
 typedef enum xfi_carry_call {
@@ -200,7 +200,7 @@ struct xfi_comm {
    * broadcast() may still be read or written and must be leaked, not freed. */
   bool holds_memory;
   uint64_t n_gatherings; /* of xfi_comm_gather() */
-  xfi_waits *waits;      /* late.h; NULL: no rank can publish for whom it waits */
+  xfi_shared *waits;     /* memory in which ranks publish for whom they wait (late.h); NULL: none */
   xfi_inside inside;
   uint64_t sequence; /* of the run whose messages are next, see xfi_run_take_sequence(); 0: ranks
                     cannot refuse it */

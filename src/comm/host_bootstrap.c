@@ -344,10 +344,7 @@ xfer_status xfi_host_bootstrap(xfi_shared *shared, void *endpoints, xfer_status 
   m.is_connected = st == XFER_OK;
   st = exchange_endpoints(&m, st == XFER_OK ? connect_memory(&m) : st);
   if (st == XFER_OK) st = check_memory(&m);
-  if (st == XFER_OK)
-    xfi_shared_map_waits(shared);
-  else
-    xfi_shared_part(shared);
+  if (st != XFER_OK) xfi_shared_part(shared);
   (void)xfi_descriptor_drop(m.listener);
   (void)xfi_descriptor_drop(m.file);
   return st;

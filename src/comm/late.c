@@ -11,7 +11,7 @@
  */
 #include "late.h"
 
-#include "alloc.h"
+#include "segment.h"
 
 #include <string.h>
 
@@ -23,49 +23,31 @@ enum {
   FIRST_PUBLISH_NS = 5000000, /* for the first time after this */
 };
 
-xfer_status xfi_waits_create(xfi_waits **waits, int rank, int size)
+static xfi_waiting *own_of(const xfi_shared *s)
 {
-  const size_t n = (size_t)size;
-  xfi_waits *made = NULL;
-  char *room = xfi_calloc(1, sizeof *made + n * (sizeof(xfi_waiting *) + sizeof(uint64_t) + 2));
-
-  if (room == NULL) return XFI_NO_MEMORY("a comm of %d ranks", size);
-  made = (void *)room;
-  made->rank = rank;
-  made->size = size;
-  made->published = (void *)(room += sizeof *made);
-  made->n = (void *)(room += n * sizeof(xfi_waiting *));
-  made->awaits = (void *)(room += n * sizeof(uint64_t));
-  made->visited = (void *)(room + n);
-  *waits = made;
-  return XFER_OK;
+  return s == NULL ? NULL : xfi_waiting_of(s, s->base.rank);
 }
 
-static xfi_waiting *own_of(const xfi_waits *w)
+bool *xfi_waits_clear(xfi_shared *s)
 {
-  return w == NULL ? NULL : w->published[w->rank];
+  return own_of(s) == NULL ? NULL : memset(s->awaits, 0, (size_t)s->base.size * sizeof *s->awaits);
 }
 
-bool *xfi_waits_clear(xfi_waits *w)
+void xfi_waits_publish(xfi_shared *s, xfi_until until, xfi_inside inside)
 {
-  return own_of(w) == NULL ? NULL : memset(w->awaits, 0, (size_t)w->size * sizeof *w->awaits);
-}
-
-void xfi_waits_publish(xfi_waits *w, xfi_until until, xfi_inside inside)
-{
-  xfi_waiting *own = own_of(w);
+  xfi_waiting *own = own_of(s);
 
   if (own == NULL) return;
-  for (int r = 0; r < w->size; r++)
-    atomic_store_explicit(&own->awaits[r], w->awaits[r], memory_order_relaxed);
+  for (int r = 0; r < s->base.size; r++)
+    atomic_store_explicit(&own->awaits[r], s->awaits[r], memory_order_relaxed);
   atomic_store_explicit(&own->inside, inside, memory_order_relaxed);
   (void)atomic_fetch_add(&own->n, 1);
   atomic_store(&own->until, until);
 }
 
-void xfi_waits_end(xfi_waits *w)
+void xfi_waits_end(xfi_shared *s)
 {
-  xfi_waiting *own = own_of(w);
+  xfi_waiting *own = own_of(s);
 
   if (own != NULL && atomic_load_explicit(&own->until, memory_order_relaxed) != XFI_AWAKE)
     atomic_store(&own->until, XFI_AWAKE);
@@ -80,25 +62,25 @@ xfi_deadline xfi_waits_part(xfi_deadline end, int n)
 }
 
 /* Add the ranks that a rank waits for to `reached`, unless they were visited. */
-static bool add_awaited(const xfi_waits *w, bool *reached, const xfi_waiting *published)
+static bool add_awaited(const xfi_shared *s, bool *reached, const xfi_waiting *published)
 {
   bool is_new = false;
 
-  for (int r = 0; r < w->size; r++) {
-    if (w->visited[r] || reached[r] || !atomic_load(&published->awaits[r])) continue;
+  for (int r = 0; r < s->base.size; r++) {
+    if (s->visited[r] || reached[r] || !atomic_load(&published->awaits[r])) continue;
     is_new = reached[r] = true;
   }
   return is_new;
 }
 
 /* In the last step also one that has published nothing since the first. */
-static bool is_awake(const xfi_waits *w, int rank, bool at_last)
+static bool is_awake(const xfi_shared *s, int rank, bool at_last)
 {
-  const xfi_waiting *published = w->published[rank];
+  const xfi_waiting *published = xfi_waiting_of(s, rank);
 
-  if (rank == w->rank) return false;
+  if (rank == s->base.rank) return false;
   return atomic_load(&published->until) == XFI_AWAKE ||
-         (at_last && atomic_load(&published->n) == w->n[rank]);
+         (at_last && atomic_load(&published->n) == s->n_published[rank]);
 }
 
 /* A rank that is in a wait has left its run, maybe because that failed. */
@@ -109,52 +91,52 @@ static uint32_t step_of(uint32_t inside)
 
 /* Record the first rank seen to wait in another call than this one: once its own deadline has
  * passed it goes on to an agreement. */
-static void record_elsewhere(const xfi_waits *w, int rank, xfi_late *late)
+static void record_elsewhere(const xfi_shared *s, int rank, xfi_late *late)
 {
-  const uint32_t inside = atomic_load(&w->published[rank]->inside);
+  const uint32_t inside = atomic_load(&xfi_waiting_of(s, rank)->inside);
 
-  if (late->elsewhere >= 0 || step_of(inside) == step_of(atomic_load(&own_of(w)->inside))) return;
+  if (late->elsewhere >= 0 || step_of(inside) == step_of(atomic_load(&own_of(s)->inside))) return;
   late->elsewhere = rank;
   late->inside = inside;
 }
 
 /* The lowest awake rank that this one waits for, directly or through others; else one whose waits
  * cannot be read; -1: neither. What this rank awaits is published already, so `awaits` is free. */
-static int search(xfi_waits *w, bool at_last, xfi_late *late)
+static int search(xfi_shared *s, bool at_last, xfi_late *late)
 {
-  bool *reached = xfi_waits_clear(w);
+  bool *reached = xfi_waits_clear(s);
   int awake = -1;
   int unreadable = -1;
 
-  memset(w->visited, 0, (size_t)w->size * sizeof *w->visited);
-  reached[w->rank] = true;
+  memset(s->visited, 0, (size_t)s->base.size * sizeof *s->visited);
+  reached[s->base.rank] = true;
   for (bool more = true; more;) {
     more = false;
-    for (int r = 0; r < w->size; r++) {
-      if (w->visited[r] || !reached[r]) continue;
-      w->visited[r] = true;
-      if (w->published[r] == NULL)
+    for (int r = 0; r < s->base.size; r++) {
+      if (s->visited[r] || !reached[r]) continue;
+      s->visited[r] = true;
+      if (xfi_waiting_of(s, r) == NULL)
         unreadable = unreadable < 0 || r < unreadable ? r : unreadable;
-      else if (is_awake(w, r, at_last))
+      else if (is_awake(s, r, at_last))
         awake = awake < 0 || r < awake ? r : awake;
       else {
-        record_elsewhere(w, r, late);
-        more = add_awaited(w, reached, w->published[r]) || more;
+        record_elsewhere(s, r, late);
+        more = add_awaited(s, reached, xfi_waiting_of(s, r)) || more;
       }
     }
   }
   return awake >= 0 ? awake : unreadable;
 }
 
-bool xfi_waits_find_late(xfi_waits *w, xfi_late *late)
+bool xfi_waits_find_late(xfi_shared *s, xfi_late *late)
 {
   int found = -1;
 
   if (late->n_steps == 0) late->rank = late->elsewhere = -1;
-  if (own_of(w) == NULL) return true;
-  for (int r = 0; late->n_steps == 0 && r < w->size; r++)
-    if (w->published[r] != NULL) w->n[r] = atomic_load(&w->published[r]->n);
-  found = search(w, ++late->n_steps == STEPS, late);
+  if (own_of(s) == NULL) return true;
+  for (int r = 0; late->n_steps == 0 && r < s->base.size; r++)
+    if (xfi_waiting_of(s, r) != NULL) s->n_published[r] = atomic_load(&xfi_waiting_of(s, r)->n);
+  found = search(s, ++late->n_steps == STEPS, late);
   late->n_same = found == late->rank ? late->n_same + 1 : 1;
   late->rank = found;
   if (late->n_steps == STEPS && late->n_same < STEPS) late->elsewhere = -1;

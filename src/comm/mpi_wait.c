@@ -207,9 +207,9 @@ bool xfi_mpi_leave_barrier(xfi_mpi_comm *t)
 /* Publish to the ranks of this host for whom the call in progress waits. */
 static void publish_waits(xfi_mpi_comm *t)
 {
-  const xfi_shared *s = &t->shared;
+  xfi_shared *s = &t->shared;
   const xfi_segment *own = xfi_segment_of(s, s->base.rank);
-  bool *awaits = xfi_waits_clear(s->base.waits);
+  bool *awaits = xfi_waits_clear(s);
 
   for (int r = 0; awaits != NULL && r < s->base.size; r++) {
     const xfi_segment *theirs = xfi_segment_of(s, r);
@@ -218,7 +218,7 @@ static void publish_waits(xfi_mpi_comm *t)
         r == t->awaited || (t->is_broadcasting && theirs != NULL &&
                             atomic_load(&theirs->n_broadcasts) <= atomic_load(&own->n_broadcasts));
   }
-  xfi_waits_publish(s->base.waits, XFI_POLLING, s->base.inside);
+  xfi_waits_publish(s, XFI_POLLING, s->base.inside);
 }
 
 /* The deadline has passed. */
@@ -229,7 +229,7 @@ static xfer_status give_up(xfi_mpi_comm *t, xfi_deadline deadline)
   do {
     XFI_TRY(xfi_mpi_check_broken(&t->shared.base));
     publish_waits(t);
-  } while (t->gathering == 0 && !xfi_waits_find_late(t->shared.base.waits, &late));
+  } while (t->gathering == 0 && !xfi_waits_find_late(&t->shared, &late));
   t->late = late.rank;
   XFI_TRY(xfi_late_check(&t->shared.base, &late, deadline));
   return XFER_ERR_TIMEOUT;
@@ -244,7 +244,7 @@ xfer_status xfi_mpi_await(xfi_mpi_comm *t, MPI_Request *request, MPI_Status *sta
     int done = 0;
     *code = MPI_Test(request, &done, status);
     if (*code != MPI_SUCCESS || done) {
-      xfi_waits_end(t->shared.base.waits);
+      xfi_waits_end(&t->shared);
       return XFER_OK;
     }
     xfer_status st = xfi_mpi_check_broken(&t->shared.base);

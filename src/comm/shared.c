@@ -71,10 +71,11 @@ static void wake(const xfi_shared *s, int rank)
 
 void xfi_shared_ring(xfi_shared *s, int rank)
 {
+  xfi_waiting *theirs = xfi_waiting_of(s, rank);
   uint32_t asleep = XFI_ASLEEP;
 
-  if (atomic_load(&s->base.waits->published[rank]->until) == asleep &&
-      atomic_compare_exchange_strong(&s->base.waits->published[rank]->until, &asleep, XFI_AWAKE))
+  if (atomic_load(&theirs->until) == asleep &&
+      atomic_compare_exchange_strong(&theirs->until, &asleep, XFI_AWAKE))
     wake(s, rank);
 }
 
@@ -165,7 +166,7 @@ static bool has_left(const xfi_shared *s, int rank)
 /* An xfi_rank_filter that marks each rank and accepts none. */
 static bool mark_awaited(const xfi_shared *s, int rank)
 {
-  s->base.waits->awaits[rank] = true;
+  s->awaits[rank] = true;
   return false;
 }
 
@@ -173,9 +174,9 @@ static void publish_waits(const xfi_awaited *what)
 {
   xfi_shared *s = what->shared;
 
-  (void)xfi_waits_clear(s->base.waits);
+  (void)xfi_waits_clear(s);
   (void)what->find_late(what, mark_awaited);
-  xfi_waits_publish(s->base.waits, XFI_ASLEEP, s->base.inside);
+  xfi_waits_publish(s, XFI_ASLEEP, s->base.inside);
 }
 
 static void nap(const xfi_awaited *what, xfi_deadline deadline)
@@ -222,7 +223,7 @@ static xfer_status give_up(const xfi_awaited *what, xfi_deadline deadline)
     publish_waits(what);
     if (what->is_there(what)) return XFER_OK;
     XFI_TRY(s->base.ops->check(&s->base));
-  } while (!xfi_waits_find_late(s->base.waits, &late));
+  } while (!xfi_waits_find_late(s, &late));
   XFI_TRY(xfi_late_check(&s->base, &late, deadline));
   return XFI_ERROR(XFER_ERR_TIMEOUT, "rank %d did not come before %s",
                    late.rank >= 0 ? late.rank : what->find_late(what, xfi_any_rank),
@@ -252,7 +253,7 @@ xfer_status xfi_shared_await(const xfi_awaited *what, xfi_deadline deadline)
     if (++n_naps % s->ops->naps == 0) XFI_TRY(check_lost(what));
     nap(what, deadline);
   }
-  xfi_waits_end(s->base.waits);
+  xfi_waits_end(s);
   return st;
 }
 
@@ -323,7 +324,7 @@ static xfer_status await_contributions(xfi_shared *s, xfi_deadline deadline)
       xfi_shared_ring(s, r);
   st = xfi_shared_await(&all, deadline);
   if (!decide(s, s->n_steps, st == XFER_OK)) return st == XFER_OK ? await_alarm(s) : st;
-  xfi_waits_end(s->base.waits);
+  xfi_waits_end(s);
   return XFER_OK;
 }
 

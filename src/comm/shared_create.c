@@ -34,20 +34,25 @@ xfer_status xfi_shared_init(xfi_shared *s, const xfi_shared_ops *ops, int n_plac
   s->pid = getpid();
   s->n_places = n_places;
   s->place = place;
-  s->slots_at = (sizeof(xfi_segment) + xfi_waiting_bytes(comm->size) + page - 1) / page * page;
+  s->slots_at =
+      (sizeof(xfi_segment) + sizeof(xfi_waiting) + (size_t)comm->size + page - 1) / page * page;
   s->n_bytes = s->slots_at;
   if (processes) s->n_bytes += sizeof(xfi_slots) + (size_t)n_places * sizeof(xfi_ring);
   s->places = xfi_calloc((size_t)comm->size, sizeof *s->places);
   s->at = xfi_calloc((size_t)n_places, sizeof *s->at);
   s->broadcast_sends = xfi_calloc((size_t)comm->size, sizeof *s->broadcast_sends);
+  s->awaits = xfi_calloc((size_t)comm->size, sizeof *s->awaits);
+  s->visited = xfi_calloc((size_t)comm->size, sizeof *s->visited);
+  s->n_published = xfi_calloc((size_t)comm->size, sizeof *s->n_published);
   if (processes) s->neighbours = xfi_calloc((size_t)n_places, sizeof *s->neighbours);
   for (int i = 0; s->neighbours != NULL && i < n_places; i++)
     s->neighbours[i] = (xfi_neighbour){
         -1, -1}; /* before anything can fail: 0 would be a descriptor of the caller's */
-  XFI_CHECK(s->places != NULL && s->at != NULL && s->broadcast_sends != NULL &&
+  XFI_CHECK(s->places != NULL && s->at != NULL && s->broadcast_sends != NULL && s->awaits != NULL &&
+                s->visited != NULL && s->n_published != NULL &&
                 (s->neighbours != NULL || !processes),
             XFER_ERR_NOMEM, "a comm of %d ranks", comm->size);
-  XFI_TRY(xfi_waits_create(&s->base.waits, comm->rank, comm->size));
+  s->base.waits = s;
   for (int r = 0; r < comm->size; r++)
     s->places[r] = -1;
   s->places[comm->rank] = place;
@@ -71,7 +76,9 @@ void xfi_shared_end(xfi_shared *s)
   xfi_free(s->at);
   xfi_free(s->neighbours);
   xfi_free(s->broadcast_sends);
-  xfi_free(s->base.waits);
+  xfi_free(s->awaits);
+  xfi_free(s->visited);
+  xfi_free(s->n_published);
   (void)pthread_mutex_destroy(&s->broken.lock);
 }
 

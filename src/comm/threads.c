@@ -263,7 +263,6 @@ static xfer_status segments_create(local_group *group)
       s->places[i] = i;
       s->at[i] = (xfi_segment *)(void *)(at + (size_t)i * n_bytes);
     }
-    xfi_shared_map_waits(s);
   }
   return XFER_OK;
 }
