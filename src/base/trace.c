@@ -19,10 +19,6 @@
 enum { TRACKS = 64, MAX_NAMED = 4096 };
 
 static pthread_once_t environment_once = PTHREAD_ONCE_INIT;
-/* Guards both files; a fork holds it. The next two are the signals of the thread that has it. */
-static pthread_mutex_t files_lock = PTHREAD_MUTEX_INITIALIZER;
-static sigset_t mask_before;
-static bool had_sigpipe;
 /* Guards log_fn, and is held while that is called. A fork does not wait for it, since log_fn may
  * wait for what the forking thread has, such as Python's interpreter. */
 static pthread_mutex_t log_lock = PTHREAD_MUTEX_INITIALIZER;
@@ -34,45 +30,74 @@ static void *log_context;
 static int log_level = XFER_LOG_NONE;
 static atomic_int most_wanted; /* the higher of both levels */
 static int subsystems = XFI_SYS_COMM | XFI_SYS_PLAN | XFI_SYS_RUN;
-static FILE *debug_file;           /* of XFER_DEBUG */
-static _Atomic(FILE *) trace_file; /* of XFER_TRACE */
+static atomic_int debug_file = -1; /* of XFER_DEBUG; -1: none, here and below */
+static atomic_int trace_file = -1; /* of XFER_TRACE; forked children have none */
 static char host[64];
-static unsigned char named_tracks[MAX_NAMED / 8]; /* bits: tracks whose name is in the file */
+/* Guards what is written to the trace, and which tracks have their name in it, as bits. */
+static pthread_mutex_t trace_lock = PTHREAD_MUTEX_INITIALIZER;
+static unsigned char named_tracks[MAX_NAMED / 8];
 
 /* ---- the environment ---- */
 
 /* A pipe without a reader counts as a file that cannot be written: no program should wait for a
- * reader of its log. */
-static FILE *open_to_write(const char *path)
+ * reader of its log. -1 and errno. */
+static int open_to_write(const char *path)
 {
-  const int fd =
-      xfi_descriptor_kept(open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NONBLOCK, 0666));
-  FILE *file = NULL;
+  const int file = xfi_descriptor_kept(
+      open(path, O_WRONLY | O_CREAT | O_TRUNC | O_APPEND | O_CLOEXEC | O_NONBLOCK, 0666));
+  const int flags = file < 0 ? -1 : fcntl(file, F_GETFL);
 
-  if (fd < 0) return NULL;
-  const int flags = fcntl(fd, F_GETFL);
-  if (flags >= 0 && fcntl(fd, F_SETFL, flags & ~O_NONBLOCK) == 0) file = fdopen(fd, "w");
-  if (file == NULL) close(fd);
-  return file;
+  if (flags >= 0 && fcntl(file, F_SETFL, flags & ~O_NONBLOCK) == 0) return file;
+  return xfi_descriptor_drop(file);
 }
 
 /* Replaces %h and %p in the name. */
-static FILE *open_named(const char *name)
+static int open_named(const char *name)
 {
   char path[4096];
-  size_t n = 0;
+  xfi_text text;
 
-  for (; *name != '\0' && n + sizeof host < sizeof path; name++) {
-    if (name[0] == '%' && name[1] == 'h')
-      n += (size_t)snprintf(path + n, sizeof path - n, "%s", host);
-    else if (name[0] == '%' && name[1] == 'p')
-      n += (size_t)snprintf(path + n, sizeof path - n, "%ld", (long)getpid());
+  xfi_text_fixed(&text, path, sizeof path);
+  for (; *name != '\0'; name++) {
+    const char what = name[0] == '%' ? name[1] : '\0';
+
+    if (what == 'h')
+      xfi_text_printf(&text, "%s", host);
+    else if (what == 'p')
+      xfi_text_printf(&text, "%ld", (long)getpid());
     else
-      path[n++] = *name;
-    if (name[0] == '%' && (name[1] == 'h' || name[1] == 'p')) name++;
+      xfi_text_add(&text, name, 1);
+    if (what == 'h' || what == 'p') name++;
   }
-  path[n] = '\0';
   return open_to_write(path);
+}
+
+/* Writes it in one call, so that what others write does not come between. Blocks SIGPIPE, so that a
+ * pipe without a reader does not end the process. 0, or errno. */
+static int write_whole(int file, const char *bytes, size_t n_bytes)
+{
+  sigset_t pipe, mask, pending;
+  int why = 0;
+
+  sigemptyset(&pipe);
+  sigaddset(&pipe, SIGPIPE);
+  pthread_sigmask(SIG_BLOCK, &pipe, &mask);
+  sigpending(&pending);
+  while (n_bytes > 0 && why == 0) {
+    const ssize_t n = write(file, bytes, n_bytes);
+
+    if (n >= 0) {
+      bytes += n;
+      n_bytes -= (size_t)n;
+    } else if (errno != EINTR) {
+      why = errno;
+    }
+  }
+  while (!sigismember(&pending, SIGPIPE) &&
+         sigtimedwait(&pipe, NULL, &(struct timespec){0, 0}) == SIGPIPE)
+    continue;
+  pthread_sigmask(SIG_SETMASK, &mask, NULL);
+  return why;
 }
 
 /* Is it that word, but for case? Not by toupper(): a locale may have another capital of i. */
@@ -150,74 +175,33 @@ static void report_unwritten(const char *variable, int error)
   if (!log_line(XFER_LOG_WARN, -1, line)) fprintf(stderr, "xfer: %s\n", line);
 }
 
-/* Blocks SIGPIPE meanwhile, so that a pipe without a reader does not end the process. */
-static void take_lock(void)
-{
-  sigset_t pipe, pending;
-  sigset_t mask;
-
-  sigemptyset(&pipe);
-  sigaddset(&pipe, SIGPIPE);
-  pthread_sigmask(SIG_BLOCK, &pipe, &mask);
-  sigpending(&pending);
-  pthread_mutex_lock(&files_lock);
-  mask_before = mask;
-  had_sigpipe = sigismember(&pending, SIGPIPE) != 0;
-}
-
-static void give_lock(void)
-{
-  const sigset_t mask = mask_before;
-  const bool keep = had_sigpipe;
-  sigset_t pipe;
-
-  pthread_mutex_unlock(&files_lock);
-  sigemptyset(&pipe);
-  sigaddset(&pipe, SIGPIPE);
-  while (!keep && sigtimedwait(&pipe, NULL, &(struct timespec){0, 0}) == SIGPIPE)
-    continue;
-  pthread_sigmask(SIG_SETMASK, &mask, NULL);
-}
-
-/* Closes the trace; 0, or the errno of what failed. Under the lock. */
-static int end_trace(void)
-{
-  FILE *file = atomic_exchange(&trace_file, NULL);
-  const bool failed = ferror(file) != 0;
-  const int why = errno;
-
-  if (fclose(file) == 0 && !failed) return 0;
-  return failed ? why : errno;
-}
-
-/* Nobody else writes while a process forks. The child writes no spans, and the buffer is empty, or
- * its contents would be written twice. */
-static void before_fork(void)
-{
-  take_lock();
-  if (trace_file != NULL) (void)fflush(trace_file);
-}
-
 static void in_child(void)
 {
-  if (trace_file != NULL) (void)fclose(atomic_exchange(&trace_file, NULL));
+  atomic_store(&trace_file, xfi_descriptor_drop(trace_file));
   if (!is_logging) (void)pthread_mutex_init(&log_lock, NULL); /* whoever had it is not here */
-  give_lock();
+}
+
+/* 0, or the errno for which the trace is given up: what comes after a gap is worth nothing. Under
+ * the lock. */
+static int write_trace(const char *bytes, size_t n_bytes)
+{
+  const int why = write_whole(trace_file, bytes, n_bytes);
+
+  if (why != 0) atomic_store(&trace_file, xfi_descriptor_drop(trace_file));
+  return why;
 }
 
 /* At the end of the process, or when the library is unloaded. */
-static void close_files(void)
+static void end_trace(void)
 {
+  static const char end[] = "{}]\n";
   int failed = 0;
 
-  take_lock();
-  if (trace_file != NULL) {
-    fprintf(trace_file, "{}]\n");
-    failed = end_trace();
-  }
-  if (debug_file != NULL && debug_file != stderr) (void)fclose(debug_file);
-  debug_file = NULL;
-  give_lock();
+  if (trace_file < 0) return;
+  pthread_mutex_lock(&trace_lock);
+  if (trace_file >= 0) failed = write_trace(end, sizeof end - 1);
+  atomic_store(&trace_file, xfi_descriptor_drop(trace_file));
+  pthread_mutex_unlock(&trace_lock);
   report_unwritten("XFER_TRACE", failed);
 }
 
@@ -233,42 +217,41 @@ static void read_environment(void)
   atomic_store(&most_wanted, debug_level);
   if (list != NULL) read_subsystems(list);
   if (debug_level != XFER_LOG_NONE && file != NULL) debug_file = open_named(file);
-  if (debug_level != XFER_LOG_NONE && debug_file == NULL) {
+  if (debug_level != XFER_LOG_NONE && debug_file < 0) {
     if (file != NULL && file[0] != '\0') report_unwritten("XFER_DEBUG_FILE", errno);
-    debug_file = stderr;
+    debug_file = STDERR_FILENO;
   }
   if (trace != NULL && trace[0] != '\0') {
     trace_file = open_named(trace);
-    if (trace_file == NULL) report_unwritten("XFER_TRACE", errno);
+    report_unwritten("XFER_TRACE", trace_file < 0 ? errno : write_trace("[\n", 2));
   }
-  if (trace_file != NULL) fprintf(trace_file, "[\n");
-  pthread_atfork(before_fork, give_lock, in_child);
-  atexit(close_files);
+  pthread_atfork(NULL, NULL, in_child);
+  atexit(end_trace);
 }
 
 /* ---- writing ---- */
 
-static void print_line(FILE *file, int level, const xfi_span *span, const char *line)
+/* A file that cannot be written is given up, and the line goes to stderr. */
+static void print_line(int level, const xfi_span *span, const char *line)
 {
-  fprintf(file, "%s:%ld [%d] XFER %s %s\n", host, (long)getpid(), span->rank, levels[level], line);
-}
-
-/* 0, or the errno for which the file is given up, without the line in it. Under the lock. */
-static int write_debug(int level, const xfi_span *span, const char *line)
-{
+  char whole[XFI_ERROR_BYTES + 512];
+  xfi_text text;
+  int file = debug_file;
   int why;
 
-  if (debug_file == NULL || level > debug_level || (subsystems & (int)span->subsys) == 0) return 0;
-  print_line(debug_file, level, span, line);
-  if (fflush(debug_file) == 0 || debug_file == stderr) return 0;
-  why = errno;
-  (void)fclose(debug_file);
-  debug_file = stderr;
-  return why;
+  if (file < 0 || level > debug_level || (subsystems & (int)span->subsys) == 0) return;
+  xfi_text_fixed(&text, whole, sizeof whole);
+  xfi_text_printf(&text, "%s:%ld [%d] XFER %s %s\n", host, (long)getpid(), span->rank,
+                  levels[level], line);
+  why = write_whole(file, whole, strlen(whole));
+  if (why == 0 || file == STDERR_FILENO) return;
+  if (atomic_compare_exchange_strong(&debug_file, &file, STDERR_FILENO))
+    report_unwritten("XFER_DEBUG_FILE", why);
+  (void)write_whole(STDERR_FILENO, whole, strlen(whole));
 }
 
-/* Writes a track's name, once. */
-static void name_track(const xfi_span *span, long id)
+/* A track's name, once. Under the lock. */
+static void name_track(xfi_text *text, const xfi_span *span, long id)
 {
   static const char *const names[] = {
       "calls",           "local", "shared memory", "packed: gather", "packed: messages",
@@ -277,30 +260,36 @@ static void name_track(const xfi_span *span, long id)
 
   if (known && (named_tracks[id / 8] & 1 << id % 8) != 0) return;
   if (known) named_tracks[id / 8] |= (unsigned char)(1 << id % 8);
-  fprintf(
-      trace_file,
-      "{\"ph\":\"M\",\"name\":\"thread_name\",\"pid\":%ld,\"tid\":%ld,\"args\":{\"name\":\"rank "
-      "%d %s",
-      (long)getpid(), id, span->rank,
-      names[span->track < XFI_TRACK_DIRECT ? span->track : XFI_TRACK_DIRECT]);
-  if (span->track > XFI_TRACK_DIRECT) fprintf(trace_file, " %d", span->track - XFI_TRACK_DIRECT);
-  fprintf(trace_file, "\"}},\n");
+  xfi_text_printf(text,
+                  "{\"ph\":\"M\",\"name\":\"thread_name\",\"pid\":%ld,\"tid\":%ld,"
+                  "\"args\":{\"name\":\"rank %d %s",
+                  (long)getpid(), id, span->rank,
+                  names[span->track < XFI_TRACK_DIRECT ? span->track : XFI_TRACK_DIRECT]);
+  if (span->track > XFI_TRACK_DIRECT) xfi_text_printf(text, " %d", span->track - XFI_TRACK_DIRECT);
+  xfi_text_printf(text, "\"}},\n");
 }
 
-/* 0, or the errno for which the trace is given up. Under the lock. */
-static int write_trace(const xfi_span *span, int64_t ended, xfer_status st, const char *text)
+static void trace_span(const xfi_span *span, int64_t ended, xfer_status st, const char *what)
 {
   const int track = span->track < TRACKS ? span->track : TRACKS - 1;
   const long id = (long)span->rank * TRACKS + track;
   const int64_t ns = ended - span->began; /* as numbers of microseconds, in no locale's way */
+  char events[XFI_ERROR_BYTES + 1024];
+  xfi_text text;
+  int failed = 0;
 
-  name_track(span, id);
-  fprintf(trace_file,
-          "{\"ph\":\"X\",\"name\":\"%s\",\"pid\":%ld,\"tid\":%ld,\"ts\":%" PRId64
-          ".%03d,\"dur\":%" PRId64 ".%03d,\"args\":{\"status\":\"%s\",\"what\":\"%s\"}},\n",
-          span->name, (long)getpid(), id, span->began / 1000, (int)(span->began % 1000), ns / 1000,
-          (int)(ns % 1000), xfer_status_name(st), text);
-  return ferror(trace_file) == 0 ? 0 : end_trace(); /* what comes after a gap is worth nothing */
+  if (trace_file < 0) return;
+  pthread_mutex_lock(&trace_lock);
+  xfi_text_fixed(&text, events, sizeof events);
+  name_track(&text, span, id);
+  xfi_text_printf(&text,
+                  "{\"ph\":\"X\",\"name\":\"%s\",\"pid\":%ld,\"tid\":%ld,\"ts\":%" PRId64
+                  ".%03d,\"dur\":%" PRId64 ".%03d,\"args\":{\"status\":\"%s\",\"what\":\"%s\"}},\n",
+                  span->name, (long)getpid(), id, span->began / 1000, (int)(span->began % 1000),
+                  ns / 1000, (int)(ns % 1000), xfer_status_name(st), what);
+  if (trace_file >= 0) failed = write_trace(events, strlen(events));
+  pthread_mutex_unlock(&trace_lock);
+  report_unwritten("XFER_TRACE", failed);
 }
 
 /* Replaces the characters that JSON would have escaped, and bytes that are not UTF-8. */
@@ -322,8 +311,7 @@ xfi_span xfi_span_begin(xfi_subsys subsys, int rank, int track, const char *name
 
   pthread_once(&environment_once, read_environment);
   if (profiler != NULL && track == XFI_TRACK_CALLS) profiler->push(name);
-  if (atomic_load_explicit(&most_wanted, memory_order_relaxed) != XFER_LOG_NONE ||
-      trace_file != NULL)
+  if (atomic_load_explicit(&most_wanted, memory_order_relaxed) != XFER_LOG_NONE || trace_file >= 0)
     span.began = xfi_now_ns();
   return span;
 }
@@ -335,7 +323,6 @@ __attribute__((format(printf, 3, 0))) static void report_end(const xfi_span *spa
   static const char *const names[] = {"", "COMM", "PLAN", "", "RUN"};
   const int64_t ended = xfi_now_ns();
   char line[XFI_ERROR_BYTES + 256];
-  int debug_failed = 0, trace_failed = 0;
   int level = span->subsys == XFI_SYS_RUN ? XFER_LOG_TRACE : XFER_LOG_INFO;
   char text[XFI_ERROR_BYTES + 128] = "";
 
@@ -349,13 +336,8 @@ __attribute__((format(printf, 3, 0))) static void report_end(const xfi_span *spa
   snprintf(line, sizeof line, "%s %s: %s%s%.3f ms", names[span->subsys], span->name, text,
            text[0] != '\0' ? ", " : "", (double)(ended - span->began) / 1e6);
   (void)log_line(level, span->rank, line);
-  take_lock();
-  debug_failed = write_debug(level, span, line);
-  if (trace_file != NULL) trace_failed = write_trace(span, ended, st, text);
-  give_lock();
-  report_unwritten("XFER_DEBUG_FILE", debug_failed);
-  if (debug_failed != 0) print_line(stderr, level, span, line);
-  report_unwritten("XFER_TRACE", trace_failed);
+  print_line(level, span, line);
+  trace_span(span, ended, st, text);
 }
 
 void xfi_span_end(const xfi_span *span, xfer_status st, const char *fmt, ...)
