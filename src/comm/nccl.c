@@ -306,7 +306,6 @@ typedef struct proposal {
   int32_t has_id;
   int32_t has_data;
   int32_t shares; /* a communicator that is split off shares its connections */
-  uint64_t settings;
 } proposal;
 
 /* NCCL's environment, and its configuration files, override a communicator's options. */
@@ -325,25 +324,21 @@ static xfer_status make_data(xfi_nccl_comm *comm, xfi_deadline deadline)
   proposal *all = NULL;
   bool all_have = true;
   bool all_share = true;
-  bool differ = false;
 
   (void)pthread_mutex_lock(&comm->lock);
   mine.has_data = comm->data.handle != NULL;
   (void)pthread_mutex_unlock(&comm->lock);
   if (comm->base.rank == 0) mine.has_id = ncclGetUniqueId(&mine.id) == ncclSuccess;
   mine.shares = may_share();
-  mine.settings = xfi_nccl_settings_hash();
   all = xfi_comm_agree_gather(&comm->base, &st, &mine, sizeof mine, deadline);
   XFI_TRY_DONE(st);
   for (size_t r = 0; r < size; r++) {
     all_have = all_have && all[r].has_data != 0;
     all_share = all_share && all[r].shares != 0;
-    differ = differ || all[r].settings != all[0].settings;
   }
   if (all_have) goto done;
   xfi_nccl_abort_data(&comm->base, "a rank makes a new one");
-  comm->data.difference[0] = '\0'; /* at which the alarm looks no more */
-  if (differ) XFI_TRY_DONE(xfi_nccl_settings_compare(comm, deadline));
+  XFI_TRY_DONE(xfi_nccl_settings_compare(comm, deadline)); /* the alarm reads no text any more */
   XFI_CHECK_DONE(all[0].has_id != 0, XFER_ERR_COMM, "rank 0: ncclGetUniqueId failed");
   memset(comm->is_connected, 0, size * sizeof *comm->is_connected);
   XFI_TRY_DONE(xfi_nccl_join(&comm->data, &comm->base, &all[0].id, "xfer", 0, deadline));

@@ -72,19 +72,18 @@ uint64_t xfi_nccl_n_data_ends(xfi_comm *comm);
 xfer_status xfi_nccl_check_data(xfi_comm *comm, uint64_t n_ends);
 void xfi_nccl_unwatch(xfi_comm *comm, const void *context);
 
-/* nccl_settings.c: of those that ranks should have in common. */
-uint64_t xfi_nccl_settings_hash(void);
-/* All ranks, where their hashes differ: comm->data.difference becomes the first difference. */
+/* nccl_settings.c: all ranks: comm->data.difference becomes the first difference between ranks in
+ * what they should have in common; "": there is none. */
 xfer_status xfi_nccl_settings_compare(xfi_nccl_comm *comm, xfi_deadline deadline);
 
 /* nccl_end.c: destroy all communicators, without a long wait for other ranks. */
 void xfi_nccl_end(xfi_nccl_comm *comm);
 
 /* nccl_control.c */
-/* All ranks: if they are processes of one host, host bytes go through shared memory from here on.
- */
-xfer_status xfi_nccl_bootstrap_host(xfi_nccl_comm *comm, const unsigned char domain[64],
-                                    xfi_deadline deadline);
+/* All ranks: agrees on `mine`, this rank's status so far. If the ranks are processes of one host,
+ * host bytes go through shared memory from here on. */
+xfer_status xfi_nccl_bootstrap_host(xfi_nccl_comm *comm, xfer_status mine,
+                                    const unsigned char domain[64], xfi_deadline deadline);
 xfi_all_gather_fn xfi_nccl_all_gather;
 void xfi_nccl_decline(xfi_comm *comm, const char *why);
 xfi_exchange_fn xfi_nccl_exchange;

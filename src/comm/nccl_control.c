@@ -111,17 +111,17 @@ static bool are_processes_of_one_host(const address *all, int n)
   return n > 1;
 }
 
-xfer_status xfi_nccl_bootstrap_host(xfi_nccl_comm *comm, const unsigned char domain[64],
-                                    xfi_deadline deadline)
+xfer_status xfi_nccl_bootstrap_host(xfi_nccl_comm *comm, xfer_status mine,
+                                    const unsigned char domain[64], xfi_deadline deadline)
 {
-  xfer_status st = XFER_OK;
-  address mine = {.pid = getpid()};
+  xfer_status st = mine;
+  address own = {.pid = getpid()};
   address *all = NULL;
   bootstrap m = {&comm->base, deadline};
   xfi_comm *host = NULL;
 
-  memcpy(mine.domain, domain, sizeof mine.domain);
-  all = xfi_comm_agree_gather(&comm->base, &st, &mine, sizeof mine, deadline);
+  memcpy(own.domain, domain, sizeof own.domain);
+  all = xfi_comm_agree_gather(&comm->base, &st, &own, sizeof own, deadline);
   XFI_TRY_DONE(st);
   if (!are_processes_of_one_host(all, comm->base.size)) goto done;
   if (xfi_comm_create_host(&host, gather_to_bootstrap, &m, comm->base.rank, comm->base.size,

@@ -122,8 +122,7 @@ static xfer_status comm_create(xfer_comm **comm, xfi_nccl_comm *made, const nccl
   (void)snprintf(why, sizeof why, "%s", xfer_last_error());
   XFI_TRY_DONE(xfi_nccl_join(&made->control, &made->base, id, "xfer control", 1, deadline));
   xfi_set_error("%s", why);
-  XFI_TRY_DONE(xfi_comm_agree(&made->base, mine, deadline));
-  XFI_TRY_DONE(xfi_nccl_bootstrap_host(made, domain, deadline));
+  XFI_TRY_DONE(xfi_nccl_bootstrap_host(made, mine, domain, deadline));
   *comm = whole;
   return XFER_OK;
 done:

@@ -59,17 +59,6 @@ static void read_settings(settings *s)
   }
 }
 
-uint64_t xfi_nccl_settings_hash(void)
-{
-  uint64_t hash = UINT64_C(0xcbf29ce484222325); /* FNV-1a */
-  settings own;
-
-  read_settings(&own);
-  for (size_t i = 0; i < sizeof own; i++)
-    hash = (hash ^ ((const unsigned char *)own.values)[i]) * UINT64_C(0x100000001b3);
-  return hash;
-}
-
 static const char *said(const char *value)
 {
   return value[0] == '\0' ? "not set" : value;
@@ -95,6 +84,7 @@ xfer_status xfi_nccl_settings_compare(xfi_nccl_comm *comm, xfi_deadline deadline
 
   read_settings(&own);
   all = xfi_comm_agree_gather(&comm->base, &st, &own, sizeof own, deadline);
+  comm->data.difference[0] = '\0';
   if (st == XFER_OK) say_difference(comm->data.difference, all, comm->base.size);
   xfi_free(all);
   return st;
