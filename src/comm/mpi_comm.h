@@ -65,8 +65,8 @@ xfer_status xfi_mpi_check(int code, const char *call);
 /* Did all end within 200 ms? Errors count as an end: this is for clearing up. */
 bool xfi_mpi_all_end(MPI_Request *requests, int n);
 /* Wait until the operation has ended: OK, with MPI's result in *code. XFER_ERR_COMM if the comm
- * breaks meanwhile; XFER_ERR_TIMEOUT, without a text, sets t->late; XFER_ERR_MISMATCH, with a text,
- * if the ranks wait for each other in different calls. */
+ * breaks meanwhile; XFER_ERR_TIMEOUT, whose text names t->late, and which the caller replaces if
+ * that is -1; XFER_ERR_MISMATCH if the ranks wait for each other in different calls. */
 xfer_status xfi_mpi_await(xfi_mpi_comm *t, MPI_Request *request, MPI_Status *status, int *code,
                           xfi_deadline deadline);
 

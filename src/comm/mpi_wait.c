@@ -230,9 +230,10 @@ static xfer_status give_up(xfi_mpi_comm *t, xfi_deadline deadline)
     XFI_TRY(xfi_mpi_check_broken(&t->shared.base));
     publish_waits(t);
   } while (t->gathering == 0 && !xfi_waits_find_late(&t->shared, &late));
-  t->late = late.rank;
+  t->late = late.rank >= 0 ? late.rank : t->awaited;
   XFI_TRY(xfi_late_check(&t->shared.base, &late, deadline));
-  return XFER_ERR_TIMEOUT;
+  return XFI_ERROR(XFER_ERR_TIMEOUT, "rank %d did not come before %s", t->late,
+                   xfi_deadline_end(deadline));
 }
 
 xfer_status xfi_mpi_await(xfi_mpi_comm *t, MPI_Request *request, MPI_Status *status, int *code,
