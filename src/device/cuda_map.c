@@ -41,12 +41,17 @@ typedef struct handle {
 } handle;
 _Static_assert(sizeof(handle) <= sizeof(xfi_mem_handle), "a handle fits");
 
+/* Which allocation of which process: no two have all three in common. */
+typedef struct allocation_key {
+  uint64_t process;
+  uint64_t id;
+  uint64_t base; /* there */
+} allocation_key;
+
 typedef struct mapping {
   xfi_mapping seen; /* what callers see */
   size_t n_bytes;
-  uint64_t process; /* with id and origin: which allocation */
-  uint64_t id;
-  uint64_t origin;
+  allocation_key key;
   int n_refs;
   bool is_across;        /* on another GPU */
   bool by_streams;       /* of a page */
@@ -151,18 +156,9 @@ static int by_address(const void *a, const void *b)
   return x->seen.base >= y->seen.base + y->n_bytes;
 }
 
-static int compare(uint64_t a, uint64_t b)
-{
-  return (a > b) - (a < b);
-}
-
 static int by_allocation(const void *a, const void *b)
 {
-  const mapping *x = a;
-  const mapping *y = b;
-
-  if (x->process != y->process) return compare(x->process, y->process);
-  return x->id != y->id ? compare(x->id, y->id) : compare(x->origin, y->origin);
+  return memcmp(&((const mapping *)a)->key, &((const mapping *)b)->key, sizeof(allocation_key));
 }
 
 /* The mapping in a node of a tree; NULL if that is NULL. */
@@ -305,8 +301,8 @@ xfer_status xfi_cuda_import(xfi_device *base, const xfi_mem_handle *in, xfi_mapp
   mapping *known;
 
   memcpy(&from, in, sizeof from);
-  known = mapping_in(tfind(&(mapping){.process = from.process, .id = from.id, .origin = from.base},
-                           &device->known, by_allocation));
+  const allocation_key key = {from.process, from.id, from.base};
+  known = mapping_in(tfind(&(mapping){.key = key}, &device->known, by_allocation));
   if (known != NULL) {
     known->n_refs++;
     *out = &known->seen;
@@ -314,12 +310,8 @@ xfer_status xfi_cuda_import(xfi_device *base, const xfi_mem_handle *in, xfi_mapp
   }
   made = xfi_calloc(1, sizeof *made);
   XFI_CHECK_DONE(made != NULL, XFER_ERR_NOMEM, "a mapping");
-  *made = (mapping){.n_bytes = from.n_bytes,
-                    .process = from.process,
-                    .id = from.id,
-                    .origin = from.base,
-                    .n_refs = 1,
-                    .is_across = from.gpu != device->base.gpu};
+  *made = (mapping){
+      .n_bytes = from.n_bytes, .key = key, .n_refs = 1, .is_across = from.gpu != device->base.gpu};
   XFI_TRY_DONE(open_mapping(made, device, &from, deadline));
   device->maps_across = device->maps_across || made->is_across;
   displace(device, made);

@@ -20,6 +20,7 @@
 #include "flags.h"
 #include "kernels.h"
 #include "plugin_api.h"
+#include "vec.h"
 #include "xfer/xfer.h"
 
 typedef struct xfi_device xfi_device;
@@ -57,22 +58,11 @@ typedef struct xfi_allocation {
 static inline const xfi_allocation *xfi_allocation_at(const xfi_allocation *all, size_t n,
                                                       const void *pointer)
 {
-  const xfi_allocation *first = all;
+  const char *p = (const char *)pointer;
+  size_t at = 0;
 
-  while (n > 0) { /* it is among first[0] to first[n - 1], or nowhere */
-    const xfi_allocation *middle = first + n / 2;
-    const char *base = (const char *)middle->base;
-
-    if ((const char *)pointer < base) {
-      n /= 2;
-    } else if ((const char *)pointer >= base + middle->n_bytes) {
-      first = middle + 1;
-      n -= n / 2 + 1;
-    } else {
-      return middle;
-    }
-  }
-  return NULL;
+  XFI_BISECT(at, n, mid, (const char *)all[mid].base <= p);
+  return at > 0 && p < (const char *)all[at - 1].base + all[at - 1].n_bytes ? &all[at - 1] : NULL;
 }
 
 /* Some flags (flags.h), in memory of flags_alloc(). */
