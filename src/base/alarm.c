@@ -4,7 +4,7 @@
 
 #include "alloc.h"
 #include "error.h"
-#include "thread.h"
+#include "process.h"
 
 #include <pthread.h>
 

@@ -2,7 +2,7 @@
 
 #include "clock.h"
 
-#include <pthread.h>
+#include <signal.h>
 #include <sys/random.h>
 #include <sys/types.h>
 #include <unistd.h>
@@ -27,4 +27,17 @@ uint64_t xfi_process_number(void)
 {
   (void)pthread_once(&process_number_once, process_number_begin);
   return process_number;
+}
+
+/* A new thread has the signal mask of the one that starts it. */
+bool xfi_thread_start(pthread_t *thread, void *(*run)(void *context), void *context)
+{
+  sigset_t all;
+  sigset_t before;
+
+  (void)sigfillset(&all);
+  (void)pthread_sigmask(SIG_SETMASK, &all, &before);
+  const bool started = pthread_create(thread, NULL, run, context) == 0;
+  (void)pthread_sigmask(SIG_SETMASK, &before, NULL);
+  return started;
 }

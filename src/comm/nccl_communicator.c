@@ -1,7 +1,7 @@
 #include "nccl_communicator.h"
 
 #include "error.h"
-#include "thread.h"
+#include "process.h"
 
 #include <sched.h>
 #include <stdatomic.h>

@@ -8,7 +8,7 @@
 #include "nccl_comm.h"
 
 #include "alloc.h"
-#include "thread.h"
+#include "process.h"
 
 #include <errno.h>
 

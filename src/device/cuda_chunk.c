@@ -14,8 +14,8 @@
 
 #include "alloc.h"
 #include "error.h"
+#include "process.h"
 #include "socket.h"
-#include "thread.h"
 #include "vec.h"
 
 #include <errno.h>

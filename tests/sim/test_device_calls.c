@@ -6,7 +6,7 @@
 #include "error.h"
 #include "object.h"
 #include "plugin.h"
-#include "thread.h"
+#include "process.h"
 
 #include "chunk_memory.h"
 #include "world.h"

@@ -5,8 +5,8 @@
 #endif
 #include "cuda_device.h"
 #include "error.h"
+#include "process.h"
 #include "socket.h"
-#include "thread.h"
 
 #include "chunk_memory.h"
 #include "world.h"
