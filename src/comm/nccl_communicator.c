@@ -41,6 +41,15 @@ static xfer_status failed(xfi_nccl *nccl, ncclResult_t result, const char *call)
   return XFER_ERR_COMM;
 }
 
+/* The same where the deadline passed first. */
+static xfer_status missed(xfi_nccl *nccl, const char *call, xfi_deadline deadline)
+{
+  xfi_set_error("%s: not all ranks came before %s%s", call, xfi_deadline_end(deadline),
+                nccl->difference);
+  xfi_nccl_break(nccl, xfer_last_error());
+  return XFER_ERR_TIMEOUT;
+}
+
 xfer_status xfi_nccl_check_warnings(xfi_nccl *nccl, int polls)
 {
   xfer_status st = XFER_OK;
@@ -81,12 +90,7 @@ xfer_status xfi_nccl_await(xfi_nccl *nccl, cudaEvent_t done, const char *what,
     if (result == ncclSuccess || (nccl->is_borrowed && done == NULL)) result = state;
     if (result == ncclSuccess && done == NULL) return XFER_OK;
     if (result != ncclSuccess && result != ncclInProgress) return failed(nccl, result, what);
-    if (xfi_deadline_expired(deadline)) {
-      xfi_set_error("%s: not all ranks came before %s%s", what, xfi_deadline_end(deadline),
-                    nccl->difference);
-      xfi_nccl_break(nccl, xfer_last_error());
-      return XFER_ERR_TIMEOUT;
-    }
+    if (xfi_deadline_expired(deadline)) return missed(nccl, what, deadline);
     if (!xfi_deadline_expired(spin)) {
       (void)sched_yield();
     } else {
@@ -161,12 +165,7 @@ xfer_status xfi_nccl_warm_up_launcher(xfi_nccl *nccl, const xfi_message *message
   nccl->has_caller = xfi_thread_start(&nccl->caller, warmup_main, &l);
   XFI_CHECK(nccl->has_caller, XFER_ERR_NOMEM, "no thread is to be had");
   for (int n_pauses = 1; !atomic_load(&l.is_over); n_pauses++) {
-    if (xfi_deadline_expired(deadline)) {
-      xfi_set_error("a first broadcast: not all ranks came before %s%s", xfi_deadline_end(deadline),
-                    nccl->difference);
-      xfi_nccl_break(nccl, xfer_last_error());
-      return XFER_ERR_TIMEOUT;
-    }
+    if (xfi_deadline_expired(deadline)) return missed(nccl, "a first broadcast", deadline);
     XFI_TRY(xfi_nccl_check_warnings(nccl, n_pauses));
     xfi_sleep_ns(PAUSE_NS);
   }
