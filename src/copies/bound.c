@@ -84,8 +84,14 @@ static xfer_status copy_strides(int64_t *strides, const int64_t *given, const in
   return XFER_OK;
 }
 
-static xfer_status check_dims(const xfer_view *view, int n_dims, const char *what)
+/* Checks the fields of a view whose kind is allowed. */
+static xfer_status check_view(const xfer_view *view, int n_dims, const char *what)
 {
+  const bool is_array = view->kind == XFER_VIEW_DENSE || view->kind == XFER_VIEW_STRIDED;
+
+  XFI_CHECK(view->reserved == 0, XFER_ERR_ARG, "%s: a reserved field of the view is not 0", what);
+  XFI_CHECK(!is_array || view->base != NULL, XFER_ERR_ARG, "%s: the view's base is NULL", what);
+  if (view->kind == XFER_VIEW_DENSE) return XFER_OK;
   XFI_CHECK(view->n_dims >= 0, XFER_ERR_ARG, "%s: the view has no strides", what);
   XFI_CHECK(view->n_dims == n_dims, XFER_ERR_SHAPE, "%s: a view of %d dims for a tensor of %d",
             what, (int)view->n_dims, n_dims);
@@ -125,18 +131,12 @@ xfer_status xfi_bound_set(xfi_bound *bound, const xfer_view *view, const int64_t
                  "%s: view kind %d, which is no xfer_view_kind", what, (int)view->kind);
   XFI_CHECK_DONE(view->kind != XFER_VIEW_BOXES, XFER_ERR_SHAPE,
                  "%s: a view by boxes of a layout that is by placements", what);
-  XFI_CHECK_DONE(view->reserved == 0, XFER_ERR_ARG, "%s: a reserved field of the view is not 0",
-                 what);
-  if (view->kind == XFER_VIEW_PIECES) {
-    XFI_TRY_DONE(copy_pieces(&b, view, what));
-  } else {
-    XFI_CHECK_DONE(view->base != NULL, XFER_ERR_ARG, "%s: the view's base is NULL", what);
-  }
+  XFI_TRY_DONE(check_view(view, n_dims, what));
+  if (view->kind == XFER_VIEW_PIECES) XFI_TRY_DONE(copy_pieces(&b, view, what));
   if (view->kind != XFER_VIEW_DENSE) {
     int64_t in_piece[XFER_MAX_DIMS] = {0};
 
     xfi_bound_shape(in_piece, &b, 0);
-    XFI_TRY_DONE(check_dims(view, n_dims, what));
     XFI_TRY_DONE(copy_strides(b.strides, view->strides, in_piece, n_dims, elem_bytes, what));
   }
   xfi_bound_clear(bound);
@@ -176,19 +176,13 @@ xfer_status xfi_bound_set_boxes(xfi_bound *bound, const xfer_view *view, xfi_bou
   xfi_bound b = {.is_set = true, .n_dims = n_dims, .piece_length = INT64_MAX, .boxes = boxes};
   char *dense = view->base;
 
-  XFI_CHECK_DONE(view->reserved == 0, XFER_ERR_ARG, "%s: a reserved field of the view is not 0",
-                 what);
   XFI_CHECK_DONE(view->kind == XFER_VIEW_DENSE || view->kind == XFER_VIEW_BOXES, XFER_ERR_SHAPE,
                  "%s: view kind %d of %lld boxes that do not stack", what, (int)view->kind,
                  (long long)n);
-  if (view->kind == XFER_VIEW_BOXES) {
-    XFI_TRY_DONE(check_dims(view, n_dims, what));
-    XFI_CHECK_DONE(view->n_pieces == n && view->pieces != NULL, XFER_ERR_SHAPE,
-                   "%s: a view of %lld boxes, the rank has %lld", what,
-                   view->pieces == NULL ? 0LL : (long long)view->n_pieces, (long long)n);
-  } else {
-    XFI_CHECK_DONE(dense != NULL, XFER_ERR_ARG, "%s: the view's base is NULL", what);
-  }
+  XFI_TRY_DONE(check_view(view, n_dims, what));
+  XFI_CHECK_DONE(view->kind == XFER_VIEW_DENSE || (view->n_pieces == n && view->pieces != NULL),
+                 XFER_ERR_SHAPE, "%s: a view of %lld boxes, the rank has %lld", what,
+                 view->pieces == NULL ? 0LL : (long long)view->n_pieces, (long long)n);
   b.pieces = xfi_calloc((size_t)n, sizeof *b.pieces);
   XFI_CHECK_DONE(b.pieces != NULL, XFER_ERR_NOMEM, "%s: %lld boxes", what, (long long)n);
   for (int64_t i = 0; i < n; i++) {
