@@ -28,8 +28,7 @@ static int debug_level = XFER_LOG_NONE; /* of XFER_DEBUG */
 static xfer_log_fn log_fn;              /* of xfer_log_set(), as are the next two */
 static void *log_context;
 static int log_level = XFER_LOG_NONE;
-static atomic_int most_wanted; /* the higher of both levels */
-static int subsystems = XFI_SYS_COMM | XFI_SYS_PLAN | XFI_SYS_RUN;
+static atomic_int most_wanted;     /* the higher of both levels */
 static atomic_int debug_file = -1; /* of XFER_DEBUG; -1: none, here and below */
 static atomic_int trace_file = -1; /* of XFER_TRACE; forked children have none */
 static char host[64];
@@ -100,45 +99,20 @@ static int write_whole(int file, const char *bytes, size_t n_bytes)
   return why;
 }
 
-/* Is it that word, but for case? Not by toupper(): a locale may have another capital of i. */
-static bool is_word(const char *text, size_t n, const char *word)
-{
-  if (strlen(word) != n) return false;
-  for (size_t i = 0; i < n; i++)
-    if ((text[i] >= 'a' && text[i] <= 'z' ? text[i] - 'a' + 'A' : text[i]) != word[i]) return false;
-  return true;
-}
-
-static void read_subsystems(const char *list)
-{
-  static const struct {
-    const char *name;
-    int bit;
-  } all[] = {{"COMM", XFI_SYS_COMM}, {"PLAN", XFI_SYS_PLAN}, {"RUN", XFI_SYS_RUN}, {"ALL", 7}};
-  const bool without = list[0] == '^';
-  int given = 0;
-
-  for (list += without; *list != '\0'; list += list[0] == ',') {
-    const size_t n = strcspn(list, ",");
-    int bits = 0;
-
-    for (size_t i = 0; i < sizeof all / sizeof *all; i++)
-      if (is_word(list, n, all[i].name)) bits = all[i].bit;
-    if (bits == 0)
-      fprintf(stderr, "xfer: XFER_DEBUG_SUBSYS has COMM, PLAN, RUN and ALL, not \"%.*s\"\n", (int)n,
-              list);
-    given |= bits;
-    list += n;
-  }
-  subsystems = without ? ~given : given;
-}
-
 static const char *const levels[] = {"", "WARN", "INFO", "TRACE"}; /* by xfer_log_level */
+
+/* Is it that word, but for case? Not by toupper(): a locale may have another capital of i. */
+static bool is_word(const char *text, const char *word)
+{
+  while (*word != '\0' && (*text >= 'a' && *text <= 'z' ? *text - 'a' + 'A' : *text) == *word)
+    text++, word++;
+  return *text == *word;
+}
 
 static void read_level(const char *debug)
 {
   for (int i = XFER_LOG_NONE; i <= XFER_LOG_TRACE; i++) {
-    if (!is_word(debug, strlen(debug), levels[i])) continue;
+    if (!is_word(debug, levels[i])) continue;
     debug_level = i;
     return;
   }
@@ -208,14 +182,12 @@ static void end_trace(void)
 static void read_environment(void)
 {
   const char *debug = getenv("XFER_DEBUG");
-  const char *list = getenv("XFER_DEBUG_SUBSYS");
   const char *file = getenv("XFER_DEBUG_FILE");
   const char *trace = getenv("XFER_TRACE");
 
   gethostname(host, sizeof host - 1);
   if (debug != NULL) read_level(debug);
   atomic_store(&most_wanted, debug_level);
-  if (list != NULL) read_subsystems(list);
   if (debug_level != XFER_LOG_NONE && file != NULL) debug_file = open_named(file);
   if (debug_level != XFER_LOG_NONE && debug_file < 0) {
     if (file != NULL && file[0] != '\0') report_unwritten("XFER_DEBUG_FILE", errno);
@@ -239,7 +211,7 @@ static void print_line(int level, const xfi_span *span, const char *line)
   int file = debug_file;
   int why;
 
-  if (file < 0 || level > debug_level || (subsystems & (int)span->subsys) == 0) return;
+  if (file < 0 || level > debug_level) return;
   xfi_text_fixed(&text, whole, sizeof whole);
   xfi_text_printf(&text, "%s:%ld [%d] XFER %s %s\n", host, (long)getpid(), span->rank,
                   levels[level], line);
@@ -320,7 +292,7 @@ xfi_span xfi_span_begin(xfi_subsys subsys, int rank, int track, const char *name
 __attribute__((format(printf, 3, 0))) static void report_end(const xfi_span *span, xfer_status st,
                                                              const char *fmt, va_list args)
 {
-  static const char *const names[] = {"", "COMM", "PLAN", "", "RUN"};
+  static const char *const names[] = {"COMM", "PLAN", "RUN"};
   const int64_t ended = xfi_now_ns();
   char line[XFI_ERROR_BYTES + 256];
   int level = span->subsys == XFI_SYS_RUN ? XFER_LOG_TRACE : XFER_LOG_INFO;

@@ -4,7 +4,6 @@
  * these variables nothing is written, and a span costs one load.
  *
  *   XFER_DEBUG         WARN (what fails), INFO (comms, plans, commits), TRACE (runs, their steps)
- *   XFER_DEBUG_SUBSYS  COMM, PLAN, RUN or ALL with commas, ^ before the list: all but these
  *   XFER_DEBUG_FILE    in place of stderr; %h is the host, %p the process
  *   XFER_TRACE         the file of spans; likewise
  */
@@ -16,7 +15,7 @@
 #include "error.h"
 #include "plugin_api.h"
 
-typedef enum xfi_subsys { XFI_SYS_COMM = 1, XFI_SYS_PLAN = 2, XFI_SYS_RUN = 4 } xfi_subsys;
+typedef enum xfi_subsys { XFI_SYS_COMM, XFI_SYS_PLAN, XFI_SYS_RUN } xfi_subsys;
 
 /* The track on which a span is drawn: a rank's calls, or one of the ways of a run's data. */
 typedef enum xfi_track {
