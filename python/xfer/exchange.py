@@ -14,7 +14,7 @@ from . import _structs, dtypes
 from ._lib import lib
 from .comm import Comm
 from .errors import XferError
-from .memory import check_device, one_array, place_of
+from .memory import check_device, check_writable, one_array, place_of
 from .plan import Plan, PlanOptions, no_options, set_options
 from .stream import used_stream
 
@@ -86,8 +86,8 @@ class _Side:
     def _add(self, i: int, peer: int, number: int, x: Any) -> None:
         memory, dtype = one_array(x)
         check_device(memory.device, self._device, "the array")
-        if self._side == "from" and memory.read_only:
-            raise ValueError("the array is read-only")
+        if self._side == "from":
+            check_writable(memory, "array")
         view = _structs.strided(memory.address, memory.strides)
         n_dims = len(memory.shape)
         rest = (0,) * (_structs.MAX_DIMS - n_dims)

@@ -214,7 +214,8 @@ def _of_dlpack(x: Any) -> Memory:
             raise TypeError(f"DLPack of version {whole.major}.{whole.minor}")
         tensor, read_only = whole.tensor, bool(whole.flags & 1)
     else:
-        tensor, read_only = _DLTensor.from_address(_api.PyCapsule_GetPointer(capsule, b"dltensor")), False
+        # It cannot say so, and JAX's arrays, which must not be written, come this way.
+        tensor, read_only = _DLTensor.from_address(_api.PyCapsule_GetPointer(capsule, b"dltensor")), True
     if tensor.ndim < 0 or (tensor.ndim > 0 and not tensor.shape):
         raise TypeError(f"DLPack of {tensor.ndim} dims without a shape")
     name = dtypes.of_dlpack(tensor.code, tensor.bits, tensor.lanes)
@@ -394,6 +395,12 @@ def one_array(x: Any) -> tuple[Memory, str]:
     return x._memory[0], x.dtype
 
 
+def check_writable(of: Memory | View, what: str = "destination") -> None:
+    """Can it be a destination?"""
+    if of.read_only:
+        raise ValueError(f"the {what} is read-only, or its DLPack is older than 1.0 and cannot say that it is not")
+
+
 def check_device(of_array: int, device: int, what: str) -> None:
     """Can a comm on `device` use an array?"""
     if device == HOST and of_array != HOST:
@@ -437,7 +444,7 @@ def view_of(x: Any, layout: Layout | None, rank: int, device: int, side: str) ->
     _check_shape(view, shape, boxes, side)
     if view.dtype != dtype and view._memory:
         raise TypeError(f"the {side} is an array of {view.dtype} for a part of {dtype}")
-    if side == "destination" and view.read_only:
-        raise ValueError("the destination is read-only")
+    if side == "destination":
+        check_writable(view)
     check_device(view.device, device, f"the {side}")
     return view

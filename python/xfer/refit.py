@@ -19,7 +19,7 @@ from .comm import Comm
 from .conversion import Conversion
 from .errors import ArgError, StateError
 from .layout import Layout
-from .memory import HOST, Memory, check_device, elsewhere, one_array
+from .memory import HOST, Memory, check_device, check_writable, elsewhere, one_array
 from .plan import Plan, PlanOptions, Tensors
 
 if TYPE_CHECKING:
@@ -475,8 +475,8 @@ class Locals(_handle.Handle):
                 elements = dtypes.dtype_name(dtype)
             if dtypes.itemsize(elements) != dtypes.itemsize(memory.dtype):
                 raise TypeError(f"elements of {memory.dtype} cannot be read as {elements}: the sizes differ")
-            if side == "gen" and memory.read_only:
-                raise ValueError("the destination is read-only")
+            if side == "gen":
+                check_writable(memory)
         except (TypeError, ValueError) as wrong:
             wrong.args = (f"{name!r}: {wrong}",)
             raise

@@ -218,6 +218,14 @@ def test_a_numpy_scalar_is_a_source_alone():
         copy_through_plan(np.ones(()), np.zeros(3)[2], (), "f64")
 
 
+def test_dlpack_that_cannot_say_that_it_is_writable_is_a_source_alone():
+    dst = np.zeros(3)
+    copy_through_plan(OldDLPack(np.ones(3)), dst, (3,), "f64")  # as JAX's arrays, which must not be written, come
+    assert dst.tolist() == [1] * 3
+    with pytest.raises(ValueError, match="DLPack is older than 1.0"):
+        copy_through_plan(np.ones(3), OldDLPack(dst), (3,), "f64")
+
+
 @pytest.mark.parametrize("shape", [(), (1,), (0, 4), (3, 0), (2, 3, 4)])
 def test_scalars_and_empty_parts(shape):
     src, dst = np.random.default_rng(1).random(shape), np.zeros(shape)
