@@ -335,6 +335,18 @@ def test_without_torchs_process_group(folder, names):
     assert bits(x) == bits(values(1)["experts"])
 
 
+@pytest.mark.parametrize("kind", ["published", "distcp"])
+def test_a_plan_that_nobody_has_divided(folder, names, kind):
+    """As torch's own tests of a reader, and programs that load without dcp.load(), hand it in."""
+    x = torch.zeros(SHAPES["experts"][0], dtype=torch.bfloat16)
+    reader, planner = READERS[kind][0](str(folder / kind)), dcp.DefaultLoadPlanner()
+    metadata = reader.read_metadata()
+    reader.set_up_storage_reader(metadata, True)
+    planner.set_up_planner({"experts": x}, metadata, True)
+    reader.read_data(planner.create_local_plan(), planner).wait()
+    assert bits(x) == bits(values(1)["experts"])
+
+
 def test_tensors_that_lie_transposed_in_the_file(tmp_path, peers):
     assert on_each(peers, "transposed", str(tmp_path)) == [True] * N
 

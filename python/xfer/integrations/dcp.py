@@ -68,8 +68,11 @@ class _SharedReader:
         return [dataclasses.replace(plan, storage_data=shares) for plan in plans]
 
     def read_data(self, plan: Any, planner: Any) -> Any:
-        """Collective over the ranks that load."""
+        """Collective over the ranks that load. If prepare_global_plan() has not divided the plan, this rank reads it
+        alone, as torch's own reader does."""
         shares = plan.storage_data
+        if not isinstance(shares, Shares):
+            return super().read_data(plan, planner)  # type: ignore[misc]
         with self._comm(shares.n_ranks) as comm:
             with Agreed(comm._tell):
                 load = Load(comm, shares, plan.items, planner, self._stored, self._read_into)
