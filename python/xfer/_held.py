@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch.distributed._functional_collectives import AsyncCollectiveTensor
 from torch.distributed.tensor import DTensor
+from torch.nn.parallel import DistributedDataParallel
 
 from ._dtensor import check_specs, spec_of
 from ._flat import FlatPart, flat_parts, is_flat
@@ -22,13 +23,27 @@ __all__ = ["Held", "Source", "local_part", "readable", "tensors_of"]
 Source = Any  # a torch.nn.Module, or a state dict
 
 
+_COMPILED = "_orig_mod"  # what torch.compile() names the module in its wrapper
 _ARRAYS = ("__array_interface__", "__cuda_array_interface__", "__dlpack__")  # of NumPy, of CuPy, of JAX
+
+
+def _named(module: torch.nn.Module) -> dict[str, Any]:
+    """The state dict of a module, by the names that it has without DDP and torch.compile(), as torch's own
+    get_model_state_dict() names it."""
+    inner: Any = module
+    while inner is not None:
+        module = inner
+        inner = module.module if isinstance(module, DistributedDataParallel) else module._modules.get(_COMPILED)
+    state = flat_parts(module) if is_flat(module) else module.state_dict()
+    if any(f"{_COMPILED}." in name for name in state):  # a layer that was compiled alone
+        state = {name.replace(f"{_COMPILED}.", ""): x for name, x in state.items()}
+    return state
 
 
 def tensors_of(source: Source) -> dict[str, Any]:
     """The tensors of a module or a state dict by name; a FlatPart of what FSDP1 or ZeRO-3 cut."""
     if isinstance(source, torch.nn.Module):
-        source = flat_parts(source) if is_flat(source) else source.state_dict()
+        source = _named(source)
     if not isinstance(source, Mapping):
         raise TypeError(f"a {type(source).__name__} is neither a module nor a state dict")
     tensors = {}

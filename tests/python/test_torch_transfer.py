@@ -42,6 +42,20 @@ def test_a_transfer_finds_what_lies_elsewhere(move):
     assert target == source == ([[2.0] * 3] * 2, [[7.0] * 3] * 2)
 
 
+def test_names_are_those_without_ddp_and_compile():
+    """As torch.distributed.checkpoint.state_dict.get_model_state_dict() has them."""
+    torch.distributed.init_process_group("gloo", store=torch.distributed.HashStore(), rank=0, world_size=1)
+    layers = torch.nn.Sequential(torch.compile(linear(4), backend="eager"), linear(5))
+    wrapped = torch.compile(torch.nn.parallel.DistributedDataParallel(layers), backend="eager")
+    target = torch.nn.Sequential(linear(0), linear(0))
+    try:
+        with xfer.Comm.local(1)[0] as comm, xfer.torch.Transfer(comm, source=wrapped, target=target) as transfer:
+            transfer.step(1)
+    finally:
+        torch.distributed.destroy_process_group()
+    assert [x.unique().tolist() for x in target.parameters()] == [[4.0], [4.0], [5.0], [5.0]]
+
+
 def test_a_transfer_reads_what_expand_gives_anew_at_each_step():
     def work(comm):
         row = torch.ones(1, 3)
