@@ -80,6 +80,15 @@ class Peer:
     def send_refilled(self, version):
         asyncio.run(self.engine.send_weights(self._refilled(version), version))
 
+    def send_one_name_twice(self):
+        asyncio.run(self.engine.send_weights(iter([("w", torch.zeros(3)), ("w", torch.ones(2))]), 1))
+
+    def receive_one_name_twice(self):
+        async def receive():
+            return [(name, x.tolist()) async for name, x in self.engine.receive_weights(1)]
+
+        return asyncio.run(receive())
+
     def send(self, version, stops_at=None, late_s=0.0):
         """How many tensors are still there after it."""
         time.sleep(late_s)
@@ -201,6 +210,14 @@ def test_an_actor_may_hand_out_one_buffer_again_and_again(peers):
     meet(peers)
     sends = {f"rank{i}": ("send_refilled", 1) for i in range(N_ACTORS)}
     assert update(peers, 1, **sends) == [(True, None)] * N_ACTORS + [(True, 0)] * N_ROLLOUTS
+
+
+def test_a_name_that_comes_twice_is_received_twice(peers):
+    meet(peers)
+    does = [("send_one_name_twice",)] * N_ACTORS + [("receive_one_name_twice",)] * N_ROLLOUTS
+    got = [("w", [0.0] * 3), ("w", [1.0] * 2)]
+    answers = update(peers, 1, **{f"rank{i}": each for i, each in enumerate(does)})
+    assert answers == [(True, None)] * N_ACTORS + [(True, got)] * N_ROLLOUTS
 
 
 def test_actors_that_have_other_values_are_found_before_a_bucket_moves(peers):

@@ -192,7 +192,8 @@ class BucketEngine:
         plan = self._plan_of(rows)
         try:
             bucket = sent if sent is not None else self._empty(rows)
-            plan.bind_many((name, x, None) if sent is not None else (name, None, x) for name, x in bucket)
+            # By number: a name may come twice, whether or not both are in one bucket.
+            plan.bind_many((i, x, None) if sent is not None else (i, None, x) for i, (_, x) in enumerate(bucket))
         except Exception as error:  # as where a rollout has no memory for a bucket
             plan._note(error)  # raised on all ranks
         plan.commit()
@@ -203,7 +204,7 @@ class BucketEngine:
                 compare_replicas(plan)
             plan.run(self._version)
         plan.wait()
-        plan.bind_many((name, None, None) for name, _ in bucket)  # else the plan keeps them until its next run
+        plan.bind_many((i, None, None) for i in range(len(bucket)))  # else the plan keeps them until its next run
         return bucket
 
     def _empty(self, rows: list[Any]) -> Bucket:
