@@ -161,7 +161,8 @@ class Held:
             self._specs[side] = {name: spec_of(tensor) for name, tensor in tensors.items()}
         elif tensors.keys() != before.keys():
             which, name = ("source", "target")[side], min(tensors.keys() ^ before.keys())
-            raise ValueError(f"{name!r} {'is new in' if name in tensors else 'has gone from'} the {which}")
+            what = f"{name!r} is new in" if name in tensors else f"{name!r} has gone from"
+            raise ValueError(f"{what} the {which}: plan again, or say by names= which tensors are moved")
         check_specs(self._specs[side], tensors)
         parts = {name: local_part(tensor) for name, tensor in tensors.items()}
         if side == 1:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from typing import Any
 
+import torch
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor
 
@@ -15,6 +16,7 @@ from ._held import Source, tensors_of
 from ._tables import Meshes, Table, Together
 from .dtypes import dtype_name
 from .layout import Layout, Replicate
+from .memory import check_plain
 from .mesh import Mesh
 
 __all__ = ["grids_of", "layouts_in", "layouts_of", "meshes_of", "table_of", "whole"]
@@ -98,6 +100,8 @@ def table_of(tensors: Mapping[str, Any], ranks: Ranks = None) -> tuple[Table, Me
     table = []
     for name, tensor in tensors.items():
         try:
+            if not isinstance(tensor, DTensor | FlatPart):
+                check_plain(torch, tensor)  # of some others torch does not tell even the shape
             row = [name, dtype_name(tensor.dtype), list(tensor.shape)]
         except (TypeError, RuntimeError) as wrong:
             wrong.args = (f"{name!r}: {wrong}",)

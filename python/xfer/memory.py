@@ -71,6 +71,8 @@ def _dense(shape: Sequence[int], size: int) -> tuple[int, ...]:
 
 def _made_plain_by(torch: Any, x: Any) -> str | None:
     """What gives a tensor whose elements lie in memory as they are; None: they do."""
+    if type(x).__name__ == "ShardedTensor":
+        return "local_shards(), or its FSDP module in the place of the state dict"
     if x.is_nested:
         return "values()"
     if x.layout is not torch.strided:
@@ -82,18 +84,23 @@ def _made_plain_by(torch: Any, x: Any) -> str | None:
     return "resolve_neg()" if x.is_neg() else None
 
 
-def _of_torch(torch: Any, x: Any) -> Memory:
-    if type(x).__name__ == "DTensor":
-        raise TypeError("a DTensor is no memory: give its to_local(), or see xfer.torch")
+def check_plain(torch: Any, x: Any) -> None:
+    """Do a tensor's elements lie in memory as they are?"""
     plain = _made_plain_by(torch, x)
     if plain is not None:
         raise TypeError(f"a torch tensor whose elements are not plainly in memory: give its {plain}")
+
+
+def _of_torch(torch: Any, x: Any) -> Memory:
+    if type(x).__name__ == "DTensor":
+        raise TypeError("a DTensor is no memory: give its to_local(), or see xfer.torch")
+    check_plain(torch, x)
     device = x.device
     if device.type not in ("cpu", "cuda"):
         raise TypeError(f"a torch tensor on {device}: memory is of the cpu or of cuda")
     name, size, address = dtypes.dtype_name(x.dtype), x.element_size(), x.data_ptr()
     if address == 0 and x.numel() > 0:
-        raise TypeError(f"a {type(x).__name__} without memory of its own")
+        raise TypeError(f"a {type(x).__name__} without memory of its own: give the tensors that it is made of")
     storage, shape, strides = x.untyped_storage(), tuple(x.shape), tuple([s * size for s in x.stride()])
     n = x.numel() * size
     if n > 0 and not x.is_contiguous():

@@ -387,11 +387,21 @@ def test_a_name_that_is_no_text_is_refused_on_all_ranks(name):
     assert "not a text" in str(results[0])
 
 
-def test_a_tensor_without_memory_is_named_on_all_ranks():
+class ShardedTensor(torch.Tensor):
+    """As torch's own, which has shards and no memory."""
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        torch.zeros(2).to_sparse(),
+        torch.nested.nested_tensor([torch.zeros(1), torch.zeros(2)]),
+        torch.zeros(2).as_subclass(ShardedTensor),
+    ],
+)
+def test_a_tensor_without_memory_is_named_on_all_ranks(wrong):
     def work(comm):
-        mine = {"a": torch.zeros(2), "b": torch.zeros(2)}
-        if comm.rank == 1:
-            mine["b"] = mine["b"].to_sparse()
+        mine = {"a": torch.zeros(2), "b": torch.zeros(2) if comm.rank == 0 else wrong}
         xfer.torch.Transfer(comm, **{("target", "source")[comm.rank]: mine})
 
     results = outcomes(2, work)
