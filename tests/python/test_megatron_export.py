@@ -53,3 +53,17 @@ def test_each_rank_keeps_its_share_of_what_is_exported(monkeypatch):
         loads.append(sum(x.numel() for x in mine.values()))
     assert sorted(kept) == sorted(SHAPES)
     assert max(loads) - min(loads) <= 36
+
+
+def test_an_export_into_one_buffer_is_refused(monkeypatch):
+    buffer = torch.empty(48)
+
+    class Refills(Bridge):
+        def export_hf_weights(self, models, **options):
+            for name, x in super().export_hf_weights(models, **options):
+                yield name, buffer[: x.numel()].copy_(x.flatten()).view(x.shape)
+
+    monkeypatch.setattr(torch.distributed, "get_rank", lambda: 0)
+    monkeypatch.setattr(torch.distributed, "get_world_size", lambda: 1)
+    with pytest.raises(ValueError, match="was written again before it was sent"):
+        ExportedSource(Refills(), [None]).parts()

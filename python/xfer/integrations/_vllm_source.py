@@ -68,7 +68,7 @@ class _OldWeightSource(_WeightSource):
         return {m.name: Layout.by_boxes(None, m.shape, m.dtype, boxes[m.name]) for m in self._metadata()}
 
     def parts(self) -> dict[str, Any]:
-        return dict(iter(self._source))
+        return taken(iter(self._source))
 
 
 def source_of(source: Any, n_trainers: int) -> Source:

@@ -22,6 +22,7 @@ from .._tables import Meshes, Table, Together
 from ..dtypes import dtype_name
 from ..layout import Layout
 from ._source import SelfSaying
+from ._taken import taken
 
 __all__ = ["ExportedSource"]
 
@@ -69,7 +70,7 @@ class ExportedSource(SelfSaying):
 
     def parts(self) -> dict[str, Any]:
         """This rank's share, once all of it was exported."""
-        return {name: tensor for name, tensor in self._export() if name in self._share}
+        return taken((name, tensor) for name, tensor in self._export() if name in self._share)
 
 
 def _is_of_words(task: Any) -> bool:
