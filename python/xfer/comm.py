@@ -99,7 +99,7 @@ class Comm(_handle.Handle):
     def __init__(self) -> None:
         super().__init__()
         self._device = HOST
-        self._known_place: tuple[int, int] | None = None
+        self._known_rank_and_size: tuple[int, int] | None = None
         self._process = os.getpid()
         self._busy: Any = threading.RLock()  # of the thread that uses it, _user
         self._user = 0
@@ -264,20 +264,18 @@ class Comm(_handle.Handle):
 
     @property
     def rank(self) -> int:
-        """This rank, 0 to size - 1."""
-        return self._place[0]
+        """This rank, 0 to size - 1; also after close()."""
+        return self._rank_and_size()[0]
 
     @property
     def size(self) -> int:
-        """The number of ranks."""
-        return self._place[1]
+        """The number of ranks; also after close()."""
+        return self._rank_and_size()[1]
 
-    @property
-    def _place(self) -> tuple[int, int]:
-        self._as_parameter_  # raises
-        if self._known_place is None:
-            self._known_place = int(lib.xfer_comm_rank(self)), int(lib.xfer_comm_size(self))
-        return self._known_place
+    def _rank_and_size(self) -> tuple[int, int]:
+        if self._known_rank_and_size is None:
+            self._known_rank_and_size = int(lib.xfer_comm_rank(self)), int(lib.xfer_comm_size(self))
+        return self._known_rank_and_size
 
     @property
     def device(self) -> int | None:
@@ -545,6 +543,8 @@ class Comm(_handle.Handle):
 
     def close(self) -> None:
         """Give the object back. Closing twice is fine."""
+        if self._handle and not self.closed:
+            self._rank_and_size()  # for an error message after this call
         transfers, self._transfers = self._transfers, {}
         for transfer in transfers.values():
             transfer.close()

@@ -39,8 +39,6 @@ def test_everything_on_a_closed_object_raises():
         lambda: xfer.format_problem(None, layout),
         lambda: xfer.Plan.simulate(1, 0, [("w", open_layout, layout)]),
         lambda: layout.__enter__(),
-        lambda: comm.rank,
-        lambda: comm.size,
         lambda: comm.all_gather(b"a"),
         lambda: xfer.Plan(comm, tensors),
         lambda: xfer.redistribute(comm, open_layout, four, open_layout, four),
@@ -57,11 +55,22 @@ def test_everything_on_a_closed_object_raises():
             on_closed()
 
 
+def test_a_closed_comm_knows_its_rank_and_size():
+    """An `except` that logs the rank, after `with comm`, is not to lose what it caught."""
+    for comm in xfer.Comm.local(3):
+        comm.close()
+    assert (comm.rank, comm.size) == (2, 3)
+
+
 def test_a_comm_of_no_maker_says_so():
     comm = xfer.Comm()
     assert repr(comm) == "<Comm that was not made>"
+    for number in ("rank", "size"):
+        with pytest.raises(ValueError, match="make one"):
+            getattr(comm, number)
     with pytest.raises(ValueError, match=r"Comm\.local\(\), host\(\).* make one"):
         comm.all_gather(b"a")
+    comm.close()
 
 
 def test_comm_closed_before_its_plans_lives_until_the_last():
