@@ -12,10 +12,12 @@ from typing import TYPE_CHECKING, Any
 
 from . import _structs, dtypes
 from ._lib import lib
+from ._torch_memory import TorchMemory
 from .comm import Comm
 from .errors import XferError
 from .memory import check_device, check_writable, one_array, place_of
-from .plan import Plan, PlanOptions, no_options, set_options
+from .plan import Plan
+from .plan_options import PlanOptions, no_options, set_options
 from .stream import used_stream
 
 if TYPE_CHECKING:
@@ -68,7 +70,10 @@ class _Side:
         if known is not None and places is not None:
             self.operations = (_structs.Operation * n).from_buffer_copy(known.operations)
             self.views = _structs.views(known.views, [address for address, _ in places])
-            self._owners = [(operation[2], storage) for operation, (_, storage) in zip(operations, places, strict=True)]
+            self._owners = [
+                TorchMemory(operation[2], storage, address)
+                for operation, (address, storage) in zip(operations, places, strict=True)
+            ]
             return
         self.operations = (_structs.Operation * n)()
         self._made, self._device, self._side = _Known(), comm._device, side
@@ -179,11 +184,15 @@ class Exchange(Plan):
         """The operations that were planned, in their order?"""
         return sides.key() == self._key
 
+    def _freed(self) -> str:
+        return "an array"
+
     def _bind_sides(self, sides: _Sides) -> None:
         """What is wrong is noted for commit()."""
         try:
             self._on()._now(lib.xfer_plan_bind_exchange, self, sides.to.views, sides.from_.views)
             self._views = {0: (sides.to, sides.from_)}
+            self._bound = None
             self._all_bound_anew()
         except XferError as wrong:
             self._note(wrong, "all")

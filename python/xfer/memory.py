@@ -31,6 +31,7 @@ from typing import Any, NamedTuple
 from . import _structs, dtypes
 from ._lib import lib
 from ._structs import array, listed
+from ._torch_memory import TorchMemory
 from .errors import ArgError
 from .layout import Layout
 
@@ -108,12 +109,10 @@ def _of_torch(torch: Any, x: Any) -> Memory:
     end = x.storage_offset() * size + n
     if n > 0 and end > storage.nbytes():  # torch lets a storage be made smaller under its tensors
         raise TypeError(f"a torch tensor that ends after {end} bytes of a storage of {storage.nbytes()}")
-    # The tensor alone would not do: `x.data = y` gives it other memory, and frees this.
-    owner = (x, storage)
     ordinal = HOST if device.type == "cpu" else device.index
     plain_type = type(x) in (torch.Tensor, torch.nn.Parameter)
     form = (type(x), x.layout, (x.dtype, x.shape, x.stride(), device), size, n) if plain_type else None
-    return Memory(address, shape, strides, name, False, ordinal, owner, form)
+    return Memory(address, shape, strides, name, False, ordinal, TorchMemory(x, storage, address), form)
 
 
 def place_of(form: Any, x: Any) -> tuple[int, Any] | None:
@@ -138,7 +137,7 @@ def elsewhere(known: Memory, x: Any) -> Memory | None:
     if place is None:
         return None
     _, shape, strides, dtype, read_only, device, *_ = known
-    return Memory(place[0], shape, strides, dtype, read_only, device, (x, place[1]), known.form)
+    return Memory(place[0], shape, strides, dtype, read_only, device, TorchMemory(x, place[1], place[0]), known.form)
 
 
 # ---- array interfaces

@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Container, Iterable, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from ctypes import byref, c_int, c_size_t, c_uint64, c_void_p, string_at
-from typing import TYPE_CHECKING, Any, TypedDict
+from typing import TYPE_CHECKING, Any
 
 from . import _handle, _structs
 from ._gc import no_collection
 from ._lib import lib
 from ._structs import decoded
+from ._torch_memory import BoundTensors, TorchMemory
 from ._turn import Turn
 from .comm import Comm
 from .conversion import Conversion
 from .errors import ArgError, StateError, XferError, described
 from .layout import Layout
 from .memory import View, place_of, view_of
+from .plan_options import FLAGS, PlanOptions, no_options, set_options
 from .stream import stream_pointer
 
 if TYPE_CHECKING:
@@ -24,58 +26,10 @@ if TYPE_CHECKING:
 
 __all__ = ["Plan", "PlanOptions"]
 
-_FLAGS = {"verify": 1, "staged": 2, "fresh_sources": 4}
 _SIDES = {"src": 0, "dst": 1}
-_LANES = {"auto": 0, "direct": 1, "packed": 2, "broadcast": 3}
 
 
 Tensors = Sequence[tuple[str, Layout | None, Layout | None] | tuple[str, Layout | None, Layout | None, Conversion]]
-
-
-class PlanOptions(TypedDict, total=False):
-    """Options of a plan, the same on every rank; 0 is the default in every field.
-
-    max_staging_bytes: upper bound on staging memory per rank. window_bytes: most bytes per peer and round.
-    link_bytes_per_s, message_ns: bandwidth and cost of a message, for predictions; with lane "auto" a plan broadcasts
-    only if all its broadcasts together save at least message_ns. timeout_ms: deadline of every wait. lane: "auto",
-    "direct", "packed" or "broadcast". ranks_per_domain: ranks r with equal r // ranks_per_domain form a domain; data
-    that several of them need from another domain crosses once, and they relay it to each other. verify: each run ends
-    with digests of its sources and destinations, which wait() compares. staged: wait() writes the destinations once
-    every rank has everything, so a failed run leaves the old data whole; this takes memory of the same size.
-    fresh_sources: you bind the sources again for each run, for weights that are moved to the host after each update,
-    for example. After a complete run wait() unbinds them; once it returns, no process keeps their memory, unless a
-    destination lies in the same allocation, and the next run needs a commit().
-    """
-
-    max_staging_bytes: int
-    window_bytes: int
-    link_bytes_per_s: int
-    message_ns: int
-    timeout_ms: int
-    lane: str
-    ranks_per_domain: int
-    verify: bool
-    staged: bool
-    fresh_sources: bool
-
-
-def no_options() -> Any:
-    """An xfer_plan_options with all defaults."""
-    return _structs.sized(_structs.PlanOptions)
-
-
-def set_options(struct: Any, options: PlanOptions) -> None:
-    """Fill an xfer_plan_options; the deadline first, since a refused call needs it too."""
-    if "timeout_ms" in options:
-        struct.timeout_ms = options["timeout_ms"]
-    for key, value in options.items():
-        if key not in PlanOptions.__annotations__:
-            raise TypeError(f"a plan has no option {key!r}")
-        if key == "lane":
-            value = _structs.choice(value, _LANES, "lane")
-        if key in _FLAGS:
-            key, value = "flags", struct.flags | (_FLAGS[key] if _structs.truth(value, key) else 0)
-        setattr(struct, key, value)
 
 
 def _rows(tensors: Tensors) -> Any:
@@ -115,7 +69,7 @@ def _place_of(x: Any, forms: dict[int | None, Any], number: int | None) -> _Plac
     if known is None:
         return None
     place = place_of(known[0], x)
-    return None if place is None else (known[1], *place)
+    return None if place is None else (known[1], place[0], TorchMemory(x, place[1], place[0]))
 
 
 class Plan(_handle.Handle):
@@ -147,7 +101,7 @@ class Plan(_handle.Handle):
             set_options(struct, options)
             rows = _rows(tensors)
             self._note_tensors(tensors)
-            self.fresh_sources = bool(struct.flags & _FLAGS["fresh_sources"])
+            self.fresh_sources = bool(struct.flags & FLAGS["fresh_sources"])
             return self._out(), comm, rows, len(rows), byref(struct)
 
         with comm._alone():
@@ -169,9 +123,10 @@ class Plan(_handle.Handle):
     def _begin(self, comm: Comm | None, rank: int) -> None:
         _handle.Handle.__init__(self)
         self._comm, self._rank = comm, rank
-        self._views: dict[int, Any] = {}  # kept alive
+        self._views: dict[int, Any] = {}  # of source and destination, each a View or a TorchMemory; kept alive
         self._forms: tuple[dict[int | None, Any], ...] = {}, {}  # View.form() of what was bound before, by side
         self._kept: dict[_handle.Handle, Any] = {}  # whose memory it may use, and what they bound to it
+        self._bound: BoundTensors | None = None  # None: to be listed anew
         self._wrong: Exception | None = None  # the first thing that was wrong since the last commit
         self._unbound: dict[int | str, str] = {}  # what was wrong, by what is to be bound anew
         self._anew: set[int] | None = None  # tensors that were bound since several at once were not
@@ -207,6 +162,11 @@ class Plan(_handle.Handle):
             self._kept[other] = None
             other._n_users += 1
 
+    def _keep_given(self, other: _handle.Handle, given: Mapping[tuple[str, str], Any]) -> None:
+        """What other has bound to the plan, each with its `memory`, by side and name."""
+        self._kept[other] = dict(given)
+        self._bound = None
+
     def _note_tensors(self, tensors: Tensors) -> None:
         self._layouts = [(tensor[1], tensor[2]) for tensor in tensors]
         self._index: dict[str, int | None] = {}
@@ -235,6 +195,8 @@ class Plan(_handle.Handle):
         its address, as with weights that are loaded again for each step, binding it takes a fraction of the time."""
         comm, rows = self._on(), list(tensors)  # which may be made by use of the comm
         with comm._alone(), no_collection():
+            if rows:
+                self._bound = None
             for row in self._bind_moved(comm, rows):
                 if _is_row(row):
                     self._bind(comm, *row)
@@ -343,6 +305,43 @@ class Plan(_handle.Handle):
                 del wrong  # else it keeps itself alive, by this frame
         return (self,)
 
+    def _owners(self) -> list[Any]:
+        """What keeps all bound memory alive."""
+        found: list[Any] = []
+        for both in self._views.values():
+            for bound in both:
+                if type(bound) is TorchMemory:
+                    found.append(bound)
+                elif bound is not None:
+                    found += bound.owners()
+        for given in self._kept.values():
+            found += [each.memory.owner for each in (given or {}).values()]
+        return found
+
+    def _check_bound(self) -> None:
+        """Raise StateError if memory that C has the address of was freed since it was bound."""
+        if self._bound is None:
+            self._bound = BoundTensors(self._owners())
+        if not self._bound.are_there():
+            raise StateError(
+                f"{self._freed()} lies in a torch storage that was resized since it was bound, which freed its memory: "
+                "bind and commit again"
+            )
+
+    def _freed(self) -> str:
+        """What does, in words."""
+        names = {number: name for name, number in self._index.items()}
+        for number, both in self._views.items():
+            for side, bound in zip(("source", "destination"), both, strict=True):
+                owners = () if bound is None else [bound] if type(bound) is TorchMemory else bound.owners()
+                if not BoundTensors(owners).are_there():
+                    return f"the {side} of tensor {names.get(number, number)!r}"
+        for given in self._kept.values():
+            for (_, name), each in (given or {}).items():
+                if not BoundTensors([each.memory.owner]).are_there():
+                    return repr(name)
+        raise AssertionError("nothing was freed")
+
     # ---- at every step
 
     def run(self, version: int, stream: Any = None) -> None:
@@ -352,19 +351,24 @@ class Plan(_handle.Handle):
         stream_pointer(). On a GPU the run starts after the work that is already there, and the call returns once it has
         enqueued the run; on a host comm the data has moved when it returns.
 
-        Raises StateError if it cannot begin; it has begun nothing then, and wait() tells the other ranks.
+        Raises StateError if it cannot begin, as when a bound torch storage was resized; it has begun nothing then, and
+        wait() tells the other ranks.
         """
         comm = self._on()
         with comm._alone():
             self._refused = True
             try:
+                self._check_bound()
                 pointer = stream_pointer(stream, comm._device)
+            except Exception as wrong:
+                self._refuse_for(wrong)
+                raise
+            try:
                 comm._call(lib.xfer_plan_run, self, version, pointer)
             except XferError:
                 raise
             except Exception as wrong:  # of an argument: C has not seen it
-                with contextlib.suppress(XferError):
-                    self._refuse(described(wrong))
+                self._refuse_for(wrong)
                 raise
             self._refused = False
 
@@ -379,6 +383,11 @@ class Plan(_handle.Handle):
         comm = self._on()
         with comm._alone():
             self._refuse(why)
+
+    def _refuse_for(self, wrong: BaseException) -> None:
+        """Instead of a run, where one may be refused."""
+        with contextlib.suppress(XferError):
+            self._refuse(described(wrong))
 
     def _refuse(self, why: str) -> None:
         self._on()._now(lib.xfer_plan_refuse, self, _structs.sayable(why))
@@ -405,6 +414,7 @@ class Plan(_handle.Handle):
             comm._call(function, *arguments)
             if self.fresh_sources:
                 self._views = {number: (None, dst) for number, (_, dst) in self._views.items()}
+                self._bound = None
 
     def test(self) -> bool:
         """Has this rank's part of the last run ended? Local; does not block. You must still call wait()."""
@@ -435,6 +445,7 @@ class Plan(_handle.Handle):
 
         def make() -> tuple[Any, ...]:
             number = _structs.choice(side, _SIDES, "side")
+            self._check_bound()
             return self, digests, len(digests), number, stream_pointer(stream, comm._device)
 
         with comm._alone():
@@ -445,9 +456,13 @@ class Plan(_handle.Handle):
         """Raise MismatchError, on all ranks, if ranks that hold the same part of a source hold different values; the
         text names the tensor, the first index and two ranks. Collective; waits."""
         comm = self._on()
+
+        def make() -> tuple[Any, ...]:
+            self._check_bound()
+            return self, stream_pointer(stream, comm._device)
+
         with comm._alone():
-            function = lib.xfer_plan_check_replicas
-            comm._collective(function, lambda: (self, stream_pointer(stream, comm._device)), self, 0)
+            comm._collective(lib.xfer_plan_check_replicas, make, self, 0)
 
     # ---- looking at it
 

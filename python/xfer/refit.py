@@ -503,7 +503,7 @@ class Locals(_handle.Handle):
                 left = () if plan._kept.get(self) is None else plan._views  # C binds what lies elsewhere than before
                 plan._keep(self)  # memory of its own is bound too
                 comm._now(lib.xfer_locals_bind, self, plan)
-                plan._kept[self] = dict(self._given)
+                plan._keep_given(self, self._given)
                 plan._all_bound_anew(but=left)
             except Exception as wrong:
                 plan._note(wrong, "locals")
@@ -513,7 +513,7 @@ class Locals(_handle.Handle):
         for key, given in self._given.items():
             if key[0] == side:
                 self._given[key] = given._replace(memory=given.memory._replace(owner=None))
-        plan._kept[self] = dict(self._given)
+        plan._keep_given(self, self._given)
 
     def problems(self) -> list[str]:
         """What is wrong with the tensors handed in, one sentence each."""
