@@ -32,6 +32,15 @@ static bool has_bias(const xfi_placing *placing, const xfi_entry *entry)
   return entry->role != NULL && xfi_model_find(placing->model, entry->role, "bias", entry) != NULL;
 }
 
+/* How many heads of keys the entry's layer has; 0 if it has none. */
+static int64_t k_heads(const xfi_placing *placing, const xfi_entry *entry)
+{
+  const xfi_entry *k =
+      entry->role == NULL ? NULL : xfi_model_find(placing->model, "attn.k", entry->suffix, entry);
+
+  return k == NULL || k->n_segments == 0 ? 0 : k->segments[0].count;
+}
+
 xfer_status xfi_placing_eval(int64_t *value, const xfi_placing *placing, const xfi_entry *entry,
                              const char *expr)
 {
@@ -43,6 +52,7 @@ xfer_status xfi_placing_eval(int64_t *value, const xfi_placing *placing, const x
                          {"row_scale", entry->per_row && !entry->per_tensor},
                          {"one_scale", entry->per_tensor},
                          {"block_scale", entry->is_scale && !entry->per_row},
+                         {"k_heads", k_heads(placing, entry)},
                          {"rows", entry->shape[entry->experts ? 1 : 0]}};
   const xfi_scope scope = {
       .vars = own, .n_vars = sizeof own / sizeof *own, .next = &placing->scopes[0]};

@@ -128,9 +128,8 @@ def qwen3_5_moe():
     return c, t
 
 
-def nemotron_h(latent=None, g=8):
-    h, d, heads, kv, vocab, e, mi, si = 64, 32, 16, 2, 1000, 16, 48, 96
-    mh, md, n, k, pattern = 16, 8, 16, 4, "ME*E"
+def nemotron_h(latent=None, g=8, mh=16, md=8, n=16, pattern="ME*E"):
+    h, d, heads, kv, vocab, e, mi, si, k = 64, 32, 16, 2, 1000, 16, 48, 96, 4
     c = dict(architectures=["NemotronHForCausalLM"], model_type="nemotron_h", hidden_size=h, vocab_size=vocab,
              num_hidden_layers=len(pattern), hybrid_override_pattern=pattern, num_attention_heads=heads,
              num_key_value_heads=kv, head_dim=d, attention_head_dim=d, mamba_num_heads=mh, mamba_head_dim=md,
@@ -158,6 +157,9 @@ def nemotron_h(latent=None, g=8):
             t.add(m + "out_proj.weight", h, inner)
         elif x == "*":
             t.attn(m, h, heads, kv, d)
+        elif x == "-":
+            t.add(m + "up_proj.weight", 96, h)
+            t.add(m + "down_proj.weight", h, 96)
         else:
             t.add(m + "gate.weight", e, h)
             t.add(m + "gate.e_score_correction_bias", e)

@@ -5,7 +5,7 @@ from variants import COMMON
 
 def known():
     """Lets transformers read their configurations, which say no more than their keys."""
-    from transformers import AutoConfig, PretrainedConfig, Qwen2Config
+    from transformers import CONFIG_MAPPING, AutoConfig, PretrainedConfig, Qwen2Config
     for name in ("bailing_hybrid", "bailing_moe", "bailing_moe_v2", "deepseek", "domyn_edge", "internlm2", "internlm3", "iquestcoder", "mimo", "minicpm",
                  "orion", "PanguEmbedded", "pangu_ultra_moe", "param2moe", "rnj1", "sarvam_mla", "sarvam_moe", "solar", "step1", "step3_text", "TeleFLM", "telechat3"):
         AutoConfig.register(name, type("Config", (PretrainedConfig,), {"model_type": name, "pad_token_id": None}), exist_ok=True)
@@ -20,6 +20,8 @@ def known():
             "model_type": name, "__init__": of_parts, "get_text_config": lambda self, *a, **k: self.__dict__.get("text_config", self)}), exist_ok=True)
     AutoConfig.register("dots_ocr", type("Config", (Qwen2Config,), {"model_type": "dots_ocr"}), exist_ok=True)
     AutoConfig.register("minicpmv", type("Config", (PretrainedConfig,), {"model_type": "minicpmv", "pad_token_id": None, "__init__": minicpmv}), exist_ok=True)
+    if "mimo_v2_flash" not in CONFIG_MAPPING:  # which transformers 5.12 does not have
+        AutoConfig.register("mimo_v2_flash", type("Config", (PretrainedConfig,), {"model_type": "mimo_v2_flash", "pad_token_id": None}), exist_ok=True)
     AutoConfig.register("nemotron-nas", type("Config", (PretrainedConfig,), {"model_type": "nemotron-nas", "pad_token_id": None, "__init__": nemotron_nas}),
                         exist_ok=True)
 
@@ -193,5 +195,42 @@ def step3_text():
         t.add(p + "moe.up_proj.weight", e, mi, h)
         t.add(p + "moe.down_proj.weight", e, h, mi)
         t.mlp(p + "share_expert.", h, shared)
+    t.ends(1000, h, False)
+    return c, t
+
+
+def mimo_v2_flash(further=0, **more):
+    """MiMo-V2-Flash as its own code has it, with so many layers that predict further tokens."""
+    h, heads, d, v, e, mi = 64, 16, 32, 16, 8, 48
+    c = config("MiMoV2FlashForCausalLM", "mimo_v2_flash", num_hidden_layers=3, moe_intermediate_size=mi, n_routed_experts=e, num_experts_per_tok=2, n_group=1,
+               topk_group=1, norm_topk_prob=True, v_head_dim=v, sliding_window=64, sliding_window_size=64, hybrid_layer_pattern=[0, 1, 1], moe_layer_freq=[0, 1, 1],
+               swa_num_attention_heads=heads, swa_num_key_value_heads=8, swa_head_dim=d, swa_v_head_dim=v, swa_rope_theta=10000.0, layernorm_epsilon=1e-5,
+               scoring_func="sigmoid", add_swa_attention_sink_bias=True, add_full_attention_sink_bias=False, topk_method="noaux_tc", partial_rotary_factor=0.5,
+               attention_bias=False, attention_value_scale=0.707, **more)
+    t = Table()
+
+    def attention(p, kv, mlp="post_attention_layernorm"):
+        t.norms(p, h, "input_layernorm", mlp)
+        for name, rows in (("q_proj", heads * d), ("k_proj", kv * d), ("v_proj", kv * v)):
+            t.add(f"{p}self_attn.{name}.weight", rows, h)
+        t.add(p + "self_attn.o_proj.weight", h, heads * v)
+        if kv == 8:
+            t.add(p + "self_attn.attention_sink_bias", heads)
+
+    for l in range(3):
+        p = f"model.layers.{l}."
+        attention(p, c["swa_num_key_value_heads"] if l else c["num_key_value_heads"])
+        if l == 0:
+            t.mlp(p + "mlp.", h, 96)
+            continue
+        t.add(p + "mlp.gate.weight", e, h)
+        t.add(p + "mlp.gate.e_score_correction_bias", e)
+        t.experts(p + "mlp.experts.", e, h, mi)
+    for l in range(further):
+        p = f"model.mtp.layers.{l}."
+        attention(p, 8, "pre_mlp_layernorm")
+        t.mlp(p + "mlp.", h, 96)
+        t.norms(p, h, "enorm", "hnorm", "final_layernorm")
+        t.add(p + "eh_proj.weight", h, 2 * h)
     t.ends(1000, h, False)
     return c, t
