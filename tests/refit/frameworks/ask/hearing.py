@@ -19,14 +19,14 @@ def small(part, sizes):
         part.layer_types = part.layer_types[:2]
 
 
-def of_parts(architecture, tie, served=None, **more):
+def of_parts(architecture, tie, served=None, text=(), **more):
     """A model of parts that each have a configuration; `served` is the class that vLLM knows it by. Names of tensors as published: transformers 5 saves others."""
     def make():
         import transformers
         config = getattr(transformers, architecture).config_class()
         for name, part in vars(config).items():
             if isinstance(part, transformers.PretrainedConfig):
-                small(part, TEXT if name == "text_config" else OTHER)
+                small(part, {**TEXT, **dict(text)} if name == "text_config" else OTHER)
         said = {**config.to_dict(), "architectures": [architecture], "tie_word_embeddings": tie, **more}
         said["text_config"]["tie_word_embeddings"] = tie
         config, table = variants.saved(said)
@@ -42,6 +42,7 @@ FAMILIES = {
     "granite_speech": of_parts("GraniteSpeechForConditionalGeneration", False, has_lora_adapter=False),
     "granite_speech_plus": of_parts("GraniteSpeechPlusForConditionalGeneration", False, has_lora_adapter=False),
     "qwen2_audio": of_parts("Qwen2AudioForConditionalGeneration", False),
+    "qwen2_audio_wide": of_parts("Qwen2AudioForConditionalGeneration", False, text=dict(hidden_size=1024, num_attention_heads=32, num_key_value_heads=32)),
     "lighton_ocr": of_parts("LightOnOcrForConditionalGeneration", True, "LightOnOCRForConditionalGeneration", vision_feature_layer=-1, projector_hidden_act="gelu",
                             multimodal_projector_bias=False),
     "llava_next_video": of_parts("LlavaNextVideoForConditionalGeneration", False),
