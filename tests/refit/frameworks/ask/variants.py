@@ -216,6 +216,8 @@ OTHER_FORMS = {
     "ernie4_5_moe_plain": of("Ernie4_5_MoeForCausalLM", "ernie4_5_moe", moe_intermediate_size=48, moe_num_experts=6, moe_k=2,
                              moe_num_shared_experts=1, moe_layer_start_index=1, moe_layer_interval=1, moe_layer_end_index=-1,
                              use_bias=False, num_hidden_layers=4),
+    "ernie4_5_moe_interval": of("Ernie4_5_MoeForCausalLM", "ernie4_5_moe", moe_intermediate_size=48, moe_num_experts=4, moe_k=2, moe_num_shared_experts=1,
+                                moe_layer_start_index=1, moe_layer_interval=2, moe_layer_end_index=-1, use_bias=False, num_hidden_layers=4),
     "olmo2_kv4": of("Olmo2ForCausalLM", "olmo2", num_key_value_heads=4, attention_bias=True),
     "qwen3_moe_tied": of("Qwen3MoeForCausalLM", "qwen3_moe",
                          **{**MOE, "num_experts": 10, "decoder_sparse_step": 2, "num_hidden_layers": 4},
