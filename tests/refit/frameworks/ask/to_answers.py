@@ -50,7 +50,7 @@ def main():
         config = families.FAMILIES[data["family"]]()[0]
         answer = answers.setdefault((data["framework"], data["family"]), {
             "framework": data["framework"], "version": data["version"], "family": data["family"],
-            "config": dict(config, torch_dtype="float32"), "transposed": data["family"] in TRANSPOSED,
+            "config": dict(config, torch_dtype="float32"), "transposed": data["family"] in TRANSPOSED and data["framework"] != "hf",
             "hf": data["hf"], "layouts": []})
         table = {name: tuple(shape) for name, shape in data["hf"]}
         if packed.is_packed(table):
