@@ -330,8 +330,9 @@ XFER_API XFER_MUST_CHECK xfer_status xfer_plan_run(xfer_plan *plan, uint64_t ver
  * with the reason, without waiting for a deadline. As after a run that xfer_plan_run() refused,
  * this rank began nothing, and the plan needs xfer_plan_commit() before the next run. If the plan's
  * data travels in messages, the xfer_plan_run() of others may already fail with XFER_ERR_PEER or
- * XFER_ERR_COMM, and the comm is then broken. It is not broken over NCCL, which can cancel
- * messages, nor if all ranks refuse the run and, under MPI, all share memory as on one host.
+ * XFER_ERR_COMM. If some of those that send or receive have begun the run and others refuse it, the
+ * comm is then broken, but not over NCCL, which can cancel messages. Under MPI a refused run of a
+ * plan that broadcasts always breaks it unless all ranks share memory, as on one host.
  *
  * @param plan  Committed, no run in flight.
  * @param why   A sentence; it is copied. The other ranks see its first 200 bytes, after this rank's

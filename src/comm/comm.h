@@ -108,6 +108,9 @@ typedef xfer_status xfi_round_fn(xfi_comm *comm, const xfi_messages *messages, x
 typedef xfer_status xfi_broadcast_fn(xfi_comm *comm, const xfi_message *messages, int n, int root,
                                      xfer_stream stream, xfi_deadline deadline);
 
+/* Beside the number of a run that a rank refused: its plan is destroyed. */
+#define XFI_GONE (UINT64_C(1) << 63)
+
 typedef struct xfi_comm_ops {
   bool recv_direct;   /* data may be received straight into the caller's tensors */
   bool takes_several; /* a round may have several messages from one rank to another */
@@ -154,10 +157,11 @@ typedef struct xfi_comm_ops {
   xfer_status (*check_data)(xfi_comm *comm, uint64_t n_ends);
   /* Tell all ranks that this one takes no part in the messages of run `sequence`: a rank that waits
    * for them fails, which breaks the comm. If no rank has begun the run, nothing is broken. If the
-   * ranks cannot be told, this breaks the comm. NULL: abort_data() leaves the comm whole. */
+   * ranks cannot be told, this breaks the comm. `sequence` | XFI_GONE: nor does it come to the wait
+   * for that run, which fails likewise. NULL: abort_data() leaves the comm whole. */
   void (*refuse)(xfi_comm *comm, uint64_t sequence, const char *why);
   /* XFER_ERR_PEER, with its text, if a rank has refused run `sequence`. NULL if `refuse` is. */
-  xfer_status (*check_refused)(const xfi_comm *comm, uint64_t sequence);
+  xfer_status (*check_refused)(xfi_comm *comm, uint64_t sequence);
   /* Drop the cancellation checks with this context of rounds in flight. NULL: nothing is checked.
    */
   void (*unwatch)(xfi_comm *comm, const void *context);
@@ -195,15 +199,17 @@ struct xfi_comm {
   int rank;
   int size;
   bool shares_all; /* every rank shares memory with every other; the same on all ranks */
-  bool has_cores;  /* every rank of the host has a core of its own, as far as is known */
+  bool
+      is_one_order; /* of gatherings and broadcasts: one that some rank leaves out stops the next */
+  bool has_cores;   /* every rank of the host has a core of its own, as far as is known */
   /* Set by a failed call whose messages could not be cancelled: memory that was given to round() or
    * broadcast() may still be read or written and must be leaked, not freed. */
   bool holds_memory;
   uint64_t n_gatherings; /* of xfi_comm_gather() */
   xfi_shared *waits;     /* memory in which ranks publish for whom they wait (late.h); NULL: none */
   xfi_inside inside;
-  uint64_t sequence; /* of the run whose messages are next, see xfi_run_take_sequence(); 0: ranks
-                    cannot refuse it */
+  uint64_t sequence; /* of the run whose messages or wait are next, see xfi_run_take_sequence(); 0:
+                        ranks cannot refuse it */
   xfi_cancellation cancellation;     /* of the next rounds and broadcasts */
   bool refuses;                      /* the next call that checks xfi_comm_refused() fails, */
   char refusal[XFI_ERROR_BYTES + 4]; /* with this text, cut like any error text */

@@ -9,6 +9,9 @@
  * Ranks of one host share memory (shared.c): what goes between them needs no message, and if all
  * ranks do, nor do gatherings. Notices are also published there, where they arrive at once.
  *
+ * A rank that refuses a run tells the others in the same way, by synchronous sends: these end once
+ * the other rank has the notice.
+ *
  * A communicator is freed once all ranks have destroyed the comm unbroken, else never. MPI could
  * give its context to the next one, where a message that is still in flight would be taken for a
  * new one; and after a notice to a rank that had freed its own, Open MPI 4.1 hangs when it makes
@@ -45,15 +48,6 @@ static void mpi_abort(xfi_comm *comm, const char *why)
   xfi_mpi_notify_all(t);
 }
 
-/* Ranks of other hosts learn of nothing but a broken comm. */
-static void mpi_refuse(xfi_comm *comm, uint64_t sequence, const char *why)
-{
-  if (comm->shares_all)
-    xfi_shared_warn(comm, sequence, why);
-  else
-    xfi_comm_abort_with_error(comm, mpi_abort);
-}
-
 static void transport_free(xfi_mpi_comm *t)
 {
   if (t == NULL) return;
@@ -63,6 +57,8 @@ static void transport_free(xfi_mpi_comm *t)
   xfi_free(t->in);
   xfi_free(t->requests);
   xfi_free(t->notice_sends);
+  xfi_free(t->refusal_sends);
+  xfi_free(t->refused);
   xfi_free(t->is_waiting);
   xfi_free(t);
 }
@@ -76,9 +72,11 @@ static void mpi_destroy(xfi_comm *comm)
   xfi_shared_leave(&t->shared);
   if (finalized == 0 &&
       !xfi_shared_leaves_inherited(&t->shared)) { /* a forked child may not call MPI */
-    const bool all_leave =
-        !atomic_load(&t->shared.broken.is) && (!t->is_connected || xfi_mpi_leave_barrier(t));
+    const bool is_heard = xfi_mpi_all_end(t->refusal_sends, comm->size);
+    const bool all_leave = is_heard && !atomic_load(&t->shared.broken.is) &&
+                           (!t->is_connected || xfi_mpi_leave_barrier(t));
 
+    if (!is_heard) t->leaks_own = true;
     if (atomic_load(&t->shared.broken.is)) xfi_mpi_notify_all(t);
     if (t->notice_recv != MPI_REQUEST_NULL) (void)MPI_Cancel(&t->notice_recv);
     if (!xfi_mpi_all_end(&t->notice_recv, 1)) t->leaks_own = true;
@@ -104,8 +102,8 @@ static const xfi_comm_ops mpi_ops = {
     .check = xfi_mpi_check_broken,
     .abort = mpi_abort,
     .abort_data = mpi_abort,
-    .refuse = mpi_refuse,
-    .check_refused = xfi_shared_check_refused,
+    .refuse = xfi_mpi_refuse,
+    .check_refused = xfi_mpi_check_refused,
 };
 
 /* Local. Takes `comm` on success. */
@@ -135,12 +133,15 @@ static xfer_status transport_create(xfi_mpi_comm **out, MPI_Comm comm, MPI_Comm 
   /* sizeof the type, since clang-tidy reports sizeof an expression that is a pointer. */
   t->requests = xfi_calloc(2 * (size_t)size, sizeof(MPI_Request));
   t->notice_sends = xfi_calloc((size_t)size, sizeof(MPI_Request));
+  t->refusal_sends = xfi_calloc((size_t)size, sizeof(MPI_Request));
+  t->refused = xfi_calloc((size_t)size, sizeof *t->refused);
   t->is_waiting = xfi_calloc((size_t)size, sizeof *t->is_waiting);
   XFI_CHECK_DONE(t->out != NULL && t->in != NULL && t->requests != NULL &&
-                     t->notice_sends != NULL && t->is_waiting != NULL,
+                     t->notice_sends != NULL && t->refusal_sends != NULL && t->refused != NULL &&
+                     t->is_waiting != NULL,
                  XFER_ERR_NOMEM, "a comm of %d ranks", size);
   for (int r = 0; r < size; r++)
-    t->notice_sends[r] = MPI_REQUEST_NULL;
+    t->notice_sends[r] = t->refusal_sends[r] = MPI_REQUEST_NULL;
   XFI_TRY_DONE(XFI_MPI(MPI_Comm_size, (host, &n_places)));
   XFI_TRY_DONE(XFI_MPI(MPI_Comm_rank, (host, &place)));
   t->endpoints = xfi_host_endpoints(n_places);
@@ -240,6 +241,7 @@ static void share_memory(xfi_mpi_comm *t, MPI_Comm host)
                                                             gather_on_host, &host) == XFER_OK;
 
   s->base.shares_all = shares && s->n_places == s->base.size;
+  s->base.is_one_order = !s->base.shares_all; /* both are collective operations of MPI */
 }
 
 /* Collective: OK only if every rank says so. */

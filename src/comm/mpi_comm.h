@@ -18,9 +18,11 @@ enum {
   XFI_MPI_ROUND_TAGS = 1 << 14
 };
 
-/* Tells other ranks that the sender's comm is broken, and whether it waits in a gathering. */
+/* Tells other ranks that the sender's comm is broken, and whether it waits in a gathering; or that
+ * the sender has refused a run. */
 typedef struct xfi_mpi_notice {
   uint64_t token;      /* 0: none has arrived */
+  uint64_t refused;    /* the number of the run, | XFI_GONE; 0: the comm is broken */
   uint64_t gathering;  /* 0: in none */
   uint64_t n_gathered; /* gatherings by messages that the sender had completed */
   int32_t from;
@@ -49,11 +51,16 @@ typedef struct xfi_mpi_comm {
       deferred_notice; /* the first notice that does not concern the gathering in progress */
   MPI_Request notice_recv;
   MPI_Request *notice_sends; /* [size] */
-  bool *is_waiting;          /* [size] which ranks wait in the gathering that this rank gave up */
-  int awaited;               /* the peer that the round in progress waits for; -1: none */
-  bool is_broadcasting;      /* a broadcast is in progress */
-  int late;          /* the late rank of a wait that ended at its deadline; -1: none was found */
-  bool is_connected; /* all ranks have made the comm and may send notices */
+  /* Refusals of runs, to ranks that share no memory with this one and from them. */
+  xfi_mpi_notice refusal_out;
+  MPI_Request *refusal_sends;     /* [size] */
+  uint64_t *refused;              /* [size] the run that each rank refused last */
+  char refusal[XFI_BROKEN_BYTES]; /* the text of the last of all */
+  bool *is_waiting;     /* [size] which ranks wait in the gathering that this rank gave up */
+  int awaited;          /* the peer that the round in progress waits for; -1: none */
+  bool is_broadcasting; /* a broadcast is in progress */
+  int late;             /* the late rank of a wait that ended at its deadline; -1: none was found */
+  bool is_connected;    /* all ranks have made the comm and may send notices */
   bool has_notified;
   bool leaks_own; /* an operation that does not end uses our memory */
 } xfi_mpi_comm;
@@ -72,6 +79,10 @@ xfer_status xfi_mpi_await(xfi_mpi_comm *t, MPI_Request *request, MPI_Status *sta
 
 /* Break a broken comm on all other ranks too, once. Only by the owner's thread, as all below. */
 void xfi_mpi_notify_all(xfi_mpi_comm *t);
+/* Tell all other ranks that this one refuses a run. Breaks the comm if that takes long. */
+void xfi_mpi_refuse(xfi_comm *comm, uint64_t sequence, const char *why);
+/* check_refused of xfi_comm_ops, by the notices that have arrived. */
+xfer_status xfi_mpi_check_refused(xfi_comm *comm, uint64_t sequence);
 /* XFER_ERR_COMM with its text if this rank or another has broken the comm. */
 xfer_status xfi_mpi_check_broken(xfi_comm *comm);
 /* End the gathering in progress, and handle a notice that was deferred to this point. */

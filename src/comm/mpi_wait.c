@@ -5,6 +5,7 @@
 #include "error.h"
 
 #include <sched.h>
+#include <stdio.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -121,7 +122,10 @@ static void poll_notice(xfi_mpi_comm *t)
 
   if (t->notice_recv == MPI_REQUEST_NULL) return;
   if (MPI_Test(&t->notice_recv, &done, MPI_STATUS_IGNORE) != MPI_SUCCESS || !done) return;
-  if (t->notice_in.token == t->token) {
+  if (t->notice_in.token == t->token && t->notice_in.refused != 0) {
+    t->refused[t->notice_in.from] = t->notice_in.refused;
+    memcpy(t->refusal, t->notice_in.why, sizeof t->refusal);
+  } else if (t->notice_in.token == t->token) {
     if (t->gathering == 0 || t->notice_in.n_gathered < t->gathering)
       handle_notice(t, &t->notice_in);
     else if (t->deferred_notice.token == 0)
@@ -147,6 +151,36 @@ xfer_status xfi_mpi_check_broken(xfi_comm *comm)
   poll_notice(t);
   if (atomic_load(&t->shared.broken.is)) xfi_mpi_notify_all(t);
   return xfi_broken_check(&t->shared.broken);
+}
+
+void xfi_mpi_refuse(xfi_comm *comm, uint64_t sequence, const char *why)
+{
+  xfi_mpi_comm *t = (xfi_mpi_comm *)comm;
+
+  if (comm->shares_all) xfi_shared_warn(comm, sequence, why);
+  if (comm->shares_all || xfi_mpi_check_broken(comm) != XFER_OK) return;
+  if (!xfi_mpi_all_end(t->refusal_sends, comm->size)) { /* of the run that it refused before */
+    comm->ops->abort(comm, why);
+    return;
+  }
+  t->refusal_out = (xfi_mpi_notice){.token = t->token, .refused = sequence, .from = comm->rank};
+  (void)snprintf(t->refusal_out.why, sizeof t->refusal_out.why, "rank %d: %s", comm->rank, why);
+  for (int r = 0; r < comm->size; r++)
+    if (r != comm->rank)
+      (void)MPI_Issend(&t->refusal_out, (int)sizeof t->refusal_out, MPI_BYTE, r, XFI_MPI_TAG_NOTICE,
+                       t->comm, &t->refusal_sends[r]);
+}
+
+xfer_status xfi_mpi_check_refused(xfi_comm *comm, uint64_t sequence)
+{
+  const xfi_mpi_comm *t = (xfi_mpi_comm *)comm;
+
+  if (comm->shares_all) return xfi_shared_check_refused(comm, sequence);
+  XFI_TRY(xfi_mpi_check_broken(comm));
+  for (int r = 0; r < comm->size && sequence != 0; r++)
+    XFI_CHECK(t->refused[r] != sequence && t->refused[r] != (sequence | XFI_GONE), XFER_ERR_PEER,
+              "%s", t->refusal);
+  return XFER_OK;
 }
 
 /* Ranks that wait with us reply to our notice, or gave up as well. */
@@ -249,7 +283,7 @@ xfer_status xfi_mpi_await(xfi_mpi_comm *t, MPI_Request *request, MPI_Status *sta
       return XFER_OK;
     }
     xfer_status st = xfi_mpi_check_broken(&t->shared.base);
-    if (st == XFER_OK) st = xfi_shared_check_refused(&t->shared.base, t->shared.base.sequence);
+    if (st == XFER_OK) st = xfi_shared_check_run(&t->shared.base, t->gathering == 0);
     if (st != XFER_OK) return st;
     if (xfi_deadline_expired(deadline)) return give_up(t, deadline);
     if (n_polls >= POLLS_YIELDING || xfi_now_ns() >= quiet_ns) publish_waits(t);

@@ -49,7 +49,7 @@ typedef struct xfi_segment {
   _Alignas(XFI_CACHE_LINE) _Atomic uint32_t
       alarm;                      /* 1 + the rank that reported a failure to the owner; 0: none */
   char why[XFI_BROKEN_BYTES];     /* the text of the failure that the owner reported */
-  _Atomic uint64_t warned;        /* the number of the owner's last xfi_shared_warn() */
+  _Atomic uint64_t warned;        /* the number of the owner's last xfi_shared_warn(), | XFI_GONE */
   char warning[XFI_BROKEN_BYTES]; /* its text */
   _Atomic uint32_t has_left;      /* the owner has left the comm */
   /* Gatherings, whose steps are counted over the comm's whole life. `decided`, used in the first

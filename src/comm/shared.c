@@ -137,12 +137,13 @@ void xfi_shared_warn(xfi_comm *comm, uint64_t number, const char *why)
     if (r != comm->rank) wake(s, r);
 }
 
-xfer_status xfi_shared_check_refused(const xfi_comm *comm, uint64_t sequence)
+xfer_status xfi_shared_check_refused(xfi_comm *comm, uint64_t sequence)
 {
   for (int r = 0; r < comm->size && sequence != 0; r++) {
     const xfi_segment *theirs = xfi_segment_of((const xfi_shared *)comm, r);
+    const uint64_t warned = theirs == NULL ? 0 : atomic_load(&theirs->warned);
 
-    XFI_CHECK(theirs == NULL || r == comm->rank || atomic_load(&theirs->warned) != sequence,
+    XFI_CHECK(r == comm->rank || (warned != sequence && warned != (sequence | XFI_GONE)),
               XFER_ERR_PEER, "%.*s", XFI_BROKEN_BYTES - 1, theirs->warning);
   }
   return XFER_OK;
@@ -246,7 +247,7 @@ xfer_status xfi_shared_await(const xfi_awaited *what, xfi_deadline deadline)
       continue;
     }
     st = s->base.ops->check(&s->base);
-    if (st == XFER_OK && what->is_of_run) st = xfi_shared_check_refused(comm, comm->sequence);
+    if (st == XFER_OK) st = xfi_shared_check_run(&s->base, what->is_of_run);
     /* The rank that broke the comm may have done so after all that this one waits for. */
     if (st != XFER_OK) return what->is_there(what) ? XFER_OK : st;
     if (xfi_deadline_expired(deadline)) XFI_TRY(give_up(what, deadline));

@@ -36,10 +36,11 @@ typedef enum xfi_side { XFI_SIDE_SRC = 1, XFI_SIDE_DST = 2 } xfi_side;
 typedef struct xfi_run_result {
   uint64_t version;
   int32_t status;
-  int32_t has_begun; /* 1: the run was not refused here */
-  uint64_t plan;     /* xfer_plan.number */
-  uint64_t sequence; /* see xfi_run_take_sequence() */
-  xfi_sum sum;       /* this rank's total in a verified run (verify.c) */
+  int16_t has_begun;    /* 1: the run was not refused here */
+  int16_t has_messages; /* 1: the plan sends or receives some here */
+  uint64_t plan;        /* xfer_plan.number */
+  uint64_t sequence;    /* see xfi_run_take_sequence() */
+  xfi_sum sum;          /* this rank's total in a verified run (verify.c) */
 } xfi_run_result;
 
 typedef struct xfi_direct xfi_direct;
@@ -84,7 +85,7 @@ typedef struct xfi_plan_run {
   char why[XFI_ERROR_BYTES]; /* its text, if it failed */
   xfi_deadline ends;         /* its deadline */
   bool is_half_written;      /* a staged plan's destinations may be torn */
-  bool is_unsettled;         /* this rank refused it, and has not heard whether others began it */
+  bool is_unsettled;         /* this rank refused it, and has not heard whether others sent in it */
   bool is_open;         /* xfi_run_conclude() took the run for complete, though it may yet fail */
   bool is_sent;         /* all messages of the run have been handed to the comm */
   uint64_t n_data_ends; /* the comm's n_data_ends() when the run began */

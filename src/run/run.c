@@ -10,6 +10,7 @@
 #include "count.h"
 #include "direct.h"
 #include "error.h"
+#include "flows.h"
 #include "lanes.h"
 #include "late.h"
 #include "pipeline.h"
@@ -83,12 +84,11 @@ static xfer_status check_none_aborted(const xfer_plan *plan)
   return broken == XFER_OK ? st : xfi_comm_unreported(st, text, broken);
 }
 
-/* Messages on a device do not say to which run they belong. So where others may have sent some in a
- * run that this rank refused, it receives none of another run before. */
+/* Others may have begun the run that this rank refused: they are told at the wait, or when the plan
+ * is destroyed. */
 static void unsettle(xfer_plan *plan)
 {
-  if (plan->run.is_unsettled || plan->run.sequence == 0 || plan->comm->ops->n_data_ends == NULL)
-    return;
+  if (plan->run.is_unsettled || plan->run.sequence == 0) return;
   plan->run.is_unsettled = true;
   plan->of->n_unsettled++;
 }
@@ -98,6 +98,18 @@ void xfi_run_settle(xfer_plan *plan)
   if (!plan->run.is_unsettled) return;
   plan->of->n_unsettled--;
   plan->run.is_unsettled = false;
+}
+
+/* Do the ranks' next gatherings hang if this one leaves the plan's messages out? */
+static bool holds_up_gatherings(const xfer_plan *plan)
+{
+  return plan->comm->is_one_order && xfi_run_n_broadcast(plan) > 0;
+}
+
+/* Can the others be told that this rank takes no part in its run? */
+static bool can_tell(const xfer_plan *plan)
+{
+  return plan->run.sequence != 0 && plan->comm->ops->refuse != NULL && !holds_up_gatherings(plan);
 }
 
 /* May this run begin, in a state that allows runs? */
@@ -117,7 +129,9 @@ static xfer_status check_run(xfer_plan *plan, uint64_t version, xfer_stream stre
             changed->base);
   XFI_CHECK(!xfi_staging_is_leaked(plan), XFER_ERR_STATE,
             "staging memory was left to a failed run of another plan; commit again");
-  XFI_CHECK(plan->of->n_unsettled == plan->run.is_unsettled ||
+  /* Messages on a device do not say to which run they belong. So where others may have sent some in
+   * a run that this rank refused, it receives none of another run before. */
+  XFI_CHECK(plan->of->n_unsettled == plan->run.is_unsettled || plan->comm->ops->refuse != NULL ||
                 xfi_pipeline_is_empty(plan->lanes.pipeline),
             XFER_ERR_STATE,
             "this rank refused a run of another plan, which others may have begun: call "
@@ -207,7 +221,8 @@ static void refuse(xfer_plan *plan, xfi_call call, xfer_status st)
   save_status(plan, st);
   reset_sent(plan);
   unsettle(plan);
-  if (st == XFER_ERR_PEER || st == XFER_ERR_COMM || plan->lanes.pipeline->channels.has_begun)
+  if (plan->lanes.pipeline->channels.has_begun || holds_up_gatherings(plan) ||
+      (!can_tell(plan) && (st == XFER_ERR_PEER || st == XFER_ERR_COMM)))
     break_messages(plan);
 }
 
@@ -262,7 +277,7 @@ static void end_messages(xfer_plan *plan)
   if (xfi_pipeline_is_empty(plan->lanes.pipeline) ||
       (plan->run.is_sent && plan->device->alarms == NULL))
     return;
-  if (!has_begun && plan->run.sequence != 0 && comm->refuse != NULL)
+  if (!has_begun && can_tell(plan))
     comm->refuse(plan->comm, plan->run.sequence, xfer_last_error());
   else
     xfi_comm_abort_with_error(plan->comm, comm->abort_data);
@@ -337,7 +352,7 @@ static void abort_run(xfer_plan *plan)
 
 bool xfi_run_has_messages(const xfer_plan *plan)
 {
-  return (plan->lanes.pipeline != NULL && plan->lanes.pipeline->n_steps > 0) ||
+  return (plan->lanes.pipeline != NULL && !xfi_pipeline_is_empty(plan->lanes.pipeline)) ||
          (plan->relay != NULL && xfi_run_has_messages(plan->relay)) ||
          (plan->amax_plan != NULL && xfi_run_has_messages(plan->amax_plan));
 }
@@ -397,7 +412,10 @@ void xfi_run_abandon(xfer_plan *plan)
 {
   xfer_status st;
 
-  if (plan->run.is_unsettled) plan->comm->ops->abort_data(plan->comm, plan->run.why);
+  if (plan->run.is_unsettled && can_tell(plan))
+    plan->comm->ops->refuse(plan->comm, plan->run.sequence | XFI_GONE, plan->run.why);
+  else if (plan->run.is_unsettled)
+    plan->comm->ops->abort_data(plan->comm, plan->run.why);
   xfi_run_settle(plan);
   if (plan->lanes.direct == NULL || plan->lanes.pipeline == NULL) return;
   if (plan->state == XFI_RUNNING) {

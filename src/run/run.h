@@ -78,8 +78,8 @@ xfer_status xfi_commit_end(xfer_plan *plan, const xfi_commit_vote *votes, xfi_de
 
 /* Give the next run its sequence number among the runs of the comm's plans that send messages.
  * Messages are matched only by their order, so ranks must run their plans in one order; waits
- * compare these numbers. Called before each of the two functions below, since a refused run counts
- * too. */
+ * compare these numbers. Called before xfi_run_refuse() and xfi_run_start(): a refused run counts
+ * too, since others may have sent in it. */
 void xfi_run_take_sequence(xfer_plan *plan);
 /* Whether others began a run that this rank refused is known now. */
 void xfi_run_settle(xfer_plan *plan);
@@ -107,7 +107,7 @@ xfer_status xfi_run_follow(xfer_plan *plan, xfer_stream stream);
 /* Would a run that begins now have to wait until peers have read this rank's snapshots
  * (snapshot.c)? */
 bool xfi_run_awaits_readers(const xfer_plan *plan);
-/* Does this rank send or receive messages in a run? */
+/* Does this rank send or receive messages in a run? Slots in shared memory count. */
 bool xfi_run_has_messages(const xfer_plan *plan);
 /* Is there room for the snapshots of a second plan like this one? */
 bool xfi_run_fits_twice(const xfer_plan *plan);

@@ -54,18 +54,25 @@ static xfer_status check_sequence(const xfer_plan *plan)
   return XFER_OK;
 }
 
-/* Called once all ranks know who has begun a failed run. If only some have, messages are left over,
- * so the comm is broken. They need not be of this plan, if other ranks wait for another one. */
+/* Called once all ranks know who has begun a failed run. If only some of those that have messages
+ * in it have, messages are left over, so the comm is broken. If ranks wait for different plans, any
+ * that has not begun its own may have messages in another's. */
 static void end_left_over(const xfer_plan *plan)
 {
+  const xfi_run_result *results = plan->run.results;
   bool sends = false;
+  bool is_one_plan = true;
   int n_begun = 0;
+  int n_out = 0;
 
   for (int r = 0; r < plan->comm->size; r++) {
-    n_begun += plan->run.results[r].has_begun;
-    sends = sends || plan->run.results[r].sequence != 0;
+    sends = sends || results[r].sequence != 0;
+    is_one_plan = is_one_plan && results[r].plan == results[0].plan;
+    n_begun += results[r].has_begun != 0 && results[r].has_messages != 0;
   }
-  if (sends && plan->comm->ops->refuse != NULL && n_begun > 0 && n_begun < plan->comm->size)
+  for (int r = 0; r < plan->comm->size; r++)
+    n_out += results[r].has_begun == 0 && (results[r].has_messages != 0 || !is_one_plan);
+  if (sends && plan->comm->ops->refuse != NULL && n_begun > 0 && n_out > 0)
     xfi_comm_abort_with_error(plan->comm, plan->comm->ops->abort_data);
 }
 
@@ -100,6 +107,7 @@ xfer_status xfi_run_agree(const xfer_plan *plan, xfer_status mine, xfi_deadline 
   const xfi_run_result result = {.version = plan->run.version,
                                  .status = mine,
                                  .has_begun = plan->state == XFI_RUNNING,
+                                 .has_messages = xfi_run_has_messages(plan),
                                  .plan = plan->number,
                                  .sequence = plan->run.sequence,
                                  .sum =
@@ -107,8 +115,10 @@ xfer_status xfi_run_agree(const xfer_plan *plan, xfer_status mine, xfi_deadline 
   const int last = comm->size - 1;
   bool failed = false;
   int other = 0;
-  xfer_status st = xfi_run_gather_results(&failed, plan, &result, "waits for", deadline);
+  xfer_status st;
 
+  comm->sequence = plan->run.sequence;
+  st = xfi_run_gather_results(&failed, plan, &result, "waits for", deadline);
   if (st == XFER_OK) adjust_sequence(plan);
   if (st == XFER_OK && failed) st = xfi_comm_agree(comm, mine, deadline);
   if (st != XFER_OK) {

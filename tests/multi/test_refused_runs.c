@@ -16,11 +16,6 @@ enum { FEW = XFER_LANE_BROADCAST + 1 };
 
 static xfer_plan *plan_of(xfer_comm *comm, uint32_t lane)
 {
-  const xfer_view views[2] = {xfer_view_dense(from), xfer_view_dense(to)};
-  xfer_plan_options options = XFER_PLAN_OPTIONS_INIT;
-  xfer_tensor tensor = {"t", NULL, NULL, 0};
-  xfer_layout *layouts[2] = {NULL, NULL};
-  xfer_plan *plan = NULL;
   char line[80];
 
   if (lane == FEW)
@@ -28,16 +23,7 @@ static xfer_plan *plan_of(xfer_comm *comm, uint32_t lane)
   else
     (void)snprintf(line, sizeof line, "u32[%d,%d] (%d):S1 -> (%d):%s", size, WIDTH, size, size,
                    lane == XFER_LANE_BROADCAST ? "R" : "S0");
-  NEED(xfer_problem_parse(&layouts[0], &layouts[1], line) == XFER_OK);
-  tensor.src = layouts[0];
-  tensor.dst = layouts[1];
-  options.lane = lane == FEW ? (uint32_t)XFER_LANE_AUTO : lane;
-  NEED(xfer_plan_create(&plan, comm, &tensor, 1, &options) == XFER_OK);
-  NEED(xfer_plan_bind(plan, 0, &views[0], &views[1]) == XFER_OK);
-  NEED(xfer_plan_commit(plan) == XFER_OK);
-  xfer_layout_destroy(layouts[0]);
-  xfer_layout_destroy(layouts[1]);
-  return plan;
+  return plan_of_line(comm, line, from, to, lane == FEW ? (uint32_t)XFER_LANE_AUTO : lane, 0);
 }
 
 static void run_well(xfer_plan *plan, uint32_t lane, uint64_t version)
@@ -75,25 +61,80 @@ static void refused_by_all(xfer_comm *comm, uint32_t lane)
   xfer_plan_destroy(plan);
 }
 
-/* The last rank refuses, after the others have begun or before. */
-static void refused_by_one(xfer_comm *comm, uint32_t lane, bool is_late)
+static const char why[] = "the loss is not a number";
+
+static void pause_s(double s)
 {
-  static const char why[] = "the loss is not a number";
+  for (const double until = MPI_Wtime() + s; MPI_Wtime() < until;)
+    ;
+}
+
+/* The last rank refuses, after the others have begun or before; then it waits, or destroys the plan
+ * in place of that. */
+static void refused_by_one(xfer_comm *comm, uint32_t lane, bool is_late, bool destroys)
+{
   xfer_plan *const plan = plan_of(comm, lane);
   const double began = MPI_Wtime();
   const bool refuses = rank == size - 1;
 
   run_well(plan, lane, 1);
-  for (const double until = MPI_Wtime() + 0.1; refuses && is_late && MPI_Wtime() < until;)
-    ;
+  if (refuses == is_late) pause_s(0.1);
   if (refuses)
     NEED(xfer_plan_refuse(plan, why) == XFER_OK);
   else
     (void)!xfer_plan_run(plan, 2, NULL);
+  if (!refuses || !destroys) {
+    NEED(xfer_plan_wait(plan, 0) != XFER_OK);
+    NEED(strstr(xfer_last_error(), why) != NULL);
+    NEED(MPI_Wtime() - began < SOON_S); /* the deadline is far */
+    NEED(xfer_comm_check(comm) == XFER_ERR_COMM || !(is_late || destroys || !is_told(lane)));
+  }
+  xfer_plan_destroy(plan);
+}
+
+/* The comm and the plan are as good as before. */
+static void go_on(xfer_comm *comm, xfer_plan *plan, uint32_t lane, uint64_t version)
+{
+  NEED(xfer_comm_check(comm) == XFER_OK);
+  NEED(xfer_plan_commit(plan) == XFER_OK);
+  run_well(plan, lane, version);
+}
+
+/* The others call run() once the last rank has refused it and waits, which is not broken by that:
+ * none has begun. True: they were not too early. */
+static bool refused_before_others_come(xfer_comm *comm, uint32_t lane, double pause)
+{
+  xfer_plan *const plan = plan_of(comm, lane);
+  int began = 0;
+
+  if (rank == size - 1) {
+    NEED(xfer_plan_refuse(plan, why) == XFER_OK);
+  } else {
+    pause_s(pause);
+    began = xfer_plan_run(plan, 2, NULL) == XFER_OK;
+    NEED(began || strstr(xfer_last_error(), why) != NULL);
+  }
   NEED(xfer_plan_wait(plan, 0) != XFER_OK);
   NEED(strstr(xfer_last_error(), why) != NULL);
-  NEED(MPI_Wtime() - began < SOON_S); /* the deadline is far */
-  NEED(xfer_comm_check(comm) == XFER_ERR_COMM);
+  (void)MPI_Allreduce(MPI_IN_PLACE, &began, 1, MPI_INT, MPI_MAX, MPI_COMM_WORLD);
+  if (began == 0) go_on(comm, plan, lane, 3);
+  xfer_plan_destroy(plan);
+  return began == 0;
+}
+
+/* A rank that sends and receives nothing refuses a run of the others, in which nothing is left
+ * over. */
+static void refused_without_part(xfer_comm *comm)
+{
+  xfer_plan *const plan = plan_of(comm, FEW);
+  const bool refuses = rank == 1 && size > 2;
+
+  if (refuses)
+    NEED(xfer_plan_refuse(plan, why) == XFER_OK);
+  else
+    NEED(xfer_plan_run(plan, 2, NULL) == XFER_OK);
+  NEED(xfer_plan_wait(plan, 0) == (refuses ? XFER_ERR_STATE : size > 2 ? XFER_ERR_PEER : XFER_OK));
+  go_on(comm, plan, FEW, 3);
   xfer_plan_destroy(plan);
 }
 
@@ -101,16 +142,23 @@ static void work(void)
 {
   static const uint32_t lanes[] = {XFER_LANE_AUTO, XFER_LANE_PACKED, XFER_LANE_BROADCAST, FEW};
 
-  for (size_t i = 0; i < 2 * sizeof lanes / sizeof lanes[0]; i++) {
-    const uint32_t lane = lanes[i / 2];
-    xfer_comm *comm = comm_of(i % 2 == 0);
+  for (size_t i = 0; i < N_MEANS * sizeof lanes / sizeof lanes[0]; i++) {
+    const means wanted = (means)(i % N_MEANS);
+    const uint32_t lane = lanes[i / N_MEANS];
+    xfer_comm *comm = comm_of(wanted);
 
-    refused_by_all(comm, lane);
-    for (int is_late = 0; is_late < 2; is_late++) {
-      refused_by_one(comm, lane, is_late);
+    if (is_told(lane)) refused_by_all(comm, lane);
+    refused_without_part(comm);
+    for (double pause = 0.1;
+         is_told(lane) && !refused_before_others_come(comm, lane, pause) && pause < 5; pause *= 7) {
+      xfer_comm_destroy(comm);
+      comm = comm_of(wanted);
+    }
+    for (int how = 0; how < 4; how++) {
+      refused_by_one(comm, lane, how % 2 == 1, how / 2 == 1);
       (void)MPI_Barrier(MPI_COMM_WORLD);
       xfer_comm_destroy(comm);
-      comm = comm_of(i % 2 == 0);
+      comm = comm_of(wanted);
     }
     xfer_comm_destroy(comm);
   }
