@@ -133,8 +133,8 @@ def refusals():
         return ParamAffineMap(shape, {0: shape}, {0: list(pieces)})
 
     whole_of = AffinePiece((4, 6), 0, (6, 1), 0, (6, 1), [0])
-    refused("is no box", lambda: AffineShard(of(AffinePiece((6, 4), 0, (1, 6), 0, (4, 1), [0])), [[0]]))
-    refused("is no box", lambda: AffineShard(of(AffinePiece((24,), 0, (1,), 0, (1,), [0])), [[0]]))
+    refused("is not a box", lambda: AffineShard(of(AffinePiece((6, 4), 0, (1, 6), 0, (4, 1), [0])), [[0]]))
+    refused("is not a box", lambda: AffineShard(of(AffinePiece((24,), 0, (1,), 0, (1,), [0])), [[0]]))
     refused("is not within", lambda: AffineShard(of(AffinePiece((4, 6), 1, (6, 1), 0, (6, 1), [0])), [[0]]))
     refused("is not within", lambda: AffineShard(of(AffinePiece((4, 6), 0, (6, 1), 1, (6, 1), [0])), [[0]]))
     refused("is not within", lambda: AffineShard(of(AffinePiece((1, 6), -6, (6, 1), 0, (6, 1), [0])), [[0]]))
@@ -142,13 +142,13 @@ def refusals():
     halves = [AffinePiece((2, 6), 12 * i, (6, 1), 12 * i, (6, 1), [0], scale=1.0 + i) for i in (0, 1)]
     refused("different scales, [1.0, 2.0]", lambda: AffineShard(of(*halves), [[0]]).conversion())
     for memory in (torch.zeros(6, 4), torch.zeros(6, 4).t()):
-        refused("not dense or not", lambda memory=memory: AffineShard(of(whole_of), [[0]], memory, 0).view())
+        refused("must be dense and of shape", lambda memory=memory: AffineShard(of(whole_of), [[0]], memory, 0).view())
     refused("layout(dtype) does", AffineShard(of(whole_of), [[0]]).layout)
     dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
     experts = torch.nn.Linear(6, 4, bias=False)
-    refused("'weight': no ranks hold it, since tp_ranks is empty", lambda: shards_of(experts, []))
+    refused("'weight': no ranks hold it: pass tp_ranks", lambda: shards_of(experts, []))
     experts.weight.ds_autoep_uc_meta = {"affine_map": of(whole_of).to_dict()}
-    refused("'weight': no ranks hold it, since ep_ranks is empty", lambda: shards_of(experts, [[0]]))
+    refused("'weight': no ranks hold it: pass ep_ranks", lambda: shards_of(experts, [[0]]))
     assert shards_of(experts, [[0]], [[0]])["weight"].view() is not None
     dist.destroy_process_group()
 

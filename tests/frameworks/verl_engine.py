@@ -86,7 +86,7 @@ def main():
     assert update(5) == [(True, None)] * N_ACTORS + [(True, True)] * N_ROLLOUTS
     print("verl: a rollout rank that is killed: named by all, and the next update works")
     answers = update(6, other=1)
-    assert all(not good and "actor rank 1 has other tensors" in text for good, text in answers), answers
+    assert all(not good and "actor rank 1 hands out other tensors" in text for good, text in answers), answers
     meet()
     assert update(7) == [(True, None)] * N_ACTORS + [(True, True)] * N_ROLLOUTS
     print("verl: an actor rank with another model: named by all, and the next update works")

@@ -197,7 +197,7 @@ def changed(what):
                 "more": piece("norm", np.zeros(6, np.float32), 0, 0, 0),
                 "m": ShardedTensor("new", np.zeros(2), (2,), (2,), (0,)),
             },
-            "'new' is in the target alone",
+            "'new' is in the target only",
         ),
         (
             {"embed": ShardedTensor("embed", np.zeros((10, 6)), (10, 6), (10, 6), (0, 0))},
@@ -218,7 +218,7 @@ def changed(what):
                     "fc1", np.zeros(4), lambda key, x: [ShardedTensor(key, x + 1, (4,), (4,), (0,))]
                 )
             },
-            "is a copy of the parameter",
+            "builds a copy of the parameter",
         ),
         (
             {

@@ -201,7 +201,7 @@ def test_weights_that_one_rank_cannot_read_are_told_to_all_at_once(rank):
 def test_engines_that_were_not_counted_are_refused():
     with job(2) as pair:
         pair.init((), 60.0, 1, False, 3)
-        pair.fails(["the servers have 2 workers, and world_size counts 3"])
+        pair.fails(["the servers have 2 workers, and world_size leaves room for 3"])
 
 
 def test_what_a_model_that_sees_does_not_train_is_left_out():

@@ -129,13 +129,13 @@ def test_what_one_rank_has_wrong_is_said_on_all():
 
     wrongs = [
         ({"src_placements": [Partial()]}, TypeError, "neither Shard nor Replicate"),
-        ({"src_mesh": [[0, 1], [2]]}, ValueError, "rows of different lengths"),
+        ({"src_mesh": [[0, 1], [2]]}, ValueError, "rows of the mesh have different lengths"),
         ({"src_placements": [Shard(7)]}, IndexError, r"Shard\(dim=7.*\) cuts a dim that a tensor of 2 dims"),
         ({"src_placements": [Shard(0), Shard(1)]}, ValueError, "2 placements for a mesh of 1 axes"),
         ({"src_placements": []}, ValueError, "0 placements for a mesh of 1 axes"),
         ({"src_mesh": None}, TypeError, "a mesh is None, not a list"),
         ({"dst_placements": None}, TypeError, "placements is None, not a list"),
-        ({"src_mesh": [[0], 1]}, ValueError, "rows of different lengths"),
+        ({"src_mesh": [[0], 1]}, ValueError, "rows of the mesh have different lengths"),
         ({"global_shape": 8}, TypeError, "global_shape is 8, not a list"),
         ({"global_shape": (4.0, 2)}, TypeError, "a size of global_shape is 4.0, not a whole number"),
         ({"dst_placements": [SimpleNamespace()]}, TypeError, "neither Shard nor Replicate"),
@@ -163,7 +163,7 @@ def test_two_tensors_of_one_rank_are_of_one_shape():
 
     def work(comm):
         src, dst = Ref(np.ones((2, 4)), (4, 4)), np.zeros((4, 2))
-        kind, words = (xfer.MismatchError, r"of shape \(4, 4\) and the destination of \(4, 5\)")
+        kind, words = (xfer.MismatchError, r"has shape \(4, 4\) and the destination \(4, 5\)")
         if comm.rank == 0:
             kind, words = xfer.PeerError, "rank 1: MismatchError"
         meshes = [mesh_info([0, 1]), [Shard(0)], mesh_info([0, 1]), [Shard(1)]]

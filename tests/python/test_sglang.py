@@ -130,7 +130,7 @@ def test_sglangs_server_with_several_draft_models_has_one_refused():
 @pytest.mark.parametrize(
     ("said", "wrong"),
     [
-        ({"custom_weight_loader": None}, "started without --custom-weight-loader xfer.integrations.sglang.load"),
+        ({"custom_weight_loader": None}, "must be started with --custom-weight-loader xfer.integrations.sglang.load"),
         ({"weight_cache_mode": "cuda_ipc"}, "--weight-cache-mode off"),
         ({"speculative_algorithm": "NGRAM"}, None),
         ({"speculative_algorithm": "EAGLE"}, 1),
@@ -159,7 +159,7 @@ def test_a_server_that_is_not_sglangs_is_named():
     with pytest.raises(RuntimeError, match="the server at http://x does not say its tp_size: is it SGLang's"):
         client.served()
     client._answer = lambda *_: b"<html>"
-    with pytest.raises(RuntimeError, match="what http://x answers server_info with is no JSON"):
+    with pytest.raises(RuntimeError, match="http://x answers server_info with something other than JSON"):
         client.served()
 
 
@@ -170,7 +170,7 @@ def test_sglangs_half_new_model_comes_before_the_draft_model():
     with pytest.raises(RuntimeError, match="no"):
         trainer.send_weights()
     server.wrong = {}
-    with pytest.raises(RuntimeError, match="the update of the target model failed: it comes first"):
+    with pytest.raises(RuntimeError, match="the last update of the target model failed: send that model again"):
         trainer.send_weights(draft=True)
     assert server.session == "target"
 
@@ -207,7 +207,7 @@ def test_a_server_that_does_not_answer_is_named_after_the_deadline():
     trainer.send_weights()
     trainer._meeting.timeout_s, server.late_s = 0.5, 30.0
     began = time.monotonic()
-    with pytest.raises(TimeoutError, match=r"done for 0\.5 s, and no answer came of the server of a test"):
+    with pytest.raises(TimeoutError, match=r"done for 0\.5 s, and there is no answer from the server of a test"):
         trainer.send_weights()
     assert time.monotonic() - began < 10
     assert server.did[-1] == "pause"

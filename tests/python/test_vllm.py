@@ -151,7 +151,7 @@ def test_clients_may_be_a_tuple_and_none_is_told_to_all_at_once():
             pair.trainers, pair.trainers_do("init", pair.port, pair.world, [], 60.0, 0.0, False, "none"), strict=True
         ):
             assert not fine
-            assert "rank 0 has no client of a server" in text
+            assert "rank 0 has no client: pass client=" in text
             assert trainer.took_s < 30
         pair.init((), 60.0, 0.0, False, "tuple")
         pair.update(1)
@@ -294,7 +294,7 @@ def test_a_weight_that_is_new_since_the_engines_planned_is_refused():
         pair.update(1)
         good = vllm_job.good
         good(pair.trainers_do("add", "model.other.weight"))
-        pair.fails(["'model.other.weight' was not there"])
+        pair.fails(["'model.other.weight' was not in the source when the engines planned"])
         good(pair.trainers_do("drop", "model.other.weight"))
         pair.update(3)
 
@@ -319,7 +319,7 @@ def test_what_keeps_a_server_from_meeting_is_told_to_all_at_once():
             assert trainer.took_s < 40
         fine, text = pair.trainers_do("init", pair.port, pair.world - 1)[0]
         assert not fine
-        assert "world_size has 1 workers, and there are more" in text
+        assert "world_size leaves room for 1 workers, and there are more" in text
         pair.init()
         pair.update(1)
 
@@ -330,7 +330,7 @@ def test_ranks_that_cannot_be_are_refused(wrong):
     from xfer.integrations.vllm import XferTrainerInitInfo
 
     n_trainers, world_size, rank = wrong
-    with pytest.raises(ValueError, match="world_size counts the workers too"):
+    with pytest.raises(ValueError, match="world_size must count trainers and workers"):
         XferTrainerInitInfo("127.0.0.1", 1, n_trainers, world_size, rank=rank)
 
 

@@ -131,7 +131,7 @@ def trainer_has_another_model(job):
 def worker_has_another_model(job):
     job.replace_worker(1, wrong=True)
     job.fails(["rank 3", "ended"])
-    job.fails(["rank 3 failed: ValueError: the loader does not take 'model."])
+    job.fails(["rank 3 failed: ValueError: the model's loader refuses 'model."])
     job.replace_worker(1)
 
 
@@ -141,7 +141,7 @@ def others_come(job):
     others = [job._trainer(rank) for rank in range(len(job.trainers))]
     for fine, text in call(dict.fromkeys(others, ("join", 2, port, job.world))).values():
         assert not fine
-        assert f"meet at 127.0.0.1:{job.port} and are at work" in text, text
+        assert f"meet at 127.0.0.1:{job.port}: they must call shutdown()" in text, text
     for other in others:
         other.kill()
 

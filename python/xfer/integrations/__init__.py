@@ -1,6 +1,6 @@
-"""xfer in the frameworks' own places: one module for each, over the public API of the package. See docs/frameworks.md.
+"""Drop-ins for frameworks: one module for each framework, written on the public API. See docs/frameworks.md.
 
-None of them imports its framework before it is used by it.
+Importing this package imports no framework.
 """
 
 import logging
@@ -8,7 +8,7 @@ import sys
 
 
 def register_vllm() -> None:
-    """Make the back end "xfer" known to vLLM. Raises ImportError with the version where vLLM is too old for it."""
+    """Register the back end "xfer" with vLLM. Raises ImportError, which names the version, if vLLM is too old."""
     try:
         from vllm.distributed.weight_transfer.factory import WeightTransferEngineFactory, WeightTransferTrainerFactory
     except ImportError as error:
@@ -23,8 +23,8 @@ def register_vllm() -> None:
 
 
 def vllm_plugin() -> None:
-    """What vLLM calls in each of its processes, by the entry point vllm.general_plugins: register_vllm(). A vLLM that
-    has no place for the engines runs without them."""
+    """The entry point vllm.general_plugins, which vLLM calls in each of its processes: register_vllm(). A vLLM that is
+    too old runs without the back end."""
     try:
         register_vllm()
     except ImportError as error:

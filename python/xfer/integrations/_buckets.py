@@ -1,7 +1,7 @@
-"""Weights that are handed out one by one, as full tensors, in buckets: from all ranks that have them, which share the
-sending, to all that want them. What the engines of verl and NeMo-RL have in common.
+"""What the checkpoint engines of verl and NeMo-RL have in common: full tensors, handed out one by one, are moved in
+buckets from all ranks that have them, which share the sending, to all that want them.
 
-Buckets are planned at the first update and found again at the next.
+A bucket is planned at the first update, and its plan is used again at the next.
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ Bucket = list[tuple[str, Any]]
 class BucketEngine:
     """Ranks 0 to n_actors - 1 send, the others receive; rank 0 listens.
 
-    bucket_size: bytes of tensors that are under way together: who receives holds one bucket, who sends one and the
-    first tensor of the next.
+    bucket_size: how many bytes of tensors move together. A receiver holds one bucket; a sender holds one, and the first
+    tensor of the next.
 
-    timeout_s: deadline of every wait. device: of the received tensors; None: the current GPU if there is one.
-    check_replicas: those that send compare what they have of a bucket when it is new; False on any of them skips it.
+    timeout_s: deadline of every wait. device: where received tensors are made; None: the current GPU, else the CPU.
+    check_replicas: senders compare what they have of a bucket when it is new; False on any of them skips this.
     """
 
     def __init__(self, bucket_size: int, timeout_s: float, device: str | None, check_replicas: bool) -> None:
@@ -59,7 +59,7 @@ class BucketEngine:
     # ---- meeting
 
     def _listen(self) -> dict[str, Any]:
-        """Where others reach this rank if it is rank 0, and a name for the meeting that comes."""
+        """Where others can reach rank 0, which calls this, and a name for the next meeting."""
         if self._store is None:
             self._host = own_address()
             self._store = torch.distributed.TCPStore(
@@ -68,7 +68,7 @@ class BucketEngine:
         return {"address": self._host, "port": self._store.port, "session": uuid.uuid4().hex}
 
     def _join(self, rank: int, world_size: int, n_actors: int, master: dict[str, Any]) -> None:
-        """Meet the others; those who all have the comm of their last meeting keep it. master: what rank 0 said."""
+        """Meet the others. If all still have the comm of their last meeting, they keep it. master: what rank 0 said."""
         if self._device == torch.device("cuda"):  # of this thread, which is the one that the framework has set it in
             self._device = torch.device("cuda", torch.cuda.current_device())
         self._thread.submit(self._meet, rank, world_size, n_actors, master).result()
@@ -102,7 +102,8 @@ class BucketEngine:
     # ---- one update
 
     async def _send(self, weights: Iterator[tuple[str, Any]]) -> None:
-        """All that send, each with all tensors. An error is raised on every rank, which then meet anew."""
+        """Called by all senders, each with all tensors. An error is raised on every rank; after it they must meet
+        again."""
         buckets = self._buckets(weights)
         is_done = False
         while not is_done:
@@ -115,7 +116,7 @@ class BucketEngine:
             bucket.clear()  # whoever still has the list: the next one takes as much
 
     async def _received(self) -> AsyncGenerator[Bucket, None]:
-        """Buckets, which are the caller's alone."""
+        """The buckets that arrive. Each belongs to the caller, and nothing else keeps it."""
         is_done = False
         try:
             while bucket := await self._in_thread(self._move, None):
@@ -172,7 +173,9 @@ class BucketEngine:
     def _move(self, sent: Bucket | None) -> Bucket:
         """A bucket from the actors to the rollout ranks, whose `sent` is None; an empty one ends an update."""
         if self._comm is None:
-            raise RuntimeError("xfer: the ranks have not met: the last update failed, or there was none")
+            raise RuntimeError(
+                "xfer: the ranks have not met since the last update failed: initialize the process group first"
+            )
         said = self._comm.share(
             lambda: (
                 None if sent is None else [self._compares, *([n, dtype_name(x.dtype), [*x.shape]] for n, x in sent)]
@@ -182,7 +185,10 @@ class BucketEngine:
         (compares, *rows), *others = said[: self._n_actors]
         for rank, each in enumerate(others, 1):
             if each[1:] != rows:
-                raise RuntimeError(f"xfer: actor rank {rank} has other tensors than rank 0")
+                raise RuntimeError(
+                    f"xfer: actor rank {rank} hands out other tensors than rank 0: all actors must hand out the same "
+                    "names, types and shapes, in the same order"
+                )
             compares = compares and each[0]
         if not rows:
             for plan in self._plans.values():  # memory that others have mapped would stay in use

@@ -1,4 +1,4 @@
-"""A comm of what a framework has: made once for each of its groups, and kept as long as that lives."""
+"""Comms of a framework's groups: each is made once, and kept as long as its group."""
 
 from __future__ import annotations
 
@@ -26,9 +26,11 @@ def _is_of_cpu(group: Any) -> bool:
 
 def _made(group: Any) -> Comm:
     if group is None:
-        raise TypeError("None is no group")
+        raise TypeError("the group is None: pass a ProcessGroup, a Communicator or a Comm")
     if isinstance(group, int) and group == _NO_MEMBER:
-        raise ValueError("this rank is not in the group: new_group() gave it GroupMember.NON_GROUP_MEMBER")
+        raise ValueError(
+            "this rank is not in the group, since new_group() returned NON_GROUP_MEMBER: call this on its members only"
+        )
     communicator = getattr(group, "nccl_communicator", None)  # of NeMo-RL's StatelessProcessGroup
     if communicator is not None:
         return Comm.nccl(communicator)
@@ -36,7 +38,7 @@ def _made(group: Any) -> Comm:
 
 
 def comm_of(group: Any) -> Comm:
-    """The comm of a group, made at the first call. Collective over the group then.
+    """The comm of a group. The first call makes it, and is collective over the group.
 
     group: a Comm (it is returned), a torch ProcessGroup (of gloo: host memory; of NCCL: GPUs), an nccl4py Communicator
     or the address of an ncclComm_t, or an object with one as `nccl_communicator`.
@@ -88,8 +90,8 @@ def known_comm(group: Any) -> Comm | None:
 
 
 def drop_comm(group: Any) -> None:
-    """Close the comm that comm_of() made, if it did: before the group is given back, or once it has failed. On all
-    ranks; none waits for another."""
+    """Close the comm that comm_of() made for a group, if any: before the group is destroyed, or once it has failed.
+    Call it on all ranks; no rank waits for another."""
     kept = _kept.pop(group if isinstance(group, int) else id(group), None)
     if kept is not None:
         kept[1].close()

@@ -141,7 +141,9 @@ class _Wanted:
             return
         tensor, shape = planner.resolve_tensor(self.item).detach(), tuple(self.item.lengths)
         if tuple(tensor.shape) != shape:
-            raise ValueError(f"{self.item.dest_index.fqn!r} is {tuple(tensor.shape)} here, {shape} in the checkpoint")
+            raise ValueError(
+                f"{self.item.dest_index.fqn!r}: the planner gives memory of shape {tuple(tensor.shape)} for {shape}"
+            )
         self.tensor = tensor
 
     def part(self, box: Box) -> Any:

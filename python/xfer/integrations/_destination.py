@@ -41,7 +41,7 @@ def _load(model: Any, weights: Iterator[tuple[str, Any]]) -> None:
         if not last:
             raise
         name, x = last[0]
-        what = f"the loader does not take {name!r}, {dtype_name(x.dtype)}{list(x.shape)}"
+        what = f"the model's loader refuses {name!r}, {dtype_name(x.dtype)}{list(x.shape)}"
         raise ValueError(f"{what}: {type(error).__name__}: {error}".rstrip(": ")) from error
 
 
@@ -226,7 +226,10 @@ class Destination:
         parts = parts_of(self.found, boxes, dtype, self._live)
         for part, box in zip(parts, boxes, strict=True):
             if not _has_the_bits(dtype, part.dtype):
-                raise TypeError(f"{name!r} is {dtype} at the trainer and {part.dtype} in {box.target!r}")
+                raise TypeError(
+                    f"{name!r} is {dtype} on the trainer, and {box.target!r} is {part.dtype}: only f32, bf16 and f16 "
+                    "are converted, so send it as the worker has it"
+                )
         return View.of_boxes([part.view(dtype) for part in parts], dtype=None if parts else dtype)
 
     def finish(self) -> None:

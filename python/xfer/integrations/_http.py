@@ -13,14 +13,14 @@ __all__ = ["Routes"]
 
 
 class Routes:
-    """url: of the server, such as "http://localhost:8000"; "" on ranks that ask it nothing. timeout_s: of each call; an
-    update's lasts as long as the update. api_key: what the server asks for, if it does."""
+    """url: the server's, such as "http://localhost:8000"; "" on ranks that never call it. timeout_s: deadline of each
+    call; the call of an update lasts as long as the update. api_key: the server's API key, if it needs one."""
 
     has_routes = ""  # whose routes these are, for who asks another server
 
     def __init__(self, url: str, timeout_s: float = 600.0, api_key: str | None = None) -> None:
         if url and not url.startswith(("http://", "https://")):
-            raise ValueError(f"{url!r} is no address of a server: it begins with http:// or https://")
+            raise ValueError(f"{url!r} is not the address of a server: it must begin with http:// or https://")
         self._url, self._timeout_s = url.rstrip("/"), timeout_s
         self._headers = {"Content-Type": "application/json"}
         if api_key is not None:
@@ -30,7 +30,7 @@ class Routes:
         return f"the server at {self._url}"
 
     def wait_ready(self, every_s: float = 2.0) -> None:
-        """Until the server answers, as it does once it has loaded its model: timeout_s at most."""
+        """Wait until the server answers, which it does once it has loaded its model: at most timeout_s."""
         deadline = time.monotonic() + self._timeout_s
         while True:
             try:
@@ -49,11 +49,11 @@ class Routes:
         try:
             return json.loads(said)
         except ValueError as wrong:
-            raise RuntimeError(f"what {self._url} answers {path} with is no JSON: {wrong}") from None
+            raise RuntimeError(f"{self._url} answers {path} with something other than JSON: {wrong}") from None
 
     def _answer(self, path: str, data: bytes | None, most_s: float | None = None) -> bytes:
         if not self._url:
-            raise ValueError(f"this rank was given no address of a server to ask for {path}")
+            raise ValueError(f"this rank has no server to ask for {path}: give its HttpClient the server's address")
         request = urllib.request.Request(f"{self._url}/{path}", data=data, headers=self._headers)
         timeout_s = self._timeout_s if most_s is None else min(most_s, self._timeout_s)
         try:
@@ -61,7 +61,7 @@ class Routes:
                 return bytes(reply.read())
         except urllib.error.HTTPError as error:
             said = error.read(2000).decode(errors="replace").strip()
-            hint = f" ({self.has_routes} has this route)" if error.code == 404 and self.has_routes else ""
+            hint = f" (this route needs {self.has_routes})" if error.code == 404 and self.has_routes else ""
             raise RuntimeError(f"the server answers {path} with {error.code}: {said}{hint}") from None
         except (OSError, http.client.HTTPException) as error:  # nobody listens, or what does speaks otherwise
             reason = getattr(error, "reason", error)

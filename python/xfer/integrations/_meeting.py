@@ -36,8 +36,8 @@ def check_ranks(info: Any) -> None:
     """Raises ValueError unless a trainer's numbers can be."""
     if not 0 <= info.rank < info.n_trainers < info.world_size:
         raise ValueError(
-            f"rank {info.rank}, n_trainers {info.n_trainers} and world_size {info.world_size}: trainers are "
-            "ranks 0 to n_trainers - 1, and world_size counts the workers too"
+            f"rank {info.rank}, n_trainers {info.n_trainers} and world_size {info.world_size}: trainers must be "
+            "ranks 0 to n_trainers - 1, and world_size must count trainers and workers"
         )
 
 
@@ -87,7 +87,9 @@ def _check_kinds(said: list[bytes], info: Any) -> None:
     for rank, kind in enumerate(said):
         if kind != said[0]:
             a, b = (f"those of rank {r}{who(info)(r)} on {said[r].decode()}" for r in (0, rank))
-            raise ValueError(f"weights are on devices of two kinds when trainers and workers meet: {a}, {b}")
+            raise ValueError(
+                f"weights must be on GPUs everywhere, or on CPUs everywhere, when trainers and workers meet: {a}, {b}"
+            )
 
 
 def _opened(comm: Comm, info: Any, opened: ExitStack) -> Comm:
@@ -114,7 +116,7 @@ def _of_gpus(gather: Gather, rank: int, info: Any, device: int, opened: ExitStac
         return _opened(Comm.nccl(said[0][:_ID_BYTES], rank, info.world_size, device, info.timeout_s), info, opened)
     if len(hosts) > 1:
         a, b = (f"rank {r}{who(info)(r)}" for r in shared[0])
-        raise ValueError(f"{a} and {b} share a GPU, which they may where all ranks are on one host")
+        raise ValueError(f"{a} and {b} share a GPU, which is possible only if all ranks are on one host")
     return _opened(Comm.cuda(gather, rank, info.world_size, device), info, opened)
 
 

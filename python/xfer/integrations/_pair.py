@@ -73,11 +73,12 @@ def _portions_of(
     with Agreed(comm._tell):
         rows = layouts(all_casts)
     if not rows:
-        raise ValueError("the trainers have no weights to send")
+        raise ValueError("the trainers have no weights to send: the source is empty on every rank")
     if not any(takes_of):
         raise ValueError(
-            f"no worker's loader takes any of the trainers' {len(rows)} tensors, {some([row[0] for row in rows])}: it "
-            "knows other names, or works in threads of its own, where it cannot be followed"
+            f"no worker's load_weights() takes any of the trainers' {len(rows)} tensors, "
+            f"{some([row[0] for row in rows])}: use the names of the checkpoint that the server loads; a loader that "
+            "works in threads of its own cannot be followed"
         )
     cast = (Conversion.cast(),)
     all_passing = set(chain.from_iterable(names for names in passing_of if not isinstance(names, bool)))
@@ -256,7 +257,9 @@ class WorkerSide:
         try:
             if rank >= info.world_size:
                 n = info.world_size - info.n_trainers
-                raise ValueError(f"the trainers' world_size has {n} workers, and there are more")
+                raise ValueError(
+                    f"world_size leaves room for {n} workers, and there are more: count those of all servers"
+                )
             self._comm = open_comm(store, info, session, rank, torch.device(device), self._opened)
             self._timeout_s, self.session, self.failed, self._trainers = info.timeout_s, session, "", info
         except Exception as error:
@@ -270,15 +273,15 @@ class WorkerSide:
             return
         if lives(known, self.session):
             raise RuntimeError(
-                f"this worker takes part in the updates of the trainers that meet at {known.address}:{known.port} and "
-                "are at work: they shutdown() before others come"
+                f"this worker still takes part in updates of the trainers that meet at {known.address}:{known.port}: "
+                "they must call shutdown() before other trainers come"
             )
 
     def stay(self, info: Any, session: str, n_before: int) -> None:
         """In a session that was met before. Raises RuntimeError where this worker is not in it any more, and lets the
         trainers know."""
         if self.session != session:
-            error = RuntimeError("this worker is not in the trainers' session" + self._why())
+            error = RuntimeError("this worker is not in the trainers' session: send again" + self._why())
             rank = info.n_trainers + n_before
             not_met(open_store(info, is_master=False), info, session, rank, error)
             raise error
@@ -315,7 +318,10 @@ class WorkerSide:
         destination: Any = None
         try:
             if self._comm is None:
-                raise RuntimeError("xfer: there is no transfer engine: a trainer initializes it" + self._why())
+                raise RuntimeError(
+                    "xfer: the transfer engine is not initialized: a trainer does that, before its first update"
+                    + self._why()
+                )
             _on_this_rank(self._comm, self._check)
             destination, update = self._updates.get(id(model), (None, None))
             if update is not None and _on_this_rank(self._comm, destination.is_rearranged):
@@ -358,7 +364,9 @@ def _is_to_plan(said: list[bytes]) -> bool:
 def _check_models(said: list[bytes]) -> None:
     for rank, each in enumerate(said):
         if each[0] != said[0][0]:
-            raise ValueError(f"rank {rank} updates its {'draft' if each[0] else 'main'} model, the trainers the other")
+            raise ValueError(
+                f"rank {rank} updates its {'draft' if each[0] else 'main'} model, and rank 0 the other one"
+            )
 
 
 def _views_of(destination: Any, names: list[str]) -> Callable[[bool], Iterator[tuple[str, Any, Any]]]:
@@ -521,7 +529,7 @@ class _Calling:
         self.look()
         if late:
             servers = ", ".join(sorted(str(self._left[each]) for each in late))
-            raise TimeoutError(f"all ranks have been done for {timeout_s:g} s, and no answer came of {servers}")
+            raise TimeoutError(f"all ranks have been done for {timeout_s:g} s, and there is no answer from {servers}")
 
     def raise_instead_of(self, error: BaseException) -> None:
         """Where a call itself failed before its workers came: that is why they did not. The workers, which were told

@@ -48,7 +48,8 @@ class Source:
             torch_rank = mesh.get_rank()
             if mesh.get_coordinate() is not None and torch_rank != rank:
                 raise ValueError(
-                    f"torch's rank {torch_rank} is trainer {rank}: trainers with DTensors have torch's ranks"
+                    f"torch's rank {torch_rank} is trainer {rank}: trainers that have DTensors must be numbered as "
+                    "torch's ranks"
                 )
         return table_of(state)
 
@@ -75,7 +76,7 @@ class Source:
         if len(self._parts) != len(planned):
             new = sorted(self._parts.keys() - planned)
             if new:
-                raise ValueError(f"{new[0]!r} was not there when the engines planned")
+                raise ValueError(f"{new[0]!r} was not in the source when the engines planned: send again")
 
     def end(self) -> None:
         """Nothing of the update is kept but what is bound."""
@@ -97,7 +98,9 @@ class Source:
                 held[:] = have
             if have != held:
                 changed = sorted(set(have) ^ set(held))
-                raise ValueError(f"{changed[0]!r} is not held as it was when the engines planned")
+                raise ValueError(
+                    f"whether this rank holds {changed[0]!r} has changed since the engines planned: send again"
+                )
             everywhere = range(len(have))
             moved = everywhere if self.passing else places.moved(have, tensors)
             for i in everywhere if everything else moved:

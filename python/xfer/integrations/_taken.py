@@ -48,6 +48,6 @@ def _check(tensors: list[tuple[str, Any]], written: list[bool]) -> None:
             found.append(name)
     if found:
         raise ValueError(
-            f"{found[0]!r} was written again before it was sent: all tensors go at once, so each that the generator "
-            "hands out must have memory of its own, and keep its values"
+            f"{found[0]!r} was written again before it was sent: all tensors are sent together, so the generator must "
+            "hand out each in its own memory, and not change it afterwards"
         )

@@ -85,7 +85,7 @@ def _moved(name: str, box: TargetBox, experts: tuple[int | None, ...], stride: i
     if _EXPERT.search(name):
         return [] if experts[slot] is None else [(_EXPERT.sub(str(experts[slot]), name), box)]
     if not box.strides or box.strides[0] != stride:
-        raise ValueError(f"{name!r}: experts of EPLB that are neither listed nor along the first dim")
+        raise ValueError(f"{name!r}: with EPLB, a tensor must hold one expert, or have the experts along its first dim")
     parts = []
     for i in range(box.hi[0] - box.lo[0]):  # all experts in one tensor
         if (expert := experts[slot + i]) is not None:

@@ -258,9 +258,7 @@ def check_awake() -> None:
     allocator = getattr(getattr(pool, "CuMemAllocator", None), "instance", None)
     for data in getattr(allocator, "pointer_to_data", {}).values():
         if getattr(data, "is_asleep", False) and data.tag != "kv_cache":
-            raise RuntimeError(
-                f"the memory of {data.tag!r} is asleep: wake_up(tags=['weights']) comes before an update"
-            )
+            raise RuntimeError(f"the memory of {data.tag!r} is asleep: call wake_up(tags=['weights']) before an update")
 
 
 def _swapped(box: TargetBox, shape: tuple[int, ...], strides: tuple[int, ...]) -> list[TargetBox]:
@@ -274,7 +272,9 @@ def _moved(box: TargetBox, strides: tuple[int, ...], dim: int, half: int, shape:
     at = box.target_offset % (shape[dim] * strides[dim])
     reach = max((hi - lo - 1) * s for lo, hi, s in zip(box.lo, box.hi, box.strides, strict=True) if s < 2 * half)
     if at < half <= at + reach:
-        raise ValueError(f"a tensor that goes into both halves of {box.target!r}, which trade places")
+        raise ValueError(
+            f"one tensor goes into both halves of {box.target!r}, which the kernel swaps: name the layer in staged="
+        )
     return replace(box, target_offset=box.target_offset + (half if at < half else -half))
 
 
@@ -308,7 +308,8 @@ class VllmDestination(Destination):
         for name, target in self._by_loader:
             if split(target)[0] in moved:
                 raise ValueError(
-                    f"{name!r} goes through the model's loader, which would put it where EPLB had its expert at first"
+                    f"{name!r} must go through the model's loader, which would put its expert where it was before EPLB "
+                    "moved it: start the server without EPLB"
                 )
 
     def follow(self) -> VllmDestination:

@@ -42,7 +42,7 @@ class _SharedReader:
     def __init__(self, path: Any, *, group: Any = None, window_bytes: int = 64 << 20, **options: Any) -> None:
         super().__init__(path, **options)  # type: ignore[call-arg]
         if window_bytes < 1:
-            raise ValueError(f"window_bytes is {window_bytes}")
+            raise ValueError(f"window_bytes is {window_bytes}: it must be at least 1")
         self._group, self._window_bytes = group, window_bytes
 
     def set_up_storage_reader(self, metadata: Any, *args: Any, **kwargs: Any) -> None:
@@ -92,7 +92,9 @@ class _SharedReader:
         size = getattr(group, "size", n_ranks)
         size = size() if callable(size) else size
         if size != n_ranks:  # those who do not load would not come to make a comm
-            raise ValueError(f"{n_ranks} ranks load, and the reader's group has {size}: give it theirs, group=")
+            raise ValueError(
+                f"{n_ranks} ranks load, and the reader's group has {size}: pass the group of those that load as group="
+            )
         comm = used_comm(group, token)
         try:
             with dropped_if_broken(comm):
@@ -110,9 +112,13 @@ class _SharedReader:
             parts = self._known[index.fqn] = {tuple(part.offsets): tuple(part.sizes) for part in about.chunks}
             held, all_of_it = sum(map(math.prod, parts.values())), math.prod(about.size)
             if held < all_of_it:
-                raise ValueError(f"{index.fqn!r}: the checkpoint has {held} of its {all_of_it} elements")
+                raise ValueError(
+                    f"{index.fqn!r}: the checkpoint has {held} of its {all_of_it} elements: is a file missing?"
+                )
             if about.properties.dtype.itemsize > 8:
-                raise TypeError(f"{index.fqn!r} is {about.properties.dtype}, of more than 8 bytes")
+                raise TypeError(
+                    f"{index.fqn!r} is {about.properties.dtype}: elements of more than 8 bytes need torch's reader"
+                )
         return parts[tuple(index.offset)], about.properties.dtype
 
     def _place(self, index: Any) -> tuple[str, int]:
@@ -157,7 +163,7 @@ class HuggingFaceStorageReader(_SharedReader, checkpoint.HuggingFaceStorageReade
         header, data = self._header(path)
         begin, end = header[index.fqn]["data_offsets"]
         if tuple(header[index.fqn]["shape"]) != shape or end - begin != math.prod(shape) * dtype.itemsize:
-            raise ValueError(f"{path}: {index.fqn!r} is not as it was when the headers were read")
+            raise ValueError(f"{path}: the header of {index.fqn!r} has changed since the load began: load again")
         return path, data + begin
 
 
@@ -168,7 +174,9 @@ class FileSystemReader(_SharedReader, checkpoint.FileSystemReader):
     def _place(self, index: Any) -> tuple[str, int]:
         stored = self.storage_data[index]
         if getattr(stored, "transform_descriptors", None):
-            raise ValueError(f"{index.fqn!r} was written by an extension, {stored.transform_descriptors[0]!r}")
+            raise ValueError(
+                f"{index.fqn!r} was written through {stored.transform_descriptors[0]!r}: read it by torch's reader"
+            )
         return stored.relative_path, stored.offset
 
     def _read_into(self, memory: memoryview, index: Any, first_byte: int) -> None:
@@ -200,5 +208,5 @@ class FileSystemReader(_SharedReader, checkpoint.FileSystemReader):
             part = self._slice_file(stream, self.storage_data[index])
             tensor = torch.load(part, map_location=device, weights_only=True)
         if (tuple(tensor.shape), tensor.dtype) != self._stored(index):
-            raise ValueError(f"{path}: {index.fqn!r} is not as .metadata says")
+            raise ValueError(f"{path}: {index.fqn!r} has another shape or type than in .metadata")
         return tensor

@@ -47,7 +47,7 @@ class AffineShard:
         self._of = {int(number): each for number, each in told["ranks"].items()}
         for group in ranks:
             if len(group) != len(self._of):
-                raise ValueError(f"the map is of {len(self._of)} ranks, and {list(group)} are {len(group)}")
+                raise ValueError(f"the map has {len(self._of)} ranks, and the group {list(group)} has {len(group)}")
         self._ranks, self._memory, self._rank = [list(group) for group in ranks], memory, rank
         self._boxes = {number: self._boxes_of(each) for number, each in self._of.items()}
 
@@ -59,7 +59,7 @@ class AffineShard:
         sizes, (at, strides), (begin, steps) = tuple(piece["shape"]), piece["source"], piece["dest"]
         rows = _row_major(self.shape)
         if len(sizes) != len(rows) or any(n > 1 and a != b for n, a, b in zip(sizes, strides, rows, strict=True)):
-            raise ValueError(f"{piece} is no box of a parameter of shape {self.shape}")
+            raise ValueError(f"{piece} is not a box of a parameter of shape {self.shape}")
         lo = []
         for row in rows:
             index, at = divmod(at, row)
@@ -78,7 +78,7 @@ class AffineShard:
     def layout(self, dtype: Any = None) -> Layout:
         """Who holds what. dtype: of the shards; needed where this rank has none."""
         if dtype is None and self._memory is None:
-            raise ValueError("this rank has no shard, which would tell the dtype: layout(dtype) does")
+            raise ValueError("this rank has no shard to take the dtype from: pass it, layout(dtype)")
         everywhere = [rank for group in self._ranks for rank in group]
         boxes = [self._boxes[number] for _ in self._ranks for number in sorted(self._boxes)]
         return Layout.by_boxes(Mesh([len(everywhere)], everywhere), self.shape, dtype or self._memory.dtype, boxes)
@@ -89,7 +89,9 @@ class AffineShard:
             return None
         told, memory = self._of[self._rank], self._memory.detach()
         if tuple(memory.shape) != tuple(told["shard_shape"]) or not memory.is_contiguous():
-            raise ValueError(f"a shard of {tuple(memory.shape)}, not dense or not {tuple(told['shard_shape'])}")
+            raise ValueError(
+                f"the shard of shape {tuple(memory.shape)} must be dense and of shape {tuple(told['shard_shape'])}"
+            )
         pieces = [piece for piece in told["pieces"] if math.prod(piece["shape"]) > 0]
         if not pieces:
             return None
@@ -101,7 +103,7 @@ class AffineShard:
         ValueError if pieces have different scales, because a plan's tensor has one conversion."""
         scales = {float(piece.get("scale", 1.0)) for each in self._of.values() for piece in each["pieces"]}
         if len(scales) > 1:
-            raise ValueError(f"pieces with different scales, {sorted(scales)}: move the tensors that they make apart")
+            raise ValueError(f"the pieces have different scales, {sorted(scales)}: move them as separate tensors")
         return () if scales <= {1.0} else (Conversion.scale(scales.pop()),)
 
 
@@ -140,21 +142,25 @@ def shards_of(
     info = collect_autotp_universal_checkpoint_info(module)
     kept = info.get("affine_map", {"version": _VERSION, "params": {}})  # there is none without AutoTP
     if kept["version"] != _VERSION:
-        raise ValueError(f"affine maps of version {kept['version']}: those of {_VERSION} are known")
+        raise ValueError(
+            f"DeepSpeed's affine maps have version {kept['version']}, and this package knows version {_VERSION}"
+        )
     maps = {_name(pattern): each for pattern, each in kept["params"].items()}
     left_alone = set(map(_name, info["tp_replicated_parameter_patterns"]))
     shards = {}
     for name, parameter in module.named_parameters():
         if hasattr(parameter, "ds_tensor"):
-            raise ValueError(f"{name!r} is cut by ZeRO-3 too: its partitions are no shards of a map")
+            raise ValueError(
+                f"{name!r} is also partitioned by ZeRO-3, which its map does not describe: use ZeRO stage 2 or lower"
+            )
         of_experts = getattr(parameter, _AUTO_EP, None)
         told, groups = (maps.get(name), tp_ranks) if of_experts is None else (of_experts["affine_map"], ep_ranks)
         if not groups:
-            raise ValueError(f"{name!r}: no ranks hold it, since {'tp' if of_experts is None else 'ep'}_ranks is empty")
+            raise ValueError(f"{name!r}: no ranks hold it: pass {'tp' if of_experts is None else 'ep'}_ranks")
         if told is None and name in left_alone:
             told = _whole(tuple(parameter.shape), len(groups[0]))
         if told is None:
-            raise ValueError(f"{name!r}: DeepSpeed has no map of it")
+            raise ValueError(f"{name!r}: DeepSpeed has no affine map of it")
         rank = next((list(group).index(here) for group in groups if here in group), None)
         try:
             shards[name] = AffineShard(told, groups, None if rank is None else parameter, rank)

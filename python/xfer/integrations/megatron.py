@@ -1,10 +1,10 @@
-"""A CopyService of Megatron-Core's resharding over xfer's exchange.
+"""A CopyService for Megatron-Core's resharding.
 
     service = XferCopyService(group)                       # None: the default group
     swap_model_weights(src_model, target_model, refit_method=service, group=group)
 
-The operations of a swap are planned once and found again at the next; they run as one batch, straight from and into
-the tensors that Megatron hands over, in any strides.
+The operations of a swap are planned once, and the plan is used again at the next swap. They run as one batch, directly
+from and into the tensors that Megatron passes, with any strides.
 """
 
 from __future__ import annotations
@@ -76,10 +76,10 @@ class _Swaps:
 
 class XferCopyService(CopyService):
     """group: a torch ProcessGroup (of NCCL or of gloo), a Comm, or None: the default group. Collective over it.
-    offloads: some rank frees the memory of its weights between swaps, so that no other keeps it mapped; a swap then
-    goes through staging memory, which is slower. The same on every rank.
+    offloads: set it on every rank if any rank frees the memory of its weights between swaps. No rank then keeps that
+    memory mapped, and swaps go through staging memory, which is slower.
 
-    run() raises on every rank what is wrong on one: an operation that only one end knows is named by its id.
+    run() raises an error of one rank on every rank, and names an operation that only one end has submitted by its id.
     """
 
     requires_process_group_barrier = False  # this rank's part is done, in the stream's order, when run() returns
@@ -98,12 +98,12 @@ class XferCopyService(CopyService):
         self._counts: dict[tuple[str, int, int | None], int] = {}  # of what has one peer and one id
 
     def submit_send(self, src_tensor: Any, dest_rank: int, task_id: int | None = None) -> None:
-        """Without ids the i-th send to a rank meets its i-th receive from here; so does the i-th of several with one
-        id, as a transform submits a weight and its scales."""
+        """Without an id, the i-th send to a rank matches its i-th receive from here. The same holds among operations
+        with one id, such as a weight and its scales, which a transform submits."""
         self._sends.append((dest_rank, self._number("to", dest_rank, task_id), src_tensor))
 
     def submit_recv(self, dest_tensor: Any, src_rank: int, task_id: int | None = None) -> None:
-        """As submit_send()."""
+        """The other end of a submit_send()."""
         self._recvs.append((src_rank, self._number("from", src_rank, task_id), dest_tensor))
 
     def _number(self, side: str, peer: int, task_id: int | None) -> int:
@@ -113,8 +113,8 @@ class XferCopyService(CopyService):
         return i if task_id is None else task_id + (i << 48)
 
     def run(self) -> None:
-        """All that was submitted. Collective over the group, also for ranks that submitted nothing. After a failure
-        that broke the comm the next one meets the others anew, unless `group` is a Comm."""
+        """Move all that was submitted. Collective over the group: ranks that submitted nothing call it too. After a
+        failure that broke the comm, the next call makes another one, unless `group` is a Comm."""
         sends, recvs = self._sends, self._recvs
         self._sends, self._recvs, self._counts = [], [], {}
         comm = used_comm(self.group, self._token)  # another than before where a failure broke that one
@@ -126,5 +126,5 @@ class XferCopyService(CopyService):
                 swaps.run(sends, recvs)
 
     def close(self) -> None:
-        """Give the comm back, once nothing else uses the group's. Not collective."""
+        """Close the comm, unless something else uses it. Not collective."""
         left_comm(self.group, self._token, closes=True)

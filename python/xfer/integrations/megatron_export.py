@@ -3,8 +3,8 @@
     source = ExportedSource(bridge, models)          # on every trainer rank; bridge: an AutoBridge
     engine = WeightTransferTrainerFactory.trainer_init(info, client=client, source=source)
 
-The export gathers each tensor on every rank; a rank keeps its share of them and sends it, so that none holds the whole
-model. What is sent without gathering is refitted by rules or by sharded state dicts: docs/frameworks.md.
+The export gathers each tensor on every rank. A rank keeps its share of the tensors and sends it, so no rank holds the
+whole model. To send weights without gathering them, use rules or sharded state dicts: docs/frameworks.md.
 Source: Megatron-Bridge 0.6.2, models/conversion/auto_bridge.py.
 """
 

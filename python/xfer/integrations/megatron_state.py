@@ -53,7 +53,9 @@ def _sharded(state: Any) -> Iterator[Any]:
             continue
         for each in _sharded(leaf.build()):
             if not _is_within(each.data, leaf.data):
-                raise ValueError(f"{each.key!r} is a copy of the parameter: it cannot be used in place")
+                raise ValueError(
+                    f"{each.key!r}: its factory builds a copy of the parameter, which cannot be moved in place"
+                )
             yield each
 
 
@@ -68,9 +70,11 @@ def _pieces(state: Any) -> Pieces:
     found: Pieces = {}
     for each in _sharded(state):
         if each.data is None:
-            raise ValueError(f"{each.key!r} has no data")
+            raise ValueError(f"{each.key!r} has no data: make the sharded_state_dict() of a model with weights")
         if hasattr(each.data, "placements"):
-            raise ValueError(f"{each.key!r} is a DTensor, as Megatron's FSDP makes: xfer.integrations.megatron_export")
+            raise ValueError(
+                f"{each.key!r} is a DTensor of Megatron's FSDP: send it by xfer.integrations.megatron_export"
+            )
         found.setdefault(each.key, []).append(each)
     return found
 
@@ -134,7 +138,9 @@ def _joined(said: list[Any], side: int) -> dict[str, Any]:
     for rank, each in enumerate(said):
         for key, row in each[side].items():
             if joined.setdefault(key, row) != row:
-                raise MismatchError(f"{key!r} is {joined[key][:2]} on rank {first[key]} and {row[:2]} on rank {rank}")
+                raise MismatchError(
+                    f"{key!r} has type and shape {joined[key][:2]} on rank {first[key]}, and {row[:2]} on rank {rank}"
+                )
             first.setdefault(key, rank)
     return joined
 
@@ -142,20 +148,21 @@ def _joined(said: list[Any], side: int) -> dict[str, Any]:
 def _shape(key: str, src: Any, dst: Any) -> list[int]:
     """What both sides hold of a tensor; padding of the one that is larger is left alone, or zeroed."""
     if src[0] != dst[0]:
-        raise MismatchError(f"{key!r} is {src[0]} in the source and {dst[0]} in the target")
+        raise MismatchError(f"{key!r} is {src[0]} in the source and {dst[0]} in the target: both must have one type")
     if src[1] != dst[1] and not (src[2] and dst[2] and len(src[1]) == len(dst[1])):
-        raise MismatchError(f"{key!r} is of shape {src[1]} in the source and {dst[1]} in the target")
+        raise MismatchError(f"{key!r} has the global shape {src[1]} in the source and {dst[1]} in the target")
     return [min(pair) for pair in zip(src[1], dst[1], strict=True)]
 
 
 class StateTransfer(Steps):
-    """group: see comm_of(). source, target: a sharded state dict, on the ranks that have one; a rank may have both.
-    Planned once; each step looks where the parameters lie, and what has moved is bound anew. Collective.
+    """Moves all tensors of one sharded state dict into those of another. Collective.
 
-    A tensor of the target that the source lacks is an error; one that the target lacks is left out. What is wrong on
-    one rank is raised on all. After a step that failed make another, which meets the others anew unless `group` is a
-    Comm; what the constructor refuses, and replicas that differ, leave the group's comm as it is. check_replicas: as
-    for xfer.torch.Transfer.
+    group: see comm_of(). source, target: a sharded state dict, on the ranks that have one; a rank may have both.
+    check_replicas: as for xfer.torch.Transfer. The tensors are planned once; each step looks up their addresses again.
+
+    If the source lacks a tensor of the target, that is an error; if the target lacks one, it is left out. An error of
+    one rank is raised on all. After a step that failed, make another StateTransfer: it makes another comm if needed,
+    unless `group` is a Comm. An error of the constructor, and replicas that differ, leave the group's comm usable.
     """
 
     def __init__(
@@ -181,7 +188,7 @@ class StateTransfer(Steps):
             have[:] = map(_pieces, self._states)
             for side, state, pieces in zip(("source", "target"), self._states, have, strict=True):
                 if state is not None and not pieces:
-                    raise ValueError(f"the {side} has no ShardedTensor: it is what sharded_state_dict() gives")
+                    raise ValueError(f"the {side} has no ShardedTensor: pass what sharded_state_dict() returns")
                 _views(pieces)  # raises
             return [*map(_described, have), truth(compares, "check_replicas") or source is None]
 
@@ -189,7 +196,7 @@ class StateTransfer(Steps):
         self._are_to_compare = all(each[2] for each in said)
         sides = [_joined(said, side) for side in (0, 1)]
         for key in sorted(sides[1].keys() - sides[0].keys()):
-            raise MismatchError(f"{key!r} is in the target alone")
+            raise MismatchError(f"{key!r} is in the target only: the source must have all keys of the target")
         self._names = sorted(sides[1])
         shapes = {key: _shape(key, sides[0][key], sides[1][key]) for key in self._names}
 

@@ -3,7 +3,8 @@
     policy.generation.refit_transport: "xfer.integrations.nemo_rl:XferCheckpointEngine"
     policy.generation.refit_cfg: {"xfer.integrations.nemo_rl:XferCheckpointEngine": {timeout_s: 600}}
 
-NeMo-RL hands full tensors to its engines, of which all policy ranks have a replica: they share the work.
+NeMo-RL gives its engines full tensors, and every policy rank has all of them. So all policy ranks send, each a part of
+every tensor.
 
 Source: NeMo-RL 7ea279abf, nemo_rl/utils/checkpoint_engines/base.py.
 """
@@ -23,12 +24,12 @@ __all__ = ["XferCheckpointEngine"]
 
 
 class XferCheckpointEngine(BucketEngine, CheckpointEngine):
-    """bucket_size: bytes of tensors that are under way together, of which NeMo-RL takes a share of the GPU's memory: a
-    worker holds one bucket, a policy rank one and the first tensor of the next.
+    """bucket_size: how many bytes of tensors move together; NeMo-RL sets it to a share of the GPU's memory. A worker
+    holds one bucket; a policy rank holds one, and the first tensor of the next.
 
-    timeout_s: deadline of every wait. device: of the received tensors; None: the current GPU if there is one.
-    release_after_refit: NeMo-RL's, which then calls finalize() after each update. check_replicas: policy ranks compare
-    what they have of a bucket the first time; False on any of them skips it.
+    timeout_s: deadline of every wait. device: where received tensors are made; None: the current GPU, else the CPU.
+    release_after_refit: an option of NeMo-RL, which then calls finalize() after each update. check_replicas: policy
+    ranks compare what they have of a bucket when it is new; False on any of them skips this.
     """
 
     def __init__(
@@ -42,7 +43,8 @@ class XferCheckpointEngine(BucketEngine, CheckpointEngine):
         super().__init__(bucket_size, timeout_s, device, check_replicas)
 
     def prepare(self) -> dict[str, Any]:
-        """Where rank 0 listens, of the policy and of each engine of vLLM: the policy's is taken."""
+        """On rank 0, its address and a name for the next meeting. Of those of the policy and of each vLLM engine, the
+        policy's is used."""
         return self._listen() if torch.distributed.get_rank() == 0 else {}
 
     def init_policy_process_group(
@@ -59,15 +61,15 @@ class XferCheckpointEngine(BucketEngine, CheckpointEngine):
         self._join(train_world_size + rollout_rank, size, train_world_size, metadata[0])
 
     def finalize(self) -> None:
-        """Leave the others. After an update that failed NeMo-RL's shutdown() calls it, and the next update meets."""
+        """Leave the others; the next update meets again. NeMo-RL's shutdown() also calls this after a failed update."""
         self._thread.submit(self._leave).result()
 
     async def send_weights(self, weights: Generator[tuple[str, Any], None, None]) -> None:
-        """All policy ranks, each with all tensors. An error is raised on every rank."""
+        """Called by all policy ranks, each with all tensors. An error is raised on every rank."""
         await self._send(weights)
 
     async def receive_weight_batches(self) -> AsyncGenerator[Bucket, None]:
-        """Each tensor is the caller's alone."""
+        """The buckets that arrive. Each belongs to the caller."""
         async with aclosing(self._received()) as buckets:
             async for bucket in buckets:
                 given = [bucket]

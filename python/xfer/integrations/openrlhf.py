@@ -1,7 +1,7 @@
-"""OpenRLHF's PPO, GRPO and others with vLLM: what DeepSpeed holds of the actor goes straight into the parameters of the
-workers, without gathering, over the engine pair of vLLM.
+"""OpenRLHF's PPO, GRPO and others with vLLM: the actor's weights move from where DeepSpeed holds them directly into the
+workers' parameters, without gathering. It uses xfer's engines for vLLM.
 
-    python -m xfer.integrations.openrlhf ...      # in the place of python -m openrlhf.cli.train_ppo_ray, same options
+    python -m xfer.integrations.openrlhf ...      # replaces python -m openrlhf.cli.train_ppo_ray, same options
 
 Source: OpenRLHF 0.11.2, trainer/ray/ppo_actor.py and trainer/ray/vllm_engine.py.
 """
@@ -26,7 +26,7 @@ __all__ = ["XferActorPPOTrainer", "XferRolloutRayActor", "use"]
 
 
 class XferRolloutRayActor(their_engine.RolloutRayActor.__ray_actor_class__):
-    """OpenRLHF's own, whose engine has the back end "xfer"."""
+    """OpenRLHF's rollout actor, with the back end "xfer" in its engine."""
 
     async def __init__(self, *arguments: Any, **named: Any) -> None:  # type: ignore[misc]
         await super().__init__(*arguments, weight_transfer_config={"backend": "xfer"}, **named)
@@ -87,8 +87,8 @@ class _Weights(Mapping[str, Any]):
 
 
 class XferActorPPOTrainer(their_actor.ActorPPOTrainer):
-    """OpenRLHF's own but for the way of the weights. timeout_s: deadline of every wait of an update. check_replicas:
-    see XferTrainerInitInfo."""
+    """OpenRLHF's trainer with another way for the weights. timeout_s: deadline of every wait of an update.
+    check_replicas: see XferTrainerInitInfo."""
 
     timeout_s: ClassVar[float] = 600.0
     check_replicas: ClassVar[bool] = True
@@ -99,11 +99,11 @@ class XferActorPPOTrainer(their_actor.ActorPPOTrainer):
         super().__init__(*arguments, **named)
 
     def _init_vllm_sync_group(self, backend: str) -> None:
-        """The workers are met at the first update, by all ranks."""
+        """Does nothing: all ranks meet the workers at the first update."""
 
     def broadcast_to_vllm(self) -> None:
-        """All ranks. An error is raised on each of them, one of ending the update or of the caches on rank 0 alone; the
-        next call meets the workers anew."""
+        """Send the weights. Called by all ranks. An error is raised on all of them; only one of ending the update, or
+        of resetting caches, is raised on rank 0 alone. The next call meets the workers again."""
         torch.cuda.empty_cache()
         self._info = self._info or self._told()
         if self._transfer is None:
@@ -117,12 +117,12 @@ class XferActorPPOTrainer(their_actor.ActorPPOTrainer):
         """Where all meet. Collective, once."""
         if self.args.ds.tensor_parallel_size > 1:
             n = self.args.ds.tensor_parallel_size
-            raise ValueError(f"ds.tensor_parallel_size is {n}: what DeepSpeed's tensor parallelism cuts is not sent")
+            raise ValueError(f"ds.tensor_parallel_size is {n}: set it to 1, since shards of AutoTP cannot be sent here")
         rank, n_trainers, vllm = torch.distributed.get_rank(), torch.distributed.get_world_size(), self.args.vllm
         where: list[Any] = [_free_address() if rank == 0 else None]
         torch.distributed.broadcast_object_list(where)
         if isinstance(where[0], str):
-            raise RuntimeError(f"rank 0 found no address to meet at: {where[0]}")
+            raise RuntimeError(f"rank 0 found no free port to listen at: {where[0]}")
         world_size = n_trainers + vllm.num_engines * vllm.tensor_parallel_size
         return XferTrainerInitInfo(
             *where[0], n_trainers, world_size, self.timeout_s, rank=rank, check_replicas=self.check_replicas
@@ -140,7 +140,7 @@ def _free_address() -> tuple[str, int] | str:
 
 
 def use() -> None:
-    """Put them in the places of OpenRLHF's own, in the process that starts its actors."""
+    """Replace OpenRLHF's classes by these, in the process that starts its actors."""
     their_engine.RolloutRayActor = ray.remote(XferRolloutRayActor)
     their_actor.ActorPPOTrainer = XferActorPPOTrainer
 

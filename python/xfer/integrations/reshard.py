@@ -1,11 +1,12 @@
-"""reshard() with the parameters of NCCL M2N's, and xferdtensor() with those of NeMo-RL's: each rank passes its own
-local tensor, everybody the meshes and placements of both sides.
+"""reshard() with the parameters of NCCL M2N's, and xferdtensor() with those of NeMo-RL's. Each rank passes its own
+local tensor, and all ranks pass the meshes and placements of both sides.
 
     import nemo_rl.weight_sync.xferdtensor as theirs
     from xfer.integrations import reshard
-    theirs.xferdtensor = reshard.xferdtensor    # or `theirs._reshard = reshard.reshard`, which has even sizes only
+    theirs.xferdtensor = reshard.xferdtensor    # or `theirs._reshard = reshard.reshard`, for even sizes only
 
-Planned once for each signature, in place on both sides, on any number of mesh axes and tensor dims.
+A plan is made once for each combination of shapes, meshes and placements. Data moves in place on both sides, for any
+number of mesh axes and tensor dims.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ def _axes(mesh: Any) -> Axes:
     while rows and isinstance(rows[0], list | tuple):
         sizes.append(len(rows[0]))
         if any(not isinstance(row, list | tuple) or len(row) != sizes[-1] for row in rows):
-            raise ValueError(f"a mesh with rows of different lengths: {mesh}")
+            raise ValueError(f"the rows of the mesh have different lengths: {mesh}")
         rows = [each for row in rows for each in row]
     return tuple(sizes), tuple(whole(rank, "a rank of a mesh") for rank in rows)
 
@@ -60,7 +61,9 @@ def _cuts(placements: Sequence[Any], axes: Axes, n_dims: int) -> Cuts:
     for placement in listed(placements, "placements"):
         kind = type(placement).__name__
         if kind not in ("Shard", "Replicate", "int"):
-            raise TypeError(f"{placement!r} is neither Shard nor Replicate")
+            raise TypeError(
+                f"{placement!r} is neither Shard nor Replicate: redistribute the tensor to one of these first"
+            )
         cuts.append(None if kind == "Replicate" else _dim(placement, n_dims))
     left = axes[0][len(cuts) :]
     return (*cuts, *(None for n in left if set(left) == {1}))
@@ -103,7 +106,7 @@ class _Side:
             return None
         cuts = _cuts(self.placements, self.axes, len(self.local))
         if len(cuts) != len(self.axes[0]):
-            raise ValueError(f"{len(cuts)} placements for a mesh of {len(self.axes[0])} axes")
+            raise ValueError(f"{len(cuts)} placements for a mesh of {len(self.axes[0])} axes: give one for each axis")
         n_parts = [
             math.prod(n for n, dim in zip(self.axes[0], cuts, strict=True) if dim == d) for d in range(len(self.local))
         ]
@@ -165,15 +168,15 @@ def reshard(
 ) -> None:
     """Move one tensor from the source mesh to the destination mesh. Collective over all ranks of the comm.
 
-    src, dst: this rank's parts, in any strides; None where it has none. comm: see comm_of().
+    src, dst: this rank's parts, in any strides; None if it has none. comm: see comm_of().
     src_mesh, dst_mesh: ranks of the comm in nested lists, an object with them as `mesh`, or M2N's Mesh. placements:
     Shard(dim), as torch.chunk cuts, or Replicate for each mesh axis, the outer axis first where two cut one dim.
-    global_shape: where it is left out all parts must be equal. A rank without a tensor hears shape and dtype from the
-    others, or gives them. stream: see stream_pointer(); on a GPU the call returns once enqueued.
-    handle: NCCL M2N's; not used.
+    global_shape: without it all parts must have the same shape. A rank without a tensor gets shape and dtype from the
+    others, or passes them. stream: see stream_pointer(); on a GPU the call returns once enqueued.
+    handle: accepted for NCCL M2N's sake, and not used.
 
-    Raises MismatchError where ranks say different things, ValueError where a tensor has another shape than its
-    placements say; on the other ranks PeerError.
+    Raises MismatchError if ranks pass different meshes, placements, shapes or types, and ValueError if a tensor has
+    another shape than its placements give; the other ranks raise PeerError.
     """
     del handle
     from_ = src, src_mesh, src_placements, src_local_shape, src_dtype
@@ -192,7 +195,7 @@ def xferdtensor(
     process_group: Any,
     stream: Any = None,
 ) -> None:
-    """NeMo-RL's: tensors are None or have `shape`, which is global, and `_local_tensor`. See reshard()."""
+    """NeMo-RL's function. A tensor is None, or has a global `shape` and a `_local_tensor`. See reshard()."""
 
     src, dst = (getattr(x, "_local_tensor", None) for x in (src_tensor, dst_tensor))
     from_, to = (src, src_mesh, src_placement, None, None), (dst, dst_mesh, dst_placement, None, None)
@@ -202,7 +205,9 @@ def xferdtensor(
         for x in (src_tensor, dst_tensor):
             x is None or x._local_tensor
         if len({tuple(shape) for shape in shapes}) > 1:
-            raise MismatchError(f"the source is of shape {shapes[0]} and the destination of {shapes[1]}")
+            raise MismatchError(
+                f"the source has shape {shapes[0]} and the destination {shapes[1]}: both must have the global shape"
+            )
         return _sides(from_, to, shapes[0] if shapes else None)
 
     key = _key(from_, to, shapes[0]) if shapes and all(shape == shapes[0] for shape in shapes) else None

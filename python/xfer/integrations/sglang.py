@@ -1,4 +1,4 @@
-"""Trainers' shards go straight into the weights of SGLang's workers, in SGLang's own weight-update session.
+"""Trainers' shards move directly into the weights of SGLang's workers, in SGLang's own weight-update session.
 
     python -m sglang.launch_server --model-path MODEL --custom-weight-loader xfer.integrations.sglang.load
 
@@ -50,11 +50,13 @@ _log = logging.getLogger(__name__)
 
 @dataclass
 class Meeting:
-    """Of a trainer rank. address, port: where rank 0 listens. world_size: trainers, and workers of all servers.
+    """Settings of a trainer rank. address, port: where rank 0 listens. world_size: the number of trainers and of
+    workers of all servers.
 
-    timeout_s: deadline of every wait. offloads: the weights' memory is given back between updates, as where they are
-    moved to the host: after each nobody keeps it mapped, which would keep it in use. check_replicas: trainers that have
-    the same tensor compare it before the first update moves anything; False on any of them skips it.
+    timeout_s: deadline of every wait. offloads: set it if a trainer frees the weights' memory between updates, for
+    example by moving them to the host. After each update no process then keeps that memory mapped, which would keep it
+    in use. check_replicas: trainers that have the same tensor compare it before the first update moves anything; False
+    on any of them skips this.
     """
 
     address: str
@@ -82,8 +84,7 @@ class _Told:
 
 @dataclass
 class Served:
-    """tp_size, pp_size: a server's ranks of tensor parallelism, and of pipeline parallelism. n_drafts: draft models in
-    each worker."""
+    """A server's tp_size and pp_size, and how many draft models each worker has."""
 
     tp_size: int
     pp_size: int
@@ -91,8 +92,8 @@ class Served:
 
 
 class HttpClient(Routes):
-    """One server's routes. flush_cache: let it drop what it computed with the old weights, which it refuses while
-    requests run or wait in place."""
+    """A client of a server's routes. flush_cache: let the server drop what it computed with the old weights; it refuses
+    this while requests run, or are paused in place."""
 
     has_routes = "SGLang 0.5.23"
 
@@ -103,13 +104,13 @@ class HttpClient(Routes):
         self._flush_cache = flush_cache
 
     def served(self) -> Served:
-        """What it says of itself. Raises RuntimeError where it cannot be updated: SGLang's workers do not refuse that,
-        but end."""
+        """Read the server's settings. Raises RuntimeError if it cannot be updated: SGLang's workers would not refuse an
+        update, but end."""
         said = self._get("server_info")
         if "custom_weight_loader" in said and _LOADER not in (said["custom_weight_loader"] or ()):
-            raise RuntimeError(f"the server at {self._url} was started without --custom-weight-loader {_LOADER}")
+            raise RuntimeError(f"the server at {self._url} must be started with --custom-weight-loader {_LOADER}")
         if said.get("weight_cache_mode", "off") != "off":
-            raise RuntimeError(f"the server at {self._url} shares its weights: it needs --weight-cache-mode off")
+            raise RuntimeError(f"the server at {self._url} shares its weights: start it with --weight-cache-mode off")
         n_drafts = 0 if str(said.get("speculative_algorithm") or "NONE").upper() in _WITHOUT_DRAFT else 1
         if n_drafts and said.get("enable_multi_layer_eagle"):
             n_drafts = int(said["speculative_num_steps"])
@@ -121,7 +122,7 @@ class HttpClient(Routes):
         self._post("begin_weight_update", {"selector": selector})
 
     def update_weights(self, told: bytes, tp_size: int, selector: str, moves: bool = True) -> None:
-        """Lets load() have `told` in every worker. moves: it brings weights."""
+        """Let load() receive `told` in every worker. moves: the call brings weights."""
         one = base64.b64encode(pickle.dumps([("xfer", _Told(told))])).decode()
         self._post(
             "update_weights_from_tensor",
@@ -140,7 +141,7 @@ class HttpClient(Routes):
         self._post("update_weight_version", {"new_version": version, "abort_all_requests": False})
 
     def pause(self, mode: str = "retract") -> None:
-        """mode: "retract" puts requests back into the queue, "in_place" holds them where they are, "abort" ends
+        """mode: "retract" puts requests back into the queue, "in_place" stops them where they are, "abort" ends
         them."""
         self._post("pause_generation", {"mode": mode})
 
@@ -184,7 +185,7 @@ class _Session:
         """One that these trainers left open is gone on with."""
         self._check(selector)
         if not self._begins(selector) and not self.open:
-            raise RuntimeError("the server is in a weight-update session that is not of these trainers")
+            raise RuntimeError("the server is in a weight-update session of others: end it, or wait for its end")
         self.open = selector
 
     def _check(self, selector: str) -> None:
@@ -192,7 +193,7 @@ class _Session:
         if selector == "draft" and n != 1:
             raise ValueError(f"the server has {n} draft models, and only one can be updated")
         if self.open not in ("", selector):
-            raise RuntimeError(f"the update of the {self.open} model failed: it comes first")
+            raise RuntimeError(f"the last update of the {self.open} model failed: send that model again first")
 
     def _begins(self, selector: str) -> bool:
         """False: one is open."""
@@ -221,16 +222,18 @@ class _Session:
 
 
 class Trainer:
-    """One on each trainer rank. source: a module or a state dict with the checkpoint's names, whose DTensors are taken
-    as they lie. servers: on rank 0 the clients of all servers, elsewhere none.
+    """Sends a trainer rank's weights. source: a module or a state dict with the checkpoint's names; its DTensors are
+    read in place. servers: on rank 0 the clients of all servers, on other ranks none.
 
-    An error names the rank that had it, on every rank; the next send_weights() meets the others anew. A server whose
-    session had begun is left paused, and in the session, which the next update goes on with.
+    An error is raised on every rank and names the rank where it occurred; the next send_weights() meets the others
+    again. A server whose session had begun stays paused and in that session, which the next update continues.
     """
 
     def __init__(self, meeting: Meeting, source: Any, servers: Sequence[Any] = ()) -> None:
         if (meeting.rank == 0) != bool(servers):
-            raise ValueError(f"trainer {meeting.rank} has {len(servers)} servers: rank 0 alone drives them")
+            raise ValueError(
+                f"trainer {meeting.rank} has {len(servers)} servers: give all of them to rank 0, and none to others"
+            )
         weights = source if isinstance(source, Source) else Source(source, meeting.n_trainers)
         weights.passing = weights.passing or meeting.offloads
         self._meeting, self._sessions = meeting, [_Session(server) for server in servers]
@@ -238,11 +241,11 @@ class Trainer:
         self._name, self._version, self._is_shut_down = "", 0, False
 
     def send_weights(self, draft: bool = False, weight_version: str | None = None) -> None:
-        """One update: when it returns the workers have the weights. Collective over the trainers. draft: of the draft
-        model, which takes what its loader knows of the same source. weight_version: what the servers then say of
-        theirs."""
+        """Send all weights; when this returns the workers have them. Collective over the trainers. draft: update the
+        draft model, whose loader takes what it knows of the same source. weight_version: the version that the servers
+        then report."""
         if self._is_shut_down:
-            raise RuntimeError("xfer: this trainer was shut down")
+            raise RuntimeError("xfer: this trainer was shut down: make another one")
         selector = "draft" if draft else "target"
         try:
             if not self._side.has_met:
@@ -273,7 +276,7 @@ class Trainer:
             n_workers += session.served.tp_size * session.served.pp_size
         n = self._meeting.world_size - self._meeting.n_trainers
         if self._sessions and n_workers != n:
-            raise ValueError(f"the servers have {n_workers} workers, and world_size counts {n}")
+            raise ValueError(f"the servers have {n_workers} workers, and world_size leaves room for {n}")
         begun: list[_Session] = []
         try:
             for session in self._sessions:
@@ -351,8 +354,8 @@ class SglangDestination(Destination):
             layer, parameter = split(name)
             if _is_changed(self._modules[layer], parameter):
                 raise ValueError(
-                    f"the trainers do not have all of {name!r}, and SGLang would process a second time what is there: "
-                    "they send all weights of its layer"
+                    f"the trainers do not send all of {name!r}, and SGLang would process a second time what is there: "
+                    "send all weights of its layer"
                 )
 
     def is_rearranged(self) -> bool:
@@ -431,7 +434,7 @@ def _check_awake() -> None:
         frame = frame.f_back
         if "weights" in getattr(frame.f_locals.get("self"), "offload_tags", ()):
             raise RuntimeError(
-                "the memory of the weights was released: /resume_memory_occupation comes before an update"
+                "the memory of the weights was released: call /resume_memory_occupation before an update"
             )
 
 
@@ -439,13 +442,14 @@ _side = WorkerSide(_destination_of, _check_awake)  # a process of SGLang is one 
 
 
 def report() -> dict[str, Any]:
-    """Of this worker's last plan: bytes by how they come, and what of checkpoint and model is left over."""
+    """This worker's last plan: how many bytes it receives in each way, and what of checkpoint and model is left
+    over."""
     return _side.report
 
 
 def load(model: Any, named_tensors: list[tuple[str, Any]]) -> None:
-    """What SGLang calls in each of its workers for an update. It does not raise, which would end the server: what goes
-    wrong is in the log and raised on the trainers."""
+    """The custom weight loader, which SGLang calls in each worker for an update. It does not raise, since that would
+    end the server: errors are logged here and raised on the trainers."""
     try:
         _receive(model, json.loads(bytes(named_tensors[0][1].tolist())))
     except Exception:

@@ -1,5 +1,5 @@
-"""DTensor state dicts, pushed by trainers and pulled by generators: the two calls of torchtitan's weight sync
-(torchstore's put_state_dict and get_state_dict), as one collective transfer into the generators' own tensors.
+"""Trainers push DTensor state dicts and generators pull them. The two calls replace those of torchtitan's weight sync
+(torchstore's put_state_dict and get_state_dict): one collective transfer, directly into the generators' own tensors.
 
     push_state_dict(trainer.state_dict(), comm)        # on every trainer rank
     pull_state_dict(generator.state_dict(), comm)      # on every generator rank, at the same time
@@ -56,14 +56,16 @@ def push_state_dict(
     ranks: Ranks = None,
     check_replicas: bool = True,
 ) -> None:
-    """This rank's part of the weights, to those that pull. Collective over the group: each rank pushes or pulls.
+    """Send this rank's part of the weights to the ranks that pull. Collective over the group: each rank pushes or
+    pulls.
 
-    group: see comm_of(). key: of transfers that differ in their tensors. version: must grow; None: it is counted.
-    ranks: which of the group's ranks each of torch's is, where trainers and generators are worlds of their own, whose
-    meshes both begin at 0, and the group is a Comm of all. check_replicas: as for Transfer. Both are looked at when a
-    key is new.
-    Raises MismatchError where the two sides have other names, shapes or types, on all ranks. After a move that
-    failed the next call meets the others anew, unless `group` is a Comm. What is kept of a group goes with it, or by
+    group: see comm_of(). key: names a transfer; use one for each set of tensors. version: must grow; None: the next
+    number. ranks: {torch's rank: the group's}, needed if trainers and generators have separate torch worlds, which both
+    begin at rank 0, and the group is a Comm of all. check_replicas: as for Transfer. Both are read only when a key is
+    new.
+
+    If names, shapes or types of the two sides differ, all ranks raise MismatchError. After a move that failed, the next
+    call makes another comm if needed, unless `group` is a Comm. Plans are kept as long as the group, or until
     drop_comm().
     """
     _move(group, key, version, {"ranks": ranks, "check_replicas": check_replicas}, source=state_dict)
@@ -72,13 +74,13 @@ def push_state_dict(
 def pull_state_dict(
     state_dict: Any, group: Any, key: str = "model", version: int | None = None, ranks: Ranks = None
 ) -> None:
-    """Into the tensors of `state_dict`, in place. See push_state_dict()."""
+    """Receive the weights into the tensors of `state_dict`, in place. See push_state_dict()."""
     _move(group, key, version, {"ranks": ranks}, target=state_dict)
 
 
 def drop_state_dict(group: Any, key: str = "model") -> None:
-    """Forget a transfer, whose tensors are then made out anew. On all ranks, between the same two moves; none waits for
-    another. Where one did not, the next move fails on all, and the one after it meets anew."""
+    """Forget a transfer, so that the next call plans it again. Call it on all ranks between the same two moves; no rank
+    waits for another. If a rank did not call it, the next move fails on all ranks, and the one after it plans again."""
     comm = known_comm(group)
     kept = None if comm is None else comm._transfers.pop(key, None)
     if kept is not None:

@@ -1,9 +1,9 @@
-"""The `weight_transfer=` object of TRL's asynchronous trainers, over the engine pair of vLLM.
+"""An object for `weight_transfer=` of TRL's asynchronous trainers. It uses xfer's engines for vLLM.
 
     trainer = AsyncGRPOTrainer(..., weight_transfer=XferWeightTransfer("http://localhost:8000"))
 
-TRL calls it on rank 0 with full tensors, all of which it keeps until the update is done. Trainers that do not want to
-gather let every rank make an XferTrainerEngine of its sharded model instead.
+TRL calls it on rank 0 with full tensors, and it keeps all of them until the update is done. To send shards without
+gathering them, make an XferTrainerEngine of the sharded model on every rank instead.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ __all__ = ["HttpClient", "XferWeightTransfer"]
 
 
 class XferWeightTransfer:
-    """server: its address, or a client with the methods of HttpClient. n_workers: all workers of the server;
-    None: as many as it says.
+    """server: its URL, or a client with the methods of HttpClient. n_workers: how many workers the server has in all;
+    None: ask the server.
 
-    address, port: where this process listens for the workers. After an error the next send_weights() meets them anew.
+    address, port: where this process listens for the workers. After an error the next send_weights() meets them again.
     """
 
     def __init__(
@@ -43,8 +43,8 @@ class XferWeightTransfer:
         self._state: dict[str, Any] = {}
 
     def init_weight_transfer(self) -> None:
-        """Waits for the server, as TRL's own object does; trainers may start while it loads its model. The workers are
-        met at the first send_weights(), which says what there is."""
+        """Wait until the server answers, as TRL's own object does: trainers may start while it loads its model. The
+        first send_weights() meets the workers."""
         register_vllm()
         self._client.wait_ready()
 
@@ -52,7 +52,7 @@ class XferWeightTransfer:
         self._client.pause()
 
     def send_weights(self, iterator: Iterator[tuple[str, Any]]) -> None:
-        """Returns when the workers have all of them."""
+        """Send all tensors. Returns when the workers have them."""
         try:
             self._state.update(taken((name, tensor.detach()) for name, tensor in iterator))
             self._send()

@@ -1,11 +1,11 @@
-"""The client of TRL's synchronous trainers (GRPO, RLOO, distillation and others) in server mode, over the engine pair
-of vLLM.
+"""The client of TRL's synchronous trainers (GRPO, RLOO, distillation and others) in server mode. It uses xfer's engines
+for vLLM.
 
     import trl.generation.vllm_generation as theirs
     from xfer.integrations.trl_client import XferVLLMClient
     theirs.VLLMClient = XferVLLMClient            # before the trainer is made
 
-TRL calls it on rank 0 with full tensors, all of which it keeps until the update is done.
+TRL calls it on rank 0 with full tensors, and it keeps all of them until the update is done.
 
 Source: TRL 1.16.0, generation/vllm_client.py and generation/vllm_generation.py.
 """
@@ -30,7 +30,7 @@ __all__ = ["XferVLLMClient"]
 
 
 class XferVLLMClient(VLLMClient):
-    """TRL's own but for the weights: all that it does with requests is TRL's. The workers connect to this host at
+    """TRL's client with another way for the weights; requests go as before. The workers connect to this host at
     group_port. timeout_s: deadline of every wait of an update."""
 
     timeout_s: ClassVar[float] = 600.0
@@ -41,7 +41,7 @@ class XferVLLMClient(VLLMClient):
         super().__init__(*arguments, **named)
 
     def init_communicator(self, device: Any = 0) -> None:
-        """The workers are met at the first update. device: weights may lie on any."""
+        """Check the server's back end. The first update meets the workers. device: not used, weights may be on any."""
         backend = (self.get_server_info()["weight_transfer_config"] or {}).get("backend")
         if backend != "xfer":
             raise RuntimeError(
@@ -55,7 +55,8 @@ class XferVLLMClient(VLLMClient):
 
     @contextmanager
     def weight_update(self) -> Iterator[None]:
-        """All tensors that are handed in meanwhile are copied, and go together at the end; none where it raises."""
+        """Tensors that are passed inside the block are copied, and sent together at its end; if it raises, none is
+        sent."""
         group = self._group = {}
         try:
             yield
@@ -64,8 +65,8 @@ class XferVLLMClient(VLLMClient):
         self._send(iter(group.items()))
 
     def update_named_params(self, metadata: list[Any], named_params: Iterator[tuple[str, Any]]) -> None:
-        """The tensors of an update, one for each row of `metadata`. They go when the last one is handed out, before
-        the iterator is asked for more, since at its end TRL takes adapters out of the weights again."""
+        """Send the tensors of an update, one for each row of `metadata`. They are sent once the last one is there,
+        before the iterator is asked for more: at its end TRL takes adapters out of the weights again."""
         if self._group is not None:
             self._group.update((name, tensor.detach().clone()) for name, tensor in named_params)
             return
@@ -75,11 +76,13 @@ class XferVLLMClient(VLLMClient):
         finally:
             more = [name for name, _ in named_params]
         if more:
-            raise ValueError(f"{more[0]!r} was not sent: there is no more metadata than for {len(metadata)} tensors")
+            raise ValueError(
+                f"{more[0]!r} was not sent: the metadata lists {len(metadata)} tensors, and there are more"
+            )
 
     def _send(self, tensors: Iterator[tuple[str, Any]]) -> None:
         if self._transfer is None:
-            raise RuntimeError("init_communicator() comes first")
+            raise RuntimeError("call init_communicator() first")
         self._transfer.send_weights(tensors)
 
     def close_communicator(self) -> None:

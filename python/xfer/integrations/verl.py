@@ -3,8 +3,8 @@
     actor_rollout_ref.rollout.checkpoint_engine.backend=xfer
     actor_rollout_ref.rollout.checkpoint_engine.custom_backend_module=xfer.integrations.verl
 
-verl hands full tensors to its engines, of which all actor ranks have a replica: they share the work, so that what rank
-0 alone would send comes from all of them.
+verl gives its engines full tensors, and every actor rank has all of them. So all actor ranks send, each a part of every
+tensor, where verl's own engines send from rank 0.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ __all__ = ["XferCheckpointEngine"]
 
 @CheckpointEngineRegistry.register("xfer")  # type: ignore[untyped-decorator, unused-ignore]
 class XferCheckpointEngine(BucketEngine, CheckpointEngine):
-    """bucket_size: bytes of tensors that are under way together: a rollout rank holds one bucket, an actor rank one and
-    the first tensor of the next.
+    """bucket_size: how many bytes of tensors move together. A rollout rank holds one bucket; an actor rank holds one,
+    and the first tensor of the next.
 
-    timeout_s: deadline of every wait. device: of the received tensors; None: the current GPU if there is one.
-    check_replicas: actor ranks compare what they have of a bucket the first time; False on any of them skips it.
+    timeout_s: deadline of every wait. device: where received tensors are made; None: the current GPU, else the CPU.
+    check_replicas: actor ranks compare what they have of a bucket when it is new; False on any of them skips this.
     """
 
     def __init__(
@@ -41,14 +41,14 @@ class XferCheckpointEngine(BucketEngine, CheckpointEngine):
         self.is_master = is_master
 
     def prepare(self) -> dict[str, Any]:
-        """Where the master listens, and a name for the meeting that comes; nothing on the others."""
+        """On the master, its address and a name for the next meeting; on other ranks nothing."""
         return self._listen() if self.is_master else {}
 
     @classmethod
     def build_topology(
         cls, actor_wg_world_size: int, rollout_world_size: int, metadata: list[dict[str, Any]]
     ) -> tuple[dict[str, list[Any]], dict[str, list[Any]]]:
-        """Actors first."""
+        """Arguments of init_process_group() for each rank. Actors are the first ranks."""
         size = actor_wg_world_size + rollout_world_size
         return tuple(  # type: ignore[return-value]
             {
@@ -61,20 +61,21 @@ class XferCheckpointEngine(BucketEngine, CheckpointEngine):
         )
 
     def init_process_group(self, rank: int, world_size: int, n_actors: int, master: dict[str, Any]) -> None:
-        """Meet the others; those who all have the comm of their last meeting keep it."""
+        """Meet the others. If all still have the comm of their last meeting, they keep it."""
         self._join(rank, world_size, n_actors, master)
 
     def finalize(self) -> None:
-        """Between updates the ranks stay together, unless one failed."""
+        """Does nothing: the ranks keep their comm between updates, until one fails."""
 
     async def send_weights(
         self, weights: Generator[tuple[str, Any], None, None], global_steps: int | None = None
     ) -> None:
-        """All actor ranks, each with all tensors. An error is raised on every rank, which then meet anew."""
+        """Called by all actor ranks, each with all tensors. An error is raised on every rank; the next update meets
+        again."""
         await self._send(weights)
 
     async def receive_weights(self, global_steps: int | None = None) -> AsyncGenerator[tuple[str, Any], None]:
-        """Each tensor is the caller's alone."""
+        """The tensors that arrive. Each belongs to the caller."""
         async with aclosing(self._received()) as buckets:
             async for bucket in buckets:
                 bucket.reverse()

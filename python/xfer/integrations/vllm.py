@@ -1,4 +1,4 @@
-"""A pair of weight-transfer engines for vLLM, "xfer": trainers' shards go straight into the workers' parameters.
+"""A pair of weight-transfer engines for vLLM, "xfer": trainers' shards move directly into the workers' parameters.
 
     vllm serve MODEL --weight-transfer-config '{"backend": "xfer"}'
 
@@ -7,7 +7,7 @@
     trainer.send_weights()        # after each step, on every trainer rank
 
 vLLM finds the engines by the entry point vllm.general_plugins; a trainer calls xfer.integrations.register_vllm().
-What is received how is _vllm_model.Destination; `engine.report` says it.
+_vllm_model.VllmDestination decides how each layer receives its weights, and `engine.report` tells.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ __all__ = ["XferTrainerEngine", "XferTrainerInitInfo", "XferWorkerEngine"]
 
 @dataclass
 class XferInitInfo(base.WeightTransferInitInfo):
-    """What a worker is told: where the trainers' rank 0 listens, and how many they are. n_before: workers of other
-    servers that come before those of this one."""
+    """What the trainers' rank 0 tells a worker: where it listens, and how many trainers there are. n_before: how many
+    workers of other servers come before those of this one."""
 
     address: str
     port: int
@@ -53,19 +53,19 @@ class XferInitInfo(base.WeightTransferInitInfo):
 
 @dataclass
 class XferUpdateInfo(base.WeightTransferUpdateInfo):
-    """What a worker is told of an update."""
+    """What the trainers' rank 0 tells a worker at an update."""
 
     version: int
 
 
 @dataclass
 class XferTrainerInitInfo(TrainerInitInfo):
-    """Of a trainer rank. address, port: where rank 0 listens. world_size: trainers and workers.
+    """Settings of a trainer rank. address, port: where rank 0 listens. world_size: the number of trainers and workers.
 
-    timeout_s: deadline of every wait. staged: patterns of vLLM's layers that are staged whatever their kernels do.
-    offloads: the weights' memory is given back between updates, as where they are moved to the host: after each nobody
-    keeps it mapped, which would keep it in use. check_replicas: trainers that have the same tensor compare it before
-    the first update moves anything; False on any of them skips it.
+    timeout_s: deadline of every wait. staged: patterns of names of vLLM's layers that are always staged.
+    offloads: set it if a trainer frees the weights' memory between updates, for example by moving them to the host.
+    After each update no process then keeps that memory mapped, which would keep it in use. check_replicas: trainers
+    that have the same tensor compare it before the first update moves anything; False on any of them skips this.
     """
 
     backend: ClassVar[str] = "xfer"
@@ -98,7 +98,7 @@ def _check_awake() -> None:
 
 
 class XferWorkerEngine(WeightTransferEngine):
-    """One in each worker. `report` says of each layer how its weights come, and why."""
+    """The engine of a worker. `report` tells for each layer how it receives its weights, and why."""
 
     init_info_cls = XferInitInfo
     update_info_cls = XferUpdateInfo
@@ -117,7 +117,7 @@ class XferWorkerEngine(WeightTransferEngine):
         return self._side.report
 
     def init_transfer_engine(self, init_info: XferInitInfo) -> None:
-        """Meet the trainers, and plan with them. Collective."""
+        """Meet the trainers and plan with them. Collective."""
         parallel = self.parallel_config
         n_before = init_info.n_before + parallel.data_parallel_index * parallel.world_size + parallel.rank
         self._staged = init_info.staged
@@ -129,16 +129,16 @@ class XferWorkerEngine(WeightTransferEngine):
             raise
 
     def start_weight_update(self) -> None:
-        """Nothing is touched yet: a trainer that does not come leaves the model as it is. What is wrong with a worker
-        is said in the update itself, where the others learn of it."""
+        """Does nothing: if a trainer does not come, the model stays as it is. An error of this worker is raised in the
+        update itself, where the others learn of it."""
 
     def receive_weights(self, update_info: XferUpdateInfo) -> None:
-        """Take part in the trainers' send_weights(). After a failure the model is old, or half new where the error
-        came while data moved; the trainers meet it anew at their next."""
+        """Take part in the trainers' send_weights(). After a failure the model has its old weights, or some new ones if
+        data was moving; the trainers meet this worker again at their next update."""
         self._side.receive(self.model, update_info.version, self.model is not self._default_model)
 
     def finish_weight_update(self) -> None:
-        """All was done when receive_weights() returned."""
+        """Raises if the update has failed; otherwise receive_weights() has done all the work."""
         if self._side.failed:
             raise RuntimeError(f"xfer: the update failed: {self._side.failed}")
 
@@ -151,17 +151,17 @@ class XferWorkerEngine(WeightTransferEngine):
 
 
 class XferTrainerEngine(TrainerWeightTransferEngine):
-    """One on each trainer rank. client: of the server, or a list or tuple of those of several, which then have
-    n_workers(). An error names the rank that had it, on every rank, but for one of finish_weight_update(), which rank 0
-    alone has; the next send_weights() meets the others anew, among them a process that came in the place of one that
-    ended and called trainer_init()."""
+    """The engine of a trainer rank. client: the client of the server; for several servers a list of clients, which must
+    have n_workers(). An error is raised on every rank and names the rank where it occurred; only an error of
+    finish_weight_update() is raised on rank 0 alone. The next send_weights() meets the others again, also a process
+    that replaces one that ended, and has called trainer_init()."""
 
     init_info_cls = XferTrainerInitInfo
 
     def __init__(self, info: XferTrainerInitInfo, *, client: Any, source: Any) -> None:
         super().__init__(client=client, source=source, is_sender=info.rank == 0)
         if source is None:
-            raise TypeError("xfer needs a source: a module, a state dict or a WeightSource")
+            raise TypeError("xfer needs a source: pass source=, a module, a state dict or a WeightSource")
         self.rank, self._info = info.rank, info
         clients = list(client) if isinstance(client, list | tuple) else [client]
         self._clients = clients if self.is_sender else []  # the sender alone asks servers
@@ -174,7 +174,7 @@ class XferTrainerEngine(TrainerWeightTransferEngine):
 
     @classmethod
     def trainer_init(cls, init_info: XferTrainerInitInfo, *, client: Any, source: Any = None) -> XferTrainerEngine:
-        """Meet the other trainers and the workers, and plan with them. Collective."""
+        """Meet the other trainers and the workers, and plan with them. Collective over all of them."""
         return cls(init_info, client=client, source=source)
 
     def _meet(self) -> None:
@@ -199,20 +199,20 @@ class XferTrainerEngine(TrainerWeightTransferEngine):
     def _befores(self) -> list[int]:
         """How many workers come before each server's."""
         if self.is_sender and self._clients in ([], [None]):
-            raise ValueError("rank 0 has no client of a server: its workers would not come")
+            raise ValueError("rank 0 has no client: pass client=, else no server's workers come")
         if len(self._clients) < 2:
             return [0] * len(self._clients)
         *befores, n_workers = accumulate((client.n_workers() for client in self._clients), initial=0)
         n = self._info.world_size - self._info.n_trainers
         if n_workers != n:
-            raise ValueError(f"the servers have {n_workers} workers, and world_size counts {n}")
+            raise ValueError(f"the servers have {n_workers} workers, and world_size leaves room for {n}")
         return befores
 
     def send_weights(self, draft: bool = False) -> None:
-        """One update: when it returns the workers have the weights. Collective over the trainers. draft: of the draft
-        model, which takes what its loader knows of the same source."""
+        """Send all weights; when this returns the workers have them. Collective over the trainers. draft: update the
+        draft model, whose loader takes what it knows of the same source."""
         if self._is_shut_down:
-            raise RuntimeError("xfer: this engine was shut down; trainer_init() makes another")
+            raise RuntimeError("xfer: this engine was shut down: make another by trainer_init()")
         if not self._side.has_met:
             self._meet()
         self._version += 1
@@ -249,8 +249,8 @@ class XferTrainerEngine(TrainerWeightTransferEngine):
         self._begun = []
 
     def shutdown(self) -> None:
-        """Leave the workers, which are told to leave too where the client can: else they keep the trainers' memory
-        mapped, and so in use, until others come."""
+        """Leave the workers, and tell them to leave if the client can: otherwise they keep the trainers' memory mapped,
+        and so in use, until other trainers come."""
         self._is_shut_down = True
         self._end_what_began()
         self._side.leave()

@@ -1,5 +1,5 @@
-"""vLLM's routes for weight updates (VLLM_SERVER_DEV_MODE=1), as the engine pair and TRL's object call them; vLLM's own
-HTTPVLLMWeightSyncClient neither pauses nor updates draft models, and keeps what the server says to itself.
+"""A client of vLLM's routes for weight updates (VLLM_SERVER_DEV_MODE=1). vLLM's own HTTPVLLMWeightSyncClient can
+neither pause nor update draft models, and does not pass on the server's error texts.
 
 Source: vLLM 0.33.0, entrypoints/rl/online/api_router.py.
 """
@@ -16,13 +16,13 @@ _LEAVING_S = 30.0  # who leaves, as at the end of a process, is held up no longe
 
 
 class HttpClient(Routes):
-    """url: of the server. timeout_s: of each call; an update's lasts as long as the update.
-    shutdown_weight_transfer_engine() waits 30 s at most."""
+    """url: the server's. timeout_s: deadline of each call; the call of an update lasts as long as the update.
+    shutdown_weight_transfer_engine() waits at most 30 s."""
 
-    has_routes = "vLLM 0.33, started with VLLM_SERVER_DEV_MODE=1,"
+    has_routes = "vLLM 0.33, started with VLLM_SERVER_DEV_MODE=1"
 
     def n_workers(self) -> int:
-        """All workers of the server: tp times pp times dp."""
+        """The number of the server's workers: tp times pp times dp."""
         return int(self._get("get_world_size")["world_size"])
 
     def init_weight_transfer_engine(self, init_info: dict[str, Any]) -> None:
@@ -44,7 +44,7 @@ class HttpClient(Routes):
         self._post("finish_weight_update", None if weight_version is None else {"weight_version": weight_version})
 
     def pause(self, mode: str = "keep") -> None:
-        """mode: "keep" holds requests where they are; "wait" lets them end, "abort" ends them."""
+        """mode: "keep" stops requests where they are, "wait" lets them finish, "abort" ends them."""
         self._post(f"pause?mode={mode}")
 
     def resume(self) -> None:
