@@ -503,6 +503,7 @@ static void test_a_shared_expert_among_routed_ones_is_of_their_size(void **state
 #define FURTHER(type, last)                                                                        \
   OF(type,                                                                                         \
      "\"first_k_dense_replace\":9,\"n_routed_experts\":4,\"num_attention_heads\":2,"               \
+     "\"use_moe_router_bias\":true,"                                                               \
      "\"num_nextn_predict_layers\":" last,                                                         \
      "{\"pattern\":\"model.layers.{layer}.input_layernorm.weight\",\"layer\":[0," last "],"        \
      "\"shape\":[16],\"dtype\":\"bf16\"}")

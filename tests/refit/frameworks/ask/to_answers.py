@@ -13,7 +13,7 @@ import codes
 import families
 import packed
 
-TRANSPOSED = ("aria", "gpt_oss", "gpt_oss_few", "gpt_oss_no_bias", "gpt_oss_tied", "llama4", "llama4_multi", "qwen3_vl_moe", "qwen3_vl_moe_bias", "gpt2", "gpt2_published")  # experts, or all, are columns by rows in their checkpoints
+TRANSPOSED = ("aria", "gpt_oss", "gpt_oss_few", "gpt_oss_no_bias", "gpt_oss_plain", "gpt_oss_tied", "llama4", "llama4_multi", "qwen3_vl_moe", "qwen3_vl_moe_bias", "gpt2", "gpt2_published")  # experts, or all, are columns by rows in their checkpoints
 
 
 def spec_of(data):
