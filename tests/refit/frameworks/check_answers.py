@@ -442,7 +442,7 @@ def unheard(answers, options):
 
 
 def table(cases):
-    """The lines of docs/models.md."""
+    """The lines of COMPARED.md."""
     by = {}
     for case in cases:
         row = by.setdefault((case.answer["family"], case.answer["framework"]), [case.answer["version"], 0, 0, 0])
@@ -469,9 +469,9 @@ def main():
     parser.add_argument("--only", default="")
     parser.add_argument("--layouts", type=int, default=0, help="at most so many of a family, spread evenly; 0: all")
     parser.add_argument("--bytes", type=int, default=0, help="the bytes too, of so many layouts of a model type; the last is one")
-    parser.add_argument("--table", help="write the table of docs/models.md")
-    parser.add_argument("--families", help="write the table of families, the first one there; needs all answers")
-    parser.add_argument("--page", help="which must have these tables")
+    parser.add_argument("--table", help="write the table of COMPARED.md")
+    parser.add_argument("--families", help="write the table of docs/models.md; needs all answers")
+    parser.add_argument("--page", help="docs/models.md, which must have its table, as COMPARED.md here must")
     parser.add_argument("files", nargs="*")
     options = parser.parse_args()
     scaled = {}
@@ -525,7 +525,8 @@ def main():
     wrong = unheard(answers, options) if options.page else []
     print(*wrong, sep="\n", end="\n" * bool(wrong))
     n_different = len(wrong) + sum(bool(case.differences) for case in cases)
-    pages = [is_on_page(options.page, lines) for lines in (families, table(cases))] if options.page else []
+    tables = {options.page: families, os.path.join(HERE, "COMPARED.md"): table(cases)} if options.page else {}
+    pages = [is_on_page(path, lines) for path, lines in tables.items()]
     failed = n_different or not cases or not all(pages)
     print(f"answers {'FAILED' if failed else 'ok'}: layouts={len(cases)} different={n_different} "
           f"refused={sum(bool(c.refusal) for c in cases)} parameters={sum(c.n_same for c in cases)}")

@@ -1,4 +1,4 @@
-"""The first table of docs/models.md: model families by the names under which users know them, from what check_answers.py found."""
+"""The table of docs/models.md: model families by the names under which users know them, from what check_answers.py found."""
 
 import os
 import re
