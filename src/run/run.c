@@ -84,22 +84,6 @@ static xfer_status check_none_aborted(const xfer_plan *plan)
   return broken == XFER_OK ? st : xfi_comm_unreported(st, text, broken);
 }
 
-/* Others may have begun the run that this rank refused: they are told at the wait, or when the plan
- * is destroyed. */
-static void unsettle(xfer_plan *plan)
-{
-  if (plan->run.is_unsettled || plan->run.sequence == 0) return;
-  plan->run.is_unsettled = true;
-  plan->of->n_unsettled++;
-}
-
-void xfi_run_settle(xfer_plan *plan)
-{
-  if (!plan->run.is_unsettled) return;
-  plan->of->n_unsettled--;
-  plan->run.is_unsettled = false;
-}
-
 /* Do the ranks' next gatherings hang if this one leaves the plan's messages out? */
 static bool holds_up_gatherings(const xfer_plan *plan)
 {
@@ -220,7 +204,7 @@ static void refuse(xfer_plan *plan, xfi_call call, xfer_status st)
   plan->state = xfi_state_after(plan->state, call, XFI_FAILED);
   save_status(plan, st);
   reset_sent(plan);
-  unsettle(plan);
+  xfi_run_unsettle(plan);
   if (plan->lanes.pipeline->channels.has_begun || holds_up_gatherings(plan) ||
       (!can_tell(plan) && (st == XFER_ERR_PEER || st == XFER_ERR_COMM)))
     break_messages(plan);

@@ -81,7 +81,9 @@ xfer_status xfi_commit_end(xfer_plan *plan, const xfi_commit_vote *votes, xfi_de
  * compare these numbers. Called before xfi_run_refuse() and xfi_run_start(): a refused run counts
  * too, since others may have sent in it. */
 void xfi_run_take_sequence(xfer_plan *plan);
-/* Whether others began a run that this rank refused is known now. */
+/* Others may have begun the run that this rank refused: they are told at the wait, or when the plan
+ * is destroyed. Then this is settled, as after a commit. */
+void xfi_run_unsettle(xfer_plan *plan);
 void xfi_run_settle(xfer_plan *plan);
 /* xfer_plan_refuse(): this rank does not begin the next run. */
 xfer_status xfi_run_refuse(xfer_plan *plan, const char *why);

@@ -29,6 +29,20 @@ void xfi_run_take_sequence(xfer_plan *plan)
     set_sequence(plan, any_sends(plan) ? ++plan->of->n_sequenced : 0);
 }
 
+void xfi_run_unsettle(xfer_plan *plan)
+{
+  if (plan->run.is_unsettled || plan->run.sequence == 0) return;
+  plan->run.is_unsettled = true;
+  plan->of->n_unsettled++;
+}
+
+void xfi_run_settle(xfer_plan *plan)
+{
+  if (!plan->run.is_unsettled) return;
+  plan->of->n_unsettled--;
+  plan->run.is_unsettled = false;
+}
+
 /* Ranks whose sequence numbers differ take the highest one, so that they agree from the next run
  * on.
  */
