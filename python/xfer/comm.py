@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import json
-import os
 import queue
 import threading
 import time
-from collections import deque
 from collections.abc import Callable
 from ctypes import c_int, c_void_p, create_string_buffer
 from functools import partial
@@ -15,17 +13,16 @@ from types import GeneratorType
 from typing import Any
 
 from . import _bootstrap, _functions, _handle
-from ._interrupt import answering, interruptible, is_on_main
+from ._interrupt import answering, interruptible
 from ._lib import lib, plugin
+from ._lock import CommLock
 from ._structs import checked, decoded, sayable
-from ._turn import Turn
 from .errors import (
     ArgError,
     CommError,
     MismatchError,
     NoMemoryError,
     PeerError,
-    StateError,
     TimeoutError,
     XferError,
     described,
@@ -100,13 +97,7 @@ class Comm(_handle.Handle):
         super().__init__()
         self._device = HOST
         self._known_rank_and_size: tuple[int, int] | None = None
-        self._process = os.getpid()
-        self._busy: Any = threading.RLock()  # of the thread that uses it, _user
-        self._user = 0
-        self._calling: Any = threading.RLock()  # while C is in a call that touches what others may give back
-        self._given_back: deque[tuple[Any, ...]] = deque()  # and its calls, until then
-        self._beside: set[int] = set()  # threads that have _calling, or try to, and not the comm
-        self._on_main_only = False  # below MPI_THREAD_SERIALIZED: no other thread may call
+        self._lock = CommLock()
         self._callback: _bootstrap.GatherCallback | None = None  # while C meets by it
         self._exchanged: dict[str, Any] = {}  # what the last exchange found out of each side
         self._redistributed: dict[Any, Any] = {}  # what earlier calls found out of what they were given
@@ -159,9 +150,9 @@ class Comm(_handle.Handle):
         is not initialized or is finalized.
         """
         made = cls()
-        pointer, made._on_main_only = _bootstrap.mpi_comm(comm), _bootstrap.mpi_main_only()
+        pointer, made._lock.on_main_only = _bootstrap.mpi_comm(comm), _bootstrap.mpi_main_only()
         make = partial(made._call, plugin("mpi").xfer_comm_create_mpi, made._out(), pointer)
-        make() if made._on_main_only else _aside(make)
+        make() if made._lock.on_main_only else _aside(make)
         return made
 
     @classmethod
@@ -290,29 +281,15 @@ class Comm(_handle.Handle):
 
     # ---- collective calls
 
-    def _alone(self) -> Turn:
-        """For one thread at a time, by `with`."""
+    def _alone(self) -> CommLock:
+        """For one call at a time, by `with`."""
         self._as_parameter_  # raises
-        return Turn(self)
-
-    def _is_forked(self) -> bool:
-        """Is this a child that has neither the threads nor a place among the ranks?"""
-        return os.getpid() != self._process
-
-    def _of_parent(self) -> StateError:
-        return StateError(f"the comm is of process {self._process}, of which this is a fork")
-
-    def _in_use(self) -> StateError:
-        interrupted = threading.get_ident() in (self._user, *self._beside)
-        why = "a call on it was interrupted" if interrupted else "another thread is using it"
-        error = StateError(f"the comm cannot be used now: {why}")
-        error._is_in_use = True
-        return error
+        return self._lock
 
     def _call(self, function: Callable[..., Any], *arguments: Any) -> Any:
         """A call that may wait for other ranks; by the caller of _alone()."""
         try:
-            with self._calling:
+            with self._lock.in_c:
                 return interruptible(function, *arguments)
         except (CommError, NoMemoryError) as error:
             callback = self._callback if isinstance(error, CommError) else next(reversed(self._staging), None)
@@ -327,56 +304,15 @@ class Comm(_handle.Handle):
             finally:
                 del cause
         finally:
-            self._give_back()
+            self._lock.give_back()
 
     def _now(self, function: Callable[..., Any], *arguments: Any) -> Any:
         """A call by this thread, with nothing given back meanwhile."""
         try:
-            with self._calling:
+            with self._lock.in_c:
                 return function(*arguments)
         finally:
-            self._give_back()
-
-    def _give_back(self, *call: Any) -> None:
-        """(function, arguments) that gives something of this comm back: at once, or after the call that is in progress.
-        A collector, a handler of signals and a thread that looks after others close things at any time."""
-        if call:
-            self._given_back.append(call)
-        if not self._given_back or self._is_forked() or (self._on_main_only and not is_on_main()):
-            return
-        while self._given_back and self._if_free(self._give_all):
-            pass
-
-    def _give_all(self) -> None:
-        while self._given_back:
-            function, *arguments = self._given_back.popleft()
-            function(*arguments)
-
-    def _if_free(self, function: Callable[..., Any], *arguments: Any) -> bool:
-        """A short call beside those of the thread that has the comm, made where none is in progress. A handler of
-        signals that interrupts it finds the comm in use, since it would wait for itself."""
-        thread = threading.get_ident()
-        if thread in self._beside or self._calling._is_owned():
-            return False
-        try:
-            self._beside.add(thread)
-            if not self._calling.acquire(blocking=False):
-                return False
-            function(*arguments)
-            return True
-        finally:
-            if self._calling._is_owned():  # whatever was raised since, and when
-                self._calling.release()
-            self._beside.discard(thread)
-
-    def _look(self, function: Callable[..., Any], *arguments: Any) -> bool:
-        """A call that changes nothing, by any thread; it keeps no other from the comm. False: a call is in progress."""
-        if self._is_forked():
-            raise self._of_parent()
-        try:
-            return self._if_free(function, *arguments)
-        finally:
-            self._give_back()
+            self._lock.give_back()
 
     def _gather(self, data: bytes) -> list[bytes]:
         everything = create_string_buffer(self.size * len(data) + 1)
@@ -551,7 +487,7 @@ class Comm(_handle.Handle):
         super().close()
 
     def _destroy(self, handle: c_void_p) -> None:
-        self._give_back(lib.xfer_comm_destroy, handle)
+        self._lock.give_back(lib.xfer_comm_destroy, handle)
 
 
 def _aside(function: Callable[[], None], timeout_s: float | None = None) -> None:

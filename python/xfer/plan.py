@@ -12,7 +12,6 @@ from ._gc import no_collection
 from ._lib import lib
 from ._structs import decoded
 from ._torch_memory import BoundTensors, TorchMemory
-from ._turn import Turn
 from .comm import Comm
 from .conversion import Conversion
 from .errors import ArgError, StateError, XferError, described
@@ -470,8 +469,8 @@ class Plan(_handle.Handle):
         """A call that waits for nobody; of a simulated plan too."""
         if (comm := self._comm) is None:
             function(self, *arguments)
-        elif not comm._look(function, self, *arguments):
-            raise comm._in_use()
+        elif not comm._lock.beside(function, self, *arguments):
+            raise comm._lock.in_use()
 
     def report(self) -> dict[str, int]:
         """What the plan does on this rank, in figures: the fields of xfer_plan_report_data. Local.
@@ -483,10 +482,10 @@ class Plan(_handle.Handle):
         figures = _structs.sized(_structs.PlanReport)
         if (comm := self._comm) is None:
             lib.xfer_plan_report(self, byref(figures))
-        elif comm._look(lib.xfer_plan_report, self, byref(figures)):
+        elif comm._lock.beside(lib.xfer_plan_report, self, byref(figures)):
             self._figures = figures
         elif self._figures is None:
-            raise comm._in_use()
+            raise comm._lock.in_use()
         else:
             figures = self._figures
         return _structs.fields_of(figures)
@@ -537,10 +536,10 @@ class Plan(_handle.Handle):
             return
         try:
             if self._refused:  # and nobody waited: this tells the other ranks, as wait() would have
-                with contextlib.suppress(XferError), Turn(comm):
+                with contextlib.suppress(XferError), comm._lock:
                     comm._call(lib.xfer_plan_wait, _Raw(handle), 0)
         finally:
-            comm._give_back(_destroy, handle, views, kept)
+            comm._lock.give_back(_destroy, handle, views, kept)
 
     def __del__(self) -> None:
         self._refused = False  # what is collected does not wait for anybody

@@ -24,11 +24,6 @@ def on_threads(n, work):
     return got
 
 
-def is_locked(lock):
-    """Of an RLock, which says so itself since Python 3.14 alone."""
-    return repr(lock).startswith("<locked")
-
-
 def outcomes(n_ranks, work):
     """work(comm) on a thread per rank: its result, or the exception that it raised, by rank. None may hang."""
     results = [None] * n_ranks

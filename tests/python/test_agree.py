@@ -8,7 +8,7 @@ import weakref
 
 import numpy as np
 import pytest
-from ranks import is_locked, on_ranks, outcomes
+from ranks import on_ranks, outcomes
 
 import xfer
 from xfer import Layout, Mesh, Shard
@@ -361,7 +361,7 @@ def test_second_thread_on_a_comm_is_refused():
     seen = []
     waiting = threading.Thread(target=comms[0].all_gather, args=(b"a",))
     waiting.start()
-    while not is_locked(comms[0]._busy):
+    while not comms[0]._lock.owner:
         time.sleep(0.01)
     with pytest.raises(xfer.StateError, match="another thread"):
         comms[0].all_gather(b"a")

@@ -12,7 +12,6 @@ import weakref
 
 import numpy as np
 import pytest
-from ranks import is_locked
 from tiny_model import TinyModel
 
 import xfer
@@ -66,7 +65,7 @@ class Pair:
         return thread
 
     def wait_until_called(self):
-        while not is_locked(self.comms[0]._calling):
+        while not self.comms[0]._lock.in_c.locked():
             pass
 
 
@@ -91,7 +90,7 @@ def test_where_only_the_main_thread_may_call_another_one_gives_nothing_back():
     """As below MPI_THREAD_SERIALIZED: the main thread does at its next call."""
     src, dst = xfer.parse_problem("f32[8] (1):R -> (1):R")
     (comm,) = xfer.Comm.local(1)
-    comm._on_main_only = True
+    comm._lock.on_main_only = True
     plan = xfer.Plan(comm, [("w", src, dst)])
     plan.bind("w", np.zeros(8, np.float32), np.zeros(8, np.float32))
     memory = weakref.ref(plan._views[0][1].owners()[0][0])
