@@ -334,6 +334,10 @@ XFER_API XFER_MUST_CHECK xfer_status xfer_plan_run(xfer_plan *plan, uint64_t ver
  * comm is then broken, but not over NCCL, which can cancel messages. Under MPI a refused run of a
  * plan that broadcasts always breaks it unless all ranks share memory, as on one host.
  *
+ * A rank that will not come to xfer_plan_wait() may destroy the plan in its place, and waits for
+ * nobody. Ranks that are in the run or its wait, or come to them, then fail at once with the
+ * reason, except over NCCL between hosts, and the comm is broken. If none does, it is not broken.
+ *
  * @param plan  Committed, no run in flight.
  * @param why   A sentence; it is copied. The other ranks see its first 200 bytes, after this rank's
  *              number.

@@ -231,7 +231,9 @@ xfer_status xfer_plan_bind_many(xfer_plan *plan, const size_t *tensors, const xf
 
 static void enter(const xfer_plan *plan, xfi_inside call)
 {
-  if (plan->comm != NULL) plan->comm->inside = call;
+  if (plan->comm == NULL) return;
+  plan->comm->inside = call;
+  plan->comm->plan = plan->number;
 }
 
 static xfer_status refused(const xfer_plan *plan, xfer_status checked)

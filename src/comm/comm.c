@@ -23,6 +23,14 @@ static void decline(xfi_comm *comm, const char *why)
   comm->ops->abort(comm, why);
 }
 
+xfer_status xfi_comm_check_left(xfi_comm *comm)
+{
+  const bool is_of_plan = comm->inside == XFI_INSIDE_RUN || comm->inside == XFI_INSIDE_WAIT;
+
+  return is_of_plan && comm->ops->check_left != NULL ? comm->ops->check_left(comm, comm->plan)
+                                                     : XFER_OK;
+}
+
 void xfi_comm_decline(xfi_comm *comm)
 {
   xfi_comm_abort_with_error(comm, decline);

@@ -108,9 +108,6 @@ typedef xfer_status xfi_round_fn(xfi_comm *comm, const xfi_messages *messages, x
 typedef xfer_status xfi_broadcast_fn(xfi_comm *comm, const xfi_message *messages, int n, int root,
                                      xfer_stream stream, xfi_deadline deadline);
 
-/* Beside the number of a run that a rank refused: its plan is destroyed. */
-#define XFI_GONE (UINT64_C(1) << 63)
-
 typedef struct xfi_comm_ops {
   bool recv_direct;   /* data may be received straight into the caller's tensors */
   bool takes_several; /* a round may have several messages from one rank to another */
@@ -157,11 +154,16 @@ typedef struct xfi_comm_ops {
   xfer_status (*check_data)(xfi_comm *comm, uint64_t n_ends);
   /* Tell all ranks that this one takes no part in the messages of run `sequence`: a rank that waits
    * for them fails, which breaks the comm. If no rank has begun the run, nothing is broken. If the
-   * ranks cannot be told, this breaks the comm. `sequence` | XFI_GONE: nor does it come to the wait
-   * for that run, which fails likewise. NULL: abort_data() leaves the comm whole. */
+   * ranks cannot be told, this breaks the comm. NULL: abort_data() leaves the comm whole. */
   void (*refuse)(xfi_comm *comm, uint64_t sequence, const char *why);
   /* XFER_ERR_PEER, with its text, if a rank has refused run `sequence`. NULL if `refuse` is. */
   xfer_status (*check_refused)(xfi_comm *comm, uint64_t sequence);
+  /* Tell the other ranks that this one has destroyed a plan, and comes neither to its next run nor
+   * to the wait for that: both fail there, which breaks the comm. If no rank comes to them, nothing
+   * is broken. NULL: they cannot be told. */
+  void (*leave_plan)(xfi_comm *comm, uint64_t plan, const char *why);
+  /* XFER_ERR_PEER, with its text, if a rank has left the plan. NULL if `leave_plan` is. */
+  xfer_status (*check_left)(xfi_comm *comm, uint64_t plan);
   /* Drop the cancellation checks with this context of rounds in flight. NULL: nothing is checked.
    */
   void (*unwatch)(xfi_comm *comm, const void *context);
@@ -208,8 +210,9 @@ struct xfi_comm {
   uint64_t n_gatherings; /* of xfi_comm_gather() */
   xfi_shared *waits;     /* memory in which ranks publish for whom they wait (late.h); NULL: none */
   xfi_inside inside;
-  uint64_t sequence; /* of the run whose messages or wait are next, see xfi_run_take_sequence(); 0:
+  uint64_t sequence; /* of the run whose messages are next, see xfi_run_take_sequence(); 0:
                         ranks cannot refuse it */
+  uint64_t plan;     /* in a run and a wait: the plan's number, see leave_plan */
   xfi_cancellation cancellation;     /* of the next rounds and broadcasts */
   bool refuses;                      /* the next call that checks xfi_comm_refused() fails, */
   char refusal[XFI_ERROR_BYTES + 4]; /* with this text, cut like any error text */
@@ -279,9 +282,13 @@ XFI_PLUGIN_API xfer_status xfi_comm_create_host(xfi_comm **comm, xfer_all_gather
  * `number`-th time from 1, has failed on this rank, so that they need not wait. The operation is a
  * run, or, on a control comm, one that uses other means. The comm stays usable. Only by the thread
  * that makes its calls. */
+XFI_PLUGIN_API void xfi_shared_leave_plan(xfi_comm *comm, uint64_t plan, const char *why);
 XFI_PLUGIN_API void xfi_shared_warn(xfi_comm *comm, uint64_t number, const char *why);
 /* Fails if a rank has warned of this operation (XFER_ERR_PEER), or has ended or broken the comm. */
 XFI_PLUGIN_API xfer_status xfi_host_check_warnings(xfi_comm *comm, uint64_t number);
+
+/* In a run or a wait: XFER_ERR_PEER, with its text, if another rank has left the plan. */
+XFI_PLUGIN_API xfer_status xfi_comm_check_left(xfi_comm *comm);
 
 /* The status of a collective call's checks, or XFER_ERR_ARG if the caller refused the call by
  * xfer_comm_refuse(), which holds for one call. */

@@ -125,6 +125,8 @@ static const xfi_comm_ops host_ops = {
     .abort_data = xfi_shared_abort,
     .refuse = xfi_shared_warn,
     .check_refused = xfi_shared_check_refused,
+    .leave_plan = xfi_shared_leave_plan,
+    .check_left = xfi_shared_check_left,
 };
 
 static const xfi_comm_ops control_ops = {
@@ -133,6 +135,8 @@ static const xfi_comm_ops control_ops = {
     .exchange = xfi_shared_exchange,
     .check = xfi_shared_check,
     .abort = xfi_shared_abort,
+    .leave_plan = xfi_shared_leave_plan,
+    .check_left = xfi_shared_check_left,
 };
 
 /* Local. The caller owns what was made, also after a failure. */

@@ -104,6 +104,8 @@ static const xfi_comm_ops mpi_ops = {
     .abort_data = mpi_abort,
     .refuse = xfi_mpi_refuse,
     .check_refused = xfi_mpi_check_refused,
+    .leave_plan = xfi_mpi_leave_plan,
+    .check_left = xfi_mpi_check_left,
 };
 
 /* Local. Takes `comm` on success. */

@@ -18,11 +18,14 @@ enum {
   XFI_MPI_ROUND_TAGS = 1 << 14
 };
 
+#define XFI_MPI_LEFT (UINT64_C(1) << 63)
+
 /* Tells other ranks that the sender's comm is broken, and whether it waits in a gathering; or that
- * the sender has refused a run. */
+ * the sender has refused a run, or left a plan. */
 typedef struct xfi_mpi_notice {
   uint64_t token;      /* 0: none has arrived */
-  uint64_t refused;    /* the number of the run, | XFI_GONE; 0: the comm is broken */
+  uint64_t refused;    /* the number of the run, or XFI_MPI_LEFT | of the plan; 0: the
+                          comm is broken */
   uint64_t gathering;  /* 0: in none */
   uint64_t n_gathered; /* gatherings by messages that the sender had completed */
   int32_t from;
@@ -83,6 +86,9 @@ void xfi_mpi_notify_all(xfi_mpi_comm *t);
 void xfi_mpi_refuse(xfi_comm *comm, uint64_t sequence, const char *why);
 /* check_refused of xfi_comm_ops, by the notices that have arrived. */
 xfer_status xfi_mpi_check_refused(xfi_comm *comm, uint64_t sequence);
+/* leave_plan and check_left of xfi_comm_ops. */
+void xfi_mpi_leave_plan(xfi_comm *comm, uint64_t plan, const char *why);
+xfer_status xfi_mpi_check_left(xfi_comm *comm, uint64_t plan);
 /* XFER_ERR_COMM with its text if this rank or another has broken the comm. */
 xfer_status xfi_mpi_check_broken(xfi_comm *comm);
 /* End the gathering in progress, and handle a notice that was deferred to this point. */

@@ -178,9 +178,22 @@ xfer_status xfi_mpi_check_refused(xfi_comm *comm, uint64_t sequence)
   if (comm->shares_all) return xfi_shared_check_refused(comm, sequence);
   XFI_TRY(xfi_mpi_check_broken(comm));
   for (int r = 0; r < comm->size && sequence != 0; r++)
-    XFI_CHECK(t->refused[r] != sequence && t->refused[r] != (sequence | XFI_GONE), XFER_ERR_PEER,
-              "%s", t->refusal);
+    XFI_CHECK(t->refused[r] != sequence, XFER_ERR_PEER, "%s", t->refusal);
   return XFER_OK;
+}
+
+void xfi_mpi_leave_plan(xfi_comm *comm, uint64_t plan, const char *why)
+{
+  if (comm->shares_all)
+    xfi_shared_leave_plan(comm, plan, why);
+  else
+    xfi_mpi_refuse(comm, XFI_MPI_LEFT | plan, why);
+}
+
+xfer_status xfi_mpi_check_left(xfi_comm *comm, uint64_t plan)
+{
+  if (comm->shares_all) return xfi_shared_check_left(comm, plan);
+  return xfi_mpi_check_refused(comm, XFI_MPI_LEFT | plan);
 }
 
 /* Ranks that wait with us reply to our notice, or gave up as well. */

@@ -60,6 +60,7 @@ xfer_status xfi_nccl_all_gather(xfi_comm *base, void *all, const void *mine, siz
 
   if (host != NULL) {
     host->inside = base->inside;
+    host->plan = base->plan;
     return host->ops->all_gather(host, all, mine, n_bytes, deadline);
   }
   st = xfi_comm_gather(base, all, mine, n_bytes, gather, comm->n_control_bytes / (size_t)base->size,

@@ -50,6 +50,21 @@ static xfer_status nccl_check(xfi_comm *base)
   return comm->host != NULL ? comm->host->ops->check(comm->host) : xfi_nccl_usable(&comm->control);
 }
 
+/* Ranks of several hosts have no memory to tell each other by. */
+static void nccl_leave_plan(xfi_comm *base, uint64_t plan, const char *why)
+{
+  xfi_comm *host = xfi_nccl_of(base)->host;
+
+  if (host != NULL) host->ops->leave_plan(host, plan, why);
+}
+
+static xfer_status nccl_check_left(xfi_comm *base, uint64_t plan)
+{
+  xfi_comm *host = xfi_nccl_of(base)->host;
+
+  return host == NULL ? XFER_OK : host->ops->check_left(host, plan);
+}
+
 static const xfi_comm_ops nccl_ops = {
     .recv_direct = true,
     .takes_several = true,
@@ -67,6 +82,8 @@ static const xfi_comm_ops nccl_ops = {
     .n_data_ends = xfi_nccl_n_data_ends,
     .check_data = xfi_nccl_check_data,
     .unwatch = xfi_nccl_unwatch,
+    .leave_plan = nccl_leave_plan,
+    .check_left = nccl_check_left,
 };
 
 /* Local: what this rank needs to reach the others, not connected yet. The caller owns *comm, also

@@ -137,13 +137,34 @@ void xfi_shared_warn(xfi_comm *comm, uint64_t number, const char *why)
     if (r != comm->rank) wake(s, r);
 }
 
+void xfi_shared_leave_plan(xfi_comm *comm, uint64_t plan, const char *why)
+{
+  xfi_shared *s = (xfi_shared *)comm;
+
+  if (own_of(s) == NULL || xfi_shared_is_inherited(s)) return;
+  (void)snprintf(own_of(s)->why_left, sizeof own_of(s)->why_left, "rank %d: %s", comm->rank, why);
+  atomic_store(&own_of(s)->left_plan, plan + 1);
+  for (int r = 0; r < comm->size; r++)
+    if (r != comm->rank && xfi_segment_of(s, r) != NULL) wake(s, r);
+}
+
+xfer_status xfi_shared_check_left(xfi_comm *comm, uint64_t plan)
+{
+  for (int r = 0; r < comm->size; r++) {
+    const xfi_segment *theirs = xfi_segment_of((const xfi_shared *)comm, r);
+
+    XFI_CHECK(theirs == NULL || r == comm->rank || atomic_load(&theirs->left_plan) != plan + 1,
+              XFER_ERR_PEER, "%.*s", XFI_BROKEN_BYTES - 1, theirs->why_left);
+  }
+  return XFER_OK;
+}
+
 xfer_status xfi_shared_check_refused(xfi_comm *comm, uint64_t sequence)
 {
   for (int r = 0; r < comm->size && sequence != 0; r++) {
     const xfi_segment *theirs = xfi_segment_of((const xfi_shared *)comm, r);
-    const uint64_t warned = theirs == NULL ? 0 : atomic_load(&theirs->warned);
 
-    XFI_CHECK(r == comm->rank || (warned != sequence && warned != (sequence | XFI_GONE)),
+    XFI_CHECK(theirs == NULL || r == comm->rank || atomic_load(&theirs->warned) != sequence,
               XFER_ERR_PEER, "%.*s", XFI_BROKEN_BYTES - 1, theirs->warning);
   }
   return XFER_OK;

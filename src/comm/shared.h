@@ -62,15 +62,14 @@ XFI_PLUGIN_API bool xfi_shared_poll_alarm(xfi_shared *shared);
 xfer_status xfi_shared_check(xfi_comm *comm);
 void xfi_shared_abort(xfi_comm *comm, const char *why);
 
-/* check_refused of xfi_comm_ops. `sequence` | XFI_GONE: only ranks whose plan is destroyed count.
- */
+/* check_left and check_refused of xfi_comm_ops. */
+XFI_PLUGIN_API xfer_status xfi_shared_check_left(xfi_comm *comm, uint64_t plan);
 XFI_PLUGIN_API xfer_status xfi_shared_check_refused(xfi_comm *comm, uint64_t sequence);
-/* In a rank's wait for messages of a run, or in a gathering, where only the wait for a run may be
- * refused, by a rank that does not come to it. */
+/* In a rank's wait for messages of a run, or in a gathering. */
 static inline xfer_status xfi_shared_check_run(xfi_comm *comm, bool is_of_run)
 {
-  if (comm->sequence == 0 || (!is_of_run && comm->inside != XFI_INSIDE_WAIT)) return XFER_OK;
-  return comm->ops->check_refused(comm, is_of_run ? comm->sequence : comm->sequence | XFI_GONE);
+  if (is_of_run && comm->sequence != 0) XFI_TRY(comm->ops->check_refused(comm, comm->sequence));
+  return xfi_comm_check_left(comm);
 }
 
 /* Before a call: XFER_ERR_COMM with its text if the comm is broken. If all ranks share memory, this

@@ -231,6 +231,8 @@ static const xfi_comm_ops local_ops = {
     .abort_data = xfi_shared_abort,
     .refuse = xfi_shared_warn,
     .check_refused = xfi_shared_check_refused,
+    .leave_plan = xfi_shared_leave_plan,
+    .check_left = xfi_shared_check_left,
 };
 
 static xfer_status rank_init(local_rank *rank, local_group *group, int number)

@@ -53,6 +53,7 @@ static xfer_status enqueue(xfer_plan *plan, xfer_stream stream)
     XFI_TRY_DONE(xfi_run_start(plan->relay, plan->relay->run.n_begun + 1, stream));
   XFI_TRY_DONE(xfi_verify_start(plan, stream));
 done:
+  if (st == XFER_ERR_PEER) (void)xfi_comm_check_left(plan->comm); /* whose text says why */
   if (st == XFER_OK) st = xfi_event_record(plan->device, plan->run.finished, stream);
   if (st != XFER_OK)
     (void)xfi_run_record(plan->device, plan->run.finished, stream); /* what there is */
@@ -66,6 +67,7 @@ static xfer_status check_peers(const xfer_plan *plan, uint64_t later)
   const xfi_comm_ops *comm = plan->comm->ops;
 
   if (comm->check_refused != NULL) XFI_TRY(comm->check_refused(plan->comm, plan->run.sequence));
+  XFI_TRY(xfi_comm_check_left(plan->comm));
   XFI_TRY(xfi_direct_check(plan->lanes.direct, plan->run.epoch + later));
   if (plan->relay != NULL) XFI_TRY(check_peers(plan->relay, later));
   return XFER_OK;
@@ -396,9 +398,8 @@ void xfi_run_abandon(xfer_plan *plan)
 {
   xfer_status st;
 
-  if (plan->run.is_unsettled && can_tell(plan))
-    plan->comm->ops->refuse(plan->comm, plan->run.sequence | XFI_GONE, plan->run.why);
-  else if (plan->run.is_unsettled)
+  xfi_run_leave_refused(plan);
+  if (plan->run.is_unsettled && !can_tell(plan))
     plan->comm->ops->abort_data(plan->comm, plan->run.why);
   xfi_run_settle(plan);
   if (plan->lanes.direct == NULL || plan->lanes.pipeline == NULL) return;

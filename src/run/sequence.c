@@ -43,6 +43,16 @@ void xfi_run_settle(xfer_plan *plan)
   plan->run.is_unsettled = false;
 }
 
+void xfi_run_leave_refused(xfer_plan *plan)
+{
+  const uint64_t sequence = plan->run.sequence;
+
+  if (plan->main != NULL || !xfi_state_is_refused(plan->state)) return;
+  if (plan->comm->ops->leave_plan != NULL)
+    plan->comm->ops->leave_plan(plan->comm, plan->number, plan->run.why);
+  if (sequence != 0 && sequence == plan->of->n_sequenced) plan->of->n_sequenced--;
+}
+
 /* Ranks whose sequence numbers differ take the highest one, so that they agree from the next run
  * on.
  */

@@ -224,6 +224,39 @@ static void test_run_after_a_refused_one_of_another_plan(void)
   world_of(2, COMM_NCCL, (sim_config){.seed = 0}, refuse_and_run);
 }
 
+/* Rank 1 refuses a run and destroys its plan in place of the wait, as where an exception leaves it.
+ * The others wait for its data, or only for its answer, and are told why at once. */
+static void leave_a_refused_plan(int rank)
+{
+  const int64_t began = world_ms();
+  xfer_status st = XFER_OK;
+  xfer_plan *plan;
+  tensor t;
+
+  tensor_make(&t, EACH_EACH, rank, WIDTH);
+  NEED(ranks_come(meeting, rank));
+  OK(make_comm_as_process(&w.comms[rank], meeting, rank));
+  plan = world_plan(rank, &t, 1, XFER_LANE_AUTO, LIMIT_MOST);
+  OK(xfer_plan_commit(plan));
+  if (rank == 1) {
+    OK(xfer_plan_refuse(plan, "LookupError: no batch"));
+    xfer_plan_destroy(plan);
+  } else {
+    st = xfer_plan_run(plan, 1, NULL);
+    if (st == XFER_OK) st = xfer_plan_wait(plan, 0);
+    NEED(st == XFER_ERR_PEER || st == XFER_ERR_COMM); /* another one said it first */
+    NEED(strstr(xfer_last_error(), "rank 1: LookupError: no batch") != NULL);
+    xfer_plan_destroy(plan);
+  }
+  NEED(world_ms() - began < LIMIT_MOST / 2);
+}
+
+static void test_whoever_comes_to_a_plan_that_a_rank_has_left_is_told_why(void)
+{
+  in_meeting(COMM_GATHER, leave_a_refused_plan);
+  in_meeting(COMM_NCCL, leave_a_refused_plan);
+}
+
 int main(int argc, char **argv)
 {
   static const world_test tests[] = {
@@ -235,7 +268,9 @@ int main(int argc, char **argv)
       {"rank_without_memory_is_told_over_nccl_alone",
        test_rank_without_memory_is_told_over_nccl_alone},
       {"run_after_a_refused_one_of_another_plan", test_run_after_a_refused_one_of_another_plan},
-      {"settings_of_nccl_that_differ_are_named", test_settings_of_nccl_that_differ_are_named}};
+      {"settings_of_nccl_that_differ_are_named", test_settings_of_nccl_that_differ_are_named},
+      {"whoever_comes_to_a_plan_that_a_rank_has_left_is_told_why",
+       test_whoever_comes_to_a_plan_that_a_rank_has_left_is_told_why}};
 
   return world_main(argc, argv, tests, sizeof tests / sizeof *tests);
 }
