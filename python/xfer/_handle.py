@@ -70,7 +70,7 @@ class Handle:
         self._as_parameter_  # raises
         return self
 
-    def __exit__(self, *exception: object) -> None:
+    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
         self.close()
 
     def __del__(self) -> None:

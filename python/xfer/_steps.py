@@ -47,7 +47,9 @@ class Steps:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, *exception: object) -> None:
+    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
+        if error is not None:
+            self.plan._leave_by(error)
         self.close()
 
     def __repr__(self) -> str:

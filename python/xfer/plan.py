@@ -14,7 +14,7 @@ from ._structs import decoded
 from ._torch_memory import BoundTensors, TorchMemory
 from .comm import Comm
 from .conversion import Conversion
-from .errors import ArgError, StateError, XferError, described
+from .errors import ArgError, StateError, TimeoutError, XferError, described
 from .layout import Layout
 from .memory import View, place_of, view_of
 from .plan_options import FLAGS, PlanOptions, no_options, set_options
@@ -78,6 +78,8 @@ class Plan(_handle.Handle):
     way. A rank that does not know the layouts of one side passes None for them, and receives them from the others.
     Everything else must be the same on every rank; the call compares it.
 
+    If an exception leaves `with plan`, the ranks that come to its next run fail with the text of the exception.
+
     Raises MismatchError if ranks disagree, ShapeError if two layouts do not fit; see PlanOptions for `options`.
 
         plan = Plan(comm, [("w", src, dst)])
@@ -129,7 +131,7 @@ class Plan(_handle.Handle):
         self._wrong: Exception | None = None  # the first thing that was wrong since the last commit
         self._unbound: dict[int | str, str] = {}  # what was wrong, by what is to be bound anew
         self._anew: set[int] | None = None  # tensors that were bound since several at once were not
-        self._refused = False
+        self._owes_wait = False  # others wait for this rank's wait(): a run was begun or refused here since the last
         self.fresh_sources = False
         self._figures: Any = None  # of the last look
 
@@ -287,7 +289,7 @@ class Plan(_handle.Handle):
         comm = self._on()
         with comm._alone():
             comm._collective(lib.xfer_plan_commit, self._checked, self)
-            self._refused = False
+            self._owes_wait = False
             figures = _structs.sized(_structs.PlanReport)
             comm._now(lib.xfer_plan_report, self, byref(figures))
             self._figures = figures
@@ -355,7 +357,7 @@ class Plan(_handle.Handle):
         """
         comm = self._on()
         with comm._alone():
-            self._refused = True
+            self._owes_wait = True
             try:
                 self._check_bound()
                 pointer = stream_pointer(stream, comm._device)
@@ -369,7 +371,6 @@ class Plan(_handle.Handle):
             except Exception as wrong:  # of an argument: C has not seen it
                 self._refuse_for(wrong)
                 raise
-            self._refused = False
 
     def refuse(self, why: str) -> None:
         """Say that this rank does not begin the next run, for a reason of yours, instead of run(). Local: wait() then
@@ -390,7 +391,7 @@ class Plan(_handle.Handle):
 
     def _refuse(self, why: str) -> None:
         self._on()._now(lib.xfer_plan_refuse, self, _structs.sayable(why))
-        self._refused = True
+        self._owes_wait = True
 
     def wait(self, timeout_ms: int = 0) -> None:
         """Wait until the last run is complete on every rank. Collective, once per run, and again after a TimeoutError
@@ -407,10 +408,15 @@ class Plan(_handle.Handle):
         """By a function of C, whose last argument is the timeout."""
         comm = self._on()
         with comm._alone():
-            self._refused = True  # until it is waited for
             _structs.checked(c_uint64, arguments[-1], "timeout_ms")
-            self._refused = False
-            comm._call(function, *arguments)
+            try:
+                comm._call(function, *arguments)
+            except TimeoutError:
+                raise  # it may be that the run is still in flight
+            except XferError:
+                self._owes_wait = False
+                raise
+            self._owes_wait = False
             if self.fresh_sources:
                 self._views = {number: (None, dst) for number, (_, dst) in self._views.items()}
                 self._bound = None
@@ -527,6 +533,21 @@ class Plan(_handle.Handle):
 
     # ---- the end
 
+    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
+        if error is not None:
+            self._leave_by(error)
+        self.close()
+
+    def _leave_by(self, error: BaseException) -> None:
+        """Say why this rank leaves. The end of the plan then tells those that come to its next run, and waits for
+        nobody. If the others wait for this rank already, close() waits with them. Raises nothing, since that would hide
+        the error."""
+        comm = self._comm
+        if comm is None or self.closed or self._owes_wait:
+            return
+        with contextlib.suppress(XferError, ValueError), comm._lock:  # not committed; the comm is closed, or in use
+            comm._now(lib.xfer_plan_refuse, self, _structs.sayable(described(error)))
+
     def _destroy(self, handle: c_void_p) -> None:
         comm, self._comm, self._wrong = self._comm, None, None
         views, self._views = self._views, {}
@@ -535,14 +556,14 @@ class Plan(_handle.Handle):
             super()._destroy(handle)
             return
         try:
-            if self._refused:  # and nobody waited: this tells the other ranks, as wait() would have
+            if self._owes_wait:
                 with contextlib.suppress(XferError), comm._lock:
                     comm._call(lib.xfer_plan_wait, _Raw(handle), 0)
         finally:
             comm._lock.give_back(_destroy, handle, views, kept)
 
     def __del__(self) -> None:
-        self._refused = False  # what is collected does not wait for anybody
+        self._owes_wait = False  # what is collected does not wait for anybody
         super().__del__()
 
 
