@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from operator import attrgetter, is_
 from typing import Any
 
@@ -18,9 +19,11 @@ from ._gc import no_collection
 from ._places import Places
 from .plan import Plan
 
-__all__ = ["Held", "Source", "local_part", "readable", "tensors_of"]
+__all__ = ["Source", "TrackedTensors", "local_part", "readable", "tensors_of"]
 
 Source = Any  # a torch.nn.Module, or a state dict
+Check = Callable[[dict[str, Any]], None]
+Select = Callable[[dict[str, Any]], dict[str, Any]]
 
 
 _COMPILED = "_orig_mod"  # what torch.compile() names the module in its wrapper
@@ -128,8 +131,65 @@ class _Seen:
         )
 
 
-class Held:
-    """What this rank holds of a source and of a target, which are looked at anew before each step."""
+class _TrackedSide:
+    """The tensors of a source, or of a target, that this rank has."""
+
+    def __init__(self, name: str, tensors: Source | None, check: Check, select: Select) -> None:
+        self.source, self._name = tensors, name
+        self._is_target = name == "target"
+        self._check, self._select = check, select
+        self.parts: dict[str, Any] = {}  # the local memory of each tensor; None outside the tensor's mesh
+        self.versioned: list[Any] = []  # of a target: tensors with a version counter for autograd, DTensors and parts
+        self._specs: dict[str, Any] = {}  # as they were planned
+        self.forget_addresses()
+
+    def forget_addresses(self) -> None:
+        """All tensors count as moved at the next step."""
+        self._places = Places()
+        self._seen: _Seen | None = None
+
+    def drop_parts(self) -> None:
+        """Keep no memory: other tensors are handed in for the next step."""
+        self.parts = dict.fromkeys(self.parts)
+        self.forget_addresses()
+
+    def moved(self, is_planned: bool) -> list[str]:
+        """The names of the tensors whose memory lies elsewhere than at the last call."""
+        tensors = {} if self.source is None else self._select(tensors_of(self.source))
+        if self._seen is not None and self._seen.is_of(tensors) and self._places.are_of(*self._parts_here()):
+            return []
+        self._seen = None
+        if not is_planned:
+            self._specs = {name: spec_of(tensor) for name, tensor in tensors.items()}
+        elif tensors.keys() != self.parts.keys():
+            name = min(tensors.keys() ^ self.parts.keys())
+            what = f"{name!r} is new in" if name in tensors else f"{name!r} has gone from"
+            raise ValueError(f"{what} the {self._name}: plan again, or say by names= which tensors are moved")
+        check_specs(self._specs, tensors)
+        parts = {name: local_part(tensor) for name, tensor in tensors.items()}
+        if self._is_target:
+            wholes = [x for x in tensors.values() if isinstance(x, DTensor)]
+            written = [part for part in parts.values() if part is not None] + wholes
+            self.versioned = [x for x in written if not x.is_inference()]
+        else:
+            parts = {name: readable(part) for name, part in parts.items()}
+        self.parts = parts
+        names, here = self._parts_here()
+        moved = [names[i] for i in self._places.moved(names, here)]
+        if moved and self._is_target and isinstance(self.source, torch.nn.Module):
+            _refuse_copies(parts, tensors_of(self.source), moved)
+        self._check({name: tensors[name] for name in moved if isinstance(tensors[name], DTensor)})
+        self._seen = _Seen(tensors, parts)
+        return moved
+
+    def _parts_here(self) -> tuple[list[str], list[Any]]:
+        """The names of the tensors that this rank has a part of, and the parts."""
+        names = [name for name, part in self.parts.items() if part is not None]
+        return names, [self.parts[name] for name in names]
+
+
+class TrackedTensors:
+    """What this rank has of a source and of a target. Each step looks both up again, and binds what has moved."""
 
     def __init__(
         self,
@@ -138,71 +198,42 @@ class Held:
         check: Callable[[int, dict[str, Any]], None] = lambda *_: None,
         select: Callable[[int, dict[str, Any]], dict[str, Any]] = lambda _, tensors: tensors,
     ) -> None:
-        """check: raises what is wrong with the DTensors among the tensors of a side (0 or 1) that have moved. select:
-        those of a side that are meant."""
-        self.sources = [source, target]
-        self._check, self._select = check, select
-        self.parts: list[dict[str, Any]] = [{}, {}]  # by name; None outside a tensor's mesh
-        self._counted: list[Any] = []  # what has a version for autograd, parts and wholes
-        self._seen: list[_Seen | None] = [None, None]
-        self._places = [Places(), Places()]
-        self._specs: list[dict[str, Any]] = [{}, {}]  # of what was planned
-        self._are_known = False
+        """check(side, tensors) raises what is wrong with DTensors that have moved, side being 0 for the source and 1
+        for the target. select(side, tensors) gives those that are to be moved."""
+        given = enumerate((("source", source), ("target", target)))
+        self._sides = [_TrackedSide(*each, partial(check, side), partial(select, side)) for side, each in given]
+        self._is_planned = False
 
-    def _moved(self, side: int) -> list[str]:
-        """The names of what does not lie where it lay; of all at first, and after a failure."""
-        source, before = self.sources[side], self.parts[side]
-        tensors = {} if source is None else self._select(side, tensors_of(source))
-        seen = self._seen[side]
-        if seen is not None and seen.is_of(tensors) and self._places[side].are_of(*self._parts_here(side)):
-            return []
-        self._seen[side] = None
-        if not self._are_known:
-            self._specs[side] = {name: spec_of(tensor) for name, tensor in tensors.items()}
-        elif tensors.keys() != before.keys():
-            which, name = ("source", "target")[side], min(tensors.keys() ^ before.keys())
-            what = f"{name!r} is new in" if name in tensors else f"{name!r} has gone from"
-            raise ValueError(f"{what} the {which}: plan again, or say by names= which tensors are moved")
-        check_specs(self._specs[side], tensors)
-        parts = {name: local_part(tensor) for name, tensor in tensors.items()}
-        if side == 1:
-            wholes = [x for x in tensors.values() if isinstance(x, DTensor)]
-            counted = [part for part in parts.values() if part is not None] + wholes
-            self._counted = [x for x in counted if not x.is_inference()]
-        self.parts[side] = parts = parts if side == 1 else {name: readable(part) for name, part in parts.items()}
-        names, here = self._parts_here(side)
-        moved = [names[i] for i in self._places[side].moved(names, here)]
-        if moved and side == 1 and isinstance(source, torch.nn.Module):
-            _refuse_copies(parts, tensors_of(source), moved)
-        self._check(side, {name: tensors[name] for name in moved if isinstance(tensors[name], DTensor)})
-        self._seen[side] = _Seen(tensors, parts)
-        return moved
+    @property
+    def parts(self) -> list[dict[str, Any]]:
+        """The local memory of the source's tensors and of the target's, by name."""
+        return [side.parts for side in self._sides]
 
-    def _parts_here(self, side: int) -> tuple[list[str], list[Any]]:
-        """Of the tensors of a side that this rank has a part of, their names and the parts."""
-        parts = self.parts[side]
-        names = [name for name, part in parts.items() if part is not None]
-        return names, [parts[name] for name in names]
+    def replace(self, source: Source | None, target: Source | None) -> None:
+        """Look at others from the next step on; None: at the same as before."""
+        for side, new in zip(self._sides, (source, target), strict=True):
+            side.source = side.source if new is None else new
 
     def commit(self, plan: Plan, bind: Callable[[list[tuple[int, str]]], None]) -> None:
-        """With what has moved bound: (0 or 1, name) of each. Collective."""
+        """Call bind() with (0 or 1, name) of each tensor that has moved, then plan.commit(). Collective."""
         try:
             try:
                 with no_collection():
-                    moved = [(side, name) for side in (0, 1) for name in self._moved(side)]
-                    self._are_known = True
+                    moved = [(i, name) for i, side in enumerate(self._sides) for name in side.moved(self._is_planned)]
+                    self._is_planned = True
                     bind(moved)
             except Exception as wrong:
                 if getattr(wrong, "_is_in_use", False):
                     raise  # another thread's step, which this one's end is not to spoil
                 plan._note(wrong)  # raised on all ranks
             plan.commit()
-            if plan.fresh_sources:  # all come anew, and the plan alone keeps these
-                self.parts[0], self._places[0], self._seen[0] = dict.fromkeys(self.parts[0]), Places(), None
+            if plan.fresh_sources:
+                self._sides[0].drop_parts()
         except BaseException:
-            self._places, self._seen = [Places(), Places()], [None, None]
+            for side in self._sides:
+                side.forget_addresses()
             raise
 
-    def written(self) -> None:
-        """To autograd too: what was saved for a backward pass has changed."""
-        torch.autograd.graph.increment_version(self._counted)
+    def mark_written(self) -> None:
+        """Tell autograd that the target has changed, for tensors that were saved for a backward pass."""
+        torch.autograd.graph.increment_version(self._sides[1].versioned)

@@ -17,7 +17,7 @@ def has_replicas(plan: Plan) -> bool:
 
 
 def compare_replicas(plan: Plan, stream: Any = None) -> None:
-    """plan.check_replicas() where there are any, with the way out. Collective if there are."""
+    """plan.check_replicas() if there are any; the error says how to go on. Collective if there are."""
     if has_replicas(plan):
         try:
             plan.check_replicas(stream)

@@ -1,5 +1,5 @@
-"""What the ranks of a side have together. Each hands in what it has, as stages of a pipeline do, and a tensor is of the
-ranks that have it."""
+"""Which rank has which tensors of a side. Each rank reports its own, such as those of its pipeline stage, and every
+rank receives the reports of all."""
 
 from __future__ import annotations
 
@@ -20,39 +20,41 @@ Grid = tuple[tuple[int, ...], tuple[int, ...]]  # likewise
 
 
 def some(names: Sequence[str]) -> str:
-    """The first of them."""
+    """The first names, for an error text."""
     return ", ".join(map(repr, names[:3])) + (", ..." if len(names) > 3 else "")
 
 
 def _first(digests: list[Any]) -> list[Any]:
-    """Of each rank, the first that says the same; None: it says nothing."""
+    """For each rank, the first rank with an equal table; None: it has no table."""
     return [None if each is None else digests.index(each) for each in digests]
 
 
 def tables_of(
     comm: Comm, tell: Callable[[], tuple[Sequence[Table | None], Any]], what: str
 ) -> tuple[list[list[Table | None]], list[Any]]:
-    """tell() returns this rank's table of each side, None where it has none, and a note. The tables of all ranks, by
-    side, and their notes. One of several that are equal is told by the first rank alone, and none where every rank has
-    the only one. Collective."""
+    """The tables of all ranks, by side and rank, and their notes, by rank. Collective.
+
+    tell() returns this rank's table for each side, None if it has no tensors there, and a note. A table that several
+    ranks have is sent by the first of them, and is one object in the result. If all ranks have the same table, none is
+    sent."""
     mine: list[Table | None] = []
 
-    def say() -> list[Any]:
+    def report() -> list[Any]:
         tables, note = tell()
         mine[:] = tables
         return [[None if t is None else hashlib.sha256(json.dumps(t).encode()).hexdigest() for t in tables], note]
 
-    said = comm.share(say, what)
-    notes = [each[1] for each in said]
-    if len({digest for each, _ in said for digest in each if digest is not None}) == 1 and all(any(d) for d, _ in said):
+    reports = comm.share(report, what)
+    digests, notes = [each[0] for each in reports], [each[1] for each in reports]
+    if len({digest for each in digests for digest in each if digest is not None}) == 1 and all(map(any, digests)):
         only = next(table for table in mine if table is not None)
-        return [[None if d[side] is None else only for d, _ in said] for side in range(len(mine))], notes
-    firsts = [_first([digests[side] for digests, _ in said]) for side in range(len(mine))]
-    told = comm.share(
-        lambda: [t if first[comm.rank] == comm.rank else None for t, first in zip(mine, firsts, strict=True)],
+        return [[None if each[side] is None else only for each in digests] for side in range(len(mine))], notes
+    senders = [_first([each[side] for each in digests]) for side in range(len(mine))]
+    sent = comm.share(
+        lambda: [t if sender[comm.rank] == comm.rank else None for t, sender in zip(mine, senders, strict=True)],
         f"tables of {what}",
     )
-    return [[None if r is None else told[r][side] for r in first] for side, first in enumerate(firsts)], notes
+    return [[None if r is None else sent[r][side] for r in sender] for side, sender in enumerate(senders)], notes
 
 
 @dataclass(frozen=True)
@@ -66,11 +68,12 @@ class Entry:
 
 
 class Together:
-    """What ranks have together, by name, who has each and on which meshes. All ranks come to the same."""
+    """All tensors of a side by name, with the ranks that have each and the meshes on which it lies. The same on every
+    rank."""
 
     def __init__(self, tables: Sequence[Table | None], meshes: Sequence[Meshes] | None = None) -> None:
-        """Of all ranks; meshes: those that each numbers. Raises MismatchError where two have a tensor of one name and
-        other types or shapes."""
+        """tables: of all ranks. meshes: the meshes that each rank's table numbers. Raises MismatchError if a tensor has
+        different types or shapes on two ranks."""
         self._meshes = meshes
         self._groups = _groups(tables)
         self.tensors: dict[str, Entry] = {}
@@ -89,14 +92,14 @@ class Together:
         self._grids: dict[Any, set[Grid]] = {}
 
     def ranks_of(self, name: str) -> tuple[int, ...]:
-        """Those that have it."""
+        """The ranks that have the tensor."""
         alike = self.tensors[name].alike
         if alike not in self._ranks:
             self._ranks[alike] = tuple(sorted(rank for group, _ in alike for rank in self._groups[group]))
         return self._ranks[alike]
 
     def meshes_of(self, name: str) -> set[Grid]:
-        """On which it lies, on one rank or another."""
+        """The meshes on which the tensor lies, on any rank."""
         alike = self.tensors[name].alike
         if alike not in self._grids:
             assert self._meshes is not None

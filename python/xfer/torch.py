@@ -20,7 +20,7 @@ import torch
 from ._dtensor import Description, Ranks, check_meaning, check_rank, chosen, grid_of, mesh_of, our_rank
 from ._dtensor_redistribute import redistribute
 from ._flat import FlatPart, flat_parts, is_flat
-from ._held import Held, Source, tensors_of
+from ._held import Source, TrackedTensors, tensors_of
 from ._layouts import grids_of, layouts_in, layouts_of, meshes_of, table_of
 from ._names import Names
 from ._steps import Steps
@@ -97,8 +97,9 @@ class LeftOut(NamedTuple):
     target: list[str]
 
 
-def _in_both(sides: Sequence[Together], strict: bool) -> LeftOut:
-    """What is not. All ranks come to the same."""
+def _left_out(sides: Sequence[Together], strict: bool) -> LeftOut:
+    """The names that one side alone has, the same on all ranks. Raises MismatchError if there are any with strict=True,
+    or if no name is in both."""
     left = LeftOut(*(sorted(sides[i].tensors.keys() - sides[1 - i].tensors.keys()) for i in (0, 1)))
     for side, names in left._asdict().items():
         if strict and names:
@@ -189,7 +190,7 @@ class Transfer(Steps):
         together = [Together(tables[side], [meshes[side] for meshes, _, _ in notes]) for side in (0, 1)]
         for _, unmatched, _ in notes:
             Names(unmatched).check_all({*together[0].tensors, *together[1].tensors})
-        self.left_out = _in_both(together, strict)
+        self.left_out = _left_out(together, strict)
         self._are_to_compare = all(compares for _, _, compares in notes)
         with Agreed(comm._tell):
             here = [self._select(side, tensors) for side, tensors in enumerate(have)]
@@ -198,8 +199,8 @@ class Transfer(Steps):
         moved = sorted(together[0].tensors.keys() & together[1].tensors.keys())
         rows = [(name, layouts[0].get(name), layouts[1].get(name), *conversion) for name in moved]
         self.plan = Plan(comm, rows, **options)
-        self._held = Held(source, target, select=self._select)
-        self._held.commit(self.plan, self._bind)
+        self._tensors = TrackedTensors(source, target, select=self._select)
+        self._tensors.commit(self.plan, self._bind)
 
     def _select(self, side: int, tensors: dict[str, Any]) -> dict[str, Any]:
         """Those that are moved, or are new."""
@@ -208,11 +209,10 @@ class Transfer(Steps):
 
     def look_at(self, *, source: Source | None = None, target: Source | None = None) -> None:
         """Use other modules or state dicts, of the same names and layouts, from the next step on. Local."""
-        given = zip((source, target), self._held.sources, strict=True)
-        self._held.sources = [before if new is None else new for new, before in given]
+        self._tensors.replace(source, target)
 
     def _bind(self, moved: list[tuple[int, str]]) -> None:
-        source, target = self._held.parts
+        source, target = self._tensors.parts
         self.plan.bind_many((name, source.get(name), target.get(name)) for name in sorted({name for _, name in moved}))
 
     def step(self, version: int, stream: Any = None) -> None:
@@ -224,9 +224,9 @@ class Transfer(Steps):
         the reason before anything moves, and the next step works again.
         """
         with on_stream(stream, self._comm.device):  # which reads what is copied to be read
-            self._held.commit(self.plan, self._bind)
+            self._tensors.commit(self.plan, self._bind)
         super().step(version, stream)
-        self._held.written()
+        self._tensors.mark_written()
 
 
 class ModelRefit(Steps):
@@ -269,8 +269,8 @@ class ModelRefit(Steps):
 
         self._are_to_compare = all(comm.share(tell, "ModelRefit"))
         self.plan = self.refit.plan(comm, **options)
-        self._held = Held(source, target, self._check)
-        self._held.commit(self.plan, partial(self._bind, self.locals.give))
+        self._tensors = TrackedTensors(source, target, self._check)
+        self._tensors.commit(self.plan, partial(self._bind, self.locals.give))
 
     def _check(self, side: int, tensors: dict[str, Any]) -> None:
         """Do DTensors of these placements hold what the SPEC says, where both speak of the same tensor?"""
@@ -305,15 +305,15 @@ class ModelRefit(Steps):
 
     def _bind(self, hand_in: Callable[[str, str, Any], None], moved: list[tuple[int, str]]) -> None:
         for side, name in moved:
-            hand_in(("train", "gen")[side], name, self._held.parts[side][name])
+            hand_in(("train", "gen")[side], name, self._tensors.parts[side][name])
         self.locals.bind(self.plan)
 
     def step(self, version: int, stream: Any = None) -> None:
         """Move all weights and wait until they have arrived on every rank. Collective. See Transfer.step()."""
         with on_stream(stream, self._comm.device):
-            self._held.commit(self.plan, partial(self._bind, self.locals.update))
+            self._tensors.commit(self.plan, partial(self._bind, self.locals.update))
         super().step(version, stream)
-        self._held.written()
+        self._tensors.mark_written()
 
     def _wait(self) -> None:
         self.locals.wait(self.plan)
