@@ -288,6 +288,7 @@ xfer_status xfi_checkpoint_read(xfer_model *model, const char *path,
   XFI_TRY_DONE(xfi_doc_read(&model->config, config, NULL));
   XFI_CHECK_DONE(json_is_object(model->config.root), XFER_ERR_IO, "%s: line 1: no object", config);
   model->top = model->config.root;
+  model->whole = true;
   XFI_TRY_DONE(xfi_config_read(model));
   XFI_TRY_DONE(read_headers(&f));
   XFI_CHECK_DONE(model->n_entries > 0, XFER_ERR_IO, "%s has no tensor", path);

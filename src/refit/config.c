@@ -328,9 +328,9 @@ static xfi_found find_of_layer(int64_t *value, const char *name, size_t n_chars,
   return json_is_string(item) ? XFI_FOUND : XFI_NOT_FOUND;
 }
 
-/* As xfi_expr_try_eval(). */
+/* As xfi_expr_try_eval(). Names are looked up in `first`, unless it is NULL, before the words. */
 static xfer_status eval_of_layer(int64_t *value, const xfer_model *model, const char *expr,
-                                 int layer)
+                                 int layer, const xfi_scope *first)
 {
   const of_layer of = {model->top, layer};
   const xfi_var own = {"layer", layer};
@@ -339,23 +339,26 @@ static xfer_status eval_of_layer(int64_t *value, const xfer_model *model, const 
                           .find = find_of_layer,
                           .context = &of};
   const xfi_scope words = {.vars = model->scope.vars, .n_vars = model->scope.n_vars, .next = &last};
-  const xfi_scope scope = {.vars = &own, .n_vars = 1, .next = &words};
+  xfi_scope roles = {.next = &words};
+  const xfi_scope scope = {.vars = &own, .n_vars = 1, .next = &roles};
 
+  if (first != NULL) roles.find = first->find, roles.context = first->context;
   return xfi_expr_try_eval(value, expr, &scope);
 }
 
-bool xfi_config_eval(bool *holds, const xfer_model *model, const char *expr, int layer)
+bool xfi_config_eval(bool *holds, const xfer_model *model, const char *expr, int layer,
+                     const xfi_scope *first)
 {
   int64_t value;
 
-  if (expr == NULL || eval_of_layer(&value, model, expr, layer) != XFER_OK) return false;
+  if (expr == NULL || eval_of_layer(&value, model, expr, layer, first) != XFER_OK) return false;
   *holds = value != 0;
   return true;
 }
 
 bool xfi_config_flag(bool *value, const xfer_model *model, const char *word, int layer)
 {
-  return xfi_config_eval(value, model, meaning_of(word, strlen(word), model), layer);
+  return xfi_config_eval(value, model, meaning_of(word, strlen(word), model), layer, NULL);
 }
 
 /* Words that count layers. A layer for which the expression has no value does not count. */
@@ -369,7 +372,8 @@ static xfer_status add_counts(xfer_model *model, const json_t *counts, size_t n_
     int64_t n = 0, value;
 
     for (int layer = 0; layer < model->n_config_layers; layer++)
-      n += eval_of_layer(&value, model, json_string_value(expr), layer) == XFER_OK && value != 0;
+      n += eval_of_layer(&value, model, json_string_value(expr), layer, NULL) == XFER_OK &&
+           value != 0;
     XFI_TRY(add_var(model, name, n));
     set_scopes(model, n_figures);
   }

@@ -110,9 +110,11 @@ struct xfer_model {
   int n_further_layers;    /* the number of layers after those, under the key */
   const char *further_key; /* that the rules name */
   int n_extra;             /* extra layers that are kept */
-  bool *renamed; /* [n_renames] which of the options' renames matched; NULL: there are none */
-  bool scanned;  /* the model is complete: layers were selected, weights quantised */
-  bool selected; /* only some of its layers were kept */
+  bool *renamed;     /* [n_renames] which of the options' renames matched; NULL: there are none */
+  bool scanned;      /* the model is complete: layers were selected, weights quantised */
+  bool whole;        /* it was read from a checkpoint, which has all of a model */
+  bool selected;     /* only some of its layers were kept */
+  bool without_ends; /* so were no tensors outside the layers */
 };
 
 /* What readers of tables and checkpoints pass on: one name pattern, as it is there. */

@@ -270,7 +270,7 @@ static xfer_status check_kinds(const xfer_model *model, const json_t *where)
     for (int i = 0; i < model->n_layers && has_role(model, -1, role); i++) {
       const int layer = model->layers[i];
 
-      if (!xfi_config_eval(&expected, model, json_string_value(expr), layer)) continue;
+      if (!xfi_config_eval(&expected, model, json_string_value(expr), layer, NULL)) continue;
       XFI_CHECK(expected == has_role(model, layer, role), XFER_ERR_IO,
                 "layer %d has %s \"%s\"; by the configuration it has %s", layer,
                 expected ? "no" : "a", role, expected ? "one" : "none");
@@ -279,17 +279,13 @@ static xfer_status check_kinds(const xfer_model *model, const json_t *where)
   return XFER_OK;
 }
 
-/* Of the layers that are kept: those with experts are the configuration's, and none is missing.
- * Some families call a single expert an MLP. */
-xfer_status xfi_model_check_counts(const xfer_model *model)
+/* Of the layers that are kept, those with experts are the configuration's. Some families call a
+ * single expert an MLP. */
+static xfer_status check_sparse(const xfer_model *model)
 {
   int64_t n_experts;
   bool expected;
 
-  XFI_TRY(check_expert_counts(model, false));
-  XFI_TRY(check_layers(model));
-  for (int i = 0; i < model->n_all; i++)
-    XFI_TRY(check_kinds(model, model->all[i]->where));
   if (!xfi_scope_find(&model->scope, "experts", 7, &n_experts) || n_experts < 2) return XFER_OK;
   for (int i = 0; i < model->n_layers; i++) {
     const int layer = model->layers[i];
@@ -300,6 +296,16 @@ xfer_status xfi_model_check_counts(const xfer_model *model)
               expected ? "no experts" : "experts", expected ? "some" : "none");
   }
   return XFER_OK;
+}
+
+xfer_status xfi_model_check_counts(const xfer_model *model)
+{
+  XFI_TRY(check_expert_counts(model, false));
+  XFI_TRY(check_layers(model));
+  for (int i = 0; i < model->n_all; i++)
+    XFI_TRY(check_kinds(model, model->all[i]->where));
+  XFI_TRY(check_sparse(model));
+  return xfi_model_check_needs(model);
 }
 
 static xfer_status select_ranges(xfer_model *model, const xfer_model_options *options)
@@ -450,6 +456,7 @@ xfer_status xfi_model_finish(xfer_model *model, const xfer_model_options *option
   if (!model->scanned && options->quant == XFER_QUANT_FP8_BLOCK128)
     XFI_TRY(xfi_scales_make(model, &BLOCK128));
   model->selected = model->selected || options->layers_end > 0;
+  model->without_ends = model->without_ends || (options->layers_end > 0 && options->ends == 0);
   XFI_TRY(xfi_model_resolve(model));
   model->scanned = true;
   return XFER_OK;

@@ -23,8 +23,10 @@ xfer_status xfi_config_vars(xfer_model *model);
 const struct json_t *xfi_config_text(const struct json_t *top);
 /* *value: is a word of the family true of one layer? False: it has no value. */
 bool xfi_config_flag(bool *value, const xfer_model *model, const char *word, int layer);
-/* The same of an expression. */
-bool xfi_config_eval(bool *holds, const xfer_model *model, const char *expr, int layer);
+/* The same of an expression, whose names are looked up in `first`, unless it is NULL, before the
+ * words. */
+bool xfi_config_eval(bool *holds, const xfer_model *model, const char *expr, int layer,
+                     const xfi_scope *first);
 
 /* ---- model.c ---- */
 
@@ -35,8 +37,11 @@ void xfi_model_destroy(xfer_model *model);
 xfer_status xfi_model_add(xfer_model *model, const xfi_raw *raw);
 /* After the last append: ranges, roles, scales, kinds of layers, checks. */
 xfer_status xfi_model_finish(xfer_model *model, const xfer_model_options *options);
-/* Does a complete model have the layers and experts of its configuration? */
+/* Has the model the layers, experts and weights of its family and configuration? Of layers that
+ * were not kept this says nothing. */
 xfer_status xfi_model_check_counts(const xfer_model *model);
+/* needs.c: has it the weights that a model of its family and configuration cannot lack? */
+xfer_status xfi_model_check_needs(const xfer_model *model);
 /* Set what follows from names and roles. */
 xfer_status xfi_model_resolve(xfer_model *model);
 /* A copy for one refit, to be changed and then resolved. */

@@ -265,6 +265,7 @@ static xfer_status read_family(xfer_rules *rules, const xfi_doc *doc)
                               FIELD("config", EXPRS, &f->config),
                               FIELD("counts", EXPRS, &f->counts),
                               FIELD("where", EXPRS, &f->where),
+                              FIELD("needs", EXPRS, &f->needs),
                               FIELD("prefixes", TEXTS, &f->prefixes),
                               FIELD("scaled", TEXTS, &f->scaled),
                               FIELD("tensors", LIST, &tensors),

@@ -14,7 +14,9 @@
   REFIT_TABLE(                                                                                     \
       "\"model_type\":\"gpt2\",\"n_embd\":16,\"n_head\":4",                                        \
       REFIT_N("h.0.attn.c_attn.weight", "[16,48]") "," REFIT_N(                                    \
-          "h.1.attn.c_attn.weight", "[16,48]") "," REFIT_N("h.0.mlp.c_proj.weight", "[32,16]"))
+          "h.1.attn.c_attn.weight",                                                                \
+          "[16,48]") "," REFIT_N("h.0.mlp.c_proj.weight",                                          \
+                                 "[32,16]") "," REFIT_N("h.1.mlp.c_proj.weight", "[32,16]"))
 
 /* As older checkpoints have it. */
 #define KIMI(shape)                                                                                \

@@ -1,0 +1,154 @@
+/*
+ * What a model cannot lack. A family's "needs" give each role the layers that have it, or for a
+ * role outside the layers the models, as an expression over the configuration and over the roles
+ * that the layer has. So a weight that a checkpoint lost is an error, and not a part of a serving
+ * engine that keeps what it had.
+ *
+ * A table may list some of a model's weights on purpose, so there a role that no layer has is not
+ * missed.
+ */
+#include "model.h"
+
+#include "alloc.h"
+#include "error.h"
+#include "names.h"
+#include "text.h"
+
+#include <jansson.h>
+#include <string.h>
+
+/* Is it the role of a tensor, or of one of several weights in it? */
+static bool gives_role(const xfi_tensor_rule *rule, const char *role, size_t n_chars)
+{
+  for (int i = 0; rule->role == NULL && i < rule->n_segments; i++) {
+    const char *name = rule->segments[i].name;
+
+    if (strlen(name) == n_chars && memcmp(name, role, n_chars) == 0) return true;
+  }
+  return rule->role != NULL && strlen(rule->role) == n_chars &&
+         memcmp(rule->role, role, n_chars) == 0;
+}
+
+/* The first rule of the model's families for a role; NULL: they do not know it. */
+static const xfi_tensor_rule *find_rule(const xfer_model *model, const char *role, size_t n_chars)
+{
+  for (int f = 0; f < model->n_all; f++) {
+    for (size_t i = 0; i < model->all[f]->n_tensors; i++)
+      if (gives_role(&model->all[f]->tensors[i], role, n_chars)) return &model->all[f]->tensors[i];
+  }
+  return NULL;
+}
+
+typedef struct of_roles {
+  const xfer_model *model;
+  int layer; /* -1: outside the layers */
+} of_roles;
+
+/* Is the entry a weight of this role? A bias or scales alone are none. */
+static bool is_weight(const xfi_entry *e, const char *role, size_t n_chars)
+{
+  return e->role != NULL && !e->is_scale && strcmp(e->suffix, "bias") != 0 &&
+         strlen(e->role) == n_chars && memcmp(e->role, role, n_chars) == 0;
+}
+
+static bool is_in_some_layer(const xfer_model *model, const char *role, size_t n_chars)
+{
+  for (size_t i = 0; i < model->n_entries; i++) {
+    const xfi_entry *e = &model->entries[i];
+
+    if (e->stack == XFI_LAYERS && is_weight(e, role, n_chars)) return true;
+  }
+  return false;
+}
+
+/* "mlp.up" is 1 where the layer has a weight of this role, and "mlp.up.any" where some layer has.
+ */
+static xfi_found find_role(int64_t *value, const char *name, size_t n_chars, const void *context)
+{
+  static const char ANY[] = ".any";
+  const size_t n_any = sizeof ANY - 1;
+  const of_roles *of = context;
+  const xfer_model *model = of->model;
+  const bool any = n_chars > n_any && memcmp(name + n_chars - n_any, ANY, n_any) == 0;
+  size_t n;
+  const xfi_layer_entry *entries =
+      xfi_model_layer_entries(model, of->layer < 0 ? XFI_OUTSIDE : XFI_LAYERS, of->layer, &n);
+
+  if (any) n_chars -= n_any;
+  if (find_rule(model, name, n_chars) == NULL) return XFI_NOT_FOUND;
+  *value = any && is_in_some_layer(model, name, n_chars);
+  for (size_t i = 0; i < n && !any; i++)
+    *value = *value || is_weight(&model->entries[entries[i].entry], name, n_chars);
+  return XFI_FOUND;
+}
+
+/* Refuses a model without the role, and names the tensor as a neighbour in the layer is called. */
+static xfer_status refuse(const xfer_model *model, const xfi_tensor_rule *rule, const char *role,
+                          int layer)
+{
+  size_t n;
+  const xfi_layer_entry *entries = xfi_model_layer_entries(model, XFI_LAYERS, layer, &n);
+  const xfi_entry *e = n > 0 ? &model->entries[entries[0].entry] : NULL;
+  const int n_prefix = e != NULL ? (int)(e->stem - e->known) : 0;
+  xfi_text text = {0};
+  char *pattern = NULL, *name = NULL;
+  xfer_status st = XFER_OK;
+
+  xfi_text_printf(&text, "%.*s%s", n_prefix, e != NULL ? e->known : "",
+                  rule->name + (n_prefix > 0 ? rule->n_layer : 0));
+  XFI_TRY_DONE(xfi_text_end(&text, &pattern));
+  XFI_TRY_DONE(xfi_name_layer(&name, pattern, layer));
+  XFI_CHECK_DONE(layer < 0, XFER_ERR_IO,
+                 "\"%s\" is missing, the %s of layer %d: a model of family \"%s\" with this "
+                 "configuration has one there",
+                 name, role, layer, model->family->name);
+  XFI_CHECK_DONE(false, XFER_ERR_IO, "\"%s\" is missing, the %s: a model of family \"%s\" has one",
+                 name, role, model->family->name);
+done:
+  xfi_free(pattern);
+  xfi_free(name);
+  return st;
+}
+
+static xfer_status check_layer(const xfer_model *model, const xfi_tensor_rule *rule,
+                               const char *role, const char *expr, int layer)
+{
+  const of_roles of = {model, layer};
+  const xfi_scope roles = {.find = find_role, .context = &of};
+  int64_t has;
+  bool needed;
+
+  if (!xfi_config_eval(&needed, model, expr, layer, &roles) || !needed) return XFER_OK;
+  if (!model->whole && !is_in_some_layer(model, role, strlen(role))) return XFER_OK;
+  if (find_role(&has, role, strlen(role), &of) == XFI_FOUND && has == 1) return XFER_OK;
+  return refuse(model, rule, role, layer);
+}
+
+/* Does an earlier family of the model say where the role is needed? */
+static bool is_replaced(const xfer_model *model, int family, const char *role)
+{
+  for (int i = 0; i < family; i++)
+    if (json_object_get(model->all[i]->needs, role) != NULL) return true;
+  return false;
+}
+
+xfer_status xfi_model_check_needs(const xfer_model *model)
+{
+  if (model->model_type[0] == '\0') return XFER_OK; /* its family is but a guess */
+  for (int f = 0; f < model->n_all; f++) {
+    const char *role;
+    const json_t *expr;
+
+    json_object_foreach((json_t *)(uintptr_t)model->all[f]->needs, role, expr)
+    {
+      const xfi_tensor_rule *rule = find_rule(model, role, strlen(role));
+
+      if (rule == NULL || is_replaced(model, f, role)) continue;
+      if (rule->n_layer == 0 && !model->without_ends)
+        XFI_TRY(check_layer(model, rule, role, json_string_value(expr), -1));
+      for (int i = 0; i < model->n_layers && rule->n_layer > 0; i++)
+        XFI_TRY(check_layer(model, rule, role, json_string_value(expr), model->layers[i]));
+    }
+  }
+  return XFER_OK;
+}

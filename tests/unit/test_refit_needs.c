@@ -1,0 +1,161 @@
+/* What a checkpoint may not lack, and what it may; and that a table may list some of a model. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include "refit_sides.h"
+
+#define CONFIG                                                                                     \
+  "\"vocab_size\":64,\"hidden_size\":16,\"num_hidden_layers\":2,\"num_attention_heads\":4,"        \
+  "\"num_key_value_heads\":2,\"head_dim\":4,\"tie_word_embeddings\":true"
+
+/* The tensors of layers whose numbers are layer_0 and on, and of what lies outside. */
+static const char *const LAYER[] = {"input_layernorm",  "post_attention_layernorm",
+                                    "self_attn.q_proj", "self_attn.k_proj",
+                                    "self_attn.v_proj", "self_attn.o_proj",
+                                    "self_attn.q_norm", "self_attn.k_norm",
+                                    "mlp.gate_proj",    "mlp.up_proj",
+                                    "mlp.down_proj"};
+static const char *const OUTSIDE[] = {"embed_tokens", "norm"};
+enum { N_LAYER = sizeof LAYER / sizeof *LAYER, N_OUTSIDE = sizeof OUTSIDE / sizeof *OUTSIDE };
+
+static const char *shape_of(const char *name)
+{
+  if (strstr(name, "q_norm") != NULL || strstr(name, "k_norm") != NULL) return "[4]";
+  if (strstr(name, "norm") != NULL) return "[16]";
+  if (strstr(name, "embed") != NULL) return "[64,16]";
+  if (strstr(name, "k_proj") != NULL || strstr(name, "v_proj") != NULL) return "[8,16]";
+  if (strstr(name, "gate") != NULL || strstr(name, "up") != NULL) return "[32,16]";
+  return strstr(name, "down") != NULL ? "[16,32]" : "[16,16]";
+}
+
+static void add(char *header, size_t size, const char *name, const char *without)
+{
+  const size_t n = strlen(header);
+
+  if (without != NULL && strcmp(name, without) == 0) return;
+  snprintf(header + n, size - n, "%s\"%s.weight\":{\"dtype\":\"BF16\",\"shape\":%s}",
+           n > 1 ? "," : "", name, shape_of(name));
+}
+
+/* A checkpoint of two layers without one tensor (NULL: whole). */
+static void write_checkpoint(const char *config, const char *without)
+{
+  char header[8192] = "{", name[96];
+
+  for (int i = 0; i < N_OUTSIDE; i++) {
+    snprintf(name, sizeof name, "model.%s", OUTSIDE[i]);
+    add(header, sizeof header - 2, name, without);
+  }
+  for (int i = 0; i < 2 * N_LAYER; i++) {
+    snprintf(name, sizeof name, "model.layers.%d.%s", i / N_LAYER, LAYER[i % N_LAYER]);
+    add(header, sizeof header - 2, name, without);
+  }
+  strcat(header, "}");
+  mkdir(refit_path("ck"), 0777);
+  refit_write("ck/config.json", config);
+  refit_write_header("ck/model.safetensors", header);
+}
+
+static xfer_status join(const char *path, const xfer_model_options *options)
+{
+  xfer_model *model = NULL;
+  xfer_side *full = NULL;
+  xfer_refit *refit = NULL;
+  xfer_status st;
+
+  assert_int_equal(xfer_model_load(&model, path, options), XFER_OK);
+  assert_int_equal(xfer_side_create(&full, "full", NULL), XFER_OK);
+  st = xfer_refit_create(&refit, model, full, NULL);
+  assert_int_equal(refit != NULL, st == XFER_OK);
+  xfer_refit_destroy(refit);
+  xfer_side_destroy(full);
+  xfer_model_destroy(model);
+  return st;
+}
+
+static void test_a_weight_that_a_checkpoint_lost_is_named(void **state)
+{
+  static const char config[] = "{\"model_type\":\"qwen3\"," CONFIG "}";
+  char name[96];
+
+  (void)state;
+  write_checkpoint(config, NULL);
+  assert_int_equal(join(refit_path("ck"), NULL), XFER_OK);
+  for (int i = 0; i < 2 * N_LAYER; i++) {
+    snprintf(name, sizeof name, "model.layers.%d.%s", i / N_LAYER, LAYER[i % N_LAYER]);
+    print_message("%s\n", name);
+    write_checkpoint(config, name);
+    assert_int_equal(join(refit_path("ck"), NULL), XFER_ERR_IO);
+    refit_expect_error(name);
+    refit_expect_error("is missing, the ");
+  }
+  for (int i = 0; i < N_OUTSIDE; i++) {
+    snprintf(name, sizeof name, "model.%s", OUTSIDE[i]);
+    write_checkpoint(config, name);
+    assert_int_equal(join(refit_path("ck"), NULL), XFER_ERR_IO);
+    refit_expect_error(OUTSIDE[i]);
+  }
+}
+
+/* Without a model_type the family is a guess. */
+static void test_without_a_model_type_nothing_is_missed(void **state)
+{
+  (void)state;
+  write_checkpoint("{\"model_type\":\"qwen3\"," CONFIG "}", "model.layers.1.mlp.down_proj");
+  assert_int_equal(join(refit_path("ck"), NULL), XFER_ERR_IO);
+  refit_write("ck/config.json", "{" CONFIG "}");
+  assert_int_equal(join(refit_path("ck"), NULL), XFER_OK);
+}
+
+/* Of a range of layers nothing outside it is wanted, unless the ends are. */
+static void test_layers_that_are_not_wanted_are_not_missed(void **state)
+{
+  xfer_model_options options = XFER_MODEL_OPTIONS_INIT;
+
+  (void)state;
+  options.layers_end = 1;
+  write_checkpoint("{\"model_type\":\"qwen3\"," CONFIG "}", "model.layers.1.mlp.down_proj");
+  assert_int_equal(join(refit_path("ck"), &options), XFER_OK);
+  write_checkpoint("{\"model_type\":\"qwen3\"," CONFIG "}", "model.norm");
+  assert_int_equal(join(refit_path("ck"), &options), XFER_OK);
+  options.ends = 1;
+  assert_int_equal(join(refit_path("ck"), &options), XFER_ERR_IO);
+  refit_expect_error("\"norm\" is missing");
+  options.layers_begin = 1;
+  options.layers_end = 2;
+  options.ends = 0;
+  write_checkpoint("{\"model_type\":\"qwen3\"," CONFIG "}", "model.layers.1.input_layernorm");
+  assert_int_equal(join(refit_path("ck"), &options), XFER_ERR_IO);
+}
+
+static void test_a_table_may_list_some_of_a_model(void **state)
+{
+  (void)state;
+  assert_int_equal(join(refit_write("some.json", REFIT_TABLE("\"model_type\":\"qwen3\"," CONFIG,
+                                                             REFIT_ATTENTION)),
+                        NULL),
+                   XFER_OK);
+  assert_int_equal(
+      join(refit_write("some.json",
+                       REFIT_TABLE("\"model_type\":\"qwen3\"," CONFIG, REFIT_ATTENTION
+                                   "," REFIT_N("model.layers.0.input_layernorm.weight", "[16]"))),
+           NULL),
+      XFER_ERR_IO);
+  refit_expect_error("model.layers.1.input_layernorm");
+}
+
+int main(void)
+{
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(test_a_weight_that_a_checkpoint_lost_is_named),
+      cmocka_unit_test(test_without_a_model_type_nothing_is_missed),
+      cmocka_unit_test(test_layers_that_are_not_wanted_are_not_missed),
+      cmocka_unit_test(test_a_table_may_list_some_of_a_model),
+  };
+
+  return cmocka_run_group_tests(tests, refit_files_begin, refit_files_end);
+}
