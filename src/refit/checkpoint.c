@@ -69,10 +69,16 @@ static int compare_offsets(const void *a, const void *b)
   return (x->end > y->end) - (x->end < y->end);
 }
 
-/* Checks that no two tensors of a file share bytes. */
-static xfer_status check_offsets(const folder *f, const char *file)
+/* Checks that no two tensors of a file share bytes, and that none is cut off, of the `n_data` bytes
+ * after the header. A file without any is a header that was fetched alone. */
+static xfer_status check_offsets(const folder *f, const char *file, uint64_t n_data)
 {
   const record *records = f->records;
+
+  for (size_t i = 0; i < f->n && n_data > 0; i++)
+    XFI_CHECK((uint64_t)records[i].end <= n_data, XFER_ERR_IO,
+              "%s is cut off: it has %llu bytes of weights, and \"%s\" ends at %lld", file,
+              (unsigned long long)n_data, records[i].raw.pattern, (long long)records[i].end);
 
   xfi_sort(f->records, f->n, sizeof *records, compare_offsets);
   for (size_t i = 1; i < f->n; i++)
@@ -159,7 +165,7 @@ static xfer_status read_header(folder *f, const char *file)
     XFI_TRY_DONE(check_indexed(f, file, name));
     XFI_TRY_DONE(read_record(f, path, name, object));
   }
-  XFI_TRY_DONE(check_offsets(f, path));
+  XFI_TRY_DONE(check_offsets(f, path, size - sizeof head - n));
   XFI_TRY_DONE(append_records(f));
 done:
   if (in != NULL) fclose(in);
@@ -240,8 +246,10 @@ static xfer_status list_indexed(folder *f, const json_t *index)
   {
     const char *text = json_string_value(file);
 
-    XFI_CHECK(text != NULL && strchr(text, '/') == NULL, XFER_ERR_IO,
-              "%s: its index has no file for \"%s\"", f->path, name);
+    XFI_CHECK(text != NULL, XFER_ERR_IO, "%s: its index has no file for \"%s\"", f->path, name);
+    XFI_CHECK(strchr(text, '/') == NULL, XFER_ERR_IO,
+              "%s: its index has \"%s\" in \"%s\", and files of a checkpoint are in its own folder",
+              f->path, name, text);
     XFI_TRY(xfi_folder_add(&f->files, text));
   }
   xfi_folder_sort(&f->files);

@@ -78,6 +78,9 @@ static xfer_status read_block(xfer_model *model, const json_t *object)
   const json_t *quant = json_object_get(object, "quantization_config");
   const json_t *block = json_object_get(object, "weight_block_size");
 
+  XFI_CHECK(quant == NULL || json_is_null(quant) || json_is_object(quant), XFER_ERR_IO,
+            "%s: line %d: \"quantization_config\" is no object", model->config.where,
+            xfi_doc_line(&model->config, quant));
   if (block == NULL) block = json_object_get(quant, "weight_block_size");
   if (block == NULL) block = block_of_groups(quant);
   if (block == NULL || json_is_null(block)) return XFER_OK;
@@ -114,6 +117,26 @@ static bool is_tied_by_text(const json_t *top)
 
   return json_object_get(top, KEY) == NULL &&
          json_is_true(json_object_get(xfi_config_text(top), KEY));
+}
+
+/* Numbers of experts are lists in some configurations. */
+static xfer_status check_figures(const xfer_model *model)
+{
+  static const char *const COUNTS[] = {"num_experts", "n_routed_experts", "num_local_experts",
+                                       "moe_num_experts"};
+  const json_t *tied = lookup(model->top, "tie_word_embeddings");
+
+  for (size_t i = 0; i < sizeof COUNTS / sizeof *COUNTS; i++) {
+    const json_t *value = lookup(model->top, COUNTS[i]);
+
+    XFI_CHECK(json_integer_value(value) >= 0, XFER_ERR_IO, "%s: line %d: \"%s\" is %lld",
+              model->config.where, xfi_doc_line(&model->config, value), COUNTS[i],
+              (long long)json_integer_value(value));
+  }
+  XFI_CHECK(!json_is_string(tied), XFER_ERR_IO,
+            "%s: line %d: \"tie_word_embeddings\" is neither true nor false", model->config.where,
+            xfi_doc_line(&model->config, tied));
+  return XFER_OK;
 }
 
 /* The keys that every configuration has must be sizes. */
@@ -467,6 +490,7 @@ xfer_status xfi_config_read(xfer_model *model)
 
   model->model_type = "";
   XFI_TRY(check_sizes(model));
+  XFI_TRY(check_figures(model));
   XFI_TRY(check_type(model, model->top));
   XFI_TRY(check_type(model, text));
   if (model->rules == NULL)

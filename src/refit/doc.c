@@ -148,6 +148,7 @@ bool xfi_doc_had_no_memory(const json_error_t *error)
 
 xfer_status xfi_doc_read(xfi_doc *doc, const char *where, const char *text)
 {
+  static const char BYTE_ORDER_MARK[] = "\xef\xbb\xbf";
   size_t n_chars = text != NULL ? strlen(text) : 0;
   json_error_t error;
   xfer_status st = XFER_OK;
@@ -158,6 +159,9 @@ xfer_status xfi_doc_read(xfi_doc *doc, const char *where, const char *text)
   XFI_CHECK_DONE(doc->where != NULL && (text == NULL || doc->text != NULL), XFER_ERR_NOMEM,
                  "the text of %s", where);
   if (text == NULL) XFI_TRY_DONE(read_file(&doc->text, &n_chars, where));
+  XFI_CHECK_DONE(strncmp(doc->text, BYTE_ORDER_MARK, sizeof BYTE_ORDER_MARK - 1) != 0, XFER_ERR_IO,
+                 "%s: line 1: it begins with a byte order mark; save it as UTF-8 without one",
+                 where);
   drop_infinities(doc->text);
   doc->root = json_loadb(doc->text, n_chars, JSON_REJECT_DUPLICATES, &error);
   XFI_CHECK_DONE(doc->root != NULL || !xfi_doc_had_no_memory(&error), XFER_ERR_NOMEM,

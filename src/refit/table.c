@@ -2,6 +2,7 @@
 #include "model.h"
 
 #include "alloc.h"
+#include "checked.h"
 #include "dtype.h"
 #include "error.h"
 #include "rules_fields.h"
@@ -41,6 +42,8 @@ xfer_status xfi_raw_read(xfi_raw *raw, const json_t *object, const char *where, 
 
 /* ---- tensors ---- */
 
+enum { MOST_NUMBERS = 1 << 20 };
+
 typedef struct reader {
   xfer_model *model;
   const xfer_model_options *options;
@@ -55,9 +58,11 @@ static xfer_status read_range(const reader *r, const json_t *range, const char *
   json_int_t last = json_integer_value(json_array_get(range, 1));
 
   XFI_CHECK(json_array_size(range) == 2 && json_is_integer(json_array_get(range, 0)) &&
-                json_is_integer(json_array_get(range, 1)) && 0 <= first && first <= last &&
-                last < 1 << 20,
+                json_is_integer(json_array_get(range, 1)) && 0 <= first && first <= last,
             XFER_ERR_IO, "%s: \"%s\": a range is [first, last]", r->path, name);
+  XFI_CHECK(last < MOST_NUMBERS, XFER_ERR_IO,
+            "%s: \"%s\": a range up to %lld; numbers of layers and experts are below %d", r->path,
+            name, (long long)last, MOST_NUMBERS);
   *lo = (int)first;
   *n = (int)(last - first + 1);
   return XFER_OK;
@@ -75,7 +80,7 @@ static xfer_status read_layers(reader *r, const json_t *object, const char *name
   if (range != NULL) {
     XFI_TRY(read_range(r, range, name, &first, &raw->n_layers));
   } else {
-    XFI_CHECK(json_array_size(list) > 0 && json_array_size(list) < 1 << 20, XFER_ERR_IO,
+    XFI_CHECK(json_array_size(list) > 0 && json_array_size(list) < MOST_NUMBERS, XFER_ERR_IO,
               "%s: \"%s\": layer_list has %zu layers", r->path, name, json_array_size(list));
     raw->n_layers = (int)json_array_size(list);
   }
@@ -88,8 +93,8 @@ static xfer_status read_layers(reader *r, const json_t *object, const char *name
 
     XFI_CHECK(range != NULL || json_is_integer(item), XFER_ERR_IO,
               "%s: \"%s\": entry %d of layer_list is no layer", r->path, name, i);
-    XFI_CHECK(layer >= 0 && layer < 1 << 20, XFER_ERR_IO, "%s: \"%s\": layer %lld", r->path, name,
-              (long long)layer);
+    XFI_CHECK(layer >= 0 && layer < MOST_NUMBERS, XFER_ERR_IO, "%s: \"%s\": layer %lld", r->path,
+              name, (long long)layer);
     r->layers[i] = (int)layer;
   }
   raw->layers = r->layers;
@@ -134,6 +139,34 @@ static xfer_status read_list(reader *r, const json_t *list, const char *what)
   return XFER_OK;
 }
 
+/* ---- totals ---- */
+
+/* Compares "totals", which a table may state, with what its params make. */
+static xfer_status check_totals(const reader *r, const json_t *totals)
+{
+  static const char *const KEYS[] = {"tensors", "elements", "bytes"};
+  int64_t have[3] = {0, 0, 0};
+
+  for (size_t i = 0; i < r->model->n_entries; i++) {
+    const xfi_entry *e = &r->model->entries[i];
+    int64_t n_elems = xfi_entry_places(e);
+
+    have[0] += n_elems * (e->n_experts > 0 ? e->n_experts : 1);
+    for (int d = 0; d < e->n_dims; d++)
+      if (!xfi_imul_fits(n_elems, e->shape[d], &n_elems)) return XFER_OK; /* no table has so many */
+    have[1] += n_elems;
+    have[2] += n_elems * (int64_t)xfi_dtype_size((int)e->dtype);
+  }
+  for (int k = 0; k < 3; k++) {
+    const json_t *said = json_object_get(totals, KEYS[k]);
+
+    XFI_CHECK(said == NULL || json_integer_value(said) == have[k], XFER_ERR_IO,
+              "%s: its totals say %lld %s, and its params make %lld", r->path,
+              (long long)json_integer_value(said), KEYS[k], (long long)have[k]);
+  }
+  return XFER_OK;
+}
+
 xfer_status xfi_table_read(xfer_model *model, const char *path, const xfer_model_options *options)
 {
   reader r = {model, options, path, NULL};
@@ -149,6 +182,7 @@ xfer_status xfi_table_read(xfer_model *model, const char *path, const xfer_model
   model->top = json_object_get(root, "config");
   XFI_TRY_DONE(xfi_config_read(model));
   XFI_TRY_DONE(read_list(&r, json_object_get(root, "params"), "params"));
+  XFI_TRY_DONE(check_totals(&r, json_object_get(root, "totals")));
   if (options->extra != NULL) {
     const json_t *extra = json_object_get(json_object_get(root, "extra_params"), options->extra);
 

@@ -191,6 +191,7 @@ class RightDumps(DumpCase):
     def test_quantized_on_the_way_in(self):
         with open(table("qwen3-moe-blocks"), encoding="utf-8") as file:
             small = json.load(file)
+        del small["totals"]
         params = []
         for p in small["params"]:
             name = p.get("pattern", "")

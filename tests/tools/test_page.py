@@ -110,6 +110,7 @@ class TestPage(unittest.TestCase):
     def test_names_cannot_leave_their_place(self):
         with open(os.path.join(SOURCE, "tests/refit/data/models/qwen3-dense.json"), encoding="utf-8") as file:
             table = json.load(file)
+            del table["totals"]  # others are added or changed
         table["params"].append({"name": "</script><script>alert(1)</script>\x1b", "shape": [3], "dtype": "bf16"})
         path = self.path + ".json"
         with open(path, "w", encoding="utf-8") as file:

@@ -127,6 +127,7 @@ class TestRefit(unittest.TestCase):
     def test_dumped_files_stay_in_their_folder(self):
         with open(MODEL, encoding="utf-8") as file:
             table = json.load(file)
+            del table["totals"]  # others are added or changed
         for name in ("../evil\n/x", "a/b", "a%2fb"):
             table["params"].append({"name": name, "shape": [3], "dtype": "bf16"})
         with tempfile.TemporaryDirectory() as folder:

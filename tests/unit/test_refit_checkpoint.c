@@ -108,7 +108,8 @@ static void test_checkpoint_that_is_broken_is_refused(void **state)
       {"{\"weight_map\":{\"" FIRST "\":\"a.safetensors\",\"b\":\"a.safetensors\"}}",
        "has \"b\" in a.safetensors, which does not have it"},
       {"{\"weight_map\":{\"b\":\"a.safetensors\"}}", "\"" FIRST "\" lies in a.safetensors, and"},
-      {"{\"weight_map\":{\"a\":\"../a.safetensors\"}}", "no file for \"a\""},
+      {"{\"weight_map\":{\"a\":\"../a.safetensors\"}}",
+       "has \"a\" in \"../a.safetensors\", and files of a checkpoint are in its own folder"},
       {"{\"weight_map\":{\"a\":3}}", "no file for \"a\""},
       {"{\"weight_map\":[]}", "no weight_map"},
       {"{\"weight_map\":{\"a\":\"b.safetensors\"}}", "b.safetensors cannot be read"},
@@ -218,6 +219,30 @@ static void test_files_that_say_how_many_they_are_must_all_be_there(void **state
 
 /* ---- files, of tables as well ---- */
 
+/* A header alone is for plans; what has only some of its weights is a broken download. */
+static void test_a_file_that_is_cut_off_is_refused(void **state)
+{
+  static const char header[] = "{\"a\":{\"dtype\":\"F32\",\"shape\":[2],\"data_offsets\":[0,8]}}";
+  xfer_model *model = NULL;
+
+  (void)state;
+  mkdir(refit_path("cut"), 0777);
+  refit_write("cut/config.json", "{}");
+  for (int n_data = 0; n_data <= 8; n_data++) {
+    refit_write_header("cut/model.safetensors", header);
+    assert_int_equal(truncate(refit_path("cut/model.safetensors"),
+                              (off_t)(8 + sizeof header - 1 + (size_t)n_data)),
+                     0);
+    if (n_data > 0 && n_data < 8) {
+      refuse_folder("cut", "is cut off: it has ");
+      continue;
+    }
+    assert_int_equal(xfer_model_load(&model, refit_path("cut"), NULL), XFER_OK);
+    xfer_model_destroy(model);
+    model = NULL;
+  }
+}
+
 static void test_unreadable_paths_are_refused(void **state)
 {
   xfer_model *model = NULL;
@@ -271,6 +296,7 @@ int main(void)
       cmocka_unit_test(test_checkpoint_that_is_broken_is_refused),
       cmocka_unit_test(test_a_model_type_that_is_no_text_is_refused),
       cmocka_unit_test(test_files_that_say_how_many_they_are_must_all_be_there),
+      cmocka_unit_test(test_a_file_that_is_cut_off_is_refused),
       cmocka_unit_test(test_unreadable_paths_are_refused),
       cmocka_unit_test(test_files_that_cannot_be_read_are_refused),
       cmocka_unit_test(test_files_that_are_no_files_are_refused),

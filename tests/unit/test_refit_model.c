@@ -22,6 +22,12 @@ static xfer_refit_report_data report_of(xfer_model *model)
   return report;
 }
 
+/* Six tensors of three elements. */
+#define TOTALS(said)                                                                               \
+  "{\"format\":\"xfer-model-v1\",\"config\":{},\"totals\":{" said                                  \
+  "},\"params\":[{\"pattern\":\"layers.{layer}.a.{expert}\",\"layer\":[0,1],\"expert\":[0,2],"     \
+  "\"shape\":[3],\"dtype\":\"bf16\"}]}"
+
 static void test_table_counts_its_tensors_and_bytes(void **state)
 {
   xfer_model *model = NULL;
@@ -92,6 +98,15 @@ static void test_malformed_tables_are_refused(void **state)
                    "{\"name\":\"a\",\"shape\":[1],\"dtype\":\"bf16\"},{\"name\":\"a\",\"shape\":"
                    "[1],\"dtype\":\"bf16\"}"),
        "\"a\" is in the model twice"},
+      {REFIT_TABLE("",
+                   "{\"pattern\":\"a.{layer}\",\"layer\":[1,0],\"shape\":[1],\"dtype\":\"bf16\"}"),
+       "a range is [first, last]"},
+      {REFIT_TABLE("", "{\"pattern\":\"a.{layer}\",\"layer\":[0,1048576],\"shape\":[1],"
+                       "\"dtype\":\"bf16\"}"),
+       "a range up to 1048576; numbers of layers and experts are below 1048576"},
+      {TOTALS("\"tensors\":4"), "its totals say 4 tensors, and its params make 6"},
+      {TOTALS("\"elements\":17"), "its totals say 17 elements, and its params make 18"},
+      {TOTALS("\"tensors\":6,\"bytes\":3"), "its totals say 3 bytes, and its params make 36"},
       {REFIT_TABLE("\"num_attention_heads\":-1",
                    "{\"name\":\"a\",\"shape\":[1],\"dtype\":\"bf16\"}"),
        "num_attention_heads"},
