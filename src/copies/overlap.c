@@ -261,7 +261,10 @@ static void set_overlap_error(const xfi_use *a, const xfi_use *b)
   const xfi_use *src = a->is_source ? a : b;
   const xfi_use *dst = a->is_source ? b : a;
 
-  if (!src->is_source)
+  if (!src->is_source && a->tensor == b->tensor)
+    xfi_set_error("pieces of the destination view of tensor \"%.100s\" overlap each other",
+                  a->name);
+  else if (!src->is_source)
     xfi_set_error("the destination views of tensors \"%.100s\" and \"%.100s\" overlap", a->name,
                   b->name);
   else if (src->tensor == dst->tensor && dst->moves != NULL && dst->moves[0] != '\0')

@@ -116,8 +116,9 @@ static xfer_status check_with_sources(part *parts, size_t n, size_t first_source
     assert_int_equal(xfi_bound_set(&bounds[i], &parts[i].view, parts[i].shape, parts[i].n_dims,
                                    parts[i].elem_bytes, names[i]),
                      XFER_OK);
-    uses[i] = (xfi_use){&bounds[i], names[i], parts[i].elem_bytes, .moves = "",
-                        .is_source = i >= first_source};
+    uses[i] = (xfi_use){
+        &bounds[i], names[i], parts[i].elem_bytes, .moves = "", .is_source = i >= first_source,
+        .tensor = i};
   }
   st = xfi_uses_check_disjoint(uses, n);
   for (size_t i = 0; i < n; i++)
