@@ -29,7 +29,7 @@ static const figure figures[] = {
     FIGURE(converted_tensors),  FIGURE(crossed_bytes),     FIGURE(relayed_bytes),
     FIGURE(replicated_tensors),
 };
-enum { N_FIGURES = sizeof figures / sizeof *figures };
+enum { N_FIGURES = sizeof figures / sizeof *figures, MOST_PEERS = 10000 };
 
 static uint64_t figure_value(const xfer_plan_report_data *report, int i)
 {
@@ -152,20 +152,27 @@ static void json_peer(xfi_text *text, const xfi_peer *peer, bool send, bool rela
 static void people_peer(xfi_text *text, const xfi_peer *peer, bool send, bool relay,
                         const char *way)
 {
-  xfi_text_printf(text, "  %s rank %s%-6d %10zu moves %16" PRIu64 " bytes%s%s%s\n",
-                  send ? "to" : "from", send ? "  " : "", peer->rank, peer->n, peer->n_bytes,
-                  relay ? ", relayed" : "", way == NULL ? "" : ", ", way == NULL ? "" : way);
+  xfi_text_printf(text, "  %s rank %s%-6d %10zu moves ", send ? "to" : "from", send ? "  " : "",
+                  peer->rank, peer->n);
+  if (peer->n_bytes == 0)
+    xfi_text_printf(text, "%22s", "by broadcast");
+  else
+    xfi_text_printf(text, "%16" PRIu64 " bytes", peer->n_bytes);
+  xfi_text_printf(text, "%s%s%s\n", relay ? ", relayed" : "", way == NULL ? "" : ", ",
+                  way == NULL ? "" : way);
 }
 
-/* Those of the plan, then those of its relay. */
+/* Those of the plan, then those of its relay. People get the first of very many. */
 static void print_peers(xfi_text *text, const xfi_plan *plan, const ways *w, bool json)
 {
   xfi_listing lists[XFI_LISTINGS];
   const int n = xfi_plan_listings(lists, plan);
   const char *comma = "";
 
-  for (int l = 1; l < n; l++)
-    for (size_t p = 0; p < lists[l].list->n_peers; p++, comma = ",") {
+  for (int l = 1; l < n; l++) {
+    const size_t n_peers = lists[l].list->n_peers;
+
+    for (size_t p = 0; p < n_peers && (json || p < MOST_PEERS); p++, comma = ",") {
       const xfi_peer *peer = &lists[l].list->peers[p];
       const bool relay = lists[l].of != plan;
       const char *way = w->of(w->context, relay, lists[l].send, p);
@@ -173,6 +180,10 @@ static void print_peers(xfi_text *text, const xfi_plan *plan, const ways *w, boo
       if (json) xfi_text_printf(text, "%s", comma);
       (json ? json_peer : people_peer)(text, peer, lists[l].send, relay, way);
     }
+    if (!json && n_peers > MOST_PEERS)
+      xfi_text_printf(text, "  %s %zu more ranks\n", lists[l].send ? "to" : "from",
+                      n_peers - MOST_PEERS);
+  }
 }
 
 xfer_status xfi_plan_print(const xfi_plan *plan, const xfer_plan_report_data *report,

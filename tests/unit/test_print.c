@@ -61,6 +61,30 @@ static void test_the_summary_has_every_figure_and_peer(void **state)
   free_tensors(&list);
 }
 
+/* A broadcast has no bytes for each peer; and nobody reads a hundred thousand lines. */
+static void test_peers_of_broadcasts_and_very_many_peers(void **state)
+{
+  (void)state;
+  const xfer_plan_report_data report = figures();
+  xfi_plan_options options = plain_options;
+  tensor_list list = {.n = 0};
+  char *text = NULL;
+  xfi_plan *plan;
+
+  options.lane = XFER_LANE_BROADCAST;
+  add_line(&list, "w", 1, "u8[2] (1):R -> (10003)@1-10003:R");
+  plan = plan_of(&list, 10004, 0, &options);
+  assert_int_equal(xfi_plan_print(plan, &report, way_of, NULL, &text, false), XFER_OK);
+  assert_non_null(
+      strstr(text, "  to rank   1               1 moves           by broadcast, packed"));
+  assert_non_null(strstr(text, "  to rank   10000 "));
+  assert_null(strstr(text, "  to rank   10001 "));
+  assert_non_null(strstr(text, "  to 3 more ranks\n"));
+  xfi_free(text);
+  xfi_plan_destroy(plan);
+  free_tensors(&list);
+}
+
 static void test_json_has_every_figure_tensor_and_move(void **state)
 {
   (void)state;
@@ -186,6 +210,7 @@ int main(void)
 {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(test_the_summary_has_every_figure_and_peer),
+      cmocka_unit_test(test_peers_of_broadcasts_and_very_many_peers),
       cmocka_unit_test(test_json_has_every_figure_tensor_and_move),
       cmocka_unit_test(test_json_of_a_source_and_of_a_broadcast),
       cmocka_unit_test(test_json_says_what_becomes_of_elements),
