@@ -16,8 +16,11 @@ all: deps
 	cmake --build --preset release --parallel $(JOBS)
 	@echo 'The programs are in build/bin, the libraries in build/lib.'
 
-refit: all
-	build/bin/xfer_refit --model $(MODEL) --layers 0-1 --train $(TRAIN) --gen $(GEN)
+# In a build of its own: it moves between threads of this host, and kernels for GPUs take minutes.
+refit: deps
+	cmake --preset release -B build/refit -DXFER_CUDA=OFF -DXFER_TESTS=OFF
+	cmake --build build/refit --parallel $(JOBS) --target xfer_refit
+	build/refit/bin/xfer_refit --model $(MODEL) --layers 0-1 --train $(TRAIN) --gen $(GEN)
 
 # The Python package with libraries, programs and model tables inside, in build/dist/.
 wheel: deps
