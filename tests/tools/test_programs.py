@@ -400,6 +400,24 @@ class TestTerminal(unittest.TestCase):
             self.assertEqual((process.returncode, out, os.listdir(folder)), (130, "", []))
             self.assertRegex(err, r"\Arefit FAILED: rank 0: [^\n]*interrupted\n\Z")
 
+    def test_a_trace_is_there_until_the_next_is_complete(self):
+        with tempfile.TemporaryDirectory() as folder:
+            trace = pathlib.Path(folder, "trace.json")
+            words = ("--problem", LINE, "--trace", str(trace))
+            self.assertEqual(run("xfer_refit", *words)[0], 0)
+            json.loads(trace.read_text())
+            trace.write_text("an earlier one")
+            slow = command("xfer_refit", "--problem", SLOW.format(40000), *words[2:])
+            with subprocess.Popen(slow, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+                while len(os.listdir(folder)) < 2 and process.poll() is None:  # what will become the trace
+                    time.sleep(0.01)
+                self.assertEqual(trace.read_text(), "an earlier one")
+                interrupt(process)
+                process.communicate(timeout=60)
+            self.assertEqual((process.returncode, os.listdir(folder), trace.read_text()), (130, ["trace.json"], "an earlier one"))
+            self.assertEqual(run("xfer_refit", *words, "--corrupt", "1")[0], 1)
+            self.assertEqual((json.loads(trace.read_text())[-1], os.listdir(folder)), ({}, ["trace.json"]))
+
     def test_an_interrupt_while_files_are_written(self):
         with tempfile.TemporaryDirectory() as folder:
             pipe = os.path.join(folder, "0.problem.bin")
@@ -416,6 +434,46 @@ class TestTerminal(unittest.TestCase):
             self.assertRegex(err, r"\Arefit FAILED: rank \d: dump: interrupted\n\Z")
 
 
+class TestOutputs(unittest.TestCase):
+    def test_an_input_is_not_overwritten(self):
+        with tempfile.TemporaryDirectory() as folder:
+            root = pathlib.Path(folder)
+            config = {"model_type": "llama", "num_hidden_layers": 1}
+            header = json.dumps({"model.norm.weight": {"dtype": "F32", "shape": [4]}}).encode()
+            (root / "ck").mkdir()
+            (root / "ck/config.json").write_text(json.dumps(config))
+            (root / "ck/model.safetensors").write_bytes(len(header).to_bytes(8, "little") + header)
+            (root / "table.json").write_text((MODELS / "qwen3-4b.json").read_text())
+            (root / "link").symlink_to(root / "ck/config.json")
+            (root / "map.json").write_text("[[0]]")
+            before = {path: path.read_bytes() for path in root.rglob("*") if path.is_file()}
+            for model, gen, written in (
+                ("ck", "full", "ck/model.safetensors"),
+                ("ck", "full", "ck/config.json"),
+                ("ck", "full", "link"),
+                ("table.json", "full", "table.json"),
+                ("ck", "vllm:map=map.json,tp1", "map.json"),
+            ):
+                for program, option in (("xfer_plan", "--html"), ("xfer_plan", "--svg"), ("xfer_refit", "--trace")):
+                    with self.subTest(written=written, option=option):
+                        status, out, err = run(program, "--model", model, "--train", "full", "--gen", gen, option, f"./{written}", cwd=root)
+                        self.assertEqual((status, out), (2, ""))
+                        self.assertRegex(err, rf"\A{program}: {option} ./{written}: that is a file of --(model|gen), which would be overwritten\n\Z")
+            self.assertEqual({path: path.read_bytes() for path in root.rglob("*") if path.is_file()}, before)
+
+    def test_a_dash_is_no_file(self):
+        with tempfile.TemporaryDirectory() as folder:
+            for program, option in (("xfer_plan", "--html"), ("xfer_plan", "--svg"), ("xfer_refit", "--trace")):
+                status, _, err = run(program, "--problem", LINE, option, "-", cwd=folder)
+                self.assertEqual((status, os.listdir(folder)), (2, []))
+                self.assertIn(f"{option} -: standard output is /dev/stdout", err)
+
+    def test_a_report_of_too_many_ranks(self):
+        status, out, err = run("xfer_plan", "--problem", "f32[4] (16777216):R -> (2):S0")
+        self.assertEqual((status, out), (2, ""))
+        self.assertRegex(err, r"\Axfer_plan: 16777216 ranks: 1048576 are the most of which all are looked at; --rank R shows one\n\Z")
+
+
 def mpi_environment():
     """Open MPI keeps memory."""
     return {**os.environ, "ASAN_OPTIONS": os.environ.get("ASAN_OPTIONS", "") + ":detect_leaks=0"}
@@ -427,6 +485,14 @@ class TestMpi(unittest.TestCase):
         status, out, err = run("xfer_refit", "--problem", LINE, before=(MPIEXEC, "-n", "3"))
         self.assertEqual((status, out), (2, ""))
         self.assertEqual(len(re.findall("mpirun started 3 processes, .*; give --comm mpi", err)), 1)
+
+    def test_some_that_would_do_the_whole_job_beside_ranks(self):
+        """Rank 0 is none of them, and waits for them: they say it themselves."""
+        ranks, alone = (command("xfer_refit", "--comm", comm, "--problem", "u8[4] (1):R -> (1)@1:R") for comm in ("mpi", "local"))
+        words = [MPIEXEC, "-n", "1", *ranks, ":", "-n", "1", *alone]
+        done = subprocess.run(words, capture_output=True, text=True, timeout=60, check=False, env=mpi_environment())
+        self.assertEqual(done.returncode, 2)
+        self.assertIn("xfer_refit: mpirun started 2 processes, ", done.stderr)
 
     def test_what_the_build_lacks_is_said_once(self):
         if "no cuda" not in run("xfer_info")[1]:

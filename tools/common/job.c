@@ -6,7 +6,6 @@
 #include <unistd.h>
 
 #include "args.h"
-#include "tables.h"
 
 enum { MAX_NUMBER = 1 << 20, MAX_PATTERN = 4096 };
 
@@ -191,8 +190,7 @@ xfer_status job_join(job *out, const job_args *args, xfer_model *model, const xf
   return st;
 }
 
-/* What is no file may be the name of a table. 0, or ARGS_WRONG after a sentence. */
-static int find_model(char path[TABLES_PATH_BYTES], const char *name)
+int job_find_model(char path[TABLES_PATH_BYTES], const char *name)
 {
   char tables[800];
   const int n = snprintf(path, TABLES_PATH_BYTES, "%s", name);
@@ -225,7 +223,7 @@ int job_create(job *out, const job_args *args)
   if (status == 0) status = parse_renames(&renames, args->rename);
   if (status == 0 && args->rules != NULL) status = tell(xfer_rules_load(&made.rules, args->rules));
   if (status == 0) status = tell(make_sides(&made, args, made.rules));
-  if (status == 0) status = find_model(path, args->model);
+  if (status == 0) status = job_find_model(path, args->model);
   options.renames = renames.pairs;
   options.n_renames = renames.n;
   options.rules = made.rules;

@@ -6,6 +6,7 @@
 #include <xfer/refit.h>
 
 #include "args.h"
+#include "tables.h"
 
 typedef struct job_args {
   const char *model; /* a table, or the folder of a checkpoint */
@@ -79,6 +80,8 @@ int job_check(const job_args *args, const char *problem);
 
 /* Of "3" or "3-5", as [begin, end); NULL leaves them. False: `text` is no range. */
 bool job_range(const char *text, int32_t *begin, int32_t *end);
+/* What is no file may be the name of a table. 0, or ARGS_WRONG after a sentence. */
+int job_find_model(char path[TABLES_PATH_BYTES], const char *name);
 /* 0, or the status to end with, after a sentence on stderr. */
 int job_create(job *out, const job_args *args);
 /* The sides and the refit of a model that is read already, which stays the caller's, as do the

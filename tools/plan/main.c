@@ -12,6 +12,7 @@
 #include <xfer/xfer.h>
 
 #include "args.h"
+#include "inputs.h"
 #include "interrupt.h"
 #include "model.h"
 #include "problem.h"
@@ -235,9 +236,11 @@ static const arg_rule RULES[] = {
 
 static int check(const plan_args *a)
 {
-  const int wrong = a->sweep > 0 ? 0 : job_check(&a->job, a->problem);
+  int wrong = a->sweep > 0 ? 0 : job_check(&a->job, a->problem);
 
-  return wrong != 0 ? wrong : args_check(RULES);
+  if (wrong == 0) wrong = args_check(RULES);
+  if (wrong == 0) wrong = inputs_check(&a->job, "--html", a->html);
+  return wrong == 0 ? inputs_check(&a->job, "--svg", a->svg) : wrong;
 }
 
 static int parse(plan_args *args, int argc, char **argv)

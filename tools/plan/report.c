@@ -131,6 +131,9 @@ bool plan_one(xfer_plan_report_data *report, int n_ranks, int rank, const xfer_t
   return ok;
 }
 
+/* A rank takes at least microseconds, and a line. */
+enum { MOST_RANKS = 1 << 20 };
+
 int plan_report(const plan_whole *whole, const plan_args *args)
 {
   plan_traffic traffic = {.ranks = NULL};
@@ -138,6 +141,9 @@ int plan_report(const plan_whole *whole, const plan_args *args)
   bool fits = true;
 
   if (args->rank >= 0) return print_rank(whole, args);
+  if (whole->n_ranks > MOST_RANKS)
+    return args_wrong("%d ranks: %d are the most of which all are looked at; --rank R shows one",
+                      whole->n_ranks, MOST_RANKS);
   if (args->html != NULL) return plan_html(whole, args);
   if (args->svg != NULL) return plan_svg(whole, args);
   if (args->draw) return plan_draw(whole, args);

@@ -13,6 +13,7 @@
 #include "cuda.h"
 #endif
 #include "args.h"
+#include "interrupt.h"
 #include "memory.h"
 #include "result.h"
 #include "text.h"
@@ -65,17 +66,20 @@ int launch_threads(const launch_options *options, const refit_told *all)
   const bool memory = threads != NULL && comms != NULL;
   if (!memory || xfer_comm_create_local(comms, what->n_ranks) != XFER_OK) {
     status = result_failed(memory ? xfer_last_error() : "no memory for the ranks");
+    trace_end(false);
     free(threads);
     free(comms);
     return status;
   }
   for (int r = 0; r < what->n_ranks; r++) {
     threads[r] = (rank_thread){.comm = comms[r], .what = told(all, r), .options = &options->run};
-    if (pthread_create(&threads[r].thread, NULL, thread_main, &threads[r]) != 0)
-      exit(result_failed("a thread cannot be started")); /* others wait for it */
+    if (pthread_create(&threads[r].thread, NULL, thread_main, &threads[r]) == 0) continue;
+    trace_end(false);
+    exit(result_failed("a thread cannot be started")); /* others wait for it */
   }
   for (int r = 0; r < what->n_ranks; r++)
     pthread_join(threads[r].thread, NULL);
+  trace_end(!interrupt_came());
   status = threads[0].ok ? result_print(what, &threads[0].result, options->json)
                          : result_failed(threads[0].error);
   free(threads);
@@ -159,6 +163,7 @@ int launch_processes(const launch_options *options, const refit_told *all)
     ok = comm != NULL && refit_rank(comm, told(all, rank), &options->run, &result, error);
   }
   xfer_comm_destroy(comm);
+  trace_end(!interrupt_came());
   if (rank == 0) status = ok ? result_print(what, &result, options->json) : result_failed(error);
   if (rank != 0 && (!ok || result.wrong_bytes > 0)) status = EXIT_FAILURE;
   return status;

@@ -9,7 +9,6 @@
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 #ifdef XFER_REFIT_MPI
 #include <mpi.h>
@@ -18,6 +17,7 @@
 #include "args.h"
 #include "bytes.h"
 #include "fill_change.h"
+#include "inputs.h"
 #include "interrupt.h"
 #include "job.h"
 #include "launch.h"
@@ -180,22 +180,14 @@ static long started_with(long *rank)
   return 1;
 }
 
-/* The first process says what is wrong. A launcher ends all when one has failed, so the others give
- * it the time. */
-static int leave_it_to_the_first(void)
-{
-  (void)sleep(1);
-  return ARGS_WRONG;
-}
-
-/* Ranks that are threads: one process is enough. */
+/* Ranks that are threads: one process is enough. All that were started say so: the first may have
+ * been told something else. */
 static int check_threads(void)
 {
   long rank = 0;
   const long n = started_with(&rank);
 
   if (n <= 1) return 0;
-  if (rank > 0) return leave_it_to_the_first();
   return args_wrong(
       "mpirun started %ld processes, and each would do the whole job in threads; give "
       "--comm mpi, or nccl or cuda for GPUs",
@@ -222,13 +214,24 @@ static const char *lacks(refit_args *args)
 static int check_processes(refit_args *args)
 {
   const char *what = lacks(args);
-  long rank = 0;
 
   if (what == NULL) return 0;
-  (void)started_with(&rank);
-  if (rank > 0) return leave_it_to_the_first();
   return args_wrong("--comm %s: this build has no %s; xfer_info says what it has",
                     args->launch.comm, what);
+}
+
+/* Of processes each has a trace of its own. */
+static int check_trace(const refit_args *args)
+{
+  const char *name = args->launch.run.trace;
+  char path[OUTPUT_PATH_BYTES];
+  long rank = 0;
+
+  (void)started_with(&rank);
+  if (name == NULL || strcmp(args->launch.comm, "local") == 0)
+    return inputs_check(&args->job, "--trace", name);
+  snprintf(path, sizeof path, "%s.%ld", name, rank);
+  return inputs_check(&args->job, "--trace", path);
 }
 
 /* Both sides have tensors of the same names. */
@@ -254,6 +257,7 @@ static int check_args(refit_args *args)
 
   if (wrong == 0) wrong = args_check(rules);
   if (wrong == 0) wrong = check_files(&args->launch.run);
+  if (wrong == 0) wrong = check_trace(args);
   if (wrong != 0) return wrong;
   while (strcmp(args->lane, LANES[lane]) != 0) /* it is one of the choices */
     lane++;
