@@ -421,6 +421,7 @@ static xfer_status find_value(bool *has, int64_t *value, const xfer_model *model
 xfer_status xfi_config_vars(xfer_model *model)
 {
   size_t n_figures;
+  int64_t n_layers;
 
   model->n_vars = 0;
   XFI_TRY(xfi_vec_reserve(&model->vars, &model->vars_cap, 1, sizeof *model->vars));
@@ -451,6 +452,10 @@ xfer_status xfi_config_vars(xfer_model *model)
   }
   for (int i = 0; i < model->n_all; i++)
     XFI_TRY(add_counts(model, model->all[i]->counts, n_figures));
+  /* count_layers() comes before the words, so a missing layer would pass. */
+  XFI_CHECK(model->n_config_layers > 0 || !xfi_scope_find(&model->scope, "layers", 6, &n_layers),
+            XFER_ERR_IO, "family \"%s\": \"layers\" must not use another word of the family",
+            model->family->name);
   return XFER_OK;
 }
 

@@ -233,7 +233,11 @@ static void test_a_text_may_leave_to_its_class_what_that_says(void **state)
       {SEES(TEXT("llama"), "31", "4096"), NULL, 3072},
       {SEES(TEXT("mistral"), "31", "1024"), NULL, 1536},
       {SEES(TEXT("mistral"), "30", "1024"), "the configuration says 32 layers", 0},
-      {SEES(TEXT("qwen2"), "31", "4096"), "the configuration has no \"num_attention_heads\"", 0},
+      {SEES(TEXT("qwen2"), "31", "4096"), "vLLM has biases of attention here", 0},
+      {SEES(TEXT("qwen2"), "30", "4096"), "the configuration says 32 layers", 0},
+      {SEES("\"model_type\":\"qwen3\"", "30", "4096"), "the configuration says 32 layers", 0},
+      {SEES(TEXT("starcoder2"), "31", "4096"), "the configuration has no \"num_attention_heads\"",
+       0},
       {SEES("\"model_type\":\"llama\"", "31", "4096"),
        "the configuration has no \"num_attention_heads\"", 0},
   };
