@@ -188,6 +188,7 @@ class _Update:
                     self._comm.agree(wrong)
                 self._bind(i)
                 plan.commit()
+                plan._trust_bound()
                 running.append(plan)
                 try:
                     plan.run(version, self._second if i > 0 else None)
