@@ -139,7 +139,9 @@ def check_refused(options):
     config = {"model_type": "phi3", "hidden_size": 8, "intermediate_size": 4, "vocab_size": 128, "num_hidden_layers": 1,
               "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 2}
     tensors = {"model.layers.0.self_attn.qkv_proj.weight": [16, 8], "model.layers.0.mlp.gate_up_proj.weight": [8, 8],
-               "model.layers.0.mlp.down_proj.weight": [8, 4]}
+               "model.layers.0.mlp.down_proj.weight": [8, 4], "model.layers.0.self_attn.o_proj.weight": [8, 8],
+               "model.embed_tokens.weight": [128, 8], "lm_head.weight": [128, 8], "model.norm.weight": [8],
+               "model.layers.0.input_layernorm.weight": [8], "model.layers.0.post_attention_layernorm.weight": [8]}
     with tempfile.TemporaryDirectory() as folder:
         write_header(folder, tensors)
         with open(os.path.join(folder, "config.json"), "w", encoding="utf-8") as file:
