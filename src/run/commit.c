@@ -324,8 +324,8 @@ xfer_status xfi_commit_end(xfer_plan *plan, const xfi_commit_vote *votes, xfi_de
   xfer_status st = check_votes(plan, votes, &all, deadline);
   const bool agreed = st == XFER_OK; /* all ranks know the common work */
 
-  if (agreed)
-    plan->of->n_sequenced = all.n_sequenced; /* a rank may have counted a run that no other began */
+  if (agreed) /* a rank may have counted a run that no other began */
+    plan->of->n_sequenced = plan->of->n_agreed = all.n_sequenced;
   if (agreed) st = do_work(plan, votes, &all, deadline);
   if (st == XFER_OK && all.most != LANES_KEEP)
     plan->memory.mark = allocation_mark(plan); /* after the commit's own allocations */

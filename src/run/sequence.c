@@ -50,7 +50,7 @@ void xfi_run_leave_refused(xfer_plan *plan)
   if (plan->main != NULL || !xfi_state_is_refused(plan->state)) return;
   if (plan->comm->ops->leave_plan != NULL)
     plan->comm->ops->leave_plan(plan->comm, plan->number, plan->run.why);
-  if (sequence != 0 && sequence == plan->of->n_sequenced) plan->of->n_sequenced--;
+  if (sequence > plan->of->n_agreed && sequence == plan->of->n_sequenced) plan->of->n_sequenced--;
 }
 
 /* Ranks whose sequence numbers differ take the highest one, so that they agree from the next run
@@ -58,10 +58,11 @@ void xfi_run_leave_refused(xfer_plan *plan)
  */
 static void adjust_sequence(const xfer_plan *plan)
 {
-  uint64_t *const n_sequenced = &plan->of->n_sequenced;
+  xfi_plans *of = plan->of;
 
   for (int r = 0; r < plan->comm->size; r++)
-    if (plan->run.results[r].sequence > *n_sequenced) *n_sequenced = plan->run.results[r].sequence;
+    if (plan->run.results[r].sequence > of->n_agreed) of->n_agreed = plan->run.results[r].sequence;
+  if (of->n_agreed > of->n_sequenced) of->n_sequenced = of->n_agreed;
 }
 
 static xfer_status check_sequence(const xfer_plan *plan)

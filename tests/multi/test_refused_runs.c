@@ -122,6 +122,20 @@ static bool refused_before_others_come(xfer_comm *comm, uint32_t lane, double pa
   return began == 0;
 }
 
+/* The last rank refuses a run to which nobody comes, and destroys its plan once all have committed
+ * another one, which numbers their runs anew. */
+static void refused_and_destroyed_late(xfer_comm *comm, uint32_t lane)
+{
+  xfer_plan *const refused = plan_of(comm, lane);
+  xfer_plan *plan;
+
+  if (rank == size - 1) NEED(xfer_plan_refuse(refused, why) == XFER_OK);
+  plan = plan_of(comm, lane);
+  xfer_plan_destroy(refused);
+  run_well(plan, lane, 1);
+  xfer_plan_destroy(plan);
+}
+
 /* A rank that sends and receives nothing refuses a run of the others, in which nothing is left
  * over. */
 static void refused_without_part(xfer_comm *comm)
@@ -148,6 +162,7 @@ static void work(void)
     xfer_comm *comm = comm_of(wanted);
 
     if (is_told(lane)) refused_by_all(comm, lane);
+    if (is_told(lane)) refused_and_destroyed_late(comm, lane);
     refused_without_part(comm);
     for (double pause = 0.1;
          is_told(lane) && !refused_before_others_come(comm, lane, pause) && pause < 5; pause *= 7) {

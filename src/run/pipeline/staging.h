@@ -31,6 +31,7 @@ struct xfi_plans {
   uint64_t n_created;   /* plans, which this numbers; the same on every rank */
   uint64_t n_sequenced; /* runs that send messages (xfi_run_take_sequence()); the same on every rank
                          * if all run their plans in one order */
+  uint64_t n_agreed;    /* of them, those that all ranks have counted, maybe since another did */
   int n_unsettled;      /* plans with run.is_unsettled */
   xfi_allocator allocator; /* of the next block */
   xfi_staging_block slots;
