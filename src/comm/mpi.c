@@ -108,6 +108,19 @@ static const xfi_comm_ops mpi_ops = {
     .check_left = xfi_mpi_check_left,
 };
 
+/* The tags of rounds. The highest tag is the same on all ranks, mostly 2^31 - 1: then none is used
+ * again as long as a comm lives. */
+static xfer_status count_round_tags(uint64_t *n_tags)
+{
+  const int *highest = NULL;
+  int is_set = 0;
+
+  XFI_TRY(XFI_MPI(MPI_Comm_get_attr, (MPI_COMM_WORLD, MPI_TAG_UB, &highest, &is_set)));
+  XFI_CHECK(is_set != 0, XFER_ERR_COMM, "MPI does not say how many tags it has");
+  *n_tags = (uint64_t)(*highest - XFI_MPI_TAG_ROUND) + 1;
+  return XFER_OK;
+}
+
 /* Local. Takes `comm` on success. */
 static xfer_status transport_create(xfi_mpi_comm **out, MPI_Comm comm, MPI_Comm host,
                                     uint64_t token)
@@ -125,6 +138,7 @@ static xfer_status transport_create(xfi_mpi_comm **out, MPI_Comm comm, MPI_Comm 
   XFI_TRY_DONE(XFI_MPI(MPI_Comm_rank, (comm, &t->shared.base.rank)));
   t->comm = comm;
   t->token = token;
+  XFI_TRY_DONE(count_round_tags(&t->n_round_tags));
   t->awaited = -1;
   t->notice_recv = MPI_REQUEST_NULL;
   t->collective = MPI_REQUEST_NULL;

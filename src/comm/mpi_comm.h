@@ -8,15 +8,9 @@
 
 #include <mpi.h>
 
-/* A round's tag is XFI_MPI_TAG_ROUND plus the run's sequence number modulo XFI_MPI_ROUND_TAGS, so
- * that what a failed run left behind is not received by the next ones. MPI has tags up to 32767 at
- * least. */
-enum {
-  XFI_MPI_TAG_NOTICE = 1,
-  XFI_MPI_TAG_LEAVE = 2,
-  XFI_MPI_TAG_ROUND = 3,
-  XFI_MPI_ROUND_TAGS = 1 << 14
-};
+/* A round's tag is XFI_MPI_TAG_ROUND plus the run's sequence number modulo the number of further
+ * tags that MPI has, so that what a failed run left behind is not received by the next ones. */
+enum { XFI_MPI_TAG_NOTICE = 1, XFI_MPI_TAG_LEAVE = 2, XFI_MPI_TAG_ROUND = 3 };
 
 #define XFI_MPI_LEFT (UINT64_C(1) << 63)
 
@@ -35,7 +29,8 @@ typedef struct xfi_mpi_notice {
 typedef struct xfi_mpi_comm {
   xfi_shared shared; /* with the ranks of this host */
   MPI_Comm comm;
-  uint64_t token; /* of this comm, the same on every rank */
+  uint64_t token;        /* of this comm, the same on every rank */
+  uint64_t n_round_tags; /* likewise */
 
   void *endpoints; /* xfi_host_endpoints() of them */
 

@@ -100,6 +100,24 @@ static void leave_over(xfer_comm *comm, uint32_t lane, scenario what)
   xfer_plan_destroy(x);
 }
 
+/* A message lies there for as many runs as the least number of tags that MPI may have. */
+static void leave_over_for_long(xfer_comm *comm)
+{
+  enum { N_RUNS = 1 << 15 };
+  xfer_plan *const x = plan_of(comm, XFER_LANE_AUTO);
+  xfer_plan *y;
+
+  fill(UINT32_MAX);
+  NEED((rank == size - 1 ? xfer_plan_refuse(x, "too late") : xfer_plan_run(x, 1, NULL)) == XFER_OK);
+  (void)MPI_Barrier(MPI_COMM_WORLD);
+  xfer_plan_destroy(x);
+  y = plan_of(comm, XFER_LANE_AUTO);
+  for (uint32_t version = 1; version <= N_RUNS && failed == 0; version++)
+    run(y, version);
+  NEED(xfer_comm_check(comm) == XFER_OK);
+  xfer_plan_destroy(y);
+}
+
 /* Where all refuse a run nothing is left over: another one may come before its wait. */
 static void refuse_all(xfer_comm *comm, uint32_t lane)
 {
@@ -132,6 +150,7 @@ static void work(void)
     xfer_comm *comm = comm_of(wanted);
 
     if (is_told(lane)) refuse_all(comm, lane);
+    if (wanted == BY_HOSTS && lane == XFER_LANE_AUTO) leave_over_for_long(comm);
     for (int what = 0; what < N_SCENARIOS; what++) {
       if (what == DESTROY_UNREFUSED && !is_told(lane)) continue; /* it waits for the deadline */
       leave_over(comm, lane, (scenario)what);
