@@ -108,6 +108,9 @@ typedef xfer_status xfi_round_fn(xfi_comm *comm, const xfi_messages *messages, x
 typedef xfer_status xfi_broadcast_fn(xfi_comm *comm, const xfi_message *messages, int n, int root,
                                      xfer_stream stream, xfi_deadline deadline);
 
+/* How many of the plans that a rank has left the others remember, the last ones. */
+#define XFI_LEFT_PLANS 16
+
 typedef struct xfi_comm_ops {
   bool recv_direct;   /* data may be received straight into the caller's tensors */
   bool takes_several; /* a round may have several messages from one rank to another */

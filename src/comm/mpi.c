@@ -58,7 +58,6 @@ static void transport_free(xfi_mpi_comm *t)
   xfi_free(t->requests);
   xfi_free(t->notice_sends);
   xfi_free(t->refusal_sends);
-  xfi_free(t->refused);
   xfi_free(t->is_waiting);
   xfi_free(t);
 }
@@ -150,11 +149,9 @@ static xfer_status transport_create(xfi_mpi_comm **out, MPI_Comm comm, MPI_Comm 
   t->requests = xfi_calloc(2 * (size_t)size, sizeof(MPI_Request));
   t->notice_sends = xfi_calloc((size_t)size, sizeof(MPI_Request));
   t->refusal_sends = xfi_calloc((size_t)size, sizeof(MPI_Request));
-  t->refused = xfi_calloc((size_t)size, sizeof *t->refused);
   t->is_waiting = xfi_calloc((size_t)size, sizeof *t->is_waiting);
   XFI_CHECK_DONE(t->out != NULL && t->in != NULL && t->requests != NULL &&
-                     t->notice_sends != NULL && t->refusal_sends != NULL && t->refused != NULL &&
-                     t->is_waiting != NULL,
+                     t->notice_sends != NULL && t->refusal_sends != NULL && t->is_waiting != NULL,
                  XFER_ERR_NOMEM, "a comm of %d ranks", size);
   for (int r = 0; r < size; r++)
     t->notice_sends[r] = t->refusal_sends[r] = MPI_REQUEST_NULL;

@@ -26,6 +26,12 @@ typedef struct xfi_mpi_notice {
   char why[XFI_BROKEN_BYTES];
 } xfi_mpi_notice;
 
+/* What a notice said of a run that its sender refused, or of a plan that it left. */
+typedef struct xfi_mpi_refused {
+  uint64_t number;     /* xfi_mpi_notice.refused */
+  uint64_t n_gathered; /* by its sender before, the least of all senders */
+} xfi_mpi_refused;
+
 typedef struct xfi_mpi_comm {
   xfi_shared shared; /* with the ranks of this host */
   MPI_Comm comm;
@@ -51,9 +57,10 @@ typedef struct xfi_mpi_comm {
   MPI_Request *notice_sends; /* [size] */
   /* Refusals of runs, to ranks that share no memory with this one and from them. */
   xfi_mpi_notice refusal_out;
-  MPI_Request *refusal_sends;     /* [size] */
-  uint64_t *refused;              /* [size] the run that each rank refused last */
-  char refusal[XFI_BROKEN_BYTES]; /* the text of the last of all */
+  MPI_Request *refusal_sends;              /* [size] */
+  xfi_mpi_refused refused[XFI_LEFT_PLANS]; /* the last ones, in turn */
+  size_t n_refused;                        /* of them in all */
+  char refusal[XFI_BROKEN_BYTES];          /* the text of the last of all */
   bool *is_waiting;     /* [size] which ranks wait in the gathering that this rank gave up */
   int awaited;          /* the peer that the round in progress waits for; -1: none */
   bool is_broadcasting; /* a broadcast is in progress */

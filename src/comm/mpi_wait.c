@@ -114,6 +114,30 @@ void xfi_mpi_end_gathering(xfi_mpi_comm *t)
   if (t->deferred_notice.token != 0) handle_notice(t, &t->deferred_notice);
 }
 
+/* Has a rank refused it? Not one that had completed the gathering that this rank is in: that one
+ * completes here too. */
+static bool is_refused(const xfi_mpi_comm *t, uint64_t number)
+{
+  for (int i = 0; i < XFI_LEFT_PLANS; i++)
+    if (t->refused[i].number == number)
+      return t->gathering == 0 || t->refused[i].n_gathered < t->gathering;
+  return false;
+}
+
+static void handle_refusal(xfi_mpi_comm *t, const xfi_mpi_notice *notice)
+{
+  memcpy(t->refusal, notice->why, sizeof t->refusal);
+  for (int i = 0; i < XFI_LEFT_PLANS; i++) {
+    xfi_mpi_refused *known = &t->refused[i];
+
+    if (known->number != notice->refused) continue;
+    if (notice->n_gathered < known->n_gathered) known->n_gathered = notice->n_gathered;
+    return;
+  }
+  t->refused[t->n_refused++ % XFI_LEFT_PLANS] =
+      (xfi_mpi_refused){notice->refused, notice->n_gathered};
+}
+
 /* Handle a notice if one has arrived. If its sender had completed the gathering that this rank is
  * in, all ranks have contributed: it completes here too, and the notice is deferred. */
 static void poll_notice(xfi_mpi_comm *t)
@@ -123,8 +147,7 @@ static void poll_notice(xfi_mpi_comm *t)
   if (t->notice_recv == MPI_REQUEST_NULL) return;
   if (MPI_Test(&t->notice_recv, &done, MPI_STATUS_IGNORE) != MPI_SUCCESS || !done) return;
   if (t->notice_in.token == t->token && t->notice_in.refused != 0) {
-    t->refused[t->notice_in.from] = t->notice_in.refused;
-    memcpy(t->refusal, t->notice_in.why, sizeof t->refusal);
+    handle_refusal(t, &t->notice_in);
   } else if (t->notice_in.token == t->token) {
     if (t->gathering == 0 || t->notice_in.n_gathered < t->gathering)
       handle_notice(t, &t->notice_in);
@@ -163,7 +186,8 @@ void xfi_mpi_refuse(xfi_comm *comm, uint64_t sequence, const char *why)
     comm->ops->abort(comm, why);
     return;
   }
-  t->refusal_out = (xfi_mpi_notice){.token = t->token, .refused = sequence, .from = comm->rank};
+  t->refusal_out = (xfi_mpi_notice){
+      .token = t->token, .refused = sequence, .n_gathered = t->n_gathered, .from = comm->rank};
   (void)snprintf(t->refusal_out.why, sizeof t->refusal_out.why, "rank %d: %s", comm->rank, why);
   for (int r = 0; r < comm->size; r++)
     if (r != comm->rank)
@@ -177,8 +201,7 @@ xfer_status xfi_mpi_check_refused(xfi_comm *comm, uint64_t sequence)
 
   if (comm->shares_all) return xfi_shared_check_refused(comm, sequence);
   XFI_TRY(xfi_mpi_check_broken(comm));
-  for (int r = 0; r < comm->size && sequence != 0; r++)
-    XFI_CHECK(t->refused[r] != sequence, XFER_ERR_PEER, "%s", t->refusal);
+  XFI_CHECK(sequence == 0 || !is_refused(t, sequence), XFER_ERR_PEER, "%s", t->refusal);
   return XFER_OK;
 }
 

@@ -142,8 +142,9 @@ void xfi_shared_leave_plan(xfi_comm *comm, uint64_t plan, const char *why)
   xfi_shared *s = (xfi_shared *)comm;
 
   if (own_of(s) == NULL || xfi_shared_is_inherited(s)) return;
-  (void)snprintf(own_of(s)->why_left, sizeof own_of(s)->why_left, "rank %d: %s", comm->rank, why);
-  atomic_store(&own_of(s)->left_plan, plan + 1);
+  xfi_left *left = &own_of(s)->left[own_of(s)->n_left++ % XFI_LEFT_PLANS];
+  (void)snprintf(left->why, sizeof left->why, "rank %d: %s", comm->rank, why);
+  atomic_store(&left->plan, plan + 1);
   for (int r = 0; r < comm->size; r++)
     if (r != comm->rank && xfi_segment_of(s, r) != NULL) wake(s, r);
 }
@@ -153,8 +154,9 @@ xfer_status xfi_shared_check_left(xfi_comm *comm, uint64_t plan)
   for (int r = 0; r < comm->size; r++) {
     const xfi_segment *theirs = xfi_segment_of((const xfi_shared *)comm, r);
 
-    XFI_CHECK(theirs == NULL || r == comm->rank || atomic_load(&theirs->left_plan) != plan + 1,
-              XFER_ERR_PEER, "%.*s", XFI_BROKEN_BYTES - 1, theirs->why_left);
+    for (int i = 0; theirs != NULL && r != comm->rank && i < XFI_LEFT_PLANS; i++)
+      XFI_CHECK(atomic_load(&theirs->left[i].plan) != plan + 1, XFER_ERR_PEER, "%.*s",
+                XFI_BROKEN_BYTES - 1, theirs->left[i].why);
   }
   return XFER_OK;
 }

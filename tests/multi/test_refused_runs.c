@@ -136,6 +136,42 @@ static void refused_and_destroyed_late(xfer_comm *comm, uint32_t lane)
   xfer_plan_destroy(plan);
 }
 
+/* Once its wait has returned, a rank refuses the next run and destroys the plan, while others are
+ * still about to leave that wait. */
+static void left_after_wait(xfer_comm *comm, uint32_t lane)
+{
+  enum { TIMES = 100 };
+
+  for (int i = 0; i < TIMES && failed == 0; i++) {
+    xfer_plan *const plan = plan_of(comm, lane);
+
+    run_well(plan, lane, 1);
+    if (rank == i % size) NEED(xfer_plan_refuse(plan, why) == XFER_OK);
+    xfer_plan_destroy(plan);
+  }
+}
+
+/* The last rank leaves two plans by an exception; the others come to the run of the first. */
+static void left_two(xfer_comm *comm, uint32_t lane)
+{
+  xfer_plan *const plans[] = {plan_of(comm, lane), plan_of(comm, lane)};
+  const double began = MPI_Wtime();
+
+  for (int i = 0; i < 2 && rank == size - 1; i++) {
+    NEED(xfer_plan_refuse(plans[i], why) == XFER_OK);
+    xfer_plan_destroy(plans[i]);
+  }
+  if (rank != size - 1) {
+    pause_s(0.1);
+    (void)!xfer_plan_run(plans[0], 1, NULL);
+    NEED(xfer_plan_wait(plans[0], 0) != XFER_OK);
+    NEED(strstr(xfer_last_error(), why) != NULL);
+    NEED(MPI_Wtime() - began < SOON_S);
+    for (int i = 0; i < 2; i++)
+      xfer_plan_destroy(plans[i]);
+  }
+}
+
 /* A rank that sends and receives nothing refuses a run of the others, in which nothing is left
  * over. */
 static void refused_without_part(xfer_comm *comm)
@@ -164,6 +200,7 @@ static void work(void)
     if (is_told(lane)) refused_by_all(comm, lane);
     if (is_told(lane)) refused_and_destroyed_late(comm, lane);
     refused_without_part(comm);
+    if (is_told(lane)) left_after_wait(comm, lane);
     for (double pause = 0.1;
          is_told(lane) && !refused_before_others_come(comm, lane, pause) && pause < 5; pause *= 7) {
       xfer_comm_destroy(comm);
@@ -175,6 +212,8 @@ static void work(void)
       xfer_comm_destroy(comm);
       comm = comm_of(wanted);
     }
+    left_two(comm, lane);
+    (void)MPI_Barrier(MPI_COMM_WORLD);
     xfer_comm_destroy(comm);
   }
 }
