@@ -58,8 +58,10 @@ typedef struct xfi_entry {
   const char *suffix; /* "weight", "bias", "", or the name of scales */
   const char *role;   /* NULL: no rule matches it */
   bool matched;       /* the rules were applied */
-  bool beside;        /* it has no role, but belongs to a weight with one: a scale, packed values */
-  int n_segments;     /* 0: its rows are not described */
+  /* It has no role, but belongs to the weight that this rule names: a scale, packed values. NULL:
+   * it does not. */
+  const xfi_tensor_rule *beside;
+  int n_segments; /* 0: its rows are not described */
   xfi_row_segment segments[XFI_MAX_SEGMENTS];
   /* How many weights are packed in the checkpoint's tensor, and which of them this is (1 and 0: it
    * is the only one); whether their rows alternate; and the row at which this one begins. */

@@ -44,9 +44,26 @@ typedef struct of_roles {
   int layer; /* -1: outside the layers */
 } of_roles;
 
+/* Has an entry that belongs to a weight its values, in a form that no rule knows ("q_proj.qweight",
+ * "q_proj.base_layer.weight")? Scales, zero points, orders, shapes and adapters are not the weight.
+ */
+static bool holds_values(const xfi_entry *e)
+{
+  static const char *const OTHERS[] = {"scale", "zero", "g_idx", "shape", "lora_"};
+  const char *part = e->stem + e->n_stem;
+
+  while (part > e->stem && part[-1] != '.')
+    part--;
+  for (size_t i = 0; i < sizeof OTHERS / sizeof *OTHERS; i++)
+    if (strstr(part, OTHERS[i]) != NULL) return false;
+  return true;
+}
+
 /* Is the entry a weight of this role? A bias or scales alone are none. */
 static bool is_weight(const xfi_entry *e, const char *role, size_t n_chars)
 {
+  if (e->beside != NULL && strcmp(e->suffix, "bias") != 0)
+    return holds_values(e) && gives_role(e->beside, role, n_chars);
   return e->role != NULL && !e->is_scale && strcmp(e->suffix, "bias") != 0 &&
          strlen(e->role) == n_chars && memcmp(e->role, role, n_chars) == 0;
 }

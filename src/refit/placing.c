@@ -406,7 +406,7 @@ static xfer_status hold_unruled(xfi_holding *held, xfi_placing *p, const xfi_ent
   if (known != 0 || (p->side->size == 1 && p->side->rules->block_main == NULL)) {
     of->ruling = EVERYWHERE;
   } else {
-    const bool is_beside = entry->beside || (entry->per_row && !held->absent);
+    const bool is_beside = entry->beside != NULL || (entry->per_row && !held->absent);
 
     if (is_beside && p->side->rules->block_main != NULL) return refuse_companion(p, entry);
     held->misc = held->unknown = true;

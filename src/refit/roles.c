@@ -409,31 +409,36 @@ static xfer_status refuse_form(const xfer_model *model, const xfi_entry *e)
   return XFER_ERR_UNSUPPORTED;
 }
 
-/* If the entry belongs to a weight that the rules name, as "q_proj.weight_scale" belongs to
- * "q_proj", returns the length of the weight's stem, else 0. */
-static size_t stem_of_weight(const xfer_model *model, xfi_entry e)
+/* Returns the length of a stem without its last part; 0: it has but one. */
+static size_t shorten(const xfi_entry *e)
 {
-  while (e.n_stem > 0 && e.stem[e.n_stem - 1] != '.')
-    e.n_stem--;
-  if (e.n_stem == 0) return 0;
-  e.n_stem--;
-  for (int f = 0; f < model->n_all; f++) {
+  size_t n = e->n_stem;
+
+  while (n > 0 && e->stem[n - 1] != '.')
+    n--;
+  return n > 0 ? n - 1 : 0;
+}
+
+/* Returns the rule that names the weight to which an entry belongs, as "q_proj.weight_scale"
+ * belongs to "q_proj"; NULL: there is none. */
+static const xfi_tensor_rule *rule_of_weight(const xfer_model *model, xfi_entry e)
+{
+  e.n_stem = shorten(&e);
+  for (int f = 0; f < model->n_all && e.n_stem > 0; f++) {
     for (size_t i = 0; i < model->all[f]->n_tensors; i++)
-      if (is_named(&model->all[f]->tensors[i], &e)) return e.n_stem;
+      if (is_named(&model->all[f]->tensors[i], &e)) return &model->all[f]->tensors[i];
   }
-  return 0;
+  return NULL;
 }
 
 /* Sets the suffix of names that have none of the usual ones: "experts.gate_up_proj" is a weight,
  * "experts.gate_up_proj_bias" a bias, and for others the rule decides. */
 static void set_suffix(const xfer_model *model, xfi_entry *e, const xfi_tensor_rule *rule)
 {
-  const size_t n = stem_of_weight(model, *e);
-
   if (e->suffix[0] != '\0' || (rule->suffix == NULL && rule->n_dims == 0)) return;
   e->suffix = rule->suffix != NULL ? rule->suffix : "weight";
   e->is_scale = strcmp(e->suffix, SUFFIXES[SCALE_INV]) == 0;
-  if (rule->suffix != NULL && n > 0) e->n_stem = n;
+  if (rule->suffix != NULL && rule_of_weight(model, *e) != NULL) e->n_stem = shorten(e);
 }
 
 static xfer_status match(xfer_model *model, size_t *at)
@@ -446,7 +451,7 @@ static xfer_status match(xfer_model *model, size_t *at)
   e->matched = true;
   if (rule == NULL) {
     if (n_named > 0 && e->n_experts == 0 && e->n_dims > 1) return refuse_form(model, e);
-    e->beside = stem_of_weight(model, *e) > 0;
+    e->beside = rule_of_weight(model, *e);
     return XFER_OK;
   }
   set_suffix(model, e, rule);

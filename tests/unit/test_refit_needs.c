@@ -32,19 +32,27 @@ static const char *shape_of(const char *name)
   return strstr(name, "down") != NULL ? "[16,32]" : "[16,16]";
 }
 
+/* What the names of projections end in, and what lies beside each (NULL: nothing). */
+static const char *form = "weight", *companion;
+
 static void add(char *header, size_t size, const char *name, const char *without)
 {
-  const size_t n = strlen(header);
+  const bool projects = strstr(name, "_proj") != NULL;
+  size_t n = strlen(header);
 
+  if (projects && companion != NULL)
+    snprintf(header + n, size - n, "%s\"%s.%s\":{\"dtype\":\"F16\",\"shape\":[4,4]}",
+             n > 1 ? "," : "", name, companion);
   if (without != NULL && strcmp(name, without) == 0) return;
-  snprintf(header + n, size - n, "%s\"%s.weight\":{\"dtype\":\"BF16\",\"shape\":%s}",
-           n > 1 ? "," : "", name, shape_of(name));
+  n = strlen(header);
+  snprintf(header + n, size - n, "%s\"%s.%s\":{\"dtype\":\"BF16\",\"shape\":%s}", n > 1 ? "," : "",
+           name, projects ? form : "weight", shape_of(name));
 }
 
 /* A checkpoint of two layers without one tensor (NULL: whole). */
 static void write_checkpoint(const char *config, const char *without)
 {
-  char header[8192] = "{", name[96];
+  char header[1 << 14] = "{", name[96];
 
   for (int i = 0; i < N_OUTSIDE; i++) {
     snprintf(name, sizeof name, "model.%s", OUTSIDE[i]);
@@ -60,21 +68,26 @@ static void write_checkpoint(const char *config, const char *without)
   refit_write_header("ck/model.safetensors", header);
 }
 
-static xfer_status join(const char *path, const xfer_model_options *options)
+static xfer_status join_to(const char *spec, const char *path, const xfer_model_options *options)
 {
   xfer_model *model = NULL;
-  xfer_side *full = NULL;
+  xfer_side *side = NULL;
   xfer_refit *refit = NULL;
   xfer_status st;
 
   assert_int_equal(xfer_model_load(&model, path, options), XFER_OK);
-  assert_int_equal(xfer_side_create(&full, "full", NULL), XFER_OK);
-  st = xfer_refit_create(&refit, model, full, NULL);
+  assert_int_equal(xfer_side_create(&side, spec, NULL), XFER_OK);
+  st = xfer_refit_create(&refit, model, NULL, side);
   assert_int_equal(refit != NULL, st == XFER_OK);
   xfer_refit_destroy(refit);
-  xfer_side_destroy(full);
+  xfer_side_destroy(side);
   xfer_model_destroy(model);
   return st;
+}
+
+static xfer_status join(const char *path, const xfer_model_options *options)
+{
+  return join_to("full", path, options);
 }
 
 static void test_a_weight_that_a_checkpoint_lost_is_named(void **state)
@@ -99,6 +112,32 @@ static void test_a_weight_that_a_checkpoint_lost_is_named(void **state)
     assert_int_equal(join(refit_path("ck"), NULL), XFER_ERR_IO);
     refit_expect_error(OUTSIDE[i]);
   }
+}
+
+/* AWQ and GPTQ, compressed-tensors' packed integers, a model with adapters: the weights are there,
+ * in forms that the sides of engines refuse by name. Without one, what lies beside it is no weight.
+ */
+static void test_a_weight_in_another_form_is_there(void **state)
+{
+  static const char *const FORMS[][2] = {{"qweight", "qzeros"},
+                                         {"weight_packed", "weight_shape"},
+                                         {"base_layer.weight", "lora_A.weight"}};
+  static const char config[] = "{\"model_type\":\"qwen3\"," CONFIG "}";
+
+  (void)state;
+  for (size_t i = 0; i < sizeof FORMS / sizeof *FORMS; i++) {
+    form = FORMS[i][0];
+    companion = FORMS[i][1];
+    write_checkpoint(config, NULL);
+    assert_int_equal(join(refit_path("ck"), NULL), XFER_OK);
+    assert_int_equal(join_to("vllm:tp2,loaded", refit_path("ck"), NULL), XFER_ERR_UNSUPPORTED);
+    refit_expect_error("no rule says what \"vllm:tp2,loaded\" makes of this beside its weight");
+    write_checkpoint(config, "model.layers.1.self_attn.v_proj");
+    assert_int_equal(join(refit_path("ck"), NULL), XFER_ERR_IO);
+    refit_expect_error("\"model.layers.1.self_attn.v_proj\" is missing");
+  }
+  form = "weight";
+  companion = NULL;
 }
 
 /* Without a model_type the family is a guess. */
@@ -152,6 +191,7 @@ int main(void)
 {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(test_a_weight_that_a_checkpoint_lost_is_named),
+      cmocka_unit_test(test_a_weight_in_another_form_is_there),
       cmocka_unit_test(test_without_a_model_type_nothing_is_missed),
       cmocka_unit_test(test_layers_that_are_not_wanted_are_not_missed),
       cmocka_unit_test(test_a_table_may_list_some_of_a_model),
