@@ -59,12 +59,18 @@ static bool holds_values(const xfi_entry *e)
   return true;
 }
 
+/* Those of packed values are called weight_scale too. */
+static bool are_scales(const xfi_entry *e)
+{
+  return e->is_scale || strcmp(e->suffix, "weight_scale") == 0;
+}
+
 /* Is the entry a weight of this role? A bias or scales alone are none. */
 static bool is_weight(const xfi_entry *e, const char *role, size_t n_chars)
 {
   if (e->beside != NULL && strcmp(e->suffix, "bias") != 0)
     return holds_values(e) && gives_role(e->beside, role, n_chars);
-  return e->role != NULL && !e->is_scale && strcmp(e->suffix, "bias") != 0 &&
+  return e->role != NULL && !are_scales(e) && strcmp(e->suffix, "bias") != 0 &&
          strlen(e->role) == n_chars && memcmp(e->role, role, n_chars) == 0;
 }
 
@@ -149,9 +155,84 @@ static bool is_replaced(const xfer_model *model, int family, const char *role)
   return false;
 }
 
+/* The weight of a role in one layer; NULL: the layer has none. */
+static const xfi_entry *find_weight(const xfer_model *model, const char *role, int layer)
+{
+  size_t n;
+  const xfi_layer_entry *entries = xfi_model_layer_entries(model, XFI_LAYERS, layer, &n);
+
+  for (size_t i = 0; i < n; i++) {
+    const xfi_entry *e = &model->entries[entries[i].entry];
+
+    if (e->role != NULL && is_weight(e, role, strlen(role))) return e;
+  }
+  return NULL;
+}
+
+static bool are_of_input(const xfi_entry *scales)
+{
+  return strcmp(scales->suffix, "input_scale") == 0;
+}
+
+/* Has the layer scales of the same role, of the weight or of its input as these are? */
+static bool has_scales(const xfer_model *model, const xfi_entry *scales, int layer)
+{
+  size_t n;
+  const xfi_layer_entry *entries = xfi_model_layer_entries(model, XFI_LAYERS, layer, &n);
+
+  for (size_t i = 0; i < n; i++) {
+    const xfi_entry *e = &model->entries[entries[i].entry];
+
+    if (e->role != NULL && are_scales(e) && strcmp(e->role, scales->role) == 0 &&
+        are_of_input(e) == are_of_input(scales))
+      return true;
+  }
+  return false;
+}
+
+/* Weights in these types need none, whatever lies beside them. */
+static bool is_unscaled(const xfi_entry *weight)
+{
+  const xfer_dtype dtype = weight->table_dtype;
+
+  return dtype == XFER_BF16 || dtype == XFER_F16 || dtype == XFER_F32;
+}
+
+/* If one layer's weight has scales, so have the weights of that role and type in all layers. */
+static xfer_status check_scales(const xfer_model *model, const xfi_entry *scales)
+{
+  const xfi_entry *scaled = find_weight(model, scales->role, scales->layers[0]);
+  char *name = NULL;
+  xfer_status st = XFER_OK;
+
+  for (int i = 0; i < model->n_layers && scaled != NULL; i++) {
+    const int layer = model->layers[i];
+    const xfi_entry *weight = find_weight(model, scales->role, layer);
+
+    if (weight == NULL || is_unscaled(weight) || weight->table_dtype != scaled->table_dtype ||
+        has_scales(model, scales, layer))
+      continue;
+    XFI_TRY_DONE(xfi_name_layer(&name, scales->pattern, layer));
+    XFI_CHECK_DONE(false, XFER_ERR_IO,
+                   "\"%s\" is missing: layer %d has such scales, and the weight of layer %d is of "
+                   "the same type",
+                   name, scales->layers[0], layer);
+  }
+done:
+  xfi_free(name);
+  return st;
+}
+
 xfer_status xfi_model_check_needs(const xfer_model *model)
 {
-  if (model->model_type[0] == '\0') return XFER_OK; /* its family is but a guess */
+  for (size_t i = 0; i < model->n_entries; i++) {
+    const xfi_entry *e = &model->entries[i];
+
+    if (e->stack == XFI_LAYERS && e->role != NULL && are_scales(e)) XFI_TRY(check_scales(model, e));
+  }
+  /* A family without a model_type is but a guess; and without layers that the family knows, the
+   * model is the extra layers alone, or its names are others, which the sides say. */
+  if (model->model_type[0] == '\0' || model->n_layers == 0) return XFER_OK;
   for (int f = 0; f < model->n_all; f++) {
     const char *role;
     const json_t *expr;

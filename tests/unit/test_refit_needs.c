@@ -140,6 +140,88 @@ static void test_a_weight_in_another_form_is_there(void **state)
   companion = NULL;
 }
 
+#define TENSOR(name, dtype, shape)                                                                 \
+  "{\"name\":\"model.layers." name "\",\"dtype\":\"" dtype "\",\"shape\":" shape "}"
+#define O(layer) TENSOR(layer ".self_attn.o_proj.weight", "f8e4m3", "[16,16]")
+#define O_SCALES(layer) TENSOR(layer ".self_attn.o_proj.weight_scale", "f32", "[16,1]")
+#define O_INPUT(layer) TENSOR(layer ".self_attn.o_proj.input_scale", "f32", "[1]")
+#define UP(layer) TENSOR(layer ".mlp.experts.gate_up_proj_blocks", "u8", "[2,64,1,16]")
+#define UP_SCALES(layer) TENSOR(layer ".mlp.experts.gate_up_proj_scales", "u8", "[2,64,1]")
+#define DOWN(layer) TENSOR(layer ".mlp.experts.down_proj_blocks", "u8", "[2,32,1,16]")
+#define DOWN_SCALES(layer) TENSOR(layer ".mlp.experts.down_proj_scales", "u8", "[2,32,1]")
+#define UP_2 UP("0") "," UP_SCALES("0") "," UP("1") "," UP_SCALES("1") ","
+#define QWEN3 "\"model_type\":\"qwen3\"," CONFIG
+#define GPT_OSS                                                                                    \
+  "\"model_type\":\"gpt_oss\",\"num_local_experts\":2,\"intermediate_size\":32,\"hidden_size\":"   \
+  "32,"                                                                                            \
+  "\"num_hidden_layers\":2,\"num_attention_heads\":4,\"num_key_value_heads\":2,\"head_dim\":8"
+
+typedef struct table_case {
+  const char *table, *missing; /* NULL: none */
+} table_case;
+
+static void check_tables(const table_case *cases, size_t n)
+{
+  for (size_t i = 0; i < n; i++) {
+    print_message("%s\n", cases[i].table);
+    assert_int_equal(join(refit_write("some.json", cases[i].table), NULL),
+                     cases[i].missing == NULL ? XFER_OK : XFER_ERR_IO);
+    if (cases[i].missing != NULL) refit_expect_error(cases[i].missing);
+  }
+}
+
+/* A layer whose weight has another type is not quantised; and scales alone are no weight. */
+static void test_what_a_quantised_weight_lost_is_missed(void **state)
+{
+  static const table_case CASES[] = {
+      {REFIT_TABLE(QWEN3, O("0") "," O_SCALES("0") "," O("1") "," O_SCALES("1")), NULL},
+      {REFIT_TABLE(QWEN3, O("0") "," O_SCALES("0") "," O("1")), "1.self_attn.o_proj.weight_scale"},
+      {REFIT_TABLE(QWEN3, O("0") "," O("1") "," O_SCALES("1")), "0.self_attn.o_proj.weight_scale"},
+      {REFIT_TABLE(QWEN3, O("0") "," O_SCALES("0") "," TENSOR("1.self_attn.o_proj.weight", "bf16",
+                                                              "[16,16]")),
+       NULL},
+      {REFIT_TABLE(QWEN3, O("0") "," O_SCALES("0") "," O_INPUT("0") "," O("1") "," O_SCALES("1")),
+       "1.self_attn.o_proj.input_scale"},
+      {REFIT_TABLE(GPT_OSS, UP_2 DOWN("0") "," DOWN_SCALES("0") "," DOWN("1") "," DOWN_SCALES("1")),
+       NULL},
+      {REFIT_TABLE(GPT_OSS, UP_2 DOWN("0") "," DOWN_SCALES("0") "," DOWN("1")),
+       "1.mlp.experts.down_proj_scales"},
+      {REFIT_TABLE(GPT_OSS, UP_2 DOWN("0") "," DOWN_SCALES("0") "," DOWN_SCALES("1")),
+       "1.mlp.experts.down_proj_blocks"},
+  };
+
+  (void)state;
+  check_tables(CASES, sizeof CASES / sizeof *CASES);
+}
+
+static void write_header(const char *config, const char *tensors)
+{
+  char header[4096];
+
+  snprintf(header, sizeof header, "{%s}", tensors);
+  mkdir(refit_path("ck"), 0777);
+  refit_write("ck/config.json", config);
+  refit_write_header("ck/model.safetensors", header);
+}
+
+#define SOME(name) "\"" name "\":{\"dtype\":\"BF16\",\"shape\":[16]}"
+
+/* The layers of multi-token prediction alone, and names under a prefix that no rule knows: there
+ * nothing is missed, and an engine's side says that no rule places such names. */
+static void test_without_known_layers_nothing_is_missed(void **state)
+{
+  static const char config[] =
+      "{\"model_type\":\"mimo\",\"num_nextn_predict_layers\":1," CONFIG "}";
+
+  (void)state;
+  write_header(config, SOME("model.mtp_layers.0.input_layernorm.weight"));
+  assert_int_equal(join(refit_path("ck"), NULL), XFER_OK);
+  write_header(config, SOME("module.model.layers.0.input_layernorm.weight"));
+  assert_int_equal(join(refit_path("ck"), NULL), XFER_OK);
+  assert_int_equal(join_to("vllm:tp1,loaded", refit_path("ck"), NULL), XFER_ERR_UNSUPPORTED);
+  refit_expect_error("no rule of family \"mimo\" says where 1 tensors are");
+}
+
 /* Without a model_type the family is a guess. */
 static void test_without_a_model_type_nothing_is_missed(void **state)
 {
@@ -192,6 +274,8 @@ int main(void)
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(test_a_weight_that_a_checkpoint_lost_is_named),
       cmocka_unit_test(test_a_weight_in_another_form_is_there),
+      cmocka_unit_test(test_what_a_quantised_weight_lost_is_missed),
+      cmocka_unit_test(test_without_known_layers_nothing_is_missed),
       cmocka_unit_test(test_without_a_model_type_nothing_is_missed),
       cmocka_unit_test(test_layers_that_are_not_wanted_are_not_missed),
       cmocka_unit_test(test_a_table_may_list_some_of_a_model),
