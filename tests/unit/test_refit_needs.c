@@ -222,6 +222,43 @@ static void test_without_known_layers_nothing_is_missed(void **state)
   refit_expect_error("no rule of family \"mimo\" says where 1 tensors are");
 }
 
+#define BF16(name) TENSOR(name, "bf16", "[16]")
+#define FALCON(layer, name)                                                                        \
+  "{\"name\":\"transformer.h." layer "." name ".weight\",\"dtype\":\"bf16\",\"shape\":[16]}"
+#define NORM_0 BF16("0.input_layernorm.weight") ","
+#define NAS "\"model_type\":\"nemotron-nas\"," CONFIG
+#define CLA "\"model_type\":\"hunyuan_v1_moe\",\"use_cla\":true,\"cla_share_factor\":2," CONFIG
+#define PROJ(layer, name, shape) TENSOR(layer ".self_attn." name "_proj.weight", "bf16", shape)
+#define QO(layer)                                                                                  \
+  PROJ(layer, "q", "[16,16]")                                                                      \
+  "," PROJ(layer, "o", "[16,16]") "," BF16(layer ".input_layernorm.weight")
+#define KV(layer) PROJ(layer, "k", "[8,16]") "," PROJ(layer, "v", "[8,16]")
+#define KDA                                                                                        \
+  "\"model_type\":\"kimi_linear\",\"linear_attn_config\":{\"num_heads\":4,\"head_dim\":4}," CONFIG
+#define A(layer) TENSOR(layer ".self_attn.A_log", "f32", "[1,1,4,1]")
+#define CONV(layer) TENSOR(layer ".self_attn.k_conv1d.weight", "bf16", "[16,1,4]")
+
+/* Attention that is but a linear layer, layers that share keys and values; and what only some
+ * layers lost. */
+static void test_families_know_what_their_layers_have(void **state)
+{
+  static const table_case CASES[] = {
+      {REFIT_TABLE(NAS, NORM_0 TENSOR("0.self_attn.linear_attn.weight", "bf16",
+                                      "[16,16]") "," QO("1") "," KV("1")),
+       NULL},
+      {REFIT_TABLE(CLA, QO("0") "," KV("0") "," QO("1")), NULL},
+      {REFIT_TABLE(CLA, QO("0") "," PROJ("0", "k", "[8,16]") "," QO("1") "," KV("1")),
+       "layers.0.self_attn.v_proj"},
+      {REFIT_TABLE("\"model_type\":\"falcon\"," CONFIG,
+                   FALCON("0", "input_layernorm") "," FALCON("1", "post_attention_layernorm")),
+       "h.1.input_layernorm"},
+      {REFIT_TABLE(KDA, A("0") "," CONV("0") "," CONV("1")), "layers.1.self_attn.A_log"},
+  };
+
+  (void)state;
+  check_tables(CASES, sizeof CASES / sizeof *CASES);
+}
+
 /* Without a model_type the family is a guess. */
 static void test_without_a_model_type_nothing_is_missed(void **state)
 {
@@ -276,6 +313,7 @@ int main(void)
       cmocka_unit_test(test_a_weight_in_another_form_is_there),
       cmocka_unit_test(test_what_a_quantised_weight_lost_is_missed),
       cmocka_unit_test(test_without_known_layers_nothing_is_missed),
+      cmocka_unit_test(test_families_know_what_their_layers_have),
       cmocka_unit_test(test_without_a_model_type_nothing_is_missed),
       cmocka_unit_test(test_layers_that_are_not_wanted_are_not_missed),
       cmocka_unit_test(test_a_table_may_list_some_of_a_model),
