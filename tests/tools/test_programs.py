@@ -461,6 +461,21 @@ class TestOutputs(unittest.TestCase):
                         self.assertRegex(err, rf"\A{program}: {option} ./{written}: that is a file of --(model|gen), which would be overwritten\n\Z")
             self.assertEqual({path: path.read_bytes() for path in root.rglob("*") if path.is_file()}, before)
 
+    def test_standard_output_that_is_a_file(self):
+        with tempfile.TemporaryDirectory() as folder:
+            for at in ("/dev/stdout", "out"):
+                with open(os.path.join(folder, "out"), "w+", encoding="utf-8") as out:
+                    out.write("before\n")
+                    out.flush()
+                    words = {"stdout": out, "stderr": subprocess.PIPE, "cwd": folder, "text": True, "timeout": 300, "check": False}
+                    drawn = subprocess.run(command("xfer_plan", "--problem", LINE, "--svg", at), **words)
+                    refused = subprocess.run(command("xfer_refit", "--problem", LINE, "--trace", at), **words)
+                with self.subTest(at=at):
+                    self.assertEqual((drawn.returncode, drawn.stderr), (0, ""))
+                    self.assertRegex(pathlib.Path(folder, "out").read_text(), r"\Abefore\n<svg(?s:.*)</svg>\s*\Z")
+                    self.assertEqual(refused.returncode, 2)
+                    self.assertIn(f"--trace {at}: standard output goes to that file", refused.stderr)
+
     def test_a_dash_is_no_file(self):
         with tempfile.TemporaryDirectory() as folder:
             for program, option in (("xfer_plan", "--html"), ("xfer_plan", "--svg"), ("xfer_refit", "--trace")):

@@ -50,6 +50,21 @@ bool output_is_same(const char *a, const char *b)
   return strcmp(a, b) == 0 || (find(x, a) && find(y, b) && strcmp(x, y) == 0);
 }
 
+static bool goes_to_stdout(const struct stat *about)
+{
+  struct stat of_stdout;
+
+  return S_ISREG(about->st_mode) && fstat(STDOUT_FILENO, &of_stdout) == 0 &&
+         about->st_dev == of_stdout.st_dev && about->st_ino == of_stdout.st_ino;
+}
+
+bool output_is_stdout(const char *path)
+{
+  struct stat about;
+
+  return stat(path, &about) == 0 && goes_to_stdout(&about);
+}
+
 /* A new file beside the one it is to become; no link is followed, and none that is there is
  * touched. */
 static int open_partial(output *out)
@@ -80,6 +95,8 @@ bool output_begin(output *out, const char *path)
   const bool is_there = stat(out->path, &about) == 0;
   if (is_there && S_ISDIR(about.st_mode))
     errno = EISDIR;
+  else if (is_there && goes_to_stdout(&about))
+    file = fflush(stdout) == 0 ? dup(STDOUT_FILENO) : -1;
   else if (is_there && !S_ISREG(about.st_mode))
     file = open(out->path, O_WRONLY | O_CLOEXEC);
   else

@@ -1,5 +1,6 @@
 /* Files that are there complete or not at all: written under another name in the same folder, then
- * renamed. A link stays one, its target is the file. A pipe or a device is written as it is. */
+ * renamed. A link stays one, its target is the file. A pipe or a device is written as it is, and so
+ * is the file that standard output goes to, after what is in it. */
 #ifndef TOOLS_OUTPUT_H
 #define TOOLS_OUTPUT_H
 
@@ -21,5 +22,7 @@ bool output_begin(output *out, const char *path);
 bool output_end(output *out, bool ok);
 /* Do both lead to the same file or folder, which need not be there yet? */
 bool output_is_same(const char *a, const char *b);
+/* Is it the file, no pipe or device, that standard output goes to? */
+bool output_is_stdout(const char *path);
 
 #endif

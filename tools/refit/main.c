@@ -228,6 +228,8 @@ static int check_trace(const refit_args *args)
   long rank = 0;
 
   (void)started_with(&rank);
+  if (name != NULL && output_is_stdout(name))
+    return args_wrong("--trace %s: standard output goes to that file, and has the result", name);
   if (name == NULL || strcmp(args->launch.comm, "local") == 0)
     return inputs_check(&args->job, "--trace", name);
   snprintf(path, sizeof path, "%s.%ld", name, rank);
