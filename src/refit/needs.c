@@ -65,13 +65,22 @@ static bool are_scales(const xfi_entry *e)
   return e->is_scale || strcmp(e->suffix, "weight_scale") == 0;
 }
 
+static bool has_role(const xfi_entry *e, const char *role, size_t n_chars)
+{
+  return e->role != NULL && strlen(e->role) == n_chars && memcmp(e->role, role, n_chars) == 0;
+}
+
+static bool is_bias(const xfi_entry *e, const char *role, size_t n_chars)
+{
+  return has_role(e, role, n_chars) && strcmp(e->suffix, "bias") == 0;
+}
+
 /* Is the entry a weight of this role? A bias or scales alone are none. */
 static bool is_weight(const xfi_entry *e, const char *role, size_t n_chars)
 {
   if (e->beside != NULL && strcmp(e->suffix, "bias") != 0)
     return holds_values(e) && gives_role(e->beside, role, n_chars);
-  return e->role != NULL && !are_scales(e) && strcmp(e->suffix, "bias") != 0 &&
-         strlen(e->role) == n_chars && memcmp(e->role, role, n_chars) == 0;
+  return has_role(e, role, n_chars) && !are_scales(e) && strcmp(e->suffix, "bias") != 0;
 }
 
 static bool is_in_some_layer(const xfer_model *model, const char *role, size_t n_chars)
@@ -84,24 +93,33 @@ static bool is_in_some_layer(const xfer_model *model, const char *role, size_t n
   return false;
 }
 
-/* "mlp.up" is 1 where the layer has a weight of this role, and "mlp.up.any" where some layer has.
- */
+static bool ends_with(const char *name, size_t n_chars, const char *end)
+{
+  const size_t n = strlen(end);
+
+  return n_chars > n && memcmp(name + n_chars - n, end, n) == 0;
+}
+
+/* "mlp.up" is 1 where the layer has a weight of this role, "mlp.up.any" where some layer has, and
+ * "mlp.up.bias" where the layer has a bias of it. */
 static xfi_found find_role(int64_t *value, const char *name, size_t n_chars, const void *context)
 {
-  static const char ANY[] = ".any";
-  const size_t n_any = sizeof ANY - 1;
+  static const char ANY[] = ".any", BIAS[] = ".bias";
   const of_roles *of = context;
   const xfer_model *model = of->model;
-  const bool any = n_chars > n_any && memcmp(name + n_chars - n_any, ANY, n_any) == 0;
+  const bool any = ends_with(name, n_chars, ANY), bias = ends_with(name, n_chars, BIAS);
   size_t n;
   const xfi_layer_entry *entries =
       xfi_model_layer_entries(model, of->layer < 0 ? XFI_OUTSIDE : XFI_LAYERS, of->layer, &n);
 
-  if (any) n_chars -= n_any;
+  n_chars -= any ? sizeof ANY - 1 : bias ? sizeof BIAS - 1 : 0;
   if (find_rule(model, name, n_chars) == NULL) return XFI_NOT_FOUND;
   *value = any && is_in_some_layer(model, name, n_chars);
-  for (size_t i = 0; i < n && !any; i++)
-    *value = *value || is_weight(&model->entries[entries[i].entry], name, n_chars);
+  for (size_t i = 0; i < n && !any; i++) {
+    const xfi_entry *e = &model->entries[entries[i].entry];
+
+    *value = *value || (bias ? is_bias(e, name, n_chars) : is_weight(e, name, n_chars));
+  }
   return XFI_FOUND;
 }
 

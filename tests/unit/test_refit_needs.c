@@ -204,6 +204,8 @@ static void write_header(const char *config, const char *tensors)
   refit_write_header("ck/model.safetensors", header);
 }
 
+#define UNTIED                                                                                     \
+  "\"vocab_size\":16,\"hidden_size\":16,\"num_hidden_layers\":1,\"num_attention_heads\":4"
 #define SOME(name) "\"" name "\":{\"dtype\":\"BF16\",\"shape\":[16]}"
 
 /* The layers of multi-token prediction alone, and names under a prefix that no rule knows: there
@@ -257,6 +259,37 @@ static void test_families_know_what_their_layers_have(void **state)
 
   (void)state;
   check_tables(CASES, sizeof CASES / sizeof *CASES);
+}
+
+/* A model that classifies has another head; a bias that is left is none. */
+static void test_an_output_layer_is_missed_by_its_bias(void **state)
+{
+  static const char config[] = "{\"model_type\":\"phi\"," UNTIED "}";
+  static const char *const NAMES[] = {"embed_tokens",
+                                      "final_layernorm",
+                                      "layers.0.input_layernorm",
+                                      "layers.0.mlp.fc1",
+                                      "layers.0.mlp.fc2",
+                                      "layers.0.self_attn.q_proj",
+                                      "layers.0.self_attn.k_proj",
+                                      "layers.0.self_attn.v_proj",
+                                      "layers.0.self_attn.dense"};
+  char tensors[4096] = "";
+
+  (void)state;
+  for (size_t i = 0; i < sizeof NAMES / sizeof *NAMES; i++) {
+    const size_t n = strlen(tensors);
+
+    snprintf(tensors + n, sizeof tensors - n,
+             "%s\"model.%s.weight\":{\"dtype\":\"BF16\",\"shape\":[16%s]}", i > 0 ? "," : "",
+             NAMES[i], strstr(NAMES[i], "norm") != NULL ? "" : ",16");
+  }
+  write_header(config, tensors);
+  assert_int_equal(join(refit_path("ck"), NULL), XFER_OK);
+  strcat(tensors, "," SOME("lm_head.bias"));
+  write_header(config, tensors);
+  assert_int_equal(join(refit_path("ck"), NULL), XFER_ERR_IO);
+  refit_expect_error("\"lm_head\" is missing");
 }
 
 /* Without a model_type the family is a guess. */
@@ -314,6 +347,7 @@ int main(void)
       cmocka_unit_test(test_what_a_quantised_weight_lost_is_missed),
       cmocka_unit_test(test_without_known_layers_nothing_is_missed),
       cmocka_unit_test(test_families_know_what_their_layers_have),
+      cmocka_unit_test(test_an_output_layer_is_missed_by_its_bias),
       cmocka_unit_test(test_without_a_model_type_nothing_is_missed),
       cmocka_unit_test(test_layers_that_are_not_wanted_are_not_missed),
       cmocka_unit_test(test_a_table_may_list_some_of_a_model),
