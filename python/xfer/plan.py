@@ -366,18 +366,18 @@ class Plan(_handle.Handle):
         """
         comm = self._on()
         with comm._alone():
-            self._owes_wait = True
             try:
                 self._check_bound()
                 pointer = stream_pointer(stream, comm._device)
-            except Exception as wrong:
+            except BaseException as wrong:  # what a handler of signals raises, too
                 self._refuse_for(wrong)
                 raise
+            self._owes_wait = True
             try:
                 comm._call(lib.xfer_plan_run, self, version, pointer)
             except XferError:
                 raise
-            except Exception as wrong:  # of an argument: C has not seen it
+            except BaseException as wrong:  # of an argument, or of a handler: C may not have seen it
                 self._refuse_for(wrong)
                 raise
 

@@ -142,6 +142,57 @@ def test_a_plan_around_goes_on(lane):
     assert ranks.outcomes(work) == [[[0, 0], [0, 0], [1, 1], [1, 1], [2, 2], [2, 2]]] * 3
 
 
+@pytest.mark.parametrize("lane", ["auto", "packed", "broadcast"])
+def test_whoever_comes_late_hears_of_each_plan_that_an_exception_left(lane):
+    """Rank 2 has left both plans before another rank comes to the run of the inner one."""
+    ranks, left = Ranks(), threading.Event()
+
+    def work(comm):
+        comm.set_timeout(60000)
+        try:
+            with xfer.Plan(comm, [("w", SRC, DST)], lane=lane) as outer:
+                committed(comm, outer)
+                step(outer, 1)
+                with xfer.Plan(comm, [("w", SRC, DST)], lane=lane) as plan:
+                    committed(comm, plan)
+                    if comm.rank == 2:
+                        raise LookupError("no batch")
+                    assert left.wait(20)
+                    step(plan, 1)
+        finally:
+            if comm.rank == 2:
+                left.set()
+
+    told(ranks.outcomes(work))
+
+
+@pytest.mark.parametrize("lane", ["auto", "packed"])
+@pytest.mark.parametrize("name", ["_check_bound", "_refuse"])
+def test_a_handler_may_raise_before_c_sees_the_run(lane, name):
+    """Where the plan is looked at, and once more while the others are to be told."""
+    ranks = Ranks()
+
+    def interrupt(*_):
+        raise KeyboardInterrupt("stop")
+
+    def work(comm):
+        comm.set_timeout(60000)
+        try:
+            with xfer.Plan(comm, [("w", SRC, DST)], lane=lane) as plan:
+                committed(comm, plan)
+                if comm.rank == 2:
+                    plan._check_bound = interrupt
+                    setattr(plan, name, interrupt)
+                step(plan, 1)
+        except KeyboardInterrupt:
+            return "interrupted"
+
+    got = ranks.outcomes(work)
+    assert got[2] == "interrupted"
+    for error in got[:2]:
+        assert isinstance(error, xfer.PeerError | xfer.CommError), got
+
+
 @pytest.mark.parametrize("error", [LookupError, KeyboardInterrupt, SystemExit])
 def test_all_may_leave_at_once(error):
     ranks = Ranks()
