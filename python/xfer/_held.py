@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
@@ -33,13 +34,16 @@ _ARRAYS = ("__array_interface__", "__cuda_array_interface__", "__dlpack__")  # o
 def _named(module: torch.nn.Module) -> dict[str, Any]:
     """The state dict of a module, by the names that it has without DDP and torch.compile(), as torch's own
     get_model_state_dict() names it."""
-    inner: Any = module
-    while inner is not None:
-        module = inner
-        inner = module.module if isinstance(module, DistributedDataParallel) else module._modules.get(_COMPILED)
+    compiled = getattr(sys.modules.get("torch._dynamo.eval_frame"), "OptimizedModule", ())  # not imported: none is
+    while isinstance(module, (DistributedDataParallel, compiled)):
+        module = module.module if isinstance(module, DistributedDataParallel) else module._modules[_COMPILED]
     state = flat_parts(module) if is_flat(module) else module.state_dict()
-    if any(f"{_COMPILED}." in name for name in state):  # a layer that was compiled alone
-        state = {name.replace(f"{_COMPILED}.", ""): x for name, x in state.items()}
+    # a layer that was compiled alone
+    if any(f"{_COMPILED}." in name for name in state) and any(isinstance(each, compiled) for each in module.modules()):
+        named = {".".join([part for part in name.split(".") if part != _COMPILED]): x for name, x in state.items()}
+        if len(named) < len(state):
+            raise ValueError(f"two tensors have one name without {_COMPILED!r}, which is torch.compile()'s")
+        state = named
     return state
 
 

@@ -56,6 +56,32 @@ def test_names_are_those_without_ddp_and_compile():
     assert [x.unique().tolist() for x in target.parameters()] == [[4.0], [4.0], [5.0], [5.0]]
 
 
+class Wrapper(torch.nn.Module):
+    """Not torch.compile()'s, though its names look so."""
+
+    def __init__(self, value):
+        super().__init__()
+        self._orig_mod, self.x_orig_mod, self.module = linear(value), linear(value), linear(value)
+        self.scale = torch.nn.Parameter(torch.full((1,), value))
+
+
+def test_names_that_look_like_those_of_wrappers_are_kept():
+    target = Wrapper(0.0)
+    source = {name: torch.full_like(x, 3.0) for name, x in target.state_dict().items()}
+    with xfer.Comm.local(1)[0] as comm, xfer.torch.Transfer(comm, source=source, target=target) as transfer:
+        transfer.step(1)
+    assert all(x.unique().tolist() == [3.0] for x in target.parameters())
+
+
+def test_tensors_with_one_name_without_a_wrapper_are_refused():
+    both = torch.nn.Module()
+    both.a = torch.nn.Module()
+    both.a._orig_mod, both.a.weight = linear(1), torch.nn.Parameter(torch.ones(1))
+    both.b = torch.compile(linear(2), backend="eager")
+    with pytest.raises(ValueError, match="two tensors have one name"):
+        xfer._held.tensors_of(both)
+
+
 def test_a_transfer_reads_what_expand_gives_anew_at_each_step():
     def work(comm):
         row = torch.ones(1, 3)
