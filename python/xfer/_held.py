@@ -231,7 +231,6 @@ class TrackedTensors:
                     raise  # another thread's step, which this one's end is not to spoil
                 plan._note(wrong)  # raised on all ranks
             plan.commit()
-            plan._trust_bound()
             if plan.fresh_sources:
                 self._sides[0].drop_parts()
         except BaseException:

@@ -157,6 +157,21 @@ def test_a_model_with_freed_memory_is_refused_by_name(tmp_path):
             plan.run(2)
 
 
+@pytest.mark.parametrize("call", ["run", "digest"])
+def test_the_plan_of_a_transfer_that_was_not_stepped_yet_is_looked_at(call):
+    def work(comm):
+        from xfer.torch import Transfer
+
+        mine = {"w": torch.ones(32)}
+        source, target = (mine, None) if comm.rank == 0 else (None, mine)
+        with comm, Transfer(comm, source=source, target=target) as transfer:
+            mine["w"].untyped_storage().resize_(0)
+            with pytest.raises(xfer.StateError, match=WORDS):
+                transfer.plan.run(1) if call == "run" else transfer.plan.digest("src")
+
+    assert outcomes(2, work) == [None, None]
+
+
 def test_arrays_of_numpy_are_not_looked_at():
     (comm,) = xfer.Comm.local(1)
     layout = xfer.Layout(xfer.Mesh([1]), [4], "f32", [xfer.Replicate()])
