@@ -18,6 +18,7 @@ import unittest
 import xml.etree.ElementTree
 
 from interrupting import interrupt
+from tables import table_of
 
 BIN = "."
 MODEL = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "refit", "data", "models", "qwen3-dense.json")
@@ -252,9 +253,7 @@ class TestModel(unittest.TestCase):
                 self.assertRegex(err, said)
 
     def test_expect_prints_json_whatever_the_names(self):
-        with open(MODEL, encoding="utf-8") as file:
-            table = json.load(file)
-            del table["totals"]  # others are added or changed
+        table = table_of(MODEL)
         name = 'we"ird\n\\'
         table["params"].append({"name": name, "shape": [3], "dtype": "bf16"})
         with tempfile.TemporaryDirectory() as folder:
@@ -479,9 +478,7 @@ class TestCommandLine(unittest.TestCase):
         seconds, out = cpu_seconds("--model", kimi, "--train", train, "--gen", "vllm:tp8,engines512")
         self.assertIn("8192 ranks", out[1])
         self.assertLess(seconds, 10)
-        with open(os.path.join(TestSweep.MODELS, "qwen3-4b.json"), encoding="utf-8") as file:
-            table = json.load(file)
-            del table["totals"]  # others are added or changed
+        table = table_of(os.path.join(TestSweep.MODELS, "qwen3-4b.json"))
         table["config"]["num_hidden_layers"] = 100000
         for param in table["params"]:
             if "layer" in param:
