@@ -204,18 +204,18 @@ struct xfi_comm {
   int rank;
   int size;
   bool shares_all; /* every rank shares memory with every other; the same on all ranks */
-  bool
-      is_one_order; /* of gatherings and broadcasts: one that some rank leaves out stops the next */
-  bool has_cores;   /* every rank of the host has a core of its own, as far as is known */
+  /* Gatherings and broadcasts are in one order: one that some rank leaves out stops the next. */
+  bool is_one_order;
+  bool has_cores; /* every rank of the host has a core of its own, as far as is known */
   /* Set by a failed call whose messages could not be cancelled: memory that was given to round() or
    * broadcast() may still be read or written and must be leaked, not freed. */
   bool holds_memory;
   uint64_t n_gatherings; /* of xfi_comm_gather() */
   xfi_shared *waits;     /* memory in which ranks publish for whom they wait (late.h); NULL: none */
   xfi_inside inside;
-  uint64_t sequence; /* of the run whose messages are next, see xfi_run_take_sequence(); 0:
-                        ranks cannot refuse it */
-  uint64_t plan;     /* in a run and a wait: the plan's number, see leave_plan */
+  /* Of the run whose messages are next, see xfi_run_take_sequence(); 0: ranks cannot refuse it. */
+  uint64_t sequence;
+  uint64_t plan;                     /* in a run and a wait: the plan's number, see leave_plan */
   xfi_cancellation cancellation;     /* of the next rounds and broadcasts */
   bool refuses;                      /* the next call that checks xfi_comm_refused() fails, */
   char refusal[XFI_ERROR_BYTES + 4]; /* with this text, cut like any error text */

@@ -114,8 +114,8 @@ xfer_status xfi_run_gather_results(bool *failed, const xfer_plan *plan,
   st = comm->ops->all_gather(comm, plan->run.results, result, sizeof *result, deadline);
   if (st != XFER_OK) return mine == XFER_OK ? st : xfi_comm_unreported(mine, why, st);
   if (mine != XFER_OK) xfi_set_error("%s", why);
-  for (int r = 0; r < comm->size;
-       r++) { /* before the statuses, since a failure may result from this mismatch */
+  /* Before the statuses, since a failure may result from this mismatch. */
+  for (int r = 0; r < comm->size; r++) {
     *failed = *failed || plan->run.results[r].status != XFER_OK;
     XFI_CHECK(plan->run.results[r].plan == plan->run.results[0].plan, XFER_ERR_MISMATCH,
               "rank %d %s plan %llu of the comm, rank 0 %s plan %llu: all ranks use its plans in "

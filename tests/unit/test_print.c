@@ -61,10 +61,9 @@ static void test_the_summary_has_every_figure_and_peer(void **state)
   free_tensors(&list);
 }
 
-/* A broadcast has no bytes for each peer; and nobody reads a hundred thousand lines. */
-static void test_peers_of_broadcasts_and_very_many_peers(void **state)
+/* What is printed of rank 0's plan for a tensor that it broadcasts. */
+static char *text_of_broadcast(const char *line, int n_ranks, bool json)
 {
-  (void)state;
   const xfer_plan_report_data report = figures();
   xfi_plan_options options = plain_options;
   tensor_list list = {.n = 0};
@@ -72,17 +71,26 @@ static void test_peers_of_broadcasts_and_very_many_peers(void **state)
   xfi_plan *plan;
 
   options.lane = XFER_LANE_BROADCAST;
-  add_line(&list, "w", 1, "u8[2] (1):R -> (10003)@1-10003:R");
-  plan = plan_of(&list, 10004, 0, &options);
-  assert_int_equal(xfi_plan_print(plan, &report, way_of, NULL, &text, false), XFER_OK);
+  add_line(&list, "w", 1, line);
+  plan = plan_of(&list, n_ranks, 0, &options);
+  assert_int_equal(xfi_plan_print(plan, &report, way_of, NULL, &text, json), XFER_OK);
+  xfi_plan_destroy(plan);
+  free_tensors(&list);
+  return text;
+}
+
+/* A broadcast has no bytes for each peer; and nobody reads a hundred thousand lines. */
+static void test_peers_of_broadcasts_and_very_many_peers(void **state)
+{
+  (void)state;
+  char *text = text_of_broadcast("u8[2] (1):R -> (10003)@1-10003:R", 10004, false);
+
   assert_non_null(
       strstr(text, "  to rank   1               1 moves           by broadcast, packed"));
   assert_non_null(strstr(text, "  to rank   10000 "));
   assert_null(strstr(text, "  to rank   10001 "));
   assert_non_null(strstr(text, "  to 3 more ranks\n"));
   xfi_free(text);
-  xfi_plan_destroy(plan);
-  free_tensors(&list);
 }
 
 static void test_json_has_every_figure_tensor_and_move(void **state)
@@ -121,24 +129,14 @@ static void test_json_has_every_figure_tensor_and_move(void **state)
 static void test_json_of_a_source_and_of_a_broadcast(void **state)
 {
   (void)state;
-  const xfer_plan_report_data report = figures();
-  xfi_plan_options options = plain_options;
-  tensor_list list = {.n = 0};
-  char *text = NULL;
-  xfi_plan *plan;
+  char *text = text_of_broadcast("u8[2] (1):R -> (2)@1-2:R", 3, true);
 
-  options.lane = XFER_LANE_BROADCAST;
-  add_line(&list, "w", 1, "u8[2] (1):R -> (2)@1-2:R");
-  plan = plan_of(&list, 3, 0, &options);
-  assert_int_equal(xfi_plan_print(plan, &report, way_of, NULL, &text, true), XFER_OK);
   assert_non_null(strstr(text, "\"peers\":[\n{\"to\":1,\"bytes\":0,\"way\":\"packed: no "
                                "\\\"way\\\"\"},\n{\"to\":2,\"bytes\":0,\"way\":null}]"));
   assert_non_null(strstr(text, "\"moves\":[\n{\"tensor\":0,\"src\":0,\"dst\":1,\"lo\":[0],"
                                "\"length\":[2],\"src_local\":[0],\"dst_local\":[0],"
                                "\"broadcast\":true},\n{\"tensor\":0,\"src\":0,\"dst\":2,"));
   xfi_free(text);
-  xfi_plan_destroy(plan);
-  free_tensors(&list);
 }
 
 static void test_json_says_what_becomes_of_elements(void **state)
