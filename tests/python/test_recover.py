@@ -1,5 +1,7 @@
 """What goes on after a run that failed, as the table of docs/errors.md has it."""
 
+import time
+
 import numpy as np
 import pytest
 from ranks import outcomes
@@ -39,6 +41,23 @@ def run_that_fails(comm, plan, how):
             plan.wait()
 
 
+def run_that_fails_late(comm, plan, how):
+    """Once the others have begun it: if they come later they are told at once, no message is left over, and a commit
+    will do."""
+    for pause in (0.1, 1, 8):
+
+        def after_the_others(plan, rank, pause=pause):
+            time.sleep(pause if rank == 0 else 0)
+            how(plan, rank)
+
+        run_that_fails(comm, plan, after_the_others)
+        try:
+            comm.check()
+        except xfer.CommError:
+            return
+        plan.commit()
+
+
 @pytest.mark.parametrize("how", [refused, stale])
 def test_a_commit_will_do_where_data_goes_directly(how):
     def work(comm):
@@ -63,7 +82,7 @@ def test_where_data_goes_in_messages_the_comm_is_broken(how):
         plan.run(1)
         plan.wait()
         comm.check()
-        run_that_fails(comm, plan, how)
+        run_that_fails_late(comm, plan, how)
         for call in (lambda: plan.run(9), plan.wait, lambda: plan.refuse("not ready"), plan.commit):
             with pytest.raises(xfer.CommError, match="the comm is broken"):
                 call()
