@@ -69,16 +69,24 @@ static void pause_s(double s)
     ;
 }
 
-/* The last rank refuses, after the others have begun or before; then it waits, or destroys the plan
- * in place of that. */
-static void refused_by_one(xfer_comm *comm, uint32_t lane, bool is_late, bool destroys)
+/* When the last rank refuses: `s` seconds before or after the others begin. */
+typedef struct {
+  bool is_late;
+  double s;
+} timing;
+
+/* The last rank refuses; then it waits, or destroys the plan in place of that. True: that broke the
+ * comm. */
+static bool refused_by_one(xfer_comm *comm, uint32_t lane, timing when, bool destroys)
 {
   xfer_plan *const plan = plan_of(comm, lane);
-  const double began = MPI_Wtime();
   const bool refuses = rank == size - 1;
+  bool is_broken = true;
+  double began;
 
   run_well(plan, lane, 1);
-  if (refuses == is_late) pause_s(0.1);
+  began = MPI_Wtime();
+  if (refuses == when.is_late) pause_s(when.s);
   if (refuses)
     NEED(xfer_plan_refuse(plan, why) == XFER_OK);
   else
@@ -86,10 +94,29 @@ static void refused_by_one(xfer_comm *comm, uint32_t lane, bool is_late, bool de
   if (!refuses || !destroys) {
     NEED(xfer_plan_wait(plan, 0) != XFER_OK);
     NEED(strstr(xfer_last_error(), why) != NULL);
-    NEED(MPI_Wtime() - began < SOON_S); /* the deadline is far */
-    NEED(xfer_comm_check(comm) == XFER_ERR_COMM || !(is_late || destroys || !is_told(lane)));
+    NEED(MPI_Wtime() - began < when.s + SOON_S); /* the deadline is far */
+    is_broken = xfer_comm_check(comm) == XFER_ERR_COMM;
   }
   xfer_plan_destroy(plan);
+  return is_broken;
+}
+
+/* Once more where the others were so late that they were told before they had begun, so that
+ * nothing was left over. */
+static void broken_by_one(xfer_comm **comm, means wanted, uint32_t lane, bool is_late,
+                          bool destroys)
+{
+  const bool breaks = is_late || destroys || !is_told(lane);
+
+  for (double s = 0.1; s < 5; s *= 7) {
+    int is_broken = refused_by_one(*comm, lane, (timing){is_late, s}, destroys);
+
+    (void)MPI_Allreduce(MPI_IN_PLACE, &is_broken, 1, MPI_INT, MPI_MIN, MPI_COMM_WORLD);
+    xfer_comm_destroy(*comm);
+    *comm = comm_of(wanted);
+    if (is_broken || !breaks) return;
+  }
+  NEED(false); /* the comm must be broken */
 }
 
 /* The comm and the plan are as good as before. */
@@ -207,10 +234,7 @@ static void work(void)
       comm = comm_of(wanted);
     }
     for (int how = 0; how < 4; how++) {
-      refused_by_one(comm, lane, how % 2 == 1, how / 2 == 1);
-      (void)MPI_Barrier(MPI_COMM_WORLD);
-      xfer_comm_destroy(comm);
-      comm = comm_of(wanted);
+      broken_by_one(&comm, wanted, lane, how % 2 == 1, how / 2 == 1);
     }
     left_two(comm, lane);
     (void)MPI_Barrier(MPI_COMM_WORLD);
