@@ -187,9 +187,10 @@ XFER_API XFER_MUST_CHECK xfer_status xfer_layout_create(xfer_layout **layout,
  *
  * A box is 2 n_dims numbers: lo of each dim, then hi of each dim, half-open. One rank may list any
  * boxes, even overlapping or equal ones; a plan then writes an element into each box of a
- * destination that contains it. The elements of a box past the shape are ZERO elements. Ranks with
- * an equal box are replicas of it. If boxes of sources overlap without being equal, a plan reads an
- * element from the first one: on the first such rank of the mesh, the first of its list.
+ * destination that contains it. The elements of a box past the shape are ZERO elements. Ranks
+ * whose boxes are equal within the shape are replicas. If boxes of sources overlap without that, a
+ * plan reads an element from the first one: on the first such rank of the mesh, the first of its
+ * list.
  */
 typedef struct xfer_boxes_desc {
   size_t struct_size;    /**< Set by XFER_BOXES_DESC_INIT. */

@@ -135,7 +135,11 @@ static xfer_status check_room(const bootstrap *m)
 {
   const int one = fcntl(m->listener, F_DUPFD_CLOEXEC, STDERR_FILENO + 1);
 
-  XFI_CHECK(one >= 0, XFER_ERR_COMM, "a file for the caller's all-gather: %s", REASON);
+  XFI_CHECK(
+      one >= 0, XFER_ERR_COMM,
+      "no file is left for the caller's all-gather: %s; a rank needs 2 for each other rank, and 3 "
+      "more",
+      REASON);
   (void)close(one);
   return XFER_OK;
 }

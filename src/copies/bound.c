@@ -73,8 +73,8 @@ static xfer_status copy_strides(int64_t *strides, const int64_t *given, const in
     strides[d] = given[d];
     if (shape[d] <= 1) continue;
     XFI_CHECK(given[d] >= elem_bytes, XFER_ERR_SHAPE,
-              "%s: stride %lld in dim %d, below the %d bytes of an element: use a "
-              "contiguous array in its place",
+              "%s: stride %lld in dim %d, below the %d bytes of an element: bind a "
+              "contiguous array, and copy to or from it",
               what, (long long)given[d], d, elem_bytes);
     XFI_CHECK(xfi_imul_fits(given[d], shape[d] - 1, &span) && xfi_iadd_fits(reach, span, &reach) &&
                   reach <= INT64_MAX / 2,

@@ -396,7 +396,8 @@ static void test_views_that_do_not_fit_the_boxes_are_refused(void **state)
       {xfer_view_boxes(at, 2, strides, 3), XFER_ERR_SHAPE, "a view of 3 dims for a tensor of 2"},
       {xfer_view_boxes(missing, 2, strides, 2), XFER_ERR_ARG, "box 1 is at NULL"},
       {xfer_view_boxes(at, 2, thin, 2), XFER_ERR_SHAPE,
-       "stride 0 in dim 0, below the 1 bytes of an element: use a contiguous array in its place"},
+       "stride 0 in dim 0, below the 1 bytes of an element: bind a contiguous array, and copy "
+       "to or from it"},
       {xfer_view_strided(memory, strides, 2), XFER_ERR_SHAPE,
        "view kind 1 of 2 boxes that do not stack"},
       {xfer_view_dense(NULL), XFER_ERR_ARG, "the view's base is NULL"},

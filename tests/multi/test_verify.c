@@ -1,7 +1,7 @@
 /*
  * Digests of a plan's sides, replicas that are compared, and runs that verify themselves. Ranks are
- * threads. Each kind of damage of FAULTS' first letters is done to what a run delivered, and must
- * be found: a bit, rows, experts, a missing and a doubled element, gate and up.
+ * threads. Each kind of damage that a wrong copy does is done to what a run delivered, and must be
+ * found: a bit, rows, experts, a missing and a doubled element, gate and up.
  */
 #include <setjmp.h>
 #include <stdarg.h>

@@ -1,5 +1,4 @@
-/* The size of a window and the lane decide how bytes travel, never which ones arrive (shared FAULTS
- * A9, F2). */
+/* The size of a window and the lane decide how bytes travel, never which ones arrive. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

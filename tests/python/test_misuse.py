@@ -285,8 +285,8 @@ def trainer():
         (lambda: trainer().give("train", "a.b", MINE, "bf16"), TypeError, "'a.b': elements of f32 cannot"),
         (lambda: xfer.exchange(Comm.local(1)[0], [(0, -1, MINE)], []), OverflowError, "id = -1 is out of range"),
         (lambda: xfer.exchange(Comm.local(1)[0], [(BIG, 1, MINE)], []), OverflowError, "peer = .* is out of range"),
-        (lambda: alone(np.zeros(4)[::-1]), xfer.ShapeError, "stride -8 in dim 0, .* use a contiguous array"),
-        (lambda: alone(np.broadcast_to(0.0, 4)), xfer.ShapeError, "stride 0 in dim 0, .* use a contiguous array"),
+        (lambda: alone(np.zeros(4)[::-1]), xfer.ShapeError, "stride -8 in dim 0, .* bind a contiguous array"),
+        (lambda: alone(np.broadcast_to(0.0, 4)), xfer.ShapeError, "stride 0 in dim 0, .* bind a contiguous array"),
     ],
 )
 def test_what_is_wrong_is_named(call, kind, sentence):
