@@ -250,6 +250,7 @@ static const xfi_device_ops cuda_ops = {
     .guard_destroy = xfi_cuda_guard_destroy,
     .guard_check = xfi_cuda_guard_check_op,
     .guarded_launch = xfi_cuda_guarded_launch,
+    .batch_is_one_launch = xfi_cuda_batch_is_one_launch,
     .domain = xfi_cuda_domain,
     .mem_export = xfi_cuda_export,
     .mem_import = xfi_cuda_import,

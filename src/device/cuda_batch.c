@@ -262,6 +262,11 @@ static int find_only(const xfi_batch *batch)
   return n == 1 ? only : XFI_CUDA_N_TABLES;
 }
 
+bool xfi_cuda_batch_is_one_launch(const xfi_batch *batch)
+{
+  return find_only(batch) != XFI_CUDA_N_TABLES;
+}
+
 xfer_status xfi_cuda_guarded_launch(xfi_device *device, const xfi_batch *batch,
                                     const xfi_flags *set, uint64_t value, xfer_stream stream,
                                     bool *launched)

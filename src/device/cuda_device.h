@@ -280,6 +280,7 @@ xfer_status xfi_cuda_batch_launch(xfi_device *device, xfi_batch *batch, xfer_str
 xfer_status xfi_cuda_guarded_launch(xfi_device *device, const xfi_batch *batch,
                                     const xfi_flags *set, uint64_t value, xfer_stream stream,
                                     bool *launched);
+bool xfi_cuda_batch_is_one_launch(const xfi_batch *batch);
 
 /* ---- cuda_digest.c ---- */
 

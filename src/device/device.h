@@ -170,6 +170,8 @@ typedef struct xfi_device_ops {
    * on a synchronous device. */
   xfer_status (*guarded_launch)(xfi_device *device, const xfi_batch *batch, const xfi_flags *set,
                                 uint64_t value, xfer_stream stream, bool *launched);
+  /* Do all copies of the batch take one launch of one kernel? NULL: it does not matter. */
+  bool (*batch_is_one_launch)(const xfi_batch *batch);
 
   /* Writes 64 bytes. Ranks whose bytes are equal may be able to map each other's memory; others are
    * not. */

@@ -11,6 +11,9 @@
 #include "vec.h"
 #include "wire.h"
 
+/* Up to this many bytes, a launch less counts more than that the other lane's copies end later. */
+enum { JOIN_BYTES = 1 << 20 };
+
 /* Record the ends of the copies that were added since the last call. src NULL: they zero; l NULL:
  * nothing is recorded. */
 static xfer_status note_ends(xfi_local *l, const xfi_copies *copies, const xfi_bound *dst,
@@ -155,9 +158,22 @@ static xfer_status add_all(xfi_local *l, xfi_copies *copies, const xfer_plan *pl
   return XFER_OK;
 }
 
+bool xfi_local_may_join(const xfer_plan *plan)
+{
+  const xfi_plan *m = plan->moves;
+
+  return plan->lanes.local != NULL && m->self_bytes + m->zero_bytes <= JOIN_BYTES;
+}
+
 xfer_status xfi_local_add(xfi_copies *copies, const xfer_plan *plan)
 {
   return add_all(NULL, copies, plan);
+}
+
+void xfi_local_join(xfer_plan *plan)
+{
+  xfi_local_destroy(plan->lanes.local, plan->device);
+  plan->lanes.local = NULL;
 }
 
 static xfer_status fill(xfi_local *l, const xfer_plan *plan)

@@ -16,9 +16,6 @@
 
 /* The snapshots of all plans of a comm take at most this part of max_staging_bytes. */
 enum { CAP_PART = 2 };
-/* Up to this many bytes, the copies within the rank share one launch with those into the snapshot.
- */
-enum { ONE_LAUNCH_BYTES = 1 << 20 };
 
 static uint64_t cap(const xfer_plan *plan)
 {
@@ -84,14 +81,6 @@ static bool mark_read(bool *is_read, const xfer_plan *plan)
   return any;
 }
 
-/* May the copies within the rank share the launch? */
-static bool may_take_local(const xfer_plan *plan)
-{
-  const xfi_plan *m = plan->moves;
-
-  return plan->lanes.local != NULL && m->self_bytes + m->zero_bytes <= ONE_LAUNCH_BYTES;
-}
-
 /* Move the copies of the local lane into the snapshot's batch, unless launches read that batch:
  * then a commit at other addresses would have to wait for the run in flight. */
 static xfer_status take_local(xfer_plan *plan, const bool *is_read)
@@ -102,8 +91,7 @@ static xfer_status take_local(xfer_plan *plan, const bool *is_read)
   XFI_TRY(xfi_mirror_prepare(o, plan, is_read));
   o->has_local = !xfi_batch_is_read(plan->device, o->copy);
   if (!o->has_local) return xfi_mirror_prepare(o, plan, is_read);
-  xfi_local_destroy(plan->lanes.local, plan->device);
-  plan->lanes.local = NULL;
+  xfi_local_join(plan);
   return XFER_OK;
 }
 
@@ -115,7 +103,7 @@ xfer_status xfi_snapshot_rebind(xfer_plan *plan)
   if (plan->lanes.snapshot == NULL) return XFER_OK;
   is_read = xfi_calloc(plan->moves->n_tensors, sizeof *is_read);
   XFI_CHECK(is_read != NULL, XFER_ERR_NOMEM, "%zu tensors", plan->moves->n_tensors);
-  if (mark_read(is_read, plan) && may_take_local(plan))
+  if (mark_read(is_read, plan) && xfi_local_may_join(plan))
     st = take_local(plan, is_read);
   else
     st = xfi_mirror_prepare(plan->lanes.snapshot, plan, is_read);

@@ -9,6 +9,7 @@
 #include "alloc.h"
 #include "error.h"
 #include "flows.h"
+#include "lanes.h"
 #include "vec.h"
 #include "wire.h"
 
@@ -94,11 +95,11 @@ static bool is_all_to_all(const xfi_direct *d)
   return d->links.counts.n_both > 1;
 }
 
-static xfer_status add_flows(xfi_copies *parts, const xfer_plan *plan, const xfi_group *g)
+static xfer_status add_copies(xfi_copies *parts, const xfer_plan *plan, const xfi_group *g)
 {
   for (int i = 0; i < g->ready.n; i++)
     XFI_TRY(add_flow(parts, plan, g->links[i], g->way == XFI_PUSH));
-  return XFER_OK;
+  return g->has_local ? xfi_local_add(&parts[0], plan) : XFER_OK;
 }
 
 /* Make g->open, a batch of the same copies for runs in which nothing is left to wait for. None if
@@ -116,7 +117,7 @@ static xfer_status make_open(xfi_group *g, const xfi_direct *d, const xfer_plan 
   }
   if (!g->strict) { /* the guarded batch may have overwritten the list */
     copies->n = 0;
-    XFI_TRY(add_flows(copies, plan, g));
+    XFI_TRY(add_copies(copies, plan, g));
   }
   spec.copies = copies->at;
   spec.n_copies = copies->n;
@@ -139,7 +140,7 @@ static xfer_status make_batches(xfi_group *g, const xfi_direct *d, const xfer_pl
                          .known = owner->memory.allocations,
                          .n_known = owner->memory.n_allocations};
 
-  XFI_TRY_DONE(add_flows(parts, plan, g));
+  XFI_TRY_DONE(add_copies(parts, plan, g));
   for (int k = 0; k < XFI_QUANT_PARTS; k++) {
     if (parts[k].n == 0) continue;
     spec.copies = parts[k].at;
@@ -197,7 +198,29 @@ static xfer_status list_groups(xfi_direct *d, int way, bool one)
   return XFER_OK;
 }
 
-static xfer_status make_groups(xfi_direct *d, const xfer_plan *plan)
+/* Let the last group make what few copies stay on this rank, in its one launch. Not where several
+ * would come of it, nor where snapshots are made, whose launch takes them (snapshot.c), nor where
+ * the next call would have to wait, since launches of this one read a table. */
+static xfer_status join_local(xfi_direct *d, xfer_plan *plan)
+{
+  const xfi_device_ops *dev = d->device->ops;
+  xfi_group *g = &d->groups[d->n_groups - 1];
+
+  if (dev->batch_is_one_launch == NULL || plan->quant != NULL || plan->lanes.snapshot != NULL ||
+      !xfi_local_may_join(plan))
+    return XFER_OK;
+  g->has_local = true;
+  XFI_TRY(make_batches(g, d, plan));
+  if (dev->batch_is_one_launch(g->batches[0]) &&
+      !(plan->is_kept && xfi_batch_is_read(d->device, g->batches[0]))) {
+    xfi_local_join(plan);
+    return XFER_OK;
+  }
+  g->has_local = false;
+  return make_batches(g, d, plan);
+}
+
+static xfer_status make_groups(xfi_direct *d, xfer_plan *plan)
 {
   bool one = !d->device->ops->is_synchronous && d->links.n <= (XFI_GUARD_FLAGS - 1) / 2;
   int n = 0;
@@ -217,7 +240,7 @@ static xfer_status make_groups(xfi_direct *d, const xfer_plan *plan)
     XFI_TRY(make_guard(&d->groups[g], d));
     XFI_TRY(make_batches(&d->groups[g], d, plan));
   }
-  return XFER_OK;
+  return one && d->n_groups > 0 ? join_local(d, plan) : XFER_OK;
 }
 
 static xfer_status make_streams(xfi_direct *d)
@@ -281,7 +304,7 @@ static xfer_status make_room(xfi_direct *d, int n_ranks)
 }
 
 /* What needs no other rank, once the links are connected. */
-static xfer_status prepare(xfi_direct *d, const xfer_plan *plan)
+static xfer_status prepare(xfi_direct *d, xfer_plan *plan)
 {
   XFI_TRY(make_groups(d, plan));
   XFI_TRY(make_streams(d));

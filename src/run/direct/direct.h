@@ -16,7 +16,8 @@ typedef struct xfi_group {
   xfi_batch *open;  /* launched instead if all peers are ready already; NULL: it is not faster */
   xfi_guard *guard; /* NULL: the device has no guards */
   bool strict;      /* the copies write peers' memory, or read memory that may be freed meanwhile */
-  bool at_once; /* in every order several ranks would visit one peer: all groups copy together */
+  bool at_once;   /* in every order several ranks would visit one peer: all groups copy together */
+  bool has_local; /* the copies of the local lane are among them */
   /* Slices of the lane's watch.flags, peer_flags and `of`: */
   xfi_flags ready;        /* the peers' READY, on this rank's page */
   xfi_flags done;         /* DONE on the peers' pages */
