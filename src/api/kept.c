@@ -30,6 +30,10 @@ typedef struct call_vote {
   xfi_commit_vote commit; /* of its guess; the plan is NO_PLAN: it has none */
 } call_vote;
 
+/* So that between hosts too a call takes one gathering of the transport's. */
+_Static_assert(sizeof(xfi_gathering) + sizeof(call_vote) <= XFI_GATHER_ROW_BYTES,
+               "a vote is gathered at once");
+
 #define NO_PLAN UINT64_MAX
 
 /* What the ranks say. */

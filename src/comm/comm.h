@@ -315,7 +315,7 @@ XFI_PLUGIN_API void *xfi_comm_agree_gather(xfi_comm *comm, xfer_status *st, cons
  * transport, valid until the next call. */
 typedef xfer_status xfi_gather_rows_fn(xfi_comm *comm, const char **rows, const void *mine,
                                        size_t n_bytes, xfi_deadline deadline);
-enum { XFI_GATHER_ROW_BYTES = 128 }; /* every transport gathers this many at once */
+enum { XFI_GATHER_ROW_BYTES = 192 }; /* every transport gathers this many at once */
 
 /* An all-gather over a transport's own `gather`, which takes equal sizes of up to `most` bytes.
  * Checks that all ranks are in the same gathering, else XFER_ERR_MISMATCH on each. After a failure
