@@ -79,6 +79,7 @@ static void recover(xfer_plan *plan, uint64_t version, const tensor *tensors, in
 static xfer_plan *plan_begin(const tensor *tensors, int n, uint32_t lane, uint64_t window)
 {
   CUDA(cudaStreamSynchronize, (w.stream));
+  barrier(); /* the plan's deadline may be shorter than a GPU takes to start */
   xfer_plan *plan = plan_make(tensors, n, lane, window);
   OK(xfer_plan_commit(plan));
   run_and_check(plan, 1, tensors, n);
