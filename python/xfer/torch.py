@@ -21,6 +21,7 @@ from ._dtensor import Description, Ranks, check_meaning, check_rank, chosen, gri
 from ._dtensor_redistribute import redistribute
 from ._flat import FlatPart, flat_parts, is_flat
 from ._held import Source, TrackedTensors, tensors_of
+from ._interleaved import refuse_interleaved
 from ._layouts import grids_of, layouts_in, layouts_of, meshes_of, table_of
 from ._names import Names
 from ._steps import Steps
@@ -240,7 +241,7 @@ class ModelRefit(Steps):
 
     Raises MismatchError for tensors that are missing, unknown or of the wrong shape, on all ranks with the sentence;
     for a DTensor also TypeError for Partial, and ValueError if its placements give this rank another part than the
-    SPEC.
+    SPEC; ValueError also for a Megatron model in whose experts blocks of gate and up alternate.
     """
 
     def __init__(
@@ -260,6 +261,8 @@ class ModelRefit(Steps):
         self._comm, self._ranks = comm, ranks
 
         def tell() -> bool:  # a folder may be on some hosts alone
+            for each in (source, target):
+                refuse_interleaved(each)
             mine = Side(train) if isinstance(train, str) else train
             needed("side", mine, "train")
             theirs = Side(gen, first_rank=mine.size) if isinstance(gen, str) else gen

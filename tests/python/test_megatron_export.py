@@ -67,3 +67,15 @@ def test_an_export_into_one_buffer_is_refused(monkeypatch):
     monkeypatch.setattr(torch.distributed, "get_world_size", lambda: 1)
     with pytest.raises(ValueError, match="was written again before it was sent"):
         ExportedSource(Refills(), [None]).parts()
+
+
+@pytest.mark.parametrize("option", ["moe_mlp_glu_interleave_size", "moe_shared_expert_glu_interleave_size"])
+def test_gate_and_up_in_alternating_blocks_are_refused(monkeypatch, option):
+    """Bridge's export takes them for two halves, as do rules."""
+    monkeypatch.setattr(torch.distributed, "get_rank", lambda: 0)
+    monkeypatch.setattr(torch.distributed, "get_world_size", lambda: 1)
+    sizes = {"moe_mlp_glu_interleave_size": None, "moe_shared_expert_glu_interleave_size": None}
+    ExportedSource(Bridge(), [types.SimpleNamespace(config=types.SimpleNamespace(**sizes))])
+    model = types.SimpleNamespace(config=types.SimpleNamespace(**{**sizes, option: 32}))
+    with pytest.raises(ValueError, match=rf"blocks of 32 rows here \({option}\)"):
+        ExportedSource(Bridge(), [None, model])

@@ -6,6 +6,7 @@ import gc
 import os
 import pathlib
 import re
+import types
 
 import pytest
 from ranks import on_ranks, outcomes
@@ -450,6 +451,19 @@ def test_what_one_rank_cannot_make_a_model_refit_of_is_raised_on_all(wrong, kind
         return True
 
     assert outcomes(2, work) == [True, True]
+
+
+def test_a_model_refit_refuses_experts_in_alternating_blocks():
+    """By the configuration of the module, as a Megatron model has one: names and shapes would not tell."""
+    trainer = torch.nn.Linear(2, 2)
+    trainer.config = types.SimpleNamespace(moe_mlp_glu_interleave_size=32)
+
+    def work(comm):
+        with pytest.raises(ValueError, match="blocks of 32 rows"):
+            xfer.torch.ModelRefit(comm, "qwen3-4b", "megatron:tp1", "full", source=trainer)
+        return True
+
+    assert outcomes(1, work) == [True]
 
 
 def test_dtensors_move_between_any_meshes(tmp_path):

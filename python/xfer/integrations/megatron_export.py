@@ -17,6 +17,7 @@ from typing import Any
 
 import torch
 
+from .._interleaved import refuse_interleaved
 from .._layouts import whole
 from .._tables import Meshes, Table, Together
 from ..dtypes import dtype_name
@@ -38,6 +39,8 @@ class ExportedSource(SelfSaying):
     def __init__(self, bridge: Any, models: list[Any], **options: Any) -> None:
         self._rank, self._size = torch.distributed.get_rank(), torch.distributed.get_world_size()
         super().__init__({}, self._size, passing=True)
+        for model in models:
+            refuse_interleaved(model)
         self._bridge, self._models = bridge, models
         self._options = {"show_progress": False, **options}
         config = getattr(bridge.hf_pretrained, "config", bridge.hf_pretrained)
