@@ -460,6 +460,22 @@ static void test_sglang_decides_whether_a_shared_expert_is_a_routed_one(void **s
   }
 }
 
+/* Megatron-Core has the two projections apart in sparse attention, whatever its option says. */
+static void test_megatron_fuses_no_down_projections_of_sparse_attention(void **state)
+{
+  (void)state;
+  for (int sparse = 0; sparse < 2; sparse++) {
+    refit_sides s = refit_sides_make(sparse ? FEW("glm_moe_dsa", "\"indexer_rope_interleave\":true")
+                                            : FEW("deepseek_v3", "\"n_shared_experts\":1"),
+                                     "megatron:tp2,mla_down=fused", "full");
+    const xfer_status st = refit_sides_join(&s);
+
+    assert_int_equal(st, sparse ? XFER_ERR_UNSUPPORTED : XFER_OK);
+    if (sparse) refit_expect_error("Megatron fuses no down projections");
+    refit_sides_end(&s);
+  }
+}
+
 /* What its loader, or no rule, has as one of them. */
 static void test_shared_experts_that_cannot_be_routed_ones_are_refused(void **state)
 {
@@ -547,6 +563,7 @@ int main(void)
       cmocka_unit_test(test_draft_models_of_which_no_rule_says_what_they_have_are_refused),
       cmocka_unit_test(test_sglang_decides_whether_a_shared_expert_is_a_routed_one),
       cmocka_unit_test(test_a_shared_expert_among_routed_ones_is_of_their_size),
+      cmocka_unit_test(test_megatron_fuses_no_down_projections_of_sparse_attention),
       cmocka_unit_test(test_shared_experts_that_cannot_be_routed_ones_are_refused),
       cmocka_unit_test(test_a_known_text_in_an_unknown_model_that_sees_is_refused),
       cmocka_unit_test(test_experts_are_as_many_as_the_configuration_says),
