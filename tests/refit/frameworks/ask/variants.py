@@ -335,6 +335,8 @@ NEWER = {
     "falcon_h1_groups": of("FalconH1ForCausalLM", "falcon_h1", **{**FALCON_H1, "mamba_n_groups": 4, "mamba_norm_before_gate": False}),
     "falcon_h1_groups_norm": of("FalconH1ForCausalLM", "falcon_h1", tie_word_embeddings=True,
                                 **{**FALCON_H1, "mamba_n_groups": 4, "mamba_norm_before_gate": False, "mamba_rms_norm": True}),
+    "falcon_h1_projectors": of("FalconH1ForCausalLM", "falcon_h1", **FALCON_H1, projectors_bias=True),
+    "falcon_h1_plain_conv": of("FalconH1ForCausalLM", "falcon_h1", **FALCON_H1, mamba_conv_bias=False),
     "falcon_h1_bias": of("FalconH1ForCausalLM", "falcon_h1", **FALCON_H1, attention_bias=True, mlp_bias=True),
     "jamba_tied": wide("JambaForCausalLM", "jamba", **JAMBA, tie_word_embeddings=True),
     "jamba": wide("JambaForCausalLM", "jamba", **JAMBA),
