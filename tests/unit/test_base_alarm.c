@@ -48,7 +48,7 @@ static int teardown(void **state)
 
 static void await(const bell *b, int n)
 {
-  for (int i = 0; i < 5000 && atomic_load(&b->n_rung) < n; i++)
+  for (int i = 0; i < 60000 && atomic_load(&b->n_rung) < n; i++)
     (void)usleep(1000);
 }
 

@@ -4,6 +4,7 @@
 #define _GNU_SOURCE /* struct ucred */
 #endif
 #include "unit/host_ranks.h"
+#include "unit/in_time.h"
 
 #include <dirent.h>
 #include <errno.h>
@@ -202,6 +203,7 @@ static void test_a_gathering_before_a_failure_ends_well(void **state)
   }
 }
 
+enum { SHORT_MS = 50 };
 static _Atomic int n_gave_up;
 
 static void comes_when_others_have_given_up(int rank, void *context)
@@ -215,20 +217,30 @@ static void comes_when_others_have_given_up(int rank, void *context)
   while (rank == 1 && n_gave_up < 2)
     (void)sched_yield();
   const xfer_status st = comm->ops->all_gather(comm, all, &"xyz"[rank], 1,
-                                               rank == 1 ? soon() : xfi_deadline_after(50));
+                                               rank == 1 ? soon() : xfi_deadline_after(time_ms));
   expect(st == XFER_ERR_COMM || (rank != 1 && st == XFER_ERR_TIMEOUT));
-  expect(error_has("rank 1 did not come"));
+  expect_in_time(error_has("rank 1 did not come"));
   n_gave_up++;
   while (n_gave_up < 3) /* whose sockets are still open */
     (void)sched_yield();
   comm->ops->destroy(comm);
 }
 
+static void three_of_which_one_is_late(void *body)
+{
+  rank_body *const *late = body;
+
+  n_gave_up = 0;
+  with_threads(3, *late);
+}
+
 /* Although what they gave has come to it. */
 static void test_a_rank_that_comes_late_fails_as_the_others_did(void **state)
 {
+  rank_body *body = comes_when_others_have_given_up;
+
   (void)state;
-  with_threads(3, comes_when_others_have_given_up);
+  assert_true(in_time(SHORT_MS, three_of_which_one_is_late, &body));
 }
 
 static void *untouched; /* a page that rank 1 gives, and that nobody can read yet */
@@ -250,31 +262,37 @@ static void comes_late_inside_the_call(int rank, void *context)
 
   expect(xfi_comm_create_host(&comm, gather_there, &v, rank, 3, false) == XFER_OK);
   const xfer_status st =
-      comm->ops->all_gather(comm, all, mine, 1, rank == 1 ? soon() : xfi_deadline_after(50));
+      comm->ops->all_gather(comm, all, mine, 1, rank == 1 ? soon() : xfi_deadline_after(time_ms));
   expect(st == (rank == 1 ? XFER_ERR_COMM : XFER_ERR_TIMEOUT) ||
          (rank != 1 && st == XFER_ERR_COMM));
-  expect(error_has("rank 1 did not come"));
+  expect_in_time(error_has("rank 1 did not come"));
   n_gave_up++;
   while (n_gave_up < 3)
     (void)sched_yield();
   comm->ops->destroy(comm);
 }
 
+static void give_what_cannot_be_read_yet(void *body)
+{
+  const size_t page = (size_t)sysconf(_SC_PAGESIZE);
+
+  untouched = mmap(NULL, page, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  assert_true(untouched != MAP_FAILED);
+  three_of_which_one_is_late(body);
+  (void)munmap(untouched, page);
+}
+
 /* Although nobody had given up as it began. */
 static void test_a_rank_that_is_late_inside_the_call_fails_too(void **state)
 {
-  const size_t page = (size_t)sysconf(_SC_PAGESIZE);
   const struct sigaction late = {.sa_handler = read_it_late};
+  rank_body *body = comes_late_inside_the_call;
   struct sigaction before;
 
   (void)state;
-  n_gave_up = 0;
-  untouched = mmap(NULL, page, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-  assert_true(untouched != MAP_FAILED);
   assert_int_equal(sigaction(SIGSEGV, &late, &before), 0);
-  with_threads(3, comes_late_inside_the_call);
+  assert_true(in_time(SHORT_MS, give_what_cannot_be_read_yet, &body));
   assert_int_equal(sigaction(SIGSEGV, &before, NULL), 0);
-  (void)munmap(untouched, page);
 }
 
 /* ---- strangers ---------------------------------------------------------------------------- */
