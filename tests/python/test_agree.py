@@ -8,7 +8,7 @@ import weakref
 
 import numpy as np
 import pytest
-from ranks import on_ranks, outcomes
+from ranks import in_time, on_ranks, outcomes
 
 import xfer
 from xfer import Layout, Mesh, Shard
@@ -374,28 +374,31 @@ def test_second_thread_on_a_comm_is_refused():
 
 @pytest.mark.parametrize("call", ["plan", "commit", "digest", "check_replicas"])
 def test_a_plan_waits_no_longer_than_its_own_deadline(call):
-    over = threading.Barrier(3)
-
-    def late(comm):
+    def late(comm, timeout_ms):
         plan = None
         if call != "plan" or comm.rank != 1:
-            plan = xfer.Plan(comm, [("w", LAYOUT, LAYOUT)], timeout_ms=300)
+            plan = xfer.Plan(comm, [("w", LAYOUT, LAYOUT)], timeout_ms=timeout_ms)
             plan.bind(0, GOOD, np.zeros_like(GOOD))
         if call not in ("plan", "commit"):
             plan.commit()
         if call != "plan" and comm.rank != 1:
             getattr(plan, call)(*(["src"] if call == "digest" else []))
 
-    def work(comm):
-        try:
-            late(comm)
-        finally:
-            over.wait(30)  # rank 1 has not left
+    def come(timeout_ms):
+        over = threading.Barrier(3)
 
-    results = outcomes(3, work)
-    assert all(isinstance(results[rank], xfer.XferError) for rank in (0, 2)), results
-    assert any(isinstance(result, TimeoutError) for result in results), results
-    assert results[1] is None
+        def work(comm):
+            try:
+                late(comm, timeout_ms)
+            finally:
+                over.wait(50)  # rank 1 has not left
+
+        results = outcomes(3, work)
+        assert all(isinstance(results[rank], xfer.XferError) for rank in (0, 2)), results
+        assert any(isinstance(result, TimeoutError) for result in results), results
+        assert results[1] is None
+
+    in_time(come, 300, 3000, 20000)
 
 
 class Unsayable(Exception):

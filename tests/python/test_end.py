@@ -35,8 +35,8 @@ def started(how, store):
             os._exit(0)
         late = EndsLate()
         signal.signal(signal.SIGALRM, signal.default_int_handler)
-        signal.setitimer(signal.ITIMER_REAL, 0.3)
         try:
+            signal.setitimer(signal.ITIMER_REAL, 0.3)
             xfer.Comm.host({HOW[how]}, timeout_s=60)
         except KeyboardInterrupt:
             print("interrupted", flush=True)

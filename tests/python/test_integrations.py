@@ -210,8 +210,8 @@ def test_who_leaves_is_not_held_up_by_a_server_that_is_stuck(monkeypatch):
     with socket.create_server(("127.0.0.1", 0)) as stuck:
         began = time.monotonic()
         with pytest.raises(TimeoutError, match="does not answer shutdown"):
-            vllm_http.HttpClient(f"http://127.0.0.1:{stuck.getsockname()[1]}", 5.0).shutdown_weight_transfer_engine()
-        assert time.monotonic() - began < 4
+            vllm_http.HttpClient(f"http://127.0.0.1:{stuck.getsockname()[1]}", 60.0).shutdown_weight_transfer_engine()
+        assert time.monotonic() - began < 30
 
 
 def test_http_client_posts_to_vllms_routes_and_says_what_the_server_says():

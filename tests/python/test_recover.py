@@ -12,8 +12,8 @@ from xfer import Layout, Mesh, Plan, Replicate, Shard
 SRC, DST = Layout(Mesh([3]), [6], "u8", [Shard(0)]), Layout(Mesh([3]), [6], "u8", [Replicate()])
 
 
-def committed(comm, lane, got, timeout_ms=1000):
-    plan = Plan(comm, [("w", SRC, DST)], lane=lane, timeout_ms=timeout_ms)
+def committed(comm, lane, got):
+    plan = Plan(comm, [("w", SRC, DST)], lane=lane, timeout_ms=30000)
     plan.bind("w", np.full(2, comm.rank, np.uint8), got)
     plan.commit()
     return plan

@@ -4,7 +4,7 @@ import threading
 import time
 
 import pytest
-from ranks import on_threads
+from ranks import in_time, on_threads
 
 import xfer
 from xfer import Comm, _store
@@ -138,21 +138,34 @@ def test_a_rank_that_does_not_come_and_a_store_that_is_gone_are_said():
 
 
 def test_of_a_rank_that_waits_for_another_it_is_not_said_that_it_did_not_come(client):
-    def work(rank):
-        with pytest.raises(xfer.TimeoutError) as late:
-            Comm.host(client(), rank, 3, timeout_s=2)
-        return late.value.text
+    def come(timeout_s):
+        def work(rank):
+            with pytest.raises(xfer.TimeoutError) as late:
+                Comm.host(client(), rank, 3, timeout_s=timeout_s)
+            return late.value.text
 
-    texts = on_threads(2, work)
-    assert "rank 2 did not come in 2 s" in texts[0]
-    assert texts[1].endswith("rank 0 did not come in 2 s, or waits for another that did not")
+        texts = on_threads(2, work)
+        assert f"rank 2 did not come in {timeout_s} s" in texts[0]
+        assert texts[1].endswith(f"rank 0 did not come in {timeout_s} s, or waits for another that did not")
+
+    in_time(come, 2, 20)
+
+
+class Counts(Store):
+    n_waits = 0
+
+    def wait(self, keys, timeout):
+        self.n_waits += 1
+        super().wait(keys, timeout)
 
 
 def test_who_asks_again_after_a_meeting_that_failed_does_not_wait_again():
-    gather, began = _store.store_gather(Store(), "a", 1, 2, 0.5), time.monotonic()
-    for _ in range(3):
-        with pytest.raises(xfer.TimeoutError, match=r"rank 0 did not come in 0\.5 s"):
-            gather(b"x")
-    assert time.monotonic() - began < 1.2
-    with pytest.raises(xfer.TimeoutError, match=r"rank 0 did not come in 0\.5 s"):
-        Comm.host(gather, 1, 2)
+    store = Counts()
+    gather = _store.store_gather(store, "a", 1, 2, 0.05)
+    n_waits = []
+    for call in (lambda: gather(b"x"), lambda: gather(b"x"), lambda: Comm.host(gather, 1, 2)):
+        with pytest.raises(xfer.TimeoutError, match=r"rank 0 did not come in 0\.05 s"):
+            call()
+        n_waits.append(store.n_waits)
+    assert n_waits[0] > 0
+    assert n_waits == n_waits[:1] * 3
