@@ -5,7 +5,8 @@
 #include <pthread.h>
 #include <string.h>
 
-enum { WIDTH = 3000, TIMEOUT_MS = 20000, SHORT_MS = 1000, CALLS = 7, A_WHILE_MS = 20, KEPT = 64 };
+enum { WIDTH = 3000, TIMEOUT_MS = 20000, CALLS = 7, A_WHILE_MS = 20, KEPT = 64 };
+#define SHORT_MS world_time(1000)
 
 static tensor tensors[WORLD_RANKS][CALLS];
 
@@ -36,7 +37,7 @@ static void begin(int rank, cudaStream_t stream)
 /* Rank 0's stream comes to the end of call i without rank 1, and its source may be written. */
 static void moves_without_reader(int rank, int i, cudaStream_t stream)
 {
-  OK(tensor_redistribute(&tensors[rank][i], stream));
+  OK_IN_TIME(tensor_redistribute(&tensors[rank][i], stream));
   if (rank == 0) {
     NEED(cudaStreamSynchronize(stream) == cudaSuccess);
     memset(tensors[0][i].bytes[FROM], 0xee, WIDTH);
@@ -105,22 +106,21 @@ static void test_one_plan_where_there_is_no_room_for_two(void)
  * before it is there. */
 static void late_second_plan(int rank)
 {
-  const sim_fault late = {
-      .name = "cudaMalloc", .rank = 0, .nth = 1, .delay_us = INT64_C(3000) * SHORT_MS};
+  const sim_fault late = {.name = "cudaMalloc", .rank = 0, .nth = 1, .delay_us = -1};
   cudaStream_t stream = world_stream();
   xfer_status st;
 
   begin(rank, stream);
   moves_without_reader(rank, 1, stream);
-  OK(xfer_comm_set_timeout(w.comms[rank], SHORT_MS));
+  OK(xfer_comm_set_timeout(w.comms[rank], (uint64_t)SHORT_MS));
   if (rank == 0) sim_fault_add(&late);
   ranks_barrier();
   st = tensor_redistribute(&tensors[rank][2], stream);
+  if (rank == 1) sim_fault_clear();
   if (rank == 1) sim_hold(w.n, false); /* for which rank 0 waits as it frees memory */
   NEED(st == (rank == 1 ? XFER_ERR_TIMEOUT : XFER_ERR_COMM));
   NEED(strstr(xfer_last_error(), "rank 0 did not come before the deadline") != NULL);
   ranks_barrier();
-  if (rank == 0) sim_fault_clear();
   NEED(cudaStreamSynchronize(stream) == cudaSuccess);
   ranks_barrier();
   for (int i = 0; i < CALLS; i++)
@@ -266,7 +266,7 @@ static void the_reader_is_late(int rank, bool asks)
   if (rank == 1) sim_hold(w.n, false);
   NEED(cudaStreamSynchronize(stream) == cudaSuccess);
   ranks_barrier();
-  OK(xfer_comm_set_timeout(w.comms[rank], SHORT_MS));
+  OK(xfer_comm_set_timeout(w.comms[rank], (uint64_t)SHORT_MS));
   tensor_free(&tensors[rank][2]);
   tensor_make(&tensors[rank][2], FROM_FIRST, rank, WIDTH + 1);
   for (int held = 0; held < 2; held++) { /* a plan whose runs have that deadline */
@@ -274,7 +274,7 @@ static void the_reader_is_late(int rank, bool asks)
     tensor_open(&tensors[rank][2], 3);
     ranks_barrier();
     if (rank == 1 && held == 1) world_hold_up(stream, w.n);
-    OK(tensor_redistribute(&tensors[rank][2], stream));
+    OK_IN_TIME(tensor_redistribute(&tensors[rank][2], stream));
     if (rank == 0 || held == 0) NEED(cudaStreamSynchronize(stream) == cudaSuccess);
     ranks_barrier();
   }
@@ -330,7 +330,7 @@ static void the_run_before_is_late(int rank)
   cudaStream_t stream = world_stream();
 
   begin(rank, stream);
-  OK(xfer_comm_set_timeout(w.comms[rank], SHORT_MS));
+  OK(xfer_comm_set_timeout(w.comms[rank], (uint64_t)SHORT_MS));
   moves_without_reader(rank, 1, stream);
   OK(xfer_comm_set_timeout(w.comms[rank], TIMEOUT_MS));
   moves_without_reader(rank, 2, stream);
@@ -365,8 +365,8 @@ static void deadline_of_both(int rank)
   if (rank == 1) sim_hold(w.n, false);
   NEED(cudaStreamSynchronize(stream) == cudaSuccess);
   ranks_barrier();
-  OK(xfer_comm_set_timeout(w.comms[rank], SHORT_MS));
-  OK(tensor_redistribute(&tensors[rank][3], stream)); /* by one plan */
+  OK(xfer_comm_set_timeout(w.comms[rank], (uint64_t)SHORT_MS));
+  OK_IN_TIME(tensor_redistribute(&tensors[rank][3], stream)); /* by one plan */
   hold_up(rank, stream);
   moves_without_reader(rank, 4, stream); /* by the other */
   world_sleep_ms(3 * SHORT_MS);

@@ -393,7 +393,7 @@ enum { WIDE = 2 << 20, SHORT_MS = 700, HELD_MS = 2500 };
 
 static void *let_go(void *unused)
 {
-  world_sleep_ms(HELD_MS);
+  world_sleep_ms(world_time(HELD_MS));
   sim_hold(1, false);
   return unused;
 }
@@ -435,11 +435,11 @@ static void read_while_the_next_comes(int rank)
   redistribute(t, stream);
   NEED(cudaStreamSynchronize(stream) == cudaSuccess);
   ranks_barrier();
-  OK(xfer_comm_set_timeout(w.comms[rank], SHORT_MS));
+  OK(xfer_comm_set_timeout(w.comms[rank], (uint64_t)world_time(SHORT_MS)));
   while (!is_held) {
     memset(t->bytes[TO], 0x5a, WIDE);
     ranks_barrier();
-    redistribute(t, stream);
+    OK_IN_TIME(tensor_redistribute(t, stream));
     if (rank == 1) is_held = hold_while_it_reads(t->bytes[TO]);
     ranks_barrier();
     if (!is_held) NEED(cudaStreamSynchronize(stream) == cudaSuccess);
@@ -451,7 +451,8 @@ static void read_while_the_next_comes(int rank)
   dst = xfer_view_dense(t->bytes[TO]);
   const xfer_status st =
       xfer_redistribute(w.comms[rank], t->layouts[FROM], &src, t->layouts[TO], &dst, stream);
-  NEED(rank != 0 || (st == XFER_ERR_TIMEOUT && strstr(xfer_last_error(), "rank 1 did not finish")));
+  NEED_IN_TIME(rank != 0 ||
+               (st == XFER_ERR_TIMEOUT && strstr(xfer_last_error(), "rank 1 did not finish")));
   if (rank == 1) NEED(pthread_join(helper, NULL) == 0);
   ranks_barrier();
   NEED(sim_settle(TIMEOUT_MS));

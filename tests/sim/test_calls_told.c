@@ -25,7 +25,7 @@ static void hold_up(int rank, cudaStream_t stream)
   NEED(sim_settle(TIMEOUT_MS));
   ranks_barrier();
   if (rank == 1) world_hold_up(stream, w.n);
-  OK(xfer_comm_set_timeout(w.comms[rank], SHORT_MS));
+  OK(xfer_comm_set_timeout(w.comms[rank], (uint64_t)world_time(SHORT_MS)));
   ranks_barrier();
 }
 
@@ -57,7 +57,7 @@ static void source_is_written_after_the_deadline(int rank)
   hold_up(rank, stream);
   tensor_fill(t, 1, 0x5a);
   ranks_barrier();
-  OK(tensor_redistribute(t, stream));
+  OK_IN_TIME(tensor_redistribute(t, stream));
   if (rank == 0) NEED(cudaMemsetAsync(t->bytes[FROM], 0xee, WIDTH, stream) == cudaSuccess);
   is_told(rank, 1, stream);
 }
@@ -81,7 +81,7 @@ static void copies_are_written_after_the_deadline(int rank)
     ranks_barrier();
     if (rank == 1 && i == CALLS - 1) sim_fault_add(&late);
     ranks_barrier();
-    OK(tensor_redistribute(&tensors[rank][i], stream));
+    OK_IN_TIME(tensor_redistribute(&tensors[rank][i], stream));
   }
   is_told(rank, CALLS, stream);
 }

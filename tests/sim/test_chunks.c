@@ -259,10 +259,10 @@ static void test_chunks_that_cannot_be_mapped(void)
 static void chunks_come_late(int rank)
 {
   make_chunked(rank, true, XFER_LANE_DIRECT, TIMEOUT_MS);
-  ranks_set_timeout(plans[rank], SHORT_MS / 2);
+  ranks_set_timeout(plans[rank], (uint64_t)world_time(SHORT_MS / 2));
   NEED(xfer_plan_commit(plans[rank]) != XFER_OK);
-  NEED(strstr(xfer_last_error(), "rank 0, whose memory is to be mapped, did not answer") != NULL ||
-       strstr(xfer_last_error(), "rank 1, whose memory is to be mapped, did not answer") != NULL);
+  NEED_IN_TIME(strstr(xfer_last_error(), "rank 0, whose memory is to be mapped, did not answer") ||
+               strstr(xfer_last_error(), "rank 1, whose memory is to be mapped, did not answer"));
 }
 
 static void test_chunks_that_come_too_late(void)
@@ -270,7 +270,7 @@ static void test_chunks_that_come_too_late(void)
   const sim_fault fault = {.name = "cuMemExportToShareableHandle",
                            .rank = SIM_NO_RANK,
                            .percent = 100,
-                           .delay_us = 1000 * SHORT_MS};
+                           .delay_us = 1000 * world_time(SHORT_MS)};
 
   world_make(2, COMM_GATHER, (sim_config){.seed = 0});
   sim_fault_add(&fault);

@@ -79,7 +79,7 @@ static void alone(int rank)
 {
   make(rank, 0, EACH_EACH);
   run_well(rank, 0, 1);
-  ranks_set_timeout(plans[0][rank], SHORT_MS);
+  set_short_timeout(rank, 0);
   tensor_fill(&tensors[0][rank], 2, LIVE);
   tensor_open(&tensors[0][rank], 2);
   ranks_barrier();
@@ -142,7 +142,7 @@ static void interrupted(int rank)
   ranks_barrier();
   NEED_NO_VIOLATION();
   NEED(xfer_plan_run(plans[0][rank], 3, streams[0][rank]) == XFER_ERR_STATE);
-  OK(xfer_plan_commit(plans[0][rank]));
+  OK_IN_TIME(xfer_plan_commit(plans[0][rank]));
   run_well(rank, 0, 3);
   unmake(rank, 0);
 }
@@ -187,7 +187,7 @@ static void unmet(int rank)
   OK(xfer_plan_commit(plan));
   OK(xfer_plan_run(plan, 1, stream));
   OK(xfer_plan_wait(plan, 0));
-  if (!by_interrupt) ranks_set_timeout(plan, SHORT_MS);
+  if (!by_interrupt) ranks_set_timeout(plan, (uint64_t)SHORT_MS);
   ranks_barrier();
   if (rank == 0) {
     const int64_t began = world_ms();
@@ -233,10 +233,10 @@ static void earlier_deadline(int rank)
     run_well(rank, p, 1);
     tensor_open(&tensors[p][rank], 2);
   }
-  ranks_set_timeout(plans[0][rank], SHORT_MS);
+  set_short_timeout(rank, 0);
   ranks_barrier();
   for (int p = 0; p < 2 && rank == 0; p++)
-    OK(xfer_plan_run(plans[p][0], 2, streams[p][0]));
+    OK_IN_TIME(xfer_plan_run(plans[p][0], 2, streams[p][0]));
   if (rank == 0) need_end(streams[0][0], LONG_MS / 2);
   ranks_barrier();
   NEED_NO_VIOLATION();
@@ -282,8 +282,8 @@ static void connect_in_vain(int rank)
   tensor_open(&tensors[0][rank], 2);
   if (rank == 1) wait_for_other_work(streams[0][1], 2);
   ranks_barrier();
-  OK(xfer_plan_run(plans[0][rank], 2, streams[0][rank]));
-  NEED(xfer_plan_commit(plans[1][rank]) != XFER_OK);
+  OK_IN_TIME(xfer_plan_run(plans[0][rank], 2, streams[0][rank]));
+  NEED_IN_TIME(xfer_plan_commit(plans[1][rank]) != XFER_OK);
   if (rank == 0) need_end(streams[0][0], LONG_MS / 2);
   if (rank == 0) sim_hold(2, false); /* rank 1 frees memory, which waits for it */
   ranks_barrier();
@@ -296,10 +296,10 @@ static void connect_in_vain(int rank)
   NEED_NO_VIOLATION();
 }
 
-static void connects_in_vain(uint64_t run, uint64_t connect)
+static void connects_in_vain(int64_t run, int64_t connect)
 {
-  run_ms = run;
-  connect_ms = connect;
+  run_ms = (uint64_t)run;
+  connect_ms = (uint64_t)connect;
   lane = XFER_LANE_PACKED;
   world_clear(2, (sim_config){.n_devices = 3});
   meeting = ranks_meet(2, COMM_NCCL);
@@ -361,7 +361,7 @@ static void look_for_who_relays(int rank)
   int over = 0;
 
   make(rank, 0, FROM_LAST);
-  ranks_set_timeout(plans[0][rank], 5 * SHORT_MS);
+  ranks_set_timeout(plans[0][rank], (uint64_t)(5 * SHORT_MS));
   tensor_fill(&tensors[0][rank], 1, LIVE);
   tensor_open(&tensors[0][rank], 1);
   ranks_barrier();

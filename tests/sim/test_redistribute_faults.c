@@ -13,7 +13,7 @@ static void one_run_fails(int rank)
   const sim_fault fault = {.name = "cudaEventRecord", .rank = 0, .nth = 1, .code = 2};
   cudaStream_t stream = world_stream();
 
-  OK(xfer_comm_set_timeout(w.comms[rank], 3000));
+  OK(xfer_comm_set_timeout(w.comms[rank], TIMEOUT_MS));
   tensor_make(&tensors[rank], RING, rank, WIDTH);
   for (uint64_t i = 0; i < 12; i++) {
     redistribute_well(rank, stream, 2 * i + 1);
@@ -338,12 +338,12 @@ static void one_passes_its_deadline(int rank)
     xfer_status st;
 
     redistribute_well(rank, streams[0], key);
-    OK(xfer_comm_set_timeout(w.comms[rank], 300));
+    OK(xfer_comm_set_timeout(w.comms[rank], (uint64_t)world_time(300)));
     tensor_fill(&mine, key + 1, 0x5a);
     tensor_open(&mine, key + 1);
     ranks_barrier();
     if (rank == 1) world_hold_up(streams[0], w.n);
-    OK(redistribute(rank, streams[0]));
+    OK_IN_TIME(redistribute(rank, streams[0]));
     if (rank == 0) NEED(cudaStreamSynchronize(streams[0]) == cudaSuccess);
     if (rank == 0) NEED(!tensor_holds(&mine, key + 1));
     ranks_barrier();
@@ -395,18 +395,18 @@ static void comm_ends_under_a_hung_reader(int rank)
   NEED(cudaStreamSynchronize(stream) == cudaSuccess);
   ranks_barrier();
   NEED(sim_settle(TIMEOUT_MS));
-  OK(xfer_comm_set_timeout(w.comms[rank], SHORT_MS));
+  OK(xfer_comm_set_timeout(w.comms[rank], (uint64_t)world_time(SHORT_MS)));
   ranks_barrier();
   if (rank == 1) sim_hold(1, true);
   ranks_barrier();
   for (int i = 0; i < PLANS; i++)
-    OK(tensor_redistribute(&sent[rank][i], stream));
+    OK_IN_TIME(tensor_redistribute(&sent[rank][i], stream));
   ranks_barrier();
   began = world_ms();
   if (rank == 0) {
     xfer_comm_destroy(w.comms[0]);
     w.comms[0] = NULL;
-    NEED(world_ms() - began < SHORT_MS + 2 * ONE_WAIT_MS);
+    NEED_IN_TIME(world_ms() - began < world_time(SHORT_MS) + 2 * ONE_WAIT_MS);
     sim_hold(1, false);
   }
   ranks_barrier();

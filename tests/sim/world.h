@@ -1,7 +1,7 @@
 /*
  * What the tests of single faults share: ranks that are threads, tensors whose bytes are known, and
  * a runner. A test is a function that is run in a process of its own, since a library that fails
- * may leave threads that never end:
+ * may leave threads that never end; and again with longer deadlines, if the host was too slow:
  *
  *   test_x [--seed S] [NAME]        without a name: all, one process each
  */
@@ -35,6 +35,8 @@ void world_case(uint64_t number);
 /* End the process with this status: nothing was done to the ranks yet, and still a deadline passed,
  * so the host is too loaded for it. */
 enum { WORLD_TOO_SLOW = 75 };
+/* A deadline that one rank is to miss, and what goes with it; longer in each run of the test. */
+int64_t world_time(int64_t ms);
 /* Where a condition does not hold, say so and end the process. */
 void world_failed(const char *file, int line, const char *what);
 #define NEED(condition)                                                                            \
@@ -45,6 +47,13 @@ void world_failed(const char *file, int line, const char *what);
   do {                                                                                             \
     if ((call) != XFER_OK) world_failed(__FILE__, __LINE__, #call);                                \
   } while (0)
+/* The same of what need not hold where a rank misses a deadline that is for another one. */
+void world_too_slow(const char *file, int line, const char *what);
+#define NEED_IN_TIME(condition)                                                                    \
+  do {                                                                                             \
+    if (!(condition)) world_too_slow(__FILE__, __LINE__, #condition);                              \
+  } while (0)
+#define OK_IN_TIME(call) NEED_IN_TIME((call) == XFER_OK)
 /* No operation touched what it must not. */
 void world_need_no_violation(const char *file, int line);
 #define NEED_NO_VIOLATION() world_need_no_violation(__FILE__, __LINE__)
