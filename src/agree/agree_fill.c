@@ -116,7 +116,7 @@ static xfer_status make_interned(xfi_interned *made, const filling *f, size_t n)
 {
   const xfer_status st = xfi_interned_create(made, n);
 
-  if (st != XFER_OK) xfi_comm_decline(f->comm);
+  if (st != XFER_OK) xfi_comm_decline(f->comm, f->deadline);
   return st;
 }
 

@@ -14,12 +14,13 @@
 
 enum {
   STACK_RANKS = 1024, /* up to here agreement allocates nothing, so it cannot fail by itself */
-  TEXT_BYTES = 256    /* of the text that is quoted to the others */
+  TEXT_BYTES = 256,   /* of the text that is quoted to the others */
+  DECLINE_MS = 2000   /* so long the others may be on their way, where the deadline is not known */
 };
 
-static void decline(xfi_comm *comm, const char *why)
+static void decline(xfi_comm *comm, const char *why, xfi_deadline deadline)
 {
-  if (comm->ops->decline != NULL) comm->ops->decline(comm, why);
+  if (comm->ops->decline != NULL) comm->ops->decline(comm, why, deadline);
   comm->ops->abort(comm, why);
 }
 
@@ -31,9 +32,27 @@ xfer_status xfi_comm_check_left(xfi_comm *comm)
                                                      : XFER_OK;
 }
 
-void xfi_comm_decline(xfi_comm *comm)
+/* The last error, and how the other ranks are told of it. */
+typedef struct reason {
+  char why[XFI_ERROR_BYTES];
+  char text[XFI_ERROR_BYTES + 24];
+} reason;
+
+static reason last_reason(const xfi_comm *comm)
 {
-  xfi_comm_abort_with_error(comm, decline);
+  reason r;
+
+  (void)snprintf(r.why, sizeof r.why, "%s", xfer_last_error());
+  (void)snprintf(r.text, sizeof r.text, "rank %d: %s", comm->rank, r.why);
+  return r;
+}
+
+void xfi_comm_decline(xfi_comm *comm, xfi_deadline deadline)
+{
+  const reason r = last_reason(comm);
+
+  decline(comm, r.text, deadline);
+  xfi_set_error("%s", r.why);
 }
 
 void *xfi_comm_calloc(xfi_comm *comm, size_t n, size_t size)
@@ -43,7 +62,7 @@ void *xfi_comm_calloc(xfi_comm *comm, size_t n, size_t size)
 
   if (p != NULL) return p;
   (void)snprintf(why, sizeof why, "rank %d is out of memory", comm->rank);
-  decline(comm, why);
+  decline(comm, why, xfi_deadline_after(DECLINE_MS));
   return NULL;
 }
 
@@ -83,13 +102,10 @@ xfer_status xfi_comm_check_deadline(xfi_deadline deadline)
 
 void xfi_comm_abort_with_error(xfi_comm *comm, void (*abort)(xfi_comm *comm, const char *why))
 {
-  char why[XFI_ERROR_BYTES];
-  char text[XFI_ERROR_BYTES + 24];
+  const reason r = last_reason(comm);
 
-  (void)snprintf(why, sizeof why, "%s", xfer_last_error());
-  (void)snprintf(text, sizeof text, "rank %d: %s", comm->rank, why);
-  abort(comm, text);
-  xfi_set_error("%s", why);
+  abort(comm, r.text);
+  xfi_set_error("%s", r.why);
 }
 
 xfer_status xfi_comm_refused(xfi_comm *comm, xfer_status checked)

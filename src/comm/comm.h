@@ -143,9 +143,9 @@ typedef struct xfi_comm_ops {
    * over MPI only the thread that makes the comm's calls. */
   void (*abort)(xfi_comm *comm, const char *why);
   /* For a rank that does not take part in the gathering that comes next, and is about to abort():
-   * tell those who come to it why. By the thread that makes the comm's calls. NULL: abort() tells.
-   */
-  void (*decline)(xfi_comm *comm, const char *why);
+   * tell those who come to it by the deadline why. By the thread that makes the comm's calls. NULL:
+   * abort() tells. */
+  void (*decline)(xfi_comm *comm, const char *why, xfi_deadline deadline);
   /* Cancel this rank's rounds and broadcasts, also on the device. If data has connections of its
    * own, gathering and exchanging go on and connect() makes new ones; otherwise this is abort().
    * NULL: there are no rounds. */
@@ -329,9 +329,9 @@ XFI_PLUGIN_API xfer_status xfi_comm_gather(xfi_comm *comm, void *all, const void
 XFI_PLUGIN_API xfer_status xfi_comm_gather_no(xfi_comm *comm, const char *why,
                                               xfi_gather_rows_fn *gather, xfi_deadline deadline);
 
-/* For a rank that does not take part in the gathering that comes next: breaks the comm, for its
- * last error, which is kept. */
-void xfi_comm_decline(xfi_comm *comm);
+/* For a rank that does not take part in the gathering that comes next, which has this deadline:
+ * breaks the comm, for its last error, which is kept. */
+void xfi_comm_decline(xfi_comm *comm, xfi_deadline deadline);
 
 /* Calls `abort`, the comm's abort or abort_data, with the text of this rank's last error, which
  * stays the last error. */

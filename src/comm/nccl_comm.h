@@ -85,7 +85,7 @@ void xfi_nccl_end(xfi_nccl_comm *comm);
 xfer_status xfi_nccl_bootstrap_host(xfi_nccl_comm *comm, xfer_status mine,
                                     const unsigned char domain[64], xfi_deadline deadline);
 xfi_all_gather_fn xfi_nccl_all_gather;
-void xfi_nccl_decline(xfi_comm *comm, const char *why);
+void xfi_nccl_decline(xfi_comm *comm, const char *why, xfi_deadline deadline);
 xfi_exchange_fn xfi_nccl_exchange;
 /* Exchange host bytes over either communicator; where a message's data is NULL, arbitrary ones. */
 xfer_status xfi_nccl_carry(xfi_nccl_comm *comm, xfi_nccl *nccl, const xfi_messages *messages,

@@ -12,8 +12,6 @@
 #include <string.h>
 #include <unistd.h>
 
-enum { DECLINE_MS = 2000 };
-
 xfer_status xfi_nccl_control_wait(xfi_nccl_comm *comm, xfi_nccl *nccl, const char *what,
                                   xfi_deadline deadline)
 {
@@ -69,14 +67,14 @@ xfer_status xfi_nccl_all_gather(xfi_comm *base, void *all, const void *mine, siz
   return st;
 }
 
-/* An abort is local: those who wait in a gathering learn of it only there. They may be on their way
- * to it, but not for long. */
-void xfi_nccl_decline(xfi_comm *base, const char *why)
+/* An abort is local: those who wait in a gathering, or are on their way to it, learn of it only
+ * there. */
+void xfi_nccl_decline(xfi_comm *base, const char *why, xfi_deadline deadline)
 {
   xfi_nccl_comm *comm = xfi_nccl_of(base);
 
   if (comm->host != NULL || comm->control.handle == NULL) return;
-  if (xfi_comm_gather_no(base, why, gather, xfi_deadline_after(DECLINE_MS)) != XFER_OK)
+  if (xfi_comm_gather_no(base, why, gather, deadline) != XFER_OK)
     xfi_nccl_break(&comm->control, why);
   (void)snprintf(comm->control.why, sizeof comm->control.why, "%s", why);
 }

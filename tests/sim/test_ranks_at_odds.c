@@ -101,8 +101,11 @@ static xfer_status gather_nothing(int rank)
   return st;
 }
 
+/* Also to one that comes late. */
 static void wrong_argument_is_told(int rank)
 {
+  OK(xfer_comm_set_timeout(w.comms[rank], LIMIT_MOST));
+  if (rank == 0) world_sleep_ms(2500);
   is_told(rank, gather_nothing, "rank 1: xfer_comm_all_gather: mine is NULL");
 }
 
