@@ -538,26 +538,26 @@ class TestCommandLine(unittest.TestCase):
                     _, err = process.communicate(timeout=60)
                 self.assertEqual((process.returncode, err), (130, "xfer_plan: interrupted\n"))
 
-    def interrupted(self, *args, rest):
-        """Status, stdout and stderr, with a reader that begins `rest` seconds after the interrupt."""
+    def interrupted(self, *args, is_read=True):
+        """Status, stdout and stderr, with a reader that begins a while after the interrupt, or after the program."""
         words = [os.path.join(BIN, "xfer_plan"), *args]
         with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
             size = 0
             while size != (size := waiting(process.stdout)) or size == 0:
                 time.sleep(0.2)
             interrupt(process)
-            time.sleep(rest)
+            _ = time.sleep(0.3) if is_read else process.wait(timeout=60)
             out, err = process.communicate(timeout=60)
         return process.returncode, out, err
 
     def test_what_an_interrupt_finds_done_is_whole_for_a_slow_reader(self):
-        status, out, err = self.interrupted("--problem", "f32[3000] (3000):S0 -> (3000):S0", "--json", rest=1)
+        status, out, err = self.interrupted("--problem", "f32[3000] (3000):S0 -> (3000):S0", "--json")
         self.assertEqual((status, err), (0, ""))
         self.assertEqual(len(json.loads(out)["ranks"]), 3000)
 
     def test_an_interrupted_list_has_no_hole(self):
         line = ("--problem", "f32[30000] (30000):S0 -> (30000):S0", "--regions")
-        status, out, err = self.interrupted(*line, rest=1)
+        status, out, err = self.interrupted(*line)
         self.assertEqual((status, err), (130, "xfer_plan: interrupted\n"))
         ranks = [json.loads(line)["rank"] for line in out.splitlines()]
         self.assertEqual(ranks, list(range(len(ranks))))
@@ -566,7 +566,7 @@ class TestCommandLine(unittest.TestCase):
     def test_interrupted_output_that_nobody_reads_is_cut_off_at_its_end(self):
         for more in (("--json",), ("--regions",)):
             with self.subTest(more=more):
-                status, out, err = self.interrupted("--problem", "f32[3000] (3000):S0 -> (3000):S0", *more, rest=5)
+                status, out, err = self.interrupted("--problem", "f32[3000] (3000):S0 -> (3000):S0", *more, is_read=False)
                 self.assertEqual(
                     (status, err), (130, "xfer_plan: interrupted; nobody read the output, which is cut off\n")
                 )
