@@ -412,7 +412,7 @@ typedef enum xfer_view_kind {
  * Where a rank's part of one tensor lies in its memory. All zero is a dense view without memory,
  * for an empty part. The memory belongs to the caller. Destination views must not overlap each
  * other, except that one view may be bound to several tensors that share memory on purpose (tied
- * weights).
+ * weights), have one dtype there and, but for casts, the same conversion.
  */
 typedef struct xfer_view {
   int32_t kind;                   /**< xfer_view_kind */

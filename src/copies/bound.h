@@ -143,12 +143,15 @@ typedef struct xfi_use {
   const char *moves;
   bool zeroes; /* a destination that gets the values it has, except that its padding is zeroed */
   bool unties; /* a destination that may not be the same view as another one */
+  xfer_dtype dtype;           /* of a destination, */
+  xfer_conversion conversion; /* as is how its values are made; a cast counts as none */
 } xfi_use;
 
 /* Checks that no destination overlaps another destination or a source. There are three exceptions:
  * a destination that gets the values it already has may overlap any source, or only its own source
  * if its padding is zeroed; destinations with the same view are a declared tie, unless one of them
- * forbids it; and sources may overlap each other. */
+ * forbids it, or they would put other bytes there for the same values; and sources may overlap each
+ * other. */
 xfer_status xfi_uses_check_disjoint(const xfi_use *uses, size_t n);
 
 #endif

@@ -12,6 +12,7 @@
 #include "alloc.h"
 #include "bound.h"
 #include "checked.h"
+#include "dtype.h"
 #include "error.h"
 #include "vec.h"
 
@@ -250,10 +251,32 @@ static bool may_overlap(const xfi_use *a, const xfi_use *b)
 }
 
 /* Are these two destinations with the same view? */
-static bool is_tie(const xfi_use *a, const xfi_use *b)
+static bool are_one_view(const xfi_use *a, const xfi_use *b)
 {
   return a != b && !a->is_source && !b->is_source && !a->unties && a->elem_bytes == b->elem_bytes &&
          xfi_bound_equal(a->bound, b->bound);
+}
+
+/* And are equal values of both the same bytes there? */
+static bool is_tie(const xfi_use *a, const xfi_use *b)
+{
+  return are_one_view(a, b) && a->dtype == b->dtype && a->conversion == b->conversion;
+}
+
+/* Two destinations. */
+static void set_destinations_error(const xfi_use *a, const xfi_use *b)
+{
+  if (!are_one_view(a, b))
+    xfi_set_error("the destination views of tensors \"%.100s\" and \"%.100s\" overlap", a->name,
+                  b->name);
+  else if (a->dtype != b->dtype)
+    xfi_set_error("tensors \"%.100s\" and \"%.100s\" have one destination view, but one is %s and "
+                  "the other %s",
+                  a->name, b->name, xfi_dtype_name((int)a->dtype), xfi_dtype_name((int)b->dtype));
+  else
+    xfi_set_error("tensors \"%.100s\" and \"%.100s\" have one destination view, but their elements "
+                  "are converted differently",
+                  a->name, b->name);
 }
 
 static void set_overlap_error(const xfi_use *a, const xfi_use *b)
@@ -265,8 +288,7 @@ static void set_overlap_error(const xfi_use *a, const xfi_use *b)
     xfi_set_error("pieces of the destination view of tensor \"%.100s\" overlap each other",
                   a->name);
   else if (!src->is_source)
-    xfi_set_error("the destination views of tensors \"%.100s\" and \"%.100s\" overlap", a->name,
-                  b->name);
+    set_destinations_error(a, b);
   else if (src->tensor == dst->tensor && dst->moves != NULL && dst->moves[0] != '\0')
     xfi_set_error("tensor \"%.100s\" has one view for source and destination, but does not stay "
                   "as it is here: %s",

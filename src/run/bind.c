@@ -8,6 +8,7 @@
 #include "alloc.h"
 #include "bind.h"
 #include "boxes.h"
+#include "conversion.h"
 #include "error.h"
 #include "held.h"
 #include "quant.h"
@@ -381,7 +382,14 @@ xfer_status xfi_bindings_check_disjoint(const xfer_plan *plan)
 
     if (b == NULL) continue;
     if (b->dst.is_set) {
-      uses[n] = (xfi_use){&b->dst, name, cls->dst->elem_bytes, .tensor = t};
+      const bool casts = xfi_conversion_kind(cls->conversion) == XFER_CONVERSION_CAST;
+
+      uses[n] = (xfi_use){&b->dst,
+                          name,
+                          cls->dst->elem_bytes,
+                          .tensor = t,
+                          .dtype = cls->dst->dtype,
+                          .conversion = casts ? 0 : cls->conversion};
       XFI_TRY_DONE(find_moving(&uses[n].moves, cls, b, plan->moves->rank));
       uses[n].unties =
           plan->memory.ends != NULL; /* arrays of an exchange: each has its own sender */

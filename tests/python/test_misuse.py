@@ -407,3 +407,22 @@ def test_together(name):
 
 def test_there_are_a_hundred():
     assert len(ALONE) + len(TOGETHER) >= 100
+
+
+def test_one_memory_for_two_tensors_is_a_tie_only_of_one_dtype():
+    (comm,) = xfer.Comm.local(1)
+    memory, values = np.zeros(4, np.uint16), np.arange(4, dtype=np.uint16)
+
+    def commit(*dtypes):
+        layouts = [xfer.Layout(xfer.Mesh([1]), [4], dtype, [xfer.Replicate()]) for dtype in dtypes]
+        with xfer.Plan(comm, [(str(i), layout, layout) for i, layout in enumerate(layouts)]) as plan:
+            for i, dtype in enumerate(dtypes):
+                plan.bind(i, xfer.View(values, dtype=dtype), xfer.View(memory, dtype=dtype))
+            plan.commit()
+            plan.run(1)
+            plan.wait()
+
+    commit("bf16", "bf16")
+    assert memory.tolist() == [0, 1, 2, 3]
+    with pytest.raises(xfer.ShapeError, match='tensors "0" and "1" have one destination view, but one is bf16'):
+        commit("bf16", "f16")

@@ -1,6 +1,7 @@
 /* Do destination views overlap? Random views against a map of bytes. */
 #include "alloc.h"
 #include "bound.h"
+#include "conversion.h"
 #include "error.h"
 
 #include <setjmp.h>
@@ -25,6 +26,8 @@ typedef struct part {
   int64_t shape[3];
   int elem_bytes;
   void *pieces[MOST_PIECES];
+  xfer_dtype dtype;
+  xfer_conversion conversion;
 } part;
 
 static uint64_t state_of_rng = 1;
@@ -116,9 +119,14 @@ static xfer_status check_with_sources(part *parts, size_t n, size_t first_source
     assert_int_equal(xfi_bound_set(&bounds[i], &parts[i].view, parts[i].shape, parts[i].n_dims,
                                    parts[i].elem_bytes, names[i]),
                      XFER_OK);
-    uses[i] = (xfi_use){
-        &bounds[i], names[i], parts[i].elem_bytes, .moves = "", .is_source = i >= first_source,
-        .tensor = i};
+    uses[i] = (xfi_use){&bounds[i],
+                        names[i],
+                        parts[i].elem_bytes,
+                        .moves = "",
+                        .is_source = i >= first_source,
+                        .tensor = i,
+                        .dtype = parts[i].dtype,
+                        .conversion = parts[i].conversion};
   }
   st = xfi_uses_check_disjoint(uses, n);
   for (size_t i = 0; i < n; i++)
@@ -208,6 +216,26 @@ static void test_the_same_view_twice_is_a_tie(void **state)
   assert_non_null(strstr(xfer_last_error(), "\"a\" and \"b\" overlap"));
   parts[0].view = parts[1].view = xfer_view_pieces(pieces, 2, 0, strides, 2);
   parts[1].shape[1] = 3;
+  assert_int_equal(check(parts, 2), XFER_OK);
+}
+
+static void test_the_same_view_of_other_bytes_is_no_tie(void **state)
+{
+  part parts[2] = {{.n_dims = 1, .shape = {3}, .elem_bytes = 2, .dtype = XFER_BF16}};
+
+  (void)state;
+  parts[0].view = xfer_view_dense(memory);
+  parts[1] = parts[0];
+  parts[1].dtype = XFER_F16;
+  assert_int_equal(check(parts, 2), XFER_ERR_SHAPE);
+  assert_string_equal(xfer_last_error(),
+                      "tensors \"a\" and \"b\" have one destination view, but one "
+                      "is bf16 and the other f16");
+  parts[1].dtype = XFER_BF16;
+  parts[1].conversion = xfi_conversion_make(XFER_CONVERSION_SCALE, 2);
+  assert_int_equal(check(parts, 2), XFER_ERR_SHAPE);
+  assert_non_null(strstr(xfer_last_error(), "converted differently"));
+  parts[0].conversion = parts[1].conversion;
   assert_int_equal(check(parts, 2), XFER_OK);
 }
 
@@ -336,6 +364,7 @@ int main(void)
       cmocka_unit_test(test_random_views_against_a_map_of_bytes),
       cmocka_unit_test(test_random_columns_of_one_array_against_a_map_of_bytes),
       cmocka_unit_test(test_the_same_view_twice_is_a_tie),
+      cmocka_unit_test(test_the_same_view_of_other_bytes_is_no_tie),
       cmocka_unit_test(test_sources_may_meet_each_other_but_no_destination),
       cmocka_unit_test(test_touching_views_and_combs_do_not_overlap),
       cmocka_unit_test(test_large_views_are_compared_without_walking_them),
