@@ -331,8 +331,7 @@ XFER_API XFER_MUST_CHECK xfer_status xfer_plan_run(xfer_plan *plan, uint64_t ver
  * this rank began nothing, and the plan needs xfer_plan_commit() before the next run. If the plan's
  * data travels in messages, the xfer_plan_run() of others may already fail with XFER_ERR_PEER or
  * XFER_ERR_COMM. If some of those that send or receive have begun the run and others refuse it, the
- * comm is then broken, but not over NCCL, which can cancel messages. Under MPI a refused run of a
- * plan that broadcasts always breaks it unless all ranks share memory, as on one host.
+ * comm is then broken, but not over NCCL, which can cancel messages.
  *
  * A rank that will not come to xfer_plan_wait() may destroy the plan in its place, and waits for
  * nobody. Ranks that are in the run or its wait, or come to them, then fail at once with the

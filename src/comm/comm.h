@@ -204,9 +204,7 @@ struct xfi_comm {
   int rank;
   int size;
   bool shares_all; /* every rank shares memory with every other; the same on all ranks */
-  /* Gatherings and broadcasts are in one order: one that some rank leaves out stops the next. */
-  bool is_one_order;
-  bool has_cores; /* every rank of the host has a core of its own, as far as is known */
+  bool has_cores;  /* every rank of the host has a core of its own, as far as is known */
   /* Set by a failed call whose messages could not be cancelled: memory that was given to round() or
    * broadcast() may still be read or written and must be leaked, not freed. */
   bool holds_memory;

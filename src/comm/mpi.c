@@ -62,6 +62,11 @@ static void transport_free(xfi_mpi_comm *t)
   xfi_free(t);
 }
 
+static void free_communicator(MPI_Comm *comm)
+{
+  if (*comm != MPI_COMM_NULL) (void)MPI_Comm_free(comm);
+}
+
 static void mpi_destroy(xfi_comm *comm)
 {
   xfi_mpi_comm *t = (xfi_mpi_comm *)comm;
@@ -80,7 +85,10 @@ static void mpi_destroy(xfi_comm *comm)
     if (t->notice_recv != MPI_REQUEST_NULL) (void)MPI_Cancel(&t->notice_recv);
     if (!xfi_mpi_all_end(&t->notice_recv, 1)) t->leaks_own = true;
     if (!xfi_mpi_all_end(t->notice_sends, comm->size)) t->leaks_own = true;
-    if (all_leave) (void)MPI_Comm_free(&t->comm);
+    if (all_leave) {
+      free_communicator(&t->broadcasts);
+      free_communicator(&t->comm);
+    }
   }
   if (t->leaks_own)
     xfi_shared_end(&t->shared); /* MPI uses no memory of it */
@@ -120,9 +128,16 @@ static xfer_status count_round_tags(uint64_t *n_tags)
   return XFER_OK;
 }
 
-/* Local. Takes `comm` on success. */
-static xfer_status transport_create(xfi_mpi_comm **out, MPI_Comm comm, MPI_Comm host,
-                                    uint64_t token)
+/* What ranks make together. */
+typedef struct communicators {
+  MPI_Comm comm;       /* of our own */
+  MPI_Comm broadcasts; /* likewise */
+  MPI_Comm host;       /* of this host's ranks */
+  uint64_t token;      /* a number that no other comm of these ranks has */
+} communicators;
+
+/* Local. Takes own->comm and own->broadcasts on success. */
+static xfer_status transport_create(xfi_mpi_comm **out, const communicators *own)
 {
   xfer_status st = XFER_OK;
   xfi_mpi_comm *t = NULL;
@@ -130,13 +145,14 @@ static xfer_status transport_create(xfi_mpi_comm **out, MPI_Comm comm, MPI_Comm 
   int n_places = 0;
   int place = 0;
 
-  XFI_TRY_DONE(XFI_MPI(MPI_Comm_size, (comm, &size)));
+  XFI_TRY_DONE(XFI_MPI(MPI_Comm_size, (own->comm, &size)));
   t = xfi_calloc(1, sizeof *t);
   XFI_CHECK_DONE(t != NULL, XFER_ERR_NOMEM, "a comm of %d ranks", size);
   t->shared.base = (xfi_comm){.ops = &mpi_ops, .size = size};
-  XFI_TRY_DONE(XFI_MPI(MPI_Comm_rank, (comm, &t->shared.base.rank)));
-  t->comm = comm;
-  t->token = token;
+  XFI_TRY_DONE(XFI_MPI(MPI_Comm_rank, (own->comm, &t->shared.base.rank)));
+  t->comm = own->comm;
+  t->broadcasts = own->broadcasts;
+  t->token = own->token;
   XFI_TRY_DONE(count_round_tags(&t->n_round_tags));
   t->awaited = -1;
   t->notice_recv = MPI_REQUEST_NULL;
@@ -155,8 +171,8 @@ static xfer_status transport_create(xfi_mpi_comm **out, MPI_Comm comm, MPI_Comm 
                  XFER_ERR_NOMEM, "a comm of %d ranks", size);
   for (int r = 0; r < size; r++)
     t->notice_sends[r] = t->refusal_sends[r] = MPI_REQUEST_NULL;
-  XFI_TRY_DONE(XFI_MPI(MPI_Comm_size, (host, &n_places)));
-  XFI_TRY_DONE(XFI_MPI(MPI_Comm_rank, (host, &place)));
+  XFI_TRY_DONE(XFI_MPI(MPI_Comm_size, (own->host, &n_places)));
+  XFI_TRY_DONE(XFI_MPI(MPI_Comm_rank, (own->host, &place)));
   t->endpoints = xfi_host_endpoints(n_places);
   XFI_CHECK_DONE(t->endpoints != NULL, XFER_ERR_NOMEM, "a comm of %d ranks", size);
   XFI_TRY_DONE(xfi_shared_init(&t->shared, &shared_ops, n_places, place, true));
@@ -200,36 +216,27 @@ static xfer_status check_threads(void)
   return XFER_OK;
 }
 
-/* Collective: a communicator of our own, that of this host's ranks, and a number that no other comm
- * of these ranks has. */
-static xfer_status duplicate(MPI_Comm *comm, MPI_Comm *host, uint64_t *token, MPI_Comm mpi_comm)
+/* Collective. What was made before a failure is the caller's too. */
+static xfer_status make_communicators(communicators *made, MPI_Comm mpi_comm)
 {
-  xfer_status st = XFER_OK;
-  MPI_Comm made = MPI_COMM_NULL;
-  uint64_t number = (uint64_t)xfi_now_ns() ^ (uint64_t)getpid() << 48;
-
-  XFI_TRY_DONE(XFI_MPI(MPI_Comm_dup, (mpi_comm, &made)));
-  XFI_TRY_DONE(XFI_MPI(MPI_Comm_set_errhandler, (made, MPI_ERRORS_RETURN)));
-  XFI_TRY_DONE(XFI_MPI(MPI_Bcast, (&number, 1, MPI_UINT64_T, 0, made)));
-  XFI_TRY_DONE(XFI_MPI(MPI_Comm_split_type, (made, MPI_COMM_TYPE_SHARED, 0, MPI_INFO_NULL, host)));
-  *comm = made;
-  *token = number;
-  made = MPI_COMM_NULL;
-done:
-  if (made != MPI_COMM_NULL) (void)MPI_Comm_free(&made);
-  return st;
+  made->token = (uint64_t)xfi_now_ns() ^ (uint64_t)getpid() << 48;
+  XFI_TRY(XFI_MPI(MPI_Comm_dup, (mpi_comm, &made->comm)));
+  XFI_TRY(XFI_MPI(MPI_Comm_set_errhandler, (made->comm, MPI_ERRORS_RETURN)));
+  XFI_TRY(XFI_MPI(MPI_Comm_dup, (made->comm, &made->broadcasts)));
+  XFI_TRY(XFI_MPI(MPI_Bcast, (&made->token, 1, MPI_UINT64_T, 0, made->comm)));
+  return XFI_MPI(MPI_Comm_split_type,
+                 (made->comm, MPI_COMM_TYPE_SHARED, 0, MPI_INFO_NULL, &made->host));
 }
 
 /* Local: the transport, the device and the public comm around both. */
-static xfer_status assemble(xfer_comm **comm, xfi_mpi_comm **transport, MPI_Comm mpi_comm,
-                            MPI_Comm host, uint64_t token)
+static xfer_status assemble(xfer_comm **comm, xfi_mpi_comm **transport, const communicators *own)
 {
   xfer_status st = XFER_OK;
   xfi_mpi_comm *t = NULL;
   xfi_device *device = NULL;
 
   XFI_TRY_DONE(check_threads());
-  XFI_TRY_DONE(transport_create(&t, mpi_comm, host, token));
+  XFI_TRY_DONE(transport_create(&t, own));
   XFI_TRY_DONE(xfi_device_create_host(&device));
   XFI_TRY_DONE(xfi_comm_wrap(comm, &t->shared.base, device));
   xfi_mpi_post_notice(t);
@@ -254,7 +261,6 @@ static void share_memory(xfi_mpi_comm *t, MPI_Comm host)
                                                             gather_on_host, &host) == XFER_OK;
 
   s->base.shares_all = shares && s->n_places == s->base.size;
-  s->base.is_one_order = !s->base.shares_all; /* both are collective operations of MPI */
 }
 
 /* Collective: OK only if every rank says so. */
@@ -283,26 +289,25 @@ xfer_status xfer_comm_create_mpi(xfer_comm **comm, MPI_Comm mpi_comm)
   xfer_status st = XFER_OK;
   xfer_comm *made = NULL;
   xfi_mpi_comm *transport = NULL; /* made's */
-  MPI_Comm own = MPI_COMM_NULL;
-  MPI_Comm host = MPI_COMM_NULL;
-  uint64_t token = 0;
+  communicators own = {MPI_COMM_NULL, MPI_COMM_NULL, MPI_COMM_NULL, 0};
 
   XFI_NEED(comm);
   XFI_TRY_DONE(check_caller(mpi_comm));
-  XFI_TRY_DONE(duplicate(&own, &host, &token, mpi_comm));
-  st = assemble(&made, &transport, own, host, token);
-  st = agree(own, st);
+  XFI_TRY_DONE(make_communicators(&own, mpi_comm));
+  st = assemble(&made, &transport, &own);
+  st = agree(own.comm, st);
   if (st == XFER_OK && transport != NULL) {
     transport->is_connected = true;
-    share_memory(transport, host);
+    share_memory(transport, own.host);
   }
-  if (made != NULL) own = MPI_COMM_NULL; /* made's */
+  if (made != NULL) own.comm = own.broadcasts = MPI_COMM_NULL; /* made's */
   XFI_TRY_DONE(st);
   *comm = made;
   made = NULL;
 done:
-  xfer_comm_destroy(made); /* before the communicator, which all ranks free in this order */
-  if (own != MPI_COMM_NULL) (void)MPI_Comm_free(&own);
-  if (host != MPI_COMM_NULL) (void)MPI_Comm_free(&host);
+  xfer_comm_destroy(made); /* before the communicators, which all ranks free in this order */
+  free_communicator(&own.broadcasts);
+  free_communicator(&own.comm);
+  free_communicator(&own.host);
   return st;
 }

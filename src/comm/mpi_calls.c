@@ -166,7 +166,8 @@ static xfer_status broadcast_one(xfi_mpi_comm *t, const xfi_message *m, int root
   int code = MPI_SUCCESS;
 
   assert(m->n_bytes <= XFI_MESSAGE_BYTES);
-  XFI_TRY(XFI_MPI(MPI_Ibcast, (m->data, (int)m->n_bytes, MPI_BYTE, root, t->comm, &t->collective)));
+  XFI_TRY(XFI_MPI(MPI_Ibcast,
+                  (m->data, (int)m->n_bytes, MPI_BYTE, root, t->broadcasts, &t->collective)));
   t->is_broadcasting = true;
   st = xfi_mpi_await(t, &t->collective, MPI_STATUS_IGNORE, &code, deadline);
   t->is_broadcasting = false;

@@ -35,6 +35,8 @@ typedef struct xfi_mpi_refused {
 typedef struct xfi_mpi_comm {
   xfi_shared shared; /* with the ranks of this host */
   MPI_Comm comm;
+  MPI_Comm broadcasts;   /* a communicator of their own: a rank that leaves one out and goes on to a
+                            gathering meets the others' gathering, not their broadcast */
   uint64_t token;        /* of this comm, the same on every rank */
   uint64_t n_round_tags; /* likewise */
 

@@ -86,16 +86,10 @@ static xfer_status check_none_aborted(const xfer_plan *plan)
   return broken == XFER_OK ? st : xfi_comm_unreported(st, text, broken);
 }
 
-/* Do the ranks' next gatherings hang if this one leaves the plan's messages out? */
-static bool holds_up_gatherings(const xfer_plan *plan)
-{
-  return plan->comm->is_one_order && xfi_run_n_broadcast(plan) > 0;
-}
-
 /* Can the others be told that this rank takes no part in its run? */
 static bool can_tell(const xfer_plan *plan)
 {
-  return plan->run.sequence != 0 && plan->comm->ops->refuse != NULL && !holds_up_gatherings(plan);
+  return plan->run.sequence != 0 && plan->comm->ops->refuse != NULL;
 }
 
 /* May this run begin, in a state that allows runs? */
@@ -207,7 +201,7 @@ static void refuse(xfer_plan *plan, xfi_call call, xfer_status st)
   save_status(plan, st);
   reset_sent(plan);
   xfi_run_unsettle(plan);
-  if (plan->lanes.pipeline->channels.has_begun || holds_up_gatherings(plan) ||
+  if (plan->lanes.pipeline->channels.has_begun ||
       (!can_tell(plan) && (st == XFER_ERR_PEER || st == XFER_ERR_COMM)))
     break_messages(plan);
 }

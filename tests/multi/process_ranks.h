@@ -49,12 +49,6 @@ static xfer_comm *comm_of(means wanted)
   return comm;
 }
 
-/* Between hosts a refused run breaks the comm if the plan broadcasts. */
-static bool is_told(uint32_t lane)
-{
-  return by != BY_HOSTS || lane != XFER_LANE_BROADCAST;
-}
-
 /* A committed plan of one tensor by a problem line. timeout_ms 0: the comm's. */
 static xfer_plan *plan_of_line(xfer_comm *comm, const char *line, void *from, void *to,
                                uint32_t lane, uint64_t timeout_ms)

@@ -5,7 +5,7 @@
 
 #include <string.h>
 
-enum { WIDTH = 100, DEADLINE_MS = 8000 };
+enum { WIDTH = 100, DEADLINE_MS = 8000, SHORT_MS = 1000 };
 
 /* What the ranks do with plan `x`, which the last rank refuses and the others run, before all run
  * plan `y`. */
@@ -71,7 +71,7 @@ static void leave_over(xfer_comm *comm, uint32_t lane, scenario what)
 
   fill(1);
   if (!refuses)
-    NEED(xfer_plan_run(begun, 1, NULL) == XFER_OK || !is_told(lane));
+    NEED(xfer_plan_run(begun, 1, NULL) == XFER_OK);
   else if (what != DESTROY_UNREFUSED)
     NEED(xfer_plan_refuse(x, "the loss is not a number") == XFER_OK);
   (void)MPI_Barrier(MPI_COMM_WORLD); /* the message has been sent */
@@ -118,6 +118,33 @@ static void leave_over_for_long(xfer_comm *comm)
   xfer_plan_destroy(y);
 }
 
+/* Between hosts the last rank leaves out a run that broadcasts, as the root or as the receiver, and
+ * commits another plan: every rank fails, and is told of the call that it does not share, or in
+ * vain waited for until the deadline. */
+static void leave_out(bool is_root)
+{
+  xfer_comm *const comm = comm_of(BY_HOSTS);
+  xfer_plan *plans[2];
+  char way[80];
+
+  (void)snprintf(way, sizeof way, "u32[%d] (1)@%d:R -> (1)@%d:R", WIDTH, is_root ? size - 1 : 0,
+                 is_root ? 0 : size - 1);
+  for (int i = 0; i < 2; i++)
+    plans[i] = plan_of_line(comm, way, from, to, XFER_LANE_BROADCAST, SHORT_MS);
+  if (rank == size - 1) {
+    NEED(xfer_plan_commit(plans[1]) != XFER_OK);
+  } else {
+    (void)!xfer_plan_run(plans[0], 1, NULL);
+    NEED(xfer_plan_wait(plans[0], 0) != XFER_OK);
+  }
+  NEED(strstr(xfer_last_error(), is_root ? "deadline" : "xfer_plan_commit()") != NULL);
+  NEED(xfer_comm_check(comm) == XFER_ERR_COMM);
+  (void)MPI_Barrier(MPI_COMM_WORLD);
+  for (int i = 0; i < 2; i++)
+    xfer_plan_destroy(plans[i]);
+  xfer_comm_destroy(comm);
+}
+
 /* Where all refuse a run nothing is left over: another one may come before its wait. */
 static void refuse_all(xfer_comm *comm, uint32_t lane)
 {
@@ -149,16 +176,19 @@ static void work(void)
     const uint32_t lane = lanes[i / N_MEANS];
     xfer_comm *comm = comm_of(wanted);
 
-    if (is_told(lane)) refuse_all(comm, lane);
+    refuse_all(comm, lane);
     if (wanted == BY_HOSTS && lane == XFER_LANE_AUTO) leave_over_for_long(comm);
     for (int what = 0; what < N_SCENARIOS; what++) {
-      if (what == DESTROY_UNREFUSED && !is_told(lane)) continue; /* it waits for the deadline */
+      if (what == DESTROY_UNREFUSED && wanted == BY_HOSTS && lane == XFER_LANE_BROADCAST)
+        continue; /* leave_out(), since it waits for deadlines */
       leave_over(comm, lane, (scenario)what);
       xfer_comm_destroy(comm);
       comm = comm_of(wanted);
     }
     xfer_comm_destroy(comm);
   }
+  leave_out(true);
+  leave_out(false);
 }
 
 int main(int argc, char **argv)

@@ -106,7 +106,7 @@ static bool refused_by_one(xfer_comm *comm, uint32_t lane, timing when, bool des
 static void broken_by_one(xfer_comm **comm, means wanted, uint32_t lane, bool is_late,
                           bool destroys)
 {
-  const bool breaks = is_late || destroys || !is_told(lane);
+  const bool breaks = is_late || destroys;
 
   for (double s = 0.1; s < 5; s *= 7) {
     int is_broken = refused_by_one(*comm, lane, (timing){is_late, s}, destroys);
@@ -224,12 +224,12 @@ static void work(void)
     const uint32_t lane = lanes[i / N_MEANS];
     xfer_comm *comm = comm_of(wanted);
 
-    if (is_told(lane)) refused_by_all(comm, lane);
-    if (is_told(lane)) refused_and_destroyed_late(comm, lane);
+    refused_by_all(comm, lane);
+    refused_and_destroyed_late(comm, lane);
     refused_without_part(comm);
-    if (is_told(lane)) left_after_wait(comm, lane);
-    for (double pause = 0.1;
-         is_told(lane) && !refused_before_others_come(comm, lane, pause) && pause < 5; pause *= 7) {
+    left_after_wait(comm, lane);
+    for (double pause = 0.1; !refused_before_others_come(comm, lane, pause) && pause < 5;
+         pause *= 7) {
       xfer_comm_destroy(comm);
       comm = comm_of(wanted);
     }
