@@ -30,6 +30,7 @@ typedef struct xfi_mpi_notice {
 typedef struct xfi_mpi_refused {
   uint64_t number;     /* xfi_mpi_notice.refused */
   uint64_t n_gathered; /* by its sender before, the least of all senders */
+  char why[XFI_BROKEN_BYTES];
 } xfi_mpi_refused;
 
 typedef struct xfi_mpi_comm {
@@ -57,12 +58,12 @@ typedef struct xfi_mpi_comm {
       deferred_notice; /* the first notice that does not concern the gathering in progress */
   MPI_Request notice_recv;
   MPI_Request *notice_sends; /* [size] */
-  /* Refusals of runs, to ranks that share no memory with this one and from them. */
-  xfi_mpi_notice refusal_out;
-  MPI_Request *refusal_sends;              /* [size] */
-  xfi_mpi_refused refused[XFI_LEFT_PLANS]; /* the last ones, in turn */
-  size_t n_refused;                        /* of them in all */
-  char refusal[XFI_BROKEN_BYTES];          /* the text of the last of all */
+  /* Refusals of runs, to all other ranks and from them: the last ones, in turn. */
+  xfi_mpi_notice refusals_out[XFI_LEFT_PLANS];
+  MPI_Request *refusal_sends; /* [XFI_LEFT_PLANS][size] */
+  size_t n_refusals_out;      /* in all */
+  xfi_mpi_refused refused[XFI_LEFT_PLANS];
+  size_t n_refused;     /* in all */
   bool *is_waiting;     /* [size] which ranks wait in the gathering that this rank gave up */
   int awaited;          /* the peer that the round in progress waits for; -1: none */
   bool is_broadcasting; /* a broadcast is in progress */
@@ -86,7 +87,8 @@ xfer_status xfi_mpi_await(xfi_mpi_comm *t, MPI_Request *request, MPI_Status *sta
 
 /* Break a broken comm on all other ranks too, once. Only by the owner's thread, as all below. */
 void xfi_mpi_notify_all(xfi_mpi_comm *t);
-/* Tell all other ranks that this one refuses a run. Breaks the comm if that takes long. */
+/* Tell all other ranks that this one refuses a run. Breaks the comm if many refusals before it have
+ * not arrived yet. */
 void xfi_mpi_refuse(xfi_comm *comm, uint64_t sequence, const char *why);
 /* check_refused of xfi_comm_ops, by the notices that have arrived. */
 xfer_status xfi_mpi_check_refused(xfi_comm *comm, uint64_t sequence);

@@ -114,28 +114,24 @@ void xfi_mpi_end_gathering(xfi_mpi_comm *t)
   if (t->deferred_notice.token != 0) handle_notice(t, &t->deferred_notice);
 }
 
-/* Has a rank refused it? Not one that had completed the gathering that this rank is in: that one
- * completes here too. */
-static bool is_refused(const xfi_mpi_comm *t, uint64_t number)
+/* NULL: it is not known that a rank has refused it. */
+static xfi_mpi_refused *find_refused(xfi_mpi_comm *t, uint64_t number)
 {
   for (int i = 0; i < XFI_LEFT_PLANS; i++)
-    if (t->refused[i].number == number)
-      return t->gathering == 0 || t->refused[i].n_gathered < t->gathering;
-  return false;
+    if (t->refused[i].number == number) return &t->refused[i];
+  return NULL;
 }
 
 static void handle_refusal(xfi_mpi_comm *t, const xfi_mpi_notice *notice)
 {
-  memcpy(t->refusal, notice->why, sizeof t->refusal);
-  for (int i = 0; i < XFI_LEFT_PLANS; i++) {
-    xfi_mpi_refused *known = &t->refused[i];
+  xfi_mpi_refused *known = find_refused(t, notice->refused);
 
-    if (known->number != notice->refused) continue;
-    if (notice->n_gathered < known->n_gathered) known->n_gathered = notice->n_gathered;
-    return;
+  if (known == NULL) {
+    known = &t->refused[t->n_refused++ % XFI_LEFT_PLANS];
+    *known = (xfi_mpi_refused){.number = notice->refused, .n_gathered = notice->n_gathered};
+    memcpy(known->why, notice->why, sizeof known->why);
   }
-  t->refused[t->n_refused++ % XFI_LEFT_PLANS] =
-      (xfi_mpi_refused){notice->refused, notice->n_gathered};
+  if (notice->n_gathered < known->n_gathered) known->n_gathered = notice->n_gathered;
 }
 
 /* Handle a notice if one has arrived. If its sender had completed the gathering that this rank is
@@ -179,29 +175,39 @@ xfer_status xfi_mpi_check_broken(xfi_comm *comm)
 void xfi_mpi_refuse(xfi_comm *comm, uint64_t sequence, const char *why)
 {
   xfi_mpi_comm *t = (xfi_mpi_comm *)comm;
+  const size_t place = t->n_refusals_out % XFI_LEFT_PLANS;
+  xfi_mpi_notice *notice = &t->refusals_out[place];
+  MPI_Request *sends = &t->refusal_sends[place * (size_t)comm->size];
 
   if (comm->shares_all) xfi_shared_warn(comm, sequence, why);
   if (comm->shares_all || xfi_mpi_check_broken(comm) != XFER_OK) return;
-  if (!xfi_mpi_all_end(t->refusal_sends, comm->size)) { /* of the run that it refused before */
+  if (!xfi_mpi_all_end(sends, comm->size)) {
     comm->ops->abort(comm, why);
     return;
   }
-  t->refusal_out = (xfi_mpi_notice){
+  t->n_refusals_out++;
+  *notice = (xfi_mpi_notice){
       .token = t->token, .refused = sequence, .n_gathered = t->n_gathered, .from = comm->rank};
-  (void)snprintf(t->refusal_out.why, sizeof t->refusal_out.why, "rank %d: %s", comm->rank, why);
+  (void)snprintf(notice->why, sizeof notice->why, "rank %d: %s", comm->rank, why);
   for (int r = 0; r < comm->size; r++)
     if (r != comm->rank)
-      (void)MPI_Issend(&t->refusal_out, (int)sizeof t->refusal_out, MPI_BYTE, r, XFI_MPI_TAG_NOTICE,
-                       t->comm, &t->refusal_sends[r]);
+      (void)MPI_Issend(notice, (int)sizeof *notice, MPI_BYTE, r, XFI_MPI_TAG_NOTICE, t->comm,
+                       &sends[r]);
 }
 
 xfer_status xfi_mpi_check_refused(xfi_comm *comm, uint64_t sequence)
 {
-  const xfi_mpi_comm *t = (xfi_mpi_comm *)comm;
+  xfi_mpi_comm *t = (xfi_mpi_comm *)comm;
+  const xfi_mpi_refused *known;
 
   if (comm->shares_all) return xfi_shared_check_refused(comm, sequence);
   XFI_TRY(xfi_mpi_check_broken(comm));
-  XFI_CHECK(sequence == 0 || !is_refused(t, sequence), XFER_ERR_PEER, "%s", t->refusal);
+  known = sequence == 0 ? NULL : find_refused(t, sequence);
+  if (known == NULL) return XFER_OK;
+  /* Who refused it after the gathering that this rank is in had completed there lets it complete
+   * here too. */
+  XFI_CHECK(t->gathering != 0 && known->n_gathered >= t->gathering, XFER_ERR_PEER, "%.*s",
+            XFI_BROKEN_BYTES - 1, known->why);
   return XFER_OK;
 }
 
