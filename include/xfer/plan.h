@@ -343,7 +343,8 @@ XFER_API XFER_MUST_CHECK xfer_status xfer_plan_run(xfer_plan *plan, uint64_t ver
  * @param why   A sentence; it is copied. The other ranks see its first 200 bytes, after this rank's
  *              number.
  * @retval XFER_ERR_STATE  The plan is not committed, a run is in flight, or the last run failed and
- *                         no commit followed.
+ *                         no commit followed. No run is refused; but if this rank then destroys the
+ *                         plan, ranks that come to its commit are told the reason, as above.
  * @since 0.1
  */
 XFER_API XFER_MUST_CHECK xfer_status xfer_plan_refuse(xfer_plan *plan, const char *why);

@@ -78,7 +78,7 @@ class Plan(_handle.Handle):
     way. A rank that does not know the layouts of one side passes None for them, and receives them from the others.
     Everything else must be the same on every rank; the call compares it.
 
-    If an exception leaves `with plan`, the ranks that come to its next run fail with the text of the exception.
+    If an exception leaves `with plan`, ranks that come to its commit or next run fail with the text of the exception.
 
     Raises MismatchError if ranks disagree, ShapeError if two layouts do not fit; see PlanOptions for `options`.
 
@@ -548,9 +548,9 @@ class Plan(_handle.Handle):
         self.close()
 
     def _leave_by(self, error: BaseException) -> None:
-        """Say why this rank leaves. The end of the plan then tells those that come to its next run, and waits for
-        nobody. If the others wait for this rank already, close() waits with them. Raises nothing, since that would hide
-        the error."""
+        """Say why this rank leaves. The end of the plan then tells those that come to its commit or next run, and
+        waits for nobody. If the others wait for this rank already, close() waits with them. Raises nothing, since that
+        would hide the error. Before a commit C notes the reason and returns an error."""
         comm = self._comm
         if comm is None or self.closed or self._owes_wait:
             return

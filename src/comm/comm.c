@@ -26,7 +26,8 @@ static void decline(xfi_comm *comm, const char *why, xfi_deadline deadline)
 
 xfer_status xfi_comm_check_left(xfi_comm *comm)
 {
-  const bool is_of_plan = comm->inside == XFI_INSIDE_RUN || comm->inside == XFI_INSIDE_WAIT;
+  const bool is_of_plan = comm->inside == XFI_INSIDE_RUN || comm->inside == XFI_INSIDE_WAIT ||
+                          comm->inside == XFI_INSIDE_COMMIT;
 
   return is_of_plan && comm->ops->check_left != NULL ? comm->ops->check_left(comm, comm->plan)
                                                      : XFER_OK;

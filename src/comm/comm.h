@@ -161,9 +161,9 @@ typedef struct xfi_comm_ops {
   void (*refuse)(xfi_comm *comm, uint64_t sequence, const char *why);
   /* XFER_ERR_PEER, with its text, if a rank has refused run `sequence`. NULL if `refuse` is. */
   xfer_status (*check_refused)(xfi_comm *comm, uint64_t sequence);
-  /* Tell the other ranks that this one has destroyed a plan, and comes neither to its next run nor
-   * to the wait for that: both fail there, which breaks the comm. If no rank comes to them, nothing
-   * is broken. NULL: they cannot be told. */
+  /* Tell the other ranks that this one has destroyed a plan, and comes neither to a commit, nor to
+   * its next run, nor to the wait for that: all fail there, which breaks the comm. If no rank comes
+   * to them, nothing is broken. NULL: they cannot be told. */
   void (*leave_plan)(xfi_comm *comm, uint64_t plan, const char *why);
   /* XFER_ERR_PEER, with its text, if a rank has left the plan. NULL if `leave_plan` is. */
   xfer_status (*check_left)(xfi_comm *comm, uint64_t plan);
@@ -213,7 +213,7 @@ struct xfi_comm {
   xfi_inside inside;
   /* Of the run whose messages are next, see xfi_run_take_sequence(); 0: ranks cannot refuse it. */
   uint64_t sequence;
-  uint64_t plan;                     /* in a run and a wait: the plan's number, see leave_plan */
+  uint64_t plan;                     /* in a commit, a run and a wait: its number, see leave_plan */
   xfi_cancellation cancellation;     /* of the next rounds and broadcasts */
   bool refuses;                      /* the next call that checks xfi_comm_refused() fails, */
   char refusal[XFI_ERROR_BYTES + 4]; /* with this text, cut like any error text */
@@ -288,7 +288,7 @@ XFI_PLUGIN_API void xfi_shared_warn(xfi_comm *comm, uint64_t number, const char 
 /* Fails if a rank has warned of this operation (XFER_ERR_PEER), or has ended or broken the comm. */
 XFI_PLUGIN_API xfer_status xfi_host_check_warnings(xfi_comm *comm, uint64_t number);
 
-/* In a run or a wait: XFER_ERR_PEER, with its text, if another rank has left the plan. */
+/* In a commit, a run or a wait: XFER_ERR_PEER, with its text, if another rank has left the plan. */
 XFI_PLUGIN_API xfer_status xfi_comm_check_left(xfi_comm *comm);
 
 /* The status of a collective call's checks, or XFER_ERR_ARG if the caller refused the call by

@@ -83,6 +83,7 @@ typedef struct xfi_plan_run {
   uint64_t n_complete;
   xfer_status status;        /* the status of enqueuing it */
   char why[XFI_ERROR_BYTES]; /* its text, if it failed */
+  bool shuns_commit;         /* `why` is for ranks that come to a commit once this plan is gone */
   xfi_deadline ends;         /* its deadline */
   bool is_half_written;      /* a staged plan's destinations may be torn */
   bool is_unsettled;         /* this rank refused it, and has not heard whether others sent in it */

@@ -209,6 +209,10 @@ static void refuse(xfer_plan *plan, xfi_call call, xfer_status st)
 xfer_status xfi_run_refuse(xfer_plan *plan, const char *why)
 {
   XFI_CHECK(plan->comm != NULL, XFER_ERR_STATE, "a simulated plan cannot be run");
+  if (plan->state == XFI_UNCOMMITTED || plan->state == XFI_TORN) {
+    plan->run.shuns_commit = true;
+    (void)snprintf(plan->run.why, sizeof plan->run.why, "%s", why);
+  }
   XFI_TRY(xfi_state_allows(plan->state, XFI_CALL_REFUSE));
   xfi_set_error("%s", why);
   refuse(plan, XFI_CALL_REFUSE, XFER_ERR_STATE);

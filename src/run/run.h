@@ -85,9 +85,9 @@ void xfi_run_take_sequence(xfer_plan *plan);
  * is destroyed. Then this is settled, as after a commit. */
 void xfi_run_unsettle(xfer_plan *plan);
 void xfi_run_settle(xfer_plan *plan);
-/* Before a plan is destroyed: if this rank refused its run and has not waited, those who come to
- * the run are told. If nobody does it took place on no rank, so it is not counted, unless others
- * count it by now. */
+/* Before a plan is destroyed: if this rank refused its run and has not waited, or tried to refuse
+ * one before a commit, those who come to the run or the commit are told. If nobody comes to the run
+ * it took place on no rank, so it is not counted, unless others count it by now. */
 void xfi_run_leave_refused(xfer_plan *plan);
 /* xfer_plan_refuse(): this rank does not begin the next run. */
 xfer_status xfi_run_refuse(xfer_plan *plan, const char *why);

@@ -46,11 +46,13 @@ void xfi_run_settle(xfer_plan *plan)
 void xfi_run_leave_refused(xfer_plan *plan)
 {
   const uint64_t sequence = plan->run.sequence;
+  const bool refused = xfi_state_is_refused(plan->state);
 
-  if (plan->main != NULL || !xfi_state_is_refused(plan->state)) return;
+  if (plan->main != NULL || (!refused && !plan->run.shuns_commit)) return;
   if (plan->comm->ops->leave_plan != NULL)
     plan->comm->ops->leave_plan(plan->comm, plan->number, plan->run.why);
-  if (sequence > plan->of->n_agreed && sequence == plan->of->n_sequenced) plan->of->n_sequenced--;
+  if (refused && sequence > plan->of->n_agreed && sequence == plan->of->n_sequenced)
+    plan->of->n_sequenced--;
 }
 
 /* Ranks whose sequence numbers differ take the highest one, so that they agree from the next run

@@ -205,6 +205,26 @@ static void left_two(xfer_comm *comm, uint32_t lane)
   xfer_plan_destroy(third);
 }
 
+/* The last rank leaves a plan that is not committed; the others come to its commit. */
+static void left_before_commit(means wanted)
+{
+  xfer_comm *const comm = comm_of(wanted);
+  xfer_plan *const plan = plan_of(comm, XFER_LANE_AUTO);
+  const double began = MPI_Wtime();
+
+  NEED(xfer_plan_release(plan) == XFER_OK);
+  if (rank == size - 1) {
+    NEED(xfer_plan_refuse(plan, why) == XFER_ERR_STATE);
+  } else {
+    NEED(xfer_plan_commit(plan) != XFER_OK);
+    NEED(strstr(xfer_last_error(), why) != NULL);
+    NEED(MPI_Wtime() - began < SOON_S);
+  }
+  xfer_plan_destroy(plan);
+  (void)MPI_Barrier(MPI_COMM_WORLD);
+  xfer_comm_destroy(comm);
+}
+
 /* A rank that sends and receives nothing refuses a run of the others, in which nothing is left
  * over. */
 static void refused_without_part(xfer_comm *comm)
@@ -246,6 +266,8 @@ static void work(void)
     (void)MPI_Barrier(MPI_COMM_WORLD);
     xfer_comm_destroy(comm);
   }
+  for (int wanted = 0; wanted < N_MEANS; wanted++)
+    left_before_commit((means)wanted);
 }
 
 int main(int argc, char **argv)

@@ -77,6 +77,62 @@ def test_others_that_come_before_it_leaves_hear_why_too(lane):
     told(ranks.outcomes(work))
 
 
+@pytest.mark.parametrize("is_late", [False, True])
+def test_others_hear_why_in_a_commit(is_late):
+    """They come before it leaves, or after."""
+    ranks, left = Ranks(), threading.Event()
+
+    def work(comm):
+        comm.set_timeout(60000)
+        with xfer.Plan(comm, [("w", SRC, DST)]) as plan:
+            if comm.rank == 2:
+                if is_late:
+                    time.sleep(0.3)
+                raise LookupError("no batch")
+            if not is_late:
+                assert left.wait(20)
+            committed(comm, plan)
+
+    def leave(comm):
+        try:
+            return work(comm)
+        finally:
+            if comm.rank == 2:
+                left.set()
+
+    told(ranks.outcomes(leave))
+
+
+def test_others_hear_why_in_a_commit_after_a_failure():
+    def work(comm):
+        comm.set_timeout(60000)
+        with xfer.Plan(comm, [("w", SRC, DST)]) as plan:
+            committed(comm, plan)
+            plan.refuse("not yet")
+            with pytest.raises(xfer.XferError, match="not yet"):
+                plan.wait()
+            if comm.rank == 2:
+                raise LookupError("no batch")
+            plan.commit()
+
+    told(Ranks().outcomes(work))
+
+
+def test_a_reason_does_not_outlive_a_commit():
+    """A run that cannot begin before the commit is no reason to leave after it."""
+
+    def work(comm):
+        with xfer.Plan(comm, [("w", SRC, DST)]) as plan:
+            with pytest.raises(xfer.StateError, match="not committed"):
+                plan.refuse("too early")
+            got = committed(comm, plan)
+            step(plan, 1)
+        xfer.redistribute(comm, SRC, np.ones(SRC.local_shape(comm.rank), np.float32), DST, got)
+        return got.sum()
+
+    assert Ranks().outcomes(work) == [12.0] * 3
+
+
 def test_processes_hear_why():
     def work(rank, gather):
         comm = xfer.Comm.host(gather, rank, 3)
