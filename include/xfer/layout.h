@@ -413,6 +413,9 @@ typedef enum xfer_view_kind {
  * for an empty part. The memory belongs to the caller. Destination views must not overlap each
  * other, except that one view may be bound to several tensors that share memory on purpose (tied
  * weights), have one dtype there and, but for casts, the same conversion.
+ *
+ * The struct does not grow, since views lie in arrays: what is new is a kind of its own, which an
+ * older library refuses, and gives fields that the others do not use, or `reserved`, a meaning.
  */
 typedef struct xfer_view {
   int32_t kind;                   /**< xfer_view_kind */
