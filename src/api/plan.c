@@ -46,9 +46,7 @@ static xfer_status copy_options(xfer_plan_options *out, const xfer_plan_options 
 {
   memset(out, 0, sizeof *out);
   out->struct_size = sizeof *out;
-  return given == NULL
-             ? XFER_OK
-             : xfi_options_copy(out, sizeof *out, sizeof *out, given, "xfer_plan_options");
+  return XFI_OPTIONS_COPY(out, given, xfer_plan_options, reserved);
 }
 
 xfer_status xfi_plan_given(xfer_plan_options *options, const char *who, xfer_plan **plan,
@@ -389,7 +387,7 @@ xfer_status xfer_plan_report(const xfer_plan *plan, xfer_plan_report_data *repor
   XFI_NEED(plan);
   XFI_NEED(report);
   XFI_TRY(xfi_run_full_report(plan, &full));
-  return xfi_report_copy(report, &full, sizeof full, sizeof full, "xfer_plan_report_data");
+  return XFI_REPORT_COPY(report, &full, xfer_plan_report_data, replicated_tensors);
 }
 
 xfer_status xfer_plan_move_get(const xfer_plan *plan, size_t i, xfer_move *move)

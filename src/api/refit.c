@@ -64,7 +64,7 @@ xfer_status xfer_model_load(xfer_model **model, const char *path, const xfer_mod
 
   XFI_NEED(model);
   XFI_NEED(path);
-  XFI_TRY_DONE(xfi_options_copy(&o, sizeof o, sizeof o, options, "xfer_model_options"));
+  XFI_TRY_DONE(XFI_OPTIONS_COPY(&o, options, xfer_model_options, rules));
   XFI_TRY_DONE(check_options(&o));
   XFI_TRY_DONE(xfi_model_create(&m, o.rules));
   XFI_CHECK_DONE(stat(path, &info) == 0, XFER_ERR_IO, "%s cannot be read: %s", path,
@@ -225,5 +225,5 @@ xfer_status xfer_refit_report(const xfer_refit *refit, xfer_refit_report_data *r
   XFI_NEED(refit);
   XFI_NEED(report);
   xfi_refit_report(refit, &r);
-  return xfi_report_copy(report, &r, sizeof r, sizeof r, "xfer_refit_report_data");
+  return XFI_REPORT_COPY(report, &r, xfer_refit_report_data, largest_bytes);
 }

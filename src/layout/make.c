@@ -255,7 +255,7 @@ xfer_status xfi_layout_create(xfer_layout **layout, const xfer_layout_desc *give
   xfer_layout *l = NULL;
   xfer_layout_desc desc;
 
-  XFI_TRY_DONE(xfi_options_copy(&desc, sizeof desc, sizeof desc, given, "xfer_layout_desc"));
+  XFI_TRY_DONE(XFI_OPTIONS_COPY(&desc, given, xfer_layout_desc, order));
   XFI_TRY_DONE(xfi_layout_begin(&l, &desc));
   XFI_TRY_DONE(add_cuts(l, &desc));
   XFI_TRY_DONE(xfi_layout_end(l));

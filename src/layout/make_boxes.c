@@ -273,7 +273,7 @@ xfer_status xfi_layout_create_boxes(xfer_layout **layout, const xfer_boxes_desc 
   xfer_mesh *mesh = NULL;
   xfer_layout *l = NULL;
 
-  XFI_TRY_DONE(xfi_options_copy(&desc, sizeof desc, sizeof desc, given, "xfer_boxes_desc"));
+  XFI_TRY_DONE(XFI_OPTIONS_COPY(&desc, given, xfer_boxes_desc, bounds));
   XFI_TRY_DONE(row_of_ranks(&mesh, desc.mesh));
   base.mesh = mesh;
   base.dtype = desc.dtype;
@@ -344,7 +344,7 @@ xfer_status xfi_layout_create_flat(xfer_layout **layout, const xfer_boxes_desc *
   int64_t *first = NULL;
   size_t n_ranks;
 
-  XFI_TRY_DONE(xfi_options_copy(&desc, sizeof desc, sizeof desc, given, "xfer_boxes_desc"));
+  XFI_TRY_DONE(XFI_OPTIONS_COPY(&desc, given, xfer_boxes_desc, bounds));
   XFI_CHECK_DONE(desc.n_dims >= 0 && desc.n_dims <= XFER_MAX_DIMS, XFER_ERR_ARG,
                  "a tensor of %d dims; 0 to %d are possible", (int)desc.n_dims, XFER_MAX_DIMS);
   XFI_CHECK_DONE(desc.bounds != NULL && (desc.n_dims == 0 || desc.shape != NULL), XFER_ERR_ARG,

@@ -73,7 +73,7 @@ xfer_status xfi_side_create(xfer_side **side, const char *spec, const xfer_side_
   xfer_side *s = NULL;
   xfer_status st = XFER_OK;
 
-  XFI_TRY_DONE(xfi_options_copy(&o, sizeof o, sizeof o, options, "xfer_side_options"));
+  XFI_TRY_DONE(XFI_OPTIONS_COPY(&o, options, xfer_side_options, strict));
   s = xfi_calloc(1, sizeof *s);
   XFI_CHECK_DONE(s != NULL, XFER_ERR_NOMEM, "the side \"%.80s\"", spec);
   atomic_store(&s->n_refs, 1);

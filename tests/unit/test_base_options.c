@@ -45,6 +45,23 @@ static void test_no_options_are_all_defaults(void **state)
   assert_int_equal(own.flags, 0);
 }
 
+static void test_the_last_field_of_the_first_version_says_who_is_too_short(void **state)
+{
+  (void)state;
+  struct {
+    size_t struct_size;
+  } shorter = {sizeof shorter};
+  old_options older = {sizeof older, 5};
+  known_options own = untouched;
+
+  assert_int_equal(XFI_OPTIONS_COPY(&own, &older, known_options, window), XFER_OK);
+  assert_int_equal(own.window, 5);
+  assert_int_equal(own.flags, 0);
+  assert_int_equal(XFI_OPTIONS_COPY(&own, &shorter, known_options, window), XFER_ERR_ARG);
+  assert_int_equal(XFI_REPORT_COPY(&older, &own, known_options, window), XFER_OK);
+  assert_int_equal(XFI_REPORT_COPY(&shorter, &own, known_options, window), XFER_ERR_ARG);
+}
+
 static void test_same_age_copies_all(void **state)
 {
   (void)state;
@@ -139,6 +156,7 @@ int main(void)
 {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(test_no_options_are_all_defaults),
+      cmocka_unit_test(test_the_last_field_of_the_first_version_says_who_is_too_short),
       cmocka_unit_test(test_same_age_copies_all),
       cmocka_unit_test(test_older_caller_gets_defaults_for_the_rest),
       cmocka_unit_test(test_newer_caller_with_zero_extras_is_served),
