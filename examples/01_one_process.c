@@ -63,12 +63,16 @@ static void *run_rank(void *arg)
   return n_wrong == 0 ? NULL : arg;
 }
 
-int main(void)
+int main(int argc, char **argv)
 {
   xfer_comm *comms[N_RANKS];
   pthread_t threads[N_RANKS];
   int failed = 0;
 
+  if (argc > 1) {
+    fprintf(stderr, "usage: %s\n", argv[0]);
+    return 2;
+  }
   need(xfer_layout_parse(&src_layout, "f32[6,8] (4):S0"), "source");
   need(xfer_layout_parse(&dst_layout, "f32[6,8] (2,2):S0,S1"), "destination");
   need(xfer_comm_create_local(comms, N_RANKS), "comm");

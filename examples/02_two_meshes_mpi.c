@@ -63,6 +63,10 @@ int main(int argc, char **argv)
   char line[128];
 
   MPI_Init(&argc, &argv);
+  if (argc > 1) {
+    fprintf(stderr, "usage: mpiexec -n RANKS %s\n", argv[0]);
+    MPI_Abort(MPI_COMM_WORLD, 2);
+  }
   MPI_Comm_rank(MPI_COMM_WORLD, &rank);
   MPI_Comm_size(MPI_COMM_WORLD, &size);
   const int n_src = size > 1 ? size / 2 : 1; /* alone, rank 0 plays both parts */

@@ -109,7 +109,7 @@ int main(int argc, char **argv)
   MPI_Comm_rank(MPI_COMM_WORLD, &rank);
   MPI_Comm_size(MPI_COMM_WORLD, &size);
   need(thread_level >= MPI_THREAD_FUNNELED, "MPI", "one for processes without threads");
-  need(argc == 4, "arguments", "want MODEL TRAIN_SPEC GEN_SPEC");
+  need(argc == 4, "usage", "mpiexec -n RANKS 03_refit_nccl_mpi MODEL TRAIN_SPEC GEN_SPEC");
   xfer_refit *refit = make_refit(argv[1], argv[2], argv[3]);
   need(xfer_refit_ranks(refit) == size, "ranks", "the SPECs want another number of processes");
   xfer_comm *comm = make_comm(rank, size);

@@ -137,6 +137,8 @@ int main(int argc, char **argv)
   char text[64];
   int n_gpus;
   MPI_Init(&argc, &argv);
+  if (argc > 1) fprintf(stderr, "usage: mpirun -n RANKS %s\n", argv[0]);
+  need(argc > 1, "arguments", 'n');
   MPI_Comm_rank(MPI_COMM_WORLD, &rank);
   MPI_Comm_size(MPI_COMM_WORLD, &size);
   need(E % size, "1, 2, 4 or 8 ranks are wanted", 'n');

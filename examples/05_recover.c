@@ -152,12 +152,16 @@ static meeting *make_meetings(void)
   return made;
 }
 
-int main(void)
+int main(int argc, char **argv)
 {
   meeting *const meetings = make_meetings();
   pid_t processes[N_RANKS];
   int n_done = 0, n_killed = 0;
 
+  if (argc > 1) {
+    fprintf(stderr, "usage: %s\n", argv[0]);
+    return 2;
+  }
   if (meetings == NULL) return 1;
   for (int r = 0; r < N_RANKS; r++) {
     processes[r] = fork();

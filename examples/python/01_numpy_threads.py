@@ -4,6 +4,7 @@ hold columns and rows of them, and at each step the new values travel.
     python 01_numpy_threads.py
 """
 
+import argparse
 import threading
 
 import numpy as np
@@ -49,6 +50,7 @@ def work(comm, right):
 
 
 def main():
+    argparse.ArgumentParser(description=__doc__).parse_args()
     right = []
     comms = xfer.Comm.local(6)
     threads = [threading.Thread(target=work, args=(comm, right)) for comm in comms]

@@ -45,7 +45,7 @@ def join(gpu, folder):
 
 
 def main():
-    parser = argparse.ArgumentParser()
+    parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--gpu", action="store_true")
     args = parser.parse_args()
     if MPI.COMM_WORLD.size != 6:

@@ -7,6 +7,8 @@ compute the same, and the generator's answer is compared with the trainer's.
 Of 2, 4 or 8 processes, since each trainer has as many experts; with `-m mpi4py` an error on one of them ends all.
 """
 
+import argparse
+
 import torch
 from mpi4py import MPI
 
@@ -54,6 +56,7 @@ def answer(group, weights, x, first):
 
 
 def main():
+    argparse.ArgumentParser(description=__doc__).parse_args()
     trains = WORLD.rank < HALF
     group = WORLD.Split(int(trains))
     source, target = layouts(TRAINERS, TRAIN), layouts(GENERATORS, SERVE)

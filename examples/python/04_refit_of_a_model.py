@@ -4,6 +4,7 @@ threads and memory is NumPy's, so it runs anywhere: first what the plan will do,
     python 04_refit_of_a_model.py
 """
 
+import argparse
 import threading
 import time
 
@@ -50,6 +51,7 @@ def work(comm, right):
 
 
 def main():
+    argparse.ArgumentParser(description=__doc__).parse_args()
     look()
     right = []
     threads = [threading.Thread(target=work, args=(comm, right)) for comm in xfer.Comm.local(REFIT.ranks)]

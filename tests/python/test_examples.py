@@ -62,6 +62,13 @@ def test_one_process_alone_is_told_how_many_there_should_be(name, how_many):
     assert "Traceback" not in done.stderr
 
 
+@pytest.mark.parametrize("name", ["01_numpy_threads.py", "04_refit_of_a_model.py"])
+def test_an_argument_that_is_not_known_is_refused(name):
+    done = subprocess.run([sys.executable, EXAMPLES / name, "--steps"], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 2
+    assert done.stderr.startswith("usage: ")
+
+
 def test_each_is_under_100_lines():
     for path in EXAMPLES.glob("*.py"):
         assert len(path.read_text(encoding="utf-8").splitlines()) < 100, path
