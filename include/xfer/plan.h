@@ -201,7 +201,7 @@ typedef struct xfer_plan_options {
  *                            wrong.
  * @retval XFER_ERR_UNSUPPORTED  An unknown flag, a split in far too many pieces, or a conversion
  *                            that cannot be done, such as blocks of a tensor of more than 6 dims.
- * @retval XFER_ERR_OVERFLOW  Bytes that do not fit in 62 bits.
+ * @retval XFER_ERR_OVERFLOW  Bytes that do not fit in 62 bits, or over 2^26 moves of a rank.
  * @since 0.1
  */
 XFER_API XFER_MUST_CHECK xfer_status xfer_plan_create(xfer_plan **plan, xfer_comm *comm,

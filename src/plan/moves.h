@@ -12,9 +12,13 @@ xfer_status xfi_moves_fill(xfi_plan *plan);
 /* Then make plan->relay (relay.c). */
 xfer_status xfi_relay_fill(xfi_plan *plan);
 
+/* In one list: a plan of as many takes 2 GB and seconds, and lanes that carry them out far more. */
+#define XFI_MOST_MOVES ((size_t)1 << 26)
+
 /* A list that will have peers. */
 xfer_status xfi_moves_begin(const xfi_plan *plan, xfi_move_list *list);
-/* Append a move, of so many bytes if they count for its peer. */
+/* Append a move, of so many bytes if they count for its peer. XFER_ERR_OVERFLOW: they are too many.
+ */
 xfer_status xfi_move_add(xfi_move_list *list, xfi_move move, uint64_t n_bytes);
 /* Sort moves by peer, keeping the order within one, and list the peers. */
 xfer_status xfi_moves_group(const xfi_plan *plan, xfi_move_list *list);

@@ -475,6 +475,17 @@ static void test_growing_lists_survive_each_failed_allocation(void **state)
   free_tensors(&c.list);
 }
 
+/* As for a rank of one side that sends to each of millions. */
+static void test_more_moves_than_a_plan_may_have_are_an_error(void **state)
+{
+  xfi_move_list list = {.n_moves = XFI_MOST_MOVES};
+
+  (void)state;
+  assert_int_equal(xfi_move_add(&list, (xfi_move){.peer = 1}, 0), XFER_ERR_OVERFLOW);
+  assert_non_null(strstr(xfer_last_error(), "more than 67108864 moves"));
+  assert_int_equal(list.n_moves, XFI_MOST_MOVES);
+}
+
 int main(void)
 {
   const struct CMUnitTest tests[] = {
@@ -485,6 +496,7 @@ int main(void)
       cmocka_unit_test(test_a_sender_looks_at_domains_once_per_class),
       cmocka_unit_test(test_what_ranks_of_a_domain_want_crosses_to_it_once),
       cmocka_unit_test(test_ranks_of_a_domain_receive_alike),
+      cmocka_unit_test(test_more_moves_than_a_plan_may_have_are_an_error),
       cmocka_unit_test(test_growing_lists_survive_each_failed_allocation),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
