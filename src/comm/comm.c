@@ -29,8 +29,7 @@ xfer_status xfi_comm_check_left(xfi_comm *comm)
   const bool is_of_plan = comm->inside == XFI_INSIDE_RUN || comm->inside == XFI_INSIDE_WAIT ||
                           comm->inside == XFI_INSIDE_COMMIT;
 
-  return is_of_plan && comm->ops->check_left != NULL ? comm->ops->check_left(comm, comm->plan)
-                                                     : XFER_OK;
+  return is_of_plan ? comm->ops->check_refused(comm, XFI_LEFT | comm->plan) : XFER_OK;
 }
 
 /* The last error, and how the other ranks are told of it. */

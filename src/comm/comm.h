@@ -108,8 +108,10 @@ typedef xfer_status xfi_round_fn(xfi_comm *comm, const xfi_messages *messages, x
 typedef xfer_status xfi_broadcast_fn(xfi_comm *comm, const xfi_message *messages, int n, int root,
                                      xfer_stream stream, xfi_deadline deadline);
 
-/* How many of the plans that a rank has left the others remember, the last ones. */
-#define XFI_LEFT_PLANS 16
+/* How much of what a rank has refused the others remember: the last ones. */
+#define XFI_REFUSALS 16
+/* With a plan's number in place of a run's: the rank has left the plan. */
+#define XFI_LEFT (UINT64_C(1) << 63)
 
 typedef struct xfi_comm_ops {
   bool recv_direct;   /* data may be received straight into the caller's tensors */
@@ -150,23 +152,19 @@ typedef struct xfi_comm_ops {
    * own, gathering and exchanging go on and connect() makes new ones; otherwise this is abort().
    * NULL: there are no rounds. */
   void (*abort_data)(xfi_comm *comm, const char *why);
-  /* How often abort_data() has cancelled rounds on this rank. NULL, as check_data is then: a round
-   * has succeeded or failed when it returns. */
+  /* How often abort_data() has cancelled rounds on this rank. NULL, as check_data is then: none can
+   * be cancelled, and each has succeeded or failed when it returns. */
   uint64_t (*n_data_ends)(xfi_comm *comm);
   /* XFER_OK if none were cancelled since n_data_ends() was n_ends. */
   xfer_status (*check_data)(xfi_comm *comm, uint64_t n_ends);
-  /* Tell all ranks that this one takes no part in the messages of run `sequence`: a rank that waits
-   * for them fails, which breaks the comm. If no rank has begun the run, nothing is broken. If the
-   * ranks cannot be told, this breaks the comm. NULL: abort_data() leaves the comm whole. */
-  void (*refuse)(xfi_comm *comm, uint64_t sequence, const char *why);
-  /* XFER_ERR_PEER, with its text, if a rank has refused run `sequence`. NULL if `refuse` is. */
-  xfer_status (*check_refused)(xfi_comm *comm, uint64_t sequence);
-  /* Tell the other ranks that this one has destroyed a plan, and comes neither to a commit, nor to
-   * its next run, nor to the wait for that: all fail there, which breaks the comm. If no rank comes
-   * to them, nothing is broken. NULL: they cannot be told. */
-  void (*leave_plan)(xfi_comm *comm, uint64_t plan, const char *why);
-  /* XFER_ERR_PEER, with its text, if a rank has left the plan. NULL if `leave_plan` is. */
-  xfer_status (*check_left)(xfi_comm *comm, uint64_t plan);
+  /* Tell all ranks that this one takes no part in the messages of a run, given by its sequence
+   * number; or, given XFI_LEFT | its number, that this rank has destroyed a plan and comes neither
+   * to a commit, nor to its next run, nor to the wait for that. A rank that waits there fails,
+   * which breaks the comm; if none does, nothing is broken. If the ranks cannot be told, this may
+   * break the comm. No run is refused where messages can be cancelled. */
+  void (*refuse)(xfi_comm *comm, uint64_t what, const char *why);
+  /* XFER_ERR_PEER, with its text, if a rank has refused it; nobody refuses 0. */
+  xfer_status (*check_refused)(xfi_comm *comm, uint64_t what);
   /* Drop the cancellation checks with this context of rounds in flight. NULL: nothing is checked.
    */
   void (*unwatch)(xfi_comm *comm, const void *context);
@@ -213,7 +211,7 @@ struct xfi_comm {
   xfi_inside inside;
   /* Of the run whose messages are next, see xfi_run_take_sequence(); 0: ranks cannot refuse it. */
   uint64_t sequence;
-  uint64_t plan;                     /* in a commit, a run and a wait: its number, see leave_plan */
+  uint64_t plan;                     /* in a commit, a run and a wait: its number, see refuse */
   xfi_cancellation cancellation;     /* of the next rounds and broadcasts */
   bool refuses;                      /* the next call that checks xfi_comm_refused() fails, */
   char refusal[XFI_ERROR_BYTES + 4]; /* with this text, cut like any error text */
@@ -279,14 +277,13 @@ xfer_status xfi_comm_create_local(xfi_comm **comms, int n_ranks);
 XFI_PLUGIN_API xfer_status xfi_comm_create_host(xfi_comm **comm, xfer_all_gather_fn all_gather,
                                                 void *context, int rank, int size,
                                                 bool control_only);
-/* Warn the ranks of a comm with shared memory that an operation which all of them do, for the
- * `number`-th time from 1, has failed on this rank, so that they need not wait. The operation is a
- * run, or, on a control comm, one that uses other means. The comm stays usable. Only by the thread
- * that makes its calls. */
-XFI_PLUGIN_API void xfi_shared_leave_plan(xfi_comm *comm, uint64_t plan, const char *why);
-XFI_PLUGIN_API void xfi_shared_warn(xfi_comm *comm, uint64_t number, const char *why);
-/* Fails if a rank has warned of this operation (XFER_ERR_PEER), or has ended or broken the comm. */
-XFI_PLUGIN_API xfer_status xfi_host_check_warnings(xfi_comm *comm, uint64_t number);
+/* refuse and check_refused of xfi_comm_ops, for ranks that share memory. On a control comm also of
+ * an operation that uses other means, which all ranks do for the `what`-th time, from 1. The comm
+ * stays usable. Only by the thread that makes its calls. */
+XFI_PLUGIN_API void xfi_shared_refuse(xfi_comm *comm, uint64_t what, const char *why);
+XFI_PLUGIN_API xfer_status xfi_shared_check_refused(xfi_comm *comm, uint64_t what);
+/* The same, and fails too if a rank has ended or broken the comm. */
+XFI_PLUGIN_API xfer_status xfi_host_check_refused(xfi_comm *comm, uint64_t what);
 
 /* In a commit, a run or a wait: XFER_ERR_PEER, with its text, if another rank has left the plan. */
 XFI_PLUGIN_API xfer_status xfi_comm_check_left(xfi_comm *comm);

@@ -28,21 +28,22 @@ typedef struct host_comm {
 
 /* ---- failure ------------------------------------------------------------------------------ */
 
-xfer_status xfi_host_check_warnings(xfi_comm *base, uint64_t number)
+xfer_status xfi_host_check_refused(xfi_comm *base, uint64_t what)
 {
   const xfi_shared *shared = (const xfi_shared *)base;
+  bool has_left = false;
+  int gone = 0;
 
-  for (int r = 0; r < base->size; r++) {
-    const xfi_segment *theirs = xfi_segment_of(shared, r);
-    const bool has_ended = xfi_shared_is_lost(shared, r);
-    const bool has_left = atomic_load(&theirs->has_left) != 0;
+  for (; gone < base->size; gone++) {
+    const bool is_lost = xfi_shared_is_lost(shared, gone); /* first: it closes its socket later */
 
-    XFI_TRY(xfi_shared_check(base)); /* a failure that it reported before it left */
-    XFI_CHECK(atomic_load(&theirs->warned) != number, XFER_ERR_PEER, "%.*s", XFI_BROKEN_BYTES - 1,
-              theirs->warning);
-    XFI_CHECK(!has_left && !has_ended, XFER_ERR_COMM, "rank %d has %s", r,
-              has_left ? "left the comm" : "ended");
+    has_left = atomic_load(&xfi_segment_of(shared, gone)->has_left) != 0;
+    if (is_lost || has_left) break;
   }
+  XFI_TRY(xfi_shared_check(base)); /* what a rank reported before it left */
+  XFI_TRY(xfi_shared_check_refused(base, what));
+  XFI_CHECK(gone == base->size, XFER_ERR_COMM, "rank %d has %s", gone,
+            has_left ? "left the comm" : "ended");
   return XFER_OK;
 }
 
@@ -123,10 +124,8 @@ static const xfi_comm_ops host_ops = {
     .check = xfi_shared_check,
     .abort = xfi_shared_abort,
     .abort_data = xfi_shared_abort,
-    .refuse = xfi_shared_warn,
+    .refuse = xfi_shared_refuse,
     .check_refused = xfi_shared_check_refused,
-    .leave_plan = xfi_shared_leave_plan,
-    .check_left = xfi_shared_check_left,
 };
 
 static const xfi_comm_ops control_ops = {
@@ -135,8 +134,8 @@ static const xfi_comm_ops control_ops = {
     .exchange = xfi_shared_exchange,
     .check = xfi_shared_check,
     .abort = xfi_shared_abort,
-    .leave_plan = xfi_shared_leave_plan,
-    .check_left = xfi_shared_check_left,
+    .refuse = xfi_shared_refuse,
+    .check_refused = xfi_shared_check_refused,
 };
 
 /* Local. The caller owns what was made, also after a failure. */

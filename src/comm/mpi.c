@@ -76,7 +76,7 @@ static void mpi_destroy(xfi_comm *comm)
   xfi_shared_leave(&t->shared);
   if (finalized == 0 &&
       !xfi_shared_leaves_inherited(&t->shared)) { /* a forked child may not call MPI */
-    const bool is_heard = xfi_mpi_all_end(t->refusal_sends, XFI_LEFT_PLANS * comm->size);
+    const bool is_heard = xfi_mpi_all_end(t->refusal_sends, XFI_REFUSALS * comm->size);
     const bool all_leave = is_heard && !atomic_load(&t->shared.broken.is) &&
                            (!t->is_connected || xfi_mpi_leave_barrier(t));
 
@@ -111,8 +111,6 @@ static const xfi_comm_ops mpi_ops = {
     .abort_data = mpi_abort,
     .refuse = xfi_mpi_refuse,
     .check_refused = xfi_mpi_check_refused,
-    .leave_plan = xfi_mpi_leave_plan,
-    .check_left = xfi_mpi_check_left,
 };
 
 /* The tags of rounds. The highest tag is the same on all ranks, mostly 2^31 - 1: then none is used
@@ -164,14 +162,14 @@ static xfer_status transport_create(xfi_mpi_comm **out, const communicators *own
   /* sizeof the type, since clang-tidy reports sizeof an expression that is a pointer. */
   t->requests = xfi_calloc(2 * (size_t)size, sizeof(MPI_Request));
   t->notice_sends = xfi_calloc((size_t)size, sizeof(MPI_Request));
-  t->refusal_sends = xfi_calloc((size_t)XFI_LEFT_PLANS * (size_t)size, sizeof(MPI_Request));
+  t->refusal_sends = xfi_calloc((size_t)XFI_REFUSALS * (size_t)size, sizeof(MPI_Request));
   t->is_waiting = xfi_calloc((size_t)size, sizeof *t->is_waiting);
   XFI_CHECK_DONE(t->out != NULL && t->in != NULL && t->requests != NULL &&
                      t->notice_sends != NULL && t->refusal_sends != NULL && t->is_waiting != NULL,
                  XFER_ERR_NOMEM, "a comm of %d ranks", size);
   for (int r = 0; r < size; r++)
     t->notice_sends[r] = MPI_REQUEST_NULL;
-  for (int i = 0; i < XFI_LEFT_PLANS * size; i++)
+  for (int i = 0; i < XFI_REFUSALS * size; i++)
     t->refusal_sends[i] = MPI_REQUEST_NULL;
   XFI_TRY_DONE(XFI_MPI(MPI_Comm_size, (own->host, &n_places)));
   XFI_TRY_DONE(XFI_MPI(MPI_Comm_rank, (own->host, &place)));

@@ -12,13 +12,11 @@
  * tags that MPI has, so that what a failed run left behind is not received by the next ones. */
 enum { XFI_MPI_TAG_NOTICE = 1, XFI_MPI_TAG_LEAVE = 2, XFI_MPI_TAG_ROUND = 3 };
 
-#define XFI_MPI_LEFT (UINT64_C(1) << 63)
-
 /* Tells other ranks that the sender's comm is broken, and whether it waits in a gathering; or that
  * the sender has refused a run, or left a plan. */
 typedef struct xfi_mpi_notice {
   uint64_t token;      /* 0: none has arrived */
-  uint64_t refused;    /* the number of the run, or XFI_MPI_LEFT | of the plan; 0: the
+  uint64_t refused;    /* the number of the run, or XFI_LEFT | of the plan; 0: the
                           comm is broken */
   uint64_t gathering;  /* 0: in none */
   uint64_t n_gathered; /* gatherings by messages that the sender had completed */
@@ -59,10 +57,10 @@ typedef struct xfi_mpi_comm {
   MPI_Request notice_recv;
   MPI_Request *notice_sends; /* [size] */
   /* Refusals of runs, to all other ranks and from them: the last ones, in turn. */
-  xfi_mpi_notice refusals_out[XFI_LEFT_PLANS];
-  MPI_Request *refusal_sends; /* [XFI_LEFT_PLANS][size] */
+  xfi_mpi_notice refusals_out[XFI_REFUSALS];
+  MPI_Request *refusal_sends; /* [XFI_REFUSALS][size] */
   size_t n_refusals_out;      /* in all */
-  xfi_mpi_refused refused[XFI_LEFT_PLANS];
+  xfi_mpi_refused refused[XFI_REFUSALS];
   size_t n_refused;     /* in all */
   bool *is_waiting;     /* [size] which ranks wait in the gathering that this rank gave up */
   int awaited;          /* the peer that the round in progress waits for; -1: none */
@@ -92,9 +90,6 @@ void xfi_mpi_notify_all(xfi_mpi_comm *t);
 void xfi_mpi_refuse(xfi_comm *comm, uint64_t sequence, const char *why);
 /* check_refused of xfi_comm_ops, by the notices that have arrived. */
 xfer_status xfi_mpi_check_refused(xfi_comm *comm, uint64_t sequence);
-/* leave_plan and check_left of xfi_comm_ops. */
-void xfi_mpi_leave_plan(xfi_comm *comm, uint64_t plan, const char *why);
-xfer_status xfi_mpi_check_left(xfi_comm *comm, uint64_t plan);
 /* XFER_ERR_COMM with its text if this rank or another has broken the comm. */
 xfer_status xfi_mpi_check_broken(xfi_comm *comm);
 /* End the gathering in progress, and handle a notice that was deferred to this point. */

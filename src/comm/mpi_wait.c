@@ -117,7 +117,7 @@ void xfi_mpi_end_gathering(xfi_mpi_comm *t)
 /* NULL: it is not known that a rank has refused it. */
 static xfi_mpi_refused *find_refused(xfi_mpi_comm *t, uint64_t number)
 {
-  for (int i = 0; i < XFI_LEFT_PLANS; i++)
+  for (int i = 0; i < XFI_REFUSALS; i++)
     if (t->refused[i].number == number) return &t->refused[i];
   return NULL;
 }
@@ -127,7 +127,7 @@ static void handle_refusal(xfi_mpi_comm *t, const xfi_mpi_notice *notice)
   xfi_mpi_refused *known = find_refused(t, notice->refused);
 
   if (known == NULL) {
-    known = &t->refused[t->n_refused++ % XFI_LEFT_PLANS];
+    known = &t->refused[t->n_refused++ % XFI_REFUSALS];
     *known = (xfi_mpi_refused){.number = notice->refused, .n_gathered = notice->n_gathered};
     memcpy(known->why, notice->why, sizeof known->why);
   }
@@ -175,11 +175,11 @@ xfer_status xfi_mpi_check_broken(xfi_comm *comm)
 void xfi_mpi_refuse(xfi_comm *comm, uint64_t sequence, const char *why)
 {
   xfi_mpi_comm *t = (xfi_mpi_comm *)comm;
-  const size_t place = t->n_refusals_out % XFI_LEFT_PLANS;
+  const size_t place = t->n_refusals_out % XFI_REFUSALS;
   xfi_mpi_notice *notice = &t->refusals_out[place];
   MPI_Request *sends = &t->refusal_sends[place * (size_t)comm->size];
 
-  if (comm->shares_all) xfi_shared_warn(comm, sequence, why);
+  if (comm->shares_all) xfi_shared_refuse(comm, sequence, why);
   if (comm->shares_all || xfi_mpi_check_broken(comm) != XFER_OK) return;
   if (!xfi_mpi_all_end(sends, comm->size)) {
     comm->ops->abort(comm, why);
@@ -209,20 +209,6 @@ xfer_status xfi_mpi_check_refused(xfi_comm *comm, uint64_t sequence)
   XFI_CHECK(t->gathering != 0 && known->n_gathered >= t->gathering, XFER_ERR_PEER, "%.*s",
             XFI_BROKEN_BYTES - 1, known->why);
   return XFER_OK;
-}
-
-void xfi_mpi_leave_plan(xfi_comm *comm, uint64_t plan, const char *why)
-{
-  if (comm->shares_all)
-    xfi_shared_leave_plan(comm, plan, why);
-  else
-    xfi_mpi_refuse(comm, XFI_MPI_LEFT | plan, why);
-}
-
-xfer_status xfi_mpi_check_left(xfi_comm *comm, uint64_t plan)
-{
-  if (comm->shares_all) return xfi_shared_check_left(comm, plan);
-  return xfi_mpi_check_refused(comm, XFI_MPI_LEFT | plan);
 }
 
 /* Ranks that wait with us reply to our notice, or gave up as well. */

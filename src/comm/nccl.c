@@ -393,7 +393,7 @@ xfer_status xfi_nccl_connect(xfi_comm *base, const bool *peers, bool broadcasts,
   }
 done:
   if (st != XFER_OK && st != XFER_ERR_PEER && comm->host != NULL)
-    xfi_shared_warn(comm->host, comm->data.number, xfer_last_error());
+    xfi_shared_refuse(comm->host, comm->data.number, xfer_last_error());
   comm->data.host = NULL;
   xfi_free(warmups);
   return st;

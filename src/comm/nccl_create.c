@@ -51,18 +51,19 @@ static xfer_status nccl_check(xfi_comm *base)
 }
 
 /* Ranks of several hosts have no memory to tell each other by. */
-static void nccl_leave_plan(xfi_comm *base, uint64_t plan, const char *why)
+static void nccl_refuse(xfi_comm *base, uint64_t what, const char *why)
 {
   xfi_comm *host = xfi_nccl_of(base)->host;
 
-  if (host != NULL) host->ops->leave_plan(host, plan, why);
+  if (host != NULL) host->ops->refuse(host, what, why);
 }
 
-static xfer_status nccl_check_left(xfi_comm *base, uint64_t plan)
+/* No run is refused, and what else its number may be is connect()'s. */
+static xfer_status nccl_check_refused(xfi_comm *base, uint64_t what)
 {
   xfi_comm *host = xfi_nccl_of(base)->host;
 
-  return host == NULL ? XFER_OK : host->ops->check_left(host, plan);
+  return host == NULL || (what & XFI_LEFT) == 0 ? XFER_OK : host->ops->check_refused(host, what);
 }
 
 static const xfi_comm_ops nccl_ops = {
@@ -82,8 +83,8 @@ static const xfi_comm_ops nccl_ops = {
     .n_data_ends = xfi_nccl_n_data_ends,
     .check_data = xfi_nccl_check_data,
     .unwatch = xfi_nccl_unwatch,
-    .leave_plan = nccl_leave_plan,
-    .check_left = nccl_check_left,
+    .refuse = nccl_refuse,
+    .check_refused = nccl_check_refused,
 };
 
 /* Local: what this rank needs to reach the others, not connected yet. The caller owns *comm, also

@@ -15,12 +15,6 @@ enum {
   XFI_CACHE_LINE = 64
 };
 
-/* A plan that a rank has left. */
-typedef struct xfi_left {
-  _Atomic uint64_t plan; /* 1 + its number; 0: none */
-  char why[XFI_BROKEN_BYTES];
-} xfi_left;
-
 /* What a rank contributes to one step of a gathering. */
 typedef struct xfi_contribution {
   xfi_gathering of; /* of.number: the offset at which this step's bytes begin */
@@ -53,13 +47,12 @@ typedef struct xfi_segment {
   _Alignas(XFI_CACHE_LINE) _Atomic uint32_t bell; /* the futex that the owner sleeps on: it grows
                                                      whenever the owner is woken */
   _Alignas(XFI_CACHE_LINE) _Atomic uint32_t
-      alarm;                      /* 1 + the rank that reported a failure to the owner; 0: none */
-  char why[XFI_BROKEN_BYTES];     /* the text of the failure that the owner reported */
-  _Atomic uint64_t warned;        /* the number of the owner's last xfi_shared_warn() */
-  char warning[XFI_BROKEN_BYTES]; /* its text */
-  xfi_left left[XFI_LEFT_PLANS];  /* the owner's last xfi_shared_leave_plan(), in turn */
-  uint64_t n_left;                /* of them in all; only the owner's */
-  _Atomic uint32_t has_left;      /* the owner has left the comm */
+      alarm;                  /* 1 + the rank that reported a failure to the owner; 0: none */
+  char why[XFI_BROKEN_BYTES]; /* the text of the failure that the owner reported */
+  _Atomic uint64_t refused[XFI_REFUSALS]; /* by the owner: the last ones, in turn; 0: none */
+  char whys[XFI_REFUSALS][XFI_BROKEN_BYTES];
+  uint64_t n_refused;        /* of them in all; only the owner's */
+  _Atomic uint32_t has_left; /* the owner has left the comm */
   /* Gatherings, whose steps are counted over the comm's whole life. `decided`, used in the first
    * segment alone, is 2 * step if the last step took place on all ranks, 2 * step - 1 if on none.
    * The owner has contributed to n_contributed steps; contributions[step % 2] holds the last two.

@@ -126,48 +126,27 @@ void xfi_shared_abort(xfi_comm *comm, const char *why)
   if (xfi_broken_set(&s->broken, "%s", why)) xfi_shared_alarm(s, s->broken.why);
 }
 
-void xfi_shared_warn(xfi_comm *comm, uint64_t number, const char *why)
+void xfi_shared_refuse(xfi_comm *comm, uint64_t what, const char *why)
 {
   xfi_shared *s = (xfi_shared *)comm;
+  xfi_segment *own = own_of(s);
 
-  if (xfi_shared_is_inherited(s)) return;
-  (void)snprintf(own_of(s)->warning, sizeof own_of(s)->warning, "rank %d: %s", comm->rank, why);
-  atomic_store(&own_of(s)->warned, number);
-  for (int r = 0; r < comm->size; r++)
-    if (r != comm->rank) wake(s, r);
-}
-
-void xfi_shared_leave_plan(xfi_comm *comm, uint64_t plan, const char *why)
-{
-  xfi_shared *s = (xfi_shared *)comm;
-
-  if (own_of(s) == NULL || xfi_shared_is_inherited(s)) return;
-  xfi_left *left = &own_of(s)->left[own_of(s)->n_left++ % XFI_LEFT_PLANS];
-  (void)snprintf(left->why, sizeof left->why, "rank %d: %s", comm->rank, why);
-  atomic_store(&left->plan, plan + 1);
+  if (own == NULL || xfi_shared_is_inherited(s)) return;
+  const uint64_t i = own->n_refused++ % XFI_REFUSALS;
+  (void)snprintf(own->whys[i], sizeof own->whys[i], "rank %d: %s", comm->rank, why);
+  atomic_store(&own->refused[i], what);
   for (int r = 0; r < comm->size; r++)
     if (r != comm->rank && xfi_segment_of(s, r) != NULL) wake(s, r);
 }
 
-xfer_status xfi_shared_check_left(xfi_comm *comm, uint64_t plan)
+xfer_status xfi_shared_check_refused(xfi_comm *comm, uint64_t what)
 {
-  for (int r = 0; r < comm->size; r++) {
+  for (int r = 0; r < comm->size && what != 0; r++) {
     const xfi_segment *theirs = xfi_segment_of((const xfi_shared *)comm, r);
 
-    for (int i = 0; theirs != NULL && r != comm->rank && i < XFI_LEFT_PLANS; i++)
-      XFI_CHECK(atomic_load(&theirs->left[i].plan) != plan + 1, XFER_ERR_PEER, "%.*s",
-                XFI_BROKEN_BYTES - 1, theirs->left[i].why);
-  }
-  return XFER_OK;
-}
-
-xfer_status xfi_shared_check_refused(xfi_comm *comm, uint64_t sequence)
-{
-  for (int r = 0; r < comm->size && sequence != 0; r++) {
-    const xfi_segment *theirs = xfi_segment_of((const xfi_shared *)comm, r);
-
-    XFI_CHECK(theirs == NULL || r == comm->rank || atomic_load(&theirs->warned) != sequence,
-              XFER_ERR_PEER, "%.*s", XFI_BROKEN_BYTES - 1, theirs->warning);
+    for (int i = 0; theirs != NULL && r != comm->rank && i < XFI_REFUSALS; i++)
+      XFI_CHECK(atomic_load(&theirs->refused[i]) != what, XFER_ERR_PEER, "%.*s",
+                XFI_BROKEN_BYTES - 1, theirs->whys[i]);
   }
   return XFER_OK;
 }

@@ -62,9 +62,6 @@ XFI_PLUGIN_API bool xfi_shared_poll_alarm(xfi_shared *shared);
 xfer_status xfi_shared_check(xfi_comm *comm);
 void xfi_shared_abort(xfi_comm *comm, const char *why);
 
-/* check_left and check_refused of xfi_comm_ops. */
-XFI_PLUGIN_API xfer_status xfi_shared_check_left(xfi_comm *comm, uint64_t plan);
-XFI_PLUGIN_API xfer_status xfi_shared_check_refused(xfi_comm *comm, uint64_t sequence);
 /* In a rank's wait for messages of a run, or in a gathering. */
 static inline xfer_status xfi_shared_check_run(xfi_comm *comm, bool is_of_run)
 {

@@ -229,10 +229,8 @@ static const xfi_comm_ops local_ops = {
     .check = xfi_shared_check,
     .abort = xfi_shared_abort,
     .abort_data = xfi_shared_abort,
-    .refuse = xfi_shared_warn,
+    .refuse = xfi_shared_refuse,
     .check_refused = xfi_shared_check_refused,
-    .leave_plan = xfi_shared_leave_plan,
-    .check_left = xfi_shared_check_left,
 };
 
 static xfer_status rank_init(local_rank *rank, local_group *group, int number)

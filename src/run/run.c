@@ -66,7 +66,7 @@ static xfer_status check_peers(const xfer_plan *plan, uint64_t later)
 {
   const xfi_comm_ops *comm = plan->comm->ops;
 
-  if (comm->check_refused != NULL) XFI_TRY(comm->check_refused(plan->comm, plan->run.sequence));
+  XFI_TRY(comm->check_refused(plan->comm, plan->run.sequence));
   XFI_TRY(xfi_comm_check_left(plan->comm));
   XFI_TRY(xfi_direct_check(plan->lanes.direct, plan->run.epoch + later));
   if (plan->relay != NULL) XFI_TRY(check_peers(plan->relay, later));
@@ -89,7 +89,7 @@ static xfer_status check_none_aborted(const xfer_plan *plan)
 /* Can the others be told that this rank takes no part in its run? */
 static bool can_tell(const xfer_plan *plan)
 {
-  return plan->run.sequence != 0 && plan->comm->ops->refuse != NULL;
+  return plan->run.sequence != 0 && plan->comm->ops->n_data_ends == NULL;
 }
 
 /* May this run begin, in a state that allows runs? */
@@ -111,8 +111,8 @@ static xfer_status check_run(xfer_plan *plan, uint64_t version, xfer_stream stre
             "staging memory was left to a failed run of another plan; commit again");
   /* Messages on a device do not say to which run they belong. So where others may have sent some in
    * a run that this rank refused, it receives none of another run before. */
-  XFI_CHECK(plan->of->n_unsettled == plan->run.is_unsettled || plan->comm->ops->refuse != NULL ||
-                xfi_pipeline_is_empty(plan->lanes.pipeline),
+  XFI_CHECK(plan->of->n_unsettled == plan->run.is_unsettled ||
+                plan->comm->ops->n_data_ends == NULL || xfi_pipeline_is_empty(plan->lanes.pipeline),
             XFER_ERR_STATE,
             "this rank refused a run of another plan, which others may have begun: call "
             "xfer_plan_wait() for that one before");

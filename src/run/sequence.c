@@ -49,8 +49,7 @@ void xfi_run_leave_refused(xfer_plan *plan)
   const bool refused = xfi_state_is_refused(plan->state);
 
   if (plan->main != NULL || (!refused && !plan->run.shuns_commit)) return;
-  if (plan->comm->ops->leave_plan != NULL)
-    plan->comm->ops->leave_plan(plan->comm, plan->number, plan->run.why);
+  plan->comm->ops->refuse(plan->comm, XFI_LEFT | plan->number, plan->run.why);
   if (refused && sequence > plan->of->n_agreed && sequence == plan->of->n_sequenced)
     plan->of->n_sequenced--;
 }
@@ -99,7 +98,7 @@ static void end_left_over(const xfer_plan *plan)
   }
   for (int r = 0; r < plan->comm->size; r++)
     n_out += results[r].has_begun == 0 && (results[r].has_messages != 0 || !is_one_plan);
-  if (sends && plan->comm->ops->refuse != NULL && n_begun > 0 && n_out > 0)
+  if (sends && plan->comm->ops->n_data_ends == NULL && n_begun > 0 && n_out > 0)
     xfi_comm_abort_with_error(plan->comm, plan->comm->ops->abort_data);
 }
 

@@ -346,18 +346,18 @@ static void warns(int rank, void *context)
   char all[2];
 
   if (rank == 1) {
-    xfi_shared_warn(comm, 2, "no luck");
+    xfi_shared_refuse(comm, 2, "no luck");
     expect(comm->ops->all_gather(comm, all, "x", 1, soon()) == XFER_OK);
     expect(comm->ops->all_gather(comm, all, "x", 1, soon()) == XFER_OK);
     if (breaks) comm->ops->abort(comm, "enough");
     comm->ops->destroy(comm);
     return;
   }
-  expect(xfi_host_check_warnings(comm, 1) == XFER_OK);
+  expect(xfi_host_check_refused(comm, 1) == XFER_OK);
   expect(comm->ops->all_gather(comm, all, "x", 1, soon()) == XFER_OK);
-  expect(xfi_host_check_warnings(comm, 2) == XFER_ERR_PEER && error_has("rank 1: no luck"));
+  expect(xfi_host_check_refused(comm, 2) == XFER_ERR_PEER && error_has("rank 1: no luck"));
   expect(comm->ops->all_gather(comm, all, "x", 1, soon()) == XFER_OK || breaks);
-  while (xfi_host_check_warnings(comm, 3) == XFER_OK)
+  while (xfi_host_check_refused(comm, 3) == XFER_OK)
     (void)usleep(1000);
   expect(error_has(breaks ? "enough" : "rank 1 has left the comm"));
   comm->ops->destroy(comm);
