@@ -24,13 +24,6 @@ typedef struct xfi_mpi_notice {
   char why[XFI_BROKEN_BYTES];
 } xfi_mpi_notice;
 
-/* What a notice said of a run that its sender refused, or of a plan that it left. */
-typedef struct xfi_mpi_refused {
-  uint64_t number;     /* xfi_mpi_notice.refused */
-  uint64_t n_gathered; /* by its sender before, the least of all senders */
-  char why[XFI_BROKEN_BYTES];
-} xfi_mpi_refused;
-
 typedef struct xfi_mpi_comm {
   xfi_shared shared; /* with the ranks of this host */
   MPI_Comm comm;
@@ -58,10 +51,10 @@ typedef struct xfi_mpi_comm {
   MPI_Request *notice_sends; /* [size] */
   /* Refusals of runs, to all other ranks and from them: the last ones, in turn. */
   xfi_mpi_notice refusals_out[XFI_REFUSALS];
-  MPI_Request *refusal_sends; /* [XFI_REFUSALS][size] */
-  size_t n_refusals_out;      /* in all */
-  xfi_mpi_refused refused[XFI_REFUSALS];
-  size_t n_refused;     /* in all */
+  MPI_Request *refusal_sends;           /* [XFI_REFUSALS][size] */
+  size_t n_refusals_out;                /* in all */
+  xfi_mpi_notice refused[XFI_REFUSALS]; /* `n_gathered` is the least of all senders of each */
+  size_t n_refused;                     /* in all */
   bool *is_waiting;     /* [size] which ranks wait in the gathering that this rank gave up */
   int awaited;          /* the peer that the round in progress waits for; -1: none */
   bool is_broadcasting; /* a broadcast is in progress */
@@ -87,9 +80,9 @@ xfer_status xfi_mpi_await(xfi_mpi_comm *t, MPI_Request *request, MPI_Status *sta
 void xfi_mpi_notify_all(xfi_mpi_comm *t);
 /* Tell all other ranks that this one refuses a run. Breaks the comm if many refusals before it have
  * not arrived yet. */
-void xfi_mpi_refuse(xfi_comm *comm, uint64_t sequence, const char *why);
-/* check_refused of xfi_comm_ops, by the notices that have arrived. */
-xfer_status xfi_mpi_check_refused(xfi_comm *comm, uint64_t sequence);
+void xfi_mpi_refuse(xfi_comm *comm, uint64_t what, const char *why);
+/* By the notices that have arrived. */
+xfer_status xfi_mpi_check_refused(xfi_comm *comm, uint64_t what);
 /* XFER_ERR_COMM with its text if this rank or another has broken the comm. */
 xfer_status xfi_mpi_check_broken(xfi_comm *comm);
 /* End the gathering in progress, and handle a notice that was deferred to this point. */

@@ -115,23 +115,21 @@ void xfi_mpi_end_gathering(xfi_mpi_comm *t)
 }
 
 /* NULL: it is not known that a rank has refused it. */
-static xfi_mpi_refused *find_refused(xfi_mpi_comm *t, uint64_t number)
+static xfi_mpi_notice *find_refused(xfi_mpi_comm *t, uint64_t what)
 {
   for (int i = 0; i < XFI_REFUSALS; i++)
-    if (t->refused[i].number == number) return &t->refused[i];
+    if (t->refused[i].refused == what) return &t->refused[i];
   return NULL;
 }
 
 static void handle_refusal(xfi_mpi_comm *t, const xfi_mpi_notice *notice)
 {
-  xfi_mpi_refused *known = find_refused(t, notice->refused);
+  xfi_mpi_notice *known = find_refused(t, notice->refused);
 
-  if (known == NULL) {
-    known = &t->refused[t->n_refused++ % XFI_REFUSALS];
-    *known = (xfi_mpi_refused){.number = notice->refused, .n_gathered = notice->n_gathered};
-    memcpy(known->why, notice->why, sizeof known->why);
-  }
-  if (notice->n_gathered < known->n_gathered) known->n_gathered = notice->n_gathered;
+  if (known == NULL)
+    t->refused[t->n_refused++ % XFI_REFUSALS] = *notice;
+  else if (notice->n_gathered < known->n_gathered)
+    known->n_gathered = notice->n_gathered;
 }
 
 /* Handle a notice if one has arrived. If its sender had completed the gathering that this rank is
@@ -172,14 +170,14 @@ xfer_status xfi_mpi_check_broken(xfi_comm *comm)
   return xfi_broken_check(&t->shared.broken);
 }
 
-void xfi_mpi_refuse(xfi_comm *comm, uint64_t sequence, const char *why)
+void xfi_mpi_refuse(xfi_comm *comm, uint64_t what, const char *why)
 {
   xfi_mpi_comm *t = (xfi_mpi_comm *)comm;
   const size_t place = t->n_refusals_out % XFI_REFUSALS;
   xfi_mpi_notice *notice = &t->refusals_out[place];
   MPI_Request *sends = &t->refusal_sends[place * (size_t)comm->size];
 
-  if (comm->shares_all) xfi_shared_refuse(comm, sequence, why);
+  if (comm->shares_all) xfi_shared_refuse(comm, what, why);
   if (comm->shares_all || xfi_mpi_check_broken(comm) != XFER_OK) return;
   if (!xfi_mpi_all_end(sends, comm->size)) {
     comm->ops->abort(comm, why);
@@ -187,7 +185,7 @@ void xfi_mpi_refuse(xfi_comm *comm, uint64_t sequence, const char *why)
   }
   t->n_refusals_out++;
   *notice = (xfi_mpi_notice){
-      .token = t->token, .refused = sequence, .n_gathered = t->n_gathered, .from = comm->rank};
+      .token = t->token, .refused = what, .n_gathered = t->n_gathered, .from = comm->rank};
   (void)snprintf(notice->why, sizeof notice->why, "rank %d: %s", comm->rank, why);
   for (int r = 0; r < comm->size; r++)
     if (r != comm->rank)
@@ -195,14 +193,14 @@ void xfi_mpi_refuse(xfi_comm *comm, uint64_t sequence, const char *why)
                        &sends[r]);
 }
 
-xfer_status xfi_mpi_check_refused(xfi_comm *comm, uint64_t sequence)
+xfer_status xfi_mpi_check_refused(xfi_comm *comm, uint64_t what)
 {
   xfi_mpi_comm *t = (xfi_mpi_comm *)comm;
-  const xfi_mpi_refused *known;
+  const xfi_mpi_notice *known;
 
-  if (comm->shares_all) return xfi_shared_check_refused(comm, sequence);
+  if (comm->shares_all) return xfi_shared_check_refused(comm, what);
   XFI_TRY(xfi_mpi_check_broken(comm));
-  known = sequence == 0 ? NULL : find_refused(t, sequence);
+  known = what == 0 ? NULL : find_refused(t, what);
   if (known == NULL) return XFER_OK;
   /* Who refused it after the gathering that this rank is in had completed there lets it complete
    * here too. */
