@@ -229,7 +229,7 @@ class TrackedTensors:
             except Exception as wrong:
                 if getattr(wrong, "_is_in_use", False):
                     raise  # another thread's step, which this one's end is not to spoil
-                plan._note(wrong)  # raised on all ranks
+                plan._fail_at_commit(wrong)  # raised on all ranks
             plan.commit()
             if plan.fresh_sources:
                 self._sides[0].drop_parts()

@@ -13,7 +13,7 @@ from torch.distributed.tensor import DTensor
 from ._dtensor import Description, Grid, Ranks, chosen, grid_of, our_rank
 from ._flat import FlatPart
 from ._held import Source, tensors_of
-from ._tables import Meshes, Table, Together
+from ._tables import MergedTables, Meshes, Table
 from .dtypes import dtype_name
 from .layout import Layout, Replicate
 from .memory import check_plain
@@ -111,7 +111,7 @@ def table_of(tensors: Mapping[str, Any], ranks: Ranks = None) -> tuple[Table, Me
 
 
 def layouts_in(
-    together: Together, tensors: Mapping[str, Any], ranks: Ranks = None, meaning: str | None = None
+    merged: MergedTables, tensors: Mapping[str, Any], ranks: Ranks = None, meaning: str | None = None
 ) -> dict[str, Layout]:
     """Of this rank's tensors. What is no DTensor, and not cut, is whole on every rank that has it; what lies on several
     meshes is the same on each."""
@@ -123,11 +123,11 @@ def layouts_in(
         if isinstance(tensor, FlatPart):
             return tensor.layout()
         if not isinstance(tensor, DTensor):
-            return of_whole(tuple(tensor.shape), tensor.dtype, together.ranks_of(name))
+            return of_whole(tuple(tensor.shape), tensor.dtype, merged.ranks_of(name))
         mesh = tensor.device_mesh
-        key = mesh, together.tensors[name].alike
+        key = mesh, merged.tensors[name].alike
         if key not in grids:
-            grids[key] = _all_replicas(grid_of(mesh, ranks), name, together.meshes_of(name))
+            grids[key] = _all_replicas(grid_of(mesh, ranks), name, merged.meshes_of(name))
         return of_dtensor(Description.of(tensor), grids[key])
 
     return _each(tensors, layout)

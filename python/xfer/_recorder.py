@@ -264,7 +264,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc, unused-ignore]
                 copies = _taken_for(into.dtype, target.dtype, copies)
         except Unmapped:
             how = known.block.made[0] if known.block.made else f"view as {name_of(source.dtype)}, or strides"
-            self._note(into, target, ("copy_" if known.is_rounded else how, self._sources_of([source])))
+            self._write_made(into, target, ("copy_" if known.is_rounded else how, self._sources_of([source])))
             return
         into.is_rounded = into.is_rounded or not _holds(target.dtype, source.dtype)
         if sum(copy.size for copy in copies) < target.numel():
@@ -280,7 +280,8 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc, unused-ignore]
             into.block.spoil("writes in strides", [copy.source for copy in copies if copy.source])
 
     @staticmethod
-    def _note(into: _Storage, target: Any, made: tuple[str, tuple[str, ...]]) -> None:
+    def _write_made(into: _Storage, target: Any, made: tuple[str, tuple[str, ...]]) -> None:
+        """Values that are no copies."""
         into.block.spoil(*made)
         if target.dtype.itemsize == into.dtype.itemsize:
             into.writes.append(Write(_whole(target), made))
@@ -298,7 +299,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc, unused-ignore]
             into.writes.append(Write(_whole(target), (how, ())))
             self._write(into, target, [_whole(target)])
         else:
-            self._note(into, target, (how, self._sources_of([target, *others])))
+            self._write_made(into, target, (how, self._sources_of([target, *others])))
 
     # ---- tensors with storage of their own
 

@@ -12,7 +12,7 @@ from typing import Any
 from .comm import Comm
 from .errors import MismatchError
 
-__all__ = ["Meshes", "Table", "Together", "some", "tables_of"]
+__all__ = ["MergedTables", "Meshes", "Table", "some", "tables_of"]
 
 Table = list[Any]  # [name, dtype, shape] of each tensor, and the number of its mesh where it lies on one
 Meshes = list[Any]  # [sizes, ranks] of those that a rank's table numbers
@@ -67,7 +67,7 @@ class Entry:
     alike: tuple[tuple[int, int | None], ...]
 
 
-class Together:
+class MergedTables:
     """All tensors of a side by name, with the ranks that have each and the meshes on which it lies. The same on every
     rank."""
 

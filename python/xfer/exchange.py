@@ -150,7 +150,7 @@ class Exchange(Plan):
     def __init__(self, comm: Comm, sends: Operations, recvs: Operations, **options: Unpack[PlanOptions]) -> None:
         _structs.needed("comm", comm, "comm")
         self._begin(comm, comm.rank)
-        self._note_tensors(())
+        self._set_tensors(())
         made: list[_Sides] = []
         struct = no_options()
 
@@ -178,7 +178,7 @@ class Exchange(Plan):
                     raise ValueError("these are other operations than were planned, or in another order")
                 self._bind_sides(sides)
             except Exception as wrong:
-                self._note(wrong, "all")
+                self._fail_at_commit(wrong, "all")
 
     def _is_of(self, sides: _Sides) -> bool:
         """The operations that were planned, in their order?"""
@@ -188,14 +188,14 @@ class Exchange(Plan):
         return "an array"
 
     def _bind_sides(self, sides: _Sides) -> None:
-        """What is wrong is noted for commit()."""
+        """commit() raises what is wrong."""
         try:
             self._on()._now(lib.xfer_plan_bind_exchange, self, sides.to.views, sides.from_.views)
             self._views = {0: (sides.to, sides.from_)}
             self._bound = None
             self._all_bound_anew()
         except XferError as wrong:
-            self._note(wrong, "all")
+            self._fail_at_commit(wrong, "all")
 
 
 def exchange(comm: Comm, sends: Operations, recvs: Operations, stream: Any = None) -> None:

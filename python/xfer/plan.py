@@ -95,13 +95,13 @@ class Plan(_handle.Handle):
     def __init__(self, comm: Comm, tensors: Tensors, **options: Unpack[PlanOptions]) -> None:
         _structs.needed("comm", comm, "comm")
         self._begin(comm, comm.rank)
-        self._note_tensors(())
+        self._set_tensors(())
         struct = no_options()
 
         def make() -> tuple[Any, ...]:
             set_options(struct, options)
             rows = _rows(tensors)
-            self._note_tensors(tensors)
+            self._set_tensors(tensors)
             self.fresh_sources = bool(struct.flags & FLAGS["fresh_sources"])
             return self._out(), comm, rows, len(rows), byref(struct)
 
@@ -117,7 +117,7 @@ class Plan(_handle.Handle):
         plan._begin(None, rank)
         rows, struct = _rows(tensors), no_options()
         set_options(struct, options)
-        plan._note_tensors(tensors)
+        plan._set_tensors(tensors)
         lib.xfer_plan_simulate(plan._out(), n_ranks, rank, rows, len(rows), byref(struct))
         return plan
 
@@ -136,8 +136,9 @@ class Plan(_handle.Handle):
         self.fresh_sources = False
         self._figures: Any = None  # of the last look
 
-    def _note(self, wrong: Exception, what: int | str | None = None) -> None:
-        """For commit(), which fails until `what` is bound: a tensor, or (a str) all at once."""
+    def _fail_at_commit(self, wrong: Exception, what: int | str | None = None) -> None:
+        """The next commit() raises `wrong` on all ranks. Each commit() fails until `what` is bound: a tensor, or (a
+        str) all at once."""
         self._wrong = self._wrong or wrong
         if what is not None:
             self._unbound[what] = described(wrong)
@@ -169,7 +170,7 @@ class Plan(_handle.Handle):
         self._kept[other] = dict(given)
         self._bound = None
 
-    def _note_tensors(self, tensors: Tensors) -> None:
+    def _set_tensors(self, tensors: Tensors) -> None:
         self._layouts = [(tensor[1], tensor[2]) for tensor in tensors]
         self._index: dict[str, int | None] = {}
         for i, tensor in enumerate(tensors):
@@ -203,7 +204,7 @@ class Plan(_handle.Handle):
                 if _is_row(row):
                     self._bind(comm, *row)
                 else:
-                    self._note(ValueError(f"a row to bind is (tensor, source, destination), not {row!r}"))
+                    self._fail_at_commit(ValueError(f"a row to bind is (tensor, source, destination), not {row!r}"))
 
     def _bind_moved(self, comm: Comm, rows: list[tuple[int | str, Any, Any]]) -> list[tuple[int | str, Any, Any]]:
         """Binds in one call what differs by its place alone from what was bound before; the rows that are left."""
@@ -260,7 +261,7 @@ class Plan(_handle.Handle):
             if not isinstance(wrong, XferError):
                 with contextlib.suppress(Exception):  # of a text that cannot be made
                     wrong.args = (f"tensor {tensor!r}: {wrong}",)
-            self._note(wrong, number)
+            self._fail_at_commit(wrong, number)
 
     def _number_of(self, tensor: int | str) -> int | None:
         """None: _number() may say why there is none."""
@@ -296,7 +297,7 @@ class Plan(_handle.Handle):
             self._figures = figures
 
     def _checked(self) -> tuple[Plan]:
-        """What commit() takes. Raises what was noted since the last one."""
+        """What commit() takes. Raises the first error since the last one."""
         wrong, self._wrong = self._wrong, None
         if wrong is None and self._unbound:
             wrong = StateError(f"what was refused is not bound anew: {next(iter(self._unbound.values()))}")

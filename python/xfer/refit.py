@@ -506,7 +506,7 @@ class Locals(_handle.Handle):
                 plan._keep_given(self, self._given)
                 plan._all_bound_anew(but=left)
             except Exception as wrong:
-                plan._note(wrong, "locals")
+                plan._fail_at_commit(wrong, "locals")
 
     def _let_go(self, side: str, plan: Plan) -> None:
         """Of memory that was handed in and is bound no more."""

@@ -26,7 +26,7 @@ from ._layouts import grids_of, layouts_in, layouts_of, meshes_of, table_of
 from ._names import Names
 from ._steps import Steps
 from ._structs import needed, truth
-from ._tables import Together, some, tables_of
+from ._tables import MergedTables, some, tables_of
 from .comm import Agreed, Comm
 from .conversion import Conversion
 from .errors import MismatchError
@@ -98,7 +98,7 @@ class LeftOut(NamedTuple):
     target: list[str]
 
 
-def _left_out(sides: Sequence[Together], strict: bool) -> LeftOut:
+def _left_out(sides: Sequence[MergedTables], strict: bool) -> LeftOut:
     """The names that one side alone has, the same on all ranks. Raises MismatchError if there are any with strict=True,
     or if no name is in both."""
     left = LeftOut(*(sorted(sides[i].tensors.keys() - sides[1 - i].tensors.keys()) for i in (0, 1)))
@@ -188,16 +188,16 @@ class Transfer(Steps):
         needed("comm", comm, "comm")
         self._comm = comm
         tables, notes = tables_of(comm, tell, f"{self._what}, strict={strict}")
-        together = [Together(tables[side], [meshes[side] for meshes, _, _ in notes]) for side in (0, 1)]
+        merged = [MergedTables(tables[side], [meshes[side] for meshes, _, _ in notes]) for side in (0, 1)]
         for _, unmatched, _ in notes:
-            Names(unmatched).check_all({*together[0].tensors, *together[1].tensors})
-        self.left_out = _left_out(together, strict)
+            Names(unmatched).check_all({*merged[0].tensors, *merged[1].tensors})
+        self.left_out = _left_out(merged, strict)
         self._are_to_compare = all(compares for _, _, compares in notes)
         with Agreed(comm._tell):
             here = [self._select(side, tensors) for side, tensors in enumerate(have)]
-            layouts = [layouts_in(together[side], here[side], ranks, meaning) for side in (0, 1)]
+            layouts = [layouts_in(merged[side], here[side], ranks, meaning) for side in (0, 1)]
         conversion = (Conversion.cast(),) if cast else ()
-        moved = sorted(together[0].tensors.keys() & together[1].tensors.keys())
+        moved = sorted(merged[0].tensors.keys() & merged[1].tensors.keys())
         rows = [(name, layouts[0].get(name), layouts[1].get(name), *conversion) for name in moved]
         self.plan = Plan(comm, rows, **options)
         self._tensors = TrackedTensors(source, target, select=self._select)

@@ -7,7 +7,7 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="torch is not installed")
 
-from xfer._tables import Together  # noqa: E402
+from xfer._tables import MergedTables  # noqa: E402
 from xfer.integrations.megatron_export import ExportedSource  # noqa: E402
 
 SHAPES = {"embed": (10, 4), "a": (8, 4), "b": (4,), "c": (8, 4), "d": (6, 2), "head": (10, 4)}
@@ -44,7 +44,7 @@ def test_each_rank_keeps_its_share_of_what_is_exported(monkeypatch):
         assert table == [[name, "f32", list(x.shape)] for name, x in mine.items()]
         assert all(len(x) == N_WORDS for name, x in mine.items() if name in ("embed", "head"))
         layouts = source.layouts(
-            Together([table if r == 2 - rank else None for r in range(3)])
+            MergedTables([table if r == 2 - rank else None for r in range(3)])
         )  # as trainers are numbered, not torch's ranks
         assert {name: layouts[name].local_shape(2 - rank) for name in mine} == {
             n: tuple(x.shape) for n, x in mine.items()

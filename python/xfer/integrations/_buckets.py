@@ -201,7 +201,7 @@ class BucketEngine:
             # By number: a name may come twice, whether or not both are in one bucket.
             plan.bind_many((i, x, None) if sent is not None else (i, None, x) for i, (_, x) in enumerate(bucket))
         except Exception as error:  # as where a rollout has no memory for a bucket
-            plan._note(error)  # raised on all ranks
+            plan._fail_at_commit(error)  # raised on all ranks
         plan.commit()
         assert bucket is not None
         self._version += 1

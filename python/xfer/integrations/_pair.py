@@ -21,7 +21,7 @@ from .._gc import no_collection
 from .._replicas import compare_replicas, has_replicas
 from .._store import session as new_session
 from .._structs import truth
-from .._tables import Together, some, tables_of
+from .._tables import MergedTables, some, tables_of
 from ..comm import Agreed, Comm
 from ..conversion import Conversion
 from ..dtypes import torch_dtype
@@ -158,13 +158,13 @@ class _Update:
         plan = self.plans[i]
         wrong, self._wrong = self._wrong, None
         if wrong is not None:
-            plan._note(wrong)
+            plan._fail_at_commit(wrong)
             return
         try:
             with no_collection():
                 plan.bind_many(self._look(i) if i > 0 else self._fresh)
         except Exception as error:
-            plan._note(error)
+            plan._fail_at_commit(error)
 
     def _compare(self) -> None:
         """Replicas of all that moves, before the first update moves any of it. Collective if there are any."""
@@ -295,7 +295,7 @@ class WorkerSide:
         assert self._comm is not None
         known = self._updates.get(id(model))
         (tables,), _ = tables_of(self._comm, lambda: ([None], None), "a plan")
-        table = {name: (torch_dtype(torch, of.dtype), of.shape) for name, of in Together(tables).tensors.items()}
+        table = {name: (torch_dtype(torch, of.dtype), of.shape) for name, of in MergedTables(tables).tensors.items()}
 
         def destination() -> Any:
             self._check()
@@ -450,11 +450,11 @@ class TrainerSide:
             return [table], meshes
 
         (tables,), meshes = tables_of(self._comm, tell, "a plan")
-        together = Together(tables, meshes)
+        merged = MergedTables(tables, meshes)
 
         def layouts(_casts: dict[str, Any]) -> list[Any]:
-            known = self._weights.layouts(together)
-            return [(name, known.get(name), None) for name in together.tensors]
+            known = self._weights.layouts(merged)
+            return [(name, known.get(name), None) for name in merged.tensors]
 
         compares, timeout_s = self._info.check_replicas, self._info.timeout_s
         portions, compares = _portions_of(self._comm, layouts, {}, self._weights.passing, None, compares, timeout_s)

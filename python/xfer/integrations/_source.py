@@ -16,7 +16,7 @@ from .._flat import FlatPart
 from .._held import local_part, tensors_of
 from .._layouts import layouts_in, table_of
 from .._places import Places
-from .._tables import Meshes, Table, Together
+from .._tables import MergedTables, Meshes, Table
 from ..layout import Layout
 
 __all__ = ["SelfSaying", "Source", "current_device"]
@@ -53,11 +53,11 @@ class Source:
                 )
         return table_of(state)
 
-    def layouts(self, together: Together) -> dict[str, Layout]:
-        """Who holds what of each that this rank has. together: what the trainers have."""
+    def layouts(self, merged: MergedTables) -> dict[str, Layout]:
+        """Who holds what of each that this rank has. merged: the tables of all trainers."""
         state = tensors_of(self._source)
         self._specs = {name: spec_of(x) for name, x in state.items()}
-        return layouts_in(together, state)
+        return layouts_in(merged, state)
 
     def parts(self) -> dict[str, Any]:
         """What this rank has now of each; None: nothing."""

@@ -10,7 +10,7 @@ from typing import Any
 from vllm.distributed.weight_transfer import base
 
 from .._layouts import whole
-from .._tables import Meshes, Table, Together
+from .._tables import MergedTables, Meshes, Table
 from ..dtypes import dtype_name
 from ..layout import Layout, Placement, Replicate, Shard
 from ..mesh import Mesh
@@ -36,7 +36,7 @@ class _WeightSource(SelfSaying):
     def table(self, rank: int) -> tuple[Table, Meshes]:
         return [[m.name, dtype_name(m.dtype), list(m.shape)] for m in self._metadata()], []
 
-    def layouts(self, together: Together) -> dict[str, Layout]:
+    def layouts(self, merged: MergedTables) -> dict[str, Layout]:
         return {m.name: self._layout(m) for m in self._metadata()}
 
     def _layout(self, m: Any) -> Layout:
@@ -59,7 +59,7 @@ class _OldWeightSource(_WeightSource):
     def _metadata(self) -> Any:
         return self._source.metadata()
 
-    def layouts(self, together: Together) -> dict[str, Layout]:
+    def layouts(self, merged: MergedTables) -> dict[str, Layout]:
         held = getattr(self._source, "held_names", lambda: None)()
         if held is None:
             return {m.name: whole(m.shape, m.dtype, self._everywhere) for m in self._metadata()}

@@ -19,7 +19,7 @@ import torch
 
 from .._interleaved import refuse_interleaved
 from .._layouts import whole
-from .._tables import Meshes, Table, Together
+from .._tables import MergedTables, Meshes, Table
 from ..dtypes import dtype_name
 from ..layout import Layout
 from ._source import SelfSaying
@@ -68,8 +68,8 @@ class ExportedSource(SelfSaying):
     def table(self, rank: int) -> tuple[Table, Meshes]:
         return [[name, dtype_name(dtype), list(shape)] for name, (dtype, shape) in self._share.items()], []
 
-    def layouts(self, together: Together) -> dict[str, Layout]:
-        return {name: whole(shape, dtype, together.ranks_of(name)) for name, (dtype, shape) in self._share.items()}
+    def layouts(self, merged: MergedTables) -> dict[str, Layout]:
+        return {name: whole(shape, dtype, merged.ranks_of(name)) for name, (dtype, shape) in self._share.items()}
 
     def parts(self) -> dict[str, Any]:
         """This rank's share, once all of it was exported."""

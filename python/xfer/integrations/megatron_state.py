@@ -221,7 +221,7 @@ class StateTransfer(Steps):
         except Exception as wrong:
             if is_in_use(wrong):
                 raise  # another thread's step, which this one's end is not to spoil
-            self.plan._note(wrong)  # raised on all ranks
+            self.plan._fail_at_commit(wrong)  # raised on all ranks
         try:
             self.plan.commit()
         except BaseException:
