@@ -26,14 +26,15 @@ from ._dtensor import (
     layout_in,
     plain,
 )
+from ._earlier import ArrayForms, remember
 from ._held import local_part, readable
 from ._structs import needed
 from .comm import Comm
 from .dtypes import dtype_name, torch_dtype
 from .errors import MismatchError
 from .layout import Layout, Placement
-from .memory import View, place_of
-from .redistribution import Sides, keep, redistribute_places, redistribute_sides
+from .memory import View
+from .redistribution import Sides, redistribute_places, redistribute_sides
 from .stream import on_stream
 
 
@@ -61,35 +62,35 @@ def redistribute(
     """
     needed("comm", comm, "comm")
     request = _Request(tensor, mesh, placements, comm, ranks, meaning)
-    kept = comm._redistributed.get(request.key)
-    told = tuple(comm._share(request.said if kept is None else kept.said, "redistribute"))
-    known = None if kept is None else kept.known.get(told)
-    place = None if known is None else known.place(tensor)
-    if known is not None and place is not None:
-        return known.call(comm, place, stream)
+    earlier = comm._earlier.get(request.key)
+    told = tuple(comm._share(request.said if earlier is None else earlier.said, "redistribute"))
+    call = None if earlier is None else earlier.calls.get(told)
+    place = None if call is None else call.place(tensor)
+    if call is not None and place is not None:
+        return call.repeat(comm, place, stream)
     redistribute_sides(comm, lambda: request.sides(told, stream), stream)
     if request.key is not None:
         with suppress(TypeError):  # of the constructor, which is torch's own
-            _keep(comm._redistributed, request, told)
+            _remember(comm._earlier, request, told)
     return request.made
 
 
-class _Kept:
+class _EarlierRequest:
     """What a rank said of a request, and the redistributions that came of it, by what all ranks said."""
 
     def __init__(self, word: str) -> None:
         self._word = word
-        self.known: dict[tuple[str, ...], _Known] = {}
+        self.calls: dict[tuple[str, ...], _EarlierRedistribution] = {}
 
     def said(self) -> str:
         """As of the request itself."""
         return self._word
 
 
-def _keep(those: dict[Any, _Kept], request: _Request, told: tuple[str, ...]) -> None:
-    known = _Known(request)
-    kept = those.get(request.key) or keep(those, request.key, _Kept(request.said()))
-    keep(kept.known, told, known)
+def _remember(requests: dict[Any, Any], request: _Request, told: tuple[str, ...]) -> None:
+    call = _EarlierRedistribution(request)
+    earlier = requests.get(request.key) or remember(requests, request.key, _EarlierRequest(request.said()))
+    remember(earlier.calls, told, call)
 
 
 class _Request:
@@ -189,16 +190,17 @@ def _by_kind(placements: Sequence[Any]) -> tuple[Any, ...]:
     return (*placements, *map(type, placements))
 
 
-class _Known:
-    """A redistribution that was made: all but where its tensors lie."""
+class _EarlierRedistribution:
+    """A redistribution that was made, without the memory of its tensors."""
 
     def __init__(self, request: _Request) -> None:
         mine, new = request.locals
         self._kept = (request.mesh, getattr(request.tensor, "device_mesh", None))  # whose numbers are in its key
         self._layouts = request.layouts
-        self._source = None if mine is None else View(mine).form()
-        if mine is not None and self._source is None:
+        source = None if mine is None else View(mine).form()
+        if mine is not None and source is None:
             raise TypeError("no plain torch tensor")
+        self._source = None if source is None else ArrayForms([source])
         self._target = None if new is None else bytes(View(new)._struct)
         self._spec = None
         if request.made is not None:
@@ -212,16 +214,16 @@ class _Known:
         if self._source is None:
             return (None, 0, None)
         part = local_part(tensor)
-        place = place_of(self._source[0], part)
-        return None if place is None else (part, *place)
+        places = self._source.places([part])
+        return None if places is None or places[0] is None else (part, *places[0])
 
-    def call(self, comm: Comm, place: tuple[Any, int, Any], stream: Any) -> Any:
+    def repeat(self, comm: Comm, place: tuple[Any, int, Any], stream: Any) -> Any:
         """The same with what lies there, into a new tensor. Collective."""
         made: Any = None
 
         def places() -> Any:
             nonlocal made
-            source = None if self._source is None else (self._source[1], place[1], (place[0], place[2]))
+            source = None if self._source is None else (self._source.views[0], place[1], (place[0], place[2]))
             target = None
             if self._spec is not None:
                 shape, dtype, device = self._empty

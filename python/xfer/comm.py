@@ -99,8 +99,7 @@ class Comm(_handle.Handle):
         self._known_rank_and_size: tuple[int, int] | None = None
         self._lock = CommLock()
         self._callback: _bootstrap.GatherCallback | None = None  # while C meets by it
-        self._exchanged: dict[str, Any] = {}  # what the last exchange found out of each side
-        self._redistributed: dict[Any, Any] = {}  # what earlier calls found out of what they were given
+        self._earlier: dict[Any, Any] = {}  # calls, without the memory of their arrays, see _earlier.py
         self._transfers: dict[str, Any] = {}  # that an integration keeps for it, by name: they are closed with it
         self._staging: list[_Staging] = []  # likewise; blocks go by the functions that they came from
 

@@ -11,11 +11,12 @@ from ctypes import byref, c_int32, c_uint64
 from typing import TYPE_CHECKING, Any
 
 from . import _structs, dtypes
+from ._earlier import ArrayForms, remember
 from ._lib import lib
 from ._torch_memory import TorchMemory
 from .comm import Comm
 from .errors import XferError
-from .memory import check_device, check_writable, one_array, place_of
+from .memory import check_device, check_writable, one_array
 from .plan import Plan
 from .plan_options import PlanOptions, no_options, set_options
 from .stream import used_stream
@@ -33,29 +34,19 @@ _code = functools.cache(dtypes.dtype_code)
 assert _OPERATION.size == ctypes.sizeof(_structs.Operation)
 
 
-class _Known:
-    """A side of an earlier exchange, without its memory: all that need not be found out again where the next one has
-    the same operations, in tensors that differ by their places alone."""
+class _EarlierSide:
+    """A side of an earlier exchange, without the memory of its arrays."""
 
-    def __init__(self) -> None:
-        self.operations = b""
-        self.views: list[bytes] = []
-        self.each: list[tuple[int, int, Any]] = []  # peer, id and Memory.form
+    def __init__(self, operations: bytes, ends: list[tuple[int, int]], arrays: ArrayForms) -> None:
+        """ends: the peer and the id of each operation."""
+        self.operations, self.arrays, self._ends = operations, arrays, ends
 
     def places(self, operations: Operations) -> list[tuple[int, Any]] | None:
-        """Address and storage of each; None: one differs otherwise, or may be wrong."""
-        if len(operations) != len(self.each):
-            return None
-        found = []
+        """The address and the storage of each array; None: an operation differs from the earlier one by more than
+        that, or may be wrong."""
         with suppress(Exception):  # of what cannot be compared, such as an array that comes first
-            for (peer, number, form), operation in zip(self.each, operations, strict=True):
-                if type(operation) is not tuple or len(operation) != 3 or operation[:2] != (peer, number):
-                    return None
-                place = place_of(form, operation[2])
-                if place is None:
-                    return None
-                found.append(place)
-            return found
+            if set(map(type, operations)) <= {tuple} and [operation[:2] for operation in operations] == self._ends:
+                return self.arrays.places([x for _, _, x in operations])  # type: ignore[return-value]  # all have one
         return None
 
 
@@ -65,18 +56,19 @@ class _Side:
     def __init__(self, comm: Comm, operations: Operations, side: str) -> None:
         n = len(_structs.listed(operations, "operations"))
         self._owners: list[Any] = []
-        known = comm._exchanged.get(side)
-        places = None if known is None else known.places(operations)
-        if known is not None and places is not None:
-            self.operations = (_structs.Operation * n).from_buffer_copy(known.operations)
-            self.views = _structs.views(known.views, [address for address, _ in places])
+        earlier = comm._earlier.get((_EarlierSide, side))
+        places = None if earlier is None else earlier.places(operations)
+        if earlier is not None and places is not None:
+            self.operations = (_structs.Operation * n).from_buffer_copy(earlier.operations)
+            self.views = _structs.views(earlier.arrays.views, [address for address, _ in places])
             self._owners = [
                 TorchMemory(operation[2], storage, address)
                 for operation, (address, storage) in zip(operations, places, strict=True)
             ]
             return
         self.operations = (_structs.Operation * n)()
-        self._made, self._device, self._side = _Known(), comm._device, side
+        self._device, self._side = comm._device, side
+        self._forms: list[tuple[Any, bytes]] = []
         for i, operation in enumerate(operations):
             peer, number, x = _structs.items(operation, 3, "an operation is (peer, id, array)")
             try:
@@ -84,9 +76,11 @@ class _Side:
             except Exception as wrong:
                 wrong.args = (f"operation {number!r} {side} rank {peer!r}: {wrong}",)
                 raise
-        self.views = (_structs.View * n).from_buffer(bytearray().join(self._made.views))
-        self._made.operations = bytes(self.operations)
-        comm._exchanged[side] = self._made
+        self.views = (_structs.View * n).from_buffer(bytearray().join(view for _, view in self._forms))
+        if all(form is not None for form, _ in self._forms):
+            ends = [(operation[0], operation[1]) for operation in operations]
+            made = _EarlierSide(bytes(self.operations), ends, ArrayForms(self._forms))
+            remember(comm._earlier, (_EarlierSide, side), made)
 
     def _add(self, i: int, peer: int, number: int, x: Any) -> None:
         memory, dtype = one_array(x)
@@ -106,8 +100,7 @@ class _Side:
             _structs.checked(c_int32, peer, "peer")
             raise
         self._owners.append(memory.owner)
-        self._made.views.append(view)
-        self._made.each.append((peer, number, memory.form))
+        self._forms.append((memory.form, view))
 
     def listed(self) -> tuple[Any, Any, int]:
         """As an exchange in one call takes it."""

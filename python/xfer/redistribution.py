@@ -8,10 +8,11 @@ from ctypes import byref
 from typing import Any
 
 from . import _structs
+from ._earlier import ArrayForms, remember
 from ._lib import lib
 from .comm import Comm
 from .layout import Layout
-from .memory import View, place_of, view_of
+from .memory import View, view_of
 from .plan import _Place, _reference
 from .stream import used_stream
 
@@ -37,31 +38,27 @@ def redistribute(
 Sides = tuple[tuple[Layout | None, Any], tuple[Layout | None, Any]]  # of the source and of the destination
 
 
-class _Redistributed:
-    """What was redistributed, but for where it lies."""
+class _EarlierRedistribution:
+    """A redistribution that was made, without the memory of its arrays."""
 
-    def __init__(self, layouts: tuple[Layout | None, Layout | None], views: Sequence[View | None]) -> None:
+    def __init__(self, layouts: tuple[Layout | None, Layout | None], forms: Sequence[tuple[Any, bytes] | None]) -> None:
         # Not kept alive: what is by boxes may be large. One that is alive is the one whose id is in a key.
         self._layouts = [None if layout is None else weakref.ref(layout) for layout in layouts]
-        self._forms = [None if view is None else view.form() for view in views]
-        self._views = [None if form is None else _structs.View.from_buffer_copy(form[1]) for form in self._forms]
+        self._arrays = ArrayForms(forms)
+        self._views = [_structs.View.from_buffer_copy(view) if view else None for view in self._arrays.views]
         self._references = [None if view is None else byref(view) for view in self._views]
-        self.is_known = all((form is None) == (view is None) for form, view in zip(self._forms, views, strict=True))
 
-    def again(self, comm: Comm, arrays: tuple[Any, Any], stream: Any) -> bool:
+    def repeat(self, comm: Comm, arrays: tuple[Any, Any], stream: Any) -> bool:
         """The same of arrays that differ by their places alone. Collective. False: nothing was called, since one
         differs otherwise or something is wrong; redistribute_sides() then raises that on all ranks."""
-        places: list[tuple[int, Any] | None] = []  # which keep the memory
         try:
             layouts = [None if layout is None else layout() for layout in self._layouts]
             for layout, known in zip(layouts, self._layouts, strict=True):
                 if known is not None and (layout is None or layout.closed):
                     return False
-            for form, x in zip(self._forms, arrays, strict=True):
-                place = None if form is None and x is None else place_of(form[0], x)  # type: ignore[index]
-                if place is None and form is not None:
-                    return False
-                places.append(place)
+            places = self._arrays.places(arrays)  # which keep the memory
+            if places is None:
+                return False
             pointer = used_stream(comm._device, stream, [(x,) for x in arrays])
         except Exception:
             return False
@@ -73,32 +70,25 @@ class _Redistributed:
         return True
 
 
-_MANY = 256  # of what a comm keeps
-
-
-def keep(kept: dict[Any, Any], key: Any, value: Any) -> Any:
-    """Of many all are forgotten, and those that still come are soon known again."""
-    if len(kept) >= _MANY:
-        kept.clear()
-    kept[key] = value
-    return value
-
-
 def redistribute_again(comm: Comm, key: Any, arrays: tuple[Any, Any], sides: Callable[[], Sides], stream: Any) -> None:
     """redistribute_sides(), in less time where the one before with this key had the same arrays but for their places.
     key: None, or what the layouts follow from, with the shapes of the arrays where these do."""
-    known = comm._redistributed.get(key) if isinstance(comm, Comm) else None
-    if known is not None and known.again(comm, arrays, stream):
+    earlier = comm._earlier.get(key) if isinstance(comm, Comm) else None
+    if earlier is not None and earlier.repeat(comm, arrays, stream):
         return
-    known = redistribute_sides(comm, sides, stream)
-    if key is not None and known.is_known:
-        keep(comm._redistributed, key, known)
+    layouts, views = redistribute_sides(comm, sides, stream)
+    forms = [None if view is None else view.form() for view in views]
+    if key is not None and all((form is None) == (view is None) for form, view in zip(forms, views, strict=True)):
+        remember(comm._earlier, key, _EarlierRedistribution(layouts, forms))
 
 
-def redistribute_sides(comm: Comm, sides: Callable[[], Sides], stream: Any) -> _Redistributed:
-    """redistribute() of what a function returns, whose errors are raised on all ranks."""
+def redistribute_sides(
+    comm: Comm, sides: Callable[[], Sides], stream: Any
+) -> tuple[tuple[Layout | None, Layout | None], tuple[View | None, View | None]]:
+    """redistribute() of what a function returns, whose errors are raised on all ranks. Returns the layouts and the
+    Views."""
     _structs.needed("comm", comm, "comm")
-    made: list[_Redistributed] = []
+    made: list[tuple[tuple[Layout | None, Layout | None], tuple[View | None, View | None]]] = []
 
     def make() -> tuple[Any, ...]:
         (src_layout, src), (dst_layout, dst) = sides()
@@ -111,7 +101,7 @@ def redistribute_sides(comm: Comm, sides: Callable[[], Sides], stream: Any) -> _
         )
         owners = [owner for view in views if view is not None for owner in view.owners()]
         references = [*map(_reference, views)]
-        made.append(_Redistributed(layouts, views))
+        made.append((layouts, views))
         return comm, layouts, references, used_stream(comm._device, stream, owners), views
 
     with comm._alone():

@@ -104,10 +104,9 @@ def test_a_redistribution_of_tensors_elsewhere_is_of_what_they_are_now(monkeypat
         "a parameter": lambda rows, columns: torch.nn.Parameter(torch.zeros(rows, columns), requires_grad=False),
         "of NumPy": lambda rows, columns: torch.zeros(rows, columns).numpy(),
     }
-    n_again, again = [], xfer.redistribution._Redistributed.again
-    monkeypatch.setattr(
-        xfer.redistribution._Redistributed, "again", lambda *given: (n_again.append(done := again(*given)), done)[1]
-    )
+    earlier = xfer.redistribution._EarlierRedistribution
+    n_again, repeat = [], earlier.repeat
+    monkeypatch.setattr(earlier, "repeat", lambda *given: (n_again.append(done := repeat(*given)), done)[1])
 
     def values(x):
         return torch.as_tensor(x._memory[0].owner[0] if isinstance(x, View) else x)
