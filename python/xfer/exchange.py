@@ -100,7 +100,7 @@ class _Side:
             _structs.checked(c_int32, peer, "peer")
             raise
         self._owners.append(memory.owner)
-        self._forms.append((memory.form, view))
+        self._forms.append((memory.form if dtype == memory.dtype else None, view))  # None: a View has another type
 
     def listed(self) -> tuple[Any, Any, int]:
         """As an exchange in one call takes it."""

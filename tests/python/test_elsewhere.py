@@ -290,3 +290,14 @@ def test_an_exchange_of_known_tensors_keeps_the_new_ones_alive():
         assert bool((got == 5).all())
 
     on_ranks(1, work)
+
+
+def test_an_array_after_a_view_of_one_is_of_its_own_type_in_an_exchange():
+    def work(comm):
+        bits = torch.ones(4, dtype=torch.int16)
+        got = [(0, 1, torch.zeros(4, dtype=torch.bfloat16))]
+        xfer.exchange(comm, [(0, 1, View(bits, dtype="bf16"))], got)
+        with pytest.raises(xfer.MismatchError, match="1"):
+            xfer.exchange(comm, [(0, 1, bits)], got)
+
+    on_ranks(1, work)
