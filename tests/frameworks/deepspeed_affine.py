@@ -138,7 +138,7 @@ def refusals():
     refused("is not within", lambda: AffineShard(of(AffinePiece((4, 6), 1, (6, 1), 0, (6, 1), [0])), [[0]]))
     refused("is not within", lambda: AffineShard(of(AffinePiece((4, 6), 0, (6, 1), 1, (6, 1), [0])), [[0]]))
     refused("is not within", lambda: AffineShard(of(AffinePiece((1, 6), -6, (6, 1), 0, (6, 1), [0])), [[0]]))
-    refused("the map is of 1 ranks", lambda: AffineShard(of(whole_of), [[0, 1]]))
+    refused("the map has 1 ranks", lambda: AffineShard(of(whole_of), [[0, 1]]))
     halves = [AffinePiece((2, 6), 12 * i, (6, 1), 12 * i, (6, 1), [0], scale=1.0 + i) for i in (0, 1)]
     refused("different scales, [1.0, 2.0]", lambda: AffineShard(of(*halves), [[0]]).conversion())
     for memory in (torch.zeros(6, 4), torch.zeros(6, 4).t()):
