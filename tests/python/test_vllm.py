@@ -157,6 +157,22 @@ def test_clients_may_be_a_tuple_and_none_is_told_to_all_at_once():
         pair.update(1)
 
 
+@pytest.mark.parametrize("more", [1, -1])
+def test_workers_that_were_not_counted_are_refused_at_once(more):
+    """Or else one is waited for until the deadline, or a trainer takes for met what one worker too many refuses."""
+    with job(2, 2) as pair:
+        for trainer, (fine, text) in zip(
+            pair.trainers,
+            pair.trainers_do("init", pair.port, pair.world + more, [], 60.0, 0.0, False, "counting"),
+            strict=True,
+        ):
+            assert not fine
+            assert f"the servers have 2 workers, and world_size leaves room for {2 + more}" in text
+            assert trainer.took_s < 30
+        pair.init((), 60.0, 0.0, False, "counting")
+        pair.update(1)
+
+
 @pytest.mark.usefixtures("two_plans")
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
 def test_stages_of_a_pipeline_have_their_own_layers_only(dtype):
@@ -317,9 +333,10 @@ def test_what_keeps_a_server_from_meeting_is_told_to_all_at_once():
             assert not fine
             assert "no memory in a test" in text
             assert trainer.took_s < 40
-        fine, text = pair.trainers_do("init", pair.port, pair.world - 1)[0]
-        assert not fine
-        assert "world_size leaves room for 1 workers, and there are more" in text
+        for clients in ("one", "mute"):
+            fine, text = pair.trainers_do("init", pair.port, pair.world - 1, [], 60.0, 0.0, False, clients)[0]
+            assert not fine
+            assert "world_size leaves room for 1 workers, and there are more" in text
         pair.init()
         pair.update(1)
 

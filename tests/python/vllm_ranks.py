@@ -288,12 +288,31 @@ class Client:
         self._rpc, self.lost = rpc, ""
 
     def __getattr__(self, name):
+        if name == "n_workers":  # which vLLM's own clients lack
+            raise AttributeError(name)
         return lambda *arguments: self._call(name, *arguments)
 
     def _call(self, name, *arguments):
         if name == self.lost:
             raise ConnectionError(f"{name} was lost")
         return self._rpc(name, *arguments)
+
+
+class CountingClient(Client):
+    """One that knows how many workers its server has: two."""
+
+    def n_workers(self):
+        return 2
+
+
+class MuteClient(Client):
+    """Of a server that does not say what went wrong, as vLLM's routes do not."""
+
+    def _call(self, name, *arguments):
+        try:
+            return super()._call(name, *arguments)
+        except Exception:
+            raise RuntimeError("Internal Server Error") from None
 
 
 class Chunks(stand_in.WeightSource):
@@ -430,8 +449,9 @@ class Trainer(Process):
         where = "127.0.0.1", port, self.size, world_size, timeout_s, list(staged)
         source = Names(self) if self.old else self.state if self.size == 1 or self.stages else Chunks(self)
         info = XferTrainerInitInfo(*where, offloads, check, rank=self.rank)
-        self.client = Client(self.rpc)
-        client = {"one": self.client, "tuple": (self.client,), "none": []}[clients]
+        kinds = {"counting": CountingClient, "mute": MuteClient}
+        self.client = kinds.get(clients, Client)(self.rpc)
+        client = {"tuple": (self.client,), "none": []}.get(clients, self.client)
         self.engine = XferTrainerEngine.trainer_init(info, client=client, source=source)
 
     def lose(self, name):

@@ -42,7 +42,8 @@ def _load(model: Any, weights: Iterator[tuple[str, Any]]) -> None:
             raise
         name, x = last[0]
         what = f"the model's loader refuses {name!r}, {dtype_name(x.dtype)}{list(x.shape)}"
-        raise ValueError(f"{what}: {type(error).__name__}: {error}".rstrip(": ")) from error
+        hint = "send the tensors of the checkpoint that the server loads, by their names there"
+        raise ValueError(f"{what} ({hint}): {type(error).__name__}: {error}".rstrip(": ")) from error
 
 
 def parameters_of(model: Any) -> Any:

@@ -187,7 +187,7 @@ class XferTrainerEngine(TrainerWeightTransferEngine):
 
         try:
             calls = [
-                (client, partial(client.init_weight_transfer_engine, init_info | {"n_before": n_before}))
+                (client, partial(self._ask_to_meet, client, init_info | {"n_before": n_before}))
                 for client, n_before in zip(self._clients, self._befores(), strict=True)
             ]
             beside(calls, meet, self._info.timeout_s)
@@ -196,16 +196,26 @@ class XferTrainerEngine(TrainerWeightTransferEngine):
             raise
         self._version = 0
 
+    def _ask_to_meet(self, client: Any, init_info: dict[str, Any]) -> None:
+        try:
+            client.init_weight_transfer_engine(init_info)
+        except Exception:
+            self._side.look()  # a worker says why it cannot, and its server perhaps "Internal Server Error" alone
+            raise
+
     def _befores(self) -> list[int]:
         """How many workers come before each server's."""
         if self.is_sender and self._clients in ([], [None]):
             raise ValueError("rank 0 has no client: pass client=, else no server's workers come")
-        if len(self._clients) < 2:
-            return [0] * len(self._clients)
+        if len(self._clients) < 2 and not any(hasattr(client, "n_workers") for client in self._clients):
+            return [0] * len(self._clients)  # one of vLLM's own, which cannot tell, or another rank than 0
         *befores, n_workers = accumulate((client.n_workers() for client in self._clients), initial=0)
         n = self._info.world_size - self._info.n_trainers
         if n_workers != n:
-            raise ValueError(f"the servers have {n_workers} workers, and world_size leaves room for {n}")
+            raise ValueError(
+                f"the servers have {n_workers} workers, and world_size leaves room for {n}: count tp times pp times dp "
+                "of each server"
+            )
         return befores
 
     def send_weights(self, draft: bool = False) -> None:
