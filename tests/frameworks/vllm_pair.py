@@ -13,6 +13,7 @@ import asyncio
 import os
 import pathlib
 import re
+import shutil
 import signal
 import sys
 import tempfile
@@ -40,7 +41,7 @@ import vllm_guide  # noqa: E402
 from modules import module_of  # noqa: E402
 from states import bytes_of, fill, join, shard, state_of, values  # noqa: E402
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh  # noqa: E402
-from torch.distributed.tensor import Shard, distribute_tensor  # noqa: E402
+from torch.distributed.tensor import DTensor, Shard, distribute_tensor  # noqa: E402
 from vllm.config import LoRAConfig, WeightTransferConfig, set_current_vllm_config  # noqa: E402
 from vllm.distributed.eplb.eplb_state import EplbLayerState  # noqa: E402
 from vllm.distributed.weight_transfer import base  # noqa: E402
@@ -429,29 +430,64 @@ class GuideTrainer:
     def __init__(self, table, rank, rpc, port, store):
         join(store, rank, N_TRAINERS)
         self.table, self.rank, self.port, self.http = table, rank, port, HttpEngine(rpc, 2)
-        self.model = module_of(table)
+        self.model = self._model()
         mesh = DeviceMesh("cpu", list(range(N_TRAINERS)))
         shard(self.model, mesh)
 
+    def _model(self):
+        return module_of(self.table)
+
+    def _source(self):
+        return self.model
+
     def init(self):
         url = self.http.serve() if self.rank == 0 else ""
-        self.client, self.engine = vllm_guide.meet(self.rank, N_TRAINERS, 2, url, self.model, port=self.port)
+        self.client, self.engine = vllm_guide.meet(self.rank, N_TRAINERS, 2, url, self._source(), port=self.port)
+
+    def _fill(self, version):
+        fill(self.model, self.table, version)
 
     def update(self, version):
-        fill(self.model, self.table, version)
+        self._fill(version)
         vllm_guide.step(self.rank, self.client, self.engine)
         assert self.http.paused == 0
 
 
+class ExpertsTrainer(GuideTrainer):
+    """A model of transformers', which holds the experts of a layer in one tensor; vLLM's loader wants each by itself.
+    What it has, transformers itself loads from a checkpoint."""
+
+    def _model(self, version=0):
+        import safetensors.torch
+        import transformers
+
+        with tempfile.TemporaryDirectory() as folder:
+            shutil.copy(f"{CHECKPOINTS}/deepseek_v3/config.json", folder)
+            safetensors.torch.save_file(state_of(self.table, version), f"{folder}/model.safetensors", {"format": "pt"})
+            return transformers.AutoModelForCausalLM.from_pretrained(folder)
+
+    def _source(self):
+        return vllm_guide.by_expert(self.model)
+
+    def _fill(self, version):
+        wholes = self._model(version).state_dict()
+        for name, x in self.model.state_dict().items():
+            whole = wholes[name]
+            if isinstance(x, DTensor):  # what is none is a buffer
+                x, whole = x.to_local(), distribute_tensor(whole, x.device_mesh, x.placements).to_local()
+            x.copy_(whole)
+
+
 def guide():
     """The guide of docs/frameworks.md, through vLLM's own routes."""
-    store, port = f"{CHECKPOINTS}/guide", free_port()
-    make = lambda table, rpc, rank: GuideTrainer(table, rank, rpc, port, store)  # noqa: E731
-    with job_of("qwen3_moe", 2, make) as job:
-        good(job.trainers_do("init"))
-        n = sum(job.update(version) for version in (1, 2, 3))
-        kinds = job.worker_does(0, "report")["bytes"]
-    print(f"qwen3_moe tp2 by the guide, from FSDP2: {n} parameters equal to load_weights', {kinds}", flush=True)
+    for family, maker in (("qwen3_moe", GuideTrainer), ("deepseek_v3", ExpertsTrainer)):
+        store, port = f"{CHECKPOINTS}/{maker.__name__}", free_port()
+        make = lambda table, rpc, rank, m=maker, p=port, s=store: m(table, rank, rpc, p, s)  # noqa: E731
+        with job_of(family, 2, make) as job:
+            good(job.trainers_do("init"))
+            n = sum(job.update(version) for version in (1, 2, 3))
+            kinds = job.worker_does(0, "report")["bytes"]
+        print(f"{family} tp2 by the guide, {maker.__name__}: {n} parameters equal to load_weights', {kinds}")
 
 
 class TrlTrainer:

@@ -24,3 +24,17 @@ def step(rank, client, engine):
     engine.send_weights()
     if rank == 0:
         client.resume()
+
+
+def by_expert(model):
+    """A state dict with a tensor for each expert, in place, of a module of transformers 5 under FSDP2."""
+    state = dict(model.state_dict())
+    for name in [name for name in state if name.endswith(".experts.gate_up_proj")]:
+        layer = name.removesuffix("gate_up_proj")
+        gate_up, down = state.pop(name), state.pop(f"{layer}down_proj")
+        first = gate_up.__create_chunk_list__()[0].offsets[0]  # FSDP2 shards experts over the ranks
+        for expert, x in enumerate(gate_up.to_local(), first):
+            state[f"{layer}{expert}.gate_proj.weight"], state[f"{layer}{expert}.up_proj.weight"] = x.chunk(2)
+        for expert, x in enumerate(down.to_local(), first):
+            state[f"{layer}{expert}.down_proj.weight"] = x
+    return state
