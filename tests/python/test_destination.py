@@ -87,6 +87,28 @@ def test_an_update_of_which_no_worker_takes_anything_is_refused():
         assert "no worker's load_weights() takes any of the trainers' 2 tensors, 'a', 'b': use the names" in str(error)
 
 
+def test_a_matrix_that_no_worker_reads_is_refused_where_one_of_its_block_gets_nothing():
+    """As where the trainers' module holds experts in one tensor, and the loader passes over names that it does not
+    know; not where another worker reads it."""
+
+    def made(checkpoint):
+        block = torch.nn.ModuleDict({"up": layer(weight=(4, 4)), "norm": layer(weight=(4,))})
+        return destination(Model(layers=torch.nn.ModuleList([block])), {"layers.0.norm.weight": (4,)} | checkpoint)
+
+    for others in (
+        {"model.layers.0.experts": (4,)},
+        {"model.layers.1.experts": (4, 4)},
+        {"model.experts": (4, 4)},
+        {"model.layers.0.experts": (4, 4), "layers.0.up.weight": (4, 4)},
+    ):
+        assert not made(others).ignored
+    ignoring = made({"model.layers.0.experts": (4, 4)})
+    reading = types.SimpleNamespace(ignored={}, found=types.SimpleNamespace(unused=["layers.0.x"]))
+    on_ranks(3, lambda comm: _pair._check_ignored(comm, [None, ignoring, reading][comm.rank]))
+    for error in outcomes(3, lambda comm: _pair._check_ignored(comm, None if comm.rank == 0 else ignoring)):
+        assert "reads 'model.layers.0.experts', and 'layers.0.up.weight' of rank 2 gets nothing" in str(error)
+
+
 def test_what_goes_nowhere_and_what_does_not_come_is_in_the_log(caplog):
     model = Model(a=layer(weight=(4, 4)), b=layer(weight=(4, 4)))
     model.register_buffer("cache", torch.zeros(4))

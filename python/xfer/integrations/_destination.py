@@ -4,6 +4,7 @@ run without data and recorded."""
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from functools import cache, partial
@@ -84,12 +85,23 @@ def split(name: str) -> tuple[str, str]:
     return layer, parameter
 
 
+_BLOCK = re.compile(r"(?:(?:base_model|module|model|language_model|transformer)\.)*(.*?\.\d+)\.")
+
+
+def _block_of(name: str) -> str:
+    """Such as "layers.3", also where model and checkpoint have it in different modules; "" outside of all blocks, where
+    names tell too little."""
+    found = _BLOCK.match(name)
+    return found[1] if found else ""
+
+
 class Destination:
     """Layouts and memory for the tensors of a checkpoint that one worker's model takes; a framework's own class says
     how its layers come.
 
     checkpoint: {name: (dtype, shape)}. whole: what the loader makes other values of, which comes whole and goes
-    through it. passing: names whose memory is for one update.
+    through it. passing: names whose memory is for one update. ignored: matrices that the loader does not read although
+    a matrix of the same block of layers gets nothing, by name and with the name of that one.
     """
 
     def __init__(self, model: Any, checkpoint: Checkpoint) -> None:
@@ -102,7 +114,7 @@ class Destination:
             self._strides = {name: x.stride() for name, x in parameters_of(model)}
             self.found: Capture = capture(model, checkpoint, partial(_load, model))
             self.takes = bool(self.found.copies or self.found.made)
-            parameters = {name for name, _ in parameters_of(model)}
+            parameters = {name: x.shape for name, x in parameters_of(model)}
             self._deriving = self._look_at_derived()
         self._let_tied_come()
         self._look_at_the_rest(parameters)
@@ -120,9 +132,19 @@ class Destination:
         for name in [name for name in missing if lying.get(name) in filled]:
             del missing[name]
 
-    def _look_at_the_rest(self, parameters: set[str]) -> None:
+    def _look_at_the_rest(self, parameters: Mapping[str, Any]) -> None:
         """What of the checkpoint goes nowhere, as it may be another worker's, and what parameters lack."""
         unused, missing = self.found.unused, [name for name in self.found.missing if name in parameters]
+        empty = {
+            _block_of(name): name
+            for name, n in self.found.missing.items()
+            if _block_of(name) and len(shape := parameters.get(name, ())) > 1 and n == shape.numel()
+        }
+        self.ignored = {
+            name: empty[_block_of(name)]
+            for name in unused
+            if len(self.checkpoint[name][1]) > 1 and _block_of(name) in empty
+        }
         if missing:
             _log.warning("xfer: %d parameters do not come, or not all of them: %s", len(missing), some(missing))
         if unused:

@@ -97,6 +97,25 @@ def _portions_of(
     return portions, all(compares_of)
 
 
+def _check_ignored(comm: Comm, destination: Any) -> None:
+    """Raise ValueError on all ranks if no worker reads a matrix, and one of the same block gets nothing: the loaders of
+    many models pass over names that they do not know, and what they leave old shows in no error. destination: a
+    worker's; None on trainers. Collective."""
+    said = comm.share(lambda: {} if destination is None else destination.ignored, "tensors that a loader ignores")
+    ignored = {name: (rank, empty) for rank, each in enumerate(said) for name, empty in each.items()}
+    if not ignored:
+        return
+    unused = set() if destination is None else set(destination.found.unused)
+    read = comm.share(lambda: [] if destination is None else [n for n in ignored if n not in unused], "tensors read")
+    left = sorted(ignored.keys() - set(chain.from_iterable(read)))
+    if left:
+        rank, empty = ignored[left[0]]
+        raise ValueError(
+            f"no worker's load_weights() reads {left[0]!r}, and {empty!r} of rank {rank} gets nothing: send it under "
+            f"the name that the server loads it by, or leave it out ({len(left)} such tensors)"
+        )
+
+
 MANY = 1024  # tensors, of which two plans are made
 
 
@@ -290,7 +309,7 @@ class WorkerSide:
     def _why(self) -> str:
         return f"; the last update failed: {self.failed}" if self.failed else ""
 
-    def plan(self, model: Any) -> tuple[Any, _Update]:
+    def plan(self, model: Any, is_draft: bool) -> tuple[Any, _Update]:
         """With the trainers. Collective."""
         assert self._comm is not None
         known = self._updates.get(id(model))
@@ -303,6 +322,8 @@ class WorkerSide:
             return self._destination_of(model, table, known[0] if known is not None and same else None)
 
         made = _on_this_rank(self._comm, destination)
+        if not is_draft:  # of whose source most is the main model's
+            _check_ignored(self._comm, made)
         portions, compares = _portions_of(
             self._comm, made.layouts, made.casts(), made.passing, made.takes, True, self._timeout_s
         )
@@ -334,7 +355,7 @@ class WorkerSide:
             if _is_to_plan(said):
                 if destination is not None:
                     _on_this_rank(self._comm, destination.abandon)
-                destination, update = self.plan(model)
+                destination, update = self.plan(model, is_draft)
                 update.look()
             assert update is not None
             update.run(version)
@@ -456,6 +477,8 @@ class TrainerSide:
             known = self._weights.layouts(merged)
             return [(name, known.get(name), None) for name in merged.tensors]
 
+        if not is_draft:
+            _check_ignored(self._comm, None)
         compares, timeout_s = self._info.check_replicas, self._info.timeout_s
         portions, compares = _portions_of(self._comm, layouts, {}, self._weights.passing, None, compares, timeout_s)
         self._weights.passing = portions[0].plan.fresh_sources  # of any trainer

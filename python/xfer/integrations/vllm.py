@@ -123,7 +123,7 @@ class XferWorkerEngine(WeightTransferEngine):
         self._staged = init_info.staged
         self._side.meet(init_info, init_info.session, n_before, self.device)
         try:
-            self._side.plan(self.model)
+            self._side.plan(self.model, is_draft=False)
         except Exception:
             self._side.leave()
             raise
