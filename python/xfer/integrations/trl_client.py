@@ -41,7 +41,8 @@ class XferVLLMClient(VLLMClient):
         super().__init__(*arguments, **named)
 
     def init_communicator(self, device: Any = 0) -> None:
-        """Check the server's back end. The first update meets the workers. device: not used, weights may be on any."""
+        """Check the server's back end. The first update meets the workers. device: not used, weights lie where TRL has
+        them."""
         backend = (self.get_server_info()["weight_transfer_config"] or {}).get("backend")
         if backend != "xfer":
             raise RuntimeError(
