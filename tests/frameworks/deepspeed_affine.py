@@ -143,7 +143,7 @@ def refusals():
     refused("different scales, [1.0, 2.0]", lambda: AffineShard(of(*halves), [[0]]).conversion())
     for memory in (torch.zeros(6, 4), torch.zeros(6, 4).t()):
         refused("must be dense and of shape", lambda memory=memory: AffineShard(of(whole_of), [[0]], memory, 0).view())
-    refused("layout(dtype) does", AffineShard(of(whole_of), [[0]]).layout)
+    refused("pass it, layout(dtype)", AffineShard(of(whole_of), [[0]]).layout)
     dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
     experts = torch.nn.Linear(6, 4, bias=False)
     refused("'weight': no ranks hold it: pass tp_ranks", lambda: shards_of(experts, []))
