@@ -87,14 +87,15 @@ def test_an_update_of_which_no_worker_takes_anything_is_refused():
         assert "no worker's load_weights() takes any of the trainers' 2 tensors, 'a', 'b': use the names" in str(error)
 
 
-def test_a_matrix_that_no_worker_reads_is_refused_where_one_of_its_block_gets_nothing():
+def test_what_no_worker_reads_is_refused_where_its_like_in_the_block_gets_nothing():
     """As where the trainers' module holds experts in one tensor, and the loader passes over names that it does not
     know; not where another worker reads it."""
 
     def made(checkpoint):
-        block = torch.nn.ModuleDict({"up": layer(weight=(4, 4)), "norm": layer(weight=(4,))})
+        block = torch.nn.ModuleDict({"up": layer(weight=(4, 4)), "norm": layer(weight=(4,)), "bias": layer(b=(3,))})
         return destination(Model(layers=torch.nn.ModuleList([block])), {"layers.0.norm.weight": (4,)} | checkpoint)
 
+    assert made({"model.layers.0.gate_bias": (3,)}).ignored == {"model.layers.0.gate_bias": "layers.0.bias.b"}
     for others in (
         {"model.layers.0.experts": (4,)},
         {"model.layers.1.experts": (4, 4)},

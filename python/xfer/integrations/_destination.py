@@ -95,13 +95,18 @@ def _block_of(name: str) -> str:
     return found[1] if found else ""
 
 
+def _are_alike(shape: tuple[int, ...], other: tuple[int, ...]) -> bool:
+    """May one be meant for the other? Matrices come cut and fused; vectors count if they are equally long."""
+    return min(len(shape), len(other)) > 1 or (shape == other != (1,) and len(shape) == 1)
+
+
 class Destination:
     """Layouts and memory for the tensors of a checkpoint that one worker's model takes; a framework's own class says
     how its layers come.
 
     checkpoint: {name: (dtype, shape)}. whole: what the loader makes other values of, which comes whole and goes
-    through it. passing: names whose memory is for one update. ignored: matrices that the loader does not read although
-    a matrix of the same block of layers gets nothing, by name and with the name of that one.
+    through it. passing: names whose memory is for one update. ignored: tensors that the loader does not read although
+    a parameter like them, in the same block of layers, gets nothing, each with the name of that one.
     """
 
     def __init__(self, model: Any, checkpoint: Checkpoint) -> None:
@@ -135,16 +140,15 @@ class Destination:
     def _look_at_the_rest(self, parameters: Mapping[str, Any]) -> None:
         """What of the checkpoint goes nowhere, as it may be another worker's, and what parameters lack."""
         unused, missing = self.found.unused, [name for name in self.found.missing if name in parameters]
-        empty = {
-            _block_of(name): name
-            for name, n in self.found.missing.items()
-            if _block_of(name) and len(shape := parameters.get(name, ())) > 1 and n == shape.numel()
-        }
-        self.ignored = {
-            name: empty[_block_of(name)]
-            for name in unused
-            if len(self.checkpoint[name][1]) > 1 and _block_of(name) in empty
-        }
+        empty: dict[str, list[str]] = {}  # by block
+        for name in missing:
+            if (block := _block_of(name)) and self.found.missing[name] == parameters[name].numel():
+                empty.setdefault(block, []).append(name)
+        self.ignored: dict[str, str] = {}
+        for name in unused if empty else ():
+            for other in empty.get(_block_of(name), ()):
+                if _are_alike(self.checkpoint[name][1], parameters[other]):
+                    self.ignored[name] = other
         if missing:
             _log.warning("xfer: %d parameters do not come, or not all of them: %s", len(missing), some(missing))
         if unused:

@@ -98,9 +98,9 @@ def _portions_of(
 
 
 def _check_ignored(comm: Comm, destination: Any) -> None:
-    """Raise ValueError on all ranks if no worker reads a matrix, and one of the same block gets nothing: the loaders of
-    many models pass over names that they do not know, and what they leave old shows in no error. destination: a
-    worker's; None on trainers. Collective."""
+    """Raise ValueError on all ranks if no worker reads a tensor, and one like it gets nothing: the loaders of many
+    models pass over names that they do not know, and what they leave old shows in no error. destination: a worker's;
+    None on trainers. Collective."""
     said = comm.share(lambda: {} if destination is None else destination.ignored, "tensors that a loader ignores")
     ignored = {name: (rank, empty) for rank, each in enumerate(said) for name, empty in each.items()}
     if not ignored:
