@@ -1,8 +1,9 @@
 /*
  * What a model cannot lack. A family's "needs" give each role the layers that have it, or for a
  * role outside the layers the models, as an expression over the configuration and over the roles
- * that the layer has. So a weight that a checkpoint lost is an error, and not a part of a serving
- * engine that keeps what it had.
+ * that the layer has, or the layer past the last. A role's name with ".bias" is its bias. So a
+ * weight that a checkpoint lost is an error, and not a part of a serving engine that keeps what it
+ * had.
  *
  * A table may list some of a model's weights on purpose, so there a role that no layer has is not
  * missed.
@@ -39,8 +40,10 @@ static const xfi_tensor_rule *find_rule(const xfer_model *model, const char *rol
   return NULL;
 }
 
+/* A layer of the model, or one past the last, or what is outside the layers. */
 typedef struct of_roles {
   const xfer_model *model;
+  xfi_stack stack;
   int layer; /* -1: outside the layers */
 } of_roles;
 
@@ -83,15 +86,23 @@ static bool is_weight(const xfi_entry *e, const char *role, size_t n_chars)
   return has_role(e, role, n_chars) && !are_scales(e) && strcmp(e->suffix, "bias") != 0;
 }
 
-static bool is_in_some_layer(const xfer_model *model, const char *role, size_t n_chars)
+static bool is_in_some_layer(const xfer_model *model, xfi_stack stack, const char *role,
+                             size_t n_chars)
 {
   for (size_t i = 0; i < model->n_entries; i++) {
     const xfi_entry *e = &model->entries[i];
 
-    if (e->stack == XFI_LAYERS && is_weight(e, role, n_chars)) return true;
+    if (e->stack == stack && is_weight(e, role, n_chars)) return true;
   }
   return false;
 }
+
+static bool is_word(const char *name, size_t n_chars, const char *word)
+{
+  return n_chars == strlen(word) && memcmp(name, word, n_chars) == 0;
+}
+
+static const char BIAS[] = ".bias";
 
 static bool ends_with(const char *name, size_t n_chars, const char *end)
 {
@@ -104,17 +115,18 @@ static bool ends_with(const char *name, size_t n_chars, const char *end)
  * "mlp.up.bias" where the layer has a bias of it. */
 static xfi_found find_role(int64_t *value, const char *name, size_t n_chars, const void *context)
 {
-  static const char ANY[] = ".any", BIAS[] = ".bias";
+  static const char ANY[] = ".any";
   const of_roles *of = context;
   const xfer_model *model = of->model;
   const bool any = ends_with(name, n_chars, ANY), bias = ends_with(name, n_chars, BIAS);
   size_t n;
-  const xfi_layer_entry *entries =
-      xfi_model_layer_entries(model, of->layer < 0 ? XFI_OUTSIDE : XFI_LAYERS, of->layer, &n);
+  const xfi_layer_entry *entries = xfi_model_layer_entries(model, of->stack, of->layer, &n);
 
+  if (is_word(name, n_chars, "is_extra")) return *value = of->stack == XFI_EXTRA, XFI_FOUND;
+  if (is_word(name, n_chars, "extra_layers")) return *value = model->n_extra, XFI_FOUND;
   n_chars -= any ? sizeof ANY - 1 : bias ? sizeof BIAS - 1 : 0;
   if (find_rule(model, name, n_chars) == NULL) return XFI_NOT_FOUND;
-  *value = any && is_in_some_layer(model, name, n_chars);
+  *value = any && is_in_some_layer(model, XFI_LAYERS, name, n_chars);
   for (size_t i = 0; i < n && !any; i++) {
     const xfi_entry *e = &model->entries[entries[i].entry];
 
@@ -123,20 +135,30 @@ static xfi_found find_role(int64_t *value, const char *name, size_t n_chars, con
   return XFI_FOUND;
 }
 
-/* Refuses a model without the role, and names the tensor as a neighbour in the layer is called. */
-static xfer_status refuse(const xfer_model *model, const xfi_tensor_rule *rule, const char *role,
-                          int layer)
+/* The characters of a role's name without ".bias". */
+static size_t role_chars(const char *role)
 {
+  const size_t n = strlen(role);
+
+  return ends_with(role, n, BIAS) ? n - (sizeof BIAS - 1) : n;
+}
+
+/* Refuses a model without the role, and names the tensor as a neighbour in the layer is called. */
+static xfer_status refuse(const of_roles *of, const xfi_tensor_rule *rule, const char *role)
+{
+  const xfer_model *model = of->model;
+  const int layer = of->layer;
   size_t n;
-  const xfi_layer_entry *entries = xfi_model_layer_entries(model, XFI_LAYERS, layer, &n);
+  const xfi_layer_entry *entries =
+      xfi_model_layer_entries(model, layer < 0 ? XFI_LAYERS : of->stack, layer, &n);
   const xfi_entry *e = n > 0 ? &model->entries[entries[0].entry] : NULL;
   const int n_prefix = e != NULL ? (int)(e->stem - e->known) : 0;
   xfi_text text = {0};
   char *pattern = NULL, *name = NULL;
   xfer_status st = XFER_OK;
 
-  xfi_text_printf(&text, "%.*s%s", n_prefix, e != NULL ? e->known : "",
-                  rule->name + (n_prefix > 0 ? rule->n_layer : 0));
+  xfi_text_printf(&text, "%.*s%s%s", n_prefix, e != NULL ? e->known : "",
+                  rule->name + (n_prefix > 0 ? rule->n_layer : 0), role + role_chars(role));
   XFI_TRY_DONE(xfi_text_end(&text, &pattern));
   XFI_TRY_DONE(xfi_name_layer(&name, pattern, layer));
   XFI_CHECK_DONE(layer < 0, XFER_ERR_IO,
@@ -151,18 +173,45 @@ done:
   return st;
 }
 
-static xfer_status check_layer(const xfer_model *model, const xfi_tensor_rule *rule,
-                               const char *role, const char *expr, int layer)
+/* The number that the configuration gives a layer: those past the last may count from 0 in names.
+ */
+static int number_of(const of_roles *of)
 {
-  const of_roles of = {model, layer};
-  const xfi_scope roles = {.find = find_role, .context = &of};
+  size_t n;
+  const xfi_layer_entry *entries = xfi_model_layer_entries(of->model, of->stack, of->layer, &n);
+  const bool own = of->stack == XFI_EXTRA && of->model->entries[entries->entry].own_numbers;
+
+  return own ? of->model->n_config_layers + of->layer : of->layer;
+}
+
+static xfer_status check_layer(const of_roles *of, const xfi_tensor_rule *rule, const char *role,
+                               const char *expr)
+{
+  const xfer_model *model = of->model;
+  const xfi_stack stack = of->stack == XFI_EXTRA ? XFI_EXTRA : XFI_LAYERS;
+  const xfi_scope roles = {.find = find_role, .context = of};
   int64_t has;
   bool needed;
 
-  if (!xfi_config_eval(&needed, model, expr, layer, &roles) || !needed) return XFER_OK;
-  if (!model->whole && !is_in_some_layer(model, role, strlen(role))) return XFER_OK;
-  if (find_role(&has, role, strlen(role), &of) == XFI_FOUND && has == 1) return XFER_OK;
-  return refuse(model, rule, role, layer);
+  if (!xfi_config_eval(&needed, model, expr, number_of(of), &roles) || !needed) return XFER_OK;
+  if (!model->whole && !is_in_some_layer(model, stack, role, strlen(role))) return XFER_OK;
+  if (find_role(&has, role, strlen(role), of) == XFI_FOUND && has == 1) return XFER_OK;
+  return refuse(of, rule, role);
+}
+
+/* In each layer of the model and past its last. */
+static xfer_status check_layers(const xfer_model *model, const xfi_tensor_rule *rule,
+                                const char *role, const char *expr)
+{
+  for (size_t i = 0; i < model->n_layer_entries; i++) {
+    const xfi_layer_entry *e = &model->layer_entries[i];
+    const of_roles of = {model, e->stack, e->layer};
+
+    if (e->stack == XFI_OUTSIDE) continue;
+    if (i > 0 && e[-1].stack == e->stack && e[-1].layer == e->layer) continue;
+    XFI_TRY(check_layer(&of, rule, role, expr));
+  }
+  return XFER_OK;
 }
 
 /* Does an earlier family of the model say where the role is needed? */
@@ -243,6 +292,8 @@ done:
 
 xfer_status xfi_model_check_needs(const xfer_model *model)
 {
+  const of_roles outside = {model, XFI_OUTSIDE, -1};
+
   for (size_t i = 0; i < model->n_entries; i++) {
     const xfi_entry *e = &model->entries[i];
 
@@ -257,13 +308,12 @@ xfer_status xfi_model_check_needs(const xfer_model *model)
 
     json_object_foreach((json_t *)(uintptr_t)model->all[f]->needs, role, expr)
     {
-      const xfi_tensor_rule *rule = find_rule(model, role, strlen(role));
+      const xfi_tensor_rule *rule = find_rule(model, role, role_chars(role));
 
       if (rule == NULL || is_replaced(model, f, role)) continue;
+      if (rule->n_layer > 0) XFI_TRY(check_layers(model, rule, role, json_string_value(expr)));
       if (rule->n_layer == 0 && !model->without_ends)
-        XFI_TRY(check_layer(model, rule, role, json_string_value(expr), -1));
-      for (int i = 0; i < model->n_layers && rule->n_layer > 0; i++)
-        XFI_TRY(check_layer(model, rule, role, json_string_value(expr), model->layers[i]));
+        XFI_TRY(check_layer(&outside, rule, role, json_string_value(expr)));
     }
   }
   return XFER_OK;

@@ -114,6 +114,54 @@ static void test_a_weight_that_a_checkpoint_lost_is_named(void **state)
   }
 }
 
+/* MiMo with the layer that predicts a further token, whose number in the checkpoint is 0. */
+static void write_further(const char *without)
+{
+  static const char *const FURTHER[] = {"token_layernorm", "hidden_layernorm", "final_layernorm",
+                                        "input_proj"};
+  char header[1 << 14] = "{", name[96];
+
+  for (int i = 0; i < N_OUTSIDE; i++) {
+    snprintf(name, sizeof name, "model.%s", OUTSIDE[i]);
+    add(header, sizeof header - 2, name, without);
+  }
+  for (int i = 0; i < 3 * N_LAYER; i++) {
+    const int layer = i / N_LAYER;
+
+    if (strstr(LAYER[i % N_LAYER], "q_norm") || strstr(LAYER[i % N_LAYER], "k_norm")) continue;
+    snprintf(name, sizeof name, "model.%s.%d.%s", layer < 2 ? "layers" : "mtp_layers",
+             layer < 2 ? layer : 0, LAYER[i % N_LAYER]);
+    add(header, sizeof header - 2, name, without);
+  }
+  for (size_t i = 0; i < sizeof FURTHER / sizeof *FURTHER; i++) {
+    snprintf(name, sizeof name, "model.mtp_layers.0.%s", FURTHER[i]);
+    add(header, sizeof header - 2, name, without);
+  }
+  strcat(header, "}");
+  mkdir(refit_path("ck"), 0777);
+  refit_write("ck/config.json",
+              "{\"model_type\":\"mimo\",\"num_nextn_predict_layers\":1," CONFIG "}");
+  refit_write_header("ck/model.safetensors", header);
+}
+
+static void test_what_a_further_layer_lost_is_named(void **state)
+{
+  static const char *const LOST[] = {"self_attn.q_proj", "mlp.up_proj",     "input_layernorm",
+                                     "input_proj",       "token_layernorm", "final_layernorm"};
+  char name[96];
+
+  (void)state;
+  write_further(NULL);
+  assert_int_equal(join(refit_path("ck"), NULL), XFER_OK);
+  for (size_t i = 0; i < sizeof LOST / sizeof *LOST; i++) {
+    snprintf(name, sizeof name, "model.mtp_layers.0.%s", LOST[i]);
+    write_further(name);
+    assert_int_equal(join(refit_path("ck"), NULL), XFER_ERR_IO);
+    refit_expect_error(name);
+    refit_expect_error("is missing, the ");
+  }
+}
+
 /* AWQ and GPTQ, compressed-tensors' packed integers, a model with adapters: the weights are there,
  * in forms that the sides of engines refuse by name. Without one, what lies beside it is no weight.
  */
@@ -261,8 +309,8 @@ static void test_families_know_what_their_layers_have(void **state)
   check_tables(CASES, sizeof CASES / sizeof *CASES);
 }
 
-/* A model that classifies has another head; a bias that is left is none. */
-static void test_an_output_layer_is_missed_by_its_bias(void **state)
+/* Phi without the tensor whose name is `lost`, and without the output layer's weight. */
+static void write_phi(const char *lost, const char *more)
 {
   static const char config[] = "{\"model_type\":\"phi\"," UNTIED "}";
   static const char *const NAMES[] = {"embed_tokens",
@@ -274,22 +322,47 @@ static void test_an_output_layer_is_missed_by_its_bias(void **state)
                                       "layers.0.self_attn.k_proj",
                                       "layers.0.self_attn.v_proj",
                                       "layers.0.self_attn.dense"};
-  char tensors[4096] = "";
+  char tensors[4096] = "", bias[64];
 
-  (void)state;
   for (size_t i = 0; i < sizeof NAMES / sizeof *NAMES; i++) {
-    const size_t n = strlen(tensors);
+    size_t n = strlen(tensors);
 
     snprintf(tensors + n, sizeof tensors - n,
              "%s\"model.%s.weight\":{\"dtype\":\"BF16\",\"shape\":[16%s]}", i > 0 ? "," : "",
              NAMES[i], strstr(NAMES[i], "norm") != NULL ? "" : ",16");
+    snprintf(bias, sizeof bias, "%s.bias", NAMES[i]);
+    n = strlen(tensors);
+    if (i > 0 && strcmp(bias, lost) != 0)
+      snprintf(tensors + n, sizeof tensors - n, ",\"model.%s\":{\"dtype\":\"BF16\",\"shape\":[16]}",
+               bias);
   }
+  strcat(tensors, more);
   write_header(config, tensors);
+}
+
+/* A model that classifies has another head; a bias that is left is none. */
+static void test_an_output_layer_is_missed_by_its_bias(void **state)
+{
+  (void)state;
+  write_phi("", "");
   assert_int_equal(join(refit_path("ck"), NULL), XFER_OK);
-  strcat(tensors, "," SOME("lm_head.bias"));
-  write_header(config, tensors);
+  write_phi("", "," SOME("lm_head.bias"));
   assert_int_equal(join(refit_path("ck"), NULL), XFER_ERR_IO);
   refit_expect_error("\"lm_head\" is missing");
+}
+
+static void test_a_bias_that_a_checkpoint_lost_is_named(void **state)
+{
+  static const char *const LOST[] = {"final_layernorm.bias", "layers.0.input_layernorm.bias",
+                                     "layers.0.mlp.fc2.bias", "layers.0.self_attn.dense.bias"};
+
+  (void)state;
+  for (size_t i = 0; i < sizeof LOST / sizeof *LOST; i++) {
+    write_phi(LOST[i], "");
+    assert_int_equal(join(refit_path("ck"), NULL), XFER_ERR_IO);
+    refit_expect_error(LOST[i]);
+    refit_expect_error("is missing, the ");
+  }
 }
 
 /* Without a model_type the family is a guess. */
@@ -343,11 +416,13 @@ int main(void)
 {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(test_a_weight_that_a_checkpoint_lost_is_named),
+      cmocka_unit_test(test_what_a_further_layer_lost_is_named),
       cmocka_unit_test(test_a_weight_in_another_form_is_there),
       cmocka_unit_test(test_what_a_quantised_weight_lost_is_missed),
       cmocka_unit_test(test_without_known_layers_nothing_is_missed),
       cmocka_unit_test(test_families_know_what_their_layers_have),
       cmocka_unit_test(test_an_output_layer_is_missed_by_its_bias),
+      cmocka_unit_test(test_a_bias_that_a_checkpoint_lost_is_named),
       cmocka_unit_test(test_without_a_model_type_nothing_is_missed),
       cmocka_unit_test(test_layers_that_are_not_wanted_are_not_missed),
       cmocka_unit_test(test_a_table_may_list_some_of_a_model),
