@@ -290,6 +290,25 @@ done:
   return st;
 }
 
+/* Is it a weight that says nothing without scales: fp8, or numbers that are packed? */
+static bool needs_scales(const xfi_entry *e)
+{
+  if (e->role == NULL || !is_weight(e, e->role, strlen(e->role)) || !holds_values(e)) return false;
+  return e->table_dtype == XFER_F8E4M3 || strncmp(e->role, "packed.", 7) == 0;
+}
+
+/* A checkpoint has scales of such a weight. Whether all layers have them check_scales() says. */
+static xfer_status check_scaled(const xfer_model *model, const xfi_entry *weight)
+{
+  for (size_t i = 0; i < model->n_entries; i++) {
+    const xfi_entry *e = &model->entries[i];
+
+    if (e->role != NULL && strcmp(e->role, weight->role) == 0 && are_scales(e)) return XFER_OK;
+  }
+  XFI_CHECK(false, XFER_ERR_IO, "the scales of \"%s\" are missing: its elements are %s",
+            weight->pattern, xfer_dtype_name(weight->table_dtype));
+}
+
 xfer_status xfi_model_check_needs(const xfer_model *model)
 {
   const of_roles outside = {model, XFI_OUTSIDE, -1};
@@ -298,6 +317,7 @@ xfer_status xfi_model_check_needs(const xfer_model *model)
     const xfi_entry *e = &model->entries[i];
 
     if (e->stack == XFI_LAYERS && e->role != NULL && are_scales(e)) XFI_TRY(check_scales(model, e));
+    if (model->whole && needs_scales(e)) XFI_TRY(check_scaled(model, e));
   }
   /* A family without a model_type is but a guess; and without layers that the family knows, the
    * model is the extra layers alone, or its names are others, which the sides say. */

@@ -254,6 +254,24 @@ static void write_header(const char *config, const char *tensors)
 
 #define UNTIED                                                                                     \
   "\"vocab_size\":16,\"hidden_size\":16,\"num_hidden_layers\":1,\"num_attention_heads\":4"
+#define O_OF(dtype, shape, end)                                                                    \
+  "\"model.layers.0.self_attn.o_proj." end "\":{\"dtype\":\"" dtype "\",\"shape\":" shape "}"
+
+/* Nor do layers help each other where all have lost them. */
+static void test_an_fp8_weight_has_scales(void **state)
+{
+  static const char config[] = "{\"model_type\":\"qwen3\"," UNTIED "}";
+
+  (void)state;
+  write_header(config, O_OF("F8_E4M3", "[16,16]", "weight"));
+  assert_int_equal(join(refit_path("ck"), NULL), XFER_ERR_IO);
+  refit_expect_error("the scales of \"model.layers.{layer}.self_attn.o_proj.weight\" are missing");
+  write_header(config,
+               O_OF("F8_E4M3", "[16,16]", "weight") "," O_OF("F32", "[16,1]", "weight_scale"));
+  assert_int_equal(join(refit_path("ck"), NULL), XFER_ERR_IO);
+  refit_expect_error("\"model.layers.0.self_attn.q_norm\" is missing");
+}
+
 #define SOME(name) "\"" name "\":{\"dtype\":\"BF16\",\"shape\":[16]}"
 
 /* The layers of multi-token prediction alone, and names under a prefix that no rule knows: there
@@ -419,6 +437,7 @@ int main(void)
       cmocka_unit_test(test_what_a_further_layer_lost_is_named),
       cmocka_unit_test(test_a_weight_in_another_form_is_there),
       cmocka_unit_test(test_what_a_quantised_weight_lost_is_missed),
+      cmocka_unit_test(test_an_fp8_weight_has_scales),
       cmocka_unit_test(test_without_known_layers_nothing_is_missed),
       cmocka_unit_test(test_families_know_what_their_layers_have),
       cmocka_unit_test(test_an_output_layer_is_missed_by_its_bias),
