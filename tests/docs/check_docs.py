@@ -63,10 +63,22 @@ def check_words(page, text):
         fail(page, f"{path} is a path of one machine")
 
 
+def anchors(page):
+    """Of a page's headings, as GitHub and the site make them."""
+    prose = re.sub(r"^```.*?^```", "", page.read_text(encoding="utf-8"), flags=re.MULTILINE | re.DOTALL)
+    heads = re.findall(r"^#+ (.*)$", prose, re.MULTILINE)
+    return {re.sub(r"[^\w -]", "", head.lower()).replace(" ", "-") for head in heads}
+
+
 def check_links(page, text):
-    for target in re.findall(r"\]\(([^)#]+)(?:#[^)]*)?\)", text):
-        if "://" not in target and not (page.parent / target).exists():
+    for target, anchor in re.findall(r"\]\(([^)#\s]*)(?:#([^)]*))?\)", text):
+        path = page.parent / target if target else page
+        if "://" in target:
+            continue
+        if not path.exists():
             fail(page, f"the link to {target} leads nowhere")
+        elif anchor and path.suffix == ".md" and anchor not in anchors(path):
+            fail(page, f"the link to {target}#{anchor} leads to no heading")
 
 
 def plan(line):
@@ -128,8 +140,9 @@ def rows_below(text, head):
 
 
 def check_predictions():
-    """Of the tables of "What if": xfer_plan predicts so, and whole models stand in the row of their workload."""
-    text = (SOURCE / "docs/performance.md").read_text(encoding="utf-8")
+    """Of the tables of predicted times: xfer_plan predicts so, and whole models stand in the row of their workload."""
+    names = ("docs/performance.md", "docs/performance-history.md")
+    text = "\n\n".join((SOURCE / name).read_text(encoding="utf-8") for name in names)
     lists = ("qwen3-30b-a3b", ("megatron:tp2,dp2,ep4", "megatron:tp2,ep2", "megatron:tp1"))
     grouped = (lists[0], [f"{train},experts=stacked" for train in lists[1]])
     small = ("qwen3-4b", ("megatron:tp2,dp2", "megatron:tp2", "megatron:tp1"))
