@@ -18,7 +18,10 @@ from commands import blocks, commands
 
 SOURCE, XFER_PLAN = pathlib.Path(sys.argv[1]), sys.argv[2]
 PAGES = [SOURCE / "README.md", SOURCE / "CONTRIBUTING.md", *sorted((SOURCE / "docs").glob("*.md"))]
-CUT_FROM = {"c": ["examples/*.c", "tests/*/*.c", "src/refit/*.c"], "python": ["tests/python/*.py", "examples/python/*.py"]}
+CUT_FROM = {
+    "c": ["examples/*.c", "tests/*/*.c", "src/refit/*.c"],
+    "python": ["tests/python/*.py", "examples/python/*.py"],
+}
 # A page says what is. What was, and how it came to be, is for the history of the source.
 DIARY = r"\b(now|no longer|previously|formerly|any ?more|so far|recently|used to be|was once|these days)\b"
 failures = []
@@ -81,6 +84,23 @@ def check_links(page, text):
             fail(page, f"the link to {target}#{anchor} leads to no heading")
 
 
+def glossary():
+    text = (SOURCE / "docs/concepts.md").read_text(encoding="utf-8").partition("## Glossary\n")[2]
+    return re.findall(r"^\| (?!term |---)([^|]+) \| [^|]+ \|$", text, re.MULTILINE)
+
+
+def singular(word):
+    return {"axes": "axis", "replicas": "replica", "SPECs": "SPEC"}.get(word, re.sub(r"(?<=\w\w)s$", "", word))
+
+
+def check_terms(page, text):
+    """A page sets a term that it introduces in bold, within a sentence and in lower case; the glossary has each."""
+    prose = re.sub(r"^```.*?^```|^(?:    |\|).*?$", "", text, flags=re.MULTILINE | re.DOTALL)
+    for term in re.findall(r"(?<=[\w,:] )\*\*([a-z]\w*(?: \w+)?|SPEC|ZERO elements)\*\*", prose):
+        if not {term, singular(term)} & TERMS:
+            fail(page, f"the glossary of concepts.md lacks the term {term!r}")
+
+
 def plan(line):
     done = subprocess.run(
         [XFER_PLAN, "--problem", line, "--regions"], capture_output=True, text=True, timeout=60, check=False
@@ -120,7 +140,9 @@ def check_commands(page, text):
 
 
 def predicted(*words):
-    done = subprocess.run([XFER_PLAN, *words, "--json"], capture_output=True, text=True, timeout=60, check=True, cwd=SOURCE)
+    done = subprocess.run(
+        [XFER_PLAN, *words, "--json"], capture_output=True, text=True, timeout=60, check=True, cwd=SOURCE
+    )
     return json.loads(done.stdout)
 
 
@@ -170,10 +192,14 @@ def check_statuses():
         fail(page, f"{status} is in the header or here, not in both")
 
 
+TERMS = set(glossary())
+if glossary() != sorted(TERMS, key=str.lower):
+    fail(SOURCE / "docs/concepts.md", "the glossary is not in alphabetical order, or has a term twice")
 for each in PAGES:
     content = each.read_text(encoding="utf-8")
     check_code(each, content)
     check_words(each, content)
+    check_terms(each, content)
     check_links(each, content)
     check_problems(each, content)
     check_commands(each, content)
