@@ -33,7 +33,7 @@ typedef struct xfer_rules xfer_rules;
  *
  * @param rules   Receives the rules; the caller owns them. They may be destroyed once models and
  *                sides were made with them.
- * @param folder  The call reads its *.json files; docs/adding-a-model.md describes their form.
+ * @param folder  The call reads its *.json files; docs/rules.md describes their form.
  * @retval XFER_ERR_IO  Unreadable or malformed; the text names file and line.
  * @since 0.1
  */

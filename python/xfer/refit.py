@@ -71,7 +71,7 @@ def model_path(name: str) -> pathlib.Path:
 
 class Rules(_handle.Handle):
     """What the library knows about model families and about the frameworks that hold them: its own rules, and the
-    `*.json` files of a folder, which replace the library's of the same name. See docs/adding-a-model.md.
+    `*.json` files of a folder, which replace the library's of the same name. See docs/rules.md.
 
     Raises FileError for an unreadable or malformed file, with file and line.
     """

@@ -1,5 +1,5 @@
 /* Whole numbers computed from names: `heads * head_dim`, `ep > 1 ? 1 : dp * tp`.
- * docs/adding-a-model.md describes this language of rule files. */
+ * docs/rules.md describes this language of rule files. */
 #ifndef XFI_EXPR_H
 #define XFI_EXPR_H
 

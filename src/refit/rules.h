@@ -1,6 +1,6 @@
 /*
  * Rules, as data: JSON files that define what the names of a model family mean and how the ranks of
- * a framework's side hold each tensor. docs/adding-a-model.md has their form. The library's own are
+ * a framework's side hold each tensor. docs/rules.md has their form. The library's own are
  * compiled in; a caller's folder adds to them.
  *
  * A family gives each of its tensors a *role*, such as "attn.q", and describes its rows. A side
