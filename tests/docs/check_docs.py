@@ -184,6 +184,16 @@ def check_predictions():
                 check_prediction(line, cell, max(rank["seconds"] for rank in found["ranks"]), "")
 
 
+def check_model_types():
+    """models.md has each model_type that has rules; a text part of the same name but for its end is of its whole model."""
+    page = SOURCE / "docs/models.md"
+    text = page.read_text(encoding="utf-8")
+    for path in sorted((SOURCE / "rules/families").glob("*.json")):
+        for kind in json.loads(path.read_text(encoding="utf-8")).get("model_type", []):
+            if f"`{kind}`" not in text and f"`{kind.removesuffix('_text')}`" not in text:
+                fail(page, f"{path.name} has the model_type {kind}, and the page has not")
+
+
 def check_statuses():
     page = SOURCE / "docs/errors.md"
     header = (SOURCE / "include/xfer/status.h").read_text(encoding="utf-8")
@@ -205,6 +215,7 @@ for each in PAGES:
     check_commands(each, content)
 check_words(SOURCE / "CHANGELOG.md", (SOURCE / "CHANGELOG.md").read_text(encoding="utf-8"))
 check_statuses()
+check_model_types()
 check_predictions()
 for failure in failures:
     print(failure)

@@ -470,8 +470,8 @@ def main():
     parser.add_argument("--layouts", type=int, default=0, help="at most so many of a family, spread evenly; 0: all")
     parser.add_argument("--bytes", type=int, default=0, help="the bytes too, of so many layouts of a model type; the last is one")
     parser.add_argument("--table", help="write the table of COMPARED.md")
-    parser.add_argument("--families", help="write the table of docs/models.md; needs all answers")
-    parser.add_argument("--page", help="docs/models.md, which must have its table, as COMPARED.md here must")
+    parser.add_argument("--families", help="write the tables of docs/models.md; needs all answers")
+    parser.add_argument("--page", help="docs/models.md, which must have its tables, as COMPARED.md here must have its own")
     parser.add_argument("files", nargs="*")
     options = parser.parse_args()
     scaled = {}
@@ -518,15 +518,15 @@ def main():
     if options.table:
         with open(options.table, "w", encoding="utf-8") as file:
             file.writelines(table(cases))
-    families = Families(cases, SHARED, options, write_checkpoint).table() if options.families or options.page else []
+    families = Families(cases, SHARED, options, write_checkpoint).tables() if options.families or options.page else []
     if options.families:
         with open(options.families, "w", encoding="utf-8") as file:
-            file.writelines(families)
+            file.writelines([*families[0], "\n", *families[1]])
     wrong = unheard(answers, options) if options.page else []
     print(*wrong, sep="\n", end="\n" * bool(wrong))
     n_different = len(wrong) + sum(bool(case.differences) for case in cases)
-    tables = {options.page: families, os.path.join(HERE, "COMPARED.md"): table(cases)} if options.page else {}
-    pages = [is_on_page(path, lines) for path, lines in tables.items()]
+    tables = [*((options.page, lines) for lines in families), (os.path.join(HERE, "COMPARED.md"), table(cases))] if options.page else []
+    pages = [is_on_page(path, lines) for path, lines in tables]
     failed = n_different or not cases or not all(pages)
     print(f"answers {'FAILED' if failed else 'ok'}: layouts={len(cases)} different={n_different} "
           f"refused={sum(bool(c.refusal) for c in cases)} parameters={sum(c.n_same for c in cases)}")

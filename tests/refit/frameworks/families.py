@@ -1,4 +1,4 @@
-"""The table of docs/models.md: model families by the names under which users know them, from what check_answers.py found."""
+"""The tables of docs/models.md: model families by the names under which users know them, from what check_answers.py found."""
 
 import os
 import re
@@ -31,8 +31,9 @@ NAMES = [
     ("Qwen3.5 with experts", ["qwen3_5_moe"]), ("Seed-OSS", ["seed_oss"]), ("SmolLM3", ["smollm3"]), ("StarCoder 2", ["starcoder2"]),
     ("Step 3", ["step3_text", "step3_vl"]), ("Step 3.5", ["step3p5"])]
 
-HEAD = ["| model | `model_type` | Megatron | FSDP2, full | TorchTitan | vLLM | SGLang | HF `tp` | quantised checkpoints | bf16 to fp8 |\n",
-        "| --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |\n"]
+HEAD = ["| model | `model_type` | Megatron | vLLM | SGLang | HF `tp` | quantised checkpoints | bf16 to fp8 |\n",
+        "| --- | --- | --- | --- | --- | --- | --- | --- |\n"]
+TITAN = ["| model | TorchTitan |\n", "| --- | --- |\n"]
 AXES = ("tp", "pp", "vpp", "dp", "ep", "etp", "cp")
 TRIED = {"vllm": "vllm:tp1,loaded", "sglang": "sglang:tp1,loaded,shared_apart", "megatron": "megatron:tp1,vdiv1",
          "torchtitan": "torchtitan:dp2", "fsdp": "fsdp:dp2", "hf": "hf:tp2"}
@@ -113,13 +114,17 @@ class Families:
                 said.append(f"{name}: {', '.join(sorted(same)).replace(', fp8', ',')}")
         return "; ".join(said) or "-"
 
-    def table(self):
-        lines, names = list(HEAD), {kinds[0]: name.split(",")[0] for name, kinds, *_ in NAMES}
+    def tables(self):
+        """The table of all families, and that of those that TorchTitan has."""
+        lines, titan, names = list(HEAD), list(TITAN), {kinds[0]: name.split(",")[0] for name, kinds, *_ in NAMES}
         for name, kinds, *more in sorted(NAMES, key=lambda row: row[0].lower()):
             like = more or kinds
-            cells = [self.cell(side, kinds, like, names) for side in ("megatron", "torchtitan", "vllm", "sglang", "hf")]
-            cells.insert(1, "no" if self.takes("fsdp", kinds, like) else "yes")
+            cells = [self.cell(side, kinds, like, names) for side in ("megatron", "vllm", "sglang", "hf")]
+            assert not self.takes("fsdp", kinds, like), f"the page says that FSDP2 is supported for every row, and {name} is refused"
             cells.append(self.quantised(like))
             cells.append("vLLM" if any(c.quantises for c in self.of("vllm", like)) else "-")
             lines.append(f"| {name} | {', '.join(f'`{k}`' for k in kinds)} | {' | '.join(cells)} |\n")
-        return lines
+            from_titan = self.cell("torchtitan", kinds, like, names)
+            if from_titan != "no":
+                titan.append(f"| {name} | {from_titan} |\n")
+        return lines, titan
