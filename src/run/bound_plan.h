@@ -91,7 +91,7 @@ typedef struct xfi_plan_run {
   bool is_sent;         /* all messages of the run have been handed to the comm */
   uint64_t n_data_ends; /* the comm's n_data_ends() when the run began */
   xfi_run_result *results; /* [size of the comm] memory for wait, which allocates nothing */
-  xfi_event *started;      /* on the caller's stream, where the lanes' own streams begin */
+  xfi_event *started;      /* on the caller's stream, where the run began */
   xfi_event *finished;     /* where it ended on this rank */
   xfi_event *before;       /* where the run before it ended, which may not have been waited for */
 } xfi_plan_run;

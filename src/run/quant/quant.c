@@ -4,9 +4,7 @@
 #include <string.h>
 
 #include "alloc.h"
-#include "direct.h"
 #include "error.h"
-#include "pipeline.h"
 
 /* ---- with the plan ---- */
 
@@ -259,23 +257,14 @@ xfer_status xfi_quant_start(const xfer_plan *plan, xfer_stream stream)
   return xfi_batch_launch(q->device, q->amax[0], stream);
 }
 
-/* Small runs are on the caller's stream alone, where nothing waits for the event. */
-static xfer_status record_started(const xfer_plan *plan, xfer_stream stream)
-{
-  const bool has_streams =
-      plan->lanes.direct->n_streams > 0 || plan->lanes.pipeline->streams[0] != NULL;
-
-  return has_streams ? xfi_event_record(plan->device, plan->run.started, stream) : XFER_OK;
-}
-
 xfer_status xfi_quant_continue(const xfer_plan *plan, xfer_stream stream)
 {
   const xfi_quant *q = plan->quant;
 
-  if (q == NULL) return record_started(plan, stream);
+  if (q == NULL) return xfi_event_record(plan->device, plan->run.started, stream);
   XFI_TRY(xfi_batch_launch(q->device, q->combine, stream));
   XFI_TRY(xfi_batch_launch(q->device, q->finish[0], stream));
-  XFI_TRY(record_started(plan, stream));
+  XFI_TRY(xfi_event_record(plan->device, plan->run.started, stream));
   for (int k = 1; k < q->n_parts; k++) {
     XFI_TRY(xfi_batch_launch(q->device, q->amax[k], stream));
     XFI_TRY(xfi_batch_launch(q->device, q->finish[k], stream));

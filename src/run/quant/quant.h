@@ -72,7 +72,7 @@ void xfi_quant_drop(xfi_quant *quant);
 int xfi_quant_part(const xfi_quant *quant, size_t tensor);
 /* Enqueue what runs before the lanes: first the amaxes that other ranks need and, once
  * plan->amax_plan has run, the rest. plan->run.started is recorded after the first part, or at once
- * if nothing is quantised; not if the lanes have no streams of their own. */
+ * if nothing is quantised. */
 xfer_status xfi_quant_start(const xfer_plan *plan, xfer_stream stream);
 xfer_status xfi_quant_continue(const xfer_plan *plan, xfer_stream stream);
 /* Enqueue on another stream the wait for a part; if there are fewer parts, for the last. */
