@@ -11,6 +11,7 @@
 #include "error.h"
 #include "flows.h"
 #include "lanes.h"
+#include "local.h"
 #include "pipeline.h"
 #include "quant.h"
 #include "run.h"

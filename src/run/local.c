@@ -7,9 +7,8 @@
 #include "alloc.h"
 #include "boxes.h"
 #include "error.h"
-#include "lanes.h"
+#include "local.h"
 #include "vec.h"
-#include "wire.h"
 
 /* Up to this many bytes, a launch less counts more than that the other lane's copies end later. */
 enum { JOIN_BYTES = 1 << 20 };

@@ -8,6 +8,7 @@
 #include "bind.h"
 #include "error.h"
 #include "lanes.h"
+#include "local.h"
 
 enum { ALIGN = 256 }; /* as device memory is */
 

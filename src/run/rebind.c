@@ -10,6 +10,7 @@
 #include "direct.h"
 #include "error.h"
 #include "lanes.h"
+#include "local.h"
 #include "pipeline.h"
 #include "quant.h"
 #include "steps.h"

@@ -13,6 +13,7 @@
 #include "flows.h"
 #include "lanes.h"
 #include "late.h"
+#include "local.h"
 #include "pipeline.h"
 #include "quant.h"
 #include "staging.h"

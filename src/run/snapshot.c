@@ -12,6 +12,7 @@
 #include "error.h"
 #include "flows.h"
 #include "lanes.h"
+#include "local.h"
 #include "run.h"
 
 /* The snapshots of all plans of a comm take at most this part of max_staging_bytes. */

@@ -136,7 +136,8 @@ static void test_layers_none_of_which_a_family_knows_are_refused(void **state)
 static void test_layers_of_other_names_are_refused_beside_a_known_embedding(void **state)
 {
   refit_sides s =
-      refit_sides_make(REFIT_TABLE(REFIT_DENSE_CONFIG ",\"model_type\":\"llama\"",
+      refit_sides_make(REFIT_TABLE(REFIT_DENSE_CONFIG ",\"model_type\":\"llama\""
+                                                      ",\"tie_word_embeddings\":true",
                                    REFIT_N("model.embed_tokens.weight", "[100,16]") "," REFIT_P(
                                        "oracle.delphi.weight", "[16,16]")),
                        "full", "vllm:tp2");

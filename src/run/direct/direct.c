@@ -9,7 +9,7 @@
 #include "alloc.h"
 #include "error.h"
 #include "flows.h"
-#include "lanes.h"
+#include "local.h"
 #include "vec.h"
 #include "wire.h"
 
