@@ -6,6 +6,7 @@
 #include "vec.h"
 
 #include <jansson.h>
+#include <stdio.h>
 #include <string.h>
 
 /* A vision model has a text part; in a model that also speaks, the thinker has it. */
@@ -279,19 +280,40 @@ static xfi_found find_figure(int64_t *value, const char *name, size_t n_chars, c
   return number_of(value, at);
 }
 
-/* The expression of a word of the families. */
-static const char *meaning_of(const char *name, size_t n_chars, const void *context)
+/* The expression of a word, in the first family that has it; NULL: none has. */
+static xfi_ruled find_word(const xfer_model *model, const char *name, size_t n_chars)
 {
-  const xfer_model *model = context;
-  char word[XFI_NAME_BYTES];
-  const char *expr = NULL;
+  xfi_ruled word = {NULL, NULL};
+  char key[XFI_NAME_BYTES];
 
-  if (n_chars >= sizeof word) return NULL;
-  memcpy(word, name, n_chars);
-  word[n_chars] = '\0';
-  for (int i = 0; i < model->n_all && expr == NULL; i++)
-    expr = json_string_value(json_object_get(model->all[i]->config, word));
-  return expr;
+  if (n_chars >= sizeof key) return word;
+  memcpy(key, name, n_chars);
+  key[n_chars] = '\0';
+  for (int i = 0; i < model->n_all && word.expr == NULL; i++) {
+    word.family = model->all[i];
+    word.expr = json_object_get(model->all[i]->config, key);
+  }
+  return word;
+}
+
+static const char *meaning_of(const char **file, const char *name, size_t n_chars,
+                              const void *context)
+{
+  const xfi_ruled word = find_word(context, name, n_chars);
+
+  if (word.expr != NULL) *file = word.family->doc->where;
+  return json_string_value(word.expr);
+}
+
+/* An expression of a family failed: says where it is, and with which configuration. */
+static xfer_status blame(const xfer_model *model, xfi_ruled rule, xfer_status st)
+{
+  char why[XFI_ERROR_BYTES];
+
+  snprintf(why, sizeof why, "%s", xfer_last_error());
+  xfi_set_error("%s: %s: line %d: %s", model->config.where, rule.family->doc->where,
+                xfi_doc_line(rule.family->doc, rule.expr), why);
+  return st;
 }
 
 /* Words may use the figures, and earlier words. */
@@ -301,6 +323,8 @@ static void set_scopes(xfer_model *model, size_t n_figures)
       .vars = model->vars, .n_vars = n_figures, .find = find_figure, .context = model->top};
   model->scope = (xfi_scope){.vars = model->vars + n_figures,
                              .n_vars = model->n_vars - n_figures,
+                             .absent = model->absent,
+                             .n_absent = model->n_absent,
                              .next = &model->figures,
                              .means = meaning_of,
                              .context = model};
@@ -351,9 +375,8 @@ static xfi_found find_of_layer(int64_t *value, const char *name, size_t n_chars,
   return json_is_string(item) ? XFI_FOUND : XFI_NOT_FOUND;
 }
 
-/* As xfi_expr_try_eval(). Names are looked up in `first`, unless it is NULL, before the words. */
-static xfer_status eval_of_layer(int64_t *value, const xfer_model *model, const char *expr,
-                                 int layer, const xfi_scope *first)
+xfer_status xfi_config_eval(xfi_truth *truth, const xfer_model *model, xfi_ruled rule, int layer,
+                            const xfi_scope *first)
 {
   const of_layer of = {model->top, layer};
   const xfi_var own = {"layer", layer};
@@ -361,69 +384,72 @@ static xfer_status eval_of_layer(int64_t *value, const xfer_model *model, const 
                           .n_vars = model->figures.n_vars,
                           .find = find_of_layer,
                           .context = &of};
-  const xfi_scope words = {.vars = model->scope.vars, .n_vars = model->scope.n_vars, .next = &last};
+  xfi_scope words = model->scope;
   xfi_scope roles = {.next = &words};
   const xfi_scope scope = {.vars = &own, .n_vars = 1, .next = &roles};
-
-  if (first != NULL) roles.find = first->find, roles.context = first->context;
-  return xfi_expr_try_eval(value, expr, &scope);
-}
-
-bool xfi_config_eval(bool *holds, const xfer_model *model, const char *expr, int layer,
-                     const xfi_scope *first)
-{
+  xfer_status st;
   int64_t value;
+  bool has;
 
-  if (expr == NULL || eval_of_layer(&value, model, expr, layer, first) != XFER_OK) return false;
-  *holds = value != 0;
-  return true;
+  *truth = XFI_UNKNOWN;
+  if (rule.expr == NULL) return XFER_OK;
+  words.next = &last;
+  if (first != NULL) roles.find = first->find, roles.context = first->context;
+  st = xfi_expr_find(&has, &value, json_string_value(rule.expr), &scope);
+  if (st != XFER_OK) return blame(model, rule, st);
+  if (has) *truth = value != 0 ? XFI_TRUE : XFI_FALSE;
+  return XFER_OK;
 }
 
-bool xfi_config_flag(bool *value, const xfer_model *model, const char *word, int layer)
+xfer_status xfi_config_flag(xfi_truth *truth, const xfer_model *model, const char *word, int layer)
 {
-  return xfi_config_eval(value, model, meaning_of(word, strlen(word), model), layer, NULL);
+  return xfi_config_eval(truth, model, find_word(model, word, strlen(word)), layer, NULL);
 }
 
 /* Words that count layers. A layer for which the expression has no value does not count. */
-static xfer_status add_counts(xfer_model *model, const json_t *counts, size_t n_figures)
+static xfer_status add_counts(xfer_model *model, const xfi_family *family, size_t n_figures)
 {
   const char *name;
   const json_t *expr;
 
-  json_object_foreach((json_t *)(uintptr_t)counts, name, expr)
+  json_object_foreach((json_t *)(uintptr_t)family->counts, name, expr)
   {
-    int64_t n = 0, value;
+    const xfi_ruled rule = {family, expr};
+    int64_t n = 0;
+    xfi_truth holds;
 
-    for (int layer = 0; layer < model->n_config_layers; layer++)
-      n += eval_of_layer(&value, model, json_string_value(expr), layer, NULL) == XFER_OK &&
-           value != 0;
+    for (int layer = 0; layer < model->n_config_layers; layer++) {
+      XFI_TRY(xfi_config_eval(&holds, model, rule, layer, NULL));
+      n += holds == XFI_TRUE;
+    }
     XFI_TRY(add_var(model, name, n));
     set_scopes(model, n_figures);
   }
   return XFER_OK;
 }
 
-/* *has: the expression has a value. A value of another type than a number is an error. */
-static xfer_status find_value(bool *has, int64_t *value, const xfer_model *model, const char *expr,
-                              const xfi_scope *scope)
+/* A word of the families; of one that includes others it takes the place of theirs, also where it
+ * has no value. Then only an expression that uses it fails, as for words about one layer, whose
+ * number they lack here. */
+static xfer_status add_word(xfer_model *model, const char *name, xfi_ruled rule)
 {
-  xfer_status st = xfi_expr_try_eval(value, expr, scope);
+  xfer_status st;
+  int64_t value;
+  bool has;
 
-  *has = st == XFER_OK;
-  if (*has || st == XFER_ERR_SHAPE) return XFER_OK;
-  st = xfi_expr_eval(value, expr, scope); /* sets the text */
-  xfi_set_error("%s: %s", model->config.where, xfer_last_error());
-  return st;
+  if (find_word(model, name, strlen(name)).expr != rule.expr) return XFER_OK;
+  st = xfi_expr_find(&has, &value, json_string_value(rule.expr), &model->scope);
+  if (st != XFER_OK) return blame(model, rule, st);
+  if (has) return add_var(model, name, value);
+  return XFI_PUSH(model->absent, model->n_absent, model->absent_cap, name);
 }
 
-/* A family's words override those of what it includes. A word without a value is skipped, so that
- * only an expression that uses it fails. */
 xfer_status xfi_config_vars(xfer_model *model)
 {
   size_t n_figures;
   int64_t n_layers;
 
-  model->n_vars = 0;
+  model->n_vars = model->n_absent = 0;
   XFI_TRY(xfi_vec_reserve(&model->vars, &model->vars_cap, 1, sizeof *model->vars));
   if (model->block[0] > 0) {
     XFI_TRY(add_var(model, "block_rows", model->block[0]));
@@ -439,19 +465,12 @@ xfer_status xfi_config_vars(xfer_model *model)
 
     json_object_foreach((json_t *)(uintptr_t)model->all[i]->config, name, expr)
     {
-      const xfi_scope words = {.vars = model->scope.vars, .n_vars = model->scope.n_vars};
-      int64_t value;
-      bool has;
-
-      XFI_TRY(find_value(&has, &value, model, json_string_value(expr), &model->scope));
-      if (!has) continue;
-      if (xfi_scope_find(&words, name, strlen(name), &(int64_t){0})) continue;
-      XFI_TRY(add_var(model, name, value));
+      XFI_TRY(add_word(model, name, (xfi_ruled){model->all[i], expr}));
       set_scopes(model, n_figures);
     }
   }
   for (int i = 0; i < model->n_all; i++)
-    XFI_TRY(add_counts(model, model->all[i]->counts, n_figures));
+    XFI_TRY(add_counts(model, model->all[i], n_figures));
   /* count_layers() comes before the words, so a missing layer would pass. */
   XFI_CHECK(model->n_config_layers > 0 || !xfi_scope_find(&model->scope, "layers", 6, &n_layers),
             XFER_ERR_IO, "family \"%s\": \"layers\" must not use another word of the family",
@@ -461,30 +480,38 @@ xfer_status xfi_config_vars(xfer_model *model)
 
 /* ---- reading ---- */
 
-/* The family's own key for what is usually called `key`. */
-static const char *key_of(const xfer_model *model, const char *word, const char *key)
+/* The family's own expression for what is usually the key of that name. */
+static xfer_status find_count(bool *has, int64_t *n, const xfer_model *model, const char *word,
+                              const char **key)
 {
-  const char *expr = meaning_of(word, strlen(word), model);
+  const xfi_var part = {"text_part", xfi_config_text(model->top) != NULL};
+  const xfi_scope figures = {
+      .vars = &part, .n_vars = 1, .find = find_figure, .context = model->top};
+  const xfi_ruled rule = find_word(model, word, strlen(word));
+  xfer_status st;
 
-  return expr != NULL ? expr : key;
+  if (rule.expr != NULL) *key = json_string_value(rule.expr);
+  st = xfi_expr_find(has, n, *key, &figures);
+  if (st == XFER_OK) return XFER_OK;
+  if (rule.expr != NULL) return blame(model, rule, st);
+  xfi_set_error("%s: %s", model->config.where, xfer_last_error());
+  return st;
 }
 
 /* The number of layers, and of further ones. */
 static xfer_status count_layers(xfer_model *model)
 {
-  const xfi_var part = {"text_part", xfi_config_text(model->top) != NULL};
-  const xfi_scope figures = {
-      .vars = &part, .n_vars = 1, .find = find_figure, .context = model->top};
+  const char *key = "num_hidden_layers";
   int64_t n;
   bool has;
 
-  XFI_TRY(find_value(&has, &n, model, key_of(model, "layers", "num_hidden_layers"), &figures));
+  XFI_TRY(find_count(&has, &n, model, "layers", &key));
   if (!has) return XFER_OK;
   XFI_CHECK(n > 0 && n < 1 << 20, XFER_ERR_IO, "%s: %lld layers", model->config.where,
             (long long)n);
   model->n_config_layers = (int)n;
-  model->further_key = key_of(model, "further_layers", "num_nextn_predict_layers");
-  XFI_TRY(find_value(&has, &n, model, model->further_key, &figures));
+  model->further_key = "num_nextn_predict_layers";
+  XFI_TRY(find_count(&has, &n, model, "further_layers", &model->further_key));
   if (has && n > 0 && n < 1 << 20) model->n_further_layers = (int)n;
   return XFER_OK;
 }

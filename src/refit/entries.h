@@ -100,6 +100,8 @@ struct xfer_model {
   const char *model_type; /* "" where the configuration has none */
   xfi_var *vars;          /* the size of blocks, then the family's words */
   size_t n_vars, vars_cap;
+  const char **absent; /* the words that have no value */
+  size_t n_absent, absent_cap;
   xfi_scope scope, figures; /* names in rules: the words, then the configuration */
   int64_t block[2];         /* of fp8 scales */
   xfi_entry *entries;

@@ -10,7 +10,7 @@
 
 enum { MAX_DEPTH = 32 };
 
-typedef enum fault { FINE = 0, SYNTAX, UNKNOWN, RANGE, NO_NUMBER } fault;
+typedef enum fault { FINE = 0, SYNTAX, UNKNOWN, RANGE, BY_ZERO, NO_NUMBER } fault;
 
 typedef struct parser {
   const char *text, *at;
@@ -21,18 +21,23 @@ typedef struct parser {
   size_t n_place;
 } parser;
 
+static bool is_name(const char *have, const char *name, size_t n_chars)
+{
+  return strncmp(have, name, n_chars) == 0 && have[n_chars] == '\0';
+}
+
 static xfi_found look_up(const xfi_scope *scope, const char *name, size_t n_chars, int64_t *value)
 {
   for (; scope != NULL; scope = scope->next) {
     xfi_found found = XFI_NOT_FOUND;
 
     for (size_t i = 0; i < scope->n_vars; i++) {
-      const char *have = scope->vars[i].name;
-
-      if (strncmp(have, name, n_chars) != 0 || have[n_chars] != '\0') continue;
+      if (!is_name(scope->vars[i].name, name, n_chars)) continue;
       *value = scope->vars[i].value;
       return XFI_FOUND;
     }
+    for (size_t i = 0; i < scope->n_absent; i++)
+      if (is_name(scope->absent[i], name, n_chars)) return XFI_NOT_FOUND;
     if (scope->find != NULL) found = scope->find(value, name, n_chars, scope->context);
     if (found != XFI_NOT_FOUND) return found;
   }
@@ -147,7 +152,7 @@ static int64_t apply(parser *p, const char *op, int64_t a, int64_t b)
   } else {
     out = op[0] == '&' ? a != 0 && b != 0 : a != 0 || b != 0;
   }
-  if (!fits && p->scope != NULL) fail(p, RANGE, p->text, strlen(p->text));
+  if (!fits && p->scope != NULL) fail(p, b == 0 ? BY_ZERO : RANGE, p->text, strlen(p->text));
   return out;
 }
 
@@ -214,11 +219,9 @@ static int64_t choice(parser *p) /* NOLINT(misc-no-recursion): MAX_DEPTH */
 
 static xfer_status run(parser *p, int64_t *value)
 {
-  static const xfer_status STATUSES[] = {[FINE] = XFER_OK,
-                                         [SYNTAX] = XFER_ERR_IO,
-                                         [UNKNOWN] = XFER_ERR_SHAPE,
-                                         [RANGE] = XFER_ERR_SHAPE,
-                                         [NO_NUMBER] = XFER_ERR_IO};
+  static const xfer_status STATUSES[] = {
+      [FINE] = XFER_OK,         [SYNTAX] = XFER_ERR_IO,     [UNKNOWN] = XFER_ERR_SHAPE,
+      [RANGE] = XFER_ERR_SHAPE, [BY_ZERO] = XFER_ERR_SHAPE, [NO_NUMBER] = XFER_ERR_IO};
 
   p->at = p->text;
   *value = choice(p);
@@ -230,22 +233,24 @@ static xfer_status run(parser *p, int64_t *value)
   return STATUSES[p->fault];
 }
 
-static const char *meaning_of(const xfi_scope *scope, const char *name, size_t n_chars)
+static const char *meaning_of(const xfi_scope *scope, const char **file, const char *name,
+                              size_t n_chars)
 {
   const char *text = NULL;
 
   for (; scope != NULL && text == NULL; scope = scope->next) {
-    if (scope->means != NULL) text = scope->means(name, n_chars, scope->context);
+    if (scope->means != NULL) text = scope->means(file, name, n_chars, scope->context);
   }
   return text;
 }
 
 /* Sets the error for a name without a value. For a word of the rules it names the key that the word
- * is computed from, since that is what the configuration lacks. */
+ * is computed from, since that is what the configuration lacks, and where the rules say so. */
 static void say_unknown(const parser *p)
 {
   parser last = *p;
-  const char *text = meaning_of(p->scope, p->place, p->n_place);
+  const char *file = "", *of = "";
+  const char *text = meaning_of(p->scope, &of, p->place, p->n_place);
 
   for (int depth = 0; depth < MAX_DEPTH && text != NULL; depth++) {
     parser next = {.text = text, .scope = p->scope};
@@ -254,10 +259,15 @@ static void say_unknown(const parser *p)
     text = NULL;
     if (run(&next, &value) == XFER_OK || next.fault != UNKNOWN) continue;
     last = next;
-    text = meaning_of(p->scope, last.place, last.n_place);
+    file = of;
+    text = meaning_of(p->scope, &of, last.place, last.n_place);
   }
-  xfi_set_error("\"%s\": the configuration has no \"%.*s\"", p->text, (int)last.n_place,
-                last.place);
+  if (last.text == p->text)
+    xfi_set_error("\"%s\": the configuration has no \"%.*s\"", p->text, (int)last.n_place,
+                  last.place);
+  else
+    xfi_set_error("\"%s\": the configuration has no \"%.*s\" (%s: \"%s\")", p->text,
+                  (int)last.n_place, last.place, file, last.text);
 }
 
 static void set_error(const parser *p)
@@ -272,6 +282,8 @@ static void set_error(const parser *p)
     xfi_set_error("\"%s\": \"%.*s\" of the configuration is no whole number", p->text, n, p->place);
   else if (p->fault == RANGE)
     xfi_set_error("\"%s\" has no value that 63 bits hold", p->text);
+  else if (p->fault == BY_ZERO)
+    xfi_set_error("\"%s\" divides by zero", p->text);
 }
 
 xfer_status xfi_expr_check(const char *text)
@@ -284,24 +296,26 @@ xfer_status xfi_expr_check(const char *text)
   return st;
 }
 
-static xfer_status eval(int64_t *value, const char *text, const xfi_scope *scope, bool prints_error)
-{
-  static const xfi_scope NOTHING = {.n_vars = 0};
-  parser p = {.text = text, .scope = scope != NULL ? scope : &NOTHING};
-  const xfer_status st = run(&p, value);
-
-  if (prints_error) set_error(&p);
-  return st;
-}
+static const xfi_scope NOTHING = {.n_vars = 0};
 
 xfer_status xfi_expr_eval(int64_t *value, const char *text, const xfi_scope *scope)
 {
-  return eval(value, text, scope, true);
+  parser p = {.text = text, .scope = scope != NULL ? scope : &NOTHING};
+  const xfer_status st = run(&p, value);
+
+  set_error(&p);
+  return st;
 }
 
-xfer_status xfi_expr_try_eval(int64_t *value, const char *text, const xfi_scope *scope)
+xfer_status xfi_expr_find(bool *has, int64_t *value, const char *text, const xfi_scope *scope)
 {
-  return eval(value, text, scope, false);
+  parser p = {.text = text, .scope = scope != NULL ? scope : &NOTHING};
+  const xfer_status st = run(&p, value);
+
+  *has = st == XFER_OK;
+  if (p.fault == UNKNOWN) return XFER_OK;
+  set_error(&p);
+  return st;
 }
 
 void xfi_expr_print(char *out, size_t size, const char *text, const xfi_scope *scope)
@@ -313,11 +327,12 @@ void xfi_expr_print(char *out, size_t size, const char *text, const xfi_scope *s
     const char *end = *text == '{' ? strchr(text, '}') : NULL;
     char inside[64];
     int64_t value;
+    bool has;
 
     if (end != NULL && (size_t)(end - text) < sizeof inside) {
       memcpy(inside, text + 1, (size_t)(end - text) - 1);
       inside[end - text - 1] = '\0';
-      if (xfi_expr_try_eval(&value, inside, scope) == XFER_OK) {
+      if (xfi_expr_find(&has, &value, inside, scope) == XFER_OK && has) {
         xfi_text_printf(&to, "%lld", (long long)value);
         text = end + 1;
         continue;

@@ -67,6 +67,7 @@ void xfi_model_destroy(xfer_model *model) /* NOLINT(misc-no-recursion): a base h
   xfi_free(model->renamed);
   xfi_free(model->layers);
   xfi_free(model->vars);
+  xfi_free(model->absent);
   xfi_doc_free(&model->config);
   xfi_rules_destroy(model->rules);
   xfi_model_destroy(model->base);
@@ -227,7 +228,7 @@ static xfer_status check_further_layers(const xfer_model *model)
 static xfer_status check_layers(const xfer_model *model)
 {
   const int last = model->n_layers > 0 ? model->layers[model->n_layers - 1] : -1;
-  bool empty;
+  xfi_truth empty;
 
   if (last < 0 || model->selected) return XFER_OK;
   XFI_CHECK(last + 1 >= model->n_config_layers, XFER_ERR_IO,
@@ -237,7 +238,8 @@ static xfer_status check_layers(const xfer_model *model)
       i++;
       continue;
     }
-    XFI_CHECK(xfi_config_flag(&empty, model, "empty", layer) && empty, XFER_ERR_IO,
+    XFI_TRY(xfi_config_flag(&empty, model, "empty", layer));
+    XFI_CHECK(empty == XFI_TRUE, XFER_ERR_IO,
               "layer %d has no tensor; the configuration says %d layers", layer,
               model->n_config_layers);
   }
@@ -259,21 +261,22 @@ static bool has_role(const xfer_model *model, int layer, const char *role)
 
 /* With several kinds of layers, each has the kind of the configuration. A model without a layer of
  * some kind may list only some tensors. */
-static xfer_status check_kinds(const xfer_model *model, const json_t *where)
+static xfer_status check_kinds(const xfer_model *model, const xfi_family *family)
 {
   const char *role;
   const json_t *expr;
-  bool expected;
+  xfi_truth expected;
 
-  json_object_foreach((json_t *)(uintptr_t)where, role, expr)
+  json_object_foreach((json_t *)(uintptr_t)family->where, role, expr)
   {
     for (int i = 0; i < model->n_layers && has_role(model, -1, role); i++) {
       const int layer = model->layers[i];
 
-      if (!xfi_config_eval(&expected, model, json_string_value(expr), layer, NULL)) continue;
-      XFI_CHECK(expected == has_role(model, layer, role), XFER_ERR_IO,
-                "layer %d has %s \"%s\"; by the configuration it has %s", layer,
-                expected ? "no" : "a", role, expected ? "one" : "none");
+      XFI_TRY(xfi_config_eval(&expected, model, (xfi_ruled){family, expr}, layer, NULL));
+      XFI_CHECK(expected != XFI_TRUE || has_role(model, layer, role), XFER_ERR_IO,
+                "layer %d has no \"%s\"; by the configuration it has one", layer, role);
+      XFI_CHECK(expected != XFI_FALSE || !has_role(model, layer, role), XFER_ERR_IO,
+                "layer %d has a \"%s\"; by the configuration it has none", layer, role);
     }
   }
   return XFER_OK;
@@ -284,16 +287,17 @@ static xfer_status check_kinds(const xfer_model *model, const json_t *where)
 static xfer_status check_sparse(const xfer_model *model)
 {
   int64_t n_experts;
-  bool expected;
+  xfi_truth expected;
 
   if (!xfi_scope_find(&model->scope, "experts", 7, &n_experts) || n_experts < 2) return XFER_OK;
   for (int i = 0; i < model->n_layers; i++) {
     const int layer = model->layers[i];
 
-    if (!xfi_config_flag(&expected, model, "sparse", layer)) continue;
-    XFI_CHECK(expected == has_experts(model, layer), XFER_ERR_IO,
-              "layer %d has %s; the configuration says that it has %s", layer,
-              expected ? "no experts" : "experts", expected ? "some" : "none");
+    XFI_TRY(xfi_config_flag(&expected, model, "sparse", layer));
+    XFI_CHECK(expected != XFI_TRUE || has_experts(model, layer), XFER_ERR_IO,
+              "layer %d has no experts; the configuration says that it has some", layer);
+    XFI_CHECK(expected != XFI_FALSE || !has_experts(model, layer), XFER_ERR_IO,
+              "layer %d has experts; the configuration says that it has none", layer);
   }
   return XFER_OK;
 }
@@ -303,7 +307,7 @@ xfer_status xfi_model_check_counts(const xfer_model *model)
   XFI_TRY(check_expert_counts(model, false));
   XFI_TRY(check_layers(model));
   for (int i = 0; i < model->n_all; i++)
-    XFI_TRY(check_kinds(model, model->all[i]->where));
+    XFI_TRY(check_kinds(model, model->all[i]));
   XFI_TRY(check_sparse(model));
   return xfi_model_check_needs(model);
 }

@@ -21,12 +21,21 @@ void xfi_config_recognise(xfer_model *model);
 xfer_status xfi_config_vars(xfer_model *model);
 /* The text part of a configuration; NULL: it has none. */
 const struct json_t *xfi_config_text(const struct json_t *top);
-/* *value: is a word of the family true of one layer? False: it has no value. */
-bool xfi_config_flag(bool *value, const xfer_model *model, const char *word, int layer);
-/* The same of an expression, whose names are looked up in `first`, unless it is NULL, before the
- * words. */
-bool xfi_config_eval(bool *holds, const xfer_model *model, const char *expr, int layer,
-                     const xfi_scope *first);
+/* An expression of a family, and where it is; expr NULL: there is none. */
+typedef struct xfi_ruled {
+  const xfi_family *family;
+  const struct json_t *expr;
+} xfi_ruled;
+
+/* Whether an expression holds. Unknown: there is none, or a name in it has no value. */
+typedef enum xfi_truth { XFI_UNKNOWN = 0, XFI_FALSE, XFI_TRUE } xfi_truth;
+
+/* Is an expression true of one layer? Its names are looked up in `first`, unless it is NULL, before
+ * the words. */
+xfer_status xfi_config_eval(xfi_truth *truth, const xfer_model *model, xfi_ruled rule, int layer,
+                            const xfi_scope *first);
+/* The same of a word of the family. */
+xfer_status xfi_config_flag(xfi_truth *truth, const xfer_model *model, const char *word, int layer);
 
 /* ---- model.c ---- */
 

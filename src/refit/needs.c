@@ -185,15 +185,16 @@ static int number_of(const of_roles *of)
 }
 
 static xfer_status check_layer(const of_roles *of, const xfi_tensor_rule *rule, const char *role,
-                               const char *expr)
+                               xfi_ruled needs)
 {
   const xfer_model *model = of->model;
   const xfi_stack stack = of->stack == XFI_EXTRA ? XFI_EXTRA : XFI_LAYERS;
   const xfi_scope roles = {.find = find_role, .context = of};
   int64_t has;
-  bool needed;
+  xfi_truth needed;
 
-  if (!xfi_config_eval(&needed, model, expr, number_of(of), &roles) || !needed) return XFER_OK;
+  XFI_TRY(xfi_config_eval(&needed, model, needs, number_of(of), &roles));
+  if (needed != XFI_TRUE) return XFER_OK;
   if (!model->whole && !is_in_some_layer(model, stack, role, strlen(role))) return XFER_OK;
   if (find_role(&has, role, strlen(role), of) == XFI_FOUND && has == 1) return XFER_OK;
   return refuse(of, rule, role);
@@ -201,7 +202,7 @@ static xfer_status check_layer(const of_roles *of, const xfi_tensor_rule *rule, 
 
 /* In each layer of the model and past its last. */
 static xfer_status check_layers(const xfer_model *model, const xfi_tensor_rule *rule,
-                                const char *role, const char *expr)
+                                const char *role, xfi_ruled needs)
 {
   for (size_t i = 0; i < model->n_layer_entries; i++) {
     const xfi_layer_entry *e = &model->layer_entries[i];
@@ -209,7 +210,7 @@ static xfer_status check_layers(const xfer_model *model, const xfi_tensor_rule *
 
     if (e->stack == XFI_OUTSIDE) continue;
     if (i > 0 && e[-1].stack == e->stack && e[-1].layer == e->layer) continue;
-    XFI_TRY(check_layer(&of, rule, role, expr));
+    XFI_TRY(check_layer(&of, rule, role, needs));
   }
   return XFER_OK;
 }
@@ -329,11 +330,12 @@ xfer_status xfi_model_check_needs(const xfer_model *model)
     json_object_foreach((json_t *)(uintptr_t)model->all[f]->needs, role, expr)
     {
       const xfi_tensor_rule *rule = find_rule(model, role, role_chars(role));
+      const xfi_ruled needs = {model->all[f], expr};
 
       if (rule == NULL || is_replaced(model, f, role)) continue;
-      if (rule->n_layer > 0) XFI_TRY(check_layers(model, rule, role, json_string_value(expr)));
+      if (rule->n_layer > 0) XFI_TRY(check_layers(model, rule, role, needs));
       if (rule->n_layer == 0 && !model->without_ends)
-        XFI_TRY(check_layer(&outside, rule, role, json_string_value(expr)));
+        XFI_TRY(check_layer(&outside, rule, role, needs));
     }
   }
   return XFER_OK;

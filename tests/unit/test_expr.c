@@ -69,9 +69,9 @@ static void test_what_has_no_value_says_why(void **state)
       {"nothing ? 1 : 2", "the configuration has no \"nothing\""},
       {"1 ? nothing : 2", "the configuration has no \"nothing\""},
       {"nothing ?? more", "the configuration has no \"more\""},
-      {"1 / none", "has no value that 63 bits hold"},
-      {"1 % none", "has no value that 63 bits hold"},
-      {"1 / none ?? 2", "has no value that 63 bits hold"},
+      {"1 / none", "\"1 / none\" divides by zero"},
+      {"1 % none", "\"1 % none\" divides by zero"},
+      {"1 / none ?? 2", "\"1 / none ?? 2\" divides by zero"},
       {"9223372036854775807 + 1", "has no value that 63 bits hold"},
       {"0 - 9223372036854775807 - 2", "has no value that 63 bits hold"},
       {"9223372036854775807 * 2", "has no value that 63 bits hold"},
@@ -89,11 +89,45 @@ static void test_what_has_no_value_says_why(void **state)
   }
 }
 
-static const char *means(const char *name, size_t n_chars, const void *context)
+/* Only a name without a value makes the whole expression one without a value. */
+static void test_what_may_have_no_value(void **state)
+{
+  static const char *const NONE[] = {"nothing", "tp * nothing", "nothing ?? more"};
+  static const char *const WRONG[] = {"1 / none", "1 / none ?? 2", "9223372036854775807 + 1"};
+  int64_t value;
+  bool has;
+
+  (void)state;
+  assert_int_equal(xfi_expr_find(&has, &value, "nothing ?? tp", &names), XFER_OK);
+  assert_true(has && value == 4);
+  for (size_t i = 0; i < 3; i++) {
+    print_message("%s, %s\n", NONE[i], WRONG[i]);
+    assert_int_equal(xfi_expr_find(&has, &value, NONE[i], &names), XFER_OK);
+    assert_false(has);
+    assert_int_equal(xfi_expr_find(&has, &value, WRONG[i], &names), XFER_ERR_SHAPE);
+  }
+}
+
+/* A word without a value hides what the name is elsewhere. */
+static void test_an_absent_name_is_looked_up_nowhere_else(void **state)
+{
+  static const char *const ABSENT[] = {"tp"};
+  const xfi_scope scope = {
+      .vars = inner_vars, .n_vars = 2, .absent = ABSENT, .n_absent = 1, .next = &outer};
+  int64_t value;
+
+  (void)state;
+  assert_int_equal(xfi_expr_eval(&value, "tp", &scope), XFER_ERR_SHAPE);
+  assert_int_equal(xfi_expr_eval(&value, "tp ?? heads", &scope), XFER_OK);
+  assert_int_equal(value, 16);
+}
+
+static const char *means(const char **file, const char *name, size_t n_chars, const void *context)
 {
   static const char *const WORDS[][2] = {{"width", "rows * lanes"}, {"lanes", "n_lanes ?? lanes"}};
 
   (void)context;
+  *file = "words.json";
   for (size_t i = 0; i < sizeof WORDS / sizeof *WORDS; i++) {
     if (strlen(WORDS[i][0]) == n_chars && memcmp(WORDS[i][0], name, n_chars) == 0)
       return WORDS[i][1];
@@ -108,9 +142,12 @@ static void test_a_word_without_a_value_says_which_key_is_missing(void **state)
   const struct {
     const char *text, *error;
     const xfi_var *var;
-  } cases[] = {{"2 * width", "\"2 * width\": the configuration has no \"lanes\"", &rows},
-               {"width", "the configuration has no \"lanes\"", &key},
-               {"nothing", "the configuration has no \"nothing\"", &rows}};
+  } cases[] = {
+      {"2 * width",
+       "\"2 * width\": the configuration has no \"lanes\" (words.json: \"n_lanes ?? lanes\")",
+       &rows},
+      {"width", "the configuration has no \"lanes\"", &key},
+      {"nothing", "the configuration has no \"nothing\"", &rows}};
   int64_t value;
 
   (void)state;
@@ -208,6 +245,8 @@ int main(void)
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(test_values),
       cmocka_unit_test(test_what_has_no_value_says_why),
+      cmocka_unit_test(test_what_may_have_no_value),
+      cmocka_unit_test(test_an_absent_name_is_looked_up_nowhere_else),
       cmocka_unit_test(test_a_word_without_a_value_says_which_key_is_missing),
       cmocka_unit_test(test_what_is_no_number_stands_for_nothing_else),
       cmocka_unit_test(test_what_is_no_expression),

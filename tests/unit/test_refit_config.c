@@ -235,7 +235,7 @@ static void test_figures_that_are_no_numbers_are_refused(void **state)
   } cases[] = {
       {REFIT_TABLE("\"num_experts\":\"4\",\"model_type\":\"qwen3_moe\"",
                    REFIT_P("mlp.gate.weight", "[4,16]")),
-       "table.json: \"n_routed_experts ?? num_experts ?? num_local_experts ?? moe_num_experts\": "
+       "\"n_routed_experts ?? num_experts ?? num_local_experts ?? moe_num_experts\": "
        "\"num_experts\" of the configuration is no whole number"},
       {REFIT_TABLE("\"num_experts\":4.5,\"model_type\":\"qwen3_moe\"",
                    REFIT_P("mlp.gate.weight", "[4,16]")),
