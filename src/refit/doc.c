@@ -115,18 +115,19 @@ done:
   return st;
 }
 
-/* Replaces `word` at `at` by null and blanks, or by 0 if null is longer. */
-static bool make_null(char *at, const char *word)
+/* Replaces `word`, if it is at `at`, by a number that is no longer. */
+static bool replace(char *at, const char *word, const char *number)
 {
-  size_t n = strlen(word);
+  const size_t n = strlen(word);
 
   if (strncmp(at, word, n) != 0) return false;
   memset(at, ' ', n);
-  memcpy(at, n < 4 ? "0" : "null", n < 4 ? 1 : 4);
+  memcpy(at, number, strlen(number));
   return true;
 }
 
-static void drop_infinities(char *text)
+/* 1e9 is as long as NaN, and in JSON no whole number. */
+static void replace_unfinite(char *text)
 {
   bool quoted = false;
 
@@ -135,9 +136,9 @@ static void drop_infinities(char *text)
       at++;
     else if (*at == '"')
       quoted = !quoted;
-    else if (!quoted && (*at == '-' || *at == 'I' || *at == 'N') && !make_null(at, "-Infinity") &&
-             !make_null(at, "Infinity"))
-      make_null(at, "NaN");
+    else if (!quoted && (*at == '-' || *at == 'I' || *at == 'N') &&
+             !replace(at, "-Infinity", "-1e9") && !replace(at, "Infinity", "1e9"))
+      (void)replace(at, "NaN", "1e9");
   }
 }
 
@@ -162,7 +163,7 @@ xfer_status xfi_doc_read(xfi_doc *doc, const char *where, const char *text)
   XFI_CHECK_DONE(strncmp(doc->text, BYTE_ORDER_MARK, sizeof BYTE_ORDER_MARK - 1) != 0, XFER_ERR_IO,
                  "%s: line 1: it begins with a byte order mark; save it as UTF-8 without one",
                  where);
-  drop_infinities(doc->text);
+  replace_unfinite(doc->text);
   doc->root = json_loadb(doc->text, n_chars, JSON_REJECT_DUPLICATES, &error);
   XFI_CHECK_DONE(doc->root != NULL || !xfi_doc_had_no_memory(&error), XFER_ERR_NOMEM,
                  "what is in %s", where);

@@ -18,7 +18,8 @@ typedef struct xfi_doc {
 } xfi_doc;
 
 /* Read the text, or the file `where` if `text` is NULL. Infinity and NaN, which some programs write
- * into JSON, are read as null. */
+ * into JSON, are read as numbers that are not whole: nothing here takes those, so that they are
+ * refused where they are used, and only there. */
 xfer_status xfi_doc_read(xfi_doc *doc, const char *where, const char *text);
 /* Did jansson fail for lack of memory? */
 bool xfi_doc_had_no_memory(const struct json_error_t *error);
