@@ -18,7 +18,7 @@ xfer_status xfi_rules_bad(const xfi_doc *doc, const json_t *value, const char *f
   return XFER_ERR_IO;
 }
 
-static const char *const KINDS[] = {"a text",
+static const char *const KINDS[] = {"a text that is not empty",
                                     "an expression",
                                     "a list of texts",
                                     "an object of expressions",
@@ -27,10 +27,11 @@ static const char *const KINDS[] = {"a text",
                                     "a list of pairs of texts",
                                     "a list of pairs of an expression and a text",
                                     "true or false",
-                                    "a text",
-                                    "a text",
+                                    "a text that is not empty",
+                                    "a text that is not empty",
                                     "a list",
-                                    "an object"};
+                                    "an object",
+                                    "a whole number from 0"};
 
 bool xfi_rules_is_text(const json_t *value)
 {
@@ -55,6 +56,7 @@ bool xfi_rules_is(const json_t *value, xfi_field_kind k)
 
   if (k == TEXT || k == EXPR || k == CHOICE || k == DTYPE) return xfi_rules_is_text(value);
   if (k == FLAG) return json_is_boolean(value);
+  if (k == COUNT) return json_is_integer(value) && json_integer_value(value) >= 0;
   if (k != OBJECT && k != EXPRS) {
     if (!json_is_array(value) || (k == TWO && json_array_size(value) != 2)) return false;
     json_array_foreach(value, i, child)

@@ -24,6 +24,7 @@ typedef enum xfi_field_kind {
   DTYPE,    /* the name of an element type */
   LIST,     /* any list */
   OBJECT,   /* any object */
+  COUNT,    /* a whole number from 0; not stored */
 } xfi_field_kind;
 
 typedef struct xfi_field {

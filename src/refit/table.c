@@ -129,7 +129,7 @@ static xfer_status read_list(reader *r, const json_t *list, const char *what)
   size_t i;
   const json_t *object;
 
-  XFI_CHECK(json_is_array(list), XFER_ERR_IO, "%s: no list \"%s\"", r->path, what);
+  XFI_CHECK(json_is_array(list), XFER_ERR_IO, "%s: \"%s\" is no list", r->path, what);
   json_array_foreach(list, i, object)
   {
     XFI_CHECK(json_is_object(object), XFER_ERR_IO, "%s: \"%s\"[%zu] is no object", r->path, what,
@@ -146,7 +146,12 @@ static xfer_status check_totals(const reader *r, const json_t *totals)
 {
   static const char *const KEYS[] = {"tensors", "elements", "bytes"};
   int64_t have[3] = {0, 0, 0};
+  const xfi_field fields[] = {FIELD(KEYS[0], COUNT, NULL), FIELD(KEYS[1], COUNT, NULL),
+                              FIELD(KEYS[2], COUNT, NULL),
+                              FIELD("weights_excl_scales", COUNT, NULL)};
 
+  if (totals == NULL) return XFER_OK;
+  XFI_TRY(XFI_RULES_READ(&r->model->config, totals, "totals", fields));
   for (size_t i = 0; i < r->model->n_entries; i++) {
     const xfi_entry *e = &r->model->entries[i];
     int64_t n_elems = xfi_entry_places(e);
@@ -170,8 +175,15 @@ static xfer_status check_totals(const reader *r, const json_t *totals)
 xfer_status xfi_table_read(xfer_model *model, const char *path, const xfer_model_options *options)
 {
   reader r = {model, options, path, NULL};
-  const json_t *root;
+  const json_t *root, *params = NULL, *totals = NULL, *extras = NULL;
   const char *format;
+  /* What says where a table is from is for people. */
+  const xfi_field fields[] = {
+      NEEDED("format", TEXT, NULL),          FIELD("name", TEXT, NULL),
+      NEEDED("config", OBJECT, &model->top), NEEDED("params", LIST, &params),
+      FIELD("totals", OBJECT, &totals),      FIELD("extra_params", OBJECT, &extras),
+      FIELD("extra_totals", OBJECT, NULL),   FIELD("source", TEXT, NULL),
+      FIELD("verification", OBJECT, NULL)};
   xfer_status st = XFER_OK;
 
   XFI_TRY_DONE(xfi_doc_read(&model->config, path, NULL));
@@ -179,12 +191,12 @@ xfer_status xfi_table_read(xfer_model *model, const char *path, const xfer_model
   format = json_string_value(json_object_get(root, "format"));
   XFI_CHECK_DONE(format != NULL && strcmp(format, "xfer-model-v1") == 0, XFER_ERR_IO,
                  "%s: its format is \"%s\", not xfer-model-v1", path, format == NULL ? "" : format);
-  model->top = json_object_get(root, "config");
+  XFI_TRY_DONE(XFI_RULES_READ(&model->config, root, "a table", fields));
   XFI_TRY_DONE(xfi_config_read(model));
-  XFI_TRY_DONE(read_list(&r, json_object_get(root, "params"), "params"));
-  XFI_TRY_DONE(check_totals(&r, json_object_get(root, "totals")));
+  XFI_TRY_DONE(read_list(&r, params, "params"));
+  XFI_TRY_DONE(check_totals(&r, totals));
   if (options->extra != NULL) {
-    const json_t *extra = json_object_get(json_object_get(root, "extra_params"), options->extra);
+    const json_t *extra = json_object_get(extras, options->extra);
 
     XFI_CHECK_DONE(extra != NULL, XFER_ERR_ARG, "%s has no extra_params called \"%s\"", path,
                    options->extra);

@@ -49,7 +49,16 @@ static void test_malformed_tables_are_refused(void **state)
       {"", "expected near end"},
       {"[]", "its format is \"\""},
       {"{\"format\":\"other\"}", "its format is \"other\""},
-      {"{\"format\":\"xfer-model-v1\"}", "no list \"params\""},
+      {"{\"format\":\"xfer-model-v1\"}", "a table needs \"config\""},
+      {"{\"format\":\"xfer-model-v1\",\"config\":{}}", "a table needs \"params\""},
+      {"{\"format\":\"xfer-model-v1\",\"config\":[],\"params\":[]}",
+       "\"config\" of a table must be an object"},
+      {"{\"format\":\"xfer-model-v1\",\"config\":{},\"params\":{}}",
+       "\"params\" of a table must be a list"},
+      {"{\"format\":\"xfer-model-v1\",\"config\":{},\"params\":[],\n\"extra_param\":{}}",
+       "line 2: a table has no field \"extra_param\""},
+      {"{\"format\":\"xfer-model-v1\",\"config\":{},\"params\":[],\"bogus\":1}",
+       "a table has no field \"bogus\""},
       {REFIT_TABLE("", "7"), "is no object"},
       {REFIT_TABLE("", ""), "no tensor is left"},
       {REFIT_TABLE("", "{}"), "needs either"},
@@ -104,6 +113,8 @@ static void test_malformed_tables_are_refused(void **state)
       {REFIT_TABLE("", "{\"pattern\":\"a.{layer}\",\"layer\":[0,1048576],\"shape\":[1],"
                        "\"dtype\":\"bf16\"}"),
        "a range up to 1048576; numbers of layers and experts are below 1048576"},
+      {TOTALS("\"tensor\":6"), "totals has no field \"tensor\""},
+      {TOTALS("\"tensors\":\"6\""), "\"tensors\" of totals must be a whole number from 0"},
       {TOTALS("\"tensors\":4"), "its totals say 4 tensors, and its params make 6"},
       {TOTALS("\"elements\":17"), "its totals say 17 elements, and its params make 18"},
       {TOTALS("\"tensors\":6,\"bytes\":3"), "its totals say 3 bytes, and its params make 36"},
@@ -168,7 +179,7 @@ static void test_malformed_tables_are_refused(void **state)
       {REFIT_TABLE("\"num_hidden_layers\":1048576", REFIT_N("a", "[1]")), "1048576 layers"},
       {REFIT_TABLE("\"num_hidden_layers\":0", REFIT_N("a", "[1]")), ": 0 layers"},
       {REFIT_TABLE("", "{\"name\":\"\",\"shape\":[1],\"dtype\":\"bf16\"}"),
-       "\"name\" of a tensor must be a text"},
+       "\"name\" of a tensor must be a text that is not empty"},
   };
 
   (void)state;
