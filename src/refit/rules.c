@@ -180,28 +180,6 @@ done:
   return st;
 }
 
-/* Checks that all that the rules refer to exists. */
-static xfer_status check_names(const xfer_rules *rules)
-{
-  for (size_t i = 0; i < rules->n_families; i++) {
-    const xfi_family *f = &rules->families[i];
-
-    for (size_t k = 0; k < json_array_size(f->include); k++) {
-      const json_t *name = json_array_get(f->include, k);
-
-      XFI_CHECK(xfi_rules_family(rules, json_string_value(name)) != NULL, XFER_ERR_IO,
-                "%s: line %d: no family is called \"%s\"", f->doc->where,
-                xfi_doc_line(f->doc, name), json_string_value(name));
-    }
-    for (size_t k = 0; k < f->n_sides; k++) {
-      XFI_CHECK(xfi_rules_side(rules, f->sides[k].side, strlen(f->sides[k].side)) != NULL,
-                XFER_ERR_IO, "%s: line 1: no side is called \"%s\"", f->doc->where,
-                f->sides[k].side);
-    }
-  }
-  return XFER_OK;
-}
-
 xfer_status xfi_rules_load(xfer_rules **rules, const char *folder)
 {
   xfi_folder files = {0};
@@ -216,7 +194,7 @@ xfer_status xfi_rules_load(xfer_rules **rules, const char *folder)
     XFI_TRY_DONE(xfi_path_join(path, folder, files.names[i]));
     XFI_TRY_DONE(add_file(r, path, NULL));
   }
-  XFI_TRY_DONE(check_names(r));
+  XFI_TRY_DONE(xfi_rules_check(r));
   *rules = r;
   r = NULL;
 done:

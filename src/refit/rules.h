@@ -76,7 +76,8 @@ typedef enum xfi_few { XFI_FEW_REFUSE = 0, XFI_FEW_ONE, XFI_FEW_REPLICATE, XFI_F
 
 typedef struct xfi_part_rule {
   const char *role;
-  const char *take; /* a segment, or a sub of one; NULL: all rows */
+  const char *take;        /* a segment, or a sub of one; NULL: all rows */
+  const struct json_t *at; /* where the part is in its file */
   xfi_few few;
   xfi_order order;  /* of the rows of each unit */
   bool last_expert; /* it is one more expert, behind the rank's own experts */
@@ -233,6 +234,9 @@ void xfi_rules_destroy(xfer_rules *rules);
 
 /* rules_read.c: reads one file, whose families and sides replace earlier ones of the same names. */
 xfer_status xfi_rules_add(xfer_rules *rules, const xfi_doc *doc);
+
+/* rules_check.c: does all that the rules name exist? */
+xfer_status xfi_rules_check(const xfer_rules *rules);
 
 const xfi_family *xfi_rules_family(const xfer_rules *rules, const char *name);
 const xfi_side_rules *xfi_rules_side(const xfer_rules *rules, const char *name, size_t n_chars);

@@ -1,6 +1,6 @@
 /* Reads the fields of a JSON object in rules or in a model's table. All fields of an object are
- * listed in one place, and an unknown key is an error with its line. Only for rules_fields.c,
- * rules_read.c and table.c, since the names of kinds are short. */
+ * listed in one place, and an unknown key is an error with its line. Only for rules_*.c and
+ * table.c, since the names of kinds are short. */
 #ifndef XFI_RULES_FIELDS_H
 #define XFI_RULES_FIELDS_H
 

@@ -113,7 +113,7 @@ static xfer_status read_part(const xfi_doc *doc, const json_t *value, xfi_part_r
                               {"order", CHOICE, &part->order, false, ORDERS},
                               FIELD("last_expert", FLAG, &part->last_expert)};
 
-  *part = (xfi_part_rule){0};
+  *part = (xfi_part_rule){.at = value};
   if (xfi_rules_is_text(value)) {
     part->role = json_string_value(value);
     return XFER_OK;
@@ -347,6 +347,15 @@ static xfer_status check_items(const xfi_doc *doc, const xfi_side_rules *s)
   return XFER_OK;
 }
 
+static xfer_status check_stage(const xfi_doc *doc, const xfi_side_rules *s)
+{
+  for (int a = 0; a < s->ranks.n_axes && s->stage != NULL; a++)
+    if (strcmp(s->ranks.names[a], s->stage) == 0) return XFER_OK;
+  if (s->stage == NULL) return XFER_OK;
+  return BAD(doc, json_object_get(doc->root, "stage"), "no axis of the ranks is called \"%.60s\"",
+             s->stage);
+}
+
 static xfer_status check_spellings(const xfi_doc *doc, const json_t *list)
 {
   const json_t *pair;
@@ -440,6 +449,7 @@ static xfer_status read_side(xfer_rules *rules, const xfi_doc *doc)
   XFI_TRY(check_spellings(doc, s->spellings));
   XFI_TRY(read_quants(doc, quants, s));
   XFI_TRY(read_axes(doc, ranks, &s->ranks, false));
+  XFI_TRY(check_stage(doc, s));
   XFI_TRY(read_axes(doc, dense, &s->dense, true));
   XFI_TRY(read_axes(doc, wide, &s->wide, true));
   XFI_TRY(read_axes(doc, experts, &s->experts, true));

@@ -80,6 +80,7 @@ static void test_fields_of_a_side_say_what_they_want(void **state)
       {SIDE(QUANT("[\"8\",\"8\"]", "scales", "f32"), ""), "scales are called \"weight_..\", not"},
       {SIDE(QUANT("[\"8\",\"8\"]", "weight_scale", "bf16"), ""), "scales are f32 or f8e8m0"},
       {SIDE("\"quants\":[1,2,3,4,5],", ""), "more than 4 ways to quantise"},
+      {SIDE("\"stage\":\"pp\",", ""), "line 2: no axis of the ranks is called \"pp\""},
       {SIDE("\"flags\":[\"" LONG "\"],", ""), "has a name of more than 63 characters"},
       {SIDE("\"choices\":{\"" LONG "\":[\"a\"]},", ""), "has a name of more than 63 characters"},
   };

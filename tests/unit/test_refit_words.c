@@ -75,7 +75,7 @@ static void test_a_word_without_a_value_is_not_the_included_familys(void **state
       {"\"config\":{\"head_dim\":\"head_dimm\"}", "", "the configuration has no \"head_dimm\""},
       {"\"config\":{\"a\":\"num_headz\",\"heads\":\"a\"}", "",
        "\"heads\": the configuration has no \"num_headz\""},
-      {"\"config\":{\"unused\":\"num_headz\"}", "", NULL},
+      {"\"config\":{\"a\":\"num_headz\",\"kv_heads\":\"a ?? 2\"}", "", NULL},
       {"\"config\":{\"kv_heads\":\"num_key_value_headz ?? 2\"}", "", NULL},
       {"\"config\":{\"kv_heads\":\"three\"}", ",\"three\":3", "3"},
       /* What it replaces is not even looked at. */
@@ -92,7 +92,8 @@ static void test_expressions_about_layers_say_where_they_fail(void **state)
   static const of_words cases[] = {
       {"\"config\":{\"sparse\":\"layer / none\",\"experts\":\"2\"}", ",\"none\":0",
        "a.json: line 2: \"layer / none\" divides by zero"},
-      {"\"counts\":{\"n\":\"layer % none\"}", ",\"none\":0", "\"layer % none\" divides by zero"},
+      {"\"counts\":{\"n\":\"layer % none\"},\"needs\":{\"embed\":\"n\"}", ",\"none\":0",
+       "\"layer % none\" divides by zero"},
       {"\"where\":{\"attn.q\":\"layer % none\"}", ",\"none\":0",
        "\"layer % none\" divides by zero"},
       {"\"needs\":{\"attn.q\":\"1 / none\"}", ",\"none\":0", "\"1 / none\" divides by zero"},
@@ -107,11 +108,59 @@ static void test_expressions_about_layers_say_where_they_fail(void **state)
   expect_each(cases, sizeof cases / sizeof *cases);
 }
 
+/* Names that nothing has are most likely misspelt. */
+static void test_names_that_nothing_has_are_refused(void **state)
+{
+#define LOCAL(fields) "\"sides\":{\"vllm\":{\"locals\":[{" fields ",\"local\":\"x\"}]}}"
+#define ROLE "no family has a tensor of the role \""
+  static const struct {
+    const char *rules, *word;
+  } cases[] = {
+      {"\"where\":{\"attn.qq\":\"1\"}", "a.json: line 2: " ROLE "attn.qq\""},
+      {"\"needs\":{\n\"attn.qq\":\"1\"}", "a.json: line 3: " ROLE "attn.qq\""},
+      {"\"scaled\":[\"mpl.*\"]", ROLE "mpl.*\""},
+      {"\"sides\":{\"vllm\":{\"left\":[\"mlp.upp\"]}}", ROLE "mlp.upp\""},
+      {LOCAL("\"each\":[\"mlp.up\",\"mlp.upp\"]"), ROLE "mlp.upp\""},
+      {LOCAL("\"parts\":[{\"of\":\"mlp.upp\"}]"), ROLE "mlp.upp\""},
+      {LOCAL("\"each\":[\"mlp.up\"],\"with\":[\"mlp.upp\"]"), ROLE "mlp.upp\""},
+      {LOCAL("\"each\":[\"mlp.up\"],\"without\":[\"mlp.upp\"]"), ROLE "mlp.upp\""},
+      {LOCAL("\"parts\":[{\"of\":\"attn.q\",\"take\":\"gatee\"}]"),
+       "line 2: no \"attn.q\" has rows called \"gatee\""},
+      {"\"tensors\":[{\"name\":\"x\",\"role\":\"pml.up\"}]",
+       "no side has a tensor of the role \"pml.up\""},
+      {"\"tensors\":[{\"name\":\"x\",\"role\":\"mlp.upp\"}]",
+       "no side and no \"needs\" name the role \"mlp.upp\" in full"},
+      {"\"tensors\":[{\"name\":\"x\",\"shape\":[\"2\"],\"holds\":[[\"pml.up\",\"1\",\"2\"]]}]",
+       "no side has a tensor of the role \"pml.up\""},
+      {"\"config\":{\"kv_head\":\"2\"}", "line 2: no expression uses the word \"kv_head\""},
+      {"\"counts\":{\"kv_head\":\"2\"}", "no expression uses the word \"kv_head\""},
+      {"\"sides\":{\"vllm\":{\"set\":{\"kv_head\":\"2\"}}}",
+       "no expression uses the word \"kv_head\""},
+      {"\"sides\":{\n\"nemo\":{}}", "line 3: no side is called \"nemo\""},
+  };
+  char text[1024];
+  xfer_rules *rules = NULL;
+
+  (void)state;
+  mkdir(refit_path("names"), 0777);
+  for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+    print_message("%s\n", cases[i].rules);
+    (void)snprintf(text, sizeof text, "{\"format\":\"xfer-family-v1\",\"family\":\"mine\",\n%s}",
+                   cases[i].rules);
+    refit_write("names/a.json", text);
+    assert_int_equal(xfer_rules_load(&rules, refit_path("names")), XFER_ERR_IO);
+    refit_expect_error(cases[i].word);
+  }
+#undef ROLE
+#undef LOCAL
+}
+
 int main(void)
 {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(test_a_word_without_a_value_is_not_the_included_familys),
       cmocka_unit_test(test_expressions_about_layers_say_where_they_fail),
+      cmocka_unit_test(test_names_that_nothing_has_are_refused),
   };
 
   return cmocka_run_group_tests(tests, refit_files_begin, refit_files_end);
