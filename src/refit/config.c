@@ -80,8 +80,8 @@ static xfer_status read_block(xfer_model *model, const json_t *object)
   const json_t *block = json_object_get(object, "weight_block_size");
 
   XFI_CHECK(quant == NULL || json_is_null(quant) || json_is_object(quant), XFER_ERR_IO,
-            "%s: line %d: \"quantization_config\" is no object", model->config.where,
-            xfi_doc_line(&model->config, quant));
+            "%s: %s: \"quantization_config\" is no object", model->config.where,
+            xfi_doc_find(&model->config, quant).text);
   if (block == NULL) block = json_object_get(quant, "weight_block_size");
   if (block == NULL) block = block_of_groups(quant);
   if (block == NULL || json_is_null(block)) return XFER_OK;
@@ -89,8 +89,8 @@ static xfer_status read_block(xfer_model *model, const json_t *object)
     model->block[d] = json_integer_value(json_array_get(block, d));
   XFI_CHECK(json_array_size(block) == 2 && model->block[0] > 0 && model->block[0] < 1 << 20 &&
                 model->block[1] > 0 && model->block[1] < 1 << 20,
-            XFER_ERR_IO, "%s: line %d: the size of blocks is not two numbers", model->config.where,
-            xfi_doc_line(&model->config, block));
+            XFER_ERR_IO, "%s: %s: the size of blocks is not two numbers", model->config.where,
+            xfi_doc_find(&model->config, block).text);
   return XFER_OK;
 }
 
@@ -130,13 +130,13 @@ static xfer_status check_figures(const xfer_model *model)
   for (size_t i = 0; i < sizeof COUNTS / sizeof *COUNTS; i++) {
     const json_t *value = lookup(model->top, COUNTS[i]);
 
-    XFI_CHECK(json_integer_value(value) >= 0, XFER_ERR_IO, "%s: line %d: \"%s\" is %lld",
-              model->config.where, xfi_doc_line(&model->config, value), COUNTS[i],
+    XFI_CHECK(json_integer_value(value) >= 0, XFER_ERR_IO, "%s: %s: \"%s\" is %lld",
+              model->config.where, xfi_doc_find(&model->config, value).text, COUNTS[i],
               (long long)json_integer_value(value));
   }
   XFI_CHECK(!json_is_string(tied), XFER_ERR_IO,
-            "%s: line %d: \"tie_word_embeddings\" is neither true nor false", model->config.where,
-            xfi_doc_line(&model->config, tied));
+            "%s: %s: \"tie_word_embeddings\" is neither true nor false", model->config.where,
+            xfi_doc_find(&model->config, tied).text);
   return XFER_OK;
 }
 
@@ -146,15 +146,16 @@ static xfer_status check_sizes(const xfer_model *model)
   static const char *const KEYS[] = {"vocab_size",          "hidden_size",
                                      "num_hidden_layers",   "num_attention_heads",
                                      "num_key_value_heads", "head_dim"};
+  enum { MOST = (1 << 30) - 1 };
 
   for (size_t i = 0; i < sizeof KEYS / sizeof *KEYS; i++) {
     const json_t *value = lookup(model->top, KEYS[i]);
 
     XFI_CHECK(value == NULL || json_is_null(value) ||
                   (json_is_integer(value) && json_integer_value(value) >= 0 &&
-                   json_integer_value(value) < 1 << 30),
-              XFER_ERR_IO, "%s: line %d: \"%s\" is no size", model->config.where,
-              xfi_doc_line(&model->config, value), KEYS[i]);
+                   json_integer_value(value) <= MOST),
+              XFER_ERR_IO, "%s: %s: \"%s\" is no whole number from 0 to %d", model->config.where,
+              xfi_doc_find(&model->config, value).text, KEYS[i], MOST);
   }
   return XFER_OK;
 }
@@ -166,8 +167,8 @@ static xfer_status check_type(const xfer_model *model, const json_t *object)
   const json_t *type = json_object_get(object, "model_type");
 
   XFI_CHECK(type == NULL || json_is_null(type) || json_is_string(type), XFER_ERR_IO,
-            "%s: line %d: \"model_type\" is no text", model->config.where,
-            xfi_doc_line(&model->config, type));
+            "%s: %s: \"model_type\" is no text", model->config.where,
+            xfi_doc_find(&model->config, type).text);
   return XFER_OK;
 }
 
@@ -311,8 +312,8 @@ static xfer_status blame(const xfer_model *model, xfi_ruled rule, xfer_status st
   char why[XFI_ERROR_BYTES];
 
   snprintf(why, sizeof why, "%s", xfer_last_error());
-  xfi_set_error("%s: %s: line %d: %s", model->config.where, rule.family->doc->where,
-                xfi_doc_line(rule.family->doc, rule.expr), why);
+  xfi_set_error("%s: %s: %s: %s", model->config.where, rule.family->doc->where,
+                xfi_doc_find(rule.family->doc, rule.expr).text, why);
   return st;
 }
 

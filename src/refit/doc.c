@@ -9,6 +9,7 @@
 #include <dirent.h>
 #include <errno.h>
 #include <jansson.h>
+#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -194,7 +195,7 @@ bool xfi_doc_lists(const json_t *list, const char *text)
   return false;
 }
 
-/* ---- lines: the text is walked along the values, which keep its order ---- */
+/* ---- places: the text is walked along the values, which keep its order ---- */
 
 typedef struct walk {
   const char *at;
@@ -233,7 +234,7 @@ static bool walk_value(walk *w, const json_t *value) /* NOLINT(misc-no-recursion
     json_object_foreach((json_t *)(uintptr_t)value, key, child)
     {
       skip(w, ",");
-      if (child == w->wanted) return true; /* its line is that of its key */
+      if (child == w->wanted) return true; /* its place is that of its key */
       skip_string(w);
       if (walk_value(w, child)) return true;
     }
@@ -252,9 +253,19 @@ static bool walk_value(walk *w, const json_t *value) /* NOLINT(misc-no-recursion
   return false;
 }
 
-int xfi_doc_line(const xfi_doc *doc, const json_t *value)
+xfi_doc_where xfi_doc_find(const xfi_doc *doc, const json_t *value)
 {
+  enum { LONG_LINE = 200 }; /* characters, in which a reader would have to search */
   walk w = {doc->text, 1, value};
+  const bool found = walk_value(&w, doc->root);
+  const char *begin = found ? w.at : doc->text;
+  xfi_doc_where place;
 
-  return walk_value(&w, doc->root) ? w.line : 1;
+  while (begin > doc->text && begin[-1] != '\n')
+    begin--;
+  if (found && strcspn(begin, "\n") > LONG_LINE)
+    snprintf(place.text, sizeof place.text, "line %d, column %td", w.line, w.at - begin + 1);
+  else
+    snprintf(place.text, sizeof place.text, "line %d", found ? w.line : 1);
+  return place;
 }

@@ -49,7 +49,10 @@ const char *xfi_doc_text(const struct json_t *list, size_t i);
 /* Is the text one of them? */
 bool xfi_doc_lists(const struct json_t *list, const char *text);
 
-/* The line in which a value of the document begins, from 1. */
-int xfi_doc_line(const xfi_doc *doc, const struct json_t *value);
+/* Where a value of the document begins: "line 3", and in a long line its column too. */
+typedef struct xfi_doc_where {
+  char text[48];
+} xfi_doc_where;
+xfi_doc_where xfi_doc_find(const xfi_doc *doc, const struct json_t *value);
 
 #endif

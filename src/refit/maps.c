@@ -60,8 +60,8 @@ static xfer_status read_lists(xfer_side *side, const xfi_doc *doc, const json_t 
   xfi_map *map;
 
   XFI_CHECK(n_ranks > 0 && n_ranks < 1 << 20 && count_map(lists) < 1 << 24, XFER_ERR_IO,
-            "%s: line %d: want a list of a list of experts for each rank", doc->where,
-            xfi_doc_line(doc, lists));
+            "%s: %s: want a list of a list of experts for each rank", doc->where,
+            xfi_doc_find(doc, lists).text);
   XFI_TRY(open_map(side, &map, layer, n_ranks, count_map(lists)));
   for (size_t r = 0; r < n_ranks; r++) {
     const json_t *list = json_array_get(lists, r);
@@ -71,8 +71,8 @@ static xfer_status read_lists(xfer_side *side, const xfi_doc *doc, const json_t 
 
       XFI_CHECK(json_is_integer(expert) && json_integer_value(expert) >= 0 &&
                     json_integer_value(expert) < 1 << 20,
-                XFER_ERR_IO, "%s: line %d: rank %zu: entry %zu is no expert", doc->where,
-                xfi_doc_line(doc, expert), r, i);
+                XFER_ERR_IO, "%s: %s: rank %zu: entry %zu is no expert", doc->where,
+                xfi_doc_find(doc, expert).text, r, i);
       map->experts[n++] = (int)json_integer_value(expert);
     }
     map->first[r + 1] = (int)n;
@@ -100,8 +100,8 @@ xfer_status xfi_map_read(xfer_side *side, const char *path)
     XFI_CHECK_DONE(isdigit((unsigned char)name[0]) && strlen(name) < 7 &&
                        strspn(name, "0123456789") == strlen(name) &&
                        (name[0] != '0' || name[1] == '\0'), /* one name for each layer */
-                   XFER_ERR_IO, "%s: line %d: \"%.40s\" is no layer", path,
-                   xfi_doc_line(&doc, lists), name);
+                   XFER_ERR_IO, "%s: %s: \"%.40s\" is no layer", path,
+                   xfi_doc_find(&doc, lists).text, name);
     XFI_TRY_DONE(read_lists(side, &doc, lists, (int)strtol(name, NULL, 10)));
   }
   XFI_CHECK_DONE(side->n_maps > 0, XFER_ERR_IO, "%s: line 1: an empty expert map", path);

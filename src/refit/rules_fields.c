@@ -14,7 +14,7 @@ xfer_status xfi_rules_bad(const xfi_doc *doc, const json_t *value, const char *f
   va_start(args, fmt);
   vsnprintf(text, sizeof text, fmt, args);
   va_end(args);
-  xfi_set_error("%s: line %d: %s", doc->where, xfi_doc_line(doc, value), text);
+  xfi_set_error("%s: %s: %s", doc->where, xfi_doc_find(doc, value).text, text);
   return XFER_ERR_IO;
 }
 

@@ -195,7 +195,13 @@ static xfer_status no_item(const xfer_side *side, const char *name, const char *
   json_t *value;
 
   if (find_meant(rules, item, meant)) {
-    xfi_set_error("\"%s\": no item \"%.80s\" there: write %s", side->spec, name, meant);
+    const char *sign = strchr(item, '-');
+
+    xfi_set_error("\"%s\": no item \"%.80s\" there: %s %s", side->spec, name,
+                  sign != NULL && isdigit((unsigned char)sign[1])
+                      ? "a number follows its name, and none is negative, as in"
+                      : "write",
+                  meant);
     return XFER_ERR_ARG;
   }
   json_object_foreach((json_t *)(uintptr_t)rules->numbers, key, value)

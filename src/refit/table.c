@@ -34,7 +34,7 @@ xfer_status xfi_raw_read(xfi_raw *raw, const json_t *object, const char *where, 
     const json_t *size = json_array_get(list, (size_t)d);
 
     XFI_CHECK(json_is_integer(size) && json_integer_value(size) >= 0, XFER_ERR_IO,
-              "%s: \"%s\": dim %d of its shape is no size", where, name, d);
+              "%s: \"%s\": dim %d of its shape is no whole number from 0", where, name, d);
     raw->shape[d] = json_integer_value(size);
   }
   return XFER_OK;

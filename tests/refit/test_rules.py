@@ -83,7 +83,7 @@ def check_malformed(options):
                     file.write(bad)
                 status, said = plan(options, "--model", model, "--train", "full", "--gen", "full", "--rules", folder)
                 n += 1
-                if status != 2 or not re.fullmatch(r"xfer_plan: \S*bad\.json: line \d+: .{8,}", said):
+                if status != 2 or not re.fullmatch(r"xfer_plan: \S*bad\.json: line \d+(, column \d+)?: .{8,}", said):
                     failures.append(f"{os.path.basename(source)}, {what}: exit {status}: {said[:200]}")
     for text in failures[:20]:
         print(text)

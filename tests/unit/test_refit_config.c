@@ -251,7 +251,7 @@ static void test_figures_that_are_no_numbers_are_refused(void **state)
        "\"num_experts\" of the configuration is no whole number"},
       {REFIT_TABLE("\"num_attention_heads\":-Infinity,\"model_type\":\"llama\"",
                    REFIT_P("mlp.gate_proj.weight", "[4,16]")),
-       "\"num_attention_heads\" is no size"},
+       "\"num_attention_heads\" is no whole number from 0 to 1073741823"},
       {REFIT_TABLE("\"n_layer\":Infinity,\"model_type\":\"gpt2\"",
                    REFIT_P("mlp.gate_proj.weight", "[4,16]")),
        "\"n_layer\" of the configuration is no whole number"},

@@ -41,6 +41,8 @@ static void test_table_counts_its_tensors_and_bytes(void **state)
   xfer_model_destroy(model);
 }
 
+#define FIFTY "12345678901234567890123456789012345678901234567890"
+
 static void test_malformed_tables_are_refused(void **state)
 {
   static const struct {
@@ -58,7 +60,10 @@ static void test_malformed_tables_are_refused(void **state)
       {"{\"format\":\"xfer-model-v1\",\"config\":{},\"params\":[],\n\"extra_param\":{}}",
        "line 2: a table has no field \"extra_param\""},
       {"{\"format\":\"xfer-model-v1\",\"config\":{},\"params\":[],\"bogus\":1}",
-       "a table has no field \"bogus\""},
+       "table.json: line 1: a table has no field \"bogus\""},
+      {"{\"format\":\"xfer-model-v1\",\"config\":{},\"params\":[],\n\"source\":\"" FIFTY FIFTY FIFTY
+           FIFTY "\",\"bogus\":1}",
+       "table.json: line 2, column 213: a table has no field \"bogus\""},
       {REFIT_TABLE("", "7"), "is no object"},
       {REFIT_TABLE("", ""), "no tensor is left"},
       {REFIT_TABLE("", "{}"), "needs either"},
