@@ -99,57 +99,93 @@ static bool are_of_blocks(const xfer_model *model, const xfi_entry *e, const xfi
          e->shape[n - 1] == xfi_ceil_div(weight->shape[n - 1], block[1]);
 }
 
-/* Finds scales under compressed-tensors' names: one for each row of an fp8 weight, one for the
- * whole weight, which may have no dim, or one for each block. A scale of the weight's input is
- * found too. */
-static void find_scales(const xfer_model *model, xfi_entry *e)
+typedef enum scales { NO_SCALES = 0, OF_BLOCKS, OF_ROWS, OF_WEIGHT } scales;
+
+/* Which scales an entry under compressed-tensors' names is, of an fp8 weight [.., rows, columns]
+ * beside it:
+ *
+ *   weight_scale               [.., rows, 1]  one for each row
+ *   weight_scale, input_scale  [.., 1] or []  one for the whole weight, or for its input
+ *   either                     the shape of the configuration's blocks
+ *
+ * where `..` is the dim of experts that the name counts, if it does. Anything else is no scales. */
+static scales scales_of(const xfer_model *model, const xfi_entry *e)
 {
   const int lead = e->n_experts > 0, last = e->n_dims - 1;
-  const xfi_entry *weight = find_fp8(model, e, SUFFIXES[SCALE]);
-  const bool rows = weight != NULL && e->n_dims == weight->n_dims && last >= 0 &&
-                    memcmp(e->shape, weight->shape, (size_t)last * sizeof *e->shape) == 0;
+  const xfi_entry *of_weight = find_fp8(model, e, SUFFIXES[SCALE]);
+  const xfi_entry *weight =
+      of_weight != NULL ? of_weight : find_fp8(model, e, SUFFIXES[SCALE_OF_INPUT]);
+  const bool ends_in_one = last < lead || e->shape[last] == 1;
 
-  e->per_row = e->per_tensor = e->is_scale = false;
-  if (weight == NULL) weight = find_fp8(model, e, SUFFIXES[SCALE_OF_INPUT]);
-  if (weight == NULL || (e->dtype != XFER_F32 && e->dtype != XFER_BF16)) return;
-  e->per_tensor = weight->n_dims == lead + 2 && e->n_dims <= lead + 1;
-  e->per_row = (rows || e->per_tensor) && (last < lead || e->shape[last] == 1);
-  e->per_tensor = e->per_tensor && e->per_row;
-  e->is_scale = e->per_row || are_of_blocks(model, e, weight);
-  if (!e->per_tensor || last == lead) return;
+  if (weight == NULL || (e->dtype != XFER_F32 && e->dtype != XFER_BF16)) return NO_SCALES;
+  if (ends_in_one && weight->n_dims == lead + 2 && e->n_dims <= lead + 1) return OF_WEIGHT;
+  if (ends_in_one && of_weight != NULL && last >= 0 && e->n_dims == weight->n_dims &&
+      memcmp(e->shape, weight->shape, (size_t)last * sizeof *e->shape) == 0)
+    return OF_ROWS;
+  return are_of_blocks(model, e, weight) ? OF_BLOCKS : NO_SCALES;
+}
+
+/* A scale of a whole weight that has no dim of its own gets one. */
+static void set_scales(xfi_entry *e, scales which)
+{
+  const int n_own = e->n_dims - (e->n_experts > 0);
+
+  e->is_scale = which != NO_SCALES;
+  e->per_tensor = which == OF_WEIGHT;
+  e->per_row = which == OF_ROWS || which == OF_WEIGHT;
+  if (which != OF_WEIGHT || n_own > 0) return;
   e->order[e->n_dims] = e->n_dims;
   e->shape[e->n_dims] = e->strides[e->n_dims] = 1;
   e->n_dims++;
 }
 
+/* Where a tensor is, by what its name begins with after the family's prefix:
+ *
+ *   layers.{layer}.STEM      a layer of the model's own; or an extra one that split_extra() found
+ *   mtp.layers.{layer}.STEM  an extra layer, which has a number of its own
+ *   mtp.{layer}.STEM and mtp_layers.{layer}.STEM  likewise, if the family calls its layers so
+ *   STEM                     outside the layers
+ */
+static void split_stem(const xfer_model *model, xfi_entry *e)
+{
+  static const char INSIDE[] = "mtp.", BESIDE[] = "mtp_";
+  const char *rest = skip_prefix(model, e->known), *stem = NULL;
+  const bool inside = strncmp(rest, INSIDE, sizeof INSIDE - 1) == 0;
+  const bool extra = inside || strncmp(rest, BESIDE, sizeof BESIDE - 1) == 0;
+
+  if (inside) stem = skip_layer(model, e, rest + sizeof INSIDE - 1);
+  if (stem == NULL) stem = skip_layer(model, e, rest);
+  e->own_numbers = stem != NULL && extra;
+  if (e->stack != XFI_EXTRA) e->stack = stem == NULL ? XFI_OUTSIDE : extra ? XFI_EXTRA : XFI_LAYERS;
+  e->stem = stem != NULL ? stem : rest;
+  e->n_stem = strlen(e->stem);
+}
+
+/* "weight_scale" and "input_scale" are suffixes of scales alone: elsewhere they are part of a name
+ * that no rule knows. "weight_scale_inv" is scales whatever its shape. */
+static void split_suffix(xfi_entry *e)
+{
+  const char *end = e->stem + e->n_stem;
+
+  e->suffix = "";
+  for (int i = 0; i < N_SUFFIXES; i++) {
+    const size_t k = strlen(SUFFIXES[i]);
+
+    if ((i == SCALE || i == SCALE_OF_INPUT) && !e->is_scale) continue;
+    if (e->n_stem <= k + 1 || end[-(ptrdiff_t)k - 1] != '.' || strcmp(end - k, SUFFIXES[i]) != 0)
+      continue;
+    e->suffix = SUFFIXES[i];
+    e->is_scale = i <= SCALE_OF_INPUT;
+    e->n_stem -= k + 1;
+    return;
+  }
+}
+
 void xfi_roles_split_name(const xfer_model *model, xfi_entry *entry)
 {
-  static const char EXTRA[] = "mtp.", LAYERS[] = "mtp_";
-  const char *rest = skip_prefix(model, entry->known);
-  const bool inner = strncmp(rest, EXTRA, sizeof EXTRA - 1) == 0;
-  const bool extra = inner || strncmp(rest, LAYERS, sizeof LAYERS - 1) == 0;
-  const char *layered = skip_layer(model, entry, inner ? rest + sizeof EXTRA - 1 : rest);
-
-  if (layered == NULL && extra) layered = skip_layer(model, entry, rest);
-  if (entry->stack != XFI_EXTRA) entry->stack = XFI_OUTSIDE;
-  if (layered != NULL && entry->stack == XFI_OUTSIDE) entry->stack = extra ? XFI_EXTRA : XFI_LAYERS;
-  entry->own_numbers = layered != NULL && extra;
-  entry->stem = layered != NULL ? layered : rest;
-  entry->n_stem = strlen(entry->stem);
-  entry->suffix = "";
-  find_scales(model, entry);
-  for (int i = 0; i < N_SUFFIXES; i++) {
-    size_t k = strlen(SUFFIXES[i]);
-    const char *end = entry->stem + entry->n_stem;
-
-    if (((i == SCALE || i == SCALE_OF_INPUT) && !entry->is_scale) || entry->n_stem <= k + 1 ||
-        end[-(ptrdiff_t)k - 1] != '.' || strcmp(end - k, SUFFIXES[i]) != 0)
-      continue;
-    entry->suffix = SUFFIXES[i];
-    entry->is_scale = i <= SCALE_OF_INPUT;
-    entry->n_stem -= k + 1;
-    break;
-  }
+  split_stem(model, entry);
+  set_scales(entry, scales_of(model, entry));
+  split_suffix(entry);
 }
 
 bool xfi_role_matches(const char *pattern, const char *role)
