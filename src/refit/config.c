@@ -2,24 +2,13 @@
 #include "model.h"
 
 #include "error.h"
+#include "figures.h"
 #include "names.h"
 #include "vec.h"
 
 #include <jansson.h>
 #include <stdio.h>
 #include <string.h>
-
-/* A vision model has a text part; in a model that also speaks, the thinker has it. */
-const json_t *xfi_config_text(const json_t *top)
-{
-  static const char *const PARTS[] = {"text_config", "llm_config", "language_config"};
-  const json_t *thinker = json_object_get(top, "thinker_config"), *text = NULL;
-
-  if (thinker != NULL) top = thinker;
-  for (size_t i = 0; i < sizeof PARTS / sizeof *PARTS && text == NULL; i++)
-    text = json_object_get(top, PARTS[i]);
-  return json_is_object(text) ? text : NULL;
-}
 
 static void set_family(xfer_model *model, const xfi_family *family)
 {
@@ -94,22 +83,6 @@ static xfer_status read_block(xfer_model *model, const json_t *object)
   return XFER_OK;
 }
 
-/* A key of the text part, else of the whole; "whole" is all of it, so that
- * "whole.model_type.gemma3" is that of a vision model. tie_word_embeddings is the whole model's
- * first. In vLLM null means untied, whatever the class has if the key is absent; classes of
- * transformers 5 allow no null. */
-static const json_t *lookup(const json_t *top, const char *key)
-{
-  const json_t *text = xfi_config_text(top);
-  const json_t *value = json_object_get(top, key);
-  const bool is_tie = strcmp(key, "tie_word_embeddings") == 0;
-
-  if (strcmp(key, "whole") == 0) return top;
-  if ((!is_tie || value == NULL) && json_object_get(text, key) != NULL)
-    value = json_object_get(text, key);
-  return is_tie && json_is_null(value) ? json_false() : value;
-}
-
 /* Is tying stated only in the text part? transformers, and engines like it, use the whole model's
  * key, whose default differs by class. */
 static bool is_tied_by_text(const json_t *top)
@@ -125,10 +98,10 @@ static xfer_status check_figures(const xfer_model *model)
 {
   static const char *const COUNTS[] = {"num_experts", "n_routed_experts", "num_local_experts",
                                        "moe_num_experts"};
-  const json_t *tied = lookup(model->top, "tie_word_embeddings");
+  const json_t *tied = xfi_config_key(model->top, "tie_word_embeddings");
 
   for (size_t i = 0; i < sizeof COUNTS / sizeof *COUNTS; i++) {
-    const json_t *value = lookup(model->top, COUNTS[i]);
+    const json_t *value = xfi_config_key(model->top, COUNTS[i]);
 
     XFI_CHECK(json_integer_value(value) >= 0, XFER_ERR_IO, "%s: %s: \"%s\" is %lld",
               model->config.where, xfi_doc_find(&model->config, value).text, COUNTS[i],
@@ -149,7 +122,7 @@ static xfer_status check_sizes(const xfer_model *model)
   enum { MOST = (1 << 30) - 1 };
 
   for (size_t i = 0; i < sizeof KEYS / sizeof *KEYS; i++) {
-    const json_t *value = lookup(model->top, KEYS[i]);
+    const json_t *value = xfi_config_key(model->top, KEYS[i]);
 
     XFI_CHECK(value == NULL || json_is_null(value) ||
                   (json_is_integer(value) && json_integer_value(value) >= 0 &&
@@ -211,76 +184,6 @@ static xfer_status add_var(xfer_model *model, const char *name, int64_t value)
   return XFI_PUSH(model->vars, model->n_vars, model->vars_cap, (xfi_var){name, value});
 }
 
-/* null counts as absent, as do lists and objects, of which rules use items. A text or a fraction
- * instead of a number is an error: if it counted as absent, a default would be used silently. */
-static xfi_found number_of(int64_t *value, const json_t *at)
-{
-  *value = json_is_true(at) ? 1 : json_integer_value(at);
-  if (json_is_boolean(at) || json_is_integer(at)) return XFI_FOUND;
-  return json_is_string(at) || json_is_real(at) ? XFI_NO_NUMBER : XFI_NOT_FOUND;
-}
-
-/* Does a list have a text? Here that is the name of a class. */
-static bool has_text(const json_t *list, const char *text, size_t n_chars)
-{
-  const json_t *item;
-  size_t i;
-
-  json_array_foreach((json_t *)(uintptr_t)list, i, item)
-  {
-    if (json_string_length(item) == n_chars && memcmp(json_string_value(item), text, n_chars) == 0)
-      return true;
-  }
-  return false;
-}
-
-static bool is_word(const char *name, const char *end, const char *word)
-{
-  return (size_t)(end - name) == strlen(word) && memcmp(name, word, strlen(word)) == 0;
-}
-
-/* A figure of the configuration: "hidden_size", or "ffn_config.moe_num_experts" of an object in it;
- * "router_dtype.fp32" is 1 where the key has that text, and "architectures.PhiMoEForCausalLM" where
- * that list has it; "layer_types.size" is how many items a list has, or characters a text, and
- * "n_group.null" is 1 where the key is there and null. Keys
- * themselves have no dots, so these forms are unambiguous. */
-static xfi_found find_figure(int64_t *value, const char *name, size_t n_chars, const void *top)
-{
-  const char *end = name + n_chars, *dot = name;
-  const json_t *at = NULL;
-  char key[XFI_NAME_BYTES];
-
-  while (dot != NULL && !json_is_string(at)) {
-    size_t n;
-
-    dot = memchr(name, '.', (size_t)(end - name));
-    n = (size_t)((dot != NULL ? dot : end) - name);
-    if (n >= sizeof key) return XFI_NOT_FOUND;
-    memcpy(key, name, n);
-    key[n] = '\0';
-    at = at == NULL ? lookup(top, key) : json_object_get(at, key);
-    if (at == NULL) return XFI_NOT_FOUND;
-    name += n + (dot != NULL);
-    if (strcmp(key, "architectures") == 0 && dot != NULL) {
-      *value = 1;
-      return has_text(at, name, (size_t)(end - name)) ? XFI_FOUND : XFI_NOT_FOUND;
-    }
-    if (dot != NULL && !json_is_object(at) && is_word(name, end, "size")) {
-      *value = (int64_t)(json_array_size(at) + json_string_length(at));
-      return json_is_array(at) || json_is_string(at) ? XFI_FOUND : XFI_NOT_FOUND;
-    }
-    if (dot != NULL && json_is_null(at) && is_word(name, end, "null")) {
-      *value = 1;
-      return XFI_FOUND;
-    }
-  }
-  if (json_is_string(at) && dot != NULL) {
-    *value = 1;
-    return is_word(name, end, json_string_value(at)) ? XFI_FOUND : XFI_NOT_FOUND;
-  }
-  return number_of(value, at);
-}
-
 /* The expression of a word, in the first family that has it; NULL: none has. */
 static xfi_ruled find_word(const xfer_model *model, const char *name, size_t n_chars)
 {
@@ -321,7 +224,7 @@ static xfer_status blame(const xfer_model *model, xfi_ruled rule, xfer_status st
 static void set_scopes(xfer_model *model, size_t n_figures)
 {
   model->figures = (xfi_scope){
-      .vars = model->vars, .n_vars = n_figures, .find = find_figure, .context = model->top};
+      .vars = model->vars, .n_vars = n_figures, .find = xfi_figure, .context = model->top};
   model->scope = (xfi_scope){.vars = model->vars + n_figures,
                              .n_vars = model->n_vars - n_figures,
                              .absent = model->absent,
@@ -331,59 +234,16 @@ static void set_scopes(xfer_model *model, size_t n_figures)
                              .context = model};
 }
 
-/* ---- figures of one layer ---- */
-
-typedef struct of_layer {
-  const json_t *top;
-  int64_t number;
-} of_layer;
-
-/* A figure of the configuration; of a list the layer's own, or with ".has" whether it has the
- * layer's number; of a text with a letter after the dot whether the layer's own is that. */
-static xfi_found find_of_layer(int64_t *value, const char *name, size_t n_chars,
-                               const void *context)
-{
-  const of_layer *layer = context;
-  const char *dot = memchr(name, '.', n_chars);
-  const size_t n = dot == NULL ? n_chars : (size_t)(dot - name);
-  const json_t *list, *item;
-  char key[XFI_NAME_BYTES];
-  size_t i;
-
-  if (n >= sizeof key) return XFI_NOT_FOUND;
-  memcpy(key, name, n);
-  key[n] = '\0';
-  list = lookup(layer->top, key);
-  if (json_is_string(list) && n_chars - n == 2) {
-    if ((size_t)layer->number >= json_string_length(list)) return XFI_NOT_FOUND;
-    *value = json_string_value(list)[layer->number] == dot[1];
-    return XFI_FOUND;
-  }
-  if (!json_is_array(list) || (dot != NULL && is_word(dot + 1, name + n_chars, "size")))
-    return find_figure(value, name, n_chars, layer->top);
-  *value = 0;
-  if (n_chars - n == sizeof ".has" - 1 && memcmp(dot, ".has", n_chars - n) == 0) {
-    json_array_foreach((json_t *)(uintptr_t)list, i, item)
-    {
-      if (json_is_integer(item) && json_integer_value(item) == layer->number) *value = 1;
-    }
-    return XFI_FOUND;
-  }
-  item = json_array_get(list, (size_t)layer->number);
-  if (dot == NULL) return number_of(value, item);
-  *value = json_string_length(item) == n_chars - n - 1 &&
-           memcmp(json_string_value(item), dot + 1, n_chars - n - 1) == 0;
-  return json_is_string(item) ? XFI_FOUND : XFI_NOT_FOUND;
-}
+/* ---- expressions about one layer ---- */
 
 xfer_status xfi_config_eval(xfi_truth *truth, const xfer_model *model, xfi_ruled rule, int layer,
                             const xfi_scope *first)
 {
-  const of_layer of = {model->top, layer};
+  const xfi_layer_figures of = {model->top, layer};
   const xfi_var own = {"layer", layer};
   const xfi_scope last = {.vars = model->figures.vars,
                           .n_vars = model->figures.n_vars,
-                          .find = find_of_layer,
+                          .find = xfi_figure_of_layer,
                           .context = &of};
   xfi_scope words = model->scope;
   xfi_scope roles = {.next = &words};
@@ -486,8 +346,7 @@ static xfer_status find_count(bool *has, int64_t *n, const xfer_model *model, co
                               const char **key)
 {
   const xfi_var part = {"text_part", xfi_config_text(model->top) != NULL};
-  const xfi_scope figures = {
-      .vars = &part, .n_vars = 1, .find = find_figure, .context = model->top};
+  const xfi_scope figures = {.vars = &part, .n_vars = 1, .find = xfi_figure, .context = model->top};
   const xfi_ruled rule = find_word(model, word, strlen(word));
   xfer_status st;
 

@@ -19,8 +19,6 @@ xfer_status xfi_config_read(xfer_model *model);
 void xfi_config_recognise(xfer_model *model);
 /* Set model->scope. */
 xfer_status xfi_config_vars(xfer_model *model);
-/* The text part of a configuration; NULL: it has none. */
-const struct json_t *xfi_config_text(const struct json_t *top);
 /* An expression of a family, and where it is; expr NULL: there is none. */
 typedef struct xfi_ruled {
   const xfi_family *family;

@@ -9,6 +9,7 @@
 
 #include "alloc.h"
 #include "error.h"
+#include "figures.h"
 #include "model.h"
 #include "names.h"
 #include "placing.h"

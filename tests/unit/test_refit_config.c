@@ -227,65 +227,6 @@ static void test_layers_are_counted_by_the_key_of_their_family(void **state)
 #undef COUNTED
 }
 
-/* A number that is a text, or a fraction, would count as one that is not there. */
-static void test_figures_that_are_no_numbers_are_refused(void **state)
-{
-  static const struct {
-    const char *text, *word;
-  } cases[] = {
-      {REFIT_TABLE("\"num_experts\":\"4\",\"model_type\":\"qwen3_moe\"",
-                   REFIT_P("mlp.gate.weight", "[4,16]")),
-       "\"n_routed_experts ?? num_experts ?? num_local_experts ?? moe_num_experts\": "
-       "\"num_experts\" of the configuration is no whole number"},
-      {REFIT_TABLE("\"num_experts\":4.5,\"model_type\":\"qwen3_moe\"",
-                   REFIT_P("mlp.gate.weight", "[4,16]")),
-       "\"num_experts\" of the configuration is no whole number"},
-      {REFIT_TABLE("\"tie_word_embeddings\":\"true\",\"model_type\":\"llama\"",
-                   REFIT_P("mlp.gate_proj.weight", "[4,16]")),
-       "table.json: line 1: \"tie_word_embeddings\" is neither true nor false"},
-      {REFIT_TABLE("\"quantization_config\":\"fp8\",\"model_type\":\"llama\"",
-                   REFIT_P("mlp.gate_proj.weight", "[4,16]")),
-       "\"quantization_config\" is no object"},
-      {REFIT_TABLE("\"num_experts\":NaN,\"model_type\":\"qwen3_moe\"",
-                   REFIT_P("mlp.gate.weight", "[4,16]")),
-       "\"num_experts\" of the configuration is no whole number"},
-      {REFIT_TABLE("\"num_attention_heads\":-Infinity,\"model_type\":\"llama\"",
-                   REFIT_P("mlp.gate_proj.weight", "[4,16]")),
-       "\"num_attention_heads\" is no whole number from 0 to 1073741823"},
-      {REFIT_TABLE("\"n_layer\":Infinity,\"model_type\":\"gpt2\"",
-                   REFIT_P("mlp.gate_proj.weight", "[4,16]")),
-       "\"n_layer\" of the configuration is no whole number"},
-      {REFIT_TABLE("\"weight_block_size\":[128,NaN],\"model_type\":\"llama\"",
-                   REFIT_P("mlp.gate_proj.weight", "[4,16]")),
-       "the size of blocks is not two numbers"},
-      {REFIT_TABLE("\"rope_theta\":NaN,\"limits\":[-Infinity,Infinity],\"x\":\"NaN \\\" NaN\","
-                   "\"num_experts\":4,\"model_type\":\"qwen3_moe\"",
-                   REFIT_P("mlp.gate.weight", "[4,16]")),
-       NULL},
-      {REFIT_TABLE("\"num_experts\":-4,\"model_type\":\"llama\"",
-                   REFIT_P("mlp.gate_proj.weight", "[4,16]")),
-       "\"num_experts\" is -4"},
-      {"\xef\xbb\xbf{}", "line 1: it begins with a byte order mark"},
-      {REFIT_TABLE("\"n_layer\":\"2\",\"model_type\":\"gpt2\"",
-                   REFIT_P("mlp.gate_proj.weight", "[4,16]")),
-       "\"n_layer\" of the configuration is no whole number"},
-      {REFIT_TABLE("\"num_experts\":null,\"num_local_experts\":4,\"model_type\":\"qwen3_moe\"",
-                   REFIT_P("mlp.gate.weight", "[4,16]")),
-       NULL},
-  };
-
-  (void)state;
-  for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-    xfer_model *model = NULL;
-
-    print_message("case %zu\n", i);
-    assert_int_equal(refit_load(&model, cases[i].text),
-                     cases[i].word == NULL ? XFER_OK : XFER_ERR_IO);
-    if (cases[i].word != NULL) refit_expect_error(cases[i].word);
-    xfer_model_destroy(model);
-  }
-}
-
 static void test_experts_in_one_tensor_are_as_many_as_the_configuration_says(void **state)
 {
   (void)state;
@@ -587,7 +528,6 @@ int main(void)
       cmocka_unit_test(test_layers_are_of_the_kind_that_the_configuration_says),
       cmocka_unit_test(test_a_word_counts_layers_of_which_an_expression_holds),
       cmocka_unit_test(test_layers_are_counted_by_the_key_of_their_family),
-      cmocka_unit_test(test_figures_that_are_no_numbers_are_refused),
       cmocka_unit_test(test_experts_in_one_tensor_are_as_many_as_the_configuration_says),
       cmocka_unit_test(test_what_is_refused_is_so_where_another_layer_is_ignored),
       cmocka_unit_test(test_a_tied_head_that_the_checkpoint_lists_does_not_travel),

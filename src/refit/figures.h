@@ -1,0 +1,24 @@
+/* Figures of a configuration: what names in expressions come to that are no words of the rules. */
+#ifndef XFI_FIGURES_H
+#define XFI_FIGURES_H
+
+#include "expr.h"
+
+struct json_t;
+
+/* The text part of a configuration; NULL: it has none. */
+const struct json_t *xfi_config_text(const struct json_t *top);
+/* A key of the text part, else of the whole; NULL: it is in neither. */
+const struct json_t *xfi_config_key(const struct json_t *top, const char *key);
+
+/* Both are `find` of a scope. The context is the configuration, or for one layer this. */
+typedef struct xfi_layer_figures {
+  const struct json_t *top;
+  int64_t layer;
+} xfi_layer_figures;
+
+xfi_found xfi_figure(int64_t *value, const char *name, size_t n_chars, const void *top);
+xfi_found xfi_figure_of_layer(int64_t *value, const char *name, size_t n_chars,
+                              const void *context);
+
+#endif
