@@ -116,16 +116,30 @@ static bool has_roles(const xfi_placing *placing, const xfi_entry *entry,
   return true;
 }
 
+/* Of a list the first that does not hold decides. */
+static xfer_status all_hold(bool *hold, const xfi_placing *placing, const xfi_entry *entry,
+                            const json_t *when)
+{
+  const char *one = json_string_value(when);
+  int64_t value = 1;
+
+  if (one != NULL) XFI_TRY(xfi_placing_eval(&value, placing, entry, one));
+  for (size_t i = 0; i < json_array_size(when) && value != 0; i++)
+    XFI_TRY(xfi_placing_eval(&value, placing, entry, xfi_doc_text(when, i)));
+  *hold = value != 0;
+  return XFER_OK;
+}
+
 xfer_status xfi_rule_find(xfi_ruling *ruling, const xfi_placing *placing, const xfi_entry *entry)
 {
   memset(ruling, 0, sizeof *ruling);
   for (size_t i = 0; i < placing->n_rules && entry->role != NULL; i++) {
     const xfi_local_rule *r = placing->rules[i];
-    int64_t holds;
+    bool hold;
 
     if (!has_parts(placing, entry, r) || !has_roles(placing, entry, r)) continue;
-    XFI_TRY(xfi_placing_eval(&holds, placing, entry, r->when != NULL ? r->when : "1"));
-    if (holds == 0) continue;
+    XFI_TRY(all_hold(&hold, placing, entry, r->when));
+    if (!hold) continue;
     ruling->rule = r;
     for (int t = 0; t < XFI_N_TRAITS; t++)
       XFI_TRY(xfi_placing_eval(&ruling->is[t], placing, entry, r->traits[t]));

@@ -112,7 +112,8 @@ typedef struct xfi_local_rule {
   int n_parts;
   xfi_part_rule parts[XFI_MAX_PARTS];
   const struct json_t *with, *without; /* roles that the layer must have, or not; NULL: none */
-  const char *when;                    /* NULL: always */
+  const struct json_t
+      *when; /* an expression, or a list of those that must all hold; NULL: always */
   const char *traits[XFI_N_TRAITS];
   xfi_cut_kind cut;
   xfi_stage stage;

@@ -23,6 +23,7 @@ static const char *const KINDS[] = {"a text that is not empty",
                                     "a list of texts",
                                     "an object of expressions",
                                     "a list of expressions",
+                                    "an expression, or a list of expressions",
                                     "a list of two expressions",
                                     "a list of pairs of texts",
                                     "a list of pairs of an expression and a text",
@@ -48,13 +49,14 @@ xfer_status xfi_rules_check_expr(const xfi_doc *doc, const json_t *value)
   return st;
 }
 
-bool xfi_rules_is(const json_t *value, xfi_field_kind k)
+bool xfi_rules_is(const json_t *value, xfi_field_kind k) /* NOLINT(misc-no-recursion): once */
 {
   const char *name;
   const json_t *child;
   size_t i;
 
   if (k == TEXT || k == EXPR || k == CHOICE || k == DTYPE) return xfi_rules_is_text(value);
+  if (k == ALL) return xfi_rules_is(value, json_is_array(value) ? LISTED : EXPR);
   if (k == FLAG) return json_is_boolean(value);
   if (k == COUNT) return json_is_integer(value) && json_integer_value(value) >= 0;
   if (k != OBJECT && k != EXPRS) {
@@ -91,13 +93,13 @@ static xfer_status check_exprs(const xfi_doc *doc, const json_t *value, xfi_fiel
   const json_t *child;
   size_t i;
 
-  if (k == EXPR) return xfi_rules_check_expr(doc, value);
+  if (k == EXPR || (k == ALL && !json_is_array(value))) return xfi_rules_check_expr(doc, value);
   if (k == EXPRS) {
     json_object_foreach((json_t *)(uintptr_t)value, name, child)
     {
       XFI_TRY(xfi_rules_check_expr(doc, child));
     }
-  } else if (k == LISTED || k == TWO || k == REQUIRES) {
+  } else if (k == LISTED || k == ALL || k == TWO || k == REQUIRES) {
     json_array_foreach(value, i, child)
     {
       XFI_TRY(xfi_rules_check_expr(doc, k == REQUIRES ? json_array_get(child, 0) : child));

@@ -16,6 +16,7 @@ typedef enum xfi_field_kind {
   TEXTS,    /* a list of strings */
   EXPRS,    /* an object: names and expressions */
   LISTED,   /* a list of expressions */
+  ALL,      /* an expression, or a list of them; to const json_t * */
   TWO,      /* a list of two expressions; to const char *[2] */
   PAIRS,    /* a list of [string, string] */
   REQUIRES, /* a list of [expression, string] */

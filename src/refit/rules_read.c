@@ -132,7 +132,7 @@ static xfer_status read_local(const xfi_doc *doc, const json_t *object, xfi_loca
                               FIELD("each", LIST, &each),
                               FIELD("with", TEXTS, &r->with),
                               FIELD("without", TEXTS, &r->without),
-                              FIELD("when", EXPR, &r->when),
+                              FIELD("when", ALL, &r->when),
                               {"cut", CHOICE, &r->cut, false, CUTS},
                               FIELD("groups", EXPR, &is[XFI_GROUPS]),
                               FIELD("whole", EXPR, &is[XFI_WHOLE]),

@@ -72,6 +72,9 @@ static void test_fields_of_a_side_say_what_they_want(void **state)
       {SIDE("\"wide\":[[\"a\",\"1\",\"cut\"],[\"b\",\"1\",\"fsdp\"],\n[\"c\",\"1\",\"cut\"]],", ""),
        "line 3: a second axis for \"cut\""},
       {SIDE("", ",\"cut\":\"rows\",\"units\":[\"2\",\"1 +\"]"), "\"1 +\" is no expression"},
+      {SIDE("", ",\"when\":[\"1\",\"1 +\"]"), "\"1 +\" is no expression"},
+      {SIDE("", ",\"when\":[1]"), "must be an expression, or a list of expressions"},
+      {SIDE("", ",\"when\":\"1 +\""), "\"1 +\" is no expression"},
       {SIDE("", ",\"whole\":\"" DEEP DEEP DEEP DEEP DEEP "1\""), "is no expression"},
       {SIDE("", ",\"made\":\"x\""), "\"made\" and \"made_dtype\" go together"},
       {SIDE(QUANT("[\"8\"]", "weight_scale", "f32"), ""),
@@ -179,6 +182,12 @@ static void test_what_rules_cannot_do_is_refused_by_name(void **state)
        "the configuration has no \"nothing\""},
       {SIDE("", ",\"cut\":\"rows\",\"units\":[\"9223372036854775807 + 1\",\"1\"]"), "mine:tp2",
        REFIT_DENSE, "has no value that 63 bits hold"},
+      /* Of a list of conditions all must hold, and the first that does not decides. */
+      {AXES(TP, "{\"each\":[\"mlp.up\"],\"when\":[\"tp == 2\",\"0\",\"nothing\"],\"says\":\"no\"},"
+                "{\"each\":[\"mlp.up\"],\"when\":[\"tp == 2\",\"1\"],\"says\":\"as it is\"},"),
+       "mine:tp2", REFIT_DENSE, "as it is"},
+      {AXES(TP, "{\"each\":[\"mlp.up\"],\"when\":[\"1\",\"nothing\"],\"says\":\"no\"},"),
+       "mine:tp2", REFIT_DENSE, "the configuration has no \"nothing\""},
       {SIDE("\"vocabulary\":\"0\",", ",\"cut\":\"vocabulary\""), "mine:tp2", REFIT_DENSE,
        "a vocabulary in units of 0"},
       {SIDE(QUANT("[\"0\",\"8\"]", "weight_scale", "f32"), ""), "mine:quant=q", REFIT_DENSE,
