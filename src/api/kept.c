@@ -17,6 +17,7 @@
 
 #include "error.h"
 #include "object.h"
+#include "sequence.h"
 
 /* What a rank says as a call begins. */
 typedef struct call_vote {
@@ -91,9 +92,9 @@ static xfer_status forget_plan(xfer_plan **of)
 
   if (plan == NULL) return XFER_OK;
   *of = NULL;
-  (void)xfi_run_await_end(plan);
+  (void)xfi_run_await_last(plan);
   st = xfi_run_check(plan);
-  if (st == XFER_OK) st = xfi_run_end_last(plan);
+  if (st == XFER_OK) st = xfi_run_drain(plan);
   xfi_run_destroy(plan);
   return st;
 }
@@ -306,7 +307,7 @@ static xfer_plan *take_turn(xfi_kept *k, xfer_comm *comm)
 
 static xfer_status bind(xfer_plan *plan, const xfi_one_call *call)
 {
-  XFI_TRY(xfi_run_conclude(plan));
+  XFI_TRY(xfi_run_assume_complete(plan));
   return call->bind(plan, call->given);
 }
 
@@ -350,8 +351,8 @@ static xfer_status run(xfer_plan *plan, xfer_stream stream)
   xfer_status st = xfi_run_follow(plan, stream);
 
   if (st == XFER_OK) st = xfi_run_start(plan, plan->version + 1, stream);
-  if (st != XFER_OK) (void)xfi_run_conclude(plan); /* tells the others; keeps the text */
-  if (st == XFER_OK && plan->device->ops->is_synchronous) st = xfi_run_conclude(plan);
+  if (st != XFER_OK) (void)xfi_run_assume_complete(plan); /* tells the others; keeps the text */
+  if (st == XFER_OK && plan->device->ops->is_synchronous) st = xfi_run_assume_complete(plan);
   return st;
 }
 

@@ -10,6 +10,7 @@
 #include "error.h"
 #include "object.h"
 #include "options.h"
+#include "sequence.h"
 #include "trace.h"
 
 /* A plan has no more tensors than that. */

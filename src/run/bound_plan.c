@@ -46,9 +46,3 @@ xfer_status xfi_run_await_event(xfi_device *device, xfi_event *event, xfi_deadli
   }
   return st == XFER_ERR_TIMEOUT ? st : XFER_OK;
 }
-
-xfer_status xfi_run_await_last(const xfer_plan *plan)
-{
-  if (plan->run.n_begun == 0) return XFER_OK;
-  return xfi_event_sync(plan->device, plan->run.finished, xfi_run_deadline(plan));
-}

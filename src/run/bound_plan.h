@@ -87,13 +87,13 @@ typedef struct xfi_plan_run {
   xfi_deadline ends;         /* its deadline */
   bool is_half_written;      /* a staged plan's destinations may be torn */
   bool is_unsettled;         /* this rank refused it, and has not heard whether others sent in it */
-  bool is_open;         /* xfi_run_conclude() took the run for complete, though it may yet fail */
-  bool is_sent;         /* all messages of the run have been handed to the comm */
-  uint64_t n_data_ends; /* the comm's n_data_ends() when the run began */
-  xfi_run_result *results; /* [size of the comm] memory for wait, which allocates nothing */
-  xfi_event *started;      /* on the caller's stream, where the run began */
-  xfi_event *finished;     /* where it ended on this rank */
-  xfi_event *before;       /* where the run before it ended, which may not have been waited for */
+  bool is_open;              /* xfi_run_assume_complete() counted the run, which may yet fail */
+  bool is_sent;              /* all messages of the run have been handed to the comm */
+  uint64_t n_data_ends;      /* the comm's n_data_ends() when the run began */
+  xfi_run_result *results;   /* [size of the comm] memory for wait, which allocates nothing */
+  xfi_event *started;        /* on the caller's stream, where the run began */
+  xfi_event *finished;       /* where it ended on this rank */
+  xfi_event *before;         /* where the run before it ended, which may not have been waited for */
 } xfi_plan_run;
 
 /* What is "agreed" is the same on every rank. */
@@ -166,9 +166,6 @@ static inline size_t xfi_slot_aligned(uint64_t n_bytes)
 {
   return (size_t)((n_bytes + XFI_SLOT_ALIGN - 1) / XFI_SLOT_ALIGN * XFI_SLOT_ALIGN);
 }
-
-/* Wait until the last run, which may not have been waited for, has ended on this rank. */
-xfer_status xfi_run_await_last(const xfer_plan *plan);
 
 /* Wait for an event in spite of transient errors of the device. An error that stays means that the
  * device has stopped. */

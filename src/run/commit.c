@@ -15,12 +15,13 @@
 #include "pipeline.h"
 #include "quant.h"
 #include "run.h"
+#include "sequence.h"
 
 /* Frees all that commit made, after the last run, which may not have been waited for. */
 void xfi_run_drop_lanes(xfer_plan *plan)
 {
   if (plan->relay != NULL) xfi_run_drop_lanes(plan->relay);
-  (void)xfi_run_await_end(plan);
+  (void)xfi_run_await_last(plan);
   if (plan->lanes.direct != NULL && plan->comm->ops->unwatch != NULL)
     plan->comm->ops->unwatch(plan->comm, plan->lanes.direct);
   xfi_local_destroy(plan->lanes.local, plan->device);
@@ -183,7 +184,7 @@ static xfer_status make_lanes(xfer_plan *plan, const xfi_commit_vote *votes, con
   }
   if (all->has_run) /* the last run must have ended on all ranks before any of them frees what it
                        uses */
-    XFI_TRY_DONE(xfi_comm_agree(comm, xfi_run_end_last(plan), deadline));
+    XFI_TRY_DONE(xfi_comm_agree(comm, xfi_run_drain(plan), deadline));
   xfi_run_drop_lanes(plan);
   plan->run.epoch = 0;
   mine = commit_local(plan);
@@ -329,8 +330,8 @@ xfer_status xfi_commit_end(xfer_plan *plan, const xfi_commit_vote *votes, xfi_de
     plan->of->n_sequenced = plan->of->n_agreed = all.n_sequenced;
   if (agreed) st = do_work(plan, votes, &all, deadline);
   if (st == XFER_OK && all.most != LANES_KEEP)
-    plan->memory.mark = allocation_mark(plan); /* after the commit's own allocations */
-  if (agreed) xfi_run_settle(plan);            /* nobody commits a plan with a run in flight */
+    plan->memory.mark = allocation_mark(plan);    /* after the commit's own allocations */
+  if (agreed) xfi_run_set_unsettled(plan, false); /* nobody commits a plan with a run in flight */
   conclude(plan, st);
   if (st != XFER_OK && agreed && all.most != LANES_KEEP) xfi_run_drop_lanes(plan);
   return st;
@@ -376,7 +377,7 @@ xfer_status xfi_run_release(xfer_plan *plan, xfer_status mine)
   XFI_CHECK(plan->comm != NULL, XFER_ERR_STATE, "a simulated plan has nothing to release");
   if (mine == XFER_OK) mine = xfi_state_allows(plan->state, XFI_CALL_RELEASE);
   XFI_TRY(agree_on_release(plan, mine));
-  xfi_run_settle(plan);
+  xfi_run_set_unsettled(plan, false);
   if (plan->amax_plan != NULL) XFI_TRY(xfi_run_release(plan->amax_plan, XFER_OK));
   xfi_run_drop_lanes(plan);
   plan->state = xfi_state_after(plan->state, XFI_CALL_RELEASE, XFI_ENDED);

@@ -16,6 +16,7 @@
 #include "local.h"
 #include "pipeline.h"
 #include "quant.h"
+#include "sequence.h"
 #include "staging.h"
 #include "trace.h"
 
@@ -166,8 +167,8 @@ static xfi_deadline abort_deadline(xfi_plans *of)
 }
 
 /* Before a failed run is ended: wait for the one before it, which may still be in flight if nobody
- * waited for it (xfi_run_conclude). Its call has reported success, and what ends the failed run
- * would end it too. Returns early if a peer has aborted it. Keeps the text of the error. */
+ * waited for it (xfi_run_assume_complete). Its call has reported success, and what ends the failed
+ * run would end it too. Returns early if a peer has aborted it. Keeps the text of the error. */
 static void await_before(const xfer_plan *plan)
 {
   const bool has_begun = plan->state == XFI_RUNNING; /* the failed run, here */
@@ -201,7 +202,7 @@ static void refuse(xfer_plan *plan, xfi_call call, xfer_status st)
   plan->state = xfi_state_after(plan->state, call, XFI_FAILED);
   save_status(plan, st);
   reset_sent(plan);
-  xfi_run_unsettle(plan);
+  xfi_run_set_unsettled(plan, true);
   if (plan->lanes.pipeline->channels.has_begun ||
       (!can_tell(plan) && (st == XFER_ERR_PEER || st == XFER_ERR_COMM)))
     break_messages(plan);
@@ -233,7 +234,7 @@ xfer_status xfi_run_start(xfer_plan *plan, uint64_t version, xfer_stream stream)
     return st;
   }
   reset_sent(plan);
-  xfi_run_settle(plan);
+  xfi_run_set_unsettled(plan, false);
   plan->run.is_open = false;
   plan->run.epoch++;
   plan->run.n_begun++;
@@ -297,7 +298,7 @@ static void abort_lanes(xfer_plan *plan, xfi_deadline deadline, char pending[XFI
  * that other ranks may still read. */
 static void fail_run(xfer_plan *plan)
 {
-  xfi_run_settle(plan);
+  xfi_run_set_unsettled(plan, false);
   if (plan->state == XFI_COMMITTED)
     plan->state = xfi_state_after(plan->state, XFI_CALL_RUN, XFI_FAILED);
   if (plan->state == XFI_RUNNING || xfi_state_is_refused(plan->state))
@@ -335,13 +336,6 @@ static void abort_run(xfer_plan *plan)
   xfi_set_error("%.300s%.200s", why, pending);
 }
 
-bool xfi_run_has_messages(const xfer_plan *plan)
-{
-  return (plan->lanes.pipeline != NULL && !xfi_pipeline_is_empty(plan->lanes.pipeline)) ||
-         (plan->relay != NULL && xfi_run_has_messages(plan->relay)) ||
-         (plan->amax_plan != NULL && xfi_run_has_messages(plan->amax_plan));
-}
-
 /* Messages that were handed to the comm may have been cancelled with those of another plan. */
 static xfer_status check_messages(const xfer_plan *plan)
 {
@@ -367,19 +361,13 @@ static void fail_in_flight(xfer_plan *plan)
   plan->state = xfi_state_after(plan->state, XFI_CALL_WAIT, XFI_FAILED);
 }
 
-xfer_status xfi_run_await_end(const xfer_plan *plan)
-{
-  if (!plan->of->is_ending || plan->run.n_begun == 0) return xfi_run_await_last(plan);
-  return xfi_event_sync(plan->device, plan->run.finished, plan->run.ends);
-}
-
-xfer_status xfi_run_end_last(xfer_plan *plan)
+xfer_status xfi_run_drain(xfer_plan *plan)
 {
   xfer_status st = XFER_OK;
 
   if (plan->run.n_begun == 0 || plan->lanes.direct == NULL || plan->state == XFI_TORN)
     return XFER_OK;
-  st = xfi_run_await_end(plan);
+  st = xfi_run_await_last(plan);
   if (st == XFER_ERR_TIMEOUT)
     xfi_set_error("run %llu is not done yet, and what it uses is to go",
                   (unsigned long long)plan->run.epoch);
@@ -400,7 +388,7 @@ void xfi_run_abandon(xfer_plan *plan)
   xfi_run_leave_refused(plan);
   if (plan->run.is_unsettled && !can_tell(plan))
     plan->comm->ops->abort_data(plan->comm, plan->run.why);
-  xfi_run_settle(plan);
+  xfi_run_set_unsettled(plan, false);
   if (plan->lanes.direct == NULL || plan->lanes.pipeline == NULL) return;
   if (plan->state == XFI_RUNNING) {
     st = saved_status(plan);
@@ -408,7 +396,7 @@ void xfi_run_abandon(xfer_plan *plan)
     if (st == XFER_OK) st = outcome(plan);
     if (st != XFER_OK) abort_run(plan);
   } else {
-    (void)xfi_run_end_last(plan);
+    (void)xfi_run_drain(plan);
   }
   if (plan->state == XFI_COMMITTED || xfi_state_is_refused(plan->state)) {
     await_before(plan);
@@ -524,7 +512,7 @@ xfer_status xfi_run_wait(xfer_plan *plan, uint64_t timeout_ms)
   else
     abort_run(plan);
   st = xfi_run_agree(plan, mine, agreement_deadline(plan, deadline));
-  xfi_run_settle(plan); /* messages of a run that was refused have been cancelled */
+  xfi_run_set_unsettled(plan, false); /* messages of a run that was refused have been cancelled */
   if (st == XFER_OK && xfi_run_is_staged(plan))
     st = xfi_staged_write(plan, agreement_deadline(plan, deadline));
   if (st == XFER_OK) {
@@ -561,7 +549,7 @@ xfer_status xfi_run_check(xfer_plan *plan)
   return st;
 }
 
-xfer_status xfi_run_conclude(xfer_plan *plan)
+xfer_status xfi_run_assume_complete(xfer_plan *plan)
 {
   xfer_status st = XFER_OK;
 

@@ -20,6 +20,20 @@
  * allows. allocations.c finds the allocations of bound memory, flows.c what goes between two ranks,
  * wire.c where elements are converted. All of it uses devices and transports through the
  * tables of device.h and comm.h.
+ *
+ * How a run ends. Only xfi_run_wait() is collective. To abort a failed run is to tell the peers,
+ * and then to wait 1 s at most for what is still in flight on this rank.
+ *
+ *   function                   caller                              waits for       a failed run is
+ *   xfi_run_wait()             xfer_plan_wait()                    all ranks       aborted
+ *   xfi_run_test()             xfer_plan_test()                    nothing         reported as over
+ *   xfi_run_assume_complete()  the comm, for a plan that it keeps  nothing         aborted
+ *   xfi_run_check()            the comm, for such a plan, later    nothing         aborted
+ *   xfi_run_drain()            who is about to free what it uses   this rank's end aborted
+ *   xfi_run_abandon()          xfi_run_destroy()                   this rank's end aborted
+ *   xfi_run_await_last()       who changes what the run uses       this rank's end left as it is
+ *
+ * A run that this rank refused ends by wait, assume_complete or abandon.
  */
 #ifndef XFI_RUN_H
 #define XFI_RUN_H
@@ -76,59 +90,36 @@ void xfi_commit_invalidate(xfer_plan *plan);
 /* The second half. votes has shape [size of the comm]. Collective. */
 xfer_status xfi_commit_end(xfer_plan *plan, const xfi_commit_vote *votes, xfi_deadline deadline);
 
-/* Give the next run its sequence number among the runs of the comm's plans that send messages.
- * Messages are matched only by their order, so ranks must run their plans in one order; waits
- * compare these numbers. Called before xfi_run_refuse() and xfi_run_start(): a refused run counts
- * too, since others may have sent in it. */
-void xfi_run_take_sequence(xfer_plan *plan);
-/* Others may have begun the run that this rank refused: they are told at the wait, or when the plan
- * is destroyed. Then this is settled, as after a commit. */
-void xfi_run_unsettle(xfer_plan *plan);
-void xfi_run_settle(xfer_plan *plan);
-/* Before a plan is destroyed: if this rank refused its run and has not waited, or tried to refuse
- * one before a commit, those who come to the run or the commit are told. If nobody comes to the run
- * it took place on no rank, so it is not counted, unless others count it by now. */
-void xfi_run_leave_refused(xfer_plan *plan);
-/* xfer_plan_refuse(): this rank does not begin the next run. */
+/* This rank does not begin the next run, for the reason `why`. */
 xfer_status xfi_run_refuse(xfer_plan *plan, const char *why);
+/* Enqueue a run on `stream`. If this fails, the run is refused, or has begun and failed. */
 xfer_status xfi_run_start(xfer_plan *plan, uint64_t version, xfer_stream stream);
-xfer_status xfi_run_wait(xfer_plan *plan, uint64_t timeout_ms);
-/* Gather every rank's result into plan->run.results. `result` has this rank's status, whose text
- * stays the last error. XFER_ERR_MISMATCH, on every rank, if ranks mean different plans; `does` is
- * the verb of that text. *failed: some rank has failed. Collective. */
-xfer_status xfi_run_gather_results(bool *failed, const xfer_plan *plan,
-                                   const xfi_run_result *result, const char *does,
-                                   xfi_deadline deadline);
-/* Exchange the results of the run; OK if it succeeded on every rank. Collective, by
- * xfi_run_wait(). */
-xfer_status xfi_run_agree(const xfer_plan *plan, xfer_status mine, xfi_deadline deadline);
-/* Has this rank's part of the run ended, with success or failure? */
-xfer_status xfi_run_test(const xfer_plan *plan, bool *over);
-/* For plans whose runs are not waited for: count the last run, if there was one, as complete.
- * Fails, and informs the other ranks, if it is known to have failed or did not begin here. Local;
- * only reads memory. */
-xfer_status xfi_run_conclude(xfer_plan *plan);
 /* Make `stream` wait for the last run, before another one begins on it. */
 xfer_status xfi_run_follow(xfer_plan *plan, xfer_stream stream);
+
+/* Wait for the run, agree with all ranks on how it ended, and end it. */
+xfer_status xfi_run_wait(xfer_plan *plan, uint64_t timeout_ms);
+/* *over: this rank's part of the run has ended, with success or failure. */
+xfer_status xfi_run_test(const xfer_plan *plan, bool *over);
+/* Count the last run, if there was one, as complete, though its work may still be in flight. Fails
+ * if the run is known to have failed or did not begin here. */
+xfer_status xfi_run_assume_complete(xfer_plan *plan);
+/* Fails if a run that is in flight, or was assumed to be complete, is known to have failed. Only
+ * reads memory. */
+xfer_status xfi_run_check(xfer_plan *plan);
+/* Wait for the last run before what it uses is freed. Fails if it is not done in time or has
+ * failed. */
+xfer_status xfi_run_drain(xfer_plan *plan);
+/* Before a plan with lanes is destroyed: end its last run, and inform the other ranks, which may be
+ * in a run of the plan or begin one. */
+void xfi_run_abandon(xfer_plan *plan);
+
 /* Would a run that begins now have to wait until peers have read this rank's snapshots
  * (snapshot.c)? */
 bool xfi_run_awaits_readers(const xfer_plan *plan);
-/* Does this rank send or receive messages in a run? Slots in shared memory count. */
-bool xfi_run_has_messages(const xfer_plan *plan);
 /* Is there room for the snapshots of a second plan like this one? */
 bool xfi_run_fits_twice(const xfer_plan *plan);
-/* Fails if the run in flight is known to have failed, and ends it on this rank. Local; only reads
- * memory. */
-xfer_status xfi_run_check(xfer_plan *plan);
-/* As xfi_run_await_last(), but until the run's own deadline alone if the comm ends. */
-xfer_status xfi_run_await_end(const xfer_plan *plan);
-/* Wait for the end of the last run, which may not have been waited for (xfi_run_conclude), before
- * what it uses is freed. If it does not end in time or has failed, this fails and ends it on this
- * rank. */
-xfer_status xfi_run_end_last(xfer_plan *plan);
-/* Before a plan with lanes is destroyed: inform the other ranks, which may be in a run of it or
- * begin one. */
-void xfi_run_abandon(xfer_plan *plan);
+
 /* Collective, also where the caller's own checks failed with `mine`. */
 xfer_status xfi_run_release(xfer_plan *plan, xfer_status mine);
 /* Each tensor's digest on one side, into digests[n_tensors]. Collective, likewise. */

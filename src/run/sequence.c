@@ -1,11 +1,9 @@
-/*
- * In which order ranks use the plans of a comm. Each counts its runs of plans that send, and what a
- * rank sends has the number of its run. What ranks agree on when a run ends has it too, and the
- * number of the plan, so that ranks which are in different runs notice.
- */
+/* The order in which ranks use the plans of a comm, and what they agree on at the end of a run. */
+#include "sequence.h"
+
 #include "count.h"
 #include "error.h"
-#include "run.h"
+#include "pipeline.h"
 #include "staging.h"
 
 #include <stdio.h>
@@ -14,6 +12,13 @@ static bool any_sends(const xfer_plan *plan)
 {
   return plan != NULL &&
          (plan->lanes.any_sends || any_sends(plan->relay) || any_sends(plan->amax_plan));
+}
+
+bool xfi_run_has_messages(const xfer_plan *plan)
+{
+  return (plan->lanes.pipeline != NULL && !xfi_pipeline_is_empty(plan->lanes.pipeline)) ||
+         (plan->relay != NULL && xfi_run_has_messages(plan->relay)) ||
+         (plan->amax_plan != NULL && xfi_run_has_messages(plan->amax_plan));
 }
 
 static void set_sequence(xfer_plan *plan, uint64_t sequence)
@@ -29,18 +34,12 @@ void xfi_run_take_sequence(xfer_plan *plan)
     set_sequence(plan, any_sends(plan) ? ++plan->of->n_sequenced : 0);
 }
 
-void xfi_run_unsettle(xfer_plan *plan)
+void xfi_run_set_unsettled(xfer_plan *plan, bool is_unsettled)
 {
-  if (plan->run.is_unsettled || plan->run.sequence == 0) return;
-  plan->run.is_unsettled = true;
-  plan->of->n_unsettled++;
-}
-
-void xfi_run_settle(xfer_plan *plan)
-{
-  if (!plan->run.is_unsettled) return;
-  plan->of->n_unsettled--;
-  plan->run.is_unsettled = false;
+  if (plan->run.is_unsettled == is_unsettled) return;
+  if (is_unsettled && plan->run.sequence == 0) return; /* the run sends nothing */
+  plan->run.is_unsettled = is_unsettled;
+  plan->of->n_unsettled += is_unsettled ? 1 : -1;
 }
 
 void xfi_run_leave_refused(xfer_plan *plan)

@@ -275,10 +275,10 @@ static void test_a_torn_plan_is_whole_after_the_next_commit_and_run(void **state
 }
 
 /* What xfer_redistribute() does with a kept plan. */
-static xfer_status run_and_conclude(xfer_plan *plan)
+static xfer_status run_and_assume_complete(xfer_plan *plan)
 {
   xfer_status st = xfi_run_start(plan, plan->version + 1, NULL);
-  const xfer_status told = xfi_run_conclude(plan);
+  const xfer_status told = xfi_run_assume_complete(plan);
 
   return st != XFER_OK ? st : told;
 }
@@ -290,7 +290,7 @@ static void run_once_late_and_again(int rank, void *context)
 
   begin(j, rank, SHORT_MS);
   if (rank == LOST) await_the_others(j);
-  st = run_and_conclude(j->plans[rank]);
+  st = run_and_assume_complete(j->plans[rank]);
   expect((rank != LOST && rank != 0) || st != XFER_OK);
   j->n_gave_up++;
   while (j->n_gave_up < N_RANKS)
@@ -300,7 +300,7 @@ static void run_once_late_and_again(int rank, void *context)
   for (int i = 0; i < 2; i++) {
     memset(j->inputs[rank].dst_memory, POISON, sizeof j->inputs[rank].dst_memory);
     expect(xfi_run_commit(j->plans[rank], XFER_OK) == XFER_OK);
-    expect(run_and_conclude(j->plans[rank]) == XFER_OK);
+    expect(run_and_assume_complete(j->plans[rank]) == XFER_OK);
     expect(is_delivered(&j->inputs[rank]));
   }
   end(j, rank);

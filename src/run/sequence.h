@@ -1,0 +1,35 @@
+/*
+ * The order in which ranks use the plans of a comm. Messages are matched only by their order, so
+ * ranks must run their plans in one order. Each rank counts its runs of plans that send, and what
+ * it sends has the number of its run. What ranks agree on when a run ends has that number too, and
+ * the number of the plan, so that ranks which are in different runs notice.
+ */
+#ifndef XFI_SEQUENCE_H
+#define XFI_SEQUENCE_H
+
+#include "bound_plan.h"
+
+/* Does this rank send or receive messages in a run? Slots in shared memory count. */
+bool xfi_run_has_messages(const xfer_plan *plan);
+/* Give the next run its sequence number. Called before xfi_run_refuse() and xfi_run_start(): a
+ * refused run counts too, since others may have sent in it. */
+void xfi_run_take_sequence(xfer_plan *plan);
+/* A run that this rank refused is unsettled, since others may have begun it, until this rank begins
+ * the next run or has met them in a wait, a commit or a release. A run that sends no messages never
+ * is. */
+void xfi_run_set_unsettled(xfer_plan *plan, bool is_unsettled);
+/* Before a plan is destroyed: if this rank refused its run and has not waited, or tried to refuse
+ * one before a commit, those who come to the run or the commit are told. If nobody comes to the run
+ * it took place on no rank, so it is not counted, unless others count it by now. */
+void xfi_run_leave_refused(xfer_plan *plan);
+
+/* Gather every rank's result into plan->run.results. `result` has this rank's status, whose text
+ * stays the last error. XFER_ERR_MISMATCH, on every rank, if ranks mean different plans; `does` is
+ * the verb of that text. *failed: some rank has failed. Collective. */
+xfer_status xfi_run_gather_results(bool *failed, const xfer_plan *plan,
+                                   const xfi_run_result *result, const char *does,
+                                   xfi_deadline deadline);
+/* Exchange the results of the run; OK if it succeeded on every rank. Collective. */
+xfer_status xfi_run_agree(const xfer_plan *plan, xfer_status mine, xfi_deadline deadline);
+
+#endif
