@@ -1,33 +1,49 @@
 /*
- * Who copies what goes from one rank to another, by the first of these that holds:
+ * Who copies what goes from one rank to another. In each table the first case that holds decides.
+ * The figures were measured on 2 to 4 GPUs; docs/alternatives.md has their problems.
  *
- * - If peers map snapshots and nothing else (snapshot.c), the receiver pulls.
- * - If some of it is quantised by blocks, the sender pushes all, since it has the scales.
- * - If sources are bound for one run, the sender pushes, so that no peer has to map them.
- * - If reading a peer's memory is slower than writing it (device.h), the side that has to map fewer
- *   allocations copies.
- * - If one side has to map many more allocations than the other, the other copies.
- * - Else each move is pulled, so that a rank writes its own memory alone, whatever becomes of the
- *   sender; but moves are pushed where that is faster (xfi_walk_is_pushed()): of narrow rows, of
- *   elements that become smaller, and most moves between ranks that both send.
+ * A flow, all that one rank sends to another:
+ *
+ *   case                                          copied by           why
+ *   F1 peers map snapshots alone (snapshot.c)     the receiver        it can read them
+ *   F2 some moves are quantised by blocks         the sender          it has the scales
+ *   F3 sources are bound for one run              the sender          no peer has to map them
+ *   F4 reading is slower than writing (device.h)  who maps less       89 us for each allocation
+ *   F5 one side has MANY_ALLOCATIONS more to map  the other side      89 us for each allocation
+ *   F6 else                                       each move by itself
+ *
+ * A move of F6. Where neither is faster it is pulled, so that a rank writes its own memory alone,
+ * whatever becomes of the sender:
+ *
+ *   case                                          is      figure
+ *   M1 elements become larger                     pulled  small ones cross the link
+ *   M2 below NARROW_MOVE_BYTES, and elements      pushed  none was kept
+ *      become smaller or both ranks send
+ *   M3 else below NARROW_MOVE_BYTES               pulled  none was kept
+ *   M4 scattered rows (is_scattered())            pulled  u8 of 8 columns 1.7 ms, pushed 3.1
+ *   M5 elements become smaller                    pushed  small ones cross the link
+ *   M6 both ranks send, except as in M7           pushed  4 GPUs to all 8.6 ms, pulled 13.2;
+ *                                                         2 GPUs 0.91 of the link, pulled 0.88
+ *   M7 both send, in rows from ENGINE_ROW_BYTES   pulled  4 parts to halves 6.0 ms, pushed 7.7
+ *      on (is_beside_one_way())
+ *   M8 rows below NARROW_ROW_BYTES                pushed  1536 B: 376 GB/s, pulled 333
+ *   M9 else                                       pulled  1 MiB: 387 GB/s, pushed 395
  */
 #include "error.h"
 #include "flows.h"
 #include "link.h"
 
-/* Shorter rows are pushed, in moves of at least NARROW_MOVE_BYTES. */
-#define NARROW_ROW_BYTES (INT64_C(32) << 10)
+#define MANY_ALLOCATIONS 256
 #define NARROW_MOVE_BYTES (INT64_C(256) << 10)
+#define NARROW_ROW_BYTES (INT64_C(32) << 10)
 /* Rows from this size on are copied by the copy engine. */
 #define ENGINE_ROW_BYTES (INT64_C(512) << 10)
-/* Rows shorter than these, ragged ones in bytes or, if elements are converted, in elements, are
- * pulled if at least LINE_BYTES of them are contiguous in the source. */
+/* Scattered rows are shorter than these. Ragged ones are measured in bytes or, if elements are
+ * converted, in elements. At least LINE_BYTES are contiguous in the source. */
 #define SHORT_ROW_BYTES 64
 #define RAGGED_ROW_BYTES 768
 #define RAGGED_ROW_ELEMS 96
 #define LINE_BYTES 256
-/* So many more allocations to map count for more than the speed of the copies. */
-#define MANY_ALLOCATIONS 256
 
 static const int64_t *strides_of(const xfi_end *end)
 {
@@ -59,8 +75,8 @@ static rows rows_of(const xfi_walk *w)
   return r;
 }
 
-/* Short or ragged rows of which several are contiguous in the source: to pull them in long reads is
- * faster than to push so little at a time, even if elements become smaller. */
+/* M4: rows that are short, or ragged (not in words of 16 bytes), of which several are contiguous in
+ * the source. To read whole lines is faster than to write parts of them. */
 static bool is_scattered(const xfi_walk *w, const rows *r)
 {
   const int from = w->cls->src->elem_bytes;
@@ -75,12 +91,10 @@ static bool is_scattered(const xfi_walk *w, const rows *r)
   return (from == to && r->both < SHORT_ROW_BYTES) || (r->both < ragged && bits % 16 != 0);
 }
 
-/* If two ranks send to each other, requests to read share the link with the data that goes the
- * other way, and engines that read from each other are slower than kernels that write: so long rows
- * are pushed. But if each of the two exchanges both ways with the other alone, and with further
- * ranks one way, for which engines pull, kernels are slower: among 4 GPUs they reached 0.65 of the
- * link, and 0.84 when the engines pulled everything. */
-static bool is_pulled_too(const xfi_link *link)
+/* M7: each of the two ranks exchanges both ways with the other alone, and one way with further
+ * ranks. For those the engines pull, and kernels that push beside engines are slow. Elsewhere
+ * requests to read would share the link with the data that goes the other way. */
+static bool is_beside_one_way(const xfi_link *link)
 {
   const xfi_flow_counts *ours = &link->of->counts;
   const xfi_flow_counts *theirs = &link->their_counts;
@@ -96,12 +110,13 @@ bool xfi_walk_is_pushed(const xfi_walk *w)
   const int64_t n_bytes = xfi_box_elems(w->box.length, w->cls->src->n_dims) * from;
   const rows r = rows_of(w);
 
-  if (from < to) return false;
-  if (n_bytes < NARROW_MOVE_BYTES) return from != to || both_ways;
-  if (is_scattered(w, &r)) return false;
-  if (from != to) return true;
-  if (both_ways) return !is_pulled_too(w->link) || r.both < ENGINE_ROW_BYTES;
-  return r.both < NARROW_ROW_BYTES;
+  if (from < to) return false;                                     /* M1 */
+  if (n_bytes < NARROW_MOVE_BYTES) return from != to || both_ways; /* M2, M3 */
+  if (is_scattered(w, &r)) return false;                           /* M4 */
+  if (from != to) return true;                                     /* M5 */
+  if (both_ways)                                                   /* M6, M7 */
+    return !is_beside_one_way(w->link) || r.both < ENGINE_ROW_BYTES;
+  return r.both < NARROW_ROW_BYTES; /* M8, M9 */
 }
 
 size_t xfi_link_n_advertised(const xfi_link *link, int sides)
@@ -138,19 +153,20 @@ static xfer_status measure_moves(const xfer_plan *plan, xfi_link *link, bool sen
   return st;
 }
 
-/* Called after measure_moves(). */
+/* F2 to F6, after measure_moves(). */
 static xfi_by choose(const xfer_plan *plan, const xfi_link *link, bool send, uint64_t n_bytes)
 {
-  /* In how many allocations source and destination lie. */
+  /* The numbers of allocations in which source and destination lie. */
   const size_t n_src =
       send ? xfi_link_n_advertised(link, XFI_SIDE_SRC) : xfi_link_n_remotes(link, XFI_SIDE_SRC);
   const size_t n_dst =
       send ? xfi_link_n_remotes(link, XFI_SIDE_DST) : xfi_link_n_advertised(link, XFI_SIDE_DST);
 
-  if (link->only_push[send] || xfi_run_is_fresh(plan)) return XFI_BY_PUSH;
-  if (!plan->device->ops->pulls) return n_dst <= n_src ? XFI_BY_PUSH : XFI_BY_PULL;
-  if (n_src > n_dst + MANY_ALLOCATIONS) return XFI_BY_PUSH;
-  if (n_dst > n_src + MANY_ALLOCATIONS || link->pushed_bytes[send] == 0) return XFI_BY_PULL;
+  if (link->only_push[send] || xfi_run_is_fresh(plan)) return XFI_BY_PUSH;          /* F2, F3 */
+  if (!plan->device->ops->pulls) return n_dst <= n_src ? XFI_BY_PUSH : XFI_BY_PULL; /* F4 */
+  if (n_src > n_dst + MANY_ALLOCATIONS) return XFI_BY_PUSH;                         /* F5 */
+  if (n_dst > n_src + MANY_ALLOCATIONS) return XFI_BY_PULL;                         /* F5 */
+  if (link->pushed_bytes[send] == 0) return XFI_BY_PULL;                            /* F6 */
   return link->pushed_bytes[send] < n_bytes ? XFI_BY_BOTH : XFI_BY_PUSH;
 }
 
@@ -160,7 +176,7 @@ static xfer_status choose_flow(xfi_by *by, const xfer_plan *plan, xfi_link *link
   const size_t index = send ? link->send : link->recv;
 
   if (index == XFI_NO_FLOW) return XFER_OK;
-  if (plan->lanes.uses_snapshots) { /* peers map nothing but snapshots */
+  if (plan->lanes.uses_snapshots) { /* F1 */
     *by = XFI_BY_PULL;
     return XFER_OK;
   }
