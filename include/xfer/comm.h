@@ -10,7 +10,7 @@
 extern "C" {
 #endif
 
-/** A group of ranks and the transport between them. xfer/mpi.h and xfer/nccl.h make others. */
+/** A group of ranks and the transport between them. xfer/mpi.h and xfer/nccl.h make others too. */
 typedef struct xfer_comm xfer_comm;
 
 /** A CUDA stream (the type behind cudaStream_t), without CUDA's header. Ignored by host comms. */
@@ -35,7 +35,7 @@ XFER_API XFER_MUST_CHECK xfer_status xfer_comm_create_local(xfer_comm **comms, i
  *
  * @param context  As given to the maker.
  * @param all      [size * n_bytes] Receives the bytes, by rank.
- * @param mine     [n_bytes] This rank's.
+ * @param mine     [n_bytes] This rank's bytes.
  * @param n_bytes  The same on every rank; at least 1.
  * @return 0 when done; anything else breaks the comm.
  */
@@ -58,7 +58,7 @@ typedef int (*xfer_all_gather_fn)(void *context, void *all, const void *mine, si
  *
  * @param comm        Receives the comm; the caller owns it.
  * @param all_gather  Called by this thread, the same number of times and sizes on every rank.
- * @param context     Passed to it.
+ * @param context     Passed to `all_gather`.
  * @param rank        This rank, 0 to size - 1.
  * @param size        The number of ranks.
  * @retval XFER_ERR_ARG    An argument is NULL, or `rank` or `size` is out of range. This rank
@@ -169,7 +169,7 @@ typedef void (*xfer_free_fn)(void *context, void *memory);
  *                 the current one in both calls.
  * @param alloc    NULL, with `free` NULL too: the library's own allocation, the default.
  * @param free     The thread that is in a call of the library calls both functions.
- * @param context  Passed to both; not owned.
+ * @param context  Passed to both functions; not owned.
  * @retval XFER_ERR_ARG  The comm is NULL, or only one of the two functions is.
  * @since 0.1
  */
@@ -184,7 +184,7 @@ XFER_API XFER_MUST_CHECK xfer_status xfer_comm_set_staging(xfer_comm *comm, xfer
  *
  * @param comm     The comm.
  * @param all      [size * n_bytes] Receives the bytes, by rank. Host memory.
- * @param mine     [n_bytes] This rank's. Host memory.
+ * @param mine     [n_bytes] This rank's bytes. Host memory.
  * @param n_bytes  The same on every rank; 0: a barrier.
  * @retval XFER_ERR_ARG       An argument is NULL.
  * @retval XFER_ERR_OVERFLOW  size * n_bytes does not fit in the address space.
@@ -252,7 +252,8 @@ XFER_API XFER_MUST_CHECK xfer_status xfer_comm_unregister(xfer_comm *comm, void 
  * @param comm        The comm; every rank of both meshes must be one of its ranks.
  * @param src_layout  The source; NULL on a rank that does not know it, if another rank does.
  * @param src_view    Where this rank's source part lies; may be NULL if it has none.
- * @param dst_layout  The destination, of the same shape and dtype; NULL likewise.
+ * @param dst_layout  The destination, of the same shape and dtype; NULL on a rank that does not
+ *                    know it.
  * @param dst_view    Where this rank's destination part lies; may be NULL if it has none.
  * @param stream      A CUDA stream; NULL: the default stream. Ignored by host comms.
  * @retval XFER_ERR_MISMATCH  Ranks disagree about the layouts. Nothing was moved.

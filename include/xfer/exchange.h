@@ -21,10 +21,10 @@ typedef struct xfer_operation {
   int32_t dtype;                /**< xfer_dtype */
   int32_t n_dims;               /**< 0 to XFER_MAX_DIMS. */
   uint32_t reserved;            /**< Must be 0. */
-  int64_t shape[XFER_MAX_DIMS]; /**< [n_dims] Sizes may be 0. */
+  int64_t shape[XFER_MAX_DIMS]; /**< [n_dims] Sizes, which may be 0. */
 } xfer_operation;
 
-/** `n_bytes` bytes, at most 2^63 - 1. */
+/** An operation on `n_bytes` bytes, at most 2^63 - 1. */
 XFER_API_INLINE xfer_operation xfer_operation_bytes(uint64_t id, int peer, size_t n_bytes)
 {
   xfer_operation o = {0, 0, XFER_U8, 1, 0, {0, 0, 0, 0, 0, 0, 0, 0}};
@@ -46,7 +46,7 @@ XFER_API_INLINE xfer_operation xfer_operation_bytes(uint64_t id, int peer, size_
  * @param comm     The comm; not owned.
  * @param sends    [n_sends] Copied. In any order, which may differ from that of the other end.
  * @param n_sends  0 or more.
- * @param recvs    [n_recvs] Likewise.
+ * @param recvs    [n_recvs] Copied, in any order.
  * @param n_recvs  0 or more.
  * @param options  NULL: all defaults; the same on every rank.
  * @retval XFER_ERR_MISMATCH     The two ends of an operation differ, or there is only one; the text
@@ -67,7 +67,7 @@ XFER_API XFER_MUST_CHECK xfer_status xfer_plan_create_exchange(
  *
  * @param plan        Made by xfer_plan_create_exchange().
  * @param send_views  [n_sends of create] In the order given there; ignored for an empty array.
- * @param recv_views  [n_recvs of create] Likewise.
+ * @param recv_views  [n_recvs of create] In the order given there; ignored for an empty array.
  * @retval XFER_ERR_SHAPE  A view does not fit its array; the call has bound the ones before it.
  * @retval XFER_ERR_STATE  A run is in flight.
  * @retval XFER_ERR_ARG    The plan is no exchange, or a view is wrong by itself.
@@ -92,10 +92,11 @@ XFER_API XFER_MUST_CHECK xfer_status xfer_plan_bind_exchange(xfer_plan *plan,
  *
  * @param comm        The comm.
  * @param sends       [n_sends] As for xfer_plan_create_exchange(), which also lists the errors.
- * @param send_views  [n_sends] Where they lie.
+ * @param send_views  [n_sends] Where the arrays that are sent lie.
  * @param n_sends     0 or more.
- * @param recvs       [n_recvs] Likewise.
- * @param recv_views  [n_recvs] Where they go; they overlap neither each other nor a source.
+ * @param recvs       [n_recvs] As for xfer_plan_create_exchange().
+ * @param recv_views  [n_recvs] Where the received arrays go; these overlap neither each other nor a
+ *                    source.
  * @param n_recvs     0 or more.
  * @param stream      A CUDA stream; NULL: the default stream. Ignored by host comms.
  * @retval XFER_ERR_MISMATCH  The two ends of an operation differ. Nothing was moved.

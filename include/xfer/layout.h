@@ -41,7 +41,7 @@ XFER_API int xfer_mesh_size(const xfer_mesh *mesh);
 
 /** How a mesh axis distributes a tensor. */
 typedef enum xfer_placement_kind {
-  XFER_REPLICATE = 0, /**< Every coordinate of the axis holds the same. */
+  XFER_REPLICATE = 0, /**< Every coordinate of the axis holds the same elements. */
   XFER_SHARD = 1,     /**< The axis splits a dim by `rule`. */
   XFER_STRIDED = 2,   /**< The dim is cut into `split_factor` pieces by CHUNK, and each piece is
                            split by CHUNK; a coordinate holds its sub-piece of every piece,
@@ -61,7 +61,7 @@ typedef enum xfer_split_rule {
  * part. */
 typedef struct xfer_run {
   int64_t global; /**< First index in the tensor. */
-  int64_t length; /**< How many; at least 1. */
+  int64_t length; /**< Number of indices; at least 1. */
   int64_t local;  /**< First index in the part. */
 } xfer_run;
 
@@ -77,9 +77,9 @@ typedef struct xfer_run {
  * those of a source.
  */
 typedef struct xfer_run_table {
-  const xfer_run *runs;         /**< [first[n_coords]] */
-  const int64_t *first;         /**< [n_coords + 1], ascending from 0. */
-  const int64_t *local_lengths; /**< [n_coords] */
+  const xfer_run *runs; /**< [first[n_coords]] The runs of all coordinates. */
+  const int64_t *first; /**< [n_coords + 1] Each coordinate's first run, ascending from 0. */
+  const int64_t *local_lengths; /**< [n_coords] The length of each coordinate's part. */
   int64_t n_coords;             /**< The size of the mesh axis. */
   int64_t allow_zero;           /**< 1: local indices in no run are intended; 0: they are an
                                      error. */
@@ -89,13 +89,13 @@ typedef struct xfer_run_table {
 typedef struct xfer_placement {
   int32_t kind;                /**< xfer_placement_kind */
   int32_t dim;                 /**< The dim that the axis splits; negative counts from the end. */
-  int32_t rule;                /**< SHARD: xfer_split_rule. */
+  int32_t rule;                /**< For SHARD: xfer_split_rule. */
   uint32_t reserved;           /**< Must be 0. */
-  int64_t split_factor;        /**< STRIDED: at least 1. */
-  const xfer_run_table *table; /**< RUNS: read when the layout is made, not kept. */
+  int64_t split_factor;        /**< For STRIDED: number of pieces, at least 1. */
+  const xfer_run_table *table; /**< For RUNS: the table, read when the layout is made, not kept. */
 } xfer_placement;
 
-/** Every coordinate of the axis holds the same. */
+/** Every coordinate of the axis holds the same elements. */
 XFER_API_INLINE xfer_placement xfer_replicate(void)
 {
   xfer_placement p = {XFER_REPLICATE, 0, 0, 0, 0, NULL};
@@ -400,7 +400,7 @@ XFER_API size_t xfer_problem_format(char *text, size_t n_bytes, const xfer_layou
 
 /** How an xfer_view describes memory. */
 typedef enum xfer_view_kind {
-  XFER_VIEW_DENSE = 0,   /**< Row-major from `base`, no gaps. */
+  XFER_VIEW_DENSE = 0,   /**< The part is row-major from `base`, without gaps. */
   XFER_VIEW_STRIDED = 1, /**< Element x lies at base + sum of x[d] * strides[d]. */
   XFER_VIEW_PIECES = 2,  /**< Along `piece_dim` the part is cut into n_pieces equal pieces, each
                               with its own base pointer; inside a piece as for STRIDED. */
@@ -409,10 +409,11 @@ typedef enum xfer_view_kind {
 } xfer_view_kind;
 
 /**
- * Where a rank's part of one tensor lies in its memory. All zero is a dense view without memory,
- * for an empty part. The memory belongs to the caller. Destination views must not overlap each
- * other, except that one view may be bound to several tensors that share memory on purpose (tied
- * weights), have one dtype there and, but for casts, the same conversion.
+ * Where a rank's part of one tensor lies in its memory. The comment of a field begins with the
+ * kinds of views that use it. All zero is a dense view without memory, for an empty part. The
+ * memory belongs to the caller. Destination views must not overlap each other, except that one view
+ * may be bound to several tensors that share memory on purpose (tied weights), have one dtype there
+ * and, but for casts, the same conversion.
  *
  * The struct does not grow, since views lie in arrays: what is new is a kind of its own, which an
  * older library refuses, and gives fields that the others do not use, or `reserved`, a meaning.

@@ -34,7 +34,7 @@ extern "C" {
  *
  * Stream: none. Threads: safe.
  *
- * @param device  Receives its ordinal.
+ * @param device  Receives the device's ordinal.
  * @retval XFER_ERR_ARG   `device` is NULL.
  * @retval XFER_ERR_CUDA  CUDA failed, or there is no device or no driver.
  * @since 0.1
@@ -43,7 +43,7 @@ XFER_API XFER_MUST_CHECK xfer_status xfer_cuda_device_get(int *device);
 /**
  * Set the calling thread's current CUDA device, as cudaSetDevice() does.
  *
- * @param device  Its ordinal.
+ * @param device  The device's ordinal.
  * @retval XFER_ERR_CUDA  There is no such device, or no driver.
  * @since 0.1
  */
@@ -137,7 +137,7 @@ XFER_API XFER_MUST_CHECK xfer_status xfer_comm_create_nccl_id(
  * @param comm        Receives the comm; the caller owns it.
  * @param all_gather  Called by this thread, the same number of times and sizes on every rank. The
  *                    library sets no deadline for it.
- * @param context     Passed to it.
+ * @param context     Passed to `all_gather`.
  * @param rank        This rank, 0 to size - 1.
  * @param size        The number of ranks.
  * @retval XFER_ERR_ARG      `all_gather` is NULL, or `rank` or `size` is out of range. The rank

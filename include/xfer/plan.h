@@ -47,10 +47,10 @@ XFER_API xfer_conversion xfer_convert_add(float value);
  * largest number of f8e4m3. */
 typedef enum xfer_block_scale {
   XFER_SCALE_F32 = 0,   /**< max(amax, 1e-4) / 448. */
-  XFER_SCALE_POW2 = 1,  /**< 2^ceil(log2(that)), log2 rounded to f32: as torch and vLLM do it. */
-  XFER_SCALE_UE8M0 = 2, /**< The power of two not below that: as DeepGEMM does it. Of a bf16 source
-                             without infinities and NaNs the same as POW2. */
-  XFER_SCALE_MX = 3     /**< MXFP8's: as POW2 of max(amax, 2^-126) / 448, from 2^-127 to 2^127. */
+  XFER_SCALE_POW2 = 1,  /**< 2^ceil(log2(F32's)), log2 rounded to f32: as torch and vLLM do it. */
+  XFER_SCALE_UE8M0 = 2, /**< The power of two not below F32's, as DeepGEMM does it: the same as POW2
+                           of a bf16 source without infinities and NaNs. */
+  XFER_SCALE_MX = 3     /**< For MXFP8: as POW2 of max(amax, 2^-126) / 448, from 2^-127 to 2^127. */
 } xfer_block_scale;
 
 /**
@@ -101,12 +101,12 @@ typedef enum xfer_conversion_kind {
 /** A conversion taken apart, such as those of xfer_refit_tensors(). */
 typedef struct xfer_conversion_data {
   int32_t kind;      /**< xfer_conversion_kind */
-  float value;       /**< Of SCALE and ADD; of others 0. */
-  int32_t rows;      /**< Of BLOCKS. */
-  int32_t columns;   /**< Of BLOCKS. */
-  int32_t scale;     /**< Of BLOCKS: xfer_block_scale. */
+  float value;       /**< The value of SCALE and ADD; 0 for other kinds. */
+  int32_t rows;      /**< The rows of a block, for BLOCKS. */
+  int32_t columns;   /**< The columns of a block, for BLOCKS. */
+  int32_t scale;     /**< xfer_block_scale, for BLOCKS. */
   uint32_t reserved; /**< 0. */
-  uint64_t tensor;   /**< Of SCALES: whose. */
+  uint64_t tensor;   /**< Index of the tensor whose scales these are, for SCALES. */
 } xfer_conversion_data;
 
 /** Take a conversion apart. @retval XFER_ERR_ARG No function above makes this value. @since 0.1 */
@@ -119,13 +119,13 @@ typedef struct xfer_tensor {
                                    tensors may have the same name. */
   const xfer_layout *src;     /**< The source layout; NULL: this rank does not know it. */
   const xfer_layout *dst;     /**< The destination layout; NULL: this rank does not know it. */
-  xfer_conversion conversion; /**< Of its elements on the way; 0: none. */
+  xfer_conversion conversion; /**< How its elements change on the way; 0: they do not. */
 } xfer_tensor;
 
 /** The paths that data can take. */
 typedef enum xfer_lane {
   XFER_LANE_AUTO = 0,     /**< The plan chooses for each tensor and pair of ranks. */
-  XFER_LANE_DIRECT = 1,   /**< Straight into the peer's memory; packed if it is unreachable. */
+  XFER_LANE_DIRECT = 1,   /**< Straight into the peer's memory; packed if that is unreachable. */
   XFER_LANE_PACKED = 2,   /**< Through bounded slots, one window per peer per round. */
   XFER_LANE_BROADCAST = 3 /**< Each owner broadcasts its part; ranks keep what they need. */
 } xfer_lane;
@@ -237,7 +237,7 @@ XFER_API void xfer_plan_destroy(xfer_plan *plan);
  * @param tensor    Index into the array given at create.
  * @param src_view  Copied. Needed if this rank's source part is not empty, otherwise ignored; NULL:
  *                  not bound.
- * @param dst_view  Likewise for the destination.
+ * @param dst_view  The same for this rank's destination part.
  * @retval XFER_ERR_SHAPE  The view does not fit the part: number of dims, strides, pieces.
  * @retval XFER_ERR_ARG    There is no such tensor, or the view is wrong by itself.
  * @retval XFER_ERR_OVERFLOW  The view reaches past 2^62 bytes.
@@ -252,8 +252,8 @@ XFER_API XFER_MUST_CHECK xfer_status xfer_plan_bind(xfer_plan *plan, size_t tens
  *
  * @param plan       The plan.
  * @param tensors    [n_tensors] Indices into the array given at create.
- * @param src_views  [n_tensors] A view whose base and pieces are both NULL: not bound.
- * @param dst_views  [n_tensors] Likewise.
+ * @param src_views  [n_tensors] Sources. A view whose base and pieces are both NULL: not bound.
+ * @param dst_views  [n_tensors] Destinations; NULL in a view means the same.
  * @param n_tensors  Length of the three arrays; at most 2^32 - 1.
  * @return The first error of xfer_plan_bind(); the call still binds the tensors after it.
  * @since 0.1
@@ -456,18 +456,18 @@ XFER_API XFER_MUST_CHECK xfer_status xfer_plan_check_replicas(xfer_plan *plan, x
 
 /** What a plan does on this rank, in figures. Start from XFER_PLAN_REPORT_INIT. */
 typedef struct xfer_plan_report_data {
-  size_t struct_size;         /**< Set by XFER_PLAN_REPORT_INIT. */
-  uint64_t n_tensors;         /**< Of the plan. */
-  uint64_t n_classes;         /**< Distinct (shape, dtype, layouts). */
-  uint64_t n_moves;           /**< In which this rank takes part, self-copies counted once. */
-  uint64_t payload_bytes;     /**< Each tensor of the plan once. */
-  uint64_t in_bytes;          /**< Written on this rank: received, copied from itself and zeroed. */
-  uint64_t self_bytes;        /**< Of these, copied from itself. */
-  uint64_t zero_bytes;        /**< Of these, zeroed. */
-  uint64_t wire_bytes;        /**< Of these, received from other ranks. */
-  uint64_t out_bytes;         /**< Sent to other ranks. */
-  uint64_t n_send_peers;      /**< Ranks that this rank sends to. */
-  uint64_t n_recv_peers;      /**< Ranks that this rank receives from. */
+  size_t struct_size;     /**< Set by XFER_PLAN_REPORT_INIT. */
+  uint64_t n_tensors;     /**< Tensors of the plan. */
+  uint64_t n_classes;     /**< Distinct combinations of shape, dtype and layouts. */
+  uint64_t n_moves;       /**< Moves in which this rank takes part, self-copies counted once. */
+  uint64_t payload_bytes; /**< Bytes of all tensors of the plan, each counted once. */
+  uint64_t in_bytes;      /**< Bytes written on this rank: received, copied within it and zeroed. */
+  uint64_t self_bytes;    /**< Those of in_bytes that are copied within this rank. */
+  uint64_t zero_bytes;    /**< Those of in_bytes that are zeroed. */
+  uint64_t wire_bytes;    /**< Those of in_bytes that are received from other ranks. */
+  uint64_t out_bytes;     /**< Bytes sent to other ranks. */
+  uint64_t n_send_peers;  /**< Ranks that this rank sends to. */
+  uint64_t n_recv_peers;  /**< Ranks that this rank receives from. */
   uint64_t broadcast_tensors; /**< Tensors that take the broadcast lane. */
   uint64_t direct_bytes;  /**< Once committed: bytes this rank copies to or from peers' memory. */
   uint64_t packed_bytes;  /**< Once committed: bytes this rank sends packed: in rounds, or
@@ -483,17 +483,17 @@ typedef struct xfer_plan_report_data {
   uint64_t bound_bytes;   /**< max(wire_bytes, out_bytes): the least that the wire must carry. */
   uint64_t predicted_ns;  /**< A simple guess: bound_bytes over link_bytes_per_s, and message_ns for
                                each peer. The program xfer_plan predicts from measurements. */
-  uint64_t committed_version; /**< Of the last complete run; also 0 if there is none yet. */
+  uint64_t committed_version; /**< Version of the last complete run; also 0 if there is none yet. */
   uint64_t torn;              /**< 1: a failed run left destinations half new, until a later run is
                                    complete; or this rank refused a run in which others may have
                                    written here, until the next commit or release. */
   uint64_t converted_tensors; /**< Tensors whose elements change on the way. */
-  uint64_t crossed_bytes;     /**< Of wire_bytes, received from ranks of other domains
+  uint64_t crossed_bytes;     /**< Those of wire_bytes that come from ranks of other domains
                                    (xfer_plan_options.ranks_per_domain), except by broadcasts; 0 if
                                    there are no domains. */
-  uint64_t relayed_bytes; /**< Of wire_bytes, received from ranks of this domain that took them for
-                               the whole domain; without relays they would have crossed to this rank
-                               too. */
+  uint64_t relayed_bytes;     /**< Those of wire_bytes from ranks of this domain that took them for
+                                   the whole domain; without relays they would have crossed to this
+                                   rank too. */
   uint64_t replicated_tensors; /**< Tensors of which several ranks hold the same part of the source;
                                     the same on every rank. 0: xfer_plan_check_replicas() has
                                     nothing to compare. */
@@ -513,14 +513,14 @@ XFER_API XFER_MUST_CHECK xfer_status xfer_plan_report(const xfer_plan *plan,
 typedef struct xfer_move {
   uint64_t tensor;                  /**< Index into the array given at create. */
   int32_t src_rank;                 /**< Equal to dst_rank for a self-copy. */
-  int32_t dst_rank;                 /**< Who gets it. */
-  int64_t lo[XFER_MAX_DIMS];        /**< Global index, first. */
-  int64_t hi[XFER_MAX_DIMS];        /**< Global index, one past the last. */
+  int32_t dst_rank;                 /**< The rank that receives the box. */
+  int64_t lo[XFER_MAX_DIMS];        /**< First global index. */
+  int64_t hi[XFER_MAX_DIMS];        /**< One past the last global index. */
   int64_t src_local[XFER_MAX_DIMS]; /**< Where `lo` lies in the source rank's part. */
   int64_t dst_local[XFER_MAX_DIMS]; /**< Where `lo` lies in the destination rank's part. */
-  uint64_t n_bytes;                 /**< Of the box. */
-  int32_t n_dims;                   /**< Of the tensor. */
-  int32_t broadcast;                /**< 1: carried by the broadcast lane. */
+  uint64_t n_bytes;                 /**< Bytes of the box. */
+  int32_t n_dims;                   /**< Number of dims of the tensor. */
+  int32_t broadcast;                /**< 1: the broadcast lane carries the box. */
   int32_t relayed;                  /**< 1: src_rank has it from another rank in the same run, so
                                          src_local is a place in its destination part. */
   int32_t reserved;                 /**< 0 */
@@ -535,23 +535,24 @@ XFER_API XFER_MUST_CHECK xfer_status xfer_plan_move_get(const xfer_plan *plan, s
 
 /** What one rank sends to another over all tensors of a plan. */
 typedef struct xfer_traffic {
-  int32_t src_rank;         /**< Who sends. */
-  int32_t dst_rank;         /**< Who gets it; equal to src_rank for copies within a rank. */
-  uint64_t n_bytes;         /**< In all. */
-  uint64_t n_moves;         /**< In as many boxes. */
-  uint64_t broadcast_bytes; /**< Of n_bytes, carried by the broadcast lane. */
-  uint64_t relayed_bytes;   /**< Of n_bytes, what src_rank has from another rank in the same run. */
+  int32_t src_rank; /**< The rank that sends. */
+  int32_t dst_rank; /**< The rank that receives; equal to src_rank for copies within a rank. */
+  uint64_t n_bytes; /**< Bytes sent in all. */
+  uint64_t n_moves; /**< Boxes sent in all. */
+  uint64_t broadcast_bytes; /**< Those of n_bytes that the broadcast lane carries. */
+  uint64_t relayed_bytes;   /**< Those of n_bytes that src_rank received in the same run. */
 } xfer_traffic;
 
 /**
  * Receives what one rank gets from the others, during xfer_plan_traffic().
  *
- * @param context  The caller's.
- * @param rank     Who gets it.
+ * @param context  As given to xfer_plan_traffic().
+ * @param rank     The rank that receives.
  * @param report   Figures of the receiving half: tensors, classes, payload_bytes, in_bytes,
  *                 self_bytes, zero_bytes, wire_bytes, n_recv_peers, broadcast_tensors,
  *                 crossed_bytes, relayed_bytes.
- * @param from     [n] One for each rank that sends to it, itself among them; valid during the call.
+ * @param from     [n] One for each rank that sends to `rank`, itself among them; valid during the
+ *                 call.
  * @param n        Length of `from`.
  * @return 0 to go on; else this was the last call.
  */

@@ -46,9 +46,9 @@ XFER_API void xfer_rules_destroy(xfer_rules *rules);
 /** The tensors of a model: name, shape and element type of each. */
 typedef struct xfer_model xfer_model;
 
-/** What to turn the table's weights into. */
+/** How to quantise the table's weights. */
 typedef enum xfer_quant {
-  XFER_QUANT_NONE = 0,        /**< As the table says. */
+  XFER_QUANT_NONE = 0,        /**< Weights stay as the table says. */
   XFER_QUANT_FP8_BLOCK128 = 1 /**< q, k, v, o, gate, up and down projections become f8e4m3 with f32
                                    scales, one per block of 128 x 128. */
 } xfer_quant;
@@ -57,9 +57,9 @@ typedef enum xfer_quant {
 typedef struct xfer_model_options {
   size_t struct_size;    /**< Set by XFER_MODEL_OPTIONS_INIT. */
   int32_t layers_begin;  /**< First layer to keep; above 0 only with an end. */
-  int32_t layers_end;    /**< One past the last; 0: all layers. */
-  int32_t experts_begin; /**< First routed expert to keep; likewise. */
-  int32_t experts_end;   /**< One past the last; 0: all experts. */
+  int32_t layers_end;    /**< One past the last layer to keep; 0: all layers. */
+  int32_t experts_begin; /**< First routed expert to keep; above 0 only with an end. */
+  int32_t experts_end;   /**< One past the last expert to keep; 0: all experts. */
   int32_t ends;          /**< 1: with a range of layers, keep the tensors outside the layers too. */
   int32_t quant;         /**< xfer_quant */
   const char *extra; /**< Name of a list under "extra_params" to add, such as "mtp"; NULL: none. */
@@ -67,7 +67,7 @@ typedef struct xfer_model_options {
                                  `from` as `to`, as in xfer_side_rename(), such as "thinker.*", "*".
                                  The tensors keep their names. */
   int64_t n_renames;          /**< Number of pairs; 0: none. Each must match something. */
-  const xfer_rules *rules;    /**< NULL: the library's own. */
+  const xfer_rules *rules;    /**< Rules; NULL: the library's own. */
 } xfer_model_options;
 #define XFER_MODEL_OPTIONS_INIT                                                                    \
   {                                                                                                \
@@ -102,9 +102,9 @@ XFER_API void xfer_model_destroy(xfer_model *model);
  * refit.
  *
  * @param model   The model.
- * @param name    Its name; the sides' rules apply to it as to all other names.
+ * @param name    The tensor's name; the sides' rules apply to it as to all other names.
  * @param dtype   xfer_dtype
- * @param shape   [n_dims] NULL with n_dims 0: a scalar.
+ * @param shape   [n_dims] Sizes; NULL with n_dims 0: a scalar.
  * @param n_dims  0 to XFER_MAX_DIMS.
  * @retval XFER_ERR_ARG    The table already has that name, the name is empty or a pattern, the
  *                         dtype is unknown, or a size is negative. This and any other error leave
@@ -125,7 +125,7 @@ typedef struct xfer_side xfer_side;
 /** How an engine's kernels changed the expert weights after loading: OR of these. The library
  * cannot detect this, so the caller must say it. */
 typedef enum xfer_weights {
-  XFER_WEIGHTS_LOADED = 1,      /**< Nothing: w13 is [E, gate rows then up rows, hidden]. */
+  XFER_WEIGHTS_LOADED = 1, /**< They changed nothing: w13 is [E, gate rows then up rows, hidden]. */
   XFER_WEIGHTS_UP_FIRST = 2,    /**< w13 has the up rows first. */
   XFER_WEIGHTS_INTERLEAVED = 4, /**< w13's rows alternate: gate, up, gate, up. */
   XFER_WEIGHTS_TRANSPOSED = 8   /**< w13 is [E, hidden, rows], w2 [E, rows, hidden]. */
@@ -143,16 +143,16 @@ typedef struct xfer_side_options {
                                  expert-parallel rank holds, in local order; an expert may occur
                                  again (redundant experts). NULL: the SPEC's rule, else linear. */
   const int32_t *map_first;   /**< [n_map + 1] Where each rank's list begins in map_experts. */
-  int64_t n_map;              /**< The SPEC's ep; 0: no map. */
+  int64_t n_map;              /**< Number of lists, the SPEC's ep; 0: no map. */
   const int32_t *ranks; /**< [n_ranks] The side's ranks, in its own order, instead of first_rank.
                              NULL: first_rank and on. */
-  int64_t n_ranks;      /**< As many as the side has; 0: see `ranks`. */
+  int64_t n_ranks;      /**< Number of ranks, as many as the side has; 0: see `ranks`. */
   const char *const *item_names; /**< [n_items] Items in addition to those of the SPEC: "tp", a flag
                                     such as "loaded", or a choice such as "experts=stacked". A name
                                     that contains its number, such as "tp2", is an error. */
-  const int32_t *item_values;    /**< [n_items] The number of each; a flag: 1; a choice: unused. */
+  const int32_t *item_values;    /**< [n_items] The items' numbers; a flag has 1, a choice none. */
   int64_t n_items;               /**< Number of items. */
-  const xfer_rules *rules;       /**< NULL: the library's own. */
+  const xfer_rules *rules;       /**< Rules; NULL: the library's own. */
   int32_t partial; /**< 1: of weights that lie in one tensor, some may be ignored; a run leaves the
                         elements of the ignored ones unchanged. */
   int32_t strict;  /**< 1: a pattern of xfer_side_ignore() must match a tensor of the model. */
@@ -189,7 +189,7 @@ XFER_API int xfer_side_size(const xfer_side *side);
  * @param side        The side.
  * @param axis        "tp", "cp", "dp", "pp", "ep", "etp", "edp", "replicate" or "engine".
  * @param rank        A rank of the side.
- * @param coordinate  Receives it.
+ * @param coordinate  Receives the coordinate.
  * @retval XFER_ERR_ARG  There is no such axis, or the rank is not in the side.
  */
 XFER_API XFER_MUST_CHECK xfer_status xfer_side_coordinate(const xfer_side *side, const char *axis,
@@ -258,10 +258,10 @@ typedef struct xfer_refit xfer_refit;
  * @param refit  Receives the refit; the caller owns it. The model and the sides may be destroyed.
  * @param model  The model.
  * @param train  Where the weights come from; NULL: this rank does not know it.
- * @param gen    Where they go; NULL: this rank does not know it. The list of tensors must then not
- *               depend on it: if one side has tensors that the other lacks, such as the layers of a
- *               draft model or the head of a tied one, all ranks must know both sides, or ignore
- *               these tensors.
+ * @param gen    Where the weights go; NULL: this rank does not know it. The list of tensors must
+ *               then not depend on it: if one side has tensors that the other lacks, such as the
+ *               layers of a draft model or the head of a tied one, all ranks must know both sides,
+ *               or ignore these tensors.
  * @retval XFER_ERR_ARG          Both are NULL, a pattern given to a side matches nothing or does
  *                               not apply, or nothing is left to refit; the text quotes the
  *                               pattern.
@@ -290,15 +290,15 @@ typedef struct xfer_refit_tensor {
                           "{expert}" in place of the number. */
   int32_t n_experts; /**< Experts listed one by one: they are dim 0 here. 0: the table's tensor has
                           all dims. */
-  int32_t first_expert; /**< The number of the one at index 0. */
+  int32_t first_expert; /**< The number of the expert at index 0. */
   int64_t offset;       /**< Where this tensor's element 0 lies in the table's (row-major). */
-  int64_t strides[XFER_MAX_DIMS]; /**< In elements of the table's tensor, per dim; 0 for experts. */
-  int32_t n_dims;                 /**< Of this tensor. */
+  int64_t strides[XFER_MAX_DIMS]; /**< Strides in elements of the table's tensor; 0 for experts. */
+  int32_t n_dims;                 /**< Number of dims of this tensor. */
   int32_t half_dim; /**< The table's tensor holds several weights, and this is one of them: index x
                          of this dim is half_first + half_step * x there. -1: it is the whole. */
   int64_t half_first; /**< See half_dim. */
   int64_t half_step;  /**< See half_dim. */
-  int32_t layer;      /**< -1: outside the layers. */
+  int32_t layer;      /**< Number of the layer; -1: outside the layers. */
   int32_t misc;       /**< 1: the engine has no such tensor; a named buffer or the callback takes
                            it. */
   int32_t hook;       /**< 1: the engine computes other values from it after loading. */
@@ -310,19 +310,19 @@ XFER_API XFER_MUST_CHECK xfer_status xfer_refit_tensor_get(const xfer_refit *ref
 
 /** Figures of a join. Start from XFER_REFIT_REPORT_INIT. */
 typedef struct xfer_refit_report_data {
-  size_t struct_size;       /**< Set by XFER_REFIT_REPORT_INIT. */
-  uint64_t hf_tensors;      /**< Tensors of the table, as a checkpoint counts them. */
-  uint64_t tensors;         /**< Of the plan. */
-  uint64_t payload_bytes;   /**< Each tensor of the table once. */
-  uint64_t ruled_bytes;     /**< Of these, placed by a rule on the generation side. */
-  uint64_t misc_bytes;      /**< Of these, for a named buffer or a callback: delivered whole, or the
-                                 rank's share if the engine computes other values from it. */
-  uint64_t delivered_bytes; /**< Every generation-local tensor of every rank, padding included. */
+  size_t struct_size;     /**< Set by XFER_REFIT_REPORT_INIT. */
+  uint64_t hf_tensors;    /**< Tensors of the table, as a checkpoint counts them. */
+  uint64_t tensors;       /**< Tensors of the plan. */
+  uint64_t payload_bytes; /**< Bytes of all tensors of the table, each counted once. */
+  uint64_t ruled_bytes;   /**< Those of payload_bytes that a rule of the generation side places. */
+  uint64_t misc_bytes; /**< Those of payload_bytes for a named buffer or a callback: whole, or the
+                            rank's share if the engine computes other values from it. */
+  uint64_t delivered_bytes; /**< Bytes of all ranks' generation-local tensors, padding included. */
   uint64_t hooks;           /**< Tensors from which the engine's values must be computed. */
   uint64_t ignored;       /**< Tensors of the table that a declared pattern ignores, or that a side
                                is known not to hold (extra layers in a serving engine). */
   uint64_t duplicates;    /**< Tensors held under a second name, as tied embeddings are. */
-  uint64_t largest_bytes; /**< Of one tensor of the plan. */
+  uint64_t largest_bytes; /**< Bytes of the largest tensor of the plan. */
 } xfer_refit_report_data;
 #define XFER_REFIT_REPORT_INIT                                                                     \
   {                                                                                                \
@@ -338,25 +338,25 @@ XFER_API XFER_MUST_CHECK xfer_status xfer_refit_report(const xfer_refit *refit,
 /** The framework's tensors of one rank, and the address of each once it was handed in. */
 typedef struct xfer_locals xfer_locals;
 
-/** Which side's. */
+/** The side that a local tensor belongs to. */
 typedef enum xfer_side_of { XFER_SIDE_TRAIN = 0, XFER_SIDE_GEN = 1 } xfer_side_of;
 
 /** One tensor as the framework has it. */
 typedef struct xfer_local {
-  const char *name;             /**< In the framework's own naming. */
+  const char *name;             /**< The tensor's name in the framework. */
   int32_t side;                 /**< xfer_side_of */
   int32_t dtype;                /**< xfer_dtype */
-  int32_t n_dims;               /**< Of the tensor. */
+  int32_t n_dims;               /**< Number of dims of the tensor. */
   int32_t n_parts;              /**< Tensors of the join that lie in it. */
-  int64_t shape[XFER_MAX_DIMS]; /**< [n_dims] */
+  int64_t shape[XFER_MAX_DIMS]; /**< [n_dims] Sizes of the tensor. */
   int32_t dims[XFER_MAX_DIMS];  /**< [n_dims] For each dim, the corresponding dim of its tensors. */
   int32_t expert;               /**< The table's number of the one expert in it; -1: it is not of
                                      one expert. */
   int32_t misc;                 /**< 1: not a tensor of the framework; if it is not handed in, the
                                      callback takes it. */
-  const char *made;             /**< Misc: the tensor that the framework computes from it; NULL:
+  const char *made;             /**< For misc: the tensor that the framework computes from it; NULL:
                                      none. */
-  int32_t made_dtype;           /**< That one's element type; its shape is the same. */
+  int32_t made_dtype;           /**< Element type of `made`, whose shape is the same. */
   uint32_t reserved;            /**< 0. */
 } xfer_local;
 
@@ -368,9 +368,9 @@ typedef struct xfer_local_part {
   uint64_t tensor;    /**< Index in xfer_refit_tensors(). */
   int32_t dim;        /**< Dim of the local tensor. */
   int32_t tensor_dim; /**< The same dim in the tensor of the join. */
-  int64_t begin;      /**< First row. */
-  int64_t end;        /**< With `step` 2 the rows begin, begin + 2, ... */
-  int64_t step;       /**< 1: every row between. */
+  int64_t begin;      /**< First row of the range. */
+  int64_t end;        /**< End of the range; with `step` 2 its rows are begin, begin + 2, ... */
+  int64_t step;       /**< Distance of the rows; 1: every row between. */
   int64_t first;      /**< The row of the tensor's local part that lies at `begin`. */
 } xfer_local_part;
 
@@ -390,12 +390,13 @@ XFER_API XFER_MUST_CHECK xfer_status xfer_locals_create(xfer_locals **locals,
                                                         const xfer_refit *refit, int rank);
 /** Destroy a list; NULL is fine. Plans keep what was bound. */
 XFER_API void xfer_locals_destroy(xfer_locals *locals);
-/** How many local tensors. */
+/** How many local tensors the list has. */
 XFER_API size_t xfer_locals_count(const xfer_locals *locals);
-/** The i-th. @retval XFER_ERR_ARG No such tensor. */
+/** The i-th local tensor. @retval XFER_ERR_ARG No such tensor. */
 XFER_API XFER_MUST_CHECK xfer_status xfer_locals_get(const xfer_locals *locals, size_t i,
                                                      xfer_local *local);
-/** The k-th part of the i-th; a part that is cut into several row ranges is listed as several. */
+/** The k-th part of the i-th local tensor; a part that is cut into several row ranges is listed as
+ * several. */
 XFER_API XFER_MUST_CHECK xfer_status xfer_locals_part_get(const xfer_locals *locals, size_t i,
                                                           size_t k, xfer_local_part *part);
 
@@ -410,8 +411,8 @@ XFER_API XFER_MUST_CHECK xfer_status xfer_locals_part_get(const xfer_locals *loc
  * @param side     xfer_side_of
  * @param name     Renames of the side apply. Ignored names are counted.
  * @param dtype    xfer_dtype
- * @param base     First element.
- * @param shape    [n_dims]
+ * @param base     Address of the first element.
+ * @param shape    [n_dims] Sizes.
  * @param strides  [n_dims] In bytes, ignored for a dim of one element; NULL: row-major without
  *                 gaps.
  * @param n_dims   Number of dims.

@@ -46,8 +46,7 @@ typedef enum xfer_status {
   XFER_ERR_INTERNAL = -13    /**< A defect of this library. */
 } xfer_status;
 
-/** The name of a status, such as "XFER_ERR_SHAPE"; "unknown status" for a value it does not know.
- */
+/** The name of a status, such as "XFER_ERR_SHAPE"; "unknown status" for any other value. */
 XFER_API const char *xfer_status_name(xfer_status status);
 
 /**
@@ -85,7 +84,7 @@ typedef enum xfer_log_level {
 /**
  * Receives a line about one call or step when it ends.
  *
- * @param context  The caller's.
+ * @param context  As given to xfer_log_set().
  * @param level    xfer_log_level
  * @param rank     The rank that made the call; -1: no rank: the line reports that a file of
  *                 XFER_DEBUG_FILE or XFER_TRACE could not be opened or written, and errno gives the
@@ -101,7 +100,7 @@ typedef void (*xfer_log_fn)(void *context, int level, int rank, const char *line
  * library call `fn`, one at a time, and `fn` must not call the library.
  *
  * @param fn       NULL: pass nothing, the default.
- * @param context  Passed to it.
+ * @param context  Passed to `fn`.
  * @param level    xfer_log_level; the library does not pass lines above it.
  * @since 0.1
  */
@@ -112,7 +111,7 @@ XFER_API void xfer_log_set(xfer_log_fn fn, void *context, int level);
 /**
  * Tells a waiting thread, which calls it, whether to continue to wait.
  *
- * @param context  The caller's.
+ * @param context  As given to xfer_interrupt_set().
  * @return         0: continue. Any other value ends the wait.
  */
 typedef int (*xfer_interrupt_fn)(void *context);
@@ -142,7 +141,7 @@ typedef int (*xfer_interrupt_fn)(void *context);
  * that it sets for them; after it has returned it is set again.
  *
  * @param fn       NULL: no function, the default.
- * @param context  Passed to it.
+ * @param context  Passed to `fn`.
  * @since 0.1
  */
 XFER_API void xfer_interrupt_set(xfer_interrupt_fn fn, void *context);
@@ -173,9 +172,10 @@ typedef enum xfer_dtype {
 
 /** Bytes of one element: 1, 2, 4 or 8; 0 for a value that is no dtype. */
 XFER_API size_t xfer_dtype_size(xfer_dtype dtype);
-/** Its name in the problem language, for example "bf16"; "?" for a value that is no dtype. */
+/** The name of a dtype in the problem language, for example "bf16"; "?" for a value that is no
+ * dtype. */
 XFER_API const char *xfer_dtype_name(xfer_dtype dtype);
-/** The dtype of that name. @retval XFER_ERR_ARG No dtype is called `name`. */
+/** The dtype that has a name. @retval XFER_ERR_ARG No dtype is called `name`. */
 XFER_API XFER_MUST_CHECK xfer_status xfer_dtype_parse(xfer_dtype *dtype, const char *name);
 
 #ifdef __cplusplus
