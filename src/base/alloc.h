@@ -13,7 +13,7 @@
  */
 XFI_PLUGIN_API void *xfi_calloc(size_t n, size_t size);
 
-/* NULL is fine. */
+/* Free what xfi_calloc() gave; NULL is fine. */
 XFI_PLUGIN_API void xfi_free(void *p);
 
 /* Leak memory of any device on purpose, since something may still touch it. It stays reachable, so
@@ -23,13 +23,14 @@ void xfi_abandon(void *p);
 /* An allocator of zeroed memory that hosts read. It outlives its device. */
 typedef struct xfi_host_memory {
   xfer_status (*alloc)(void **memory, size_t n_bytes);
-  void (*free)(void *memory); /* NULL is fine */
+  void (*free)(void *memory); /* `memory` may be NULL */
 } xfi_host_memory;
 
 /* A copy of `text`, or NULL. */
 char *xfi_strdup(const char *text);
 
-/* For tests: of this thread's allocations the n-th from now fails, once (0: the next). -1: none. */
+/* For tests: of this thread's allocations the n-th from now fails, once (0: the next). -1: none
+ * fails. */
 void xfi_alloc_fail_after(long n);
 
 #endif

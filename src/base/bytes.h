@@ -7,7 +7,7 @@
 #include <stddef.h>
 #include <xfer/xfer.h>
 
-/* Zero is empty. */
+/* A growing sequence of bytes; all zero is an empty one. */
 typedef struct xfi_bytes {
   unsigned char *at;
   size_t n;
@@ -17,6 +17,7 @@ typedef struct xfi_bytes {
 xfer_status xfi_bytes_put(xfi_bytes *bytes, const void *from, size_t n);
 void xfi_bytes_free(xfi_bytes *bytes);
 
+/* What is left of a received sequence. */
 typedef struct xfi_reader {
   const unsigned char *at;
   size_t n_left;

@@ -14,32 +14,32 @@
 #include <stdint.h>
 #include <time.h>
 
-/* The default of all timeouts. */
+/* The timeout of whatever has none of its own. */
 #define XFI_DEFAULT_TIMEOUT_MS INT64_C(600000)
 
 typedef struct xfi_deadline {
-  int64_t at_ns;   /* on the clock of xfi_now_ns; INT64_MAX: never */
-  int64_t made_ns; /* when it was made: a later interrupt ends it; 0: none does */
+  int64_t at_ns;   /* time of the clock of xfi_now_ns(); INT64_MAX: never */
+  int64_t made_ns; /* when the deadline was made: a later interrupt ends it; 0: none does */
 } xfi_deadline;
 
 /* Nanoseconds of CLOCK_MONOTONIC. */
 XFI_PLUGIN_API int64_t xfi_now_ns(void);
 
-/* The deadline timeout_ms from now; never, if that is negative or too far to count. */
+/* The deadline timeout_ms from now, which never passes if that is negative or too far to count. */
 XFI_PLUGIN_API xfi_deadline xfi_deadline_after(int64_t timeout_ms);
 
-/* `ms` after another deadline, or after the interrupt that ended it. */
+/* The deadline `ms` after another one, or after the interrupt that ended it. */
 XFI_PLUGIN_API xfi_deadline xfi_deadline_later(xfi_deadline deadline, int64_t ms);
 
 XFI_PLUGIN_API bool xfi_deadline_expired(xfi_deadline deadline);
 
-/* Was it an interrupt that ended it, before it passed? Asks nobody. */
+/* Did an interrupt end the deadline before it passed? Does not ask the thread's function. */
 bool xfi_deadline_was_cut(xfi_deadline deadline);
 
-/* What ended it, for a text after "before" or "until". */
+/* What ended the deadline, for a text after "before" or "until". */
 XFI_PLUGIN_API const char *xfi_deadline_end(xfi_deadline deadline);
 
-/* Less than a second. */
+/* Sleep for less than a second. */
 static inline void xfi_sleep_ns(long ns)
 {
   const struct timespec time = {0, ns};
@@ -47,7 +47,7 @@ static inline void xfi_sleep_ns(long ns)
   (void)nanosleep(&time, NULL);
 }
 
-/* Until when to sleep, on CLOCK_MONOTONIC, before the next look at the deadline. */
+/* The time on CLOCK_MONOTONIC until which to sleep before the next look at the deadline. */
 XFI_PLUGIN_API struct timespec xfi_deadline_timespec(xfi_deadline deadline);
 
 #endif

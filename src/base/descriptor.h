@@ -9,7 +9,7 @@
 #include <stddef.h>
 #include <unistd.h>
 
-/* Closes it, if there is one, and leaves errno as it is. -1. */
+/* Closes a file, if there is one, and leaves errno as it is. Returns -1. */
 static inline int xfi_descriptor_drop(int file)
 {
   const int error = errno;
@@ -20,7 +20,7 @@ static inline int xfi_descriptor_drop(int file)
 }
 
 /* The descriptor, or a duplicate if it has the number of stdin, stdout or stderr, which a daemon
- * may have closed but still prints to. -1 and errno if there is none; -1 stays -1. */
+ * may have closed but still prints to. -1, with errno, if there is none; -1 stays -1. */
 static inline int xfi_descriptor_kept(int made)
 {
   int kept;
@@ -32,7 +32,7 @@ static inline int xfi_descriptor_kept(int made)
 }
 
 /* A file in memory, zeroed and sealed against resizing, so that a mapping of it never reaches past
- * its end; -1 and errno. /proc shows the name. */
+ * its end; -1, with errno, if it cannot be made. /proc shows the name. */
 XFI_PLUGIN_API int xfi_memory_file(const char *name, size_t n_bytes);
 
 #endif

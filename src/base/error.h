@@ -13,17 +13,16 @@
 
 enum { XFI_ERROR_BYTES = 512 };
 
-/* Sets this thread's text, cut to XFI_ERROR_BYTES - 1 bytes, no character in two. An argument may
- * be xfer_last_error(). */
+/* Sets this thread's text, cut to XFI_ERROR_BYTES - 1 bytes, but never within a character. An
+ * argument may be xfer_last_error(). */
 XFI_PLUGIN_API __attribute__((format(printf, 1, 2))) void xfi_set_error(const char *fmt, ...);
 
-/* Copies a text into to[size], cut like that. */
+/* Copies a text into to[size], cut in the same way. */
 XFI_PLUGIN_API void xfi_cut_text(char *to, size_t size, const char *text);
 
-/* In a function that has nothing to free an error is returned at once. One that has something goes
- * to its label `done`, with the error in its `xfer_status st`, and uses those in ..._DONE alone.
- * The text is a literal and its arguments; of XFER_ERR_NOMEM it says what there was no memory for.
- */
+/* A function that has nothing to free returns an error at once. A function that has something to
+ * free uses the macros in ..._DONE alone: they set its `xfer_status st` and go to its label `done`.
+ * The text is a literal and its arguments; for XFER_ERR_NOMEM it says what the memory was for. */
 #define XFI_TRY(call)                                                                              \
   do {                                                                                             \
     const xfer_status xfi_st = (call);                                                             \
@@ -36,10 +35,10 @@ XFI_PLUGIN_API void xfi_cut_text(char *to, size_t size, const char *text);
     if (st != XFER_OK) goto done;                                                                  \
   } while (0)
 
-/* XFER_ERR_NOMEM, its text set. */
+/* Sets the text of XFER_ERR_NOMEM and gives that status. */
 #define XFI_NO_MEMORY(...) (xfi_set_error("no memory for " __VA_ARGS__), XFER_ERR_NOMEM)
 
-/* Sets the text of an error and gives its status, which is known as it is compiled. */
+/* Sets the text of an error and gives its status, a constant. */
 #define XFI_ERROR(status, ...)                                                                     \
   ((status) == XFER_ERR_NOMEM ? XFI_NO_MEMORY(__VA_ARGS__) : (xfi_set_error(__VA_ARGS__), (status)))
 
@@ -56,8 +55,8 @@ XFI_PLUGIN_API void xfi_cut_text(char *to, size_t size, const char *text);
     }                                                                                              \
   } while (0)
 
-/* Arguments that may not be NULL, of a public function, before it makes anything; of `who`, from a
- * function of its own; where `needed`. */
+/* Checks that an argument of a public function is not NULL, before the function makes anything:
+ * XFI_NEED_WHERE only if `needed`, XFI_NEED_IN from a helper of the function called `who`. */
 #define XFI_NEED_IN(who, needed, pointer)                                                          \
   XFI_CHECK(!(needed) || (pointer) != NULL, XFER_ERR_ARG, "%s: %s is NULL", who, #pointer)
 #define XFI_NEED_WHERE(needed, pointer) XFI_NEED_IN(__func__, needed, pointer)

@@ -16,10 +16,10 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-/* Words of memory that other processes map, and of this process's alone, which is cheaper. */
+/* Whether other processes map the word, or this process alone, for which the calls are cheaper. */
 enum { XFI_FUTEX_SHARED = 0, XFI_FUTEX_OWN = FUTEX_PRIVATE_FLAG };
 
-/* Sleeps until woken or the deadline, or less; not at all if *word != seen. */
+/* Sleeps until it is woken, or the deadline at the latest; not at all if *word != seen. */
 static inline void xfi_futex_wait(const _Atomic uint32_t *word, uint32_t seen,
                                   xfi_deadline deadline, int whose)
 {

@@ -28,8 +28,8 @@ xfer_status xfi_options_copy(void *dst, size_t dst_size, size_t first_size, cons
 xfer_status xfi_report_copy(void *report, const void *own, size_t own_size, size_t first_size,
                             const char *name);
 
-/* Both by the type and its last field in the first version that had it, so that a struct that grows
- * still takes what older callers give. */
+/* These two functions, given the type and its last field in the first version that had it, so that
+ * a struct that grows still takes what older callers give. */
 #define XFI_OPTIONS_COPY(dst, src, type, last)                                                     \
   xfi_options_copy(dst, sizeof(type), XFI_END_OF(type, last), src, #type)
 #define XFI_REPORT_COPY(report, own, type, last)                                                   \

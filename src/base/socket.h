@@ -19,10 +19,10 @@
     (result) = (call);                                                                             \
   } while ((result) < 0 && errno == EINTR)
 
-/* Of an address in the abstract namespace, which is outside all file systems; no 0 at the end. */
+/* Bytes of a name in the abstract namespace, which is outside all file systems; no 0 at the end. */
 enum { XFI_SOCKET_NAME_BYTES = 32 };
 
-/* Returns its bytes. */
+/* Sets *address to that of a name, and returns its size in bytes. */
 static inline socklen_t xfi_socket_address(struct sockaddr_un *address,
                                            const char name[XFI_SOCKET_NAME_BYTES])
 {
@@ -32,13 +32,14 @@ static inline socklen_t xfi_socket_address(struct sockaddr_un *address,
   return (socklen_t)(offsetof(struct sockaddr_un, sun_path) + 1 + XFI_SOCKET_NAME_BYTES);
 }
 
-/* Of a type and flags as socket() takes them; -1 and errno. */
+/* Makes a socket of a type and flags as socket() takes them; -1, with errno, if that fails. */
 static inline int xfi_socket_make(int type)
 {
   return xfi_descriptor_kept(socket(AF_UNIX, type | SOCK_CLOEXEC, 0));
 }
 
-/* Listens at a random name, with room for `backlog` that nobody has accepted; -1 and errno. */
+/* Listens at a random name, with room for `backlog` connections that nobody has accepted; -1, with
+ * errno, if that fails. */
 static inline int xfi_socket_listen(int type, int backlog, char name[XFI_SOCKET_NAME_BYTES])
 {
   unsigned char random[XFI_SOCKET_NAME_BYTES / 2];
@@ -73,7 +74,7 @@ typedef union xfi_file_room {
   char bytes[CMSG_SPACE(sizeof(int))];
 } xfi_file_room;
 
-/* Sends bytes, all or none, with a file, unless that is -1. */
+/* Sends bytes, all or none, together with a file, unless `file` is -1. */
 static inline bool xfi_socket_send(int socket, const void *bytes, size_t n_bytes, int file)
 {
   xfi_file_room room = {.head = {.cmsg_len = CMSG_LEN(sizeof file),
@@ -91,8 +92,8 @@ static inline bool xfi_socket_send(int socket, const void *bytes, size_t n_bytes
   return n == (ssize_t)n_bytes;
 }
 
-/* Receives what that sent. False: there were not as many bytes. The caller closes *file either way;
- * -1: none came, or two did, or *is_lost: the system could not give us one. */
+/* Receives what xfi_socket_send() sent. False: there were fewer bytes. The caller closes *file
+ * either way. It is -1 if none or two came, or if the system could not give us one (*is_lost). */
 static inline bool xfi_socket_receive(int socket, void *bytes, size_t n_bytes, int flags, int *file,
                                       bool *is_lost)
 {

@@ -9,17 +9,17 @@
 #include <stddef.h>
 #include <xfer/xfer.h>
 
-/* Zero is an empty, growing text. */
+/* All zero is an empty text that grows. */
 typedef struct xfi_text {
   char *chars;
   size_t n_chars;
   size_t cap;
-  bool fixed;     /* chars is the caller's, of cap bytes */
-  xfer_status st; /* of a growing text: OK, or NOMEM, whose text is set */
+  bool fixed;     /* chars is the caller's buffer of cap bytes */
+  xfer_status st; /* the status of a growing text: OK, or NOMEM, with its text set */
 } xfi_text;
 
-/* A text in the caller's buffer: never allocates. As of snprintf(), what does not fit is cut, and
- * counted in n_chars all the same. */
+/* A text in the caller's buffer: never allocates. Characters that do not fit are cut, and
+ * counted in n_chars all the same, as by snprintf(). */
 void xfi_text_fixed(xfi_text *text, char *buffer, size_t size);
 
 __attribute__((format(printf, 2, 3))) void xfi_text_printf(xfi_text *text, const char *fmt, ...);

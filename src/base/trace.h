@@ -5,7 +5,7 @@
  *
  *   XFER_DEBUG         WARN (what fails), INFO (comms, plans, commits), TRACE (runs, their steps)
  *   XFER_DEBUG_FILE    in place of stderr; %h is the host, %p the process
- *   XFER_TRACE         the file of spans; likewise
+ *   XFER_TRACE         the file of spans, with %h and %p as in XFER_DEBUG_FILE
  */
 #ifndef XFI_TRACE_H
 #define XFI_TRACE_H
@@ -25,11 +25,11 @@ typedef enum xfi_track {
   XFI_TRACK_GATHER = 3,
   XFI_TRACK_MESSAGES = 4,
   XFI_TRACK_SCATTER = 5,
-  XFI_TRACK_DIRECT = 6 /* and one more for each further group of peers */
+  XFI_TRACK_DIRECT = 6 /* the first group of peers; each further group has the next track */
 } xfi_track;
 
 typedef struct xfi_span {
-  const char *name; /* outlives it */
+  const char *name; /* a string that outlives the span */
   xfi_subsys subsys;
   int rank;
   int track;     /* xfi_track */
@@ -38,7 +38,7 @@ typedef struct xfi_span {
 
 /* The beginning of a call or of a step of a run. */
 xfi_span xfi_span_begin(xfi_subsys subsys, int rank, int track, const char *name);
-/* Its end; the text may say more. A failed call is a line of WARN with the last error. */
+/* The end of a span; the text may say more. A failed call is a line of WARN with the last error. */
 __attribute__((format(printf, 3, 4))) void xfi_span_end(const xfi_span *span, xfer_status st,
                                                         const char *fmt, ...);
 
