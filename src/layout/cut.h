@@ -15,10 +15,10 @@ typedef struct xfi_table_entry {
 struct xfi_table {
   int64_t n_coords;
   int64_t allow_zero;
-  int64_t *first;         /* [n_coords + 1] */
-  int64_t *local_lengths; /* [n_coords] */
+  int64_t *first;         /* [n_coords + 1] index of each coordinate's first run */
+  int64_t *local_lengths; /* [n_coords] length of each coordinate's part */
   xfer_run *runs;         /* [first[n_coords]], ascending in local for each coordinate */
-  /* The way back: entries by (global, coord, local), and the length of the longest. */
+  /* For the way back: entries by (global, coord, local), and the length of the longest run. */
   xfi_table_entry *entries;
   int64_t longest;
 };
@@ -32,8 +32,8 @@ int64_t xfi_cut_length(const xfi_cut *cut, int64_t n, int64_t coord);
 /* Start of coordinate `coord`'s part under SHARD; only for that kind. */
 int64_t xfi_cut_start(const xfi_cut *cut, int64_t n, int64_t coord);
 
-/* The way back of one index of coordinate `coord`, 0 <= local < xfi_cut_length(): where it lies in
- * the n; -1: a ZERO element, in no run of a table. */
+/* The way back of one index of coordinate `coord`, 0 <= local < xfi_cut_length(): its place
+ * among the n; -1: a ZERO element, in no run of a table. */
 int64_t xfi_cut_global(const xfi_cut *cut, int64_t n, int64_t coord, int64_t local);
 
 /* Called for each run; a status other than XFER_OK ends the walk. */

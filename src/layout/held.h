@@ -9,8 +9,8 @@ typedef struct xfi_held {
   int64_t bounds[2 * XFER_MAX_DIMS]; /* global: n_dims words lo, then n_dims words hi */
   int64_t local[XFER_MAX_DIMS];
   uint32_t part;
-  int replica;   /* of the part, the rank's */
-  uint32_t unit; /* by boxes: whose part the box is */
+  int replica;   /* which replica of the part the rank is */
+  uint32_t unit; /* in layouts by boxes: the unit that the box is or is a piece of */
 } xfi_held;
 
 typedef struct xfi_held_list {
@@ -20,8 +20,8 @@ typedef struct xfi_held_list {
 } xfi_held_list;
 
 /* Append what `rank` holds, in the order of its part: by placements every combination of runs.
- * Nothing, where it is not in the mesh. With `once` only what it is read for: over all parts
- * together each element that is held at all comes once. */
+ * A rank that is not in the mesh holds nothing. With `once` only the elements for which the rank is
+ * read: over all parts together each element that is held comes once. */
 xfer_status xfi_layout_held(xfi_held_list *list, const xfer_layout *layout, int rank, bool once);
 
 #endif

@@ -12,14 +12,14 @@
 typedef struct xfi_interned {
   uint32_t *slots; /* [mask + 1] number + 1; 0: free */
   size_t mask;
-  uint64_t (*digests)[2]; /* [n] by number */
+  uint64_t (*digests)[2]; /* [n] digests of the sequences, by number */
   size_t n;
 } xfi_interned;
 
-/* With room for n different digests. */
+/* Make a table with room for n different digests. */
 xfer_status xfi_interned_create(xfi_interned *of, size_t n);
 void xfi_interned_free(xfi_interned *of);
-/* The number of a digest; of the digest of some bytes. */
+/* The number of a digest; and the number of the digest of some bytes. */
 uint32_t xfi_intern(xfi_interned *of, const uint64_t digest[2]);
 uint32_t xfi_intern_bytes(xfi_interned *of, const void *bytes, size_t n_bytes);
 

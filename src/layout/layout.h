@@ -19,7 +19,8 @@
 
 /* ---- mesh ---- */
 
-/* Of a mesh, which keeps a word for each: a size that was mistyped must not take all memory. */
+/* The most ranks of a mesh, which keeps a word for each: a size that was mistyped must not take all
+ * memory. */
 enum { XFI_MOST_RANKS = 1 << 24 };
 
 struct xfer_mesh {
@@ -27,12 +28,12 @@ struct xfer_mesh {
   int n_axes;
   int size; /* product of shape */
   int shape[XFER_MAX_DIMS];
-  int stride[XFER_MAX_DIMS]; /* of an axis in `ranks` */
+  int stride[XFER_MAX_DIMS]; /* step of each axis in `ranks` */
   int *ranks;                /* [size], row-major */
   int *order; /* [size] positions in `ranks`, by ascending rank; NULL: ranks ascend */
   int min_rank;
   int max_rank;
-  uint64_t digest[2]; /* of shape and ranks */
+  uint64_t digest[2]; /* digest of shape and ranks */
 };
 
 xfer_status xfi_mesh_create(xfer_mesh **mesh, const int *shape, int n_axes, const int *ranks);
@@ -52,15 +53,15 @@ typedef struct xfi_cut {
   int n_coords;         /* the axis's size */
   int32_t kind;         /* xfer_placement_kind, not REPLICATE */
   int32_t rule;         /* xfer_split_rule */
-  int64_t split_factor; /* STRIDED */
-  xfi_table *table;     /* RUNS */
+  int64_t split_factor; /* set in STRIDED cuts alone */
+  xfi_table *table;     /* set in RUNS cuts alone */
 } xfi_cut;
 
 typedef struct xfi_dim {
   int64_t size;    /* valid global extent */
   int64_t padded;  /* what is split, >= size */
   int64_t n_parts; /* product of n_coords */
-  xfi_cut *cuts;   /* [n_cuts] of the layout's */
+  xfi_cut *cuts;   /* [n_cuts] a slice of the layout's `cuts` */
   int n_cuts;
 } xfi_dim;
 
@@ -75,10 +76,10 @@ struct xfer_layout {
   int n_dims;
   xfer_mesh *mesh;
   xfi_boxes *boxes;
-  uint64_t digest[2]; /* of all that says who holds what: equal means equal */
+  uint64_t digest[2]; /* digest of who holds what: equal in equal layouts alone */
   int64_t n_elems;    /* product of sizes; n_elems * elem_bytes fits in 63 bits, padded sizes too */
-  double n_held;      /* by boxes: elements in all lists together, ZERO elements left out */
-  bool is_own;        /* boxes of one rank, which is not known; a plan gathers the others' */
+  double n_held;      /* by boxes: elements of all lists together, without ZERO elements */
+  bool is_own;        /* it has one unknown rank's boxes alone; a plan gathers the others' */
   int n_replicas;     /* product of the sizes of replica_axes */
   int n_replica_axes; /* axes that no dim is split by */
   xfi_dim dims[XFER_MAX_DIMS];
@@ -87,8 +88,8 @@ struct xfer_layout {
 };
 
 xfer_status xfi_layout_create(xfer_layout **layout, const xfer_layout_desc *desc);
-/* The first and the last of making one: mesh and sizes; and when it is known who holds what, that
- * bytes fit, and the digest. */
+/* The first and the last step of making a layout: `begin` sets mesh and sizes; `end`, once it is
+ * known who holds what, checks that the bytes fit and sets the digest. */
 xfer_status xfi_layout_begin(xfer_layout **layout, const xfer_layout_desc *desc);
 xfer_status xfi_layout_end(xfer_layout *layout);
 xfer_layout *xfi_layout_share(const xfer_layout *layout);
@@ -109,14 +110,14 @@ bool xfi_layout_has_replicas(const xfer_layout *layout);
 /* Mesh position of the first replica. */
 int xfi_part_first(const xfer_layout *layout, uint32_t part);
 int xfi_part_rank(const xfer_layout *layout, uint32_t part, int replica);
-/* The way back; -1: the rank does not hold the part. */
+/* Which replica of the part `rank` is; -1: the rank does not hold the part. */
 int xfi_part_replica(const xfer_layout *layout, uint32_t part, int rank);
 
-/* Which part of each dim and which replica a rank holds; by boxes nothing. */
+/* Which part of each dim and which replica a rank holds; of no use in layouts by boxes. */
 typedef struct xfi_place {
   int part[XFER_MAX_DIMS];
-  int number; /* of the part that they make */
-  int replica;
+  int number;  /* number of the tensor's part that these make */
+  int replica; /* which replica of that part the rank is */
 } xfi_place;
 
 /* False: the rank is not in the mesh. */
@@ -124,16 +125,16 @@ bool xfi_layout_place(const xfer_layout *layout, int rank, xfi_place *place);
 /* The mesh position that the coordinates of a dim's part add up to, the others being 0. */
 int xfi_dim_position(const xfer_layout *layout, int dim, int64_t part);
 
-/* Elements of a rank's part, ZERO ones included; `place` is the rank's. */
+/* The number of elements of a rank's part, ZERO elements included; `place` is the rank's. */
 int64_t xfi_layout_elems(const xfer_layout *layout, int rank, const xfi_place *place);
 
-/* Is some cut a table? Only then can an index be held by several parts, or twice by one. */
+/* Is some cut of the dim a table? Only then can parts share an index, or one part hold it twice. */
 bool xfi_dim_has_table(const xfi_dim *dim);
 
 /* Length of a part of a dim, padding included. */
 int64_t xfi_dim_length(const xfi_dim *dim, int64_t part);
 
-/* The global index of a local one below that length; -1: a ZERO element. */
+/* The global index of a local index below xfi_dim_length(); -1: a ZERO element. */
 int64_t xfi_dim_global(const xfi_dim *dim, int64_t part, int64_t local);
 
 /* A growing list of runs. */
@@ -145,8 +146,8 @@ typedef struct xfi_runs {
 
 /* The runs of a part: maximal, ascending in local, only valid indices. */
 xfer_status xfi_dim_runs(const xfi_dim *dim, int64_t part, xfi_runs *runs);
-/* Of these what the part is read for, as a source: an index that several parts hold, or one twice,
- * is in one of their runs. */
+/* Those runs for which the part is read as a source: an index that several parts hold, or that one
+ * part holds twice, is in only one of their runs. */
 xfer_status xfi_dim_runs_once(const xfi_dim *dim, int64_t part, xfi_runs *runs);
 
 /* A piece of a global interval and a part that holds it. */

@@ -7,7 +7,7 @@
 
 #include "xfer/xfer.h"
 
-/* As the public functions of the same names. */
+/* These do what the public functions of the same names do. */
 xfer_status xfi_layout_parse(xfer_layout **layout, const char *line);
 xfer_status xfi_problem_parse(xfer_layout **src, xfer_layout **dst, const char *line);
 size_t xfi_problem_format(char *text, size_t n_bytes, const xfer_layout *src,
