@@ -11,17 +11,17 @@ void xfi_move_box(xfi_box *box, const xfi_class *cls, const xfi_flows *flows, co
 uint64_t xfi_move_bytes(const xfi_class *cls, const xfi_flows *flows, const xfi_move *move);
 /* Where a box of `layout` lies on `rank`, from where it lies in its unit. */
 void xfi_box_resolve(int64_t *local, uint32_t unit, const xfer_layout *layout, int rank);
-/* Elements of a box. */
+/* The number of elements of a box. */
 int64_t xfi_box_elems(const int64_t *length, int n_dims);
 
-/* How many stripes a box of this length is cut into, one of n_replicas sources and to one of
- * n_sharers each. */
+/* How many stripes a box of this length is cut into. Each goes from one of n_replicas sources to
+ * one of n_sharers. */
 int xfi_stripe_count(const xfi_class *cls, const int64_t *length, int n_replicas, int n_sharers);
 
 /* A stripe of a box of a flow, for one tensor and destination. */
 typedef struct xfi_turn {
-  uint32_t ordinal; /* of the tensor */
-  size_t box;       /* in the flow */
+  uint32_t ordinal; /* xfi_tensor.ordinal */
+  size_t box;       /* index of the box in the flow */
   int stripe;
   int n_stripes;
   uint32_t src_part;
@@ -31,11 +31,11 @@ typedef struct xfi_turn {
 
 /* The replica of the source part whose turn it is. */
 int xfi_choose_replica(const xfi_class *cls, const xfi_turn *turn);
-/* Of n sources in the destination's domain. */
+/* The index of the source whose turn it is, among n sources in the destination's domain. */
 int xfi_choose_near(const xfi_class *cls, const xfi_turn *turn, int n);
 
-/* How many ranks of a rank's domain hold a part, and which of them by its index; -1: none. Where
- * there are domains. */
+/* If there are domains: how many ranks of `rank`'s domain hold a part; and the one of them at an
+ * index, -1: there is none. */
 int xfi_count_near(const xfi_plan *plan, const xfer_layout *layout, uint32_t part, int rank);
 int xfi_find_near(const xfi_plan *plan, const xfer_layout *layout, uint32_t part, int rank,
                   int index);
@@ -46,7 +46,7 @@ int xfi_choose_source(const xfi_plan *plan, const xfi_class *cls, const xfi_turn
 
 /* ---- once per domain ---- */
 
-/* Those that share with `rank` what comes from the source part to its destination part. */
+/* The ranks that share with `rank` what comes from the source part to its destination part. */
 xfi_sharers xfi_find_sharers(const xfi_plan *plan, const xfi_class *cls, uint32_t src_part,
                              uint32_t dst_part, int rank);
 /* What stands for a rank's replica in turns of what it shares: its domain, as all that share have
@@ -70,7 +70,7 @@ static inline void xfi_turn_begin(xfi_turn *turn, const xfi_plan *plan, const xf
   turn->dst_replica = xfi_turn_replica(plan, flow->sharers, plan->rank, flow->my_replica);
 }
 
-/* The index of the one that takes a stripe, among those near that hold the destination's part. */
+/* The index of the rank that takes a stripe, among near ranks that hold the destination's part. */
 int xfi_taker(const xfi_class *cls, const xfi_turn *turn, int n_sharers);
 
 #endif

@@ -11,7 +11,7 @@
 
 /* An interval of one dim with its place in both parts. */
 typedef struct xfi_piece {
-  int64_t part; /* of the other side's dim */
+  int64_t part; /* number of a part of the other side's dim */
   int64_t global;
   int64_t length;
   int64_t src_local;
@@ -29,7 +29,7 @@ typedef struct xfi_met {
   uint32_t src_part;
   uint32_t dst_part;
   int my_replica;
-  uint32_t dst_unit; /* one index may be held twice by a destination */
+  uint32_t dst_unit; /* the destination's unit: it may hold an index in several units */
   int n_dims;
   xfi_box box;
 } xfi_met;
@@ -52,8 +52,8 @@ typedef struct xfi_scratch {
   xfi_units units;
   xfi_bounds bounds;
   xfi_held_list held;
-  xfi_flows flows; /* of one box */
-  xfi_flows sends; /* of the class that is filled */
+  xfi_flows flows; /* the flows of one box */
+  xfi_flows sends; /* the flows of the class that is filled */
   xfi_flows recvs;
 } xfi_scratch;
 void xfi_scratch_free(xfi_scratch *scratch);
@@ -65,7 +65,7 @@ typedef struct xfi_look {
   bool is_source;
   const xfer_layout *mine;
   const xfer_layout *other;
-  xfi_flows *flows; /* the scratch's */
+  xfi_flows *flows; /* the scratch's list that is filled */
   xfi_scratch *scratch;
 } xfi_look;
 
@@ -82,7 +82,7 @@ xfer_status xfi_flows_add(xfi_flows *flows, const xfi_pieces *lists, const xfer_
 xfer_status xfi_pieces_fill(const xfi_look *look);
 xfer_status xfi_meet_fill(const xfi_look *look);
 /* Lists every source part of a class, whoever holds it, as a flow whose boxes are what is read from
- * it. In layouts by boxes their units are those of the source. */
+ * the part. In layouts by boxes the boxes' units are those of the source. */
 xfer_status xfi_meet_sources(xfi_flows *flows, const xfi_class *cls);
 
 #endif

@@ -9,16 +9,16 @@
 xfer_status xfi_plan_set_order(xfi_plan *plan, const uint32_t *given);
 /* Fill sends, recvs, selfs and the byte counts of a plan. */
 xfer_status xfi_moves_fill(xfi_plan *plan);
-/* Then make plan->relay (relay.c). */
+/* After xfi_moves_fill(): make plan->relay (relay.c). */
 xfer_status xfi_relay_fill(xfi_plan *plan);
 
-/* In one list: a plan of as many takes 2 GB and seconds, and lanes that carry them out far more. */
+/* The most moves of a list: a plan of as many takes 2 GB and seconds, and its lanes far more. */
 #define XFI_MOST_MOVES ((size_t)1 << 26)
 
-/* A list that will have peers. */
+/* Begin a list that will have peers. */
 xfer_status xfi_moves_begin(const xfi_plan *plan, xfi_move_list *list);
-/* Append a move, of so many bytes if they count for its peer. XFER_ERR_OVERFLOW: they are too many.
- */
+/* Append a move, whose n_bytes are added to its peer's; 0: they do not count. XFER_ERR_OVERFLOW:
+ * the list has too many moves. */
 xfer_status xfi_move_add(xfi_move_list *list, xfi_move move, uint64_t n_bytes);
 /* Sort moves by peer, keeping the order within one, and list the peers. */
 xfer_status xfi_moves_group(const xfi_plan *plan, xfi_move_list *list);

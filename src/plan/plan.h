@@ -13,10 +13,10 @@
 #include "conversion.h"
 #include "plan_types.h"
 
-/* tensors: both layouts known. Copied. */
+/* Both layouts of each tensor are known. The tensors are copied. */
 xfer_status xfi_plan_create(xfi_plan **plan, int n_ranks, int rank, const xfer_tensor *tensors,
                             size_t n_tensors, const xfi_plan_options *options);
-/* The same without moves: tensors checked and sorted into classes, which are not filled. */
+/* Make a plan without moves: tensors are checked and sorted into classes, which are not filled. */
 xfer_status xfi_plan_classify(xfi_plan **plan, int n_ranks, int rank, const xfer_tensor *tensors,
                               size_t n_tensors, const xfi_plan_options *options);
 void xfi_plan_destroy(xfi_plan *plan);
@@ -30,14 +30,14 @@ typedef struct xfi_listing {
   bool send;
 } xfi_listing;
 enum { XFI_LISTINGS = 5 };
-/* How many there are. */
+/* Fill the listings of a plan, and return their number. */
 int xfi_plan_listings(xfi_listing lists[XFI_LISTINGS], const xfi_plan *plan);
-/* A move of one of them, and its bytes as they are counted. */
+/* The box of a move of a listing, and the move's bytes as the plan counts them. */
 uint64_t xfi_listing_box(xfi_box *box, const xfi_listing *from, const xfi_plan *plan,
                          const xfi_move *move);
 
 /* How data travels to or from sends.peers[peer] or recvs.peers[peer] of a plan or of its relay;
- * NULL: that is not settled. */
+ * NULL: this is not settled yet. */
 typedef const char *(*xfi_way_fn)(const void *context, bool relay, bool send, size_t peer);
 
 xfer_status xfi_plan_print(const xfi_plan *plan, const xfer_plan_report_data *report,

@@ -4,47 +4,47 @@
 
 #include "layout.h"
 
-/* Of the plan's options, those that decide who sends what to whom. */
+/* The options of a plan that decide who sends what to whom. */
 typedef struct xfi_plan_options {
   uint32_t lane; /* xfer_lane */
   uint32_t ranks_per_domain;
-  uint64_t message_ns; /* and this, of a rank's link: what broadcasts are to save */
-  uint64_t link_bytes_per_s;
-  /* xfi_plan.order, where both ends of a pair have it by other numbers; NULL: made. Read by create
-   * only. */
+  uint64_t message_ns;       /* the time of a message: what a broadcast is to save (cost.c) */
+  uint64_t link_bytes_per_s; /* the rate of a rank's link, which makes bytes of that time */
+  /* xfi_plan.order of a plan whose ranks number the tensors differently; NULL: the plan makes it.
+   * Only xfi_plan_create() reads it. */
   const uint32_t *order;
 } xfi_plan_options;
 
-/* A box and where it lies in both parts. Everything counts elements. */
+/* A box and where it lies in the parts of source and destination. Everything counts elements. */
 typedef struct xfi_box {
-  int64_t lo[XFER_MAX_DIMS]; /* global */
+  int64_t lo[XFER_MAX_DIMS]; /* first global index of each dim */
   int64_t length[XFER_MAX_DIMS];
   int64_t src_local[XFER_MAX_DIMS];
   int64_t dst_local[XFER_MAX_DIMS];
-  uint32_t unit; /* of the other side, if that is by boxes: its local index counts from there, until
-                    xfi_move_box() knows the rank */
+  uint32_t unit; /* the other side's unit that the box lies in, if that side is by boxes. Its local
+                    index counts from the unit, until xfi_move_box() knows the rank */
 } xfi_box;
 
 /* Ranks of one domain that hold the same destination part, and none of which has the source part
- * that it comes from: it comes to them once (relay.c). */
+ * that the data comes from: the data comes to them once (relay.c). */
 typedef struct xfi_sharers {
-  int n;     /* 1 or less: it is not shared */
-  int index; /* of the rank that is looked at, among them by rank */
+  int n;     /* 1 or less: nothing is shared */
+  int index; /* index of the rank in question among the sharers, by rank */
 } xfi_sharers;
 
 /* What a part of this rank's exchanges with one part of the other side: boxes[first .. first + n),
  * ascending in `lo`. */
 typedef struct xfi_flow {
-  uint32_t mine;
-  int my_replica; /* of it */
-  uint32_t part;  /* of the other side */
+  uint32_t mine;  /* this rank's part */
+  int my_replica; /* which replica of `mine` this rank is */
+  uint32_t part;  /* the other side's part */
   uint32_t first;
   uint32_t n;
-  xfi_sharers sharers; /* of receives */
+  xfi_sharers sharers; /* ranks that share a flow that this rank receives */
 } xfi_flow;
 
-/* Boxes take words for the dims there are, since plans have many: `unit`, then n_dims each of `lo`,
- * `length`, `src_local`, `dst_local`. */
+/* A list of flows, and their boxes in words of only n_dims dims, since plans have many: `unit`,
+ * then n_dims each of `lo`, `length`, `src_local` and `dst_local`. */
 typedef struct xfi_flows {
   xfi_flow *at;
   size_t n;
@@ -52,29 +52,29 @@ typedef struct xfi_flows {
   int n_dims;
   int64_t *boxes; /* [n_boxes][1 + 4 n_dims] */
   size_t n_boxes;
-  size_t boxes_capacity; /* words */
+  size_t boxes_capacity; /* room of `boxes`, in words */
 } xfi_flows;
 
 typedef struct xfi_class {
   const xfer_layout *src; /* owned by the class's first tensor */
   const xfer_layout *dst;
   xfer_conversion conversion;
-  int wire_bytes; /* of an element on its way: the source narrows, the destination widens. Counts of
-                     bytes below are of these */
-  size_t first_tensor; /* for errors */
+  int wire_bytes;      /* size of an element on its way: the source narrows, the destination widens.
+                          Counts of bytes below use this size */
+  size_t first_tensor; /* index of the tensor that error texts name */
   size_t n_tensors;
-  uint32_t first_ordinal; /* of its tensors */
-  bool broadcast;         /* takes the broadcast lane */
-  bool is_filled;         /* all below is known */
-  bool in_src;            /* this rank is in its mesh */
-  bool in_dst;
-  xfi_place src_place; /* by placements */
-  xfi_place dst_place;
-  xfi_flows sends;     /* from this rank's source part */
-  xfi_flows recvs;     /* into its destination part */
-  void *memory;        /* of both, as much as they need; NULL: they are the scratch's */
-  uint64_t dst_bytes;  /* of this rank's destination part, ZERO elements included */
-  uint64_t zero_bytes; /* of these, ZERO elements */
+  uint32_t first_ordinal; /* the least xfi_tensor.ordinal of its tensors */
+  bool broadcast;         /* the class takes the broadcast lane */
+  bool is_filled;         /* all fields below are set */
+  bool in_src;            /* this rank is in the source's mesh */
+  bool in_dst;            /* this rank is in the destination's mesh */
+  xfi_place src_place;    /* this rank's place in the source, if that is by placements */
+  xfi_place dst_place;    /* this rank's place in the destination, if that is by placements */
+  xfi_flows sends;        /* flows from this rank's source part */
+  xfi_flows recvs;        /* flows into this rank's destination part */
+  void *memory; /* memory of both lists, no larger than they need; NULL: they are the scratch's */
+  uint64_t dst_bytes;  /* bytes of this rank's destination part, ZERO elements included */
+  uint64_t zero_bytes; /* how many of dst_bytes are ZERO elements */
 } xfi_class;
 
 typedef struct xfi_tensor {
@@ -90,7 +90,7 @@ typedef struct xfi_tensor {
 typedef struct xfi_move {
   uint32_t tensor;
   int32_t peer;
-  uint32_t box; /* in the class's sends or recvs */
+  uint32_t box; /* index of the box in the class's sends or recvs */
   uint16_t stripe;
   uint16_t n_stripes;
 } xfi_move;
@@ -100,7 +100,7 @@ typedef struct xfi_peer {
   int rank;
   size_t first;
   size_t n;
-  uint64_t n_bytes; /* of those that do not take the broadcast lane */
+  uint64_t n_bytes; /* bytes of the moves that do not take the broadcast lane */
 } xfi_peer;
 
 typedef struct xfi_move_list {
@@ -109,8 +109,8 @@ typedef struct xfi_move_list {
   size_t capacity;
   xfi_peer *peers; /* ascending rank; this rank itself is never one */
   size_t n_peers;
-  uint64_t *peer_bytes; /* [n_ranks] while it is made: what each rank's moves come to, broadcasts
-                           left out; NULL: it has no peers */
+  uint64_t *peer_bytes; /* [n_ranks] while the list is made: bytes of each rank's moves, without
+                           broadcasts; NULL: the list has no peers */
 } xfi_move_list;
 
 typedef struct xfi_plan {
@@ -124,9 +124,9 @@ typedef struct xfi_plan {
   size_t n_classes;
   xfi_move_list sends;
   xfi_move_list recvs;
-  xfi_move_list selfs; /* boxes of recvs; no peers */
+  xfi_move_list selfs; /* moves within this rank, of boxes in recvs; the list has no peers */
   uint64_t payload_bytes;
-  uint64_t in_bytes; /* zero and self included */
+  uint64_t in_bytes; /* zero_bytes and self_bytes included */
   uint64_t self_bytes;
   uint64_t zero_bytes;
   uint64_t out_bytes;
@@ -159,16 +159,16 @@ static inline const int64_t *xfi_flows_length(const xfi_flows *flows, size_t box
 }
 
 xfi_box xfi_flows_box(const xfi_flows *flows, size_t box);
-/* Of the boxes [at, end), ascending in `lo`, the first whose `lo` is from lo to hi in each dim, hi
- * left out; `end`: none. */
+/* The first of the boxes [at, end), ascending in `lo`, whose `lo` is from lo to hi in each dim, hi
+ * left out; `end`: there is none. */
 size_t xfi_flows_seek(const xfi_flows *flows, size_t at, size_t end, const int64_t *lo,
                       const int64_t *hi);
-/* In place of the one that is there, or of the next one, for which there is room. */
+/* Write a box at index `at`: over the present one, or after the last, for which there is room. */
 void xfi_flows_put(xfi_flows *flows, size_t at, const xfi_box *box);
-/* Room for so many boxes in all; of no other number of dims than before. */
+/* Make room for n_boxes boxes in all. The number of dims never changes. */
 xfer_status xfi_flows_reserve(xfi_flows *flows, int n_dims, size_t n_boxes);
 void xfi_flows_free(xfi_flows *flows);
-/* The flows of a class, copied: one block for both, since plans have many. */
+/* Copy the flows of a class into one block for both lists, since plans have many classes. */
 xfer_status xfi_class_keep(xfi_class *cls, const xfi_flows *sends, const xfi_flows *recvs);
 void xfi_class_free(xfi_class *cls);
 

@@ -6,14 +6,14 @@
 #include "plan_types.h"
 
 typedef struct xfi_traffic_row {
-  int rank; /* who gets it */
+  int rank; /* the rank that receives */
   uint64_t in_bytes;
   uint64_t zero_bytes;
-  xfer_traffic *from; /* [n], the rank itself among them */
+  xfer_traffic *from; /* [n] the sources, which may include the rank itself */
   size_t n;
 } xfi_traffic_row;
 
-/* False: enough. The plan has classes and no moves. */
+/* False: no further ranks are wanted. The plan has classes and no moves. */
 typedef bool (*xfi_traffic_fn)(void *context, const xfi_plan *plan, const xfi_traffic_row *row);
 
 /* Calls fn for every rank, ascending. */
