@@ -13,8 +13,8 @@
 typedef struct xfi_block_box {
   xfi_held at;
   int64_t length[XFER_MAX_DIMS];
-  int64_t cells[2 * XFER_MAX_DIMS]; /* bounds */
-  float *scales;                    /* one for each cell, row-major */
+  int64_t cells[2 * XFER_MAX_DIMS]; /* bounds of the cells (xfi_block_cells()) */
+  float *scales;                    /* one scale for each cell, row-major */
   int64_t cell_stride[XFI_COPY_DIMS];
 } xfi_block_box;
 
@@ -22,7 +22,7 @@ typedef struct xfi_block_box {
 struct xfi_blocks {
   int n_dims;
   int64_t block[XFER_MAX_DIMS];
-  xfi_block_box *boxes; /* [n] */
+  xfi_block_box *boxes; /* [n] boxes of the part */
   size_t n;
   xfi_convert quantise;
   xfi_convert amax;

@@ -35,8 +35,8 @@ typedef struct xfi_bound {
   int64_t n_pieces;
   char **pieces; /* [n_pieces], owned; NULL: the one piece is `only` */
   char *only;
-  xfi_bound_box *boxes; /* [n_pieces], owned: each piece is a box. NULL: the fields above hold */
-  const xfi_blocks *blocks; /* not owned; NULL: not quantised by blocks */
+  xfi_bound_box *boxes; /* [n_pieces], owned: each piece is a box. NULL: shape and strides hold */
+  const xfi_blocks *blocks; /* not owned; NULL: the source is not quantised by blocks */
 } xfi_bound;
 
 /* Check a view against the shape of its part and copy it. `what` names tensor and side for errors.
@@ -69,7 +69,7 @@ char *xfi_bound_address(const xfi_bound *bound, int64_t piece, const int64_t *in
  * address. */
 typedef struct xfi_anchor {
   const xfi_bound *bound; /* NULL: no address */
-  uintptr_t offset;       /* in bytes, from the bound's `only` */
+  uintptr_t offset;       /* bytes from the bound's `only` */
 } xfi_anchor;
 
 static inline xfi_anchor xfi_anchor_at(const xfi_bound *bound, const void *address)
@@ -109,10 +109,10 @@ void xfi_copies_free(xfi_copies *copies);
 /* Append a copy as it is. */
 xfer_status xfi_copies_push(xfi_copies *copies, const xfi_copy *copy);
 
-/* The elements of a copy. */
+/* What a copy does to its elements. */
 typedef struct xfi_elem {
-  int bytes;                  /* size in the destination */
-  const xfi_convert *convert; /* applied on the way; NULL: none */
+  int bytes;                  /* size of an element in the destination */
+  const xfi_convert *convert; /* the conversion on the way; NULL: there is none */
 } xfi_elem;
 
 /* One end of a copy: a bound view, and the local index at which the box starts. */
@@ -138,13 +138,13 @@ typedef struct xfi_use {
   int elem_bytes;
   size_t tensor;
   bool is_source;
-  /* Only of a destination. NULL: it gets the values that it already has; "": it is not its source's
-   * view; else the reason why it may not be its source's view. */
+  /* For a destination alone. NULL: it gets the values that it already has; "": it is not its
+   * source's view; else the reason why it may not be its source's view. */
   const char *moves;
   bool zeroes; /* a destination that gets the values it has, except that its padding is zeroed */
   bool unties; /* a destination that may not be the same view as another one */
-  xfer_dtype dtype;           /* of a destination, */
-  xfer_conversion conversion; /* as is how its values are made; a cast counts as none */
+  xfer_dtype dtype;           /* a destination's dtype */
+  xfer_conversion conversion; /* how a destination's values are made; a cast counts as none */
 } xfi_use;
 
 /* Checks that no destination overlaps another destination or a source. There are three exceptions:
