@@ -24,9 +24,9 @@
 
 /* One message of an exchange or a round. Its size is the same on both ends, and above 0. */
 typedef struct xfi_message {
-  void *data; /* only read by a send */
+  void *data; /* memory of the message, which a send only reads */
   size_t n_bytes;
-  int peer; /* never this rank */
+  int peer; /* the other rank, never this one */
 } xfi_message;
 
 /* The messages of one call: at most one to and one from each peer, unless the comm takes_several;
@@ -49,8 +49,8 @@ typedef struct xfi_messages {
 typedef struct xfi_channel {
   int peer; /* at most one channel each way per peer */
   bool send;
-  uint64_t n_bytes; /* the same on both ends; above 0 */
-  uint64_t n_done;  /* bytes carried so far: the caller sets 0, the comm counts */
+  uint64_t n_bytes; /* bytes to carry, the same on both ends; above 0 */
+  uint64_t n_done;  /* bytes carried so far: the caller sets 0, and the comm counts */
   size_t next_same; /* index of the next channel that sends the same bytes as this one; they are put
                        into slots once, for the first of such channels. 0: none */
   bool is_again;    /* this channel is the next_same of an earlier one */
@@ -63,9 +63,9 @@ typedef void xfi_carry_fn(void *context, size_t channel, char *slot, size_t n_by
 typedef struct xfi_channel_set {
   xfi_channel *channels; /* [n] */
   size_t n;
-  size_t slot_bytes; /* most of a slot; the same on both ends */
+  size_t slot_bytes; /* most bytes of a slot; the same on both ends */
   xfi_carry_fn *carry;
-  void *context; /* of `carry` */
+  void *context; /* passed to `carry` */
 } xfi_channel_set;
 
 #define XFI_CHANNEL_SLOTS 4
@@ -84,19 +84,19 @@ typedef enum xfi_carry_call {
   XFI_OF_BROADCAST
 } xfi_carry_call;
 typedef struct xfi_envelope {
-  xfi_carry_call call; /* that it belongs to */
+  xfi_carry_call call; /* the call that the bytes belong to */
   uint64_t n_bytes;
-  uint64_t sequence; /* of the run that it belongs to, see xfi_comm; 0: of none that is counted */
+  uint64_t sequence; /* number of the run that they belong to, see xfi_comm; 0: no counted run */
 } xfi_envelope;
 /* XFER_ERR_MISMATCH unless what `from` sends is what `to` expects. */
 XFI_PLUGIN_API xfer_status xfi_envelope_check(xfi_envelope sent, int from, xfi_envelope expected,
                                               int to);
 
-/* Host memory; blocks. `all` has shape [size, n_bytes]. */
+/* Gather host memory of all ranks into `all`, of shape [size, n_bytes]; blocks. */
 typedef xfer_status xfi_all_gather_fn(xfi_comm *comm, void *all, const void *mine, size_t n_bytes,
                                       xfi_deadline deadline);
-/* Any number of control messages between pairs, in host memory; blocks until all are sent and
- * received. */
+/* Exchange any number of control messages between pairs, in host memory; blocks until all are sent
+ * and received. */
 typedef xfer_status xfi_exchange_fn(xfi_comm *comm, const xfi_messages *messages,
                                     xfi_deadline deadline);
 /* One bounded exchange of data in device memory: at most XFI_ROUND_MESSAGES messages of at most
@@ -108,9 +108,9 @@ typedef xfer_status xfi_round_fn(xfi_comm *comm, const xfi_messages *messages, x
 typedef xfer_status xfi_broadcast_fn(xfi_comm *comm, const xfi_message *messages, int n, int root,
                                      xfer_stream stream, xfi_deadline deadline);
 
-/* How much of what a rank has refused the others remember: the last ones. */
+/* How many of a rank's refusals the others remember: the last ones. */
 #define XFI_REFUSALS 16
-/* With a plan's number in place of a run's: the rank has left the plan. */
+/* A bit set in a plan's number where a run's could be: the rank has left that plan. */
 #define XFI_LEFT (UINT64_C(1) << 63)
 
 typedef struct xfi_comm_ops {
@@ -155,7 +155,7 @@ typedef struct xfi_comm_ops {
   /* How often abort_data() has cancelled rounds on this rank. NULL, as check_data is then: none can
    * be cancelled, and each has succeeded or failed when it returns. */
   uint64_t (*n_data_ends)(xfi_comm *comm);
-  /* XFER_OK if none were cancelled since n_data_ends() was n_ends. */
+  /* XFER_OK if no rounds were cancelled since n_data_ends() was n_ends. */
   xfer_status (*check_data)(xfi_comm *comm, uint64_t n_ends);
   /* Tell all ranks that this one takes no part in the messages of a run, given by its sequence
    * number; or, given XFI_LEFT | its number, that this rank has destroyed a plan and comes neither
@@ -163,7 +163,7 @@ typedef struct xfi_comm_ops {
    * which breaks the comm; if none does, nothing is broken. If the ranks cannot be told, this may
    * break the comm. No run is refused where messages can be cancelled. */
   void (*refuse)(xfi_comm *comm, uint64_t what, const char *why);
-  /* XFER_ERR_PEER, with its text, if a rank has refused it; nobody refuses 0. */
+  /* XFER_ERR_PEER, with its text, if a rank has refused `what`; nobody refuses 0. */
   xfer_status (*check_refused)(xfi_comm *comm, uint64_t what);
   /* Drop the cancellation checks with this context of rounds in flight. NULL: nothing is checked.
    */
@@ -206,19 +206,21 @@ struct xfi_comm {
   /* Set by a failed call whose messages could not be cancelled: memory that was given to round() or
    * broadcast() may still be read or written and must be leaked, not freed. */
   bool holds_memory;
-  uint64_t n_gatherings; /* of xfi_comm_gather() */
+  uint64_t n_gatherings; /* gatherings made by xfi_comm_gather() */
   xfi_shared *waits;     /* memory in which ranks publish for whom they wait (late.h); NULL: none */
   xfi_inside inside;
-  /* Of the run whose messages are next, see xfi_run_take_sequence(); 0: ranks cannot refuse it. */
+  /* The number of the run whose messages are next (xfi_run_take_sequence()); 0: ranks cannot refuse
+   * the run. */
   uint64_t sequence;
-  uint64_t plan;                     /* in a commit, a run and a wait: its number, see refuse */
-  xfi_cancellation cancellation;     /* of the next rounds and broadcasts */
+  uint64_t plan; /* number of the plan that a commit, run or wait is for, see refuse */
+  xfi_cancellation cancellation;     /* when to cancel the next rounds and broadcasts */
   bool refuses;                      /* the next call that checks xfi_comm_refused() fails, */
-  char refusal[XFI_ERROR_BYTES + 4]; /* with this text, cut like any error text */
+  char refusal[XFI_ERROR_BYTES + 4]; /* with this text, which is cut like any error text */
 };
 
-/* Of what this rank sends or expects now. A run that failed may leave messages behind, and the
- * sequence number keeps another run from taking them for its own. An exchange is part of no run. */
+/* The envelope of what this rank sends or expects now. A run that failed may leave messages behind,
+ * and the sequence number keeps another run from taking them for its own. An exchange is part of no
+ * run. */
 static inline xfi_envelope xfi_comm_envelope(const xfi_comm *comm, xfi_carry_call call,
                                              uint64_t n_bytes)
 {
@@ -238,51 +240,52 @@ typedef struct xfi_gathering {
   uint32_t version;
 } xfi_gathering;
 
-/* This rank's. */
+/* The gathering that this rank is in. */
 static inline xfi_gathering xfi_comm_gathering(const xfi_comm *comm, size_t n_bytes,
                                                uint64_t number)
 {
   return (xfi_gathering){n_bytes, number, (uint32_t)comm->inside, XFI_VERSION};
 }
 
-/* XFER_ERR_MISMATCH unless `rank` has this rank's version. */
+/* XFER_ERR_MISMATCH unless `version`, that of `rank`, is the version of this rank, `mine`. */
 xfer_status xfi_comm_check_version(int mine, uint32_t version, int rank);
-/* The same unless `rank` is inside the same public call as this one, which is inside `mine`. */
+/* XFER_ERR_MISMATCH unless `rank` is inside the same public call as this one, which is inside
+ * `mine`. */
 xfer_status xfi_comm_check_inside(const xfi_comm *comm, xfi_inside mine, uint32_t theirs, int rank);
-/* The same unless `rank` is in the same gathering as this one. If any two ranks differ,
+/* XFER_ERR_MISMATCH unless `rank` is in the same gathering as this one. If any two ranks differ,
  * every rank differs from one of them, so all of them fail. */
 XFI_PLUGIN_API xfer_status xfi_comm_check_same(const xfi_comm *comm, xfi_gathering mine,
                                                xfi_gathering theirs, int rank);
 
-/* Whether a comm is broken, and why: the first reason stays. Zero at first, but for the lock. Any
- * thread. */
+/* Whether a comm is broken, and why: the first reason stays. All zero at first, except for the
+ * lock. Any thread may use it. */
 enum { XFI_BROKEN_BYTES = 224 };
 #define XFI_BROKEN "the comm is broken: "
 typedef struct xfi_broken {
   pthread_mutex_t lock;
-  _Atomic bool is; /* and then `why` stays */
+  _Atomic bool is; /* once this is true, `why` never changes */
   char why[XFI_BROKEN_BYTES];
 } xfi_broken;
-/* False: it was broken already. */
+/* Break the comm. False: it was broken already. */
 XFI_PLUGIN_API __attribute__((format(printf, 2, 3))) bool xfi_broken_set(xfi_broken *broken,
                                                                          const char *fmt, ...);
-/* XFER_ERR_COMM with its text if it is. */
+/* XFER_ERR_COMM with its text if the comm is broken. */
 XFI_PLUGIN_API xfer_status xfi_broken_check(xfi_broken *broken);
 
-/* comms is [n_ranks]: threads of this process. */
+/* Make comms[n_ranks], whose ranks are threads of this process. */
 xfer_status xfi_comm_create_local(xfi_comm **comms, int n_ranks);
 
-/* Processes (or threads) of one host, which the caller's all-gather brings together.
+/* Make a comm of processes (or threads) of one host, which the caller's all-gather brings together.
  * `control_only`, the same on all ranks: the comm carries no data. */
 XFI_PLUGIN_API xfer_status xfi_comm_create_host(xfi_comm **comm, xfer_all_gather_fn all_gather,
                                                 void *context, int rank, int size,
                                                 bool control_only);
-/* refuse and check_refused of xfi_comm_ops, for ranks that share memory. On a control comm also of
- * an operation that uses other means, which all ranks do for the `what`-th time, from 1. The comm
- * stays usable. Only by the thread that makes its calls. */
+/* refuse and check_refused of xfi_comm_ops, for ranks that share memory. On a control comm `what`
+ * may also be the number, from 1, of an operation that all ranks make by other means. The comm
+ * stays usable. Only the thread that makes the comm's calls may call these. */
 XFI_PLUGIN_API void xfi_shared_refuse(xfi_comm *comm, uint64_t what, const char *why);
 XFI_PLUGIN_API xfer_status xfi_shared_check_refused(xfi_comm *comm, uint64_t what);
-/* The same, and fails too if a rank has ended or broken the comm. */
+/* As xfi_shared_check_refused(), but fails too if a rank has ended or broken the comm. */
 XFI_PLUGIN_API xfer_status xfi_host_check_refused(xfi_comm *comm, uint64_t what);
 
 /* In a commit, a run or a wait: XFER_ERR_PEER, with its text, if another rank has left the plan. */
@@ -301,8 +304,8 @@ xfer_status xfi_comm_unreported(xfer_status mine, const char *text, xfer_status 
  * peer's is XFER_ERR_PEER, and names and quotes the lowest rank that failed by itself, or else the
  * lowest that failed. */
 XFI_PLUGIN_API xfer_status xfi_comm_agree(xfi_comm *comm, xfer_status mine, xfi_deadline deadline);
-/* Agrees on *st likewise, and gathers n_bytes of every rank. Returns them, of shape [size,
- * n_bytes], to be freed by xfi_free(); NULL if the ranks agreed on a failure. All ranks. */
+/* Agrees on *st as xfi_comm_agree() does, and gathers n_bytes of every rank. Returns them, of shape
+ * [size, n_bytes], to be freed by xfi_free(); NULL if the ranks agreed on a failure. All ranks. */
 XFI_PLUGIN_API void *xfi_comm_agree_gather(xfi_comm *comm, xfer_status *st, const void *item,
                                            size_t n_bytes, xfi_deadline deadline);
 
@@ -310,7 +313,7 @@ XFI_PLUGIN_API void *xfi_comm_agree_gather(xfi_comm *comm, xfer_status *st, cons
  * transport, valid until the next call. */
 typedef xfer_status xfi_gather_rows_fn(xfi_comm *comm, const char **rows, const void *mine,
                                        size_t n_bytes, xfi_deadline deadline);
-enum { XFI_GATHER_ROW_BYTES = 192 }; /* every transport gathers this many at once */
+enum { XFI_GATHER_ROW_BYTES = 192 }; /* every transport can gather this many bytes at once */
 
 /* An all-gather over a transport's own `gather`, which takes equal sizes of up to `most` bytes.
  * Checks that all ranks are in the same gathering, else XFER_ERR_MISMATCH on each. After a failure

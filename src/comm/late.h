@@ -7,15 +7,16 @@
 
 /* How a rank waits. */
 typedef enum xfi_until {
-  XFI_AWAKE = 0, /* it does not */
-  XFI_ASLEEP,    /* until its bell rings */
+  XFI_AWAKE = 0, /* the rank does not wait */
+  XFI_ASLEEP,    /* it sleeps until its bell rings */
   XFI_POLLING    /* until it polls again: no bell rings for it */
 } xfi_until;
 
 /* Clears this rank's list of the ranks that it waits for, [size], and returns it, to be filled;
- * NULL: no other rank can read it. Here and below a comm without such memory, NULL, is fine. */
+ * NULL: no other rank can read it. In all these functions `waits` may be NULL, for a comm without
+ * such memory. */
 XFI_PLUGIN_API bool *xfi_waits_clear(xfi_shared *waits);
-/* Publish the list, how this rank waits, and in which call. */
+/* Publish this rank's list, how it waits, and in which call. */
 XFI_PLUGIN_API void xfi_waits_publish(xfi_shared *waits, xfi_until until, xfi_inside inside);
 /* The wait is over. */
 XFI_PLUGIN_API void xfi_waits_end(xfi_shared *waits);
@@ -23,11 +24,11 @@ XFI_PLUGIN_API void xfi_waits_end(xfi_shared *waits);
  * part, after n parts. */
 xfi_deadline xfi_waits_part(xfi_deadline end, int n);
 
-/* A search for the late rank. Zero at first. */
+/* A search for the late rank. All zero at first. */
 typedef struct xfi_late {
   int rank;        /* the late rank; -1: none is found */
-  int elsewhere;   /* if in each step all waited in a circle: one in another call; -1: none */
-  uint32_t inside; /* that call */
+  int elsewhere;   /* a rank in another call, if all waited in a circle in each step; -1: none */
+  uint32_t inside; /* the call that `elsewhere` is in */
   int n_same;
   int n_steps;
 } xfi_late;

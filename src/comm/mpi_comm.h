@@ -15,33 +15,33 @@ enum { XFI_MPI_TAG_NOTICE = 1, XFI_MPI_TAG_LEAVE = 2, XFI_MPI_TAG_ROUND = 3 };
 /* Tells other ranks that the sender's comm is broken, and whether it waits in a gathering; or that
  * the sender has refused a run, or left a plan. */
 typedef struct xfi_mpi_notice {
-  uint64_t token;      /* 0: none has arrived */
-  uint64_t refused;    /* the number of the run, or XFI_LEFT | of the plan; 0: the
-                          comm is broken */
-  uint64_t gathering;  /* 0: in none */
+  uint64_t token;      /* the token of the sender's comm; 0: no notice has arrived */
+  uint64_t refused;    /* number of the refused run, or XFI_LEFT | number of the
+                          plan; 0: the comm is broken */
+  uint64_t gathering;  /* the gathering in which the sender waits; 0: it waits in none */
   uint64_t n_gathered; /* gatherings by messages that the sender had completed */
   int32_t from;
   char why[XFI_BROKEN_BYTES];
 } xfi_mpi_notice;
 
 typedef struct xfi_mpi_comm {
-  xfi_shared shared; /* with the ranks of this host */
+  xfi_shared shared; /* memory shared with the ranks of this host */
   MPI_Comm comm;
   MPI_Comm broadcasts;   /* a communicator of their own: a rank that leaves one out and goes on to a
                             gathering meets the others' gathering, not their broadcast */
-  uint64_t token;        /* of this comm, the same on every rank */
-  uint64_t n_round_tags; /* likewise */
+  uint64_t token;        /* identifies this comm, on every rank alike */
+  uint64_t n_round_tags; /* number of tags for rounds, the same on every rank */
 
-  void *endpoints; /* xfi_host_endpoints() of them */
+  void *endpoints; /* xfi_host_endpoints() of the ranks of this host */
 
-  uint64_t gathering;     /* by messages, in which this rank waits; 0: none */
-  uint64_t n_gathered;    /* by messages that are complete */
-  size_t chunk_bytes;     /* of a rank in one operation of a gathering */
+  uint64_t gathering;     /* the gathering by messages in which this rank waits; 0: none */
+  uint64_t n_gathered;    /* gatherings by messages that are complete */
+  size_t chunk_bytes;     /* bytes of each rank in one operation of a gathering */
   char *out;              /* [chunk_bytes] */
   char *in;               /* [size * chunk_bytes] */
-  MPI_Request *requests;  /* [2 * size] of the call in progress */
-  MPI_Request collective; /* likewise */
-  uint64_t label[2]; /* of the broadcasts of a call: all their bytes, and the sequence number */
+  MPI_Request *requests;  /* [2 * size] messages of the call in progress */
+  MPI_Request collective; /* the collective operation in progress */
+  uint64_t label[2];      /* a call's broadcasts: their bytes in all, and the sequence number */
 
   xfi_mpi_notice notice_out; /* the notice that we send */
   xfi_mpi_notice notice_in;  /* the notice that we receive */
@@ -49,12 +49,12 @@ typedef struct xfi_mpi_comm {
       deferred_notice; /* the first notice that does not concern the gathering in progress */
   MPI_Request notice_recv;
   MPI_Request *notice_sends; /* [size] */
-  /* Refusals of runs, to all other ranks and from them: the last ones, in turn. */
+  /* Refusals of runs: the last ones sent to all other ranks and the last received, in turn. */
   xfi_mpi_notice refusals_out[XFI_REFUSALS];
   MPI_Request *refusal_sends;           /* [XFI_REFUSALS][size] */
-  size_t n_refusals_out;                /* in all */
-  xfi_mpi_notice refused[XFI_REFUSALS]; /* `n_gathered` is the least of all senders of each */
-  size_t n_refused;                     /* in all */
+  size_t n_refusals_out;                /* number of refusals sent in all */
+  xfi_mpi_notice refused[XFI_REFUSALS]; /* each one's n_gathered is the least of its senders' */
+  size_t n_refused;                     /* number of refusals received in all */
   bool *is_waiting;     /* [size] which ranks wait in the gathering that this rank gave up */
   int awaited;          /* the peer that the round in progress waits for; -1: none */
   bool is_broadcasting; /* a broadcast is in progress */
@@ -66,9 +66,9 @@ typedef struct xfi_mpi_comm {
 
 /* MPI's error as ours: OK, or XFER_ERR_COMM with MPI's text. */
 xfer_status xfi_mpi_check(int code, const char *call);
-/* The same of a call: XFI_MPI(MPI_Comm_rank, (comm, &rank)). */
+/* Makes a call and checks it: XFI_MPI(MPI_Comm_rank, (comm, &rank)). */
 #define XFI_MPI(function, arguments) xfi_mpi_check(function arguments, #function)
-/* Did all end within 200 ms? Errors count as an end: this is for clearing up. */
+/* Did all requests end within 200 ms? Errors count as an end: this is for clearing up. */
 bool xfi_mpi_all_end(MPI_Request *requests, int n);
 /* Wait until the operation has ended: OK, with MPI's result in *code. XFER_ERR_COMM if the comm
  * breaks meanwhile; XFER_ERR_TIMEOUT, whose text names t->late, and which the caller replaces if
@@ -76,24 +76,25 @@ bool xfi_mpi_all_end(MPI_Request *requests, int n);
 xfer_status xfi_mpi_await(xfi_mpi_comm *t, MPI_Request *request, MPI_Status *status, int *code,
                           xfi_deadline deadline);
 
-/* Break a broken comm on all other ranks too, once. Only by the owner's thread, as all below. */
+/* Break a broken comm on all other ranks too, once. Only the owner's thread may call this
+ * and the functions below. */
 void xfi_mpi_notify_all(xfi_mpi_comm *t);
 /* Tell all other ranks that this one refuses a run. Breaks the comm if many refusals before it have
  * not arrived yet. */
 void xfi_mpi_refuse(xfi_comm *comm, uint64_t what, const char *why);
-/* By the notices that have arrived. */
+/* check_refused of xfi_comm_ops, by the notices that have arrived. */
 xfer_status xfi_mpi_check_refused(xfi_comm *comm, uint64_t what);
 /* XFER_ERR_COMM with its text if this rank or another has broken the comm. */
 xfer_status xfi_mpi_check_broken(xfi_comm *comm);
 /* End the gathering in progress, and handle a notice that was deferred to this point. */
 void xfi_mpi_end_gathering(xfi_mpi_comm *t);
-/* A barrier of ranks that destroy the comm. True: all of them have, unbroken, so no notice arrives
- * any more. */
+/* A barrier of ranks that destroy the comm. True: all of them have destroyed it unbroken, so no
+ * notice arrives any more. */
 bool xfi_mpi_leave_barrier(xfi_mpi_comm *t);
 /* Post the receive for the next notice. */
 void xfi_mpi_post_notice(xfi_mpi_comm *t);
-/* The rank that did not wait with us in a gathering that we gave up; -1: none, it was about to end.
- */
+/* The rank that did not wait with us in a gathering that we gave up; -1: there is none, the
+ * gathering was about to end. */
 int xfi_mpi_find_late(xfi_mpi_comm *t);
 
 xfi_all_gather_fn xfi_mpi_all_gather;

@@ -13,29 +13,29 @@ typedef struct xfi_cores {
   int32_t n;
 } xfi_cores;
 
-/* Local. Makes no segment yet. `processes`: ranks are processes; else threads. *shared is to be
- * ended by xfi_shared_end() whatever this returns. */
+/* Set up *shared, without a segment yet. `processes`: ranks are processes, not threads. Whatever
+ * this returns, the caller ends *shared by xfi_shared_end(). Local. */
 XFI_PLUGIN_API xfer_status xfi_shared_init(xfi_shared *shared, const xfi_shared_ops *ops,
                                            int n_places, int place, bool processes);
-/* Is this a forked child? It is no rank, and what it writes, or requests of MPI, would be taken for
- * its parent's. */
+/* Is this process a forked child of the comm's? It is no rank, and what it writes, or requests of
+ * MPI, would be taken for its parent's. */
 XFI_PLUGIN_API bool xfi_shared_is_inherited(const xfi_shared *shared);
-/* The same when a comm is destroyed. Compares process ids too, since _Fork() and clone() do not
- * change xfi_process_number(). */
+/* The same question when a comm is destroyed. Compares process ids too, since _Fork() and clone()
+ * do not change xfi_process_number(). */
 XFI_PLUGIN_API bool xfi_shared_leaves_inherited(const xfi_shared *shared);
-/* XFER_ERR_STATE if it is. */
+/* XFER_ERR_STATE if this process is such a child. */
 XFI_PLUGIN_API xfer_status xfi_shared_check_process(const xfi_shared *shared);
 /* Publishes that this rank leaves the comm, which ends the others' waits for it. Does nothing in a
  * forked child. */
 XFI_PLUGIN_API void xfi_shared_leave(xfi_shared *shared);
 /* Unmaps the segments and closes the sockets. */
 void xfi_shared_part(xfi_shared *shared);
-/* xfi_shared_part(), and frees what xfi_shared_init() made. Zeroes are fine. */
+/* Calls xfi_shared_part() and frees what xfi_shared_init() made. An all-zero struct is fine. */
 XFI_PLUGIN_API void xfi_shared_end(xfi_shared *shared);
-/* Make this rank's segment. Its file, to be closed once the others have it; -1 and errno: it could
- * not be made. */
+/* Make this rank's segment. Returns its file, which the caller closes once the others have it; -1,
+ * with errno: the segment could not be made. */
 int xfi_shared_make(xfi_shared *shared);
-/* Map another rank's segment from its file; NULL: that is no such file. */
+/* Map another rank's segment from its file; NULL: this is no file of a segment. */
 xfi_segment *xfi_shared_map(const xfi_shared *shared, int file);
 xfi_cores xfi_cores_own(void);
 /* Can each of n ranks have a core of its own? The n structs are `pitch` bytes apart. */
@@ -62,7 +62,7 @@ XFI_PLUGIN_API bool xfi_shared_poll_alarm(xfi_shared *shared);
 xfer_status xfi_shared_check(xfi_comm *comm);
 void xfi_shared_abort(xfi_comm *comm, const char *why);
 
-/* In a rank's wait for messages of a run, or in a gathering. */
+/* Whether a wait, for messages of a run or in a gathering, is in vain because of a refusal. */
 static inline xfer_status xfi_shared_check_run(xfi_comm *comm, bool is_of_run)
 {
   if (is_of_run && comm->sequence != 0) XFI_TRY(comm->ops->check_refused(comm, comm->sequence));
@@ -81,8 +81,8 @@ typedef struct xfi_awaited {
   /* A rank that is still awaited, and for which `of` is true; -1: none. */
   int (*find_late)(const struct xfi_awaited *what, xfi_rank_filter *of);
   xfi_shared *shared;
-  const void *of; /* the caller's */
-  bool is_of_run; /* it is a run's message */
+  const void *of; /* context of the two functions */
+  bool is_of_run; /* what is awaited is a run's message */
 } xfi_awaited;
 static inline bool xfi_any_rank(const xfi_shared *shared, int rank)
 {
@@ -111,7 +111,7 @@ XFI_PLUGIN_API xfer_status xfi_shared_carry_channels(xfi_comm *comm, const xfi_c
                                                      xfi_deadline deadline);
 XFI_PLUGIN_API void xfi_shared_carry_begin(xfi_comm *comm, const xfi_channel_set *all);
 XFI_PLUGIN_API void xfi_shared_carry_undo(xfi_comm *comm, const xfi_channel_set *all);
-/* Carries the channels of any call. */
+/* Carries the channels of a call of any kind. */
 xfer_status xfi_shared_carry(xfi_comm *comm, xfi_carry_call call, const xfi_channel_set *all,
                              xfi_deadline deadline);
 
