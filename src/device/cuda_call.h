@@ -6,7 +6,7 @@
 
 #include <cuda_runtime_api.h>
 
-/* Sets the text and gives the status. */
+/* Sets the text of an error of the CUDA runtime and gives its status. */
 xfer_status xfi_cuda_failed(cudaError_t error, const char *call);
 
 /* While any thread captures a graph, CUDA forbids some calls unless the calling thread is in
@@ -32,8 +32,8 @@ static inline xfer_status xfi_cuda_check(cudaError_t error, const char *call)
   return error == cudaSuccess ? XFER_OK : xfi_cuda_failed(error, call);
 }
 
-/* XFI_CUDA_TRY(cudaMalloc, (&p, n)) returns, the other one goes to done, as XFI_TRY() and
- * XFI_TRY_DONE(). */
+/* XFI_CUDA_TRY(cudaMalloc, (&p, n)) returns after an error, and XFI_CUDA_TRY_DONE() goes to
+ * `done`, as XFI_TRY() and XFI_TRY_DONE() do. */
 #define XFI_CUDA_TRY(function, arguments) XFI_TRY(xfi_cuda_check(function arguments, #function))
 #define XFI_CUDA_TRY_DONE(function, arguments)                                                     \
   XFI_TRY_DONE(xfi_cuda_check(function arguments, #function))

@@ -60,20 +60,20 @@ typedef struct xfi_cuda_probe xfi_cuda_probe;     /* cuda_allocation_mark.c */
 typedef struct xfi_cuda_device {
   xfi_device base;
   int ordinal;
-  CUcontext context;         /* the program's, current when the device was made */
-  int64_t engine_run_bytes;  /* the copy engine takes runs of at least this size, */
-  int64_t engine_row_bytes;  /* 2-D copies whose rows have at least this size */
-  int64_t engine_call_bytes; /* and which have this many in all, */
-  int64_t engine_all_bytes;  /* in batches that have this many in all */
-  cudaStream_t aside;        /* for uploads, independent of other streams */
+  CUcontext context;         /* the program's context, current when the device was made */
+  int64_t engine_run_bytes;  /* least size of a run that the copy engine takes */
+  int64_t engine_row_bytes;  /* least size of a row of a 2-D copy that it takes */
+  int64_t engine_call_bytes; /* least size of such a 2-D copy, all rows together */
+  int64_t engine_all_bytes;  /* least size of a batch of which it takes anything */
+  cudaStream_t aside;        /* a stream for uploads, independent of others */
   xfi_cuda_driver driver;
 
   xfi_cuda_page *pages;      /* made by flags_alloc() */
-  xfi_cuda_exports *exports; /* to peers, of memory in chunks; NULL: none at present */
-  xfi_cuda_probe *probe;     /* NULL: not made yet */
+  xfi_cuda_exports *exports; /* exports of memory in chunks; NULL: none at present */
+  xfi_cuda_probe *probe;     /* finds new allocations; NULL: not made yet */
 
-  void *mappings;   /* of peers' memory: trees of tsearch(), by address */
-  void *known;      /* and by allocation */
+  void *mappings;   /* mappings of peers' memory, a tree of tsearch() by address */
+  void *known;      /* the same mappings, a tree by allocation */
   bool maps_across; /* memory of another GPU is or was mapped */
 } xfi_cuda_device;
 
@@ -105,7 +105,7 @@ static inline cudaEvent_t xfi_cuda_event(xfi_event *event)
 /* ---- cuda_driver.c ---- */
 
 xfer_status xfi_cuda_driver_load(xfi_cuda_driver *driver);
-/* As xfi_cuda_failed(), for the driver. */
+/* Does what xfi_cuda_failed() does, for an error of the driver. */
 xfer_status xfi_cuda_driver_failed(const xfi_cuda_device *device, CUresult error, const char *call);
 
 /* Called first by each thread of the library; `device` is an xfi_cuda_device. A call of the runtime
@@ -123,7 +123,7 @@ void xfi_cuda_nvtx(void);
 typedef struct xfi_cuda_file {
   int32_t process;
   int32_t number;
-  uint64_t device; /* with inode: identifies the file */
+  uint64_t device; /* identifies the file, together with `inode` */
   uint64_t inode;
   uint64_t by_streams; /* streams store its flags too, not only hosts */
 } xfi_cuda_file;
@@ -167,7 +167,7 @@ typedef struct xfi_cuda_pointer {
   unsigned type; /* CUmemorytype; 0: pageable */
   int ordinal;
   unsigned long long id;
-  char *base; /* of the allocation, or of one chunk of mapped memory */
+  char *base; /* address of the allocation, or of one chunk of mapped memory */
   size_t n_bytes;
   unsigned managed; /* 1: managed memory */
   unsigned ipc;     /* 1: CUDA IPC can export it */
@@ -178,7 +178,7 @@ xfer_status xfi_cuda_inspect(const xfi_cuda_device *device, const void *pointer,
                              xfi_cuda_pointer *found);
 xfer_status xfi_cuda_find_allocation(xfi_device *device, const void *pointer, size_t n_bytes,
                                      xfi_allocation *found);
-/* Does it have several adjacent chunks? */
+/* Does the allocation have several adjacent chunks? */
 bool xfi_cuda_has_several_chunks(const xfi_allocation *allocation);
 size_t xfi_cuda_find_changed(xfi_device *device, const xfi_allocation *then, size_t n);
 
@@ -201,7 +201,7 @@ void xfi_cuda_chunks_unmap(const xfi_cuda_device *device, char *mapped, size_t n
 
 /* ---- cuda_map.c ---- */
 
-/* See xfi_device. */
+/* The fields `place` and `gpu` of an xfi_device. */
 uint64_t xfi_cuda_place(int ordinal);
 xfer_status xfi_cuda_gpu(uint64_t *gpu, int ordinal);
 void xfi_cuda_domain(xfi_device *device, unsigned char domain[64]);
@@ -231,11 +231,11 @@ typedef struct xfi_cuda_rows {
   const char *src;
   size_t dst_pitch;
   size_t src_pitch;
-  size_t n_bytes; /* of a row */
-  size_t n;
+  size_t n_bytes; /* size of a row */
+  size_t n;       /* number of rows */
 } xfi_cuda_rows;
 
-/* For the copy engine. Free with xfi_cuda_engine_free, also after a failure. */
+/* Copies for the copy engine. Freed by xfi_cuda_engine_free(), also after a failure. */
 typedef struct xfi_cuda_runs {
   CUdeviceptr *dst; /* [n] */
   CUdeviceptr *src;

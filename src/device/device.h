@@ -26,7 +26,7 @@
 typedef struct xfi_device xfi_device;
 typedef struct xfi_event xfi_event;   /* a point on a stream */
 typedef struct xfi_batch xfi_batch;   /* copies prepared to be launched many times */
-typedef struct xfi_digest xfi_digest; /* likewise sums of memory contents */
+typedef struct xfi_digest xfi_digest; /* sums of memory contents, prepared in the same way */
 
 /* Identifies an allocation to another process. Plain bytes, sent as they are. */
 typedef struct xfi_mem_handle {
@@ -35,7 +35,7 @@ typedef struct xfi_mem_handle {
 
 /* A peer's allocation, mapped into this rank's address space. */
 typedef struct xfi_mapping {
-  char *base; /* here; the exporter's xfi_allocation.base there */
+  char *base; /* its address on this rank; the exporter has it at xfi_allocation.base */
 } xfi_mapping;
 
 /* What enter() changed in the calling thread, for leave() to restore. */
@@ -51,7 +51,7 @@ typedef struct xfi_allocation {
   void *base;
   size_t n_bytes;
   uint64_t id;        /* no other allocation ever has the same; 0: the device cannot tell */
-  size_t chunk_bytes; /* several chunks of this size each; 0: one, or of different sizes */
+  size_t chunk_bytes; /* size of each of several chunks; 0: one chunk, or different sizes */
 } xfi_allocation;
 
 /* Which of `n` allocations, sorted by address, holds the byte; NULL: none. */
@@ -96,7 +96,7 @@ typedef struct xfi_batch_spec {
 typedef struct xfi_device_ops {
   bool is_synchronous; /* all work is done when a call returns, and hosts read the flags */
   bool pulls;          /* reading a peer's memory is as fast as writing it, except in narrow rows */
-  int n_copy_streams;  /* for copies to different peers at the same time; at least 1 */
+  int n_copy_streams;  /* streams for copies to different peers at once; at least 1 */
   /* Defaults of plan options on this device. */
   uint64_t default_staging_bytes;
   uint64_t default_window_bytes;
@@ -184,7 +184,7 @@ typedef struct xfi_device_ops {
    * the text does not name the rank, which the device does not know. */
   xfer_status (*mem_import)(xfi_device *device, const xfi_mem_handle *handle, xfi_mapping **mapping,
                             xfi_deadline deadline);
-  /* Once for each mem_import(), before the device is destroyed. */
+  /* Unmap an allocation: once for each mem_import(), before the device is destroyed. */
   void (*mem_unimport)(xfi_device *device, xfi_mapping *mapping);
 
   /* Allocate flags, zeroed. `by_streams`: streams write them too, not only hosts. */
@@ -200,7 +200,7 @@ typedef struct xfi_device_ops {
    * deadline: the caller's alarm ends their waits. */
   xfer_status (*flags_sync)(xfi_device *device, const xfi_flags *set, const xfi_flags *wait,
                             uint64_t value, xfer_stream stream, xfi_deadline deadline, int *late);
-  /* Only the store of flags_sync(). If there is a guard, and it forbids, the value is void. */
+  /* Make only the store of flags_sync(). If there is a guard that forbids it, the value is void. */
   xfer_status (*flags_set)(xfi_device *device, const xfi_flags *set, const xfi_guard *guard,
                            uint64_t value, xfer_stream stream);
   /* Store `value` to an own or imported flag from the host, at once, without regard to streams. */
@@ -215,16 +215,16 @@ typedef struct xfi_device_ops {
    * looked up again: while it is the same, one that was found before may have been freed, but no
    * other is in its place. 0: not known. Takes 2 us; the first call allocates. */
   uint64_t (*allocation_mark)(xfi_device *device);
-  /* After a commit: no peer will import what was exported so far. */
+  /* Called after a commit: no peer will import what was exported so far. */
   void (*exports_end)(xfi_device *device);
 } xfi_device_ops;
 
 struct xfi_device {
   const xfi_device_ops *ops;
-  uint64_t place;     /* equal for ranks of one process that share a device; all but the low byte is
-                         equal for all ranks of one process; 0: it does not matter */
-  uint64_t gpu;       /* which GPU of the host, the same in all processes; 0: this is no GPU */
-  xfi_alarms *alarms; /* NULL: the device is synchronous */
+  uint64_t place; /* a number that is equal for ranks of one process that share a device; all but
+                     the low byte is equal for all ranks of one process; 0: it does not matter */
+  uint64_t gpu;   /* which GPU of the host, the same in all processes; 0: this is no GPU */
+  xfi_alarms *alarms;       /* NULL: the device is synchronous */
   uint64_t one_batch_bytes; /* up to so many to and from all peers are copied in one batch; more in
                                a batch for each peer, on a stream of its own */
 };
@@ -283,7 +283,7 @@ static inline xfer_status xfi_event_sync(xfi_device *device, xfi_event *event,
   return event == NULL ? XFER_OK : device->ops->event_sync(device, event, deadline);
 }
 
-/* As the operations of these names; NULL is fine. */
+/* The operations of these names; a NULL batch is fine. */
 static inline bool xfi_batch_is_read(const xfi_device *device, const xfi_batch *batch)
 {
   return batch != NULL && device->ops->batch_is_read != NULL && device->ops->batch_is_read(batch);
@@ -321,13 +321,13 @@ static inline xfer_status xfi_batch_make(xfi_device *device, xfi_batch **batch, 
     xfi_device_leave(device, &xfi_before);                                                         \
   } while (0)
 
-/* A device of host memory and the calling thread. One may serve any number of threads. Fails only
- * if memory is short. */
+/* Make a device of host memory and the calling thread. It may serve any number of threads. Fails
+ * only if memory is short. */
 XFI_PLUGIN_API xfer_status xfi_device_create_host(xfi_device **device);
 
 /* XFER_ERR_CUDA: there is no CUDA driver. This and the next function are in libxfer_nccl. */
 xfer_status xfi_cuda_here(void);
-/* The calling thread's current CUDA device. */
+/* Make a device of the calling thread's current CUDA device. */
 xfer_status xfi_device_create_cuda(xfi_device **device);
 
 #endif
