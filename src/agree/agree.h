@@ -8,9 +8,9 @@
 #include "comm.h"
 #include "plan.h"
 
-/* The plan's tensors as all ranks agreed on them; layouts are shares. */
+/* The plan's tensors as all ranks agreed on them; it shares their layouts. */
 typedef struct xfi_agreed {
-  xfer_tensor *tensors; /* [n_tensors] names are the caller's */
+  xfer_tensor *tensors; /* [n_tensors] the names belong to the caller */
   size_t n_tensors;
 } xfi_agreed;
 

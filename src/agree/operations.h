@@ -9,18 +9,18 @@
 #include "vec.h"
 #include "xfer/exchange.h"
 
-/* What an operation is found by. */
+/* What a search in a list compares. */
 typedef struct xfi_op_key {
   uint64_t id;
   int32_t peer;
-  uint32_t index; /* in the caller's list */
+  uint32_t index; /* the operation's index in the caller's list */
 } xfi_op_key;
 
 /* One of the caller's lists. */
 typedef struct xfi_op_list {
-  const xfer_operation *at; /* not owned */
+  const xfer_operation *at; /* the caller's operations, not owned */
   size_t n;
-  xfi_op_key *keys; /* [n] by peer, then id */
+  xfi_op_key *keys; /* [n] sorted by peer, then id */
 } xfi_op_list;
 
 typedef struct xfi_operations {
@@ -58,10 +58,10 @@ xfer_status xfi_operations_agree(xfi_comm *comm, xfer_status mine, const xfi_ope
 typedef struct xfi_op_tensors {
   xfer_tensor *tensors; /* [n] */
   size_t n;
-  uint32_t *order;       /* [n] equal on both ends of a pair */
-  uint32_t (*ends)[2];   /* [n] indices of its send and its receive, or XFI_NO_OPERATION */
-  char (*names)[64];     /* [n] */
-  xfer_layout **layouts; /* [n_layouts] */
+  uint32_t *order;       /* [n] xfi_plan_options.order: equal on both ends of a pair */
+  uint32_t (*ends)[2];   /* [n] indices of each tensor's send and receive, or XFI_NO_OPERATION */
+  char (*names)[64];     /* [n] names of the tensors */
+  xfer_layout **layouts; /* [n_layouts] layouts of the tensors, owned */
   size_t n_layouts;
 } xfi_op_tensors;
 

@@ -12,11 +12,11 @@
 typedef enum xfi_subject { XFI_OF_TENSORS = 1, XFI_OF_OPERATIONS = 2 } xfi_subject;
 
 typedef struct xfi_statement {
-  uint64_t version;
+  uint64_t version;   /* version of the library's arithmetic */
   uint64_t n_tensors; /* 0 for operations */
   uint64_t options[2];
-  uint64_t digest[2]; /* for tensors of names and layouts, not compared while some are open; for
-                         operations the sum of what is sent minus what is received */
+  uint64_t digest[2]; /* of the tensors' names and layouts, not compared while some layouts are
+                         open; or of operations, the sum of all sends minus that of all receives */
   uint64_t names[2];  /* digest of the tensors' names */
   uint64_t subject;   /* xfi_subject */
   uint64_t n_open;    /* layouts that the rank lacks, or of which it knows only its own boxes */
@@ -27,7 +27,8 @@ void xfi_statement_begin(xfi_statement *statement, xfi_subject subject,
                          const xfer_plan_options *options);
 
 /* Collective: gather all statements, and compare them with rank 0's. Agrees on *st, the result of
- * this rank's own checks, as xfi_comm_agree_gather(); to be freed also after a failure. */
+ * this rank's own checks, as xfi_comm_agree_gather(). The caller frees the statements also after a
+ * failure. */
 xfi_statement *xfi_statements_exchange(xfi_comm *comm, xfer_status *st,
                                        const xfi_statement *statement,
                                        const xfer_plan_options *options, xfi_deadline deadline);
