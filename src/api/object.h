@@ -6,34 +6,34 @@
 #include "run.h"
 #include "staging.h"
 
-/* Most plans that a comm keeps, as many as a word has bits; the one that was not used for longest
- * goes first. */
+/* Most plans that a comm keeps, as many as a word has bits; the least recently used plan is
+ * dropped first. */
 #define XFI_CACHE_PLANS 64
 
-/* Memory of one call of xfer_comm_register(): ours, and what we mapped of the others'. */
+/* Memory of one call of xfer_comm_register(): this rank's, and what it mapped of its peers'. */
 typedef struct xfi_registered {
   void *memory;         /* NULL: this rank had none */
-  uint64_t id;          /* of its allocation; 0: the device has no ids */
-  xfi_mapping **mapped; /* [n_mapped] */
+  uint64_t id;          /* id of the memory's allocation; 0: the device has no ids */
+  xfi_mapping **mapped; /* [n_mapped] mappings of peers' memory */
   int n_mapped;
 } xfi_registered;
 
 /* A kept plan. */
 typedef struct xfi_kept {
-  uint64_t key[4];  /* of what this rank was given */
+  uint64_t key[4];  /* digest of what this rank was given */
   bool mapped;      /* all ranks' memory was registered */
-  uint64_t used;    /* the call that used it last */
-  xfer_plan *plan;  /* for the next call; NULL: a free entry */
-  xfer_plan *other; /* takes turns with it; NULL: none does */
+  uint64_t used;    /* number of the call that used it last */
+  xfer_plan *plan;  /* the plan of the next call; NULL: a free entry */
+  xfer_plan *other; /* a second plan, which takes turns with `plan`; NULL: there is none */
   bool is_single;   /* a second plan could not be made */
-  bool had_room;    /* second plans of others were forgotten for it */
+  bool had_room;    /* second plans of other entries were dropped to make room for it */
 } xfi_kept;
 
 struct xfer_comm {
   xfi_comm *transport;
   xfi_device *device;
   xfi_plans plans;
-  uint64_t timeout_ms; /* of its own calls, and of plans that have none */
+  uint64_t timeout_ms; /* timeout of the comm's own calls, and of plans that set none */
   xfi_kept kept[XFI_CACHE_PLANS];
   int n_kept; /* entries from here on were never used: no call looks at them */
   uint64_t n_calls;
@@ -41,45 +41,47 @@ struct xfer_comm {
   size_t n_registered;
   size_t registered_capacity;
   void *votes;        /* room for what ranks say in xfi_kept_call(); NULL: it was never called */
-  size_t n_plans;     /* of the caller's, who has not given them back */
-  bool is_given_back; /* while it had plans; it ends with the last */
+  size_t n_plans;     /* plans that the caller has made and not destroyed */
+  bool is_given_back; /* it was destroyed while it had plans; it ends with the last one */
 };
 
-/* A plan of the caller's was made; one is gone. `of` NULL: of no comm. */
+/* Count a plan that the caller has made, or one that it has destroyed. `of` is NULL if the plan has
+ * no comm. */
 void xfi_comm_has_plan(xfi_plans *of);
 void xfi_comm_lost_plan(xfi_plans *of);
 
-/* What a call that makes a plan is given whatever it is of; *options is the library's own of what
- * the caller gave, and has a deadline also where the call fails. */
+/* Check the arguments that all calls which make a plan have. *options becomes the library's own
+ * copy of `given`, and has a timeout also if the check fails. */
 xfer_status xfi_plan_given(xfer_plan_options *options, const char *who, xfer_plan **plan,
                            const xfer_comm *comm, const xfer_plan_options *given);
 
 /* A call that plans, binds and runs in one. */
 typedef struct xfi_one_call {
   uint64_t key[4]; /* a digest of all that this rank is given but addresses; 0: nothing */
-  bool mapped;     /* its memory can stay mapped */
+  bool mapped;     /* this rank's memory can stay mapped */
   /* Collective; `checked` is what this rank has found before. */
   xfer_status (*create)(xfer_plan **plan, xfi_plans *of, xfer_status checked, void *given,
                         const xfer_plan_options *options);
   xfer_status (*bind)(xfer_plan *plan, void *given);
   void *given;
 } xfi_one_call;
-/* By a plan that the comm keeps. `checked` is what the caller's own checks came to; where they
- * failed the call is not looked at. Collective. */
+/* Make the call by a plan that the comm keeps. `checked` is the status of the caller's own checks;
+ * if they failed, `call` is not read. Collective. */
 xfer_status xfi_kept_call(xfer_comm *comm, xfer_status checked, const xfi_one_call *call,
                           xfer_stream stream);
-/* What those came to that have come to their end here since the last look; each is told once. */
+/* The first failure of a kept plan's run that this rank has learned of since the last check; each
+ * is reported once. */
 xfer_status xfi_kept_check(const xfer_comm *comm);
-/* Give all kept plans back. What their last calls came to, of the first that failed. */
+/* Destroy all kept plans. Returns the status of the first whose last call failed. */
 xfer_status xfi_kept_forget_all(xfer_comm *comm);
 
-/* Of a refusal, whose text is never empty. */
+/* The reason of a refusal, whose text is never empty. */
 static inline const char *xfi_reason(const char *why)
 {
   return why[0] == '\0' ? "refused by the caller, who gave no reason" : why;
 }
 
-/* Of a wait of the comm's own that begins now. */
+/* The deadline of a wait of the comm's own that begins now. */
 static inline xfi_deadline xfi_comm_deadline(const xfer_comm *comm)
 {
   return xfi_deadline_after((int64_t)comm->timeout_ms);

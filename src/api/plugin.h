@@ -10,11 +10,11 @@
 #include "device.h"
 #include "plugin_api.h"
 
-/* Make a public comm, which owns both. On failure the device is gone, and the transport still the
- * caller's. */
+/* Make a public comm, which owns transport and device. On failure the device is destroyed, and the
+ * transport is still the caller's. */
 XFI_PLUGIN_API xfer_status xfi_comm_wrap(xfer_comm **comm, xfi_comm *transport, xfi_device *device);
-/* Make one of processes of this host, each with a device of its own; `control_only`: data moves by
- * the devices alone. */
+/* Make a public comm of processes of this host, each with a device of its own; `control_only`: data
+ * moves by the devices alone. */
 XFI_PLUGIN_API xfer_status xfi_comm_bootstrap(xfer_comm **comm, xfer_all_gather_fn all_gather,
                                               void *context, int rank, int size,
                                               xfer_status (*make)(xfi_device **device),
