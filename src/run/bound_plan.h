@@ -25,7 +25,7 @@ typedef struct xfi_binding {
   xfi_bound dst;
   xfi_bound staged;   /* where the lanes write in place of dst (staged.c); not set: in dst */
   xfi_bound snapshot; /* what peers read in place of src (snapshot.c); not set: src */
-  xfi_misbound *bad;  /* why the last bind failed; NULL: it did not */
+  xfi_misbound *bad;  /* why the last bind failed; NULL: it succeeded */
 } xfi_binding;
 
 /* The two sides of what a rank binds, as bits of a set: the memory that it sends from, and the
@@ -38,8 +38,8 @@ typedef struct xfi_run_result {
   int32_t status;
   int16_t has_begun;    /* 1: the run was not refused here */
   int16_t has_messages; /* 1: the plan sends or receives some here */
-  uint64_t plan;        /* xfer_plan.number */
-  uint64_t sequence;    /* see xfi_run_take_sequence() */
+  uint64_t plan;        /* xfer_plan.number of the run's plan */
+  uint64_t sequence;    /* the run's number, see xfi_run_take_sequence() */
   xfi_sum sum;          /* this rank's total in a verified run (verify.c) */
 } xfi_run_result;
 
@@ -52,11 +52,11 @@ typedef struct xfi_mirror xfi_mirror;
 
 /* The caller's memory: bind.c binds it, allocations.c finds what it lies in. */
 typedef struct xfi_plan_memory {
-  xfi_binding **bindings;      /* [n_tensors] NULL where nothing is bound, and in a relay */
+  xfi_binding **bindings;      /* [n_tensors] NULL: nothing is bound, or the plan is a relay */
   uint32_t (*ends)[2];         /* [n_tensors] see xfi_op_tensors; NULL: the plan is no exchange */
-  xfi_allocation *allocations; /* [n_allocations] that bound memory lay in at commit, by address */
+  xfi_allocation *allocations; /* [n_allocations] where bound memory lay at commit, by address */
   size_t n_allocations;
-  uint64_t mark; /* allocation_mark() when they were last known to be unchanged; 0: unknown */
+  uint64_t mark; /* allocation_mark() at the last check of the allocations; 0: unknown */
 } xfi_plan_memory;
 
 /* What commit.c makes: the lanes, and memory of the plan's own. */
@@ -66,7 +66,7 @@ typedef struct xfi_plan_lanes {
   xfi_pipeline *pipeline;
   xfi_digest *verify;       /* the sums that a run computes; NULL: runs are not verified */
   xfi_mirror *staged;       /* NULL: the lanes write into the destinations */
-  xfi_mirror *snapshot;     /* this rank's copies; NULL: it has none */
+  xfi_mirror *snapshot;     /* this rank's copies of its sources; NULL: it has none */
   bool uses_snapshots;      /* peers read copies of the sources; agreed */
   bool any_sends;           /* some ranks send messages; agreed */
   bool shares_gpu;          /* another process of the comm uses this rank's GPU */
@@ -77,39 +77,39 @@ typedef struct xfi_plan_lanes {
 /* The run that began last, and what came before it: run.c, sequence.c. */
 typedef struct xfi_plan_run {
   uint64_t epoch;    /* how many runs began since the lanes were made */
-  uint64_t version;  /* given to the last run */
-  uint64_t sequence; /* see xfi_run_take_sequence() */
-  uint64_t n_begun;  /* runs in all; while fewer are complete, destinations are torn */
+  uint64_t version;  /* the version given to the run */
+  uint64_t sequence; /* the run's number, see xfi_run_take_sequence() */
+  uint64_t n_begun;  /* runs begun in all; while fewer are complete, destinations are torn */
   uint64_t n_complete;
-  xfer_status status;        /* the status of enqueuing it */
-  char why[XFI_ERROR_BYTES]; /* its text, if it failed */
+  xfer_status status;        /* the status of enqueuing the run */
+  char why[XFI_ERROR_BYTES]; /* the text of that status, if it is an error */
   bool shuns_commit;         /* `why` is for ranks that come to a commit once this plan is gone */
-  xfi_deadline ends;         /* its deadline */
+  xfi_deadline ends;         /* the run's deadline */
   bool is_half_written;      /* a staged plan's destinations may be torn */
-  bool is_unsettled;         /* this rank refused it, and has not heard whether others sent in it */
-  bool is_open;              /* xfi_run_assume_complete() counted the run, which may yet fail */
-  bool is_sent;              /* all messages of the run have been handed to the comm */
-  uint64_t n_data_ends;      /* the comm's n_data_ends() when the run began */
-  xfi_run_result *results;   /* [size of the comm] memory for wait, which allocates nothing */
-  xfi_event *started;        /* on the caller's stream, where the run began */
-  xfi_event *finished;       /* where it ended on this rank */
-  xfi_event *before;         /* where the run before it ended, which may not have been waited for */
+  bool is_unsettled;    /* this rank refused the run and does not know whether others sent in it */
+  bool is_open;         /* xfi_run_assume_complete() counted the run, which may yet fail */
+  bool is_sent;         /* all messages of the run have been handed to the comm */
+  uint64_t n_data_ends; /* the comm's n_data_ends() when the run began */
+  xfi_run_result *results; /* [size of the comm] memory for a wait, which allocates nothing */
+  xfi_event *started;      /* the point on the caller's stream where the run began */
+  xfi_event *finished;     /* the point where the run ended on this rank */
+  xfi_event *before;       /* where the run before it ended, for which nobody may have waited */
 } xfi_plan_run;
 
 /* What is "agreed" is the same on every rank. */
 struct xfer_plan {
   xfi_plan *moves;
-  xfer_plan_options options; /* defaults filled in */
+  xfer_plan_options options; /* the options, with defaults filled in */
   xfi_plans *of;             /* all plans of the comm; NULL: a simulation */
   xfi_comm *comm;            /* not owned */
   xfi_device *device;        /* not owned */
-  uint64_t number;           /* of this plan among those of the comm; agreed */
-  uint64_t serial;           /* from 1; no other plan of this process ever has the same */
-  xfer_plan *next;   /* in the list of plans that use the comm's block of slots (staging.h) */
-  bool has_slots;    /* it is in that list */
-  bool is_kept;      /* by the comm, for calls like xfer_redistribute(): runs are not waited for */
+  uint64_t number;           /* the plan's number among those of the comm; agreed */
+  uint64_t serial;           /* counts from 1; no other plan of this process ever has the same */
+  xfer_plan *next;           /* the next plan that uses the comm's block of slots (staging.h) */
+  bool has_slots;            /* it is in the list of plans that use that block */
+  bool is_kept;      /* the comm keeps it for calls like xfer_redistribute(), which do not wait */
   bool is_transient; /* bound memory may be freed after a run: no peer keeps it mapped; agreed */
-  xfi_convert *converts; /* [n_classes] see xfi_run_elem() */
+  xfi_convert *converts; /* [n_classes] conversions of elements, see xfi_run_elem() */
   xfi_quant *quant;      /* NULL: no tensor is quantised by blocks, on any rank */
   uint64_t window_bytes; /* most bytes of a peer in a packed round, and of a broadcast; agreed */
   int32_t round_windows; /* most windows that a rank sends and receives in a round; agreed */
@@ -117,7 +117,7 @@ struct xfer_plan {
   xfi_plan_lanes lanes;
   xfi_state state;
   xfi_plan_run run;
-  uint64_t version; /* committed by the last wait */
+  uint64_t version; /* the version that the last wait committed */
 
   /* Plans inside the plan, which have lanes, flags and slots of their own and run on the same
    * stream. `relay` runs after the plan's lanes: ranks of a domain pass on to each other what
@@ -126,7 +126,7 @@ struct xfer_plan {
    * the amaxes of blocks that several of them hold (quant_cuts.c). NULL: there is nothing to do. */
   xfer_plan *relay;
   xfer_plan *amax_plan;
-  xfer_plan *main; /* of a relay: the plan whose destinations it reads and writes; else NULL */
+  xfer_plan *main; /* in a relay: the plan whose destinations it reads and writes; else NULL */
 };
 
 static inline const char *xfi_side_name(xfi_side side)
@@ -191,7 +191,7 @@ static inline const xfi_bound *xfi_run_dst(const xfer_plan *plan, size_t tensor)
   return b->staged.is_set ? &b->staged : &b->dst;
 }
 
-/* Where the lanes read its source. */
+/* Where the lanes read a tensor's source. */
 static inline const xfi_bound *xfi_run_src(const xfer_plan *plan, size_t tensor)
 {
   return plan->main != NULL ? xfi_run_dst(plan, tensor) : &plan->memory.bindings[tensor]->src;
@@ -203,7 +203,7 @@ static inline const xfi_bound *xfi_run_bound(const xfer_plan *plan, bool send, s
   return send ? xfi_run_src(plan, tensor) : xfi_run_dst(plan, tensor);
 }
 
-/* Where peers that map this rank's memory read the source. */
+/* Where peers that map this rank's memory read a tensor's source. */
 static inline const xfi_bound *xfi_run_exported_src(const xfer_plan *plan, size_t tensor)
 {
   const xfi_binding *b = xfi_run_owner(plan)->memory.bindings[tensor];
@@ -217,8 +217,8 @@ static inline bool xfi_run_is_staged(const xfer_plan *plan)
   return (plan->options.flags & XFER_PLAN_STAGED) != 0;
 }
 
-/* Is every source bound for one run alone (XFER_PLAN_FRESH_SOURCES)? Not those of a relay, which
- * are destinations of the plan. */
+/* Is every source bound for one run alone (XFER_PLAN_FRESH_SOURCES)? False for a relay, whose
+ * sources are destinations of its main plan. */
 static inline bool xfi_run_is_fresh(const xfer_plan *plan)
 {
   return plan->main == NULL && (plan->options.flags & XFER_PLAN_FRESH_SOURCES) != 0;

@@ -65,7 +65,7 @@ static inline bool xfi_run_has_flow(const xfer_plan *plan, const xfi_peer *peer)
   return xfi_run_n_broadcast(plan) == 0 ? peer->n > 0 : peer->n_bytes > 0;
 }
 
-/* How many bytes it is. */
+/* How many bytes that are not broadcast this rank sends to or receives from the peer. */
 uint64_t xfi_run_flow_bytes(const xfer_plan *plan, bool send, const xfi_peer *peer);
 
 /* Does what this rank and the peer exchange go through a channel in shared memory, unless the

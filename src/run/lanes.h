@@ -20,10 +20,10 @@ struct xfi_mirror {
   xfi_side side;
   xfi_staging_block block;
   bool is_leaked;  /* something may still read or write the block, so it is never freed */
-  bool has_local;  /* a snapshot: `copy` contains the copies of the local lane too */
+  bool has_local;  /* of a snapshot: `copy` contains the copies of the local lane too */
   xfi_batch *copy; /* from sources to a snapshot, or from staged data to destinations; NULL: none */
-  xfer_stream stream; /* `copy` of staged data runs on it; of a snapshot: waits for its readers */
-  xfi_event *event;   /* staged: `copy` is done; a snapshot: the caller's stream may continue */
+  xfer_stream stream; /* stream of the staged copy, or of the waits for a snapshot's readers */
+  xfi_event *event;   /* staged data is copied; or, for a snapshot, the caller's stream may go on */
 };
 
 /* The bytes of a mirror on this rank, whether or not the plan is committed. */
@@ -31,7 +31,8 @@ uint64_t xfi_mirror_bytes(const xfer_plan *plan, xfi_side side);
 /* Allocate and bind a mirror. *mirror stays NULL if there is nothing to copy; the caller destroys
  * it also after a failure. */
 xfer_status xfi_mirror_create(xfi_mirror **mirror, const xfer_plan *plan, xfi_side side);
-/* Make `copy` for what is bound now, of the tensors in which[n_tensors]; NULL: of all. */
+/* Make `copy` for what is bound now, of the tensors for which which[n_tensors] is true; NULL: of
+ * all tensors. */
 xfer_status xfi_mirror_prepare(xfi_mirror *mirror, const xfer_plan *plan, const bool *which);
 /* Never free the block. NULL is fine. */
 void xfi_mirror_leak(xfi_mirror *mirror);
@@ -41,7 +42,7 @@ void xfi_mirror_destroy(xfi_mirror **mirror, xfer_plan *plan);
 
 /* May the plan use snapshots, and does one fit into this rank's share of max_staging_bytes? */
 bool xfi_snapshot_fits(const xfer_plan *plan);
-/* Allocate plan->lanes.snapshot, of all sources. xfi_snapshot_destroy() frees it also after a
+/* Allocate plan->lanes.snapshot for all sources. xfi_snapshot_destroy() frees it also after a
  * failure. */
 xfer_status xfi_snapshot_create(xfer_plan *plan);
 void xfi_snapshot_destroy(xfer_plan *plan);
@@ -54,7 +55,7 @@ xfer_status xfi_snapshot_wait_apart(const xfer_plan *plan, xfer_stream *stream);
 
 /* ---- staged.c ---- */
 
-/* Allocate plan->lanes.staged, of all destinations, if the plan is staged. The plan frees it, also
+/* Allocate plan->lanes.staged for all destinations, if the plan is staged. The plan frees it, also
  * after a failure. */
 xfer_status xfi_staged_create(xfer_plan *plan);
 uint64_t xfi_staged_bytes(const xfer_plan *plan);

@@ -8,7 +8,7 @@
 
 struct xfi_local {
   xfi_batch *batch;
-  xfi_anchor (*ends)[2]; /* [n] source and destination of each copy */
+  xfi_anchor (*ends)[2]; /* [n] the source and the destination of each copy */
   size_t n;
   size_t capacity;
   bool in_pieces; /* some view has several pieces: `ends` does not give its addresses */
@@ -22,7 +22,7 @@ void xfi_local_destroy(xfi_local *local, xfi_device *device);
 bool xfi_local_may_join(const xfer_plan *plan);
 /* Append the copies of the local lane to a list. */
 xfer_status xfi_local_add(xfi_copies *copies, const xfer_plan *plan);
-/* Another lane makes them from here on, until the lanes are built anew. */
+/* Another lane makes these copies from here on, until the lanes are built anew. */
 void xfi_local_join(xfer_plan *plan);
 
 #endif

@@ -42,13 +42,13 @@
 #include "operations.h"
 #include "traffic.h"
 
-/* Collective, also if the caller's own checks failed with `checked`. */
+/* Make a plan. Collective, also if the caller's own checks failed with `checked`. */
 xfer_status xfi_run_create(xfer_plan **plan, xfi_plans *of, xfer_status checked,
                            const xfer_tensor *tensors, size_t n_tensors,
                            const xfer_plan_options *options);
 xfer_status xfi_run_simulate(xfer_plan **plan, int n_ranks, int rank, const xfer_tensor *tensors,
                              size_t n_tensors, const xfer_plan_options *options);
-/* A plan of an exchange. Collective, likewise. */
+/* Make a plan of an exchange. Collective, also if `checked` is an error. */
 xfer_status xfi_run_create_exchange(xfer_plan **plan, xfi_plans *of, xfer_status checked,
                                     xfi_operations *ops, const xfer_plan_options *options);
 /* Call `fn` with what every rank receives from which other. */
@@ -57,9 +57,9 @@ xfer_status xfi_run_traffic(int n_ranks, const xfer_tensor *tensors, size_t n_te
 void xfi_run_destroy(xfer_plan *plan);
 xfer_status xfi_run_bind(xfer_plan *plan, size_t tensor, const xfer_view *src_view,
                          const xfer_view *dst_view);
-/* The views of all operations of an exchange. */
+/* Bind the views of all operations of an exchange. */
 xfer_status xfi_run_bind_exchange(xfer_plan *plan, const xfer_view *sends, const xfer_view *recvs);
-/* Collective. `mine` is this rank's status before the call: if it has failed, all ranks fail. */
+/* Commit the plan. Collective. `mine` is this rank's status so far: if it is an error, all fail. */
 xfer_status xfi_run_commit(xfer_plan *plan, xfer_status mine);
 
 /* A commit in two halves, around an all-gather of the ranks' votes. */
@@ -68,15 +68,15 @@ typedef struct xfi_commit_vote {
   uint8_t work; /* what this rank needs: to keep its lanes, rebind or rebuild them (commit.c) */
   uint8_t has_flows;        /* peers need this rank's new addresses */
   uint8_t has_room;         /* xfi_snapshot_fits() */
-  uint8_t has_run;          /* it has run the lanes that the commit may replace */
-  uint64_t plan;            /* xfer_plan.number */
-  uint64_t n_sequenced;     /* see xfi_run_take_sequence() */
-  uint64_t place;           /* of xfi_device */
-  uint64_t gpu;             /* of xfi_device */
-  unsigned char domain[64]; /* of the device: equal where ranks may map each other's memory */
+  uint8_t has_run;          /* this rank has run the lanes that the commit may replace */
+  uint64_t plan;            /* xfer_plan.number of the plan */
+  uint64_t n_sequenced;     /* runs that this rank has counted, see xfi_run_take_sequence() */
+  uint64_t place;           /* xfi_device.place */
+  uint64_t gpu;             /* xfi_device.gpu */
+  unsigned char domain[64]; /* the device's domain(): equal where peers may map memory */
 } xfi_commit_vote;
-/* The first half. Local. If the votes then show that other ranks commit another plan, this one
- * needs another commit. */
+/* The first half of a commit. Local. If the votes then show that other ranks commit another plan,
+ * this one needs another commit. */
 xfi_commit_vote xfi_commit_begin(xfer_plan *plan, xfer_status mine);
 /* Where a run follows at once: begin to send before the other ranks' votes are known, as far as
  * slots in shared memory are free. Receivers read the slots only in the run, so if the votes do not
@@ -87,7 +87,7 @@ void xfi_commit_undo_send(xfer_plan *plan);
 /* Make the next commit rebuild all lanes, as after binds of other views. Local, but called on all
  * ranks. */
 void xfi_commit_invalidate(xfer_plan *plan);
-/* The second half. votes has shape [size of the comm]. Collective. */
+/* The second half of a commit. votes has shape [size of the comm]. Collective. */
 xfer_status xfi_commit_end(xfer_plan *plan, const xfi_commit_vote *votes, xfi_deadline deadline);
 
 /* This rank does not begin the next run, for the reason `why`. */
@@ -120,12 +120,13 @@ bool xfi_run_awaits_readers(const xfer_plan *plan);
 /* Is there room for the snapshots of a second plan like this one? */
 bool xfi_run_fits_twice(const xfer_plan *plan);
 
-/* Collective, also where the caller's own checks failed with `mine`. */
+/* Release the plan's lanes. Collective, also if the caller's own checks failed with `mine`. */
 xfer_status xfi_run_release(xfer_plan *plan, xfer_status mine);
-/* Each tensor's digest on one side, into digests[n_tensors]. Collective, likewise. */
+/* Each tensor's digest on one side, into digests[n_tensors]. Collective, also if `checked` is an
+ * error. */
 xfer_status xfi_run_digest(const xfer_plan *plan, xfer_digest *digests, xfi_side side,
                            xfer_status checked, xfer_stream stream);
-/* XFER_ERR_MISMATCH if replicas of a source differ. Collective, likewise. */
+/* XFER_ERR_MISMATCH if replicas of a source differ. Collective, also if `checked` is an error. */
 xfer_status xfi_run_check_replicas(const xfer_plan *plan, xfer_status checked, xfer_stream stream);
 /* The short report lacks staging_bytes of a plan that is not committed, which take longer to
  * compute. */

@@ -1,7 +1,7 @@
 /*
  * Where elements are converted. A copy from memory to memory converts at once. In a slot elements
  * have the type in which they travel, the smaller of the two, so sources narrow and destinations
- * widen. And the copies between memory and slots.
+ * widen. The copies between memory and slots are made here too.
  */
 #ifndef XFI_WIRE_H
 #define XFI_WIRE_H
@@ -16,7 +16,7 @@ xfer_status xfi_run_fill_converts(xfer_plan *plan);
 typedef enum xfi_leg { XFI_WHOLE_WAY, XFI_TO_WIRE, XFI_FROM_WIRE } xfi_leg;
 xfi_elem xfi_run_elem(const xfer_plan *plan, const xfi_class *cls, xfi_leg leg);
 
-/* Elements [first, end) of a box of a tensor, in row-major order. */
+/* The elements [first, end) of a box of a tensor, in row-major order. */
 typedef struct xfi_elem_range {
   uint32_t tensor;
   const xfi_box *box;
@@ -24,7 +24,7 @@ typedef struct xfi_elem_range {
   int64_t end;
 } xfi_elem_range;
 
-/* Append the copies of a range from the source into a slot or, without `send`, from the slot to the
+/* Append the copies of a range: with `send` from the source into a slot, else from the slot to the
  * destination. */
 xfer_status xfi_slot_copies(xfi_copies *copies, const xfer_plan *plan, const xfi_elem_range *range,
                             char *slot, bool send);

@@ -11,24 +11,24 @@ enum { XFI_PUSH, XFI_PULL };
 /* Copies in one direction that wait for the same peers and run on one stream. */
 typedef struct xfi_group {
   int way;                             /* XFI_PUSH or XFI_PULL */
-  int stream;                          /* index; -1: the caller's */
-  xfi_batch *batches[XFI_QUANT_PARTS]; /* launched one after the other */
-  xfi_batch *open;  /* launched instead if all peers are ready already; NULL: it is not faster */
+  int stream;                          /* index of the lane's stream; -1: the caller's stream */
+  xfi_batch *batches[XFI_QUANT_PARTS]; /* the copies, launched one after the other */
+  xfi_batch *open;  /* launched instead if all peers are ready already; NULL: no batch is faster */
   xfi_guard *guard; /* NULL: the device has no guards */
   bool strict;      /* the copies write peers' memory, or read memory that may be freed meanwhile */
-  bool at_once;   /* in every order several ranks would visit one peer: all groups copy together */
-  bool has_local; /* the copies of the local lane are among them */
+  bool at_once;     /* all groups copy together, since several ranks would visit one peer anyway */
+  bool has_local;   /* the copies of the local lane are among them */
   /* Slices of the lane's watch.flags, peer_flags and `of`: */
   xfi_flags ready;        /* the peers' READY, on this rank's page */
   xfi_flags done;         /* DONE on the peers' pages */
-  const xfi_link **links; /* [ready.n] */
+  const xfi_link **links; /* [ready.n] the links to these peers */
 } xfi_group;
 
 /* Flags on this rank's page for which its streams may be waiting. */
 typedef struct xfi_watch {
-  xfi_alarm alarm; /* at the deadline of the run */
+  xfi_alarm alarm; /* rings at the deadline of the run */
   xfi_flags flags;
-  uint64_t value; /* that they are to reach */
+  uint64_t value; /* the value that the flags are to reach */
   uint64_t *late; /* the first flag that missed the deadline; NULL: none */
   /* A word on this rank's page that becomes void once a wait was given up, and stays void while the
    * lane lives. All guards read it: if the peer sets READY after all, the copies that waited for it
@@ -38,20 +38,20 @@ typedef struct xfi_watch {
 
 struct xfi_direct {
   xfi_device *device;
-  int rank; /* this one */
+  int rank; /* this rank */
   xfi_links links;
-  uint64_t bytes; /* that this rank copies */
+  uint64_t bytes; /* bytes that this rank copies */
   uint64_t *page; /* [n_ranks][XFI_WORDS] this rank's flags; NULL without links */
   xfi_group *groups;
   int n_groups;
-  int percent;           /* of the multiprocessors, for each group */
-  uint64_t **peer_flags; /* DONE of all groups, then `announce` */
+  int percent;           /* most multiprocessors of the device that each group uses, in per cent */
+  uint64_t **peer_flags; /* flags on peers' pages: DONE of all groups, then `announce` */
   const xfi_link **of;   /* links of all groups */
   xfi_flags announce;    /* READY on the pages of peers that copy to or from our memory */
-  xfi_flags await;       /* their DONE on our page */
-  xfi_watch watch;       /* of READY of all groups, then `await` */
+  xfi_flags await;       /* DONE of these peers on our page */
+  xfi_watch watch;       /* READY of all groups, then `await` */
   xfer_stream *streams;
-  xfi_event **ended; /* [n_streams] */
+  xfi_event **ended; /* [n_streams] where each stream's copies ended */
   int n_streams;
   xfi_event *turn; /* keeps the order of the groups on the copy engine, also where a later peer is
                       ready first: else several ranks would copy from one peer. NULL: one group */
@@ -65,11 +65,11 @@ struct xfi_direct {
 int64_t xfi_direct_ring(xfi_alarm *alarm, int64_t now_ns);
 
 /* Maps what can be mapped, and leaves the rest to the packed lane. Collective, also for a rank that
- * has failed before: *mine is its status so far, and becomes that of its part in this. near:
- * [n_ranks]. */
+ * has failed before: *mine is its status so far, and becomes the status of its part in this
+ * call. `near` has shape [n_ranks]. */
 xfer_status xfi_direct_create(xfi_direct **direct, xfer_plan *plan, const xfi_near *near,
                               xfer_status *mine, xfi_deadline deadline);
-/* No run may be under way. */
+/* Called when no run is under way. */
 void xfi_direct_destroy(xfi_direct *direct);
 /* Gives the lane the addresses of what this rank has bound now, and of what peers have, once
  * xfi_links_rebind() has exchanged these. */
@@ -86,8 +86,8 @@ bool xfi_direct_drop_sources(xfi_direct *direct);
 /* Does the direct lane carry what goes to, or comes from, a peer? `peer` is an index in the plan's
  * sends.peers or recvs.peers. */
 bool xfi_direct_carries(const xfi_direct *direct, bool send, size_t peer);
-/* The same in words, for reports: an xfi_way_fn of a plan or, with `relay`, of its relay. NULL: not
- * committed. */
+/* How the flow to or from a peer travels, in words for reports: an xfi_way_fn of a plan or, with
+ * `relay`, of its relay. NULL: not committed. */
 const char *xfi_direct_way(const void *plan, bool relay, bool send, size_t peer);
 
 /* ---- direct_run.c ---- */

@@ -11,7 +11,7 @@
 
 enum { XFI_WHY_BYTES = 160, XFI_WAY_BYTES = XFI_WHY_BYTES + 64 };
 
-/* In place of an index: nothing goes in that direction. */
+/* Stands in place of an index where nothing goes in that direction. */
 #define XFI_NO_FLOW SIZE_MAX
 
 /* An allocation of this rank that was advertised to the peer. */
@@ -63,7 +63,7 @@ static inline uint64_t *xfi_word(uint64_t *page, int rank, int which)
   return page + (size_t)rank * XFI_WORDS + which;
 }
 
-/* How near a rank is. What is true of a level is true of those after it. */
+/* How near a rank is. What is true of one level is true of all later levels. */
 typedef enum xfi_near {
   XFI_FAR,
   XFI_SAME_HOST,    /* its memory can perhaps be mapped */
@@ -87,23 +87,23 @@ typedef struct xfi_link {
   size_t recv;    /* index in plan->moves->recvs.peers; XFI_NO_FLOW: nothing */
   xfi_by send_by; /* who copies what we send */
   xfi_by recv_by; /* who copies what we receive */
-  /* [0] of what we receive, [1] of what we send: */
-  bool only_push[2];        /* only the sender can copy it */
-  uint64_t pushed_bytes[2]; /* what the sender copies if both ends copy a part */
+  /* [0] is of the flow that we receive, [1] of the flow that we send: */
+  bool only_push[2];        /* only the sender can copy the flow */
+  uint64_t pushed_bytes[2]; /* bytes that the sender copies if both ends copy a part */
   xfi_near near;
   const xfi_links *of;          /* the list that this link is in */
   xfi_flow_counts their_counts; /* the peer's xfi_links.counts */
   xfi_ranks their_ranks[2];     /* the peer's xfi_links.ranks */
 
-  /* What we advertised of our memory: the allocations, the first of which holds our page, and how
-   * many places our pieces have, those of what we send first. */
-  xfi_advertised *advertised; /* [n_told] */
+  /* What we advertised of our memory: the allocations, of which the first holds our page, and how
+   * many places our pieces have. The places of what we send come first. */
+  xfi_advertised *advertised; /* [n_advertised] */
   size_t n_advertised;
   size_t advertised_capacity;
   size_t n_own_places;
   size_t n_own_src_places;
 
-  /* During a commit: the message to the peer and that from it, and what each end could map. */
+  /* During a commit: the messages to the peer and from it, and what each end could map. */
   xfi_bytes send_buffer;
   xfi_bytes recv_buffer;
   xfi_verdict ours;
@@ -111,15 +111,15 @@ typedef struct xfi_link {
   char way[XFI_WAY_BYTES]; /* why nobody copies a flow directly, for reports */
 
   /* What the peer advertised of its memory. */
-  xfi_remote *remotes; /* [n_remotes] allocations; the first holds its page, */
+  xfi_remote *remotes; /* [n_remotes] allocations; the first holds the peer's page of flags */
   size_t n_remotes;
-  xfi_mem_handle page_handle; /* which has this handle, */
-  uint64_t page_offset;       /* from this offset on */
+  xfi_mem_handle page_handle; /* handle of the allocation that holds that page */
+  uint64_t page_offset;       /* where in that allocation the page begins */
   uint64_t *page;             /* the peer's flags, mapped */
   xfi_bound *bounds; /* [n_bounds] views: n_src_bounds of what it sends us, then of what we send */
   size_t n_bounds;
   size_t n_src_bounds;
-  uint64_t (*places)[2]; /* [n_places] of all pieces of these views, in order */
+  uint64_t (*places)[2]; /* [n_places] places of all pieces of these views, in order */
   size_t n_places;
   size_t n_src_places;
   size_t places_capacity;
@@ -127,15 +127,15 @@ typedef struct xfi_link {
 
 /* All links of this rank. */
 struct xfi_links {
-  xfi_link *at; /* [n] by rising distance (rank - ours) modulo n_ranks */
+  xfi_link *at; /* [n] links by rising distance (rank - ours) modulo n_ranks */
   size_t n;
   xfi_flow_counts counts;
-  xfi_ranks ranks[2];    /* ranks from which this one gets much, and to which it sends much; it may
-                            be one of them itself (order.h) */
-  xfi_message *messages; /* [2 * n] to each link, then from each */
+  xfi_ranks ranks[2];    /* ranks from which this rank gets much, and ranks to which it sends much;
+                            this rank may be one of them (order.h) */
+  xfi_message *messages; /* [2 * n] a message to each peer, then one from each */
 };
 
-/* Does the sender, or the receiver, copy any of it? */
+/* Does the sender, or the receiver, copy any of a flow? */
 static inline bool xfi_pushes(xfi_by by)
 {
   return (by & XFI_BY_PUSH) != 0;
@@ -175,10 +175,10 @@ const xfi_link *xfi_links_find(const xfi_links *links, bool send, size_t peer);
 bool xfi_link_is_mapped(const xfi_link *link, xfi_side side);
 /* Turn the peer's places into addresses in its mapped memory: fills link->bounds. */
 void xfi_link_resolve(xfi_link *link);
-/* Nothing happens if it is not mapped. */
+/* Unmap an allocation of the peer's, if it is mapped. */
 void xfi_remote_unmap(xfi_remote *remote, xfi_device *device);
 /* Unmap the peer's sources, but no allocation that holds destinations which we write as well.
- * False: none was mapped. */
+ * False: no source was mapped. */
 bool xfi_link_drop_sources(xfi_link *link, xfi_device *device);
 void xfi_links_destroy(xfi_links *links, xfi_device *device);
 
@@ -187,13 +187,13 @@ void xfi_links_destroy(xfi_links *links, xfi_device *device);
 typedef struct xfi_walk {
   const xfer_plan *plan;
   const xfi_link *link;
-  bool send; /* from this rank to the peer */
+  bool send; /* the moves go from this rank to the peer */
   const xfi_move *next;
   const xfi_move *end;
   /* Both ends have the moves in the same order, so the n-th tensor here is the n-th there, whatever
    * indices they have. */
   size_t n_tensors;
-  const xfi_move *move; /* the present one */
+  const xfi_move *move; /* the present move, with its class, boxes, box and two ends */
   const xfi_class *cls;
   const xfi_flows *boxes;
   xfi_box box;
@@ -226,10 +226,10 @@ xfer_status xfi_links_rebind(xfi_links *links, xfer_plan *plan, xfer_status *min
 
 /* ---- link_choose.c ---- */
 
-/* In how many allocations of ours, and of the peer's, these sides (XFI_SIDE_*) lie. */
+/* How many allocations of ours, and of the peer's, hold memory of these sides (XFI_SIDE_*). */
 size_t xfi_link_n_advertised(const xfi_link *link, int sides);
 size_t xfi_link_n_remotes(const xfi_link *link, int sides);
-/* Choose who copies what: sets send_by and recv_by. */
+/* Choose who copies the link's flows: sets send_by and recv_by. */
 xfer_status xfi_link_choose(xfi_link *link, const xfer_plan *plan);
 /* If both ends copy a part: does the sender push the present move? */
 bool xfi_walk_is_pushed(const xfi_walk *walk);

@@ -10,17 +10,17 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* In rising order. */
+/* A list of ranks in rising order. */
 typedef struct xfi_ranks {
   int32_t *at;
   size_t n;
 } xfi_ranks;
 
 typedef struct xfi_visit {
-  int rank;                  /* that is visited */
+  int rank;                  /* the rank that is visited */
   const xfi_ranks *visitors; /* the ranks that exchange much with it; it may be one of them */
-  const void *link;          /* of the caller */
-  size_t turn;               /* set by xfi_order_visits(), which sorts by it */
+  const void *link;          /* the caller's link to that rank */
+  size_t turn;               /* place in the order, set by xfi_order_visits() */
 } xfi_visit;
 
 /* Put the visits of `rank` in order, among them one to itself for what it keeps. True: in this

@@ -6,8 +6,7 @@
 
 #include "steps.h"
 
-/* Finds how large the slots must be: for a plan without lanes, as if everything took packed rounds.
- */
+/* Finds how large the slots must be. A plan without lanes counts as if all took packed rounds. */
 xfer_status xfi_packed_measure(xfi_pipeline *pipeline, const xfer_plan *plan);
 /* Appends the steps of all rounds. */
 xfer_status xfi_packed_add(xfi_pipeline *pipeline, const xfer_plan *plan);

@@ -11,15 +11,15 @@
 /* Makes rounds, broadcasts and channels for all that the direct lane does not carry. Collective;
  * the ranks agree on the result in the caller. */
 xfer_status xfi_pipeline_create(xfi_pipeline **pipeline, xfer_plan *plan);
-/* After binds at other addresses, or when the slots have moved. */
+/* Gives the pipeline new addresses, after binds or when the slots have moved. */
 xfer_status xfi_pipeline_rebind(xfi_pipeline *pipeline, const xfer_plan *plan);
 void xfi_pipeline_destroy(xfi_pipeline *pipeline, xfer_plan *plan);
 /* The staging memory that a plan which is not committed needs if nothing goes directly or in place.
  */
 xfer_status xfi_pipeline_estimate(uint64_t *staging_bytes, const xfer_plan *plan);
-/* Enqueues all of it for a run. */
+/* Enqueues all that a run has in the pipeline. */
 xfer_status xfi_pipeline_start(xfi_pipeline *pipeline, xfer_plan *plan, xfer_stream stream);
-/* Does it carry nothing on this rank, so that no peer waits for it? */
+/* Does the pipeline carry nothing on this rank, so that no peer waits for it? */
 bool xfi_pipeline_is_empty(const xfi_pipeline *pipeline);
 
 #endif

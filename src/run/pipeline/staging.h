@@ -18,7 +18,7 @@ typedef struct xfi_allocator {
   void *context;
 } xfi_allocator;
 
-/* Memory, and its allocator; all zero: none. */
+/* A block of memory, and its allocator; all zero: there is no block. */
 typedef struct xfi_staging_block {
   char *at;
   size_t n_bytes;
@@ -28,18 +28,18 @@ typedef struct xfi_staging_block {
 struct xfi_plans {
   xfi_comm *comm;
   xfi_device *device;
-  uint64_t n_created;   /* plans, which this numbers; the same on every rank */
+  uint64_t n_created;   /* number of plans made, which numbers them; the same on every rank */
   uint64_t n_sequenced; /* runs that send messages (xfi_run_take_sequence()); the same on every rank
                          * if all run their plans in one order */
-  uint64_t n_agreed;    /* of them, those that all ranks have counted, maybe since another did */
-  int n_unsettled;      /* plans with run.is_unsettled */
-  xfi_allocator allocator; /* of the next block */
+  uint64_t n_agreed;    /* the most such runs that any rank had counted when ranks last agreed */
+  int n_unsettled;      /* number of plans with run.is_unsettled */
+  xfi_allocator allocator; /* the allocator of the next block */
   xfi_staging_block slots;
-  uint64_t snapshot_bytes; /* of all plans' snapshots, which have blocks of their own */
+  uint64_t snapshot_bytes; /* size of all plans' snapshots, which have blocks of their own */
   xfer_plan *first;        /* the plans that use `slots`, a list by xfer_plan.next */
-  xfer_plan *last;         /* whose run used `slots` last; NULL: none has */
-  bool is_ending;          /* the comm ends, and its plans leave one after the other, */
-  xfi_deadline abort_by;   /* all until then; at_ns 0: none has begun to leave */
+  xfer_plan *last;         /* the plan whose run used `slots` last; NULL: no run has */
+  bool is_ending;          /* the comm ends, and its plans leave one after the other */
+  xfi_deadline abort_by; /* the deadline that their aborts share; at_ns 0: there was no abort yet */
 };
 
 /* Wait until the last run, which may not have been waited for, has ended on this rank. */
@@ -49,8 +49,8 @@ xfer_status xfi_run_await_last(const xfer_plan *plan);
  * has both, since a rank's slots hold the larger step of either, each way. */
 uint64_t xfi_run_staging_share(const xfer_plan *plan);
 
-/* Allocate a block by plans->allocator; and free it by its own, or leak it if the transport may
- * still read or write it. */
+/* Allocate a block by plans->allocator; and free a block by its own allocator, or leak it if the
+ * transport may still read or write it. */
 xfer_status xfi_staging_alloc(xfi_staging_block *block, const xfi_plans *plans, size_t n_bytes);
 void xfi_staging_free(const xfi_plans *plans, xfi_staging_block *block);
 /* Leak the block, since something may still read or write it. */
@@ -60,7 +60,8 @@ void xfi_staging_abandon(xfi_staging_block *block);
 xfer_status xfi_staging_join(xfer_plan *plan, xfi_pipeline *pipeline);
 /* The plan, which has no run in flight, needs no slots any more. The last plan frees the block. */
 void xfi_staging_leave(xfer_plan *plan);
-/* A run of the plan is about to use the block: the event that it has to come after; NULL: none. */
+/* Called when a run of the plan is about to use the block. Returns the event after which the run
+ * has to come; NULL: it need not wait. */
 xfi_event *xfi_staging_turn(xfer_plan *plan);
 /* Leak the slots of all plans, since some work of a failed run may never end. */
 void xfi_staging_leak_slots(xfi_plans *plans);

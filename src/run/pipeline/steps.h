@@ -13,9 +13,9 @@
 typedef struct xfi_step {
   xfi_copies gather;
   xfi_copies scatter;
-  xfi_batch *gather_batch; /* NULL: nothing to do */
-  xfi_batch *scatter_batch;
-  xfi_message *messages; /* [n_sends + n_recvs], sends first */
+  xfi_batch *gather_batch;  /* batch of `gather`; NULL: there are no copies */
+  xfi_batch *scatter_batch; /* batch of `scatter`; NULL: there are no copies */
+  xfi_message *messages;    /* [n_sends + n_recvs], sends first */
   int n_sends;
   int n_recvs;
   int root; /* >= 0: the messages are n_sends broadcasts from this rank */
@@ -32,17 +32,17 @@ struct xfi_pipeline {
   size_t n_steps;
   size_t capacity;
   size_t n_rounds;
-  uint64_t sent_bytes;    /* by a run, through channels too */
-  size_t send_slot_bytes; /* the most that a step needs */
-  size_t recv_slot_bytes;
+  uint64_t sent_bytes;    /* bytes that a run sends, through channels too */
+  size_t send_slot_bytes; /* the most that the sends of a step need */
+  size_t recv_slot_bytes; /* the most that the receives of a step need */
   char *slots; /* two send slots, then two receive slots; in the comm's block (staging.h) */
-  uint64_t staging_bytes; /* of these slots, and of those of channels */
+  uint64_t staging_bytes; /* size of these slots, and of those of channels */
   xfer_stream streams[XFI_STEP_STREAMS];
   xfi_event *done_with[XFI_STEP_STREAMS][2]; /* each stream's part of the last step in each slot */
   xfi_event *ended[XFI_STEP_STREAMS];
 };
 
-/* Append an empty step. And the address of a step's slot, by its number. */
+/* Append an empty step; and the address of a step's slot, by the step's number. */
 xfer_status xfi_steps_add(xfi_step **step, xfi_pipeline *pipeline, int n_messages);
 char *xfi_steps_slot(const xfi_pipeline *pipeline, size_t step, bool send);
 
@@ -54,7 +54,7 @@ bool xfi_steps_are_read(const xfi_pipeline *pipeline, const xfi_device *device);
 /* Enqueue all steps, after the event `before`. */
 xfer_status xfi_steps_start(xfi_pipeline *pipeline, xfer_plan *plan, xfi_event *before,
                             xfer_stream stream);
-/* Drop the steps, whose batches the next ones reuse; and free everything. */
+/* Drop the steps, whose batches the next steps reuse; and free everything. */
 void xfi_steps_clear(xfi_pipeline *pipeline);
 void xfi_steps_free(xfi_pipeline *pipeline, xfi_device *device);
 

@@ -19,63 +19,63 @@ enum { XFI_QUANT_PARTS = 4 };
 typedef struct xfi_quant_pair {
   uint32_t weights;
   uint32_t scales;
-  xfi_blocks blocks; /* of this rank */
+  xfi_blocks blocks; /* blocks of this rank's source part */
   float *table;      /* [n_scales] this rank's scales */
   size_t n_scales;
   bool is_cut; /* some blocks lie in several parts of the source layout */
-  int part;    /* in which the run quantises it, below XFI_QUANT_PARTS */
+  int part;    /* in which part of a run the tensor is quantised, below XFI_QUANT_PARTS */
 } xfi_quant_pair;
 
 /* The amaxes that parts which share blocks of one tensor exchange: a tensor with one more dim,
  * which has an index for each box of cells (a unit, see quant_cuts.c). */
 typedef struct xfi_quant_cut {
-  size_t pair;
+  size_t pair; /* index of the tensor's pair */
   xfer_layout *src;
   xfer_layout *dst;
-  void **sent; /* [n_told] this rank's boxes that others ask for, in order */
+  void **sent; /* [n_sent] this rank's boxes that others ask for, in order */
   size_t n_sent;
   size_t received; /* offset of dst, which is dense, in quant->received */
 } xfi_quant_cut;
 
 struct xfi_quant {
-  const xfi_quant_pair **of; /* [n_tensors] of the plan; NULL: neither weights nor scales */
+  const xfi_quant_pair **of; /* [n_tensors] each tensor's pair; NULL: neither weights nor scales */
   xfi_quant_pair *pairs;     /* [n_pairs] */
   size_t n_pairs;
-  xfi_quant_cut *cuts; /* [n_cuts], of n_pairs at most */
+  xfi_quant_cut *cuts; /* [n_cuts] at most n_pairs */
   size_t n_cuts;
-  void *tables; /* [n_table_bytes] */
+  void *tables; /* [n_table_bytes] the scales of all pairs */
   size_t n_table_bytes;
-  char *received; /* [n_received_bytes] amaxes of other ranks, */
+  char *received; /* [n_received_bytes] amaxes of other ranks */
   size_t n_received_bytes;
-  xfi_copies from_received; /* and the copies that combine them; until `received` is allocated,
-                               sources are offsets */
+  xfi_copies from_received; /* copies that combine these amaxes with this rank's; until `received`
+                               is allocated, their sources are offsets */
   xfi_device *device;
   xfi_batch *clear;
   xfi_batch *combine;
   int n_parts;
   xfi_batch *amax[XFI_QUANT_PARTS];
   xfi_batch *finish[XFI_QUANT_PARTS];
-  xfi_event *ready[XFI_QUANT_PARTS]; /* of parts that are not the first */
+  xfi_event *ready[XFI_QUANT_PARTS]; /* the table of each part but the first is ready */
 };
 
-/* tensors: the plan's, with the conversions as given. NULL where none has blocks. */
+/* `tensors` are the plan's, with the conversions as given. *quant is NULL if none has blocks. */
 xfer_status xfi_quant_create(xfi_quant **quant, const xfer_plan *plan, const xfer_tensor *tensors);
 void xfi_quant_destroy(xfi_quant *quant);
-/* The source view of a tensor of scales; false: the tensor is none. */
+/* The source view of a tensor of scales; false: the tensor is not one of scales. */
 bool xfi_quant_source(const xfi_quant *quant, size_t tensor, xfer_view *view);
-/* The blocks of a tensor that is quantised; NULL: it is not. */
+/* The blocks of a tensor that is quantised; NULL: the tensor is not quantised. */
 const xfi_blocks *xfi_quant_blocks(const xfi_quant *quant, size_t tensor);
-/* Prepare, at each commit, what runs before the lanes; and give it back. */
+/* Prepare, at each commit, what runs before the lanes; and free it. */
 xfer_status xfi_quant_prepare(xfer_plan *plan);
 void xfi_quant_drop(xfi_quant *quant);
-/* In which part a tensor, or the tensor whose scales it is, is quantised; 0 of others. */
+/* In which part a tensor, or the tensor whose scales it is, is quantised; 0 for all others. */
 int xfi_quant_part(const xfi_quant *quant, size_t tensor);
 /* Enqueue what runs before the lanes: first the amaxes that other ranks need and, once
  * plan->amax_plan has run, the rest. plan->run.started is recorded after the first part, or at once
  * if nothing is quantised. */
 xfer_status xfi_quant_start(const xfer_plan *plan, xfer_stream stream);
 xfer_status xfi_quant_continue(const xfer_plan *plan, xfer_stream stream);
-/* Enqueue on another stream the wait for a part; if there are fewer parts, for the last. */
+/* Enqueue on another stream the wait for a part, or for the last part if there are fewer. */
 xfer_status xfi_quant_await(const xfer_plan *plan, int part, xfer_stream stream);
 
 /* ---- quant_cuts.c ---- */

@@ -14,13 +14,13 @@
 
 /* What is counted of a tensor. */
 typedef enum xfi_count {
-  XFI_COUNT_SRC,      /* each element once: the digest of a side */
-  XFI_COUNT_DST,      /* likewise */
+  XFI_COUNT_SRC,      /* each element once: the digest of the source */
+  XFI_COUNT_DST,      /* each element once: the digest of the destination */
   XFI_COUNT_REPLICAS, /* 0 if replicas of the source are equal */
   XFI_COUNT_MOVED,    /* 0 if every destination holds what the source does */
-  XFI_COUNT_RUN,      /* both of these */
-  /* Of one element, to find ranks that differ: the first place at which this rank has it as a
-   * replica of the source, in the source, and in the destination. */
+  XFI_COUNT_RUN,      /* what XFI_COUNT_REPLICAS and XFI_COUNT_MOVED count */
+  /* Counts of one element, to find ranks that differ: the first place at which this rank has it as
+   * a replica of the source, in the source, and in the destination. */
   XFI_COUNT_OWN_REPLICA,
   XFI_COUNT_OWN_SRC,
   XFI_COUNT_OWN_DST
@@ -41,24 +41,24 @@ typedef struct xfi_counted {
   size_t capacity;
 } xfi_counted;
 
-/* Append what this rank counts of a tensor. `within` NULL: of all of it. */
+/* Append what this rank counts of a tensor, `within` a box; NULL: of the whole tensor. */
 xfer_status xfi_count_add(xfi_counted *list, const xfer_plan *plan, size_t tensor, uint32_t slot,
                           xfi_count what, const xfi_within *within);
 
 /* Prepare what this rank counts of the tensors [first, first + n), in n slots. */
 xfer_status xfi_count_make(xfi_digest **digest, const xfer_plan *plan, size_t first, size_t n,
                            xfi_count what, const xfi_within *within);
-/* Count them into sums[n] and wait for it. */
+/* Count the same into sums[n], and wait until that is done. */
 xfer_status xfi_count_now(xfi_sum *sums, const xfer_plan *plan, size_t first, size_t n,
                           xfi_count what, const xfi_within *within, xfer_stream stream);
 
-/* *sum += other; and is a sum 0? */
+/* Add `other` to *sum; and is a sum 0? */
 void xfi_sum_add(xfi_sum *sum, xfi_sum other);
 bool xfi_sum_is_zero(xfi_sum sum);
 
 /* ---- verify.c ---- */
 
-/* Prepare, at each commit, what a run of a plan with XFER_PLAN_VERIFY counts; and give it back. */
+/* Prepare, at each commit, what a run of a plan with XFER_PLAN_VERIFY counts; and free it. */
 xfer_status xfi_verify_prepare(xfer_plan *plan);
 void xfi_verify_drop(xfer_plan *plan);
 /* Enqueue the count; does nothing if plan->lanes.verify is NULL. */
@@ -69,7 +69,8 @@ xfi_sum xfi_verify_mine(const xfer_plan *plan);
  */
 xfer_status xfi_verify_outcome(const xfer_plan *plan, xfi_deadline deadline);
 
-/* The sum over tensors, each with a weight of its own, so that errors in two do not cancel out. */
+/* The sum over tensors, each with a weight of its own, so that errors in two tensors do not cancel
+ * out. */
 xfi_sum xfi_verify_total(const xfi_sum *sums, size_t n);
 /* When a count that should be 0 is not: finds the first tensor and index that differ, and the
  * ranks. XFER_ERR_MISMATCH names them. Collective. */
