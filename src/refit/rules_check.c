@@ -104,12 +104,13 @@ static xfer_status add_used(names *used,
   json_t *child;
   size_t i;
 
-  for (const char *end = at; at != NULL && *at != '\0'; at = end) {
-    while (*at != '\0' && !is_letter(*at))
-      at++;
-    for (end = at; is_letter(*end);)
+  while (at != NULL && *at != '\0') {
+    const char *end = at;
+
+    while (is_letter(*end))
       end++;
     if (end > at) XFI_TRY(add(used, NULL, value, at, (size_t)(end - at)));
+    at = *end == '\0' ? end : end + 1;
   }
   json_array_foreach((json_t *)(uintptr_t)value, i, child)
   {
