@@ -336,8 +336,9 @@ XFER_API XFER_MUST_CHECK xfer_status xfer_plan_run(xfer_plan *plan, uint64_t ver
  * A rank that will not come to xfer_plan_wait() may destroy the plan in its place, and waits for
  * nobody. Ranks that are in the run or its wait, or come to them, then fail at once with the
  * reason, except over NCCL between hosts, and the comm is broken. If none does, it is not broken.
- * The others remember the last 16 plans that a rank has left; over MPI between hosts a rank that
- * leaves more while another is in no call of the comm may break it.
+ * The others remember the last 16 plans that a rank has left, over MPI between hosts the last 16
+ * that any ranks have; and there a rank that leaves more while another is in no call of the comm
+ * may break it.
  *
  * @param plan  Committed, no run in flight.
  * @param why   A sentence; it is copied. The other ranks see its first 200 bytes, after this rank's

@@ -108,10 +108,14 @@ typedef xfer_status xfi_round_fn(xfi_comm *comm, const xfi_messages *messages, x
 typedef xfer_status xfi_broadcast_fn(xfi_comm *comm, const xfi_message *messages, int n, int root,
                                      xfer_stream stream, xfi_deadline deadline);
 
-/* How many of a rank's refusals the others remember: the last ones. */
+/* How many of the runs that a rank has refused the others remember, and of the plans that it has
+ * left: the last ones of each kind, so that a plan is not forgotten for later runs. */
 #define XFI_REFUSALS 16
 /* A bit set in a plan's number where a run's could be: the rank has left that plan. */
 #define XFI_LEFT (UINT64_C(1) << 63)
+/* The kind of what is refused: 0 a run, 1 a plan that is left. */
+#define XFI_KINDS 2
+#define XFI_KIND_OF(what) ((what) >> 63)
 
 typedef struct xfi_comm_ops {
   bool recv_direct;   /* data may be received straight into the caller's tensors */

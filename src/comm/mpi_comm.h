@@ -51,15 +51,16 @@ typedef struct xfi_mpi_comm {
   MPI_Request *notice_sends; /* [size] */
   /* Refusals of runs: the last ones sent to all other ranks and the last received, in turn. */
   xfi_mpi_notice refusals_out[XFI_REFUSALS];
-  MPI_Request *refusal_sends;           /* [XFI_REFUSALS][size] */
-  size_t n_refusals_out;                /* number of refusals sent in all */
-  xfi_mpi_notice refused[XFI_REFUSALS]; /* each one's n_gathered is the least of its senders' */
-  size_t n_refused;                     /* number of refusals received in all */
-  bool *is_waiting;     /* [size] which ranks wait in the gathering that this rank gave up */
-  int awaited;          /* the peer that the round in progress waits for; -1: none */
-  bool is_broadcasting; /* a broadcast is in progress */
-  int late;             /* the late rank of a wait that ended at its deadline; -1: none was found */
-  bool is_connected;    /* all ranks have made the comm and may send notices */
+  MPI_Request *refusal_sends; /* [XFI_REFUSALS][size] */
+  size_t n_refusals_out;      /* number of refusals sent in all */
+  /* Those received, of each XFI_KIND_OF(); each one's n_gathered is the least of its senders'. */
+  xfi_mpi_notice refused[XFI_KINDS][XFI_REFUSALS];
+  size_t n_refused[XFI_KINDS]; /* number of refusals received in all */
+  bool *is_waiting;            /* [size] which ranks wait in the gathering that this rank gave up */
+  int awaited;                 /* the peer that the round in progress waits for; -1: none */
+  bool is_broadcasting;        /* a broadcast is in progress */
+  int late;          /* the late rank of a wait that ended at its deadline; -1: none was found */
+  bool is_connected; /* all ranks have made the comm and may send notices */
   bool has_notified;
   bool leaks_own; /* an operation that does not end uses our memory */
 } xfi_mpi_comm;

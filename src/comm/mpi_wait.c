@@ -117,17 +117,20 @@ void xfi_mpi_end_gathering(xfi_mpi_comm *t)
 /* NULL: it is not known that a rank has refused it. */
 static xfi_mpi_notice *find_refused(xfi_mpi_comm *t, uint64_t what)
 {
+  xfi_mpi_notice *known = t->refused[XFI_KIND_OF(what)];
+
   for (int i = 0; i < XFI_REFUSALS; i++)
-    if (t->refused[i].refused == what) return &t->refused[i];
+    if (known[i].refused == what) return &known[i];
   return NULL;
 }
 
 static void handle_refusal(xfi_mpi_comm *t, const xfi_mpi_notice *notice)
 {
+  const uint64_t kind = XFI_KIND_OF(notice->refused);
   xfi_mpi_notice *known = find_refused(t, notice->refused);
 
   if (known == NULL)
-    t->refused[t->n_refused++ % XFI_REFUSALS] = *notice;
+    t->refused[kind][t->n_refused[kind]++ % XFI_REFUSALS] = *notice;
   else if (notice->n_gathered < known->n_gathered)
     known->n_gathered = notice->n_gathered;
 }

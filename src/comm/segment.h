@@ -49,10 +49,11 @@ typedef struct xfi_segment {
   _Alignas(XFI_CACHE_LINE) _Atomic uint32_t
       alarm;                  /* 1 + the rank that reported a failure to the owner; 0: none */
   char why[XFI_BROKEN_BYTES]; /* the text of the failure that the owner reported */
-  _Atomic uint64_t refused[XFI_REFUSALS];    /* what the owner refused last, in turn; 0: nothing */
-  char whys[XFI_REFUSALS][XFI_BROKEN_BYTES]; /* the reasons of these refusals */
-  uint64_t n_refused;                        /* refusals in all; only the owner reads it */
-  _Atomic uint32_t has_left;                 /* the owner has left the comm */
+  /* What the owner refused last, of each XFI_KIND_OF(), in turn; 0: nothing. */
+  _Atomic uint64_t refused[XFI_KINDS][XFI_REFUSALS];
+  char whys[XFI_KINDS][XFI_REFUSALS][XFI_BROKEN_BYTES]; /* the reasons of these refusals */
+  uint64_t n_refused[XFI_KINDS]; /* refusals in all; only the owner reads it */
+  _Atomic uint32_t has_left;     /* the owner has left the comm */
   /* Gatherings, whose steps are counted over the comm's whole life. `decided`, used in the first
    * segment alone, is 2 * step if the last step took place on all ranks, 2 * step - 1 if on none.
    * The owner has contributed to n_contributed steps; contributions[step % 2] holds the last two.

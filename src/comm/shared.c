@@ -132,21 +132,24 @@ void xfi_shared_refuse(xfi_comm *comm, uint64_t what, const char *why)
   xfi_segment *own = own_of(s);
 
   if (own == NULL || xfi_shared_is_inherited(s)) return;
-  const uint64_t i = own->n_refused++ % XFI_REFUSALS;
-  (void)snprintf(own->whys[i], sizeof own->whys[i], "rank %d: %s", comm->rank, why);
-  atomic_store(&own->refused[i], what);
+  const uint64_t kind = XFI_KIND_OF(what);
+  const uint64_t i = own->n_refused[kind]++ % XFI_REFUSALS;
+  (void)snprintf(own->whys[kind][i], sizeof own->whys[kind][i], "rank %d: %s", comm->rank, why);
+  atomic_store(&own->refused[kind][i], what);
   for (int r = 0; r < comm->size; r++)
     if (r != comm->rank && xfi_segment_of(s, r) != NULL) wake(s, r);
 }
 
 xfer_status xfi_shared_check_refused(xfi_comm *comm, uint64_t what)
 {
+  const uint64_t kind = XFI_KIND_OF(what);
+
   for (int r = 0; r < comm->size && what != 0; r++) {
     const xfi_segment *theirs = xfi_segment_of((const xfi_shared *)comm, r);
 
     for (int i = 0; theirs != NULL && r != comm->rank && i < XFI_REFUSALS; i++)
-      XFI_CHECK(atomic_load(&theirs->refused[i]) != what, XFER_ERR_PEER, "%.*s",
-                XFI_BROKEN_BYTES - 1, theirs->whys[i]);
+      XFI_CHECK(atomic_load(&theirs->refused[kind][i]) != what, XFER_ERR_PEER, "%.*s",
+                XFI_BROKEN_BYTES - 1, theirs->whys[kind][i]);
   }
   return XFER_OK;
 }

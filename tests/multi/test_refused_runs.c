@@ -205,6 +205,35 @@ static void left_two(xfer_comm *comm, uint32_t lane)
   xfer_plan_destroy(third);
 }
 
+/* The last rank leaves a plan, and then all refuse more runs of another than are remembered. The
+ * others come to the run of the first, and are told why it was left. */
+static void left_before_refusals(xfer_comm *comm, uint32_t lane)
+{
+  enum { REFUSALS = 17 };
+  xfer_plan *const left = plan_of(comm, lane);
+  xfer_plan *const plan = plan_of(comm, lane);
+  double began;
+
+  if (rank == size - 1) {
+    NEED(xfer_plan_refuse(left, why) == XFER_OK);
+    xfer_plan_destroy(left);
+  }
+  for (int i = 0; i < REFUSALS; i++) {
+    NEED(xfer_plan_refuse(plan, "not now") == XFER_OK);
+    NEED(xfer_plan_wait(plan, 0) == XFER_ERR_STATE);
+    NEED(xfer_plan_commit(plan) == XFER_OK);
+  }
+  began = MPI_Wtime();
+  if (rank != size - 1) {
+    (void)!xfer_plan_run(left, 1, NULL);
+    NEED(xfer_plan_wait(left, 0) != XFER_OK);
+    NEED(strstr(xfer_last_error(), why) != NULL);
+    NEED(MPI_Wtime() - began < SOON_S);
+    xfer_plan_destroy(left);
+  }
+  xfer_plan_destroy(plan);
+}
+
 /* The last rank leaves a plan that is not committed; the others come to its commit. */
 static void left_before_commit(means wanted)
 {
@@ -263,6 +292,10 @@ static void work(void)
       broken_by_one(&comm, wanted, lane, how % 2 == 1, how / 2 == 1);
     }
     left_two(comm, lane);
+    (void)MPI_Barrier(MPI_COMM_WORLD);
+    xfer_comm_destroy(comm);
+    comm = comm_of(wanted);
+    left_before_refusals(comm, lane);
     (void)MPI_Barrier(MPI_COMM_WORLD);
     xfer_comm_destroy(comm);
   }
