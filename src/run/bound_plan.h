@@ -86,14 +86,15 @@ typedef struct xfi_plan_run {
   bool shuns_commit;         /* `why` is for ranks that come to a commit once this plan is gone */
   xfi_deadline ends;         /* the run's deadline */
   bool is_half_written;      /* a staged plan's destinations may be torn */
-  bool is_unsettled;    /* this rank refused the run and does not know whether others sent in it */
-  bool is_open;         /* xfi_run_assume_complete() counted the run, which may yet fail */
-  bool is_sent;         /* all messages of the run have been handed to the comm */
-  uint64_t n_data_ends; /* the comm's n_data_ends() when the run began */
-  xfi_run_result *results; /* [size of the comm] memory for a wait, which allocates nothing */
-  xfi_event *started;      /* the point on the caller's stream where the run began */
-  xfi_event *finished;     /* the point where the run ended on this rank */
-  xfi_event *before;       /* where the run before it ended, for which nobody may have waited */
+  bool is_unsettled; /* this rank refused the run and does not know whether others sent in it */
+  xfer_plan *next_unsettled; /* the next of the comm's plans with is_unsettled; NULL: none */
+  bool is_open;              /* xfi_run_assume_complete() counted the run, which may yet fail */
+  bool is_sent;              /* all messages of the run have been handed to the comm */
+  uint64_t n_data_ends;      /* the comm's n_data_ends() when the run began */
+  xfi_run_result *results;   /* [size of the comm] memory for a wait, which allocates nothing */
+  xfi_event *started;        /* the point on the caller's stream where the run began */
+  xfi_event *finished;       /* the point where the run ended on this rank */
+  xfi_event *before;         /* where the run before it ended, for which nobody may have waited */
 } xfi_plan_run;
 
 /* What is "agreed" is the same on every rank. */

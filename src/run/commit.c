@@ -364,7 +364,8 @@ xfer_status xfi_run_commit(xfer_plan *plan, xfer_status mine)
 /* Agree that all ranks release this plan, since peers of another one keep its memory mapped. */
 static xfer_status agree_on_release(const xfer_plan *plan, xfer_status mine)
 {
-  const xfi_run_result result = {.status = mine, .plan = plan->number};
+  const xfi_run_result result = {
+      .status = mine, .plan = plan->number, .sequence = plan->of->n_sequenced};
   const xfi_deadline deadline = xfi_run_deadline(plan);
   bool failed = false;
 

@@ -94,6 +94,13 @@ static bool can_tell(const xfer_plan *plan)
   return plan->run.sequence != 0 && plan->comm->ops->n_data_ends == NULL;
 }
 
+static bool refused_another(const xfer_plan *plan)
+{
+  const xfer_plan *one = plan->of->unsettled;
+
+  return one != NULL && (one != plan || one->run.next_unsettled != NULL);
+}
+
 /* May this run begin, in a state that allows runs? */
 static xfer_status check_run(xfer_plan *plan, uint64_t version, xfer_stream stream)
 {
@@ -113,8 +120,8 @@ static xfer_status check_run(xfer_plan *plan, uint64_t version, xfer_stream stre
             "staging memory was left to a failed run of another plan; commit again");
   /* Messages on a device do not say to which run they belong. So where others may have sent some in
    * a run that this rank refused, it receives none of another run before. */
-  XFI_CHECK(plan->of->n_unsettled == plan->run.is_unsettled ||
-                plan->comm->ops->n_data_ends == NULL || xfi_pipeline_is_empty(plan->lanes.pipeline),
+  XFI_CHECK(!refused_another(plan) || plan->comm->ops->n_data_ends == NULL ||
+                xfi_pipeline_is_empty(plan->lanes.pipeline),
             XFER_ERR_STATE,
             "this rank refused a run of another plan, which others may have begun: call "
             "xfer_plan_wait() for that one before");

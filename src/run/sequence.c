@@ -36,21 +36,44 @@ void xfi_run_take_sequence(xfer_plan *plan)
 
 void xfi_run_set_unsettled(xfer_plan *plan, bool is_unsettled)
 {
+  xfer_plan **at;
+
   if (plan->run.is_unsettled == is_unsettled) return;
   if (is_unsettled && plan->run.sequence == 0) return; /* the run sends nothing */
   plan->run.is_unsettled = is_unsettled;
-  plan->of->n_unsettled += is_unsettled ? 1 : -1;
+  at = &plan->of->unsettled;
+  if (is_unsettled) {
+    plan->run.next_unsettled = *at;
+    *at = plan;
+    return;
+  }
+  while (*at != plan)
+    at = &(*at)->run.next_unsettled;
+  *at = plan->run.next_unsettled;
+}
+
+/* A run that this rank refused took place on no rank, as far as it knows: the runs that it refused
+ * since take the numbers before theirs, as on ranks that never counted this one. Nothing is done if
+ * others have counted it by now, or if this rank has begun a later run. */
+static void uncount(xfi_plans *of, uint64_t sequence)
+{
+  uint64_t n_later = 0;
+
+  for (const xfer_plan *p = of->unsettled; p != NULL; p = p->run.next_unsettled)
+    n_later += p->run.sequence > sequence;
+  if (sequence <= of->n_agreed || sequence + n_later != of->n_sequenced) return;
+  for (xfer_plan *p = of->unsettled; p != NULL; p = p->run.next_unsettled)
+    if (p->run.sequence > sequence) set_sequence(p, p->run.sequence - 1);
+  of->n_sequenced--;
 }
 
 void xfi_run_leave_refused(xfer_plan *plan)
 {
-  const uint64_t sequence = plan->run.sequence;
   const bool refused = xfi_state_is_refused(plan->state);
 
   if (plan->main != NULL || (!refused && !plan->run.shuns_commit)) return;
   plan->comm->ops->refuse(plan->comm, XFI_LEFT | plan->number, plan->run.why);
-  if (refused && sequence > plan->of->n_agreed && sequence == plan->of->n_sequenced)
-    plan->of->n_sequenced--;
+  if (refused) uncount(plan->of, plan->run.sequence);
 }
 
 /* Ranks whose sequence numbers differ take the highest one, so that they agree from the next run
@@ -123,6 +146,7 @@ xfer_status xfi_run_gather_results(bool *failed, const xfer_plan *plan,
               r, does, (unsigned long long)plan->run.results[r].plan, does,
               (unsigned long long)plan->run.results[0].plan);
   }
+  adjust_sequence(plan);
   return XFER_OK;
 }
 
@@ -144,7 +168,6 @@ xfer_status xfi_run_agree(const xfer_plan *plan, xfer_status mine, xfi_deadline 
 
   comm->sequence = plan->run.sequence;
   st = xfi_run_gather_results(&failed, plan, &result, "waits for", deadline);
-  if (st == XFER_OK) adjust_sequence(plan);
   if (st == XFER_OK && failed) st = xfi_comm_agree(comm, mine, deadline);
   if (st != XFER_OK) {
     end_left_over(plan);

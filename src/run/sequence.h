@@ -20,7 +20,8 @@ void xfi_run_take_sequence(xfer_plan *plan);
 void xfi_run_set_unsettled(xfer_plan *plan, bool is_unsettled);
 /* Before a plan is destroyed: if this rank refused its run and has not waited, or tried to refuse
  * one before a commit, those who come to the run or the commit are told. If nobody comes to the run
- * it took place on no rank, so it is not counted, unless others count it by now. */
+ * it took place on no rank, so it is not counted, unless others count it by now, and later runs
+ * that this rank refused take the numbers before theirs. */
 void xfi_run_leave_refused(xfer_plan *plan);
 
 /* Gather every rank's result into plan->run.results. `result` has this rank's status, whose text

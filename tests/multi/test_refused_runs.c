@@ -205,6 +205,51 @@ static void left_two(xfer_comm *comm, uint32_t lane)
   xfer_plan_destroy(third);
 }
 
+/* The last rank refuses runs of three plans to which nobody comes, and leaves the first two, the
+ * older one first or last: then all ranks give the next run the same number. They come to the run
+ * of the third plan, which is refused and not left, or run one that was committed before. */
+static void left_in_turn(xfer_comm *comm, uint32_t lane, int first, bool comes)
+{
+  xfer_plan *const refused[] = {plan_of(comm, lane), plan_of(comm, lane), plan_of(comm, lane)};
+  xfer_plan *const plan = plan_of(comm, lane);
+  const int n = comes ? 3 : 2;
+  double began;
+
+  for (int i = 0; i < n && rank == size - 1; i++)
+    NEED(xfer_plan_refuse(refused[i], why) == XFER_OK);
+  for (int i = 0; i < 2 && rank == size - 1; i++)
+    xfer_plan_destroy(refused[i ^ first]);
+  (void)MPI_Barrier(MPI_COMM_WORLD);
+  began = MPI_Wtime();
+  if (comes) {
+    if (rank != size - 1) (void)!xfer_plan_run(refused[2], 1, NULL);
+    NEED(xfer_plan_wait(refused[2], 0) != XFER_OK);
+    NEED(strstr(xfer_last_error(), why) != NULL);
+  } else {
+    for (uint64_t version = 1; version < 4; version++)
+      run_well(plan, lane, version);
+  }
+  NEED(MPI_Wtime() - began < SOON_S);
+  for (int i = 0; i < 2 && rank != size - 1; i++)
+    xfer_plan_destroy(refused[i]);
+  xfer_plan_destroy(refused[2]);
+  xfer_plan_destroy(plan);
+}
+
+/* Ranks that have released a plan, of which one had refused a run, give the next run one number. */
+static void released_when_refused(xfer_comm *comm, uint32_t lane)
+{
+  xfer_plan *const refused = plan_of(comm, lane);
+  xfer_plan *const plan = plan_of(comm, lane);
+
+  if (rank == size - 1) NEED(xfer_plan_refuse(refused, why) == XFER_OK);
+  NEED(xfer_plan_release(refused) == XFER_OK);
+  for (uint64_t version = 1; version < 4; version++)
+    run_well(plan, lane, version);
+  xfer_plan_destroy(refused);
+  xfer_plan_destroy(plan);
+}
+
 /* The last rank leaves a plan, and then all refuse more runs of another than are remembered. The
  * others come to the run of the first, and are told why it was left. */
 static void left_before_refusals(xfer_comm *comm, uint32_t lane)
@@ -283,6 +328,9 @@ static void work(void)
     refused_and_destroyed_late(comm, lane);
     refused_without_part(comm);
     left_after_wait(comm, lane);
+    released_when_refused(comm, lane);
+    for (int first = 0; first < 2; first++)
+      left_in_turn(comm, lane, first, false);
     for (double pause = 0.1; !refused_before_others_come(comm, lane, pause) && pause < 5;
          pause *= 7) {
       xfer_comm_destroy(comm);
@@ -297,6 +345,12 @@ static void work(void)
     comm = comm_of(wanted);
     left_before_refusals(comm, lane);
     (void)MPI_Barrier(MPI_COMM_WORLD);
+    for (int first = 0; first < 2; first++) {
+      xfer_comm_destroy(comm);
+      comm = comm_of(wanted);
+      left_in_turn(comm, lane, first, true);
+      (void)MPI_Barrier(MPI_COMM_WORLD);
+    }
     xfer_comm_destroy(comm);
   }
   for (int wanted = 0; wanted < N_MEANS; wanted++)

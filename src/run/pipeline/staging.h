@@ -32,7 +32,7 @@ struct xfi_plans {
   uint64_t n_sequenced; /* runs that send messages (xfi_run_take_sequence()); the same on every rank
                          * if all run their plans in one order */
   uint64_t n_agreed;    /* the most such runs that any rank had counted when ranks last agreed */
-  int n_unsettled;      /* number of plans with run.is_unsettled */
+  xfer_plan *unsettled; /* the plans with run.is_unsettled, a list by run.next_unsettled */
   xfi_allocator allocator; /* the allocator of the next block */
   xfi_staging_block slots;
   uint64_t snapshot_bytes; /* size of all plans' snapshots, which have blocks of their own */
