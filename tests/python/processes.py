@@ -1,6 +1,7 @@
 """Ranks as forked processes, which do what the parent says and can be killed and replaced."""
 
 import contextlib
+import gc
 import multiprocessing
 import os
 import signal
@@ -17,6 +18,7 @@ class Failed(Exception):
 
 
 def _serve(make, pipe, rpc):
+    gc.freeze()  # garbage of the parent may wait for its threads as it goes, as torch's process groups do
     if "torch" in sys.modules:
         # The threads of OpenMP that torch has in the parent are not in a fork, which waits for them for ever.
         sys.modules["torch"].set_num_threads(1)

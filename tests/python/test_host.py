@@ -1,5 +1,6 @@
 """Comm.host(): processes that meet by an all-gather, and one among them that ends."""
 
+import gc
 import os
 import signal
 import socket
@@ -45,6 +46,7 @@ def in_processes(n, work):
     for rank in range(n):
         pid = os.fork()
         if pid == 0:
+            gc.freeze()  # garbage of the parent may wait for its threads as it goes, as torch's process groups do
             status = 1
             try:
                 status = work(rank, gather(rank)) or 0
