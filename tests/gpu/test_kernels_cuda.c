@@ -317,6 +317,7 @@ static void test_whole_allocations_equal_what_was_put(void **state)
 
       CUDA(cudaMalloc, ((void **)&src, (size_t)(first + sizes[i])));
       CUDA(cudaMalloc, ((void **)&dst, (size_t)(3 - first + sizes[i])));
+      CUDA(cudaMemset, (src, 0, (size_t)first)); /* read with the run's first word, and not used */
       CUDA(cudaMemcpy, (src + first, put, (size_t)sizes[i], cudaMemcpyHostToDevice));
       c.src = src + first;
       c.dst = dst + 3 - first;
