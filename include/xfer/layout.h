@@ -27,7 +27,7 @@ typedef struct xfer_mesh xfer_mesh;
  * @param n_axes  1 to XFER_MAX_DIMS.
  * @param ranks   The product of `shape` many distinct ranks >= 0, row-major; NULL: 0, 1, 2, ...
  * @retval XFER_ERR_ARG       A size below 1, a negative or repeated rank, or n_axes out of range.
- * @retval XFER_ERR_OVERFLOW  More than 2^24 ranks.
+ * @retval XFER_ERR_OVERFLOW  More than 2^24 ranks, or a rank that is not below 2^24.
  * @since 0.1
  */
 XFER_API XFER_MUST_CHECK xfer_status xfer_mesh_create(xfer_mesh **mesh, const int *shape,

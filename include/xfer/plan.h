@@ -340,12 +340,15 @@ XFER_API XFER_MUST_CHECK xfer_status xfer_plan_run(xfer_plan *plan, uint64_t ver
  * that any ranks have; and there a rank that leaves more while another is in no call of the comm
  * may break it.
  *
- * @param plan  Committed, no run in flight.
+ * A plan that is not committed, or whose last run failed, has no run to refuse: its next commit is
+ * refused. This rank is to destroy the plan next, and ranks that come to the commit then fail at
+ * once with the reason. If this rank commits instead, that withdraws its refusal.
+ *
+ * @param plan  No run in flight.
  * @param why   A sentence; it is copied. The other ranks see its first 200 bytes, after this rank's
  *              number.
- * @retval XFER_ERR_STATE  The plan is not committed, a run is in flight, or the last run failed and
- *                         no commit followed. No run is refused; but if this rank then destroys the
- *                         plan, ranks that come to its commit are told the reason, as above.
+ * @retval XFER_ERR_STATE  A run is in flight, or the plan is simulated.
+ * @retval XFER_ERR_COMM  The comm is broken.
  * @since 0.1
  */
 XFER_API XFER_MUST_CHECK xfer_status xfer_plan_refuse(xfer_plan *plan, const char *why);

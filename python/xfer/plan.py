@@ -388,7 +388,10 @@ class Plan(_handle.Handle):
         with Comm.host(), and another rank has begun the run, it waits for them and the comm is broken, except over
         NCCL.
 
-        Raises StateError before commit(), while a run is in flight, and after a run that failed.
+        Before commit(), and after a run that failed, this refuses the commit: close the plan next, and the commit() of
+        the other ranks raises the reason at once. A commit() here instead withdraws that.
+
+        Raises StateError while a run is in flight.
         """
         comm = self._on()
         with comm._alone():
@@ -551,11 +554,11 @@ class Plan(_handle.Handle):
     def _leave_by(self, error: BaseException) -> None:
         """Say why this rank leaves. The end of the plan then tells those that come to its commit or next run, and
         waits for nobody. If the others wait for this rank already, close() waits with them. Raises nothing, since that
-        would hide the error. Before a commit C notes the reason and returns an error."""
+        would hide the error."""
         comm = self._comm
         if comm is None or self.closed or self._owes_wait:
             return
-        with contextlib.suppress(XferError, ValueError), comm._lock:  # not committed; the comm is closed, or in use
+        with contextlib.suppress(XferError, ValueError), comm._lock:  # the comm is broken, closed, or in use
             comm._now(lib.xfer_plan_refuse, self, _structs.sayable(described(error)))
 
     def _destroy(self, handle: c_void_p) -> None:

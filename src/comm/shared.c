@@ -134,6 +134,7 @@ void xfi_shared_refuse(xfi_comm *comm, uint64_t what, const char *why)
   if (own == NULL || xfi_shared_is_inherited(s)) return;
   const uint64_t kind = XFI_KIND_OF(what);
   const uint64_t i = own->n_refused[kind]++ % XFI_REFUSALS;
+  atomic_store(&own->refused[kind][i], 0); /* nobody takes the new reason for the old one's */
   (void)snprintf(own->whys[kind][i], sizeof own->whys[kind][i], "rank %d: %s", comm->rank, why);
   atomic_store(&own->refused[kind][i], what);
   for (int r = 0; r < comm->size; r++)
@@ -147,9 +148,11 @@ xfer_status xfi_shared_check_refused(xfi_comm *comm, uint64_t what)
   for (int r = 0; r < comm->size && what != 0; r++) {
     const xfi_segment *theirs = xfi_segment_of((const xfi_shared *)comm, r);
 
-    for (int i = 0; theirs != NULL && r != comm->rank && i < XFI_REFUSALS; i++)
-      XFI_CHECK(atomic_load(&theirs->refused[kind][i]) != what, XFER_ERR_PEER, "%.*s",
-                XFI_BROKEN_BYTES - 1, theirs->whys[kind][i]);
+    for (int i = 0; theirs != NULL && r != comm->rank && i < XFI_REFUSALS; i++) {
+      if (atomic_load(&theirs->refused[kind][i]) != what) continue;
+      xfi_set_error("%.*s", XFI_BROKEN_BYTES - 1, theirs->whys[kind][i]);
+      if (atomic_load(&theirs->refused[kind][i]) == what) return XFER_ERR_PEER;
+    }
   }
   return XFER_OK;
 }

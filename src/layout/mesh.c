@@ -121,6 +121,9 @@ xfer_status xfi_mesh_create(xfer_mesh **mesh, const int *shape, int n_axes, cons
     m->ranks[i] = ranks == NULL ? i : ranks[i];
     XFI_CHECK_DONE(m->ranks[i] >= 0, XFER_ERR_ARG,
                    "rank %d at position %d of the mesh; ranks count from 0", m->ranks[i], i);
+    XFI_CHECK_DONE(m->ranks[i] < XFI_MOST_RANKS, XFER_ERR_OVERFLOW,
+                   "rank %d at position %d of the mesh is above %d", m->ranks[i], i,
+                   XFI_MOST_RANKS - 1);
   }
   XFI_TRY_DONE(set_order(m));
   m->min_rank = m->ranks[m->order == NULL ? 0 : m->order[0]];

@@ -83,7 +83,7 @@ typedef struct xfi_plan_run {
   uint64_t n_complete;
   xfer_status status;        /* the status of enqueuing the run */
   char why[XFI_ERROR_BYTES]; /* the text of that status, if it is an error */
-  bool shuns_commit;         /* `why` is for ranks that come to a commit once this plan is gone */
+  bool refuses_commit;       /* `why` is for ranks that come to a commit once this plan is gone */
   xfi_deadline ends;         /* the run's deadline */
   bool is_half_written;      /* a staged plan's destinations may be torn */
   bool is_unsettled; /* this rank refused the run and does not know whether others sent in it */

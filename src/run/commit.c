@@ -346,7 +346,7 @@ xfer_status xfi_run_commit(xfer_plan *plan, xfer_status mine)
   xfer_status st = XFER_OK;
 
   XFI_CHECK(comm != NULL, XFER_ERR_STATE, "a simulated plan cannot be committed");
-  plan->run.shuns_commit = false;
+  plan->run.refuses_commit = false;
   votes = xfi_comm_calloc(comm, (size_t)comm->size, sizeof *votes);
   if (votes == NULL) st = XFI_NO_MEMORY("%d ranks", comm->size);
   if (st == XFER_OK) {

@@ -218,11 +218,13 @@ static void refuse(xfer_plan *plan, xfi_call call, xfer_status st)
 xfer_status xfi_run_refuse(xfer_plan *plan, const char *why)
 {
   XFI_CHECK(plan->comm != NULL, XFER_ERR_STATE, "a simulated plan cannot be run");
-  if (plan->state == XFI_UNCOMMITTED || plan->state == XFI_TORN) {
-    plan->run.shuns_commit = true;
-    (void)snprintf(plan->run.why, sizeof plan->run.why, "%s", why);
-  }
   XFI_TRY(xfi_state_allows(plan->state, XFI_CALL_REFUSE));
+  if (plan->state == XFI_UNCOMMITTED || plan->state == XFI_TORN) {
+    XFI_TRY(plan->comm->ops->check(plan->comm));
+    plan->run.refuses_commit = true;
+    (void)snprintf(plan->run.why, sizeof plan->run.why, "%s", why);
+    return XFER_OK;
+  }
   xfi_set_error("%s", why);
   refuse(plan, XFI_CALL_REFUSE, XFER_ERR_STATE);
   return XFER_OK;
@@ -505,6 +507,7 @@ xfer_status xfi_run_wait(xfer_plan *plan, uint64_t timeout_ms)
   xfer_status mine;
   bool is_late = false;
 
+  XFI_CHECK(plan->comm != NULL, XFER_ERR_STATE, "a simulated plan has no run to wait for");
   XFI_TRY(xfi_state_allows(plan->state, XFI_CALL_WAIT));
   if (xfi_state_is_refused(plan->state)) plan->run.ends = xfi_run_deadline(plan);
   if (plan->run.status != XFER_ERR_TIMEOUT) /* else it may be that the run was interrupted */
@@ -537,6 +540,7 @@ xfer_status xfi_run_test(const xfer_plan *plan, bool *over)
   const xfi_deadline now = {0};
   const xfi_deadline ends = {.at_ns = plan->run.ends.at_ns}; /* without the time of interruptions */
 
+  XFI_CHECK(plan->comm != NULL, XFER_ERR_STATE, "a simulated plan has no run to wait for");
   XFI_TRY(xfi_state_allows(plan->state, XFI_CALL_WAIT));
   *over = xfi_state_is_refused(plan->state) || plan->run.status != XFER_OK ||
           xfi_event_sync(plan->device, plan->run.finished, now) != XFER_ERR_TIMEOUT ||

@@ -71,7 +71,7 @@ void xfi_run_leave_refused(xfer_plan *plan)
 {
   const bool refused = xfi_state_is_refused(plan->state);
 
-  if (plan->main != NULL || (!refused && !plan->run.shuns_commit)) return;
+  if (plan->main != NULL || (!refused && !plan->run.refuses_commit)) return;
   plan->comm->ops->refuse(plan->comm, XFI_LEFT | plan->number, plan->run.why);
   if (refused) uncount(plan->of, plan->run.sequence);
 }

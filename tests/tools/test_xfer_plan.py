@@ -590,7 +590,7 @@ class TestCommandLine(unittest.TestCase):
     def test_info(self):
         status, out, _ = run(program="xfer_info")
         self.assertEqual(status, 0)
-        self.assertTrue(re.match(r"xfer \d+\.\d+\.\d+\nbuilt with: threads, .*\nhere: ", out), out)
+        self.assertTrue(re.match(r"xfer \d+\.\d+\.\d+\nthese programs were built with: threads, .*\nhere: ", out), out)
         self.assertEqual(run("--x", program="xfer_info")[0], 2)
 
 

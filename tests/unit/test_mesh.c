@@ -23,7 +23,7 @@ static void test_find_gives_each_ranks_position_and_minus_one_for_others(void **
       {{6}, 1, {0, 1, 2, 3, 4, 5}, {-1, 6, 7, INT_MAX, INT_MIN, -6}},
       {{2, 3}, 2, {5, 4, 3, 2, 1, 0}, {-1, 6, 7, INT_MAX, INT_MIN, -6}},
       {{3, 1, 2}, 3, {10, 12, 14, 20, 30, 31}, {9, 11, 13, 15, 29, 32}},
-      {{1, 6}, 2, {30, 10, INT_MAX, 0, 20, 5}, {-1, 1, 6, 15, 29, INT_MAX - 1}},
+      {{1, 6}, 2, {30, 10, (1 << 24) - 1, 0, 20, 5}, {-1, 1, 6, 15, 29, INT_MAX - 1}},
   };
 
   for (size_t c = 0; c < sizeof cases / sizeof *cases; c++) {
@@ -118,6 +118,11 @@ static void test_what_is_no_mesh_is_refused_with_the_values(void **state)
       {{4}, 1, {5, 2, 9, 2}, XFER_ERR_ARG, "rank 2 is in the mesh twice"},
       {{4}, 1, {3, 3, 3, 3}, XFER_ERR_ARG, "rank 3 is in the mesh twice"},
       {{1, 2}, 2, {6, 6}, XFER_ERR_ARG, "rank 6 is in the mesh twice"},
+      {{1, 2},
+       2,
+       {0, 1 << 24},
+       XFER_ERR_OVERFLOW,
+       "rank 16777216 at position 1 of the mesh is above 16777215"},
       {{65536, 32768},
        2,
        {0},

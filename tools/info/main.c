@@ -73,7 +73,7 @@ int main(int argc, char **argv)
   struct utsname machine;
 
   printf("xfer %s\n", xfer_version());
-  printf("built with: threads, %s, %s\n", mpi, cuda);
+  printf("these programs were built with: threads, %s, %s\n", mpi, cuda);
   printf("here: %ld processors, %s of memory", sysconf(_SC_NPROCESSORS_ONLN),
          text_bytes((double)sysconf(_SC_PHYS_PAGES) * (double)sysconf(_SC_PAGESIZE)).at);
   if (uname(&machine) == 0) printf(", %s %s %s", machine.sysname, machine.release, machine.machine);
