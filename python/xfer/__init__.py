@@ -10,25 +10,16 @@ part lies. A *plan* turns two layouts into moves, and a *comm* carries them out.
     xfer.redistribute(comm, src, mine, dst, new)
 """
 
-from ._lib import lib as _c
-from ._log import log_to
-from ._structs import decoded as _decoded
+from ._binding.lib import lib as _c
+from ._binding.log import log_to
+from ._binding.structs import decoded as _decoded
 from ._version import __version__
 from .comm import Comm, nccl_id
 from .conversion import Conversion
 from .errors import *  # noqa: F403
 from .errors import __all__ as _errors
 from .exchange import Exchange, exchange
-from .layout import (
-    Layout,
-    Placement,
-    Replicate,
-    Runs,
-    Shard,
-    StridedShard,
-    format_problem,
-    parse_problem,
-)
+from .layout import Layout, Placement, Replicate, Runs, Shard, StridedShard, format_problem, parse_problem
 from .memory import Memory, View, memory_of
 from .mesh import Mesh
 from .plan import Plan, PlanOptions

@@ -21,9 +21,9 @@ from typing import Any
 
 import torch
 
-from ._recorder import Recorder, Write, name_of
-from ._structs import items
-from ._trace import Block, Dim, Strided, Unmapped, simplified, write
+from ._binding.structs import items
+from ._capture.recorder import Recorder, Write, name_of
+from ._capture.regions import Block, Dim, Strided, Unmapped, simplified, write
 from .dtypes import torch_dtype
 from .layout import Layout
 from .memory import View

@@ -12,21 +12,14 @@ from functools import partial
 from types import GeneratorType
 from typing import Any
 
-from . import _bootstrap, _functions, _handle
-from ._interrupt import answering, interruptible
-from ._lib import lib, plugin
-from ._lock import CommLock
-from ._structs import checked, decoded, sayable
-from .errors import (
-    ArgError,
-    CommError,
-    MismatchError,
-    NoMemoryError,
-    PeerError,
-    TimeoutError,
-    XferError,
-    described,
-)
+from ._binding.functions import Alloc, Free
+from ._binding.handle import Handle
+from ._binding.interrupt import answering, interruptible
+from ._binding.lib import lib, plugin
+from ._binding.lock import CommLock
+from ._binding.structs import checked, decoded, sayable
+from ._rendezvous import bootstrap
+from .errors import ArgError, CommError, MismatchError, NoMemoryError, PeerError, TimeoutError, XferError, described
 from .memory import HOST, View
 
 __all__ = ["Comm", "nccl_id"]
@@ -36,7 +29,7 @@ _WORD = 512  # bytes that a rank says of itself before a collective call
 
 def nccl_id() -> bytes:
     """A new ncclUniqueId for Comm.nccl(): one rank makes it, and you send it to the others. It serves for one comm."""
-    made = create_string_buffer(_bootstrap.NCCL_ID_BYTES)
+    made = create_string_buffer(bootstrap.NCCL_ID_BYTES)
     plugin("nccl").xfer_nccl_id(made)
     return made.raw
 
@@ -66,8 +59,8 @@ class _Staging:
         self._answers = answering(lambda n_bytes: alloc and c_void_p(alloc(n_bytes)).value, self._raised, None)
         next(self._answers)
         self.context = id(self._answers)
-        self.alloc = _functions.Alloc() if alloc is None else _functions.Alloc(GeneratorType.send)
-        self.free = _functions.Free() if free is None else _functions.Free(lambda _, address: free(address))
+        self.alloc = Alloc() if alloc is None else Alloc(GeneratorType.send)
+        self.free = Free() if free is None else Free(lambda _, address: free(address))
 
     def take(self) -> tuple[str, BaseException | None]:
         """What alloc raised last, told once: the sentence, "" where there is none, and the exception."""
@@ -78,7 +71,7 @@ class _Staging:
         return described(error), error
 
 
-class Comm(_handle.Handle):
+class Comm(Handle):
     """A group of ranks with a transport between them. Make one by Comm.local(), host(), mpi(), nccl() or cuda(). You
     may close its plans after it.
 
@@ -98,7 +91,7 @@ class Comm(_handle.Handle):
         self._device = HOST
         self._known_rank_and_size: tuple[int, int] | None = None
         self._lock = CommLock()
-        self._callback: _bootstrap.GatherCallback | None = None  # while C meets by it
+        self._callback: bootstrap.GatherCallback | None = None  # while C meets by it
         self._earlier: dict[Any, Any] = {}  # calls, without the memory of their arrays, see _earlier.py
         self._transfers: dict[str, Any] = {}  # that an integration keeps for it, by name: they are closed with it
         self._staging: list[_Staging] = []  # likewise; blocks go by the functions that they came from
@@ -125,7 +118,7 @@ class Comm(_handle.Handle):
         rank: int | None = None,
         size: int | None = None,
         prefix: str = "xfer",
-        timeout_s: float = _bootstrap.WAIT_S,
+        timeout_s: float = bootstrap.WAIT_S,
     ) -> Comm:
         """A comm of processes of one host, which share memory and meet through an all-gather. Host memory. Collective.
 
@@ -149,7 +142,7 @@ class Comm(_handle.Handle):
         is not initialized or is finalized.
         """
         made = cls()
-        pointer, made._lock.on_main_only = _bootstrap.mpi_comm(comm), _bootstrap.mpi_main_only()
+        pointer, made._lock.on_main_only = bootstrap.mpi_comm(comm), bootstrap.mpi_main_only()
         make = partial(made._call, plugin("mpi").xfer_comm_create_mpi, made._out(), pointer)
         make() if made._lock.on_main_only else _aside(make)
         return made
@@ -161,7 +154,7 @@ class Comm(_handle.Handle):
         rank: int | None = None,
         size: int | None = None,
         device: int | None = None,
-        timeout_s: float = _bootstrap.WAIT_S,
+        timeout_s: float = bootstrap.WAIT_S,
     ) -> Comm:
         """A comm of ranks that own one GPU each, over NCCL. Collective.
 
@@ -179,12 +172,12 @@ class Comm(_handle.Handle):
         """
         made, deadline = cls(), time.monotonic() + timeout_s
         functions = plugin("nccl")
-        made._device = _bootstrap.device_of(functions, device)
-        address = _bootstrap.nccl_address(source, made._device)
+        made._device = bootstrap.device_of(functions, device)
+        address = bootstrap.nccl_address(source, made._device)
         if address is not None:
             _aside(partial(made._make, functions.xfer_comm_create_nccl, address), timeout_s)
         else:
-            unique, rank, size = _bootstrap.nccl_unique_id(source, rank, size, nccl_id, timeout_s)
+            unique, rank, size = bootstrap.nccl_unique_id(source, rank, size, nccl_id, timeout_s)
             left_s = max(0.0, deadline - time.monotonic())
             _aside(partial(made._make, functions.xfer_comm_create_nccl_id, unique, rank, size), left_s)
         return made
@@ -197,7 +190,7 @@ class Comm(_handle.Handle):
         size: int | None = None,
         device: int | None = None,
         prefix: str = "xfer",
-        timeout_s: float = _bootstrap.WAIT_S,
+        timeout_s: float = bootstrap.WAIT_S,
     ) -> Comm:
         """A comm of ranks on GPUs of one host, which may share a GPU, without NCCL: data goes straight into peers'
         memory, and control goes through memory that the processes share; they meet through an all-gather.
@@ -212,7 +205,7 @@ class Comm(_handle.Handle):
         """
         made = cls()
         functions = plugin("nccl")
-        made._device = _bootstrap.device_of(functions, device)
+        made._device = bootstrap.device_of(functions, device)
         made._meet(gather, rank, size, prefix, timeout_s, partial(made._make, functions.xfer_comm_create_cuda))
         return made
 
@@ -228,20 +221,20 @@ class Comm(_handle.Handle):
         """make: calls a maker that takes an all-gather, which serves that call alone."""
 
         def meet() -> None:
-            function, here, n_ranks = _bootstrap.all_gather(gather, rank, size, prefix, timeout_s)
-            self._callback = callback = _bootstrap.GatherCallback(function, n_ranks)
+            function, here, n_ranks = bootstrap.all_gather(gather, rank, size, prefix, timeout_s)
+            self._callback = callback = bootstrap.GatherCallback(function, n_ranks)
             try:
                 make(callback.function, None, here, n_ranks)
             finally:
                 callback.free()
             self._callback = None
 
-        if not (_is_mpi(gather) and _bootstrap.mpi_main_only()):
+        if not (_is_mpi(gather) and bootstrap.mpi_main_only()):
             _aside(meet)
         elif self._device == HOST:
             meet()
         else:
-            with _bootstrap.device_after(plugin("nccl")):
+            with bootstrap.device_after(plugin("nccl")):
                 meet()
 
     def _make(self, function: Callable[..., Any], *arguments: Any) -> None:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from ctypes import byref
 
-from . import _structs
-from ._lib import lib
-from ._structs import choice
+from ._binding import structs
+from ._binding.lib import lib
+from ._binding.structs import choice
 from .errors import ArgError
 
 __all__ = ["Conversion"]
@@ -22,7 +22,7 @@ class Conversion(int):
     """
 
     def __repr__(self) -> str:
-        data = _structs.ConversionData()
+        data = structs.ConversionData()
         try:
             lib.xfer_conversion_get(int(self), byref(data))
         except ArgError:

@@ -12,8 +12,8 @@ from ctypes import byref, c_int
 from functools import cache, lru_cache
 from typing import Any
 
-from ._lib import lib
-from ._structs import decoded
+from ._binding.lib import lib
+from ._binding.structs import decoded
 
 __all__ = ["dtype_code", "dtype_name", "itemsize"]
 

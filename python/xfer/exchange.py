@@ -10,10 +10,11 @@ from contextlib import suppress
 from ctypes import byref, c_int32, c_uint64
 from typing import TYPE_CHECKING, Any
 
-from . import _structs, dtypes
-from ._earlier import ArrayForms, remember
-from ._lib import lib
-from ._torch_memory import TorchMemory
+from . import dtypes
+from ._binding import structs
+from ._binding.lib import lib
+from ._remembered import ArrayForms, remember
+from ._torch.memory import TorchMemory
 from .comm import Comm
 from .errors import XferError
 from .memory import check_device, check_writable, one_array
@@ -31,7 +32,7 @@ Operations = Sequence[tuple[int, int, Any]]
 # The public struct once more: an exchange has thousands, and ctypes sets one field after the other.
 _OPERATION = struct.Struct("=QiiiI8q")
 _code = functools.cache(dtypes.dtype_code)
-assert _OPERATION.size == ctypes.sizeof(_structs.Operation)
+assert _OPERATION.size == ctypes.sizeof(structs.Operation)
 
 
 class _EarlierSide:
@@ -54,29 +55,29 @@ class _Side:
     """What a rank sends, or receives, as C has it."""
 
     def __init__(self, comm: Comm, operations: Operations, side: str) -> None:
-        n = len(_structs.listed(operations, "operations"))
+        n = len(structs.listed(operations, "operations"))
         self._owners: list[Any] = []
         earlier = comm._earlier.get((_EarlierSide, side))
         places = None if earlier is None else earlier.places(operations)
         if earlier is not None and places is not None:
-            self.operations = (_structs.Operation * n).from_buffer_copy(earlier.operations)
-            self.views = _structs.views(earlier.arrays.views, [address for address, _ in places])
+            self.operations = (structs.Operation * n).from_buffer_copy(earlier.operations)
+            self.views = structs.views(earlier.arrays.views, [address for address, _ in places])
             self._owners = [
                 TorchMemory(operation[2], storage, address)
                 for operation, (address, storage) in zip(operations, places, strict=True)
             ]
             return
-        self.operations = (_structs.Operation * n)()
+        self.operations = (structs.Operation * n)()
         self._device, self._side = comm._device, side
         self._forms: list[tuple[Any, bytes]] = []
         for i, operation in enumerate(operations):
-            peer, number, x = _structs.items(operation, 3, "an operation is (peer, id, array)")
+            peer, number, x = structs.items(operation, 3, "an operation is (peer, id, array)")
             try:
                 self._add(i, peer, number, x)
             except Exception as wrong:
                 wrong.args = (f"operation {number!r} {side} rank {peer!r}: {wrong}",)
                 raise
-        self.views = (_structs.View * n).from_buffer(bytearray().join(view for _, view in self._forms))
+        self.views = (structs.View * n).from_buffer(bytearray().join(view for _, view in self._forms))
         if all(form is not None for form, _ in self._forms):
             ends = [(operation[0], operation[1]) for operation in operations]
             made = _EarlierSide(bytes(self.operations), ends, ArrayForms(self._forms))
@@ -87,17 +88,17 @@ class _Side:
         check_device(memory.device, self._device, "the array")
         if self._side == "from":
             check_writable(memory, "array")
-        view = _structs.strided(memory.address, memory.strides)
+        view = structs.strided(memory.address, memory.strides)
         n_dims = len(memory.shape)
-        rest = (0,) * (_structs.MAX_DIMS - n_dims)
+        rest = (0,) * (structs.MAX_DIMS - n_dims)
         code = _code(dtype)
         try:
             _OPERATION.pack_into(
                 self.operations, i * _OPERATION.size, number, peer, code, n_dims, 0, *memory.shape, *rest
             )
         except struct.error:
-            _structs.checked(c_uint64, number, "id")  # one of the two raises
-            _structs.checked(c_int32, peer, "peer")
+            structs.checked(c_uint64, number, "id")  # one of the two raises
+            structs.checked(c_int32, peer, "peer")
             raise
         self._owners.append(memory.owner)
         self._forms.append((memory.form if dtype == memory.dtype else None, view))  # None: a View has another type
@@ -141,7 +142,7 @@ class Exchange(Plan):
     """
 
     def __init__(self, comm: Comm, sends: Operations, recvs: Operations, **options: Unpack[PlanOptions]) -> None:
-        _structs.needed("comm", comm, "comm")
+        structs.needed("comm", comm, "comm")
         self._begin(comm, comm.rank)
         self._set_tensors(())
         made: list[_Sides] = []
@@ -201,7 +202,7 @@ def exchange(comm: Comm, sends: Operations, recvs: Operations, stream: Any = Non
     Raises MismatchError if the two ends of an operation differ. If an array is wrong, its rank raises a TypeError or
     ValueError and the others PeerError.
     """
-    _structs.needed("comm", comm, "comm")
+    structs.needed("comm", comm, "comm")
 
     def make() -> tuple[Any, ...]:
         sides = _Sides(comm, sends, recvs)

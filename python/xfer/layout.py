@@ -9,9 +9,10 @@ from dataclasses import dataclass
 from itertools import product
 from typing import Any
 
-from . import _handle, _structs
-from ._lib import lib
-from ._structs import array, checked, choice, decoded, encoded, items, length, listed, needed, truth
+from ._binding import structs as _structs
+from ._binding.handle import Handle
+from ._binding.lib import lib
+from ._binding.structs import array, checked, choice, decoded, encoded, items, length, listed, needed, truth
 from .dtypes import dtype_code, itemsize, name_of_code
 from .errors import ArgError
 from .mesh import Mesh
@@ -124,7 +125,7 @@ def _zeros(like: Any, shape: Sequence[int]) -> Any:
 _Part = tuple[str, tuple[int, ...] | None, list[tuple[int, ...]] | None]
 
 
-class Layout(_handle.Handle):
+class Layout(Handle):
     """Which elements of one tensor each rank of a mesh holds. It says nothing about memory. Two layouts are equal if
     format_problem() writes them alike and their tables of runs are the same.
 
@@ -176,7 +177,7 @@ class Layout(_handle.Handle):
     @classmethod
     def _empty(cls) -> Layout:
         layout = cls.__new__(cls)
-        _handle.Handle.__init__(layout)
+        Handle.__init__(layout)
         layout._parts, layout._line = {}, ""
         return layout
 

@@ -28,10 +28,11 @@ from ctypes import (
 )
 from typing import Any, NamedTuple
 
-from . import _structs, dtypes
-from ._lib import lib
-from ._structs import array, listed
-from ._torch_memory import TorchMemory
+from . import dtypes
+from ._binding import structs
+from ._binding.lib import lib
+from ._binding.structs import array, listed
+from ._torch.memory import TorchMemory
 from .errors import ArgError
 from .layout import Layout
 
@@ -328,10 +329,10 @@ class View:
         self._memory = parts  # kept alive
         if piece_dim is None:
             self.shape = one.shape
-            self._struct = _structs.View.from_buffer_copy(_structs.strided(one.address, one.strides))
+            self._struct = structs.View.from_buffer_copy(structs.strided(one.address, one.strides))
         else:
             n_dims = len(one.shape)
-            if not -n_dims <= (piece_dim := _structs.whole(piece_dim, "piece_dim")) < n_dims:
+            if not -n_dims <= (piece_dim := structs.whole(piece_dim, "piece_dim")) < n_dims:
                 raise IndexError(f"piece_dim is {piece_dim}: the pieces have {n_dims} dims")
             piece_dim %= n_dims
             self.shape = tuple(n * (len(parts) if d == piece_dim else 1) for d, n in enumerate(one.shape))

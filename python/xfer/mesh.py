@@ -6,14 +6,14 @@ import math
 from collections.abc import Sequence
 from ctypes import c_int
 
-from . import _handle
-from ._lib import lib
-from ._structs import array, listed, whole
+from ._binding.handle import Handle
+from ._binding.lib import lib
+from ._binding.structs import array, listed, whole
 
 __all__ = ["Mesh"]
 
 
-class Mesh(_handle.Handle):
+class Mesh(Handle):
     """An n-D array of distinct ranks of a comm. Making one creates nothing on the network. Two meshes are equal if they
     have the same shape and the same ranks.
 

@@ -7,11 +7,12 @@ from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from ctypes import byref, c_int, c_size_t, c_uint64, c_void_p, string_at
 from typing import TYPE_CHECKING, Any
 
-from . import _handle, _structs
+from ._binding import structs
+from ._binding.handle import Handle
+from ._binding.lib import lib
+from ._binding.structs import decoded
 from ._gc import no_collection
-from ._lib import lib
-from ._structs import decoded
-from ._torch_memory import BoundTensors, TorchMemory
+from ._torch.memory import BoundTensors, TorchMemory
 from .comm import Comm
 from .conversion import Conversion
 from .errors import ArgError, StateError, TimeoutError, XferError, described
@@ -34,12 +35,12 @@ Tensors = Sequence[tuple[str, Layout | None, Layout | None] | tuple[str, Layout 
 def _rows(tensors: Tensors) -> Any:
     if not isinstance(tensors, Sequence):
         raise ArgError(f"tensors is a {type(tensors).__name__}, not a list")
-    rows = (_structs.Tensor * len(tensors))()
+    rows = (structs.Tensor * len(tensors))()
     for row, tensor in zip(rows, tensors, strict=True):
         if not isinstance(tensor, Sequence) or len(tensor) < 3:
             raise ArgError(f"a tensor is (name, source layout, destination layout), not {tensor!r}")
         name, src, dst, *conversion = tensor
-        row.name, row.src, row.dst = _structs.encoded(name, "name"), src, dst
+        row.name, row.src, row.dst = structs.encoded(name, "name"), src, dst
         if conversion:
             if len(conversion) > 1 or not isinstance(conversion[0], Conversion):
                 raise TypeError(f"tensor {name!r}: after its layouts comes a Conversion")
@@ -52,7 +53,7 @@ def _reference(view: View | None) -> Any:
 
 
 _Place = tuple[bytes, int, Any]  # a view as C has it, of memory at an address, and what keeps it
-_NOWHERE: _Place = (_structs.NO_VIEW, 0, None)
+_NOWHERE: _Place = (structs.NO_VIEW, 0, None)
 
 
 def _is_row(row: Any) -> bool:
@@ -71,7 +72,7 @@ def _place_of(x: Any, forms: dict[int | None, Any], number: int | None) -> _Plac
     return None if place is None else (known[1], place[0], TorchMemory(x, place[1], place[0]))
 
 
-class Plan(_handle.Handle):
+class Plan(Handle):
     """Many tensors, planned once and run at every step. Collective.
 
     tensors: [(name, source layout, destination layout), ...], with a Conversion after them if elements change on the
@@ -93,7 +94,7 @@ class Plan(_handle.Handle):
     _kind = "plan"
 
     def __init__(self, comm: Comm, tensors: Tensors, **options: Unpack[PlanOptions]) -> None:
-        _structs.needed("comm", comm, "comm")
+        structs.needed("comm", comm, "comm")
         self._begin(comm, comm.rank)
         self._set_tensors(())
         struct = no_options()
@@ -122,11 +123,11 @@ class Plan(_handle.Handle):
         return plan
 
     def _begin(self, comm: Comm | None, rank: int) -> None:
-        _handle.Handle.__init__(self)
+        Handle.__init__(self)
         self._comm, self._rank = comm, rank
         self._views: dict[int, Any] = {}  # of source and destination, each a View or a TorchMemory; kept alive
         self._forms: tuple[dict[int | None, Any], ...] = {}, {}  # View.form() of what was bound before, by side
-        self._kept: dict[_handle.Handle, Any] = {}  # whose memory it may use, and what they bound to it
+        self._kept: dict[Handle, Any] = {}  # whose memory it may use, and what they bound to it
         self._bound: BoundTensors | None = None  # None: to be listed anew
         self._is_trusted = False  # see _trust_bound()
         self._wrong: Exception | None = None  # the first thing that was wrong since the last commit
@@ -159,13 +160,13 @@ class Plan(_handle.Handle):
         self._unbound = {what: why for what, why in self._unbound.items() if what in but}
         self._anew = None
 
-    def _keep(self, other: _handle.Handle) -> None:
+    def _keep(self, other: Handle) -> None:
         """As long as the plan is there."""
         if other not in self._kept:
             self._kept[other] = None
             other._n_users += 1
 
-    def _keep_given(self, other: _handle.Handle, given: Mapping[tuple[str, str], Any]) -> None:
+    def _keep_given(self, other: Handle, given: Mapping[tuple[str, str], Any]) -> None:
         """What other has bound to the plan, each with its `memory`, by side and name."""
         self._kept[other] = dict(given)
         self._bound = None
@@ -230,7 +231,7 @@ class Plan(_handle.Handle):
             kept[number] = source[2], target[2]
         if not numbers or {self._number_of(row[0]) for row in left} & kept.keys():  # of one tensor the last row counts
             return rows
-        views = [_structs.views([p[0] for p in side], [p[1] for p in side]) for side in (sources, targets)]
+        views = [structs.views([p[0] for p in side], [p[1] for p in side]) for side in (sources, targets)]
         try:
             comm._now(lib.xfer_plan_bind_many, self, (c_size_t * len(numbers))(*numbers), *views, len(numbers))
         except XferError:
@@ -276,7 +277,7 @@ class Plan(_handle.Handle):
             if (index := self._index[tensor]) is None:
                 raise ValueError("the plan has several tensors of that name: bind them by number")
             return index
-        number = _structs.whole(tensor, "tensor")
+        number = structs.whole(tensor, "tensor")
         if isinstance(tensor, bool) or not 0 <= number < len(self._layouts):
             raise ValueError(f"the plan has {len(self._layouts)} tensors")
         return number
@@ -292,7 +293,7 @@ class Plan(_handle.Handle):
         with comm._alone():
             comm._collective(lib.xfer_plan_commit, self._checked, self)
             self._owes_wait = False
-            figures = _structs.sized(_structs.PlanReport)
+            figures = structs.sized(structs.PlanReport)
             comm._now(lib.xfer_plan_report, self, byref(figures))
             self._figures = figures
 
@@ -403,7 +404,7 @@ class Plan(_handle.Handle):
             self._refuse(described(wrong))
 
     def _refuse(self, why: str) -> None:
-        self._on()._now(lib.xfer_plan_refuse, self, _structs.sayable(why))
+        self._on()._now(lib.xfer_plan_refuse, self, structs.sayable(why))
         self._owes_wait = True
 
     def wait(self, timeout_ms: int = 0) -> None:
@@ -421,7 +422,7 @@ class Plan(_handle.Handle):
         """By a function of C, whose last argument is the timeout."""
         comm = self._on()
         with comm._alone():
-            _structs.checked(c_uint64, arguments[-1], "timeout_ms")
+            structs.checked(c_uint64, arguments[-1], "timeout_ms")
             try:
                 comm._call(function, *arguments)
             except TimeoutError:
@@ -459,10 +460,10 @@ class Plan(_handle.Handle):
         StateError while a run is in flight or before commit().
         """
         comm = self._on()
-        digests = (_structs.Digest * len(self))()
+        digests = (structs.Digest * len(self))()
 
         def make() -> tuple[Any, ...]:
-            number = _structs.choice(side, _SIDES, "side")
+            number = structs.choice(side, _SIDES, "side")
             self._check_bound()
             return self, digests, len(digests), number, stream_pointer(stream, comm._device)
 
@@ -498,7 +499,7 @@ class Plan(_handle.Handle):
         of the last report or of the last commit(); it raises StateError if there was neither.
         """
         self._as_parameter_  # raises
-        figures = _structs.sized(_structs.PlanReport)
+        figures = structs.sized(structs.PlanReport)
         if (comm := self._comm) is None:
             lib.xfer_plan_report(self, byref(figures))
         elif comm._lock.beside(lib.xfer_plan_report, self, byref(figures)):
@@ -507,16 +508,16 @@ class Plan(_handle.Handle):
             raise comm._lock.in_use()
         else:
             figures = self._figures
-        return _structs.fields_of(figures)
+        return structs.fields_of(figures)
 
     def moves(self) -> list[dict[str, Any]]:
         """The moves in which this rank takes part, each with the fields of xfer_move. Local. Raises StateError while a
         call is in progress."""
         moves = []
         for i in range(self.report()["n_moves"]):
-            move = _structs.Move()
+            move = structs.Move()
             self._look(lib.xfer_plan_move_get, i, byref(move))
-            fields = _structs.fields_of(move)
+            fields = structs.fields_of(move)
             n_dims = fields.pop("n_dims")
             moves.append({k: tuple(v[:n_dims]) if hasattr(v, "__len__") else v for k, v in fields.items()})
         return moves
@@ -524,7 +525,7 @@ class Plan(_handle.Handle):
     def text(self, json: bool = False) -> str:
         """A summary for people, or one JSON object. Local. Raises StateError while a call is in progress."""
         text = c_void_p()
-        self._look(lib.xfer_plan_print, byref(text), int(_structs.truth(json, "json")))
+        self._look(lib.xfer_plan_print, byref(text), int(structs.truth(json, "json")))
         try:
             return decoded(string_at(text.value or 0))
         finally:
@@ -559,7 +560,7 @@ class Plan(_handle.Handle):
         if comm is None or self.closed or self._owes_wait:
             return
         with contextlib.suppress(XferError, ValueError), comm._lock:  # the comm is broken, closed, or in use
-            comm._now(lib.xfer_plan_refuse, self, _structs.sayable(described(error)))
+            comm._now(lib.xfer_plan_refuse, self, structs.sayable(described(error)))
 
     def _destroy(self, handle: c_void_p) -> None:
         comm, self._comm, self._wrong = self._comm, None, None
@@ -587,7 +588,7 @@ class _Raw:
         self._as_parameter_ = handle
 
 
-def _destroy(handle: c_void_p, views: object, kept: dict[_handle.Handle, Any]) -> None:
+def _destroy(handle: c_void_p, views: object, kept: dict[Handle, Any]) -> None:
     lib.xfer_plan_destroy(handle)
     for other in kept:
         other._leave()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, TypedDict
 
-from . import _structs
+from ._binding import structs
 
 __all__ = ["PlanOptions"]
 
@@ -41,7 +41,7 @@ class PlanOptions(TypedDict, total=False):
 
 def no_options() -> Any:
     """An xfer_plan_options with all defaults."""
-    return _structs.sized(_structs.PlanOptions)
+    return structs.sized(structs.PlanOptions)
 
 
 def set_options(struct: Any, options: PlanOptions) -> None:
@@ -52,7 +52,7 @@ def set_options(struct: Any, options: PlanOptions) -> None:
         if key not in PlanOptions.__annotations__:
             raise TypeError(f"a plan has no option {key!r}")
         if key == "lane":
-            value = _structs.choice(value, _LANES, "lane")
+            value = structs.choice(value, _LANES, "lane")
         if key in FLAGS:
-            key, value = "flags", struct.flags | (FLAGS[key] if _structs.truth(value, key) else 0)
+            key, value = "flags", struct.flags | (FLAGS[key] if structs.truth(value, key) else 0)
         setattr(struct, key, value)

@@ -7,9 +7,9 @@ from collections.abc import Callable, Sequence
 from ctypes import byref
 from typing import Any
 
-from . import _structs
-from ._earlier import ArrayForms, remember
-from ._lib import lib
+from ._binding import structs
+from ._binding.lib import lib
+from ._remembered import ArrayForms, remember
 from .comm import Comm
 from .layout import Layout
 from .memory import View, view_of
@@ -45,7 +45,7 @@ class _EarlierRedistribution:
         # Not kept alive: what is by boxes may be large. One that is alive is the one whose id is in a key.
         self._layouts = [None if layout is None else weakref.ref(layout) for layout in layouts]
         self._arrays = ArrayForms(forms)
-        self._views = [_structs.View.from_buffer_copy(view) if view else None for view in self._arrays.views]
+        self._views = [structs.View.from_buffer_copy(view) if view else None for view in self._arrays.views]
         self._references = [None if view is None else byref(view) for view in self._views]
 
     def repeat(self, comm: Comm, arrays: tuple[Any, Any], stream: Any) -> bool:
@@ -65,7 +65,7 @@ class _EarlierRedistribution:
         with comm._alone():
             for view, place in zip(self._views, places, strict=True):
                 if place is not None:
-                    _structs.set_base(view, place[0])
+                    structs.set_base(view, place[0])
             comm._call(_redistribute, comm, layouts, self._references, pointer)
         return True
 
@@ -87,14 +87,14 @@ def redistribute_sides(
 ) -> tuple[tuple[Layout | None, Layout | None], tuple[View | None, View | None]]:
     """redistribute() of what a function returns, whose errors are raised on all ranks. Returns the layouts and the
     Views."""
-    _structs.needed("comm", comm, "comm")
+    structs.needed("comm", comm, "comm")
     made: list[tuple[tuple[Layout | None, Layout | None], tuple[View | None, View | None]]] = []
 
     def make() -> tuple[Any, ...]:
         (src_layout, src), (dst_layout, dst) = sides()
         layouts = src_layout, dst_layout
         for layout in layouts:
-            _structs.checked("layout", layout, "layout")
+            structs.checked("layout", layout, "layout")
         views = (
             view_of(src, src_layout, comm.rank, comm._device, "source"),
             view_of(dst, dst_layout, comm.rank, comm._device, "destination"),
@@ -122,7 +122,7 @@ def redistribute_places(
             if layout is not None:
                 layout._as_parameter_  # raises: closed since
         found = places()
-        each = [None if place is None else _structs.view_at(*place[:2]) for place in found]
+        each = [None if place is None else structs.view_at(*place[:2]) for place in found]
         owners = [place[2] for place in found if place is not None]
         return comm, layouts, each, used_stream(comm._device, stream, owners), owners
 

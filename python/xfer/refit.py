@@ -12,9 +12,11 @@ from dataclasses import dataclass
 from operator import index
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from . import _functions, _handle, _structs, dtypes
-from ._lib import lib
-from ._structs import array, choice, decoded, encoded, length, listed, needed, truth
+from . import dtypes
+from ._binding import functions, structs
+from ._binding.handle import Handle
+from ._binding.lib import lib
+from ._binding.structs import array, choice, decoded, encoded, length, listed, needed, truth
 from .comm import Comm
 from .conversion import Conversion
 from .errors import ArgError, StateError
@@ -69,7 +71,7 @@ def model_path(name: str) -> pathlib.Path:
     raise FileNotFoundError(f"there is no model {name!r} here: there are {', '.join(known)}")
 
 
-class Rules(_handle.Handle):
+class Rules(Handle):
     """What the library knows about model families and about the frameworks that hold them: its own rules, and the
     `*.json` files of a folder, which replace the library's of the same name. See docs/rules.md.
 
@@ -87,7 +89,7 @@ class Rules(_handle.Handle):
         return self._repr(self.folder)
 
 
-class Model(_handle.Handle):
+class Model(Handle):
     """The tensors of a model: name, shape and element type of each. It reads no weights.
 
     source: a name for model_path(), a table's file, or the folder of a Hugging Face checkpoint. layers, experts: the
@@ -118,8 +120,8 @@ class Model(_handle.Handle):
             path = str(model_path(path))
         kept, kept_experts = _range(layers, "layers"), _range(experts, "experts")
         texts = _pairs(renames, "renames")
-        options = _structs.sized(
-            _structs.ModelOptions,
+        options = structs.sized(
+            structs.ModelOptions,
             layers_begin=kept[0],
             layers_end=kept[1],
             experts_begin=kept_experts[0],
@@ -143,7 +145,7 @@ class Model(_handle.Handle):
         return self._repr(self.path)
 
 
-class Side(_handle.Handle):
+class Side(Handle):
     """How one framework holds a model.
 
     spec: "megatron:tp2,pp2", "fsdp:dp4", "full", "vllm:tp4", "hf:tp2"; docs/refit.md lists the items. first_rank: the
@@ -186,8 +188,8 @@ class Side(_handle.Handle):
                 first.append(first[-1] + len(of_rank))
         if items is not None and not isinstance(items, Mapping):
             raise TypeError(f"items is {items!r}, not names and their numbers")
-        options = _structs.sized(
-            _structs.SideOptions,
+        options = structs.sized(
+            structs.SideOptions,
             first_rank=first_rank,
             weights=bits,
             map_experts=array(c_int32, experts, "expert_map"),
@@ -266,7 +268,7 @@ class RefitTensor:
     hook: bool
 
 
-class Refit(_handle.Handle):
+class Refit(Handle):
     """Two sides of one model, joined. A side that this rank does not know is None.
 
     Raises UnsupportedError for tensors that no rule covers and no call declares, MismatchError if the sides hold a
@@ -305,18 +307,18 @@ class Refit(_handle.Handle):
 
     def tensor(self, i: int) -> RefitTensor:
         """The place of the i-th tensor in the table."""
-        row, n = _structs.RefitTensor(), c_size_t()
+        row, n = structs.RefitTensor(), c_size_t()
         lib.xfer_refit_tensor_get(self, i, byref(row))
-        fields = _structs.fields_of(row)
+        fields = structs.fields_of(row)
         fields["strides"] = tuple(row.strides[: fields.pop("n_dims")])
         fields |= {"hf": decoded(row.hf), "misc": bool(row.misc), "hook": bool(row.hook)}
         return RefitTensor(name=decoded(lib.xfer_refit_tensors(self, byref(n))[i].name), **fields)
 
     def report(self) -> dict[str, int]:
         """Figures of the join: the fields of xfer_refit_report_data."""
-        report = _structs.sized(_structs.RefitReport)
+        report = structs.sized(structs.RefitReport)
         lib.xfer_refit_report(self, byref(report))
-        return _structs.fields_of(report)
+        return structs.fields_of(report)
 
     def plan(self, comm: Comm, **options: Unpack[PlanOptions]) -> Plan:
         """The plan of the join's tensors. Collective."""
@@ -388,7 +390,7 @@ class _Given(NamedTuple):
     form: tuple[Any, ...]
 
 
-class Locals(_handle.Handle):
+class Locals(Handle):
     """The framework's tensors of one rank, and the address of each once it was handed in. A sequence of Local.
 
     Hand them in by name:
@@ -418,7 +420,7 @@ class Locals(_handle.Handle):
         i += n if i < 0 else 0
         if not 0 <= i < n:
             raise IndexError(f"there are {n} local tensors")
-        row = _structs.Local()
+        row = structs.Local()
         lib.xfer_locals_get(self, i, byref(row))
         return Local(
             name=decoded(row.name),
@@ -440,9 +442,9 @@ class Locals(_handle.Handle):
         """The parts of the i-th; one that is cut into several row ranges is listed as several."""
         parts = []
         for k in range(self[i].n_parts):
-            part = _structs.LocalPart()
+            part = structs.LocalPart()
             lib.xfer_locals_part_get(self, i, k, byref(part))
-            parts.append(LocalPart(**_structs.fields_of(part)))
+            parts.append(LocalPart(**structs.fields_of(part)))
         return parts
 
     def give(self, side: str, name: str, x: Any, dtype: Any = None) -> None:
@@ -543,7 +545,7 @@ class Locals(_handle.Handle):
             except BaseException as error:  # raised by wait()
                 me._misc_error = me._misc_error or error
 
-        callback = _functions.Misc(call)
+        callback = functions.Misc(call)
         lib.xfer_locals_take_misc(self, callback, None)
         self._misc = callback
 

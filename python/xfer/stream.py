@@ -8,7 +8,7 @@ from contextlib import AbstractContextManager, nullcontext
 from functools import lru_cache
 from typing import Any
 
-from ._structs import whole
+from ._binding.structs import whole
 
 __all__ = ["stream_pointer"]
 

@@ -17,16 +17,16 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
-from ._dtensor import Description, Ranks, check_meaning, check_rank, chosen, grid_of, mesh_of, our_rank
-from ._dtensor_redistribute import redistribute
-from ._flat import FlatPart, flat_parts, is_flat
-from ._held import Source, TrackedTensors, tensors_of
-from ._interleaved import refuse_interleaved
-from ._layouts import grids_of, layouts_in, layouts_of, meshes_of, table_of
-from ._names import Names
-from ._steps import Steps
-from ._structs import needed, truth
-from ._tables import MergedTables, some, tables_of
+from ._binding.structs import needed, truth
+from ._torch.dtensor import Description, Ranks, check_meaning, check_rank, chosen, grid_of, mesh_of, our_rank
+from ._torch.dtensor_redistribute import redistribute
+from ._torch.flat import FlatPart, flat_parts, is_flat
+from ._torch.held import Source, TrackedTensors, tensors_of
+from ._torch.interleaved import refuse_interleaved
+from ._torch.layouts import grids_of, layouts_in, layouts_of, meshes_of, table_of
+from ._torch.names import Names
+from ._torch.steps import Steps
+from ._torch.tables import MergedTables, some, tables_of
 from .comm import Agreed, Comm
 from .conversion import Conversion
 from .errors import MismatchError

@@ -116,7 +116,7 @@ def keeps_storage(comm, device):
 
 def times(comm, device):
     """Microseconds of one run() of a prepared plan, beside the same call with nothing of the package around it."""
-    from xfer._lib import lib
+    from xfer._binding.lib import lib
 
     src, dst = xfer.parse_problem("u8[1024] (2):S0 -> (2)@1,0:S0")
     x, y = (torch.zeros(layout.local_shape(comm.rank), dtype=torch.uint8, device=device) for layout in (src, dst))

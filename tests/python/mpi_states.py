@@ -10,13 +10,13 @@ mpi4py.rc.initialize = False
 from mpi4py import MPI  # noqa: E402
 
 import xfer  # noqa: E402
-from xfer import _bootstrap  # noqa: E402
+from xfer._rendezvous import bootstrap  # noqa: E402
 
 MAKERS = {
     "mpi": lambda: xfer.Comm.mpi(MPI.COMM_WORLD),
     "of the world": xfer.Comm.mpi,
     "host": lambda: xfer.Comm.host(MPI.COMM_WORLD),
-    "an id": lambda: _bootstrap.nccl_unique_id(MPI.COMM_WORLD, None, None, lambda: b"x" * _bootstrap.NCCL_ID_BYTES),
+    "an id": lambda: bootstrap.nccl_unique_id(MPI.COMM_WORLD, None, None, lambda: b"x" * bootstrap.NCCL_ID_BYTES),
 }
 
 

@@ -14,7 +14,9 @@ import pytest
 from ranks import on_threads
 
 import xfer
-from xfer import _bootstrap, _functions, _lib
+from xfer._binding import functions as _functions
+from xfer._binding import lib
+from xfer._rendezvous import bootstrap
 
 ID = bytes(range(128))
 
@@ -31,7 +33,7 @@ def no_id():
 
 def test_id_by_address():
     address = f"127.0.0.1:{free_port()}"
-    got = on_threads(4, lambda rank: _bootstrap.nccl_unique_id(address, rank, 4, lambda: ID))
+    got = on_threads(4, lambda rank: bootstrap.nccl_unique_id(address, rank, 4, lambda: ID))
     assert got == [(ID, rank, 4) for rank in range(4)]
 
 
@@ -42,7 +44,7 @@ def test_rank_0_is_found_at_each_address_of_its_host(host):
         pytest.skip("no IPv6")
     port = free_port()
     hosts = [host, "127.0.0.1", host]
-    got = on_threads(3, lambda rank: _bootstrap.nccl_unique_id(f"{hosts[rank]}:{port}", rank, 3, lambda: ID, 20.0))
+    got = on_threads(3, lambda rank: bootstrap.nccl_unique_id(f"{hosts[rank]}:{port}", rank, 3, lambda: ID, 20.0))
     assert got == [(ID, rank, 3) for rank in range(3)]
 
 
@@ -50,7 +52,7 @@ def test_a_rank_waits_for_one_that_says_nothing_no_longer_than_for_all():
     with socket.create_server(("127.0.0.1", 0)) as silent:
         began = time.monotonic()
         with pytest.raises(xfer.TimeoutError, match="rank 0 does not listen"):
-            _bootstrap.nccl_unique_id(f"127.0.0.1:{silent.getsockname()[1]}", 1, 2, lambda: ID, 0.5)
+            bootstrap.nccl_unique_id(f"127.0.0.1:{silent.getsockname()[1]}", 1, 2, lambda: ID, 0.5)
         assert time.monotonic() - began < 5
 
 
@@ -75,7 +77,7 @@ def gets(port, *said, rst=False):
     [
         lambda port: gets(port, b"GET / HTTP/1.1\r\n\r\n"),
         lambda port: gets(port, rst=True),
-        lambda port: gets(port, _bootstrap._HELLO, rst=True),
+        lambda port: gets(port, bootstrap._HELLO, rst=True),
         gets,
     ],
     ids=["http", "reset", "half", "silent"],
@@ -91,12 +93,12 @@ def test_stranger_at_the_address_does_no_harm(stranger):
             return connection
         if rank == 2:
             assert came.wait(30)
-        return _bootstrap.nccl_unique_id(f"127.0.0.1:{port}", rank, 3, lambda: ID)
+        return bootstrap.nccl_unique_id(f"127.0.0.1:{port}", rank, 3, lambda: ID)
 
     began = time.monotonic()
     results = on_threads(4, work)
     assert results[:3] == [(ID, rank, 3) for rank in range(3)]
-    assert time.monotonic() - began < _bootstrap._PATIENCE_S  # nobody waits for it
+    assert time.monotonic() - began < bootstrap._PATIENCE_S  # nobody waits for it
     results[3].close()
 
 
@@ -104,39 +106,39 @@ def test_another_service_at_the_address_is_no_rank_0(monkeypatch):
     timeout_s = 0.2
     with socket.create_server(("127.0.0.1", 0)) as other:
         threading.Thread(target=lambda: other.accept()[0].sendall(b"220 mail\r\n" * 9), daemon=True).start()
-        monkeypatch.setattr(_bootstrap, "_PATIENCE_S", 0.2)
+        monkeypatch.setattr(bootstrap, "_PATIENCE_S", 0.2)
         address = f"127.0.0.1:{other.getsockname()[1]}"
         with pytest.raises(xfer.TimeoutError, match=f"rank 0 does not listen at {address}"):
-            _bootstrap.nccl_unique_id(address, 1, 2, no_id, timeout_s)
+            bootstrap.nccl_unique_id(address, 1, 2, no_id, timeout_s)
         with pytest.raises(xfer.CommError, match="rank 0 cannot listen at 127"):
-            _bootstrap.nccl_unique_id(address, 0, 2, lambda: ID)
+            bootstrap.nccl_unique_id(address, 0, 2, lambda: ID)
     with pytest.raises(xfer.TimeoutError, match="rank 1 did not come to 127"):
-        _bootstrap.nccl_unique_id(f"127.0.0.1:{free_port()}", 0, 2, lambda: ID, timeout_s)
+        bootstrap.nccl_unique_id(f"127.0.0.1:{free_port()}", 0, 2, lambda: ID, timeout_s)
 
 
 def test_no_id_is_an_error_of_all_ranks():
     address = f"127.0.0.1:{free_port()}"
-    got = on_threads(3, lambda rank: _bootstrap.nccl_unique_id(address, rank, 3, no_id))
+    got = on_threads(3, lambda rank: bootstrap.nccl_unique_id(address, rank, 3, no_id))
     assert all(isinstance(each, xfer.CommError) and "NCCL has none" in str(each) for each in got), got
 
 
 def test_id_as_bytes():
-    assert _bootstrap.nccl_unique_id(ID, 1, 2, no_id) == (ID, 1, 2)
+    assert bootstrap.nccl_unique_id(ID, 1, 2, no_id) == (ID, 1, 2)
     for wrong, rank, size in ((ID[:5], 0, 1), (ID, None, 2), (ID, 2, 2), (ID, -1, 2), ("127.0.0.1:1", None, None)):
         with pytest.raises(ValueError, match="Id|id|address"):
-            _bootstrap.nccl_unique_id(wrong, rank, size, no_id)
+            bootstrap.nccl_unique_id(wrong, rank, size, no_id)
     with pytest.raises(TypeError, match="neither"):
-        _bootstrap.nccl_unique_id(object(), 0, 1, no_id)
+        bootstrap.nccl_unique_id(object(), 0, 1, no_id)
 
 
 def test_addresses_of_communicators():
     class Nccl4py:
         ptr = 4096
 
-    assert _bootstrap.nccl_address(4096, 0) == _bootstrap.nccl_address(Nccl4py(), 0) == 4096
-    assert _bootstrap.nccl_address(ID, 0) is None
+    assert bootstrap.nccl_address(4096, 0) == bootstrap.nccl_address(Nccl4py(), 0) == 4096
+    assert bootstrap.nccl_address(ID, 0) is None
     with pytest.raises(TypeError):
-        _bootstrap.nccl_address(True, 0)
+        bootstrap.nccl_address(True, 0)
 
 
 def exchange(barrier, said):
@@ -159,8 +161,8 @@ def test_callback_is_an_all_gather():
     gather_of = exchange(threading.Barrier(3), [None] * 3)
 
     def work(rank):
-        gather, ours, size = _bootstrap.all_gather(gather_of(rank), rank, 3, "xfer")
-        callback = _bootstrap.GatherCallback(gather, size)
+        gather, ours, size = bootstrap.all_gather(gather_of(rank), rank, 3, "xfer")
+        callback = bootstrap.GatherCallback(gather, size)
         mine, everything = bytes([rank] * 5), ctypes.create_string_buffer(15)
         assert callback.function(None, ctypes.addressof(everything), mine, 5) == 0
         return ours, everything.raw
@@ -178,7 +180,7 @@ def test_callback_is_an_all_gather():
     ],
 )
 def test_callback_that_fails_answers_so(gather, words):
-    callback = _bootstrap.GatherCallback(gather, 2)
+    callback = bootstrap.GatherCallback(gather, 2)
     everything = ctypes.create_string_buffer(10)
     assert callback.function(None, ctypes.addressof(everything), b"abcde", 5) == 1
     assert words in callback.take()[0]
@@ -220,7 +222,7 @@ def stand_in(monkeypatch):
     functions = SimpleNamespace(
         xfer_cuda_device_get=lambda _: None,
         xfer_cuda_device_set=lambda _: None,
-        xfer_comm_create_cuda=_lib.lib.xfer_comm_create_host,
+        xfer_comm_create_cuda=lib.lib.xfer_comm_create_host,
     )
     monkeypatch.setattr("xfer.comm.plugin", lambda _: functions)
     return functions
@@ -250,9 +252,9 @@ def test_ranks_that_do_not_come_are_waited_for_as_long_as_the_caller_says(stand_
     def create(out, unique, rank, size):
         came.set()
         assert go_on.wait(60)  # the others come, at last
-        _lib.lib.xfer_comm_create_host(out, callback.function, None, 0, 1)
+        lib.lib.xfer_comm_create_host(out, callback.function, None, 0, 1)
 
-    callback = _bootstrap.GatherCallback(lambda mine: [mine], 1)
+    callback = bootstrap.GatherCallback(lambda mine: [mine], 1)
     stand_in.xfer_comm_create_nccl_id = create
     for _ in range(2):
         with pytest.raises(xfer.TimeoutError, match="not all ranks came in 0.2 s"):
@@ -268,19 +270,19 @@ def test_ranks_that_do_not_come_are_waited_for_as_long_as_the_caller_says(stand_
 def test_what_is_no_all_gather():
     for wrong, kind in ((3, TypeError), ("gloo", TypeError), (exchange, ValueError)):
         with pytest.raises(kind):
-            _bootstrap.all_gather(wrong, None, None, "xfer")
+            bootstrap.all_gather(wrong, None, None, "xfer")
 
 
 def test_id_and_all_gather_of_mpi4py():
     mpi = pytest.importorskip("mpi4py.MPI", reason="mpi4py is not installed")
-    assert _bootstrap.nccl_unique_id(mpi.COMM_SELF, None, None, lambda: ID) == (ID, 0, 1)
-    gather, rank, size = _bootstrap.all_gather(mpi.COMM_SELF, None, None, "xfer")
+    assert bootstrap.nccl_unique_id(mpi.COMM_SELF, None, None, lambda: ID) == (ID, 0, 1)
+    gather, rank, size = bootstrap.all_gather(mpi.COMM_SELF, None, None, "xfer")
     assert (gather(b"ab"), rank, size) == ([b"ab"], 0, 1)
 
 
 def has_plugin():
     try:
-        _lib.plugin("nccl")
+        lib.plugin("nccl")
     except xfer.UnsupportedError:
         return False
     return True
@@ -290,7 +292,7 @@ def test_without_a_gpu_or_the_plug_in_it_is_said():
     if has_plugin():
         current = ctypes.c_int()
         try:
-            _lib.plugin("nccl").xfer_cuda_device_get(ctypes.byref(current))
+            lib.plugin("nccl").xfer_cuda_device_get(ctypes.byref(current))
             pytest.skip("there is a GPU")
         except xfer.CudaError:
             kind = xfer.CudaError
@@ -332,7 +334,7 @@ def test_the_thread_that_makes_a_comm_of_gpus_keeps_its_device(monkeypatch):
 def test_gpus_use_an_all_gather_to_meet_alone(monkeypatch):
     class Functions:
         xfer_cuda_device_get = xfer_cuda_device_set = staticmethod(lambda _: None)
-        xfer_comm_create_cuda = _lib.lib.xfer_comm_create_host
+        xfer_comm_create_cuda = lib.lib.xfer_comm_create_host
 
     gathered = []
 
@@ -350,12 +352,12 @@ def test_gpus_use_an_all_gather_to_meet_alone(monkeypatch):
 def test_plug_ins_have_what_they_should():
     for name, functions in _functions.PLUGINS.items():
         try:
-            found = _lib.plugin(name)
+            found = lib.plugin(name)
         except xfer.UnsupportedError:
             continue
         assert all(hasattr(found, function) for function in functions)
     with pytest.raises(xfer.UnsupportedError, match="libxfer_rdma cannot be loaded: "):
-        _lib._load_first("rdma")
+        lib._load_first("rdma")
 
 
 def test_import_needs_nothing():

@@ -7,13 +7,13 @@ import sys
 import pytest
 
 import xfer
-from xfer import _lib
+from xfer._binding import lib
 
 
 def n_gpus():
     torch = pytest.importorskip("torch", reason="torch is not installed")
     try:
-        _lib.plugin("nccl")
+        lib.plugin("nccl")
     except xfer.UnsupportedError as error:
         pytest.skip(str(error))
     return torch.cuda.device_count()

@@ -7,7 +7,7 @@ import re
 import pytest
 
 import xfer
-from xfer import _functions, _lib, _structs
+from xfer._binding import functions, lib, structs
 
 HEADERS = pathlib.Path(__file__).parents[2] / "include/xfer"
 CORE = sorted(path.name for path in HEADERS.glob("*.h") if path.name not in ("mpi.h", "nccl.h"))
@@ -25,19 +25,19 @@ SIMPLE = {
     "xfer_split_rule": ctypes.c_int,
     "xfer_stream": ctypes.c_void_p,
     "MPI_Comm": ctypes.c_void_p,
-    "xfer_all_gather_fn": _functions.AllGather,
-    "xfer_misc_fn": _functions.Misc,
-    "xfer_traffic_fn": _functions.TrafficOf,
-    "xfer_alloc_fn": _functions.Alloc,
-    "xfer_free_fn": _functions.Free,
-    "xfer_interrupt_fn": _functions.Interrupt,
-    "xfer_log_fn": _functions.Log,
-    "xfer_placement": _structs.Placement,
-    "xfer_view": _structs.View,
-    "xfer_operation": _structs.Operation,
+    "xfer_all_gather_fn": functions.AllGather,
+    "xfer_misc_fn": functions.Misc,
+    "xfer_traffic_fn": functions.TrafficOf,
+    "xfer_alloc_fn": functions.Alloc,
+    "xfer_free_fn": functions.Free,
+    "xfer_interrupt_fn": functions.Interrupt,
+    "xfer_log_fn": functions.Log,
+    "xfer_placement": structs.Placement,
+    "xfer_view": structs.View,
+    "xfer_operation": structs.Operation,
     "void": None,
 }
-STRUCTS = {struct.__name__: struct for struct in _structs.STRUCTS}
+STRUCTS = {struct.__name__: struct for struct in structs.STRUCTS}
 
 
 def declarations(name):
@@ -61,7 +61,7 @@ def declarations(name):
 
 def is_same(c_type, text):
     """Does the binding's type carry what the header's says?"""
-    if c_type is _functions.STATUS:
+    if c_type is functions.STATUS:
         return text == "xfer_status"
     words = text.replace("const ", "").replace(" const", "").strip()
     stars, base = words.count("*"), words.replace("*", "").replace("struct ", "").strip()
@@ -81,9 +81,9 @@ def is_same(c_type, text):
 @pytest.mark.parametrize(
     ("headers", "table"),
     [
-        (CORE, _functions.CORE | _functions.REFIT),
-        (["nccl.h"], _functions.NCCL),
-        (["mpi.h"], _functions.MPI),
+        (CORE, functions.CORE | functions.REFIT),
+        (["nccl.h"], functions.NCCL),
+        (["mpi.h"], functions.MPI),
     ],
 )
 def test_every_function_is_bound_as_declared(headers, table):
@@ -112,7 +112,7 @@ def test_what_begins_with_its_size_begins_with_zeros_after_it():
     text = "".join((HEADERS / name).read_text(encoding="utf-8") for name in CORE)
     text = text.replace("\\\n", " ")
     inits = re.findall(r"#define XFER_\w+_INIT\s+\{(.*?)\}", text)
-    assert len(inits) == sum(struct._fields_[0][0] == "struct_size" for struct in _structs.STRUCTS)
+    assert len(inits) == sum(struct._fields_[0][0] == "struct_size" for struct in structs.STRUCTS)
     for init in inits:
         size, *rest = [value.strip() for value in init.split(",")]
         struct = STRUCTS[re.fullmatch(r"sizeof\((\w+)\)", size).group(1)]
@@ -125,31 +125,31 @@ def test_statuses_and_constants_are_those_of_the_header():
     declared = {name: int(value) for name, value in re.findall(r"^  (XFER_ERR_\w+) = (-\d+)", text, re.MULTILINE)}
     assert {cls.name: cls.status for cls in xfer.XferError.__subclasses__()} == declared
     for name, status in declared.items():
-        assert _lib.lib.xfer_status_name(status).decode() == name
-    assert int(re.search(r"XFER_MAX_DIMS (\d+)", text).group(1)) == _structs.MAX_DIMS
+        assert lib.lib.xfer_status_name(status).decode() == name
+    assert int(re.search(r"XFER_MAX_DIMS (\d+)", text).group(1)) == structs.MAX_DIMS
     version = ".".join(re.findall(r"XFER_VERSION_(?:MAJOR|MINOR|PATCH) (\d+)", text))
     assert version == xfer.__version__ == xfer.version()
 
 
 def test_struct_of_another_size_is_refused():
-    longer = type("xfer_move", (ctypes.Structure,), {"_fields_": [*_structs.Move._fields_, ("more", ctypes.c_int64)]})
+    longer = type("xfer_move", (ctypes.Structure,), {"_fields_": [*structs.Move._fields_, ("more", ctypes.c_int64)]})
     with pytest.raises(xfer.MismatchError):
-        _lib.check_abi(longer)
+        lib.check_abi(longer)
 
 
-@pytest.mark.parametrize("struct", _structs.STRUCTS, ids=lambda s: s.__name__)
+@pytest.mark.parametrize("struct", structs.STRUCTS, ids=lambda s: s.__name__)
 def test_swapped_fields_are_refused(struct):
     fields = list(struct._fields_)
     pairs = [(a, b) for a in range(len(fields)) for b in range(a) if fields[a][1] is fields[b][1]]
     for a, b in pairs[:1]:
         fields[a], fields[b] = fields[b], fields[a]
         with pytest.raises(xfer.XferError):
-            _lib.check_abi(type(struct.__name__, (ctypes.Structure,), {"_fields_": fields}))
+            lib.check_abi(type(struct.__name__, (ctypes.Structure,), {"_fields_": fields}))
 
 
 def test_library_answers_for_null():
-    assert _lib.lib.xfer_mesh_size(None) == 0
-    assert _lib.lib.xfer_layout_shape(None, None) == 0
-    assert _lib.lib.xfer_layout_ranks(None, None) == 0
-    assert _lib.lib.xfer_dtype_size(_lib.lib.xfer_layout_dtype(None)) == 0
-    assert (_lib.lib.xfer_comm_rank(None), _lib.lib.xfer_comm_size(None)) == (-1, 0)
+    assert lib.lib.xfer_mesh_size(None) == 0
+    assert lib.lib.xfer_layout_shape(None, None) == 0
+    assert lib.lib.xfer_layout_ranks(None, None) == 0
+    assert lib.lib.xfer_dtype_size(lib.lib.xfer_layout_dtype(None)) == 0
+    assert (lib.lib.xfer_comm_rank(None), lib.lib.xfer_comm_size(None)) == (-1, 0)

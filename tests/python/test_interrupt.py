@@ -15,10 +15,10 @@ import numpy as np
 import pytest
 
 import xfer
-from xfer import _interrupt
-from xfer._functions import Interrupt
-from xfer._interrupt import interruptible
-from xfer._lib import lib
+from xfer._binding import interrupt as _interrupt
+from xfer._binding.functions import Interrupt
+from xfer._binding.interrupt import interruptible
+from xfer._binding.lib import lib
 
 WAITS = {
     "all_gather": "comm.all_gather(b'a')",

@@ -1,4 +1,4 @@
-"""Who may call C with a comm, and when: the rules that xfer/_lock.py states."""
+"""Who may call C with a comm, and when: the rules that xfer/_binding/lock.py states."""
 
 import contextlib
 import os
@@ -8,7 +8,7 @@ import threading
 import pytest
 
 import xfer
-from xfer._lock import CommLock
+from xfer._binding.lock import CommLock
 
 INTERRUPTED = "a call on it was interrupted"
 ELSEWHERE = "another thread is using it"
@@ -164,7 +164,11 @@ class InterruptAt:
         self.raised = False
 
     def __call__(self, frame, event, _):
-        if frame.f_code.co_filename == xfer._lock.__file__ and event in ("call", "c_return") and not self.raised:
+        if (
+            frame.f_code.co_filename == xfer._binding.lock.__file__
+            and event in ("call", "c_return")
+            and not self.raised
+        ):
             self.left -= 1
             if self.left < 0:
                 self.raised = True

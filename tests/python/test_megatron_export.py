@@ -7,7 +7,7 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="torch is not installed")
 
-from xfer._tables import MergedTables  # noqa: E402
+from xfer._torch.tables import MergedTables  # noqa: E402
 from xfer.integrations.megatron_export import ExportedSource  # noqa: E402
 
 SHAPES = {"embed": (10, 4), "a": (8, 4), "b": (4,), "c": (8, 4), "d": (6, 2), "head": (10, 4)}

@@ -328,7 +328,7 @@ def test_a_line_that_ends_inside_a_character_is_told(caplog):
         with caplog.at_level("INFO", logger="moves"):
             for where in (lambda *line: told.append(line), logging.getLogger("moves")):
                 xfer.log_to(where)
-                xfer._log._told(None, 2, 0, cut)  # as C calls it
+                xfer._binding.log._told(None, 2, 0, cut)  # as C calls it
     finally:
         xfer.log_to(None)
     assert told == [("info", 0, "caf\ufffd")]

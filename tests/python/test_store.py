@@ -7,7 +7,8 @@ import pytest
 from ranks import in_time, on_threads
 
 import xfer
-from xfer import Comm, _store
+from xfer import Comm
+from xfer._rendezvous import store as _store
 
 
 class Store:

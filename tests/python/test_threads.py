@@ -15,7 +15,7 @@ import pytest
 from tiny_model import TinyModel
 
 import xfer
-from xfer._lib import lib
+from xfer._binding.lib import lib
 
 SRC, DST = xfer.parse_problem("f32[8] (2):S0 -> (2):R")
 

@@ -121,7 +121,7 @@ def test_what_a_collective_is_still_making_is_waited_for():
     x = torch.arange(4.0)
     for part in (
         Source({"w": AsyncCollectiveTensor(x)}, 1).parts()["w"],
-        xfer._held.local_part(AsyncCollectiveTensor(x)),
+        xfer._torch.held.local_part(AsyncCollectiveTensor(x)),
     ):
         assert memory_of(part).address == x.data_ptr()
 
@@ -170,22 +170,22 @@ def test_a_dtensors_new_memory_is_of_the_stream_that_writes_to_it(monkeypatch, o
             patch.setattr(torch.cuda, name, getattr(cuda, name))
         patch.setattr(comm, "_device", 3)
         patch.setattr(torch, "empty", made)
-        patch.setattr(xfer._dtensor_redistribute, "redistribute_sides", lambda _, sides, __: sides())
-        patch.setattr(xfer._dtensor_redistribute, "redistribute_places", lambda _, __, places, ___: places())
+        patch.setattr(xfer._torch.dtensor_redistribute, "redistribute_sides", lambda _, sides, __: sides())
+        patch.setattr(xfer._torch.dtensor_redistribute, "redistribute_places", lambda _, __, places, ___: places())
         for _ in range(2):  # what is made again is known by then
             xfer.torch.redistribute(tensor, mesh, placements, comm, stream=stream)
     assert seen == [current] * 2
 
 
 def test_what_a_step_copies_to_read_it_is_copied_on_its_stream(monkeypatch):
-    cuda, seen, readable = Streams(), [], xfer._held.readable
+    cuda, seen, readable = Streams(), [], xfer._torch.held.readable
     (comm,) = xfer.Comm.local(1)
     transfer = xfer.torch.Transfer(comm, source={"w": torch.ones(3).expand(4, 3)}, target={"w": torch.zeros(4, 3)})
     with monkeypatch.context() as patch:
         for name in ("ExternalStream", "default_stream", "stream"):
             patch.setattr(torch.cuda, name, getattr(cuda, name))
         patch.setattr(comm, "_device", 3)
-        patch.setattr(xfer._held, "readable", lambda part: (seen.append(cuda.current), readable(part))[1])
+        patch.setattr(xfer._torch.held, "readable", lambda part: (seen.append(cuda.current), readable(part))[1])
         patch.setattr(transfer, "_bind", lambda _: None)
         patch.setattr(transfer.plan, "commit", lambda: None)
         patch.setattr(transfer, "_move", lambda _, stream: seen.append(stream))

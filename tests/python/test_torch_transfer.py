@@ -79,7 +79,7 @@ def test_tensors_with_one_name_without_a_wrapper_are_refused():
     both.a._orig_mod, both.a.weight = linear(1), torch.nn.Parameter(torch.ones(1))
     both.b = torch.compile(linear(2), backend="eager")
     with pytest.raises(ValueError, match="two tensors have one name"):
-        xfer._held.tensors_of(both)
+        xfer._torch.held.tensors_of(both)
 
 
 def test_a_transfer_reads_what_expand_gives_anew_at_each_step():

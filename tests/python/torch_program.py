@@ -340,13 +340,13 @@ def main():
     world = MPI.COMM_WORLD
     dist.init_process_group("gloo", store=dist.FileStore(store, world.size), rank=world.rank, world_size=world.size)
     rng, meshes, counts = random.Random(seed), {}, {"told": 0, "again": 0}
-    call = xfer._dtensor_redistribute._EarlierRedistribution.repeat
+    call = xfer._torch.dtensor_redistribute._EarlierRedistribution.repeat
 
     def counted(*args):
         counts["again"] += 1
         return call(*args)
 
-    xfer._dtensor_redistribute._EarlierRedistribution.repeat = counted
+    xfer._torch.dtensor_redistribute._EarlierRedistribution.repeat = counted
     both = DeviceMesh("cpu", torch.arange(8).view(2, 4), mesh_dim_names=("dp", "tp"))
     with xfer.Comm.mpi(world) as comm:
         for _ in range(cases):

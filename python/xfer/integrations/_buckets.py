@@ -17,9 +17,9 @@ from typing import Any
 
 import torch
 
-from .._replicas import compare_replicas
-from .._store import store_gather
-from .._structs import truth
+from .._binding.structs import truth
+from .._rendezvous.store import store_gather
+from .._torch.replicas import compare_replicas
 from ..comm import Comm
 from ..dtypes import dtype_name, torch_dtype
 from ..layout import Layout, Replicate

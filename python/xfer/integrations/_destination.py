@@ -12,8 +12,8 @@ from typing import Any
 
 import torch
 
-from .._places import Places
-from .._tables import some
+from .._torch.addresses import Places
+from .._torch.tables import some
 from ..capture import Capture, TargetBox, capture, derived, parts_of
 from ..dtypes import dtype_name, torch_dtype
 from ..layout import Layout

@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-from .._store import Gather, store_gather
+from .._rendezvous.store import Gather, store_gather
 from ..comm import Comm, nccl_id
 from ..errors import CommError
 

@@ -17,11 +17,11 @@ from typing import Any, ClassVar
 
 import torch
 
+from .._binding.structs import truth
 from .._gc import no_collection
-from .._replicas import compare_replicas, has_replicas
-from .._store import session as new_session
-from .._structs import truth
-from .._tables import MergedTables, some, tables_of
+from .._rendezvous.store import session as new_session
+from .._torch.replicas import compare_replicas, has_replicas
+from .._torch.tables import MergedTables, some, tables_of
 from ..comm import Agreed, Comm
 from ..conversion import Conversion
 from ..dtypes import torch_dtype

@@ -11,12 +11,12 @@ from typing import Any
 import torch
 from torch.distributed.tensor import DTensor
 
-from .._dtensor import check_specs, spec_of
-from .._flat import FlatPart
-from .._held import local_part, tensors_of
-from .._layouts import layouts_in, table_of
-from .._places import Places
-from .._tables import MergedTables, Meshes, Table
+from .._torch.addresses import Places
+from .._torch.dtensor import check_specs, spec_of
+from .._torch.flat import FlatPart
+from .._torch.held import local_part, tensors_of
+from .._torch.layouts import layouts_in, table_of
+from .._torch.tables import MergedTables, Meshes, Table
 from ..layout import Layout
 
 __all__ = ["SelfSaying", "Source", "current_device"]

@@ -9,8 +9,8 @@ from typing import Any
 
 from vllm.distributed.weight_transfer import base
 
-from .._layouts import whole
-from .._tables import MergedTables, Meshes, Table
+from .._torch.layouts import whole
+from .._torch.tables import MergedTables, Meshes, Table
 from ..dtypes import dtype_name
 from ..layout import Layout, Placement, Replicate, Shard
 from ..mesh import Mesh

@@ -13,7 +13,7 @@ from typing import Any
 
 from megatron.core.resharding.copy_services.base import CopyService
 
-from .._steps import Steps
+from .._torch.steps import Steps
 from ..comm import Comm
 from ..exchange import Exchange, Operations, _Sides, exchange
 from ._comms import dropped_if_broken, left_comm, used_comm

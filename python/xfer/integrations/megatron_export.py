@@ -17,9 +17,9 @@ from typing import Any
 
 import torch
 
-from .._interleaved import refuse_interleaved
-from .._layouts import whole
-from .._tables import MergedTables, Meshes, Table
+from .._torch.interleaved import refuse_interleaved
+from .._torch.layouts import whole
+from .._torch.tables import MergedTables, Meshes, Table
 from ..dtypes import dtype_name
 from ..layout import Layout
 from ._source import SelfSaying

@@ -14,8 +14,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
-from .._steps import Steps
-from .._structs import truth
+from .._binding.structs import truth
+from .._torch.steps import Steps
 from ..comm import Agreed, Comm
 from ..dtypes import dtype_name
 from ..errors import MismatchError

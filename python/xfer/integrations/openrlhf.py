@@ -18,7 +18,7 @@ import openrlhf.trainer.ray.vllm_engine as their_engine
 import ray
 import torch
 
-from .._held import tensors_of
+from .._torch.held import tensors_of
 from ._meeting import own_address
 from .vllm import XferTrainerEngine, XferTrainerInitInfo
 

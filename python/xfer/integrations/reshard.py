@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
-from .._structs import listed, whole
+from .._binding.structs import listed, whole
 from ..dtypes import dtype_name
 from ..errors import MismatchError
 from ..layout import Layout, Placement, Replicate, Shard

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from .._dtensor import Ranks
+from .._torch.dtensor import Ranks
 from ..comm import Comm
 from ..torch import Transfer
 from ._comms import comm_of, drop_comm, dropped_if_broken, is_in_use, known_comm

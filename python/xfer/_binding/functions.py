@@ -6,7 +6,7 @@ import ctypes
 from ctypes import CFUNCTYPE, POINTER, c_char_p, c_float, c_int, c_int32, c_int64, c_size_t, c_uint64, c_void_p
 from typing import Any
 
-from . import _structs as s
+from . import structs as s
 
 STATUS = object()  # a function that returns an xfer_status
 _out = POINTER(c_void_p)

@@ -10,14 +10,14 @@ import torch
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor
 
-from ._dtensor import Description, Grid, Ranks, chosen, grid_of, our_rank
-from ._flat import FlatPart
-from ._held import Source, tensors_of
-from ._tables import MergedTables, Meshes, Table
-from .dtypes import dtype_name
-from .layout import Layout, Replicate
-from .memory import check_plain
-from .mesh import Mesh
+from ..dtypes import dtype_name
+from ..layout import Layout, Replicate
+from ..memory import check_plain
+from ..mesh import Mesh
+from .dtensor import Description, Grid, Ranks, chosen, grid_of, our_rank
+from .flat import FlatPart
+from .held import Source, tensors_of
+from .tables import MergedTables, Meshes, Table
 
 __all__ = ["grids_of", "layouts_in", "layouts_of", "meshes_of", "table_of", "whole"]
 

@@ -10,7 +10,7 @@ from ctypes import POINTER, Structure, c_char_p, c_float, c_int32, c_int64, c_si
 from functools import cache
 from typing import Any
 
-from .errors import ArgError
+from ..errors import ArgError
 
 MAX_DIMS = 8
 _dims = c_int64 * MAX_DIMS

@@ -14,11 +14,11 @@ from ctypes import byref, c_int
 from types import SimpleNamespace
 from typing import Any
 
-from ._end import until_the_end
-from ._functions import AllGather
-from ._store import Gather, awaited, is_store, session, store_gather
-from ._structs import decoded, whole
-from .errors import CommError, StateError, TimeoutError, UnsupportedError, described
+from .._binding.functions import AllGather
+from .._binding.structs import decoded, whole
+from ..errors import CommError, StateError, TimeoutError, UnsupportedError, described
+from .process_end import until_the_end
+from .store import Gather, awaited, is_store, session, store_gather
 
 NCCL_ID_BYTES = 128
 WAIT_S = 600.0  # for ranks that are to make a comm; what C's makers wait at most

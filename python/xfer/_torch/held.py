@@ -14,11 +14,11 @@ from torch.distributed._functional_collectives import AsyncCollectiveTensor
 from torch.distributed.tensor import DTensor
 from torch.nn.parallel import DistributedDataParallel
 
-from ._dtensor import check_specs, spec_of
-from ._flat import FlatPart, flat_parts, is_flat
-from ._gc import no_collection
-from ._places import Places
-from .plan import Plan
+from .._gc import no_collection
+from ..plan import Plan
+from .addresses import Places
+from .dtensor import check_specs, spec_of
+from .flat import FlatPart, flat_parts, is_flat
 
 __all__ = ["Source", "TrackedTensors", "local_part", "readable", "tensors_of"]
 

@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterable
 from fnmatch import fnmatchcase
 from typing import Any
 
-from .errors import ArgError
+from ..errors import ArgError
 
 __all__ = ["Names"]
 

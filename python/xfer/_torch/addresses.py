@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from .memory import memory_of
+from ..memory import memory_of
 
 __all__ = ["Places"]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from ctypes import byref, c_void_p
 from typing import TYPE_CHECKING, Any
 
-from ._lib import lib
+from .lib import lib
 
 if TYPE_CHECKING:
     from typing_extensions import Self

@@ -12,8 +12,8 @@ from collections.abc import Callable, Generator
 from ctypes import c_void_p
 from typing import Any
 
-from ._functions import Interrupt
-from ._lib import PATH
+from .functions import Interrupt
+from .lib import PATH
 
 _set = ctypes.PyDLL(PATH).xfer_interrupt_set  # which keeps the GIL: it takes less than to give it back
 _set.argtypes, _set.restype = [Interrupt, c_void_p], None

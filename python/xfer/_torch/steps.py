@@ -5,9 +5,9 @@ from __future__ import annotations
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
-from ._replicas import compare_replicas
-from .errors import XferError
-from .plan import Plan
+from ..errors import XferError
+from ..plan import Plan
+from .replicas import compare_replicas
 
 if TYPE_CHECKING:
     from typing_extensions import Self

@@ -9,8 +9,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from .comm import Comm
-from .errors import MismatchError
+from ..comm import Comm
+from ..errors import MismatchError
 
 __all__ = ["MergedTables", "Meshes", "Table", "some", "tables_of"]
 

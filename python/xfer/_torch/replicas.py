@@ -5,8 +5,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from .errors import MismatchError
-from .plan import Plan
+from ..errors import MismatchError
+from ..plan import Plan
 
 __all__ = ["compare_replicas", "has_replicas"]
 

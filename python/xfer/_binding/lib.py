@@ -17,11 +17,11 @@ from ctypes import c_int
 from types import SimpleNamespace
 from typing import Any
 
-from . import _functions
-from ._structs import STRUCTS, c_type_of, check_of, decoded
-from .errors import UnsupportedError, error_of
+from ..errors import UnsupportedError, error_of
+from . import functions as _functions
+from .structs import STRUCTS, c_type_of, check_of, decoded
 
-_HERE = pathlib.Path(__file__).parent / "lib"
+_HERE = pathlib.Path(__file__).parents[1] / "lib"
 
 
 def _check(status: int, function: Any, arguments: Any) -> None:

@@ -12,10 +12,10 @@ from typing import Any
 import torch
 from torch.distributed.device_mesh import DeviceMesh
 
-from ._structs import listed
-from .comm import Comm
-from .layout import Layout, Placement, Replicate, Shard, StridedShard
-from .mesh import Mesh
+from .._binding.structs import listed
+from ..comm import Comm
+from ..layout import Layout, Placement, Replicate, Shard, StridedShard
+from ..mesh import Mesh
 
 Ranks = Mapping[int, int] | None
 MEANINGS = ("order", "pieces")

@@ -25,8 +25,8 @@ from collections.abc import Callable
 from types import FrameType
 from typing import Any
 
-from ._interrupt import is_on_main
-from .errors import StateError
+from ..errors import StateError
+from .interrupt import is_on_main
 
 __all__ = ["CommLock"]
 

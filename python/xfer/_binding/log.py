@@ -6,9 +6,9 @@ import logging
 from collections.abc import Callable
 from typing import Any
 
-from . import _functions
-from ._lib import lib
-from ._structs import choice, decoded
+from . import functions
+from .lib import lib
+from .structs import choice, decoded
 
 _LEVELS = {"warn": 1, "info": 2, "trace": 3}
 _NUMBERS = {1: logging.WARNING, 2: logging.INFO, 3: logging.DEBUG}
@@ -26,14 +26,12 @@ def log_to(where: logging.Logger | Callable[[str, int, str], None] | None, level
     if where is not None and not isinstance(where, logging.Logger) and not callable(where):
         raise TypeError(f"a {type(where).__name__} is neither a Logger nor a function of (level, rank, line)")
     names = {number: name for name, number in _LEVELS.items()}
-    callback = _functions.Log()
+    callback = functions.Log()
     if isinstance(where, logging.Logger):
         logger = where
-        callback = _functions.Log(
-            lambda _, of, rank, line: logger.log(_NUMBERS[of], "rank %d: %s", rank, decoded(line))
-        )
+        callback = functions.Log(lambda _, of, rank, line: logger.log(_NUMBERS[of], "rank %d: %s", rank, decoded(line)))
     elif where is not None:
         function = where
-        callback = _functions.Log(lambda _, of, rank, line: function(names[of], rank, decoded(line)))
+        callback = functions.Log(lambda _, of, rank, line: function(names[of], rank, decoded(line)))
     lib.xfer_log_set(callback, None, number_of)
     _told = callback

@@ -9,8 +9,8 @@ from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
-from ._end import MOST_S, until_the_end
-from .errors import CommError, TimeoutError
+from ..errors import CommError, TimeoutError
+from .process_end import MOST_S, until_the_end
 
 __all__ = ["Gather", "awaited", "is_store", "session", "store_gather"]
 

@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from .errors import CommError
+from ..errors import CommError
 
 __all__ = ["MOST_S", "until_the_end"]
 

@@ -12,7 +12,16 @@ import torch
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor
 
-from ._dtensor import (
+from .._binding.structs import needed
+from .._remembered import ArrayForms, remember
+from ..comm import Comm
+from ..dtypes import dtype_name, torch_dtype
+from ..errors import MismatchError
+from ..layout import Layout, Placement
+from ..memory import View
+from ..redistribution import Sides, redistribute_places, redistribute_sides
+from ..stream import on_stream
+from .dtensor import (
     MEANINGS,
     Description,
     Grid,
@@ -26,16 +35,7 @@ from ._dtensor import (
     layout_in,
     plain,
 )
-from ._earlier import ArrayForms, remember
-from ._held import local_part, readable
-from ._structs import needed
-from .comm import Comm
-from .dtypes import dtype_name, torch_dtype
-from .errors import MismatchError
-from .layout import Layout, Placement
-from .memory import View
-from .redistribution import Sides, redistribute_places, redistribute_sides
-from .stream import on_stream
+from .held import local_part, readable
 
 
 def redistribute(

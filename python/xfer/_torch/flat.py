@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from .layout import Layout
+from ..layout import Layout
 
 __all__ = ["FlatPart", "flat_parts", "is_flat"]
 

@@ -12,8 +12,8 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_map
 
-from ._trace import Block, Box, Dim, Strided, Unmapped, clear, read, write
-from .dtypes import dtype_name
+from ..dtypes import dtype_name
+from .regions import Block, Box, Dim, Strided, Unmapped, clear, read, write
 
 __all__ = ["Recorder", "Write", "name_of"]
 

@@ -1,0 +1,1 @@
+"""What a loader does to its tensors, recorded: the parts of xfer.capture."""
