@@ -74,7 +74,7 @@ valgrind: check-deps
 clean:
 	rm -rf build
 
-# What tests would not notice: 400 changes of the source, all in one build, one at a time; an hour. See docs/reliability.md.
+# What tests would not notice: 400 changes of the source, all in one build, one at a time; an hour. See tests/README.md.
 MUTANTS = --count 400
 mutants: check-deps
 	nice tests/mutants/mutants.py $(MUTANTS)

@@ -13,7 +13,7 @@ import subprocess
 import sys
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
-# Percent of branches. What is missing in the first two is in docs/reliability.md.
+# Percent of branches. What is missing in the first two is in tests/README.md.
 BARS = {"layout": 99.5, "plan": 99.5, "run": 90, "comm": 90, "device": 90}
 LEFT_OUT = "src/comm/mpi"  # wants runs of several processes
 

@@ -14,7 +14,7 @@ export XFER_SOURCE=$source XFER_OUT=$out XFER_LIBRARY=$build/lib/libxfer.so PYTH
 page() {
   sed -E 's#\]\(docs/#](#g; s#\]\((\.\./)?examples/[^)]*\.c\)#](examples.md)#g
     s#\]\((\.\./)?include/xfer/(xfer\.h)?\)#](c.rst)#g
-    s#\[([^]]*)\]\((\.\./|[A-Z]+\.md|examples/)[^)]*\)#\1#g' "$1"
+    s#\[([^]]*)\]\((\.\./|[A-Z]+\.md|examples/|tests/)[^)]*\)#\1#g' "$1"
 }
 
 rm -rf "$pages" "$out/html" "$out/xml"

@@ -17,7 +17,8 @@ import textwrap
 from commands import blocks, commands
 
 SOURCE, XFER_PLAN = pathlib.Path(sys.argv[1]), sys.argv[2]
-PAGES = [SOURCE / "README.md", SOURCE / "CONTRIBUTING.md", *sorted((SOURCE / "docs").glob("*.md"))]
+RECORDS = [SOURCE / "docs/model/README.md", SOURCE / "tests/README.md", *sorted((SOURCE / "tests/bench").glob("*.md"))]
+PAGES = [SOURCE / "README.md", SOURCE / "CONTRIBUTING.md", *sorted((SOURCE / "docs").glob("*.md")), *RECORDS]
 CUT_FROM = {
     "c": ["examples/*.c", "tests/*/*.c", "src/refit/*.c"],
     "python": ["tests/python/*.py", "examples/python/*.py"],
@@ -163,7 +164,7 @@ def rows_below(text, head):
 
 def check_predictions():
     """Of the tables of predicted times: xfer_plan predicts so, and whole models stand in the row of their workload."""
-    names = ("docs/performance.md", "docs/performance-history.md")
+    names = ("docs/performance.md", "tests/bench/README.md")
     text = "\n\n".join((SOURCE / name).read_text(encoding="utf-8") for name in names)
     lists = ("qwen3-30b-a3b", ("megatron:tp2,dp2,ep4", "megatron:tp2,ep2", "megatron:tp1"))
     grouped = (lists[0], [f"{train},experts=stacked" for train in lists[1]])

@@ -6,7 +6,7 @@
  * its part.
  *
  * Stops only where XFER_STOP_EVERY=N asks for those in every N-th call. The number of points is
- * printed: docs/reliability.md has it.
+ * printed: tests/README.md has it.
  */
 #include "fault/calls.h"
 #include "unit/meeting.h"

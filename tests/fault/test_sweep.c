@@ -2,7 +2,7 @@
  * Each call of the transport and of the device fails in turn, on one rank, in each call of a plan's
  * life. All ranks must end with an error or all with success, none by its deadline; what was said
  * to be there is there, and what failed before a run has written nothing. The number of points is
- * printed: docs/reliability.md has it. (Allocations are swept in test_allocations.c, CUDA and NCCL
+ * printed: tests/README.md has it. (Allocations are swept in test_allocations.c, CUDA and NCCL
  * on the simulated machine in tests/sim.)
  */
 #include "fault/calls.h"

@@ -470,7 +470,7 @@ class TestCommandLine(unittest.TestCase):
         self.assertRegex(done.stderr, r"\Axfer_plan: the tensors of rank 1: no memory for [^\n]*; --layers takes a part")
 
     def test_large_models_and_many_ranks_take_seconds(self):
-        """Of processor time; 1.0 and 1.2 s where docs/performance-host.md has its figures from."""
+        """Of processor time; 1.0 and 1.2 s where tests/bench/HOST.md has its figures from."""
         if limited("--version").returncode != 0:
             self.skipTest("a sanitizer takes longer")
         kimi = os.path.join(TestSweep.MODELS, "kimi-k2.json")

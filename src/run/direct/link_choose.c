@@ -1,6 +1,6 @@
 /*
  * Who copies what goes from one rank to another. In each table the first case that holds decides.
- * The figures were measured on 2 to 4 GPUs; docs/alternatives.md has their problems.
+ * The figures were measured on 2 to 4 GPUs; tests/bench/ALTERNATIVES.md has their problems.
  *
  * A flow, all that one rank sends to another:
  *
