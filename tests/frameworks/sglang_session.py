@@ -573,7 +573,7 @@ class GuideTrainer:
 
 
 def guide():
-    """The guide of docs/frameworks.md, through SGLang's own routes."""
+    """The guide of docs/sglang.md, through SGLang's own routes."""
     store, port = f"{CHECKPOINTS}/guide", free_port()
     make = lambda table, rpc, rank: GuideTrainer(table, rank, rpc, port, store)  # noqa: E731
     with job_of("qwen3_moe", "tp2", make) as job:

@@ -479,7 +479,7 @@ class ExpertsTrainer(GuideTrainer):
 
 
 def guide():
-    """The guide of docs/frameworks.md, through vLLM's own routes."""
+    """The guide of docs/vllm.md, through vLLM's own routes."""
     for family, maker in (("qwen3_moe", GuideTrainer), ("deepseek_v3", ExpertsTrainer)):
         store, port = f"{CHECKPOINTS}/{maker.__name__}", free_port()
         make = lambda table, rpc, rank, m=maker, p=port, s=store: m(table, rank, rpc, p, s)  # noqa: E731

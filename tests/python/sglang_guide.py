@@ -1,4 +1,4 @@
-"""The trainer's side of the guide for SGLang in docs/frameworks.md, line by line; tests/frameworks/sglang_session.py
+"""The trainer's side of docs/sglang.md, line by line; tests/frameworks/sglang_session.py
 runs it with FSDP2 and SGLang."""
 
 from xfer.integrations.sglang import HttpClient, Meeting, Trainer

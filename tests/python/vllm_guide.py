@@ -1,4 +1,4 @@
-"""The trainer's side of the guide in docs/frameworks.md, line by line; tests/frameworks/vllm_pair.py runs it with FSDP2
+"""The trainer's side of the guide in docs/vllm.md, line by line; tests/frameworks/vllm_pair.py runs it with FSDP2
 and vLLM."""
 
 from vllm.distributed.weight_transfer.factory import WeightTransferTrainerFactory

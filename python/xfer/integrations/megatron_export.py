@@ -4,7 +4,7 @@
     engine = WeightTransferTrainerFactory.trainer_init(info, client=client, source=source)
 
 The export gathers each tensor on every rank. A rank keeps its share of the tensors and sends it, so no rank holds the
-whole model. To send weights without gathering them, use rules or sharded state dicts: docs/frameworks.md.
+whole model. To send weights without gathering them, use rules or sharded state dicts: see docs/guide.md.
 Source: Megatron-Bridge 0.6.2, models/conversion/auto_bridge.py.
 """
 
