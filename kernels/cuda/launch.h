@@ -27,13 +27,12 @@ extern "C" {
 #include "kernels.h"
 #include "xfer/xfer.h"
 
-/* Of an H200. Concurrent launches have at most this many blocks (of 512 threads) in all: a block
- * that shares a multiprocessor with one that waits for a link is as slow as that. With more blocks,
- * GPUs of a host that copy within themselves and to each other reached 0.58 to 0.82 of the link,
- * with this many 0.87 to 0.91. */
-#define XFI_CUDA_MULTIPROCESSORS 132
-/* Blocks of a launch that has the device to itself. More bytes in flight are no faster. */
-#define XFI_CUDA_BLOCKS_ALONE (2 * XFI_CUDA_MULTIPROCESSORS)
+/* Launches that run at once have at most a block (of 512 threads) for each multiprocessor in all: a
+ * block that shares a multiprocessor with one that waits for a link is as slow as that. With more
+ * blocks, GPUs of a host that copy within themselves and to each other reached 0.58 to 0.82 of the
+ * link, with this many 0.87 to 0.91. A launch that has the device to itself has so many blocks for
+ * each; more bytes in flight are no faster. */
+#define XFI_CUDA_ALONE 2
 
 /* How many words a warp loads before it stores the first. */
 #define XFI_CUDA_WARP_WORDS 128
@@ -154,6 +153,7 @@ typedef struct xfi_cuda_job {
   int64_t n_tiles;
   uint32_t kinds; /* bit k: there are pieces of kind k */
   int n_blocks;   /* at most */
+  bool is_alone;  /* it has the device to itself: XFI_CUDA_ALONE blocks for each multiprocessor */
   xfi_cuda_gate gate;
 } xfi_cuda_job;
 

@@ -233,9 +233,8 @@ template <typename Kind> static xfer_status load_table()
 template <typename Kind>
 static xfer_status launch_table(const xfi_cuda_job *job, xfer_stream stream)
 {
-  /* A job that has the device alone has two blocks for each multiprocessor. */
-  const bool is_wide = Kind::BLOCKS == 1 && job->n_blocks > XFI_CUDA_MULTIPROCESSORS;
-  const int64_t most = (int64_t)job->n_blocks * (BLOCK_THREADS / Kind::THREADS) / (is_wide ? 2 : 1);
+  const int too_many = Kind::BLOCKS == 1 && job->is_alone ? XFI_CUDA_ALONE : 1;
+  const int64_t most = (int64_t)job->n_blocks * (BLOCK_THREADS / Kind::THREADS) / too_many;
   const unsigned n_blocks = blocks_for(job->n_tiles, Kind::WALKERS, most);
 
   if (job->n_tiles == 0) return XFER_OK;

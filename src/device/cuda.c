@@ -335,6 +335,8 @@ static xfer_status create(xfi_device **device)
   made->base.place = xfi_cuda_place(made->ordinal);
   made->base.one_batch_bytes = ONE_BATCH_BYTES;
   XFI_TRY_DONE(xfi_cuda_gpu(&made->base.gpu, made->ordinal));
+  XFI_CUDA_TRY_DONE(cudaDeviceGetAttribute,
+                    (&made->n_multiprocessors, cudaDevAttrMultiProcessorCount, made->ordinal));
   xfi_cuda_engine_limits(made);
   XFI_TRY_DONE(xfi_cuda_kernels_load());
   XFI_CUDA_TRY_DONE(cudaDeviceGetStreamPriorityRange, (&least, &greatest));

@@ -131,8 +131,9 @@ static xfer_status let_engine_take(xfi_batch *batch, const xfi_cuda_device *devi
 /* An open batch is filled only if the engine has something to do. */
 static xfer_status batch_fill(xfi_cuda_device *device, xfi_batch *batch, const xfi_batch_spec *spec)
 {
-  const int share = XFI_CUDA_MULTIPROCESSORS * spec->percent / 100;
-  const int n_blocks = spec->percent == 100 ? XFI_CUDA_BLOCKS_ALONE : share > 0 ? share : 1;
+  const bool is_alone = spec->percent == 100;
+  const int share = device->n_multiprocessors * spec->percent / 100;
+  const int n_blocks = is_alone ? XFI_CUDA_ALONE * share : share > 0 ? share : 1;
   const xfi_guard *guard = spec->guard;
   size_t n_copies = spec->n_copies;
   xfer_status st = XFER_OK;
@@ -147,6 +148,7 @@ static xfer_status batch_fill(xfi_cuda_device *device, xfi_batch *batch, const x
   XFI_TRY_DONE(upload(device, batch, &program));
   for (int k = 0; k < XFI_CUDA_N_TABLES; k++) {
     batch->jobs[k].n_blocks = n_blocks;
+    batch->jobs[k].is_alone = is_alone;
     batch->jobs[k].gate.go = guard == NULL ? NULL : guard->go;
   }
   if (!xfi_cuda_engine_is_empty(&batch->engine) && n_copies > 0) XFI_TRY_DONE(make_side(batch));

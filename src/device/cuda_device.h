@@ -60,6 +60,7 @@ typedef struct xfi_cuda_probe xfi_cuda_probe;     /* cuda_allocation_mark.c */
 typedef struct xfi_cuda_device {
   xfi_device base;
   int ordinal;
+  int n_multiprocessors;
   CUcontext context;         /* the program's context, current when the device was made */
   int64_t engine_run_bytes;  /* least size of a run that the copy engine takes */
   int64_t engine_row_bytes;  /* least size of a row of a 2-D copy that it takes */

@@ -32,7 +32,7 @@ static xfer_status upload(xfi_cuda_device *device, xfi_digest *digest, const xfi
   digest->device_sums = memory;
   XFI_TRY(
       xfi_cuda_table_upload(&digest->job, table, (char *)memory + digest->n_bytes, device->aside));
-  digest->job.n_blocks = XFI_CUDA_BLOCKS_ALONE;
+  digest->job.n_blocks = XFI_CUDA_ALONE * device->n_multiprocessors;
   XFI_CUDA_TRY(cudaStreamSynchronize, (device->aside));
   return XFER_OK;
 }

@@ -3,6 +3,7 @@
 #include "bench.h"
 #include "digest.h"
 #include "error.h"
+#include "h200.h"
 #include "launch.h"
 
 static const int64_t BYTES = INT64_C(4) << 30;
@@ -65,7 +66,7 @@ static xfi_digest_box rows(const char *src, int64_t offset, int64_t n, int64_t r
 int main(void)
 {
   static const int64_t row_bytes[] = {2, 16, 64, 256, 384, 768, 1536, 4096, 5632, 16384};
-  static const int blocks[] = {66, 132, 198, XFI_CUDA_BLOCKS_ALONE};
+  static const int blocks[] = {66, 132, 198, BLOCKS_ALONE};
   char *src = NULL;
   char *dst = NULL;
   int khz = 0;
@@ -88,13 +89,13 @@ int main(void)
   }
   for (int64_t by = 2; by <= 8; by *= 2) {
     const xfi_digest_box box = rows(src, by, 1, BYTES, 0);
-    const double rate = run(&box, 1, XFI_CUDA_BLOCKS_ALONE);
+    const double rate = run(&box, 1, BLOCKS_ALONE);
     printf("one run, %lld bytes off its place %18.0f %8.3f\n", (long long)by, rate, rate / nominal);
   }
   for (size_t i = 0; i < sizeof row_bytes / sizeof *row_bytes; i++) {
     const int64_t row = row_bytes[i];
     const xfi_digest_box box = rows(src, row, BYTES / row, row, 2 * row);
-    const double rate = run(&box, 1, XFI_CUDA_BLOCKS_ALONE);
+    const double rate = run(&box, 1, BLOCKS_ALONE);
     printf("rows of %5lld B, of twice as long ones %9.0f %8.3f\n", (long long)row, rate,
            rate / nominal);
   }
@@ -106,7 +107,7 @@ int main(void)
     many[i] = rows(src + i * part, 0, 1, part, 0);
     many[i].slot = (uint32_t)i;
   }
-  const double rate = run(many, TENSORS, XFI_CUDA_BLOCKS_ALONE);
+  const double rate = run(many, TENSORS, BLOCKS_ALONE);
   printf("%d tensors of 419 KiB %23.0f %8.3f\n", TENSORS, rate, rate / nominal);
   free(many);
   CUDA(cudaFree, (src));

@@ -2,6 +2,7 @@
  * plus written. */
 #include "bench.h"
 #include "error.h"
+#include "h200.h"
 #include "kernels.h"
 #include "launch.h"
 
@@ -14,7 +15,7 @@ static void enqueue(void *context)
 
 static xfi_cuda_job upload(const xfi_cuda_table *table, int n_blocks)
 {
-  xfi_cuda_job job = {.n_blocks = n_blocks};
+  xfi_cuda_job job = {.n_blocks = n_blocks, .is_alone = n_blocks >= BLOCKS_ALONE};
   size_t n = table->n_pieces;
   void *pieces = NULL;
   void *first_tile = NULL;
@@ -79,7 +80,7 @@ static void conversions(const char *src, char *dst, double flat)
     const int64_t n = BYTES / wide / row;
     const int64_t n_bytes = n * row * (v->src_bytes + v->dst_bytes);
     xfi_copy c = {.src = src, .dst = dst, .run_bytes = n * row * v->dst_bytes, .convert = v};
-    const double whole = run_bytes(&c, 1, XFI_CUDA_BLOCKS_ALONE, n_bytes);
+    const double whole = run_bytes(&c, 1, BLOCKS_ALONE, n_bytes);
 
     c = (xfi_copy){.src = src,
                    .dst = dst,
@@ -89,7 +90,7 @@ static void conversions(const char *src, char *dst, double flat)
                    .extent = {n},
                    .src_stride = {2 * row * v->src_bytes},
                    .dst_stride = {row * v->dst_bytes}};
-    const double rows = run_bytes(&c, 1, XFI_CUDA_BLOCKS_ALONE, n_bytes);
+    const double rows = run_bytes(&c, 1, BLOCKS_ALONE, n_bytes);
 
     c = (xfi_copy){.src = src,
                    .dst = dst,
@@ -99,7 +100,7 @@ static void conversions(const char *src, char *dst, double flat)
                    .extent = {row, n},
                    .src_stride = {v->src_bytes, row * v->src_bytes},
                    .dst_stride = {n * v->dst_bytes, v->dst_bytes}};
-    const double swapped = run_bytes(&c, 1, XFI_CUDA_BLOCKS_ALONE, n_bytes);
+    const double swapped = run_bytes(&c, 1, BLOCKS_ALONE, n_bytes);
     printf("%-24s one run %6.0f %6.3f   rows of 1536 %6.0f %6.3f   transposed %6.0f %6.3f\n",
            cases[i].name, whole, whole / flat, rows, rows / flat, swapped, swapped / flat);
   }
@@ -143,9 +144,9 @@ static void in_blocks(const char *src, char *dst, double flat)
                          .src_stride = {2 * r * row, 2 * row, 2 * c},
                          .dst_stride = {r * row, row, c},
                          .scale_stride = {row / c, 0, 1}};
-    const double finds = run_bytes(&find, 1, XFI_CUDA_BLOCKS_ALONE, 2 * n_rows * row);
+    const double finds = run_bytes(&find, 1, BLOCKS_ALONE, 2 * n_rows * row);
     const int64_t n_scales = n_rows / r * (row / c);
-    const double makes = run_bytes(&by, 1, XFI_CUDA_BLOCKS_ALONE, 3 * n_rows * row + 4 * n_scales);
+    const double makes = run_bytes(&by, 1, BLOCKS_ALONE, 3 * n_rows * row + 4 * n_scales);
 
     printf("%-34s amax    %8.0f %8.3f   quantise     %8.0f %8.3f\n", cases[i].name, finds,
            finds / flat, makes, makes / flat);
@@ -166,11 +167,10 @@ static void shifted(const char *src, char *dst, double flat)
 
   for (int64_t by = 1; by <= 8; by *= 2) {
     const xfi_copy c = {.src = src + by, .dst = dst, .run_bytes = BYTES};
-    const double rate = run(&c, 1, XFI_CUDA_BLOCKS_ALONE);
+    const double rate = run(&c, 1, BLOCKS_ALONE);
     printf("one run, %lld B further on %46.0f %15.3f\n", (long long)by, rate, rate / flat);
   }
-  const double rate =
-      run_bytes(&rows, 1, XFI_CUDA_BLOCKS_ALONE, 2 * rows.extent[0] * rows.run_bytes);
+  const double rate = run_bytes(&rows, 1, BLOCKS_ALONE, 2 * rows.extent[0] * rows.run_bytes);
   printf("right halves of rows of %lld B %40.0f %15.3f\n", (long long)rows.src_stride[0], rate,
          rate / flat);
 }
@@ -193,7 +193,7 @@ static void transposes(const char *src, char *dst, double flat)
                           .extent = {cols, rows},
                           .src_stride = {word, cols * word},
                           .dst_stride = {rows * word, word}};
-      const double rate = run_bytes(&c, 1, XFI_CUDA_BLOCKS_ALONE, 2 * cols * rows * word);
+      const double rate = run_bytes(&c, 1, BLOCKS_ALONE, 2 * cols * rows * word);
       printf(" %6lld %6.0f %6.3f", (long long)cols, rate, rate / flat);
     }
     printf("\n");
@@ -216,11 +216,11 @@ static void odd_rows(const char *src, char *dst, double flat)
                   .extent = {n},
                   .src_stride = {2 * row},
                   .dst_stride = {row}};
-    const double gather = run_bytes(&c, 1, XFI_CUDA_BLOCKS_ALONE, 2 * n * row);
+    const double gather = run_bytes(&c, 1, BLOCKS_ALONE, 2 * n * row);
 
     c.src_stride[0] = row;
     c.dst_stride[0] = 2 * row;
-    const double scatter = run_bytes(&c, 1, XFI_CUDA_BLOCKS_ALONE, 2 * n * row);
+    const double scatter = run_bytes(&c, 1, BLOCKS_ALONE, 2 * n * row);
     printf("odd rows of %4lld B                 gather  %8.0f %8.3f   scatter      %8.0f %8.3f\n",
            (long long)row, gather, gather / flat, scatter, scatter / flat);
   }
@@ -229,7 +229,7 @@ static void odd_rows(const char *src, char *dst, double flat)
 int main(void)
 {
   static const int64_t row_bytes[] = {2, 16, 64, 128, 256, 384, 1536, 4096, 16384};
-  static const int blocks[] = {16, 48, 132, XFI_CUDA_BLOCKS_ALONE, 528};
+  static const int blocks[] = {16, 48, 132, BLOCKS_ALONE, 528};
   char *src = NULL;
   char *dst = NULL;
   double flat[5];
@@ -276,7 +276,7 @@ int main(void)
     many[i] = (xfi_copy){
         .src = src + i * piece, .dst = dst + (PIECES - 1 - i) * piece, .run_bytes = piece};
   }
-  double rate = run(many, PIECES, XFI_CUDA_BLOCKS_ALONE);
+  double rate = run(many, PIECES, BLOCKS_ALONE);
   printf("%d pieces of 384 KiB %50.0f %15.3f\n", PIECES, rate, rate / flat[3]);
   free(many);
   shifted(src, dst, flat[3]);

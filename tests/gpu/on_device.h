@@ -4,6 +4,7 @@
 
 #include "error.h"
 #include "gpu.h"
+#include "h200.h"
 #include "kernels.h"
 #include "launch.h"
 
@@ -26,6 +27,7 @@ static inline void run_on_device(const xfi_copy *copies, size_t n_copies, int n_
     if (n == 0) continue;
     jobs[i] = xfi_cuda_job_of(table);
     jobs[i].n_blocks = n_blocks;
+    jobs[i].is_alone = n_blocks >= BLOCKS_ALONE;
     if (carries && xfi_cuda_few_make(&few[i], &program, i)) {
       jobs[i].few = &few[i];
       continue;

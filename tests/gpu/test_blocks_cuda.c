@@ -77,7 +77,7 @@ static void do_both(const xfi_copy *c, const both *src, const both *dst, const b
   copy.src = src->device + (intptr_t)c->src;
   copy.dst = dst == NULL ? NULL : dst->device + (intptr_t)c->dst;
   copy.scales = scales == NULL ? NULL : (float *)(void *)scales->device;
-  run_on_device(&copy, 1, XFI_CUDA_BLOCKS_ALONE);
+  run_on_device(&copy, 1, BLOCKS_ALONE);
 }
 
 static void check_shape(const shape *s, int type, uint32_t how, const both *src, const both *dst,

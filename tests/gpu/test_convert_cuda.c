@@ -67,7 +67,7 @@ static void check(const xfi_copy *c, const both *src, const both *dst, size_t ds
   xfi_ref_copy(&copy, 1);
   copy.src = src->device + (intptr_t)c->src;
   copy.dst = dst->device + (intptr_t)c->dst;
-  run_on_device(&copy, 1, XFI_CUDA_BLOCKS_ALONE);
+  run_on_device(&copy, 1, BLOCKS_ALONE);
   CUDA(cudaMemcpy, (seen, dst->device, dst_bytes, cudaMemcpyDeviceToHost));
   for (size_t i = 0; i < dst_bytes; i++) {
     if (seen[i] == dst->host[i]) continue;
@@ -198,7 +198,7 @@ static void test_run_of_more_than_2_31_elements_is_whole(void **state)
   CUDA(cudaMemset, (src, SRC_BYTE, (size_t)(n + 1) * 2));
   CUDA(cudaMemset, (dst, POISON, (size_t)n + SEEN));
   const xfi_copy c = {.src = src + 2, .dst = dst + 3, .run_bytes = n, .convert = &v};
-  run_on_device(&c, 1, XFI_CUDA_BLOCKS_ALONE);
+  run_on_device(&c, 1, BLOCKS_ALONE);
   memset(want, MADE, SEEN);
   memset(want, POISON, 3);
   CUDA(cudaMemcpy, (seen, dst, SEEN, cudaMemcpyDeviceToHost));

@@ -3,6 +3,7 @@
 
 #include "digest.h"
 #include "error.h"
+#include "h200.h"
 #include "launch.h"
 
 #include <string.h>
@@ -90,7 +91,7 @@ static xfi_digest_box random_box(uint64_t *state)
 
 static void test_random_boxes_equal_ref(void **state)
 {
-  static const int blocks[] = {1, 7, 48, XFI_CUDA_BLOCKS_ALONE};
+  static const int blocks[] = {1, 7, 48, BLOCKS_ALONE};
   uint64_t random = 43;
   int n_cases = getenv("XFER_GPU_CASES") != NULL ? atoi(getenv("XFER_GPU_CASES")) : 3000;
   char *host = malloc(ARENA);
@@ -165,7 +166,7 @@ static void test_sizes_past_32_bits_equal_ref(void **state)
           .factor = 3};
       xfi_ref_digest(want, &one, 1);
     }
-    run_on_device(got, &box, 1, XFI_CUDA_BLOCKS_ALONE);
+    run_on_device(got, &box, 1, BLOCKS_ALONE);
     assert_memory_equal(got, want, sizeof want);
   }
   CUDA(cudaFree, (device));

@@ -89,7 +89,7 @@ static void rebase(xfi_copy *to, const xfi_copy *from, size_t n, char *src, char
 
 static void test_random_copies_equal_ref(void **state)
 {
-  static const int blocks[] = {1, 7, 48, XFI_CUDA_BLOCKS_ALONE};
+  static const int blocks[] = {1, 7, 48, BLOCKS_ALONE};
   uint64_t random = 42;
   int n_cases = getenv("XFER_GPU_CASES") != NULL ? atoi(getenv("XFER_GPU_CASES")) : 3000;
   arena src;
@@ -156,7 +156,7 @@ static void check_matrix(int64_t rows, int64_t cols, int64_t word, bool swap, in
   xfi_ref_copy(&c, 1);
   c.src = src.device;
   c.dst = dst.device;
-  run_on_device(&c, 1, XFI_CUDA_BLOCKS_ALONE);
+  run_on_device(&c, 1, BLOCKS_ALONE);
   CUDA(cudaMemcpy, (seen, dst.device, dst_bytes, cudaMemcpyDeviceToHost));
   if (memcmp(seen, dst.host, dst_bytes) != 0) {
     print_error("%lld x %lld words of %lld bytes, swap %d, stretch %lld\n", (long long)rows,
@@ -399,7 +399,7 @@ static void test_far_offsets_equal_what_was_put(void **state)
                  .src_stride = {1},
                  .dst_stride = {2}};
   CUDA(cudaMemset, (src + (INT64_C(1) << 31) + 2047, 0x55, 1));
-  run_on_device(&c, 1, XFI_CUDA_BLOCKS_ALONE);
+  run_on_device(&c, 1, BLOCKS_ALONE);
   CUDA(cudaMemcpy, (seen, dst + 2 * ((INT64_C(1) << 31) + 2047) - 2, 3, cudaMemcpyDeviceToHost));
   assert_int_equal(seen[0], 0x11);
   assert_int_equal(seen[1], POISON);
@@ -410,7 +410,7 @@ static void test_far_offsets_equal_what_was_put(void **state)
   CUDA(cudaMemset, (src + 1, 0x66, 1));
   CUDA(cudaMemset, (src + c.run_bytes, 0x44, 1)); /* its last byte */
   CUDA(cudaMemset, (dst, POISON, far));
-  run_on_device(&c, 1, XFI_CUDA_BLOCKS_ALONE);
+  run_on_device(&c, 1, BLOCKS_ALONE);
   CUDA(cudaMemcpy, (seen, dst + 1, 3, cudaMemcpyDeviceToHost));
   assert_int_equal(seen[0], POISON);
   assert_int_equal(seen[1], 0x66);
@@ -425,7 +425,7 @@ static void test_far_offsets_equal_what_was_put(void **state)
 
 static void test_empty_job_launches_nothing(void **state)
 {
-  xfi_cuda_job job = {.n_blocks = XFI_CUDA_BLOCKS_ALONE};
+  xfi_cuda_job job = {.n_blocks = BLOCKS_ALONE};
   xfi_copy none = {.run_bytes = 4, .n_dims = 1, .extent = {0}};
 
   (void)state;
