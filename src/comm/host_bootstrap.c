@@ -84,56 +84,56 @@ static int watch_process(int socket)
   return peer.pid == getpid() ? -1 : xfi_descriptor_kept((int)syscall(SYS_pidfd_open, peer.pid, 0));
 }
 
-static xfer_status listen_here(bootstrap *m)
+static xfer_status listen_here(bootstrap *b)
 {
-  m->own.cores = xfi_cores_own();
-  m->listener = xfi_socket_listen(SOCK_STREAM | SOCK_NONBLOCK, m->size, m->own.name);
-  XFI_CHECK(m->listener >= 0, XFER_ERR_COMM, "a socket for the other ranks: %s", REASON);
-  m->file = xfi_shared_make(m->shared);
-  XFI_CHECK(m->file >= 0, XFER_ERR_COMM, "memory for the other ranks: %s", REASON);
+  b->own.cores = xfi_cores_own();
+  b->listener = xfi_socket_listen(SOCK_STREAM | SOCK_NONBLOCK, b->size, b->own.name);
+  XFI_CHECK(b->listener >= 0, XFER_ERR_COMM, "a socket for the other ranks: %s", REASON);
+  b->file = xfi_shared_make(b->shared);
+  XFI_CHECK(b->file >= 0, XFER_ERR_COMM, "memory for the other ranks: %s", REASON);
   return XFER_OK;
 }
 
 /* Is the endpoint of each rank at its place? */
-static xfer_status check_endpoints(const bootstrap *m)
+static xfer_status check_endpoints(const bootstrap *b)
 {
-  for (int r = 0; r < m->size; r++) {
-    const endpoint *one = &m->endpoints[r];
+  for (int r = 0; r < b->size; r++) {
+    const endpoint *one = &b->endpoints[r];
     const int owner = one->number - 1;
 
     XFI_CHECK(owner >= 0 && owner < one->size, XFER_ERR_COMM,
               "the caller's all-gather did not put the bytes of rank %d at its place", r);
-    XFI_TRY(xfi_comm_check_version(m->rank, one->version, owner));
-    XFI_CHECK(one->size == m->size, XFER_ERR_COMM,
-              "rank %d makes a comm of %d ranks, rank %d of %d", owner, one->size, m->rank,
-              m->size);
+    XFI_TRY(xfi_comm_check_version(b->rank, one->version, owner));
+    XFI_CHECK(one->size == b->size, XFER_ERR_COMM,
+              "rank %d makes a comm of %d ranks, rank %d of %d", owner, one->size, b->rank,
+              b->size);
     if (owner == r) continue;
-    XFI_CHECK(m->endpoints[owner].number != one->number ||
-                  memcmp(m->endpoints[owner].name, one->name, XFI_SOCKET_NAME_BYTES) == 0,
+    XFI_CHECK(b->endpoints[owner].number != one->number ||
+                  memcmp(b->endpoints[owner].name, one->name, XFI_SOCKET_NAME_BYTES) == 0,
               XFER_ERR_COMM, "two ranks have the number %d", owner);
     return XFI_ERROR(XFER_ERR_COMM,
                      "the caller's all-gather gave the word of rank %d at the place of rank %d",
                      owner, r);
   }
-  XFI_CHECK(memcmp(m->endpoints[m->rank].name, m->own.name, XFI_SOCKET_NAME_BYTES) == 0,
-            XFER_ERR_COMM, "two ranks have the number %d", m->rank);
+  XFI_CHECK(memcmp(b->endpoints[b->rank].name, b->own.name, XFI_SOCKET_NAME_BYTES) == 0,
+            XFER_ERR_COMM, "two ranks have the number %d", b->rank);
   return XFER_OK;
 }
 
 /* Close files after a failure, which may be that no more can be opened: the caller's all-gather may
  * need one to report it. The listener stays while others may connect, since a refused connection
  * would become their error. */
-static void close_files(bootstrap *m)
+static void close_files(bootstrap *b)
 {
-  xfi_shared_part(m->shared);
-  m->file = xfi_descriptor_drop(m->file);
-  if (!m->is_published || m->is_connected) m->listener = xfi_descriptor_drop(m->listener);
+  xfi_shared_part(b->shared);
+  b->file = xfi_descriptor_drop(b->file);
+  if (!b->is_published || b->is_connected) b->listener = xfi_descriptor_drop(b->listener);
 }
 
 /* Without a free descriptor this rank could not reach the others. */
-static xfer_status check_room(const bootstrap *m)
+static xfer_status check_room(const bootstrap *b)
 {
-  const int one = fcntl(m->listener, F_DUPFD_CLOEXEC, STDERR_FILENO + 1);
+  const int one = fcntl(b->listener, F_DUPFD_CLOEXEC, STDERR_FILENO + 1);
 
   XFI_CHECK(
       one >= 0, XFER_ERR_COMM,
@@ -146,93 +146,89 @@ static xfer_status check_room(const bootstrap *m)
 
 /* All ranks: exchange the statuses. Called also after a failure, since the caller's all-gather is
  * collective. */
-static xfer_status exchange_endpoints(bootstrap *m, xfer_status mine)
+static xfer_status exchange_endpoints(bootstrap *b, xfer_status mine)
 {
-  endpoint *own = &m->own;
+  endpoint *own = &b->own;
   char why[XFI_ERROR_BYTES]; /* the caller's function may overwrite the last error */
   int code;
 
-  if (mine == XFER_OK) mine = check_room(m);
-  if (mine != XFER_OK) close_files(m);
-  m->is_published = true;
+  if (mine == XFER_OK) mine = check_room(b);
+  if (mine != XFER_OK) close_files(b);
+  b->is_published = true;
   own->status = (int32_t)mine;
   (void)snprintf(why, sizeof why, "%s", xfer_last_error());
   if (mine != XFER_OK)
     (void)snprintf(own->text, sizeof own->text, "%.*s", ENDPOINT_TEXT_BYTES - 1, why);
-  code = m->all_gather(m->context, m->endpoints, own, sizeof *own);
+  code = b->all_gather(b->context, b->endpoints, own, sizeof *own);
   xfi_set_error("%s", why);
   if (mine != XFER_OK) return mine;
   XFI_CHECK(code == 0, XFER_ERR_COMM, "the caller's all-gather of %zu bytes answered %d",
             sizeof *own, code);
-  XFI_TRY(check_endpoints(m));
-  for (int r = 0; r < m->size; r++)
-    XFI_CHECK(m->endpoints[r].status == XFER_OK, XFER_ERR_PEER, "rank %d: %.*s", r,
-              ENDPOINT_TEXT_BYTES - 1, m->endpoints[r].text);
+  XFI_TRY(check_endpoints(b));
+  for (int r = 0; r < b->size; r++)
+    XFI_CHECK(b->endpoints[r].status == XFER_OK, XFER_ERR_PEER, "rank %d: %.*s", r,
+              ENDPOINT_TEXT_BYTES - 1, b->endpoints[r].text);
   return XFER_OK;
 }
 
-/* Nobody accepts connections yet: the listener's backlog has room for all ranks, or this fails. */
-static xfer_status connect_to(bootstrap *m, int rank)
+/* Connect to all lower ranks. Nobody accepts connections yet: a listener's backlog has room for all
+ * ranks, or this fails. */
+static xfer_status connect_all(bootstrap *b)
 {
-  xfi_neighbour *peer = &m->shared->neighbours[rank];
-  hello greeting = {.rank = m->rank};
-  struct sockaddr_un address;
-  const socklen_t n_bytes = xfi_socket_address(&address, m->endpoints[rank].name);
+  for (int rank = 0; rank < b->rank; rank++) {
+    xfi_neighbour *peer = &b->shared->neighbours[rank];
+    hello greeting = {.rank = b->rank};
+    struct sockaddr_un address;
+    const socklen_t n_bytes = xfi_socket_address(&address, b->endpoints[rank].name);
 
-  memcpy(greeting.to, m->endpoints[rank].name, XFI_SOCKET_NAME_BYTES);
-  memcpy(greeting.from, m->own.name, XFI_SOCKET_NAME_BYTES);
-  peer->socket = xfi_socket_make(SOCK_STREAM | SOCK_NONBLOCK);
-  XFI_CHECK(peer->socket >= 0, XFER_ERR_COMM, "a socket to rank %d: %s", rank, REASON);
-  XFI_CHECK(connect(peer->socket, (struct sockaddr *)&address, n_bytes) == 0, XFER_ERR_COMM,
-            "a socket to rank %d, which must be on this host: %s", rank,
-            errno == EAGAIN ? "more ranks than net.core.somaxconn allows" : REASON);
-  XFI_CHECK(xfi_socket_is_same_user(peer->socket), XFER_ERR_COMM,
-            "rank %d is another user's process", rank);
-  peer->process = watch_process(peer->socket);
-  XFI_CHECK(xfi_socket_send(peer->socket, &greeting, sizeof greeting, -1), XFER_ERR_COMM,
-            "rank %d was told nothing: %s", rank, REASON);
-  return XFER_OK;
-}
-
-static xfer_status connect_all(bootstrap *m)
-{
-  for (int r = 0; r < m->rank; r++)
-    XFI_TRY(connect_to(m, r));
+    memcpy(greeting.to, b->endpoints[rank].name, XFI_SOCKET_NAME_BYTES);
+    memcpy(greeting.from, b->own.name, XFI_SOCKET_NAME_BYTES);
+    peer->socket = xfi_socket_make(SOCK_STREAM | SOCK_NONBLOCK);
+    XFI_CHECK(peer->socket >= 0, XFER_ERR_COMM, "a socket to rank %d: %s", rank, REASON);
+    XFI_CHECK(connect(peer->socket, (struct sockaddr *)&address, n_bytes) == 0, XFER_ERR_COMM,
+              "a socket to rank %d, which must be on this host: %s", rank,
+              errno == EAGAIN ? "more ranks than net.core.somaxconn allows" : REASON);
+    XFI_CHECK(xfi_socket_is_same_user(peer->socket), XFER_ERR_COMM,
+              "rank %d is another user's process", rank);
+    peer->process = watch_process(peer->socket);
+    XFI_CHECK(xfi_socket_send(peer->socket, &greeting, sizeof greeting, -1), XFER_ERR_COMM,
+              "rank %d was told nothing: %s", rank, REASON);
+  }
   return XFER_OK;
 }
 
 /* The rank that has connected, once each; -1: a stranger. */
-static int identify(const bootstrap *m, int made)
+static int identify(const bootstrap *b, int made)
 {
   hello greeting;
   ssize_t n;
 
   XFI_AGAIN(n, recv(made, &greeting, sizeof greeting, MSG_DONTWAIT));
-  if (n != (ssize_t)sizeof greeting || !xfi_socket_is_same_user(made) || greeting.rank <= m->rank ||
-      greeting.rank >= m->size || m->shared->neighbours[greeting.rank].socket >= 0)
+  if (n != (ssize_t)sizeof greeting || !xfi_socket_is_same_user(made) || greeting.rank <= b->rank ||
+      greeting.rank >= b->size || b->shared->neighbours[greeting.rank].socket >= 0)
     return -1;
-  return memcmp(greeting.to, m->own.name, XFI_SOCKET_NAME_BYTES) == 0 &&
-                 memcmp(greeting.from, m->endpoints[greeting.rank].name, XFI_SOCKET_NAME_BYTES) == 0
+  return memcmp(greeting.to, b->own.name, XFI_SOCKET_NAME_BYTES) == 0 &&
+                 memcmp(greeting.from, b->endpoints[greeting.rank].name, XFI_SOCKET_NAME_BYTES) == 0
              ? greeting.rank
              : -1;
 }
 
 /* Accept all connections of higher ranks; those of strangers are closed. */
-static xfer_status accept_all(bootstrap *m)
+static xfer_status accept_all(bootstrap *b)
 {
-  for (int n_missing = m->size - 1 - m->rank; n_missing > 0;) {
+  for (int n_missing = b->size - 1 - b->rank; n_missing > 0;) {
     const int made =
-        xfi_descriptor_kept(accept4(m->listener, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK));
+        xfi_descriptor_kept(accept4(b->listener, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK));
     int rank;
 
     if (made < 0 && (errno == EINTR || errno == ECONNABORTED)) continue;
     XFI_CHECK(made >= 0, XFER_ERR_COMM, "%d ranks did not connect: %s", n_missing, REASON);
-    rank = identify(m, made);
+    rank = identify(b, made);
     if (rank < 0) {
       (void)close(made);
       continue;
     }
-    m->shared->neighbours[rank] = (xfi_neighbour){made, watch_process(made)};
+    b->shared->neighbours[rank] = (xfi_neighbour){made, watch_process(made)};
     n_missing--;
   }
   return XFER_OK;
@@ -240,9 +236,9 @@ static xfer_status accept_all(bootstrap *m)
 
 /* *is_done: the file was sent, or the rank has ended, which is noticed elsewhere. Else the kernel's
  * limit of files in flight is reached: all of one user's count as one process's. */
-static xfer_status send_file(const bootstrap *m, int rank, bool *is_done)
+static xfer_status send_file(const bootstrap *b, int rank, bool *is_done)
 {
-  *is_done = xfi_socket_send(m->shared->neighbours[rank].socket, "", 1, m->file) ||
+  *is_done = xfi_socket_send(b->shared->neighbours[rank].socket, "", 1, b->file) ||
              errno == EPIPE || errno == ECONNRESET;
   XFI_CHECK(*is_done || errno == ETOOMANYREFS || errno == EAGAIN, XFER_ERR_COMM,
             "rank %d was not given memory: %s", rank, REASON);
@@ -250,7 +246,7 @@ static xfer_status send_file(const bootstrap *m, int rank, bool *is_done)
 }
 
 /* *is_done: the rank's memory is mapped, or it has ended. */
-static xfer_status receive_file(const bootstrap *m, int rank, bool *is_done)
+static xfer_status receive_file(const bootstrap *b, int rank, bool *is_done)
 {
   xfi_segment *theirs = NULL;
   bool is_lost = false;
@@ -259,34 +255,34 @@ static xfer_status receive_file(const bootstrap *m, int rank, bool *is_done)
   char byte;
 
   errno = 0; /* stays 0 at the end of the stream */
-  is_whole = xfi_socket_receive(m->shared->neighbours[rank].socket, &byte, 1, MSG_DONTWAIT, &file,
+  is_whole = xfi_socket_receive(b->shared->neighbours[rank].socket, &byte, 1, MSG_DONTWAIT, &file,
                                 &is_lost);
   *is_done = is_whole || errno == 0 || errno == ECONNRESET;
   if (!is_whole && (*is_done || errno == EAGAIN)) return XFER_OK;
-  if (file >= 0) theirs = xfi_shared_map(m->shared, file);
+  if (file >= 0) theirs = xfi_shared_map(b->shared, file);
   if (file >= 0) (void)close(file);
-  m->shared->at[rank] = theirs;
+  b->shared->at[rank] = theirs;
   if (is_lost) errno = EMFILE; /* the only reason for the kernel to drop a file */
-  XFI_CHECK(theirs != NULL && theirs->rank >= 0 && theirs->rank < m->shared->base.size,
+  XFI_CHECK(theirs != NULL && theirs->rank >= 0 && theirs->rank < b->shared->base.size,
             XFER_ERR_COMM, "the memory of rank %d: %s", rank, REASON);
-  m->shared->places[theirs->rank] = rank;
+  b->shared->places[theirs->rank] = rank;
   return XFER_OK;
 }
 
 /* With every rank at once, in any order: all receive while they cannot send. */
-static xfer_status exchange_files(const bootstrap *m, bool *has_sent, bool *has_received)
+static xfer_status exchange_files(const bootstrap *b, bool *has_sent, bool *has_received)
 {
   const xfi_deadline deadline = xfi_deadline_after(XFI_DEFAULT_TIMEOUT_MS);
-  int n_left = 2 * (m->size - 1);
+  int n_left = 2 * (b->size - 1);
   int last = 0; /* of those that are not done */
 
   for (int before = n_left; n_left > 0; before = n_left) {
-    for (int i = 1; i < m->size; i++) {
-      const int rank = (m->rank + i) % m->size;
+    for (int i = 1; i < b->size; i++) {
+      const int rank = (b->rank + i) % b->size;
       const int had = has_sent[rank] + has_received[rank];
 
-      if (!has_sent[rank]) XFI_TRY(send_file(m, rank, &has_sent[rank]));
-      if (!has_received[rank]) XFI_TRY(receive_file(m, rank, &has_received[rank]));
+      if (!has_sent[rank]) XFI_TRY(send_file(b, rank, &has_sent[rank]));
+      if (!has_received[rank]) XFI_TRY(receive_file(b, rank, &has_received[rank]));
       n_left -= has_sent[rank] + has_received[rank] - had;
       if (!has_sent[rank] || !has_received[rank]) last = rank;
     }
@@ -299,27 +295,19 @@ static xfer_status exchange_files(const bootstrap *m, bool *has_sent, bool *has_
   return XFER_OK;
 }
 
-static xfer_status connect_memory(bootstrap *m)
+static xfer_status connect_memory(bootstrap *b)
 {
   xfer_status st = XFER_OK;
-  bool *done = xfi_calloc(2 * (size_t)m->size, sizeof *done);
+  bool *done = xfi_calloc(2 * (size_t)b->size, sizeof *done);
 
-  XFI_CHECK_DONE(done != NULL, XFER_ERR_NOMEM, "a comm of %d ranks", m->size);
-  XFI_TRY_DONE(accept_all(m));
-  XFI_TRY_DONE(exchange_files(m, done, done + m->size));
-  m->shared->base.has_cores =
-      xfi_cores_suffice(&m->endpoints[0].cores, sizeof *m->endpoints, m->size);
+  XFI_CHECK_DONE(done != NULL, XFER_ERR_NOMEM, "a comm of %d ranks", b->size);
+  XFI_TRY_DONE(accept_all(b));
+  XFI_TRY_DONE(exchange_files(b, done, done + b->size));
+  b->shared->base.has_cores =
+      xfi_cores_suffice(&b->endpoints[0].cores, sizeof *b->endpoints, b->size);
 done:
   xfi_free(done);
   return st;
-}
-
-/* After all ranks reported success. */
-static xfer_status check_memory(const bootstrap *m)
-{
-  for (int r = 0; r < m->size; r++)
-    XFI_CHECK(m->shared->at[r] != NULL, XFER_ERR_PEER, "rank %d has ended", r);
-  return XFER_OK;
 }
 
 void *xfi_host_endpoints(int n)
@@ -330,7 +318,7 @@ void *xfi_host_endpoints(int n)
 xfer_status xfi_host_bootstrap(xfi_shared *shared, void *endpoints, xfer_status mine,
                                xfer_all_gather_fn all_gather, void *context)
 {
-  bootstrap m = {.rank = shared->place,
+  bootstrap b = {.rank = shared->place,
                  .size = shared->n_places,
                  .shared = shared,
                  .all_gather = all_gather,
@@ -340,16 +328,17 @@ xfer_status xfi_host_bootstrap(xfi_shared *shared, void *endpoints, xfer_status 
                  .endpoints = endpoints};
   xfer_status st = XFER_OK;
 
-  m.own.version = XFI_VERSION;
-  m.own.number = m.rank + 1;
-  m.own.size = m.size;
-  st = exchange_endpoints(&m, mine == XFER_OK ? listen_here(&m) : mine);
-  st = exchange_endpoints(&m, st == XFER_OK ? connect_all(&m) : st);
-  m.is_connected = st == XFER_OK;
-  st = exchange_endpoints(&m, st == XFER_OK ? connect_memory(&m) : st);
-  if (st == XFER_OK) st = check_memory(&m);
+  b.own.version = XFI_VERSION;
+  b.own.number = b.rank + 1;
+  b.own.size = b.size;
+  st = exchange_endpoints(&b, mine == XFER_OK ? listen_here(&b) : mine);
+  st = exchange_endpoints(&b, st == XFER_OK ? connect_all(&b) : st);
+  b.is_connected = st == XFER_OK;
+  st = exchange_endpoints(&b, st == XFER_OK ? connect_memory(&b) : st);
+  for (int r = 0; r < b.size && st == XFER_OK; r++)
+    if (shared->at[r] == NULL) st = XFI_ERROR(XFER_ERR_PEER, "rank %d has ended", r);
   if (st != XFER_OK) xfi_shared_part(shared);
-  (void)xfi_descriptor_drop(m.listener);
-  (void)xfi_descriptor_drop(m.file);
+  (void)xfi_descriptor_drop(b.listener);
+  (void)xfi_descriptor_drop(b.file);
   return st;
 }

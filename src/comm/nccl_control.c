@@ -94,9 +94,9 @@ typedef struct bootstrap {
 
 static int gather_to_bootstrap(void *context, void *all, const void *mine, size_t n_bytes)
 {
-  const bootstrap *m = context;
+  const bootstrap *b = context;
 
-  return (int)m->comm->ops->all_gather(m->comm, all, mine, n_bytes, m->deadline);
+  return (int)b->comm->ops->all_gather(b->comm, all, mine, n_bytes, b->deadline);
 }
 
 /* Threads of one process use NCCL, as processes of several hosts do. */
@@ -116,14 +116,14 @@ xfer_status xfi_nccl_bootstrap_host(xfi_nccl_comm *comm, xfer_status mine,
   xfer_status st = mine;
   address own = {.pid = getpid()};
   address *all = NULL;
-  bootstrap m = {&comm->base, deadline};
+  bootstrap b = {&comm->base, deadline};
   xfi_comm *host = NULL;
 
   memcpy(own.domain, domain, sizeof own.domain);
   all = xfi_comm_agree_gather(&comm->base, &st, &own, sizeof own, deadline);
   XFI_TRY_DONE(st);
   if (!are_processes_of_one_host(all, comm->base.size)) goto done;
-  if (xfi_comm_create_host(&host, gather_to_bootstrap, &m, comm->base.rank, comm->base.size,
+  if (xfi_comm_create_host(&host, gather_to_bootstrap, &b, comm->base.rank, comm->base.size,
                            true) == XFER_OK) {
     comm->host = host;
     comm->base.waits = host->waits;
