@@ -20,7 +20,7 @@
 static xfer_status add_flow(xfi_copies *parts, const xfer_plan *plan, const xfi_link *link,
                             bool send)
 {
-  const bool both = (send ? link->send_by : link->recv_by) == XFI_BY_BOTH;
+  const bool both = link->flow[send].by == XFI_BY_BOTH;
   xfi_walk w = xfi_walk_begin(plan, link, send);
   /* Room as if each piece were cut once: to grow large lists costs page faults. */
   const size_t about = (size_t)(w.end - w.next) + link->n_own_places + link->n_places;
@@ -43,20 +43,19 @@ static xfer_status add_flow(xfi_copies *parts, const xfer_plan *plan, const xfi_
 /* Does this rank copy anything over the link in this direction? */
 static bool link_copies(const xfi_link *link, int way)
 {
-  return way == XFI_PUSH ? xfi_pushes(link->send_by) : xfi_pulls(link->recv_by);
+  return way == XFI_PUSH ? xfi_pushes(link->flow[1].by) : xfi_pulls(link->flow[0].by);
 }
 
 /* How many bytes it copies. */
 static uint64_t way_bytes(const xfi_link *link, const xfer_plan *plan, int way)
 {
-  const xfi_plan *m = plan->moves;
+  const bool send = way == XFI_PUSH;
+  const xfi_link_flow *flow = &link->flow[send];
+  const uint64_t all =
+      xfi_run_flow_bytes(plan, send, &xfi_run_moves(plan, send)->peers[flow->peer]);
 
-  if (way == XFI_PUSH)
-    return link->send_by == XFI_BY_BOTH
-               ? link->pushed_bytes[1]
-               : xfi_run_flow_bytes(plan, true, &m->sends.peers[link->send]);
-  return xfi_run_flow_bytes(plan, false, &m->recvs.peers[link->recv]) -
-         (link->recv_by == XFI_BY_BOTH ? link->pushed_bytes[0] : 0);
+  if (flow->by != XFI_BY_BOTH) return all;
+  return send ? flow->pushed_bytes : all - flow->pushed_bytes;
 }
 
 static void add_flag(xfi_flags *flags, uint64_t *flag)
@@ -272,7 +271,7 @@ static void list_waits(xfi_direct *d)
   d->announce.at = d->peer_flags + n;
   for (size_t i = 0; i < d->links.n; i++) {
     const xfi_link *link = &d->links.at[i];
-    const bool by[2] = {xfi_pushes(link->recv_by), xfi_pulls(link->send_by)};
+    const bool by[2] = {xfi_pushes(link->flow[0].by), xfi_pulls(link->flow[1].by)};
 
     for (int way = XFI_PUSH; way <= XFI_PULL; way++)
       if (by[way]) add_flag(&d->await, xfi_word(d->page, link->rank, XFI_DONE + way));
@@ -357,8 +356,7 @@ bool xfi_direct_is_read(const xfi_direct *d)
 bool xfi_direct_has_flows(const xfi_direct *d)
 {
   for (size_t i = 0; i < d->links.n; i++)
-    if (d->links.at[i].send_by != XFI_BY_NOBODY || d->links.at[i].recv_by != XFI_BY_NOBODY)
-      return true;
+    if ((d->links.at[i].flow[0].by | d->links.at[i].flow[1].by) != XFI_BY_NOBODY) return true;
   return false;
 }
 
@@ -408,7 +406,7 @@ void xfi_direct_destroy(xfi_direct *d)
 
 static xfi_by by_of(const xfi_link *link, bool send)
 {
-  return link == NULL ? XFI_BY_NOBODY : send ? link->send_by : link->recv_by;
+  return link == NULL ? XFI_BY_NOBODY : link->flow[send].by;
 }
 
 bool xfi_direct_carries(const xfi_direct *d, bool send, size_t peer)

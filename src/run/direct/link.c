@@ -16,11 +16,10 @@ enum { MUCH_PART = 16 };
 
 /* ---- which links there are ---- */
 
-/* xfi_link.send or recv: the peer's index if this plan may carry anything directly, else
- * XFI_NO_FLOW.
- */
-static size_t flow_index(const xfer_plan *plan, const xfi_move_list *list, size_t peer)
+/* xfi_link_flow.peer: the peer's index if this plan may carry anything directly. */
+static size_t flow_index(const xfer_plan *plan, bool send, size_t peer)
 {
+  const xfi_move_list *list = xfi_run_moves(plan, send);
   const uint32_t lane = plan->options.lane;
   /* No peer may keep bound memory mapped, and data can go in messages. */
   const bool lends_nothing = plan->is_transient && plan->comm->ops->round != NULL;
@@ -33,7 +32,7 @@ static size_t flow_index(const xfer_plan *plan, const xfi_move_list *list, size_
 
 static void count_flows(xfi_flow_counts *counts, const xfi_link *link)
 {
-  const int n = (link->send != XFI_NO_FLOW) + (link->recv != XFI_NO_FLOW);
+  const int n = (link->flow[0].peer != XFI_NO_FLOW) + (link->flow[1].peer != XFI_NO_FLOW);
 
   counts->n_links += n > 0;
   counts->n_both += n == 2;
@@ -41,10 +40,10 @@ static void count_flows(xfi_flow_counts *counts, const xfi_link *link)
 
 static uint64_t flow_bytes(const xfi_link *link, const xfer_plan *plan, bool send)
 {
-  const xfi_move_list *list = xfi_run_moves(plan, send);
-  const size_t peer = send ? link->send : link->recv;
+  const size_t peer = link->flow[send].peer;
 
-  return peer == XFI_NO_FLOW ? 0 : xfi_run_flow_bytes(plan, send, &list->peers[peer]);
+  if (peer == XFI_NO_FLOW) return 0;
+  return xfi_run_flow_bytes(plan, send, &xfi_run_moves(plan, send)->peers[peer]);
 }
 
 static int by_rank(const void *a, const void *b)
@@ -58,7 +57,7 @@ static int by_rank(const void *a, const void *b)
 static bool has_flows(const xfi_links *links, bool send)
 {
   for (size_t i = 0; i < links->n; i++)
-    if ((send ? links->at[i].send : links->at[i].recv) != XFI_NO_FLOW) return true;
+    if (links->at[i].flow[send].peer != XFI_NO_FLOW) return true;
   return false;
 }
 
@@ -103,11 +102,11 @@ xfer_status xfi_links_list(xfi_links *links, xfer_plan *plan, const xfi_near *ne
                            send < m->sends.n_peers || recv < m->recvs.n_peers;
 
     if (near[rank] == XFI_FAR || !is_linked) continue;
-    links->at[links->n] = (xfi_link){.rank = rank,
-                                     .send = flow_index(plan, &m->sends, send),
-                                     .recv = flow_index(plan, &m->recvs, recv),
-                                     .near = near[rank],
-                                     .of = links};
+    links->at[links->n] = (xfi_link){
+        .rank = rank,
+        .flow = {{.peer = flow_index(plan, false, recv)}, {.peer = flow_index(plan, true, send)}},
+        .near = near[rank],
+        .of = links};
     count_flows(&links->counts, &links->at[links->n++]);
   }
   return XFER_OK;
@@ -196,14 +195,14 @@ void xfi_links_destroy(xfi_links *links, xfi_device *device)
 const xfi_link *xfi_links_find(const xfi_links *links, bool send, size_t peer)
 {
   for (size_t i = 0; i < links->n; i++)
-    if ((send ? links->at[i].send : links->at[i].recv) == peer) return &links->at[i];
+    if (links->at[i].flow[send].peer == peer) return &links->at[i];
   return NULL;
 }
 
 xfi_walk xfi_walk_begin(const xfer_plan *plan, const xfi_link *link, bool send)
 {
   const xfi_move_list *list = xfi_run_moves(plan, send);
-  const xfi_peer *peer = &list->peers[send ? link->send : link->recv];
+  const xfi_peer *peer = &list->peers[link->flow[send].peer];
   const xfi_move *first = &list->moves[peer->first];
 
   return (xfi_walk){

@@ -79,17 +79,20 @@ typedef struct xfi_flow_counts {
 
 typedef struct xfi_links xfi_links;
 
-/* One peer, and what goes directly between it and this rank: the flow that we send and the flow
- * that we receive. A place is where a piece of a view lies: (allocation, offset). */
+/* What goes directly from one end of a link to the other. */
+typedef struct xfi_link_flow {
+  size_t peer;           /* index in the peers of xfi_run_moves(); XFI_NO_FLOW: nothing goes */
+  xfi_by by;             /* who copies */
+  bool only_push;        /* only the sender can copy */
+  uint64_t pushed_bytes; /* bytes that the sender copies if both ends copy a part */
+} xfi_link_flow;
+
+/* One peer, and what goes directly between it and this rank. Of each pair [0] is of the flow that
+ * we receive, [1] of the flow that we send. A place is where a piece of a view lies: (allocation,
+ * offset). */
 typedef struct xfi_link {
   int rank;
-  size_t send;    /* index in plan->moves->sends.peers; XFI_NO_FLOW: nothing */
-  size_t recv;    /* index in plan->moves->recvs.peers; XFI_NO_FLOW: nothing */
-  xfi_by send_by; /* who copies what we send */
-  xfi_by recv_by; /* who copies what we receive */
-  /* [0] is of the flow that we receive, [1] of the flow that we send: */
-  bool only_push[2];        /* only the sender can copy the flow */
-  uint64_t pushed_bytes[2]; /* bytes that the sender copies if both ends copy a part */
+  xfi_link_flow flow[2];
   xfi_near near;
   const xfi_links *of;          /* the list that this link is in */
   xfi_flow_counts their_counts; /* the peer's xfi_links.counts */
@@ -156,12 +159,12 @@ static inline int xfi_sides_copied(xfi_by out, xfi_by in)
 /* What we access of the peer's memory, and the peer of ours. */
 static inline int xfi_link_sides_used(const xfi_link *link)
 {
-  return xfi_sides_copied(link->send_by, link->recv_by);
+  return xfi_sides_copied(link->flow[1].by, link->flow[0].by);
 }
 
 static inline int xfi_link_sides_exported(const xfi_link *link)
 {
-  return xfi_sides_copied(link->recv_by, link->send_by);
+  return xfi_sides_copied(link->flow[0].by, link->flow[1].by);
 }
 
 /* Make a link to each peer that is near enough and with which this rank exchanges anything, in any
@@ -229,7 +232,7 @@ xfer_status xfi_links_rebind(xfi_links *links, xfer_plan *plan, xfer_status *min
 /* How many allocations of ours, and of the peer's, hold memory of these sides (XFI_SIDE_*). */
 size_t xfi_link_n_advertised(const xfi_link *link, int sides);
 size_t xfi_link_n_remotes(const xfi_link *link, int sides);
-/* Choose who copies the link's flows: sets send_by and recv_by. */
+/* Choose who copies the link's flows: sets xfi_link_flow.by. */
 xfer_status xfi_link_choose(xfi_link *link, const xfer_plan *plan);
 /* If both ends copy a part: does the sender push the present move? */
 bool xfi_walk_is_pushed(const xfi_walk *walk);

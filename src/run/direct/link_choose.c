@@ -104,7 +104,8 @@ static bool is_beside_one_way(const xfi_link *link)
 
 bool xfi_walk_is_pushed(const xfi_walk *w)
 {
-  const bool both_ways = w->link->send != XFI_NO_FLOW && w->link->recv != XFI_NO_FLOW;
+  const bool both_ways =
+      w->link->flow[0].peer != XFI_NO_FLOW && w->link->flow[1].peer != XFI_NO_FLOW;
   const int from = w->cls->src->elem_bytes;
   const int to = w->cls->dst->elem_bytes;
   const int64_t n_bytes = xfi_box_elems(w->box.length, w->cls->src->n_dims) * from;
@@ -137,18 +138,18 @@ size_t xfi_link_n_remotes(const xfi_link *link, int sides)
   return n;
 }
 
-/* Fills link->pushed_bytes, of what had better be pushed, and link->only_push, in one direction. */
+/* Fills pushed_bytes, of what had better be pushed, and only_push of a flow. */
 static xfer_status measure_moves(const xfer_plan *plan, xfi_link *link, bool send)
 {
+  xfi_link_flow *flow = &link->flow[send];
   const bool pulls = plan->device->ops->pulls;
   xfer_status st = XFER_OK;
 
   if (!pulls && plan->quant == NULL) return XFER_OK;
   for (xfi_walk w = xfi_walk_begin(plan, link, send); xfi_walk_next(&w, &st);) {
-    if (xfi_conversion_kind(w.cls->conversion) == XFER_CONVERSION_BLOCKS)
-      link->only_push[send] = true;
+    if (xfi_conversion_kind(w.cls->conversion) == XFER_CONVERSION_BLOCKS) flow->only_push = true;
     if (pulls && xfi_walk_is_pushed(&w))
-      link->pushed_bytes[send] += xfi_move_bytes(w.cls, w.boxes, w.move);
+      flow->pushed_bytes += xfi_move_bytes(w.cls, w.boxes, w.move);
   }
   return st;
 }
@@ -156,37 +157,32 @@ static xfer_status measure_moves(const xfer_plan *plan, xfi_link *link, bool sen
 /* F2 to F6, after measure_moves(). */
 static xfi_by choose(const xfer_plan *plan, const xfi_link *link, bool send, uint64_t n_bytes)
 {
+  const xfi_link_flow *flow = &link->flow[send];
   /* The numbers of allocations in which source and destination lie. */
   const size_t n_src =
       send ? xfi_link_n_advertised(link, XFI_SIDE_SRC) : xfi_link_n_remotes(link, XFI_SIDE_SRC);
   const size_t n_dst =
       send ? xfi_link_n_remotes(link, XFI_SIDE_DST) : xfi_link_n_advertised(link, XFI_SIDE_DST);
 
-  if (link->only_push[send] || xfi_run_is_fresh(plan)) return XFI_BY_PUSH;          /* F2, F3 */
+  if (flow->only_push || xfi_run_is_fresh(plan)) return XFI_BY_PUSH;                /* F2, F3 */
   if (!plan->device->ops->pulls) return n_dst <= n_src ? XFI_BY_PUSH : XFI_BY_PULL; /* F4 */
   if (n_src > n_dst + MANY_ALLOCATIONS) return XFI_BY_PUSH;                         /* F5 */
   if (n_dst > n_src + MANY_ALLOCATIONS) return XFI_BY_PULL;                         /* F5 */
-  if (link->pushed_bytes[send] == 0) return XFI_BY_PULL;                            /* F6 */
-  return link->pushed_bytes[send] < n_bytes ? XFI_BY_BOTH : XFI_BY_PUSH;
-}
-
-static xfer_status choose_flow(xfi_by *by, const xfer_plan *plan, xfi_link *link, bool send)
-{
-  const xfi_move_list *list = xfi_run_moves(plan, send);
-  const size_t index = send ? link->send : link->recv;
-
-  if (index == XFI_NO_FLOW) return XFER_OK;
-  if (plan->lanes.uses_snapshots) { /* F1 */
-    *by = XFI_BY_PULL;
-    return XFER_OK;
-  }
-  XFI_TRY(measure_moves(plan, link, send));
-  *by = choose(plan, link, send, xfi_run_flow_bytes(plan, send, &list->peers[index]));
-  return XFER_OK;
+  if (flow->pushed_bytes == 0) return XFI_BY_PULL;                                  /* F6 */
+  return flow->pushed_bytes < n_bytes ? XFI_BY_BOTH : XFI_BY_PUSH;
 }
 
 xfer_status xfi_link_choose(xfi_link *link, const xfer_plan *plan)
 {
-  XFI_TRY(choose_flow(&link->send_by, plan, link, true));
-  return choose_flow(&link->recv_by, plan, link, false);
+  for (int send = 0; send < 2; send++) {
+    xfi_link_flow *flow = &link->flow[send];
+    const xfi_peer *peers = xfi_run_moves(plan, send)->peers;
+
+    if (flow->peer == XFI_NO_FLOW) continue;
+    flow->by = XFI_BY_PULL; /* F1 */
+    if (plan->lanes.uses_snapshots) continue;
+    XFI_TRY(measure_moves(plan, link, send));
+    flow->by = choose(plan, link, send, xfi_run_flow_bytes(plan, send, &peers[flow->peer]));
+  }
+  return XFER_OK;
 }

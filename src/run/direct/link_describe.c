@@ -124,9 +124,11 @@ static xfer_status put_bound(blob *b, const xfi_bound *bound, int elem_bytes, in
 }
 
 /* The bounds of a flow's tensors, each once, in the order of its moves. */
-static xfer_status put_flow(blob *b, const xfi_move_list *list, size_t peer, int side)
+static xfer_status put_flow(blob *b, bool send)
 {
   const xfer_plan *plan = b->plan;
+  const xfi_move_list *list = xfi_run_moves(plan, send);
+  const size_t peer = b->link->flow[send].peer;
   uint32_t last = UINT32_MAX;
 
   if (peer == XFI_NO_FLOW) return XFER_OK;
@@ -140,9 +142,10 @@ static xfer_status put_flow(blob *b, const xfi_move_list *list, size_t peer, int
 
     if (tensor == last || xfi_run_broadcasts(plan, cls)) continue;
     last = tensor;
-    XFI_TRY(put_bound(
-        b, side == XFI_SIDE_SRC ? xfi_run_exported_src(plan, tensor) : xfi_run_dst(plan, tensor),
-        (side == XFI_SIDE_SRC ? cls->src : cls->dst)->elem_bytes, side));
+    if (send)
+      XFI_TRY(put_bound(b, xfi_run_exported_src(plan, tensor), cls->src->elem_bytes, XFI_SIDE_SRC));
+    else
+      XFI_TRY(put_bound(b, xfi_run_dst(plan, tensor), cls->dst->elem_bytes, XFI_SIDE_DST));
   }
   return XFER_OK;
 }
@@ -176,10 +179,10 @@ xfer_status xfi_link_describe(xfi_link *link, const xfer_plan *plan, const uint6
   XFI_TRY_DONE(find_advertised(&b, &first, page, sizeof *page));
   h.page_offset = (uint64_t)((const char *)page - (const char *)link->advertised->at.base);
   XFI_TRY_DONE(plan->device->ops->mem_export(plan->device, link->advertised->at, &h.page));
-  XFI_TRY_DONE(put_flow(&b, &plan->moves->sends, link->send, XFI_SIDE_SRC));
+  XFI_TRY_DONE(put_flow(&b, true));
   h.n_src_bounds = b.n_bounds;
   link->n_own_src_places = link->n_own_places;
-  XFI_TRY_DONE(put_flow(&b, &plan->moves->recvs, link->recv, XFI_SIDE_DST));
+  XFI_TRY_DONE(put_flow(&b, false));
   h.n_bounds = b.n_bounds;
   h.n_allocations = link->n_advertised;
   h.counts = link->of->counts;
@@ -211,10 +214,8 @@ xfer_status xfi_link_describe_places(xfi_link *link, const xfer_plan *plan)
             .places_only = true};
 
   XFI_TRY_DONE(begin_blob(&b, plan));
-  if ((exported & XFI_SIDE_SRC) != 0)
-    XFI_TRY_DONE(put_flow(&b, &plan->moves->sends, link->send, XFI_SIDE_SRC));
-  if ((exported & XFI_SIDE_DST) != 0)
-    XFI_TRY_DONE(put_flow(&b, &plan->moves->recvs, link->recv, XFI_SIDE_DST));
+  if ((exported & XFI_SIDE_SRC) != 0) XFI_TRY_DONE(put_flow(&b, true));
+  if ((exported & XFI_SIDE_DST) != 0) XFI_TRY_DONE(put_flow(&b, false));
 done:
   xfi_free(b.of_plan);
   return st;

@@ -120,13 +120,13 @@ static int sides_mapped(xfi_by out, xfi_by in, const xfi_verdict *other, const x
 static int sides_peer_maps(const xfi_link *link, bool second)
 {
   if (!is_alive(link)) return 0;
-  return sides_mapped(link->recv_by, link->send_by, &link->theirs, &link->ours, second);
+  return sides_mapped(link->flow[0].by, link->flow[1].by, &link->theirs, &link->ours, second);
 }
 
 static int sides_to_map(const xfi_link *link, bool second)
 {
   if (!is_alive(link)) return 0;
-  return sides_mapped(link->send_by, link->recv_by, &link->ours, &link->theirs, second);
+  return sides_mapped(link->flow[1].by, link->flow[0].by, &link->ours, &link->theirs, second);
 }
 
 /* A rank that fails sends handles that nobody can map. */
@@ -198,23 +198,21 @@ static xfer_status attempt(xfi_links *links, const xfer_plan *plan, bool second,
   return XFER_OK;
 }
 
-/* Who copies: those that were chosen, if they can; else whoever can. */
-static xfi_by decide_flow(xfi_by meant, bool can_push, bool can_pull)
-{
-  const xfi_by can = (can_push ? XFI_BY_PUSH : 0) | (can_pull ? XFI_BY_PULL : 0);
-
-  return (meant & can) == meant ? meant : can;
-}
-
+/* Who copies each flow: those that were chosen, if they can; else whoever can. */
 static void decide(xfi_link *link, int rank)
 {
   const bool signals = link->ours.can_signal != 0 && link->theirs.can_signal != 0;
   const bool is_ours = link->ours.why[0] != '\0';
 
-  link->send_by = decide_flow(link->send_by, signals && link->ours.can_push,
-                              signals && link->theirs.can_pull && !link->only_push[1]);
-  link->recv_by = decide_flow(link->recv_by, signals && link->theirs.can_push,
-                              signals && link->ours.can_pull && !link->only_push[0]);
+  for (int send = 0; send < 2; send++) {
+    xfi_link_flow *flow = &link->flow[send];
+    const xfi_verdict *sender = send ? &link->ours : &link->theirs;
+    const xfi_verdict *receiver = send ? &link->theirs : &link->ours;
+    const xfi_by can = (signals && sender->can_push ? XFI_BY_PUSH : 0) |
+                       (signals && receiver->can_pull && !flow->only_push ? XFI_BY_PULL : 0);
+
+    if ((flow->by & can) != flow->by) flow->by = can;
+  }
   snprintf(link->way, sizeof link->way, "packed: rank %d cannot map rank %d: %.*s",
            is_ours ? rank : link->rank, is_ours ? link->rank : rank, XFI_WHY_BYTES - 1,
            is_ours ? link->ours.why : link->theirs.why);

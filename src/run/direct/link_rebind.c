@@ -36,8 +36,8 @@ done:
 static bool rebind_link(xfi_link *link)
 {
   if (!xfi_link_read_places(link)) return false;
-  if (xfi_pushes(link->send_by) && !xfi_link_is_mapped(link, XFI_SIDE_DST)) return false;
-  if (xfi_pulls(link->recv_by) && !xfi_link_is_mapped(link, XFI_SIDE_SRC)) return false;
+  if (xfi_pushes(link->flow[1].by) && !xfi_link_is_mapped(link, XFI_SIDE_DST)) return false;
+  if (xfi_pulls(link->flow[0].by) && !xfi_link_is_mapped(link, XFI_SIDE_SRC)) return false;
   xfi_link_resolve(link);
   return true;
 }
