@@ -126,16 +126,6 @@ static xfer_status await_all(xfi_mpi_comm *t, const xfi_messages *round, xfi_dea
   return st;
 }
 
-/* After a failure. Returns whether MPI may still use some of the messages' memory. */
-static bool cancel_messages(xfi_mpi_comm *t, const xfi_messages *round)
-{
-  for (int i = 0; i < round->n_recvs; i++)
-    if (t->requests[i] != MPI_REQUEST_NULL) (void)MPI_Cancel(&t->requests[i]);
-  bool end = xfi_mpi_all_end(t->requests, round->n_recvs + round->n_sends);
-  if (!end) t->leaks_own = true; /* the requests themselves */
-  return !end;
-}
-
 xfer_status xfi_mpi_round(xfi_comm *comm, const xfi_messages *round, xfer_stream stream,
                           xfi_deadline deadline)
 {
@@ -153,7 +143,10 @@ xfer_status xfi_mpi_round(xfi_comm *comm, const xfi_messages *round, xfer_stream
 done:
   if (st != XFER_OK) {
     xfi_comm_abort_with_error(comm, comm->ops->abort);
-    comm->holds_memory = cancel_messages(t, round);
+    for (int i = 0; i < round->n_recvs; i++)
+      if (t->requests[i] != MPI_REQUEST_NULL) (void)MPI_Cancel(&t->requests[i]);
+    comm->holds_memory = !xfi_mpi_all_end(t->requests, n);
+    t->leaks_own = t->leaks_own || comm->holds_memory; /* the requests themselves */
   }
   return st;
 }
@@ -189,11 +182,9 @@ static xfer_status broadcast_label(xfi_mpi_comm *t, const xfi_message *messages,
 
   for (int i = 0; i < n; i++)
     expected.n_bytes += messages[i].n_bytes;
-  t->label[0] = expected.n_bytes;
-  t->label[1] = expected.sequence;
-  XFI_TRY(broadcast_one(t, &(xfi_message){t->label, sizeof t->label, root}, root, deadline));
-  return xfi_envelope_check((xfi_envelope){XFI_OF_BROADCAST, t->label[0], t->label[1]}, root,
-                            expected, comm->rank);
+  t->label = expected;
+  XFI_TRY(broadcast_one(t, &(xfi_message){&t->label, sizeof t->label, root}, root, deadline));
+  return xfi_envelope_check(t->label, root, expected, comm->rank);
 }
 
 xfer_status xfi_mpi_broadcast(xfi_comm *comm, const xfi_message *messages, int n, int root,

@@ -41,7 +41,7 @@ typedef struct xfi_mpi_comm {
   char *in;               /* [size * chunk_bytes] */
   MPI_Request *requests;  /* [2 * size] messages of the call in progress */
   MPI_Request collective; /* the collective operation in progress */
-  uint64_t label[2];      /* a call's broadcasts: their bytes in all, and the sequence number */
+  xfi_envelope label;     /* of all broadcasts of a call */
 
   xfi_mpi_notice notice_out; /* the notice that we send */
   xfi_mpi_notice notice_in;  /* the notice that we receive */

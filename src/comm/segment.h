@@ -23,11 +23,9 @@ typedef struct xfi_contribution {
 
 /* Describes the bytes in one slot of a ring, for the reader to check. */
 typedef struct xfi_label {
-  uint64_t n_in_all; /* bytes of the whole channel */
-  uint64_t sequence; /* see xfi_envelope */
-  uint32_t n_bytes;  /* bytes in this slot */
-  uint16_t call;     /* xfi_carry_call */
-  uint16_t shared;   /* 1 + the index of the shared slot that holds the bytes; 0: the ring's own */
+  xfi_envelope of;  /* of the whole channel */
+  uint32_t n_bytes; /* bytes in this slot */
+  uint32_t shared;  /* 1 + the index of the shared slot that holds the bytes; 0: the ring's own */
 } xfi_label;
 
 /* Slots from the segment's owner to one other rank. The counters run for as long as the comm lives.

@@ -80,10 +80,8 @@ static xfi_label next_label(const carrying *s, const xfi_channel *c)
 {
   const uint64_t left = c->n_bytes - c->n_done;
 
-  return (xfi_label){.n_in_all = c->n_bytes,
-                     .sequence = xfi_comm_envelope(&s->shared->base, s->call, 0).sequence,
-                     .n_bytes = (uint32_t)(left < s->all->slot_bytes ? left : s->all->slot_bytes),
-                     .call = (uint16_t)s->call};
+  return (xfi_label){.of = xfi_comm_envelope(&s->shared->base, s->call, c->n_bytes),
+                     .n_bytes = (uint32_t)(left < s->all->slot_bytes ? left : s->all->slot_bytes)};
 }
 
 static void count_slot(carrying *s, xfi_channel *c, uint32_t n, _Atomic uint64_t *ours)
@@ -107,7 +105,7 @@ static void fill_slot(carrying *s, size_t i)
   const size_t slot = (is_shared ? own->n_shared : count) % XFI_CHANNEL_SLOTS;
   xfi_label label = next_label(s, c);
 
-  if (is_shared) label.shared = (uint16_t)(slot + 1);
+  if (is_shared) label.shared = (uint32_t)(slot + 1);
   s->all->carry(s->all->context, i, is_shared ? own->shared[slot] : ring->slots[slot],
                 label.n_bytes);
   for (; c != NULL; c = next_same(s, c)) {
@@ -129,9 +127,7 @@ static xfer_status empty_slot(carrying *s, size_t i)
   const xfi_label label = ring->labels[slot];
   const xfi_label wanted = next_label(s, c);
 
-  XFI_TRY(xfi_envelope_check(
-      (xfi_envelope){(xfi_carry_call)label.call, label.n_in_all, label.sequence}, c->peer,
-      xfi_comm_envelope(&s->shared->base, s->call, c->n_bytes), s->shared->base.rank));
+  XFI_TRY(xfi_envelope_check(label.of, c->peer, wanted.of, s->shared->base.rank));
   XFI_CHECK(label.n_bytes == wanted.n_bytes && label.shared <= XFI_CHANNEL_SLOTS, XFER_ERR_MISMATCH,
             "rank %d sends a slot of %u bytes, this rank expects %u", c->peer,
             (unsigned)label.n_bytes, (unsigned)wanted.n_bytes);
