@@ -253,16 +253,6 @@ static int gather_on_host(void *host, void *all, const void *mine, size_t n_byte
                        *(MPI_Comm *)host);
 }
 
-/* All ranks of a host. Those that cannot share memory send each other messages. */
-static void share_memory(xfi_mpi_comm *t, MPI_Comm host)
-{
-  xfi_shared *s = &t->shared;
-  const bool shares = s->n_places > 1 && xfi_host_bootstrap(s, t->endpoints, XFER_OK,
-                                                            gather_on_host, &host) == XFER_OK;
-
-  s->base.shares_all = shares && s->n_places == s->base.size;
-}
-
 /* Collective: OK only if every rank says so. */
 static xfer_status agree(MPI_Comm comm, xfer_status mine)
 {
@@ -297,8 +287,14 @@ xfer_status xfer_comm_create_mpi(xfer_comm **comm, MPI_Comm mpi_comm)
   st = assemble(&made, &transport, &own);
   st = agree(own.comm, st);
   if (st == XFER_OK && transport != NULL) {
+    xfi_shared *s = &transport->shared;
+
     transport->is_connected = true;
-    share_memory(transport, own.host);
+    /* Ranks of a host that cannot share memory send each other messages. */
+    s->base.shares_all = s->n_places > 1 &&
+                         xfi_host_bootstrap(s, transport->endpoints, XFER_OK, gather_on_host,
+                                            &own.host) == XFER_OK &&
+                         s->n_places == s->base.size;
   }
   if (made != NULL) own.comm = own.broadcasts = MPI_COMM_NULL; /* made's */
   XFI_TRY_DONE(st);

@@ -308,19 +308,13 @@ typedef struct proposal {
   int32_t shares; /* a communicator that is split off shares its connections */
 } proposal;
 
-/* NCCL's environment, and its configuration files, override a communicator's options. */
-static bool may_share(void)
-{
-  const char *value = getenv("NCCL_COMM_SPLIT_SHARE_RESOURCES");
-
-  return value == NULL || strcmp(value, "0") != 0;
-}
-
 static xfer_status make_data(xfi_nccl_comm *comm, xfi_deadline deadline)
 {
   const size_t size = (size_t)comm->base.size;
+  /* NCCL's environment, and its configuration files, override a communicator's options. */
+  const char *shares = getenv("NCCL_COMM_SPLIT_SHARE_RESOURCES");
   xfer_status st = XFER_OK;
-  proposal mine = {.has_data = 0};
+  proposal mine = {.shares = shares == NULL || strcmp(shares, "0") != 0};
   proposal *all = NULL;
   bool all_have = true;
   bool all_share = true;
@@ -329,7 +323,6 @@ static xfer_status make_data(xfi_nccl_comm *comm, xfi_deadline deadline)
   mine.has_data = comm->data.handle != NULL;
   (void)pthread_mutex_unlock(&comm->lock);
   if (comm->base.rank == 0) mine.has_id = ncclGetUniqueId(&mine.id) == ncclSuccess;
-  mine.shares = may_share();
   all = xfi_comm_agree_gather(&comm->base, &st, &mine, sizeof mine, deadline);
   XFI_TRY_DONE(st);
   for (size_t r = 0; r < size; r++) {

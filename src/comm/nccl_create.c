@@ -176,14 +176,8 @@ xfer_status xfer_nccl_id(unsigned char id[XFER_NCCL_ID_BYTES])
   return XFER_OK;
 }
 
-/* The id, and whether rank 0 has one. */
-typedef struct id_message {
-  ncclUniqueId id;
-  char valid[XFER_NCCL_ID_BYTES];
-} id_message;
-
-/* Rank 0's message to everybody, over the borrowed communicator. */
-static xfer_status borrowed_broadcast(ncclComm_t nccl, xfi_nccl_comm *made, id_message *message,
+/* Rank 0's id to everybody, over the borrowed communicator. */
+static xfer_status borrowed_broadcast(ncclComm_t nccl, xfi_nccl_comm *made, ncclUniqueId *id,
                                       xfi_deadline deadline)
 {
   static const char call[] = "ncclBroadcast on the borrowed communicator";
@@ -191,15 +185,15 @@ static xfer_status borrowed_broadcast(ncclComm_t nccl, xfi_nccl_comm *made, id_m
   char *bytes = made->device_bytes;
   const cudaStream_t stream = made->control_stream;
 
-  memcpy(made->host_bytes, message, sizeof *message);
+  memcpy(made->host_bytes, id, sizeof *id);
   XFI_CUDA_TRY(cudaMemcpyAsync,
-               (bytes, made->host_bytes, sizeof *message, cudaMemcpyHostToDevice, stream));
-  ncclResult_t result = ncclBroadcast(bytes, bytes, sizeof *message, ncclInt8, 0, nccl, stream);
+               (bytes, made->host_bytes, sizeof *id, cudaMemcpyHostToDevice, stream));
+  ncclResult_t result = ncclBroadcast(bytes, bytes, sizeof *id, ncclInt8, 0, nccl, stream);
   XFI_TRY(xfi_nccl_launched(&borrowed, result, call, deadline));
   XFI_CUDA_TRY(cudaMemcpyAsync,
-               (made->host_bytes, bytes, sizeof *message, cudaMemcpyDeviceToHost, stream));
+               (made->host_bytes, bytes, sizeof *id, cudaMemcpyDeviceToHost, stream));
   XFI_TRY(xfi_nccl_control_wait(made, &borrowed, call, deadline));
-  memcpy(message, made->host_bytes, sizeof *message);
+  memcpy(id, made->host_bytes, sizeof *id);
   return XFER_OK;
 }
 
@@ -221,23 +215,23 @@ static xfer_status borrowed_rank(ncclComm_t nccl, int *rank, int *size)
   return XFER_OK;
 }
 
-/* The id that rank 0 makes. After a failure the broadcast may still be in flight for as long as the
- * lender lives: then *made is leaked and becomes NULL. */
+/* The id that rank 0 makes, which sends zeros if it has none. After a failure the broadcast may
+ * still be in flight for as long as the lender lives: then *made is leaked and becomes NULL. */
 static xfer_status borrow_id(ncclUniqueId *id, ncclComm_t lender, xfi_nccl_comm **made,
                              xfi_deadline deadline)
 {
   const cudaStream_t stream = (*made)->control_stream;
-  id_message message = {.valid = {0}};
+  const ncclUniqueId none = {{0}};
   xfer_status st = XFER_OK;
 
-  if ((*made)->base.rank == 0 && ncclGetUniqueId(&message.id) == ncclSuccess) message.valid[0] = 1;
-  st = borrowed_broadcast(lender, *made, &message, deadline);
+  *id = none;
+  if ((*made)->base.rank == 0 && ncclGetUniqueId(id) != ncclSuccess) *id = none;
+  st = borrowed_broadcast(lender, *made, id, deadline);
   if (st == XFER_ERR_TIMEOUT ||
       (st != XFER_OK && xfi_cuda_query_result(cudaStreamQuery(stream)) == cudaErrorNotReady))
     *made = NULL;
   XFI_TRY(st);
-  XFI_CHECK(message.valid[0] == 1, XFER_ERR_COMM, "rank 0: ncclGetUniqueId failed");
-  *id = message.id;
+  XFI_CHECK(memcmp(id, &none, sizeof none) != 0, XFER_ERR_COMM, "rank 0: ncclGetUniqueId failed");
   return XFER_OK;
 }
 

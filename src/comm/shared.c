@@ -188,15 +188,6 @@ static void publish_waits(const xfi_awaited *what)
   xfi_waits_publish(s, XFI_ASLEEP, s->base.inside);
 }
 
-static void nap(const xfi_awaited *what, xfi_deadline deadline)
-{
-  xfi_shared *s = what->shared;
-  const uint32_t bell = atomic_load(&own_of(s)->bell);
-
-  publish_waits(what);
-  if (!what->is_there(what)) sleep_a_while(s, bell, deadline);
-}
-
 /* Take over another rank's alarm: the rank that raised it may end before it reaches this one. */
 static void copy_alarm(xfi_shared *s, int rank)
 {
@@ -245,6 +236,7 @@ xfer_status xfi_shared_await(const xfi_awaited *what, xfi_deadline deadline)
   const xfi_comm *comm = &s->base;
   xfer_status st = XFER_OK;
   xfi_deadline spin_end = {0};
+  uint32_t bell;
   int n_naps = 0;
 
   for (int n_polls = 0; !what->is_there(what); n_polls++) {
@@ -260,7 +252,9 @@ xfer_status xfi_shared_await(const xfi_awaited *what, xfi_deadline deadline)
     if (st != XFER_OK) return what->is_there(what) ? XFER_OK : st;
     if (xfi_deadline_expired(deadline)) XFI_TRY(give_up(what, deadline));
     if (++n_naps % s->ops->naps == 0) XFI_TRY(check_lost(what));
-    nap(what, deadline);
+    bell = atomic_load(&own_of(s)->bell);
+    publish_waits(what);
+    if (!what->is_there(what)) sleep_a_while(s, bell, deadline);
   }
   xfi_waits_end(s);
   return st;
