@@ -9,7 +9,7 @@
 #include "error.h"
 #include "flows.h"
 #include "lanes.h"
-#include "packed.h"
+#include "pipeline.h"
 #include "quant.h"
 #include "run.h"
 #include "scales.h"
@@ -238,14 +238,6 @@ done:
   return st;
 }
 
-/* The collective part for tensors that are quantised by blocks. */
-static xfer_status connect_blocks(xfer_plan *plan)
-{
-  if (plan->quant == NULL) return XFER_OK; /* on all ranks */
-  XFI_TRY(create_amax_plan(plan));
-  return xfi_comm_agree(plan->comm, bind_tables(plan), xfi_run_deadline(plan));
-}
-
 xfer_status xfi_run_create(xfer_plan **plan, xfi_plans *of, xfer_status checked,
                            const xfer_tensor *tensors, size_t n_tensors,
                            const xfer_plan_options *options)
@@ -263,7 +255,10 @@ xfer_status xfi_run_create(xfer_plan **plan, xfi_plans *of, xfer_status checked,
   st = make_plan(p, agreed.tensors, agreed.n_tensors, NULL);
   if (st == XFER_OK) st = xfi_quant_create(&p->quant, p, agreed.tensors);
   XFI_TRY_DONE(agree_window(p, st));
-  XFI_TRY_DONE(connect_blocks(p));
+  if (p->quant != NULL) { /* on all ranks */
+    XFI_TRY_DONE(create_amax_plan(p));
+    XFI_TRY_DONE(xfi_comm_agree(p->comm, bind_tables(p), xfi_run_deadline(p)));
+  }
 
   *plan = p;
   p = NULL;

@@ -18,7 +18,7 @@ typedef struct root_stream {
   const xfi_bcasts *bcasts;
   const xfer_plan *plan;
   int root;
-  size_t first; /* [first, end) of casts->at */
+  size_t first; /* [first, end) of bcasts->at */
   size_t end;
   uint64_t n_bytes;  /* of the stream */
   size_t next;       /* the stream has been cut up to this part, */
@@ -51,7 +51,7 @@ void xfi_broadcast_measure(xfi_pipeline *p, const xfer_plan *plan)
     const root_stream t = root_stream_of(bcasts, plan, i);
     const size_t n_bytes = xfi_slot_aligned(t.n_bytes < window ? t.n_bytes : window);
     const bool is_root = t.root == plan->moves->rank;
-    size_t *slot = is_root ? &p->send_slot_bytes : &p->recv_slot_bytes;
+    size_t *slot = &p->slot_bytes[is_root];
 
     if (n_bytes > *slot) *slot = n_bytes;
     for (; i < t.end; i++)
@@ -152,13 +152,13 @@ static xfer_status add_range(xfi_step *step, const root_stream *t, const xfi_ele
     xfi_box mine = *range->box;
 
     xfi_box_resolve(mine.src_local, mine.unit, cls->src, t->root);
-    return xfi_slot_copies(&step->gather, plan,
+    return xfi_slot_copies(&step->copies[1], plan,
                            &(xfi_elem_range){range->tensor, &mine, range->first, range->end}, slot,
                            true);
   }
   n = xfi_slice_box(slices, range->box->length, cls->src->n_dims, range->first, range->end);
   for (int i = 0; i < n; i++)
-    XFI_TRY(scatter_slice(&step->scatter,
+    XFI_TRY(scatter_slice(&step->copies[0],
                           &(slot_slice){plan, range->tensor, range->box, &slices[i],
                                         slot + slices[i].offset * cls->wire_bytes},
                           &t->needed));

@@ -11,7 +11,7 @@
  * part of one move is a message of its own, alike on both ends. A message that is one run of the
  * caller's memory on an end needs no slot there.
  */
-#include "packed.h"
+#include "pipeline.h"
 
 #include <string.h>
 
@@ -164,8 +164,8 @@ xfer_status xfi_packed_measure(xfi_pipeline *p, const xfer_plan *plan)
       n_bytes[list.at[k].send] += xfi_slot_aligned(window_bytes(&list.at[k], plan));
       if (list.at[k].send) p->sent_bytes += list.at[k].n_bytes;
     }
-    if (n_bytes[1] > p->send_slot_bytes) p->send_slot_bytes = n_bytes[1];
-    if (n_bytes[0] > p->recv_slot_bytes) p->recv_slot_bytes = n_bytes[0];
+    for (int send = 0; send < 2; send++)
+      if (n_bytes[send] > p->slot_bytes[send]) p->slot_bytes[send] = n_bytes[send];
   }
 done:
   xfi_free(list.at);
@@ -225,33 +225,18 @@ static size_t least_alone(const flow *f, const xfer_plan *plan)
   return n_bytes > XFI_MIN_UNPACKED_BYTES ? n_bytes : XFI_MIN_UNPACKED_BYTES;
 }
 
-static xfer_status add_copies(xfi_copies *copies, const xfer_plan *plan, const flow *f,
-                              const part *p, char *slot)
-{
-  xfi_box box;
-
-  xfi_move_box(&box, p->cls, xfi_class_flows(p->cls, f->send), p->move);
-  return xfi_slot_copies(copies, plan, &(xfi_elem_range){p->move->tensor, &box, p->first, p->end},
-                         slot, f->send);
-}
-
-/* Can the comm use this memory of the caller as fast as a slot? */
-static bool suits(const xfi_comm_ops *comm, bool send, const char *data)
-{
-  return (send || comm->recv_direct) &&
-         (comm->fast_unit == 0 || (uintptr_t)data % comm->fast_unit == 0);
-}
-
 /* All copies of the message are listed. If they are a single run, the caller's memory becomes the
- * message. */
+ * message, unless the comm cannot use it as fast as a slot. */
 static void end_message(xfi_message *m, const xfer_plan *plan, bool send, xfi_copies *copies,
                         size_t first)
 {
+  const xfi_comm_ops *comm = plan->comm->ops;
   const xfi_copy *copy = &copies->at[first];
   char *data = send ? (char *)copy->src /* a send is not written */ : copy->dst;
 
   if (m->n_bytes < XFI_MIN_UNPACKED_BYTES || copies->n != first + 1 || copy->convert != NULL ||
-      (size_t)copy->run_bytes != m->n_bytes || !suits(plan->comm->ops, send, data))
+      (size_t)copy->run_bytes != m->n_bytes || (!send && !comm->recv_direct) ||
+      (comm->fast_unit != 0 && (uintptr_t)data % comm->fast_unit != 0))
     return;
   m->data = data;
   copies->n--;
@@ -270,7 +255,7 @@ static xfer_status add_window(xfi_step *step, const xfer_plan *plan, flow *f, ch
 {
   const uint64_t end = f->n_cut + window_bytes(f, plan);
   const size_t alone = least_alone(f, plan);
-  xfi_copies *copies = f->send ? &step->gather : &step->scatter;
+  xfi_copies *copies = &step->copies[f->send];
   xfi_message *m = begin_message(step, f, slot);
   size_t first = copies->n;
   int n_left = most_messages(plan) - 1;
@@ -280,6 +265,7 @@ static xfer_status add_window(xfi_step *step, const xfer_plan *plan, flow *f, ch
 
   for (; cut(&p, f, plan, end); at += p.n_bytes) {
     const bool may_begin = at > 0 && at % XFI_SLOT_ALIGN == 0 && n_left > 0;
+    xfi_box box;
 
     if (may_begin && (is_alone || p.n_bytes >= alone)) {
       end_message(m, plan, f->send, copies, first);
@@ -287,7 +273,9 @@ static xfer_status add_window(xfi_step *step, const xfer_plan *plan, flow *f, ch
       first = copies->n;
       n_left--;
     }
-    XFI_TRY(add_copies(copies, plan, f, &p, slot + at));
+    xfi_move_box(&box, p.cls, xfi_class_flows(p.cls, f->send), p.move);
+    XFI_TRY(xfi_slot_copies(copies, plan, &(xfi_elem_range){p.move->tensor, &box, p.first, p.end},
+                            slot + at, f->send));
     m->n_bytes += p.n_bytes;
     is_alone = p.n_bytes >= alone;
   }

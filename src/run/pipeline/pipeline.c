@@ -4,7 +4,6 @@
 #include "broadcast_list.h"
 #include "channels.h"
 #include "error.h"
-#include "packed.h"
 #include "staging.h"
 
 /* Find the bytes that are sent, and the memory that this takes: slots that are large enough for
@@ -13,7 +12,7 @@ static xfer_status measure(xfi_pipeline *p, const xfer_plan *plan)
 {
   XFI_TRY(xfi_packed_measure(p, plan));
   xfi_broadcast_measure(p, plan);
-  p->staging_bytes = 2 * (p->send_slot_bytes + p->recv_slot_bytes);
+  p->staging_bytes = 2 * (p->slot_bytes[0] + p->slot_bytes[1]);
   xfi_channels_measure(plan, &p->sent_bytes, &p->staging_bytes);
   return XFER_OK;
 }

@@ -1,6 +1,6 @@
 /*
  * What goes through slots: steps of gather, message and scatter (steps.h), made of packed rounds
- * (packed.h) and of broadcasts (broadcast_list.h); and channels between ranks that share memory
+ * (packed.c) and of broadcasts (broadcast_list.h); and channels between ranks that share memory
  * (channels.h).
  */
 #ifndef XFI_PIPELINE_H
@@ -21,5 +21,14 @@ xfer_status xfi_pipeline_estimate(uint64_t *staging_bytes, const xfer_plan *plan
 xfer_status xfi_pipeline_start(xfi_pipeline *pipeline, xfer_plan *plan, xfer_stream stream);
 /* Does the pipeline carry nothing on this rank, so that no peer waits for it? */
 bool xfi_pipeline_is_empty(const xfi_pipeline *pipeline);
+
+/* ---- packed.c ---- */
+
+/* Finds how large the slots must be. A plan without lanes counts as if all took packed rounds. */
+xfer_status xfi_packed_measure(xfi_pipeline *pipeline, const xfer_plan *plan);
+/* Appends the steps of all rounds. */
+xfer_status xfi_packed_add(xfi_pipeline *pipeline, const xfer_plan *plan);
+/* The most windows that this rank can send and receive in one packed round. */
+int xfi_packed_most(const xfi_plan *moves);
 
 #endif

@@ -78,7 +78,7 @@ static xfer_status grow(xfi_plans *s, size_t n_bytes)
 xfer_status xfi_staging_join(xfer_plan *plan, xfi_pipeline *p)
 {
   xfi_plans *s = plan->of;
-  const size_t n_bytes = 2 * (p->send_slot_bytes + p->recv_slot_bytes);
+  const size_t n_bytes = 2 * (p->slot_bytes[0] + p->slot_bytes[1]);
 
   if (n_bytes == 0) return XFER_OK;
   if (n_bytes > s->slots.n_bytes) XFI_TRY(grow(s, n_bytes));

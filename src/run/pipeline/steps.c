@@ -23,7 +23,7 @@ xfer_status xfi_steps_add(xfi_step **step, xfi_pipeline *p, int n_messages)
 
   XFI_TRY(xfi_vec_reserve(&p->steps, &p->capacity, p->n_steps + 1, sizeof *p->steps));
   s = &p->steps[p->n_steps++];
-  *s = (xfi_step){.gather_batch = s->gather_batch, .scatter_batch = s->scatter_batch, .root = -1};
+  *s = (xfi_step){.batches = {s->batches[0], s->batches[1]}, .root = -1};
   s->messages = xfi_calloc((size_t)n_messages, sizeof *s->messages);
   XFI_CHECK(s->messages != NULL, XFER_ERR_NOMEM, "%d messages", n_messages);
   *step = s;
@@ -34,38 +34,33 @@ char *xfi_steps_slot(const xfi_pipeline *p, size_t step, bool send)
 {
   const size_t parity = step % 2;
 
-  return p->slots + (send ? parity * p->send_slot_bytes
-                          : 2 * p->send_slot_bytes + parity * p->recv_slot_bytes);
+  return p->slots + (send ? 0 : 2 * p->slot_bytes[1]) + parity * p->slot_bytes[send];
 }
 
 /* Share of the device for each of gather and scatter, which run next to each other and to messages.
  */
 #define SLOT_PERCENT 36
 
-static xfer_status make_batch(xfi_batch **batch, xfi_copies *copies, xfi_device *device)
-{
-  const xfer_status st = xfi_batch_make(device, batch, copies->at, copies->n, SLOT_PERCENT);
-
-  xfi_copies_free(copies);
-  return st;
-}
-
 xfer_status xfi_steps_make_batches(xfi_pipeline *p, xfi_device *device)
 {
-  for (size_t i = 0; i < p->n_steps; i++) {
-    XFI_TRY(make_batch(&p->steps[i].gather_batch, &p->steps[i].gather, device));
-    XFI_TRY(make_batch(&p->steps[i].scatter_batch, &p->steps[i].scatter, device));
+  xfer_status st = XFER_OK;
+
+  for (size_t i = 0; i < 2 * p->n_steps && st == XFER_OK; i++) {
+    xfi_step *s = &p->steps[i / 2];
+    xfi_copies *copies = &s->copies[i % 2];
+
+    st = xfi_batch_make(device, &s->batches[i % 2], copies->at, copies->n, SLOT_PERCENT);
+    xfi_copies_free(copies);
   }
-  return XFER_OK;
+  return st;
 }
 
 bool xfi_steps_are_read(const xfi_pipeline *p, const xfi_device *device)
 {
   bool any = false;
 
-  for (size_t i = 0; i < p->n_steps && !any; i++)
-    any = xfi_batch_is_read(device, p->steps[i].gather_batch) ||
-          xfi_batch_is_read(device, p->steps[i].scatter_batch);
+  for (size_t i = 0; i < 2 * p->n_steps && !any; i++)
+    any = xfi_batch_is_read(device, p->steps[i / 2].batches[i % 2]);
   return any;
 }
 
@@ -95,8 +90,8 @@ xfer_status xfi_steps_make_streams(xfi_pipeline *p, xfi_device *device)
 void xfi_steps_clear(xfi_pipeline *p)
 {
   for (size_t i = 0; i < p->n_steps; i++) {
-    xfi_copies_free(&p->steps[i].gather);
-    xfi_copies_free(&p->steps[i].scatter);
+    xfi_copies_free(&p->steps[i].copies[0]);
+    xfi_copies_free(&p->steps[i].copies[1]);
     xfi_free(p->steps[i].messages);
   }
   p->n_steps = 0;
@@ -111,24 +106,23 @@ void xfi_steps_free(xfi_pipeline *p, xfi_device *device)
     xfi_event_destroy(device, p->done_with[i][0]);
     xfi_event_destroy(device, p->done_with[i][1]);
   }
-  for (size_t i = 0; i < p->capacity; i++) {
-    xfi_batch_drop(device, &p->steps[i].gather_batch);
-    xfi_batch_drop(device, &p->steps[i].scatter_batch);
-  }
+  for (size_t i = 0; i < 2 * p->capacity; i++)
+    xfi_batch_drop(device, &p->steps[i / 2].batches[i % 2]);
   xfi_free(p->steps);
 }
 
 /* ---- running ---- */
 
-static xfer_status launch(xfer_plan *plan, xfi_batch *batch, xfer_stream stream, xfi_track track)
+/* Gather what is sent, or scatter what was received. */
+static xfer_status launch(xfer_plan *plan, const xfi_step *s, bool send, xfer_stream stream)
 {
   xfer_status st = XFER_OK;
   xfi_span span;
 
-  if (batch == NULL) return XFER_OK;
-  span = xfi_span_begin(XFI_SYS_RUN, plan->moves->rank, (int)track,
-                        track == XFI_TRACK_GATHER ? "gather" : "scatter");
-  st = xfi_batch_launch(plan->device, batch, stream);
+  if (s->batches[send] == NULL) return XFER_OK;
+  span = xfi_span_begin(XFI_SYS_RUN, plan->moves->rank, send ? XFI_TRACK_GATHER : XFI_TRACK_SCATTER,
+                        send ? "gather" : "scatter");
+  st = xfi_batch_launch(plan->device, s->batches[send], stream);
   xfi_span_end(&span, st, "%s", "");
   return st;
 }
@@ -156,10 +150,10 @@ static xfer_status start_step(xfi_pipeline *p, xfer_plan *plan, size_t i)
   xfi_step *s = &p->steps[i];
 
   if (plan->device->ops->is_synchronous) XFI_TRY(xfi_comm_check_deadline(plan->run.ends));
-  if (s->gather_batch != NULL) {
+  if (s->batches[1] != NULL) {
     if (i >= 2)
       XFI_TRY(xfi_stream_wait(plan->device, p->streams[GATHER], p->done_with[COMM][parity]));
-    XFI_TRY(launch(plan, s->gather_batch, p->streams[GATHER], XFI_TRACK_GATHER));
+    XFI_TRY(launch(plan, s, true, p->streams[GATHER]));
     XFI_TRY(xfi_event_record(plan->device, p->done_with[GATHER][parity], p->streams[GATHER]));
     XFI_TRY(xfi_stream_wait(plan->device, p->streams[COMM], p->done_with[GATHER][parity]));
   }
@@ -167,10 +161,9 @@ static xfer_status start_step(xfi_pipeline *p, xfer_plan *plan, size_t i)
     XFI_TRY(xfi_stream_wait(plan->device, p->streams[COMM], p->done_with[SCATTER][parity]));
   XFI_TRY(start_messages(plan, s, p->streams[COMM]));
   XFI_TRY(xfi_event_record(plan->device, p->done_with[COMM][parity], p->streams[COMM]));
-  if (s->scatter_batch != NULL) {
+  if (s->batches[0] != NULL)
     XFI_TRY(xfi_stream_wait(plan->device, p->streams[SCATTER], p->done_with[COMM][parity]));
-    XFI_TRY(launch(plan, s->scatter_batch, p->streams[SCATTER], XFI_TRACK_SCATTER));
-  }
+  XFI_TRY(launch(plan, s, false, p->streams[SCATTER]));
   return xfi_event_record(plan->device, p->done_with[SCATTER][parity], p->streams[SCATTER]);
 }
 
@@ -179,9 +172,9 @@ xfer_status xfi_steps_start(xfi_pipeline *p, xfer_plan *plan, xfi_event *before,
   if (p->n_steps == 0) return XFER_OK;
   if (is_single(p)) {
     XFI_TRY(xfi_stream_wait(plan->device, stream, before));
-    XFI_TRY(launch(plan, p->steps->gather_batch, stream, XFI_TRACK_GATHER));
+    XFI_TRY(launch(plan, p->steps, true, stream));
     XFI_TRY(start_messages(plan, p->steps, stream));
-    return launch(plan, p->steps->scatter_batch, stream, XFI_TRACK_SCATTER);
+    return launch(plan, p->steps, false, stream);
   }
   for (int i = 0; i < XFI_STEP_STREAMS; i++) {
     XFI_TRY(xfi_stream_wait(plan->device, p->streams[i], plan->run.started));

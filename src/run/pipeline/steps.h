@@ -11,11 +11,10 @@
 
 /* One step: copies into a slot, one comm call, copies out of a slot. */
 typedef struct xfi_step {
-  xfi_copies gather;
-  xfi_copies scatter;
-  xfi_batch *gather_batch;  /* batch of `gather`; NULL: there are no copies */
-  xfi_batch *scatter_batch; /* batch of `scatter`; NULL: there are no copies */
-  xfi_message *messages;    /* [n_sends + n_recvs], sends first */
+  /* [0] out of a slot, of what is received; [1] into a slot, of what is sent */
+  xfi_copies copies[2];
+  xfi_batch *batches[2]; /* of these copies; NULL: there are none */
+  xfi_message *messages; /* [n_sends + n_recvs], sends first */
   int n_sends;
   int n_recvs;
   int root; /* >= 0: the messages are n_sends broadcasts from this rank */
@@ -32,9 +31,8 @@ struct xfi_pipeline {
   size_t n_steps;
   size_t capacity;
   size_t n_rounds;
-  uint64_t sent_bytes;    /* bytes that a run sends, through channels too */
-  size_t send_slot_bytes; /* the most that the sends of a step need */
-  size_t recv_slot_bytes; /* the most that the receives of a step need */
+  uint64_t sent_bytes;  /* bytes that a run sends, through channels too */
+  size_t slot_bytes[2]; /* the most that the receives [0] and the sends [1] of a step need */
   char *slots; /* two send slots, then two receive slots; in the comm's block (staging.h) */
   uint64_t staging_bytes; /* size of these slots, and of those of channels */
   xfer_stream streams[XFI_STEP_STREAMS];
