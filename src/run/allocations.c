@@ -107,7 +107,7 @@ static bool mark_view(bool *used, const xfer_plan *plan, const xfi_bound *b, int
   return true;
 }
 
-static bool mark_views(bool *used, const xfer_plan *plan, int sides)
+bool xfi_run_covers(bool *used, const xfer_plan *plan, int sides)
 {
   for (size_t t = 0; t < plan->moves->n_tensors; t++) {
     const xfi_class *cls = xfi_plan_class(plan->moves, t);
@@ -124,16 +124,11 @@ static bool mark_views(bool *used, const xfer_plan *plan, int sides)
   return true;
 }
 
-bool xfi_run_covers(const xfer_plan *plan, int sides)
-{
-  return mark_views(NULL, plan, sides);
-}
-
 bool xfi_run_prune_allocations(xfer_plan *plan)
 {
   const size_t n = plan->memory.n_allocations;
   bool *used = xfi_calloc(n, sizeof *used);
-  const bool covered = used != NULL && mark_views(used, plan, XFI_SIDE_SRC | XFI_SIDE_DST);
+  const bool covered = used != NULL && xfi_run_covers(used, plan, XFI_SIDE_SRC | XFI_SIDE_DST);
 
   if (covered) plan->memory.n_allocations = 0;
   for (size_t i = 0; i < n && covered; i++)

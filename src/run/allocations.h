@@ -10,8 +10,9 @@
  * cannot use some of that memory. */
 xfer_status xfi_run_list_allocations(xfer_plan *plan);
 
-/* Does all bound memory of these sides (XFI_SIDE_*) lie in plan->memory.allocations? */
-bool xfi_run_covers(const xfer_plan *plan, int sides);
+/* Does all bound memory of these sides (XFI_SIDE_*) lie in plan->memory.allocations? Marks those in
+ * which some lies in used[n_allocations], unless that is NULL. */
+bool xfi_run_covers(bool *used, const xfer_plan *plan, int sides);
 
 /* Remove the allocations in which no bound memory lies any more from plan->memory.allocations.
  * False, and the list stays as it is: some bound memory lies in none of them, or the search is out

@@ -127,11 +127,6 @@ void xfi_binding_destroy(xfi_binding *binding)
   xfi_free(binding);
 }
 
-static bool is_same_binding(const xfi_binding *a, const xfi_binding *b)
-{
-  return a != NULL && xfi_bound_equal(&a->src, &b->src) && xfi_bound_equal(&a->dst, &b->dst);
-}
-
 /* Is one side bound by a view that differs only in its address, or by none? A part without pieces
  * after a commit is empty. */
 static bool is_elsewhere(const xfi_bound *bound, const xfer_view *view, int elem_bytes)
@@ -200,17 +195,17 @@ static xfer_status bind_views(xfer_plan *plan, size_t tensor, const xfer_view *s
   xfer_status st = XFER_OK;
   xfi_binding fresh = {.src = {.is_set = false}};
   xfer_view scales;
-  xfi_binding *bound;
+  xfi_binding *bound = plan->memory.bindings[tensor];
 
   if (xfi_quant_source(plan->quant, tensor, &scales)) src_view = &scales;
   if (bind_elsewhere(plan, tensor, src_view, dst_view)) return XFER_OK;
   XFI_TRY_DONE(bind_side(&fresh.src, src_view, cls, plan->moves->rank, XFI_SIDE_SRC, name));
   fresh.src.blocks = xfi_quant_blocks(plan->quant, tensor);
   XFI_TRY_DONE(bind_side(&fresh.dst, dst_view, cls, plan->moves->rank, XFI_SIDE_DST, name));
-  if (is_same_binding(plan->memory.bindings[tensor], &fresh)) goto done;
-  if (plan->memory.bindings[tensor] == NULL)
-    plan->memory.bindings[tensor] = xfi_calloc(1, sizeof *bound);
-  bound = plan->memory.bindings[tensor];
+  if (bound != NULL && xfi_bound_equal(&bound->src, &fresh.src) &&
+      xfi_bound_equal(&bound->dst, &fresh.dst))
+    goto done;
+  if (bound == NULL) bound = plan->memory.bindings[tensor] = xfi_calloc(1, sizeof *bound);
   XFI_CHECK_DONE(bound != NULL, XFER_ERR_NOMEM, "tensor \"%.100s\"", name);
   plan->lanes.may_stay = plan->lanes.may_stay && xfi_bound_is_alike(&bound->src, &fresh.src) &&
                          xfi_bound_is_alike(&bound->dst, &fresh.dst);

@@ -99,30 +99,24 @@ static xfer_status check_votes(const xfer_plan *plan, const xfi_commit_vote *vot
                         deadline); /* which sets the text */
 }
 
-/* Mark the ranks with which this one exchanges messages in rounds. */
-static void mark_peers(bool *peers, const xfi_pipeline *p)
-{
-  for (size_t i = 0; i < p->n_steps; i++)
-    for (int m = 0; p->steps[i].root < 0 && m < p->steps[i].n_sends + p->steps[i].n_recvs; m++)
-      peers[p->steps[i].messages[m].peer] = true;
-}
-
 /* Make the connections that the first message would make otherwise. Collective; does nothing if no
  * rank sends messages. */
 static xfer_status connect_peers(xfer_plan *plan, xfer_status mine, xfi_deadline deadline)
 {
   xfi_comm *comm = plan->comm;
+  const xfi_pipeline *p = plan->lanes.pipeline;
   xfer_status st = XFER_OK;
-  bool *peers = xfi_comm_calloc(comm, (size_t)comm->size, sizeof *peers);
+  bool *peers = xfi_comm_calloc(comm, (size_t)comm->size, sizeof *peers); /* in rounds */
   int n_used = 0;
 
   XFI_CHECK_DONE(peers != NULL, XFER_ERR_NOMEM, "%d ranks", comm->size);
   XFI_TRY_DONE(xfi_run_count_ranks(&n_used, plan, mine,
-                                   mine == XFER_OK && !xfi_pipeline_is_empty(plan->lanes.pipeline),
-                                   deadline));
+                                   mine == XFER_OK && !xfi_pipeline_is_empty(p), deadline));
   plan->lanes.any_sends = n_used > 0;
   if (n_used == 0 || comm->ops->connect == NULL) goto done;
-  mark_peers(peers, plan->lanes.pipeline);
+  for (size_t i = 0; i < p->n_steps; i++)
+    for (int m = 0; p->steps[i].root < 0 && m < p->steps[i].n_sends + p->steps[i].n_recvs; m++)
+      peers[p->steps[i].messages[m].peer] = true;
   st = comm->ops->connect(comm, peers, xfi_run_n_broadcast(plan) > 0, deadline);
   XFI_TRY_DONE(xfi_comm_agree(comm, st, deadline));
 done:
@@ -271,7 +265,7 @@ xfi_commit_vote xfi_commit_begin(xfer_plan *plan, xfer_status mine)
   xfi_commit_vote own_vote = {.work = (uint8_t)own,
                               .has_flows = plan->lanes.direct != NULL &&
                                            !plan->lanes.uses_snapshots &&
-                                           xfi_direct_has_flows(plan->lanes.direct),
+                                           xfi_direct_sides_exported(plan->lanes.direct) != 0,
                               .has_room = allowed == XFER_OK && xfi_snapshot_fits(plan),
                               .has_run = plan->run.n_begun > 0 && plan->lanes.direct != NULL,
                               .plan = plan->number,
@@ -361,23 +355,19 @@ xfer_status xfi_run_commit(xfer_plan *plan, xfer_status mine)
   return st;
 }
 
-/* Agree that all ranks release this plan, since peers of another one keep its memory mapped. */
-static xfer_status agree_on_release(const xfer_plan *plan, xfer_status mine)
-{
-  const xfi_run_result result = {
-      .status = mine, .plan = plan->number, .sequence = plan->of->n_sequenced};
-  const xfi_deadline deadline = xfi_run_deadline(plan);
-  bool failed = false;
-
-  XFI_TRY(xfi_run_gather_results(&failed, plan, &result, "releases", deadline));
-  return failed ? xfi_comm_agree(plan->comm, mine, deadline) : XFER_OK;
-}
-
 xfer_status xfi_run_release(xfer_plan *plan, xfer_status mine)
 {
+  const xfi_deadline deadline = xfi_run_deadline(plan);
+  xfi_run_result result = {.plan = plan->number};
+  bool failed = false;
+
   XFI_CHECK(plan->comm != NULL, XFER_ERR_STATE, "a simulated plan has nothing to release");
   if (mine == XFER_OK) mine = xfi_state_allows(plan->state, XFI_CALL_RELEASE);
-  XFI_TRY(agree_on_release(plan, mine));
+  result.status = mine;
+  result.sequence = plan->of->n_sequenced;
+  /* All ranks have to mean this plan, since peers of another one keep its memory mapped. */
+  XFI_TRY(xfi_run_gather_results(&failed, plan, &result, "releases", deadline));
+  if (failed) XFI_TRY(xfi_comm_agree(plan->comm, mine, deadline));
   xfi_run_set_unsettled(plan, false);
   if (plan->amax_plan != NULL) XFI_TRY(xfi_run_release(plan->amax_plan, XFER_OK));
   xfi_run_drop_lanes(plan);

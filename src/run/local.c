@@ -145,8 +145,7 @@ static int local_percent(const xfi_plan *moves)
   return moves->self_bytes + moves->zero_bytes > 2 * across ? 100 : (int)(100 / (2 * n_peers + 1));
 }
 
-/* Add all copies, at the present addresses. */
-static xfer_status add_all(xfi_local *l, xfi_copies *copies, const xfer_plan *plan)
+xfer_status xfi_local_add(xfi_local *l, xfi_copies *copies, const xfer_plan *plan)
 {
   XFI_TRY(add_selfs(l, copies, plan));
   for (size_t t = 0; t < plan->moves->n_tensors; t++) {
@@ -164,11 +163,6 @@ bool xfi_local_may_join(const xfer_plan *plan)
   return plan->lanes.local != NULL && m->self_bytes + m->zero_bytes <= JOIN_BYTES;
 }
 
-xfer_status xfi_local_add(xfi_copies *copies, const xfer_plan *plan)
-{
-  return add_all(NULL, copies, plan);
-}
-
 void xfi_local_join(xfer_plan *plan)
 {
   xfi_local_destroy(plan->lanes.local, plan->device);
@@ -182,7 +176,7 @@ static xfer_status fill(xfi_local *l, const xfer_plan *plan)
 
   l->n = 0;
   l->in_pieces = plan->quant != NULL; /* copies also have addresses of scales */
-  XFI_TRY_DONE(add_all(l, &copies, plan));
+  XFI_TRY_DONE(xfi_local_add(l, &copies, plan));
   st = xfi_batch_make(plan->device, &l->batch, copies.at, copies.n, local_percent(plan->moves));
 done:
   xfi_copies_free(&copies);

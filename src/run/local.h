@@ -20,8 +20,9 @@ xfer_status xfi_local_rebind(xfer_plan *plan);
 void xfi_local_destroy(xfi_local *local, xfi_device *device);
 /* Is there a local lane, of so few bytes that another lane's launch should make its copies? */
 bool xfi_local_may_join(const xfer_plan *plan);
-/* Append the copies of the local lane to a list. */
-xfer_status xfi_local_add(xfi_copies *copies, const xfer_plan *plan);
+/* Append all copies within the rank, at the present addresses, and record their ends in `local`;
+ * NULL: nowhere. */
+xfer_status xfi_local_add(xfi_local *local, xfi_copies *copies, const xfer_plan *plan);
 /* Another lane makes these copies from here on, until the lanes are built anew. */
 void xfi_local_join(xfer_plan *plan);
 

@@ -78,7 +78,7 @@ xfer_status xfi_mirror_prepare(xfi_mirror *mirror, const xfer_plan *plan, const 
   for (size_t t = 0; t < plan->moves->n_tensors; t++)
     if ((which == NULL || which[t]) && bytes_of(plan, t, side) > 0)
       XFI_TRY_DONE(add_copies(&copies, plan, t, side));
-  if (mirror->has_local) XFI_TRY_DONE(xfi_local_add(&copies, plan));
+  if (mirror->has_local) XFI_TRY_DONE(xfi_local_add(NULL, &copies, plan));
   st = xfi_batch_make(plan->device, &mirror->copy, copies.at, copies.n, 100);
 done:
   xfi_copies_free(&copies);

@@ -27,26 +27,21 @@ bool xfi_rebind_is_mapped(const xfer_plan *plan)
   return exported(plan) != 0;
 }
 
-/* All ranks agreed at commit on what is broadcast in place. */
-static bool keeps_broadcasts(xfer_plan *plan)
-{
-  bool kept = false;
-
-  return xfi_bcasts_rebind(&kept, plan->lanes.pipeline->bcasts, plan) == XFER_OK && kept;
-}
-
 bool xfi_rebind_keeps(xfer_plan *plan)
 {
   const int sides = exported(plan);
   const bool none = plan->memory.n_allocations == 0;
+  bool kept = false; /* what all ranks agreed to broadcast in place */
 
-  if (xfi_run_is_staged(plan) || plan->relay != NULL || !keeps_broadcasts(plan)) return false;
+  if (xfi_run_is_staged(plan) || plan->relay != NULL ||
+      xfi_bcasts_rebind(&kept, plan->lanes.pipeline->bcasts, plan) != XFER_OK || !kept)
+    return false;
   if (sides == 0) return xfi_run_list_allocations(plan) == XFER_OK;
   if (!none && xfi_run_prune_allocations(plan)) return true; /* without a query of the device */
   /* Without allocations the device cannot tell them apart and reaches all memory, or nothing that
    * was listed is bound any more. */
   if (sides == (XFI_SIDE_SRC | XFI_SIDE_DST)) return none;
-  return (none || xfi_run_covers(plan, sides)) && xfi_run_list_allocations(plan) == XFER_OK;
+  return (none || xfi_run_covers(NULL, plan, sides)) && xfi_run_list_allocations(plan) == XFER_OK;
 }
 
 /* Does a run in flight still read the memory that describes its lanes? */

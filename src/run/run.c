@@ -94,16 +94,11 @@ static bool can_tell(const xfer_plan *plan)
   return plan->run.sequence != 0 && plan->comm->ops->n_data_ends == NULL;
 }
 
-static bool refused_another(const xfer_plan *plan)
-{
-  const xfer_plan *one = plan->of->unsettled;
-
-  return one != NULL && (one != plan || one->run.next_unsettled != NULL);
-}
-
 /* May this run begin, in a state that allows runs? */
 static xfer_status check_run(xfer_plan *plan, uint64_t version, xfer_stream stream)
 {
+  const xfer_plan *one = plan->of->unsettled;
+  const bool refused_another = one != NULL && (one != plan || one->run.next_unsettled != NULL);
   const xfi_allocation *changed;
 
   XFI_CHECK(version != UINT64_MAX, XFER_ERR_STATE, "version 2^64 - 1: none could follow it");
@@ -120,7 +115,7 @@ static xfer_status check_run(xfer_plan *plan, uint64_t version, xfer_stream stre
             "staging memory was left to a failed run of another plan; commit again");
   /* Messages on a device do not say to which run they belong. So where others may have sent some in
    * a run that this rank refused, it receives none of another run before. */
-  XFI_CHECK(!refused_another(plan) || plan->comm->ops->n_data_ends == NULL ||
+  XFI_CHECK(!refused_another || plan->comm->ops->n_data_ends == NULL ||
                 xfi_pipeline_is_empty(plan->lanes.pipeline),
             XFER_ERR_STATE,
             "this rank refused a run of another plan, which others may have begun: call "
@@ -345,18 +340,13 @@ static void abort_run(xfer_plan *plan)
   xfi_set_error("%.300s%.200s", why, pending);
 }
 
-/* Messages that were handed to the comm may have been cancelled with those of another plan. */
-static xfer_status check_messages(const xfer_plan *plan)
-{
-  if (plan->comm->ops->check_data == NULL || !xfi_run_has_messages(plan)) return XFER_OK;
-  return plan->comm->ops->check_data(plan->comm, plan->run.n_data_ends);
-}
-
 /* After a run's work on this rank has ended: did all messages and flags arrive? While it is in
  * flight: as far as is known without querying the device. */
 static xfer_status outcome(const xfer_plan *plan)
 {
-  XFI_TRY(check_messages(plan));
+  /* Messages that were handed to the comm may have been cancelled with those of another plan. */
+  if (plan->comm->ops->check_data != NULL && xfi_run_has_messages(plan))
+    XFI_TRY(plan->comm->ops->check_data(plan->comm, plan->run.n_data_ends));
   if (plan->amax_plan != NULL) XFI_TRY(outcome(plan->amax_plan));
   XFI_TRY(xfi_direct_outcome(plan->lanes.direct, plan));
   if (plan->relay != NULL) XFI_TRY(xfi_direct_outcome(plan->relay->lanes.direct, plan->relay));
@@ -368,6 +358,15 @@ static void fail_in_flight(xfer_plan *plan)
 {
   abort_run(plan);
   plan->state = xfi_state_after(plan->state, XFI_CALL_WAIT, XFI_FAILED);
+}
+
+/* The same of one that perhaps was counted as complete. Returns its status. */
+static xfer_status fail_after_all(xfer_plan *plan, xfer_status st)
+{
+  plan->run.is_open = false;
+  plan->state = XFI_RUNNING;
+  fail_in_flight(plan);
+  return st;
 }
 
 xfer_status xfi_run_drain(xfer_plan *plan)
@@ -383,11 +382,7 @@ xfer_status xfi_run_drain(xfer_plan *plan)
   if (st == XFER_OK) st = outcome(plan);
   if (st == XFER_ERR_PEER && !plan->run.is_open) /* told before; who left may still copy */
     st = xfi_direct_abort(plan->lanes.direct, plan, abort_deadline(plan->of));
-  if (st == XFER_OK) return st;
-  plan->run.is_open = false;
-  plan->state = XFI_RUNNING; /* after all */
-  fail_in_flight(plan);
-  return st;
+  return st == XFER_OK ? XFER_OK : fail_after_all(plan, st);
 }
 
 void xfi_run_abandon(xfer_plan *plan)
@@ -481,14 +476,8 @@ static xfi_deadline agreement_deadline(const xfer_plan *plan, xfi_deadline deadl
                             INT64_C(2) * ABORT_MS);
 }
 
-/* If sources are bound for one run, it has read the peers' ones: unmap them. */
-static void unmap_sources(xfer_plan *plan)
-{
-  if (xfi_run_is_fresh(plan) && xfi_direct_drop_sources(plan->lanes.direct))
-    plan->lanes.may_stay = false;
-}
-
-/* Such sources are no longer bound, except for tables of scales, which are the plan's own. */
+/* Sources that are bound for one run are no longer bound, except for tables of scales, which are
+ * the plan's own. */
 static void unbind_sources(xfer_plan *plan)
 {
   xfer_view scales;
@@ -517,10 +506,11 @@ xfer_status xfi_run_wait(xfer_plan *plan, uint64_t timeout_ms)
   if (mine == XFER_OK) mine = await_part(plan, deadline, &is_late);
   XFI_CHECK(!is_late, XFER_ERR_TIMEOUT, "run %llu is not complete on rank %d yet; wait again",
             (unsigned long long)plan->run.epoch, plan->moves->rank);
-  if (mine == XFER_OK)
-    unmap_sources(plan); /* before their owners learn that they may free them */
-  else
+  if (mine != XFER_OK)
     abort_run(plan);
+  else if (xfi_run_is_fresh(plan) && /* unmap sources before their owners learn that they may go */
+           xfi_direct_drop_sources(plan->lanes.direct))
+    plan->lanes.may_stay = false;
   st = xfi_run_agree(plan, mine, agreement_deadline(plan, deadline));
   xfi_run_set_unsettled(plan, false); /* messages of a run that was refused have been cancelled */
   if (st == XFER_OK && xfi_run_is_staged(plan))
@@ -553,11 +543,7 @@ xfer_status xfi_run_check(xfer_plan *plan)
   const bool may_fail = plan->state == XFI_RUNNING || plan->run.is_open;
   const xfer_status st = may_fail ? outcome(plan) : XFER_OK;
 
-  if (st == XFER_OK) return XFER_OK;
-  plan->run.is_open = false;
-  plan->state = XFI_RUNNING; /* after all */
-  fail_in_flight(plan);
-  return st;
+  return st == XFER_OK ? XFER_OK : fail_after_all(plan, st);
 }
 
 xfer_status xfi_run_assume_complete(xfer_plan *plan)

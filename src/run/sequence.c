@@ -76,18 +76,6 @@ void xfi_run_leave_refused(xfer_plan *plan)
   if (refused) uncount(plan->of, plan->run.sequence);
 }
 
-/* Ranks whose sequence numbers differ take the highest one, so that they agree from the next run
- * on.
- */
-static void adjust_sequence(const xfer_plan *plan)
-{
-  xfi_plans *of = plan->of;
-
-  for (int r = 0; r < plan->comm->size; r++)
-    if (plan->run.results[r].sequence > of->n_agreed) of->n_agreed = plan->run.results[r].sequence;
-  if (of->n_agreed > of->n_sequenced) of->n_sequenced = of->n_agreed;
-}
-
 static xfer_status check_sequence(const xfer_plan *plan)
 {
   const xfi_run_result *results = plan->run.results;
@@ -129,6 +117,7 @@ xfer_status xfi_run_gather_results(bool *failed, const xfer_plan *plan,
                                    xfi_deadline deadline)
 {
   const xfer_status mine = (xfer_status)result->status;
+  xfi_plans *of = plan->of;
   xfi_comm *comm = plan->comm;
   xfer_status st = XFER_OK;
   char why[XFI_ERROR_BYTES];
@@ -146,7 +135,11 @@ xfer_status xfi_run_gather_results(bool *failed, const xfer_plan *plan,
               r, does, (unsigned long long)plan->run.results[r].plan, does,
               (unsigned long long)plan->run.results[0].plan);
   }
-  adjust_sequence(plan);
+  /* Ranks whose sequence numbers differ take the highest one, so that they agree from the next run
+   * on. */
+  for (int r = 0; r < comm->size; r++)
+    if (plan->run.results[r].sequence > of->n_agreed) of->n_agreed = plan->run.results[r].sequence;
+  if (of->n_agreed > of->n_sequenced) of->n_sequenced = of->n_agreed;
   return XFER_OK;
 }
 

@@ -85,20 +85,11 @@ static void join_group(xfi_group *g, xfi_direct *d, const xfi_link *link)
   d->watch.flags.n++;
 }
 
-/* Does this rank send to several peers that also send to it, as when the ranks that train also
- * serve? Then the copy engines of all ranks get in each other's way: between 4 H200 they reached
- * 0.67 to 0.94 of the link, mostly below 0.8 and different in each run of a program, and kernels
- * 0.89. */
-static bool is_all_to_all(const xfi_direct *d)
-{
-  return d->links.counts.n_both > 1;
-}
-
 static xfer_status add_copies(xfi_copies *parts, const xfer_plan *plan, const xfi_group *g)
 {
   for (int i = 0; i < g->ready.n; i++)
     XFI_TRY(add_flow(parts, plan, g->links[i], g->way == XFI_PUSH));
-  return g->has_local ? xfi_local_add(&parts[0], plan) : XFER_OK;
+  return g->has_local ? xfi_local_add(NULL, &parts[0], plan) : XFER_OK;
 }
 
 /* Make g->open, a batch of the same copies for runs in which nothing is left to wait for. None if
@@ -106,11 +97,15 @@ static xfer_status add_copies(xfi_copies *parts, const xfer_plan *plan, const xf
 static xfer_status make_open(xfi_group *g, const xfi_direct *d, const xfer_plan *plan,
                              const xfi_batch_spec *guarded, xfi_copies *copies)
 {
+  /* This rank sends to several peers that also send to it, as when the ranks that train also serve:
+   * then the copy engines of all ranks get in each other's way. Between 4 H200 they reached 0.67 to
+   * 0.94 of the link, mostly below 0.8 and different in each run of a program, and kernels 0.89. */
+  const bool is_all_to_all = d->links.counts.n_both > 1;
   const xfi_device_ops *dev = d->device->ops;
   xfi_batch_spec spec = *guarded;
 
   if (plan->quant != NULL || dev->batch_wants_open == NULL || g->batches[0] == NULL ||
-      !dev->batch_wants_open(g->batches[0]) || is_all_to_all(d)) {
+      !dev->batch_wants_open(g->batches[0]) || is_all_to_all) {
     xfi_batch_drop(d->device, &g->open);
     return XFER_OK;
   }
@@ -351,13 +346,6 @@ bool xfi_direct_is_read(const xfi_direct *d)
       any = any || xfi_batch_is_read(d->device, d->groups[g].batches[k]);
   }
   return any;
-}
-
-bool xfi_direct_has_flows(const xfi_direct *d)
-{
-  for (size_t i = 0; i < d->links.n; i++)
-    if ((d->links.at[i].flow[0].by | d->links.at[i].flow[1].by) != XFI_BY_NOBODY) return true;
-  return false;
 }
 
 int xfi_direct_sides_exported(const xfi_direct *d)

@@ -76,8 +76,6 @@ void xfi_direct_destroy(xfi_direct *direct);
 xfer_status xfi_direct_rebind(xfi_direct *direct, const xfer_plan *plan);
 /* Does a run under way read the batches? */
 bool xfi_direct_is_read(const xfi_direct *direct);
-/* Does this rank exchange anything directly, so that peers need its addresses? */
-bool xfi_direct_has_flows(const xfi_direct *direct);
 /* XFI_SIDE_*: which sides of this rank's bound memory some peer has mapped. */
 int xfi_direct_sides_exported(const xfi_direct *direct);
 /* Unmap peers' sources, which nothing reads any more. True: some were mapped, and the lane cannot

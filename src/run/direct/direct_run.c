@@ -107,8 +107,6 @@ int64_t xfi_direct_ring(xfi_alarm *alarm, int64_t now_ns)
 #define NOT_FINISHED "did not finish"
 #define NOT_COME "did not come" /* the rank that such a peer waits for */
 
-#define ABORTED_TEXT "rank %d left the plan's runs: it failed, or its plan is destroyed"
-
 /* The rank that writes a word of our page. */
 static int rank_of(const xfi_direct *d, const uint64_t *word)
 {
@@ -120,17 +118,11 @@ static bool has_aborted(const xfi_direct *d, const xfi_link *link, uint64_t epoc
   return is_void(xfi_word(d->page, link->rank, XFI_ABORTED), epoch);
 }
 
-static xfer_status check_group(const xfi_direct *d, const xfi_group *g, uint64_t epoch)
-{
-  for (int i = 0; i < g->ready.n; i++)
-    XFI_CHECK(!has_aborted(d, g->links[i], epoch), XFER_ERR_PEER, ABORTED_TEXT, g->links[i]->rank);
-  return XFER_OK;
-}
-
 xfer_status xfi_direct_check(const xfi_direct *d, uint64_t epoch)
 {
   for (size_t i = 0; i < d->links.n; i++)
-    XFI_CHECK(!has_aborted(d, &d->links.at[i], epoch), XFER_ERR_PEER, ABORTED_TEXT,
+    XFI_CHECK(!has_aborted(d, &d->links.at[i], epoch), XFER_ERR_PEER,
+              "rank %d left the plan's runs: it failed, or its plan is destroyed",
               d->links.at[i].rank);
   return XFER_OK;
 }
@@ -183,7 +175,7 @@ static xfer_status fail_for_late(const xfi_direct *d, const xfer_plan *plan, con
 static const xfi_flags no_flags;
 
 /* Set flags, then wait for others. Whether a void flag ended the wait is checked later: in
- * check_group(), or at the end of the run. */
+ * start_group(), or at the end of the run. */
 static xfer_status sync_flags(const xfi_direct *d, const xfer_plan *plan, const xfi_flags *set,
                               const xfi_flags *wait, xfer_stream stream, const char *what)
 {
@@ -262,7 +254,7 @@ static xfer_status start_group(const xfi_direct *d, const xfer_plan *plan, const
   for (int i = 0; i < g->ready.n; i++)
     dev->flags_store(d->device, xfi_word(g->links[i]->page, d->rank, XFI_STARTED + g->way),
                      plan->run.epoch);
-  st = check_group(d, g, plan->run.epoch);
+  st = xfi_direct_check(d, plan->run.epoch);
   if (st != XFER_OK) undo_started(d, g, plan->run.epoch);
   XFI_TRY(st);
   st = launch(d, plan, g, n_polls, stream);

@@ -30,14 +30,6 @@ static size_t flow_index(const xfer_plan *plan, bool send, size_t peer)
   return xfi_run_has_flow(plan, &list->peers[peer]) ? peer : XFI_NO_FLOW;
 }
 
-static void count_flows(xfi_flow_counts *counts, const xfi_link *link)
-{
-  const int n = (link->flow[0].peer != XFI_NO_FLOW) + (link->flow[1].peer != XFI_NO_FLOW);
-
-  counts->n_links += n > 0;
-  counts->n_both += n == 2;
-}
-
 static uint64_t flow_bytes(const xfi_link *link, const xfer_plan *plan, bool send)
 {
   const size_t peer = link->flow[send].peer;
@@ -107,7 +99,11 @@ xfer_status xfi_links_list(xfi_links *links, xfer_plan *plan, const xfi_near *ne
         .flow = {{.peer = flow_index(plan, false, recv)}, {.peer = flow_index(plan, true, send)}},
         .near = near[rank],
         .of = links};
-    count_flows(&links->counts, &links->at[links->n++]);
+    const int n_flows = (links->at[links->n].flow[0].peer != XFI_NO_FLOW) +
+                        (links->at[links->n].flow[1].peer != XFI_NO_FLOW);
+    links->counts.n_links += n_flows > 0;
+    links->counts.n_both += n_flows == 2;
+    links->n++;
   }
   return XFER_OK;
 }
@@ -120,12 +116,12 @@ xfer_status xfi_links_list_ranks(xfi_links *links, const xfer_plan *plan)
 
 /* ---- the peer's memory ---- */
 
-bool xfi_link_is_mapped(const xfi_link *link, xfi_side side)
+bool xfi_link_is_mapped(const xfi_link *link, int sides)
 {
-  const size_t end = side == XFI_SIDE_SRC ? link->n_src_places : link->n_places;
-
-  for (size_t p = side == XFI_SIDE_SRC ? 0 : link->n_src_places; p < end; p++)
-    if (link->remotes[link->places[p][0]].mapped == NULL) return false;
+  for (size_t p = 0; p < link->n_places; p++)
+    if ((sides & xfi_link_side_of(link, p)) != 0 &&
+        link->remotes[link->places[p][0]].mapped == NULL)
+      return false;
   return true;
 }
 

@@ -29,6 +29,7 @@ typedef struct xfi_remote {
 
 /* What one end of a link was able to map, sent to the other. */
 typedef struct xfi_verdict {
+  uint64_t n_bytes; /* of its description, which is sent next; 0: it has failed */
   unsigned char failed;
   unsigned char can_push;
   unsigned char can_pull;
@@ -174,8 +175,14 @@ xfer_status xfi_links_list(xfi_links *links, xfer_plan *plan, const xfi_near *ne
 xfer_status xfi_links_list_ranks(xfi_links *links, const xfer_plan *plan);
 /* The link to the peer at an index of the plan's sends.peers or recvs.peers; NULL: none. */
 const xfi_link *xfi_links_find(const xfi_links *links, bool send, size_t peer);
-/* Are all the peer's sources, or all its destinations, mapped? */
-bool xfi_link_is_mapped(const xfi_link *link, xfi_side side);
+/* Which side (XFI_SIDE_*) of the peer's memory a place is of. */
+static inline int xfi_link_side_of(const xfi_link *link, size_t place)
+{
+  return place < link->n_src_places ? XFI_SIDE_SRC : XFI_SIDE_DST;
+}
+
+/* Is all bound memory of these sides (XFI_SIDE_*) of the peer's mapped? */
+bool xfi_link_is_mapped(const xfi_link *link, int sides);
 /* Turn the peer's places into addresses in its mapped memory: fills link->bounds. */
 void xfi_link_resolve(xfi_link *link);
 /* Unmap an allocation of the peer's, if it is mapped. */

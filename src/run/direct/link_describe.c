@@ -46,23 +46,13 @@ typedef struct blob {
   bool places_only;  /* the peer has the description: write only the places of pieces */
 } blob;
 
-static xfer_status advertise(blob *b, uint32_t *index, const xfi_allocation *at)
-{
-  xfi_link *link = b->link;
-
-  XFI_TRY(XFI_PUSH(link->advertised, link->n_advertised, link->advertised_capacity,
-                   (xfi_advertised){*at, 0}));
-  *index = (uint32_t)link->n_advertised;
-  return XFER_OK;
-}
-
 /* 1 + the index of the allocation that the bytes lie in, which is added if it is new. After the
  * first description the peer notices an index that it does not have. Few allocations are not the
  * plan's: pages, and all memory of a host. */
 static xfer_status find_advertised(blob *b, uint32_t *index, const void *pointer, size_t n_bytes)
 {
   const xfi_allocation *at = xfi_run_allocation(b->plan, pointer, n_bytes);
-  const xfi_link *link = b->link;
+  xfi_link *link = b->link;
   uint32_t none = 0;
   uint32_t *seen =
       at == NULL ? &none : &b->of_plan[at - xfi_run_owner(b->plan)->memory.allocations];
@@ -76,7 +66,11 @@ static xfer_status find_advertised(blob *b, uint32_t *index, const void *pointer
           link->advertised[none - 1].at.n_bytes == at->n_bytes)
         break;
   }
-  if (*seen == 0) XFI_TRY(advertise(b, seen, at));
+  if (*seen == 0) {
+    XFI_TRY(XFI_PUSH(link->advertised, link->n_advertised, link->advertised_capacity,
+                     (xfi_advertised){*at, 0}));
+    *seen = (uint32_t)link->n_advertised;
+  }
   *index = *seen;
   return XFER_OK;
 }
@@ -238,9 +232,7 @@ bool xfi_link_read_places(xfi_link *link)
   xfi_reader r = {link->recv_buffer.at, link->recv_buffer.n, false};
 
   for (size_t i = 0; i < link->n_places; i++)
-    if ((used & (i < link->n_src_places ? XFI_SIDE_SRC : XFI_SIDE_DST)) != 0 &&
-        !read_place(link, &r, i))
-      return false;
+    if ((used & xfi_link_side_of(link, i)) != 0 && !read_place(link, &r, i)) return false;
   return true;
 }
 

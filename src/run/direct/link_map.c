@@ -9,7 +9,6 @@
  */
 #include "link.h"
 
-#include <stddef.h>
 #include <stdio.h>
 
 #include "error.h"
@@ -39,16 +38,15 @@ static xfer_status exchange(const xfi_links *links, const xfer_plan *plan, xfi_d
       deadline);
 }
 
-/* Exchange n_bytes of each xfi_link, at offset `ours`, with the peer, whose go to offset `theirs`.
- */
-static xfer_status exchange_field(const xfi_links *links, const xfer_plan *plan, size_t ours,
-                                  size_t theirs, size_t n_bytes, xfi_deadline deadline)
+/* Exchange each link's `ours` with the peer, whose becomes `theirs`. */
+static xfer_status exchange_verdicts(const xfi_links *links, const xfer_plan *plan,
+                                     xfi_deadline deadline)
 {
   for (size_t i = 0; i < links->n; i++) {
-    unsigned char *link = (unsigned char *)&links->at[i];
+    xfi_link *link = &links->at[i];
 
-    set_messages(links, i, (xfi_bytes){link + ours, n_bytes, 0},
-                 (xfi_bytes){link + theirs, n_bytes, 0});
+    set_messages(links, i, (xfi_bytes){(unsigned char *)&link->ours, sizeof link->ours, 0},
+                 (xfi_bytes){(unsigned char *)&link->theirs, sizeof link->theirs, 0});
   }
   return exchange(links, plan, deadline);
 }
@@ -76,16 +74,15 @@ static xfer_status exchange_descriptions(xfi_links *links, const xfer_plan *plan
 {
   for (size_t i = 0; i < links->n && *mine == XFER_OK; i++)
     *mine = xfi_link_describe(&links->at[i], plan, page);
-  for (size_t i = 0; i < links->n && *mine != XFER_OK; i++)
-    links->at[i].send_buffer.n = 0;
-  XFI_TRY(exchange_field(links, plan, offsetof(xfi_link, send_buffer.n),
-                         offsetof(xfi_link, recv_buffer.n), sizeof(size_t), deadline));
+  for (size_t i = 0; i < links->n; i++)
+    links->at[i].ours.n_bytes = *mine == XFER_OK ? links->at[i].send_buffer.n : 0;
+  XFI_TRY(exchange_verdicts(links, plan, deadline));
   for (size_t i = 0; i < links->n; i++) {
     xfi_link *link = &links->at[i];
-    const bool both = link->send_buffer.n > 0 && link->recv_buffer.n > 0; /* else one has failed */
+    const bool both = link->ours.n_bytes > 0 && link->theirs.n_bytes > 0; /* else one has failed */
 
     if (!both) link->send_buffer.n = 0;
-    XFI_TRY(xfi_link_make_room(&link->recv_buffer, plan, both ? link->recv_buffer.n : 0));
+    XFI_TRY(xfi_link_make_room(&link->recv_buffer, plan, both ? link->theirs.n_bytes : 0));
   }
   XFI_TRY(xfi_links_exchange(links, plan, deadline));
   for (size_t i = 0; i < links->n && *mine == XFER_OK; i++)
@@ -101,32 +98,21 @@ static bool is_alive(const xfi_link *link)
   return link->ours.failed == 0 && link->theirs.failed == 0;
 }
 
-/* Which sides (XFI_SIDE_*) of one end's memory the other end maps. `out` and `in` are who should
- * copy what leaves and enters the other end. In the first attempt it maps what it needs for its own
- * copies, in the second what it needs for copies that `one` should make and cannot. */
-static int sides_mapped(xfi_by out, xfi_by in, const xfi_verdict *other, const xfi_verdict *one,
-                        bool second)
+/* Which sides (XFI_SIDE_*) of one end's memory the other end maps: of ours the peer (`by_peer`), or
+ * of the peer's this rank; none after a failure. In the first attempt it maps what it needs for its
+ * own copies, in the second what it needs for copies that the owner should make and cannot. */
+static int sides_mapped(const xfi_link *link, bool by_peer, bool second)
 {
-  const bool push = xfi_pulls(out) && !one->can_pull && !other->can_push;
-  const bool pull = xfi_pushes(in) && !one->can_push && !other->can_pull;
+  const xfi_verdict *mapper = by_peer ? &link->theirs : &link->ours;
+  const xfi_verdict *owner = by_peer ? &link->ours : &link->theirs;
+  const xfi_by out = link->flow[!by_peer].by; /* of what leaves the end that maps */
+  const xfi_by in = link->flow[by_peer].by;
+  const bool push = xfi_pulls(out) && !owner->can_pull && !mapper->can_push;
+  const bool pull = xfi_pushes(in) && !owner->can_push && !mapper->can_pull;
 
+  if (!is_alive(link)) return 0;
   if (!second) return xfi_sides_copied(out, in);
   return (push ? XFI_SIDE_DST : 0) | (pull ? XFI_SIDE_SRC : 0);
-}
-
-/* Which sides of this rank's memory the peer maps, and of the peer's this rank; none after a
- * failure.
- */
-static int sides_peer_maps(const xfi_link *link, bool second)
-{
-  if (!is_alive(link)) return 0;
-  return sides_mapped(link->flow[0].by, link->flow[1].by, &link->theirs, &link->ours, second);
-}
-
-static int sides_to_map(const xfi_link *link, bool second)
-{
-  if (!is_alive(link)) return 0;
-  return sides_mapped(link->flow[1].by, link->flow[0].by, &link->ours, &link->theirs, second);
 }
 
 /* A rank that fails sends handles that nobody can map. */
@@ -135,8 +121,8 @@ static xfer_status exchange_handles(xfi_links *links, const xfer_plan *plan, boo
 {
   for (size_t i = 0; i < links->n; i++) {
     xfi_link *link = &links->at[i];
-    const int peer_maps = sides_peer_maps(link, second);
-    const size_t n_wanted = xfi_link_n_remotes(link, sides_to_map(link, second));
+    const int peer_maps = sides_mapped(link, true, second);
+    const size_t n_wanted = xfi_link_n_remotes(link, sides_mapped(link, false, second));
     xfi_mem_handle *handle;
 
     XFI_TRY(xfi_link_make_room(&link->send_buffer, plan,
@@ -190,7 +176,8 @@ static xfer_status attempt(xfi_links *links, const xfer_plan *plan, bool second,
   XFI_TRY(exchange_handles(links, plan, second, mine, deadline));
   for (size_t i = 0; i < links->n && *mine == XFER_OK; i++) {
     if (!is_alive(&links->at[i])) continue;
-    *mine = map_link(&links->at[i], plan->device, sides_to_map(&links->at[i], second), deadline);
+    *mine =
+        map_link(&links->at[i], plan->device, sides_mapped(&links->at[i], false, second), deadline);
     if (*mine == XFER_ERR_TIMEOUT)
       xfi_set_error("rank %d, whose memory is to be mapped, did not answer before %s",
                     links->at[i].rank, xfi_deadline_end(deadline));
@@ -245,8 +232,7 @@ xfer_status xfi_links_connect(xfi_links *links, xfer_plan *plan, uint64_t *page,
       xfi_comm_abort_with_error(plan->comm, plan->comm->ops->abort);
       return *mine;
     }
-    XFI_TRY(exchange_field(links, plan, offsetof(xfi_link, ours), offsetof(xfi_link, theirs),
-                           sizeof(xfi_verdict), deadline));
+    XFI_TRY(exchange_verdicts(links, plan, deadline));
     if (n < (plan->lanes.uses_snapshots ? 1 : 2))
       XFI_TRY(attempt(links, plan, n > 0, mine, deadline));
   }

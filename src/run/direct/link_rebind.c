@@ -23,23 +23,12 @@ static xfer_status unmap_unused(xfi_link *link, xfi_device *device)
   XFI_CHECK_DONE(used != NULL, XFER_ERR_NOMEM, "%zu allocations", link->n_remotes);
   used[0] = true; /* its page */
   for (size_t p = 0; p < link->n_places; p++)
-    if ((sides & (p < link->n_src_places ? XFI_SIDE_SRC : XFI_SIDE_DST)) != 0)
-      used[link->places[p][0]] = true;
+    if ((sides & xfi_link_side_of(link, p)) != 0) used[link->places[p][0]] = true;
   for (size_t i = 0; i < link->n_remotes; i++)
     if (!used[i]) xfi_remote_unmap(&link->remotes[i], device);
 done:
   xfi_free(used);
   return st;
-}
-
-/* False: what we copy to or from is not all mapped. */
-static bool rebind_link(xfi_link *link)
-{
-  if (!xfi_link_read_places(link)) return false;
-  if (xfi_pushes(link->flow[1].by) && !xfi_link_is_mapped(link, XFI_SIDE_DST)) return false;
-  if (xfi_pulls(link->flow[0].by) && !xfi_link_is_mapped(link, XFI_SIDE_SRC)) return false;
-  xfi_link_resolve(link);
-  return true;
 }
 
 xfer_status xfi_links_rebind(xfi_links *links, xfer_plan *plan, xfer_status *mine, bool *rebound,
@@ -61,7 +50,8 @@ xfer_status xfi_links_rebind(xfi_links *links, xfer_plan *plan, xfer_status *min
   for (size_t i = 0; i < links->n && *rebound; i++) {
     xfi_link *link = &links->at[i];
 
-    if (xfi_link_sides_used(link) != 0) *rebound = rebind_link(link);
+    *rebound = xfi_link_read_places(link) && xfi_link_is_mapped(link, xfi_link_sides_used(link));
+    if (*rebound) xfi_link_resolve(link);
     if (*rebound) *mine = unmap_unused(link, plan->device);
     *rebound = *rebound && *mine == XFER_OK;
   }

@@ -78,20 +78,17 @@ static uint64_t replica_factor(int k, int n)
   return mine[0] - next[0];
 }
 
-static bool is_within(const xfi_within *within, const xfi_held *held)
-{
-  return within == NULL ||
-         (held->unit >= within->lo[XFI_WITHIN_UNIT] && held->unit < within->hi[XFI_WITHIN_UNIT]);
-}
-
 /* Replicas take turns, unless it is them that count. */
 static uint64_t held_factor(const counter *c, const xfi_held *held, uint32_t turn, xfi_count what)
 {
   const int n = xfi_part_n_replicas(c->layout, held->part);
+  const xfi_within *w = c->within;
 
   if (what == XFI_COUNT_SRC || what == XFI_COUNT_DST)
     return held->replica == (int)(turn % (uint32_t)n);
-  if (n == 1 || !is_within(c->within, held)) return 0;
+  if (n == 1) return 0;
+  if (w != NULL && (held->unit < w->lo[XFI_WITHIN_UNIT] || held->unit >= w->hi[XFI_WITHIN_UNIT]))
+    return 0;
   return what == XFI_COUNT_OWN_REPLICA ? 1 : replica_factor(held->replica, n);
 }
 

@@ -24,14 +24,6 @@ static xfer_status check_readable(const xfer_plan *plan, xfer_stream stream)
   return xfi_stream_check(plan->device, stream);
 }
 
-static xfer_status check_kind(const xfer_plan *plan)
-{
-  XFI_CHECK(plan->comm != NULL, XFER_ERR_STATE, "a simulated plan has no data");
-  XFI_CHECK(plan->memory.ends == NULL, XFER_ERR_UNSUPPORTED,
-            "an exchange has no digests: its arrays are those of two ranks each");
-  return XFER_OK;
-}
-
 /* What a rank counts. No other gathered struct has this size. */
 typedef struct count_vote {
   uint32_t what;
@@ -96,7 +88,9 @@ static xfer_status count_all(xfi_sum **sums, const xfer_plan *plan, xfi_count wh
 {
   const size_t n = plan->moves->n_tensors;
 
-  XFI_TRY(check_kind(plan));
+  XFI_CHECK(plan->comm != NULL, XFER_ERR_STATE, "a simulated plan has no data");
+  XFI_CHECK(plan->memory.ends == NULL, XFER_ERR_UNSUPPORTED,
+            "an exchange has no digests: its arrays are those of two ranks each");
   *sums = xfi_comm_calloc(plan->comm, n, sizeof **sums);
   XFI_CHECK(*sums != NULL, XFER_ERR_NOMEM, "digests of %zu tensors", n);
   if (mine == XFER_OK) mine = check_readable(plan, stream);
@@ -121,24 +115,18 @@ done:
   return st;
 }
 
-/* Scales have no source of the caller's: what ranks have of them is of the last run that they
- * began, which others may have refused. */
-static void leave_out_scales(xfi_sum *sums, const xfer_plan *plan)
-{
-  xfer_view scales;
-
-  for (size_t t = 0; t < plan->moves->n_tensors; t++)
-    if (xfi_quant_source(plan->quant, t, &scales)) memset(&sums[t], 0, sizeof sums[t]);
-}
-
 xfer_status xfi_run_check_replicas(const xfer_plan *plan, xfer_status checked, xfer_stream stream)
 {
   xfer_status st = XFER_OK;
   xfi_sum *sums = NULL;
   xfi_sum total;
+  xfer_view scales;
 
   XFI_TRY_DONE(count_all(&sums, plan, XFI_COUNT_REPLICAS, checked, stream));
-  leave_out_scales(sums, plan);
+  /* Scales have no source of the caller's: what ranks have of them is of the last run that they
+   * began, which others may have refused. */
+  for (size_t t = 0; t < plan->moves->n_tensors; t++)
+    if (xfi_quant_source(plan->quant, t, &scales)) memset(&sums[t], 0, sizeof sums[t]);
   total = xfi_verify_total(sums, plan->moves->n_tensors);
   XFI_TRY_DONE(gather_sums(plan, &total, 1));
   if (!xfi_sum_is_zero(total))
