@@ -129,13 +129,51 @@ template <int FROM, int TO, bool PACKED> struct swap_tile {
   }
 };
 
-/* The same for a kind of pieces whose elements are converted between the tile and dst. */
+/* The tile of this number within its piece. */
+template <typename Tile>
+__device__ __forceinline__ tile_place place_of(const xfi_cuda_piece &piece, int64_t index)
+{
+  const int64_t tiles0 = piece.cols_per_row;
+  const int64_t tiles1 = piece.n_rows;
+  const int64_t x0 = index % tiles0 * Tile::SIDE;
+  int64_t rest = index / tiles0;
+  const int64_t x1 = rest % tiles1 * Tile::SIDE;
+  tile_place p = {piece.src + x0 * piece.src_stride[0] + x1 * piece.src_stride[1],
+                  piece.dst + x0 * piece.dst_stride[0] + x1 * piece.dst_stride[1],
+                  piece.src_stride[0],
+                  piece.dst_stride[1],
+                  (int)min((int64_t)Tile::SIDE, (int64_t)piece.extent[0] - x0),
+                  (int)min((int64_t)Tile::SIDE, (int64_t)piece.extent[1] - x1),
+                  0,
+                  x0 == 0,
+                  piece.scales + x0 * piece.scale_stride[0] + x1 * piece.scale_stride[1],
+                  {piece.scale_stride[0], piece.scale_stride[1]}};
+
+  rest /= tiles1;
+  for (uint32_t d = 2; d < piece.n_dims; d++) {
+    const int64_t x = rest % piece.extent[d];
+    rest /= piece.extent[d];
+    p.from += x * piece.src_stride[d];
+    p.to += x * piece.dst_stride[d];
+    p.scales += x * piece.scale_stride[d];
+  }
+  const bool begins_units = ((uintptr_t)p.to | (uint64_t)p.dst_row) % Tile::DST_UNIT == 0;
+  p.n_rows =
+      (int)min((int64_t)p.n0 + (begins_units ? 0 : Tile::HALO), (int64_t)piece.extent[0] - x0);
+  return p;
+}
+
+/* The kernel of a kind of pieces, whose elements are converted between the tile and dst. */
 template <uint32_t KIND, int FROM, int TO, bool PACKED>
-struct swap_units : swap_tile<FROM, TO, PACKED> {
+struct swapped : swap_tile<FROM, TO, PACKED> {
+  static constexpr const char *NAME = "transpose kernel";
+  static constexpr int BLOCKS = 4;
+  static constexpr int WALKERS = 1;
+  static constexpr bool TRAVELS = true;
   static constexpr bool IS_SCALED = KIND >= XFI_CUDA_SWAP_QUANTISE;
 
   using tiled = swap_tile<FROM, TO, PACKED>;
-  using tiled::DST_UNIT, tiled::ELEMS, tiled::row_at;
+  using tiled::DST_UNIT, tiled::ELEMS, tiled::row_at, tiled::PITCH, tiled::ROWS, tiled::THREADS;
 
   /* A unit of a row of dst, from element i0 of it on. `column`, `scales`: of the tile, and the
    * scale of element 0. */
@@ -177,58 +215,12 @@ struct swap_units : swap_tile<FROM, TO, PACKED> {
     }
     store_word(row + i0 * step, made);
   }
-};
-
-/* The tile of this number within its piece. */
-template <typename Tile>
-__device__ __forceinline__ tile_place place_of(const xfi_cuda_piece &piece, int64_t index)
-{
-  const int64_t tiles0 = piece.cols_per_row;
-  const int64_t tiles1 = piece.n_rows;
-  const int64_t x0 = index % tiles0 * Tile::SIDE;
-  int64_t rest = index / tiles0;
-  const int64_t x1 = rest % tiles1 * Tile::SIDE;
-  tile_place p = {piece.src + x0 * piece.src_stride[0] + x1 * piece.src_stride[1],
-                  piece.dst + x0 * piece.dst_stride[0] + x1 * piece.dst_stride[1],
-                  piece.src_stride[0],
-                  piece.dst_stride[1],
-                  (int)min((int64_t)Tile::SIDE, (int64_t)piece.extent[0] - x0),
-                  (int)min((int64_t)Tile::SIDE, (int64_t)piece.extent[1] - x1),
-                  0,
-                  x0 == 0,
-                  piece.scales + x0 * piece.scale_stride[0] + x1 * piece.scale_stride[1],
-                  {piece.scale_stride[0], piece.scale_stride[1]}};
-
-  rest /= tiles1;
-  for (uint32_t d = 2; d < piece.n_dims; d++) {
-    const int64_t x = rest % piece.extent[d];
-    rest /= piece.extent[d];
-    p.from += x * piece.src_stride[d];
-    p.to += x * piece.dst_stride[d];
-    p.scales += x * piece.scale_stride[d];
-  }
-  const bool begins_units = ((uintptr_t)p.to | (uint64_t)p.dst_row) % Tile::DST_UNIT == 0;
-  p.n_rows =
-      (int)min((int64_t)p.n0 + (begins_units ? 0 : Tile::HALO), (int64_t)piece.extent[0] - x0);
-  return p;
-}
-
-/* The kernel of a kind of pieces. */
-template <uint32_t KIND, int FROM, int TO, bool PACKED>
-struct swapped : swap_units<KIND, FROM, TO, PACKED> {
-  static constexpr const char *NAME = "transpose kernel";
-  static constexpr int BLOCKS = 4;
-  static constexpr int WALKERS = 1;
-  static constexpr bool TRAVELS = true;
-
-  using units = swap_units<KIND, FROM, TO, PACKED>;
-  using units::PITCH, units::ROWS, units::THREADS;
 
   template <bool ALIGNED>
   static __device__ __forceinline__ void move(const xfi_cuda_piece &piece, const tile_place &p,
                                               char *tile)
   {
-    using rows = typename units::template dst_rows<ALIGNED>;
+    using rows = typename tiled::template dst_rows<ALIGNED>;
     const xfi_convert convert = piece.convert;
     const int64_t step = PACKED ? TO : piece.dst_stride[0];
     const int log2 = rows::lanes_log2(p.n0);
@@ -236,14 +228,14 @@ struct swapped : swap_units<KIND, FROM, TO, PACKED> {
     int i1 = (int)threadIdx.x >> log2;
     char *row = p.to + i1 * p.dst_row;
 
-    units::template read_rows<ALIGNED>(p, PACKED ? FROM : piece.src_stride[1], tile);
+    tiled::template read_rows<ALIGNED>(p, PACKED ? FROM : piece.src_stride[1], tile);
     __syncthreads();
 #pragma unroll 1
     for (; i1 < p.n1; i1 += n_at_once, row += n_at_once * p.dst_row)
       rows::along(row, p.n0, log2, [&](int i0, int) {
         if (i0 >= 0 || p.is_first)
-          units::template write_unit<ALIGNED>(p, convert, row, step, i0, tile + i1 * FROM,
-                                              p.scales + i1 * p.scale_strides[1]);
+          write_unit<ALIGNED>(p, convert, row, step, i0, tile + i1 * FROM,
+                              p.scales + i1 * p.scale_strides[1]);
       });
     __syncthreads(); /* the next tile overwrites this one */
   }
@@ -253,7 +245,7 @@ struct swapped : swap_units<KIND, FROM, TO, PACKED> {
     __shared__ __align__(16) char tile[ROWS * PITCH];
 
     if (piece.kind != KIND) return;
-    const tile_place p = place_of<units>(piece, index);
+    const tile_place p = place_of<tiled>(piece, index);
     const uint64_t src_begins = (uintptr_t)p.from | (uint64_t)p.src_row;
     const uint64_t dst_begins = (uintptr_t)p.to | (uint64_t)p.dst_row;
 

@@ -23,16 +23,6 @@ static void dim_move(xfi_copy *copy, int64_t to, int64_t from)
   copy->scale_stride[to] = copy->scale_stride[from];
 }
 
-/* Keeps the dims that have a choice of index. */
-static void drop_single_dims(xfi_copy *copy)
-{
-  int64_t n_dims = 0;
-
-  for (int64_t d = 0; d < copy->n_dims; d++)
-    if (copy->extent[d] != 1) dim_move(copy, n_dims++, d);
-  copy->n_dims = n_dims;
-}
-
 /* Is a step of the outer dim the same as `n` inner steps of `inner` bytes, on both sides? */
 static bool continues(const xfi_copy *copy, int64_t outer, int64_t n, int64_t src_inner,
                       int64_t dst_inner, int64_t scale_inner)
@@ -61,8 +51,12 @@ static void merge_dims(xfi_copy *copy)
 
 void xfi_copy_simplify(xfi_copy *copy)
 {
+  int64_t n_dims = 0; /* that have a choice of index */
+
   if (xfi_copy_bytes(copy) == 0) return;
-  drop_single_dims(copy);
+  for (int64_t d = 0; d < copy->n_dims; d++)
+    if (copy->extent[d] != 1) dim_move(copy, n_dims++, d);
+  copy->n_dims = n_dims;
   /* Each byte is written once, so the order of writing is free, and dims that continue each other
    * come to stand side by side. */
   xfi_copy_sort_dims(copy, copy->dst_stride);
