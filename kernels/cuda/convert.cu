@@ -58,31 +58,14 @@ template <int type> __device__ __forceinline__ uint32_t round_two(float x, float
   }
 }
 
-/* The words of both, and the NaNs in them. */
-template <int from, int to> struct pair_of_words {
+template <int from, int to> struct all_numbers : no_end {
   static constexpr int FROM_BYTES = bytes_of(from);
   static constexpr int TO_BYTES = bytes_of(to);
   static constexpr int N = 16 / (FROM_BYTES > TO_BYTES ? FROM_BYTES : TO_BYTES); /* as compile.c */
   static constexpr int SRC_BYTES = N * FROM_BYTES;
   static constexpr int DST_BYTES = N * TO_BYTES;
-
-  static __device__ __forceinline__ void put_nans(word<DST_BYTES> &made, const word<SRC_BYTES> &w,
-                                                  bool keeps_nans)
-  {
-#pragma unroll
-    for (int i = 0; i < N; i++) {
-      const float x = load_number<FROM_BYTES>(number_at<FROM_BYTES>(w, i), from);
-      const uint32_t nan = keeps_nans ? __float_as_uint(x) : nan_number<TO_BYTES>(x, to);
-      if (x != x) put_number<TO_BYTES>(made, i, nan);
-    }
-  }
-};
-
-template <int from, int to> struct all_numbers : pair_of_words<from, to>, no_end {
-  using words = pair_of_words<from, to>;
-  using words::DST_BYTES, words::N, words::SRC_BYTES, words::TO_BYTES;
-  using loaded = word<SRC_BYTES>;
   static constexpr int IN_FLIGHT = 8;
+  using loaded = word<SRC_BYTES>;
 
   __device__ __forceinline__ all_numbers(const xfi_cuda_piece &piece, const tile_at &)
       : times(piece.convert.op == XFI_CONVERT_TIMES ? piece.convert.value : 1.0F),
@@ -116,11 +99,21 @@ template <int from, int to> struct all_numbers : pair_of_words<from, to>, no_end
         made.at[i * TO_BYTES / 4] |= round_two<to>(x, y) << (8 * (i * TO_BYTES % 4));
       }
     }
-    if (has_nan) words::put_nans(made, w, keeps_nans);
+    if (has_nan) put_nans(made, w);
     return made;
   }
 
 private:
+  __device__ __forceinline__ void put_nans(word<DST_BYTES> &made, const loaded &w) const
+  {
+#pragma unroll
+    for (int i = 0; i < N; i++) {
+      const float x = load_number<FROM_BYTES>(number_at<FROM_BYTES>(w, i), from);
+      const uint32_t nan = keeps_nans ? __float_as_uint(x) : nan_number<TO_BYTES>(x, to);
+      if (x != x) put_number<TO_BYTES>(made, i, nan);
+    }
+  }
+
   float times;
   float plus;
   bool keeps_nans;

@@ -68,7 +68,7 @@ template <typename Words> struct run_tail {
   __device__ __forceinline__ void copy(int n, const Words &words) const
   {
     const int lane = (int)threadIdx.x & 31;
-    const run_at run = last_run();
+    const run_at run = run_of(piece, piece.n_rows - 1);
 
     if (lane < n) {
       const int64_t element = piece.run_elems - n + lane;
@@ -83,13 +83,9 @@ template <typename Words> struct run_tail {
   const xfi_cuda_piece &piece;
 
 private:
-  __device__ __forceinline__ run_at last_run() const
-  {
-    return run_of(piece, piece.n_rows - 1);
-  }
   __device__ __forceinline__ const char *src_end() const
   {
-    return piece.src + last_run().src + piece.run_elems * FROM_BYTES;
+    return piece.src + run_of(piece, piece.n_rows - 1).src + piece.run_elems * FROM_BYTES;
   }
 };
 
