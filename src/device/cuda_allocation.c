@@ -74,11 +74,6 @@ static uint64_t combine_ids(uint64_t id, uint64_t next)
   return (id ^ id >> 32) | SEVERAL_CHUNKS;
 }
 
-static bool ends_before(const xfi_allocation *found, const char *end)
-{
-  return (const char *)found->base + found->n_bytes < end;
-}
-
 xfer_status xfi_cuda_find_allocation(xfi_device *base, const void *pointer, size_t n_bytes,
                                      xfi_allocation *found)
 {
@@ -96,7 +91,7 @@ xfer_status xfi_cuda_find_allocation(xfi_device *base, const void *pointer, size
             XFER_ERR_ARG, "%p is memory of CUDA device %d; this rank runs on device %d", pointer,
             seen.ordinal, device->ordinal);
   *found = (xfi_allocation){.base = seen.base, .n_bytes = seen.n_bytes, .id = seen.id};
-  while (ends_before(found, (const char *)pointer + n_bytes)) {
+  while ((const char *)found->base + found->n_bytes < (const char *)pointer + n_bytes) {
     const char *end = (const char *)found->base + found->n_bytes;
 
     XFI_CHECK(is_chunk(device, pointer) && is_chunk(device, end) &&

@@ -105,14 +105,6 @@ static xfer_status upload(const xfi_cuda_device *device, xfi_batch *batch,
 
 /* ---- the device's operations -------------------------------------------------------------- */
 
-static xfer_status make_side(xfi_batch *batch)
-{
-  XFI_CUDA_TRY(cudaEventCreateWithFlags, (&batch->fork, cudaEventDisableTiming));
-  XFI_CUDA_TRY(cudaEventCreateWithFlags, (&batch->join, cudaEventDisableTiming));
-  XFI_CUDA_TRY(cudaStreamCreateWithFlags, (&batch->side, cudaStreamNonBlocking));
-  return XFER_OK;
-}
-
 /* The engine takes its copies; the first `*n` of the array are left. */
 static xfer_status let_engine_take(xfi_batch *batch, const xfi_cuda_device *device,
                                    const xfi_batch_spec *spec, size_t *n)
@@ -151,7 +143,11 @@ static xfer_status batch_fill(xfi_cuda_device *device, xfi_batch *batch, const x
     batch->jobs[k].is_alone = is_alone;
     batch->jobs[k].gate.go = guard == NULL ? NULL : guard->go;
   }
-  if (!xfi_cuda_engine_is_empty(&batch->engine) && n_copies > 0) XFI_TRY_DONE(make_side(batch));
+  if (!xfi_cuda_engine_is_empty(&batch->engine) && n_copies > 0) {
+    XFI_CUDA_TRY_DONE(cudaEventCreateWithFlags, (&batch->fork, cudaEventDisableTiming));
+    XFI_CUDA_TRY_DONE(cudaEventCreateWithFlags, (&batch->join, cudaEventDisableTiming));
+    XFI_CUDA_TRY_DONE(cudaStreamCreateWithFlags, (&batch->side, cudaStreamNonBlocking));
+  }
 done:
   xfi_cuda_program_free(&program);
   return st;

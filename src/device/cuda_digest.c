@@ -24,19 +24,6 @@ void xfi_cuda_digest_destroy(xfi_device *device, xfi_digest *digest)
   xfi_free(digest);
 }
 
-static xfer_status upload(xfi_cuda_device *device, xfi_digest *digest, const xfi_cuda_table *table)
-{
-  void *memory = NULL;
-
-  XFI_CUDA_TRY(cudaMalloc, (&memory, digest->n_bytes + xfi_cuda_table_bytes(table)));
-  digest->device_sums = memory;
-  XFI_TRY(
-      xfi_cuda_table_upload(&digest->job, table, (char *)memory + digest->n_bytes, device->aside));
-  digest->job.n_blocks = XFI_CUDA_ALONE * device->n_multiprocessors;
-  XFI_CUDA_TRY(cudaStreamSynchronize, (device->aside));
-  return XFER_OK;
-}
-
 xfer_status xfi_cuda_digest_create(xfi_device *device, xfi_digest **digest,
                                    const xfi_digest_box *boxes, size_t n_boxes, size_t n_slots)
 {
@@ -49,7 +36,16 @@ xfer_status xfi_cuda_digest_create(xfi_device *device, xfi_digest **digest,
   XFI_CUDA_TRY_DONE(cudaHostAlloc, ((void **)&made->sums, made->n_bytes + 1, cudaHostAllocDefault));
   memset(made->sums, 0, made->n_bytes);
   XFI_TRY_DONE(xfi_cuda_digest_compile(&table, boxes, n_boxes));
-  if (table.n_pieces > 0) XFI_TRY_DONE(upload(xfi_cuda(device), made, &table));
+  if (table.n_pieces > 0) {
+    const cudaStream_t aside = xfi_cuda(device)->aside;
+    char *memory = NULL;
+
+    XFI_CUDA_TRY_DONE(cudaMalloc, ((void **)&memory, made->n_bytes + xfi_cuda_table_bytes(&table)));
+    made->device_sums = (xfi_sum *)(void *)memory;
+    XFI_TRY_DONE(xfi_cuda_table_upload(&made->job, &table, memory + made->n_bytes, aside));
+    made->job.n_blocks = XFI_CUDA_ALONE * xfi_cuda(device)->n_multiprocessors;
+    XFI_CUDA_TRY_DONE(cudaStreamSynchronize, (aside));
+  }
   *digest = made;
   made = NULL;
 done:
