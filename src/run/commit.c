@@ -131,13 +131,6 @@ static xfi_near nearness(const xfi_commit_vote *own, const xfi_commit_vote *othe
   return own->place == other->place ? XFI_SAME_DEVICE : XFI_SAME_PROCESS;
 }
 
-/* Do two processes (not threads of one) use the same GPU? */
-static bool share_gpu(const xfi_commit_vote *own, const xfi_commit_vote *other)
-{
-  return memcmp(other->domain, own->domain, sizeof own->domain) == 0 && own->gpu != 0 &&
-         own->gpu == other->gpu && own->place >> 8 != other->place >> 8;
-}
-
 /* Make snapshots on all ranks, or on none if some rank is out of memory: then data goes in
  * messages. Collective, if plan->lanes.uses_snapshots. */
 static xfer_status make_snapshots(xfer_plan *plan, xfer_status mine, xfi_deadline deadline)
@@ -173,8 +166,11 @@ static xfer_status make_lanes(xfer_plan *plan, const xfi_commit_vote *votes, con
   XFI_CHECK_DONE(near != NULL, XFER_ERR_NOMEM, "%d ranks", comm->size);
   plan->lanes.shares_gpu = false;
   for (int r = 0; r < comm->size; r++) {
-    near[r] = r == comm->rank || comm->ops->exchange == NULL ? XFI_FAR : nearness(own, &votes[r]);
-    plan->lanes.shares_gpu = plan->lanes.shares_gpu || share_gpu(own, &votes[r]);
+    const xfi_near is = nearness(own, &votes[r]);
+
+    near[r] = r == comm->rank || comm->ops->exchange == NULL ? XFI_FAR : is;
+    if (is == XFI_SAME_HOST && own->gpu != 0 && own->gpu == votes[r].gpu)
+      plan->lanes.shares_gpu = true;
   }
   if (all->has_run) /* the last run must have ended on all ranks before any of them frees what it
                        uses */

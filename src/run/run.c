@@ -426,15 +426,6 @@ static void mark_awaited(const xfer_plan *plan, bool *awaits)
   if (plan->amax_plan != NULL) mark_awaited(plan->amax_plan, awaits);
 }
 
-static void publish_waits(const xfer_plan *plan)
-{
-  bool *awaits = xfi_waits_clear(plan->comm->waits);
-
-  if (awaits == NULL) return;
-  mark_awaited(plan, awaits);
-  xfi_waits_publish(plan->comm->waits, XFI_POLLING, plan->comm->inside);
-}
-
 /* Wait for the end of this rank's part of the run. *is_late: `deadline` has passed, but not the
  * deadline of the run. */
 static xfer_status await_part(const xfer_plan *plan, xfi_deadline deadline, bool *is_late)
@@ -447,12 +438,15 @@ static xfer_status await_part(const xfer_plan *plan, xfi_deadline deadline, bool
   *is_late = false;
   do {
     xfi_deadline next = xfi_deadline_after(POLL_MS);
+    bool *awaits;
 
     if (deadline.at_ns < next.at_ns) next = deadline;
     st = xfi_event_sync(plan->device, plan->run.finished, next);
     if (st != XFER_ERR_TIMEOUT) break;
     XFI_TRY(check_peers(plan, 0));
-    publish_waits(plan);
+    awaits = xfi_waits_clear(plan->comm->waits);
+    if (awaits != NULL) mark_awaited(plan, awaits);
+    xfi_waits_publish(plan->comm->waits, XFI_POLLING, plan->comm->inside);
     XFI_CHECK(!xfi_deadline_expired(last), XFER_ERR_TIMEOUT,
               "the work of run %llu is not done before %s", (unsigned long long)plan->run.epoch,
               xfi_deadline_end(last));

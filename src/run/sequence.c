@@ -76,20 +76,6 @@ void xfi_run_leave_refused(xfer_plan *plan)
   if (refused) uncount(plan->of, plan->run.sequence);
 }
 
-static xfer_status check_sequence(const xfer_plan *plan)
-{
-  const xfi_run_result *results = plan->run.results;
-  int other = 0;
-
-  for (int r = 0; r < plan->comm->size; r++)
-    if (results[r].sequence != results[0].sequence) other = r;
-  XFI_CHECK(other == 0, XFER_ERR_MISMATCH,
-            "rank %d began its run of plan %llu of the comm in another order than rank 0: all "
-            "ranks use its plans in one order",
-            other, (unsigned long long)plan->number);
-  return XFER_OK;
-}
-
 /* Called once all ranks know who has begun a failed run. If only some of those that have messages
  * in it have, messages are left over, so the comm is broken. If ranks wait for different plans, any
  * that has not begun its own may have messages in another's. */
@@ -154,9 +140,8 @@ xfer_status xfi_run_agree(const xfer_plan *plan, xfer_status mine, xfi_deadline 
                                  .sequence = plan->run.sequence,
                                  .sum =
                                      mine == XFER_OK ? xfi_verify_mine(plan) : (xfi_sum){{0, 0}}};
-  const int last = comm->size - 1;
+  const xfi_run_result *results = plan->run.results; /* of all ranks */
   bool failed = false;
-  int other = 0;
   xfer_status st;
 
   comm->sequence = plan->run.sequence;
@@ -166,11 +151,14 @@ xfer_status xfi_run_agree(const xfer_plan *plan, xfer_status mine, xfi_deadline 
     end_left_over(plan);
     return st;
   }
-  while (other < last && plan->run.results[other].version == plan->run.results[last].version)
-    other++;
-  XFI_CHECK(other == last, XFER_ERR_MISMATCH, "rank %d ran version %llu, rank %d version %llu",
-            other, (unsigned long long)plan->run.results[other].version, last,
-            (unsigned long long)plan->run.results[last].version);
-  XFI_TRY(check_sequence(plan));
+  for (int r = 0; r < comm->size; r++) {
+    XFI_CHECK(results[r].version == results[0].version, XFER_ERR_MISMATCH,
+              "rank %d ran version %llu, rank 0 version %llu", r,
+              (unsigned long long)results[r].version, (unsigned long long)results[0].version);
+    XFI_CHECK(results[r].sequence == results[0].sequence, XFER_ERR_MISMATCH,
+              "rank %d began its run of plan %llu of the comm in another order than rank 0: all "
+              "ranks use its plans in one order",
+              r, (unsigned long long)plan->number);
+  }
   return xfi_verify_outcome(plan, deadline);
 }

@@ -297,15 +297,6 @@ static xfer_status make_room(xfi_direct *d, int n_ranks)
   return XFER_OK;
 }
 
-/* What needs no other rank, once the links are connected. */
-static xfer_status prepare(xfi_direct *d, xfer_plan *plan)
-{
-  XFI_TRY(make_groups(d, plan));
-  XFI_TRY(make_streams(d));
-  list_waits(d);
-  return XFER_OK;
-}
-
 xfer_status xfi_direct_create(xfi_direct **direct, xfer_plan *plan, const xfi_near *near,
                               xfer_status *mine, xfi_deadline deadline)
 {
@@ -321,7 +312,9 @@ xfer_status xfi_direct_create(xfi_direct **direct, xfer_plan *plan, const xfi_ne
   if (*mine == XFER_OK) *mine = xfi_links_list_ranks(&d->links, plan);
   if (*mine == XFER_OK) *mine = make_room(d, plan->moves->n_ranks);
   XFI_TRY_DONE(xfi_links_connect(&d->links, plan, d->page, mine, deadline));
-  if (*mine == XFER_OK) *mine = prepare(d, plan);
+  if (*mine == XFER_OK) *mine = make_groups(d, plan);
+  if (*mine == XFER_OK) *mine = make_streams(d);
+  if (*mine == XFER_OK) list_waits(d);
   *direct = d;
   d = NULL;
 done:
