@@ -1,7 +1,7 @@
 /*
  * How fast the lanes are on host threads, beside a plain loop of memcpy over the same rows by the
  * same number of threads: four threads hold a matrix by rows, four others get it by columns or by
- * rows.
+ * rows. The last two columns are the loop's time over the plan's: above 1 the plan is faster.
  *
  *   host_lanes [ROUNDS]
  */
