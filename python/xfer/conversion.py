@@ -44,7 +44,7 @@ class Conversion(int):
 
     @classmethod
     def scale(cls, by: float) -> Conversion:
-        """Divide by `by` in f32 first: for f8 with one scale for a tensor."""
+        """Multiply by 1 / `by` in f32 first: for f8 with one scale for a tensor, as vLLM quantises."""
         return cls(lib.xfer_convert_scale(by))
 
     @classmethod

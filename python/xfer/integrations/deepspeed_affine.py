@@ -99,8 +99,8 @@ class AffineShard:
         return View.of_boxes([memory.as_strided(p["shape"], p["dest"][1], begin + p["dest"][0]) for p in pieces])
 
     def conversion(self) -> tuple[Conversion, ...]:
-        """What follows the layouts in a plan: if the shards hold the parameter times a scale, a division by it. Raises
-        ValueError if pieces have different scales, because a plan's tensor has one conversion."""
+        """What follows the layouts in a plan: if the shards hold the parameter times a scale, a multiplication by its
+        reciprocal. Raises ValueError if pieces have different scales, because a plan's tensor has one conversion."""
         scales = {float(piece.get("scale", 1.0)) for each in self._of.values() for piece in each["pieces"]}
         if len(scales) > 1:
             raise ValueError(f"the pieces have different scales, {sorted(scales)}: move them as separate tensors")
