@@ -185,6 +185,7 @@ static xfer_status join_side(xfi_joined *joined, const xfer_model *model, const 
   joined->held = xfi_calloc(model->n_entries, sizeof *joined->held);
   XFI_CHECK(joined->held != NULL, XFER_ERR_NOMEM, "%zu entries of a side", model->n_entries);
   XFI_TRY(check_used(side, model));
+  XFI_TRY(xfi_map_check_layers(side, model));
   XFI_TRY(xfi_side_stages(side, model, &joined->stages));
   XFI_TRY(xfi_placing_open(&joined->placing, side, model, joined->stages));
   for (size_t i = 0; i < model->n_entries; i++)

@@ -141,6 +141,30 @@ xfer_status xfi_map_copy(xfer_side *side, const xfer_side_options *o)
   return XFER_OK;
 }
 
+/* A map of a layer without experts would be without effect. Of layers that were not kept, nobody
+ * knows whether they have some; a table without any experts is of a part of the model. */
+xfer_status xfi_map_check_layers(const xfer_side *side, const xfer_model *model)
+{
+  for (size_t i = 0; i < side->n_maps; i++) {
+    const int layer = side->maps[i].layer;
+    bool has_experts = false, has_any = false;
+
+    if (layer < 0) continue;
+    for (size_t k = 0; k < model->n_entries && !has_experts; k++) {
+      const xfi_entry *e = &model->entries[k];
+
+      has_any |= e->experts;
+      has_experts = e->experts && xfi_entry_place(e, layer) >= 0;
+    }
+    XFI_CHECK(has_experts || !has_any ||
+                  (model->selected && xfi_find_int(model->layers, model->n_layers, layer) < 0),
+              XFER_ERR_ARG,
+              "\"%s\": the expert map has layer %d, which has no experts in the model", side->spec,
+              layer);
+  }
+  return XFER_OK;
+}
+
 xfer_status xfi_map_check(const xfer_side *side)
 {
   for (size_t i = 0; i < side->n_maps; i++)

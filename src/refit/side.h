@@ -86,6 +86,8 @@ xfi_scope xfi_side_scope(const xfer_side *side, const xfi_scope *next);
 xfer_status xfi_map_read(xfer_side *side, const char *path);
 xfer_status xfi_map_copy(xfer_side *side, const xfer_side_options *options);
 xfer_status xfi_map_check(const xfer_side *side);
+/* Does each layer that has a map of its own have experts? */
+xfer_status xfi_map_check_layers(const xfer_side *side, const xfer_model *model);
 /* The map of a layer; NULL: none. */
 const xfi_map *xfi_map_find(const xfer_side *side, int layer);
 void xfi_maps_free(xfer_side *side);

@@ -361,10 +361,15 @@ static void test_maps_may_differ_by_layer(void **state)
   xfer_side_destroy(gen);
   refit = NULL;
   snprintf(spec, sizeof spec, "vllm:tp2,ep2,map=%s",
-           refit_write("map.json", "{\"0\":[[0,1],[2,3]],\"2\":[[0,1],[2,3]]}"));
+           refit_write("map.json", "{\"0\":[[0,1],[2,3]]}"));
   assert_int_equal(refit_side(&gen, spec, NULL), XFER_OK);
   assert_int_equal(xfer_refit_create(&refit, model, NULL, gen), XFER_ERR_ARG);
   refit_expect_error("the expert map has no layer 1, which has experts");
+  xfer_side_destroy(gen);
+  (void)refit_write("map.json", "{\"0\":[[0,1],[2,3]],\"1\":[[0,1],[2,3]],\"2\":[[1,0],[3,2]]}");
+  assert_int_equal(refit_side(&gen, spec, NULL), XFER_OK);
+  assert_int_equal(xfer_refit_create(&refit, model, NULL, gen), XFER_ERR_ARG);
+  refit_expect_error("the expert map has layer 2, which has no experts in the model");
   xfer_side_destroy(gen);
   (void)refit_write("map.json", "{\"0\":[[0,1],[2,3]],\"00\":[[1,0],[2,3]],\"1\":[[0,1],[2,3]]}");
   assert_int_equal(refit_side(&gen, spec, NULL), XFER_ERR_IO);
