@@ -141,18 +141,19 @@ static xfer_status read_list(reader *r, const json_t *list, const char *what)
 
 /* ---- totals ---- */
 
-/* Compares "totals", which a table may state, with what its params make. */
-static xfer_status check_totals(const reader *r, const json_t *totals)
+/* Compares the totals of the list `what`, which a table may state, with what the entries from
+ * `first` on, which are the list's, make. */
+static xfer_status check_totals(const reader *r, const json_t *totals, const char *what,
+                                size_t first)
 {
   static const char *const KEYS[] = {"tensors", "elements", "bytes"};
   int64_t have[3] = {0, 0, 0};
   const xfi_field fields[] = {FIELD(KEYS[0], COUNT, NULL), FIELD(KEYS[1], COUNT, NULL),
-                              FIELD(KEYS[2], COUNT, NULL),
-                              FIELD("weights_excl_scales", COUNT, NULL)};
+                              FIELD(KEYS[2], COUNT, NULL)};
 
   if (totals == NULL) return XFER_OK;
   XFI_TRY(XFI_RULES_READ(&r->model->config, totals, "totals", fields));
-  for (size_t i = 0; i < r->model->n_entries; i++) {
+  for (size_t i = first; i < r->model->n_entries; i++) {
     const xfi_entry *e = &r->model->entries[i];
     int64_t n_elems = xfi_entry_places(e);
 
@@ -166,8 +167,8 @@ static xfer_status check_totals(const reader *r, const json_t *totals)
     const json_t *said = json_object_get(totals, KEYS[k]);
 
     XFI_CHECK(said == NULL || json_integer_value(said) == have[k], XFER_ERR_IO,
-              "%s: its totals say %lld %s, and its params make %lld", r->path,
-              (long long)json_integer_value(said), KEYS[k], (long long)have[k]);
+              "%s: its totals say %lld %s, and its %s make %lld", r->path,
+              (long long)json_integer_value(said), KEYS[k], what, (long long)have[k]);
   }
   return XFER_OK;
 }
@@ -175,14 +176,14 @@ static xfer_status check_totals(const reader *r, const json_t *totals)
 xfer_status xfi_table_read(xfer_model *model, const char *path, const xfer_model_options *options)
 {
   reader r = {model, options, path, NULL};
-  const json_t *root, *params = NULL, *totals = NULL, *extras = NULL;
+  const json_t *root, *params = NULL, *totals = NULL, *extras = NULL, *extra_totals = NULL;
   const char *format;
   /* What says where a table is from is for people. */
   const xfi_field fields[] = {
       NEEDED("format", TEXT, NULL),          FIELD("name", TEXT, NULL),
       NEEDED("config", OBJECT, &model->top), NEEDED("params", LIST, &params),
       FIELD("totals", OBJECT, &totals),      FIELD("extra_params", OBJECT, &extras),
-      FIELD("extra_totals", OBJECT, NULL),   FIELD("source", TEXT, NULL),
+      FIELD("source", TEXT, NULL),           FIELD("extra_totals", OBJECT, &extra_totals),
       FIELD("verification", OBJECT, NULL)};
   xfer_status st = XFER_OK;
 
@@ -194,13 +195,16 @@ xfer_status xfi_table_read(xfer_model *model, const char *path, const xfer_model
   XFI_TRY_DONE(XFI_RULES_READ(&model->config, root, "a table", fields));
   XFI_TRY_DONE(xfi_config_read(model));
   XFI_TRY_DONE(read_list(&r, params, "params"));
-  XFI_TRY_DONE(check_totals(&r, totals));
+  XFI_TRY_DONE(check_totals(&r, totals, "params", 0));
   if (options->extra != NULL) {
     const json_t *extra = json_object_get(extras, options->extra);
+    const size_t n_params = model->n_entries;
 
     XFI_CHECK_DONE(extra != NULL, XFER_ERR_ARG, "%s has no extra_params called \"%s\"", path,
                    options->extra);
     XFI_TRY_DONE(read_list(&r, extra, options->extra));
+    XFI_TRY_DONE(
+        check_totals(&r, json_object_get(extra_totals, options->extra), "extra_params", n_params));
   }
 done:
   xfi_free(r.layers);

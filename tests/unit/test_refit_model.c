@@ -326,6 +326,25 @@ static void test_ranges_keep_what_they_say(void **state)
   refit_expect_error("has no extra_params");
 }
 
+static void test_totals_of_extra_params_are_checked(void **state)
+{
+  static const char table[] =
+      "{\"format\":\"xfer-model-v1\",\"config\":{},\"totals\":{\"tensors\":1},"
+      "\"extra_totals\":{\"mtp\":{\"tensors\":1,\"bytes\":8}},"
+      "\"params\":[{\"name\":\"a\",\"shape\":[3],\"dtype\":\"bf16\"}],"
+      "\"extra_params\":{\"mtp\":[{\"name\":\"b\",\"shape\":[5],\"dtype\":\"bf16\"}]}}";
+  xfer_model_options options = XFER_MODEL_OPTIONS_INIT;
+  xfer_model *model = NULL;
+
+  (void)state;
+  assert_int_equal(refit_load(&model, table), XFER_OK);
+  xfer_model_destroy(model);
+  options.extra = "mtp";
+  assert_int_equal(xfer_model_load(&model, refit_write("table.json", table), &options),
+                   XFER_ERR_IO);
+  refit_expect_error("its totals say 8 bytes, and its extra_params make 10");
+}
+
 /* Experts by name, in any order, are the experts of a pattern. */
 static void test_experts_may_be_listed_by_name(void **state)
 {
@@ -546,6 +565,7 @@ int main(void)
       cmocka_unit_test(test_texts_stand_for_no_figure),
       cmocka_unit_test(test_a_name_that_is_too_long_is_refused),
       cmocka_unit_test(test_ranges_keep_what_they_say),
+      cmocka_unit_test(test_totals_of_extra_params_are_checked),
       cmocka_unit_test(test_experts_may_be_listed_by_name),
       cmocka_unit_test(test_experts_of_two_kinds_are_refused),
       cmocka_unit_test(test_quantised_projections_get_scales),
