@@ -104,10 +104,47 @@ def test_what_no_worker_reads_is_refused_where_its_like_in_the_block_gets_nothin
     ):
         assert not made(others).ignored
     ignoring = made({"model.layers.0.experts": (4, 4)})
-    reading = types.SimpleNamespace(ignored={}, found=types.SimpleNamespace(unused=["layers.0.x"]))
-    on_ranks(3, lambda comm: _pair._check_ignored(comm, [None, ignoring, reading][comm.rank]))
-    for error in outcomes(3, lambda comm: _pair._check_ignored(comm, None if comm.rank == 0 else ignoring)):
-        assert "reads 'model.layers.0.experts', and 'layers.0.up.weight' of rank 2 gets nothing" in str(error)
+    reading = types.SimpleNamespace(ignored={}, lacking=[], found=types.SimpleNamespace(unused=["layers.0.norm.weight"]))
+    names = list(ignoring.checkpoint)
+    left = on_ranks(3, lambda comm: _pair._left_over(comm, names, [None, ignoring, reading][comm.rank]))
+    assert left == [{"unused": [], "missing": {1: ["layers.0.up.weight", "layers.0.bias.b"]}}] * 3
+    for error in outcomes(3, lambda comm: _pair._left_over(comm, names, None if comm.rank == 0 else ignoring)):
+        assert "reads 'model.layers.0.experts', and 'layers.0.up.weight' of rank 1 gets nothing" in str(error)
+
+
+def test_what_a_rank_has_a_part_of_is_refused_under_another_name_too():
+    """Vectors that tp cuts, and a part of a fused parameter."""
+
+    class Fused(Model):
+        def load_weights(self, weights):
+            for name, x in weights:
+                if name in ("layers.0.q.bias", "layers.0.k.bias"):
+                    half = x.numel() // 2
+                    at = slice(0, 3) if "q" in name else slice(3, 5)
+                    self.layers[0].qkv.bias.data[at].copy_(x[:half])
+                elif name == "layers.0.gate.b":
+                    self.layers[0].gate.b.data.copy_(x[:4])
+
+    def made(**names):
+        block = torch.nn.ModuleDict({"qkv": layer(bias=(5,)), "gate": layer(b=(4,))})
+        sizes = {"q.bias": 6, "k.bias": 4, "gate.b": 8}
+        return destination(
+            Fused(layers=torch.nn.ModuleList([block])),
+            {f"layers.0.{names.get(name.partition('.')[0], name)}": (n,) for name, n in sizes.items()},
+        )
+
+    assert not made().ignored
+    assert made(q="query.bias").ignored == {"layers.0.query.bias": "layers.0.qkv.bias"}
+    assert made(gate="gating").ignored == {"layers.0.gating": "layers.0.gate.b"}
+
+
+def test_names_that_are_left_over_keep_their_order():
+    """However many a worker reads."""
+    names = [f"n{i}" for i in range(70)]
+    found = types.SimpleNamespace(unused=names[:3] + names[66:])
+    worker = types.SimpleNamespace(ignored={}, lacking=["w"], found=found)
+    left = on_ranks(2, lambda comm: _pair._left_over(comm, names, worker if comm.rank else None))
+    assert left == [{"unused": names[:3] + names[66:], "missing": {1: ["w"]}}] * 2
 
 
 def test_what_goes_nowhere_and_what_does_not_come_is_in_the_log(caplog):

@@ -315,6 +315,17 @@ def test_a_weight_that_is_new_since_the_engines_planned_is_refused():
         pair.update(3)
 
 
+def test_a_trainer_is_told_what_is_left_over():
+    with job(2, 1) as pair:
+        vllm_job.good(pair.trainers_do("leave_out", "model.norm.weight"))
+        vllm_job.good(pair.trainers_do("add", "model.other.weight"))
+        pair.init()
+        missing = {"0": ["model.norm.weight"], "1": ["model.norm.weight"]}
+        ((_, left),) = pair.trainers_do("left_over")
+        assert left["unused"] == ["model.other.weight"]
+        assert {str(worker): names for worker, names in left["missing"].items()} == missing
+
+
 def test_what_a_trainer_cannot_say_of_its_weights_is_told_to_all():
     with job(2, 2) as pair:
         failing = "fail_call", "xfer.integrations._vllm_source", "_WeightSource", "table", 1

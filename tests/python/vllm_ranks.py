@@ -437,6 +437,14 @@ class Trainer(Process):
     def drop(self, name):
         del self.state[name]
 
+    def leave_out(self, name):
+        """A tensor of the checkpoint, from now on."""
+        self.table = {each: shape for each, shape in self.table.items() if each != name}
+        self.allocate()
+
+    def left_over(self):
+        return self.engine.report
+
     def reshape(self, name, shape):
         """It has another model from now on."""
         self.table = {**self.table, name: shape}

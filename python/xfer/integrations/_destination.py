@@ -95,9 +95,13 @@ def _block_of(name: str) -> str:
     return found[1] if found else ""
 
 
-def _are_alike(shape: tuple[int, ...], other: tuple[int, ...]) -> bool:
-    """May one be meant for the other? Matrices come cut and fused; vectors count if they are equally long."""
-    return min(len(shape), len(other)) > 1 or (shape == other != (1,) and len(shape) == 1)
+def _are_alike(name: str, shape: tuple[int, ...], parameter: str, other: tuple[int, ...]) -> bool:
+    """May a tensor be meant for a parameter? Matrices come cut and fused. So do vectors, which count if a whole number
+    of one makes the other, or if both are biases."""
+    if len(shape) != 1 or len(other) != 1:
+        return min(len(shape), len(other)) > 1
+    short, long = sorted((shape[0], other[0]))
+    return short > 1 and (long % short == 0 or (name.endswith("bias") and parameter.endswith("bias")))
 
 
 class Destination:
@@ -105,8 +109,9 @@ class Destination:
     how its layers come.
 
     checkpoint: {name: (dtype, shape)}. whole: what the loader makes other values of, which comes whole and goes
-    through it. passing: names whose memory is for one update. ignored: tensors that the loader does not read although
-    a parameter like them, in the same block of layers, gets nothing, each with the name of that one.
+    through it. passing: names whose memory is for one update. lacking: parameters that get nothing, or not everything.
+    ignored: tensors that the loader does not read although a parameter like them, in the same block of layers, is one
+    of these, each with the name of that one.
     """
 
     def __init__(self, model: Any, checkpoint: Checkpoint) -> None:
@@ -140,14 +145,14 @@ class Destination:
     def _look_at_the_rest(self, parameters: Mapping[str, Any]) -> None:
         """What of the checkpoint goes nowhere, as it may be another worker's, and what parameters lack."""
         unused, missing = self.found.unused, [name for name in self.found.missing if name in parameters]
+        self.lacking, self.ignored = missing, dict[str, str]()
         empty: dict[str, list[str]] = {}  # by block
         for name in missing:
-            if (block := _block_of(name)) and self.found.missing[name] == parameters[name].numel():
+            if block := _block_of(name):
                 empty.setdefault(block, []).append(name)
-        self.ignored: dict[str, str] = {}
         for name in unused if empty else ():
             for other in empty.get(_block_of(name), ()):
-                if _are_alike(self.checkpoint[name][1], parameters[other]):
+                if _are_alike(name, self.checkpoint[name][1], other, parameters[other]):
                     self.ignored[name] = other
         if missing:
             _log.warning("xfer: %d parameters do not come, or not all of them: %s", len(missing), some(missing))

@@ -7,12 +7,14 @@ address, port, n_trainers, world_size and timeout_s, and, of a trainer, rank and
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import FIRST_EXCEPTION, wait
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
-from functools import partial
+from functools import partial, reduce
 from itertools import chain
+from operator import or_
 from typing import Any, ClassVar
 
 import torch
@@ -33,6 +35,7 @@ from ._threads import DaemonThread
 
 __all__ = ["TrainerSide", "WorkerSide", "beside"]
 
+_log = logging.getLogger(__name__)
 
 def _on_this_rank(comm: Comm, work: Callable[[], Any]) -> Any:
     """What `work` returns; what it raises is raised on all, which come to a share() or all_gather()."""
@@ -97,23 +100,32 @@ def _portions_of(
     return portions, all(compares_of)
 
 
-def _check_ignored(comm: Comm, destination: Any) -> None:
-    """Raise ValueError on all ranks if no worker reads a tensor, and one like it gets nothing: the loaders of many
-    models pass over names that they do not know, and what they leave old shows in no error. destination: a worker's;
-    None on trainers. Collective."""
-    said = comm.share(lambda: {} if destination is None else destination.ignored, "tensors that a loader ignores")
-    ignored = {name: (rank, empty) for rank, each in enumerate(said) for name, empty in each.items()}
-    if not ignored:
-        return
-    unused = set() if destination is None else set(destination.found.unused)
-    read = comm.share(lambda: [] if destination is None else [n for n in ignored if n not in unused], "tensors read")
-    left = sorted(ignored.keys() - set(chain.from_iterable(read)))
+def _left_over(comm: Comm, names: Iterable[str], destination: Any) -> dict[str, Any]:
+    """"unused": those of the names that no worker's loader reads; "missing": by rank, the parameters of workers that do
+    not come, or not all of them. Raises ValueError on all ranks if no worker reads a tensor, and one like it gets
+    nothing: the loaders of many models pass over names that they do not know, and what they leave old shows in no
+    error. names: the same on all ranks. destination: a worker's; None on trainers. Collective."""
+    names = list(names)
+
+    def tell() -> Any:
+        if destination is None:
+            return None
+        unused = set(destination.found.unused)
+        read = "".join("0" if name in unused else "1" for name in names)  # short, since most workers read most
+        return [f"{int(read or '0', 2):x}", destination.lacking, destination.ignored]
+
+    said = {rank: told for rank, told in enumerate(comm.share(tell, "what is left over")) if told is not None}
+    read = reduce(or_, (int(told[0], 16) for told in said.values()), 0)
+    unused = [name for i, name in enumerate(reversed(names)) if not read >> i & 1][::-1]
+    left = [(name, rank, told[2][name]) for name in unused for rank, told in said.items() if name in told[2]]
     if left:
-        rank, empty = ignored[left[0]]
+        name, rank, empty = left[0]
         raise ValueError(
-            f"no worker's load_weights() reads {left[0]!r}, and {empty!r} of rank {rank} gets nothing: send it under "
-            f"the name that the server loads it by, or leave it out ({len(left)} such tensors)"
+            f"no worker's load_weights() reads {name!r}, and {empty!r} of rank {rank} gets nothing, or not everything: "
+            f"send it under the name that the server loads it by, or leave it out ({len({each[0] for each in left})} "
+            "such tensors)"
         )
+    return {"unused": unused, "missing": {rank: told[1] for rank, told in said.items() if told[1]}}
 
 
 MANY = 1024  # tensors, of which two plans are made
@@ -323,7 +335,7 @@ class WorkerSide:
 
         made = _on_this_rank(self._comm, destination)
         if not is_draft:  # of whose source most is the main model's
-            _check_ignored(self._comm, made)
+            _left_over(self._comm, table, made)
         portions, compares = _portions_of(
             self._comm, made.layouts, made.casts(), made.passing, made.takes, True, self._timeout_s
         )
@@ -406,7 +418,9 @@ def _views_of(destination: Any, names: list[str]) -> Callable[[bool], Iterator[t
 
 
 class TrainerSide:
-    """One on each trainer rank. After an error fail() comes next; then begin() and meet() meet all anew."""
+    """One on each trainer rank. After an error fail() comes next; then begin() and meet() meet all anew. `report` says
+    what is left over of the source and of the workers' models: "unused" are tensors that no worker uses, "missing" are
+    by worker the parameters that do not come, or not all of them."""
 
     _stores: ClassVar[dict[tuple[str, int], Any]] = {}  # of rank 0, which listens as long as the process lives
 
@@ -416,6 +430,7 @@ class TrainerSide:
         self._opened = ExitStack()
         self._updates: dict[bool, _Update] = {}  # by: of the draft model?
         self._session = ""
+        self.report: dict[str, Any] = {}
         self._be_alone: Callable[[], None] = lambda: None
 
     @property
@@ -478,13 +493,26 @@ class TrainerSide:
             return [(name, known.get(name), None) for name in merged.tensors]
 
         if not is_draft:
-            _check_ignored(self._comm, None)
+            self._look_at_the_rest(_left_over(self._comm, merged.tensors, None))
         compares, timeout_s = self._info.check_replicas, self._info.timeout_s
         portions, compares = _portions_of(self._comm, layouts, {}, self._weights.passing, None, compares, timeout_s)
         self._weights.passing = portions[0].plan.fresh_sources  # of any trainer
         begin = partial(self._weights.begin, set(mine))
         self._updates[is_draft] = _Update(self._comm, portions, compares, begin, self._weights.views_of)
         return self._updates[is_draft]
+
+    def _look_at_the_rest(self, left: dict[str, Any]) -> None:
+        n = self._info.n_trainers
+        self.report = left | {"missing": {rank - n: names for rank, names in left["missing"].items()}}
+        if self._info.rank != 0:
+            return
+        missing = list(dict.fromkeys(chain.from_iterable(left["missing"].values())))
+        if missing:
+            _log.warning(
+                "xfer: %d parameters of the workers do not come, or not all of them: %s", len(missing), some(missing)
+            )
+        if left["unused"]:
+            _log.warning("xfer: no worker uses %d of the tensors: %s", len(left["unused"]), some(left["unused"]))
 
     def move(self, version: int, is_draft: bool) -> None:
         """One update: when it returns the workers have the weights. Collective."""

@@ -240,6 +240,12 @@ class Trainer:
         self._side = TrainerSide(meeting, weights)
         self._name, self._version, self._is_shut_down = "", 0, False
 
+    @property
+    def report(self) -> dict[str, Any]:
+        """What the last plan leaves over: "unused" lists the tensors that no worker's loader uses, "missing" has for
+        each worker its parameters that do not come, or not all of them."""
+        return self._side.report
+
     def send_weights(self, draft: bool = False, weight_version: str | None = None) -> None:
         """Send all weights; when this returns the workers have them. Collective over the trainers. draft: update the
         draft model, whose loader takes what it knows of the same source. weight_version: the version that the servers

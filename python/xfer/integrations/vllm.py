@@ -177,6 +177,12 @@ class XferTrainerEngine(TrainerWeightTransferEngine):
         """Meet the other trainers and the workers, and plan with them. Collective over all of them."""
         return cls(init_info, client=client, source=source)
 
+    @property
+    def report(self) -> dict[str, Any]:
+        """What the last plan leaves over: "unused" lists the tensors that no worker's loader uses, "missing" has for
+        each worker its parameters that do not come, or not all of them."""
+        return self._side.report
+
     def _meet(self) -> None:
         told = ("address", "port", "n_trainers", "world_size", "timeout_s", "staged")
         init_info = {name: getattr(self._info, name) for name in told} | {"session": self._side.begin()}
