@@ -104,7 +104,9 @@ def test_what_no_worker_reads_is_refused_where_its_like_in_the_block_gets_nothin
     ):
         assert not made(others).ignored
     ignoring = made({"model.layers.0.experts": (4, 4)})
-    reading = types.SimpleNamespace(ignored={}, lacking=[], found=types.SimpleNamespace(unused=["layers.0.norm.weight"]))
+    reading = types.SimpleNamespace(
+        ignored={}, lacking=[], found=types.SimpleNamespace(unused=["layers.0.norm.weight"])
+    )
     names = list(ignoring.checkpoint)
     left = on_ranks(3, lambda comm: _pair._left_over(comm, names, [None, ignoring, reading][comm.rank]))
     assert left == [{"unused": [], "missing": {1: ["layers.0.up.weight", "layers.0.bias.b"]}}] * 3

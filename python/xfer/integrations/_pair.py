@@ -37,6 +37,7 @@ __all__ = ["TrainerSide", "WorkerSide", "beside"]
 
 _log = logging.getLogger(__name__)
 
+
 def _on_this_rank(comm: Comm, work: Callable[[], Any]) -> Any:
     """What `work` returns; what it raises is raised on all, which come to a share() or all_gather()."""
     try:
@@ -101,10 +102,10 @@ def _portions_of(
 
 
 def _left_over(comm: Comm, names: Iterable[str], destination: Any) -> dict[str, Any]:
-    """"unused": those of the names that no worker's loader reads; "missing": by rank, the parameters of workers that do
-    not come, or not all of them. Raises ValueError on all ranks if no worker reads a tensor, and one like it gets
-    nothing: the loaders of many models pass over names that they do not know, and what they leave old shows in no
-    error. names: the same on all ranks. destination: a worker's; None on trainers. Collective."""
+    """A dict: "unused" has those of the names that no worker's loader reads, "missing" by rank the parameters of
+    workers that do not come, or not all of them. Raises ValueError on all ranks if no worker reads a tensor, and one
+    like it gets nothing: the loaders of many models pass over names that they do not know, and what they leave old
+    shows in no error. names: the same on all ranks. destination: a worker's; None on trainers. Collective."""
     names = list(names)
 
     def tell() -> Any:
