@@ -331,8 +331,8 @@ xfer_status xfi_locals_give(xfer_locals *locals, int side, const char *name, xfe
     if (local == NULL && tied) locals->tied[side] = base;
     locals->n_ignored += !again;
   } else {
-    XFI_CHECK_DONE(strstr(name, "lora_") == NULL, XFER_ERR_MISMATCH,
-                   "\"%s\" is not merged into its weight", name);
+    XFI_CHECK_DONE(strstr(name, "lora_") == NULL && strstr(name, ".adapter.") == NULL,
+                   XFER_ERR_MISMATCH, "\"%s\" is not merged into its weight", name);
     XFI_CHECK_DONE(
         false, XFER_ERR_MISMATCH,
         "\"%s\" is not a tensor of rank %d in \"%s\": ignore it if it is no weight, else "

@@ -20,7 +20,11 @@ class Bridge:
     hf_pretrained = types.SimpleNamespace(config=types.SimpleNamespace(vocab_size=N_WORDS))
 
     def get_conversion_tasks(self, _models):
-        names = {"embed": "embedding.word_embeddings.weight", "head": "output_layer.weight", "a": "decoder.a.weight"}
+        names = {
+            "embed": "embedding.word_embeddings.weight",
+            "head": "output_layer.to_wrap.weight",
+            "a": "decoder.a.weight",
+        }
         tasks = [
             types.SimpleNamespace(global_param_name=theirs, mapping=types.SimpleNamespace(hf_param=name))
             for name, theirs in names.items()

@@ -271,6 +271,31 @@ def test_what_does_not_fit_is_said_by_all(target, text):
     assert outcomes(2, work) == [True, True]
 
 
+def test_weights_do_not_come_without_their_adapters():
+    """The wrappers of Megatron-Bridge's adapters give the weights the keys that they have without, so nothing else
+    would tell; where both sides have the adapters they come too."""
+    adapter = "decoder.layers.self_attention.linear_qkv.adapter.linear_in.weight"
+
+    def adapted(version):
+        state, _ = model(1, 1, 0, version)
+        rows = np.full((2, HIDDEN), version or 0, np.float32)
+        return state | {"adapter": ShardedTensor(adapter, rows, (2, HIDDEN), (2, HIDDEN), (0, 0))}
+
+    def refused(comm):
+        side = {"source": adapted(1)} if comm.rank == 0 else {"target": model(1, 1, 0, None)[0]}
+        with pytest.raises(xfer.MismatchError, match=f"'{adapter}' is of an adapter that the target lacks"):
+            StateTransfer(comm, **side)
+
+    def moved(comm):
+        state = adapted(1 if comm.rank == 0 else None)
+        with StateTransfer(comm, **{"source" if comm.rank == 0 else "target": state}) as weights:
+            weights.step(1)
+        return state["adapter"].data.tolist()
+
+    on_ranks(2, refused)
+    assert on_ranks(2, moved)[1] == [[1.0] * HIDDEN] * 2
+
+
 @pytest.mark.parametrize("options", [{}, {"fresh_sources": True}])
 def test_parameters_that_lie_elsewhere_at_a_step_are_found(options):
     """As after an offload: those of a factory too, whose parts are views that it makes."""

@@ -187,6 +187,8 @@ static void test_what_is_wrong_is_listed(void **state)
 static void test_surplus_twice_and_lora_are_listed(void **state)
 {
   static const char *const collide[] = {"other.weight", "model.norm.weight"};
+  static const char *const adapters[] = {"model.layers.0.q_proj.lora_A.weight",
+                                         "layers.0.linear_qkv.adapter.linear_in.weight"};
   const int64_t shape[] = {16}, none[] = {0};
   one o = make(REFIT_DENSE, "vllm:tp2", XFER_SIDE_GEN, collide, 1);
 
@@ -195,9 +197,10 @@ static void test_surplus_twice_and_lora_are_listed(void **state)
   assert_int_equal(
       xfer_locals_give(o.locals, XFER_SIDE_GEN, "other.weight", XFER_BF16, memory, shape, NULL, 1),
       XFER_OK);
-  assert_int_equal(xfer_locals_give(o.locals, XFER_SIDE_GEN, "model.layers.0.q_proj.lora_A.weight",
-                                    XFER_BF16, memory, shape, NULL, 1),
-                   XFER_OK);
+  for (size_t i = 0; i < 2; i++)
+    assert_int_equal(
+        xfer_locals_give(o.locals, XFER_SIDE_GEN, adapters[i], XFER_BF16, memory, shape, NULL, 1),
+        XFER_OK);
   assert_int_equal(
       xfer_locals_give(o.locals, XFER_SIDE_GEN, "x._extra_state", XFER_U8, memory, shape, NULL, 1),
       XFER_OK);
@@ -205,9 +208,10 @@ static void test_surplus_twice_and_lora_are_listed(void **state)
       xfer_locals_give(o.locals, XFER_SIDE_GEN, "empty.weight", XFER_U8, memory, none, NULL, 1),
       XFER_OK);
   assert_int_equal(xfer_locals_ignored(o.locals), 2);
-  assert_int_equal(count_problems(&o), 2);
+  assert_int_equal(count_problems(&o), 3);
   assert_non_null(strstr(xfer_locals_problem(o.locals, 0), "twice"));
   assert_non_null(strstr(xfer_locals_problem(o.locals, 1), "merged"));
+  assert_non_null(strstr(xfer_locals_problem(o.locals, 2), "merged"));
   assert_int_equal(
       xfer_locals_give(o.locals, XFER_SIDE_TRAIN, "x", XFER_U8, memory, shape, NULL, 1),
       XFER_ERR_ARG);

@@ -77,4 +77,5 @@ class ExportedSource(SelfSaying):
 
 
 def _is_of_words(task: Any) -> bool:
-    return str(task.global_param_name).endswith(("word_embeddings.weight", "output_layer.weight"))
+    name = str(task.global_param_name).replace(".to_wrap.", ".")  # what has an adapter lies in its wrapper
+    return name.endswith(("word_embeddings.weight", "output_layer.weight"))

@@ -145,6 +145,11 @@ def _joined(said: list[Any], side: int) -> dict[str, Any]:
     return joined
 
 
+def _is_of_adapter(key: str) -> bool:
+    """As Megatron-Bridge's and NeMo's adapters, whose wrappers give the weight its key without them."""
+    return any(part == "adapter" or part.startswith("lora_") for part in key.split("."))
+
+
 def _shape(key: str, src: Any, dst: Any) -> list[int]:
     """What both sides hold of a tensor; padding of the one that is larger is left alone, or zeroed."""
     if src[0] != dst[0]:
@@ -160,9 +165,10 @@ class StateTransfer(Steps):
     group: see comm_of(). source, target: a sharded state dict, on the ranks that have one; a rank may have both.
     check_replicas: as for xfer.torch.Transfer. The tensors are planned once; each step looks up their addresses again.
 
-    If the source lacks a tensor of the target, that is an error; if the target lacks one, it is left out. An error of
-    one rank is raised on all. After a step that failed, make another StateTransfer: it makes another comm if needed,
-    unless `group` is a Comm. An error of the constructor, and replicas that differ, leave the group's comm usable.
+    If the source lacks a tensor of the target, that is an error, and so is an adapter that the target lacks; other
+    tensors that the target lacks are left out. An error of one rank is raised on all. After a step that failed, make
+    another StateTransfer: it makes another comm if needed, unless `group` is a Comm. An error of the constructor, and
+    replicas that differ, leave the group's comm usable.
     """
 
     def __init__(
@@ -197,6 +203,11 @@ class StateTransfer(Steps):
         sides = [_joined(said, side) for side in (0, 1)]
         for key in sorted(sides[1].keys() - sides[0].keys()):
             raise MismatchError(f"{key!r} is in the target only: the source must have all keys of the target")
+        for key in sorted(filter(_is_of_adapter, sides[0].keys() - sides[1].keys())):
+            raise MismatchError(
+                f"{key!r} is of an adapter that the target lacks, to which the weights would come without it: merge "
+                "the adapters into the weights first"
+            )
         self._names = sorted(sides[1])
         shapes = {key: _shape(key, sides[0][key], sides[1][key]) for key in self._names}
 
