@@ -206,8 +206,18 @@ OF_OTHERS = ("visual.", "mlp1.", "vision_model.", "vision_tower.", "audio_tower.
              "vision_embedding.", "sam_model.", "projector.", "view_seperator", "encoder.", "whisper_encoder.", "vq_adaptor.")  # parts of a model that are no text
 
 
+CHUNK = re.compile(r"model\d+\.")  # of Megatron's virtual stages
+
+
+def is_of_others(name):
+    return CHUNK.sub("", name, count=1).startswith(OF_OTHERS)
+
+
 def of_text(name):
     """What the framework calls it in a model that is the text alone."""
+    chunk = CHUNK.match(name)
+    if chunk:
+        return chunk[0] + of_text(name[chunk.end():])
     name = name.removeprefix("thinker.").removeprefix("llava_model.").removeprefix("language_model.").removeprefix("llm.")
     return "model." + name.removeprefix("model.text_model.") if name.startswith("model.text_model.") else name
 
@@ -288,7 +298,7 @@ class Case:
             return
         lines = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
         mine = {re.sub(r"\.\d+\.", ".N.", line["name"]) for line in lines if line["dtype"] == "f8e4m3"}
-        want = {of_text(name) for name in want if not name.startswith(OF_OTHERS)}
+        want = {of_text(name) for name in want if not is_of_others(name)}
         for name in mine ^ want:
             self.differ(0, name, f"is fp8 {'here' if name in mine else 'in the engine'} alone")
         self.n_same += len(mine & want)
@@ -303,7 +313,7 @@ class Case:
                                   capture_output=True, text=True)
         lines = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
         mine = {line["name"] for line in lines if line["side"] == "gen" and line["dtype"] == "f32"}
-        want = {of_text(name) for name in f32 if not name.startswith(OF_OTHERS)}
+        want = {of_text(name) for name in f32 if not is_of_others(name)}
         for name in mine ^ want:
             self.differ(0, name, f"is f32 {'here' if name in mine else 'in the engine'} alone")
         self.n_same += len(mine & want)
@@ -337,7 +347,7 @@ class Case:
                 line = mine.pop(next((of_text(a) for a in aliases.get(p["name"], ()) if of_text(a) in mine), None), None)
             if 0 in p["shape"] and line is not None and line["shape"] != p["shape"]:
                 self.differ(rank, name, f"is {p['shape']}, xfer says {line['shape']}")
-            elif "alias" in p or name.startswith(OF_OTHERS) or 0 in p["shape"] or name == "image_newline" and line is None:
+            elif "alias" in p or is_of_others(name) or 0 in p["shape"] or name == "image_newline" and line is None:
                 if line is not None and 0 not in p["shape"]:
                     self.differ(rank, name, f"is a second name of {p.get('alias')}; xfer lists it")
             elif line is None and name.endswith(("_weight_shape", "_g_idx", "_g_idx_sort_indices")):

@@ -21,7 +21,7 @@ import tempfile
 import threading
 
 import numpy as np
-from check_answers import HERE, OF_OTHERS, Checkpoint, map_of, of_text, unpack, write_checkpoint
+from check_answers import HERE, Checkpoint, is_of_others, map_of, of_text, unpack, write_checkpoint
 from refused import REFUSED
 
 import xfer
@@ -51,7 +51,7 @@ def held(checkpoint, params, padding):
     return {
         p["name"]: codes(checkpoint, p, padding)
         for p in params
-        if "alias" not in p and 0 not in p["shape"] and not of_text(p["name"]).startswith(OF_OTHERS)
+        if "alias" not in p and 0 not in p["shape"] and not is_of_others(of_text(p["name"]))
     }
 
 

@@ -28,7 +28,7 @@ NAMES = [
     ("Phi-3.5-MoE", ["phimoe"]), ("Qwen1.5-MoE, Qwen2-MoE", ["qwen2_moe"]), ("Qwen2, Qwen2.5", ["qwen2"]), ("Qwen2-Audio", ["qwen2_audio"]), ("Qwen2-VL", ["qwen2_vl"]), ("Qwen2.5-Omni", ["qwen2_5_omni"]),
     ("Qwen2.5-VL", ["qwen2_5_vl"]), ("Qwen3", ["qwen3"]), ("Qwen3-MoE (30B-A3B, 235B-A22B)", ["qwen3_moe"]), ("Qwen3-Next", ["qwen3_next"]),
     ("Qwen3-Omni", ["qwen3_omni_moe"]), ("Qwen3-VL", ["qwen3_vl"]), ("Qwen3-VL with experts", ["qwen3_vl_moe"]), ("Qwen3.5", ["qwen3_5", "qwen3_5_text"]),
-    ("Qwen3.5 with experts", ["qwen3_5_moe"]), ("Seed-OSS", ["seed_oss"]), ("SmolLM3", ["smollm3"]), ("StarCoder 2", ["starcoder2"]),
+    ("Qwen3.5 with experts", ["qwen3_5_moe", "qwen3_5_moe_text"]), ("Seed-OSS", ["seed_oss"]), ("SmolLM3", ["smollm3"]), ("StarCoder 2", ["starcoder2"]),
     ("Step 3", ["step3_text", "step3_vl"]), ("Step 3.5", ["step3p5"])]
 
 HEAD = ["| model | `model_type` | Megatron | vLLM | SGLang | HF `tp` | quantised checkpoints | bf16 to fp8 |\n",

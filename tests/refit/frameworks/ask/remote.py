@@ -5,7 +5,7 @@ from variants import COMMON
 
 def known():
     """Lets transformers read their configurations, which say no more than their keys."""
-    from transformers import CONFIG_MAPPING, AutoConfig, PretrainedConfig, Qwen2Config
+    from transformers import CONFIG_MAPPING, AutoConfig, DeepseekV3Config, PretrainedConfig, Qwen2Config
     for name in ("bailing_hybrid", "bailing_moe", "bailing_moe_v2", "deepseek", "domyn_edge", "internlm2", "internlm3", "iquestcoder", "mimo", "minicpm",
                  "orion", "PanguEmbedded", "pangu_ultra_moe", "param2moe", "rnj1", "sarvam_mla", "sarvam_moe", "solar", "step1", "step3_text", "TeleFLM", "telechat3"):
         AutoConfig.register(name, type("Config", (PretrainedConfig,), {"model_type": name, "pad_token_id": None}), exist_ok=True)
@@ -18,6 +18,7 @@ def known():
     for name in ("internvl_chat", "interns1", "kimi_k25", "ovis2_5", "Keye", "KeyeVL1_5", "Llama_Nemotron_Nano_VL", "NemotronH_Nano_VL_V2", "NemotronH_Nano_Omni_Reasoning_V3", "step3p7"):
         AutoConfig.register(name, type("Config", (PretrainedConfig,), {
             "model_type": name, "__init__": of_parts, "get_text_config": lambda self, *a, **k: self.__dict__.get("text_config", self)}), exist_ok=True)
+    AutoConfig.register("kimi_k2", type("Config", (DeepseekV3Config,), {"model_type": "kimi_k2"}), exist_ok=True)
     AutoConfig.register("dots_ocr", type("Config", (Qwen2Config,), {"model_type": "dots_ocr"}), exist_ok=True)
     AutoConfig.register("minicpmv", type("Config", (PretrainedConfig,), {"model_type": "minicpmv", "pad_token_id": None, "__init__": minicpmv}), exist_ok=True)
     if "mimo_v2_flash" not in CONFIG_MAPPING:  # which transformers 5.12 does not have

@@ -1,5 +1,6 @@
 """More reduced models that see, whose text is of a family that others have too."""
 from deepseek import deepseek_v3
+from hybrid import qwen3_5_moe
 from table import Table
 from variants import CLIP, COMMON, GEMMA4, GLM_ROPE, SIGLIP, TOKENS, VISION, qwen3_5, saved, seeing, wide
 
@@ -61,6 +62,11 @@ def qwen3_5_text():
     """Qwen3.5 without what sees."""
     config, _ = qwen3_5(num_hidden_layers=4, full_attention_interval=4, layer_types=["linear_attention"] * 3 + ["full_attention"])()
     return saved({**config["text_config"], "architectures": ["Qwen3_5ForCausalLM"]})
+
+
+def qwen3_5_moe_text():
+    config, _ = qwen3_5_moe()
+    return saved({**config["text_config"], "architectures": ["Qwen3_5MoeForCausalLM"]})
 
 
 def by_own_code(architecture, model_type, make, prefix, part, vision_part, vision, **more):
@@ -193,6 +199,7 @@ FAMILIES = {
     "qwen2_5_omni": qwen2_5_omni,
     "qwen2_5_omni_tied_text": qwen2_5_omni_tied_text,
     "qwen3_5_text": qwen3_5_text,
+    "qwen3_5_moe_text": qwen3_5_moe_text,
     "qwen2_vl": wide("Qwen2VLForConditionalGeneration", "qwen2_vl", rope_scaling=MROPE, **TOKENS, tie_word_embeddings=True,
                      vision_config=dict(model_type="qwen2_vl", depth=2, embed_dim=32, hidden_size=512, num_heads=8, in_channels=3, in_chans=3, mlp_ratio=2, patch_size=4,
                                         spatial_merge_size=2, temporal_patch_size=2, hidden_act="gelu_pytorch_tanh")),
