@@ -236,8 +236,8 @@ static void set_scopes(xfer_model *model, size_t n_figures)
 
 /* ---- expressions about one layer ---- */
 
-xfer_status xfi_config_eval(xfi_truth *truth, const xfer_model *model, xfi_ruled rule, int layer,
-                            const xfi_scope *first)
+xfer_status xfi_config_number(bool *has, int64_t *value, const xfer_model *model, xfi_ruled rule,
+                              int layer, const xfi_scope *first)
 {
   const xfi_layer_figures of = {model->top, layer};
   const xfi_var own = {"layer", layer};
@@ -249,16 +249,23 @@ xfer_status xfi_config_eval(xfi_truth *truth, const xfer_model *model, xfi_ruled
   xfi_scope roles = {.next = &words};
   const xfi_scope scope = {.vars = &own, .n_vars = 1, .next = &roles};
   xfer_status st;
-  int64_t value;
-  bool has;
 
-  *truth = XFI_UNKNOWN;
+  *has = false;
   if (rule.expr == NULL) return XFER_OK;
   words.next = &last;
   if (first != NULL) roles.find = first->find, roles.context = first->context;
-  st = xfi_expr_find(&has, &value, json_string_value(rule.expr), &scope);
-  if (st != XFER_OK) return blame(model, rule, st);
-  if (has) *truth = value != 0 ? XFI_TRUE : XFI_FALSE;
+  st = xfi_expr_find(has, value, json_string_value(rule.expr), &scope);
+  return st == XFER_OK ? st : blame(model, rule, st);
+}
+
+xfer_status xfi_config_eval(xfi_truth *truth, const xfer_model *model, xfi_ruled rule, int layer,
+                            const xfi_scope *first)
+{
+  int64_t value = 0;
+  bool has;
+
+  XFI_TRY(xfi_config_number(&has, &value, model, rule, layer, first));
+  *truth = !has ? XFI_UNKNOWN : value != 0 ? XFI_TRUE : XFI_FALSE;
   return XFER_OK;
 }
 

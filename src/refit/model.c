@@ -153,6 +153,13 @@ static xfer_status check_experts(const xfer_model *model, const xfer_model_optio
   return XFER_OK;
 }
 
+/* Is it a checkpoint, whose configuration names a family? Then an engine makes the model by that.
+ */
+static bool has_configuration(const xfer_model *model)
+{
+  return model->whole && model->family != NULL && model->model_type[0] != '\0';
+}
+
 /* Does an entry of the same name have the expert, in the first layer of `like`? */
 static bool has_expert(const xfer_model *model, const xfi_entry *like, int expert)
 {
@@ -165,6 +172,19 @@ static bool has_expert(const xfer_model *model, const xfi_entry *like, int exper
       return true;
   }
   return false;
+}
+
+/* The configuration of a checkpoint says how many experts there are, if the family knows them. */
+static xfer_status check_experts_said(const xfer_model *model)
+{
+  for (size_t i = 0; i < model->n_entries; i++) {
+    const xfi_entry *e = &model->entries[i];
+
+    XFI_CHECK(!e->experts || e->role == NULL || !has_configuration(model), XFER_ERR_IO,
+              "\"%s\" has experts, and the configuration does not say how many there are",
+              e->pattern);
+  }
+  return XFER_OK;
 }
 
 /* Experts that are listed one by one begin with the first, and their number is the configuration's.
@@ -182,7 +202,8 @@ static xfer_status check_expert_counts(const xfer_model *model, bool listed)
                   ? "the one before it is of another kind, as no rule knows them"
                   : "not the one before it");
   }
-  if (!xfi_scope_find(&model->scope, "experts", 7, &configured)) return XFER_OK;
+  if (!xfi_scope_find(&model->scope, "experts", 7, &configured))
+    return listed ? XFER_OK : check_experts_said(model);
   for (size_t i = 0; i < model->n_entries; i++) {
     const xfi_entry *e = &model->entries[i];
     const int64_t n = e->n_experts > 0 ? e->first_expert + e->n_experts : e->shape[0];
@@ -204,6 +225,21 @@ static bool has_experts(const xfer_model *model, int layer)
     if (e->experts && e->stack == XFI_LAYERS && xfi_entry_place(e, layer) >= 0) return true;
   }
   return false;
+}
+
+/* What only layers past the model's own have is in none of its own. */
+static xfer_status check_own_layers(const xfer_model *model)
+{
+  for (size_t i = 0; i < model->n_entries; i++) {
+    const xfi_entry *e = &model->entries[i];
+
+    XFI_CHECK(e->stack != XFI_LAYERS || e->role == NULL || strncmp(e->role, "extra.", 6) != 0,
+              XFER_ERR_IO,
+              "\"%s\" is of a layer past the model's last, and the configuration counts layer %d "
+              "among its %d layers",
+              e->pattern, e->layers[0], model->n_config_layers);
+  }
+  return XFER_OK;
 }
 
 /* Layers past the model's own, unless numbered from 0, are no more than the configuration has. */
@@ -231,6 +267,10 @@ static xfer_status check_layers(const xfer_model *model)
   xfi_truth empty;
 
   if (last < 0 || model->selected) return XFER_OK;
+  XFI_CHECK(model->n_config_layers > 0 || !has_configuration(model), XFER_ERR_IO,
+            "the configuration does not say how many layers the model has (num_hidden_layers), "
+            "and the checkpoint has %d",
+            last + 1);
   XFI_CHECK(last + 1 >= model->n_config_layers, XFER_ERR_IO,
             "the last layer is %d; the configuration says %d layers", last, model->n_config_layers);
   for (int i = 0, layer = 0; layer < model->n_config_layers; layer++) {
@@ -243,6 +283,7 @@ static xfer_status check_layers(const xfer_model *model)
               "layer %d has no tensor; the configuration says %d layers", layer,
               model->n_config_layers);
   }
+  XFI_TRY(check_own_layers(model));
   return check_further_layers(model);
 }
 
@@ -309,6 +350,7 @@ xfer_status xfi_model_check_counts(const xfer_model *model)
   for (int i = 0; i < model->n_all; i++)
     XFI_TRY(check_kinds(model, model->all[i]));
   XFI_TRY(check_sparse(model));
+  XFI_TRY(xfi_model_check_sizes(model));
   return xfi_model_check_needs(model);
 }
 

@@ -28,8 +28,11 @@ typedef struct xfi_ruled {
 /* Whether an expression holds. Unknown: there is none, or a name in it has no value. */
 typedef enum xfi_truth { XFI_UNKNOWN = 0, XFI_FALSE, XFI_TRUE } xfi_truth;
 
-/* Is an expression true of one layer? Its names are looked up in `first`, unless it is NULL, before
- * the words. */
+/* The value of an expression of one layer; *has becomes false if it has none. Its names are looked
+ * up in `first`, unless it is NULL, before the words. */
+xfer_status xfi_config_number(bool *has, int64_t *value, const xfer_model *model, xfi_ruled rule,
+                              int layer, const xfi_scope *first);
+/* Is such an expression true? */
 xfer_status xfi_config_eval(xfi_truth *truth, const xfer_model *model, xfi_ruled rule, int layer,
                             const xfi_scope *first);
 /* The same of a word of the family. */
@@ -49,6 +52,8 @@ xfer_status xfi_model_finish(xfer_model *model, const xfer_model_options *option
 xfer_status xfi_model_check_counts(const xfer_model *model);
 /* needs.c: has it the weights that a model of its family and configuration cannot lack? */
 xfer_status xfi_model_check_needs(const xfer_model *model);
+/* sizes.c: are its weights as large as the configuration says? */
+xfer_status xfi_model_check_sizes(const xfer_model *model);
 /* Set what follows from names and roles. */
 xfer_status xfi_model_resolve(xfer_model *model);
 /* A copy for one refit, to be changed and then resolved. */

@@ -153,6 +153,7 @@ typedef struct xfi_family {
   const struct json_t *counts; /* words, each the number of layers for which an expression holds */
   const struct json_t *where;  /* roles that are only in the layers for which an expression holds */
   const struct json_t *needs;  /* roles that those layers, or models, cannot lack */
+  const struct json_t *sizes;  /* the rows and columns of roles */
   xfi_tensor_rule *tensors;
   size_t n_tensors;
   const char *words[XFI_MAX_WORDS]; /* what layers are called at the beginning of names */

@@ -187,6 +187,7 @@ static xfer_status add_family(book *b, const xfi_doc *doc)
   }
   XFI_TRY(add_keys(&b->asked, doc, json_object_get(doc->root, "where")));
   XFI_TRY(add_needs(&b->asked, doc, json_object_get(doc->root, "needs")));
+  XFI_TRY(add_keys(&b->asked, doc, json_object_get(doc->root, "sizes")));
   XFI_TRY(add_texts(&b->asked, doc, json_object_get(doc->root, "scaled")));
   XFI_TRY(add_keys(&b->words, doc, json_object_get(doc->root, "config")));
   XFI_TRY(add_keys(&b->words, doc, json_object_get(doc->root, "counts")));

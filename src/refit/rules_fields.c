@@ -25,6 +25,7 @@ static const char *const KINDS[] = {"a text that is not empty",
                                     "a list of expressions",
                                     "an expression, or a list of expressions",
                                     "a list of two expressions",
+                                    "an object of lists of two expressions",
                                     "a list of pairs of texts",
                                     "a list of pairs of an expression and a text",
                                     "true or false",
@@ -59,7 +60,7 @@ bool xfi_rules_is(const json_t *value, xfi_field_kind k) /* NOLINT(misc-no-recur
   if (k == ALL) return xfi_rules_is(value, json_is_array(value) ? LISTED : EXPR);
   if (k == FLAG) return json_is_boolean(value);
   if (k == COUNT) return json_is_integer(value) && json_integer_value(value) >= 0;
-  if (k != OBJECT && k != EXPRS) {
+  if (k != OBJECT && k != EXPRS && k != TWOS) {
     if (!json_is_array(value) || (k == TWO && json_array_size(value) != 2)) return false;
     json_array_foreach(value, i, child)
     {
@@ -75,6 +76,7 @@ bool xfi_rules_is(const json_t *value, xfi_field_kind k) /* NOLINT(misc-no-recur
   json_object_foreach((json_t *)(uintptr_t)value, name, child)
   {
     if (k == EXPRS && !xfi_rules_is_text(child)) return false;
+    if (k == TWOS && !xfi_rules_is(child, TWO)) return false;
   }
   return true;
 }
@@ -98,6 +100,12 @@ static xfer_status check_exprs(const xfi_doc *doc, const json_t *value, xfi_fiel
     json_object_foreach((json_t *)(uintptr_t)value, name, child)
     {
       XFI_TRY(xfi_rules_check_expr(doc, child));
+    }
+  } else if (k == TWOS) {
+    json_object_foreach((json_t *)(uintptr_t)value, name, child)
+    {
+      for (i = 0; i < 2; i++)
+        XFI_TRY(xfi_rules_check_expr(doc, json_array_get(child, i)));
     }
   } else if (k == LISTED || k == ALL || k == TWO || k == REQUIRES) {
     json_array_foreach(value, i, child)

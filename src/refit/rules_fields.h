@@ -18,6 +18,7 @@ typedef enum xfi_field_kind {
   LISTED,   /* a list of expressions */
   ALL,      /* an expression, or a list of them; to const json_t * */
   TWO,      /* a list of two expressions; to const char *[2] */
+  TWOS,     /* an object: names, each with a list of two expressions */
   PAIRS,    /* a list of [string, string] */
   REQUIRES, /* a list of [expression, string] */
   FLAG,     /* true or false */

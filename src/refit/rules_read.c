@@ -266,6 +266,7 @@ static xfer_status read_family(xfer_rules *rules, const xfi_doc *doc)
                               FIELD("counts", EXPRS, &f->counts),
                               FIELD("where", EXPRS, &f->where),
                               FIELD("needs", EXPRS, &f->needs),
+                              FIELD("sizes", TWOS, &f->sizes),
                               FIELD("prefixes", TEXTS, &f->prefixes),
                               FIELD("scaled", TEXTS, &f->scaled),
                               FIELD("tensors", LIST, &tensors),

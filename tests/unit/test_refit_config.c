@@ -105,6 +105,51 @@ static void test_layers_have_experts_where_the_configuration_says(void **state)
 #undef SPARSE
 }
 
+/* Engines make tensors by these keys. */
+static void test_weights_are_as_large_as_the_configuration_says(void **state)
+{
+#define SIZED(type, said)                                                                          \
+  REFIT_TABLE("\"num_hidden_layers\":1,\"hidden_size\":16,\"model_type\":\"" type "\"," said,      \
+              "{\"name\":\"model.layers.0.mlp.gate_proj.weight\",\"shape\":[32,16],"               \
+              "\"dtype\":\"bf16\"},"                                                               \
+              "{\"name\":\"model.layers.0.mlp.up_proj.weight\",\"shape\":[32,16],"                 \
+              "\"dtype\":\"bf16\"},"                                                               \
+              "{\"name\":\"model.layers.0.mlp.down_proj.weight\",\"shape\":[16,32],"               \
+              "\"dtype\":\"bf16\"}")
+#define SHARED(said)                                                                               \
+  REFIT_TABLE(                                                                                     \
+      "\"num_hidden_layers\":1,\"hidden_size\":16,\"num_experts\":1,"                              \
+      "\"first_k_dense_replace\":0,\"model_type\":\"deepseek_v3\"," said,                          \
+      "{\"name\":\"model.layers.0.mlp.shared_experts.gate_proj.weight\",\"shape\":[32,16],"        \
+      "\"dtype\":\"bf16\"},"                                                                       \
+      "{\"name\":\"model.layers.0.mlp.shared_experts.up_proj.weight\",\"shape\":[32,16],"          \
+      "\"dtype\":\"bf16\"},"                                                                       \
+      "{\"name\":\"model.layers.0.mlp.shared_experts.down_proj.weight\",\"shape\":[16,32],"        \
+      "\"dtype\":\"bf16\"}")
+  static const struct {
+    const char *text, *word;
+  } cases[] = {
+      {SIZED("qwen2", "\"intermediate_size\":32"), NULL},
+      {SIZED("qwen2", "\"rms_norm_eps\":1"), NULL}, /* nothing is said */
+      {SIZED("qwen2", "\"intermediate_size\":16"),
+       "rows; the configuration says 16 (intermediate_size)"},
+      {SIZED("llama4_text", "\"intermediate_size\":16,\"intermediate_size_mlp\":32"), NULL},
+      {SIZED("llama4_text", "\"intermediate_size\":32,\"intermediate_size_mlp\":16"),
+       "the configuration says 16 (intermediate_size_mlp)"},
+      {SHARED("\"moe_intermediate_size\":16,\"n_shared_experts\":2"), NULL},
+      {SHARED("\"moe_intermediate_size\":16,\"n_shared_experts\":1"),
+       "the configuration says 16 (shared_size)"},
+  };
+
+  (void)state;
+  for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+    print_message("case %zu\n", i);
+    expect_refit(cases[i].text, cases[i].word);
+  }
+#undef SIZED
+#undef SHARED
+}
+
 static void test_layers_are_of_the_kind_that_the_configuration_says(void **state)
 {
 #define HYBRID(said)                                                                               \
@@ -294,6 +339,11 @@ static void test_a_known_text_in_an_unknown_model_that_sees_is_refused(void **st
 #define FEW(type, more)                                                                            \
   OF(type, "\"first_k_dense_replace\":0,\"n_routed_experts\":4," more,                             \
      EXPERTS_TO("3") "," SHARED("bf16"))
+#define PAIR(type)                                                                                 \
+  OF(type, "\"first_k_dense_replace\":0,\"n_routed_experts\":4,\"n_shared_experts\":2",            \
+     EXPERTS_TO("3") "," ONE("shared_experts.gate_proj", "[16,16]", "bf16") "," ONE(               \
+         "shared_experts.up_proj", "[16,16]", "bf16") "," ONE("shared_experts.down_proj",          \
+                                                              "[16,16]", "bf16"))
 #define MANY(type, n, last, more)                                                                  \
   OF(type, "\"first_k_dense_replace\":0,\"n_routed_experts\":" n ",\"n_shared_experts\":1" more,   \
      EXPERTS_TO(last) "," SHARED("bf16"))
@@ -386,9 +436,9 @@ static void test_sglang_decides_whether_a_shared_expert_is_a_routed_one(void **s
       {FEW("glm4_moe", "\"n_shared_experts\":1"), "sglang:tp2,loaded,shared_apart", 4},
       {FEW("glm4_moe", "\"n_shared_experts\":1"), "sglang:tp2,ep2,loaded", 2},
       {FEW("glm4_moe", "\"n_shared_experts\":1"), "sglang:tp2,ep2,deepep,loaded", 2},
-      {FEW("glm4_moe", "\"n_shared_experts\":2"), "sglang:tp2,loaded,shared_apart", 4},
+      {PAIR("glm4_moe"), "sglang:tp2,loaded,shared_apart", 4},
       {FEW("glm4_moe_lite", "\"n_shared_experts\":1"), "sglang:tp2,loaded", 5},
-      {FEW("glm4_moe_lite", "\"n_shared_experts\":2"), "sglang:tp2,loaded", 4},
+      {PAIR("glm4_moe_lite"), "sglang:tp2,loaded", 4},
       {FEW("deepseek_v3", "\"n_shared_experts\":1"), "sglang:tp2,loaded", 4},
       {MANY("deepseek_v3", "256", "255", ""), "sglang:tp2,loaded", 257},
       {MANY("deepseek_v3", "256", "255", ""), "sglang:tp2,ep2,loaded", 128},
@@ -440,8 +490,7 @@ static void test_shared_experts_that_cannot_be_routed_ones_are_refused(void **st
     const char *table, *word;
     xfer_status status;
   } cases[] = {
-      {FEW("glm4_moe", "\"n_shared_experts\":2"), "more than one shared expert",
-       XFER_ERR_UNSUPPORTED},
+      {PAIR("glm4_moe"), "more than one shared expert", XFER_ERR_UNSUPPORTED},
       {OF("glm4_moe", "\"first_k_dense_replace\":0,\"n_routed_experts\":4", EXPERTS_TO("3")),
        "say shared_apart", XFER_ERR_UNSUPPORTED},
       {OF("glm4_moe", "\"first_k_dense_replace\":0,\"n_routed_experts\":4",
@@ -525,6 +574,7 @@ int main(void)
       cmocka_unit_test(test_a_known_text_in_an_unknown_model_that_sees_is_refused),
       cmocka_unit_test(test_experts_are_as_many_as_the_configuration_says),
       cmocka_unit_test(test_layers_have_experts_where_the_configuration_says),
+      cmocka_unit_test(test_weights_are_as_large_as_the_configuration_says),
       cmocka_unit_test(test_layers_are_of_the_kind_that_the_configuration_says),
       cmocka_unit_test(test_a_word_counts_layers_of_which_an_expression_holds),
       cmocka_unit_test(test_layers_are_counted_by_the_key_of_their_family),

@@ -114,6 +114,21 @@ static void test_a_weight_that_a_checkpoint_lost_is_named(void **state)
   }
 }
 
+/* An engine would take the number of its class. */
+static void test_a_checkpoints_configuration_counts_its_layers(void **state)
+{
+#define UNCOUNTED                                                                                  \
+  "{\"model_type\":\"seed_oss\",\"vocab_size\":64,\"hidden_size\":16,\"num_attention_heads\":4,"   \
+  "\"num_key_value_heads\":2,\"head_dim\":4,\"tie_word_embeddings\":true"
+  (void)state;
+  write_checkpoint(UNCOUNTED ",\"num_hidden_layers\":2}", NULL);
+  assert_int_equal(join(refit_path("ck"), NULL), XFER_OK);
+  write_checkpoint(UNCOUNTED "}", NULL);
+  assert_int_equal(join(refit_path("ck"), NULL), XFER_ERR_IO);
+  refit_expect_error("does not say how many layers the model has");
+#undef UNCOUNTED
+}
+
 /* MiMo with the layer that predicts a further token, whose number in the checkpoint is 0. */
 static void write_further(const char *without)
 {
@@ -434,6 +449,7 @@ int main(void)
 {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(test_a_weight_that_a_checkpoint_lost_is_named),
+      cmocka_unit_test(test_a_checkpoints_configuration_counts_its_layers),
       cmocka_unit_test(test_what_a_further_layer_lost_is_named),
       cmocka_unit_test(test_a_weight_in_another_form_is_there),
       cmocka_unit_test(test_what_a_quantised_weight_lost_is_missed),

@@ -211,7 +211,7 @@ static void test_what_rules_cannot_do_is_refused_by_name(void **state)
             ""),
        "mine:tp2", NULL, "has too many items"},
       {AXES(TP, GATE_UP("")), "mine:tp2",
-       REFIT_TABLE(REFIT_DENSE_CONFIG, GATE "," REFIT_P("mlp.up_proj.weight", "[32,8]")),
+       REFIT_TABLE("\"num_hidden_layers\":2", GATE "," REFIT_P("mlp.up_proj.weight", "[32,8]")),
        "its parts have sizes 16 and 8"},
       {AXES(TP, "{\"each\":[\"attn.q\"],\"local\":\"model.layers.{layer}.mlp.down_proj.weight\"},"),
        "mine:tp2", REFIT_DENSE, "part 2 of 1 is missing or there twice"},
