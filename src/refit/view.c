@@ -99,10 +99,15 @@ static xfer_status view_stretches(xfer_locals *locals, int side, const xfi_local
   return XFER_OK;
 }
 
+/* Makes the view of a list of experts, whose pieces are the experts, so the rows of each must lie
+ * together. */
 static xfer_status view_experts(xfer_locals *locals, int side, const xfi_local_tensor *first,
-                                const xfi_slot *slot, const xfer_local_part *part, int64_t n,
-                                xfer_view *view)
+                                const xfi_slot *slot, const xfer_local_part *part, int n_parts,
+                                int64_t n, xfer_view *view)
 {
+  XFI_CHECK(n_parts == 1, XFER_ERR_UNSUPPORTED,
+            "\"%s\" has one expert of a list in %d stretches of rows, of which there is no view",
+            first->name, n_parts);
   XFI_TRY(in_pieces(locals, side, n, 0, view));
   for (int64_t e = 0; e < n; e++) {
     XFI_TRY(check_given(&first[e]));
@@ -143,7 +148,7 @@ xfer_status xfi_locals_view(xfer_locals *locals, size_t tensor, int side, xfer_v
   view->n_dims = layout->n_dims;
   set_strides(view, local, slot);
   if (slot->each_expert) {
-    XFI_TRY(view_experts(locals, side, local, slot, part,
+    XFI_TRY(view_experts(locals, side, local, slot, part, n_parts,
                          xfi_dim_length(&layout->dims[0], place.part[0]), view));
     if (view->strides[0] == 0) view->strides[0] = (int64_t)xfi_dtype_size((int)local->dtype);
   } else if (n_parts > 1) {

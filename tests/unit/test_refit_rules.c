@@ -347,6 +347,62 @@ static void test_dims_of_experts_that_a_name_counts(void **state)
   xfer_rules_destroy(rules);
 }
 
+/* A list of experts has one view, whose pieces are the experts: rows of each in two stretches would
+ * be read from the first alone. */
+static void test_listed_experts_lie_in_one_stretch(void **state)
+{
+  static const char *const taken[] = {"\"moe.up\"", "{\"of\":\"moe.up\",\"take\":\"a\"},"
+                                                    "{\"of\":\"moe.up\",\"take\":\"b\"}"};
+  char text[1024];
+
+  (void)state;
+  mkdir(refit_path("listed"), 0777);
+  for (int i = 0; i < 2; i++) {
+    static float memory[2][4][6];
+    const int64_t shape[2] = {4, 6};
+    xfer_rules *rules = NULL;
+    xfer_model *model = NULL;
+    xfer_side *served = NULL;
+    xfer_refit *refit = NULL;
+    xfer_locals *locals = NULL;
+    xfer_view src, dst;
+    int has = 0;
+
+    (void)snprintf(
+        text, sizeof text,
+        "{\"format\":\"xfer-family-v1\",\"family\":\"mine\",\"model_type\":[\"mine\"],"
+        "\"tensors\":[{\"name\":\"blocks.{layer}.x.{expert}\",\"role\":\"moe.up\","
+        "\"rows\":[[\"pair\",\"2\",[[\"a\",\"1\"],[\"b\",\"1\"]]]]}],\"sides\":{\"vllm\":{"
+        "\"locals\":[{\"parts\":[%s],\"local\":\"{block}{local}.%%\",\"cut\":\"rows\"}]}}}",
+        taken[i]);
+    refit_write("listed/a.json", text);
+    assert_int_equal(xfer_rules_load(&rules, refit_path("listed")), XFER_OK);
+    assert_int_equal(load_by(&model,
+                             REFIT_TABLE("\"model_type\":\"mine\"",
+                                         "{\"pattern\":\"blocks.0.x.{expert}.weight\",\"expert\":"
+                                         "[0,1],\"shape\":[4,6],\"dtype\":\"f32\"}"),
+                             rules),
+                     XFER_OK);
+    assert_int_equal(refit_side(&served, "vllm:tp1", NULL), XFER_OK);
+    assert_int_equal(xfer_refit_create(&refit, model, NULL, served), XFER_OK);
+    assert_int_equal(xfer_locals_create(&locals, refit, 0), XFER_OK);
+    for (int e = 0; e < 2; e++)
+      assert_int_equal(
+          xfer_locals_give(locals, XFER_SIDE_GEN,
+                           e == 0 ? "model.layers.0.0.weight" : "model.layers.0.1.weight", XFER_F32,
+                           memory[e], shape, NULL, 2),
+          XFER_OK);
+    assert_int_equal(xfer_locals_view(locals, 0, &src, &dst, &has),
+                     i == 0 ? XFER_OK : XFER_ERR_UNSUPPORTED);
+    if (i == 1) refit_expect_error("in 4 stretches of rows");
+    xfer_locals_destroy(locals);
+    xfer_refit_destroy(refit);
+    xfer_side_destroy(served);
+    xfer_model_destroy(model);
+    xfer_rules_destroy(rules);
+  }
+}
+
 static void test_a_last_expert_is_for_a_tensor_of_experts(void **state)
 {
   xfer_rules *rules = NULL;
@@ -442,6 +498,7 @@ int main(void)
       cmocka_unit_test(test_fields_of_a_side_say_what_they_want),
       cmocka_unit_test(test_fields_of_a_family_say_what_they_want),
       cmocka_unit_test(test_what_rules_cannot_do_is_refused_by_name),
+      cmocka_unit_test(test_listed_experts_lie_in_one_stretch),
       cmocka_unit_test(test_rules_of_a_folder_add_a_family),
       cmocka_unit_test(test_a_tensor_has_the_rows_of_what_it_holds),
       cmocka_unit_test(test_dims_of_experts_that_a_name_counts),
