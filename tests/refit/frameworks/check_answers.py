@@ -40,7 +40,8 @@ UNLOADED = {("sglang", "llama3_blocks", "weight_scale_inv"),
             ("vllm", "laguna_held", "e_score_correction_bias")}
 
 # What the framework has, and neither loads nor uses.
-IDLE = {("sglang", "falcon_h1"): (".q_norm.weight", ".k_norm.weight")}
+IDLE = {("sglang", "falcon_h1"): (".q_norm.weight", ".k_norm.weight"),
+        **{("sglang", name): (".k_norm.weight",) for name in ("gemma3n_text", "gemma3n")}}
 
 # Where checkpoints and dumps lie for a moment: many small files, which a disk makes slowly.
 MEMORY = "/dev/shm" if os.path.isdir("/dev/shm") and shutil.disk_usage("/dev/shm").free > 1 << 30 else None
@@ -202,7 +203,7 @@ SCALES = re.compile(r"\.weight_scale_inv$|(?<!router)(?<!_hc)\.scale$")
 ROWS = re.compile(r"\.weight_scale$")  # scales of rows, or of integers in groups
 OF_OTHERS = ("visual.", "mlp1.", "vision_model.", "vision_tower.", "audio_tower.", "audio_model.", "multi_modal_projector.", "patch_merge_mlp.", "mm_projector.", "model.vision_model.",
              "model.connector.", "vision_encoder.", "vision_adapter.", "vision_projection.", "embed_vision.", "vision_embedder.",
-             "layerwise_projectors.", "spatial_projectors.", "visual_tokenizer.", "vte.", "mlp_AR.", "patch_merger.", "vision_projection_norm.", "vision_language_adapter.", "vit_", "vpm.", "resampler.",
+             "layerwise_projectors.", "spatial_projectors.", "visual_tokenizer.", "vte.", "mlp_AR.", "patch_merger.", "vision_projection_norm.", "vision_language_adapter.", "vit_", "vpm.", "resampler.", "apm.", "audio_projection_layer.",
              "vision_embedding.", "sam_model.", "projector.", "view_seperator", "encoder.", "whisper_encoder.", "vq_adaptor.")  # parts of a model that are no text
 
 

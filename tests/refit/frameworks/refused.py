@@ -70,6 +70,7 @@ REFUSED = {**{("vllm", family + "_tied"): "ties no output layer" for family in (
            ("vllm", "qwen2_5_omni_tied_text"): "vLLM goes by tie_word_embeddings of the text's configuration",
            **{("sglang", family + "_bias"): "SGLang makes no such bias of this family" for family in ("granite", "granitemoe", "hy_v3", "afmoe", "gemma", "olmoe_mha", "cohere2_moe")},
            ("sglang", "step3p5_bias"): "SGLang makes no such bias",
+           ("sglang", "sdar_tied"): "has a copy of the embedding as this family's output layer", ("sglang", "glm_ocr"): "has biases of attention here",
            ("sglang", "qwen3_moe_tied"): "SGLang ties no output layer",
            ("sglang", "afmoe"): "SGLang cuts each expert of this family over tp",
            **{("sglang", family + "_tied"): "ties no output layer of this family" for family in (

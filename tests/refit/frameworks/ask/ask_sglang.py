@@ -32,8 +32,12 @@ import codes
 import families
 import recent
 import remote
-from engine import LOADED_BUFFERS, dump_model, in_child, load, poison
+from engine import LOADED_BUFFERS, dump_model, in_child, leave_out_towers, load, poison
 
+# What sees or hears of some models, which holds nothing of the text and is of other packages or of sizes of its own.
+TOWERS = {"Phi4MMForCausalLM": ("phi4mm", "Phi4MMImageEncoder", "AudioEmbedding"), "StepVLForConditionalGeneration": ("step3_vl_10b", "PerceptionEncoder"),
+          "Gemma3nForConditionalGeneration": ("gemma3n_mm", "AutoModel", "Gemma3nMultimodalEmbedder", "Gemma3nAudioEncoder"),
+          "DeepseekOCRForCausalLM": ("deepseek_ocr", "build_sam_vit_b", "build_clip_l", "MlpProjector")}
 # Packages of kernels, and what holds no weight.
 ABSENT = ("IPython", "cutlass", "decord", "deep_ep", "deep_gemm", "flash_attn", "flashinfer", "gguf", "humming", "kernels", "modelscope", "outlines",
           "quack", "scipy", "sgl_kernel", "soundfile", "tilelang", "torchao")
@@ -228,6 +232,7 @@ def one_rank(family, p, rank, folder, FakeStore, with_mtp):
     import sglang.srt.layers.quantization.mxfp4 as mxfp4
     mxfp4.has_triton_kernels = p["mxfp4"] == "triton"
     with OnCpu():
+        leave_out_towers("sglang.srt.models.", TOWERS.get(config["architectures"][0], ()))
         in_bf16 = family in recent.IN_BF16 or "quantization_config" in config
         model, args = build(folder, p, rank, "bfloat16" if in_bf16 else "float32", FakeStore, with_mtp)
         poison(model)
@@ -249,6 +254,7 @@ def one_rank(family, p, rank, folder, FakeStore, with_mtp):
 def in_f32(config, FakeStore, with_mtp):
     """The parameters that are f32 of a model of bf16, and of its draft model, without what that shares with it."""
     with tempfile.TemporaryDirectory() as folder, OnCpu():
+        leave_out_towers("sglang.srt.models.", TOWERS.get(config["architectures"][0], ()))
         with open(os.path.join(folder, "config.json"), "w") as file:
             json.dump(dict(config, torch_dtype="bfloat16"), file)
         model, args = build(folder, parse("tp1"), 0, "bfloat16", FakeStore, with_mtp)

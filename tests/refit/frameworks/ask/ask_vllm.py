@@ -32,9 +32,18 @@ import families
 import packed
 import recent
 import remote
-from engine import LOADED_BUFFERS, dump_model, in_child, load, poison, values_of
+from engine import LOADED_BUFFERS, dump_model, in_child, leave_out_towers, load, poison, values_of
 
 
+# What sees or hears of some models, which holds nothing of the text and is of other packages or of sizes of its own.
+TOWERS = {"Phi3VForCausalLM": ("phi3v", "Phi3HDImageEmbedding"), "Phi4MMForCausalLM": ("phi4mm", "Phi4MMImageEncoder", "AudioEmbedding"),
+          "OpenCUAForConditionalGeneration": ("opencua", "OpenCUAVisionTransformer"), "Ovis": ("ovis", "VisualTokenizer", "VisualEmbedding"),
+          "MoonshotKimiaForCausalLM": ("kimi_audio", "KimiAudioWhisperEncoder", "KimiAudioMultiModalProjector"),
+          "StepVLForConditionalGeneration": ("step_vl", "PerceptionEncoder"), "Eagle2_5_VLForConditionalGeneration": ("eagle2_5_vl", "SiglipVisionModel"),
+          "LlavaOnevision2ForConditionalGeneration": ("llava_onevision2", "LlavaOnevision2VisionTower"),
+          "HCXVisionV2ForCausalLM": ("hyperclovax_vision_v2", "Qwen2_5_VisionTransformer"), "BeeForConditionalGeneration": ("bee", "BeeMultiModalProjector"),
+          "MiniCPMO": ("minicpmo", "MiniCPMWhisperEncoder", "MultiModalProjector"),
+          "Gemma3nForConditionalGeneration": ("gemma3n_mm", "AutoModel", "Gemma3nMultimodalEmbedder")}
 KERNEL = None  # the kernel of mxfp4 that pads as it wants
 
 
@@ -237,7 +246,8 @@ def one_rank(family, p, rank, folder, FakeStore, with_mtp):
     from vllm.model_executor.model_loader.utils import initialize_model
     if "layers" in p:
         os.environ["VLLM_PP_LAYER_PARTITION"] = p["layers"].replace("+", ",")
-    _, table = families.FAMILIES[family]()
+    config, table = families.FAMILIES[family]()
+    leave_out_towers("vllm.model_executor.models.", TOWERS.get(config["architectures"][0], ()))
     per = p["tp"] * p["pp"]
     dist.init_process_group("fake", store=FakeStore(), rank=rank, world_size=per * p["dp"])
     dtype = "bfloat16" if family in recent.IN_BF16 else "float32"
@@ -265,6 +275,8 @@ def whole_model(folder, FakeStore, draft=False):
     from vllm.config import set_current_vllm_config
     import vllm.distributed.parallel_state as ps
     from vllm.model_executor.model_loader.utils import initialize_model
+    with open(os.path.join(folder, "config.json")) as file:
+        leave_out_towers("vllm.model_executor.models.", TOWERS.get(json.load(file)["architectures"][0], ()))
     dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=1)
     vllm_config = make_config(folder, parse("tp1"), 0, "bfloat16")
     torch.set_default_dtype(torch.bfloat16)

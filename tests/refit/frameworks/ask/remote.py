@@ -7,7 +7,7 @@ def known():
     """Lets transformers read their configurations, which say no more than their keys."""
     from transformers import CONFIG_MAPPING, AutoConfig, DeepseekV3Config, PretrainedConfig, Qwen2Config
     for name in ("bailing_hybrid", "bailing_moe", "bailing_moe_v2", "deepseek", "domyn_edge", "internlm2", "internlm3", "iquestcoder", "mimo", "minicpm",
-                 "orion", "PanguEmbedded", "pangu_ultra_moe", "param2moe", "rnj1", "sarvam_mla", "sarvam_moe", "solar", "step1", "step3_text", "TeleFLM", "telechat3"):
+                 "orion", "PanguEmbedded", "pangu_ultra_moe", "param2moe", "rnj1", "sarvam_mla", "sarvam_moe", "solar", "step1", "step3_text", "TeleFLM", "telechat3", "sdar", "sdar_moe", "llada2_moe", "qwen"):
         AutoConfig.register(name, type("Config", (PretrainedConfig,), {"model_type": name, "pad_token_id": None}), exist_ok=True)
     AutoConfig.register("exaone", type("Config", (PretrainedConfig,), {"model_type": "exaone", "pad_token_id": None,
                                                                        "attribute_map": {"num_hidden_layers": "num_layers"}}), exist_ok=True)
@@ -15,11 +15,16 @@ def known():
         "model_type": "telechat", "attribute_map": {"num_hidden_layers": "n_layer", "num_attention_heads": "n_head",
                                                     "intermediate_size": "ffn_hidden_size", "rms_norm_eps": "layer_norm_epsilon"}}), exist_ok=True)
     AutoConfig.register("intern_vit_6b", type("Config", (PretrainedConfig,), {"model_type": "intern_vit_6b"}), exist_ok=True)
-    for name in ("internvl_chat", "interns1", "kimi_k25", "ovis2_5", "Keye", "KeyeVL1_5", "Llama_Nemotron_Nano_VL", "NemotronH_Nano_VL_V2", "NemotronH_Nano_Omni_Reasoning_V3", "step3p7"):
+    for name in ("internvl_chat", "interns1", "kimi_k25", "ovis2_5", "Keye", "KeyeVL1_5", "Llama_Nemotron_Nano_VL", "NemotronH_Nano_VL_V2", "NemotronH_Nano_Omni_Reasoning_V3", "step3p7",
+                 "interns2_preview", "opencua", "skywork_chat", "NVLM_D", "h2ovl_chat", "step_robotics", "eagle_2_5_vl", "llava_onevision2", "vlm", "bee", "R"):
         AutoConfig.register(name, type("Config", (PretrainedConfig,), {
             "model_type": name, "__init__": of_parts, "get_text_config": lambda self, *a, **k: self.__dict__.get("text_config", self)}), exist_ok=True)
     AutoConfig.register("kimi_k2", type("Config", (DeepseekV3Config,), {"model_type": "kimi_k2"}), exist_ok=True)
     AutoConfig.register("dots_ocr", type("Config", (Qwen2Config,), {"model_type": "dots_ocr"}), exist_ok=True)
+    from transformers import Phi3Config
+    for name, like in (("phi3_v", Phi3Config), ("phi4mm", Phi3Config), ("kimi_audio", Qwen2Config)):
+        AutoConfig.register(name, type("Config", (like,), {"model_type": name}), exist_ok=True)
+    AutoConfig.register("minicpmo", type("Config", (PretrainedConfig,), {"model_type": "minicpmo", "pad_token_id": None, "__init__": minicpmv}), exist_ok=True)
     AutoConfig.register("minicpmv", type("Config", (PretrainedConfig,), {"model_type": "minicpmv", "pad_token_id": None, "__init__": minicpmv}), exist_ok=True)
     if "mimo_v2_flash" not in CONFIG_MAPPING:  # which transformers 5.12 does not have
         AutoConfig.register("mimo_v2_flash", type("Config", (PretrainedConfig,), {"model_type": "mimo_v2_flash", "pad_token_id": None}), exist_ok=True)
@@ -42,10 +47,12 @@ def nemotron_nas(self, block_configs=(), **more):
     self.block_configs = [Said({part: Said(said) for part, said in block.items()}) for block in block_configs]
 
 
-def minicpmv(self, vision_config=None, **more):
-    from transformers import Idefics2VisionConfig, PretrainedConfig
+def minicpmv(self, vision_config=None, audio_config=None, **more):
+    from transformers import Idefics2VisionConfig, PretrainedConfig, WhisperConfig
     PretrainedConfig.__init__(self, **more)
-    self.vision_config = Idefics2VisionConfig(**vision_config)
+    self.vision_config = Idefics2VisionConfig(**(vision_config or {}))
+    if audio_config is not None:
+        self.audio_config = WhisperConfig(**audio_config)
 
 
 def of_parts(self, **more):
@@ -96,6 +103,35 @@ def bailing_moe(architecture, model_type, bias, shared=2, **more):
     t.add("model.norm.weight", h)
     if not c["tie_word_embeddings"]:
         t.add("lm_head.weight", 1000, h)
+    return c, t
+
+
+def named_as(make, architecture, model_type, **more):
+    """The same checkpoint as a model of another class."""
+    def made():
+        config, table = make()
+        return {**config, "architectures": [architecture], "model_type": model_type, **more}, table
+    return made
+
+
+def qwen():
+    """Qwen of the first generation: `intermediate_size` counts gate and up together."""
+    h, heads, i = 512, 16, 96
+    c = config("QWenLMHeadModel", "qwen", hidden_size=h, vocab_size=1024, intermediate_size=2 * i, num_key_value_heads=None, head_dim=None, kv_channels=h // heads,
+               no_bias=True, rotary_emb_base=10000, layer_norm_epsilon=1e-6, seq_length=512)
+    t = Table()
+    for l in range(2):
+        p = f"transformer.h.{l}."
+        t.norms(p, h, "ln_1", "ln_2")
+        t.add(p + "attn.c_attn.weight", 3 * h, h)
+        t.add(p + "attn.c_attn.bias", 3 * h)
+        t.add(p + "attn.c_proj.weight", h, h)
+        t.add(p + "mlp.w1.weight", i, h)
+        t.add(p + "mlp.w2.weight", i, h)
+        t.add(p + "mlp.c_proj.weight", h, i)
+    t.add("transformer.wte.weight", 1024, h)
+    t.add("transformer.ln_f.weight", h)
+    t.add("lm_head.weight", 1024, h)
     return c, t
 
 

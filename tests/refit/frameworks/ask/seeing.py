@@ -74,7 +74,8 @@ def by_own_code(architecture, model_type, make, prefix, part, vision_part, visio
     text, table = make()
     own = {part: text} if part else {key: value for key, value in text.items() if key not in ("architectures", "model_type")}
     was, now = prefix
-    return dict(own, architectures=[architecture], model_type=model_type, tie_word_embeddings=text["tie_word_embeddings"], **{vision_part: vision}, **more), Table(
+    tied = {"tie_word_embeddings": text["tie_word_embeddings"]} if "tie_word_embeddings" in text else {}
+    return dict(own, architectures=[architecture], model_type=model_type, **tied, **{vision_part: vision}, **more), Table(
         (now + name.removeprefix(was) if name.startswith(was) else name, shape) for name, shape in table.items())
 
 
@@ -186,6 +187,63 @@ def nemotron_nano_vl(make, name="NemotronH_Nano_VL_V2"):
     return by_own_code(name, name, lambda: ({**text, "dtype": "float32"}, table), ("", "language_model."), "llm_config", "vision_config",
                        dict(args={"model": "vit_small_patch16_224"}, patch_size=16), downsample_ratio=0.5, force_image_size=224, patch_size=16, ps_version="v2",
                        vit_hidden_size=384, projector_hidden_size=64, template="", image_tag_type="", norm_mean=[0.5] * 3, norm_std=[0.5] * 3)
+
+
+def named(prefix, part="text_config", architecture=None, model_type=None, vision_part="vision_config", vision=None, **more):
+    """A model by its own code of `make`: the prefix of its text's names, and the part of the configuration that has the text."""
+    return lambda make: by_own_code(architecture, model_type, make, prefix, part, vision_part, dict(SEES_BY_SIGLIP) if vision is None else vision, **more)
+
+
+def with_adapters(make):
+    """Phi-4-multimodal: each linear layer of Phi-4 lies beside its adapters for images and sounds."""
+    config, table = make()
+    out = Table()
+    for name, shape in table.items():
+        if not name.endswith("_proj.weight"):
+            out.add(name, *shape)
+            continue
+        out.add(name.replace(".weight", ".base_layer.weight"), *shape)
+        for kind in ("vision", "speech"):
+            out.add(name.replace(".weight", f".lora_A.{kind}.weight"), 4, shape[1])
+            out.add(name.replace(".weight", f".lora_B.{kind}.weight"), shape[0], 4)
+    return config, out
+
+
+PATCHES = dict(num_heads=4, depth=1, embed_dim=32, hidden_size=32, intermediate_size=64, patch_size=8, image_size=32, num_hidden_layers=1)
+phi3_v = named(("", ""), None, "Phi3VForCausalLM", "phi3_v", "img_processor", dict(name="clip_vision_model", image_dim_out=32, model_name="none"),
+               embd_layer=dict(embedding_cls="image", hd_transform_order="sub_glb", projection_cls="mlp", use_hd_transform=True, with_learnable_separator=True))
+phi4mm = named(("", ""), None, "Phi4MMForCausalLM", "phi4mm", "img_processor", {}, embd_layer=dict(
+    embedding_cls="image_audio", audio_embd_layer=dict(embedding_cls="audio"), image_embd_layer=dict(embedding_cls="tune_image")))
+opencua = named(("", "language_model."), "text_config", "OpenCUAForConditionalGeneration", "opencua", vision=PATCHES)
+ovis = named(("", "llm."), "llm_config", "Ovis", "ovis", "visual_tokenizer_config", dict(model_type="aimv2_visual_tokenizer", vocab_size=64, backbone_config=dict(
+    model_type="siglip_vision_model")), hidden_size=64)
+kimi_audio = named(("", ""), None, "MoonshotKimiaForCausalLM", "kimi_audio", "kimia_adaptor_input_dim", 64)
+skywork_r1v = named(("", "language_model."), "llm_config", "SkyworkR1VChatModel", "skywork_chat", vision=dict(INTERN_VIT), downsample_ratio=0.5, ps_version="v2",
+                    force_image_size=32, select_layer=-1)
+nvlm_d = named(("", "language_model."), "llm_config", "NVLM_D", "NVLM_D", vision=dict(INTERN_VIT), downsample_ratio=0.5, ps_version="v2", force_image_size=32,
+               select_layer=-1)
+h2ovl = named(("", "language_model."), "llm_config", "H2OVLChatModel", "h2ovl_chat", vision=dict(INTERN_VIT), downsample_ratio=0.5, ps_version="v2",
+              force_image_size=32, select_layer=-1)
+step_vl = named(("", ""), "text_config", "StepVLForConditionalGeneration", "step_robotics", vision=dict(width=32, hidden_act="gelu"), projector_bias=False)
+eagle2_5_vl = named(("", "language_model."), "text_config", "Eagle2_5_VLForConditionalGeneration", "eagle_2_5_vl", downsample_ratio=0.5, force_image_size=32)
+llava_onevision2 = named(("model.", "model.language_model."), "text_config", "LlavaOnevision2ForConditionalGeneration", "llava_onevision2")
+hcx_vision = named(("", "model.language_model."), "text_config", "HCXVisionV2ForCausalLM", "vlm", vision=dict(PATCHES, model_type="qwen2_5_vl_visual", out_hidden_size=32))
+
+
+gemma3n = named(("model.", "model.language_model."), "text_config", "Gemma3nForConditionalGeneration", "gemma3n",
+                vision=dict(model_type="gemma3n_vision", hidden_size=32, vocab_size=16, vocab_offset=900),
+                audio_config=dict(model_type="gemma3n_audio", hidden_size=32, vocab_size=16, vocab_offset=950, conf_num_attention_heads=4, conf_num_hidden_layers=1))
+
+
+def bee(make, architecture="BeeForConditionalGeneration", model_type="bee"):
+    return by_own_code(architecture, model_type, make, ("model.", "model.language_model."), "text_config", "vision_config", dict(SIGLIP), image_token_index=990,
+                       video_token_index=991, projector_hidden_act="gelu", vision_feature_layer=-1, vision_feature_select_strategy="full",
+                       multimodal_projector_bias=True, image_grid_pinpoints=[[32, 64]])
+
+
+def minicpmo(make, version):
+    config, table = minicpmv(make, version)
+    return {**config, "architectures": ["MiniCPMO"], "model_type": "minicpmo", "audio_config": dict(model_type="whisper"), "audio_pool_step": 5, "init_vision": True, "init_audio": True, "init_tts": False}, table
 
 
 FAMILIES = {
