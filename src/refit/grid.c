@@ -94,9 +94,6 @@ static xfer_status make_ranks(xfer_side *side, const xfer_side_options *o)
   st = xfi_mesh_create(&side->mesh, &side->size, 1, side->staged);
   if (st != XFER_OK) xfi_set_error("\"%s\": %s", side->spec, xfer_last_error());
   XFI_TRY(st);
-  XFI_CHECK(side->mesh->max_rank < INT_MAX, XFER_ERR_ARG,
-            "\"%s\": rank %d, and a comm of more ranks than an int counts", side->spec,
-            side->mesh->max_rank);
   for (int i = 0; i < side->size; i++) {
     stage = divide(side, i, &place);
     side->staged[stage * xfi_side_stage_size(side) + place] = side->mesh->ranks[i];

@@ -387,8 +387,8 @@ static void test_ranks_and_items_of_a_side_may_be_given_as_lists(void **state)
   assert_int_equal(refit_side(&made, "vllm:", &options), XFER_ERR_ARG);
   refit_expect_error("\"vllm:\": rank -1");
   options.ranks = last;
-  assert_int_equal(refit_side(&made, "vllm:", &options), XFER_ERR_ARG);
-  refit_expect_error("\"vllm:\": rank 2147483647, and a comm of more ranks than an int counts");
+  assert_int_equal(refit_side(&made, "vllm:", &options), XFER_ERR_OVERFLOW);
+  refit_expect_error("\"vllm:\": rank 2147483647 at position 2 of the mesh is above 16777215");
   options.n_ranks = 3;
   assert_int_equal(refit_side(&made, "vllm:", &options), XFER_ERR_ARG);
   refit_expect_error("3 are listed");
