@@ -146,32 +146,32 @@ typedef struct warmup {
 
 static void *warmup_main(void *argument)
 {
-  warmup *l = argument;
-  const xfi_message *m = l->message;
+  warmup *w = argument;
+  const xfi_message *m = w->message;
 
-  (void)cudaSetDevice(l->ordinal);
+  (void)cudaSetDevice(w->ordinal);
   (void)xfi_cuda_mode(cudaStreamCaptureModeRelaxed);
-  l->result =
-      ncclBroadcast(m->data, m->data, m->n_bytes, ncclInt8, m->peer, l->launcher, l->stream);
-  atomic_store(&l->is_over, true);
+  w->result =
+      ncclBroadcast(m->data, m->data, m->n_bytes, ncclInt8, m->peer, w->launcher, w->stream);
+  atomic_store(&w->is_over, true);
   return NULL;
 }
 
 xfer_status xfi_nccl_warm_up_launcher(xfi_nccl *nccl, const xfi_message *message, int ordinal,
                                       cudaStream_t stream, xfi_deadline deadline)
 {
-  warmup l = {nccl->launcher, message, ordinal, stream, ncclSuccess, false};
+  warmup w = {nccl->launcher, message, ordinal, stream, ncclSuccess, false};
 
-  nccl->has_caller = xfi_thread_start(&nccl->caller, warmup_main, &l);
+  nccl->has_caller = xfi_thread_start(&nccl->caller, warmup_main, &w);
   XFI_CHECK(nccl->has_caller, XFER_ERR_NOMEM, "no thread is to be had");
-  for (int n_pauses = 1; !atomic_load(&l.is_over); n_pauses++) {
+  for (int n_pauses = 1; !atomic_load(&w.is_over); n_pauses++) {
     if (xfi_deadline_expired(deadline)) return missed(nccl, "a first broadcast", deadline);
     XFI_TRY(xfi_nccl_check_warnings(nccl, n_pauses));
     xfi_sleep_ns(PAUSE_NS);
   }
   (void)pthread_join(nccl->caller, NULL);
   nccl->has_caller = false;
-  XFI_TRY(xfi_nccl_launched(nccl, l.result, "ncclBroadcast", deadline));
+  XFI_TRY(xfi_nccl_launched(nccl, w.result, "ncclBroadcast", deadline));
   nccl->is_warm = true;
   return XFER_OK;
 }

@@ -86,12 +86,12 @@ static bool mark_read(bool *is_read, const xfer_plan *plan)
  * then a commit at other addresses would have to wait for the run in flight. */
 static xfer_status take_local(xfer_plan *plan, const bool *is_read)
 {
-  xfi_mirror *o = plan->lanes.snapshot;
+  xfi_mirror *snapshot = plan->lanes.snapshot;
 
-  o->has_local = true;
-  XFI_TRY(xfi_mirror_prepare(o, plan, is_read));
-  o->has_local = !xfi_batch_is_read(plan->device, o->copy);
-  if (!o->has_local) return xfi_mirror_prepare(o, plan, is_read);
+  snapshot->has_local = true;
+  XFI_TRY(xfi_mirror_prepare(snapshot, plan, is_read));
+  snapshot->has_local = !xfi_batch_is_read(plan->device, snapshot->copy);
+  if (!snapshot->has_local) return xfi_mirror_prepare(snapshot, plan, is_read);
   xfi_local_join(plan);
   return XFER_OK;
 }
@@ -115,12 +115,12 @@ xfer_status xfi_snapshot_rebind(xfer_plan *plan)
 /* A relay forwards what has arrived, so plans with one wait on the caller's stream. */
 xfer_status xfi_snapshot_wait_apart(const xfer_plan *plan, xfer_stream *stream)
 {
-  const xfi_mirror *o = plan->lanes.snapshot;
+  const xfi_mirror *snapshot = plan->lanes.snapshot;
 
-  if (o == NULL || plan->relay != NULL || plan->main != NULL) return XFER_OK;
-  XFI_TRY(xfi_event_record(plan->device, o->event, *stream));
-  XFI_TRY(xfi_stream_wait(plan->device, o->stream, o->event));
-  *stream = o->stream;
+  if (snapshot == NULL || plan->relay != NULL || plan->main != NULL) return XFER_OK;
+  XFI_TRY(xfi_event_record(plan->device, snapshot->event, *stream));
+  XFI_TRY(xfi_stream_wait(plan->device, snapshot->stream, snapshot->event));
+  *stream = snapshot->stream;
   return XFER_OK;
 }
 
