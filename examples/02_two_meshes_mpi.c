@@ -77,7 +77,7 @@ int main(int argc, char **argv)
     snprintf(line, sizeof line, "%s (%d)@0-%d:%s -> (%d)@%d-%d:%s", model[t].tensor, n_src,
              n_src - 1, model[t].src, size - first_dst, first_dst, size - 1, model[t].dst);
     need(xfer_problem_parse(&src[t], &dst[t], line), line);
-    tensors[t] = (xfer_tensor){model[t].name, src[t], dst[t], 0};
+    tensors[t] = (xfer_tensor){model[t].name, src[t], dst[t], {0}};
   }
   need(xfer_plan_create(&plan, comm, tensors, N_TENSORS, NULL), "plan");
   for (int t = 0; t < N_TENSORS; t++) {

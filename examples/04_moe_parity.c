@@ -150,7 +150,7 @@ int main(int argc, char **argv)
     const char *cut = t < 2 ? "f32[8,64,32] (%d):S0 -> (%d):S1" : "f32[8,32,64] (%d):S0 -> (%d):S2";
     snprintf(text, sizeof text, cut, size, size);
     NEED(xfer_problem_parse(&src, &dst, text));
-    tensors[t] = (xfer_tensor){t == 0 ? "gate" : t == 1 ? "up" : "down", src, dst, 0};
+    tensors[t] = (xfer_tensor){t == 0 ? "gate" : t == 1 ? "up" : "down", src, dst, {0}};
   }
   const size_t share = (size_t)(E * I * H / size), mine = (size_t)rank * share;
   fc1 = numbers(1, 2 * mine, 2 * share), fc2 = numbers(2, mine, share);

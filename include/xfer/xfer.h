@@ -32,6 +32,7 @@
 #define XFER_XFER_H
 
 #include <xfer/comm.h>
+#include <xfer/conversion.h>
 #include <xfer/exchange.h>
 #include <xfer/layout.h>
 #include <xfer/plan.h>

@@ -2,40 +2,45 @@
 
 from __future__ import annotations
 
-from ctypes import byref
+from typing import Any
 
 from ._binding import structs
 from ._binding.lib import lib
 from ._binding.structs import choice
-from .errors import ArgError
 
 __all__ = ["Conversion"]
 
 _SCALES = {"f32": 0, "pow2": 1, "ue8m0": 2, "mx": 3}
 
 
-class Conversion(int):
+class Conversion:
     """How a plan changes a tensor's elements on the way; the source's elements are f32, bf16 or f16.
 
     All conversions round to the destination's dtype, which is one of these, f8e4m3 or f8e5m2: once, to nearest even; f8
     saturates.
     """
 
+    def __init__(self, made: Any) -> None:
+        """Of the struct of C that a maker below returned or that a refit gives, which is copied."""
+        self._struct = structs.Conversion.from_buffer_copy(made)
+
     def __repr__(self) -> str:
-        data = structs.ConversionData()
-        try:
-            lib.xfer_conversion_get(int(self), byref(data))
-        except ArgError:
-            return f"Conversion({int(self):#x})"
-        scale = next((name for name, number in _SCALES.items() if number == data.scale), "")
+        c = self._struct
+        scale = next((name for name, number in _SCALES.items() if number == c.scale), "")
         return (
-            "Conversion(0)",
+            "Conversion()",
             "Conversion.cast()",
-            f"Conversion.scale({data.value:.9g})",
-            f"Conversion.add({data.value:.9g})",
-            f"Conversion.blocks({data.rows}, {data.columns}, {scale!r})",
-            f"Conversion.scales_of({data.tensor})",
-        )[data.kind]
+            f"Conversion.scale({c.value:.9g})",
+            f"Conversion.add({c.value:.9g})",
+            f"Conversion.blocks({c.rows}, {c.columns}, {scale!r})",
+            f"Conversion.scales_of({c.tensor})",
+        )[c.kind]
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Conversion) and bytes(self._struct) == bytes(other._struct)
+
+    def __hash__(self) -> int:
+        return hash(bytes(self._struct))
 
     @classmethod
     def cast(cls) -> Conversion:

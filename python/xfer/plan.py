@@ -44,7 +44,7 @@ def _rows(tensors: Tensors) -> Any:
         if conversion:
             if len(conversion) > 1 or not isinstance(conversion[0], Conversion):
                 raise TypeError(f"tensor {name!r}: after its layouts comes a Conversion")
-            row.conversion = conversion[0]
+            row.conversion = conversion[0]._struct
     return rows
 
 

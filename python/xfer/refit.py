@@ -289,7 +289,7 @@ class Refit(Handle):
         found = []
         for row in rows[: n.value]:
             layouts = (decoded(row.name), self._borrow(row.src), self._borrow(row.dst))
-            found.append((*layouts, Conversion(row.conversion)) if row.conversion else layouts)
+            found.append((*layouts, Conversion(row.conversion)) if row.conversion.kind else layouts)
         return found
 
     def _borrow(self, pointer: int | None) -> Layout | None:

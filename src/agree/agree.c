@@ -117,7 +117,7 @@ static void describe(description *d, const xfer_tensor *tensor)
   const xfer_layout *sides[2] = {tensor->src, tensor->dst};
   char how[64];
 
-  xfi_conversion_format(how, sizeof how, tensor->conversion);
+  xfi_conversion_format(how, sizeof how, &tensor->conversion);
   (void)snprintf(d->parts[0], DESCRIPTION_BYTES, "\"%s\"", end_of(tensor->name, 180));
   (void)xfi_problem_format(d->parts[1], DESCRIPTION_BYTES, sides[0], sides[1]);
   for (int s = 0; s < 2; s++) {
@@ -125,8 +125,9 @@ static void describe(description *d, const xfer_tensor *tensor)
                                     s == 1 ? sides[1] : NULL) >= DESCRIPTION_BYTES;
     if (sides[s] != NULL) memcpy(d->meshes[s], sides[s]->mesh->digest, sizeof d->meshes[s]);
   }
-  (void)snprintf(d->parts[4], DESCRIPTION_BYTES,
-                 tensor->conversion == 0 ? "no conversion" : "conversion \"%s\"", how);
+  (void)snprintf(
+      d->parts[4], DESCRIPTION_BYTES,
+      tensor->conversion.kind == XFER_CONVERSION_NONE ? "no conversion" : "conversion \"%s\"", how);
 }
 
 /* The texts are the same on all ranks, but layouts differ where they were cut off. */

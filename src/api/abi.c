@@ -56,7 +56,7 @@ static const row rows[] = {
     STRUCT(xfer_view, kind, n_dims, base, strides, pieces, n_pieces, piece_dim, reserved,
            box_strides),
     STRUCT(xfer_tensor, name, src, dst, conversion),
-    STRUCT(xfer_conversion_data, kind, value, rows, columns, scale, reserved, tensor),
+    STRUCT(xfer_conversion, kind, value, rows, columns, scale, reserved, tensor),
     STRUCT(xfer_plan_options, struct_size, max_staging_bytes, window_bytes, link_bytes_per_s,
            message_ns, timeout_ms, lane, ranks_per_domain, flags, reserved),
     STRUCT(xfer_plan_report_data, struct_size, n_tensors, n_classes, n_moves, payload_bytes,

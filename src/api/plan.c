@@ -29,10 +29,10 @@ static xfer_status check_tensors(const char *who, const xfer_tensor *tensors, si
   XFI_NEED_IN(who, n_tensors > 0, tensors);
   XFI_TRY(check_number(who, n_tensors));
   for (size_t t = 0; t < n_tensors; t++) {
-    const bool made = xfi_conversion_kind(tensors[t].conversion) == XFER_CONVERSION_SCALES;
+    const bool made = tensors[t].conversion.kind == XFER_CONVERSION_SCALES;
 
     XFI_CHECK(tensors[t].name != NULL, XFER_ERR_ARG, "tensor %zu has no name", t);
-    XFI_TRY(xfi_conversion_check(tensors[t].conversion, tensors[t].name));
+    XFI_TRY(xfi_conversion_check(&tensors[t].conversion, tensors[t].name));
     if (!both_sides) continue;
     XFI_CHECK((made || tensors[t].src != NULL) && tensors[t].dst != NULL, XFER_ERR_ARG,
               "tensor %zu \"%s\": a simulation needs both layouts", t, tensors[t].name);

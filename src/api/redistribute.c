@@ -32,7 +32,7 @@ xfer_status xfer_redistribute(xfer_comm *comm, const xfer_layout *src_layout,
                               const xfer_view *src_view, const xfer_layout *dst_layout,
                               const xfer_view *dst_view, xfer_stream stream)
 {
-  given g = {{"tensor", src_layout, dst_layout, 0}, src_view, dst_view};
+  given g = {{"tensor", src_layout, dst_layout, {0}}, src_view, dst_view};
   xfi_one_call call = {{0}, false, create, bind, &g};
   xfer_status st = XFER_OK;
   xfi_entered before;

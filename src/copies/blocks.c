@@ -28,7 +28,7 @@ static xfi_convert convert_of(const xfer_layout *layout, xfi_convert_op op)
 }
 
 xfer_status xfi_blocks_make(xfi_blocks *blocks, const xfer_layout *layout, int rank,
-                            xfer_conversion conversion)
+                            const xfer_conversion *conversion)
 {
   xfer_status st = XFER_OK;
   const int n_dims = layout->n_dims;

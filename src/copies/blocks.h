@@ -30,7 +30,7 @@ struct xfi_blocks {
 
 /* Makes the boxes of a part. */
 xfer_status xfi_blocks_make(xfi_blocks *blocks, const xfer_layout *layout, int rank,
-                            xfer_conversion conversion);
+                            const xfer_conversion *conversion);
 /* The number of scales of all boxes. xfi_blocks_place() gives the boxes consecutive scales, from
  * `scales` on. */
 size_t xfi_blocks_n_scales(const xfi_blocks *blocks);

@@ -12,6 +12,7 @@
 #include "alloc.h"
 #include "bound.h"
 #include "checked.h"
+#include "conversion.h"
 #include "dtype.h"
 #include "error.h"
 #include "vec.h"
@@ -260,7 +261,8 @@ static bool are_one_view(const xfi_use *a, const xfi_use *b)
 /* And are equal values of both the same bytes there? */
 static bool is_tie(const xfi_use *a, const xfi_use *b)
 {
-  return are_one_view(a, b) && a->dtype == b->dtype && a->conversion == b->conversion;
+  return are_one_view(a, b) && a->dtype == b->dtype &&
+         xfi_conversion_equal(&a->conversion, &b->conversion);
 }
 
 /* Two destinations. */

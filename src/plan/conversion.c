@@ -1,8 +1,6 @@
 /*
- * Conversions of a tensor as a number: the kind in the low byte, the bits of its value in the upper
- * half; of blocks the xfer_block_scale in the second byte, columns and rows in the upper quarters;
- * of scales the tensor in the upper half; the rest 0. What a conversion does to an element is in
- * kernels/convert.h.
+ * Conversions of a tensor: whether one is possible, and its text. What a conversion does to an
+ * element is in kernels/convert.h.
  */
 #include "conversion.h"
 
@@ -12,14 +10,7 @@
 #include "dtype.h"
 #include "error.h"
 
-#define KIND_MASK UINT64_C(0xff)
-#define SCALE_SHIFT 8
-#define SCALE_MASK UINT64_C(0xff)
-#define VALUE_SHIFT 32
-#define ROWS_SHIFT 48
-#define SIZE_MASK UINT64_C(0xffff)
-
-/* Of a value, which goes by its bits: a thread's mode may take small numbers for 0. */
+/* A value is judged by its bits: a thread's mode may take small numbers for 0. */
 #define SIGN UINT32_C(0x80000000)
 #define INFINITE UINT32_C(0x7f800000)
 #define NO_RECIPROCAL UINT32_C(0x00200000) /* 2^-128, the largest whose reciprocal is infinite */
@@ -36,73 +27,19 @@ enum { N_KINDS = sizeof kinds / sizeof *kinds };
 static const char *const scales[] = {"f32", "pow2", "ue8m0", "mx"};
 enum { N_SCALES = sizeof scales / sizeof *scales };
 
-xfer_conversion xfi_conversion_make(xfer_conversion_kind kind, float value)
+bool xfi_conversion_equal(const xfer_conversion *a, const xfer_conversion *b)
 {
-  uint32_t bits;
-
-  memcpy(&bits, &value, sizeof bits);
-  return (uint64_t)kind | (uint64_t)bits << VALUE_SHIFT;
+  /* The struct has no padding, and values that differ in bits are others: x + 0 and x + -0. */
+  return memcmp(a, b, sizeof *a) == 0; /* NOLINT(*-suspicious-memory-comparison,cert-*) */
 }
 
-xfer_conversion_kind xfi_conversion_kind(xfer_conversion c)
-{
-  return (xfer_conversion_kind)(c & KIND_MASK);
-}
-
-static uint32_t value_bits(xfer_conversion c)
-{
-  return (uint32_t)(c >> VALUE_SHIFT);
-}
-
-float xfi_conversion_value(xfer_conversion c)
-{
-  const uint32_t bits = value_bits(c);
-  float value;
-
-  memcpy(&value, &bits, sizeof value);
-  return value;
-}
-
-xfer_conversion xfi_conversion_of_blocks(uint32_t rows, uint32_t columns, uint32_t scale)
-{
-  return (uint64_t)XFER_CONVERSION_BLOCKS | (scale & SCALE_MASK) << SCALE_SHIFT |
-         (columns & SIZE_MASK) << VALUE_SHIFT | (rows & SIZE_MASK) << ROWS_SHIFT;
-}
-
-xfer_conversion xfi_conversion_of_scales(size_t tensor)
-{
-  if (tensor > UINT32_MAX) return UINT64_MAX; /* no conversion: the plan will say so */
-  return (uint64_t)XFER_CONVERSION_SCALES | (uint64_t)tensor << VALUE_SHIFT;
-}
-
-uint32_t xfi_conversion_rows(xfer_conversion c)
-{
-  return (uint32_t)(c >> ROWS_SHIFT & SIZE_MASK);
-}
-
-uint32_t xfi_conversion_columns(xfer_conversion c)
-{
-  return (uint32_t)(c >> VALUE_SHIFT & SIZE_MASK);
-}
-
-uint32_t xfi_conversion_scale(xfer_conversion c)
-{
-  return (uint32_t)(c >> SCALE_SHIFT & SCALE_MASK);
-}
-
-size_t xfi_conversion_tensor(xfer_conversion c)
-{
-  return (size_t)(c >> VALUE_SHIFT);
-}
-
-xfer_conversion xfi_conversion_settle(xfer_conversion given, const xfer_layout *src,
+xfer_conversion xfi_conversion_settle(const xfer_conversion *given, const xfer_layout *src,
                                       const xfer_layout *dst)
 {
-  const xfer_conversion_kind kind = xfi_conversion_kind(given);
-
-  if ((kind == XFER_CONVERSION_CAST || kind == XFER_CONVERSION_SCALES) && src->dtype == dst->dtype)
-    return 0;
-  return kind == XFER_CONVERSION_SCALES ? xfi_conversion_of_scales(0) : given;
+  if ((given->kind == XFER_CONVERSION_CAST || given->kind == XFER_CONVERSION_SCALES) &&
+      src->dtype == dst->dtype)
+    return (xfer_conversion){0};
+  return given->kind == XFER_CONVERSION_SCALES ? xfer_convert_scales_of(0) : *given;
 }
 
 static bool is_float(xfer_dtype dtype)
@@ -115,75 +52,86 @@ static bool is_f8(xfer_dtype dtype)
   return dtype == XFER_F8E4M3 || dtype == XFER_F8E5M2;
 }
 
-static bool converts(xfer_conversion_kind kind, xfer_dtype from, xfer_dtype to)
+static bool converts(int32_t kind, xfer_dtype from, xfer_dtype to)
 {
   if (kind == XFER_CONVERSION_SCALES) return from == XFER_F32 && to == XFER_F8E8M0;
   if (kind == XFER_CONVERSION_BLOCKS) return is_float(from) && to == XFER_F8E4M3;
   return is_float(from) && (is_float(to) || is_f8(to));
 }
 
-bool xfi_conversion_is_known(xfer_conversion c)
+/* Whether no field is set that the conversion's kind does not have. */
+static bool has_only_its_fields(const xfer_conversion *c)
 {
-  const xfer_conversion_kind kind = xfi_conversion_kind(c);
+  xfer_conversion own = {.kind = c->kind};
 
-  if (kind == XFER_CONVERSION_BLOCKS)
-    return c == xfi_conversion_of_blocks(xfi_conversion_rows(c), xfi_conversion_columns(c),
-                                         xfi_conversion_scale(c)) &&
-           xfi_conversion_rows(c) > 0 && xfi_conversion_columns(c) > 0 &&
-           xfi_conversion_scale(c) < N_SCALES;
-  if (kind == XFER_CONVERSION_SCALES)
-    return c == xfi_conversion_of_scales(xfi_conversion_tensor(c));
-  return (int)kind < N_KINDS &&
-         c == xfi_conversion_make(kind, kinds[kind].has_value ? xfi_conversion_value(c) : 0);
+  if (kinds[c->kind].has_value) own.value = c->value;
+  if (c->kind == XFER_CONVERSION_SCALES) own.tensor = c->tensor;
+  if (c->kind == XFER_CONVERSION_BLOCKS) {
+    own.rows = c->rows;
+    own.columns = c->columns;
+    own.scale = c->scale;
+  }
+  return xfi_conversion_equal(&own, c);
 }
 
-xfer_status xfi_conversion_check(xfer_conversion c, const char *name)
+static xfer_status check_value(const xfer_conversion *c, const char *name)
 {
-  const xfer_conversion_kind kind = xfi_conversion_kind(c);
-  const uint32_t bits = value_bits(c);
+  const bool divides = c->kind == XFER_CONVERSION_SCALE;
+  uint32_t bits;
 
-  XFI_CHECK(c != UINT64_MAX, XFER_ERR_ARG,
-            "tensor \"%.100s\": the rows or columns of its conversion are not 1 to 65535, or its "
-            "scale or "
-            "the tensor that it names is none",
-            name);
-  XFI_CHECK(xfi_conversion_is_known(c), XFER_ERR_ARG,
-            "tensor \"%.100s\": conversion %#llx is not known", name, (unsigned long long)c);
-  if (!kinds[kind].has_value) return XFER_OK;
-  XFI_CHECK(kind == XFER_CONVERSION_SCALE ? bits > NO_RECIPROCAL && bits < INFINITE
-                                          : (bits & ~SIGN) < INFINITE,
+  memcpy(&bits, &c->value, sizeof bits);
+  XFI_CHECK(divides ? bits > NO_RECIPROCAL && bits < INFINITE : (bits & ~SIGN) < INFINITE,
             XFER_ERR_ARG, "tensor \"%.100s\": conversion \"%s\" by %g, which is to be finite%s",
-            name, kinds[kind].name, (double)xfi_conversion_value(c),
-            kind == XFER_CONVERSION_SCALE ? " and above 0, and its reciprocal finite" : "");
+            name, kinds[c->kind].name, (double)c->value,
+            divides ? " and above 0, and its reciprocal finite" : "");
   return XFER_OK;
 }
 
-xfer_status xfi_conversion_fits(xfer_conversion c, const xfer_layout *src, const xfer_layout *dst,
-                                const char *name)
+static xfer_status check_blocks(const xfer_conversion *c, const char *name)
+{
+  XFI_CHECK(c->rows > 0 && c->columns > 0 && c->rows <= UINT16_MAX && c->columns <= UINT16_MAX,
+            XFER_ERR_ARG, "tensor \"%.100s\": blocks of %d rows and %d columns, not 1 to 65535",
+            name, c->rows, c->columns);
+  XFI_CHECK(c->scale >= 0 && c->scale < N_SCALES, XFER_ERR_ARG,
+            "tensor \"%.100s\": scale %d of blocks is not known", name, c->scale);
+  return XFER_OK;
+}
+
+xfer_status xfi_conversion_check(const xfer_conversion *c, const char *name)
+{
+  XFI_CHECK(c->kind >= 0 && c->kind < N_KINDS, XFER_ERR_ARG,
+            "tensor \"%.100s\": conversion %d is not known", name, c->kind);
+  XFI_CHECK(has_only_its_fields(c), XFER_ERR_ARG,
+            "tensor \"%.100s\": conversion \"%s\" with a field that it does not have", name,
+            kinds[c->kind].name);
+  if (kinds[c->kind].has_value) return check_value(c, name);
+  return c->kind == XFER_CONVERSION_BLOCKS ? check_blocks(c, name) : XFER_OK;
+}
+
+xfer_status xfi_conversion_fits(const xfer_conversion *c, const xfer_layout *src,
+                                const xfer_layout *dst, const char *name)
 {
   const char *from = xfi_dtype_name((int)src->dtype);
   const char *to = xfi_dtype_name((int)dst->dtype);
 
-  if (c == 0)
+  if (c->kind == XFER_CONVERSION_NONE)
     XFI_CHECK(
         src->dtype == dst->dtype, XFER_ERR_SHAPE,
         "tensor \"%.100s\": the source is %s, the destination %s, and no conversion is asked for",
         name, from, to);
   else
-    XFI_CHECK(converts(xfi_conversion_kind(c), src->dtype, dst->dtype), XFER_ERR_SHAPE,
+    XFI_CHECK(converts(c->kind, src->dtype, dst->dtype), XFER_ERR_SHAPE,
               "tensor \"%.100s\": there is no conversion from %s to %s", name, from, to);
   return XFER_OK;
 }
 
-void xfi_conversion_format(char *text, size_t n, xfer_conversion c)
+void xfi_conversion_format(char *text, size_t n, const xfer_conversion *c)
 {
-  const xfer_conversion_kind kind = xfi_conversion_kind(c);
-
-  if (kinds[kind].has_value)
-    (void)snprintf(text, n, "%s %.9g", kinds[kind].name, (double)xfi_conversion_value(c));
-  else if (kind == XFER_CONVERSION_BLOCKS)
-    (void)snprintf(text, n, "%s %ux%u %s", kinds[kind].name, xfi_conversion_rows(c),
-                   xfi_conversion_columns(c), scales[xfi_conversion_scale(c)]);
+  if (kinds[c->kind].has_value)
+    (void)snprintf(text, n, "%s %.9g", kinds[c->kind].name, (double)c->value);
+  else if (c->kind == XFER_CONVERSION_BLOCKS)
+    (void)snprintf(text, n, "%s %dx%d %s", kinds[c->kind].name, c->rows, c->columns,
+                   scales[c->scale]);
   else
-    (void)snprintf(text, n, "%s", kinds[kind].name);
+    (void)snprintf(text, n, "%s", kinds[c->kind].name);
 }

@@ -17,7 +17,7 @@
 typedef struct class_key {
   uint64_t src[2];
   uint64_t dst[2];
-  uint64_t conversion;
+  xfer_conversion conversion;
 } class_key;
 
 static uint32_t class_of(xfi_interned *classes, const xfi_tensor *tensor)
@@ -75,7 +75,7 @@ static xfer_status check_class(xfi_plan *plan, xfi_class *cls)
   const xfer_layout *b = cls->dst;
   size_t n_bytes;
 
-  XFI_TRY(xfi_conversion_fits(cls->conversion, a, b, name));
+  XFI_TRY(xfi_conversion_fits(&cls->conversion, a, b, name));
   XFI_CHECK(a->n_dims == b->n_dims, XFER_ERR_SHAPE,
             "tensor \"%.100s\": the source has %d dims, the destination %d", name, a->n_dims,
             b->n_dims);
@@ -107,8 +107,8 @@ static xfer_status add_tensors(xfi_plan *plan, const xfer_tensor *tensors)
     XFI_CHECK_DONE(tensor->name != NULL, XFER_ERR_NOMEM, "%zu tensors", plan->n_tensors);
     tensor->src = xfi_layout_share(tensors[t].src);
     tensor->dst = xfi_layout_share(tensors[t].dst);
-    tensor->conversion = xfi_conversion_settle(tensors[t].conversion, tensor->src, tensor->dst);
-    plan->n_converted += tensor->conversion != 0;
+    tensor->conversion = xfi_conversion_settle(&tensors[t].conversion, tensor->src, tensor->dst);
+    plan->n_converted += tensor->conversion.kind != XFER_CONVERSION_NONE;
     plan->n_replicated += xfi_layout_has_replicas(tensor->src);
     tensor->class_index = class_of(&classes, tensor);
   }

@@ -107,8 +107,8 @@ static void json_conversion(xfi_text *text, const xfi_tensor *tensor)
 {
   char words[64];
 
-  if (tensor->conversion == 0) return;
-  xfi_conversion_format(words, sizeof words, tensor->conversion);
+  if (tensor->conversion.kind == XFER_CONVERSION_NONE) return;
+  xfi_conversion_format(words, sizeof words, &tensor->conversion);
   xfi_text_printf(text, ",\"conversion\":\"%s\",\"to\":\"%s\"", words,
                   xfi_dtype_name((int)tensor->dst->dtype));
 }

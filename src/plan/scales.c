@@ -11,12 +11,12 @@
 /* A copy by blocks has two dims more than its tensor, and XFI_COPY_DIMS at most. */
 enum { MOST_DIMS = XFER_MAX_DIMS - 2 };
 
-void xfi_conversion_block(int64_t *block, xfer_conversion c, int n_dims)
+void xfi_conversion_block(int64_t *block, const xfer_conversion *c, int n_dims)
 {
   for (int d = 0; d < n_dims; d++)
     block[d] = 1;
-  if (n_dims > 1) block[n_dims - 2] = xfi_conversion_rows(c);
-  if (n_dims > 0) block[n_dims - 1] = xfi_conversion_columns(c);
+  if (n_dims > 1) block[n_dims - 2] = c->rows;
+  if (n_dims > 0) block[n_dims - 1] = c->columns;
 }
 
 void xfi_block_cells(int64_t *cells, const int64_t *bounds, const int64_t *block, int n_dims)
@@ -84,12 +84,12 @@ static xfer_status find_source(const xfer_layout **found, xfi_scale_tensors *ten
     const uint64_t *digest = sources[i].weights->digest;
 
     if (memcmp(digest, weights->src->digest, sizeof weights->src->digest) != 0 ||
-        sources[i].conversion != weights->conversion)
+        !xfi_conversion_equal(&sources[i].conversion, &weights->conversion))
       continue;
     *found = tensors->made[i];
     return XFER_OK;
   }
-  xfi_conversion_block(block, weights->conversion, weights->src->n_dims);
+  xfi_conversion_block(block, &weights->conversion, weights->src->n_dims);
   XFI_TRY(xfi_layout_of_cells(&tensors->made[tensors->n_made], weights->src, block, XFER_F32));
   sources[tensors->n_made] = (source){weights->src, weights->conversion};
   *found = tensors->made[tensors->n_made++];
@@ -99,19 +99,18 @@ static xfer_status find_source(const xfer_layout **found, xfi_scale_tensors *ten
 /* A tensor of scales: of which weights, and that all is as it should be. */
 static xfer_status check_scales(const xfer_tensor *given, size_t n, size_t t, bool *has_scales)
 {
-  const size_t of = xfi_conversion_tensor(given[t].conversion);
+  const uint64_t of = given[t].conversion.tensor;
 
-  XFI_CHECK(of < n && xfi_conversion_kind(given[of].conversion) == XFER_CONVERSION_BLOCKS,
-            XFER_ERR_ARG,
-            "tensor \"%.100s\": scales of tensor %zu, which is not quantised by blocks",
-            given[t].name, of);
+  XFI_CHECK(of < n && given[of].conversion.kind == XFER_CONVERSION_BLOCKS, XFER_ERR_ARG,
+            "tensor \"%.100s\": scales of tensor %llu, which is not quantised by blocks",
+            given[t].name, (unsigned long long)of);
   XFI_CHECK(!has_scales[of], XFER_ERR_ARG,
             "tensor \"%.100s\": tensor \"%.100s\" has scales already", given[t].name,
             given[of].name);
   XFI_CHECK(given[t].src == NULL, XFER_ERR_ARG,
             "tensor \"%.100s\": scales are made, and have no source layout", given[t].name);
   XFI_CHECK(given[t].dst == NULL || given[t].dst->dtype != XFER_F8E8M0 ||
-                xfi_conversion_scale(given[of].conversion) != XFER_SCALE_F32,
+                given[of].conversion.scale != XFER_SCALE_F32,
             XFER_ERR_SHAPE, "tensor \"%.100s\": scales that are no powers of two as f8e8m0",
             given[t].name);
   XFI_CHECK(given[of].src == NULL || given[of].src->n_dims <= MOST_DIMS, XFER_ERR_UNSUPPORTED,
@@ -129,7 +128,7 @@ xfer_status xfi_scale_tensors_make(xfi_scale_tensors *tensors, const xfer_tensor
   bool *has_scales = NULL;
 
   for (size_t t = 0; t < n; t++) {
-    const xfer_conversion_kind kind = xfi_conversion_kind(given[t].conversion);
+    const int32_t kind = given[t].conversion.kind;
 
     n_blocks += kind == XFER_CONVERSION_BLOCKS || kind == XFER_CONVERSION_SCALES;
   }
@@ -143,18 +142,17 @@ xfer_status xfi_scale_tensors_make(xfi_scale_tensors *tensors, const xfer_tensor
                  XFER_ERR_NOMEM, "%zu tensors", n);
   memcpy(tensors->at, given, n * sizeof *given);
   for (size_t t = 0; t < n; t++) {
-    const size_t of = xfi_conversion_tensor(given[t].conversion);
+    const uint64_t of = given[t].conversion.tensor;
 
-    if (xfi_conversion_kind(given[t].conversion) != XFER_CONVERSION_SCALES) continue;
+    if (given[t].conversion.kind != XFER_CONVERSION_SCALES) continue;
     XFI_TRY_DONE(check_scales(given, n, t, has_scales));
     if (given[of].src != NULL)
       XFI_TRY_DONE(find_source(&tensors->at[t].src, tensors, sources, &given[of]));
   }
   for (size_t t = 0; t < n; t++)
     XFI_CHECK_DONE(
-        xfi_conversion_kind(given[t].conversion) != XFER_CONVERSION_BLOCKS || has_scales[t],
-        XFER_ERR_ARG, "tensor \"%.100s\" is quantised by blocks, and no tensor has its scales",
-        given[t].name);
+        given[t].conversion.kind != XFER_CONVERSION_BLOCKS || has_scales[t], XFER_ERR_ARG,
+        "tensor \"%.100s\" is quantised by blocks, and no tensor has its scales", given[t].name);
 done:
   xfi_free(sources);
   xfi_free(has_scales);

@@ -9,7 +9,7 @@
 #include "conversion.h"
 
 /* The size of a block in each dim, of a conversion of blocks. */
-void xfi_conversion_block(int64_t *block, xfer_conversion c, int n_dims);
+void xfi_conversion_block(int64_t *block, const xfer_conversion *c, int n_dims);
 
 /* The cells of a box: the bounds of the blocks that it meets, counted in blocks. */
 void xfi_block_cells(int64_t *cells, const int64_t *bounds, const int64_t *block, int n_dims);

@@ -385,24 +385,23 @@ static xfer_status convert_tensor(const xfer_refit *refit, size_t i, int64_t mor
   const int64_t *block = refit->model->entries[refit->origins[i].entry].block;
   int64_t scales = -1;
 
-  t->conversion =
-      xfi_conversion_make(more != 0 ? XFER_CONVERSION_ADD : XFER_CONVERSION_CAST, (float)more);
+  t->conversion = more != 0 ? xfer_convert_add((float)more) : xfer_convert_cast();
   if (t->dst->dtype == XFER_F8E4M3) XFI_TRY(find_scales(&scales, refit, i));
   if (scales >= 0 && block[0] > 0) {
     const bool bytes = refit->tensors[scales].dst->dtype == XFER_F8E8M0;
 
-    t->conversion = xfi_conversion_of_blocks((uint32_t)block[0], (uint32_t)block[1],
-                                             bytes ? XFER_SCALE_MX : XFER_SCALE_F32);
+    t->conversion =
+        xfer_convert_blocks((int)block[0], (int)block[1], bytes ? XFER_SCALE_MX : XFER_SCALE_F32);
     refit->tensors[scales].src = NULL;
-    refit->tensors[scales].conversion = xfi_conversion_of_scales(i);
+    refit->tensors[scales].conversion = xfer_convert_scales_of(i);
   }
   XFI_CHECK(block[0] == 0 || t->src->dtype != XFER_F8E4M3, XFER_ERR_MISMATCH,
             "\"%s\" is f8e4m3 with scales in \"%s\" and %s without in \"%s\", and there is no "
             "conversion: have it unquantised on the training side (its dtype=), or ignore it",
             t->name, refit->sides[0].side->spec, xfi_dtype_name((int)t->dst->dtype),
             refit->sides[1].side->spec);
-  XFI_CHECK(xfi_conversion_check(t->conversion, t->name) == XFER_OK &&
-                xfi_conversion_fits(t->conversion, t->src, t->dst, t->name) == XFER_OK,
+  XFI_CHECK(xfi_conversion_check(&t->conversion, t->name) == XFER_OK &&
+                xfi_conversion_fits(&t->conversion, t->src, t->dst, t->name) == XFER_OK,
             XFER_ERR_MISMATCH,
             "\"%s\" is %s in \"%s\" and %s in \"%s\", and there is no conversion", t->name,
             xfi_dtype_name((int)t->src->dtype), refit->sides[0].side->spec,
@@ -424,8 +423,8 @@ static xfer_status convert_elements(const xfer_refit *refit)
   }
   for (size_t i = 0; i < refit->n_tensors; i++) {
     const size_t entry = refit->origins[i].entry;
-    const bool by_blocks =
-        refit->tensors[i].conversion != 0 && !refit->model->entries[entry].per_row;
+    const bool by_blocks = refit->tensors[i].conversion.kind != XFER_CONVERSION_NONE &&
+                           !refit->model->entries[entry].per_row;
 
     XFI_CHECK(refit->sides[0].side == NULL || by_blocks || !refit->sides[0].held[entry].made,
               XFER_ERR_MISMATCH, "\"%s\" are scales of weights that are not quantised on the way",

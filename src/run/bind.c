@@ -351,7 +351,7 @@ static xfer_status find_moving(const char **moves, const xfi_class *cls, const x
   *moves = "";
   if (!b->src.is_set || !b->dst.is_set || !xfi_bound_equal(&b->src, &b->dst)) return XFER_OK;
   *moves = "its elements are converted";
-  if (cls->conversion != 0) return XFER_OK;
+  if (cls->conversion.kind != XFER_CONVERSION_NONE) return XFER_OK;
   *moves = what_moves(&n_staying, cls, rank);
   if (*moves != NULL) return XFER_OK;
   XFI_TRY(zeroes_a_source(&zeroes, cls, rank, n_staying));
@@ -377,14 +377,14 @@ xfer_status xfi_bindings_check_disjoint(const xfer_plan *plan)
 
     if (b == NULL) continue;
     if (b->dst.is_set) {
-      const bool casts = xfi_conversion_kind(cls->conversion) == XFER_CONVERSION_CAST;
+      const bool casts = cls->conversion.kind == XFER_CONVERSION_CAST;
 
       uses[n] = (xfi_use){&b->dst,
                           name,
                           cls->dst->elem_bytes,
                           .tensor = t,
                           .dtype = cls->dst->dtype,
-                          .conversion = casts ? 0 : cls->conversion};
+                          .conversion = casts ? (xfer_conversion){0} : cls->conversion};
       XFI_TRY_DONE(find_moving(&uses[n].moves, cls, b, plan->moves->rank));
       uses[n].unties =
           plan->memory.ends != NULL; /* arrays of an exchange: each has its own sender */

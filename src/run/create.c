@@ -230,7 +230,9 @@ static xfer_status create_amax_plan(xfer_plan *plan)
   tensors = xfi_calloc(q->n_cuts, sizeof *tensors);
   for (size_t i = 0; tensors != NULL && i < q->n_cuts; i++)
     tensors[i] = (xfer_tensor){plan->moves->tensors[q->pairs[q->cuts[i].pair].weights].name,
-                               q->cuts[i].src, q->cuts[i].dst, 0};
+                               q->cuts[i].src,
+                               q->cuts[i].dst,
+                               {0}};
   const xfer_status mine = tensors != NULL ? XFER_OK : XFI_NO_MEMORY("%zu tensors", q->n_cuts);
   XFI_TRY_DONE(xfi_run_create(&plan->amax_plan, plan->of, mine, tensors, q->n_cuts, &options));
 done:

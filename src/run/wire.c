@@ -7,8 +7,8 @@
 
 static xfi_convert convert_of(const xfi_class *cls)
 {
-  const xfer_conversion_kind kind = xfi_conversion_kind(cls->conversion);
-  const float value = xfi_conversion_value(cls->conversion);
+  const int32_t kind = cls->conversion.kind;
+  const float value = cls->conversion.value;
   xfi_convert convert = {.from = (uint8_t)cls->src->dtype,
                          .to = (uint8_t)cls->dst->dtype,
                          .src_bytes = (uint8_t)cls->src->elem_bytes,
@@ -45,7 +45,7 @@ xfi_elem xfi_run_elem(const xfer_plan *plan, const xfi_class *cls, xfi_leg leg)
   const bool narrows = cls->wire_bytes == cls->dst->elem_bytes; /* else the destination widens */
   xfi_elem elem = {leg == XFI_TO_WIRE ? cls->wire_bytes : cls->dst->elem_bytes, NULL};
 
-  if (cls->conversion == 0) return elem;
+  if (cls->conversion.kind == XFER_CONVERSION_NONE) return elem;
   if (leg == XFI_WHOLE_WAY || narrows == (leg == XFI_TO_WIRE))
     elem.convert = &plan->converts[cls - plan->moves->classes];
   return elem;

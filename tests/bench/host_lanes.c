@@ -53,7 +53,7 @@ static void plain_loop(int rank)
 
 static xfer_plan *make_plan(xfer_comm *comm, int rank, xfer_layout *src, xfer_layout *dst)
 {
-  const xfer_tensor tensor = {"matrix", src, dst, 0};
+  const xfer_tensor tensor = {"matrix", src, dst, {0}};
   const xfer_view view = xfer_view_dense(buffers[rank]);
   xfer_plan_options options = XFER_PLAN_OPTIONS_INIT;
   xfer_plan *plan = NULL;

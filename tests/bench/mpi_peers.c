@@ -48,7 +48,7 @@ static void make_plan(xfer_plan **plan, xfer_comm *comm, const workload *w)
 
   for (int t = 0; t < w->n_tensors; t++) {
     snprintf(names[t], sizeof names[t], "t%d", t);
-    tensors[t] = (xfer_tensor){names[t], w->layouts[SRC], w->layouts[DST], 0};
+    tensors[t] = (xfer_tensor){names[t], w->layouts[SRC], w->layouts[DST], {0}};
   }
   workload_need(xfer_plan_create(plan, comm, tensors, (size_t)w->n_tensors, NULL), "plan");
   for (int t = 0; t < w->n_tensors; t++) {

@@ -62,9 +62,10 @@ static void time_one(xfer_comm *comm, int rank, knows what, xfer_tensor *tensors
     xfer_layout *const *of = layouts[t % DISTINCT];
     const xfer_layout *own = boxes[t % DISTINCT];
 
-    tensors[t] =
-        (xfer_tensor){"w", is_told(what, rank, t, 0) ? what == OWN_BOXES ? own : of[0] : NULL,
-                      is_told(what, rank, t, 1) ? what == OWN_BOXES ? own : of[1] : NULL, 0};
+    tensors[t] = (xfer_tensor){"w",
+                               is_told(what, rank, t, 0) ? what == OWN_BOXES ? own : of[0] : NULL,
+                               is_told(what, rank, t, 1) ? what == OWN_BOXES ? own : of[1] : NULL,
+                               {0}};
   }
   for (int i = 0; i < TIMES; i++) {
     xfer_plan *plan = NULL;

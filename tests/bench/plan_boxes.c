@@ -120,7 +120,7 @@ static void bench_blocks(int n_tensors, int n_ranks, int n_distinct, const char 
   const double made = now_ms() - start;
   for (int t = 0; t < n_tensors; t++)
     tensors[t] =
-        (xfer_tensor){"t", layouts[2 * (t % n_distinct)], layouts[2 * (t % n_distinct) + 1], 0};
+        (xfer_tensor){"t", layouts[2 * (t % n_distinct)], layouts[2 * (t % n_distinct) + 1], {0}};
   const double ms = plan_ms(tensors, (size_t)n_tensors, n_ranks, n_ranks / 3, &report);
   printf("%s: %d tensors, %d ranks, %d boxes each side: %.1f ms, %llu moves; layouts made in "
          "%.0f ms\n",
@@ -162,7 +162,7 @@ static void bench_placements(int n_tensors, int n_ranks)
     xfer_layout **from = by == 0 ? placed : boxed;
 
     for (int t = 0; t < n_tensors; t++)
-      tensors[t] = (xfer_tensor){"t", from[2 * (t % N)], from[2 * (t % N) + 1], 0};
+      tensors[t] = (xfer_tensor){"t", from[2 * (t % N)], from[2 * (t % N) + 1], {0}};
     ms[by] = plan_ms(tensors, (size_t)n_tensors, n_ranks, n_ranks / 3, by == 0 ? &a : &b);
   }
   printf("%d tensors, %d ranks: by placements %.1f ms, %llu moves; by boxes %.1f ms, %llu moves: "

@@ -26,7 +26,7 @@ static xfer_plan *make_plan(xfer_comm *comm)
                  half, 2 * half - 1);
   OK(xfer_problem_parse(&src, &dst, line));
   for (int t = 0; t < n_tensors; t++)
-    tensors[t] = (xfer_tensor){"w", src, dst, 0};
+    tensors[t] = (xfer_tensor){"w", src, dst, {0}};
   OK(xfer_plan_create(&plan, comm, tensors, (size_t)n_tensors, NULL));
   xfer_layout_destroy(src);
   xfer_layout_destroy(dst);

@@ -105,7 +105,7 @@ static inline void input_create(input *in, int rank)
   memset(in->dst_memory, POISON, sizeof in->dst_memory);
   for (size_t t = 0; t < N_TENSORS; t++) {
     if (xfer_problem_parse(&in->src[t], &in->dst[t], problem_lines[t]) != XFER_OK) abort();
-    in->tensors[t] = (xfer_tensor){tensor_names[t], in->src[t], in->dst[t], 0};
+    in->tensors[t] = (xfer_tensor){tensor_names[t], in->src[t], in->dst[t], {0}};
     in->src_views[t] = xfer_view_dense(in->src_memory[t]);
     in->dst_views[t] = xfer_view_dense(in->dst_memory[t]);
     (void)expected_part(in->src_memory[t], in->src[t], rank, t);

@@ -228,7 +228,7 @@ static void no_name(input *in)
 
 static void conversion_of_a_tensor(input *in)
 {
-  if (in->rank == 2) in->tensors[1].conversion = 7;
+  if (in->rank == 2) in->tensors[1].conversion.kind = 7;
 }
 
 static void size_of_options(input *in)

@@ -163,7 +163,7 @@ static void cross_plans(int rank, void *context)
   options.lane = j->lane;
   for (int p = 0; p < 2; p++) {
     expect(xfer_problem_parse(&layouts[p][0], &layouts[p][1], lines[p]) == XFER_OK);
-    const xfer_tensor tensor = {"t", layouts[p][0], layouts[p][1], 0};
+    const xfer_tensor tensor = {"t", layouts[p][0], layouts[p][1], {0}};
     expect(xfer_plan_create(&plans[p], j->comms[rank], &tensor, 1, &options) == XFER_OK);
     expect(xfer_plan_bind(plans[p], 0, &src, &dst) == XFER_OK);
     expect(xfer_plan_commit(plans[p]) == XFER_OK);

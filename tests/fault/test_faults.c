@@ -41,7 +41,7 @@ static void move_create(move *m, int rank, const char *line, size_t n_tensors, u
   options.lane = window == 0 ? XFER_LANE_AUTO : XFER_LANE_PACKED;
   expect(xfer_problem_parse(&m->src, &m->dst, line) == XFER_OK);
   for (size_t t = 0; t < n_tensors; t++)
-    m->tensors[t] = (xfer_tensor){t == 0 ? "gate" : "up", m->src, m->dst, 0};
+    m->tensors[t] = (xfer_tensor){t == 0 ? "gate" : "up", m->src, m->dst, {0}};
   expect(xfer_plan_create(&m->plan, comms[rank], m->tensors, n_tensors, &options) == XFER_OK);
 }
 
@@ -196,7 +196,7 @@ static void mistype(int rank, void *context)
   expect(xfer_problem_parse(&m.src, &m.dst,
                             rank < 2 ? "f32[6,2] (2)@0-1:S0 -> (2)@2-3:R"
                                      : "bf16[6,2] (2)@0-1:S0 -> (2)@2-3:R") == XFER_OK);
-  m.tensors[0] = (xfer_tensor){"gate", m.src, m.dst, 0};
+  m.tensors[0] = (xfer_tensor){"gate", m.src, m.dst, {0}};
   expect(xfer_plan_create(&m.plan, comms[rank], m.tensors, 1, NULL) == XFER_ERR_MISMATCH);
   expect(strstr(xfer_last_error(), "bf16") != NULL && strstr(xfer_last_error(), "f32") != NULL);
   move_destroy(&m);

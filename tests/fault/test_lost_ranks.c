@@ -522,7 +522,7 @@ static void test_a_comm_that_is_given_back_ends_with_its_last_plan(void **state)
   const xfer_view from = xfer_view_dense(src);
   const xfer_view to = xfer_view_dense(dst);
   const xfer_operation bytes = xfer_operation_bytes(1, 0, sizeof src);
-  xfer_tensor tensor = {"w", NULL, NULL, 0};
+  xfer_tensor tensor = {"w", NULL, NULL, {0}};
   xfer_layout *sides[2];
   xfer_plan *plans[2];
   xfer_comm *comm;

@@ -414,7 +414,7 @@ static void share_memory(int rank, void *context)
 
   options.lane = *(const uint32_t *)context;
   expect(xfer_problem_parse(&src, &dst, line) == XFER_OK);
-  const xfer_tensor tensors[] = {{"stays", src, dst, 0}, {"moves", src, dst, 0}};
+  const xfer_tensor tensors[] = {{"stays", src, dst, {0}}, {"moves", src, dst, {0}}};
   expect(xfer_plan_create(&plan, comms[rank], tensors, 2, &options) == XFER_OK);
   expect(xfer_plan_bind(plan, 0, &kept_view, &kept_view) == XFER_OK);
   expect(xfer_plan_bind(plan, 1, &kept_view, &other_view) == XFER_OK);
@@ -446,7 +446,7 @@ static void share_padding(int rank, void *context)
   expect(xfer_problem_parse(&src[0], &dst[0], "i32[7] (4):S0;pad=0:8 -> (4):S0;pad=0:8") ==
          XFER_OK);
   expect(xfer_problem_parse(&src[1], &dst[1], "i32[8] (4):S0 -> (4):S0") == XFER_OK);
-  const xfer_tensor tensors[] = {{"stays", src[0], dst[0], 0}, {"reads", src[1], dst[1], 0}};
+  const xfer_tensor tensors[] = {{"stays", src[0], dst[0], {0}}, {"reads", src[1], dst[1], {0}}};
   expect(xfer_plan_create(&plan, comms[rank], tensors, 2, &options) == XFER_OK);
   expect(xfer_plan_bind(plan, 0, &kept_view, &kept_view) == XFER_OK);
   expect(xfer_plan_bind(plan, 1, &kept_view, &other_view) == XFER_OK);

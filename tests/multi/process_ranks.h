@@ -55,7 +55,7 @@ static xfer_plan *plan_of_line(xfer_comm *comm, const char *line, void *from, vo
 {
   const xfer_view views[2] = {xfer_view_dense(from), xfer_view_dense(to)};
   xfer_plan_options options = XFER_PLAN_OPTIONS_INIT;
-  xfer_tensor tensor = {"t", NULL, NULL, 0};
+  xfer_tensor tensor = {"t", NULL, NULL, {0}};
   xfer_layout *layouts[2] = {NULL, NULL};
   xfer_plan *plan = NULL;
 

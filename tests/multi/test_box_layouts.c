@@ -80,7 +80,8 @@ static void plan(int rank, void *context)
 
   expect(xfer_problem_parse(&none, &dst, "f32[4,6] (1):R -> (1)@2:R") == XFER_OK);
   if (rank == j->victim) xfi_alloc_fail_after(j->n);
-  j->st[rank] = xfer_plan_create(&made, j->comms[rank], &(xfer_tensor){"w", src, dst, 0}, 1, NULL);
+  j->st[rank] =
+      xfer_plan_create(&made, j->comms[rank], &(xfer_tensor){"w", src, dst, {0}}, 1, NULL);
   if (rank == j->victim) xfi_alloc_fail_after(-1);
   (void)snprintf(j->text[rank], sizeof j->text[rank], "%s", xfer_last_error());
   xfer_plan_destroy(made);
@@ -369,7 +370,7 @@ static xfer_plan *plan_of(xfer_comm *comm, const char *line)
   xfer_plan *made = NULL;
 
   assert_int_equal(xfer_problem_parse(&src, &dst, line), XFER_OK);
-  assert_int_equal(xfer_plan_create(&made, comm, &(xfer_tensor){"w", src, dst, 0}, 1, NULL),
+  assert_int_equal(xfer_plan_create(&made, comm, &(xfer_tensor){"w", src, dst, {0}}, 1, NULL),
                    XFER_OK);
   xfer_layout_destroy(src);
   xfer_layout_destroy(dst);

@@ -73,7 +73,7 @@ static void carry(int rank, void *context)
   expect(xfer_problem_parse(&src, &dst, p->line) == XFER_OK);
   for (size_t t = 0; t < p->n_tensors; t++) {
     (void)snprintf(names[t], sizeof names[t], "tensor %zu", t);
-    tensors[t] = (xfer_tensor){names[t], src, dst, 0};
+    tensors[t] = (xfer_tensor){names[t], src, dst, {0}};
   }
   expect(xfer_plan_create(&plan, p->comms[rank], tensors, p->n_tensors, &options) == XFER_OK);
   for (size_t t = 0; t < p->n_tensors; t++) {

@@ -176,7 +176,7 @@ static xfer_status play(xfer_comm *comm, xfer_plan **plan, xfer_layout *const *l
                         char *memory)
 {
   xfer_plan_options options = XFER_PLAN_OPTIONS_INIT;
-  const xfer_tensor tensor = {"matrix", layouts[0], layouts[1], 0};
+  const xfer_tensor tensor = {"matrix", layouts[0], layouts[1], {0}};
   const xfer_view src = xfer_view_dense(memory);
   const xfer_view dst = xfer_view_dense(memory + sizeof(float) * N_FLOATS);
   xfer_status st;

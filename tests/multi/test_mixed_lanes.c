@@ -105,7 +105,7 @@ static void carry(int rank, void *context)
     xfer_layout *const *l = t < BROADCASTS ? all : pair;
 
     (void)snprintf(names[t], sizeof names[t], "tensor %d", t);
-    tensors[t] = (xfer_tensor){names[t], l[0], l[1], 0};
+    tensors[t] = (xfer_tensor){names[t], l[0], l[1], {0}};
   }
   expect(xfer_plan_create(&plan, p->comms[rank], tensors, (size_t)n, &options) == XFER_OK);
   for (int t = 0; t < n; t++) {

@@ -25,7 +25,7 @@ static bound_plan make_plan(job *j, int rank, uint32_t lane)
   const part has = part_of(&problems[0], SRC, rank);
   const part gets = part_of(&problems[0], DST, rank);
   void *pieces[MOST_ROWS];
-  xfer_tensor tensor = {"tensor", NULL, NULL, 0};
+  xfer_tensor tensor = {"tensor", NULL, NULL, {0}};
   xfer_plan_options options = XFER_PLAN_OPTIONS_INIT;
   bound_plan b = {.src_view = view_of(DENSE, SRC, &has, j->w.arenas[rank], pieces),
                   .dst_view = view_of(DENSE, DST, &gets, j->w.arenas[rank], pieces)};

@@ -54,7 +54,7 @@ static xfer_plan *make_plan(const job *j, int rank)
   options.flags = j->verifies ? XFER_PLAN_VERIFY : 0;
   expect(xfer_problem_parse(&src, &dst, "u32[8,8] (4):S0 -> (4):S1;pad=1:12") == XFER_OK);
   for (int t = 0; t < N_TENSORS; t++)
-    tensors[t] = (xfer_tensor){"w", src, dst, 0};
+    tensors[t] = (xfer_tensor){"w", src, dst, {0}};
   expect(xfer_plan_create(&plan, j->comms[rank], tensors, N_TENSORS, &options) == XFER_OK);
   xfer_layout_destroy(src);
   xfer_layout_destroy(dst);

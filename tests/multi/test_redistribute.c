@@ -271,7 +271,7 @@ static void work_many_runs(long_job *j, int rank)
 {
   enum { SIZE = N_ROWS * N_COLUMNS / 2, HALF = N_COLUMNS / 2 };
   int32_t part[SIZE] = {0};
-  xfer_tensor tensor = {"weights", j->src, j->dst, 0};
+  xfer_tensor tensor = {"weights", j->src, j->dst, {0}};
   xfer_view view = xfer_view_dense(part);
   xfer_plan *plan = NULL;
   xfer_plan_options options = XFER_PLAN_OPTIONS_INIT;
@@ -314,7 +314,7 @@ static void test_1000_runs_of_one_plan_are_right_and_take_no_memory(void **state
 static void work_wrong_states(long_job *j, int rank)
 {
   int32_t part[N_ROWS * N_COLUMNS] = {0};
-  xfer_tensor tensor = {"weights", j->src, j->dst, 0};
+  xfer_tensor tensor = {"weights", j->src, j->dst, {0}};
   xfer_view view = xfer_view_dense(part);
   const xfer_view *src = rank < 2 ? &view : NULL, *dst = rank < 2 ? NULL : &view;
   xfer_plan *plan = NULL;
@@ -360,7 +360,7 @@ static void commit_two(long_job *j, int rank, const xfer_view *first, const xfer
                        xfer_status wanted)
 {
   int32_t part[N_ROWS * N_COLUMNS] = {0};
-  xfer_tensor tensors[2] = {{"up", j->src, j->dst, 0}, {"down", j->src, j->dst, 0}};
+  xfer_tensor tensors[2] = {{"up", j->src, j->dst, {0}}, {"down", j->src, j->dst, {0}}};
   xfer_view src = xfer_view_dense(part);
   xfer_plan *plan = NULL;
   if (!expect(j, rank, "create", xfer_plan_create(&plan, j->comms[rank], tensors, 2, NULL),
@@ -408,7 +408,7 @@ static void work_misfits(long_job *j, int rank)
   int32_t part[N_ROWS * N_COLUMNS] = {0};
   int64_t strides[3] = {N_COLUMNS * 4, 4, 4};
   void *pieces[4] = {part, part, part, part};
-  xfer_tensor tensor = {"weights", j->src, j->dst, 0};
+  xfer_tensor tensor = {"weights", j->src, j->dst, {0}};
   xfer_plan *plan = NULL;
   if (!expect(j, rank, "create", xfer_plan_create(&plan, j->comms[rank], &tensor, 1, NULL),
               XFER_OK))

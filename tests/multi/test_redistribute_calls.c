@@ -70,7 +70,7 @@ static int after_calls_that_fail(xfer_comm *comm, int rank, int size)
   static uint32_t to[2][ROOM];
   const xfer_view views[2] = {xfer_view_dense(from[0]), xfer_view_dense(to[0])};
   const xfer_view others[2] = {xfer_view_dense(from[1]), xfer_view_dense(to[1])};
-  xfer_tensor tensor = {"t", NULL, NULL, 0};
+  xfer_tensor tensor = {"t", NULL, NULL, {0}};
   xfer_layout *layouts[4] = {NULL, NULL, NULL, NULL};
   xfer_plan *plan = NULL;
   char line[80];

@@ -132,7 +132,7 @@ static void test_boxes_bound_anew_go_to_their_new_place(void **state)
   xfer_layout *parsed[2] = {NULL, NULL};
   xfer_plan_options options = XFER_PLAN_OPTIONS_INIT;
   const xfer_view src = xfer_view_dense(from);
-  xfer_tensor tensor = {"w", NULL, NULL, 0};
+  xfer_tensor tensor = {"w", NULL, NULL, {0}};
   xfer_layout *boxes = NULL;
   xfer_mesh *mesh = NULL;
   xfer_comm *comm = NULL;

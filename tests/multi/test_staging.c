@@ -76,7 +76,7 @@ static void layouts_of(const job *j, int p, xfer_tensor *tensor)
   char line[80];
 
   expect(xfer_problem_parse(&src, &dst, line_of(j, p, line, sizeof line)) == XFER_OK);
-  *tensor = (xfer_tensor){"t", src, dst, 0};
+  *tensor = (xfer_tensor){"t", src, dst, {0}};
 }
 
 static void free_layouts(const xfer_tensor *tensor)

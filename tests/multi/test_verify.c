@@ -102,7 +102,7 @@ static rank_state *open_plan(int rank, const play *p)
   options.timeout_ms = 20000;
   for (size_t t = 0; t < p->n_tensors; t++) {
     expect(xfer_problem_parse(&s->layouts[t][0], &s->layouts[t][1], p->lines[t]) == XFER_OK);
-    tensors[t] = (xfer_tensor){names[t], s->layouts[t][0], s->layouts[t][1], 0};
+    tensors[t] = (xfer_tensor){names[t], s->layouts[t][0], s->layouts[t][1], {0}};
     fill(s, t, rank);
   }
   expect(xfer_plan_create(&s->plan, p->comms[rank], tensors, p->n_tensors, &options) == XFER_OK);

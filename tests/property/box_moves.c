@@ -23,7 +23,7 @@ static bool holds_once(const orc_side *o)
 static xfer_plan *plan_of(const box_case *c, int rank, const xfer_layout *src,
                           const xfer_layout *dst)
 {
-  const xfer_tensor tensor = {"t", src, dst, 0};
+  const xfer_tensor tensor = {"t", src, dst, {0}};
   xfer_plan_options options = c->p.options;
   xfer_plan *plan = NULL;
 

@@ -392,7 +392,7 @@ xfer_conversion problem_conversion(const problem_tensor *t)
   case SHIFTED:
     return xfer_convert_add(t->by);
   default:
-    return 0;
+    return (xfer_conversion){0};
   }
 }
 

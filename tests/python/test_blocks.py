@@ -236,6 +236,8 @@ def test_what_cannot_be_is_said():
         ("w", src, dst, how),
         ("s", scales, scales, Conversion.scales_of(0)),
     )
-    refused(xfer.ArgError, "of its conversion are not 1 to 65535", ("w", src, dst, Conversion.blocks(0, 128)))
+    refused(
+        xfer.ArgError, "blocks of 0 rows and 128 columns, not 1 to 65535", ("w", src, dst, Conversion.blocks(0, 128))
+    )
     report = xfer.Plan.simulate(1, 0, [("w", src, dst, how), ("s", None, scales, Conversion.scales_of(0))]).report()
     assert report["payload_bytes"] == 256 * 256 + 4 * 4

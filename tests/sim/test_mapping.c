@@ -37,7 +37,7 @@ static void with_scales(int rank)
   const xfer_tensor mixed[3] = {
       {"weights", layouts[0][0], layouts[0][1], xfer_convert_blocks(16, 16, XFER_SCALE_F32)},
       {"scales", NULL, layouts[1][1], xfer_convert_scales_of(0)},
-      {"plain", layouts[2][0], layouts[2][1], 0}};
+      {"plain", layouts[2][0], layouts[2][1], {0}}};
 
   OK(xfer_plan_create(&plan, w.comms[rank], mixed, 3, NULL));
   for (size_t i = 0; i < 3; i++) {
@@ -123,7 +123,7 @@ static void bound_together(int rank)
   xfer_layout *dst = NULL;
 
   OK(xfer_problem_parse(&src, &dst, "u8[4096] (1)@0:R -> (1)@1:R"));
-  const xfer_tensor both[2] = {{"a", src, dst, 0}, {"b", src, dst, 0}};
+  const xfer_tensor both[2] = {{"a", src, dst, {0}}, {"b", src, dst, {0}}};
   OK(xfer_plan_create(&plan, w.comms[rank], both, 2, NULL));
   for (uint64_t step = 0; step < STEPS; step++) {
     for (size_t i = 0; i < 2; i++) {
@@ -205,7 +205,7 @@ static void send_rows(int rank, const row_case *c)
   const size_t n_dst = (size_t)(n * dst_strides[0]);
   const size_t n_bytes = rank == 0 ? n_src : n_dst;
   unsigned char *const memory[2] = {world_alloc(2 * n_bytes), world_alloc(n_bytes)};
-  const xfer_conversion conversion = c->cast ? xfer_convert_cast() : 0;
+  const xfer_conversion conversion = c->cast ? xfer_convert_cast() : (xfer_conversion){0};
   xfer_layout *src = NULL;
   xfer_layout *dst = NULL;
   xfer_plan *plan = NULL;
@@ -309,7 +309,7 @@ static void swap_pushed(int rank)
   static const char *const lines[2] = {"u8[16384] (1)@0:R -> (1)@1:R",
                                        "u8[16384] (1)@1:R -> (1)@0:R"};
 
-  swap_memory(rank, lines, 0);
+  swap_memory(rank, lines, (xfer_conversion){0});
 }
 
 static void swap_pulled(int rank)
@@ -397,7 +397,8 @@ static xfer_plan *both_ways(int rank, unsigned char *memory, xfer_layout *layout
 
   OK(xfer_problem_parse(&layouts[0], &layouts[1], "u8[4096] (1)@0:R -> (1)@1:R"));
   OK(xfer_problem_parse(&layouts[2], &layouts[3], "u8[4096] (1)@1:R -> (1)@0:R"));
-  const xfer_tensor list[2] = {{"a", layouts[0], layouts[1], 0}, {"b", layouts[2], layouts[3], 0}};
+  const xfer_tensor list[2] = {{"a", layouts[0], layouts[1], {0}},
+                               {"b", layouts[2], layouts[3], {0}}};
   const xfer_view src = xfer_view_dense(memory);
   const xfer_view dst = xfer_view_dense(memory + 4096);
 

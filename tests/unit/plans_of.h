@@ -22,7 +22,7 @@ static inline void add_layouts(tensor_list *list, const char *name, size_t count
 {
   assert_true(list->n + count <= MAX_TENSORS);
   for (size_t i = 0; i < count; i++)
-    list->at[list->n++] = (xfer_tensor){name, src, dst, 0};
+    list->at[list->n++] = (xfer_tensor){name, src, dst, {0}};
   list->owned[list->n_owned++] = src;
   list->owned[list->n_owned++] = dst;
 }

@@ -257,7 +257,8 @@ static void test_a_commit_says_why_any_bind_failed(void **state)
 
   (void)state;
   assert_int_equal(xfer_problem_parse(&whole[0], &whole[1], "f32[4,4] (1):R -> (1):R"), XFER_OK);
-  const xfer_tensor tensors[] = {{"one", whole[0], whole[1], 0}, {"two", whole[0], whole[1], 0}};
+  const xfer_tensor tensors[] = {{"one", whole[0], whole[1], {0}},
+                                 {"two", whole[0], whole[1], {0}}};
   assert_int_equal(xfer_plan_create(&made, comm, tensors, 2, NULL), XFER_OK);
   bad.kind = 9;
   REFUSED("tensor \"two\"", xfer_plan_bind(made, 1, &views[2], &bad));

@@ -499,7 +499,7 @@ static void test_a_failed_allocation_is_reported(void **state)
     xfi_alloc_fail_after(n);
     st = xfer_problem_parse(&src, &dst, line);
     if (st == XFER_OK)
-      st = xfer_plan_simulate(&plan, 2, 1, &(xfer_tensor){"t", src, dst, 0}, 1, NULL);
+      st = xfer_plan_simulate(&plan, 2, 1, &(xfer_tensor){"t", src, dst, {0}}, 1, NULL);
     if (st != XFER_OK) assert_int_equal(st, XFER_ERR_NOMEM);
     xfer_plan_destroy(plan);
     xfer_layout_destroy(src);
@@ -528,13 +528,13 @@ static void test_what_has_no_source_is_named_with_its_box(void **state)
     xfer_plan *plan = NULL;
 
     assert_int_equal(xfer_problem_parse(&src, &dst, lines[c][0]), XFER_OK);
-    assert_int_equal(xfer_plan_simulate(&plan, 2, 1, &(xfer_tensor){"t", src, dst, 0}, 1, NULL),
+    assert_int_equal(xfer_plan_simulate(&plan, 2, 1, &(xfer_tensor){"t", src, dst, {0}}, 1, NULL),
                      XFER_ERR_SHAPE);
     assert_string_equal(xfer_last_error(), lines[c][1]);
     xfer_status st = XFER_ERR_NOMEM;
     for (long n = 0; st == XFER_ERR_NOMEM; n++) {
       xfi_alloc_fail_after(n);
-      st = xfer_plan_simulate(&plan, 2, 1, &(xfer_tensor){"t", src, dst, 0}, 1, NULL);
+      st = xfer_plan_simulate(&plan, 2, 1, &(xfer_tensor){"t", src, dst, {0}}, 1, NULL);
       xfi_alloc_fail_after(-1);
     }
     assert_int_equal(st, XFER_ERR_SHAPE);

@@ -45,7 +45,7 @@ static void do_some(void)
   memset(&heard, 0, sizeof heard);
   assert_int_equal(xfer_problem_parse(&src, &dst, "i32[2,3] (1):R -> (1):R"), XFER_OK);
   assert_int_equal(xfer_comm_create_local(&comm, 1), XFER_OK);
-  const xfer_tensor tensor = {"t", src, dst, 0};
+  const xfer_tensor tensor = {"t", src, dst, {0}};
   const xfer_view views[2] = {xfer_view_dense(memory[0]), xfer_view_dense(memory[1])};
   assert_int_equal(xfer_plan_create(&plan, comm, &tensor, 1, NULL), XFER_OK);
   assert_int_equal(xfer_plan_commit(plan), XFER_ERR_STATE);
@@ -125,7 +125,7 @@ static void test_a_child_ends_whoever_writes(void **state)
   (void)state;
   assert_int_equal(xfer_problem_parse(&src, &dst, "i32[6] (1):R -> (1):R"), XFER_OK);
   assert_int_equal(xfer_comm_create_local(&comm, 1), XFER_OK);
-  const xfer_tensor tensor = {"t", src, dst, 0};
+  const xfer_tensor tensor = {"t", src, dst, {0}};
   assert_int_equal(xfer_plan_create(&plan, comm, &tensor, 1, NULL), XFER_OK);
   xfer_log_set(hear_any, NULL, XFER_LOG_TRACE);
   for (int i = 0; i < 3; i++)

@@ -270,7 +270,7 @@ static void add_tensor(xfer_tensor *tensors, size_t *n, const char *line)
   xfer_layout *dst;
 
   assert_int_equal(xfer_problem_parse(&src, &dst, line), XFER_OK);
-  tensors[(*n)++] = (xfer_tensor){"t", src, dst, 0};
+  tensors[(*n)++] = (xfer_tensor){"t", src, dst, {0}};
 }
 
 static size_t make_tensors(xfer_tensor *tensors)

@@ -232,7 +232,7 @@ static void test_the_same_view_of_other_bytes_is_no_tie(void **state)
                       "tensors \"a\" and \"b\" have one destination view, but one "
                       "is bf16 and the other f16");
   parts[1].dtype = XFER_BF16;
-  parts[1].conversion = xfi_conversion_make(XFER_CONVERSION_SCALE, 2);
+  parts[1].conversion = xfer_convert_scale(2);
   assert_int_equal(check(parts, 2), XFER_ERR_SHAPE);
   assert_non_null(strstr(xfer_last_error(), "converted differently"));
   parts[0].conversion = parts[1].conversion;

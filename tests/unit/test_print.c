@@ -148,7 +148,7 @@ static void test_json_says_what_becomes_of_elements(void **state)
   xfi_plan *plan;
 
   add_layouts(&list, "w", 1, layout_of("f32[9,6] (3):S0"), layout_of("f8e4m3[9,6] (3):S1"));
-  list.at[0].conversion = xfi_conversion_make(XFER_CONVERSION_SCALE, 0.5F);
+  list.at[0].conversion = xfer_convert_scale(0.5F);
   plan = plan_of(&list, 3, 1, &plain_options);
   assert_int_equal(xfi_plan_print(plan, &report, way_of, NULL, &text, true), XFER_OK);
   assert_non_null(strstr(text, "{\"name\":\"w\",\"dtype\":\"f32\",\"shape\":[9,6],"

@@ -16,6 +16,17 @@
   REFIT_TABLE(REFIT_BLOCKS("[16,16]") ",\"model_type\":\"phi3\",\"intermediate_size\":32",         \
               REFIT_P("self_attn.qkv_proj.weight", "[32,16]"))
 
+static bool is_blocks(const xfer_conversion *c, int rows, int columns, xfer_block_scale scale)
+{
+  return c->kind == XFER_CONVERSION_BLOCKS && c->rows == rows && c->columns == columns &&
+         c->scale == (int32_t)scale;
+}
+
+static bool is_scales_of(const xfer_conversion *c, size_t tensor)
+{
+  return c->kind == XFER_CONVERSION_SCALES && c->tensor == tensor;
+}
+
 static void test_a_said_type_is_a_cast_or_refused_by_name(void **state)
 {
   static const char table[] = REFIT_TABLE(REFIT_DENSE_CONFIG, REFIT_P("mlp.gate.weight", "[8,16]"));
@@ -30,7 +41,8 @@ static void test_a_said_type_is_a_cast_or_refused_by_name(void **state)
   for (size_t t = 0; t < n; t++) {
     const bool is_router = strstr(tensors[t].name, ".mlp.gate.weight") != NULL;
 
-    assert_true(tensors[t].conversion == (is_router ? xfer_convert_cast() : 0));
+    assert_int_equal(tensors[t].conversion.kind,
+                     is_router ? XFER_CONVERSION_CAST : XFER_CONVERSION_NONE);
     n_casts += is_router;
   }
   assert_true(n_casts > 0);
@@ -60,9 +72,9 @@ static void test_weights_that_a_trainer_has_unquantised_get_their_scales_on_the_
   const xfer_tensor *tensors = xfer_refit_tensors(s.refit, &n);
   for (size_t t = 0; t < n; t++) {
     if (strstr(tensors[t].name, "scale_inv") != NULL) continue;
-    assert_true(tensors[t].conversion == xfer_convert_blocks(128, 128, XFER_SCALE_F32));
+    assert_true(is_blocks(&tensors[t].conversion, 128, 128, XFER_SCALE_F32));
     for (size_t k = 0; k < n; k++) {
-      if (tensors[k].conversion != xfer_convert_scales_of(t)) continue;
+      if (!is_scales_of(&tensors[k].conversion, t)) continue;
       assert_null(tensors[k].src);
       assert_int_equal(strncmp(tensors[k].name, tensors[t].name, strlen(tensors[t].name)), 0);
       n_pairs++;
@@ -145,13 +157,13 @@ static void test_a_side_that_quantises_has_scales_beside_its_weights(void **stat
 
       if (strstr(tensors[t].name, "o_proj") != NULL ||
           strstr(tensors[t].name, "layers.1.mlp.") != NULL) {
-        assert_true(type == XFER_BF16 && tensors[t].conversion == xfer_convert_cast());
+        assert_true(type == XFER_BF16 && tensors[t].conversion.kind == XFER_CONVERSION_CAST);
       } else if (strstr(tensors[t].name, "weight_scale") != NULL) {
         assert_true(type == cases[i].scales && tensors[t].src == NULL);
         n_scales++;
       } else if (type == XFER_F8E4M3) {
-        assert_true(tensors[t].conversion ==
-                    xfer_convert_blocks(cases[i].rows, cases[i].columns, (int)cases[i].scale));
+        assert_true(
+            is_blocks(&tensors[t].conversion, cases[i].rows, cases[i].columns, cases[i].scale));
         n_quantised++;
       } else {
         assert_true(type == (i == 0 ? XFER_BF16 : XFER_F16));
@@ -366,7 +378,8 @@ static void test_a_rule_has_fp8_weights_without_scales(void **state)
   tensors = xfer_refit_tensors(s.refit, &n);
   assert_int_equal(n, 4); /* no scales */
   for (size_t t = 0; t < n; t++)
-    assert_true(xfer_layout_dtype(tensors[t].dst) == XFER_BF16 && tensors[t].conversion == 0);
+    assert_true(xfer_layout_dtype(tensors[t].dst) == XFER_BF16 &&
+                tensors[t].conversion.kind == XFER_CONVERSION_NONE);
   refit_expect_plans(&s);
   refit_sides_end(&s);
 

@@ -14,14 +14,14 @@
 static void test_a_block_has_rows_and_columns_of_the_last_two_dims(void **state)
 {
   (void)state;
-  const xfer_conversion c = xfi_conversion_of_blocks(3, 4, XFER_SCALE_F32);
+  const xfer_conversion c = xfer_convert_blocks(3, 4, XFER_SCALE_F32);
   int64_t block[XFER_MAX_DIMS] = {-1, -1, -1};
 
-  xfi_conversion_block(block, c, 0);
+  xfi_conversion_block(block, &c, 0);
   assert_int_equal(block[0], -1);
-  xfi_conversion_block(block, c, 1);
+  xfi_conversion_block(block, &c, 1);
   assert_int_equal(block[0], 4);
-  xfi_conversion_block(block, c, 3);
+  xfi_conversion_block(block, &c, 3);
   assert_true(block[0] == 1 && block[1] == 3 && block[2] == 4);
 }
 
@@ -96,11 +96,11 @@ static void make_list(list *l)
               .scales = layout_of("f32[3,3] (1):R"),
               .powers = layout_of("f8e8m0[3,3] (1):R")};
   l->at[WEIGHTS] =
-      (xfer_tensor){"w", l->weights, l->quantised, xfi_conversion_of_blocks(2, 3, XFER_SCALE_F32)};
-  l->at[SCALES] = (xfer_tensor){"s", NULL, l->scales, xfi_conversion_of_scales(WEIGHTS)};
+      (xfer_tensor){"w", l->weights, l->quantised, xfer_convert_blocks(2, 3, XFER_SCALE_F32)};
+  l->at[SCALES] = (xfer_tensor){"s", NULL, l->scales, xfer_convert_scales_of(WEIGHTS)};
   l->at[OTHERS] =
-      (xfer_tensor){"v", l->weights, l->quantised, xfi_conversion_of_blocks(1, 8, XFER_SCALE_POW2)};
-  l->at[SCALES_OF_OTHERS] = (xfer_tensor){"t", NULL, NULL, xfi_conversion_of_scales(OTHERS)};
+      (xfer_tensor){"v", l->weights, l->quantised, xfer_convert_blocks(1, 8, XFER_SCALE_POW2)};
+  l->at[SCALES_OF_OTHERS] = (xfer_tensor){"t", NULL, NULL, xfer_convert_scales_of(OTHERS)};
 }
 
 static void free_list(list *l)
@@ -154,15 +154,15 @@ static void test_scales_come_from_where_the_weights_are(void **state)
 
 static void no_such_tensor(list *l)
 {
-  l->at[SCALES].conversion = xfi_conversion_of_scales(N);
+  l->at[SCALES].conversion = xfer_convert_scales_of(N);
 }
 static void of_no_weights(list *l)
 {
-  l->at[SCALES].conversion = xfi_conversion_of_scales(SCALES_OF_OTHERS);
+  l->at[SCALES].conversion = xfer_convert_scales_of(SCALES_OF_OTHERS);
 }
 static void twice(list *l)
 {
-  l->at[SCALES_OF_OTHERS].conversion = xfi_conversion_of_scales(WEIGHTS);
+  l->at[SCALES_OF_OTHERS].conversion = xfer_convert_scales_of(WEIGHTS);
 }
 static void with_a_source(list *l)
 {
@@ -178,7 +178,7 @@ static void too_deep(list *l)
 }
 static void without_scales(list *l)
 {
-  l->at[SCALES_OF_OTHERS].conversion = 0;
+  l->at[SCALES_OF_OTHERS].conversion = (xfer_conversion){0};
 }
 
 static void test_what_are_no_scales_is_refused(void **state)

@@ -23,16 +23,15 @@ static int32_t format_of(const xfer_layout *layout)
 bool fill_change_of(const xfer_tensor *tensors, size_t t, bool is_source, fill_change *change,
                     size_t *of)
 {
-  xfer_conversion_data c;
+  xfer_conversion c = tensors[t].conversion;
 
   *of = t;
   *change = (fill_change){0};
-  if (tensors[t].conversion == 0) return true;
-  if (xfer_conversion_get(tensors[t].conversion, &c) != XFER_OK) return false;
+  if (c.kind == XFER_CONVERSION_NONE) return true;
   if (c.kind == XFER_CONVERSION_SCALES) {
     change->is_scales = true;
     *of = (size_t)c.tensor;
-    if (xfer_conversion_get(tensors[*of].conversion, &c) != XFER_OK) return false;
+    c = tensors[*of].conversion;
   }
   if (c.kind == XFER_CONVERSION_BLOCKS && c.scale != XFER_SCALE_F32 && c.scale != XFER_SCALE_MX)
     return false;

@@ -29,7 +29,8 @@ int problem_create(problem *out, const char *line)
     return args_failed("no memory for the ranks of the problem");
   }
   const bool cast = xfer_layout_dtype(made.src) != xfer_layout_dtype(made.dst);
-  made.tensor = (xfer_tensor){"problem", made.src, made.dst, cast ? xfer_convert_cast() : 0};
+  made.tensor = (xfer_tensor){"problem", made.src, made.dst, {0}};
+  if (cast) made.tensor.conversion = xfer_convert_cast();
   *out = made;
   return 0;
 }

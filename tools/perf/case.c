@@ -86,7 +86,7 @@ static bool add_line(perf_case *c, const perf_world *w, const perf_lines *lines,
 {
   const bool is_scales = lines->scales != NULL && i % 2 == 1;
   const int number = lines->scales != NULL ? i / 2 : i;
-  xfer_conversion conversion = 0;
+  xfer_conversion conversion = {0};
   xfer_layout *layouts[2] = {NULL, NULL};
   char text[PERF_LINE_BYTES];
 

@@ -207,7 +207,8 @@ static int print_parts(shown *s, int k, const char **comma)
   return ok && print_other_dims(s) ? n_done : 0;
 }
 
-static void print_head(const shown *s, const char *name, int32_t dtype, xfer_conversion conversion)
+static void print_head(const shown *s, const char *name, int32_t dtype,
+                       const xfer_conversion *conversion)
 {
   const xfer_local *local = &s->local;
 
@@ -218,7 +219,8 @@ static void print_head(const shown *s, const char *name, int32_t dtype, xfer_con
   for (int d = 0; d < local->n_dims; d++)
     printf("%s%" PRId64, d > 0 ? "," : "", local->shape[d]);
   printf("],\"dtype\":\"%s\",", xfer_dtype_name((xfer_dtype)dtype));
-  if (conversion != 0) printf("\"conversion\":%" PRIu64 ",", conversion);
+  if (conversion->kind != XFER_CONVERSION_NONE) printf("\"conversion\":%d,", conversion->kind);
+  if (conversion->kind == XFER_CONVERSION_ADD) printf("\"added\":%.9g,", (double)conversion->value);
   if (local->expert >= 0) printf("\"expert\":%d,", local->expert);
   if (local->misc != 0 && local->made == NULL) printf("\"misc\":true,"); /* not the framework's */
   printf("\"parts\":[");
@@ -226,6 +228,7 @@ static void print_head(const shown *s, const char *name, int32_t dtype, xfer_con
 
 static bool print_local(shown *s)
 {
+  static const xfer_conversion none = {0};
   const xfer_local *local = &s->local;
   const char *comma = "";
   int n_done = 1;
@@ -234,9 +237,9 @@ static bool print_local(shown *s)
   /* Where the framework makes other values of what it gets, its own tensor is listed, and after
    * "hook" the name under which the values to make it of arrive. All parts have one conversion. */
   if (local->made != NULL)
-    print_head(s, local->made, local->made_dtype, 0);
+    print_head(s, local->made, local->made_dtype, &none);
   else
-    print_head(s, local->name, local->dtype, find_part(s, 0) ? s->tensor->conversion : 0);
+    print_head(s, local->name, local->dtype, find_part(s, 0) ? &s->tensor->conversion : &none);
   for (int k = 0; k < local->n_parts && n_done > 0; k += n_done)
     n_done = print_parts(s, k, &comma);
   printf("]");

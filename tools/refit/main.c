@@ -81,7 +81,7 @@ static int check_conversions(const refit_case *what, bool one_sided)
   size_t of;
 
   for (size_t t = 0; t < what->n_tensors; t++) {
-    if (what->tensors[t].conversion != 0 && one_sided)
+    if (what->tensors[t].conversion.kind != XFER_CONVERSION_NONE && one_sided)
       return args_wrong(
           "--one-sided: \"%s\" is converted, of which a rank that knows one side alone "
           "cannot know",

@@ -276,9 +276,8 @@ def views(each: Sequence[bytes], addresses: Sequence[int]) -> Any:
     return (View * len(each)).from_buffer(made)
 
 
-Tensor = _struct("xfer_tensor", name=c_char_p, src="layout", dst="layout", conversion=c_uint64)
-ConversionData = _struct(
-    "xfer_conversion_data",
+Conversion = _struct(
+    "xfer_conversion",
     kind=c_int32,
     value=c_float,
     rows=c_int32,
@@ -287,6 +286,7 @@ ConversionData = _struct(
     reserved=c_uint32,
     tensor=c_uint64,
 )
+Tensor = _struct("xfer_tensor", name=c_char_p, src="layout", dst="layout", conversion=Conversion)
 PlanOptions = _struct(
     "xfer_plan_options",
     struct_size=c_size_t,

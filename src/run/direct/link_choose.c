@@ -147,7 +147,7 @@ static xfer_status measure_moves(const xfer_plan *plan, xfi_link *link, bool sen
 
   if (!pulls && plan->quant == NULL) return XFER_OK;
   for (xfi_walk w = xfi_walk_begin(plan, link, send); xfi_walk_next(&w, &st);) {
-    if (xfi_conversion_kind(w.cls->conversion) == XFER_CONVERSION_BLOCKS) flow->only_push = true;
+    if (w.cls->conversion.kind == XFER_CONVERSION_BLOCKS) flow->only_push = true;
     if (pulls && xfi_walk_is_pushed(&w))
       flow->pushed_bytes += xfi_move_bytes(w.cls, w.boxes, w.move);
   }

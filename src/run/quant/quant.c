@@ -14,16 +14,16 @@ static xfer_status list_pairs(xfi_quant *q, const xfer_plan *plan, const xfer_te
   const xfi_plan *m = plan->moves;
 
   for (size_t t = 0; t < m->n_tensors; t++) {
-    const size_t of = xfi_conversion_tensor(tensors[t].conversion);
+    const size_t of = tensors[t].conversion.tensor;
     xfi_quant_pair *pair = &q->pairs[q->n_pairs];
 
-    if (xfi_conversion_kind(tensors[t].conversion) != XFER_CONVERSION_SCALES) continue;
+    if (tensors[t].conversion.kind != XFER_CONVERSION_SCALES) continue;
     q->n_pairs++;
     pair->weights = (uint32_t)of;
     pair->scales = (uint32_t)t;
     q->of[of] = q->of[t] = pair;
     if (xfi_mesh_find(m->tensors[of].src->mesh, m->rank) < 0) continue;
-    XFI_TRY(xfi_blocks_make(&pair->blocks, m->tensors[of].src, m->rank, tensors[of].conversion));
+    XFI_TRY(xfi_blocks_make(&pair->blocks, m->tensors[of].src, m->rank, &tensors[of].conversion));
     pair->n_scales = xfi_blocks_n_scales(&pair->blocks);
     q->n_table_bytes += xfi_slot_aligned(pair->n_scales * sizeof(float));
   }
@@ -65,7 +65,7 @@ xfer_status xfi_quant_create(xfi_quant **quant, const xfer_plan *plan, const xfe
   xfi_quant *q = NULL;
 
   for (size_t t = 0; t < n; t++)
-    n_pairs += xfi_conversion_kind(tensors[t].conversion) == XFER_CONVERSION_SCALES;
+    n_pairs += tensors[t].conversion.kind == XFER_CONVERSION_SCALES;
   if (n_pairs == 0) return XFER_OK;
   q = xfi_calloc(1, sizeof *q);
   XFI_CHECK_DONE(q != NULL, XFER_ERR_NOMEM, "scales");
@@ -138,9 +138,9 @@ enum { ASIDE_PERCENT = 33 };
 /* About as many elements as this rank holds. */
 static uint64_t elems_of(const xfi_quant_pair *pair, const xfer_plan *plan)
 {
-  const xfer_conversion c = xfi_plan_class(plan->moves, pair->weights)->conversion;
+  const xfer_conversion *c = &xfi_plan_class(plan->moves, pair->weights)->conversion;
 
-  return (uint64_t)pair->n_scales * xfi_conversion_rows(c) * xfi_conversion_columns(c);
+  return (uint64_t)pair->n_scales * (uint64_t)c->rows * (uint64_t)c->columns;
 }
 
 /* Assign pairs to parts. Those whose scales need amaxes of other ranks go to the first part. */
@@ -210,7 +210,7 @@ static xfer_status prepare_finish(xfi_quant *q, const xfer_plan *plan, int part)
   for (size_t i = 0; i < q->n_pairs; i++) {
     const xfi_quant_pair *pair = &q->pairs[i];
     const xfi_class *cls = xfi_plan_class(plan->moves, pair->weights);
-    const xfi_convert *how = &by[xfi_conversion_scale(cls->conversion)];
+    const xfi_convert *how = &by[cls->conversion.scale];
     xfi_copy *last = copies.n > 0 ? &copies.at[copies.n - 1] : NULL;
     const xfi_copy copy = {.src = (char *)pair->table,
                            .dst = (char *)pair->table,

@@ -181,7 +181,7 @@ static xfer_status find_cut(xfi_quant *q, size_t p, const xfi_plan *m)
   int64_t one[XFER_MAX_DIMS]; /* units are of blocks of one element */
   finding f = {.cells = m->tensors[pair->scales].src, .block = block};
 
-  xfi_conversion_block(block, weights->conversion, weights->src->n_dims);
+  xfi_conversion_block(block, &weights->conversion, weights->src->n_dims);
   for (int d = 0; d < XFER_MAX_DIMS; d++)
     one[d] = 1;
   XFI_TRY_DONE(xfi_layout_of_cells(&f.units, weights->src, one, weights->src->dtype));
@@ -205,7 +205,7 @@ static bool is_whole(const xfi_quant *q, size_t p, const xfi_plan *m)
   const xfi_tensor *before = p == 0 ? weights : &m->tensors[q->pairs[p - 1].weights];
   const bool was_cut = q->n_cuts > 0 && q->cuts[q->n_cuts - 1].pair + 1 == p;
 
-  return p > 0 && !was_cut && before->conversion == weights->conversion &&
+  return p > 0 && !was_cut && xfi_conversion_equal(&before->conversion, &weights->conversion) &&
          memcmp(before->src->digest, weights->src->digest, sizeof weights->src->digest) == 0;
 }
 

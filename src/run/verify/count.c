@@ -178,7 +178,8 @@ xfer_status xfi_count_add(xfi_counted *list, const xfer_plan *plan, size_t tenso
   if (what == XFI_COUNT_SRC || what == XFI_COUNT_REPLICAS || what == XFI_COUNT_OWN_REPLICA)
     return count_side(src, rank, ordinal, what);
   if (what == XFI_COUNT_RUN) XFI_TRY(count_side(src, rank, ordinal, XFI_COUNT_REPLICAS));
-  if (cls->conversion != 0 && (what == XFI_COUNT_MOVED || what == XFI_COUNT_RUN))
+  if (cls->conversion.kind != XFER_CONVERSION_NONE &&
+      (what == XFI_COUNT_MOVED || what == XFI_COUNT_RUN))
     return XFER_OK; /* it is meant to differ */
   if (what != XFI_COUNT_OWN_DST) XFI_TRY(count_sends(src, cls, ordinal, what));
   if (what != XFI_COUNT_OWN_SRC) XFI_TRY(count_recvs(dst, cls, what));

@@ -164,12 +164,6 @@ class Checkpoint:
         return None
 
 
-def added(conversion):
-    """The number that a conversion of xfer_convert_add() adds."""
-    return struct.unpack("<f", struct.pack("<I", conversion >> 32))[0]
-
-
-ADD = 3  # the low byte of such a conversion
 TYPES = {"u8": np.uint8, "i8": np.uint8, "f8e8m0": np.uint8, "bf16": np.uint16}  # of elements that are no words of 4 bytes
 
 
@@ -395,8 +389,8 @@ class Case:
         codes, got = unpack(p["runs"]), self.checkpoint.elements(line)
         if isinstance(got, str):
             return got, None
-        if line.get("conversion", 0) & 0xff == ADD:  # values are others by a number: so is the code that the framework was read to hold
-            more = added(line["conversion"]) * (1 if self.serves else -1)
+        if "added" in line:  # values are others by a number: so is the code that the framework was read to hold
+            more = line["added"] * (1 if self.serves else -1)
             if np.any(self.checkpoint.values(codes) != self.checkpoint.values(got) + more):
                 return f"are not the checkpoint's values and {more}", None
             return None, got
@@ -411,7 +405,7 @@ class Case:
         """What a dump has of it, and where that counts."""
         want = filled(codes, self.checkpoint.seeds, "conversion" in line)
         if "conversion" in line and self.serves:
-            want = (want.view(np.float32) + np.float32(added(line["conversion"]))).view(np.uint32)
+            want = (want.view(np.float32) + np.float32(line.get("added", 0))).view(np.uint32)
         if line["dtype"] == "bf16":
             want = (want + 0x7fff + (want >> 16 & 1)) >> 16  # the nearest, of two the even one
         counts = codes >= 0 if not self.serves else slice(None)  # xfer_refit fills a source's padding with anything
