@@ -36,6 +36,7 @@
 #include <xfer/exchange.h>
 #include <xfer/layout.h>
 #include <xfer/plan.h>
+#include <xfer/redistribute.h>
 #include <xfer/status.h>
 
 #endif
