@@ -23,8 +23,7 @@ def look():
     """The plan of each rank, without a comm and without memory for weights."""
     for rank in range(REFIT.ranks):
         figures = xfer.Plan.simulate(REFIT.ranks, rank, REFIT.tensors()).report()
-        gets, sends, ms = figures["in_bytes"], figures["out_bytes"], figures["predicted_ns"] / 1e6
-        print(f"rank {rank}: gets {gets} bytes, sends {sends}; on GPUs about {ms:.1f} ms")
+        print(f"rank {rank}: gets {figures['in_bytes']} bytes, sends {figures['out_bytes']}")
 
 
 def fill(array, seed):

@@ -64,24 +64,23 @@ typedef struct xfer_plan_options {
   uint64_t window_bytes;      /**< Most bytes per peer and round, at most 1 GiB. 0: the library
                                    chooses. It reduces the value if max_staging_bytes requires that,
                                    and rounds it to a multiple of 16, at least 16. */
-  uint64_t link_bytes_per_s;  /**< A rank's bandwidth, for predictions. 0: 350e9. */
-  uint64_t message_ns;        /**< The time that one message costs, for predictions. 0: 30000. If
-                                   the library chooses the lane, it broadcasts only if all
-                                   broadcasts of the plan together save at least this time. */
-  uint64_t timeout_ms;        /**< Deadline of every wait. 0: the comm's, see
-                                   xfer_comm_set_timeout(). */
-  uint32_t lane;              /**< xfer_lane */
-  uint32_t ranks_per_domain;  /**< Ranks r with equal r / ranks_per_domain form a domain: they have
-                                   a fast link. A plan prefers sources in the same domain. If
-                                   several ranks of a domain need the same data from another one, it
-                                   crosses once: each rank takes a share and relays it to the
-                                   others. 0: no domains. */
-  uint32_t flags;             /**< OR of XFER_PLAN_*. */
-  uint32_t reserved;          /**< Must be 0; else XFER_ERR_UNSUPPORTED. */
+  uint64_t min_broadcast_saving_bytes; /**< If the library chooses the lane, it broadcasts only if
+                                   all broadcasts of the plan together save each rank at least this
+                                   many bytes. 0: 10,500,000. */
+  uint64_t timeout_ms;                 /**< Deadline of every wait. 0: the comm's, see
+                                            xfer_comm_set_timeout(). */
+  uint32_t lane;                       /**< xfer_lane */
+  uint32_t ranks_per_domain; /**< Ranks r with equal r / ranks_per_domain form a domain: they have
+                                  a fast link. A plan prefers sources in the same domain. If
+                                  several ranks of a domain need the same data from another one, it
+                                  crosses once: each rank takes a share and relays it to the
+                                  others. 0: no domains. */
+  uint32_t flags;            /**< OR of XFER_PLAN_*. */
+  uint32_t reserved;         /**< Must be 0; else XFER_ERR_UNSUPPORTED. */
 } xfer_plan_options;
 #define XFER_PLAN_OPTIONS_INIT                                                                     \
   {                                                                                                \
-    sizeof(xfer_plan_options), 0, 0, 0, 0, 0, 0, 0, 0, 0                                           \
+    sizeof(xfer_plan_options), 0, 0, 0, 0, 0, 0, 0, 0                                              \
   }
 
 /**
@@ -387,8 +386,6 @@ typedef struct xfer_plan_report_data {
                                and that nothing is broadcast in place. */
   uint64_t window_bytes;  /**< Bytes per peer and round. */
   uint64_t bound_bytes;   /**< max(wire_bytes, out_bytes): the least that the wire must carry. */
-  uint64_t predicted_ns;  /**< A simple guess: bound_bytes over link_bytes_per_s, and message_ns for
-                               each peer. The program xfer_plan predicts from measurements. */
   uint64_t committed_version; /**< Version of the last complete run; also 0 if there is none yet. */
   uint64_t torn;              /**< 1: a failed run left destinations half new, until a later run is
                                    complete; or this rank refused a run in which others may have
@@ -407,7 +404,7 @@ typedef struct xfer_plan_report_data {
 #define XFER_PLAN_REPORT_INIT                                                                      \
   {                                                                                                \
     sizeof(xfer_plan_report_data), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0,  \
-        0, 0, 0, 0                                                                                 \
+        0, 0, 0                                                                                    \
   }
 
 /** Fill `report`, as far as its struct_size reaches. Local; may be called in any state. Before a

@@ -46,13 +46,6 @@ XFER_API void xfer_rules_destroy(xfer_rules *rules);
 /** The tensors of a model: name, shape and element type of each. */
 typedef struct xfer_model xfer_model;
 
-/** How to quantise the table's weights. */
-typedef enum xfer_quant {
-  XFER_QUANT_NONE = 0,        /**< Weights stay as the table says. */
-  XFER_QUANT_FP8_BLOCK128 = 1 /**< q, k, v, o, gate, up and down projections become f8e4m3 with f32
-                                   scales, one per block of 128 x 128. */
-} xfer_quant;
-
 /** Which tensors of the table to keep. Start from XFER_MODEL_OPTIONS_INIT. */
 typedef struct xfer_model_options {
   size_t struct_size;    /**< Set by XFER_MODEL_OPTIONS_INIT. */
@@ -61,7 +54,7 @@ typedef struct xfer_model_options {
   int32_t experts_begin; /**< First routed expert to keep; above 0 only with an end. */
   int32_t experts_end;   /**< One past the last expert to keep; 0: all experts. */
   int32_t ends;          /**< 1: with a range of layers, keep the tensors outside the layers too. */
-  int32_t quant;         /**< xfer_quant */
+  uint32_t reserved;     /**< Must be 0; else XFER_ERR_UNSUPPORTED. */
   const char *extra; /**< Name of a list under "extra_params" to add, such as "mtp"; NULL: none. */
   const char *const *renames; /**< [2 n_renames] Pairs (from, to): the rules know names that match
                                  `from` as `to`, as in xfer_side_rename(), such as "thinker.*", "*".

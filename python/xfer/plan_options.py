@@ -16,8 +16,8 @@ class PlanOptions(TypedDict, total=False):
     """Options of a plan, the same on every rank; 0 is the default in every field.
 
     max_staging_bytes: upper bound on staging memory per rank. window_bytes: most bytes per peer and round.
-    link_bytes_per_s, message_ns: bandwidth and cost of a message, for predictions; with lane "auto" a plan broadcasts
-    only if all its broadcasts together save at least message_ns. timeout_ms: deadline of every wait. lane: "auto",
+    min_broadcast_saving_bytes: with lane "auto" a plan broadcasts only if all its broadcasts together save each rank
+    at least this many bytes. timeout_ms: deadline of every wait. lane: "auto",
     "direct", "packed" or "broadcast". ranks_per_domain: ranks r with equal r // ranks_per_domain form a domain; data
     that several of them need from another domain crosses once, and they relay it to each other. verify: each run ends
     with digests of its sources and destinations, which wait() compares. staged: wait() writes the destinations once
@@ -29,8 +29,7 @@ class PlanOptions(TypedDict, total=False):
 
     max_staging_bytes: int
     window_bytes: int
-    link_bytes_per_s: int
-    message_ns: int
+    min_broadcast_saving_bytes: int
     timeout_ms: int
     lane: str
     ranks_per_domain: int

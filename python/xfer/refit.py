@@ -29,7 +29,6 @@ if TYPE_CHECKING:
 
 __all__ = ["Local", "LocalPart", "Locals", "Model", "Refit", "RefitTensor", "Rules", "Side", "model_path"]
 
-_QUANTS = {"fp8_block128": 1}
 _WEIGHTS = {"loaded": 1, "up_first": 2, "interleaved": 4, "transposed": 8}
 _SIDES = {"train": 0, "gen": 1}
 
@@ -93,9 +92,9 @@ class Model(Handle):
     """The tensors of a model: name, shape and element type of each. It reads no weights.
 
     source: a name for model_path(), a table's file, or the folder of a Hugging Face checkpoint. layers, experts: the
-    half-open range (begin, end) to keep. ends: with `layers`, keep the tensors outside the layers too. quant:
-    "fp8_block128". extra: a list under "extra_params" to add, such as "mtp". renames: [(from, to), ...], see Side; each
-    must match something. rules: None: the library's own.
+    half-open range (begin, end) to keep. ends: with `layers`, keep the tensors outside the layers too. extra: a
+    list under "extra_params" to add, such as "mtp". renames: [(from, to), ...], see Side; each must match something.
+    rules: None: the library's own.
 
     Raises FileError for a file that it cannot read, with the place, and ArgError if nothing is left.
     """
@@ -109,7 +108,6 @@ class Model(Handle):
         layers: tuple[int, int] | None = None,
         experts: tuple[int, int] | None = None,
         ends: bool = False,
-        quant: str | None = None,
         extra: str | None = None,
         renames: Sequence[tuple[str, str]] = (),
         rules: Rules | None = None,
@@ -127,7 +125,6 @@ class Model(Handle):
             experts_begin=kept_experts[0],
             experts_end=kept_experts[1],
             ends=int(truth(ends, "ends")),
-            quant=0 if quant is None else choice(quant, _QUANTS, "quant"),
             extra=encoded(extra, "extra") if extra is not None else None,
             renames=_texts(texts, "renames"),
             n_renames=len(texts) // 2,

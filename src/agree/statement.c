@@ -56,15 +56,10 @@ static const struct {
   {                                                                                                \
 #field, offsetof(xfer_plan_options, field), sizeof(((xfer_plan_options *)NULL)->field), values \
   }
-    OPTION(struct_size, ""),
-    OPTION(max_staging_bytes, ""),
-    OPTION(window_bytes, ""),
-    OPTION(link_bytes_per_s, ""),
-    OPTION(message_ns, ""),
-    OPTION(timeout_ms, ""),
-    OPTION(lane, " (0 auto, 1 direct, 2 packed, 3 broadcast)"),
-    OPTION(ranks_per_domain, ""),
-    OPTION(flags, " (1 verify, 2 staged, 4 fresh sources)"),
+    OPTION(struct_size, ""),      OPTION(max_staging_bytes, ""),
+    OPTION(window_bytes, ""),     OPTION(min_broadcast_saving_bytes, ""),
+    OPTION(timeout_ms, ""),       OPTION(lane, " (0 auto, 1 direct, 2 packed, 3 broadcast)"),
+    OPTION(ranks_per_domain, ""), OPTION(flags, " (1 verify, 2 staged, 4 fresh sources)"),
     OPTION(reserved, ""),
 #undef OPTION
 };

@@ -43,8 +43,8 @@ static xfer_status check_options(const xfer_model_options *o)
   XFI_CHECK(is_range(o->experts_begin, o->experts_end), XFER_ERR_ARG,
             "experts_begin is %d and experts_end %d; the end is one past the last, or both are 0",
             (int)o->experts_begin, (int)o->experts_end);
-  XFI_CHECK(o->quant == XFER_QUANT_NONE || o->quant == XFER_QUANT_FP8_BLOCK128, XFER_ERR_ARG,
-            "quant %d, which is no xfer_quant", (int)o->quant);
+  XFI_CHECK(o->reserved == 0, XFER_ERR_UNSUPPORTED, "model option reserved is %#x: want 0",
+            o->reserved);
   XFI_CHECK(o->n_renames >= 0 && (o->renames != NULL || o->n_renames == 0), XFER_ERR_ARG,
             "%lld renames", (long long)o->n_renames);
   for (int64_t i = 0; i < o->n_renames; i++) {

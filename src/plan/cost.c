@@ -119,16 +119,10 @@ static xfer_status count_saved(double *saved, const xfi_class *cls, int n_source
   return XFER_OK;
 }
 
-/* A broadcast begins later than copies to each receiver do, by about a message: one H200 to 3
- * others, of 1 MB 91 us broadcast and 67 copied, of 16.8 MB 104 and 140. */
-static double least_saved(const xfi_plan_options *o)
-{
-  return 1e-9 * (double)o->message_ns * (double)o->link_bytes_per_s;
-}
-
 static xfer_status choose(xfi_plan *plan)
 {
   const bool asked = plan->options.lane == XFER_LANE_BROADCAST;
+  const double least = (double)plan->options.min_broadcast_saving_bytes;
   int n_sources = 0;
   double all_saved = 0;
 
@@ -146,7 +140,7 @@ static xfer_status choose(xfi_plan *plan)
   for (size_t c = 0; c < plan->n_classes; c++) {
     xfi_class *cls = &plan->classes[c];
 
-    cls->broadcast = cls->broadcast && (asked || all_saved >= least_saved(&plan->options));
+    cls->broadcast = cls->broadcast && (asked || all_saved >= least);
     if (cls->broadcast) plan->n_broadcast += cls->n_tensors;
   }
   return XFER_OK;

@@ -8,8 +8,7 @@
 typedef struct xfi_plan_options {
   uint32_t lane; /* xfer_lane */
   uint32_t ranks_per_domain;
-  uint64_t message_ns;       /* the time of a message: what a broadcast is to save (cost.c) */
-  uint64_t link_bytes_per_s; /* the rate of a rank's link, which makes bytes of that time */
+  uint64_t min_broadcast_saving_bytes;
   /* xfi_plan.order of a plan whose ranks number the tensors differently; NULL: the plan makes it.
    * Only xfi_plan_create() reads it. */
   const uint32_t *order;

@@ -19,15 +19,14 @@ typedef struct figure {
   }
 
 static const figure figures[] = {
-    FIGURE(n_tensors),          FIGURE(n_classes),         FIGURE(n_moves),
-    FIGURE(payload_bytes),      FIGURE(in_bytes),          FIGURE(self_bytes),
-    FIGURE(zero_bytes),         FIGURE(wire_bytes),        FIGURE(out_bytes),
-    FIGURE(n_send_peers),       FIGURE(n_recv_peers),      FIGURE(broadcast_tensors),
-    FIGURE(direct_bytes),       FIGURE(packed_bytes),      FIGURE(n_rounds),
-    FIGURE(staging_bytes),      FIGURE(window_bytes),      FIGURE(bound_bytes),
-    FIGURE(predicted_ns),       FIGURE(committed_version), FIGURE(torn),
-    FIGURE(converted_tensors),  FIGURE(crossed_bytes),     FIGURE(relayed_bytes),
-    FIGURE(replicated_tensors),
+    FIGURE(n_tensors),         FIGURE(n_classes),     FIGURE(n_moves),
+    FIGURE(payload_bytes),     FIGURE(in_bytes),      FIGURE(self_bytes),
+    FIGURE(zero_bytes),        FIGURE(wire_bytes),    FIGURE(out_bytes),
+    FIGURE(n_send_peers),      FIGURE(n_recv_peers),  FIGURE(broadcast_tensors),
+    FIGURE(direct_bytes),      FIGURE(packed_bytes),  FIGURE(n_rounds),
+    FIGURE(staging_bytes),     FIGURE(window_bytes),  FIGURE(bound_bytes),
+    FIGURE(committed_version), FIGURE(torn),          FIGURE(converted_tensors),
+    FIGURE(crossed_bytes),     FIGURE(relayed_bytes), FIGURE(replicated_tensors),
 };
 enum { N_FIGURES = sizeof figures / sizeof *figures, MOST_PEERS = 10000 };
 

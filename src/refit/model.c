@@ -481,8 +481,6 @@ xfer_status xfi_model_resolve(xfer_model *model)
 
 xfer_status xfi_model_finish(xfer_model *model, const xfer_model_options *options)
 {
-  static const xfi_quant_scheme BLOCK128 = {{128, 128}, "weight_scale_inv", XFER_F32};
-
   XFI_CHECK(model->n_config_layers == 0 || options->layers_end <= model->n_config_layers,
             XFER_ERR_ARG, "layers %d to %d are wanted; the model has %d, which count from 0",
             options->layers_begin, options->layers_end - 1, model->n_config_layers);
@@ -499,8 +497,6 @@ xfer_status xfi_model_finish(xfer_model *model, const xfer_model_options *option
   if (!model->scanned) XFI_TRY(select_ranges(model, options));
   XFI_CHECK(model->n_entries > 0, XFER_ERR_ARG, "no tensor is left to refit");
   XFI_TRY(xfi_roles_find(model));
-  if (!model->scanned && options->quant == XFER_QUANT_FP8_BLOCK128)
-    XFI_TRY(xfi_scales_make(model, &BLOCK128));
   model->selected = model->selected || options->layers_end > 0;
   model->without_ends = model->without_ends || (options->layers_end > 0 && options->ends == 0);
   XFI_TRY(xfi_model_resolve(model));

@@ -7,17 +7,6 @@
 #include "pipeline.h"
 #include "run.h"
 
-/* At most INT64_MAX for any options. */
-static uint64_t predict_ns(const xfer_plan *plan, const xfer_plan_report_data *r)
-{
-  const double on_wire = (double)r->bound_bytes / (double)plan->options.link_bytes_per_s * 1e9;
-  const double of_messages =
-      (double)(r->n_send_peers + r->n_recv_peers) * (double)plan->options.message_ns;
-  const double ns = on_wire + of_messages;
-
-  return ns < 9e18 ? (uint64_t)ns : INT64_MAX;
-}
-
 /* A plan and its relay use the same slots, one after the other. */
 static void add_lanes(const xfer_plan *plan, xfer_plan_report_data *r)
 {
@@ -94,7 +83,6 @@ void xfi_run_report(const xfer_plan *plan, xfer_plan_report_data *r)
   if (plan->lanes.pipeline != NULL)
     r->staging_bytes += xfi_staged_bytes(plan) + xfi_snapshot_bytes(plan);
   r->bound_bytes = r->wire_bytes > r->out_bytes ? r->wire_bytes : r->out_bytes;
-  r->predicted_ns = predict_ns(plan, r);
 }
 
 xfer_status xfi_run_full_report(const xfer_plan *plan, xfer_plan_report_data *r)

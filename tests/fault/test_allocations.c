@@ -180,7 +180,7 @@ static void play(int rank, void *context)
   if (t->told == SOME_KNOW) forget_some(&in);
   if (t->told == THEY_DIFFER && rank == 2) in.tensors[1].name = "other";
   if (t->told == NUMBERS_DIFFER && rank == 2) in.n_tensors = 1;
-  if (t->told == OPTIONS_DIFFER && rank == 2) in.options.message_ns = 1;
+  if (t->told == OPTIONS_DIFFER && rank == 2) in.options.min_broadcast_saving_bytes = 1;
   differs = t->told == THEY_DIFFER && rank == 2;
   if (t->verify) in.options.flags = XFER_PLAN_VERIFY | XFER_PLAN_STAGED;
   for (call c = CREATE; c < first_not_needed(t->at); c++)

@@ -4,7 +4,7 @@
  *
  *   mpirun -n 16 test_refits nccl|cuda FILE
  *
- * Each line of FILE has the options of a refit: --model, --train, --gen, --quant. Its ranks are the
+ * Each line of FILE has the options of a refit: --model, --train, --gen. Its ranks are the
  * first processes. Prints a line of JSON each, with "wrong" and "sum" as xfer_refit does; the
  * number of ranks alone where that is larger than the job.
  */
@@ -59,7 +59,6 @@ static void run_line(char *line, bool nccl)
   const arg_option options[] = {{"--model", ARG_TEXT, &args.model, "", 0, 0},
                                 {"--train", ARG_TEXT, &args.train, "", 0, 0},
                                 {"--gen", ARG_TEXT, &args.gen, "", 0, 0},
-                                {"--quant", ARG_TEXT, &args.quant, "", 0, 0},
                                 {NULL, ARG_FLAG, NULL, NULL, 0, 0}};
   static const char *const examples[] = {NULL};
   const arg_program program = {"test_refits", "", "", options, examples, NULL};

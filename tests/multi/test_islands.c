@@ -135,7 +135,7 @@ static void test_random_problems_between_islands(void **state)
       p.options.struct_size = sizeof p.options;
       p.options.lane = XFER_LANE_AUTO;
       p.options.window_bytes = windows[k / 2 % 4];
-      p.options.message_ns = 1; /* which broadcasts of a few bytes save */
+      p.options.min_broadcast_saving_bytes = 1;
     }
     n_imports = n_rounds = n_broadcasts = 0;
     const verdict v = carrier_run(c, &p, why, sizeof why);

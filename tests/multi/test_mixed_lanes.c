@@ -98,7 +98,7 @@ static void carry(int rank, void *context)
 
   if (memory == NULL) abort();
   options.window_bytes = WINDOW;
-  options.message_ns = 1; /* which little saves */
+  options.min_broadcast_saving_bytes = 1;
   expect(xfer_problem_parse(&all[0], &all[1], "i32[6,8] (1)@0:R -> (7)@1-7:R") == XFER_OK);
   expect(xfer_problem_parse(&pair[0], &pair[1], "i32[6,8] (1)@1:R -> (1)@2:R") == XFER_OK);
   for (int t = 0; t < n; t++) {

@@ -438,9 +438,8 @@ static void random_options(rng *r, problem *p)
     if (n_bytes <= 1 << 18) o->max_staging_bytes = tiny; /* else steps without end */
   }
   if (rng_percent(r, 40)) o->ranks_per_domain = (uint32_t)rng_int(r, 1, p->n_ranks / 2 + 1);
-  if (rng_percent(r, 15)) o->link_bytes_per_s = (uint64_t)1 << rng_int(r, 10, 45);
   if (rng_percent(r, 65)) /* mostly so little that broadcasts save it */
-    o->message_ns = (uint64_t)1 << rng_int(r, 0, rng_percent(r, 80) ? 6 : 40);
+    o->min_broadcast_saving_bytes = (uint64_t)1 << rng_int(r, 0, rng_percent(r, 80) ? 6 : 40);
   o->timeout_ms = 60000;
 }
 

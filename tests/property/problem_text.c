@@ -280,14 +280,13 @@ void problem_print(FILE *file, const problem *p)
   static const char *const changes[] = {"", "cast", "scaled", "shifted"};
   const xfer_plan_options *o = &p->options;
   fprintf(file,
-          "  ranks=%d lane=%s window=%llu staging=%llu link=%llu message_ns=%llu domain=%u "
+          "  ranks=%d lane=%s window=%llu staging=%llu saving=%llu domain=%u "
           "runs=%d%s%s%s%s\n",
           p->n_ranks, p->null_options ? "(no options)" : lanes[o->lane],
           (unsigned long long)o->window_bytes, (unsigned long long)o->max_staging_bytes,
-          (unsigned long long)o->link_bytes_per_s, (unsigned long long)o->message_ns,
-          o->ranks_per_domain, p->n_runs, p->one_call ? " redistribute" : "",
-          p->release_between ? " release" : "", p->rebind_between ? " rebind" : "",
-          mischiefs[p->mischief]);
+          (unsigned long long)o->min_broadcast_saving_bytes, o->ranks_per_domain, p->n_runs,
+          p->one_call ? " redistribute" : "", p->release_between ? " release" : "",
+          p->rebind_between ? " rebind" : "", mischiefs[p->mischief]);
   for (int i = 0; i < p->n_tensors; i++) {
     const problem_tensor *t = &p->tensors[i];
     fprintf(file, "    t%d%s%s%s: ", i, fusions[t->fused[SRC]],

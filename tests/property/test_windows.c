@@ -30,7 +30,7 @@ static void assert_same_for_any_window(xfer_lane lane)
       p.options.struct_size = sizeof p.options;
       p.options.lane = (uint32_t)lane;
       p.options.window_bytes = windows[i];
-      p.options.message_ns = 1; /* which broadcasts of a few bytes save */
+      p.options.min_broadcast_saving_bytes = 1;
       verdict v = carrier_run(c, &p, why, sizeof why);
       moved = moved || v == RIGHT;
       if (v == RIGHT || v == REFUSED) continue;

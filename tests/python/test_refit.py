@@ -230,7 +230,6 @@ def test_sides(table):
         (lambda: side.coordinate("tp", 9), xfer.ArgError),
         (lambda: side.dtype("*", "f33"), TypeError),
         (lambda: Side("full", first_rank=2**32), OverflowError),
-        (lambda: Model(table, quant="int4"), ValueError),
         (lambda: Model(table, layers=(3, 1)), xfer.ArgError),
         (lambda: Model("no-such-model"), FileNotFoundError),
         (lambda: Model("/nowhere/model.json"), xfer.FileError),

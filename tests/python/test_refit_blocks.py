@@ -37,7 +37,7 @@ def test_a_bf16_trainer_refits_a_server_of_fp8_blocks(tmp_path):
             whole[name], whole[f"{name}_scale_inv"] = quantised(x, 128, 128, "f32")
     train = Side(f"fsdp:dp{TRAINERS},dtype=bf16")
     gen = Side(f"vllm:tp{SERVERS},loaded", first_rank=TRAINERS)
-    refit = Refit(Model(TINY.write_table(tmp_path), quant="fp8_block128"), train, gen)
+    refit = Refit(Model(TINY.write_table(tmp_path, of_blocks=QUANTISED)), train, gen)
     sources = {name: src for name, src, *_ in refit.tensors()}
     assert sum(len(t) == 4 for t in refit.tensors()) == 2 * len(QUANTISED)
 

@@ -40,7 +40,8 @@ class TinyModel(NamedTuple):
     def shapes(self):
         return self.matrices() | self.others()
 
-    def write_table(self, folder):
+    def write_table(self, folder, of_blocks=()):
+        """A table, with these matrices in fp8 and their scales beside them."""
         config = {
             "vocab_size": self.vocab,
             "head_dim": self.head,
@@ -52,7 +53,14 @@ class TinyModel(NamedTuple):
             "intermediate_size": self.inner,
             "tie_word_embeddings": False,
         }
-        params = [{"name": name, "shape": list(shape), "dtype": "bf16"} for name, shape in self.shapes().items()]
+        if of_blocks:
+            config["weight_block_size"] = [128, 128]
+        params = []
+        for name, shape in self.shapes().items():
+            params.append({"name": name, "shape": list(shape), "dtype": "f8e4m3" if name in of_blocks else "bf16"})
+            if name in of_blocks:
+                cells = [-(-n // 128) for n in shape]
+                params.append({"name": f"{name}_scale_inv", "shape": cells, "dtype": "f32"})
         path = folder / "tiny.json"
         path.write_text(json.dumps({"name": "tiny", "format": "xfer-model-v1", "config": config, "params": params}))
         return path

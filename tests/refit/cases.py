@@ -37,9 +37,8 @@ CASES = {
     "qwen3-moe": PLANNED + MOE + GATED + [("megatron:tp2,ep4,dp2", "vllm:tp4,up_first", "--one-sided"),
                                          ("megatron:ep8,dp8", "vllm:tp8"), ("megatron:cp2,tp2,ep4,dp2", "vllm:tp2"),
                                          ("megatron:tp2,ep4,dp2", "vllm:tp4,ep4,map=MAP")],
-    "qwen3-moe-blocks": [("megatron:ep4,dp4", "vllm:tp2"), ("megatron:tp2,ep2", "vllm:tp2,ep2"),
-                         ("full", "vllm:tp4"),
-                         ("megatron:tp2,ep4,dp2,dtype=f32", "vllm:tp2,quant=fp8_per_block"),
+    "qwen3-moe-fp8": [("megatron:ep4,dp4", "vllm:tp2"), ("megatron:tp2,ep2", "vllm:tp2,ep2"), ("full", "vllm:tp4")],
+    "qwen3-moe-blocks": [("megatron:tp2,ep4,dp2,dtype=f32", "vllm:tp2,quant=fp8_per_block"),
                          ("fsdp:dp3", "vllm:tp4,ep4,quant=fp8_per_block"), ("fsdp:dp3", "full:quant=fp8_per_block"),
                          ("fsdp:dp2,dtype=f16", "vllm:tp2,up_first,transposed,quant=mxfp8"),
                          ("megatron:tp2,ep4,dp2,dtype=f32", "vllm:tp4,quant=mxfp8")],
@@ -66,7 +65,3 @@ MAPS = {
     "MAP": [[0, 1, 2, 3, 4], [4, 5, 6, 7, 0], [8, 9, 10, 11, 3], [12, 13, 14, 15, 15]],
     "MAP8": [[7, 0, 1], [1, 2, 3], [3, 4, 5], [5, 6, 0]],
 }
-
-def options_of(model, gen):
-    """What a model needs beside its SPECs: fp8 weights on both sides, unless one of them quantises."""
-    return ["--quant", "fp8_block128"] if model == "qwen3-moe-blocks" and "quant=" not in gen else []

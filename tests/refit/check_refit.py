@@ -1,7 +1,7 @@
 #!/usr/bin/python3
 """Check the dump of an xfer_refit run byte for byte against what the frameworks' own loaders would have made.
 
-    check_refit.py --model FILE [--layers A-B] [--experts A-B] [--ends] [--quant fp8_block128] [--extra NAME]
+    check_refit.py --model FILE [--layers A-B] [--experts A-B] [--ends] [--extra NAME]
                    --train SPEC --gen SPEC [--expert-map FILE] [--misc whole|shard|optional|absent] --dump DIR
 
 The last line is `check ok: files=N bytes=N` (exit 0) or `check FAILED: ...` (exit 1).
@@ -137,7 +137,6 @@ def parse_arguments(arguments):
     parser.add_argument("--layers", type=int_range)
     parser.add_argument("--experts", type=int_range)
     parser.add_argument("--ends", action="store_true")
-    parser.add_argument("--quant")
     parser.add_argument("--extra", action="append", default=[])
     parser.add_argument("--train", required=True)
     parser.add_argument("--gen", required=True)
@@ -152,8 +151,7 @@ def main(arguments=None):
     args = parse_arguments(arguments)
     try:
         train, gen = specs.parse(args.train), specs.parse(args.gen)
-        quant = gen.values.get("quant", args.quant)
-        model = load_model(args.model, args.layers, args.experts, args.ends, quant, args.extra)
+        model = load_model(args.model, args.layers, args.experts, args.ends, gen.values.get("quant"), args.extra)
         if "dtype" in train.values or "quant" in gen.values:
             model = held_in(model, train.values.get("dtype", "bf16"))
         tensors = expected(model, gen, args.expert_map, args.misc)

@@ -41,7 +41,6 @@ class Quant:
 
 
 QUANTS = {"fp8_per_block": Quant((128, 128), "_scale_inv", "f32"), "mxfp8": Quant((1, 32), "_scale", "f8e8m0")}
-QUANTS["fp8_block128"] = QUANTS["fp8_per_block"]  # as --quant calls it
 
 
 class TableError(Exception):
@@ -240,7 +239,7 @@ def _quantised(tensors, quant):
             yield t
             continue
         if t.dtype not in ("bf16", "f16", "f32"):
-            raise TableError(f"--quant: {t.name} is {t.dtype} already")
+            raise TableError(f"quant=: {t.name} is {t.dtype} already")
         yield HfTensor(t.name, t.shape, "f8e4m3", quant=quant)
         blocks = tuple(ceil_div(n, size) for n, size in zip(t.shape, quant.block))
         yield HfTensor(t.name + quant.suffix, blocks, quant.dtype, quant=quant)

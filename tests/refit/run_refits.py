@@ -34,7 +34,7 @@ def words_of(model, train, gen, folder):
         path.write_text(json.dumps(experts))
         gen = gen.replace(f"map={name}", f"map={path}") if gen.endswith(f"map={name}") else gen
     table = str(HERE / "data" / "models" / f"{model}.json")
-    return ["--model", table, "--train", train, "--gen", gen] + cases.options_of(model, gen)
+    return ["--model", table, "--train", train, "--gen", gen]
 
 
 def run_on_threads(args, words, options, what, dump):

@@ -99,13 +99,14 @@ class Sizes(unittest.TestCase):
             cases = json.load(file)["cases"]
 
         @functools.cache
-        def loaded(name, quant):
-            model = hf_model.load_model(os.path.join(self.models, name + ".json"), quant=quant)
+        def loaded(name):
+            folder = os.path.join(HERE, "data", "matrix_models") if name.endswith("-fp8") else self.models
+            model = hf_model.load_model(os.path.join(folder, name + ".json"))
             return model, vllm_model.parameters(model, hooks_sharded=True)
 
         for case in cases:
             with self.subTest(case=case["id"]):
-                model, groups = loaded(case["model"], case["quant"])
+                model, groups = loaded(case["model"])
                 self.assertEqual(sum(t.n_bytes for t in model.tensors.values()), case["payload_bytes"])
                 spec, n_bytes, sizes = specs.parse(case["gen"]), 0, {}
                 rank = vllm_loader.engine_ranks(spec, len(model.experts))[0]

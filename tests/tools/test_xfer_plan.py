@@ -414,7 +414,6 @@ class TestCommandLine(unittest.TestCase):
             (("--problem", line, "--model", "m"), "either --problem or --model"),
             (("--model", "m"), "--train and --gen"),
             (("--model", "m", "--train", "t", "--gen", "g", "--moves"), "--moves goes with --problem"),
-            (JOB + ("--quant", "int4"), "--quant int4: want fp8_block128"),
             (("--model", MODEL, "--train", "mega", "--gen", "full"), "there are fsdp full hf megatron sglang torchtitan vllm"),
             (("--model", MODEL, "--train", "full", "--gen", "hf:pp2"), 'no item "pp2" there; it has tpN'),
             (JOB + ("--ignore", "m" * 4096 + "*"), "a pattern of 4097 characters"),
@@ -428,7 +427,6 @@ class TestCommandLine(unittest.TestCase):
             *(
                 (("--problem", line, option, value), f"{option} goes with --model;")
                 for option, value in (
-                    ("--quant", "fp8_block128"),
                     ("--rename", "a=b"),
                     ("--extra", "mtp"),
                     ("--whole", "a@0"),

@@ -205,7 +205,6 @@ class TestCommandLine(unittest.TestCase):
                     ("--gen", "full"),
                     ("--layers", "1"),
                     ("--experts", "1"),
-                    ("--quant", "fp8_block128"),
                     ("--extra", "1"),
                     ("--rename", "1"),
                     ("--ignore", "1"),

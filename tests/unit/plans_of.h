@@ -45,7 +45,7 @@ static inline void free_tensors(tensor_list *list)
 }
 
 /* Data goes point to point, near sources are not preferred. */
-static const xfi_plan_options plain_options = {XFER_LANE_DIRECT, 0, 0, 0, NULL};
+static const xfi_plan_options plain_options = {XFER_LANE_DIRECT, 0, 0, NULL};
 
 static inline xfi_plan *plan_of(const tensor_list *list, int n_ranks, int rank,
                                 const xfi_plan_options *options)

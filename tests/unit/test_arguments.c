@@ -347,9 +347,9 @@ static void test_models_and_sides_refuse_null_and_what_is_not_there(void **state
   options.experts_end = 2;
   REFUSED("experts_begin is 2 and experts_end 2", xfer_model_load(&made, table, &options));
   options.experts_begin = options.experts_end = 0;
-  options.quant = 9;
-  REFUSED("quant", xfer_model_load(&made, table, &options));
-  options.quant = XFER_QUANT_NONE;
+  options.reserved = 1;
+  assert_int_equal(xfer_model_load(&made, table, &options), XFER_ERR_UNSUPPORTED);
+  options.reserved = 0;
   options.n_renames = 1;
   REFUSED("1 renames", xfer_model_load(&made, table, &options));
   options.renames = half_a_rename;

@@ -392,7 +392,7 @@ static void test_what_ranks_of_a_domain_want_crosses_to_it_once(void **state)
   for (size_t c = 0; c < sizeof cases / sizeof *cases; c++) {
     const int n_ranks = cases[c].n_ranks;
     const int size = cases[c].size;
-    xfi_plan_options options = {XFER_LANE_PACKED, 0, 0, 0, NULL};
+    xfi_plan_options options = {XFER_LANE_PACKED, 0, 0, NULL};
     tensor_list list = {.n = 0};
     xfi_plan *plans[MAX_PLANS];
     uint64_t before = 0;
@@ -425,7 +425,7 @@ static void test_what_ranks_of_a_domain_want_crosses_to_it_once(void **state)
 static void test_ranks_of_a_domain_receive_alike(void **state)
 {
   (void)state;
-  xfi_plan_options options = {XFER_LANE_PACKED, 4, 0, 0, NULL};
+  xfi_plan_options options = {XFER_LANE_PACKED, 4, 0, NULL};
   tensor_list list = {.n = 0};
   xfi_plan *plans[8];
 

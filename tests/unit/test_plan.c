@@ -286,7 +286,7 @@ static void test_bytes_of_a_rank_must_fit_in_64_bits(void **state)
 static void test_bytes_that_are_relayed_must_fit_in_64_bits(void **state)
 {
   (void)state;
-  const xfi_plan_options options = {XFER_LANE_DIRECT, 201, 0, 0, NULL};
+  const xfi_plan_options options = {XFER_LANE_DIRECT, 201, 0, NULL};
   tensor_list list = {.n = 0};
   xfi_plan *plan = NULL;
 
@@ -385,7 +385,7 @@ static void test_tensors_of_equal_layouts_are_one_class_whoever_made_them(void *
 static void test_hundreds_of_classes_are_kept_apart(void **state)
 {
   (void)state;
-  const xfi_plan_options options = {XFER_LANE_AUTO, 0, 0, 0, NULL};
+  const xfi_plan_options options = {XFER_LANE_AUTO, 0, 0, NULL};
   tensor_list list = {.n = 0};
   xfi_plan *plan;
 

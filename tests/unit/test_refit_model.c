@@ -394,29 +394,6 @@ static void test_experts_of_two_kinds_are_refused(void **state)
   refit_expect_error("has expert 2 in layer 0, and the one before it is of another kind");
 }
 
-static void test_quantised_projections_get_scales(void **state)
-{
-  xfer_model_options options = XFER_MODEL_OPTIONS_INIT;
-  xfer_model *model = NULL;
-
-  (void)state;
-  options.quant = XFER_QUANT_FP8_BLOCK128;
-  assert_int_equal(xfer_model_load(&model, refit_write("table.json", REFIT_DENSE), &options),
-                   XFER_OK);
-  const xfer_refit_report_data report = report_of(model);
-  assert_int_equal(report.hf_tensors, 3 + 2 * 14);
-  assert_int_equal(report.payload_bytes,
-                   2 * (2 * 100 * 16 + 16) + 2 * (16 * 16 * 2 + 8 * 16 * 2 + 3 * 32 * 16) + 4 * 14);
-  xfer_model_destroy(model);
-  refit_write("table.json", REFIT_TABLE("", "{\"name\":\"model.layers.0.mlp.up_proj.weight\","
-                                            "\"shape\":[128,128],\"dtype\":\"f8e4m3\"}"));
-  assert_int_equal(xfer_model_load(&model, refit_path("table.json"), &options), XFER_ERR_ARG);
-  refit_expect_error("is f8e4m3 already");
-  options.quant = 7;
-  assert_int_equal(xfer_model_load(&model, refit_path("table.json"), &options), XFER_ERR_ARG);
-  refit_expect_error("quant");
-}
-
 static void test_added_tensors_join_the_table(void **state)
 {
   const int64_t shape[] = {4};
@@ -568,7 +545,6 @@ int main(void)
       cmocka_unit_test(test_totals_of_extra_params_are_checked),
       cmocka_unit_test(test_experts_may_be_listed_by_name),
       cmocka_unit_test(test_experts_of_two_kinds_are_refused),
-      cmocka_unit_test(test_quantised_projections_get_scales),
       cmocka_unit_test(test_added_tensors_join_the_table),
       cmocka_unit_test(test_a_refused_tensor_takes_no_other_with_it),
       cmocka_unit_test(test_renames_lead_to_known_names),

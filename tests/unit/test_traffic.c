@@ -88,10 +88,10 @@ static void test_rows_are_those_of_moves(void **state)
   (void)state;
   tensor_list list;
   const xfi_plan_options options[] = {
-      {XFER_LANE_AUTO, 0, 0, 0, NULL},      {XFER_LANE_DIRECT, 0, 0, 0, NULL},
-      {XFER_LANE_BROADCAST, 0, 0, 0, NULL}, {XFER_LANE_DIRECT, 8, 0, 0, NULL},
-      {XFER_LANE_AUTO, 5, 0, 0, NULL},      {XFER_LANE_PACKED, 4, 0, 0, NULL},
-      {XFER_LANE_BROADCAST, 8, 0, 0, NULL}};
+      {XFER_LANE_AUTO, 0, 0, NULL},      {XFER_LANE_DIRECT, 0, 0, NULL},
+      {XFER_LANE_BROADCAST, 0, 0, NULL}, {XFER_LANE_DIRECT, 8, 0, NULL},
+      {XFER_LANE_AUTO, 5, 0, NULL},      {XFER_LANE_PACKED, 4, 0, NULL},
+      {XFER_LANE_BROADCAST, 8, 0, NULL}};
 
   fill_list(&list);
   for (size_t o = 0; o < sizeof options / sizeof *options; o++) {
@@ -188,7 +188,7 @@ static xfer_status survey(void *context)
 static void test_each_failed_allocation_is_survived(void **state)
 {
   (void)state;
-  static const xfi_plan_options near = {XFER_LANE_DIRECT, 8, 0, 0, NULL};
+  static const xfi_plan_options near = {XFER_LANE_DIRECT, 8, 0, NULL};
   tensor_list list;
   tensor_list far = {.n = 0};
 

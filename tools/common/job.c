@@ -113,7 +113,6 @@ static int parse_options(xfer_model_options *options, const job_args *args)
   wrong = check_patterns("--ignore", args->ignore, false);
   if (wrong == 0) wrong = check_patterns("--whole", args->whole, true);
   if (wrong != 0) return wrong;
-  if (args->quant != NULL) options->quant = XFER_QUANT_FP8_BLOCK128;
   return 0;
 }
 

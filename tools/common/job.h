@@ -15,7 +15,6 @@ typedef struct job_args {
   const char *layers;  /* "A-B", NULL: all */
   const char *experts; /* "A-B", NULL: all */
   bool ends;
-  const char *quant;  /* NULL: as the table is */
   const char *extra;  /* NULL: none */
   const char *rename; /* "FROM=TO" with commas between them: what names of the table mean */
   const char *ignore; /* name patterns, with commas between them */
@@ -43,7 +42,6 @@ typedef struct job_args {
       {"--experts", ARG_TEXT, &(job)->experts, "A-B  only experts A to B of each layer, or A alone", \
        0,           0},                                                                              \
       {"--ends", ARG_FLAG, &(job)->ends, "with --layers, the tensors outside the layers too", 0, 0}, \
-      {"--quant", ARG_CHOICE, &(job)->quant, "fp8_block128  quantise the projections", 0, 0},        \
       {"--extra", ARG_TEXT, &(job)->extra, "NAME  add these extra_params of the table", 0, 0},       \
       {"--rename", ARG_TEXT, &(job)->rename, "FROM=TO,..  what names of the table mean", 0, 0},      \
       {"--ignore", ARG_TEXT, &(job)->ignore, "PATTERNS  leave these tensors out", 0, 0},             \
@@ -58,8 +56,8 @@ typedef struct job_args {
 /* And the rules of these options. */
 #define JOB_RULES                                                                                  \
   {"--train", "--model", NULL}, {"--gen", "--model", NULL}, {"--layers", "--model", NULL},         \
-      {"--experts", "--model", NULL}, {"--ends", "--layers", NULL}, {"--quant", "--model", NULL},  \
-      {"--extra", "--model", NULL}, {"--rename", "--model", NULL}, {"--ignore", "--model", NULL},  \
+      {"--experts", "--model", NULL}, {"--ends", "--layers", NULL}, {"--extra", "--model", NULL},  \
+      {"--rename", "--model", NULL}, {"--ignore", "--model", NULL},                                \
       {"--partial", "--ignore", NULL}, {"--whole", "--model", NULL},                               \
   {                                                                                                \
     "--rules", "--model", NULL                                                                     \

@@ -23,22 +23,24 @@ enum { MAX_PAIRS = 70000, MAX_BOXES = 32, RANKS_BYTES = 400 };
 
 /* ---- figures of ranks ---- */
 
-#define PRINT_FIGURES(file, key, field)                                                            \
+#define PRINT_FIGURES(file, key, figure)                                                           \
   do {                                                                                             \
     fprintf(file, ",\"%s\":[", key);                                                               \
     for (int r = 0; r < n_ranks; r++)                                                              \
-      fprintf(file, "%s%" PRIu64, r > 0 ? "," : "", ranks[r].field);                               \
+      fprintf(file, "%s%" PRIu64, r > 0 ? "," : "", (uint64_t)(figure));                           \
     fputc(']', file);                                                                              \
   } while (0)
 
-static void print_ranks(FILE *file, const xfer_plan_report_data *ranks, int n_ranks)
+static void print_ranks(FILE *file, const plan_traffic *traffic, int n_ranks)
 {
-  PRINT_FIGURES(file, "wire", wire_bytes);
-  PRINT_FIGURES(file, "self", self_bytes);
-  PRINT_FIGURES(file, "out", out_bytes);
-  PRINT_FIGURES(file, "from", n_recv_peers);
-  PRINT_FIGURES(file, "to", n_send_peers);
-  PRINT_FIGURES(file, "ns", predicted_ns);
+  const xfer_plan_report_data *ranks = traffic->ranks;
+
+  PRINT_FIGURES(file, "wire", ranks[r].wire_bytes);
+  PRINT_FIGURES(file, "self", ranks[r].self_bytes);
+  PRINT_FIGURES(file, "out", ranks[r].out_bytes);
+  PRINT_FIGURES(file, "from", ranks[r].n_recv_peers);
+  PRINT_FIGURES(file, "to", ranks[r].n_send_peers);
+  PRINT_FIGURES(file, "ns", 1e9 * traffic->seconds[r]);
 }
 
 /* ---- pairs ---- */
@@ -217,7 +219,7 @@ static bool print_page(FILE *file, const plan_whole *whole, const plan_args *arg
           ",\"guessed\":%s}",
           whole->machine->link_gbs, whole->machine->nic_gbs, whole->machine->domain,
           traffic->guessed ? "true" : "false");
-  print_ranks(file, traffic->ranks, whole->n_ranks);
+  print_ranks(file, traffic, whole->n_ranks);
   ok = print_pairs(file, traffic, whole->n_ranks) && print_tensors(file, whole);
   fputc('}', file);
   fputs(place + strlen("@DATA@"), file);

@@ -38,8 +38,7 @@ static int print_rank(const plan_whole *whole, const plan_args *args)
   return status;
 }
 
-static void print_json(const plan_whole *whole, const xfer_plan_report_data *reports,
-                       uint64_t delivered)
+static void print_json(const plan_whole *whole, const plan_traffic *traffic, uint64_t delivered)
 {
   printf("{\"tensors\":%" PRIu64 ",\"payload_bytes\":%" PRIu64 ",\"delivered_bytes\":%" PRIu64 ",",
          whole->names, whole->payload_bytes, delivered);
@@ -52,7 +51,7 @@ static void print_json(const plan_whole *whole, const xfer_plan_report_data *rep
   }
   printf("\"ranks\":[");
   for (int rank = 0; rank < whole->n_ranks; rank++) {
-    const xfer_plan_report_data *r = &reports[rank];
+    const xfer_plan_report_data *r = &traffic->ranks[rank];
 
     printf("%s{\"rank\":%d,\"in_bytes\":%" PRIu64 ",\"self_bytes\":%" PRIu64
            ",\"out_bytes\":%" PRIu64 ",\"wire_bytes\":%" PRIu64,
@@ -60,7 +59,7 @@ static void print_json(const plan_whole *whole, const xfer_plan_report_data *rep
     if (whole->domain > 0)
       printf(",\"crossed_bytes\":%" PRIu64 ",\"relayed_bytes\":%" PRIu64, r->crossed_bytes,
              r->relayed_bytes);
-    printf(",\"seconds\":%.9g}", (double)r->predicted_ns / 1e9);
+    printf(",\"seconds\":%.9g}", traffic->seconds[rank]);
   }
   printf("]}\n");
 }
@@ -105,7 +104,7 @@ static void print_text(const plan_whole *whole, const plan_traffic *traffic, uin
     printf("%6d %10s %10s %10s %10s %6" PRIu64 " %6" PRIu64 " %10s%s\n", rank,
            text_bytes((double)r->in_bytes).at, text_bytes((double)r->self_bytes).at,
            text_bytes((double)r->wire_bytes).at, text_bytes((double)r->out_bytes).at,
-           r->n_recv_peers, r->n_send_peers, text_seconds((double)r->predicted_ns / 1e9).at,
+           r->n_recv_peers, r->n_send_peers, text_seconds(traffic->seconds[rank]).at,
            traffic->guesses[rank] ? " *" : "");
   }
   if (whole->domain > 0) print_crossed(whole, reports);
@@ -153,7 +152,7 @@ int plan_report(const plan_whole *whole, const plan_args *args)
   if (!fits)
     args_failed("the bytes that all ranks receive do not fit in 64 bits");
   else if (args->json)
-    print_json(whole, traffic.ranks, delivered);
+    print_json(whole, &traffic, delivered);
   else
     print_text(whole, &traffic, delivered);
   plan_traffic_free(&traffic);

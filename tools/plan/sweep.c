@@ -41,8 +41,7 @@ static void measure(tried *to, const plan_traffic *t, int n_ranks)
     to->wire += rank->wire_bytes;
     if (rank->in_bytes > to->held) to->held = rank->in_bytes;
     if (rank->bound_bytes > to->busiest) to->busiest = rank->bound_bytes;
-    if ((double)rank->predicted_ns > 1e9 * to->seconds)
-      to->seconds = (double)rank->predicted_ns / 1e9;
+    if (t->seconds[r] > to->seconds) to->seconds = t->seconds[r];
     busy += rank->bound_bytes > 0;
   }
   for (int r = 0; r < n_ranks && busy > 0; r++)

@@ -96,7 +96,7 @@ static void predict(const survey *s, const plan_whole *whole)
 
     r->bound_bytes = r->wire_bytes > r->out_bytes ? r->wire_bytes : r->out_bytes;
     if (r->bound_bytes + r->self_bytes > 0)
-      r->predicted_ns = (uint64_t)(1e9 * predict_seconds(load, whole->machine, allocations));
+      s->traffic->seconds[rank] = predict_seconds(load, whole->machine, allocations);
     s->traffic->guesses[rank] = predict_is_guess(load);
     s->traffic->guessed = s->traffic->guessed || s->traffic->guesses[rank];
   }
@@ -110,9 +110,11 @@ bool plan_traffic_find(plan_traffic *traffic, const plan_whole *whole, bool pair
 
   memset(traffic, 0, sizeof *traffic);
   traffic->ranks = calloc((size_t)whole->n_ranks, sizeof *traffic->ranks);
+  traffic->seconds = calloc((size_t)whole->n_ranks, sizeof *traffic->seconds);
   traffic->guesses = calloc((size_t)whole->n_ranks, sizeof *traffic->guesses);
   s.loads = calloc((size_t)whole->n_ranks, sizeof *s.loads);
-  s.memory = traffic->ranks != NULL && traffic->guesses != NULL && s.loads != NULL;
+  s.memory = traffic->ranks != NULL && traffic->seconds != NULL && traffic->guesses != NULL &&
+             s.loads != NULL;
   if (whole->machine->packed) options.lane = XFER_LANE_PACKED;
   progress_begin(&s.bar, true, "planning", "ranks", whole->n_ranks);
   if (s.memory)
@@ -131,6 +133,7 @@ bool plan_traffic_find(plan_traffic *traffic, const plan_whole *whole, bool pair
 void plan_traffic_free(plan_traffic *traffic)
 {
   free(traffic->ranks);
+  free(traffic->seconds);
   free(traffic->guesses);
   free(traffic->pairs);
   memset(traffic, 0, sizeof *traffic);

@@ -9,8 +9,9 @@ typedef struct plan_traffic {
   xfer_traffic *pairs;          /* [n_pairs] by receiver; only if asked for */
   size_t n_pairs;
   size_t capacity;
-  bool *guesses; /* [n_ranks] something that was never measured is in its predicted_ns */
-  bool guessed;  /* in that of some rank */
+  double *seconds; /* [n_ranks] predicted time of a run */
+  bool *guesses;   /* [n_ranks] something that was never measured is in that time */
+  bool guessed;    /* in that of some rank */
 } plan_traffic;
 
 /* False: after a sentence on stderr, or after an interrupt. */

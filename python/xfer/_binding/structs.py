@@ -292,8 +292,7 @@ PlanOptions = _struct(
     struct_size=c_size_t,
     max_staging_bytes=c_uint64,
     window_bytes=c_uint64,
-    link_bytes_per_s=c_uint64,
-    message_ns=c_uint64,
+    min_broadcast_saving_bytes=c_uint64,
     timeout_ms=c_uint64,
     lane=c_uint32,
     ranks_per_domain=c_uint32,
@@ -303,7 +302,7 @@ PlanOptions = _struct(
 _PLAN_FIGURES = (
     "n_tensors n_classes n_moves payload_bytes in_bytes self_bytes zero_bytes wire_bytes out_bytes n_send_peers "
     "n_recv_peers broadcast_tensors direct_bytes packed_bytes n_rounds staging_bytes window_bytes bound_bytes "
-    "predicted_ns committed_version torn converted_tensors crossed_bytes relayed_bytes "
+    "committed_version torn converted_tensors crossed_bytes relayed_bytes "
     "replicated_tensors"
 )
 PlanReport = _struct("xfer_plan_report_data", struct_size=c_size_t, **dict.fromkeys(_PLAN_FIGURES.split(), c_uint64))
@@ -350,7 +349,7 @@ ModelOptions = _struct(
     experts_begin=c_int32,
     experts_end=c_int32,
     ends=c_int32,
-    quant=c_int32,
+    reserved=c_uint32,
     extra=c_char_p,
     renames=POINTER(c_char_p),
     n_renames=c_int64,
