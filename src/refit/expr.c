@@ -3,9 +3,11 @@
 
 #include "checked.h"
 #include "error.h"
+#include "names.h"
 #include "text.h"
 
 #include <ctype.h>
+#include <stdio.h>
 #include <string.h>
 
 enum { MAX_DEPTH = 32 };
@@ -80,7 +82,51 @@ static bool is_letter(char c)
   return isalnum((unsigned char)c) || c == '_';
 }
 
+static bool take_word(parser *p, const char *word)
+{
+  const char *before = p->at;
+
+  if (take(p, word) && !is_letter(*p->at)) return true;
+  p->at = before;
+  return false;
+}
+
 static int64_t choice(parser *p);
+
+/* Reads the next item of `name in [..]`, and looks `name.item` up. */
+static bool is_item(parser *p, const char *name, size_t n_chars)
+{
+  char full[XFI_NAME_BYTES];
+  const char *item;
+  int64_t value = 0;
+
+  blanks(p);
+  item = p->at;
+  while (is_letter(*p->at))
+    p->at++;
+  const int n_item = (int)(p->at - item);
+  const int n = snprintf(full, sizeof full, "%.*s.%.*s", (int)n_chars, name, n_item, item);
+
+  if (n_item == 0 || n >= (int)sizeof full) {
+    fail(p, SYNTAX, item, strlen(item));
+    return false;
+  }
+  return look_up(p->scope, full, (size_t)n, &value) == XFI_FOUND && value != 0;
+}
+
+/* Reads the list of `model_type in [llama, qwen3]`, which is 1 where model_type.llama or
+ * model_type.qwen3 has a value other than 0, else 0. */
+static int64_t is_in_list(parser *p, const char *name, size_t n_chars)
+{
+  bool is_in = false;
+
+  if (!take(p, "[")) fail(p, SYNTAX, p->at, strlen(p->at));
+  do {
+    if (is_item(p, name, n_chars)) is_in = true;
+  } while (take(p, ","));
+  if (!take(p, "]")) fail(p, SYNTAX, p->at, strlen(p->at));
+  return is_in;
+}
 
 static int64_t name_or_number(parser *p)
 {
@@ -98,11 +144,15 @@ static int64_t name_or_number(parser *p)
     p->at++;
   if (p->at == begin) {
     fail(p, SYNTAX, begin, strlen(begin));
-  } else if (p->scope != NULL) {
-    const xfi_found found = look_up(p->scope, begin, (size_t)(p->at - begin), &value);
+    return 0;
+  }
+  const size_t n_chars = (size_t)(p->at - begin);
 
-    if (found != XFI_FOUND)
-      fail(p, found == XFI_NO_NUMBER ? NO_NUMBER : UNKNOWN, begin, (size_t)(p->at - begin));
+  if (take_word(p, "in")) return is_in_list(p, begin, n_chars);
+  if (p->scope != NULL) {
+    const xfi_found found = look_up(p->scope, begin, n_chars, &value);
+
+    if (found != XFI_FOUND) fail(p, found == XFI_NO_NUMBER ? NO_NUMBER : UNKNOWN, begin, n_chars);
   }
   return value;
 }

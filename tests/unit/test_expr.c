@@ -11,9 +11,9 @@
 #include "expr.h"
 
 static const xfi_var outer_vars[] = {{"heads", 5}, {"tp", 4}};
-static const xfi_var inner_vars[] = {{"heads", 16}, {"none", 0}};
+static const xfi_var inner_vars[] = {{"heads", 16}, {"none", 0}, {"kind.coder", 1}, {"kind.no", 0}};
 static const xfi_scope outer = {.vars = outer_vars, .n_vars = 2};
-static const xfi_scope names = {.vars = inner_vars, .n_vars = 2, .next = &outer};
+static const xfi_scope names = {.vars = inner_vars, .n_vars = 4, .next = &outer};
 
 static void test_values(void **state)
 {
@@ -45,6 +45,12 @@ static void test_values(void **state)
        "(1?1:1)+(1?1:1)+(1?1:1)+(1?1:1)+(1?1:1)+(1?1:1)+(1?1:1)+(1?1:1)+(1?1:1)",
        20},
       {"9223372036854775807", INT64_MAX},
+      {"kind in [writer, coder]", 1},
+      {"kind in[coder]", 1},
+      {"kind in [ writer ,no ]", 0},
+      {"!kind in [coder] || 3 * (kind in [no, coder]) == 3", 1},
+      {"nothing in [coder] ?? 7", 0},
+      {"1 ? 2 : kind in [coder]", 2},
   };
 
   (void)state;
@@ -188,6 +194,7 @@ static void test_what_is_no_number_stands_for_nothing_else(void **state)
   assert_int_equal(value, 2);
 }
 
+#define LONG "a_name_that_is_longer_than_sixty_three_characters_which_is_as_long_as_any_may_be"
 #define DEEP "1?1:1?1:1?1:1?1:1?1:1?1:1?1:1?1:"
 
 /* Whether it is one does not depend on what names are worth. */
@@ -208,6 +215,15 @@ static void test_what_is_no_expression(void **state)
       "tp ?? (",
       "nothing + (",
       "& 1",
+      "kind in",
+      "kind in coder",
+      "kind in []",
+      "kind in [coder",
+      "kind in [coder,]",
+      "kind in [coder writer]",
+      "kind in [a.b]",
+      "3 in [coder]",
+      "kind inside",
       "1 = 2",
       "((((((((((((((((((((((((((((((((1))))))))))))))))))))))))))))))))",
       DEEP DEEP DEEP DEEP "1",
@@ -219,6 +235,8 @@ static void test_what_is_no_expression(void **state)
     assert_int_equal(xfi_expr_check(none[i]), XFER_ERR_IO);
     assert_non_null(strstr(xfer_last_error(), "is no expression (at "));
   }
+  /* a name that is longer than any, whose error is cut off */
+  assert_int_equal(xfi_expr_check("kind in [" LONG LONG LONG LONG LONG LONG LONG "]"), XFER_ERR_IO);
   assert_int_equal(xfi_expr_check("nothing / 0 + 1 ? 2 : 1 % 0"), XFER_OK);
 }
 
