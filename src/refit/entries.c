@@ -62,13 +62,13 @@ static void set_shape(xfi_entry *entry, const xfi_raw *raw)
   entry->n_dims = raw->n_dims + experts;
   for (int d = raw->n_dims - 1; d >= 0; d--) {
     entry->shape[d + experts] = raw->shape[d];
-    entry->strides[d + experts] = stride;
+    entry->home.strides[d + experts] = stride;
     stride *= raw->shape[d];
   }
   if (experts) entry->shape[0] = entry->n_experts;
   entry->experts = experts;
   for (int d = 0; d < XFER_MAX_DIMS; d++)
-    entry->order[d] = d;
+    entry->home.order[d] = d;
 }
 
 /* Applies the caller's renames, in order. */
@@ -113,7 +113,7 @@ static xfer_status append_entry(xfer_model *model, const xfi_raw *raw,
                      .n_experts = raw->n_experts,
                      .dtype = raw->dtype,
                      .table_dtype = raw->dtype,
-                     .n_packed = 1,
+                     .packed = {.n = 1},
                      .suffix = "",
                      .stem = "",
                      .scale_of = -1};

@@ -28,6 +28,32 @@ typedef struct xfi_row_segment {
   int64_t sub_rows[XFI_MAX_SUBS];
 } xfi_row_segment;
 
+/* What each of an entry's scales is of; XFI_NO_SCALES: the entry is no scales. */
+typedef enum xfi_scales {
+  XFI_NO_SCALES = 0,
+  XFI_SCALES_OF_BLOCKS,
+  XFI_SCALES_OF_ROWS,
+  XFI_SCALES_OF_WEIGHTS /* one for the whole weight, or for its input */
+} xfi_scales;
+
+/* Where an entry's elements are in the checkpoint's tensor. */
+typedef struct xfi_home {
+  int64_t offset;                 /* in elements */
+  int64_t strides[XFER_MAX_DIMS]; /* of the entry's dims, in elements */
+  int order[XFER_MAX_DIMS];       /* the checkpoint's dim k is dim order[k] of the entry, where
+                                     neighbours that are one dim here count as one there */
+  int64_t
+      lead; /* size of the checkpoint's first dim, if that and the next are one dim here; else 0 */
+} xfi_home;
+
+/* Which of the weights that are packed in the checkpoint's tensor an entry is. */
+typedef struct xfi_packed {
+  int n; /* 1: the entry is the only one */
+  int index;
+  bool alternate;    /* rows of the weights alternate */
+  int64_t first_row; /* at which this one begins */
+} xfi_packed;
+
 /* Layers of the model itself, its extra ones (multi-token prediction), or neither. */
 typedef enum xfi_stack { XFI_OUTSIDE = 0, XFI_LAYERS, XFI_EXTRA } xfi_stack;
 
@@ -43,12 +69,8 @@ typedef struct xfi_entry {
   int64_t shape[XFER_MAX_DIMS]; /* in the join */
   xfer_dtype dtype;
   xfer_dtype table_dtype; /* the checkpoint's; `dtype` differs if a side quantises the weight */
-  int64_t offset;         /* of its home, in elements of the checkpoint's tensor */
-  int64_t strides[XFER_MAX_DIMS]; /* of its home, in elements */
-  int order[XFER_MAX_DIMS]; /* the checkpoint's dim k is dim order[k] here, where neighbours that
-                               are one dim here count as one there */
-  int64_t
-      lead; /* size of the checkpoint's first dim, if that and the next are one dim here; else 0 */
+  xfi_home home;
+  xfi_packed packed;
   bool experts; /* dim 0 counts experts */
   xfi_stack stack;
   bool own_numbers;   /* in extra layers that the checkpoint numbers from 0 */
@@ -63,18 +85,18 @@ typedef struct xfi_entry {
   const xfi_tensor_rule *beside;
   int n_segments; /* 0: its rows are not described */
   xfi_row_segment segments[XFI_MAX_SEGMENTS];
-  /* How many weights are packed in the checkpoint's tensor, and which of them this is (1 and 0: it
-   * is the only one); whether their rows alternate; and the row at which this one begins. */
-  int n_packed, packed_index;
-  bool alternate;
-  int64_t packed_first;
-  bool is_scale;
-  bool per_row;     /* scales: one for each row of the weight, or one for the whole weight */
-  bool per_tensor;  /* scales: one for the whole weight */
+  xfi_scales scales;
   bool unquantised; /* a weight that the configuration leaves unquantised */
   int scale_of;     /* index of the weight that the scales belong to; -1: these are no scales */
   int64_t block[2]; /* a weight with scales: the size of a block; 0: none */
 } xfi_entry;
+
+/* Scales of rows have a row for each of the weight; those of whole weights follow the same rules.
+ */
+static inline bool xfi_scales_have_rows(xfi_scales scales)
+{
+  return scales == XFI_SCALES_OF_ROWS || scales == XFI_SCALES_OF_WEIGHTS;
+}
 
 /* One layer of an entry; -1: it is outside the layers. */
 typedef struct xfi_layer_entry {

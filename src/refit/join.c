@@ -79,8 +79,8 @@ static xfer_status find_quant(xfi_quant_scheme *quant, const xfer_side **by,
   for (size_t i = 0; i < model->n_entries; i++) {
     const xfi_entry *e = &model->entries[i];
 
-    if (!e->is_scale) continue;
-    XFI_CHECK(!e->per_row, XFER_ERR_UNSUPPORTED,
+    if (e->scales == XFI_NO_SCALES) continue;
+    XFI_CHECK(!xfi_scales_have_rows(e->scales), XFER_ERR_UNSUPPORTED,
               "\"%s\" quantises by blocks, and the model has a scale for each row of its weights "
               "already: \"%s\"",
               side->spec, e->pattern);
@@ -249,7 +249,7 @@ static xfer_status add_tensor(xfer_refit *refit, size_t entry, int k)
       "\"%s\": \"%s\" has it and \"%s\" has not; name a rank that has it whole, or ignore it", name,
       refit->sides[XFER_SIDE_GEN].side->spec, refit->sides[XFER_SIDE_TRAIN].side->spec);
   if (is_absent(refit, entry) || is_ignored(refit, name)) {
-    size_t n = (size_t)(e->n_experts > 0 ? e->n_experts : 1) * (e->packed_index == 0);
+    size_t n = (size_t)(e->n_experts > 0 ? e->n_experts : 1) * (e->packed.index == 0);
 
     refit->n_ignored += n;
     if (is_absent(refit, entry)) refit->n_absent += n;
@@ -348,7 +348,8 @@ static xfer_status find_scales(int64_t *scales, const xfer_refit *refit, size_t 
   for (size_t i = 0; i < n; i++) {
     const xfi_entry *e = &model->entries[layer_entries[i].entry];
 
-    if (e->scale_of < 0 || (size_t)e->scale_of != weights || e->per_row != (weight->block[0] == 0))
+    if (e->scale_of < 0 || (size_t)e->scale_of != weights ||
+        xfi_scales_have_rows(e->scales) != (weight->block[0] == 0))
       continue;
     *scales = refit->tensor_of[layer_entries[i].entry][xfi_entry_place(e, layer)];
     XFI_CHECK(*scales >= 0, XFER_ERR_ARG,
@@ -424,7 +425,7 @@ static xfer_status convert_elements(const xfer_refit *refit)
   for (size_t i = 0; i < refit->n_tensors; i++) {
     const size_t entry = refit->origins[i].entry;
     const bool by_blocks = refit->tensors[i].conversion.kind != XFER_CONVERSION_NONE &&
-                           !refit->model->entries[entry].per_row;
+                           !xfi_scales_have_rows(refit->model->entries[entry].scales);
 
     XFI_CHECK(refit->sides[0].side == NULL || by_blocks || !refit->sides[0].held[entry].made,
               XFER_ERR_MISMATCH, "\"%s\" are scales of weights that are not quantised on the way",

@@ -376,7 +376,7 @@ static int compare_names(const xfi_entry *x, const xfi_entry *y)
 {
   int c = strcmp(x->known, y->known);
 
-  return c != 0 ? c : x->packed_index - y->packed_index;
+  return c != 0 ? c : x->packed.index - y->packed.index;
 }
 
 static int compare_patterns(const void *a, const void *b)

@@ -44,14 +44,14 @@ static int64_t k_heads(const xfi_placing *placing, const xfi_entry *entry)
 xfer_status xfi_placing_eval(int64_t *value, const xfi_placing *placing, const xfi_entry *entry,
                              const char *expr)
 {
-  const xfi_var own[] = {{"alternating", entry->alternate},
+  const xfi_var own[] = {{"alternating", entry->packed.alternate},
                          {"is_extra", entry->stack == XFI_EXTRA},
                          {"is_bias", strcmp(entry->suffix, "bias") == 0},
                          {"has_bias", has_bias(placing, entry)},
-                         {"is_fp8", entry->dtype == XFER_F8E4M3 || entry->is_scale},
-                         {"row_scale", entry->per_row && !entry->per_tensor},
-                         {"one_scale", entry->per_tensor},
-                         {"block_scale", entry->is_scale && !entry->per_row},
+                         {"is_fp8", entry->dtype == XFER_F8E4M3 || entry->scales != XFI_NO_SCALES},
+                         {"row_scale", entry->scales == XFI_SCALES_OF_ROWS},
+                         {"one_scale", entry->scales == XFI_SCALES_OF_WEIGHTS},
+                         {"block_scale", entry->scales == XFI_SCALES_OF_BLOCKS},
                          {"k_heads", k_heads(placing, entry)},
                          {"rows", entry->shape[entry->experts ? 1 : 0]}};
   const xfi_scope scope = {
@@ -248,7 +248,8 @@ static xfer_status order_of(xfi_order *order, const xfi_placing *placing, const 
   const xfi_entry *weight;
 
   *order = part == NULL ? XFI_AS_IT_IS : part->order;
-  if (*order == XFI_AS_IT_IS || entry->scale_of < 0 || entry->per_row) return XFER_OK;
+  if (*order == XFI_AS_IT_IS || entry->scale_of < 0 || xfi_scales_have_rows(entry->scales))
+    return XFER_OK;
   weight = &placing->model->entries[entry->scale_of];
   if (weight->block[0] == 1) return XFER_OK;
   for (int s = 0; s < weight->n_segments; s++)
@@ -349,18 +350,18 @@ static xfer_status add_packed(xfi_slot *slot, const xfi_placing *placing, const 
   const xfer_model *model = placing->model;
   int found = 0;
 
-  slot->slot = entry->packed_index;
-  slot->n_slots = entry->n_packed;
+  slot->slot = entry->packed.index;
+  slot->n_slots = entry->packed.n;
   for (size_t i = 0; i < model->n_entries; i++) { /* adjacent in the list */
     const xfi_entry *e = &model->entries[i];
 
-    if (e->packed_index != found || e->n_packed != entry->n_packed ||
+    if (e->packed.index != found || e->packed.n != entry->packed.n ||
         strcmp(e->pattern, entry->pattern) != 0 ||
         xfi_entry_place(e, xfi_entry_layer(entry, 0)) < 0)
       continue;
     XFI_TRY(add_blocks(&slot->fusing, found++, placing, e, NULL));
   }
-  XFI_CHECK(found == entry->n_packed, XFER_ERR_INTERNAL, "\"%s\": a part is missing",
+  XFI_CHECK(found == entry->packed.n, XFER_ERR_INTERNAL, "\"%s\": a part is missing",
             entry->pattern);
   return XFER_OK;
 }
@@ -418,10 +419,10 @@ static xfer_status as_checkpoint(xfi_slot *slot, const xfi_placing *placing, con
 {
   slot->own_names = true;
   slot->each_expert = entry->n_experts > 0;
-  memcpy(slot->order, entry->order, sizeof slot->order);
+  memcpy(slot->order, entry->home.order, sizeof slot->order);
   XFI_TRY(add_packed(slot, placing, entry));
   XFI_TRY(check_blocks(slot, placing, entry));
-  slot->fusing.alternate = entry->alternate;
+  slot->fusing.alternate = entry->packed.alternate;
   return XFER_OK;
 }
 
@@ -434,17 +435,19 @@ static xfer_status shape_slot(xfi_slot *slot, const xfi_placing *placing, const 
 
   XFI_CHECK(!alternate || !scaled, XFER_ERR_UNSUPPORTED,
             "\"%s\": rows with block scales cannot be interleaved", entry->pattern);
-  XFI_CHECK(!entry->per_row || (placing->side->rules->row_scales != 0 &&
-                                xfi_role_is_scaled(placing->model, entry) && !alternate &&
-                                ruling->is[XFI_REVERSE] == 0 && ruling->is[XFI_TRANSPOSE] == 0),
+  XFI_CHECK(!xfi_scales_have_rows(entry->scales) ||
+                (placing->side->rules->row_scales != 0 &&
+                 xfi_role_is_scaled(placing->model, entry) && !alternate &&
+                 ruling->is[XFI_REVERSE] == 0 && ruling->is[XFI_TRANSPOSE] == 0),
             XFER_ERR_UNSUPPORTED, "\"%s\": no rule says what \"%s\" makes of a scale for %s",
             entry->pattern, placing->side->spec,
-            entry->per_tensor ? "all of a weight" : "each of its rows");
-  XFI_CHECK(!entry->per_tensor || !entry->experts || strcmp(entry->suffix, "input_scale") != 0,
+            entry->scales == XFI_SCALES_OF_WEIGHTS ? "all of a weight" : "each of its rows");
+  XFI_CHECK(entry->scales != XFI_SCALES_OF_WEIGHTS || !entry->experts ||
+                strcmp(entry->suffix, "input_scale") != 0,
             XFER_ERR_UNSUPPORTED,
             "\"%s\": \"%s\" has one for gate and up together, and no rule says of which",
             entry->pattern, placing->side->spec);
-  slot->flat = entry->per_tensor && (entry->experts || slot->last_expert) &&
+  slot->flat = entry->scales == XFI_SCALES_OF_WEIGHTS && (entry->experts || slot->last_expert) &&
                ruling->rule->cut == XFI_CUT_COLS && !slot->each_expert;
   slot->fusing.alternate = alternate && slot->n_slots > 1;
   XFI_TRY(check_blocks(slot, placing, entry));
@@ -479,7 +482,7 @@ xfer_status xfi_slot_make(xfi_slot *slot, const xfi_placing *placing, const xfi_
     XFI_TRY(as_checkpoint(slot, placing, entry));
   } else {
     slot->each_expert = entry->experts && strstr(rule->local, "{local}") != NULL;
-    slot->whole = slot->whole || entry->per_tensor;
+    slot->whole = slot->whole || entry->scales == XFI_SCALES_OF_WEIGHTS;
     slot->fusing.groups = ruling->is[XFI_GROUPS];
     XFI_TRY(add_parts(slot, placing, entry, ruling));
     XFI_TRY(shape_slot(slot, placing, entry, ruling));

@@ -65,7 +65,7 @@ static bool holds_values(const xfi_entry *e)
 /* Those of packed values are called weight_scale too. */
 static bool are_scales(const xfi_entry *e)
 {
-  return e->is_scale || strcmp(e->suffix, "weight_scale") == 0;
+  return e->scales != XFI_NO_SCALES || strcmp(e->suffix, "weight_scale") == 0;
 }
 
 static bool has_role(const xfi_entry *e, const char *role, size_t n_chars)

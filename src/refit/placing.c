@@ -406,7 +406,8 @@ static xfer_status hold_unruled(xfi_holding *held, xfi_placing *p, const xfi_ent
   if (known != 0 || (p->side->size == 1 && p->side->rules->block_main == NULL)) {
     of->ruling = EVERYWHERE;
   } else {
-    const bool is_beside = entry->beside != NULL || (entry->per_row && !held->absent);
+    const bool is_beside =
+        entry->beside != NULL || (xfi_scales_have_rows(entry->scales) && !held->absent);
 
     if (is_beside && p->side->rules->block_main != NULL) return refuse_companion(p, entry);
     held->misc = held->unknown = true;
@@ -427,7 +428,7 @@ static xfer_dtype dtype_of(const xfi_placing *p, const xfi_entry *entry, const x
   if (chosen != NULL) return chosen->value == 0 ? own : (xfer_dtype)chosen->value;
   if (rule != NULL && rule->unscaled && own == XFER_F8E4M3)
     return p->side->dtype != 0 ? p->side->dtype : XFER_BF16;
-  if (rule != NULL && entry->is_scale && plain && p->side->rules->row_scales != 0)
+  if (rule != NULL && entry->scales != XFI_NO_SCALES && plain && p->side->rules->row_scales != 0)
     return (xfer_dtype)p->side->rules->row_scales;
   if (rule != NULL && rule->dtype != 0 && plain) return (xfer_dtype)rule->dtype;
   if (p->side->dtype != 0 && own != XFER_F32 && !quantised && entry->scale_of < 0)

@@ -62,25 +62,25 @@ static xfer_status become_scales(xfi_entry *e, const xfi_quant_scheme *quant)
   const int rows = e->n_dims - 2;
   int64_t stride = 1;
 
-  XFI_CHECK(!e->alternate, XFER_ERR_UNSUPPORTED,
+  XFI_CHECK(!e->packed.alternate, XFER_ERR_UNSUPPORTED,
             "\"%s\": rows of several weights that alternate have no blocks", e->pattern);
   XFI_TRY(lengthen(&e->pattern, n_pattern, quant->scales));
   XFI_TRY(lengthen(&e->name, n_pattern, quant->scales));
   XFI_TRY(lengthen(&e->known, strlen(e->known), quant->scales));
   e->stem = e->known + stem;
   e->suffix = quant->scales;
-  e->is_scale = true;
+  e->scales = XFI_SCALES_OF_BLOCKS;
   e->dtype = e->table_dtype = quant->dtype;
   for (int i = 0; i < e->n_segments; i++)
     XFI_TRY(xfi_roles_scale(&e->segments[i], quant->block[0], e->n_segments == 1, e));
   for (int d = 0; d < 2; d++)
     e->shape[rows + d] = xfi_ceil_div(e->shape[rows + d], quant->block[d]);
   for (int d = e->n_dims - 1; d >= 0; d--) {
-    e->strides[d] = stride;
+    e->home.strides[d] = stride;
     stride *= e->shape[d];
   }
-  e->packed_first /= quant->block[0];
-  e->offset = e->packed_first * e->strides[rows];
+  e->packed.first_row /= quant->block[0];
+  e->home.offset = e->packed.first_row * e->home.strides[rows];
   return XFER_OK;
 }
 
@@ -110,7 +110,7 @@ static xfi_entry *weight_of(const xfer_model *model, const xfi_entry *scale)
         strncmp(e->known, scale->known, (size_t)(scale->stem - scale->known) + scale->n_stem) != 0)
       continue;
     if (strcmp(e->suffix, "weight") != 0 || e->stack != scale->stack ||
-        e->packed_index != scale->packed_index)
+        e->packed.index != scale->packed.index)
       continue;
     if (xfi_entry_place(e, xfi_entry_layer(scale, 0)) >= 0) return e;
   }
@@ -123,10 +123,11 @@ static xfer_status pair_scale(xfer_model *model, size_t at)
   xfi_entry *weight = weight_of(model, scale);
   const int64_t *block = model->block;
 
-  XFI_CHECK(weight != NULL && (scale->per_tensor || weight->n_dims == scale->n_dims), XFER_ERR_IO,
-            "\"%s\" has no weight beside it", scale->pattern);
+  XFI_CHECK(weight != NULL &&
+                (scale->scales == XFI_SCALES_OF_WEIGHTS || weight->n_dims == scale->n_dims),
+            XFER_ERR_IO, "\"%s\" has no weight beside it", scale->pattern);
   scale->scale_of = (int)(weight - model->entries);
-  if (scale->per_row) return XFER_OK; /* no block of rows can be cut */
+  if (xfi_scales_have_rows(scale->scales)) return XFER_OK; /* no block of rows can be cut */
   XFI_CHECK(block[0] > 0 && block[1] > 0, XFER_ERR_IO,
             "\"%s\" is there, but the configuration has no weight_block_size", scale->pattern);
   for (int d = 0; d < 2; d++) {
@@ -154,14 +155,15 @@ static xfer_status is_beside(bool *beside, const xfi_entry *scale, int k, const 
 xfer_status xfi_scales_pair(xfer_model *model)
 {
   for (size_t i = 0; i < model->n_entries; i++) {
-    if (model->entries[i].is_scale) XFI_TRY(xfi_model_split(model, i, is_beside, model));
+    if (model->entries[i].scales != XFI_NO_SCALES)
+      XFI_TRY(xfi_model_split(model, i, is_beside, model));
   }
   for (size_t i = 0; i < model->n_entries; i++) {
     model->entries[i].scale_of = -1;
     memset(model->entries[i].block, 0, sizeof model->entries[i].block);
   }
   for (size_t i = 0; i < model->n_entries; i++) {
-    if (model->entries[i].is_scale) XFI_TRY(pair_scale(model, i));
+    if (model->entries[i].scales != XFI_NO_SCALES) XFI_TRY(pair_scale(model, i));
   }
   return XFER_OK;
 }

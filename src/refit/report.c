@@ -39,7 +39,7 @@ static void add_tensor(const xfer_refit *refit, size_t i, const xfer_layout **la
   const xfer_layout *dst = refit->tensors[i].dst;
   uint64_t bytes = payload(entry);
 
-  r->hf_tensors += (uint64_t)(entry->packed_index == 0) *
+  r->hf_tensors += (uint64_t)(entry->packed.index == 0) *
                    (uint64_t)(entry->n_experts > 0 ? entry->n_experts : 1);
   r->payload_bytes += bytes;
   if (bytes > r->largest_bytes) r->largest_bytes = bytes;
@@ -92,15 +92,15 @@ void xfi_refit_tensor(const xfer_refit *refit, size_t i, xfer_refit_tensor *tens
       refit->origins[i].hf_name != NULL ? refit->origins[i].hf_name : refit->tensors[i].name;
   tensor->n_experts = entry->n_experts;
   tensor->first_expert = entry->first_expert;
-  tensor->offset = entry->offset;
-  memcpy(tensor->strides, entry->strides, sizeof tensor->strides);
+  tensor->offset = entry->home.offset;
+  memcpy(tensor->strides, entry->home.strides, sizeof tensor->strides);
   tensor->n_dims = entry->n_dims;
   tensor->half_dim = -1;
   tensor->half_step = 1;
-  if (entry->n_packed > 1) {
+  if (entry->packed.n > 1) {
     tensor->half_dim = entry->experts ? 1 : 0;
-    tensor->half_step = entry->alternate ? entry->n_packed : 1;
-    tensor->half_first = entry->packed_first;
+    tensor->half_step = entry->packed.alternate ? entry->packed.n : 1;
+    tensor->half_first = entry->packed.first_row;
   }
   tensor->layer = xfi_entry_layer(entry, refit->origins[i].place);
   tensor->misc = gen->side != NULL && gen->held[refit->origins[i].entry].misc;

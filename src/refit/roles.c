@@ -99,8 +99,6 @@ static bool are_of_blocks(const xfer_model *model, const xfi_entry *e, const xfi
          e->shape[n - 1] == xfi_ceil_div(weight->shape[n - 1], block[1]);
 }
 
-typedef enum scales { NO_SCALES = 0, OF_BLOCKS, OF_ROWS, OF_WEIGHT } scales;
-
 /* Which scales an entry under compressed-tensors' names is, of an fp8 weight [.., rows, columns]
  * beside it:
  *
@@ -109,7 +107,7 @@ typedef enum scales { NO_SCALES = 0, OF_BLOCKS, OF_ROWS, OF_WEIGHT } scales;
  *   either                     the shape of the configuration's blocks
  *
  * where `..` is the dim of experts that the name counts, if it does. Anything else is no scales. */
-static scales scales_of(const xfer_model *model, const xfi_entry *e)
+static xfi_scales scales_of(const xfer_model *model, const xfi_entry *e)
 {
   const int lead = e->n_experts > 0, last = e->n_dims - 1;
   const xfi_entry *of_weight = find_fp8(model, e, SUFFIXES[SCALE]);
@@ -117,25 +115,24 @@ static scales scales_of(const xfer_model *model, const xfi_entry *e)
       of_weight != NULL ? of_weight : find_fp8(model, e, SUFFIXES[SCALE_OF_INPUT]);
   const bool ends_in_one = last < lead || e->shape[last] == 1;
 
-  if (weight == NULL || (e->dtype != XFER_F32 && e->dtype != XFER_BF16)) return NO_SCALES;
-  if (ends_in_one && weight->n_dims == lead + 2 && e->n_dims <= lead + 1) return OF_WEIGHT;
+  if (weight == NULL || (e->dtype != XFER_F32 && e->dtype != XFER_BF16)) return XFI_NO_SCALES;
+  if (ends_in_one && weight->n_dims == lead + 2 && e->n_dims <= lead + 1)
+    return XFI_SCALES_OF_WEIGHTS;
   if (ends_in_one && of_weight != NULL && last >= 0 && e->n_dims == weight->n_dims &&
       memcmp(e->shape, weight->shape, (size_t)last * sizeof *e->shape) == 0)
-    return OF_ROWS;
-  return are_of_blocks(model, e, weight) ? OF_BLOCKS : NO_SCALES;
+    return XFI_SCALES_OF_ROWS;
+  return are_of_blocks(model, e, weight) ? XFI_SCALES_OF_BLOCKS : XFI_NO_SCALES;
 }
 
 /* A scale of a whole weight that has no dim of its own gets one. */
-static void set_scales(xfi_entry *e, scales which)
+static void set_scales(xfi_entry *e, xfi_scales which)
 {
   const int n_own = e->n_dims - (e->n_experts > 0);
 
-  e->is_scale = which != NO_SCALES;
-  e->per_tensor = which == OF_WEIGHT;
-  e->per_row = which == OF_ROWS || which == OF_WEIGHT;
-  if (which != OF_WEIGHT || n_own > 0) return;
-  e->order[e->n_dims] = e->n_dims;
-  e->shape[e->n_dims] = e->strides[e->n_dims] = 1;
+  e->scales = which;
+  if (which != XFI_SCALES_OF_WEIGHTS || n_own > 0) return;
+  e->home.order[e->n_dims] = e->n_dims;
+  e->shape[e->n_dims] = e->home.strides[e->n_dims] = 1;
   e->n_dims++;
 }
 
@@ -171,11 +168,12 @@ static void split_suffix(xfi_entry *e)
   for (int i = 0; i < N_SUFFIXES; i++) {
     const size_t k = strlen(SUFFIXES[i]);
 
-    if ((i == SCALE || i == SCALE_OF_INPUT) && !e->is_scale) continue;
+    if ((i == SCALE || i == SCALE_OF_INPUT) && e->scales == XFI_NO_SCALES) continue;
     if (e->n_stem <= k + 1 || end[-(ptrdiff_t)k - 1] != '.' || strcmp(end - k, SUFFIXES[i]) != 0)
       continue;
     e->suffix = SUFFIXES[i];
-    e->is_scale = i <= SCALE_OF_INPUT;
+    if (i == SCALE_INV) e->scales = XFI_SCALES_OF_BLOCKS;
+    if (i > SCALE_OF_INPUT) e->scales = XFI_NO_SCALES;
     e->n_stem -= k + 1;
     return;
   }
@@ -218,19 +216,19 @@ static xfer_status rule_fits(bool *fits, const xfer_model *model, const xfi_tens
   *fits = false;
   if (rule->when != NULL) XFI_TRY(xfi_expr_eval(&value, rule->when, &model->scope));
   if (rule->when != NULL && value == 0) return XFER_OK;
-  *fits = e->per_tensor;
-  if (e->per_tensor || (rule->n_dims > 0 && rule->n_dims != n)) return XFER_OK;
+  *fits = e->scales == XFI_SCALES_OF_WEIGHTS;
+  if (*fits || (rule->n_dims > 0 && rule->n_dims != n)) return XFER_OK;
   while (n_given < 4 && rule->shape[n_given] != NULL)
     n_given++;
   if (n_given == n + 1 && n > 0 && strcmp(e->suffix, "bias") == 0) n_given = n;
   if (n_given > 0 && n_given != n) return XFER_OK;
   for (int d = 0; d < n_given; d++) {
-    const bool blocks = e->is_scale && !e->per_row && d >= n_given - 2;
+    const bool blocks = e->scales == XFI_SCALES_OF_BLOCKS && d >= n_given - 2;
     const int64_t block = blocks ? model->block[d - n_given + 2] : 1;
 
     if (blocks && block == 0) break; /* pairing it with its weight will refuse it */
     XFI_TRY(xfi_expr_eval(&value, rule->shape[d], &model->scope));
-    if (e->per_row && d == n_given - 1) value = 1;
+    if (e->scales == XFI_SCALES_OF_ROWS && d == n_given - 1) value = 1;
     if (xfi_ceil_div(value, block) != e->shape[first + d]) return XFER_OK;
   }
   *fits = true;
@@ -290,7 +288,8 @@ xfer_status xfi_roles_scale(xfi_row_segment *s, int64_t block, bool alone, const
 static xfer_status make_segment(xfi_row_segment *s, const xfi_segment_rule *rule,
                                 const xfer_model *model, const xfi_entry *e, bool alone)
 {
-  const int64_t block = e->is_scale && !e->per_row && model->block[0] > 0 ? model->block[0] : 1;
+  const int64_t block =
+      e->scales == XFI_SCALES_OF_BLOCKS && model->block[0] > 0 ? model->block[0] : 1;
   xfi_var rows = {"rows", e->shape[e->experts ? 1 : 0]};
   const xfi_scope scope = {.vars = &rows, .n_vars = 1, .next = &model->scope};
 
@@ -354,7 +353,7 @@ static void merge_dims(xfi_entry *e, char *ours)
       ours[n] = ours[d];
       e->shape[n++] = e->shape[d];
     }
-    e->strides[n - 1] = e->strides[d];
+    e->home.strides[n - 1] = e->home.strides[d];
   }
   e->n_dims = n;
 }
@@ -370,15 +369,15 @@ static void turn(xfi_entry *e, const xfi_tensor_rule *rule)
   if (rule->n_dims == 0) return;
   memcpy(ours + (e->n_experts > 0), rule->dims, (size_t)rule->n_dims);
   merge_dims(e, ours);
-  if (e->shape[0] != lead) e->lead = lead;
+  if (e->shape[0] != lead) e->home.lead = lead;
   memcpy(shape, e->shape, sizeof shape);
-  memcpy(strides, e->strides, sizeof strides);
+  memcpy(strides, e->home.strides, sizeof strides);
   for (const char *k = OURS; *k != '\0'; k++) {
     for (int d = 0; d < e->n_dims; d++) {
       if (ours[d] != *k) continue;
       e->shape[n] = shape[d];
-      e->strides[n] = strides[d];
-      e->order[d] = n++;
+      e->home.strides[n] = strides[d];
+      e->home.order[d] = n++;
     }
   }
   e->experts = memchr(ours, 'e', (size_t)e->n_dims) != NULL;
@@ -405,12 +404,9 @@ static xfer_status take_apart(xfer_model *model, size_t at, const xfi_tensor_rul
               "\"%s\" has %lld rows, too few for what it holds", e->pattern, (long long)total);
     e->matched = true;
     e->role = rule->segments[i].name;
-    e->packed_index = i;
-    e->n_packed = n;
-    e->alternate = rule->alternate;
-    e->packed_first = rule->alternate ? i : first;
-    e->offset = e->packed_first * e->strides[dim];
-    if (rule->alternate) e->strides[dim] *= n;
+    e->packed = (xfi_packed){n, i, rule->alternate, rule->alternate ? i : first};
+    e->home.offset = e->packed.first_row * e->home.strides[dim];
+    if (rule->alternate) e->home.strides[dim] *= n;
     e->shape[dim] = rows;
     first += rows;
     XFI_TRY(name_packed(e, e->role));
@@ -473,7 +469,7 @@ static void set_suffix(const xfer_model *model, xfi_entry *e, const xfi_tensor_r
 {
   if (e->suffix[0] != '\0' || (rule->suffix == NULL && rule->n_dims == 0)) return;
   e->suffix = rule->suffix != NULL ? rule->suffix : "weight";
-  e->is_scale = strcmp(e->suffix, SUFFIXES[SCALE_INV]) == 0;
+  e->scales = strcmp(e->suffix, SUFFIXES[SCALE_INV]) == 0 ? XFI_SCALES_OF_BLOCKS : XFI_NO_SCALES;
   if (rule->suffix != NULL && rule_of_weight(model, *e) != NULL) e->n_stem = shorten(e);
 }
 
@@ -498,8 +494,9 @@ static xfer_status match(xfer_model *model, size_t *at)
       "\"%s\" is one scale of a whole weight by the name of those of blocks, and no rule says "
       "what engines make of it: refit an unquantised checkpoint, or one with weight_scale",
       e->pattern);
-  if (!e->per_tensor) turn(e, rule);
-  XFI_CHECK(!e->per_tensor || (rule->role != NULL && rule->n_segments < 2), XFER_ERR_UNSUPPORTED,
+  if (e->scales != XFI_SCALES_OF_WEIGHTS) turn(e, rule);
+  XFI_CHECK(e->scales != XFI_SCALES_OF_WEIGHTS || (rule->role != NULL && rule->n_segments < 2),
+            XFER_ERR_UNSUPPORTED,
             "\"%s\" is one scale of several weights, and no rule says what engines make of it",
             e->pattern);
   if (rule->role == NULL) {
@@ -507,7 +504,8 @@ static xfer_status match(xfer_model *model, size_t *at)
     *at += (size_t)rule->n_segments - 1;
   } else {
     e->role = rule->role;
-    XFI_TRY(set_rows(model, e, rule->segments, e->per_tensor ? 0 : rule->n_segments));
+    XFI_TRY(set_rows(model, e, rule->segments,
+                     e->scales == XFI_SCALES_OF_WEIGHTS ? 0 : rule->n_segments));
   }
   return XFER_OK;
 }

@@ -38,7 +38,7 @@ static xfi_found find_size(int64_t *value, const char *name, size_t n_chars, con
 /* Is it a weight with rows and columns, not scales or a bias of one? */
 static bool is_matrix(const xfi_entry *e)
 {
-  return !e->is_scale && e->n_dims - e->experts >= 2 &&
+  return e->scales == XFI_NO_SCALES && e->n_dims - e->experts >= 2 &&
          (*e->suffix == '\0' || strcmp(e->suffix, "weight") == 0);
 }
 

@@ -146,11 +146,13 @@ static xfer_status cut_tp(xfi_spread *spread, const xfi_placing *placing, const 
                           const xfi_ruling *ruling, const xfi_slot *slot, int axis)
 {
   const xfi_local_rule *rule = ruling->rule;
-  bool bias = strcmp(entry->suffix, "bias") == 0, rows_alone = bias || entry->per_row;
+  bool bias = strcmp(entry->suffix, "bias") == 0,
+       rows_alone = bias || xfi_scales_have_rows(entry->scales);
   int rows = entry->experts ? 1 : 0, last = entry->n_dims - 1, n = spread->shape[axis];
   int across = rule->cut == XFI_CUT_COLS ? rows : last > rows ? last : -1;
 
-  if (rule->cut == XFI_CUT_NONE || entry->n_dims <= rows || (entry->per_tensor && slot->whole))
+  if (rule->cut == XFI_CUT_NONE || entry->n_dims <= rows ||
+      (entry->scales == XFI_SCALES_OF_WEIGHTS && slot->whole))
     return XFER_OK;
   if (rule->traits[XFI_ACROSS] != NULL && across >= 0)
     XFI_TRY(widen(spread, entry, &ruling->is[XFI_ACROSS], across));
@@ -205,13 +207,14 @@ static xfer_status cut_fsdp(xfi_spread *spread, const xfer_side *side, const xfi
   XFI_CHECK(slot->n_slots == 1 || slot->fuse_dim != dim, XFER_ERR_UNSUPPORTED,
             "\"%s\" holds several weights, and \"%s\" cuts through them", entry->pattern,
             side->spec);
-  for (int a = 0; a < spread->n_axes && entry->lead > 0; a++)
+  for (int a = 0; a < spread->n_axes && entry->home.lead > 0; a++)
     XFI_CHECK(spread->placements[a].kind == XFER_REPLICATE, XFER_ERR_UNSUPPORTED,
               "\"%s\" has other dims than the checkpoint's, and \"%s\" cuts it twice",
               entry->pattern, side->spec);
-  if (entry->lead > 0)
+  if (entry->home.lead > 0)
     return xfi_cut_roomy(spread, axis, dim, entry->shape[dim],
-                         xfi_ceil_div(entry->lead, n) * (entry->shape[dim] / entry->lead), -1);
+                         xfi_ceil_div(entry->home.lead, n) * (entry->shape[dim] / entry->home.lead),
+                         -1);
   spread->placements[axis] = xfer_shard(dim);
   spread->n_order = spread->n_axes;
   for (int a = 0, k = 0; a < spread->n_axes; a++) {
