@@ -38,12 +38,13 @@ typedef struct xfi_segment_rule {
 
 /* A tensor name of a family, and what it means. */
 typedef struct xfi_tensor_rule {
-  const char *name;   /* after the family's prefix, without ".weight" and the like */
-  size_t n_layer;     /* the length of its "layers.{layer}." or the like; 0: none */
-  const char *as;     /* the name after the layer that sides use; NULL: its own */
-  const char *suffix; /* NULL: any */
-  const char *when;   /* an expression; NULL: always */
-  const char *role;   /* NULL: it holds several weights, whose roles are in its segments */
+  const struct json_t *at; /* where it is in its file */
+  const char *name;        /* after the family's prefix, without ".weight" and the like */
+  size_t n_layer;          /* the length of its "layers.{layer}." or the like; 0: none */
+  const char *as;          /* the name after the layer that sides use; NULL: its own */
+  const char *suffix;      /* NULL: any */
+  const char *when;        /* an expression; NULL: always */
+  const char *role;        /* NULL: it holds several weights, whose roles are in its segments */
   int n_segments;
   xfi_segment_rule segments[XFI_MAX_SEGMENTS];
   bool alternate;       /* rows alternate between segments; else segments follow each other */

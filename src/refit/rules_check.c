@@ -1,8 +1,6 @@
 /*
  * Whether the names in a set of rules fit each other: includes, sides, roles, rows and words. A
  * misspelt name would otherwise be one that nothing has, and its rule would silently do nothing.
- *
- * The names are read from the files once more, since there each has its line.
  */
 #include "rules.h"
 
@@ -44,15 +42,13 @@ static xfer_status add(names *list, const xfi_doc *doc, const json_t *at, const 
   return XFI_PUSH(list->items, list->n, list->capacity, one);
 }
 
-static xfer_status add_text(names *list, const xfi_doc *doc, const json_t *text)
-{
-  return add(list, doc, text, json_string_value(text), json_string_length(text));
-}
-
 static xfer_status add_texts(names *list, const xfi_doc *doc, const json_t *texts)
 {
-  for (size_t i = 0; i < json_array_size(texts); i++)
-    XFI_TRY(add_text(list, doc, json_array_get(texts, i)));
+  for (size_t i = 0; i < json_array_size(texts); i++) {
+    const json_t *text = json_array_get(texts, i);
+
+    XFI_TRY(add(list, doc, text, json_string_value(text), json_string_length(text)));
+  }
   return XFER_OK;
 }
 
@@ -88,7 +84,7 @@ static void sort(names *list)
   list->n = n;
 }
 
-/* ---- reading ---- */
+/* ---- collecting ---- */
 
 static bool is_letter(char c)
 {
@@ -123,28 +119,18 @@ static xfer_status add_used(names *used,
   return XFER_OK;
 }
 
-/* Part of a local tensor: "attn.q" or {"of": "attn.q", ..}. */
-static xfer_status add_parts(book *b, const xfi_doc *doc, const json_t *parts)
+/* Adds the roles that local tensors name. An "each" is a local tensor for each of its roles. */
+static xfer_status add_locals(book *b, const xfi_doc *doc, const xfi_local_rule *locals, size_t n)
 {
-  for (size_t i = 0; i < json_array_size(parts); i++) {
-    const json_t *part = json_array_get(parts, i);
-    const json_t *role = json_is_object(part) ? json_object_get(part, "of") : part;
+  for (size_t i = 0; i < n; i++) {
+    for (int k = 0; k < locals[i].n_parts; k++) {
+      const xfi_part_rule *part = &locals[i].parts[k];
 
-    XFI_TRY(add_text(&b->placed, doc, role));
-    XFI_TRY(add_text(&b->asked, doc, role));
-  }
-  return XFER_OK;
-}
-
-static xfer_status add_locals(book *b, const xfi_doc *doc, const json_t *locals)
-{
-  for (size_t i = 0; i < json_array_size(locals); i++) {
-    const json_t *local = json_array_get(locals, i);
-
-    XFI_TRY(add_parts(b, doc, json_object_get(local, "parts")));
-    XFI_TRY(add_parts(b, doc, json_object_get(local, "each")));
-    XFI_TRY(add_texts(&b->asked, doc, json_object_get(local, "with")));
-    XFI_TRY(add_texts(&b->asked, doc, json_object_get(local, "without")));
+      XFI_TRY(add(&b->placed, doc, part->at, part->role, strlen(part->role)));
+      XFI_TRY(add(&b->asked, doc, part->at, part->role, strlen(part->role)));
+    }
+    XFI_TRY(add_texts(&b->asked, doc, locals[i].with));
+    XFI_TRY(add_texts(&b->asked, doc, locals[i].without));
   }
   return XFER_OK;
 }
@@ -172,45 +158,42 @@ static xfer_status add_needs(names *asked, const xfi_doc *doc, const json_t *nee
   return XFER_OK;
 }
 
-static xfer_status add_family(book *b, const xfi_doc *doc)
+static xfer_status add_family(book *b, const xfi_family *f)
 {
-  const json_t *tensors = json_object_get(doc->root, "tensors"), *side;
-  const char *key;
+  for (size_t i = 0; i < f->n_tensors; i++) {
+    const xfi_tensor_rule *t = &f->tensors[i];
 
-  for (size_t i = 0; i < json_array_size(tensors); i++) {
-    const json_t *tensor = json_array_get(tensors, i);
-    const json_t *role = json_object_get(tensor, "role"), *holds = json_object_get(tensor, "holds");
-
-    if (role != NULL) XFI_TRY(add_text(&b->given, doc, role));
-    for (size_t k = 0; k < json_array_size(holds); k++)
-      XFI_TRY(add_text(&b->given, doc, json_array_get(json_array_get(holds, k), 0)));
+    if (t->role != NULL) XFI_TRY(add(&b->given, f->doc, t->at, t->role, strlen(t->role)));
+    for (int k = 0; k < t->n_segments && t->role == NULL; k++)
+      XFI_TRY(add(&b->given, f->doc, t->at, t->segments[k].name, strlen(t->segments[k].name)));
   }
-  XFI_TRY(add_keys(&b->asked, doc, json_object_get(doc->root, "where")));
-  XFI_TRY(add_needs(&b->asked, doc, json_object_get(doc->root, "needs")));
-  XFI_TRY(add_keys(&b->asked, doc, json_object_get(doc->root, "sizes")));
-  XFI_TRY(add_texts(&b->asked, doc, json_object_get(doc->root, "scaled")));
-  XFI_TRY(add_keys(&b->words, doc, json_object_get(doc->root, "config")));
-  XFI_TRY(add_keys(&b->words, doc, json_object_get(doc->root, "counts")));
-  json_object_foreach(json_object_get(doc->root, "sides"), key, side)
-  {
-    XFI_TRY(add_keys(&b->words, doc, json_object_get(side, "set")));
-    XFI_TRY(add_texts(&b->asked, doc, json_object_get(side, "left")));
-    XFI_TRY(add_locals(b, doc, json_object_get(side, "locals")));
+  XFI_TRY(add_keys(&b->asked, f->doc, f->where));
+  XFI_TRY(add_needs(&b->asked, f->doc, f->needs));
+  XFI_TRY(add_keys(&b->asked, f->doc, f->sizes));
+  XFI_TRY(add_texts(&b->asked, f->doc, f->scaled));
+  XFI_TRY(add_keys(&b->words, f->doc, f->config));
+  XFI_TRY(add_keys(&b->words, f->doc, f->counts));
+  for (size_t i = 0; i < f->n_sides; i++) {
+    XFI_TRY(add_keys(&b->words, f->doc, f->sides[i].set));
+    XFI_TRY(add_texts(&b->asked, f->doc, f->sides[i].unquantised));
+    XFI_TRY(add_locals(b, f->doc, f->sides[i].locals, f->sides[i].n_locals));
   }
   return XFER_OK;
 }
 
-static xfer_status read_all(book *b, const xfer_rules *rules)
+static xfer_status collect(book *b, const xfer_rules *rules)
 {
   names *const lists[] = {&b->given, &b->asked, &b->placed, &b->words, &b->used};
 
-  for (size_t i = 0; i < rules->n_docs; i++) {
-    const xfi_doc *doc = rules->docs[i];
+  for (size_t i = 0; i < rules->n_docs; i++)
+    XFI_TRY(add_used(&b->used, rules->docs[i]->root));
+  for (size_t i = 0; i < rules->n_families; i++)
+    XFI_TRY(add_family(b, &rules->families[i]));
+  for (size_t i = 0; i < rules->n_sides; i++) {
+    const xfi_side_rules *s = &rules->sides[i];
 
-    XFI_TRY(add_used(&b->used, doc->root));
-    XFI_TRY(add_family(b, doc));
-    XFI_TRY(add_locals(b, doc, json_object_get(doc->root, "first")));
-    XFI_TRY(add_locals(b, doc, json_object_get(doc->root, "locals")));
+    XFI_TRY(add_locals(b, s->doc, s->first, s->n_first));
+    XFI_TRY(add_locals(b, s->doc, s->locals, s->n_locals));
   }
   for (size_t i = 0; i < sizeof lists / sizeof *lists; i++)
     sort(lists[i]);
@@ -356,7 +339,7 @@ xfer_status xfi_rules_check(const xfer_rules *rules)
     XFI_TRY_DONE(check_rows(rules, s->doc, s->first, s->n_first));
     XFI_TRY_DONE(check_rows(rules, s->doc, s->locals, s->n_locals));
   }
-  XFI_TRY_DONE(read_all(&b, rules));
+  XFI_TRY_DONE(collect(&b, rules));
   XFI_TRY_DONE(check_roles(&b));
   XFI_TRY_DONE(check_words(&b));
 done:

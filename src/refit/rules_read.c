@@ -88,6 +88,7 @@ static xfer_status read_tensor(const xfi_doc *doc, const json_t *object, xfi_ten
       FIELD("holds", LIST, &holds),   FIELD("dims", TEXTS, &dims),
       FIELD("shape", LISTED, &shape), FIELD("alternate", FLAG, &t->alternate)};
 
+  t->at = object;
   XFI_TRY(XFI_RULES_READ(doc, object, "a tensor", fields));
   if ((t->role == NULL) == (holds == NULL))
     return BAD(doc, object, "\"%.80s\" needs either \"role\" or \"holds\"", t->name);
