@@ -111,7 +111,7 @@ static void hash_list(XXH3_state_t *state, const xfi_op_list *list)
   }
 }
 
-/* Of all that this rank hands over but the addresses. */
+/* Digests all that this rank passes to an exchange, except the addresses. */
 static void digest_of(uint64_t digest[2], const xfi_operations *ops)
 {
   XXH3_state_t state;

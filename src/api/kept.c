@@ -19,7 +19,7 @@
 #include "object.h"
 #include "sequence.h"
 
-/* What a rank says as a call begins. */
+/* What a rank tells the others as a call of xfer_redistribute() or xfer_exchange() begins. */
 typedef struct call_vote {
   uint64_t found;         /* bit i: it keeps at i what it was given now */
   int32_t mapped;         /* 1: its memory can stay mapped */
@@ -31,19 +31,20 @@ typedef struct call_vote {
   xfi_commit_vote commit; /* of its guess; the plan is NO_PLAN: it has none */
 } call_vote;
 
-/* So that between hosts too a call takes one gathering of the transport's. */
+/* A vote fits into one gathering of the transport, so that a call takes only one, between hosts
+ * too. */
 _Static_assert(sizeof(xfi_gathering) + sizeof(call_vote) <= XFI_GATHER_ROW_BYTES,
                "a vote is gathered at once");
 
 #define NO_PLAN UINT64_MAX
 
-/* What the ranks say. */
+/* The votes of all ranks in one call. */
 typedef struct call_votes {
   call_vote *all;           /* [size of the comm] */
   xfi_commit_vote *commits; /* likewise */
 } call_votes;
 
-/* Room for it, which stays the comm's. */
+/* Points `room` to memory for the votes of all ranks, which belongs to the comm. */
 static xfer_status find_room(call_votes *room, xfer_comm *comm)
 {
   const size_t size = (size_t)comm->transport->size;
@@ -76,15 +77,16 @@ xfer_status xfi_kept_check(const xfer_comm *comm)
   return st;
 }
 
-/* What this rank can say before anything is done: an earlier call that failed after it returned,
- * and a stream on which nothing may be put. */
+/* Checks what this rank knows before a call does anything: whether an earlier call failed after it
+ * had returned, and whether work may be put on the stream. */
 static xfer_status check(const xfer_comm *comm, xfer_stream stream)
 {
   XFI_TRY(xfi_kept_check(comm));
   return xfi_stream_check(comm->device, stream);
 }
 
-/* What the last call that used *of came to, once that is over: nobody will ask any more. */
+/* Destroys the plan *of once the last call that used it has ended, and returns the outcome of that
+ * call, which nobody can ask for later. */
 static xfer_status forget_plan(xfer_plan **of)
 {
   xfer_plan *plan = *of;
@@ -99,7 +101,7 @@ static xfer_status forget_plan(xfer_plan **of)
   return st;
 }
 
-/* Empties an entry; likewise. */
+/* Destroys both plans of an entry, and returns the outcome of their last calls. */
 static xfer_status forget(xfi_kept *kept)
 {
   const xfer_status other = forget_plan(&kept->other);
@@ -139,8 +141,8 @@ static xfi_kept *find_kept(uint64_t *found, xfer_comm *comm, const xfi_one_call 
   return n == 1 ? guess : NULL;
 }
 
-/* Of the plan of the last call, if this one is the same to this rank and a second plan may take
- * turns with it. */
+/* Describes in the vote the plan of the last call, if this call is the same on this rank and a
+ * second plan may take turns with that one. */
 static void describe_last(call_vote *vote, const xfer_comm *comm)
 {
   for (int i = 0; i < comm->n_kept; i++) {
@@ -239,9 +241,10 @@ static bool lacks_room(const xfer_comm *comm, const xfi_kept *k, const call_vote
   return would_wait(comm, k, vote) && vote->has_room == 0;
 }
 
-/* For the snapshots of a plan, or of a second one: of those that offer, plans that no call has used
- * for as long as it takes to forget one are forgotten, and second ones for the first, once; *mine:
- * what their last calls came to. All ranks find the same. True: there were any. */
+/* Makes room for the snapshots of a plan or of its second plan: destroys plans with snapshots that
+ * none of the last XFI_CACHE_PLANS calls has used, and, for a first plan and only once, the second
+ * plans of other entries. All ranks destroy the same plans. *mine becomes the outcome of their last
+ * calls. Returns whether there were any. */
 static bool make_room(xfer_comm *comm, xfi_kept *kept, xfer_status *mine)
 {
   const bool others = !kept->plan->lanes.uses_snapshots && !kept->had_room;

@@ -146,7 +146,7 @@ static void global_in_boxes(int64_t *index, const xfer_layout *layout, int rank,
   }
 }
 
-/* The same by placements. */
+/* Finds the index in the tensor of element `at` of a part, for a layout by placements. */
 static void global_in_part(int64_t *index, const xfer_layout *layout, const xfi_place *place,
                            int64_t at)
 {
@@ -226,7 +226,8 @@ done:
   return st;
 }
 
-/* Of a layout by placements. There may be far more boxes than are wanted: only these are made. */
+/* Lists the first boxes of a part of a layout by placements, as many as `capacity`; *n_boxes counts
+ * all of them, which may be far more. */
 static xfer_status list_placed(const xfer_layout *l, const xfi_place *place, int64_t *bounds,
                                size_t capacity, size_t *n_boxes)
 {
@@ -310,7 +311,8 @@ done:
   return st;
 }
 
-/* One hold per dim, and every replica of those parts. */
+/* Lists the owners of an index: each combination of one hold per dim is a part, and each of its
+ * replicas is an owner. */
 static void list_owners(const xfer_layout *layout, const xfi_holds *holds, xfer_owner *owners,
                         size_t capacity, size_t *n)
 {

@@ -115,8 +115,9 @@ static bool is_layout(const xfer_layout *of_plan, const xfer_layout *of_refit)
                                                         sizeof of_plan->digest) == 0);
 }
 
-/* What was handed in is as large as this rank's parts of the refit's tensors: a plan of others, or
- * of another rank, would go past its end. */
+/* Refuses a plan of another rank or of other tensors than the refit's. The memory that was handed
+ * in is only as large as this rank's parts of those tensors, so such a plan would go past its end.
+ */
 static xfer_status check_plan(const xfer_locals *locals, const xfer_plan *plan)
 {
   const xfer_refit *refit = locals->refit;

@@ -21,8 +21,8 @@ static xfer_status check_number(const char *who, size_t n_tensors)
   return XFER_OK;
 }
 
-/* What can be wrong with tensors and options on this rank alone. In a simulation both sides are
- * known. */
+/* Checks all about the tensors that this rank can check alone. `both_sides`: both layouts of each
+ * must be known, as in a simulation. */
 static xfer_status check_tensors(const char *who, const xfer_tensor *tensors, size_t n_tensors,
                                  bool both_sides)
 {
@@ -103,7 +103,7 @@ xfer_status xfer_plan_create(xfer_plan **plan, xfer_comm *comm, const xfer_tenso
   return st;
 }
 
-/* As many as a mesh may have. */
+/* A plan may have as many ranks as a mesh. */
 static xfer_status check_ranks(int n_ranks)
 {
   XFI_CHECK(n_ranks <= XFI_MOST_RANKS, XFER_ERR_OVERFLOW,
@@ -240,8 +240,8 @@ static xfer_status refused(const xfer_plan *plan, xfer_status checked)
   return plan->comm != NULL ? xfi_comm_refused(plan->comm, checked) : checked;
 }
 
-/* Of a call that the plan's state does not allow: what no other call could mend, if the comm is
- * broken. Else OK, and the call says what comes first. */
+/* If the plan's state does not allow a call, checks whether the comm is broken: no other call would
+ * then help, so the caller learns that first. */
 static xfer_status mendable(const xfer_plan *plan, xfi_call call)
 {
   if (plan->comm == NULL || xfi_state_allows(plan->state, call) == XFER_OK) return XFER_OK;

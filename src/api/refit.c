@@ -29,7 +29,7 @@ void xfer_rules_destroy(xfer_rules *rules)
 
 /* ---- models ---- */
 
-/* Or all of them, 0 to 0. */
+/* Is it a half-open range, or 0 to 0, which stands for all? */
 static bool is_range(int32_t begin, int32_t end)
 {
   return begin >= 0 && (end > begin || (end == 0 && begin == 0));

@@ -10,7 +10,7 @@
 #include "trace.h"
 #include "vec.h"
 
-/* What a rank tells the others. */
+/* What a rank tells the others when it registers memory. */
 typedef struct offer {
   unsigned char domain[64];
   xfi_mem_handle handle;

@@ -34,8 +34,8 @@ int xfi_choose_replica(const xfi_class *cls, const xfi_turn *turn);
 /* The index of the source whose turn it is, among n sources in the destination's domain. */
 int xfi_choose_near(const xfi_class *cls, const xfi_turn *turn, int n);
 
-/* If there are domains: how many ranks of `rank`'s domain hold a part; and the one of them at an
- * index, -1: there is none. */
+/* For a plan with domains: how many ranks of `rank`'s domain hold a part, and the one of them at an
+ * index (-1: there is none). */
 int xfi_count_near(const xfi_plan *plan, const xfer_layout *layout, uint32_t part, int rank);
 int xfi_find_near(const xfi_plan *plan, const xfer_layout *layout, uint32_t part, int rank,
                   int index);
@@ -49,8 +49,8 @@ int xfi_choose_source(const xfi_plan *plan, const xfi_class *cls, const xfi_turn
 /* The ranks that share with `rank` what comes from the source part to its destination part. */
 xfi_sharers xfi_find_sharers(const xfi_plan *plan, const xfi_class *cls, uint32_t src_part,
                              uint32_t dst_part, int rank);
-/* What stands for a rank's replica in turns of what it shares: its domain, as all that share have
- * the same sources. */
+/* The number by which a rank takes turns: its replica, or for a box that it shares its domain,
+ * since all ranks that share have the same sources. */
 static inline int xfi_turn_replica(const xfi_plan *plan, xfi_sharers sharers, int rank, int replica)
 {
   return sharers.n > 1 ? (int)((uint32_t)rank / plan->options.ranks_per_domain) : replica;

@@ -99,7 +99,8 @@ static xfer_status share_remote(double *share, const xfer_layout *src, const xfe
   return XFER_OK;
 }
 
-/* What a broadcast of a tensor saves; 0: it is not cheaper. */
+/* Counts the bytes that a broadcast of one tensor of the class saves each rank; 0: it saves none.
+ */
 static xfer_status count_saved(double *saved, const xfi_class *cls, int n_sources)
 {
   const xfer_layout *src = cls->src;

@@ -39,7 +39,8 @@ static size_t first_from(const xfi_flows *flows, size_t at, size_t end, const in
   return at;
 }
 
-/* From a box that lies outside in one dim to where the next one inside would be. */
+/* Finds the first box from `at` on that lies in [lo, hi) in each dim. From a box outside it goes
+ * straight to where the next one inside would be. */
 size_t xfi_flows_seek(const xfi_flows *flows, size_t at, size_t end, const int64_t *lo,
                       const int64_t *hi)
 {

@@ -60,7 +60,8 @@ static xfer_status add_met(const xfi_look *look, const xfi_held *mine, uint32_t 
   return XFER_OK;
 }
 
-/* What `bounds` of a unit of the other side has in common with a box of this rank's. */
+/* Adds the box that `bounds`, of a unit of the other side, has in common with a box of this rank.
+ */
 static xfer_status meet_bounds(const xfi_look *look, const xfi_held *mine, uint32_t unit,
                                const int64_t *bounds)
 {
@@ -207,7 +208,7 @@ static int by_start(const void *a, const void *b)
   return (x->lo > y->lo) - (x->lo < y->lo);
 }
 
-/* What comes into one box of this rank's: all of it, and nothing twice. */
+/* Proves that the boxes that come into one box of this rank cover it, each element once. */
 static xfer_status prove_box(const xfi_look *look, const xfi_held *mine, const met *in, size_t n)
 {
   xfi_scratch *s = look->scratch;

@@ -18,7 +18,7 @@
 #include "error.h"
 #include "vec.h"
 
-/* Of the largest dtype. */
+/* The bytes of an element of the largest dtype. */
 enum { MAX_ELEM_BYTES = 8 };
 
 xfer_status xfi_plan_set_order(xfi_plan *plan, const uint32_t *given)
@@ -161,7 +161,7 @@ typedef struct holder {
   int replica;
 } holder;
 
-/* To all ranks of the domain that hold the destination part. */
+/* Adds the moves of a flow to the ranks of one domain that hold the destination part. */
 static xfer_status offer_flow(const offer *o, const holder *to, int n)
 {
   const xfi_class *cls = o->cls;
@@ -197,7 +197,7 @@ static int by_rank(const void *a, const void *b)
   return (x->rank > y->rank) - (x->rank < y->rank);
 }
 
-/* By rank, so by domain. */
+/* Lists the ranks that hold a part, by rank, so those of one domain follow each other. */
 static xfer_status find_holders(holder **holders, int *n, const xfer_layout *layout, uint32_t part)
 {
   *n = xfi_part_n_replicas(layout, part);
@@ -209,7 +209,7 @@ static xfer_status find_holders(holder **holders, int *n, const xfer_layout *lay
   return XFER_OK;
 }
 
-/* Where the holders of the first one's domain end. */
+/* The index behind the last holder that is in the same domain as holder `first`. */
 static int domain_end(const holder *at, int first, int n, uint32_t size)
 {
   int end = first;

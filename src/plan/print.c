@@ -161,7 +161,8 @@ static void people_peer(xfi_text *text, const xfi_peer *peer, bool send, bool re
                   way == NULL ? "" : way);
 }
 
-/* Those of the plan, then those of its relay. People get the first of very many. */
+/* Prints the peers of the plan, then those of its relay; for people at most MOST_PEERS of each
+ * list. */
 static void print_peers(xfi_text *text, const xfi_plan *plan, const ways *w, bool json)
 {
   xfi_listing lists[XFI_LISTINGS];

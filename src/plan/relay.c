@@ -19,7 +19,7 @@
 #include "moves.h"
 #include "vec.h"
 
-/* The same tensors, each from its destination to its destination. */
+/* Makes the relay's classes: those of the plan, each from its destination to its destination. */
 static xfer_status make_classes(xfi_plan *relay, const xfi_plan *plan)
 {
   relay->classes = xfi_calloc(plan->n_classes, sizeof *relay->classes);
@@ -125,7 +125,8 @@ done:
   return st;
 }
 
-/* What comes of one stripe on this rank: it takes it, or gets it from who does. */
+/* Adds the relay's moves of one stripe: this rank takes the stripe for its domain and sends it to
+ * the others, or receives it from the rank that takes it. */
 static xfer_status add_stripe(xfi_plan *plan, const xfi_flow *flow, const xfi_turn *turn,
                               uint32_t tensor)
 {

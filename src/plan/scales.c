@@ -68,13 +68,14 @@ done:
 
 /* ---- the source of a tensor of scales ------------------------------------------------------- */
 
-/* A source that was made, and of what. */
+/* The weights and the conversion that a source layout of scales was made for. */
 typedef struct source {
   const xfer_layout *weights;
   xfer_conversion conversion;
 } source;
 
-/* One that was made before of the same weights, or another. */
+/* Finds the source layout of the scales of `weights`: one that was made before for the same layout
+ * and conversion, or a new one. */
 static xfer_status find_source(const xfer_layout **found, xfi_scale_tensors *tensors,
                                source *sources, const xfer_tensor *weights)
 {
@@ -96,7 +97,7 @@ static xfer_status find_source(const xfer_layout **found, xfi_scale_tensors *ten
   return XFER_OK;
 }
 
-/* A tensor of scales: of which weights, and that all is as it should be. */
+/* Checks tensor t, which is scales, and the weights that it belongs to. */
 static xfer_status check_scales(const xfer_tensor *given, size_t n, size_t t, bool *has_scales)
 {
   const uint64_t of = given[t].conversion.tensor;

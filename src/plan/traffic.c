@@ -119,7 +119,7 @@ static xfer_status add_stream(survey *s, intake *in, const xfi_class *cls, const
   return XFI_PUSH(in->streams, in->n_streams, in->streams_capacity, made);
 }
 
-/* Of the class as it is filled for the plan's rank. */
+/* Makes the intake of a part from its class, which is filled for a rank that holds the part. */
 static xfer_status intake_create(intake **out, survey *s, size_t c, uint32_t part)
 {
   const xfi_class *cls = &s->plan->classes[c];
@@ -186,8 +186,8 @@ static xfer_status add(survey *s, int src_rank, const xfi_class *cls, uint64_t n
   return XFER_OK;
 }
 
-/* One stripe of so many tensors, from whom it comes: who takes it for the domain has it from its
- * source. */
+/* Adds one stripe of `times` tensors to what its sender sends: the source, for the rank that takes
+ * the stripe for its domain, and that rank for the others of the domain. */
 static xfer_status add_turn(survey *s, const xfi_class *cls, const xfi_flow *flow,
                             const xfi_turn *turn, uint64_t times)
 {

@@ -11,7 +11,8 @@ const struct json_t *xfi_config_text(const struct json_t *top);
 /* A key of the text part, else of the whole; NULL: it is in neither. */
 const struct json_t *xfi_config_key(const struct json_t *top, const char *key);
 
-/* Both are `find` of a scope. The context is the configuration, or for one layer this. */
+/* The context of xfi_figure_of_layer(); that of xfi_figure() is the configuration alone. Both
+ * functions are `find` of a scope. */
 typedef struct xfi_layer_figures {
   const struct json_t *top;
   int64_t layer;

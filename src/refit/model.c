@@ -323,8 +323,8 @@ static xfer_status check_kinds(const xfer_model *model, const xfi_family *family
   return XFER_OK;
 }
 
-/* Of the layers that are kept, those with experts are the configuration's. Some families call a
- * single expert an MLP. */
+/* Checks that the layers with experts are those of the configuration. A model of a single expert is
+ * exempt, since some families call it an MLP. */
 static xfer_status check_sparse(const xfer_model *model)
 {
   int64_t n_experts;

@@ -35,7 +35,7 @@ xfer_status xfi_config_number(bool *has, int64_t *value, const xfer_model *model
 /* Is such an expression true? */
 xfer_status xfi_config_eval(xfi_truth *truth, const xfer_model *model, xfi_ruled rule, int layer,
                             const xfi_scope *first);
-/* The same of a word of the family. */
+/* Is the expression of a family's word true of one layer? */
 xfer_status xfi_config_flag(xfi_truth *truth, const xfer_model *model, const char *word, int layer);
 
 /* ---- model.c ---- */

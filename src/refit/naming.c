@@ -116,7 +116,8 @@ static bool has_roles(const xfi_placing *placing, const xfi_entry *entry,
   return true;
 }
 
-/* Of a list the first that does not hold decides. */
+/* Does a rule's "when" hold, an expression or a list? After the first of a list that does not hold,
+ * the others are not evaluated. */
 static xfer_status all_hold(bool *hold, const xfi_placing *placing, const xfi_entry *entry,
                             const json_t *when)
 {
@@ -426,7 +427,7 @@ static xfer_status as_checkpoint(xfi_slot *slot, const xfi_placing *placing, con
   return XFER_OK;
 }
 
-/* What kernels or rules do to rows and dims after loading. */
+/* Sets how an engine's kernels or rules change rows and dims of the slot after loading. */
 static xfer_status shape_slot(xfi_slot *slot, const xfi_placing *placing, const xfi_entry *entry,
                               const xfi_ruling *ruling)
 {

@@ -62,7 +62,8 @@ static bool holds_values(const xfi_entry *e)
   return true;
 }
 
-/* Those of packed values are called weight_scale too. */
+/* Is the entry scales? Scales of packed values are called weight_scale, and no rule of scales
+ * applies to them. */
 static bool are_scales(const xfi_entry *e)
 {
   return e->scales != XFI_NO_SCALES || strcmp(e->suffix, "weight_scale") == 0;
@@ -200,7 +201,7 @@ static xfer_status check_layer(const of_roles *of, const xfi_tensor_rule *rule, 
   return refuse(of, rule, role);
 }
 
-/* In each layer of the model and past its last. */
+/* Checks that no layer lacks the role, in the model's own layers and in extra ones. */
 static xfer_status check_layers(const xfer_model *model, const xfi_tensor_rule *rule,
                                 const char *role, xfi_ruled needs)
 {

@@ -46,7 +46,7 @@ static bool has_part(const char *name, const char *part)
   return false;
 }
 
-/* The same at the end of the name. */
+/* Does the name end in `end`, which begins there behind a dot or at the name's beginning? */
 static bool ends_in(const char *name, const char *end)
 {
   const size_t n = strlen(name), n_end = strlen(end);

@@ -40,7 +40,7 @@ void args_keep(char sentence[ARGS_SENTENCE_BYTES])
   kept = sentence;
 }
 
-/* In one piece: the lines of several processes would mix. */
+/* Prints a line in one write, since the pieces of several processes' lines would mix. */
 static void print_line(const char *who, const char *sentence)
 {
   char *text = NULL;
@@ -113,7 +113,7 @@ int args_end(int status)
   return EXIT_FAILURE;
 }
 
-/* What k, M, G or T at the end of a number multiplies by, also as KiB and so on; 0: no suffix. */
+/* The factor of k, M, G, T, KiB and so on behind a number; 0: `suffix` is none of these. */
 static int64_t suffix_factor(const char *suffix)
 {
   static const char letters[] = "KMGT";
@@ -136,7 +136,8 @@ static bool parse_int(const char *text, bool suffixes, int64_t *value)
   return factor != 0 && !__builtin_mul_overflow(v, factor, value);
 }
 
-/* As those below: 0, or ARGS_WRONG after a sentence. */
+/* Stores the number of an option. Returns 0, or ARGS_WRONG after a sentence on stderr, as the
+ * functions below. */
 static int set_number(const arg_option *option, const char *text)
 {
   const int64_t max = option->min == 0 && option->max == 0 ? INT64_MAX : option->max;
@@ -187,7 +188,7 @@ static const arg_option *find(const arg_option *options, const char *arg)
   return NULL;
 }
 
-/* What was given: names, and their values or NULL. */
+/* The options of the command line, each with its value or NULL. */
 static struct {
   const char *name, *value;
 } given[ARGS_MAX_OPTIONS];
@@ -354,8 +355,8 @@ static bool print_common(const arg_program *program, const char *what, const cha
   return true;
 }
 
-/* Where stdout or stderr was closed, the next file that is opened would get what is printed. What
- * takes their place cannot be written. */
+/* Opens /dev/null for reading in place of each closed standard file. Without that, the next file
+ * that the program opens would receive what it prints. */
 static void keep_standard_files(void)
 {
   for (int fd = 0; fd <= 2; fd++)

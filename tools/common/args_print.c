@@ -36,7 +36,7 @@ static const char *meaning(const arg_option *o)
   return n > 0 ? o->help + n + 2 : o->help;
 }
 
-/* What it is without being given; "": nothing that is worth a word. */
+/* The default value of an option as text; "": none worth printing. */
 static const char *default_of(const arg_option *o, char *text, size_t size)
 {
   text[0] = '\0';

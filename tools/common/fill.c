@@ -64,7 +64,8 @@ static void add_stretches(walk *w, int d, int64_t global, int64_t local, int64_t
   }
 }
 
-/* What lies past the shape is padding. */
+/* Finds the stretches of one dim of a box. The indices of the box past the tensor's shape are
+ * padding. */
 static bool find_box_stretches(walk *w, int d)
 {
   const int64_t inside = w->global[d] - w->box[d];
@@ -180,7 +181,7 @@ static bool make_box(const walk *w, const size_t *chosen, fill_box *box)
   return zero;
 }
 
-/* What is done with a box; false: after a message. */
+/* Writes or checks one box. Returns false after a message on stderr. */
 static bool visit(const fill_job *job, const fill_box *box, bool zero, fill_sum *sum)
 {
   const uint64_t n_bytes = (uint64_t)box->n_elems * (uint64_t)box->elem_bytes;

@@ -99,7 +99,7 @@ FILL_FN float fill_power(float x)
   return fill_float(whole + ((float)log2 > (float)k ? 1u << 23 : 0)); /* near 2^k it is that */
 }
 
-/* Of the largest magnitude in a block. */
+/* The scale of a block whose largest magnitude is `amax`. */
 FILL_FN float fill_scale(const fill_change *c, float amax)
 {
   const float least = c->powers ? 1.17549435e-38f : 1e-4f;
@@ -108,7 +108,8 @@ FILL_FN float fill_scale(const fill_change *c, float amax)
   return c->powers ? fill_power(scale) : scale;
 }
 
-/* What is there for a mixed index; of blocks with the scale of its own. */
+/* The bytes of an element whose index is mixed to `mixed`; `scale` is that of its block, if it has
+ * one. */
 FILL_FN uint64_t fill_expect(const fill_change *c, uint64_t mixed, float scale)
 {
   float x;
@@ -129,7 +130,8 @@ typedef struct fill_block {
   int64_t part[4];  /* what the box has of these; of scales: the index of the scale and one past */
 } fill_block;
 
-/* In one of the last two dims: the blocks that a box has a part of, and the first of them. */
+/* Counts the blocks that a box meets in one of its last two dims; *first becomes the first of them.
+ */
 FILL_FN int64_t fill_blocks_along(const fill_box *box, int d, int64_t *first)
 {
   const int64_t length = box->length[box->n_dims - 2 + d];
@@ -194,7 +196,7 @@ FILL_FN uint64_t fill_block_mix(const fill_box *box, const fill_block *b, int64_
       b->seed + (uint64_t)((row - box->first[0]) * steps[0] + (column - box->first[1]) * steps[1]));
 }
 
-/* Where the i-th element of what the box has of a block lies, and what it must be. */
+/* The address of the i-th element of a box's part of a block; *want becomes its value. */
 FILL_FN const char *fill_block_element(const fill_box *box, const fill_block *b, int64_t i,
                                        float scale, uint64_t *want)
 {

@@ -8,7 +8,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-/* The same of a path that is not there: its folder is. */
+/* Finds the full path of a file that does not exist yet, in a folder that does. */
 static bool find_new(char found[OUTPUT_PATH_BYTES], const char *path)
 {
   char folder[OUTPUT_PATH_BYTES];

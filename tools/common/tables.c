@@ -6,7 +6,8 @@
 #include <string.h>
 #include <unistd.h>
 
-/* Of this program, which is PREFIX/bin/xfer_plan; of Python's package PREFIX is the package. */
+/* Finds the folder of the tables that were installed with this program, which is
+ * PREFIX/bin/xfer_plan. In the Python package PREFIX is the package's folder. */
 static void installed_in(char folder[TABLES_PATH_BYTES])
 {
   char program[TABLES_PATH_BYTES - 32];

@@ -24,7 +24,8 @@ static const char cuda[] = "no cuda";
 
 extern char **environ;
 
-/* Of variables that change what xfer and the libraries below it do. */
+/* The beginnings of the names of environment variables that change what xfer and the libraries
+ * below it do. */
 static const char *const PREFIXES[] = {"XFER_",     "NCCL_", "CUDA_",
                                        "OMPI_MCA_", "UCX_",  "SLURM_NTASKS"};
 enum { N_PREFIXES = sizeof PREFIXES / sizeof *PREFIXES };

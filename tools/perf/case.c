@@ -170,7 +170,7 @@ bool perf_case_view(const perf_case *c, size_t tensor, xfer_view *src, xfer_view
   return true;
 }
 
-/* Of this rank's sources; or of its destinations, whose bytes are *n_bytes then. */
+/* Fills this rank's sources, or checks its destinations and sets *n_bytes to their size. */
 static bool each_part(const perf_case *c, const perf_world *w, bool is_source, uint64_t *n_bytes)
 {
   fill_stream on = {w->wrong, 1, w->stream};

@@ -80,7 +80,7 @@ static bool make_model(perf_world *w, perf_case *c, const char *name, const char
   return false;
 }
 
-/* The memory of lines, likewise. */
+/* Makes and fills the tensors that `lines` describes. */
 static bool make_lines(perf_world *w, perf_case *c, const char *name, const perf_lines *lines)
 {
   const bool ok = perf_case_lines(c, w, lines) && perf_case_fill(c, w);
@@ -156,7 +156,7 @@ static void models(perf_world *w)
   one_model(w, &dense, "qwen3-32b", &DENSE_MODEL);
 }
 
-/* Of tensor i of 400: ten sizes from 20 KB to 63 MB, 8 GB in all. */
+/* The rows of tensor i of 400: ten sizes from 20 KB to 63 MB, 8 GB in all. */
 static int mixed_rows(int i)
 {
   static const int rows[] = {10, 100, 500, 1000, 2000, 5000, 10000, 20000, 30000, 31390};
@@ -186,14 +186,16 @@ static void one_to_all(perf_world *w)
   lines_rows(w, &(perf_lines){.n = 400, .line = mixed_line}, rows, 2);
 }
 
-/* The same from those that train to each that generates: as if each half were a host. */
+/* Writes the line of mixed tensor i from the ranks that train to each rank that generates, as if
+ * each half were a host. */
 static void halves_line(const perf_world *w, int i, char *text, size_t size)
 {
   (void)snprintf(text, size, "bf16[%d,1000] (%d)@0-%d:S0 -> (%d)@%d-%d:R", mixed_rows(i),
                  w->n_train, w->n_train - 1, w->size - w->n_train, w->n_train, w->size - 1);
 }
 
-/* To each over the packed lane; then once to all of them, which relay it to each other. */
+/* Measures the packed lane to each rank of a domain, and once to the domain, whose ranks relay the
+ * data to each other. */
 static void one_to_domain(perf_world *w)
 {
   const perf_plan_row rows[] = {

@@ -149,7 +149,7 @@ double perf_plan(perf_world *w, const perf_case *c, const perf_plan_row *what)
 
 /* ---- small tensors ------------------------------------------------------------------------ */
 
-/* One run, from our call until a following kernel's word is seen by the host. */
+/* Times one run, from the call until the host sees the word that a following kernel writes. */
 static void small_run(perf_world *w, running *r, volatile uint64_t *word, double *called,
                       double *seen)
 {

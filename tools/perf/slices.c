@@ -93,7 +93,7 @@ static bool is_copy(const maker *m, const xfer_layout *layout)
   return false;
 }
 
-/* What both hold of one dim, cut where the source's pieces end. */
+/* Lists the stretches of one dim that both ranks hold, cut where the source's pieces end. */
 static size_t meet(const maker *m, const xfer_tensor *t, int d, int64_t piece, stretch *out)
 {
   static xfer_run src[RUNS_MAX];

@@ -76,7 +76,7 @@ static bool join_ranks(shard *who, const area *from, size_t n)
   return true;
 }
 
-/* Those of one place become the first of them. */
+/* Joins areas that lie at the same place into the first of them. */
 static bool join(areas *all)
 {
   const size_t n = all->n;

@@ -4,7 +4,7 @@
 
 #include "shards.h"
 
-/* In the two dims, down and across. */
+/* A rectangle of the picture, in two dims: down, then across. */
 typedef struct area {
   int64_t lo[2], hi[2];
   size_t number; /* by which areas ascend: that of the first box here */

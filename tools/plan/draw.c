@@ -104,7 +104,7 @@ static int place_of(int64_t index, int64_t n, int size)
   return (int)((double)index / (double)n * size + 0.5);
 }
 
-/* Where an area lies on a picture of that size. */
+/* The place of an area on a picture of that size. */
 static rect rect_of(const areas *of, const area *one, int width, int height)
 {
   return (rect){
@@ -115,7 +115,8 @@ static rect rect_of(const areas *of, const area *one, int width, int height)
   };
 }
 
-/* What a side does not show, with `left_out` areas whose ranks have no room; "": all is shown. */
+/* Writes what the picture of a side does not show; `left_out` areas have no room for the numbers of
+ * their ranks. "": it shows all. */
 static void note(char text[NOTE_BYTES], const picture *p, int side, size_t left_out)
 {
   const int n_dims = p->sides[side].n_dims;

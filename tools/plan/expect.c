@@ -102,7 +102,8 @@ static bool is_one_more(const shown *s)
   return s->info.n_dims < s->local.n_dims;
 }
 
-/* What lies there: the table's tensor, and where it is one more expert its index there. */
+/* Prints which tensor of the table a part comes from, and the expert's index in the part if the
+ * tensor is one more expert there. */
 static void print_source(const shown *s)
 {
   printf("{\"hf\":");

@@ -66,7 +66,7 @@ void predict_add(rank_load *loads, const xfer_traffic *pair, const machine *m)
   }
 }
 
-/* What goes over the link, without what comes before it. */
+/* Predicts the time on the link, without the start of a run. */
 static double link_seconds(const rank_load *l, const machine *m, double peers)
 {
   const double speed = 1e9 * (double)m->link_gbs;

@@ -64,7 +64,7 @@ static void print_json(const plan_whole *whole, const plan_traffic *traffic, uin
   printf("]}\n");
 }
 
-/* What comes to ranks from beyond their domains, and what of it they need not get themselves. */
+/* Prints the bytes that crossed between domains, and those that relays saved from crossing. */
 static void print_crossed(const plan_whole *whole, const xfer_plan_report_data *reports)
 {
   uint64_t crossed = 0;

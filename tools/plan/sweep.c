@@ -49,7 +49,8 @@ static void measure(tried *to, const plan_traffic *t, int n_ranks)
   to->imbalance = to->imbalance > 0 ? (double)to->busiest / to->imbalance : 1;
 }
 
-/* One that the model or the engine does not allow is counted; false: the next would fail too. */
+/* Counts a layout that the model or the engine does not allow. Returns false if the next would fail
+ * too. */
 static bool refuse(sweep *s, xfer_status st)
 {
   if (st == XFER_ERR_NOMEM || st == XFER_ERR_IO) {

@@ -55,7 +55,7 @@ static int take(void *context, int rank, const xfer_plan_report_data *report,
   return !s->memory || interrupt_came();
 }
 
-/* Of more tensors the count of a rank's own takes longer than their plan. */
+/* Counting a rank's own allocations of more tensors takes longer than planning them. */
 enum { MANY_TENSORS = 200000 };
 
 /* How many allocations a rank has its parts in, where every local tensor is one. */

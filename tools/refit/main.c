@@ -39,7 +39,7 @@ typedef struct refit_args {
 
 /* ---- what to run ---- */
 
-/* What is carried out, and what it is made of. */
+/* What the ranks are told to do, and the objects that it is made of. */
 typedef struct work {
   refit_told told;
   problem problem;
@@ -55,7 +55,8 @@ static void work_free(work *w)
   job_destroy(&w->made);
 }
 
-/* As all below: 0, or a status after a sentence. */
+/* Makes the work of --problem. Returns 0, or an exit status after a sentence on stderr, as the
+ * functions below. */
 static int make_problem(work *w, const refit_args *args)
 {
   const problem *p = &w->problem;
@@ -93,7 +94,7 @@ static int check_conversions(const refit_case *what, bool one_sided)
   return 0;
 }
 
-/* Each side alone. */
+/* Makes two refits that know one side each, so that no rank knows both. */
 static int make_sides(work *w)
 {
   const job *made = &w->made;
@@ -194,7 +195,8 @@ static int check_threads(void)
       n);
 }
 
-/* What this build lacks for ranks that are processes, with GPUs or without; NULL: nothing. */
+/* Names the library that this build lacks for ranks that are processes, with GPUs or without; NULL:
+ * none. */
 static const char *lacks(refit_args *args)
 {
 #ifndef XFER_REFIT_MPI
@@ -220,7 +222,7 @@ static int check_processes(refit_args *args)
                     args->launch.comm, what);
 }
 
-/* Of processes each has a trace of its own. */
+/* Checks the file of --trace. Ranks that are processes write a trace each. */
 static int check_trace(const refit_args *args)
 {
   const char *name = args->launch.run.trace;
@@ -236,7 +238,7 @@ static int check_trace(const refit_args *args)
   return inputs_check(&args->job, "--trace", path);
 }
 
-/* Both sides have tensors of the same names. */
+/* Refuses one folder for the dumps of both sides, since they have tensors of the same names. */
 static int check_files(const refit_options *options)
 {
   if (options->dump != NULL && options->dump_train != NULL &&

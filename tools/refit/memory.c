@@ -57,7 +57,8 @@ typedef struct part {
   uint64_t *offsets; /* [n_boxes] */
 } part;
 
-/* Where boxes lie that are no product of runs. False: no memory. */
+/* Finds the boxes of a part that is no product of runs, and where each lies. Returns false without
+ * memory. */
 static bool find_boxes(part *p, const xfer_layout *layout, int rank)
 {
   const int n_dims = xfer_layout_shape(layout, NULL);

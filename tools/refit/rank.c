@@ -147,8 +147,8 @@ static bool make_files(state *s)
   return agree(s, ok, "dump") && agree(s, has_trace(s), "trace");
 }
 
-/* What the ranks of a host will ask for is compared with what it has before any of it is; a device
- * says itself what it lacks. */
+/* Compares the memory that the ranks of a host will ask for with what the host has, before they
+ * ask. A device reports itself what it lacks. */
 static bool enough_memory(state *s)
 {
   typedef struct need {

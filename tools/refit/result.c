@@ -24,7 +24,7 @@ static void print_json(const refit_case *what, const refit_result *r)
          what->n_ranks);
 }
 
-/* In units that people read. */
+/* Prints the result with units that people read. */
 static void print_summary(const refit_case *what, const refit_result *r)
 {
   const double seconds = r->ms / 1e3;
