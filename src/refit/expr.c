@@ -23,23 +23,18 @@ typedef struct parser {
   size_t n_place;
 } parser;
 
-static bool is_name(const char *have, const char *name, size_t n_chars)
-{
-  return strncmp(have, name, n_chars) == 0 && have[n_chars] == '\0';
-}
-
 static xfi_found look_up(const xfi_scope *scope, const char *name, size_t n_chars, int64_t *value)
 {
   for (; scope != NULL; scope = scope->next) {
     xfi_found found = XFI_NOT_FOUND;
 
     for (size_t i = 0; i < scope->n_vars; i++) {
-      if (!is_name(scope->vars[i].name, name, n_chars)) continue;
+      if (!xfi_name_is(name, n_chars, scope->vars[i].name)) continue;
       *value = scope->vars[i].value;
       return XFI_FOUND;
     }
     for (size_t i = 0; i < scope->n_absent; i++)
-      if (is_name(scope->absent[i], name, n_chars)) return XFI_NOT_FOUND;
+      if (xfi_name_is(name, n_chars, scope->absent[i])) return XFI_NOT_FOUND;
     if (scope->find != NULL) found = scope->find(value, name, n_chars, scope->context);
     if (found != XFI_NOT_FOUND) return found;
   }

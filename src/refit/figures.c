@@ -62,7 +62,7 @@ typedef struct word {
 
 static bool is_word(word w, const char *text)
 {
-  return w.n_chars == strlen(text) && memcmp(w.at, text, w.n_chars) == 0;
+  return xfi_name_is(w.at, w.n_chars, text);
 }
 
 static bool is_text(word w, const json_t *value)

@@ -4,10 +4,25 @@
 #define XFI_NAMES_H
 
 #include <stdbool.h>
+#include <string.h>
 
 #include "xfer/xfer.h"
 
 enum { XFI_GLOB_STARS = 8, XFI_NAME_BYTES = 512 };
+
+/* Are the n characters of a name this word? */
+static inline bool xfi_name_is(const char *name, size_t n, const char *word)
+{
+  return strncmp(word, name, n) == 0 && word[n] == '\0';
+}
+
+/* Do the n characters of a name end with `end`, behind at least one other? */
+static inline bool xfi_name_ends(const char *name, size_t n, const char *end)
+{
+  const size_t n_end = strlen(end);
+
+  return n > n_end && memcmp(name + n - n_end, end, n_end) == 0;
+}
 
 bool xfi_glob_match(const char *pattern, const char *name);
 

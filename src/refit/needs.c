@@ -13,6 +13,7 @@
 #include "alloc.h"
 #include "error.h"
 #include "names.h"
+#include "roles.h"
 #include "text.h"
 
 #include <jansson.h>
@@ -21,13 +22,9 @@
 /* Is it the role of a tensor, or of one of several weights in it? */
 static bool gives_role(const xfi_tensor_rule *rule, const char *role, size_t n_chars)
 {
-  for (int i = 0; rule->role == NULL && i < rule->n_segments; i++) {
-    const char *name = rule->segments[i].name;
-
-    if (strlen(name) == n_chars && memcmp(name, role, n_chars) == 0) return true;
-  }
-  return rule->role != NULL && strlen(rule->role) == n_chars &&
-         memcmp(rule->role, role, n_chars) == 0;
+  for (int i = 0; rule->role == NULL && i < rule->n_segments; i++)
+    if (xfi_name_is(role, n_chars, rule->segments[i].name)) return true;
+  return rule->role != NULL && xfi_name_is(role, n_chars, rule->role);
 }
 
 /* The first rule of the model's families for a role; NULL: they do not know it. */
@@ -71,7 +68,7 @@ static bool are_scales(const xfi_entry *e)
 
 static bool has_role(const xfi_entry *e, const char *role, size_t n_chars)
 {
-  return e->role != NULL && strlen(e->role) == n_chars && memcmp(e->role, role, n_chars) == 0;
+  return e->role != NULL && xfi_name_is(role, n_chars, e->role);
 }
 
 static bool is_bias(const xfi_entry *e, const char *role, size_t n_chars)
@@ -98,33 +95,20 @@ static bool is_in_some_layer(const xfer_model *model, xfi_stack stack, const cha
   return false;
 }
 
-static bool is_word(const char *name, size_t n_chars, const char *word)
-{
-  return n_chars == strlen(word) && memcmp(name, word, n_chars) == 0;
-}
-
-static const char BIAS[] = ".bias";
-
-static bool ends_with(const char *name, size_t n_chars, const char *end)
-{
-  const size_t n = strlen(end);
-
-  return n_chars > n && memcmp(name + n_chars - n, end, n) == 0;
-}
-
 /* "mlp.up" is 1 where the layer has a weight of this role, "mlp.up.any" where some layer has, and
  * "mlp.up.bias" where the layer has a bias of it. */
 static xfi_found find_role(int64_t *value, const char *name, size_t n_chars, const void *context)
 {
-  static const char ANY[] = ".any";
+  static const char ANY[] = ".any", BIAS[] = ".bias";
   const of_roles *of = context;
   const xfer_model *model = of->model;
-  const bool any = ends_with(name, n_chars, ANY), bias = ends_with(name, n_chars, BIAS);
+  const bool any = xfi_name_ends(name, n_chars, ANY);
+  const bool bias = xfi_name_ends(name, n_chars, BIAS);
   size_t n;
   const xfi_layer_entry *entries = xfi_model_layer_entries(model, of->stack, of->layer, &n);
 
-  if (is_word(name, n_chars, "is_extra")) return *value = of->stack == XFI_EXTRA, XFI_FOUND;
-  if (is_word(name, n_chars, "extra_layers")) return *value = model->n_extra, XFI_FOUND;
+  if (xfi_name_is(name, n_chars, "is_extra")) return *value = of->stack == XFI_EXTRA, XFI_FOUND;
+  if (xfi_name_is(name, n_chars, "extra_layers")) return *value = model->n_extra, XFI_FOUND;
   n_chars -= any ? sizeof ANY - 1 : bias ? sizeof BIAS - 1 : 0;
   if (find_rule(model, name, n_chars) == NULL) return XFI_NOT_FOUND;
   *value = any && is_in_some_layer(model, XFI_LAYERS, name, n_chars);
@@ -134,14 +118,6 @@ static xfi_found find_role(int64_t *value, const char *name, size_t n_chars, con
     *value = *value || (bias ? is_bias(e, name, n_chars) : is_weight(e, name, n_chars));
   }
   return XFI_FOUND;
-}
-
-/* The characters of a role's name without ".bias". */
-static size_t role_chars(const char *role)
-{
-  const size_t n = strlen(role);
-
-  return ends_with(role, n, BIAS) ? n - (sizeof BIAS - 1) : n;
 }
 
 /* Refuses a model without the role, and names the tensor as a neighbour in the layer is called. */
@@ -159,7 +135,7 @@ static xfer_status refuse(const of_roles *of, const xfi_tensor_rule *rule, const
   xfer_status st = XFER_OK;
 
   xfi_text_printf(&text, "%.*s%s%s", n_prefix, e != NULL ? e->known : "",
-                  rule->name + (n_prefix > 0 ? rule->n_layer : 0), role + role_chars(role));
+                  rule->name + (n_prefix > 0 ? rule->n_layer : 0), role + xfi_role_chars(role));
   XFI_TRY_DONE(xfi_text_end(&text, &pattern));
   XFI_TRY_DONE(xfi_name_layer(&name, pattern, layer));
   XFI_CHECK_DONE(layer < 0, XFER_ERR_IO,
@@ -330,7 +306,7 @@ xfer_status xfi_model_check_needs(const xfer_model *model)
 
     json_object_foreach((json_t *)(uintptr_t)model->all[f]->needs, role, expr)
     {
-      const xfi_tensor_rule *rule = find_rule(model, role, role_chars(role));
+      const xfi_tensor_rule *rule = find_rule(model, role, xfi_role_chars(role));
       const xfi_ruled needs = {model->all[f], expr};
 
       if (rule == NULL || is_replaced(model, f, role)) continue;

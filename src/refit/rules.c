@@ -3,6 +3,7 @@
 
 #include "alloc.h"
 #include "error.h"
+#include "names.h"
 #include "vec.h"
 
 #include <jansson.h>
@@ -216,9 +217,7 @@ const xfi_family *xfi_rules_family(const xfer_rules *rules, const char *name)
 const xfi_side_rules *xfi_rules_side(const xfer_rules *rules, const char *name, size_t n_chars)
 {
   for (size_t i = rules->n_sides; i-- > 0;) {
-    const char *have = rules->sides[i].name;
-
-    if (strlen(have) == n_chars && strncmp(have, name, n_chars) == 0) return &rules->sides[i];
+    if (xfi_name_is(name, n_chars, rules->sides[i].name)) return &rules->sides[i];
   }
   return NULL;
 }

@@ -6,6 +6,7 @@
 
 #include "alloc.h"
 #include "error.h"
+#include "names.h"
 #include "roles.h"
 #include "rules_fields.h"
 #include "vec.h"
@@ -135,25 +136,14 @@ static xfer_status add_locals(book *b, const xfi_doc *doc, const xfi_local_rule 
   return XFER_OK;
 }
 
-static bool ends_with(const char *text, const char *end)
-{
-  const size_t n = strlen(text), k = strlen(end);
-
-  return n >= k && strcmp(text + n - k, end) == 0;
-}
-
-/* A role's name with ".bias" is its bias. */
 static xfer_status add_needs(names *asked, const xfi_doc *doc, const json_t *needs)
 {
-  static const char BIAS[] = ".bias";
   const char *role;
   const json_t *value;
 
   json_object_foreach((json_t *)(uintptr_t)needs, role, value)
   {
-    const size_t cut = ends_with(role, BIAS) ? sizeof BIAS - 1 : 0;
-
-    XFI_TRY(add(asked, doc, value, role, strlen(role) - cut));
+    XFI_TRY(add(asked, doc, value, role, xfi_role_chars(role)));
   }
   return XFER_OK;
 }
@@ -220,7 +210,8 @@ static bool is_matched(const names *patterns, const name *role, bool closely)
   for (size_t i = 0; i < patterns->n; i++) {
     const name *pattern = &patterns->items[i];
 
-    if (strcmp(pattern->text, "*") != 0 && !(closely && ends_with(pattern->text, ".*")) &&
+    if (strcmp(pattern->text, "*") != 0 &&
+        !(closely && xfi_name_ends(pattern->text, pattern->n_chars, ".*")) &&
         matches(pattern, role))
       return true;
   }
