@@ -76,7 +76,7 @@ static weight make_weight(xfer_locals *locals, size_t i)
   w.n_bytes = xfer_dtype_size((xfer_dtype)local.dtype);
   for (int d = 0; d < local.n_dims; d++)
     w.n_bytes *= (size_t)local.shape[d];
-  w.is_dst = local.side == XFER_SIDE_GEN;
+  w.is_dst = local.side == XFER_REFIT_GEN;
   /* Of sizes that are no multiples of 64 KiB the copy engine is slow. */
   CUDA(cudaMalloc((void **)&w.base, (w.n_bytes / UNIT + 1) * UNIT));
   XFER(xfer_locals_give(locals, local.side, local.name, local.dtype, w.base, local.shape, NULL,

@@ -332,12 +332,12 @@ XFER_API XFER_MUST_CHECK xfer_status xfer_refit_report(const xfer_refit *refit,
 typedef struct xfer_locals xfer_locals;
 
 /** The side that a local tensor belongs to. */
-typedef enum xfer_side_of { XFER_SIDE_TRAIN = 0, XFER_SIDE_GEN = 1 } xfer_side_of;
+typedef enum xfer_refit_side { XFER_REFIT_TRAIN = 0, XFER_REFIT_GEN = 1 } xfer_refit_side;
 
 /** One tensor as the framework has it. */
 typedef struct xfer_local {
   const char *name;             /**< The tensor's name in the framework. */
-  int32_t side;                 /**< xfer_side_of */
+  int32_t side;                 /**< xfer_refit_side */
   int32_t dtype;                /**< xfer_dtype */
   int32_t n_dims;               /**< Number of dims of the tensor. */
   int32_t n_parts;              /**< Tensors of the join that lie in it. */
@@ -401,7 +401,7 @@ XFER_API XFER_MUST_CHECK xfer_status xfer_locals_part_get(const xfer_locals *loc
  * stays wrong.
  *
  * @param locals   The list.
- * @param side     xfer_side_of
+ * @param side     xfer_refit_side
  * @param name     Renames of the side apply. Ignored names are counted.
  * @param dtype    xfer_dtype
  * @param base     Address of the first element.

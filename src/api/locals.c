@@ -69,8 +69,8 @@ static xfer_status hand_in(const char *who, xfer_locals *locals, int side, const
   XFI_NEED_IN(who, 1, locals);
   XFI_NEED_IN(who, 1, name);
   XFI_NEED_IN(who, n_dims != 0, shape);
-  XFI_CHECK(side == XFER_SIDE_TRAIN || side == XFER_SIDE_GEN, XFER_ERR_ARG,
-            "\"%s\": side %d; want XFER_SIDE_TRAIN or XFER_SIDE_GEN", name, side);
+  XFI_CHECK(side == XFER_REFIT_TRAIN || side == XFER_REFIT_GEN, XFER_ERR_ARG,
+            "\"%s\": side %d; want XFER_REFIT_TRAIN or XFER_REFIT_GEN", name, side);
   XFI_CHECK(n_dims >= 0 && n_dims <= XFER_MAX_DIMS, XFER_ERR_ARG,
             "\"%s\" with %d dims; 0 to 8 are possible", name, n_dims);
   return xfi_locals_give(locals, side, name, (xfer_dtype)dtype, base, shape, strides, n_dims,
@@ -101,8 +101,8 @@ xfer_status xfer_locals_view(xfer_locals *locals, size_t tensor, xfer_view *src,
   XFI_NEED(has);
   XFI_CHECK(tensor < locals->refit->n_tensors, XFER_ERR_ARG, "no tensor %zu: the refit has %zu",
             tensor, locals->refit->n_tensors);
-  XFI_TRY(xfi_locals_view(locals, tensor, XFER_SIDE_TRAIN, &found[0], &has_src));
-  XFI_TRY(xfi_locals_view(locals, tensor, XFER_SIDE_GEN, &found[1], &has_dst));
+  XFI_TRY(xfi_locals_view(locals, tensor, XFER_REFIT_TRAIN, &found[0], &has_src));
+  XFI_TRY(xfi_locals_view(locals, tensor, XFER_REFIT_GEN, &found[1], &has_dst));
   if (has_src) *src = found[0];
   if (has_dst) *dst = found[1];
   *has = (has_src ? 1 : 0) | (has_dst ? 2 : 0);

@@ -381,12 +381,12 @@ static xfer_status check_tied(xfer_locals *locals, int side)
       locals->tied[side] == NULL ? NULL : find_role(locals, side, "embed");
 
   if (embedding == NULL || !embedding->given || embedding->base == locals->tied[side] ||
-      (side == XFER_SIDE_TRAIN && s->pp > 1))
+      (side == XFER_REFIT_TRAIN && s->pp > 1))
     return XFER_OK;
   xfi_set_error("the output layer of rank %d in \"%s\" has memory of its own beside \"%s\", though "
                 "the configuration ties them: %s",
                 locals->rank, s->spec, embedding->name,
-                side == XFER_SIDE_GEN
+                side == XFER_REFIT_GEN
                     ? "say tie_word_embeddings false where the trainer has both, or have the "
                       "engine tie them"
                     : "tie them, or ignore it where it is a copy");
@@ -398,7 +398,7 @@ static xfer_status check_tied(xfer_locals *locals, int side)
  * does not. */
 static xfer_status check_untied(xfer_locals *locals)
 {
-  const int side = XFER_SIDE_GEN;
+  const int side = XFER_REFIT_GEN;
   const xfi_local_tensor *embedding = find_role(locals, side, "embed");
   const xfi_local_tensor *head = find_role(locals, side, "head");
 

@@ -206,7 +206,7 @@ static bool is_absent(const xfer_refit *refit, size_t entry)
 {
   for (int s = 0; s < 2; s++) {
     if (refit->sides[s].side == NULL || !refit->sides[s].held[entry].absent) continue;
-    if (s != XFER_SIDE_TRAIN || !refit->sides[s].held[entry].made) return true;
+    if (s != XFER_REFIT_TRAIN || !refit->sides[s].held[entry].made) return true;
   }
   return false;
 }
@@ -224,7 +224,7 @@ static bool is_ignored(const xfer_refit *refit, const char *name)
 /* Is this a tensor that the engine has under a name of its own and the trainer does not have? */
 static bool has_no_source(const xfer_refit *refit, size_t entry)
 {
-  const xfi_joined *train = &refit->sides[XFER_SIDE_TRAIN], *gen = &refit->sides[XFER_SIDE_GEN];
+  const xfi_joined *train = &refit->sides[XFER_REFIT_TRAIN], *gen = &refit->sides[XFER_REFIT_GEN];
   const xfi_holding *held;
 
   if (train->side == NULL || gen->side == NULL) return false;
@@ -247,7 +247,7 @@ static xfer_status add_tensor(xfer_refit *refit, size_t entry, int k)
   XFI_CHECK_DONE(
       !has_no_source(refit, entry) || is_ignored(refit, name), XFER_ERR_UNSUPPORTED,
       "\"%s\": \"%s\" has it and \"%s\" has not; name a rank that has it whole, or ignore it", name,
-      refit->sides[XFER_SIDE_GEN].side->spec, refit->sides[XFER_SIDE_TRAIN].side->spec);
+      refit->sides[XFER_REFIT_GEN].side->spec, refit->sides[XFER_REFIT_TRAIN].side->spec);
   if (is_absent(refit, entry) || is_ignored(refit, name)) {
     size_t n = (size_t)(e->n_experts > 0 ? e->n_experts : 1) * (e->packed.index == 0);
 
@@ -369,7 +369,7 @@ static xfer_status difference(int64_t *more, const xfer_refit *refit, size_t i)
 
   for (int s = 0; s < 2; s++)
     if (refit->sides[s].side != NULL) less[s] = refit->sides[s].held[refit->origins[i].entry].less;
-  *more = less[XFER_SIDE_TRAIN] - less[XFER_SIDE_GEN];
+  *more = less[XFER_REFIT_TRAIN] - less[XFER_REFIT_GEN];
   XFI_CHECK(*more == 0 || (refit->tensors[i].src != NULL && refit->tensors[i].dst != NULL),
             XFER_ERR_UNSUPPORTED,
             "\"%s\" is held as the checkpoint's value less %lld, so all ranks must be told both "
@@ -467,8 +467,8 @@ xfer_status xfi_refit_create(xfer_refit **refit, xfer_model *model, const xfer_s
   if (gen != NULL) XFI_TRY_DONE(check_receiver(gen));
   XFI_TRY_DONE(xfi_model_check_counts(model));
   XFI_TRY_DONE(share_model(&r->model, model, train, gen));
-  XFI_TRY_DONE(join_side(&r->sides[XFER_SIDE_TRAIN], r->model, train));
-  XFI_TRY_DONE(join_side(&r->sides[XFER_SIDE_GEN], r->model, gen));
+  XFI_TRY_DONE(join_side(&r->sides[XFER_REFIT_TRAIN], r->model, train));
+  XFI_TRY_DONE(join_side(&r->sides[XFER_REFIT_GEN], r->model, gen));
   XFI_TRY_DONE(list_tensors(r));
   for (int s = 0; s < 2; s++)
     XFI_TRY_DONE(xfi_joined_check(r, &r->sides[s]));
@@ -476,9 +476,9 @@ xfer_status xfi_refit_create(xfer_refit **refit, xfer_model *model, const xfer_s
       r->n_tensors > 0, XFER_ERR_ARG,
       "nothing is left to refit: every tensor of the model is ignored, or is one that a side "
       "does not hold");
-  if (train != NULL) XFI_TRY_DONE(check_known(r, &r->sides[XFER_SIDE_TRAIN]));
+  if (train != NULL) XFI_TRY_DONE(check_known(r, &r->sides[XFER_REFIT_TRAIN]));
   if (gen != NULL && !knows_layers(model) && (gen->rules->block_main != NULL || gen->size > 1))
-    XFI_TRY_DONE(check_known(r, &r->sides[XFER_SIDE_GEN]));
+    XFI_TRY_DONE(check_known(r, &r->sides[XFER_REFIT_GEN]));
   XFI_TRY_DONE(convert_elements(r));
   atomic_store(&model->frozen, true);
   *refit = r;

@@ -33,7 +33,7 @@ typedef struct xfi_origin {
 
 struct xfer_refit {
   xfer_model *model;
-  xfi_joined sides[2]; /* xfer_side_of */
+  xfi_joined sides[2]; /* xfer_refit_side */
   xfer_tensor *tensors;
   size_t n_tensors;
   xfi_origin *origins; /* [n_tensors] */

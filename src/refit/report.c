@@ -34,7 +34,7 @@ static void add_tensor(const xfer_refit *refit, size_t i, const xfer_layout **la
                        uint64_t *last_bytes, xfer_refit_report_data *r)
 {
   const xfi_entry *entry = &refit->model->entries[refit->origins[i].entry];
-  const xfi_joined *gen = &refit->sides[XFER_SIDE_GEN];
+  const xfi_joined *gen = &refit->sides[XFER_REFIT_GEN];
   const xfi_holding *held = gen->side == NULL ? NULL : &gen->held[refit->origins[i].entry];
   const xfer_layout *dst = refit->tensors[i].dst;
   uint64_t bytes = payload(entry);
@@ -60,14 +60,14 @@ void xfi_refit_report(const xfer_refit *refit, xfer_refit_report_data *report)
 {
   const xfer_layout *last = NULL;
   uint64_t last_bytes = 0;
-  const xfer_side *train = refit->sides[XFER_SIDE_TRAIN].side;
+  const xfer_side *train = refit->sides[XFER_REFIT_TRAIN].side;
 
   report->tensors = refit->n_tensors;
   report->ignored = refit->n_ignored;
   for (size_t i = 0; i < refit->n_tensors; i++)
     add_tensor(refit, i, &last, &last_bytes, report);
   for (size_t e = 0; train != NULL && e < refit->model->n_entries; e++)
-    report->duplicates += refit->sides[XFER_SIDE_TRAIN].held[e].slot.last != NULL;
+    report->duplicates += refit->sides[XFER_REFIT_TRAIN].held[e].slot.last != NULL;
 }
 
 int xfi_refit_ranks(const xfer_refit *refit)
@@ -85,7 +85,7 @@ int xfi_refit_ranks(const xfer_refit *refit)
 void xfi_refit_tensor(const xfer_refit *refit, size_t i, xfer_refit_tensor *tensor)
 {
   const xfi_entry *entry = &refit->model->entries[refit->origins[i].entry];
-  const xfi_joined *gen = &refit->sides[XFER_SIDE_GEN];
+  const xfi_joined *gen = &refit->sides[XFER_REFIT_GEN];
 
   memset(tensor, 0, sizeof *tensor);
   tensor->hf =

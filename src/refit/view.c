@@ -135,8 +135,8 @@ xfer_status xfi_locals_view(xfer_locals *locals, size_t tensor, int side, xfer_v
   if (index < 0) return XFER_OK;
   local = &locals->at[index];
   slot = &locals->refit->sides[side].held[locals->refit->origins[tensor].entry].slot;
-  layout = side == XFER_SIDE_TRAIN ? locals->refit->tensors[tensor].src
-                                   : locals->refit->tensors[tensor].dst;
+  layout = side == XFER_REFIT_TRAIN ? locals->refit->tensors[tensor].src
+                                    : locals->refit->tensors[tensor].dst;
   part = find_part(locals, local, tensor, &n_parts);
   if (part == NULL || !xfi_layout_place(layout, locals->rank, &place)) return XFER_OK;
   for (int d = 0; d < layout->n_dims; d++) {

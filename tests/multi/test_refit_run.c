@@ -133,7 +133,7 @@ static bool is_taken_by_callback(const job *j, int rank, xfer_locals *locals)
   char bytes[120];
 
   return j->taken[rank] == 0 ||
-         (xfer_locals_update(locals, XFER_SIDE_GEN, "vision.patch.weight", XFER_BF16, bytes, shape,
+         (xfer_locals_update(locals, XFER_REFIT_GEN, "vision.patch.weight", XFER_BF16, bytes, shape,
                              NULL, 2) == XFER_ERR_MISMATCH &&
           strstr(xfer_last_error(), "is taken by the callback") != NULL);
 }

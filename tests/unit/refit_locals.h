@@ -42,8 +42,8 @@ static inline one make(const char *table, const char *spec, int side, const char
   for (size_t i = 0; i < n_renames; i++) {
     assert_int_equal(xfer_side_rename(made, renames[2 * i], renames[2 * i + 1]), XFER_OK);
   }
-  assert_int_equal(xfer_refit_create(&o.refit, model, side == XFER_SIDE_TRAIN ? made : NULL,
-                                     side == XFER_SIDE_GEN ? made : NULL),
+  assert_int_equal(xfer_refit_create(&o.refit, model, side == XFER_REFIT_TRAIN ? made : NULL,
+                                     side == XFER_REFIT_GEN ? made : NULL),
                    XFER_OK);
   assert_int_equal(xfer_locals_create(&o.locals, o.refit, 0), XFER_OK);
   xfer_side_destroy(made);

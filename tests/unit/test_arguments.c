@@ -414,11 +414,11 @@ static void test_refits_and_locals_refuse_null_and_what_is_not_there(void **stat
   REFUSED_NULL(xfer_locals_part_get(locals, 0, 0, NULL));
   REFUSED("", xfer_locals_part_get(locals, xfer_locals_count(locals), 0, &part));
   REFUSED("", xfer_locals_part_get(locals, 0, 1000, &part));
-  REFUSED_NULL(xfer_locals_give(NULL, XFER_SIDE_TRAIN, "a", XFER_F32, &n, shape, NULL, 1));
-  REFUSED_NULL(xfer_locals_give(locals, XFER_SIDE_TRAIN, NULL, XFER_F32, &n, shape, NULL, 1));
-  REFUSED_NULL(xfer_locals_give(locals, XFER_SIDE_TRAIN, "a", XFER_F32, &n, NULL, NULL, 1));
+  REFUSED_NULL(xfer_locals_give(NULL, XFER_REFIT_TRAIN, "a", XFER_F32, &n, shape, NULL, 1));
+  REFUSED_NULL(xfer_locals_give(locals, XFER_REFIT_TRAIN, NULL, XFER_F32, &n, shape, NULL, 1));
+  REFUSED_NULL(xfer_locals_give(locals, XFER_REFIT_TRAIN, "a", XFER_F32, &n, NULL, NULL, 1));
   REFUSED("side 9", xfer_locals_give(locals, 9, "a", XFER_F32, &n, shape, NULL, 1));
-  REFUSED("-1 dims", xfer_locals_give(locals, XFER_SIDE_GEN, "a", XFER_F32, &n, shape, NULL, -1));
+  REFUSED("-1 dims", xfer_locals_give(locals, XFER_REFIT_GEN, "a", XFER_F32, &n, shape, NULL, -1));
   REFUSED_NULL(xfer_locals_view(NULL, 0, &views[0], &views[1], &has));
   REFUSED_NULL(xfer_locals_view(locals, 0, NULL, &views[1], &has));
   REFUSED_NULL(xfer_locals_view(locals, 0, &views[0], NULL, &has));
@@ -501,7 +501,7 @@ static void test_a_view_that_fails_writes_no_output(void **state)
   assert_int_equal(xfer_locals_create(&given, refit, 0), XFER_OK);
   for (size_t i = 0; i < xfer_locals_count(given); i++) {
     assert_int_equal(xfer_locals_get(given, i, &local), XFER_OK);
-    if (local.side == XFER_SIDE_TRAIN)
+    if (local.side == XFER_REFIT_TRAIN)
       assert_int_equal(xfer_locals_give(given, local.side, local.name, local.dtype, memory,
                                         local.shape, NULL, local.n_dims),
                        XFER_OK);

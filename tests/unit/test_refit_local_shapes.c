@@ -133,13 +133,13 @@ static void test_names_and_shapes_are_the_frameworks_own(void **state)
 static void test_dims_of_one_element_are_one_with_their_neighbours(void **state)
 {
   const int64_t own[] = {1, 1, 4, 1}, flat[] = {4};
-  one o = make(KIMI("[1,1,4,1]"), "fsdp:dp2", XFER_SIDE_TRAIN, NULL, 0);
+  one o = make(KIMI("[1,1,4,1]"), "fsdp:dp2", XFER_REFIT_TRAIN, NULL, 0);
   xfer_locals *second = NULL;
   xfer_local local;
 
   (void)state;
   assert_true(has_local(&o, "model.layers.0.self_attn.A_log", flat, 1));
-  assert_int_equal(xfer_locals_give(o.locals, XFER_SIDE_TRAIN, "model.layers.0.self_attn.A_log",
+  assert_int_equal(xfer_locals_give(o.locals, XFER_REFIT_TRAIN, "model.layers.0.self_attn.A_log",
                                     XFER_BF16, memory, own, NULL, 4),
                    XFER_OK);
   assert_null(strstr(xfer_last_error(), "shape"));
@@ -156,16 +156,16 @@ static void test_dims_of_one_element_are_one_with_their_neighbours(void **state)
 static void test_dims_of_one_element_may_have_any_stride(void **state)
 {
   const int64_t own[] = {1, 1, 4, 1}, odd[] = {6, 94, 4, 22}, four[] = {2, 2}, apart[] = {6, 2};
-  one o = make(KIMI("[1,1,4,1]"), "fsdp:dp2", XFER_SIDE_TRAIN, NULL, 0);
+  one o = make(KIMI("[1,1,4,1]"), "fsdp:dp2", XFER_REFIT_TRAIN, NULL, 0);
   xfer_view src, dst;
   size_t n = 0, t = 0;
   int has = 0;
 
   (void)state;
-  assert_int_equal(xfer_locals_update(o.locals, XFER_SIDE_TRAIN, "model.layers.0.self_attn.A_log",
+  assert_int_equal(xfer_locals_update(o.locals, XFER_REFIT_TRAIN, "model.layers.0.self_attn.A_log",
                                       XFER_BF16, memory, four, apart, 2),
                    XFER_ERR_MISMATCH);
-  assert_int_equal(xfer_locals_update(o.locals, XFER_SIDE_TRAIN, "model.layers.0.self_attn.A_log",
+  assert_int_equal(xfer_locals_update(o.locals, XFER_REFIT_TRAIN, "model.layers.0.self_attn.A_log",
                                       XFER_BF16, memory, own, odd, 4),
                    XFER_OK);
   const xfer_tensor *tensors = xfer_refit_tensors(o.refit, &n);
@@ -182,16 +182,17 @@ static void test_sizes_that_multiply_past_63_bits_are_no_shape(void **state)
 {
   const int64_t shapes[][2] = {{(INT64_C(1) << 62) + 1, 4}, {-2, -2}};
   const int64_t strides[] = {INT64_C(1) << 62, INT64_C(1) << 62}, two[] = {2, 2};
-  one o = make(KIMI("[1,1,4,1]"), "fsdp:dp2", XFER_SIDE_TRAIN, NULL, 0);
+  one o = make(KIMI("[1,1,4,1]"), "fsdp:dp2", XFER_REFIT_TRAIN, NULL, 0);
 
   (void)state;
   for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++) {
-    assert_int_equal(xfer_locals_update(o.locals, XFER_SIDE_TRAIN, "model.layers.0.self_attn.A_log",
-                                        XFER_BF16, memory, shapes[i], NULL, 2),
+    assert_int_equal(xfer_locals_update(o.locals, XFER_REFIT_TRAIN,
+                                        "model.layers.0.self_attn.A_log", XFER_BF16, memory,
+                                        shapes[i], NULL, 2),
                      XFER_ERR_MISMATCH);
     assert_non_null(strstr(xfer_last_error(), "its shape should be [4]"));
   }
-  assert_int_equal(xfer_locals_update(o.locals, XFER_SIDE_TRAIN, "model.layers.0.self_attn.A_log",
+  assert_int_equal(xfer_locals_update(o.locals, XFER_REFIT_TRAIN, "model.layers.0.self_attn.A_log",
                                       XFER_BF16, memory, two, strides, 2),
                    XFER_ERR_MISMATCH);
   unmake(&o);

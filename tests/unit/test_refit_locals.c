@@ -87,18 +87,18 @@ static void other_name(xfer_local *local, char *name, bool *give)
 static void test_spellings_and_renames_lead_to_the_same(void **state)
 {
   static const char *const peft[] = {"base_model.model.*", "*", "*.base_layer.*", "*.*"};
-  one o = make(REFIT_MOE, "vllm:tp2", XFER_SIDE_GEN, NULL, 0);
+  one o = make(REFIT_MOE, "vllm:tp2", XFER_REFIT_GEN, NULL, 0);
 
   (void)state;
-  give_all(&o, XFER_SIDE_GEN, older_spelling);
+  give_all(&o, XFER_REFIT_GEN, older_spelling);
   assert_int_equal(count_problems(&o), 0);
   unmake(&o);
-  o = make(REFIT_DENSE, "vllm:tp2", XFER_SIDE_GEN, peft, 2);
-  give_all(&o, XFER_SIDE_GEN, add_peft);
+  o = make(REFIT_DENSE, "vllm:tp2", XFER_REFIT_GEN, peft, 2);
+  give_all(&o, XFER_REFIT_GEN, add_peft);
   assert_int_equal(count_problems(&o), 0);
   unmake(&o);
-  o = make(REFIT_DENSE, "megatron:vdiv1", XFER_SIDE_TRAIN, NULL, 0);
-  give_all(&o, XFER_SIDE_TRAIN, text_of_more);
+  o = make(REFIT_DENSE, "megatron:vdiv1", XFER_REFIT_TRAIN, NULL, 0);
+  give_all(&o, XFER_REFIT_TRAIN, text_of_more);
   assert_int_equal(count_problems(&o), 0);
   unmake(&o);
 }
@@ -110,7 +110,7 @@ static void test_spellings_and_renames_lead_to_the_same(void **state)
 static void test_a_long_name_of_parts_that_spellings_leave_out_is_surplus_at_once(void **state)
 {
   const int64_t shape[] = {16};
-  one o = make(REFIT_DENSE, "megatron:", XFER_SIDE_TRAIN, NULL, 0);
+  one o = make(REFIT_DENSE, "megatron:", XFER_REFIT_TRAIN, NULL, 0);
   char name[2048] = "model";
 
   (void)state;
@@ -118,7 +118,7 @@ static void test_a_long_name_of_parts_that_spellings_leave_out_is_surplus_at_onc
     strcat(name, ".module.language_model");
   strcat(name, ".x");
   assert_int_equal(
-      xfer_locals_give(o.locals, XFER_SIDE_TRAIN, name, XFER_BF16, memory, shape, NULL, 1),
+      xfer_locals_give(o.locals, XFER_REFIT_TRAIN, name, XFER_BF16, memory, shape, NULL, 1),
       XFER_OK);
   assert_int_equal(xfer_locals_ignored(o.locals), 0);
   assert_non_null(strstr(xfer_locals_problem(o.locals, 0), "language_model"));
@@ -151,12 +151,12 @@ static void test_stars_take_the_shortest_text(void **state)
     /* A name that becomes what it should is then a tensor's, and any other is surplus. */
     const char *renames[] = {cases[i].from, cases[i].to, cases[i].renamed, "model.norm.weight"};
     const int64_t shape[] = {16};
-    one o = make(REFIT_DENSE, "vllm:tp2", XFER_SIDE_GEN, renames, 2);
+    one o = make(REFIT_DENSE, "vllm:tp2", XFER_REFIT_GEN, renames, 2);
 
     print_message("%s of %s\n", cases[i].from, cases[i].name);
-    assert_int_equal(
-        xfer_locals_give(o.locals, XFER_SIDE_GEN, cases[i].name, XFER_BF16, memory, shape, NULL, 1),
-        XFER_OK);
+    assert_int_equal(xfer_locals_give(o.locals, XFER_REFIT_GEN, cases[i].name, XFER_BF16, memory,
+                                      shape, NULL, 1),
+                     XFER_OK);
     assert_null(xfer_locals_problem(o.locals, 0));
     unmake(&o);
   }
@@ -175,9 +175,9 @@ static void test_what_is_wrong_is_listed(void **state)
 
   (void)state;
   for (size_t i = 0; i < 4; i++) {
-    one o = make(REFIT_DENSE, "vllm:tp2", XFER_SIDE_GEN, NULL, 0);
+    one o = make(REFIT_DENSE, "vllm:tp2", XFER_REFIT_GEN, NULL, 0);
 
-    give_all(&o, XFER_SIDE_GEN, cases[i].change);
+    give_all(&o, XFER_REFIT_GEN, cases[i].change);
     assert_int_equal(count_problems(&o), cases[i].n);
     assert_non_null(strstr(xfer_locals_problem(o.locals, 0), cases[i].word));
     unmake(&o);
@@ -190,22 +190,22 @@ static void test_surplus_twice_and_lora_are_listed(void **state)
   static const char *const adapters[] = {"model.layers.0.q_proj.lora_A.weight",
                                          "layers.0.linear_qkv.adapter.linear_in.weight"};
   const int64_t shape[] = {16}, none[] = {0};
-  one o = make(REFIT_DENSE, "vllm:tp2", XFER_SIDE_GEN, collide, 1);
+  one o = make(REFIT_DENSE, "vllm:tp2", XFER_REFIT_GEN, collide, 1);
 
   (void)state;
-  give_all(&o, XFER_SIDE_GEN, NULL);
+  give_all(&o, XFER_REFIT_GEN, NULL);
   assert_int_equal(
-      xfer_locals_give(o.locals, XFER_SIDE_GEN, "other.weight", XFER_BF16, memory, shape, NULL, 1),
+      xfer_locals_give(o.locals, XFER_REFIT_GEN, "other.weight", XFER_BF16, memory, shape, NULL, 1),
       XFER_OK);
   for (size_t i = 0; i < 2; i++)
     assert_int_equal(
-        xfer_locals_give(o.locals, XFER_SIDE_GEN, adapters[i], XFER_BF16, memory, shape, NULL, 1),
+        xfer_locals_give(o.locals, XFER_REFIT_GEN, adapters[i], XFER_BF16, memory, shape, NULL, 1),
         XFER_OK);
   assert_int_equal(
-      xfer_locals_give(o.locals, XFER_SIDE_GEN, "x._extra_state", XFER_U8, memory, shape, NULL, 1),
+      xfer_locals_give(o.locals, XFER_REFIT_GEN, "x._extra_state", XFER_U8, memory, shape, NULL, 1),
       XFER_OK);
   assert_int_equal(
-      xfer_locals_give(o.locals, XFER_SIDE_GEN, "empty.weight", XFER_U8, memory, none, NULL, 1),
+      xfer_locals_give(o.locals, XFER_REFIT_GEN, "empty.weight", XFER_U8, memory, none, NULL, 1),
       XFER_OK);
   assert_int_equal(xfer_locals_ignored(o.locals), 2);
   assert_int_equal(count_problems(&o), 3);
@@ -213,7 +213,7 @@ static void test_surplus_twice_and_lora_are_listed(void **state)
   assert_non_null(strstr(xfer_locals_problem(o.locals, 1), "merged"));
   assert_non_null(strstr(xfer_locals_problem(o.locals, 2), "merged"));
   assert_int_equal(
-      xfer_locals_give(o.locals, XFER_SIDE_TRAIN, "x", XFER_U8, memory, shape, NULL, 1),
+      xfer_locals_give(o.locals, XFER_REFIT_TRAIN, "x", XFER_U8, memory, shape, NULL, 1),
       XFER_ERR_ARG);
   unmake(&o);
 }
@@ -223,22 +223,22 @@ static void test_a_tied_output_layer_is_the_embeddings_memory(void **state)
 {
   static const int64_t shape[] = {64, 16};
   one o = make(REFIT_TABLE(REFIT_DENSE_CONFIG ",\"tie_word_embeddings\":true", REFIT_DENSE_PARAMS),
-               "vllm:tp2", XFER_SIDE_GEN, NULL, 0);
+               "vllm:tp2", XFER_REFIT_GEN, NULL, 0);
 
   (void)state;
-  give_all(&o, XFER_SIDE_GEN, NULL);
+  give_all(&o, XFER_REFIT_GEN, NULL);
   assert_int_equal(count_problems(&o), 0);
-  assert_int_equal(xfer_locals_give(o.locals, XFER_SIDE_GEN, "lm_head.weight", XFER_BF16, memory,
+  assert_int_equal(xfer_locals_give(o.locals, XFER_REFIT_GEN, "lm_head.weight", XFER_BF16, memory,
                                     shape, NULL, 2),
                    XFER_OK);
   assert_int_equal(count_problems(&o), 0);
-  assert_int_equal(xfer_locals_update(o.locals, XFER_SIDE_GEN, "lm_head.weight", XFER_BF16,
+  assert_int_equal(xfer_locals_update(o.locals, XFER_REFIT_GEN, "lm_head.weight", XFER_BF16,
                                       memory + 4096, shape, NULL, 2),
                    XFER_OK);
   assert_int_equal(count_problems(&o), 1);
   assert_non_null(strstr(xfer_locals_problem(o.locals, 0), "has memory of its own beside "
                                                            "\"model.embed_tokens.weight\""));
-  assert_int_equal(xfer_locals_update(o.locals, XFER_SIDE_GEN, "language_model.lm_head.weight",
+  assert_int_equal(xfer_locals_update(o.locals, XFER_REFIT_GEN, "language_model.lm_head.weight",
                                       XFER_BF16, memory, shape, NULL, 2),
                    XFER_OK);
   assert_int_equal(count_problems(&o), 0);
@@ -251,7 +251,7 @@ static void test_an_engines_untied_output_layer_is_not_the_embeddings_memory(voi
   static const struct {
     const char *spec;
     int side, rows, n_problems;
-  } cases[] = {{"vllm:tp1", XFER_SIDE_GEN, 128, 1}, {"full", XFER_SIDE_TRAIN, 100, 0}};
+  } cases[] = {{"vllm:tp1", XFER_REFIT_GEN, 128, 1}, {"full", XFER_REFIT_TRAIN, 100, 0}};
 
   (void)state;
   for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
@@ -281,14 +281,14 @@ static void test_a_trainers_tied_output_layer_is_a_second_name_too(void **state)
   for (size_t i = 0; i < sizeof specs / sizeof *specs; i++) {
     one o = make(REFIT_TABLE(REFIT_DENSE_CONFIG ",\"tie_word_embeddings\":true",
                              REFIT_N("model.embed_tokens.weight", "[100,16]")),
-                 specs[i], XFER_SIDE_TRAIN, NULL, 0);
+                 specs[i], XFER_REFIT_TRAIN, NULL, 0);
 
-    give_all(&o, XFER_SIDE_TRAIN, NULL);
-    assert_int_equal(xfer_locals_give(o.locals, XFER_SIDE_TRAIN, "lm_head.weight", XFER_BF16,
+    give_all(&o, XFER_REFIT_TRAIN, NULL);
+    assert_int_equal(xfer_locals_give(o.locals, XFER_REFIT_TRAIN, "lm_head.weight", XFER_BF16,
                                       memory, shape, NULL, 2),
                      XFER_OK);
     assert_int_equal(count_problems(&o), 0);
-    assert_int_equal(xfer_locals_update(o.locals, XFER_SIDE_TRAIN, "lm_head.weight", XFER_BF16,
+    assert_int_equal(xfer_locals_update(o.locals, XFER_REFIT_TRAIN, "lm_head.weight", XFER_BF16,
                                         memory + 4096, shape, NULL, 2),
                      XFER_OK);
     assert_int_equal(count_problems(&o), 1);
@@ -303,7 +303,7 @@ static void test_an_update_takes_the_place_of_what_was_given(void **state)
 {
   static const char *const other[] = {"other.weight", "model.norm.weight"};
   const int64_t shape[] = {16}, wrong[] = {17}, strides[] = {6};
-  one o = make(REFIT_DENSE, "vllm:tp2", XFER_SIDE_GEN, other, 1);
+  one o = make(REFIT_DENSE, "vllm:tp2", XFER_REFIT_GEN, other, 1);
   xfer_view src, dst;
   size_t n = 0, norm = 0;
   int has = 0;
@@ -314,29 +314,29 @@ static void test_an_update_takes_the_place_of_what_was_given(void **state)
     assert_int_equal(xfer_locals_view(o.locals, t, &src, &dst, &has), XFER_ERR_STATE);
     assert_non_null(strstr(xfer_last_error(), "was not handed in"));
   }
-  give_all(&o, XFER_SIDE_GEN, NULL);
+  give_all(&o, XFER_REFIT_GEN, NULL);
   for (const xfer_tensor *t = xfer_refit_tensors(o.refit, &n);
        strcmp(t[norm].name, "model.norm.weight") != 0;)
     norm++;
   assert_true(norm < n);
-  assert_int_equal(xfer_locals_update(o.locals, XFER_SIDE_GEN, "other.weight", XFER_BF16,
+  assert_int_equal(xfer_locals_update(o.locals, XFER_REFIT_GEN, "other.weight", XFER_BF16,
                                       memory + 64, shape, strides, 1),
                    XFER_OK);
-  assert_int_equal(xfer_locals_update(o.locals, XFER_SIDE_GEN, "model.norm.weight", XFER_BF16,
+  assert_int_equal(xfer_locals_update(o.locals, XFER_REFIT_GEN, "model.norm.weight", XFER_BF16,
                                       memory, wrong, NULL, 1),
                    XFER_ERR_MISMATCH);
   assert_non_null(strstr(xfer_last_error(), "is [17], its shape should be [16]"));
-  assert_int_equal(xfer_locals_update(o.locals, XFER_SIDE_GEN, "model.norm.weight", XFER_BF16, NULL,
-                                      shape, NULL, 1),
+  assert_int_equal(xfer_locals_update(o.locals, XFER_REFIT_GEN, "model.norm.weight", XFER_BF16,
+                                      NULL, shape, NULL, 1),
                    XFER_ERR_MISMATCH);
   assert_non_null(strstr(xfer_last_error(), "has no address"));
-  assert_int_equal(xfer_locals_update(o.locals, XFER_SIDE_GEN, "model.nrom.weight", XFER_BF16,
+  assert_int_equal(xfer_locals_update(o.locals, XFER_REFIT_GEN, "model.nrom.weight", XFER_BF16,
                                       memory, shape, NULL, 1),
                    XFER_ERR_MISMATCH);
   assert_int_equal(xfer_locals_view(o.locals, norm, &src, &dst, &has), XFER_OK);
   assert_ptr_equal(dst.base, memory + 64);
   assert_int_equal(dst.strides[0], 6);
-  assert_int_equal(xfer_locals_update(o.locals, XFER_SIDE_GEN, "model.norm.weight", XFER_BF16,
+  assert_int_equal(xfer_locals_update(o.locals, XFER_REFIT_GEN, "model.norm.weight", XFER_BF16,
                                       memory + 32, shape, NULL, 1),
                    XFER_OK);
   assert_int_equal(xfer_locals_view(o.locals, norm, &src, &dst, &has), XFER_OK);
@@ -355,7 +355,7 @@ typedef xfer_status (*hand_in_fn)(xfer_locals *locals, int side, const char *nam
 static void hand_in_norm(one *o, hand_in_fn hand_in, int64_t size, xfer_status st)
 {
   assert_int_equal(
-      hand_in(o->locals, XFER_SIDE_GEN, "model.norm.weight", XFER_BF16, memory, &size, NULL, 1),
+      hand_in(o->locals, XFER_REFIT_GEN, "model.norm.weight", XFER_BF16, memory, &size, NULL, 1),
       st);
 }
 
@@ -366,9 +366,9 @@ static void test_what_is_handed_in_rightly_is_no_problem_any_more(void **state)
 
   (void)state;
   for (size_t i = 0; i < 6; i++) {
-    one o = make(REFIT_DENSE, "vllm:tp2", XFER_SIDE_GEN, NULL, 0);
+    one o = make(REFIT_DENSE, "vllm:tp2", XFER_REFIT_GEN, NULL, 0);
 
-    give_all(&o, XFER_SIDE_GEN, changes[i % 3]);
+    give_all(&o, XFER_REFIT_GEN, changes[i % 3]);
     assert_int_equal(count_problems(&o), 1);
     assert_int_equal(count_problems(&o), 1);
     hand_in_norm(&o, ways[i / 3], 16, XFER_OK);
@@ -386,10 +386,10 @@ static void test_what_is_handed_in_rightly_is_no_problem_any_more(void **state)
 /* Of what is missing and wrong then, one remains. */
 static void test_a_missing_tensor_that_is_handed_in_wrongly_is_one_problem(void **state)
 {
-  one o = make(REFIT_DENSE, "vllm:tp2", XFER_SIDE_GEN, NULL, 0);
+  one o = make(REFIT_DENSE, "vllm:tp2", XFER_REFIT_GEN, NULL, 0);
 
   (void)state;
-  give_all(&o, XFER_SIDE_GEN, drop_norm);
+  give_all(&o, XFER_REFIT_GEN, drop_norm);
   assert_int_equal(count_problems(&o), 1);
   hand_in_norm(&o, xfer_locals_give, 17, XFER_OK);
   assert_int_equal(count_problems(&o), 1);
@@ -413,7 +413,7 @@ static void test_what_an_ignored_pattern_keeps_out_is_said(void **state)
   assert_int_equal(xfer_side_ignore(side, "*qkv_proj*"), XFER_OK);
   assert_int_equal(xfer_refit_create(&o.refit, model, NULL, side), XFER_OK);
   assert_int_equal(xfer_locals_create(&o.locals, o.refit, 0), XFER_OK);
-  give_all(&o, XFER_SIDE_GEN, NULL);
+  give_all(&o, XFER_REFIT_GEN, NULL);
   n_kept_out = count_problems(&o);
   for (size_t i = 0; i < n_kept_out; i++) {
     assert_non_null(strstr(xfer_locals_problem(o.locals, i), "qkv_proj"));

@@ -388,7 +388,7 @@ static void test_listed_experts_lie_in_one_stretch(void **state)
     assert_int_equal(xfer_locals_create(&locals, refit, 0), XFER_OK);
     for (int e = 0; e < 2; e++)
       assert_int_equal(
-          xfer_locals_give(locals, XFER_SIDE_GEN,
+          xfer_locals_give(locals, XFER_REFIT_GEN,
                            e == 0 ? "model.layers.0.0.weight" : "model.layers.0.1.weight", XFER_F32,
                            memory[e], shape, NULL, 2),
           XFER_OK);

@@ -33,13 +33,13 @@ static void test_views_follow_what_the_kernels_did(void **state)
 
   (void)state;
   for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-    one o = make(REFIT_MOE, cases[i].spec, XFER_SIDE_GEN, NULL, 0);
+    one o = make(REFIT_MOE, cases[i].spec, XFER_REFIT_GEN, NULL, 0);
     xfer_view src, dst;
     int has = 0;
     size_t up = 2; /* gate of layers 0 and 1, then up */
 
     print_message("%s\n", cases[i].spec);
-    give_all(&o, XFER_SIDE_GEN, NULL);
+    give_all(&o, XFER_REFIT_GEN, NULL);
     assert_string_equal(xfer_refit_tensors(o.refit, NULL)[up].name,
                         "model.layers.0.mlp.experts.{expert}.up_proj.weight");
     assert_int_equal(xfer_locals_view(o.locals, up, &src, &dst, &has), XFER_OK);
@@ -66,7 +66,7 @@ static void test_what_takes_turns_follows_each_other(void **state)
       "0.mlp.experts.down_proj",          "1.mlp.experts.down_proj",
       "0.mlp.experts.gate_up_proj[gate]", "0.mlp.experts.gate_up_proj[up]",
       "1.mlp.experts.gate_up_proj[gate]", "1.mlp.experts.gate_up_proj[up]"};
-  one o = make(TABLE, "full", XFER_SIDE_TRAIN, NULL, 0);
+  one o = make(TABLE, "full", XFER_REFIT_TRAIN, NULL, 0);
   size_t n = 0;
   const xfer_tensor *tensors = xfer_refit_tensors(o.refit, &n);
 
@@ -105,7 +105,7 @@ static void test_a_last_expert_lies_behind_the_others(void **state)
 
   (void)state;
   for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-    one o = make(SHARING, cases[i].spec, XFER_SIDE_GEN, NULL, 0);
+    one o = make(SHARING, cases[i].spec, XFER_REFIT_GEN, NULL, 0);
     const int64_t offsets[2] = {cases[i].up_offset, 2 * 128};
     xfer_view src, dst;
     int has = 0;
@@ -113,7 +113,7 @@ static void test_a_last_expert_lies_behind_the_others(void **state)
     print_message("%s\n", cases[i].spec);
     assert_true(has_local(&o, "model.layers.0.mlp.experts.w13_weight", cases[i].w13, 3));
     assert_true(has_local(&o, "model.layers.0.mlp.experts.w2_weight", cases[i].w2, 3));
-    give_all(&o, XFER_SIDE_GEN, NULL);
+    give_all(&o, XFER_REFIT_GEN, NULL);
     for (size_t k = 0; k < 2; k++) { /* up of the shared one, and down */
       const int64_t *strides = k == 0 ? cases[i].up_strides : cases[i].down_strides;
 
@@ -146,25 +146,26 @@ static void test_blocks_of_packed_weights_are_columns(void **state)
   const int64_t blocks[] = {4, 128, 2, 16}, flat[] = {4, 128, 32}, half[] = {4, 64, 32};
   const int64_t apart[] = {128 * 64, 64, 32, 1};
   const int64_t rows[] = {4, 2, 64, 32}, wrong[] = {4, 3, 64, 32};
-  one o = make(PACKED, "full", XFER_SIDE_TRAIN, NULL, 0);
+  one o = make(PACKED, "full", XFER_REFIT_TRAIN, NULL, 0);
   xfer_view src, dst;
   int has = 0;
 
   (void)state;
   assert_true(has_local(&o, name, flat, 3));
   assert_int_equal(
-      xfer_locals_update(o.locals, XFER_SIDE_TRAIN, name, XFER_U8, memory, blocks, apart, 4),
+      xfer_locals_update(o.locals, XFER_REFIT_TRAIN, name, XFER_U8, memory, blocks, apart, 4),
       XFER_ERR_MISMATCH);
   assert_non_null(
       strstr(xfer_last_error(), "is [4, 128, 2, 16], its shape should be [4, 128, 32]"));
-  give_all(&o, XFER_SIDE_TRAIN, NULL);
+  give_all(&o, XFER_REFIT_TRAIN, NULL);
   assert_int_equal(
-      xfer_locals_update(o.locals, XFER_SIDE_TRAIN, name, XFER_U8, memory, wrong, NULL, 4),
+      xfer_locals_update(o.locals, XFER_REFIT_TRAIN, name, XFER_U8, memory, wrong, NULL, 4),
       XFER_ERR_MISMATCH);
   assert_int_equal(
-      xfer_locals_update(o.locals, XFER_SIDE_TRAIN, name, XFER_U8, memory, rows, NULL, 4), XFER_OK);
+      xfer_locals_update(o.locals, XFER_REFIT_TRAIN, name, XFER_U8, memory, rows, NULL, 4),
+      XFER_OK);
   assert_int_equal(
-      xfer_locals_update(o.locals, XFER_SIDE_TRAIN, name, XFER_U8, memory, blocks, NULL, 4),
+      xfer_locals_update(o.locals, XFER_REFIT_TRAIN, name, XFER_U8, memory, blocks, NULL, 4),
       XFER_OK);
   for (size_t part = 0; part < 2; part++) { /* gate, then up */
     assert_int_equal(xfer_locals_view(o.locals, part, &src, &dst, &has), XFER_OK);
@@ -174,7 +175,7 @@ static void test_blocks_of_packed_weights_are_columns(void **state)
     assert_int_equal(src.strides[2], 1);
   }
   unmake(&o);
-  o = make(PACKED, "vllm:tp2", XFER_SIDE_GEN, NULL, 0);
+  o = make(PACKED, "vllm:tp2", XFER_REFIT_GEN, NULL, 0);
   assert_true(has_local(&o, engine, half, 3));
   unmake(&o);
 }
@@ -184,15 +185,15 @@ static void test_c1_experts_with_other_strides_are_refused_by_name(void **state)
 {
   static const char name[] = "model.layers.1.mlp.experts.3.down_proj.weight";
   const int64_t shape[] = {16, 8}, apart[] = {64, 2};
-  one o = make(REFIT_MOE, "full", XFER_SIDE_TRAIN, NULL, 0);
+  one o = make(REFIT_MOE, "full", XFER_REFIT_TRAIN, NULL, 0);
   xfer_view src, dst;
   int has = 0, n_refused = 0;
   size_t n = 0;
 
   (void)state;
-  give_all(&o, XFER_SIDE_TRAIN, NULL);
+  give_all(&o, XFER_REFIT_TRAIN, NULL);
   assert_int_equal(
-      xfer_locals_update(o.locals, XFER_SIDE_TRAIN, name, XFER_BF16, memory, shape, apart, 2),
+      xfer_locals_update(o.locals, XFER_REFIT_TRAIN, name, XFER_BF16, memory, shape, apart, 2),
       XFER_OK);
   (void)xfer_refit_tensors(o.refit, &n);
   for (size_t t = 0; t < n; t++) {
@@ -212,19 +213,20 @@ static void test_strides_that_no_memory_has_are_refused(void **state)
   const int64_t shape[] = {64, 16}, least[] = {INT64_MIN, 2}, many[] = {INT64_C(1) << 57, 2};
   const int64_t most[] = {INT64_MAX, 2}, fit[] = {(INT64_C(1) << 56) - 1, 2};
   const int64_t *const cases[] = {least, most, many};
-  one o = make(REFIT_DENSE, "vllm:", XFER_SIDE_GEN, NULL, 0);
+  one o = make(REFIT_DENSE, "vllm:", XFER_REFIT_GEN, NULL, 0);
 
   (void)state;
   assert_true(has_local(&o, name, shape, 2));
-  give_all(&o, XFER_SIDE_GEN, NULL);
+  give_all(&o, XFER_REFIT_GEN, NULL);
   for (size_t i = 0; i < 3; i++) {
     assert_int_equal(
-        xfer_locals_update(o.locals, XFER_SIDE_GEN, name, XFER_BF16, memory, shape, cases[i], 2),
+        xfer_locals_update(o.locals, XFER_REFIT_GEN, name, XFER_BF16, memory, shape, cases[i], 2),
         XFER_ERR_MISMATCH);
     assert_non_null(strstr(xfer_last_error(), "in dim 0 reaches past 2^62 bytes"));
   }
   assert_int_equal(
-      xfer_locals_update(o.locals, XFER_SIDE_GEN, name, XFER_BF16, memory, shape, fit, 2), XFER_OK);
+      xfer_locals_update(o.locals, XFER_REFIT_GEN, name, XFER_BF16, memory, shape, fit, 2),
+      XFER_OK);
   unmake(&o);
 }
 
@@ -236,20 +238,20 @@ static void test_an_address_without_room_behind_it_is_refused(void **state)
   void *const none = (void *)-1, *const low = (void *)(uintptr_t)64; /* NOLINT: no memory */
   const int64_t shape[] = {64, 16}, dense[] = {32, 2}, back[] = {-32, 2};
   const int64_t *const strides[] = {NULL, dense, back};
-  one o = make(REFIT_DENSE, "vllm:", XFER_SIDE_GEN, NULL, 0);
+  one o = make(REFIT_DENSE, "vllm:", XFER_REFIT_GEN, NULL, 0);
 
   (void)state;
   assert_true(has_local(&o, name, shape, 2));
-  give_all(&o, XFER_SIDE_GEN, NULL);
+  give_all(&o, XFER_REFIT_GEN, NULL);
   for (size_t i = 0; i < 3; i++) {
-    assert_int_equal(xfer_locals_update(o.locals, XFER_SIDE_GEN, name, XFER_BF16,
+    assert_int_equal(xfer_locals_update(o.locals, XFER_REFIT_GEN, name, XFER_BF16,
                                         strides[i] == back ? low : none, shape, strides[i], 2),
                      XFER_ERR_MISMATCH);
     assert_non_null(strstr(xfer_last_error(), "gate_up_proj.weight\" at 0x"));
     assert_non_null(strstr(xfer_last_error(), "reaches past the end of the address space"));
   }
   assert_int_equal(
-      xfer_locals_update(o.locals, XFER_SIDE_GEN, name, XFER_BF16, memory, shape, NULL, 2),
+      xfer_locals_update(o.locals, XFER_REFIT_GEN, name, XFER_BF16, memory, shape, NULL, 2),
       XFER_OK);
   unmake(&o);
 }
@@ -259,17 +261,17 @@ static void test_scales_that_are_powers_of_two_may_be_bytes(void **state)
 {
   static const char name[] = "model.layers.0.mlp.gate_up_proj.weight_scale";
   const int64_t shape[] = {64, 1};
-  one o = make(REFIT_DENSE, "vllm:quant=mxfp8", XFER_SIDE_GEN, NULL, 0);
+  one o = make(REFIT_DENSE, "vllm:quant=mxfp8", XFER_REFIT_GEN, NULL, 0);
 
   (void)state;
   assert_true(has_local(&o, name, shape, 2));
-  assert_int_equal(xfer_locals_give(o.locals, XFER_SIDE_GEN, name, XFER_U8, memory, shape, NULL, 2),
-                   XFER_OK);
   assert_int_equal(
-      xfer_locals_update(o.locals, XFER_SIDE_GEN, name, XFER_F8E8M0, memory, shape, NULL, 2),
+      xfer_locals_give(o.locals, XFER_REFIT_GEN, name, XFER_U8, memory, shape, NULL, 2), XFER_OK);
+  assert_int_equal(
+      xfer_locals_update(o.locals, XFER_REFIT_GEN, name, XFER_F8E8M0, memory, shape, NULL, 2),
       XFER_OK);
   assert_int_equal(
-      xfer_locals_update(o.locals, XFER_SIDE_GEN, name, XFER_I8, memory, shape, NULL, 2),
+      xfer_locals_update(o.locals, XFER_REFIT_GEN, name, XFER_I8, memory, shape, NULL, 2),
       XFER_ERR_MISMATCH);
   assert_non_null(strstr(xfer_last_error(), "is i8, it should be f8e8m0"));
   unmake(&o);
@@ -280,13 +282,13 @@ static void test_packed_values_may_be_bytes(void **state)
 {
   static const char name[] = "model.layers.0.ffn.experts.routed_experts.w2_weight";
   const int64_t shape[] = {2, 64, 16};
-  one o = make(MXFP4, "vllm:", XFER_SIDE_GEN, NULL, 0);
+  one o = make(MXFP4, "vllm:", XFER_REFIT_GEN, NULL, 0);
 
   (void)state;
-  assert_int_equal(xfer_locals_give(o.locals, XFER_SIDE_GEN, name, XFER_U8, memory, shape, NULL, 3),
-                   XFER_OK);
   assert_int_equal(
-      xfer_locals_update(o.locals, XFER_SIDE_GEN, name, XFER_BOOL, memory, shape, NULL, 3),
+      xfer_locals_give(o.locals, XFER_REFIT_GEN, name, XFER_U8, memory, shape, NULL, 3), XFER_OK);
+  assert_int_equal(
+      xfer_locals_update(o.locals, XFER_REFIT_GEN, name, XFER_BOOL, memory, shape, NULL, 3),
       XFER_ERR_MISMATCH);
   assert_non_null(strstr(xfer_last_error(), "is bool, it should be i8"));
   unmake(&o);

@@ -35,7 +35,7 @@ static bool give_locals(perf_case *c, const perf_world *w)
     if (xfer_locals_get(c->locals, i, &local) != XFER_OK) return false;
     const uint64_t n_bytes =
         bytes_of(local.shape, local.n_dims, xfer_dtype_size((xfer_dtype)local.dtype));
-    if (!add_buffer(c, w, n_bytes, local.side == XFER_SIDE_GEN)) return false;
+    if (!add_buffer(c, w, n_bytes, local.side == XFER_REFIT_GEN)) return false;
     if (xfer_locals_give(c->locals, local.side, local.name, local.dtype, c->buffers[i].base,
                          local.shape, NULL, local.n_dims) != XFER_OK)
       return false;

@@ -29,7 +29,7 @@ static bool find_part(shown *s, int k)
       xfer_refit_tensor_get(s->refit, s->part.tensor, &s->info) != XFER_OK)
     return false;
   s->tensor = &xfer_refit_tensors(s->refit, NULL)[s->part.tensor];
-  s->layout = s->local.side == XFER_SIDE_TRAIN ? s->tensor->src : s->tensor->dst;
+  s->layout = s->local.side == XFER_REFIT_TRAIN ? s->tensor->src : s->tensor->dst;
   return true;
 }
 
@@ -214,7 +214,7 @@ static void print_head(const shown *s, const char *name, int32_t dtype,
   const xfer_local *local = &s->local;
 
   printf("{\"rank\":%d,\"side\":\"%s\",\"name\":", s->rank,
-         local->side == XFER_SIDE_TRAIN ? "train" : "gen");
+         local->side == XFER_REFIT_TRAIN ? "train" : "gen");
   print_name(name, -1);
   printf(",\"shape\":[");
   for (int d = 0; d < local->n_dims; d++)

@@ -38,7 +38,7 @@ static bool create_locals(refit_memory *m)
     xfer_local local;
 
     ok = xfer_locals_get(m->locals, i, &local) == XFER_OK &&
-         add_buffer(m, local.name, local.side == XFER_SIDE_GEN,
+         add_buffer(m, local.name, local.side == XFER_REFIT_GEN,
                     (size_t)bytes_of(local.shape, local.n_dims,
                                      xfer_dtype_size((xfer_dtype)local.dtype))) &&
          xfer_locals_give(m->locals, local.side, local.name, local.dtype, m->buffers[i].base,
