@@ -188,10 +188,6 @@ class RightDumps(DumpCase):
                 self.assert_passes(model, f"vllm:tp4,{items}")
                 self.empty()
 
-    def test_a_table_in_fp8(self):
-        write_dump(self.folder, "qwen3-moe-fp8", tp=4)
-        self.assert_passes("qwen3-moe-fp8", "vllm:tp4")
-
     def test_selection(self):
         write_dump(self.folder, "qwen3-moe", tp=2, held=[[4, 5, 6], [7, 8, 9]])
         for name in os.listdir(self.folder):
