@@ -244,8 +244,8 @@ static void list_tensors(xfer_tensor *tensors)
     xfer_tensor *t = &tensors[2 * c];
 
     t[0] = (xfer_tensor){.name = "weights",
-                         .conversion =
-                             xfer_convert_blocks(cases[c].rows, cases[c].columns, cases[c].scale)};
+                         .conversion = xfer_convert_blocks(cases[c].rows, cases[c].columns,
+                                                           (xfer_block_scale)cases[c].scale)};
     t[1] = (xfer_tensor){.name = "scales", .conversion = xfer_convert_scales_of((size_t)(2 * c))};
     for (int k = 0; k < 2; k++)
       layouts_of((xfer_layout **)&t[k].src, (xfer_layout **)&t[k].dst, c, k == 1);
