@@ -42,6 +42,9 @@ class Conversion:
     def __hash__(self) -> int:
         return hash(bytes(self._struct))
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (bytes(self._struct),)  # pickled, as when rank 0 sends all a list of tensors
+
     @classmethod
     def cast(cls) -> Conversion:
         """Only round."""

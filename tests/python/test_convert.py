@@ -1,5 +1,8 @@
 """Elements that change on the way, against all values of a type looked up by NumPy."""
 
+import copy
+import pickle
+
 import numpy as np
 import pytest
 from ranks import as_view, on_ranks, outcomes
@@ -121,6 +124,18 @@ def test_a_conversion_says_what_it_does():
     assert repr(Conversion.scale(np.float32(0.5))) == repr(Conversion.scale(np.array(0.5))) == "Conversion.scale(0.5)"
     assert Conversion.add(1) == Conversion.add(1) != Conversion.add(2)
     assert len({Conversion.cast(), Conversion.cast(), Conversion.scales_of(1)}) == 2
+
+
+def test_a_conversion_is_copied_and_pickled():
+    each = [
+        Conversion.cast(),
+        Conversion.scale(0.3),
+        Conversion.add(-1.5),
+        Conversion.blocks(128, 64, "pow2"),
+        Conversion.scales_of(1 << 40),
+    ]
+    for made in (pickle.loads(pickle.dumps(each)), copy.deepcopy(each), [copy.copy(one) for one in each]):
+        assert made == each
 
 
 def test_ranks_that_say_other_conversions_are_told_both():
