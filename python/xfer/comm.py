@@ -92,7 +92,7 @@ class Comm(Handle):
         self._known_rank_and_size: tuple[int, int] | None = None
         self._lock = CommLock()
         self._callback: bootstrap.GatherCallback | None = None  # while C meets by it
-        self._earlier: dict[Any, Any] = {}  # calls, without the memory of their arrays, see _earlier.py
+        self._earlier: dict[Any, Any] = {}  # calls, without the memory of their arrays, see _remembered.py
         self._transfers: dict[str, Any] = {}  # that an integration keeps for it, by name: they are closed with it
         self._staging: list[_Staging] = []  # likewise; blocks go by the functions that they came from
 
