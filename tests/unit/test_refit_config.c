@@ -105,9 +105,6 @@ static void test_layers_have_experts_where_the_configuration_says(void **state)
 #undef SPARSE
 }
 
-/* Engines make tensors by these keys. */
-static void test_weights_are_as_large_as_the_configuration_says(void **state)
-{
 #define SIZED(type, said)                                                                          \
   REFIT_TABLE("\"num_hidden_layers\":1,\"hidden_size\":16,\"model_type\":\"" type "\"," said,      \
               "{\"name\":\"model.layers.0.mlp.gate_proj.weight\",\"shape\":[32,16],"               \
@@ -116,16 +113,28 @@ static void test_weights_are_as_large_as_the_configuration_says(void **state)
               "\"dtype\":\"bf16\"},"                                                               \
               "{\"name\":\"model.layers.0.mlp.down_proj.weight\",\"shape\":[16,32],"               \
               "\"dtype\":\"bf16\"}")
-#define SHARED(said)                                                                               \
+#define SHARED(type, said)                                                                         \
   REFIT_TABLE(                                                                                     \
       "\"num_hidden_layers\":1,\"hidden_size\":16,\"num_experts\":1,"                              \
-      "\"first_k_dense_replace\":0,\"model_type\":\"deepseek_v3\"," said,                          \
+      "\"first_k_dense_replace\":0,\"model_type\":\"" type "\"," said,                             \
       "{\"name\":\"model.layers.0.mlp.shared_experts.gate_proj.weight\",\"shape\":[32,16],"        \
       "\"dtype\":\"bf16\"},"                                                                       \
       "{\"name\":\"model.layers.0.mlp.shared_experts.up_proj.weight\",\"shape\":[32,16],"          \
       "\"dtype\":\"bf16\"},"                                                                       \
       "{\"name\":\"model.layers.0.mlp.shared_experts.down_proj.weight\",\"shape\":[16,32],"        \
       "\"dtype\":\"bf16\"}")
+#define FORWARD(said)                                                                              \
+  REFIT_TABLE("\"num_hidden_layers\":1,\"hidden_size\":16,\"model_type\":\"lfm2\"," said,          \
+              "{\"name\":\"model.layers.0.feed_forward.w1.weight\",\"shape\":[32,16],"             \
+              "\"dtype\":\"bf16\"},"                                                               \
+              "{\"name\":\"model.layers.0.feed_forward.w3.weight\",\"shape\":[32,16],"             \
+              "\"dtype\":\"bf16\"},"                                                               \
+              "{\"name\":\"model.layers.0.feed_forward.w2.weight\",\"shape\":[16,32],"             \
+              "\"dtype\":\"bf16\"}")
+
+/* Engines make tensors by these keys. */
+static void test_weights_are_as_large_as_the_configuration_says(void **state)
+{
   static const struct {
     const char *text, *word;
   } cases[] = {
@@ -136,9 +145,22 @@ static void test_weights_are_as_large_as_the_configuration_says(void **state)
       {SIZED("llama4_text", "\"intermediate_size\":16,\"intermediate_size_mlp\":32"), NULL},
       {SIZED("llama4_text", "\"intermediate_size\":32,\"intermediate_size_mlp\":16"),
        "the configuration says 16 (intermediate_size_mlp)"},
-      {SHARED("\"moe_intermediate_size\":16,\"n_shared_experts\":2"), NULL},
-      {SHARED("\"moe_intermediate_size\":16,\"n_shared_experts\":1"),
+      {SHARED("deepseek_v3", "\"moe_intermediate_size\":16,\"n_shared_experts\":2"), NULL},
+      {SHARED("deepseek_v3", "\"moe_intermediate_size\":16,\"n_shared_experts\":1"),
        "the configuration says 16 (shared_size)"},
+      {SHARED("bailing_moe_v2", "\"num_shared_experts\":2,\"moe_intermediate_size\":8,"
+                                "\"moe_shared_expert_intermediate_size\":16"),
+       NULL}, /* of one of them */
+      {SHARED("bailing_moe_v2",
+              "\"num_shared_experts\":2,\"moe_shared_expert_intermediate_size\":32"),
+       "the configuration says 64 (shared_size)"},
+      {SHARED("param2moe", "\"num_shared_experts\":2,\"moe_shared_expert_intermediate_size\":32"),
+       NULL}, /* of all of them */
+      /* Of which the class takes two thirds, unless told otherwise. */
+      {FORWARD("\"intermediate_size\":48"), NULL},
+      {FORWARD("\"intermediate_size\":48,\"block_auto_adjust_ff_dim\":true"), NULL},
+      {FORWARD("\"intermediate_size\":48,\"block_auto_adjust_ff_dim\":false"),
+       "the configuration says 48 (adjusts ? rows : mlp_size)"},
   };
 
   (void)state;
@@ -146,9 +168,10 @@ static void test_weights_are_as_large_as_the_configuration_says(void **state)
     print_message("case %zu\n", i);
     expect_refit(cases[i].text, cases[i].word);
   }
+}
 #undef SIZED
 #undef SHARED
-}
+#undef FORWARD
 
 static void test_layers_are_of_the_kind_that_the_configuration_says(void **state)
 {
