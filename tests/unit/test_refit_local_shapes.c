@@ -58,6 +58,20 @@
       "\"per_layer_config\":{\"1\":{\"head_dim\":8}}",                                             \
       GEMMA4_ATTENTION("0", "[16,16]", "[8,16]") "," GEMMA4_ATTENTION("1", "[32,16]", "[16,16]"))
 
+/* The same of 12 layers, whose numbers transformers writes with two digits. */
+#define GEMMA4_LAYER(name, layers, shape)                                                          \
+  "{\"pattern\":\"model.layers.{layer}.self_attn." name ".weight\",\"layer_list\":" layers         \
+  ",\"shape\":" shape ",\"dtype\":\"bf16\"}"
+#define GEMMA4_LAYERS(layers, q, kv)                                                               \
+  GEMMA4_LAYER("q_proj", layers, q)                                                                \
+  "," GEMMA4_LAYER("k_proj", layers, kv) "," GEMMA4_LAYER("v_proj", layers, kv)
+#define GEMMA4_OF_12                                                                               \
+  REFIT_TABLE("\"model_type\":\"gemma4_text\",\"hidden_size\":16,\"num_hidden_layers\":12,"        \
+              "\"num_attention_heads\":4,\"num_key_value_heads\":2,\"head_dim\":4,"                \
+              "\"per_layer_config\":{\"05\":{\"head_dim\":8},\"11\":{\"head_dim\":8}}",            \
+              GEMMA4_LAYERS("[0,1,2,3,4,6,7,8,9,10]", "[16,16]",                                   \
+                            "[8,16]") "," GEMMA4_LAYERS("[5,11]", "[32,16]", "[16,16]"))
+
 static void test_names_and_shapes_are_the_frameworks_own(void **state)
 {
   static const struct {
@@ -113,6 +127,8 @@ static void test_names_and_shapes_are_the_frameworks_own(void **state)
       {GEMMA3, "vllm:tp8", 1, "model.layers.0.self_attn.qkv_proj.weight", {768, 2560}, 2},
       {GEMMA4, "vllm:tp2", 1, "model.layers.0.self_attn.qkv_proj.weight", {16, 16}, 2},
       {GEMMA4, "vllm:tp2", 1, "model.layers.1.self_attn.qkv_proj.weight", {32, 16}, 2},
+      {GEMMA4_OF_12, "vllm:tp2", 1, "model.layers.4.self_attn.qkv_proj.weight", {16, 16}, 2},
+      {GEMMA4_OF_12, "vllm:tp2", 1, "model.layers.11.self_attn.qkv_proj.weight", {32, 16}, 2},
       {KIMI("[1,1,4,1]"), "vllm:tp2", 1, "model.layers.1.self_attn.A_log", {2}, 1},
       {KIMI_K3, "vllm:tp1", 1, "model.layers.1.self_attn.in_proj_qkvgfab.weight", {48, 16}, 2},
       {KIMI_K3, "vllm:tp2", 1, "model.layers.1.self_attn.in_proj_qkvgfab.weight", {32, 16}, 2},
