@@ -8,7 +8,8 @@ def meet(rank, n_trainers, n_workers, url, model, address="127.0.0.1", port=2960
     """On every trainer rank, once: the servers that it drives, and the trainer."""
     servers = [HttpClient(url)] if rank == 0 else []
     meeting = Meeting(address, port, n_trainers, n_trainers + n_workers, rank)
-    return servers, Trainer(meeting, model, servers)
+    trainer = Trainer(meeting, model, servers)
+    return servers, trainer
 
 
 def step(servers, trainer, version):

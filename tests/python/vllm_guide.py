@@ -14,7 +14,8 @@ def meet(rank, n_trainers, n_workers, url, model, address="127.0.0.1", port=2960
     client = HttpClient(url)
     world_size = n_trainers + n_workers
     info = XferTrainerInitInfo(address, port, n_trainers, world_size, rank=rank)
-    return client, WeightTransferTrainerFactory.trainer_init(info, client=client, source=model)
+    engine = WeightTransferTrainerFactory.trainer_init(info, client=client, source=model)
+    return client, engine
 
 
 def step(rank, client, engine):
