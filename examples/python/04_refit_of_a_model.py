@@ -1,5 +1,5 @@
 """A refit by rules: a layer of Qwen3-4B from Megatron on two tensor-parallel ranks to vLLM on two others. Ranks are
-threads and memory is NumPy's, so it runs anywhere: first what the plan will do, and a guess at its time; then the run.
+threads and memory is NumPy's, so it runs anywhere: first what the plan will do, then the run.
 
     python 04_refit_of_a_model.py
 """
