@@ -28,6 +28,7 @@ enum {
 /* Rows that repeat: `count` times `unit` rows, which may have parts of their own. Each of these is
  * an expression. */
 typedef struct xfi_segment_rule {
+  const struct json_t *at; /* where it is in its file */
   const char *name;
   const char *count;
   const char *unit; /* NULL: the sum of the subs */

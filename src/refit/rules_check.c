@@ -154,8 +154,11 @@ static xfer_status add_family(book *b, const xfi_family *f)
     const xfi_tensor_rule *t = &f->tensors[i];
 
     if (t->role != NULL) XFI_TRY(add(&b->given, f->doc, t->at, t->role, strlen(t->role)));
-    for (int k = 0; k < t->n_segments && t->role == NULL; k++)
-      XFI_TRY(add(&b->given, f->doc, t->at, t->segments[k].name, strlen(t->segments[k].name)));
+    for (int k = 0; k < t->n_segments && t->role == NULL; k++) {
+      const xfi_segment_rule *s = &t->segments[k];
+
+      XFI_TRY(add(&b->given, f->doc, s->at, s->name, strlen(s->name)));
+    }
   }
   XFI_TRY(add_keys(&b->asked, f->doc, f->where));
   XFI_TRY(add_needs(&b->asked, f->doc, f->needs));

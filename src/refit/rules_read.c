@@ -21,6 +21,7 @@ static xfer_status read_segment(const xfi_doc *doc, const json_t *list, xfi_segm
   if (json_array_size(list) != 3 || !xfi_rules_is_text(json_array_get(list, 0)) ||
       !xfi_rules_is_text(json_array_get(list, 1)))
     return BAD(doc, list, "rows are [name, how many times, rows]");
+  segment->at = list;
   segment->name = xfi_doc_text(list, 0);
   segment->count = xfi_doc_text(list, 1);
   XFI_TRY(xfi_rules_check_expr(doc, json_array_get(list, 1)));

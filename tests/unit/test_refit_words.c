@@ -118,6 +118,7 @@ static void test_names_that_nothing_has_are_refused(void **state)
   } cases[] = {
       {"\"where\":{\"attn.qq\":\"1\"}", "a.json: line 2: " ROLE "attn.qq\""},
       {"\"needs\":{\n\"attn.qq\":\"1\"}", "a.json: line 3: " ROLE "attn.qq\""},
+      {"\"sizes\":{\n\"attn.qq\":[\"1\",\"1\"]}", "a.json: line 3: " ROLE "attn.qq\""},
       {"\"scaled\":[\"mpl.*\"]", ROLE "mpl.*\""},
       {"\"sides\":{\"vllm\":{\"left\":[\"mlp.upp\"]}}", ROLE "mlp.upp\""},
       {LOCAL("\"each\":[\"mlp.up\",\"mlp.upp\"]"), ROLE "mlp.upp\""},
@@ -130,8 +131,8 @@ static void test_names_that_nothing_has_are_refused(void **state)
        "no side has a tensor of the role \"pml.up\""},
       {"\"tensors\":[{\"name\":\"x\",\"role\":\"mlp.upp\"}]",
        "no side and no \"needs\" name the role \"mlp.upp\" in full"},
-      {"\"tensors\":[{\"name\":\"x\",\"shape\":[\"2\"],\"holds\":[[\"pml.up\",\"1\",\"2\"]]}]",
-       "no side has a tensor of the role \"pml.up\""},
+      {"\"tensors\":[{\"name\":\"x\",\"shape\":[\"2\"],\"holds\":[\n[\"pml.up\",\"1\",\"2\"]]}]",
+       "line 3: no side has a tensor of the role \"pml.up\""},
       {"\"config\":{\"kv_head\":\"2\"}", "line 2: no expression uses the word \"kv_head\""},
       {"\"counts\":{\"kv_head\":\"2\"}", "no expression uses the word \"kv_head\""},
       {"\"sides\":{\"vllm\":{\"set\":{\"kv_head\":\"2\"}}}",
