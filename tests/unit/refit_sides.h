@@ -85,6 +85,24 @@ static inline void refit_expect_error(const char *word)
   assert_non_null(strstr(xfer_last_error(), word));
 }
 
+/* A refit of a full state dict of the table `text`, or an error whose text has `word`; NULL: none.
+ */
+static inline void refit_expect(const char *text, const char *word)
+{
+  xfer_model *model = NULL;
+  xfer_side *full = NULL;
+  xfer_refit *refit = NULL;
+
+  assert_int_equal(refit_load(&model, text), XFER_OK);
+  assert_int_equal(xfer_side_create(&full, "full", NULL), XFER_OK);
+  assert_int_equal(xfer_refit_create(&refit, model, full, full),
+                   word == NULL ? XFER_OK : XFER_ERR_IO);
+  if (word != NULL) refit_expect_error(word);
+  xfer_refit_destroy(refit);
+  xfer_side_destroy(full);
+  xfer_model_destroy(model);
+}
+
 /* Of a local tensor of rank 1 that has `n_dims`; 0: it is not there, -1: it has not. */
 static inline int64_t refit_first_dim_of(const xfer_refit *refit, const char *name, int n_dims)
 {
