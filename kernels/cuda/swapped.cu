@@ -163,17 +163,13 @@ __device__ __forceinline__ tile_place place_of(const xfi_cuda_piece &piece, int6
   return p;
 }
 
-/* The kernel of a kind of pieces, whose elements are converted between the tile and dst. */
+/* The units of dst of a kind of pieces, whose elements are converted between the tile and dst. */
 template <uint32_t KIND, int FROM, int TO, bool PACKED>
-struct swapped : swap_tile<FROM, TO, PACKED> {
-  static constexpr const char *NAME = "transpose kernel";
-  static constexpr int BLOCKS = 4;
-  static constexpr int WALKERS = 1;
-  static constexpr bool TRAVELS = true;
+struct swap_units : swap_tile<FROM, TO, PACKED> {
   static constexpr bool IS_SCALED = KIND >= XFI_CUDA_SWAP_QUANTISE;
 
   using tiled = swap_tile<FROM, TO, PACKED>;
-  using tiled::DST_UNIT, tiled::ELEMS, tiled::row_at, tiled::PITCH, tiled::ROWS, tiled::THREADS;
+  using tiled::DST_UNIT, tiled::ELEMS, tiled::row_at;
 
   /* A unit of a row of dst, from element i0 of it on. `column`, `scales`: of the tile, and the
    * scale of element 0. */
@@ -215,6 +211,19 @@ struct swapped : swap_tile<FROM, TO, PACKED> {
     }
     store_word(row + i0 * step, made);
   }
+};
+
+/* The kernel of a kind of pieces. */
+template <uint32_t KIND, int FROM, int TO, bool PACKED>
+struct swapped : swap_units<KIND, FROM, TO, PACKED> {
+  static constexpr const char *NAME = "transpose kernel";
+  static constexpr int BLOCKS = 4;
+  static constexpr int WALKERS = 1;
+  static constexpr bool TRAVELS = true;
+
+  using units = swap_units<KIND, FROM, TO, PACKED>;
+  using tiled = swap_tile<FROM, TO, PACKED>;
+  using tiled::PITCH, tiled::ROWS, tiled::THREADS;
 
   template <bool ALIGNED>
   static __device__ __forceinline__ void move(const xfi_cuda_piece &piece, const tile_place &p,
@@ -234,8 +243,8 @@ struct swapped : swap_tile<FROM, TO, PACKED> {
     for (; i1 < p.n1; i1 += n_at_once, row += n_at_once * p.dst_row)
       rows::along(row, p.n0, log2, [&](int i0, int) {
         if (i0 >= 0 || p.is_first)
-          write_unit<ALIGNED>(p, convert, row, step, i0, tile + i1 * FROM,
-                              p.scales + i1 * p.scale_strides[1]);
+          units::template write_unit<ALIGNED>(p, convert, row, step, i0, tile + i1 * FROM,
+                                              p.scales + i1 * p.scale_strides[1]);
       });
     __syncthreads(); /* the next tile overwrites this one */
   }
