@@ -66,11 +66,12 @@ done:
  * or in the relay. */
 static xfer_status check_peers(const xfer_plan *plan, uint64_t later)
 {
-  const xfi_comm_ops *comm = plan->comm->ops;
+  /* Before the others, whose texts say why: a rank says that before it sets its flags. */
+  const xfer_status aborted = xfi_direct_check(plan->lanes.direct, plan->run.epoch + later);
 
-  XFI_TRY(comm->check_refused(plan->comm, plan->run.sequence));
+  XFI_TRY(plan->comm->ops->check_refused(plan->comm, plan->run.sequence));
   XFI_TRY(xfi_comm_check_left(plan->comm));
-  XFI_TRY(xfi_direct_check(plan->lanes.direct, plan->run.epoch + later));
+  XFI_TRY(aborted);
   if (plan->relay != NULL) XFI_TRY(check_peers(plan->relay, later));
   return XFER_OK;
 }
