@@ -8,7 +8,7 @@ function(xfi_shared target map)
     target_link_options(${target} PRIVATE LINKER:--no-undefined) # clang's sanitizers live in the program alone
   endif()
   set_target_properties(${target} PROPERTIES
-    VERSION ${PROJECT_VERSION} SOVERSION ${PROJECT_VERSION_MAJOR} LINK_DEPENDS ${map}
+    VERSION ${PROJECT_VERSION} SOVERSION ${XFER_ABI} LINK_DEPENDS ${map}
     INSTALL_RPATH $ORIGIN)
   target_include_directories(${target} INTERFACE
     $<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}/include> $<INSTALL_INTERFACE:${CMAKE_INSTALL_INCLUDEDIR}>)

@@ -17,7 +17,7 @@ import textwrap
 from commands import blocks, commands
 
 SOURCE, XFER_PLAN = pathlib.Path(sys.argv[1]), sys.argv[2]
-RECORDS = [SOURCE / "docs/model/README.md", SOURCE / "tests/README.md", *sorted((SOURCE / "tests/bench").glob("*.md"))]
+RECORDS = [SOURCE / "docs/protocol/README.md", SOURCE / "tests/README.md", *sorted((SOURCE / "tests/bench").glob("*.md"))]
 PAGES = [SOURCE / "README.md", SOURCE / "CONTRIBUTING.md", *sorted((SOURCE / "docs").glob("*.md")), *RECORDS]
 CUT_FROM = {
     "c": ["examples/*.c", "tests/*/*.c", "src/refit/*.c"],
