@@ -105,11 +105,11 @@ void xfi_direct_add_awaited(const xfi_direct *direct, uint64_t epoch, bool *awai
 /* The xfi_cancellation of a run's messages. XFER_ERR_PEER if a peer has aborted the run: then this
  * rank's part fails too, and its other peers learn of it here. */
 xfer_status xfi_direct_propagate_abort(void *direct, uint64_t epoch);
-/* End all waits of this rank's streams for peers. */
+/* After a run has failed: abort it on the peers, and then end the waits of this rank's streams.
+ * Does not wait itself, and may be called again. */
 void xfi_direct_give_up(xfi_direct *direct, const xfer_plan *plan);
-/* After a run has failed: abort it on the peers, end the waits of this rank's streams, and return
- * once no peer copies to or from its memory any more. XFER_ERR_TIMEOUT names a peer that may still
- * do so. */
+/* The same, and return once no peer copies to or from this rank's memory any more. XFER_ERR_TIMEOUT
+ * names a peer that may still do so. */
 xfer_status xfi_direct_abort(xfi_direct *direct, const xfer_plan *plan, xfi_deadline deadline);
 
 #endif

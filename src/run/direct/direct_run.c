@@ -418,14 +418,18 @@ xfer_status xfi_direct_propagate_abort(void *direct, uint64_t epoch)
 
 void xfi_direct_give_up(xfi_direct *d, const xfer_plan *plan)
 {
+  for (size_t i = 0; i < d->links.n; i++) {
+    make_void(d, plan->run.epoch, &d->links.at[i],
+              XFI_ABORTED); /* before READY, which ends waits */
+    make_void(d, plan->run.epoch, &d->links.at[i], XFI_READY);
+  }
   for (int i = 0; i < d->watch.flags.n; i++)
     (void)give_up(&d->watch, i, plan->run.epoch);
 }
 
-/* End the waits of all that this rank has enqueued, and wait until it has ended. */
-static xfer_status drain(xfi_direct *d, const xfer_plan *plan, xfi_deadline deadline)
+/* Wait until all that this rank has enqueued has ended. */
+static xfer_status drain(const xfi_direct *d, const xfer_plan *plan, xfi_deadline deadline)
 {
-  xfi_direct_give_up(d, plan);
   for (int i = 0; i < d->n_streams; i++) {
     XFI_TRY(xfi_run_record(d->device, d->ended[i], d->streams[i]));
     XFI_TRY(xfi_run_await_event(d->device, d->ended[i], deadline));
@@ -438,11 +442,7 @@ xfer_status xfi_direct_abort(xfi_direct *d, const xfer_plan *plan, xfi_deadline 
   xfer_status drained;
   int late;
 
-  for (size_t i = 0; i < d->links.n; i++) {
-    make_void(d, plan->run.epoch, &d->links.at[i],
-              XFI_ABORTED); /* before READY, which ends waits */
-    make_void(d, plan->run.epoch, &d->links.at[i], XFI_READY);
-  }
+  xfi_direct_give_up(d, plan);
   drained = drain(d, plan, deadline);
   if (d->device->alarms != NULL) xfi_alarm_clear(d->device->alarms, &d->watch.alarm);
   for (size_t i = 0; i < d->links.n && drained == XFER_OK; i++)
