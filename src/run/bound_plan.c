@@ -3,6 +3,20 @@
 #include "alloc.h"
 #include "error.h"
 
+xfer_plan *xfi_run_phase(const xfer_plan *plan, const xfer_plan *before)
+{
+  xfer_plan *const amax_plan = plan->amax_plan;
+  xfer_plan *const phases[] = {amax_plan, amax_plan == NULL ? NULL : amax_plan->relay,
+                               (xfer_plan *)plan, plan->relay};
+  bool is_passed = before == NULL;
+
+  for (size_t i = 0; i < sizeof phases / sizeof *phases; i++) {
+    if (is_passed && phases[i] != NULL) return phases[i];
+    is_passed = is_passed || phases[i] == before;
+  }
+  return NULL;
+}
+
 xfi_deadline xfi_run_deadline(const xfer_plan *plan)
 {
   return xfi_deadline_after((int64_t)plan->options.timeout_ms);

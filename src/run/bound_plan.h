@@ -120,15 +120,23 @@ struct xfer_plan {
   xfi_plan_run run;
   uint64_t version; /* the version that the last wait committed */
 
-  /* Plans inside the plan, which have lanes, flags and slots of their own and run on the same
-   * stream. `relay` runs after the plan's lanes: ranks of a domain pass on to each other what
-   * crossed to the domain once (plan/relay.c has its moves). READY in it therefore means that all
-   * data from elsewhere has arrived on the rank. `amax_plan` runs before the lanes: ranks exchange
-   * the amaxes of blocks that several of them hold (quant_cuts.c). NULL: there is nothing to do. */
+  /* Plans inside the plan, each with lanes, flags and slots of its own. A run of the plan takes
+   * them one after the other on the same stream: they are its *phases*, see xfi_run_phase().
+   * `amax_plan` comes before the plan's own lanes: ranks exchange the amaxes of blocks that several
+   * of them hold (quant_cuts.c). `relay` comes after them: ranks of a domain pass on to each other
+   * what crossed to the domain once (plan/relay.c has its moves). READY in it therefore means that
+   * all data from elsewhere has arrived on the rank. NULL: there is nothing to do. */
   xfer_plan *relay;
   xfer_plan *amax_plan;
   xfer_plan *main; /* in a relay: the plan whose destinations it reads and writes; else NULL */
 };
+
+/* For a walk over the phases of the plan's runs, in the order in which a run takes them:
+ *
+ *   for (const xfer_plan *p = xfi_run_phase(plan, NULL); p != NULL; p = xfi_run_phase(plan, p))
+ *
+ * gives the amax_plan and its relay, the plan itself, and its relay, as far as there are any. */
+xfer_plan *xfi_run_phase(const xfer_plan *plan, const xfer_plan *before);
 
 static inline const char *xfi_side_name(xfi_side side)
 {

@@ -220,13 +220,22 @@ void xfi_commit_invalidate(xfer_plan *plan)
   plan->state = xfi_state_after(plan->state, XFI_CALL_BIND, XFI_ENDED);
 }
 
+/* Was the staging memory of some phase leaked since the last commit? */
+static bool is_any_leaked(const xfer_plan *plan)
+{
+  bool any = false;
+
+  for (const xfer_plan *p = xfi_run_phase(plan, NULL); p != NULL; p = xfi_run_phase(plan, p))
+    any = any || xfi_staging_is_leaked(p);
+  return any;
+}
+
 /* What this rank needs from the commit. */
 static work find_work(xfer_plan *plan)
 {
   const bool may_lie_elsewhere = may_lie_in_others(plan);
 
-  if ((may_lie_elsewhere && xfi_rebind_is_mapped(plan)) || xfi_staging_is_leaked(plan) ||
-      (plan->relay != NULL && xfi_staging_is_leaked(plan->relay)))
+  if ((may_lie_elsewhere && xfi_rebind_is_mapped(plan)) || is_any_leaked(plan))
     xfi_commit_invalidate(plan);
   if (!may_lie_elsewhere && (plan->state == XFI_COMMITTED || plan->state == XFI_REFUSED))
     return LANES_KEEP;

@@ -62,18 +62,18 @@ done:
   return st;
 }
 
-/* XFER_ERR_PEER if a peer has aborted the run that is `later` runs after the last one begun, here
- * or in the relay. */
+/* XFER_ERR_PEER if a peer has aborted the run that is `later` runs after the last one begun. */
 static xfer_status check_peers(const xfer_plan *plan, uint64_t later)
 {
-  /* Before the others, whose texts say why: a rank says that before it sets its flags. */
-  const xfer_status aborted = xfi_direct_check(plan->lanes.direct, plan->run.epoch + later);
+  xfer_status aborted = XFER_OK;
 
+  /* The flags are read first, although the other texts are preferred, which say why: a rank
+   * publishes its reason before it sets its flags. */
+  for (const xfer_plan *p = xfi_run_phase(plan, NULL); p != NULL; p = xfi_run_phase(plan, p))
+    if (aborted == XFER_OK) aborted = xfi_direct_check(p->lanes.direct, p->run.epoch + later);
   XFI_TRY(plan->comm->ops->check_refused(plan->comm, plan->run.sequence));
   XFI_TRY(xfi_comm_check_left(plan->comm));
-  XFI_TRY(aborted);
-  if (plan->relay != NULL) XFI_TRY(check_peers(plan->relay, later));
-  return XFER_OK;
+  return aborted;
 }
 
 /* The same of the next run. The peer may have broken the comm, whose text then says why. */
@@ -127,11 +127,12 @@ static xfer_status check_run(xfer_plan *plan, uint64_t version, xfer_stream stre
 /* A run begins: none of its messages has been handed to the comm yet. */
 static void reset_sent(xfer_plan *plan)
 {
-  plan->run.is_sent = false;
-  if (plan->comm->ops->n_data_ends != NULL)
-    plan->run.n_data_ends = plan->comm->ops->n_data_ends(plan->comm);
-  if (plan->relay != NULL) reset_sent(plan->relay);
-  if (plan->amax_plan != NULL) reset_sent(plan->amax_plan);
+  const xfi_comm_ops *comm = plan->comm->ops;
+
+  for (xfer_plan *p = xfi_run_phase(plan, NULL); p != NULL; p = xfi_run_phase(plan, p)) {
+    p->run.is_sent = false;
+    if (comm->n_data_ends != NULL) p->run.n_data_ends = comm->n_data_ends(plan->comm);
+  }
 }
 
 /* Keep the result of enqueuing a run, with its text, for the wait. */
@@ -189,14 +190,15 @@ static void await_before(const xfer_plan *plan)
 
 /* If a run failed before all its messages were sent, cancel the comm's messages: else peers would
  * take those of another plan for them. Keeps the text of the error. */
-static void break_messages(xfer_plan *plan)
+static void break_messages(const xfer_plan *plan)
 {
-  if (!plan->run.is_sent && !xfi_pipeline_is_empty(plan->lanes.pipeline)) {
-    await_before(plan);
-    xfi_comm_abort_with_error(plan->comm, plan->comm->ops->abort_data);
-  }
-  if (plan->relay != NULL) break_messages(plan->relay);
-  if (plan->amax_plan != NULL) break_messages(plan->amax_plan);
+  bool is_all_sent = true;
+
+  for (const xfer_plan *p = xfi_run_phase(plan, NULL); p != NULL; p = xfi_run_phase(plan, p))
+    if (!p->run.is_sent && !xfi_pipeline_is_empty(p->lanes.pipeline)) is_all_sent = false;
+  if (is_all_sent) return;
+  await_before(plan);
+  xfi_comm_abort_with_error(plan->comm, plan->comm->ops->abort_data);
 }
 
 /* A run does not begin on this rank, for the reason of the last error. */
@@ -310,33 +312,24 @@ static void fail_run(xfer_plan *plan)
     plan->state = xfi_state_after(plan->state, XFI_CALL_WAIT, XFI_FAILED);
 }
 
-/* A run has failed, on this rank or another: abort it on the peers, and end all of it. The plans
- * inside a plan are on the same stream, before its lanes and after them, so all waits are ended
- * before the end of any of them is awaited. Keeps the text of the error, and adds what is still
- * pending. */
+/* A run has failed, on this rank or another: abort it on the peers, and end all of it. The phases
+ * are on the same stream, so the waits of all are ended before the end of any is awaited. Keeps the
+ * text of the error, and adds what is still pending. */
 static void abort_run(xfer_plan *plan)
 {
   const xfi_deadline deadline = abort_deadline(plan->of);
-  xfer_plan *const amax_plan = plan->amax_plan;
-  xfer_plan *const inside[] = {amax_plan, amax_plan == NULL ? NULL : amax_plan->relay, plan->relay};
-  const size_t n = sizeof inside / sizeof *inside;
   char why[XFI_ERROR_BYTES];
   char pending[XFI_ERROR_BYTES] = "";
 
   snprintf(why, sizeof why, "%s", xfer_last_error());
   await_before(plan);
-  end_messages(plan);
-  for (size_t i = 0; i < n; i++) {
-    if (inside[i] == NULL) continue;
-    end_messages(inside[i]);
-    xfi_direct_give_up(plan->lanes.direct, plan);
-    xfi_direct_give_up(inside[i]->lanes.direct, inside[i]);
-  }
-  abort_lanes(plan, deadline, pending);
-  for (size_t i = 0; i < n; i++) {
-    if (inside[i] == NULL) continue;
-    abort_lanes(inside[i], deadline, pending);
-    fail_run(inside[i]);
+  for (xfer_plan *p = xfi_run_phase(plan, NULL); p != NULL; p = xfi_run_phase(plan, p))
+    end_messages(p);
+  for (xfer_plan *p = xfi_run_phase(plan, NULL); p != NULL; p = xfi_run_phase(plan, p))
+    xfi_direct_give_up(p->lanes.direct, p);
+  for (xfer_plan *p = xfi_run_phase(plan, NULL); p != NULL; p = xfi_run_phase(plan, p)) {
+    abort_lanes(p, deadline, pending);
+    if (p != plan) fail_run(p);
   }
   xfi_set_error("%.300s%.200s", why, pending);
 }
@@ -348,9 +341,8 @@ static xfer_status outcome(const xfer_plan *plan)
   /* Messages that were handed to the comm may have been cancelled with those of another plan. */
   if (plan->comm->ops->check_data != NULL && xfi_run_has_messages(plan))
     XFI_TRY(plan->comm->ops->check_data(plan->comm, plan->run.n_data_ends));
-  if (plan->amax_plan != NULL) XFI_TRY(outcome(plan->amax_plan));
-  XFI_TRY(xfi_direct_outcome(plan->lanes.direct, plan));
-  if (plan->relay != NULL) XFI_TRY(xfi_direct_outcome(plan->relay->lanes.direct, plan->relay));
+  for (const xfer_plan *p = xfi_run_phase(plan, NULL); p != NULL; p = xfi_run_phase(plan, p))
+    XFI_TRY(xfi_direct_outcome(p->lanes.direct, p));
   return XFER_OK;
 }
 
@@ -412,19 +404,18 @@ void xfi_run_abandon(xfer_plan *plan)
 
 static void complete(xfer_plan *plan)
 {
-  plan->version = plan->run.version;
-  plan->run.n_complete = plan->run.n_begun;
-  plan->state = xfi_state_after(XFI_RUNNING, XFI_CALL_WAIT, XFI_ENDED);
-  if (plan->amax_plan != NULL) complete(plan->amax_plan);
-  if (plan->relay != NULL) complete(plan->relay);
+  for (xfer_plan *p = xfi_run_phase(plan, NULL); p != NULL; p = xfi_run_phase(plan, p)) {
+    p->version = p->run.version;
+    p->run.n_complete = p->run.n_begun;
+    p->state = xfi_state_after(XFI_RUNNING, XFI_CALL_WAIT, XFI_ENDED);
+  }
 }
 
 /* Set awaits[rank] for each rank for which the run waits on this rank's device. */
 static void mark_awaited(const xfer_plan *plan, bool *awaits)
 {
-  xfi_direct_add_awaited(plan->lanes.direct, plan->run.epoch, awaits);
-  if (plan->relay != NULL) mark_awaited(plan->relay, awaits);
-  if (plan->amax_plan != NULL) mark_awaited(plan->amax_plan, awaits);
+  for (const xfer_plan *p = xfi_run_phase(plan, NULL); p != NULL; p = xfi_run_phase(plan, p))
+    xfi_direct_add_awaited(p->lanes.direct, p->run.epoch, awaits);
 }
 
 /* Wait for the end of this rank's part of the run. *is_late: `deadline` has passed, but not the

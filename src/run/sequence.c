@@ -10,22 +10,26 @@
 
 static bool any_sends(const xfer_plan *plan)
 {
-  return plan != NULL &&
-         (plan->lanes.any_sends || any_sends(plan->relay) || any_sends(plan->amax_plan));
+  bool any = false;
+
+  for (const xfer_plan *p = xfi_run_phase(plan, NULL); p != NULL; p = xfi_run_phase(plan, p))
+    any = any || p->lanes.any_sends;
+  return any;
 }
 
 bool xfi_run_has_messages(const xfer_plan *plan)
 {
-  return (plan->lanes.pipeline != NULL && !xfi_pipeline_is_empty(plan->lanes.pipeline)) ||
-         (plan->relay != NULL && xfi_run_has_messages(plan->relay)) ||
-         (plan->amax_plan != NULL && xfi_run_has_messages(plan->amax_plan));
+  bool any = false;
+
+  for (const xfer_plan *p = xfi_run_phase(plan, NULL); p != NULL; p = xfi_run_phase(plan, p))
+    any = any || (p->lanes.pipeline != NULL && !xfi_pipeline_is_empty(p->lanes.pipeline));
+  return any;
 }
 
 static void set_sequence(xfer_plan *plan, uint64_t sequence)
 {
-  plan->run.sequence = sequence;
-  if (plan->relay != NULL) set_sequence(plan->relay, sequence);
-  if (plan->amax_plan != NULL) set_sequence(plan->amax_plan, sequence);
+  for (xfer_plan *p = xfi_run_phase(plan, NULL); p != NULL; p = xfi_run_phase(plan, p))
+    p->run.sequence = sequence;
 }
 
 void xfi_run_take_sequence(xfer_plan *plan)
