@@ -107,8 +107,8 @@ static xfer_status add_tensor(making *m, const xfer_operation *op, int src, int 
   (void)snprintf(made->names[t], sizeof *made->names, "operation %llu from rank %d to rank %d",
                  (unsigned long long)op->id, src, dst);
   tensor->name = made->names[t];
-  made->ends[t][0] = send;
-  made->ends[t][1] = recv;
+  made->operations[t][0] = send;
+  made->operations[t][1] = recv;
   XFI_TRY(find_layout(&tensor->src, m, op, src));
   return find_layout(&tensor->dst, m, op, dst);
 }
@@ -128,7 +128,7 @@ static xfer_status add_tensors(making *m)
   }
   for (size_t s = xfi_op_list_find(sends, rank), r = xfi_op_list_find(recvs, rank);
        s < sends->n && sends->keys[s].peer == rank; s++, r++)
-    m->made->ends[sends->keys[s].index][1] =
+    m->made->operations[sends->keys[s].index][1] =
         recvs->keys[r].index; /* the ids are the same, as agreed */
   return XFER_OK;
 }
@@ -159,10 +159,10 @@ xfer_status xfi_op_tensors_create(xfi_op_tensors *made, const xfi_operations *op
 
   made->tensors = xfi_calloc(most, sizeof *made->tensors);
   made->order = xfi_calloc(most, sizeof *made->order);
-  made->ends = xfi_calloc(most, sizeof *made->ends);
+  made->operations = xfi_calloc(most, sizeof *made->operations);
   made->names = xfi_calloc(most, sizeof *made->names);
   made->layouts = xfi_calloc(2 * most, sizeof(xfer_layout *));
-  XFI_CHECK_DONE(made->tensors != NULL && made->order != NULL && made->ends != NULL &&
+  XFI_CHECK_DONE(made->tensors != NULL && made->order != NULL && made->operations != NULL &&
                      made->names != NULL && made->layouts != NULL && m.of_recv != NULL,
                  XFER_ERR_NOMEM, "%zu operations", most);
   XFI_TRY_DONE(xfi_interned_create(&m.known, 2 * most));
@@ -180,7 +180,7 @@ void xfi_op_tensors_free(xfi_op_tensors *made)
     xfi_layout_destroy(made->layouts[i]);
   xfi_free(made->tensors);
   xfi_free(made->order);
-  xfi_free(made->ends);
+  xfi_free(made->operations);
   xfi_free(made->names);
   xfi_free(made->layouts);
 }

@@ -112,21 +112,21 @@ static void end(xfer_comm *comm)
   xfi_free(comm);
 }
 
-static xfer_comm *comm_of(xfi_plans *of)
+static xfer_comm *comm_of(xfi_plans *plans)
 {
-  return (xfer_comm *)(void *)((char *)of - offsetof(xfer_comm, plans));
+  return (xfer_comm *)(void *)((char *)plans - offsetof(xfer_comm, plans));
 }
 
-void xfi_comm_has_plan(xfi_plans *of)
+void xfi_comm_has_plan(xfi_plans *plans)
 {
-  comm_of(of)->n_plans++;
+  comm_of(plans)->n_plans++;
 }
 
-void xfi_comm_lost_plan(xfi_plans *of)
+void xfi_comm_lost_plan(xfi_plans *plans)
 {
-  if (of == NULL) return;
-  comm_of(of)->n_plans--;
-  if (comm_of(of)->n_plans == 0 && comm_of(of)->is_given_back) end(comm_of(of));
+  if (plans == NULL) return;
+  comm_of(plans)->n_plans--;
+  if (comm_of(plans)->n_plans == 0 && comm_of(plans)->is_given_back) end(comm_of(plans));
 }
 
 void xfer_comm_destroy(xfer_comm *comm)

@@ -146,12 +146,12 @@ typedef struct given {
   const xfer_view *recv_views;
 } given;
 
-static xfer_status create(xfer_plan **plan, xfi_plans *of, xfer_status checked, void *context,
+static xfer_status create(xfer_plan **plan, xfi_plans *plans, xfer_status checked, void *context,
                           const xfer_plan_options *options)
 {
   given *g = context;
 
-  return xfi_run_create_exchange(plan, of, checked, &g->ops, options);
+  return xfi_run_create_exchange(plan, plans, checked, &g->ops, options);
 }
 
 static xfer_status bind(xfer_plan *plan, void *context)

@@ -45,10 +45,10 @@ struct xfer_comm {
   bool is_given_back; /* it was destroyed while it had plans; it ends with the last one */
 };
 
-/* Count a plan that the caller has made, or one that it has destroyed. `of` is NULL if the plan has
- * no comm. */
-void xfi_comm_has_plan(xfi_plans *of);
-void xfi_comm_lost_plan(xfi_plans *of);
+/* Count a plan that the caller has made, or one that it has destroyed. `plans` is NULL if the plan
+ * has no comm. */
+void xfi_comm_has_plan(xfi_plans *plans);
+void xfi_comm_lost_plan(xfi_plans *plans);
 
 /* Check the arguments that all calls which make a plan have. *options becomes the library's own
  * copy of `given`, and has a timeout also if the check fails. */
@@ -60,7 +60,7 @@ typedef struct xfi_one_call {
   uint64_t key[4]; /* a digest of all that this rank is given but addresses; 0: nothing */
   bool mapped;     /* this rank's memory can stay mapped */
   /* Collective; `checked` is what this rank has found before. */
-  xfer_status (*create)(xfer_plan **plan, xfi_plans *of, xfer_status checked, void *given,
+  xfer_status (*create)(xfer_plan **plan, xfi_plans *plans, xfer_status checked, void *given,
                         const xfer_plan_options *options);
   xfer_status (*bind)(xfer_plan *plan, void *given);
   void *given;

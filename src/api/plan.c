@@ -174,10 +174,10 @@ xfer_status xfer_plan_traffic(int n_ranks, const xfer_tensor *tensors, size_t n_
 void xfer_plan_destroy(xfer_plan *plan)
 {
   const xfi_device *device = plan == NULL ? NULL : plan->device;
-  xfi_plans *of = plan == NULL ? NULL : plan->of;
+  xfi_plans *plans = plan == NULL ? NULL : plan->plans;
 
   XFI_ON_DEVICE(device, xfi_run_destroy(plan));
-  xfi_comm_lost_plan(of);
+  xfi_comm_lost_plan(plans);
 }
 
 xfer_status xfer_plan_bind(xfer_plan *plan, size_t tensor, const xfer_view *src_view,

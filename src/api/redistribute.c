@@ -13,12 +13,12 @@ typedef struct given {
   const xfer_view *dst_view;
 } given;
 
-static xfer_status create(xfer_plan **plan, xfi_plans *of, xfer_status checked, void *context,
+static xfer_status create(xfer_plan **plan, xfi_plans *plans, xfer_status checked, void *context,
                           const xfer_plan_options *options)
 {
   const given *g = context;
 
-  return xfi_run_create(plan, of, checked, &g->tensor, 1, options);
+  return xfi_run_create(plan, plans, checked, &g->tensor, 1, options);
 }
 
 static xfer_status bind(xfer_plan *plan, void *context)

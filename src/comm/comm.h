@@ -158,9 +158,9 @@ typedef struct xfi_comm_ops {
   void (*abort_data)(xfi_comm *comm, const char *why);
   /* How often abort_data() has cancelled rounds on this rank. NULL, as check_data is then: none can
    * be cancelled, and each has succeeded or failed when it returns. */
-  uint64_t (*n_data_ends)(xfi_comm *comm);
-  /* XFER_OK if no rounds were cancelled since n_data_ends() was n_ends. */
-  xfer_status (*check_data)(xfi_comm *comm, uint64_t n_ends);
+  uint64_t (*n_data_aborts)(xfi_comm *comm);
+  /* XFER_OK if no rounds were cancelled since n_data_aborts() was n_aborts. */
+  xfer_status (*check_data)(xfi_comm *comm, uint64_t n_aborts);
   /* Tell all ranks that this one takes no part in the messages of a run, given by its sequence
    * number; or, given XFI_LEFT | its number, that this rank has destroyed a plan and comes neither
    * to a commit, nor to its next run, nor to the wait for that. A rank that waits there fails,

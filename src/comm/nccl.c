@@ -260,24 +260,24 @@ void xfi_nccl_abort_data(xfi_comm *base, const char *why)
   (void)pthread_mutex_unlock(&comm->lock);
 }
 
-uint64_t xfi_nccl_n_data_ends(xfi_comm *base)
+uint64_t xfi_nccl_n_data_aborts(xfi_comm *base)
 {
   xfi_nccl_comm *comm = xfi_nccl_of(base);
   uint64_t n;
 
   (void)pthread_mutex_lock(&comm->lock);
-  n = comm->data.n_ends;
+  n = comm->data.n_aborts;
   (void)pthread_mutex_unlock(&comm->lock);
   return n;
 }
 
-xfer_status xfi_nccl_check_data(xfi_comm *base, uint64_t n_ends)
+xfer_status xfi_nccl_check_data(xfi_comm *base, uint64_t n_aborts)
 {
   xfi_nccl_comm *comm = xfi_nccl_of(base);
   xfer_status st = XFER_OK;
 
   (void)pthread_mutex_lock(&comm->lock);
-  if (comm->data.n_ends != n_ends) {
+  if (comm->data.n_aborts != n_aborts) {
     xfi_set_error("%s", comm->data.why[0] != '\0'
                             ? comm->data.why
                             : "its messages were ended with those of a run that failed");

@@ -23,7 +23,7 @@ xfer_status xfi_nccl_usable(const xfi_nccl *nccl)
 void xfi_nccl_break(xfi_nccl *nccl, const char *why)
 {
   if (nccl->handle == NULL) return;
-  nccl->n_ends++;
+  nccl->n_aborts++;
   (void)snprintf(nccl->why, sizeof nccl->why, "%s", why);
   if (!nccl->is_borrowed) (void)ncclCommAbort(nccl->handle);
   if (nccl->has_caller) (void)pthread_join(nccl->caller, NULL);

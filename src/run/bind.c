@@ -239,15 +239,15 @@ xfer_status xfi_run_bind(xfer_plan *plan, size_t tensor, const xfer_view *src_vi
 
 xfer_status xfi_run_bind_exchange(xfer_plan *plan, const xfer_view *sends, const xfer_view *recvs)
 {
-  XFI_CHECK(plan->memory.ends != NULL, XFER_ERR_ARG, "the plan is no exchange");
+  XFI_CHECK(plan->memory.operations != NULL, XFER_ERR_ARG, "the plan is no exchange");
   for (size_t t = 0; t < plan->moves->n_tensors; t++) {
-    const uint32_t *ends = plan->memory.ends[t];
+    const uint32_t *operation = plan->memory.operations[t];
 
-    XFI_CHECK((ends[0] == XFI_NO_OPERATION || sends != NULL) &&
-                  (ends[1] == XFI_NO_OPERATION || recvs != NULL),
+    XFI_CHECK((operation[0] == XFI_NO_OPERATION || sends != NULL) &&
+                  (operation[1] == XFI_NO_OPERATION || recvs != NULL),
               XFER_ERR_ARG, "xfer_plan_bind_exchange: operations without views");
-    XFI_TRY(xfi_run_bind(plan, t, ends[0] == XFI_NO_OPERATION ? NULL : &sends[ends[0]],
-                         ends[1] == XFI_NO_OPERATION ? NULL : &recvs[ends[1]]));
+    XFI_TRY(xfi_run_bind(plan, t, operation[0] == XFI_NO_OPERATION ? NULL : &sends[operation[0]],
+                         operation[1] == XFI_NO_OPERATION ? NULL : &recvs[operation[1]]));
   }
   return XFER_OK;
 }
@@ -387,7 +387,7 @@ xfer_status xfi_bindings_check_disjoint(const xfer_plan *plan)
                           .conversion = casts ? (xfer_conversion){0} : cls->conversion};
       XFI_TRY_DONE(find_moving(&uses[n].moves, cls, b, plan->moves->rank));
       uses[n].unties =
-          plan->memory.ends != NULL; /* arrays of an exchange: each has its own sender */
+          plan->memory.operations != NULL; /* arrays of an exchange: each has its own sender */
       uses[n++].zeroes = cls->zero_bytes > 0;
     }
     if (b->src.is_set)

@@ -53,7 +53,7 @@ typedef struct xfi_mirror xfi_mirror;
 /* The caller's memory: bind.c binds it, allocations.c finds what it lies in. */
 typedef struct xfi_plan_memory {
   xfi_binding **bindings;      /* [n_tensors] NULL: nothing is bound, or the plan is a relay */
-  uint32_t (*ends)[2];         /* [n_tensors] see xfi_op_tensors; NULL: the plan is no exchange */
+  uint32_t (*operations)[2];   /* [n_tensors] see xfi_op_tensors; NULL: the plan is no exchange */
   xfi_allocation *allocations; /* [n_allocations] where bound memory lay at commit, by address */
   size_t n_allocations;
   uint64_t mark; /* allocation_mark() at the last check of the allocations; 0: unknown */
@@ -84,13 +84,13 @@ typedef struct xfi_plan_run {
   xfer_status status;        /* the status of enqueuing the run */
   char why[XFI_ERROR_BYTES]; /* the text of that status, if it is an error */
   bool refuses_commit;       /* `why` is for ranks that come to a commit once this plan is gone */
-  xfi_deadline ends;         /* the run's deadline */
+  xfi_deadline deadline;     /* when all waits for the run end */
   bool is_half_written;      /* a staged plan's destinations may be torn */
   bool is_unsettled; /* this rank refused the run and does not know whether others sent in it */
   xfer_plan *next_unsettled; /* the next of the comm's plans with is_unsettled; NULL: none */
   bool is_open;              /* xfi_run_assume_complete() counted the run, which may yet fail */
   bool is_sent;              /* all messages of the run have been handed to the comm */
-  uint64_t n_data_ends;      /* the comm's n_data_ends() when the run began */
+  uint64_t n_data_aborts;    /* the comm's n_data_aborts() when the run began */
   xfi_run_result *results;   /* [size of the comm] memory for a wait, which allocates nothing */
   xfi_event *started;        /* the point on the caller's stream where the run began */
   xfi_event *finished;       /* the point where the run ended on this rank */
@@ -101,7 +101,7 @@ typedef struct xfi_plan_run {
 struct xfer_plan {
   xfi_plan *moves;
   xfer_plan_options options; /* the options, with defaults filled in */
-  xfi_plans *of;             /* all plans of the comm; NULL: a simulation */
+  xfi_plans *plans;          /* all plans of the comm; NULL: a simulation */
   xfi_comm *comm;            /* not owned */
   xfi_device *device;        /* not owned */
   uint64_t number;           /* the plan's number among those of the comm; agreed */

@@ -274,7 +274,7 @@ xfi_commit_vote xfi_commit_begin(xfer_plan *plan, xfer_status mine)
                               .has_room = allowed == XFER_OK && xfi_snapshot_fits(plan),
                               .has_run = plan->run.n_begun > 0 && plan->lanes.direct != NULL,
                               .plan = plan->number,
-                              .n_sequenced = plan->of->n_sequenced,
+                              .n_sequenced = plan->plans->n_sequenced,
                               .place = plan->device->place,
                               .gpu = plan->device->gpu};
 
@@ -326,7 +326,7 @@ xfer_status xfi_commit_end(xfer_plan *plan, const xfi_commit_vote *votes, xfi_de
   const bool agreed = st == XFER_OK; /* all ranks know the common work */
 
   if (agreed) /* a rank may have counted a run that no other began */
-    plan->of->n_sequenced = plan->of->n_agreed = all.n_sequenced;
+    plan->plans->n_sequenced = plan->plans->n_agreed = all.n_sequenced;
   if (agreed) st = do_work(plan, votes, &all, deadline);
   if (st == XFER_OK && all.most != LANES_KEEP)
     plan->memory.mark = allocation_mark(plan);    /* after the commit's own allocations */
@@ -369,7 +369,7 @@ xfer_status xfi_run_release(xfer_plan *plan, xfer_status mine)
   XFI_CHECK(plan->comm != NULL, XFER_ERR_STATE, "a simulated plan has nothing to release");
   if (mine == XFER_OK) mine = xfi_state_allows(plan->state, XFI_CALL_RELEASE);
   result.status = mine;
-  result.sequence = plan->of->n_sequenced;
+  result.sequence = plan->plans->n_sequenced;
   /* All ranks have to mean this plan, since peers of another one keep its memory mapped. */
   XFI_TRY(xfi_run_gather_results(&failed, plan, &result, "releases", deadline));
   if (failed) XFI_TRY(xfi_comm_agree(plan->comm, mine, deadline));

@@ -89,7 +89,7 @@ static xfer_status create_events(xfer_plan *p)
 static xfer_status create_relay(xfer_plan *plan)
 {
   /* Taken first, so that all ranks count alike even if one of them fails. */
-  const uint64_t number = plan->of == NULL ? 0 : plan->of->n_created++;
+  const uint64_t number = plan->plans == NULL ? 0 : plan->plans->n_created++;
   xfer_plan *r = xfi_calloc(1, sizeof *r);
 
   XFI_CHECK(r != NULL, XFER_ERR_NOMEM, "relays");
@@ -99,12 +99,12 @@ static xfer_status create_relay(xfer_plan *plan)
   r->options = plan->options;
   r->options.lane = XFER_LANE_AUTO; /* what crosses domains may use another lane */
   r->options.flags = 0;
-  r->of = plan->of;
+  r->plans = plan->plans;
   r->comm = plan->comm;
   r->device = plan->device;
   r->number = number;
   XFI_TRY(xfi_run_fill_converts(r));
-  if (r->of == NULL) return XFER_OK;
+  if (r->plans == NULL) return XFER_OK;
   return create_events(r);
 }
 
@@ -174,18 +174,18 @@ static xfer_status make_plan(xfer_plan *p, const xfer_tensor *tensors, size_t n_
 }
 
 /* Make an empty plan with its options, whose check *checked includes. */
-static xfer_status begin(xfer_plan **plan, xfi_plans *of, xfer_status *checked,
+static xfer_status begin(xfer_plan **plan, xfi_plans *plans, xfer_status *checked,
                          const xfer_plan_options *options)
 {
   static _Atomic uint64_t n_begun;
-  xfer_plan *p = xfi_comm_calloc(of->comm, 1, sizeof *p);
+  xfer_plan *p = xfi_comm_calloc(plans->comm, 1, sizeof *p);
 
   XFI_CHECK(p != NULL, XFER_ERR_NOMEM, "plan");
   p->options = *options;
-  p->of = of;
-  p->comm = of->comm;
-  p->device = of->device;
-  p->number = of->n_created++;
+  p->plans = plans;
+  p->comm = plans->comm;
+  p->device = plans->device;
+  p->number = plans->n_created++;
   p->serial = atomic_fetch_add(&n_begun, 1) + 1;
   if (*checked == XFER_OK) *checked = fill_options(&p->options, p->device);
   if (p->options.timeout_ms > INT64_MAX) p->options.timeout_ms = XFI_DEFAULT_TIMEOUT_MS;
@@ -235,13 +235,13 @@ static xfer_status create_amax_plan(xfer_plan *plan)
                                q->cuts[i].dst,
                                {0}};
   const xfer_status mine = tensors != NULL ? XFER_OK : XFI_NO_MEMORY("%zu tensors", q->n_cuts);
-  XFI_TRY_DONE(xfi_run_create(&plan->amax_plan, plan->of, mine, tensors, q->n_cuts, &options));
+  XFI_TRY_DONE(xfi_run_create(&plan->amax_plan, plan->plans, mine, tensors, q->n_cuts, &options));
 done:
   xfi_free(tensors);
   return st;
 }
 
-xfer_status xfi_run_create(xfer_plan **plan, xfi_plans *of, xfer_status checked,
+xfer_status xfi_run_create(xfer_plan **plan, xfi_plans *plans, xfer_status checked,
                            const xfer_tensor *tensors, size_t n_tensors,
                            const xfer_plan_options *options)
 {
@@ -250,9 +250,9 @@ xfer_status xfi_run_create(xfer_plan **plan, xfi_plans *of, xfer_status checked,
   xfi_scale_tensors scaled = {NULL, NULL, 0};
   xfer_plan *p = NULL;
 
-  XFI_TRY_DONE(begin(&p, of, &checked, options));
+  XFI_TRY_DONE(begin(&p, plans, &checked, options));
   if (checked == XFER_OK) checked = xfi_scale_tensors_make(&scaled, tensors, n_tensors);
-  XFI_TRY_DONE(xfi_agree_tensors(&agreed, of->comm, checked,
+  XFI_TRY_DONE(xfi_agree_tensors(&agreed, plans->comm, checked,
                                  scaled.at == NULL ? tensors : scaled.at, n_tensors, &p->options,
                                  xfi_run_deadline(p)));
   st = make_plan(p, agreed.tensors, agreed.n_tensors, NULL);
@@ -279,27 +279,27 @@ static xfer_status make_exchange(xfer_plan *p, const xfi_operations *ops)
 
   XFI_TRY_DONE(xfi_op_tensors_create(&made, ops));
   XFI_TRY_DONE(make_plan(p, made.tensors, made.n, made.order));
-  p->memory.ends = made.ends;
-  made.ends = NULL;
+  p->memory.operations = made.operations;
+  made.operations = NULL;
 done:
   xfi_op_tensors_free(&made);
   return st;
 }
 
-xfer_status xfi_run_create_exchange(xfer_plan **plan, xfi_plans *of, xfer_status checked,
+xfer_status xfi_run_create_exchange(xfer_plan **plan, xfi_plans *plans, xfer_status checked,
                                     xfi_operations *ops, const xfer_plan_options *options)
 {
   xfer_status st = XFER_OK;
   xfer_plan *p = NULL;
 
-  XFI_TRY_DONE(begin(&p, of, &checked, options));
+  XFI_TRY_DONE(begin(&p, plans, &checked, options));
   if (checked == XFER_OK && (p->options.flags & ~(uint32_t)XFER_PLAN_FRESH_SOURCES) != 0) {
     xfi_set_error("an exchange has no flag but XFER_PLAN_FRESH_SOURCES: its arrays are those of "
                   "two ranks each");
     checked = XFER_ERR_UNSUPPORTED;
   }
   if (checked == XFER_OK) checked = xfi_operations_sort(ops);
-  XFI_TRY_DONE(xfi_operations_agree(of->comm, checked, ops, &p->options, xfi_run_deadline(p)));
+  XFI_TRY_DONE(xfi_operations_agree(plans->comm, checked, ops, &p->options, xfi_run_deadline(p)));
   XFI_TRY_DONE(agree_window(p, make_exchange(p, ops)));
 
   *plan = p;
@@ -372,7 +372,7 @@ void xfi_run_destroy(xfer_plan *plan)
        plan->memory.bindings != NULL && plan->moves != NULL && t < plan->moves->n_tensors; t++)
     xfi_binding_destroy(plan->memory.bindings[t]);
   xfi_free(plan->memory.bindings);
-  xfi_free(plan->memory.ends);
+  xfi_free(plan->memory.operations);
   xfi_free(plan->converts);
   xfi_free(plan->run.results);
   if (plan->main == NULL) xfi_plan_destroy(plan->moves); /* a relay's moves belong to its plan's */

@@ -13,17 +13,17 @@
 /* Up to this many bytes, a launch less counts more than that the other lane's copies end later. */
 enum { JOIN_BYTES = 1 << 20 };
 
-/* Record the ends of the copies that were added since the last call. src NULL: they zero; l NULL:
+/* Record where the copies begin that were added since the last call. src NULL: they zero; l NULL:
  * nothing is recorded. */
-static xfer_status note_ends(xfi_local *l, const xfi_copies *copies, const xfi_bound *dst,
-                             const xfi_bound *src)
+static xfer_status note_anchors(xfi_local *l, const xfi_copies *copies, const xfi_bound *dst,
+                                const xfi_bound *src)
 {
   if (l == NULL) return XFER_OK;
   l->in_pieces = l->in_pieces || dst->pieces != NULL || (src != NULL && src->pieces != NULL);
-  XFI_TRY(xfi_vec_reserve(&l->ends, &l->capacity, copies->n, sizeof *l->ends));
+  XFI_TRY(xfi_vec_reserve(&l->anchors, &l->capacity, copies->n, sizeof *l->anchors));
   for (; l->n < copies->n; l->n++) {
-    l->ends[l->n][0] = xfi_anchor_at(src, copies->at[l->n].src);
-    l->ends[l->n][1] = xfi_anchor_at(dst, copies->at[l->n].dst);
+    l->anchors[l->n][0] = xfi_anchor_at(src, copies->at[l->n].src);
+    l->anchors[l->n][1] = xfi_anchor_at(dst, copies->at[l->n].dst);
   }
   return XFER_OK;
 }
@@ -44,7 +44,7 @@ static xfer_status add_selfs(xfi_local *l, xfi_copies *copies, const xfer_plan *
     memcpy(dst.start, box.dst_local, sizeof dst.start);
     XFI_TRY(xfi_copies_add(copies, &dst, &src, box.length, cls->dst->n_dims,
                            xfi_run_elem(plan, cls, XFI_WHOLE_WAY)));
-    XFI_TRY(note_ends(l, copies, dst.bound, src.bound));
+    XFI_TRY(note_anchors(l, copies, dst.bound, src.bound));
   }
   return XFER_OK;
 }
@@ -151,7 +151,7 @@ xfer_status xfi_local_add(xfi_local *l, xfi_copies *copies, const xfer_plan *pla
   for (size_t t = 0; t < plan->moves->n_tensors; t++) {
     if (xfi_plan_class(plan->moves, t)->zero_bytes == 0) continue;
     XFI_TRY(add_zeros(copies, plan, t));
-    XFI_TRY(note_ends(l, copies, xfi_run_dst(plan, t), NULL));
+    XFI_TRY(note_anchors(l, copies, xfi_run_dst(plan, t), NULL));
   }
   return XFER_OK;
 }
@@ -202,7 +202,7 @@ void xfi_local_destroy(xfi_local *local, xfi_device *device)
 {
   if (local == NULL) return;
   xfi_batch_drop(device, &local->batch);
-  xfi_free(local->ends);
+  xfi_free(local->anchors);
   xfi_free(local);
 }
 
@@ -216,8 +216,8 @@ xfer_status xfi_local_rebind(xfer_plan *plan)
   if (l->in_pieces || dev->batch_copies == NULL) return fill(l, plan);
   copies = dev->batch_copies(l->batch);
   for (size_t i = 0; i < l->n; i++) {
-    copies[i].src = xfi_anchor_address(&l->ends[i][0]);
-    copies[i].dst = xfi_anchor_address(&l->ends[i][1]);
+    copies[i].src = xfi_anchor_address(&l->anchors[i][0]);
+    copies[i].dst = xfi_anchor_address(&l->anchors[i][1]);
   }
   return XFER_OK;
 }

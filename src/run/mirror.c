@@ -36,7 +36,7 @@ xfer_status xfi_mirror_create(xfi_mirror **out, const xfer_plan *plan, xfi_side 
   mirror = *out = xfi_calloc(1, sizeof *mirror);
   XFI_CHECK(mirror != NULL, XFER_ERR_NOMEM, "copies of what is bound");
   mirror->side = side;
-  XFI_TRY(xfi_staging_alloc(&mirror->block, plan->of, n_bytes));
+  XFI_TRY(xfi_staging_alloc(&mirror->block, plan->plans, n_bytes));
   at = mirror->block.at;
   for (size_t t = 0; t < plan->moves->n_tensors; t++) {
     if (bytes_of(plan, t, side) == 0) continue;
@@ -104,7 +104,7 @@ void xfi_mirror_destroy(xfi_mirror **of, xfer_plan *plan)
   xfi_stream_destroy(plan->device, mirror->stream);
   xfi_event_destroy(plan->device, mirror->event);
   if (mirror->is_leaked) xfi_staging_abandon(&mirror->block);
-  xfi_staging_free(plan->of, &mirror->block);
+  xfi_staging_free(plan->plans, &mirror->block);
   xfi_free(mirror);
   *of = NULL;
 }

@@ -92,13 +92,13 @@ static xfer_status check_none_aborted(const xfer_plan *plan)
 /* Can the others be told that this rank takes no part in its run? */
 static bool can_tell(const xfer_plan *plan)
 {
-  return plan->run.sequence != 0 && plan->comm->ops->n_data_ends == NULL;
+  return plan->run.sequence != 0 && plan->comm->ops->n_data_aborts == NULL;
 }
 
 /* May this run begin, in a state that allows runs? */
 static xfer_status check_run(xfer_plan *plan, uint64_t version, xfer_stream stream)
 {
-  const xfer_plan *one = plan->of->unsettled;
+  const xfer_plan *one = plan->plans->unsettled;
   const bool refused_another = one != NULL && (one != plan || one->run.next_unsettled != NULL);
   const xfi_allocation *changed;
 
@@ -116,7 +116,7 @@ static xfer_status check_run(xfer_plan *plan, uint64_t version, xfer_stream stre
             "staging memory was left to a failed run of another plan; commit again");
   /* Messages on a device do not say to which run they belong. So where others may have sent some in
    * a run that this rank refused, it receives none of another run before. */
-  XFI_CHECK(!refused_another || plan->comm->ops->n_data_ends == NULL ||
+  XFI_CHECK(!refused_another || plan->comm->ops->n_data_aborts == NULL ||
                 xfi_pipeline_is_empty(plan->lanes.pipeline),
             XFER_ERR_STATE,
             "this rank refused a run of another plan, which others may have begun: call "
@@ -131,7 +131,7 @@ static void reset_sent(xfer_plan *plan)
 
   for (xfer_plan *p = xfi_run_phase(plan, NULL); p != NULL; p = xfi_run_phase(plan, p)) {
     p->run.is_sent = false;
-    if (comm->n_data_ends != NULL) p->run.n_data_ends = comm->n_data_ends(plan->comm);
+    if (comm->n_data_aborts != NULL) p->run.n_data_aborts = comm->n_data_aborts(plan->comm);
   }
 }
 
@@ -160,14 +160,14 @@ enum {
 
 /* The deadline for an aborted run to end on this rank. All plans of a comm that ends share the time
  * of one, since what delays one of them mostly delays all. */
-static xfi_deadline abort_deadline(xfi_plans *of)
+static xfi_deadline abort_deadline(xfi_plans *plans)
 {
   const xfi_deadline own = xfi_deadline_after(ABORT_MS);
   const xfi_deadline least = xfi_deadline_after(ABORT_TOO_MS);
 
-  if (!of->is_ending) return own;
-  if (of->abort_by.at_ns == 0) of->abort_by = own;
-  return of->abort_by.at_ns < least.at_ns ? least : of->abort_by;
+  if (!plans->is_ending) return own;
+  if (plans->abort_by.at_ns == 0) plans->abort_by = own;
+  return plans->abort_by.at_ns < least.at_ns ? least : plans->abort_by;
 }
 
 /* Before a failed run is ended: wait for the one before it, which may still be in flight if nobody
@@ -182,7 +182,7 @@ static void await_before(const xfer_plan *plan)
   char why[XFI_ERROR_BYTES];
 
   snprintf(why, sizeof why, "%s", xfer_last_error());
-  while (st == XFER_ERR_TIMEOUT && !xfi_deadline_expired(plan->run.ends) &&
+  while (st == XFER_ERR_TIMEOUT && !xfi_deadline_expired(plan->run.deadline) &&
          xfi_direct_check(plan->lanes.direct, epoch) == XFER_OK)
     st = xfi_run_await_event(plan->device, ended, xfi_deadline_after(POLL_MS));
   xfi_set_error("%s", why);
@@ -246,7 +246,7 @@ xfer_status xfi_run_start(xfer_plan *plan, uint64_t version, xfer_stream stream)
   plan->run.epoch++;
   plan->run.n_begun++;
   plan->run.version = version;
-  plan->run.ends = plan->main != NULL ? plan->main->run.ends : xfi_run_deadline(plan);
+  plan->run.deadline = plan->main != NULL ? plan->main->run.deadline : xfi_run_deadline(plan);
   plan->state = xfi_state_after(plan->state, XFI_CALL_RUN, XFI_ENDED);
   plan->run.before = plan->run.finished;
   plan->run.finished = before; /* this event is used again */
@@ -265,7 +265,8 @@ static void end_messages(xfer_plan *plan)
   const bool has_begun = plan->state == XFI_RUNNING;
 
   if (!has_begun) plan->run.epoch++; /* which other ranks may have begun */
-  if (comm->n_data_ends != NULL && comm->n_data_ends(plan->comm) != plan->run.n_data_ends) return;
+  if (comm->n_data_aborts != NULL && comm->n_data_aborts(plan->comm) != plan->run.n_data_aborts)
+    return;
   /* On a device messages may still wait after they were handed to the comm. */
   if (xfi_pipeline_is_empty(plan->lanes.pipeline) ||
       (plan->run.is_sent && plan->device->alarms == NULL))
@@ -287,7 +288,7 @@ static void abort_lanes(xfer_plan *plan, xfi_deadline deadline, char pending[XFI
     if (xfi_run_record(plan->device, plan->lanes.pipeline->ended[i],
                        plan->lanes.pipeline->streams[i]) != XFER_OK ||
         xfi_event_sync(plan->device, plan->lanes.pipeline->ended[i], deadline) != XFER_OK) {
-      xfi_staging_leak_slots(plan->of);
+      xfi_staging_leak_slots(plan->plans);
       xfi_mirror_leak(owner->lanes.staged);
     }
   }
@@ -296,7 +297,7 @@ static void abort_lanes(xfer_plan *plan, xfi_deadline deadline, char pending[XFI
     xfi_mirror_leak(owner->lanes.staged);
     xfi_mirror_leak(owner->lanes.snapshot);
     if (xfi_event_sync(plan->device, plan->run.finished, now) != XFER_OK)
-      xfi_staging_leak_slots(plan->of); /* one round alone is on the caller's stream */
+      xfi_staging_leak_slots(plan->plans); /* one round alone is on the caller's stream */
   }
 }
 
@@ -317,7 +318,7 @@ static void fail_run(xfer_plan *plan)
  * text of the error, and adds what is still pending. */
 static void abort_run(xfer_plan *plan)
 {
-  const xfi_deadline deadline = abort_deadline(plan->of);
+  const xfi_deadline deadline = abort_deadline(plan->plans);
   char why[XFI_ERROR_BYTES];
   char pending[XFI_ERROR_BYTES] = "";
 
@@ -340,7 +341,7 @@ static xfer_status outcome(const xfer_plan *plan)
 {
   /* Messages that were handed to the comm may have been cancelled with those of another plan. */
   if (plan->comm->ops->check_data != NULL && xfi_run_has_messages(plan))
-    XFI_TRY(plan->comm->ops->check_data(plan->comm, plan->run.n_data_ends));
+    XFI_TRY(plan->comm->ops->check_data(plan->comm, plan->run.n_data_aborts));
   for (const xfer_plan *p = xfi_run_phase(plan, NULL); p != NULL; p = xfi_run_phase(plan, p))
     XFI_TRY(xfi_direct_outcome(p->lanes.direct, p));
   return XFER_OK;
@@ -374,7 +375,7 @@ xfer_status xfi_run_drain(xfer_plan *plan)
                   (unsigned long long)plan->run.epoch);
   if (st == XFER_OK) st = outcome(plan);
   if (st == XFER_ERR_PEER && !plan->run.is_open) /* told before; who left may still copy */
-    st = xfi_direct_abort(plan->lanes.direct, plan, abort_deadline(plan->of));
+    st = xfi_direct_abort(plan->lanes.direct, plan, abort_deadline(plan->plans));
   return st == XFER_OK ? XFER_OK : fail_after_all(plan, st);
 }
 
@@ -389,7 +390,7 @@ void xfi_run_abandon(xfer_plan *plan)
   if (plan->lanes.direct == NULL || plan->lanes.pipeline == NULL) return;
   if (plan->state == XFI_RUNNING) {
     st = saved_status(plan);
-    if (st == XFER_OK) st = xfi_event_sync(plan->device, plan->run.finished, plan->run.ends);
+    if (st == XFER_OK) st = xfi_event_sync(plan->device, plan->run.finished, plan->run.deadline);
     if (st == XFER_OK) st = outcome(plan);
     if (st != XFER_OK) abort_run(plan);
   } else {
@@ -398,7 +399,7 @@ void xfi_run_abandon(xfer_plan *plan)
   if (plan->state == XFI_COMMITTED || xfi_state_is_refused(plan->state)) {
     await_before(plan);
     plan->run.epoch++;
-    (void)xfi_direct_abort(plan->lanes.direct, plan, abort_deadline(plan->of));
+    (void)xfi_direct_abort(plan->lanes.direct, plan, abort_deadline(plan->plans));
   }
 }
 
@@ -425,7 +426,7 @@ static xfer_status await_part(const xfer_plan *plan, xfi_deadline deadline, bool
   xfer_status st;
   /* By then the alarm has ended all waits of streams, and half of ABORT_MS is left for the
    * agreement, in which other ranks wait for this one. */
-  const xfi_deadline last = xfi_deadline_later(plan->run.ends, ABORT_MS / 2);
+  const xfi_deadline last = xfi_deadline_later(plan->run.deadline, ABORT_MS / 2);
 
   *is_late = false;
   do {
@@ -442,7 +443,7 @@ static xfer_status await_part(const xfer_plan *plan, xfi_deadline deadline, bool
     XFI_CHECK(!xfi_deadline_expired(last), XFER_ERR_TIMEOUT,
               "the work of run %llu is not done before %s", (unsigned long long)plan->run.epoch,
               xfi_deadline_end(last));
-    *is_late = xfi_deadline_expired(deadline) && !xfi_deadline_expired(plan->run.ends);
+    *is_late = xfi_deadline_expired(deadline) && !xfi_deadline_expired(plan->run.deadline);
     if (xfi_deadline_expired(deadline)) deadline = last; /* the run's own deadline is near */
   } while (!*is_late);
   if (!*is_late) { /* a rank that fails keeps publishing for whom it waited */
@@ -458,7 +459,8 @@ static xfer_status await_part(const xfer_plan *plan, xfi_deadline deadline, bool
 /* Other ranks may wait for their part of the run until their own deadline. */
 static xfi_deadline agreement_deadline(const xfer_plan *plan, xfi_deadline deadline)
 {
-  return xfi_deadline_later(deadline.at_ns > plan->run.ends.at_ns ? deadline : plan->run.ends,
+  return xfi_deadline_later(deadline.at_ns > plan->run.deadline.at_ns ? deadline
+                                                                      : plan->run.deadline,
                             INT64_C(2) * ABORT_MS);
 }
 
@@ -484,10 +486,10 @@ xfer_status xfi_run_wait(xfer_plan *plan, uint64_t timeout_ms)
 
   XFI_CHECK(plan->comm != NULL, XFER_ERR_STATE, "a simulated plan has no run to wait for");
   XFI_TRY(xfi_state_allows(plan->state, XFI_CALL_WAIT));
-  if (xfi_state_is_refused(plan->state)) plan->run.ends = xfi_run_deadline(plan);
+  if (xfi_state_is_refused(plan->state)) plan->run.deadline = xfi_run_deadline(plan);
   if (plan->run.status != XFER_ERR_TIMEOUT) /* else it may be that the run was interrupted */
-    plan->run.ends.made_ns = deadline.made_ns;
-  if (timeout_ms == 0 || timeout_ms > INT64_MAX) deadline = plan->run.ends;
+    plan->run.deadline.made_ns = deadline.made_ns;
+  if (timeout_ms == 0 || timeout_ms > INT64_MAX) deadline = plan->run.deadline;
   mine = saved_status(plan);
   if (mine == XFER_OK) mine = await_part(plan, deadline, &is_late);
   XFI_CHECK(!is_late, XFER_ERR_TIMEOUT, "run %llu is not complete on rank %d yet; wait again",
@@ -514,13 +516,14 @@ xfer_status xfi_run_wait(xfer_plan *plan, uint64_t timeout_ms)
 xfer_status xfi_run_test(const xfer_plan *plan, bool *over)
 {
   const xfi_deadline now = {0};
-  const xfi_deadline ends = {.at_ns = plan->run.ends.at_ns}; /* without the time of interruptions */
+  const xfi_deadline deadline = {
+      .at_ns = plan->run.deadline.at_ns}; /* without the time of interruptions */
 
   XFI_CHECK(plan->comm != NULL, XFER_ERR_STATE, "a simulated plan has no run to wait for");
   XFI_TRY(xfi_state_allows(plan->state, XFI_CALL_WAIT));
   *over = xfi_state_is_refused(plan->state) || plan->run.status != XFER_OK ||
           xfi_event_sync(plan->device, plan->run.finished, now) != XFER_ERR_TIMEOUT ||
-          check_peers(plan, 0) != XFER_OK || xfi_deadline_expired(ends);
+          check_peers(plan, 0) != XFER_OK || xfi_deadline_expired(deadline);
   return XFER_OK;
 }
 

@@ -43,13 +43,13 @@
 #include "traffic.h"
 
 /* Make a plan. Collective, also if the caller's own checks failed with `checked`. */
-xfer_status xfi_run_create(xfer_plan **plan, xfi_plans *of, xfer_status checked,
+xfer_status xfi_run_create(xfer_plan **plan, xfi_plans *plans, xfer_status checked,
                            const xfer_tensor *tensors, size_t n_tensors,
                            const xfer_plan_options *options);
 xfer_status xfi_run_simulate(xfer_plan **plan, int n_ranks, int rank, const xfer_tensor *tensors,
                              size_t n_tensors, const xfer_plan_options *options);
 /* Make a plan of an exchange. Collective, also if `checked` is an error. */
-xfer_status xfi_run_create_exchange(xfer_plan **plan, xfi_plans *of, xfer_status checked,
+xfer_status xfi_run_create_exchange(xfer_plan **plan, xfi_plans *plans, xfer_status checked,
                                     xfi_operations *ops, const xfer_plan_options *options);
 /* Call `fn` with what every rank receives from which other. */
 xfer_status xfi_run_traffic(int n_ranks, const xfer_tensor *tensors, size_t n_tensors,

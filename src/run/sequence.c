@@ -35,7 +35,7 @@ static void set_sequence(xfer_plan *plan, uint64_t sequence)
 void xfi_run_take_sequence(xfer_plan *plan)
 {
   if (plan->state == XFI_COMMITTED)
-    set_sequence(plan, any_sends(plan) ? ++plan->of->n_sequenced : 0);
+    set_sequence(plan, any_sends(plan) ? ++plan->plans->n_sequenced : 0);
 }
 
 void xfi_run_set_unsettled(xfer_plan *plan, bool is_unsettled)
@@ -45,7 +45,7 @@ void xfi_run_set_unsettled(xfer_plan *plan, bool is_unsettled)
   if (plan->run.is_unsettled == is_unsettled) return;
   if (is_unsettled && plan->run.sequence == 0) return; /* the run sends nothing */
   plan->run.is_unsettled = is_unsettled;
-  at = &plan->of->unsettled;
+  at = &plan->plans->unsettled;
   if (is_unsettled) {
     plan->run.next_unsettled = *at;
     *at = plan;
@@ -59,16 +59,16 @@ void xfi_run_set_unsettled(xfer_plan *plan, bool is_unsettled)
 /* A run that this rank refused took place on no rank, as far as it knows: the runs that it refused
  * since take the numbers before theirs, as on ranks that never counted this one. Nothing is done if
  * others have counted it by now, or if this rank has begun a later run. */
-static void uncount(xfi_plans *of, uint64_t sequence)
+static void uncount(xfi_plans *plans, uint64_t sequence)
 {
   uint64_t n_later = 0;
 
-  for (const xfer_plan *p = of->unsettled; p != NULL; p = p->run.next_unsettled)
+  for (const xfer_plan *p = plans->unsettled; p != NULL; p = p->run.next_unsettled)
     n_later += p->run.sequence > sequence;
-  if (sequence <= of->n_agreed || sequence + n_later != of->n_sequenced) return;
-  for (xfer_plan *p = of->unsettled; p != NULL; p = p->run.next_unsettled)
+  if (sequence <= plans->n_agreed || sequence + n_later != plans->n_sequenced) return;
+  for (xfer_plan *p = plans->unsettled; p != NULL; p = p->run.next_unsettled)
     if (p->run.sequence > sequence) set_sequence(p, p->run.sequence - 1);
-  of->n_sequenced--;
+  plans->n_sequenced--;
 }
 
 void xfi_run_leave_refused(xfer_plan *plan)
@@ -77,7 +77,7 @@ void xfi_run_leave_refused(xfer_plan *plan)
 
   if (plan->main != NULL || (!refused && !plan->run.refuses_commit)) return;
   plan->comm->ops->refuse(plan->comm, XFI_LEFT | plan->number, plan->run.why);
-  if (refused) uncount(plan->of, plan->run.sequence);
+  if (refused) uncount(plan->plans, plan->run.sequence);
 }
 
 /* Called once all ranks know who has begun a failed run. If only some of those that have messages
@@ -98,7 +98,7 @@ static void end_left_over(const xfer_plan *plan)
   }
   for (int r = 0; r < plan->comm->size; r++)
     n_out += results[r].has_begun == 0 && (results[r].has_messages != 0 || !is_one_plan);
-  if (sends && plan->comm->ops->n_data_ends == NULL && n_begun > 0 && n_out > 0)
+  if (sends && plan->comm->ops->n_data_aborts == NULL && n_begun > 0 && n_out > 0)
     xfi_comm_abort_with_error(plan->comm, plan->comm->ops->abort_data);
 }
 
@@ -107,7 +107,7 @@ xfer_status xfi_run_gather_results(bool *failed, const xfer_plan *plan,
                                    xfi_deadline deadline)
 {
   const xfer_status mine = (xfer_status)result->status;
-  xfi_plans *of = plan->of;
+  xfi_plans *plans = plan->plans;
   xfi_comm *comm = plan->comm;
   xfer_status st = XFER_OK;
   char why[XFI_ERROR_BYTES];
@@ -128,8 +128,9 @@ xfer_status xfi_run_gather_results(bool *failed, const xfer_plan *plan,
   /* Ranks whose sequence numbers differ take the highest one, so that they agree from the next run
    * on. */
   for (int r = 0; r < comm->size; r++)
-    if (plan->run.results[r].sequence > of->n_agreed) of->n_agreed = plan->run.results[r].sequence;
-  if (of->n_agreed > of->n_sequenced) of->n_sequenced = of->n_agreed;
+    if (plan->run.results[r].sequence > plans->n_agreed)
+      plans->n_agreed = plan->run.results[r].sequence;
+  if (plans->n_agreed > plans->n_sequenced) plans->n_sequenced = plans->n_agreed;
   return XFER_OK;
 }
 

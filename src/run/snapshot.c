@@ -41,7 +41,7 @@ static uint64_t needed(const xfer_plan *plan)
  * messages would be faster, if the comm has any. */
 bool xfi_snapshot_fits(const xfer_plan *plan)
 {
-  const uint64_t others = plan->of->snapshot_bytes - xfi_snapshot_bytes(plan);
+  const uint64_t others = plan->plans->snapshot_bytes - xfi_snapshot_bytes(plan);
   const uint64_t n = plan->lanes.uses_snapshots || plan->comm->ops->round == NULL ? 1 : 2;
 
   if (!plan->is_transient || !plan->device->ops->pulls) return false;
@@ -58,7 +58,7 @@ bool xfi_run_awaits_readers(const xfer_plan *plan)
 
 bool xfi_run_fits_twice(const xfer_plan *plan)
 {
-  return plan->of->snapshot_bytes + needed(plan) <= cap(plan);
+  return plan->plans->snapshot_bytes + needed(plan) <= cap(plan);
 }
 
 uint64_t xfi_snapshot_bytes(const xfer_plan *plan)
@@ -129,12 +129,12 @@ xfer_status xfi_snapshot_create(xfer_plan *plan)
   xfer_status st = XFER_OK;
 
   if (sends(plan)) st = xfi_mirror_create(&plan->lanes.snapshot, plan, XFI_SIDE_SRC);
-  plan->of->snapshot_bytes += xfi_snapshot_bytes(plan);
+  plan->plans->snapshot_bytes += xfi_snapshot_bytes(plan);
   return st;
 }
 
 void xfi_snapshot_destroy(xfer_plan *plan)
 {
-  plan->of->snapshot_bytes -= xfi_snapshot_bytes(plan);
+  plan->plans->snapshot_bytes -= xfi_snapshot_bytes(plan);
   xfi_mirror_destroy(&plan->lanes.snapshot, plan);
 }

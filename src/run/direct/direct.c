@@ -72,7 +72,7 @@ static xfi_group *new_group(xfi_direct *d, int way, int stream)
                    .stream = stream,
                    .ready = {d->watch.flags.at + n, 0},
                    .done = {d->peer_flags + n, 0},
-                   .links = d->of + n};
+                   .links = d->group_links + n};
   return g;
 }
 
@@ -286,9 +286,9 @@ static xfer_status make_room(xfi_direct *d, int n_ranks)
   d->groups = xfi_calloc(2 * n, sizeof *d->groups);
   d->watch.flags.at = xfi_calloc(4 * n, sizeof *d->watch.flags.at);
   d->peer_flags = xfi_calloc(3 * n, sizeof *d->peer_flags);
-  d->of = xfi_calloc(2 * n, sizeof(const xfi_link *));
+  d->group_links = xfi_calloc(2 * n, sizeof(const xfi_link *));
   XFI_CHECK(d->groups != NULL && d->watch.flags.at != NULL && d->peer_flags != NULL &&
-                d->of != NULL,
+                d->group_links != NULL,
             XFER_ERR_NOMEM, "%zu links", n);
   if (n > 0)
     XFI_TRY(
@@ -379,7 +379,7 @@ void xfi_direct_destroy(xfi_direct *d)
   xfi_free(d->groups);
   xfi_free(d->watch.flags.at);
   xfi_free(d->peer_flags);
-  xfi_free(d->of);
+  xfi_free(d->group_links);
   xfi_free(d->streams);
   xfi_free(d->ended);
   xfi_free(d);

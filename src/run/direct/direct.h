@@ -18,7 +18,7 @@ typedef struct xfi_group {
   bool strict;      /* the copies write peers' memory, or read memory that may be freed meanwhile */
   bool at_once;     /* all groups copy together, since several ranks would visit one peer anyway */
   bool has_local;   /* the copies of the local lane are among them */
-  /* Slices of the lane's watch.flags, peer_flags and `of`: */
+  /* Slices of the lane's watch.flags, peer_flags and group_links: */
   xfi_flags ready;        /* the peers' READY, on this rank's page */
   xfi_flags done;         /* DONE on the peers' pages */
   const xfi_link **links; /* [ready.n] the links to these peers */
@@ -46,10 +46,10 @@ struct xfi_direct {
   int n_groups;
   int percent;           /* most multiprocessors of the device that each group uses, in per cent */
   uint64_t **peer_flags; /* flags on peers' pages: DONE of all groups, then `announce` */
-  const xfi_link **of;   /* links of all groups */
-  xfi_flags announce;    /* READY on the pages of peers that copy to or from our memory */
-  xfi_flags await;       /* DONE of these peers on our page */
-  xfi_watch watch;       /* READY of all groups, then `await` */
+  const xfi_link **group_links; /* links of all groups */
+  xfi_flags announce;           /* READY on the pages of peers that copy to or from our memory */
+  xfi_flags await;              /* DONE of these peers on our page */
+  xfi_watch watch;              /* READY of all groups, then `await` */
   xfer_stream *streams;
   xfi_event **ended; /* [n_streams] where each stream's copies ended */
   int n_streams;

@@ -166,10 +166,10 @@ static xfer_status fail_for_late(const xfi_direct *d, const xfer_plan *plan, con
   do
     publish_waits(d, plan, flags, flag);
   while (!xfi_waits_find_late(plan->comm->waits, &late));
-  XFI_TRY(xfi_late_check(plan->comm, &late, plan->run.ends));
+  XFI_TRY(xfi_late_check(plan->comm, &late, plan->run.deadline));
   if (late.rank < 0) late.rank = peer;
   return XFI_ERROR(XFER_ERR_TIMEOUT, LATE_TEXT, late.rank, late.rank == peer ? what : NOT_COME,
-                   (unsigned long long)plan->run.epoch, xfi_deadline_end(plan->run.ends));
+                   (unsigned long long)plan->run.epoch, xfi_deadline_end(plan->run.deadline));
 }
 
 static const xfi_flags no_flags;
@@ -185,13 +185,13 @@ static xfer_status sync_flags(const xfi_direct *d, const xfer_plan *plan, const 
 
   if (set->n + wait->n == 0) return XFER_OK;
   st = dev->flags_sync(d->device, set, wait, plan->run.epoch, stream,
-                       xfi_waits_part(plan->run.ends, 0), &late);
+                       xfi_waits_part(plan->run.deadline, 0), &late);
   for (int n = 1; st == XFER_ERR_TIMEOUT; n++) {
-    if (xfi_deadline_expired(plan->run.ends))
+    if (xfi_deadline_expired(plan->run.deadline))
       return fail_for_late(d, plan, wait, wait->at[late], what);
     publish_waits(d, plan, wait, wait->at[late]);
     st = dev->flags_sync(d->device, &no_flags, wait, plan->run.epoch, stream,
-                         xfi_waits_part(plan->run.ends, n), &late);
+                         xfi_waits_part(plan->run.deadline, n), &late);
   }
   if (st == XFER_OK) xfi_waits_end(plan->comm->waits);
   return st;
@@ -288,7 +288,7 @@ static xfer_status barrier(const xfi_direct *d, const xfer_plan *plan, int index
     if (!needs_barrier(&links[i])) continue;
     while (read_flag(word) < plan->run.epoch) {
       XFI_TRY(xfi_direct_check(d, plan->run.epoch));
-      if (xfi_deadline_expired(plan->run.ends))
+      if (xfi_deadline_expired(plan->run.deadline))
         return fail_for_late(d, plan, &(xfi_flags){&word, 1}, word,
                              index == 0 ? NOT_STARTED : NOT_FINISHED);
       publish_waits(d, plan, &(xfi_flags){&word, 1}, word);
@@ -311,7 +311,7 @@ xfer_status xfi_direct_start(xfi_direct *d, xfer_plan *plan, xfer_stream stream)
 
   if (watched) xfi_alarm_clear(d->device->alarms, &d->watch.alarm); /* of the run before */
   d->watch.value = plan->run.epoch;
-  if (watched) xfi_alarm_set(d->device->alarms, &d->watch.alarm, plan->run.ends);
+  if (watched) xfi_alarm_set(d->device->alarms, &d->watch.alarm, plan->run.deadline);
   for (int i = 0; i < d->n_streams; i++)
     XFI_TRY(xfi_stream_wait(d->device, d->streams[i], plan->run.started));
   /* If both setting and waiting are on the caller's stream, start_group() does both in one call. */

@@ -98,7 +98,7 @@ xfer_status xfi_links_list(xfi_links *links, xfer_plan *plan, const xfi_near *ne
         .rank = rank,
         .flow = {{.peer = flow_index(plan, false, recv)}, {.peer = flow_index(plan, true, send)}},
         .near = near[rank],
-        .of = links};
+        .links = links};
     const int n_flows = (links->at[links->n].flow[0].peer != XFI_NO_FLOW) +
                         (links->at[links->n].flow[1].peer != XFI_NO_FLOW);
     links->counts.n_links += n_flows > 0;

@@ -95,7 +95,7 @@ typedef struct xfi_link {
   int rank;
   xfi_link_flow flow[2];
   xfi_near near;
-  const xfi_links *of;          /* the list that this link is in */
+  const xfi_links *links;       /* the list that this link is in */
   xfi_flow_counts their_counts; /* the peer's xfi_links.counts */
   xfi_ranks their_ranks[2];     /* the peer's xfi_links.ranks */
 

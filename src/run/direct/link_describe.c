@@ -179,13 +179,13 @@ xfer_status xfi_link_describe(xfi_link *link, const xfer_plan *plan, const uint6
   XFI_TRY_DONE(put_flow(&b, false));
   h.n_bounds = b.n_bounds;
   h.n_allocations = link->n_advertised;
-  h.counts = link->of->counts;
+  h.counts = link->links->counts;
   for (int send = 0; send < 2; send++)
-    h.n_ranks[send] = link->of->ranks[send].n;
+    h.n_ranks[send] = link->links->ranks[send].n;
   XFI_TRY_DONE(xfi_bytes_put(&link->send_buffer, &h, sizeof h));
   for (int send = 0; send < 2; send++)
-    XFI_TRY_DONE(xfi_bytes_put(&link->send_buffer, link->of->ranks[send].at,
-                               link->of->ranks[send].n * sizeof *link->of->ranks[send].at));
+    XFI_TRY_DONE(xfi_bytes_put(&link->send_buffer, link->links->ranks[send].at,
+                               link->links->ranks[send].n * sizeof *link->links->ranks[send].at));
   for (size_t i = 0; i < link->n_advertised; i++) {
     const allocation_record advertised = {link->advertised[i].at.n_bytes,
                                           (uint64_t)link->advertised[i].sides};

@@ -342,7 +342,7 @@ xfer_status xfi_channels_run(xfi_channels *c, const xfer_plan *plan)
   span = xfi_span_begin(XFI_SYS_RUN, plan->moves->rank, XFI_TRACK_SHARED, "channels");
   if (!c->has_begun) rewind_all(c);
   c->has_begun = false;
-  st = plan->comm->ops->carry_channels(plan->comm, &c->all, plan->run.ends);
+  st = plan->comm->ops->carry_channels(plan->comm, &c->all, plan->run.deadline);
   xfi_span_end(&span, st, "%zu channels", c->all.n);
   return st;
 }

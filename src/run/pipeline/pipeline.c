@@ -30,13 +30,13 @@ static xfer_status make_steps(xfi_pipeline *p, const xfer_plan *plan)
  * cannot has to be committed again. */
 static xfer_status join_staging(xfi_pipeline *p, xfer_plan *plan)
 {
-  const char *before = plan->of->slots.at;
+  const char *before = plan->plans->slots.at;
 
   XFI_TRY(xfi_staging_join(plan, p));
-  if (plan->of->slots.at == before) return XFER_OK;
-  for (xfer_plan *q = plan->of->first; q != NULL; q = q->next) {
+  if (plan->plans->slots.at == before) return XFER_OK;
+  for (xfer_plan *q = plan->plans->first; q != NULL; q = q->next) {
     if (q == plan || q->lanes.pipeline->slots == NULL) continue; /* leaked before */
-    q->lanes.pipeline->slots = plan->of->slots.at;
+    q->lanes.pipeline->slots = plan->plans->slots.at;
     if (xfi_pipeline_rebind(q->lanes.pipeline, q) != XFER_OK) q->lanes.pipeline->slots = NULL;
   }
   return XFER_OK;

@@ -135,11 +135,11 @@ static xfer_status start_messages(xfer_plan *plan, const xfi_step *s, xfer_strea
   xfer_status st;
 
   if (s->root >= 0)
-    st = comm->broadcast(plan->comm, s->messages, s->n_sends, s->root, stream, plan->run.ends);
+    st = comm->broadcast(plan->comm, s->messages, s->n_sends, s->root, stream, plan->run.deadline);
   else
     st = comm->round(plan->comm,
                      &(xfi_messages){s->messages, s->n_sends, s->messages + s->n_sends, s->n_recvs},
-                     stream, plan->run.ends);
+                     stream, plan->run.deadline);
   xfi_span_end(&span, st, "%d messages sent, %d received", s->n_sends, s->n_recvs);
   return st;
 }
@@ -149,7 +149,7 @@ static xfer_status start_step(xfi_pipeline *p, xfer_plan *plan, size_t i)
   const int parity = (int)(i % 2);
   xfi_step *s = &p->steps[i];
 
-  if (plan->device->ops->is_synchronous) XFI_TRY(xfi_comm_check_deadline(plan->run.ends));
+  if (plan->device->ops->is_synchronous) XFI_TRY(xfi_comm_check_deadline(plan->run.deadline));
   if (s->batches[1] != NULL) {
     if (i >= 2)
       XFI_TRY(xfi_stream_wait(plan->device, p->streams[GATHER], p->done_with[COMM][parity]));

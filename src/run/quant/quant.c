@@ -21,7 +21,7 @@ static xfer_status list_pairs(xfi_quant *q, const xfer_plan *plan, const xfer_te
     q->n_pairs++;
     pair->weights = (uint32_t)of;
     pair->scales = (uint32_t)t;
-    q->of[of] = q->of[t] = pair;
+    q->pair_of[of] = q->pair_of[t] = pair;
     if (xfi_mesh_find(m->tensors[of].src->mesh, m->rank) < 0) continue;
     XFI_TRY(xfi_blocks_make(&pair->blocks, m->tensors[of].src, m->rank, &tensors[of].conversion));
     pair->n_scales = xfi_blocks_n_scales(&pair->blocks);
@@ -71,8 +71,8 @@ xfer_status xfi_quant_create(xfi_quant **quant, const xfer_plan *plan, const xfe
   XFI_CHECK_DONE(q != NULL, XFER_ERR_NOMEM, "scales");
   q->device = plan->device;
   q->pairs = xfi_calloc(n_pairs, sizeof *q->pairs);
-  q->of = xfi_calloc(n, sizeof(const xfi_quant_pair *));
-  XFI_CHECK_DONE(q->pairs != NULL && q->of != NULL, XFER_ERR_NOMEM, "scales of %zu tensors",
+  q->pair_of = xfi_calloc(n, sizeof(const xfi_quant_pair *));
+  XFI_CHECK_DONE(q->pairs != NULL && q->pair_of != NULL, XFER_ERR_NOMEM, "scales of %zu tensors",
                  n_pairs);
   XFI_TRY_DONE(list_pairs(q, plan, tensors));
   XFI_TRY_DONE(place_tables(q));
@@ -108,13 +108,13 @@ void xfi_quant_destroy(xfi_quant *q)
   if (q->tables != NULL) q->device->ops->free(q->device, q->tables);
   if (q->received != NULL) q->device->ops->free(q->device, q->received);
   xfi_free(q->pairs);
-  xfi_free(q->of);
+  xfi_free(q->pair_of);
   xfi_free(q);
 }
 
 bool xfi_quant_source(const xfi_quant *q, size_t tensor, xfer_view *view)
 {
-  const xfi_quant_pair *pair = q == NULL ? NULL : q->of[tensor];
+  const xfi_quant_pair *pair = q == NULL ? NULL : q->pair_of[tensor];
 
   if (pair == NULL || pair->scales != tensor) return false;
   *view = (xfer_view){.kind = XFER_VIEW_DENSE, .base = pair->table};
@@ -123,7 +123,7 @@ bool xfi_quant_source(const xfi_quant *q, size_t tensor, xfer_view *view)
 
 const xfi_blocks *xfi_quant_blocks(const xfi_quant *q, size_t tensor)
 {
-  const xfi_quant_pair *pair = q == NULL ? NULL : q->of[tensor];
+  const xfi_quant_pair *pair = q == NULL ? NULL : q->pair_of[tensor];
 
   return pair == NULL || pair->weights != tensor ? NULL : &pair->blocks;
 }
@@ -169,7 +169,7 @@ static xfer_status make_parts(xfi_quant *q, const xfer_plan *plan)
 
 int xfi_quant_part(const xfi_quant *q, size_t tensor)
 {
-  return q == NULL || q->of[tensor] == NULL ? 0 : q->of[tensor]->part;
+  return q == NULL || q->pair_of[tensor] == NULL ? 0 : q->pair_of[tensor]->part;
 }
 
 /* The amaxes of all that this rank holds of a part. */

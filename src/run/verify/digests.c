@@ -89,7 +89,7 @@ static xfer_status count_all(xfi_sum **sums, const xfer_plan *plan, xfi_count wh
   const size_t n = plan->moves->n_tensors;
 
   XFI_CHECK(plan->comm != NULL, XFER_ERR_STATE, "a simulated plan has no data");
-  XFI_CHECK(plan->memory.ends == NULL, XFER_ERR_UNSUPPORTED,
+  XFI_CHECK(plan->memory.operations == NULL, XFER_ERR_UNSUPPORTED,
             "an exchange has no digests: its arrays are those of two ranks each");
   *sums = xfi_comm_calloc(plan->comm, n, sizeof **sums);
   XFI_CHECK(*sums != NULL, XFER_ERR_NOMEM, "digests of %zu tensors", n);
