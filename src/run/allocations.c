@@ -1,3 +1,8 @@
+/*
+ * The allocations of the device that bound memory lies in: listed at commit, since peers map whole
+ * allocations, and looked up again before each run, since memory that was freed since then may not
+ * be touched. Local to a rank.
+ */
 #include "allocations.h"
 
 #include "alloc.h"
@@ -9,8 +14,8 @@ static xfer_status add_allocation(xfer_plan *plan, size_t *capacity, const void 
 {
   xfi_allocation found;
 
-  if (plan->memory.n_allocations >
-      0) { /* views of one buffer tend to follow each other: no query is needed */
+  /* Views of one buffer tend to follow each other, so most queries of the device can be saved. */
+  if (plan->memory.n_allocations > 0) {
     const xfi_allocation *last = &plan->memory.allocations[plan->memory.n_allocations - 1];
     const char *at = pointer;
 
@@ -51,7 +56,7 @@ static xfer_status add_view(xfer_plan *plan, size_t *capacity, size_t t, const x
 xfer_status xfi_run_list_allocations(xfer_plan *plan)
 {
   size_t capacity = 0;
-  size_t n = 0; /* index of the last one kept */
+  size_t n = 0; /* the index of the last one that is kept */
 
   xfi_free(plan->memory.allocations);
   plan->memory.allocations = NULL;
@@ -90,7 +95,8 @@ const xfi_allocation *xfi_run_allocation(const xfer_plan *plan, const void *poin
       xfi_allocation_at(owner->memory.allocations, owner->memory.n_allocations, pointer);
 
   if (found == NULL || (const char *)pointer + n_bytes > (const char *)found->base + found->n_bytes)
-    return NULL; /* adjacent chunks count as one allocation, so it may be another */
+    return NULL; /* adjacent chunks were listed as one allocation, of which these bytes may be more
+                  */
   return found;
 }
 

@@ -1,6 +1,9 @@
 /*
- * Bindings: the memory of each part on this rank, one tensor at a time; and the checks of all of
- * them at commit.
+ * Bindings: where the caller's memory lies, one tensor at a time, and the checks of all bindings at
+ * commit: is everything bound that is needed, and do no two destinations overlap?
+ *
+ * Binding is local to a rank, and called by src/api. A bind that fails
+ * leaves its reason in the binding, so that the next commit reports it on all ranks.
  */
 #include <stdio.h>
 #include <string.h>
@@ -14,7 +17,7 @@
 #include "quant.h"
 #include "run.h"
 
-/* One side of a class on this rank. */
+/* What this rank holds of a class on one side. */
 typedef struct part {
   const xfer_layout *layout;
   bool in_mesh;
@@ -82,7 +85,8 @@ static xfer_status bind_side(xfi_bound *bound, const xfer_view *view, const xfi_
 
   if (!part_shape(shape, &s) || view == NULL) return XFER_OK;
   if (bind_part(bound, view, &s, shape, "") == XFER_OK) return XFER_OK;
-  /* Again, for the text of the error, which takes longer to make than all the rest. */
+  /* Bind once more, now with a name for the error text. To compose that name takes longer than a
+   * bind, so it is done only where it is needed. */
   snprintf(what, sizeof what, "tensor \"%.100s\", %s view", name, xfi_side_name(side));
   return bind_part(bound, view, &s, shape, what);
 }
@@ -110,7 +114,7 @@ static void forgive(xfi_binding *binding)
   binding->bad = NULL;
 }
 
-/* NULL is fine. */
+/* Forget all that was bound. NULL is fine. */
 static void clear(xfi_binding *binding)
 {
   if (binding == NULL) return;
@@ -127,8 +131,8 @@ void xfi_binding_destroy(xfi_binding *binding)
   xfi_free(binding);
 }
 
-/* Is one side bound by a view that differs only in its address, or by none? A part without pieces
- * after a commit is empty. */
+/* Is the view like what is bound, but for its address, or NULL? True also for a part without
+ * pieces: after a commit that is an empty part, which needs no view. */
 static bool is_elsewhere(const xfi_bound *bound, const xfer_view *view, int elem_bytes)
 {
   return bound->n_pieces == 0 || view == NULL || xfi_bound_lies_as(bound, view, elem_bytes);
@@ -145,8 +149,9 @@ static bool rebind_bound(xfi_bound *bound, const xfer_view *view)
   return true;
 }
 
-/* The usual bind after a commit: a view that was checked before at another address, or none for
- * now. False: it is not that. */
+/* The usual bind after a commit, which needs no checks: the view is like the one that was bound,
+ * perhaps at another address, or there is none for now. False: it is another kind of bind, and
+ * nothing was done. */
 static bool bind_elsewhere(xfer_plan *plan, size_t tensor, const xfer_view *src_view,
                            const xfer_view *dst_view)
 {
@@ -166,8 +171,8 @@ static bool bind_elsewhere(xfer_plan *plan, size_t tensor, const xfer_view *src_
   return true;
 }
 
-/* After an error: no run may use what was bound before, which may be freed. The next commit reports
- * the error, if there is memory to keep it. */
+/* After a bind has failed: forget what was bound before, which the caller may free. The error is
+ * kept for the next commit to report, if there is memory for it. */
 static void unbind(xfer_plan *plan, size_t tensor, xfer_status st)
 {
   xfi_misbound *bad = xfi_calloc(1, sizeof *bad);
@@ -209,7 +214,7 @@ static xfer_status bind_views(xfer_plan *plan, size_t tensor, const xfer_view *s
   XFI_CHECK_DONE(bound != NULL, XFER_ERR_NOMEM, "tensor \"%.100s\"", name);
   plan->lanes.may_stay = plan->lanes.may_stay && xfi_bound_is_alike(&bound->src, &fresh.src) &&
                          xfi_bound_is_alike(&bound->dst, &fresh.dst);
-  fresh.snapshot = bound->snapshot; /* which does not depend on the view */
+  fresh.snapshot = bound->snapshot; /* it lies in the plan's own memory, whatever the view is */
   memset(&bound->snapshot, 0, sizeof bound->snapshot);
   clear(bound);
   *bound = fresh;

@@ -1,3 +1,5 @@
+/* What all files of src/run need: the walk over a run's phases, deadlines, counts over ranks, and
+ * events that are recorded and awaited in spite of transient errors. */
 #include "bound_plan.h"
 
 #include "alloc.h"

@@ -1,5 +1,9 @@
 /*
- * Commit: from bindings to lanes. And release, which takes the lanes back.
+ * Commit: the ranks agree on what has to be done, and build lanes for what is bound, or keep the
+ * lanes that there are, or give them other addresses. And release, which gives the lanes back.
+ *
+ * A commit is a vote of each rank, an all-gather of the votes, and the work that the votes call
+ * for. xfi_run_commit() is all three; kept.c makes the all-gather itself, together with its own.
  */
 #include <string.h>
 
@@ -17,7 +21,8 @@
 #include "run.h"
 #include "sequence.h"
 
-/* Frees all that commit made, after the last run, which may not have been waited for. */
+/* Frees all that a commit has made, once the last run has ended: perhaps nobody has waited for it.
+ */
 void xfi_run_drop_lanes(xfer_plan *plan)
 {
   if (plan->relay != NULL) xfi_run_drop_lanes(plan->relay);
@@ -172,8 +177,7 @@ static xfer_status make_lanes(xfer_plan *plan, const xfi_commit_vote *votes, con
     if (is == XFI_SAME_HOST && own->gpu != 0 && own->gpu == votes[r].gpu)
       plan->lanes.shares_gpu = true;
   }
-  if (all->has_run) /* the last run must have ended on all ranks before any of them frees what it
-                       uses */
+  if (all->has_run) /* no rank may free what the last run uses before it has ended on all ranks */
     XFI_TRY_DONE(xfi_comm_agree(comm, xfi_run_drain(plan), deadline));
   xfi_run_drop_lanes(plan);
   plan->run.epoch = 0;
@@ -296,8 +300,8 @@ void xfi_commit_send(xfer_plan *plan, const xfi_commit_vote *own)
     xfi_channels_begin(&plan->lanes.pipeline->channels, plan);
 }
 
-/* True: the run follows without another collective call. Then what was sent stays, since a rank may
- * have read it already; else it has to be undone. */
+/* Do the votes lead to a run without another collective call? Then what xfi_commit_send() has sent
+ * stays, since a rank may have read it already; otherwise it has to be undone. */
 bool xfi_commit_allows_run(const xfi_commit_vote *votes, int n_ranks)
 {
   const combined all = combine(votes, n_ranks);
@@ -325,12 +329,13 @@ xfer_status xfi_commit_end(xfer_plan *plan, const xfi_commit_vote *votes, xfi_de
   xfer_status st = check_votes(plan, votes, &all, deadline);
   const bool agreed = st == XFER_OK; /* all ranks know the common work */
 
-  if (agreed) /* a rank may have counted a run that no other began */
-    plan->plans->n_sequenced = plan->plans->n_agreed = all.n_sequenced;
+  /* The highest count, since some rank may have counted a run that no other has begun. */
+  if (agreed) plan->plans->n_sequenced = plan->plans->n_agreed = all.n_sequenced;
   if (agreed) st = do_work(plan, votes, &all, deadline);
   if (st == XFER_OK && all.most != LANES_KEEP)
-    plan->memory.mark = allocation_mark(plan);    /* after the commit's own allocations */
-  if (agreed) xfi_run_set_unsettled(plan, false); /* nobody commits a plan with a run in flight */
+    plan->memory.mark = allocation_mark(plan); /* after the commit's own allocations */
+  /* A rank with a run in flight cannot commit, so no rank is in a run that this one refused. */
+  if (agreed) xfi_run_set_unsettled(plan, false);
   conclude(plan, st);
   if (st != XFER_OK && agreed && all.most != LANES_KEEP) xfi_run_drop_lanes(plan);
   return st;
@@ -370,7 +375,7 @@ xfer_status xfi_run_release(xfer_plan *plan, xfer_status mine)
   if (mine == XFER_OK) mine = xfi_state_allows(plan->state, XFI_CALL_RELEASE);
   result.status = mine;
   result.sequence = plan->plans->n_sequenced;
-  /* All ranks have to mean this plan, since peers of another one keep its memory mapped. */
+  /* If ranks meant different plans, some would free memory that others still have mapped. */
   XFI_TRY(xfi_run_gather_results(&failed, plan, &result, "releases", deadline));
   if (failed) XFI_TRY(xfi_comm_agree(plan->comm, mine, deadline));
   xfi_run_set_unsettled(plan, false);

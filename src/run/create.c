@@ -1,5 +1,10 @@
 /*
- * Creating a plan: options, agreement, moves. And destroying it.
+ * Plans are created and destroyed here: the caller's options are checked and completed, the ranks
+ * agree on the tensors (src/agree), each computes its moves (src/plan), and all agree on the sizes
+ * of packed rounds. A plan may contain a relay and a plan for amaxes, which are created with it.
+ *
+ * Called by src/api. The functions that create plans for a comm are collective; those for a
+ * simulation and for the traffic of all ranks are not.
  */
 #include <stdatomic.h>
 
@@ -21,7 +26,8 @@
  * 16.8 MB 104 and 140. */
 #define DEFAULT_BROADCAST_SAVING_BYTES 10500000
 
-/* Zero means default. `device` NULL: a simulation, which plans as a host does. */
+/* Check the options, and fill in the defaults of those that are 0. `device` NULL: a simulation,
+ * which plans as a host does. */
 static xfer_status fill_options(xfer_plan_options *o, const xfi_device *device)
 {
   const uint32_t known = XFER_PLAN_VERIFY | XFER_PLAN_STAGED | XFER_PLAN_FRESH_SOURCES;
@@ -85,10 +91,10 @@ static xfer_status create_events(xfer_plan *p)
   return xfi_event_create(p->device, &p->run.before);
 }
 
-/* The relay of a plan whose moves have one, on any rank. */
+/* Make the relay of a plan. All ranks call this if the moves of any rank have one. */
 static xfer_status create_relay(xfer_plan *plan)
 {
-  /* Taken first, so that all ranks count alike even if one of them fails. */
+  /* Taken before anything can fail: all ranks have to count alike. */
   const uint64_t number = plan->plans == NULL ? 0 : plan->plans->n_created++;
   xfer_plan *r = xfi_calloc(1, sizeof *r);
 

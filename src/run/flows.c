@@ -1,3 +1,5 @@
+/* How many bytes of a peer's moves are not broadcast, and whether they can go through channels.
+ * Asked by the lanes of a plan as they are built. */
 #include "flows.h"
 
 uint64_t xfi_run_flow_bytes(const xfer_plan *plan, bool send, const xfi_peer *peer)

@@ -1,6 +1,8 @@
 /*
  * The local lane: copies from a rank's source part to its own destination part, and zeroing of
- * destination elements that have no source.
+ * destination elements that have no source. A commit makes one batch of all of them, which run.c
+ * launches. If there are few, another lane takes them into its own launch instead
+ * (xfi_local_join()).
  */
 #include <string.h>
 
@@ -10,7 +12,8 @@
 #include "local.h"
 #include "vec.h"
 
-/* Up to this many bytes, a launch less counts more than that the other lane's copies end later. */
+/* Up to this many bytes, copies are better made in another lane's launch: a launch of their own
+ * would take longer than they hold that lane up. */
 enum { JOIN_BYTES = 1 << 20 };
 
 /* Record where the copies begin that were added since the last call. src NULL: they zero; l NULL:
@@ -90,7 +93,7 @@ static xfer_status zero_from(zeroing *z, int d)
   return XFER_OK;
 }
 
-/* Zero what of a box lies outside the tensor's shape. */
+/* Zero the part of a listed box that lies outside the tensor's shape. */
 static xfer_status zero_box(zeroing *z, const xfer_layout *layout, size_t listed)
 {
   const int64_t *given = xfi_listed_bounds(layout, listed);
@@ -133,8 +136,9 @@ done:
   return st;
 }
 
-/* The share of the device: half of what a peer's copies get, if that still ends before the copies
- * over the link do. The device copies at some 1 TB/s, the link at 0.4. */
+/* The share of the device's multiprocessors for these copies: half of what the copies of each peer
+ * get, as long as they still end before those over the link do. A device copies at some 1 TB/s, and
+ * a link carries 0.4. */
 static int local_percent(const xfi_plan *moves)
 {
   const uint64_t in = moves->in_bytes - moves->self_bytes - moves->zero_bytes;

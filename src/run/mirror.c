@@ -1,6 +1,7 @@
 /*
  * Mirrors: dense copies of everything that a rank holds on one side of a plan, one tensor after the
- * other in one block.
+ * other in one block. snapshot.c mirrors sources, for peers to read, and staged.c destinations, for
+ * the lanes to write.
  */
 #include <string.h>
 
@@ -47,7 +48,7 @@ xfer_status xfi_mirror_create(xfi_mirror **out, const xfer_plan *plan, xfi_side 
   return xfi_event_create(plan->device, &mirror->event);
 }
 
-/* All of a tensor's part, by the pieces of what is bound. */
+/* Add the copies between a tensor's mirror and what is bound, piece by piece. */
 static xfer_status add_copies(xfi_copies *copies, const xfer_plan *plan, size_t tensor,
                               xfi_side side)
 {

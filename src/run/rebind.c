@@ -1,7 +1,8 @@
 /*
- * Commit after binds that changed nothing but addresses: the lanes stay, with their flags, slots,
- * streams and mappings, and get the new addresses. Each rank does its local part before the ranks
- * agree, so that they agree once; only the direct lane sends its peers anything.
+ * The part of a commit that gives lanes other addresses, after binds that changed nothing else. The
+ * lanes keep their flags, slots, streams and mappings. commit.c calls the local part of this before
+ * the ranks vote, so that they agree only once; only the direct lane has anything to tell its
+ * peers.
  */
 #include "allocations.h"
 #include "bind.h"

@@ -1,5 +1,6 @@
 /*
- * The report of a plan.
+ * What xfer_plan_report() says of a plan: counts and bytes from its moves and, once it is
+ * committed, what each lane carries. Local; nothing is changed.
  */
 #include "direct.h"
 #include "flows.h"
@@ -7,7 +8,8 @@
 #include "pipeline.h"
 #include "run.h"
 
-/* A plan and its relay use the same slots, one after the other. */
+/* Add what the lanes of a plan, or of its relay, carry. Both use the same slots, one after the
+ * other, so the larger staging counts. */
 static void add_lanes(const xfer_plan *plan, xfer_plan_report_data *r)
 {
   const xfi_pipeline *p = plan->lanes.pipeline;

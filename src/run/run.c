@@ -1,5 +1,11 @@
 /*
- * Runs: enqueue all lanes, wait, commit the version.
+ * Runs of a plan: enqueue the work of all lanes, wait until every rank is done, and end what has
+ * failed.
+ *
+ * xfi_run_start() only enqueues, and on a synchronous device does all the work. The functions below
+ * it end a run, each in its own way: run.h has a table of them. They are called by src/api, all on
+ * the thread that makes the comm's calls. Other threads take part only through the alarm of a run's
+ * deadline and through the check of a comm whether to cancel messages; both are in direct_run.c.
  */
 #include "run.h"
 
@@ -35,7 +41,7 @@ static xfer_status enqueue(xfer_plan *plan, xfer_stream stream)
 {
   xfer_status st = XFER_OK;
 
-  if (plan->lanes.snapshot != NULL) /* peers have read the last run's */
+  if (plan->lanes.snapshot != NULL) /* peers have read what the last run copied there */
     XFI_TRY_DONE(xfi_batch_launch(plan->device, plan->lanes.snapshot->copy, stream));
   XFI_TRY_DONE(xfi_quant_start(plan, stream));
   if (plan->amax_plan != NULL)
@@ -58,7 +64,7 @@ done:
   if (st == XFER_ERR_PEER) (void)xfi_comm_check_left(plan->comm); /* whose text says why */
   if (st == XFER_OK) st = xfi_event_record(plan->device, plan->run.finished, stream);
   if (st != XFER_OK)
-    (void)xfi_run_record(plan->device, plan->run.finished, stream); /* what there is */
+    (void)xfi_run_record(plan->device, plan->run.finished, stream); /* after what was enqueued */
   return st;
 }
 
@@ -76,7 +82,8 @@ static xfer_status check_peers(const xfer_plan *plan, uint64_t later)
   return aborted;
 }
 
-/* The same of the next run. The peer may have broken the comm, whose text then says why. */
+/* XFER_ERR_PEER if a peer has aborted the run that is about to begin. If the peer has also broken
+ * the comm, the text of that says why. */
 static xfer_status check_none_aborted(const xfer_plan *plan)
 {
   const xfer_status st = check_peers(plan, 1);
@@ -89,7 +96,8 @@ static xfer_status check_none_aborted(const xfer_plan *plan)
   return broken == XFER_OK ? st : xfi_comm_unreported(st, text, broken);
 }
 
-/* Can the others be told that this rank takes no part in its run? */
+/* Can the others be told that this rank takes no part in its run? Only of a run that has a number,
+ * and where messages cannot be cancelled. */
 static bool can_tell(const xfer_plan *plan)
 {
   return plan->run.sequence != 0 && plan->comm->ops->n_data_aborts == NULL;
@@ -170,9 +178,9 @@ static xfi_deadline abort_deadline(xfi_plans *plans)
   return plans->abort_by.at_ns < least.at_ns ? least : plans->abort_by;
 }
 
-/* Before a failed run is ended: wait for the one before it, which may still be in flight if nobody
- * waited for it (xfi_run_assume_complete). Its call has reported success, and what ends the failed
- * run would end it too. Returns early if a peer has aborted it. Keeps the text of the error. */
+/* Wait for the run before a failed one. It may still be in flight if nobody waited for it
+ * (xfi_run_assume_complete()); its call has already reported success, and what ends the failed run
+ * would end that one too. Returns early if a peer has aborted it. Keeps the text of the error. */
 static void await_before(const xfer_plan *plan)
 {
   const bool has_begun = plan->state == XFI_RUNNING; /* the failed run, here */
@@ -188,8 +196,9 @@ static void await_before(const xfer_plan *plan)
   xfi_set_error("%s", why);
 }
 
-/* If a run failed before all its messages were sent, cancel the comm's messages: else peers would
- * take those of another plan for them. Keeps the text of the error. */
+/* If a run failed before all its messages were sent, cancel the comm's messages: otherwise peers
+ * that still wait for some would receive those of the next run instead. Keeps the text of the
+ * error. */
 static void break_messages(const xfer_plan *plan)
 {
   bool is_all_sent = true;
@@ -313,9 +322,9 @@ static void fail_run(xfer_plan *plan)
     plan->state = xfi_state_after(plan->state, XFI_CALL_WAIT, XFI_FAILED);
 }
 
-/* A run has failed, on this rank or another: abort it on the peers, and end all of it. The phases
- * are on the same stream, so the waits of all are ended before the end of any is awaited. Keeps the
- * text of the error, and adds what is still pending. */
+/* A run has failed, on this rank or another: abort it on the peers, and end all that this rank has
+ * enqueued for it. All phases are on one stream, so the waits of every phase are ended before this
+ * rank waits for the end of any. Keeps the text of the error, and adds what is still pending. */
 static void abort_run(xfer_plan *plan)
 {
   const xfi_deadline deadline = abort_deadline(plan->plans);
@@ -354,7 +363,7 @@ static void fail_in_flight(xfer_plan *plan)
   plan->state = xfi_state_after(plan->state, XFI_CALL_WAIT, XFI_FAILED);
 }
 
-/* The same of one that perhaps was counted as complete. Returns its status. */
+/* The same for a run that may have been counted as complete. Returns `st`, why it failed. */
 static xfer_status fail_after_all(xfer_plan *plan, xfer_status st)
 {
   plan->run.is_open = false;
@@ -424,8 +433,8 @@ static void mark_awaited(const xfer_plan *plan, bool *awaits)
 static xfer_status await_part(const xfer_plan *plan, xfi_deadline deadline, bool *is_late)
 {
   xfer_status st;
-  /* By then the alarm has ended all waits of streams, and half of ABORT_MS is left for the
-   * agreement, in which other ranks wait for this one. */
+  /* By then the alarm has ended all waits of streams, so what has not ended yet hangs. Half of
+   * ABORT_MS is left for the agreement, in which other ranks wait for this one. */
   const xfi_deadline last = xfi_deadline_later(plan->run.deadline, ABORT_MS / 2);
 
   *is_late = false;
@@ -448,8 +457,8 @@ static xfer_status await_part(const xfer_plan *plan, xfi_deadline deadline, bool
   } while (!*is_late);
   if (!*is_late) { /* a rank that fails keeps publishing for whom it waited */
     XFI_TRY(st);
-    XFI_TRY(
-        check_peers(plan, 0)); /* before outcome(): an abort also makes the comm cancel messages */
+    XFI_TRY(check_peers(
+        plan, 0)); /* first, since outcome() would only say that messages were cancelled */
     XFI_TRY(outcome(plan));
   }
   xfi_waits_end(plan->comm->waits);

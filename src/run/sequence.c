@@ -1,4 +1,9 @@
-/* The order in which ranks use the plans of a comm, and what they agree on at the end of a run. */
+/*
+ * The order in which ranks use the plans of a comm, and what they agree on at the end of a run.
+ *
+ * run.c, commit.c and src/api call this on the thread that makes the comm's calls. Only the two
+ * functions at the end are collective. sequence.h explains the numbers.
+ */
 #include "sequence.h"
 
 #include "count.h"
@@ -56,9 +61,10 @@ void xfi_run_set_unsettled(xfer_plan *plan, bool is_unsettled)
   *at = plan->run.next_unsettled;
 }
 
-/* A run that this rank refused took place on no rank, as far as it knows: the runs that it refused
- * since take the numbers before theirs, as on ranks that never counted this one. Nothing is done if
- * others have counted it by now, or if this rank has begun a later run. */
+/* Take back the number of a run that this rank refused. As far as it knows no other rank has begun
+ * that run, and none will any more; ranks that never came to it have not counted it, and the next
+ * run needs the same number everywhere. Runs that this rank refused later move down by one. Nothing
+ * is done if other ranks have counted the run by now, or if this rank has begun a later one. */
 static void uncount(xfi_plans *plans, uint64_t sequence)
 {
   uint64_t n_later = 0;
@@ -80,9 +86,10 @@ void xfi_run_leave_refused(xfer_plan *plan)
   if (refused) uncount(plan->plans, plan->run.sequence);
 }
 
-/* Called once all ranks know who has begun a failed run. If only some of those that have messages
- * in it have, messages are left over, so the comm is broken. If ranks wait for different plans, any
- * that has not begun its own may have messages in another's. */
+/* Called once all ranks know who has begun a failed run. If some ranks have sent in it and others
+ * have not received, messages are left over which a later run would receive, so the comm is broken.
+ * Where ranks wait for different plans, a rank that has not begun its own may be the receiver of
+ * messages of another's. */
 static void end_left_over(const xfer_plan *plan)
 {
   const xfi_run_result *results = plan->run.results;
@@ -116,7 +123,7 @@ xfer_status xfi_run_gather_results(bool *failed, const xfer_plan *plan,
   st = comm->ops->all_gather(comm, plan->run.results, result, sizeof *result, deadline);
   if (st != XFER_OK) return mine == XFER_OK ? st : xfi_comm_unreported(mine, why, st);
   if (mine != XFER_OK) xfi_set_error("%s", why);
-  /* Before the statuses, since a failure may result from this mismatch. */
+  /* The plans are compared before the statuses: where they differ, that is why a rank failed. */
   for (int r = 0; r < comm->size; r++) {
     *failed = *failed || plan->run.results[r].status != XFER_OK;
     XFI_CHECK(plan->run.results[r].plan == plan->run.results[0].plan, XFER_ERR_MISMATCH,

@@ -15,7 +15,7 @@
 #include "local.h"
 #include "run.h"
 
-/* The snapshots of all plans of a comm take at most this part of max_staging_bytes. */
+/* All snapshots of a comm's plans may take one half of max_staging_bytes. */
 enum { CAP_PART = 2 };
 
 static uint64_t cap(const xfer_plan *plan)
@@ -31,14 +31,15 @@ static bool sends(const xfer_plan *plan)
   return m->sends.n_peers > 0 && xfi_run_n_broadcast(plan) < m->n_tensors;
 }
 
-/* The size of a snapshot, before it is known what peers read. */
+/* The size of a plan's snapshot. Which tensors peers will read is known only later, so all count.
+ */
 static uint64_t needed(const xfer_plan *plan)
 {
   return sends(plan) ? xfi_mirror_bytes(plan, XFI_SIDE_SRC) : 0;
 }
 
-/* A plan first needs room for the snapshots of two such plans, which alternate: with one alone
- * messages would be faster, if the comm has any. */
+/* A plan that has no snapshot yet needs room for two, since a second plan may take turns with it
+ * (kept.c): with one snapshot alone messages would be faster, if the comm has any. */
 bool xfi_snapshot_fits(const xfer_plan *plan)
 {
   const uint64_t others = plan->plans->snapshot_bytes - xfi_snapshot_bytes(plan);
@@ -112,7 +113,8 @@ xfer_status xfi_snapshot_rebind(xfer_plan *plan)
   return st;
 }
 
-/* A relay forwards what has arrived, so plans with one wait on the caller's stream. */
+/* Not for a plan with a relay, or for the relay: a relay forwards what has arrived, so it has to
+ * come after the waits on the same stream. */
 xfer_status xfi_snapshot_wait_apart(const xfer_plan *plan, xfer_stream *stream)
 {
   const xfi_mirror *snapshot = plan->lanes.snapshot;

@@ -20,7 +20,7 @@ xfer_status xfi_staged_create(xfer_plan *plan)
   return xfi_mirror_prepare(plan->lanes.staged, plan, NULL);
 }
 
-/* This rank's destinations. */
+/* Copy the mirror to this rank's destinations, and wait until that is done. */
 static xfer_status write_own(xfer_plan *plan, xfi_deadline deadline)
 {
   xfi_mirror *s = plan->lanes.staged;
@@ -31,7 +31,8 @@ static xfer_status write_own(xfer_plan *plan, xfi_deadline deadline)
   XFI_TRY_DONE(xfi_run_record(plan->device, s->event, s->stream));
   XFI_TRY_DONE(xfi_event_sync(plan->device, s->event, deadline));
 done:
-  /* Wait once more: after this returns nothing may be written, or the block is leaked. */
+  /* After this returns nothing may write to the destinations any more. So wait once more, and if
+   * that fails too, leak the block: the device may still read it. */
   if (st != XFER_OK && (xfi_run_record(plan->device, s->event, s->stream) != XFER_OK ||
                         xfi_event_sync(plan->device, s->event, deadline) != XFER_OK))
     xfi_mirror_leak(s);

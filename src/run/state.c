@@ -1,4 +1,7 @@
-/* The table of a plan's states. */
+/*
+ * The states of a plan: for each call in each state, why the call is refused, or which state
+ * follows it. The one table below is all that there is; state.h explains the states.
+ */
 #include "state.h"
 
 #include "error.h"

@@ -1,3 +1,8 @@
+/*
+ * Where elements are converted on their way. Elements cross as the smaller of their two types: the
+ * sender's half of a conversion narrows them, or the receiver's half widens them, and a direct copy
+ * does all of it at once. The lanes ask for the conversion of their leg as they are built.
+ */
 #include "wire.h"
 
 #include "alloc.h"

@@ -1,6 +1,9 @@
 /*
- * The direct lane as a commit makes it: copies between this rank's memory and mapped memory of
- * peers, in groups that wait for the same peers. direct_run.c runs them.
+ * The direct lane, made at commit: this rank's copies to and from memory of its peers that is
+ * mapped here. They form groups, each of which waits for the same peers and is launched as a whole.
+ *
+ * commit.c calls xfi_direct_create(), which is collective; the rest is local to a rank. Runs of the
+ * lane are in direct_run.c.
  */
 #include "direct.h"
 
@@ -22,14 +25,15 @@ static xfer_status add_flow(xfi_copies *parts, const xfer_plan *plan, const xfi_
 {
   const bool both = link->flow[send].by == XFI_BY_BOTH;
   xfi_walk w = xfi_walk_begin(plan, link, send);
-  /* Room as if each piece were cut once: to grow large lists costs page faults. */
+  /* Room for the usual number of copies, one for each move or piece: growing a large list costs
+   * page faults. */
   const size_t about = (size_t)(w.end - w.next) + link->n_own_places + link->n_places;
   xfer_status st = XFER_OK;
   xfi_copies *copies;
 
   XFI_TRY(xfi_vec_reserve(&parts->at, &parts->capacity, parts->n + about, sizeof *parts->at));
   while (xfi_walk_next(&w, &st)) {
-    if (both && xfi_walk_is_pushed(&w) != send) continue; /* the peer's */
+    if (both && xfi_walk_is_pushed(&w) != send) continue; /* the peer copies this move */
     copies = &parts[xfi_quant_part(plan->quant, w.move->tensor)];
     XFI_TRY(xfi_copies_add(copies, &w.dst, &w.src, w.box.length, w.cls->src->n_dims,
                            xfi_run_elem(plan, w.cls, XFI_WHOLE_WAY)));
@@ -192,9 +196,10 @@ static xfer_status list_groups(xfi_direct *d, int way, bool one)
   return XFER_OK;
 }
 
-/* Let the last group make what few copies stay on this rank, in its one launch. Not where several
- * would come of it, nor where snapshots are made, whose launch takes them (snapshot.c), nor where
- * the next call would have to wait, since launches of this one read a table. */
+/* Let the last group make the copies within this rank too, if they are few, so that they need no
+ * launch of their own. Not if the group then needs several launches; nor if the plan has a
+ * snapshot, whose launch takes these copies (snapshot.c); nor if the launch of a kept plan would
+ * then read a table, for which its next call would have to wait. */
 static xfer_status join_local(xfi_direct *d, xfer_plan *plan)
 {
   const xfi_device_ops *dev = d->device->ops;
@@ -257,7 +262,9 @@ static xfer_status make_streams(xfi_direct *d)
   return XFER_OK;
 }
 
-/* Fill d->await and d->announce: the flags of peers that copy to or from our memory. */
+/* List the flags of peers that copy to or from this rank's memory: those that it sets on their
+ * pages when its memory is ready (announce), and those that it waits for on its own page (await).
+ */
 static void list_waits(xfi_direct *d)
 {
   const int n = d->watch.flags.n;
@@ -276,8 +283,8 @@ static void list_waits(xfi_direct *d)
   d->watch.flags.n += d->await.n;
 }
 
-/* Room for flags and groups: a link has two directions, in each of which this rank copies a part at
- * most. */
+/* Allocate the page, and the lists of flags and groups. There is at most one group for each
+ * direction of a link. */
 static xfer_status make_room(xfi_direct *d, int n_ranks)
 {
   const size_t n = d->links.n;

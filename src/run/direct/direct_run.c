@@ -1,5 +1,7 @@
 /*
- * A run of the direct lane, which direct.c makes: who waits for whom.
+ * Runs of the direct lane: who waits for whom, and what happens when a rank fails. run.c calls this
+ * on the thread that makes the comm's calls. xfi_direct_ring() and xfi_direct_propagate_abort() are
+ * called by the alarm's thread too, so all flags are read and written atomically.
  *
  * Each rank has a page of flags with some words per peer (link.h). The rank that copies waits for
  * READY on its own page, copies, and sets DONE on the peer's page. The other rank sets READY on the
@@ -24,7 +26,7 @@
 #include "late.h"
 #include "trace.h"
 
-/* Set beside XFI_FLAG_VOID by this rank, when it gave up waiting for the flag. */
+/* This rank sets it in a flag, beside XFI_FLAG_VOID, when it gives up waiting for that flag. */
 #define LATE (UINT64_C(1) << 61)
 
 enum { POLL_NS = 20000 }; /* between two reads of a flag */
@@ -54,7 +56,7 @@ static bool is_void(const uint64_t *flag, uint64_t epoch)
   return (seen & XFI_FLAG_VOID) != 0 && run_of(seen) <= epoch;
 }
 
-/* End the wait for flag i of the watched ones. False: it was set already. */
+/* End the wait for the i-th of the watched flags. False: the peer has set it already. */
 static bool give_up(xfi_watch *w, int i, uint64_t value)
 {
   uint64_t seen = read_flag(w->flags.at[i]);
@@ -142,8 +144,8 @@ void xfi_direct_add_awaited(const xfi_direct *d, uint64_t epoch, bool *awaits)
   add_awaited(d, epoch, &d->watch.flags, awaits);
 }
 
-/* Publish that this rank waits for these flags (late.h). `late` counts as missing even if its peer
- * wrote to it when it gave up too. */
+/* Publish that this rank waits for the peers of these flags (late.h). The peer of `late` counts as
+ * awaited even if it has given up too and made the flag void. */
 static void publish_waits(const xfi_direct *d, const xfer_plan *plan, const xfi_flags *flags,
                           const uint64_t *late)
 {
@@ -155,8 +157,8 @@ static void publish_waits(const xfi_direct *d, const xfer_plan *plan, const xfi_
   xfi_waits_publish(plan->comm->waits, XFI_POLLING, plan->comm->inside);
 }
 
-/* One of these flags was missing at the run's deadline. The text names the late rank, which is the
- * peer or a rank that the peer waits for. */
+/* Fail since `flag`, one of these flags, was missing at the run's deadline. The text names the rank
+ * that is late: the peer, or a rank for which the peer itself waits. */
 static xfer_status fail_for_late(const xfi_direct *d, const xfer_plan *plan, const xfi_flags *flags,
                                  const uint64_t *flag, const char *what)
 {
@@ -216,7 +218,8 @@ static bool can_go_unguarded(const xfi_direct *d, const xfi_group *g, uint64_t e
   return can_go;
 }
 
-/* This group copies nothing in this run, so peers that see STARTED need not wait for DONE. */
+/* This group copies nothing in this run after all: tell its peers, which would wait for its DONE
+ * once they have seen its STARTED. */
 static void undo_started(const xfi_direct *d, const xfi_group *g, uint64_t epoch)
 {
   for (int i = 0; i < g->done.n; i++)
@@ -392,8 +395,9 @@ static bool has_drained(const xfi_direct *d, const xfer_plan *plan, int i)
   return seen >= plan->run.epoch && (seen & LATE) == 0;
 }
 
-/* Wait until all have. The first flag whose peer has not by the deadline; -1: none. On a host there
- * is no deadline, since threads that have started to copy wait for nothing. */
+/* Wait until every peer has ended its copies. Returns the index of the first flag whose peer has
+ * not by the deadline; -1: all have. On a host there is no deadline, since a thread that has
+ * started to copy waits for nobody. */
 static int await_peers(const xfi_direct *d, const xfer_plan *plan, xfi_deadline deadline)
 {
   const bool ends_by_itself = d->device->ops->is_synchronous;
@@ -427,7 +431,7 @@ void xfi_direct_give_up(xfi_direct *d, const xfer_plan *plan)
     (void)give_up(&d->watch, i, plan->run.epoch);
 }
 
-/* Wait until all that this rank has enqueued has ended. */
+/* Wait until all that this rank has enqueued for the run has ended. */
 static xfer_status drain(const xfi_direct *d, const xfer_plan *plan, xfi_deadline deadline)
 {
   for (int i = 0; i < d->n_streams; i++) {

@@ -1,6 +1,6 @@
 /*
- * Links: to which peers this rank has one, the peer's memory as it is mapped here, and the moves
- * that go over a link. link_map.c connects them.
+ * Links: to which peers this rank has one, where a peer's memory is mapped here, and a walk over
+ * the moves that go over a link. All of it is local to a rank; link_map.c has what ranks exchange.
  */
 #include "link.h"
 

@@ -88,7 +88,8 @@ static xfer_status put_place(blob *b, const void *pointer, size_t n_bytes, int s
   return xfi_bytes_put(&b->bytes, place, sizeof place);
 }
 
-/* 0: none has the same form. Boxes are always written out. */
+/* How many bounds ago one of the same form was written; 0: none of the last ones has it. Boxes are
+ * always written out. */
 static uint64_t how_far_back(const blob *b, const xfi_bound *bound)
 {
   for (uint64_t back = 1; back <= LIKE && back <= b->n_bounds && bound->boxes == NULL; back++)
@@ -104,7 +105,7 @@ static xfer_status put_form(blob *b, const xfi_bound *bound)
   b->link->n_own_places += (size_t)bound->n_pieces;
   XFI_TRY(xfi_bytes_put(&b->bytes, &back, sizeof back));
   if (back > 0) return XFER_OK;
-  return xfi_bytes_put(&b->bytes, bound, sizeof *bound); /* addresses mean nothing there */
+  return xfi_bytes_put(&b->bytes, bound, sizeof *bound); /* the peer ignores the addresses in it */
 }
 
 static xfer_status put_bound(blob *b, const xfi_bound *bound, int elem_bytes, int side)
@@ -117,7 +118,7 @@ static xfer_status put_bound(blob *b, const xfi_bound *bound, int elem_bytes, in
   return XFER_OK;
 }
 
-/* The bounds of a flow's tensors, each once, in the order of its moves. */
+/* Write the bounds of a flow's tensors, each once, in the order of the flow's moves. */
 static xfer_status put_flow(blob *b, bool send)
 {
   const xfer_plan *plan = b->plan;

@@ -1,11 +1,13 @@
 /*
- * Connecting links: exchange descriptions of both ends' memory, decide who copies, and map what
- * that takes. Both ends know both descriptions, and what the other was able to map, so they decide
- * alike. Handles are exchanged only for what is to be mapped: a trainer may have tens of thousands
- * of allocations, and nobody maps those that it pushes from.
+ * How links are connected at commit: the two ends exchange descriptions of their memory, decide who
+ * copies, and map what the copies need. Both ends know both descriptions, and what the other end
+ * was able to map, so they decide alike without asking each other. Handles are exchanged only for
+ * memory that is to be mapped: a trainer may have tens of thousands of allocations, and nobody maps
+ * those that it pushes from.
  *
- * Who should copy a flow is in link_choose.c. An end that cannot map leaves the copy to the other;
- * where neither can, the flow takes the packed lane.
+ * Which end should copy a flow is chosen in link_choose.c. If that end cannot map what it needs,
+ * the other end copies; if neither can, the flow takes the packed lane. A rank that has failed
+ * keeps to all exchanges, but sends nothing that a peer could use.
  */
 #include "link.h"
 
@@ -13,7 +15,7 @@
 
 #include "error.h"
 
-/* ---- to each link and from it ---- */
+/* ---- messages over all links ---- */
 
 static void set_messages(const xfi_links *links, size_t i, xfi_bytes ours, xfi_bytes theirs)
 {
@@ -67,7 +69,7 @@ xfer_status xfi_links_exchange(const xfi_links *links, const xfer_plan *plan, xf
   return exchange(links, plan, deadline);
 }
 
-/* Descriptions go between ranks that have not failed. */
+/* Exchange descriptions of memory over all links whose two ends have not failed. */
 static xfer_status exchange_descriptions(xfi_links *links, const xfer_plan *plan,
                                          const uint64_t *page, xfer_status *mine,
                                          xfi_deadline deadline)
@@ -115,7 +117,8 @@ static int sides_mapped(const xfi_link *link, bool by_peer, bool second)
   return (push ? XFI_SIDE_DST : 0) | (pull ? XFI_SIDE_SRC : 0);
 }
 
-/* A rank that fails sends handles that nobody can map. */
+/* Exchange handles of what the ends map in this attempt. A rank that fails meanwhile sends zeros,
+ * which no peer can map. */
 static xfer_status exchange_handles(xfi_links *links, const xfer_plan *plan, bool second,
                                     xfer_status *mine, xfi_deadline deadline)
 {
@@ -138,7 +141,8 @@ static xfer_status exchange_handles(xfi_links *links, const xfer_plan *plan, boo
 
 /* ---- mapping ---- */
 
-/* XFER_OK with nothing mapped: the memory cannot be reached, which is no error; `why` says why. */
+/* Map one allocation of the peer's. If it cannot be reached that is no error: nothing is mapped,
+ * and `why` says why. */
 static xfer_status map_remote(xfi_remote *remote, const xfi_mem_handle *handle, xfi_device *device,
                               char *why, xfi_deadline deadline)
 {
@@ -150,7 +154,8 @@ static xfer_status map_remote(xfi_remote *remote, const xfi_mem_handle *handle, 
   return st == XFER_ERR_UNSUPPORTED ? XFER_OK : st;
 }
 
-/* The page first: without it nothing else is worth mapping. */
+/* Map the peer's page, and then what is wanted of its memory: without the page, neither end can
+ * tell the other when it may copy. */
 static xfer_status map_link(xfi_link *link, xfi_device *device, int wanted, xfi_deadline deadline)
 {
   const xfi_mem_handle *handle = (const xfi_mem_handle *)(const void *)link->recv_buffer.at;
@@ -185,7 +190,7 @@ static xfer_status attempt(xfi_links *links, const xfer_plan *plan, bool second,
   return XFER_OK;
 }
 
-/* Who copies each flow: those that were chosen, if they can; else whoever can. */
+/* Settle who copies each flow: whoever was chosen, or else whoever is able to. */
 static void decide(xfi_link *link, int rank)
 {
   const bool signals = link->ours.can_signal != 0 && link->theirs.can_signal != 0;

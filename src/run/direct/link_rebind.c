@@ -1,7 +1,7 @@
 /*
- * Links after binds that changed nothing but addresses: the two ends exchange the new places of the
- * pieces that the other copies from or to. Both ends know how many these are, so it is one
- * exchange, and none where nobody copies.
+ * Links after binds that changed nothing but addresses: each end sends the other the new places of
+ * the pieces that the other copies from or to. Both know how many there are, so a single exchange
+ * is enough, and none takes place between ends that copy nothing. Called by rebind.c, at commit.
  */
 #include "alloc.h"
 #include "error.h"

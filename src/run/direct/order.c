@@ -1,11 +1,16 @@
+/*
+ * In which order a rank visits its peers: a rotation in which each rank begins with another peer,
+ * wherever the lists of visitors allow one. Pure arithmetic on lists of ranks that both ends know;
+ * direct.c calls it at commit.
+ */
 #include "order.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-/* If a rank's peers differ in their visitors, ranks seldom meet as long as at most so many of the
- * peers have another visitor, one each. So it is if the destination cuts a dim differently: each of
- * its parts comes from neighbouring ranks. */
+/* Where a rank's peers differ in their visitors, ranks still seldom meet if at most so many of the
+ * peers have a visitor besides, one each. That is the case where the destination cuts a dim in
+ * other places than the source: each part then comes from neighbouring ranks. */
 enum { ENDS = 2 };
 
 /* First values of xfi_visit.turn: the rank goes there for much; for little; it is the rank itself.
@@ -46,7 +51,7 @@ static bool share_visitors(const xfi_visit *visits, size_t n)
   return i == n;
 }
 
-/* The index of a rank among those that are visited; n: it is not. */
+/* The index of a rank among those that are visited; n: it is not among them. */
 static size_t find(const xfi_visit *visits, size_t n, int rank)
 {
   size_t i = 0;

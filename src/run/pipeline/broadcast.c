@@ -1,8 +1,9 @@
 /*
- * The steps of the broadcast lane. Parts that each root broadcasts in place go many to a call. The
- * rest of a root's parts are one stream of bytes, part after part, cut in windows that are gathered
- * on the root, broadcast from slot to slot, and scattered where needed. Windows come after the
- * root's first call in place, so that gathering and scattering overlap with it.
+ * The steps of the broadcast lane, made at commit, alike on all ranks. Parts that a root broadcasts
+ * in place go many to a call. The rest of a root's parts are one sequence of bytes, part after
+ * part, which is cut in windows: these are gathered on the root, broadcast from slot to slot, and
+ * scattered where they are needed. Windows come after the root's first call in place, so that they
+ * are gathered and scattered while that is under way.
  */
 #include "broadcast_list.h"
 
@@ -13,29 +14,29 @@
 /* The first call of a run is small, since nothing is in flight while NCCL prepares it. */
 #define FIRST_MESSAGES 8
 
-/* The parts of one root, and how far its stream has been cut up. */
-typedef struct root_stream {
+/* The parts of one root, and how far their bytes have been cut up. */
+typedef struct root_parts {
   const xfi_bcasts *bcasts;
   const xfer_plan *plan;
   int root;
   size_t first; /* [first, end) of bcasts->at */
   size_t end;
-  uint64_t n_bytes;  /* of the stream */
-  size_t next;       /* the stream has been cut up to this part, */
+  uint64_t n_bytes;  /* of all parts that go through slots */
+  size_t next;       /* these bytes have been cut up to this part, */
   size_t box;        /* to this box of it, */
-  uint64_t at;       /* and bytes of the stream before that box */
+  uint64_t at;       /* before which there are so many of them */
   xfi_needed needed; /* what this rank needs of the part, set at its first box */
   xfi_step *step;    /* the root's last step, unless that has a window */
-} root_stream;
+} root_parts;
 
-static root_stream root_stream_of(const xfi_bcasts *bcasts, const xfer_plan *plan, size_t first)
+static root_parts root_parts_of(const xfi_bcasts *bcasts, const xfer_plan *plan, size_t first)
 {
-  root_stream t = {.bcasts = bcasts,
-                   .plan = plan,
-                   .root = bcasts->at[first].root,
-                   .first = first,
-                   .end = first,
-                   .next = first};
+  root_parts t = {.bcasts = bcasts,
+                  .plan = plan,
+                  .root = bcasts->at[first].root,
+                  .first = first,
+                  .end = first,
+                  .next = first};
 
   for (; t.end < bcasts->n && bcasts->at[t.end].root == t.root; t.end++)
     if (bcasts->at[t.end].memory == NULL) t.n_bytes += bcasts->at[t.end].n_bytes;
@@ -48,7 +49,7 @@ void xfi_broadcast_measure(xfi_pipeline *p, const xfer_plan *plan)
   const xfi_bcasts *bcasts = p->bcasts;
 
   for (size_t i = 0; bcasts != NULL && i < bcasts->n;) {
-    const root_stream t = root_stream_of(bcasts, plan, i);
+    const root_parts t = root_parts_of(bcasts, plan, i);
     const size_t n_bytes = xfi_slot_aligned(t.n_bytes < window ? t.n_bytes : window);
     const bool is_root = t.root == plan->moves->rank;
     size_t *slot = &p->slot_bytes[is_root];
@@ -68,7 +69,7 @@ static bool is_full(const xfi_pipeline *p, const xfi_step *step)
 }
 
 /* Make sure that t->step, the pipeline's last step, has room for a message. */
-static xfer_status open_step(xfi_pipeline *p, root_stream *t)
+static xfer_status open_step(xfi_pipeline *p, root_parts *t)
 {
   if (t->step != NULL && !is_full(p, t->step)) return XFER_OK;
   XFI_TRY(xfi_steps_add(&t->step, p, XFI_ROUND_MESSAGES));
@@ -76,7 +77,7 @@ static xfer_status open_step(xfi_pipeline *p, root_stream *t)
   return XFER_OK;
 }
 
-static void add_message(const root_stream *t, char *memory, uint64_t n_bytes)
+static void add_message(const root_parts *t, char *memory, uint64_t n_bytes)
 {
   t->step->messages[t->step->n_sends++] = (xfi_message){memory, (size_t)n_bytes, t->root};
 }
@@ -140,7 +141,7 @@ static xfer_status scatter_slice(xfi_copies *copies, const slot_slice *s, const 
 }
 
 /* A range of one source box of a part: gathered on the root, scattered where needed. */
-static xfer_status add_range(xfi_step *step, const root_stream *t, const xfi_elem_range *range,
+static xfer_status add_range(xfi_step *step, const root_parts *t, const xfi_elem_range *range,
                              char *slot)
 {
   const xfer_plan *plan = t->plan;
@@ -165,8 +166,8 @@ static xfer_status add_range(xfi_step *step, const root_stream *t, const xfi_ele
   return XFER_OK;
 }
 
-/* The window [first, end) of a root's stream. Windows come in order. */
-static xfer_status add_window(xfi_pipeline *p, root_stream *t, uint64_t first, uint64_t end)
+/* Add the window [first, end) of a root's bytes. Windows are added in order. */
+static xfer_status add_window(xfi_pipeline *p, root_parts *t, uint64_t first, uint64_t end)
 {
   const bool is_root = t->root == t->plan->moves->rank;
   xfi_step *step;
@@ -206,7 +207,7 @@ static xfer_status add_window(xfi_pipeline *p, root_stream *t, uint64_t first, u
 }
 
 /* Add all windows, the first to the root's last step. */
-static xfer_status add_windows(xfi_pipeline *p, root_stream *t)
+static xfer_status add_windows(xfi_pipeline *p, root_parts *t)
 {
   const uint64_t window = xfi_bcasts_window(t->plan);
 
@@ -215,7 +216,7 @@ static xfer_status add_windows(xfi_pipeline *p, root_stream *t)
   return XFER_OK;
 }
 
-static xfer_status add_root(xfi_pipeline *p, root_stream *t)
+static xfer_status add_root(xfi_pipeline *p, root_parts *t)
 {
   bool has_windows = false;
 
@@ -242,7 +243,7 @@ xfer_status xfi_broadcast_add(xfi_pipeline *p, const xfer_plan *plan)
   const xfi_bcasts *bcasts = p->bcasts;
 
   for (size_t i = 0; bcasts != NULL && i < bcasts->n;) {
-    root_stream t = root_stream_of(bcasts, plan, i);
+    root_parts t = root_parts_of(bcasts, plan, i);
 
     XFI_TRY(add_root(p, &t));
     i = t.end;

@@ -1,4 +1,7 @@
-/* The list of what is broadcast. The idea is in broadcast_list.h. */
+/*
+ * What is broadcast, by which root, and which of it in place. Made at commit: the ranks agree on
+ * what is one run in the memory of each of them. broadcast_list.h explains the list.
+ */
 #include "broadcast_list.h"
 
 #include <string.h>
@@ -11,7 +14,7 @@
 #include "vec.h"
 #include "wire.h"
 
-/* Longer broadcasts are no faster through slots. */
+/* A window of a broadcast is as long as so many of a packed round: longer ones are no faster. */
 #define WINDOWS_PER_BROADCAST 4
 
 void xfi_bcasts_free(xfi_bcasts *bcasts)

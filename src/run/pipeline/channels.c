@@ -1,9 +1,12 @@
 /*
  * Flows between ranks that share memory: the sender packs into slots that the receiver unpacks,
- * with no message and no copy between. All that goes to one peer is one sequence of bytes, the
- * boxes of its moves one after the other, as in packed.c. But slots end wherever they are full, so
- * that boxes are described independently of the slots, those of one form together. Data that
- * several peers get alike is packed once, into slots that all of them read.
+ * with no message and no copy in between. All that goes to one peer is one sequence of bytes, the
+ * boxes of its moves one after the other, as in packed.c. But here a slot ends wherever it is full,
+ * so boxes are described independently of slots, those of one form together. Data that several
+ * peers get alike is packed once, into slots that all of them read.
+ *
+ * A commit makes the channels, and a run carries all of them in one call of the comm, which calls
+ * back for each slot (carry()) on the same thread.
  */
 #include "channels.h"
 
@@ -58,7 +61,7 @@ static bool has_channel(const xfer_plan *plan, bool send, size_t p)
          xfi_run_shares(plan, peer->rank);
 }
 
-/* The window is half of what a peer may take of the staging memory. */
+/* All slots of a channel take two windows: that is what the staging limit allows for a peer. */
 static size_t slot_bytes_of(const xfer_plan *plan)
 {
   const uint64_t n_bytes = 2 * plan->window_bytes / XFI_CHANNEL_SLOTS;
@@ -144,7 +147,8 @@ static xfer_status add_channel(xfi_channels *c, const xfer_plan *plan, const xfi
   return XFER_OK;
 }
 
-/* Peers by distance, so that not all ranks begin with the same one. */
+/* Add the channels of one direction, by distance to the peer, so that not all ranks begin with the
+ * same peer. */
 static xfer_status add_all(xfi_channels *c, const xfer_plan *plan, bool send)
 {
   const xfi_move_list *list = xfi_run_moves(plan, send);
@@ -238,7 +242,7 @@ static xfer_status fill(xfi_channels *c, const xfer_plan *plan)
   return XFER_OK;
 }
 
-/* An xfi_carry_fn. */
+/* The comm's xfi_carry_fn: copies the channel's next n_bytes into the slot, or out of it. */
 static void carry(void *context, size_t channel, char *slot, size_t n_bytes)
 {
   xfi_channels *c = context;

@@ -1,6 +1,7 @@
 /*
- * The packed lane: all that goes to one peer is one stream of bytes, the boxes of its moves one
- * after the other, cut in windows. Window k of a pair travels in the same round on both ends:
+ * The packed lane. All that goes to one peer is one sequence of bytes, the boxes of its moves one
+ * after the other, which is cut in windows. Window k of a pair travels in the same round on both
+ * ends:
  *
  *   block = (distance from sender to receiver - 1) / PEERS_PER_ROUND,  round = k * n_blocks + block
  *
@@ -25,11 +26,11 @@
 
 #define PEERS_PER_ROUND (XFI_ROUND_MESSAGES / 2)
 enum {
-  SHORT_STREAM = 4,    /* windows */
-  ALONE_PER_WINDOW = 8 /* at most so many parts are messages of their own */
+  SHORT_FLOW = 4,      /* a short flow has at most so many windows */
+  ALONE_PER_WINDOW = 8 /* in a window at most so many parts are messages of their own */
 };
 
-/* A flow of the lane, and how far its stream has been cut up. */
+/* What goes to a peer or comes from it, and how far its bytes have been cut up. */
 typedef struct flow {
   const xfi_peer *peer;
   bool send;
@@ -37,10 +38,10 @@ typedef struct flow {
   uint64_t n_bytes;
   uint64_t n_cut;
   size_t move; /* the next one, relative to peer->first, */
-  uint64_t at; /* and bytes of the stream before it */
+  uint64_t at; /* and how many of the flow's bytes come before it */
 } flow;
 
-/* Sorted by block, then sends first, then by rank. No stream is empty. */
+/* Sorted by block, then sends first, then by rank. No flow is empty. */
 typedef struct flows {
   flow *at;
   size_t n;
@@ -149,7 +150,7 @@ static size_t window_bytes(const flow *f, const xfer_plan *plan)
   return (size_t)(left < plan->window_bytes ? left : plan->window_bytes);
 }
 
-/* A flow's first window is its largest, and the windows of a block share a round. */
+/* The first round of each block needs the most: a flow's first window is its largest. */
 xfer_status xfi_packed_measure(xfi_pipeline *p, const xfer_plan *plan)
 {
   xfer_status st = XFER_OK;
@@ -183,7 +184,8 @@ typedef struct part {
   size_t n_bytes;
 } part;
 
-/* Cut the next part of the flow's stream, at most to `end`. False: there is none. */
+/* Cut off the next part of the flow's bytes, which ends at `end` at the latest. False: there is
+ * none. */
 static bool cut(part *out, flow *f, const xfer_plan *plan, uint64_t end)
 {
   const xfi_move *moves = xfi_run_moves(plan, f->send)->moves + f->peer->first;
@@ -216,12 +218,13 @@ static int most_messages(const xfer_plan *plan)
 }
 
 /* From how many bytes on a part of the flow's next window is a message of its own, alike on both
- * ends. In a long stream packing overlaps with other windows, and a single message is fastest. */
+ * ends. In a long flow packing overlaps with other windows, so a single message for each is
+ * fastest. */
 static size_t least_alone(const flow *f, const xfer_plan *plan)
 {
   const size_t n_bytes = window_bytes(f, plan) / ALONE_PER_WINDOW;
 
-  if (f->n_bytes > SHORT_STREAM * plan->window_bytes) return SIZE_MAX;
+  if (f->n_bytes > SHORT_FLOW * plan->window_bytes) return SIZE_MAX;
   return n_bytes > XFI_MIN_UNPACKED_BYTES ? n_bytes : XFI_MIN_UNPACKED_BYTES;
 }
 

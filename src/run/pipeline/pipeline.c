@@ -1,3 +1,10 @@
+/*
+ * The pipeline of a plan: the steps of packed rounds and of broadcasts, in slots of the comm's
+ * block, and channels. A commit makes it for all that the direct lane does not carry, and run.c
+ * starts it.
+ *
+ * If the comm's block of slots has to grow, all other plans of the comm get new steps too.
+ */
 #include "pipeline.h"
 
 #include "alloc.h"
@@ -26,8 +33,8 @@ static xfer_status make_steps(xfi_pipeline *p, const xfer_plan *plan)
   return xfi_steps_make_batches(p, plan->device);
 }
 
-/* Give slots to the plan. If it needs a larger block, the comm's other plans move to that; one that
- * cannot has to be committed again. */
+/* Give slots to the plan. If the block had to grow for that, the comm's other plans move to the new
+ * one; a plan for which that fails has to be committed again. */
 static xfer_status join_staging(xfi_pipeline *p, xfer_plan *plan)
 {
   const char *before = plan->plans->slots.at;
@@ -35,7 +42,7 @@ static xfer_status join_staging(xfi_pipeline *p, xfer_plan *plan)
   XFI_TRY(xfi_staging_join(plan, p));
   if (plan->plans->slots.at == before) return XFER_OK;
   for (xfer_plan *q = plan->plans->first; q != NULL; q = q->next) {
-    if (q == plan || q->lanes.pipeline->slots == NULL) continue; /* leaked before */
+    if (q == plan || q->lanes.pipeline->slots == NULL) continue; /* its slots were leaked before */
     q->lanes.pipeline->slots = plan->plans->slots.at;
     if (xfi_pipeline_rebind(q->lanes.pipeline, q) != XFER_OK) q->lanes.pipeline->slots = NULL;
   }

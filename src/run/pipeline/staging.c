@@ -1,4 +1,8 @@
-/* Slots that the plans of a comm share. */
+/*
+ * Staging memory: the block of slots that all plans of a comm share, and blocks of their own for
+ * mirrors, from the device or from the caller's allocator. Local to a rank, on the thread that
+ * makes the comm's calls. staging.h explains how plans take turns.
+ */
 #include "staging.h"
 
 #include "alloc.h"

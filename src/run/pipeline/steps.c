@@ -1,8 +1,10 @@
 /*
  * Steps through slots. Three streams run side by side: while step i is on the wire, step i+1 is
- * gathered and step i-1 is scattered. Two slots each way, so a step waits for the one two before
- * it. A single small step has nothing to run beside: it stays on the caller's stream, since events
- * between streams would take longer than its copies.
+ * gathered and step i-1 is scattered. There are two slots each way, so a step uses those of the
+ * step two before it, and waits for that. A single small step has nothing to run beside it, and
+ * stays on the caller's stream, since the events between streams would take longer than its copies.
+ *
+ * On a synchronous device there are no streams, and each step is done before the next one begins.
  */
 #include "steps.h"
 
@@ -113,7 +115,7 @@ void xfi_steps_free(xfi_pipeline *p, xfi_device *device)
 
 /* ---- running ---- */
 
-/* Gather what is sent, or scatter what was received. */
+/* Gather what the step sends into its slot (`send`), or scatter what it has received. */
 static xfer_status launch(xfer_plan *plan, const xfi_step *s, bool send, xfer_stream stream)
 {
   xfer_status st = XFER_OK;

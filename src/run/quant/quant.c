@@ -1,4 +1,8 @@
-/* Scales of blocks, from commit to run. */
+/*
+ * Scales of blocks: the tables that a plan has for them, the launches that fill them, made at
+ * commit, and their place in a run, before the lanes. All of it is local to a rank; what ranks
+ * exchange of amaxes goes by plan->amax_plan. quant.h explains the steps.
+ */
 #include "quant.h"
 
 #include <string.h>
@@ -6,7 +10,7 @@
 #include "alloc.h"
 #include "error.h"
 
-/* ---- with the plan ---- */
+/* ---- created with the plan ---- */
 
 /* List the pairs, with what this rank holds of each, without their tables. */
 static xfer_status list_pairs(xfi_quant *q, const xfer_plan *plan, const xfer_tensor *tensors)
@@ -128,11 +132,11 @@ const xfi_blocks *xfi_quant_blocks(const xfi_quant *q, size_t tensor)
   return pair == NULL || pair->weights != tensor ? NULL : &pair->blocks;
 }
 
-/* ---- with its lanes ---- */
+/* ---- made at commit ---- */
 
 /* Parts have at least this many elements: with fewer the launches cost more than what overlaps. */
 #define PART_ELEMS (UINT64_C(8) << 20)
-/* Share of the device for later parts: the lanes' copies of the part before use the rest. */
+/* The share of the device for the later parts: at the same time, the lanes copy the part before. */
 enum { ASIDE_PERCENT = 33 };
 
 /* About as many elements as this rank holds. */
@@ -246,7 +250,7 @@ xfer_status xfi_quant_prepare(xfer_plan *plan)
   return XFER_OK;
 }
 
-/* ---- with a run ---- */
+/* ---- enqueued by a run ---- */
 
 xfer_status xfi_quant_start(const xfer_plan *plan, xfer_stream stream)
 {

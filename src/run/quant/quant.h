@@ -38,9 +38,8 @@ typedef struct xfi_quant_cut {
 } xfi_quant_cut;
 
 struct xfi_quant {
-  const xfi_quant_pair *
-      *pair_of;          /* [n_tensors] each tensor's pair; NULL: neither weights nor scales */
-  xfi_quant_pair *pairs; /* [n_pairs] */
+  const xfi_quant_pair **pair_of; /* [n_tensors] NULL: neither weights nor scales */
+  xfi_quant_pair *pairs;          /* [n_pairs] */
   size_t n_pairs;
   xfi_quant_cut *cuts; /* [n_cuts] at most n_pairs */
   size_t n_cuts;

@@ -1,4 +1,8 @@
-/* What a rank counts of a tensor, made ready for the device. */
+/*
+ * What a rank counts of a tensor: boxes of its memory, each with a factor, for the device to add
+ * up. Made at commit for runs that are verified, and at each call for digests. Local to a rank;
+ * count.h explains what sums of all ranks mean.
+ */
 #include "count.h"
 
 #include <string.h>
@@ -78,7 +82,8 @@ static uint64_t replica_factor(int k, int n)
   return mine[0] - next[0];
 }
 
-/* Replicas take turns, unless it is them that count. */
+/* Where a count takes each element once, replicas take turns by tensor; where it compares replicas,
+ * each has a factor of its own. 0: this rank counts nothing of it. */
 static uint64_t held_factor(const counter *c, const xfi_held *held, uint32_t turn, xfi_count what)
 {
   const int n = xfi_part_n_replicas(c->layout, held->part);
@@ -180,7 +185,7 @@ xfer_status xfi_count_add(xfi_counted *list, const xfer_plan *plan, size_t tenso
   if (what == XFI_COUNT_RUN) XFI_TRY(count_side(src, rank, ordinal, XFI_COUNT_REPLICAS));
   if (cls->conversion.kind != XFER_CONVERSION_NONE &&
       (what == XFI_COUNT_MOVED || what == XFI_COUNT_RUN))
-    return XFER_OK; /* it is meant to differ */
+    return XFER_OK; /* the destination is meant to differ from the source */
   if (what != XFI_COUNT_OWN_DST) XFI_TRY(count_sends(src, cls, ordinal, what));
   if (what != XFI_COUNT_OWN_SRC) XFI_TRY(count_recvs(dst, cls, what));
   return XFER_OK;

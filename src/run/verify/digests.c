@@ -1,4 +1,8 @@
-/* The digests that a caller asks for, and whether replicas are equal. */
+/*
+ * Digests that a caller asks for (xfer_plan_digest()), and whether replicas of a source are equal
+ * (xfer_plan_check_replicas()). Both are collective, are called by src/api, and wait until the
+ * device has counted.
+ */
 #include "count.h"
 
 #include <string.h>

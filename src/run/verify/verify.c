@@ -1,7 +1,8 @@
 /*
- * Verified runs: behind its copies a run counts what sources and destinations hold, and the ranks'
- * results have the totals. And what to say where something is wrong: bisections over tensors
- * and over the dims of one, each step a sum of all ranks.
+ * Verified runs: behind its copies a run counts what sources and destinations hold, and each rank
+ * reports its total with the result of the run. If the totals do not add up to 0, the ranks look
+ * for the first tensor and index that differ: by bisection over the tensors, and then over the dims
+ * of one, where each step is a sum over all ranks. That search is collective.
  */
 #include "count.h"
 
@@ -69,7 +70,7 @@ xfer_status xfi_verify_outcome(const xfer_plan *plan, xfi_deadline deadline)
 
 /* ---- what is wrong ---- */
 
-/* Looking for it. All ranks take the same steps. */
+/* A search for what is wrong. All ranks take the same steps. */
 typedef struct search {
   const xfer_plan *plan;
   xfi_deadline deadline;
@@ -94,7 +95,7 @@ static xfer_status is_zero(const search *s, xfi_sum mine, bool *zero)
   return st;
 }
 
-/* Count what is within once more. */
+/* Count the tensor again within the bounds of the search: is the sum over all ranks 0? */
 static xfer_status count(search *s, bool *zero)
 {
   xfi_sum sum = {{0, 0}};
@@ -108,7 +109,7 @@ static xfer_status count(search *s, bool *zero)
  * come to 0. */
 static xfer_status bisect(search *s, int64_t *first, int64_t n, const xfi_sum *sums, int d)
 {
-  int64_t good = 0; /* so many are all right */
+  int64_t good = 0; /* so many are known to be right */
   int64_t bad = n;
 
   while (bad - good > 1) {
