@@ -170,9 +170,9 @@ static xfer_status is_ignored(bool *ignored, const xfi_placing *p, const xfi_ent
 
 /* ---- meshes ---- */
 
-static int n_stages(const xfi_holders *h)
+static int n_stages(const xfi_holders *holders)
 {
-  return h->ends ? 2 : h->last_stage - h->first_stage + 1;
+  return holders->ends ? 2 : holders->last_stage - holders->first_stage + 1;
 }
 
 static bool is_mesh(const xfer_mesh *mesh, const int *shape, int n_axes, const int *ranks)
@@ -184,27 +184,27 @@ static bool is_mesh(const xfer_mesh *mesh, const int *shape, int n_axes, const i
 
 /* The mesh is owned by p or its side. */
 static xfer_status find_mesh(xfer_mesh **mesh, xfi_placing *p, const xfi_spread *spread,
-                             const xfi_holders *h)
+                             const xfi_holders *holders)
 {
   const xfer_side *side = p->side;
   const size_t n = (size_t)xfi_side_stage_size(side);
-  const int *ranks = &h->one_rank;
+  const int *ranks = &holders->one_rank;
   int shape[XFER_MAX_DIMS] = {1}, n_axes = 1, *ends = NULL;
   xfer_status st = XFER_OK;
 
   *mesh = side->mesh;
-  if (h->one_rank < 0 && h->all) return XFER_OK;
-  if (h->one_rank < 0) {
+  if (holders->one_rank < 0 && holders->all) return XFER_OK;
+  if (holders->one_rank < 0) {
     n_axes = 0;
-    if (n_stages(h) > 1) shape[n_axes++] = n_stages(h);
+    if (n_stages(holders) > 1) shape[n_axes++] = n_stages(holders);
     for (int a = 0; a < spread->n_axes; a++)
       shape[n_axes++] = spread->shape[a];
-    ranks = &side->staged[(size_t)h->first_stage * n];
-    if (h->ends) {
+    ranks = &side->staged[(size_t)holders->first_stage * n];
+    if (holders->ends) {
       ends = xfi_calloc(2 * n, sizeof *ends);
       XFI_CHECK_DONE(ends != NULL, XFER_ERR_NOMEM, "%zu ranks", 2 * n);
       memcpy(ends, ranks, n * sizeof *ends);
-      memcpy(&ends[n], &side->staged[(size_t)h->last_stage * n], n * sizeof *ends);
+      memcpy(&ends[n], &side->staged[(size_t)holders->last_stage * n], n * sizeof *ends);
       ranks = ends;
     }
   }
@@ -221,17 +221,18 @@ done:
 }
 
 static xfer_status make_layout(xfer_layout **layout, xfi_placing *p, const xfi_entry *entry,
-                               xfer_dtype dtype, const xfi_spread *spread, const xfi_holders *set)
+                               xfer_dtype dtype, const xfi_spread *spread,
+                               const xfi_holders *holders)
 {
   xfer_placement placements[XFER_MAX_DIMS + 1];
   int32_t order[XFER_MAX_DIMS + 1];
-  bool whole = set->all || set->one_rank >= 0;
-  int lead = !whole && n_stages(set) > 1;
+  bool whole = holders->all || holders->one_rank >= 0;
+  int lead = !whole && n_stages(holders) > 1;
   xfer_mesh *mesh = NULL;
   xfer_layout_desc desc = XFER_LAYOUT_DESC_INIT;
   xfer_status st;
 
-  XFI_TRY(find_mesh(&mesh, p, spread, set));
+  XFI_TRY(find_mesh(&mesh, p, spread, holders));
   placements[0] = xfer_replicate();
   order[0] = 0;
   for (int a = 0; a < spread->n_axes && !whole; a++)
@@ -266,48 +267,48 @@ static int stage_of(const xfi_placing *p, const xfi_entry *entry, int k)
                 : p->stages[at] % p->side->pp; /* extra layers are on the last stage */
 }
 
-static void choose_stages(xfi_holders *set, const xfi_placing *p, const xfi_ruling *r)
+static void choose_stages(xfi_holders *holders, const xfi_placing *p, const xfi_ruling *r)
 {
   const bool everywhere = r->rule == NULL || r->is[XFI_EVERYWHERE] != 0;
   const int last = p->side->pp - 1, n = p->model->n_layers;
   const xfi_stage stage = r->rule != NULL ? r->rule->stage : XFI_STAGE_FIRST;
 
-  set->first_stage = stage == XFI_STAGE_FIRST ? 0 : last;
-  if (stage == XFI_STAGE_LAST_LAYER && n > 0) set->first_stage = p->stages[n - 1] % p->side->pp;
-  set->last_stage = set->first_stage;
+  holders->first_stage = stage == XFI_STAGE_FIRST ? 0 : last;
+  if (stage == XFI_STAGE_LAST_LAYER && n > 0) holders->first_stage = p->stages[n - 1] % p->side->pp;
+  holders->last_stage = holders->first_stage;
   if (everywhere || (r->is[XFI_BOTH_ENDS] != 0 && last > 0)) {
-    set->first_stage = 0;
-    set->last_stage = last;
-    set->ends = !everywhere && last > 1;
+    holders->first_stage = 0;
+    holders->last_stage = last;
+    holders->ends = !everywhere && last > 1;
   }
 }
 
-/* The input of an entry's layouts. */
-typedef struct plan {
-  xfi_ruling ruling; /* no rule: the caller's placement */
-  const xfi_override *place;
+/* What the layouts of an entry are made from, in all of its layers. */
+typedef struct layout_input {
+  xfi_ruling ruling;         /* its rule is NULL where the caller places the entry */
+  const xfi_override *place; /* the caller's placement; NULL: none */
   xfer_dtype dtype;
-  xfi_holders set;
-} plan;
+  xfi_holders holders; /* stages are chosen for each layer */
+} layout_input;
 
 static xfer_status layout_of(xfi_holding *held, xfi_placing *p, const xfi_entry *entry,
-                             const plan *of, int k, xfer_layout **layout)
+                             const layout_input *input, int k, xfer_layout **layout)
 {
-  bool whole = of->set.all || of->set.one_rank >= 0;
-  xfi_holders set = of->set;
+  bool whole = input->holders.all || input->holders.one_rank >= 0;
+  xfi_holders holders = input->holders;
   xfi_spread spread = {0};
   xfer_status st = XFER_OK;
 
   if (entry->stack == XFI_OUTSIDE)
-    choose_stages(&set, p, &of->ruling);
+    choose_stages(&holders, p, &input->ruling);
   else
-    set.first_stage = set.last_stage = stage_of(p, entry, k);
-  if (!whole && of->ruling.rule != NULL)
+    holders.first_stage = holders.last_stage = stage_of(p, entry, k);
+  if (!whole && input->ruling.rule != NULL)
     XFI_TRY_DONE(
-        xfi_spread_make(&spread, p, entry, &of->ruling, &held->slot, xfi_entry_layer(entry, k)));
-  else if (!whole && of->place != NULL)
-    XFI_TRY_DONE(xfi_spread_place(&spread, p, entry, of->place->value));
-  XFI_TRY_DONE(make_layout(layout, p, entry, of->dtype, &spread, &set));
+        xfi_spread_make(&spread, p, entry, &input->ruling, &held->slot, xfi_entry_layer(entry, k)));
+  else if (!whole && input->place != NULL)
+    XFI_TRY_DONE(xfi_spread_place(&spread, p, entry, input->place->value));
+  XFI_TRY_DONE(make_layout(layout, p, entry, input->dtype, &spread, &holders));
 done:
   xfi_spread_free(&spread);
   return st;
@@ -315,12 +316,12 @@ done:
 
 /* The first layer before the k-th whose layout is the same; -1: none. maps[i] is the expert map of
  * the i-th layer. */
-static int like_before(const xfi_placing *p, const xfi_entry *entry, const plan *of,
+static int like_before(const xfi_placing *p, const xfi_entry *entry, const layout_input *input,
                        const xfi_map *const *maps, int k)
 {
   for (int i = k - 1; i >= 0; i--) {
     if (maps[i] != maps[k]) continue;
-    if (of->set.all || of->set.one_rank >= 0) return i;
+    if (input->holders.all || input->holders.one_rank >= 0) return i;
     if (stage_of(p, entry, i) == stage_of(p, entry, k)) return i;
     if (p->side->n_maps < 2) return -1; /* layers of a stage are adjacent */
   }
@@ -328,7 +329,7 @@ static int like_before(const xfi_placing *p, const xfi_entry *entry, const plan 
 }
 
 static xfer_status make_layouts(xfi_holding *held, xfi_placing *p, const xfi_entry *entry,
-                                const plan *of)
+                                const layout_input *input)
 {
   const int n = xfi_entry_places(entry);
   const xfi_map **maps = xfi_calloc((size_t)n, sizeof(const xfi_map *));
@@ -340,12 +341,12 @@ static xfer_status make_layouts(xfi_holding *held, xfi_placing *p, const xfi_ent
   for (int k = 0; k < n && entry->experts; k++)
     maps[k] = xfi_map_find(p->side, xfi_entry_layer(entry, k));
   for (int k = 0; k < n; k++) {
-    const int same = like_before(p, entry, of, maps, k);
+    const int same = like_before(p, entry, input, maps, k);
 
     if (same >= 0)
       held->layouts[k] = xfi_layout_share(held->layouts[same]);
     else
-      XFI_TRY_DONE(layout_of(held, p, entry, of, k, &held->layouts[k]));
+      XFI_TRY_DONE(layout_of(held, p, entry, input, k, &held->layouts[k]));
   }
 done:
   xfi_free(maps);
@@ -398,23 +399,24 @@ static xfer_status refuse_companion(const xfi_placing *p, const xfi_entry *entry
 
 /* Whole on every rank, under the checkpoint's name: for what the side holds so, and for what no
  * rule covers. */
-static xfer_status hold_unruled(xfi_holding *held, xfi_placing *p, const xfi_entry *entry, plan *of)
+static xfer_status hold_unruled(xfi_holding *held, xfi_placing *p, const xfi_entry *entry,
+                                layout_input *input)
 {
   int64_t known;
 
   XFI_TRY(xfi_placing_eval(&known, p, entry, p->side->rules->holds_unknown));
   if (known != 0 || (p->side->size == 1 && p->side->rules->block_main == NULL)) {
-    of->ruling = EVERYWHERE;
+    input->ruling = EVERYWHERE;
   } else {
     const bool is_beside =
         entry->beside != NULL || (xfi_scales_have_rows(entry->scales) && !held->absent);
 
     if (is_beside && p->side->rules->block_main != NULL) return refuse_companion(p, entry);
     held->misc = held->unknown = true;
-    of->set.all = true;
+    input->holders.all = true;
   }
   XFI_TRY(xfi_slot_make(&held->slot, p, entry, held->unknown ? &WHOLE : &EVERYWHERE));
-  return make_layouts(held, p, entry, of);
+  return make_layouts(held, p, entry, input);
 }
 
 /* The element type of an entry on the side: the caller's, the rule's, or the model's. */
@@ -462,40 +464,40 @@ xfer_status xfi_holding_make(xfi_holding *held, xfi_placing *p, size_t at)
   const xfi_override *place, *whole, *typed;
   const xfi_local_rule *rule;
   bool ignored = false;
-  plan of = {.set = {.one_rank = -1}};
+  layout_input input = {.holders = {.one_rank = -1}};
 
   XFI_TRY(find_override(&place, p, XFI_OVERRIDE_PLACE, entry));
   XFI_TRY(find_override(&whole, p, XFI_OVERRIDE_WHOLE, entry));
   XFI_TRY(find_override(&typed, p, XFI_OVERRIDE_DTYPE, entry));
-  of.dtype = dtype_of(p, entry, NULL, typed);
-  if (of.dtype != own.dtype)
+  input.dtype = dtype_of(p, entry, NULL, typed);
+  if (input.dtype != own.dtype)
     own.block[0] = own.block[1] = 0; /* there are no blocks that a layout could cut */
-  of.place = place;
+  input.place = place;
   XFI_TRY(are_scales_dropped(&held->made, p, entry));
   if (held->made || place != NULL || whole != NULL) {
-    held->absent = of.set.all = held->made;
-    if (!held->made && place == NULL) of.set.one_rank = p->side->mesh->ranks[whole->value];
+    held->absent = input.holders.all = held->made;
+    if (!held->made && place == NULL) input.holders.one_rank = p->side->mesh->ranks[whole->value];
     XFI_TRY(xfi_slot_make(&held->slot, p, entry, &WHOLE));
-    return make_layouts(held, p, entry, &of);
+    return make_layouts(held, p, entry, &input);
   }
-  XFI_TRY(xfi_rule_find(&of.ruling, p, entry));
-  XFI_TRY(is_absent(&held->absent, p, entry, &of.ruling));
-  rule = of.ruling.rule;
+  XFI_TRY(xfi_rule_find(&input.ruling, p, entry));
+  XFI_TRY(is_absent(&held->absent, p, entry, &input.ruling));
+  rule = input.ruling.rule;
   if (rule == NULL || rule->refusal != NULL) XFI_TRY(is_ignored(&ignored, p, entry));
   if (rule == NULL || held->absent || ignored) {
     if (rule == NULL && !held->absent && !ignored) XFI_TRY(xfi_rule_missing(p, entry));
-    memset(&of.ruling, 0, sizeof of.ruling);
-    return hold_unruled(held, p, entry, &of);
+    memset(&input.ruling, 0, sizeof input.ruling);
+    return hold_unruled(held, p, entry, &input);
   }
   XFI_CHECK(rule->refusal == NULL, XFER_ERR_UNSUPPORTED,
             "\"%s\" in \"%s\": %s; ignore it or place it", entry->pattern, p->side->spec,
             rule->refusal);
-  of.dtype = dtype_of(p, entry, rule, typed);
-  if (of.dtype != own.dtype) own.block[0] = own.block[1] = 0;
-  XFI_TRY(xfi_slot_make(&held->slot, p, entry, &of.ruling));
-  XFI_TRY(make_layouts(held, p, entry, &of));
+  input.dtype = dtype_of(p, entry, rule, typed);
+  if (input.dtype != own.dtype) own.block[0] = own.block[1] = 0;
+  XFI_TRY(xfi_slot_make(&held->slot, p, entry, &input.ruling));
+  XFI_TRY(make_layouts(held, p, entry, &input));
   /* A caller who sets the type has the checkpoint's own values. */
-  held->less = typed == NULL || typed->value != 0 ? of.ruling.is[XFI_LESS] : 0;
+  held->less = typed == NULL || typed->value != 0 ? input.ruling.is[XFI_LESS] : 0;
   held->hook = rule->hook;
   held->misc = rule->made != NULL;
   return XFER_OK;
