@@ -22,12 +22,12 @@ static const int64_t REACH_MAX = INT64_C(1) << 62; /* the limit for strides, as 
 /* Adds a problem with the text of the last error. */
 static xfer_status add_problem(xfer_locals *locals, const xfi_local_tensor *of, bool is_missing)
 {
-  xfi_local_problem made = {NULL, of, is_missing};
+  xfi_local_problem problem = {NULL, of, is_missing};
 
   XFI_TRY(xfi_vec_reserve(&locals->problems, &locals->problems_capacity, locals->n_problems + 1,
                           sizeof *locals->problems));
-  XFI_TRY(xfi_name_copy(&made.text, xfer_last_error()));
-  locals->problems[locals->n_problems++] = made;
+  XFI_TRY(xfi_name_copy(&problem.text, xfer_last_error()));
+  locals->problems[locals->n_problems++] = problem;
   return XFER_OK;
 }
 

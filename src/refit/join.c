@@ -105,8 +105,8 @@ static xfer_status split_overridden(xfer_model **copy, xfer_model *model, const 
   return XFER_OK;
 }
 
-/* Returns in *made the model that this refit uses: the caller's or a changed copy. */
-static xfer_status share_model(xfer_model **made, xfer_model *model, const xfer_side *train,
+/* Sets *used to the model that this refit uses: the caller's or a changed copy. */
+static xfer_status share_model(xfer_model **used, xfer_model *model, const xfer_side *train,
                                const xfer_side *gen)
 {
   const xfer_side *by;
@@ -124,7 +124,7 @@ static xfer_status share_model(xfer_model **made, xfer_model *model, const xfer_
   XFI_TRY_DONE(split_overridden(&copy, model, train));
   XFI_TRY_DONE(split_overridden(&copy, model, gen));
   if (copy != NULL) XFI_TRY_DONE(xfi_model_resolve(copy));
-  *made = copy != NULL ? copy : xfi_model_share(model);
+  *used = copy != NULL ? copy : xfi_model_share(model);
   copy = NULL;
 done:
   xfi_model_destroy(copy);
@@ -206,7 +206,7 @@ static bool is_absent(const xfer_refit *refit, size_t entry)
 {
   for (int s = 0; s < 2; s++) {
     if (refit->sides[s].side == NULL || !refit->sides[s].held[entry].absent) continue;
-    if (s != XFER_REFIT_TRAIN || !refit->sides[s].held[entry].made) return true;
+    if (s != XFER_REFIT_TRAIN || !refit->sides[s].held[entry].scales_dropped) return true;
   }
   return false;
 }
@@ -228,7 +228,7 @@ static bool has_no_source(const xfer_refit *refit, size_t entry)
   const xfi_holding *held;
 
   if (train->side == NULL || gen->side == NULL) return false;
-  if (!train->held[entry].absent || train->held[entry].made) return false;
+  if (!train->held[entry].absent || train->held[entry].scales_dropped) return false;
   held = &gen->held[entry];
   return !held->absent && !held->misc && held->slot.local != NULL && !held->slot.own_names;
 }
@@ -427,7 +427,8 @@ static xfer_status convert_elements(const xfer_refit *refit)
     const bool by_blocks = refit->tensors[i].conversion.kind != XFER_CONVERSION_NONE &&
                            !xfi_scales_have_rows(refit->model->entries[entry].scales);
 
-    XFI_CHECK(refit->sides[0].side == NULL || by_blocks || !refit->sides[0].held[entry].made,
+    XFI_CHECK(refit->sides[0].side == NULL || by_blocks ||
+                  !refit->sides[0].held[entry].scales_dropped,
               XFER_ERR_MISMATCH, "\"%s\" are scales of weights that are not quantised on the way",
               refit->tensors[i].name);
   }

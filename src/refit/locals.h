@@ -24,7 +24,7 @@ typedef struct xfi_local_tensor {
   bool misc;
   bool unused; /* nothing of it moves; not listed, but may be handed in
                 */
-  char *made;  /* misc: the name of the tensor that the framework makes of it */
+  char *made;  /* misc: the name of the tensor that the framework computes from it */
   int made_dtype;
   void *owned; /* memory of a misc tensor, which the library allocated; `free` frees it */
   void (*free)(void *memory);

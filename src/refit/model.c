@@ -41,21 +41,21 @@ static void free_entries(xfi_entry *entries, size_t n)
   xfi_free(entries);
 }
 
-static xfer_status copy_entries(xfi_entry **copies, const xfer_model *model)
+static xfer_status copy_entries(xfi_entry **to, const xfer_model *model)
 {
-  xfi_entry *made = xfi_calloc(model->n_entries, sizeof *made);
+  xfi_entry *copies = xfi_calloc(model->n_entries, sizeof *copies);
   size_t n = 0;
   xfer_status st = XFER_OK;
 
-  XFI_CHECK_DONE(made != NULL, XFER_ERR_NOMEM, "%zu tensors of a model", model->n_entries);
+  XFI_CHECK_DONE(copies != NULL, XFER_ERR_NOMEM, "%zu tensors of a model", model->n_entries);
   while (n < model->n_entries) {
     n++;
-    XFI_TRY_DONE(xfi_entry_copy(&made[n - 1], &model->entries[n - 1]));
+    XFI_TRY_DONE(xfi_entry_copy(&copies[n - 1], &model->entries[n - 1]));
   }
-  *copies = made;
-  made = NULL;
+  *to = copies;
+  copies = NULL;
 done:
-  if (made != NULL) free_entries(made, n);
+  if (copies != NULL) free_entries(copies, n);
   return st;
 }
 
@@ -504,7 +504,7 @@ xfer_status xfi_model_finish(xfer_model *model, const xfer_model_options *option
   return XFER_OK;
 }
 
-xfer_status xfi_model_copy(xfer_model **made, xfer_model *model)
+xfer_status xfi_model_copy(xfer_model **copy, xfer_model *model)
 {
   xfer_model *m = NULL;
   xfer_status st = XFER_OK;
@@ -525,7 +525,7 @@ xfer_status xfi_model_copy(xfer_model **made, xfer_model *model)
   m->scanned = true;
   XFI_TRY_DONE(copy_entries(&m->entries, model));
   m->n_entries = m->entries_cap = model->n_entries;
-  *made = m;
+  *copy = m;
   m = NULL;
 done:
   xfi_model_destroy(m);

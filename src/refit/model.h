@@ -57,6 +57,6 @@ xfer_status xfi_model_check_sizes(const xfer_model *model);
 /* Set what follows from names and roles. */
 xfer_status xfi_model_resolve(xfer_model *model);
 /* A copy for one refit, to be changed and then resolved. */
-xfer_status xfi_model_copy(xfer_model **made, xfer_model *model);
+xfer_status xfi_model_copy(xfer_model **copy, xfer_model *model);
 
 #endif

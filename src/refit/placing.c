@@ -440,20 +440,20 @@ static xfer_dtype dtype_of(const xfi_placing *p, const xfi_entry *entry, const x
 
 /* Are these scales that the side does not have, since it has their weights in another type, by the
  * caller or, if the caller does not place them, by a rule? */
-static xfer_status are_scales_dropped(bool *made, const xfi_placing *p, const xfi_entry *entry)
+static xfer_status are_scales_dropped(bool *dropped, const xfi_placing *p, const xfi_entry *entry)
 {
   const xfi_entry *weight = &p->model->entries[entry->scale_of < 0 ? 0 : entry->scale_of];
   const xfi_override *chosen, *place, *whole;
   xfi_ruling ruling = {0};
 
-  *made = false;
+  *dropped = false;
   if (entry->scale_of < 0) return XFER_OK;
   XFI_TRY(find_override(&chosen, p, XFI_OVERRIDE_DTYPE, weight));
   XFI_TRY(find_override(&place, p, XFI_OVERRIDE_PLACE, weight));
   XFI_TRY(find_override(&whole, p, XFI_OVERRIDE_WHOLE, weight));
   if (place == NULL && whole == NULL) XFI_TRY(xfi_rule_find(&ruling, p, weight));
   if (ruling.rule != NULL && !ruling.rule->unscaled) ruling.rule = NULL;
-  *made = dtype_of(p, weight, ruling.rule, chosen) != weight->dtype;
+  *dropped = dtype_of(p, weight, ruling.rule, chosen) != weight->dtype;
   return XFER_OK;
 }
 
@@ -473,10 +473,11 @@ xfer_status xfi_holding_make(xfi_holding *held, xfi_placing *p, size_t at)
   if (input.dtype != own.dtype)
     own.block[0] = own.block[1] = 0; /* there are no blocks that a layout could cut */
   input.place = place;
-  XFI_TRY(are_scales_dropped(&held->made, p, entry));
-  if (held->made || place != NULL || whole != NULL) {
-    held->absent = input.holders.all = held->made;
-    if (!held->made && place == NULL) input.holders.one_rank = p->side->mesh->ranks[whole->value];
+  XFI_TRY(are_scales_dropped(&held->scales_dropped, p, entry));
+  if (held->scales_dropped || place != NULL || whole != NULL) {
+    held->absent = input.holders.all = held->scales_dropped;
+    if (!held->scales_dropped && place == NULL)
+      input.holders.one_rank = p->side->mesh->ranks[whole->value];
     XFI_TRY(xfi_slot_make(&held->slot, p, entry, &WHOLE));
     return make_layouts(held, p, entry, &input);
   }

@@ -12,7 +12,7 @@
 typedef struct xfi_slot {
   char *local; /* the local tensor's name, with {layer} and {expert} or {local} */
   char *last;  /* its name on the last stage, if that differs; else NULL */
-  char *made;  /* the name of what the framework makes of it; NULL: nothing */
+  char *made;  /* the name of the tensor that the framework computes from it; NULL: none */
   int made_dtype;
   int order[XFER_MAX_DIMS]; /* order[k]: the tensor's dim that is dim k of the local tensor */
   bool whole;               /* every rank that has any of it has all */
@@ -52,12 +52,13 @@ static inline int xfi_slot_dim(const xfi_slot *slot, int k)
 typedef struct xfi_holding {
   xfi_slot slot;
   xfer_layout **layouts; /* [n_layers or 1] */
-  bool misc;    /* the framework has no such tensor: a named buffer or a callback takes it */
-  bool unknown; /* no rule holds it, so every rank of the side has it whole */
-  bool hook;    /* the framework computes other values from it */
-  bool absent;  /* the side does not have it */
-  bool made;    /* absent too: scales of weights that the side has unquantised */
-  int64_t less; /* the side's values are the checkpoint's minus this */
+  bool misc;           /* the framework has no such tensor: a named buffer or a callback takes it */
+  bool unknown;        /* no rule holds it, so every rank of the side has it whole */
+  bool hook;           /* the framework computes other values from it */
+  bool absent;         /* the side does not have it */
+  bool scales_dropped; /* these are scales, and the side has their weights in a type without scales;
+                          then `absent` is set too */
+  int64_t less;        /* the side's values are the checkpoint's minus this */
 } xfi_holding;
 
 /* The ranks that hold an entry: those of some stages, one rank, or all. */

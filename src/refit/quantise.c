@@ -46,12 +46,12 @@ bool xfi_is_quantised(const xfer_model *model, const xfi_entry *entry)
 static xfer_status lengthen(char **name, size_t n, const char *suffix)
 {
   xfi_text text = {0};
-  char *made = NULL;
+  char *longer = NULL;
 
   xfi_text_printf(&text, "%.*s%s%s", (int)n, *name, suffix + strlen("weight"), *name + n);
-  XFI_TRY(xfi_text_end(&text, &made));
+  XFI_TRY(xfi_text_end(&text, &longer));
   xfi_free(*name);
-  *name = made;
+  *name = longer;
   return XFER_OK;
 }
 
