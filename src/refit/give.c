@@ -79,7 +79,7 @@ static xfer_status rename_given(char **renamed, const xfer_side *side, const cha
 static xfer_status respell(xfi_local_tensor **local, char **shorter, const xfer_locals *locals,
                            int side, const char *name)
 {
-  const json_t *list = locals->refit->sides[side].side->rules->spellings;
+  const json_t *list = locals->refit->sides[side].side->framework->spellings;
 
   *shorter = NULL;
   for (size_t i = 0; i < json_array_size(list) && *local == NULL; i++) {
@@ -129,18 +129,18 @@ static bool is_empty(const int64_t *shape, int n_dims)
 static xfer_status find_tied(bool *is_tied, const xfer_locals *locals, const xfer_side *side,
                              const char *name)
 {
-  const json_t *list = side->rules->spellings;
+  const json_t *list = side->framework->spellings;
   int64_t tied = 0;
 
   *is_tied = false;
   if (!xfi_scope_find(&locals->refit->model->scope, "tied", 4, &tied) || tied == 0) return XFER_OK;
-  *is_tied = xfi_doc_lists(side->rules->tied_names, name);
+  *is_tied = xfi_doc_lists(side->framework->tied_names, name);
   for (size_t i = 0; i < json_array_size(list) && !*is_tied; i++) {
     char *other = NULL;
 
     XFI_TRY(xfi_glob_rename(&other, xfi_doc_text(json_array_get(list, i), 0),
                             xfi_doc_text(json_array_get(list, i), 1), name));
-    *is_tied = other != NULL && xfi_doc_lists(side->rules->tied_names, other);
+    *is_tied = other != NULL && xfi_doc_lists(side->framework->tied_names, other);
     xfi_free(other);
   }
   return XFER_OK;

@@ -103,22 +103,22 @@ static xfer_status make_ranks(xfer_side *side, const xfer_side_options *o)
 
 xfer_status xfi_grid_make(xfer_side *side, const xfer_side_options *options)
 {
-  const xfi_side_rules *r = side->rules;
+  const xfi_side_rules *framework = side->framework;
   int n_listed = 0;
 
   side->pp = side->chunks = 1;
   side->stage_axis = -1;
-  XFI_TRY(make_grid(side, &side->axes, &r->ranks, &side->size));
-  for (int a = 0; a < r->ranks.n_axes && r->stage != NULL; a++) {
-    if (strcmp(r->ranks.names[a], r->stage) != 0) continue;
+  XFI_TRY(make_grid(side, &side->axes, &framework->ranks, &side->size));
+  for (int a = 0; a < framework->ranks.n_axes && framework->stage != NULL; a++) {
+    if (strcmp(framework->ranks.names[a], framework->stage) != 0) continue;
     side->stage_axis = a;
     side->pp = side->axes.sizes[a];
   }
   XFI_TRY(make_ranks(side, options));
-  XFI_TRY(make_stage_grid(side, &side->dense, &r->dense));
-  XFI_TRY(make_stage_grid(side, &side->wide, &r->wide));
-  XFI_TRY(make_stage_grid(side, &side->experts, &r->experts));
-  if (r->chunks != NULL) XFI_TRY(eval_size(side, r->chunks, &side->chunks));
+  XFI_TRY(make_stage_grid(side, &side->dense, &framework->dense));
+  XFI_TRY(make_stage_grid(side, &side->wide, &framework->wide));
+  XFI_TRY(make_stage_grid(side, &side->experts, &framework->experts));
+  if (framework->chunks != NULL) XFI_TRY(eval_size(side, framework->chunks, &side->chunks));
   XFI_CHECK(side->chunks <= INT_MAX / side->pp, XFER_ERR_OVERFLOW, "\"%s\": %d chunks", side->spec,
             side->chunks);
   if (side->stage_layers != NULL) {
@@ -188,7 +188,7 @@ xfer_status xfi_side_coordinate(const xfer_side *side, const char *axis, int ran
  * stages that the side's rules name. */
 static xfer_status stage_count(const xfer_side *side, int n_layers, int stage, int *count)
 {
-  const xfi_spare spare = side->rules->spare_layers;
+  const xfi_spare spare = side->framework->spare_layers;
   const int n_stages = side->pp * side->chunks, last = n_stages - 1;
   /* Embedding and output layer count as a layer each. */
   const int ends = spare == XFI_SPARE_FIRST && n_stages > 1;

@@ -289,7 +289,7 @@ static int layer_number(const xfi_joined *joined, const xfer_model *model, const
                         int layer)
 {
   const xfi_entry *entry = &model->entries[m->entry];
-  const bool from_0 = joined->side->rules->stage_numbers;
+  const bool from_0 = joined->side->framework->stage_numbers;
   int at, hi, lo = 0; /* the first of its stage */
 
   if (layer < 0 || m->slot->own_names || m->slot->own_number) return layer;

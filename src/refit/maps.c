@@ -127,7 +127,7 @@ xfer_status xfi_map_copy(xfer_side *side, const xfer_side_options *o)
 
   XFI_CHECK(o->n_map > 0 && o->map_experts != NULL && o->map_first != NULL && o->map_first[0] == 0,
             XFER_ERR_ARG, "an expert map of %lld ranks without its lists", (long long)o->n_map);
-  XFI_CHECK(side->rules->takes_map && side->n_maps == 0, XFER_ERR_ARG,
+  XFI_CHECK(side->framework->takes_map && side->n_maps == 0, XFER_ERR_ARG,
             "\"%s\" takes no expert map, or has one", side->spec);
   XFI_TRY(check_ranks(side, o->n_map)); /* before more of map_first is read */
   for (int64_t r = 0; r < o->n_map; r++) {

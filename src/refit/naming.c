@@ -209,7 +209,7 @@ static xfer_status make_name(char **name, const xfi_placing *placing, const xfi_
 
   /* The chunks of a model in one process have the same names, which their number precedes. */
   if (placing->side->chunks > 1 && strstr(template, "{name}") == NULL)
-    xfi_text_printf(&text, "%s{chunk}.", placing->side->rules->chunk_prefix);
+    xfi_text_printf(&text, "%s{chunk}.", placing->side->framework->chunk_prefix);
   for (const char *at = template; *at != '\0';) {
     if (take(&at, "{block}"))
       xfi_text_printf(&text, "%s", block == NULL ? "" : block);
@@ -397,7 +397,7 @@ static xfer_status set_cut(xfi_slot *slot, const xfi_placing *placing, const xfi
   slot->fusing.n = grid->cut < 0 ? 1 : grid->sizes[grid->cut];
   slot->fusing.inner = inner_ranks(slot, entry, ruling->rule);
   slot->fusing.whole = slot->whole || ruling->rule->cut != XFI_CUT_ROWS;
-  slot->fusing.even = side->rules->even;
+  slot->fusing.even = side->framework->even;
   return XFER_OK;
 }
 
@@ -437,7 +437,7 @@ static xfer_status shape_slot(xfi_slot *slot, const xfi_placing *placing, const 
   XFI_CHECK(!alternate || !scaled, XFER_ERR_UNSUPPORTED,
             "\"%s\": rows with block scales cannot be interleaved", entry->pattern);
   XFI_CHECK(!xfi_scales_have_rows(entry->scales) ||
-                (placing->side->rules->row_scales != 0 &&
+                (placing->side->framework->row_scales != 0 &&
                  xfi_role_is_scaled(placing->model, entry) && !alternate &&
                  ruling->is[XFI_REVERSE] == 0 && ruling->is[XFI_TRANSPOSE] == 0),
             XFER_ERR_UNSUPPORTED, "\"%s\": no rule says what \"%s\" makes of a scale for %s",

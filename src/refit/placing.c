@@ -32,18 +32,18 @@ static xfer_status add_rules(xfi_placing *p, const xfi_local_rule *rules, size_t
   return XFER_OK;
 }
 
-static xfer_status add_set(xfi_placing *p, const json_t *set)
+static xfer_status add_vars(xfi_placing *p, const json_t *words)
 {
   const xfi_scope scope = xfi_side_scope(p->side, &p->model->scope);
   const char *name;
   const json_t *expr;
 
-  json_object_foreach((json_t *)(uintptr_t)set, name, expr)
+  json_object_foreach((json_t *)(uintptr_t)words, name, expr)
   {
     int64_t value;
 
     XFI_TRY(xfi_expr_eval(&value, json_string_value(expr), &scope));
-    XFI_TRY(XFI_PUSH(p->set, p->n_set, p->set_cap, (xfi_var){name, value}));
+    XFI_TRY(XFI_PUSH(p->vars, p->n_vars, p->vars_cap, (xfi_var){name, value}));
   }
   return XFER_OK;
 }
@@ -76,28 +76,28 @@ xfer_status xfi_placing_open(xfi_placing *p, const xfer_side *side, const xfer_m
   int n = 0;
 
   *p = (xfi_placing){.side = side, .model = model, .stages = stages};
-  p->block = side->rules->block_main;
-  p->extra = side->rules->block_mtp;
-  XFI_TRY(add_rules(p, side->rules->first, side->rules->n_first));
+  p->block = side->framework->block_main;
+  p->extra = side->framework->block_mtp;
+  XFI_TRY(add_rules(p, side->framework->first, side->framework->n_first));
   for (int f = 0; f < model->n_all; f++) {
     for (size_t i = 0; i < model->all[f]->n_sides; i++) {
       const xfi_family_side *s = &model->all[f]->sides[i];
 
-      if (strcmp(s->side, side->rules->name) != 0) continue;
-      if (s->layers != NULL && p->block == side->rules->block_main) p->block = s->layers;
-      if (s->extra != NULL && p->extra == side->rules->block_mtp) p->extra = s->extra;
+      if (strcmp(s->side, side->framework->name) != 0) continue;
+      if (s->layers != NULL && p->block == side->framework->block_main) p->block = s->layers;
+      if (s->extra != NULL && p->extra == side->framework->block_mtp) p->extra = s->extra;
       families[n++] = s;
       XFI_TRY(add_rules(p, s->locals, s->n_locals));
-      XFI_TRY(add_set(p, s->set));
+      XFI_TRY(add_vars(p, s->set));
       break;
     }
   }
-  XFI_TRY(add_rules(p, side->rules->locals, side->rules->n_locals));
-  XFI_TRY(xfi_vec_reserve(&p->set, &p->set_cap, p->n_set + 2, sizeof *p->set));
-  p->set[p->n_set++] = (xfi_var){"extra_layers", model->n_extra};
-  p->set[p->n_set++] = (xfi_var){"bare_stages", count_bare_stages(p)};
+  XFI_TRY(add_rules(p, side->framework->locals, side->framework->n_locals));
+  XFI_TRY(xfi_vec_reserve(&p->vars, &p->vars_cap, p->n_vars + 2, sizeof *p->vars));
+  p->vars[p->n_vars++] = (xfi_var){"extra_layers", model->n_extra};
+  p->vars[p->n_vars++] = (xfi_var){"bare_stages", count_bare_stages(p)};
   p->scopes[1] = xfi_side_scope(side, &model->scope);
-  p->scopes[0] = (xfi_scope){.vars = p->set, .n_vars = p->n_set, .next = &p->scopes[1]};
+  p->scopes[0] = (xfi_scope){.vars = p->vars, .n_vars = p->n_vars, .next = &p->scopes[1]};
   for (int i = 0; i < n; i++)
     XFI_TRY(xfi_rules_require(families[i]->require, &p->scopes[0], XFER_ERR_UNSUPPORTED,
                               "\"%s\" and family \"%s\"", side->spec, model->family->name));
@@ -110,7 +110,7 @@ void xfi_placing_close(xfi_placing *p)
     xfi_mesh_destroy(p->meshes[i]);
   xfi_free(p->meshes);
   xfi_free(p->rules);
-  xfi_free(p->set);
+  xfi_free(p->vars);
 }
 
 /* ---- overrides by the caller ---- */
@@ -358,11 +358,12 @@ done:
 static xfer_status is_absent(bool *absent, const xfi_placing *p, const xfi_entry *entry,
                              const xfi_ruling *ruling)
 {
-  const xfi_side_rules *r = p->side->rules;
+  const xfi_side_rules *framework = p->side->framework;
   int64_t value;
 
-  XFI_TRY(xfi_placing_eval(&value, p, entry,
-                           entry->stack == XFI_EXTRA ? r->absent_mtp : r->absent_main));
+  XFI_TRY(
+      xfi_placing_eval(&value, p, entry,
+                       entry->stack == XFI_EXTRA ? framework->absent_mtp : framework->absent_main));
   *absent = (value != 0 && ruling->is[XFI_HELD] == 0) || ruling->is[XFI_ABSENT] != 0;
   return XFER_OK;
 }
@@ -404,14 +405,14 @@ static xfer_status hold_unruled(xfi_holding *held, xfi_placing *p, const xfi_ent
 {
   int64_t known;
 
-  XFI_TRY(xfi_placing_eval(&known, p, entry, p->side->rules->holds_unknown));
-  if (known != 0 || (p->side->size == 1 && p->side->rules->block_main == NULL)) {
+  XFI_TRY(xfi_placing_eval(&known, p, entry, p->side->framework->holds_unknown));
+  if (known != 0 || (p->side->size == 1 && p->side->framework->block_main == NULL)) {
     input->ruling = EVERYWHERE;
   } else {
     const bool is_beside =
         entry->beside != NULL || (xfi_scales_have_rows(entry->scales) && !held->absent);
 
-    if (is_beside && p->side->rules->block_main != NULL) return refuse_companion(p, entry);
+    if (is_beside && p->side->framework->block_main != NULL) return refuse_companion(p, entry);
     held->misc = held->unknown = true;
     input->holders.all = true;
   }
@@ -430,8 +431,9 @@ static xfer_dtype dtype_of(const xfi_placing *p, const xfi_entry *entry, const x
   if (chosen != NULL) return chosen->value == 0 ? own : (xfer_dtype)chosen->value;
   if (rule != NULL && rule->unscaled && own == XFER_F8E4M3)
     return p->side->dtype != 0 ? p->side->dtype : XFER_BF16;
-  if (rule != NULL && entry->scales != XFI_NO_SCALES && plain && p->side->rules->row_scales != 0)
-    return (xfer_dtype)p->side->rules->row_scales;
+  if (rule != NULL && entry->scales != XFI_NO_SCALES && plain &&
+      p->side->framework->row_scales != 0)
+    return (xfer_dtype)p->side->framework->row_scales;
   if (rule != NULL && rule->dtype != 0 && plain) return (xfer_dtype)rule->dtype;
   if (p->side->dtype != 0 && own != XFER_F32 && !quantised && entry->scale_of < 0)
     return p->side->dtype;

@@ -75,9 +75,9 @@ typedef struct xfi_placing {
   const xfer_model *model;
   const xfi_local_rule **rules; /* the family's for this side, then the side's */
   size_t n_rules, rules_cap;
-  xfi_var *set; /* the family's words for this side */
-  size_t n_set, set_cap;
-  xfi_scope scopes[2];       /* set, then items; then the model's */
+  xfi_var *vars; /* the words that families set for this side */
+  size_t n_vars, vars_cap;
+  xfi_scope scopes[2];       /* vars, then the SPEC's items; then the model's */
   const char *block, *extra; /* what {block} is in the model's own layers, and in extra ones */
   const int *stages;         /* [model->n_layers] virtual */
   xfer_mesh **meshes;        /* that entries share: a handful for each stage */

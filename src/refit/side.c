@@ -33,7 +33,7 @@ void xfi_side_destroy(xfer_side *side)
   xfi_free(side->stage_layers);
   xfi_mesh_destroy(side->mesh);
   xfi_free(side->staged);
-  xfi_rules_destroy(side->set);
+  xfi_rules_destroy(side->rules);
   xfi_free(side);
 }
 
@@ -79,9 +79,9 @@ xfer_status xfi_side_create(xfer_side **side, const char *spec, const xfer_side_
   atomic_store(&s->n_refs, 1);
   snprintf(s->spec, sizeof s->spec, "%s", spec);
   if (o.rules != NULL)
-    s->set = xfi_rules_share(o.rules);
+    s->rules = xfi_rules_share(o.rules);
   else
-    XFI_TRY_DONE(xfi_rules_sides(&s->set));
+    XFI_TRY_DONE(xfi_rules_sides(&s->rules));
   s->partial = o.partial != 0;
   s->strict = o.strict != 0;
   XFI_TRY_DONE(xfi_spec_parse(s, spec, &o));

@@ -46,10 +46,10 @@ enum { XFI_MAX_ITEMS = 48 };
 struct xfer_side {
   atomic_int n_refs;
   char spec[80 + 1]; /* the beginning of the SPEC, which errors quote */
-  xfer_rules *set;
-  const xfi_side_rules *rules;
-  xfi_var vars[XFI_MAX_ITEMS];    /* the SPEC's items: numbers, 1 or 0 for flags and choices */
-  char *var_names[XFI_MAX_ITEMS]; /* of choices; owned */
+  xfer_rules *rules;
+  const xfi_side_rules *framework; /* those of the SPEC's framework */
+  xfi_var vars[XFI_MAX_ITEMS];     /* the SPEC's items: numbers, 1 or 0 for flags and choices */
+  char *var_names[XFI_MAX_ITEMS];  /* of choices; owned */
   int n_vars;
   int pp;     /* stages */
   int chunks; /* parts of the model on each stage: virtual stage v is chunk v / pp of stage v % pp

@@ -53,7 +53,7 @@ static xfer_status add_var(xfer_side *side, const char *name, const char *tail, 
   xfi_text text = {0};
 
   XFI_CHECK(side->n_vars < XFI_MAX_ITEMS, XFER_ERR_UNSUPPORTED, "side \"%s\" has too many items",
-            side->rules->name);
+            side->framework->name);
   if (tail != NULL) {
     xfi_text_printf(&text, "%s_%s", name, tail);
     XFI_TRY(xfi_text_end(&text, &side->var_names[side->n_vars]));
@@ -66,21 +66,21 @@ static xfer_status add_var(xfer_side *side, const char *name, const char *tail, 
 /* Adds a variable for each item, with its default. */
 static xfer_status add_vars(xfer_side *side)
 {
-  const xfi_side_rules *r = side->rules;
+  const xfi_side_rules *framework = side->framework;
   const char *name;
   const json_t *value;
 
-  json_object_foreach((json_t *)(uintptr_t)r->numbers, name, value)
+  json_object_foreach((json_t *)(uintptr_t)framework->numbers, name, value)
   {
     XFI_TRY(add_var(side, name, NULL, json_integer_value(value)));
   }
-  json_object_foreach((json_t *)(uintptr_t)r->choices, name, value)
+  json_object_foreach((json_t *)(uintptr_t)framework->choices, name, value)
   {
     for (size_t i = 0; i < json_array_size(value); i++)
       XFI_TRY(add_var(side, name, xfi_doc_text(value, i), i == 0));
   }
-  for (size_t i = 0; i < json_array_size(r->flags); i++)
-    XFI_TRY(add_var(side, xfi_doc_text(r->flags, i), NULL, 0));
+  for (size_t i = 0; i < json_array_size(framework->flags); i++)
+    XFI_TRY(add_var(side, xfi_doc_text(framework->flags, i), NULL, 0));
   return add_var(side, "map", NULL, 0);
 }
 
@@ -146,8 +146,8 @@ static xfer_status parse_quant(xfer_side *side, const char *name)
 {
   char known[LISTED_BYTES] = "";
 
-  for (int i = 0; i < side->rules->n_quants; i++) {
-    const xfi_quant_rule *quant = &side->rules->quants[i];
+  for (int i = 0; i < side->framework->n_quants; i++) {
+    const xfi_quant_rule *quant = &side->framework->quants[i];
 
     if (strcmp(name, quant->name) == 0) side->quant = quant;
     list_word(known, sizeof known, quant->name, "");
@@ -171,7 +171,8 @@ static void list_words(char *text, size_t size, const json_t *words)
 
 /* Finds the item meant by one in capitals or with a sign before its number. Returns false if there
  * is none. */
-static bool find_meant(const xfi_side_rules *rules, const char *item, char meant[XFI_ITEM_BYTES])
+static bool find_meant(const xfi_side_rules *framework, const char *item,
+                       char meant[XFI_ITEM_BYTES])
 {
   char name[XFI_ITEM_BYTES];
   size_t n = 0;
@@ -180,21 +181,21 @@ static bool find_meant(const xfi_side_rules *rules, const char *item, char meant
     if (strchr("-= ", *item) == NULL) meant[n++] = (char)tolower((unsigned char)*item);
   meant[n] = '\0';
   snprintf(name, sizeof name, "%.*s", (int)strcspn(meant, "0123456789"), meant);
-  return xfi_doc_lists(rules->flags, meant) ||
+  return xfi_doc_lists(framework->flags, meant) ||
          (strlen(name) < n && strspn(meant + strlen(name), "0123456789") == n - strlen(name) &&
-          json_object_get(rules->numbers, name) != NULL);
+          json_object_get(framework->numbers, name) != NULL);
 }
 
 /* Refuses an item that the side does not have, and lists those that it has. */
 static xfer_status no_item(const xfer_side *side, const char *name, const char *item)
 {
-  const xfi_side_rules *rules = side->rules;
+  const xfi_side_rules *framework = side->framework;
   char text[LISTED_BYTES] = "";
   char meant[XFI_ITEM_BYTES];
   const char *key;
   json_t *value;
 
-  if (find_meant(rules, item, meant)) {
+  if (find_meant(framework, item, meant)) {
     const char *sign = strchr(item, '-');
 
     xfi_set_error("\"%s\": no item \"%.80s\" there: %s %s", side->spec, name,
@@ -204,15 +205,15 @@ static xfer_status no_item(const xfer_side *side, const char *name, const char *
                   meant);
     return XFER_ERR_ARG;
   }
-  json_object_foreach((json_t *)(uintptr_t)rules->numbers, key, value)
+  json_object_foreach((json_t *)(uintptr_t)framework->numbers, key, value)
       list_word(text, sizeof text, key, "N");
-  list_words(text, sizeof text, rules->flags);
-  json_object_foreach((json_t *)(uintptr_t)rules->choices, key, value)
+  list_words(text, sizeof text, framework->flags);
+  json_object_foreach((json_t *)(uintptr_t)framework->choices, key, value)
       list_word(text, sizeof text, key, "=");
-  if (rules->takes_layers) list_word(text, sizeof text, "layers=", "N+N");
-  if (rules->takes_map) list_word(text, sizeof text, "map=", "");
+  if (framework->takes_layers) list_word(text, sizeof text, "layers=", "N+N");
+  if (framework->takes_map) list_word(text, sizeof text, "map=", "");
   list_word(text, sizeof text, "dtype=", "");
-  if (rules->n_quants > 0) list_word(text, sizeof text, "quant=", "");
+  if (framework->n_quants > 0) list_word(text, sizeof text, "quant=", "");
   xfi_set_error("\"%s\": no item \"%.80s\" there; it has %s", side->spec, name, text);
   return XFER_ERR_ARG;
 }
@@ -230,7 +231,7 @@ static xfer_status see(const xfer_side *side, seen *s, const char *name)
 
 static xfer_status parse_choice(xfer_side *side, const char *name, const char *item)
 {
-  const json_t *list = json_object_get(side->rules->choices, name);
+  const json_t *list = json_object_get(side->framework->choices, name);
   const char *value = item + strlen(name) + 1;
   char text[LISTED_BYTES] = "";
 
@@ -253,7 +254,7 @@ static xfer_status parse_number(xfer_side *side, const char *name, const char *i
   const char *at = item + strlen(name);
   const int value = number(&at);
 
-  if (json_object_get(side->rules->numbers, name) == NULL) return no_item(side, item, item);
+  if (json_object_get(side->framework->numbers, name) == NULL) return no_item(side, item, item);
   XFI_CHECK(value > 0, XFER_ERR_ARG, "\"%s\": %.80s wants a number from 1 to 999999999", side->spec,
             item);
   set_var(side, name, value);
@@ -264,7 +265,7 @@ static xfer_status parse_number(xfer_side *side, const char *name, const char *i
 static xfer_status parse_item(xfer_side *side, const char *item, seen *s)
 {
   const char *equals = strchr(item, '=');
-  const bool flag = equals == NULL && xfi_doc_lists(side->rules->flags, item);
+  const bool flag = equals == NULL && xfi_doc_lists(side->framework->flags, item);
   size_t n = equals != NULL ? (size_t)(equals - item) : strlen(item);
   char name[XFI_ITEM_BYTES];
 
@@ -277,13 +278,13 @@ static xfer_status parse_item(xfer_side *side, const char *item, seen *s)
     set_var(side, name, 1);
   else if (equals == NULL)
     XFI_TRY(parse_number(side, name, item));
-  else if (strcmp(name, "layers") == 0 && side->rules->takes_layers)
+  else if (strcmp(name, "layers") == 0 && side->framework->takes_layers)
     XFI_TRY(parse_layers(side, equals + 1));
-  else if (strcmp(name, "map") == 0 && side->rules->takes_map)
+  else if (strcmp(name, "map") == 0 && side->framework->takes_map)
     XFI_TRY(xfi_map_read(side, equals + 1));
   else if (strcmp(name, "dtype") == 0)
     XFI_TRY(parse_dtype(side, equals + 1));
-  else if (strcmp(name, "quant") == 0 && side->rules->n_quants > 0)
+  else if (strcmp(name, "quant") == 0 && side->framework->n_quants > 0)
     XFI_TRY(parse_quant(side, equals + 1));
   else
     XFI_TRY(parse_choice(side, name, item));
@@ -329,7 +330,7 @@ static xfer_status check_item_name(const xfer_side *side, const char *name)
 
   XFI_CHECK(strpbrk(name, ",:") == NULL, XFER_ERR_ARG,
             "\"%s\": \"%s\" of item_names is not the name of one item", side->spec, name);
-  XFI_CHECK(n == 0 || strchr(name, '=') != NULL || xfi_doc_lists(side->rules->flags, name) ||
+  XFI_CHECK(n == 0 || strchr(name, '=') != NULL || xfi_doc_lists(side->framework->flags, name) ||
                 !isdigit((unsigned char)name[n - 1]),
             XFER_ERR_ARG,
             "\"%s\": \"%s\" of item_names ends in a digit: an item's number goes into item_values",
@@ -351,7 +352,7 @@ static xfer_status parse_options(xfer_side *side, const xfer_side_options *o, se
 
     XFI_CHECK(name != NULL, XFER_ERR_ARG, "item %lld is NULL", (long long)i);
     XFI_TRY(check_item_name(side, name));
-    if (strchr(name, '=') != NULL || xfi_doc_lists(side->rules->flags, name)) {
+    if (strchr(name, '=') != NULL || xfi_doc_lists(side->framework->flags, name)) {
       k = snprintf(item, sizeof item, "%s", name);
     } else {
       XFI_CHECK(o->item_values[i] >= 0, XFER_ERR_ARG, "\"%s\": item \"%s\" is %d", side->spec, name,
@@ -361,7 +362,7 @@ static xfer_status parse_options(xfer_side *side, const xfer_side_options *o, se
     XFI_CHECK(k < (int)sizeof item, XFER_ERR_ARG, "item %lld has too long a name", (long long)i);
     XFI_CHECK(strncmp(item, "layers=", 7) != 0 && strncmp(item, "map=", 4) != 0, XFER_ERR_ARG,
               "\"%s\": say %s in the SPEC", side->spec, item);
-    if (xfi_doc_lists(side->rules->flags, name) && o->item_values[i] == 0) continue;
+    if (xfi_doc_lists(side->framework->flags, name) && o->item_values[i] == 0) continue;
     XFI_TRY(parse_item(side, item, s));
   }
   return XFER_OK;
@@ -377,10 +378,10 @@ xfer_status xfi_spec_parse(xfer_side *side, const char *spec, const xfer_side_op
   char *items = NULL;
   xfer_status st = XFER_OK;
 
-  side->rules = xfi_rules_side(side->set, spec, n);
-  for (size_t i = 0; side->rules == NULL && i < side->set->n_sides; i++)
-    list_word(known, sizeof known, side->set->sides[i].name, "");
-  XFI_CHECK_DONE(side->rules != NULL, XFER_ERR_ARG,
+  side->framework = xfi_rules_side(side->rules, spec, n);
+  for (size_t i = 0; side->framework == NULL && i < side->rules->n_sides; i++)
+    list_word(known, sizeof known, side->rules->sides[i].name, "");
+  XFI_CHECK_DONE(side->framework != NULL, XFER_ERR_ARG,
                  "\"%s\": no framework is called \"%.*s\"; there are %s", side->spec,
                  (int)(n < 80 ? n : 80), spec, known);
   XFI_TRY_DONE(add_vars(side));
@@ -395,7 +396,8 @@ xfer_status xfi_spec_parse(xfer_side *side, const char *spec, const xfer_side_op
   XFI_TRY_DONE(parse_options(side, options, &s));
   set_var(side, "map", side->n_maps > 0 || options->n_map > 0);
   XFI_TRY_DONE(take_weights(side, options));
-  XFI_TRY_DONE(xfi_rules_require(side->rules->require, &scope, XFER_ERR_ARG, "\"%s\"", side->spec));
+  XFI_TRY_DONE(
+      xfi_rules_require(side->framework->require, &scope, XFER_ERR_ARG, "\"%s\"", side->spec));
 done:
   xfi_free(items);
   return st;

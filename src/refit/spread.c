@@ -25,7 +25,7 @@ static xfer_status cut_dim(xfi_spread *spread, const xfer_side *side, const xfi_
   const int n = spread->shape[axis], in_block = dim - (entry->n_dims - 2);
   const int64_t block = in_block >= 0 && in_block < 2 ? entry->block[in_block] : 0;
   const int64_t length = entry->shape[dim], part = xfi_ceil_div(length, n);
-  const bool even = side->rules->even;
+  const bool even = side->framework->even;
 
   if (n == 1) return XFER_OK;
   XFI_CHECK(!even || length % n == 0, XFER_ERR_SHAPE,
@@ -47,7 +47,7 @@ static xfer_status find_vocab_unit(int64_t *unit, const xfi_placing *placing,
   const xfi_scope scope = {
       .vars = own, .n_vars = sizeof own / sizeof *own, .next = &placing->scopes[0]};
 
-  XFI_TRY(xfi_expr_eval(unit, placing->side->rules->vocab, &scope));
+  XFI_TRY(xfi_expr_eval(unit, placing->side->framework->vocab, &scope));
   XFI_CHECK(*unit > 0 && entry->n_dims > 0, XFER_ERR_SHAPE, "\"%s\": a vocabulary in units of %lld",
             entry->pattern, (long long)*unit);
   return XFER_OK;
@@ -61,7 +61,8 @@ static xfer_status cut_vocab(xfi_spread *spread, const xfi_placing *placing, con
   int64_t unit, padded;
   int n = spread->shape[axis];
 
-  if (side->rules->vocab == NULL) return whole ? XFER_OK : cut_dim(spread, side, entry, axis, 0);
+  if (side->framework->vocab == NULL)
+    return whole ? XFER_OK : cut_dim(spread, side, entry, axis, 0);
   XFI_TRY(find_vocab_unit(&unit, placing, entry, whole ? 1 : n));
   XFI_CHECK(xfi_imul_fits(xfi_ceil_div(entry->shape[0], unit), unit, &padded), XFER_ERR_SHAPE,
             "\"%s\": a vocabulary of %lld has no room for padding", entry->pattern,
@@ -179,7 +180,7 @@ static xfer_status cut_experts(xfi_spread *spread, const xfi_placing *placing,
                                const xfi_entry *entry, int axis, int layer)
 {
   const xfer_side *side = placing->side;
-  const xfi_side_rules *r = side->rules;
+  const xfi_side_rules *framework = side->framework;
   const xfi_map *map = xfi_map_find(side, layer);
   int n = spread->shape[axis];
   int64_t round_robin;
@@ -187,12 +188,12 @@ static xfer_status cut_experts(xfi_spread *spread, const xfi_placing *placing,
   XFI_CHECK(map != NULL || side->n_maps == 0, XFER_ERR_ARG,
             "\"%s\": the expert map has no layer %d, which has experts", side->spec, layer);
   if (n == 1 && map == NULL) return XFER_OK;
-  XFI_TRY(xfi_placing_eval(&round_robin, placing, entry, r->round_robin));
+  XFI_TRY(xfi_placing_eval(&round_robin, placing, entry, framework->round_robin));
   if (map != NULL || round_robin != 0) return xfi_cut_map(spread, axis, map, side, entry);
-  XFI_CHECK(r->expert_cut != XFER_EVEN || entry->shape[0] % n == 0, XFER_ERR_SHAPE,
+  XFI_CHECK(framework->expert_cut != XFER_EVEN || entry->shape[0] % n == 0, XFER_ERR_SHAPE,
             "\"%s\": %lld experts do not divide by ep %d", entry->pattern,
             (long long)entry->shape[0], n);
-  spread->placements[axis] = xfer_shard_rule(0, r->expert_cut);
+  spread->placements[axis] = xfer_shard_rule(0, framework->expert_cut);
   return XFER_OK;
 }
 

@@ -149,7 +149,7 @@ static bool is_unquantised_by_rule(const xfer_model *model, const xfer_side *by,
     for (size_t i = 0; i < model->all[f]->n_sides; i++) {
       const xfi_family_side *s = &model->all[f]->sides[i];
 
-      if (strcmp(s->side, by->rules->name) != 0) continue;
+      if (strcmp(s->side, by->framework->name) != 0) continue;
       for (size_t k = 0; k < json_array_size(s->unquantised); k++)
         if (xfi_role_matches(xfi_doc_text(s->unquantised, k), entry->role)) return true;
     }
