@@ -22,26 +22,26 @@ static xfer_status add_rows(xfi_row_ranges *rows, int part, int64_t global, int6
   return XFI_PUSH(rows->at, rows->n, rows->capacity, (xfi_row_range){part, global, length, at});
 }
 
-/* The row of a unit that is in place i in the block's order. */
-static int64_t turned(const xfi_block *b, int64_t i)
+/* The row of a unit that is in place i in the slab's order. */
+static int64_t turned(const xfi_slab *slab, int64_t i)
 {
-  const int64_t half = b->size / 2;
+  const int64_t half = slab->size / 2;
 
-  if (b->order == XFI_PAIRS_APART) return i < half ? 2 * i : 2 * (i - half) + 1;
+  if (slab->order == XFI_PAIRS_APART) return i < half ? 2 * i : 2 * (i - half) + 1;
   return i / 2 + (i % 2 != 0 ? half : 0);
 }
 
-/* Appends the rows of units [lo, hi) of a block. */
-static xfer_status add_units(xfi_row_ranges *rows, const xfi_block *b, int64_t lo, int64_t hi)
+/* Appends the rows of units [lo, hi) of a slab. */
+static xfer_status add_units(xfi_row_ranges *rows, const xfi_slab *slab, int64_t lo, int64_t hi)
 {
   for (int64_t u = lo; u < hi; u++) {
-    const int64_t base = b->offset + u * b->stride;
+    const int64_t base = slab->offset + u * slab->stride;
 
-    if (b->order == XFI_AS_IT_IS && b->stride == b->size)
-      return add_rows(rows, b->part, base, (hi - lo) * b->size);
-    if (b->order == XFI_AS_IT_IS) XFI_TRY(add_rows(rows, b->part, base, b->size));
-    for (int64_t i = 0; i < b->size && b->order != XFI_AS_IT_IS; i++)
-      XFI_TRY(add_rows(rows, b->part, base + turned(b, i), 1));
+    if (slab->order == XFI_AS_IT_IS && slab->stride == slab->size)
+      return add_rows(rows, slab->part, base, (hi - lo) * slab->size);
+    if (slab->order == XFI_AS_IT_IS) XFI_TRY(add_rows(rows, slab->part, base, slab->size));
+    for (int64_t i = 0; i < slab->size && slab->order != XFI_AS_IT_IS; i++)
+      XFI_TRY(add_rows(rows, slab->part, base + turned(slab, i), 1));
   }
   return XFER_OK;
 }
@@ -73,20 +73,21 @@ static xfer_status add_chunk(xfi_row_ranges *rows, const xfi_row_ranges *all, in
   return add_slice(rows, all, i * each, (i + 1) * each);
 }
 
-static bool is_few(const xfi_fusing *f, const xfi_block *b)
+static bool is_few(const xfi_fusing *f, const xfi_slab *slab)
 {
-  return !f->whole && b->count < f->n && b->count > 0 &&
-         (b->few == XFI_FEW_REPLICATE || (b->few == XFI_FEW_ONE && b->count == 1));
+  return !f->whole && slab->count < f->n && slab->count > 0 &&
+         (slab->few == XFI_FEW_REPLICATE || (slab->few == XFI_FEW_ONE && slab->count == 1));
 }
 
-/* Appends what the r-th rank has of the rows of a block, or of all groups if `b` is NULL. */
+/* Appends what the r-th rank has of the rows of a slab, or of all groups if `slab` is NULL. */
 static xfer_status add_share(xfi_row_ranges *rows, const xfi_row_ranges *all, const xfi_fusing *f,
-                             const xfi_block *b, int r)
+                             const xfi_slab *slab, int r)
 {
-  /* Rows of a block whose units do not follow each other cannot be chunked. */
-  const bool units_apart = b != NULL && b->stride != b->size && !f->even;
+  /* Rows of a slab whose units do not follow each other cannot be chunked. */
+  const bool units_apart = slab != NULL && slab->stride != slab->size && !f->even;
 
-  if (b != NULL && is_few(f, b)) return add_chunk(rows, all, r / (f->n / b->count), b->count);
+  if (slab != NULL && is_few(f, slab))
+    return add_chunk(rows, all, r / (f->n / slab->count), slab->count);
   if (f->whole || units_apart) return add_chunk(rows, all, 0, 1);
   return add_chunk(rows, all, r, f->n);
 }
@@ -98,13 +99,13 @@ static xfer_status rows_of(const xfi_fusing *f, int r, xfi_row_ranges *rows)
   xfer_status st = XFER_OK;
 
   for (int64_t g = 0; g < n_groups; g++) {
-    for (int k = 0; k < f->n_blocks; k++) {
-      const xfi_block *b = &f->blocks[k];
-      const int64_t n = b->count / n_groups;
+    for (int k = 0; k < f->n_slabs; k++) {
+      const xfi_slab *slab = &f->slabs[k];
+      const int64_t n = slab->count / n_groups;
 
-      XFI_TRY_DONE(add_units(&all, b, g * n, (g + 1) * n));
+      XFI_TRY_DONE(add_units(&all, slab, g * n, (g + 1) * n));
       if (f->groups > 0) continue;
-      XFI_TRY_DONE(add_share(rows, &all, f, b, r));
+      XFI_TRY_DONE(add_share(rows, &all, f, slab, r));
       all.n = 0;
     }
   }
@@ -159,27 +160,28 @@ static xfer_status check_fusing(const xfi_fusing *f, const xfer_side *side, cons
   const char *what = entry->pattern;
   int64_t rows = 0, heads = 0;
 
-  for (int k = 0; k < f->n_blocks; k++) {
-    const xfi_block *b = &f->blocks[k];
+  for (int k = 0; k < f->n_slabs; k++) {
+    const xfi_slab *slab = &f->slabs[k];
 
-    rows += b->count * b->size;
-    if (b->size > 1 && b->count > heads) heads = b->count;
-    XFI_CHECK(f->groups == 0 || b->count % f->groups == 0, XFER_ERR_SHAPE,
-              "\"%s\": %lld heads or parts do not divide by %lld groups", what, (long long)b->count,
-              (long long)f->groups);
+    rows += slab->count * slab->size;
+    if (slab->size > 1 && slab->count > heads) heads = slab->count;
+    XFI_CHECK(f->groups == 0 || slab->count % f->groups == 0, XFER_ERR_SHAPE,
+              "\"%s\": %lld heads or parts do not divide by %lld groups", what,
+              (long long)slab->count, (long long)f->groups);
     if (f->whole || f->n == 1 || f->groups > 0 || !f->even) continue;
-    if (is_few(f, b)) {
-      XFI_CHECK(f->n % b->count == 0, XFER_ERR_SHAPE,
+    if (is_few(f, slab)) {
+      XFI_CHECK(f->n % slab->count == 0, XFER_ERR_SHAPE,
                 "\"%s\": tp %d of \"%s\" is no multiple of %lld key/value heads", what, f->n,
-                side->spec, (long long)b->count);
+                side->spec, (long long)slab->count);
       continue;
     }
-    if (b->few == XFI_FEW_CUT && b->count > 0 && f->n % b->count == 0 &&
-        b->size % (f->n / b->count) == 0)
+    if (slab->few == XFI_FEW_CUT && slab->count > 0 && f->n % slab->count == 0 &&
+        slab->size % (f->n / slab->count) == 0)
       continue;
-    XFI_CHECK(b->count % f->n == 0, XFER_ERR_SHAPE,
+    XFI_CHECK(slab->count % f->n == 0, XFER_ERR_SHAPE,
               "\"%s\": %lld %s do not divide by the %d ranks of \"%s\" that split them", what,
-              (long long)b->count, b->size > 1 ? "heads or groups" : "rows", f->n, side->spec);
+              (long long)slab->count, slab->size > 1 ? "heads or groups" : "rows", f->n,
+              side->spec);
   }
   XFI_CHECK(f->groups == 0 || f->whole ||
                 (heads % f->n == 0 && (f->groups % f->n == 0 || f->n % f->groups == 0)),
@@ -249,19 +251,20 @@ static xfer_status check_scale(int64_t begin, int64_t end, int64_t rows, int64_t
   return XFER_OK;
 }
 
-/* Returns the part's block if the part is a single block with all its rows in order and so few
+/* Returns the part's slab if the part is a single slab with all its rows in order and so few
  * units that several ranks have the same one, else NULL. */
-static const xfi_block *few_units(const xfi_fusing *f, int part, int64_t rows)
+static const xfi_slab *few_units(const xfi_fusing *f, int part, int64_t rows)
 {
-  const xfi_block *found = NULL;
+  const xfi_slab *found = NULL;
 
-  for (int k = 0; k < f->n_blocks; k++) {
-    const xfi_block *b = &f->blocks[k];
+  for (int k = 0; k < f->n_slabs; k++) {
+    const xfi_slab *slab = &f->slabs[k];
 
-    if (b->part != part) continue;
-    if (found != NULL || b->offset != 0 || b->stride != b->size || b->order != XFI_AS_IT_IS)
+    if (slab->part != part) continue;
+    if (found != NULL || slab->offset != 0 || slab->stride != slab->size ||
+        slab->order != XFI_AS_IT_IS)
       return NULL;
-    found = b;
+    found = slab;
   }
   return found != NULL && f->groups == 0 && f->inner == 0 && is_few(f, found) &&
                  found->count * found->size == rows
@@ -275,7 +278,7 @@ xfer_status xfi_cut_rows(xfi_spread *spread, int axis, const xfi_fusing *f, int 
   const int dim = entry->experts ? 1 : 0;
   const int64_t rows = entry->shape[dim];
   const int64_t block = f->inner == 0 && entry->n_dims - dim > 1 ? entry->block[0] : 0;
-  const xfi_block *few = few_units(f, part, rows);
+  const xfi_slab *few = few_units(f, part, rows);
   const int all_ranks = xfi_fusing_ranks(f), n = few != NULL ? (int)few->count : all_ranks;
   const int64_t each = xfi_ceil_div(rows, n);
   bool whole = true, chunks = true; /* until a rank shows otherwise */

@@ -2,33 +2,34 @@
  * How the rows of weights are put together in a local (fused) tensor, and how the ranks of an axis
  * share them.
  *
- * A *block* is some rows of one weight: `count` units of `size` rows, `stride` apart. A local
- * tensor is a list of blocks. A rank takes its units of each block, one block after the other; or,
- * with `groups`, each group gets its share of every block, one group after the other, and the rank
- * takes its stretch of the whole. In the end every fused tensor is a list of runs for each rank.
+ * A *slab* is rows of one weight at equal distances: `count` units of `size` rows, `stride` apart,
+ * as in a hyperslab of HDF5. A local tensor is a list of slabs. A rank takes its units of each
+ * slab, one slab after the other; or, with `groups`, each group gets its share of every slab, one
+ * group after the other, and the rank takes its stretch of the whole. In the end every fused tensor
+ * is a list of runs for each rank.
  */
 #ifndef XFI_CUTS_H
 #define XFI_CUTS_H
 
 #include "side.h"
 
-enum { XFI_MAX_BLOCKS = 16 };
+enum { XFI_MAX_SLABS = 16 };
 
-typedef struct xfi_block {
+typedef struct xfi_slab {
   int part; /* index of the weight */
   int64_t offset, count, size, stride;
   xfi_few few;
   xfi_order order;
-} xfi_block;
+} xfi_slab;
 
 typedef struct xfi_fusing {
-  int n_blocks;
-  xfi_block blocks[XFI_MAX_BLOCKS];
+  int n_slabs;
+  xfi_slab slabs[XFI_MAX_SLABS];
   int n;          /* ranks that share the rows; 1: each has all */
   int inner;      /* FSDP's ranks, each of which has a chunk of what one of the n has; 0: no FSDP */
   bool whole;     /* each rank has all rows, for any n */
   bool even;      /* n must divide the number of units; otherwise rows are cut as by torch.chunk */
-  int64_t groups; /* 0: each block is shared out by itself */
+  int64_t groups; /* 0: each slab is shared out by itself */
   bool alternate; /* the rows alternate: one of the first part, one of the second, and so on */
 } xfi_fusing;
 

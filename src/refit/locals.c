@@ -78,10 +78,10 @@ static xfer_status add_part(xfer_locals *locals, xfi_local_tensor *local,
 static bool is_plain(const xfi_slot *slot)
 {
   if (slot->n_slots > 1) return false;
-  for (int i = 0; i < slot->fusing.n_blocks; i++) {
-    const xfi_block *b = &slot->fusing.blocks[i];
+  for (int i = 0; i < slot->fusing.n_slabs; i++) {
+    const xfi_slab *slab = &slot->fusing.slabs[i];
 
-    if (b->order != XFI_AS_IT_IS || b->stride != b->size) return false;
+    if (slab->order != XFI_AS_IT_IS || slab->stride != slab->size) return false;
   }
   return true;
 }

@@ -233,11 +233,11 @@ static xfer_status make_name(char **name, const xfi_placing *placing, const xfi_
 
 /* ---- the weights in a local tensor ---- */
 
-static xfer_status add_block(xfi_fusing *f, xfi_block block, const xfi_entry *entry)
+static xfer_status add_slab(xfi_fusing *f, xfi_slab slab, const xfi_entry *entry)
 {
-  XFI_CHECK(f->n_blocks < XFI_MAX_BLOCKS, XFER_ERR_UNSUPPORTED,
-            "\"%s\" lies with others in more than %d blocks", entry->pattern, XFI_MAX_BLOCKS);
-  f->blocks[f->n_blocks++] = block;
+  XFI_CHECK(f->n_slabs < XFI_MAX_SLABS, XFER_ERR_UNSUPPORTED,
+            "\"%s\" lies with others in more than %d slabs of rows", entry->pattern, XFI_MAX_SLABS);
+  f->slabs[f->n_slabs++] = slab;
   return XFER_OK;
 }
 
@@ -265,29 +265,29 @@ static xfer_status order_of(xfi_order *order, const xfi_placing *placing, const 
 }
 
 /* The rows of a weight that `part` takes; all, where it is NULL. */
-static xfer_status add_blocks(xfi_fusing *f, int number, const xfi_placing *placing,
-                              const xfi_entry *entry, const xfi_part_rule *part)
+static xfer_status add_slabs(xfi_fusing *f, int number, const xfi_placing *placing,
+                             const xfi_entry *entry, const xfi_part_rule *part)
 {
   const xfi_row_segment all = {
       .name = "", .count = entry->shape[entry->experts ? 1 : 0], .unit = 1};
   const char *take = part != NULL ? part->take : NULL;
-  xfi_block b = {.part = number};
+  xfi_slab slab = {.part = number};
   int64_t offset = 0;
 
-  if (part != NULL) b.few = part->few;
-  XFI_TRY(order_of(&b.order, placing, entry, part));
+  if (part != NULL) slab.few = part->few;
+  XFI_TRY(order_of(&slab.order, placing, entry, part));
   for (int s = 0; s == 0 || s < entry->n_segments; s++) {
     const xfi_row_segment *seg = entry->n_segments > 0 ? &entry->segments[s] : &all;
 
-    b.offset = offset;
-    b.count = seg->count;
-    b.size = b.stride = seg->unit;
+    slab.offset = offset;
+    slab.count = seg->count;
+    slab.size = slab.stride = seg->unit;
     if (take == NULL || (seg->n_subs == 0 && strcmp(take, seg->name) == 0))
-      XFI_TRY(add_block(f, b, entry));
+      XFI_TRY(add_slab(f, slab, entry));
     for (int k = 0; k < seg->n_subs && take != NULL; k++) {
-      b.size = seg->sub_rows[k];
-      if (strcmp(take, seg->sub_names[k]) == 0) XFI_TRY(add_block(f, b, entry));
-      b.offset += b.size;
+      slab.size = seg->sub_rows[k];
+      if (strcmp(take, seg->sub_names[k]) == 0) XFI_TRY(add_slab(f, slab, entry));
+      slab.offset += slab.size;
     }
     offset += seg->count * seg->unit;
   }
@@ -313,7 +313,7 @@ static xfer_status find_last_expert(bool *is_last, const xfi_placing *placing,
   return XFER_OK;
 }
 
-/* The weights of a rule, each once, in the order of their first block. */
+/* The weights of a rule, each once, in the order of their first slab. */
 static xfer_status add_parts(xfi_slot *slot, const xfi_placing *placing, const xfi_entry *entry,
                              const xfi_ruling *ruling)
 {
@@ -338,7 +338,7 @@ static xfer_status add_parts(xfi_slot *slot, const xfi_placing *placing, const x
       number++;
     if (number == n[k]) parts[k][n[k]++] = e;
     if (e == entry && number == n[k] - 1) slot->slot = number;
-    if (k == slot->last_expert) XFI_TRY(add_blocks(&slot->fusing, number, placing, e, p));
+    if (k == slot->last_expert) XFI_TRY(add_slabs(&slot->fusing, number, placing, e, p));
   }
   slot->n_slots = n[slot->last_expert];
   slot->n_beside = n[!slot->last_expert];
@@ -360,7 +360,7 @@ static xfer_status add_packed(xfi_slot *slot, const xfi_placing *placing, const 
         strcmp(e->pattern, entry->pattern) != 0 ||
         xfi_entry_place(e, xfi_entry_layer(entry, 0)) < 0)
       continue;
-    XFI_TRY(add_blocks(&slot->fusing, found++, placing, e, NULL));
+    XFI_TRY(add_slabs(&slot->fusing, found++, placing, e, NULL));
   }
   XFI_CHECK(found == entry->packed.n, XFER_ERR_INTERNAL, "\"%s\": a part is missing",
             entry->pattern);
@@ -374,8 +374,8 @@ static int inner_ranks(const xfi_slot *slot, const xfi_entry *entry, const xfi_l
   const xfi_grid *grid = slot->grid;
   bool as_it_is = slot->n_slots == 1;
 
-  for (int k = 0; k < slot->fusing.n_blocks; k++)
-    as_it_is = as_it_is && slot->fusing.blocks[k].order == XFI_AS_IT_IS;
+  for (int k = 0; k < slot->fusing.n_slabs; k++)
+    as_it_is = as_it_is && slot->fusing.slabs[k].order == XFI_AS_IT_IS;
   if (as_it_is || slot->whole || rule->cut > XFI_CUT_ROWS || entry->experts ||
       slot->order[0] != slot->fuse_dim || slot->fusing.alternate || grid->cut != 0 ||
       grid->rule->n_axes < 2 || grid->rule->uses[1] != XFI_AXIS_FSDP || grid->sizes[1] == 1)

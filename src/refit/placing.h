@@ -23,12 +23,12 @@ typedef struct xfi_slot {
   bool flat;            /* the local tensor lacks the tensor's last dim, which has one element */
   const xfi_grid *grid; /* how the ranks of a stage share it */
   int slot, n_slots;    /* which of the weights that share the local tensor it is, by their first
-                           blocks */
+                           slabs */
   bool last_expert;     /* the weight is one expert, behind the rank's others in its dim 0 */
   int n_beside;         /* weights of the other kind in the local tensor: in its last expert if
                            this one is not, and the other way round */
   int fuse_dim;         /* the dim of the tensor that counts rows */
-  xfi_fusing fusing;    /* how its rows lie in the local tensor; n_blocks 0: as they are */
+  xfi_fusing fusing;    /* how its rows lie in the local tensor; n_slabs 0: as they are */
 } xfi_slot;
 
 void xfi_slot_free(xfi_slot *slot);
