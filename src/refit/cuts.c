@@ -128,7 +128,7 @@ done:
   return st;
 }
 
-static int compare_stretches(const void *a, const void *b)
+static int compare_ranges(const void *a, const void *b)
 {
   const xfi_row_range *x = a, *y = b;
 
@@ -145,7 +145,7 @@ xfer_status xfi_fusing_part(const xfi_fusing *fusing, int part, int r, xfi_row_r
     if (rows->at[i].part == part) rows->at[n++] = rows->at[i];
   }
   rows->n = n;
-  xfi_sort(rows->at, n, sizeof *rows->at, compare_stretches);
+  xfi_sort(rows->at, n, sizeof *rows->at, compare_ranges);
   return XFER_OK;
 }
 

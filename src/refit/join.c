@@ -478,7 +478,8 @@ xfer_status xfi_refit_create(xfer_refit **refit, xfer_model *model, const xfer_s
       "nothing is left to refit: every tensor of the model is ignored, or is one that a side "
       "does not hold");
   if (train != NULL) XFI_TRY_DONE(check_known(r, &r->sides[XFER_REFIT_TRAIN]));
-  if (gen != NULL && !knows_layers(model) && (gen->framework->block_main != NULL || gen->size > 1))
+  if (gen != NULL && !knows_layers(model) &&
+      (gen->framework->layer_prefix != NULL || gen->size > 1))
     XFI_TRY_DONE(check_known(r, &r->sides[XFER_REFIT_GEN]));
   XFI_TRY_DONE(convert_elements(r));
   atomic_store(&model->frozen, true);

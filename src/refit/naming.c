@@ -202,9 +202,9 @@ static void add_stem(xfi_text *text, const xfi_entry *entry, bool parent)
 static xfer_status make_name(char **name, const xfi_placing *placing, const xfi_entry *entry,
                              const char *template)
 {
-  const char *block = entry->stack == XFI_LAYERS  ? placing->block
-                      : entry->stack == XFI_EXTRA ? placing->extra
-                                                  : NULL;
+  const char *layer_prefix = entry->stack == XFI_LAYERS  ? placing->layer_prefix
+                             : entry->stack == XFI_EXTRA ? placing->extra_layer_prefix
+                                                         : NULL;
   xfi_text text = {0};
 
   /* The chunks of a model in one process have the same names, which their number precedes. */
@@ -212,7 +212,7 @@ static xfer_status make_name(char **name, const xfi_placing *placing, const xfi_
     xfi_text_printf(&text, "%s{chunk}.", placing->side->framework->chunk_prefix);
   for (const char *at = template; *at != '\0';) {
     if (take(&at, "{block}"))
-      xfi_text_printf(&text, "%s", block == NULL ? "" : block);
+      xfi_text_printf(&text, "%s", layer_prefix == NULL ? "" : layer_prefix);
     else if (take(&at, "{name}"))
       xfi_text_printf(&text, "%s", entry->pattern);
     else if (take(&at, "{layers}"))

@@ -76,22 +76,22 @@ xfer_status xfi_placing_open(xfi_placing *p, const xfer_side *side, const xfer_m
   int n = 0;
 
   *p = (xfi_placing){.side = side, .model = model, .stages = stages};
-  p->block = side->framework->block_main;
-  p->extra = side->framework->block_mtp;
   XFI_TRY(add_rules(p, side->framework->first, side->framework->n_first));
   for (int f = 0; f < model->n_all; f++) {
     for (size_t i = 0; i < model->all[f]->n_sides; i++) {
       const xfi_family_side *s = &model->all[f]->sides[i];
 
       if (strcmp(s->side, side->framework->name) != 0) continue;
-      if (s->layers != NULL && p->block == side->framework->block_main) p->block = s->layers;
-      if (s->extra != NULL && p->extra == side->framework->block_mtp) p->extra = s->extra;
+      if (p->layer_prefix == NULL) p->layer_prefix = s->layer_prefix;
+      if (p->extra_layer_prefix == NULL) p->extra_layer_prefix = s->extra_layer_prefix;
       families[n++] = s;
       XFI_TRY(add_rules(p, s->locals, s->n_locals));
       XFI_TRY(add_vars(p, s->set));
       break;
     }
   }
+  if (p->layer_prefix == NULL) p->layer_prefix = side->framework->layer_prefix;
+  if (p->extra_layer_prefix == NULL) p->extra_layer_prefix = side->framework->extra_layer_prefix;
   XFI_TRY(add_rules(p, side->framework->locals, side->framework->n_locals));
   XFI_TRY(xfi_vec_reserve(&p->vars, &p->vars_cap, p->n_vars + 2, sizeof *p->vars));
   p->vars[p->n_vars++] = (xfi_var){"extra_layers", model->n_extra};
@@ -361,9 +361,9 @@ static xfer_status is_absent(bool *absent, const xfi_placing *p, const xfi_entry
   const xfi_side_rules *framework = p->side->framework;
   int64_t value;
 
-  XFI_TRY(
-      xfi_placing_eval(&value, p, entry,
-                       entry->stack == XFI_EXTRA ? framework->absent_mtp : framework->absent_main));
+  XFI_TRY(xfi_placing_eval(&value, p, entry,
+                           entry->stack == XFI_EXTRA ? framework->absent_extra_layers
+                                                     : framework->absent_layers));
   *absent = (value != 0 && ruling->is[XFI_HELD] == 0) || ruling->is[XFI_ABSENT] != 0;
   return XFER_OK;
 }
@@ -406,13 +406,13 @@ static xfer_status hold_unruled(xfi_holding *held, xfi_placing *p, const xfi_ent
   int64_t known;
 
   XFI_TRY(xfi_placing_eval(&known, p, entry, p->side->framework->holds_unknown));
-  if (known != 0 || (p->side->size == 1 && p->side->framework->block_main == NULL)) {
+  if (known != 0 || (p->side->size == 1 && p->side->framework->layer_prefix == NULL)) {
     input->ruling = EVERYWHERE;
   } else {
     const bool is_beside =
         entry->beside != NULL || (xfi_scales_have_rows(entry->scales) && !held->absent);
 
-    if (is_beside && p->side->framework->block_main != NULL) return refuse_companion(p, entry);
+    if (is_beside && p->side->framework->layer_prefix != NULL) return refuse_companion(p, entry);
     held->misc = held->unknown = true;
     input->holders.all = true;
   }

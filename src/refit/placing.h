@@ -77,10 +77,11 @@ typedef struct xfi_placing {
   size_t n_rules, rules_cap;
   xfi_var *vars; /* the words that families set for this side */
   size_t n_vars, vars_cap;
-  xfi_scope scopes[2];       /* vars, then the SPEC's items; then the model's */
-  const char *block, *extra; /* what {block} is in the model's own layers, and in extra ones */
-  const int *stages;         /* [model->n_layers] virtual */
-  xfer_mesh **meshes;        /* that entries share: a handful for each stage */
+  xfi_scope scopes[2]; /* vars, then the SPEC's items; then the model's */
+  /* what {block} stands for in a name; NULL: nothing */
+  const char *layer_prefix, *extra_layer_prefix;
+  const int *stages;  /* [model->n_layers] virtual */
+  xfer_mesh **meshes; /* that entries share: a handful for each stage */
   size_t n_meshes, meshes_cap;
 } xfi_placing;
 

@@ -139,10 +139,9 @@ typedef struct xfi_quant_rule {
 /* A family's rules for one side. */
 typedef struct xfi_family_side {
   const char *side;
-  const char *layers,
-      *extra; /* {block} in the model's own layers, and in extra ones; NULL: the side's */
-  const struct json_t *set;         /* names and expressions; NULL: none */
-  const struct json_t *require;     /* [[expression, sentence], ..] */
+  const char *layer_prefix, *extra_layer_prefix; /* NULL: the side's */
+  const struct json_t *set;                      /* names and expressions; NULL: none */
+  const struct json_t *require;                  /* [[expression, sentence], ..] */
   const struct json_t *unquantised; /* roles that quant= leaves unquantised; NULL: none */
   xfi_local_rule *locals;
   size_t n_locals;
@@ -203,9 +202,11 @@ typedef struct xfi_side_rules {
   xfer_split_rule expert_cut;
   const char *round_robin; /* an expression; NULL: never */
   const char *vocab;       /* the vocabulary is padded to a multiple of this; NULL: it is not */
-  const char *block_main, *block_mtp; /* what {block} stands for */
-  const char *absent_main,
-      *absent_mtp;           /* the model's own layers, or its extra ones, are not held */
+  /* what {block} stands for in the names of tensors in the model's own layers and in its extra
+   * ones; NULL: nothing */
+  const char *layer_prefix, *extra_layer_prefix;
+  /* expressions: does the side lack the model's own layers, or its extra ones? NULL: no */
+  const char *absent_layers, *absent_extra_layers;
   const char *holds_unknown; /* tensors without a rule are held whole */
   const struct json_t *spellings, *tied_names;
   int row_scales; /* the element type of scales of rows and of whole weights; 0: there are none */

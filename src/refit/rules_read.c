@@ -218,10 +218,12 @@ static xfer_status read_family_sides(const xfi_doc *doc, const json_t *sides, xf
   {
     xfi_family_side *s = &f->sides[f->n_sides++];
     const json_t *locals = NULL;
-    const xfi_field fields[] = {
-        FIELD("layers", TEXT, &s->layers),     FIELD("extra_layers", TEXT, &s->extra),
-        FIELD("set", EXPRS, &s->set),          FIELD("require", REQUIRES, &s->require),
-        FIELD("left", TEXTS, &s->unquantised), FIELD("locals", LIST, &locals)};
+    const xfi_field fields[] = {FIELD("layers", TEXT, &s->layer_prefix),
+                                FIELD("extra_layers", TEXT, &s->extra_layer_prefix),
+                                FIELD("set", EXPRS, &s->set),
+                                FIELD("require", REQUIRES, &s->require),
+                                FIELD("left", TEXTS, &s->unquantised),
+                                FIELD("locals", LIST, &locals)};
 
     s->side = name;
     XFI_TRY(XFI_RULES_READ(doc, object, "a side of a family", fields));
@@ -435,10 +437,10 @@ static xfer_status read_side(xfer_rules *rules, const xfi_doc *doc)
                               {"expert_cut", CHOICE, &s->expert_cut, true, CUTS},
                               FIELD("round_robin", EXPR, &s->round_robin),
                               FIELD("vocabulary", EXPR, &s->vocab),
-                              FIELD("layers", TEXT, &s->block_main),
-                              FIELD("extra_layers", TEXT, &s->block_mtp),
-                              FIELD("absent_layers", EXPR, &s->absent_main),
-                              FIELD("absent_extra_layers", EXPR, &s->absent_mtp),
+                              FIELD("layers", TEXT, &s->layer_prefix),
+                              FIELD("extra_layers", TEXT, &s->extra_layer_prefix),
+                              FIELD("absent_layers", EXPR, &s->absent_layers),
+                              FIELD("absent_extra_layers", EXPR, &s->absent_extra_layers),
                               FIELD("holds_unknown", EXPR, &s->holds_unknown),
                               FIELD("spellings", PAIRS, &s->spellings),
                               FIELD("tied_names", TEXTS, &s->tied_names),
