@@ -440,3 +440,25 @@ xfi_entry *xfi_model_find(const xfer_model *model, const char *role, const char 
   }
   return NULL;
 }
+
+xfer_status xfi_entry_matches(bool *matches, const xfi_entry *entry, int k, const void *pattern)
+{
+  char *name = NULL;
+  xfer_status st = XFER_OK;
+
+  *matches = xfi_glob_match(pattern, entry->pattern) || xfi_glob_match(pattern, entry->name);
+  if (*matches || entry->n_layers == 0) return XFER_OK;
+  XFI_TRY_DONE(xfi_name_layer(&name, entry->name, entry->layers[k]));
+  *matches = xfi_glob_match(pattern, name);
+done:
+  xfi_free(name);
+  return st;
+}
+
+xfer_status xfi_entry_touches(bool *touches, const xfi_entry *entry, const char *pattern)
+{
+  *touches = false;
+  for (int k = 0; k < xfi_entry_places(entry) && !*touches; k++)
+    XFI_TRY(xfi_entry_matches(touches, entry, k, pattern));
+  return XFER_OK;
+}

@@ -206,6 +206,11 @@ static inline int xfi_entry_layer(const xfi_entry *entry, int k)
 /* The place of a layer (-1: outside); -1: it is not there. */
 int xfi_entry_place(const xfi_entry *entry, int layer);
 
+/* Does the pattern, a text, match the name in the entry's k-th layer? */
+xfer_status xfi_entry_matches(bool *matches, const xfi_entry *entry, int k, const void *pattern);
+/* Does it match any name that the entry stands for? */
+xfer_status xfi_entry_touches(bool *touches, const xfi_entry *entry, const char *pattern);
+
 /* The index of `value` in an ascending list; -1: it is not there. */
 int xfi_find_int(const int *list, int n, int value);
 

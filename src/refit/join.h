@@ -6,7 +6,7 @@
 #ifndef XFI_JOIN_H
 #define XFI_JOIN_H
 
-#include "placing.h"
+#include "holding.h"
 
 /* Entries of a side that share local tensors: by_name[begin .. end), in order of slots. */
 typedef struct xfi_entry_group {

@@ -1,25 +1,14 @@
-/* One entry on one side: its slot and layouts, by the rules or by the caller. */
+/* Which rules a side has for a model, and which of them applies to an entry. */
 #include "placing.h"
 
 #include "alloc.h"
 #include "error.h"
-#include "names.h"
-#include "text.h"
+#include "layout.h"
+#include "roles.h"
 #include "vec.h"
 
 #include <jansson.h>
 #include <string.h>
-
-void xfi_holding_free(xfi_holding *held, const xfi_entry *entry)
-{
-  int n = xfi_entry_places(entry);
-
-  xfi_slot_free(&held->slot);
-  for (int k = 0; held->layouts != NULL && k < n; k++)
-    xfi_layout_destroy(held->layouts[k]);
-  xfi_free(held->layouts);
-  memset(held, 0, sizeof *held);
-}
 
 /* ---- the rules of a side for a model ---- */
 
@@ -113,395 +102,147 @@ void xfi_placing_close(xfi_placing *p)
   xfi_free(p->vars);
 }
 
-/* ---- overrides by the caller ---- */
+/* ---- expressions of a rule ---- */
 
-xfer_status xfi_entry_matches(bool *matches, const xfi_entry *entry, int k, const void *pattern)
+/* Does the model have a bias for the entry? */
+static bool has_bias(const xfi_placing *placing, const xfi_entry *entry)
 {
-  char *name = NULL;
-  xfer_status st = XFER_OK;
-
-  *matches = xfi_glob_match(pattern, entry->pattern) || xfi_glob_match(pattern, entry->name);
-  if (*matches || entry->n_layers == 0) return XFER_OK;
-  XFI_TRY_DONE(xfi_name_layer(&name, entry->name, entry->layers[k]));
-  *matches = xfi_glob_match(pattern, name);
-done:
-  xfi_free(name);
-  return st;
+  return entry->role != NULL && xfi_model_find(placing->model, entry->role, "bias", entry) != NULL;
 }
 
-xfer_status xfi_entry_touches(bool *touches, const xfi_entry *entry, const char *pattern)
+/* How many heads of keys the entry's layer has; 0 if it has none. */
+static int64_t k_heads(const xfi_placing *placing, const xfi_entry *entry)
 {
-  *touches = false;
-  for (int k = 0; k < xfi_entry_places(entry) && !*touches; k++)
-    XFI_TRY(xfi_entry_matches(touches, entry, k, pattern));
-  return XFER_OK;
+  const xfi_entry *k =
+      entry->role == NULL ? NULL : xfi_model_find(placing->model, "attn.k", entry->suffix, entry);
+
+  return k == NULL || k->n_segments == 0 ? 0 : k->segments[0].count;
 }
 
-/* The caller's first override of this kind for the entry, the same in all of its layers; NULL:
- * none. */
-static xfer_status find_override(const xfi_override **chosen, const xfi_placing *p,
-                                 xfi_override_kind what, const xfi_entry *entry)
+xfer_status xfi_placing_eval(int64_t *value, const xfi_placing *placing, const xfi_entry *entry,
+                             const char *expr)
 {
-  *chosen = NULL;
-  for (size_t i = 0; i < p->side->n_overrides && *chosen == NULL; i++) {
-    const xfi_override *s = &p->side->overrides[i];
-    bool matches = false;
+  const xfi_var own[] = {{"alternating", entry->packed.alternate},
+                         {"is_extra", entry->stack == XFI_EXTRA},
+                         {"is_bias", strcmp(entry->suffix, "bias") == 0},
+                         {"has_bias", has_bias(placing, entry)},
+                         {"is_fp8", entry->dtype == XFER_F8E4M3 || entry->scales != XFI_NO_SCALES},
+                         {"row_scale", entry->scales == XFI_SCALES_OF_ROWS},
+                         {"one_scale", entry->scales == XFI_SCALES_OF_WEIGHTS},
+                         {"block_scale", entry->scales == XFI_SCALES_OF_BLOCKS},
+                         {"k_heads", k_heads(placing, entry)},
+                         {"rows", entry->shape[entry->experts ? 1 : 0]}};
+  const xfi_scope scope = {
+      .vars = own, .n_vars = sizeof own / sizeof *own, .next = &placing->scopes[0]};
 
-    if (s->what != what) continue;
-    XFI_TRY(xfi_entry_matches(&matches, entry, 0, s->pattern));
-    if (matches) *chosen = s;
-  }
-  return XFER_OK;
+  *value = 0;
+  return expr == NULL ? XFER_OK : xfi_expr_eval(value, expr, &scope);
 }
 
-/* Does the caller ignore the entry in all of its layers? */
-static xfer_status is_ignored(bool *ignored, const xfi_placing *p, const xfi_entry *entry)
+/* ---- finding the rule ---- */
+
+/* Does the weight have rows of that name? */
+static bool has_rows(const xfi_entry *entry, const char *take)
 {
-  *ignored = true;
-  for (int k = 0; k < xfi_entry_places(entry) && *ignored; k++) {
-    char *name = NULL;
-
-    XFI_TRY(xfi_name_layer(&name, entry->name, xfi_entry_layer(entry, k)));
-    *ignored = xfi_side_ignores(p->side, name);
-    xfi_free(name);
-  }
-  return XFER_OK;
-}
-
-/* ---- meshes ---- */
-
-static int n_stages(const xfi_holders *holders)
-{
-  return holders->ends ? 2 : holders->last_stage - holders->first_stage + 1;
-}
-
-static bool is_mesh(const xfer_mesh *mesh, const int *shape, int n_axes, const int *ranks)
-{
-  return mesh->n_axes == n_axes &&
-         memcmp(mesh->shape, shape, (size_t)n_axes * sizeof *shape) == 0 &&
-         memcmp(mesh->ranks, ranks, (size_t)mesh->size * sizeof *ranks) == 0;
-}
-
-/* The mesh is owned by p or its side. */
-static xfer_status find_mesh(xfer_mesh **mesh, xfi_placing *p, const xfi_spread *spread,
-                             const xfi_holders *holders)
-{
-  const xfer_side *side = p->side;
-  const size_t n = (size_t)xfi_side_stage_size(side);
-  const int *ranks = &holders->one_rank;
-  int shape[XFER_MAX_DIMS] = {1}, n_axes = 1, *ends = NULL;
-  xfer_status st = XFER_OK;
-
-  *mesh = side->mesh;
-  if (holders->one_rank < 0 && holders->all) return XFER_OK;
-  if (holders->one_rank < 0) {
-    n_axes = 0;
-    if (n_stages(holders) > 1) shape[n_axes++] = n_stages(holders);
-    for (int a = 0; a < spread->n_axes; a++)
-      shape[n_axes++] = spread->shape[a];
-    ranks = &side->staged[(size_t)holders->first_stage * n];
-    if (holders->ends) {
-      ends = xfi_calloc(2 * n, sizeof *ends);
-      XFI_CHECK_DONE(ends != NULL, XFER_ERR_NOMEM, "%zu ranks", 2 * n);
-      memcpy(ends, ranks, n * sizeof *ends);
-      memcpy(&ends[n], &side->staged[(size_t)holders->last_stage * n], n * sizeof *ends);
-      ranks = ends;
+  for (int s = 0; s < entry->n_segments; s++) {
+    if (strcmp(entry->segments[s].name, take) == 0) return true;
+    for (int k = 0; k < entry->segments[s].n_subs; k++) {
+      if (strcmp(entry->segments[s].sub_names[k], take) == 0) return true;
     }
   }
-  for (size_t i = p->n_meshes; i-- > 0;) {
-    *mesh = p->meshes[i];
-    if (is_mesh(*mesh, shape, n_axes, ranks)) goto done;
+  return false;
+}
+
+const xfi_entry *xfi_part_find(const xfi_placing *placing, const xfi_entry *entry,
+                               const xfi_part_rule *part, const char *suffix)
+{
+  if (xfi_role_matches(part->role, entry->role)) return entry;
+  return xfi_model_find(placing->model, part->role, suffix, entry);
+}
+
+/* Is the entry one of the parts, and do all parts exist, with the rows that are taken of them? A
+ * part without the suffix is detected in add_parts(). */
+static bool has_parts(const xfi_placing *placing, const xfi_entry *entry,
+                      const xfi_local_rule *rule)
+{
+  bool mine = false;
+
+  for (int i = 0; i < rule->n_parts; i++) {
+    const xfi_part_rule *p = &rule->parts[i];
+    const xfi_entry *e = xfi_part_find(placing, entry, p, p->take != NULL ? entry->suffix : NULL);
+
+    if (e == NULL || (p->take != NULL && !has_rows(e, p->take))) return false;
+    mine = mine || e == entry;
   }
-  XFI_TRY_DONE(xfi_vec_reserve(&p->meshes, &p->meshes_cap, p->n_meshes + 1, sizeof(xfer_mesh *)));
-  XFI_TRY_DONE(xfi_mesh_create(mesh, shape, n_axes, ranks));
-  p->meshes[p->n_meshes++] = *mesh;
-done:
-  xfi_free(ends);
-  return st;
+  return mine;
 }
 
-static xfer_status make_layout(xfer_layout **layout, xfi_placing *p, const xfi_entry *entry,
-                               xfer_dtype dtype, const xfi_spread *spread,
-                               const xfi_holders *holders)
+/* Does the layer have all required roles, and no layer a forbidden one? A role that some layers
+ * have is missing in the others, rather than absent from the model. */
+static bool has_roles(const xfi_placing *placing, const xfi_entry *entry,
+                      const xfi_local_rule *rule)
 {
-  xfer_placement placements[XFER_MAX_DIMS + 1];
-  int32_t order[XFER_MAX_DIMS + 1];
-  bool whole = holders->all || holders->one_rank >= 0;
-  int lead = !whole && n_stages(holders) > 1;
-  xfer_mesh *mesh = NULL;
-  xfer_layout_desc desc = XFER_LAYOUT_DESC_INIT;
-  xfer_status st;
+  const xfer_model *model = placing->model;
 
-  XFI_TRY(find_mesh(&mesh, p, spread, holders));
-  placements[0] = xfer_replicate();
-  order[0] = 0;
-  for (int a = 0; a < spread->n_axes && !whole; a++)
-    placements[lead + a] = spread->placements[a];
-  for (int a = 0; a < spread->n_order && !whole; a++)
-    order[lead + a] = spread->order[a] + lead;
-  desc.mesh = mesh;
-  desc.dtype = (int32_t)dtype;
-  desc.n_dims = entry->n_dims;
-  desc.shape = entry->shape;
-  desc.padded_shape = spread->padded && !whole ? spread->padded_shape : NULL;
-  desc.placements = placements;
-  desc.n_placements = whole ? 1 : spread->n_axes + lead;
-  desc.n_order = spread->n_order > 0 && !whole ? spread->n_order + lead : 0;
-  desc.order = desc.n_order > 0 ? order : NULL;
-  st = xfi_layout_create(layout, &desc);
-  if (st != XFER_OK && st != XFER_ERR_NOMEM)
-    xfi_set_error("\"%s\" in \"%s\": %s", entry->pattern, p->side->spec, xfer_last_error());
-  return st;
-}
-
-/* ---- which stages ---- */
-
-/* The stage of an entry's k-th layer, for those in the layers. */
-static int stage_of(const xfi_placing *p, const xfi_entry *entry, int k)
-{
-  int at = entry->stack == XFI_LAYERS
-               ? xfi_find_int(p->model->layers, p->model->n_layers, entry->layers[k])
-               : -1;
-
-  return at < 0 ? p->side->pp - 1
-                : p->stages[at] % p->side->pp; /* extra layers are on the last stage */
-}
-
-static void choose_stages(xfi_holders *holders, const xfi_placing *p, const xfi_ruling *r)
-{
-  const bool everywhere = r->rule == NULL || r->is[XFI_EVERYWHERE] != 0;
-  const int last = p->side->pp - 1, n = p->model->n_layers;
-  const xfi_stage stage = r->rule != NULL ? r->rule->stage : XFI_STAGE_FIRST;
-
-  holders->first_stage = stage == XFI_STAGE_FIRST ? 0 : last;
-  if (stage == XFI_STAGE_LAST_LAYER && n > 0) holders->first_stage = p->stages[n - 1] % p->side->pp;
-  holders->last_stage = holders->first_stage;
-  if (everywhere || (r->is[XFI_BOTH_ENDS] != 0 && last > 0)) {
-    holders->first_stage = 0;
-    holders->last_stage = last;
-    holders->ends = !everywhere && last > 1;
+  for (size_t i = 0; i < json_array_size(rule->with); i++) {
+    if (xfi_model_find(model, xfi_doc_text(rule->with, i), NULL, entry) == NULL) return false;
   }
-}
-
-/* What the layouts of an entry are made from, in all of its layers. */
-typedef struct layout_input {
-  xfi_ruling ruling;         /* its rule is NULL where the caller places the entry */
-  const xfi_override *place; /* the caller's placement; NULL: none */
-  xfer_dtype dtype;
-  xfi_holders holders; /* stages are chosen for each layer */
-} layout_input;
-
-static xfer_status layout_of(xfi_holding *held, xfi_placing *p, const xfi_entry *entry,
-                             const layout_input *input, int k, xfer_layout **layout)
-{
-  bool whole = input->holders.all || input->holders.one_rank >= 0;
-  xfi_holders holders = input->holders;
-  xfi_spread spread = {0};
-  xfer_status st = XFER_OK;
-
-  if (entry->stack == XFI_OUTSIDE)
-    choose_stages(&holders, p, &input->ruling);
-  else
-    holders.first_stage = holders.last_stage = stage_of(p, entry, k);
-  if (!whole && input->ruling.rule != NULL)
-    XFI_TRY_DONE(
-        xfi_spread_make(&spread, p, entry, &input->ruling, &held->slot, xfi_entry_layer(entry, k)));
-  else if (!whole && input->place != NULL)
-    XFI_TRY_DONE(xfi_spread_place(&spread, p, entry, input->place->value));
-  XFI_TRY_DONE(make_layout(layout, p, entry, input->dtype, &spread, &holders));
-done:
-  xfi_spread_free(&spread);
-  return st;
-}
-
-/* The first layer before the k-th whose layout is the same; -1: none. maps[i] is the expert map of
- * the i-th layer. */
-static int like_before(const xfi_placing *p, const xfi_entry *entry, const layout_input *input,
-                       const xfi_map *const *maps, int k)
-{
-  for (int i = k - 1; i >= 0; i--) {
-    if (maps[i] != maps[k]) continue;
-    if (input->holders.all || input->holders.one_rank >= 0) return i;
-    if (stage_of(p, entry, i) == stage_of(p, entry, k)) return i;
-    if (p->side->n_maps < 2) return -1; /* layers of a stage are adjacent */
+  for (size_t i = 0; i < json_array_size(rule->without); i++) {
+    if (xfi_model_has_anywhere(model, entry, xfi_doc_text(rule->without, i))) return false;
   }
-  return -1;
+  return true;
 }
 
-static xfer_status make_layouts(xfi_holding *held, xfi_placing *p, const xfi_entry *entry,
-                                const layout_input *input)
+/* Does a rule's "when" hold, an expression or a list? After the first of a list that does not hold,
+ * the others are not evaluated. */
+static xfer_status all_hold(bool *hold, const xfi_placing *placing, const xfi_entry *entry,
+                            const json_t *when)
 {
-  const int n = xfi_entry_places(entry);
-  const xfi_map **maps = xfi_calloc((size_t)n, sizeof(const xfi_map *));
-  xfer_status st = XFER_OK;
+  const char *one = json_string_value(when);
+  int64_t value = 1;
 
-  held->layouts = xfi_calloc((size_t)n, sizeof(xfer_layout *));
-  XFI_CHECK_DONE(held->layouts != NULL && maps != NULL, XFER_ERR_NOMEM, "the layouts of \"%s\"",
-                 entry->pattern);
-  for (int k = 0; k < n && entry->experts; k++)
-    maps[k] = xfi_map_find(p->side, xfi_entry_layer(entry, k));
-  for (int k = 0; k < n; k++) {
-    const int same = like_before(p, entry, input, maps, k);
-
-    if (same >= 0)
-      held->layouts[k] = xfi_layout_share(held->layouts[same]);
-    else
-      XFI_TRY_DONE(layout_of(held, p, entry, input, k, &held->layouts[k]));
-  }
-done:
-  xfi_free(maps);
-  return st;
-}
-
-/* ---- one entry ---- */
-
-static xfer_status is_absent(bool *absent, const xfi_placing *p, const xfi_entry *entry,
-                             const xfi_ruling *ruling)
-{
-  const xfi_side_rules *framework = p->side->framework;
-  int64_t value;
-
-  XFI_TRY(xfi_placing_eval(&value, p, entry,
-                           entry->stack == XFI_EXTRA ? framework->absent_extra_layers
-                                                     : framework->absent_layers));
-  *absent = (value != 0 && ruling->is[XFI_HELD] == 0) || ruling->is[XFI_ABSENT] != 0;
+  if (one != NULL) XFI_TRY(xfi_placing_eval(&value, placing, entry, one));
+  for (size_t i = 0; i < json_array_size(when) && value != 0; i++)
+    XFI_TRY(xfi_placing_eval(&value, placing, entry, xfi_doc_text(when, i)));
+  *hold = value != 0;
   return XFER_OK;
 }
 
-/* In the checkpoint's form, under the checkpoint's name. */
-static const xfi_local_rule BY_NAME = {.local = "{name}"};
-static const xfi_ruling WHOLE = {.rule = &BY_NAME, .is[XFI_WHOLE] = 1};
-static const xfi_ruling EVERYWHERE = {.rule = &BY_NAME, .is[XFI_EVERYWHERE] = 1};
-
-/* Usually the checkpoint is quantised in a form that no rule supports, which the configuration
- * names. */
-static xfer_status refuse_companion(const xfi_placing *p, const xfi_entry *entry)
+xfer_status xfi_rule_find(xfi_ruling *ruling, const xfi_placing *placing, const xfi_entry *entry)
 {
-  static const char *const KEYS[] = {"quant_method", "quant_algo", "format"};
-  const json_t *quantization = json_object_get(p->model->top, "quantization_config");
-  xfi_text text = {0};
-  char form[96] = "";
+  memset(ruling, 0, sizeof *ruling);
+  for (size_t i = 0; i < placing->n_rules && entry->role != NULL; i++) {
+    const xfi_local_rule *r = placing->rules[i];
+    bool hold;
 
-  xfi_text_fixed(&text, form, sizeof form);
-  for (size_t i = 0; i < sizeof KEYS / sizeof *KEYS; i++) {
-    const char *value = json_string_value(json_object_get(quantization, KEYS[i]));
-
-    if (value != NULL) xfi_text_printf(&text, "%s%.30s", text.n_chars > 0 ? " " : "", value);
+    if (!has_parts(placing, entry, r) || !has_roles(placing, entry, r)) continue;
+    XFI_TRY(all_hold(&hold, placing, entry, r->when));
+    if (!hold) continue;
+    ruling->rule = r;
+    for (int t = 0; t < XFI_N_TRAITS; t++)
+      XFI_TRY(xfi_placing_eval(&ruling->is[t], placing, entry, r->traits[t]));
+    break;
   }
-  xfi_set_error("\"%s\": no rule says what \"%s\" makes of this beside its weight, as a scale, "
-                "packed values or an adapter; %s%s%splace it, or ignore it",
-                entry->pattern, p->side->spec,
-                text.n_chars > 0 ? "the checkpoint is quantised (" : "", form,
-                text.n_chars > 0 ? "): refit the unquantised one into an engine that "
-                                   "quantises it, "
-                                 : "");
-  return XFER_ERR_UNSUPPORTED;
-}
-
-/* Whole on every rank, under the checkpoint's name: for what the side holds so, and for what no
- * rule covers. */
-static xfer_status hold_unruled(xfi_holding *held, xfi_placing *p, const xfi_entry *entry,
-                                layout_input *input)
-{
-  int64_t known;
-
-  XFI_TRY(xfi_placing_eval(&known, p, entry, p->side->framework->holds_unknown));
-  if (known != 0 || (p->side->size == 1 && p->side->framework->layer_prefix == NULL)) {
-    input->ruling = EVERYWHERE;
-  } else {
-    const bool is_beside =
-        entry->beside != NULL || (xfi_scales_have_rows(entry->scales) && !held->absent);
-
-    if (is_beside && p->side->framework->layer_prefix != NULL) return refuse_companion(p, entry);
-    held->misc = held->unknown = true;
-    input->holders.all = true;
-  }
-  XFI_TRY(xfi_slot_make(&held->slot, p, entry, held->unknown ? &WHOLE : &EVERYWHERE));
-  return make_layouts(held, p, entry, input);
-}
-
-/* The element type of an entry on the side: the caller's, the rule's, or the model's. */
-static xfer_dtype dtype_of(const xfi_placing *p, const xfi_entry *entry, const xfi_local_rule *rule,
-                           const xfi_override *chosen)
-{
-  const bool quantised = p->side->quant != NULL && entry->block[0] > 0;
-  const xfer_dtype own = quantised || !p->model->quantised ? entry->dtype : entry->table_dtype;
-  const bool plain = own == XFER_F32 || own == XFER_BF16 || own == XFER_F16;
-
-  if (chosen != NULL) return chosen->value == 0 ? own : (xfer_dtype)chosen->value;
-  if (rule != NULL && rule->unscaled && own == XFER_F8E4M3)
-    return p->side->dtype != 0 ? p->side->dtype : XFER_BF16;
-  if (rule != NULL && entry->scales != XFI_NO_SCALES && plain &&
-      p->side->framework->row_scales != 0)
-    return (xfer_dtype)p->side->framework->row_scales;
-  if (rule != NULL && rule->dtype != 0 && plain) return (xfer_dtype)rule->dtype;
-  if (p->side->dtype != 0 && own != XFER_F32 && !quantised && entry->scale_of < 0)
-    return p->side->dtype;
-  return own;
-}
-
-/* Are these scales that the side does not have, since it has their weights in another type, by the
- * caller or, if the caller does not place them, by a rule? */
-static xfer_status are_scales_dropped(bool *dropped, const xfi_placing *p, const xfi_entry *entry)
-{
-  const xfi_entry *weight = &p->model->entries[entry->scale_of < 0 ? 0 : entry->scale_of];
-  const xfi_override *chosen, *place, *whole;
-  xfi_ruling ruling = {0};
-
-  *dropped = false;
-  if (entry->scale_of < 0) return XFER_OK;
-  XFI_TRY(find_override(&chosen, p, XFI_OVERRIDE_DTYPE, weight));
-  XFI_TRY(find_override(&place, p, XFI_OVERRIDE_PLACE, weight));
-  XFI_TRY(find_override(&whole, p, XFI_OVERRIDE_WHOLE, weight));
-  if (place == NULL && whole == NULL) XFI_TRY(xfi_rule_find(&ruling, p, weight));
-  if (ruling.rule != NULL && !ruling.rule->unscaled) ruling.rule = NULL;
-  *dropped = dtype_of(p, weight, ruling.rule, chosen) != weight->dtype;
   return XFER_OK;
 }
 
-xfer_status xfi_holding_make(xfi_holding *held, xfi_placing *p, size_t at)
+xfer_status xfi_rule_missing(const xfi_placing *placing, const xfi_entry *entry)
 {
-  xfi_entry own = p->model->entries[at];
-  const xfi_entry *entry = &own;
-  const xfi_override *place, *whole, *typed;
-  const xfi_local_rule *rule;
-  bool ignored = false;
-  layout_input input = {.holders = {.one_rank = -1}};
+  for (size_t i = 0; i < placing->n_rules && entry->role != NULL; i++) {
+    const xfi_local_rule *r = placing->rules[i];
+    const char *missing = NULL;
+    bool mine = false;
 
-  XFI_TRY(find_override(&place, p, XFI_OVERRIDE_PLACE, entry));
-  XFI_TRY(find_override(&whole, p, XFI_OVERRIDE_WHOLE, entry));
-  XFI_TRY(find_override(&typed, p, XFI_OVERRIDE_DTYPE, entry));
-  input.dtype = dtype_of(p, entry, NULL, typed);
-  if (input.dtype != own.dtype)
-    own.block[0] = own.block[1] = 0; /* there are no blocks that a layout could cut */
-  input.place = place;
-  XFI_TRY(are_scales_dropped(&held->scales_dropped, p, entry));
-  if (held->scales_dropped || place != NULL || whole != NULL) {
-    held->absent = input.holders.all = held->scales_dropped;
-    if (!held->scales_dropped && place == NULL)
-      input.holders.one_rank = p->side->mesh->ranks[whole->value];
-    XFI_TRY(xfi_slot_make(&held->slot, p, entry, &WHOLE));
-    return make_layouts(held, p, entry, &input);
+    for (int k = 0; k < r->n_parts; k++) {
+      const char *role = r->parts[k].role;
+
+      mine = mine || xfi_role_matches(role, entry->role);
+      if (strchr(role, '*') == NULL && xfi_part_find(placing, entry, &r->parts[k], NULL) == NULL)
+        missing = role;
+    }
+    XFI_CHECK(!mine || missing == NULL, XFER_ERR_SHAPE,
+              "\"%s\" lies in one tensor of \"%s\" with a part that is missing in layer %d: %s",
+              entry->pattern, placing->side->spec, xfi_entry_layer(entry, 0), missing);
   }
-  XFI_TRY(xfi_rule_find(&input.ruling, p, entry));
-  XFI_TRY(is_absent(&held->absent, p, entry, &input.ruling));
-  rule = input.ruling.rule;
-  if (rule == NULL || rule->refusal != NULL) XFI_TRY(is_ignored(&ignored, p, entry));
-  if (rule == NULL || held->absent || ignored) {
-    if (rule == NULL && !held->absent && !ignored) XFI_TRY(xfi_rule_missing(p, entry));
-    memset(&input.ruling, 0, sizeof input.ruling);
-    return hold_unruled(held, p, entry, &input);
-  }
-  XFI_CHECK(rule->refusal == NULL, XFER_ERR_UNSUPPORTED,
-            "\"%s\" in \"%s\": %s; ignore it or place it", entry->pattern, p->side->spec,
-            rule->refusal);
-  input.dtype = dtype_of(p, entry, rule, typed);
-  if (input.dtype != own.dtype) own.block[0] = own.block[1] = 0;
-  XFI_TRY(xfi_slot_make(&held->slot, p, entry, &input.ruling));
-  XFI_TRY(make_layouts(held, p, entry, &input));
-  /* A caller who sets the type has the checkpoint's own values. */
-  held->less = typed == NULL || typed->value != 0 ? input.ruling.is[XFI_LESS] : 0;
-  held->hook = rule->hook;
-  held->misc = rule->made != NULL;
   return XFER_OK;
 }

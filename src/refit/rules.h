@@ -88,7 +88,7 @@ typedef struct xfi_part_rule {
 /* A property of an entry, which a rule gives as an expression. Without one it is 0. */
 typedef enum xfi_trait {
   XFI_GROUPS = 0, /* number of groups over which the parts are distributed before they are cut as
-                     one (cuts.h) */
+                     one (fusing.h) */
   XFI_WHOLE,      /* 1: not cut, although the rule has a cut */
   XFI_WIDE,       /* 1: cut over the grid `wide` instead of `dense` */
   XFI_REVERSE,
@@ -110,7 +110,7 @@ typedef enum xfi_trait {
 
 /* A local tensor of a side. */
 typedef struct xfi_local_rule {
-  const char *local; /* its name; see naming.c */
+  const char *local; /* its name; see slot.c */
   int n_parts;
   xfi_part_rule parts[XFI_MAX_PARTS];
   const struct json_t *with, *without; /* roles that the layer must have, or not; NULL: none */

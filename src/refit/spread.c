@@ -1,11 +1,10 @@
-/*
- * How the ranks of a stage hold an entry: a placement per axis of the dense or the experts' grid.
- * What a framework would refuse is refused here by the tensor's name, before the layout is made.
- */
-#include "placing.h"
+/* The axes of a spread. What a framework would refuse is refused here by the tensor's name, before
+ * the layout is made. */
+#include "spread.h"
 
 #include "alloc.h"
 #include "checked.h"
+#include "cuts.h"
 #include "error.h"
 
 #include <string.h>
@@ -269,4 +268,14 @@ xfer_status xfi_spread_place(xfi_spread *spread, const xfi_placing *placing, con
   axis = add_axis(spread, n);
   if (dim >= 0) XFI_TRY(cut_dim(spread, placing->side, entry, axis, dim));
   return XFER_OK;
+}
+
+void xfi_spread_free(xfi_spread *spread)
+{
+  for (int i = 0; i < spread->n_tables; i++) {
+    xfi_free(spread->tables[i].runs);
+    xfi_free(spread->tables[i].first);
+    xfi_free(spread->tables[i].lengths);
+  }
+  memset(spread, 0, sizeof *spread);
 }

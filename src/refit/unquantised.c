@@ -10,10 +10,9 @@
 #include "alloc.h"
 #include "error.h"
 #include "figures.h"
-#include "model.h"
 #include "names.h"
-#include "placing.h"
 #include "roles.h"
+#include "side.h"
 
 #include <jansson.h>
 #include <string.h>

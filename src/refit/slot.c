@@ -1,13 +1,12 @@
 /*
- * The local tensor of an entry: the rule for its role, the tensor's name, and the weights that lie
- * in it.
+ * The local tensor of an entry: its name, and the weights that lie in it.
  *
  * In a rule's name {block} is what stands before the layer's own names, @ the checkpoint's name
  * after that, ~ the same up to its last dot, % the suffix (with the dot before it left out where
  * there is none), {name} all of the checkpoint's name, {layers} how many layers the model has;
  * {layer}, {own} (the layer's number in the checkpoint) and {local} are filled in later.
  */
-#include "placing.h"
+#include "slot.h"
 
 #include "alloc.h"
 #include "error.h"
@@ -15,7 +14,6 @@
 #include "roles.h"
 #include "text.h"
 
-#include <jansson.h>
 #include <string.h>
 
 void xfi_slot_free(xfi_slot *slot)
@@ -24,150 +22,6 @@ void xfi_slot_free(xfi_slot *slot)
   xfi_free(slot->last);
   xfi_free(slot->made);
   memset(slot, 0, sizeof *slot);
-}
-
-/* Does the model have a bias for the entry? */
-static bool has_bias(const xfi_placing *placing, const xfi_entry *entry)
-{
-  return entry->role != NULL && xfi_model_find(placing->model, entry->role, "bias", entry) != NULL;
-}
-
-/* How many heads of keys the entry's layer has; 0 if it has none. */
-static int64_t k_heads(const xfi_placing *placing, const xfi_entry *entry)
-{
-  const xfi_entry *k =
-      entry->role == NULL ? NULL : xfi_model_find(placing->model, "attn.k", entry->suffix, entry);
-
-  return k == NULL || k->n_segments == 0 ? 0 : k->segments[0].count;
-}
-
-xfer_status xfi_placing_eval(int64_t *value, const xfi_placing *placing, const xfi_entry *entry,
-                             const char *expr)
-{
-  const xfi_var own[] = {{"alternating", entry->packed.alternate},
-                         {"is_extra", entry->stack == XFI_EXTRA},
-                         {"is_bias", strcmp(entry->suffix, "bias") == 0},
-                         {"has_bias", has_bias(placing, entry)},
-                         {"is_fp8", entry->dtype == XFER_F8E4M3 || entry->scales != XFI_NO_SCALES},
-                         {"row_scale", entry->scales == XFI_SCALES_OF_ROWS},
-                         {"one_scale", entry->scales == XFI_SCALES_OF_WEIGHTS},
-                         {"block_scale", entry->scales == XFI_SCALES_OF_BLOCKS},
-                         {"k_heads", k_heads(placing, entry)},
-                         {"rows", entry->shape[entry->experts ? 1 : 0]}};
-  const xfi_scope scope = {
-      .vars = own, .n_vars = sizeof own / sizeof *own, .next = &placing->scopes[0]};
-
-  *value = 0;
-  return expr == NULL ? XFER_OK : xfi_expr_eval(value, expr, &scope);
-}
-
-/* ---- finding the rule ---- */
-
-/* Does the weight have rows of that name? */
-static bool has_rows(const xfi_entry *entry, const char *take)
-{
-  for (int s = 0; s < entry->n_segments; s++) {
-    if (strcmp(entry->segments[s].name, take) == 0) return true;
-    for (int k = 0; k < entry->segments[s].n_subs; k++) {
-      if (strcmp(entry->segments[s].sub_names[k], take) == 0) return true;
-    }
-  }
-  return false;
-}
-
-/* The weight that a part is of, in the entry's layer; NULL: none. */
-static const xfi_entry *find_part(const xfi_placing *placing, const xfi_entry *entry,
-                                  const xfi_part_rule *part, const char *suffix)
-{
-  if (xfi_role_matches(part->role, entry->role)) return entry;
-  return xfi_model_find(placing->model, part->role, suffix, entry);
-}
-
-/* Is the entry one of the parts, and do all parts exist, with the rows that are taken of them? A
- * part without the suffix is detected in add_parts(). */
-static bool has_parts(const xfi_placing *placing, const xfi_entry *entry,
-                      const xfi_local_rule *rule)
-{
-  bool mine = false;
-
-  for (int i = 0; i < rule->n_parts; i++) {
-    const xfi_part_rule *p = &rule->parts[i];
-    const xfi_entry *e = find_part(placing, entry, p, p->take != NULL ? entry->suffix : NULL);
-
-    if (e == NULL || (p->take != NULL && !has_rows(e, p->take))) return false;
-    mine = mine || e == entry;
-  }
-  return mine;
-}
-
-/* Does the layer have all required roles, and no layer a forbidden one? A role that some layers
- * have is missing in the others, rather than absent from the model. */
-static bool has_roles(const xfi_placing *placing, const xfi_entry *entry,
-                      const xfi_local_rule *rule)
-{
-  const xfer_model *model = placing->model;
-
-  for (size_t i = 0; i < json_array_size(rule->with); i++) {
-    if (xfi_model_find(model, xfi_doc_text(rule->with, i), NULL, entry) == NULL) return false;
-  }
-  for (size_t i = 0; i < json_array_size(rule->without); i++) {
-    if (xfi_model_has_anywhere(model, entry, xfi_doc_text(rule->without, i))) return false;
-  }
-  return true;
-}
-
-/* Does a rule's "when" hold, an expression or a list? After the first of a list that does not hold,
- * the others are not evaluated. */
-static xfer_status all_hold(bool *hold, const xfi_placing *placing, const xfi_entry *entry,
-                            const json_t *when)
-{
-  const char *one = json_string_value(when);
-  int64_t value = 1;
-
-  if (one != NULL) XFI_TRY(xfi_placing_eval(&value, placing, entry, one));
-  for (size_t i = 0; i < json_array_size(when) && value != 0; i++)
-    XFI_TRY(xfi_placing_eval(&value, placing, entry, xfi_doc_text(when, i)));
-  *hold = value != 0;
-  return XFER_OK;
-}
-
-xfer_status xfi_rule_find(xfi_ruling *ruling, const xfi_placing *placing, const xfi_entry *entry)
-{
-  memset(ruling, 0, sizeof *ruling);
-  for (size_t i = 0; i < placing->n_rules && entry->role != NULL; i++) {
-    const xfi_local_rule *r = placing->rules[i];
-    bool hold;
-
-    if (!has_parts(placing, entry, r) || !has_roles(placing, entry, r)) continue;
-    XFI_TRY(all_hold(&hold, placing, entry, r->when));
-    if (!hold) continue;
-    ruling->rule = r;
-    for (int t = 0; t < XFI_N_TRAITS; t++)
-      XFI_TRY(xfi_placing_eval(&ruling->is[t], placing, entry, r->traits[t]));
-    break;
-  }
-  return XFER_OK;
-}
-
-xfer_status xfi_rule_missing(const xfi_placing *placing, const xfi_entry *entry)
-{
-  for (size_t i = 0; i < placing->n_rules && entry->role != NULL; i++) {
-    const xfi_local_rule *r = placing->rules[i];
-    const char *missing = NULL;
-    bool mine = false;
-
-    for (int k = 0; k < r->n_parts; k++) {
-      const char *role = r->parts[k].role;
-
-      mine = mine || xfi_role_matches(role, entry->role);
-      if (strchr(role, '*') == NULL && find_part(placing, entry, &r->parts[k], NULL) == NULL)
-        missing = role;
-    }
-    XFI_CHECK(!mine || missing == NULL, XFER_ERR_SHAPE,
-              "\"%s\" lies in one tensor of \"%s\" with a part that is missing in layer %d: %s",
-              entry->pattern, placing->side->spec, xfi_entry_layer(entry, 0), missing);
-  }
-  return XFER_OK;
 }
 
 /* ---- names ---- */
@@ -305,7 +159,7 @@ static xfer_status find_last_expert(bool *is_last, const xfi_placing *placing,
     const xfi_part_rule *p = &rule->parts[i];
 
     n_last += p->last_expert;
-    if (find_part(placing, entry, p, entry->suffix) == entry) *is_last = p->last_expert;
+    if (xfi_part_find(placing, entry, p, entry->suffix) == entry) *is_last = p->last_expert;
   }
   XFI_CHECK(n_last == 0 || (*is_last != entry->experts && strstr(rule->local, "{local}") == NULL),
             XFER_ERR_UNSUPPORTED, "\"%s\": a last expert is of one weight, the others of experts",
@@ -325,7 +179,7 @@ static xfer_status add_parts(xfi_slot *slot, const xfi_placing *placing, const x
   XFI_TRY(find_last_expert(&slot->last_expert, placing, entry, rule));
   for (int i = 0; i < rule->n_parts; i++) {
     const xfi_part_rule *p = &rule->parts[reverse ? rule->n_parts - 1 - i : i];
-    const xfi_entry *e = find_part(placing, entry, p, entry->suffix);
+    const xfi_entry *e = xfi_part_find(placing, entry, p, entry->suffix);
     const int k = p->last_expert;
     int number = 0;
 

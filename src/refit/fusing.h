@@ -1,0 +1,58 @@
+/*
+ * How the rows of weights are put together in a local (fused) tensor, and how the ranks of an axis
+ * share them.
+ *
+ * A *slab* is rows of one weight at equal distances: `count` units of `size` rows, `stride` apart,
+ * as in a hyperslab of HDF5. A local tensor is a list of slabs. A rank takes its units of each
+ * slab, one slab after the other; or, with `groups`, each group gets its share of every slab, one
+ * group after the other, and the rank takes its stretch of the whole. In the end every fused tensor
+ * is a list of runs for each rank.
+ */
+#ifndef XFI_FUSING_H
+#define XFI_FUSING_H
+
+#include "side.h"
+
+enum { XFI_MAX_SLABS = 16 };
+
+typedef struct xfi_slab {
+  int part; /* index of the weight */
+  int64_t offset, count, size, stride;
+  xfi_few few;
+  xfi_order order;
+} xfi_slab;
+
+typedef struct xfi_fusing {
+  int n_slabs;
+  xfi_slab slabs[XFI_MAX_SLABS];
+  int n;          /* ranks that share the rows; 1: each has all */
+  int inner;      /* FSDP's ranks, each of which has a chunk of what one of the n has; 0: no FSDP */
+  bool whole;     /* each rank has all rows, for any n */
+  bool even;      /* n must divide the number of units; otherwise rows are cut as by torch.chunk */
+  int64_t groups; /* 0: each slab is shared out by itself */
+  bool alternate; /* the rows alternate: one of the first part, one of the second, and so on */
+} xfi_fusing;
+
+/* Rows of one part, and where they lie among the rows of the rank. */
+typedef struct xfi_row_range {
+  int part;
+  int64_t global, length, at;
+} xfi_row_range;
+
+typedef struct xfi_row_ranges {
+  xfi_row_range *at;
+  size_t n, capacity;
+} xfi_row_ranges;
+
+/* How many ranks share the rows, by tensor parallelism (which varies fastest) and FSDP. */
+int xfi_fusing_ranks(const xfi_fusing *fusing);
+/* The rows that the r-th rank has of a part, ascending, as a layout counts them. */
+xfer_status xfi_fusing_part(const xfi_fusing *fusing, int part, int r, xfi_row_ranges *rows);
+/* The part's slab if the part is a single one with all its rows in order and so few units that
+ * several ranks have the same one; else NULL. */
+const xfi_slab *xfi_fusing_few(const xfi_fusing *fusing, int part, int64_t rows);
+/* Refuses units or rows of an entry that the ranks cannot share evenly. */
+xfer_status xfi_fusing_check(const xfi_fusing *fusing, const xfer_side *side,
+                             const xfi_entry *entry);
+
+#endif
