@@ -7,6 +7,7 @@
 #include "checked.h"
 #include "dtype.h"
 #include "error.h"
+#include "model.h"
 #include "names.h"
 #include "vec.h"
 

@@ -2,7 +2,7 @@
 #ifndef XFI_QUANTISE_H
 #define XFI_QUANTISE_H
 
-#include "entries.h"
+#include "model.h"
 
 /* A way to quantise weights, of one model. */
 typedef struct xfi_quant_scheme {

@@ -2,7 +2,7 @@
 #ifndef XFI_ROLES_H
 #define XFI_ROLES_H
 
-#include "entries.h"
+#include "model.h"
 
 void xfi_roles_split_name(const xfer_model *model, xfi_entry *entry);
 xfer_status xfi_roles_find(xfer_model *model);
