@@ -380,7 +380,7 @@ class HttpEngine:
     """vLLM's engine behind its own routes, with the workers of a job."""
 
     def __init__(self, rpc, n_workers):
-        self._rpc, self.paused = rpc, 0
+        self._rpc, self.paused, self.n_drops = rpc, 0, 0
         sizes = types.SimpleNamespace(world_size_across_dp=n_workers)
         self.vllm_config = types.SimpleNamespace(parallel_config=sizes)
 
@@ -418,7 +418,10 @@ class HttpEngine:
     async def pause_generation(self, *, mode, clear_cache):
         assert mode == "keep"
         assert clear_cache
-        self.paused += 1
+        self.paused, self.n_drops = self.paused + 1, self.n_drops + 1
+
+    async def is_paused(self):
+        return self.paused > 0
 
     async def resume_generation(self):
         self.paused -= 1
@@ -449,8 +452,11 @@ class GuideTrainer:
 
     def update(self, version):
         self._fill(version)
-        vllm_guide.step(self.rank, self.client, self.engine)
-        assert self.http.paused == 0
+        if version == 2:  # without the guide's pause
+            self.engine.send_weights()
+        else:
+            vllm_guide.step(self.rank, self.client, self.engine)
+        assert (self.http.paused, self.http.n_drops) == (0, version if self.rank == 0 else 0)
 
 
 class ExpertsTrainer(GuideTrainer):

@@ -3,9 +3,7 @@ are in tests/frameworks."""
 
 import abc
 import gc
-import http.server
 import importlib
-import json
 import socket
 import sys
 import threading
@@ -201,68 +199,6 @@ def test_a_vllm_without_a_place_for_the_engines_runs_and_names_its_version(monke
         register_vllm()
     with pytest.raises(ImportError, match=r"it is 0\.24\.0"):
         importlib.import_module("xfer.integrations.vllm")
-
-
-def test_who_leaves_is_not_held_up_by_a_server_that_is_stuck(monkeypatch):
-    from xfer.integrations import vllm_http
-
-    monkeypatch.setattr(vllm_http, "_LEAVING_S", 0.1)
-    with socket.create_server(("127.0.0.1", 0)) as stuck:
-        began = time.monotonic()
-        with pytest.raises(TimeoutError, match="does not answer shutdown"):
-            vllm_http.HttpClient(f"http://127.0.0.1:{stuck.getsockname()[1]}", 60.0).shutdown_weight_transfer_engine()
-        assert time.monotonic() - began < 30
-
-
-def test_http_client_posts_to_vllms_routes_and_says_what_the_server_says():
-    """vllm/entrypoints/rl/online/api_router.py of vLLM 0.33.0."""
-    from xfer.integrations.vllm_http import HttpClient
-
-    asked = []
-
-    class Handler(http.server.BaseHTTPRequestHandler):
-        def do_POST(self):
-            body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-            asked.append((self.path, body))
-            self.send_response({"/resume": 500, "/start_weight_update": 404}.get(self.path, 200))
-            self.end_headers()
-            self.wfile.write(b"no engine")
-
-        def log_message(self, *_):
-            pass
-
-    with http.server.HTTPServer(("127.0.0.1", 0), Handler) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        client = HttpClient(f"http://127.0.0.1:{server.server_port}/")
-        client.init_weight_transfer_engine({"port": 1})
-        client.pause()
-        client.start_draft_weight_update()
-        client.update_weights({"version": 1})
-        client.finish_weight_update("7")
-        with pytest.raises(RuntimeError, match="resume with 500: no engine"):
-            client.resume()
-        with pytest.raises(
-            RuntimeError, match="with 404: no engine .this route needs vLLM 0.33, started with VLLM_SERVER_DEV_MODE=1"
-        ):
-            client.start_weight_update()
-        server.shutdown()
-    with pytest.raises(
-        ConnectionError, match=rf"http://127.0.0.1:{server.server_port} does not answer pause.mode=keep: .*refused"
-    ):
-        client.pause()
-    with pytest.raises(ValueError, match="'localhost:8000' is not the address of a server: it must begin with http"):
-        HttpClient("localhost:8000")
-    with pytest.raises(ValueError, match="this rank has no server to ask for resume"):
-        HttpClient("").resume()
-    assert asked == [
-        ("/init_weight_transfer_engine", {"init_info": {"port": 1}}),
-        ("/pause?mode=keep", {}),
-        ("/start_draft_weight_update", {}),
-        ("/update_weights", {"update_info": {"version": 1}}),
-        ("/finish_weight_update", {"weight_version": "7"}),
-        ("/resume", {}),
-        ("/start_weight_update", {}),
-    ]
 
 
 def test_forgetting_a_transfer_that_was_not_makes_no_comm(monkeypatch):

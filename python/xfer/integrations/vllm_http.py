@@ -1,5 +1,6 @@
 """A client of vLLM's routes for weight updates (VLLM_SERVER_DEV_MODE=1). vLLM's own HTTPVLLMWeightSyncClient can
-neither pause nor update draft models, and does not pass on the server's error texts.
+neither pause nor update draft models, leaves the caches of the old weights, and does not pass on the server's error
+texts.
 
 Source: vLLM 0.33.0, entrypoints/rl/online/api_router.py.
 """
@@ -41,10 +42,18 @@ class HttpClient(Routes):
         self._post("update_weights", {"update_info": update_info})
 
     def finish_weight_update(self, weight_version: str | None = None) -> None:
+        """A server that is not paused then drops its caches, which vLLM does only as it pauses: they are of the old
+        weights, and new requests would read them."""
         self._post("finish_weight_update", None if weight_version is None else {"weight_version": weight_version})
+        if not self._get("is_paused")["is_paused"]:
+            try:
+                self.pause()
+            finally:  # a server whose caches cannot be dropped is paused all the same
+                self.resume()
 
     def pause(self, mode: str = "keep") -> None:
-        """mode: "keep" stops requests where they are, "wait" lets them finish, "abort" ends them."""
+        """In each mode the server drops its KV, prefix and encoder caches. mode: "keep" stops requests where they are,
+        "wait" lets them finish, "abort" ends them."""
         self._post(f"pause?mode={mode}")
 
     def resume(self) -> None:
