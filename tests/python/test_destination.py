@@ -12,7 +12,7 @@ import vllm_stand_in as stand_in  # noqa: E402
 from ranks import on_ranks, outcomes  # noqa: E402
 
 import xfer  # noqa: E402
-from xfer.integrations import _pair  # noqa: E402
+from xfer.integrations import _pair, _report  # noqa: E402
 
 BF16 = torch.bfloat16
 
@@ -108,9 +108,9 @@ def test_what_no_worker_reads_is_refused_where_its_like_in_the_block_gets_nothin
         ignored={}, lacking=[], found=types.SimpleNamespace(unused=["layers.0.norm.weight"])
     )
     names = list(ignoring.checkpoint)
-    left = on_ranks(3, lambda comm: _pair._left_over(comm, names, [None, ignoring, reading][comm.rank]))
+    left = on_ranks(3, lambda comm: _report.left_over(comm, names, [None, ignoring, reading][comm.rank]))
     assert left == [{"unused": [], "missing": {1: ["layers.0.up.weight", "layers.0.bias.b"]}}] * 3
-    for error in outcomes(3, lambda comm: _pair._left_over(comm, names, None if comm.rank == 0 else ignoring)):
+    for error in outcomes(3, lambda comm: _report.left_over(comm, names, None if comm.rank == 0 else ignoring)):
         assert "reads 'model.layers.0.experts', and 'layers.0.up.weight' of rank 1 gets nothing" in str(error)
 
 
@@ -145,7 +145,7 @@ def test_names_that_are_left_over_keep_their_order():
     names = [f"n{i}" for i in range(70)]
     found = types.SimpleNamespace(unused=names[:3] + names[66:])
     worker = types.SimpleNamespace(ignored={}, lacking=["w"], found=found)
-    left = on_ranks(2, lambda comm: _pair._left_over(comm, names, worker if comm.rank else None))
+    left = on_ranks(2, lambda comm: _report.left_over(comm, names, worker if comm.rank else None))
     assert left == [{"unused": names[:3] + names[66:], "missing": {1: ["w"]}}] * 2
 
 

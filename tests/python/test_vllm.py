@@ -326,6 +326,20 @@ def test_a_trainer_is_told_what_is_left_over():
         assert {str(worker): names for worker, names in left["missing"].items()} == missing
 
 
+def test_a_trainer_is_told_how_weights_come_at_each_worker():
+    with job(2, 2, experts=stand_in.Repacks()) as pair:
+        pair.init()
+        for _, said in pair.trainers_do("left_over"):
+            workers = {int(worker): each for worker, each in said["workers"].items()}
+            assert {worker: each["bytes"] for worker, each in workers.items()} == {
+                rank: pair.worker_does(rank, "report") for rank in range(2)
+            }
+            for each in workers.values():
+                (how,) = [how for how in each["layers"] if how.startswith("staged: ")]
+                assert each["layers"][how] == ["model.layers.*.mlp.experts.routed_experts"]
+                assert "model.layers.*.self_attn.qkv_proj" in each["layers"]["in place: processing keeps the bytes"]
+
+
 def test_what_a_trainer_cannot_say_of_its_weights_is_told_to_all():
     with job(2, 2) as pair:
         failing = "fail_call", "xfer.integrations._vllm_source", "_WeightSource", "table", 1

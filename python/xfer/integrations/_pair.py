@@ -12,9 +12,8 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import FIRST_EXCEPTION, wait
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
-from functools import partial, reduce
+from functools import partial
 from itertools import chain
-from operator import or_
 from typing import Any, ClassVar
 
 import torch
@@ -30,6 +29,7 @@ from ..dtypes import torch_dtype
 from ..memory import HOST
 from ..plan import Plan
 from ._meeting import at_work, lives, look_for_failure, not_met, open_comm, open_store, who
+from ._report import how_weights_come, left_over
 from ._source import Source
 from ._threads import DaemonThread
 
@@ -99,34 +99,6 @@ def _portions_of(
             portion.plan.close()
         raise
     return portions, all(compares_of)
-
-
-def _left_over(comm: Comm, names: Iterable[str], destination: Any) -> dict[str, Any]:
-    """A dict: "unused" has those of the names that no worker's loader reads, "missing" by rank the parameters of
-    workers that do not come, or not all of them. Raises ValueError on all ranks if no worker reads a tensor, and one
-    like it gets nothing: the loaders of many models pass over names that they do not know, and what they leave old
-    shows in no error. names: the same on all ranks. destination: a worker's; None on trainers. Collective."""
-    names = list(names)
-
-    def tell() -> Any:
-        if destination is None:
-            return None
-        unused = set(destination.found.unused)
-        read = "".join("0" if name in unused else "1" for name in names)  # short, since most workers read most
-        return [f"{int(read or '0', 2):x}", destination.lacking, destination.ignored]
-
-    said = {rank: told for rank, told in enumerate(comm.share(tell, "what is left over")) if told is not None}
-    read = reduce(or_, (int(told[0], 16) for told in said.values()), 0)
-    unused = [name for i, name in enumerate(reversed(names)) if not read >> i & 1][::-1]
-    left = [(name, rank, told[2][name]) for name in unused for rank, told in said.items() if name in told[2]]
-    if left:
-        name, rank, empty = left[0]
-        raise ValueError(
-            f"no worker's load_weights() reads {name!r}, and {empty!r} of rank {rank} gets nothing, or not everything: "
-            f"send it under the name that the server loads it by, or leave it out ({len({each[0] for each in left})} "
-            "such tensors)"
-        )
-    return {"unused": unused, "missing": {rank: told[1] for rank, told in said.items() if told[1]}}
 
 
 MANY = 1024  # tensors, of which two plans are made
@@ -335,12 +307,14 @@ class WorkerSide:
             return self._destination_of(model, table, known[0] if known is not None and same else None)
 
         made = _on_this_rank(self._comm, destination)
+        report = made.report()
         if not is_draft:  # of whose source most is the main model's
-            _left_over(self._comm, table, made)
+            left_over(self._comm, table, made)
+            how_weights_come(self._comm, report)
         portions, compares = _portions_of(
             self._comm, made.layouts, made.casts(), made.passing, made.takes, True, self._timeout_s
         )
-        self.report = made.report()
+        self.report = report
         if known is not None:
             known[1].close()
         update = _Update(self._comm, portions, compares, made.begin, partial(_views_of, made), made.passing)
@@ -421,7 +395,7 @@ def _views_of(destination: Any, names: list[str]) -> Callable[[bool], Iterator[t
 class TrainerSide:
     """One on each trainer rank. After an error fail() comes next; then begin() and meet() meet all anew. `report` says
     what is left over of the source and of the workers' models: "unused" are tensors that no worker uses, "missing" are
-    by worker the parameters that do not come, or not all of them."""
+    by worker the parameters that do not come, or not all of them. Its "workers" says by worker how weights come."""
 
     _stores: ClassVar[dict[tuple[str, int], Any]] = {}  # of rank 0, which listens as long as the process lives
 
@@ -494,7 +468,7 @@ class TrainerSide:
             return [(name, known.get(name), None) for name in merged.tensors]
 
         if not is_draft:
-            self._look_at_the_rest(_left_over(self._comm, merged.tensors, None))
+            self._make_report(left_over(self._comm, merged.tensors, None), how_weights_come(self._comm, None))
         compares, timeout_s = self._info.check_replicas, self._info.timeout_s
         portions, compares = _portions_of(self._comm, layouts, {}, self._weights.passing, None, compares, timeout_s)
         self._weights.passing = portions[0].plan.fresh_sources  # of any trainer
@@ -502,9 +476,10 @@ class TrainerSide:
         self._updates[is_draft] = _Update(self._comm, portions, compares, begin, self._weights.views_of)
         return self._updates[is_draft]
 
-    def _look_at_the_rest(self, left: dict[str, Any]) -> None:
+    def _make_report(self, left: dict[str, Any], workers: dict[int, Any]) -> None:
+        by_rank = left | {"workers": workers}
         n = self._info.n_trainers
-        self.report = left | {"missing": {rank - n: names for rank, names in left["missing"].items()}}
+        self.report = by_rank | {key: {r - n: x for r, x in by_rank[key].items()} for key in ("missing", "workers")}
         if self._info.rank != 0:
             return
         missing = list(dict.fromkeys(chain.from_iterable(left["missing"].values())))

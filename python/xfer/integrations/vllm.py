@@ -7,7 +7,7 @@
     trainer.send_weights()        # after each step, on every trainer rank
 
 vLLM finds the engines by the entry point vllm.general_plugins; a trainer calls xfer.integrations.register_vllm().
-_vllm_model.VllmDestination decides how each layer receives its weights, and `engine.report` tells.
+_vllm_model.VllmDestination decides how each layer receives its weights, and the engines' `report` says so.
 """
 
 from __future__ import annotations
@@ -180,7 +180,8 @@ class XferTrainerEngine(TrainerWeightTransferEngine):
     @property
     def report(self) -> dict[str, Any]:
         """What the last plan leaves over: "unused" lists the tensors that no worker's loader uses, "missing" has for
-        each worker its parameters that do not come, or not all of them."""
+        each worker its parameters that do not come, or not all of them. "workers" has for each worker how its weights
+        come: "bytes" of each kind, and "layers", which has under each way, with its reason, the names of layers."""
         return self._side.report
 
     def _meet(self) -> None:

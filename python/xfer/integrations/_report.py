@@ -1,0 +1,59 @@
+"""What trainers learn of the workers' plans: what is left over on either side, and how weights come."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from functools import reduce
+from operator import or_
+from typing import Any
+
+from ..comm import Comm
+
+__all__ = ["how_weights_come", "left_over"]
+
+_NUMBER = re.compile(r"(?<=\.)\d+(?=\.|$)")
+
+
+def left_over(comm: Comm, names: Iterable[str], destination: Any) -> dict[str, Any]:
+    """A dict: "unused" has those of the names that no worker's loader reads, "missing" by rank the parameters of
+    workers that do not come, or not all of them. Raises ValueError on all ranks if no worker reads a tensor, and one
+    like it gets nothing: the loaders of many models pass over names that they do not know, and what they leave old
+    shows in no error. names: the same on all ranks. destination: a worker's; None on trainers. Collective."""
+    names = list(names)
+
+    def tell() -> Any:
+        if destination is None:
+            return None
+        unused = set(destination.found.unused)
+        read = "".join("0" if name in unused else "1" for name in names)  # short, since most workers read most
+        return [f"{int(read or '0', 2):x}", destination.lacking, destination.ignored]
+
+    said = {rank: told for rank, told in enumerate(comm.share(tell, "what is left over")) if told is not None}
+    read = reduce(or_, (int(told[0], 16) for told in said.values()), 0)
+    unused = [name for i, name in enumerate(reversed(names)) if not read >> i & 1][::-1]
+    left = [(name, rank, told[2][name]) for name in unused for rank, told in said.items() if name in told[2]]
+    if left:
+        name, rank, empty = left[0]
+        raise ValueError(
+            f"no worker's load_weights() reads {name!r}, and {empty!r} of rank {rank} gets nothing, or not everything: "
+            f"send it under the name that the server loads it by, or leave it out ({len({each[0] for each in left})} "
+            "such tensors)"
+        )
+    return {"unused": unused, "missing": {rank: told[1] for rank, told in said.items() if told[1]}}
+
+
+def how_weights_come(comm: Comm, report: dict[str, Any] | None) -> dict[int, Any]:
+    """By rank, in short what each worker reports: its bytes by kind, and under each way that its layers receive their
+    weights the names of these, with * for numbers. report: a worker's; None on trainers. Collective."""
+
+    def tell() -> Any:
+        if report is None:
+            return None
+        layers: dict[str, list[str]] = {}
+        for name, way in report.get("layers", {}).items():
+            layers.setdefault(way, []).append(_NUMBER.sub("*", name))
+        return {"bytes": report["bytes"], "layers": {way: list(dict.fromkeys(each)) for way, each in layers.items()}}
+
+    said = comm.share(tell, "how weights come")
+    return {rank: told for rank, told in enumerate(said) if told is not None}
