@@ -1,10 +1,10 @@
-"""One tensor, one call, one process, NumPy arrays, ranks as threads: four ranks hold rows of a matrix, and get tiles
-of it.
+"""Redistribute one NumPy array in one call. Four ranks, threads of this process, hold the rows of a matrix and receive
+tiles of it.
 
     python 00_one_tensor.py
 """
 
-import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 
@@ -19,8 +19,10 @@ def be_a_rank(comm):
     with comm:
         mine, got = src.cut(whole, comm.rank), np.zeros(dst.local_shape(comm.rank), np.float32)
         xfer.redistribute(comm, src, mine, dst, got)
-        print("right" if (got == dst.cut(whole, comm.rank)).all() else "WRONG")
+        np.testing.assert_array_equal(got, dst.cut(whole, comm.rank))
+        return f"rank {comm.rank} has its tile"
 
 
-for comm in xfer.Comm.local(4):
-    threading.Thread(target=be_a_rank, args=(comm,)).start()
+with ThreadPoolExecutor(4) as ranks:
+    for line in ranks.map(be_a_rank, xfer.Comm.local(4)):
+        print(line)

@@ -17,7 +17,16 @@ def test_00_is_what_the_readme_prints():
     assert f"```python\n{program}```" in (SOURCE / "README.md").read_text(encoding="utf-8")
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stderr
-    assert "".join(done.stdout.split()) == "right" * 4  # threads write at once, between a line and its end too
+    assert done.stdout.splitlines() == [f"rank {rank} has its tile" for rank in range(4)]
+
+
+def test_00_fails_if_an_element_is_wrong():
+    program = (EXAMPLES / "00_one_tensor.py").read_text(encoding="utf-8")
+    spoiled = program.replace("        np.testing", "        got += comm.rank == 2\n        np.testing")
+    assert spoiled != program
+    done = subprocess.run([sys.executable, "-c", spoiled], capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode != 0
+    assert "AssertionError" in done.stderr
 
 
 def test_01():
