@@ -275,7 +275,7 @@ class Comm(Handle):
 
     def _alone(self) -> CommLock:
         """For one call at a time, by `with`."""
-        self._as_parameter_  # raises
+        self._check_open()
         return self._lock
 
     def _call(self, function: Callable[..., Any], *arguments: Any) -> Any:

@@ -255,7 +255,7 @@ class Layout(Handle):
 
     def _part(self, rank: int) -> _Part:
         """What a rank holds, asked once."""
-        self._as_parameter_  # raises
+        self._check_open()
         if rank not in self._parts:
             boxes = None
             if self._by_boxes:

@@ -178,7 +178,7 @@ class Plan(Handle):
             self._index[tensor[0]] = i if tensor[0] not in self._index else None
 
     def _on(self) -> Comm:
-        self._as_parameter_  # raises
+        self._check_open()
         if self._comm is None:
             raise StateError("a simulated plan has no ranks: it can be looked at, not bound or run")
         return self._comm
@@ -498,7 +498,7 @@ class Plan(Handle):
         While a call of another thread is in progress, or one that a signal handler interrupts, this returns the figures
         of the last report or of the last commit(); it raises StateError if there was neither.
         """
-        self._as_parameter_  # raises
+        self._check_open()
         figures = structs.sized(structs.PlanReport)
         if (comm := self._comm) is None:
             lib.xfer_plan_report(self, byref(figures))

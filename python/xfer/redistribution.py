@@ -120,7 +120,7 @@ def redistribute_places(
     def make() -> tuple[Any, ...]:
         for layout in layouts:
             if layout is not None:
-                layout._as_parameter_  # raises: closed since
+                layout._check_open()  # it may have been closed since the earlier call
         found = places()
         each = [None if place is None else structs.view_at(*place[:2]) for place in found]
         owners = [place[2] for place in found if place is not None]

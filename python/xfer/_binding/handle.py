@@ -27,11 +27,17 @@ class Handle:
 
     @property
     def _as_parameter_(self) -> c_void_p:
+        """The C pointer, which ctypes reads when the object is an argument of a call. Raises ValueError if the object
+        is closed."""
         if self._makers and not self._closed and not self._handle:
             raise ValueError(f"the {self._kind} was not made: {self._makers} make one")
         if self._closed or not self._handle:
             raise ValueError(f"the {self._kind} is closed")
         return self._handle
+
+    def _check_open(self) -> None:
+        """Raise ValueError if the object is closed or was never made."""
+        _ = self._as_parameter_
 
     def _out(self) -> Any:
         return byref(self._handle) if self._handle is not None else None
@@ -67,7 +73,7 @@ class Handle:
         getattr(lib, f"xfer_{self._kind}_destroy")(handle)
 
     def __enter__(self) -> Self:
-        self._as_parameter_  # raises
+        self._check_open()
         return self
 
     def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:

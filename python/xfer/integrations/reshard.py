@@ -203,7 +203,8 @@ def xferdtensor(
 
     def sides() -> Sides:
         for x in (src_tensor, dst_tensor):
-            x is None or x._local_tensor
+            if x is not None and not hasattr(x, "_local_tensor"):
+                raise AttributeError(f"a {type(x).__name__} has no _local_tensor")
         if len({tuple(shape) for shape in shapes}) > 1:
             raise MismatchError(
                 f"the source has shape {shapes[0]} and the destination {shapes[1]}: both must have the global shape"
