@@ -1,7 +1,10 @@
-/* What every transport shares: the agreement that ends each collective call.
+/*
+ * What all transports share: the agreement that ends each collective call, gatherings that are
+ * checked, and the texts of a broken comm. src/run, src/agree and src/api call this on the thread
+ * that makes the comm's calls; only xfi_broken may be used by any thread.
  *
- * The common case is one all-gather of four bytes. Only when some rank failed, which all then know,
- * do the texts follow in a second one.
+ * An agreement is usually one all-gather of four bytes. Only if some rank has failed, which all
+ * then know, do the ranks exchange texts in a second one.
  */
 #include "comm.h"
 
@@ -13,9 +16,10 @@
 #include <string.h>
 
 enum {
-  STACK_RANKS = 1024, /* up to here agreement allocates nothing, so it cannot fail by itself */
-  TEXT_BYTES = 256,   /* of the text that is quoted to the others */
-  DECLINE_MS = 2000   /* so long the others may be on their way, where the deadline is not known */
+  STACK_RANKS =
+      1024,         /* up to so many ranks an agreement allocates nothing, so it cannot fail here */
+  TEXT_BYTES = 256, /* of an error text, as it is quoted to the others */
+  DECLINE_MS = 2000 /* how long the others may take to a gathering whose deadline is not known */
 };
 
 static void decline(xfi_comm *comm, const char *why, xfi_deadline deadline)
@@ -32,7 +36,7 @@ xfer_status xfi_comm_check_left(xfi_comm *comm)
   return is_of_plan ? comm->ops->check_refused(comm, XFI_LEFT | comm->plan) : XFER_OK;
 }
 
-/* The last error, and how the other ranks are told of it. */
+/* The last error, as this rank reports it (`why`) and as the others are told of it (`text`). */
 typedef struct reason {
   char why[XFI_ERROR_BYTES];
   char text[XFI_ERROR_BYTES + 24];
@@ -122,7 +126,7 @@ typedef struct head {
                       sizeof(xfi_gathering)]; /* the first of those that are gathered */
 } head;
 
-/* In the place of n_bytes: the rank gathers nothing, and `bytes` has a text that says why. */
+/* Stands in place of n_bytes if a rank gathers nothing; `bytes` then has a text that says why. */
 #define NONE_GATHERED UINT64_MAX
 
 #define IN_ONE_ORDER ": all ranks make the same calls in one order"
@@ -269,7 +273,7 @@ static int find_failed(const unsigned char *rows, size_t row_bytes, int n_ranks)
   return found;
 }
 
-/* All ranks: the text of rank `failed`; "" if memory is short. */
+/* Every rank's `quote` becomes the text of rank `failed`, or "" if memory is short. Collective. */
 static xfer_status share_text(xfi_comm *comm, char quote[TEXT_BYTES], const char mine[TEXT_BYTES],
                               int failed, xfi_deadline deadline)
 {
@@ -293,7 +297,8 @@ xfer_status xfi_comm_unreported(xfer_status mine, const char *text, xfer_status 
 
   snprintf(transport_text, sizeof transport_text, "%s", xfer_last_error());
   xfi_cut_text(own, sizeof own, text);
-  /* This rank broke the comm for that; or it has said before that the comm is broken. */
+  /* One contains the other if this rank broke the comm for that very reason, or if its own failure
+   * is that the comm is broken. Then the caller's text is enough. */
   if (strstr(transport_text, text) != NULL || strstr(text, transport_text) != NULL)
     xfi_set_error("%s", text);
   else

@@ -1,8 +1,12 @@
-/* A comm whose ranks are processes of one host, over memory that they share (shared.c): messages
- * are channels whose slots are copied from and to the callers' memory.
- * A process that ends closes its bootstrap sockets, which ends the waits for it, however it ended.
- * A rank that gives up writes the reason to the shared memory, and the others' waits end. Ranks
- * touch only their own memory and slots, so no call leaves anything behind.
+/*
+ * A comm whose ranks are processes of one host, over memory that they share (shared.c): messages
+ * are channels whose slots are copied from and to the callers' memory. It is made by the public
+ * makers that take an all-gather, and by NCCL comms for their host bytes, where all ranks are of
+ * one host; such a *control* comm carries no data.
+ *
+ * If a process ends, however it does, its bootstrap sockets close, which ends the waits for it. A
+ * rank that gives up writes the reason to the shared memory, which ends the others' waits too.
+ * Ranks touch only their own memory and slots, so no call leaves anything behind.
  */
 #include "shared.h"
 
@@ -13,9 +17,11 @@
 #include <string.h>
 
 enum {
-  NAP_NS = 20000000, /* until a rank notices that another thread broke the comm, or that a process
-                        ended */
-  /* Sleeping costs less than delaying others on a contended core, as where all wait for a GPU. */
+  /* So long it takes at most until a rank notices that another thread has broken the comm, or that
+   * a process has ended. */
+  NAP_NS = 20000000,
+  /* Short: on a core that others need, as where all ranks wait for a GPU, it costs less to sleep
+   * than to delay them. */
   SPIN_NS = 10000,
   YIELDS = 0 /* a yield to a thread that is no rank costs its whole time slice */
 };
@@ -23,7 +29,7 @@ enum {
 typedef struct host_comm {
   xfi_shared shared;
   xfi_channel *channels; /* [2 * size] of the messages in progress */
-  char **data;           /* likewise */
+  char **data;           /* [2 * size] the memory of each of these messages */
 } host_comm;
 
 /* ---- failure ------------------------------------------------------------------------------ */
@@ -35,12 +41,14 @@ xfer_status xfi_host_check_refused(xfi_comm *base, uint64_t what)
   int gone = 0;
 
   for (; gone < base->size; gone++) {
-    const bool is_lost = xfi_shared_is_lost(shared, gone); /* first: it closes its socket later */
+    /* A rank that leaves says so before its socket closes, so the socket is read first. */
+    const bool is_lost = xfi_shared_is_lost(shared, gone);
 
     has_left = atomic_load(&xfi_segment_of(shared, gone)->has_left) != 0;
     if (is_lost || has_left) break;
   }
-  XFI_TRY(xfi_shared_check(base)); /* what a rank reported before it left */
+  XFI_TRY(
+      xfi_shared_check(base)); /* fails for the reason that a rank has reported before it left */
   XFI_TRY(xfi_shared_check_refused(base, what));
   XFI_CHECK(gone == base->size, XFER_ERR_COMM, "rank %d has %s", gone,
             has_left ? "left the comm" : "ended");
@@ -67,7 +75,8 @@ static void add(host_comm *comm, size_t i, const xfi_message *message, bool send
       (xfi_channel){.peer = message->peer, .send = send, .n_bytes = message->n_bytes};
 }
 
-/* Receives first: a rank that does not send is named before one that does not read. */
+/* Carry messages as channels. Receives come first, so that an error names a rank that does not send
+ * rather than one that does not read. */
 static xfer_status host_carry(xfi_comm *base, xfi_carry_call call, const xfi_messages *messages,
                               xfi_deadline deadline)
 {
@@ -80,7 +89,7 @@ static xfer_status host_carry(xfi_comm *base, xfi_carry_call call, const xfi_mes
   for (int i = 0; i < messages->n_sends; i++) {
     add(comm, n++, &messages->sends[i], true);
     if (call != XFI_OF_BROADCAST || i == 0) continue;
-    channels[n - 2].next_same = n - 1; /* through the same slots */
+    channels[n - 2].next_same = n - 1; /* all sends of a broadcast go through the same slots */
     channels[n - 1].is_again = true;
   }
   return xfi_shared_carry(
@@ -103,7 +112,7 @@ static void host_destroy(xfi_comm *base)
   host_comm *comm = (host_comm *)base;
 
   if (comm == NULL) return;
-  xfi_shared_leave(&comm->shared); /* before a socket closes */
+  xfi_shared_leave(&comm->shared); /* first: a closed socket alone means that the process died */
   xfi_shared_end(&comm->shared);
   xfi_free(comm->channels);
   xfi_free(comm->data);
@@ -138,7 +147,7 @@ static const xfi_comm_ops control_ops = {
     .check_refused = xfi_shared_check_refused,
 };
 
-/* Local. The caller owns what was made, also after a failure. */
+/* What needs no other rank. The caller owns what was made, also after a failure. */
 static xfer_status prepare(host_comm *comm, const xfi_comm_ops *ops, int rank, int size)
 {
   comm->shared.base = (xfi_comm){.ops = ops, .rank = rank, .size = size, .shares_all = true};

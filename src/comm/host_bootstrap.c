@@ -1,7 +1,9 @@
-/* How processes of one host connect. Every rank makes the memory that it shares and listens for a
- * moment at a random address. The caller's all-gather publishes the addresses, each rank connects
- * to those before it, and each pair sends each other the file of its memory. Two more gatherings
- * make sure that nobody waits for a rank that failed.
+/*
+ * How processes of one host connect, as a comm is made. Every rank makes the memory that it shares
+ * and listens for a moment at a random address. The caller's all-gather publishes the addresses;
+ * each rank connects to those before it; and the two ranks of each pair send each other the file of
+ * their memory. After each of these steps the ranks exchange their statuses by the caller's
+ * all-gather, so that nobody waits for a rank that has failed.
  *
  * An address of Linux's abstract namespace is in no file system and anybody may connect to it, so
  * both ends check whose process the other is, and the connecting one sends the published name. A
@@ -60,7 +62,7 @@ typedef struct bootstrap {
   endpoint *endpoints; /* [size] of all ranks, as last gathered */
 } bootstrap;
 
-/* The text of errno, with the limit if one was reached. */
+/* What errno means; if the limit of open files was reached, with that limit. */
 static const char *reason(char text[REASON_BYTES])
 {
   const int error = errno;
@@ -74,7 +76,8 @@ static const char *reason(char text[REASON_BYTES])
 }
 #define REASON reason((char[REASON_BYTES]){""})
 
-/* A pidfd of the process at the other end; -1: it is this one, or the system does not allow it. */
+/* A pidfd of the process at the other end of a socket; -1: that is this process, or the system does
+ * not give one. */
 static int watch_process(int socket)
 {
   struct ucred peer = {.pid = 0};
@@ -120,9 +123,9 @@ static xfer_status check_endpoints(const bootstrap *b)
   return XFER_OK;
 }
 
-/* Close files after a failure, which may be that no more can be opened: the caller's all-gather may
- * need one to report it. The listener stays while others may connect, since a refused connection
- * would become their error. */
+/* Close all files after a failure. The failure may be that no more can be opened, and the caller's
+ * all-gather may need one to report that. Only the listener stays open as long as others may
+ * connect to it: a refused connection would become their error. */
 static void close_files(bootstrap *b)
 {
   xfi_shared_part(b->shared);
@@ -130,7 +133,8 @@ static void close_files(bootstrap *b)
   if (!b->is_published || b->is_connected) b->listener = xfi_descriptor_drop(b->listener);
 }
 
-/* Without a free descriptor this rank could not reach the others. */
+/* Is there a free descriptor for the caller's all-gather? Without one this rank could not reach the
+ * others. */
 static xfer_status check_room(const bootstrap *b)
 {
   const int one = fcntl(b->listener, F_DUPFD_CLOEXEC, STDERR_FILENO + 1);
@@ -144,8 +148,8 @@ static xfer_status check_room(const bootstrap *b)
   return XFER_OK;
 }
 
-/* All ranks: exchange the statuses. Called also after a failure, since the caller's all-gather is
- * collective. */
+/* Exchange endpoints, and with them the statuses. Collective, so a rank calls it also after it has
+ * failed. */
 static xfer_status exchange_endpoints(bootstrap *b, xfer_status mine)
 {
   endpoint *own = &b->own;
@@ -171,8 +175,8 @@ static xfer_status exchange_endpoints(bootstrap *b, xfer_status mine)
   return XFER_OK;
 }
 
-/* Connect to all lower ranks. Nobody accepts connections yet: a listener's backlog has room for all
- * ranks, or this fails. */
+/* Connect to all lower ranks. They accept connections only later, but the backlog of a listener has
+ * room for all ranks; if not, this fails. */
 static xfer_status connect_all(bootstrap *b)
 {
   for (int rank = 0; rank < b->rank; rank++) {
@@ -234,8 +238,9 @@ static xfer_status accept_all(bootstrap *b)
   return XFER_OK;
 }
 
-/* *is_done: the file was sent, or the rank has ended, which is noticed elsewhere. Else the kernel's
- * limit of files in flight is reached: all of one user's count as one process's. */
+/* Send the file of this rank's memory to a rank. *is_done is false if it has to be tried again: the
+ * kernel limits the files in flight, of all processes of a user together. A rank that has ended
+ * counts as done, and is noticed elsewhere. */
 static xfer_status send_file(const bootstrap *b, int rank, bool *is_done)
 {
   *is_done = xfi_socket_send(b->shared->neighbours[rank].socket, "", 1, b->file) ||
@@ -245,7 +250,8 @@ static xfer_status send_file(const bootstrap *b, int rank, bool *is_done)
   return XFER_OK;
 }
 
-/* *is_done: the rank's memory is mapped, or it has ended. */
+/* Receive the file of a rank's memory, and map it. *is_done is false if it has not arrived yet; a
+ * rank that has ended counts as done. */
 static xfer_status receive_file(const bootstrap *b, int rank, bool *is_done)
 {
   xfi_segment *theirs = NULL;
@@ -254,7 +260,7 @@ static xfer_status receive_file(const bootstrap *b, int rank, bool *is_done)
   bool is_whole;
   char byte;
 
-  errno = 0; /* stays 0 at the end of the stream */
+  errno = 0; /* it stays 0 if the other end has closed the socket */
   is_whole = xfi_socket_receive(b->shared->neighbours[rank].socket, &byte, 1, MSG_DONTWAIT, &file,
                                 &is_lost);
   *is_done = is_whole || errno == 0 || errno == ECONNRESET;
@@ -269,12 +275,13 @@ static xfer_status receive_file(const bootstrap *b, int rank, bool *is_done)
   return XFER_OK;
 }
 
-/* With every rank at once, in any order: all receive while they cannot send. */
+/* Exchange files with all ranks at once, in whatever order it goes: a rank goes on receiving while
+ * it cannot send, and so do all others. */
 static xfer_status exchange_files(const bootstrap *b, bool *has_sent, bool *has_received)
 {
   const xfi_deadline deadline = xfi_deadline_after(XFI_DEFAULT_TIMEOUT_MS);
   int n_left = 2 * (b->size - 1);
-  int last = 0; /* of those that are not done */
+  int last = 0; /* some rank that is not done, for the error text */
 
   for (int before = n_left; n_left > 0; before = n_left) {
     for (int i = 1; i < b->size; i++) {

@@ -1,13 +1,17 @@
-/* Which rank is late when a deadline passes between ranks that share memory. The rank that is
- * waited for often waits itself. So each rank publishes for whom it waits before it sleeps, and one
- * that gives up follows what the others published, from rank to rank, to those that wait for
- * nobody.
+/*
+ * Which rank is late when a deadline passes between ranks that share memory. The rank that is
+ * waited for is often itself waiting. So each rank publishes for whom it waits before it sleeps,
+ * and one that gives up follows what the others have published, from rank to rank, to those that
+ * wait for nobody.
  *
- * A rank that was woken and has not published again counts as awake: one that was stopped in its
- * sleep is found once what it waited for has arrived. One that merely had no time to publish is
- * awake for a moment, so several steps of the search must agree. Nobody wakes a rank that waits for
- * messages or flags: if all wait in a circle, one that publishes nothing for a while has been
- * stopped. If none has, and they are in different calls, no deadline would have been long enough.
+ * A rank that was woken and has not published again counts as awake. So a rank that was stopped in
+ * its sleep is found once what it waited for has arrived. A rank that merely had no time to publish
+ * is awake for a moment only, so several steps of the search have to agree. Nobody wakes a rank
+ * that waits for messages or flags, so such ranks may all seem to wait in a circle: then one that
+ * publishes nothing for a while has been stopped. If there is none, and the ranks are in different
+ * calls, no deadline would have been long enough, and that is the error.
+ *
+ * Each rank calls this on the thread that waits.
  */
 #include "late.h"
 
@@ -16,8 +20,8 @@
 #include <string.h>
 
 enum {
-  SAME = 3,   /* steps that must agree, */
-  STEPS = 70, /* of at most this many: 210 ms */
+  SAME = 3,   /* so many steps in a row must find the same rank, */
+  STEPS = 70, /* of at most so many: 210 ms */
   PAUSE_NS = 3000000,
   PUBLISH_NS = 50000000,      /* a sleeping rank publishes again at least this often, */
   FIRST_PUBLISH_NS = 5000000, /* for the first time after this */
@@ -61,7 +65,7 @@ xfi_deadline xfi_waits_part(xfi_deadline end, int n)
   return end;
 }
 
-/* Add the ranks that a rank waits for to `reached`, unless they were visited. */
+/* Add the ranks that a rank waits for to `reached`, but those that were visited before. */
 static bool add_awaited(const xfi_shared *s, bool *reached, const xfi_waiting *published)
 {
   bool is_new = false;
@@ -73,7 +77,7 @@ static bool add_awaited(const xfi_shared *s, bool *reached, const xfi_waiting *p
   return is_new;
 }
 
-/* In the last step also one that has published nothing since the first. */
+/* Is a rank awake? In the last step one that has published nothing since the first counts too. */
 static bool is_awake(const xfi_shared *s, int rank, bool at_last)
 {
   const xfi_waiting *published = xfi_waiting_of(s, rank);
@@ -83,14 +87,15 @@ static bool is_awake(const xfi_shared *s, int rank, bool at_last)
          (at_last && atomic_load(&published->n) == s->n_published[rank]);
 }
 
-/* A rank that is in a wait has left its run, maybe because that failed. */
+/* Calls that ranks may be in at the same time count as one: a rank may have gone on from a run to
+ * the wait for it, perhaps because the run failed. */
 static uint32_t step_of(uint32_t inside)
 {
   return inside == XFI_INSIDE_WAIT ? XFI_INSIDE_RUN : inside;
 }
 
-/* Record the first rank seen to wait in another call than this one: once its own deadline has
- * passed it goes on to an agreement. */
+/* Record the first rank that is seen to wait in another call than this one. Only the first: once
+ * its own deadline has passed, that rank goes on to an agreement, which is another call again. */
 static void record_elsewhere(const xfi_shared *s, int rank, xfi_late *late)
 {
   const uint32_t inside = atomic_load(&xfi_waiting_of(s, rank)->inside);

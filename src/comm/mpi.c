@@ -1,21 +1,26 @@
-/* A comm over MPI: nonblocking calls that are polled until their deadline.
+/*
+ * A comm over MPI: nonblocking calls that are polled until their deadline. This file makes and
+ * destroys such comms; mpi_calls.c has the calls, and mpi_wait.c their waits and failures. The comm
+ * has no thread of its own: the thread that makes the comm's calls makes all calls of MPI.
  *
  * MPI cannot end a wait that the other side will never end. So every call starts nonblocking
- * operations and tests them. A rank that gives up breaks the comm, sends a notice to all others,
- * each of which keeps a receive for notices posted and tests it too, and cancels its own receives.
- * What cannot be cancelled (sends, collective operations) is leaked with its memory: a gathering
- * uses the library's own, rounds and broadcasts use the run's slots (xfi_comm.holds_memory).
+ * operations and tests them. Besides, each rank keeps a receive posted for *notices*, and tests
+ * that too. A rank that gives up breaks the comm, sends a notice to all others, and cancels its own
+ * receives. What MPI cannot cancel (sends and collective operations) is leaked with its memory: a
+ * gathering uses the library's own, rounds and broadcasts use the run's slots
+ * (xfi_comm.holds_memory).
  *
  * Ranks of one host share memory (shared.c): what goes between them needs no message, and if all
- * ranks do, nor do gatherings. Notices are also published there, where they arrive at once.
+ * ranks are of one host, neither do gatherings. Notices are also published there, where they arrive
+ * at once.
  *
- * A rank that refuses a run tells the others in the same way, by synchronous sends: these end once
- * the other rank has the notice.
+ * A rank that refuses a run tells the others by notices too. These are synchronous sends, which end
+ * once the other rank has received the notice.
  *
- * A communicator is freed once all ranks have destroyed the comm unbroken, else never. MPI could
- * give its context to the next one, where a message that is still in flight would be taken for a
- * new one; and after a notice to a rank that had freed its own, Open MPI 4.1 hangs when it makes
- * the second communicator after that. Notices carry a token for the same reason.
+ * A communicator is freed only if all ranks have destroyed the comm unbroken. Otherwise MPI could
+ * give its context to the next communicator, where a message that is still in flight would be
+ * received; that is why notices carry a token, too. And Open MPI 4.1 hangs when it makes the second
+ * communicator after a notice to a rank that had freed its own.
  */
 #include "xfer/mpi.h"
 
@@ -28,7 +33,9 @@
 #include <stdio.h>
 #include <unistd.h>
 
-enum { GATHER_BYTES = 1 << 20 }; /* of all ranks in one operation, unless there are very many */
+enum {
+  GATHER_BYTES = 1 << 20
+}; /* all ranks' bytes in one operation; more if ranks are very many */
 
 /* A rank that sleeps until another one of its host wakes it also polls for notices. */
 static const xfi_shared_ops shared_ops = {
@@ -91,7 +98,7 @@ static void mpi_destroy(xfi_comm *comm)
     }
   }
   if (t->leaks_own)
-    xfi_shared_end(&t->shared); /* MPI uses no memory of it */
+    xfi_shared_end(&t->shared); /* this is no memory that MPI uses */
   else
     transport_free(t);
 }
@@ -113,8 +120,8 @@ static const xfi_comm_ops mpi_ops = {
     .check_refused = xfi_mpi_check_refused,
 };
 
-/* The tags of rounds. The highest tag is the same on all ranks, mostly 2^31 - 1: then none is used
- * again as long as a comm lives. */
+/* How many tags there are for rounds. The highest tag is the same on all ranks and mostly 2^31 - 1,
+ * so that no tag is used twice while a comm lives. */
 static xfer_status count_round_tags(uint64_t *n_tags)
 {
   const int *highest = NULL;
@@ -126,15 +133,15 @@ static xfer_status count_round_tags(uint64_t *n_tags)
   return XFER_OK;
 }
 
-/* What ranks make together. */
+/* What the ranks make together as a comm is made. */
 typedef struct communicators {
-  MPI_Comm comm;       /* of our own */
-  MPI_Comm broadcasts; /* likewise */
+  MPI_Comm comm;       /* a duplicate of the caller's */
+  MPI_Comm broadcasts; /* another one, see xfi_mpi_comm */
   MPI_Comm host;       /* of this host's ranks */
   uint64_t token;      /* a number that no other comm of these ranks has */
 } communicators;
 
-/* Local. Takes own->comm and own->broadcasts on success. */
+/* What needs no other rank. Takes own->comm and own->broadcasts on success. */
 static xfer_status transport_create(xfi_mpi_comm **out, const communicators *own)
 {
   xfer_status st = XFER_OK;
@@ -202,7 +209,7 @@ static xfer_status check_caller(MPI_Comm mpi_comm)
   return XFER_OK;
 }
 
-/* A comm over MPI has no thread of its own, so whoever calls the library is who calls MPI. */
+/* May this thread call MPI? It will, whenever it calls the library. */
 static xfer_status check_threads(void)
 {
   int level = MPI_THREAD_SINGLE;
@@ -216,7 +223,7 @@ static xfer_status check_threads(void)
   return XFER_OK;
 }
 
-/* Collective. What was made before a failure is the caller's too. */
+/* Collective. The caller owns what was made, also after a failure. */
 static xfer_status make_communicators(communicators *made, MPI_Comm mpi_comm)
 {
   made->token = (uint64_t)xfi_now_ns() ^ (uint64_t)getpid() << 48;
@@ -228,7 +235,7 @@ static xfer_status make_communicators(communicators *made, MPI_Comm mpi_comm)
                  (made->comm, MPI_COMM_TYPE_SHARED, 0, MPI_INFO_NULL, &made->host));
 }
 
-/* Local: the transport, the device and the public comm around both. */
+/* Make the transport, the device, and the public comm around both. Needs no other rank. */
 static xfer_status assemble(xfer_comm **comm, xfi_mpi_comm **transport, const communicators *own)
 {
   xfer_status st = XFER_OK;
@@ -253,7 +260,7 @@ static int gather_on_host(void *host, void *all, const void *mine, size_t n_byte
                        *(MPI_Comm *)host);
 }
 
-/* Collective: OK only if every rank says so. */
+/* OK only if `mine` is OK on every rank; else a failed rank's text. Collective. */
 static xfer_status agree(MPI_Comm comm, xfer_status mine)
 {
   xfer_status st = XFER_OK;
@@ -278,7 +285,7 @@ xfer_status xfer_comm_create_mpi(xfer_comm **comm, MPI_Comm mpi_comm)
 {
   xfer_status st = XFER_OK;
   xfer_comm *made = NULL;
-  xfi_mpi_comm *transport = NULL; /* made's */
+  xfi_mpi_comm *transport = NULL; /* owned by `made` */
   communicators own = {MPI_COMM_NULL, MPI_COMM_NULL, MPI_COMM_NULL, 0};
 
   XFI_NEED(comm);
@@ -290,13 +297,14 @@ xfer_status xfer_comm_create_mpi(xfer_comm **comm, MPI_Comm mpi_comm)
     xfi_shared *s = &transport->shared;
 
     transport->is_connected = true;
-    /* Ranks of a host that cannot share memory send each other messages. */
+    /* If some ranks of a host cannot share memory, none of them does: they send each other
+     * messages. */
     s->base.shares_all = s->n_places > 1 &&
                          xfi_host_bootstrap(s, transport->endpoints, XFER_OK, gather_on_host,
                                             &own.host) == XFER_OK &&
                          s->n_places == s->base.size;
   }
-  if (made != NULL) own.comm = own.broadcasts = MPI_COMM_NULL; /* made's */
+  if (made != NULL) own.comm = own.broadcasts = MPI_COMM_NULL; /* owned by `made` now */
   XFI_TRY_DONE(st);
   *comm = made;
   made = NULL;

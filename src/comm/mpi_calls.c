@@ -1,4 +1,7 @@
-/* Gathering, messages and broadcasts over MPI. The idea is in mpi.c. */
+/*
+ * The calls of a comm over MPI: gatherings, rounds of messages and broadcasts, each waited for in
+ * mpi_wait.c. mpi.c has the idea.
+ */
 #include "mpi_comm.h"
 
 #include "error.h"
@@ -20,13 +23,14 @@ static xfer_status gather_timeout(xfi_mpi_comm *t, xfi_deadline deadline)
   return XFI_ERROR(XFER_ERR_TIMEOUT, "all_gather did not end before %s", end);
 }
 
-/* Through our own memory, since a collective operation cannot be cancelled. */
+/* Gather through the comm's own memory, which can be leaked: MPI cannot cancel a collective
+ * operation, so it may still write there after a failure. */
 static xfer_status gather(xfi_comm *comm, const char **rows, const void *mine, size_t n_bytes,
                           xfi_deadline deadline)
 {
   xfi_mpi_comm *t = (xfi_mpi_comm *)comm;
   xfer_status st = XFER_OK;
-  int n = (int)n_bytes; /* a chunk fits */
+  int n = (int)n_bytes; /* at most chunk_bytes, which an int can hold */
   int code = MPI_SUCCESS;
 
   memcpy(t->out, mine, n_bytes);
@@ -56,7 +60,7 @@ xfer_status xfi_mpi_all_gather(xfi_comm *comm, void *all, const void *mine, size
     if (st == XFER_OK) t->n_gathered = t->gathering;
   }
   if (st == XFER_ERR_MISMATCH && (!comm->shares_all || xfi_shared_has_gathered(&t->shared)))
-    t->has_notified = true; /* every rank finds the mismatch itself */
+    t->has_notified = true; /* no notice is needed: every rank finds the mismatch itself */
   if (st != XFER_OK) xfi_comm_abort_with_error(comm, comm->ops->abort);
   xfi_mpi_end_gathering(t);
   return st;
@@ -68,7 +72,7 @@ static xfer_status start_one(xfi_mpi_comm *t, const xfi_message *m, bool receive
                              MPI_Request *request)
 {
   const int tag = XFI_MPI_TAG_ROUND + (int)(t->shared.base.sequence % t->n_round_tags);
-  int n = (int)m->n_bytes; /* used only if it fits */
+  int n = (int)m->n_bytes; /* the check below comes before its use */
 
   XFI_CHECK(m->n_bytes <= XFI_MESSAGE_BYTES, XFER_ERR_OVERFLOW,
             "round: a message of %zu bytes; at most %zu", m->n_bytes, XFI_MESSAGE_BYTES);
@@ -76,7 +80,7 @@ static xfer_status start_one(xfi_mpi_comm *t, const xfi_message *m, bool receive
   return XFI_MPI(MPI_Isend, (m->data, n, MPI_BYTE, m->peer, tag, t->comm, request));
 }
 
-/* Receives first, here and in t->requests. */
+/* Start all messages of a round; in t->requests receives come first. */
 static xfer_status start(xfi_mpi_comm *t, const xfi_messages *round)
 {
   MPI_Request *request = t->requests;
@@ -106,7 +110,8 @@ static xfer_status check_received(const xfi_mpi_comm *t, const xfi_message *recv
   return XFER_OK;
 }
 
-/* All of them have started, so the order of the waits does not matter. */
+/* Wait for all messages of a round, one after the other: all have been started, so their order does
+ * not matter. */
 static xfer_status await_all(xfi_mpi_comm *t, const xfi_messages *round, xfi_deadline deadline)
 {
   xfer_status st = XFER_OK;
@@ -146,7 +151,7 @@ done:
     for (int i = 0; i < round->n_recvs; i++)
       if (t->requests[i] != MPI_REQUEST_NULL) (void)MPI_Cancel(&t->requests[i]);
     comm->holds_memory = !xfi_mpi_all_end(t->requests, n);
-    t->leaks_own = t->leaks_own || comm->holds_memory; /* the requests themselves */
+    t->leaks_own = t->leaks_own || comm->holds_memory; /* MPI still uses the requests */
   }
   return st;
 }
@@ -172,8 +177,8 @@ static xfer_status broadcast_one(xfi_mpi_comm *t, const xfi_message *m, int root
   return xfi_mpi_check(code, "MPI_Ibcast");
 }
 
-/* Before the messages of a call, what they belong to: a broadcast has no tag, and one that a failed
- * run left behind is not to be taken for this one. */
+/* Broadcast what the broadcasts of a call belong to, before they follow: they have no tags, so one
+ * that a failed run has left behind could be taken for one of these. */
 static xfer_status broadcast_label(xfi_mpi_comm *t, const xfi_message *messages, int n, int root,
                                    xfi_deadline deadline)
 {

@@ -1,5 +1,7 @@
-/* Waiting and failing over MPI: polls, and notices that break the comm on all ranks. The idea is in
- * mpi.c. */
+/*
+ * How a comm over MPI waits and fails: operations are polled until they end, and notices break the
+ * comm on all ranks or tell of a refusal. mpi.c has the idea.
+ */
 #include "mpi_comm.h"
 
 #include "error.h"
@@ -10,12 +12,12 @@
 #include <unistd.h>
 
 enum {
-  POLLS_YIELDING = 1000, /* then a rank sleeps between polls */
-  QUIET_NS = 5000000,    /* then it publishes for whom it waits: on a loaded host one yield may take
-                            any time */
+  POLLS_YIELDING = 1000, /* after so many polls a rank sleeps between them, */
+  QUIET_NS = 5000000, /* and publishes for whom it waits; or after this time, since on a loaded host
+                         a single yield may take any time */
   POLL_SLEEP_US = 50,
-  GRACE_MS = 200, /* for operations that should end by themselves after a failure */
-  LEAVE_MS = 2000 /* for the other ranks to destroy the comm too */
+  GRACE_MS = 200, /* how long operations may take to end by themselves after a failure */
+  LEAVE_MS = 2000 /* how long a rank that destroys the comm waits for the others to do so */
 };
 
 /* ---- MPI's errors and MPI's pace ---------------------------------------------------------- */
@@ -30,7 +32,7 @@ xfer_status xfi_mpi_check(int code, const char *call)
   return XFI_ERROR(XFER_ERR_COMM, "%s: %s", call, text);
 }
 
-/* Let others use the core, perhaps the ranks that we wait for. */
+/* Let others use the core, among them perhaps the ranks that this one waits for. */
 static void back_off(int *n_polls)
 {
   if (++*n_polls <= POLLS_YIELDING)
@@ -82,7 +84,7 @@ void xfi_mpi_notify_all(xfi_mpi_comm *t)
                                    .n_gathered = t->n_gathered,
                                    .from = t->shared.base.rank};
   memcpy(t->notice_out.why, t->shared.broken.why,
-         sizeof t->notice_out.why); /* which does not change any more */
+         sizeof t->notice_out.why); /* the reason of a broken comm never changes */
   xfi_shared_alarm(&t->shared, t->notice_out.why);
   for (int r = 0; r < t->shared.base.size; r++)
     if (r != t->shared.base.rank)
@@ -97,8 +99,8 @@ void xfi_mpi_post_notice(xfi_mpi_comm *t)
                   XFI_MPI_TAG_NOTICE, t->comm, &t->notice_recv);
 }
 
-/* The sender has notified all ranks, so this one need not, unless it is in a gathering: ranks that
- * gave it up search for those that did not wait with them. */
+/* Another rank has broken the comm. It has notified all ranks, so this one need not do so too,
+ * unless it is in a gathering: ranks that gave that up want to know who waited in it with them. */
 static void handle_notice(xfi_mpi_comm *t, const xfi_mpi_notice *notice)
 {
   (void)xfi_broken_set(&t->shared.broken, "%.*s", XFI_BROKEN_BYTES - 1, notice->why);
@@ -114,7 +116,7 @@ void xfi_mpi_end_gathering(xfi_mpi_comm *t)
   if (t->deferred_notice.token != 0) handle_notice(t, &t->deferred_notice);
 }
 
-/* NULL: it is not known that a rank has refused it. */
+/* The notice of a rank that has refused `what`; NULL: none has arrived. */
 static xfi_mpi_notice *find_refused(xfi_mpi_comm *t, uint64_t what)
 {
   xfi_mpi_notice *known = t->refused[XFI_KIND_OF(what)];
@@ -136,7 +138,8 @@ static void handle_refusal(xfi_mpi_comm *t, const xfi_mpi_notice *notice)
 }
 
 /* Handle a notice if one has arrived. If its sender had completed the gathering that this rank is
- * in, all ranks have contributed: it completes here too, and the notice is deferred. */
+ * in, then all ranks have contributed, so that it will complete here too: then the notice is
+ * deferred to the end of the gathering. */
 static void poll_notice(xfi_mpi_comm *t)
 {
   int done = 0;
@@ -154,8 +157,8 @@ static void poll_notice(xfi_mpi_comm *t)
   xfi_mpi_post_notice(t);
 }
 
-/* Handle an alarm of a rank of this host, which has notified all ranks. In a gathering by messages
- * its notice needs a reply, so the alarm is ignored. */
+/* Handle an alarm of a rank of this host, which has notified all ranks. Not while this rank is in a
+ * gathering by messages: there it has to reply to the notice itself. */
 static void check_alarm(xfi_mpi_comm *t)
 {
   if (t->gathering == 0 && xfi_shared_poll_alarm(&t->shared)) t->has_notified = true;
@@ -205,14 +208,15 @@ xfer_status xfi_mpi_check_refused(xfi_comm *comm, uint64_t what)
   XFI_TRY(xfi_mpi_check_broken(comm));
   known = what == 0 ? NULL : find_refused(t, what);
   if (known == NULL) return XFER_OK;
-  /* Who refused it after the gathering that this rank is in had completed there lets it complete
-   * here too. */
+  /* If all that refused had completed the gathering that this rank is in before they did, it will
+   * complete here too. */
   XFI_CHECK(t->gathering != 0 && known->n_gathered >= t->gathering, XFER_ERR_PEER, "%.*s",
             XFI_BROKEN_BYTES - 1, known->why);
   return XFER_OK;
 }
 
-/* Ranks that wait with us reply to our notice, or gave up as well. */
+/* Ranks that wait in the gathering too reply to this rank's notice, or have sent one themselves.
+ * The first that does neither in time is late. */
 int xfi_mpi_find_late(xfi_mpi_comm *t)
 {
   xfi_deadline grace = xfi_deadline_after(GRACE_MS);
@@ -241,7 +245,7 @@ bool xfi_mpi_leave_barrier(xfi_mpi_comm *t)
   const int rank = t->shared.base.rank;
   int n_polls = 0;
 
-  /* By messages, since the others may be in one of MPI's collective calls. */
+  /* A barrier by messages, since other ranks may be inside one of MPI's collective calls. */
   for (int step = 1; step < size; step *= 2) {
     MPI_Request pair[2] = {MPI_REQUEST_NULL, MPI_REQUEST_NULL};
     int code = MPI_Irecv(NULL, 0, MPI_BYTE, (rank + size - step) % size, XFI_MPI_TAG_LEAVE, t->comm,
@@ -284,7 +288,7 @@ static void publish_waits(xfi_mpi_comm *t)
   xfi_waits_publish(s, XFI_POLLING, s->base.inside);
 }
 
-/* The deadline has passed. */
+/* The deadline has passed: fail with the name of the late rank. */
 static xfer_status give_up(xfi_mpi_comm *t, xfi_deadline deadline)
 {
   xfi_late late = {.rank = -1, .elsewhere = -1};

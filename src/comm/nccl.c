@@ -2,9 +2,10 @@
  * NCCL as a transport: private, non-blocking communicators (nccl_communicator.c), one for host
  * bytes (nccl_control.c), and one for rounds and broadcasts, which is here.
  *
- * An alarm checks what is in flight on the device, since the caller may only ever synchronise its
- * stream. When a deadline is missed or NCCL reports an error, it aborts the communicator, which
- * ends the kernels that wait for a lost rank.
+ * The thread that makes the comm's calls enqueues rounds. What is in flight on the device is
+ * checked by an alarm in another thread, since the caller may only ever synchronise its stream.
+ * When a deadline is missed, or NCCL reports an error, the alarm aborts the communicator, which
+ * ends the kernels that wait for a lost rank. A lock guards what the two threads share.
  */
 #include "nccl_comm.h"
 
@@ -33,8 +34,8 @@ static xfi_nccl_flight *flight_of(xfi_nccl_comm *comm, uint64_t round)
   return &comm->flights[round % XFI_NCCL_ROUNDS_AHEAD];
 }
 
-/* Count rounds that have ended. CUDA's state of the oldest in flight; cudaSuccess: none is. The
- * lock is held. */
+/* Count the rounds that have ended. Returns CUDA's state of the oldest one in flight; cudaSuccess:
+ * none is in flight. The lock is held. */
 static cudaError_t count_ended(xfi_nccl_comm *comm)
 {
   cudaError_t error = cudaSuccess;
@@ -53,7 +54,7 @@ static bool is_behind(xfi_nccl_comm *comm, uint64_t n)
          comm->n_rounds - comm->n_ended >= n;
 }
 
-/* The earliest deadline in flight; never: there is none. */
+/* The earliest deadline of the rounds in flight; never, if there are none. */
 static xfi_deadline deadline_in_flight(xfi_nccl_comm *comm)
 {
   xfi_deadline earliest = {.at_ns = INT64_MAX};
@@ -82,8 +83,8 @@ static void break_late(xfi_nccl_comm *comm)
   break_data(comm, text);
 }
 
-/* Has a peer aborted the run of the oldest round in flight? That round would wait for it. Earlier
- * ones, perhaps of a run that succeeds, have ended. */
+/* Has a peer aborted the run of the oldest round in flight, which then would wait for that peer?
+ * Earlier rounds, perhaps of a run that has succeeded, have ended. */
 static bool is_cancelled(xfi_nccl_comm *comm)
 {
   const xfi_cancellation *p = &flight_of(comm, comm->n_ended)->cancellation;
@@ -98,7 +99,7 @@ static void check_flights(xfi_nccl_comm *comm)
   ncclResult_t state = ncclSuccess;
   cudaError_t error;
 
-  if (comm->data.handle == NULL) comm->n_ended = comm->n_rounds; /* connect() broke it */
+  if (comm->data.handle == NULL) comm->n_ended = comm->n_rounds; /* a failed connect() broke it */
   error = count_ended(comm);
   if (error == cudaSuccess) return;
   if (error != cudaErrorNotReady) {
@@ -116,7 +117,7 @@ static void check_flights(xfi_nccl_comm *comm)
   }
 }
 
-/* Check the deadlines, and now and then errors of NCCL and aborts of peers. */
+/* The alarm: checks the deadlines of what is in flight, errors of NCCL, and aborts of peers. */
 int64_t xfi_nccl_ring(xfi_alarm *alarm, int64_t now_ns)
 {
   xfi_nccl_comm *comm = (xfi_nccl_comm *)(void *)((char *)alarm - offsetof(xfi_nccl_comm, alarm));
@@ -132,8 +133,9 @@ int64_t xfi_nccl_ring(xfi_alarm *alarm, int64_t now_ns)
   return next;
 }
 
-/* From here on the alarm enforces the deadline; the lock is held. The alarm repeats while it finds
- * work in flight, so that consecutive runs need not wake its thread. */
+/* Count a round that was launched: from here on the alarm enforces its deadline. The alarm repeats
+ * as long as it finds work in flight, so that consecutive runs need not wake its thread. The lock
+ * is held. */
 static xfer_status put_in_flight(xfi_nccl_comm *comm, cudaStream_t stream, xfi_deadline deadline)
 {
   xfi_nccl_flight *flight = flight_of(comm, comm->n_rounds);
@@ -153,8 +155,8 @@ static xfer_status put_in_flight(xfi_nccl_comm *comm, cudaStream_t stream, xfi_d
 
 /* ---- data --------------------------------------------------------------------------------- */
 
-/* The peers to name if the next round is late: those that send to this rank, else those that
- * receive. */
+/* Remember the peers that an error names if the next round is late: those that send to this rank,
+ * or else those that receive from it. */
 static void remember_peers(xfi_nccl_comm *comm, const xfi_messages *messages, int root)
 {
   xfi_nccl_flight *next = flight_of(comm, comm->n_rounds);
@@ -168,7 +170,8 @@ static void remember_peers(xfi_nccl_comm *comm, const xfi_messages *messages, in
     if (i == 0 || them[i].peer != them[i - 1].peer) next->peers[next->n_peers++] = them[i].peer;
 }
 
-/* After cancelled messages the comm is not broken: a commit connects the ranks again. */
+/* Are the ranks connected? After messages were cancelled they are not, and the next commit connects
+ * them again. */
 static xfer_status have_data(const xfi_nccl_comm *comm)
 {
   XFI_CHECK(comm->data.handle != NULL, XFER_ERR_COMM,
@@ -223,8 +226,8 @@ static xfer_status carry(xfi_comm *base, const xfi_messages *messages, int root,
   ncclComm_t by;
 
   (void)pthread_mutex_lock(&comm->lock);
-  /* If the queue is full the driver blocks, for a peer that may never arrive, and the alarm with
-   * it. */
+  /* Leave room in the stream's queue. If that is full, the driver blocks every thread, the alarm's
+   * too, until a peer arrives, which may never happen. */
   XFI_TRY_DONE(wait_for_rounds(comm, XFI_NCCL_ROUNDS_AHEAD, deadline));
   XFI_CHECK_DONE(n <= XFI_ROUND_MESSAGES, XFER_ERR_INTERNAL, "%d messages in a group", n);
   if (n == 0) goto done;
@@ -300,7 +303,8 @@ void xfi_nccl_unwatch(xfi_comm *base, const void *context)
 
 /* ---- connecting --------------------------------------------------------------------------- */
 
-/* What ranks exchange: who has a communicator, and rank 0's id for a new one. */
+/* What ranks tell each other before they connect: whether they have a communicator, and rank 0's id
+ * for a new one. */
 typedef struct proposal {
   ncclUniqueId id;
   int32_t has_id;
@@ -311,7 +315,7 @@ typedef struct proposal {
 static xfer_status make_data(xfi_nccl_comm *comm, xfi_deadline deadline)
 {
   const size_t size = (size_t)comm->base.size;
-  /* NCCL's environment, and its configuration files, override a communicator's options. */
+  /* Not an option of ours, since NCCL's environment and configuration files override options. */
   const char *shares = getenv("NCCL_COMM_SPLIT_SHARE_RESOURCES");
   xfer_status st = XFER_OK;
   proposal mine = {.shares = shares == NULL || strcmp(shares, "0") != 0};
@@ -331,7 +335,8 @@ static xfer_status make_data(xfi_nccl_comm *comm, xfi_deadline deadline)
   }
   if (all_have) goto done;
   xfi_nccl_abort_data(&comm->base, "a rank makes a new one");
-  XFI_TRY_DONE(xfi_nccl_settings_compare(comm, deadline)); /* the alarm reads no text any more */
+  XFI_TRY_DONE(
+      xfi_nccl_settings_compare(comm, deadline)); /* nothing is in flight: no alarm reads it */
   XFI_CHECK_DONE(all[0].has_id != 0, XFER_ERR_COMM, "rank 0: ncclGetUniqueId failed");
   memset(comm->is_connected, 0, size * sizeof *comm->is_connected);
   XFI_TRY_DONE(xfi_nccl_join(&comm->data, &comm->base, &all[0].id, "xfer", 0, deadline));
@@ -341,8 +346,8 @@ done:
   return st;
 }
 
-/* Wait until nothing is in flight, so that the alarm does not use the communicator. Later work
- * would wait on the device for what is in flight anyway. */
+/* Wait until nothing is in flight, so that the alarm does not use the communicator at the same
+ * time. That takes no longer: later work waits on the device for what is in flight anyway. */
 static xfer_status have_data_alone(xfi_nccl_comm *comm, xfi_deadline deadline)
 {
   xfer_status st;
@@ -353,7 +358,8 @@ static xfer_status have_data_alone(xfi_nccl_comm *comm, xfi_deadline deadline)
   return st;
 }
 
-/* NCCL connects a pair at its first message and its rings at the first collective. */
+/* NCCL connects two ranks at their first message, and all of them at the first collective
+ * operation. So the ranks make such first ones here, in a commit. */
 xfer_status xfi_nccl_connect(xfi_comm *base, const bool *peers, bool broadcasts,
                              xfi_deadline deadline)
 {

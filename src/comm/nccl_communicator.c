@@ -1,3 +1,8 @@
+/*
+ * One NCCL communicator: made, polled under deadlines, broken. nccl.c has one for data and
+ * nccl_control.c one for host bytes. What the alarm may use at the same time is guarded by nccl.c's
+ * lock, not here.
+ */
 #include "nccl_communicator.h"
 
 #include "error.h"
@@ -8,9 +13,9 @@
 #include <stdio.h>
 
 enum {
-  SPIN_MS = 5, /* then a rank sleeps between polls, */
+  SPIN_MS = 5, /* so long a rank polls without sleeping; then it sleeps between polls, */
   PAUSE_NS = 20 * 1000,
-  WARNING_POLLS = 256 /* and checks for warnings once in this many polls, some 20 ms */
+  WARNING_POLLS = 256 /* and once in so many, some 20 ms, checks whether another rank has failed */
 };
 
 xfer_status xfi_nccl_usable(const xfi_nccl *nccl)
@@ -28,7 +33,7 @@ void xfi_nccl_break(xfi_nccl *nccl, const char *why)
   if (!nccl->is_borrowed) (void)ncclCommAbort(nccl->handle);
   if (nccl->has_caller) (void)pthread_join(nccl->caller, NULL);
   nccl->has_caller = false;
-  if (nccl->launcher != NULL) (void)ncclCommAbort(nccl->launcher); /* also one that is being made */
+  if (nccl->launcher != NULL) (void)ncclCommAbort(nccl->launcher); /* also if it is half made */
   nccl->handle = nccl->launcher = NULL;
 }
 
@@ -41,7 +46,7 @@ static xfer_status failed(xfi_nccl *nccl, ncclResult_t result, const char *call)
   return XFER_ERR_COMM;
 }
 
-/* The same where the deadline passed first. */
+/* The same if the deadline has passed first. */
 static xfer_status missed(xfi_nccl *nccl, const char *call, xfi_deadline deadline)
 {
   xfi_set_error("%s: not all ranks came before %s%s", call, xfi_deadline_end(deadline),
@@ -134,7 +139,7 @@ xfer_status xfi_nccl_make_launcher(xfi_nccl *nccl, const xfi_comm *comm, xfi_dea
   return xfi_nccl_launched(nccl, result, "ncclCommSplit", deadline);
 }
 
-/* A first broadcast by the launcher, in a thread of its own. */
+/* What a first broadcast by the launcher needs: it blocks, so it is made in a thread of its own. */
 typedef struct warmup {
   ncclComm_t launcher;
   const xfi_message *message;

@@ -1,7 +1,7 @@
 /*
  * Host bytes over NCCL: small messages of planning and agreement, staged through a pinned buffer
- * and one of the same size on the device. Slow and rare. Processes of one host use shared memory
- * instead (host.c), once they are connected.
+ * and one of the same size on the device. That is slow, and rare. If all ranks are processes of one
+ * host, they use it only until they have connected through shared memory (host.c).
  */
 #include "nccl_comm.h"
 
@@ -21,7 +21,7 @@ xfer_status xfi_nccl_control_wait(xfi_nccl_comm *comm, xfi_nccl *nccl, const cha
 
 /* ---- all-gather --------------------------------------------------------------------------- */
 
-/* In place. */
+/* Gather in place, in the buffer on the device. */
 static xfer_status gather(xfi_comm *base, const char **rows, const void *mine, size_t n_bytes,
                           xfi_deadline deadline)
 {
@@ -41,7 +41,7 @@ static xfer_status gather(xfi_comm *base, const char **rows, const void *mine, s
   return xfi_nccl_control_wait(comm, &comm->control, "control bytes", deadline);
 }
 
-/* Of a comm that another rank has broken. */
+/* The reason in a text, which may say that another rank has broken the comm. */
 static const char *reason(const char *text)
 {
   const size_t n = sizeof XFI_BROKEN - 1;
@@ -67,8 +67,8 @@ xfer_status xfi_nccl_all_gather(xfi_comm *base, void *all, const void *mine, siz
   return st;
 }
 
-/* An abort is local: those who wait in a gathering, or are on their way to it, learn of it only
- * there. */
+/* NCCL's abort is local: ranks that wait in the next gathering, or are on their way to it, learn of
+ * the failure only if this one takes part in it and says so. */
 void xfi_nccl_decline(xfi_comm *base, const char *why, xfi_deadline deadline)
 {
   xfi_nccl_comm *comm = xfi_nccl_of(base);
@@ -99,7 +99,8 @@ static int gather_to_bootstrap(void *context, void *all, const void *mine, size_
   return (int)b->comm->ops->all_gather(b->comm, all, mine, n_bytes, b->deadline);
 }
 
-/* Threads of one process use NCCL, as processes of several hosts do. */
+/* Only such ranks can use shared memory here. Threads of one process use NCCL, as processes of
+ * several hosts do. */
 static bool are_processes_of_one_host(const address *all, int n)
 {
   for (int r = 0; r < n; r++) {
@@ -158,7 +159,7 @@ static size_t slot_offset(int index, bool send)
   return (size_t)(send ? index : XFI_NCCL_SLOTS + index) * XFI_NCCL_SLOT_BYTES;
 }
 
-/* Slot c of the messages whose shift to the peer is in the g-th block. */
+/* Fill one side of group (c, g). */
 static void group_fill(const xfi_nccl_comm *comm, group_side *side, const xfi_message *messages,
                        int n_messages, size_t c, int g, bool send)
 {
@@ -181,7 +182,7 @@ static void group_fill(const xfi_nccl_comm *comm, group_side *side, const xfi_me
   }
 }
 
-/* Through the slots and back. */
+/* Carry a group: from the host to the device, over NCCL, and back to the host. */
 static xfer_status group_carry(xfi_nccl_comm *comm, xfi_nccl *nccl, const group_side *send,
                                const group_side *recv, xfi_deadline deadline)
 {

@@ -1,4 +1,5 @@
-/* NCCL comms: created, borrowed from, destroyed.
+/*
+ * NCCL comms: created from an id, or from a communicator of the caller's, and destroyed.
  *
  * A rank first makes what it needs to reach the others. A failure after that and before NCCL has
  * joined the ranks is kept, reported to all once they are joined, and ends the comm everywhere. A
@@ -50,7 +51,8 @@ static xfer_status nccl_check(xfi_comm *base)
   return comm->host != NULL ? comm->host->ops->check(comm->host) : xfi_nccl_usable(&comm->control);
 }
 
-/* Ranks of several hosts have no memory to tell each other by. */
+/* Tell the ranks of this host. Ranks of several hosts cannot be told: they wait for their deadline.
+ */
 static void nccl_refuse(xfi_comm *base, uint64_t what, const char *why)
 {
   xfi_comm *host = xfi_nccl_of(base)->host;
@@ -58,7 +60,8 @@ static void nccl_refuse(xfi_comm *base, uint64_t what, const char *why)
   if (host != NULL) host->ops->refuse(host, what, why);
 }
 
-/* No run is refused, and what else its number may be is connect()'s. */
+/* Only plans that a rank has left are looked for: no run is refused over NCCL, and other numbers
+ * are used by connect(). */
 static xfer_status nccl_check_refused(xfi_comm *base, uint64_t what)
 {
   xfi_comm *host = xfi_nccl_of(base)->host;
@@ -87,8 +90,8 @@ static const xfi_comm_ops nccl_ops = {
     .check_refused = nccl_check_refused,
 };
 
-/* Local: what this rank needs to reach the others, not connected yet. The caller owns *comm, also
- * after a failure. */
+/* Make what this rank needs to reach the others, without connecting it. Needs no other rank. The
+ * caller owns *comm, also after a failure. */
 static xfer_status control_create(xfi_nccl_comm **comm, int rank, int size)
 {
   const size_t slots_bytes = (size_t)XFI_ROUND_MESSAGES * XFI_NCCL_SLOT_BYTES;
@@ -112,7 +115,8 @@ static xfer_status control_create(xfi_nccl_comm **comm, int rank, int size)
   return XFER_OK;
 }
 
-/* Local: the device, and the public comm around both, which owns `made` on success. */
+/* Make the device, and the public comm around both, which owns `made` on success. Needs no other
+ * rank. */
 static xfer_status assemble(xfer_comm **comm, xfi_nccl_comm *made, unsigned char domain[64])
 {
   xfi_device *device = NULL;
@@ -127,7 +131,7 @@ static xfer_status assemble(xfer_comm **comm, xfi_nccl_comm *made, unsigned char
   return XFER_OK;
 }
 
-/* Takes `made`, also on failure. */
+/* Connect the ranks, and make the public comm. Takes `made`, also on failure. Collective. */
 static xfer_status comm_create(xfer_comm **comm, xfi_nccl_comm *made, const ncclUniqueId *id,
                                xfi_deadline deadline)
 {
@@ -215,8 +219,9 @@ static xfer_status borrowed_rank(ncclComm_t nccl, int *rank, int *size)
   return XFER_OK;
 }
 
-/* The id that rank 0 makes, which sends zeros if it has none. After a failure the broadcast may
- * still be in flight for as long as the lender lives: then *made is leaked and becomes NULL. */
+/* Get the id that rank 0 makes, over the caller's communicator; if rank 0 has none it sends zeros.
+ * After a failure the broadcast may be in flight for as long as that communicator lives: then
+ * *made, whose buffers it uses, is leaked and becomes NULL. */
 static xfer_status borrow_id(ncclUniqueId *id, ncclComm_t lender, xfi_nccl_comm **made,
                              xfi_deadline deadline)
 {
@@ -235,8 +240,7 @@ static xfer_status borrow_id(ncclUniqueId *id, ncclComm_t lender, xfi_nccl_comm 
   return XFER_OK;
 }
 
-/* First what is local, then with the other ranks. `id` is ignored if there is a lender to get it
- * from. */
+/* Make a comm of an id or, if there is a `lender`, of an id that is sent over that. Collective. */
 static xfer_status create(xfer_comm **comm, int rank, int size, ncclUniqueId id, ncclComm_t lender)
 {
   const xfi_deadline deadline = xfi_deadline_after(XFI_DEFAULT_TIMEOUT_MS);

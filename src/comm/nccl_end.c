@@ -1,8 +1,8 @@
 /*
- * The end of communicators. NCCL's destroy waits until all ranks of the host have called it, while
- * destroying a comm must wait for no other rank: so a thread calls it. That thread is awaited for a
- * while, which is enough if the others destroy theirs too; else it is detached, and ends when they
- * do or with the process.
+ * The end of communicators. NCCL's destroy waits until all ranks of the host have called it, but to
+ * destroy a comm must not wait for other ranks. So a thread of its own calls NCCL. It is awaited
+ * for a while, which is enough if the others destroy their comms too; otherwise it is detached, and
+ * ends when they do so, or with the process.
  */
 #define _GNU_SOURCE /* pthread_tryjoin_np */
 #include "nccl_comm.h"
@@ -23,7 +23,7 @@ typedef struct ending {
   int ordinal; /* of the CUDA device */
 } ending;
 
-/* Lets NCCL flush what peers may still be reading. */
+/* Let NCCL finish what peers may still be reading. */
 static void end_one(xfi_nccl *nccl)
 {
   const xfi_deadline deadline = xfi_deadline_after(FLUSH_MS);

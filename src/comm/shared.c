@@ -1,10 +1,17 @@
-/* Waiting and gathering between ranks that share memory: flags in it and no message. A waiting rank
- * polls for a while; with more ranks than cores it yields, so that the others get to write what it
- * waits for. Then it publishes for whom it waits (late.c), sleeps until it is woken, and checks now
- * and then whether the comm is broken, or a process that it waits for has ended.
+/*
+ * How ranks that share memory wait for each other, and gather: by flags in that memory, without
+ * messages. Comms of threads and of processes of one host are made of this, and the ranks of one
+ * host in a comm over MPI use it among themselves. All of it runs on the thread that makes the
+ * comm's calls, except for what shared.h says of alarms.
  *
- * A rank that sleeps publishes so and polls once more; a rank that writes then reads who sleeps. In
- * the single order of sequentially consistent atomics one of the two sees the other.
+ * A waiting rank first polls; with more ranks than cores it yields in between, so that the others
+ * get to write what it waits for. Then it publishes for whom it waits (late.c) and sleeps until it
+ * is woken. Now and then it checks whether the comm is broken, or a process that it waits for has
+ * ended.
+ *
+ * No wake-up is lost: a rank says that it sleeps and then polls once more, and a rank that writes
+ * reads who sleeps after its write. In the single order of sequentially consistent atomics, at
+ * least one of the two sees what the other has done.
  */
 #include "shared.h"
 
@@ -18,8 +25,8 @@
 #include <unistd.h>
 
 enum {
-  YIELD_NS = 2000000, /* on a loaded host one yield may take any time */
-  ALARM_MS = 1000     /* for the alarm of a rank that gave up to arrive */
+  YIELD_NS = 2000000, /* the end of yielding: on a loaded host a single yield may take any time */
+  ALARM_MS = 1000     /* how long the reason of a rank that gave up may take to arrive */
 };
 
 static xfi_segment *own_of(const xfi_shared *s)
@@ -114,7 +121,7 @@ xfer_status xfi_shared_check(xfi_comm *comm)
 {
   xfi_shared *s = (xfi_shared *)comm;
 
-  (void)xfi_shared_poll_alarm(s); /* the rank that raised it has alarmed everybody */
+  (void)xfi_shared_poll_alarm(s); /* no need to pass it on: who raised it has alarmed everybody */
   return atomic_load(&s->broken.is) ? xfi_broken_check(&s->broken) : XFER_OK;
 }
 
@@ -122,7 +129,7 @@ void xfi_shared_abort(xfi_comm *comm, const char *why)
 {
   xfi_shared *s = (xfi_shared *)comm;
 
-  (void)xfi_shared_poll_alarm(s); /* the first reason of all stays */
+  (void)xfi_shared_poll_alarm(s); /* if another rank was first, its reason stays */
   if (xfi_broken_set(&s->broken, "%s", why)) xfi_shared_alarm(s, s->broken.why);
 }
 
@@ -134,7 +141,8 @@ void xfi_shared_refuse(xfi_comm *comm, uint64_t what, const char *why)
   if (own == NULL || xfi_shared_is_inherited(s)) return;
   const uint64_t kind = XFI_KIND_OF(what);
   const uint64_t i = own->n_refused[kind]++ % XFI_REFUSALS;
-  atomic_store(&own->refused[kind][i], 0); /* nobody takes the new reason for the old one's */
+  atomic_store(&own->refused[kind][i],
+               0); /* or the old refusal would be read with the new reason */
   (void)snprintf(own->whys[kind][i], sizeof own->whys[kind][i], "rank %d: %s", comm->rank, why);
   atomic_store(&own->refused[kind][i], what);
   for (int r = 0; r < comm->size; r++)
@@ -172,7 +180,7 @@ static bool has_left(const xfi_shared *s, int rank)
   return atomic_load(&xfi_segment_of(s, rank)->has_left) != 0;
 }
 
-/* An xfi_rank_filter that marks each rank and accepts none. */
+/* An xfi_rank_filter that marks each rank it is asked about as awaited, and accepts none. */
 static bool mark_awaited(const xfi_shared *s, int rank)
 {
   s->awaits[rank] = true;
@@ -188,7 +196,8 @@ static void publish_waits(const xfi_awaited *what)
   xfi_waits_publish(s, XFI_ASLEEP, s->base.inside);
 }
 
-/* Take over another rank's alarm: the rank that raised it may end before it reaches this one. */
+/* Take over an alarm that has reached another rank: the rank that raised it may have ended before
+ * it came to this one. */
 static void copy_alarm(xfi_shared *s, int rank)
 {
   uint32_t none = 0;
@@ -198,11 +207,13 @@ static void copy_alarm(xfi_shared *s, int rank)
   (void)atomic_compare_exchange_strong(&own_of(s)->alarm, &none, alarm);
 }
 
-/* Fails if an awaited rank is gone, with its reason, and did not write what is awaited before. */
+/* Fails, with the reason, if an awaited rank has left or its process has ended before it wrote what
+ * is awaited. */
 static xfer_status check_lost(const xfi_awaited *what)
 {
   const int lost = what->find_late(what, xfi_shared_is_lost);
-  const int gone = what->find_late(what, has_left); /* first, since its socket closes afterwards */
+  /* A rank that leaves says so before its socket closes, so the sockets are read first, above. */
+  const int gone = what->find_late(what, has_left);
 
   if ((gone < 0 && lost < 0) || what->is_there(what)) return XFER_OK;
   copy_alarm(what->shared, gone);
@@ -212,8 +223,9 @@ static xfer_status check_lost(const xfi_awaited *what)
   return XFI_ERROR(XFER_ERR_COMM, "the process of rank %d has ended", lost);
 }
 
-/* The deadline has passed: OK if what is awaited has arrived after all. Else this rank keeps
- * publishing for whom it waits. */
+/* The deadline has passed. OK if what is awaited has arrived after all; else the error names the
+ * late rank, and this rank's list of whom it waits for stays published, for the others' searches.
+ */
 static xfer_status give_up(const xfi_awaited *what, xfi_deadline deadline)
 {
   xfi_shared *s = what->shared;
@@ -248,7 +260,7 @@ xfer_status xfi_shared_await(const xfi_awaited *what, xfi_deadline deadline)
     }
     st = s->base.ops->check(&s->base);
     if (st == XFER_OK) st = xfi_shared_check_run(&s->base, what->is_of_run);
-    /* The rank that broke the comm may have done so after all that this one waits for. */
+    /* What is awaited may have arrived before the comm was broken. */
     if (st != XFER_OK) return what->is_there(what) ? XFER_OK : st;
     if (xfi_deadline_expired(deadline)) XFI_TRY(give_up(what, deadline));
     if (++n_naps % s->ops->naps == 0) XFI_TRY(check_lost(what));
@@ -262,7 +274,7 @@ xfer_status xfi_shared_await(const xfi_awaited *what, xfi_deadline deadline)
 
 /* ---- gathering ----------------------------------------------------------------------------- */
 
-/* A rank that has not contributed yet and for which `of` is true; -1: none. */
+/* A rank that has not contributed to the step yet, and for which `of` is true; -1: none. */
 static int find_missing(const xfi_awaited *what, xfi_rank_filter *of)
 {
   const xfi_shared *s = what->shared;
@@ -278,9 +290,9 @@ static bool all_contributed(const xfi_awaited *what)
   return find_missing(what, xfi_any_rank) < 0;
 }
 
-/* Whether a step took place is decided once for all ranks, by the first rank that has all
- * contributions or gives up: `decided` becomes 2 * step, or one less. Returns the decision; `mine`
- * is this rank's. */
+/* Did the step take place? That is decided once, for all ranks, by the first one that either has
+ * all contributions or gives up: `decided` becomes 2 * step, or one less. `mine` is what this rank
+ * would decide; returns what was decided. */
 static bool decide(xfi_shared *s, uint64_t step, bool mine)
 {
   const uint64_t before = 2 * step - 2;
@@ -296,7 +308,7 @@ bool xfi_shared_has_gathered(const xfi_shared *s)
   return atomic_load(&s->at[0]->decided) >= 2 * s->n_steps;
 }
 
-/* Another rank gave up: wait for its reason, which it sends to all. */
+/* Another rank has given up and will alarm all others: wait for that, since it has the reason. */
 static xfer_status await_alarm(xfi_shared *s)
 {
   const xfi_deadline soon = xfi_deadline_after(ALARM_MS);
@@ -397,7 +409,7 @@ xfer_status xfi_shared_round(xfi_comm *comm, const xfi_messages *messages, xfer_
   return carry(comm, XFI_OF_ROUND, messages, deadline);
 }
 
-/* One message after the other, each to all ranks at once. */
+/* Broadcast one message after the other, each to all ranks at once. */
 xfer_status xfi_shared_broadcast(xfi_comm *comm, const xfi_message *messages, int n, int root,
                                  xfer_stream stream, xfi_deadline deadline)
 {

@@ -1,5 +1,9 @@
-/* Channels between ranks that share memory: slots that the sender fills and the receiver empties,
- * each counting for the other, as many at a time as there are. */
+/*
+ * Channels between ranks that share memory. The sender fills slots and the receiver empties them;
+ * each counts its own in the ring that they share, and reads the other's count to know which slots
+ * it may touch. channels.c carries a run's data in this way, and host.c messages, on the thread
+ * that makes the comm's calls; the caller's function copies to a slot or from it.
+ */
 #include "shared.h"
 
 #include "error.h"
@@ -12,7 +16,7 @@ typedef struct carrying {
   const xfi_channel_set *all;
   bool rings;    /* the peer may sleep until a slot moves */
   size_t n_left; /* channels that are not done */
-  bool moved;    /* any slot, in this pass */
+  bool moved;    /* some slot was filled or emptied in this pass */
 } carrying;
 
 static xfi_slots *slots_of(const xfi_shared *s, int rank)
@@ -20,8 +24,8 @@ static xfi_slots *slots_of(const xfi_shared *s, int rank)
   return (void *)((char *)xfi_segment_of(s, rank) + s->slots_at);
 }
 
-/* The slots between this rank and the channel's peer: in the sender's segment, at the place of the
- * receiver. */
+/* The ring between this rank and the channel's peer, which lies in the sender's segment at the
+ * place of the receiver. */
 static xfi_ring *ring_of(const carrying *s, const xfi_channel *c)
 {
   const xfi_shared *shared = s->shared;
@@ -30,13 +34,14 @@ static xfi_ring *ring_of(const carrying *s, const xfi_channel *c)
                  : &slots_of(shared, c->peer)->rings[shared->place];
 }
 
-/* The next channel that sends the same; NULL: none. */
+/* The next channel that sends the same bytes as this one; NULL: none. */
 static xfi_channel *next_same(const carrying *s, const xfi_channel *c)
 {
   return c->next_same == 0 ? NULL : &s->all->channels[c->next_same];
 }
 
-/* A rank that has not yet read the next shared slot, perhaps of an earlier call; -1: all have. */
+/* A rank that has not read yet what the next shared slot holds, perhaps since an earlier call; -1:
+ * all have, so the slot is free. */
 static int find_reader(const carrying *s, xfi_rank_filter *of)
 {
   const xfi_slots *own = slots_of(s->shared, s->shared->base.rank);
@@ -139,7 +144,8 @@ static xfer_status empty_slot(carrying *s, size_t i)
   return XFER_OK;
 }
 
-/* Fill or empty what can be, but no more slots than a ring has: the other end may be as fast. */
+/* Fill or empty slots of a channel as long as there are any, but at most as many as a ring has, so
+ * that a peer which is as fast does not keep this rank from its other channels. */
 static xfer_status move_slots(carrying *s, size_t i)
 {
   for (int n = 0;
@@ -177,8 +183,8 @@ static int find_peer(const xfi_awaited *what, xfi_rank_filter *of)
   return fills_shared ? find_reader(s, of) : -1;
 }
 
-/* Move what can be moved, channel by channel, and wait when nothing can. While slots move only the
- * deadline is checked, without a search for the late rank. */
+/* Carry all bytes: move what can be moved, channel by channel, and wait when nothing can. As long
+ * as slots move no rank is late, so only the deadline is checked. */
 static xfer_status carry_all(carrying *s, xfi_deadline deadline)
 {
   const xfi_awaited any = {any_can_move, find_peer, s->shared, s, s->call != XFI_OF_EXCHANGE};
@@ -230,7 +236,8 @@ void xfi_shared_carry_begin(xfi_comm *comm, const xfi_channel_set *all)
       (void)move_slots(&s, i);
 }
 
-/* Nobody reads the slots before carry_channels(), and none of them is shared. */
+/* Take back what xfi_shared_carry_begin() filled: no rank has read those slots, since each does so
+ * only in carry_channels(), and none of them is a shared one. */
 void xfi_shared_carry_undo(xfi_comm *comm, const xfi_channel_set *all)
 {
   const carrying s = {.shared = (xfi_shared *)comm};

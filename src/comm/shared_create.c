@@ -1,5 +1,6 @@
-/* Segments: files in memory that each rank makes and the others of its host map. And whether the
- * processes of these ranks are alive.
+/*
+ * Segments: files in memory that each rank makes and the others of its host map, as a comm is made.
+ * And whether each rank has a core of its own, and whether the processes of ranks are still alive.
  *
  * MPI could make shared memory too (MPI_Win_allocate_shared), but gives it back by a collective
  * call only, which a lost rank would never make, and keeps it in files that a killed job leaves

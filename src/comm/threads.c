@@ -1,15 +1,17 @@
-/* A comm whose ranks are threads of one process.
+/*
+ * A comm whose ranks are threads of one process, each with a handle of its own.
  *
- * They gather, wait and fail as processes that share memory do (shared.c); a segment is memory of
+ * They gather, wait and fail as processes that share memory do (shared.c). A segment is memory of
  * this process, without slots, and lives until the last handle is destroyed.
  *
- * Messages. A sender has a post for each other rank, and puts its pointer there. The receiver
- * copies straight into its own memory and then releases the post; meanwhile the sender waits, and
- * receives what arrives for it, so that no pattern of calls deadlocks that would not with buffered
- * messages. A sender that gives up takes back the posts that nobody has begun to copy and waits for
- * the others: no rank reads a buffer after its owner's call has returned.
+ * Messages. Each rank has a *post* for each other rank, where it puts a pointer to what it sends.
+ * The receiver copies straight from there into its own memory, and then releases the post.
+ * Meanwhile the sender waits, and receives what arrives for it, so calls deadlock only where they
+ * would with buffered messages too. A sender that gives up takes back the posts that nobody has
+ * begun to copy, and waits for the others: no rank reads a buffer once the call of its owner has
+ * returned.
  *
- * With more ranks than cores a gathering costs about one thread switch per rank.
+ * With more ranks than cores, a gathering costs about one thread switch per rank.
  */
 #include "shared.h"
 
@@ -20,21 +22,22 @@
 #include <sched.h>
 #include <string.h>
 
-enum { NAP_NS = 50000000, YIELDS = 8 }; /* yields before a rank sleeps */
+/* Of xfi_shared_ops: the longest sleep before a check of the comm, and yields before a sleep. */
+enum { NAP_NS = 50000000, YIELDS = 8 };
 
 typedef enum post_state {
-  TAKEN = 0, /* or never used: the sender may fill it */
-  POSTED,    /* the receiver may take it, the sender may take it back */
+  TAKEN = 0, /* or never used: the sender may fill the post */
+  POSTED,    /* the receiver may take the message, and the sender may take it back */
   COPYING,   /* the receiver is reading the sender's memory */
-  REFUSED    /* the two ends differ; `wanted` has the receiver's envelope */
+  REFUSED    /* the receiver expects another message, whose envelope is in `wanted` */
 } post_state;
 
-/* A message from one rank to another. Both ends make their calls in the same order and a call ends
- * once its messages are taken, so there is one at a time. */
+/* A message from one rank to another. There is one at a time: both ends make their calls in the
+ * same order, and a call ends only when all its messages have been taken. */
 typedef struct post {
   const void *data;
   xfi_envelope sent;
-  xfi_envelope wanted; /* once refused */
+  xfi_envelope wanted; /* set by the receiver if it refuses */
   _Atomic int state;   /* post_state */
 } post;
 
@@ -42,9 +45,9 @@ typedef struct post {
 typedef struct local_rank {
   xfi_shared shared;
   struct local_group *group;
-  post *posts;          /* [size] to each */
-  _Atomic int n_unsent; /* of the call in progress */
-  bool *awaits;         /* [size] a message of each, in the call in progress */
+  post *posts;          /* [size] one to each rank */
+  _Atomic int n_unsent; /* messages of the call in progress that have not been taken */
+  bool *awaits;         /* [size] whose messages the call in progress still waits for */
   char pad[64];         /* keeps the next rank's first words off this one's last cache line */
 } local_rank;
 
@@ -69,8 +72,9 @@ static void post_message(local_rank *me, xfi_carry_call call, const xfi_message 
   xfi_shared_ring(&me->shared, send->peer);
 }
 
-/* After a failure: no receiver reads our memory once this returns. A refusal explains the failure
- * better than a broken comm does. */
+/* After a failure: take back all posts, so that no receiver reads this rank's memory once this
+ * returns. If a receiver has refused a message, that is the error, which explains more than that
+ * the comm is broken. */
 static xfer_status withdraw(local_rank *me, xfer_status st)
 {
   for (int r = 0; r < me->group->n_ranks; r++) {
@@ -95,7 +99,8 @@ typedef struct transfer {
   int n_left; /* to receive */
 } transfer;
 
-/* The sender may reuse the post once it is TAKEN and counted. */
+/* Receive a message, unless its sender has taken it back. The sender may use the post again once
+ * this has set it to TAKEN and counted it. */
 static xfer_status receive(transfer *t, const xfi_message *recv)
 {
   local_rank *me = t->me;
@@ -143,7 +148,8 @@ static bool can_go_on(const xfi_awaited *what)
   return is_done(t);
 }
 
-/* Senders first. */
+/* A rank that the call waits for: first those that have to send, then those that have to receive.
+ */
 static int find_peer(const xfi_awaited *what, xfi_rank_filter *of)
 {
   const local_rank *me = ((const transfer *)what->of)->me;
@@ -246,7 +252,7 @@ static xfer_status rank_init(local_rank *rank, local_group *group, int number)
   return xfi_shared_init(&rank->shared, &shared_ops, group->n_ranks, number, false);
 }
 
-/* Every rank's segment, known to all. */
+/* Make all segments, and tell every rank where each of them lies. */
 static xfer_status segments_create(local_group *group)
 {
   const int n = group->n_ranks;
