@@ -1,5 +1,8 @@
-/* Deadlines that are kept while nobody waits: a list that is looked through at each change, since
- * it has one entry per run in flight. */
+/*
+ * Deadlines that are kept while nobody waits for them: one thread for each device, which sleeps
+ * until the first of them. They are a plain list, since there is one for each run in flight. Any
+ * thread may set or clear an alarm; the thread calls back without holding the lock.
+ */
 #include "alarm.h"
 
 #include "alloc.h"
@@ -21,7 +24,7 @@ struct xfi_alarms {
   bool stop;
 };
 
-/* The first to ring; NULL: none is set. */
+/* The alarm that rings first; NULL: none is set. */
 static xfi_alarm *find_first(const xfi_alarms *alarms)
 {
   xfi_alarm *first = alarms->first;
@@ -31,7 +34,7 @@ static xfi_alarm *find_first(const xfi_alarms *alarms)
   return first;
 }
 
-/* The lock is held, and given up while the alarm rings. */
+/* Let an alarm ring. The lock is held, and given up while the alarm's function runs. */
 static void ring(xfi_alarms *alarms, xfi_alarm *alarm)
 {
   int64_t next;

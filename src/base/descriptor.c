@@ -1,3 +1,4 @@
+/* Files in memory that other processes can map: sealed, so that none of them can cut them short. */
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE /* memfd_create */
 #endif

@@ -1,3 +1,4 @@
+/* The number of this process, which a forked child changes, and threads that take no signals. */
 #include "process.h"
 
 #include "clock.h"

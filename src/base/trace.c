@@ -1,3 +1,7 @@
+/*
+ * Lines of XFER_DEBUG and of xfer_log_set(), and the file of XFER_TRACE. Any thread may write:
+ * lines and records are written whole, and locks guard the caller's log function and the trace.
+ */
 #include "trace.h"
 
 #include <errno.h>

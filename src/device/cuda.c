@@ -1,4 +1,11 @@
-/* A CUDA device: memory, streams and events, and the table of the rest. */
+/*
+ * A CUDA device: its memory, streams and events, and the table of device.h, whose other functions
+ * are in the files beside this one (cuda_device.h names them).
+ *
+ * All functions but those of host memory are called between enter() and leave(), which make the
+ * device's context current: by the thread that makes the comm's calls, and flags_store() by the
+ * alarm's thread too.
+ */
 #include "cuda_device.h"
 
 #include "alloc.h"
@@ -13,7 +20,7 @@ static const uint64_t DEFAULT_STAGING_BYTES = UINT64_C(1) << 30;
 /* Per peer and round, if there is enough staging memory. Between two H100, relative to one NCCL
  * send of 8 GiB: windows of 128 MiB reach 0.86, of 256 MiB 0.87, of 512 MiB 0.98. */
 static const uint64_t DEFAULT_WINDOW_BYTES = UINT64_C(512) << 20;
-/* Below this, fewer launches count more than parallel streams. */
+/* Up to so many bytes a single launch is faster than several on parallel streams. */
 static const uint64_t ONE_BATCH_BYTES = UINT64_C(16) << 20;
 enum {
   COPY_STREAMS = 8,      /* 1 is 5 % slower than 4; 8, so that few peers share one */
@@ -38,7 +45,7 @@ static xfer_status cuda_alloc(xfi_device *base, void **memory, size_t n_bytes)
                   cudaGetErrorString(error));
     goto done;
   }
-  /* On the aside stream: the caller's work may hold up the default stream. */
+  /* On a stream of the device's own, since the caller's work may hold up the default stream. */
   XFI_CUDA_TRY_DONE(cudaMemsetAsync, (made, 0, at_least, device->aside));
   XFI_CUDA_TRY_DONE(cudaStreamSynchronize, (device->aside));
   *memory = made;
@@ -54,9 +61,9 @@ static void cuda_free(xfi_device *base, void *memory)
   if (memory != NULL) (void)cudaFree(memory);
 }
 
-/* Host memory outlives its device, and any thread may free it. That must be done in the context
- * that it was made in, since CUDA would create one on the current GPU of a thread that has none,
- * and in relaxed mode, since else it would invalidate another thread's capture. */
+/* Host memory may outlive its device, and any thread may free it. It is freed in the context that
+ * it was made in, since CUDA would create a context on the current GPU of a thread that has none;
+ * and in relaxed mode, since otherwise it would invalidate a capture in another thread. */
 static xfi_cuda_driver host_memory_driver;
 static pthread_once_t host_memory_once = PTHREAD_ONCE_INIT;
 
@@ -114,7 +121,7 @@ static xfer_status cuda_stream_check(xfi_device *base, xfer_stream stream)
   enum cudaStreamCaptureStatus capture = cudaStreamCaptureStatusNone;
 
   (void)base;
-  /* NCCL would use the per-thread stream of its own thread. */
+  /* NCCL launches from a thread of its own, where this would be another stream. */
   XFI_CHECK(stream != cudaStreamPerThread, XFER_ERR_UNSUPPORTED,
             "the stream is cudaStreamPerThread, which is another one on each thread");
   cudaError_t error = cudaStreamIsCapturing(stream, &capture);
@@ -182,13 +189,14 @@ static xfer_status cuda_event_sync(xfi_device *base, xfi_event *event, xfi_deadl
 
 /* ---- the device --------------------------------------------------------------------------- */
 
-/* By the driver, which restores the thread's context, or none: cudaSetDevice() would create one on
- * the thread's current device, even if the thread has never used it. */
+/* The driver's push and pop restore what the thread had before, even if that is no context at all.
+ * To go back by cudaSetDevice() would create a context on a device that the thread has never used.
+ */
 static void cuda_enter(const xfi_device *base, xfi_entered *before)
 {
   const xfi_cuda_device *device = (const xfi_cuda_device *)base;
 
-  /* The calls that follow report a failure. */
+  /* No error is returned here: if this fails, the calls that follow do. */
   before->has_context = device->driver.context_push(device->context) == CUDA_SUCCESS;
   before->mode = (int)xfi_cuda_mode(cudaStreamCaptureModeRelaxed);
 }
@@ -265,7 +273,7 @@ static const xfi_device_ops cuda_ops = {
     .exports_end = xfi_cuda_chunks_close,
 };
 
-/* CUDA itself would report a missing driver as one that is too old. */
+/* Checked here, since CUDA's own error for a missing driver says that the driver is too old. */
 xfer_status xfi_cuda_here(void)
 {
   int version = 0;

@@ -1,11 +1,15 @@
-/* Which allocation memory lies in, and whether that is still the same. */
+/*
+ * Which allocation of CUDA's some memory lies in, and whether it still is the same one. A commit
+ * looks up all bound memory, and each run checks that nothing of it was freed or replaced
+ * meanwhile: a peer's mapping would go on to show the old memory, without an error.
+ */
 #include "cuda_device.h"
 
 #include "error.h"
 
-/* For memory that is not from cudaMalloc. For memory in chunks the attributes of a pointer describe
- * the whole range of reserved addresses, and only cuMemGetAddressRange() the chunk. These two
- * queries take longer than all others together. */
+/* Two more queries, only for memory that is not from cudaMalloc, since they take longer than all
+ * others together. For memory in chunks the attributes of a pointer describe the whole range of
+ * reserved addresses; the chunk itself is known only to cuMemGetAddressRange(). */
 static xfer_status inspect_chunk(const xfi_cuda_device *device, CUdeviceptr at, bool is_ours,
                                  CUdeviceptr *base, size_t *n_bytes, uint64_t *handles)
 {
@@ -58,8 +62,8 @@ static bool is_chunk(const xfi_cuda_device *device, const void *pointer)
   return true;
 }
 
-/* Adjacent chunks get one id, which changes when any of theirs does. The driver's own ids are
- * small, so the top bit marks it. */
+/* Adjacent chunks count as one allocation, with an id that changes when any of theirs does. The top
+ * bit tells such an id from the driver's own, which are small. */
 static const uint64_t SEVERAL_CHUNKS = UINT64_C(1) << 63;
 
 bool xfi_cuda_has_several_chunks(const xfi_allocation *allocation)
@@ -119,7 +123,7 @@ static size_t chunk_at(const xfi_cuda_device *device, const xfi_allocation *then
   CUdeviceptr base = 0;
   size_t n_bytes = 0;
 
-  if (then->chunk_bytes > 0) return then->chunk_bytes; /* the ids show whether they have changed */
+  if (then->chunk_bytes > 0) return then->chunk_bytes; /* other chunks there would have other ids */
   if (device->driver.address_range(&base, &n_bytes, at) != CUDA_SUCCESS || base != at) return 0;
   return n_bytes;
 }
@@ -146,7 +150,8 @@ static uint64_t id_now(const xfi_cuda_device *device, const xfi_allocation *then
   return all;
 }
 
-/* Called once per run: queries only ids, which takes half the time of find_allocation(). */
+/* Called once in each run, so it queries only ids, which takes half the time of find_allocation().
+ */
 size_t xfi_cuda_find_changed(xfi_device *base, const xfi_allocation *then, size_t n)
 {
   const xfi_cuda_device *device = xfi_cuda(base);

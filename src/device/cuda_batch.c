@@ -1,10 +1,10 @@
 /*
- * Prepared copies: those that the copy engine takes (cuda_engine.c), and one launch of the kernels
- * for the rest.
+ * Batches: copies that a commit prepares and runs launch many times. The copy engine takes some of
+ * them (cuda_engine.c), and kernels copy the rest, in one launch if they can.
  *
- * Within one memory the kernels are as fast as the engine. So they do all gathers, scatters and
- * copies within a rank, on few blocks, so that what crosses the link at the same time is not held
- * up.
+ * Within one GPU's memory kernels are as fast as the engine. So they make all gathers, scatters and
+ * copies within a rank, and on few blocks only, so as not to hold up what crosses the link at the
+ * same time.
  */
 #include "cuda_device.h"
 
@@ -15,7 +15,7 @@
 #include "launch.h"
 
 enum { JOIN_RETRIES = 100, JOIN_RETRY_NS = 1000 * 1000 };
-enum { ROOM_MIN_BYTES = 4096 }; /* for the tables of a few copies */
+enum { ROOM_MIN_BYTES = 4096 }; /* enough for the tables of a few copies, so that they can grow */
 
 struct xfi_batch {
   const xfi_guard *guard; /* NULL: none */
@@ -55,7 +55,8 @@ xfer_status xfi_cuda_table_upload(xfi_cuda_job *job, const xfi_cuda_table *table
   return XFER_OK;
 }
 
-/* Memory that is large enough is kept, since freeing it waits for all work of the device. */
+/* Make room for the tables. Memory that is large enough is kept, since cudaFree() waits for all
+ * work of the device. */
 static xfer_status make_room(xfi_batch *batch, size_t n_bytes)
 {
   const size_t n_room = n_bytes > ROOM_MIN_BYTES ? n_bytes : ROOM_MIN_BYTES;
@@ -69,7 +70,8 @@ static xfer_status make_room(xfi_batch *batch, size_t n_bytes)
   return XFER_OK;
 }
 
-/* Turn small tables into launch parameters. The rest of the program goes to the device. */
+/* Turn small tables into launch parameters, and remove them from the program, whose other tables go
+ * to the device. */
 static void carry(xfi_batch *batch, xfi_cuda_program *program)
 {
   for (int k = 0; k < XFI_CUDA_N_TABLES; k++) {
@@ -105,7 +107,7 @@ static xfer_status upload(const xfi_cuda_device *device, xfi_batch *batch,
 
 /* ---- the device's operations -------------------------------------------------------------- */
 
-/* The engine takes its copies; the first `*n` of the array are left. */
+/* Let the engine take what suits it. The first *n copies of the array are left for the kernels. */
 static xfer_status let_engine_take(xfi_batch *batch, const xfi_cuda_device *device,
                                    const xfi_batch_spec *spec, size_t *n)
 {
@@ -120,7 +122,8 @@ static xfer_status let_engine_take(xfi_batch *batch, const xfi_cuda_device *devi
   return spec->no_engine ? XFER_OK : xfi_cuda_engine_take(&batch->engine, device, spec, n);
 }
 
-/* An open batch is filled only if the engine has something to do. */
+/* Fill a batch. If it is an open one and the engine takes nothing, it stays empty: its kernels
+ * would be no faster than those of the batch with a guard. */
 static xfer_status batch_fill(xfi_cuda_device *device, xfi_batch *batch, const xfi_batch_spec *spec)
 {
   const bool is_alone = spec->percent == 100;
@@ -201,8 +204,9 @@ bool xfi_cuda_batch_wants_open(const xfi_batch *batch)
   return batch->engine.is_full;
 }
 
-/* Order later work on `stream` after the side stream's, also after a failed launch and in spite of
- * transient errors. */
+/* Order later work on `stream` after that of the side stream: also after a launch has failed, and
+ * in spite of transient errors, since work without an order would write to memory that is in use.
+ */
 static xfer_status join_side(const xfi_batch *batch, xfer_stream stream)
 {
   cudaError_t error = cudaErrorUnknown;

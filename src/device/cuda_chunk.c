@@ -1,11 +1,12 @@
 /*
- * Memory that a program maps chunk by chunk with cuMemCreate and cuMemMap: torch's expandable
- * segments, or the allocator of an engine that can sleep. CUDA IPC does not support it; each chunk
- * is exported as a file.
+ * Memory that a program maps chunk by chunk with cuMemCreate() and cuMemMap(), as torch does for
+ * its expandable segments, or the allocator of an engine that can sleep. CUDA IPC does not support
+ * such memory, so each chunk is exported as a file.
  *
- * The files go over a socket of this host, which exists from the first export of a commit until the
- * commit's end. It has a random name, and serves only processes of the same user, and only what was
- * exported: a request names a range, and its chunks follow one after the other.
+ * The files go over a socket of this host, which a thread of the owner serves from the first export
+ * of a commit until the end of that commit. It has a random name, and serves only processes of the
+ * same user, and only what was exported: a request names a range, whose chunks follow one after the
+ * other.
  */
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE /* struct ucred, accept4 */

@@ -1,5 +1,7 @@
-/* Digests on a CUDA device: sums and a table on the device, and a copy of the sums in pinned
- * memory. */
+/*
+ * Digests on a CUDA device: the device adds up the sums of all boxes, and copies them to pinned
+ * host memory, where the caller reads them once its stream has passed the launch.
+ */
 #include "cuda_device.h"
 
 #include "alloc.h"

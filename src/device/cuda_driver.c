@@ -1,4 +1,7 @@
-/* The driver functions that the runtime lacks, found at run time, and the texts of errors. */
+/*
+ * The functions of the CUDA driver that the runtime lacks. They are found at run time, so the
+ * library does not link to libcuda. And the texts of CUDA's errors.
+ */
 #include "cuda_device.h"
 
 #include "error.h"

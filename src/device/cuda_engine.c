@@ -1,7 +1,8 @@
 /*
  * What the copy engine moves: long runs to or from a peer's memory. It uses no multiprocessor and
- * reaches the whole link bandwidth, where kernels reach 0.95 of it. A copy cannot be stopped once
- * it is enqueued, so the engine takes none that have a strict guard.
+ * reaches the whole link bandwidth, where kernels reach 0.95 of it. But once such a copy is
+ * enqueued nothing can stop it, so the engine takes none that have a strict guard. Batches
+ * (cuda_batch.c) ask for this at commit, and launch it in runs.
  *
  * Between 2 H200 or H100, runs that are enqueued by the hundred in one call reach 0.97 of the link
  * from 384 KiB on and 0.99 from 1 MiB on; the host needs 0.7 to 1 us for each. The rows of one 2-D
@@ -62,7 +63,7 @@ static bool is_rows(const xfi_cuda_device *device, const xfi_copy *c)
          c->dst_stride[d] >= c->run_bytes && c->dst_stride[d] <= PITCH_MAX;
 }
 
-/* n_ops is 0 if the copy is not for the engine. */
+/* How the engine would make a copy; n_ops is 0 if the copy is not for the engine. */
 static candidate classify(const xfi_cuda_device *device, xfi_copy *c, bool beside,
                           xfi_cuda_span *last)
 {
@@ -198,7 +199,8 @@ void xfi_cuda_engine_free(xfi_cuda_runs *runs)
   xfi_free(runs->rows);
 }
 
-/* How many runs the next call takes after `done`: each call at most doubles them. */
+/* How many runs the next call takes, after `done` of `n`: each call at most doubles their number,
+ * so that the engine always has work while the host enqueues more. */
 static size_t runs_of_call(size_t done, size_t n)
 {
   const size_t max_ops = done < FIRST_RUNS ? FIRST_RUNS : done < CALL_RUNS ? done : CALL_RUNS;

@@ -1,8 +1,8 @@
 /*
- * Signals between devices. A stream waits on a word of its own page (cuda_page.c), and a peer sets
- * it from one of its streams: both by stream memory operations, several in one call. Copies into a
- * peer's memory are also guarded, which checks the words again, since a wait also ends when a peer
- * fails.
+ * Flags and guards: how streams of different GPUs wait for each other. A stream waits for a word of
+ * its own rank's page (cuda_page.c), and a peer sets that word from one of its streams: both by
+ * memory operations of streams, several in one call. A wait also ends when a peer fails, so copies
+ * behind it are guarded: the guard checks the words once more.
  */
 #include "cuda_device.h"
 

@@ -1,13 +1,13 @@
 /*
- * Joins copies that are adjacent on both sides, such as experts that lie in one tensor, or tensors
- * that a caching allocator placed one behind the other, into fewer and larger ones for the copy
- * engine. Only within one allocation on each side, since the engine checks the whole span.
+ * Joins copies that are adjacent on both sides into fewer and larger ones for the copy engine:
+ * experts that lie in one tensor, say, or tensors that a caching allocator placed one behind the
+ * other. Only within one allocation on each side, since the driver checks the whole span of a copy.
  */
 #include "cuda_device.h"
 
 #include "vec.h"
 
-/* No two copies write the same bytes. */
+/* The order by destination, which is strict: no two copies write the same bytes. */
 static int by_dst(const void *a, const void *b)
 {
   const xfi_copy *x = a;

@@ -1,8 +1,8 @@
 /*
- * Peers' memory. A handle names a whole allocation: to the same process by its address, to another
- * process of this host by CUDA IPC, by the files of its chunks (cuda_chunk.c), or by its own file
- * if it is a page of flags. Mappings are reference-counted, and kept in two trees: by address,
- * where copies find theirs, and by the allocation that is mapped.
+ * Peers' memory, exported and mapped at commit. A handle names a whole allocation: to the same
+ * process by its address, to another process of this host by CUDA IPC, by the files of its chunks
+ * (cuda_chunk.c), or by its own file if it is a page of flags. Mappings are counted, and kept in
+ * two trees: by address, where copies find theirs, and by the allocation that is mapped.
  *
  * Other memory (cudaMallocAsync, pinned host memory, chunks that were not made for export) is
  * reached within the process only; other pairs use the packed lane for it.
@@ -81,7 +81,8 @@ xfer_status xfi_cuda_gpu(uint64_t *gpu, int ordinal)
   return XFER_OK;
 }
 
-/* The same boot, user and namespaces, so a container counts as a host of its own. */
+/* Ranks may map each other's memory if boot, user and namespaces are the same: a container counts
+ * as a host of its own. */
 void xfi_cuda_domain(xfi_device *base, unsigned char domain[64])
 {
   static const char *const namespaces[] = {"/proc/self/ns/pid", "/proc/self/ns/ipc",
@@ -146,7 +147,8 @@ xfer_status xfi_cuda_export(xfi_device *base, xfi_allocation allocation, xfi_mem
 
 /* ---- import ------------------------------------------------------------------------------- */
 
-/* Equal if intervals overlap, which those of mappings do not. */
+/* The order of mappings by address. Intervals that overlap count as equal: those of two mappings
+ * never do. */
 static int by_address(const void *a, const void *b)
 {
   const mapping *x = a;
@@ -196,8 +198,8 @@ bool xfi_cuda_suits_engine(const xfi_cuda_device *device, const xfi_copy *copy, 
   return true;
 }
 
-/* In the same process every address is valid; only peer access between the devices may be missing.
- */
+/* Memory of the same process needs no mapping, since every address is valid. Only peer access
+ * between the two devices may be missing. */
 static xfer_status reach_within_process(xfi_cuda_device *device, const handle *from)
 {
   xfer_status st = XFER_OK;
@@ -278,10 +280,11 @@ static void forget(xfi_cuda_device *device, mapping *m)
     (void)tdelete(m, &device->known, by_allocation);
 }
 
-/* At the addresses of a new mapping there may be an old one of this process's own memory, which has
- * been freed since, and which a plan that does not know this releases later. Nothing is mapped for
- * it, and copies must not find it. (Or one of other chunks of this device, some of which are the
- * new one's too: the driver knows what copies would find.) */
+/* Make room for a new mapping in the tree of addresses. There may be an old one of this process's
+ * own memory, which has been freed since then: a plan that does not know this yet will release it
+ * later. Nothing is mapped for it, and copies must not find it. (Or it is of other chunks of this
+ * device, some of which are in the new one too; what copies would learn of them, they ask the
+ * driver.) */
 static void displace(xfi_cuda_device *device, const mapping *made)
 {
   mapping *m;

@@ -1,4 +1,5 @@
-/* NVTX is header only: without a profiler a range is one test of a pointer. */
+/* Ranges for NVIDIA's profilers, of the spans of trace.h. NVTX is header only: without a profiler a
+ * range is one test of a pointer. */
 #include "cuda_device.h"
 
 #if __has_include(<nvtx3/nvToolsExt.h>)

@@ -1,8 +1,8 @@
 /*
- * Pages of flags: host memory that the device and the devices of other processes can access. The
- * host must be able to release a stream that waits, and a copy to device memory cannot do it:
- * streams share a few queues (8, or CUDA_DEVICE_MAX_CONNECTIONS), and one that waits blocks the
- * others of its queue.
+ * Pages of flags: host memory that this device and the devices of other processes can access. It is
+ * host memory since the host must be able to release a stream that waits. A copy to device memory
+ * could not do that: streams share a few queues (8, or CUDA_DEVICE_MAX_CONNECTIONS), and one that
+ * waits blocks the others of its queue.
  *
  * Another process of the same user opens a page by the number of its file in this process.
  */

@@ -1,13 +1,15 @@
-/* Host memory behind the table of device.h: the calling thread is the stream.
- *
- * There are no streams and events, since all work is done when a call returns. Threads of one
- * process share their memory, so mapping a peer's takes nothing: the whole address space counts as
- * one allocation, whose handle is the domain, which differs in another process.
- *
- * Flags: a waiter yields a few times, then sleeps on the low half of the word, which changes
- * whenever the flag does (it grows by far less than 2^32 at a time). Setters make the system call
- * only when somebody sleeps; the count of sleepers is kept per bucket of flag addresses, for the
+/*
+ * Host memory behind the table of device.h: the calling thread does all work itself, so there are
+ * no streams and no events. A device may be used by several threads, which are ranks of one
  * process.
+ *
+ * Such ranks share their memory, so nothing has to be done to map a peer's: the whole address space
+ * counts as one allocation. Its handle is the domain, which is another one in another process.
+ *
+ * Flags: a waiter yields a few times, and then sleeps on the low half of the word, which changes
+ * whenever the flag does (a flag grows by far less than 2^32 at a time). Whoever sets a flag makes
+ * the system call that wakes others only if somebody sleeps. Sleepers are counted for the whole
+ * process, by buckets of flag addresses.
  */
 #include "device.h"
 
@@ -21,8 +23,8 @@
 #include <stdatomic.h>
 #include <string.h>
 
-/* Where "the allocation" starts: no object lies below it, and offsets from it need no null pointer.
- */
+/* Where the one allocation begins. No object lies below this address, and it is no null pointer,
+ * from which no offset could be taken. */
 #define SPACE_BASE ((uintptr_t)4096)
 
 /* Large enough that ranks seldom wait for each other, small enough that a slot is still in a cache
@@ -91,7 +93,8 @@ static void host_batch_destroy(xfi_device *device, xfi_batch *batch)
   xfi_free(batch);
 }
 
-/* Needs no guard: a wait that fails returns an error, and nothing is launched behind it. */
+/* Batches here need no guard: if a wait fails it returns an error, and nothing is launched after.
+ */
 static xfer_status host_batch_create(xfi_device *device, xfi_batch **out,
                                      const xfi_batch_spec *spec)
 {
@@ -180,8 +183,9 @@ static const xfi_sum *host_digest_sums(const xfi_digest *digest)
 
 /* ---- peers' memory ------------------------------------------------------------------------ */
 
-/* Equal in the threads of one process only: processes of different namespaces may have the same
- * pid, and children that fork() did not make the same process number, but not both. */
+/* Equal for the threads of one process only. It takes both numbers: processes of different
+ * namespaces may have the same pid, and children that fork() did not make have the process number
+ * of their parent. */
 static void host_domain(xfi_device *device, unsigned char domain[64])
 {
   const uint64_t own[] = {(uint64_t)getpid(), xfi_process_number()};
@@ -221,9 +225,9 @@ static void host_mem_unimport(xfi_device *device, xfi_mapping *mapping)
 
 /* ---- flags -------------------------------------------------------------------------------- */
 
-/* Peers are threads that write to a page even after its owner is gone, so the last user frees it. A
- * peer may want to share a page whose owner has just failed and freed it, so it searches the live
- * pages first. */
+/* A page of flags. Peers are threads that may write to it after its owner is gone, so whoever uses
+ * it last frees it. And its owner may have failed and freed it just before a peer wants to share
+ * it, so the peer looks for it in the list of live pages. */
 typedef struct page {
   struct page *next;
   int n_owners;
@@ -251,7 +255,7 @@ static void begin_pages(void)
   (void)pthread_atfork(lock_pages, unlock_pages, unlock_pages);
 }
 
-/* The link to the page of these flags in the list; to NULL if it is gone. */
+/* The pointer of the list that leads to the page of these flags; it is NULL if the page is gone. */
 static page **find_page(const uint64_t *flags)
 {
   page **at = &pages;
@@ -329,7 +333,8 @@ static const _Atomic uint32_t *low_half(const uint64_t *flag)
 static void host_flags_store(xfi_device *device, uint64_t *flag, uint64_t value)
 {
   (void)device;
-  /* Both sequentially consistent: either we see the sleeper, or it sees the value. */
+  /* Both are sequentially consistent: either this thread sees the sleeper, or that sees the value.
+   */
   atomic_store(as_atomic(flag), value);
   if (atomic_load(sleepers_at(flag)) != 0) xfi_futex_wake_all(low_half(flag), XFI_FUTEX_OWN);
 }
@@ -343,7 +348,7 @@ static xfer_status host_flags_set(xfi_device *device, const xfi_flags *set, cons
   return XFER_OK;
 }
 
-/* False at the deadline. */
+/* Wait until the flag is at least `value`. False: the deadline has passed. */
 static bool flag_wait(uint64_t *flag, uint64_t value, xfi_deadline deadline)
 {
   for (int yields = 0;; yields++) {
