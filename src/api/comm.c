@@ -1,5 +1,6 @@
 /*
- * Comms.
+ * The public functions of comms: they check arguments and call the transport or the device. A comm
+ * that is destroyed while it has plans ends with the last of them.
  */
 #include <stdio.h>
 #include <string.h>

@@ -1,6 +1,6 @@
 /*
- * Exchanges: arguments checked, the run layer called; and one in one call, by a plan that the comm
- * keeps (kept.c).
+ * The public functions of exchanges: arguments are checked, and src/run is called; or kept.c for an
+ * exchange that is planned, bound and run in one call.
  */
 #include <stddef.h>
 #include <string.h>

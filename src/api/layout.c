@@ -1,5 +1,6 @@
 /*
- * Meshes, layouts, dtypes and problem lines: arguments checked, the layout layer called.
+ * The public functions of meshes, layouts, dtypes and problem lines: they check arguments and call
+ * src/layout. None of them involves another rank.
  */
 #include "layout.h"
 

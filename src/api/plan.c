@@ -1,5 +1,6 @@
 /*
- * Plans: arguments checked, the run layer called.
+ * The public functions of plans: they check arguments, say in which call the rank is, and call
+ * src/run between enter() and leave() of the device.
  */
 #include <stdio.h>
 #include <string.h>
@@ -13,7 +14,7 @@
 #include "sequence.h"
 #include "trace.h"
 
-/* A plan has no more tensors than that. */
+/* A plan has at most as many tensors as 32 bits can count. */
 static xfer_status check_number(const char *who, size_t n_tensors)
 {
   XFI_CHECK(n_tensors <= UINT32_MAX, XFER_ERR_ARG, "%s: n_tensors is %zu, above %u", who, n_tensors,
@@ -21,8 +22,8 @@ static xfer_status check_number(const char *who, size_t n_tensors)
   return XFER_OK;
 }
 
-/* Checks all about the tensors that this rank can check alone. `both_sides`: both layouts of each
- * must be known, as in a simulation. */
+/* Check what a rank can check of its tensors alone. `both_sides`: both layouts of each must be
+ * known, as in a simulation. */
 static xfer_status check_tensors(const char *who, const xfer_tensor *tensors, size_t n_tensors,
                                  bool both_sides)
 {
@@ -42,7 +43,7 @@ static xfer_status check_tensors(const char *who, const xfer_tensor *tensors, si
   return XFER_OK;
 }
 
-/* The library's own of what a caller gave; NULL: all defaults. */
+/* Copy the caller's options, which may be shorter than the library's; NULL: all are defaults. */
 static xfer_status copy_options(xfer_plan_options *out, const xfer_plan_options *given)
 {
   memset(out, 0, sizeof *out);
@@ -61,7 +62,7 @@ xfer_status xfi_plan_given(xfer_plan_options *options, const char *who, xfer_pla
   return XFER_OK;
 }
 
-/* The end of a call that made or committed a plan: what it comes to. */
+/* End the span of a call that has made or committed a plan, and log what the plan does. */
 static void say_plan(const xfi_span *span, const xfer_plan *plan)
 {
   xfer_plan_report_data r = XFER_PLAN_REPORT_INIT;
@@ -86,7 +87,7 @@ xfer_status xfer_plan_create(xfer_plan **plan, xfer_comm *comm, const xfer_tenso
   xfi_entered before;
   xfi_span span;
 
-  XFI_NEED(comm); /* nobody to agree with */
+  XFI_NEED(comm); /* the one error that the other ranks cannot be told */
   st = xfi_plan_given(&options, __func__, plan, comm, given);
   if (st == XFER_OK) st = check_tensors(__func__, tensors, n_tensors, false);
   st = xfi_comm_refused(comm->transport, st);
@@ -240,8 +241,8 @@ static xfer_status refused(const xfer_plan *plan, xfer_status checked)
   return plan->comm != NULL ? xfi_comm_refused(plan->comm, checked) : checked;
 }
 
-/* If the plan's state does not allow a call, checks whether the comm is broken: no other call would
- * then help, so the caller learns that first. */
+/* If the plan's state does not allow a call, check whether the comm is broken. The caller has to
+ * learn that first, since the calls that the state asks for would not help then. */
 static xfer_status mendable(const xfer_plan *plan, xfi_call call)
 {
   if (plan->comm == NULL || xfi_state_allows(plan->state, call) == XFER_OK) return XFER_OK;
