@@ -104,7 +104,7 @@ typedef struct description {
   uint64_t is_cut;                        /* the text of a layout was cut off */
 } description;
 
-/* The end of a long name, which is more specific than the beginning. */
+/* The last bytes of a long name, since its end says more than its beginning. */
 static const char *end_of(const char *name, size_t n_bytes)
 {
   const size_t length = strlen(name);
@@ -130,7 +130,7 @@ static void describe(description *d, const xfer_tensor *tensor)
       tensor->conversion.kind == XFER_CONVERSION_NONE ? "no conversion" : "conversion \"%s\"", how);
 }
 
-/* The texts are the same on all ranks, but layouts differ where they were cut off. */
+/* Report a difference that no text shows: layouts whose texts were cut off before it. */
 static xfer_status report_rest(const description *all, int n_ranks, const char *what)
 {
   static const char *const sides[2] = {"source", "destination"};
@@ -149,7 +149,7 @@ static xfer_status report_rest(const description *all, int n_ranks, const char *
   return XFER_ERR_MISMATCH;
 }
 
-/* Every rank ends here with XFER_ERR_MISMATCH, and all with the same text. */
+/* Report the first difference. Every rank gets XFER_ERR_MISMATCH, with the same text. */
 static xfer_status report_difference(xfi_comm *comm, hash_fn *hash_one, const xfer_tensor *tensors,
                                      size_t n, xfi_deadline deadline)
 {
@@ -261,7 +261,7 @@ xfer_status xfi_agree_tensors(xfi_agreed *agreed, xfi_comm *comm, xfer_status mi
 {
   xfer_status st = mine;
   bool is_complete = true;
-  bool same_names = true; /* else ranks would complete another tensor's layouts */
+  bool same_names = true; /* or ranks would complete the layouts of different tensors */
   bool same = true;
   xfi_statement *all = NULL;
   xfi_agreed a = {xfi_calloc(n_tensors, sizeof *a.tensors), n_tensors};
@@ -299,7 +299,7 @@ done:
 void xfi_agreed_free(xfi_agreed *agreed)
 {
   for (size_t t = 0; agreed->tensors != NULL && t < agreed->n_tensors; t++) {
-    xfi_layout_destroy((xfer_layout *)agreed->tensors[t].src); /* our own share */
+    xfi_layout_destroy((xfer_layout *)agreed->tensors[t].src); /* its share of the layout */
     xfi_layout_destroy((xfer_layout *)agreed->tensors[t].dst);
   }
   xfi_free(agreed->tensors);

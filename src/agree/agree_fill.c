@@ -62,7 +62,7 @@ static const xfer_layout *layout_of(const filling *f, uint32_t use)
   return use == NO_LAYOUT ? NULL : f->received[use - 1];
 }
 
-/* A layout that was not sent is a whole one. */
+/* Does a layout list only a rank's own boxes? Such layouts are always sent, so NULL is not one. */
 static bool is_own(const xfer_layout *layout)
 {
   return layout != NULL && layout->is_own;
@@ -111,7 +111,7 @@ done:
   return st;
 }
 
-/* Breaks the comm likewise. */
+/* Make a set of layouts. If memory is short this breaks the comm, as gather() does. */
 static xfer_status make_interned(xfi_interned *made, const filling *f, size_t n)
 {
   const xfer_status st = xfi_interned_create(made, n);
@@ -120,7 +120,7 @@ static xfer_status make_interned(xfi_interned *made, const filling *f, size_t n)
   return st;
 }
 
-/* Fills `mine` and `uses`. */
+/* List this rank's distinct layouts in `mine`, and which of them it uses on each side. */
 static xfer_status list_mine(filling *f)
 {
   xfer_status st = XFER_OK;
@@ -197,7 +197,7 @@ static void choose_fills(filling *f)
   }
 }
 
-/* Step 1. */
+/* Step 1: who has a layout on which side, and the digests of all layouts. Collective. */
 static xfer_status gather_lists(filling *f)
 {
   const size_t size = (size_t)f->comm->size;
@@ -249,7 +249,7 @@ static void write_uses(uint32_t *to, const filling *f)
     if (has_bit(fills, s)) *to++ = f->uses[s];
 }
 
-/* Step 2. */
+/* Step 2: the numbers of the layouts that each rank has. Collective. */
 static xfer_status gather_uses(filling *f)
 {
   const size_t size = (size_t)f->comm->size;
@@ -339,7 +339,7 @@ static xfer_status read_layouts(filling *f, const unsigned char *bytes, size_t n
   return XFER_OK;
 }
 
-/* Step 3. */
+/* Step 3: the layouts that some rank needs, each once. Collective. */
 static xfer_status send_layouts(filling *f)
 {
   xfi_bytes mine = {NULL, 0, 0};

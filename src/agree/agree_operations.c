@@ -76,7 +76,7 @@ static void print_array(char *text, size_t n_bytes, const record *t)
   xfi_text_printf(&out, "]");
 }
 
-/* Two operations that should match. */
+/* Say how two operations differ that should match. */
 static void print_difference(char text[TEXT_BYTES], const record *sent, const record *received,
                              int src, int dst)
 {
@@ -143,7 +143,7 @@ static xfer_status find_pair(int *src, int *dst, const sum *all, int size)
   return XFI_ERROR(XFER_ERR_INTERNAL, "operations differ, and those of each pair do not");
 }
 
-/* Every rank ends here with XFER_ERR_MISMATCH, and all with the same text. */
+/* Report the first difference. Every rank gets XFER_ERR_MISMATCH, with the same text. */
 static xfer_status report_difference(xfi_comm *comm, const xfi_operations *ops,
                                      xfi_deadline deadline)
 {

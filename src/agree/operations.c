@@ -133,7 +133,7 @@ static xfer_status add_tensors(making *m)
   return XFER_OK;
 }
 
-/* By element size, largest first, then peer and id. */
+/* Set the order of the plan: by element size, largest first, then by peer and id. */
 static void set_order(making *m)
 {
   const xfi_op_list *sends = &m->ops->sends;

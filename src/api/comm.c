@@ -223,7 +223,7 @@ xfer_status xfer_comm_all_gather(xfer_comm *comm, void *all, const void *mine, s
   if (st == XFER_OK)
     st = transport->ops->all_gather(transport, all, mine, n_bytes, xfi_comm_deadline(comm));
   else
-    xfi_comm_decline(transport, xfi_comm_deadline(comm)); /* the others wait there */
+    xfi_comm_decline(transport, xfi_comm_deadline(comm)); /* the others wait in that gathering */
   transport->inside = XFI_INSIDE_ANOTHER;
   xfi_device_leave(comm->device, &before);
   return st;

@@ -69,7 +69,7 @@ xfer_status xfer_plan_create_exchange(xfer_plan **plan, xfer_comm *comm,
   xfi_entered before;
   xfi_span span;
 
-  XFI_NEED(comm); /* nobody to agree with */
+  XFI_NEED(comm); /* the one error that the other ranks cannot be told */
   ops.rank = comm->transport->rank;
   st = xfi_plan_given(&options, __func__, plan, comm, given);
   if (st == XFER_OK && options.lane == XFER_LANE_BROADCAST)
@@ -99,7 +99,7 @@ xfer_status xfer_plan_bind_exchange(xfer_plan *plan, const xfer_view *send_views
 
 /* ---- in one call ---- */
 
-/* A shape past its dims is nobody's. */
+/* Hash a list of operations. Of a shape only the dims that it has count: the rest is not set. */
 static void hash_list(XXH3_state_t *state, const xfi_op_list *list)
 {
   XXH3_128bits_update(state, &list->n, sizeof list->n);

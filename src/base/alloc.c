@@ -1,4 +1,8 @@
-/* All host memory of the library. */
+/*
+ * All host memory of the library is allocated and freed here. Any thread may do so. Tests make the
+ * n-th allocation of a thread fail, and memory that is lost on purpose stays reachable, so that
+ * leak checkers do not report it.
+ */
 #include "alloc.h"
 
 #include "checked.h"

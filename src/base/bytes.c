@@ -1,4 +1,5 @@
-/* Bytes for another rank. */
+/* A growable buffer of bytes that go to another rank, and a reader of what another rank has sent.
+ */
 #include "bytes.h"
 
 #include <string.h>

@@ -15,12 +15,12 @@ enum {
   SLEEP_NS = 50 * NS_PER_MS /* at a time, where there is somebody to ask */
 };
 
-/* Who says whether the thread's waits go on. */
+/* The function that a thread's waits ask whether to go on: xfer_interrupt_set(). */
 typedef struct interrupt {
   xfer_interrupt_fn fn; /* NULL: nobody does */
   void *context;
   int64_t asked_ns;
-  int64_t came_ns; /* the last that said no */
+  int64_t came_ns; /* when it last said no */
 } interrupt;
 
 static _Thread_local interrupt own;

@@ -1,4 +1,7 @@
-/* Option structs that grow. */
+/*
+ * Option structs that grow: a caller that was compiled with another version of the library may give
+ * a shorter or a longer one, whose first member says how long it is.
+ */
 #include "options.h"
 
 #include "error.h"

@@ -11,10 +11,11 @@
 
 #include "boxes.h"
 
-/* A stripe is worth a message of its own from this size on; more than MAX_STRIPES gain nothing. */
+/* From this size on a stripe is worth a message of its own; more than MAX_STRIPES gain nothing. */
 #define MIN_STRIPE_BYTES (INT64_C(1) << 20)
 #define MAX_STRIPES 8
-/* Ranks of a domain share a box that has as much for each; of a smaller one fewer take anything. */
+/* Ranks of a domain share a box as long as each takes so many bytes of it; of a smaller box fewer
+ * ranks take something. */
 #define MIN_SHARE_BYTES (INT64_C(16) << 10)
 #define MAX_SHARES 256
 
@@ -51,7 +52,7 @@ int xfi_stripe_count(const xfi_class *cls, const int64_t *length, int n_replicas
   return n > 1 && stripe_dim(length, cls->src->n_dims, (int)n) >= 0 ? (int)n : 1;
 }
 
-/* length * i / n for 0 <= i <= n, without the product, which need not fit. */
+/* length * i / n for 0 <= i <= n, without that product, which could overflow. */
 static int64_t share(int64_t length, int i, int n)
 {
   return length / n * i + length % n * i / n;
@@ -96,7 +97,7 @@ uint64_t xfi_move_bytes(const xfi_class *cls, const xfi_flows *flows, const xfi_
   return (uint64_t)(elems * cls->wire_bytes);
 }
 
-/* The ranks of a rank's domain: [*first, *end). Where there are domains. */
+/* The ranks of a rank's domain, [*first, *end), in a plan that has domains. */
 static void domain_of(int *first, int *end, const xfi_plan *plan, int rank)
 {
   const int64_t size = plan->options.ranks_per_domain;

@@ -1,4 +1,7 @@
-/* Filling a class for one rank. */
+/*
+ * What a class is for one rank: the parts that it holds, the flows of its boxes, and the bytes of a
+ * tensor. Computed once for each class, whatever the number of its tensors.
+ */
 #include "class.h"
 
 #include "choose.h"

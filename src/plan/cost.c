@@ -17,7 +17,7 @@
 /* Broadcast must be clearly better: it also costs the ranks that need nothing. */
 #define BROADCAST_GAIN 1.25
 
-/* Is the class's source mesh that of an earlier class? A model has a handful of meshes. */
+/* Has an earlier class the same source mesh? The search is short, since a model has few meshes. */
 static bool seen_before(const xfi_plan *plan, size_t c)
 {
   for (size_t i = c; i-- > 0 && c - i <= 64;)
@@ -147,7 +147,8 @@ static xfer_status choose(xfi_plan *plan)
   return XFER_OK;
 }
 
-/* All ranks come to the same, whatever mode their threads are in. */
+/* Computed in one mode of rounding: all ranks must come to the same result, whatever modes their
+ * threads are in. */
 xfer_status xfi_cost_choose(xfi_plan *plan)
 {
   fenv_t callers;

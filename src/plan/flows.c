@@ -1,4 +1,7 @@
-/* The boxes of flows, as few words as they need. */
+/*
+ * How flows store their boxes: each in as few words as its dims need, since a plan may have
+ * millions.
+ */
 #include <string.h>
 
 #include "alloc.h"
@@ -90,7 +93,7 @@ xfer_status xfi_flows_reserve(xfi_flows *flows, int n_dims, size_t n_boxes)
                          n_boxes * xfi_flows_box_words(flows), sizeof *flows->boxes);
 }
 
-/* A copy at the beginning of what is left of memory for boxes and for flows. */
+/* Copy flows and their boxes to the beginning of the memory that is left for each. */
 static xfi_flows put_flows(const xfi_flows *from, int64_t **boxes, xfi_flow **at)
 {
   const size_t n_words = from->n_boxes * xfi_flows_box_words(from);

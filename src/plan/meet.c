@@ -37,7 +37,8 @@ static int by_parts(const void *a, const void *b)
   return by_index(x->box.dst_local, y->box.dst_local, x->n_dims);
 }
 
-/* Another one, whose box is known but for where it lies on this rank's side. */
+/* Add a box that both sides have in common. It is complete but for where it lies on this rank's
+ * side. */
 static xfer_status add_met(const xfi_look *look, const xfi_held *mine, uint32_t part,
                            const xfi_box *box)
 {
@@ -174,7 +175,8 @@ static xfer_status say_missing(const xfi_look *look, const xfi_held *mine, const
   return XFER_OK;
 }
 
-/* The dim in which the boxes are shortest beside the whole: few of them lie side by side there. */
+/* The dim to sweep along for overlaps: where the boxes are shortest compared to the whole, so that
+ * few of them meet the sweep at a time. */
 static int dim_to_sweep(const xfi_held *mine, const met *in, size_t n, int n_dims)
 {
   double least = 0;
@@ -208,7 +210,7 @@ static int by_start(const void *a, const void *b)
   return (x->lo > y->lo) - (x->lo < y->lo);
 }
 
-/* Proves that the boxes that come into one box of this rank cover it, each element once. */
+/* Prove that the boxes which come into one box of this rank cover each of its elements once. */
 static xfer_status prove_box(const xfi_look *look, const xfi_held *mine, const met *in, size_t n)
 {
   xfi_scratch *s = look->scratch;
@@ -221,7 +223,7 @@ static xfer_status prove_box(const xfi_look *look, const xfi_held *mine, const m
   for (size_t i = 0; i < n; i++)
     sum += xfi_box_elems(in[i].box.length, n_dims);
   if (sum < whole) return say_missing(look, mine, in, n);
-  if (n == 1) return XFER_OK; /* it is part of the box */
+  if (n == 1) return XFER_OK; /* a single one lies inside the box, so it is all of it */
   XFI_TRY(xfi_vec_reserve(&s->starts, &s->starts_capacity, n, sizeof *s->starts));
   starts = s->starts;
   for (size_t i = 0; i < n; i++)

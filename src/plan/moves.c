@@ -70,7 +70,7 @@ static xfer_status add_send(xfi_plan *plan, const xfi_class *cls, uint32_t tenso
 
 /* ---- sends of a tensor ---- */
 
-/* A box of a flow from this rank's source part, for one tensor. */
+/* A box of a flow from this rank's source part, for one tensor, and to whom it may go. */
 typedef struct send_job {
   xfi_plan *plan;
   const xfi_class *cls;
@@ -80,7 +80,8 @@ typedef struct send_job {
   xfi_turn turn; /* its dst_replica varies */
 } send_job;
 
-/* Every destination replica that can have chosen this rank for a stripe. */
+/* Add the moves of a stripe to every destination replica that has chosen this rank as its source.
+ */
 static xfer_status send_stripe(send_job *job)
 {
   const xfi_class *cls = job->cls;
@@ -127,7 +128,7 @@ static xfer_status send_tensor(xfi_plan *plan, uint32_t tensor)
 
 /* ---- sends of a class, where there are domains ---- */
 
-/* A flow to the ranks of one domain, in turn with other sources. */
+/* What this rank may send to the ranks of one domain, in turn with the other sources of a flow. */
 typedef struct offer {
   xfi_plan *plan;
   const xfi_class *cls;
@@ -138,7 +139,8 @@ typedef struct offer {
   bool near; /* they are those in the domain */
 } offer;
 
-/* A stripe of a box to one of them, of the tensors in whose turn this rank is its source. */
+/* Add the moves of a stripe to one rank of the domain: of those tensors in whose turn this rank is
+ * the source. */
 static xfer_status offer_stripe(const offer *o, xfi_turn turn, xfi_sharers sharers, int peer)
 {
   const xfi_class *cls = o->cls;
@@ -155,7 +157,7 @@ static xfer_status offer_stripe(const offer *o, xfi_turn turn, xfi_sharers share
   return XFER_OK;
 }
 
-/* Who holds a part. */
+/* A rank that holds a part. */
 typedef struct holder {
   int rank;
   int replica;
@@ -288,7 +290,7 @@ static xfer_status receive_tensor(xfi_plan *plan, uint32_t tensor)
   return XFER_OK;
 }
 
-/* All of them, in another order. */
+/* Replace the moves of a list by the same ones in another order. */
 static void take_moves(xfi_move_list *list, xfi_move **sorted)
 {
   xfi_free(list->moves);
@@ -346,7 +348,8 @@ static xfer_status fill_tensor(xfi_plan *plan, uint32_t tensor, const uint32_t *
   return receive_tensor(plan, tensor);
 }
 
-/* Tensors by ordinal, where sends are made class by class. */
+/* List the tensors by ordinal. Needed only for a plan with domains, whose sends are made class by
+ * class. */
 static xfer_status list_by_ordinal(const xfi_plan *plan, uint32_t **by_ordinal)
 {
   if (plan->options.ranks_per_domain == 0) return XFER_OK;
@@ -357,7 +360,7 @@ static xfer_status list_by_ordinal(const xfi_plan *plan, uint32_t **by_ordinal)
   return XFER_OK;
 }
 
-/* Moves that were made class by class, in the order of tensors. */
+/* Sort moves that were made class by class into the order of tensors. */
 static xfer_status order_moves(const xfi_plan *plan, xfi_move_list *list)
 {
   xfer_status st = XFER_OK;
@@ -383,7 +386,7 @@ done:
   return st;
 }
 
-/* The tensor at a place in the order will be planned soon. */
+/* Fetch what the tensor at a place of the order needs, which will be planned soon. */
 static void expect(const xfi_plan *plan, size_t at, int step)
 {
   const xfi_class *cls;

@@ -127,13 +127,13 @@ done:
   return st;
 }
 
-/* Neighbours in a list: [first, end). */
+/* A range of neighbours in a list of pieces: [first, end). */
 typedef struct group {
   size_t first;
   size_t end;
 } group;
 
-/* Pieces with one part. */
+/* The pieces from `first` on that have the same part on the other side. */
 static group group_at(const xfi_pieces *list, size_t first)
 {
   group g = {first, first};
@@ -143,7 +143,8 @@ static group group_at(const xfi_pieces *list, size_t first)
   return g;
 }
 
-/* Pieces of a group that begin at one place, of which a destination has more than one. */
+/* The pieces of a group that begin at the same global index: a destination may hold an index more
+ * than once. */
 static group ties_at(const xfi_pieces *list, size_t first, size_t end)
 {
   group g = {first, first};

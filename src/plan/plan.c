@@ -1,6 +1,7 @@
 /*
- * Making a plan: check the tensors, sort them into classes, fill each class once, instantiate
- * moves.
+ * How a plan is made: its tensors are checked and sorted into classes, each class is filled once
+ * (class.c), and its flows become moves for each of its tensors (moves.c). Pure arithmetic, on one
+ * rank: what ranks have to agree on is in src/agree.
  */
 #include "plan.h"
 
@@ -58,7 +59,7 @@ static xfer_status make_classes(xfi_plan *plan)
   return XFER_OK;
 }
 
-/* Ranks of a mesh exist. */
+/* Check that the plan has all ranks of a mesh. */
 static xfer_status check_mesh(const xfi_plan *plan, const char *name, const char *side,
                               const xfer_mesh *mesh)
 {

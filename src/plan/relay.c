@@ -52,7 +52,7 @@ static uint32_t unit_at(int64_t *row, const xfer_layout *layout, int rank, int64
   return listed[lo - 1].unit;
 }
 
-/* A shared flow, by where it begins. */
+/* A flow that is shared, and where in the tensor it begins, by which these are sorted. */
 typedef struct begun {
   xfi_flow flow;
   const int64_t *lo;
@@ -90,7 +90,8 @@ done:
   return st;
 }
 
-/* The boxes that this rank receives, where they lie in its part and in others' alike. */
+/* Fill a class of the relay: its boxes are those that this rank receives. They lie at the same
+ * place in the parts of all ranks that share them. */
 static xfer_status fill_class(xfi_class *cls, const xfi_class *from, int rank)
 {
   xfer_status st = XFER_OK;

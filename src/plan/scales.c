@@ -1,4 +1,7 @@
-/* Where scales of blocks are, from where the blocks are. */
+/*
+ * Tensors of scales: their source layouts, which callers do not give, follow from the layouts of
+ * the weights and the sizes of blocks.
+ */
 #include "scales.h"
 
 #include <string.h>

@@ -19,7 +19,7 @@
 #include "plan.h"
 #include "vec.h"
 
-/* What one replica of a source part sends, for destination replica 0. */
+/* What one replica of a source part sends to destination replica 0. */
 typedef struct share {
   int replica;
   uint64_t n_moves;
@@ -203,7 +203,7 @@ static xfer_status add_turn(survey *s, const xfi_class *cls, const xfi_flow *flo
              true);
 }
 
-/* After so many tensors of a class everything comes from the same ranks again. */
+/* After how many tensors of a class everything comes from the same ranks again. */
 static size_t period_of(const xfi_plan *plan, const xfi_class *cls, const xfi_flow *flow)
 {
   const int n_near = xfi_count_near(plan, cls->src, flow->part, plan->rank);
