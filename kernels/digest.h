@@ -27,13 +27,13 @@ typedef struct xfi_sum {
   uint64_t word[2];
 } xfi_sum;
 
-/* Adds to sums[slot], `factor` times, what `copy` would read if it copied the box to its place in
- * the tensor's row-major order. Nothing is written: copy.dst stands for an offset in that order, in
- * bytes from XFI_DIGEST_ORIGIN. */
+/* Adds to the sum of an index, `factor` times, what `copy` would read if it copied the box to its
+ * place in the tensor's row-major order. Nothing is written: copy.dst stands for an offset in that
+ * order, in bytes from XFI_DIGEST_ORIGIN. */
 typedef struct xfi_digest_box {
   xfi_copy copy;
   uint64_t factor;
-  uint32_t slot;
+  uint32_t sum; /* the index */
 } xfi_digest_box;
 
 /* Not NULL, since it is used as a pointer. */

@@ -153,7 +153,7 @@ __device__ __forceinline__ void give(xfi_sum *sums, const xfi_cuda_piece &s, uin
     for (int step = 16; step > 0; step /= 2)
       total += __shfl_xor_sync(0xffffffffu, total, step);
     if ((threadIdx.x & 31) == 0)
-      atomicAdd((unsigned long long *)&sums[s.slot].word[k], total * s.factor);
+      atomicAdd((unsigned long long *)&sums[s.sum].word[k], total * s.factor);
     sum[k] = 0;
   }
 }

@@ -21,8 +21,8 @@ static xfer_status add_box(xfi_cuda_table *table, const xfi_digest_box *box)
   xfi_cuda_piece *piece;
 
   if (xfi_cuda_halve(halves, &c)) {
-    XFI_TRY(add_box(table, &(xfi_digest_box){halves[0], box->factor, box->slot}));
-    return add_box(table, &(xfi_digest_box){halves[1], box->factor, box->slot});
+    XFI_TRY(add_box(table, &(xfi_digest_box){halves[0], box->factor, box->sum}));
+    return add_box(table, &(xfi_digest_box){halves[1], box->factor, box->sum});
   }
   for (int64_t d = 0; d < c.n_dims; d++) {
     apart |= (uint64_t)(c.src_stride[d] - c.dst_stride[d]);
@@ -31,7 +31,7 @@ static xfer_status add_box(xfi_cuda_table *table, const xfi_digest_box *box)
   xfi_copy_sort_dims(&c, c.src_stride); /* lanes go along what is fastest in memory */
   XFI_TRY(xfi_cuda_piece_begin(&piece, table, &c, xfi_cuda_word_log2(apart)));
   piece->factor = box->factor;
-  piece->slot = box->slot;
+  piece->sum = box->sum;
   piece->run_words = c.run_bytes;
   piece->n_rows = (uint32_t)n_rows;
   piece->tile_rows = 1;

@@ -99,8 +99,8 @@ typedef struct xfi_cuda_piece {
                            apart by a multiple of that */
   xfi_convert convert;
   float *scales;   /* blocks: that of the first run */
-  uint64_t factor; /* digests, as is the slot */
-  uint32_t slot;
+  uint64_t factor; /* digests, as is the index of the sum */
+  uint32_t sum;
   uint32_t kind; /* not of rows */
   uint32_t n_dims;
   xfi_cuda_div by_tile_cols;

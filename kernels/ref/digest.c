@@ -61,6 +61,6 @@ void xfi_ref_digest(xfi_sum *sums, const xfi_digest_box *boxes, size_t n_boxes)
     if (xfi_copy_bytes(&boxes[i].copy) == 0) continue;
     add_box(&sum, &boxes[i].copy);
     for (int s = 0; s < 2; s++)
-      sums[boxes[i].slot].word[s] += boxes[i].factor * sum.word[s];
+      sums[boxes[i].sum].word[s] += boxes[i].factor * sum.word[s];
   }
 }

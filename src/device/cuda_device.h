@@ -286,7 +286,7 @@ bool xfi_cuda_batch_is_one_launch(const xfi_batch *batch);
 /* ---- cuda_digest.c ---- */
 
 xfer_status xfi_cuda_digest_create(xfi_device *device, xfi_digest **digest,
-                                   const xfi_digest_box *boxes, size_t n_boxes, size_t n_slots);
+                                   const xfi_digest_box *boxes, size_t n_boxes, size_t n_sums);
 void xfi_cuda_digest_destroy(xfi_device *device, xfi_digest *digest);
 xfer_status xfi_cuda_digest_launch(xfi_device *device, xfi_digest *digest, xfer_stream stream);
 const xfi_sum *xfi_cuda_digest_sums(const xfi_digest *digest);

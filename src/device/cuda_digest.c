@@ -11,9 +11,9 @@
 #include <string.h>
 
 struct xfi_digest {
-  xfi_sum *device_sums; /* [n_slots] on the device; then the table */
+  xfi_sum *device_sums; /* [n_sums] on the device; then the table */
   xfi_cuda_job job;
-  xfi_sum *sums; /* [n_slots] on the host */
+  xfi_sum *sums; /* [n_sums] on the host */
   size_t n_bytes;
 };
 
@@ -27,14 +27,14 @@ void xfi_cuda_digest_destroy(xfi_device *device, xfi_digest *digest)
 }
 
 xfer_status xfi_cuda_digest_create(xfi_device *device, xfi_digest **digest,
-                                   const xfi_digest_box *boxes, size_t n_boxes, size_t n_slots)
+                                   const xfi_digest_box *boxes, size_t n_boxes, size_t n_sums)
 {
   xfer_status st = XFER_OK;
   xfi_cuda_table table = {0};
   xfi_digest *made = xfi_calloc(1, sizeof *made);
 
   XFI_CHECK_DONE(made != NULL, XFER_ERR_NOMEM, "a digest of %zu boxes", n_boxes);
-  made->n_bytes = n_slots * sizeof *made->sums;
+  made->n_bytes = n_sums * sizeof *made->sums;
   XFI_CUDA_TRY_DONE(cudaHostAlloc, ((void **)&made->sums, made->n_bytes + 1, cudaHostAllocDefault));
   memset(made->sums, 0, made->n_bytes);
   XFI_TRY_DONE(xfi_cuda_digest_compile(&table, boxes, n_boxes));

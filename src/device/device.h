@@ -148,13 +148,13 @@ typedef struct xfi_device_ops {
    * other addresses has to be made anew. */
   xfi_copy *(*batch_copies)(xfi_batch *batch);
 
-  /* Prepare digests of boxes, added up in n_slots sums; a slot that no box names stays 0. The array
+  /* Prepare digests of boxes, added up in n_sums sums; one that no box adds to stays 0. The array
    * is copied. */
   xfer_status (*digest_create)(xfi_device *device, xfi_digest **digest, const xfi_digest_box *boxes,
-                               size_t n_boxes, size_t n_slots);
+                               size_t n_boxes, size_t n_sums);
   void (*digest_destroy)(xfi_device *device, xfi_digest *digest);
   xfer_status (*digest_launch)(xfi_device *device, xfi_digest *digest, xfer_stream stream);
-  /* The sums [n_slots] of the last launch, valid once its stream has passed it. */
+  /* The sums [n_sums] of the last launch, valid once its stream has passed it. */
   const xfi_sum *(*digest_sums)(const xfi_digest *digest);
 
   /* NULL, as the two after it, on a synchronous device, where a failed wait is an error at once. A

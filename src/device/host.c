@@ -45,7 +45,7 @@ struct xfi_digest {
   xfi_digest_box *boxes;
   size_t n_boxes;
   xfi_sum *sums;
-  size_t n_slots;
+  size_t n_sums;
 };
 
 /* ---- memory ------------------------------------------------------------------------------- */
@@ -145,18 +145,18 @@ static void host_digest_destroy(xfi_device *device, xfi_digest *digest)
 }
 
 static xfer_status host_digest_create(xfi_device *device, xfi_digest **digest,
-                                      const xfi_digest_box *boxes, size_t n_boxes, size_t n_slots)
+                                      const xfi_digest_box *boxes, size_t n_boxes, size_t n_sums)
 {
   xfer_status st = XFER_OK;
   xfi_digest *made = xfi_calloc(1, sizeof *made);
 
   XFI_CHECK_DONE(made != NULL, XFER_ERR_NOMEM, "a digest of %zu boxes", n_boxes);
   made->boxes = xfi_calloc(n_boxes, sizeof *made->boxes);
-  made->sums = xfi_calloc(n_slots, sizeof *made->sums);
+  made->sums = xfi_calloc(n_sums, sizeof *made->sums);
   XFI_CHECK_DONE(made->boxes != NULL && made->sums != NULL, XFER_ERR_NOMEM, "a digest of %zu boxes",
                  n_boxes);
   made->n_boxes = n_boxes;
-  made->n_slots = n_slots;
+  made->n_sums = n_sums;
   for (size_t i = 0; i < n_boxes; i++) {
     made->boxes[i] = boxes[i];
     xfi_copy_simplify(&made->boxes[i].copy);
@@ -171,7 +171,7 @@ done:
 static xfer_status host_digest_launch(xfi_device *device, xfi_digest *digest, xfer_stream stream)
 {
   (void)device, (void)stream;
-  memset(digest->sums, 0, digest->n_slots * sizeof *digest->sums);
+  memset(digest->sums, 0, digest->n_sums * sizeof *digest->sums);
   xfi_ref_digest(digest->sums, digest->boxes, digest->n_boxes);
   return XFER_OK;
 }

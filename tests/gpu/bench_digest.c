@@ -105,7 +105,7 @@ int main(void)
   for (int i = 0; i < TENSORS; i++) {
     const int64_t part = BYTES / TENSORS / 256 * 256;
     many[i] = rows(src + i * part, 0, 1, part, 0);
-    many[i].slot = (uint32_t)i;
+    many[i].sum = (uint32_t)i;
   }
   const double rate = run(many, TENSORS, BLOCKS_ALONE);
   printf("%d tensors of 419 KiB %23.0f %8.3f\n", TENSORS, rate, rate / nominal);

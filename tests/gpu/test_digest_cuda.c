@@ -8,7 +8,7 @@
 
 #include <string.h>
 
-enum { ARENA = 1 << 21, BOXES_MAX = 8, SLOTS = 5 };
+enum { ARENA = 1 << 21, BOXES_MAX = 8, SUMS = 5 };
 
 /* Sums of boxes whose sources are device memory. */
 static void run_on_device(xfi_sum *sums, const xfi_digest_box *boxes, size_t n, int n_blocks)
@@ -26,10 +26,10 @@ static void run_on_device(xfi_sum *sums, const xfi_digest_box *boxes, size_t n, 
 
     CUDA(cudaMalloc, (&pieces, bytes));
     CUDA(cudaMalloc, (&first_tile, tile_bytes));
-    CUDA(cudaMalloc, ((void **)&there, SLOTS * sizeof *there));
+    CUDA(cudaMalloc, ((void **)&there, SUMS * sizeof *there));
     CUDA(cudaMemcpy, (pieces, table.pieces, bytes, cudaMemcpyHostToDevice));
     CUDA(cudaMemcpy, (first_tile, table.first_tile, tile_bytes, cudaMemcpyHostToDevice));
-    CUDA(cudaMemcpy, (there, sums, SLOTS * sizeof *sums, cudaMemcpyHostToDevice));
+    CUDA(cudaMemcpy, (there, sums, SUMS * sizeof *sums, cudaMemcpyHostToDevice));
     job.pieces = pieces;
     job.first_tile = first_tile;
     job.n_pieces = (int64_t)table.n_pieces;
@@ -38,7 +38,7 @@ static void run_on_device(xfi_sum *sums, const xfi_digest_box *boxes, size_t n, 
   OK(xfi_cuda_digest(&job, there, NULL));
   CUDA(cudaDeviceSynchronize, ());
   if (table.n_pieces > 0)
-    CUDA(cudaMemcpy, (sums, there, SLOTS * sizeof *sums, cudaMemcpyDeviceToHost));
+    CUDA(cudaMemcpy, (sums, there, SUMS * sizeof *sums, cudaMemcpyDeviceToHost));
   CUDA(cudaFree, (pieces));
   CUDA(cudaFree, (first_tile));
   CUDA(cudaFree, (there));
@@ -51,7 +51,7 @@ static xfi_digest_box random_box(uint64_t *state)
   const int64_t elem = INT64_C(1) << random_from(state, 0, 3);
   const int64_t kind = random_from(state, 0, 3);
   xfi_digest_box box = {.factor = random_next(state),
-                        .slot = (uint32_t)random_from(state, 0, SLOTS - 1)};
+                        .sum = (uint32_t)random_from(state, 0, SUMS - 1)};
   xfi_copy *c = &box.copy;
   int64_t span;
 
@@ -105,8 +105,8 @@ static void test_random_boxes_equal_ref(void **state)
   for (int i = 0; i < n_cases; i++) {
     const size_t n = (size_t)random_from(&random, 1, BOXES_MAX);
     xfi_digest_box boxes[BOXES_MAX];
-    xfi_sum want[SLOTS] = {{{1, 2}}, {{3, 4}}};
-    xfi_sum got[SLOTS] = {{{1, 2}}, {{3, 4}}};
+    xfi_sum want[SUMS] = {{{1, 2}}, {{3, 4}}};
+    xfi_sum got[SUMS] = {{{1, 2}}, {{3, 4}}};
 
     for (size_t k = 0; k < n; k++) {
       boxes[k] = random_box(&random);
@@ -156,8 +156,8 @@ static void test_sizes_past_32_bits_equal_ref(void **state)
                                    .src_stride = {1},
                                    .dst_stride = {stride}},
                           .factor = 3};
-    xfi_sum got[SLOTS] = {{{0, 0}}};
-    xfi_sum want[SLOTS] = {{{0, 0}}};
+    xfi_sum got[SUMS] = {{{0, 0}}};
+    xfi_sum want[SUMS] = {{{0, 0}}};
 
     for (size_t i = 0; i < sizeof at / sizeof *at; i++) {
       const char byte = (char)(0x81 + (int)i);
@@ -175,7 +175,7 @@ static void test_sizes_past_32_bits_equal_ref(void **state)
 static void test_no_boxes_launch_nothing(void **state)
 {
   xfi_digest_box none = {.copy = {.run_bytes = 4, .n_dims = 1, .extent = {0}}, .factor = 1};
-  xfi_sum sums[SLOTS] = {{{5, 6}}};
+  xfi_sum sums[SUMS] = {{{5, 6}}};
 
   (void)state;
   NEEDS_GPUS(1);

@@ -31,7 +31,7 @@ static bool digest_step(sim_op *op)
   digest_op *o = (digest_op *)(void *)op;
   const size_t at = (size_t)sim_draw(o->n);
   const xfi_digest_box *box = &o->boxes[at];
-  xfi_sum *sum = &o->sums[box->slot];
+  xfi_sum *sum = &o->sums[box->sum];
 
   if (!sim_touch(op, o->table, sizeof *o->table, false, o->table_id) ||
       !sim_touch(op, sum, sizeof *sum, true, o->sums_id) ||
@@ -55,7 +55,7 @@ static xfi_digest_box box_of(const xfi_cuda_piece *s)
   xfi_digest_box box = {
       {.src = s->src, .dst = s->dst, .run_bytes = s->run_words, .n_dims = s->n_dims},
       s->factor,
-      s->slot};
+      s->sum};
 
   for (uint32_t d = 0; d < s->n_dims; d++) {
     box.copy.extent[d] = s->extent[d];

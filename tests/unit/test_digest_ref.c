@@ -88,7 +88,7 @@ static void test_boxes_have_the_sum_of_their_bytes(void **state)
       c->dst_stride[d] = 1 + random_below(1 << 14);
     }
     box.factor = (uint64_t)random_below(INT64_MAX);
-    box.slot = 1;
+    box.sum = 1;
     for (int64_t n = 0; n < xfi_copy_bytes(c); n++) {
       int64_t rest = n / c->run_bytes;
       int64_t from = n % c->run_bytes;

@@ -31,7 +31,7 @@ typedef struct counter {
   const xfer_layout *layout;
   const xfi_bound *bound;
   const xfi_within *within;
-  uint32_t slot;
+  uint32_t sum; /* the index of the sum that the boxes add to */
   uint64_t factor;
 } counter;
 
@@ -65,7 +65,7 @@ static xfer_status count_box(const counter *c, const int64_t *lo, const int64_t 
   XFI_TRY_DONE(xfi_vec_reserve(&c->list->at, &c->list->capacity, c->list->n + copies.n,
                                sizeof *c->list->at));
   for (size_t i = 0; i < copies.n; i++)
-    c->list->at[c->list->n++] = (xfi_digest_box){copies.at[i], c->factor, c->slot};
+    c->list->at[c->list->n++] = (xfi_digest_box){copies.at[i], c->factor, c->sum};
 done:
   xfi_copies_free(&copies);
   return st;
@@ -166,15 +166,17 @@ static xfer_status count_recvs(counter c, const xfi_class *cls, xfi_count what)
   return XFER_OK;
 }
 
-xfer_status xfi_count_add(xfi_counted *list, const xfer_plan *plan, size_t tensor, uint32_t slot,
-                          xfi_count what, const xfi_within *within)
+xfer_status xfi_count_add(xfi_counted *list, const xfi_counting *counting, size_t i)
 {
+  const xfer_plan *plan = counting->plan;
+  const size_t tensor = counting->first + i;
+  const xfi_count what = counting->what;
   const xfi_class *cls = xfi_plan_class(plan->moves, tensor);
   const xfi_binding *b = plan->memory.bindings[tensor];
   const uint32_t ordinal = plan->moves->tensors[tensor].ordinal;
   const int rank = plan->moves->rank;
-  counter src = {list, cls->src, NULL, within, slot, 1};
-  counter dst = {list, cls->dst, NULL, within, slot, 1};
+  counter src = {list, cls->src, NULL, counting->within, (uint32_t)i, 1};
+  counter dst = {list, cls->dst, NULL, counting->within, (uint32_t)i, 1};
 
   if (b == NULL) return XFER_OK; /* this rank has none of it */
   src.bound = &b->src;
@@ -191,34 +193,35 @@ xfer_status xfi_count_add(xfi_counted *list, const xfer_plan *plan, size_t tenso
   return XFER_OK;
 }
 
-xfer_status xfi_count_make(xfi_digest **digest, const xfer_plan *plan, size_t first, size_t n,
-                           xfi_count what, const xfi_within *within)
+xfer_status xfi_count_make(xfi_digest **digest, const xfi_counting *counting)
 {
+  xfi_device *device = counting->plan->device;
+  const size_t n = counting->n;
   xfer_status st = XFER_OK;
   xfi_counted list = {NULL, 0, 0};
 
-  for (size_t t = 0; t < n; t++)
-    XFI_TRY_DONE(xfi_count_add(&list, plan, first + t, (uint32_t)t, what, within));
-  XFI_TRY_DONE(plan->device->ops->digest_create(plan->device, digest, list.at, list.n, n));
+  for (size_t i = 0; i < n; i++)
+    XFI_TRY_DONE(xfi_count_add(&list, counting, i));
+  XFI_TRY_DONE(device->ops->digest_create(device, digest, list.at, list.n, n));
 done:
   xfi_free(list.at);
   return st;
 }
 
-xfer_status xfi_count_now(xfi_sum *sums, const xfer_plan *plan, size_t first, size_t n,
-                          xfi_count what, const xfi_within *within, xfer_stream stream)
+xfer_status xfi_count_now(xfi_sum *sums, const xfi_counting *counting, xfer_stream stream)
 {
+  const xfer_plan *plan = counting->plan;
   const xfi_device_ops *dev = plan->device->ops;
   xfer_status st = XFER_OK;
   xfi_digest *digest = NULL;
   xfi_event *event = NULL;
 
-  XFI_TRY_DONE(xfi_count_make(&digest, plan, first, n, what, within));
+  XFI_TRY_DONE(xfi_count_make(&digest, counting));
   XFI_TRY_DONE(xfi_event_create(plan->device, &event));
   XFI_TRY_DONE(dev->digest_launch(plan->device, digest, stream));
   XFI_TRY_DONE(xfi_event_record(plan->device, event, stream));
   XFI_TRY_DONE(xfi_event_sync(plan->device, event, xfi_run_deadline(plan)));
-  memcpy(sums, dev->digest_sums(digest), n * sizeof *sums);
+  memcpy(sums, dev->digest_sums(digest), counting->n * sizeof *sums);
 done:
   xfi_event_destroy(plan->device, event);
   if (digest != NULL) dev->digest_destroy(plan->device, digest);

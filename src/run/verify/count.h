@@ -41,16 +41,22 @@ typedef struct xfi_counted {
   size_t capacity;
 } xfi_counted;
 
-/* Append what this rank counts of a tensor, `within` a box; NULL: of the whole tensor. */
-xfer_status xfi_count_add(xfi_counted *list, const xfer_plan *plan, size_t tensor, uint32_t slot,
-                          xfi_count what, const xfi_within *within);
+/* What is to be counted: of the tensors [first, first + n) of a plan, `within` a box of each; NULL:
+ * of the whole tensors. */
+typedef struct xfi_counting {
+  const xfer_plan *plan;
+  size_t first;
+  size_t n;
+  xfi_count what;
+  const xfi_within *within;
+} xfi_counting;
 
-/* Prepare what this rank counts of the tensors [first, first + n), in n slots. */
-xfer_status xfi_count_make(xfi_digest **digest, const xfer_plan *plan, size_t first, size_t n,
-                           xfi_count what, const xfi_within *within);
+/* Append what this rank counts of the i-th of these tensors, for the sum with that index. */
+xfer_status xfi_count_add(xfi_counted *list, const xfi_counting *counting, size_t i);
+/* Prepare what this rank counts, a sum for each tensor. */
+xfer_status xfi_count_make(xfi_digest **digest, const xfi_counting *counting);
 /* Count the same into sums[n], and wait until that is done. */
-xfer_status xfi_count_now(xfi_sum *sums, const xfer_plan *plan, size_t first, size_t n,
-                          xfi_count what, const xfi_within *within, xfer_stream stream);
+xfer_status xfi_count_now(xfi_sum *sums, const xfi_counting *counting, xfer_stream stream);
 
 /* Add `other` to *sum; and is a sum 0? */
 void xfi_sum_add(xfi_sum *sum, xfi_sum other);

@@ -98,7 +98,7 @@ static xfer_status count_all(xfi_sum **sums, const xfer_plan *plan, xfi_count wh
   *sums = xfi_comm_calloc(plan->comm, n, sizeof **sums);
   XFI_CHECK(*sums != NULL, XFER_ERR_NOMEM, "digests of %zu tensors", n);
   if (mine == XFER_OK) mine = check_readable(plan, stream);
-  if (mine == XFER_OK) mine = xfi_count_now(*sums, plan, 0, n, what, NULL, stream);
+  if (mine == XFER_OK) mine = xfi_count_now(*sums, &(xfi_counting){plan, 0, n, what, NULL}, stream);
   return agree_on_count(plan, what, mine);
 }
 

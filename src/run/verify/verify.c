@@ -23,7 +23,9 @@ xfer_status xfi_verify_prepare(xfer_plan *plan)
 {
   xfi_verify_drop(plan);
   if ((plan->options.flags & XFER_PLAN_VERIFY) == 0) return XFER_OK;
-  return xfi_count_make(&plan->lanes.verify, plan, 0, plan->moves->n_tensors, XFI_COUNT_RUN, NULL);
+  return xfi_count_make(
+      &plan->lanes.verify,
+      &(xfi_counting){.plan = plan, .n = plan->moves->n_tensors, .what = XFI_COUNT_RUN});
 }
 
 xfer_status xfi_verify_start(const xfer_plan *plan, xfer_stream stream)
@@ -99,9 +101,9 @@ static xfer_status is_zero(const search *s, xfi_sum mine, bool *zero)
 static xfer_status count(search *s, bool *zero)
 {
   xfi_sum sum = {{0, 0}};
+  const xfi_counting counting = {s->plan, s->tensor, 1, s->what, &s->within};
 
-  if (s->status == XFER_OK)
-    s->status = xfi_count_now(&sum, s->plan, s->tensor, 1, s->what, &s->within, s->stream);
+  if (s->status == XFER_OK) s->status = xfi_count_now(&sum, &counting, s->stream);
   return is_zero(s, sum, zero);
 }
 
@@ -153,13 +155,14 @@ static xfer_status count_own(const search *s, own *mine)
     const xfi_count what = side == 1                       ? XFI_COUNT_OWN_DST
                            : s->what == XFI_COUNT_REPLICAS ? XFI_COUNT_OWN_REPLICA
                                                            : XFI_COUNT_OWN_SRC;
+    const xfi_counting counting = {s->plan, s->tensor, 1, what, &s->within};
     xfi_counted list = {NULL, 0, 0};
 
-    st = xfi_count_add(&list, s->plan, s->tensor, 0, what, &s->within);
+    st = xfi_count_add(&list, &counting, 0);
     mine->has[side] = list.n > 0;
     xfi_free(list.at);
     if (st != XFER_OK) break;
-    st = xfi_count_now(&mine->sum[side], s->plan, s->tensor, 1, what, &s->within, s->stream);
+    st = xfi_count_now(&mine->sum[side], &counting, s->stream);
   }
   return st;
 }
