@@ -177,13 +177,15 @@ XFER_API void xfer_side_destroy(xfer_side *side);
 XFER_API int xfer_side_size(const xfer_side *side);
 
 /**
- * A rank's coordinate on an axis of the side's two grids.
+ * A rank's coordinate on an axis of the side: of all its ranks, or of those of a pipeline stage,
+ * which have axes of their own for experts.
  *
  * @param side        The side.
- * @param axis        "tp", "cp", "dp", "pp", "ep", "etp", "edp", "replicate" or "engine".
+ * @param axis        Its name, such as "tp", "pp" or "ep". Which axes there are depends on the
+ *                    framework; an error lists them.
  * @param rank        A rank of the side.
  * @param coordinate  Receives the coordinate.
- * @retval XFER_ERR_ARG  There is no such axis, or the rank is not in the side.
+ * @retval XFER_ERR_ARG  The side has no such axis, or no such rank.
  */
 XFER_API XFER_MUST_CHECK xfer_status xfer_side_coordinate(const xfer_side *side, const char *axis,
                                                           int rank, int *coordinate);

@@ -210,7 +210,7 @@ class Side(Handle):
         return int(lib.xfer_side_size(self))
 
     def coordinate(self, axis: str, rank: int) -> int:
-        """A rank's coordinate on "tp", "cp", "dp", "pp", "ep", "etp", "edp", "replicate" or "engine"."""
+        """A rank's coordinate on an axis such as "tp", "pp" or "ep"; an error lists the axes of the side."""
         coordinate = c_int()
         lib.xfer_side_coordinate(self, encoded(axis, "axis"), rank, byref(coordinate))
         return coordinate.value

@@ -4,6 +4,7 @@
 #include "alloc.h"
 #include "error.h"
 #include "layout.h"
+#include "text.h"
 
 #include <limits.h>
 #include <string.h>
@@ -164,22 +165,44 @@ static bool find_in_grid(const xfi_grid *grid, const char *axis, int place, int 
   return strcmp(axis, "edp") == 0 && grid->experts >= 0;
 }
 
+enum { N_GRIDS = 4 };
+
+/* Refuses an axis that the side does not have, and lists those that it has, each name once. */
+static xfer_status no_axis(const xfer_side *side, const char *axis, const xfi_grid *const *grids)
+{
+  char known[128];
+  xfi_text text;
+
+  xfi_text_fixed(&text, known, sizeof known);
+  for (int g = 0; g < N_GRIDS; g++) {
+    for (int a = 0; a < grids[g]->rule->n_axes; a++) {
+      const char *name = grids[g]->rule->names[a];
+      int earlier = 0, unused;
+
+      while (earlier < g && !find_in_grid(grids[earlier], name, 0, &unused))
+        earlier++;
+      if (earlier == g) xfi_text_printf(&text, " %s", name);
+    }
+  }
+  if (side->experts.experts >= 0 && strstr(known, " edp") == NULL) xfi_text_printf(&text, " edp");
+  return XFI_ERROR(XFER_ERR_ARG, "\"%s\" has no axis called \"%s\"; it has%s", side->spec, axis,
+                   known);
+}
+
 xfer_status xfi_side_coordinate(const xfer_side *side, const char *axis, int rank, int *coordinate)
 {
+  const xfi_grid *const grids[N_GRIDS] = {&side->axes, &side->dense, &side->wide, &side->experts};
   int i = xfi_mesh_find(side->mesh, rank), place, found;
 
   XFI_CHECK(i >= 0, XFER_ERR_ARG, "\"%s\" has no rank %d among its %d", side->spec, rank,
             side->size);
   divide(side, i, &place);
-  XFI_CHECK(
-      find_in_grid(&side->axes, axis, i, &found) ||
-          find_in_grid(&side->dense, axis, place, &found) ||
-          find_in_grid(&side->experts, axis, place, &found),
-      XFER_ERR_ARG,
-      "\"%s\" has no axis called \"%s\"; want tp, cp, dp, pp, ep, etp, edp, replicate or engine",
-      side->spec, axis);
-  *coordinate = found;
-  return XFER_OK;
+  for (int g = 0; g < N_GRIDS; g++) {
+    if (!find_in_grid(grids[g], axis, g == 0 ? i : place, &found)) continue;
+    *coordinate = found;
+    return XFER_OK;
+  }
+  return no_axis(side, axis, grids);
 }
 
 /* ---- layers ---- */

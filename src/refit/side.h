@@ -1,7 +1,10 @@
 /*
  * A side: how one framework holds a model. Its rules describe the framework, its SPEC the user's
- * choices. A rank of a pipeline stage has coordinates on one of two grids over the stage's ranks,
- * the dense one and the experts'.
+ * choices.
+ *
+ * The ranks of a side form a grid, `axes`, of which pipeline stages are one axis. The ranks of each
+ * stage then form up to three grids: `dense` for most tensors, `experts` for those of routed
+ * experts, and `wide` for tensors that the framework cuts over more ranks than the dense ones.
  */
 #ifndef XFI_SIDE_H
 #define XFI_SIDE_H
@@ -54,9 +57,9 @@ struct xfer_side {
   int pp;     /* stages */
   int chunks; /* parts of the model on each stage: virtual stage v is chunk v / pp of stage v % pp
                */
-  xfi_grid axes;  /* over all ranks */
-  int stage_axis; /* the axis of pipeline stages; -1: none */
-  xfi_grid dense, wide, experts;
+  xfi_grid axes;                 /* over all ranks */
+  int stage_axis;                /* the axis of pipeline stages; -1: none */
+  xfi_grid dense, wide, experts; /* over the ranks of a stage; one without axes is not used */
   int *stage_layers; /* [pp * chunks] how many layers each virtual stage has; NULL: evenly many */
   int size;
   xfer_mesh *mesh; /* [size] of the comm's ranks, in the side's order */

@@ -321,6 +321,30 @@ static void test_coordinates_of_a_rank(void **state)
   }
 }
 
+/* The error said "replicate" and "engine" of a side that has neither, and had no "attn_tp". */
+static void test_an_unknown_axis_is_refused_with_those_of_the_side(void **state)
+{
+  static const struct {
+    const char *spec, *error;
+  } cases[] = {
+      {"megatron:tp2", "\"megatron:tp2\" has no axis called \"xp\"; it has tp cp dp pp etp ep edp"},
+      {"sglang:tp2", "\"sglang:tp2\" has no axis called \"xp\"; it has tp pp engine attn_tp moe_tp "
+                     "ep edp"},
+      {"fsdp:dp2", "\"fsdp:dp2\" has no axis called \"xp\"; it has tp dp replicate ep edp"},
+  };
+
+  (void)state;
+  for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+    xfer_side *side = NULL;
+    int coordinate;
+
+    assert_int_equal(refit_side(&side, cases[i].spec, NULL), XFER_OK);
+    assert_int_equal(xfer_side_coordinate(side, "xp", 0, &coordinate), XFER_ERR_ARG);
+    assert_string_equal(xfer_last_error(), cases[i].error);
+    xfer_side_destroy(side);
+  }
+}
+
 /* "tp2" with the value 2 was tp 22. */
 static void test_an_items_name_without_its_number_is_wanted(void **state)
 {
@@ -439,6 +463,7 @@ int main(void)
       cmocka_unit_test(test_expert_map_is_checked),
       cmocka_unit_test(test_patterns_are_checked),
       cmocka_unit_test(test_coordinates_of_a_rank),
+      cmocka_unit_test(test_an_unknown_axis_is_refused_with_those_of_the_side),
       cmocka_unit_test(test_an_items_name_without_its_number_is_wanted),
       cmocka_unit_test(test_ranks_and_items_of_a_side_may_be_given_as_lists),
   };
