@@ -6,7 +6,9 @@
  * program hands in the pointers that it has; here a step fills new memory. Afterwards each tensor's
  * digest is the same on both sides, unless the SPECs convert it.
  *
- *   mpirun -n 4 03_refit_nccl_mpi models/qwen3-4b.json megatron:tp2 vllm:tp2
+ *   mpirun -n 4 03_refit_nccl_mpi models/qwen3-4b.json megatron:tp2 vllm:tp2,loaded
+ *
+ * "loaded" says that the engine's kernels have not reordered the weights after loading.
  */
 #include <mpi.h>
 #include <stdio.h>
@@ -56,7 +58,6 @@ static xfer_refit *make_refit(const char *table, const char *train_spec, const c
   XFER(xfer_model_load(&model, table, NULL));
   XFER(xfer_side_create(&train, train_spec, &at));
   at.first_rank = xfer_side_size(train);
-  at.weights = XFER_WEIGHTS_LOADED; /* the engine's kernels have not reordered anything */
   XFER(xfer_side_create(&gen, gen_spec, &at));
   XFER(xfer_refit_create(&refit, model, train, gen));
   xfer_side_destroy(gen);

@@ -105,8 +105,8 @@ static xfer_refit *make_refit(const char *table)
   need(xfer_model_load(&model, table, &only), table);
   need(xfer_side_create(&train_side, "megatron:tp2,ep2", &at), "megatron");
   at.first_rank = N_TRAIN;
-  at.weights = XFER_WEIGHTS_LOADED; /* the engine's kernels have not reordered anything */
-  need(xfer_side_create(&gen_side, "vllm:tp2", &at), "vllm");
+  /* "loaded": the engine's kernels have not reordered anything */
+  need(xfer_side_create(&gen_side, "vllm:tp2,loaded", &at), "vllm");
   need(xfer_refit_create(&refit, model, train_side, gen_side), "refit");
   xfer_side_destroy(gen_side);
   xfer_side_destroy(train_side);

@@ -115,23 +115,14 @@ XFER_API XFER_MUST_CHECK xfer_status xfer_model_add(xfer_model *model, const cha
 /** How one framework holds a model. */
 typedef struct xfer_side xfer_side;
 
-/** How an engine's kernels changed the expert weights after loading: OR of these. The library
- * cannot detect this, so the caller must say it. */
-typedef enum xfer_weights {
-  XFER_WEIGHTS_LOADED = 1, /**< They changed nothing: w13 is [E, gate rows then up rows, hidden]. */
-  XFER_WEIGHTS_UP_FIRST = 2,    /**< w13 has the up rows first. */
-  XFER_WEIGHTS_INTERLEAVED = 4, /**< w13's rows alternate: gate, up, gate, up. */
-  XFER_WEIGHTS_TRANSPOSED = 8   /**< w13 is [E, hidden, rows], w2 [E, rows, hidden]. */
-} xfer_weights;
-
 /** Options of a side. Start from XFER_SIDE_OPTIONS_INIT. */
 typedef struct xfer_side_options {
   size_t struct_size; /**< Set by XFER_SIDE_OPTIONS_INIT. */
   int32_t first_rank; /**< The side's ranks are first_rank, first_rank + 1, ... */
-  uint32_t weights;   /**< OR of XFER_WEIGHTS_*; "vllm:" requires it unless the SPEC says it. If the
-                           SPEC says it too, the two must agree, except that the SPEC overrides
-                           LOADED alone. If a framework's SPEC has no such items, bits other than
-                           LOADED are an error. */
+  int32_t partial; /**< 1: of weights that lie in one tensor, some may be ignored; a run leaves the
+                      elements of the ignored ones unchanged. */
+  int32_t strict;  /**< 1: a pattern of xfer_side_ignore() must match a tensor of the model. */
+  uint32_t reserved;          /**< Must be 0; else XFER_ERR_UNSUPPORTED. */
   const int32_t *map_experts; /**< [map_first[n_map]] Expert map: the experts that each
                                  expert-parallel rank holds, in local order; an expert may occur
                                  again (redundant experts). NULL: the SPEC's rule, else linear. */
@@ -146,13 +137,10 @@ typedef struct xfer_side_options {
   const int32_t *item_values;    /**< [n_items] The items' numbers; a flag has 1, a choice none. */
   int64_t n_items;               /**< Number of items. */
   const xfer_rules *rules;       /**< Rules; NULL: the library's own. */
-  int32_t partial; /**< 1: of weights that lie in one tensor, some may be ignored; a run leaves the
-                        elements of the ignored ones unchanged. */
-  int32_t strict;  /**< 1: a pattern of xfer_side_ignore() must match a tensor of the model. */
 } xfer_side_options;
 #define XFER_SIDE_OPTIONS_INIT                                                                     \
   {                                                                                                \
-    sizeof(xfer_side_options), 0, 0, NULL, NULL, 0, NULL, 0, NULL, NULL, 0, NULL, 0, 0             \
+    sizeof(xfer_side_options), 0, 0, 0, 0, NULL, NULL, 0, NULL, 0, NULL, NULL, 0, NULL             \
   }
 
 /**

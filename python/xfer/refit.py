@@ -6,7 +6,7 @@ import numbers
 import os
 import pathlib
 import weakref
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from ctypes import byref, c_char_p, c_int, c_int32, c_int64, c_size_t, c_void_p
 from dataclasses import dataclass
 from operator import index
@@ -29,7 +29,6 @@ if TYPE_CHECKING:
 
 __all__ = ["Local", "LocalPart", "Locals", "Model", "Refit", "RefitTensor", "Rules", "Side", "model_path"]
 
-_WEIGHTS = {"loaded": 1, "up_first": 2, "interleaved": 4, "transposed": 8}
 _SIDES = {"train": 0, "gen": 1}
 
 
@@ -146,12 +145,10 @@ class Side(Handle):
     """How one framework holds a model.
 
     spec: "megatron:tp2,pp2", "fsdp:dp4", "full", "vllm:tp4", "hf:tp2"; docs/refit.md lists the items. first_rank: the
-    side's ranks are first_rank, first_rank + 1, ... weights: how the engine's kernels changed the expert weights:
-    "loaded", "up_first", "interleaved", "transposed"; "vllm:" requires it unless the SPEC says it. expert_map: the
-    experts that each expert-parallel rank holds, in local order; an expert may occur again. ranks: the side's ranks in
-    its own order, instead of first_rank. items: items in addition to those of the SPEC, such as {"tp": 2, "loaded": 1}.
-    rules: None: the library's own. partial: of weights that lie in one tensor, some may be ignored. strict: a pattern
-    of ignore() must match a tensor of the model.
+    side's ranks are first_rank, first_rank + 1, ... expert_map: the experts that each expert-parallel rank holds, in
+    local order; an expert may occur again. ranks: the side's ranks in its own order, instead of first_rank. items:
+    items in addition to those of the SPEC, such as {"tp": 2, "loaded": 1}. rules: None: the library's own. partial: of
+    weights that lie in one tensor, some may be ignored. strict: a pattern of ignore() must match a tensor of the model.
 
     Raises ArgError for a SPEC with an unknown, repeated or impossible item.
     """
@@ -163,7 +160,6 @@ class Side(Handle):
         spec: str,
         *,
         first_rank: int = 0,
-        weights: str | Iterable[str] = (),
         expert_map: Sequence[Sequence[int]] | None = None,
         ranks: Sequence[int] | None = None,
         items: Mapping[str, int] | None = None,
@@ -172,9 +168,6 @@ class Side(Handle):
         strict: bool = False,
     ) -> None:
         super().__init__()
-        bits = 0
-        for word in [weights] if isinstance(weights, str) or not isinstance(weights, Iterable) else weights:
-            bits |= choice(word, _WEIGHTS, "state of weights")
         experts, first = None, None
         if expert_map is not None:
             if length(expert_map, "expert_map") == 0:  # no map, to C
@@ -188,7 +181,8 @@ class Side(Handle):
         options = structs.sized(
             structs.SideOptions,
             first_rank=first_rank,
-            weights=bits,
+            partial=int(truth(partial, "partial")),
+            strict=int(truth(strict, "strict")),
             map_experts=array(c_int32, experts, "expert_map"),
             map_first=array(c_int32, first, "expert_map"),
             n_map=length(expert_map, "expert_map"),
@@ -198,8 +192,6 @@ class Side(Handle):
             item_values=array(c_int32, list((items or {}).values()), "items"),
             n_items=len(items or ()),
             rules=rules,
-            partial=int(truth(partial, "partial")),
-            strict=int(truth(strict, "strict")),
         )
         lib.xfer_side_create(self._out(), encoded(spec, "spec"), byref(options))
         self.spec = spec

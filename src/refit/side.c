@@ -73,7 +73,9 @@ xfer_status xfi_side_create(xfer_side **side, const char *spec, const xfer_side_
   xfer_side *s = NULL;
   xfer_status st = XFER_OK;
 
-  XFI_TRY_DONE(XFI_OPTIONS_COPY(&o, options, xfer_side_options, strict));
+  XFI_TRY_DONE(XFI_OPTIONS_COPY(&o, options, xfer_side_options, rules));
+  XFI_CHECK_DONE(o.reserved == 0, XFER_ERR_UNSUPPORTED, "side option reserved is %#x: want 0",
+                 o.reserved);
   s = xfi_calloc(1, sizeof *s);
   XFI_CHECK_DONE(s != NULL, XFER_ERR_NOMEM, "the side \"%.80s\"", spec);
   atomic_store(&s->n_refs, 1);

@@ -15,16 +15,6 @@
 
 enum { MAX_PP = 4096 };
 
-/* The flags that are also bits of xfer_weights. */
-static const struct {
-  const char *name;
-  uint32_t bit;
-} WEIGHTS[] = {{"loaded", XFER_WEIGHTS_LOADED},
-               {"up_first", XFER_WEIGHTS_UP_FIRST},
-               {"interleaved", XFER_WEIGHTS_INTERLEAVED},
-               {"transposed", XFER_WEIGHTS_TRANSPOSED}};
-enum { N_WEIGHTS = sizeof WEIGHTS / sizeof *WEIGHTS };
-
 /* ---- variables ---- */
 
 xfi_scope xfi_side_scope(const xfer_side *side, const xfi_scope *next)
@@ -291,36 +281,7 @@ static xfer_status parse_item(xfer_side *side, const char *item, seen *s)
   return XFER_OK;
 }
 
-/* ---- what fits together ---- */
-
-/* Takes the options' `weights`, unless the SPEC has such flags. "Nothing was done to them" is
- * overridden by the SPEC, and is accepted for a side without such flags. */
-static xfer_status take_weights(xfer_side *side, const xfer_side_options *o)
-{
-  const xfi_var *var;
-  const uint32_t done = o->weights & ~(uint32_t)XFER_WEIGHTS_LOADED;
-  uint32_t all = 0;
-  uint32_t overrides = 0; /* flags that the SPEC sets */
-  bool takes = false;
-
-  for (int i = 0; i < N_WEIGHTS; i++) {
-    all |= WEIGHTS[i].bit;
-    var = find_var(side, WEIGHTS[i].name);
-    takes = takes || var != NULL;
-    if (var != NULL && var->value != 0) overrides |= WEIGHTS[i].bit;
-  }
-  XFI_CHECK((o->weights & ~all) == 0, XFER_ERR_ARG, "weights %#x: want an OR of XFER_WEIGHTS_*",
-            (unsigned)o->weights);
-  XFI_CHECK(takes || done == 0, XFER_ERR_ARG,
-            "\"%s\": the options say weights %#x, and that side has none that kernels change",
-            side->spec, (unsigned)o->weights);
-  XFI_CHECK(overrides == 0 || done == 0 || overrides == o->weights, XFER_ERR_ARG,
-            "\"%s\": the options say weights %#x, the SPEC %#x", side->spec, (unsigned)o->weights,
-            (unsigned)overrides);
-  for (int i = 0; i < N_WEIGHTS && overrides == 0; i++)
-    set_var(side, WEIGHTS[i].name, (o->weights & WEIGHTS[i].bit) != 0);
-  return XFER_OK;
-}
+/* ---- the options' items ---- */
 
 /* Checks an item name of the options, which have the number separately. A digit at the end of the
  * name would become part of the number, and a separator would make two items of it. */
@@ -354,6 +315,8 @@ static xfer_status parse_options(xfer_side *side, const xfer_side_options *o, se
     XFI_TRY(check_item_name(side, name));
     if (strchr(name, '=') != NULL || xfi_doc_lists(side->framework->flags, name)) {
       k = snprintf(item, sizeof item, "%s", name);
+    } else if (json_object_get(side->framework->numbers, name) == NULL) {
+      return no_item(side, name, name);
     } else {
       XFI_CHECK(o->item_values[i] >= 0, XFER_ERR_ARG, "\"%s\": item \"%s\" is %d", side->spec, name,
                 (int)o->item_values[i]);
@@ -395,7 +358,6 @@ xfer_status xfi_spec_parse(xfer_side *side, const char *spec, const xfer_side_op
   }
   XFI_TRY_DONE(parse_options(side, options, &s));
   set_var(side, "map", side->n_maps > 0 || options->n_map > 0);
-  XFI_TRY_DONE(take_weights(side, options));
   XFI_TRY_DONE(
       xfi_rules_require(side->framework->require, &scope, XFER_ERR_ARG, "\"%s\"", side->spec));
 done:

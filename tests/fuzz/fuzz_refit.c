@@ -14,6 +14,7 @@
 
 #include <xfer/refit.h>
 
+#include "../../tools/common/as_loaded.h"
 #include "folder.h"
 
 enum { MAX_RANKS = 64, MAX_SPEC = 128 };
@@ -87,7 +88,7 @@ int LLVMFuzzerTestOneInput(const unsigned char *data, size_t size)
   data = take_line(gen_spec, data, &size);
   if (strstr(gen_spec, "map=") != NULL || strstr(train_spec, "map=") != NULL)
     return 0; /* reads files */
-  options.weights = XFER_WEIGHTS_LOADED;
+  take_as_loaded(&options, gen_spec);
   ok = xfer_model_load(&model, write_table(data, size), NULL) == XFER_OK;
   ok = ok && xfer_side_create(&train, train_spec, NULL) == XFER_OK &&
        xfer_side_size(train) <= MAX_RANKS;

@@ -13,6 +13,7 @@
 
 #include <xfer/refit.h>
 
+#include "../../tools/common/as_loaded.h"
 #include "folder.h"
 
 enum { MAX_SPEC = 128, MAX_RANKS = 64 };
@@ -73,17 +74,17 @@ static void give(xfer_locals *locals)
 static void join(const xfer_rules *rules, const char *spec)
 {
   xfer_model_options model_options = XFER_MODEL_OPTIONS_INIT;
-  xfer_side_options options = XFER_SIDE_OPTIONS_INIT;
+  xfer_side_options train_options = XFER_SIDE_OPTIONS_INIT, gen_options = XFER_SIDE_OPTIONS_INIT;
   xfer_model *model = NULL;
   xfer_side *train = NULL, *gen = NULL;
   xfer_refit *refit = NULL;
   xfer_locals *locals = NULL;
 
-  model_options.rules = options.rules = rules;
-  options.weights = XFER_WEIGHTS_LOADED;
+  model_options.rules = train_options.rules = gen_options.rules = rules;
+  take_as_loaded(&gen_options, spec);
   if (xfer_model_load(&model, table_path, &model_options) == XFER_OK &&
-      xfer_side_create(&train, "full", &options) == XFER_OK &&
-      xfer_side_create(&gen, spec, &options) == XFER_OK && xfer_side_size(gen) <= MAX_RANKS &&
+      xfer_side_create(&train, "full", &train_options) == XFER_OK &&
+      xfer_side_create(&gen, spec, &gen_options) == XFER_OK && xfer_side_size(gen) <= MAX_RANKS &&
       xfer_refit_create(&refit, model, train, gen) == XFER_OK) {
     for (int rank = 0; rank < xfer_refit_ranks(refit); rank += 3) {
       if (xfer_locals_create(&locals, refit, rank) != XFER_OK) continue;

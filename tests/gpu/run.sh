@@ -164,7 +164,7 @@ refits nccl "$gpus" 4
 
 # What a user would start with.
 export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
-run examples:refit 4 120 mpirun -n 4 "$build/bin/03_refit_nccl_mpi" models/qwen3-4b.json megatron:tp2 vllm:tp2
+run examples:refit 4 120 mpirun -n 4 "$build/bin/03_refit_nccl_mpi" models/qwen3-4b.json megatron:tp2 vllm:tp2,loaded
 run examples:parity 2 60 mpirun -n 2 "$build/bin/04_moe_parity"
 run examples:xfer_refit 4 120 mpirun -n 4 "$build/bin/xfer_refit" --comm nccl --model models/qwen3-30b-a3b.json \
   --layers 0-1 --train megatron:tp2,ep2 --gen vllm:tp2

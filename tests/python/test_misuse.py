@@ -265,8 +265,6 @@ def trainer():
         (lambda: Model("qwen3-4b").add("x", "f32", None), TypeError, "shape is None, not a list"),
         (lambda: Model("qwen3-4b", renames=None), TypeError, "renames is None, not a list"),
         (lambda: Shard(0, []), ValueError, r"there is no rule \[\]: it is one of chunk, balanced, even"),
-        (lambda: Side("vllm:tp2", weights=None), ValueError, "there is no state of weights None: it is one of loaded"),
-        (lambda: Side("vllm:tp2", weights=[[]]), ValueError, r"there is no state of weights \[\]"),
         (lambda: Plan.simulate(1, 0, [], lane=[]), ValueError, r"there is no lane \[\]: it is one of auto, direct"),
         (lambda: xfer.Conversion.blocks(1, 1, []), ValueError, r"there is no scale \[\]: it is one of f32, pow2"),
         (lambda: xfer.log_to(None, []), ValueError, r"there is no level \[\]: it is one of warn, info, trace"),

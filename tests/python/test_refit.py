@@ -226,7 +226,7 @@ def test_sides(table):
         (lambda: Side("megatron:tp0"), xfer.ArgError),
         (lambda: Side("nobody:tp2"), xfer.ArgError),
         (lambda: Side("vllm:tp2"), xfer.ArgError),
-        (lambda: Side("full", weights="folded"), ValueError),
+        (lambda: Side("full", items={"loaded": 1}), xfer.ArgError),
         (lambda: side.coordinate("tp", 9), xfer.ArgError),
         (lambda: side.dtype("*", "f33"), TypeError),
         (lambda: Side("full", first_rank=2**32), OverflowError),
@@ -240,9 +240,9 @@ def test_sides(table):
             wrong()
 
 
-def test_expert_maps_weights_and_models_by_name():
+def test_expert_maps_items_and_models_by_name():
     model = Model("qwen3-30b-a3b", layers=(0, 1), experts=(0, 4))
-    gen = Side("vllm:tp2,ep2", weights=["up_first"], expert_map=[[0, 2], [3, 1]])
+    gen = Side("vllm:tp2,ep2", items={"up_first": 1}, expert_map=[[0, 2], [3, 1]])
     refit = Refit(model, Side("full", first_rank=2), gen)
     assert refit.ranks == 3
     assert refit.report()["largest_bytes"] > 0

@@ -4,6 +4,7 @@
 
 #include <xfer/refit.h>
 
+#include "../../tools/common/as_loaded.h"
 #include "refit_files.h"
 
 #define REFIT_MOE                                                                                  \
@@ -36,7 +37,7 @@ static inline one make(const char *table, const char *spec, int side, const char
   xfer_side *made = NULL;
   one o = {NULL, NULL, NULL};
 
-  options.weights = XFER_WEIGHTS_LOADED;
+  take_as_loaded(&options, spec);
   assert_int_equal(xfer_model_load(&model, refit_write("table.json", table), NULL), XFER_OK);
   assert_int_equal(xfer_side_create(&made, spec, &options), XFER_OK);
   for (size_t i = 0; i < n_renames; i++) {

@@ -4,6 +4,7 @@
 
 #include <xfer/refit.h>
 
+#include "../../tools/common/as_loaded.h"
 #include "refit_files.h"
 
 /* Of tables: a configuration with f8e4m3 blocks, an up projection of `rows` rows with its scales,
@@ -35,7 +36,7 @@ static inline xfer_status refit_side(xfer_side **side, const char *spec,
   xfer_side_options options = XFER_SIDE_OPTIONS_INIT;
 
   if (given != NULL) options = *given;
-  options.weights = XFER_WEIGHTS_LOADED;
+  take_as_loaded(&options, spec);
   return xfer_side_create(side, spec, &options);
 }
 

@@ -9,6 +9,7 @@
 
 #include <xfer/refit.h>
 
+#include "../../tools/common/as_loaded.h"
 #include "alloc.h"
 #include "refit_files.h"
 
@@ -69,7 +70,7 @@ static xfer_status do_all(const char *path, const char *gen_spec, const char *co
 
   options.renames = renames;
   options.n_renames = 1;
-  side.weights = XFER_WEIGHTS_LOADED;
+  take_as_loaded(&side, gen_spec);
   st = xfer_model_load(&model, path, &options);
   if (st == XFER_OK) st = xfer_side_create(&train, "megatron:tp4,pp2,layers=1+1", NULL);
   side.first_rank = 8;

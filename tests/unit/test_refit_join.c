@@ -320,12 +320,11 @@ static void test_expert_maps_must_hold_every_expert(void **state)
     refit_sides s = refit_sides_make(table, "megatron:ep2,dp2", "vllm:tp2");
 
     xfer_side_destroy(s.gen);
-    options.weights = XFER_WEIGHTS_LOADED;
     options.first_rank = 2;
     options.map_experts = cases[i].experts;
     options.map_first = cases[i].first;
     options.n_map = 2;
-    assert_int_equal(xfer_side_create(&s.gen, "vllm:tp2,ep2", &options), XFER_OK);
+    assert_int_equal(xfer_side_create(&s.gen, "vllm:tp2,ep2,loaded", &options), XFER_OK);
     assert_int_equal(refit_sides_join(&s) == XFER_OK, cases[i].ok);
     if (cases[i].ok) refit_expect_plans(&s);
     refit_sides_end(&s);

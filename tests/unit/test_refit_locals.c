@@ -400,16 +400,14 @@ static void test_a_missing_tensor_that_is_handed_in_wrongly_is_one_problem(void 
 /* A pattern that is meant for the table's names may match the framework's own. */
 static void test_what_an_ignored_pattern_keeps_out_is_said(void **state)
 {
-  xfer_side_options options = XFER_SIDE_OPTIONS_INIT;
   xfer_model *model = NULL;
   xfer_side *side = NULL;
   one o = {NULL, NULL, NULL};
   size_t n_kept_out;
 
   (void)state;
-  options.weights = XFER_WEIGHTS_LOADED;
   assert_int_equal(xfer_model_load(&model, refit_write("table.json", REFIT_DENSE), NULL), XFER_OK);
-  assert_int_equal(xfer_side_create(&side, "vllm:tp2", &options), XFER_OK);
+  assert_int_equal(xfer_side_create(&side, "vllm:tp2,loaded", NULL), XFER_OK);
   assert_int_equal(xfer_side_ignore(side, "*qkv_proj*"), XFER_OK);
   assert_int_equal(xfer_refit_create(&o.refit, model, NULL, side), XFER_OK);
   assert_int_equal(xfer_locals_create(&o.locals, o.refit, 0), XFER_OK);

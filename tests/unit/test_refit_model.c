@@ -214,7 +214,7 @@ static bool join(const char *table, const char *spec, int32_t *layers, size_t *n
   xfer_refit_tensor tensor;
   xfer_status st;
 
-  options.weights = XFER_WEIGHTS_LOADED;
+  take_as_loaded(&options, spec);
   refit_write("table.json", table);
   assert_int_equal(xfer_model_load(&model, refit_path("table.json"), NULL), XFER_OK);
   assert_int_equal(xfer_side_create(&side, spec, &options), XFER_OK);

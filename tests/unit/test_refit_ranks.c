@@ -15,6 +15,7 @@
 
 #include <xfer/refit.h>
 
+#include "../../tools/common/as_loaded.h"
 #include "refit_files.h"
 
 /* ---- SHA-256 (FIPS 180-4) ---- */
@@ -219,7 +220,7 @@ static xfer_refit *join_gen(const char *spec, int n_layers, int n_experts)
                              "0],\"expert\":[0,%d],\"shape\":[8,8],\"dtype\":\"bf16\"}"),
              n_experts - 1);
   }
-  options.weights = XFER_WEIGHTS_LOADED;
+  take_as_loaded(&options, spec);
   assert_int_equal(xfer_model_load(&model, refit_write("table.json", table), NULL), XFER_OK);
   assert_int_equal(xfer_side_create(&side, spec, &options), XFER_OK);
   assert_int_equal(xfer_refit_create(&refit, model, NULL, side), XFER_OK);

@@ -124,48 +124,38 @@ static void test_spec_that_is_wrong_is_refused_with_a_sentence(void **state)
 
 static void test_serving_side_must_say_what_its_kernels_did(void **state)
 {
+  static const char *const names[] = {"loaded", "transposed"};
+  static const int32_t values[] = {1, 1};
   xfer_side_options options = XFER_SIDE_OPTIONS_INIT;
   xfer_side *side = NULL;
 
   (void)state;
   assert_int_equal(xfer_side_create(&side, "vllm:tp2", NULL), XFER_ERR_ARG);
-  assert_non_null(strstr(xfer_last_error(), "kernels"));
+  refit_expect_error("kernels");
   assert_int_equal(xfer_side_create(&side, "vllm:tp2,loaded", NULL), XFER_OK);
   xfer_side_destroy(side);
-  options.weights = 1 << 20;
+  side = NULL;
+  options.item_names = names;
+  options.item_values = values;
+  options.n_items = 2;
   assert_int_equal(xfer_side_create(&side, "vllm:tp2", &options), XFER_ERR_ARG);
-  options.weights = XFER_WEIGHTS_LOADED | XFER_WEIGHTS_TRANSPOSED;
-  assert_int_equal(xfer_side_create(&side, "vllm:tp2", &options), XFER_ERR_ARG);
+  refit_expect_error("loaded says");
+  options.n_items = 1;
+  assert_int_equal(xfer_side_create(&side, "vllm:tp2,loaded", &options), XFER_ERR_ARG);
+  refit_expect_error("loaded is given twice");
+  assert_int_equal(xfer_side_create(&side, "megatron:tp2", &options), XFER_ERR_ARG);
+  refit_expect_error("no item \"loaded\" there");
+  assert_int_equal(xfer_side_create(&side, "vllm:tp2", &options), XFER_OK);
+  xfer_side_destroy(side);
 }
 
-static void test_options_that_contradict_the_spec_or_each_other_are_refused(void **state)
+static void test_options_that_contradict_each_other_are_refused(void **state)
 {
   static const int32_t ranks[] = {0, 1};
-  static const struct {
-    const char *spec;
-    uint32_t weights;
-    const char *word; /* NULL: it is fine */
-  } cases[] = {
-      {"vllm:tp2,loaded", XFER_WEIGHTS_TRANSPOSED, "the options say weights 0x8, the SPEC 0x1"},
-      {"vllm:tp2,up_first", XFER_WEIGHTS_UP_FIRST | XFER_WEIGHTS_TRANSPOSED, "the SPEC 0x2"},
-      {"vllm:tp2,up_first", XFER_WEIGHTS_UP_FIRST, NULL},
-      {"vllm:tp2,up_first", XFER_WEIGHTS_LOADED, NULL},
-      {"megatron:tp2", XFER_WEIGHTS_TRANSPOSED, "\"megatron:tp2\": the options say weights 0x8"},
-      {"megatron:tp2", XFER_WEIGHTS_LOADED, NULL},
-  };
   xfer_side_options options = XFER_SIDE_OPTIONS_INIT;
   xfer_side *side = NULL;
 
   (void)state;
-  for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-    options.weights = cases[i].weights;
-    assert_int_equal(xfer_side_create(&side, cases[i].spec, &options),
-                     cases[i].word == NULL ? XFER_OK : XFER_ERR_ARG);
-    if (cases[i].word != NULL) refit_expect_error(cases[i].word);
-    xfer_side_destroy(side);
-    side = NULL;
-  }
-  options = (xfer_side_options)XFER_SIDE_OPTIONS_INIT;
   options.ranks = ranks;
   assert_int_equal(xfer_side_create(&side, "megatron:tp2", &options), XFER_ERR_ARG);
   refit_expect_error("\"megatron:tp2\" has 2 ranks, 0 are listed");
@@ -173,6 +163,10 @@ static void test_options_that_contradict_the_spec_or_each_other_are_refused(void
   options.n_map = -1;
   assert_int_equal(xfer_side_create(&side, "megatron:tp2", &options), XFER_ERR_ARG);
   refit_expect_error("an expert map of -1 ranks");
+  options.n_map = 0;
+  options.reserved = 1;
+  assert_int_equal(xfer_side_create(&side, "megatron:tp2", &options), XFER_ERR_UNSUPPORTED);
+  refit_expect_error("side option reserved is 0x1: want 0");
 }
 
 static void test_a_long_spec_leaves_room_for_what_is_wrong_with_it(void **state)
@@ -203,33 +197,31 @@ static void test_expert_map_is_checked(void **state)
   xfer_side *side = NULL;
 
   (void)state;
-  options.weights = XFER_WEIGHTS_LOADED;
   options.map_experts = experts;
   options.map_first = first;
   options.n_map = 2;
-  assert_int_equal(xfer_side_create(&side, "vllm:tp2,ep2", &options), XFER_OK);
+  assert_int_equal(refit_side(&side, "vllm:tp2,ep2", &options), XFER_OK);
   xfer_side_destroy(side);
-  assert_int_equal(xfer_side_create(&side, "vllm:tp4,ep4", &options), XFER_ERR_ARG);
-  assert_int_equal(xfer_side_create(&side, "vllm:tp2", &options), XFER_ERR_ARG);
-  assert_int_equal(xfer_side_create(&side, "vllm:tp2,ep2,round_robin", &options), XFER_ERR_ARG);
+  assert_int_equal(refit_side(&side, "vllm:tp4,ep4", &options), XFER_ERR_ARG);
+  assert_int_equal(refit_side(&side, "vllm:tp2", &options), XFER_ERR_ARG);
+  assert_int_equal(refit_side(&side, "vllm:tp2,ep2,round_robin", &options), XFER_ERR_ARG);
   assert_int_equal(xfer_side_create(&side, "full:", &options), XFER_ERR_ARG);
   assert_non_null(strstr(xfer_last_error(), "takes no expert map"));
   options.n_map = 3;
   options.map_first = (const int32_t[]){0, 2, 4, 3}; /* the last is what may lie behind ep's */
-  assert_int_equal(xfer_side_create(&side, "vllm:tp2,ep2", &options), XFER_ERR_ARG);
+  assert_int_equal(refit_side(&side, "vllm:tp2,ep2", &options), XFER_ERR_ARG);
   assert_non_null(strstr(xfer_last_error(), "an expert map of 3 ranks, ep is 2"));
   options.n_map = 2;
   options.map_first = NULL;
-  assert_int_equal(xfer_side_create(&side, "vllm:tp2,ep2", &options), XFER_ERR_ARG);
+  assert_int_equal(refit_side(&side, "vllm:tp2,ep2", &options), XFER_ERR_ARG);
   assert_non_null(strstr(xfer_last_error(), "without its lists"));
   options.map_first = descending;
-  assert_int_equal(xfer_side_create(&side, "vllm:tp2,ep2", &options), XFER_ERR_ARG);
+  assert_int_equal(refit_side(&side, "vllm:tp2,ep2", &options), XFER_ERR_ARG);
 
   char spec[300];
   options = (xfer_side_options)XFER_SIDE_OPTIONS_INIT;
-  options.weights = XFER_WEIGHTS_LOADED;
   snprintf(spec, sizeof spec, "vllm:tp2,ep2,map=%s", refit_write("map.json", "[[0,1],[2,3]]"));
-  assert_int_equal(xfer_side_create(&side, spec, &options), XFER_OK);
+  assert_int_equal(refit_side(&side, spec, &options), XFER_OK);
   xfer_side_destroy(side);
   static const struct {
     const char *text, *word;
@@ -244,7 +236,7 @@ static void test_expert_map_is_checked(void **state)
   };
   for (size_t i = 0; i < sizeof maps / sizeof *maps; i++) {
     refit_write("map.json", maps[i].text);
-    assert_int_equal(xfer_side_create(&side, spec, &options), maps[i].status);
+    assert_int_equal(refit_side(&side, spec, &options), maps[i].status);
     print_message("%s: %s\n", maps[i].text, xfer_last_error());
     assert_non_null(strstr(xfer_last_error(), maps[i].word));
   }
@@ -252,7 +244,7 @@ static void test_expert_map_is_checked(void **state)
   options.map_first = first;
   options.n_map = 2;
   refit_write("map.json", "[[0,1],[2,3]]");
-  assert_int_equal(xfer_side_create(&side, spec, &options), XFER_ERR_ARG);
+  assert_int_equal(refit_side(&side, spec, &options), XFER_ERR_ARG);
   assert_non_null(strstr(xfer_last_error(), "or has one"));
 }
 
@@ -350,14 +342,15 @@ static void test_an_items_name_without_its_number_is_wanted(void **state)
 {
   static const struct {
     const char *name, *want;
-  } cases[] = {{"tp2", "\"vllm:\": \"tp2\" of item_names ends in a digit"},
-               {"2", "\"vllm:\": \"2\" of item_names ends in a digit"},
-               {"tp4,pp", "\"vllm:\": \"tp4,pp\" of item_names is not the name of one item"},
-               {"loaded,tp", "\"vllm:\": \"loaded,tp\" of item_names is not the name of one item"},
-               {"dtype=bf16,tp4", "is not the name of one item"},
-               {"vllm:tp", "is not the name of one item"},
-               {"tp ", "no item \"tp 2\" there"},
-               {"", "no item \"2\" there"}};
+  } cases[] = {
+      {"tp2", "\"vllm:loaded\": \"tp2\" of item_names ends in a digit"},
+      {"2", "\"vllm:loaded\": \"2\" of item_names ends in a digit"},
+      {"tp4,pp", "\"vllm:loaded\": \"tp4,pp\" of item_names is not the name of one item"},
+      {"loaded,tp", "\"vllm:loaded\": \"loaded,tp\" of item_names is not the name of one item"},
+      {"dtype=bf16,tp4", "is not the name of one item"},
+      {"vllm:tp", "is not the name of one item"},
+      {"tp ", "no item \"tp \" there"},
+      {"", "no item \"\" there"}};
   static const int32_t two[] = {2};
   xfer_side_options options = XFER_SIDE_OPTIONS_INIT;
   xfer_side *made = NULL;
@@ -367,7 +360,7 @@ static void test_an_items_name_without_its_number_is_wanted(void **state)
   options.n_items = 1;
   for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
     options.item_names = &cases[i].name;
-    assert_int_equal(refit_side(&made, "vllm:", &options), XFER_ERR_ARG);
+    assert_int_equal(xfer_side_create(&made, "vllm:loaded", &options), XFER_ERR_ARG);
     refit_expect_error(cases[i].want);
   }
 }
@@ -390,7 +383,7 @@ static void test_ranks_and_items_of_a_side_may_be_given_as_lists(void **state)
   options.item_names = names;
   options.item_values = values;
   options.n_items = 1;
-  assert_int_equal(refit_side(&made, "vllm:", &options), XFER_OK);
+  assert_int_equal(xfer_side_create(&made, "vllm:loaded", &options), XFER_OK);
   assert_int_equal(xfer_side_size(made), 4);
   for (int i = 0; i < 4; i++) {
     assert_int_equal(xfer_side_coordinate(made, "tp", ranks[i], &at), XFER_OK);
@@ -398,57 +391,59 @@ static void test_ranks_and_items_of_a_side_may_be_given_as_lists(void **state)
   }
   assert_int_equal(xfer_side_coordinate(made, "tp", 0, &at), XFER_ERR_ARG);
   xfer_side_destroy(made);
-  assert_int_equal(refit_side(&made, "vllm:tp4", &options), XFER_ERR_ARG);
+  assert_int_equal(xfer_side_create(&made, "vllm:tp4,loaded", &options), XFER_ERR_ARG);
   refit_expect_error("twice");
   options.n_items = 2;
-  assert_int_equal(refit_side(&made, "vllm:", &options), XFER_ERR_ARG);
+  assert_int_equal(xfer_side_create(&made, "vllm:loaded", &options), XFER_ERR_ARG);
   refit_expect_error("without ep");
   options.n_items = 1;
   options.ranks = twice;
-  assert_int_equal(refit_side(&made, "vllm:", &options), XFER_ERR_ARG);
-  refit_expect_error("\"vllm:\": rank 1 is in the mesh twice");
+  assert_int_equal(xfer_side_create(&made, "vllm:loaded", &options), XFER_ERR_ARG);
+  refit_expect_error("\"vllm:loaded\": rank 1 is in the mesh twice");
   options.ranks = negative;
-  assert_int_equal(refit_side(&made, "vllm:", &options), XFER_ERR_ARG);
-  refit_expect_error("\"vllm:\": rank -1");
+  assert_int_equal(xfer_side_create(&made, "vllm:loaded", &options), XFER_ERR_ARG);
+  refit_expect_error("\"vllm:loaded\": rank -1");
   options.ranks = last;
-  assert_int_equal(refit_side(&made, "vllm:", &options), XFER_ERR_OVERFLOW);
-  refit_expect_error("\"vllm:\": rank 2147483647 at position 2 of the mesh is above 16777215");
+  assert_int_equal(xfer_side_create(&made, "vllm:loaded", &options), XFER_ERR_OVERFLOW);
+  refit_expect_error(
+      "\"vllm:loaded\": rank 2147483647 at position 2 of the mesh is above 16777215");
   options.n_ranks = 3;
-  assert_int_equal(refit_side(&made, "vllm:", &options), XFER_ERR_ARG);
+  assert_int_equal(xfer_side_create(&made, "vllm:loaded", &options), XFER_ERR_ARG);
   refit_expect_error("3 are listed");
   options.n_ranks = 4;
   options.first_rank = 7;
-  assert_int_equal(refit_side(&made, "vllm:", &options), XFER_ERR_ARG);
+  assert_int_equal(xfer_side_create(&made, "vllm:loaded", &options), XFER_ERR_ARG);
   refit_expect_error("ranks are listed, and first_rank is 7 too");
   options.first_rank = 0;
   options.item_names = in_spec;
-  assert_int_equal(refit_side(&made, "vllm:", &options), XFER_ERR_ARG);
+  assert_int_equal(xfer_side_create(&made, "vllm:loaded", &options), XFER_ERR_ARG);
   refit_expect_error("in the SPEC");
   options.item_names = no_name;
-  assert_int_equal(refit_side(&made, "vllm:", &options), XFER_ERR_ARG);
+  assert_int_equal(xfer_side_create(&made, "vllm:loaded", &options), XFER_ERR_ARG);
   refit_expect_error("item 0 is NULL");
   options.item_names = names;
   options.item_values = negative + 2;
-  assert_int_equal(refit_side(&made, "vllm:", &options), XFER_ERR_ARG);
-  refit_expect_error("\"vllm:\": item \"tp\" is -1");
+  assert_int_equal(xfer_side_create(&made, "vllm:loaded", &options), XFER_ERR_ARG);
+  refit_expect_error("\"vllm:loaded\": item \"tp\" is -1");
   options.item_values = values;
   memset(long_name, 'x', sizeof long_name - 1);
+  memcpy(long_name, "dtype=", 6);
   options.item_names = &too_long;
-  assert_int_equal(refit_side(&made, "vllm:", &options), XFER_ERR_ARG);
+  assert_int_equal(xfer_side_create(&made, "vllm:loaded", &options), XFER_ERR_ARG);
   refit_expect_error("too long a name");
   options = (xfer_side_options)XFER_SIDE_OPTIONS_INIT;
   options.n_items = 1;
-  assert_int_equal(refit_side(&made, "vllm:tp2", &options), XFER_ERR_ARG);
+  assert_int_equal(xfer_side_create(&made, "vllm:tp2,loaded", &options), XFER_ERR_ARG);
   refit_expect_error("1 items without names");
   options.n_items = -1;
-  assert_int_equal(refit_side(&made, "vllm:tp2", &options), XFER_ERR_ARG);
+  assert_int_equal(xfer_side_create(&made, "vllm:tp2,loaded", &options), XFER_ERR_ARG);
   refit_expect_error("-1 items");
   options.n_items = 0;
   options.first_rank = -1;
-  assert_int_equal(refit_side(&made, "vllm:tp2", &options), XFER_ERR_ARG);
+  assert_int_equal(xfer_side_create(&made, "vllm:tp2,loaded", &options), XFER_ERR_ARG);
   refit_expect_error("first_rank is -1");
   options.first_rank = INT32_MAX;
-  assert_int_equal(refit_side(&made, "vllm:tp2", &options), XFER_ERR_ARG);
+  assert_int_equal(xfer_side_create(&made, "vllm:tp2,loaded", &options), XFER_ERR_ARG);
   refit_expect_error("first_rank is 2147483647");
 }
 
@@ -458,7 +453,7 @@ int main(void)
       cmocka_unit_test(test_spec_gives_its_number_of_ranks),
       cmocka_unit_test(test_spec_that_is_wrong_is_refused_with_a_sentence),
       cmocka_unit_test(test_serving_side_must_say_what_its_kernels_did),
-      cmocka_unit_test(test_options_that_contradict_the_spec_or_each_other_are_refused),
+      cmocka_unit_test(test_options_that_contradict_each_other_are_refused),
       cmocka_unit_test(test_a_long_spec_leaves_room_for_what_is_wrong_with_it),
       cmocka_unit_test(test_expert_map_is_checked),
       cmocka_unit_test(test_patterns_are_checked),

@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include "args.h"
+#include "as_loaded.h"
 
 enum { MAX_NUMBER = 1 << 20, MAX_PATTERN = 4096 };
 
@@ -161,7 +162,8 @@ static xfer_status make_sides(job *made, const job_args *args, const xfer_rules 
   xfer_side_options gen = XFER_SIDE_OPTIONS_INIT;
   xfer_status st;
 
-  train.weights = gen.weights = XFER_WEIGHTS_LOADED; /* what a tool's "vllm:" means */
+  take_as_loaded(&train, args->train);
+  take_as_loaded(&gen, args->gen);
   train.rules = gen.rules = rules;
   train.partial = gen.partial = args->partial;
   train.strict = gen.strict = 1; /* nothing is handed in by other names */

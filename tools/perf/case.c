@@ -1,6 +1,7 @@
 /* Models and problem lines as memory of one rank, filled and checked on the device. */
 #include "case.h"
 
+#include "as_loaded.h"
 #include "bytes.h"
 #include "fill_stream.h"
 #include "tables.h"
@@ -55,8 +56,9 @@ bool perf_case_model(perf_case *c, const perf_world *w, const char *table, const
   else
     (void)snprintf(path, sizeof path, "%s/%s.json", w->models, table);
   if (xfer_model_load(&c->model, path, NULL) != XFER_OK) return false;
-  options.weights = XFER_WEIGHTS_LOADED;
+  take_as_loaded(&options, train);
   if (xfer_side_create(&c->sides[0], train, &options) != XFER_OK) return false;
+  take_as_loaded(&options, gen);
   options.first_rank = gen_first;
   if (xfer_side_create(&c->sides[1], gen, &options) != XFER_OK) return false;
   if (xfer_refit_create(&c->refit, c->model, c->sides[0], c->sides[1]) != XFER_OK) return false;

@@ -359,7 +359,9 @@ SideOptions = _struct(
     "xfer_side_options",
     struct_size=c_size_t,
     first_rank=c_int32,
-    weights=c_uint32,
+    partial=c_int32,
+    strict=c_int32,
+    reserved=c_uint32,
     map_experts=POINTER(c_int32),
     map_first=POINTER(c_int32),
     n_map=c_int64,
@@ -369,8 +371,6 @@ SideOptions = _struct(
     item_values=POINTER(c_int32),
     n_items=c_int64,
     rules="rules",
-    partial=c_int32,
-    strict=c_int32,
 )
 RefitTensor = _struct(
     "xfer_refit_tensor",
