@@ -25,7 +25,6 @@ typedef struct CUstream_st *xfer_stream;
  * @param n_ranks  At least 1.
  * @retval XFER_ERR_ARG    `comms` is NULL, or `n_ranks` is below 1.
  * @retval XFER_ERR_NOMEM  Out of memory. No comm was made.
- * @since 0.1
  */
 XFER_API XFER_MUST_CHECK xfer_status xfer_comm_create_local(xfer_comm **comms, int n_ranks);
 
@@ -72,7 +71,6 @@ typedef int (*xfer_all_gather_fn)(void *context, void *all, const void *mine, si
  *                           interrupted (xfer_interrupt_set).
  * @retval XFER_ERR_NOMEM  Out of memory.
  * @retval XFER_ERR_PEER   Another rank failed; the text names it and quotes its text.
- * @since 0.1
  */
 XFER_API XFER_MUST_CHECK xfer_status xfer_comm_create_host(xfer_comm **comm,
                                                            xfer_all_gather_fn all_gather,
@@ -99,7 +97,6 @@ XFER_API int xfer_comm_size(const xfer_comm *comm);
  * @param comm        The comm.
  * @param timeout_ms  Milliseconds; 0: the default of 600000.
  * @retval XFER_ERR_ARG  More than 2^63 - 1.
- * @since 0.1
  */
 XFER_API XFER_MUST_CHECK xfer_status xfer_comm_set_timeout(xfer_comm *comm, uint64_t timeout_ms);
 
@@ -119,7 +116,6 @@ XFER_API XFER_MUST_CHECK xfer_status xfer_comm_set_timeout(xfer_comm *comm, uint
  * @param why   A sentence; it is copied. The other ranks see its first 200 bytes, after this rank's
  *              number.
  * @retval XFER_ERR_ARG  An argument is NULL.
- * @since 0.1
  */
 XFER_API XFER_MUST_CHECK xfer_status xfer_comm_refuse(xfer_comm *comm, const char *why);
 
@@ -142,7 +138,6 @@ XFER_API XFER_MUST_CHECK xfer_status xfer_comm_refuse(xfer_comm *comm, const cha
  * @retval XFER_ERR_TIMEOUT  A rank did not take part in a call in time; the call's destination may
  * be torn.
  * @retval XFER_ERR_PEER     A rank failed in a call; likewise.
- * @since 0.1
  */
 XFER_API XFER_MUST_CHECK xfer_status xfer_comm_check(xfer_comm *comm);
 
@@ -171,7 +166,6 @@ typedef void (*xfer_free_fn)(void *context, void *memory);
  * @param free     The thread that is in a call of the library calls both functions.
  * @param context  Passed to both functions; not owned.
  * @retval XFER_ERR_ARG  The comm is NULL, or only one of the two functions is.
- * @since 0.1
  */
 XFER_API XFER_MUST_CHECK xfer_status xfer_comm_set_staging(xfer_comm *comm, xfer_alloc_fn alloc,
                                                            xfer_free_fn free, void *context);

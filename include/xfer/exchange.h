@@ -56,7 +56,6 @@ XFER_API_INLINE xfer_operation xfer_operation_bytes(uint64_t id, int peer, size_
  * @retval XFER_ERR_SHAPE        A negative size.
  * @retval XFER_ERR_OVERFLOW     An array's bytes do not fit in 62 bits.
  * @retval XFER_ERR_UNSUPPORTED  The broadcast lane, or a flag other than XFER_PLAN_FRESH_SOURCES.
- * @since 0.1
  */
 XFER_API XFER_MUST_CHECK xfer_status xfer_plan_create_exchange(
     xfer_plan **plan, xfer_comm *comm, const xfer_operation *sends, size_t n_sends,
@@ -103,7 +102,6 @@ XFER_API XFER_MUST_CHECK xfer_status xfer_plan_bind_exchange(xfer_plan *plan,
  * @retval XFER_ERR_SHAPE     A view does not fit, or destinations overlap. Nothing was moved.
  * @retval XFER_ERR_PEER      Another rank failed before anything was moved.
  * @retval XFER_ERR_TIMEOUT   A rank did not take part in time; destinations may be torn.
- * @since 0.1
  */
 XFER_API XFER_MUST_CHECK xfer_status xfer_exchange(xfer_comm *comm, const xfer_operation *sends,
                                                    const xfer_view *send_views, size_t n_sends,

@@ -28,7 +28,6 @@ typedef struct xfer_mesh xfer_mesh;
  * @param ranks   The product of `shape` many distinct ranks >= 0, row-major; NULL: 0, 1, 2, ...
  * @retval XFER_ERR_ARG       A size below 1, a negative or repeated rank, or n_axes out of range.
  * @retval XFER_ERR_OVERFLOW  More than 2^24 ranks, or a rank that is not below 2^24.
- * @since 0.1
  */
 XFER_API XFER_MUST_CHECK xfer_status xfer_mesh_create(xfer_mesh **mesh, const int *shape,
                                                       int n_axes, const int *ranks);
@@ -178,7 +177,6 @@ typedef struct xfer_layout_desc {
  * @retval XFER_ERR_OVERFLOW  The tensor's bytes do not fit in 62 bits.
  * @retval XFER_ERR_UNSUPPORTED  A split in far too many pieces.
  * @par Source  torch.distributed.tensor's Shard, Replicate and _StridedShard; see docs/concepts.md.
- * @since 0.1
  */
 XFER_API XFER_MUST_CHECK xfer_status xfer_layout_create(xfer_layout **layout,
                                                         const xfer_layout_desc *desc);
@@ -223,7 +221,6 @@ typedef struct xfer_boxes_desc {
  * @retval XFER_ERR_SHAPE        A box with hi below lo, or lo below 0; the text names it.
  * @retval XFER_ERR_OVERFLOW     A rank's bytes do not fit in 62 bits.
  * @retval XFER_ERR_UNSUPPORTED  Two boxes of a scalar on one rank.
- * @since 0.1
  */
 XFER_API XFER_MUST_CHECK xfer_status xfer_layout_create_boxes(xfer_layout **layout,
                                                               const xfer_boxes_desc *desc);
@@ -240,7 +237,6 @@ XFER_API XFER_MUST_CHECK xfer_status xfer_layout_create_boxes(xfer_layout **layo
  * @retval XFER_ERR_SHAPE  A range that ends before it begins; otherwise as for
  *                         xfer_layout_create_boxes().
  * @retval XFER_ERR_UNSUPPORTED  A range past the end of a scalar.
- * @since 0.1
  */
 XFER_API XFER_MUST_CHECK xfer_status xfer_layout_create_flat(xfer_layout **layout,
                                                              const xfer_boxes_desc *desc);
@@ -291,7 +287,6 @@ XFER_API size_t xfer_layout_local_bytes(const xfer_layout *layout, int rank);
  *                 has xfer_layout_local_bytes() / xfer_dtype_size() of them.
  * @param index    [n_dims] Receives the global index; for a ZERO element -1 in each dim.
  * @retval XFER_ERR_ARG  `rank` is not in the mesh, or its part has no such element.
- * @since 0.1
  */
 XFER_API XFER_MUST_CHECK xfer_status xfer_layout_global_index(const xfer_layout *layout, int rank,
                                                               int64_t element, int64_t *index);
@@ -323,7 +318,6 @@ XFER_API XFER_MUST_CHECK xfer_status xfer_layout_runs(const xfer_layout *layout,
  * @param capacity  Length of `bounds`, in boxes; 0 with NULL only counts.
  * @param n_boxes   Receives how many there are in all.
  * @retval XFER_ERR_ARG  `rank` is not in the mesh.
- * @since 0.1
  */
 XFER_API XFER_MUST_CHECK xfer_status xfer_layout_boxes(const xfer_layout *layout, int rank,
                                                        int64_t *bounds, size_t capacity,
@@ -364,7 +358,6 @@ XFER_API XFER_MUST_CHECK xfer_status xfer_layout_owners(const xfer_layout *layou
  * @param line    The line.
  * @retval XFER_ERR_ARG       As for xfer_problem_parse().
  * @retval XFER_ERR_OVERFLOW  Likewise.
- * @since 0.1
  */
 XFER_API XFER_MUST_CHECK xfer_status xfer_layout_parse(xfer_layout **layout, const char *line);
 

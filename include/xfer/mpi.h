@@ -44,7 +44,6 @@ extern "C" {
  * @retval XFER_ERR_NOMEM        Out of memory.
  * @retval XFER_ERR_COMM         An MPI call failed; the text quotes MPI.
  * @retval XFER_ERR_PEER         Another rank failed; the text names it and quotes its text.
- * @since 0.1
  */
 XFER_API XFER_MUST_CHECK xfer_status xfer_comm_create_mpi(xfer_comm **comm, MPI_Comm mpi_comm);
 

@@ -37,7 +37,6 @@ extern "C" {
  * @param device  Receives the device's ordinal.
  * @retval XFER_ERR_ARG   `device` is NULL.
  * @retval XFER_ERR_CUDA  CUDA failed, or there is no device or no driver.
- * @since 0.1
  */
 XFER_API XFER_MUST_CHECK xfer_status xfer_cuda_device_get(int *device);
 /**
@@ -45,7 +44,6 @@ XFER_API XFER_MUST_CHECK xfer_status xfer_cuda_device_get(int *device);
  *
  * @param device  The device's ordinal.
  * @retval XFER_ERR_CUDA  There is no such device, or no driver.
- * @since 0.1
  */
 XFER_API XFER_MUST_CHECK xfer_status xfer_cuda_device_set(int device);
 
@@ -79,7 +77,6 @@ struct ncclComm;
  *                               returns alone.
  * @retval XFER_ERR_PEER     Another rank failed; the text quotes it.
  * @retval XFER_ERR_TIMEOUT  A rank did not arrive.
- * @since 0.1
  */
 XFER_API XFER_MUST_CHECK xfer_status xfer_comm_create_nccl(xfer_comm **comm, struct ncclComm *nccl);
 
@@ -93,7 +90,6 @@ XFER_API XFER_MUST_CHECK xfer_status xfer_comm_create_nccl(xfer_comm **comm, str
  * @retval XFER_ERR_COMM  NCCL failed; the text quotes it.
  * @retval XFER_ERR_CUDA  There is no CUDA driver.
  * @retval XFER_ERR_UNSUPPORTED  NCCL, libnccl.so.2, was not found.
- * @since 0.1
  */
 XFER_API XFER_MUST_CHECK xfer_status xfer_nccl_id(unsigned char id[XFER_NCCL_ID_BYTES]);
 
@@ -116,7 +112,6 @@ XFER_API XFER_MUST_CHECK xfer_status xfer_nccl_id(unsigned char id[XFER_NCCL_ID_
  *                               returns alone.
  * @retval XFER_ERR_PEER     Another rank failed; the text quotes it.
  * @retval XFER_ERR_TIMEOUT  A rank did not arrive.
- * @since 0.1
  */
 XFER_API XFER_MUST_CHECK xfer_status xfer_comm_create_nccl_id(
     xfer_comm **comm, const unsigned char id[XFER_NCCL_ID_BYTES], int rank, int size);
@@ -148,7 +143,6 @@ XFER_API XFER_MUST_CHECK xfer_status xfer_comm_create_nccl_id(
  * @retval XFER_ERR_NOMEM    Out of memory.
  * @retval XFER_ERR_PEER     Another rank failed; the text names it and quotes its text.
  * @retval XFER_ERR_TIMEOUT  A rank had met the others but had no device 10 minutes later.
- * @since 0.1
  */
 XFER_API XFER_MUST_CHECK xfer_status xfer_comm_create_cuda(xfer_comm **comm,
                                                            xfer_all_gather_fn all_gather,

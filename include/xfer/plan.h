@@ -103,7 +103,6 @@ typedef struct xfer_plan_options {
  * @retval XFER_ERR_UNSUPPORTED  An unknown flag, a split in far too many pieces, or a conversion
  *                            that cannot be done, such as blocks of a tensor of more than 6 dims.
  * @retval XFER_ERR_OVERFLOW  Bytes that do not fit in 62 bits, or over 2^26 moves of a rank.
- * @since 0.1
  */
 XFER_API XFER_MUST_CHECK xfer_status xfer_plan_create(xfer_plan **plan, xfer_comm *comm,
                                                       const xfer_tensor *tensors, size_t n_tensors,
@@ -113,7 +112,6 @@ XFER_API XFER_MUST_CHECK xfer_status xfer_plan_create(xfer_plan **plan, xfer_com
  * Plan as `rank` of `n_ranks` would, without a comm and without memory. You can report and print
  * the plan, but not bind or run it. Local. Parameters and errors as for xfer_plan_create(); more
  * than 2^24 ranks are XFER_ERR_OVERFLOW.
- * @since 0.1
  */
 XFER_API XFER_MUST_CHECK xfer_status xfer_plan_simulate(xfer_plan **plan, int n_ranks, int rank,
                                                         const xfer_tensor *tensors,
@@ -157,7 +155,6 @@ XFER_API XFER_MUST_CHECK xfer_status xfer_plan_bind(xfer_plan *plan, size_t tens
  * @param dst_views  [n_tensors] Destinations; NULL in a view means the same.
  * @param n_tensors  Length of the three arrays; at most 2^32 - 1.
  * @return The first error of xfer_plan_bind(); the call still binds the tensors after it.
- * @since 0.1
  */
 XFER_API XFER_MUST_CHECK xfer_status xfer_plan_bind_many(xfer_plan *plan, const size_t *tensors,
                                                          const xfer_view *src_views,
@@ -220,7 +217,6 @@ XFER_API XFER_MUST_CHECK xfer_status xfer_plan_commit(xfer_plan *plan);
  *                           torn.
  * @retval XFER_ERR_CUDA     A copy or launch failed. Destinations are torn.
  * @retval XFER_ERR_COMM     The transport failed. Destinations are torn.
- * @since 0.1
  */
 XFER_API XFER_MUST_CHECK xfer_status xfer_plan_run(xfer_plan *plan, uint64_t version,
                                                    xfer_stream stream);
@@ -250,7 +246,6 @@ XFER_API XFER_MUST_CHECK xfer_status xfer_plan_run(xfer_plan *plan, uint64_t ver
  *              number.
  * @retval XFER_ERR_STATE  A run is in flight, or the plan is simulated.
  * @retval XFER_ERR_COMM  The comm is broken.
- * @since 0.1
  */
 XFER_API XFER_MUST_CHECK xfer_status xfer_plan_refuse(xfer_plan *plan, const char *why);
 
@@ -294,7 +289,6 @@ XFER_API XFER_MUST_CHECK xfer_status xfer_plan_wait(xfer_plan *plan, uint64_t ti
  * @param plan  A run is in flight, or was refused on this rank.
  * @param over  Receives 1 if it has ended, otherwise 0; xfer_plan_wait() says whether it succeeded.
  * @retval XFER_ERR_STATE  No run is in flight.
- * @since 0.1
  */
 XFER_API XFER_MUST_CHECK xfer_status xfer_plan_test(const xfer_plan *plan, int *over);
 
@@ -468,7 +462,6 @@ typedef int (*xfer_traffic_fn)(void *context, int rank, const xfer_plan_report_d
  * exchange something, not on the number of tensors, so this is the way to look at a plan of
  * thousands of ranks; xfer_plan_simulate() lists the moves of one. Local. Parameters and errors as
  * there.
- * @since 0.1
  */
 XFER_API XFER_MUST_CHECK xfer_status xfer_plan_traffic(int n_ranks, const xfer_tensor *tensors,
                                                        size_t n_tensors,

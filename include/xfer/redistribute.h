@@ -47,7 +47,6 @@ extern "C" {
  *                            number 0. Nothing was moved.
  * @retval XFER_ERR_PEER      Another rank failed before anything was moved.
  * @retval XFER_ERR_TIMEOUT   A rank did not take part in time; the destination may be torn.
- * @since 0.1
  */
 XFER_API XFER_MUST_CHECK xfer_status
 xfer_redistribute(xfer_comm *comm, const xfer_layout *src_layout, const xfer_view *src_view,
@@ -64,7 +63,6 @@ xfer_redistribute(xfer_comm *comm, const xfer_layout *src_layout, const xfer_vie
  *                 NULL: this rank has nothing to register in this call. In memory that is mapped
  *                 chunk by chunk, each chunk is an allocation.
  * @retval XFER_ERR_ARG  Copies of this device cannot use the memory.
- * @since 0.1
  */
 XFER_API XFER_MUST_CHECK xfer_status xfer_comm_register(xfer_comm *comm, void *memory);
 /**

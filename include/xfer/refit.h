@@ -35,7 +35,6 @@ typedef struct xfer_rules xfer_rules;
  *                sides were made with them.
  * @param folder  The call reads its *.json files; docs/rules.md describes their form.
  * @retval XFER_ERR_IO  Unreadable or malformed; the text names file and line.
- * @since 0.1
  */
 XFER_API XFER_MUST_CHECK xfer_status xfer_rules_load(xfer_rules **rules, const char *folder);
 /** Destroy rules; NULL is fine. */
@@ -83,7 +82,6 @@ typedef struct xfer_model_options {
  *                               than a layer and an expert, or a range of experts that the
  *                               checkpoint has in one tensor.
  * @retval XFER_ERR_OVERFLOW  A tensor's bytes do not fit in 62 bits.
- * @since 0.1
  */
 XFER_API XFER_MUST_CHECK xfer_status xfer_model_load(xfer_model **model, const char *path,
                                                      const xfer_model_options *options);
@@ -155,7 +153,6 @@ typedef struct xfer_side_options {
  *                       or another option.
  * @retval XFER_ERR_IO        A file of map= is unreadable or malformed.
  * @retval XFER_ERR_OVERFLOW  More than 2^24 ranks.
- * @since 0.1
  */
 XFER_API XFER_MUST_CHECK xfer_status xfer_side_create(xfer_side **side, const char *spec,
                                                       const xfer_side_options *options);
@@ -253,7 +250,6 @@ typedef struct xfer_refit xfer_refit;
  *                               refuse.
  * @retval XFER_ERR_MISMATCH     The sides hold a tensor in different element types or blocks.
  * @retval XFER_ERR_SHAPE        A shape does not fit the model's configuration or the SPEC.
- * @since 0.1
  */
 XFER_API XFER_MUST_CHECK xfer_status xfer_refit_create(xfer_refit **refit, xfer_model *model,
                                                        const xfer_side *train,
@@ -367,7 +363,6 @@ typedef struct xfer_local_part {
  * @retval XFER_ERR_SHAPE     A part does not fit the framework's tensors as the rules describe
  *                            them.
  * @retval XFER_ERR_OVERFLOW  A local tensor's bytes do not fit in memory's addresses.
- * @since 0.1
  */
 XFER_API XFER_MUST_CHECK xfer_status xfer_locals_create(xfer_locals **locals,
                                                         const xfer_refit *refit, int rank);
@@ -415,7 +410,6 @@ XFER_API XFER_MUST_CHECK xfer_status xfer_locals_give(xfer_locals *locals, int s
  * @retval XFER_ERR_MISMATCH  It is not a tensor of this rank, or has another shape or type; the
  *                            list is unchanged.
  * @retval XFER_ERR_ARG       As xfer_locals_give().
- * @since 0.1
  */
 XFER_API XFER_MUST_CHECK xfer_status xfer_locals_update(xfer_locals *locals, int side,
                                                         const char *name, int32_t dtype, void *base,

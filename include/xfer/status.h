@@ -102,7 +102,6 @@ typedef void (*xfer_log_fn)(void *context, int level, int rank, const char *line
  * @param fn       NULL: pass nothing, the default.
  * @param context  Passed to `fn`.
  * @param level    xfer_log_level; the library does not pass lines above it.
- * @since 0.1
  */
 XFER_API void xfer_log_set(xfer_log_fn fn, void *context, int level);
 
@@ -142,7 +141,6 @@ typedef int (*xfer_interrupt_fn)(void *context);
  *
  * @param fn       NULL: no function, the default.
  * @param context  Passed to `fn`.
- * @since 0.1
  */
 XFER_API void xfer_interrupt_set(xfer_interrupt_fn fn, void *context);
 

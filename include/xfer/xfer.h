@@ -26,6 +26,8 @@
  *   XFER_ERR_COMM if another rank failed, XFER_ERR_TIMEOUT if a rank did not arrive, and
  *   XFER_ERR_MISMATCH if ranks are in different calls, or have different versions of this library.
  *
+ * Everything in these headers is there since 0.1; what comes later says so with @since.
+ *
  * Sizes: bytes are size_t, elements and indices int64_t, ranks int. Intervals are half-open.
  */
 #ifndef XFER_XFER_H
