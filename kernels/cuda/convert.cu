@@ -61,7 +61,7 @@ template <int type> __device__ __forceinline__ uint32_t round_two(float x, float
 template <int from, int to> struct all_numbers : no_end {
   static constexpr int FROM_BYTES = bytes_of(from);
   static constexpr int TO_BYTES = bytes_of(to);
-  static constexpr int N = 16 / (FROM_BYTES > TO_BYTES ? FROM_BYTES : TO_BYTES); /* as compile.c */
+  static constexpr int N = 16 / (FROM_BYTES > TO_BYTES ? FROM_BYTES : TO_BYTES); /* as tables.c */
   static constexpr int SRC_BYTES = N * FROM_BYTES;
   static constexpr int DST_BYTES = N * TO_BYTES;
   static constexpr int IN_FLIGHT = 8;

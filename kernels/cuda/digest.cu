@@ -12,7 +12,7 @@ constexpr int WARPS = BLOCK_THREADS / 32;
 constexpr int UNITS = 4; /* that a lane has in flight */
 constexpr int64_t UNIT = XFI_DIGEST_UNIT;
 constexpr int64_t BLOCK = UNITS * 32 * UNIT;
-constexpr int64_t TILE_BLOCKS = 8; /* as in digest_compile.c */
+constexpr int64_t TILE_BLOCKS = 8; /* as in digest_table.c */
 
 __constant__ uint32_t keys[2][XFI_DIGEST_KEYS] = XFI_DIGEST_KEY_TABLE;
 

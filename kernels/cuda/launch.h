@@ -1,7 +1,7 @@
 /*
  * C launchers of the CUDA kernels, and the tables that they read.
  *
- * xfi_cuda_compile() turns copies into five tables:
+ * xfi_cuda_tables_make() turns copies into five tables:
  *
  * - rows (rows.cu): the fastest dim is the same on both sides;
  * - ragged (ragged.cu): the same, but runs are at odd addresses, and long or in lines;
@@ -191,23 +191,23 @@ enum {
   XFI_CUDA_N_TABLES
 };
 
-typedef struct xfi_cuda_program {
-  xfi_cuda_table tables[XFI_CUDA_N_TABLES];
-} xfi_cuda_program;
+typedef struct xfi_cuda_tables {
+  xfi_cuda_table at[XFI_CUDA_N_TABLES];
+} xfi_cuda_tables;
 
 /* The tables of `copies`, for launches of about `n_blocks` blocks. Free with
- * xfi_cuda_program_free. */
-xfer_status xfi_cuda_compile(xfi_cuda_program *program, const xfi_copy *copies, size_t n_copies,
-                             int n_blocks);
-void xfi_cuda_program_free(xfi_cuda_program *program);
-/* Puts table `k` of a program into `few`; false: it does not fit. */
-bool xfi_cuda_few_make(xfi_cuda_few *few, const xfi_cuda_program *program, int k);
+ * xfi_cuda_tables_free. */
+xfer_status xfi_cuda_tables_make(xfi_cuda_tables *tables, const xfi_copy *copies, size_t n_copies,
+                                 int n_blocks);
+void xfi_cuda_tables_free(xfi_cuda_tables *tables);
+/* Puts table `k` into `few`; false: it does not fit. */
+bool xfi_cuda_few_make(xfi_cuda_few *few, const xfi_cuda_tables *tables, int k);
 
 /* The table of a digest. Free with xfi_cuda_table_free, also after a failure. */
-xfer_status xfi_cuda_digest_compile(xfi_cuda_table *table, const xfi_digest_box *boxes,
-                                    size_t n_boxes);
+xfer_status xfi_cuda_digest_table_make(xfi_cuda_table *table, const xfi_digest_box *boxes,
+                                       size_t n_boxes);
 
-/* Used by both compilers (compile.c, digest_compile.c). The constants for dividing by d: */
+/* What tables.c and digest_table.c share. The constants for dividing by d: */
 xfi_cuda_div xfi_cuda_div_make(uint32_t d);
 /* True if a copy has more runs than 31 bits count: `halves` are two copies in its place. */
 bool xfi_cuda_halve(xfi_copy halves[2], const xfi_copy *copy);

@@ -70,31 +70,30 @@ static xfer_status make_room(xfi_batch *batch, size_t n_bytes)
   return XFER_OK;
 }
 
-/* Turn small tables into launch parameters, and remove them from the program, whose other tables go
- * to the device. */
-static void carry(xfi_batch *batch, xfi_cuda_program *program)
+/* Turn small tables into launch parameters, and free them; the others go to the device. */
+static void carry(xfi_batch *batch, xfi_cuda_tables *tables)
 {
   for (int k = 0; k < XFI_CUDA_N_TABLES; k++) {
-    if (!xfi_cuda_few_make(&batch->few[k], program, k)) continue;
-    batch->jobs[k] = xfi_cuda_job_of(&program->tables[k]);
+    if (!xfi_cuda_few_make(&batch->few[k], tables, k)) continue;
+    batch->jobs[k] = xfi_cuda_job_of(&tables->at[k]);
     batch->jobs[k].few = &batch->few[k];
-    xfi_cuda_table_free(&program->tables[k]);
+    xfi_cuda_table_free(&tables->at[k]);
   }
 }
 
 static xfer_status upload(const xfi_cuda_device *device, xfi_batch *batch,
-                          const xfi_cuda_program *program)
+                          const xfi_cuda_tables *tables)
 {
   size_t n_bytes = 0;
   char *at;
 
   for (int k = 0; k < XFI_CUDA_N_TABLES; k++)
-    n_bytes += xfi_cuda_table_bytes(&program->tables[k]);
+    n_bytes += xfi_cuda_table_bytes(&tables->at[k]);
   if (n_bytes == 0) return XFER_OK;
   XFI_TRY(make_room(batch, n_bytes));
   at = batch->memory;
   for (int k = 0; k < XFI_CUDA_N_TABLES; k++) {
-    const xfi_cuda_table *table = &program->tables[k];
+    const xfi_cuda_table *table = &tables->at[k];
 
     if (table->n_pieces == 0) continue;
     XFI_TRY(xfi_cuda_table_upload(&batch->jobs[k], table, at, device->aside));
@@ -132,15 +131,15 @@ static xfer_status batch_fill(xfi_cuda_device *device, xfi_batch *batch, const x
   const xfi_guard *guard = spec->guard;
   size_t n_copies = spec->n_copies;
   xfer_status st = XFER_OK;
-  xfi_cuda_program program = {0};
+  xfi_cuda_tables tables = {0};
 
   batch->guard = guard;
   batch->engine.is_full = guard != NULL && guard->strict;
   if (!batch->engine.is_full) XFI_TRY_DONE(let_engine_take(batch, device, spec, &n_copies));
   if (spec->open && xfi_cuda_engine_is_empty(&batch->engine)) goto done;
-  XFI_TRY_DONE(xfi_cuda_compile(&program, spec->copies, n_copies, n_blocks));
-  carry(batch, &program);
-  XFI_TRY_DONE(upload(device, batch, &program));
+  XFI_TRY_DONE(xfi_cuda_tables_make(&tables, spec->copies, n_copies, n_blocks));
+  carry(batch, &tables);
+  XFI_TRY_DONE(upload(device, batch, &tables));
   for (int k = 0; k < XFI_CUDA_N_TABLES; k++) {
     batch->jobs[k].n_blocks = n_blocks;
     batch->jobs[k].is_alone = is_alone;
@@ -152,7 +151,7 @@ static xfer_status batch_fill(xfi_cuda_device *device, xfi_batch *batch, const x
     XFI_CUDA_TRY_DONE(cudaStreamCreateWithFlags, (&batch->side, cudaStreamNonBlocking));
   }
 done:
-  xfi_cuda_program_free(&program);
+  xfi_cuda_tables_free(&tables);
   return st;
 }
 

@@ -37,7 +37,7 @@ xfer_status xfi_cuda_digest_create(xfi_device *device, xfi_digest **digest,
   made->n_bytes = n_sums * sizeof *made->sums;
   XFI_CUDA_TRY_DONE(cudaHostAlloc, ((void **)&made->sums, made->n_bytes + 1, cudaHostAllocDefault));
   memset(made->sums, 0, made->n_bytes);
-  XFI_TRY_DONE(xfi_cuda_digest_compile(&table, boxes, n_boxes));
+  XFI_TRY_DONE(xfi_cuda_digest_table_make(&table, boxes, n_boxes));
   if (table.n_pieces > 0) {
     const cudaStream_t aside = xfi_cuda(device)->aside;
     char *memory = NULL;

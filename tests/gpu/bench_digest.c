@@ -30,7 +30,7 @@ static double run(const xfi_digest_box *boxes, size_t n, int n_blocks)
 
   for (size_t i = 0; i < n; i++)
     n_bytes += xfi_copy_bytes(&boxes[i].copy);
-  OK(xfi_cuda_digest_compile(&table, boxes, n));
+  OK(xfi_cuda_digest_table_make(&table, boxes, n));
   CUDA(cudaMalloc, (&pieces, table.n_pieces * sizeof *table.pieces));
   CUDA(cudaMalloc, (&first_tile, (table.n_pieces + 1) * sizeof *table.first_tile));
   CUDA(cudaMalloc, ((void **)&l.sums, n * sizeof *l.sums));

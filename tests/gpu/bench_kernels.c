@@ -36,18 +36,18 @@ static xfi_cuda_job upload(const xfi_cuda_table *table, int n_blocks)
 
 static double run_bytes(const xfi_copy *copies, size_t n, int n_blocks, int64_t n_bytes)
 {
-  xfi_cuda_program program;
+  xfi_cuda_tables tables;
 
-  OK(xfi_cuda_compile(&program, copies, n, n_blocks));
+  OK(xfi_cuda_tables_make(&tables, copies, n, n_blocks));
   xfi_cuda_job jobs[XFI_CUDA_N_TABLES];
   for (int i = 0; i < XFI_CUDA_N_TABLES; i++)
-    jobs[i] = upload(&program.tables[i], n_blocks);
+    jobs[i] = upload(&tables.at[i], n_blocks);
   const double rate = (double)n_bytes / (bench_median_ms(enqueue, jobs) * 1e6);
   for (int i = 0; i < XFI_CUDA_N_TABLES; i++) {
     CUDA(cudaFree, ((void *)jobs[i].pieces));
     CUDA(cudaFree, ((void *)jobs[i].first_tile));
   }
-  xfi_cuda_program_free(&program);
+  xfi_cuda_tables_free(&tables);
   return rate;
 }
 

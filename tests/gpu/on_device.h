@@ -14,13 +14,13 @@ static bool carries = true;
 /* Runs `copies`, whose pointers are device memory, as batch_launch would. */
 static inline void run_on_device(const xfi_copy *copies, size_t n_copies, int n_blocks)
 {
-  xfi_cuda_program program;
+  xfi_cuda_tables tables;
   xfi_cuda_job jobs[XFI_CUDA_N_TABLES] = {0};
   xfi_cuda_few few[XFI_CUDA_N_TABLES];
 
-  OK(xfi_cuda_compile(&program, copies, n_copies, n_blocks));
+  OK(xfi_cuda_tables_make(&tables, copies, n_copies, n_blocks));
   for (int i = 0; i < XFI_CUDA_N_TABLES; i++) {
-    const xfi_cuda_table *table = &program.tables[i];
+    const xfi_cuda_table *table = &tables.at[i];
     size_t n = table->n_pieces;
     xfi_cuda_piece *pieces = NULL;
     int64_t *first_tile = NULL;
@@ -28,7 +28,7 @@ static inline void run_on_device(const xfi_copy *copies, size_t n_copies, int n_
     jobs[i] = xfi_cuda_job_of(table);
     jobs[i].n_blocks = n_blocks;
     jobs[i].is_alone = n_blocks >= BLOCKS_ALONE;
-    if (carries && xfi_cuda_few_make(&few[i], &program, i)) {
+    if (carries && xfi_cuda_few_make(&few[i], &tables, i)) {
       jobs[i].few = &few[i];
       continue;
     }
@@ -46,7 +46,7 @@ static inline void run_on_device(const xfi_copy *copies, size_t n_copies, int n_
     CUDA(cudaFree, ((void *)jobs[i].pieces));
     CUDA(cudaFree, ((void *)jobs[i].first_tile));
   }
-  xfi_cuda_program_free(&program);
+  xfi_cuda_tables_free(&tables);
 }
 
 #endif

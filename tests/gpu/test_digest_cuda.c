@@ -19,7 +19,7 @@ static void run_on_device(xfi_sum *sums, const xfi_digest_box *boxes, size_t n, 
   void *pieces = NULL;
   void *first_tile = NULL;
 
-  OK(xfi_cuda_digest_compile(&table, boxes, n));
+  OK(xfi_cuda_digest_table_make(&table, boxes, n));
   if (table.n_pieces > 0) {
     const size_t bytes = table.n_pieces * sizeof *table.pieces;
     const size_t tile_bytes = (table.n_pieces + 1) * sizeof *table.first_tile;

@@ -9,7 +9,7 @@
 
 #include "launch.h"
 
-/* The table of a digest, beside those of a program. */
+/* The table of a digest, beside those of copies. */
 enum { DIGEST_TABLE = XFI_CUDA_N_TABLES };
 
 typedef struct tile_visitor tile_visitor;

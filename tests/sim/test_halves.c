@@ -6,18 +6,18 @@
 
 enum { EXPERTS = 3, ROWS = 20, COLUMNS = 16, BYTES = EXPERTS * 2 * ROWS * COLUMNS * 2 };
 
-static _Atomic size_t n_compiled;
+static _Atomic size_t n_made;
 
-xfer_status __real_xfi_cuda_compile(xfi_cuda_program *program, const xfi_copy *copies,
-                                    size_t n_copies, int n_blocks);
-xfer_status __wrap_xfi_cuda_compile(xfi_cuda_program *program, const xfi_copy *copies,
-                                    size_t n_copies, int n_blocks);
+xfer_status __real_xfi_cuda_tables_make(xfi_cuda_tables *tables, const xfi_copy *copies,
+                                        size_t n_copies, int n_blocks);
+xfer_status __wrap_xfi_cuda_tables_make(xfi_cuda_tables *tables, const xfi_copy *copies,
+                                        size_t n_copies, int n_blocks);
 
-xfer_status __wrap_xfi_cuda_compile(xfi_cuda_program *program, const xfi_copy *copies,
-                                    size_t n_copies, int n_blocks)
+xfer_status __wrap_xfi_cuda_tables_make(xfi_cuda_tables *tables, const xfi_copy *copies,
+                                        size_t n_copies, int n_blocks)
 {
-  n_compiled += n_copies;
-  return __real_xfi_cuda_compile(program, copies, n_copies, n_blocks);
+  n_made += n_copies;
+  return __real_xfi_cuda_tables_make(tables, copies, n_copies, n_blocks);
 }
 
 /* Columns of both by turns become rows of both by turns. */
@@ -52,9 +52,9 @@ static void cross(int rank)
 
 static void test_halves_cross_as_one(void)
 {
-  n_compiled = 0;
+  n_made = 0;
   go(cross, NULL);
-  NEED(n_compiled == 1);
+  NEED(n_made == 1);
 }
 
 int main(int argc, char **argv)

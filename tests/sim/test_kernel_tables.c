@@ -1,5 +1,5 @@
 /*
- * The tables of the CUDA kernels (kernels/cuda/compile.c), walked as the kernels do (table_walk.h):
+ * The tables of the CUDA kernels (kernels/cuda/tables.c), walked as the kernels do (table_walk.h):
  * each byte of the destination is written once, by the element that is due there; and no word is
  * loaded that is not aligned, or that reaches beyond the source.
  */
@@ -97,23 +97,23 @@ static void walk_table(tile_visitor *v, int k, const xfi_cuda_table *table)
 
 static void walk_copies(const xfi_copy *copies, size_t n, int n_blocks)
 {
-  xfi_cuda_program program;
+  xfi_cuda_tables tables;
   xfi_cuda_few few;
 
-  OK(xfi_cuda_compile(&program, copies, n, n_blocks));
+  OK(xfi_cuda_tables_make(&tables, copies, n, n_blocks));
   for (int k = 0; k < XFI_CUDA_N_TABLES; k++) {
-    xfi_cuda_table *const table = &program.tables[k];
+    xfi_cuda_table *const table = &tables.at[k];
     const xfi_cuda_job job = xfi_cuda_job_of(table);
 
     NEED(job.n_tiles == (table->n_pieces == 0 ? 0 : table->first_tile[table->n_pieces]));
     walk_table(&m.v, k, table);
     if (k <= XFI_CUDA_SWAPPED && table->n_pieces > 0 && table->n_pieces <= XFI_CUDA_FEW) {
-      NEED(xfi_cuda_few_make(&few, &program, k));
+      NEED(xfi_cuda_few_make(&few, &tables, k));
       NEED(memcmp(few.pieces, table->pieces, table->n_pieces * sizeof *few.pieces) == 0);
     }
     kinds_seen[k] |= table->kinds;
   }
-  xfi_cuda_program_free(&program);
+  xfi_cuda_tables_free(&tables);
 }
 
 /* ---- what is due --------------------------------------------------------------------------- */
@@ -337,7 +337,7 @@ static void test_random_boxes_of_digests_are_read_once(void)
       used = 0;
     box.copy.dst = (char *)(uintptr_t)m.dst_base + (box.copy.dst - m.dst);
     make_due(&box.copy, 1);
-    OK(xfi_cuda_digest_compile(&table, &box, 1));
+    OK(xfi_cuda_digest_table_make(&table, &box, 1));
     walk_table(&m.v, DIGEST_TABLE, &table);
     for (size_t k = 0; k < table.n_pieces; k++)
       NEED(table.pieces[k].factor == box.factor && table.pieces[k].slot == box.slot);
@@ -420,7 +420,7 @@ static void test_copies_of_gigabytes_have_their_elements(void)
       xfi_copy c = copies[i];
       const int64_t n_bytes = xfi_copy_bytes(&c);
       huge h = {.v = {check_move, check_load}, .copy = &c};
-      xfi_cuda_program program;
+      xfi_cuda_tables tables;
 
       world_case(i);
       r = rng_of(world_seed(), i, 2);
@@ -428,11 +428,11 @@ static void test_copies_of_gigabytes_have_their_elements(void)
       c.dst = (char *)(uintptr_t)(G << 16) + 2 * shift;
       for (int64_t d = c.n_dims - 1, stride = c.run_bytes; d >= 0; stride *= c.extent[d--])
         c.dst_stride[d] = stride;
-      OK(xfi_cuda_compile(&program, &c, 1, 132));
+      OK(xfi_cuda_tables_make(&tables, &c, 1, 132));
       for (int k = 0; k < XFI_CUDA_N_TABLES; k++)
-        for (size_t p = 0; p < program.tables[k].n_pieces; p++) {
-          const int64_t *first = &program.tables[k].first_tile[p];
-          const xfi_cuda_piece *piece = &program.tables[k].pieces[p];
+        for (size_t p = 0; p < tables.at[k].n_pieces; p++) {
+          const int64_t *first = &tables.at[k].first_tile[p];
+          const xfi_cuda_piece *piece = &tables.at[k].pieces[p];
 
           walk_tile(&h.v, k, piece, 0);
           walk_tile(&h.v, k, piece, first[1] - first[0] - 1);
@@ -440,7 +440,7 @@ static void test_copies_of_gigabytes_have_their_elements(void)
             walk_tile(&h.v, k, piece, rng_below(&r, first[1] - first[0]));
         }
       NEED(h.first == c.dst && h.end == c.dst + n_bytes);
-      xfi_cuda_program_free(&program);
+      xfi_cuda_tables_free(&tables);
     }
   }
 }

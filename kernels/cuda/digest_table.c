@@ -53,8 +53,8 @@ static xfer_status add_box(xfi_cuda_table *table, const xfi_digest_box *box)
   return XFER_OK;
 }
 
-xfer_status xfi_cuda_digest_compile(xfi_cuda_table *table, const xfi_digest_box *boxes,
-                                    size_t n_boxes)
+xfer_status xfi_cuda_digest_table_make(xfi_cuda_table *table, const xfi_digest_box *boxes,
+                                       size_t n_boxes)
 {
   *table = (xfi_cuda_table){0};
   for (size_t i = 0; i < n_boxes; i++) {

@@ -94,10 +94,10 @@ static xfer_status make_room(xfi_cuda_table *t, size_t n_pieces)
 }
 
 /* The table of copies whose order of dims stays the same. */
-static xfi_cuda_table *table_of(xfi_cuda_table *tables, const xfi_copy *c)
+static xfi_cuda_table *table_of(xfi_cuda_tables *tables, const xfi_copy *c)
 {
-  if (c->convert == NULL) return &tables[XFI_CUDA_ROWS];
-  return &tables[xfi_copy_has_scales(c) ? XFI_CUDA_BLOCKS : XFI_CUDA_CONVERTS];
+  if (c->convert == NULL) return &tables->at[XFI_CUDA_ROWS];
+  return &tables->at[xfi_copy_has_scales(c) ? XFI_CUDA_BLOCKS : XFI_CUDA_CONVERTS];
 }
 
 xfer_status xfi_cuda_piece_begin(xfi_cuda_piece **piece, xfi_cuda_table *t, const xfi_copy *c,
@@ -261,14 +261,15 @@ static bool ends_apart(const xfi_copy *c)
 }
 
 /* Runs that words of 16 bytes do not fit. */
-static xfer_status add_narrow(xfi_cuda_table *tables, const xfi_copy *c, uint32_t word_log2,
+static xfer_status add_narrow(xfi_cuda_tables *tables, const xfi_copy *c, uint32_t word_log2,
                               int64_t tile_bytes)
 {
-  if (!ends_apart(c)) return add_rows(&tables[XFI_CUDA_ROWS], c, word_log2, tile_bytes);
-  if (has_lines(c, word_log2)) return add_lines(&tables[XFI_CUDA_RAGGED], c, word_log2, tile_bytes);
+  if (!ends_apart(c)) return add_rows(&tables->at[XFI_CUDA_ROWS], c, word_log2, tile_bytes);
+  if (has_lines(c, word_log2))
+    return add_lines(&tables->at[XFI_CUDA_RAGGED], c, word_log2, tile_bytes);
   if (c->run_bytes >> word_log2 >= SKEWED_WORDS_MIN)
-    return add_skewed(&tables[XFI_CUDA_RAGGED], c, tile_bytes);
-  return add_rows(&tables[XFI_CUDA_ROWS], c, word_log2, tile_bytes);
+    return add_skewed(&tables->at[XFI_CUDA_RAGGED], c, tile_bytes);
+  return add_rows(&tables->at[XFI_CUDA_ROWS], c, word_log2, tile_bytes);
 }
 
 /* Is there a kernel of words for these two types alone? */
@@ -381,34 +382,33 @@ static xfer_status add_swapped(xfi_cuda_table *table, const xfi_copy *copy, uint
 }
 
 /* Adds a copy that converts elements. */
-static xfer_status add_converts(xfi_cuda_table *tables, const xfi_copy *c, int64_t tile_bytes)
+static xfer_status add_converts(xfi_cuda_tables *tables, const xfi_copy *c, int64_t tile_bytes)
 {
   const xfi_convert *v = c->convert;
   const int64_t fast = v->op == XFI_CONVERT_AMAX ? -1 : swapped_dim(c, v->dst_bytes);
 
   if (fast >= 0 && is_packed(c, fast, v->src_bytes))
-    return add_swapped(&tables[XFI_CUDA_SWAPPED], c, 0, fast);
+    return add_swapped(&tables->at[XFI_CUDA_SWAPPED], c, 0, fast);
   return add_elements(table_of(tables, c), c, tile_bytes);
 }
 
 /* Adds one merged copy, in as many parts as its runs need. */
-static xfer_status add_copy(xfi_cuda_program *program, const xfi_copy *c, int64_t tile_bytes)
+static xfer_status add_copy(xfi_cuda_tables *tables, const xfi_copy *c, int64_t tile_bytes)
 {
-  xfi_cuda_table *tables = program->tables;
   xfi_copy halves[2];
 
   if (xfi_cuda_halve(halves, c)) {
-    XFI_TRY(add_copy(program, &halves[0], tile_bytes));
-    return add_copy(program, &halves[1], tile_bytes);
+    XFI_TRY(add_copy(tables, &halves[0], tile_bytes));
+    return add_copy(tables, &halves[1], tile_bytes);
   }
   if (c->convert != NULL) return add_converts(tables, c, tile_bytes);
   const uint32_t word_log2 =
       xfi_cuda_word_log2(src_starts(c) | dst_starts(c) | (uint64_t)c->run_bytes);
   const int64_t fast = swapped_dim(c, INT64_C(1) << word_log2);
-  if (fast >= 0) return add_swapped(&tables[XFI_CUDA_SWAPPED], c, word_log2, fast);
+  if (fast >= 0) return add_swapped(&tables->at[XFI_CUDA_SWAPPED], c, word_log2, fast);
   if (c->src != NULL && INT64_C(1) << word_log2 < WORD_BYTES_MAX)
     return add_narrow(tables, c, word_log2, tile_bytes);
-  return add_rows(&tables[XFI_CUDA_ROWS], c, word_log2, tile_bytes);
+  return add_rows(&tables->at[XFI_CUDA_ROWS], c, word_log2, tile_bytes);
 }
 
 /* Tiles of a small batch are smaller, so that every warp of the launch has one. */
@@ -424,31 +424,31 @@ static int64_t tile_bytes_for(const xfi_copy *copies, size_t n_copies, int n_blo
   return tile_bytes;
 }
 
-xfer_status xfi_cuda_compile(xfi_cuda_program *program, const xfi_copy *copies, size_t n_copies,
-                             int n_blocks)
+xfer_status xfi_cuda_tables_make(xfi_cuda_tables *tables, const xfi_copy *copies, size_t n_copies,
+                                 int n_blocks)
 {
   xfer_status st = XFER_OK;
-  xfi_cuda_program made = {0};
+  xfi_cuda_tables made = {0};
   int64_t tile_bytes = tile_bytes_for(copies, n_copies, n_blocks);
 
   /* A batch's copies tend to be alike, and growing large tables costs page faults. */
-  if (n_copies > 0) XFI_TRY_DONE(make_room(table_of(made.tables, copies), n_copies));
+  if (n_copies > 0) XFI_TRY_DONE(make_room(table_of(&made, copies), n_copies));
   for (size_t i = 0; i < n_copies; i++) {
     xfi_copy c = copies[i];
     if (xfi_copy_bytes(&c) == 0) continue;
     xfi_copy_simplify(&c); /* the fastest dim of dst is the last: writes are coalesced */
     XFI_TRY_DONE(add_copy(&made, &c, tile_bytes));
   }
-  *program = made;
-  made = (xfi_cuda_program){0};
+  *tables = made;
+  made = (xfi_cuda_tables){0};
 done:
-  xfi_cuda_program_free(&made);
+  xfi_cuda_tables_free(&made);
   return st;
 }
 
-bool xfi_cuda_few_make(xfi_cuda_few *few, const xfi_cuda_program *program, int k)
+bool xfi_cuda_few_make(xfi_cuda_few *few, const xfi_cuda_tables *tables, int k)
 {
-  const xfi_cuda_table *table = &program->tables[k];
+  const xfi_cuda_table *table = &tables->at[k];
 
   if (table->n_pieces > XFI_CUDA_FEW || k > XFI_CUDA_SWAPPED) return false;
   if (table->n_pieces == 0) return true;
@@ -464,8 +464,8 @@ void xfi_cuda_table_free(xfi_cuda_table *table)
   *table = (xfi_cuda_table){0};
 }
 
-void xfi_cuda_program_free(xfi_cuda_program *program)
+void xfi_cuda_tables_free(xfi_cuda_tables *tables)
 {
   for (int k = 0; k < XFI_CUDA_N_TABLES; k++)
-    xfi_cuda_table_free(&program->tables[k]);
+    xfi_cuda_table_free(&tables->at[k]);
 }
