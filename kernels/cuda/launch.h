@@ -114,11 +114,11 @@ typedef struct xfi_cuda_piece {
 /* A small table of rows, ragged or swapped pieces, which is passed to the kernel as a parameter:
  * then nothing is uploaded, and launches under way read nothing that a later commit changes. At
  * most 4 KiB. */
-enum { XFI_CUDA_FEW = 8 };
-typedef struct xfi_cuda_few {
-  xfi_cuda_piece pieces[XFI_CUDA_FEW];
-  int64_t first_tile[XFI_CUDA_FEW + 1];
-} xfi_cuda_few;
+enum { XFI_CUDA_SMALL_TABLE = 8 }; /* pieces */
+typedef struct xfi_cuda_small_table {
+  xfi_cuda_piece pieces[XFI_CUDA_SMALL_TABLE];
+  int64_t first_tile[XFI_CUDA_SMALL_TABLE + 1];
+} xfi_cuda_small_table;
 
 /* Device memory in which the blocks of a launch agree on whether it copies. */
 typedef struct xfi_cuda_blocks {
@@ -147,8 +147,8 @@ typedef struct xfi_cuda_gate {
 typedef struct xfi_cuda_job {
   const xfi_cuda_piece *pieces; /* [n_pieces] on the device */
   const int64_t *first_tile;    /* [n_pieces + 1] on the device */
-  const xfi_cuda_few
-      *few; /* the table, on the host, instead of these two; NULL: it is on the device */
+  /* The table itself, on the host, in place of these two; NULL: it is on the device. */
+  const xfi_cuda_small_table *small;
   int64_t n_pieces;
   int64_t n_tiles;
   uint32_t kinds; /* bit k: there are pieces of kind k */
@@ -200,8 +200,8 @@ typedef struct xfi_cuda_tables {
 xfer_status xfi_cuda_tables_make(xfi_cuda_tables *tables, const xfi_copy *copies, size_t n_copies,
                                  int n_blocks);
 void xfi_cuda_tables_free(xfi_cuda_tables *tables);
-/* Puts table `k` into `few`; false: it does not fit. */
-bool xfi_cuda_few_make(xfi_cuda_few *few, const xfi_cuda_tables *tables, int k);
+/* Puts table `k` into `small`; false: it does not fit. */
+bool xfi_cuda_small_table_make(xfi_cuda_small_table *small, const xfi_cuda_tables *tables, int k);
 
 /* The table of a digest. Free with xfi_cuda_table_free, also after a failure. */
 xfer_status xfi_cuda_digest_table_make(xfi_cuda_table *table, const xfi_digest_box *boxes,

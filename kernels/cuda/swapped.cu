@@ -219,7 +219,7 @@ struct swapped : swap_units<KIND, FROM, TO, PACKED> {
   static constexpr const char *NAME = "transpose kernel";
   static constexpr int BLOCKS = 4;
   static constexpr int WALKERS = 1;
-  static constexpr bool TRAVELS = true;
+  static constexpr bool SMALL_TABLES = true;
 
   using units = swap_units<KIND, FROM, TO, PACKED>;
   using tiled = swap_tile<FROM, TO, PACKED>;

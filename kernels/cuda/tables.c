@@ -446,14 +446,14 @@ done:
   return st;
 }
 
-bool xfi_cuda_few_make(xfi_cuda_few *few, const xfi_cuda_tables *tables, int k)
+bool xfi_cuda_small_table_make(xfi_cuda_small_table *small, const xfi_cuda_tables *tables, int k)
 {
   const xfi_cuda_table *table = &tables->at[k];
 
-  if (table->n_pieces > XFI_CUDA_FEW || k > XFI_CUDA_SWAPPED) return false;
+  if (table->n_pieces > XFI_CUDA_SMALL_TABLE || k > XFI_CUDA_SWAPPED) return false;
   if (table->n_pieces == 0) return true;
-  memcpy(few->pieces, table->pieces, table->n_pieces * sizeof *few->pieces);
-  memcpy(few->first_tile, table->first_tile, (table->n_pieces + 1) * sizeof *few->first_tile);
+  memcpy(small->pieces, table->pieces, table->n_pieces * sizeof *small->pieces);
+  memcpy(small->first_tile, table->first_tile, (table->n_pieces + 1) * sizeof *small->first_tile);
   return true;
 }
 

@@ -188,14 +188,14 @@ static __device__ __forceinline__ void each_tile(const xfi_cuda_piece *__restric
  *   NAME                 of its kernels, in texts
  *   THREADS, BLOCKS      of a block, and so many of these to a multiprocessor at least
  *   WALKERS              of a block, as above
- *   TRAVELS              has small tables that are parameters
+ *   SMALL_TABLES         are small tables passed as parameters?
  *   (piece, index)       moves it, called by one of them
  */
 struct by_warps {
   static constexpr int THREADS = BLOCK_THREADS;
   static constexpr int BLOCKS = 2;
   static constexpr int WALKERS = THREADS / 32;
-  static constexpr bool TRAVELS = true;
+  static constexpr bool SMALL_TABLES = true;
 };
 
 template <typename Kind>
@@ -211,13 +211,14 @@ static __global__ void __launch_bounds__(Kind::THREADS, Kind::BLOCKS)
 
 template <typename Kind>
 static __global__ void __launch_bounds__(Kind::THREADS, Kind::BLOCKS)
-    few_kernel(const __grid_constant__ xfi_cuda_few few, int64_t n_pieces, int64_t n_tiles,
-               const __grid_constant__ xfi_cuda_gate gate)
+    small_table_kernel(const __grid_constant__ xfi_cuda_small_table table, int64_t n_pieces,
+                       int64_t n_tiles, const __grid_constant__ xfi_cuda_gate gate)
 {
   const bool opens = gate_opens(gate);
 
   if (opens)
-    each_tile<Kind::THREADS, Kind::WALKERS>(few.pieces, few.first_tile, n_pieces, n_tiles, Kind());
+    each_tile<Kind::THREADS, Kind::WALKERS>(table.pieces, table.first_tile, n_pieces, n_tiles,
+                                            Kind());
   gate_ends(gate, opens);
 }
 
@@ -225,23 +226,25 @@ template <typename Kind> static xfer_status load_table()
 {
   xfer_status st = load(table_kernel<Kind>, Kind::NAME);
 
-  if constexpr (Kind::TRAVELS)
-    if (st == XFER_OK) st = load(few_kernel<Kind>, Kind::NAME);
+  if constexpr (Kind::SMALL_TABLES)
+    if (st == XFER_OK) st = load(small_table_kernel<Kind>, Kind::NAME);
   return st;
 }
 
 template <typename Kind>
 static xfer_status launch_table(const xfi_cuda_job *job, xfer_stream stream)
 {
-  const int too_many = Kind::BLOCKS == 1 && job->is_alone ? XFI_CUDA_ALONE : 1;
-  const int64_t most = (int64_t)job->n_blocks * (BLOCK_THREADS / Kind::THREADS) / too_many;
+  /* A job that is alone counts XFI_CUDA_ALONE blocks for each multiprocessor, where such a kernel
+   * has room for one. */
+  const int divisor = Kind::BLOCKS == 1 && job->is_alone ? XFI_CUDA_ALONE : 1;
+  const int64_t most = (int64_t)job->n_blocks * (BLOCK_THREADS / Kind::THREADS) / divisor;
   const unsigned n_blocks = blocks_for(job->n_tiles, Kind::WALKERS, most);
 
   if (job->n_tiles == 0) return XFER_OK;
-  if constexpr (Kind::TRAVELS)
-    if (job->few != NULL)
-      return launch(few_kernel<Kind>, n_blocks, Kind::THREADS, stream, Kind::NAME, *job->few,
-                    job->n_pieces, job->n_tiles, job->gate);
+  if constexpr (Kind::SMALL_TABLES)
+    if (job->small != NULL)
+      return launch(small_table_kernel<Kind>, n_blocks, Kind::THREADS, stream, Kind::NAME,
+                    *job->small, job->n_pieces, job->n_tiles, job->gate);
   return launch(table_kernel<Kind>, n_blocks, Kind::THREADS, stream, Kind::NAME, job->pieces,
                 job->first_tile, job->n_pieces, job->n_tiles, job->gate);
 }

@@ -165,7 +165,7 @@ static __device__ __forceinline__ void do_tile(const xfi_cuda_piece &piece, cons
 /* One block per multiprocessor. */
 struct by_warps_alone : by_warps {
   static constexpr int BLOCKS = 1;
-  static constexpr bool TRAVELS = false;
+  static constexpr bool SMALL_TABLES = false;
 };
 
 /* A Kind of one Op: several in one kernel would run out of registers. */

@@ -21,8 +21,8 @@ struct xfi_batch {
   const xfi_guard *guard; /* NULL: none */
   xfi_cuda_runs engine;
   xfi_cuda_job jobs[XFI_CUDA_N_TABLES];
-  xfi_cuda_few few[XFI_CUDA_N_TABLES]; /* tables small enough to be launch parameters */
-  void *memory;                        /* the other tables, on the device */
+  xfi_cuda_small_table small[XFI_CUDA_N_TABLES]; /* tables small enough to be launch parameters */
+  void *memory;                                  /* the other tables, on the device */
   size_t n_room;
   bool is_read; /* launches read `memory` */
   cudaStream_t
@@ -74,9 +74,9 @@ static xfer_status make_room(xfi_batch *batch, size_t n_bytes)
 static void carry(xfi_batch *batch, xfi_cuda_tables *tables)
 {
   for (int k = 0; k < XFI_CUDA_N_TABLES; k++) {
-    if (!xfi_cuda_few_make(&batch->few[k], tables, k)) continue;
+    if (!xfi_cuda_small_table_make(&batch->small[k], tables, k)) continue;
     batch->jobs[k] = xfi_cuda_job_of(&tables->at[k]);
-    batch->jobs[k].few = &batch->few[k];
+    batch->jobs[k].small = &batch->small[k];
     xfi_cuda_table_free(&tables->at[k]);
   }
 }

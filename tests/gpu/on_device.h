@@ -16,7 +16,7 @@ static inline void run_on_device(const xfi_copy *copies, size_t n_copies, int n_
 {
   xfi_cuda_tables tables;
   xfi_cuda_job jobs[XFI_CUDA_N_TABLES] = {0};
-  xfi_cuda_few few[XFI_CUDA_N_TABLES];
+  xfi_cuda_small_table small[XFI_CUDA_N_TABLES];
 
   OK(xfi_cuda_tables_make(&tables, copies, n_copies, n_blocks));
   for (int i = 0; i < XFI_CUDA_N_TABLES; i++) {
@@ -28,8 +28,8 @@ static inline void run_on_device(const xfi_copy *copies, size_t n_copies, int n_
     jobs[i] = xfi_cuda_job_of(table);
     jobs[i].n_blocks = n_blocks;
     jobs[i].is_alone = n_blocks >= BLOCKS_ALONE;
-    if (carries && xfi_cuda_few_make(&few[i], &tables, i)) {
-      jobs[i].few = &few[i];
+    if (carries && xfi_cuda_small_table_make(&small[i], &tables, i)) {
+      jobs[i].small = &small[i];
       continue;
     }
     CUDA(cudaMalloc, ((void **)&pieces, n * sizeof *pieces));

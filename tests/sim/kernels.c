@@ -73,7 +73,7 @@ static xfer_status launch(int kernel, const xfi_cuda_job *job, xfer_stream handl
 
   if (refused == 0) {
     sim_stream *stream = sim_stream_of(handle);
-    const xfi_cuda_piece *pieces = job->few != NULL ? job->few->pieces : job->pieces;
+    const xfi_cuda_piece *pieces = job->small != NULL ? job->small->pieces : job->pieces;
     xfi_copy *copies = calloc((size_t)job->n_pieces, sizeof *copies);
     if (copies == NULL) abort();
     for (int64_t i = 0; i < job->n_pieces; i++)

@@ -98,7 +98,7 @@ static void walk_table(tile_visitor *v, int k, const xfi_cuda_table *table)
 static void walk_copies(const xfi_copy *copies, size_t n, int n_blocks)
 {
   xfi_cuda_tables tables;
-  xfi_cuda_few few;
+  xfi_cuda_small_table small;
 
   OK(xfi_cuda_tables_make(&tables, copies, n, n_blocks));
   for (int k = 0; k < XFI_CUDA_N_TABLES; k++) {
@@ -107,9 +107,9 @@ static void walk_copies(const xfi_copy *copies, size_t n, int n_blocks)
 
     NEED(job.n_tiles == (table->n_pieces == 0 ? 0 : table->first_tile[table->n_pieces]));
     walk_table(&m.v, k, table);
-    if (k <= XFI_CUDA_SWAPPED && table->n_pieces > 0 && table->n_pieces <= XFI_CUDA_FEW) {
-      NEED(xfi_cuda_few_make(&few, &tables, k));
-      NEED(memcmp(few.pieces, table->pieces, table->n_pieces * sizeof *few.pieces) == 0);
+    if (k <= XFI_CUDA_SWAPPED && table->n_pieces > 0 && table->n_pieces <= XFI_CUDA_SMALL_TABLE) {
+      NEED(xfi_cuda_small_table_make(&small, &tables, k));
+      NEED(memcmp(small.pieces, table->pieces, table->n_pieces * sizeof *small.pieces) == 0);
     }
     kinds_seen[k] |= table->kinds;
   }
