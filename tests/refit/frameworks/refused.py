@@ -57,7 +57,7 @@ REFUSED = {**{("vllm", family + "_tied"): "ties no output layer" for family in (
            ("sglang", "hunyuan_v1_norms_cla"): "has layers that share keys",
            ("sglang", "mimo_v2_flash_full_sinks"): "self_attn.attention_sink_bias\" is missing",
            ("sglang", "minimax_m2_norms_of_heads"): "qk_norm_type says otherwise",
-           **{("sglang", family + "_ungated"): "no gates beside q" for family in ("qwen3_next", "qwen3_5_text")},
+           **{(side, family + "_ungated"): "no gates beside q" for side in ("vllm", "sglang") for family in ("qwen3_next", "qwen3_5_text")},
            ("sglang", "qwen3_5_types"): "SGLang goes by full_attention_interval",
            ("sglang", "mistral_bias"): "SGLang has biases of attention here",
            ("vllm", "nemotron_latent_bias"): "vLLM makes no such bias of this family",
