@@ -6,7 +6,7 @@ from variants import COMMON
 def known():
     """Lets transformers read their configurations, which say no more than their keys."""
     from transformers import CONFIG_MAPPING, AutoConfig, DeepseekV3Config, PretrainedConfig, Qwen2Config
-    for name in ("bailing_hybrid", "bailing_moe", "bailing_moe_v2", "deepseek", "domyn_edge", "internlm2", "internlm3", "iquestcoder", "mimo", "minicpm",
+    for name in ("bailing_hybrid", "bailing_moe", "bailing_moe_v2", "deepseek", "domyn_edge", "internlm2", "internlm3", "iquestcoder", "mimo", "mimo_v2", "minicpm",
                  "orion", "PanguEmbedded", "pangu_ultra_moe", "param2moe", "rnj1", "sarvam_mla", "sarvam_moe", "solar", "step1", "step3_text", "TeleFLM", "telechat3", "sdar", "sdar_moe", "llada2_moe", "qwen"):
         AutoConfig.register(name, type("Config", (PretrainedConfig,), {"model_type": name, "pad_token_id": None}), exist_ok=True)
     AutoConfig.register("exaone", type("Config", (PretrainedConfig,), {"model_type": "exaone", "pad_token_id": None,
