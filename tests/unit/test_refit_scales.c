@@ -171,6 +171,12 @@ static void test_scales_of_rows_are_refused_where_no_rule_knows_them(void **stat
       {REFIT_TABLE(REFIT_DENSE_CONFIG ",\"model_type\":\"llama\"",
                    REFIT_ENDS "," ROWS_OF("mlp.down_proj", 16, 32, "[1]")),
        "full", "megatron:", "makes of a scale for all of a weight"},
+      {REFIT_TABLE(REFIT_DENSE_CONFIG ",\"model_type\":\"llama\"",
+                   REFIT_ENDS "," REFIT_P("self_attn.k_scale", "[1]")),
+       "full", "vllm:", "what vLLM makes of scales of its cache no rule says"},
+      {REFIT_TABLE(REFIT_DENSE_CONFIG ",\"model_type\":\"llama\"",
+                   REFIT_ENDS "," REFIT_P("self_attn.kv_scale", "[1]")),
+       "full", "sglang:", "what SGLang makes of scales of its cache no rule says"},
   };
 
   (void)state;
