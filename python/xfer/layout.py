@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from copy import copy, deepcopy
 from ctypes import byref, c_int, c_int32, c_int64, c_size_t, create_string_buffer, pointer
 from dataclasses import dataclass
 from itertools import product
 from typing import Any
 
 from ._binding import structs as _structs
-from ._binding.handle import Handle
+from ._binding.handle import DataHandle, Handle
 from ._binding.lib import lib
 from ._binding.structs import array, checked, choice, decoded, encoded, items, length, listed, needed, truth
 from .dtypes import dtype_code, itemsize, name_of_code
@@ -125,9 +126,9 @@ def _zeros(like: Any, shape: Sequence[int]) -> Any:
 _Part = tuple[str, tuple[int, ...] | None, list[tuple[int, ...]] | None]
 
 
-class Layout(Handle):
+class Layout(DataHandle):
     """Which elements of one tensor each rank of a mesh holds. It says nothing about memory. Two layouts are equal if
-    format_problem() writes them alike and their tables of runs are the same.
+    format_problem() writes them alike and their tables of runs are the same. A layout may be copied and pickled.
 
     shape: the tensor's global shape, 0 to 8 sizes. dtype: the library's name ("bf16"), or a dtype of torch or NumPy.
     placements: one per mesh axis. padded_shape: the sizes that are split, each at least that of shape; they determine
@@ -139,6 +140,8 @@ class Layout(Handle):
     _kind = "layout"
     _by_boxes = False
     _own = False  # of the calling rank alone, which queries take as rank 0
+    _is_borrowed = False  # a refit's
+    _with_tables: tuple[Any, ...] = ()  # what it was made of, where it has tables of runs, which no line says
 
     def __init__(
         self,
@@ -173,6 +176,10 @@ class Layout(Handle):
             order=array(c_int32, order, "order"),
         )
         lib.xfer_layout_create(self._out(), byref(desc))
+        if any(isinstance(placement, Runs) for placement in placements):
+            sizes = None if padded_shape is None else tuple(padded_shape)
+            axes = None if order is None else tuple(order)
+            self._with_tables = copy(mesh), tuple(shape), self.dtype, deepcopy(list(placements)), sizes, axes
 
     @classmethod
     def _empty(cls) -> Layout:
@@ -366,6 +373,19 @@ class Layout(Handle):
         """All that there is to say but tables of runs. It does not change."""
         self._line = self._line or format_problem(self, None).removesuffix(" -> ?") + " of its own" * self._own
         return self._line
+
+    def _made_by(self) -> tuple[Callable[..., Any], tuple[Any, ...]]:
+        if self._own:
+            return Layout.by_boxes, (None, self.shape, self.dtype, self.boxes(0))
+        if self._with_tables:
+            return Layout, self._with_tables
+        if "x" in self._said():
+            raise TypeError(f"{self!r} has tables of runs of a refit: it cannot be copied or pickled; make it anew")
+        return Layout.parse, (self._said(),)
+
+    def _destroy(self, handle: Any) -> None:
+        if not self._is_borrowed:
+            super()._destroy(handle)
 
     def __eq__(self, other: object) -> bool:
         if self is other or not isinstance(other, Layout):

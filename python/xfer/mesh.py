@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from ctypes import c_int
+from typing import Any
 
-from ._binding.handle import Handle
+from ._binding.handle import DataHandle
 from ._binding.lib import lib
 from ._binding.structs import array, listed, whole
 
 __all__ = ["Mesh"]
 
 
-class Mesh(Handle):
+class Mesh(DataHandle):
     """An n-D array of distinct ranks of a comm. Making one creates nothing on the network. Two meshes are equal if they
-    have the same shape and the same ranks.
+    have the same shape and the same ranks. A mesh may be copied and pickled.
 
     shape: 1 to 8 sizes, each at least 1. ranks: the product of `shape` many, row-major, the last axis fastest; without
     them 0, 1, 2, ...
@@ -34,6 +35,9 @@ class Mesh(Handle):
         lib.xfer_mesh_create(self._out(), array(c_int, shape, "shape"), len(shape), array(c_int, ranks, "ranks"))
         self.shape = tuple(shape)
         self.ranks = tuple(range(size)) if ranks is None else tuple(whole(rank, "ranks") for rank in ranks)
+
+    def _made_by(self) -> tuple[Callable[..., Any], tuple[Any, ...]]:
+        return Mesh, (self.shape, self.ranks)
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Mesh) and (self.shape, self.ranks) == (other.shape, other.ranks)

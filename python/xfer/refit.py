@@ -232,13 +232,6 @@ class Side(Handle):
         return self._repr("" if self.closed else f"{self.spec} of {self.size} ranks")
 
 
-class _BorrowedLayout(Layout):
-    """A layout that a refit owns."""
-
-    def _destroy(self, handle: c_void_p) -> None:
-        return
-
-
 @dataclass(frozen=True)
 class RefitTensor:
     """The place of a tensor of a join in the table: the fields of xfer_refit_tensor, and its index in the list."""
@@ -284,8 +277,8 @@ class Refit(Handle):
     def _borrow(self, pointer: int | None) -> Layout | None:
         if pointer is None:
             return None
-        layout = _BorrowedLayout._empty()
-        layout._handle = c_void_p(pointer)
+        layout = Layout._empty()
+        layout._is_borrowed, layout._handle = True, c_void_p(pointer)
         layout._use(self)
         return layout
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import xfer
-from xfer import Layout, Mesh, Replicate, Shard
+from xfer import Layout, Mesh, Replicate, Runs, Shard, StridedShard
 
 
 def one(shape=(4,), dtype="u8"):
@@ -94,16 +94,77 @@ def test_comm_without_plans_goes_at_once():
     assert not comm._handle
 
 
-def test_nothing_is_copied_or_pickled():
-    mesh, (comm,) = Mesh([1]), xfer.Comm.local(1)
+def test_what_has_one_owner_is_not_copied_or_pickled():
+    (comm,) = xfer.Comm.local(1)
     with comm, xfer.Plan(comm, [("w", one(), one())]) as plan:
-        for handle in (mesh, one(), comm, plan):
+        for handle in (comm, plan):
             for way in (copy.copy, copy.deepcopy, pickle.dumps):
                 with pytest.raises(TypeError, match="cannot be (copied|pickled)"):
                     way(handle)
         with pytest.raises(TypeError):
             copy.copy(xfer.View(np.zeros(4)))
     gc.collect()
+
+
+WAYS = copy.copy, copy.deepcopy, lambda x: pickle.loads(pickle.dumps(x))
+GRID = Mesh([2, 3], ranks=[5, 1, 2, 9, 4, 0])
+TABLE = Runs(0, [[(0, 2, 1)], [(2, 3, 0), (0, 1, 3)]], [3, 4], allow_zero=True)
+LAYOUTS = [
+    one(),
+    Layout(GRID, [7, 5], "bf16", [Shard(0), StridedShard(1, 2)]),
+    Layout(GRID, [7, 5], "f8e4m3", [Shard(0, "balanced"), Shard(0)], padded_shape=[13, 5], order=[1, 0]),
+    Layout(GRID, [6, 6], "f32", [Replicate(), Shard(-1, "even")]),
+    Layout(Mesh([2], ranks=[3, 1]), [5], "f32", [TABLE]),
+    Layout.by_boxes(Mesh([2]), [4, 6], "f16", [[([2, 0], [4, 6]), ([0, 0], [1, 6])], []]),
+    Layout.by_ranges(Mesh([2]), [4, 6], "i64", [(0, 7), (7, 30)]),
+    Layout.parse("f32[9,4] (2,2)@0-3:S0b,S0;order=1,0"),
+]
+
+
+def held(layout):
+    """By rank the global index of each element, in the order of a dense array."""
+    n = {rank: layout.local_bytes(rank) // layout.itemsize for rank in layout.ranks}
+    return {rank: [layout.global_index(rank, i) for i in range(n[rank])] for rank in layout.ranks}
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_meshes_and_layouts_are_data(way):
+    """A copy lives on without what it was made of."""
+    assert (way(GRID).shape, way(GRID).ranks) == (GRID.shape, GRID.ranks)
+    for layout in LAYOUTS:
+        again = way(way(layout))
+        assert (again, again.dtype, again.shape, held(again)) == (layout, layout.dtype, layout.shape, held(layout))
+        again.close()
+        assert layout.shape
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_layout_of_this_rank_alone_is_data(way):
+    for layout in (
+        Layout.by_boxes(None, [4, 6], "f16", [([2, 0], [4, 6]), ([0, 0], [1, 6])]),
+        Layout.by_ranges(None, [4, 6], "f16", (3, 17)),
+        Layout.by_boxes(None, [4, 6], "f16", []),
+    ):
+        again = way(layout)
+        assert (again, again.boxes(0), again.dtype) == (layout, layout.boxes(0), layout.dtype)
+
+
+def test_a_table_of_runs_is_that_of_the_time_when_the_layout_was_made():
+    runs = [[(0, 2, 0)], [(2, 2, 0)]]
+    layout = Layout(Mesh([2]), [4], "f32", [Runs(0, runs, [2, 2])])
+    runs.reverse()
+    assert copy.copy(layout).runs(0, 0) == [(0, 2, 0)]
+
+
+def test_layouts_of_a_refit_outlive_it_as_copies():
+    model = xfer.Model("qwen3-30b-a3b", layers=(0, 1))
+    sides = xfer.Side("megatron:tp2,ep2"), xfer.Side("vllm:tp2,loaded", first_rank=2)
+    with xfer.Refit(model, *sides) as refit:
+        tensors = refit.tensors()
+        copies = pickle.loads(pickle.dumps(tensors))
+        assert [row[:3] for row in copies] == [row[:3] for row in tensors]
+        assert repr(tensors[0][1]).startswith("<Layout ")
+    assert copies[0][1].shape
 
 
 def test_errors_cross_processes():

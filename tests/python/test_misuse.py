@@ -78,8 +78,8 @@ ALONE = {
     "runs of a dim that is not there": lambda: HALF.runs(0, 2),
     "owners of an index outside": lambda: HALF.owners([4, 0]),
     "owners of an index of other dims": lambda: HALF.owners([0]),
-    "copied layout": lambda: copy.copy(HALF),
-    "pickled layout": lambda: pickle.dumps(HALF),
+    "copied closed layout": lambda: copy.copy(closed(Layout(MESH, [4], "f32", [Shard(0)]))),
+    "pickled closed mesh": lambda: pickle.dumps(closed(Mesh([2]))),
     "closed layout": lambda: closed(Layout(MESH, [4], "f32", [Shard(0)])).shape,
     # problem lines
     "empty line": lambda: xfer.parse_problem(""),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from ctypes import byref, c_void_p
 from typing import TYPE_CHECKING, Any
 
@@ -94,3 +95,22 @@ class Handle:
 
     def _repr(self, what: str) -> str:
         return f"<{type(self).__name__} closed>" if self._closed else f"<{type(self).__name__} {what}>"
+
+
+class DataHandle(Handle):
+    """Owns an object that is data alone, of no comm and no memory. A copy or a pickle makes another one of it."""
+
+    def _made_by(self) -> tuple[Callable[..., Any], tuple[Any, ...]]:
+        """What makes one like this: a function and its arguments."""
+        raise NotImplementedError
+
+    def __reduce_ex__(self, protocol: object) -> Any:
+        self._as_parameter_  # raises
+        return self._made_by()
+
+    def __copy__(self) -> Any:
+        function, arguments = self.__reduce_ex__(None)
+        return function(*arguments)
+
+    def __deepcopy__(self, memo: object) -> Any:
+        return self.__copy__()
