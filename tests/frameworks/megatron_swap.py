@@ -33,7 +33,7 @@ from megatron.core.process_groups_config import ProcessGroupCollection  # noqa: 
 from megatron.core.resharding.copy_services.nccl_copy_service import NCCLCopyService  # noqa: E402
 from megatron.core.resharding.refit import clear_all_caches, swap_model_weights  # noqa: E402
 from megatron.core.transformer.transformer_config import TransformerConfig  # noqa: E402
-from vllm_ranks import free_port  # noqa: E402
+from processes import free_port  # noqa: E402
 
 from xfer.integrations.megatron import XferCopyService  # noqa: E402
 from xfer.integrations.megatron_state import StateTransfer  # noqa: E402

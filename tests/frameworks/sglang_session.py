@@ -33,7 +33,7 @@ STORE = ask_sglang.patch()
 import sglang.srt.model_loader.loader as loader  # noqa: E402
 import sglang.srt.models.registry  # noqa: E402, F401
 from modules import module_of  # noqa: E402
-from processes import call  # noqa: E402
+from processes import call, free_port  # noqa: E402
 from safetensors.torch import save_file  # noqa: E402
 from sglang.srt.configs.load_config import LoadConfig  # noqa: E402
 from sglang.srt.configs.model_config import ModelConfig  # noqa: E402
@@ -46,7 +46,6 @@ from sglang.srt.model_executor.model_runner_components.weight_updater import Wei
 from sglang.srt.utils.common import normalize_serialized_named_tensor_payloads  # noqa: E402
 from states import bytes_of, fill, footprint, join, shard, state_of  # noqa: E402
 from vllm_job import FAILURES, Job, goes_wrong, good  # noqa: E402
-from vllm_ranks import free_port  # noqa: E402
 from vllm_stand_in import CuMemAllocator  # noqa: E402
 
 import xfer.integrations.sglang as drop_in  # noqa: E402
@@ -256,8 +255,7 @@ class Trainer:
         self.state.clear()
         self.state.update(state_of({n: shape for n, shape in self.table.items() if n not in self.dropped}, version))
 
-    def update(self, version, late_s=0.0):
-        time.sleep(late_s)
+    def update(self, version):
         self._fill(version)
         self.trainer.send_weights(weight_version=str(version))
 

@@ -10,9 +10,9 @@ out of them again at its end. grouped: tensors handed in one by one, as TRL's On
 import sys
 
 import vllm_pair  # what stands in for a device comes first
+from processes import free_port
 from states import values
 from vllm_job import Job
-from vllm_ranks import free_port
 
 import families  # isort: skip  vllm_pair has put it in the path
 import datasets  # isort: skip

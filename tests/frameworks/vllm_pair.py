@@ -39,6 +39,7 @@ import vllm.model_executor.model_loader.utils as loader  # noqa: E402
 import vllm.model_executor.models.registry  # noqa: E402, F401
 import vllm_guide  # noqa: E402
 from modules import module_of  # noqa: E402
+from processes import free_port  # noqa: E402
 from states import bytes_of, fill, join, shard, state_of, values  # noqa: E402
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh  # noqa: E402
 from torch.distributed.tensor import DTensor, Shard, distribute_tensor  # noqa: E402
@@ -57,7 +58,6 @@ from vllm.model_executor.layers.quantization.compressed_tensors.compressed_tenso
 )
 from vllm.v1.worker.gpu_worker import Worker  # noqa: E402
 from vllm_job import FAILURES, Job, goes_wrong, good  # noqa: E402
-from vllm_ranks import free_port  # noqa: E402
 
 from xfer.integrations import register_vllm  # noqa: E402
 from xfer.integrations.trl import XferWeightTransfer  # noqa: E402
@@ -236,8 +236,7 @@ class Trainer:
         info = XferTrainerInitInfo("127.0.0.1", port, self.n_trainers, world, timeout_s, list(staged), rank=self.rank)
         self.engine = WeightTransferTrainerFactory.trainer_init(info, client=Client(self.rpc), source=self.source)
 
-    def update(self, version, late_s=0.0):
-        time.sleep(late_s)
+    def update(self, version):
         self.source.version = version
         self.engine.send_weights()
 

@@ -16,7 +16,7 @@ import time
 import torch
 import torch.distributed as dist
 import torch.multiprocessing as mp
-from vllm_ranks import free_port
+from processes import free_port
 
 import xfer
 

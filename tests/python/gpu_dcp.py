@@ -20,9 +20,9 @@ import torch
 import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
 import torch.multiprocessing as mp
+from processes import free_port
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Replicate, Shard
-from vllm_ranks import free_port
 
 from xfer.integrations.dcp import FileSystemReader, HuggingFaceStorageReader
 

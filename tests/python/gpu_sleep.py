@@ -18,8 +18,8 @@ import torch
 import vllm_cumem
 import vllm_stand_in as stand_in
 from gpu_vllm import check, do, fails, median, say
-from processes import Rank, call
-from vllm_ranks import Server, Trainer, free_port, n_bytes
+from processes import Rank, call, free_port
+from vllm_ranks import Server, Trainer, n_bytes
 
 gpu_vllm.LIMIT_S = 100
 

@@ -19,9 +19,9 @@ import time
 import torch
 import torch.distributed as dist
 import torch.multiprocessing as mp
+from processes import free_port
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Replicate, Shard
-from vllm_ranks import free_port
 
 import xfer
 import xfer.torch

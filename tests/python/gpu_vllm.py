@@ -24,8 +24,8 @@ import time
 import torch
 import torch.distributed as dist
 import vllm_stand_in as stand_in
-from processes import Rank, call
-from vllm_ranks import Server, Trainer, free_port
+from processes import Rank, call, free_port
+from vllm_ranks import Server, Trainer
 
 LIMIT_S = 280
 TIMED, WARM_UP = 7, 2

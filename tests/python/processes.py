@@ -4,13 +4,26 @@ import contextlib
 import gc
 import multiprocessing
 import os
+import pathlib
+import random
 import signal
+import socket
 import sys
 import time
 import traceback
 from multiprocessing.connection import wait
 
 CONTEXT = multiprocessing.get_context("fork")
+
+
+def free_port():
+    """One to listen at soon: not of those that the kernel gives to connections, any of which could have it by then."""
+    first_of_kernel = int(pathlib.Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
+    while True:
+        port = random.SystemRandom().randrange(min(10000, first_of_kernel // 2), first_of_kernel)
+        with socket.socket() as s, contextlib.suppress(OSError):
+            s.bind(("127.0.0.1", port))
+            return port
 
 
 class Failed(Exception):

@@ -11,6 +11,7 @@ import time
 from types import SimpleNamespace
 
 import pytest
+from processes import free_port
 from ranks import on_threads
 
 import xfer
@@ -19,12 +20,6 @@ from xfer._binding import lib
 from xfer._rendezvous import bootstrap
 
 ID = bytes(range(128))
-
-
-def free_port():
-    with socket.socket() as s:
-        s.bind(("127.0.0.1", 0))
-        return s.getsockname()[1]
 
 
 def no_id():

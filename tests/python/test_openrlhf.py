@@ -15,9 +15,9 @@ torch = pytest.importorskip("torch", reason="torch is not installed")
 import vllm_stand_in as stand_in  # noqa: E402
 from asking import ask, serve  # noqa: E402
 from modules import module_of, partitioned  # noqa: E402
-from processes import Rank, call  # noqa: E402
+from processes import Rank, call, free_port  # noqa: E402
 from vllm_job import Job  # noqa: E402
-from vllm_ranks import Process, Server, free_port  # noqa: E402
+from vllm_ranks import Process, Server  # noqa: E402
 
 N = 2  # trainers, and engines
 

@@ -201,7 +201,7 @@ def test_a_draft_model_is_updated_by_itself():
         pair.init()
         n, main = pair.update(1), 1
         for version, is_draft in ((2, True), (3, False), (4, True), (5, False)):
-            vllm_job.good(pair.trainers_do("update", version, 0.0, is_draft))
+            vllm_job.good(pair.trainers_do("update", version, is_draft))
             main = main if is_draft else version
             for rank in range(2):
                 assert pair.worker_does(rank, "wrong", main)[0] == 0

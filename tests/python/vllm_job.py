@@ -1,15 +1,15 @@
 """Trainers and the workers of one server, each a process, and what may go wrong between them: run by test_vllm.py with
 a stand-in of vLLM, and by tests/frameworks/vllm_pair.py in vLLM.
 
-A trainer has init(port, world_size, staged, timeout_s), update(version, late_s), join(version, port, world_size),
+A trainer has init(port, world_size, staged, timeout_s), update(version), join(version, port, world_size),
 vanish(version) and reshape(name, shape); a worker misbehave(doomed, late_s, refuses) and wrong(version): (how many, of
 how many, the first).
 """
 
-from processes import Rank, call
-from vllm_ranks import free_port
+from processes import Rank, call, free_port
 
 SLACK_S = 20  # beyond a deadline, on a machine that does other things too
+LATE_S = 10  # so much a worker is late at least for those that begin to wait for it some seconds after it is called
 
 
 class Job:
@@ -68,12 +68,18 @@ class Job:
 
     def fails(self, words, but=None, late=()):
         """An update that fails on every trainer, within the deadline, with an error that says one of the words. but:
-        what some trainers do in its place; late: trainers that are asked nothing."""
-        for rank, (fine, text) in enumerate(self.trainers_do("update", 2, but=but)):
-            if rank not in late:
+        what some trainers do in its place, who are asked nothing; late: trainers that come when all others have given
+        up, likewise."""
+        others = {trainer: ("update", 2) for rank, trainer in enumerate(self.trainers) if rank not in late}
+        others |= {self.trainers[rank]: other for rank, other in (but or {}).items()}
+        answers = call(others, 200)
+        for rank, trainer in enumerate(self.trainers):
+            if trainer in answers and rank not in (but or {}):
+                fine, text = answers[trainer]
                 assert not fine, f"trainer {rank} noticed nothing"
                 assert any(word in text for word in words), f"trainer {rank} says {text}"
-                assert self.trainers[rank].took_s < self.timeout_s + SLACK_S, f"trainer {rank} took its time"
+                assert trainer.took_s < self.timeout_s + SLACK_S, f"trainer {rank} took its time"
+        call({self.trainers[rank]: ("update", 2) for rank in late}, 200)
 
 
 def good(answers):
@@ -90,24 +96,24 @@ def worker_ends(job):
 
 
 def trainer_ends(job):
-    job.fails(["rank 1"], but={1: ("vanish", 2)}, late=[1])
+    job.fails(["rank 1"], but={1: ("vanish", 2)})
     job.replace_trainer(1)
     return {1: ("join", 3, job.port, job.world)}
 
 
 def sender_ends(job):
     """The trainer that drives the server."""
-    job.fails(["rank 0"], but={0: ("vanish", 2)}, late=[0])
+    job.fails(["rank 0"], but={0: ("vanish", 2)})
     job.replace_trainer(0)
     return {0: ("join", 3, job.port, job.world)}
 
 
 def trainer_is_late(job):
-    job.fails(["rank 1"], but={1: ("update", 2, job.timeout_s + 4)}, late=[1])
+    job.fails(["rank 1"], late=[1])
 
 
 def worker_is_late(job):
-    job.worker_does(0, "misbehave", False, job.timeout_s + 4)
+    job.worker_does(0, "misbehave", False, job.timeout_s + LATE_S)
     job.fails(["rank 2"])
     job.worker_does(0, "misbehave")
 

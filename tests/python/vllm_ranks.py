@@ -8,7 +8,6 @@ import importlib
 import itertools
 import os
 import signal
-import socket
 import time
 import types
 import weakref
@@ -18,12 +17,6 @@ import torch.distributed as dist
 import vllm_stand_in as stand_in
 
 BUCKET_BYTES = 1 << 30  # of vLLM's packed broadcast
-
-
-def free_port():
-    with socket.socket() as s:
-        s.bind(("127.0.0.1", 0))
-        return s.getsockname()[1]
 
 
 def n_bytes(shape):
@@ -466,9 +459,8 @@ class Trainer(Process):
         """The calls of that name, from now on."""
         self.client.lost = name
 
-    def update(self, version, late_s=0.0, draft=False):
+    def update(self, version, draft=False):
         """One update of other values."""
-        time.sleep(late_s)
         self.fill(version)
         self.engine.send_weights(draft)
 
