@@ -411,8 +411,9 @@ class HttpEngine:
     async def update_weights(self, request):
         await self._ask("update_weights", request.update_info)
 
-    async def finish_weight_update(self, _weight_version=None):
+    async def finish_weight_update(self, weight_version=None):
         await self._ask("finish_weight_update")
+        self.weight_version = weight_version
 
     async def pause_generation(self, *, mode, clear_cache):
         assert mode == "keep"
@@ -452,7 +453,8 @@ class GuideTrainer:
     def update(self, version):
         self._fill(version)
         if version == 2:  # without the guide's pause
-            self.engine.send_weights()
+            self.engine.send_weights(weight_version="2")
+            assert self.rank > 0 or self.http.weight_version == "2"
         else:
             vllm_guide.step(self.rank, self.client, self.engine)
         assert (self.http.paused, self.http.n_drops) == (0, version if self.rank == 0 else 0)

@@ -118,6 +118,19 @@ def test_nobody_keeps_memory_that_is_for_one_update():
             pair.trainers_do("allocate")
 
 
+def test_servers_learn_what_the_weights_are_called():
+    with job(2, 2) as pair:
+        pair.init()
+        pair.update(1)
+        assert pair.worker_does(0, "version") == ""
+        vllm_job.good(pair.trainers_do("update", 2, False, None, but={0: ("update", 2, False, "two")}))
+        for fine, text in pair.trainers_do("update", 3, False, None, but={0: ("update", 3, False, 3)}):
+            assert not fine
+            assert "weight_version is 3, not a str" in text or "rank 0 has left" in text
+        pair.update(4)
+        assert [pair.worker_does(rank, "version") for rank in range(2)] == ["two", "two"]
+
+
 def test_staged_layers_alone_are_for_one_update():
     with job(2, 1, experts=stand_in.Repacks()) as pair:
         pair.init()

@@ -135,6 +135,7 @@ class Server(Process):
             None,
         )
         self.refuses = self.is_in_update = False
+        self.weight_version = ""
         with self.device, self.memory():
             self.model = stand_in.Qwen3Moe(config, tp, rank, **kernels)
             self.draft = stand_in.Qwen3Moe(self.draft_config, tp, rank, **kernels) if draft else None
@@ -175,13 +176,18 @@ class Server(Process):
             self.is_in_update = False
             raise
 
-    def finish_weight_update(self):
+    def finish_weight_update(self, weight_version=None):
         self.is_in_update = False
+        self.weight_version = weight_version or self.weight_version
         self.engine.finish_weight_update()
         self.engine.reset_weight_update_target()
 
     def shutdown_weight_transfer_engine(self):
         self.engine.shutdown()
+
+    def version(self):
+        """What the server calls its weights."""
+        return self.weight_version
 
     def n_updates(self):
         """Of how many models it has plans."""
@@ -459,10 +465,10 @@ class Trainer(Process):
         """The calls of that name, from now on."""
         self.client.lost = name
 
-    def update(self, version, draft=False):
+    def update(self, version, draft=False, weight_version=None):
         """One update of other values."""
         self.fill(version)
-        self.engine.send_weights(draft)
+        self.engine.send_weights(draft, weight_version)
 
     def give_back(self):
         """The weights' memory, as one that offloads them does: how much more of the GPU is free, of how much, and how

@@ -225,9 +225,10 @@ class XferTrainerEngine(TrainerWeightTransferEngine):
             )
         return befores
 
-    def send_weights(self, draft: bool = False) -> None:
+    def send_weights(self, draft: bool = False, weight_version: str | None = None) -> None:
         """Send all weights; when this returns the workers have them. Collective over the trainers. draft: update the
-        draft model, whose loader takes what it knows of the same source."""
+        draft model, whose loader takes what it knows of the same source. weight_version: of rank 0, what the servers
+        call these weights from then on."""
         if self._is_shut_down:
             raise RuntimeError("xfer: this engine was shut down: make another by trainer_init()")
         if not self._side.has_met:
@@ -235,12 +236,14 @@ class XferTrainerEngine(TrainerWeightTransferEngine):
         self._version += 1
         calls = [(client, partial(client.update_weights, {"version": self._version})) for client in self._clients]
         try:
+            if weight_version is not None and not isinstance(weight_version, str):
+                raise TypeError(f"weight_version is {weight_version!r}, not a str")  # which the server alone would see
             self._start(draft)
             beside(calls, lambda _: self._side.move(self._version, draft), self._info.timeout_s)
         except BaseException as error:
             self._side.fail(error)
             raise
-        self._finish()
+        self._finish(*([] if weight_version is None else [weight_version]))
 
     def _start(self, draft: bool) -> None:
         self._end_what_began()  # an update that failed, of which a call did not reach its server
@@ -258,11 +261,11 @@ class XferTrainerEngine(TrainerWeightTransferEngine):
             self._finish()
         self._begun = []
 
-    def _finish(self) -> None:
+    def _finish(self, *weight_version: str) -> None:
         """Of each server, also where another one's fails."""
         with ExitStack() as finishing:
             for client in reversed(self._begun):
-                finishing.callback(client.finish_weight_update)
+                finishing.callback(client.finish_weight_update, *weight_version)
         self._begun = []
 
     def shutdown(self) -> None:
