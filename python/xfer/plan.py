@@ -24,7 +24,7 @@ from .stream import stream_pointer
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
-__all__ = ["Plan", "PlanOptions"]
+__all__ = ["Plan", "PlanOptions", "Tensors"]
 
 _SIDES = {"src": 0, "dst": 1}
 
