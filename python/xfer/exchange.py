@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Any
 from . import dtypes
 from ._binding import structs
 from ._binding.lib import lib
-from ._remembered import ArrayForms, remember
+from ._remembered import remember
 from ._torch.memory import TorchMemory
 from .comm import Comm
 from .errors import XferError
-from .memory import check_device, check_writable, one_array
+from .memory import TensorForm, check_device, check_writable, locate_all, one_array
 from .plan import Plan
 from .plan_options import PlanOptions, no_options, set_options
 from .stream import used_stream
@@ -38,16 +38,17 @@ assert _OPERATION.size == ctypes.sizeof(structs.Operation)
 class _EarlierSide:
     """A side of an earlier exchange, without the memory of its arrays."""
 
-    def __init__(self, operations: bytes, ends: list[tuple[int, int]], arrays: ArrayForms) -> None:
-        """ends: the peer and the id of each operation."""
-        self.operations, self.arrays, self._ends = operations, arrays, ends
+    def __init__(self, operations: bytes, ends: list[tuple[int, int]], forms: Sequence[TensorForm]) -> None:
+        """operations: as C has them. ends: the peer and the id of each operation. forms: those of the arrays."""
+        self.operations, self._ends, self._forms = operations, ends, forms
+        self.views = [form.view for form in forms]
 
-    def places(self, operations: Operations) -> list[tuple[int, Any]] | None:
-        """The address and the storage of each array; None: an operation differs from the earlier one by more than
-        that, or may be wrong."""
-        with suppress(Exception):  # of what cannot be compared, such as an array that comes first
+    def locate(self, operations: Operations) -> list[TorchMemory] | None:
+        """Return the memory of each array, or None if an operation may differ from the earlier one in more than the
+        address of its array."""
+        with suppress(Exception):  # a comparison may fail, for example of arrays that come first in their operations
             if set(map(type, operations)) <= {tuple} and [operation[:2] for operation in operations] == self._ends:
-                return self.arrays.places([x for _, _, x in operations])  # type: ignore[return-value]  # all have one
+                return locate_all(self._forms, [x for _, _, x in operations])  # type: ignore[return-value]  # no None
         return None
 
 
@@ -58,18 +59,16 @@ class _Side:
         n = len(structs.listed(operations, "operations"))
         self._owners: list[Any] = []
         earlier = comm._earlier.get((_EarlierSide, side))
-        places = None if earlier is None else earlier.places(operations)
-        if earlier is not None and places is not None:
+        memory = None if earlier is None else earlier.locate(operations)
+        if earlier is not None and memory is not None:
             self.operations = (structs.Operation * n).from_buffer_copy(earlier.operations)
-            self.views = structs.views(earlier.arrays.views, [address for address, _ in places])
-            self._owners = [
-                TorchMemory(operation[2], storage, address)
-                for operation, (address, storage) in zip(operations, places, strict=True)
-            ]
+            self.views = structs.views(earlier.views, [each.address for each in memory])
+            self._owners = memory
             return
         self.operations = (structs.Operation * n)()
         self._device, self._side = comm._device, side
-        self._forms: list[tuple[Any, bytes]] = []
+        self._forms: list[TensorForm | None] = []
+        self._views: list[bytes] = []
         for i, operation in enumerate(operations):
             peer, number, x = structs.items(operation, 3, "an operation is (peer, id, array)")
             try:
@@ -77,11 +76,11 @@ class _Side:
             except Exception as wrong:
                 wrong.args = (f"operation {number!r} {side} rank {peer!r}: {wrong}",)
                 raise
-        self.views = (structs.View * n).from_buffer(bytearray().join(view for _, view in self._forms))
-        if all(form is not None for form, _ in self._forms):
+        self.views = (structs.View * n).from_buffer(bytearray().join(self._views))
+        forms = [form for form in self._forms if form is not None]
+        if len(forms) == n:
             ends = [(operation[0], operation[1]) for operation in operations]
-            made = _EarlierSide(bytes(self.operations), ends, ArrayForms(self._forms))
-            remember(comm._earlier, (_EarlierSide, side), made)
+            remember(comm._earlier, (_EarlierSide, side), _EarlierSide(bytes(self.operations), ends, forms))
 
     def _add(self, i: int, peer: int, number: int, x: Any) -> None:
         memory, dtype = one_array(x)
@@ -101,7 +100,9 @@ class _Side:
             structs.checked(c_int32, peer, "peer")
             raise
         self._owners.append(memory.owner)
-        self._forms.append((memory.form if dtype == memory.dtype else None, view))  # None: a View has another type
+        self._views.append(view)
+        form = memory.form if dtype == memory.dtype else None  # a View may read the elements as another type
+        self._forms.append(None if form is None else form.with_view(view))
 
     def listed(self) -> tuple[Any, Any, int]:
         """As an exchange in one call takes it."""
@@ -185,9 +186,8 @@ class Exchange(Plan):
         """commit() raises what is wrong."""
         try:
             self._on()._now(lib.xfer_plan_bind_exchange, self, sides.to.views, sides.from_.views)
-            self._views = {0: (sides.to, sides.from_)}
-            self._bound = None
-            self._all_bound_anew()
+            self._bindings.set_all({0: (sides.to, sides.from_)})
+            self._refusals.clear_all()
         except XferError as wrong:
             self._fail_at_commit(wrong, "all")
 

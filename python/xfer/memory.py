@@ -11,6 +11,7 @@ import ctypes
 import math
 import sys
 from collections.abc import Sequence
+from copy import copy
 from ctypes import (
     POINTER,
     Structure,
@@ -47,7 +48,7 @@ class Memory(NamedTuple):
 
     address: of the first element. shape: in elements. strides: in bytes. dtype: by the library's name. read_only: it
     can only be a source. device: a CUDA ordinal, HOST (-1), or SOME_DEVICE (-2). owner: keeps the memory alive. form:
-    everything about a torch tensor except its address, for elsewhere().
+    the TensorForm of a plain torch tensor, otherwise None.
     """
 
     address: int
@@ -57,7 +58,7 @@ class Memory(NamedTuple):
     read_only: bool
     device: int
     owner: Any
-    form: Any = None
+    form: TensorForm | None = None
 
 
 def _dense(shape: Sequence[int], size: int) -> tuple[int, ...]:
@@ -69,6 +70,55 @@ def _dense(shape: Sequence[int], size: int) -> tuple[int, ...]:
 
 
 # ---- torch
+
+
+class TensorForm:
+    """Everything about a plain torch tensor except where it lies.
+
+    Code that keeps the form of a tensor need not examine a later tensor as closely if only its address differs, as it
+    does for weights that are loaded again before each step.
+
+    view: the tensor as C sees it, apart from the address; b"" until with_view() adds it.
+    """
+
+    __slots__ = ("_form", "_kind", "_layout", "_n_bytes", "_size", "view")
+
+    def __init__(self, x: Any, size: int, n_bytes: int) -> None:
+        """x: the tensor. size: the bytes of one element. n_bytes: the bytes from its first element to its last."""
+        self._kind, self._layout, self._form = type(x), x.layout, (x.dtype, x.shape, x.stride(), x.device)
+        self._size, self._n_bytes, self.view = size, n_bytes, b""
+
+    def with_view(self, view: bytes) -> TensorForm:
+        """Return a copy that has this view."""
+        made = copy(self)
+        made.view = view
+        return made
+
+    def locate(self, x: Any) -> TorchMemory | None:
+        """Return the memory of a tensor that has this form, or None if `x` may differ in more than its address."""
+        # torch raises for the shape and strides of other layouts and of nested tensors, so these are looked at first.
+        if type(x) is not self._kind or x.layout != self._layout or x.is_nested:
+            return None
+        if (x.dtype, x.shape, x.stride(), x.device) != self._form or x.is_neg():
+            return None
+        address, storage = x.data_ptr(), x.untyped_storage()
+        if address == 0 or x.storage_offset() * self._size + self._n_bytes > storage.nbytes():
+            return None
+        return TorchMemory(x, storage, address)
+
+
+def locate_all(forms: Sequence[TensorForm | None], arrays: Sequence[Any]) -> list[TorchMemory | None] | None:
+    """Return the memory of each array, None where both it and its form are None. Return None instead of the list if an
+    array may differ from its form in more than its address."""
+    if len(arrays) != len(forms):
+        return None
+    found: list[TorchMemory | None] = []
+    for form, x in zip(forms, arrays, strict=True):
+        memory = None if form is None else form.locate(x)
+        if memory is None and (form is not None or x is not None):
+            return None
+        found.append(memory)
+    return found
 
 
 def _made_plain_by(torch: Any, x: Any) -> str | None:
@@ -112,33 +162,8 @@ def _of_torch(torch: Any, x: Any) -> Memory:
         raise TypeError(f"a torch tensor that ends after {end} bytes of a storage of {storage.nbytes()}")
     ordinal = HOST if device.type == "cpu" else device.index
     plain_type = type(x) in (torch.Tensor, torch.nn.Parameter)
-    form = (type(x), x.layout, (x.dtype, x.shape, x.stride(), device), size, n) if plain_type else None
+    form = TensorForm(x, size, n) if plain_type else None
     return Memory(address, shape, strides, name, False, ordinal, TorchMemory(x, storage, address), form)
-
-
-def place_of(form: Any, x: Any) -> tuple[int, Any] | None:
-    """The address of a torch tensor that differs from one with this `Memory.form` by its place alone, and its storage;
-    None: it may differ otherwise, or be wrong."""
-    if form is None:
-        return None
-    kind, layout, rest, size, n = form
-    if type(x) is not kind or x.layout != layout or x.is_nested:  # of others torch tells neither shape nor strides
-        return None
-    if (x.dtype, x.shape, x.stride(), x.device) != rest or x.is_neg():
-        return None
-    address, storage = x.data_ptr(), x.untyped_storage()
-    if address == 0 or x.storage_offset() * size + n > storage.nbytes():
-        return None
-    return address, storage
-
-
-def elsewhere(known: Memory, x: Any) -> Memory | None:
-    """memory_of() of a torch tensor, in less time; None: see place_of()."""
-    place = place_of(known.form, x)
-    if place is None:
-        return None
-    _, shape, strides, dtype, read_only, device, *_ = known
-    return Memory(place[0], shape, strides, dtype, read_only, device, TorchMemory(x, place[1], place[0]), known.form)
 
 
 # ---- array interfaces
@@ -364,12 +389,12 @@ class View:
         """The same one array as nothing but its address, for parts whose boxes lie one after the other."""
         return lib.xfer_view_dense(self._memory[0].address)
 
-    def form(self) -> tuple[Any, bytes] | None:
-        """For place_of(), and this View as C has it; None: of what is not one plain torch tensor."""
-        known = self._memory
-        if self._pieces is not None or known[0].dtype != self.dtype or known[0].form is None:
+    def form(self) -> TensorForm | None:
+        """Return the form of the array, or None unless this is a View of one plain torch tensor in its own dtype."""
+        memory = self._memory[0] if self._pieces is None else None
+        if memory is None or memory.form is None or memory.dtype != self.dtype:
             return None
-        return known[0].form, bytes(self._struct)
+        return memory.form.with_view(bytes(self._struct))
 
     @property
     def addresses(self) -> list[int]:

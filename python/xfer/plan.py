@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from ctypes import byref, c_int, c_size_t, c_uint64, c_void_p, string_at
 from typing import TYPE_CHECKING, Any
 
@@ -11,13 +11,13 @@ from ._binding import structs
 from ._binding.handle import Handle
 from ._binding.lib import lib
 from ._binding.structs import decoded
+from ._bindings import Bindings, Moved, Refusals, Row, is_row
 from ._gc import no_collection
-from ._torch.memory import BoundTensors, TorchMemory
 from .comm import Comm
 from .conversion import Conversion
 from .errors import ArgError, StateError, TimeoutError, XferError, described
 from .layout import Layout
-from .memory import View, place_of, view_of
+from .memory import View, view_of
 from .plan_options import FLAGS, PlanOptions, no_options, set_options
 from .stream import stream_pointer
 
@@ -50,26 +50,6 @@ def _rows(tensors: Tensors) -> Any:
 
 def _reference(view: View | None) -> Any:
     return None if view is None else byref(view._struct)
-
-
-_Place = tuple[bytes, int, Any]  # a view as C has it, of memory at an address, and what keeps it
-_NOWHERE: _Place = (structs.NO_VIEW, 0, None)
-
-
-def _is_row(row: Any) -> bool:
-    """(tensor, source, destination)?"""
-    return isinstance(row, Sequence) and len(row) == 3
-
-
-def _place_of(x: Any, forms: dict[int | None, Any], number: int | None) -> _Place | None:
-    """Of what differs by its place alone from what was bound before; None: it may differ otherwise."""
-    if x is None:
-        return _NOWHERE
-    known = forms.get(number)
-    if known is None:
-        return None
-    place = place_of(known[0], x)
-    return None if place is None else (known[1], place[0], TorchMemory(x, place[1], place[0]))
 
 
 class Plan(Handle):
@@ -125,51 +105,14 @@ class Plan(Handle):
     def _begin(self, comm: Comm | None, rank: int) -> None:
         Handle.__init__(self)
         self._comm, self._rank = comm, rank
-        self._views: dict[int, Any] = {}  # of source and destination, each a View or a TorchMemory; kept alive
-        self._forms: tuple[dict[int | None, Any], ...] = {}, {}  # View.form() of what was bound before, by side
-        self._kept: dict[Handle, Any] = {}  # whose memory it may use, and what they bound to it
-        self._bound: BoundTensors | None = None  # None: to be listed anew
-        self._is_trusted = False  # see _trust_bound()
-        self._wrong: Exception | None = None  # the first thing that was wrong since the last commit
-        self._unbound: dict[int | str, str] = {}  # what was wrong, by what is to be bound anew
-        self._anew: set[int] | None = None  # tensors that were bound since several at once were not
-        self._owes_wait = False  # others wait for this rank's wait(): a run was begun or refused here since the last
+        self._bindings, self._refusals = Bindings(), Refusals()
+        self._owes_wait = False  # a run was begun or refused since the last wait(), so the others wait for this rank's
         self.fresh_sources = False
-        self._figures: Any = None  # of the last look
+        self._figures: Any = None  # of the last report
 
-    def _fail_at_commit(self, wrong: Exception, what: int | str | None = None) -> None:
-        """The next commit() raises `wrong` on all ranks. Each commit() fails until `what` is bound: a tensor, or (a
-        str) all at once."""
-        self._wrong = self._wrong or wrong
-        if what is not None:
-            self._unbound[what] = described(wrong)
-        if isinstance(what, int) and self._anew is not None:
-            self._anew.discard(what)
-        elif isinstance(what, str):
-            self._anew = set()
-
-    def _is_bound_anew(self, number: int) -> None:
-        """One tensor; with all of them, also what was to be bound at once."""
-        self._unbound.pop(number, None)
-        if self._anew is not None:
-            self._anew.add(number)
-            if len(self._anew) == len(self._layouts):
-                self._all_bound_anew()
-
-    def _all_bound_anew(self, but: Container[int | str] = ()) -> None:
-        self._unbound = {what: why for what, why in self._unbound.items() if what in but}
-        self._anew = None
-
-    def _keep(self, other: Handle) -> None:
-        """As long as the plan is there."""
-        if other not in self._kept:
-            self._kept[other] = None
-            other._n_users += 1
-
-    def _keep_given(self, other: Handle, given: Mapping[tuple[str, str], Any]) -> None:
-        """What other has bound to the plan, each with its `memory`, by side and name."""
-        self._kept[other] = dict(given)
-        self._bound = None
+    def _fail_at_commit(self, error: Exception, what: int | str | None = None) -> None:
+        """Let the next commit() raise `error` on all ranks. what: see Refusals.record()."""
+        self._refusals.record(error, what)
 
     def _set_tensors(self, tensors: Tensors) -> None:
         self._layouts = [(tensor[1], tensor[2]) for tensor in tensors]
@@ -199,50 +142,35 @@ class Plan(Handle):
         its address, as with weights that are loaded again for each step, binding it takes a fraction of the time."""
         comm, rows = self._on(), list(tensors)  # which may be made by use of the comm
         with comm._alone(), no_collection():
-            if rows:
-                self._bound = None
             for row in self._bind_moved(comm, rows):
-                if _is_row(row):
+                if is_row(row):
                     self._bind(comm, *row)
                 else:
                     self._fail_at_commit(ValueError(f"a row to bind is (tensor, source, destination), not {row!r}"))
 
-    def _bind_moved(self, comm: Comm, rows: list[tuple[int | str, Any, Any]]) -> list[tuple[int | str, Any, Any]]:
-        """Binds in one call what differs by its place alone from what was bound before; the rows that are left."""
-        left: list[tuple[int | str, Any, Any]] = []
-        kept: dict[int, Any] = {}
-        numbers: list[int] = []
-        sources: list[_Place] = []
-        targets: list[_Place] = []
-        forms = self._forms
-        for row in rows:
-            if not _is_row(row):
-                return rows  # which says so
-            tensor, src, dst = row
-            number = self._number_of(tensor)
-            source = _place_of(src, forms[0], number)
-            target = None if source is None else _place_of(dst, forms[1], number)
-            if number is None or source is None or target is None:
-                left.append(row)
-                continue
-            numbers.append(number)
-            sources.append(source)
-            targets.append(target)
-            kept[number] = source[2], target[2]
-        if not numbers or {self._number_of(row[0]) for row in left} & kept.keys():  # of one tensor the last row counts
+    def _bind_moved(self, comm: Comm, rows: list[Row]) -> list[Row]:
+        """Bind in one call the tensors that differ by their addresses alone from what was bound before. Return the rows
+        that are left for _bind()."""
+        if not all(map(is_row, rows)):
             return rows
-        views = [structs.views([p[0] for p in side], [p[1] for p in side]) for side in (sources, targets)]
+        moved, left = Moved(), []
+        for row in rows:
+            number = self._number_of(row[0])
+            if number is None or not self._bindings.add_moved(moved, number, *row[1:]):
+                left.append(row)
+        numbers = moved.numbers
+        if not numbers or {self._number_of(row[0]) for row in left}.intersection(numbers):
+            return rows  # the last row of a tensor counts, so these must be bound in their order
         try:
-            comm._now(lib.xfer_plan_bind_many, self, (c_size_t * len(numbers))(*numbers), *views, len(numbers))
+            comm._now(lib.xfer_plan_bind_many, self, (c_size_t * len(numbers))(*numbers), *moved.views(), len(numbers))
         except XferError:
-            return rows  # which says what is wrong with each
-        self._views.update(kept)
-        if self._unbound or self._anew is not None:
-            for number in kept:
-                self._is_bound_anew(number)
+            return rows  # _bind() records which of them is wrong
+        self._bindings.set_moved(moved)
+        self._refusals.clear(numbers, len(self._layouts))
         return left
 
     def _bind(self, comm: Comm, tensor: int | str, src: Any, dst: Any) -> None:
+        """Bind one tensor, or record why it cannot be bound."""
         number = None
         try:
             number = self._number(tensor)
@@ -252,17 +180,13 @@ class Plan(Handle):
             comm._now(
                 lib.xfer_plan_bind.unchecked, self._as_parameter_, number, _reference(src_view), _reference(dst_view)
             )
-            self._views[number] = src_view, dst_view
-            for forms, view in zip(self._forms, (src_view, dst_view), strict=True):
-                form = None if view is None else view.form()
-                if form is not None:
-                    forms[number] = form
-            self._is_bound_anew(number)
-        except Exception as wrong:
-            if not isinstance(wrong, XferError):
-                with contextlib.suppress(Exception):  # of a text that cannot be made
-                    wrong.args = (f"tensor {tensor!r}: {wrong}",)
-            self._fail_at_commit(wrong, number)
+            self._bindings.set(number, src_view, dst_view)
+            self._refusals.clear([number], len(self._layouts))
+        except Exception as error:
+            if not isinstance(error, XferError):
+                with contextlib.suppress(Exception):  # the text of an exception may fail to be made
+                    error.args = (f"tensor {tensor!r}: {error}",)
+            self._fail_at_commit(error, number)
 
     def _number_of(self, tensor: int | str) -> int | None:
         """None: _number() may say why there is none."""
@@ -291,68 +215,28 @@ class Plan(Handle):
         """
         comm = self._on()
         with comm._alone():
-            comm._collective(lib.xfer_plan_commit, self._checked, self)
+            comm._collective(lib.xfer_plan_commit, self._commit_arguments, self)
             self._owes_wait = False
             figures = structs.sized(structs.PlanReport)
             comm._now(lib.xfer_plan_report, self, byref(figures))
             self._figures = figures
 
-    def _checked(self) -> tuple[Plan]:
-        """What commit() takes. Raises the first error since the last one."""
-        wrong, self._wrong = self._wrong, None
-        if wrong is None and self._unbound:
-            wrong = StateError(f"what was refused is not bound anew: {next(iter(self._unbound.values()))}")
-        if wrong is not None:
-            try:
-                raise wrong
-            finally:
-                del wrong  # else it keeps itself alive, by this frame
+    def _commit_arguments(self) -> tuple[Plan]:
+        """Return the arguments of xfer_plan_commit(). Raise the error of a bind() that was refused."""
+        self._refusals.raise_first()
         return (self,)
 
-    def _owners(self) -> list[Any]:
-        """What keeps all bound memory alive."""
-        found: list[Any] = []
-        for both in self._views.values():
-            for bound in both:
-                if type(bound) is TorchMemory:
-                    found.append(bound)
-                elif bound is not None:
-                    found += bound.owners()
-        for given in self._kept.values():
-            found += [each.memory.owner for each in (given or {}).values()]
-        return found
-
-    def _trust_bound(self) -> None:
-        """The caller has just looked where everything lies that is bound, and runs the plan next: the run need not look
-        again, which would take 10 ms for 40,000 tensors."""
-        self._is_trusted = True
-
     def _check_bound(self) -> None:
-        """Raise StateError if memory that C has the address of was freed since it was bound."""
-        is_trusted, self._is_trusted = self._is_trusted, False
-        if is_trusted:
-            return
-        if self._bound is None:
-            self._bound = BoundTensors(self._owners())
-        if not self._bound.are_there():
+        """Raise StateError if memory whose address C has was freed after it was bound."""
+        if not self._bindings.are_there():
             raise StateError(
                 f"{self._freed()} lies in a torch storage that was resized since it was bound, which freed its memory: "
                 "bind and commit again"
             )
 
     def _freed(self) -> str:
-        """What does, in words."""
-        names = {number: name for name, number in self._index.items()}
-        for number, both in self._views.items():
-            for side, bound in zip(("source", "destination"), both, strict=True):
-                owners = () if bound is None else [bound] if type(bound) is TorchMemory else bound.owners()
-                if not BoundTensors(owners).are_there():
-                    return f"the {side} of tensor {names.get(number, number)!r}"
-        for given in self._kept.values():
-            for (_, name), each in (given or {}).items():
-                if not BoundTensors([each.memory.owner]).are_there():
-                    return repr(name)
-        raise AssertionError("nothing was freed")
+        """Return which memory was freed, in words."""
+        return self._bindings.freed({i: name for name, i in self._index.items() if i is not None})
 
     # ---- at every step
 
@@ -432,8 +316,7 @@ class Plan(Handle):
                 raise
             self._owes_wait = False
             if self.fresh_sources:
-                self._views = {number: (None, dst) for number, (_, dst) in self._views.items()}
-                self._bound = None
+                self._bindings.drop_sources()
 
     def test(self) -> bool:
         """Has this rank's part of the last run ended? Local; does not block. You must still call wait()."""
@@ -563,9 +446,9 @@ class Plan(Handle):
             comm._now(lib.xfer_plan_refuse, self, structs.sayable(described(error)))
 
     def _destroy(self, handle: c_void_p) -> None:
-        comm, self._comm, self._wrong = self._comm, None, None
-        views, self._views = self._views, {}
-        kept, self._kept = self._kept, {}
+        comm, self._comm = self._comm, None
+        bindings, self._bindings = self._bindings, Bindings()
+        self._refusals.forget_error()
         if comm is None:
             super()._destroy(handle)
             return
@@ -574,7 +457,7 @@ class Plan(Handle):
                 with contextlib.suppress(XferError), comm._lock:
                     comm._call(lib.xfer_plan_wait, _Raw(handle), 0)
         finally:
-            comm._lock.give_back(_destroy, handle, views, kept)
+            comm._lock.give_back(_destroy, handle, bindings)
 
     def __del__(self) -> None:
         self._owes_wait = False  # what is collected does not wait for anybody
@@ -588,7 +471,6 @@ class _Raw:
         self._as_parameter_ = handle
 
 
-def _destroy(handle: c_void_p, views: object, kept: dict[Handle, Any]) -> None:
+def _destroy(handle: c_void_p, bindings: Bindings) -> None:
     lib.xfer_plan_destroy(handle)
-    for other in kept:
-        other._leave()
+    bindings.release()

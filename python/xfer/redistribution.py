@@ -9,11 +9,12 @@ from typing import Any
 
 from ._binding import structs
 from ._binding.lib import lib
-from ._remembered import ArrayForms, remember
+from ._remembered import remember
+from ._torch.memory import TorchMemory
 from .comm import Comm
 from .layout import Layout
-from .memory import View, view_of
-from .plan import _Place, _reference
+from .memory import TensorForm, View, locate_all, view_of
+from .plan import _reference
 from .stream import used_stream
 
 __all__ = ["redistribute"]
@@ -35,17 +36,19 @@ def redistribute(
     redistribute_again(comm, key, arrays, lambda: ((src_layout, src), (dst_layout, dst)), stream)
 
 
-Sides = tuple[tuple[Layout | None, Any], tuple[Layout | None, Any]]  # of the source and of the destination
+Sides = tuple[tuple[Layout | None, Any], tuple[Layout | None, Any]]  # the layout and the array of each side
+Located = tuple[bytes, TorchMemory]  # a view as C has it, apart from its address, and the memory
 
 
 class _EarlierRedistribution:
     """A redistribution that was made, without the memory of its arrays."""
 
-    def __init__(self, layouts: tuple[Layout | None, Layout | None], forms: Sequence[tuple[Any, bytes] | None]) -> None:
-        # Not kept alive: what is by boxes may be large. One that is alive is the one whose id is in a key.
+    def __init__(self, layouts: tuple[Layout | None, Layout | None], forms: Sequence[TensorForm | None]) -> None:
+        # Layouts are not kept alive, since those by boxes may be large. One that is alive is the one whose id is in the
+        # key of the call.
         self._layouts = [None if layout is None else weakref.ref(layout) for layout in layouts]
-        self._arrays = ArrayForms(forms)
-        self._views = [structs.View.from_buffer_copy(view) if view else None for view in self._arrays.views]
+        self._forms = forms
+        self._views = [None if form is None else structs.View.from_buffer_copy(form.view) for form in forms]
         self._references = [None if view is None else byref(view) for view in self._views]
 
     def repeat(self, comm: Comm, arrays: tuple[Any, Any], stream: Any) -> bool:
@@ -56,16 +59,16 @@ class _EarlierRedistribution:
             for layout, known in zip(layouts, self._layouts, strict=True):
                 if known is not None and (layout is None or layout.closed):
                     return False
-            places = self._arrays.places(arrays)  # which keep the memory
-            if places is None:
+            memory = locate_all(self._forms, arrays)  # the arrays keep it alive
+            if memory is None:
                 return False
             pointer = used_stream(comm._device, stream, [(x,) for x in arrays])
         except Exception:
             return False
         with comm._alone():
-            for view, place in zip(self._views, places, strict=True):
-                if place is not None:
-                    structs.set_base(view, place[0])
+            for view, each in zip(self._views, memory, strict=True):
+                if each is not None:
+                    structs.set_base(view, each.address)
             comm._call(_redistribute, comm, layouts, self._references, pointer)
         return True
 
@@ -109,22 +112,26 @@ def redistribute_sides(
     return made[0]
 
 
-def redistribute_places(
+def redistribute_located(
     comm: Comm,
     layouts: Sequence[Layout | None],
-    places: Callable[[], Sequence[_Place | None]],
+    locate: Callable[[], Sequence[Located | None]],
     stream: Any,
 ) -> None:
-    """redistribute_sides() of what lies elsewhere than in an earlier call, and is the same otherwise."""
+    """Redistribute arrays that differ by their addresses alone from those of an earlier call. Collective.
+
+    locate: returns the view and the memory of the source and of the destination, each None where there is none. Its
+    errors are raised on all ranks.
+    """
 
     def make() -> tuple[Any, ...]:
         for layout in layouts:
             if layout is not None:
                 layout._check_open()  # it may have been closed since the earlier call
-        found = places()
-        each = [None if place is None else structs.view_at(*place[:2]) for place in found]
-        owners = [place[2] for place in found if place is not None]
-        return comm, layouts, each, used_stream(comm._device, stream, owners), owners
+        found = locate()
+        views = [None if each is None else structs.view_at(each[0], each[1].address) for each in found]
+        owners = [each[1] for each in found if each is not None]
+        return comm, layouts, views, used_stream(comm._device, stream, owners), owners
 
     with comm._alone():
         comm._collective(_redistribute, make, comm, (None, None), (None, None), 0)

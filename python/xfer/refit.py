@@ -21,7 +21,7 @@ from .comm import Comm
 from .conversion import Conversion
 from .errors import ArgError, StateError
 from .layout import Layout
-from .memory import HOST, Memory, check_device, check_writable, elsewhere, one_array
+from .memory import HOST, TensorForm, check_device, check_writable, one_array
 from .plan import Plan, PlanOptions, Tensors
 
 if TYPE_CHECKING:
@@ -363,13 +363,17 @@ class Misc:
 
 
 class _Given(NamedTuple):
-    """What was handed in, with what C is told of it before and after the address. is_plain: without a dtype of the
-    caller's."""
+    """A local tensor that was handed in.
 
-    memory: Memory
-    is_plain: bool
-    of: tuple[Any, ...]
-    form: tuple[Any, ...]
+    owner: keeps its memory alive; None once it was given back. form: None if the tensor cannot be told by its form, or
+    was handed in with a dtype of the caller's. before, after: the arguments of C before the address and after it.
+    """
+
+    owner: Any
+    device: int
+    form: TensorForm | None
+    before: tuple[Any, ...]
+    after: tuple[Any, ...]
 
 
 class Locals(Handle):
@@ -443,12 +447,12 @@ class Locals(Handle):
         its name, and bind() then binds only what has changed. Raises also MismatchError, for a wrong name, shape or
         type; nothing changes then. A torch tensor that differs only by its address takes half the time."""
         known = self._given.get((side, name)) if isinstance(side, str) and isinstance(name, str) else None
-        memory = elsewhere(known.memory, x) if known is not None and known.is_plain and dtype is None else None
+        memory = known.form.locate(x) if known is not None and known.form is not None and dtype is None else None
         if known is None or memory is None:
             self._hand_in(lib.xfer_locals_update, side, name, x, dtype)
             return
-        lib.xfer_locals_update.unchecked(self._as_parameter_, *known.of, memory.address, *known.form)
-        self._given[side, name] = _Given(memory, True, known.of, known.form)
+        lib.xfer_locals_update.unchecked(self._as_parameter_, *known.before, memory.address, *known.after)
+        self._given[side, name] = _Given(memory, *known[1:])
 
     def _hand_in(self, function: Callable[..., Any], side: str, name: str, x: Any, dtype: Any) -> None:
         side_of = choice(side, _SIDES, "side")
@@ -465,9 +469,10 @@ class Locals(Handle):
             wrong.args = (f"{name!r}: {wrong}",)
             raise
         shape, strides = array(c_int64, memory.shape, "shape"), array(c_int64, memory.strides, "strides")
-        of, form = (side_of, text, dtypes.dtype_code(elements)), (shape, strides, len(memory.shape))
-        function(self, *of, memory.address, *form)
-        self._given[side, name] = _Given(memory, elements == memory.dtype, of, form)
+        before, after = (side_of, text, dtypes.dtype_code(elements)), (shape, strides, len(memory.shape))
+        function(self, *before, memory.address, *after)
+        form = memory.form if elements == memory.dtype else None
+        self._given[side, name] = _Given(memory.owner, memory.device, form, before, after)
 
     def bind(self, plan: Plan) -> None:
         """Bind all tensors that were handed in to a plan of the refit's tensors. Local.
@@ -481,23 +486,24 @@ class Locals(Handle):
         with comm._alone():
             try:
                 for (_, name), given in self._given.items():
-                    if given.memory.owner is None:
+                    if given.owner is None:
                         raise StateError(f"{name!r} was given back after the last run: update() it before bind()")
-                    check_device(given.memory.device, comm._device, repr(name))
-                left = () if plan._kept.get(self) is None else plan._views  # C binds what lies elsewhere than before
-                plan._keep(self)  # memory of its own is bound too
+                    check_device(given.device, comm._device, repr(name))
+                # C binds only what moved since the last call, so a tensor that others bound in between stays refused.
+                others = plan._bindings.views if plan._bindings.has_given(self) else ()
+                plan._bindings.keep(self)  # the plan may use memory of this object's own, too
                 comm._now(lib.xfer_locals_bind, self, plan)
-                plan._keep_given(self, self._given)
-                plan._all_bound_anew(but=left)
-            except Exception as wrong:
-                plan._fail_at_commit(wrong, "locals")
+                plan._bindings.set_given(self, self._given)
+                plan._refusals.clear_all(but=others)
+            except Exception as error:
+                plan._fail_at_commit(error, "locals")
 
     def _let_go(self, side: str, plan: Plan) -> None:
         """Of memory that was handed in and is bound no more."""
         for key, given in self._given.items():
             if key[0] == side:
-                self._given[key] = given._replace(memory=given.memory._replace(owner=None))
-        plan._keep_given(self, self._given)
+                self._given[key] = given._replace(owner=None)
+        plan._bindings.set_given(self, self._given)
 
     def problems(self) -> list[str]:
         """What is wrong with the tensors handed in, one sentence each."""
@@ -536,7 +542,7 @@ class Locals(Handle):
         a plan of fresh_sources it drops the arrays handed in for "train": call update() before the next bind()."""
         needed("plan", plan, "plan")
         plan._on()  # raises
-        plan._keep(self)
+        plan._bindings.keep(self)
         plan._wait(lib.xfer_locals_wait, self, plan, timeout_ms)
         if plan.fresh_sources:
             self._let_go("train", plan)

@@ -226,7 +226,7 @@ class Transfer(Steps):
         """
         with on_stream(stream, self._comm.device):  # which reads what is copied to be read
             self._tensors.commit(self.plan, self._bind)
-        self.plan._trust_bound()
+        self.plan._bindings.trust()
         super().step(version, stream)
         self._tensors.mark_written()
 
@@ -316,7 +316,7 @@ class ModelRefit(Steps):
         """Move all weights and wait until they have arrived on every rank. Collective. See Transfer.step()."""
         with on_stream(stream, self._comm.device):
             self._tensors.commit(self.plan, partial(self._bind, self.locals.update))
-        self.plan._trust_bound()
+        self.plan._bindings.trust()
         super().step(version, stream)
         self._tensors.mark_written()
 

@@ -107,7 +107,7 @@ def test_a_tensor_that_lies_elsewhere_is_updated_by_name(table):
                 locals_.update("gen", name, given[name], "bf16")
             with pytest.raises(xfer.MismatchError, match="no.such is not a tensor|no.such"):
                 locals_.update("gen" if comm.rank > 0 else "train", "no.such", np.zeros(3, np.uint16), "bf16")
-            assert len(plan._kept) == 1
+            assert plan._bindings.n_users == 1
 
     on_ranks(3, work)
 

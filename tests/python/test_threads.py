@@ -49,7 +49,7 @@ class Pair:
         return dict(self.plans)[rank]
 
     def memory(self, plan):
-        return plan._views[0][1].owners()[0][0]
+        return plan._bindings.views[0][1].owners()[0][0]
 
     def run(self, rank):
         plan = self.of(rank)[0]
@@ -93,7 +93,7 @@ def test_where_only_the_main_thread_may_call_another_one_gives_nothing_back():
     comm._lock.on_main_only = True
     plan = xfer.Plan(comm, [("w", src, dst)])
     plan.bind("w", np.zeros(8, np.float32), np.zeros(8, np.float32))
-    memory = weakref.ref(plan._views[0][1].owners()[0][0])
+    memory = weakref.ref(plan._bindings.views[0][1].owners()[0][0])
     thread = threading.Thread(target=plan.close)
     thread.start()
     thread.join(20)

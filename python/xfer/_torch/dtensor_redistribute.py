@@ -13,13 +13,13 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor
 
 from .._binding.structs import needed
-from .._remembered import ArrayForms, remember
+from .._remembered import remember
 from ..comm import Comm
 from ..dtypes import dtype_name, torch_dtype
 from ..errors import MismatchError
 from ..layout import Layout, Placement
 from ..memory import View
-from ..redistribution import Sides, redistribute_places, redistribute_sides
+from ..redistribution import Located, Sides, redistribute_located, redistribute_sides
 from ..stream import on_stream
 from .dtensor import (
     MEANINGS,
@@ -36,6 +36,7 @@ from .dtensor import (
     plain,
 )
 from .held import local_part, readable
+from .memory import TorchMemory
 
 
 def redistribute(
@@ -65,9 +66,9 @@ def redistribute(
     earlier = comm._earlier.get(request.key)
     told = tuple(comm._share(request.said if earlier is None else earlier.said, "redistribute"))
     call = None if earlier is None else earlier.calls.get(told)
-    place = None if call is None else call.place(tensor)
-    if call is not None and place is not None:
-        return call.repeat(comm, place, stream)
+    source = None if call is None else call.locate(tensor)
+    if call is not None and (source is not None or not call.has_source):
+        return call.repeat(comm, source, stream)
     redistribute_sides(comm, lambda: request.sides(told, stream), stream)
     if request.key is not None:
         with suppress(TypeError):  # of the constructor, which is torch's own
@@ -200,7 +201,7 @@ class _EarlierRedistribution:
         source = None if mine is None else View(mine).form()
         if mine is not None and source is None:
             raise TypeError("no plain torch tensor")
-        self._source = None if source is None else ArrayForms([source])
+        self._source = source
         self._target = None if new is None else bytes(View(new)._struct)
         self._spec = None
         if request.made is not None:
@@ -209,21 +210,23 @@ class _EarlierRedistribution:
             self._spec = request.made._spec
             DTensor(local, self._spec, requires_grad=False)
 
-    def place(self, tensor: Any) -> tuple[Any, int, Any] | None:
-        """Where this rank's part lies: the part, its address and its storage; None: it is otherwise than it was."""
-        if self._source is None:
-            return (None, 0, None)
-        part = local_part(tensor)
-        places = self._source.places([part])
-        return None if places is None or places[0] is None else (part, *places[0])
+    @property
+    def has_source(self) -> bool:
+        """Whether this rank has a part of the source."""
+        return self._source is not None
 
-    def repeat(self, comm: Comm, place: tuple[Any, int, Any], stream: Any) -> Any:
-        """The same with what lies there, into a new tensor. Collective."""
+    def locate(self, tensor: Any) -> Located | None:
+        """Return where this rank's part of a tensor lies, or None if it has none or it may differ from the earlier one
+        in more than its address."""
+        memory = None if self._source is None else self._source.locate(local_part(tensor))
+        return None if self._source is None or memory is None else (self._source.view, memory)
+
+    def repeat(self, comm: Comm, source: Located | None, stream: Any) -> Any:
+        """Redistribute what lies at `source` into a new tensor. Collective."""
         made: Any = None
 
-        def places() -> Any:
+        def locate() -> tuple[Located | None, Located | None]:
             nonlocal made
-            source = None if self._source is None else (self._source.views[0], place[1], (place[0], place[2]))
             target = None
             if self._spec is not None:
                 shape, dtype, device = self._empty
@@ -231,10 +234,10 @@ class _EarlierRedistribution:
                     local = torch.empty(shape, dtype=dtype, device=device)
                 made = DTensor(local, self._spec, requires_grad=False)
                 if self._target is not None:
-                    target = (self._target, local.data_ptr(), (local, local.untyped_storage()))
+                    target = (self._target, TorchMemory(local, local.untyped_storage(), local.data_ptr()))
             return source, target
 
-        redistribute_places(comm, self._layouts, places, stream)
+        redistribute_located(comm, self._layouts, locate, stream)
         return made
 
 

@@ -192,7 +192,7 @@ class _Update:
                     self._comm.agree(wrong)
                 self._bind(i)
                 plan.commit()
-                plan._trust_bound()
+                plan._bindings.trust()
                 running.append(plan)
                 try:
                     plan.run(version, self._second if i > 0 else None)

@@ -31,7 +31,7 @@ class _Swap(Steps):
     def _move(self, version: int, stream: Any) -> None:
         with dropped_if_broken(self.comm, runs=True):
             super()._move(version, stream)
-        self.plan._views = {}  # each swap hands over its tensors anew
+        self.plan._bindings.set_all({})  # each swap hands over its tensors again
 
 
 class _Swaps:
