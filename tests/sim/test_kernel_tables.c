@@ -324,7 +324,7 @@ static void test_random_boxes_of_digests_are_read_once(void)
   fill_source();
   for (uint64_t i = 0; i < CASES / 2; i++) {
     const int64_t room = i % 16 == 0 ? ROOM : ROOM / 16;
-    xfi_digest_box box = {.factor = i * 3 + 1, .slot = (uint32_t)i};
+    xfi_digest_box box = {.factor = i * 3 + 1, .sum = (uint32_t)i};
     xfi_cuda_table table;
     int64_t used = 0;
     int64_t n_scales = 0;
@@ -340,7 +340,7 @@ static void test_random_boxes_of_digests_are_read_once(void)
     OK(xfi_cuda_digest_table_make(&table, &box, 1));
     walk_table(&m.v, DIGEST_TABLE, &table);
     for (size_t k = 0; k < table.n_pieces; k++)
-      NEED(table.pieces[k].factor == box.factor && table.pieces[k].slot == box.slot);
+      NEED(table.pieces[k].factor == box.factor && table.pieces[k].sum == box.sum);
     xfi_cuda_table_free(&table);
     need_what_is_due((size_t)room + SLACK);
   }
