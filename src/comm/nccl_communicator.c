@@ -65,8 +65,8 @@ xfer_status xfi_nccl_check_warnings(xfi_nccl *nccl, int polls)
   return st;
 }
 
-/* Each communicator reports its own groups. NCCL_COMM_BLOCKING=0 makes the launcher non-blocking
- * too. */
+/* The state of both communicators, since each reports only its own groups. The launcher may be in
+ * progress too: NCCL_COMM_BLOCKING=0 makes it non-blocking. */
 static ncclResult_t query_state(ncclResult_t *state, const xfi_nccl *nccl)
 {
   const ncclResult_t result = ncclCommGetAsyncError(nccl->handle, state);
@@ -90,8 +90,8 @@ xfer_status xfi_nccl_await(xfi_nccl *nccl, cudaEvent_t done, const char *what,
     if (error == cudaSuccess) return XFER_OK;
     if (error != cudaErrorNotReady) return xfi_cuda_failed(error, "cudaEventQuery");
     result = query_state(&state, nccl);
-    /* A borrowed one whose query fails is polled again, since others wait for what is half
-     * launched. */
+    /* If the query of a borrowed communicator fails it is polled again: other ranks wait for what
+     * this one has half launched. */
     if (result == ncclSuccess || (nccl->is_borrowed && done == NULL)) result = state;
     if (result == ncclSuccess && done == NULL) return XFER_OK;
     if (result != ncclSuccess && result != ncclInProgress) return failed(nccl, result, what);

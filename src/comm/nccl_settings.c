@@ -43,12 +43,13 @@ static const char *const names[] = {"NCCL_ALGO",
 
 enum { N_SETTINGS = sizeof names / sizeof *names, VALUE_BYTES = 32 };
 
-/* A rank's; "": not set. */
+/* A rank's settings; "": not set. */
 typedef struct settings {
   char values[N_SETTINGS][VALUE_BYTES];
 } settings;
 
-/* NCCL has read its own files into the environment by then. */
+/* Read the settings from the environment. By then NCCL has put those of its own files there, too.
+ */
 static void read_settings(settings *s)
 {
   memset(s, 0, sizeof *s);
@@ -64,7 +65,7 @@ static const char *said(const char *value)
   return value[0] == '\0' ? "not set" : value;
 }
 
-/* The first in which a rank differs from rank 0. */
+/* Say which setting is the first in which some rank differs from rank 0. */
 static void say_difference(char text[XFI_NCCL_DIFFERENCE_BYTES], const settings *all, int n_ranks)
 {
   for (int i = 0; i < N_SETTINGS; i++)

@@ -48,7 +48,7 @@ xfer_status xfi_shared_init(xfi_shared *s, const xfi_shared_ops *ops, int n_plac
   if (processes) s->neighbours = xfi_calloc((size_t)n_places, sizeof *s->neighbours);
   for (int i = 0; s->neighbours != NULL && i < n_places; i++)
     s->neighbours[i] = (xfi_neighbour){
-        -1, -1}; /* before anything can fail: 0 would be a descriptor of the caller's */
+        -1, -1}; /* before anything can fail, since 0 could be a descriptor of the caller's */
   XFI_CHECK(s->places != NULL && s->at != NULL && s->broadcast_sends != NULL && s->awaits != NULL &&
                 s->visited != NULL && s->n_published != NULL &&
                 (s->neighbours != NULL || !processes),
@@ -93,8 +93,8 @@ xfi_segment *xfi_shared_map(const xfi_shared *s, int file)
   return at == MAP_FAILED ? NULL : at;
 }
 
-/* Polls one descriptor at a time: poll() refuses more than the limit of open files, which may be 1.
- */
+/* One descriptor is polled at a time: poll() refuses more than the limit of open files, which may
+ * be 1. */
 bool xfi_shared_is_lost(const xfi_shared *s, int rank)
 {
   const int place = s->places[rank];
@@ -130,8 +130,8 @@ xfi_cores xfi_cores_own(void)
   return (xfi_cores){first, CPU_COUNT(&cores)};
 }
 
-/* Assumes that ranks are all bound alike, or to cores of their own, or to disjoint groups of cores.
- */
+/* This assumes that ranks are all bound alike, or each to cores of its own, or to disjoint groups
+ * of cores. */
 bool xfi_cores_suffice(const xfi_cores *cores, size_t pitch, int n)
 {
   const char *at = (const char *)cores;

@@ -29,9 +29,10 @@
 
 enum {
   BACKLOG = 256,
-  REQUEST_TIMEOUT_MS = 1000, /* for the request of a client that has connected */
-  SEND_TIMEOUT_MS = 20000,   /* to a client that maps each chunk before the next */
-  POLL_MS = 50,              /* how often a wait for the other end checks the deadline */
+  REQUEST_TIMEOUT_MS = 1000, /* how long a client that has connected may take to send its request */
+  SEND_TIMEOUT_MS =
+      20000,    /* how long it may take to receive a chunk, after it has mapped another */
+  POLL_MS = 50, /* how often a wait for the other end checks the deadline */
   PAUSE_NS = 1000 * 1000
 };
 
@@ -47,10 +48,10 @@ struct xfi_cuda_exports {
   _Atomic bool stops; /* the thread is to end; the listener is shut down */
   pthread_t thread;
   pthread_mutex_t lock; /* of all below */
-  request *ranges;      /* [n] that may be requested */
+  request *ranges;      /* [n] what may be requested */
   size_t n;
   size_t capacity;
-  int served; /* the socket of the client; -1: none */
+  int served; /* the socket of the client that is being served; -1: none */
 };
 
 /* ---- sockets ------------------------------------------------------------------------------ */
@@ -130,7 +131,7 @@ static void *serve_main(void *argument)
 {
   xfi_cuda_exports *exports = argument;
 
-  xfi_cuda_begin_thread((void *)exports->device); /* only read */
+  xfi_cuda_begin_thread((void *)exports->device); /* which only reads it */
   while (!atomic_load(&exports->stops)) {
     const int socket = xfi_descriptor_kept(accept4(exports->listener, NULL, NULL, SOCK_CLOEXEC));
     if (socket >= 0) {
@@ -139,7 +140,7 @@ static void *serve_main(void *argument)
       set_served(exports, -1);
       (void)close(socket);
     } else if (!atomic_load(&exports->stops)) {
-      xfi_sleep_ns(PAUSE_NS); /* for example no descriptors left */
+      xfi_sleep_ns(PAUSE_NS); /* there may be no descriptor left for the moment */
     }
   }
   return NULL;

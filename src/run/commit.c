@@ -46,7 +46,7 @@ void xfi_run_drop_lanes(xfer_plan *plan)
   plan->run.is_open = false;
 }
 
-/* The part of commit that needs no other rank. */
+/* The part of building lanes that needs no other rank. */
 static xfer_status commit_local(xfer_plan *plan)
 {
   if (plan->main == NULL) { /* a relay uses what is bound to its plan */
@@ -69,7 +69,7 @@ typedef struct combined {
   bool fails;           /* some rank has failed */
   work most;            /* the most that some rank has to do: all ranks do it */
   bool has_flows;       /* some rank has peers that need its addresses */
-  bool has_run;         /* some rank has run */
+  bool has_run;         /* some rank has run the present lanes */
   bool have_room;       /* every rank has room for snapshots */
   uint64_t n_sequenced; /* the highest of all ranks */
 } combined;
@@ -197,7 +197,8 @@ done:
   return st;
 }
 
-/* 0 for few allocations, whose look-up takes less time than the mark. */
+/* The device's allocation_mark(); 0 if the plan has few allocations: to look these up takes less
+ * time than the mark. */
 static uint64_t allocation_mark(const xfer_plan *plan)
 {
   enum { MANY = 16 };
@@ -234,7 +235,7 @@ static bool is_any_leaked(const xfer_plan *plan)
   return any;
 }
 
-/* What this rank needs from the commit. */
+/* What this rank needs from the commit: the least work that makes its lanes fit what is bound. */
 static work find_work(xfer_plan *plan)
 {
   const bool may_lie_elsewhere = may_lie_in_others(plan);
@@ -262,7 +263,8 @@ static xfer_status do_work(xfer_plan *plan, const xfi_commit_vote *votes, combin
   if (plan->amax_plan != NULL) XFI_TRY(xfi_run_commit(plan->amax_plan, XFER_OK));
   XFI_TRY(make_lanes(plan, votes, all, deadline));
   if (plan->relay == NULL) return XFER_OK;
-  xfi_commit_invalidate(plan->relay); /* its lanes use the memory of the plan's */
+  xfi_commit_invalidate(
+      plan->relay); /* its lanes use memory that the plan's lanes have made anew */
   return xfi_run_commit(plan->relay, XFER_OK);
 }
 
@@ -327,7 +329,7 @@ xfer_status xfi_commit_end(xfer_plan *plan, const xfi_commit_vote *votes, xfi_de
 {
   combined all = combine(votes, plan->comm->size);
   xfer_status st = check_votes(plan, votes, &all, deadline);
-  const bool agreed = st == XFER_OK; /* all ranks know the common work */
+  const bool agreed = st == XFER_OK; /* else nothing is done, on any rank */
 
   /* The highest count, since some rank may have counted a run that no other has begun. */
   if (agreed) plan->plans->n_sequenced = plan->plans->n_agreed = all.n_sequenced;

@@ -21,9 +21,9 @@
 #include "staging.h"
 #include "wire.h"
 
-/* A broadcast begins later than copies to each receiver do, by about a message, 30 us, in which a
- * link of 350 GB/s carries this: one H200 to 3 others, of 1 MB 91 us broadcast and 67 copied, of
- * 16.8 MB 104 and 140. */
+/* A broadcast begins some 30 us later than copies to each receiver, by about the time of a message.
+ * A link of 350 GB/s carries this many bytes in that time. From one H200 to 3 others, 1 MB takes 91
+ * us broadcast and 67 copied, 16.8 MB 104 and 140. */
 #define DEFAULT_BROADCAST_SAVING_BYTES 10500000
 
 /* Check the options, and fill in the defaults of those that are 0. `device` NULL: a simulation,
@@ -114,7 +114,7 @@ static xfer_status create_relay(xfer_plan *plan)
   return create_events(r);
 }
 
-/* most[]: the windows in a round of the plan's lanes, and of its relay's. */
+/* most[] becomes the most windows in a round of the plan's own lanes, and of its relay's. */
 static void count_windows(int32_t most[2], const xfi_plan *moves)
 {
   most[0] = xfi_packed_most(moves);
@@ -179,7 +179,8 @@ static xfer_status make_plan(xfer_plan *p, const xfer_tensor *tensors, size_t n_
   return create_events(p);
 }
 
-/* Make an empty plan with its options, whose check *checked includes. */
+/* Make an empty plan. Its options are checked too, with the result in *checked, unless that is an
+ * error already. */
 static xfer_status begin(xfer_plan **plan, xfi_plans *plans, xfer_status *checked,
                          const xfer_plan_options *options)
 {
@@ -224,7 +225,7 @@ static xfer_status bind_tables(xfer_plan *plan)
   return XFER_OK;
 }
 
-/* Collective. */
+/* Make the plan by which ranks exchange amaxes, if some blocks are cut. Collective. */
 static xfer_status create_amax_plan(xfer_plan *plan)
 {
   const xfi_quant *q = plan->quant;
@@ -232,7 +233,7 @@ static xfer_status create_amax_plan(xfer_plan *plan)
   xfer_status st = XFER_OK;
   xfer_tensor *tensors = NULL;
 
-  if (q->n_cuts == 0) return XFER_OK; /* on all ranks */
+  if (q->n_cuts == 0) return XFER_OK; /* all ranks have as many */
   options.flags = 0;
   tensors = xfi_calloc(q->n_cuts, sizeof *tensors);
   for (size_t i = 0; tensors != NULL && i < q->n_cuts; i++)
@@ -264,7 +265,7 @@ xfer_status xfi_run_create(xfer_plan **plan, xfi_plans *plans, xfer_status check
   st = make_plan(p, agreed.tensors, agreed.n_tensors, NULL);
   if (st == XFER_OK) st = xfi_quant_create(&p->quant, p, agreed.tensors);
   XFI_TRY_DONE(agree_window(p, st));
-  if (p->quant != NULL) { /* on all ranks */
+  if (p->quant != NULL) { /* all ranks have one, or none has */
     XFI_TRY_DONE(create_amax_plan(p));
     XFI_TRY_DONE(xfi_comm_agree(p->comm, bind_tables(p), xfi_run_deadline(p)));
   }

@@ -258,7 +258,7 @@ xfer_status xfi_run_start(xfer_plan *plan, uint64_t version, xfer_stream stream)
   plan->run.deadline = plan->main != NULL ? plan->main->run.deadline : xfi_run_deadline(plan);
   plan->state = xfi_state_after(plan->state, XFI_CALL_RUN, XFI_ENDED);
   plan->run.before = plan->run.finished;
-  plan->run.finished = before; /* this event is used again */
+  plan->run.finished = before; /* the two events take turns */
   save_status(plan, enqueue(plan, stream));
   if (plan->run.status != XFER_OK) break_messages(plan);
   return plan->run.status;
@@ -273,7 +273,7 @@ static void end_messages(xfer_plan *plan)
   const xfi_comm_ops *comm = plan->comm->ops;
   const bool has_begun = plan->state == XFI_RUNNING;
 
-  if (!has_begun) plan->run.epoch++; /* which other ranks may have begun */
+  if (!has_begun) plan->run.epoch++; /* the flags of this run, which other ranks may have begun */
   if (comm->n_data_aborts != NULL && comm->n_data_aborts(plan->comm) != plan->run.n_data_aborts)
     return;
   /* On a device messages may still wait after they were handed to the comm. */
@@ -306,7 +306,7 @@ static void abort_lanes(xfer_plan *plan, xfi_deadline deadline, char pending[XFI
     xfi_mirror_leak(owner->lanes.staged);
     xfi_mirror_leak(owner->lanes.snapshot);
     if (xfi_event_sync(plan->device, plan->run.finished, now) != XFER_OK)
-      xfi_staging_leak_slots(plan->plans); /* one round alone is on the caller's stream */
+      xfi_staging_leak_slots(plan->plans); /* a single small step runs on the caller's stream */
   }
 }
 
@@ -383,7 +383,8 @@ xfer_status xfi_run_drain(xfer_plan *plan)
     xfi_set_error("run %llu is not done yet, and what it uses is to go",
                   (unsigned long long)plan->run.epoch);
   if (st == XFER_OK) st = outcome(plan);
-  if (st == XFER_ERR_PEER && !plan->run.is_open) /* told before; who left may still copy */
+  /* The caller knows of this failure already, but the peer that left may still copy. */
+  if (st == XFER_ERR_PEER && !plan->run.is_open)
     st = xfi_direct_abort(plan->lanes.direct, plan, abort_deadline(plan->plans));
   return st == XFER_OK ? XFER_OK : fail_after_all(plan, st);
 }
@@ -482,7 +483,7 @@ static void unbind_sources(xfer_plan *plan)
   for (size_t t = 0; t < plan->moves->n_tensors; t++)
     if (plan->memory.bindings[t] != NULL && !xfi_quant_source(plan->quant, t, &scales))
       plan->memory.bindings[t]->src.is_set = false;
-  (void)xfi_run_prune_allocations(plan); /* so that freeing their memory is no change */
+  (void)xfi_run_prune_allocations(plan); /* their memory may be freed without another commit */
   plan->state = xfi_state_after(plan->state, XFI_CALL_BIND, XFI_ENDED);
 }
 
@@ -568,7 +569,7 @@ xfer_status xfi_run_follow(xfer_plan *plan, xfer_stream stream)
 
   if (plan->run.n_begun == 0) return XFER_OK;
   if (apart && xfi_stream_wait(plan->device, stream, plan->run.finished) == XFER_OK) return XFER_OK;
-  st = xfi_run_await_last(plan); /* also where the stream cannot: that is no fault of the run's */
+  st = xfi_run_await_last(plan); /* also if the stream could not be made to wait */
   if (st != XFER_OK) refuse(plan, XFI_CALL_RUN, st);
   return st;
 }

@@ -16,12 +16,14 @@ enum { MUCH_PART = 16 };
 
 /* ---- which links there are ---- */
 
-/* xfi_link_flow.peer: the peer's index if this plan may carry anything directly. */
+/* The value of xfi_link_flow.peer: the peer's index, or XFI_NO_FLOW if the plan may not carry
+ * anything directly. */
 static size_t flow_index(const xfer_plan *plan, bool send, size_t peer)
 {
   const xfi_move_list *list = xfi_run_moves(plan, send);
   const uint32_t lane = plan->options.lane;
-  /* No peer may keep bound memory mapped, and data can go in messages. */
+  /* No peer may keep bound memory mapped, and there are messages, which are used without snapshots.
+   */
   const bool lends_nothing = plan->is_transient && plan->comm->ops->round != NULL;
 
   if (((lane == XFER_LANE_PACKED || lends_nothing) && !plan->lanes.uses_snapshots) ||

@@ -50,7 +50,7 @@ static const int64_t *strides_of(const xfi_end *end)
   return xfi_bound_strides(end->bound, xfi_bound_piece_at(end->bound, end->start));
 }
 
-/* The contiguous rows of a move. */
+/* How much of a move is contiguous. */
 typedef struct rows {
   int64_t both; /* bytes in the destination of what is contiguous on both sides */
   int64_t src;  /* bytes of what is contiguous in the source */
@@ -138,7 +138,7 @@ size_t xfi_link_n_remotes(const xfi_link *link, int sides)
   return n;
 }
 
-/* Fills pushed_bytes, of what had better be pushed, and only_push of a flow. */
+/* Find how many bytes of a flow had better be pushed, and whether only the sender can copy it. */
 static xfer_status measure_moves(const xfer_plan *plan, xfi_link *link, bool send)
 {
   xfi_link_flow *flow = &link->flow[send];
@@ -154,7 +154,7 @@ static xfer_status measure_moves(const xfer_plan *plan, xfi_link *link, bool sen
   return st;
 }
 
-/* F2 to F6, after measure_moves(). */
+/* The cases F2 to F6, once measure_moves() has filled the flow. */
 static xfi_by choose(const xfer_plan *plan, const xfi_link *link, bool send, uint64_t n_bytes)
 {
   const xfi_link_flow *flow = &link->flow[send];

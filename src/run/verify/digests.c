@@ -28,7 +28,8 @@ static xfer_status check_readable(const xfer_plan *plan, xfer_stream stream)
   return xfi_stream_check(plan->device, stream);
 }
 
-/* What a rank counts. No other gathered struct has this size. */
+/* What a rank counts, for the others to compare. No other struct that ranks gather has this size,
+ * so that a rank in another call is noticed. */
 typedef struct count_vote {
   uint32_t what;
   uint32_t plan; /* its number */
