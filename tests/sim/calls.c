@@ -165,12 +165,15 @@ static bool holds(place *p, uint64_t key)
 static void overwrite(place *p, cudaStream_t stream)
 {
   const size_t n = p->t.n_bytes[FROM];
+  const bool is_spread = p->spread[FROM] != NULL;
+  void *const at = is_spread ? p->spread[FROM] : p->t.bytes[FROM];
+  cudaError_t error;
 
   if (n == 0) return;
-  if (p->spread[FROM] != NULL)
-    NEED(cudaMemsetAsync(p->spread[FROM], 0xee, SPREAD * n, stream) == cudaSuccess);
-  else
-    NEED(cudaMemsetAsync(p->t.bytes[FROM], 0xee, n, stream) == cudaSuccess);
+  do /* a mishap by which calls of CUDA fail may hit this one too, which is the test's own */
+    error = cudaMemsetAsync(at, 0xee, is_spread ? SPREAD * n : n, stream);
+  while (error == cudaErrorMemoryAllocation);
+  NEED(error == cudaSuccess);
 }
 
 static void redistribute(int rank, call *c, cudaStream_t stream, bool overwrites)
