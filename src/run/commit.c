@@ -68,7 +68,7 @@ typedef struct combined {
   int other;            /* the first rank that commits another plan than rank 0; -1: none */
   bool fails;           /* some rank has failed */
   work most;            /* the most that some rank has to do: all ranks do it */
-  bool has_flows;       /* some rank has peers that need its addresses */
+  bool is_exported;     /* some rank has peers that need its addresses */
   bool has_run;         /* some rank has run the present lanes */
   bool have_room;       /* every rank has room for snapshots */
   uint64_t n_sequenced; /* the highest of all ranks */
@@ -82,7 +82,7 @@ static combined combine(const xfi_commit_vote *votes, int n_ranks)
     if (all.other < 0 && votes[r].plan != votes[0].plan) all.other = r;
     if (votes[r].work > all.most) all.most = (work)votes[r].work;
     all.fails = all.fails || votes[r].status != XFER_OK;
-    all.has_flows = all.has_flows || votes[r].has_flows != 0;
+    all.is_exported = all.is_exported || votes[r].is_exported != 0;
     all.has_run = all.has_run || votes[r].has_run != 0;
     all.have_room = all.have_room && votes[r].has_room != 0;
     if (votes[r].n_sequenced > all.n_sequenced) all.n_sequenced = votes[r].n_sequenced;
@@ -255,7 +255,7 @@ static xfer_status do_work(xfer_plan *plan, const xfi_commit_vote *votes, combin
 {
   bool rebound = true;
 
-  if (all->most == LANES_REBIND && all->has_flows)
+  if (all->most == LANES_REBIND && all->is_exported)
     XFI_TRY(xfi_rebind_direct(plan, &rebound, deadline));
   if (!rebound) all->most = LANES_REBUILD;
   if (all->most != LANES_REBUILD) return XFER_OK;
@@ -274,9 +274,9 @@ xfi_commit_vote xfi_commit_begin(xfer_plan *plan, xfer_status mine)
       mine == XFER_OK ? xfi_state_allows(plan->state, XFI_CALL_COMMIT) : mine;
   const work own = allowed == XFER_OK ? find_work(plan) : LANES_KEEP;
   xfi_commit_vote own_vote = {.work = (uint8_t)own,
-                              .has_flows = plan->lanes.direct != NULL &&
-                                           !plan->lanes.uses_snapshots &&
-                                           xfi_direct_sides_exported(plan->lanes.direct) != 0,
+                              .is_exported = plan->lanes.direct != NULL &&
+                                             !plan->lanes.uses_snapshots &&
+                                             xfi_direct_sides_exported(plan->lanes.direct) != 0,
                               .has_room = allowed == XFER_OK && xfi_snapshot_fits(plan),
                               .has_run = plan->run.n_begun > 0 && plan->lanes.direct != NULL,
                               .plan = plan->number,
@@ -309,7 +309,7 @@ bool xfi_commit_allows_run(const xfi_commit_vote *votes, int n_ranks)
   const combined all = combine(votes, n_ranks);
 
   if (all.other >= 0 || all.fails || all.most == LANES_REBUILD) return false;
-  return all.most == LANES_KEEP || !all.has_flows;
+  return all.most == LANES_KEEP || !all.is_exported;
 }
 
 void xfi_commit_undo_send(xfer_plan *plan)

@@ -66,7 +66,7 @@ xfer_status xfi_run_commit(xfer_plan *plan, xfer_status mine);
 typedef struct xfi_commit_vote {
   int32_t status;
   uint8_t work; /* what this rank needs: to keep its lanes, rebind or rebuild them (commit.c) */
-  uint8_t has_flows;        /* peers need this rank's new addresses */
+  uint8_t is_exported;      /* peers need this rank's new addresses */
   uint8_t has_room;         /* xfi_snapshot_fits() */
   uint8_t has_run;          /* this rank has run the lanes that the commit may replace */
   uint64_t plan;            /* xfer_plan.number of the plan */

@@ -73,10 +73,10 @@ typedef enum xfi_near {
 } xfi_near;
 
 /* With how many peers a rank exchanges anything directly, and with how many in both directions. */
-typedef struct xfi_flow_counts {
+typedef struct xfi_peer_counts {
   uint32_t n_links;
   uint32_t n_both;
-} xfi_flow_counts;
+} xfi_peer_counts;
 
 typedef struct xfi_links xfi_links;
 
@@ -96,7 +96,7 @@ typedef struct xfi_link {
   xfi_link_flow flow[2];
   xfi_near near;
   const xfi_links *links;       /* the list that this link is in */
-  xfi_flow_counts their_counts; /* the peer's xfi_links.counts */
+  xfi_peer_counts their_counts; /* the peer's xfi_links.counts */
   xfi_ranks their_ranks[2];     /* the peer's xfi_links.ranks */
 
   /* What we advertised of our memory: the allocations, of which the first holds our page, and how
@@ -133,7 +133,7 @@ typedef struct xfi_link {
 struct xfi_links {
   xfi_link *at; /* [n] links by rising distance (rank - ours) modulo n_ranks */
   size_t n;
-  xfi_flow_counts counts;
+  xfi_peer_counts counts;
   xfi_ranks ranks[2];    /* ranks from which this rank gets much, and ranks to which it sends much;
                             this rank may be one of them (order.h) */
   xfi_message *messages; /* [2 * n] a message to each peer, then one from each */

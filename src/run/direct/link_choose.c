@@ -96,8 +96,8 @@ static bool is_scattered(const xfi_walk *w, const rows *r)
  * requests to read would share the link with the data that goes the other way. */
 static bool is_beside_one_way(const xfi_link *link)
 {
-  const xfi_flow_counts *ours = &link->links->counts;
-  const xfi_flow_counts *theirs = &link->their_counts;
+  const xfi_peer_counts *ours = &link->links->counts;
+  const xfi_peer_counts *theirs = &link->their_counts;
 
   return ours->n_both == 1 && theirs->n_both == 1 && ours->n_links + theirs->n_links > 2;
 }

@@ -21,7 +21,7 @@ typedef struct head {
   uint64_t n_bounds;
   uint64_t n_src_bounds; /* the first of them */
   uint64_t n_ranks[2];   /* of the links' ranks */
-  xfi_flow_counts counts;
+  xfi_peer_counts counts;
   xfi_mem_handle page;
 } head;
 
