@@ -57,7 +57,8 @@ function(xfi_plugin name)
   target_link_libraries(xfer_${name} PUBLIC xfer ${P_LIBS} PRIVATE ${P_PRIVATE_LIBS})
 endfunction()
 
-# A vendor's files are those named after it: src/comm/mpi*.c; src/device/cuda*.c, src/comm/nccl*.c, kernels/cuda/.
+# A vendor's files are those named after it: src/comm/mpi*.c; src/base/cuda*.c, src/device/cuda*.c, src/comm/nccl*.c and
+# kernels/cuda/.
 if(XFER_HAVE_MPI)
   file(GLOB xfi_mpi_sources RELATIVE ${PROJECT_SOURCE_DIR} CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/src/comm/mpi*.c)
   if(xfi_mpi_sources)
@@ -70,7 +71,8 @@ endif()
 
 if(XFER_HAVE_CUDA)
   file(GLOB xfi_cuda_sources RELATIVE ${PROJECT_SOURCE_DIR} CONFIGURE_DEPENDS
-    ${PROJECT_SOURCE_DIR}/src/device/cuda*.c ${PROJECT_SOURCE_DIR}/src/comm/nccl*.c
+    ${PROJECT_SOURCE_DIR}/src/base/cuda*.c ${PROJECT_SOURCE_DIR}/src/device/cuda*.c
+    ${PROJECT_SOURCE_DIR}/src/comm/nccl*.c
     ${PROJECT_SOURCE_DIR}/src/comm/cuda_create.c
     ${PROJECT_SOURCE_DIR}/kernels/cuda/*.c ${PROJECT_SOURCE_DIR}/kernels/cuda/*.cu)
   if(xfi_cuda_sources)

@@ -4,7 +4,8 @@
 Each header of each layer is looked for with the include path that the build gives to each layer: it must be found
 exactly when the table says so. Also: no files of a layer include each other in a circle, a source and the header beside
 it being one, no #include climbs with "..", a vendor's header appears only in the file named after the vendor, the pure
-layers have no clock, and no two types that files share have one name.
+layers have no clock, and no two types that files share have one name. A plug-in is compiled with the include paths of
+several layers, so the headers that its files include are looked up here.
 """
 
 import argparse
@@ -27,6 +28,8 @@ USES = {
     "refit": ["plan", "layout", "base"],
     "api": ["base", "layout", "plan", "kernels", "device", "comm", "copies", "agree", "run", "refit"],
 }
+# What files named after a vendor may include as well: they make the device too, and register their makers with the api.
+PLUGIN_USES = {"comm": ["device", "api"]}
 PURE = ["layout", "plan", "refit"]
 VENDORS = {"mpi": r"mpi\.h", "nccl": r"nccl\w*\.h", "cuda": r"cuda\w*\.h"}
 # Where a header defines a type: `typedef struct xfi_x {`, or the `struct xfi_x {` of one that was declared before.
@@ -55,6 +58,28 @@ def vendor_allowed(path, vendor):
     """mpi.c and xfer/mpi.h may name MPI; cuda.c, nccl.c and kernels/cuda may name CUDA, and so on."""
     owners = {"mpi": ["mpi"], "nccl": ["nccl", "cuda"], "cuda": ["cuda", "nccl"]}[vendor]
     return any(path.stem == o or path.stem.startswith(o + "_") for o in owners) or "cuda" in path.parent.name
+
+
+def layer_of(root, path):
+    """src/run/quant/quant.c is of run, kernels/cuda/tables.c of kernels."""
+    top, *rest = path.relative_to(root).parts
+    return rest[0] if top == "src" else top
+
+
+def check_includes(root, errors):
+    """No file includes a header of a layer that its own does not use."""
+    files = [path for top in ("src", "kernels") for path in sorted((root / top).rglob("*.*"))]
+    homes = {path.name: layer_of(root, path) for path in files if path.suffix in (".h", ".cuh")}
+    for path in files:
+        layer = layer_of(root, path)
+        if layer not in USES or path.suffix not in (".c", ".h", ".cu", ".cuh"):
+            continue
+        allowed = [layer, *USES[layer]]
+        if any(path.stem.startswith(vendor) for vendor in VENDORS):
+            allowed += PLUGIN_USES.get(layer, [])
+        for name in INCLUDE.findall(path.read_text(encoding="utf-8")):
+            if homes.get(name, layer) not in allowed:
+                errors.append(f"{path.relative_to(root)} of {layer} includes {name} of {homes[name]}")
 
 
 def check_sources(root, errors):
@@ -124,6 +149,7 @@ def main():
             if (header in found) != (other == name or other in USES[name]):
                 verb = "can" if header in found else "cannot"
                 errors.append(f"layer {name} {verb} include {header.name} of layer {other}")
+    check_includes(args.source, errors)
     check_sources(args.source, errors)
     check_types(args.source, errors)
     for name in USES:

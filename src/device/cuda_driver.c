@@ -1,19 +1,12 @@
 /*
  * The functions of the CUDA driver that the runtime lacks. They are found at run time, so the
- * library does not link to libcuda. And the texts of CUDA's errors.
+ * library does not link to libcuda. And the texts of their errors.
  */
 #include "cuda_device.h"
 
 #include "error.h"
 
 #include <string.h>
-
-xfer_status xfi_cuda_failed(cudaError_t error, const char *call)
-{
-  (void)cudaGetLastError(); /* we report it, so the caller's next check must not find it */
-  xfi_set_error("%s: %s (%s)", call, cudaGetErrorString(error), cudaGetErrorName(error));
-  return error == cudaErrorMemoryAllocation ? XFER_ERR_NOMEM : XFER_ERR_CUDA;
-}
 
 xfer_status xfi_cuda_driver_failed(const xfi_cuda_device *device, CUresult error, const char *call)
 {
