@@ -112,7 +112,7 @@ struct bytes {
 
 /* Each has kernels of its own, since a common one would run out of registers. */
 struct together : by_warps {
-  static constexpr const char *NAME = "copy kernel";
+  static constexpr const char *NAME = "copy kernel of adjacent runs";
 
   __device__ __forceinline__ void operator()(const xfi_cuda_piece &piece, int64_t index) const
   {
@@ -122,7 +122,7 @@ struct together : by_warps {
 };
 
 struct by_image : by_warps {
-  static constexpr const char *NAME = "copy kernel";
+  static constexpr const char *NAME = "copy kernel of lines";
   static constexpr int BLOCKS = 1;
 
   __device__ __forceinline__ void operator()(const xfi_cuda_piece &piece, int64_t index) const
@@ -142,7 +142,7 @@ struct by_image : by_warps {
 
 struct skewed_runs : by_warps {
   static constexpr int BLOCKS = 1;
-  static constexpr const char *NAME = "copy kernel";
+  static constexpr const char *NAME = "copy kernel of skewed runs";
 };
 
 const xfi_cuda_kernels kinds[XFI_CUDA_N_RAGGED] = {

@@ -27,7 +27,7 @@ template <int n_bytes> struct copy_words : no_end {
 };
 
 struct rows : by_warps {
-  static constexpr const char *NAME = "copy kernel";
+  static constexpr const char *NAME = "copy kernel of rows";
 
   __device__ __forceinline__ void operator()(const xfi_cuda_piece &piece, int64_t index) const
   {
