@@ -4,8 +4,8 @@
 Each header of each layer is looked for with the include path that the build gives to each layer: it must be found
 exactly when the table says so. Also: no files of a layer include each other in a circle, a source and the header beside
 it being one, no #include climbs with "..", a vendor's header appears only in the file named after the vendor, the pure
-layers have no clock, and no two types that files share have one name. A plug-in is compiled with the include paths of
-several layers, so the headers that its files include are looked up here.
+layers have no clock, no two types that files share have one name, and the guard of a header has the header's name. A
+plug-in is compiled with the include paths of several layers, so the headers that its files include are looked up here.
 """
 
 import argparse
@@ -34,6 +34,7 @@ PURE = ["layout", "plan", "refit"]
 VENDORS = {"mpi": r"mpi\.h", "nccl": r"nccl\w*\.h", "cuda": r"cuda\w*\.h"}
 # Where a header defines a type: `typedef struct xfi_x {`, or the `struct xfi_x {` of one that was declared before.
 DEFINED = re.compile(r"^(?:typedef )?(?:struct|union|enum) ((?:xfi|xfer)_\w+) \{", re.MULTILINE)
+GUARD = re.compile(r"^#ifndef (\w+)\n#define \1$", re.MULTILINE)
 INCLUDE = re.compile(r'^\s*#\s*include\s*[<"]([^>"]+)[>"]', re.MULTILINE)
 
 
@@ -99,13 +100,20 @@ def check_sources(root, errors):
                         errors.append(f"{where}: only a file named after the vendor may")
 
 
-def check_types(root, errors):
-    """A reader who looks a type up finds one."""
+def check_headers(root, errors):
+    """A reader who looks a type up finds one. Guards are XFI_NAME_H or, with the folder's name, XFI_FOLDER_NAME_H."""
     places = {}
     for top in ("src", "kernels", "include"):
         for path in sorted((root / top).rglob("*")):
             if path.suffix in (".h", ".cuh"):
-                for name in DEFINED.findall(path.read_text(encoding="utf-8")):
+                text = path.read_text(encoding="utf-8")
+                end = path.name.replace(".", "_").upper()
+                if top != "include" and GUARD.findall(text) not in (
+                    [f"XFI_{end}"],
+                    [f"XFI_{path.parent.name.upper()}_{end}"],
+                ):
+                    errors.append(f"{path.relative_to(root)}: its guard is {GUARD.findall(text)}")
+                for name in DEFINED.findall(text):
                     places.setdefault(name, []).append(str(path.relative_to(root)))
     errors += [f"two types are called {name}: in {' and '.join(at)}" for name, at in places.items() if len(at) > 1]
 
@@ -151,7 +159,7 @@ def main():
                 errors.append(f"layer {name} {verb} include {header.name} of layer {other}")
     check_includes(args.source, errors)
     check_sources(args.source, errors)
-    check_types(args.source, errors)
+    check_headers(args.source, errors)
     for name in USES:
         check_circles(layers[name][0], errors)
     for error in errors:

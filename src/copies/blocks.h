@@ -2,8 +2,8 @@
  * Copies that quantise by blocks, and copies that find the largest absolute value of each block. A
  * box is cut at the ends of blocks, so that each run of a copy has one scale.
  */
-#ifndef XFI_RUN_BLOCKS_H
-#define XFI_RUN_BLOCKS_H
+#ifndef XFI_BLOCKS_H
+#define XFI_BLOCKS_H
 
 #include "bound.h"
 #include "held.h"

@@ -5,8 +5,8 @@
  * the scales are a tensor like any other, whose sources are these tables, and each rank converts
  * elements by the scales that it has.
  */
-#ifndef XFI_RUN_QUANT_H
-#define XFI_RUN_QUANT_H
+#ifndef XFI_QUANT_H
+#define XFI_QUANT_H
 
 #include "blocks.h"
 #include "bound_plan.h"
